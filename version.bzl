@@ -1,0 +1,3 @@
+"""The version of all wheels."""
+
+VERSION = "0.1.0"

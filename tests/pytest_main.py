@@ -1,0 +1,40 @@
+"""Runs pytest on the files named in the arguments, as Bazel wants it run."""
+
+import os
+import sys
+
+import pytest
+
+
+class Shard:
+    """Keeps every n-th test, for targets with `shard_count`."""
+
+    index = int(os.environ.get("TEST_SHARD_INDEX", 0))
+    total = int(os.environ.get("TEST_TOTAL_SHARDS", 1))
+
+    def pytest_collection_modifyitems(self, config, items):
+        if status := os.environ.get("TEST_SHARD_STATUS_FILE"):
+            open(status, "w").close()
+        config.hook.pytest_deselected(
+            items=[item for i, item in enumerate(items) if i % self.total != self.index]
+        )
+        items[:] = items[self.index :: self.total]
+
+
+def main():
+    tmp = os.environ.get("TEST_TMPDIR", "/tmp")
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.path.join(tmp, "hypothesis"))
+    os.environ.setdefault("MPLCONFIGDIR", os.path.join(tmp, "matplotlib"))
+    args = ["-q", "-p", "no:cacheprovider", "--durations=10", "--basetemp", tmp + "/pytest"]
+    if report := os.environ.get("XML_OUTPUT_FILE"):
+        args.append("--junitxml=" + report)
+    if only := os.environ.get("TESTBRIDGE_TEST_ONLY"):
+        args += ["-k", only]
+    code = pytest.main(args + sys.argv[1:], plugins=[Shard()])
+    if code == pytest.ExitCode.NO_TESTS_COLLECTED and Shard.total > 1:
+        code = 0  # fewer tests than shards
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Dense linear algebra on matrices that are sharded over several GPUs or CPU devices.
+
+`potrs` solves, `potri` inverts and `syevd` diagonalises; each takes an ordinary JAX array, reads
+from it how it is sharded, and runs eagerly or under ``jit``. The ``*_shardmap_ctx`` functions do the
+same on local blocks inside ``shard_map``.
+
+Importing this package touches no device, plugin or configuration: the first call does. There is no
+``__version__``: ``importlib.metadata.version("jaxmg")`` has it.
+"""
+
+from jaxmg.cyclic import cyclic_1d, get_cols_cyclic, plot_block_to_cyclic, verify_cyclic
+from jaxmg.padding import calculate_padding, pad_rows, unpad_rows
+from jaxmg.potri import potri, potri_jit_ctx, potri_shardmap_ctx, potri_symmetrize
+from jaxmg.potrs import potrs, potrs_jit_ctx, potrs_shardmap_ctx
+from jaxmg.syevd import syevd, syevd_jit_ctx, syevd_shardmap_ctx
+
+__all__ = [
+    "calculate_padding",
+    "cyclic_1d",
+    "get_cols_cyclic",
+    "pad_rows",
+    "plot_block_to_cyclic",
+    "potri",
+    "potri_jit_ctx",
+    "potri_shardmap_ctx",
+    "potri_symmetrize",
+    "potrs",
+    "potrs_jit_ctx",
+    "potrs_shardmap_ctx",
+    "syevd",
+    "syevd_jit_ctx",
+    "syevd_shardmap_ctx",
+    "unpad_rows",
+    "verify_cyclic",
+]

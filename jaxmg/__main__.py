@@ -1,0 +1,129 @@
+"""``python -m jaxmg``: what a bug report needs, then a small checked solve on all devices.
+
+The exit code is 1 where a routine is missing, fails or gives a wrong result.
+"""
+
+import importlib.metadata
+import platform
+import sys
+import traceback
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+from jaxmg import _plugin
+
+_N = 250  # divides by few device counts, so that padding is exercised too
+_LIMIT = 30 * _N  # residuals are compared with this many eps
+
+
+def main():
+    """Prints the report and returns the exit code."""
+    _print_versions()
+    devices = jax.devices()
+    _print_devices(devices)
+    if not _print_plugins(devices[0].platform):
+        return 1
+    return _solve(devices)
+
+
+def _print_versions():
+    _section("versions")
+    _fact("python", f"{platform.python_version()} ({platform.platform()})")
+    names = ["jax", "jaxlib", "jaxmg"]
+    names += [f"jaxmg-plugin-{name}" for name in ("cpu", "cuda12", "cuda13")]
+    names += ["jax-cuda12-plugin", "jax-cuda13-plugin", "numpy", "scipy"]
+    for name in names:
+        try:
+            _fact(name, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            if "cuda" not in name:
+                _fact(name, "not installed")
+    _fact("jax_enable_x64", jax.config.jax_enable_x64)
+
+
+def _print_devices(devices):
+    _section("devices")
+    _fact("processes", jax.process_count())
+    for device in devices:
+        _fact(str(device.id), f"{device.device_kind} ({device.platform}, {device})")
+
+
+def _print_plugins(name):
+    _section("plugins")
+    for point in _plugin.entry_points().values():
+        _fact(f"{point.name} (found)", point.value)
+    try:
+        plugin = _plugin.load(name)
+    except RuntimeError as error:
+        _fact("error", error)
+        return False
+    _fact("loaded", f"{plugin.__name__} from {getattr(plugin, '__file__', '?')}")
+    # Libraries and, on GPUs, peer access: what the plugin itself knows.
+    for key, value in plugin.about().items():
+        _fact(key, value)
+    for routine in ("potrs", "potri", "syevd"):
+        _fact(f"backends of {routine}", ", ".join(plugin.backends(routine)))
+    return True
+
+
+def _solve(devices):
+    dtype = np.dtype(np.float64 if jax.config.jax_enable_x64 else np.float32)
+    _section(f"checked solve, n = {_N}, {dtype}, {len(devices)} device(s)")
+    mesh = Mesh(np.array(devices), ("rank",))
+    random = np.random.default_rng(0)
+    factor = random.standard_normal((_N, _N))
+    matrix = (factor @ factor.T / _N + np.eye(_N)).astype(dtype)
+    rhs = random.standard_normal(_N).astype(dtype)
+    a = jax.device_put(matrix, NamedSharding(mesh, P()))
+    b = jax.device_put(rhs, NamedSharding(mesh, P()))
+    exact = matrix.astype(np.float64)
+    checks = {
+        "potrs |Ax - b| / (|A| |x|)": lambda: _potrs_residual(exact, rhs, a, b, mesh),
+        "potri |A inv(A) - I|": lambda: _potri_residual(exact, a, mesh),
+        "syevd |AV - VW| / |A|": lambda: _syevd_residual(exact, a, mesh),
+    }
+    passed = [_check(name, run, np.finfo(dtype).eps) for name, run in checks.items()]
+    print("\nall right" if all(passed) else "\nFAILED")
+    return 0 if all(passed) else 1
+
+
+def _potrs_residual(matrix, rhs, a, b, mesh):
+    x = np.asarray(jaxmg.potrs(a, b, mesh=mesh), np.float64)
+    return np.linalg.norm(matrix @ x - rhs) / (np.linalg.norm(matrix, 2) * np.linalg.norm(x))
+
+
+def _potri_residual(matrix, a, mesh):
+    inverse = np.asarray(jaxmg.potri(a, mesh=mesh), np.float64)
+    return np.linalg.norm(matrix @ inverse - np.eye(_N), 2)
+
+
+def _syevd_residual(matrix, a, mesh):
+    w, v = (np.asarray(part, np.float64) for part in jaxmg.syevd(a, mesh=mesh))
+    return np.linalg.norm(matrix @ v - v * w, 2) / np.linalg.norm(matrix, 2)
+
+
+def _check(name, run, eps):
+    try:
+        residual = run()
+    except Exception:
+        traceback.print_exc(file=sys.stdout)
+        return False
+    good = bool(residual <= _LIMIT * eps)
+    _fact(name, f"{residual:.2e} {'ok' if good else f'WRONG, the limit is {_LIMIT * eps:.2e}'}")
+    return good
+
+
+def _section(title):
+    print(f"\n{title}", flush=True)
+
+
+def _fact(name, value):
+    print(f"  {name}: {value}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

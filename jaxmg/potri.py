@@ -1,0 +1,165 @@
+"""The inverse of a positive definite matrix: LAPACK's potrf and potri."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _call, _mesh
+
+
+def potri(
+    a,
+    T_A=None,
+    mesh=None,
+    matrix_specs=None,
+    return_status=False,
+    pad=True,
+    *,
+    in_specs=None,
+    donate=False,
+    backend="auto",
+):
+    """The inverse of a Hermitian positive definite matrix spread over several devices.
+
+    Factors ``a`` by a distributed Cholesky decomposition, inverts the factor and multiplies it with
+    its conjugate transpose, in place (LAPACK's potrf, trtri and lauum; method 2 of J. J. Du Croz
+    and N. J. Higham, "Stability of methods for matrix inversion", IMA J. Numer. Anal. 12, 1992).
+    To solve a system, `potrs` is faster and more accurate.
+
+    Args:
+        a: (n, n), Hermitian positive definite, float32, float64, complex64 or complex128; a JAX or
+            NumPy array, sharded, replicated or on one device. Only the upper triangle is read.
+        T_A: tile width, any integer of at least 1; None lets the plugin choose.
+        mesh: the mesh to run on; inferred as in `potrs`.
+        matrix_specs: how ``a`` is sharded; inferred as in `potrs`.
+        return_status: also return the status.
+        pad: False raises where n isn't a multiple of the number of ranks, instead of padding.
+        in_specs: another name of ``matrix_specs``.
+        donate: compute in a's own buffer and delete ``a``; ignored under an outer ``jit``.
+        backend: "auto", "native" or "cusolvermg".
+
+    Returns:
+        The full Hermitian inverse, (n, n), of a's dtype and sharding; with ``return_status`` the
+        pair of it and an int32 scalar: 0, or LAPACK's info, the order k of the leading minor that
+        is not positive definite. The inverse is NaN then.
+
+    Cost: n^3 multiplications and additions over all ranks (four times as many when complex).
+    Memory: a copy of ``a`` unless ``donate``, and a few panels of n x T_A per rank.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as `potrs`.
+
+    Example:
+        >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
+        >>> a_inv = jaxmg.potri(a)
+    """
+    a_inv, status = _invert(a, T_A, mesh, matrix_specs, in_specs, pad, backend, donate)
+    return _call.pick(a_inv, (return_status, status))
+
+
+def potri_shardmap_ctx(
+    a, T_A=None, mesh=None, matrix_specs=None, *, in_specs=None, pad=True, backend="auto"
+):
+    """`potri` on the local block inside ``shard_map``; outside of one, `potri_jit_ctx`.
+
+    Inside a ``shard_map`` of which all axes are manual, every rank calls it with its block:
+
+    Args:
+        a: (rows, n), this rank's rows of the matrix, rows = ceil(n / P) on P ranks.
+        T_A: tile width; None lets the plugin choose.
+        mesh: not used here; True or False is taken for ``pad``, which is third in older code.
+        matrix_specs: ``P(axis, None)``; needed only where the block's shape leaves the axes open.
+        in_specs: another name of ``matrix_specs``.
+        pad: False raises where P doesn't divide n.
+        backend: as for `potrs`.
+
+    Returns:
+        (a_inv, status): this rank's rows of the inverse's upper triangle, zero below the diagonal,
+        and an int32 array of shape (1,). `potri_symmetrize` makes the full matrix of the result
+        outside the ``shard_map``.
+    """
+    if not _mesh.manual_axes():
+        return potri_jit_ctx(
+            a, T_A, mesh, matrix_specs, in_specs=in_specs, pad=pad, backend=backend
+        )
+    pad = mesh if isinstance(mesh, bool) else pad
+    layout, tile, backend = _call.prepare_local(
+        "potri_shardmap_ctx", "potri", a, T_A, matrix_specs, in_specs, pad, backend
+    )
+    if a.size == 0:
+        return jnp.zeros(a.shape, a.dtype), jnp.zeros((1,), jnp.int32)
+    a_inv, status = _local(layout, tile, backend, a)
+    rank = jax.lax.axis_index(layout.rows) if layout.rows else 0
+    row = rank * a.shape[0] + jnp.arange(a.shape[0])[:, None]
+    return jnp.where(row <= jnp.arange(a.shape[1]), a_inv, 0), status
+
+
+def potri_jit_ctx(
+    a, T_A=None, mesh=None, matrix_specs=None, *, in_specs=None, pad=True, backend="auto"
+):
+    """`potri` on global arrays for use inside ``jit``: always returns (a_inv, status).
+
+    Donate A to the outer ``jit`` and the inverse is computed in A's own buffer. Arguments, errors
+    and cost are those of `potri`.
+    """
+    return tuple(_invert(a, T_A, mesh, matrix_specs, in_specs, pad, backend, donate=False))
+
+
+def potri_symmetrize(a):
+    """The full Hermitian matrix of which ``a`` holds the upper triangle.
+
+    Args:
+        a: (n, n), real or complex; what is below the diagonal is not read. Sharded in any way.
+
+    Returns:
+        (n, n), triu(a) + triu(a, 1)^H, sharded like ``a``. It needs a transposition of ``a`` across
+        the devices; `potri` returns the full inverse without one.
+
+    Raises:
+        ValueError: ``a`` is not square.
+    """
+    a = jnp.asarray(a)
+    if a.ndim != 2 or a.shape[0] != a.shape[1]:
+        raise ValueError(f"potri_symmetrize: a must be square, (n, n); it has shape {a.shape}")
+    if isinstance(a, jax.core.Tracer):
+        return _symmetrize(a)
+    return _symmetrizer(a.sharding)(a)
+
+
+@functools.lru_cache(maxsize=64)
+def _symmetrizer(sharding):
+    return jax.jit(_symmetrize, out_shardings=sharding)
+
+
+def _symmetrize(a):
+    lower = _mesh.constrain_like(jnp.triu(a, 1).conj().T, a)
+    return jnp.triu(a) + lower
+
+
+def _invert(a, T_A, mesh, matrix_specs, in_specs, pad, backend, donate):
+    """(a_inv, status) for a global array."""
+    n, layout, tile = _call.prepare("potri", a, T_A, mesh, matrix_specs, in_specs, pad)
+    if n == 0:
+        return jnp.zeros(a.shape, a.dtype), jnp.int32(0)
+    backend = _call.resolve("potri", layout, backend)
+    specs = (layout.result_spec(a.shape), P())
+    return _call.run(_call.Call(_potri, layout, tile, backend, specs), (a,), donate)
+
+
+def _potri(call, a):
+    layout, n = call.layout, a.shape[1]
+
+    def local(a):
+        return _local(layout, call.tile, call.backend, a)
+
+    a_inv, status = _call.over_ranks(layout, local, (layout.row_spec,), (layout.row_spec, P()))(
+        _call.split_rows(a, layout)
+    )
+    return _call.join_rows(a_inv, layout, n), status[0]
+
+
+def _local(layout, tile, backend, a):
+    results = (jax.ShapeDtypeStruct(a.shape, a.dtype), _call.status_type())
+    return _call.local_call("jaxmg_potri", layout, tile, backend, (a,), results, n=a.shape[1])

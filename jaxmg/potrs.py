@@ -1,0 +1,221 @@
+"""Solving with a positive definite matrix: LAPACK's potrf and potrs."""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _call, _checks, _mesh
+
+
+def potrs(
+    a,
+    b,
+    T_A=None,
+    mesh=None,
+    matrix_specs=None,
+    return_status=False,
+    pad=True,
+    *,
+    in_specs=None,
+    return_logdet=False,
+    donate=False,
+    backend="auto",
+):
+    """Solves ``a @ x = b`` for a Hermitian positive definite matrix spread over several devices.
+
+    Factors ``a`` by a distributed Cholesky decomposition and substitutes forward and back (LAPACK's
+    potrf and potrs; the right-looking blocked algorithm on block-cyclic tiles of ScaLAPACK: J. Choi
+    et al., "Design and implementation of the ScaLAPACK LU, QR, and Cholesky factorization
+    routines", LAPACK Working Note 80, 1994). The backward error is that of LAPACK: N. J. Higham,
+    "Accuracy and Stability of Numerical Algorithms", 2nd ed., theorem 10.4.
+
+    Works eagerly, where the second call with the same shapes compiles nothing, and under ``jit``.
+    Inside ``shard_map`` use `potrs_shardmap_ctx`.
+
+    Args:
+        a: (n, n), Hermitian positive definite, float32, float64, complex64 or complex128; a JAX or
+            NumPy array, sharded, replicated or on one device. Only the upper triangle is read.
+            Sharded as ``P('r', None)`` with n a multiple of the number of devices it is used where
+            it lies; otherwise XLA pads its rows or reshards it first.
+        b: (n,) or (n, nrhs), of a's dtype. Every device holds all of it during the solve.
+        T_A: tile width, any integer of at least 1; None lets the plugin choose.
+        mesh: ``jax.sharding.Mesh`` or ``AbstractMesh`` to run on; the order of its devices is the
+            order of the ranks. None takes a's own mesh, else the context mesh, else the one device
+            that holds ``a``. Under ``jit`` with automatic axes pass it, or set a context mesh.
+        matrix_specs: how ``a`` is sharded: ``P('r')``, ``P('r', None)``, ``P(None, 'c')``,
+            ``P('r', 'c')`` or ``P(('r', 'c'), None)``; a list or tuple that starts with it will do.
+            None takes a's own, else all axes of the mesh along the rows.
+        return_status: also return the status.
+        pad: False raises where n isn't a multiple of the number of ranks, instead of padding.
+        in_specs: another name of ``matrix_specs``.
+        return_logdet: also return log(det(a)).
+        donate: give a's buffer to the factorization, so that no second matrix is needed; ``a`` is
+            deleted. Ignored under an outer ``jit``, whose own ``donate_argnums`` decides.
+        backend: "auto" (the fastest that can run the call), "native" or "cusolvermg".
+
+    Returns:
+        x | (x, status) | (x, logdet) | (x, logdet, status), where
+
+        - x has b's shape, dtype and sharding (replicated if b isn't sharded over the mesh);
+        - logdet is a real scalar;
+        - status is an int32 scalar: 0, or LAPACK's info, the order k of the leading minor that is
+          not positive definite. Then x and logdet are NaN. NaN or infinity in ``a`` gives NaN and a
+          status that is not 0.
+
+    Cost: n^3 / 3 + 2 n^2 nrhs multiplications and additions over all ranks (four times as many when
+    complex). Memory: a copy of ``a`` unless ``donate``, a few panels of n x T_A, and b, per rank.
+
+    Raises:
+        TypeError: a or b is no array, has another dtype, or they have different dtypes; T_A is no
+            integer; mesh or spec is none.
+        ValueError: shapes don't fit, the spec or the mesh isn't possible, T_A < 1, 64-bit dtypes
+            while ``jax_enable_x64`` is off, or the backend isn't available.
+        RuntimeError: no plugin is installed for the platform.
+
+    Example:
+        >>> mesh = jax.make_mesh((4,), ("r",))
+        >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
+        >>> x, status = jaxmg.potrs(a, b, return_status=True)
+    """
+    solve = _solve(
+        "potrs", a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, return_logdet, False
+    )
+    _, x, logdet, status = solve
+    return _call.pick(x, (return_logdet, logdet), (return_status, status))
+
+
+def potrs_shardmap_ctx(
+    a,
+    b,
+    T_A=None,
+    mesh=None,
+    matrix_specs=None,
+    *,
+    in_specs=None,
+    return_logdet=False,
+    pad=True,
+    backend="auto",
+):
+    """`potrs` on the local block inside ``shard_map``; outside of one, `potrs_jit_ctx`.
+
+    Inside a ``shard_map`` of which all axes are manual, every rank calls it with its block:
+
+    Args:
+        a: (rows, n), this rank's rows of the matrix, rows = ceil(n / P) on P ranks; where P doesn't
+            divide n, the last rows of the global array are padding and never read.
+        b: (n,) or (n, nrhs), the same on all ranks.
+        T_A: tile width; None lets the plugin choose.
+        mesh: not used here; True or False is taken for ``pad``, which is fourth in older code.
+        matrix_specs: ``P(axis, None)``, the spec that the ``shard_map`` has for A; needed only
+            where the shape of the block leaves open which axes it is sharded over.
+        in_specs: another name of ``matrix_specs``.
+        return_logdet: also return log(det(A)), of shape (1,).
+        pad: False raises where P doesn't divide n.
+        backend: as for `potrs`.
+
+    Returns:
+        (x, status) or (x, logdet, status), the same on all ranks; x has b's shape and status has
+        shape (1,). ``shard_map`` can't prove that they are the same: give it ``check_vma=False``
+        (``check_rep=False`` in older code), or out_specs that vary over the mesh.
+
+    Errors, cost and source are those of `potrs`.
+    """
+    if not _mesh.manual_axes():
+        return potrs_jit_ctx(
+            a, b, T_A, mesh, matrix_specs, in_specs=in_specs, return_logdet=return_logdet, pad=pad,
+            backend=backend,
+        )  # fmt: skip
+    routine = "potrs_shardmap_ctx"
+    pad = mesh if isinstance(mesh, bool) else pad
+    layout, tile, backend = _call.prepare_local(
+        routine, "potrs", a, T_A, matrix_specs, in_specs, pad, backend
+    )
+    _checks.right_hand_side(routine, a, b)
+    if 0 in a.shape or b.size == 0:
+        x, logdet, status = _empty(a, b, scalar=False)
+    else:
+        columns = b.reshape(b.shape[0], -1)
+        _, x, logdet, status = _local(layout, tile, backend, a, columns)
+        x = x.reshape(b.shape)
+    return (x, logdet, status) if return_logdet else (x, status)
+
+
+def potrs_jit_ctx(
+    a,
+    b,
+    T_A=None,
+    mesh=None,
+    matrix_specs=None,
+    *,
+    in_specs=None,
+    return_logdet=False,
+    pad=True,
+    backend="auto",
+):
+    """`potrs` on global arrays for use inside ``jit``: also gives the work array back.
+
+    Donate A to the outer ``jit`` and return ``a_work`` from it, and the factorization runs in A's
+    own buffer.
+
+    Returns:
+        (a_work, x, status) or (a_work, x, logdet, status); ``a_work`` has a's shape and dtype and
+        unspecified contents. The rest is as for `potrs`, as are arguments, errors and cost.
+    """
+    a_work, x, logdet, status = _solve(
+        "potrs", a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, False, return_logdet, True
+    )
+    return (a_work, x, logdet, status) if return_logdet else (a_work, x, status)
+
+
+def _solve(
+    routine, a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, need_logdet, keep_matrix
+):
+    """(a_work or None, x, logdet, status) for global arrays."""
+    n = _checks.square(routine, "a", a)
+    _checks.right_hand_side(routine, a, b)
+    tile = _checks.tile(routine, T_A)
+    layout = _mesh.infer(routine, (a, b), mesh, matrix_specs, in_specs)
+    _checks.padding(routine, "a", n, layout.ranks, pad)
+    if n == 0 or (b.size == 0 and not need_logdet):
+        return (jnp.asarray(a) if keep_matrix else None, *_empty(a, b, scalar=True))
+    backend = _call.resolve(routine, layout, backend)
+    specs = (layout.result_spec(a.shape), _mesh.spec_of(b, layout), P(), P())
+    call = _call.Call(_potrs, layout, tile, backend, specs)
+    return _call.run(call, (a, b), donate, keep_matrix)
+
+
+def _potrs(call, a, b):
+    layout, n = call.layout, a.shape[1]
+    a = _call.split_rows(a, layout)
+    b = _call.replicate(b, layout)
+    columns = b[:, None] if b.ndim == 1 else b
+    if b.size == 0:  # the log-determinant is wanted without a right-hand side
+        columns = jnp.zeros((n, 1), a.dtype)
+
+    def local(a, b):
+        return _local(layout, call.tile, call.backend, a, b)
+
+    a_work, x, logdet, status = _call.over_ranks(
+        layout, local, (layout.row_spec, P()), (layout.row_spec, P(), P(), P())
+    )(a, columns)
+    x = x[:, 0] if b.ndim == 1 else x[:, : b.shape[1]]
+    return _call.join_rows(a_work, layout, n), x, logdet[0], status[0]
+
+
+def _local(layout, tile, backend, a, b):
+    """(a_work, x, logdet, status) on one rank; b has two dimensions."""
+    results = (
+        jax.ShapeDtypeStruct(a.shape, a.dtype),
+        jax.ShapeDtypeStruct(b.shape, b.dtype),
+        jax.ShapeDtypeStruct((1,), jnp.finfo(a.dtype).dtype),
+        _call.status_type(),
+    )
+    return _call.local_call("jaxmg_potrs", layout, tile, backend, (a, b), results, n=a.shape[1])
+
+
+def _empty(a, b, scalar):
+    """(x, logdet, status) where there is nothing to compute: the determinant of 0 x 0 is 1."""
+    shape = () if scalar else (1,)
+    logdet = jnp.zeros(shape, jnp.finfo(a.dtype).dtype)
+    return jnp.zeros(b.shape, b.dtype), logdet, jnp.zeros(shape, jnp.int32)
+

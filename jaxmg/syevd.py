@@ -1,0 +1,184 @@
+"""Eigenvalues and eigenvectors of a Hermitian matrix: LAPACK's syevd and heevd."""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _call, _mesh
+
+
+def syevd(
+    a,
+    T_A=None,
+    mesh=None,
+    matrix_specs=None,
+    return_eigenvectors=True,
+    return_status=False,
+    pad=True,
+    *,
+    in_specs=None,
+    donate=False,
+    backend="auto",
+):
+    """Eigenvalues, and eigenvectors, of a Hermitian matrix spread over several devices.
+
+    Reduces ``a`` to tridiagonal form and solves that by divide and conquer (LAPACK's syevd and
+    heevd; J. J. M. Cuppen, Numer. Math. 36, 1981; M. Gu and S. C. Eisenstat, SIAM J. Matrix Anal.
+    Appl. 16, 1995). GPUs run the vendor's distributed solver; on CPU devices one rank gathers the
+    matrix and runs LAPACK.
+
+    Args:
+        a: (n, n), Hermitian, float32, float64, complex64 or complex128; a JAX or NumPy array,
+            sharded, replicated or on one device. Only the upper triangle is read.
+        T_A: tile width, any integer of at least 1; None lets the plugin choose.
+        mesh: the mesh to run on; inferred as in `potrs`.
+        matrix_specs: how ``a`` is sharded; inferred as in `potrs`.
+        return_eigenvectors: False computes eigenvalues alone, in less time.
+        return_status: also return the status.
+        pad: False raises where n isn't a multiple of the number of ranks, instead of padding.
+        in_specs: another name of ``matrix_specs``.
+        donate: compute in a's own buffer and delete ``a``; ignored under an outer ``jit``.
+        backend: "auto", "native" or "cusolvermg".
+
+    Returns:
+        w | (w, v) | (w, status) | (w, v, status), where
+
+        - w, (n,), real: the eigenvalues in ascending order, replicated;
+        - v, (n, n): the eigenvectors in its columns, orthonormal, of a's dtype and sharding;
+        - status, an int32 scalar: 0, or LAPACK's info > 0 where the iteration did not converge, or
+          a value that is not 0 where ``a`` holds NaN or infinity. Then w and v are NaN.
+
+    Cost: 4 n^3 / 3 multiplications and additions for the eigenvalues, 4 n^3 to 9 n^3 more for the
+    eigenvectors (four times as many when complex). Memory: a copy of ``a`` unless ``donate``; the
+    rank that runs LAPACK on CPU needs about 3 n^2 numbers beside it.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as `potrs`.
+
+    Example:
+        >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
+        >>> w, v = jaxmg.syevd(a)
+    """
+    v, w, status = _eigen(
+        a, T_A, mesh, matrix_specs, in_specs, pad, backend, return_eigenvectors,
+        donate, keep_matrix=return_eigenvectors,
+    )  # fmt: skip
+    return _call.pick(w, (return_eigenvectors, v), (return_status, status))
+
+
+def syevd_shardmap_ctx(
+    a,
+    T_A=None,
+    mesh=None,
+    matrix_specs=None,
+    *,
+    in_specs=None,
+    return_eigenvectors=True,
+    pad=True,
+    backend="auto",
+):
+    """`syevd` on the local block inside ``shard_map``; outside of one, `syevd_jit_ctx`.
+
+    Inside a ``shard_map`` of which all axes are manual, every rank calls it with its block:
+
+    Args:
+        a: (rows, n), this rank's rows of the matrix, rows = ceil(n / P) on P ranks.
+        T_A: tile width; None lets the plugin choose.
+        mesh: not used here; True or False is taken for ``return_eigenvectors``, which is third in
+            older code.
+        matrix_specs: ``P(axis, None)``; needed only where the block's shape leaves the axes open.
+            True or False is taken for ``pad``, which is fourth in older code.
+        in_specs: another name of ``matrix_specs``.
+        return_eigenvectors: False computes eigenvalues alone.
+        pad: False raises where P doesn't divide n.
+        backend: as for `potrs`.
+
+    Returns:
+        (w, v, status) or (w, status): all eigenvalues, (n,), the same on all ranks; this rank's
+        rows of the matrix that has the eigenvectors in its columns; an int32 array of shape (1,).
+    """
+    if not _mesh.manual_axes():
+        return syevd_jit_ctx(
+            a, T_A, mesh, matrix_specs, in_specs=in_specs, return_eigenvectors=return_eigenvectors,
+            pad=pad, backend=backend,
+        )  # fmt: skip
+    if isinstance(mesh, bool):
+        return_eigenvectors = mesh
+    if isinstance(matrix_specs, bool):
+        pad, matrix_specs = matrix_specs, None
+    layout, tile, backend = _call.prepare_local(
+        "syevd_shardmap_ctx", "syevd", a, T_A, matrix_specs, in_specs, pad, backend
+    )
+    if a.size == 0:
+        v, w, status = jnp.zeros(a.shape, a.dtype), _no_eigenvalues(a), jnp.zeros((1,), jnp.int32)
+    else:
+        v, w, status = _local(layout, tile, backend, a, return_eigenvectors)
+    return (w, v, status) if return_eigenvectors else (w, status)
+
+
+def syevd_jit_ctx(
+    a,
+    T_A=None,
+    mesh=None,
+    matrix_specs=None,
+    *,
+    in_specs=None,
+    return_eigenvectors=True,
+    pad=True,
+    backend="auto",
+):
+    """`syevd` on global arrays for use inside ``jit``: also gives the work array back.
+
+    Donate A to the outer ``jit`` and return ``a_work`` from it, and the solver runs in A's buffer.
+
+    Returns:
+        (a_work, w, v, status) or (a_work, w, status); ``a_work`` has a's shape and dtype and
+        unspecified contents. The rest is as for `syevd`, as are arguments, errors and cost.
+    """
+    v, w, status = _eigen(
+        a, T_A, mesh, matrix_specs, in_specs, pad, backend, return_eigenvectors,
+        donate=False, keep_matrix=True,
+    )  # fmt: skip
+    return (v, w, v, status) if return_eigenvectors else (v, w, status)
+
+
+def _eigen(
+    a, T_A, mesh, matrix_specs, in_specs, pad, backend, return_eigenvectors, donate, keep_matrix
+):
+    """(v or None, w, status) for a global array."""
+    n, layout, tile = _call.prepare("syevd", a, T_A, mesh, matrix_specs, in_specs, pad)
+    if n == 0:
+        return jnp.zeros(a.shape, a.dtype), _no_eigenvalues(a), jnp.int32(0)
+    backend = _call.resolve("syevd", layout, backend)
+    specs = (layout.result_spec(a.shape), P(), P())
+    options = (("vectors", bool(return_eigenvectors)),)
+    call = _call.Call(_syevd, layout, tile, backend, specs, options)
+    return _call.run(call, (a,), donate, keep_matrix)
+
+
+def _syevd(call, a):
+    layout, n = call.layout, a.shape[1]
+
+    def local(a):
+        return _local(layout, call.tile, call.backend, a, **dict(call.options))
+
+    v, w, status = _call.over_ranks(
+        layout, local, (layout.row_spec,), (layout.row_spec, P(), P())
+    )(_call.split_rows(a, layout))
+    return _call.join_rows(v, layout, n), w, status[0]
+
+
+def _local(layout, tile, backend, a, vectors):
+    n = a.shape[1]
+    results = (
+        jax.ShapeDtypeStruct(a.shape, a.dtype),
+        jax.ShapeDtypeStruct((n,), jnp.finfo(a.dtype).dtype),
+        _call.status_type(),
+    )
+    return _call.local_call(
+        "jaxmg_syevd", layout, tile, backend, (a,), results, n=n, vectors=vectors
+    )
+
+
+def _no_eigenvalues(a):
+    return jnp.zeros((0,), jnp.finfo(a.dtype).dtype)

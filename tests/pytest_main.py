@@ -1,9 +1,18 @@
-"""Runs pytest on the files named in the arguments, as Bazel wants it run."""
+"""Runs pytest on the files named in the arguments, as Bazel and CI want it run."""
 
 import os
 import sys
 
 import pytest
+
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+    # A thread each for BLAS: there are more devices than cores, and more tests than one.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MPLBACKEND": "Agg",
+}
 
 
 class Shard:
@@ -15,17 +24,19 @@ class Shard:
     def pytest_collection_modifyitems(self, config, items):
         if status := os.environ.get("TEST_SHARD_STATUS_FILE"):
             open(status, "w").close()
-        config.hook.pytest_deselected(
-            items=[item for i, item in enumerate(items) if i % self.total != self.index]
-        )
+        others = [item for i, item in enumerate(items) if i % self.total != self.index]
+        config.hook.pytest_deselected(items=others)
         items[:] = items[self.index :: self.total]
 
 
 def main():
-    tmp = os.environ.get("TEST_TMPDIR", "/tmp")
-    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.path.join(tmp, "hypothesis"))
-    os.environ.setdefault("MPLCONFIGDIR", os.path.join(tmp, "matplotlib"))
-    args = ["-q", "-p", "no:cacheprovider", "--durations=10", "--basetemp", tmp + "/pytest"]
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    args = ["-q", "-p", "no:cacheprovider", "--durations=10"]
+    if tmp := os.environ.get("TEST_TMPDIR"):
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = os.path.join(tmp, "hypothesis")
+        os.environ["MPLCONFIGDIR"] = os.path.join(tmp, "matplotlib")
+        args += ["--basetemp", os.path.join(tmp, "pytest")]
     if report := os.environ.get("XML_OUTPUT_FILE"):
         args.append("--junitxml=" + report)
     if only := os.environ.get("TESTBRIDGE_TEST_ONLY"):

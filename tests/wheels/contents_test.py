@@ -13,11 +13,12 @@ from elftools.elf.elffile import ELFFile
 from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
+
 from tools import build_wheel
 
 WHEELS = {p.name.split("-")[0]: p for p in pathlib.Path().glob("**/*.whl")}
 PLUGINS = [name for name in WHEELS if name != "jaxmg"]
-CPYTHON = "cp%d%d" % sys.version_info[:2]
+CPYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"
 MAX_BYTES = 3_000_000
 
 # What manylinux_2_28 has on every machine, and nothing more.

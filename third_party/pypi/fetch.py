@@ -42,7 +42,11 @@ def unpack(wheel, dest, patterns, library):
     with zipfile.ZipFile(wheel) as z:
         for info in z.infolist():
             name = info.filename
-            if info.is_dir() or patterns and not any(fnmatch.fnmatchcase(name, p) for p in patterns):
+            if (
+                info.is_dir()
+                or patterns
+                and not any(fnmatch.fnmatchcase(name, p) for p in patterns)
+            ):
                 continue
             executable = info.external_attr >> 16 & 0o111
             if library:
@@ -69,7 +73,9 @@ def main():
     parser.add_argument("--library", action="store_true")
     args = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        wheel = download(args.requirement, args.sha256, args.python_version, os.path.abspath(folder))
+        wheel = download(
+            args.requirement, args.sha256, args.python_version, os.path.abspath(folder)
+        )
         unpack(wheel, args.dest, args.patterns, args.library)
     if args.library:
         # The tests can't write here, and each would compile JAX anew.

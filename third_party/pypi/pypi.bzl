@@ -5,7 +5,17 @@
 _LIBRARY = """
 load("@rules_python//python:defs.bzl", "py_library")
 
-exports_files(glob(["site/**"]))
+exports_files(glob([
+    "site/bin/*",
+    "site/clang_format/data/bin/*",
+]))
+
+# Shared libraries that several of its extension modules use, such as SciPy's OpenBLAS.
+filegroup(
+    name = "libs",
+    srcs = glob(["site/*.libs/*"]),
+    visibility = ["//visibility:public"],
+)
 
 py_library(
     name = "pypi_{name}",
@@ -29,7 +39,16 @@ def _find_python(rctx, want):
     return struct(path = path, version = version)
 
 def fetch_wheel(rctx, python, requirement, sha256, dest = ".", flags = []):
-    """Unpacks a wheel into `dest`; see fetch.py."""
+    """Unpacks a wheel into a folder.
+
+    Args:
+      rctx: the repository's context; its rule has FETCH_ATTRS.
+      python: the interpreter whose pip fetches.
+      requirement: distribution==version.
+      sha256: the wheel's hash.
+      dest: the folder.
+      flags: further arguments of fetch.py.
+    """
     rctx.report_progress("pip download " + requirement)
     command = [python, "-B", rctx.path(rctx.attr._fetch), dest, requirement, sha256] + flags
     result = rctx.execute(command, timeout = 3600)

@@ -1,0 +1,58 @@
+"""Formats and checks the files that git knows, or would add.
+
+bazel run //tools:format    fixes what can be fixed
+bazel run //tools:lint      reports, and fails if there is something to fix
+"""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+
+PYTHON = (".py", ".pyi")
+CXX = (".h", ".cc", ".cu", ".cuh")
+STARLARK = (".bzl", "BUILD", "MODULE.bazel", "WORKSPACE")
+
+# Bazel 7 still has these without a load; the load's name changes between releases of rules_cc.
+NATIVE = "-native-cc-binary,-native-cc-info,-native-cc-library,-native-cc-test"
+
+# The program, its files, its arguments to check and to fix.
+STEPS = [
+    ("ruff", PYTHON, ["check", "-q"], ["check", "-q", "--fix"]),
+    ("ruff", PYTHON, ["format", "-q", "--diff"], ["format", "-q"]),
+    ("clang_format", CXX, ["--dry-run", "--Werror"], ["-i"]),
+    (
+        "buildifier",
+        STARLARK,
+        ["-mode=diff", "-lint=warn", "-warnings=" + NATIVE],
+        ["-mode=fix", "-lint=fix", "-warnings=" + NATIVE],
+    ),
+]
+
+
+def sources(root):
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
+    return [f for f in listed.stdout.splitlines() if (root / f).is_file()]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for program in ("ruff", "clang_format", "buildifier"):
+        parser.add_argument("--" + program, type=os.path.realpath)
+    parser.add_argument("--fix", action="store_true")
+    args = parser.parse_args()
+    root = pathlib.Path(os.environ["BUILD_WORKSPACE_DIRECTORY"])
+    files = sources(root)
+    failed = False
+    for program, suffixes, check, fix in STEPS:
+        chosen = [f for f in files if f.endswith(suffixes)]
+        if chosen:
+            command = [getattr(args, program), *(fix if args.fix else check), *chosen]
+            failed |= subprocess.run(command, cwd=root).returncode != 0
+    sys.exit("lint: `bazel run //tools:format` fixes most of this" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

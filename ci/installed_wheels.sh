@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Builds the wheels for one Python, installs them with one JAX in an empty environment and runs
+# tests/python there, where the checkout can't be imported.
+#
+#   ci/installed_wheels.sh 3.11 jax==0.6.2
+#
+# Exits with 77, "skipped", if the machine lacks that Python and isn't CI.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+version=$1 jax=$2
+
+if ! python=$(tools/find_python.sh "$version" | head -1); then
+  [ -n "${CI:-}" ] || exit 77
+  exit 1
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+config=--config=py${version/./}
+./tools/bazel build --config=ci "$config" //:wheels
+mkdir "$work/wheels"
+./tools/bazel cquery --config=ci "$config" --output=files //:wheels 2>/dev/null |
+  xargs -I{} cp {} "$work/wheels"
+
+"$python" -m venv "$work/venv"
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+# By path: a package index may have another `jaxmg`, of a higher version.
+"$work/venv/bin/pip" install -q "$(echo "$work"/wheels/jaxmg-*.whl)[cpu,plot]" \
+  "$work"/wheels/jaxmg_plugin_*.whl "$jax" pytest hypothesis
+"$work/venv/bin/pip" check
+"$work/venv/bin/pip" list | grep -iE '^(jax|numpy|scipy)'
+
+cp -r tests/python tests/pytest_main.py "$work"
+cd "$work"
+venv/bin/python pytest_main.py python

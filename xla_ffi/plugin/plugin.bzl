@@ -6,17 +6,17 @@ load("//tools:wheel.bzl", "metadata", "wheel")
 
 _CPYTHON = "cp" + PYTHON.replace(".", "")
 
-def jaxmg_plugin(platform, srcs, deps, py_deps):
-    """The targets `<platform>` (for runfiles) and `wheel_<platform>`.
+def jaxmg_plugin(name, srcs, deps, py_deps):
+    """The targets `<name>` (for runfiles) and `wheel_<name>`.
 
     Args:
-      platform: such as "cpu"; the Python package is jaxmg_plugin_<platform>, its metadata
-        pyproject_<platform>.toml.
+      name: the platform, such as "cpu"; the Python package is jaxmg_plugin_<name>, its metadata
+        pyproject_<name>.toml.
       srcs: C++ of the extension module `_native`.
       deps: C++ libraries of the extension module.
       py_deps: Python packages that it uses when it runs.
     """
-    package = "jaxmg_plugin_" + platform
+    package = "jaxmg_plugin_" + name
     native_module = package + "/_native.so"
     native.cc_binary(
         name = native_module,
@@ -33,24 +33,24 @@ def jaxmg_plugin(platform, srcs, deps, py_deps):
     sources = native.glob([package + "/*.py"])
     dist = {
         "distribution": package,
-        "pyproject": "pyproject_%s.toml" % platform,
+        "pyproject": "pyproject_%s.toml" % name,
     }
-    metadata(name = "metadata_" + platform, **dist)
+    metadata(name = "metadata_" + name, **dist)
     py_library(
-        name = platform,
+        name = name,
         srcs = sources,
         data = [
             native_module,
-            "metadata_" + platform,
+            "metadata_" + name,
         ],
         imports = [
             ".",
-            "metadata_" + platform,
+            "metadata_" + name,
         ],
         deps = py_deps,
     )
     wheel(
-        name = "wheel_" + platform,
+        name = "wheel_" + name,
         srcs = sources + [native_module],
         strip_prefix = native.package_name(),
         tag = "%s-%s-manylinux_2_28_x86_64" % (_CPYTHON, _CPYTHON),

@@ -1,8 +1,8 @@
 """Dense linear algebra on matrices that are sharded over several GPUs or CPU devices.
 
 `potrs` solves, `potri` inverts and `syevd` diagonalises; each takes an ordinary JAX array, reads
-from it how it is sharded, and runs eagerly or under ``jit``. The ``*_shardmap_ctx`` functions do the
-same on local blocks inside ``shard_map``.
+from it how it is sharded, and runs eagerly or under ``jit``. The ``*_shardmap_ctx`` functions do
+the same on local blocks inside ``shard_map``.
 
 Importing this package touches no device, plugin or configuration: the first call does. There is no
 ``__version__``: ``importlib.metadata.version("jaxmg")`` has it.

@@ -53,13 +53,12 @@ def resolve(routine, layout, backend):
     return _checks.backend(routine, backend, plugin.backends(routine), layout.platform)
 
 
-def prepare(routine, a, T_A, mesh, matrix_specs, in_specs, pad):
-    """Checks what all routines on one global matrix have in common: (n, layout, tile)."""
-    n = _checks.square(routine, "a", a)
+def prepare(routine, arrays, T_A, mesh, matrix_specs, in_specs, pad):
+    """Checks what all routines on a global matrix have in common: (layout, tile)."""
     tile = _checks.tile(routine, T_A)
-    layout = _mesh.infer(routine, (a,), mesh, matrix_specs, in_specs)
-    _checks.padding(routine, "a", n, layout.ranks, pad)
-    return n, layout, tile
+    layout = _mesh.infer(routine, arrays, mesh, matrix_specs, in_specs)
+    _checks.padding(routine, "a", arrays[0].shape[0], layout.ranks, pad)
+    return layout, tile
 
 
 def prepare_local(name, routine, a, T_A, matrix_specs, in_specs, pad, backend):
@@ -90,7 +89,11 @@ def local_call(target, layout, tile, backend, operands, results, **attributes):
     function = jax.ffi.ffi_call(target, results, input_output_aliases={1: 0})
     attributes.update(ranks=layout.ranks, tile=tile, call=next(_numbers))
     attributes = {name: np.int64(value) for name, value in attributes.items()}
-    return function(place, *operands, backend=backend, **attributes)
+    matrix, *others = function(place, *operands, backend=backend, **attributes)
+    # Newer JAX takes the results for the same on all devices: say what they vary over.
+    varying = frozenset().union(*map(_compat.varying_axes, operands))
+    matrix = _compat.vary(matrix, varying)
+    return matrix, *(_compat.vary(other, varying - set(layout.rows)) for other in others)
 
 
 def over_ranks(layout, function, in_specs, out_specs):
@@ -114,7 +117,7 @@ def join_rows(array, layout, count):
     """The first ``count`` rows: undoes `split_rows`."""
     if array.shape[0] == count:
         return array
-    if layout.explicit:  # a sharded dimension of explicit axes can't take a size that P doesn't divide
+    if layout.explicit:  # a size that P doesn't divide can't be sharded over explicit axes
         array = _mesh.constrain(array, layout, P())
     return array[:count]
 
@@ -205,6 +208,4 @@ def _compiled(call, reuse, keep_matrix):
 
     program.__name__ = f"jaxmg_{call.program.__name__}"
     shardings = tuple(call.layout.sharding(P() if spec is None else spec) for spec in specs)
-    return jax.jit(
-        program, donate_argnums=(0,) if reuse else (), out_shardings=shardings[first:]
-    )
+    return jax.jit(program, donate_argnums=(0,) if reuse else (), out_shardings=shardings[first:])

@@ -12,7 +12,9 @@ else:  # before 0.7
 if hasattr(jax.sharding, "reshard"):
     reshard = jax.sharding.reshard
 else:  # before 0.7
-    from jax.experimental.shard import reshard
+    from jax.experimental import shard
+
+    reshard = shard.reshard
 
 
 def context_mesh():
@@ -44,3 +46,13 @@ def varying_axes(array):
     if hasattr(aval, "vma"):
         return frozenset(aval.vma)
     return frozenset(getattr(getattr(aval, "mat", None), "varying", ()))
+
+
+def vary(array, axes):
+    """``array``, marked as varying over ``axes`` too, where the enclosing shard_map tracks it."""
+    missing = tuple(sorted(frozenset(axes) - varying_axes(array)))
+    if not missing:
+        return array
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(array, missing, to="varying")
+    return jax.lax.pvary(array, missing)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _call, _mesh
+from jaxmg import _call, _checks, _mesh
 
 
 def potri(
@@ -140,7 +140,8 @@ def _symmetrize(a):
 
 def _invert(a, T_A, mesh, matrix_specs, in_specs, pad, backend, donate):
     """(a_inv, status) for a global array."""
-    n, layout, tile = _call.prepare("potri", a, T_A, mesh, matrix_specs, in_specs, pad)
+    n = _checks.square("potri", "a", a)
+    layout, tile = _call.prepare("potri", (a,), T_A, mesh, matrix_specs, in_specs, pad)
     if n == 0:
         return jnp.zeros(a.shape, a.dtype), jnp.int32(0)
     backend = _call.resolve("potri", layout, backend)

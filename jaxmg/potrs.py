@@ -77,10 +77,9 @@ def potrs(
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> x, status = jaxmg.potrs(a, b, return_status=True)
     """
-    solve = _solve(
-        "potrs", a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, return_logdet, False
+    _, x, logdet, status = _solve(
+        a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, return_logdet, False
     )
-    _, x, logdet, status = solve
     return _call.pick(x, (return_logdet, logdet), (return_status, status))
 
 
@@ -115,8 +114,8 @@ def potrs_shardmap_ctx(
 
     Returns:
         (x, status) or (x, logdet, status), the same on all ranks; x has b's shape and status has
-        shape (1,). ``shard_map`` can't prove that they are the same: give it ``check_vma=False``
-        (``check_rep=False`` in older code), or out_specs that vary over the mesh.
+        shape (1,). Before JAX 0.7 ``shard_map`` can't see that they are the same: give it
+        ``check_vma=False`` (``check_rep=False`` in older code) there.
 
     Errors, cost and source are those of `potrs`.
     """
@@ -162,23 +161,19 @@ def potrs_jit_ctx(
         unspecified contents. The rest is as for `potrs`, as are arguments, errors and cost.
     """
     a_work, x, logdet, status = _solve(
-        "potrs", a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, False, return_logdet, True
+        a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, False, return_logdet, True
     )
     return (a_work, x, logdet, status) if return_logdet else (a_work, x, status)
 
 
-def _solve(
-    routine, a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, need_logdet, keep_matrix
-):
+def _solve(a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, need_logdet, keep_matrix):
     """(a_work or None, x, logdet, status) for global arrays."""
-    n = _checks.square(routine, "a", a)
-    _checks.right_hand_side(routine, a, b)
-    tile = _checks.tile(routine, T_A)
-    layout = _mesh.infer(routine, (a, b), mesh, matrix_specs, in_specs)
-    _checks.padding(routine, "a", n, layout.ranks, pad)
+    n = _checks.square("potrs", "a", a)
+    _checks.right_hand_side("potrs", a, b)
+    layout, tile = _call.prepare("potrs", (a, b), T_A, mesh, matrix_specs, in_specs, pad)
     if n == 0 or (b.size == 0 and not need_logdet):
         return (jnp.asarray(a) if keep_matrix else None, *_empty(a, b, scalar=True))
-    backend = _call.resolve(routine, layout, backend)
+    backend = _call.resolve("potrs", layout, backend)
     specs = (layout.result_spec(a.shape), _mesh.spec_of(b, layout), P(), P())
     call = _call.Call(_potrs, layout, tile, backend, specs)
     return _call.run(call, (a, b), donate, keep_matrix)
@@ -218,4 +213,3 @@ def _empty(a, b, scalar):
     shape = () if scalar else (1,)
     logdet = jnp.zeros(shape, jnp.finfo(a.dtype).dtype)
     return jnp.zeros(b.shape, b.dtype), logdet, jnp.zeros(shape, jnp.int32)
-

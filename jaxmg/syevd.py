@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _call, _mesh
+from jaxmg import _call, _checks, _mesh
 
 
 def syevd(
@@ -146,7 +146,8 @@ def _eigen(
     a, T_A, mesh, matrix_specs, in_specs, pad, backend, return_eigenvectors, donate, keep_matrix
 ):
     """(v or None, w, status) for a global array."""
-    n, layout, tile = _call.prepare("syevd", a, T_A, mesh, matrix_specs, in_specs, pad)
+    n = _checks.square("syevd", "a", a)
+    layout, tile = _call.prepare("syevd", (a,), T_A, mesh, matrix_specs, in_specs, pad)
     if n == 0:
         return jnp.zeros(a.shape, a.dtype), _no_eigenvalues(a), jnp.int32(0)
     backend = _call.resolve("syevd", layout, backend)
@@ -162,9 +163,9 @@ def _syevd(call, a):
     def local(a):
         return _local(layout, call.tile, call.backend, a, **dict(call.options))
 
-    v, w, status = _call.over_ranks(
-        layout, local, (layout.row_spec,), (layout.row_spec, P(), P())
-    )(_call.split_rows(a, layout))
+    v, w, status = _call.over_ranks(layout, local, (layout.row_spec,), (layout.row_spec, P(), P()))(
+        _call.split_rows(a, layout)
+    )
     return _call.join_rows(v, layout, n), w, status[0]
 
 

@@ -1,0 +1,45 @@
+// The four dtypes that every routine serves, and what the templates need to know of them.
+#ifndef JAXMG_XLA_FFI_BASE_DTYPE_H_
+#define JAXMG_XLA_FFI_BASE_DTYPE_H_
+
+#include <complex>
+#include <type_traits>
+
+namespace jaxmg {
+
+template <typename T>
+struct RealOf {
+  using type = T;
+};
+template <typename R>
+struct RealOf<std::complex<R>> {
+  using type = R;
+};
+
+// The dtype of norms, diagonals and eigenvalues.
+template <typename T>
+using Real = typename RealOf<T>::type;
+
+template <typename T>
+inline constexpr bool kIsComplex = !std::is_same_v<T, Real<T>>;
+
+// std::conj would turn a real number into a complex one.
+template <typename T>
+T Conj(T x) {
+  if constexpr (kIsComplex<T>) {
+    return std::conj(x);
+  } else {
+    return x;
+  }
+}
+
+}  // namespace jaxmg
+
+// Instantiates a template for every dtype: JAXMG_FOR_EACH_DTYPE(MACRO) expands MACRO(T) four times.
+#define JAXMG_FOR_EACH_DTYPE(MACRO) \
+  MACRO(float)                      \
+  MACRO(double)                     \
+  MACRO(std::complex<float>)        \
+  MACRO(std::complex<double>)
+
+#endif  // JAXMG_XLA_FFI_BASE_DTYPE_H_

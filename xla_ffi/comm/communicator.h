@@ -1,0 +1,53 @@
+// Communicator: all that passes between the ranks of one call.
+//
+// Every rank holds one, and calls it from one thread. Messages between two ranks arrive in the
+// order in which they were sent. A failing rank calls Abort, after which every call of every rank
+// returns the same error; none blocks for longer than the time limit.
+#ifndef JAXMG_XLA_FFI_COMM_COMMUNICATOR_H_
+#define JAXMG_XLA_FFI_COMM_COMMUNICATOR_H_
+
+#include <cstdint>
+
+#include "xla_ffi/base/status.h"
+#include "xla_ffi/device/device.h"
+
+namespace jaxmg {
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Every rank brings the outcome of what it did alone; all get the same one: Ok if all are, else
+  // the error of the lowest rank that has one. A meeting of the hosts; devices are not waited for.
+  virtual Status Agree(const Status& mine) = 0;
+
+  // Enqueues sending `block` to `peer` after the stream's work so far. Never blocks. The block must
+  // stay as it is until WaitSent.
+  virtual Status Send(Stream stream, int peer, const Bytes2D& block) = 0;
+  // The stream's later work starts after all that was sent to `peer` so far has been taken.
+  virtual Status WaitSent(Stream stream, int peer) = 0;
+  // Enqueues receiving into `block`, which must have the sent block's height and columns. Blocks
+  // the host until the peer's Send was called.
+  virtual Status Recv(Stream stream, int peer, const Bytes2D& block) = 0;
+
+  // Gives up: all ranks' calls return this error from now on.
+  virtual void Abort(const Status& status) = 0;
+};
+
+// `block` of rank `root` to the same block of every other rank. The root may
+// change it only after WaitSent to each of them.
+Status Broadcast(Communicator& comm, Stream stream, int root, const Bytes2D& block);
+
+// Every rank's `mine` (bytes) to `all` (size * bytes) on every rank, in rank order.
+Status AllGather(Communicator& comm, Device& device, Stream stream, const void* mine, void* all,
+                 size_t bytes);
+
+// The stream's later work starts after everything this rank sent has been taken.
+Status WaitAllSent(Communicator& comm, Stream stream);
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_COMM_COMMUNICATOR_H_

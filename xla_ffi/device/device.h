@@ -1,0 +1,151 @@
+// Device: what the engine's algorithms ask of the hardware that one rank drives.
+//
+// Work is enqueued on a rank's streams in program order and orders itself against other streams
+// through events, as CUDA does. The host device runs every call at once; its events do nothing.
+// Pointers are device memory. Matrices are column-major, as in BLAS and LAPACK.
+#ifndef JAXMG_XLA_FFI_DEVICE_DEVICE_H_
+#define JAXMG_XLA_FFI_DEVICE_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "xla_ffi/base/dtype.h"
+#include "xla_ffi/base/status.h"
+
+namespace jaxmg {
+
+// The streams of a rank. Trailing updates fill kMain; kPanel is the critical path and goes first
+// where the hardware knows priorities; kCopy carries what moves between ranks.
+enum class Stream : int { kMain = 0, kPanel = 1, kCopy = 2 };
+inline constexpr int kNumStreams = 3;
+
+enum class Op { kNone, kTrans, kConjTrans };
+enum class Side { kLeft, kRight };
+// Triangular matrices are lower triangular throughout, with a diagonal that is not assumed unit.
+
+// A point in a stream's work.
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+
+// Memory that lives as long as this object.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  void* data() const { return data_; }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ protected:
+  explicit Buffer(void* data) : data_(data) {}
+  void* data_;
+};
+
+// A column-major block of bytes: `columns` columns of `height` bytes, `pitch` bytes apart.
+struct Bytes2D {
+  void* data;
+  size_t pitch;
+  size_t height;
+  size_t columns;
+};
+
+template <typename T>
+Bytes2D Block(const T* data, int64_t ld, int64_t rows, int64_t columns) {
+  return {const_cast<T*>(data), ld * sizeof(T), rows * sizeof(T), static_cast<size_t>(columns)};
+}
+
+// Tile operations of one dtype. Every argument that BLAS calls alpha or beta is real here.
+template <typename T>
+class Blas {
+ public:
+  virtual ~Blas() = default;
+
+  // C := alpha op(A) op(B) + beta C, C m x n, inner dimension k.
+  virtual Status Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k,
+                      Real<T> alpha, const T* a, int64_t lda, const T* b, int64_t ldb, Real<T> beta,
+                      T* c, int64_t ldc) = 0;
+  // C := alpha A A^H + beta C on the lower triangle, C n x n, A n x k.
+  virtual Status Herk(Stream stream, int64_t n, int64_t k, Real<T> alpha, const T* a, int64_t lda,
+                      Real<T> beta, T* c, int64_t ldc) = 0;
+  // B := op(L)^-1 B (left) or B op(L)^-1 (right), B m x n.
+  virtual Status Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
+                      int64_t ldl, T* b, int64_t ldb) = 0;
+  // B := op(L) B (left) or B op(L) (right), B m x n.
+  virtual Status Trmm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
+                      int64_t ldl, T* b, int64_t ldb) = 0;
+  // Cholesky factor L of the tile in its lower triangle. On failure *info, in device memory,
+  // becomes the smaller of itself and offset + k, k the order of the first leading minor that is
+  // not positive definite (a diagonal that is not finite counts), and the tile becomes NaN.
+  virtual Status Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
+                       int32_t* info) = 0;
+  // The inverse of a lower triangular tile, in place; zeros above the diagonal.
+  virtual Status Trtri(Stream stream, int64_t n, T* a, int64_t lda) = 0;
+  // B := A^H, A m x n.
+  virtual Status ConjTranspose(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
+                               int64_t ldb) = 0;
+  // Makes an n x n block Hermitian from its lower triangle.
+  virtual Status MirrorLower(Stream stream, int64_t n, T* a, int64_t lda) = 0;
+  virtual Status Conjugate(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) = 0;
+  virtual Status SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) = 0;
+  // *sum += 2 log of the product of the diagonal of a tile of the factor.
+  virtual Status AddLogDet(Stream stream, int64_t n, const T* l, int64_t ldl, Real<T>* sum) = 0;
+  // Fills with NaN if *status is not 0.
+  virtual Status PoisonIf(Stream stream, const int32_t* status, int64_t m, int64_t n, T* a,
+                          int64_t lda) = 0;
+  // Eigenvalues (ascending) and, if wanted, eigenvectors of a Hermitian matrix of which the lower
+  // triangle is read; the vectors replace it. *info as LAPACK's.
+  virtual Status Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, Real<T>* w,
+                       int32_t* info) = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) = 0;
+
+  virtual Status NewEvent(std::shared_ptr<Event>* event) = 0;
+  virtual Status Record(Stream stream, Event* event) = 0;
+  // The stream's later work starts after the event, which may be another device's.
+  virtual Status Wait(Stream stream, const Event& event) = 0;
+
+  // Blocks until all work of all streams is done.
+  virtual Status Synchronize() = 0;
+
+  // Copies between blocks of equal height and columns that do not overlap. The source may be on
+  // another device of the same process.
+  virtual Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) = 0;
+  virtual Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) = 0;
+
+  // *status := the smallest of `infos`, or 0 where that is kNoInfo.
+  virtual Status ReduceInfo(Stream stream, const int32_t* infos, int64_t count,
+                            int32_t* status) = 0;
+  // *sum := terms[0] + terms[1] + ..., in this order.
+  virtual Status SumReals(Stream stream, const float* terms, int64_t count, float* sum) = 0;
+  virtual Status SumReals(Stream stream, const double* terms, int64_t count, double* sum) = 0;
+
+  template <typename T>
+  Blas<T>& blas();
+
+ protected:
+  virtual Blas<float>& BlasOf(const float*) = 0;
+  virtual Blas<double>& BlasOf(const double*) = 0;
+  virtual Blas<std::complex<float>>& BlasOf(const std::complex<float>*) = 0;
+  virtual Blas<std::complex<double>>& BlasOf(const std::complex<double>*) = 0;
+};
+
+// What an info is before any tile has failed.
+inline constexpr int32_t kNoInfo = INT32_MAX;
+
+template <typename T>
+Blas<T>& Device::blas() {
+  return BlasOf(static_cast<const T*>(nullptr));
+}
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_DEVICE_DEVICE_H_

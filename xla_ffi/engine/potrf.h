@@ -1,0 +1,43 @@
+// potrf: Cholesky factorization M = L L^H of a distributed Hermitian matrix, right-looking, with
+// look-ahead, on a 1 x P grid of tile columns.
+//
+//   for each tile column k:
+//     owner of k:  factor the diagonal tile, solve the panel below it, send the panel
+//     owner of k+1, as soon as it has panel k:  update tile column k+1 and factor it
+//     everyone:    update its other tile columns beyond k with panel k
+//
+// The factor of k+1 is thus under way while the updates of k still run (Kurzak, Luszczek, Dongarra:
+// look-ahead in LAPACK Working Note 201). n^3/3 multiply-adds; a rank sends or receives n^2/2
+// elements in all.
+#ifndef JAXMG_XLA_FFI_ENGINE_POTRF_H_
+#define JAXMG_XLA_FFI_ENGINE_POTRF_H_
+
+#include "xla_ffi/engine/matrix.h"
+
+namespace jaxmg {
+
+// Right-hand sides in row form: X is nrhs x n, column-major with leading dimension nrhs (an n x
+// nrhs row-major array), and every rank has one. Rows appended to M take part in every panel, so
+// that the forward substitution Y = X L^-H costs no pass of its own.
+template <typename T>
+struct RightHandSides {
+  int64_t count;  // nrhs; 0 for none
+  T* data;
+  T* column(int64_t j) const { return data + j * count; }
+};
+
+// Elements of workspace.
+template <typename T>
+int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows);
+
+// Needs `matrix` square and block-cyclic, its lower triangle valid. Replaces that by L, and `x` by
+// X L^-H on every rank. *info becomes the smallest order of a leading minor that is not positive
+// definite that this rank saw, and *log_det (real, may be null) grows by log(det M)'s share of this
+// rank; both are device memory that the caller has set. Enqueued on all streams, kMain last.
+template <typename T>
+Status Potrf(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x,
+             T* workspace, int32_t* info, Real<T>* log_det);
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_ENGINE_POTRF_H_

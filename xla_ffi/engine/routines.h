@@ -1,0 +1,53 @@
+// The routines as one rank runs them from a caller's block of rows to its results: workspace,
+// agreement, redistribution, the algorithm, the status. What a handler calls.
+//
+// A is Hermitian, row-major, in blocks of rows; each rank's block, read column by column, is a
+// block of columns of M = conj(A). Only A's upper triangle is read, which is M's lower one.
+#ifndef JAXMG_XLA_FFI_ENGINE_ROUTINES_H_
+#define JAXMG_XLA_FFI_ENGINE_ROUTINES_H_
+
+#include "xla_ffi/engine/matrix.h"
+
+namespace jaxmg {
+
+template <typename T>
+struct Operand {
+  int64_t n;       // order of A, without padding
+  int64_t block;   // rows of A on each rank, padding included
+  int64_t tile;    // tile width at most, 0: choose
+  T* a;            // this rank's block: block x n, row-major; changed in place
+  int32_t* status; // int32: LAPACK's info, the same on every rank
+};
+
+// The tile width that serves n columns on these ranks when the caller names none.
+int64_t DefaultTileWidth(int64_t block, int ranks);
+
+// Every rank calls the same routine with the same sizes. All return the same Status: either all of
+// them have enqueued everything (Stream::kMain last) or all failed. Where *status is not 0, the
+// results are NaN.
+
+// x (n x nrhs, row-major): b on entry, the solution of A x = b on exit, on every rank. *log_det:
+// log det A. Workspace: at most three tile columns and this rank's share of x.
+template <typename T>
+Status PotrsRoutine(const RankContext& context, const Operand<T>& operand, int64_t nrhs, T* x,
+                    Real<T>* log_det);
+
+// The block becomes the rows of the inverse of A. Workspace: three tile columns.
+template <typename T>
+Status PotriRoutine(const RankContext& context, const Operand<T>& operand);
+
+// w (n): the eigenvalues, ascending. The block becomes the rows of V if `vectors`. Workspace: A
+// whole on rank 0 (and LAPACK's own), one tile column on the others.
+template <typename T>
+Status SyevdRoutine(const RankContext& context, const Operand<T>& operand, bool vectors,
+                    Real<T>* w);
+
+// `block` rows of `columns` elements on each rank: contiguous to block-cyclic tiles of `tile` rows,
+// or back. Needs `tile` to divide `block`.
+template <typename T>
+Status CyclicRoutine(const RankContext& context, int64_t block, int64_t columns, int64_t tile,
+                     bool inverse, T* a);
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_ENGINE_ROUTINES_H_

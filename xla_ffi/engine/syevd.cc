@@ -1,0 +1,68 @@
+#include "xla_ffi/engine/syevd.h"
+
+#include <algorithm>
+#include <complex>
+
+namespace jaxmg {
+
+template <typename T>
+Status Syevd(const RankContext& context, const Matrix<T>& matrix, bool vectors, T* gathered,
+             T* staging, Real<T>* w, int32_t* info) {
+  constexpr int kRoot = 0;
+  const Tiles& tiles = matrix.tiles;
+  const int64_t n = tiles.columns(), ld = matrix.ld();
+  const int rank = matrix.rank, ranks = tiles.ranks();
+  Device& device = context.device;
+  Blas<T>& blas = device.blas<T>();
+  auto begin = [&](int r) { return std::min(r * tiles.block(), n); };
+  auto width = [&](int r) { return begin(r + 1) - begin(r); };
+  // Rank r's columns from their first diagonal element down.
+  auto lower = [&](int r, T* data) {
+    return Block(data + begin(r), ld, n - begin(r), width(r));
+  };
+
+  if (rank != kRoot && width(rank) > 0) {
+    JAXMG_RETURN_IF_ERROR(context.comm.Send(Stream::kMain, kRoot, lower(rank, matrix.data)));
+  }
+  if (rank == kRoot) {
+    JAXMG_RETURN_IF_ERROR(
+        device.Copy(Stream::kMain, lower(kRoot, gathered), lower(kRoot, matrix.data)));
+    for (int r = 1; r < ranks && width(r) > 0; ++r) {
+      JAXMG_RETURN_IF_ERROR(
+          context.comm.Recv(Stream::kMain, r, lower(r, gathered + begin(r) * n)));
+    }
+    JAXMG_RETURN_IF_ERROR(blas.Syevd(Stream::kMain, vectors, n, gathered, n, w, info));
+  }
+  JAXMG_RETURN_IF_ERROR(WaitAllSent(context.comm, Stream::kMain));
+  JAXMG_RETURN_IF_ERROR(Broadcast(context.comm, Stream::kMain, kRoot, Block(w, n, n, 1)));
+  if (vectors) {
+    // Piece by piece: rows of U that belong to a rank, conjugated and transposed on arrival.
+    for (int64_t column = 0; column < n; column += tiles.width()) {
+      const int64_t columns = std::min(tiles.width(), n - column);
+      auto piece = [&](int r) {
+        return Block(gathered + column * n + begin(r), n, width(r), columns);
+      };
+      if (rank == kRoot) {
+        for (int r = 1; r < ranks && width(r) > 0; ++r) {
+          JAXMG_RETURN_IF_ERROR(context.comm.Send(Stream::kMain, r, piece(r)));
+        }
+        JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, width(kRoot), columns,
+                                                 gathered + column * n, n, matrix.data + column,
+                                                 ld));
+      } else if (width(rank) > 0) {
+        JAXMG_RETURN_IF_ERROR(context.comm.Recv(
+            Stream::kMain, kRoot, Block(staging, width(rank), width(rank), columns)));
+        JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, width(rank), columns, staging,
+                                                 width(rank), matrix.data + column, ld));
+      }
+    }
+  }
+  return WaitAllSent(context.comm, Stream::kMain);
+}
+
+#define JAXMG_INSTANTIATE(T)                                                                   \
+  template Status Syevd(const RankContext&, const Matrix<T>&, bool, T*, T*, Real<T>*, int32_t*);
+JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
+#undef JAXMG_INSTANTIATE
+
+}  // namespace jaxmg

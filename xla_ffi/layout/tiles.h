@@ -1,0 +1,90 @@
+// Tiles: how the columns of a matrix are cut into tiles and dealt to ranks.
+//
+// The columns lie in contiguous blocks, `block` columns a rank (the last blocks may hold fewer, or
+// none). Each block is cut into `slots` tiles of `width` columns, the last of a block being
+// shorter where `width` does not divide `block`. A tile's position p counts tiles rank by rank:
+// p = rank * slots + i. In the block-cyclic layout tile p belongs to rank p mod P and lies in that
+// rank's slot p div P; tiles keep their columns, so the matrix order of the columns never changes.
+//
+//   contiguous, P = 2, slots = 3:   rank 0: [0 1 2]   rank 1: [3 4 5]
+//   block-cyclic:                   rank 0: [0 2 4]   rank 1: [1 3 5]
+//
+// Knows no device and no element type.
+#ifndef JAXMG_XLA_FFI_LAYOUT_TILES_H_
+#define JAXMG_XLA_FFI_LAYOUT_TILES_H_
+
+#include <algorithm>
+#include <cstdint>
+
+namespace jaxmg {
+
+class Tiles {
+ public:
+  // `columns` in all, in blocks of `block` columns on each of `ranks` ranks, tiles of at most
+  // `width` columns. Needs columns <= block * ranks, width >= 1, ranks >= 1.
+  Tiles(int64_t columns, int64_t block, int ranks, int64_t width)
+      : columns_(columns),
+        block_(block),
+        ranks_(ranks),
+        width_(std::min(width, std::max<int64_t>(block, 1))),
+        slots_((block + width_ - 1) / width_) {}
+
+  // The width at or below `width` that cuts a block into the same number of most equal tiles: the
+  // last tile of a block is then short by less than one column per tile.
+  static int64_t EvenWidth(int64_t block, int64_t width) {
+    if (block < 1) return 1;
+    width = std::clamp<int64_t>(width, 1, block);
+    const int64_t tiles = (block + width - 1) / width;
+    return (block + tiles - 1) / tiles;
+  }
+
+  int64_t columns() const { return columns_; }
+  int64_t block() const { return block_; }
+  int ranks() const { return ranks_; }
+  int64_t width() const { return width_; }  // capacity of a slot
+  int64_t slots() const { return slots_; }  // tiles (some may be empty) on each rank
+  int64_t count() const { return slots_ * ranks_; }
+
+  // Tiles that are not empty; all empty ones come after them.
+  int64_t nonempty() const {
+    int64_t p = count();
+    while (p > 0 && width(p - 1) == 0) --p;
+    return p;
+  }
+
+  // True where the last slot of a rank reaches past its block, so that a tile of full width does
+  // not fit there. (A single rank never gets another's tile.)
+  bool has_overflow() const { return ranks_ > 1 && slots_ * width_ > block_; }
+
+  // First column of tile p, which is also where p's diagonal tile begins.
+  int64_t offset(int64_t p) const {
+    if (p >= count()) return columns_;
+    return std::min((p / slots_) * block_ + (p % slots_) * width_, columns_);
+  }
+  int64_t width(int64_t p) const { return offset(p + 1) - offset(p); }
+
+  // Block-cyclic place of tile p.
+  int owner(int64_t p) const { return static_cast<int>(p % ranks_); }
+  int64_t slot(int64_t p) const { return p / ranks_; }
+  int64_t tile_in(int rank, int64_t slot) const { return slot * ranks_ + rank; }
+
+  // Contiguous place of tile p.
+  int home(int64_t p) const { return static_cast<int>(p / slots_); }
+  int64_t home_slot(int64_t p) const { return p % slots_; }
+
+  // How many of `rank`'s slots hold tiles before position p.
+  int64_t slots_before(int rank, int64_t p) const {
+    return p > rank ? (p - rank + ranks_ - 1) / ranks_ : 0;
+  }
+
+ private:
+  int64_t columns_;
+  int64_t block_;
+  int ranks_;
+  int64_t width_;
+  int64_t slots_;
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_LAYOUT_TILES_H_

@@ -1,0 +1,35 @@
+"""jaxmg's native code for XLA's CPU devices, found by jaxmg through an entry point."""
+
+from importlib import metadata
+
+from jaxmg_plugin_cpu import _native
+
+PLATFORM = "cpu"
+
+rendezvous_timeout = _native.rendezvous_timeout
+set_rendezvous_timeout = _native.set_rendezvous_timeout
+
+
+def registrations():
+    """Returns the XLA FFI handlers by target name, ready to run."""
+    _native.load_scipy()
+    return _native.registrations()
+
+
+def backends(routine):
+    """Returns the backends that serve `routine`, the preferred one first."""
+    del routine
+    return ["native"]
+
+
+def about():
+    """Returns the facts about this plugin that a bug report needs."""
+    import scipy
+
+    blas = scipy.show_config(mode="dicts")["Build Dependencies"]["lapack"]
+    return {
+        "plugin": "jaxmg-plugin-cpu " + metadata.version("jaxmg-plugin-cpu"),
+        "compiler": _native.compiler(),
+        "BLAS and LAPACK": f"{blas['name']} {blas['version']} of SciPy {scipy.__version__}",
+        "rendezvous time limit": f"{rendezvous_timeout():g} s",
+    }

@@ -1,0 +1,92 @@
+// The CPU plugin's extension module: gives SciPy's BLAS and LAPACK to the host device, and the
+// handlers to Python.
+#include <pybind11/pybind11.h>
+
+#include <chrono>
+#include <complex>
+#include <stdexcept>
+#include <string>
+
+#include "xla_ffi/device/lapack.h"
+#include "xla_ffi/handlers/handlers.h"
+#include "xla_ffi/handlers/options.h"
+
+namespace jaxmg {
+namespace {
+
+namespace py = pybind11;
+
+// The functions that scipy.linalg.cython_blas and cython_lapack export to other extension modules.
+class Capsules {
+ public:
+  explicit Capsules(const char* module)
+      : module_(module), table_(py::module_::import(module).attr("__pyx_capi__")) {}
+
+  template <typename Function>
+  void Load(const std::string& name, Function*& function) const {
+    if (!table_.contains(name)) {
+      throw std::runtime_error(std::string(module_) + " has no " + name);
+    }
+    const py::capsule capsule = table_[name.c_str()];
+    function = reinterpret_cast<Function*>(capsule.get_pointer<void>());
+  }
+
+ private:
+  const char* module_;
+  py::dict table_;
+};
+
+template <typename T>
+void LoadLapack(const std::string& letter) {
+  const Capsules blas("scipy.linalg.cython_blas"), lapack("scipy.linalg.cython_lapack");
+  Lapack<T>& table = HostLapack<T>();
+  blas.Load(letter + "gemm", table.gemm);
+  blas.Load(letter + "gemv", table.gemv);
+  blas.Load(letter + (kIsComplex<T> ? "herk" : "syrk"), table.herk);
+  blas.Load(letter + "trsm", table.trsm);
+  blas.Load(letter + "trmm", table.trmm);
+  lapack.Load(letter + "potrf", table.potrf);
+  lapack.Load(letter + "trtri", table.trtri);
+  if constexpr (kIsComplex<T>) {
+    lapack.Load(letter + "heevd", table.heevd);
+  } else {
+    lapack.Load(letter + "syevd", table.syevd);
+  }
+}
+
+void LoadScipy() {
+  LoadLapack<float>("s");
+  LoadLapack<double>("d");
+  LoadLapack<std::complex<float>>("c");
+  LoadLapack<std::complex<double>>("z");
+}
+
+py::dict Registrations() {
+  py::dict registrations;
+  for (const Registration& entry : kRegistrations) {
+    registrations[entry.name] = py::capsule(reinterpret_cast<void*>(entry.handler));
+  }
+  return registrations;
+}
+
+}  // namespace
+}  // namespace jaxmg
+
+PYBIND11_MODULE(_native, module) {
+  module.doc() = "Native code of jaxmg for XLA's CPU devices.";
+  module.def("load_scipy", &jaxmg::LoadScipy,
+             "Takes BLAS and LAPACK from SciPy. Call once, before the first handler runs.");
+  module.def("registrations", &jaxmg::Registrations,
+             "XLA FFI handlers by the name under which to register them.");
+  module.def(
+      "rendezvous_timeout", [] { return jaxmg::RendezvousTimeout().count(); },
+      "Seconds that a rank waits for the other ranks of its call.");
+  module.def(
+      "set_rendezvous_timeout",
+      [](double seconds) {
+        if (!(seconds > 0)) throw std::invalid_argument("the time limit must be positive");
+        jaxmg::SetRendezvousTimeout(std::chrono::duration<double>(seconds));
+      },
+      pybind11::arg("seconds"));
+  module.def("compiler", [] { return std::string(__VERSION__); });
+}

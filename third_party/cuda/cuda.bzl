@@ -36,6 +36,7 @@ _WHEELS = {
     "cublas_cu13": ("nvidia-cublas", "13.1.0.3", "ee8722c1f0145ab246bccb9e452153b5e0515fd094c3678df50b2a0888b8b171", "nvidia/cu13", _H),
     "nvrtc_cu13": ("nvidia-cuda-nvrtc", "13.0.88", "ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575", "nvidia/cu13", ["lib/libnvrtc.so.13", "lib/libnvrtc-builtins.so.13.0"]),
     "nvfatbin_cu13": ("nvidia-nvfatbin", "13.0.85", "5e05287b34c02cb6a7c6d9bbb0bbe6da34665fad49878f30e3a722b4747eb676", "nvidia/cu13", ["lib/*.so*"]),
+    # The same header for both.
     "nccl": ("nvidia-nccl-cu13", "2.32.3", "1459723080ac889d73a26edfa3e04383a7928ab31ac8f0ec43b3ea9548b04ff3", "nvidia/nccl", ["include/nccl.h"]),
 }
 

@@ -21,7 +21,7 @@ NATIVE = "-native-cc-binary,-native-cc-info,-native-cc-library,-native-cc-test"
 STEPS = [
     ("ruff", PYTHON, ["check", "-q"], ["check", "-q", "--fix"]),
     ("ruff", PYTHON, ["format", "-q", "--diff"], ["format", "-q"]),
-    ("clang_format", CXX, ["--dry-run", "--Werror"], ["-i"]),
+    ("clang_format", CXX, ["--dry-run", "--Werror", "--ferror-limit=1"], ["-i"]),
     (
         "buildifier",
         STARLARK,

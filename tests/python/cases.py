@@ -1,0 +1,171 @@
+"""Devices, matrices with known answers and error measures that the tests share."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+SIZES = (1, 2, 7, 97, 130)
+RANKS = (1, 2, 3, 4, 5, 8)
+TILES = (None, 1, 3, 32, 200)
+KINDS = ("well", "cond", "graded", "clustered", "diagonal", "identity")
+
+# Every size on every number of ranks, with dtypes and tile widths dealt out over them: each pair of
+# values occurs in some case, at a fraction of the compilations of the full product.
+TABLE = [
+    pytest.param(n, ranks, DTYPES[(i + j) % 4], TILES[(i + 2 * j) % 5], id=f"n{n}-ranks{ranks}")
+    for (i, n), (j, ranks) in itertools.product(enumerate(SIZES), enumerate(RANKS))
+]
+
+
+def devices(count):
+    """The first ``count`` devices; skips the test where there are fewer."""
+    found = jax.devices()
+    if len(found) < count:
+        pytest.skip(f"needs {count} devices, there are {len(found)}")
+    return found[:count]
+
+
+def line(count, axis="r", kind=AxisType.Auto):
+    """A mesh with one axis."""
+    return Mesh(np.array(devices(count)), (axis,), axis_types=(kind,))
+
+
+def grid(kind=AxisType.Auto):
+    """A mesh with two axes, ("r", "c"), on as many devices as there are."""
+    count = 8 if len(jax.devices()) >= 8 else 4
+    return Mesh(np.array(devices(count)).reshape(-1, 2), ("r", "c"), axis_types=(kind,) * 2)
+
+
+def shard(array, mesh, *entries):
+    return jax.device_put(array, NamedSharding(mesh, P(*entries)))
+
+
+def shard_rows(array, mesh):
+    """By rows over the mesh where they divide, else replicated, as JAX can have it."""
+    divides = array.shape[0] % mesh.devices.size == 0
+    return shard(array, mesh, *((mesh.axis_names, None) if divides else ()))
+
+
+def eps(dtype):
+    return float(np.finfo(dtype).eps)
+
+
+def rng(*seed):
+    return np.random.default_rng([7, *seed])
+
+
+def normal(random, shape, dtype):
+    value = random.standard_normal(shape)
+    if np.dtype(dtype).kind == "c":
+        value = value + 1j * random.standard_normal(shape)
+    return value.astype(dtype)
+
+
+def spectrum(kind, n, dtype):
+    """Eigenvalues of the matrices that have chosen ones."""
+    if kind == "cond":  # 1e12 in double precision, as close to singular in single
+        worst = 1e12 if eps(dtype) < 1e-10 else 1e4
+        return np.logspace(0, -np.log10(worst), n)
+    if kind == "clustered":
+        cluster = np.arange(n) // 3
+        return 1 + cluster % 2 + 10 * eps(dtype) * np.arange(n)
+    return np.linspace(1, 2, n)
+
+
+def positive_definite(kind, n, dtype):
+    """A Hermitian positive definite matrix; its lower triangle is right too."""
+    random = rng(n)
+    if kind == "identity":
+        return np.eye(n, dtype=dtype)
+    if kind == "diagonal":
+        return np.diag(np.arange(1, n + 1)).astype(dtype)
+    wide = np.complex128 if np.dtype(dtype).kind == "c" else np.float64
+    q, _ = np.linalg.qr(normal(random, (n, n), wide))
+    matrix = (q * spectrum(kind, n, dtype)) @ q.conj().T
+    if kind == "graded":
+        scale = np.logspace(0, -6 if eps(dtype) < 1e-10 else -2, n)
+        matrix = scale[:, None] * matrix * scale
+    matrix = (matrix + matrix.conj().T) / 2
+    return matrix.astype(dtype)
+
+
+def upper_only(matrix):
+    """The matrix with NaN below the diagonal, where no routine may look."""
+    spoilt = matrix.copy()
+    spoilt[np.tril_indices(len(matrix), -1)] = np.nan
+    return spoilt
+
+
+def wide(array):
+    """In double precision, to measure errors in."""
+    array = np.asarray(array)
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def backward_error(matrix, x, b):
+    """|A x - b| / (|A| |x|), the largest over the right-hand sides."""
+    matrix, x, b = wide(matrix), wide(x), wide(b)
+    x, b = x.reshape(len(x), -1), b.reshape(len(b), -1)
+    scale = np.linalg.norm(matrix, 2) * np.linalg.norm(x, axis=0)
+    return np.max(np.linalg.norm(matrix @ x - b, axis=0) / scale)
+
+
+def inverse_error(matrix, inverse):
+    return np.linalg.norm(wide(matrix) @ wide(inverse) - np.eye(len(matrix)), 2)
+
+
+def eigen_errors(matrix, w, v):
+    """(residual |A V - V W| / |A|, departure from orthogonality |V^H V - I|)."""
+    matrix, w, v = wide(matrix), wide(w), wide(v)
+    residual = np.linalg.norm(matrix @ v - v * w, 2) / np.linalg.norm(matrix, 2)
+    return residual, np.linalg.norm(v.conj().T @ v - np.eye(len(v)), 2)
+
+
+def check_potrs(matrix, x, b):
+    __tracebackhide__ = True
+    assert np.shape(x) == np.shape(b)
+    assert x.dtype == matrix.dtype
+    assert backward_error(matrix, x, b) <= 10 * len(matrix) * eps(matrix.dtype)
+
+
+def check_potri(matrix, inverse):
+    """Against the error of LAPACK's own inverse of the same matrix."""
+    __tracebackhide__ = True
+    assert inverse.shape == matrix.shape
+    assert inverse.dtype == matrix.dtype
+    reference = inverse_error(matrix, lapack_inverse(matrix))
+    assert inverse_error(matrix, inverse) <= 10 * reference + 10 * len(matrix) * eps(matrix.dtype)
+
+
+def lapack_inverse(matrix):
+    import scipy.linalg
+
+    potrf, potri = scipy.linalg.get_lapack_funcs(("potrf", "potri"), (matrix,))
+    factor, info = potrf(matrix, lower=0)
+    assert info == 0
+    upper, info = potri(factor, lower=0)
+    assert info == 0
+    upper = np.triu(upper)
+    return upper + np.triu(upper, 1).conj().T
+
+
+def check_syevd(matrix, w, v):
+    """Against the errors of LAPACK's own eigenvectors of the same matrix."""
+    __tracebackhide__ = True
+    reference_w, reference_v = np.linalg.eigh(matrix)
+    n, unit = len(matrix), eps(matrix.dtype)
+    assert w.dtype == reference_w.dtype
+    assert v.dtype == matrix.dtype
+    assert np.all(np.diff(w) >= 0)
+    largest = np.abs(reference_w).max(initial=0)
+    np.testing.assert_allclose(w, reference_w, rtol=0, atol=10 * n * unit * largest)
+    errors = eigen_errors(matrix, w, v)
+    for error, reference in zip(
+        errors, eigen_errors(matrix, reference_w, reference_v), strict=True
+    ):
+        assert error <= 5 * reference + 5 * unit * n**0.5

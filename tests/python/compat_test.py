@@ -1,0 +1,177 @@
+"""The calls that existing code makes, as it makes them."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import check_potri, check_potrs, check_syevd, grid, line, positive_definite, shard
+from jax.sharding import AxisType, get_abstract_mesh
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+
+_N = 24
+_MATRIX = positive_definite("well", _N, "float64")
+_B = np.linspace(1, 2, _N)
+
+
+def _context(mesh):
+    return jax.set_mesh(mesh) if hasattr(jax, "set_mesh") else jax.sharding.use_mesh(mesh)
+
+
+def _modes(function, *arguments):
+    """The function's results eagerly and under jit."""
+    yield function(*arguments)
+    yield jax.jit(function)(*arguments)
+
+
+def test_no_version_attribute():
+    """NetKet reads it to tell the generations apart, and skips its check where there is none."""
+    assert not hasattr(jaxmg, "__version__")
+
+
+_NETKET_3_22_SPECS = {
+    "3.22.0": ((P("S", None), P(None, None)), (P("S", None),)),
+    "3.22.4": (P("S", None), (P("S", None),)),
+}
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@pytest.mark.parametrize("version", _NETKET_3_22_SPECS)
+def test_netket_3_22(version, kind):
+    mesh = line(2, "S", kind)
+    for_potrs, for_syevd = _NETKET_3_22_SPECS[version]
+
+    def solve(A, b):
+        x = jaxmg.potrs(A, b, T_A=5, mesh=get_abstract_mesh(), in_specs=for_potrs)
+        return x.squeeze(1)
+
+    def diagonalise(A):
+        return jaxmg.syevd(A, T_A=5, mesh=get_abstract_mesh(), in_specs=for_syevd)
+
+    with _context(mesh):
+        A, b = shard(_MATRIX, mesh, "S", None), shard(_B[:, None], mesh)
+        for x in _modes(solve, A, b):
+            check_potrs(_MATRIX, x, _B)
+        for w, V in _modes(diagonalise, A):
+            check_syevd(_MATRIX, w, V)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@pytest.mark.parametrize("mesh_axes", [1, 2])
+def test_netket_3_23(mesh_axes, kind):
+    mesh = line(4, "S", kind) if mesh_axes == 1 else grid(kind)
+
+    def solve(A, b):
+        _, x, _ = jaxmg.potrs_shardmap_ctx(A, b, T_A=4096)
+        return x
+
+    def diagonalise(A):
+        _, w, V, _ = jaxmg.syevd_shardmap_ctx(A, T_A=512)
+        return w, V
+
+    with _context(mesh):
+        entries = ("S", None) if mesh_axes == 1 else ("r", "c")
+        A, b = shard(_MATRIX, mesh, *entries), shard(_B, mesh)
+        for x in _modes(solve, A, b):
+            check_potrs(_MATRIX, x, _B)
+        for w, V in _modes(diagonalise, A):
+            check_syevd(_MATRIX, w, V)
+
+
+def test_0_0_9_positional():
+    mesh = line(2)
+    a, b, specs = shard(_MATRIX, mesh, "r", None), jnp.asarray(_B), P("r", None)
+    check_potrs(_MATRIX, jaxmg.potrs(a, b, 3, mesh, specs), _B)
+    x, status = jaxmg.potrs(a, b, 3, mesh, (specs,), True, True)
+    check_potrs(_MATRIX, x, _B)
+    assert status.dtype == np.int32 and status.shape == ()
+    check_potri(_MATRIX, jaxmg.potri(a, 3, mesh, [specs]))
+    inverse, status = jaxmg.potri(a, 3, mesh, specs, True, True)
+    check_potri(_MATRIX, inverse)
+    w, v, status = jaxmg.syevd(a, 3, mesh, specs, True, True, True)
+    check_syevd(_MATRIX, w, v)
+    w = jaxmg.syevd(a, 3, mesh, specs, False)
+    np.testing.assert_allclose(w, np.linalg.eigvalsh(_MATRIX), rtol=1e-12)
+    jaxmg.verify_cyclic(a, jaxmg.cyclic_1d(a, 3, mesh, specs, True), 3)
+
+
+def test_0_0_9_local_positional():
+    mesh = line(2)
+    a = shard(_MATRIX, mesh, "r", None)
+
+    def local(a, b):
+        x, status = jaxmg.potrs_shardmap_ctx(a, b, 3, True)
+        inverse, _ = jaxmg.potri_shardmap_ctx(a, 3, True)
+        w, v, _ = jaxmg.syevd_shardmap_ctx(a, 3, True, True)
+        (alone, _) = jaxmg.syevd_shardmap_ctx(a, 3, False, True)
+        return x, status, inverse, w, v, alone
+
+    rows = P("r", None)
+    run = jax.shard_map(
+        local, mesh=mesh, in_specs=(rows, P()),
+        out_specs=(P(), P(), rows, P(), rows, P()), check_vma=False,
+    )  # fmt: skip
+    x, status, inverse, w, v, alone = jax.jit(run)(a, _B)
+    check_potrs(_MATRIX, x, _B)
+    assert status.shape == (1,)
+    check_potri(_MATRIX, jaxmg.potri_symmetrize(inverse))
+    check_syevd(_MATRIX, w, v)
+    np.testing.assert_allclose(alone, w, rtol=1e-12)
+
+
+@pytest.mark.parametrize("suffix", ["shardmap_ctx", "jit_ctx"])
+def test_1_4_1_global_contract(suffix):
+    """Outside a shard_map one name takes global arrays and gives the work array back first."""
+    mesh = line(2)
+    a, specs = shard(_MATRIX, mesh, "r", None), P("r", None)
+    potrs, potri, syevd = (
+        getattr(jaxmg, f"{name}_{suffix}") for name in ("potrs", "potri", "syevd")
+    )
+
+    def run(a, b):
+        return (
+            potrs(a, b, 3, mesh, specs),
+            potrs(a, b, 3, mesh, in_specs=specs, return_logdet=True),
+            syevd(a, 3, mesh, specs),
+            syevd(a, 3, mesh, specs, return_eigenvectors=False),
+            potri(a, 3, mesh, specs),
+        )
+
+    for both in _modes(run, a, _B):
+        (work, x, status), (_, x2, logdet, _), (_, w, v, _), (_, alone, _), (inverse, _) = both
+        assert work.shape == a.shape and work.dtype == a.dtype and status == 0
+        check_potrs(_MATRIX, x, _B)
+        check_potrs(_MATRIX, x2, _B)
+        np.testing.assert_allclose(logdet, np.linalg.slogdet(_MATRIX)[1], rtol=1e-12)
+        check_syevd(_MATRIX, w, v)
+        np.testing.assert_allclose(alone, w, rtol=1e-12)
+        check_potri(_MATRIX, inverse)
+
+
+_SIGNATURES = {
+    "potrs": "a b T_A mesh matrix_specs return_status pad",
+    "potri": "a T_A mesh matrix_specs return_status pad",
+    "syevd": "a T_A mesh matrix_specs return_eigenvectors return_status pad",
+    "potrs_shardmap_ctx": "a b T_A mesh matrix_specs",
+    "potrs_jit_ctx": "a b T_A mesh matrix_specs",
+    "syevd_shardmap_ctx": "a T_A mesh matrix_specs",
+    "syevd_jit_ctx": "a T_A mesh matrix_specs",
+    "cyclic_1d": "a T_A mesh in_specs pad",
+    "pad_rows": "a padding",
+    "unpad_rows": "a padding",
+    "calculate_padding": "shard_size T_A",
+    "get_cols_cyclic": "N N_batch T_A num_devices",
+    "verify_cyclic": "A A_cyclic T_A",
+    "plot_block_to_cyclic": "N T_A ndev N_rows",
+    "potri_symmetrize": "a",
+}
+
+
+@pytest.mark.parametrize("name", _SIGNATURES)
+def test_positional_arguments(name):
+    parameters = inspect.signature(getattr(jaxmg, name)).parameters.values()
+    positional = [p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD]
+    assert positional == _SIGNATURES[name].split()

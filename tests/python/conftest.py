@@ -1,0 +1,24 @@
+"""Eight CPU devices, or the GPUs that JAXMG_TEST_PLATFORM=cuda names, in 64-bit mode."""
+
+import os
+
+_PLATFORM = os.environ.get("JAXMG_TEST_PLATFORM")
+
+# All of this has to be set before JAX starts; BLAS would otherwise start threads for each rank.
+if _PLATFORM:
+    os.environ["JAX_PLATFORMS"] = _PLATFORM
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    _FLAG = "--xla_force_host_platform_device_count=8"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}".strip()
+
+import jax  # noqa: E402
+
+jax.config.update("jax_enable_x64", True)
+
+from hypothesis import settings  # noqa: E402
+
+# The same examples every time, and no folder of them beside the tests.
+settings.register_profile("jaxmg", derandomize=True, database=None, deadline=None)
+settings.load_profile("jaxmg")

@@ -1,0 +1,237 @@
+"""Calls that can't be right raise before anything runs, and say what to do."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import line, positive_definite, shard
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+from jaxmg import _plugin
+
+_A = positive_definite("well", 6, "float64")
+_B = np.ones(6)
+_DTYPES = "the supported dtypes are float32, float64, complex64, complex128"
+
+
+def _mesh():
+    return line(2)
+
+
+_VALUE_ERRORS = {
+    "not square": (
+        lambda: jaxmg.potrs(np.ones((6, 5)), _B),
+        "a must be a square matrix of shape (n, n); it has shape (6, 5)",
+    ),
+    "one dimension": (lambda: jaxmg.potri(_B), "a must be a square matrix .* shape (6,)"),
+    "three dimensions": (lambda: jaxmg.syevd(_A[None]), "a must be a square .* shape (1, 6, 6)"),
+    "rows of b": (
+        lambda: jaxmg.potrs(_A, np.ones(5)),
+        "b must have shape (6,) or (6, nrhs) for a of shape (6, 6); it has shape (5,)",
+    ),
+    "dimensions of b": (lambda: jaxmg.potrs(_A, np.ones((6, 1, 1))), "b must have .* (6, 1, 1)"),
+    "tile 0": (lambda: jaxmg.potri(_A, 0), "T_A, the tile width, must be at least 1; got 0"),
+    "tile -1": (lambda: jaxmg.syevd(_A, T_A=-1), "T_A, .* must be at least 1; got -1"),
+    "unknown axis": (
+        lambda: jaxmg.potrs(_A, _B, 2, _mesh(), P("x", None)),
+        "names axis 'x', which the mesh doesn't have; its axes are ('r',)",
+    ),
+    "axis twice": (
+        lambda: jaxmg.potri(_A, 2, _mesh(), P(("r", "r"), None)),
+        "names axis 'r' twice; an axis shards one dimension",
+    ),
+    "long spec": (
+        lambda: jaxmg.syevd(_A, 2, _mesh(), P("r", None, None)),
+        "the spec of a matrix has at most 2 entries; got .* with 3",
+    ),
+    "two specs": (
+        lambda: jaxmg.potrs(_A, _B, 2, _mesh(), P("r"), in_specs=P("r")),
+        "matrix_specs and in_specs are two names of one argument",
+    ),
+    "padding": (
+        lambda: jaxmg.potrs(_A[:5, :5], _B[:5], 2, _mesh(), pad=False),
+        "with pad=False the 5 rows of a must be a multiple of 2 (ranks)",
+    ),
+    "unknown backend": (
+        lambda: jaxmg.potrs(_A, _B, backend="magma"),
+        "backend must be one of 'auto', 'native', 'cusolvermg'; got 'magma'",
+    ),
+    "columns of cyclic_1d": (
+        lambda: jaxmg.cyclic_1d(_A, 1, _mesh(), P(None, "r")),
+        "a is sharded by rows, as P(axis, None); got .*",
+    ),
+    "mesh under jit": (
+        lambda: jax.jit(jaxmg.potrs)(_A, _B),
+        "inside jit the mesh of a can't be seen; pass mesh= and in_specs=",
+    ),
+    "abstract mesh of nothing": (
+        lambda: jaxmg.potrs(_A, _B, 2, _mesh().abstract_mesh, P("r")),
+        "mesh is abstract .* pass a jax.sharding.Mesh, or run in jax.set_mesh(mesh)",
+    ),
+}
+
+_TYPE_ERRORS = {
+    "list": (lambda: jaxmg.potrs([[1.0]], _B), "a must be a JAX or NumPy array; got list"),
+    "integers": (lambda: jaxmg.potrs(_A.astype(int), _B), f"a has dtype int64; {_DTYPES}"),
+    "booleans": (lambda: jaxmg.potri(_A > 0), f"a has dtype bool; {_DTYPES}"),
+    "half": (lambda: jaxmg.syevd(_A.astype("float16")), f"a has dtype float16; {_DTYPES}"),
+    "bfloat16": (
+        lambda: jaxmg.syevd(jnp.asarray(_A, jnp.bfloat16)),
+        f"a has dtype bfloat16; {_DTYPES}",
+    ),
+    "integers in b": (lambda: jaxmg.potrs(_A, _B.astype(int)), f"b has dtype int64; {_DTYPES}"),
+    "mixed": (
+        lambda: jaxmg.potrs(_A, _B.astype("float32")),
+        "a and b must have one dtype; a has float64 and b has float32",
+    ),
+    "tile 1.5": (lambda: jaxmg.potrs(_A, _B, 1.5), "T_A, .* must be an integer .*; got 1.5"),
+    "tile True": (lambda: jaxmg.potrs(_A, _B, True), "T_A, .* must be an integer .*; got True"),
+    "mesh": (
+        lambda: jaxmg.potrs(_A, _B, 2, "r"),
+        "mesh must be a jax.sharding.Mesh or AbstractMesh; got str",
+    ),
+    "spec": (
+        lambda: jaxmg.potrs(_A, _B, 2, _mesh(), "r"),
+        "in_specs must be a PartitionSpec, or a list or tuple that starts with A's; got 'r'",
+    ),
+}
+
+
+def _pattern(message):
+    return re.escape(message).replace(r"\.\*", ".*")
+
+
+@pytest.mark.parametrize("name", _VALUE_ERRORS)
+def test_values(name):
+    call, message = _VALUE_ERRORS[name]
+    if name in ("mesh under jit", "abstract mesh of nothing") and len(jax.devices()) == 1:
+        pytest.skip("needs 2 devices")
+    with pytest.raises(ValueError, match=_pattern(message)):
+        call()
+
+
+@pytest.mark.parametrize("name", _TYPE_ERRORS)
+def test_types(name):
+    call, message = _TYPE_ERRORS[name]
+    with pytest.raises(TypeError, match=_pattern(message)):
+        call()
+
+
+def test_messages_name_the_routine():
+    for name in ("potri", "syevd"):
+        with pytest.raises(ValueError, match=f"^{name}: "):
+            getattr(jaxmg, name)(np.ones((2, 3)))
+
+
+def test_backend_of_another_platform():
+    if jax.devices()[0].platform != "cpu":
+        pytest.skip("about CPU devices")
+    message = "backend 'cusolvermg' is not available on platform 'cpu'; it has 'native'"
+    with pytest.raises(ValueError, match=message):
+        jaxmg.potrs(_A, _B, backend="cusolvermg")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_double_precision_needs_64_bit_mode(dtype):
+    a = _A.astype(dtype)
+    resident = jnp.asarray(a)
+    jax.config.update("jax_enable_x64", False)
+    try:
+        for matrix in (a, resident):
+            with pytest.raises(ValueError, match="jax.config.update.'jax_enable_x64', True"):
+                jaxmg.potri(matrix)
+        assert not jax.config.jax_enable_x64
+    finally:
+        jax.config.update("jax_enable_x64", True)
+
+
+@pytest.mark.parametrize(
+    "platform, message",
+    [
+        ("cpu", "no jaxmg plugin is installed .* `pip install jaxmg.cpu.`"),
+        ("gpu", "`pip install jaxmg.cuda13.` or `pip install jaxmg.cuda12.`"),
+        ("tpu", "jaxmg has no plugin for platform 'tpu'"),
+    ],
+)
+def test_no_plugin(monkeypatch, platform, message):
+    monkeypatch.setattr(_plugin, "entry_points", dict)
+    monkeypatch.setattr(_plugin, "_loaded", {})
+    with pytest.raises(RuntimeError, match=message):
+        _plugin.load(platform)
+
+
+def test_plugin_that_fails_to_load_is_tried_again(monkeypatch):
+    class Broken:
+        name, value, loads = "cpu", "jaxmg_plugin_cpu", 0
+
+        def load(self):
+            self.loads += 1
+            raise ImportError("libopenblas.so: cannot open shared object file")
+
+    point = Broken()
+    monkeypatch.setattr(_plugin, "entry_points", lambda: {"cpu": point})
+    monkeypatch.setattr(_plugin, "_loaded", {})
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="can't be loaded: libopenblas.so"):
+            _plugin.load("cpu")
+    assert point.loads == 2
+
+
+def test_global_call_inside_shard_map():
+    mesh = _mesh()
+    call = jax.shard_map(lambda a: jaxmg.potri(a), mesh=mesh, in_specs=P(), out_specs=P())
+    with pytest.raises(ValueError, match="inside a shard_map; use jaxmg.potri_shardmap_ctx"):
+        jax.jit(call)(_A)
+
+
+@pytest.mark.parametrize(
+    "block, message",
+    [
+        ((1, 6), r"has shape \(ceil\(n / P\), n\); \(1, 6\) fits no P of the mesh {'r': 2}"),
+        ((6,), r"a must be a local block of shape \(rows, n\); got \(6,\)"),
+    ],
+)
+def test_local_blocks(block, message):
+    mesh = _mesh()
+    call = jax.shard_map(
+        lambda a: jaxmg.potri_shardmap_ctx(a)[0], mesh=mesh, in_specs=P(), out_specs=P()
+    )
+    with pytest.raises(ValueError, match=message):
+        jax.jit(call)(np.ones(block))
+
+
+def test_partly_manual_shard_map():
+    from cases import grid
+
+    mesh = grid()
+    call = jax.shard_map(
+        lambda a: jaxmg.potri_shardmap_ctx(a)[0],
+        mesh=mesh, in_specs=P("r"), out_specs=P("r"), axis_names={"r"}, check_vma=False,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="all axes must be manual, but axis 'c' of size 2 is not"):
+        jax.jit(call)(np.ones((8, 8)))
+
+
+def test_ambiguous_local_block():
+    from cases import grid
+    from jax.sharding import Mesh
+
+    mesh = Mesh(grid().devices.reshape(-1)[:4].reshape(2, 2), ("r", "c"))
+    matrix = positive_definite("well", 8, "float64")
+    a = shard(matrix, mesh, "c", None)
+
+    def invert(**options):
+        def local(a):
+            return jaxmg.potri_shardmap_ctx(a, 3, **options)[0]
+
+        specs = {"in_specs": P("c", None), "out_specs": P("c", None)}
+        return jax.jit(jax.shard_map(local, mesh=mesh, check_vma=False, **specs))(a)
+
+    with pytest.raises(ValueError, match=r"could be sharded over any of .* pass in_specs=P\(axis"):
+        invert()
+    upper = invert(in_specs=P("c", None))
+    expected = np.triu(np.linalg.inv(matrix))
+    np.testing.assert_allclose(upper, expected, rtol=0, atol=1e-13)

@@ -1,0 +1,235 @@
+"""Calls as parts of larger compiled programs, and inside the caller's own shard_map."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import (
+    check_potri,
+    check_potrs,
+    check_syevd,
+    grid,
+    line,
+    normal,
+    positive_definite,
+    rng,
+    shard,
+    upper_only,
+)
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+from jaxmg import _plugin
+
+_N = 24
+
+
+def _widest():
+    return line(min(8, len(jax.devices())))
+
+
+def _inputs(mesh, dtype="float64"):
+    matrix = positive_definite("well", _N, dtype)
+    return matrix, shard(matrix, mesh, "r", None), normal(rng(3), (_N, 2), dtype)
+
+
+def _local_solve(mesh, tile=3, **options):
+    def local(a, b):
+        return jaxmg.potrs_shardmap_ctx(a, b, tile, **options)
+
+    return jax.shard_map(
+        local, mesh=mesh, in_specs=(P("r", None), P()), out_specs=P(), check_vma=False
+    )
+
+
+def test_independent_calls():
+    """Two calls of the same shapes that XLA is free to run in either order."""
+    mesh = _widest()
+    matrix, a, b = _inputs(mesh)
+
+    @jax.jit
+    def solve(a, b):
+        return jaxmg.potrs(a, b, 2, mesh), jaxmg.potrs(2 * a, b, 2, mesh)
+
+    for _ in range(5):
+        one, two = jax.block_until_ready(solve(a, b))
+        check_potrs(matrix, one, b)
+        check_potrs(2 * matrix, two, b)
+
+
+def test_identical_calls():
+    mesh = _widest()
+    matrix, a, b = _inputs(mesh)
+    solutions = jax.jit(lambda a, b: [jaxmg.potrs(a, b, 2, mesh) for _ in range(3)])(a, b)
+    for x in solutions:
+        check_potrs(matrix, x, b)
+
+
+def test_all_routines_in_one_program():
+    mesh = line(min(4, len(jax.devices())))
+    matrix, a, b = _inputs(mesh, "complex128")
+
+    @jax.jit
+    def everything(a, b):
+        x = jaxmg.potrs(a, b, 4, mesh)
+        return x, jaxmg.potri(a, 4, mesh), jaxmg.syevd(a, 4, mesh)
+
+    x, inverse, (w, v) = everything(a, b)
+    check_potrs(matrix, x, b)
+    check_potri(matrix, inverse)
+    check_syevd(matrix, w, v)
+
+
+def test_scan():
+    mesh = _widest()
+    matrix, a, b = _inputs(mesh)
+
+    @jax.jit
+    def solve(a, shifts):
+        def step(x, shift):
+            x = jaxmg.potrs(a + shift * jnp.eye(_N), x, 2, mesh)
+            return x, x
+
+        return jax.lax.scan(step, jnp.asarray(b), shifts)[1]
+
+    shifts = np.arange(1.0, 6.0)
+    right = b
+    for shift, x in zip(shifts, solve(a, shifts), strict=True):
+        check_potrs(matrix + shift * np.eye(_N), x, right)
+        right = np.asarray(x)
+
+
+def test_fori_loop():
+    mesh = line(2)
+    matrix, a, b = _inputs(mesh)
+    power = jax.jit(
+        lambda a, b: jax.lax.fori_loop(0, 4, lambda _, x: jaxmg.potrs(a, x, 5, mesh), b)
+    )
+    expected = np.linalg.matrix_power(np.linalg.inv(matrix), 4) @ b
+    np.testing.assert_allclose(power(a, b), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_between_collectives():
+    mesh = _widest()
+    matrix, a, b = _inputs(mesh)
+
+    def local(a, b):
+        ranks = jax.lax.psum(1, "r")
+        trace = jax.lax.psum(jnp.sum(a), "r")
+        x, status = jaxmg.potrs_shardmap_ctx(a, b * (trace / trace), 2)
+        return jax.lax.psum(x, "r") / ranks, jax.lax.pmax(status, "r")
+
+    run = jax.shard_map(
+        local, mesh=mesh, in_specs=(P("r", None), P()), out_specs=P(), check_vma=False
+    )
+    for _ in range(3):
+        x, status = jax.block_until_ready(jax.jit(run)(a, b))
+        check_potrs(matrix, x, b)
+        assert status == 0
+
+
+@pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
+def test_local_potrs(jitted):
+    mesh = line(2)
+    matrix, a, b = _inputs(mesh)
+    solve = _local_solve(mesh, return_logdet=True)
+    x, logdet, status = (jax.jit(solve) if jitted else solve)(a, b[:, 0])
+    check_potrs(matrix, x, b[:, 0])
+    assert logdet.shape == status.shape == (1,)
+    np.testing.assert_allclose(logdet[0], np.linalg.slogdet(matrix)[1], rtol=1e-12)
+    assert status[0] == 0
+
+
+def test_local_potri_gives_the_upper_triangle():
+    mesh = line(2)
+    matrix, _, _ = _inputs(mesh, "complex64")
+    a = shard(upper_only(matrix), mesh, "r", None)
+    invert = jax.shard_map(
+        lambda a: jaxmg.potri_shardmap_ctx(a, 3),
+        mesh=mesh, in_specs=P("r", None), out_specs=(P("r", None), P()), check_vma=False,
+    )  # fmt: skip
+    upper, status = jax.jit(invert)(a)
+    assert status.shape == (1,) and status[0] == 0
+    assert not np.tril(upper, -1).any()
+    check_potri(matrix, jaxmg.potri_symmetrize(upper))
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+def test_local_syevd(vectors):
+    mesh = line(2)
+    matrix, a, _ = _inputs(mesh)
+    specs = (P(), P("r", None), P()) if vectors else (P(), P())
+    diagonalise = jax.shard_map(
+        lambda a: jaxmg.syevd_shardmap_ctx(a, 3, return_eigenvectors=vectors),
+        mesh=mesh, in_specs=P("r", None), out_specs=specs, check_vma=False,
+    )  # fmt: skip
+    w, *v, status = jax.jit(diagonalise)(a)
+    assert status.shape == (1,) and status[0] == 0
+    if vectors:
+        check_syevd(matrix, w, *v)
+    np.testing.assert_allclose(w, np.linalg.eigvalsh(matrix), rtol=1e-12)
+
+
+def test_local_blocks_with_replicas():
+    """A system for each column of the mesh, with its own right-hand side."""
+    mesh = grid()
+    matrix = positive_definite("well", _N, "float64")
+    a = shard(matrix, mesh, "r", None)
+    b = shard(normal(rng(5), (_N, 2), "float64"), mesh, None, "c")
+    solve = jax.shard_map(
+        lambda a, b: jaxmg.potrs_shardmap_ctx(a, b, 3)[0],
+        mesh=mesh, in_specs=(P("r", None), P(None, "c")), out_specs=P(None, "c"), check_vma=False,
+    )  # fmt: skip
+    check_potrs(matrix, jax.jit(solve)(a, b), np.asarray(b))
+
+
+@pytest.mark.parametrize("n", [7, 2])
+def test_local_block_with_padding_at_the_end(n):
+    """Rows of the global array beyond n are never read."""
+    mesh = line(2)
+    matrix = positive_definite("well", n, "float64")
+    padded = np.full((2 * -(-n // 2), n), np.nan)
+    padded[:n] = matrix
+    x, status = jax.jit(_local_solve(mesh))(shard(padded, mesh, "r", None), np.ones(n))
+    check_potrs(matrix, x, np.ones(n))
+    assert status[0] == 0
+
+
+def test_checked_replication():
+    """From JAX 0.7 on shard_map is told that all ranks hold the same solution."""
+    if not hasattr(jax.lax, "pcast"):
+        pytest.skip("this JAX takes the results of an FFI call for varying")
+    mesh = line(2)
+    matrix, a, b = _inputs(mesh)
+    solve = jax.shard_map(
+        lambda a, b: jaxmg.potrs_shardmap_ctx(a, b, 3),
+        mesh=mesh, in_specs=(P("r", None), P()), out_specs=P(),
+    )  # fmt: skip
+    check_potrs(matrix, jax.jit(solve)(a, b)[0], b)
+
+
+def test_rank_that_never_arrives():
+    """An error that names who came and who is missing; the next call works."""
+    mesh = line(2)
+    matrix, a, b = _inputs(mesh)
+
+    def local(a, b):
+        def solve(a, b):
+            return jaxmg.potrs_shardmap_ctx(a, b, 3)[0]
+
+        return jax.lax.cond(jax.lax.axis_index("r") == 1, lambda a, b: b, solve, a, b)
+
+    skips_one = jax.shard_map(
+        local, mesh=mesh, in_specs=(P("r", None), P()), out_specs=P("r"), check_vma=False
+    )
+    plugin = _plugin.load(jax.devices()[0].platform)
+    usual = plugin.rendezvous_timeout()
+    plugin.set_rendezvous_timeout(0.5)
+    try:
+        with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+            jax.block_until_ready(jax.jit(skips_one)(a, b))
+    finally:
+        plugin.set_rendezvous_timeout(usual)
+    message = str(caught.value)
+    assert "missing" in message and "1" in message, message
+    check_potrs(matrix, jaxmg.potrs(a, b, 3), b)

@@ -1,0 +1,239 @@
+"""Where the arrays are, and where the mesh and the spec come from."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import (
+    check_potri,
+    check_potrs,
+    check_syevd,
+    devices,
+    grid,
+    line,
+    positive_definite,
+    shard,
+)
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+from jaxmg import _compat
+
+_N = 16
+_SPECS = {
+    "row": P("r"),
+    "rows": P("r", None),
+    "columns": P(None, "c"),
+    "both": P("r", "c"),
+    "swapped": P("c", "r"),
+    "joined": P(("r", "c"), None),
+    "replicated": P(),
+}
+
+
+def _context(mesh):
+    return jax.set_mesh(mesh) if hasattr(jax, "set_mesh") else jax.sharding.use_mesh(mesh)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@pytest.mark.parametrize("name", _SPECS)
+def test_specs(name, kind):
+    """Every spec, inferred; the result comes back in it."""
+    mesh = grid(kind)
+    matrix = positive_definite("well", _N, "float64")
+    a = shard(matrix, mesh, *_SPECS[name])
+    b = np.arange(1.0, _N + 1)
+    check_potrs(matrix, jaxmg.potrs(a, b), b)
+    inverse = jaxmg.potri(a, 3)
+    check_potri(matrix, inverse)
+    assert inverse.sharding.is_equivalent_to(a.sharding, 2)
+
+
+@pytest.mark.parametrize("name", _SPECS)
+def test_specs_given_under_jit(name):
+    mesh = grid()
+    matrix = positive_definite("well", _N, "complex64")
+    a = shard(matrix, mesh, *_SPECS[name])
+
+    @jax.jit
+    def solve(a, b):
+        x = jaxmg.potrs(a, b, mesh=mesh, in_specs=_SPECS[name])
+        return x, *jaxmg.syevd(a, mesh=mesh, matrix_specs=_SPECS[name])
+
+    b = np.ones(_N, "complex64")
+    x, w, v = solve(a, b)
+    check_potrs(matrix, x, b)
+    check_syevd(matrix, w, v)
+
+
+@pytest.mark.parametrize("n", [16, 13])
+@pytest.mark.parametrize("name", ["rows", "both", "replicated"])
+def test_explicit_axes_under_jit(name, n):
+    """The mesh and the spec are part of the traced type."""
+    if n == 13 and name != "replicated":
+        pytest.skip("JAX shards no dimension over a number of devices that doesn't divide it")
+    mesh = grid(AxisType.Explicit)
+    matrix = positive_definite("well", n, "float64")
+    a = shard(matrix, mesh, *_SPECS[name])
+    b = shard(np.ones((n, 2)), mesh)
+    inverse, x = jax.jit(lambda a, b: (jaxmg.potri(a), jaxmg.potrs(a, b)))(a, b)
+    check_potri(matrix, inverse)
+    check_potrs(matrix, x, np.ones((n, 2)))
+    assert inverse.sharding.is_equivalent_to(a.sharding, 2)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("n", [_N, 7])
+def test_context_mesh(n, jitted, kind):
+    mesh = grid(kind)
+    matrix = positive_definite("well", n, "float64")
+    b = np.ones(n)
+    with _context(mesh):
+        solve = jax.jit(jaxmg.potrs) if jitted else jaxmg.potrs
+        x = solve(jnp.asarray(matrix), jnp.asarray(b))
+        check_potrs(matrix, x, b)
+        assert len(x.devices()) == mesh.devices.size
+        check_potri(matrix, jaxmg.potri(matrix, 3))
+
+
+def test_context_of_another_mesh():
+    mesh = line(4)
+    matrix = positive_definite("well", _N, "float64")
+    a = shard(matrix, mesh, "r", None)
+    with _context(line(2, "s")):
+        check_potrs(matrix, jaxmg.potrs(a, np.ones(_N)), np.ones(_N))
+
+
+@pytest.mark.parametrize("n", [_N, 7])
+def test_abstract_mesh(n):
+    mesh = line(2, "S")
+    matrix = positive_definite("well", n, "float64")
+    a = shard(matrix, mesh, *(("S", None) if n == _N else ()))
+    b = np.ones(n)
+    arguments = (3, mesh.abstract_mesh, P("S", None))
+    check_potrs(matrix, jaxmg.potrs(a, b, *arguments), b)
+    check_potrs(matrix, jax.jit(lambda a, b: jaxmg.potrs(a, b, *arguments))(a, b), b)
+
+
+@pytest.mark.parametrize("n", [_N, 7])
+@pytest.mark.parametrize("source", ["numpy", "default", "other device"])
+def test_one_device(source, n):
+    """Without a mesh: one rank, on the device that holds the matrix."""
+    device = jax.devices()[-1] if source == "other device" else jax.devices()[0]
+    matrix = positive_definite("well", n, "float64")
+    a = matrix if source == "numpy" else jnp.asarray(matrix)
+    a = jax.device_put(matrix, device) if source == "other device" else a
+    x = jaxmg.potrs(a, np.ones(n))
+    check_potrs(matrix, x, np.ones(n))
+    assert x.devices() == {device}
+    check_potri(matrix, jaxmg.potri(a))
+
+
+@pytest.mark.parametrize("n", [_N, 7])
+@pytest.mark.parametrize("source", ["numpy", "one device", "other mesh"])
+def test_moves_to_the_mesh(source, n):
+    mesh = line(4)
+    matrix = positive_definite("well", n, "float64")
+    a = {
+        "numpy": lambda: matrix,
+        "one device": lambda: jax.device_put(matrix, jax.devices()[1]),
+        "other mesh": lambda: shard(matrix, line(2, "s")),
+    }[source]()
+    check_potrs(matrix, jaxmg.potrs(a, np.ones(n), mesh=mesh), np.ones(n))
+    inverse = jaxmg.potri(a, mesh=mesh)
+    check_potri(matrix, inverse)
+    assert inverse.devices() == set(mesh.devices.flat)
+
+
+@pytest.mark.parametrize("order", [[1, 0], [3, 1, 0, 2], [2, 3], [3, 1, 2]])
+def test_permuted_and_partial_mesh(order):
+    """The ranks are the mesh's devices in the mesh's order."""
+    mesh = Mesh(np.array(devices(max(order) + 1))[order], ("r",))
+    n = 4 * len(order)
+    matrix = positive_definite("well", n, "float64")
+    a = shard(matrix, mesh, "r", None)
+    b = np.arange(1.0, n + 1)
+    check_potrs(matrix, jaxmg.potrs(a, b, 3), b)
+    check_potri(matrix, jaxmg.potri(a, 3))
+    check_syevd(matrix, *jaxmg.syevd(a, 3))
+    jaxmg.verify_cyclic(a, jaxmg.cyclic_1d(a, 2), 2)
+
+
+@pytest.mark.parametrize("axis", ["r", "c"])
+def test_replicas_along_other_axes(axis):
+    mesh = grid()
+    matrix = positive_definite("well", _N, "float64")
+    a = shard(matrix, mesh, axis, None)
+    check_potri(matrix, jaxmg.potri(a, 3))
+    check_potrs(matrix, jaxmg.potrs(a, np.ones(_N), 3), np.ones(_N))
+
+
+@pytest.mark.parametrize("entries", [(), ("r",), (None, "r"), ("r", None)])
+def test_solution_is_sharded_like_right_hand_side(entries):
+    mesh = line(2)
+    matrix = positive_definite("well", _N, "float64")
+    values = np.ones(_N) if len(entries) == 1 else np.ones((_N, 4))
+    b = shard(values, mesh, *entries)
+    x = jaxmg.potrs(shard(matrix, mesh, "r", None), b)
+    check_potrs(matrix, x, values)
+    assert x.sharding.is_equivalent_to(b.sharding, b.ndim)
+
+
+def test_solution_is_sharded_like_explicit_right_hand_side():
+    mesh = line(2, kind=AxisType.Explicit)
+    matrix = positive_definite("well", _N, "float64")
+    b = shard(np.ones(_N), mesh, "r")
+    x = jax.jit(jaxmg.potrs)(shard(matrix, mesh, "r", None), b)
+    check_potrs(matrix, x, np.ones(_N))
+    assert x.sharding.is_equivalent_to(b.sharding, 1)
+
+
+def test_result_without_a_possible_sharding_is_replicated():
+    mesh = line(4)
+    matrix = positive_definite("well", 7, "float64")
+    inverse = jaxmg.potri(matrix, mesh=mesh, in_specs=P("r", None))
+    check_potri(matrix, inverse)
+    assert inverse.sharding.is_fully_replicated
+
+
+def test_two_disjoint_meshes_from_two_threads():
+    found = devices(4)
+    matrix = positive_definite("well", _N, "float64")
+    failures = []
+
+    def work(part):
+        try:
+            mesh = Mesh(np.array(part), ("r",))
+            a = jax.device_put(matrix, NamedSharding(mesh, P("r", None)))
+            for _ in range(8):
+                x = jaxmg.potrs(a, np.ones(_N), 3).block_until_ready()
+                check_potrs(matrix, x, np.ones(_N))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(part,)) for part in (found[:2], found[2:])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_two_disjoint_meshes_at_once():
+    found = devices(4)
+    matrix = positive_definite("well", _N, "float64")
+    meshes = [Mesh(np.array(part), ("r",)) for part in (found[::2], found[1::2])]
+    solutions = [jaxmg.potrs(shard(matrix, mesh, "r", None), np.ones(_N), 3) for mesh in meshes]
+    for x in jax.block_until_ready(solutions):
+        check_potrs(matrix, x, np.ones(_N))
+
+
+def test_context_is_left_as_it_was():
+    matrix = positive_definite("well", 4, "float64")
+    jaxmg.potrs(shard(matrix, line(2), "r", None), np.ones(4))
+    assert _compat.context_mesh() is None
+    assert jax.sharding.get_abstract_mesh().empty

@@ -1,0 +1,76 @@
+import jax
+import numpy as np
+import pytest
+from cases import (
+    DTYPES,
+    KINDS,
+    TABLE,
+    check_syevd,
+    eps,
+    line,
+    normal,
+    positive_definite,
+    rng,
+    shard_rows,
+    upper_only,
+)
+
+import jaxmg
+
+
+def _hermitian(n, dtype):
+    matrix = normal(rng(n), (n, n), dtype)
+    return (matrix + matrix.conj().T) / 2
+
+
+@pytest.mark.parametrize("n, ranks, dtype, tile", TABLE)
+def test_diagonalises(n, ranks, dtype, tile):
+    mesh = line(ranks)
+    matrix = _hermitian(n, dtype)
+    a = shard_rows(upper_only(matrix), mesh)
+    w, v, status = jaxmg.syevd(a, tile, mesh, return_status=True)
+    check_syevd(matrix, w, v)
+    assert v.sharding.is_equivalent_to(a.sharding, 2)
+    assert w.sharding.is_fully_replicated
+    assert status.shape == () and status.dtype == np.int32 and status == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_accuracy_of_lapack(kind, dtype):
+    mesh = line(min(4, len(jax.devices())))
+    matrix = positive_definite(kind, 60, dtype)
+    check_syevd(matrix, *jaxmg.syevd(shard_rows(matrix, mesh), 8))
+
+
+@pytest.mark.parametrize("n, ranks", [(60, 4), (7, 3), (1, 2)])
+def test_eigenvalues_alone(n, ranks):
+    mesh = line(ranks)
+    matrix = _hermitian(n, "complex128")
+    a = shard_rows(matrix, mesh)
+    expected = np.linalg.eigvalsh(matrix)
+    tolerance = {"rtol": 0, "atol": 10 * n * eps("float64") * np.abs(expected).max()}
+    w = jaxmg.syevd(a, 8, mesh, return_eigenvectors=False)
+    np.testing.assert_allclose(w, expected, **tolerance)
+    w, status = jaxmg.syevd(a, 8, mesh, return_eigenvectors=False, return_status=True)
+    np.testing.assert_allclose(w, expected, **tolerance)
+    assert status == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("row, column", [(0, 0), (3, 30)])
+def test_not_finite(value, row, column):
+    mesh = line(min(4, len(jax.devices())))
+    matrix = _hermitian(40, "float64")
+    matrix[row, column] = value
+    w, v, status = jaxmg.syevd(shard_rows(matrix, mesh), 7, return_status=True)
+    assert status != 0
+    assert np.isnan(w).all()
+    assert np.isnan(v).all()
+
+
+def test_empty():
+    w, v, status = jaxmg.syevd(np.zeros((0, 0), "complex64"), return_status=True)
+    assert w.shape == (0,) and w.dtype == np.float32
+    assert v.shape == (0, 0) and v.dtype == np.complex64
+    assert status == 0

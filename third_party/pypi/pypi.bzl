@@ -10,13 +10,6 @@ exports_files(glob([
     "site/clang_format/data/bin/*",
 ]))
 
-# Shared libraries that several of its extension modules use, such as SciPy's OpenBLAS.
-filegroup(
-    name = "libs",
-    srcs = glob(["site/*.libs/*"]),
-    visibility = ["//visibility:public"],
-)
-
 py_library(
     name = "pypi_{name}",
     data = ["site"],

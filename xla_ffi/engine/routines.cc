@@ -4,6 +4,7 @@
 #include <complex>
 #include <functional>
 #include <memory>
+#include <new>
 
 #include "xla_ffi/engine/potrf.h"
 #include "xla_ffi/engine/potri.h"
@@ -36,12 +37,21 @@ class Workspace {
   std::unique_ptr<Buffer> buffer_;
 };
 
+// The host may run out of memory for small things anywhere; the other ranks must hear of it.
+Status Guarded(const std::function<Status()>& step) {
+  try {
+    return step();
+  } catch (const std::bad_alloc&) {
+    return Error(Code::kResourceExhausted, "out of host memory");
+  }
+}
+
 // Runs `work` on every rank if all could `prepare`, and returns the same Status everywhere. The
 // second agreement also keeps every rank's memory in place until no other rank reads it.
 Status RunOnAllRanks(Communicator& comm, const std::function<Status()>& prepare,
                      const std::function<Status()>& work) {
-  JAXMG_RETURN_IF_ERROR(comm.Agree(prepare()));
-  const Status status = work();
+  JAXMG_RETURN_IF_ERROR(comm.Agree(Guarded(prepare)));
+  const Status status = Guarded(work);
   if (!status.ok()) comm.Abort(status);
   return comm.Agree(status);
 }

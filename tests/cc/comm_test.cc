@@ -1,0 +1,153 @@
+// Messages arrive, agreement is the same everywhere, and nothing waits for ever.
+#include <chrono>
+#include <atomic>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/cc/ranks.h"
+#include "tests/cc/testing.h"
+#include "xla_ffi/comm/communicator.h"
+
+namespace jaxmg {
+namespace {
+
+using testing::RunRanks;
+using std::chrono::duration;
+using std::chrono::milliseconds;
+
+TEST(BroadcastAndAllGatherReachEveryRank) {
+  for (int ranks : {1, 2, 3, 8, 16}) {
+    std::vector<std::vector<int>> gathered(ranks, std::vector<int>(ranks, -1));
+    std::vector<int> heard(ranks, -1);
+    const auto statuses = RunRanks(ranks, [&](const RankContext& context) -> Status {
+      const int rank = context.comm.rank();
+      const int mine = 100 + rank;
+      JAXMG_RETURN_IF_ERROR(AllGather(context.comm, context.device, Stream::kMain, &mine,
+                                      gathered[rank].data(), sizeof(int)));
+      for (int root = 0; root < context.comm.size(); ++root) {
+        int value = rank == root ? 7 * root : -1;
+        JAXMG_RETURN_IF_ERROR(
+            Broadcast(context.comm, Stream::kMain, root, Block(&value, 1, 1, 1)));
+        JAXMG_RETURN_IF_ERROR(WaitAllSent(context.comm, Stream::kMain));
+        heard[rank] = value;
+        EXPECT(value == 7 * root) << "rank " << rank << " root " << root;
+      }
+      return context.comm.Agree(Status::Ok());
+    });
+    for (int rank = 0; rank < ranks; ++rank) {
+      EXPECT(statuses[rank].ok()) << statuses[rank].message();
+      for (int other = 0; other < ranks; ++other) EXPECT(gathered[rank][other] == 100 + other);
+    }
+  }
+}
+
+TEST(MessagesKeepTheirOrderAndShape) {
+  const auto statuses = RunRanks(2, [&](const RankContext& context) -> Status {
+    std::vector<double> data(60);
+    if (context.comm.rank() == 0) {
+      std::iota(data.begin(), data.end(), 0.0);
+      for (int i = 0; i < 10; ++i) {  // 2 x 2 blocks of a 6 x 10 matrix
+        JAXMG_RETURN_IF_ERROR(
+            context.comm.Send(Stream::kMain, 1, Block(data.data() + i, 6, 2, 2)));
+      }
+    } else {
+      for (int i = 0; i < 10; ++i) {
+        double block[4] = {};
+        JAXMG_RETURN_IF_ERROR(context.comm.Recv(Stream::kMain, 0, Block(block, 2, 2, 2)));
+        EXPECT(block[0] == i && block[1] == i + 1 && block[2] == i + 6 && block[3] == i + 7) << i;
+      }
+    }
+    JAXMG_RETURN_IF_ERROR(WaitAllSent(context.comm, Stream::kMain));
+    return context.comm.Agree(Status::Ok());
+  });
+  for (const Status& status : statuses) EXPECT(status.ok()) << status.message();
+}
+
+TEST(AgreementIsTheFirstCause) {
+  const auto statuses = RunRanks(4, [&](const RankContext& context) -> Status {
+    const int rank = context.comm.rank();
+    if (rank == 2) {
+      const Status mine = Error(Code::kResourceExhausted, "no memory on rank 2");
+      context.comm.Abort(mine);
+      return context.comm.Agree(mine);
+    }
+    int value = 0;  // from a rank that will never send
+    const Status told = context.comm.Recv(Stream::kMain, 2, Block(&value, 1, 1, 1));
+    EXPECT(told.code() == Code::kAborted) << told.message();
+    return context.comm.Agree(told);
+  });
+  for (const Status& status : statuses) {
+    EXPECT(status.code() == Code::kResourceExhausted) << status.message();
+    EXPECT(status.message() == "no memory on rank 2") << status.message();
+  }
+}
+
+TEST(ASilentRankIsAnErrorEverywhere) {
+  const auto statuses = RunRanks(
+      3,
+      [&](const RankContext& context) -> Status {
+        if (context.comm.rank() == 1) return Status::Ok();  // leaves without a word
+        return context.comm.Agree(Status::Ok());
+      },
+      milliseconds(200));
+  EXPECT(statuses[0].code() == Code::kDeadlineExceeded) << statuses[0].message();
+  EXPECT(statuses[2].code() == Code::kDeadlineExceeded) << statuses[2].message();
+}
+
+TEST(MeetingsMatchTheirCalls) {
+  constexpr int kRanks = 4, kRounds = 50;
+  std::vector<std::thread> threads;
+  std::atomic<int> met{0};
+  for (int64_t run : {1, 2}) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, run, rank] {
+        for (int round = 0; round < kRounds; ++round) {
+          // The same key every time, as in a loop.
+          std::shared_ptr<InProcessGroup> group;
+          const Status status =
+              Meet({run, 5, 0}, "potrs", rank, kRanks, duration<double>(60), &group);
+          EXPECT(status.ok()) << status.message();
+          if (!status.ok()) return;
+          auto device = NewHostDevice();
+          auto comm = NewInProcessCommunicator(group, rank, device.get(), duration<double>(60));
+          const int64_t mine = run * 1000 + round;
+          int64_t all[kRanks];
+          Status gathered =
+              AllGather(*comm, *device, Stream::kMain, &mine, all, sizeof(mine));
+          EXPECT(gathered.ok()) << gathered.message();
+          for (int64_t value : all) EXPECT(value == mine) << value << " met " << mine;
+          EXPECT(comm->Agree(Status::Ok()).ok());
+          ++met;
+        }
+      });
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT(met == 2 * kRanks * kRounds) << met.load();
+}
+
+TEST(AMissingRankIsNamed) {
+  std::vector<std::thread> threads;
+  std::vector<Status> statuses(4);
+  for (int rank : {0, 3}) {
+    threads.emplace_back([&, rank] {
+      std::shared_ptr<InProcessGroup> group;
+      statuses[rank] = Meet({9, 1, 0}, "potrs", rank, 4, milliseconds(200), &group);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int rank : {0, 3}) {
+    EXPECT(statuses[rank].code() == Code::kDeadlineExceeded);
+    const std::string& text = statuses[rank].message();
+    EXPECT(text.find("rank(s) 0, 3 of 4 came") != std::string::npos) << text;
+    EXPECT(text.find("missing: 1, 2") != std::string::npos) << text;
+  }
+  // The key is free again.
+  std::shared_ptr<InProcessGroup> group;
+  EXPECT(Meet({9, 1, 0}, "potrs", 0, 1, milliseconds(200), &group).ok());
+}
+
+}  // namespace
+}  // namespace jaxmg

@@ -1,0 +1,3 @@
+#include "tests/cc/testing.h"
+
+int main() { return jaxmg::testing::RunTests(); }

@@ -1,0 +1,128 @@
+#include "xla_ffi/device/cuda.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace jaxmg {
+
+Status CudaDevice::New(int ordinal, cudaStream_t main, Allocator allocate,
+                       std::unique_ptr<CudaDevice>* device) {
+  std::unique_ptr<CudaResources> resources;
+  JAXMG_RETURN_IF_ERROR(CudaResources::Lease(ordinal, main, &resources));
+  device->reset(new CudaDevice(ordinal, std::move(allocate), std::move(resources)));
+  return Status::Ok();
+}
+
+CudaDevice::CudaDevice(int ordinal, Allocator allocate, std::unique_ptr<CudaResources> resources)
+    : ordinal_(ordinal),
+      allocate_(std::move(allocate)),
+      resources_(std::move(resources)),
+      float_(*this),
+      double_(*this),
+      complex64_(*this),
+      complex128_(*this) {}
+
+Status CudaDevice::Scratch(Stream stream, size_t bytes, void** data) {
+  ScratchSpace& space = scratch_[static_cast<int>(stream)];
+  if (bytes > space.bytes) {
+    std::unique_ptr<Buffer> buffer;
+    JAXMG_RETURN_IF_ERROR(Allocate(bytes, &buffer));
+    space = {buffer->data(), bytes};
+  }
+  *data = space.data;
+  return Status::Ok();
+}
+
+Status CudaDevice::Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) {
+  // The memory belongs to the allocator.
+  struct Borrowed : Buffer {
+    explicit Borrowed(void* data) : Buffer(data) {}
+  };
+  void* data = allocate_(std::max<size_t>(bytes, 1));
+  if (data == nullptr) {
+    return Error(Code::kResourceExhausted, "out of memory: ", bytes, " bytes of workspace on GPU ",
+                 ordinal_);
+  }
+  *buffer = std::make_unique<Borrowed>(data);
+  return Status::Ok();
+}
+
+Status CudaDevice::NewEvent(std::shared_ptr<Event>* event) { return resources_->NewEvent(event); }
+
+Status CudaDevice::Record(Stream stream, Event* event) {
+  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaEventRecord(static_cast<CudaEvent*>(event)->get(),
+                                                this->stream(stream)),
+             "an event of device ", ordinal_);
+  return Status::Ok();
+}
+
+Status CudaDevice::Wait(Stream stream, const Event& event) {
+  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamWaitEvent(
+                 this->stream(stream), static_cast<const CudaEvent&>(event).get(), 0),
+             "a stream of device ", ordinal_);
+  return Status::Ok();
+}
+
+Status CudaDevice::Synchronize() {
+  for (Stream stream : {Stream::kMain, Stream::kPanel, Stream::kCopy}) {
+    JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamSynchronize(this->stream(stream)),
+               "the work so far on device ", ordinal_);
+  }
+  return Status::Ok();
+}
+
+Status CudaDevice::Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) {
+  const CudaRuntime& runtime = Get<CudaRuntime>();
+  if (source.height == 0 || source.columns == 0) return Status::Ok();
+  const bool contiguous = source.columns == 1 || (source.pitch == source.height &&
+                                                  target.pitch == target.height);
+  if (contiguous) {
+    JAXMG_CHECK_CUDA(runtime.cudaMemcpyAsync(target.data, source.data, source.height * source.columns,
+                                       cudaMemcpyDefault, this->stream(stream)),
+               "a copy of ", source.height * source.columns, " bytes to device ", ordinal_);
+    return Status::Ok();
+  }
+  JAXMG_CHECK_CUDA(runtime.cudaMemcpy2DAsync(target.data, target.pitch, source.data, source.pitch,
+                                       source.height, source.columns, cudaMemcpyDefault,
+                                       this->stream(stream)),
+             "a copy of ", source.columns, " columns of ", source.height, " bytes to device ",
+             ordinal_);
+  return Status::Ok();
+}
+
+Status CudaDevice::CopyToHost(Stream stream, void* target, const void* source, size_t bytes) {
+  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToHost,
+                                                this->stream(stream)),
+             bytes, " bytes from device ", ordinal_);
+  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamSynchronize(this->stream(stream)),
+             bytes, " bytes from device ", ordinal_);
+  return Status::Ok();
+}
+
+Status CudaDevice::CopyFromHost(Stream stream, void* target, const void* source, size_t bytes) {
+  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice,
+                                                this->stream(stream)),
+             bytes, " bytes to device ", ordinal_);
+  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamSynchronize(this->stream(stream)),
+             bytes, " bytes to device ", ordinal_);
+  return Status::Ok();
+}
+
+Status CudaDevice::FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) {
+  return LaunchElements(Kernel::kFillInt32, 's', stream, count, data, count, value);
+}
+
+Status CudaDevice::ReduceInfo(Stream stream, const int32_t* infos, int64_t count,
+                              int32_t* status) {
+  return LaunchOne(Kernel::kReduceInfo, 's', stream, infos, count, status);
+}
+
+Status CudaDevice::SumReals(Stream stream, const float* terms, int64_t count, float* sum) {
+  return LaunchOne(Kernel::kSumReals, 's', stream, terms, count, sum);
+}
+
+Status CudaDevice::SumReals(Stream stream, const double* terms, int64_t count, double* sum) {
+  return LaunchOne(Kernel::kSumReals, 'd', stream, terms, count, sum);
+}
+
+}  // namespace jaxmg

@@ -1,0 +1,123 @@
+// An NVIDIA GPU as a Device: streams and events of CUDA, cuBLAS and cuSOLVER on tiles, kernels of
+// our own for the rest (kernels.cu). One is made per call, on resources that outlive it.
+#ifndef JAXMG_XLA_FFI_DEVICE_CUDA_H_
+#define JAXMG_XLA_FFI_DEVICE_CUDA_H_
+
+#include <algorithm>
+#include <array>
+#include <complex>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "xla_ffi/device/cuda_blas.h"
+#include "xla_ffi/device/cuda_resources.h"
+#include "xla_ffi/device/device.h"
+
+namespace jaxmg {
+
+class CudaDevice : public Device {
+ public:
+  // `main` is the caller's stream. `allocate` gives device memory (null: out of memory) that stays
+  // until the call is over for the host; work that uses it must then be ahead in `main`. The device
+  // must be the calling thread's current one as long as this lives.
+  using Allocator = std::function<void*(size_t bytes)>;
+  static Status New(int ordinal, cudaStream_t main, Allocator allocate,
+                    std::unique_ptr<CudaDevice>* device);
+
+  int ordinal() const { return ordinal_; }
+  CudaResources& resources() { return *resources_; }
+  cudaStream_t stream(Stream stream) const { return resources_->stream(stream); }
+
+  // Memory for one operation on the stream; the next operation may reuse it.
+  Status Scratch(Stream stream, size_t bytes, void** data);
+
+  // Runs a kernel on every element of `count`, in one block, or on every tile of a matrix.
+  template <typename... Arguments>
+  Status LaunchElements(Kernel kernel, char letter, Stream stream, int64_t count,
+                        Arguments... arguments);
+  template <typename... Arguments>
+  Status LaunchOne(Kernel kernel, char letter, Stream stream, Arguments... arguments);
+  template <typename... Arguments>
+  Status LaunchTiles(Kernel kernel, char letter, Stream stream, int64_t m, int64_t n,
+                     Arguments... arguments);
+
+  // The same for memory of the host on one side.
+  Status CopyToHost(Stream stream, void* target, const void* source, size_t bytes);
+  Status CopyFromHost(Stream stream, void* target, const void* source, size_t bytes);
+
+  Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) override;
+  Status NewEvent(std::shared_ptr<Event>* event) override;
+  Status Record(Stream stream, Event* event) override;
+  Status Wait(Stream stream, const Event& event) override;
+  Status Synchronize() override;
+  Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
+  Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) override;
+  Status ReduceInfo(Stream stream, const int32_t* infos, int64_t count, int32_t* status) override;
+  Status SumReals(Stream stream, const float* terms, int64_t count, float* sum) override;
+  Status SumReals(Stream stream, const double* terms, int64_t count, double* sum) override;
+
+  // The typed operations with what they have beyond Blas.
+  template <typename T>
+  CudaBlas<T>& cuda_blas() {
+    return static_cast<CudaBlas<T>&>(blas<T>());
+  }
+
+ protected:
+  Blas<float>& BlasOf(const float*) override { return float_; }
+  Blas<double>& BlasOf(const double*) override { return double_; }
+  Blas<std::complex<float>>& BlasOf(const std::complex<float>*) override { return complex64_; }
+  Blas<std::complex<double>>& BlasOf(const std::complex<double>*) override { return complex128_; }
+
+ private:
+  CudaDevice(int ordinal, Allocator allocate, std::unique_ptr<CudaResources> resources);
+
+  struct ScratchSpace {
+    void* data = nullptr;
+    size_t bytes = 0;
+  };
+
+  const int ordinal_;
+  const Allocator allocate_;
+  std::unique_ptr<CudaResources> resources_;
+  std::array<ScratchSpace, kNumStreams> scratch_;
+  CudaBlas<float> float_;
+  CudaBlas<double> double_;
+  CudaBlas<std::complex<float>> complex64_;
+  CudaBlas<std::complex<double>> complex128_;
+};
+
+template <typename... Arguments>
+Status CudaDevice::LaunchElements(Kernel kernel, char letter, Stream stream, int64_t count,
+                                  Arguments... arguments) {
+  if (count <= 0) return Status::Ok();
+  // Enough to fill any GPU; the kernels take several elements each beyond that.
+  constexpr int64_t kMostBlocks = 4096;
+  const int64_t blocks = std::min<int64_t>((count + kThreads - 1) / kThreads, kMostBlocks);
+  void* pointers[] = {&arguments...};
+  return resources_->Launch(kernel, letter, stream, static_cast<unsigned>(blocks),
+                            /*tiles=*/false, pointers);
+}
+
+template <typename... Arguments>
+Status CudaDevice::LaunchOne(Kernel kernel, char letter, Stream stream, Arguments... arguments) {
+  void* pointers[] = {&arguments...};
+  return resources_->Launch(kernel, letter, stream, 1, /*tiles=*/false, pointers);
+}
+
+template <typename... Arguments>
+Status CudaDevice::LaunchTiles(Kernel kernel, char letter, Stream stream, int64_t m, int64_t n,
+                               Arguments... arguments) {
+  const int64_t blocks = ((m + kTileEdge - 1) / kTileEdge) * ((n + kTileEdge - 1) / kTileEdge);
+  if (blocks == 0) return Status::Ok();
+  if (blocks > INT32_MAX) {
+    return Error(Code::kInvalidArgument, "a matrix of ", m, " x ", n, " is too large for a GPU");
+  }
+  void* pointers[] = {&arguments...};
+  return resources_->Launch(kernel, letter, stream, static_cast<unsigned>(blocks),
+                            /*tiles=*/true, pointers);
+}
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_DEVICE_CUDA_H_

@@ -1,0 +1,289 @@
+#include "xla_ffi/device/cuda_blas.h"
+
+#include <algorithm>
+#include <complex>
+#include <memory>
+
+#include "xla_ffi/device/cuda.h"
+
+namespace jaxmg {
+namespace {
+
+// NVIDIA's complex numbers lie in memory as the standard library's do.
+inline float* Vendor(float* data) { return data; }
+inline double* Vendor(double* data) { return data; }
+inline cuComplex* Vendor(std::complex<float>* data) { return reinterpret_cast<cuComplex*>(data); }
+inline cuDoubleComplex* Vendor(std::complex<double>* data) {
+  return reinterpret_cast<cuDoubleComplex*>(data);
+}
+template <typename T>
+inline auto Vendor(const T* data) {
+  return Vendor(const_cast<T*>(data));
+}
+
+// The routines of cuBLAS by dtype: Routines<T>::gemm is a pointer to a member of the table.
+template <typename T>
+struct Routines;
+#define JAXMG_ROUTINES(T, letter, herk_name)                          \
+  template <>                                                         \
+  struct Routines<T> {                                                \
+    static constexpr auto gemm = &Cublas::cublas##letter##gemm_64;    \
+    static constexpr auto gemv = &Cublas::cublas##letter##gemv_64;    \
+    static constexpr auto herk = &Cublas::cublas##herk_name##_64;     \
+    static constexpr auto trsm = &Cublas::cublas##letter##trsm_64;    \
+    static constexpr auto trmm = &Cublas::cublas##letter##trmm_64;    \
+  };
+JAXMG_ROUTINES(float, S, Ssyrk)
+JAXMG_ROUTINES(double, D, Dsyrk)
+JAXMG_ROUTINES(std::complex<float>, C, Cherk)
+JAXMG_ROUTINES(std::complex<double>, Z, Zherk)
+#undef JAXMG_ROUTINES
+
+cublasOperation_t Letter(Op op) {
+  switch (op) {
+    case Op::kNone:
+      return CUBLAS_OP_N;
+    case Op::kTrans:
+      return CUBLAS_OP_T;
+    case Op::kConjTrans:
+      return CUBLAS_OP_C;
+  }
+  return CUBLAS_OP_N;
+}
+
+cublasSideMode_t Letter(Side side) {
+  return side == Side::kLeft ? CUBLAS_SIDE_LEFT : CUBLAS_SIDE_RIGHT;
+}
+
+// Rows or columns that Trsm multiplies at a time: enough for GEMM to run at full speed.
+constexpr int64_t kPiece = 8192;
+
+// Calls a routine of cuBLAS on the stream's handle.
+#define JAXMG_CUBLAS(routine, stream, ...)                                                   \
+  do {                                                                                       \
+    cublasHandle_t handle;                                                                   \
+    JAXMG_RETURN_IF_ERROR(device_.resources().BlasHandle(stream, &handle));                  \
+    JAXMG_CHECK_CUDA((Get<Cublas>().*Routines<T>::routine)(handle, __VA_ARGS__), #routine " on GPU ", \
+               device_.ordinal(), ", ", m, " x ", n);                                        \
+  } while (false)
+
+}  // namespace
+
+template <typename T>
+Status CudaBlas<T>::Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha,
+                         const T* a, int64_t lda, const T* b, int64_t ldb, R beta, T* c,
+                         int64_t ldc) {
+  if (m == 0 || n == 0) return Status::Ok();
+  const T t_alpha = alpha, t_beta = beta;
+  // One row times a matrix: GEMV reads the matrix at the speed of memory.
+  if (m == 1 && op_a == Op::kNone && k > 0 && (op_b == Op::kNone || !kIsComplex<T>)) {
+    const bool plain = op_b == Op::kNone;
+    JAXMG_CUBLAS(gemv, stream, plain ? CUBLAS_OP_T : CUBLAS_OP_N, plain ? k : n, plain ? n : k,
+                 Vendor(&t_alpha), Vendor(b), ldb, Vendor(a), lda, Vendor(&t_beta), Vendor(c),
+                 ldc);
+    return Status::Ok();
+  }
+  JAXMG_CUBLAS(gemm, stream, Letter(op_a), Letter(op_b), m, n, k, Vendor(&t_alpha), Vendor(a), lda,
+               Vendor(b), ldb, Vendor(&t_beta), Vendor(c), ldc);
+  return Status::Ok();
+}
+
+template <typename T>
+Status CudaBlas<T>::Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* a, int64_t lda,
+                         R beta, T* c, int64_t ldc) {
+  if (n == 0) return Status::Ok();
+  const int64_t m = n;
+  JAXMG_CUBLAS(herk, stream, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_N, n, k, &alpha, Vendor(a), lda,
+               &beta, Vendor(c), ldc);
+  return Status::Ok();
+}
+
+template <typename T>
+Status CudaBlas<T>::SolveDirectly(Stream stream, Side side, Op op, int64_t m, int64_t n,
+                                  const T* l, int64_t ldl, T* b, int64_t ldb) {
+  const T one = 1;
+  JAXMG_CUBLAS(trsm, stream, Letter(side), CUBLAS_FILL_MODE_LOWER, Letter(op),
+               CUBLAS_DIAG_NON_UNIT, m, n, Vendor(&one), Vendor(l), ldl, Vendor(b), ldb);
+  return Status::Ok();
+}
+
+template <typename T>
+Status CudaBlas<T>::Inverse(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse) {
+  JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kIdentity, CudaType<T>::kLetter, stream,
+                                               n * n, n, inverse, n));
+  return SolveDirectly(stream, Side::kLeft, Op::kNone, n, n, l, ldl, inverse, n);
+}
+
+template <typename T>
+Status CudaBlas<T>::Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
+                         int64_t ldl, T* b, int64_t ldb) {
+  if (m == 0 || n == 0) return Status::Ok();
+  const int64_t order = side == Side::kLeft ? m : n, length = side == Side::kLeft ? n : m;
+  if (length < 4 * order) return SolveDirectly(stream, side, op, m, n, l, ldl, b, ldb);
+  const int64_t piece = std::min(length, kPiece);
+  T* inverse = nullptr;
+  JAXMG_RETURN_IF_ERROR(device_.Scratch(stream, (order + piece) * order * sizeof(T),
+                                        reinterpret_cast<void**>(&inverse)));
+  T* product = inverse + order * order;
+  JAXMG_RETURN_IF_ERROR(Inverse(stream, order, l, ldl, inverse));
+  for (int64_t first = 0; first < length; first += piece) {
+    const int64_t count = std::min(piece, length - first);
+    if (side == Side::kLeft) {
+      T* columns = b + first * ldb;
+      JAXMG_RETURN_IF_ERROR(Gemm(stream, op, Op::kNone, m, count, m, 1, inverse, order, columns,
+                                 ldb, 0, product, m));
+      JAXMG_RETURN_IF_ERROR(device_.Copy(stream, Block(columns, ldb, m, count),
+                                         Block(product, m, m, count)));
+    } else {
+      T* rows = b + first;
+      JAXMG_RETURN_IF_ERROR(Gemm(stream, Op::kNone, op, count, n, n, 1, rows, ldb, inverse, order,
+                                 0, product, count));
+      JAXMG_RETURN_IF_ERROR(device_.Copy(stream, Block(rows, ldb, count, n),
+                                         Block(product, count, count, n)));
+    }
+  }
+  return Status::Ok();
+}
+
+template <typename T>
+Status CudaBlas<T>::Trmm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
+                         int64_t ldl, T* b, int64_t ldb) {
+  if (m == 0 || n == 0) return Status::Ok();
+  const T one = 1;
+  JAXMG_CUBLAS(trmm, stream, Letter(side), CUBLAS_FILL_MODE_LOWER, Letter(op),
+               CUBLAS_DIAG_NON_UNIT, m, n, Vendor(&one), Vendor(l), ldl, Vendor(b), ldb, Vendor(b),
+               ldb);
+  return Status::Ok();
+}
+
+template <typename T>
+Status CudaBlas<T>::Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
+                          int32_t* info) {
+  if (n == 0) return Status::Ok();
+  constexpr cudaDataType kType = CudaType<T>::kValue;
+  cusolverDnHandle_t handle;
+  cusolverDnParams_t params;
+  JAXMG_RETURN_IF_ERROR(device_.resources().SolverHandle(stream, &handle, &params));
+  const Cusolver& solver = Get<Cusolver>();
+  size_t device_bytes = 0, host_bytes = 0;
+  JAXMG_CHECK_CUDA(solver.cusolverDnXpotrf_bufferSize(handle, params, CUBLAS_FILL_MODE_LOWER, n, kType, a,
+                                                lda, kType, &device_bytes, &host_bytes),
+             "potrf: tile of order ", n);
+  constexpr size_t kInfos = 256;  // the solver's info and ours, and the alignment of what follows
+  char* scratch = nullptr;
+  JAXMG_RETURN_IF_ERROR(
+      device_.Scratch(stream, kInfos + device_bytes, reinterpret_cast<void**>(&scratch)));
+  auto* solver_info = reinterpret_cast<int32_t*>(scratch);
+  int32_t* failed = solver_info + 1;
+  JAXMG_CHECK_CUDA(solver.cusolverDnXpotrf(handle, params, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
+                                     kType, scratch + kInfos, device_bytes,
+                                     device_.resources().HostWorkspace(host_bytes), host_bytes,
+                                     solver_info),
+             "potrf: tile of order ", n);
+  JAXMG_RETURN_IF_ERROR(CheckFactor(stream, n, a, lda, offset, solver_info, failed, info));
+  return PoisonIf(stream, failed, n, n, a, lda);
+}
+
+template <typename T>
+Status CudaBlas<T>::CheckFactor(Stream stream, int64_t n, const T* a, int64_t lda, int64_t offset,
+                                const int32_t* solver_info, int32_t* failed, int32_t* info) {
+  return device_.LaunchOne(Kernel::kCheckFactor, CudaType<T>::kLetter, stream, n, a, lda, offset,
+                           solver_info, failed, info);
+}
+
+template <typename T>
+Status CudaBlas<T>::Trtri(Stream stream, int64_t n, T* a, int64_t lda) {
+  if (n == 0) return Status::Ok();
+  T* inverse = nullptr;
+  JAXMG_RETURN_IF_ERROR(
+      device_.Scratch(stream, n * n * sizeof(T), reinterpret_cast<void**>(&inverse)));
+  JAXMG_RETURN_IF_ERROR(Inverse(stream, n, a, lda, inverse));
+  return device_.Copy(stream, Block(a, lda, n, n), Block(inverse, n, n, n));
+}
+
+template <typename T>
+Status CudaBlas<T>::ConjTranspose(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
+                                  T* b, int64_t ldb) {
+  return device_.LaunchTiles(Kernel::kConjTranspose, CudaType<T>::kLetter, stream, m, n, m, n, a,
+                             lda, b, ldb);
+}
+
+template <typename T>
+Status CudaBlas<T>::MirrorLower(Stream stream, int64_t n, T* a, int64_t lda) {
+  return device_.LaunchTiles(Kernel::kMirrorLower, CudaType<T>::kLetter, stream, n, n, n, a, lda);
+}
+
+template <typename T>
+Status CudaBlas<T>::Conjugate(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) {
+  if constexpr (!kIsComplex<T>) return Status::Ok();
+  return device_.LaunchElements(Kernel::kConjugate, CudaType<T>::kLetter, stream, m * n, m, n, a,
+                                lda);
+}
+
+template <typename T>
+Status CudaBlas<T>::SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) {
+  if (m == 0 || n == 0) return Status::Ok();
+  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaMemset2DAsync(a, lda * sizeof(T), 0, m * sizeof(T), n,
+                                                  device_.stream(stream)),
+             "zeros on GPU ", device_.ordinal(), ", ", m, " x ", n);
+  return Status::Ok();
+}
+
+template <typename T>
+Status CudaBlas<T>::AddLogDet(Stream stream, int64_t n, const T* l, int64_t ldl, R* sum) {
+  if (n == 0) return Status::Ok();
+  return device_.LaunchOne(Kernel::kAddLogDet, CudaType<T>::kLetter, stream, n, l, ldl, sum);
+}
+
+template <typename T>
+Status CudaBlas<T>::PoisonIf(Stream stream, const int32_t* status, int64_t m, int64_t n, T* a,
+                             int64_t lda) {
+  return device_.LaunchElements(Kernel::kPoisonIf, CudaType<T>::kLetter, stream, m * n, status, m,
+                                n, a, lda);
+}
+
+template <typename T>
+Status CudaBlas<T>::ClearUnlessFinite(Stream stream, int64_t n, T* a, int64_t lda,
+                                      int32_t* first) {
+  JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kCheckFinite, CudaType<T>::kLetter, stream,
+                                               n * n, n, a, lda, first));
+  return device_.LaunchElements(Kernel::kClearIf, CudaType<T>::kLetter, stream, n * n, first, n, a,
+                                lda);
+}
+
+template <typename T>
+Status CudaBlas<T>::Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w,
+                          int32_t* info) {
+  if (n == 0) return device_.FillInt32(stream, info, 1, 0);
+  constexpr cudaDataType kType = CudaType<T>::kValue, kRealType = CudaType<R>::kValue;
+  cusolverDnHandle_t handle;
+  cusolverDnParams_t params;
+  JAXMG_RETURN_IF_ERROR(device_.resources().SolverHandle(stream, &handle, &params));
+  const Cusolver& solver = Get<Cusolver>();
+  const cusolverEigMode_t job = vectors ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
+  size_t device_bytes = 0, host_bytes = 0;
+  JAXMG_CHECK_CUDA(solver.cusolverDnXsyevd_bufferSize(handle, params, job, CUBLAS_FILL_MODE_LOWER, n,
+                                                kType, a, lda, kRealType, w, kType, &device_bytes,
+                                                &host_bytes),
+             "syevd: matrix of order ", n);
+  constexpr size_t kInfos = 256;
+  char* scratch = nullptr;
+  JAXMG_RETURN_IF_ERROR(
+      device_.Scratch(stream, kInfos + device_bytes, reinterpret_cast<void**>(&scratch)));
+  auto* solver_info = reinterpret_cast<int32_t*>(scratch);
+  int32_t* first = solver_info + 1;
+  JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, first, 1, kNoInfo));
+  JAXMG_RETURN_IF_ERROR(ClearUnlessFinite(stream, n, a, lda, first));
+  JAXMG_CHECK_CUDA(solver.cusolverDnXsyevd(handle, params, job, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
+                                     kRealType, w, kType, scratch + kInfos, device_bytes,
+                                     device_.resources().HostWorkspace(host_bytes), host_bytes,
+                                     solver_info),
+             "syevd: matrix of order ", n);
+  return device_.LaunchOne(Kernel::kSetSyevdInfo, 's', stream, first, solver_info, info);
+}
+
+#define JAXMG_INSTANTIATE(T) template class CudaBlas<T>;
+JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
+#undef JAXMG_INSTANTIATE
+
+}  // namespace jaxmg

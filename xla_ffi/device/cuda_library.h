@@ -1,0 +1,146 @@
+// NVIDIA's libraries, opened when the first CUDA call comes and not before: the plugin imports on
+// machines that have none of them. Every function that is called stands in a list below; the
+// tables take their types from NVIDIA's headers, and a test looks every name up in the libraries of
+// both CUDA versions.
+#ifndef JAXMG_XLA_FFI_DEVICE_CUDA_LIBRARY_H_
+#define JAXMG_XLA_FFI_DEVICE_CUDA_LIBRARY_H_
+
+#include <cublas_v2.h>
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <cusolverDn.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+// Deprecated, and still the only one of its kind.
+#define DISABLE_CUSOLVERMG_DEPRECATED
+#include <cusolverMg.h>
+
+#include "xla_ffi/base/status.h"
+
+#define JAXMG_CUDA_DRIVER_FUNCTIONS(F) \
+  F(cuGetErrorString) F(cuLaunchKernel) F(cuModuleGetFunction) F(cuModuleLoadData)
+
+#define JAXMG_CUDA_RUNTIME_FUNCTIONS(F)                                                       \
+  F(cudaDeviceCanAccessPeer)                                                                  \
+  F(cudaDeviceEnablePeerAccess)                                                               \
+  F(cudaDeviceGetStreamPriorityRange)                                                         \
+  F(cudaEventCreateWithFlags)                                                                 \
+  F(cudaEventRecord)                                                                          \
+  F(cudaFree)                                                                                 \
+  F(cudaGetDevice)                                                                            \
+  F(cudaGetDeviceCount)                                                                       \
+  F(cudaGetErrorString)                                                                       \
+  F(cudaGetLastError)                                                                         \
+  F(cudaMemcpy2DAsync)                                                                        \
+  F(cudaMemcpyAsync)                                                                          \
+  F(cudaMemset2DAsync)                                                                        \
+  F(cudaSetDevice)                                                                            \
+  F(cudaStreamCreateWithPriority)                                                             \
+  F(cudaStreamSynchronize)                                                                    \
+  F(cudaStreamWaitEvent)
+
+// Once for each dtype: F(letter, gemm, gemv, herk, trsm, trmm) are there in four letters.
+#define JAXMG_CUBLAS_FUNCTIONS(F)                                                             \
+  F(cublasCreate)                                                                             \
+  F(cublasGetStatusString)                                                                    \
+  F(cublasSetStream)                                                                          \
+  F(cublasSgemm_64) F(cublasDgemm_64) F(cublasCgemm_64) F(cublasZgemm_64)                     \
+  F(cublasSgemv_64) F(cublasDgemv_64) F(cublasCgemv_64) F(cublasZgemv_64)                     \
+  F(cublasSsyrk_64) F(cublasDsyrk_64) F(cublasCherk_64) F(cublasZherk_64)                     \
+  F(cublasStrsm_64) F(cublasDtrsm_64) F(cublasCtrsm_64) F(cublasZtrsm_64)                     \
+  F(cublasStrmm_64) F(cublasDtrmm_64) F(cublasCtrmm_64) F(cublasZtrmm_64)
+
+#define JAXMG_CUSOLVER_FUNCTIONS(F)                                                           \
+  F(cusolverDnCreate)                                                                         \
+  F(cusolverDnCreateParams)                                                                   \
+  F(cusolverDnSetStream)                                                                      \
+  F(cusolverDnXpotrf)                                                                         \
+  F(cusolverDnXpotrf_bufferSize)                                                              \
+  F(cusolverDnXsyevd)                                                                         \
+  F(cusolverDnXsyevd_bufferSize)
+
+#define JAXMG_CUSOLVER_MG_FUNCTIONS(F)                                                        \
+  F(cusolverMgCreate)                                                                         \
+  F(cusolverMgCreateDeviceGrid)                                                               \
+  F(cusolverMgCreateMatrixDesc)                                                               \
+  F(cusolverMgDestroyMatrixDesc)                                                              \
+  F(cusolverMgDeviceSelect)                                                                   \
+  F(cusolverMgPotrf)                                                                          \
+  F(cusolverMgPotrf_bufferSize)                                                               \
+  F(cusolverMgPotri)                                                                          \
+  F(cusolverMgPotri_bufferSize)                                                               \
+  F(cusolverMgPotrs)                                                                          \
+  F(cusolverMgPotrs_bufferSize)                                                               \
+  F(cusolverMgSyevd)                                                                          \
+  F(cusolverMgSyevd_bufferSize)
+
+namespace jaxmg {
+
+#define JAXMG_DECLARE_FUNCTION(function) decltype(&::function) function = nullptr;
+struct CudaDriver {
+  JAXMG_CUDA_DRIVER_FUNCTIONS(JAXMG_DECLARE_FUNCTION)
+};
+struct CudaRuntime {
+  JAXMG_CUDA_RUNTIME_FUNCTIONS(JAXMG_DECLARE_FUNCTION)
+};
+struct Cublas {
+  JAXMG_CUBLAS_FUNCTIONS(JAXMG_DECLARE_FUNCTION)
+};
+struct Cusolver {
+  JAXMG_CUSOLVER_FUNCTIONS(JAXMG_DECLARE_FUNCTION)
+};
+struct CusolverMg {
+  JAXMG_CUSOLVER_MG_FUNCTIONS(JAXMG_DECLARE_FUNCTION)
+};
+#undef JAXMG_DECLARE_FUNCTION
+
+// Opens the library and fills its table, once; after a failure the next call tries again. The
+// error names the soname, the places searched and what to install.
+template <typename Table>
+Status Open();
+
+// The table, after Open has succeeded.
+template <typename Table>
+const Table& Get();
+
+// Folders that hold NVIDIA's libraries, as Python finds them on sys.path; searched after what is in
+// the process already and before the system's places.
+void SetCudaFolders(std::vector<std::string> folders);
+
+// For every library: its soname and where it was opened ("" where it was not).
+std::vector<std::pair<std::string, std::string>> OpenedCudaLibraries();
+
+// For every library: its soname and the functions asked of it.
+std::vector<std::pair<std::string, std::vector<std::string>>> CudaSymbols();
+
+// What a vendor's result says, and which of our codes it is.
+inline bool IsSuccess(CUresult result) { return result == CUDA_SUCCESS; }
+inline bool IsSuccess(cudaError_t result) { return result == cudaSuccess; }
+inline bool IsSuccess(cublasStatus_t result) { return result == CUBLAS_STATUS_SUCCESS; }
+inline bool IsSuccess(cusolverStatus_t result) { return result == CUSOLVER_STATUS_SUCCESS; }
+Code CodeOf(CUresult result);
+Code CodeOf(cudaError_t result);
+Code CodeOf(cublasStatus_t result);
+Code CodeOf(cusolverStatus_t result);
+std::string Describe(CUresult result);
+std::string Describe(cudaError_t result);
+std::string Describe(cublasStatus_t result);
+std::string Describe(cusolverStatus_t result);
+
+}  // namespace jaxmg
+
+// Returns an error from the enclosing function unless the vendor's call succeeds:
+// JAXMG_CHECK_CUDA(call, "potrf: tile of order ", n).
+#define JAXMG_CHECK_CUDA(expression, ...)                                                           \
+  do {                                                                                        \
+    const auto jaxmg_result_ = (expression);                                                  \
+    if (!::jaxmg::IsSuccess(jaxmg_result_)) {                                                 \
+      return ::jaxmg::Error(::jaxmg::CodeOf(jaxmg_result_), __VA_ARGS__, ": ", #expression,   \
+                            " failed: ", ::jaxmg::Describe(jaxmg_result_));                   \
+    }                                                                                         \
+  } while (false)
+
+#endif  // JAXMG_XLA_FFI_DEVICE_CUDA_LIBRARY_H_

@@ -1,0 +1,262 @@
+#include "xla_ffi/device/cuda_resources.h"
+
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+
+// The fatbin of kernels.cu for this CUDA version, see cuda_kernels in //third_party/cuda:defs.bzl.
+#define JAXMG_JOIN_(a, b, c) a##b##c
+#define JAXMG_JOIN(a, b, c) JAXMG_JOIN_(a, b, c)
+#define JAXMG_FATBIN JAXMG_JOIN(kernels_cu, JAXMG_CUDA, _fatbin)
+extern "C" const unsigned char JAXMG_FATBIN[];
+
+namespace jaxmg {
+namespace {
+
+constexpr char kLetters[] = "sdcz";
+
+}  // namespace
+
+class CudaPool {
+ public:
+  explicit CudaPool(int ordinal) : ordinal_(ordinal) {}
+
+  static CudaPool& Of(int ordinal) {
+    static auto* mutex = new std::mutex;
+    static auto* pools = new std::map<int, std::unique_ptr<CudaPool>>;
+    std::lock_guard<std::mutex> lock(*mutex);
+    std::unique_ptr<CudaPool>& pool = (*pools)[ordinal];
+    if (!pool) pool = std::make_unique<CudaPool>(ordinal);
+    return *pool;
+  }
+
+  Status TakeEvent(cudaEvent_t* event) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!events_.empty()) {
+        *event = events_.back();
+        events_.pop_back();
+        return Status::Ok();
+      }
+    }
+    JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaEventCreateWithFlags(event, cudaEventDisableTiming),
+               "an event of device ", ordinal_);
+    return Status::Ok();
+  }
+
+  void GiveEvent(cudaEvent_t event) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    events_.push_back(event);
+  }
+
+  Status TakeParts(std::unique_ptr<CudaResources::Parts>* parts) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!parts_.empty()) {
+        *parts = std::move(parts_.back());
+        parts_.pop_back();
+        return Status::Ok();
+      }
+    }
+    const CudaRuntime& runtime = Get<CudaRuntime>();
+    int lowest = 0, highest = 0;
+    JAXMG_CHECK_CUDA(runtime.cudaDeviceGetStreamPriorityRange(&lowest, &highest), "device ", ordinal_);
+    auto made = std::make_unique<CudaResources::Parts>();
+    for (cudaStream_t* stream : {&made->panel, &made->copy}) {
+      JAXMG_CHECK_CUDA(runtime.cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, highest),
+                 "a stream of device ", ordinal_);
+    }
+    *parts = std::move(made);
+    return Status::Ok();
+  }
+
+  void GiveParts(std::unique_ptr<CudaResources::Parts> parts) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    parts_.push_back(std::move(parts));
+  }
+
+  Status FindKernel(Kernel kernel, char letter, CUfunction* function) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (functions_.empty()) JAXMG_RETURN_IF_ERROR(LoadKernels());
+    int column = 0;
+    while (kLetters[column] != letter && column < 3) ++column;
+    *function = functions_[static_cast<int>(kernel)][column];
+    return Status::Ok();
+  }
+
+  Status EnablePeer(int peer) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (peer == ordinal_ || peers_.count(peer) > 0) return Status::Ok();
+    const CudaRuntime& runtime = Get<CudaRuntime>();
+    int possible = 0;
+    JAXMG_CHECK_CUDA(runtime.cudaDeviceCanAccessPeer(&possible, ordinal_, peer), "peer access of device ",
+               ordinal_, " to ", peer);
+    if (possible != 0) {
+      const cudaError_t result = runtime.cudaDeviceEnablePeerAccess(peer, 0);
+      if (result == cudaErrorPeerAccessAlreadyEnabled) {
+        runtime.cudaGetLastError();
+      } else {
+        JAXMG_CHECK_CUDA(result, "peer access of device ", ordinal_, " to ", peer);
+      }
+    }
+    peers_.insert(peer);
+    return Status::Ok();
+  }
+
+ private:
+  Status LoadKernels() {
+    const CudaDriver& driver = Get<CudaDriver>();
+    CUmodule module = nullptr;
+    JAXMG_CHECK_CUDA(driver.cuModuleLoadData(&module, JAXMG_FATBIN), "kernels of device ", ordinal_);
+    std::vector<std::array<CUfunction, 4>> functions(kNumKernels);
+    for (int kernel = 0; kernel < kNumKernels; ++kernel) {
+      for (int column = 0; column < 4; ++column) {
+        const bool typed = kernel < kNumTypedKernels;
+        const std::string name = typed ? std::string(kTypedKernels[kernel]) + "_" + kLetters[column]
+                                       : kPlainKernels[kernel - kNumTypedKernels];
+        JAXMG_CHECK_CUDA(driver.cuModuleGetFunction(&functions[kernel][column], module, name.c_str()),
+                   "kernel ", name, " of device ", ordinal_);
+      }
+    }
+    functions_ = std::move(functions);
+    return Status::Ok();
+  }
+
+  const int ordinal_;
+  std::mutex mutex_;
+  std::vector<cudaEvent_t> events_;
+  std::vector<std::unique_ptr<CudaResources::Parts>> parts_;
+  std::vector<std::array<CUfunction, 4>> functions_;
+  std::set<int> peers_;
+};
+
+CudaEvent::~CudaEvent() { pool_->GiveEvent(event_); }
+
+Status CudaResources::Lease(int ordinal, cudaStream_t main,
+                            std::unique_ptr<CudaResources>* resources) {
+  CudaPool& pool = CudaPool::Of(ordinal);
+  std::unique_ptr<Parts> parts;
+  JAXMG_RETURN_IF_ERROR(pool.TakeParts(&parts));
+  if (parts->last_call && parts->last_main != main) {
+    // The handles' own memory may still be in use on the stream of the call before.
+    JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamWaitEvent(main, parts->last_call->get(), 0),
+               "device ", ordinal);
+  }
+  resources->reset(new CudaResources(&pool, std::move(parts), main));
+  return Status::Ok();
+}
+
+CudaResources::CudaResources(CudaPool* pool, std::unique_ptr<Parts> parts, cudaStream_t main)
+    : pool_(pool), parts_(std::move(parts)), streams_{main, parts_->panel, parts_->copy} {}
+
+CudaResources::~CudaResources() {
+  const cudaStream_t main = stream(Stream::kMain);
+  parts_->last_main = main;
+  cudaEvent_t event = nullptr;
+  if (!parts_->last_call && pool_->TakeEvent(&event).ok()) {
+    parts_->last_call = std::make_shared<CudaEvent>(pool_, event);
+  }
+  if (parts_->last_call) {
+    if (Get<CudaRuntime>().cudaEventRecord(parts_->last_call->get(), main) != cudaSuccess) {
+      Get<CudaRuntime>().cudaGetLastError();
+    }
+  }
+  pool_->GiveParts(std::move(parts_));
+}
+
+Status CudaResources::NewEvent(std::shared_ptr<Event>* event) {
+  cudaEvent_t taken = nullptr;
+  JAXMG_RETURN_IF_ERROR(pool_->TakeEvent(&taken));
+  *event = std::make_shared<CudaEvent>(pool_, taken);
+  return Status::Ok();
+}
+
+Status CudaResources::BlasHandle(Stream stream, cublasHandle_t* handle) {
+  cublasHandle_t& made = parts_->blas[static_cast<int>(stream)];
+  bool& ready = blas_ready_[static_cast<int>(stream)];
+  if (made == nullptr) {
+    JAXMG_RETURN_IF_ERROR(Open<Cublas>());
+    JAXMG_CHECK_CUDA(Get<Cublas>().cublasCreate(&made), "a handle of cuBLAS");
+  }
+  if (!ready) {  // the caller's stream may be another one in each call
+    JAXMG_CHECK_CUDA(Get<Cublas>().cublasSetStream(made, this->stream(stream)), "a handle of cuBLAS");
+    ready = true;
+  }
+  *handle = made;
+  return Status::Ok();
+}
+
+Status CudaResources::SolverHandle(Stream stream, cusolverDnHandle_t* handle,
+                                   cusolverDnParams_t* params) {
+  cusolverDnHandle_t& made = parts_->solver[static_cast<int>(stream)];
+  if (made == nullptr) {
+    JAXMG_RETURN_IF_ERROR(Open<Cusolver>());
+    JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnCreate(&made), "a handle of cuSOLVER");
+  }
+  if (parts_->params == nullptr) {
+    JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnCreateParams(&parts_->params), "parameters of cuSOLVER");
+  }
+  JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnSetStream(made, this->stream(stream)),
+             "a handle of cuSOLVER");
+  *handle = made;
+  *params = parts_->params;
+  return Status::Ok();
+}
+
+void* CudaResources::HostWorkspace(size_t bytes) {
+  if (parts_->host_workspace.size() < bytes) parts_->host_workspace.resize(bytes);
+  return parts_->host_workspace.data();
+}
+
+Status CudaResources::Launch(Kernel kernel, char letter, Stream stream, unsigned blocks,
+                             bool tiles, void** arguments) {
+  CUfunction function = nullptr;
+  JAXMG_RETURN_IF_ERROR(pool_->FindKernel(kernel, letter, &function));
+  const unsigned x = tiles ? kTileEdge : kThreads, y = tiles ? kTileRows : 1;
+  JAXMG_CHECK_CUDA(Get<CudaDriver>().cuLaunchKernel(function, blocks, 1, 1, x, y, 1, 0,
+                                              this->stream(stream), arguments, nullptr),
+             "kernel ", static_cast<int>(kernel), letter, " in ", blocks, " blocks");
+  return Status::Ok();
+}
+
+Status EnablePeerAccess(int ordinal, int peer) {
+  CurrentDevice current;
+  JAXMG_RETURN_IF_ERROR(current.Set(ordinal));
+  return CudaPool::Of(ordinal).EnablePeer(peer);
+}
+
+Status PeerMatrix(std::vector<std::vector<bool>>* matrix) {
+  JAXMG_RETURN_IF_ERROR(Open<CudaDriver>());
+  JAXMG_RETURN_IF_ERROR(Open<CudaRuntime>());
+  const CudaRuntime& runtime = Get<CudaRuntime>();
+  int count = 0;
+  JAXMG_CHECK_CUDA(runtime.cudaGetDeviceCount(&count), "the devices of this process");
+  matrix->assign(count, std::vector<bool>(count, true));
+  for (int i = 0; i < count; ++i) {
+    for (int j = 0; j < count; ++j) {
+      int possible = 1;
+      if (i != j) {
+        JAXMG_CHECK_CUDA(runtime.cudaDeviceCanAccessPeer(&possible, i, j), "devices ", i, " and ", j);
+      }
+      (*matrix)[i][j] = possible != 0;
+    }
+  }
+  return Status::Ok();
+}
+
+CurrentDevice::~CurrentDevice() {
+  if (before_ >= 0 && Get<CudaRuntime>().cudaSetDevice(before_) != cudaSuccess) {
+    Get<CudaRuntime>().cudaGetLastError();
+  }
+}
+
+Status CurrentDevice::Set(int ordinal) {
+  const CudaRuntime& runtime = Get<CudaRuntime>();
+  if (before_ < 0) JAXMG_CHECK_CUDA(runtime.cudaGetDevice(&before_), "device ", ordinal);
+  JAXMG_CHECK_CUDA(runtime.cudaSetDevice(ordinal), "device ", ordinal);
+  return Status::Ok();
+}
+
+}  // namespace jaxmg

@@ -1,0 +1,93 @@
+// What CUDA calls need beside memory, pooled per device and reused for ever: streams, events,
+// cuBLAS and cuSOLVER handles, our kernels. A process makes as many as it uses at one time; a
+// thousand calls in turn need no more than one.
+#ifndef JAXMG_XLA_FFI_DEVICE_CUDA_RESOURCES_H_
+#define JAXMG_XLA_FFI_DEVICE_CUDA_RESOURCES_H_
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "xla_ffi/device/cuda_library.h"
+#include "xla_ffi/device/device.h"
+#include "xla_ffi/device/kernels.h"
+
+namespace jaxmg {
+
+// One device's share, alive until the process ends. Thread-safe.
+class CudaPool;
+
+class CudaEvent : public Event {
+ public:
+  CudaEvent(CudaPool* pool, cudaEvent_t event) : pool_(pool), event_(event) {}
+  ~CudaEvent() override;  // back to the pool; what waits for it is not disturbed
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  CudaPool* const pool_;
+  const cudaEvent_t event_;
+};
+
+// What one call on one device has to itself while it runs on the host. Its work may still be
+// running when the next call gets the same streams and queues behind it.
+class CudaResources {
+ public:
+  // The device must be the thread's current one. kMain is `main`, which belongs to the caller.
+  static Status Lease(int ordinal, cudaStream_t main, std::unique_ptr<CudaResources>* resources);
+  ~CudaResources();
+
+  cudaStream_t stream(Stream stream) const { return streams_[static_cast<int>(stream)]; }
+  Status NewEvent(std::shared_ptr<Event>* event);
+
+  // Handles that work on the stream; made when first asked for.
+  Status BlasHandle(Stream stream, cublasHandle_t* handle);
+  Status SolverHandle(Stream stream, cusolverDnHandle_t* handle, cusolverDnParams_t* params);
+
+  // Memory of the host that lives until the next call of this; cuSOLVER asks for some.
+  void* HostWorkspace(size_t bytes);
+
+  // The kernel for the dtype with this letter (s, d, c or z; any for those without a dtype).
+  Status Launch(Kernel kernel, char letter, Stream stream, unsigned blocks, bool tiles,
+                void** arguments);
+
+ private:
+  // What goes back to the pool.
+  struct Parts {
+    cudaStream_t panel = nullptr, copy = nullptr;
+    std::array<cublasHandle_t, kNumStreams> blas{};
+    std::array<cusolverDnHandle_t, kNumStreams> solver{};
+    cusolverDnParams_t params = nullptr;
+    std::vector<char> host_workspace;
+    cudaStream_t last_main = nullptr;      // the caller's stream of the last call
+    std::shared_ptr<CudaEvent> last_call;  // the end of it
+  };
+  friend class CudaPool;
+
+  CudaResources(CudaPool* pool, std::unique_ptr<Parts> parts, cudaStream_t main);
+
+  CudaPool* const pool_;
+  std::unique_ptr<Parts> parts_;
+  std::array<cudaStream_t, kNumStreams> streams_;
+  std::array<bool, kNumStreams> blas_ready_{};
+};
+
+// Lets device `ordinal` read and write the memory of device `peer`; done once, however often it is
+// called. Pairs without a link are left out: copies between them go through the host.
+Status EnablePeerAccess(int ordinal, int peer);
+
+// Whether device i can reach the memory of device j, for all devices of the process.
+Status PeerMatrix(std::vector<std::vector<bool>>* matrix);
+
+// Makes a device the thread's current one, and the one before it again in the end.
+class CurrentDevice {
+ public:
+  ~CurrentDevice();
+  Status Set(int ordinal);
+
+ private:
+  int before_ = -1;
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_DEVICE_CUDA_RESOURCES_H_

@@ -1,0 +1,234 @@
+// The engine's own kernels: everything beside cuBLAS and cuSOLVER that has to run on the device.
+// Matrices are column-major. Compiled by NVRTC, so without the standard library.
+#include <cuComplex.h>
+
+namespace {
+
+using Index = long long;
+
+constexpr int kNoInfo = 0x7fffffff;
+constexpr int kTile = 32;
+
+template <typename T>
+struct RealOf {
+  using type = T;
+};
+template <>
+struct RealOf<cuComplex> {
+  using type = float;
+};
+template <>
+struct RealOf<cuDoubleComplex> {
+  using type = double;
+};
+
+template <typename T>
+__device__ T Conj(T x) {
+  return x;
+}
+__device__ cuComplex Conj(cuComplex x) { return cuConjf(x); }
+__device__ cuDoubleComplex Conj(cuDoubleComplex x) { return cuConj(x); }
+
+__device__ float RealPart(float x) { return x; }
+__device__ double RealPart(double x) { return x; }
+__device__ float RealPart(cuComplex x) { return x.x; }
+__device__ double RealPart(cuDoubleComplex x) { return x.x; }
+
+template <typename T>
+__device__ T FromReal(typename RealOf<T>::type x) {
+  return x;
+}
+template <>
+__device__ cuComplex FromReal<cuComplex>(float x) {
+  return make_cuComplex(x, 0);
+}
+template <>
+__device__ cuDoubleComplex FromReal<cuDoubleComplex>(double x) {
+  return make_cuDoubleComplex(x, 0);
+}
+
+template <typename T>
+__device__ T Nan();
+template <>
+__device__ float Nan<float>() {
+  return __int_as_float(0x7fc00000);
+}
+template <>
+__device__ double Nan<double>() {
+  return __longlong_as_double(0x7ff8000000000000);
+}
+template <>
+__device__ cuComplex Nan<cuComplex>() {
+  return make_cuComplex(Nan<float>(), 0);
+}
+template <>
+__device__ cuDoubleComplex Nan<cuDoubleComplex>() {
+  return make_cuDoubleComplex(Nan<double>(), 0);
+}
+
+__device__ bool Finite(float x) { return isfinite(x); }
+__device__ bool Finite(double x) { return isfinite(x); }
+__device__ bool Finite(cuComplex x) { return isfinite(x.x) && isfinite(x.y); }
+__device__ bool Finite(cuDoubleComplex x) { return isfinite(x.x) && isfinite(x.y); }
+
+__device__ Index FirstElement() { return blockIdx.x * Index(blockDim.x) + threadIdx.x; }
+__device__ Index ElementStride() { return gridDim.x * Index(blockDim.x); }
+
+template <typename T>
+__device__ void Fill(Index m, Index n, T* a, Index lda, T value) {
+  for (Index i = FirstElement(); i < m * n; i += ElementStride()) a[i / m * lda + i % m] = value;
+}
+
+// One block. 2 log of the product of the diagonal, in an order that does not depend on timing.
+template <typename T>
+__device__ void AddLogDet(Index n, const T* l, Index ldl, typename RealOf<T>::type* sum) {
+  using R = typename RealOf<T>::type;
+  __shared__ R partial[256];
+  R mine = 0;
+  for (Index j = threadIdx.x; j < n; j += blockDim.x) mine += log(RealPart(l[j * ldl + j]));
+  partial[threadIdx.x] = mine;
+  __syncthreads();
+  for (int half = blockDim.x / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) partial[threadIdx.x] += partial[threadIdx.x + half];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) *sum += 2 * partial[0];
+}
+
+// One block. *failed: the order of the first leading minor of the tile that is not positive
+// definite, or 0. The solver need not stop at a diagonal that is not finite. *info: see
+// Blas::Potrf.
+template <typename T>
+__device__ void CheckFactor(Index n, const T* a, Index lda, Index offset, const int* solver_info,
+                            int* failed, int* info) {
+  __shared__ int first;
+  if (threadIdx.x == 0) first = *solver_info > 0 ? *solver_info : kNoInfo;
+  __syncthreads();
+  for (Index j = threadIdx.x; j < n; j += blockDim.x) {
+    if (!Finite(a[j * lda + j])) atomicMin(&first, static_cast<int>(j + 1));
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  *failed = first == kNoInfo ? 0 : first;
+  if (first != kNoInfo) *info = min(*info, static_cast<int>(offset + first));
+}
+
+// *first: the smallest column, from 1, of the lower triangle that holds NaN or infinity; the caller
+// has set it to kNoInfo.
+template <typename T>
+__device__ void CheckFinite(Index n, const T* a, Index lda, int* first) {
+  for (Index i = FirstElement(); i < n * n; i += ElementStride()) {
+    const Index row = i % n, column = i / n;
+    if (row >= column && !Finite(a[column * lda + row])) {
+      atomicMin(first, static_cast<int>(column + 1));
+    }
+  }
+}
+
+// b := a^H through shared memory; a is m x n. One block a tile.
+template <typename T>
+__device__ void ConjTranspose(Index m, Index n, const T* a, Index lda, T* b, Index ldb) {
+  __shared__ T tile[kTile][kTile + 1];
+  const Index tiles_m = (m + kTile - 1) / kTile;
+  const Index row = blockIdx.x % tiles_m * kTile, column = blockIdx.x / tiles_m * kTile;
+  for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+    if (row + threadIdx.x < m && column + j < n) {
+      tile[j][threadIdx.x] = a[(column + j) * lda + row + threadIdx.x];
+    }
+  }
+  __syncthreads();
+  for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+    if (column + threadIdx.x < n && row + j < m) {
+      b[(row + j) * ldb + column + threadIdx.x] = Conj(tile[threadIdx.x][j]);
+    }
+  }
+}
+
+// One block a tile of the n x n block; those above the diagonal have nothing to do.
+template <typename T>
+__device__ void MirrorLower(Index n, T* a, Index lda) {
+  __shared__ T tile[kTile][kTile + 1];
+  const Index tiles = (n + kTile - 1) / kTile;
+  const Index row = blockIdx.x % tiles * kTile, column = blockIdx.x / tiles * kTile;
+  if (row < column) return;
+  for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+    if (row + threadIdx.x < n && column + j < n) {
+      tile[j][threadIdx.x] = a[(column + j) * lda + row + threadIdx.x];
+    }
+  }
+  __syncthreads();
+  for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+    const Index target_row = column + threadIdx.x, target_column = row + j;
+    if (target_row >= n || target_column >= n || target_row > target_column) continue;
+    T value = Conj(tile[threadIdx.x][j]);
+    if (target_row == target_column) value = FromReal<T>(RealPart(value));
+    a[target_column * lda + target_row] = value;
+  }
+}
+
+}  // namespace
+
+#define KERNELS(T, R, letter)                                                                   \
+  extern "C" __global__ void add_log_det_##letter(Index n, const T* l, Index ldl, R* sum) {    \
+    AddLogDet(n, l, ldl, sum);                                                                  \
+  }                                                                                             \
+  extern "C" __global__ void check_factor_##letter(Index n, const T* a, Index lda,              \
+                                                   Index offset, const int* solver_info,        \
+                                                   int* failed, int* info) {                    \
+    CheckFactor(n, a, lda, offset, solver_info, failed, info);                                  \
+  }                                                                                             \
+  extern "C" __global__ void check_finite_##letter(Index n, const T* a, Index lda,              \
+                                                   int* first) {                                \
+    CheckFinite(n, a, lda, first);                                                              \
+  }                                                                                             \
+  extern "C" __global__ void clear_if_##letter(const int* first, Index n, T* a, Index lda) {   \
+    if (*first != kNoInfo) Fill(n, n, a, lda, FromReal<T>(0));                                  \
+  }                                                                                             \
+  extern "C" __global__ void conj_transpose_##letter(Index m, Index n, const T* a, Index lda,  \
+                                                     T* b, Index ldb) {                         \
+    ConjTranspose(m, n, a, lda, b, ldb);                                                        \
+  }                                                                                             \
+  extern "C" __global__ void conjugate_##letter(Index m, Index n, T* a, Index lda) {           \
+    for (Index i = FirstElement(); i < m * n; i += ElementStride()) {                           \
+      a[i / m * lda + i % m] = Conj(a[i / m * lda + i % m]);                                    \
+    }                                                                                           \
+  }                                                                                             \
+  extern "C" __global__ void identity_##letter(Index n, T* a, Index lda) {                     \
+    for (Index i = FirstElement(); i < n * n; i += ElementStride()) {                           \
+      a[i / n * lda + i % n] = FromReal<T>(i / n == i % n ? 1 : 0);                             \
+    }                                                                                           \
+  }                                                                                             \
+  extern "C" __global__ void mirror_lower_##letter(Index n, T* a, Index lda) {                 \
+    MirrorLower(n, a, lda);                                                                     \
+  }                                                                                             \
+  extern "C" __global__ void poison_if_##letter(const int* status, Index m, Index n, T* a,     \
+                                                Index lda) {                                    \
+    if (*status != 0) Fill(m, n, a, lda, Nan<T>());                                             \
+  }                                                                                             \
+  extern "C" __global__ void sum_reals_##letter(const R* terms, Index count, R* sum) {         \
+    if (threadIdx.x != 0) return;                                                               \
+    R total = 0;                                                                                \
+    for (Index i = 0; i < count; ++i) total += terms[i];                                        \
+    *sum = total;                                                                               \
+  }
+
+KERNELS(float, float, s)
+KERNELS(double, double, d)
+KERNELS(cuComplex, float, c)
+KERNELS(cuDoubleComplex, double, z)
+
+extern "C" __global__ void fill_int32(int* data, Index count, int value) {
+  for (Index i = FirstElement(); i < count; i += ElementStride()) data[i] = value;
+}
+
+extern "C" __global__ void reduce_info(const int* infos, Index count, int* status) {
+  if (threadIdx.x != 0) return;
+  int least = kNoInfo;
+  for (Index i = 0; i < count; ++i) least = min(least, infos[i]);
+  *status = least == kNoInfo ? 0 : least;
+}
+
+// What the check of the matrix found goes before what the solver said of zeros.
+extern "C" __global__ void set_syevd_info(const int* first, const int* solver_info, int* info) {
+  if (threadIdx.x == 0) *info = *first != kNoInfo ? *first : *solver_info;
+}

@@ -1,0 +1,38 @@
+// The kernels of kernels.cu, by the names under which the fatbin holds them.
+#ifndef JAXMG_XLA_FFI_DEVICE_KERNELS_H_
+#define JAXMG_XLA_FFI_DEVICE_KERNELS_H_
+
+namespace jaxmg {
+
+enum class Kernel {
+  kAddLogDet,
+  kCheckFactor,
+  kCheckFinite,
+  kClearIf,
+  kConjTranspose,
+  kConjugate,
+  kIdentity,
+  kMirrorLower,
+  kPoisonIf,
+  kSumReals,
+  // Those without a dtype.
+  kFillInt32,
+  kReduceInfo,
+  kSetSyevdInfo,
+};
+
+inline constexpr const char* kTypedKernels[] = {
+    "add_log_det", "check_factor", "check_finite",  "clear_if",  "conj_transpose",
+    "conjugate",   "identity",     "mirror_lower",  "poison_if", "sum_reals"};
+inline constexpr const char* kPlainKernels[] = {"fill_int32", "reduce_info", "set_syevd_info"};
+inline constexpr int kNumTypedKernels = static_cast<int>(Kernel::kFillInt32);
+inline constexpr int kNumKernels = static_cast<int>(Kernel::kSetSyevdInfo) + 1;
+
+// Threads of a block: one row of 256, or 32 x 8 for the kernels that move tiles of 32 x 32.
+inline constexpr int kThreads = 256;
+inline constexpr int kTileEdge = 32;
+inline constexpr int kTileRows = 8;
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_DEVICE_KERNELS_H_

@@ -56,7 +56,7 @@ def draw(entries, title):
     sizes = sorted({entry["n"] for entry in entries})
     for axis in (time, rate):
         axis.set_xticks(sizes, [str(n) for n in sizes])
-        axis.minorticks_off()
+        axis.set_xticks([], minor=True)
         axis.grid(alpha=0.3)
     time.legend(fontsize="small")
     figure.suptitle(f"{title}: {describe(next(iter(lines)), common)}", fontsize="medium")

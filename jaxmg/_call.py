@@ -31,7 +31,8 @@ class Call:
         layout: where the matrix is.
         tile: tile width, 0 for the plugin's choice.
         backend: the solver, resolved.
-        specs: for each result, how it is given back; None where XLA may choose.
+        specs: for each result, how it is given back; None where XLA chooses when traced, and
+            replicated when compiled here.
         options: further static options of the program, as (name, value) pairs.
     """
 

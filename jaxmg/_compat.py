@@ -6,12 +6,12 @@ import jax
 
 if hasattr(jax, "set_mesh"):
     _enter_mesh = jax.set_mesh
-else:  # before 0.7
+else:  # JAX 0.6
     _enter_mesh = jax.sharding.use_mesh
 
 if hasattr(jax.sharding, "reshard"):
     reshard = jax.sharding.reshard
-else:  # before 0.7
+else:  # JAX 0.6
     from jax.experimental import shard
 
     reshard = shard.reshard
@@ -21,11 +21,16 @@ def context_mesh():
     """The concrete mesh of the enclosing ``jax.set_mesh`` (or ``use_mesh``), or None."""
     if hasattr(jax.sharding, "get_mesh"):
         mesh = jax.sharding.get_mesh()
-    else:  # before 0.7 only the abstract mesh has a public name
+    else:  # JAX 0.6: only the abstract mesh has a public name
         from jax._src.mesh import get_concrete_mesh
 
         mesh = get_concrete_mesh()
     return None if mesh is None or mesh.empty else mesh
+
+
+def abstract_platform(mesh):
+    """The platform of an ``AbstractMesh``, where it knows one."""
+    return getattr(getattr(mesh, "abstract_device", None), "platform", None)
 
 
 def entered(mesh):

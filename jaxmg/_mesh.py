@@ -44,16 +44,17 @@ class Layout:
     def platform(self):
         if isinstance(self.mesh, Mesh):
             return self.mesh.devices.flat[0].platform
-        return jax.default_backend()
+        return _compat.abstract_platform(self.mesh) or jax.default_backend()
 
     def sharding(self, spec):
         return NamedSharding(self.mesh, spec)
 
     def result_spec(self, shape):
-        """``spec`` where JAX can represent it for ``shape``, which must divide; else replicated."""
+        """``spec`` where JAX can represent it for ``shape``: the axes have to divide it. Else None,
+        which leaves the choice to XLA."""
         for size, axes in zip(shape, self.spec, strict=True):
             if size % math.prod(self.mesh.shape[axis] for axis in _axes(axes)):
-                return P()
+                return None
         return self.spec
 
 
@@ -82,6 +83,12 @@ def infer(routine, arrays, mesh, specs, in_specs=None):
         mesh = _mesh_of(routine, arrays)
     if isinstance(mesh, AbstractMesh) and not traced(arrays):
         mesh = _concrete(routine, mesh, arrays)
+    kinds = set(mesh.axis_types)
+    if kinds not in ({AxisType.Auto}, {AxisType.Explicit}):
+        raise ValueError(
+            f"{routine}: the axes of the mesh must be all Auto or all Explicit; those of {mesh} "
+            f"are {', '.join(str(kind) for kind in mesh.axis_types)}"
+        )
     sharding = _named_sharding(arrays[0])
     if spec is None and sharding is not None and sharding.mesh.shape == mesh.shape:
         spec = sharding.spec

@@ -114,8 +114,8 @@ def potrs_shardmap_ctx(
 
     Returns:
         (x, status) or (x, logdet, status), the same on all ranks; x has b's shape and status has
-        shape (1,). Before JAX 0.7 ``shard_map`` can't see that they are the same: give it
-        ``check_vma=False`` (``check_rep=False`` in older code) there.
+        shape (1,). In older versions of JAX ``shard_map`` can't see that they are the same and
+        needs ``check_vma=False`` (``check_rep=False`` in older code).
 
     Errors, cost and source are those of `potrs`.
     """

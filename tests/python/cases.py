@@ -5,6 +5,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
+import scipy.linalg
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -143,8 +144,6 @@ def check_potri(matrix, inverse):
 
 
 def lapack_inverse(matrix):
-    import scipy.linalg
-
     potrf, potri = scipy.linalg.get_lapack_funcs(("potrf", "potri"), (matrix,))
     factor, info = potrf(matrix, lower=0)
     assert info == 0

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import line, positive_definite, shard
+from cases import grid, line, positive_definite, shard
+from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
@@ -203,9 +204,14 @@ def test_local_blocks(block, message):
         jax.jit(call)(np.ones(block))
 
 
-def test_partly_manual_shard_map():
-    from cases import grid
+def test_mixed_axis_types():
+    kinds = (AxisType.Auto, AxisType.Explicit)
+    mesh = Mesh(grid().devices, ("r", "c"), axis_types=kinds)
+    with pytest.raises(ValueError, match="must be all Auto or all Explicit"):
+        jaxmg.potrs(_A, _B, mesh=mesh)
 
+
+def test_partly_manual_shard_map():
     mesh = grid()
     call = jax.shard_map(
         lambda a: jaxmg.potri_shardmap_ctx(a)[0],
@@ -216,9 +222,6 @@ def test_partly_manual_shard_map():
 
 
 def test_ambiguous_local_block():
-    from cases import grid
-    from jax.sharding import Mesh
-
     mesh = Mesh(grid().devices.reshape(-1)[:4].reshape(2, 2), ("r", "c"))
     matrix = positive_definite("well", 8, "float64")
     a = shard(matrix, mesh, "c", None)

@@ -19,6 +19,6 @@ jax.config.update("jax_enable_x64", True)
 
 from hypothesis import settings  # noqa: E402
 
-# The same examples every time, and no folder of them beside the tests.
+# The same examples every time, and no database of them.
 settings.register_profile("jaxmg", derandomize=True, database=None, deadline=None)
 settings.load_profile("jaxmg")

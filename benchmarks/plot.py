@@ -40,7 +40,8 @@ def draw(entries, title):
     for entry in entries:
         lines.setdefault(tuple(entry.get(key) for key in LINE), {})[entry["n"]] = entry
     # What is the same for all lines goes into the title.
-    common = [i for i in range(len(LINE)) if len({key[i] for key in lines}) == 1]
+    same = [len({key[i] for key in lines}) == 1 for i in range(len(LINE))]
+    common = [i for i, name in enumerate(LINE) if same[i] and name != "backend"]
     figure, (time, rate) = plt.subplots(1, 2, figsize=(12, 5), constrained_layout=True)
     for key, by_size in sorted(lines.items(), key=lambda line: str(line[0])):
         points = [by_size[n] for n in sorted(by_size)]

@@ -8,6 +8,7 @@ of the same thing the last one in the file is drawn; bars show the fastest and t
 
 import argparse
 import json
+import os
 import pathlib
 
 import matplotlib
@@ -21,6 +22,7 @@ LINE = ("machine", "backend", "ranks", "processes", "threads", "T_A", "nrhs", "d
 
 
 def main():
+    os.chdir(os.environ.get("BUILD_WORKING_DIRECTORY", "."))  # `bazel run` starts elsewhere
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("files", nargs="+", type=pathlib.Path, help="results of run.py")
     for path in parser.parse_args().files:

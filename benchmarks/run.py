@@ -36,6 +36,7 @@ PROBLEM = ("routine", "dtype", "n", "nrhs", "vectors", "donate")
 
 
 def main():
+    os.chdir(os.environ.get("BUILD_WORKING_DIRECTORY", "."))  # `bazel run` starts elsewhere
     args = arguments()
     cases = list(combinations(args))
     groups = [[case] for case in cases]

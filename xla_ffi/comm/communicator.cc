@@ -29,7 +29,8 @@ Status AllGather(Communicator& comm, Device& device, Stream stream, const void* 
 
 Status WaitAllSent(Communicator& comm, Stream stream) {
   for (int step = 1; step < comm.size(); ++step) {
-    JAXMG_RETURN_IF_ERROR(comm.WaitSent(stream, (comm.rank() + step) % comm.size()));
+    const int peer = (comm.rank() + step) % comm.size();
+    JAXMG_RETURN_IF_ERROR(comm.WaitSent(stream, peer, comm.Sent(peer)));
   }
   return Status::Ok();
 }

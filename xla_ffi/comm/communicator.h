@@ -7,6 +7,7 @@
 #define JAXMG_XLA_FFI_COMM_COMMUNICATOR_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "xla_ffi/base/status.h"
 #include "xla_ffi/device/device.h"
@@ -23,12 +24,16 @@ class Communicator {
   // Every rank brings the outcome of what it did alone; all get the same one: Ok if all are, else
   // the error of the lowest rank that has one. A meeting of the hosts; devices are not waited for.
   virtual Status Agree(const Status& mine) = 0;
+  // Every rank brings a number and gets all of them, in rank order. A meeting of the hosts too.
+  virtual Status Share(int64_t mine, std::vector<int64_t>* all) = 0;
 
   // Enqueues sending `block` to `peer` after the stream's work so far. Never blocks. The block must
   // stay as it is until WaitSent.
   virtual Status Send(Stream stream, int peer, const Bytes2D& block) = 0;
-  // The stream's later work starts after all that was sent to `peer` so far has been taken.
-  virtual Status WaitSent(Stream stream, int peer) = 0;
+  // How many blocks have been sent to `peer` so far.
+  virtual int64_t Sent(int peer) const = 0;
+  // The stream's later work starts after the first `count` blocks sent to `peer` have been taken.
+  virtual Status WaitSent(Stream stream, int peer, int64_t count) = 0;
   // Enqueues receiving into `block`, which must have the sent block's height and columns. Blocks
   // the host until the peer's Send was called.
   virtual Status Recv(Stream stream, int peer, const Bytes2D& block) = 0;

@@ -32,7 +32,7 @@ struct Channel {
 
 class InProcessGroup {
  public:
-  explicit InProcessGroup(int size) : size_(size), channels_(size * size), votes_(size) {}
+  explicit InProcessGroup(int size) : size_(size), channels_(size * size), votes_(size), shared_(size) {}
 
   int size() const { return size_; }
 
@@ -66,6 +66,21 @@ class InProcessGroup {
           channel(from, to).taken.pop_front();
         },
         [&] { return Error(Code::kDeadlineExceeded, "rank ", to, " did not take a message from rank ", from, " in time"); });
+  }
+
+  // Between two agreements, of which the second keeps a quick rank from bringing its next number
+  // before all have read this one.
+  Status Share(int rank, int64_t mine, Clock::time_point deadline, std::vector<int64_t>* all) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      shared_[rank] = mine;
+    }
+    JAXMG_RETURN_IF_ERROR(Agree(rank, Status::Ok(), deadline));
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      *all = shared_;
+    }
+    return Agree(rank, Status::Ok(), deadline);
   }
 
   // An abort of the group is one of the outcomes that ranks agree on, so it does not end the wait.
@@ -126,6 +141,7 @@ class InProcessGroup {
   std::vector<Channel> channels_;
   Status aborted_;
   std::vector<Status> votes_;
+  std::vector<int64_t> shared_;  // what each rank brought to Share
   int voted_ = 0;
   int64_t agreements_ = 0;
   Status outcome_;
@@ -141,7 +157,8 @@ class InProcessCommunicator : public Communicator {
         rank_(rank),
         device_(device),
         limit_(limit),
-        unanswered_(group_->size(), 0) {}
+        sent_(group_->size(), 0),
+        taken_(group_->size(), 0) {}
 
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
@@ -150,17 +167,23 @@ class InProcessCommunicator : public Communicator {
     return group_->Agree(rank_, mine, Deadline(limit_));
   }
 
+  Status Share(int64_t mine, std::vector<int64_t>* all) override {
+    return group_->Share(rank_, mine, Deadline(limit_), all);
+  }
+
   Status Send(Stream stream, int peer, const Bytes2D& block) override {
     Message message = {block, nullptr};
     JAXMG_RETURN_IF_ERROR(device_->NewEvent(&message.ready));
     JAXMG_RETURN_IF_ERROR(device_->Record(stream, message.ready.get()));
     group_->Post(rank_, peer, std::move(message));
-    ++unanswered_[peer];
+    ++sent_[peer];
     return Status::Ok();
   }
 
-  Status WaitSent(Stream stream, int peer) override {
-    for (; unanswered_[peer] > 0; --unanswered_[peer]) {
+  int64_t Sent(int peer) const override { return sent_[peer]; }
+
+  Status WaitSent(Stream stream, int peer, int64_t count) override {
+    for (; taken_[peer] < count; ++taken_[peer]) {
       std::shared_ptr<Event> done;
       JAXMG_RETURN_IF_ERROR(group_->AwaitTaken(rank_, peer, Deadline(limit_), &done));
       JAXMG_RETURN_IF_ERROR(device_->Wait(stream, *done));
@@ -192,7 +215,8 @@ class InProcessCommunicator : public Communicator {
   const int rank_;
   Device* const device_;
   const std::chrono::duration<double> limit_;
-  std::vector<int> unanswered_;  // messages to each peer whose answer has not been waited for
+  // By peer: messages to it, and how many of them are known to have been taken.
+  std::vector<int64_t> sent_, taken_;
 };
 
 // Where ranks that have not met yet wait for each other.

@@ -243,12 +243,10 @@ Status CudaBlas<T>::PoisonIf(Stream stream, const int32_t* status, int64_t m, in
 }
 
 template <typename T>
-Status CudaBlas<T>::ClearUnlessFinite(Stream stream, int64_t n, T* a, int64_t lda,
-                                      int32_t* first) {
-  JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kCheckFinite, CudaType<T>::kLetter, stream,
-                                               n * n, n, a, lda, first));
-  return device_.LaunchElements(Kernel::kClearIf, CudaType<T>::kLetter, stream, n * n, first, n, a,
-                                lda);
+Status CudaBlas<T>::CheckFinite(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
+                                int64_t offset, int32_t* first) {
+  return device_.LaunchElements(Kernel::kCheckFinite, CudaType<T>::kLetter, stream, m * n, m, n, a,
+                                lda, offset, first);
 }
 
 template <typename T>
@@ -273,7 +271,9 @@ Status CudaBlas<T>::Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_t 
   auto* solver_info = reinterpret_cast<int32_t*>(scratch);
   int32_t* first = solver_info + 1;
   JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, first, 1, kNoInfo));
-  JAXMG_RETURN_IF_ERROR(ClearUnlessFinite(stream, n, a, lda, first));
+  JAXMG_RETURN_IF_ERROR(CheckFinite(stream, n, n, a, lda, 0, first));
+  JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kClearIf, CudaType<T>::kLetter, stream,
+                                               n * n, first, n, a, lda));
   JAXMG_CHECK_CUDA(solver.cusolverDnXsyevd(handle, params, job, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
                                      kRealType, w, kType, scratch + kInfos, device_bytes,
                                      device_.resources().HostWorkspace(host_bytes), host_bytes,

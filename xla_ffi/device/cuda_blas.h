@@ -73,9 +73,10 @@ class CudaBlas : public Blas<T> {
   // in *info. *failed, device memory, becomes the order of the leading minor in the tile, or 0.
   Status CheckFactor(Stream stream, int64_t n, const T* a, int64_t lda, int64_t offset,
                      const int32_t* solver_info, int32_t* failed, int32_t* info);
-  // *first, which holds kNoInfo, becomes the first column (from 1) of the lower triangle that is
-  // not finite, and the matrix zero if there is one.
-  Status ClearUnlessFinite(Stream stream, int64_t n, T* a, int64_t lda, int32_t* first);
+  // *first becomes the smallest of itself and offset + k, k the first column (from 1) where the
+  // lower trapezoid of an m x n block is not finite.
+  Status CheckFinite(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, int64_t offset,
+                     int32_t* first);
 
  private:
   Status Inverse(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse);

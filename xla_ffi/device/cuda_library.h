@@ -27,6 +27,7 @@
   F(cudaDeviceCanAccessPeer)                                                                  \
   F(cudaDeviceEnablePeerAccess)                                                               \
   F(cudaDeviceGetStreamPriorityRange)                                                         \
+  F(cudaDeviceSynchronize)                                                                    \
   F(cudaEventCreateWithFlags)                                                                 \
   F(cudaEventRecord)                                                                          \
   F(cudaFree)                                                                                 \

@@ -45,6 +45,20 @@ class Buffer {
   void* data_;
 };
 
+// How algorithms are best laid out on a device; measured, not derived.
+struct Tuning {
+  // A panel is solved in place by one TRSM (0), or out of place in pieces of this many columns by
+  // products with the inverses of the diagonal tile's diagonal blocks. Blocks of a few hundred
+  // columns keep the accuracy of a TRSM, which the inverse of a whole tile does not.
+  int64_t inverted_block = 0;
+  // Panels pass from rank to rank while they are made, rather than from their owner to all.
+  bool chain = false;
+  // Columns that one product of a trailing update spans, where as many lie side by side.
+  int64_t group_columns = 1024;
+  // Diagonal tiles are updated by HERK, which does half the work, rather than with what lies below.
+  bool separate_diagonal = true;
+};
+
 // A column-major block of bytes: `columns` columns of `height` bytes, `pitch` bytes apart.
 struct Bytes2D {
   void* data;
@@ -84,6 +98,13 @@ class Blas {
                        int32_t* info) = 0;
   // The inverse of a lower triangular tile, in place; zeros above the diagonal.
   virtual Status Trtri(Stream stream, int64_t n, T* a, int64_t lda) = 0;
+  // The inverses of the diagonal blocks of `block` columns (the last may be smaller) of a lower
+  // triangular tile, one after the other, each with leading dimension `block`.
+  virtual Status InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, const T* l,
+                                      int64_t ldl, T* inverses) {
+    (void)stream, (void)n, (void)block, (void)l, (void)ldl, (void)inverses;
+    return Error(Code::kInternal, "this device solves panels in place");
+  }
   // B := A^H, A m x n.
   virtual Status ConjTranspose(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
                                int64_t ldb) = 0;
@@ -105,6 +126,8 @@ class Blas {
 class Device {
  public:
   virtual ~Device() = default;
+
+  virtual Tuning tuning() const { return Tuning(); }
 
   virtual Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) = 0;
 

@@ -149,6 +149,19 @@ class HostBlas : public Blas<T> {
     return Status::Ok();
   }
 
+  Status InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, const T* l, int64_t ldl,
+                              T* inverses) override {
+    for (int64_t first = 0; first < n; first += block) {
+      const int64_t size = std::min(block, n - first);
+      T* inverse = inverses + first * block;
+      for (int64_t j = 0; j < size; ++j) {
+        std::copy_n(l + (first + j) * ldl + first, size, inverse + j * block);
+      }
+      JAXMG_RETURN_IF_ERROR(Trtri(stream, size, inverse, block));
+    }
+    return Status::Ok();
+  }
+
   Status ConjTranspose(Stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
                        int64_t ldb) override {
     // Square blocks that fit the nearest cache with their transposes.

@@ -113,14 +113,14 @@ __device__ void CheckFactor(Index n, const T* a, Index lda, Index offset, const 
   if (first != kNoInfo) *info = min(*info, static_cast<int>(offset + first));
 }
 
-// *first: the smallest column, from 1, of the lower triangle that holds NaN or infinity; the caller
-// has set it to kNoInfo.
+// *first: the smallest of itself and offset + the column, from 1, where the lower trapezoid of an
+// m x n block holds NaN or infinity.
 template <typename T>
-__device__ void CheckFinite(Index n, const T* a, Index lda, int* first) {
-  for (Index i = FirstElement(); i < n * n; i += ElementStride()) {
-    const Index row = i % n, column = i / n;
+__device__ void CheckFinite(Index m, Index n, const T* a, Index lda, Index offset, int* first) {
+  for (Index i = FirstElement(); i < m * n; i += ElementStride()) {
+    const Index row = i % m, column = i / m;
     if (row >= column && !Finite(a[column * lda + row])) {
-      atomicMin(first, static_cast<int>(column + 1));
+      atomicMin(first, static_cast<int>(offset + column + 1));
     }
   }
 }
@@ -177,9 +177,9 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
                                                    int* failed, int* info) {                    \
     CheckFactor(n, a, lda, offset, solver_info, failed, info);                                  \
   }                                                                                             \
-  extern "C" __global__ void check_finite_##letter(Index n, const T* a, Index lda,              \
-                                                   int* first) {                                \
-    CheckFinite(n, a, lda, first);                                                              \
+  extern "C" __global__ void check_finite_##letter(Index m, Index n, const T* a, Index lda,     \
+                                                   Index offset, int* first) {                  \
+    CheckFinite(m, n, a, lda, offset, first);                                                   \
   }                                                                                             \
   extern "C" __global__ void clear_if_##letter(const int* first, Index n, T* a, Index lda) {   \
     if (*first != kNoInfo) Fill(n, n, a, lda, FromReal<T>(0));                                  \

@@ -1,22 +1,23 @@
 #include "xla_ffi/handlers/call.h"
 
 #include <string>
+#include <type_traits>
 
 namespace jaxmg {
 
 CallSite SiteOf(const char* routine, const Platform& platform,
                 ffi::Buffer<ffi::DataType::S32>& place, const Attributes& attributes) {
-  const int32_t* rank_and_group = place.typed_data();
   const int64_t address = reinterpret_cast<int64_t>(attributes.backend.data());
   return {routine,
           platform.run_id,
           attributes.call ^ address,
-          rank_and_group[1],
-          rank_and_group[0],
-          static_cast<int>(attributes.ranks)};
+          static_cast<int>(attributes.ranks),
+          place.typed_data(),
+          {attributes.ordinals.begin(), attributes.ordinals.end()}};
 }
 
-Status CheckBlock(const char* routine, ffi::AnyBuffer a, const Attributes& attributes) {
+Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attributes,
+                 Backend* backend) {
   const auto dimensions = a.dimensions();
   if (dimensions.size() != 2) {
     return Error(Code::kInvalidArgument, routine, ": a has ", dimensions.size(),
@@ -31,7 +32,34 @@ Status CheckBlock(const char* routine, ffi::AnyBuffer a, const Attributes& attri
                  dimensions[1], " on each of ", attributes.ranks,
                  " ranks does not hold a matrix of order ", attributes.n);
   }
-  return Status::Ok();
+  return FindBackend(routine, attributes.backend, backend);
 }
 
 }  // namespace jaxmg
+
+namespace xla::ffi {
+
+std::optional<jaxmg::Attributes> AttrDecoding<jaxmg::Attributes>::Decode(
+    XLA_FFI_AttrType type, void* attributes, DiagnosticEngine& diagnostic) {
+  if (type != XLA_FFI_AttrType_DICTIONARY) return diagnostic.Emit("expected a dictionary");
+  const Dictionary dictionary(reinterpret_cast<const XLA_FFI_Attrs*>(attributes));
+  Type decoded = {};
+  auto read = [&](const char* name, auto& value) {
+    if (!dictionary.contains(name)) return true;
+    auto found = dictionary.get<std::decay_t<decltype(value)>>(name);
+    if (found.has_error()) {
+      diagnostic.Emit("attribute ") << name << ": " << found.error().message();
+      return false;
+    }
+    value = *found;
+    return true;
+  };
+  const bool all = read("n", decoded.n) && read("ranks", decoded.ranks) &&
+                   read("tile", decoded.tile) && read("call", decoded.call) &&
+                   read("backend", decoded.backend) && read("vectors", decoded.vectors) &&
+                   read("inverse", decoded.inverse) && read("ordinals", decoded.ordinals);
+  if (!all) return std::nullopt;
+  return decoded;
+}
+
+}  // namespace xla::ffi

@@ -5,8 +5,10 @@
 
 #include <complex>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
+#include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/platform.h"
 
 namespace jaxmg {
@@ -15,11 +17,14 @@ namespace ffi = xla::ffi;
 
 // The attributes of every call; see docs/architecture.md for their meaning.
 struct Attributes {
-  int64_t n;
+  int64_t n;  // 0 where the routine has none
   int64_t ranks;
   int64_t tile;
   int64_t call;
   std::string_view backend;
+  int64_t vectors;                       // syevd alone
+  int64_t inverse;                       // cyclic_1d alone
+  xla::ffi::Span<const int64_t> ordinals;  // of the mesh's devices, see CallSite; may be empty
 };
 
 // `place` is [rank, group]. Two calls of one program may carry the same attributes (JAX traces a
@@ -28,8 +33,9 @@ struct Attributes {
 CallSite SiteOf(const char* routine, const Platform& platform,
                 ffi::Buffer<ffi::DataType::S32>& place, const Attributes& attributes);
 
-// A Status that names the routine unless the block of rows, its results and the attributes fit.
-Status CheckBlock(const char* routine, ffi::AnyBuffer a, const Attributes& attributes);
+// A Status that names the routine unless the block of rows and the attributes fit.
+Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attributes,
+                 Backend* backend);
 
 // f(T()) for the C++ type T of `dtype`.
 template <typename F>
@@ -64,17 +70,18 @@ Status CopyIfApart(const RankContext& context, T* target, const T* source, int64
 
 }  // namespace jaxmg
 
-// Every handler: the platform, `place`, A and the work that replaces it, then what is its own.
+// Every handler begins so: the platform and `place`; and ends with .Attrs<jaxmg::Attributes>().
 #define JAXMG_BIND()                                    \
   xla::ffi::Ffi::Bind()                                 \
       .Ctx<jaxmg::Platform>()                           \
       .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>() /* place */
 
-#define JAXMG_COMMON_ATTRIBUTES      \
-  .Attr<int64_t>("n")                \
-      .Attr<int64_t>("ranks")        \
-      .Attr<int64_t>("tile")         \
-      .Attr<int64_t>("call")         \
-      .Attr<std::string_view>("backend")
+// One that a routine does not have, or that an older caller does not give, keeps its zero.
+template <>
+struct xla::ffi::AttrDecoding<jaxmg::Attributes> {
+  using Type = jaxmg::Attributes;
+  static std::optional<Type> Decode(XLA_FFI_AttrType type, void* attributes,
+                                    DiagnosticEngine& diagnostic);
+};
 
 #endif  // JAXMG_XLA_FFI_HANDLERS_CALL_H_

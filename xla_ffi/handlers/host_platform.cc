@@ -17,12 +17,13 @@ namespace {
 constexpr std::chrono::hours kForever{24 * 365};
 
 Status RunRank(const Platform& platform, const CallSite& site, const RankProgram& program) {
+  const Place place = {site.place[0], site.place[1]};
   std::shared_ptr<InProcessGroup> group;
-  JAXMG_RETURN_IF_ERROR(Meet({platform.run_id, site.call, site.group}, site.routine, site.rank,
+  JAXMG_RETURN_IF_ERROR(Meet({platform.run_id, site.call, place.group}, site.routine, place.rank,
                              site.ranks, RendezvousTimeout(), &group));
   std::unique_ptr<Device> device = NewHostDevice();
   std::unique_ptr<Communicator> comm =
-      NewInProcessCommunicator(std::move(group), site.rank, device.get(), kForever);
+      NewInProcessCommunicator(std::move(group), place.rank, device.get(), kForever);
   return program({*device, *comm});
 }
 
@@ -54,7 +55,7 @@ PlatformResult Launch(const Platform& platform, const CallSite& site, RankProgra
   try {
     std::thread(std::move(run)).detach();
   } catch (const std::system_error& error) {
-    return Refuse(Error(Code::kResourceExhausted, site.routine, ": no thread for rank ", site.rank,
+    return Refuse(Error(Code::kResourceExhausted, site.routine, ": no thread for rank ", site.place[0],
                         ": ", error.what()));
   }
   return result;

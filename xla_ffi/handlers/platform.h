@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "xla/ffi/api/ffi.h"
 #include "xla_ffi/engine/matrix.h"
@@ -15,11 +16,17 @@ namespace jaxmg {
 // Which call of which execution this is, and this rank's place in it.
 struct CallSite {
   std::string routine;
-  int64_t run;    // the execution of the whole program
-  int64_t call;   // the call in the program
-  int64_t group;  // the group of ranks, where the mesh holds several replicas of A
-  int rank;
+  int64_t run;   // the execution of the whole program
+  int64_t call;  // the call in the program
   int ranks;
+  const int32_t* place;           // [rank, group], memory of the device
+  std::vector<int64_t> ordinals;  // of the process's devices, group by group in rank order, if known
+};
+
+// This rank's place in the call.
+struct Place {
+  int rank;
+  int group;  // where the mesh holds several replicas of A, each has a group of ranks
 };
 
 // What one rank does. Called once, on a thread of the rank's own or on the runtime's.
@@ -49,6 +56,10 @@ inline xla::ffi::Error ToFfiError(const Status& status) {
 }  // namespace jaxmg
 
 // Defines jaxmg::Platform, its decoding from XLA's context, jaxmg::PlatformResult and Launch.
+#ifdef JAXMG_CUDA
+#include "xla_ffi/handlers/cuda_platform.h"
+#else
 #include "xla_ffi/handlers/host_platform.h"
+#endif
 
 #endif  // JAXMG_XLA_FFI_HANDLERS_PLATFORM_H_

@@ -1,6 +1,6 @@
 #include <complex>
 
-#include "xla_ffi/engine/routines.h"
+#include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/call.h"
 #include "xla_ffi/handlers/handlers.h"
 
@@ -11,18 +11,18 @@ constexpr char kName[] = "potri";
 
 PlatformResult Potri(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
                      ffi::Result<ffi::AnyBuffer> inverse,
-                     ffi::ResultBuffer<ffi::DataType::S32> status, int64_t n, int64_t ranks,
-                     int64_t tile, int64_t call, std::string_view backend) {
-  const Attributes attributes = {n, ranks, tile, call, backend};
-  const Status checked = CheckBlock(kName, a, attributes);
+                     ffi::ResultBuffer<ffi::DataType::S32> status, Attributes attributes) {
+  const int64_t n = attributes.n;
+  Backend backend;
+  const Status checked = CheckCall(kName, a, attributes, &backend);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    const Operand<T> operand = {n, a.dimensions()[0], tile, Data<T>(*inverse),
+    const Operand<T> operand = {n, a.dimensions()[0], attributes.tile, Data<T>(*inverse),
                                 status->typed_data()};
     auto program = [=, a = Data<T>(a)](const RankContext& context) {
       JAXMG_RETURN_IF_ERROR(CopyIfApart(context, operand.a, a, operand.block * n));
-      return PotriRoutine<T>(context, operand);
+      return RunPotri<T>(backend, context, operand);
     };
     return Launch(platform, SiteOf(kName, platform, place, attributes), program);
   });
@@ -36,4 +36,4 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxmgPotri, jaxmg::Potri,
                                   .Arg<xla::ffi::AnyBuffer>()  // a
                                   .Ret<xla::ffi::AnyBuffer>()  // the inverse, in a's place
                                   .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-                              JAXMG_COMMON_ATTRIBUTES);
+                                  .Attrs<jaxmg::Attributes>());

@@ -1,7 +1,7 @@
 #include <complex>
 #include <cstring>
 
-#include "xla_ffi/engine/routines.h"
+#include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/call.h"
 #include "xla_ffi/handlers/handlers.h"
 
@@ -13,10 +13,10 @@ constexpr char kName[] = "potrs";
 PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
                      ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> a_work,
                      ffi::Result<ffi::AnyBuffer> x, ffi::Result<ffi::AnyBuffer> log_det,
-                     ffi::ResultBuffer<ffi::DataType::S32> status, int64_t n, int64_t ranks,
-                     int64_t tile, int64_t call, std::string_view backend) {
-  const Attributes attributes = {n, ranks, tile, call, backend};
-  const Status checked = CheckBlock(kName, a, attributes);
+                     ffi::ResultBuffer<ffi::DataType::S32> status, Attributes attributes) {
+  const int64_t n = attributes.n;
+  Backend backend;
+  const Status checked = CheckCall(kName, a, attributes, &backend);
   if (!checked.ok()) return Refuse(checked);
   const auto shape = b.dimensions();
   if (shape.size() != 2 || shape[0] != n || b.element_type() != a.element_type()) {
@@ -25,13 +25,13 @@ PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
     const int64_t nrhs = shape[1];
-    const Operand<T> operand = {n, a.dimensions()[0], tile, Data<T>(*a_work),
+    const Operand<T> operand = {n, a.dimensions()[0], attributes.tile, Data<T>(*a_work),
                                 status->typed_data()};
     auto program = [=, b = Data<T>(b), x = Data<T>(*x), a = Data<T>(a),
                     log_det = Data<Real<T>>(*log_det)](const RankContext& context) {
       JAXMG_RETURN_IF_ERROR(CopyIfApart(context, operand.a, a, operand.block * n));
       JAXMG_RETURN_IF_ERROR(CopyIfApart(context, x, b, n * nrhs));
-      return PotrsRoutine<T>(context, operand, nrhs, x, log_det);
+      return RunPotrs<T>(backend, context, operand, nrhs, x, log_det);
     };
     return Launch(platform, SiteOf(kName, platform, place, attributes), program);
   });
@@ -48,4 +48,4 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxmgPotrs, jaxmg::Potrs,
                                   .Ret<xla::ffi::AnyBuffer>()  // x
                                   .Ret<xla::ffi::AnyBuffer>()  // log_det
                                   .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-                              JAXMG_COMMON_ATTRIBUTES);
+                                  .Attrs<jaxmg::Attributes>());

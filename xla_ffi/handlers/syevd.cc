@@ -1,6 +1,6 @@
 #include <complex>
 
-#include "xla_ffi/engine/routines.h"
+#include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/call.h"
 #include "xla_ffi/handlers/handlers.h"
 
@@ -11,17 +11,17 @@ constexpr char kName[] = "syevd";
 
 PlatformResult Syevd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
                      ffi::Result<ffi::AnyBuffer> v, ffi::Result<ffi::AnyBuffer> w,
-                     ffi::ResultBuffer<ffi::DataType::S32> status, int64_t n, int64_t ranks,
-                     int64_t tile, int64_t call, std::string_view backend, int64_t vectors) {
-  const Attributes attributes = {n, ranks, tile, call, backend};
-  const Status checked = CheckBlock(kName, a, attributes);
+                     ffi::ResultBuffer<ffi::DataType::S32> status, Attributes attributes) {
+  const int64_t n = attributes.n;
+  Backend backend;
+  const Status checked = CheckCall(kName, a, attributes, &backend);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    const Operand<T> operand = {n, a.dimensions()[0], tile, Data<T>(*v), status->typed_data()};
+    const Operand<T> operand = {n, a.dimensions()[0], attributes.tile, Data<T>(*v), status->typed_data()};
     auto program = [=, a = Data<T>(a), w = Data<Real<T>>(*w)](const RankContext& context) {
       JAXMG_RETURN_IF_ERROR(CopyIfApart(context, operand.a, a, operand.block * n));
-      return SyevdRoutine<T>(context, operand, vectors != 0, w);
+      return RunSyevd<T>(backend, context, operand, attributes.vectors != 0, w);
     };
     return Launch(platform, SiteOf(kName, platform, place, attributes), program);
   });
@@ -36,4 +36,4 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxmgSyevd, jaxmg::Syevd,
                                   .Ret<xla::ffi::AnyBuffer>()  // rows of V, in a's place
                                   .Ret<xla::ffi::AnyBuffer>()  // w
                                   .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-                              JAXMG_COMMON_ATTRIBUTES.Attr<int64_t>("vectors"));
+                                  .Attrs<jaxmg::Attributes>());

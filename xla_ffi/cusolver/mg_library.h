@@ -1,0 +1,43 @@
+// cuSOLVERMg's handles and descriptors. One handle a set of GPUs at a time, kept for the next call:
+// making one takes longer than many a solve.
+#ifndef JAXMG_XLA_FFI_CUSOLVER_MG_LIBRARY_H_
+#define JAXMG_XLA_FFI_CUSOLVER_MG_LIBRARY_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "xla_ffi/base/status.h"
+#include "xla_ffi/device/cuda_library.h"
+
+namespace jaxmg::mg {
+
+// A matrix of n rows in tile columns of `width`, dealt to the grid's GPUs in turn.
+class Descriptor {
+ public:
+  ~Descriptor();
+  Status Set(cudaLibMgGrid_t grid, int64_t rows, int64_t columns, int64_t width,
+             cudaDataType type);
+  cudaLibMgMatrixDesc_t get() const { return descriptor_; }
+
+ private:
+  cudaLibMgMatrixDesc_t descriptor_ = nullptr;
+};
+
+// The library on some GPUs, in the order of the ranks; one call's own while this lives.
+class Session {
+ public:
+  ~Session();
+  static Status Start(const std::vector<int64_t>& ordinals, std::unique_ptr<Session>* session);
+  cusolverMgHandle_t handle() const { return handle_; }
+  cudaLibMgGrid_t grid() const { return grid_; }
+
+ private:
+  std::vector<int> ordinals_;
+  cusolverMgHandle_t handle_ = nullptr;
+  cudaLibMgGrid_t grid_ = nullptr;
+};
+
+}  // namespace jaxmg::mg
+
+#endif  // JAXMG_XLA_FFI_CUSOLVER_MG_LIBRARY_H_

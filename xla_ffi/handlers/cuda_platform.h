@@ -1,0 +1,46 @@
+// The platform of NVIDIA GPUs. Included by platform.h alone.
+//
+// XLA runs the devices of a process on a thread each, so ranks meet on its threads; their work is
+// enqueued there and the handler returns.
+#ifndef JAXMG_XLA_FFI_HANDLERS_CUDA_PLATFORM_H_
+#define JAXMG_XLA_FFI_HANDLERS_CUDA_PLATFORM_H_
+
+#include <memory>
+#include <optional>
+
+namespace jaxmg {
+
+struct Platform {
+  int64_t run_id;
+  int32_t ordinal;  // of the device in this process
+  void* stream;     // XLA's own, a cudaStream_t
+  // Gives back what it gave when the handler returns: XLA hands memory out in the order of its
+  // stream, behind which all that a routine enqueues has been joined by then.
+  std::shared_ptr<xla::ffi::ScratchAllocator> scratch;
+};
+
+using PlatformResult = xla::ffi::Error;
+
+PlatformResult Launch(const Platform& platform, const CallSite& site, const RankProgram& program);
+
+// The result of a call that can't be right.
+inline PlatformResult Refuse(const Status& status) { return ToFfiError(status); }
+
+}  // namespace jaxmg
+
+template <>
+struct xla::ffi::CtxDecoding<jaxmg::Platform> {
+  using Type = jaxmg::Platform;
+  static std::optional<Type> Decode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
+                                    DiagnosticEngine& diagnostic) {
+    auto run_id = CtxDecoding<RunId>::Decode(api, ctx, diagnostic);
+    auto ordinal = CtxDecoding<DeviceOrdinal>::Decode(api, ctx, diagnostic);
+    auto stream = CtxDecoding<PlatformStream<void*>>::Decode(api, ctx, diagnostic);
+    auto scratch = CtxDecoding<ScratchAllocator>::Decode(api, ctx, diagnostic);
+    if (!run_id || !ordinal || !stream || !scratch) return std::nullopt;
+    return jaxmg::Platform{run_id->run_id, *ordinal, *stream,
+                           std::make_shared<ScratchAllocator>(std::move(*scratch))};
+  }
+};
+
+#endif  // JAXMG_XLA_FFI_HANDLERS_CUDA_PLATFORM_H_

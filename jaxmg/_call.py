@@ -90,6 +90,8 @@ def local_call(target, layout, tile, backend, operands, results, **attributes):
     function = jax.ffi.ffi_call(target, results, input_output_aliases={1: 0})
     attributes.update(ranks=layout.ranks, tile=tile, call=next(_numbers))
     attributes = {name: np.int64(value) for name, value in attributes.items()}
+    if layout.ordinals:
+        attributes["ordinals"] = np.array(layout.ordinals, np.int64)
     matrix, *others = function(place, *operands, backend=backend, **attributes)
     # Newer JAX takes the results for the same on all devices: say what they vary over.
     varying = frozenset().union(*map(_compat.varying_axes, operands))

@@ -46,6 +46,18 @@ class Layout:
             return self.mesh.devices.flat[0].platform
         return _compat.abstract_platform(self.mesh) or jax.default_backend()
 
+    @property
+    def ordinals(self):
+        """Where the GPUs are in this process, group by group of replicas in rank order; () where
+        it isn't known, and the native code has to ask the device for its place."""
+        if not isinstance(self.mesh, Mesh) or self.platform != "gpu":
+            return ()
+        order = [self.mesh.axis_names.index(axis) for axis in (*self.others, *self.rows)]
+        devices = np.transpose(self.mesh.devices, order).ravel()
+        if any(device.process_index != jax.process_index() for device in devices):
+            return ()
+        return tuple(device.local_hardware_id for device in devices)
+
     def sharding(self, spec):
         return NamedSharding(self.mesh, spec)
 

@@ -1,0 +1,52 @@
+"""jaxmg's native code for NVIDIA GPUs, found by jaxmg through an entry point.
+
+The same file is `__init__.py` of `jaxmg_plugin_cuda12` and `jaxmg_plugin_cuda13`.
+"""
+
+import glob
+import importlib
+import os
+import sys
+from importlib import metadata
+
+_native = importlib.import_module("._native", __name__)
+
+PLATFORM = "CUDA"
+
+rendezvous_timeout = _native.rendezvous_timeout
+set_rendezvous_timeout = _native.set_rendezvous_timeout
+
+
+def registrations():
+    """Returns the XLA FFI handlers by target name; NVIDIA's libraries are opened by the first call."""
+    _native.set_library_folders(_library_folders())
+    return _native.registrations()
+
+
+def backends(routine):
+    """Returns the backends that serve `routine`, the preferred one first."""
+    return ["native"] if routine == "cyclic_1d" else ["native", "cusolvermg"]
+
+
+def about():
+    """Returns the facts about this plugin that a bug report needs."""
+    name = f"jaxmg-plugin-cuda{_native.CUDA}"
+    try:
+        access = ["".join(".#"[linked] for linked in row) for row in _native.peer_access()]
+    except RuntimeError as error:
+        access = str(error)
+    return {
+        "plugin": f"{name} {metadata.version(name)}",
+        "compiler": _native.compiler(),
+        "libraries": {soname: path or "not opened" for soname, path in _native.libraries()},
+        "library folders": _library_folders(),
+        "peer access (row reaches column)": access,
+        "rendezvous time limit": f"{rendezvous_timeout():g} s",
+    }
+
+
+def _library_folders():
+    """The folders of NVIDIA's wheels: nvidia/cu13/lib for CUDA 13, nvidia/<library>/lib for 12."""
+    inside = f"nvidia/cu{_native.CUDA}/lib" if _native.CUDA >= 13 else "nvidia/*/lib"
+    folders = (folder for path in sys.path for folder in glob.glob(os.path.join(path, inside)))
+    return list(dict.fromkeys(map(os.path.abspath, folders)))

@@ -1,0 +1,321 @@
+"""Checks the solvers on the GPUs of one process, all that there are, and prints a table.
+
+    check.py [--quick] [SECTION ...]      sections: table, failures, programs, loop, memory, speed
+
+Stands beside the tests of tests/python, which run on GPUs too: here are the sizes, the backends
+and the loops that need GPUs. Exits with the number of failures.
+"""
+
+import argparse
+import gc
+import os
+import sys
+import time
+import traceback
+
+import jax
+import jax.numpy as jnp
+import jaxmg
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+jax.config.update("jax_enable_x64", True)
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+BACKENDS = ("native", "cusolvermg")
+failures = []
+random = np.random.default_rng(0)
+
+
+def report(name, ok, *facts):
+    print("ok  " if ok else "FAIL", name, *facts, flush=True)
+    if not ok:
+        failures.append(name)
+
+
+def attempt(name, function, *args):
+    try:
+        function(name, *args)
+    except Exception as error:  # the table goes on
+        lines = traceback.format_exc(limit=-2)
+        report(name, False, type(error).__name__, str(error)[:600], lines[-300:])
+
+
+def mesh_of(devices):
+    return Mesh(np.array(devices), ("r",))
+
+
+def normal(shape, dtype):
+    value = random.standard_normal(shape)
+    if np.dtype(dtype).kind == "c":
+        value = value + 1j * random.standard_normal(shape)
+    return value
+
+
+def matrix(n, dtype):
+    """Positive definite, condition about 10."""
+    a = normal((n, n), dtype)
+    return (a @ a.conj().T / (2 * n) + np.eye(n)).astype(dtype)
+
+
+def upper(a):
+    """NaN where no routine may look."""
+    a = a.copy()
+    a[np.tril_indices(len(a), -1)] = np.nan
+    return a
+
+
+def eps(dtype):
+    return float(np.finfo(dtype).eps)
+
+
+def wide(a):
+    a = np.asarray(a)
+    return a.astype(np.complex128 if a.dtype.kind == "c" else np.float64)
+
+
+def check_potrs(name, n, dtype, mesh, tile, backend, nrhs=3):
+    a, b = matrix(n, dtype), normal((n, nrhs), dtype).astype(dtype)
+    x, logdet, status = jaxmg.potrs(
+        upper(a), b, tile, mesh, P("r", None), True, return_logdet=True, backend=backend
+    )
+    residual = np.linalg.norm(wide(a) @ wide(x) - wide(b))
+    error = residual / (np.linalg.norm(wide(a)) * np.linalg.norm(wide(x))) / eps(dtype)
+    exact = np.linalg.slogdet(wide(a))[1]
+    log_error = abs(float(logdet) - exact) / max(1, abs(exact)) / eps(dtype)
+    report(name, status == 0 and error < 20 and log_error < 10 * n + 50,
+           f"{error:.2g} {log_error:.2g} {status}")
+
+
+def check_potri(name, n, dtype, mesh, tile, backend):
+    a = matrix(n, dtype)
+    inverse, status = jaxmg.potri(
+        upper(a), tile, mesh, P("r", None), return_status=True, backend=backend
+    )
+    error = np.linalg.norm(wide(a) @ wide(inverse) - np.eye(n)) / np.sqrt(n) / eps(dtype)
+    report(name, status == 0 and error < 100, f"{error:.2g} {status}")
+
+
+def check_syevd(name, n, dtype, mesh, tile, backend, vectors=True):
+    a = matrix(n, dtype)
+    w, *v, status = jaxmg.syevd(
+        upper(a), tile, mesh, P("r", None), return_eigenvectors=vectors, return_status=True,
+        backend=backend,
+    )  # fmt: skip
+    exact = np.linalg.eigvalsh(wide(a))
+    error = np.max(np.abs(wide(w) - exact)) / exact[-1] / eps(dtype)
+    departure = 0
+    if vectors:
+        v = wide(v[0])
+        error = max(error, np.linalg.norm(wide(a) @ v - v * wide(w), 2) / exact[-1] / eps(dtype))
+        departure = np.linalg.norm(v.conj().T @ v - np.eye(n), 2) / eps(dtype)
+    report(name, status == 0 and error < 50 + n and departure < 50 + n,
+           f"{error:.2g} {departure:.2g} {status}")
+
+
+def table(quick):
+    sizes = (1, 7, 97, 1000) if quick else (1, 2, 7, 97, 130, 512, 1000, 2048, 3001)
+    tiles = (None, 3, 64, 500)
+    counts = [count for count in (1, 2, 3, 4, 8) if count <= len(jax.devices())]
+    for i, n in enumerate(sizes):
+        for j, count in enumerate(counts):
+            mesh = mesh_of(jax.devices()[:count][:: -1 if (i + j) % 2 else 1])
+            for k, dtype in enumerate(DTYPES):
+                tile = tiles[(i + j + k) % 4]
+                if tile == 3 and n > 200:
+                    tile = 32
+                for backend in BACKENDS:
+                    case = f"n={n} ranks={count} {dtype} tile={tile} {backend}"
+                    nrhs = (1, 3, 300)[(i + k) % 3]
+                    attempt(f"potrs {case} nrhs={nrhs}", check_potrs, n, dtype, mesh, tile,
+                            backend, nrhs)
+                    attempt(f"potri {case}", check_potri, n, dtype, mesh, tile, backend)
+                    vectors = (i + j + k) % 3 != 0
+                    attempt(f"syevd {case} vectors={vectors}", check_syevd, n, dtype, mesh, tile,
+                            backend, vectors)
+
+
+def check_not_positive_definite(name, mesh, backend):
+    n, k = 300, 211
+    for dtype in DTYPES:
+        a = matrix(n, dtype)
+        a[k - 1, k - 1] = -5
+        b = normal((n, 2), dtype).astype(dtype)
+        x, status = jaxmg.potrs(a, b, 32, mesh, P("r", None), True, backend=backend)
+        inverse, second = jaxmg.potri(a, 32, mesh, P("r", None), return_status=True,
+                                      backend=backend)
+        ok = status == k and second == k and np.isnan(x).all() and np.isnan(inverse).all()
+        report(f"{name} {dtype}", bool(ok), f"status {status} {second}, not {k}")
+        for bad in (np.nan, np.inf):
+            a = matrix(n, dtype)
+            a[3, 200] = bad
+            x, status = jaxmg.potrs(a, b, 32, mesh, P("r", None), True, backend=backend)
+            w, v, second = jaxmg.syevd(a, None, mesh, P("r", None), return_status=True,
+                                       backend=backend)
+            ok = status != 0 and second != 0 and np.isnan(x).all() and np.isnan(v).all()
+            report(f"{name} {dtype} {bad}", bool(ok and np.isnan(w).all()), f"{status} {second}")
+
+
+def check_out_of_memory(name, mesh, backend):
+    """The workspace does not fit on the last device alone: all agree, and the next call works."""
+    n, dtype = 16384, "float64"
+    device = mesh.devices.flat[-1]
+    a = big(n, dtype, mesh)
+    b = jnp.ones((n, 1), dtype)
+    jaxmg.potrs(jnp.eye(64), jnp.ones(64), 32, mesh, P("r", None)).block_until_ready()
+    stats = device.memory_stats()
+    room = stats["bytes_limit"] - stats["bytes_in_use"]
+    ballast = jax.device_put(jnp.zeros(((room - (400 << 20)) // 8,), dtype, device=device), device)
+    ballast.block_until_ready()
+    try:
+        x = jaxmg.potrs(a, b, 8192, mesh, P("r", None), donate=True, backend=backend)
+        x.block_until_ready()
+        report(name, False, "no error")
+    except Exception as error:
+        report(name, "RESOURCE_EXHAUSTED" in str(error), str(error)[:300])
+    attempt(name + ", the next call", check_potrs, 97, "float64", mesh, 32, backend)
+    ballast.delete()
+
+
+def failing(quick):
+    mesh = mesh_of(jax.devices())
+    for backend in BACKENDS:
+        attempt(f"not positive definite {backend}", check_not_positive_definite, mesh, backend)
+        attempt(f"out of memory {backend}", check_out_of_memory, mesh, backend)
+
+
+def big(n, dtype, mesh):
+    """A well-conditioned matrix, made where it lies."""
+
+    def make():
+        i = jnp.arange(n)
+        values = jnp.cos((i[:, None] * i[None, :]) % 1009 * 1.0) + 2 * n * jnp.eye(n) / 8
+        return values.astype(dtype)
+
+    return jax.jit(make, out_shardings=NamedSharding(mesh, P("r", None)))()
+
+
+def check_programs(name, mesh, backend):
+    n, ranks = 240, mesh.devices.size
+    a, b = matrix(n, "float64"), normal((n, 2), "float64")
+
+    def local(block, b):
+        total = jax.lax.psum(block.sum(), "r")
+
+        def step(carry, _):
+            x, status = jaxmg.potrs_shardmap_ctx(block, carry, 16, backend=backend)
+            return x, status
+
+        x, _ = jax.lax.scan(step, b + 0 * total, None, length=5)
+        return x + 0 * jax.lax.psum(x.sum(), "r")
+
+    f = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(P("r", None), P()), out_specs=P(),
+                              check_vma=False))
+    a_there = jax.device_put(a, NamedSharding(mesh, P("r", None)))
+    results = [f(a_there, b) for _ in range(20)]  # none awaited
+    exact = b
+    for _ in range(5):
+        exact = np.linalg.solve(a, exact)
+    error = max(np.max(np.abs(np.asarray(r) - exact)) for r in results)
+    report(name, error < 1e-10, f"{ranks} ranks, {error:.2g}")
+
+
+def programs(quick):
+    devices = jax.devices()
+    for backend in BACKENDS:
+        attempt(f"scan between collectives {backend}", check_programs, mesh_of(devices), backend)
+        attempt(f"permuted {backend}", check_programs, mesh_of(devices[::-1]), backend)
+        attempt(f"last device alone {backend}", check_programs, mesh_of(devices[-1:]), backend)
+        if len(devices) >= 2:
+            # Two groups of replicas in one mesh, ranks along its second axis.
+            mesh = Mesh(np.array(devices).reshape(2, -1), ("g", "r"))
+            attempt(f"two groups {backend}", check_potrs, 97, "float64", mesh, 16, backend)
+
+
+def resources():
+    import pynvml
+
+    pynvml.nvmlInit()
+    used = 0
+    for i in range(pynvml.nvmlDeviceGetCount()):
+        used += pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(i)).used
+    with open("/proc/self/statm") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return used >> 20, resident >> 20, len(os.listdir("/proc/self/fd"))
+
+
+def check_loop(name, mesh, backend, calls):
+    n = 512
+    a = jax.device_put(matrix(n, "float64"), NamedSharding(mesh, P("r", None)))
+    b = jnp.asarray(normal((n, 1), "float64"))
+
+    def call():
+        return jaxmg.potrs(a, b, 64, mesh, P("r", None), backend=backend)
+
+    for _ in range(50):
+        call().block_until_ready()
+    gc.collect()
+    before, start = resources(), time.perf_counter()
+    for _ in range(calls):
+        x = call()
+    x.block_until_ready()
+    seconds = time.perf_counter() - start
+    gc.collect()
+    after = resources()
+    growth = [y - x for x, y in zip(before, after, strict=True)]
+    ok = growth[0] <= 0 and growth[1] <= 8 and growth[2] <= 0
+    report(name, ok, f"{1e3 * seconds / calls:.2f} ms a call; growth of GPU memory {growth[0]} MiB, "
+           f"host memory {growth[1]} MiB, open files {growth[2]}")  # fmt: skip
+
+
+def loop(quick):
+    for backend in BACKENDS:
+        attempt(f"loop {backend}", check_loop, mesh_of(jax.devices()), backend,
+                200 if quick else 1000)
+
+
+def timed(function, times=3):
+    best = float("inf")
+    for _ in range(times + 1):
+        start = time.perf_counter()
+        jax.block_until_ready(function())
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def speed(quick):
+    mesh = mesh_of(jax.devices())
+    for n in (16384,) if quick else (16384, 32768, 65536):
+        a, b = big(n, "float64", mesh), jnp.ones((n, 1))
+        for backend in BACKENDS:
+            def run(name, n=n, a=a, b=b, backend=backend):
+                spec = P("r", None)
+                facts = [
+                    f"potrs {timed(lambda: jaxmg.potrs(a, b, None, mesh, spec, backend=backend)):.3f}",
+                    f"potri {timed(lambda: jaxmg.potri(a, None, mesh, spec, backend=backend), 1):.3f}",
+                ]
+                if n <= 16384:
+                    facts.append("syevd "
+                        f"{timed(lambda: jaxmg.syevd(a, None, mesh, spec, backend=backend), 1):.3f}")
+                report(name, True, *facts)
+            attempt(f"seconds float64 N={n} ranks={len(jax.devices())} {backend}", run)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("sections", nargs="*")
+    args = parser.parse_args()
+    everything = {"programs": programs, "failures": failing, "loop": loop, "table": table,
+                  "speed": speed}
+    for section in args.sections or everything:
+        start = time.perf_counter()
+        everything[section](args.quick)
+        print(f"-- {section}: {time.perf_counter() - start:.0f} s", flush=True)
+    print(jaxmg._plugin.load("gpu").about())
+    print(f"{len(failures)} failures", *failures, sep="\n  ")
+    sys.exit(min(len(failures), 100))
+
+
+main()

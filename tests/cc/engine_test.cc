@@ -97,11 +97,75 @@ struct Problem {
   std::vector<std::vector<T>> blocks;
 };
 
+// Another device, of which subclasses change something.
+class Wrapped : public Device {
+ public:
+  explicit Wrapped(Device& real) : real_(real) {}
+  Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) override {
+    return real_.Allocate(bytes, buffer);
+  }
+  Status NewEvent(std::shared_ptr<Event>* event) override { return real_.NewEvent(event); }
+  Status Record(Stream stream, Event* event) override { return real_.Record(stream, event); }
+  Status Wait(Stream stream, const Event& event) override { return real_.Wait(stream, event); }
+  Status Synchronize() override { return real_.Synchronize(); }
+  Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override {
+    return real_.Copy(stream, target, source);
+  }
+  Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) override {
+    return real_.FillInt32(stream, data, count, value);
+  }
+  Status ReduceInfo(Stream stream, const int32_t* infos, int64_t n, int32_t* status) override {
+    return real_.ReduceInfo(stream, infos, n, status);
+  }
+  Status SumReals(Stream stream, const float* terms, int64_t n, float* sum) override {
+    return real_.SumReals(stream, terms, n, sum);
+  }
+  Status SumReals(Stream stream, const double* terms, int64_t n, double* sum) override {
+    return real_.SumReals(stream, terms, n, sum);
+  }
+
+ protected:
+  Blas<float>& BlasOf(const float*) override { return real_.blas<float>(); }
+  Blas<double>& BlasOf(const double*) override { return real_.blas<double>(); }
+  Blas<std::complex<float>>& BlasOf(const std::complex<float>*) override {
+    return real_.blas<std::complex<float>>();
+  }
+  Blas<std::complex<double>>& BlasOf(const std::complex<double>*) override {
+    return real_.blas<std::complex<double>>();
+  }
+
+ private:
+  Device& real_;
+};
+
+// A device on which allocations fail.
+class NoMemory : public Wrapped {
+ public:
+  using Wrapped::Wrapped;
+  Status Allocate(size_t, std::unique_ptr<Buffer>*) override {
+    return Error(Code::kResourceExhausted, "out of memory on purpose");
+  }
+};
+
+// The host laid out as GPUs are: panels out of place, in pieces, along a chain.
+class LikeGpu : public Wrapped {
+ public:
+  using Wrapped::Wrapped;
+  Tuning tuning() const override {
+    Tuning tuning;
+    tuning.inverted_block = 3;
+    tuning.chain = true;
+    tuning.group_columns = 9;
+    tuning.separate_diagonal = false;
+    return tuning;
+  }
+};
+
 template <typename T>
 constexpr Real<T> kEps = std::numeric_limits<Real<T>>::epsilon();
 
 template <typename T>
-void CheckPotrs(const Case& c) {
+void CheckPotrs(const Case& c, bool like_gpu) {
   for (int64_t nrhs : {1, 3}) {
     Problem<T> problem(c);
     const int64_t n = c.n;
@@ -113,7 +177,9 @@ void CheckPotrs(const Case& c) {
     std::vector<int32_t> status(c.ranks, -1);
     const auto outcomes = RunRanks(c.ranks, [&](const RankContext& context) {
       const int rank = context.comm.rank();
-      return PotrsRoutine<T>(context, problem.operand(rank, c.tile, &status[rank]), nrhs,
+      LikeGpu gpu(context.device);
+      const RankContext mine = {like_gpu ? gpu : context.device, context.comm};
+      return PotrsRoutine<T>(mine, problem.operand(rank, c.tile, &status[rank]), nrhs,
                              x[rank].data(), &log_det[rank]);
     });
     for (int rank = 0; rank < c.ranks; ++rank) {
@@ -260,7 +326,18 @@ void CheckRedistribution(const Case& c) {
     }                                                                       \
   }
 
-JAXMG_TEST_EACH_DTYPE(PotrsSolves, CheckPotrs)
+template <typename T>
+void CheckPotrsOnHost(const Case& c) {
+  CheckPotrs<T>(c, /*like_gpu=*/false);
+}
+
+template <typename T>
+void CheckPotrsLikeGpu(const Case& c) {
+  CheckPotrs<T>(c, /*like_gpu=*/true);
+}
+
+JAXMG_TEST_EACH_DTYPE(PotrsSolves, CheckPotrsOnHost)
+JAXMG_TEST_EACH_DTYPE(PotrsSolvesLaidOutAsOnGpus, CheckPotrsLikeGpu)
 JAXMG_TEST_EACH_DTYPE(PotriInverts, CheckPotri)
 JAXMG_TEST_EACH_DTYPE(SyevdDecomposes, CheckSyevd)
 JAXMG_TEST_EACH_DTYPE(RedistributionGoesThereAndBackInItsWorkspace, CheckRedistribution)
@@ -292,47 +369,6 @@ TEST(NotPositiveDefiniteIsTheLeadingMinorAndNaN) {
     }
   }
 }
-
-// A device on which one rank's allocations fail.
-class NoMemory : public Device {
- public:
-  explicit NoMemory(Device& real) : real_(real) {}
-  Status Allocate(size_t, std::unique_ptr<Buffer>*) override {
-    return Error(Code::kResourceExhausted, "out of memory on purpose");
-  }
-  Status NewEvent(std::shared_ptr<Event>* event) override { return real_.NewEvent(event); }
-  Status Record(Stream stream, Event* event) override { return real_.Record(stream, event); }
-  Status Wait(Stream stream, const Event& event) override { return real_.Wait(stream, event); }
-  Status Synchronize() override { return real_.Synchronize(); }
-  Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override {
-    return real_.Copy(stream, target, source);
-  }
-  Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) override {
-    return real_.FillInt32(stream, data, count, value);
-  }
-  Status ReduceInfo(Stream stream, const int32_t* infos, int64_t n, int32_t* status) override {
-    return real_.ReduceInfo(stream, infos, n, status);
-  }
-  Status SumReals(Stream stream, const float* terms, int64_t n, float* sum) override {
-    return real_.SumReals(stream, terms, n, sum);
-  }
-  Status SumReals(Stream stream, const double* terms, int64_t n, double* sum) override {
-    return real_.SumReals(stream, terms, n, sum);
-  }
-
- protected:
-  Blas<float>& BlasOf(const float*) override { return real_.blas<float>(); }
-  Blas<double>& BlasOf(const double*) override { return real_.blas<double>(); }
-  Blas<std::complex<float>>& BlasOf(const std::complex<float>*) override {
-    return real_.blas<std::complex<float>>();
-  }
-  Blas<std::complex<double>>& BlasOf(const std::complex<double>*) override {
-    return real_.blas<std::complex<double>>();
-  }
-
- private:
-  Device& real_;
-};
 
 TEST(OneRankWithoutMemoryIsTheSameErrorOnAll) {
   Problem<double> problem({30, 4, 4});

@@ -1,15 +1,33 @@
 #include "xla_ffi/engine/potrf.h"
 
+#include <algorithm>
+#include <array>
 #include <complex>
-#include <vector>
+#include <memory>
 
 namespace jaxmg {
 namespace {
 
-// Where a rank finds panel k: the rows below diagonal tile k.
+// The workspace, in elements from its begin.
+struct Regions {
+  Regions(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
+    const int64_t width = tiles.width();
+    const bool buffers = tiles.ranks() > 1 || tuning.inverted_block > 0;
+    panel = buffers ? rows * width : 0;
+    rows_of_tiles = 2 * panel;
+    inverses = rows_of_tiles + tiles.slots() * width * width;
+    size = inverses + (width + tuning.inverted_block) * tuning.inverted_block;
+  }
+  int64_t panel;          // size of each of two panel buffers
+  int64_t rows_of_tiles;  // begin of the rows of a panel that belong to this rank's tiles
+  int64_t inverses;       // begin of the inverted diagonal blocks
+  int64_t size;
+};
+
+// Panel k as a rank has it: the rows below diagonal tile k.
 template <typename T>
 struct Panel {
-  const T* data;
+  T* data;
   int64_t ld;
 };
 
@@ -23,6 +41,8 @@ class Factorization {
         blas_(context.device.blas<T>()),
         matrix_(matrix),
         tiles_(matrix.tiles),
+        tuning_(context.device.tuning()),
+        regions_(matrix.tiles, matrix.rows, tuning_),
         x_(x),
         workspace_(workspace),
         info_(info),
@@ -30,35 +50,28 @@ class Factorization {
 
   Status Run() {
     const int64_t count = tiles_.nonempty();
-    for (auto* events : {&panel_used_, &received_, &factored_}) {
-      events->resize(2);
+    for (auto* events : {&used_, &received_, &factored_}) {
       for (auto& event : *events) JAXMG_RETURN_IF_ERROR(device_.NewEvent(&event));
     }
+    JAXMG_RETURN_IF_ERROR(TakeShare());
     JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kMain, Stream::kPanel));
     JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kMain, Stream::kCopy));
     if (count > 0 && Mine(0)) JAXMG_RETURN_IF_ERROR(FactorAndSend(0));
     for (int64_t k = 0; k + 1 < count; ++k) {
-      Panel<T> panel;
-      JAXMG_RETURN_IF_ERROR(ReceivePanel(k, &panel));
+      if (!Mine(k)) JAXMG_RETURN_IF_ERROR(Receive(k));
       if (Mine(k + 1)) {
         // Updates of tile column k + 1 with earlier panels are on kMain.
         JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kMain, Stream::kPanel));
-        JAXMG_RETURN_IF_ERROR(AwaitPanel(Stream::kPanel, k));
-        JAXMG_RETURN_IF_ERROR(Update(Stream::kPanel, k + 1, k, panel));
+        JAXMG_RETURN_IF_ERROR(Await(Stream::kPanel, k));
+        JAXMG_RETURN_IF_ERROR(UpdateNext(k));
         JAXMG_RETURN_IF_ERROR(FactorAndSend(k + 1));
       }
-      JAXMG_RETURN_IF_ERROR(AwaitPanel(Stream::kMain, k));
-      for (int64_t slot = tiles_.slots_before(matrix_.rank, k + 2); slot < tiles_.slots();
-           ++slot) {
-        const int64_t j = tiles_.tile_in(matrix_.rank, slot);
-        if (j >= count) break;
-        JAXMG_RETURN_IF_ERROR(Update(Stream::kMain, j, k, panel));
-      }
-      JAXMG_RETURN_IF_ERROR(PanelUsed(k));
-    }
-    if (count > 0) {
-      // What the owner of the last tile solved, which no update needed.
-      JAXMG_RETURN_IF_ERROR(ReceiveRightHandSides(count - 1));
+      JAXMG_RETURN_IF_ERROR(Await(Stream::kMain, k));
+      if (Mine(k)) JAXMG_RETURN_IF_ERROR(StorePanel(k));
+      JAXMG_RETURN_IF_ERROR(UpdateTrailing(k));
+      // All that reads panel k is on kMain, or on kPanel and done when panel k + 1 is.
+      if (Mine(k + 1)) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kMain, *factored_[(k + 1) % 2]));
+      JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kMain, used_[k % 2].get()));
     }
     for (Stream stream : {Stream::kPanel, Stream::kCopy}) {
       JAXMG_RETURN_IF_ERROR(Order(device_, stream, Stream::kMain));
@@ -68,83 +81,239 @@ class Factorization {
 
  private:
   bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
+  bool InPlace() const { return tuning_.inverted_block == 0; }
   int64_t Below(int64_t k) const { return tiles_.columns() - tiles_.offset(k + 1); }
+  T* Buffer(int64_t k) const { return workspace_ + (k % 2) * regions_.panel; }
 
-  Bytes2D RightHandSidesOf(int64_t k) const {
+  Panel<T> PanelOf(int64_t k) const {
+    if (Mine(k) && InPlace()) return {matrix_.tile(k, tiles_.offset(k + 1)), matrix_.ld()};
+    return {Buffer(k), Below(k)};
+  }
+
+  Bytes2D Piece(int64_t k, int64_t column, int64_t columns) const {
+    const Panel<T> panel = PanelOf(k);
+    return Block(panel.data + column * panel.ld, panel.ld, Below(k), columns);
+  }
+
+  // What goes along with panel k: the solved right-hand sides of tile k.
+  Bytes2D Solved(int64_t k) const {
     return Block(x_.column(tiles_.offset(k)), x_.count, x_.count, tiles_.width(k));
   }
 
-  Status FactorAndSend(int64_t k) {
-    const int64_t width = tiles_.width(k), begin = tiles_.offset(k), end = tiles_.offset(k + 1);
-    T* diagonal = matrix_.tile(k, begin);
-    JAXMG_RETURN_IF_ERROR(
-        blas_.Potrf(Stream::kPanel, width, diagonal, matrix_.ld(), begin, info_));
-    T* below = matrix_.tile(k, end);
-    JAXMG_RETURN_IF_ERROR(blas_.Trsm(Stream::kPanel, Side::kRight, Op::kConjTrans, Below(k), width,
-                                     diagonal, matrix_.ld(), below, matrix_.ld()));
-    if (x_.count > 0) {
-      JAXMG_RETURN_IF_ERROR(blas_.Trsm(Stream::kPanel, Side::kRight, Op::kConjTrans, x_.count,
-                                       width, diagonal, matrix_.ld(), x_.column(begin), x_.count));
+  Status TakeShare() {
+    for (int64_t slot = 0; x_.count > 0 && slot < tiles_.slots(); ++slot) {
+      const int64_t p = tiles_.tile_in(matrix_.rank, slot);
+      JAXMG_RETURN_IF_ERROR(device_.Copy(
+          Stream::kMain, Block(x_.of_slot(tiles_, slot), x_.count, x_.count, tiles_.width(p)),
+          Solved(p)));
     }
-    if (Below(k) > 0) {
-      JAXMG_RETURN_IF_ERROR(Broadcast(comm_, Stream::kPanel, matrix_.rank,
-                                      Block(below, matrix_.ld(), Below(k), width)));
-    }
-    if (x_.count > 0) {
+    return Status::Ok();
+  }
+
+  // --- What passes between ranks ---------------------------------------------------------------
+
+  // Where a panel goes first, and on from a rank that has received it; -1: nowhere.
+  int Next(int64_t root) const {
+    const int next = (matrix_.rank + 1) % tiles_.ranks();
+    return tuning_.chain && next != root ? next : -1;
+  }
+
+  Status Send(Stream stream, int64_t k, const Bytes2D& block) {
+    if (tiles_.ranks() == 1) return Status::Ok();
+    if (!tuning_.chain) return Broadcast(comm_, stream, matrix_.rank, block);
+    return comm_.Send(stream, Next(tiles_.owner(k)), block);
+  }
+
+  Status ReceiveBlock(int64_t k, const Bytes2D& block) {
+    const int root = tiles_.owner(k);
+    const int previous =
+        tuning_.chain ? (matrix_.rank + tiles_.ranks() - 1) % tiles_.ranks() : root;
+    JAXMG_RETURN_IF_ERROR(comm_.Recv(Stream::kCopy, previous, block));
+    return Next(root) < 0 ? Status::Ok() : comm_.Send(Stream::kCopy, Next(root), block);
+  }
+
+  // `stream` may overwrite the buffer that panel k - 2 was in.
+  Status AwaitBuffer(Stream stream, int64_t k) {
+    if (k >= 2) JAXMG_RETURN_IF_ERROR(device_.Wait(stream, *used_[k % 2]));
+    if (!tuning_.chain || tiles_.ranks() == 1) return Status::Ok();
+    return comm_.WaitSent(stream, (matrix_.rank + 1) % tiles_.ranks(), sent_[k % 2]);
+  }
+
+  void NoteSent(int64_t k) {
+    if (tuning_.chain) sent_[k % 2] = comm_.Sent((matrix_.rank + 1) % tiles_.ranks());
+  }
+
+  Status Receive(int64_t k) {
+    const int64_t width = tiles_.width(k);
+    JAXMG_RETURN_IF_ERROR(AwaitBuffer(Stream::kCopy, k));
+    if (x_.count > 0) JAXMG_RETURN_IF_ERROR(ReceiveBlock(k, Solved(k)));
+    const int64_t step = InPlace() ? width : tuning_.inverted_block;
+    for (int64_t column = 0; column < width; column += step) {
       JAXMG_RETURN_IF_ERROR(
-          Broadcast(comm_, Stream::kPanel, matrix_.rank, RightHandSidesOf(k)));
+          ReceiveBlock(k, Piece(k, column, std::min(step, width - column))));
+    }
+    NoteSent(k);
+    return device_.Record(Stream::kCopy, received_[k % 2].get());
+  }
+
+  Status Await(Stream stream, int64_t k) {
+    return device_.Wait(stream, Mine(k) ? *factored_[k % 2] : *received_[k % 2]);
+  }
+
+  // --- The panel -------------------------------------------------------------------------------
+
+  Status FactorAndSend(int64_t k) {
+    const int64_t width = tiles_.width(k), begin = tiles_.offset(k), ld = matrix_.ld();
+    T* diagonal = matrix_.tile(k, begin);
+    JAXMG_RETURN_IF_ERROR(blas_.Potrf(Stream::kPanel, width, diagonal, ld, begin, info_));
+    const bool last = Below(k) == 0;
+    if (!InPlace() && !last) {
+      JAXMG_RETURN_IF_ERROR(blas_.InvertDiagonalBlocks(Stream::kPanel, width,
+                                                       tuning_.inverted_block, diagonal, ld,
+                                                       workspace_ + regions_.inverses));
+      JAXMG_RETURN_IF_ERROR(AwaitBuffer(Stream::kPanel, k));
+    }
+    if (x_.count > 0) {
+      T* share = x_.of_slot(tiles_, tiles_.slot(k));
+      JAXMG_RETURN_IF_ERROR(blas_.Trsm(Stream::kPanel, Side::kRight, Op::kConjTrans, x_.count,
+                                       width, diagonal, ld, share, x_.count));
+      JAXMG_RETURN_IF_ERROR(device_.Copy(Stream::kPanel, Solved(k),
+                                         Block(share, x_.count, x_.count, width)));
+      if (!last) JAXMG_RETURN_IF_ERROR(Send(Stream::kPanel, k, Solved(k)));
+    }
+    if (!last) {
+      JAXMG_RETURN_IF_ERROR(InPlace() ? SolveInPlace(k, diagonal) : SolveInPieces(k, diagonal));
+      NoteSent(k);
     }
     if (log_det_ != nullptr) {
-      JAXMG_RETURN_IF_ERROR(
-          blas_.AddLogDet(Stream::kPanel, width, diagonal, matrix_.ld(), log_det_));
+      JAXMG_RETURN_IF_ERROR(blas_.AddLogDet(Stream::kPanel, width, diagonal, ld, log_det_));
     }
     return device_.Record(Stream::kPanel, factored_[k % 2].get());
   }
 
-  Status ReceivePanel(int64_t k, Panel<T>* panel) {
-    if (Mine(k)) {
-      *panel = {matrix_.tile(k, tiles_.offset(k + 1)), matrix_.ld()};
-      return Status::Ok();
+  Status SolveInPlace(int64_t k, const T* diagonal) {
+    const Panel<T> panel = PanelOf(k);
+    JAXMG_RETURN_IF_ERROR(blas_.Trsm(Stream::kPanel, Side::kRight, Op::kConjTrans, Below(k),
+                                     tiles_.width(k), diagonal, matrix_.ld(), panel.data,
+                                     panel.ld));
+    return Send(Stream::kPanel, k, Piece(k, 0, tiles_.width(k)));
+  }
+
+  // Piece by piece: X_c = (B_c - X_<c L_c,<c^H) L_cc^-H, sent as soon as it is there.
+  Status SolveInPieces(int64_t k, const T* diagonal) {
+    const Panel<T> panel = PanelOf(k);
+    const int64_t m = Below(k), ld = matrix_.ld(), block = tuning_.inverted_block;
+    T* below = matrix_.tile(k, tiles_.offset(k + 1));
+    for (int64_t column = 0; column < tiles_.width(k); column += block) {
+      const int64_t columns = std::min(block, tiles_.width(k) - column);
+      T* right_side = below + column * ld;
+      if (column > 0) {
+        JAXMG_RETURN_IF_ERROR(blas_.Gemm(Stream::kPanel, Op::kNone, Op::kConjTrans, m, columns,
+                                         column, -1, panel.data, panel.ld, diagonal + column, ld,
+                                         1, right_side, ld));
+      }
+      const T* inverse = workspace_ + regions_.inverses + column * block;
+      JAXMG_RETURN_IF_ERROR(blas_.Gemm(Stream::kPanel, Op::kNone, Op::kConjTrans, m, columns,
+                                       columns, 1, right_side, ld, inverse, block, 0,
+                                       panel.data + column * panel.ld, panel.ld));
+      JAXMG_RETURN_IF_ERROR(Send(Stream::kPanel, k, Piece(k, column, columns)));
     }
-    T* buffer = workspace_ + (k % 2) * matrix_.rows * tiles_.width();
-    *panel = {buffer, Below(k)};
-    if (k >= 2) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kCopy, *panel_used_[k % 2]));
-    JAXMG_RETURN_IF_ERROR(comm_.Recv(Stream::kCopy, tiles_.owner(k),
-                                     Block(buffer, Below(k), Below(k), tiles_.width(k))));
-    JAXMG_RETURN_IF_ERROR(ReceiveRightHandSides(k));
-    return device_.Record(Stream::kCopy, received_[k % 2].get());
+    return Status::Ok();
   }
 
-  Status ReceiveRightHandSides(int64_t k) {
-    if (Mine(k) || x_.count == 0) return Status::Ok();
-    return comm_.Recv(Stream::kCopy, tiles_.owner(k), RightHandSidesOf(k));
+  // A panel that was solved out of place goes where it belongs.
+  Status StorePanel(int64_t k) {
+    if (InPlace()) return Status::Ok();
+    const T* target = matrix_.tile(k, tiles_.offset(k + 1));
+    return device_.Copy(Stream::kMain, Block(target, matrix_.ld(), Below(k), tiles_.width(k)),
+                        Piece(k, 0, tiles_.width(k)));
   }
 
-  Status AwaitPanel(Stream stream, int64_t k) {
-    return device_.Wait(stream, Mine(k) ? *factored_[k % 2] : *received_[k % 2]);
+  // --- Updates ---------------------------------------------------------------------------------
+
+  // Rows [begin, end) of tile column j, from its diagonal tile on: C -= A B^H, A those rows of the
+  // panel, B its rows j.
+  Status UpdateTile(Stream stream, int64_t j, int64_t end, int64_t k, const T* b, int64_t ldb) {
+    const Panel<T> panel = PanelOf(k);
+    const int64_t begin = tiles_.offset(j), width = tiles_.width(j), depth = tiles_.width(k);
+    const T* a = panel.data + (begin - tiles_.offset(k + 1));
+    T* c = matrix_.tile(j, begin);
+    int64_t skip = 0;
+    if (tuning_.separate_diagonal) {
+      JAXMG_RETURN_IF_ERROR(
+          blas_.Herk(stream, width, depth, -1, a, panel.ld, 1, c, matrix_.ld()));
+      skip = width;
+    }
+    return blas_.Gemm(stream, Op::kNone, Op::kConjTrans, end - begin - skip, width, depth, -1,
+                      a + skip, panel.ld, b, ldb, 1, c + skip, matrix_.ld());
   }
 
-  // Everything enqueued so far that reads panel k is on kMain or kPanel.
-  Status PanelUsed(int64_t k) {
-    JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kPanel, Stream::kMain));
-    return device_.Record(Stream::kMain, panel_used_[k % 2].get());
-  }
-
-  // Tile column j and right-hand sides j, less the product of panel k with its own rows j.
-  Status Update(Stream stream, int64_t j, int64_t k, const Panel<T>& panel) {
-    const int64_t begin = tiles_.offset(j), end = tiles_.offset(j + 1);
-    const int64_t first_row = tiles_.offset(k + 1);
-    const int64_t width = tiles_.width(j), depth = tiles_.width(k);
-    const T* rows_j = panel.data + (begin - first_row);
-    JAXMG_RETURN_IF_ERROR(blas_.Herk(stream, width, depth, -1, rows_j, panel.ld, 1,
-                                     matrix_.tile(j, begin), matrix_.ld()));
-    JAXMG_RETURN_IF_ERROR(blas_.Gemm(stream, Op::kNone, Op::kConjTrans, Below(j), width, depth, -1,
-                                     panel.data + (end - first_row), panel.ld, rows_j, panel.ld, 1,
-                                     matrix_.tile(j, end), matrix_.ld()));
+  // This rank's right-hand sides from `slot` on: X -= Y_k B^H.
+  Status UpdateShare(Stream stream, int64_t slot, int64_t columns, int64_t k, const T* b,
+                     int64_t ldb) {
     if (x_.count == 0) return Status::Ok();
-    return blas_.Gemm(stream, Op::kNone, Op::kConjTrans, x_.count, width, depth, -1,
-                      x_.column(tiles_.offset(k)), x_.count, rows_j, panel.ld, 1, x_.column(begin),
-                      x_.count);
+    return blas_.Gemm(stream, Op::kNone, Op::kConjTrans, x_.count, columns, tiles_.width(k), -1,
+                      x_.column(tiles_.offset(k)), x_.count, b, ldb, 1,
+                      x_.of_slot(tiles_, slot), x_.count);
+  }
+
+  // Tile column k + 1, on the critical path.
+  Status UpdateNext(int64_t k) {
+    const Panel<T> panel = PanelOf(k);
+    const int64_t j = k + 1;
+    JAXMG_RETURN_IF_ERROR(
+        UpdateTile(Stream::kPanel, j, tiles_.columns(), k, panel.data, panel.ld));
+    return UpdateShare(Stream::kPanel, tiles_.slot(j), tiles_.width(j), k, panel.data, panel.ld);
+  }
+
+  // All tile columns of this rank beyond k + 1. The panel's rows of these tiles are gathered first,
+  // so that tile columns that lie side by side share one large product below the last of them.
+  Status UpdateTrailing(int64_t k) {
+    const Panel<T> panel = PanelOf(k);
+    const int64_t first = tiles_.slots_before(matrix_.rank, k + 2);
+    const int64_t last = tiles_.slots_before(matrix_.rank, tiles_.nonempty());
+    int64_t total = 0;
+    for (int64_t slot = first; slot < last; ++slot) total += WidthIn(slot);
+    T* rows = workspace_ + regions_.rows_of_tiles;
+    int64_t gathered = 0;
+    for (int64_t slot = first; slot < last; ++slot) {
+      const int64_t j = tiles_.tile_in(matrix_.rank, slot);
+      const T* source = panel.data + (tiles_.offset(j) - tiles_.offset(k + 1));
+      JAXMG_RETURN_IF_ERROR(device_.Copy(
+          Stream::kMain, Block(rows + gathered, total, WidthIn(slot), tiles_.width(k)),
+          Block(source, panel.ld, WidthIn(slot), tiles_.width(k))));
+      gathered += WidthIn(slot);
+    }
+    for (int64_t slot = first; slot < last;) {
+      int64_t end = slot, columns = 0;
+      do {
+        columns += WidthIn(end++);
+      } while (end < last && columns + WidthIn(end) <= tuning_.group_columns &&
+               matrix_.slot(end) == matrix_.slot(slot) + columns * matrix_.ld());
+      JAXMG_RETURN_IF_ERROR(UpdateGroup(k, slot, end, columns, rows, total));
+      JAXMG_RETURN_IF_ERROR(UpdateShare(Stream::kMain, slot, columns, k, rows, total));
+      rows += columns;
+      slot = end;
+    }
+    return Status::Ok();
+  }
+
+  int64_t WidthIn(int64_t slot) const { return tiles_.width(tiles_.tile_in(matrix_.rank, slot)); }
+
+  // Tile columns in [slot, end), `columns` columns side by side; `b` is their rows of the panel.
+  Status UpdateGroup(int64_t k, int64_t slot, int64_t end, int64_t columns, const T* b,
+                     int64_t ldb) {
+    const Panel<T> panel = PanelOf(k);
+    const int64_t bottom = tiles_.offset(tiles_.tile_in(matrix_.rank, end - 1) + 1);
+    const T* rows = b;
+    for (int64_t s = slot; s < end; ++s) {
+      const int64_t j = tiles_.tile_in(matrix_.rank, s);
+      JAXMG_RETURN_IF_ERROR(UpdateTile(Stream::kMain, j, bottom, k, rows, ldb));
+      rows += WidthIn(s);
+    }
+    return blas_.Gemm(Stream::kMain, Op::kNone, Op::kConjTrans, tiles_.columns() - bottom, columns,
+                      tiles_.width(k), -1, panel.data + (bottom - tiles_.offset(k + 1)), panel.ld,
+                      b, ldb, 1, matrix_.slot(slot) + bottom, matrix_.ld());
   }
 
   Device& device_;
@@ -152,19 +321,22 @@ class Factorization {
   Blas<T>& blas_;
   const Matrix<T>& matrix_;
   const Tiles& tiles_;
+  const Tuning tuning_;
+  const Regions regions_;
   const RightHandSides<T>& x_;
   T* const workspace_;
   int32_t* const info_;
   Real<T>* const log_det_;
-  // By the parity of k.
-  std::vector<std::shared_ptr<Event>> panel_used_, received_, factored_;
+  // By the parity of k. used_: nothing reads panel k any more; sent_: blocks sent down the chain
+  // when panel k had gone on.
+  std::array<std::shared_ptr<Event>, 2> used_, received_, factored_;
+  std::array<int64_t, 2> sent_ = {0, 0};
 };
 
 }  // namespace
 
-template <typename T>
-int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows) {
-  return tiles.ranks() > 1 ? 2 * rows * tiles.width() : 0;
+int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
+  return Regions(tiles, rows, tuning).size;
 }
 
 template <typename T>
@@ -173,9 +345,8 @@ Status Potrf(const RankContext& context, const Matrix<T>& matrix, const RightHan
   return Factorization<T>(context, matrix, x, workspace, info, log_det).Run();
 }
 
-#define JAXMG_INSTANTIATE(T)                                                                    \
-  template int64_t PotrfWorkspace<T>(const Tiles&, int64_t);                                    \
-  template Status Potrf(const RankContext&, const Matrix<T>&, const RightHandSides<T>&, T*,     \
+#define JAXMG_INSTANTIATE(T)                                                                \
+  template Status Potrf(const RankContext&, const Matrix<T>&, const RightHandSides<T>&, T*, \
                         int32_t*, Real<T>*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -17,23 +17,33 @@
 namespace jaxmg {
 
 // Right-hand sides in row form: X is nrhs x n, column-major with leading dimension nrhs (an n x
-// nrhs row-major array), and every rank has one. Rows appended to M take part in every panel, so
-// that the forward substitution Y = X L^-H costs no pass of its own.
+// nrhs row-major array). Rows appended to M take part in every panel, so that the forward
+// substitution Y = X L^-H costs no pass of its own.
 template <typename T>
 struct RightHandSides {
   int64_t count;  // nrhs; 0 for none
-  T* data;
+  T* data;        // all columns, on every rank
+  T* share;       // workspace: those of this rank's tiles, side by side as the slots are
   T* column(int64_t j) const { return data + j * count; }
+  T* of_slot(const Tiles& tiles, int64_t slot) const {
+    return share + slot * tiles.width() * count;
+  }
 };
 
-// Elements of workspace.
-template <typename T>
-int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows);
+// Elements that the share takes.
+inline int64_t RightHandSidesShare(const Tiles& tiles, int64_t nrhs) {
+  return nrhs * tiles.slots() * tiles.width();
+}
 
-// Needs `matrix` square and block-cyclic, its lower triangle valid. Replaces that by L, and `x` by
-// X L^-H on every rank. *info becomes the smallest order of a leading minor that is not positive
-// definite that this rank saw, and *log_det (real, may be null) grows by log(det M)'s share of this
-// rank; both are device memory that the caller has set. Enqueued on all streams, kMain last.
+// Elements of workspace: two panels, this rank's rows of one, and the inverses of the diagonal
+// blocks of one tile.
+int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning);
+
+// Needs `matrix` square and block-cyclic, its lower triangle valid. Replaces that by L, and leaves
+// this rank's columns of X L^-H in x.share; x.data is used up. *info becomes the smallest order of
+// a leading minor that is not positive definite that this rank saw, and *log_det (real, may be
+// null) grows by this rank's share of log(det M); both are device memory that the caller has set.
+// Enqueued on all streams, kMain last.
 template <typename T>
 Status Potrf(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x,
              T* workspace, int32_t* info, Real<T>* log_det);

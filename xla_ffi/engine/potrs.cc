@@ -6,25 +6,18 @@ namespace jaxmg {
 
 template <typename T>
 Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
-                        const RightHandSides<T>& x, T* workspace) {
+                        const RightHandSides<T>& x) {
   const Tiles& tiles = matrix.tiles;
   Device& device = context.device;
   Blas<T>& blas = device.blas<T>();
   const int64_t nrhs = x.count, ld = matrix.ld();
   if (nrhs == 0) return Status::Ok();
-  // The right-hand sides of this rank's tiles, side by side as the tiles are.
-  auto share = [&](int64_t slot) { return workspace + slot * tiles.width() * nrhs; };
   auto block = [&](T* data, int64_t columns) { return Block(data, nrhs, nrhs, columns); };
-  for (int64_t slot = 0; slot < tiles.slots(); ++slot) {
-    const int64_t p = tiles.tile_in(matrix.rank, slot);
-    JAXMG_RETURN_IF_ERROR(device.Copy(Stream::kMain, block(share(slot), tiles.width(p)),
-                                      block(x.column(tiles.offset(p)), tiles.width(p))));
-  }
   for (int64_t k = tiles.nonempty() - 1; k >= 0; --k) {
     const int64_t width = tiles.width(k), begin = tiles.offset(k);
     T* solved = x.column(begin);
     if (tiles.owner(k) == matrix.rank) {
-      const Bytes2D mine = block(share(tiles.slot(k)), width);
+      const Bytes2D mine = block(x.of_slot(tiles, tiles.slot(k)), width);
       JAXMG_RETURN_IF_ERROR(device.Copy(Stream::kMain, block(solved, width), mine));
       JAXMG_RETURN_IF_ERROR(blas.Trsm(Stream::kMain, Side::kRight, Op::kNone, nrhs, width,
                                       matrix.tile(k, begin), ld, solved, nrhs));
@@ -33,7 +26,7 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
         Broadcast(context.comm, Stream::kMain, tiles.owner(k), block(solved, width)));
     auto subtract = [&](int64_t slot, const T* columns, int64_t count) {
       return blas.Gemm(Stream::kMain, Op::kNone, Op::kNone, nrhs, count, width, -1, solved, nrhs,
-                       columns + begin, ld, 1, share(slot), nrhs);
+                       columns + begin, ld, 1, x.of_slot(tiles, slot), nrhs);
     };
     JAXMG_RETURN_IF_ERROR(matrix.ForRuns(tiles.slots_before(matrix.rank, k), subtract));
   }
@@ -42,7 +35,7 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
 
 #define JAXMG_INSTANTIATE(T)                                                    \
   template Status BackSubstitution(const RankContext&, const Matrix<T>&,       \
-                                   const RightHandSides<T>&, T*);
+                                   const RightHandSides<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

@@ -12,16 +12,11 @@
 
 namespace jaxmg {
 
-// Elements of workspace: this rank's share of the right-hand sides.
-template <typename T>
-int64_t BackSubstitutionWorkspace(const Tiles& tiles, int64_t nrhs) {
-  return nrhs * tiles.slots() * tiles.width();
-}
-
-// Needs what Potrf left in `matrix` and `x`; replaces x by x L^-1 on every rank. Enqueued on kMain.
+// Needs what Potrf left in `matrix` and x.share; x.data becomes X M^-1 on every rank, the share is
+// used up. Enqueued on kMain.
 template <typename T>
 Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
-                        const RightHandSides<T>& x, T* workspace);
+                        const RightHandSides<T>& x);
 
 }  // namespace jaxmg
 

@@ -70,7 +70,9 @@ class Problem {
   Problem(const RankContext& context, const Operand<T>& operand)
       : context_(context), operand_(operand), tiles_(TilesOf(context, operand)) {
     const int64_t tile_column = operand.n * tiles_.width();
-    panels_ = space_.template Reserve<T>(2 * tile_column);
+    panels_ = space_.template Reserve<T>(
+        std::max({PotrfWorkspace(tiles_, operand.n, context.device.tuning()),
+                  PotriWorkspace<T>(tiles_, operand.n)}));
     overflow_ = space_.template Reserve<T>(tiles_.has_overflow() ? tile_column : 0);
     infos_ = space_.template Reserve<int32_t>(1 + tiles_.ranks());
     log_dets_ = space_.template Reserve<Real<T>>(1 + tiles_.ranks());
@@ -134,15 +136,14 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand, int64
                     Real<T>* log_det) {
   Problem<T> problem(context, operand);
   const size_t share =
-      problem.space().template Reserve<T>(BackSubstitutionWorkspace<T>(problem.tiles(), nrhs));
+      problem.space().template Reserve<T>(RightHandSidesShare(problem.tiles(), nrhs));
   auto work = [&]() -> Status {
     const Matrix<T> matrix = problem.matrix();
-    const RightHandSides<T> b = {nrhs, x};
+    const RightHandSides<T> b = {nrhs, x, problem.space().template Get<T>(share)};
     JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kLower, problem.panels()));
     JAXMG_RETURN_IF_ERROR(
         Potrf(context, matrix, b, problem.panels(), problem.info(), problem.log_det()));
-    JAXMG_RETURN_IF_ERROR(
-        BackSubstitution(context, matrix, b, problem.space().template Get<T>(share)));
+    JAXMG_RETURN_IF_ERROR(BackSubstitution(context, matrix, b));
     JAXMG_RETURN_IF_ERROR(problem.SetStatus());
     JAXMG_RETURN_IF_ERROR(problem.SumLogDets(log_det));
     JAXMG_RETURN_IF_ERROR(problem.PoisonIfFailed(1, 1, log_det));
@@ -157,7 +158,7 @@ Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
   auto work = [&]() -> Status {
     const Matrix<T> matrix = problem.matrix();
     JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kLower, problem.panels()));
-    JAXMG_RETURN_IF_ERROR(Potrf(context, matrix, RightHandSides<T>{0, nullptr}, problem.panels(),
+    JAXMG_RETURN_IF_ERROR(Potrf(context, matrix, RightHandSides<T>{0, nullptr, nullptr}, problem.panels(),
                                 problem.info(), static_cast<Real<T>*>(nullptr)));
     JAXMG_RETURN_IF_ERROR(Potri(context, matrix, problem.panels()));
     JAXMG_RETURN_IF_ERROR(ToContiguous(context, matrix, Region::kLower, problem.panels()));

@@ -12,12 +12,10 @@ import os
 import sys
 import time
 
-# Before JAX is imported: four CPU devices (GPUs don't mind), each of which computes with one thread
-# of BLAS, as there are several. What the user has set goes first.
+# Before JAX is imported: four CPU devices (GPUs don't mind). What the user has set goes first.
 os.environ["XLA_FLAGS"] = (
     f"--xla_force_host_platform_device_count=4 {os.environ.get('XLA_FLAGS', '')}"
 )
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 print("loading JAX, scikit-learn and the digits ...", flush=True)
 
 import jax  # noqa: E402

@@ -12,12 +12,6 @@
 
 namespace jaxmg {
 
-template <typename T>
-Lapack<T>& HostLapack() {
-  static Lapack<T> table;
-  return table;
-}
-
 namespace {
 
 char Letter(Op op) {
@@ -375,10 +369,6 @@ class HostDevice : public Device {
 };
 
 }  // namespace
-
-#define JAXMG_INSTANTIATE(T) template Lapack<T>& HostLapack<T>();
-JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
-#undef JAXMG_INSTANTIATE
 
 std::unique_ptr<Device> NewHostDevice() { return std::make_unique<HostDevice>(); }
 

@@ -35,6 +35,24 @@ struct Lapack {
 template <typename T>
 Lapack<T>& HostLapack();
 
+// How many threads one BLAS call may use, where the library lets the process set it.
+struct BlasThreads {
+  int (*get)() = nullptr;
+  void (*set)(int threads) = nullptr;
+};
+BlasThreads& HostBlasThreads();
+
+// While ranks run side by side, each has its share of the cores: a BLAS that starts a thread on
+// every core for every rank is many times slower. The setting is the process's, so the smallest
+// share of all calls under way holds, and the setting from before comes back with the last of them.
+class BlasThreadShare {
+ public:
+  explicit BlasThreadShare(int ranks);
+  ~BlasThreadShare();
+  BlasThreadShare(const BlasThreadShare&) = delete;
+  BlasThreadShare& operator=(const BlasThreadShare&) = delete;
+};
+
 }  // namespace jaxmg
 
 #endif  // JAXMG_XLA_FFI_DEVICE_LAPACK_H_

@@ -1,5 +1,7 @@
 // The CPU plugin's extension module: gives SciPy's BLAS and LAPACK to the host device, and the
 // handlers to Python.
+#include <dlfcn.h>
+#include <link.h>
 #include <pybind11/pybind11.h>
 
 #include <chrono>
@@ -54,11 +56,42 @@ void LoadLapack(const std::string& letter) {
   }
 }
 
+// The library that SciPy's BLAS is, among those that the process has loaded; NumPy's own copy,
+// which has the same name, lies elsewhere.
+std::string FindOpenBlas() {
+  std::string found;
+  auto visit = [](dl_phdr_info* info, size_t, void* data) {
+    const std::string path = info->dlpi_name;
+    const bool blas = path.find("openblas") != std::string::npos;
+    const bool of_numpy = path.find("numpy.libs") != std::string::npos;
+    if (!blas || of_numpy) return 0;
+    *static_cast<std::string*>(data) = path;
+    return 1;
+  };
+  dl_iterate_phdr(visit, &found);
+  return found;
+}
+
+void LoadBlasThreads() {
+  const std::string path = FindOpenBlas();
+  if (path.empty()) return;
+  void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  if (library == nullptr) return;
+  for (const std::string prefix : {"scipy_openblas_", "openblas_"}) {
+    void* get = dlsym(library, (prefix + "get_num_threads").c_str());
+    void* set = dlsym(library, (prefix + "set_num_threads").c_str());
+    if (get == nullptr || set == nullptr) continue;
+    HostBlasThreads() = {reinterpret_cast<int (*)()>(get), reinterpret_cast<void (*)(int)>(set)};
+    return;
+  }
+}
+
 void LoadScipy() {
   LoadLapack<float>("s");
   LoadLapack<double>("d");
   LoadLapack<std::complex<float>>("c");
   LoadLapack<std::complex<double>>("z");
+  LoadBlasThreads();
 }
 
 py::dict Registrations() {
@@ -88,5 +121,14 @@ PYBIND11_MODULE(_native, module) {
         jaxmg::SetRendezvousTimeout(std::chrono::duration<double>(seconds));
       },
       pybind11::arg("seconds"));
+  module.def("blas_library", &jaxmg::FindOpenBlas,
+             "Path of the OpenBLAS that SciPy has loaded; empty if it uses another BLAS.");
+  module.def(
+      "blas_threads",
+      [] {
+        const jaxmg::BlasThreads& threads = jaxmg::HostBlasThreads();
+        return threads.get == nullptr ? 0 : threads.get();
+      },
+      "Threads that one BLAS call may use; 0 if the library does not say.");
   module.def("compiler", [] { return std::string(__VERSION__); });
 }

@@ -26,10 +26,13 @@ def about():
     """Returns the facts about this plugin that a bug report needs."""
     import scipy
 
+    _native.load_scipy()
     blas = scipy.show_config(mode="dicts")["Build Dependencies"]["lapack"]
     return {
         "plugin": "jaxmg-plugin-cpu " + metadata.version("jaxmg-plugin-cpu"),
         "compiler": _native.compiler(),
         "BLAS and LAPACK": f"{blas['name']} {blas['version']} of SciPy {scipy.__version__}",
+        "BLAS found at": _native.blas_library() or "unknown",
+        "BLAS threads": _native.blas_threads() or "unknown",
         "rendezvous time limit": f"{rendezvous_timeout():g} s",
     }

@@ -6,6 +6,7 @@
 
 #include "xla_ffi/comm/in_process.h"
 #include "xla_ffi/device/host.h"
+#include "xla_ffi/device/lapack.h"
 #include "xla_ffi/handlers/options.h"
 #include "xla_ffi/handlers/platform.h"
 
@@ -21,6 +22,7 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
   std::shared_ptr<InProcessGroup> group;
   JAXMG_RETURN_IF_ERROR(Meet({platform.run_id, site.call, place.group}, site.routine, place.rank,
                              site.ranks, RendezvousTimeout(), &group));
+  const BlasThreadShare threads(site.ranks);
   std::unique_ptr<Device> device = NewHostDevice();
   std::unique_ptr<Communicator> comm =
       NewInProcessCommunicator(std::move(group), place.rank, device.get(), kForever);

@@ -4,10 +4,11 @@ import importlib.metadata
 import sys
 
 import jax
-import jaxmg
 import numpy
 import pytest
 import scipy
+
+import jaxmg
 
 
 @pytest.mark.parametrize("module", [jax, jaxmg, numpy, pytest, scipy])

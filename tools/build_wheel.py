@@ -13,12 +13,12 @@ import tomllib
 import zipfile
 
 
-def core_metadata(project, version, readme):
+def core_metadata(project, readme):
     """METADATA: https://packaging.python.org/en/latest/specifications/core-metadata/"""
     lines = [
         "Metadata-Version: 2.4",
         f"Name: {project['name']}",
-        f"Version: {version}",
+        f"Version: {project['version']}",
         f"Summary: {project['description']}",
         f"Keywords: {','.join(project.get('keywords', []))}",
         f"License-Expression: {project['license']}",
@@ -68,21 +68,24 @@ def write_wheel(out, dist_info, contents):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("command", choices=["wheel", "metadata"])
-    for name in ("pyproject", "version", "readme", "license", "tag"):
+    for name in ("pyproject", "readme", "license", "tag"):
         parser.add_argument("--" + name)
+    parser.add_argument("--replace", action="append", default=[], help="text in pyproject=text")
     parser.add_argument("--file", action="append", default=[], help="place in the wheel=path")
     parser.add_argument("outs", nargs="+")
     args = parser.parse_args()
 
-    text = pathlib.Path(args.pyproject).read_text().replace("@VERSION@", args.version)
+    text = pathlib.Path(args.pyproject).read_text()
+    for item in args.replace:
+        text = text.replace(*item.split("=", 1))
     project = tomllib.loads(text)["project"]
-    metadata = core_metadata(project, args.version, pathlib.Path(args.readme).read_text())
+    metadata = core_metadata(project, pathlib.Path(args.readme).read_text())
     if args.command == "metadata":
         for out, content in zip(args.outs, (metadata, entry_points(project)), strict=True):
             pathlib.Path(out).write_text(content)
         return
 
-    dist_info = f"{project['name'].replace('-', '_')}-{args.version}.dist-info"
+    dist_info = f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     contents = {
         f"{dist_info}/METADATA": metadata.encode(),
         f"{dist_info}/WHEEL": wheel_file(args.tag).encode(),

@@ -9,7 +9,8 @@ def _run(ctx, command, outputs, srcs = []):
     args = ctx.actions.args()
     args.add(command)
     args.add("--pyproject", ctx.file.pyproject)
-    args.add("--version", VERSION)
+    for old, new in ({"@VERSION@": VERSION} | ctx.attr.substitutions).items():
+        args.add("--replace", old + "=" + new)
     args.add("--readme", ctx.file._readme)
     args.add("--license", ctx.file._license)
     for f in srcs:
@@ -46,6 +47,7 @@ def _metadata_impl(ctx):
 _ATTRS = {
     "distribution": attr.string(mandatory = True, doc = "name, as in the wheel's file name"),
     "pyproject": attr.label(allow_single_file = [".toml"], mandatory = True),
+    "substitutions": attr.string_dict(doc = "what to replace in pyproject, beside @VERSION@"),
     "_license": attr.label(default = "//:LICENSE", allow_single_file = True),
     "_readme": attr.label(default = "//:README.md", allow_single_file = True),
     "_tool": attr.label(default = "//tools:build_wheel", executable = True, cfg = "exec"),

@@ -6,15 +6,18 @@ load("//tools:wheel.bzl", "metadata", "wheel")
 
 _CPYTHON = "cp" + PYTHON.replace(".", "")
 
-def jaxmg_plugin(name, srcs, deps, py_deps):
+def jaxmg_plugin(name, srcs, deps, package_src, py_deps, pyproject, substitutions = {}, tags = []):
     """The targets `<name>` (for runfiles) and `wheel_<name>`.
 
     Args:
-      name: the platform, such as "cpu"; the Python package is jaxmg_plugin_<name>, its metadata
-        pyproject_<name>.toml.
+      name: the platform, such as "cpu"; the Python package is jaxmg_plugin_<name>.
       srcs: C++ of the extension module `_native`.
       deps: C++ libraries of the extension module.
+      package_src: the package's __init__.py, in its place or to be copied there.
       py_deps: Python packages that it uses when it runs.
+      pyproject: the wheel's metadata.
+      substitutions: what to replace in the metadata.
+      tags: of all targets.
     """
     package = "jaxmg_plugin_" + name
     native_module = package + "/_native.so"
@@ -25,20 +28,31 @@ def jaxmg_plugin(name, srcs, deps, py_deps):
         copts = ["-fvisibility=hidden"],
         linkopts = ["-Wl,--version-script=$(location export.lds)"],
         linkshared = True,
+        tags = tags,
         deps = deps + [
             "@local_python//:headers",
             "@pybind11//:headers",
         ],
     )
-    sources = native.glob([package + "/*.py"])
+    init = package + "/__init__.py"
+    if package_src != init:
+        native.genrule(
+            name = name + "_package",
+            srcs = [package_src],
+            outs = [init],
+            cmd = "cp $< $@",
+            tags = tags,
+        )
     dist = {
         "distribution": package,
-        "pyproject": "pyproject_%s.toml" % name,
+        "pyproject": pyproject,
+        "substitutions": substitutions,
+        "tags": tags,
     }
     metadata(name = "metadata_" + name, **dist)
     py_library(
         name = name,
-        srcs = sources,
+        srcs = [init],
         data = [
             native_module,
             "metadata_" + name,
@@ -47,11 +61,15 @@ def jaxmg_plugin(name, srcs, deps, py_deps):
             ".",
             "metadata_" + name,
         ],
+        tags = tags,
         deps = py_deps,
     )
     wheel(
         name = "wheel_" + name,
-        srcs = sources + [native_module],
+        srcs = [
+            init,
+            native_module,
+        ],
         strip_prefix = native.package_name(),
         tag = "%s-%s-manylinux_2_28_x86_64" % (_CPYTHON, _CPYTHON),
         **dist

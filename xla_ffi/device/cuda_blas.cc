@@ -108,10 +108,21 @@ Status CudaBlas<T>::SolveDirectly(Stream stream, Side side, Op op, int64_t m, in
 }
 
 template <typename T>
-Status CudaBlas<T>::Inverse(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse) {
+Status CudaBlas<T>::Inverse(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse,
+                            int64_t ld) {
   JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kIdentity, CudaType<T>::kLetter, stream,
-                                               n * n, n, inverse, n));
-  return SolveDirectly(stream, Side::kLeft, Op::kNone, n, n, l, ldl, inverse, n);
+                                               n * n, n, inverse, ld));
+  return SolveDirectly(stream, Side::kLeft, Op::kNone, n, n, l, ldl, inverse, ld);
+}
+
+template <typename T>
+Status CudaBlas<T>::InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, const T* l,
+                                         int64_t ldl, T* inverses) {
+  for (int64_t first = 0; first < n; first += block) {
+    JAXMG_RETURN_IF_ERROR(Inverse(stream, std::min(block, n - first), l + first * ldl + first, ldl,
+                                  inverses + first * block, block));
+  }
+  return Status::Ok();
 }
 
 template <typename T>
@@ -125,7 +136,7 @@ Status CudaBlas<T>::Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, 
   JAXMG_RETURN_IF_ERROR(device_.Scratch(stream, (order + piece) * order * sizeof(T),
                                         reinterpret_cast<void**>(&inverse)));
   T* product = inverse + order * order;
-  JAXMG_RETURN_IF_ERROR(Inverse(stream, order, l, ldl, inverse));
+  JAXMG_RETURN_IF_ERROR(Inverse(stream, order, l, ldl, inverse, order));
   for (int64_t first = 0; first < length; first += piece) {
     const int64_t count = std::min(piece, length - first);
     if (side == Side::kLeft) {
@@ -197,7 +208,7 @@ Status CudaBlas<T>::Trtri(Stream stream, int64_t n, T* a, int64_t lda) {
   T* inverse = nullptr;
   JAXMG_RETURN_IF_ERROR(
       device_.Scratch(stream, n * n * sizeof(T), reinterpret_cast<void**>(&inverse)));
-  JAXMG_RETURN_IF_ERROR(Inverse(stream, n, a, lda, inverse));
+  JAXMG_RETURN_IF_ERROR(Inverse(stream, n, a, lda, inverse, n));
   return device_.Copy(stream, Block(a, lda, n, n), Block(inverse, n, n, n));
 }
 

@@ -6,6 +6,7 @@ Nothing here runs when jaxmg is imported.
 """
 
 import importlib.metadata
+import re
 import threading
 
 import jax
@@ -54,7 +55,10 @@ def _register(platform):
             f"{', '.join(map(repr, _PLATFORMS))} (NVIDIA) devices"
         )
     xla_platform, names = _PLATFORMS[platform]
-    point = _choose(names)
+    found = entry_points()
+    if any(name in found for name in names):  # JAX knows which CUDA it runs on, and must start
+        names = _for_backend(names)
+    point = next((found[name] for name in names if name in found), None)
     if point is None:
         extras = " or ".join(f"`pip install jaxmg[{name}]`" for name in names)
         raise RuntimeError(
@@ -74,19 +78,13 @@ def _register(platform):
     return module
 
 
-def _choose(names):
-    """The entry point to use: the one for the CUDA that JAX itself runs on, where there are two."""
-    found = entry_points()
-    present = [name for name in names if name in found]
-    for name in present:
-        if _installed(f"jax-{name}-plugin"):
-            return found[name]
-    return found[present[0]] if present else None
+def _for_backend(names):
+    """Those of ``names`` that fit the CUDA of JAX's own plugin; all of them where it can't be told.
 
-
-def _installed(distribution):
-    try:
-        importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+    One process has one CUDA: the other plugin's libraries would not meet JAX's.
+    """
+    if len(names) == 1:
+        return names
+    version = jax.local_devices(backend="gpu")[0].client.platform_version
+    major = re.search(r"cuda (\d+)\d{3}\b", version)  # such as "PJRT C API\ncuda 12090"
+    return (f"cuda{major[1]}",) if major else names

@@ -2,14 +2,9 @@
 
 #include <algorithm>
 #include <complex>
-#include <functional>
-#include <limits>
-#include <memory>
 #include <vector>
 
-#include "xla_ffi/cusolver/mg_layout.h"
-#include "xla_ffi/cusolver/mg_library.h"
-#include "xla_ffi/device/cuda.h"
+#include "xla_ffi/cusolver/mg_solver.h"
 #include "xla_ffi/engine/potri.h"
 
 namespace jaxmg::mg {
@@ -19,231 +14,6 @@ namespace {
 constexpr int64_t kFactorWidth = 1024, kSyevdWidth = 256, kMostSyevdWidth = 1024;
 // The library takes no more right-hand sides at once.
 constexpr int64_t kMostRightHandSides = 256;
-
-// Every rank does `step` and returns what all agree on.
-Status Together(Communicator& comm, const std::function<Status()>& step) {
-  const Status status = step();
-  if (!status.ok()) comm.Abort(status);
-  return comm.Agree(status);
-}
-
-// One rank's side of a call of the library.
-template <typename T>
-class Solver {
- public:
-  static constexpr cudaDataType kType = CudaType<T>::kValue;
-  using Pointers = std::vector<void*>;
-
-  Solver(const RankContext& context, const Operand<T>& operand, int64_t width, bool always_copy)
-      : context_(context),
-        device_(static_cast<CudaDevice&>(context.device)),
-        comm_(context.comm),
-        operand_(operand),
-        ranks_(comm_.size()),
-        in_place_(!always_copy && (ranks_ == 1 || DividingWidth(operand.block, width) > 0)),
-        tiles_{operand.n, ranks_,
-               in_place_ && ranks_ > 1 ? DividingWidth(operand.block, width)
-                                       : std::min(width, operand.n)} {}
-
-  const TileColumns& tiles() const { return tiles_; }
-  CudaDevice& device() { return device_; }
-  Communicator& comm() { return comm_; }
-  int rank() const { return comm_.rank(); }
-  int64_t n() const { return operand_.n; }
-  T* tile(int64_t j) const {
-    return tiled_ + tiles_.slot(j) * tiles_.width * n() + tiles_.begin(j);
-  }
-  T* staging() const { return staging_; }
-
-  // Memory, the library and what it needs to know: the same outcome on every rank. `extra` elements
-  // more are this rank's part of the library's second operand.
-  Status Prepare(int64_t extra) {
-    JAXMG_RETURN_IF_ERROR(comm_.Agree(Open<CusolverMg>()));
-    JAXMG_RETURN_IF_ERROR(Together(comm_, [&] { return Allocate(extra); }));
-    JAXMG_RETURN_IF_ERROR(comm_.Share(device_.ordinal(), &ordinals_));
-    JAXMG_RETURN_IF_ERROR(SharePointer(tiled_, &a_));
-    JAXMG_RETURN_IF_ERROR(SharePointer(extra_, &extras_));
-    return OnRoot([&]() -> Status {
-      if (n() > std::numeric_limits<int>::max()) {
-        return Error(Code::kInvalidArgument, "cuSOLVERMg takes no order above 2^31 - 1");
-      }
-      JAXMG_RETURN_IF_ERROR(Session::Start(ordinals_, &session_));
-      return descriptor_.Set(session_->grid(), n(), n(), tiles_.width, kType);
-    });
-  }
-
-  // `size` asks the library, on rank 0, for the elements of workspace.
-  Status PrepareWorkspace(const std::function<Status(int64_t*)>& size) {
-    int64_t elements = 0;
-    JAXMG_RETURN_IF_ERROR(OnRoot([&] { return size(&elements); }));
-    std::vector<int64_t> all;
-    JAXMG_RETURN_IF_ERROR(comm_.Share(elements, &all));
-    elements_ = all[0];
-    std::unique_ptr<Buffer> buffer;
-    JAXMG_RETURN_IF_ERROR(
-        Together(comm_, [&] { return device_.Allocate(elements_ * sizeof(T), &buffer); }));
-    return SharePointer(buffer->data(), &work_);
-  }
-
-  Status ToTiles() {
-    return Together(comm_, [&]() -> Status {
-      if (!in_place_) {
-        JAXMG_RETURN_IF_ERROR(CopyPieces(context_, tiles_, operand_.block, operand_.a, tiled_,
-                                         /*to_tiles=*/true));
-      } else {
-        JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context_, matrix(), Region::kLower, staging_));
-      }
-      return device_.Synchronize();
-    });
-  }
-
-  // The lower triangle.
-  Status ToBlocks() {
-    if (in_place_) return ToContiguous(context_, matrix(), Region::kLower, staging_);
-    return CopyPieces(context_, tiles_, operand_.block, operand_.a, tiled_, /*to_tiles=*/false);
-  }
-
-  // Contiguous blocks, for what the engine does with those.
-  Matrix<T> matrix() const {
-    return {Tiles(n(), operand_.block, ranks_, tiles_.width), rank(), n(), operand_.a, nullptr};
-  }
-
-  // Calls the library on rank 0 while the others wait. All devices are idle before and after. *info
-  // is LAPACK's on every rank.
-  Status Call(const std::function<cusolverStatus_t(int*)>& call, const char* routine, int* info) {
-    *info = 0;
-    JAXMG_RETURN_IF_ERROR(Together(comm_, [&] { return device_.Synchronize(); }));
-    JAXMG_RETURN_IF_ERROR(OnRoot([&]() -> Status {
-      CurrentDevice current;  // which the library may change
-      JAXMG_RETURN_IF_ERROR(current.Set(device_.ordinal()));
-      const cusolverStatus_t result = call(info);
-      // A matrix that is not positive definite is CUSOLVER_STATUS_INTERNAL_ERROR at times.
-      if (*info > 0) return Status::Ok();
-      JAXMG_CHECK_CUDA(result, routine, " of order ", n(), " in tiles of ", tiles_.width,
-                       " columns on ", ranks_, " GPUs, info ", *info);
-      return Status::Ok();
-    }));
-    std::vector<int64_t> infos;
-    JAXMG_RETURN_IF_ERROR(comm_.Share(*info, &infos));
-    *info = static_cast<int>(infos[0]);
-    return Together(comm_, [&]() -> Status {
-      JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaDeviceSynchronize(), routine);
-      return Status::Ok();
-    });
-  }
-
-  Status Factor(int* info) {
-    JAXMG_RETURN_IF_ERROR(Call(
-        [&](int* i) {
-          return library().cusolverMgPotrf(handle(), CUBLAS_FILL_MODE_LOWER, order(), a(), 1, 1,
-                                           descriptor(), kType, work(), lwork(), i);
-        },
-        "cusolverMgPotrf", info));
-    return Together(comm_, [&] { return SetStatus(*info); });
-  }
-
-  // *status from the library's info, or from diagonals that it has left NaN.
-  Status SetStatus(int info) {
-    JAXMG_RETURN_IF_ERROR(device_.FillInt32(Stream::kMain, infos_, 1, info > 0 ? info : kNoInfo));
-    JAXMG_RETURN_IF_ERROR(device_.FillInt32(Stream::kMain, infos_ + 1, 2, 0));
-    CudaBlas<T>& blas = device_.cuda_blas<T>();
-    for (int64_t j = rank(); info == 0 && j < tiles_.count(); j += ranks_) {
-      JAXMG_RETURN_IF_ERROR(blas.CheckFactor(Stream::kMain, tiles_.columns(j), tile(j), n(),
-                                             tiles_.begin(j), infos_ + 1, infos_ + 2, infos_));
-    }
-    return GatherStatus();
-  }
-
-  // *status := the smallest of the ranks' infos.
-  Status GatherStatus() {
-    JAXMG_RETURN_IF_ERROR(AllGather(comm_, device_, Stream::kMain, infos_, infos_ + kFirstGathered,
-                                    sizeof(int32_t)));
-    JAXMG_RETURN_IF_ERROR(WaitAllSent(comm_, Stream::kMain));
-    return device_.ReduceInfo(Stream::kMain, infos_ + kFirstGathered, ranks_, operand_.status);
-  }
-
-  int32_t* info() const { return infos_; }
-
-  Status LogDet(Real<T>* log_det) {
-    CudaBlas<T>& blas = device_.cuda_blas<T>();
-    JAXMG_RETURN_IF_ERROR(device_.blas<Real<T>>().SetZero(Stream::kMain, 1, 1, log_dets_, 1));
-    for (int64_t j = rank(); j < tiles_.count(); j += ranks_) {
-      JAXMG_RETURN_IF_ERROR(
-          blas.AddLogDet(Stream::kMain, tiles_.columns(j), tile(j), n(), log_dets_));
-    }
-    JAXMG_RETURN_IF_ERROR(AllGather(comm_, device_, Stream::kMain, log_dets_, log_dets_ + 1,
-                                    sizeof(Real<T>)));
-    JAXMG_RETURN_IF_ERROR(WaitAllSent(comm_, Stream::kMain));
-    return device_.SumReals(Stream::kMain, log_dets_ + 1, ranks_, log_det);
-  }
-
-  template <typename U>
-  Status PoisonIfFailed(int64_t m, int64_t columns, U* data) {
-    return device_.blas<U>().PoisonIf(Stream::kMain, operand_.status, m, columns, data, m);
-  }
-
-  Status OnRoot(const std::function<Status()>& step) {
-    return Together(comm_, [&] { return rank() == 0 ? step() : Status::Ok(); });
-  }
-
-  // What the library is called with, on rank 0.
-  const CusolverMg& library() const { return Get<CusolverMg>(); }
-  cusolverMgHandle_t handle() const { return session_->handle(); }
-  cudaLibMgGrid_t grid() const { return session_->grid(); }
-  cudaLibMgMatrixDesc_t descriptor() const { return descriptor_.get(); }
-  int order() const { return static_cast<int>(n()); }
-  void** a() { return a_.data(); }
-  void** work() { return work_.data(); }
-  int64_t lwork() const { return elements_; }
-  const Pointers& extras() const { return extras_; }
-  T* extra() const { return extra_; }
-
- private:
-  static constexpr int kFirstGathered = 3;
-
-  Status Allocate(int64_t extra) {
-    auto allocate = [&](size_t bytes, auto** data) -> Status {
-      std::unique_ptr<Buffer> buffer;
-      JAXMG_RETURN_IF_ERROR(device_.Allocate(bytes, &buffer));
-      *data = static_cast<std::remove_reference_t<decltype(**data)>*>(buffer->data());
-      return Status::Ok();
-    };
-    JAXMG_RETURN_IF_ERROR(allocate((kFirstGathered + ranks_) * sizeof(int32_t), &infos_));
-    JAXMG_RETURN_IF_ERROR(allocate((1 + ranks_) * sizeof(Real<T>), &log_dets_));
-    const int64_t rows = std::max(n(), operand_.block);
-    JAXMG_RETURN_IF_ERROR(allocate(rows * tiles_.width * sizeof(T), &staging_));
-    JAXMG_RETURN_IF_ERROR(allocate(extra * sizeof(T), &extra_));
-    tiled_ = operand_.a;
-    if (in_place_) return Status::Ok();
-    return allocate(n() * tiles_.slots() * tiles_.width * sizeof(T), &tiled_);
-  }
-
-  Status SharePointer(void* mine, Pointers* all) {
-    std::vector<int64_t> numbers;
-    JAXMG_RETURN_IF_ERROR(comm_.Share(reinterpret_cast<int64_t>(mine), &numbers));
-    all->clear();
-    for (int64_t number : numbers) all->push_back(reinterpret_cast<void*>(number));
-    return Status::Ok();
-  }
-
-  const RankContext& context_;
-  CudaDevice& device_;
-  Communicator& comm_;
-  const Operand<T>& operand_;
-  const int ranks_;
-  const bool in_place_;
-  const TileColumns tiles_;
-  int32_t* infos_ = nullptr;  // ours, zero, what failed in a tile, and everybody's
-  Real<T>* log_dets_ = nullptr;
-  T* staging_ = nullptr;
-  T* extra_ = nullptr;
-  T* tiled_ = nullptr;
-  std::vector<int64_t> ordinals_;
-  Pointers a_, extras_, work_;
-  int64_t elements_ = 0;
-  std::unique_ptr<Session> session_;
-  Descriptor descriptor_;
-};
 
 template <typename T>
 int64_t FactorWidth(const Operand<T>& operand, int ranks) {
@@ -282,17 +52,17 @@ Status SolveGroup(Solver<T>& solver, const Group& group, int64_t nrhs, T* x) {
     if (!descriptor.Set(solver.grid(), n, group.count, group.width, Solver<T>::kType).ok()) {
       return CUSOLVER_STATUS_INTERNAL_ERROR;
     }
-    return solver.library().cusolverMgPotrs(
-        solver.handle(), CUBLAS_FILL_MODE_LOWER, solver.order(), static_cast<int>(group.count),
-        solver.a(), 1, 1, solver.descriptor(), b.data(), 1, 1, descriptor.get(), Solver<T>::kType,
-        solver.work(), solver.lwork(), i);
+    return solver.library().cusolverMgPotrs(solver.handle(), CUBLAS_FILL_MODE_LOWER, solver.order(),
+                                            static_cast<int>(group.count), solver.a(), 1, 1,
+                                            solver.descriptor(), b.data(), 1, 1, descriptor.get(),
+                                            Solver<T>::kType, solver.work(), solver.lwork(), i);
   };
   JAXMG_RETURN_IF_ERROR(solver.Call(call, "cusolverMgPotrs", &info));
   return Together(comm, [&]() -> Status {
     for (int root = 0; root < comm.size(); ++root) {
       if (group.columns(root) == 0) continue;
-      JAXMG_RETURN_IF_ERROR(Broadcast(comm, Stream::kMain, root,
-                                      Block(columns(root), n, n, group.columns(root))));
+      JAXMG_RETURN_IF_ERROR(
+          Broadcast(comm, Stream::kMain, root, Block(columns(root), n, n, group.columns(root))));
     }
     JAXMG_RETURN_IF_ERROR(WaitAllSent(comm, Stream::kMain));
     return blas.ConjTranspose(Stream::kMain, n, group.count, solver.extra(), n, x + group.first,
@@ -317,21 +87,20 @@ Status Potrs(const RankContext& context, const Operand<T>& operand, int64_t nrhs
   JAXMG_RETURN_IF_ERROR(solver.PrepareWorkspace([&](int64_t* elements) -> Status {
     const CusolverMg& library = solver.library();
     int64_t factor = 0, solve = 0;
-    JAXMG_CHECK_CUDA(library.cusolverMgPotrf_bufferSize(
-                         solver.handle(), CUBLAS_FILL_MODE_LOWER, solver.order(), solver.a(), 1, 1,
-                         solver.descriptor(), kType, &factor),
-                     "cuSOLVERMg: potrf of order ", operand.n);
+    JAXMG_CHECK_CUDA(
+        library.cusolverMgPotrf_bufferSize(solver.handle(), CUBLAS_FILL_MODE_LOWER, solver.order(),
+                                           solver.a(), 1, 1, solver.descriptor(), kType, &factor),
+        "cuSOLVERMg: potrf of order ", operand.n);
     if (largest.count > 0) {
       Descriptor b;
       std::vector<void*> pointers = solver.extras();
-      JAXMG_RETURN_IF_ERROR(
-          b.Set(solver.grid(), operand.n, largest.count, largest.width, kType));
-      JAXMG_CHECK_CUDA(
-          library.cusolverMgPotrs_bufferSize(
-              solver.handle(), CUBLAS_FILL_MODE_LOWER, solver.order(),
-              static_cast<int>(largest.count), solver.a(), 1, 1, solver.descriptor(),
-              pointers.data(), 1, 1, b.get(), kType, &solve),
-          "cuSOLVERMg: potrs of order ", operand.n, " for ", largest.count, " right-hand sides");
+      JAXMG_RETURN_IF_ERROR(b.Set(solver.grid(), operand.n, largest.count, largest.width, kType));
+      JAXMG_CHECK_CUDA(library.cusolverMgPotrs_bufferSize(
+                           solver.handle(), CUBLAS_FILL_MODE_LOWER, solver.order(),
+                           static_cast<int>(largest.count), solver.a(), 1, 1, solver.descriptor(),
+                           pointers.data(), 1, 1, b.get(), kType, &solve),
+                       "cuSOLVERMg: potrs of order ", operand.n, " for ", largest.count,
+                       " right-hand sides");
     }
     *elements = std::max(factor, solve);
     return Status::Ok();
@@ -375,10 +144,9 @@ Status Potri(const RankContext& context, const Operand<T>& operand) {
     int ignored = 0;  // a factor that is singular has failed before
     JAXMG_RETURN_IF_ERROR(solver.Call(
         [&](int* i) {
-          return solver.library().cusolverMgPotri(solver.handle(), CUBLAS_FILL_MODE_LOWER,
-                                                  solver.order(), solver.a(), 1, 1,
-                                                  solver.descriptor(), kType, solver.work(),
-                                                  solver.lwork(), i);
+          return solver.library().cusolverMgPotri(
+              solver.handle(), CUBLAS_FILL_MODE_LOWER, solver.order(), solver.a(), 1, 1,
+              solver.descriptor(), kType, solver.work(), solver.lwork(), i);
         },
         "cusolverMgPotri", &ignored));
   }
@@ -408,8 +176,8 @@ Status DealVectors(const RankContext& context, Solver<T>& solver, const Operand<
       const int peer = (rank + step) % ranks;
       const int64_t rows = begin(peer + 1) - begin(peer);
       if (rows == 0) continue;
-      JAXMG_RETURN_IF_ERROR(context.comm.Send(
-          Stream::kMain, peer, Block(rows_of(j, peer), n, rows, tiles.columns(j))));
+      JAXMG_RETURN_IF_ERROR(context.comm.Send(Stream::kMain, peer,
+                                              Block(rows_of(j, peer), n, rows, tiles.columns(j))));
     }
   }
   for (int64_t j = 0; j < tiles.count() && mine > 0; ++j) {
@@ -433,8 +201,7 @@ template <typename T>
 Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors, Real<T>* w) {
   constexpr cudaDataType kType = Solver<T>::kType, kRealType = CudaType<Real<T>>::kValue;
   const cusolverEigMode_t job = vectors ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
-  const int64_t width =
-      operand.tile > 0 ? std::min(operand.tile, kMostSyevdWidth) : kSyevdWidth;
+  const int64_t width = operand.tile > 0 ? std::min(operand.tile, kMostSyevdWidth) : kSyevdWidth;
   Solver<T> solver(context, operand, width, /*always_copy=*/true);
   CudaDevice& device = solver.device();
   std::vector<Real<T>> values(solver.rank() == 0 ? operand.n : 1);  // the library's, on the host
@@ -465,20 +232,18 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
     int info = 0;
     JAXMG_RETURN_IF_ERROR(solver.Call(
         [&](int* i) {
-          return solver.library().cusolverMgSyevd(
-              solver.handle(), job, CUBLAS_FILL_MODE_LOWER, solver.order(), solver.a(), 1, 1,
-              solver.descriptor(), values.data(), kRealType, kType, solver.work(), solver.lwork(),
-              i);
+          return solver.library().cusolverMgSyevd(solver.handle(), job, CUBLAS_FILL_MODE_LOWER,
+                                                  solver.order(), solver.a(), 1, 1,
+                                                  solver.descriptor(), values.data(), kRealType,
+                                                  kType, solver.work(), solver.lwork(), i);
         },
         "cusolverMgSyevd", &info));
     std::vector<int64_t> pointers;
-    JAXMG_RETURN_IF_ERROR(
-        context.comm.Share(reinterpret_cast<int64_t>(values.data()), &pointers));
+    JAXMG_RETURN_IF_ERROR(context.comm.Share(reinterpret_cast<int64_t>(values.data()), &pointers));
     JAXMG_RETURN_IF_ERROR(Together(context.comm, [&]() -> Status {
       JAXMG_RETURN_IF_ERROR(device.FillInt32(Stream::kMain, operand.status, 1, info));
-      JAXMG_RETURN_IF_ERROR(device.CopyFromHost(Stream::kMain, w,
-                                                reinterpret_cast<void*>(pointers[0]),
-                                                operand.n * sizeof(Real<T>)));
+      JAXMG_RETURN_IF_ERROR(device.CopyFromHost(
+          Stream::kMain, w, reinterpret_cast<void*>(pointers[0]), operand.n * sizeof(Real<T>)));
       return vectors ? DealVectors(context, solver, operand) : Status::Ok();
     }));
   }
@@ -488,9 +253,9 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
   });
 }
 
-#define JAXMG_INSTANTIATE(T)                                                                 \
-  template Status Potrs(const RankContext&, const Operand<T>&, int64_t, T*, Real<T>*);      \
-  template Status Potri(const RankContext&, const Operand<T>&);                              \
+#define JAXMG_INSTANTIATE(T)                                                           \
+  template Status Potrs(const RankContext&, const Operand<T>&, int64_t, T*, Real<T>*); \
+  template Status Potri(const RankContext&, const Operand<T>&);                        \
   template Status Syevd(const RankContext&, const Operand<T>&, bool, Real<T>*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -69,8 +69,7 @@ Status CopyPieces(const RankContext& context, const TileColumns& tiles, int64_t 
         const int source = to_tiles ? home : tiles.owner(tile);
         const int target = to_tiles ? tiles.owner(tile) : home;
         if (source != rank) return Status::Ok();
-        const Bytes2D from =
-            to_tiles ? in_block(column, columns) : in_tile(tile, column, columns);
+        const Bytes2D from = to_tiles ? in_block(column, columns) : in_tile(tile, column, columns);
         if (target != rank) return context.comm.Send(Stream::kMain, target, from);
         const Bytes2D to = to_tiles ? in_tile(tile, column, columns) : in_block(column, columns);
         return context.device.Copy(Stream::kMain, to, from);

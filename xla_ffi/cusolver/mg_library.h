@@ -16,8 +16,7 @@ namespace jaxmg::mg {
 class Descriptor {
  public:
   ~Descriptor();
-  Status Set(cudaLibMgGrid_t grid, int64_t rows, int64_t columns, int64_t width,
-             cudaDataType type);
+  Status Set(cudaLibMgGrid_t grid, int64_t rows, int64_t columns, int64_t width, cudaDataType type);
   cudaLibMgMatrixDesc_t get() const { return descriptor_; }
 
  private:

@@ -51,22 +51,22 @@ Status CudaDevice::NewEvent(std::shared_ptr<Event>* event) { return resources_->
 
 Status CudaDevice::Record(Stream stream, Event* event) {
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaEventRecord(static_cast<CudaEvent*>(event)->get(),
-                                                this->stream(stream)),
-             "an event of device ", ordinal_);
+                                                      this->stream(stream)),
+                   "an event of device ", ordinal_);
   return Status::Ok();
 }
 
 Status CudaDevice::Wait(Stream stream, const Event& event) {
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamWaitEvent(
-                 this->stream(stream), static_cast<const CudaEvent&>(event).get(), 0),
-             "a stream of device ", ordinal_);
+                       this->stream(stream), static_cast<const CudaEvent&>(event).get(), 0),
+                   "a stream of device ", ordinal_);
   return Status::Ok();
 }
 
 Status CudaDevice::Synchronize() {
   for (Stream stream : {Stream::kMain, Stream::kPanel, Stream::kCopy}) {
     JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamSynchronize(this->stream(stream)),
-               "the work so far on device ", ordinal_);
+                     "the work so far on device ", ordinal_);
   }
   return Status::Ok();
 }
@@ -74,37 +74,37 @@ Status CudaDevice::Synchronize() {
 Status CudaDevice::Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) {
   const CudaRuntime& runtime = Get<CudaRuntime>();
   if (source.height == 0 || source.columns == 0) return Status::Ok();
-  const bool contiguous = source.columns == 1 || (source.pitch == source.height &&
-                                                  target.pitch == target.height);
+  const bool contiguous =
+      source.columns == 1 || (source.pitch == source.height && target.pitch == target.height);
   if (contiguous) {
-    JAXMG_CHECK_CUDA(runtime.cudaMemcpyAsync(target.data, source.data, source.height * source.columns,
-                                       cudaMemcpyDefault, this->stream(stream)),
-               "a copy of ", source.height * source.columns, " bytes to device ", ordinal_);
+    JAXMG_CHECK_CUDA(
+        runtime.cudaMemcpyAsync(target.data, source.data, source.height * source.columns,
+                                cudaMemcpyDefault, this->stream(stream)),
+        "a copy of ", source.height * source.columns, " bytes to device ", ordinal_);
     return Status::Ok();
   }
-  JAXMG_CHECK_CUDA(runtime.cudaMemcpy2DAsync(target.data, target.pitch, source.data, source.pitch,
-                                       source.height, source.columns, cudaMemcpyDefault,
-                                       this->stream(stream)),
-             "a copy of ", source.columns, " columns of ", source.height, " bytes to device ",
-             ordinal_);
+  JAXMG_CHECK_CUDA(
+      runtime.cudaMemcpy2DAsync(target.data, target.pitch, source.data, source.pitch, source.height,
+                                source.columns, cudaMemcpyDefault, this->stream(stream)),
+      "a copy of ", source.columns, " columns of ", source.height, " bytes to device ", ordinal_);
   return Status::Ok();
 }
 
 Status CudaDevice::CopyToHost(Stream stream, void* target, const void* source, size_t bytes) {
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaMemcpyAsync(target, source, bytes, cudaMemcpyDeviceToHost,
-                                                this->stream(stream)),
-             bytes, " bytes from device ", ordinal_);
-  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamSynchronize(this->stream(stream)),
-             bytes, " bytes from device ", ordinal_);
+                                                      this->stream(stream)),
+                   bytes, " bytes from device ", ordinal_);
+  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamSynchronize(this->stream(stream)), bytes,
+                   " bytes from device ", ordinal_);
   return Status::Ok();
 }
 
 Status CudaDevice::CopyFromHost(Stream stream, void* target, const void* source, size_t bytes) {
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaMemcpyAsync(target, source, bytes, cudaMemcpyHostToDevice,
-                                                this->stream(stream)),
-             bytes, " bytes to device ", ordinal_);
-  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamSynchronize(this->stream(stream)),
-             bytes, " bytes to device ", ordinal_);
+                                                      this->stream(stream)),
+                   bytes, " bytes to device ", ordinal_);
+  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamSynchronize(this->stream(stream)), bytes,
+                   " bytes to device ", ordinal_);
   return Status::Ok();
 }
 
@@ -112,8 +112,7 @@ Status CudaDevice::FillInt32(Stream stream, int32_t* data, int64_t count, int32_
   return LaunchElements(Kernel::kFillInt32, 's', stream, count, data, count, value);
 }
 
-Status CudaDevice::ReduceInfo(Stream stream, const int32_t* infos, int64_t count,
-                              int32_t* status) {
+Status CudaDevice::ReduceInfo(Stream stream, const int32_t* infos, int64_t count, int32_t* status) {
   return LaunchOne(Kernel::kReduceInfo, 's', stream, infos, count, status);
 }
 

@@ -24,14 +24,14 @@ inline auto Vendor(const T* data) {
 // The routines of cuBLAS by dtype: Routines<T>::gemm is a pointer to a member of the table.
 template <typename T>
 struct Routines;
-#define JAXMG_ROUTINES(T, letter, herk_name)                          \
-  template <>                                                         \
-  struct Routines<T> {                                                \
-    static constexpr auto gemm = &Cublas::cublas##letter##gemm_64;    \
-    static constexpr auto gemv = &Cublas::cublas##letter##gemv_64;    \
-    static constexpr auto herk = &Cublas::cublas##herk_name##_64;     \
-    static constexpr auto trsm = &Cublas::cublas##letter##trsm_64;    \
-    static constexpr auto trmm = &Cublas::cublas##letter##trmm_64;    \
+#define JAXMG_ROUTINES(T, letter, herk_name)                       \
+  template <>                                                      \
+  struct Routines<T> {                                             \
+    static constexpr auto gemm = &Cublas::cublas##letter##gemm_64; \
+    static constexpr auto gemv = &Cublas::cublas##letter##gemv_64; \
+    static constexpr auto herk = &Cublas::cublas##herk_name##_64;  \
+    static constexpr auto trsm = &Cublas::cublas##letter##trsm_64; \
+    static constexpr auto trmm = &Cublas::cublas##letter##trmm_64; \
   };
 JAXMG_ROUTINES(float, S, Ssyrk)
 JAXMG_ROUTINES(double, D, Dsyrk)
@@ -59,12 +59,12 @@ cublasSideMode_t Letter(Side side) {
 constexpr int64_t kPiece = 8192;
 
 // Calls a routine of cuBLAS on the stream's handle.
-#define JAXMG_CUBLAS(routine, stream, ...)                                                   \
-  do {                                                                                       \
-    cublasHandle_t handle;                                                                   \
-    JAXMG_RETURN_IF_ERROR(device_.resources().BlasHandle(stream, &handle));                  \
-    JAXMG_CHECK_CUDA((Get<Cublas>().*Routines<T>::routine)(handle, __VA_ARGS__), #routine " on GPU ", \
-               device_.ordinal(), ", ", m, " x ", n);                                        \
+#define JAXMG_CUBLAS(routine, stream, ...)                                       \
+  do {                                                                           \
+    cublasHandle_t handle;                                                       \
+    JAXMG_RETURN_IF_ERROR(device_.resources().BlasHandle(stream, &handle));      \
+    JAXMG_CHECK_CUDA((Get<Cublas>().*Routines<T>::routine)(handle, __VA_ARGS__), \
+                     #routine " on GPU ", device_.ordinal(), ", ", m, " x ", n); \
   } while (false)
 
 }  // namespace
@@ -79,8 +79,7 @@ Status CudaBlas<T>::Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, 
   if (m == 1 && op_a == Op::kNone && k > 0 && (op_b == Op::kNone || !kIsComplex<T>)) {
     const bool plain = op_b == Op::kNone;
     JAXMG_CUBLAS(gemv, stream, plain ? CUBLAS_OP_T : CUBLAS_OP_N, plain ? k : n, plain ? n : k,
-                 Vendor(&t_alpha), Vendor(b), ldb, Vendor(a), lda, Vendor(&t_beta), Vendor(c),
-                 ldc);
+                 Vendor(&t_alpha), Vendor(b), ldb, Vendor(a), lda, Vendor(&t_beta), Vendor(c), ldc);
     return Status::Ok();
   }
   JAXMG_CUBLAS(gemm, stream, Letter(op_a), Letter(op_b), m, n, k, Vendor(&t_alpha), Vendor(a), lda,
@@ -99,11 +98,11 @@ Status CudaBlas<T>::Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* 
 }
 
 template <typename T>
-Status CudaBlas<T>::SolveDirectly(Stream stream, Side side, Op op, int64_t m, int64_t n,
-                                  const T* l, int64_t ldl, T* b, int64_t ldb) {
+Status CudaBlas<T>::SolveDirectly(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
+                                  int64_t ldl, T* b, int64_t ldb) {
   const T one = 1;
-  JAXMG_CUBLAS(trsm, stream, Letter(side), CUBLAS_FILL_MODE_LOWER, Letter(op),
-               CUBLAS_DIAG_NON_UNIT, m, n, Vendor(&one), Vendor(l), ldl, Vendor(b), ldb);
+  JAXMG_CUBLAS(trsm, stream, Letter(side), CUBLAS_FILL_MODE_LOWER, Letter(op), CUBLAS_DIAG_NON_UNIT,
+               m, n, Vendor(&one), Vendor(l), ldl, Vendor(b), ldb);
   return Status::Ok();
 }
 
@@ -141,16 +140,16 @@ Status CudaBlas<T>::Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, 
     const int64_t count = std::min(piece, length - first);
     if (side == Side::kLeft) {
       T* columns = b + first * ldb;
-      JAXMG_RETURN_IF_ERROR(Gemm(stream, op, Op::kNone, m, count, m, 1, inverse, order, columns,
-                                 ldb, 0, product, m));
-      JAXMG_RETURN_IF_ERROR(device_.Copy(stream, Block(columns, ldb, m, count),
-                                         Block(product, m, m, count)));
+      JAXMG_RETURN_IF_ERROR(
+          Gemm(stream, op, Op::kNone, m, count, m, 1, inverse, order, columns, ldb, 0, product, m));
+      JAXMG_RETURN_IF_ERROR(
+          device_.Copy(stream, Block(columns, ldb, m, count), Block(product, m, m, count)));
     } else {
       T* rows = b + first;
       JAXMG_RETURN_IF_ERROR(Gemm(stream, Op::kNone, op, count, n, n, 1, rows, ldb, inverse, order,
                                  0, product, count));
-      JAXMG_RETURN_IF_ERROR(device_.Copy(stream, Block(rows, ldb, count, n),
-                                         Block(product, count, count, n)));
+      JAXMG_RETURN_IF_ERROR(
+          device_.Copy(stream, Block(rows, ldb, count, n), Block(product, count, count, n)));
     }
   }
   return Status::Ok();
@@ -161,9 +160,8 @@ Status CudaBlas<T>::Trmm(Stream stream, Side side, Op op, int64_t m, int64_t n, 
                          int64_t ldl, T* b, int64_t ldb) {
   if (m == 0 || n == 0) return Status::Ok();
   const T one = 1;
-  JAXMG_CUBLAS(trmm, stream, Letter(side), CUBLAS_FILL_MODE_LOWER, Letter(op),
-               CUBLAS_DIAG_NON_UNIT, m, n, Vendor(&one), Vendor(l), ldl, Vendor(b), ldb, Vendor(b),
-               ldb);
+  JAXMG_CUBLAS(trmm, stream, Letter(side), CUBLAS_FILL_MODE_LOWER, Letter(op), CUBLAS_DIAG_NON_UNIT,
+               m, n, Vendor(&one), Vendor(l), ldl, Vendor(b), ldb, Vendor(b), ldb);
   return Status::Ok();
 }
 
@@ -177,9 +175,10 @@ Status CudaBlas<T>::Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t o
   JAXMG_RETURN_IF_ERROR(device_.resources().SolverHandle(stream, &handle, &params));
   const Cusolver& solver = Get<Cusolver>();
   size_t device_bytes = 0, host_bytes = 0;
-  JAXMG_CHECK_CUDA(solver.cusolverDnXpotrf_bufferSize(handle, params, CUBLAS_FILL_MODE_LOWER, n, kType, a,
-                                                lda, kType, &device_bytes, &host_bytes),
-             "potrf: tile of order ", n);
+  JAXMG_CHECK_CUDA(
+      solver.cusolverDnXpotrf_bufferSize(handle, params, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
+                                         kType, &device_bytes, &host_bytes),
+      "potrf: tile of order ", n);
   constexpr size_t kInfos = 256;  // the solver's info and ours, and the alignment of what follows
   char* scratch = nullptr;
   JAXMG_RETURN_IF_ERROR(
@@ -187,10 +186,10 @@ Status CudaBlas<T>::Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t o
   auto* solver_info = reinterpret_cast<int32_t*>(scratch);
   int32_t* failed = solver_info + 1;
   JAXMG_CHECK_CUDA(solver.cusolverDnXpotrf(handle, params, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
-                                     kType, scratch + kInfos, device_bytes,
-                                     device_.resources().HostWorkspace(host_bytes), host_bytes,
-                                     solver_info),
-             "potrf: tile of order ", n);
+                                           kType, scratch + kInfos, device_bytes,
+                                           device_.resources().HostWorkspace(host_bytes),
+                                           host_bytes, solver_info),
+                   "potrf: tile of order ", n);
   JAXMG_RETURN_IF_ERROR(CheckFactor(stream, n, a, lda, offset, solver_info, failed, info));
   return PoisonIf(stream, failed, n, n, a, lda);
 }
@@ -235,8 +234,8 @@ template <typename T>
 Status CudaBlas<T>::SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) {
   if (m == 0 || n == 0) return Status::Ok();
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaMemset2DAsync(a, lda * sizeof(T), 0, m * sizeof(T), n,
-                                                  device_.stream(stream)),
-             "zeros on GPU ", device_.ordinal(), ", ", m, " x ", n);
+                                                        device_.stream(stream)),
+                   "zeros on GPU ", device_.ordinal(), ", ", m, " x ", n);
   return Status::Ok();
 }
 
@@ -271,10 +270,10 @@ Status CudaBlas<T>::Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_t 
   const Cusolver& solver = Get<Cusolver>();
   const cusolverEigMode_t job = vectors ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
   size_t device_bytes = 0, host_bytes = 0;
-  JAXMG_CHECK_CUDA(solver.cusolverDnXsyevd_bufferSize(handle, params, job, CUBLAS_FILL_MODE_LOWER, n,
-                                                kType, a, lda, kRealType, w, kType, &device_bytes,
-                                                &host_bytes),
-             "syevd: matrix of order ", n);
+  JAXMG_CHECK_CUDA(
+      solver.cusolverDnXsyevd_bufferSize(handle, params, job, CUBLAS_FILL_MODE_LOWER, n, kType, a,
+                                         lda, kRealType, w, kType, &device_bytes, &host_bytes),
+      "syevd: matrix of order ", n);
   constexpr size_t kInfos = 256;
   char* scratch = nullptr;
   JAXMG_RETURN_IF_ERROR(
@@ -285,11 +284,11 @@ Status CudaBlas<T>::Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_t 
   JAXMG_RETURN_IF_ERROR(CheckFinite(stream, n, n, a, lda, 0, first));
   JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kClearIf, CudaType<T>::kLetter, stream,
                                                n * n, first, n, a, lda));
-  JAXMG_CHECK_CUDA(solver.cusolverDnXsyevd(handle, params, job, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
-                                     kRealType, w, kType, scratch + kInfos, device_bytes,
-                                     device_.resources().HostWorkspace(host_bytes), host_bytes,
-                                     solver_info),
-             "syevd: matrix of order ", n);
+  JAXMG_CHECK_CUDA(solver.cusolverDnXsyevd(handle, params, job, CUBLAS_FILL_MODE_LOWER, n, kType, a,
+                                           lda, kRealType, w, kType, scratch + kInfos, device_bytes,
+                                           device_.resources().HostWorkspace(host_bytes),
+                                           host_bytes, solver_info),
+                   "syevd: matrix of order ", n);
   return device_.LaunchOne(Kernel::kSetSyevdInfo, 's', stream, first, solver_info, info);
 }
 

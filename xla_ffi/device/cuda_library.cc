@@ -56,18 +56,18 @@ Table& TheTable() {
 template <typename Table>
 Library& TheLibrary();
 
-#define JAXMG_DEFINE_LIBRARY(Table, name, FUNCTIONS, ...)      \
-  template <>                                                  \
-  Library& TheLibrary<Table>() {                               \
-    static Library* library = [] {                             \
-      Table& table = TheTable<Table>();                        \
-      auto* made = new Library;                                \
-      made->soname = name;                                     \
-      made->needs = {__VA_ARGS__};                             \
-      made->functions = {FUNCTIONS(JAXMG_LIST_FUNCTION)};      \
-      return made;                                             \
-    }();                                                       \
-    return *library;                                           \
+#define JAXMG_DEFINE_LIBRARY(Table, name, FUNCTIONS, ...) \
+  template <>                                             \
+  Library& TheLibrary<Table>() {                          \
+    static Library* library = [] {                        \
+      Table& table = TheTable<Table>();                   \
+      auto* made = new Library;                           \
+      made->soname = name;                                \
+      made->needs = {__VA_ARGS__};                        \
+      made->functions = {FUNCTIONS(JAXMG_LIST_FUNCTION)}; \
+      return made;                                        \
+    }();                                                  \
+    return *library;                                      \
   }
 JAXMG_DEFINE_LIBRARY(CudaDriver, "libcuda.so.1", JAXMG_CUDA_DRIVER_FUNCTIONS, )
 JAXMG_DEFINE_LIBRARY(CudaRuntime, "libcudart.so." JAXMG_CUDA_MAJOR, JAXMG_CUDA_RUNTIME_FUNCTIONS, )
@@ -159,8 +159,8 @@ const Table& Get() {
   return TheTable<Table>();
 }
 
-#define JAXMG_INSTANTIATE(Table)  \
-  template Status Open<Table>();  \
+#define JAXMG_INSTANTIATE(Table) \
+  template Status Open<Table>(); \
   template const Table& Get<Table>();
 JAXMG_INSTANTIATE(CudaDriver)
 JAXMG_INSTANTIATE(CudaRuntime)

@@ -23,59 +23,60 @@
 #define JAXMG_CUDA_DRIVER_FUNCTIONS(F) \
   F(cuGetErrorString) F(cuLaunchKernel) F(cuModuleGetFunction) F(cuModuleLoadData)
 
-#define JAXMG_CUDA_RUNTIME_FUNCTIONS(F)                                                       \
-  F(cudaDeviceCanAccessPeer)                                                                  \
-  F(cudaDeviceEnablePeerAccess)                                                               \
-  F(cudaDeviceGetStreamPriorityRange)                                                         \
-  F(cudaDeviceSynchronize)                                                                    \
-  F(cudaEventCreateWithFlags)                                                                 \
-  F(cudaEventRecord)                                                                          \
-  F(cudaFree)                                                                                 \
-  F(cudaGetDevice)                                                                            \
-  F(cudaGetDeviceCount)                                                                       \
-  F(cudaGetErrorString)                                                                       \
-  F(cudaGetLastError)                                                                         \
-  F(cudaMemcpy2DAsync)                                                                        \
-  F(cudaMemcpyAsync)                                                                          \
-  F(cudaMemset2DAsync)                                                                        \
-  F(cudaSetDevice)                                                                            \
-  F(cudaStreamCreateWithPriority)                                                             \
-  F(cudaStreamSynchronize)                                                                    \
+#define JAXMG_CUDA_RUNTIME_FUNCTIONS(F) \
+  F(cudaDeviceCanAccessPeer)            \
+  F(cudaDeviceEnablePeerAccess)         \
+  F(cudaDeviceGetStreamPriorityRange)   \
+  F(cudaDeviceSynchronize)              \
+  F(cudaEventCreateWithFlags)           \
+  F(cudaEventRecord)                    \
+  F(cudaFree)                           \
+  F(cudaGetDevice)                      \
+  F(cudaGetDeviceCount)                 \
+  F(cudaGetErrorString)                 \
+  F(cudaGetLastError)                   \
+  F(cudaMemcpy2DAsync)                  \
+  F(cudaMemcpyAsync)                    \
+  F(cudaMemset2DAsync)                  \
+  F(cudaSetDevice)                      \
+  F(cudaStreamCreateWithPriority)       \
+  F(cudaStreamSynchronize)              \
   F(cudaStreamWaitEvent)
 
 // Once for each dtype: F(letter, gemm, gemv, herk, trsm, trmm) are there in four letters.
-#define JAXMG_CUBLAS_FUNCTIONS(F)                                                             \
-  F(cublasCreate)                                                                             \
-  F(cublasGetStatusString)                                                                    \
-  F(cublasSetStream)                                                                          \
-  F(cublasSgemm_64) F(cublasDgemm_64) F(cublasCgemm_64) F(cublasZgemm_64)                     \
-  F(cublasSgemv_64) F(cublasDgemv_64) F(cublasCgemv_64) F(cublasZgemv_64)                     \
-  F(cublasSsyrk_64) F(cublasDsyrk_64) F(cublasCherk_64) F(cublasZherk_64)                     \
-  F(cublasStrsm_64) F(cublasDtrsm_64) F(cublasCtrsm_64) F(cublasZtrsm_64)                     \
-  F(cublasStrmm_64) F(cublasDtrmm_64) F(cublasCtrmm_64) F(cublasZtrmm_64)
+#define JAXMG_CUBLAS_FUNCTIONS(F)                                                               \
+  F(cublasCreate)                                                                               \
+  F(cublasGetStatusString)                                                                      \
+  F(cublasSetStream)                                                                            \
+  F(cublasSgemm_64)                                                                             \
+  F(cublasDgemm_64) F(cublasCgemm_64) F(cublasZgemm_64) F(cublasSgemv_64) F(cublasDgemv_64)     \
+      F(cublasCgemv_64) F(cublasZgemv_64) F(cublasSsyrk_64) F(cublasDsyrk_64) F(cublasCherk_64) \
+          F(cublasZherk_64) F(cublasStrsm_64) F(cublasDtrsm_64) F(cublasCtrsm_64)               \
+              F(cublasZtrsm_64) F(cublasStrmm_64) F(cublasDtrmm_64) F(cublasCtrmm_64)           \
+                  F(cublasZtrmm_64)
 
-#define JAXMG_CUSOLVER_FUNCTIONS(F)                                                           \
-  F(cusolverDnCreate)                                                                         \
-  F(cusolverDnCreateParams)                                                                   \
-  F(cusolverDnSetStream)                                                                      \
-  F(cusolverDnXpotrf)                                                                         \
-  F(cusolverDnXpotrf_bufferSize)                                                              \
-  F(cusolverDnXsyevd)                                                                         \
+#define JAXMG_CUSOLVER_FUNCTIONS(F) \
+  F(cusolverDnCreate)               \
+  F(cusolverDnCreateParams)         \
+  F(cusolverDnSetStream)            \
+  F(cusolverDnXpotrf)               \
+  F(cusolverDnXpotrf_bufferSize)    \
+  F(cusolverDnXsyevd)               \
   F(cusolverDnXsyevd_bufferSize)
 
-#define JAXMG_CUSOLVER_MG_FUNCTIONS(F)                                                        \
-  F(cusolverMgCreate)                                                                         \
-  F(cusolverMgCreateDeviceGrid)                                                               \
-  F(cusolverMgCreateMatrixDesc)                                                               \
-  F(cusolverMgDestroyMatrixDesc)                                                              \
-  F(cusolverMgDeviceSelect)                                                                   \
-  F(cusolverMgPotrf)                                                                          \
-  F(cusolverMgPotrf_bufferSize)                                                               \
-  F(cusolverMgPotri)                                                                          \
-  F(cusolverMgPotri_bufferSize)                                                               \
-  F(cusolverMgPotrs)                                                                          \
-  F(cusolverMgPotrs_bufferSize)                                                               \
-  F(cusolverMgSyevd)                                                                          \
+#define JAXMG_CUSOLVER_MG_FUNCTIONS(F) \
+  F(cusolverMgCreate)                  \
+  F(cusolverMgCreateDeviceGrid)        \
+  F(cusolverMgCreateMatrixDesc)        \
+  F(cusolverMgDestroyMatrixDesc)       \
+  F(cusolverMgDeviceSelect)            \
+  F(cusolverMgPotrf)                   \
+  F(cusolverMgPotrf_bufferSize)        \
+  F(cusolverMgPotri)                   \
+  F(cusolverMgPotri_bufferSize)        \
+  F(cusolverMgPotrs)                   \
+  F(cusolverMgPotrs_bufferSize)        \
+  F(cusolverMgSyevd)                   \
   F(cusolverMgSyevd_bufferSize)
 
 namespace jaxmg {
@@ -135,13 +136,13 @@ std::string Describe(cusolverStatus_t result);
 
 // Returns an error from the enclosing function unless the vendor's call succeeds:
 // JAXMG_CHECK_CUDA(call, "potrf: tile of order ", n).
-#define JAXMG_CHECK_CUDA(expression, ...)                                                           \
-  do {                                                                                        \
-    const auto jaxmg_result_ = (expression);                                                  \
-    if (!::jaxmg::IsSuccess(jaxmg_result_)) {                                                 \
-      return ::jaxmg::Error(::jaxmg::CodeOf(jaxmg_result_), __VA_ARGS__, ": ", #expression,   \
-                            " failed: ", ::jaxmg::Describe(jaxmg_result_));                   \
-    }                                                                                         \
+#define JAXMG_CHECK_CUDA(expression, ...)                                                   \
+  do {                                                                                      \
+    const auto jaxmg_result_ = (expression);                                                \
+    if (!::jaxmg::IsSuccess(jaxmg_result_)) {                                               \
+      return ::jaxmg::Error(::jaxmg::CodeOf(jaxmg_result_), __VA_ARGS__, ": ", #expression, \
+                            " failed: ", ::jaxmg::Describe(jaxmg_result_));                 \
+    }                                                                                       \
   } while (false)
 
 #endif  // JAXMG_XLA_FFI_DEVICE_CUDA_LIBRARY_H_

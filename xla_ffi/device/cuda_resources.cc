@@ -42,7 +42,7 @@ class CudaPool {
       }
     }
     JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaEventCreateWithFlags(event, cudaEventDisableTiming),
-               "an event of device ", ordinal_);
+                     "an event of device ", ordinal_);
     return Status::Ok();
   }
 
@@ -62,11 +62,12 @@ class CudaPool {
     }
     const CudaRuntime& runtime = Get<CudaRuntime>();
     int lowest = 0, highest = 0;
-    JAXMG_CHECK_CUDA(runtime.cudaDeviceGetStreamPriorityRange(&lowest, &highest), "device ", ordinal_);
+    JAXMG_CHECK_CUDA(runtime.cudaDeviceGetStreamPriorityRange(&lowest, &highest), "device ",
+                     ordinal_);
     auto made = std::make_unique<CudaResources::Parts>();
     for (cudaStream_t* stream : {&made->panel, &made->copy}) {
       JAXMG_CHECK_CUDA(runtime.cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, highest),
-                 "a stream of device ", ordinal_);
+                       "a stream of device ", ordinal_);
     }
     *parts = std::move(made);
     return Status::Ok();
@@ -91,8 +92,8 @@ class CudaPool {
     if (peer == ordinal_ || peers_.count(peer) > 0) return Status::Ok();
     const CudaRuntime& runtime = Get<CudaRuntime>();
     int possible = 0;
-    JAXMG_CHECK_CUDA(runtime.cudaDeviceCanAccessPeer(&possible, ordinal_, peer), "peer access of device ",
-               ordinal_, " to ", peer);
+    JAXMG_CHECK_CUDA(runtime.cudaDeviceCanAccessPeer(&possible, ordinal_, peer),
+                     "peer access of device ", ordinal_, " to ", peer);
     if (possible != 0) {
       const cudaError_t result = runtime.cudaDeviceEnablePeerAccess(peer, 0);
       if (result == cudaErrorPeerAccessAlreadyEnabled) {
@@ -109,15 +110,18 @@ class CudaPool {
   Status LoadKernels() {
     const CudaDriver& driver = Get<CudaDriver>();
     CUmodule module = nullptr;
-    JAXMG_CHECK_CUDA(driver.cuModuleLoadData(&module, JAXMG_FATBIN), "kernels of device ", ordinal_);
+    JAXMG_CHECK_CUDA(driver.cuModuleLoadData(&module, JAXMG_FATBIN), "kernels of device ",
+                     ordinal_);
     std::vector<std::array<CUfunction, 4>> functions(kNumKernels);
     for (int kernel = 0; kernel < kNumKernels; ++kernel) {
       for (int column = 0; column < 4; ++column) {
         const bool typed = kernel < kNumTypedKernels;
-        const std::string name = typed ? std::string(kTypedKernels[kernel]) + "_" + kLetters[column]
-                                       : kPlainKernels[kernel - kNumTypedKernels];
-        JAXMG_CHECK_CUDA(driver.cuModuleGetFunction(&functions[kernel][column], module, name.c_str()),
-                   "kernel ", name, " of device ", ordinal_);
+        std::string name = "jaxmg_";
+        name += typed ? kTypedKernels[kernel] : kPlainKernels[kernel - kNumTypedKernels];
+        if (typed) name += std::string("_") + kLetters[column];
+        JAXMG_CHECK_CUDA(
+            driver.cuModuleGetFunction(&functions[kernel][column], module, name.c_str()), "kernel ",
+            name, " of device ", ordinal_);
       }
     }
     functions_ = std::move(functions);
@@ -142,7 +146,7 @@ Status CudaResources::Lease(int ordinal, cudaStream_t main,
   if (parts->last_call && parts->last_main != main) {
     // The handles' own memory may still be in use on the stream of the call before.
     JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamWaitEvent(main, parts->last_call->get(), 0),
-               "device ", ordinal);
+                     "device ", ordinal);
   }
   resources->reset(new CudaResources(&pool, std::move(parts), main));
   return Status::Ok();
@@ -181,7 +185,8 @@ Status CudaResources::BlasHandle(Stream stream, cublasHandle_t* handle) {
     JAXMG_CHECK_CUDA(Get<Cublas>().cublasCreate(&made), "a handle of cuBLAS");
   }
   if (!ready) {  // the caller's stream may be another one in each call
-    JAXMG_CHECK_CUDA(Get<Cublas>().cublasSetStream(made, this->stream(stream)), "a handle of cuBLAS");
+    JAXMG_CHECK_CUDA(Get<Cublas>().cublasSetStream(made, this->stream(stream)),
+                     "a handle of cuBLAS");
     ready = true;
   }
   *handle = made;
@@ -196,10 +201,11 @@ Status CudaResources::SolverHandle(Stream stream, cusolverDnHandle_t* handle,
     JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnCreate(&made), "a handle of cuSOLVER");
   }
   if (parts_->params == nullptr) {
-    JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnCreateParams(&parts_->params), "parameters of cuSOLVER");
+    JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnCreateParams(&parts_->params),
+                     "parameters of cuSOLVER");
   }
   JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnSetStream(made, this->stream(stream)),
-             "a handle of cuSOLVER");
+                   "a handle of cuSOLVER");
   *handle = made;
   *params = parts_->params;
   return Status::Ok();
@@ -210,14 +216,14 @@ void* CudaResources::HostWorkspace(size_t bytes) {
   return parts_->host_workspace.data();
 }
 
-Status CudaResources::Launch(Kernel kernel, char letter, Stream stream, unsigned blocks,
-                             bool tiles, void** arguments) {
+Status CudaResources::Launch(Kernel kernel, char letter, Stream stream, unsigned blocks, bool tiles,
+                             void** arguments) {
   CUfunction function = nullptr;
   JAXMG_RETURN_IF_ERROR(pool_->FindKernel(kernel, letter, &function));
   const unsigned x = tiles ? kTileEdge : kThreads, y = tiles ? kTileRows : 1;
   JAXMG_CHECK_CUDA(Get<CudaDriver>().cuLaunchKernel(function, blocks, 1, 1, x, y, 1, 0,
-                                              this->stream(stream), arguments, nullptr),
-             "kernel ", static_cast<int>(kernel), letter, " in ", blocks, " blocks");
+                                                    this->stream(stream), arguments, nullptr),
+                   "kernel ", static_cast<int>(kernel), letter, " in ", blocks, " blocks");
   return Status::Ok();
 }
 
@@ -238,7 +244,8 @@ Status PeerMatrix(std::vector<std::vector<bool>>* matrix) {
     for (int j = 0; j < count; ++j) {
       int possible = 1;
       if (i != j) {
-        JAXMG_CHECK_CUDA(runtime.cudaDeviceCanAccessPeer(&possible, i, j), "devices ", i, " and ", j);
+        JAXMG_CHECK_CUDA(runtime.cudaDeviceCanAccessPeer(&possible, i, j), "devices ", i, " and ",
+                         j);
       }
       (*matrix)[i][j] = possible != 0;
     }

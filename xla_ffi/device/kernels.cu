@@ -168,48 +168,45 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
 
 }  // namespace
 
-#define KERNELS(T, R, letter)                                                                   \
-  extern "C" __global__ void add_log_det_##letter(Index n, const T* l, Index ldl, R* sum) {    \
-    AddLogDet(n, l, ldl, sum);                                                                  \
-  }                                                                                             \
-  extern "C" __global__ void check_factor_##letter(Index n, const T* a, Index lda,              \
-                                                   Index offset, const int* solver_info,        \
-                                                   int* failed, int* info) {                    \
-    CheckFactor(n, a, lda, offset, solver_info, failed, info);                                  \
-  }                                                                                             \
-  extern "C" __global__ void check_finite_##letter(Index m, Index n, const T* a, Index lda,     \
-                                                   Index offset, int* first) {                  \
-    CheckFinite(m, n, a, lda, offset, first);                                                   \
-  }                                                                                             \
-  extern "C" __global__ void clear_if_##letter(const int* first, Index n, T* a, Index lda) {   \
-    if (*first != kNoInfo) Fill(n, n, a, lda, FromReal<T>(0));                                  \
-  }                                                                                             \
-  extern "C" __global__ void conj_transpose_##letter(Index m, Index n, const T* a, Index lda,  \
-                                                     T* b, Index ldb) {                         \
-    ConjTranspose(m, n, a, lda, b, ldb);                                                        \
-  }                                                                                             \
-  extern "C" __global__ void conjugate_##letter(Index m, Index n, T* a, Index lda) {           \
-    for (Index i = FirstElement(); i < m * n; i += ElementStride()) {                           \
-      a[i / m * lda + i % m] = Conj(a[i / m * lda + i % m]);                                    \
-    }                                                                                           \
-  }                                                                                             \
-  extern "C" __global__ void identity_##letter(Index n, T* a, Index lda) {                     \
-    for (Index i = FirstElement(); i < n * n; i += ElementStride()) {                           \
-      a[i / n * lda + i % n] = FromReal<T>(i / n == i % n ? 1 : 0);                             \
-    }                                                                                           \
-  }                                                                                             \
-  extern "C" __global__ void mirror_lower_##letter(Index n, T* a, Index lda) {                 \
-    MirrorLower(n, a, lda);                                                                     \
-  }                                                                                             \
-  extern "C" __global__ void poison_if_##letter(const int* status, Index m, Index n, T* a,     \
-                                                Index lda) {                                    \
-    if (*status != 0) Fill(m, n, a, lda, Nan<T>());                                             \
-  }                                                                                             \
-  extern "C" __global__ void sum_reals_##letter(const R* terms, Index count, R* sum) {         \
-    if (threadIdx.x != 0) return;                                                               \
-    R total = 0;                                                                                \
-    for (Index i = 0; i < count; ++i) total += terms[i];                                        \
-    *sum = total;                                                                               \
+#define KERNEL extern "C" __global__ void
+
+#define KERNELS(T, R, letter)                                                                      \
+  KERNEL jaxmg_add_log_det_##letter(Index n, const T* l, Index ldl, R* sum) {                      \
+    AddLogDet(n, l, ldl, sum);                                                                     \
+  }                                                                                                \
+  KERNEL jaxmg_check_factor_##letter(Index n, const T* a, Index lda, Index offset,                 \
+                                     const int* solver_info, int* failed, int* info) {             \
+    CheckFactor(n, a, lda, offset, solver_info, failed, info);                                     \
+  }                                                                                                \
+  KERNEL jaxmg_check_finite_##letter(Index m, Index n, const T* a, Index lda, Index offset,        \
+                                     int* first) {                                                 \
+    CheckFinite(m, n, a, lda, offset, first);                                                      \
+  }                                                                                                \
+  KERNEL jaxmg_clear_if_##letter(const int* first, Index n, T* a, Index lda) {                     \
+    if (*first != kNoInfo) Fill(n, n, a, lda, FromReal<T>(0));                                     \
+  }                                                                                                \
+  KERNEL jaxmg_conj_transpose_##letter(Index m, Index n, const T* a, Index lda, T* b, Index ldb) { \
+    ConjTranspose(m, n, a, lda, b, ldb);                                                           \
+  }                                                                                                \
+  KERNEL jaxmg_conjugate_##letter(Index m, Index n, T* a, Index lda) {                             \
+    for (Index i = FirstElement(); i < m * n; i += ElementStride()) {                              \
+      a[i / m * lda + i % m] = Conj(a[i / m * lda + i % m]);                                       \
+    }                                                                                              \
+  }                                                                                                \
+  KERNEL jaxmg_identity_##letter(Index n, T* a, Index lda) {                                       \
+    for (Index i = FirstElement(); i < n * n; i += ElementStride()) {                              \
+      a[i / n * lda + i % n] = FromReal<T>(i / n == i % n ? 1 : 0);                                \
+    }                                                                                              \
+  }                                                                                                \
+  KERNEL jaxmg_mirror_lower_##letter(Index n, T* a, Index lda) { MirrorLower(n, a, lda); }         \
+  KERNEL jaxmg_poison_if_##letter(const int* status, Index m, Index n, T* a, Index lda) {          \
+    if (*status != 0) Fill(m, n, a, lda, Nan<T>());                                                \
+  }                                                                                                \
+  KERNEL jaxmg_sum_reals_##letter(const R* terms, Index count, R* sum) {                           \
+    if (threadIdx.x != 0) return;                                                                  \
+    R total = 0;                                                                                   \
+    for (Index i = 0; i < count; ++i) total += terms[i];                                           \
+    *sum = total;                                                                                  \
   }
 
 KERNELS(float, float, s)
@@ -217,11 +214,11 @@ KERNELS(double, double, d)
 KERNELS(cuComplex, float, c)
 KERNELS(cuDoubleComplex, double, z)
 
-extern "C" __global__ void fill_int32(int* data, Index count, int value) {
+KERNEL jaxmg_fill_int32(int* data, Index count, int value) {
   for (Index i = FirstElement(); i < count; i += ElementStride()) data[i] = value;
 }
 
-extern "C" __global__ void reduce_info(const int* infos, Index count, int* status) {
+KERNEL jaxmg_reduce_info(const int* infos, Index count, int* status) {
   if (threadIdx.x != 0) return;
   int least = kNoInfo;
   for (Index i = 0; i < count; ++i) least = min(least, infos[i]);
@@ -229,6 +226,6 @@ extern "C" __global__ void reduce_info(const int* infos, Index count, int* statu
 }
 
 // What the check of the matrix found goes before what the solver said of zeros.
-extern "C" __global__ void set_syevd_info(const int* first, const int* solver_info, int* info) {
+KERNEL jaxmg_set_syevd_info(const int* first, const int* solver_info, int* info) {
   if (threadIdx.x == 0) *info = *first != kNoInfo ? *first : *solver_info;
 }

@@ -1,4 +1,5 @@
-// The kernels of kernels.cu, by the names under which the fatbin holds them.
+// The kernels of kernels.cu. Their names in the fatbin are jaxmg_ and what stands here, and a
+// letter for the dtype where they have one: jaxmg_mirror_lower_d.
 #ifndef JAXMG_XLA_FFI_DEVICE_KERNELS_H_
 #define JAXMG_XLA_FFI_DEVICE_KERNELS_H_
 
@@ -22,8 +23,8 @@ enum class Kernel {
 };
 
 inline constexpr const char* kTypedKernels[] = {
-    "add_log_det", "check_factor", "check_finite",  "clear_if",  "conj_transpose",
-    "conjugate",   "identity",     "mirror_lower",  "poison_if", "sum_reals"};
+    "add_log_det", "check_factor", "check_finite", "clear_if",  "conj_transpose",
+    "conjugate",   "identity",     "mirror_lower", "poison_if", "sum_reals"};
 inline constexpr const char* kPlainKernels[] = {"fill_int32", "reduce_info", "set_syevd_info"};
 inline constexpr int kNumTypedKernels = static_cast<int>(Kernel::kFillInt32);
 inline constexpr int kNumKernels = static_cast<int>(Kernel::kSetSyevdInfo) + 1;

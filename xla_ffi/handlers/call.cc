@@ -24,8 +24,8 @@ Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attrib
                  " dimensions, not 2");
   }
   if (attributes.ranks < 1 || attributes.tile < 0 || attributes.n < 1) {
-    return Error(Code::kInvalidArgument, routine, ": n = ", attributes.n, ", ranks = ",
-                 attributes.ranks, ", tile = ", attributes.tile);
+    return Error(Code::kInvalidArgument, routine, ": n = ", attributes.n,
+                 ", ranks = ", attributes.ranks, ", tile = ", attributes.tile);
   }
   if (dimensions[1] != attributes.n || dimensions[0] * attributes.ranks < attributes.n) {
     return Error(Code::kInvalidArgument, routine, ": a block of ", dimensions[0], " x ",

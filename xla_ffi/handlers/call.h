@@ -22,8 +22,8 @@ struct Attributes {
   int64_t tile;
   int64_t call;
   std::string_view backend;
-  int64_t vectors;                       // syevd alone
-  int64_t inverse;                       // cyclic_1d alone
+  int64_t vectors;                         // syevd alone
+  int64_t inverse;                         // cyclic_1d alone
   xla::ffi::Span<const int64_t> ordinals;  // of the mesh's devices, see CallSite; may be empty
 };
 
@@ -71,9 +71,9 @@ Status CopyIfApart(const RankContext& context, T* target, const T* source, int64
 }  // namespace jaxmg
 
 // Every handler begins so: the platform and `place`; and ends with .Attrs<jaxmg::Attributes>().
-#define JAXMG_BIND()                                    \
-  xla::ffi::Ffi::Bind()                                 \
-      .Ctx<jaxmg::Platform>()                           \
+#define JAXMG_BIND()          \
+  xla::ffi::Ffi::Bind()       \
+      .Ctx<jaxmg::Platform>() \
       .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>() /* place */
 
 // One that a routine does not have, or that an older caller does not give, keeps its zero.

@@ -14,8 +14,7 @@ PlatformResult Cyclic(Platform platform, ffi::Buffer<ffi::DataType::S32> place, 
   const auto shape = a.dimensions();
   if (shape.size() != 2 || attributes.ranks < 1) {
     return Refuse(Error(Code::kInvalidArgument, kName, ": a must have 2 dimensions, on ",
-                        attributes.ranks,
-                        " ranks"));
+                        attributes.ranks, " ranks"));
   }
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);

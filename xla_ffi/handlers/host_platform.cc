@@ -57,8 +57,8 @@ PlatformResult Launch(const Platform& platform, const CallSite& site, RankProgra
   try {
     std::thread(std::move(run)).detach();
   } catch (const std::system_error& error) {
-    return Refuse(Error(Code::kResourceExhausted, site.routine, ": no thread for rank ", site.place[0],
-                        ": ", error.what()));
+    return Refuse(Error(Code::kResourceExhausted, site.routine, ": no thread for rank ",
+                        site.place[0], ": ", error.what()));
   }
   return result;
 }

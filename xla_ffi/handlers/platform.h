@@ -19,8 +19,9 @@ struct CallSite {
   int64_t run;   // the execution of the whole program
   int64_t call;  // the call in the program
   int ranks;
-  const int32_t* place;           // [rank, group], memory of the device
-  std::vector<int64_t> ordinals;  // of the process's devices, group by group in rank order, if known
+  const int32_t* place;  // [rank, group], memory of the device
+  std::vector<int64_t>
+      ordinals;  // of the process's devices, group by group in rank order, if known
 };
 
 // This rank's place in the call.

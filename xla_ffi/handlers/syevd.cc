@@ -18,7 +18,8 @@ PlatformResult Syevd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    const Operand<T> operand = {n, a.dimensions()[0], attributes.tile, Data<T>(*v), status->typed_data()};
+    const Operand<T> operand = {n, a.dimensions()[0], attributes.tile, Data<T>(*v),
+                                status->typed_data()};
     auto program = [=, a = Data<T>(a), w = Data<Real<T>>(*w)](const RankContext& context) {
       JAXMG_RETURN_IF_ERROR(CopyIfApart(context, operand.a, a, operand.block * n));
       return RunSyevd<T>(backend, context, operand, attributes.vectors != 0, w);

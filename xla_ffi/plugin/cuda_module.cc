@@ -44,8 +44,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("libraries", &jaxmg::OpenedCudaLibraries,
              "(soname, path) of each library; the path is empty where it has not been opened.");
   module.def("symbols", &jaxmg::CudaSymbols, "(soname, functions) that the plugin asks for.");
-  module.def("peer_access", &jaxmg::PeerAccess,
-             "Which device can reach the memory of which.");
+  module.def("peer_access", &jaxmg::PeerAccess, "Which device can reach the memory of which.");
   module.def(
       "rendezvous_timeout", [] { return jaxmg::RendezvousTimeout().count(); },
       "Seconds that a rank waits for the other ranks of its call.");

@@ -18,7 +18,7 @@ set_rendezvous_timeout = _native.set_rendezvous_timeout
 
 
 def registrations():
-    """Returns the XLA FFI handlers by target name; NVIDIA's libraries are opened by the first call."""
+    """Returns the XLA FFI handlers by target name. Opens nothing: the first call does."""
     _native.set_library_folders(_library_folders())
     return _native.registrations()
 

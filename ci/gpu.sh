@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Every check that needs GPUs, from wheels, on a machine whose Python has JAX for CUDA, pytest and
+# hypothesis. Goes on after a failure and ends with one line a step; logs go to RESULTS.
+#
+#   ci/gpu.sh WHEELS RESULTS [STEP ...]      all steps, or those named
+#
+# WHEELS holds jaxmg-*.whl and jaxmg_plugin_cuda*.whl for that Python (`bazel build //:wheels
+# //:wheels_cuda`). PYTHON names another one than python3. All steps take about 10 minutes on four
+# H200.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+wheels=$(realpath "$1") results=$(realpath -m "$2")
+shift 2
+python=${PYTHON:-python3}
+mkdir -p "$results"
+
+# The tests leave the checkout, where its own jaxmg would be imported.
+site=$(mktemp -d)
+trap 'rm -rf "$site"' EXIT
+"$python" -m pip install -q --no-index --no-deps --target "$site" \
+  "$wheels"/jaxmg-*.whl "$wheels"/jaxmg_plugin_cuda*.whl || exit
+cp -r tests/python tests/gpu "$site"
+export PYTHONPATH=$site JAX_PLATFORMS=cuda JAXMG_TEST_PLATFORM=cuda PYTHONUNBUFFERED=1
+export JAXMG_RENDEZVOUS_TIMEOUT=60
+count=$(nvidia-smi --list-gpus | wc -l)
+
+# The first N of the GPUs.
+on() {
+  [ "$1" -le "$count" ] || return 77
+  CUDA_VISIBLE_DEVICES=$(seq -s, 0 $(($1 - 1))) "${@:2}"
+}
+
+# Several processes share the GPUs, so none may take all memory at its start.
+tests() {
+  XLA_PYTHON_CLIENT_PREALLOCATE=false on "$1" timeout 300 \
+    "$python" -m pytest -q -p no:cacheprovider ${PYTEST_WORKERS:+-n "$PYTEST_WORKERS"} \
+    "$site/python"
+}
+check() { timeout 550 "$python" -X faulthandler "$site/gpu/check.py" "$@"; }
+
+# Every allocation is one of CUDA's, so that a read beyond its end is seen.
+sanitize() {
+  XLA_PYTHON_CLIENT_ALLOCATOR=platform on 2 timeout 550 compute-sanitizer --error-exitcode 9 \
+    "$@" "$python" "$site/gpu/check.py" small
+}
+
+python1() { tests 1; }
+python2() { tests 2; }
+python4() { tests 4; }
+table() { check table wide; }
+programs() { check programs threads failures; }
+loop() { check loop; }
+speed() { check speed; }
+# An API error is no finding: "peer access is already enabled" is one, where XLA was first.
+memcheck() { sanitize --tool memcheck --report-api-errors no; }
+# NVIDIA's own kernels synchronise in ways that this tool doesn't know.
+racecheck() { sanitize --tool racecheck --kernel-name kernel_substring=jaxmg_; }
+# Needs to see every kernel that writes; what counts is what ours read.
+initcheck() {
+  sanitize --tool initcheck --print-limit 100000 && return
+  ! grep -q 'in jaxmg_\|at jaxmg_' "$results/initcheck.log"
+}
+
+steps=("$@")
+[ $# -gt 0 ] ||
+  steps=(python1 python2 python4 programs table loop speed memcheck racecheck initcheck)
+
+summary='' failed=0
+for step in "${steps[@]}"; do
+  start=$SECONDS
+  "$step" </dev/null >"$results/$step.log" 2>&1
+  case $? in
+    0) result=passed ;;
+    77) result=skipped ;;
+    *) result=FAILED failed=$((failed + 1)) ;;
+  esac
+  grep -aE '^FAIL|^FAILED|passed|seconds|growth|ERROR SUMMARY|RACECHECK SUMMARY' \
+    "$results/$step.log" | cut -c1-200 | tail -20
+  summary+=$(printf '%-12s %-8s %5d s' "$step" "$result" $((SECONDS - start)))$'\n'
+done
+printf '\n%s\n' "$summary" | tee "$results/summary.txt"
+[ $failed -eq 0 ]

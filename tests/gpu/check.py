@@ -1,6 +1,6 @@
 """Checks the solvers on the GPUs of one process, all that there are, and prints a table.
 
-    check.py [--quick] [SECTION ...]      sections: table, failures, programs, loop, memory, speed
+    check.py [--quick] [SECTION ...]      sections: programs, failures, loop, table, speed, small
 
 Stands beside the tests of tests/python, which run on GPUs too: here are the sizes, the backends
 and the loops that need GPUs. Exits with the number of failures.
@@ -10,15 +10,17 @@ import argparse
 import gc
 import os
 import sys
+import threading
 import time
 import traceback
 
 import jax
 import jax.numpy as jnp
-import jaxmg
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+import jaxmg
 
 jax.config.update("jax_enable_x64", True)
 
@@ -84,8 +86,11 @@ def check_potrs(name, n, dtype, mesh, tile, backend, nrhs=3):
     error = residual / (np.linalg.norm(wide(a)) * np.linalg.norm(wide(x))) / eps(dtype)
     exact = np.linalg.slogdet(wide(a))[1]
     log_error = abs(float(logdet) - exact) / max(1, abs(exact)) / eps(dtype)
-    report(name, status == 0 and error < 20 and log_error < 10 * n + 50,
-           f"{error:.2g} {log_error:.2g} {status}")
+    report(
+        name,
+        status == 0 and error < 20 and log_error < 10 * n + 50,
+        f"{error:.2g} {log_error:.2g} {status}",
+    )
 
 
 def check_potri(name, n, dtype, mesh, tile, backend):
@@ -110,12 +115,15 @@ def check_syevd(name, n, dtype, mesh, tile, backend, vectors=True):
         v = wide(v[0])
         error = max(error, np.linalg.norm(wide(a) @ v - v * wide(w), 2) / exact[-1] / eps(dtype))
         departure = np.linalg.norm(v.conj().T @ v - np.eye(n), 2) / eps(dtype)
-    report(name, status == 0 and error < 50 + n and departure < 50 + n,
-           f"{error:.2g} {departure:.2g} {status}")
+    report(
+        name,
+        status == 0 and error < 50 + n and departure < 50 + n,
+        f"{error:.2g} {departure:.2g} {status}",
+    )
 
 
 def table(quick):
-    sizes = (1, 7, 97, 1000) if quick else (1, 2, 7, 97, 130, 512, 1000, 2048, 3001)
+    sizes = (1, 7, 97, 1000) if quick else (1, 2, 7, 97, 130, 513, 1000, 2048)
     tiles = (None, 3, 64, 500)
     counts = [count for count in (1, 2, 3, 4, 8) if count <= len(jax.devices())]
     for i, n in enumerate(sizes):
@@ -128,12 +136,38 @@ def table(quick):
                 for backend in BACKENDS:
                     case = f"n={n} ranks={count} {dtype} tile={tile} {backend}"
                     nrhs = (1, 3, 300)[(i + k) % 3]
-                    attempt(f"potrs {case} nrhs={nrhs}", check_potrs, n, dtype, mesh, tile,
-                            backend, nrhs)
+                    attempt(
+                        f"potrs {case} nrhs={nrhs}",
+                        check_potrs,
+                        n,
+                        dtype,
+                        mesh,
+                        tile,
+                        backend,
+                        nrhs,
+                    )
                     attempt(f"potri {case}", check_potri, n, dtype, mesh, tile, backend)
                     vectors = (i + j + k) % 3 != 0
-                    attempt(f"syevd {case} vectors={vectors}", check_syevd, n, dtype, mesh, tile,
-                            backend, vectors)
+                    attempt(
+                        f"syevd {case} vectors={vectors}",
+                        check_syevd,
+                        n,
+                        dtype,
+                        mesh,
+                        tile,
+                        backend,
+                        vectors,
+                    )
+
+
+def wide_tiles(quick):
+    mesh = mesh_of(jax.devices())
+    n = 4000 if quick else 9000
+    for backend in BACKENDS:
+        for tile in (1024, 2000, 4096):
+            case = f"n={n} tile={tile} {backend}"
+            attempt(f"potrs {case}", check_potrs, n, "float64", mesh, tile, backend)
+            attempt(f"syevd {case}", check_syevd, n // 4, "float64", mesh, tile, backend)
 
 
 def check_not_positive_definite(name, mesh, backend):
@@ -143,16 +177,18 @@ def check_not_positive_definite(name, mesh, backend):
         a[k - 1, k - 1] = -5
         b = normal((n, 2), dtype).astype(dtype)
         x, status = jaxmg.potrs(a, b, 32, mesh, P("r", None), True, backend=backend)
-        inverse, second = jaxmg.potri(a, 32, mesh, P("r", None), return_status=True,
-                                      backend=backend)
+        inverse, second = jaxmg.potri(
+            a, 32, mesh, P("r", None), return_status=True, backend=backend
+        )
         ok = status == k and second == k and np.isnan(x).all() and np.isnan(inverse).all()
         report(f"{name} {dtype}", bool(ok), f"status {status} {second}, not {k}")
         for bad in (np.nan, np.inf):
             a = matrix(n, dtype)
             a[3, 200] = bad
             x, status = jaxmg.potrs(a, b, 32, mesh, P("r", None), True, backend=backend)
-            w, v, second = jaxmg.syevd(a, None, mesh, P("r", None), return_status=True,
-                                       backend=backend)
+            w, v, second = jaxmg.syevd(
+                a, None, mesh, P("r", None), return_status=True, backend=backend
+            )
             ok = status != 0 and second != 0 and np.isnan(x).all() and np.isnan(v).all()
             report(f"{name} {dtype} {bad}", bool(ok and np.isnan(w).all()), f"{status} {second}")
 
@@ -210,8 +246,11 @@ def check_programs(name, mesh, backend):
         x, _ = jax.lax.scan(step, b + 0 * total, None, length=5)
         return x + 0 * jax.lax.psum(x.sum(), "r")
 
-    f = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(P("r", None), P()), out_specs=P(),
-                              check_vma=False))
+    f = jax.jit(
+        jax.shard_map(
+            local, mesh=mesh, in_specs=(P("r", None), P()), out_specs=P(), check_vma=False
+        )
+    )
     a_there = jax.device_put(a, NamedSharding(mesh, P("r", None)))
     results = [f(a_there, b) for _ in range(20)]  # none awaited
     exact = b
@@ -265,14 +304,64 @@ def check_loop(name, mesh, backend, calls):
     after = resources()
     growth = [y - x for x, y in zip(before, after, strict=True)]
     ok = growth[0] <= 0 and growth[1] <= 8 and growth[2] <= 0
-    report(name, ok, f"{1e3 * seconds / calls:.2f} ms a call; growth of GPU memory {growth[0]} MiB, "
-           f"host memory {growth[1]} MiB, open files {growth[2]}")  # fmt: skip
+    gpu, host, files = growth
+    facts = f"growth of GPU memory {gpu} MiB, host memory {host} MiB, open files {files}"
+    report(name, ok, f"{1e3 * seconds / calls:.2f} ms a call;", facts)
+
+
+def check_threads(name, meshes, backend):
+    """Host threads that call at the same time, on one mesh or on several."""
+    n, calls = 200, 30
+    a, b = matrix(n, "float64"), normal((n, 2), "float64")
+    exact = np.linalg.solve(a, b)
+    errors = []
+
+    def run(mesh):
+        there = jax.device_put(a, NamedSharding(mesh, P("r", None)))
+        results = [jaxmg.potrs(there, b, 32, mesh, P("r", None), backend=backend)
+                   for _ in range(calls)]  # fmt: skip
+        errors.extend(np.max(np.abs(np.asarray(x) - exact)) for x in results)
+
+    threads = [threading.Thread(target=run, args=(mesh,)) for mesh in meshes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ok = len(errors) == calls * len(meshes) and max(errors) < 1e-10
+    report(name, ok, f"{len(errors)} calls, {max(errors, default=np.nan):.2g}")
+
+
+def threads(quick):
+    devices = jax.devices()
+    half = max(1, len(devices) // 2)
+    for backend in BACKENDS:
+        apart = [mesh_of(devices[:half]), mesh_of(devices[half:] or devices)]
+        attempt(f"two meshes at once {backend}", check_threads, apart, backend)
+        attempt(
+            f"two threads on one mesh {backend}", check_threads, [mesh_of(devices)] * 2, backend
+        )
+
+
+def small(quick):
+    """Every kernel and every copy once, for compute-sanitizer."""
+    mesh = mesh_of(jax.devices())
+    for k, dtype in enumerate(DTYPES):
+        for backend in BACKENDS[: 1 + (k == 1)]:
+            case = f"{dtype} {backend}"
+            attempt(f"potrs {case}", check_potrs, 70, dtype, mesh, 16, backend)
+            attempt(f"potri {case}", check_potri, 70, dtype, mesh, 16, backend)
+            attempt(f"syevd {case}", check_syevd, 70, dtype, mesh, 16, backend)
+    a = matrix(70, "float64")
+    a[50, 50] = -1
+    _, status = jaxmg.potrs(a, np.ones(70), 16, mesh, P("r", None), True)
+    report("not positive definite", status == 51)
 
 
 def loop(quick):
     for backend in BACKENDS:
-        attempt(f"loop {backend}", check_loop, mesh_of(jax.devices()), backend,
-                200 if quick else 1000)
+        attempt(
+            f"loop {backend}", check_loop, mesh_of(jax.devices()), backend, 200 if quick else 1000
+        )
 
 
 def timed(function, times=3):
@@ -284,22 +373,24 @@ def timed(function, times=3):
     return best
 
 
+def check_speed(name, n, mesh, backend):
+    a, b = big(n, "float64", mesh), jnp.ones((n, 1))
+    options = dict(mesh=mesh, matrix_specs=P("r", None), backend=backend)
+    seconds = {
+        "potrs": timed(lambda: jaxmg.potrs(a, b, **options)),
+        "potri": timed(lambda: jaxmg.potri(a, **options), 1),
+    }
+    if n <= 16384:
+        seconds["syevd"] = timed(lambda: jaxmg.syevd(a, **options), 1)
+    report(name, True, *(f"{routine} {value:.3f}" for routine, value in seconds.items()))
+
+
 def speed(quick):
     mesh = mesh_of(jax.devices())
     for n in (16384,) if quick else (16384, 32768, 65536):
-        a, b = big(n, "float64", mesh), jnp.ones((n, 1))
         for backend in BACKENDS:
-            def run(name, n=n, a=a, b=b, backend=backend):
-                spec = P("r", None)
-                facts = [
-                    f"potrs {timed(lambda: jaxmg.potrs(a, b, None, mesh, spec, backend=backend)):.3f}",
-                    f"potri {timed(lambda: jaxmg.potri(a, None, mesh, spec, backend=backend), 1):.3f}",
-                ]
-                if n <= 16384:
-                    facts.append("syevd "
-                        f"{timed(lambda: jaxmg.syevd(a, None, mesh, spec, backend=backend), 1):.3f}")
-                report(name, True, *facts)
-            attempt(f"seconds float64 N={n} ranks={len(jax.devices())} {backend}", run)
+            name = f"seconds float64 N={n} ranks={mesh.devices.size} {backend}"
+            attempt(name, check_speed, n, mesh, backend)
 
 
 def main():
@@ -307,9 +398,9 @@ def main():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("sections", nargs="*")
     args = parser.parse_args()
-    everything = {"programs": programs, "failures": failing, "loop": loop, "table": table,
-                  "speed": speed}
-    for section in args.sections or everything:
+    everything = {"programs": programs, "threads": threads, "failures": failing, "loop": loop,
+                  "table": table, "wide": wide_tiles, "speed": speed, "small": small}  # fmt: skip
+    for section in args.sections or list(everything)[:-1]:
         start = time.perf_counter()
         everything[section](args.quick)
         print(f"-- {section}: {time.perf_counter() - start:.0f} s", flush=True)

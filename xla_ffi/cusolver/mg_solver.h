@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <new>
 #include <type_traits>
 #include <vector>
 
@@ -19,7 +20,12 @@ namespace jaxmg::mg {
 
 // Every rank does `step` and returns what all agree on.
 inline Status Together(Communicator& comm, const std::function<Status()>& step) {
-  const Status status = step();
+  Status status;
+  try {
+    status = step();
+  } catch (const std::bad_alloc&) {  // the other ranks must hear of it
+    status = Error(Code::kResourceExhausted, "out of host memory");
+  }
   if (!status.ok()) comm.Abort(status);
   return comm.Agree(status);
 }

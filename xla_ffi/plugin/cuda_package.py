@@ -6,6 +6,7 @@ The same file is `__init__.py` of `jaxmg_plugin_cuda12` and `jaxmg_plugin_cuda13
 import glob
 import importlib
 import os
+import re
 import sys
 from importlib import metadata
 
@@ -47,6 +48,10 @@ def about():
 
 def _library_folders():
     """The folders of NVIDIA's wheels: nvidia/cu13/lib for CUDA 13, nvidia/<library>/lib for 12."""
-    inside = f"nvidia/cu{_native.CUDA}/lib" if _native.CUDA >= 13 else "nvidia/*/lib"
+    cuda = _native.CUDA
+    inside = f"nvidia/cu{cuda}/lib" if cuda >= 13 else "nvidia/*/lib"
     folders = (folder for path in sys.path for folder in glob.glob(os.path.join(path, inside)))
-    return list(dict.fromkeys(map(os.path.abspath, folders)))
+    # Another CUDA's folder may hold a library of the same name, such as libcusparse.so.12.
+    others = re.compile(rf"/nvidia/cu(?!{cuda}/)\d+/lib$")
+    found = dict.fromkeys(map(os.path.abspath, folders))
+    return [folder for folder in found if not others.search(folder)]

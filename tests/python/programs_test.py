@@ -177,9 +177,9 @@ def test_local_blocks_with_replicas():
     a = shard(matrix, mesh, "r", None)
     b = shard(normal(rng(5), (_N, 2), "float64"), mesh, None, "c")
     # On a square mesh the shape of the block can't tell which axis it is sharded over.
-    square = len(set(mesh.shape.values())) == 1
+    spec = P("r", None) if len(set(mesh.shape.values())) == 1 else None
     solve = jax.shard_map(
-        lambda a, b: jaxmg.potrs_shardmap_ctx(a, b, 3, in_specs=P("r", None) if square else None)[0],
+        lambda a, b: jaxmg.potrs_shardmap_ctx(a, b, 3, in_specs=spec)[0],
         mesh=mesh, in_specs=(P("r", None), P(None, "c")), out_specs=P(None, "c"), check_vma=False,
     )  # fmt: skip
     check_potrs(matrix, jax.jit(solve)(a, b), np.asarray(b))

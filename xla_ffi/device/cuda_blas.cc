@@ -289,6 +289,8 @@ Status CudaBlas<T>::Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_t 
                                            device_.resources().HostWorkspace(host_bytes),
                                            host_bytes, solver_info),
                    "syevd: matrix of order ", n);
+  // Where several are equal but for rounding, cuSOLVER may leave them out of order.
+  JAXMG_RETURN_IF_ERROR(device_.LaunchOne(Kernel::kAscend, CudaType<R>::kLetter, stream, n, w));
   return device_.LaunchOne(Kernel::kSetSyevdInfo, 's', stream, first, solver_info, info);
 }
 

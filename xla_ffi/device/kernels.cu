@@ -95,6 +95,26 @@ __device__ void AddLogDet(Index n, const T* l, Index ldl, typename RealOf<T>::ty
   if (threadIdx.x == 0) *sum += 2 * partial[0];
 }
 
+// One block of 256. w[i] := max(w[0], ..., w[i]): each thread takes a run of elements, then the
+// largest of all runs before its own.
+template <typename R>
+__device__ void Ascend(Index n, R* w) {
+  __shared__ R last[256];
+  const Index run = (n + blockDim.x - 1) / blockDim.x;
+  const Index begin = min(threadIdx.x * run, n), end = min(begin + run, n);
+  for (Index i = begin + 1; i < end; ++i) {
+    if (w[i] < w[i - 1]) w[i] = w[i - 1];
+  }
+  if (begin < end) last[threadIdx.x] = w[end - 1];
+  __syncthreads();
+  if (begin == end || threadIdx.x == 0) return;
+  R before = last[0];
+  for (int i = 1; i < threadIdx.x; ++i) {
+    if (before < last[i]) before = last[i];
+  }
+  for (Index i = begin; i < end && w[i] < before; ++i) w[i] = before;
+}
+
 // One block. *failed: the order of the first leading minor of the tile that is not positive
 // definite, or 0. The solver need not stop at a diagonal that is not finite. *info: see
 // Blas::Potrf.
@@ -152,7 +172,8 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
   const Index row = blockIdx.x % tiles * kTile, column = blockIdx.x / tiles * kTile;
   if (row < column) return;
   for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
-    if (row + threadIdx.x < n && column + j < n) {
+    // Above the diagonal may lie what nobody has written.
+    if (row + threadIdx.x < n && row + threadIdx.x >= column + j) {
       tile[j][threadIdx.x] = a[(column + j) * lda + row + threadIdx.x];
     }
   }
@@ -174,6 +195,7 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
   KERNEL jaxmg_add_log_det_##letter(Index n, const T* l, Index ldl, R* sum) {                      \
     AddLogDet(n, l, ldl, sum);                                                                     \
   }                                                                                                \
+  KERNEL jaxmg_ascend_##letter(Index n, R* w) { Ascend(n, w); }                                    \
   KERNEL jaxmg_check_factor_##letter(Index n, const T* a, Index lda, Index offset,                 \
                                      const int* solver_info, int* failed, int* info) {             \
     CheckFactor(n, a, lda, offset, solver_info, failed, info);                                     \

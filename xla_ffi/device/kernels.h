@@ -7,6 +7,7 @@ namespace jaxmg {
 
 enum class Kernel {
   kAddLogDet,
+  kAscend,
   kCheckFactor,
   kCheckFinite,
   kClearIf,
@@ -23,8 +24,8 @@ enum class Kernel {
 };
 
 inline constexpr const char* kTypedKernels[] = {
-    "add_log_det", "check_factor", "check_finite", "clear_if",  "conj_transpose",
-    "conjugate",   "identity",     "mirror_lower", "poison_if", "sum_reals"};
+    "add_log_det", "ascend",   "check_factor", "check_finite", "clear_if", "conj_transpose",
+    "conjugate",   "identity", "mirror_lower", "poison_if",    "sum_reals"};
 inline constexpr const char* kPlainKernels[] = {"fill_int32", "reduce_info", "set_syevd_info"};
 inline constexpr int kNumTypedKernels = static_cast<int>(Kernel::kFillInt32);
 inline constexpr int kNumKernels = static_cast<int>(Kernel::kSetSyevdInfo) + 1;

@@ -238,6 +238,8 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
                                                   kType, solver.work(), solver.lwork(), i);
         },
         "cusolverMgSyevd", &info));
+    // Where several are equal but for rounding, the library may leave them out of order.
+    for (size_t i = 1; i < values.size(); ++i) values[i] = std::max(values[i], values[i - 1]);
     std::vector<int64_t> pointers;
     JAXMG_RETURN_IF_ERROR(context.comm.Share(reinterpret_cast<int64_t>(values.data()), &pointers));
     JAXMG_RETURN_IF_ERROR(Together(context.comm, [&]() -> Status {

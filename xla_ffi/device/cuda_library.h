@@ -49,11 +49,11 @@
   F(cublasGetStatusString)                                                                      \
   F(cublasSetStream)                                                                            \
   F(cublasSgemm_64)                                                                             \
-  F(cublasDgemm_64) F(cublasCgemm_64) F(cublasZgemm_64) F(cublasSgemv_64) F(cublasDgemv_64)     \
-      F(cublasCgemv_64) F(cublasZgemv_64) F(cublasSsyrk_64) F(cublasDsyrk_64) F(cublasCherk_64) \
-          F(cublasZherk_64) F(cublasStrsm_64) F(cublasDtrsm_64) F(cublasCtrsm_64)               \
-              F(cublasZtrsm_64) F(cublasStrmm_64) F(cublasDtrmm_64) F(cublasCtrmm_64)           \
-                  F(cublasZtrmm_64)
+  F(cublasDgemm_64)                                                                             \
+  F(cublasCgemm_64) F(cublasZgemm_64) F(cublasSgemv_64) F(cublasDgemv_64) F(cublasCgemv_64)     \
+      F(cublasZgemv_64) F(cublasSsyrk_64) F(cublasDsyrk_64) F(cublasCherk_64) F(cublasZherk_64) \
+          F(cublasStrsm_64) F(cublasDtrsm_64) F(cublasCtrsm_64) F(cublasZtrsm_64)               \
+              F(cublasStrmm_64) F(cublasDtrmm_64) F(cublasCtrmm_64) F(cublasZtrmm_64)
 
 #define JAXMG_CUSOLVER_FUNCTIONS(F) \
   F(cusolverDnCreate)               \

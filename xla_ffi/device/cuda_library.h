@@ -43,17 +43,21 @@
   F(cudaStreamSynchronize)              \
   F(cudaStreamWaitEvent)
 
-// Once for each dtype: F(letter, gemm, gemv, herk, trsm, trmm) are there in four letters.
-#define JAXMG_CUBLAS_FUNCTIONS(F)                                                               \
-  F(cublasCreate)                                                                               \
-  F(cublasGetStatusString)                                                                      \
-  F(cublasSetStream)                                                                            \
-  F(cublasSgemm_64)                                                                             \
-  F(cublasDgemm_64)                                                                             \
-  F(cublasCgemm_64) F(cublasZgemm_64) F(cublasSgemv_64) F(cublasDgemv_64) F(cublasCgemv_64)     \
-      F(cublasZgemv_64) F(cublasSsyrk_64) F(cublasDsyrk_64) F(cublasCherk_64) F(cublasZherk_64) \
-          F(cublasStrsm_64) F(cublasDtrsm_64) F(cublasCtrsm_64) F(cublasZtrsm_64)               \
-              F(cublasStrmm_64) F(cublasDtrmm_64) F(cublasCtrmm_64) F(cublasZtrmm_64)
+#define JAXMG_CUBLAS_TYPED_FUNCTIONS(F, letter, herk) \
+  F(cublas##letter##gemm_64)                          \
+  F(cublas##letter##gemv_64)                          \
+  F(cublas##herk##_64)                                \
+  F(cublas##letter##trsm_64)                          \
+  F(cublas##letter##trmm_64)
+
+#define JAXMG_CUBLAS_FUNCTIONS(F)           \
+  F(cublasCreate)                           \
+  F(cublasGetStatusString)                  \
+  F(cublasSetStream)                        \
+  JAXMG_CUBLAS_TYPED_FUNCTIONS(F, S, Ssyrk) \
+  JAXMG_CUBLAS_TYPED_FUNCTIONS(F, D, Dsyrk) \
+  JAXMG_CUBLAS_TYPED_FUNCTIONS(F, C, Cherk) \
+  JAXMG_CUBLAS_TYPED_FUNCTIONS(F, Z, Zherk)
 
 #define JAXMG_CUSOLVER_FUNCTIONS(F) \
   F(cusolverDnCreate)               \

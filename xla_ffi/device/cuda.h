@@ -32,12 +32,18 @@ class CudaDevice : public Device {
   // Memory for one operation on the stream; the next operation may reuse it.
   Status Scratch(Stream stream, size_t bytes, void** data);
 
-  // Runs a kernel on every element of `count`, in one block, or on every tile of a matrix.
+  // Runs a kernel on every element of `count`, in `blocks` blocks, in one, or on every tile of a
+  // matrix.
   template <typename... Arguments>
   Status LaunchElements(Kernel kernel, char letter, Stream stream, int64_t count,
                         Arguments... arguments);
   template <typename... Arguments>
-  Status LaunchOne(Kernel kernel, char letter, Stream stream, Arguments... arguments);
+  Status LaunchBlocks(Kernel kernel, char letter, Stream stream, int64_t blocks,
+                      Arguments... arguments);
+  template <typename... Arguments>
+  Status LaunchOne(Kernel kernel, char letter, Stream stream, Arguments... arguments) {
+    return LaunchBlocks(kernel, letter, stream, 1, arguments...);
+  }
   template <typename... Arguments>
   Status LaunchTiles(Kernel kernel, char letter, Stream stream, int64_t m, int64_t n,
                      Arguments... arguments);
@@ -46,11 +52,16 @@ class CudaDevice : public Device {
   Status CopyToHost(Stream stream, void* target, const void* source, size_t bytes);
   Status CopyFromHost(Stream stream, void* target, const void* source, size_t bytes);
 
-  // As measured on H200 (see //benchmarks): panels by products with inverted blocks, passed on by
-  // the copy engines while they are made.
+  // As measured on H200: see docs/performance.md.
   Tuning tuning() const override {
-    return {/*inverted_block=*/256, /*chain=*/true, /*group_columns=*/4096,
-            /*separate_diagonal=*/true};
+    Tuning tuning;
+    tuning.inverted_block = 128;
+    tuning.chain = true;
+    tuning.group_columns = 4096;
+    tuning.separate_diagonal = true;
+    tuning.widest_tile = 1024;
+    tuning.exchange_bytes = int64_t{64} << 20;
+    return tuning;
   }
 
   Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) override;
@@ -107,9 +118,12 @@ Status CudaDevice::LaunchElements(Kernel kernel, char letter, Stream stream, int
 }
 
 template <typename... Arguments>
-Status CudaDevice::LaunchOne(Kernel kernel, char letter, Stream stream, Arguments... arguments) {
+Status CudaDevice::LaunchBlocks(Kernel kernel, char letter, Stream stream, int64_t blocks,
+                                Arguments... arguments) {
+  if (blocks == 0) return Status::Ok();
   void* pointers[] = {&arguments...};
-  return resources_->Launch(kernel, letter, stream, 1, /*tiles=*/false, pointers);
+  return resources_->Launch(kernel, letter, stream, static_cast<unsigned>(blocks),
+                            /*tiles=*/false, pointers);
 }
 
 template <typename... Arguments>

@@ -117,11 +117,8 @@ Status CudaBlas<T>::Inverse(Stream stream, int64_t n, const T* l, int64_t ldl, T
 template <typename T>
 Status CudaBlas<T>::InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, const T* l,
                                          int64_t ldl, T* inverses) {
-  for (int64_t first = 0; first < n; first += block) {
-    JAXMG_RETURN_IF_ERROR(Inverse(stream, std::min(block, n - first), l + first * ldl + first, ldl,
-                                  inverses + first * block, block));
-  }
-  return Status::Ok();
+  return device_.LaunchBlocks(Kernel::kInvertBlocks, CudaType<T>::kLetter, stream,
+                              (n + block - 1) / block, n, block, l, ldl, inverses);
 }
 
 template <typename T>

@@ -57,6 +57,11 @@ struct Tuning {
   int64_t group_columns = 1024;
   // Diagonal tiles are updated by HERK, which does half the work, rather than with what lies below.
   bool separate_diagonal = true;
+  // The widest tile that is chosen where the caller names none.
+  int64_t widest_tile = 256;
+  // What redistribution sends at a time. On the host a chunk should stay in a cache until it is
+  // taken; between GPUs it should be large beside the latency of a copy.
+  int64_t exchange_bytes = int64_t{512} << 10;
 };
 
 // A column-major block of bytes: `columns` columns of `height` bytes, `pitch` bytes apart.
@@ -101,10 +106,7 @@ class Blas {
   // The inverses of the diagonal blocks of `block` columns (the last may be smaller) of a lower
   // triangular tile, one after the other, each with leading dimension `block`.
   virtual Status InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, const T* l,
-                                      int64_t ldl, T* inverses) {
-    (void)stream, (void)n, (void)block, (void)l, (void)ldl, (void)inverses;
-    return Error(Code::kInternal, "this device solves panels in place");
-  }
+                                      int64_t ldl, T* inverses) = 0;
   // B := A^H, A m x n.
   virtual Status ConjTranspose(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
                                int64_t ldb) = 0;

@@ -66,6 +66,22 @@ __device__ cuDoubleComplex Nan<cuDoubleComplex>() {
   return make_cuDoubleComplex(Nan<double>(), 0);
 }
 
+__device__ float MultiplyAdd(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ double MultiplyAdd(double a, double b, double c) { return fma(a, b, c); }
+__device__ cuComplex MultiplyAdd(cuComplex a, cuComplex b, cuComplex c) { return cuCfmaf(a, b, c); }
+__device__ cuDoubleComplex MultiplyAdd(cuDoubleComplex a, cuDoubleComplex b, cuDoubleComplex c) {
+  return cuCfma(a, b, c);
+}
+
+__device__ float Scale(float x, float factor) { return x * factor; }
+__device__ double Scale(double x, double factor) { return x * factor; }
+__device__ cuComplex Scale(cuComplex x, float factor) {
+  return make_cuComplex(x.x * factor, x.y * factor);
+}
+__device__ cuDoubleComplex Scale(cuDoubleComplex x, double factor) {
+  return make_cuDoubleComplex(x.x * factor, x.y * factor);
+}
+
 __device__ bool Finite(float x) { return isfinite(x); }
 __device__ bool Finite(double x) { return isfinite(x); }
 __device__ bool Finite(cuComplex x) { return isfinite(x.x) && isfinite(x.y); }
@@ -164,6 +180,111 @@ __device__ void ConjTranspose(Index m, Index n, const T* a, Index lda, T* b, Ind
   }
 }
 
+// The inverse of a lower triangular matrix with a real diagonal, by one block of 256 threads in
+// tiles of 32 x 32; zeros above the diagonal. First the diagonal tiles, a warp each, a column a
+// thread; then diagonal by diagonal below them W_ij = -W_ii sum_k L_ik W_kj.
+template <typename T>
+class TriangularInverse {
+ public:
+  // L is size x size; its inverse has leading dimension ld, of which `ld` rows are written.
+  __device__ TriangularInverse(Index size, const T* l, Index ldl, T* inverse, Index ld)
+      : size_(size), l_(l), ldl_(ldl), inverse_(inverse), ld_(ld) {}
+
+  __device__ void Compute(T (*left)[kTile], T (*right)[kTile]) {
+    for (Index i = threadIdx.x; i < size_ * ld_; i += blockDim.x) inverse_[i] = FromReal<T>(0);
+    __syncthreads();
+    const Index tiles = (size_ + kTile - 1) / kTile;
+    for (Index i = threadIdx.x / kTile; i < tiles; i += blockDim.x / kTile) InvertDiagonal(i);
+    __syncthreads();
+    for (Index distance = 1; distance < tiles; ++distance) {
+      for (Index i = distance; i < tiles; ++i) Below(i, i - distance, left, right);
+    }
+  }
+
+ private:
+  static constexpr int kRows = 4;  // of a tile, that one of 256 threads computes
+
+  // Beyond the matrix L goes on as the identity.
+  __device__ T Lower(Index row, Index column) const {
+    if (row < column) return FromReal<T>(0);
+    if (row >= size_ || column >= size_) return FromReal<T>(row == column);
+    return l_[column * ldl_ + row];
+  }
+  __device__ T Inverse(Index row, Index column) const {
+    return row < ld_ && column < size_ ? inverse_[column * ld_ + row] : FromReal<T>(0);
+  }
+  __device__ void Store(Index row, Index column, T value) {
+    if (row < size_ && column < size_) inverse_[column * ld_ + row] = value;
+  }
+
+  __device__ void InvertDiagonal(Index tile) {
+    const Index first = tile * kTile;
+    const int column = threadIdx.x % kTile;
+    T x[kTile];
+#pragma unroll
+    for (int i = 0; i < kTile; ++i) {
+      T sum = FromReal<T>(i == column);
+#pragma unroll
+      for (int k = 0; k < i; ++k) {
+        sum = MultiplyAdd(Scale(Lower(first + i, first + k), -1), x[k], sum);
+      }
+      x[i] = Scale(sum, 1 / RealPart(Lower(first + i, first + i)));
+    }
+#pragma unroll
+    for (int i = 0; i < kTile; ++i) Store(first + i, first + column, x[i]);
+  }
+
+  // sum[r] += (left right)(y + 8 r, x), the tiles with the inner index first.
+  __device__ void Multiply(T (*left)[kTile], T (*right)[kTile], T* sum) const {
+    const int x = threadIdx.x % kTile, y = threadIdx.x / kTile;
+    for (int k = 0; k < kTile; ++k) {
+      for (int r = 0; r < kRows; ++r) {
+        sum[r] = MultiplyAdd(left[k][y + 8 * r], right[k][x], sum[r]);
+      }
+    }
+  }
+
+  __device__ void Below(Index i, Index j, T (*left)[kTile], T (*right)[kTile]) {
+    const int x = threadIdx.x % kTile, y = threadIdx.x / kTile;
+    T sum[kRows];
+    for (int r = 0; r < kRows; ++r) sum[r] = FromReal<T>(0);
+    for (Index k = j; k < i; ++k) {
+      for (int r = 0; r < kRows; ++r) {  // neighbours in x are neighbours in memory
+        left[y + 8 * r][x] = Lower(i * kTile + x, k * kTile + y + 8 * r);
+        right[x][y + 8 * r] = Inverse(k * kTile + x, j * kTile + y + 8 * r);
+      }
+      __syncthreads();
+      Multiply(left, right, sum);
+      __syncthreads();
+    }
+    for (int r = 0; r < kRows; ++r) {
+      left[y + 8 * r][x] = Inverse(i * kTile + x, i * kTile + y + 8 * r);
+      right[y + 8 * r][x] = Scale(sum[r], -1);
+      sum[r] = FromReal<T>(0);
+    }
+    __syncthreads();
+    Multiply(left, right, sum);
+    for (int r = 0; r < kRows; ++r) Store(i * kTile + y + 8 * r, j * kTile + x, sum[r]);
+    __syncthreads();
+  }
+
+  const Index size_;
+  const T* const l_;
+  const Index ldl_;
+  T* const inverse_;
+  const Index ld_;
+};
+
+// One block a diagonal block of `block` columns; their inverses follow each other.
+template <typename T>
+__device__ void InvertBlocks(Index n, Index block, const T* l, Index ldl, T* inverses) {
+  __shared__ T left[kTile][kTile], right[kTile][kTile];
+  const Index first = blockIdx.x * block;
+  TriangularInverse<T> inverse(min(block, n - first), l + first * ldl + first, ldl,
+                               inverses + first * block, block);
+  inverse.Compute(left, right);
+}
+
 // One block a tile of the n x n block; those above the diagonal have nothing to do.
 template <typename T>
 __device__ void MirrorLower(Index n, T* a, Index lda) {
@@ -219,6 +340,9 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
     for (Index i = FirstElement(); i < n * n; i += ElementStride()) {                              \
       a[i / n * lda + i % n] = FromReal<T>(i / n == i % n ? 1 : 0);                                \
     }                                                                                              \
+  }                                                                                                \
+  KERNEL jaxmg_invert_blocks_##letter(Index n, Index block, const T* l, Index ldl, T* inverses) {  \
+    InvertBlocks(n, block, l, ldl, inverses);                                                      \
   }                                                                                                \
   KERNEL jaxmg_mirror_lower_##letter(Index n, T* a, Index lda) { MirrorLower(n, a, lda); }         \
   KERNEL jaxmg_poison_if_##letter(const int* status, Index m, Index n, T* a, Index lda) {          \

@@ -15,12 +15,10 @@ struct Regions {
     const bool buffers = tiles.ranks() > 1 || tuning.inverted_block > 0;
     panel = buffers ? rows * width : 0;
     rows_of_tiles = 2 * panel;
-    inverses = rows_of_tiles + tiles.slots() * width * width;
-    size = inverses + (width + tuning.inverted_block) * tuning.inverted_block;
+    size = rows_of_tiles + tiles.slots() * width * width;
   }
   int64_t panel;          // size of each of two panel buffers
   int64_t rows_of_tiles;  // begin of the rows of a panel that belong to this rank's tiles
-  int64_t inverses;       // begin of the inverted diagonal blocks
   int64_t size;
 };
 
@@ -34,8 +32,9 @@ struct Panel {
 template <typename T>
 class Factorization {
  public:
-  Factorization(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x,
-                T* workspace, int32_t* info, Real<T>* log_det)
+  Factorization(const RankContext& context, const Matrix<T>& matrix,
+                const InvertedDiagonals<T>& inverses, const RightHandSides<T>& x, T* workspace,
+                int32_t* info, Real<T>* log_det)
       : device_(context.device),
         comm_(context.comm),
         blas_(context.device.blas<T>()),
@@ -43,6 +42,7 @@ class Factorization {
         tiles_(matrix.tiles),
         tuning_(context.device.tuning()),
         regions_(matrix.tiles, matrix.rows, tuning_),
+        inverses_(inverses),
         x_(x),
         workspace_(workspace),
         info_(info),
@@ -83,6 +83,9 @@ class Factorization {
   bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
   bool InPlace() const { return tuning_.inverted_block == 0; }
   int64_t Below(int64_t k) const { return tiles_.columns() - tiles_.offset(k + 1); }
+  T* Inverses(int64_t k) const {
+    return InPlace() ? nullptr : inverses_.of_slot(tiles_, tiles_.slot(k));
+  }
   T* Buffer(int64_t k) const { return workspace_ + (k % 2) * regions_.panel; }
 
   Panel<T> PanelOf(int64_t k) const {
@@ -146,12 +149,12 @@ class Factorization {
   Status Receive(int64_t k) {
     const int64_t width = tiles_.width(k);
     JAXMG_RETURN_IF_ERROR(AwaitBuffer(Stream::kCopy, k));
-    if (x_.count > 0) JAXMG_RETURN_IF_ERROR(ReceiveBlock(k, Solved(k)));
     const int64_t step = InPlace() ? width : tuning_.inverted_block;
     for (int64_t column = 0; column < width; column += step) {
       JAXMG_RETURN_IF_ERROR(
           ReceiveBlock(k, Piece(k, column, std::min(step, width - column))));
     }
+    if (x_.count > 0) JAXMG_RETURN_IF_ERROR(ReceiveBlock(k, Solved(k)));
     NoteSent(k);
     return device_.Record(Stream::kCopy, received_[k % 2].get());
   }
@@ -167,24 +170,26 @@ class Factorization {
     T* diagonal = matrix_.tile(k, begin);
     JAXMG_RETURN_IF_ERROR(blas_.Potrf(Stream::kPanel, width, diagonal, ld, begin, info_));
     const bool last = Below(k) == 0;
-    if (!InPlace() && !last) {
+    const DiagonalTile<T> tile = {diagonal, ld, width, Inverses(k), tuning_.inverted_block};
+    if (!InPlace()) {
       JAXMG_RETURN_IF_ERROR(blas_.InvertDiagonalBlocks(Stream::kPanel, width,
                                                        tuning_.inverted_block, diagonal, ld,
-                                                       workspace_ + regions_.inverses));
-      JAXMG_RETURN_IF_ERROR(AwaitBuffer(Stream::kPanel, k));
-    }
-    if (x_.count > 0) {
-      T* share = x_.of_slot(tiles_, tiles_.slot(k));
-      JAXMG_RETURN_IF_ERROR(blas_.Trsm(Stream::kPanel, Side::kRight, Op::kConjTrans, x_.count,
-                                       width, diagonal, ld, share, x_.count));
-      JAXMG_RETURN_IF_ERROR(device_.Copy(Stream::kPanel, Solved(k),
-                                         Block(share, x_.count, x_.count, width)));
-      if (!last) JAXMG_RETURN_IF_ERROR(Send(Stream::kPanel, k, Solved(k)));
+                                                       Inverses(k)));
     }
     if (!last) {
-      JAXMG_RETURN_IF_ERROR(InPlace() ? SolveInPlace(k, diagonal) : SolveInPieces(k, diagonal));
-      NoteSent(k);
+      JAXMG_RETURN_IF_ERROR(InPlace() ? SolveInPlace(k, diagonal) : SolveInPieces(k, tile));
     }
+    if (x_.count > 0) {
+      // After the panel, for which others wait more.
+      T* share = x_.of_slot(tiles_, tiles_.slot(k));
+      T* solved = x_.column(begin);
+      JAXMG_RETURN_IF_ERROR(
+          SolveForward(device_, Stream::kPanel, tile, x_.count, share, solved));
+      JAXMG_RETURN_IF_ERROR(
+          device_.Copy(Stream::kPanel, Block(share, x_.count, x_.count, width), Solved(k)));
+      if (!last) JAXMG_RETURN_IF_ERROR(Send(Stream::kPanel, k, Solved(k)));
+    }
+    NoteSent(k);
     if (log_det_ != nullptr) {
       JAXMG_RETURN_IF_ERROR(blas_.AddLogDet(Stream::kPanel, width, diagonal, ld, log_det_));
     }
@@ -200,19 +205,20 @@ class Factorization {
   }
 
   // Piece by piece: X_c = (B_c - X_<c L_c,<c^H) L_cc^-H, sent as soon as it is there.
-  Status SolveInPieces(int64_t k, const T* diagonal) {
+  Status SolveInPieces(int64_t k, const DiagonalTile<T>& tile) {
     const Panel<T> panel = PanelOf(k);
-    const int64_t m = Below(k), ld = matrix_.ld(), block = tuning_.inverted_block;
+    const int64_t m = Below(k), ld = matrix_.ld(), block = tile.block;
+    JAXMG_RETURN_IF_ERROR(AwaitBuffer(Stream::kPanel, k));
     T* below = matrix_.tile(k, tiles_.offset(k + 1));
     for (int64_t column = 0; column < tiles_.width(k); column += block) {
       const int64_t columns = std::min(block, tiles_.width(k) - column);
       T* right_side = below + column * ld;
       if (column > 0) {
         JAXMG_RETURN_IF_ERROR(blas_.Gemm(Stream::kPanel, Op::kNone, Op::kConjTrans, m, columns,
-                                         column, -1, panel.data, panel.ld, diagonal + column, ld,
+                                         column, -1, panel.data, panel.ld, tile.l + column, ld,
                                          1, right_side, ld));
       }
-      const T* inverse = workspace_ + regions_.inverses + column * block;
+      const T* inverse = tile.inverses + column * block;
       JAXMG_RETURN_IF_ERROR(blas_.Gemm(Stream::kPanel, Op::kNone, Op::kConjTrans, m, columns,
                                        columns, 1, right_side, ld, inverse, block, 0,
                                        panel.data + column * panel.ld, panel.ld));
@@ -323,6 +329,7 @@ class Factorization {
   const Tiles& tiles_;
   const Tuning tuning_;
   const Regions regions_;
+  const InvertedDiagonals<T>& inverses_;
   const RightHandSides<T>& x_;
   T* const workspace_;
   int32_t* const info_;
@@ -340,14 +347,15 @@ int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
 }
 
 template <typename T>
-Status Potrf(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x,
-             T* workspace, int32_t* info, Real<T>* log_det) {
-  return Factorization<T>(context, matrix, x, workspace, info, log_det).Run();
+Status Potrf(const RankContext& context, const Matrix<T>& matrix,
+             const InvertedDiagonals<T>& inverses, const RightHandSides<T>& x, T* workspace,
+             int32_t* info, Real<T>* log_det) {
+  return Factorization<T>(context, matrix, inverses, x, workspace, info, log_det).Run();
 }
 
 #define JAXMG_INSTANTIATE(T)                                                                \
-  template Status Potrf(const RankContext&, const Matrix<T>&, const RightHandSides<T>&, T*, \
-                        int32_t*, Real<T>*);
+  template Status Potrf(const RankContext&, const Matrix<T>&, const InvertedDiagonals<T>&,  \
+                        const RightHandSides<T>&, T*, int32_t*, Real<T>*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

@@ -12,6 +12,7 @@
 #ifndef JAXMG_XLA_FFI_ENGINE_POTRF_H_
 #define JAXMG_XLA_FFI_ENGINE_POTRF_H_
 
+#include "xla_ffi/engine/diagonal.h"
 #include "xla_ffi/engine/matrix.h"
 
 namespace jaxmg {
@@ -35,18 +36,18 @@ inline int64_t RightHandSidesShare(const Tiles& tiles, int64_t nrhs) {
   return nrhs * tiles.slots() * tiles.width();
 }
 
-// Elements of workspace: two panels, this rank's rows of one, and the inverses of the diagonal
-// blocks of one tile.
+// Elements of workspace: two panels, and this rank's rows of one.
 int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning);
 
 // Needs `matrix` square and block-cyclic, its lower triangle valid. Replaces that by L, and leaves
 // this rank's columns of X L^-H in x.share; x.data is used up. *info becomes the smallest order of
 // a leading minor that is not positive definite that this rank saw, and *log_det (real, may be
 // null) grows by this rank's share of log(det M); both are device memory that the caller has set.
-// Enqueued on all streams, kMain last.
+// `inverses` is filled in if the device's tuning asks for them. Enqueued on all streams, kMain last.
 template <typename T>
-Status Potrf(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x,
-             T* workspace, int32_t* info, Real<T>* log_det);
+Status Potrf(const RankContext& context, const Matrix<T>& matrix,
+             const InvertedDiagonals<T>& inverses, const RightHandSides<T>& x, T* workspace,
+             int32_t* info, Real<T>* log_det);
 
 }  // namespace jaxmg
 

@@ -6,7 +6,7 @@ namespace jaxmg {
 
 template <typename T>
 Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
-                        const RightHandSides<T>& x) {
+                        const InvertedDiagonals<T>& inverses, const RightHandSides<T>& x) {
   const Tiles& tiles = matrix.tiles;
   Device& device = context.device;
   Blas<T>& blas = device.blas<T>();
@@ -17,10 +17,12 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
     const int64_t width = tiles.width(k), begin = tiles.offset(k);
     T* solved = x.column(begin);
     if (tiles.owner(k) == matrix.rank) {
-      const Bytes2D mine = block(x.of_slot(tiles, tiles.slot(k)), width);
-      JAXMG_RETURN_IF_ERROR(device.Copy(Stream::kMain, block(solved, width), mine));
-      JAXMG_RETURN_IF_ERROR(blas.Trsm(Stream::kMain, Side::kRight, Op::kNone, nrhs, width,
-                                      matrix.tile(k, begin), ld, solved, nrhs));
+      const int64_t slot = tiles.slot(k);
+      const DiagonalTile<T> tile = {matrix.tile(k, begin), ld, width,
+                                    inverses.block > 0 ? inverses.of_slot(tiles, slot) : nullptr,
+                                    inverses.block};
+      JAXMG_RETURN_IF_ERROR(SolveBackward(device, Stream::kMain, tile, nrhs,
+                                          x.of_slot(tiles, slot), solved));
     }
     JAXMG_RETURN_IF_ERROR(
         Broadcast(context.comm, Stream::kMain, tiles.owner(k), block(solved, width)));
@@ -35,7 +37,7 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
 
 #define JAXMG_INSTANTIATE(T)                                                    \
   template Status BackSubstitution(const RankContext&, const Matrix<T>&,       \
-                                   const RightHandSides<T>&);
+                                   const InvertedDiagonals<T>&, const RightHandSides<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <complex>
+#include <vector>
 
 #include "xla_ffi/layout/redistribution.h"
 
 namespace jaxmg {
 namespace {
-
-// Chunks of this many bytes keep both halves of the staging tile busy without growing latency.
-constexpr int64_t kChunkBytes = int64_t{8} << 20;
 
 template <typename T>
 class Redistribution {
@@ -18,8 +16,16 @@ class Redistribution {
       : context_(context), matrix_(matrix), region_(region), staging_(staging) {
     const int64_t column_bytes = std::max<int64_t>(matrix.rows, 1) * sizeof(T);
     const int64_t half_tile = (matrix.tiles.width() + 1) / 2;
-    chunk_ = std::clamp<int64_t>(kChunkBytes / column_bytes, 1, half_tile);
-    halves_ = 2 * chunk_ <= matrix.tiles.width() ? 2 : 1;
+    const int64_t wanted = context.device.tuning().exchange_bytes / column_bytes;
+    chunk_ = std::clamp<int64_t>(wanted, 1, half_tile);
+    parts_.resize(std::min<int64_t>(matrix.tiles.width() / chunk_, kMostParts));
+  }
+
+  // Exchanges stage on kPanel and receive on kCopy, so that one chunk is staged while the one
+  // before it is under way.
+  Status Begin() {
+    JAXMG_RETURN_IF_ERROR(Order(context_.device, Stream::kMain, Stream::kPanel));
+    return Order(context_.device, Stream::kMain, Stream::kCopy);
   }
 
   Status Exchange(const TileExchange& exchange) {
@@ -27,25 +33,14 @@ class Redistribution {
     const int64_t taken = matrix_.tiles.width(exchange.taken);
     for (int64_t column = 0; column < std::max(given, taken); column += chunk_) {
       if (column < given && FirstRow(exchange.given) < matrix_.rows) {
-        const int64_t columns = std::min(chunk_, given - column);
-        const Bytes2D source = Piece(exchange.slot, exchange.given, column, columns);
-        const int64_t rows = matrix_.rows - FirstRow(exchange.given);
-        const Bytes2D staged =
-            Block(staging_ + half_ * chunk_ * matrix_.rows, rows, rows, columns);
-        half_ = (half_ + 1) % halves_;
-        // A half is free once its last content, sent two chunks ago, has been taken.
-        if (in_flight_ == halves_) {
-          JAXMG_RETURN_IF_ERROR(WaitAllSent(context_.comm, Stream::kMain));
-          in_flight_ = 0;
-        }
-        ++in_flight_;
-        JAXMG_RETURN_IF_ERROR(context_.device.Copy(Stream::kMain, staged, source));
-        JAXMG_RETURN_IF_ERROR(context_.comm.Send(Stream::kMain, exchange.to, staged));
+        JAXMG_RETURN_IF_ERROR(Give(exchange, column, std::min(chunk_, given - column)));
       }
       if (column < taken && FirstRow(exchange.taken) < matrix_.rows) {
-        const int64_t columns = std::min(chunk_, taken - column);
+        // Into the place of what has been staged.
+        JAXMG_RETURN_IF_ERROR(Order(context_.device, Stream::kPanel, Stream::kCopy));
         JAXMG_RETURN_IF_ERROR(context_.comm.Recv(
-            Stream::kMain, exchange.from, Piece(exchange.slot, exchange.taken, column, columns)));
+            Stream::kCopy, exchange.from,
+            Piece(exchange.slot, exchange.taken, column, std::min(chunk_, taken - column))));
       }
     }
     return Status::Ok();
@@ -69,9 +64,38 @@ class Redistribution {
                        : context_.device.Copy(Stream::kMain, block, overflow);
   }
 
-  Status Finish() { return WaitAllSent(context_.comm, Stream::kMain); }
+  Status Finish() {
+    JAXMG_RETURN_IF_ERROR(Order(context_.device, Stream::kPanel, Stream::kMain));
+    JAXMG_RETURN_IF_ERROR(Order(context_.device, Stream::kCopy, Stream::kMain));
+    return WaitAllSent(context_.comm, Stream::kMain);
+  }
 
  private:
+  static constexpr int64_t kMostParts = 4;
+
+  // A part of the staging tile, and the message that was last sent from it.
+  struct Part {
+    int peer = -1;
+    int64_t message = 0;
+  };
+
+  Status Give(const TileExchange& exchange, int64_t column, int64_t columns) {
+    Part& part = parts_[next_part_];
+    if (part.peer >= 0) {
+      JAXMG_RETURN_IF_ERROR(context_.comm.WaitSent(Stream::kPanel, part.peer, part.message));
+    }
+    const int64_t rows = matrix_.rows - FirstRow(exchange.given);
+    const Bytes2D staged =
+        Block(staging_ + next_part_ * chunk_ * matrix_.rows, rows, rows, columns);
+    JAXMG_RETURN_IF_ERROR(
+        context_.device.Copy(Stream::kPanel, staged,
+                             Piece(exchange.slot, exchange.given, column, columns)));
+    JAXMG_RETURN_IF_ERROR(context_.comm.Send(Stream::kPanel, exchange.to, staged));
+    part = {exchange.to, context_.comm.Sent(exchange.to)};
+    next_part_ = (next_part_ + 1) % parts_.size();
+    return Status::Ok();
+  }
+
   int64_t FirstRow(int64_t tile) const {
     return region_ == Region::kFull ? 0 : std::min(matrix_.tiles.offset(tile), matrix_.rows);
   }
@@ -93,10 +117,9 @@ class Redistribution {
   const Matrix<T>& matrix_;
   const Region region_;
   T* const staging_;
-  int64_t chunk_;      // columns
-  int halves_;         // parts of the staging tile that chunks take turns in
-  int half_ = 0;       // the next part
-  int in_flight_ = 0;  // parts that may still be read by other ranks
+  int64_t chunk_;  // columns
+  std::vector<Part> parts_;
+  size_t next_part_ = 0;
 };
 
 }  // namespace
@@ -108,6 +131,7 @@ Status ToBlockCyclic(const RankContext& context, const Matrix<T>& matrix, Region
   Redistribution<T> redistribution(context, matrix, region, staging);
   const RedistributionPlan plan = PlanRedistribution(matrix.tiles)[matrix.rank];
   JAXMG_RETURN_IF_ERROR(redistribution.MoveLastTile(/*to_overflow=*/true));
+  JAXMG_RETURN_IF_ERROR(redistribution.Begin());
   for (const TileExchange& exchange : plan.exchanges) {
     JAXMG_RETURN_IF_ERROR(redistribution.Exchange(exchange));
   }
@@ -124,6 +148,7 @@ Status ToContiguous(const RankContext& context, const Matrix<T>& matrix, Region 
   Redistribution<T> redistribution(context, matrix, region, staging);
   const RedistributionPlan plan = Inverse(PlanRedistribution(matrix.tiles)[matrix.rank]);
   for (const TileMove& move : plan.moves) JAXMG_RETURN_IF_ERROR(redistribution.Move(move));
+  JAXMG_RETURN_IF_ERROR(redistribution.Begin());
   for (const TileExchange& exchange : plan.exchanges) {
     JAXMG_RETURN_IF_ERROR(redistribution.Exchange(exchange));
   }

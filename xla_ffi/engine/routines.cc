@@ -59,7 +59,9 @@ Status RunOnAllRanks(Communicator& comm, const std::function<Status()>& prepare,
 template <typename T>
 Tiles TilesOf(const RankContext& context, const Operand<T>& operand) {
   const int ranks = context.comm.size();
-  const int64_t width = operand.tile > 0 ? operand.tile : DefaultTileWidth(operand.block, ranks);
+  const int64_t width = operand.tile > 0
+                            ? operand.tile
+                            : DefaultTileWidth(operand.block, ranks, context.device.tuning());
   return Tiles(operand.n, operand.block, ranks, Tiles::EvenWidth(operand.block, width));
 }
 
@@ -73,6 +75,7 @@ class Problem {
     panels_ = space_.template Reserve<T>(
         std::max({PotrfWorkspace(tiles_, operand.n, context.device.tuning()),
                   PotriWorkspace<T>(tiles_, operand.n)}));
+    inverses_ = space_.template Reserve<T>(InvertedDiagonals<T>::Size(tiles_, inverted_block()));
     overflow_ = space_.template Reserve<T>(tiles_.has_overflow() ? tile_column : 0);
     infos_ = space_.template Reserve<int32_t>(1 + tiles_.ranks());
     log_dets_ = space_.template Reserve<Real<T>>(1 + tiles_.ranks());
@@ -80,6 +83,10 @@ class Problem {
 
   Workspace& space() { return space_; }
   const Tiles& tiles() const { return tiles_; }
+  int64_t inverted_block() const { return context_.device.tuning().inverted_block; }
+  InvertedDiagonals<T> inverses() const {
+    return {space_.template Get<T>(inverses_), inverted_block()};
+  }
   T* panels() const { return space_.template Get<T>(panels_); }
   int32_t* info() const { return space_.template Get<int32_t>(infos_); }
   Real<T>* log_det() const { return space_.template Get<Real<T>>(log_dets_); }
@@ -119,16 +126,16 @@ class Problem {
   const Operand<T>& operand_;
   const Tiles tiles_;
   Workspace space_;
-  size_t panels_, overflow_, infos_, log_dets_;
+  size_t panels_, inverses_, overflow_, infos_, log_dets_;
 };
 
 }  // namespace
 
-int64_t DefaultTileWidth(int64_t block, int ranks) {
+int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning) {
   // One rank has nobody to wait for; several need enough tiles each to share the trailing matrix
   // evenly.
   const int64_t share = ranks == 1 ? block : block / 8;
-  return std::clamp<int64_t>(share, 32, 256);
+  return std::clamp<int64_t>(share, 32, tuning.widest_tile);
 }
 
 template <typename T>
@@ -139,11 +146,12 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand, int64
       problem.space().template Reserve<T>(RightHandSidesShare(problem.tiles(), nrhs));
   auto work = [&]() -> Status {
     const Matrix<T> matrix = problem.matrix();
+    const InvertedDiagonals<T> inverses = problem.inverses();
     const RightHandSides<T> b = {nrhs, x, problem.space().template Get<T>(share)};
     JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kLower, problem.panels()));
     JAXMG_RETURN_IF_ERROR(
-        Potrf(context, matrix, b, problem.panels(), problem.info(), problem.log_det()));
-    JAXMG_RETURN_IF_ERROR(BackSubstitution(context, matrix, b));
+        Potrf(context, matrix, inverses, b, problem.panels(), problem.info(), problem.log_det()));
+    JAXMG_RETURN_IF_ERROR(BackSubstitution(context, matrix, inverses, b));
     JAXMG_RETURN_IF_ERROR(problem.SetStatus());
     JAXMG_RETURN_IF_ERROR(problem.SumLogDets(log_det));
     JAXMG_RETURN_IF_ERROR(problem.PoisonIfFailed(1, 1, log_det));
@@ -158,7 +166,7 @@ Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
   auto work = [&]() -> Status {
     const Matrix<T> matrix = problem.matrix();
     JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kLower, problem.panels()));
-    JAXMG_RETURN_IF_ERROR(Potrf(context, matrix, RightHandSides<T>{0, nullptr, nullptr}, problem.panels(),
+    JAXMG_RETURN_IF_ERROR(Potrf(context, matrix, problem.inverses(), RightHandSides<T>{}, problem.panels(),
                                 problem.info(), static_cast<Real<T>*>(nullptr)));
     JAXMG_RETURN_IF_ERROR(Potri(context, matrix, problem.panels()));
     JAXMG_RETURN_IF_ERROR(ToContiguous(context, matrix, Region::kLower, problem.panels()));

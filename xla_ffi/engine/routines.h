@@ -20,7 +20,7 @@ struct Operand {
 };
 
 // The tile width that serves n columns on these ranks when the caller names none.
-int64_t DefaultTileWidth(int64_t block, int ranks);
+int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning);
 
 // Every rank calls the same routine with the same sizes. All return the same Status: either all of
 // them have enqueued everything (Stream::kMain last) or all failed. Where *status is not 0, the

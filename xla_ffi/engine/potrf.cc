@@ -14,11 +14,11 @@ struct Regions {
     const int64_t width = tiles.width();
     const bool buffers = tiles.ranks() > 1 || tuning.inverted_block > 0;
     panel = buffers ? rows * width : 0;
-    rows_of_tiles = 2 * panel;
-    size = rows_of_tiles + tiles.slots() * width * width;
+    gathered = tiles.slots() * width * width;
+    size = 2 * panel + 2 * gathered;
   }
-  int64_t panel;          // size of each of two panel buffers
-  int64_t rows_of_tiles;  // begin of the rows of a panel that belong to this rank's tiles
+  int64_t panel;     // size of each of two panel buffers
+  int64_t gathered;  // size of each of two sets of the rows of a panel that meet this rank's tiles
   int64_t size;
 };
 
@@ -50,7 +50,7 @@ class Factorization {
 
   Status Run() {
     const int64_t count = tiles_.nonempty();
-    for (auto* events : {&used_, &received_, &factored_}) {
+    for (auto* events : {&used_, &received_, &factored_, &stored_}) {
       for (auto& event : *events) JAXMG_RETURN_IF_ERROR(device_.NewEvent(&event));
     }
     JAXMG_RETURN_IF_ERROR(TakeShare());
@@ -67,9 +67,10 @@ class Factorization {
         JAXMG_RETURN_IF_ERROR(FactorAndSend(k + 1));
       }
       JAXMG_RETURN_IF_ERROR(Await(Stream::kMain, k));
-      if (Mine(k)) JAXMG_RETURN_IF_ERROR(StorePanel(k));
       JAXMG_RETURN_IF_ERROR(UpdateTrailing(k));
-      // All that reads panel k is on kMain, or on kPanel and done when panel k + 1 is.
+      // All that reads panel k is on kMain, or on kPanel and done when it is stored or panel k + 1
+      // is there.
+      if (Mine(k)) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kMain, *stored_[k % 2]));
       if (Mine(k + 1)) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kMain, *factored_[(k + 1) % 2]));
       JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kMain, used_[k % 2].get()));
     }
@@ -87,6 +88,17 @@ class Factorization {
     return InPlace() ? nullptr : inverses_.of_slot(tiles_, tiles_.slot(k));
   }
   T* Buffer(int64_t k) const { return workspace_ + (k % 2) * regions_.panel; }
+  T* Gathered(int64_t k) const {
+    return workspace_ + 2 * regions_.panel + (k % 2) * regions_.gathered;
+  }
+  // This rank's tile columns that panel k updates on kMain: all beyond k + 1.
+  int64_t FirstTrailing(int64_t k) const { return tiles_.slots_before(matrix_.rank, k + 2); }
+  int64_t EndTrailing() const { return tiles_.slots_before(matrix_.rank, tiles_.nonempty()); }
+  int64_t TrailingColumns(int64_t k) const {
+    int64_t columns = 0;
+    for (int64_t slot = FirstTrailing(k); slot < EndTrailing(); ++slot) columns += WidthIn(slot);
+    return columns;
+  }
 
   Panel<T> PanelOf(int64_t k) const {
     if (Mine(k) && InPlace()) return {matrix_.tile(k, tiles_.offset(k + 1)), matrix_.ld()};
@@ -156,6 +168,7 @@ class Factorization {
     }
     if (x_.count > 0) JAXMG_RETURN_IF_ERROR(ReceiveBlock(k, Solved(k)));
     NoteSent(k);
+    JAXMG_RETURN_IF_ERROR(GatherRows(Stream::kCopy, k));
     return device_.Record(Stream::kCopy, received_[k % 2].get());
   }
 
@@ -177,6 +190,7 @@ class Factorization {
                                                        Inverses(k)));
     }
     if (!last) {
+      JAXMG_RETURN_IF_ERROR(AwaitBuffer(Stream::kPanel, k));
       JAXMG_RETURN_IF_ERROR(InPlace() ? SolveInPlace(k, diagonal) : SolveInPieces(k, tile));
     }
     if (x_.count > 0) {
@@ -193,7 +207,10 @@ class Factorization {
     if (log_det_ != nullptr) {
       JAXMG_RETURN_IF_ERROR(blas_.AddLogDet(Stream::kPanel, width, diagonal, ld, log_det_));
     }
-    return device_.Record(Stream::kPanel, factored_[k % 2].get());
+    JAXMG_RETURN_IF_ERROR(GatherRows(Stream::kPanel, k));
+    JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kPanel, factored_[k % 2].get()));
+    if (!last) JAXMG_RETURN_IF_ERROR(StorePanel(k));
+    return device_.Record(Stream::kPanel, stored_[k % 2].get());
   }
 
   Status SolveInPlace(int64_t k, const T* diagonal) {
@@ -208,7 +225,6 @@ class Factorization {
   Status SolveInPieces(int64_t k, const DiagonalTile<T>& tile) {
     const Panel<T> panel = PanelOf(k);
     const int64_t m = Below(k), ld = matrix_.ld(), block = tile.block;
-    JAXMG_RETURN_IF_ERROR(AwaitBuffer(Stream::kPanel, k));
     T* below = matrix_.tile(k, tiles_.offset(k + 1));
     for (int64_t column = 0; column < tiles_.width(k); column += block) {
       const int64_t columns = std::min(block, tiles_.width(k) - column);
@@ -231,8 +247,25 @@ class Factorization {
   Status StorePanel(int64_t k) {
     if (InPlace()) return Status::Ok();
     const T* target = matrix_.tile(k, tiles_.offset(k + 1));
-    return device_.Copy(Stream::kMain, Block(target, matrix_.ld(), Below(k), tiles_.width(k)),
+    return device_.Copy(Stream::kPanel, Block(target, matrix_.ld(), Below(k), tiles_.width(k)),
                         Piece(k, 0, tiles_.width(k)));
+  }
+
+  // The rows of panel k that meet this rank's trailing tile columns, one below the other, so that
+  // tile columns that lie side by side can share one large product.
+  Status GatherRows(Stream stream, int64_t k) {
+    const Panel<T> panel = PanelOf(k);
+    const int64_t total = TrailingColumns(k);
+    T* target = Gathered(k);
+    for (int64_t slot = FirstTrailing(k); slot < EndTrailing(); ++slot) {
+      const int64_t j = tiles_.tile_in(matrix_.rank, slot);
+      const T* source = panel.data + (tiles_.offset(j) - tiles_.offset(k + 1));
+      JAXMG_RETURN_IF_ERROR(
+          device_.Copy(stream, Block(target, total, WidthIn(slot), tiles_.width(k)),
+                       Block(source, panel.ld, WidthIn(slot), tiles_.width(k))));
+      target += WidthIn(slot);
+    }
+    return Status::Ok();
   }
 
   // --- Updates ---------------------------------------------------------------------------------
@@ -272,25 +305,12 @@ class Factorization {
     return UpdateShare(Stream::kPanel, tiles_.slot(j), tiles_.width(j), k, panel.data, panel.ld);
   }
 
-  // All tile columns of this rank beyond k + 1. The panel's rows of these tiles are gathered first,
-  // so that tile columns that lie side by side share one large product below the last of them.
+  // All tile columns of this rank beyond k + 1; those side by side share one product below the last
+  // of them.
   Status UpdateTrailing(int64_t k) {
-    const Panel<T> panel = PanelOf(k);
-    const int64_t first = tiles_.slots_before(matrix_.rank, k + 2);
-    const int64_t last = tiles_.slots_before(matrix_.rank, tiles_.nonempty());
-    int64_t total = 0;
-    for (int64_t slot = first; slot < last; ++slot) total += WidthIn(slot);
-    T* rows = workspace_ + regions_.rows_of_tiles;
-    int64_t gathered = 0;
-    for (int64_t slot = first; slot < last; ++slot) {
-      const int64_t j = tiles_.tile_in(matrix_.rank, slot);
-      const T* source = panel.data + (tiles_.offset(j) - tiles_.offset(k + 1));
-      JAXMG_RETURN_IF_ERROR(device_.Copy(
-          Stream::kMain, Block(rows + gathered, total, WidthIn(slot), tiles_.width(k)),
-          Block(source, panel.ld, WidthIn(slot), tiles_.width(k))));
-      gathered += WidthIn(slot);
-    }
-    for (int64_t slot = first; slot < last;) {
+    const int64_t last = EndTrailing(), total = TrailingColumns(k);
+    const T* rows = Gathered(k);
+    for (int64_t slot = FirstTrailing(k); slot < last;) {
       int64_t end = slot, columns = 0;
       do {
         columns += WidthIn(end++);
@@ -336,7 +356,7 @@ class Factorization {
   Real<T>* const log_det_;
   // By the parity of k. used_: nothing reads panel k any more; sent_: blocks sent down the chain
   // when panel k had gone on.
-  std::array<std::shared_ptr<Event>, 2> used_, received_, factored_;
+  std::array<std::shared_ptr<Event>, 2> used_, received_, factored_, stored_;
   std::array<int64_t, 2> sent_ = {0, 0};
 };
 

@@ -36,7 +36,7 @@ inline int64_t RightHandSidesShare(const Tiles& tiles, int64_t nrhs) {
   return nrhs * tiles.slots() * tiles.width();
 }
 
-// Elements of workspace: two panels, and this rank's rows of one.
+// Elements of workspace: two panels, and the rows of two that meet this rank's tiles.
 int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning);
 
 // Needs `matrix` square and block-cyclic, its lower triangle valid. Replaces that by L, and leaves

@@ -60,12 +60,16 @@ T* Data(ffi::AnyBuffer buffer) {
   return static_cast<T*>(buffer.untyped_data());
 }
 
-// `target` becomes `source`; nothing to do where XLA gave both the same memory.
+// `target` becomes `source`; nothing to do where XLA gave both the same memory. The same outcome on
+// every rank, so that none goes on to wait for one that has failed.
 template <typename T>
 Status CopyIfApart(const RankContext& context, T* target, const T* source, int64_t count) {
-  if (target == source) return Status::Ok();
-  return context.device.Copy(Stream::kMain, Block(target, count, count, 1),
-                             Block(source, count, count, 1));
+  Status status;
+  if (target != source) {
+    status = context.device.Copy(Stream::kMain, Block(target, count, count, 1),
+                                 Block(source, count, count, 1));
+  }
+  return context.comm.Agree(status);
 }
 
 }  // namespace jaxmg

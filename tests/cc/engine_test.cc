@@ -147,25 +147,31 @@ class NoMemory : public Wrapped {
   }
 };
 
-// The host laid out as GPUs are: panels out of place, in pieces, along a chain.
-class LikeGpu : public Wrapped {
+// The host with another device's tuning.
+class Tuned : public Wrapped {
  public:
-  using Wrapped::Wrapped;
-  Tuning tuning() const override {
-    Tuning tuning;
-    tuning.inverted_block = 3;
-    tuning.chain = true;
-    tuning.group_columns = 9;
-    tuning.separate_diagonal = false;
-    return tuning;
-  }
+  Tuned(Device& real, const Tuning& tuning) : Wrapped(real), tuning_(tuning) {}
+  Tuning tuning() const override { return tuning_; }
+
+ private:
+  const Tuning tuning_;
 };
+
+// As GPUs are: panels out of place, in pieces, along a chain.
+Tuning LikeGpu() {
+  Tuning tuning;
+  tuning.inverted_block = 3;
+  tuning.chain = true;
+  tuning.group_columns = 9;
+  tuning.separate_diagonal = false;
+  return tuning;
+}
 
 template <typename T>
 constexpr Real<T> kEps = std::numeric_limits<Real<T>>::epsilon();
 
 template <typename T>
-void CheckPotrs(const Case& c, bool like_gpu) {
+void CheckPotrs(const Case& c, const Tuning* tuning) {
   for (int64_t nrhs : {1, 3}) {
     Problem<T> problem(c);
     const int64_t n = c.n;
@@ -177,8 +183,8 @@ void CheckPotrs(const Case& c, bool like_gpu) {
     std::vector<int32_t> status(c.ranks, -1);
     const auto outcomes = RunRanks(c.ranks, [&](const RankContext& context) {
       const int rank = context.comm.rank();
-      LikeGpu gpu(context.device);
-      const RankContext mine = {like_gpu ? gpu : context.device, context.comm};
+      Tuned tuned(context.device, tuning != nullptr ? *tuning : context.device.tuning());
+      const RankContext mine = {tuned, context.comm};
       return PotrsRoutine<T>(mine, problem.operand(rank, c.tile, &status[rank]), nrhs,
                              x[rank].data(), &log_det[rank]);
     });
@@ -328,16 +334,27 @@ void CheckRedistribution(const Case& c) {
 
 template <typename T>
 void CheckPotrsOnHost(const Case& c) {
-  CheckPotrs<T>(c, /*like_gpu=*/false);
+  CheckPotrs<T>(c, nullptr);
 }
 
 template <typename T>
 void CheckPotrsLikeGpu(const Case& c) {
-  CheckPotrs<T>(c, /*like_gpu=*/true);
+  const Tuning tuning = LikeGpu();
+  CheckPotrs<T>(c, &tuning);
+}
+
+// Panels in place, copied from their owner to all; pieces out of place without a chain.
+template <typename T>
+void CheckPotrsWithCopies(const Case& c) {
+  Tuning tuning;
+  CheckPotrs<T>(c, &tuning);
+  tuning.inverted_block = 5;
+  CheckPotrs<T>(c, &tuning);
 }
 
 JAXMG_TEST_EACH_DTYPE(PotrsSolves, CheckPotrsOnHost)
 JAXMG_TEST_EACH_DTYPE(PotrsSolvesLaidOutAsOnGpus, CheckPotrsLikeGpu)
+JAXMG_TEST_EACH_DTYPE(PotrsSolvesWithCopiedPanels, CheckPotrsWithCopies)
 JAXMG_TEST_EACH_DTYPE(PotriInverts, CheckPotri)
 JAXMG_TEST_EACH_DTYPE(SyevdDecomposes, CheckSyevd)
 JAXMG_TEST_EACH_DTYPE(RedistributionGoesThereAndBackInItsWorkspace, CheckRedistribution)

@@ -38,6 +38,12 @@ class Communicator {
   // the host until the peer's Send was called.
   virtual Status Recv(Stream stream, int peer, const Bytes2D& block) = 0;
 
+  // Receives by reference, where ranks share their memory (the host's do): `block` becomes the
+  // peer's own, to be read until Return. Blocks as Recv does.
+  virtual Status Borrow(Stream stream, int peer, Bytes2D* block) = 0;
+  // The block last borrowed from `peer` is not needed after the stream's work so far.
+  virtual Status Return(Stream stream, int peer) = 0;
+
   // Gives up: all ranks' calls return this error from now on.
   virtual void Abort(const Status& status) = 0;
 };

@@ -201,6 +201,17 @@ class InProcessCommunicator : public Communicator {
     }
     JAXMG_RETURN_IF_ERROR(device_->Wait(stream, *message.ready));
     JAXMG_RETURN_IF_ERROR(device_->Copy(stream, block, message.block));
+    return Return(stream, peer);
+  }
+
+  Status Borrow(Stream stream, int peer, Bytes2D* block) override {
+    Message message;
+    JAXMG_RETURN_IF_ERROR(group_->TakeMessage(peer, rank_, Deadline(limit_), &message));
+    *block = message.block;
+    return device_->Wait(stream, *message.ready);
+  }
+
+  Status Return(Stream stream, int peer) override {
     std::shared_ptr<Event> done;
     JAXMG_RETURN_IF_ERROR(device_->NewEvent(&done));
     JAXMG_RETURN_IF_ERROR(device_->Record(stream, done.get()));

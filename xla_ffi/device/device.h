@@ -51,14 +51,18 @@ struct Tuning {
   // products with the inverses of the diagonal tile's diagonal blocks. Blocks of a few hundred
   // columns keep the accuracy of a TRSM, which the inverse of a whole tile does not.
   int64_t inverted_block = 0;
+  // Panels are read where their owner made them, which needs memory that ranks share and panels
+  // that are solved in place.
+  bool borrow_panels = false;
   // Panels pass from rank to rank while they are made, rather than from their owner to all.
   bool chain = false;
-  // Columns that one product of a trailing update spans, where as many lie side by side.
-  int64_t group_columns = 1024;
+  // Columns that one product of a trailing update spans, where as many lie side by side; their rows
+  // of the panel are gathered first. 0: one product a tile, of the panel as it is.
+  int64_t group_columns = 0;
   // Diagonal tiles are updated by HERK, which does half the work, rather than with what lies below.
   bool separate_diagonal = true;
   // The widest tile that is chosen where the caller names none.
-  int64_t widest_tile = 256;
+  int64_t widest_tile = 128;
   // What redistribution sends at a time. On the host a chunk should stay in a cache until it is
   // taken; between GPUs it should be large beside the latency of a copy.
   int64_t exchange_bytes = int64_t{512} << 10;

@@ -1,5 +1,7 @@
 #include "xla_ffi/device/host.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -294,10 +296,20 @@ class HostBuffer : public Buffer {
 
 class HostDevice : public Device {
  public:
+  Tuning tuning() const override {
+    Tuning tuning;
+    tuning.borrow_panels = true;
+    return tuning;
+  }
+
   Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) override {
-    constexpr size_t kAlignment = 64;
-    const size_t size = (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
-    void* data = size < bytes ? nullptr : std::aligned_alloc(kAlignment, size);
+    // Large pages where there are any: a workspace is new in every call, and a fault on each of its
+    // small pages would cost as much as filling it.
+    constexpr size_t kLargePage = size_t{2} << 20;
+    const size_t alignment = bytes >= 2 * kLargePage ? kLargePage : 64;
+    const size_t size = (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
+    void* data = size < bytes ? nullptr : std::aligned_alloc(alignment, size);
+    if (data != nullptr && alignment == kLargePage) madvise(data, size, MADV_HUGEPAGE);
     if (data == nullptr) {
       return Error(Code::kResourceExhausted, "out of memory: ", bytes, " bytes of workspace");
     }

@@ -4,6 +4,7 @@
 #include <array>
 #include <complex>
 #include <memory>
+#include <vector>
 
 namespace jaxmg {
 namespace {
@@ -12,9 +13,10 @@ namespace {
 struct Regions {
   Regions(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
     const int64_t width = tiles.width();
-    const bool buffers = tiles.ranks() > 1 || tuning.inverted_block > 0;
+    const bool received = tiles.ranks() > 1 && !tuning.borrow_panels;
+    const bool buffers = received || tuning.inverted_block > 0;
     panel = buffers ? rows * width : 0;
-    gathered = tiles.slots() * width * width;
+    gathered = tuning.group_columns > 0 ? tiles.slots() * width * width : 0;
     size = 2 * panel + 2 * gathered;
   }
   int64_t panel;     // size of each of two panel buffers
@@ -73,6 +75,9 @@ class Factorization {
       if (Mine(k)) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kMain, *stored_[k % 2]));
       if (Mine(k + 1)) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kMain, *factored_[(k + 1) % 2]));
       JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kMain, used_[k % 2].get()));
+      if (!Mine(k) && tuning_.borrow_panels) {
+        JAXMG_RETURN_IF_ERROR(comm_.Return(Stream::kMain, tiles_.owner(k)));
+      }
     }
     for (Stream stream : {Stream::kPanel, Stream::kCopy}) {
       JAXMG_RETURN_IF_ERROR(Order(device_, stream, Stream::kMain));
@@ -102,6 +107,7 @@ class Factorization {
 
   Panel<T> PanelOf(int64_t k) const {
     if (Mine(k) && InPlace()) return {matrix_.tile(k, tiles_.offset(k + 1)), matrix_.ld()};
+    if (tuning_.borrow_panels) return borrowed_;
     return {Buffer(k), Below(k)};
   }
 
@@ -150,19 +156,28 @@ class Factorization {
   // `stream` may overwrite the buffer that panel k - 2 was in.
   Status AwaitBuffer(Stream stream, int64_t k) {
     if (k >= 2) JAXMG_RETURN_IF_ERROR(device_.Wait(stream, *used_[k % 2]));
-    if (!tuning_.chain || tiles_.ranks() == 1) return Status::Ok();
-    return comm_.WaitSent(stream, (matrix_.rank + 1) % tiles_.ranks(), sent_[k % 2]);
+    for (size_t peer = 0; peer < sent_[k % 2].size(); ++peer) {
+      if (static_cast<int>(peer) == matrix_.rank) continue;
+      JAXMG_RETURN_IF_ERROR(comm_.WaitSent(stream, static_cast<int>(peer), sent_[k % 2][peer]));
+    }
+    return Status::Ok();
   }
 
   void NoteSent(int64_t k) {
-    if (tuning_.chain) sent_[k % 2] = comm_.Sent((matrix_.rank + 1) % tiles_.ranks());
+    sent_[k % 2].resize(tiles_.ranks());
+    for (int peer = 0; peer < tiles_.ranks(); ++peer) sent_[k % 2][peer] = comm_.Sent(peer);
   }
 
   Status Receive(int64_t k) {
     const int64_t width = tiles_.width(k);
     JAXMG_RETURN_IF_ERROR(AwaitBuffer(Stream::kCopy, k));
+    if (tuning_.borrow_panels) {
+      Bytes2D block;
+      JAXMG_RETURN_IF_ERROR(comm_.Borrow(Stream::kCopy, tiles_.owner(k), &block));
+      borrowed_ = {static_cast<T*>(block.data), static_cast<int64_t>(block.pitch / sizeof(T))};
+    }
     const int64_t step = InPlace() ? width : tuning_.inverted_block;
-    for (int64_t column = 0; column < width; column += step) {
+    for (int64_t column = 0; column < width && !tuning_.borrow_panels; column += step) {
       JAXMG_RETURN_IF_ERROR(
           ReceiveBlock(k, Piece(k, column, std::min(step, width - column))));
     }
@@ -254,6 +269,7 @@ class Factorization {
   // The rows of panel k that meet this rank's trailing tile columns, one below the other, so that
   // tile columns that lie side by side can share one large product.
   Status GatherRows(Stream stream, int64_t k) {
+    if (tuning_.group_columns == 0) return Status::Ok();
     const Panel<T> panel = PanelOf(k);
     const int64_t total = TrailingColumns(k);
     T* target = Gathered(k);
@@ -308,6 +324,7 @@ class Factorization {
   // All tile columns of this rank beyond k + 1; those side by side share one product below the last
   // of them.
   Status UpdateTrailing(int64_t k) {
+    if (tuning_.group_columns == 0) return UpdateOneByOne(k);
     const int64_t last = EndTrailing(), total = TrailingColumns(k);
     const T* rows = Gathered(k);
     for (int64_t slot = FirstTrailing(k); slot < last;) {
@@ -320,6 +337,17 @@ class Factorization {
       JAXMG_RETURN_IF_ERROR(UpdateShare(Stream::kMain, slot, columns, k, rows, total));
       rows += columns;
       slot = end;
+    }
+    return Status::Ok();
+  }
+
+  Status UpdateOneByOne(int64_t k) {
+    const Panel<T> panel = PanelOf(k);
+    for (int64_t slot = FirstTrailing(k); slot < EndTrailing(); ++slot) {
+      const int64_t j = tiles_.tile_in(matrix_.rank, slot);
+      const T* rows = panel.data + (tiles_.offset(j) - tiles_.offset(k + 1));
+      JAXMG_RETURN_IF_ERROR(UpdateTile(Stream::kMain, j, tiles_.columns(), k, rows, panel.ld));
+      JAXMG_RETURN_IF_ERROR(UpdateShare(Stream::kMain, slot, WidthIn(slot), k, rows, panel.ld));
     }
     return Status::Ok();
   }
@@ -354,10 +382,11 @@ class Factorization {
   T* const workspace_;
   int32_t* const info_;
   Real<T>* const log_det_;
-  // By the parity of k. used_: nothing reads panel k any more; sent_: blocks sent down the chain
-  // when panel k had gone on.
+  // By the parity of k. used_: nothing reads panel k any more; sent_: blocks sent to each rank when
+  // panel k had gone on.
   std::array<std::shared_ptr<Event>, 2> used_, received_, factored_, stored_;
-  std::array<int64_t, 2> sent_ = {0, 0};
+  std::array<std::vector<int64_t>, 2> sent_;
+  Panel<T> borrowed_ = {};  // of another rank, while this one updates with it
 };
 
 }  // namespace

@@ -45,13 +45,16 @@ def main():
         for case in cases:
             same.setdefault(tuple(case[key] for key in PROBLEM), []).append(case)
         groups = list(same.values())
+    if args.shared and args.platform != "gpu":
+        sys.exit("--shared is for GPUs; on CPU the cases differ in threads")
     failures = 0
-    for group in groups:
-        records = measure(group, args)
-        failures += len(group) - len(records)
-        save(records, args)
-        if args.compare:
-            print_ratios(records)
+    with Worker(cases[0], args) if args.shared else contextlib.nullcontext() as shared:
+        for group in groups:
+            records = measure(group, args, shared)
+            failures += len(group) - len(records)
+            save(records, args)
+            if args.compare:
+                print_ratios(records)
     return 1 if failures else 0
 
 
@@ -70,6 +73,7 @@ def arguments():
     add("--donate", action="store_true", help="the matrix may be overwritten")
     add("--no-vectors", action="store_true", help="eigenvalues alone, for syevd")
     add("--compare", action="store_true", help="alternate between the cases of one problem")
+    add("--shared", action="store_true", help="one process for all cases, on GPUs: far quicker")
     add("--warmup", type=int, default=1)
     add("--repeats", type=int, default=5)
     add("--out", help="file to append to, or - for none; default: results/PLATFORM.jsonl")
@@ -140,15 +144,18 @@ class Worker:
         self.process.wait()
 
 
-def measure(group, args):
+def measure(group, args, shared):
     """The records of the cases of a group, of which run after run is timed in turn."""
     checked = []
     for case in group:
-        # In a process of its own: the peak of a GPU's memory can't be reset.
-        with Worker(case, args) as worker:
-            facts = worker.ask("peak", case)
-            if "error" not in facts:
-                facts |= worker.ask("check", case)
+        if shared:
+            facts = shared.ask("first", case)
+        else:
+            # In a process of its own: the peak of a GPU's memory can't be reset.
+            with Worker(case, args) as worker:
+                facts = worker.ask("peak", case)
+                if "error" not in facts:
+                    facts |= worker.ask("check", case)
         if "error" in facts:
             print(f"{label(case)}: {facts['error']}", file=sys.stderr, flush=True)
         else:
@@ -156,7 +163,7 @@ def measure(group, args):
     runs = [[] for _ in checked]
     with contextlib.ExitStack() as stack:
         started = {}
-        workers = [worker_for(case, args, stack, started) for case, _ in checked]
+        workers = [shared or worker_for(case, args, stack, started) for case, _ in checked]
         for turn in range(args.warmup + args.repeats):
             for (case, _), worker, done in zip(checked, workers, runs, strict=True):
                 reply = worker.ask("time", case)
@@ -168,7 +175,8 @@ def measure(group, args):
     for entry in records:
         print(
             f"{label(entry)}: {entry['seconds']:.4f} s (spread {entry['spread']:.4f}), "
-            f"{entry['tflops']:.4f} TFLOP/s, {entry['peak_bytes'] / 2**20:.1f} MiB"
+            f"{entry['tflops']:.4f} TFLOP/s"
+            + (f", {entry['peak_bytes'] / 2**20:.1f} MiB" if entry["peak_bytes"] else "")
             + (f" = {entry['peak_panels']:.2f} panels a rank" if "peak_panels" in entry else "")
             + f", error {entry['backward_error']:.1e}",
             flush=True,
@@ -209,7 +217,7 @@ def record(case, facts, runs):
     }
     if case["routine"] == "syevd":
         entry["vectors"] = case["vectors"]
-    if case["T_A"]:
+    if case["T_A"] and facts["peak_bytes"]:
         panels = facts["peak_bytes"] / (case["n"] * case["T_A"] * np.dtype(case["dtype"]).itemsize)
         # On CPU devices the bytes are those of all ranks together.
         entry["peak_panels"] = panels / (case["ranks"] if case["threads"] else 1)

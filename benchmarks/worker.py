@@ -60,7 +60,20 @@ def check(solver):
     return {"backward_error": float(solver.check(solver.run(operands)))}
 
 
-ACTIONS = {"time": measure_time, "peak": measure_peak, "check": check}
+def first(solver):
+    """Peak and error of one run, which is the warm-up of those that follow in this process."""
+    operands = solver.operands()
+    with solver.memory() as used:
+        results = solver.run(operands)
+    del operands
+    return {
+        "peak_bytes": used.get("bytes"),
+        "machine": solver.machine(),
+        "backward_error": float(solver.check(results)),
+    }
+
+
+ACTIONS = {"time": measure_time, "peak": measure_peak, "check": check, "first": first}
 
 
 class JaxmgSolver:
@@ -133,13 +146,18 @@ class JaxmgSolver:
     def device_memory(self):
         """What the busiest device needed beyond what it held before.
 
-        JAX can't reset its peak, so this process must not have needed more before.
+        JAX can't reset its peak: nothing is said where this process has needed as much before.
         """
-        before = [device.memory_stats()["bytes_in_use"] for device in self.devices]
+
+        def stats(key):
+            return [device.memory_stats()[key] for device in self.devices]
+
+        before, peaks_before = stats("bytes_in_use"), stats("peak_bytes_in_use")
         used = {}
         yield used
-        peaks = [device.memory_stats()["peak_bytes_in_use"] for device in self.devices]
-        used["bytes"] = max(peak - held for peak, held in zip(peaks, before, strict=True))
+        peaks = stats("peak_bytes_in_use")
+        if all(now > then for now, then in zip(peaks, peaks_before, strict=True)):
+            used["bytes"] = max(peak - held for peak, held in zip(peaks, before, strict=True))
 
 
 class JaxSolver(JaxmgSolver):

@@ -20,6 +20,7 @@ trap 'rm -rf "$site"' EXIT
 "$python" -m pip install -q --no-index --no-deps --target "$site" \
   "$wheels"/jaxmg-*.whl "$wheels"/jaxmg_plugin_cuda*.whl || exit
 cp -r tests/python tests/gpu "$site"
+cd "$site" || exit
 export PYTHONPATH=$site JAX_PLATFORMS=cuda JAXMG_TEST_PLATFORM=cuda PYTHONUNBUFFERED=1
 export JAXMG_RENDEZVOUS_TIMEOUT=60
 count=$(nvidia-smi --list-gpus | wc -l)

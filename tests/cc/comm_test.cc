@@ -1,6 +1,6 @@
 // Messages arrive, agreement is the same everywhere, and nothing waits for ever.
-#include <chrono>
 #include <atomic>
+#include <chrono>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -13,9 +13,9 @@
 namespace jaxmg {
 namespace {
 
-using testing::RunRanks;
 using std::chrono::duration;
 using std::chrono::milliseconds;
+using testing::RunRanks;
 
 TEST(BroadcastAndAllGatherReachEveryRank) {
   for (int ranks : {1, 2, 3, 8, 16}) {
@@ -28,8 +28,7 @@ TEST(BroadcastAndAllGatherReachEveryRank) {
                                       gathered[rank].data(), sizeof(int)));
       for (int root = 0; root < context.comm.size(); ++root) {
         int value = rank == root ? 7 * root : -1;
-        JAXMG_RETURN_IF_ERROR(
-            Broadcast(context.comm, Stream::kMain, root, Block(&value, 1, 1, 1)));
+        JAXMG_RETURN_IF_ERROR(Broadcast(context.comm, Stream::kMain, root, Block(&value, 1, 1, 1)));
         JAXMG_RETURN_IF_ERROR(WaitAllSent(context.comm, Stream::kMain));
         heard[rank] = value;
         EXPECT(value == 7 * root) << "rank " << rank << " root " << root;
@@ -49,8 +48,7 @@ TEST(MessagesKeepTheirOrderAndShape) {
     if (context.comm.rank() == 0) {
       std::iota(data.begin(), data.end(), 0.0);
       for (int i = 0; i < 10; ++i) {  // 2 x 2 blocks of a 6 x 10 matrix
-        JAXMG_RETURN_IF_ERROR(
-            context.comm.Send(Stream::kMain, 1, Block(data.data() + i, 6, 2, 2)));
+        JAXMG_RETURN_IF_ERROR(context.comm.Send(Stream::kMain, 1, Block(data.data() + i, 6, 2, 2)));
       }
     } else {
       for (int i = 0; i < 10; ++i) {
@@ -114,8 +112,7 @@ TEST(MeetingsMatchTheirCalls) {
           auto comm = NewInProcessCommunicator(group, rank, device.get(), duration<double>(60));
           const int64_t mine = run * 1000 + round;
           int64_t all[kRanks];
-          Status gathered =
-              AllGather(*comm, *device, Stream::kMain, &mine, all, sizeof(mine));
+          Status gathered = AllGather(*comm, *device, Stream::kMain, &mine, all, sizeof(mine));
           EXPECT(gathered.ok()) << gathered.message();
           for (int64_t value : all) EXPECT(value == mine) << value << " met " << mine;
           EXPECT(comm->Agree(Status::Ok()).ok());

@@ -30,7 +30,8 @@ TEST(CopyMovesBlocksBetweenPitches) {
 TEST(AnAllocationThatIsTooLargeIsAnError) {
   auto device = NewHostDevice();
   std::unique_ptr<Buffer> buffer;
-  for (size_t bytes : {std::numeric_limits<size_t>::max(), std::numeric_limits<size_t>::max() / 4}) {
+  for (size_t bytes :
+       {std::numeric_limits<size_t>::max(), std::numeric_limits<size_t>::max() / 4}) {
     EXPECT(device->Allocate(bytes, &buffer).code() == Code::kResourceExhausted) << bytes;
   }
 }
@@ -39,8 +40,8 @@ TEST(SizesBeyond32BitsAreRefused) {
   auto device = NewHostDevice();
   double x = 0;
   const int64_t large = int64_t{1} << 31;
-  const Status status = device->blas<double>().Trsm(Stream::kMain, Side::kLeft, Op::kNone, 1, 1,
-                                                    &x, large, &x, 1);
+  const Status status =
+      device->blas<double>().Trsm(Stream::kMain, Side::kLeft, Op::kNone, 1, 1, &x, large, &x, 1);
   EXPECT(status.code() == Code::kInvalidArgument) << status.message();
 }
 

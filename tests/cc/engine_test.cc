@@ -28,9 +28,9 @@ struct Case {
 };
 
 const Case kCases[] = {
-    {1, 1, 0},  {1, 3, 1},   {2, 2, 1},     {5, 8, 2},      {7, 2, 3},  {16, 4, 4},
-    {17, 4, 2}, {30, 5, 4},  {33, 3, 5, 2}, {40, 16, 2},    {48, 2, 8}, {50, 1, 7},
-    {63, 7, 3}, {64, 4, 64}, {70, 6, 4, 1}, {97, 3, 0},     {90, 2, 13},
+    {1, 1, 0},  {1, 3, 1},   {2, 2, 1},     {5, 8, 2},   {7, 2, 3},   {16, 4, 4},
+    {17, 4, 2}, {30, 5, 4},  {33, 3, 5, 2}, {40, 16, 2}, {48, 2, 8},  {50, 1, 7},
+    {63, 7, 3}, {64, 4, 64}, {70, 6, 4, 1}, {97, 3, 0},  {90, 2, 13},
 };
 
 std::string Describe(const Case& c) {
@@ -322,14 +322,14 @@ void CheckRedistribution(const Case& c) {
   }
 }
 
-#define JAXMG_TEST_EACH_DTYPE(Name, Check)                                  \
-  TEST(Name) {                                                              \
-    for (const Case& c : kCases) {                                          \
-      Check<float>(c);                                                      \
-      Check<double>(c);                                                     \
-      Check<std::complex<float>>(c);                                        \
-      Check<std::complex<double>>(c);                                       \
-    }                                                                       \
+#define JAXMG_TEST_EACH_DTYPE(Name, Check) \
+  TEST(Name) {                             \
+    for (const Case& c : kCases) {         \
+      Check<float>(c);                     \
+      Check<double>(c);                    \
+      Check<std::complex<float>>(c);       \
+      Check<std::complex<double>>(c);      \
+    }                                      \
   }
 
 template <typename T>
@@ -426,8 +426,7 @@ TEST(ARankThatFailsMidwayFreesTheOthers) {
 TEST(ACyclicTileMustDivideTheBlock) {
   std::vector<double> data(2 * 10 * 3);
   const auto outcomes = RunRanks(2, [&](const RankContext& context) {
-    return CyclicRoutine<double>(context, 10, 3, 4, false,
-                                 data.data() + context.comm.rank() * 30);
+    return CyclicRoutine<double>(context, 10, 3, 4, false, data.data() + context.comm.rank() * 30);
   });
   for (const Status& outcome : outcomes) {
     EXPECT(outcome.code() == Code::kInvalidArgument) << outcome.message();

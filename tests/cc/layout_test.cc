@@ -22,8 +22,8 @@ std::vector<Case> Cases() {
     for (int64_t block : {1, 2, 3, 7, 16, 30}) {
       for (int64_t width : {1, 2, 3, 5, 16, 100}) {
         cases.push_back({block * ranks, block, width, ranks});
-        cases.push_back({block * ranks - std::min<int64_t>(block * ranks - 1, ranks / 2), block,
-                         width, ranks});
+        cases.push_back(
+            {block * ranks - std::min<int64_t>(block * ranks - 1, ranks / 2), block, width, ranks});
         cases.push_back({1, block, width, ranks});
       }
     }
@@ -149,7 +149,8 @@ TEST(PlansAreTheBlockCyclicPermutationAndTheirInverse) {
     const Tiles tiles(c.columns, c.block, c.ranks, c.width);
     const auto plans = PlanRedistribution(tiles);
     Simulation simulation(tiles);
-    for (int64_t p = 0; p < tiles.count(); ++p) simulation.at(tiles.home(p), tiles.home_slot(p)) = p;
+    for (int64_t p = 0; p < tiles.count(); ++p)
+      simulation.at(tiles.home(p), tiles.home_slot(p)) = p;
     EXPECT(simulation.Exchange(plans)) << Describe(c);
     EXPECT(simulation.Move(plans)) << Describe(c);
     for (int64_t p = 0; p < tiles.count(); ++p) {

@@ -200,8 +200,7 @@ void Jacobi(char* jobz, int n, T* a, int lda, Real<T>* w, int* info) {
 }
 
 template <typename T>
-void Syevd(char* jobz, char*, int* n, T* a, int* lda, Real<T>* w, T*, int*, int*, int*,
-           int* info) {
+void Syevd(char* jobz, char*, int* n, T* a, int* lda, Real<T>* w, T*, int*, int*, int*, int* info) {
   Jacobi(jobz, *n, a, *lda, w, info);
 }
 
@@ -213,7 +212,7 @@ void Heevd(char* jobz, char*, int* n, T* a, int* lda, Real<T>* w, T*, int*, Real
 
 template <typename T>
 void Install() {
-  HostLapack<T>() = {Gemm<T>, Gemv<T>,  Herk<T>,  Trsm<T>, Trmm<T>,
+  HostLapack<T>() = {Gemm<T>,  Gemv<T>,  Herk<T>,  Trsm<T>, Trmm<T>,
                      Potrf<T>, Trtri<T>, Syevd<T>, Heevd<T>};
 }
 

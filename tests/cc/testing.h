@@ -64,9 +64,9 @@ inline int RunTests() {
 
 }  // namespace jaxmg::testing
 
-#define TEST(name)                                                           \
-  static void name();                                                        \
-  static ::jaxmg::testing::Registration name##_registration(#name, &name);   \
+#define TEST(name)                                                         \
+  static void name();                                                      \
+  static ::jaxmg::testing::Registration name##_registration(#name, &name); \
   static void name()
 
 #define EXPECT(condition) \

@@ -17,10 +17,11 @@ os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.965"
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
-import jaxmg  # noqa: E402
 import numpy as np  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
+
+import jaxmg  # noqa: E402
 
 SLACK = 1e-4  # of the right-hand side, in float32
 
@@ -50,9 +51,7 @@ def main():
     multiple = 256 * len(devices)
     n = int((share * total * len(devices) / 4) ** 0.5 / multiple + 1) * multiple
     make = jax.jit(lambda: matrix(n), out_shardings=rows)
-    multiply = jax.jit(
-        lambda a, x: jnp.matmul(a, x, precision="highest"), out_shardings=everywhere
-    )
+    multiply = jax.jit(lambda a, x: jnp.matmul(a, x, precision="highest"), out_shardings=everywhere)
     b = jax.device_put(np.random.default_rng(0).standard_normal((n, 1), np.float32), everywhere)
     a = jax.block_until_ready(make())
     start = time.perf_counter()

@@ -13,10 +13,11 @@ import time
 
 import jax
 import jax.numpy as jnp
-import jaxmg
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+import jaxmg
 
 jax.config.update("jax_enable_x64", True)
 

@@ -43,10 +43,10 @@ Status Error(Code code, const Pieces&... pieces) {
 
 }  // namespace jaxmg
 
-#define JAXMG_RETURN_IF_ERROR(expression)             \
-  do {                                                \
-    ::jaxmg::Status jaxmg_status_ = (expression);     \
-    if (!jaxmg_status_.ok()) return jaxmg_status_;    \
+#define JAXMG_RETURN_IF_ERROR(expression)          \
+  do {                                             \
+    ::jaxmg::Status jaxmg_status_ = (expression);  \
+    if (!jaxmg_status_.ok()) return jaxmg_status_; \
   } while (false)
 
 #endif  // JAXMG_XLA_FFI_BASE_STATUS_H_

@@ -2,7 +2,7 @@
 //
 // Every rank holds one, and calls it from one thread. Messages between two ranks arrive in the
 // order in which they were sent. A failing rank calls Abort, after which every call of every rank
-// returns the same error; none blocks for longer than the time limit.
+// returns the same error. A wait for another rank has a limit, which the maker chooses.
 #ifndef JAXMG_XLA_FFI_COMM_COMMUNICATOR_H_
 #define JAXMG_XLA_FFI_COMM_COMMUNICATOR_H_
 

@@ -32,7 +32,8 @@ struct Channel {
 
 class InProcessGroup {
  public:
-  explicit InProcessGroup(int size) : size_(size), channels_(size * size), votes_(size), shared_(size) {}
+  explicit InProcessGroup(int size)
+      : size_(size), channels_(size * size), votes_(size), shared_(size) {}
 
   int size() const { return size_; }
 
@@ -49,7 +50,10 @@ class InProcessGroup {
           *message = std::move(channel(from, to).messages.front());
           channel(from, to).messages.pop_front();
         },
-        [&] { return Error(Code::kDeadlineExceeded, "rank ", to, " waited in vain for a message from rank ", from); });
+        [&] {
+          return Error(Code::kDeadlineExceeded, "rank ", to,
+                       " waited in vain for a message from rank ", from);
+        });
   }
 
   void PostTaken(int from, int to, std::shared_ptr<Event> done) {
@@ -65,7 +69,10 @@ class InProcessGroup {
           *done = std::move(channel(from, to).taken.front());
           channel(from, to).taken.pop_front();
         },
-        [&] { return Error(Code::kDeadlineExceeded, "rank ", to, " did not take a message from rank ", from, " in time"); });
+        [&] {
+          return Error(Code::kDeadlineExceeded, "rank ", to, " did not take a message from rank ",
+                       from, " in time");
+        });
   }
 
   // Between two agreements, of which the second keeps a quick rank from bringing its next number
@@ -102,7 +109,8 @@ class InProcessGroup {
       return outcome_;
     }
     if (!changed_.wait_until(lock, deadline, [&] { return agreements_ != round; })) {
-      Status late = Error(Code::kDeadlineExceeded, "rank ", rank, " waited in vain for the others to agree");
+      Status late =
+          Error(Code::kDeadlineExceeded, "rank ", rank, " waited in vain for the others to agree");
       if (aborted_.ok()) aborted_ = late;
       changed_.notify_all();
       return aborted_;
@@ -163,9 +171,7 @@ class InProcessCommunicator : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
 
-  Status Agree(const Status& mine) override {
-    return group_->Agree(rank_, mine, Deadline(limit_));
-  }
+  Status Agree(const Status& mine) override { return group_->Agree(rank_, mine, Deadline(limit_)); }
 
   Status Share(int64_t mine, std::vector<int64_t>* all) override {
     return group_->Share(rank_, mine, Deadline(limit_), all);
@@ -311,8 +317,8 @@ Status Meet(const MeetingKey& key, const std::string& what, int rank, int size,
       place.changed.notify_all();
     }
     return Error(Code::kDeadlineExceeded, what, ": after ", limit.count(), " s only rank(s) ",
-                 Ranks(meeting->present, true), " of ", size, " came to the call; missing: ",
-                 Ranks(meeting->present, false),
+                 Ranks(meeting->present, true), " of ", size,
+                 " came to the call; missing: ", Ranks(meeting->present, false),
                  ". Every device of the mesh must make the same calls in the same order; "
                  "JAXMG_RENDEZVOUS_TIMEOUT sets the limit in seconds");
   }

@@ -75,8 +75,11 @@ Status CudaBlas<T>::Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, 
                          int64_t ldc) {
   if (m == 0 || n == 0) return Status::Ok();
   const T t_alpha = alpha, t_beta = beta;
-  // One row times a matrix: GEMV reads the matrix at the speed of memory.
-  if (m == 1 && op_a == Op::kNone && k > 0 && (op_b == Op::kNone || !kIsComplex<T>)) {
+  // One row times a matrix: GEMV reads the matrix at the speed of memory. Not for very small ones:
+  // cuBLAS 13.0's GEMV crashes on some with one row or column.
+  constexpr int64_t kSmallest = 16;
+  if (m == 1 && op_a == Op::kNone && k >= kSmallest && n >= kSmallest &&
+      (op_b == Op::kNone || !kIsComplex<T>)) {
     const bool plain = op_b == Op::kNone;
     JAXMG_CUBLAS(gemv, stream, plain ? CUBLAS_OP_T : CUBLAS_OP_N, plain ? k : n, plain ? n : k,
                  Vendor(&t_alpha), Vendor(b), ldb, Vendor(a), lda, Vendor(&t_beta), Vendor(c), ldc);

@@ -56,6 +56,9 @@ struct Tuning {
   bool borrow_panels = false;
   // Panels pass from rank to rank while they are made, rather than from their owner to all.
   bool chain = false;
+  // Panels that may be in use at once: with three, panel k + 1 is made while updates with k - 1
+  // run.
+  int64_t panel_buffers = 2;
   // Columns that one product of a trailing update spans, where as many lie side by side; their rows
   // of the panel are gathered first. 0: one product a tile, of the panel as it is.
   int64_t group_columns = 0;

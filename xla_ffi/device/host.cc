@@ -54,12 +54,12 @@ class Ints {
 };
 
 // Refuses a routine whose pointer nobody has filled in, or sizes that don't fit.
-#define JAXMG_CHECK_LAPACK(routine, ints)                                                        \
-  do {                                                                                           \
-    if (HostLapack<T>().routine == nullptr) {                                                    \
+#define JAXMG_CHECK_LAPACK(routine, ints)                                                       \
+  do {                                                                                          \
+    if (HostLapack<T>().routine == nullptr) {                                                   \
       return Error(Code::kUnavailable, "LAPACK's " #routine " has not been loaded from SciPy"); \
-    }                                                                                            \
-    JAXMG_RETURN_IF_ERROR((ints).Check(#routine));                                               \
+    }                                                                                           \
+    JAXMG_RETURN_IF_ERROR((ints).Check(#routine));                                              \
   } while (false)
 
 template <typename T>
@@ -83,9 +83,8 @@ class HostBlas : public Blas<T> {
     char trans_a = Letter(op_a), trans_b = Letter(op_b);
     Ints ints(m, n, k, lda, ldb, ldc);
     JAXMG_CHECK_LAPACK(gemm, ints);
-    HostLapack<T>().gemm(&trans_a, &trans_b, ints[0], ints[1], ints[2], &t_alpha,
-                         const_cast<T*>(a), ints[3], const_cast<T*>(b), ints[4], &t_beta, c,
-                         ints[5]);
+    HostLapack<T>().gemm(&trans_a, &trans_b, ints[0], ints[1], ints[2], &t_alpha, const_cast<T*>(a),
+                         ints[3], const_cast<T*>(b), ints[4], &t_beta, c, ints[5]);
     return Status::Ok();
   }
 
@@ -95,8 +94,8 @@ class HostBlas : public Blas<T> {
     char uplo = 'L', trans = 'N';
     Ints ints(n, k, lda, ldc);
     JAXMG_CHECK_LAPACK(herk, ints);
-    HostLapack<T>().herk(&uplo, &trans, ints[0], ints[1], &alpha, const_cast<T*>(a), ints[2],
-                         &beta, c, ints[3]);
+    HostLapack<T>().herk(&uplo, &trans, ints[0], ints[1], &alpha, const_cast<T*>(a), ints[2], &beta,
+                         c, ints[3]);
     return Status::Ok();
   }
 
@@ -182,8 +181,8 @@ class HostBlas : public Blas<T> {
         a[j * lda + j] = std::real(a[j * lda + j]);
         for (int64_t i = j + 1; i < j1; ++i) a[i * lda + j] = Conj(a[j * lda + i]);
       }
-      JAXMG_RETURN_IF_ERROR(ConjTranspose(stream, n - j1, j1 - j0, a + j0 * lda + j1, lda,
-                                          a + j1 * lda + j0, lda));
+      JAXMG_RETURN_IF_ERROR(
+          ConjTranspose(stream, n - j1, j1 - j0, a + j0 * lda + j1, lda, a + j1 * lda + j0, lda));
     }
     return Status::Ok();
   }
@@ -209,20 +208,19 @@ class HostBlas : public Blas<T> {
     return Status::Ok();
   }
 
-  Status PoisonIf(Stream, const int32_t* status, int64_t m, int64_t n, T* a,
-                  int64_t lda) override {
+  Status PoisonIf(Stream, const int32_t* status, int64_t m, int64_t n, T* a, int64_t lda) override {
     if (*status != 0) Fill(m, n, a, lda, T(std::numeric_limits<R>::quiet_NaN()));
     return Status::Ok();
   }
 
-  Status Syevd(Stream, bool vectors, int64_t n, T* a, int64_t lda, R* w,
-               int32_t* info) override {
+  Status Syevd(Stream, bool vectors, int64_t n, T* a, int64_t lda, R* w, int32_t* info) override {
     *info = 0;
     if (n == 0) return Status::Ok();
     // LAPACK may not return at all from a matrix that holds NaN or infinity.
     for (int64_t j = 0; j < n; ++j) {
       for (int64_t i = j; i < n; ++i) {
-        if (!std::isfinite(std::real(a[j * lda + i])) || !std::isfinite(std::imag(a[j * lda + i]))) {
+        if (!std::isfinite(std::real(a[j * lda + i])) ||
+            !std::isfinite(std::imag(a[j * lda + i]))) {
           *info = static_cast<int32_t>(j + 1);
           return Status::Ok();
         }

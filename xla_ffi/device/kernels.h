@@ -25,7 +25,7 @@ enum class Kernel {
 };
 
 inline constexpr const char* kTypedKernels[] = {
-    "add_log_det", "ascend",   "check_factor", "check_finite", "clear_if", "conj_transpose",
+    "add_log_det", "ascend",   "check_factor",  "check_finite", "clear_if",  "conj_transpose",
     "conjugate",   "identity", "invert_blocks", "mirror_lower", "poison_if", "sum_reals"};
 inline constexpr const char* kPlainKernels[] = {"fill_int32", "reduce_info", "set_syevd_info"};
 inline constexpr int kNumTypedKernels = static_cast<int>(Kernel::kFillInt32);

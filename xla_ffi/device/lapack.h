@@ -27,8 +27,8 @@ struct Lapack {
   // xSYEVD for real dtypes (no rwork), xHEEVD for complex ones.
   void (*syevd)(char* jobz, char* uplo, int* n, T* a, int* lda, R* w, T* work, int* lwork,
                 int* iwork, int* liwork, int* info) = nullptr;
-  void (*heevd)(char* jobz, char* uplo, int* n, T* a, int* lda, R* w, T* work, int* lwork,
-                R* rwork, int* lrwork, int* iwork, int* liwork, int* info) = nullptr;
+  void (*heevd)(char* jobz, char* uplo, int* n, T* a, int* lda, R* w, T* work, int* lwork, R* rwork,
+                int* lrwork, int* iwork, int* liwork, int* info) = nullptr;
 };
 
 // The table that host devices use; fill it before the first call.

@@ -17,8 +17,8 @@ Status SolveDirectly(Device& device, Stream stream, Op op, const DiagonalTile<T>
 }  // namespace
 
 template <typename T>
-Status SolveForward(Device& device, Stream stream, const DiagonalTile<T>& tile, int64_t count,
-                    T* x, T* solved) {
+Status SolveForward(Device& device, Stream stream, const DiagonalTile<T>& tile, int64_t count, T* x,
+                    T* solved) {
   if (tile.inverses == nullptr) {
     return SolveDirectly(device, stream, Op::kConjTrans, tile, count, x, solved);
   }
@@ -31,8 +31,8 @@ Status SolveForward(Device& device, Stream stream, const DiagonalTile<T>& tile, 
                                       solved, count, tile.l + begin, tile.ld, 1, piece, count));
     }
     JAXMG_RETURN_IF_ERROR(blas.Gemm(stream, Op::kNone, Op::kConjTrans, count, columns, columns, 1,
-                                    piece, count, tile.inverses + begin * tile.block, tile.block,
-                                    0, solved + begin * count, count));
+                                    piece, count, tile.inverses + begin * tile.block, tile.block, 0,
+                                    solved + begin * count, count));
   }
   return Status::Ok();
 }
@@ -53,14 +53,14 @@ Status SolveBackward(Device& device, Stream stream, const DiagonalTile<T>& tile,
                                       tile.l + begin * tile.ld + end, tile.ld, 1, piece, count));
     }
     JAXMG_RETURN_IF_ERROR(blas.Gemm(stream, Op::kNone, Op::kNone, count, end - begin, end - begin,
-                                    1, piece, count, tile.inverses + begin * tile.block,
-                                    tile.block, 0, solved + begin * count, count));
+                                    1, piece, count, tile.inverses + begin * tile.block, tile.block,
+                                    0, solved + begin * count, count));
   }
   return Status::Ok();
 }
 
-#define JAXMG_INSTANTIATE(T)                                                                   \
-  template Status SolveForward(Device&, Stream, const DiagonalTile<T>&, int64_t, T*, T*);     \
+#define JAXMG_INSTANTIATE(T)                                                              \
+  template Status SolveForward(Device&, Stream, const DiagonalTile<T>&, int64_t, T*, T*); \
   template Status SolveBackward(Device&, Stream, const DiagonalTile<T>&, int64_t, T*, T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

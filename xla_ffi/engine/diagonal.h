@@ -43,8 +43,8 @@ struct DiagonalTile {
 
 // solved := x L^-H. x is count x n, used up; both have leading dimension `count`.
 template <typename T>
-Status SolveForward(Device& device, Stream stream, const DiagonalTile<T>& tile, int64_t count,
-                    T* x, T* solved);
+Status SolveForward(Device& device, Stream stream, const DiagonalTile<T>& tile, int64_t count, T* x,
+                    T* solved);
 // solved := x L^-1.
 template <typename T>
 Status SolveBackward(Device& device, Stream stream, const DiagonalTile<T>& tile, int64_t count,

@@ -178,8 +178,7 @@ class Factorization {
     }
     const int64_t step = InPlace() ? width : tuning_.inverted_block;
     for (int64_t column = 0; column < width && !tuning_.borrow_panels; column += step) {
-      JAXMG_RETURN_IF_ERROR(
-          ReceiveBlock(k, Piece(k, column, std::min(step, width - column))));
+      JAXMG_RETURN_IF_ERROR(ReceiveBlock(k, Piece(k, column, std::min(step, width - column))));
     }
     if (x_.count > 0) JAXMG_RETURN_IF_ERROR(ReceiveBlock(k, Solved(k)));
     NoteSent(k);
@@ -200,9 +199,8 @@ class Factorization {
     const bool last = Below(k) == 0;
     const DiagonalTile<T> tile = {diagonal, ld, width, Inverses(k), tuning_.inverted_block};
     if (!InPlace()) {
-      JAXMG_RETURN_IF_ERROR(blas_.InvertDiagonalBlocks(Stream::kPanel, width,
-                                                       tuning_.inverted_block, diagonal, ld,
-                                                       Inverses(k)));
+      JAXMG_RETURN_IF_ERROR(blas_.InvertDiagonalBlocks(
+          Stream::kPanel, width, tuning_.inverted_block, diagonal, ld, Inverses(k)));
     }
     if (!last) {
       JAXMG_RETURN_IF_ERROR(AwaitBuffer(Stream::kPanel, k));
@@ -212,8 +210,7 @@ class Factorization {
       // After the panel, for which others wait more.
       T* share = x_.of_slot(tiles_, tiles_.slot(k));
       T* solved = x_.column(begin);
-      JAXMG_RETURN_IF_ERROR(
-          SolveForward(device_, Stream::kPanel, tile, x_.count, share, solved));
+      JAXMG_RETURN_IF_ERROR(SolveForward(device_, Stream::kPanel, tile, x_.count, share, solved));
       JAXMG_RETURN_IF_ERROR(
           device_.Copy(Stream::kPanel, Block(share, x_.count, x_.count, width), Solved(k)));
       if (!last) JAXMG_RETURN_IF_ERROR(Send(Stream::kPanel, k, Solved(k)));
@@ -246,8 +243,8 @@ class Factorization {
       T* right_side = below + column * ld;
       if (column > 0) {
         JAXMG_RETURN_IF_ERROR(blas_.Gemm(Stream::kPanel, Op::kNone, Op::kConjTrans, m, columns,
-                                         column, -1, panel.data, panel.ld, tile.l + column, ld,
-                                         1, right_side, ld));
+                                         column, -1, panel.data, panel.ld, tile.l + column, ld, 1,
+                                         right_side, ld));
       }
       const T* inverse = tile.inverses + column * block;
       JAXMG_RETURN_IF_ERROR(blas_.Gemm(Stream::kPanel, Op::kNone, Op::kConjTrans, m, columns,
@@ -276,9 +273,9 @@ class Factorization {
     for (int64_t slot = FirstTrailing(k); slot < EndTrailing(); ++slot) {
       const int64_t j = tiles_.tile_in(matrix_.rank, slot);
       const T* source = panel.data + (tiles_.offset(j) - tiles_.offset(k + 1));
-      JAXMG_RETURN_IF_ERROR(
-          device_.Copy(stream, Block(target, total, WidthIn(slot), tiles_.width(k)),
-                       Block(source, panel.ld, WidthIn(slot), tiles_.width(k))));
+      JAXMG_RETURN_IF_ERROR(device_.Copy(stream,
+                                         Block(target, total, WidthIn(slot), tiles_.width(k)),
+                                         Block(source, panel.ld, WidthIn(slot), tiles_.width(k))));
       target += WidthIn(slot);
     }
     return Status::Ok();
@@ -295,8 +292,7 @@ class Factorization {
     T* c = matrix_.tile(j, begin);
     int64_t skip = 0;
     if (tuning_.separate_diagonal) {
-      JAXMG_RETURN_IF_ERROR(
-          blas_.Herk(stream, width, depth, -1, a, panel.ld, 1, c, matrix_.ld()));
+      JAXMG_RETURN_IF_ERROR(blas_.Herk(stream, width, depth, -1, a, panel.ld, 1, c, matrix_.ld()));
       skip = width;
     }
     return blas_.Gemm(stream, Op::kNone, Op::kConjTrans, end - begin - skip, width, depth, -1,
@@ -308,16 +304,15 @@ class Factorization {
                      int64_t ldb) {
     if (x_.count == 0) return Status::Ok();
     return blas_.Gemm(stream, Op::kNone, Op::kConjTrans, x_.count, columns, tiles_.width(k), -1,
-                      x_.column(tiles_.offset(k)), x_.count, b, ldb, 1,
-                      x_.of_slot(tiles_, slot), x_.count);
+                      x_.column(tiles_.offset(k)), x_.count, b, ldb, 1, x_.of_slot(tiles_, slot),
+                      x_.count);
   }
 
   // Tile column k + 1, on the critical path.
   Status UpdateNext(int64_t k) {
     const Panel<T> panel = PanelOf(k);
     const int64_t j = k + 1;
-    JAXMG_RETURN_IF_ERROR(
-        UpdateTile(Stream::kPanel, j, tiles_.columns(), k, panel.data, panel.ld));
+    JAXMG_RETURN_IF_ERROR(UpdateTile(Stream::kPanel, j, tiles_.columns(), k, panel.data, panel.ld));
     return UpdateShare(Stream::kPanel, tiles_.slot(j), tiles_.width(j), k, panel.data, panel.ld);
   }
 
@@ -402,8 +397,8 @@ Status Potrf(const RankContext& context, const Matrix<T>& matrix,
   return Factorization<T>(context, matrix, inverses, x, workspace, info, log_det).Run();
 }
 
-#define JAXMG_INSTANTIATE(T)                                                                \
-  template Status Potrf(const RankContext&, const Matrix<T>&, const InvertedDiagonals<T>&,  \
+#define JAXMG_INSTANTIATE(T)                                                               \
+  template Status Potrf(const RankContext&, const Matrix<T>&, const InvertedDiagonals<T>&, \
                         const RightHandSides<T>&, T*, int32_t*, Real<T>*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -7,7 +7,7 @@
 //     everyone:    update its other tile columns beyond k with panel k
 //
 // The factor of k+1 is thus under way while the updates of k still run (Kurzak, Luszczek, Dongarra:
-// look-ahead in LAPACK Working Note 201). n^3/3 multiply-adds; a rank sends or receives n^2/2
+// look-ahead in LAPACK Working Note 201). n^3/3 operations; a rank sends or receives n^2/2
 // elements in all.
 #ifndef JAXMG_XLA_FFI_ENGINE_POTRF_H_
 #define JAXMG_XLA_FFI_ENGINE_POTRF_H_
@@ -36,14 +36,16 @@ inline int64_t RightHandSidesShare(const Tiles& tiles, int64_t nrhs) {
   return nrhs * tiles.slots() * tiles.width();
 }
 
-// Elements of workspace: two panels, and the rows of two that meet this rank's tiles.
+// Elements of workspace: two panels, and the rows of two that meet this rank's tiles, each only
+// where the tuning needs them.
 int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning);
 
 // Needs `matrix` square and block-cyclic, its lower triangle valid. Replaces that by L, and leaves
 // this rank's columns of X L^-H in x.share; x.data is used up. *info becomes the smallest order of
 // a leading minor that is not positive definite that this rank saw, and *log_det (real, may be
 // null) grows by this rank's share of log(det M); both are device memory that the caller has set.
-// `inverses` is filled in if the device's tuning asks for them. Enqueued on all streams, kMain last.
+// `inverses` is filled in if the device's tuning asks for them. Enqueued on all streams, kMain
+// last.
 template <typename T>
 Status Potrf(const RankContext& context, const Matrix<T>& matrix,
              const InvertedDiagonals<T>& inverses, const RightHandSides<T>& x, T* workspace,

@@ -52,8 +52,8 @@ class ColumnFeed {
     }
     if (tiles_.owner(k) == matrix_.rank) {
       const T* column = matrix_.tile(k, tiles_.offset(k));
-      JAXMG_RETURN_IF_ERROR(device_.Copy(
-          Stream::kCopy, buffer, Block(column, matrix_.ld(), Height(k), tiles_.width(k))));
+      JAXMG_RETURN_IF_ERROR(device_.Copy(Stream::kCopy, buffer,
+                                         Block(column, matrix_.ld(), Height(k), tiles_.width(k))));
       sent_ = k;
     }
     JAXMG_RETURN_IF_ERROR(Broadcast(comm_, Stream::kCopy, tiles_.owner(k), buffer));
@@ -149,8 +149,7 @@ Status Symmetrize(const RankContext& context, const Matrix<T>& matrix, T* worksp
       return context.comm.Send(Stream::kMain, peer, Block(piece, ld, rows, columns));
     }));
   }
-  JAXMG_RETURN_IF_ERROR(
-      blas.MirrorLower(Stream::kMain, width, matrix.data + first, ld));
+  JAXMG_RETURN_IF_ERROR(blas.MirrorLower(Stream::kMain, width, matrix.data + first, ld));
   for (int peer = rank - 1; peer >= 0 && width > 0; --peer) {
     JAXMG_RETURN_IF_ERROR(for_pieces(peer, [&](int64_t column, int64_t columns) -> Status {
       JAXMG_RETURN_IF_ERROR(
@@ -162,8 +161,8 @@ Status Symmetrize(const RankContext& context, const Matrix<T>& matrix, T* worksp
   return WaitAllSent(context.comm, Stream::kMain);
 }
 
-#define JAXMG_INSTANTIATE(T)                                            \
-  template Status Potri(const RankContext&, const Matrix<T>&, T*);      \
+#define JAXMG_INSTANTIATE(T)                                       \
+  template Status Potri(const RankContext&, const Matrix<T>&, T*); \
   template Status Symmetrize(const RankContext&, const Matrix<T>&, T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

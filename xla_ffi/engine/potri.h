@@ -7,7 +7,7 @@
 //   lauum   M^-1 = W^H W:  X_k,: := W_kk^H W_k,: + W_>k,k^H W_>k,:
 //
 // Both orders ascend, so that a tile column is still whole when its turn to be sent comes. n^3/3
-// multiply-adds each. No rank waits on another's arithmetic: all tile columns are there from the
+// operations each. No rank waits on another's arithmetic: all tile columns are there from the
 // start of a sweep.
 #ifndef JAXMG_XLA_FFI_ENGINE_POTRI_H_
 #define JAXMG_XLA_FFI_ENGINE_POTRI_H_

@@ -21,8 +21,8 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
       const DiagonalTile<T> tile = {matrix.tile(k, begin), ld, width,
                                     inverses.block > 0 ? inverses.of_slot(tiles, slot) : nullptr,
                                     inverses.block};
-      JAXMG_RETURN_IF_ERROR(SolveBackward(device, Stream::kMain, tile, nrhs,
-                                          x.of_slot(tiles, slot), solved));
+      JAXMG_RETURN_IF_ERROR(
+          SolveBackward(device, Stream::kMain, tile, nrhs, x.of_slot(tiles, slot), solved));
     }
     JAXMG_RETURN_IF_ERROR(
         Broadcast(context.comm, Stream::kMain, tiles.owner(k), block(solved, width)));
@@ -35,8 +35,8 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
   return WaitAllSent(context.comm, Stream::kMain);
 }
 
-#define JAXMG_INSTANTIATE(T)                                                    \
-  template Status BackSubstitution(const RankContext&, const Matrix<T>&,       \
+#define JAXMG_INSTANTIATE(T)                                             \
+  template Status BackSubstitution(const RankContext&, const Matrix<T>&, \
                                    const InvertedDiagonals<T>&, const RightHandSides<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -87,9 +87,8 @@ class Redistribution {
     const int64_t rows = matrix_.rows - FirstRow(exchange.given);
     const Bytes2D staged =
         Block(staging_ + next_part_ * chunk_ * matrix_.rows, rows, rows, columns);
-    JAXMG_RETURN_IF_ERROR(
-        context_.device.Copy(Stream::kPanel, staged,
-                             Piece(exchange.slot, exchange.given, column, columns)));
+    JAXMG_RETURN_IF_ERROR(context_.device.Copy(
+        Stream::kPanel, staged, Piece(exchange.slot, exchange.given, column, columns)));
     JAXMG_RETURN_IF_ERROR(context_.comm.Send(Stream::kPanel, exchange.to, staged));
     part = {exchange.to, context_.comm.Sent(exchange.to)};
     next_part_ = (next_part_ + 1) % parts_.size();
@@ -102,8 +101,8 @@ class Redistribution {
 
   Bytes2D Piece(int64_t slot, int64_t tile, int64_t column, int64_t columns) const {
     const int64_t row = FirstRow(tile);
-    return Block(matrix_.slot(slot) + column * matrix_.ld() + row, matrix_.ld(),
-                 matrix_.rows - row, columns);
+    return Block(matrix_.slot(slot) + column * matrix_.ld() + row, matrix_.ld(), matrix_.rows - row,
+                 columns);
   }
 
   Bytes2D Tile(int64_t slot, int64_t tile) const {
@@ -156,8 +155,8 @@ Status ToContiguous(const RankContext& context, const Matrix<T>& matrix, Region 
   return redistribution.MoveLastTile(/*to_overflow=*/false);
 }
 
-#define JAXMG_INSTANTIATE(T)                                                                  \
-  template Status ToBlockCyclic(const RankContext&, const Matrix<T>&, Region, T*);           \
+#define JAXMG_INSTANTIATE(T)                                                       \
+  template Status ToBlockCyclic(const RankContext&, const Matrix<T>&, Region, T*); \
   template Status ToContiguous(const RankContext&, const Matrix<T>&, Region, T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -14,7 +14,7 @@ enum class Region {
   kLower,  // of each tile only the rows from its diagonal tile on; the others are left undefined
 };
 
-// Enqueued on Stream::kMain. `staging` holds rows x tiles.width() elements.
+// Enqueued on all streams, kMain last. `staging` holds rows x tiles.width() elements.
 template <typename T>
 Status ToBlockCyclic(const RankContext& context, const Matrix<T>& matrix, Region region,
                      T* staging);

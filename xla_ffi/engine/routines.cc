@@ -22,8 +22,8 @@ class Workspace {
   size_t Reserve(int64_t elements) {
     constexpr size_t kAlignment = 256;
     const size_t offset = size_;
-    size_ += (std::max<int64_t>(elements, 0) * sizeof(T) + kAlignment - 1) / kAlignment *
-             kAlignment;
+    size_ +=
+        (std::max<int64_t>(elements, 0) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
     return offset;
   }
   Status Allocate(Device& device) { return device.Allocate(size_, &buffer_); }
@@ -166,8 +166,8 @@ Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
   auto work = [&]() -> Status {
     const Matrix<T> matrix = problem.matrix();
     JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kLower, problem.panels()));
-    JAXMG_RETURN_IF_ERROR(Potrf(context, matrix, problem.inverses(), RightHandSides<T>{}, problem.panels(),
-                                problem.info(), static_cast<Real<T>*>(nullptr)));
+    JAXMG_RETURN_IF_ERROR(Potrf(context, matrix, problem.inverses(), RightHandSides<T>{},
+                                problem.panels(), problem.info(), static_cast<Real<T>*>(nullptr)));
     JAXMG_RETURN_IF_ERROR(Potri(context, matrix, problem.panels()));
     JAXMG_RETURN_IF_ERROR(ToContiguous(context, matrix, Region::kLower, problem.panels()));
     JAXMG_RETURN_IF_ERROR(Symmetrize(context, matrix, problem.panels()));
@@ -185,9 +185,8 @@ Status SyevdRoutine(const RankContext& context, const Operand<T>& operand, bool 
   const size_t gathered = problem.space().template Reserve<T>(gathered_size);
   auto work = [&]() -> Status {
     const Matrix<T> matrix = problem.matrix();
-    JAXMG_RETURN_IF_ERROR(Syevd(context, matrix, vectors,
-                                problem.space().template Get<T>(gathered), problem.panels(), w,
-                                problem.info()));
+    JAXMG_RETURN_IF_ERROR(Syevd(context, matrix, vectors, problem.space().template Get<T>(gathered),
+                                problem.panels(), w, problem.info()));
     JAXMG_RETURN_IF_ERROR(problem.SetStatus());
     JAXMG_RETURN_IF_ERROR(problem.PoisonIfFailed(operand.n, 1, w));
     return vectors ? problem.PoisonIfFailed(operand.n, operand.block, operand.a) : Status::Ok();

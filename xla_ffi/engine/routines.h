@@ -12,11 +12,11 @@ namespace jaxmg {
 
 template <typename T>
 struct Operand {
-  int64_t n;       // order of A, without padding
-  int64_t block;   // rows of A on each rank, padding included
-  int64_t tile;    // tile width at most, 0: choose
-  T* a;            // this rank's block: block x n, row-major; changed in place
-  int32_t* status; // int32: LAPACK's info, the same on every rank
+  int64_t n;        // order of A, without padding
+  int64_t block;    // rows of A on each rank, padding included
+  int64_t tile;     // tile width at most, 0: choose
+  T* a;             // this rank's block: block x n, row-major; changed in place
+  int32_t* status;  // int32: LAPACK's info, the same on every rank
 };
 
 // The tile width that serves n columns on these ranks when the caller names none.
@@ -27,17 +27,19 @@ int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning);
 // results are NaN.
 
 // x (n x nrhs, row-major): b on entry, the solution of A x = b on exit, on every rank. *log_det:
-// log det A. Workspace: at most three tile columns and this rank's share of x.
+// log det A. Workspace (docs/memory.md): panels as the device's tuning asks for, an overflow tile
+// and this rank's share of x.
 template <typename T>
 Status PotrsRoutine(const RankContext& context, const Operand<T>& operand, int64_t nrhs, T* x,
                     Real<T>* log_det);
 
-// The block becomes the rows of the inverse of A. Workspace: three tile columns.
+// The block becomes the rows of the inverse of A. Workspace: that of PotrsRoutine without x, but at
+// least two tile columns.
 template <typename T>
 Status PotriRoutine(const RankContext& context, const Operand<T>& operand);
 
 // w (n): the eigenvalues, ascending. The block becomes the rows of V if `vectors`. Workspace: A
-// whole on rank 0 (and LAPACK's own), one tile column on the others.
+// whole on rank 0 (and LAPACK's own), and on every rank that of PotriRoutine.
 template <typename T>
 Status SyevdRoutine(const RankContext& context, const Operand<T>& operand, bool vectors,
                     Real<T>* w);

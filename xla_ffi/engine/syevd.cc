@@ -17,9 +17,7 @@ Status Syevd(const RankContext& context, const Matrix<T>& matrix, bool vectors, 
   auto begin = [&](int r) { return std::min(r * tiles.block(), n); };
   auto width = [&](int r) { return begin(r + 1) - begin(r); };
   // Rank r's columns from their first diagonal element down.
-  auto lower = [&](int r, T* data) {
-    return Block(data + begin(r), ld, n - begin(r), width(r));
-  };
+  auto lower = [&](int r, T* data) { return Block(data + begin(r), ld, n - begin(r), width(r)); };
 
   if (rank != kRoot && width(rank) > 0) {
     JAXMG_RETURN_IF_ERROR(context.comm.Send(Stream::kMain, kRoot, lower(rank, matrix.data)));
@@ -28,8 +26,7 @@ Status Syevd(const RankContext& context, const Matrix<T>& matrix, bool vectors, 
     JAXMG_RETURN_IF_ERROR(
         device.Copy(Stream::kMain, lower(kRoot, gathered), lower(kRoot, matrix.data)));
     for (int r = 1; r < ranks && width(r) > 0; ++r) {
-      JAXMG_RETURN_IF_ERROR(
-          context.comm.Recv(Stream::kMain, r, lower(r, gathered + begin(r) * n)));
+      JAXMG_RETURN_IF_ERROR(context.comm.Recv(Stream::kMain, r, lower(r, gathered + begin(r) * n)));
     }
     JAXMG_RETURN_IF_ERROR(blas.Syevd(Stream::kMain, vectors, n, gathered, n, w, info));
   }
@@ -50,8 +47,8 @@ Status Syevd(const RankContext& context, const Matrix<T>& matrix, bool vectors, 
                                                  gathered + column * n, n, matrix.data + column,
                                                  ld));
       } else if (width(rank) > 0) {
-        JAXMG_RETURN_IF_ERROR(context.comm.Recv(
-            Stream::kMain, kRoot, Block(staging, width(rank), width(rank), columns)));
+        JAXMG_RETURN_IF_ERROR(context.comm.Recv(Stream::kMain, kRoot,
+                                                Block(staging, width(rank), width(rank), columns)));
         JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, width(rank), columns, staging,
                                                  width(rank), matrix.data + column, ld));
       }
@@ -60,7 +57,7 @@ Status Syevd(const RankContext& context, const Matrix<T>& matrix, bool vectors, 
   return WaitAllSent(context.comm, Stream::kMain);
 }
 
-#define JAXMG_INSTANTIATE(T)                                                                   \
+#define JAXMG_INSTANTIATE(T) \
   template Status Syevd(const RankContext&, const Matrix<T>&, bool, T*, T*, Real<T>*, int32_t*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -134,8 +134,8 @@ std::vector<RedistributionPlan> PlanRedistribution(const Tiles& tiles) {
       const Leaving& given = cycle[i];
       const Leaving& taken = cycle[(i + cycle.size() - 1) % cycle.size()];
       const Leaving& receiver = cycle[(i + 1) % cycle.size()];
-      plans[given.rank].exchanges.push_back({static_cast<int>(round), receiver.rank, taken.rank,
-                                             given.slot, given.tile, taken.tile});
+      plans[given.rank].exchanges.push_back(
+          {static_cast<int>(round), receiver.rank, taken.rank, given.slot, given.tile, taken.tile});
       tile_in_slot[given.rank][given.slot] = taken.tile;
       busy[round][given.rank] = true;
       size_t& free = first_free[given.rank];

@@ -129,7 +129,8 @@ class Worker:
         )  # fmt: skip
 
     def ask(self, action, case):
-        print(json.dumps({"do": action, "case": case}), file=self.process.stdin, flush=True)
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps({"do": action, "case": case}), file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
         if not line:
             return {"error": f"the worker ended with code {self.process.wait()}"}
@@ -139,7 +140,8 @@ class Worker:
         return self
 
     def __exit__(self, *_):
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.stdout.close()
         self.process.wait()
 

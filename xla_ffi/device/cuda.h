@@ -59,7 +59,8 @@ class CudaDevice : public Device {
     tuning.chain = true;
     tuning.group_columns = 4096;
     tuning.separate_diagonal = true;
-    tuning.widest_tile = 1024;
+    tuning.usual_tile = 1024;
+    tuning.widest_tile = 2048;
     tuning.exchange_bytes = int64_t{64} << 20;
     return tuning;
   }

@@ -55,6 +55,10 @@ cublasSideMode_t Letter(Side side) {
   return side == Side::kLeft ? CUBLAS_SIDE_LEFT : CUBLAS_SIDE_RIGHT;
 }
 
+// cuBLAS reads factors on the host with instructions that need the alignment of NVIDIA's complex
+// numbers, which is twice that of the standard library's.
+constexpr size_t kScalarAlignment = alignof(cuDoubleComplex);
+
 // Rows or columns that Trsm multiplies at a time: enough for GEMM to run at full speed.
 constexpr int64_t kPiece = 8192;
 
@@ -74,12 +78,9 @@ Status CudaBlas<T>::Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, 
                          const T* a, int64_t lda, const T* b, int64_t ldb, R beta, T* c,
                          int64_t ldc) {
   if (m == 0 || n == 0) return Status::Ok();
-  const T t_alpha = alpha, t_beta = beta;
-  // One row times a matrix: GEMV reads the matrix at the speed of memory. Not for very small ones:
-  // cuBLAS 13.0's GEMV crashes on some with one row or column.
-  constexpr int64_t kSmallest = 16;
-  if (m == 1 && op_a == Op::kNone && k >= kSmallest && n >= kSmallest &&
-      (op_b == Op::kNone || !kIsComplex<T>)) {
+  alignas(kScalarAlignment) const T t_alpha = alpha, t_beta = beta;
+  // One row times a matrix: GEMV reads the matrix at the speed of memory.
+  if (m == 1 && op_a == Op::kNone && k > 0 && (op_b == Op::kNone || !kIsComplex<T>)) {
     const bool plain = op_b == Op::kNone;
     JAXMG_CUBLAS(gemv, stream, plain ? CUBLAS_OP_T : CUBLAS_OP_N, plain ? k : n, plain ? n : k,
                  Vendor(&t_alpha), Vendor(b), ldb, Vendor(a), lda, Vendor(&t_beta), Vendor(c), ldc);
@@ -103,7 +104,7 @@ Status CudaBlas<T>::Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* 
 template <typename T>
 Status CudaBlas<T>::SolveDirectly(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
                                   int64_t ldl, T* b, int64_t ldb) {
-  const T one = 1;
+  alignas(kScalarAlignment) const T one = 1;
   JAXMG_CUBLAS(trsm, stream, Letter(side), CUBLAS_FILL_MODE_LOWER, Letter(op), CUBLAS_DIAG_NON_UNIT,
                m, n, Vendor(&one), Vendor(l), ldl, Vendor(b), ldb);
   return Status::Ok();
@@ -159,7 +160,7 @@ template <typename T>
 Status CudaBlas<T>::Trmm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
                          int64_t ldl, T* b, int64_t ldb) {
   if (m == 0 || n == 0) return Status::Ok();
-  const T one = 1;
+  alignas(kScalarAlignment) const T one = 1;
   JAXMG_CUBLAS(trmm, stream, Letter(side), CUBLAS_FILL_MODE_LOWER, Letter(op), CUBLAS_DIAG_NON_UNIT,
                m, n, Vendor(&one), Vendor(l), ldl, Vendor(b), ldb, Vendor(b), ldb);
   return Status::Ok();

@@ -56,15 +56,14 @@ struct Tuning {
   bool borrow_panels = false;
   // Panels pass from rank to rank while they are made, rather than from their owner to all.
   bool chain = false;
-  // Panels that may be in use at once: with three, panel k + 1 is made while updates with k - 1
-  // run.
-  int64_t panel_buffers = 2;
   // Columns that one product of a trailing update spans, where as many lie side by side; their rows
   // of the panel are gathered first. 0: one product a tile, of the panel as it is.
   int64_t group_columns = 0;
   // Diagonal tiles are updated by HERK, which does half the work, rather than with what lies below.
   bool separate_diagonal = true;
-  // The widest tile that is chosen where the caller names none.
+  // Where the caller names no tile width: this one, narrower where a rank would get fewer than four
+  // tiles, wider up to the widest where it would get more than sixteen.
+  int64_t usual_tile = 128;
   int64_t widest_tile = 128;
   // What redistribution sends at a time. On the host a chunk should stay in a cache until it is
   // taken; between GPUs it should be large beside the latency of a copy.

@@ -133,9 +133,9 @@ class Problem {
 
 int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning) {
   // One rank has nobody to wait for; several need enough tiles each to share the trailing matrix
-  // evenly.
-  const int64_t share = ranks == 1 ? block : block / 8;
-  return std::clamp<int64_t>(share, 32, tuning.widest_tile);
+  // evenly, and few enough not to wait for the panels of small ones.
+  const int64_t usual = ranks == 1 ? tuning.usual_tile : std::min(tuning.usual_tile, block / 4);
+  return std::clamp<int64_t>(std::max(usual, block / 16), 32, tuning.widest_tile);
 }
 
 template <typename T>

@@ -205,7 +205,7 @@ def record(case, facts, runs):
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": facts["machine"] or host(),
         "versions": versions(),
-        "command": shlex.join(["python", "benchmarks/run.py", *sys.argv[1:]]),
+        "command": command(),
         **{key: case[key] for key in ("routine", "backend", "dtype", "n", "nrhs", "T_A", "ranks")},
         "processes": 1,
         "seconds": median,
@@ -265,6 +265,15 @@ def host():
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as f:
         name = next((line.split(": ")[1].strip() for line in f if "model name" in line), name)
     return f"{name}, {os.cpu_count()} cores"
+
+
+def command():
+    """How to make this record again, less where it goes to."""
+    words = list(sys.argv[1:])
+    if "--out" in words:
+        place = words.index("--out")
+        del words[place : place + 2]
+    return shlex.join(["python", "benchmarks/run.py", *words])
 
 
 def versions():

@@ -10,4 +10,4 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 "${PYTHON:-python3}" benchmarks/run.py --platform cpu --routine potrs --dtype float64 \
-  --n 4096 8192 --ranks 1 2 --threads 1 --T_A 128 --backend native scipy --donate --compare "$@"
+  --n 4096 8192 --ranks 1 2 --threads 1 --T_A 128 256 --backend native scipy --donate --compare "$@"

@@ -63,8 +63,8 @@ struct Tuning {
   bool separate_diagonal = true;
   // Where the caller names no tile width: this one, narrower where a rank would get fewer than four
   // tiles, wider up to the widest where it would get more than sixteen.
-  int64_t usual_tile = 128;
-  int64_t widest_tile = 128;
+  int64_t usual_tile = 256;
+  int64_t widest_tile = 256;
   // What redistribution sends at a time. On the host a chunk should stay in a cache until it is
   // taken; between GPUs it should be large beside the latency of a copy.
   int64_t exchange_bytes = int64_t{512} << 10;

@@ -4,14 +4,12 @@
 #include <link.h>
 #include <pybind11/pybind11.h>
 
-#include <chrono>
 #include <complex>
 #include <stdexcept>
 #include <string>
 
 #include "xla_ffi/device/lapack.h"
-#include "xla_ffi/handlers/handlers.h"
-#include "xla_ffi/handlers/options.h"
+#include "xla_ffi/plugin/bindings.h"
 
 namespace jaxmg {
 namespace {
@@ -94,33 +92,14 @@ void LoadScipy() {
   LoadBlasThreads();
 }
 
-py::dict Registrations() {
-  py::dict registrations;
-  for (const Registration& entry : kRegistrations) {
-    registrations[entry.name] = py::capsule(reinterpret_cast<void*>(entry.handler));
-  }
-  return registrations;
-}
-
 }  // namespace
 }  // namespace jaxmg
 
 PYBIND11_MODULE(_native, module) {
   module.doc() = "Native code of jaxmg for XLA's CPU devices.";
+  jaxmg::DefineCommon(module);
   module.def("load_scipy", &jaxmg::LoadScipy,
              "Takes BLAS and LAPACK from SciPy. Call once, before the first handler runs.");
-  module.def("registrations", &jaxmg::Registrations,
-             "XLA FFI handlers by the name under which to register them.");
-  module.def(
-      "rendezvous_timeout", [] { return jaxmg::RendezvousTimeout().count(); },
-      "Seconds that a rank waits for the other ranks of its call.");
-  module.def(
-      "set_rendezvous_timeout",
-      [](double seconds) {
-        if (!(seconds > 0)) throw std::invalid_argument("the time limit must be positive");
-        jaxmg::SetRendezvousTimeout(std::chrono::duration<double>(seconds));
-      },
-      pybind11::arg("seconds"));
   module.def("blas_library", &jaxmg::FindOpenBlas,
              "Path of the OpenBLAS that SciPy has loaded; empty if it uses another BLAS.");
   module.def(
@@ -130,5 +109,4 @@ PYBIND11_MODULE(_native, module) {
         return threads.get == nullptr ? 0 : threads.get();
       },
       "Threads that one BLAS call may use; 0 if the library does not say.");
-  module.def("compiler", [] { return std::string(__VERSION__); });
 }

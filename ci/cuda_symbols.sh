@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-python=$(tools/find_python.sh 3.12 | head -1)
+python=$(tools/find_python.sh 3.12 | sed -n 1p)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 ./tools/bazel build --config=ci --config=py312 //:wheels_cuda

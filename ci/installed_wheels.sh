@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 version=$1 jax=$2
 
-if ! python=$(tools/find_python.sh "$version" | head -1); then
+if ! python=$(tools/find_python.sh "$version" | sed -n 1p); then
   [ -n "${CI:-}" ] || exit 77
   exit 1
 fi

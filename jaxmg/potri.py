@@ -20,6 +20,7 @@ def potri(
     in_specs=None,
     donate=False,
     backend="auto",
+    precision=None,
 ):
     """The inverse of a Hermitian positive definite matrix spread over several devices.
 
@@ -39,6 +40,7 @@ def potri(
         in_specs: another name of ``matrix_specs``.
         donate: compute in a's own buffer and delete ``a``; ignored under an outer ``jit``.
         backend: "auto", "native" or "cusolvermg".
+        precision: None, "highest" or "tf32", as for `potrs`.
 
     Returns:
         The full Hermitian inverse, (n, n), of a's dtype and sharding; with ``return_status`` the
@@ -55,12 +57,20 @@ def potri(
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> a_inv = jaxmg.potri(a)
     """
-    a_inv, status = _invert(a, T_A, mesh, matrix_specs, in_specs, pad, backend, donate)
+    a_inv, status = _invert(a, T_A, mesh, matrix_specs, in_specs, pad, backend, precision, donate)
     return _call.pick(a_inv, (return_status, status))
 
 
 def potri_shardmap_ctx(
-    a, T_A=None, mesh=None, matrix_specs=None, *, in_specs=None, pad=True, backend="auto"
+    a,
+    T_A=None,
+    mesh=None,
+    matrix_specs=None,
+    *,
+    in_specs=None,
+    pad=True,
+    backend="auto",
+    precision=None,
 ):
     """`potri` on the local block inside ``shard_map``; outside of one, `potri_jit_ctx`.
 
@@ -74,6 +84,7 @@ def potri_shardmap_ctx(
         in_specs: another name of ``matrix_specs``.
         pad: False raises where P doesn't divide n.
         backend: as for `potrs`.
+        precision: as for `potrs`.
 
     Returns:
         (a_inv, status): this rank's rows of the inverse's upper triangle, zero below the diagonal,
@@ -82,29 +93,41 @@ def potri_shardmap_ctx(
     """
     if not _mesh.manual_axes():
         return potri_jit_ctx(
-            a, T_A, mesh, matrix_specs, in_specs=in_specs, pad=pad, backend=backend
-        )
+            a, T_A, mesh, matrix_specs, in_specs=in_specs, pad=pad, backend=backend,
+            precision=precision,
+        )  # fmt: skip
     pad = mesh if isinstance(mesh, bool) else pad
     layout, tile, backend = _call.prepare_local(
         "potri_shardmap_ctx", "potri", a, T_A, matrix_specs, in_specs, pad, backend
     )
+    tf32 = _checks.precision("potri_shardmap_ctx", precision, a.dtype, backend)
     if a.size == 0:
         return jnp.zeros(a.shape, a.dtype), jnp.zeros((1,), jnp.int32)
-    a_inv, status = _local(layout, tile, backend, a)
+    a_inv, status = _local(layout, tile, backend, a, tf32)
     rank = jax.lax.axis_index(layout.rows) if layout.rows else 0
     row = rank * a.shape[0] + jnp.arange(a.shape[0])[:, None]
     return jnp.where(row <= jnp.arange(a.shape[1]), a_inv, 0), status
 
 
 def potri_jit_ctx(
-    a, T_A=None, mesh=None, matrix_specs=None, *, in_specs=None, pad=True, backend="auto"
+    a,
+    T_A=None,
+    mesh=None,
+    matrix_specs=None,
+    *,
+    in_specs=None,
+    pad=True,
+    backend="auto",
+    precision=None,
 ):
     """`potri` on global arrays for use inside ``jit``: always returns (a_inv, status).
 
     Donate A to the outer ``jit`` and the inverse is computed in A's own buffer. Arguments, errors
     and cost are those of `potri`.
     """
-    return tuple(_invert(a, T_A, mesh, matrix_specs, in_specs, pad, backend, donate=False))
+    return tuple(
+        _invert(a, T_A, mesh, matrix_specs, in_specs, pad, backend, precision, donate=False)
+    )
 
 
 def potri_symmetrize(a):
@@ -138,22 +161,23 @@ def _symmetrize(a):
     return jnp.triu(a) + lower
 
 
-def _invert(a, T_A, mesh, matrix_specs, in_specs, pad, backend, donate):
+def _invert(a, T_A, mesh, matrix_specs, in_specs, pad, backend, precision, donate):
     """(a_inv, status) for a global array."""
     n = _checks.square("potri", "a", a)
     layout, tile = _call.prepare("potri", (a,), T_A, mesh, matrix_specs, in_specs, pad)
     if n == 0:
         return jnp.zeros(a.shape, a.dtype), jnp.int32(0)
     backend = _call.resolve("potri", layout, backend)
+    options = (("tf32", _checks.precision("potri", precision, a.dtype, backend)),)
     specs = (layout.result_spec(a.shape), P())
-    return _call.run(_call.Call(_potri, layout, tile, backend, specs), (a,), donate)
+    return _call.run(_call.Call(_potri, layout, tile, backend, specs, options), (a,), donate)
 
 
 def _potri(call, a):
     layout, n = call.layout, a.shape[1]
 
     def local(a):
-        return _local(layout, call.tile, call.backend, a)
+        return _local(layout, call.tile, call.backend, a, **call.option)
 
     a_inv, status = _call.over_ranks(layout, local, (layout.row_spec,), (layout.row_spec, P()))(
         _call.split_rows(a, layout)
@@ -161,6 +185,8 @@ def _potri(call, a):
     return _call.join_rows(a_inv, layout, n), status[0]
 
 
-def _local(layout, tile, backend, a):
+def _local(layout, tile, backend, a, tf32):
     results = (jax.ShapeDtypeStruct(a.shape, a.dtype), _call.status_type())
-    return _call.local_call("jaxmg_potri", layout, tile, backend, (a,), results, n=a.shape[1])
+    return _call.local_call(
+        "jaxmg_potri", layout, tile, backend, (a,), results, n=a.shape[1], tf32=tf32
+    )

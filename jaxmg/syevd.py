@@ -161,7 +161,7 @@ def _syevd(call, a):
     layout, n = call.layout, a.shape[1]
 
     def local(a):
-        return _local(layout, call.tile, call.backend, a, **dict(call.options))
+        return _local(layout, call.tile, call.backend, a, **call.option)
 
     v, w, status = _call.over_ranks(layout, local, (layout.row_spec,), (layout.row_spec, P(), P()))(
         _call.split_rows(a, layout)

@@ -157,6 +157,88 @@ class Tuned : public Wrapped {
   const Tuning tuning_;
 };
 
+// Products whose factors are rounded to TF32; everything else is refused.
+template <typename T>
+class Tf32Products : public Blas<T> {
+  using R = Real<T>;
+
+ public:
+  explicit Tf32Products(Blas<T>& exact) : exact_(exact) {}
+
+  Status Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha, const T* a,
+              int64_t lda, const T* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
+    const std::vector<T> x = op_a == Op::kNone ? Rounded(m, k, a, lda) : Rounded(k, m, a, lda);
+    const std::vector<T> y = op_b == Op::kNone ? Rounded(k, n, b, ldb) : Rounded(n, k, b, ldb);
+    return exact_.Gemm(stream, op_a, op_b, m, n, k, alpha, x.data(), lda, y.data(), ldb, beta, c,
+                       ldc);
+  }
+  Status Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
+              int64_t ldc) override {
+    return exact_.Herk(stream, n, k, alpha, Rounded(n, k, a, lda).data(), lda, beta, c, ldc);
+  }
+  Status Trsm(Stream, Side, Op, int64_t, int64_t, const T*, int64_t, T*, int64_t) override {
+    return Refused();
+  }
+  Status Trmm(Stream, Side, Op, int64_t, int64_t, const T*, int64_t, T*, int64_t) override {
+    return Refused();
+  }
+  Status Potrf(Stream, int64_t, T*, int64_t, int64_t, int32_t*) override { return Refused(); }
+  Status Trtri(Stream, int64_t, T*, int64_t) override { return Refused(); }
+  Status InvertDiagonalBlocks(Stream, int64_t, int64_t, const T*, int64_t, T*) override {
+    return Refused();
+  }
+  Status ConjTranspose(Stream, int64_t, int64_t, const T*, int64_t, T*, int64_t) override {
+    return Refused();
+  }
+  Status MirrorLower(Stream, int64_t, T*, int64_t) override { return Refused(); }
+  Status Conjugate(Stream, int64_t, int64_t, T*, int64_t) override { return Refused(); }
+  Status SetZero(Stream, int64_t, int64_t, T*, int64_t) override { return Refused(); }
+  Status AddLogDet(Stream, int64_t, const T*, int64_t, R*) override { return Refused(); }
+  Status PoisonIf(Stream, const int32_t*, int64_t, int64_t, T*, int64_t) override {
+    return Refused();
+  }
+  Status Syevd(Stream, bool, int64_t, T*, int64_t, R*, int32_t*) override { return Refused(); }
+
+ private:
+  static Status Refused() { return Error(Code::kInternal, "not a product"); }
+
+  // A copy of m x n elements as they lie, with 10 bits behind the binary point.
+  static std::vector<T> Rounded(int64_t m, int64_t n, const T* a, int64_t lda) {
+    std::vector<T> copy(lda * n);
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < m; ++i) {
+        copy[j * lda + i] = a[j * lda + i];
+        auto* part = reinterpret_cast<R*>(&copy[j * lda + i]);
+        for (size_t p = 0; p < sizeof(T) / sizeof(R); ++p) {
+          int exponent;
+          const R fraction = std::frexp(part[p], &exponent);
+          part[p] = std::ldexp(std::nearbyint(std::ldexp(fraction, 11)), exponent - 11);
+        }
+      }
+    }
+    return copy;
+  }
+
+  Blas<T>& exact_;
+};
+
+// A device that has TF32.
+class WithTf32 : public Tuned {
+ public:
+  WithTf32(Device& real, const Tuning& tuning)
+      : Tuned(real, tuning),
+        float_(real.blas<float>()),
+        complex_(real.blas<std::complex<float>>()) {}
+
+ protected:
+  Blas<float>& Tf32BlasOf(const float*) override { return float_; }
+  Blas<std::complex<float>>& Tf32BlasOf(const std::complex<float>*) override { return complex_; }
+
+ private:
+  Tf32Products<float> float_;
+  Tf32Products<std::complex<float>> complex_;
+};
+
 // As GPUs are: panels out of place, in pieces, along a chain.
 Tuning LikeGpu() {
   Tuning tuning;
@@ -358,6 +440,59 @@ JAXMG_TEST_EACH_DTYPE(PotrsSolvesWithCopiedPanels, CheckPotrsWithCopies)
 JAXMG_TEST_EACH_DTYPE(PotriInverts, CheckPotri)
 JAXMG_TEST_EACH_DTYPE(SyevdDecomposes, CheckSyevd)
 JAXMG_TEST_EACH_DTYPE(RedistributionGoesThereAndBackInItsWorkspace, CheckRedistribution)
+
+// The backward error of potrs and |A X - 1| of potri, in that precision.
+template <typename T>
+std::pair<Real<T>, Real<T>> ErrorsIn(Precision precision) {
+  constexpr int64_t n = 90;
+  constexpr int kRanks = 3;
+  Problem<T> problem({n, kRanks, 8}), inverse({n, kRanks, 8});
+  const std::vector<T> b(n, 1);
+  std::vector<std::vector<T>> x(kRanks, b);
+  const auto outcomes = RunRanks(kRanks, [&](const RankContext& context) -> Status {
+    const int rank = context.comm.rank();
+    WithTf32 device(context.device, LikeGpu());
+    const RankContext mine = {device, context.comm};
+    Real<T> log_det;
+    int32_t status;
+    Operand<T> operand = problem.operand(rank, 8, &status);
+    operand.precision = precision;
+    JAXMG_RETURN_IF_ERROR(PotrsRoutine<T>(mine, operand, 1, x[rank].data(), &log_det));
+    operand = inverse.operand(rank, 8, &status);
+    operand.precision = precision;
+    return PotriRoutine<T>(mine, operand);
+  });
+  for (const Status& outcome : outcomes) EXPECT(outcome.ok()) << outcome.message();
+  Real<T> residual = 0, size = 0, distance = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    T sum = -b[i];
+    for (int64_t j = 0; j < n; ++j) {
+      sum += problem.a[i * n + j] * x[0][j];
+      T entry = i == j ? -1 : 0;
+      for (int64_t k = 0; k < n; ++k) entry += problem.a[i * n + k] * inverse.block_at(k, j);
+      distance += std::norm(entry);
+    }
+    residual += std::norm(sum);
+    size += std::norm(x[0][i]);
+  }
+  return {std::sqrt(residual) / (problem.norm() * std::sqrt(size)), std::sqrt(distance)};
+}
+
+template <typename T>
+void CheckPrecision() {
+  const auto exact = ErrorsIn<T>(Precision::kHighest), rounded = ErrorsIn<T>(Precision::kTf32);
+  constexpr double kTf32Eps = 1.0 / 1024;
+  EXPECT(exact.first < 10 * kEps<T>) << exact.first;
+  EXPECT(exact.second < 1000 * kEps<T>) << exact.second;
+  EXPECT(rounded.first > 10 * exact.first && rounded.first < kTf32Eps) << rounded.first;
+  EXPECT(rounded.second > 10 * exact.second && rounded.second < 10 * kTf32Eps) << rounded.second;
+}
+
+TEST(OnlyProductsAreInTheAskedPrecision) {
+  CheckPrecision<float>();
+  CheckPrecision<std::complex<float>>();
+  EXPECT(ErrorsIn<double>(Precision::kTf32) == ErrorsIn<double>(Precision::kHighest));
+}
 
 TEST(NotPositiveDefiniteIsTheLeadingMinorAndNaN) {
   using T = std::complex<double>;

@@ -60,6 +60,14 @@ _VALUE_ERRORS = {
         lambda: jaxmg.potrs(_A, _B, backend="magma"),
         "backend must be one of 'auto', 'native', 'cusolvermg'; got 'magma'",
     ),
+    "unknown precision": (
+        lambda: jaxmg.potrs(_A, _B, precision="half"),
+        "precision must be one of None, 'highest', 'tf32'; got 'half'",
+    ),
+    "precision of float64": (
+        lambda: jaxmg.potri(_A, precision="tf32"),
+        "precision='tf32' is for float32 and complex64; a has dtype float64",
+    ),
     "columns of cyclic_1d": (
         lambda: jaxmg.cyclic_1d(_A, 1, _mesh(), P(None, "r")),
         "a is sharded by rows, as P(axis, None); got .*",

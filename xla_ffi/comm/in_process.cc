@@ -206,7 +206,10 @@ class InProcessCommunicator : public Communicator {
                    message.block.height, " x ", message.block.columns);
     }
     JAXMG_RETURN_IF_ERROR(device_->Wait(stream, *message.ready));
-    JAXMG_RETURN_IF_ERROR(device_->Copy(stream, block, message.block));
+    {
+      const Range range(*device_, stream, "receive", peer);
+      JAXMG_RETURN_IF_ERROR(device_->Copy(stream, block, message.block));
+    }
     return Return(stream, peer);
   }
 

@@ -17,10 +17,19 @@ CudaDevice::CudaDevice(int ordinal, Allocator allocate, std::unique_ptr<CudaReso
     : ordinal_(ordinal),
       allocate_(std::move(allocate)),
       resources_(std::move(resources)),
-      float_(*this),
-      double_(*this),
-      complex64_(*this),
-      complex128_(*this) {}
+      float_(*this, Precision::kHighest),
+      float_tf32_(*this, Precision::kTf32),
+      double_(*this, Precision::kHighest),
+      complex64_(*this, Precision::kHighest),
+      complex64_tf32_(*this, Precision::kTf32),
+      complex128_(*this, Precision::kHighest) {
+  if (TimelineWanted()) timeline_ = std::make_unique<CudaTimeline>(stream(Stream::kMain));
+}
+
+std::vector<TimelineRange> CudaDevice::TakeRanges() {
+  if (!timeline_ || !Synchronize().ok()) return {};
+  return timeline_->Take();
+}
 
 Status CudaDevice::Scratch(Stream stream, size_t bytes, void** data) {
   ScratchSpace& space = scratch_[static_cast<int>(stream)];

@@ -9,9 +9,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "xla_ffi/device/cuda_blas.h"
 #include "xla_ffi/device/cuda_resources.h"
+#include "xla_ffi/device/cuda_timeline.h"
 #include "xla_ffi/device/device.h"
 
 namespace jaxmg {
@@ -75,6 +77,13 @@ class CudaDevice : public Device {
   Status ReduceInfo(Stream stream, const int32_t* infos, int64_t count, int32_t* status) override;
   Status SumReals(Stream stream, const float* terms, int64_t count, float* sum) override;
   Status SumReals(Stream stream, const double* terms, int64_t count, double* sum) override;
+  void BeginRange(Stream stream, const char* name, int64_t index) override {
+    if (timeline_) timeline_->Begin(stream, this->stream(stream), name, index);
+  }
+  void EndRange(Stream stream) override {
+    if (timeline_) timeline_->End(stream, this->stream(stream));
+  }
+  std::vector<TimelineRange> TakeRanges() override;
 
   // The typed operations with what they have beyond Blas.
   template <typename T>
@@ -87,6 +96,10 @@ class CudaDevice : public Device {
   Blas<double>& BlasOf(const double*) override { return double_; }
   Blas<std::complex<float>>& BlasOf(const std::complex<float>*) override { return complex64_; }
   Blas<std::complex<double>>& BlasOf(const std::complex<double>*) override { return complex128_; }
+  Blas<float>& Tf32BlasOf(const float*) override { return float_tf32_; }
+  Blas<std::complex<float>>& Tf32BlasOf(const std::complex<float>*) override {
+    return complex64_tf32_;
+  }
 
  private:
   CudaDevice(int ordinal, Allocator allocate, std::unique_ptr<CudaResources> resources);
@@ -100,9 +113,10 @@ class CudaDevice : public Device {
   const Allocator allocate_;
   std::unique_ptr<CudaResources> resources_;
   std::array<ScratchSpace, kNumStreams> scratch_;
-  CudaBlas<float> float_;
+  std::unique_ptr<CudaTimeline> timeline_;  // if one is wanted
+  CudaBlas<float> float_, float_tf32_;
   CudaBlas<double> double_;
-  CudaBlas<std::complex<float>> complex64_;
+  CudaBlas<std::complex<float>> complex64_, complex64_tf32_;
   CudaBlas<std::complex<double>> complex128_;
 };
 

@@ -63,12 +63,12 @@ constexpr size_t kScalarAlignment = alignof(cuDoubleComplex);
 constexpr int64_t kPiece = 8192;
 
 // Calls a routine of cuBLAS on the stream's handle.
-#define JAXMG_CUBLAS(routine, stream, ...)                                       \
-  do {                                                                           \
-    cublasHandle_t handle;                                                       \
-    JAXMG_RETURN_IF_ERROR(device_.resources().BlasHandle(stream, &handle));      \
-    JAXMG_CHECK_CUDA((Get<Cublas>().*Routines<T>::routine)(handle, __VA_ARGS__), \
-                     #routine " on GPU ", device_.ordinal(), ", ", m, " x ", n); \
+#define JAXMG_CUBLAS(routine, stream, ...)                                              \
+  do {                                                                                  \
+    cublasHandle_t handle;                                                              \
+    JAXMG_RETURN_IF_ERROR(device_.resources().BlasHandle(stream, precision_, &handle)); \
+    JAXMG_CHECK_CUDA((Get<Cublas>().*Routines<T>::routine)(handle, __VA_ARGS__),        \
+                     #routine " on GPU ", device_.ordinal(), ", ", m, " x ", n);        \
   } while (false)
 
 }  // namespace

@@ -40,7 +40,7 @@ class CudaBlas : public Blas<T> {
   using R = Real<T>;
 
  public:
-  explicit CudaBlas(CudaDevice& device) : device_(device) {}
+  CudaBlas(CudaDevice& device, Precision precision) : device_(device), precision_(precision) {}
 
   Status Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha, const T* a,
               int64_t lda, const T* b, int64_t ldb, R beta, T* c, int64_t ldc) override;
@@ -84,6 +84,7 @@ class CudaBlas : public Blas<T> {
                        int64_t ldl, T* b, int64_t ldb);
 
   CudaDevice& device_;
+  const Precision precision_;
 };
 
 }  // namespace jaxmg

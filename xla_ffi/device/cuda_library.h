@@ -29,6 +29,8 @@
   F(cudaDeviceGetStreamPriorityRange)   \
   F(cudaDeviceSynchronize)              \
   F(cudaEventCreateWithFlags)           \
+  F(cudaEventDestroy)                   \
+  F(cudaEventElapsedTime)               \
   F(cudaEventRecord)                    \
   F(cudaFree)                           \
   F(cudaGetDevice)                      \
@@ -53,6 +55,7 @@
 #define JAXMG_CUBLAS_FUNCTIONS(F)           \
   F(cublasCreate)                           \
   F(cublasGetStatusString)                  \
+  F(cublasSetMathMode)                      \
   F(cublasSetStream)                        \
   JAXMG_CUBLAS_TYPED_FUNCTIONS(F, S, Ssyrk) \
   JAXMG_CUBLAS_TYPED_FUNCTIONS(F, D, Dsyrk) \

@@ -177,7 +177,7 @@ Status CudaResources::NewEvent(std::shared_ptr<Event>* event) {
   return Status::Ok();
 }
 
-Status CudaResources::BlasHandle(Stream stream, cublasHandle_t* handle) {
+Status CudaResources::BlasHandle(Stream stream, Precision precision, cublasHandle_t* handle) {
   cublasHandle_t& made = parts_->blas[static_cast<int>(stream)];
   bool& ready = blas_ready_[static_cast<int>(stream)];
   if (made == nullptr) {
@@ -188,6 +188,14 @@ Status CudaResources::BlasHandle(Stream stream, cublasHandle_t* handle) {
     JAXMG_CHECK_CUDA(Get<Cublas>().cublasSetStream(made, this->stream(stream)),
                      "a handle of cuBLAS");
     ready = true;
+  }
+  Precision& now = parts_->precision[static_cast<int>(stream)];
+  if (now != precision) {
+    JAXMG_CHECK_CUDA(
+        Get<Cublas>().cublasSetMathMode(
+            made, precision == Precision::kTf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH),
+        "a handle of cuBLAS");
+    now = precision;
   }
   *handle = made;
   return Status::Ok();

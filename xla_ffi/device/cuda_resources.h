@@ -40,7 +40,7 @@ class CudaResources {
   Status NewEvent(std::shared_ptr<Event>* event);
 
   // Handles that work on the stream; made when first asked for.
-  Status BlasHandle(Stream stream, cublasHandle_t* handle);
+  Status BlasHandle(Stream stream, Precision precision, cublasHandle_t* handle);
   Status SolverHandle(Stream stream, cusolverDnHandle_t* handle, cusolverDnParams_t* params);
 
   // Memory of the host that lives until the next call of this; cuSOLVER asks for some.
@@ -55,6 +55,7 @@ class CudaResources {
   struct Parts {
     cudaStream_t panel = nullptr, copy = nullptr;
     std::array<cublasHandle_t, kNumStreams> blas{};
+    std::array<Precision, kNumStreams> precision{};  // that each of them works in
     std::array<cusolverDnHandle_t, kNumStreams> solver{};
     cusolverDnParams_t params = nullptr;
     std::vector<char> host_workspace;

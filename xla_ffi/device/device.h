@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
+#include <vector>
 
 #include "xla_ffi/base/dtype.h"
 #include "xla_ffi/base/status.h"
@@ -20,9 +22,21 @@ namespace jaxmg {
 enum class Stream : int { kMain = 0, kPanel = 1, kCopy = 2 };
 inline constexpr int kNumStreams = 3;
 
+// How products of matrices are computed. kTf32 rounds the factors to TF32, with 10 bits behind the
+// binary point, where the hardware multiplies those faster; it applies to float32 and complex64.
+enum class Precision { kHighest, kTf32 };
+
 enum class Op { kNone, kTrans, kConjTrans };
 enum class Side { kLeft, kRight };
 // Triangular matrices are lower triangular throughout, with a diagonal that is not assumed unit.
+
+// A range of a stream's work, for timelines (timeline.h).
+struct TimelineRange {
+  const char* name;
+  int64_t index;
+  Stream stream;
+  double begin, end;  // seconds on the host's steady clock
+};
 
 // A point in a stream's work.
 class Event {
@@ -159,23 +173,54 @@ class Device {
   virtual Status SumReals(Stream stream, const float* terms, int64_t count, float* sum) = 0;
   virtual Status SumReals(Stream stream, const double* terms, int64_t count, double* sum) = 0;
 
+  // Operations with products of that precision, or of a higher one.
   template <typename T>
-  Blas<T>& blas();
+  Blas<T>& blas(Precision precision = Precision::kHighest);
+
+  // For timelines: what the stream is given between the two is `name`, of step `index`. Pairs may
+  // be nested; use Range.
+  virtual void BeginRange(Stream, const char* /*name*/, int64_t /*index*/) {}
+  virtual void EndRange(Stream) {}
+  // All ranges so far, after a wait for their end.
+  virtual std::vector<TimelineRange> TakeRanges() { return {}; }
 
  protected:
   virtual Blas<float>& BlasOf(const float*) = 0;
   virtual Blas<double>& BlasOf(const double*) = 0;
   virtual Blas<std::complex<float>>& BlasOf(const std::complex<float>*) = 0;
   virtual Blas<std::complex<double>>& BlasOf(const std::complex<double>*) = 0;
+  virtual Blas<float>& Tf32BlasOf(const float* dtype) { return BlasOf(dtype); }
+  virtual Blas<std::complex<float>>& Tf32BlasOf(const std::complex<float>* dtype) {
+    return BlasOf(dtype);
+  }
 };
 
 // What an info is before any tile has failed.
 inline constexpr int32_t kNoInfo = INT32_MAX;
 
 template <typename T>
-Blas<T>& Device::blas() {
-  return BlasOf(static_cast<const T*>(nullptr));
+Blas<T>& Device::blas(Precision precision) {
+  const T* dtype = nullptr;
+  if constexpr (std::is_same_v<Real<T>, float>) {
+    if (precision == Precision::kTf32) return Tf32BlasOf(dtype);
+  }
+  return BlasOf(dtype);
 }
+
+// Names what a stream is given while this lives.
+class Range {
+ public:
+  Range(Device& device, Stream stream, const char* name, int64_t index)
+      : device_(device), stream_(stream) {
+    device_.BeginRange(stream_, name, index);
+  }
+  ~Range() { device_.EndRange(stream_); }
+  Range(const Range&) = delete;
+
+ private:
+  Device& device_;
+  const Stream stream_;
+};
 
 }  // namespace jaxmg
 

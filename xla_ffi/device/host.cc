@@ -8,9 +8,11 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "xla_ffi/device/lapack.h"
+#include "xla_ffi/device/timeline.h"
 
 namespace jaxmg {
 
@@ -350,6 +352,16 @@ class HostDevice : public Device {
     return Status::Ok();
   }
 
+  void BeginRange(Stream stream, const char* name, int64_t index) override {
+    if (!timeline_wanted_) return;
+    open_.Open(stream, ranges_.size());
+    ranges_.push_back({name, index, stream, SteadySeconds(), 0});
+  }
+  void EndRange(Stream stream) override {
+    if (timeline_wanted_) ranges_[open_.Close(stream)].end = SteadySeconds();
+  }
+  std::vector<TimelineRange> TakeRanges() override { return std::move(ranges_); }
+
   Status FillInt32(Stream, int32_t* data, int64_t count, int32_t value) override {
     std::fill_n(data, count, value);
     return Status::Ok();
@@ -383,6 +395,9 @@ class HostDevice : public Device {
     return Status::Ok();
   }
 
+  const bool timeline_wanted_ = TimelineWanted();
+  std::vector<TimelineRange> ranges_;
+  OpenRanges open_;
   HostBlas<float> float_;
   HostBlas<double> double_;
   HostBlas<std::complex<float>> complex64_;

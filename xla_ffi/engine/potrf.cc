@@ -34,12 +34,13 @@ struct Panel {
 template <typename T>
 class Factorization {
  public:
-  Factorization(const RankContext& context, const Matrix<T>& matrix,
+  Factorization(const RankContext& context, Precision precision, const Matrix<T>& matrix,
                 const InvertedDiagonals<T>& inverses, const RightHandSides<T>& x, T* workspace,
                 int32_t* info, Real<T>* log_det)
       : device_(context.device),
         comm_(context.comm),
         blas_(context.device.blas<T>()),
+        products_(context.device.blas<T>(precision)),
         matrix_(matrix),
         tiles_(matrix.tiles),
         tuning_(context.device.tuning()),
@@ -195,18 +196,24 @@ class Factorization {
   Status FactorAndSend(int64_t k) {
     const int64_t width = tiles_.width(k), begin = tiles_.offset(k), ld = matrix_.ld();
     T* diagonal = matrix_.tile(k, begin);
-    JAXMG_RETURN_IF_ERROR(blas_.Potrf(Stream::kPanel, width, diagonal, ld, begin, info_));
+    {
+      const Range range(device_, Stream::kPanel, "potrf", k);
+      JAXMG_RETURN_IF_ERROR(blas_.Potrf(Stream::kPanel, width, diagonal, ld, begin, info_));
+    }
     const bool last = Below(k) == 0;
     const DiagonalTile<T> tile = {diagonal, ld, width, Inverses(k), tuning_.inverted_block};
     if (!InPlace()) {
+      const Range range(device_, Stream::kPanel, "invert blocks", k);
       JAXMG_RETURN_IF_ERROR(blas_.InvertDiagonalBlocks(
           Stream::kPanel, width, tuning_.inverted_block, diagonal, ld, Inverses(k)));
     }
     if (!last) {
       JAXMG_RETURN_IF_ERROR(AwaitBuffer(Stream::kPanel, k));
+      const Range range(device_, Stream::kPanel, "panel", k);
       JAXMG_RETURN_IF_ERROR(InPlace() ? SolveInPlace(k, diagonal) : SolveInPieces(k, tile));
     }
     if (x_.count > 0) {
+      const Range range(device_, Stream::kPanel, "right-hand sides", k);
       // After the panel, for which others wait more.
       T* share = x_.of_slot(tiles_, tiles_.slot(k));
       T* solved = x_.column(begin);
@@ -242,14 +249,14 @@ class Factorization {
       const int64_t columns = std::min(block, tiles_.width(k) - column);
       T* right_side = below + column * ld;
       if (column > 0) {
-        JAXMG_RETURN_IF_ERROR(blas_.Gemm(Stream::kPanel, Op::kNone, Op::kConjTrans, m, columns,
-                                         column, -1, panel.data, panel.ld, tile.l + column, ld, 1,
-                                         right_side, ld));
+        JAXMG_RETURN_IF_ERROR(products_.Gemm(Stream::kPanel, Op::kNone, Op::kConjTrans, m, columns,
+                                             column, -1, panel.data, panel.ld, tile.l + column, ld,
+                                             1, right_side, ld));
       }
       const T* inverse = tile.inverses + column * block;
-      JAXMG_RETURN_IF_ERROR(blas_.Gemm(Stream::kPanel, Op::kNone, Op::kConjTrans, m, columns,
-                                       columns, 1, right_side, ld, inverse, block, 0,
-                                       panel.data + column * panel.ld, panel.ld));
+      JAXMG_RETURN_IF_ERROR(products_.Gemm(Stream::kPanel, Op::kNone, Op::kConjTrans, m, columns,
+                                           columns, 1, right_side, ld, inverse, block, 0,
+                                           panel.data + column * panel.ld, panel.ld));
       JAXMG_RETURN_IF_ERROR(Send(Stream::kPanel, k, Piece(k, column, columns)));
     }
     return Status::Ok();
@@ -258,6 +265,7 @@ class Factorization {
   // A panel that was solved out of place goes where it belongs.
   Status StorePanel(int64_t k) {
     if (InPlace()) return Status::Ok();
+    const Range range(device_, Stream::kPanel, "store panel", k);
     const T* target = matrix_.tile(k, tiles_.offset(k + 1));
     return device_.Copy(Stream::kPanel, Block(target, matrix_.ld(), Below(k), tiles_.width(k)),
                         Piece(k, 0, tiles_.width(k)));
@@ -267,6 +275,7 @@ class Factorization {
   // tile columns that lie side by side can share one large product.
   Status GatherRows(Stream stream, int64_t k) {
     if (tuning_.group_columns == 0) return Status::Ok();
+    const Range range(device_, stream, "gather rows", k);
     const Panel<T> panel = PanelOf(k);
     const int64_t total = TrailingColumns(k);
     T* target = Gathered(k);
@@ -292,11 +301,12 @@ class Factorization {
     T* c = matrix_.tile(j, begin);
     int64_t skip = 0;
     if (tuning_.separate_diagonal) {
-      JAXMG_RETURN_IF_ERROR(blas_.Herk(stream, width, depth, -1, a, panel.ld, 1, c, matrix_.ld()));
+      JAXMG_RETURN_IF_ERROR(
+          products_.Herk(stream, width, depth, -1, a, panel.ld, 1, c, matrix_.ld()));
       skip = width;
     }
-    return blas_.Gemm(stream, Op::kNone, Op::kConjTrans, end - begin - skip, width, depth, -1,
-                      a + skip, panel.ld, b, ldb, 1, c + skip, matrix_.ld());
+    return products_.Gemm(stream, Op::kNone, Op::kConjTrans, end - begin - skip, width, depth, -1,
+                          a + skip, panel.ld, b, ldb, 1, c + skip, matrix_.ld());
   }
 
   // This rank's right-hand sides from `slot` on: X -= Y_k B^H.
@@ -310,6 +320,7 @@ class Factorization {
 
   // Tile column k + 1, on the critical path.
   Status UpdateNext(int64_t k) {
+    const Range range(device_, Stream::kPanel, "update next", k);
     const Panel<T> panel = PanelOf(k);
     const int64_t j = k + 1;
     JAXMG_RETURN_IF_ERROR(UpdateTile(Stream::kPanel, j, tiles_.columns(), k, panel.data, panel.ld));
@@ -319,6 +330,7 @@ class Factorization {
   // All tile columns of this rank beyond k + 1; those side by side share one product below the last
   // of them.
   Status UpdateTrailing(int64_t k) {
+    const Range range(device_, Stream::kMain, "update", k);
     if (tuning_.group_columns == 0) return UpdateOneByOne(k);
     const int64_t last = EndTrailing(), total = TrailingColumns(k);
     const T* rows = Gathered(k);
@@ -360,14 +372,16 @@ class Factorization {
       JAXMG_RETURN_IF_ERROR(UpdateTile(Stream::kMain, j, bottom, k, rows, ldb));
       rows += WidthIn(s);
     }
-    return blas_.Gemm(Stream::kMain, Op::kNone, Op::kConjTrans, tiles_.columns() - bottom, columns,
-                      tiles_.width(k), -1, panel.data + (bottom - tiles_.offset(k + 1)), panel.ld,
-                      b, ldb, 1, matrix_.slot(slot) + bottom, matrix_.ld());
+    return products_.Gemm(Stream::kMain, Op::kNone, Op::kConjTrans, tiles_.columns() - bottom,
+                          columns, tiles_.width(k), -1,
+                          panel.data + (bottom - tiles_.offset(k + 1)), panel.ld, b, ldb, 1,
+                          matrix_.slot(slot) + bottom, matrix_.ld());
   }
 
   Device& device_;
   Communicator& comm_;
   Blas<T>& blas_;
+  Blas<T>& products_;  // in the precision that the caller wants
   const Matrix<T>& matrix_;
   const Tiles& tiles_;
   const Tuning tuning_;
@@ -391,15 +405,16 @@ int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
 }
 
 template <typename T>
-Status Potrf(const RankContext& context, const Matrix<T>& matrix,
+Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              const InvertedDiagonals<T>& inverses, const RightHandSides<T>& x, T* workspace,
              int32_t* info, Real<T>* log_det) {
-  return Factorization<T>(context, matrix, inverses, x, workspace, info, log_det).Run();
+  return Factorization<T>(context, precision, matrix, inverses, x, workspace, info, log_det).Run();
 }
 
-#define JAXMG_INSTANTIATE(T)                                                               \
-  template Status Potrf(const RankContext&, const Matrix<T>&, const InvertedDiagonals<T>&, \
-                        const RightHandSides<T>&, T*, int32_t*, Real<T>*);
+#define JAXMG_INSTANTIATE(T)                                                                 \
+  template Status Potrf(const RankContext&, Precision, const Matrix<T>&,                     \
+                        const InvertedDiagonals<T>&, const RightHandSides<T>&, T*, int32_t*, \
+                        Real<T>*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

@@ -71,11 +71,14 @@ class ColumnFeed {
 
 // L to L^-1.
 template <typename T>
-Status Trtri(const RankContext& context, const Matrix<T>& matrix, T* workspace) {
+Status Trtri(const RankContext& context, Precision precision, const Matrix<T>& matrix,
+             T* workspace) {
   const Tiles& tiles = matrix.tiles;
   Blas<T>& blas = context.device.blas<T>();
+  Blas<T>& products = context.device.blas<T>(precision);
   const int64_t ld = matrix.ld();
   auto step = [&](int64_t k, const T* column, int64_t height) -> Status {
+    const Range range(context.device, Stream::kMain, "trtri", k);
     const int64_t width = tiles.width(k), begin = tiles.offset(k), end = tiles.offset(k + 1);
     const int64_t below = tiles.columns() - end;
     auto solve = [&](int64_t, T* run, int64_t columns) {
@@ -89,8 +92,8 @@ Status Trtri(const RankContext& context, const Matrix<T>& matrix, T* workspace) 
       JAXMG_RETURN_IF_ERROR(blas.SetZero(Stream::kMain, below, width, matrix.tile(k, end), ld));
     }
     auto subtract = [&](int64_t, T* run, int64_t columns) {
-      return blas.Gemm(Stream::kMain, Op::kNone, Op::kNone, below, columns, width, -1,
-                       column + width, height, run + begin, ld, 1, run + end, ld);
+      return products.Gemm(Stream::kMain, Op::kNone, Op::kNone, below, columns, width, -1,
+                           column + width, height, run + begin, ld, 1, run + end, ld);
     };
     return matrix.ForRuns(tiles.slots_before(matrix.rank, k + 1), subtract);
   };
@@ -99,19 +102,22 @@ Status Trtri(const RankContext& context, const Matrix<T>& matrix, T* workspace) 
 
 // W to the lower triangle of W^H W.
 template <typename T>
-Status Lauum(const RankContext& context, const Matrix<T>& matrix, T* workspace) {
+Status Lauum(const RankContext& context, Precision precision, const Matrix<T>& matrix,
+             T* workspace) {
   const Tiles& tiles = matrix.tiles;
   Blas<T>& blas = context.device.blas<T>();
+  Blas<T>& products = context.device.blas<T>(precision);
   const int64_t ld = matrix.ld();
   auto step = [&](int64_t k, const T* column, int64_t height) -> Status {
+    const Range range(context.device, Stream::kMain, "lauum", k);
     const int64_t width = tiles.width(k), begin = tiles.offset(k), end = tiles.offset(k + 1);
     const int64_t below = tiles.columns() - end;
     auto multiply = [&](int64_t, T* run, int64_t columns) -> Status {
       JAXMG_RETURN_IF_ERROR(blas.Trmm(Stream::kMain, Side::kLeft, Op::kConjTrans, width, columns,
                                       column, height, run + begin, ld));
       if (below == 0) return Status::Ok();
-      return blas.Gemm(Stream::kMain, Op::kConjTrans, Op::kNone, width, columns, below, 1,
-                       column + width, height, run + end, ld, 1, run + begin, ld);
+      return products.Gemm(Stream::kMain, Op::kConjTrans, Op::kNone, width, columns, below, 1,
+                           column + width, height, run + end, ld, 1, run + begin, ld);
     };
     return matrix.ForRuns(tiles.slots_before(matrix.rank, k + 1), multiply);
   };
@@ -121,9 +127,10 @@ Status Lauum(const RankContext& context, const Matrix<T>& matrix, T* workspace) 
 }  // namespace
 
 template <typename T>
-Status Potri(const RankContext& context, const Matrix<T>& matrix, T* workspace) {
-  JAXMG_RETURN_IF_ERROR(Trtri(context, matrix, workspace));
-  return Lauum(context, matrix, workspace);
+Status Potri(const RankContext& context, Precision precision, const Matrix<T>& matrix,
+             T* workspace) {
+  JAXMG_RETURN_IF_ERROR(Trtri(context, precision, matrix, workspace));
+  return Lauum(context, precision, matrix, workspace);
 }
 
 template <typename T>
@@ -161,8 +168,8 @@ Status Symmetrize(const RankContext& context, const Matrix<T>& matrix, T* worksp
   return WaitAllSent(context.comm, Stream::kMain);
 }
 
-#define JAXMG_INSTANTIATE(T)                                       \
-  template Status Potri(const RankContext&, const Matrix<T>&, T*); \
+#define JAXMG_INSTANTIATE(T)                                                  \
+  template Status Potri(const RankContext&, Precision, const Matrix<T>&, T*); \
   template Status Symmetrize(const RankContext&, const Matrix<T>&, T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

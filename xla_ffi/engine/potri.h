@@ -22,10 +22,11 @@ int64_t PotriWorkspace(const Tiles& tiles, int64_t rows) {
   return 2 * rows * tiles.width();
 }
 
-// Replaces the factor L (block-cyclic) by the lower triangle of M^-1. Enqueued on kMain and kCopy,
-// kMain last.
+// Replaces the factor L (block-cyclic) by the lower triangle of M^-1. Products below the diagonal
+// tiles are computed in `precision`. Enqueued on kMain and kCopy, kMain last.
 template <typename T>
-Status Potri(const RankContext& context, const Matrix<T>& matrix, T* workspace);
+Status Potri(const RankContext& context, Precision precision, const Matrix<T>& matrix,
+             T* workspace);
 
 // Fills the upper triangle of a Hermitian matrix in contiguous blocks from its lower one.
 // Workspace: one tile column.

@@ -17,6 +17,7 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
     const int64_t width = tiles.width(k), begin = tiles.offset(k);
     T* solved = x.column(begin);
     if (tiles.owner(k) == matrix.rank) {
+      const Range range(device, Stream::kMain, "solve tile", k);
       const int64_t slot = tiles.slot(k);
       const DiagonalTile<T> tile = {matrix.tile(k, begin), ld, width,
                                     inverses.block > 0 ? inverses.of_slot(tiles, slot) : nullptr,
@@ -26,6 +27,7 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
     }
     JAXMG_RETURN_IF_ERROR(
         Broadcast(context.comm, Stream::kMain, tiles.owner(k), block(solved, width)));
+    const Range range(device, Stream::kMain, "substitute", k);
     auto subtract = [&](int64_t slot, const T* columns, int64_t count) {
       return blas.Gemm(Stream::kMain, Op::kNone, Op::kNone, nrhs, count, width, -1, solved, nrhs,
                        columns + begin, ld, 1, x.of_slot(tiles, slot), nrhs);

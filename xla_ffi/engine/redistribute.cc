@@ -47,6 +47,7 @@ class Redistribution {
   }
 
   Status Move(const TileMove& move) {
+    const Range range(context_.device, Stream::kMain, "move tile", move.tile);
     return context_.device.Copy(Stream::kMain, Tile(move.target, move.tile),
                                 Tile(move.source, move.tile));
   }
@@ -84,6 +85,7 @@ class Redistribution {
     if (part.peer >= 0) {
       JAXMG_RETURN_IF_ERROR(context_.comm.WaitSent(Stream::kPanel, part.peer, part.message));
     }
+    const Range range(context_.device, Stream::kPanel, "stage", exchange.given);
     const int64_t rows = matrix_.rows - FirstRow(exchange.given);
     const Bytes2D staged =
         Block(staging_ + next_part_ * chunk_ * matrix_.rows, rows, rows, columns);

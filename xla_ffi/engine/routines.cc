@@ -149,8 +149,8 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand, int64
     const InvertedDiagonals<T> inverses = problem.inverses();
     const RightHandSides<T> b = {nrhs, x, problem.space().template Get<T>(share)};
     JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kLower, problem.panels()));
-    JAXMG_RETURN_IF_ERROR(
-        Potrf(context, matrix, inverses, b, problem.panels(), problem.info(), problem.log_det()));
+    JAXMG_RETURN_IF_ERROR(Potrf(context, operand.precision, matrix, inverses, b, problem.panels(),
+                                problem.info(), problem.log_det()));
     JAXMG_RETURN_IF_ERROR(BackSubstitution(context, matrix, inverses, b));
     JAXMG_RETURN_IF_ERROR(problem.SetStatus());
     JAXMG_RETURN_IF_ERROR(problem.SumLogDets(log_det));
@@ -166,9 +166,10 @@ Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
   auto work = [&]() -> Status {
     const Matrix<T> matrix = problem.matrix();
     JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kLower, problem.panels()));
-    JAXMG_RETURN_IF_ERROR(Potrf(context, matrix, problem.inverses(), RightHandSides<T>{},
-                                problem.panels(), problem.info(), static_cast<Real<T>*>(nullptr)));
-    JAXMG_RETURN_IF_ERROR(Potri(context, matrix, problem.panels()));
+    JAXMG_RETURN_IF_ERROR(Potrf(context, operand.precision, matrix, problem.inverses(),
+                                RightHandSides<T>{}, problem.panels(), problem.info(),
+                                static_cast<Real<T>*>(nullptr)));
+    JAXMG_RETURN_IF_ERROR(Potri(context, operand.precision, matrix, problem.panels()));
     JAXMG_RETURN_IF_ERROR(ToContiguous(context, matrix, Region::kLower, problem.panels()));
     JAXMG_RETURN_IF_ERROR(Symmetrize(context, matrix, problem.panels()));
     JAXMG_RETURN_IF_ERROR(problem.SetStatus());

@@ -17,6 +17,7 @@ struct Operand {
   int64_t tile;     // tile width at most, 0: choose
   T* a;             // this rank's block: block x n, row-major; changed in place
   int32_t* status;  // int32: LAPACK's info, the same on every rank
+  Precision precision = Precision::kHighest;  // of the products that potrf and potri consist of
 };
 
 // The tile width that serves n columns on these ranks when the caller names none.

@@ -28,6 +28,7 @@ Status Syevd(const RankContext& context, const Matrix<T>& matrix, bool vectors, 
     for (int r = 1; r < ranks && width(r) > 0; ++r) {
       JAXMG_RETURN_IF_ERROR(context.comm.Recv(Stream::kMain, r, lower(r, gathered + begin(r) * n)));
     }
+    const Range range(device, Stream::kMain, "syevd", 0);
     JAXMG_RETURN_IF_ERROR(blas.Syevd(Stream::kMain, vectors, n, gathered, n, w, info));
   }
   JAXMG_RETURN_IF_ERROR(WaitAllSent(context.comm, Stream::kMain));

@@ -32,7 +32,11 @@ Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attrib
                  dimensions[1], " on each of ", attributes.ranks,
                  " ranks does not hold a matrix of order ", attributes.n);
   }
-  return FindBackend(routine, attributes.backend, backend);
+  JAXMG_RETURN_IF_ERROR(FindBackend(routine, attributes.backend, backend));
+  if (attributes.tf32 != 0 && *backend != Backend::kNative) {
+    return Error(Code::kInvalidArgument, routine, ": only backend 'native' computes in TF32");
+  }
+  return Status::Ok();
 }
 
 }  // namespace jaxmg
@@ -57,7 +61,8 @@ std::optional<jaxmg::Attributes> AttrDecoding<jaxmg::Attributes>::Decode(
   const bool all = read("n", decoded.n) && read("ranks", decoded.ranks) &&
                    read("tile", decoded.tile) && read("call", decoded.call) &&
                    read("backend", decoded.backend) && read("vectors", decoded.vectors) &&
-                   read("inverse", decoded.inverse) && read("ordinals", decoded.ordinals);
+                   read("inverse", decoded.inverse) && read("tf32", decoded.tf32) &&
+                   read("ordinals", decoded.ordinals);
   if (!all) return std::nullopt;
   return decoded;
 }

@@ -24,8 +24,13 @@ struct Attributes {
   std::string_view backend;
   int64_t vectors;                         // syevd alone
   int64_t inverse;                         // cyclic_1d alone
+  int64_t tf32;                            // products in TF32; potrs and potri alone
   xla::ffi::Span<const int64_t> ordinals;  // of the mesh's devices, see CallSite; may be empty
 };
+
+inline Precision PrecisionOf(const Attributes& attributes) {
+  return attributes.tf32 != 0 ? Precision::kTf32 : Precision::kHighest;
+}
 
 // `place` is [rank, group]. Two calls of one program may carry the same attributes (JAX traces a
 // function once and XLA inlines it twice) and run in any order, so a call is also told apart by

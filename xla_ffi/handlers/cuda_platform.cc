@@ -7,6 +7,7 @@
 
 #include "xla_ffi/comm/in_process.h"
 #include "xla_ffi/device/cuda.h"
+#include "xla_ffi/device/timeline.h"
 #include "xla_ffi/handlers/options.h"
 #include "xla_ffi/handlers/platform.h"
 
@@ -65,6 +66,7 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
     // read what other ranks are about to free.
     (void)comm->Agree(device->Synchronize());
   }
+  AppendTimeline(site.routine, site.run ^ site.call, place.rank, device->TakeRanges());
   return status;
 }
 

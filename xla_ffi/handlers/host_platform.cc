@@ -7,6 +7,7 @@
 #include "xla_ffi/comm/in_process.h"
 #include "xla_ffi/device/host.h"
 #include "xla_ffi/device/lapack.h"
+#include "xla_ffi/device/timeline.h"
 #include "xla_ffi/handlers/options.h"
 #include "xla_ffi/handlers/platform.h"
 
@@ -26,7 +27,9 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
   std::unique_ptr<Device> device = NewHostDevice();
   std::unique_ptr<Communicator> comm =
       NewInProcessCommunicator(std::move(group), place.rank, device.get(), kForever);
-  return program({*device, *comm});
+  const Status status = program({*device, *comm});
+  AppendTimeline(site.routine, site.run ^ site.call, place.rank, device->TakeRanges());
+  return status;
 }
 
 void Complete(xla::ffi::Promise& promise, const Status& status) {

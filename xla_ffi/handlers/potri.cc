@@ -18,8 +18,12 @@ PlatformResult Potri(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    const Operand<T> operand = {n, a.dimensions()[0], attributes.tile, Data<T>(*inverse),
-                                status->typed_data()};
+    const Operand<T> operand = {n,
+                                a.dimensions()[0],
+                                attributes.tile,
+                                Data<T>(*inverse),
+                                status->typed_data(),
+                                PrecisionOf(attributes)};
     auto program = [=, a = Data<T>(a)](const RankContext& context) {
       JAXMG_RETURN_IF_ERROR(CopyIfApart(context, operand.a, a, operand.block * n));
       return RunPotri<T>(backend, context, operand);

@@ -25,8 +25,12 @@ PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
     const int64_t nrhs = shape[1];
-    const Operand<T> operand = {n, a.dimensions()[0], attributes.tile, Data<T>(*a_work),
-                                status->typed_data()};
+    const Operand<T> operand = {n,
+                                a.dimensions()[0],
+                                attributes.tile,
+                                Data<T>(*a_work),
+                                status->typed_data(),
+                                PrecisionOf(attributes)};
     auto program = [=, b = Data<T>(b), x = Data<T>(*x), a = Data<T>(a),
                     log_det = Data<Real<T>>(*log_det)](const RankContext& context) {
       JAXMG_RETURN_IF_ERROR(CopyIfApart(context, operand.a, a, operand.block * n));

@@ -1,0 +1,101 @@
+"""Draws where the time of a call went, from a file that JAXMG_TRACE had written.
+
+    JAXMG_TRACE=trace.json python program.py
+    python benchmarks/timeline.py trace.json
+
+For each rank one row a stream: its ranges, by name. Writes trace.png, and prints for each rank the
+seconds that ranges of one name add up to (ranges of different streams overlap, and one that waits
+for another stream within it counts whole).
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.patches
+import matplotlib.pyplot as plt
+
+STREAMS = ("main", "panel", "copy")
+
+
+def main():
+    os.chdir(os.environ.get("BUILD_WORKING_DIRECTORY", "."))  # `bazel run` starts elsewhere
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("file", type=pathlib.Path, help="what JAXMG_TRACE named")
+    parser.add_argument("--call", type=int, default=-1, help="which, from 0; default: the last")
+    parser.add_argument("--begin", type=float, default=0, help="seconds after its start")
+    parser.add_argument("--end", type=float, help="likewise; default: to its end")
+    parser.add_argument("--out", type=pathlib.Path, help="picture; default: beside the file")
+    args = parser.parse_args()
+    call = calls(args.file)[args.call]
+    for rank, seconds in enumerate(totals(call)):
+        parts = (f"{name} {value:.4f}" for name, value in seconds.most_common())
+        print(f"rank {rank}: {', '.join(parts)}")
+    figure = draw(call, args.begin, args.end)
+    target = args.out or args.file.with_suffix(".png")
+    figure.savefig(target, dpi=120)
+    print(target)
+
+
+def calls(path):
+    """The calls in a file, in the order in which they began: lists of ranges."""
+    text = path.read_text().rstrip().rstrip(",")  # the array is left open
+    events = [event for event in json.loads(text + "]") if event["ph"] == "X"]
+    by_call = collections.defaultdict(list)
+    for event in events:
+        by_call[event["args"]["call"]].append(event)
+    return sorted(by_call.values(), key=start)
+
+
+def start(call):
+    return min(event["ts"] for event in call)
+
+
+def totals(call):
+    """For each rank the seconds of all ranges of a name."""
+    ranks = [collections.Counter() for _ in range(1 + max(event["pid"] for event in call))]
+    for event in call:
+        ranks[event["pid"]][event["name"]] += event["dur"] / 1e6
+    return ranks
+
+
+def draw(call, begin=0.0, end=None):
+    """A figure of the ranges of a call between two times, in seconds after its start."""
+    origin = start(call)
+    ranks = 1 + max(event["pid"] for event in call)
+    names = list(dict.fromkeys(event["name"] for event in sorted(call, key=lambda e: e["ts"])))
+    colors = dict(zip(names, plt.get_cmap("tab20").colors * 9, strict=False))
+    figure, axes = plt.subplots(figsize=(14, 1 + 0.7 * ranks), constrained_layout=True)
+    bars = collections.defaultdict(list)
+    for event in call:
+        bar = ((event["ts"] - origin) / 1e6, event["dur"] / 1e6)
+        bars[event["pid"], event["tid"], event["name"]].append(bar)
+    for (rank, stream, name), spans in bars.items():
+        axes.broken_barh(spans, (row(rank, stream), 0.9), color=colors[name], linewidth=0)
+    rows = [
+        (row(rank, stream) + 0.45, f"rank {rank} {STREAMS[stream]}")
+        for rank in range(ranks)
+        for stream in range(len(STREAMS))
+    ]
+    axes.set_yticks(*zip(*rows, strict=True), fontsize="x-small")
+    axes.invert_yaxis()
+    last = max(event["ts"] + event["dur"] for event in call) - origin
+    axes.set(xlim=(begin, last / 1e6 if end is None else end), xlabel="seconds")
+    axes.set_title(call[0]["cat"])
+    patches = [matplotlib.patches.Patch(color=colors[name], label=name) for name in names]
+    axes.legend(handles=patches, loc="center left", bbox_to_anchor=(1, 0.5), fontsize="x-small")
+    return figure
+
+
+def row(rank, stream):
+    return rank * (len(STREAMS) + 0.5) + stream
+
+
+if __name__ == "__main__":
+    main()

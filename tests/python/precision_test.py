@@ -1,0 +1,85 @@
+"""`precision=`: products in TF32 where the caller asks for them, and nowhere else."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from cases import eps, line, positive_definite, rng, shard
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+from jaxmg import _checks
+
+_N = 200
+_TF32_EPS = 2.0**-10
+_GPU = jax.default_backend() == "gpu"
+
+
+def _problem(dtype):
+    mesh = line(2)
+    a = positive_definite("well", _N, dtype)
+    b = rng(5).standard_normal((_N, 2)).astype(dtype)
+    return a, b, shard(a, mesh, "r", None), mesh
+
+
+def _backward_error(a, x, b):
+    wide = np.complex128
+    a, x, b = (np.asarray(v).astype(wide) for v in (a, x, b))
+    return np.linalg.norm(a @ x - b) / (np.linalg.norm(a) * np.linalg.norm(x))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("precision", [None, "highest", "tf32"])
+def test_error_is_that_of_the_precision(dtype, precision):
+    a, b, there, _ = _problem(dtype)
+    x, status = jaxmg.potrs(there, b, 16, precision=precision, return_status=True)
+    inverse = jaxmg.potri(there, 16, precision=precision)
+    error = _backward_error(a, x, b)
+    distance = np.linalg.norm(a @ np.asarray(inverse) - np.eye(_N)) / np.linalg.cond(a)
+    assert status == 0
+    if precision == "tf32" and _GPU:
+        assert 10 * eps(dtype) < error < _TF32_EPS and distance < _N * _TF32_EPS
+    else:
+        assert error < 10 * eps(dtype) and distance < _N * eps(dtype)
+
+
+@pytest.mark.parametrize("matmul", ["bfloat16", "tensorfloat32", "highest"])
+def test_jax_default_matmul_precision_changes_nothing(matmul):
+    _, b, there, _ = _problem("float32")
+    expected = jaxmg.potrs(there, b, 16)
+    with jax.default_matmul_precision(matmul):
+        jax.clear_caches()
+        np.testing.assert_array_equal(jaxmg.potrs(there, b, 16), expected)
+
+
+@pytest.mark.parametrize("routine", ["potrs", "potri"])
+def test_every_way_to_call(routine):
+    _, b, there, mesh = _problem("float32")
+    arrays = (there, b) if routine == "potrs" else (there,)
+    expected = jaxmg.potrs(there, b, 16) if routine == "potrs" else jaxmg.potri(there, 16)
+    options = dict(T_A=16, matrix_specs=P("r", None), precision="tf32")
+    jitted = jax.jit(functools.partial(getattr(jaxmg, routine + "_jit_ctx"), mesh=mesh, **options))(
+        *arrays
+    )[-2]
+    local = jax.shard_map(
+        functools.partial(getattr(jaxmg, routine + "_shardmap_ctx"), **options),
+        mesh=mesh,
+        in_specs=(P("r", None), P())[: len(arrays)],
+        out_specs=(P() if routine == "potrs" else P("r", None), P()),
+        check_vma=False,
+    )
+    mapped = jax.jit(local)(*arrays)[0]
+    if routine == "potri":
+        mapped = jaxmg.potri_symmetrize(mapped)
+    tolerance = 100 * (_TF32_EPS if _GPU else eps("float32"))
+    for result in (jitted, mapped):
+        np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_only_the_native_backend_has_it():
+    assert _checks.precision("potrs", "tf32", "float32", "native")
+    with pytest.raises(ValueError, match="needs backend 'native' .*; got 'cusolvermg'"):
+        _checks.precision("potrs", "tf32", "float32", "cusolvermg")
+    for name in (None, "highest"):
+        assert not _checks.precision("potrs", name, "float64", "cusolvermg")

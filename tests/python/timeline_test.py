@@ -1,0 +1,76 @@
+"""JAXMG_TRACE: what each rank did when, as trace events in a file."""
+
+import collections
+import json
+
+import jax
+import numpy as np
+import pytest
+from cases import line, positive_definite, shard
+
+import jaxmg
+
+_N, _TILE = 64, 8
+_TILES = _N // _TILE
+
+
+def _ranges(path):
+    text = path.read_text()
+    assert text.startswith("[\n") and text.endswith(",\n")  # later calls go on
+    events = json.loads(text.rstrip().rstrip(",") + "]")
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    ranges = [event for event in events if event["ph"] == "X"]
+    assert names == {f"rank {event['pid']}" for event in ranges}
+    return ranges
+
+
+@pytest.fixture
+def traced(tmp_path, monkeypatch):
+    path = tmp_path / "trace.json"
+    monkeypatch.setenv("JAXMG_TRACE", str(path))
+    return path
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_potrs_shows_every_step_of_every_rank(traced, ranks):
+    a = shard(positive_definite("well", _N, "float64"), line(ranks), "r", None)
+    jax.block_until_ready(jaxmg.potrs(a, np.ones(_N), _TILE))
+    steps = collections.defaultdict(lambda: collections.defaultdict(list))
+    for event in _ranges(traced):
+        assert event["cat"] == "potrs" and event["dur"] >= 0
+        steps[event["pid"]][event["name"]].append(event["args"]["index"])
+    assert sorted(steps) == list(range(ranks))
+    for rank, names in steps.items():
+        mine = list(range(rank, _TILES, ranks))
+        assert names["potrf"] == mine and sorted(names["solve tile"]) == mine
+        assert names["update"] == list(range(_TILES - 1))
+    updates = [e for e in _ranges(traced) if e["name"] == "update" and e["pid"] == 0]
+    begins = [event["ts"] for event in updates]
+    assert begins == sorted(begins)
+
+
+def test_calls_are_told_apart(traced):
+    a = shard(positive_definite("well", _N, "float32"), line(2), "r", None)
+    for _ in range(2):
+        jax.block_until_ready(jaxmg.potri(a, _TILE))
+        jax.block_until_ready(jaxmg.syevd(a, _TILE))
+    calls = collections.defaultdict(set)
+    for event in _ranges(traced):
+        calls[event["args"]["call"]].add(event["cat"])
+    assert sorted(map(sorted, calls.values())) == [["potri"], ["potri"], ["syevd"], ["syevd"]]
+
+
+def test_nothing_is_written_unless_asked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("JAXMG_TRACE", raising=False)
+    a = positive_definite("well", _N, "float64")
+    jax.block_until_ready(jaxmg.potrs(a, np.ones(_N), _TILE, line(2)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("JAXMG_TRACE", str(tmp_path / "missing" / "trace.json"))
+    a = positive_definite("well", _N, "float64")
+    x = jaxmg.potrs(a, np.ones(_N), _TILE, line(2))
+    np.testing.assert_allclose(a @ np.asarray(x), 1, rtol=1e-10)
+    assert "JAXMG_TRACE: can't write" in capfd.readouterr().err

@@ -53,6 +53,7 @@ class Factorization {
 
   Status Run() {
     const int64_t count = tiles_.nonempty();
+    JAXMG_RETURN_IF_ERROR(device_.NewEvent(&updated_));
     for (auto* events : {&used_, &received_, &factored_, &stored_}) {
       for (auto& event : *events) JAXMG_RETURN_IF_ERROR(device_.NewEvent(&event));
     }
@@ -66,10 +67,15 @@ class Factorization {
         // Updates of tile column k + 1 with earlier panels are on kMain.
         JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kMain, Stream::kPanel));
         JAXMG_RETURN_IF_ERROR(Await(Stream::kPanel, k));
-        JAXMG_RETURN_IF_ERROR(UpdateNext(k));
-        JAXMG_RETURN_IF_ERROR(FactorAndSend(k + 1));
+        JAXMG_RETURN_IF_ERROR(UpdateNextDiagonal(k));
       }
       JAXMG_RETURN_IF_ERROR(Await(Stream::kMain, k));
+      if (Mine(k + 1)) {
+        // While its diagonal tile is factored, which leaves the hardware almost idle.
+        JAXMG_RETURN_IF_ERROR(UpdateNextBelow(k));
+        JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kMain, updated_.get()));
+        JAXMG_RETURN_IF_ERROR(FactorAndSend(k + 1));
+      }
       JAXMG_RETURN_IF_ERROR(UpdateTrailing(k));
       // All that reads panel k is on kMain, or on kPanel and done when it is stored or panel k + 1
       // is there.
@@ -209,6 +215,7 @@ class Factorization {
     }
     if (!last) {
       JAXMG_RETURN_IF_ERROR(AwaitBuffer(Stream::kPanel, k));
+      if (k > 0) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kPanel, *updated_));
       const Range range(device_, Stream::kPanel, "panel", k);
       JAXMG_RETURN_IF_ERROR(InPlace() ? SolveInPlace(k, diagonal) : SolveInPieces(k, tile));
     }
@@ -292,21 +299,31 @@ class Factorization {
 
   // --- Updates ---------------------------------------------------------------------------------
 
-  // Rows [begin, end) of tile column j, from its diagonal tile on: C -= A B^H, A those rows of the
-  // panel, B its rows j.
-  Status UpdateTile(Stream stream, int64_t j, int64_t end, int64_t k, const T* b, int64_t ldb) {
+  // Diagonal tile j: C -= B B^H, B rows j of the panel.
+  Status UpdateDiagonal(Stream stream, int64_t j, int64_t k) {
     const Panel<T> panel = PanelOf(k);
-    const int64_t begin = tiles_.offset(j), width = tiles_.width(j), depth = tiles_.width(k);
-    const T* a = panel.data + (begin - tiles_.offset(k + 1));
-    T* c = matrix_.tile(j, begin);
-    int64_t skip = 0;
-    if (tuning_.separate_diagonal) {
-      JAXMG_RETURN_IF_ERROR(
-          products_.Herk(stream, width, depth, -1, a, panel.ld, 1, c, matrix_.ld()));
-      skip = width;
+    const int64_t begin = tiles_.offset(j);
+    return products_.Herk(stream, tiles_.width(j), tiles_.width(k), -1,
+                          panel.data + (begin - tiles_.offset(k + 1)), panel.ld, 1,
+                          matrix_.tile(j, begin), matrix_.ld());
+  }
+
+  // Rows [begin, end) of tile column j: C -= A B^H, A those rows of the panel, B its rows j.
+  Status UpdateRows(Stream stream, int64_t j, int64_t begin, int64_t end, int64_t k, const T* b,
+                    int64_t ldb) {
+    const Panel<T> panel = PanelOf(k);
+    return products_.Gemm(stream, Op::kNone, Op::kConjTrans, end - begin, tiles_.width(j),
+                          tiles_.width(k), -1, panel.data + (begin - tiles_.offset(k + 1)),
+                          panel.ld, b, ldb, 1, matrix_.tile(j, begin), matrix_.ld());
+  }
+
+  // Tile column j, from its diagonal tile to row `end`.
+  Status UpdateTile(Stream stream, int64_t j, int64_t end, int64_t k, const T* b, int64_t ldb) {
+    if (!tuning_.separate_diagonal) {
+      return UpdateRows(stream, j, tiles_.offset(j), end, k, b, ldb);
     }
-    return products_.Gemm(stream, Op::kNone, Op::kConjTrans, end - begin - skip, width, depth, -1,
-                          a + skip, panel.ld, b, ldb, 1, c + skip, matrix_.ld());
+    JAXMG_RETURN_IF_ERROR(UpdateDiagonal(stream, j, k));
+    return UpdateRows(stream, j, tiles_.offset(j + 1), end, k, b, ldb);
   }
 
   // This rank's right-hand sides from `slot` on: X -= Y_k B^H.
@@ -319,12 +336,18 @@ class Factorization {
   }
 
   // Tile column k + 1, on the critical path.
-  Status UpdateNext(int64_t k) {
-    const Range range(device_, Stream::kPanel, "update next", k);
+  Status UpdateNextDiagonal(int64_t k) {
+    const Range range(device_, Stream::kPanel, "update next tile", k);
     const Panel<T> panel = PanelOf(k);
     const int64_t j = k + 1;
-    JAXMG_RETURN_IF_ERROR(UpdateTile(Stream::kPanel, j, tiles_.columns(), k, panel.data, panel.ld));
+    JAXMG_RETURN_IF_ERROR(UpdateDiagonal(Stream::kPanel, j, k));
     return UpdateShare(Stream::kPanel, tiles_.slot(j), tiles_.width(j), k, panel.data, panel.ld);
+  }
+  Status UpdateNextBelow(int64_t k) {
+    const Range range(device_, Stream::kMain, "update next", k);
+    const Panel<T> panel = PanelOf(k);
+    return UpdateRows(Stream::kMain, k + 1, tiles_.offset(k + 2), tiles_.columns(), k, panel.data,
+                      panel.ld);
   }
 
   // All tile columns of this rank beyond k + 1; those side by side share one product below the last
@@ -394,6 +417,7 @@ class Factorization {
   // By the parity of k. used_: nothing reads panel k any more; sent_: blocks sent to each rank when
   // panel k had gone on.
   std::array<std::shared_ptr<Event>, 2> used_, received_, factored_, stored_;
+  std::shared_ptr<Event> updated_;  // the tile column that is factored next
   std::array<std::vector<int64_t>, 2> sent_;
   Panel<T> borrowed_ = {};  // of another rank, while this one updates with it
 };

@@ -3,7 +3,8 @@
 //
 //   for each tile column k:
 //     owner of k:  factor the diagonal tile, solve the panel below it, send the panel
-//     owner of k+1, as soon as it has panel k:  update tile column k+1 and factor it
+//     owner of k+1, as soon as it has panel k:  update tile column k+1 and factor it; the diagonal
+//                  tile first, so that the rest is updated while that tile is factored
 //     everyone:    update its other tile columns beyond k with panel k
 //
 // The factor of k+1 is thus under way while the updates of k still run (Kurzak, Luszczek, Dongarra:

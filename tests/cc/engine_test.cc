@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/cc/async_device.h"
 #include "tests/cc/ranks.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
@@ -252,6 +253,13 @@ Tuning LikeGpu() {
 template <typename T>
 constexpr Real<T> kEps = std::numeric_limits<Real<T>>::epsilon();
 
+// How the device of each rank is made: the host, or the host with streams that are threads.
+thread_local testing::DeviceMaker make_device = NewHostDevice;
+
+std::vector<Status> RunOnDevices(int ranks, const testing::RankProgram& program) {
+  return RunRanks(ranks, program, std::chrono::seconds(60), make_device);
+}
+
 template <typename T>
 void CheckPotrs(const Case& c, const Tuning* tuning) {
   for (int64_t nrhs : {1, 3}) {
@@ -263,7 +271,7 @@ void CheckPotrs(const Case& c, const Tuning* tuning) {
     std::vector<std::vector<T>> x(c.ranks, b);
     std::vector<Real<T>> log_det(c.ranks);
     std::vector<int32_t> status(c.ranks, -1);
-    const auto outcomes = RunRanks(c.ranks, [&](const RankContext& context) {
+    const auto outcomes = RunOnDevices(c.ranks, [&](const RankContext& context) {
       const int rank = context.comm.rank();
       Tuned tuned(context.device, tuning != nullptr ? *tuning : context.device.tuning());
       const RankContext mine = {tuned, context.comm};
@@ -307,7 +315,7 @@ void CheckPotri(const Case& c) {
   Problem<T> problem(c);
   const int64_t n = c.n;
   std::vector<int32_t> status(c.ranks, -1);
-  const auto outcomes = RunRanks(c.ranks, [&](const RankContext& context) {
+  const auto outcomes = RunOnDevices(c.ranks, [&](const RankContext& context) {
     const int rank = context.comm.rank();
     return PotriRoutine<T>(context, problem.operand(rank, c.tile, &status[rank]));
   });
@@ -334,7 +342,7 @@ void CheckSyevd(const Case& c) {
     const int64_t n = c.n;
     std::vector<int32_t> status(c.ranks, -1);
     std::vector<std::vector<Real<T>>> w(c.ranks, std::vector<Real<T>>(n));
-    const auto outcomes = RunRanks(c.ranks, [&](const RankContext& context) {
+    const auto outcomes = RunOnDevices(c.ranks, [&](const RankContext& context) {
       const int rank = context.comm.rank();
       return SyevdRoutine<T>(context, problem.operand(rank, c.tile, &status[rank]), vectors,
                              w[rank].data());
@@ -379,7 +387,7 @@ void CheckRedistribution(const Case& c) {
     for (int64_t i = 0; i < rows; ++i) data[j / block][(j % block) * rows + i] = element(i, j);
   }
   const auto before = data;
-  const auto outcomes = RunRanks(c.ranks, [&](const RankContext& context) -> Status {
+  const auto outcomes = RunOnDevices(c.ranks, [&](const RankContext& context) -> Status {
     const int rank = context.comm.rank();
     // Nothing but one staging tile and one overflow tile, to the element.
     std::vector<T> staging(rows * tiles.width()), overflow(rows * tiles.width());
@@ -434,11 +442,27 @@ void CheckPotrsWithCopies(const Case& c) {
   CheckPotrs<T>(c, &tuning);
 }
 
+// With streams that run beside each other, as a GPU's do, and with the host's way too.
+template <typename T>
+void CheckOnStreams(const Case& c) {
+  if (c.n > 70) return;
+  for (const Tuning& tuning : {LikeGpu(), NewHostDevice()->tuning()}) {
+    make_device = [tuning] {
+      return std::make_unique<testing::AsyncDevice>(NewHostDevice(), tuning);
+    };
+    CheckPotrs<T>(c, nullptr);
+    CheckPotri<T>(c);
+    CheckSyevd<T>(c);
+  }
+  make_device = NewHostDevice;
+}
+
 JAXMG_TEST_EACH_DTYPE(PotrsSolves, CheckPotrsOnHost)
 JAXMG_TEST_EACH_DTYPE(PotrsSolvesLaidOutAsOnGpus, CheckPotrsLikeGpu)
 JAXMG_TEST_EACH_DTYPE(PotrsSolvesWithCopiedPanels, CheckPotrsWithCopies)
 JAXMG_TEST_EACH_DTYPE(PotriInverts, CheckPotri)
 JAXMG_TEST_EACH_DTYPE(SyevdDecomposes, CheckSyevd)
+JAXMG_TEST_EACH_DTYPE(StreamsWaitForEachOther, CheckOnStreams)
 JAXMG_TEST_EACH_DTYPE(RedistributionGoesThereAndBackInItsWorkspace, CheckRedistribution)
 
 // The backward error of potrs and |A X - 1| of potri, in that precision.

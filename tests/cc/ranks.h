@@ -14,18 +14,25 @@
 
 namespace jaxmg::testing {
 
-// The Status that each rank returned.
-inline std::vector<Status> RunRanks(
-    int ranks, const std::function<Status(const RankContext&)>& program,
-    std::chrono::duration<double> limit = std::chrono::seconds(60)) {
+using RankProgram = std::function<Status(const RankContext&)>;
+using DeviceMaker = std::function<std::unique_ptr<Device>()>;
+
+// The Status that each rank returned, or the error of what it had enqueued.
+inline std::vector<Status> RunRanks(int ranks, const RankProgram& program,
+                                    std::chrono::duration<double> limit = std::chrono::seconds(60),
+                                    const DeviceMaker& make = NewHostDevice) {
   auto group = NewInProcessGroup(ranks);
   std::vector<Status> statuses(ranks);
+  std::vector<std::unique_ptr<Device>> devices(
+      ranks);  // others may read a rank's memory to the end
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      std::unique_ptr<Device> device = NewHostDevice();
-      auto comm = NewInProcessCommunicator(group, rank, device.get(), limit);
-      statuses[rank] = program({*device, *comm});
+      devices[rank] = make();
+      auto comm = NewInProcessCommunicator(group, rank, devices[rank].get(), limit);
+      statuses[rank] = program({*devices[rank], *comm});
+      const Status done = devices[rank]->Synchronize();
+      if (statuses[rank].ok()) statuses[rank] = done;
     });
   }
   for (std::thread& thread : threads) thread.join();

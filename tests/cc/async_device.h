@@ -1,0 +1,270 @@
+// The host as a device whose streams are threads: work is done later, streams run beside each
+// other, and events order them, as on a GPU. An algorithm that forgets to wait for something
+// computes wrong numbers here now and then, and ThreadSanitizer sees it every time.
+#ifndef JAXMG_TESTS_CC_ASYNC_DEVICE_H_
+#define JAXMG_TESTS_CC_ASYNC_DEVICE_H_
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <complex>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "xla_ffi/device/device.h"
+
+namespace jaxmg::testing {
+
+// Set once by a stream, waited for by others.
+class Signal {
+ public:
+  void Set() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    set_ = true;
+    changed_.notify_all();
+  }
+  void Await() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return set_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool set_ = false;
+};
+
+// Stands for the last Record, as CUDA's events do; never recorded, it holds nobody up.
+class AsyncEvent : public Event {
+ public:
+  std::shared_ptr<Signal> signal;
+};
+
+// A thread that does what it is given, in order, each at a time of its own choice.
+class Worker {
+ public:
+  explicit Worker(unsigned seed) : random_(seed), thread_([this] { Run(); }) {}
+  ~Worker() {
+    Enqueue(nullptr);
+    thread_.join();
+  }
+  void Enqueue(std::function<Status()> work) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    queue_.push_back(std::move(work));
+    changed_.notify_one();
+  }
+  Status Drain() {
+    auto done = std::make_shared<Signal>();
+    Enqueue([done] {
+      done->Set();
+      return Status::Ok();
+    });
+    done->Await();
+    std::lock_guard<std::mutex> lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  void Run() {
+    for (;;) {
+      std::function<Status()> work;
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        changed_.wait(lock, [&] { return !queue_.empty(); });
+        work = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      if (!work) return;
+      if (random_() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+      const Status status = work();
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (failure_.ok()) failure_ = status;
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<Status()>> queue_;
+  Status failure_;
+  std::minstd_rand random_;
+  std::thread thread_;  // the last: it uses the others
+};
+
+using Workers = std::array<std::unique_ptr<Worker>, kNumStreams>;
+
+template <typename T>
+class AsyncBlas : public Blas<T> {
+  using R = Real<T>;
+
+ public:
+  AsyncBlas(Workers& workers, Blas<T>& real) : workers_(workers), real_(real) {}
+
+  Status Gemm(Stream s, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha, const T* a,
+              int64_t lda, const T* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
+    return Later(
+        s, [=] { return real_.Gemm(s, op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc); });
+  }
+  Status Herk(Stream s, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
+              int64_t ldc) override {
+    return Later(s, [=] { return real_.Herk(s, n, k, alpha, a, lda, beta, c, ldc); });
+  }
+  Status Trsm(Stream s, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
+              int64_t ldb) override {
+    return Later(s, [=] { return real_.Trsm(s, side, op, m, n, l, ldl, b, ldb); });
+  }
+  Status Trmm(Stream s, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
+              int64_t ldb) override {
+    return Later(s, [=] { return real_.Trmm(s, side, op, m, n, l, ldl, b, ldb); });
+  }
+  Status Potrf(Stream s, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override {
+    return Later(s, [=] { return real_.Potrf(s, n, a, lda, offset, info); });
+  }
+  Status Trtri(Stream s, int64_t n, T* a, int64_t lda) override {
+    return Later(s, [=] { return real_.Trtri(s, n, a, lda); });
+  }
+  Status InvertDiagonalBlocks(Stream s, int64_t n, int64_t block, const T* l, int64_t ldl,
+                              T* inverses) override {
+    return Later(s, [=] { return real_.InvertDiagonalBlocks(s, n, block, l, ldl, inverses); });
+  }
+  Status ConjTranspose(Stream s, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
+                       int64_t ldb) override {
+    return Later(s, [=] { return real_.ConjTranspose(s, m, n, a, lda, b, ldb); });
+  }
+  Status MirrorLower(Stream s, int64_t n, T* a, int64_t lda) override {
+    return Later(s, [=] { return real_.MirrorLower(s, n, a, lda); });
+  }
+  Status Conjugate(Stream s, int64_t m, int64_t n, T* a, int64_t lda) override {
+    return Later(s, [=] { return real_.Conjugate(s, m, n, a, lda); });
+  }
+  Status SetZero(Stream s, int64_t m, int64_t n, T* a, int64_t lda) override {
+    return Later(s, [=] { return real_.SetZero(s, m, n, a, lda); });
+  }
+  Status AddLogDet(Stream s, int64_t n, const T* l, int64_t ldl, R* sum) override {
+    return Later(s, [=] { return real_.AddLogDet(s, n, l, ldl, sum); });
+  }
+  Status PoisonIf(Stream s, const int32_t* status, int64_t m, int64_t n, T* a,
+                  int64_t lda) override {
+    return Later(s, [=] { return real_.PoisonIf(s, status, m, n, a, lda); });
+  }
+  Status Syevd(Stream s, bool vectors, int64_t n, T* a, int64_t lda, R* w, int32_t* info) override {
+    return Later(s, [=] { return real_.Syevd(s, vectors, n, a, lda, w, info); });
+  }
+
+ private:
+  Status Later(Stream stream, std::function<Status()> work) {
+    workers_[static_cast<int>(stream)]->Enqueue(std::move(work));
+    return Status::Ok();
+  }
+
+  Workers& workers_;
+  Blas<T>& real_;
+};
+
+// Memory stays until the device goes, as XLA's does until a handler has returned.
+class AsyncDevice : public Device {
+ public:
+  AsyncDevice(std::unique_ptr<Device> real, const Tuning& tuning)
+      : real_(std::move(real)),
+        tuning_(tuning),
+        workers_{NewWorker(), NewWorker(), NewWorker()},
+        float_(workers_, real_->blas<float>()),
+        double_(workers_, real_->blas<double>()),
+        complex64_(workers_, real_->blas<std::complex<float>>()),
+        complex128_(workers_, real_->blas<std::complex<double>>()) {}
+  ~AsyncDevice() override { (void)Synchronize(); }
+
+  Tuning tuning() const override { return tuning_; }
+
+  Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) override {
+    struct Borrowed : Buffer {
+      explicit Borrowed(void* data) : Buffer(data) {}
+    };
+    std::unique_ptr<Buffer> owned;
+    JAXMG_RETURN_IF_ERROR(real_->Allocate(bytes, &owned));
+    *buffer = std::make_unique<Borrowed>(owned->data());
+    buffers_.push_back(std::move(owned));
+    return Status::Ok();
+  }
+
+  Status NewEvent(std::shared_ptr<Event>* event) override {
+    *event = std::make_shared<AsyncEvent>();
+    return Status::Ok();
+  }
+  Status Record(Stream stream, Event* event) override {
+    auto signal = std::make_shared<Signal>();
+    static_cast<AsyncEvent*>(event)->signal = signal;
+    return Later(stream, [signal] {
+      signal->Set();
+      return Status::Ok();
+    });
+  }
+  Status Wait(Stream stream, const Event& event) override {
+    auto signal = static_cast<const AsyncEvent&>(event).signal;
+    if (!signal) return Status::Ok();
+    return Later(stream, [signal] {
+      signal->Await();
+      return Status::Ok();
+    });
+  }
+  Status Synchronize() override {
+    Status first;
+    for (auto& worker : workers_) {
+      const Status status = worker->Drain();
+      if (first.ok()) first = status;
+    }
+    return first;
+  }
+
+  Status Copy(Stream s, const Bytes2D& target, const Bytes2D& source) override {
+    return Later(s, [=] { return real_->Copy(s, target, source); });
+  }
+  Status FillInt32(Stream s, int32_t* data, int64_t count, int32_t value) override {
+    return Later(s, [=] { return real_->FillInt32(s, data, count, value); });
+  }
+  Status ReduceInfo(Stream s, const int32_t* infos, int64_t count, int32_t* status) override {
+    return Later(s, [=] { return real_->ReduceInfo(s, infos, count, status); });
+  }
+  Status SumReals(Stream s, const float* terms, int64_t count, float* sum) override {
+    return Later(s, [=] { return real_->SumReals(s, terms, count, sum); });
+  }
+  Status SumReals(Stream s, const double* terms, int64_t count, double* sum) override {
+    return Later(s, [=] { return real_->SumReals(s, terms, count, sum); });
+  }
+
+ protected:
+  Blas<float>& BlasOf(const float*) override { return float_; }
+  Blas<double>& BlasOf(const double*) override { return double_; }
+  Blas<std::complex<float>>& BlasOf(const std::complex<float>*) override { return complex64_; }
+  Blas<std::complex<double>>& BlasOf(const std::complex<double>*) override { return complex128_; }
+
+ private:
+  static std::unique_ptr<Worker> NewWorker() {
+    static std::atomic<unsigned> seed{1};
+    return std::make_unique<Worker>(seed++);
+  }
+  Status Later(Stream stream, std::function<Status()> work) {
+    workers_[static_cast<int>(stream)]->Enqueue(std::move(work));
+    return Status::Ok();
+  }
+
+  const std::unique_ptr<Device> real_;
+  const Tuning tuning_;
+  std::vector<std::unique_ptr<Buffer>> buffers_;
+  Workers workers_;
+  AsyncBlas<float> float_;
+  AsyncBlas<double> double_;
+  AsyncBlas<std::complex<float>> complex64_;
+  AsyncBlas<std::complex<double>> complex128_;
+};
+
+}  // namespace jaxmg::testing
+
+#endif  // JAXMG_TESTS_CC_ASYNC_DEVICE_H_

@@ -54,7 +54,7 @@ class Factorization {
   Status Run() {
     const int64_t count = tiles_.nonempty();
     JAXMG_RETURN_IF_ERROR(device_.NewEvent(&updated_));
-    for (auto* events : {&used_, &received_, &factored_, &stored_}) {
+    for (auto* events : {&used_, &received_, &factored_, &solved_, &stored_}) {
       for (auto& event : *events) JAXMG_RETURN_IF_ERROR(device_.NewEvent(&event));
     }
     JAXMG_RETURN_IF_ERROR(TakeShare());
@@ -78,11 +78,12 @@ class Factorization {
       }
       JAXMG_RETURN_IF_ERROR(UpdateTrailing(k));
       // All that reads panel k is on kMain, or on kPanel and done when it is stored or panel k + 1
-      // is there.
+      // is there, or the right-hand sides of tile k + 1 (AwaitBuffer).
       if (Mine(k)) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kMain, *stored_[k % 2]));
       if (Mine(k + 1)) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kMain, *factored_[(k + 1) % 2]));
       JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kMain, used_[k % 2].get()));
       if (!Mine(k) && tuning_.borrow_panels) {
+        if (Mine(k + 1)) JAXMG_RETURN_IF_ERROR(AwaitSolved(Stream::kMain, k + 1));
         JAXMG_RETURN_IF_ERROR(comm_.Return(Stream::kMain, tiles_.owner(k)));
       }
     }
@@ -162,7 +163,10 @@ class Factorization {
 
   // `stream` may overwrite the buffer that panel k - 2 was in.
   Status AwaitBuffer(Stream stream, int64_t k) {
-    if (k >= 2) JAXMG_RETURN_IF_ERROR(device_.Wait(stream, *used_[k % 2]));
+    if (k >= 2) {
+      JAXMG_RETURN_IF_ERROR(device_.Wait(stream, *used_[k % 2]));
+      if (Mine(k - 1)) JAXMG_RETURN_IF_ERROR(AwaitSolved(stream, k - 1));
+    }
     for (size_t peer = 0; peer < sent_[k % 2].size(); ++peer) {
       if (static_cast<int>(peer) == matrix_.rank) continue;
       JAXMG_RETURN_IF_ERROR(comm_.WaitSent(stream, static_cast<int>(peer), sent_[k % 2][peer]));
@@ -187,14 +191,23 @@ class Factorization {
     for (int64_t column = 0; column < width && !tuning_.borrow_panels; column += step) {
       JAXMG_RETURN_IF_ERROR(ReceiveBlock(k, Piece(k, column, std::min(step, width - column))));
     }
-    if (x_.count > 0) JAXMG_RETURN_IF_ERROR(ReceiveBlock(k, Solved(k)));
-    NoteSent(k);
     JAXMG_RETURN_IF_ERROR(GatherRows(Stream::kCopy, k));
-    return device_.Record(Stream::kCopy, received_[k % 2].get());
+    JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kCopy, received_[k % 2].get()));
+    if (x_.count > 0) {
+      JAXMG_RETURN_IF_ERROR(ReceiveBlock(k, Solved(k)));
+      JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kCopy, solved_[k % 2].get()));
+    }
+    NoteSent(k);
+    return Status::Ok();
   }
 
   Status Await(Stream stream, int64_t k) {
     return device_.Wait(stream, Mine(k) ? *factored_[k % 2] : *received_[k % 2]);
+  }
+
+  // For the solved right-hand sides of tile k, which come after the panel.
+  Status AwaitSolved(Stream stream, int64_t k) {
+    return x_.count == 0 ? Status::Ok() : device_.Wait(stream, *solved_[k % 2]);
   }
 
   // --- The panel -------------------------------------------------------------------------------
@@ -219,24 +232,35 @@ class Factorization {
       const Range range(device_, Stream::kPanel, "panel", k);
       JAXMG_RETURN_IF_ERROR(InPlace() ? SolveInPlace(k, diagonal) : SolveInPieces(k, tile));
     }
+    JAXMG_RETURN_IF_ERROR(GatherRows(Stream::kPanel, k));
+    JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kPanel, factored_[k % 2].get()));
+    // After the panel, for which others wait more.
     if (x_.count > 0) {
-      const Range range(device_, Stream::kPanel, "right-hand sides", k);
-      // After the panel, for which others wait more.
-      T* share = x_.of_slot(tiles_, tiles_.slot(k));
-      T* solved = x_.column(begin);
-      JAXMG_RETURN_IF_ERROR(SolveForward(device_, Stream::kPanel, tile, x_.count, share, solved));
-      JAXMG_RETURN_IF_ERROR(
-          device_.Copy(Stream::kPanel, Block(share, x_.count, x_.count, width), Solved(k)));
+      JAXMG_RETURN_IF_ERROR(SolveShare(k, tile));
       if (!last) JAXMG_RETURN_IF_ERROR(Send(Stream::kPanel, k, Solved(k)));
+      JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kPanel, solved_[k % 2].get()));
     }
     NoteSent(k);
     if (log_det_ != nullptr) {
       JAXMG_RETURN_IF_ERROR(blas_.AddLogDet(Stream::kPanel, width, diagonal, ld, log_det_));
     }
-    JAXMG_RETURN_IF_ERROR(GatherRows(Stream::kPanel, k));
-    JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kPanel, factored_[k % 2].get()));
     if (!last) JAXMG_RETURN_IF_ERROR(StorePanel(k));
     return device_.Record(Stream::kPanel, stored_[k % 2].get());
+  }
+
+  // The right-hand sides of tile k: the last update, by panel k - 1, and the forward substitution.
+  Status SolveShare(int64_t k, const DiagonalTile<T>& tile) {
+    const int64_t slot = tiles_.slot(k), width = tiles_.width(k);
+    if (k > 0) {
+      JAXMG_RETURN_IF_ERROR(AwaitSolved(Stream::kPanel, k - 1));
+      const Panel<T> panel = PanelOf(k - 1);
+      JAXMG_RETURN_IF_ERROR(UpdateShare(Stream::kPanel, slot, width, k - 1, panel.data, panel.ld));
+    }
+    const Range range(device_, Stream::kPanel, "right-hand sides", k);
+    T* share = x_.of_slot(tiles_, slot);
+    T* solved = x_.column(tiles_.offset(k));
+    JAXMG_RETURN_IF_ERROR(SolveForward(device_, Stream::kPanel, tile, x_.count, share, solved));
+    return device_.Copy(Stream::kPanel, Block(share, x_.count, x_.count, width), Solved(k));
   }
 
   Status SolveInPlace(int64_t k, const T* diagonal) {
@@ -329,7 +353,6 @@ class Factorization {
   // This rank's right-hand sides from `slot` on: X -= Y_k B^H.
   Status UpdateShare(Stream stream, int64_t slot, int64_t columns, int64_t k, const T* b,
                      int64_t ldb) {
-    if (x_.count == 0) return Status::Ok();
     return blas_.Gemm(stream, Op::kNone, Op::kConjTrans, x_.count, columns, tiles_.width(k), -1,
                       x_.column(tiles_.offset(k)), x_.count, b, ldb, 1, x_.of_slot(tiles_, slot),
                       x_.count);
@@ -338,10 +361,7 @@ class Factorization {
   // Tile column k + 1, on the critical path.
   Status UpdateNextDiagonal(int64_t k) {
     const Range range(device_, Stream::kPanel, "update next tile", k);
-    const Panel<T> panel = PanelOf(k);
-    const int64_t j = k + 1;
-    JAXMG_RETURN_IF_ERROR(UpdateDiagonal(Stream::kPanel, j, k));
-    return UpdateShare(Stream::kPanel, tiles_.slot(j), tiles_.width(j), k, panel.data, panel.ld);
+    return UpdateDiagonal(Stream::kPanel, k + 1, k);
   }
   Status UpdateNextBelow(int64_t k) {
     const Range range(device_, Stream::kMain, "update next", k);
@@ -353,8 +373,14 @@ class Factorization {
   // All tile columns of this rank beyond k + 1; those side by side share one product below the last
   // of them.
   Status UpdateTrailing(int64_t k) {
-    const Range range(device_, Stream::kMain, "update", k);
-    if (tuning_.group_columns == 0) return UpdateOneByOne(k);
+    {
+      const Range range(device_, Stream::kMain, "update", k);
+      JAXMG_RETURN_IF_ERROR(tuning_.group_columns == 0 ? UpdateOneByOne(k) : UpdateGroups(k));
+    }
+    return UpdateShares(k);
+  }
+
+  Status UpdateGroups(int64_t k) {
     const int64_t last = EndTrailing(), total = TrailingColumns(k);
     const T* rows = Gathered(k);
     for (int64_t slot = FirstTrailing(k); slot < last;) {
@@ -364,7 +390,6 @@ class Factorization {
       } while (end < last && columns + WidthIn(end) <= tuning_.group_columns &&
                matrix_.slot(end) == matrix_.slot(slot) + columns * matrix_.ld());
       JAXMG_RETURN_IF_ERROR(UpdateGroup(k, slot, end, columns, rows, total));
-      JAXMG_RETURN_IF_ERROR(UpdateShare(Stream::kMain, slot, columns, k, rows, total));
       rows += columns;
       slot = end;
     }
@@ -377,7 +402,28 @@ class Factorization {
       const int64_t j = tiles_.tile_in(matrix_.rank, slot);
       const T* rows = panel.data + (tiles_.offset(j) - tiles_.offset(k + 1));
       JAXMG_RETURN_IF_ERROR(UpdateTile(Stream::kMain, j, tiles_.columns(), k, rows, panel.ld));
-      JAXMG_RETURN_IF_ERROR(UpdateShare(Stream::kMain, slot, WidthIn(slot), k, rows, panel.ld));
+    }
+    return Status::Ok();
+  }
+
+  // This rank's right-hand sides beyond tile k + 1. Rows that were gathered lie side by side, as
+  // shares do except behind a narrow tile, and are multiplied at once.
+  Status UpdateShares(int64_t k) {
+    if (x_.count == 0) return Status::Ok();
+    JAXMG_RETURN_IF_ERROR(AwaitSolved(Stream::kMain, k));
+    const bool gathered = tuning_.group_columns > 0;
+    const Panel<T> panel = gathered ? Panel<T>{Gathered(k), TrailingColumns(k)} : PanelOf(k);
+    auto is_last = [&](int64_t slot) {
+      return !gathered || WidthIn(slot) < tiles_.width() || slot + 1 == EndTrailing();
+    };
+    int64_t before = 0, end = 0;
+    for (int64_t slot = FirstTrailing(k); slot < EndTrailing(); slot = end) {
+      int64_t columns = WidthIn(slot);
+      for (end = slot + 1; !is_last(end - 1); ++end) columns += WidthIn(end);
+      const int64_t j = tiles_.tile_in(matrix_.rank, slot);
+      const T* rows = panel.data + (gathered ? before : tiles_.offset(j) - tiles_.offset(k + 1));
+      JAXMG_RETURN_IF_ERROR(UpdateShare(Stream::kMain, slot, columns, k, rows, panel.ld));
+      before += columns;
     }
     return Status::Ok();
   }
@@ -414,9 +460,9 @@ class Factorization {
   T* const workspace_;
   int32_t* const info_;
   Real<T>* const log_det_;
-  // By the parity of k. used_: nothing reads panel k any more; sent_: blocks sent to each rank when
-  // panel k had gone on.
-  std::array<std::shared_ptr<Event>, 2> used_, received_, factored_, stored_;
+  // By the parity of k. used_: nothing reads panel k any more; solved_: its right-hand sides are
+  // there; sent_: blocks sent to each rank when panel k had gone on.
+  std::array<std::shared_ptr<Event>, 2> used_, received_, factored_, solved_, stored_;
   std::shared_ptr<Event> updated_;  // the tile column that is factored next
   std::array<std::vector<int64_t>, 2> sent_;
   Panel<T> borrowed_ = {};  // of another rank, while this one updates with it

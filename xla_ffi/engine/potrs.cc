@@ -1,6 +1,9 @@
 #include "xla_ffi/engine/potrs.h"
 
+#include <algorithm>
+#include <array>
 #include <complex>
+#include <memory>
 
 namespace jaxmg {
 
@@ -9,32 +12,62 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
                         const InvertedDiagonals<T>& inverses, const RightHandSides<T>& x) {
   const Tiles& tiles = matrix.tiles;
   Device& device = context.device;
+  Communicator& comm = context.comm;
   Blas<T>& blas = device.blas<T>();
   const int64_t nrhs = x.count, ld = matrix.ld();
   if (nrhs == 0) return Status::Ok();
-  auto block = [&](T* data, int64_t columns) { return Block(data, nrhs, nrhs, columns); };
-  for (int64_t k = tiles.nonempty() - 1; k >= 0; --k) {
-    const int64_t width = tiles.width(k), begin = tiles.offset(k);
-    T* solved = x.column(begin);
-    if (tiles.owner(k) == matrix.rank) {
-      const Range range(device, Stream::kMain, "solve tile", k);
+  auto mine = [&](int64_t k) { return tiles.owner(k) == matrix.rank; };
+  // The `count` columns of L from `columns` on, of this rank's slots from `slot` on, by rows k.
+  auto subtract = [&](Stream stream, int64_t k, int64_t slot, const T* columns, int64_t count) {
+    return blas.Gemm(stream, Op::kNone, Op::kNone, nrhs, count, tiles.width(k), -1,
+                     x.column(tiles.offset(k)), nrhs, columns + tiles.offset(k), ld, 1,
+                     x.of_slot(tiles, slot), nrhs);
+  };
+  // subtracted: kMain has dealt with tile k, by the parity of k.
+  std::array<std::shared_ptr<Event>, 2> solved, subtracted;
+  for (auto* events : {&solved, &subtracted}) {
+    for (auto& event : *events) JAXMG_RETURN_IF_ERROR(device.NewEvent(&event));
+  }
+  JAXMG_RETURN_IF_ERROR(Order(device, Stream::kMain, Stream::kPanel));
+  JAXMG_RETURN_IF_ERROR(Order(device, Stream::kMain, Stream::kCopy));
+  const int64_t last = tiles.nonempty() - 1;
+  for (int64_t k = last; k >= 0; --k) {
+    const Bytes2D block = Block(x.column(tiles.offset(k)), nrhs, nrhs, tiles.width(k));
+    const Stream stream = mine(k) ? Stream::kPanel : Stream::kCopy;
+    if (mine(k)) {
+      const Range range(device, Stream::kPanel, "solve tile", k);
       const int64_t slot = tiles.slot(k);
-      const DiagonalTile<T> tile = {matrix.tile(k, begin), ld, width,
+      const DiagonalTile<T> tile = {matrix.tile(k, tiles.offset(k)), ld, tiles.width(k),
                                     inverses.block > 0 ? inverses.of_slot(tiles, slot) : nullptr,
                                     inverses.block};
-      JAXMG_RETURN_IF_ERROR(
-          SolveBackward(device, Stream::kMain, tile, nrhs, x.of_slot(tiles, slot), solved));
+      JAXMG_RETURN_IF_ERROR(SolveBackward(device, stream, tile, nrhs, x.of_slot(tiles, slot),
+                                          x.column(tiles.offset(k))));
     }
-    JAXMG_RETURN_IF_ERROR(
-        Broadcast(context.comm, Stream::kMain, tiles.owner(k), block(solved, width)));
-    const Range range(device, Stream::kMain, "substitute", k);
-    auto subtract = [&](int64_t slot, const T* columns, int64_t count) {
-      return blas.Gemm(Stream::kMain, Op::kNone, Op::kNone, nrhs, count, width, -1, solved, nrhs,
-                       columns + begin, ld, 1, x.of_slot(tiles, slot), nrhs);
-    };
-    JAXMG_RETURN_IF_ERROR(matrix.ForRuns(tiles.slots_before(matrix.rank, k), subtract));
+    JAXMG_RETURN_IF_ERROR(Broadcast(comm, stream, tiles.owner(k), block));
+    JAXMG_RETURN_IF_ERROR(device.Record(stream, solved[k % 2].get()));
+    // What is solved next comes first, the rest beside it. kMain has subtracted tiles beyond k.
+    if (k > 0 && mine(k - 1)) {
+      if (k < last) JAXMG_RETURN_IF_ERROR(device.Wait(Stream::kPanel, *subtracted[(k + 1) % 2]));
+      JAXMG_RETURN_IF_ERROR(device.Wait(Stream::kPanel, *solved[k % 2]));
+      const int64_t slot = tiles.slot(k - 1);
+      JAXMG_RETURN_IF_ERROR(
+          subtract(Stream::kPanel, k, slot, matrix.slot(slot), tiles.width(k - 1)));
+    }
+    JAXMG_RETURN_IF_ERROR(device.Wait(Stream::kMain, *solved[k % 2]));
+    {
+      const Range range(device, Stream::kMain, "substitute", k);
+      JAXMG_RETURN_IF_ERROR(
+          matrix.ForRuns(tiles.slots_before(matrix.rank, std::max<int64_t>(k - 1, 0)),
+                         [&](int64_t slot, const T* columns, int64_t count) {
+                           return subtract(Stream::kMain, k, slot, columns, count);
+                         }));
+    }
+    JAXMG_RETURN_IF_ERROR(device.Record(Stream::kMain, subtracted[k % 2].get()));
   }
-  return WaitAllSent(context.comm, Stream::kMain);
+  for (Stream stream : {Stream::kPanel, Stream::kCopy}) {
+    JAXMG_RETURN_IF_ERROR(Order(device, stream, Stream::kMain));
+  }
+  return WaitAllSent(comm, Stream::kMain);
 }
 
 #define JAXMG_INSTANTIATE(T)                                             \

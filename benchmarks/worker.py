@@ -1,14 +1,15 @@
 """One process that measures: run.py starts it and asks it over pipes, one line of JSON each way.
 
 Number of BLAS threads, platform and number of CPU devices are the environment's, which run.py sets.
-A request is {"do": "time" | "peak" | "check", "case": {...}}; see run.py for a case. `python
-worker.py` alone waits for requests on standard input.
+A request is {"do": one of ACTIONS, "case": {...}}; see run.py for a case. `python worker.py` alone
+waits for requests on standard input.
 """
 
 import contextlib
 import ctypes
 import functools
 import json
+import math
 import os
 import sys
 import time
@@ -17,6 +18,9 @@ import numpy as np
 import problems
 
 REST = 0.1  # seconds before a timed call, in which threads of earlier work stop spinning
+GEMM_ORDER = {"cpu": 1024, "gpu": 8192}  # of the products that show the sustained rate
+GEMM_COUNT = 8  # products in one program, so that starting it takes no time that counts
+GEMM_SECONDS = 1.0  # long enough for a GPU to slow down to its power limit
 
 
 def main():
@@ -32,7 +36,7 @@ def main():
         print(json.dumps(reply), file=replies, flush=True)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=16)  # they hold right-hand sides
 def solver_for(case):
     case = json.loads(case)
     kind = {"scipy": ScipySolver, "jax": JaxSolver}.get(case["backend"], JaxmgSolver)
@@ -64,22 +68,46 @@ def first(solver):
     """Peak and error of one run, which is the warm-up of those that follow in this process."""
     operands = solver.operands()
     with solver.memory() as used:
+        start = time.perf_counter()
         results = solver.run(operands)
+        seconds = time.perf_counter() - start
     del operands
     return {
+        "seconds": seconds,
         "peak_bytes": used.get("bytes"),
         "machine": solver.machine(),
         "backward_error": float(solver.check(results)),
     }
 
 
-ACTIONS = {"time": measure_time, "peak": measure_peak, "check": check, "first": first}
+def repeat(solver):
+    """Whether two runs from the same input give the same bits."""
+    one, other = (as_tuple(solver.run(solver.operands())) for _ in range(2))
+    return {"same_bits": bool(solver.compare(one, other))}
+
+
+def measure_gemm(solver):
+    return {"gemm_tflops": solver.gemm_tflops()}
+
+
+ACTIONS = {
+    "time": measure_time,
+    "peak": measure_peak,
+    "check": check,
+    "first": first,
+    "repeat": repeat,
+    "gemm": measure_gemm,
+}
+
+
+def as_tuple(results):
+    return results if isinstance(results, tuple) else (results,)
 
 
 class JaxmgSolver:
     """Through jaxmg's public functions, from a matrix that is sharded by rows over the ranks."""
 
-    details = {}
+    details = {}  # numbers of the last run; their medians go into the record
 
     def __init__(self, case):
         import jax
@@ -94,8 +122,9 @@ class JaxmgSolver:
         self.rows, self.everywhere = NamedSharding(mesh, P("rank", None)), NamedSharding(mesh, P())
         n, dtype = case["n"], case["dtype"]
         xp = jax.numpy
-        make = jax.jit(lambda: problems.matrix(xp, n, dtype), out_shardings=self.rows)
-        self.make_matrix = make
+        self.make_matrix = jax.jit(
+            lambda: problems.matrix(xp, n, dtype, kind=case["matrix"]), out_shardings=self.rows
+        )
         if case["routine"] == "potrs":
             self.b = jax.jit(
                 lambda: problems.vectors(xp, n, case["nrhs"], dtype), out_shardings=self.everywhere
@@ -117,11 +146,12 @@ class JaxmgSolver:
         options = {name: case[name] for name in ("T_A", "donate", "backend")}
         if case["routine"] == "syevd":
             options["return_eigenvectors"] = case["vectors"]
+        if case["precision"]:
+            options["precision"] = case["precision"]
         return getattr(jaxmg, case["routine"])(*operands, **options)
 
     def check(self, results):
-        jax = self.jax
-        results = results if isinstance(results, tuple) else (results,)
+        jax, results = self.jax, as_tuple(results)
         multiply = functools.partial(jax.numpy.matmul, precision="highest")
 
         @functools.partial(jax.jit, out_shardings=self.everywhere)
@@ -139,25 +169,78 @@ class JaxmgSolver:
             return None
         return f"{len(self.devices)} x {device.device_kind}"
 
+    def compare(self, one, other):
+        jax = self.jax
+        return jax.jit(functools.partial(problems.same_bits, jax.numpy))(one, other)
+
+    def gemm_tflops(self):
+        return gemm_tflops(self.case["dtype"], self.case["precision"], tuple(self.devices))
+
     def memory(self):
         return host_memory() if self.devices[0].platform == "cpu" else self.device_memory()
 
     @contextlib.contextmanager
     def device_memory(self):
-        """What the busiest device needed beyond what it held before.
+        """What the busiest device needed beyond what it held before."""
+        import peaks
 
-        JAX can't reset its peak: nothing is said where this process has needed as much before.
-        """
-
-        def stats(key):
-            return [device.memory_stats()[key] for device in self.devices]
-
-        before, peaks_before = stats("bytes_in_use"), stats("peak_bytes_in_use")
+        case = self.case
+        # At most: some copies of the matrix, of which syevd has all on one GPU, and wide panels.
+        copies = 6 * case["ranks"] if case["routine"] == "syevd" else 4
+        elements = copies * case["n"] ** 2 // case["ranks"] + 3 * case["n"] * (2048 + self.nrhs)
         used = {}
-        yield used
-        peaks = stats("peak_bytes_in_use")
-        if all(now > then for now, then in zip(peaks, peaks_before, strict=True)):
-            used["bytes"] = max(peak - held for peak, held in zip(peaks, before, strict=True))
+        with peaks.peaks(self.devices, elements * np.dtype(case["dtype"]).itemsize) as found:
+            yield used
+        if None not in found:
+            used["bytes"] = max(found)
+
+    @property
+    def nrhs(self):
+        return self.case["nrhs"] or 0
+
+
+@functools.cache
+def gemm_tflops(dtype, precision, devices):
+    """The rate that all devices together sustain in products of large square matrices, each its
+    own; the operations are counted as those of `problems.operations`."""
+    import jax
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    order, spec = GEMM_ORDER.get(devices[0].platform, GEMM_ORDER["gpu"]), P("rank", None)
+    mesh = Mesh(np.array(devices), ("rank",))
+    # "default" lets GPUs use TF32, "highest" does not.
+    multiply = functools.partial(
+        jax.numpy.matmul, precision="default" if precision == "tf32" else "highest"
+    )
+
+    @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, spec), static_argnums=0)
+    def random(seed, scale):
+        shape = (order * len(devices), order)
+        return scale * problems.vectors(jax.numpy, *shape, dtype, seed)
+
+    # GEMMs are what cuBLAS does best, and a search through Triton's takes longer than all of this.
+    options = {} if devices[0].platform == "cpu" else {"xla_gpu_enable_triton_gemm": False}
+
+    @functools.partial(jax.jit, donate_argnums=1, compiler_options=options)
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=(spec, spec), out_specs=spec)
+    def products(a, x):
+        return jax.lax.fori_loop(0, GEMM_COUNT, lambda _, x: multiply(a, x), x)
+
+    # Scaled so that the products neither grow nor vanish.
+    complex_ = np.dtype(dtype).kind == "c"
+    variance = (2 if complex_ else 1) / 3
+    a = random(11, np.finfo(dtype).dtype.type((order * variance) ** -0.5))
+    x = products(a, random(13, np.finfo(dtype).dtype.type(1)))
+    x = jax.block_until_ready(products(a, jax.block_until_ready(x)))
+    start, calls, seconds = time.perf_counter(), 0, 0.0
+    while seconds < GEMM_SECONDS:
+        x = jax.block_until_ready(products(a, x))
+        calls, seconds = calls + 1, time.perf_counter() - start
+    if not math.isfinite(abs(x[0, 0])):
+        raise ArithmeticError("the products are not finite")
+    count = calls * GEMM_COUNT * len(devices) * 2 * order**3 * (4 if complex_ else 1)
+    return count / seconds / 1e12
 
 
 class JaxSolver(JaxmgSolver):
@@ -204,7 +287,8 @@ class ScipySolver:
         for first in range(0, n, step):
             rows = min(step, n - first)
             # These rows, conjugated, are the columns, which lie side by side.
-            a[:, first : first + rows] = problems.matrix(np, n, dtype, first, rows).conj().T
+            block = problems.matrix(np, n, dtype, first, rows, self.case["matrix"])
+            a[:, first : first + rows] = block.conj().T
         return a
 
     def operands(self):
@@ -229,10 +313,15 @@ class ScipySolver:
         return linalg.eigh(a, eigvals_only=not vectors, driver="evd", **options)
 
     def check(self, results):
-        results = results if isinstance(results, tuple) else (results,)
         return problems.backward_error(
-            np, self.case["routine"], self.matrix(), {"b": self.b}, results, np.matmul
+            np, self.case["routine"], self.matrix(), {"b": self.b}, as_tuple(results), np.matmul
         )
+
+    def compare(self, one, other):
+        return problems.same_bits(np, one, other)
+
+    def gemm_tflops(self):
+        return None
 
     def machine(self):
         return None

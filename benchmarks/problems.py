@@ -41,7 +41,7 @@ def matrix(xp, n, dtype, first_row=0, rows=None, kind="dominant"):
       spectrum that fills [-1/2, 1/2]. Condition 1 to 3 times condition(dtype)^(1 - 1/n).
     """
     rows = n if rows is None else rows
-    i = xp.arange(first_row, first_row + rows, dtype=xp.uint32)[:, None]
+    i = (xp.arange(rows, dtype=xp.uint32) + xp.uint32(first_row))[:, None]
     j = xp.arange(n, dtype=xp.uint32)[None, :]
     return KINDS[kind](xp, i, j, n, dtype).astype(dtype)
 

@@ -11,28 +11,21 @@ benchmarks/results/ as one line of JSON. README.md beside this file says what is
 
 import argparse
 import contextlib
-import datetime
-import importlib.metadata
 import itertools
 import json
 import os
 import pathlib
-import platform
 import select
-import shlex
 import statistics
 import subprocess
 import sys
 
 import numpy as np
 import problems
+import records
 
 HERE = pathlib.Path(__file__).resolve().parent
 JAXMG_BACKENDS = ("auto", "native", "cusolvermg")
-PACKAGES = (
-    "jaxmg", "jaxmg-plugin-cpu", "jaxmg-plugin-cuda12", "jaxmg-plugin-cuda13",
-    "jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "numpy", "scipy",
-)  # fmt: skip
 # Of a case, what stands at the begin of every record.
 CASE = ("routine", "backend", "dtype", "matrix", "precision", "n", "nrhs", "T_A", "ranks")
 # Of a case, what makes two cases the same problem.
@@ -49,11 +42,11 @@ def main():
     with Worker(cases[0], first, devices) if first.shared else contextlib.nullcontext() as shared:
         for args, cases in everything:
             for group in groups_of(cases, args):
-                records = measure(group, args, shared)
-                failures += len(group) - len(records)
-                save(records, args)
+                entries = measure(group, args, shared)
+                failures += len(group) - len(entries)
+                save(entries, args)
                 if args.compare:
-                    print_ratios(records)
+                    print_ratios(entries)
     return 1 if failures else 0
 
 
@@ -86,7 +79,7 @@ def arguments(words):
         nargs="+",
         default=["default"],
         choices=["default", "tf32"],
-        help=("of the products of potrs in single precision"),
+        help=("of products, in single precision"),
     )
     add("--matrix", nargs="+", default=["dominant"], choices=problems.KINDS)
     add("--n", nargs="+", type=int, default=[4096])
@@ -105,6 +98,7 @@ def arguments(words):
         help=("also measure the rate of large products; default on GPUs"),
     )
     add("--repeat-check", action="store_true", help="whether two runs give the same bits")
+    add("--trace", type=pathlib.Path, help="folder for a timeline of one more run of each case")
     add("--warmup", type=int, default=1)
     add("--repeats", type=int, default=5, help="0, with --shared: the first run alone is timed")
     add("--limit", type=float, help="seconds after which a run is given up, and its process ended")
@@ -132,7 +126,7 @@ def combinations(args):
             "backend": backend,
             "dtype": dtype,
             "matrix": matrix,
-            "precision": precision if routine == "potrs" and precision != "default" else None,
+            "precision": None if precision == "default" else precision,
             "n": n,
             "nrhs": nrhs if routine == "potrs" else None,
             "T_A": tile or None,
@@ -142,9 +136,11 @@ def combinations(args):
             "donate": args.donate,
         }
         if backend in ("jax", "scipy"):  # not distributed: as many threads as all ranks together
-            case.update(T_A=None, ranks=1, threads=ranks * threads, precision=None)
+            case.update(T_A=None, ranks=1, threads=ranks * threads)
         elif n % ranks:
             sys.exit(f"n = {n} is no multiple of {ranks} ranks, so JAX can't shard the matrix")
+        if routine == "syevd" or backend not in ("auto", "native"):
+            case["precision"] = None
         if args.platform == "gpu" and backend != "scipy":
             case["threads"] = None
         if case not in seen:
@@ -180,10 +176,11 @@ class Worker:
             self.close()
             self.start()
 
-    def ask(self, action, case):
+    def ask(self, action, case, **arguments):
         self.revive()
+        request = json.dumps({"do": action, "case": case, "arguments": arguments})
         with contextlib.suppress(BrokenPipeError):
-            print(json.dumps({"do": action, "case": case}), file=self.process.stdin, flush=True)
+            print(request, file=self.process.stdin, flush=True)
         if not select.select([self.process.stdout], [], [], self.limit)[0]:
             self.process.kill()
             self.process.wait()
@@ -213,13 +210,13 @@ class Job:
         self.case, self.facts, self.worker = case, facts, worker
         self.starts, self.runs, self.extra = worker.starts, [], {}
 
-    def ask(self, action):
+    def ask(self, action, **arguments):
         """The reply, or None where it was an error, which is printed."""
         self.worker.revive()
         if self.worker.starts != self.starts:  # it died of another case: warm up again
             self.starts = self.worker.starts
             self.worker.ask("check", self.case)
-        reply = self.worker.ask(action, self.case)
+        reply = self.worker.ask(action, self.case, **arguments)
         return complain(self.case, reply) if "error" in reply else reply
 
 
@@ -247,10 +244,14 @@ def measure(group, args, shared):
             for wanted, action in ((args.repeat_check, "repeat"), (args.gemm, "gemm")):
                 if wanted:
                     job.extra |= job.ask(action) or {}
-    records = [record(job, args) for job in jobs]
-    for entry in records:
+            if args.trace:
+                args.trace.mkdir(parents=True, exist_ok=True)
+                name = "-".join(str(value) for value in job.case.values() if value)
+                job.ask("trace", file=str((args.trace / f"{name}.json").resolve()))
+    entries = [record(job, args) for job in jobs]
+    for entry in entries:
         print(summary(entry), flush=True)
-    return records
+    return entries
 
 
 def check(case, args, shared):
@@ -289,10 +290,7 @@ def record(job, args):
         case["routine"], case["dtype"], case["n"], case["nrhs"] or 0, case["vectors"]
     )
     entry = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": facts["machine"] or host(),
-        "versions": versions(),
-        "command": command(args.words),
+        **records.origin(facts["machine"], "benchmarks/run.py", command(args.words)),
         **{key: case[key] for key in CASE},
         "processes": 1,
         "seconds": median,
@@ -333,19 +331,19 @@ def summary(entry):
     return ", ".join(parts)
 
 
-def save(records, args):
+def save(entries, args):
     if args.out == "-":
         return
     root = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", HERE.parent))
     path = pathlib.Path(args.out or root / "benchmarks/results" / f"{args.platform}.jsonl")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as f:
-        f.writelines(json.dumps(entry) + "\n" for entry in records)
+        f.writelines(json.dumps(entry) + "\n" for entry in entries)
 
 
-def print_ratios(records):
+def print_ratios(entries):
     """The speed of each measurement of jaxmg over that of the others on as many threads."""
-    for ours, theirs in itertools.product(records, records):
+    for ours, theirs in itertools.product(entries, entries):
         if ours["backend"] not in JAXMG_BACKENDS or theirs["backend"] in JAXMG_BACKENDS:
             continue
         if ours["threads"] and ours["ranks"] * ours["threads"] != theirs["threads"]:
@@ -366,28 +364,13 @@ def label(case):
     return " ".join(parts)
 
 
-def host():
-    name = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as f:
-        name = next((line.split(": ")[1].strip() for line in f if "model name" in line), name)
-    return f"{name}, {os.cpu_count()} cores"
-
-
 def command(words):
     """How to make this record again, less where it goes to."""
     words = list(words)
     if "--out" in words:
         place = words.index("--out")
         del words[place : place + 2]
-    return shlex.join(["python", "benchmarks/run.py", *words])
-
-
-def versions():
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+    return words
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """One process that measures: run.py starts it and asks it over pipes, one line of JSON each way.
 
 Number of BLAS threads, platform and number of CPU devices are the environment's, which run.py sets.
-A request is {"do": one of ACTIONS, "case": {...}}; see run.py for a case. `python worker.py` alone
-waits for requests on standard input.
+A request is {"do": one of ACTIONS, "case": {...}, "arguments": {...}}; see run.py for a case.
+`python worker.py` alone waits for requests on standard input.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import time
 
 import numpy as np
 import problems
+import records
 
 REST = 0.1  # seconds before a timed call, in which threads of earlier work stop spinning
 GEMM_ORDER = {"cpu": 1024, "gpu": 8192}  # of the products that show the sustained rate
@@ -29,7 +30,8 @@ def main():
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            reply = ACTIONS[request["do"]](solver_for(json.dumps(request["case"])))
+            solver = solver_for(json.dumps(request["case"]))
+            reply = ACTIONS[request["do"]](solver, **request["arguments"])
         except Exception as error:
             message = str(error).strip() or "no message"
             reply = {"error": f"{type(error).__name__}: {message.splitlines()[0]}"}
@@ -90,6 +92,17 @@ def measure_gemm(solver):
     return {"gemm_tflops": solver.gemm_tflops()}
 
 
+def trace(solver, file):
+    """A run of which the plugin writes a timeline."""
+    operands = solver.operands()
+    os.environ["JAXMG_TRACE"] = file  # read at every call
+    try:
+        solver.run(operands)
+    finally:
+        del os.environ["JAXMG_TRACE"]
+    return {}
+
+
 ACTIONS = {
     "time": measure_time,
     "peak": measure_peak,
@@ -97,6 +110,7 @@ ACTIONS = {
     "first": first,
     "repeat": repeat,
     "gemm": measure_gemm,
+    "trace": trace,
 }
 
 
@@ -163,11 +177,7 @@ class JaxmgSolver:
         return error(self.make_matrix(), getattr(self, "b", None), results)
 
     def machine(self):
-        """None for CPU devices, of which run.py knows more."""
-        device = self.devices[0]
-        if device.platform == "cpu":
-            return None
-        return f"{len(self.devices)} x {device.device_kind}"
+        return records.name_of(self.devices)
 
     def compare(self, one, other):
         jax = self.jax

@@ -17,9 +17,10 @@ import time
 import numpy as np
 import problems
 import records
+import workspace
 
 REST = 0.1  # seconds before a timed call, in which threads of earlier work stop spinning
-GEMM_ORDER = {"cpu": 1024, "gpu": 8192}  # of the products that show the sustained rate
+GEMM_ORDER = {"cpu": 512, "gpu": 8192}  # of the products that show the sustained rate
 GEMM_COUNT = 8  # products in one program, so that starting it takes no time that counts
 GEMM_SECONDS = 1.0  # long enough for a GPU to slow down to its power limit
 
@@ -194,19 +195,25 @@ class JaxmgSolver:
         """What the busiest device needed beyond what it held before."""
         import peaks
 
-        case = self.case
-        # At most: some copies of the matrix, of which syevd has all on one GPU, and wide panels.
-        copies = 6 * case["ranks"] if case["routine"] == "syevd" else 4
-        elements = copies * case["n"] ** 2 // case["ranks"] + 3 * case["n"] * (2048 + self.nrhs)
         used = {}
-        with peaks.peaks(self.devices, elements * np.dtype(case["dtype"]).itemsize) as found:
+        with peaks.peaks(self.devices, self.most_bytes()) as found:
             yield used
         if None not in found:
             used["bytes"] = max(found)
 
-    @property
-    def nrhs(self):
-        return self.case["nrhs"] or 0
+    def most_bytes(self):
+        """What a call takes at most on a GPU."""
+        case = self.case
+        n, nrhs, ranks, routine = case["n"], case["nrhs"] or 0, case["ranks"], case["routine"]
+        if case["backend"] in ("auto", "native") and routine != "syevd":
+            paper = workspace.needed(
+                routine, case["dtype"], n, ranks, case["T_A"], nrhs, case["donate"]
+            )
+            return int(1.1 * paper) + (1 << 30)
+        # Copies of the matrix, of which syevd may have all on one GPU, and wide panels.
+        copies = 6 * ranks if routine == "syevd" else 4
+        elements = copies * n**2 // ranks + 3 * n * (2048 + nrhs)
+        return elements * np.dtype(case["dtype"]).itemsize
 
 
 @functools.cache
@@ -355,11 +362,13 @@ def host_memory():
     """The peak of this process's resident memory beyond what it was before (Linux)."""
     ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not be taken for free
     before = resident("VmRSS")
-    with open("/proc/self/clear_refs", "w") as f:
+    used, known = {}, False
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as f:  # some sandboxes
         f.write("5")  # resets VmHWM
-    used = {}
+        known = True
     yield used
-    used["bytes"] = max(0, resident("VmHWM") - before)
+    if known:
+        used["bytes"] = max(0, resident("VmHWM") - before)
 
 
 def resident(field):

@@ -365,11 +365,12 @@ def label(case):
 
 
 def command(words):
-    """How to make this record again, less where it goes to."""
+    """How to make this record again, less the places where something is written."""
     words = list(words)
-    if "--out" in words:
-        place = words.index("--out")
-        del words[place : place + 2]
+    for name in ("--out", "--trace"):
+        while name in words:
+            place = words.index(name)
+            del words[place : place + 2]
     return words
 
 

@@ -9,11 +9,11 @@
 # 10 minutes; seconds on four H200, estimated from earlier runs, stand beside them below.
 #
 # Environment: WHEELS, a folder of wheels to install first (as for ci/gpu.sh); PYTHON, another one
-# than python3; REPEATS, timed runs in place of each part's own number; RANKS, 4 unless given;
-# PLATFORM=cpu to try it without GPUs.
+# than python3; REPEATS, timed runs in place of each part's own number; TRACE, a folder for a
+# timeline of one more run of each case; RANKS, 4 unless given; PLATFORM=cpu to try it without GPUs.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-out=$(realpath -m "$1")
+out=$(realpath -m "${1:?a file to append records to}")
 shift
 scale=1
 [ "${1:-}" != quick ] || { scale=16 && shift; }
@@ -29,7 +29,7 @@ fi
 # Batches of options for run.py, separated by +; the first are for all.
 bench() {
   timeout 590 "$python" benchmarks/run.py --platform "${PLATFORM:-gpu}" --shared --warmup 0 \
-    --donate --limit 300 --out "$out" "$@"
+    --donate --limit 300 ${TRACE:+--trace "$TRACE"} --out "$out" "$@"
 }
 n() {
   printf -- '--n'
@@ -73,7 +73,8 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
   }
   # The native backend solves on one GPU, where this does not fit.
   syevd_large() { # 190
-    bench --routine syevd --backend cusolvermg --ranks "$ranks" $(repeats 0) + $(n 65536)
+    bench --routine syevd --backend cusolvermg --ranks "$ranks" $(repeats 0) --limit 500 \
+      + $(n 65536)
   }
   # What is hard on accuracy.
   hard() { # 50

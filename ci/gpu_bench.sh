@@ -13,7 +13,8 @@
 # timeline of one more run of each case; RANKS, 4 unless given; PLATFORM=cpu to try it without GPUs.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-out=$(realpath -m "${1:?a file to append records to}")
+out=${1:?a file to append records to}
+out=$(realpath -m "$out")
 shift
 scale=1
 [ "${1:-}" != quick ] || { scale=16 && shift; }

@@ -242,7 +242,9 @@ def gemm_tflops(dtype, precision, devices):
     @functools.partial(jax.jit, donate_argnums=1, compiler_options=options)
     @functools.partial(jax.shard_map, mesh=mesh, in_specs=(spec, spec), out_specs=spec)
     def products(a, x):
-        return jax.lax.fori_loop(0, GEMM_COUNT, lambda _, x: multiply(a, x), x)
+        for _ in range(GEMM_COUNT):  # unrolled, for a loop would copy x in every turn
+            x = multiply(a, x)
+        return x
 
     # Scaled so that the products neither grow nor vanish.
     complex_ = np.dtype(dtype).kind == "c"

@@ -36,7 +36,7 @@ def matrix(xp, n, dtype, first_row=0, rows=None, kind="dominant"):
       2n, beyond the 2 sqrt(2 n / 3) that the spectrum of the rest reaches. Condition 1 + O(n^-1/2).
     - "ill": V C V^H, with C the circulant matrix cosh(s (n/2 - d)) / sinh(s n/2), d = |i - j|, and
       V diagonal, of units from a hash. Its eigenvalues are those of `ill_eigenvalues`; condition
-      `condition(dtype)`, exactly where n is even. No scaling of rows makes it smaller.
+      `condition(dtype)`, exactly where n is even. Its diagonal is constant: scaling does not help.
     - "graded": D (I + R) D, D_i = condition(dtype)^(-i / 2n) and R random off the diagonal, with a
       spectrum that fills [-1/2, 1/2]. Condition 1 to 3 times condition(dtype)^(1 - 1/n).
     """

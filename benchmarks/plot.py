@@ -18,7 +18,11 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-LINE = ("machine", "backend", "ranks", "processes", "threads", "T_A", "nrhs", "donate", "vectors")
+LINE = (
+    "machine", "backend", "precision", "matrix", "ranks", "processes", "threads", "T_A", "nrhs",
+    "donate", "vectors",
+)  # fmt: skip
+OLDER = {"matrix": "dominant"}  # what records had that don't say
 
 
 def main():
@@ -40,7 +44,9 @@ def draw(entries, title):
     """A figure of the measurements of one routine and dtype."""
     lines = {}
     for entry in entries:
-        lines.setdefault(tuple(entry.get(key) for key in LINE), {})[entry["n"]] = entry
+        lines.setdefault(tuple(entry.get(key, OLDER.get(key)) for key in LINE), {})[entry["n"]] = (
+            entry
+        )
     # What is the same for all lines goes into the title.
     same = [len({key[i] for key in lines}) == 1 for i in range(len(LINE))]
     common = [i for i, name in enumerate(LINE) if same[i] and name != "backend"]
@@ -73,8 +79,10 @@ def describe(key, chosen):
         name, value = LINE[i], key[i]
         if value is None or value is False:
             continue
-        if name in ("machine", "backend"):
+        if name in ("machine", "backend", "precision"):
             words.append(value)
+        elif name == "matrix":
+            words += [f"{value} matrix"] * (value != OLDER["matrix"])
         elif value is True:
             words.append(name)
         elif name in ("T_A", "nrhs"):

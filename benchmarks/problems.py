@@ -4,6 +4,8 @@ An entry depends on its indices alone, so every device makes its own rows, both 
 a matrix that was given away can be made again. Written for NumPy and jax.numpy alike (`xp`).
 """
 
+import math
+
 import numpy as np
 
 ROUTINES = ("potrs", "potri", "syevd")
@@ -25,21 +27,82 @@ def operations(routine, dtype, n, nrhs, vectors=True):
     return count * (4 if np.dtype(dtype).kind == "c" else 1)
 
 
-def matrix(xp, n, dtype, first_row=0, rows=None):
+def matrix(xp, n, dtype, first_row=0, rows=None, kind="dominant"):
     """Rows of a Hermitian positive definite matrix of order n.
 
-    Off the diagonal its entries are uniform in [-1, 1] (both parts, where complex); the diagonal is
-    2n, beyond the 2 sqrt(2 n / 3) that the spectrum of the rest reaches.
+    kind is one of
+
+    - "dominant": off the diagonal uniform in [-1, 1] (both parts, where complex); the diagonal is
+      2n, beyond the 2 sqrt(2 n / 3) that the spectrum of the rest reaches. Condition 1 + O(n^-1/2).
+    - "ill": V C V^H, with C the circulant matrix cosh(s (n/2 - d)) / sinh(s n/2), d = |i - j|, and
+      V diagonal, of units from a hash. Its eigenvalues are those of `ill_eigenvalues`; condition
+      `condition(dtype)`, exactly where n is even. Its diagonal is constant: scaling does not help.
+    - "graded": D (I + R) D, D_i = condition(dtype)^(-i / 2n) and R random off the diagonal, with a
+      spectrum that fills [-1/2, 1/2]. Condition 1 to 3 times condition(dtype)^(1 - 1/n).
     """
     rows = n if rows is None else rows
-    i = xp.arange(first_row, first_row + rows, dtype=xp.uint32)[:, None]
+    i = (xp.arange(rows, dtype=xp.uint32) + xp.uint32(first_row))[:, None]
     j = xp.arange(n, dtype=xp.uint32)[None, :]
+    return KINDS[kind](xp, i, j, n, dtype).astype(dtype)
+
+
+def condition(dtype):
+    """Of the matrices that are hard, about."""
+    return 1e12 if np.finfo(dtype).eps < 1e-10 else 1e5
+
+
+def ill_eigenvalues(n, dtype):
+    """Of the "ill" matrix, ascending, in double precision."""
+    s = _decay(dtype)
+    angle = 2 * np.pi * np.arange(n) / n
+    # sinh s / (cosh s - cos angle), of which nothing cancels.
+    return np.sort(np.sinh(s) / (2 * np.sinh(s / 2) ** 2 + 2 * np.sin(angle / 2) ** 2))
+
+
+def _dominant(xp, i, j, n, dtype):
+    return xp.where(i == j, 2 * n, _noise(xp, i, j, dtype))
+
+
+def _ill(xp, i, j, n, dtype):
+    real, s = np.finfo(dtype).dtype, _decay(dtype)
+    d = (xp.maximum(i, j) - xp.minimum(i, j)).astype(real)
+    near, far = xp.exp(real.type(-s) * d), xp.exp(real.type(-s) * (real.type(n) - d))
+    entries = (near + far) * real.type(-1 / math.expm1(-s * n))
+    # Units whose products are exact: 1, i, -1, -i, or the real ones of them.
+    turns = (_mix(xp, i) - _mix(xp, j)) & xp.uint32(3)
+    if np.dtype(dtype).kind != "c":
+        return xp.where(turns % 2 == 0, entries, -entries)
+    entries = xp.where(turns < 2, entries, -entries)
+    along = xp.where(turns % 2 == 0, entries, 0)
+    return along + 1j * (entries - along)
+
+
+def _graded(xp, i, j, n, dtype):
+    real = np.finfo(dtype).dtype
+    rate = real.type(-math.log(condition(dtype)) / (2 * n))
+    variance = (2 if np.dtype(dtype).kind == "c" else 1) / 3
+    # The spectrum of the noise fills +-2 sqrt(n variance).
+    noise = _noise(xp, i, j, dtype) * real.type(1 / (4 * math.sqrt(n * variance)))
+    scale = xp.exp(rate * i.astype(real)) * xp.exp(rate * j.astype(real))
+    return scale * xp.where(i == j, 1, noise)
+
+
+KINDS = {"dominant": _dominant, "ill": _ill, "graded": _graded}
+
+
+def _decay(dtype):
+    """s such that coth(s / 2)^2, the condition of the circulant matrix, is condition(dtype)."""
+    return 2 * math.atanh(condition(dtype) ** -0.5)
+
+
+def _noise(xp, i, j, dtype):
+    """Entries of a Hermitian matrix, uniform in [-1, 1], both parts where complex."""
     low, high = xp.minimum(i, j), xp.maximum(i, j)
     entries = _uniform(xp, low, high, 1, dtype)
     if np.dtype(dtype).kind == "c":
         imaginary = _uniform(xp, low, high, 2, dtype)
         entries = entries + 1j * xp.where(i < j, imaginary, -imaginary)
-    return xp.where(i == j, 2 * n, entries).astype(dtype)
+    return entries
 
 
 def vectors(xp, n, count, dtype, seed=3):
@@ -63,6 +126,19 @@ def _mix(xp, h):
     h = (h ^ (h >> xp.uint32(16))) * xp.uint32(0x85EBCA6B)
     h = (h ^ (h >> xp.uint32(13))) * xp.uint32(0xC2B2AE35)
     return h ^ (h >> xp.uint32(16))
+
+
+def same_bits(xp, first, second):
+    """Whether two tuples of arrays are the same bit for bit, NaN included."""
+    same = True
+    for x, y in zip(first, second, strict=True):
+        for part in (xp.real, xp.imag):
+            same = same & (_bits(part(x)) == _bits(part(y))).all()
+    return same
+
+
+def _bits(x):
+    return x.view({4: np.uint32, 8: np.uint64}[x.dtype.itemsize])
 
 
 def backward_error(xp, routine, a, operands, results, multiply):

@@ -3,67 +3,85 @@
     python benchmarks/run.py --routine potrs --n 4096 8192 --ranks 1 2 --backend native scipy \
         --compare --donate
 
-Lists make every combination. Each measurement goes from a matrix in the memory of the devices,
-sharded by rows, to the result there; the median of several runs after a warm-up is appended to
+Lists make every combination; `+` begins further combinations, with the options before the first
+`+` for all of them. Each measurement goes from a matrix in the memory of the devices, sharded by
+rows, to the result there; the median of several runs after a warm-up is appended to
 benchmarks/results/ as one line of JSON. README.md beside this file says what is in it.
 """
 
 import argparse
 import contextlib
-import datetime
-import importlib.metadata
 import itertools
 import json
 import os
 import pathlib
-import platform
-import shlex
+import select
 import statistics
 import subprocess
 import sys
 
 import numpy as np
 import problems
+import records
 
 HERE = pathlib.Path(__file__).resolve().parent
 JAXMG_BACKENDS = ("auto", "native", "cusolvermg")
-PACKAGES = (
-    "jaxmg", "jaxmg-plugin-cpu", "jaxmg-plugin-cuda12", "jaxmg-plugin-cuda13",
-    "jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "numpy", "scipy",
-)  # fmt: skip
+# Of a case, what stands at the begin of every record.
+CASE = ("routine", "backend", "dtype", "matrix", "precision", "n", "nrhs", "T_A", "ranks")
 # Of a case, what makes two cases the same problem.
-PROBLEM = ("routine", "dtype", "n", "nrhs", "vectors", "donate")
+PROBLEM = ("routine", "dtype", "matrix", "n", "nrhs", "vectors", "donate")
 
 
 def main():
     os.chdir(os.environ.get("BUILD_WORKING_DIRECTORY", "."))  # `bazel run` starts elsewhere
-    args = arguments()
-    cases = list(combinations(args))
-    groups = [[case] for case in cases]
-    if args.compare:
-        same = {}
-        for case in cases:
-            same.setdefault(tuple(case[key] for key in PROBLEM), []).append(case)
-        groups = list(same.values())
-    if args.shared and args.platform != "gpu":
-        sys.exit("--shared is for GPUs; on CPU the cases differ in threads")
+    batches = [arguments(words) for words in split(sys.argv[1:])]
+    everything = [(args, list(combinations(args))) for args in batches]
+    devices = max(case["ranks"] for _, cases in everything for case in cases)
+    first, cases = everything[0]
     failures = 0
-    with Worker(cases[0], args) if args.shared else contextlib.nullcontext() as shared:
-        for group in groups:
-            records = measure(group, args, shared)
-            failures += len(group) - len(records)
-            save(records, args)
-            if args.compare:
-                print_ratios(records)
+    with Worker(cases[0], first, devices) if first.shared else contextlib.nullcontext() as shared:
+        for args, cases in everything:
+            for group in groups_of(cases, args):
+                entries = measure(group, args, shared)
+                failures += len(group) - len(entries)
+                save(entries, args)
+                if args.compare:
+                    print_ratios(entries)
     return 1 if failures else 0
 
 
-def arguments():
+def split(words):
+    """The command lines of all batches: what comes before the first `+` belongs to each."""
+    common, *batches = [
+        list(batch) for plus, batch in itertools.groupby(words, lambda w: w == "+") if not plus
+    ] or [[]]
+    return [common + batch for batch in batches] or [common]
+
+
+def groups_of(cases, args):
+    """The cases that take turns."""
+    if not args.compare:
+        return [[case] for case in cases]
+    same = {}
+    for case in cases:
+        same.setdefault(tuple(case[key] for key in PROBLEM), []).append(case)
+    return list(same.values())
+
+
+def arguments(words):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
     add("--routine", nargs="+", default=["potrs"], choices=problems.ROUTINES)
     add("--backend", nargs="+", default=["auto"], choices=[*JAXMG_BACKENDS, "jax", "scipy"])
     add("--dtype", nargs="+", default=["float64"], choices=problems.DTYPES)
+    add(
+        "--precision",
+        nargs="+",
+        default=["default"],
+        choices=["default", "tf32"],
+        help=("of products, in single precision"),
+    )
+    add("--matrix", nargs="+", default=["dominant"], choices=problems.KINDS)
     add("--n", nargs="+", type=int, default=[4096])
     add("--nrhs", nargs="+", type=int, default=[1], help="right-hand sides, for potrs")
     add("--T_A", nargs="+", type=int, default=[0], help="tile widths; 0: jaxmg's choice")
@@ -73,25 +91,42 @@ def arguments():
     add("--donate", action="store_true", help="the matrix may be overwritten")
     add("--no-vectors", action="store_true", help="eigenvalues alone, for syevd")
     add("--compare", action="store_true", help="alternate between the cases of one problem")
-    add("--shared", action="store_true", help="one process for all cases, on GPUs: far quicker")
+    add("--shared", action="store_true", help="one process for all cases, far quicker on GPUs")
+    add(
+        "--gemm",
+        action=argparse.BooleanOptionalAction,
+        help=("also measure the rate of large products; default on GPUs"),
+    )
+    add("--repeat-check", action="store_true", help="whether two runs give the same bits")
+    add("--trace", type=pathlib.Path, help="folder for a timeline of one more run of each case")
     add("--warmup", type=int, default=1)
-    add("--repeats", type=int, default=5)
+    add("--repeats", type=int, default=5, help="0, with --shared: the first run alone is timed")
+    add("--limit", type=float, help="seconds after which a run is given up, and its process ended")
     add("--out", help="file to append to, or - for none; default: results/PLATFORM.jsonl")
-    return parser.parse_args()
+    args = parser.parse_args(words, argparse.Namespace(words=words))
+    if args.gemm is None:
+        args.gemm = args.platform == "gpu"
+    if args.shared and args.platform == "cpu" and len(args.threads) > 1:
+        parser.error("--shared on CPU devices needs one number of threads for all cases")
+    if not args.repeats and not args.shared:
+        parser.error("--repeats 0 needs --shared")
+    return args
 
 
 def combinations(args):
     """The cases: what a worker needs to know of one measurement. No case comes twice."""
     seen = []
-    problem = (args.routine, args.dtype, args.n, args.nrhs)
-    means = (args.backend, args.ranks, args.threads, args.T_A)
-    for routine, dtype, n, nrhs, backend, ranks, threads, tile in itertools.product(
-        *problem, *means
-    ):
+    problem = (args.routine, args.dtype, args.matrix, args.n, args.nrhs)
+    means = (args.precision, args.backend, args.ranks, args.threads, args.T_A)
+    for (
+        routine, dtype, matrix, n, nrhs, precision, backend, ranks, threads, tile
+    ) in itertools.product(*problem, *means):  # fmt: skip
         case = {
             "routine": routine,
             "backend": backend,
             "dtype": dtype,
+            "matrix": matrix,
+            "precision": None if precision == "default" else precision,
             "n": n,
             "nrhs": nrhs if routine == "potrs" else None,
             "T_A": tile or None,
@@ -104,6 +139,8 @@ def combinations(args):
             case.update(T_A=None, ranks=1, threads=ranks * threads)
         elif n % ranks:
             sys.exit(f"n = {n} is no multiple of {ranks} ranks, so JAX can't shard the matrix")
+        if routine == "syevd" or backend not in ("auto", "native"):
+            case["precision"] = None
         if args.platform == "gpu" and backend != "scipy":
             case["threads"] = None
         if case not in seen:
@@ -112,78 +149,128 @@ def combinations(args):
 
 
 class Worker:
-    """A process of worker.py, with the environment that `case` needs."""
+    """A process of worker.py, with the environment that `case` needs. One that died is started anew
+    when it is asked something; `starts` counts."""
 
-    def __init__(self, case, args):
+    def __init__(self, case, args, devices=None):
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
         environment["JAX_ENABLE_X64"] = "1"
         environment["JAX_PLATFORMS"] = {"cpu": "cpu", "gpu": "cuda"}[args.platform]
         flags = environment.get("XLA_FLAGS", "")
-        flags += f" --xla_force_host_platform_device_count={case['ranks']}"
+        flags += f" --xla_force_host_platform_device_count={devices or case['ranks']}"
         environment["XLA_FLAGS"] = flags.strip()
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             environment[name] = str(case["threads"] or os.cpu_count())
+        self.environment, self.limit, self.starts = environment, args.limit, 0
+        self.start()
+
+    def start(self):
+        self.starts += 1
         self.process = subprocess.Popen(
             [sys.executable, str(HERE / "worker.py")],
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def ask(self, action, case):
+    def revive(self):
+        if self.process.poll() is not None:
+            self.close()
+            self.start()
+
+    def ask(self, action, case, **arguments):
+        self.revive()
+        request = json.dumps({"do": action, "case": case, "arguments": arguments})
         with contextlib.suppress(BrokenPipeError):
-            print(json.dumps({"do": action, "case": case}), file=self.process.stdin, flush=True)
+            print(request, file=self.process.stdin, flush=True)
+        if not select.select([self.process.stdout], [], [], self.limit)[0]:
+            self.process.kill()
+            self.process.wait()
+            return {"error": f"no answer for {self.limit:g} s"}
         line = self.process.stdout.readline()
         if not line:
             return {"error": f"the worker ended with code {self.process.wait()}"}
         return json.loads(line)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
+    def close(self):
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         self.process.stdout.close()
         self.process.wait()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Job:
+    """A case that has been checked, and the process that measures the rest."""
+
+    def __init__(self, case, facts, worker):
+        self.case, self.facts, self.worker = case, facts, worker
+        self.starts, self.runs, self.extra = worker.starts, [], {}
+
+    def ask(self, action, **arguments):
+        """The reply, or None where it was an error, which is printed."""
+        self.worker.revive()
+        if self.worker.starts != self.starts:  # it died of another case: warm up again
+            self.starts = self.worker.starts
+            self.worker.ask("check", self.case)
+        reply = self.worker.ask(action, self.case, **arguments)
+        return complain(self.case, reply) if "error" in reply else reply
+
 
 def measure(group, args, shared):
-    """The records of the cases of a group, of which run after run is timed in turn."""
-    checked = []
-    for case in group:
-        if shared:
-            facts = shared.ask("first", case)
-        else:
-            # In a process of its own: the peak of a GPU's memory can't be reset.
-            with Worker(case, args) as worker:
-                facts = worker.ask("peak", case)
-                if "error" not in facts:
-                    facts |= worker.ask("check", case)
-        if "error" in facts:
-            print(f"{label(case)}: {facts['error']}", file=sys.stderr, flush=True)
-        else:
-            checked.append((case, facts))
-    runs = [[] for _ in checked]
+    """The records of the cases of a group, of which run after run is timed in turn. A case that
+    fails is named and left out."""
+    checked = [(case, facts) for case in group if (facts := check(case, args, shared))]
     with contextlib.ExitStack() as stack:
         started = {}
-        workers = [shared or worker_for(case, args, stack, started) for case, _ in checked]
-        for turn in range(args.warmup + args.repeats):
-            for (case, _), worker, done in zip(checked, workers, runs, strict=True):
-                reply = worker.ask("time", case)
-                if "error" in reply:
-                    sys.exit(f"{label(case)}: {reply['error']}")
-                if turn >= args.warmup:
-                    done.append(reply)
-    records = [record(case, facts, done) for (case, facts), done in zip(checked, runs, strict=True)]
-    for entry in records:
-        print(
-            f"{label(entry)}: {entry['seconds']:.4f} s (spread {entry['spread']:.4f}), "
-            f"{entry['tflops']:.4f} TFLOP/s"
-            + (f", {entry['peak_bytes'] / 2**20:.1f} MiB" if entry["peak_bytes"] else "")
-            + (f" = {entry['peak_panels']:.2f} panels a rank" if "peak_panels" in entry else "")
-            + f", error {entry['backward_error']:.1e}",
-            flush=True,
-        )
-    return records
+        jobs = [
+            Job(case, facts, shared or worker_for(case, args, stack, started))
+            for case, facts in checked
+        ]
+        if not args.repeats:
+            for job in jobs:
+                job.runs, job.extra = [job.facts], {"cold": True}
+        for turn in range(args.warmup + args.repeats if args.repeats else 0):
+            for job in list(jobs):
+                reply = job.ask("time")
+                if reply is None:
+                    jobs.remove(job)
+                elif turn >= args.warmup:
+                    job.runs.append(reply)
+        for job in jobs:
+            for wanted, action in ((args.repeat_check, "repeat"), (args.gemm, "gemm")):
+                if wanted:
+                    job.extra |= job.ask(action) or {}
+            if args.trace:
+                args.trace.mkdir(parents=True, exist_ok=True)
+                name = "-".join(str(value) for value in job.case.values() if value)
+                job.ask("trace", file=str((args.trace / f"{name}.json").resolve()))
+    entries = [record(job, args) for job in jobs]
+    for entry in entries:
+        print(summary(entry), flush=True)
+    return entries
+
+
+def check(case, args, shared):
+    """Peak, error and, where the process is shared, the time of a first run; None if it failed."""
+    if shared:
+        facts = shared.ask("first", case)
+    else:
+        # In a process of its own: the peak of a GPU's memory can't be reset.
+        with Worker(case, args) as worker:
+            facts = worker.ask("peak", case)
+            if "error" not in facts:
+                facts |= worker.ask("check", case)
+    if "error" not in facts:
+        return facts
+    return complain(case, facts)
+
+
+def complain(case, reply):
+    print(f"{label(case)}: {reply['error']}", file=sys.stderr, flush=True)
 
 
 def worker_for(case, args, stack, started):
@@ -194,19 +281,17 @@ def worker_for(case, args, stack, started):
     return started[key]
 
 
-def record(case, facts, runs):
+def record(job, args):
     """One line of results; the keys up to backward_error are the same for every measurement."""
+    case, facts, runs, extra = job.case, job.facts, job.runs, job.extra
     seconds = [run["seconds"] for run in runs]
     median = statistics.median(seconds)
     count = problems.operations(
         case["routine"], case["dtype"], case["n"], case["nrhs"] or 0, case["vectors"]
     )
     entry = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": facts["machine"] or host(),
-        "versions": versions(),
-        "command": command(),
-        **{key: case[key] for key in ("routine", "backend", "dtype", "n", "nrhs", "T_A", "ranks")},
+        **records.origin(facts["machine"], "benchmarks/run.py", command(args.words)),
+        **{key: case[key] for key in CASE},
         "processes": 1,
         "seconds": median,
         "spread": max(seconds) - min(seconds),
@@ -223,24 +308,42 @@ def record(case, facts, runs):
         panels = facts["peak_bytes"] / (case["n"] * case["T_A"] * np.dtype(case["dtype"]).itemsize)
         # On CPU devices the bytes are those of all ranks together.
         entry["peak_panels"] = panels / (case["ranks"] if case["threads"] else 1)
-    if "factor_seconds" in runs[0]:
-        entry["factor_seconds"] = statistics.median(run["factor_seconds"] for run in runs)
+    if extra.get("gemm_tflops"):
+        entry["gemm_tflops"] = extra["gemm_tflops"]
+        entry["gemm_fraction"] = entry["tflops"] / extra["gemm_tflops"]
+    entry |= {key: extra[key] for key in ("same_bits", "cold") if key in extra}
+    for key in runs[0].keys() - facts.keys() - {"seconds"}:  # what the solver says besides
+        entry[key] = statistics.median(run[key] for run in runs)
     return entry
 
 
-def save(records, args):
+def summary(entry):
+    parts = [f"{label(entry)}: {entry['seconds']:.4f} s (spread {entry['spread']:.4f})"]
+    parts.append(f"{entry['tflops']:.4f} TFLOP/s")
+    if "gemm_fraction" in entry:
+        parts.append(f"{entry['gemm_fraction']:.0%} of GEMM's {entry['gemm_tflops']:.4g}")
+    if entry["peak_bytes"]:
+        panels = f" = {entry['peak_panels']:.2f} panels a rank" if "peak_panels" in entry else ""
+        parts.append(f"{entry['peak_bytes'] / 2**20:.1f} MiB{panels}")
+    parts.append(f"error {entry['backward_error']:.1e}")
+    if "same_bits" in entry:
+        parts.append("same bits" if entry["same_bits"] else "OTHER BITS")
+    return ", ".join(parts)
+
+
+def save(entries, args):
     if args.out == "-":
         return
     root = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", HERE.parent))
     path = pathlib.Path(args.out or root / "benchmarks/results" / f"{args.platform}.jsonl")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as f:
-        f.writelines(json.dumps(entry) + "\n" for entry in records)
+        f.writelines(json.dumps(entry) + "\n" for entry in entries)
 
 
-def print_ratios(records):
+def print_ratios(entries):
     """The speed of each measurement of jaxmg over that of the others on as many threads."""
-    for ours, theirs in itertools.product(records, records):
+    for ours, theirs in itertools.product(entries, entries):
         if ours["backend"] not in JAXMG_BACKENDS or theirs["backend"] in JAXMG_BACKENDS:
             continue
         if ours["threads"] and ours["ranks"] * ours["threads"] != theirs["threads"]:
@@ -252,7 +355,8 @@ def print_ratios(records):
 
 
 def label(case):
-    parts = [case["routine"], case["dtype"], f"n={case['n']}"]
+    parts = [case["routine"], case["dtype"], *filter(None, [case["precision"]])]
+    parts += [case["matrix"]] * (case["matrix"] != "dominant") + [f"n={case['n']}"]
     parts += [f"{key}={case[key]}" for key in ("nrhs", "T_A") if case[key]]
     parts += [case["backend"], f"{case['ranks']} rank(s)"]
     if case["threads"]:
@@ -260,28 +364,14 @@ def label(case):
     return " ".join(parts)
 
 
-def host():
-    name = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as f:
-        name = next((line.split(": ")[1].strip() for line in f if "model name" in line), name)
-    return f"{name}, {os.cpu_count()} cores"
-
-
-def command():
-    """How to make this record again, less where it goes to."""
-    words = list(sys.argv[1:])
-    if "--out" in words:
-        place = words.index("--out")
-        del words[place : place + 2]
-    return shlex.join(["python", "benchmarks/run.py", *words])
-
-
-def versions():
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+def command(words):
+    """How to make this record again, less the places where something is written."""
+    words = list(words)
+    for name in ("--out", "--trace"):
+        while name in words:
+            place = words.index(name)
+            del words[place : place + 2]
+    return words
 
 
 if __name__ == "__main__":

@@ -1,22 +1,28 @@
 """One process that measures: run.py starts it and asks it over pipes, one line of JSON each way.
 
 Number of BLAS threads, platform and number of CPU devices are the environment's, which run.py sets.
-A request is {"do": "time" | "peak" | "check", "case": {...}}; see run.py for a case. `python
-worker.py` alone waits for requests on standard input.
+A request is {"do": one of ACTIONS, "case": {...}, "arguments": {...}}; see run.py for a case.
+`python worker.py` alone waits for requests on standard input.
 """
 
 import contextlib
 import ctypes
 import functools
 import json
+import math
 import os
 import sys
 import time
 
 import numpy as np
 import problems
+import records
+import workspace
 
 REST = 0.1  # seconds before a timed call, in which threads of earlier work stop spinning
+GEMM_ORDER = {"cpu": 512, "gpu": 8192}  # of the products that show the sustained rate
+GEMM_COUNT = 8  # products in one program, so that starting it takes no time that counts
+GEMM_SECONDS = 1.0  # long enough for a GPU to slow down to its power limit
 
 
 def main():
@@ -25,14 +31,15 @@ def main():
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            reply = ACTIONS[request["do"]](solver_for(json.dumps(request["case"])))
+            solver = solver_for(json.dumps(request["case"]))
+            reply = ACTIONS[request["do"]](solver, **request["arguments"])
         except Exception as error:
             message = str(error).strip() or "no message"
             reply = {"error": f"{type(error).__name__}: {message.splitlines()[0]}"}
         print(json.dumps(reply), file=replies, flush=True)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=16)  # they hold right-hand sides
 def solver_for(case):
     case = json.loads(case)
     kind = {"scipy": ScipySolver, "jax": JaxSolver}.get(case["backend"], JaxmgSolver)
@@ -64,22 +71,58 @@ def first(solver):
     """Peak and error of one run, which is the warm-up of those that follow in this process."""
     operands = solver.operands()
     with solver.memory() as used:
+        start = time.perf_counter()
         results = solver.run(operands)
+        seconds = time.perf_counter() - start
     del operands
     return {
+        "seconds": seconds,
         "peak_bytes": used.get("bytes"),
         "machine": solver.machine(),
         "backward_error": float(solver.check(results)),
     }
 
 
-ACTIONS = {"time": measure_time, "peak": measure_peak, "check": check, "first": first}
+def repeat(solver):
+    """Whether two runs from the same input give the same bits."""
+    one, other = (as_tuple(solver.run(solver.operands())) for _ in range(2))
+    return {"same_bits": bool(solver.compare(one, other))}
+
+
+def measure_gemm(solver):
+    return {"gemm_tflops": solver.gemm_tflops()}
+
+
+def trace(solver, file):
+    """A run of which the plugin writes a timeline."""
+    operands = solver.operands()
+    os.environ["JAXMG_TRACE"] = file  # read at every call
+    try:
+        solver.run(operands)
+    finally:
+        del os.environ["JAXMG_TRACE"]
+    return {}
+
+
+ACTIONS = {
+    "time": measure_time,
+    "peak": measure_peak,
+    "check": check,
+    "first": first,
+    "repeat": repeat,
+    "gemm": measure_gemm,
+    "trace": trace,
+}
+
+
+def as_tuple(results):
+    return results if isinstance(results, tuple) else (results,)
 
 
 class JaxmgSolver:
     """Through jaxmg's public functions, from a matrix that is sharded by rows over the ranks."""
 
-    details = {}
+    details = {}  # numbers of the last run; their medians go into the record
 
     def __init__(self, case):
         import jax
@@ -94,8 +137,9 @@ class JaxmgSolver:
         self.rows, self.everywhere = NamedSharding(mesh, P("rank", None)), NamedSharding(mesh, P())
         n, dtype = case["n"], case["dtype"]
         xp = jax.numpy
-        make = jax.jit(lambda: problems.matrix(xp, n, dtype), out_shardings=self.rows)
-        self.make_matrix = make
+        self.make_matrix = jax.jit(
+            lambda: problems.matrix(xp, n, dtype, kind=case["matrix"]), out_shardings=self.rows
+        )
         if case["routine"] == "potrs":
             self.b = jax.jit(
                 lambda: problems.vectors(xp, n, case["nrhs"], dtype), out_shardings=self.everywhere
@@ -117,11 +161,12 @@ class JaxmgSolver:
         options = {name: case[name] for name in ("T_A", "donate", "backend")}
         if case["routine"] == "syevd":
             options["return_eigenvectors"] = case["vectors"]
+        if case["precision"]:
+            options["precision"] = case["precision"]
         return getattr(jaxmg, case["routine"])(*operands, **options)
 
     def check(self, results):
-        jax = self.jax
-        results = results if isinstance(results, tuple) else (results,)
+        jax, results = self.jax, as_tuple(results)
         multiply = functools.partial(jax.numpy.matmul, precision="highest")
 
         @functools.partial(jax.jit, out_shardings=self.everywhere)
@@ -133,31 +178,88 @@ class JaxmgSolver:
         return error(self.make_matrix(), getattr(self, "b", None), results)
 
     def machine(self):
-        """None for CPU devices, of which run.py knows more."""
-        device = self.devices[0]
-        if device.platform == "cpu":
-            return None
-        return f"{len(self.devices)} x {device.device_kind}"
+        return records.name_of(self.devices)
+
+    def compare(self, one, other):
+        jax = self.jax
+        return jax.jit(functools.partial(problems.same_bits, jax.numpy))(one, other)
+
+    def gemm_tflops(self):
+        return gemm_tflops(self.case["dtype"], self.case["precision"], tuple(self.devices))
 
     def memory(self):
         return host_memory() if self.devices[0].platform == "cpu" else self.device_memory()
 
     @contextlib.contextmanager
     def device_memory(self):
-        """What the busiest device needed beyond what it held before.
+        """What the busiest device needed beyond what it held before."""
+        import peaks
 
-        JAX can't reset its peak: nothing is said where this process has needed as much before.
-        """
-
-        def stats(key):
-            return [device.memory_stats()[key] for device in self.devices]
-
-        before, peaks_before = stats("bytes_in_use"), stats("peak_bytes_in_use")
         used = {}
-        yield used
-        peaks = stats("peak_bytes_in_use")
-        if all(now > then for now, then in zip(peaks, peaks_before, strict=True)):
-            used["bytes"] = max(peak - held for peak, held in zip(peaks, before, strict=True))
+        with peaks.peaks(self.devices, self.most_bytes()) as found:
+            yield used
+        if None not in found:
+            used["bytes"] = max(found)
+
+    def most_bytes(self):
+        """What a call takes at most on a GPU."""
+        case = self.case
+        n, nrhs, ranks, routine = case["n"], case["nrhs"] or 0, case["ranks"], case["routine"]
+        if case["backend"] in ("auto", "native") and routine != "syevd":
+            paper = workspace.needed(
+                routine, case["dtype"], n, ranks, case["T_A"], nrhs, case["donate"]
+            )
+            return int(1.1 * paper) + (1 << 30)
+        # Copies of the matrix, of which syevd may have all on one GPU, and wide panels.
+        copies = 6 * ranks if routine == "syevd" else 4
+        elements = copies * n**2 // ranks + 3 * n * (2048 + nrhs)
+        return elements * np.dtype(case["dtype"]).itemsize
+
+
+@functools.cache
+def gemm_tflops(dtype, precision, devices):
+    """The rate that all devices together sustain in products of large square matrices, each its
+    own; the operations are counted as those of `problems.operations`."""
+    import jax
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    order, spec = GEMM_ORDER.get(devices[0].platform, GEMM_ORDER["gpu"]), P("rank", None)
+    mesh = Mesh(np.array(devices), ("rank",))
+    # "default" lets GPUs use TF32, "highest" does not.
+    multiply = functools.partial(
+        jax.numpy.matmul, precision="default" if precision == "tf32" else "highest"
+    )
+
+    @functools.partial(jax.jit, out_shardings=NamedSharding(mesh, spec), static_argnums=0)
+    def random(seed, scale):
+        shape = (order * len(devices), order)
+        return scale * problems.vectors(jax.numpy, *shape, dtype, seed)
+
+    # GEMMs are what cuBLAS does best, and a search through Triton's takes longer than all of this.
+    options = {} if devices[0].platform == "cpu" else {"xla_gpu_enable_triton_gemm": False}
+
+    @functools.partial(jax.jit, donate_argnums=1, compiler_options=options)
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=(spec, spec), out_specs=spec)
+    def products(a, x):
+        for _ in range(GEMM_COUNT):  # unrolled, for a loop would copy x in every turn
+            x = multiply(a, x)
+        return x
+
+    # Scaled so that the products neither grow nor vanish.
+    complex_ = np.dtype(dtype).kind == "c"
+    variance = (2 if complex_ else 1) / 3
+    a = random(11, np.finfo(dtype).dtype.type((order * variance) ** -0.5))
+    x = products(a, random(13, np.finfo(dtype).dtype.type(1)))
+    x = jax.block_until_ready(products(a, jax.block_until_ready(x)))
+    start, calls, seconds = time.perf_counter(), 0, 0.0
+    while seconds < GEMM_SECONDS:
+        x = jax.block_until_ready(products(a, x))
+        calls, seconds = calls + 1, time.perf_counter() - start
+    if not math.isfinite(abs(x[0, 0])):
+        raise ArithmeticError("the products are not finite")
+    count = calls * GEMM_COUNT * len(devices) * 2 * order**3 * (4 if complex_ else 1)
+    return count / seconds / 1e12
 
 
 class JaxSolver(JaxmgSolver):
@@ -204,7 +306,8 @@ class ScipySolver:
         for first in range(0, n, step):
             rows = min(step, n - first)
             # These rows, conjugated, are the columns, which lie side by side.
-            a[:, first : first + rows] = problems.matrix(np, n, dtype, first, rows).conj().T
+            block = problems.matrix(np, n, dtype, first, rows, self.case["matrix"])
+            a[:, first : first + rows] = block.conj().T
         return a
 
     def operands(self):
@@ -229,10 +332,15 @@ class ScipySolver:
         return linalg.eigh(a, eigvals_only=not vectors, driver="evd", **options)
 
     def check(self, results):
-        results = results if isinstance(results, tuple) else (results,)
         return problems.backward_error(
-            np, self.case["routine"], self.matrix(), {"b": self.b}, results, np.matmul
+            np, self.case["routine"], self.matrix(), {"b": self.b}, as_tuple(results), np.matmul
         )
+
+    def compare(self, one, other):
+        return problems.same_bits(np, one, other)
+
+    def gemm_tflops(self):
+        return None
 
     def machine(self):
         return None
@@ -256,11 +364,13 @@ def host_memory():
     """The peak of this process's resident memory beyond what it was before (Linux)."""
     ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not be taken for free
     before = resident("VmRSS")
-    with open("/proc/self/clear_refs", "w") as f:
+    used, known = {}, False
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as f:  # some sandboxes
         f.write("5")  # resets VmHWM
-    used = {}
+        known = True
     yield used
-    used["bytes"] = max(0, resident("VmHWM") - before)
+    if known:
+        used["bytes"] = max(0, resident("VmHWM") - before)
 
 
 def resident(field):

@@ -2,8 +2,9 @@
 
     link.py [N] [T_A]      65536 and 1024 unless given; float64 on all GPUs
 
-Prints one line of JSON: seconds of one way, the bytes that leave each GPU for others, and their
-rate, which also counts the time of the moves inside the GPUs.
+Prints one line of JSON, as those in benchmarks/results/redistribution.jsonl: seconds of one way,
+the bytes that leave each GPU for others, and their rate, which also counts the time of the moves
+inside the GPUs. Needs benchmarks/ on PYTHONPATH.
 """
 
 import json
@@ -14,6 +15,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+import records
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -64,6 +66,7 @@ def main():
                 "bytes_leaving_each_gpu": leaving,
                 "gigabytes_per_second_each_way": leaving / median / 1e9,
                 "restored_bit_for_bit": same,
+                **records.origin(records.name_of(devices), "tests/gpu/link.py", sys.argv[1:]),
             }
         ),
         flush=True,

@@ -1,0 +1,45 @@
+"""What every record says of where it comes from."""
+
+import contextlib
+import datetime
+import importlib.metadata
+import os
+import platform
+import shlex
+
+PACKAGES = (
+    "jaxmg", "jaxmg-plugin-cpu", "jaxmg-plugin-cuda12", "jaxmg-plugin-cuda13",
+    "jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "numpy", "scipy",
+)  # fmt: skip
+
+
+def origin(devices, program, words):
+    """Date, machine, versions and command; `devices` may be None for the host itself."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": devices or host(),
+        "versions": versions(),
+        "command": shlex.join(["python", program, *words]),
+    }
+
+
+def name_of(devices):
+    """What GPUs these are; None for CPU devices, of which the host says more."""
+    if devices[0].platform == "cpu":
+        return None
+    return f"{len(devices)} x {devices[0].device_kind}"
+
+
+def host():
+    name = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as f:
+        name = next((line.split(": ")[1].strip() for line in f if "model name" in line), name)
+    return f"{name}, {os.cpu_count()} cores"
+
+
+def versions():
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Measures what benchmarks/results/gpu.jsonl holds, on a machine whose Python has JAX for CUDA and
+# jaxmg. Appends each record to RESULTS_FILE as soon as it is there and prints a line for it; goes on
+# where a case fails.
+#
+#   ci/gpu_bench.sh RESULTS_FILE [quick] [PART ...]      all parts, or those named
+#
+# `quick` divides every n by 16, to try the script. Each part is a process of its own and ends within
+# 10 minutes; seconds on four H200, estimated from earlier runs, stand beside them below.
+#
+# Environment: WHEELS, a folder of wheels to install first (as for ci/gpu.sh); PYTHON, another one
+# than python3; REPEATS, timed runs in place of each part's own number; TRACE, a folder for a
+# timeline of one more run of each case; RANKS, 4 unless given; PLATFORM=cpu to try it without GPUs.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+out=${1:?a file to append records to}
+out=$(realpath -m "$out")
+shift
+scale=1
+[ "${1:-}" != quick ] || { scale=16 && shift; }
+python=${PYTHON:-python3} ranks=${RANKS:-4}
+if [ -n "${WHEELS:-}" ]; then
+  site=$(mktemp -d)
+  trap 'rm -rf "$site"' EXIT
+  "$python" -m pip install -q --no-index --no-deps --target "$site" \
+    "$WHEELS"/jaxmg-*.whl "$WHEELS"/jaxmg_plugin_cuda*.whl || exit
+  export PYTHONPATH=$site
+fi
+
+# Batches of options for run.py, separated by +; the first are for all.
+bench() {
+  timeout 590 "$python" benchmarks/run.py --platform "${PLATFORM:-gpu}" --shared --warmup 0 \
+    --donate --limit 300 ${TRACE:+--trace "$TRACE"} --out "$out" "$@"
+}
+n() {
+  printf -- '--n'
+  for size in "$@"; do printf ' %d' $((size / scale)); done
+}
+repeats() { echo "--repeats ${REPEATS:-$1}"; }
+both=(--backend native cusolvermg --compare --ranks "$ranks")
+
+# shellcheck disable=SC2046  # n and repeats print several words
+{
+  # The table of the solvers: what every change of the engine is held against.
+  table() { # 170
+    bench "${both[@]}" $(repeats 3) + $(n 16384 32768 65536 131072) \
+      + --dtype float32 --precision default tf32 $(n 131072)
+  }
+  inverse() { # 80
+    bench "${both[@]}" --routine potri $(repeats 2) + $(n 16384 32768) + $(n 65536)
+  }
+  # One GPU, beside JAX's own where that fits.
+  one() { # 80
+    bench --ranks 1 $(repeats 3) --backend native jax --compare + $(n 16384 32768) \
+      + --routine potri $(n 16384 32768) + --backend native $(n 65536)
+  }
+  dtypes() { # 90
+    bench "${both[@]}" $(repeats 3) --repeat-check $(n 32768) \
+      + --dtype float32 complex64 --precision default tf32 + --dtype complex128 \
+      + --backend native --routine potri --dtype float32 complex64 complex128
+  }
+  # Many right-hand sides.
+  nrhs() { # 60
+    bench "${both[@]}" $(repeats 3) $(n 32768) + --nrhs 1 16 + --nrhs 256 4096
+  }
+  tiles() { # 110
+    bench --ranks "$ranks" --backend native --compare $(repeats 2) \
+      + --T_A 512 1024 2048 $(n 16384 32768 65536 131072)
+  }
+  # A single run of more than 20 seconds says as much as several.
+  syevd() { # 130
+    bench --routine syevd --backend native cusolvermg jax --ranks "$ranks" --compare \
+      + $(n 16384) $(repeats 1) + $(n 32768) $(repeats 0)
+  }
+  # The native backend solves on one GPU, where this does not fit.
+  syevd_large() { # 190
+    bench --routine syevd --backend cusolvermg --ranks "$ranks" $(repeats 0) --limit 500 \
+      + $(n 65536)
+  }
+  # What is hard on accuracy.
+  hard() { # 50
+    bench --ranks "$ranks" --backend native $(repeats 1) --matrix ill graded $(n 32768) \
+      + --routine potrs potri + --routine potrs --dtype float32
+  }
+}
+
+parts=("$@")
+[ $# -gt 0 ] || parts=(table inverse one dtypes nrhs tiles hard syevd syevd_large)
+failed=0
+for part in "${parts[@]}"; do
+  start=$SECONDS
+  echo "== $part"
+  "$part" </dev/null || failed=$((failed + 1))
+  echo "== $part: $((SECONDS - start)) s"
+done
+[ $failed -eq 0 ]

@@ -1,0 +1,188 @@
+"""The benchmarks' matrices are what they are said to be; the harness records what it is asked."""
+
+import json
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import peaks
+import plot
+import problems
+import pytest
+import run
+import workspace
+
+jax.config.update("jax_enable_x64", True)
+
+N = 96
+CONDITION = {  # at least, at most
+    "dominant": lambda dtype: (1, 1.2),
+    "ill": lambda dtype: (0.99 * problems.condition(dtype), 1.01 * problems.condition(dtype)),
+    "graded": lambda dtype: np.array([0.7, 3]) * problems.condition(dtype),
+}
+
+
+def matrix(xp, dtype, kind, n=N, **rows):
+    return np.asarray(problems.matrix(xp, n, dtype, kind=kind, **rows))
+
+
+@pytest.mark.parametrize("dtype", problems.DTYPES)
+@pytest.mark.parametrize("kind", problems.KINDS)
+def test_matrix_is_positive_definite_with_the_condition_that_is_said(kind, dtype):
+    a = matrix(np, dtype, kind)
+    assert a.dtype == dtype
+    assert (a == a.conj().T).all()
+    np.linalg.cholesky(a)
+    least, most = CONDITION[kind](dtype)
+    wide = a.astype(np.complex128 if a.dtype.kind == "c" else np.float64)
+    assert least <= np.linalg.cond(wide) <= most
+
+
+@pytest.mark.parametrize("dtype", problems.DTYPES)
+@pytest.mark.parametrize("kind", problems.KINDS)
+def test_devices_make_the_rows_that_the_host_makes(kind, dtype):
+    whole = matrix(np, dtype, kind)
+    unit = 10 * np.finfo(dtype).eps * abs(whole)
+    made = matrix(jnp, dtype, kind)
+    assert (made == made.conj().T).all()
+    assert (abs(made - whole) <= unit).all()
+    assert (abs(matrix(jnp, dtype, kind, first_row=30, rows=7) - whole[30:37]) <= unit[30:37]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("n", [1, 2, 5, 40])
+def test_eigenvalues_of_the_ill_conditioned_matrix(n, dtype):
+    w = np.linalg.eigvalsh(matrix(np, dtype, "ill", n).astype(np.complex128))
+    exact = problems.ill_eigenvalues(n, dtype)
+    np.testing.assert_allclose(w, exact, rtol=0, atol=5 * np.finfo(dtype).eps * exact[-1])
+
+
+def test_bits():
+    x = np.array([1, np.nan, 0, 2], np.float32)
+    minus = np.array([1, np.nan, -0.0, 2], np.float32)
+    for xp in (np, jnp):
+        one, other, third = xp.asarray(x), xp.asarray(minus), xp.asarray(x * 1j)
+        assert problems.same_bits(xp, (one, third), (one + 0, third + 0))
+        assert not problems.same_bits(xp, (one, one), (one, other))
+
+
+@pytest.mark.parametrize(
+    "routine, n, ranks, T_A, measured",
+    [  # MiB on H200, in float64 with `donate` (results/gpu.jsonl)
+        ("potrs", 16384, 1, None, 528.256),
+        ("potrs", 65536, 1, None, 4161.018),
+        ("potrs", 16384, 4, None, 324.162),
+        ("potrs", 131072, 4, None, 5153.268),
+        ("potri", 16384, 4, None, 372.006),
+        ("potri", 32768, 4, None, 936.006),
+        ("potri", 65536, 4, None, 1584.006),
+    ],
+)
+def test_workspace_is_what_was_measured(routine, n, ranks, T_A, measured):
+    needed = [
+        workspace.needed(routine, "float64", n, ranks, T_A, nrhs=1, donate=True, rank=rank)
+        for rank in range(ranks)
+    ]
+    assert max(needed) / 2**20 == pytest.approx(measured, abs=0.05)
+
+
+def test_uneven_tiles():
+    tiles = workspace.Tiles(8192, 4, 300)
+    assert (tiles.rows, tiles.m, tiles.T, tiles.overflows) == (2048, 7, 293, True)
+    assert sum(tiles.width(p) for p in range(28)) == 8192
+    # A short tile in the midst of a rank's slots leaves a gap; the last slot is the overflow tile.
+    assert workspace.runs(tiles, 0, 7) == [5 * 293 + 290, 293]
+    assert workspace.runs(tiles, 1, 7) == [3 * 293 + 290, 2 * 293, 293]
+    assert workspace.runs(tiles, 1, 3) == [3 * 293]
+
+
+def test_peak_shows_where_more_was_needed_before(monkeypatch):
+    class Device:
+        peak, used = 1000, 300
+
+        def memory_stats(self):
+            return {
+                "peak_bytes_in_use": self.peak,
+                "bytes_in_use": self.used,
+                "bytes_limit": 4000,
+            }
+
+        def allocate(self, size):
+            self.used += size
+            self.peak = max(self.peak, self.used)
+
+    class Piece(np.ndarray):
+        def delete(self):
+            device.allocate(-self.size)
+
+    device = Device()
+    monkeypatch.setattr(peaks, "PIECES", (300, 50))
+    monkeypatch.setattr(
+        peaks, "_allocate", lambda d, size: d.allocate(size) or np.zeros(size, "u1").view(Piece)
+    )
+    monkeypatch.setattr(peaks.jax, "block_until_ready", lambda pieces: pieces)
+    with peaks.peaks([device], 500) as found:
+        device.allocate(70)
+    device.allocate(-70)
+    assert found == [70] and device.used == 300
+    with peaks.peaks([device], 3500) as found:  # no room to fill
+        device.allocate(70)
+    assert found == [None]
+
+
+def measure(monkeypatch, tmp_path, words):
+    """(exit code, records) of run.py with these words."""
+    out = tmp_path / "out.jsonl"
+    monkeypatch.setattr("sys.argv", ["run.py", "--out", str(out), *words.split()])
+    code = run.main()
+    return code, [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def test_batches_share_a_process_and_a_failure_loses_nothing_else(monkeypatch, tmp_path, capfd):
+    code, records = measure(
+        monkeypatch,
+        tmp_path,
+        "--shared --warmup 0 --repeats 2 --ranks 2 --n 64 --donate --gemm --repeat-check "
+        "+ --backend cusolvermg native jax --compare --matrix ill "
+        "+ --routine potri --dtype complex64 --backend native --repeats 0 --precision tf32 "
+        f"--trace {tmp_path}",
+    )
+    assert code == 1  # there is no cuSOLVERMg on CPU devices
+    assert "cusolvermg" in capfd.readouterr().err
+    native, jaxs, inverse = records
+    assert (native["routine"], native["backend"], native["ranks"]) == ("potrs", "native", 2)
+    assert (native["matrix"], native["precision"], len(native["runs"])) == ("ill", None, 2)
+    assert jaxs["backend"] == "jax" and jaxs["ranks"] == 1
+    assert (inverse["dtype"], inverse["precision"], inverse["cold"]) == ("complex64", "tf32", True)
+    for record in records:
+        assert record["same_bits"] is True
+        assert record["gemm_tflops"] > 0
+        assert record["gemm_fraction"] == record["tflops"] / record["gemm_tflops"]
+        assert 0 <= record["backward_error"] < 1e-5
+        assert record["command"].startswith("python benchmarks/run.py --shared --warmup 0")
+    (timeline,) = tmp_path.glob("potri-*.json")
+    assert '"cat":"potri"' in timeline.read_text()
+    assert plot.draw(records[:2], "potrs, float64")
+
+
+def test_a_process_that_died_is_started_anew(monkeypatch, tmp_path):
+    args = run.arguments("--n 32 --shared".split())
+    (case,) = run.combinations(args)
+    with run.Worker(case, args) as worker:
+        os.kill(worker.process.pid, 9)
+        worker.process.wait()
+        assert worker.ask("first", case)["backward_error"] < 1e-14
+        assert worker.starts == 2
+        worker.limit = 1e-9
+        assert "no answer" in worker.ask("time", case)["error"]
+        assert worker.process.poll() is not None
+
+
+def test_options_before_the_first_plus_are_for_all():
+    assert run.split(["--n", "1", "+", "--n", "2", "+", "--donate"]) == [
+        ["--n", "1", "--n", "2"],
+        ["--n", "1", "--donate"],
+    ]
+    assert run.split([]) == [[]]
+    assert run.command(["--out", "x", "--n", "3"]) == ["--n", "3"]

@@ -1,0 +1,130 @@
+"""Measures what calls of the native engine need on each GPU, beside the formulas of docs/memory.md.
+
+    memory.py [N ...]      8192 and 12288 unless given; JAX's memory must be preallocated
+
+Needs benchmarks/ on PYTHONPATH. `rest` is what the formulas leave out; it may be no more than SLACK
+beyond SHARE of the formula, except for syevd, where it is mostly cuSOLVER's. Exits with the number
+of failures.
+"""
+
+import collections
+import functools
+import sys
+import traceback
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from peaks import peaks
+from problems import DTYPES, matrix, vectors
+from workspace import Tiles, needed
+
+import jaxmg
+
+jax.config.update("jax_enable_x64", True)
+
+Case = collections.namedtuple("Case", "routine dtype n ranks T_A nrhs donate vectors")
+UNEVEN = 300  # a tile width that divides no rank's rows, so that the overflow tile is there
+SHARE, SLACK = 0.03, 16 << 20
+
+
+def cases(sizes, ranks):
+    """Cheap ones first; syevd on the smallest size alone."""
+    for n in sizes:
+        for dtype in DTYPES:
+            for count in sorted({1, ranks}):
+                for tile in (None, UNEVEN):
+                    yield Case("potrs", dtype, n, count, tile, 1, True, False)
+                    yield Case("potri", dtype, n, count, tile, 0, True, False)
+    n = min(sizes)
+    for routine in ("potrs", "potri"):
+        yield Case(routine, "float64", n, ranks, None, 100 * (routine == "potrs"), False, False)
+    for dtype in DTYPES:
+        for count in sorted({1, ranks}):
+            for wanted in (False, True):
+                yield Case("syevd", dtype, n, count, None, 0, True, wanted)
+
+
+def call(case, operands):
+    options = {"T_A": case.T_A, "donate": case.donate, "backend": "native", "return_status": True}
+    if case.routine == "syevd":
+        options["return_eigenvectors"] = case.vectors
+    return getattr(jaxmg, case.routine)(*operands, **options)
+
+
+@functools.cache
+def makers(n, dtype, devices):
+    """(function that makes the matrix, function of nrhs that makes right-hand sides)."""
+    mesh = Mesh(np.array(devices), ("rank",))
+    rows, everywhere = NamedSharding(mesh, P("rank", None)), NamedSharding(mesh, P())
+    a = jax.jit(lambda: matrix(jnp, n, dtype), out_shardings=rows)
+    b = jax.jit(lambda nrhs: vectors(jnp, n, nrhs, dtype), static_argnums=0,
+                out_shardings=everywhere)  # fmt: skip
+    return a, b
+
+
+def measure(case):
+    """(bytes that each GPU needed or None, the formula's for each)."""
+    devices = jax.devices()[: case.ranks]
+    make_a, make_b = makers(case.n, case.dtype, tuple(devices))
+    operands = [make_a()] + ([make_b(case.nrhs)] if case.routine == "potrs" else [])
+    jax.block_until_ready(operands)
+    paper = [
+        needed(case.routine, case.dtype, case.n, case.ranks, case.T_A, case.nrhs, case.donate, rank)
+        for rank in range(case.ranks)
+    ]
+    room = max(paper) + 5 * case.n**2 * np.dtype(case.dtype).itemsize * (case.routine == "syevd")
+    with peaks(devices, room) as found:
+        results = jax.block_until_ready(call(case, operands))
+    if status := int(results[-1]):
+        raise ArithmeticError(f"status {status}")
+    return found, paper
+
+
+def check(case):
+    """Prints the GPU that strays furthest from the formula; whether it strays too far."""
+    tiles = Tiles(case.n, case.ranks, case.T_A)
+    name = f"{case.routine:5} {case.dtype:10} n={case.n:<6} ranks={case.ranks} T={tiles.T:<4}"
+    name += f" nrhs={case.nrhs:<3}" if case.routine == "potrs" else " " * 9
+    name += " vectors" if case.vectors else "" if case.donate else " kept"
+    try:
+        found, paper = measure(case)
+    except Exception as error:  # the table goes on
+        lines = traceback.format_exc(limit=-2)
+        print("FAIL", name, type(error).__name__, str(error)[:300], lines[-300:], flush=True)
+        return False
+    if None in found:
+        print("note", name, "not measurable: less was needed than before", found, flush=True)
+        return True
+    ok = True
+    for measured, formula in zip(found, paper, strict=True):
+        rest = measured - formula
+        # cuSOLVER's share of syevd is on the first GPU; what the formula has must always be there.
+        bounded = case.routine != "syevd" or formula < max(paper)
+        tolerated = SHARE * formula + SLACK
+        ok &= -tolerated <= rest and (rest <= tolerated or not bounded)
+    worst = max(range(case.ranks), key=lambda i: abs(found[i] - paper[i]))
+    measured, formula = found[worst], paper[worst]
+    rest = (measured - formula) / 2**20
+    unit = case.n**2 * np.dtype(case.dtype).itemsize / 2**20
+    facts = (
+        f"measured {measured / 2**20:9.1f} MiB, formula {formula / 2**20:9.1f}, rest {rest:7.1f}"
+    )
+    if case.routine == "syevd":
+        facts += f" = {rest / unit:.2f} n^2"
+    print("ok  " if ok else "FAIL", name, facts, f"(GPU {worst})", flush=True)
+    return ok
+
+
+def main():
+    sizes = [int(word) for word in sys.argv[1:]] or [8192, 12288]
+    table = list(cases(sizes, len(jax.devices())))
+    failures = sum(not check(case) for case in table)
+    print(f"{len(table)} cases, {failures} failures")
+    sys.exit(min(failures, 100))
+
+
+if __name__ == "__main__":
+    main()

@@ -21,7 +21,7 @@ matplotlib.use("Agg")
 import matplotlib.patches
 import matplotlib.pyplot as plt
 
-STREAMS = ("main", "panel", "copy")
+STREAMS = ("main", "panel", "next", "copy", "side")
 
 
 def main():

@@ -174,7 +174,7 @@ class AsyncDevice : public Device {
   AsyncDevice(std::unique_ptr<Device> real, const Tuning& tuning)
       : real_(std::move(real)),
         tuning_(tuning),
-        workers_{NewWorker(), NewWorker(), NewWorker()},
+        workers_{NewWorker(), NewWorker(), NewWorker(), NewWorker(), NewWorker()},
         float_(workers_, real_->blas<float>()),
         double_(workers_, real_->blas<double>()),
         complex64_(workers_, real_->blas<std::complex<float>>()),

@@ -29,9 +29,9 @@ struct Case {
 };
 
 const Case kCases[] = {
-    {1, 1, 0},  {1, 3, 1},   {2, 2, 1},     {5, 8, 2},   {7, 2, 3},   {16, 4, 4},
-    {17, 4, 2}, {30, 5, 4},  {33, 3, 5, 2}, {40, 16, 2}, {48, 2, 8},  {50, 1, 7},
-    {63, 7, 3}, {64, 4, 64}, {70, 6, 4, 1}, {97, 3, 0},  {90, 2, 13}, {150, 2, 75},
+    {1, 1, 0},  {1, 3, 1},     {2, 2, 1},   {5, 8, 2},     {7, 2, 3},  {16, 4, 4},  {17, 4, 2},
+    {30, 5, 4}, {33, 3, 5, 2}, {40, 16, 2}, {48, 2, 8},    {50, 1, 7}, {60, 2, 3},  {61, 4, 2, 1},
+    {64, 3, 2}, {63, 7, 3},    {64, 4, 64}, {70, 6, 4, 1}, {97, 3, 0}, {90, 2, 13}, {150, 2, 75},
 };
 
 std::string Describe(const Case& c) {
@@ -241,11 +241,12 @@ class WithTf32 : public Tuned {
 };
 
 // As GPUs are: panels out of place, in pieces, along a chain.
-Tuning LikeGpu() {
+Tuning LikeGpu(int64_t panels_per_update = 3) {
   Tuning tuning;
   tuning.inverted_block = 3;
   tuning.chain = true;
   tuning.group_columns = 9;
+  tuning.panels_per_update = panels_per_update;
   tuning.separate_diagonal = false;
   return tuning;
 }
@@ -446,7 +447,7 @@ void CheckPotrsWithCopies(const Case& c) {
 template <typename T>
 void CheckOnStreams(const Case& c) {
   if (c.n > 70) return;
-  for (const Tuning& tuning : {LikeGpu(), NewHostDevice()->tuning()}) {
+  for (const Tuning& tuning : {LikeGpu(), LikeGpu(1), NewHostDevice()->tuning()}) {
     make_device = [tuning] {
       return std::make_unique<testing::AsyncDevice>(NewHostDevice(), tuning);
     };

@@ -73,7 +73,7 @@ Status CudaDevice::Wait(Stream stream, const Event& event) {
 }
 
 Status CudaDevice::Synchronize() {
-  for (Stream stream : {Stream::kMain, Stream::kPanel, Stream::kCopy}) {
+  for (Stream stream : kStreams) {
     JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamSynchronize(this->stream(stream)),
                      "the work so far on device ", ordinal_);
   }

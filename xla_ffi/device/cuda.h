@@ -60,9 +60,10 @@ class CudaDevice : public Device {
     tuning.inverted_block = 128;
     tuning.chain = true;
     tuning.group_columns = 4096;
+    tuning.panels_per_update = 2;
     tuning.separate_diagonal = true;
     tuning.usual_tile = 1024;
-    tuning.widest_tile = 2048;
+    tuning.widest_tile = 1024;
     tuning.exchange_bytes = int64_t{64} << 20;
     return tuning;
   }

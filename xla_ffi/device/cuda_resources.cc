@@ -65,9 +65,14 @@ class CudaPool {
     JAXMG_CHECK_CUDA(runtime.cudaDeviceGetStreamPriorityRange(&lowest, &highest), "device ",
                      ordinal_);
     auto made = std::make_unique<CudaResources::Parts>();
-    for (cudaStream_t* stream : {&made->panel, &made->copy}) {
-      JAXMG_CHECK_CUDA(runtime.cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, highest),
-                       "a stream of device ", ordinal_);
+    for (Stream stream : kStreams) {
+      if (stream == Stream::kMain) continue;
+      const bool between = stream == Stream::kNext || stream == Stream::kSide;
+      const int priority = between ? (lowest + highest) / 2 : highest;
+      JAXMG_CHECK_CUDA(
+          runtime.cudaStreamCreateWithPriority(&made->streams[static_cast<int>(stream)],
+                                               cudaStreamNonBlocking, priority),
+          "a stream of device ", ordinal_);
     }
     *parts = std::move(made);
     return Status::Ok();
@@ -153,7 +158,9 @@ Status CudaResources::Lease(int ordinal, cudaStream_t main,
 }
 
 CudaResources::CudaResources(CudaPool* pool, std::unique_ptr<Parts> parts, cudaStream_t main)
-    : pool_(pool), parts_(std::move(parts)), streams_{main, parts_->panel, parts_->copy} {}
+    : pool_(pool), parts_(std::move(parts)), streams_(parts_->streams) {
+  streams_[static_cast<int>(Stream::kMain)] = main;
+}
 
 CudaResources::~CudaResources() {
   const cudaStream_t main = stream(Stream::kMain);

@@ -53,7 +53,7 @@ class CudaResources {
  private:
   // What goes back to the pool.
   struct Parts {
-    cudaStream_t panel = nullptr, copy = nullptr;
+    std::array<cudaStream_t, kNumStreams> streams{};  // ours: all but kMain
     std::array<cublasHandle_t, kNumStreams> blas{};
     std::array<Precision, kNumStreams> precision{};  // that each of them works in
     std::array<cusolverDnHandle_t, kNumStreams> solver{};

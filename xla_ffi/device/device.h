@@ -6,6 +6,7 @@
 #ifndef JAXMG_XLA_FFI_DEVICE_DEVICE_H_
 #define JAXMG_XLA_FFI_DEVICE_DEVICE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,9 +19,12 @@
 namespace jaxmg {
 
 // The streams of a rank. Trailing updates fill kMain; kPanel is the critical path and goes first
-// where the hardware knows priorities; kCopy carries what moves between ranks.
-enum class Stream : int { kMain = 0, kPanel = 1, kCopy = 2 };
-inline constexpr int kNumStreams = 3;
+// where the hardware knows priorities, then kNext, what the critical path needs next; kCopy carries
+// what moves between ranks; kSide is for what is small and can wait.
+enum class Stream : int { kMain, kPanel, kNext, kCopy, kSide };
+inline constexpr std::array<Stream, 5> kStreams = {Stream::kMain, Stream::kPanel, Stream::kNext,
+                                                   Stream::kCopy, Stream::kSide};
+inline constexpr int kNumStreams = static_cast<int>(kStreams.size());
 
 // How products of matrices are computed. kTf32 rounds the factors to TF32, with 10 bits behind the
 // binary point, where the hardware multiplies those faster; it applies to float32 and complex64.
@@ -73,6 +77,9 @@ struct Tuning {
   // Columns that one product of a trailing update spans, where as many lie side by side; their rows
   // of the panel are gathered first. 0: one product a tile, of the panel as it is.
   int64_t group_columns = 0;
+  // How many panels one update of the trailing matrix takes in, where panels are out of place:
+  // products as many times as deep, for as many times the workspace.
+  int64_t panels_per_update = 1;
   // Diagonal tiles are updated by HERK, which does half the work, rather than with what lies below.
   bool separate_diagonal = true;
   // Where the caller names no tile width: this one, narrower where a rank would get fewer than four

@@ -7,7 +7,7 @@
 namespace jaxmg {
 namespace {
 
-constexpr const char* kStreamNames[kNumStreams] = {"main", "panel", "copy"};
+constexpr const char* kStreamNames[kNumStreams] = {"main", "panel", "next", "copy", "side"};
 
 const char* Path() {
   const char* path = std::getenv("JAXMG_TRACE");

@@ -9,22 +9,31 @@
 namespace jaxmg {
 namespace {
 
-// The workspace, in elements from its begin.
+// The workspace, in elements from its begin: everything twice, by the parity of the batch.
 struct Regions {
   Regions(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
-    const int64_t width = tiles.width();
+    const int64_t width = tiles.width() * PanelsPerUpdate(tuning);
     const bool received = tiles.ranks() > 1 && !tuning.borrow_panels;
     const bool buffers = received || tuning.inverted_block > 0;
-    panel = buffers ? rows * width : 0;
-    gathered = tuning.group_columns > 0 ? tiles.slots() * width * width : 0;
-    size = 2 * panel + 2 * gathered;
+    panels = buffers ? rows * width : 0;
+    gathered = tuning.group_columns > 0 ? tiles.slots() * tiles.width() * width : 0;
+    size = 2 * panels + 2 * gathered;
   }
-  int64_t panel;     // size of each of two panel buffers
-  int64_t gathered;  // size of each of two sets of the rows of a panel that meet this rank's tiles
+  // Panels that are solved in place lie where their tiles do, not side by side.
+  static int64_t PanelsPerUpdate(const Tuning& tuning) {
+    return tuning.inverted_block == 0 ? 1 : tuning.panels_per_update;
+  }
+  int64_t panels;    // the panels of a batch, side by side
+  int64_t gathered;  // their rows that meet this rank's tiles
   int64_t size;
 };
 
-// Panel k as a rank has it: the rows below diagonal tile k.
+// Panels [first, last], of which one product updates the trailing matrix.
+struct Batch {
+  int64_t index, first, last;
+};
+
+// The rows below diagonal tile k of panel k, or below that of the first of several panels.
 template <typename T>
 struct Panel {
   T* data;
@@ -49,74 +58,105 @@ class Factorization {
         x_(x),
         workspace_(workspace),
         info_(info),
-        log_det_(log_det) {}
+        log_det_(log_det) {
+    // Towards the end, where the factorization of tiles takes longest, updates can't wait.
+    const int64_t panels = Count() - 1, most = Regions::PanelsPerUpdate(tuning_);
+    for (int64_t first = 0; first < panels;) {
+      const int64_t left = panels - first;
+      const int64_t size = std::clamp<int64_t>(left / (2 * tiles_.ranks()), 1, most);
+      const int64_t last = first + std::min(size, left) - 1;
+      const Batch batch = {static_cast<int64_t>(batches_.size()), first, last};
+      batches_.push_back(batch);
+      batch_of_.resize(last + 1, batch);
+      first = last + 1;
+    }
+  }
 
   Status Run() {
-    const int64_t count = tiles_.nonempty();
-    JAXMG_RETURN_IF_ERROR(device_.NewEvent(&updated_));
-    for (auto* events : {&used_, &received_, &factored_, &solved_, &stored_}) {
+    const int64_t count = Count();
+    for (auto* event : {&updated_, &prepared_, &substituted_})
+      JAXMG_RETURN_IF_ERROR(device_.NewEvent(event));
+    for (auto* events : {&used_, &shared_}) {
+      for (auto& event : *events) JAXMG_RETURN_IF_ERROR(device_.NewEvent(&event));
+    }
+    for (auto* events : {&ready_, &solved_, &stored_}) {
+      events->resize(std::max<int64_t>(count, 1));
       for (auto& event : *events) JAXMG_RETURN_IF_ERROR(device_.NewEvent(&event));
     }
     JAXMG_RETURN_IF_ERROR(TakeShare());
-    JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kMain, Stream::kPanel));
-    JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kMain, Stream::kCopy));
+    for (Stream stream : kOthers) JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kMain, stream));
     if (count > 0 && Mine(0)) JAXMG_RETURN_IF_ERROR(FactorAndSend(0));
-    for (int64_t k = 0; k + 1 < count; ++k) {
-      if (!Mine(k)) JAXMG_RETURN_IF_ERROR(Receive(k));
-      if (Mine(k + 1)) {
-        // Updates of tile column k + 1 with earlier panels are on kMain.
-        JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kMain, Stream::kPanel));
-        JAXMG_RETURN_IF_ERROR(Await(Stream::kPanel, k));
-        JAXMG_RETURN_IF_ERROR(UpdateNextDiagonal(k));
+    for (const Batch& batch : batches_) {
+      for (int64_t k = batch.first; k <= batch.last; ++k) {
+        if (!Mine(k)) JAXMG_RETURN_IF_ERROR(Receive(k));
+        if (k == batch.last) NoteSent();
+        if (Mine(k + 1)) {
+          JAXMG_RETURN_IF_ERROR(UpdateNext(k));
+          JAXMG_RETURN_IF_ERROR(FactorAndSend(k + 1));
+        }
+        JAXMG_RETURN_IF_ERROR(UpdateWindow(k));
       }
-      JAXMG_RETURN_IF_ERROR(Await(Stream::kMain, k));
-      if (Mine(k + 1)) {
-        // While its diagonal tile is factored, which leaves the hardware almost idle.
-        JAXMG_RETURN_IF_ERROR(UpdateNextBelow(k));
-        JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kMain, updated_.get()));
-        JAXMG_RETURN_IF_ERROR(FactorAndSend(k + 1));
-      }
-      JAXMG_RETURN_IF_ERROR(UpdateTrailing(k));
-      // All that reads panel k is on kMain, or on kPanel and done when it is stored or panel k + 1
-      // is there, or the right-hand sides of tile k + 1 (AwaitBuffer).
-      if (Mine(k)) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kMain, *stored_[k % 2]));
-      if (Mine(k + 1)) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kMain, *factored_[(k + 1) % 2]));
-      JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kMain, used_[k % 2].get()));
-      if (!Mine(k) && tuning_.borrow_panels) {
-        if (Mine(k + 1)) JAXMG_RETURN_IF_ERROR(AwaitSolved(Stream::kMain, k + 1));
-        JAXMG_RETURN_IF_ERROR(comm_.Return(Stream::kMain, tiles_.owner(k)));
-      }
+      JAXMG_RETURN_IF_ERROR(UpdateTrailing(batch));
+      JAXMG_RETURN_IF_ERROR(Release(batch));
     }
-    for (Stream stream : {Stream::kPanel, Stream::kCopy}) {
-      JAXMG_RETURN_IF_ERROR(Order(device_, stream, Stream::kMain));
-    }
+    for (Stream stream : kOthers) JAXMG_RETURN_IF_ERROR(Order(device_, stream, Stream::kMain));
     return WaitAllSent(comm_, Stream::kMain);
   }
 
  private:
+  static constexpr std::array<Stream, 4> kOthers = {Stream::kPanel, Stream::kNext, Stream::kCopy,
+                                                    Stream::kSide};
+
+  int64_t Count() const { return tiles_.nonempty(); }
   bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
   bool InPlace() const { return tuning_.inverted_block == 0; }
   int64_t Below(int64_t k) const { return tiles_.columns() - tiles_.offset(k + 1); }
   T* Inverses(int64_t k) const {
     return InPlace() ? nullptr : inverses_.of_slot(tiles_, tiles_.slot(k));
   }
-  T* Buffer(int64_t k) const { return workspace_ + (k % 2) * regions_.panel; }
-  T* Gathered(int64_t k) const {
-    return workspace_ + 2 * regions_.panel + (k % 2) * regions_.gathered;
+  int64_t WidthIn(int64_t slot) const { return tiles_.width(tiles_.tile_in(matrix_.rank, slot)); }
+
+  // This rank's slots beyond the tile behind a batch: those that the batch updates on kMain.
+  int64_t FirstTrailing(const Batch& batch) const {
+    return tiles_.slots_before(matrix_.rank, batch.last + 2);
   }
-  // This rank's tile columns that panel k updates on kMain: all beyond k + 1.
-  int64_t FirstTrailing(int64_t k) const { return tiles_.slots_before(matrix_.rank, k + 2); }
-  int64_t EndTrailing() const { return tiles_.slots_before(matrix_.rank, tiles_.nonempty()); }
-  int64_t TrailingColumns(int64_t k) const {
+  int64_t EndTrailing() const { return tiles_.slots_before(matrix_.rank, Count()); }
+  int64_t ColumnsOf(int64_t slot, int64_t end) const {
     int64_t columns = 0;
-    for (int64_t slot = FirstTrailing(k); slot < EndTrailing(); ++slot) columns += WidthIn(slot);
+    for (; slot < end; ++slot) columns += WidthIn(slot);
     return columns;
+  }
+  // Those of them that are factored with the next batch.
+  int64_t EndOfWindow(const Batch& batch) const {
+    const size_t next = batch.index + 1;
+    if (next >= batches_.size()) return EndTrailing();
+    return tiles_.slots_before(matrix_.rank, batches_[next].last + 2);
   }
 
   Panel<T> PanelOf(int64_t k) const {
     if (Mine(k) && InPlace()) return {matrix_.tile(k, tiles_.offset(k + 1)), matrix_.ld()};
     if (tuning_.borrow_panels) return borrowed_;
-    return {Buffer(k), Below(k)};
+    const Batch& batch = batch_of_[k];
+    const int64_t ld = Below(batch.first);
+    T* buffer = workspace_ + batch.index % 2 * regions_.panels;
+    return {buffer + (tiles_.offset(k) - tiles_.offset(batch.first)) * ld +
+                (tiles_.offset(k + 1) - tiles_.offset(batch.first + 1)),
+            ld};
+  }
+  // Panel `first`, and what follows it in its batch, from `row` of the matrix on.
+  Panel<T> RowsOf(int64_t first, int64_t row) const {
+    const Panel<T> panel = PanelOf(first);
+    return {panel.data + (row - tiles_.offset(first + 1)), panel.ld};
+  }
+  // Columns of panels [first, k].
+  int64_t Depth(int64_t first, int64_t k) const {
+    return tiles_.offset(k + 1) - tiles_.offset(first);
+  }
+
+  // The rows of a batch that meet this rank's trailing tile columns, one below the other.
+  Panel<T> Gathered(const Batch& batch) const {
+    return {workspace_ + 2 * regions_.panels + batch.index % 2 * regions_.gathered,
+            ColumnsOf(FirstTrailing(batch), EndTrailing())};
   }
 
   Bytes2D Piece(int64_t k, int64_t column, int64_t columns) const {
@@ -139,6 +179,44 @@ class Factorization {
     return Status::Ok();
   }
 
+  // --- What waits for what ---------------------------------------------------------------------
+
+  // For panel k and its gathered rows.
+  Status Await(Stream stream, int64_t k) { return device_.Wait(stream, *ready_[k]); }
+
+  // `stream` may overwrite what the batch before the last one was in.
+  Status AwaitBuffer(Stream stream, int64_t k) {
+    const int64_t index = batch_of_[k].index;
+    if (index < 2) return Status::Ok();
+    JAXMG_RETURN_IF_ERROR(device_.Wait(stream, *used_[index % 2]));
+    return x_.count == 0 ? Status::Ok() : device_.Wait(stream, *shared_[index % 2]);
+  }
+
+  void NoteSent() {
+    sent_.resize(tiles_.ranks());
+    for (int peer = 0; peer < tiles_.ranks(); ++peer) sent_[peer] = comm_.Sent(peer);
+  }
+
+  // All that reads the panels of a batch is on kMain, or kMain waits for it here, on kNext before a
+  // panel that kMain has waited for; but for right-hand sides on kSide.
+  Status Release(const Batch& batch) {
+    for (int64_t k = batch.first; k <= batch.last; ++k) {
+      if (Mine(k)) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kMain, *stored_[k]));
+    }
+    if (Mine(batch.last + 1)) JAXMG_RETURN_IF_ERROR(Await(Stream::kMain, batch.last + 1));
+    if (tuning_.borrow_panels) {
+      if (Mine(batch.last)) return Status::Ok();
+      JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kSide, Stream::kMain));
+      return comm_.Return(Stream::kMain, tiles_.owner(batch.last));
+    }
+    for (int peer = 0; peer < tiles_.ranks(); ++peer) {
+      if (peer == matrix_.rank) continue;
+      JAXMG_RETURN_IF_ERROR(comm_.WaitSent(Stream::kMain, peer, sent_[peer]));
+    }
+    JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kSide, shared_[batch.index % 2].get()));
+    return device_.Record(Stream::kMain, used_[batch.index % 2].get());
+  }
+
   // --- What passes between ranks ---------------------------------------------------------------
 
   // Where a panel goes first, and on from a rank that has received it; -1: nowhere.
@@ -153,30 +231,12 @@ class Factorization {
     return comm_.Send(stream, Next(tiles_.owner(k)), block);
   }
 
-  Status ReceiveBlock(int64_t k, const Bytes2D& block) {
+  Status ReceiveBlock(Stream stream, int64_t k, const Bytes2D& block) {
     const int root = tiles_.owner(k);
     const int previous =
         tuning_.chain ? (matrix_.rank + tiles_.ranks() - 1) % tiles_.ranks() : root;
-    JAXMG_RETURN_IF_ERROR(comm_.Recv(Stream::kCopy, previous, block));
-    return Next(root) < 0 ? Status::Ok() : comm_.Send(Stream::kCopy, Next(root), block);
-  }
-
-  // `stream` may overwrite the buffer that panel k - 2 was in.
-  Status AwaitBuffer(Stream stream, int64_t k) {
-    if (k >= 2) {
-      JAXMG_RETURN_IF_ERROR(device_.Wait(stream, *used_[k % 2]));
-      if (Mine(k - 1)) JAXMG_RETURN_IF_ERROR(AwaitSolved(stream, k - 1));
-    }
-    for (size_t peer = 0; peer < sent_[k % 2].size(); ++peer) {
-      if (static_cast<int>(peer) == matrix_.rank) continue;
-      JAXMG_RETURN_IF_ERROR(comm_.WaitSent(stream, static_cast<int>(peer), sent_[k % 2][peer]));
-    }
-    return Status::Ok();
-  }
-
-  void NoteSent(int64_t k) {
-    sent_[k % 2].resize(tiles_.ranks());
-    for (int peer = 0; peer < tiles_.ranks(); ++peer) sent_[k % 2][peer] = comm_.Sent(peer);
+    JAXMG_RETURN_IF_ERROR(comm_.Recv(stream, previous, block));
+    return Next(root) < 0 ? Status::Ok() : comm_.Send(stream, Next(root), block);
   }
 
   Status Receive(int64_t k) {
@@ -189,25 +249,14 @@ class Factorization {
     }
     const int64_t step = InPlace() ? width : tuning_.inverted_block;
     for (int64_t column = 0; column < width && !tuning_.borrow_panels; column += step) {
-      JAXMG_RETURN_IF_ERROR(ReceiveBlock(k, Piece(k, column, std::min(step, width - column))));
+      JAXMG_RETURN_IF_ERROR(
+          ReceiveBlock(Stream::kCopy, k, Piece(k, column, std::min(step, width - column))));
     }
     JAXMG_RETURN_IF_ERROR(GatherRows(Stream::kCopy, k));
-    JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kCopy, received_[k % 2].get()));
-    if (x_.count > 0) {
-      JAXMG_RETURN_IF_ERROR(ReceiveBlock(k, Solved(k)));
-      JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kCopy, solved_[k % 2].get()));
-    }
-    NoteSent(k);
-    return Status::Ok();
-  }
-
-  Status Await(Stream stream, int64_t k) {
-    return device_.Wait(stream, Mine(k) ? *factored_[k % 2] : *received_[k % 2]);
-  }
-
-  // For the solved right-hand sides of tile k, which come after the panel.
-  Status AwaitSolved(Stream stream, int64_t k) {
-    return x_.count == 0 ? Status::Ok() : device_.Wait(stream, *solved_[k % 2]);
+    JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kCopy, ready_[k].get()));
+    if (x_.count == 0) return Status::Ok();
+    JAXMG_RETURN_IF_ERROR(ReceiveBlock(Stream::kSide, k, Solved(k)));
+    return device_.Record(Stream::kSide, solved_[k].get());
   }
 
   // --- The panel -------------------------------------------------------------------------------
@@ -229,38 +278,43 @@ class Factorization {
     if (!last) {
       JAXMG_RETURN_IF_ERROR(AwaitBuffer(Stream::kPanel, k));
       if (k > 0) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kPanel, *updated_));
-      const Range range(device_, Stream::kPanel, "panel", k);
-      JAXMG_RETURN_IF_ERROR(InPlace() ? SolveInPlace(k, diagonal) : SolveInPieces(k, tile));
+      {
+        const Range range(device_, Stream::kPanel, "panel", k);
+        JAXMG_RETURN_IF_ERROR(InPlace() ? SolveInPlace(k, diagonal) : SolveInPieces(k, tile));
+      }
+      JAXMG_RETURN_IF_ERROR(GatherRows(Stream::kPanel, k));
     }
-    JAXMG_RETURN_IF_ERROR(GatherRows(Stream::kPanel, k));
-    JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kPanel, factored_[k % 2].get()));
-    // After the panel, for which others wait more.
+    JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kPanel, ready_[k].get()));
     if (x_.count > 0) {
       JAXMG_RETURN_IF_ERROR(SolveShare(k, tile));
-      if (!last) JAXMG_RETURN_IF_ERROR(Send(Stream::kPanel, k, Solved(k)));
-      JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kPanel, solved_[k % 2].get()));
+      if (!last) JAXMG_RETURN_IF_ERROR(Send(Stream::kSide, k, Solved(k)));
+      JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kSide, solved_[k].get()));
     }
-    NoteSent(k);
+    if (!last) JAXMG_RETURN_IF_ERROR(StorePanel(k));
     if (log_det_ != nullptr) {
       JAXMG_RETURN_IF_ERROR(blas_.AddLogDet(Stream::kPanel, width, diagonal, ld, log_det_));
     }
-    if (!last) JAXMG_RETURN_IF_ERROR(StorePanel(k));
-    return device_.Record(Stream::kPanel, stored_[k % 2].get());
+    return device_.Record(Stream::kPanel, stored_[k].get());
   }
 
-  // The right-hand sides of tile k: the last update, by panel k - 1, and the forward substitution.
+  // The right-hand sides of tile k: the updates by the panels of its batch, those of earlier ones
+  // being kMain's, and the forward substitution.
   Status SolveShare(int64_t k, const DiagonalTile<T>& tile) {
     const int64_t slot = tiles_.slot(k), width = tiles_.width(k);
+    JAXMG_RETURN_IF_ERROR(Await(Stream::kSide, k));  // for the inverses
     if (k > 0) {
-      JAXMG_RETURN_IF_ERROR(AwaitSolved(Stream::kPanel, k - 1));
-      const Panel<T> panel = PanelOf(k - 1);
-      JAXMG_RETURN_IF_ERROR(UpdateShare(Stream::kPanel, slot, width, k - 1, panel.data, panel.ld));
+      const Batch& batch = batch_of_[k - 1];
+      if (batch.index > 0) {
+        JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kSide, *substituted_));
+      }
+      const Panel<T> rows = RowsOf(batch.first, tiles_.offset(k));
+      JAXMG_RETURN_IF_ERROR(UpdateShare(Stream::kSide, slot, width, batch.first, k - 1, rows));
     }
-    const Range range(device_, Stream::kPanel, "right-hand sides", k);
+    const Range range(device_, Stream::kSide, "right-hand sides", k);
     T* share = x_.of_slot(tiles_, slot);
     T* solved = x_.column(tiles_.offset(k));
-    JAXMG_RETURN_IF_ERROR(SolveForward(device_, Stream::kPanel, tile, x_.count, share, solved));
-    return device_.Copy(Stream::kPanel, Block(share, x_.count, x_.count, width), Solved(k));
+    JAXMG_RETURN_IF_ERROR(SolveForward(device_, Stream::kSide, tile, x_.count, share, solved));
+    return device_.Copy(Stream::kSide, Block(share, x_.count, x_.count, width), Solved(k));
   }
 
   Status SolveInPlace(int64_t k, const T* diagonal) {
@@ -307,14 +361,14 @@ class Factorization {
   Status GatherRows(Stream stream, int64_t k) {
     if (tuning_.group_columns == 0) return Status::Ok();
     const Range range(device_, stream, "gather rows", k);
-    const Panel<T> panel = PanelOf(k);
-    const int64_t total = TrailingColumns(k);
-    T* target = Gathered(k);
-    for (int64_t slot = FirstTrailing(k); slot < EndTrailing(); ++slot) {
+    const Batch& batch = batch_of_[k];
+    const Panel<T> panel = PanelOf(k), gathered = Gathered(batch);
+    T* target = gathered.data + (tiles_.offset(k) - tiles_.offset(batch.first)) * gathered.ld;
+    for (int64_t slot = FirstTrailing(batch); slot < EndTrailing(); ++slot) {
       const int64_t j = tiles_.tile_in(matrix_.rank, slot);
       const T* source = panel.data + (tiles_.offset(j) - tiles_.offset(k + 1));
       JAXMG_RETURN_IF_ERROR(device_.Copy(stream,
-                                         Block(target, total, WidthIn(slot), tiles_.width(k)),
+                                         Block(target, gathered.ld, WidthIn(slot), tiles_.width(k)),
                                          Block(source, panel.ld, WidthIn(slot), tiles_.width(k))));
       target += WidthIn(slot);
     }
@@ -323,128 +377,146 @@ class Factorization {
 
   // --- Updates ---------------------------------------------------------------------------------
 
-  // Diagonal tile j: C -= B B^H, B rows j of the panel.
-  Status UpdateDiagonal(Stream stream, int64_t j, int64_t k) {
-    const Panel<T> panel = PanelOf(k);
+  // Diagonal tile j by panels [first, k]: C -= B B^H, B their rows j.
+  Status UpdateDiagonal(Stream stream, int64_t j, int64_t first, int64_t k) {
     const int64_t begin = tiles_.offset(j);
-    return products_.Herk(stream, tiles_.width(j), tiles_.width(k), -1,
-                          panel.data + (begin - tiles_.offset(k + 1)), panel.ld, 1,
+    const Panel<T> b = RowsOf(first, begin);
+    return products_.Herk(stream, tiles_.width(j), Depth(first, k), -1, b.data, b.ld, 1,
                           matrix_.tile(j, begin), matrix_.ld());
   }
 
-  // Rows [begin, end) of tile column j: C -= A B^H, A those rows of the panel, B its rows j.
-  Status UpdateRows(Stream stream, int64_t j, int64_t begin, int64_t end, int64_t k, const T* b,
-                    int64_t ldb) {
-    const Panel<T> panel = PanelOf(k);
+  // Rows [begin, end) of tile column j: C -= A B^H, A those rows of the panels, B their rows j.
+  Status UpdateRows(Stream stream, int64_t j, int64_t begin, int64_t end, int64_t first, int64_t k,
+                    const Panel<T>& b) {
+    const Panel<T> a = RowsOf(first, begin);
     return products_.Gemm(stream, Op::kNone, Op::kConjTrans, end - begin, tiles_.width(j),
-                          tiles_.width(k), -1, panel.data + (begin - tiles_.offset(k + 1)),
-                          panel.ld, b, ldb, 1, matrix_.tile(j, begin), matrix_.ld());
+                          Depth(first, k), -1, a.data, a.ld, b.data, b.ld, 1,
+                          matrix_.tile(j, begin), matrix_.ld());
   }
 
   // Tile column j, from its diagonal tile to row `end`.
-  Status UpdateTile(Stream stream, int64_t j, int64_t end, int64_t k, const T* b, int64_t ldb) {
+  Status UpdateTile(Stream stream, int64_t j, int64_t end, int64_t first, int64_t k,
+                    const Panel<T>& b) {
     if (!tuning_.separate_diagonal) {
-      return UpdateRows(stream, j, tiles_.offset(j), end, k, b, ldb);
+      return UpdateRows(stream, j, tiles_.offset(j), end, first, k, b);
     }
-    JAXMG_RETURN_IF_ERROR(UpdateDiagonal(stream, j, k));
-    return UpdateRows(stream, j, tiles_.offset(j + 1), end, k, b, ldb);
+    JAXMG_RETURN_IF_ERROR(UpdateDiagonal(stream, j, first, k));
+    return UpdateRows(stream, j, tiles_.offset(j + 1), end, first, k, b);
   }
 
-  // This rank's right-hand sides from `slot` on: X -= Y_k B^H.
-  Status UpdateShare(Stream stream, int64_t slot, int64_t columns, int64_t k, const T* b,
-                     int64_t ldb) {
-    return blas_.Gemm(stream, Op::kNone, Op::kConjTrans, x_.count, columns, tiles_.width(k), -1,
-                      x_.column(tiles_.offset(k)), x_.count, b, ldb, 1, x_.of_slot(tiles_, slot),
-                      x_.count);
+  // This rank's right-hand sides from `slot` on by panels [first, k]: X -= Y B^H.
+  Status UpdateShare(Stream stream, int64_t slot, int64_t columns, int64_t first, int64_t k,
+                     const Panel<T>& b) {
+    JAXMG_RETURN_IF_ERROR(device_.Wait(stream, *solved_[k]));
+    return blas_.Gemm(stream, Op::kNone, Op::kConjTrans, x_.count, columns, Depth(first, k), -1,
+                      x_.column(tiles_.offset(first)), x_.count, b.data, b.ld, 1,
+                      x_.of_slot(tiles_, slot), x_.count);
   }
 
-  // Tile column k + 1, on the critical path.
-  Status UpdateNextDiagonal(int64_t k) {
-    const Range range(device_, Stream::kPanel, "update next tile", k);
-    return UpdateDiagonal(Stream::kPanel, k + 1, k);
-  }
-  Status UpdateNextBelow(int64_t k) {
-    const Range range(device_, Stream::kMain, "update next", k);
-    const Panel<T> panel = PanelOf(k);
-    return UpdateRows(Stream::kMain, k + 1, tiles_.offset(k + 2), tiles_.columns(), k, panel.data,
-                      panel.ld);
-  }
-
-  // All tile columns of this rank beyond k + 1; those side by side share one product below the last
-  // of them.
-  Status UpdateTrailing(int64_t k) {
+  // Tile column k + 1 by panel k, on the critical path: the diagonal tile on kPanel, what is below
+  // it on kNext while that tile is factored, which leaves the hardware almost idle. Both follow the
+  // updates by earlier panels: of the batch, on kNext, and of earlier batches, on kMain.
+  Status UpdateNext(int64_t k) {
+    const int64_t j = k + 1;
+    JAXMG_RETURN_IF_ERROR(AwaitWindow(k));
+    JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kNext, Stream::kPanel));
     {
-      const Range range(device_, Stream::kMain, "update", k);
-      JAXMG_RETURN_IF_ERROR(tuning_.group_columns == 0 ? UpdateOneByOne(k) : UpdateGroups(k));
+      JAXMG_RETURN_IF_ERROR(Await(Stream::kPanel, k));
+      const Range range(device_, Stream::kPanel, "update next tile", k);
+      JAXMG_RETURN_IF_ERROR(UpdateDiagonal(Stream::kPanel, j, k, k));
     }
-    return UpdateShares(k);
+    JAXMG_RETURN_IF_ERROR(Await(Stream::kNext, k));
+    const Range range(device_, Stream::kNext, "update next", k);
+    JAXMG_RETURN_IF_ERROR(UpdateRows(Stream::kNext, j, tiles_.offset(j + 1), tiles_.columns(), k, k,
+                                     RowsOf(k, tiles_.offset(j))));
+    return device_.Record(Stream::kNext, updated_.get());
   }
 
-  Status UpdateGroups(int64_t k) {
-    const int64_t last = EndTrailing(), total = TrailingColumns(k);
-    const T* rows = Gathered(k);
-    for (int64_t slot = FirstTrailing(k); slot < last;) {
-      int64_t end = slot, columns = 0;
-      do {
-        columns += WidthIn(end++);
-      } while (end < last && columns + WidthIn(end) <= tuning_.group_columns &&
-               matrix_.slot(end) == matrix_.slot(slot) + columns * matrix_.ld());
-      JAXMG_RETURN_IF_ERROR(UpdateGroup(k, slot, end, columns, rows, total));
-      rows += columns;
-      slot = end;
-    }
-    return Status::Ok();
-  }
-
-  Status UpdateOneByOne(int64_t k) {
-    const Panel<T> panel = PanelOf(k);
-    for (int64_t slot = FirstTrailing(k); slot < EndTrailing(); ++slot) {
-      const int64_t j = tiles_.tile_in(matrix_.rank, slot);
-      const T* rows = panel.data + (tiles_.offset(j) - tiles_.offset(k + 1));
-      JAXMG_RETURN_IF_ERROR(UpdateTile(Stream::kMain, j, tiles_.columns(), k, rows, panel.ld));
+  // The other tile columns that are factored with this batch or next after it, by panel k.
+  Status UpdateWindow(int64_t k) {
+    for (int64_t j = k + 2; j <= batch_of_[k].last + 1; ++j) {
+      if (!Mine(j)) continue;
+      JAXMG_RETURN_IF_ERROR(AwaitWindow(k));
+      JAXMG_RETURN_IF_ERROR(Await(Stream::kNext, k));
+      const Range range(device_, Stream::kNext, "update window", k);
+      JAXMG_RETURN_IF_ERROR(
+          UpdateTile(Stream::kNext, j, tiles_.columns(), k, k, RowsOf(k, tiles_.offset(j))));
     }
     return Status::Ok();
   }
 
-  // This rank's right-hand sides beyond tile k + 1. Rows that were gathered lie side by side, as
-  // shares do except behind a narrow tile, and are multiplied at once.
-  Status UpdateShares(int64_t k) {
+  // kNext goes on when kMain has updated the window of panel k's batch by the batch before.
+  Status AwaitWindow(int64_t k) {
+    return batch_of_[k].index == 0 ? Status::Ok() : device_.Wait(Stream::kNext, *prepared_);
+  }
+
+  // All of this rank's tile columns behind a batch and the tile that follows it: first those that
+  // the next batch factors.
+  Status UpdateTrailing(const Batch& batch) {
+    for (int64_t k = batch.first; k <= batch.last; ++k) {
+      JAXMG_RETURN_IF_ERROR(Await(Stream::kMain, k));
+    }
+    {
+      const Range range(device_, Stream::kMain, "update", batch.last);
+      const int64_t first = FirstTrailing(batch), window = EndOfWindow(batch);
+      JAXMG_RETURN_IF_ERROR(UpdateSlots(batch, first, window));
+      JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kMain, prepared_.get()));
+      JAXMG_RETURN_IF_ERROR(UpdateSlots(batch, window, EndTrailing()));
+    }
     if (x_.count == 0) return Status::Ok();
-    JAXMG_RETURN_IF_ERROR(AwaitSolved(Stream::kMain, k));
-    const bool gathered = tuning_.group_columns > 0;
-    const Panel<T> panel = gathered ? Panel<T>{Gathered(k), TrailingColumns(k)} : PanelOf(k);
-    auto is_last = [&](int64_t slot) {
-      return !gathered || WidthIn(slot) < tiles_.width() || slot + 1 == EndTrailing();
-    };
-    int64_t before = 0, end = 0;
-    for (int64_t slot = FirstTrailing(k); slot < EndTrailing(); slot = end) {
-      int64_t columns = WidthIn(slot);
-      for (end = slot + 1; !is_last(end - 1); ++end) columns += WidthIn(end);
-      const int64_t j = tiles_.tile_in(matrix_.rank, slot);
-      const T* rows = panel.data + (gathered ? before : tiles_.offset(j) - tiles_.offset(k + 1));
-      JAXMG_RETURN_IF_ERROR(UpdateShare(Stream::kMain, slot, columns, k, rows, panel.ld));
-      before += columns;
+    JAXMG_RETURN_IF_ERROR(UpdateShares(batch));
+    return device_.Record(Stream::kMain, substituted_.get());
+  }
+
+  // Slots in [slot, end): those side by side share one product below the last of them.
+  Status UpdateSlots(const Batch& batch, int64_t slot, int64_t end) {
+    while (slot < end) {
+      int64_t after = slot, columns = 0;
+      do {
+        columns += WidthIn(after++);
+      } while (after < end && columns + WidthIn(after) <= tuning_.group_columns &&
+               matrix_.slot(after) == matrix_.slot(slot) + columns * matrix_.ld());
+      JAXMG_RETURN_IF_ERROR(UpdateGroup(batch, slot, after, columns));
+      slot = after;
     }
     return Status::Ok();
   }
 
-  int64_t WidthIn(int64_t slot) const { return tiles_.width(tiles_.tile_in(matrix_.rank, slot)); }
-
-  // Tile columns in [slot, end), `columns` columns side by side; `b` is their rows of the panel.
-  Status UpdateGroup(int64_t k, int64_t slot, int64_t end, int64_t columns, const T* b,
-                     int64_t ldb) {
-    const Panel<T> panel = PanelOf(k);
+  // Slots in [slot, end), `columns` columns side by side.
+  Status UpdateGroup(const Batch& batch, int64_t slot, int64_t end, int64_t columns) {
     const int64_t bottom = tiles_.offset(tiles_.tile_in(matrix_.rank, end - 1) + 1);
-    const T* rows = b;
     for (int64_t s = slot; s < end; ++s) {
-      const int64_t j = tiles_.tile_in(matrix_.rank, s);
-      JAXMG_RETURN_IF_ERROR(UpdateTile(Stream::kMain, j, bottom, k, rows, ldb));
-      rows += WidthIn(s);
+      JAXMG_RETURN_IF_ERROR(UpdateTile(Stream::kMain, tiles_.tile_in(matrix_.rank, s), bottom,
+                                       batch.first, batch.last, RowsOfSlot(batch, s)));
     }
+    const Panel<T> a = RowsOf(batch.first, bottom), b = RowsOfSlot(batch, slot);
     return products_.Gemm(Stream::kMain, Op::kNone, Op::kConjTrans, tiles_.columns() - bottom,
-                          columns, tiles_.width(k), -1,
-                          panel.data + (bottom - tiles_.offset(k + 1)), panel.ld, b, ldb, 1,
-                          matrix_.slot(slot) + bottom, matrix_.ld());
+                          columns, Depth(batch.first, batch.last), -1, a.data, a.ld, b.data, b.ld,
+                          1, matrix_.slot(slot) + bottom, matrix_.ld());
+  }
+
+  // The rows of a batch that meet the tile in a slot; what is gathered goes on with the next slot.
+  Panel<T> RowsOfSlot(const Batch& batch, int64_t slot) const {
+    if (tuning_.group_columns == 0) {
+      return RowsOf(batch.first, tiles_.offset(tiles_.tile_in(matrix_.rank, slot)));
+    }
+    const Panel<T> gathered = Gathered(batch);
+    return {gathered.data + ColumnsOf(FirstTrailing(batch), slot), gathered.ld};
+  }
+
+  // This rank's right-hand sides of its trailing tiles. Rows that were gathered lie side by side,
+  // as shares do except behind a narrow tile, and are multiplied at once.
+  Status UpdateShares(const Batch& batch) {
+    auto is_last = [&](int64_t slot) {
+      return tuning_.group_columns == 0 || WidthIn(slot) < tiles_.width() ||
+             slot + 1 == EndTrailing();
+    };
+    for (int64_t slot = FirstTrailing(batch), end; slot < EndTrailing(); slot = end) {
+      for (end = slot + 1; !is_last(end - 1);) ++end;
+      JAXMG_RETURN_IF_ERROR(UpdateShare(Stream::kMain, slot, ColumnsOf(slot, end), batch.first,
+                                        batch.last, RowsOfSlot(batch, slot)));
+    }
+    return Status::Ok();
   }
 
   Device& device_;
@@ -460,12 +532,17 @@ class Factorization {
   T* const workspace_;
   int32_t* const info_;
   Real<T>* const log_det_;
-  // By the parity of k. used_: nothing reads panel k any more; solved_: its right-hand sides are
-  // there; sent_: blocks sent to each rank when panel k had gone on.
-  std::array<std::shared_ptr<Event>, 2> used_, received_, factored_, solved_, stored_;
-  std::shared_ptr<Event> updated_;  // the tile column that is factored next
-  std::array<std::vector<int64_t>, 2> sent_;
-  Panel<T> borrowed_ = {};  // of another rank, while this one updates with it
+  std::vector<Batch> batches_, batch_of_;  // batch_of_: by panel
+  // By panel: it is there, with its gathered rows; its right-hand sides are; it is where it
+  // belongs.
+  std::vector<std::shared_ptr<Event>> ready_, solved_, stored_;
+  // By the parity of a batch: kMain, and kSide, are through with it.
+  std::array<std::shared_ptr<Event>, 2> used_, shared_;
+  std::shared_ptr<Event> updated_;      // below the diagonal tile that is factored next
+  std::shared_ptr<Event> prepared_;     // kMain has updated the next window
+  std::shared_ptr<Event> substituted_;  // and right-hand sides, by the last batch
+  std::vector<int64_t> sent_;           // blocks sent to each rank with the batch and before
+  Panel<T> borrowed_ = {};              // of another rank, while this one updates with it
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every check that needs no GPU, each step with a time limit; goes on after a failure and ends
-# with one line a step.  About 25 minutes on two cores that have nothing yet.
+# with one line a step.  10 to 25 minutes on two cores that have nothing yet.
 #
 #   ci/cpu.sh [STEP ...]     all steps, or those named: tests, lint, ...
 set -uo pipefail
@@ -29,7 +29,8 @@ py312() { timeout 1800 ci/installed_wheels.sh 3.12 jax==0.11.2; }
 py313() { timeout 1800 ci/installed_wheels.sh 3.13 jax; }
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(tests quickstart lint asan tsan cuda wheels py311 py312 py313 workspace)
+# From `wheels` on, steps that follow each other mostly build for the same Python.
+[ $# -gt 0 ] || steps=(tests quickstart lint asan tsan cuda wheels py313 py312 py311 workspace)
 
 summary='' passed=0 failed=0 skipped=0
 for step in "${steps[@]}"; do

@@ -4,27 +4,28 @@
 #
 #   ci/gpu.sh WHEELS RESULTS [STEP ...]      all steps, or those named
 #
-# WHEELS holds jaxmg-*.whl and jaxmg_plugin_cuda*.whl for that Python (`bazel build //:wheels
-# //:wheels_cuda`). PYTHON names another one than python3. All steps take about 17 minutes on four
-# H200: 10 as measured, and 7 as estimated for accuracy, repeat, memory, link and fill.
+# WHEELS is a folder that ci/wheels.sh filled; wheels for other Pythons may be in it. PYTHON names
+# another one than python3. All steps take about 17 minutes on four H200: 10 as measured, and 7 as
+# estimated for accuracy, repeat, memory, link and fill.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 wheels=$(realpath "$1") results=$(realpath -m "$2")
 shift 2
 python=${PYTHON:-python3}
 mkdir -p "$results"
 
 # The tests leave the checkout, where its own jaxmg would be imported.
-site=$(mktemp -d)
+site=$(mktemp -d) || exit
 trap 'rm -rf "$site"' EXIT
+tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])') || exit
 "$python" -m pip install -q --no-index --no-deps --target "$site" \
-  "$wheels"/jaxmg-*.whl "$wheels"/jaxmg_plugin_cuda*.whl || exit
-cp -r tests/python tests/gpu benchmarks "$site"
+  "$wheels"/jaxmg-*.whl "$wheels"/jaxmg_plugin_cuda*-"$tag"-*.whl || exit
+cp -r tests/python tests/gpu benchmarks "$site" || exit
 cd "$site" || exit
 export PYTHONPATH=$site:$site/benchmarks
 export JAX_PLATFORMS=cuda JAXMG_TEST_PLATFORM=cuda PYTHONUNBUFFERED=1
 export JAXMG_RENDEZVOUS_TIMEOUT=60
-count=$(nvidia-smi --list-gpus | wc -l)
+count=$(nvidia-smi --list-gpus | wc -l) || exit
 
 # The first N of the GPUs.
 on() {

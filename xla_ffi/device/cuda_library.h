@@ -1,7 +1,7 @@
 // NVIDIA's libraries, opened when the first CUDA call comes and not before: the plugin imports on
 // machines that have none of them. Every function that is called stands in a list below; the
-// tables take their types from NVIDIA's headers, and ci/cuda_symbols.sh looks every name up in the
-// libraries of both CUDA versions.
+// tables take their types from NVIDIA's headers, and //tests/wheels:symbols_cuda_test looks every
+// name up in the libraries of both CUDA versions.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_LIBRARY_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_LIBRARY_H_
 

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Builds every wheel for every Python that we support into a folder. Needs no GPU; `ci/gpu.sh`
+# takes the folder to a machine that has some.
+#
+#   ci/wheels.sh FOLDER [PYTHON ...]      default: 3.11 3.12 3.13
+#
+# TARGETS="//:wheels" leaves those for CUDA out.
+set -euo pipefail
+folder=$(realpath -m "$1") pythons=("${@:2}")
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+read -ra targets <<<"${TARGETS:-//:wheels //:wheels_cuda}"
+[ ${#pythons[@]} -gt 0 ] || pythons=(3.11 3.12 3.13)
+
+mkdir -p "$folder"
+for python in "${pythons[@]}"; do
+  config=(--config=ci "--config=py${python/./}")
+  ./tools/bazel build "${config[@]}" "${targets[@]}"
+  wheels=$(./tools/bazel cquery "${config[@]}" --output=files "set(${targets[*]})")
+  install -m 644 $wheels "$folder"
+done
+ls -l "$folder"

@@ -141,6 +141,9 @@ Status Potri(const RankContext& context, const Operand<T>& operand) {
   int info = 0;
   JAXMG_RETURN_IF_ERROR(solver.Factor(&info));
   if (info == 0) {
+    // The library's inverse has been wrong at large orders, by about as much as what potrf leaves
+    // in the workspace would make it. Nothing says that potri needs it clean; it costs a memset.
+    JAXMG_RETURN_IF_ERROR(Together(context.comm, [&] { return solver.ClearWorkspace(); }));
     int ignored = 0;  // a factor that is singular has failed before
     JAXMG_RETURN_IF_ERROR(solver.Call(
         [&](int* i) {

@@ -87,6 +87,12 @@ class Solver {
     return SharePointer(buffer->data(), &work_);
   }
 
+  // Zeros in this rank's part of the library's workspace.
+  Status ClearWorkspace() {
+    const int64_t words = elements_ * sizeof(T) / sizeof(int32_t);
+    return device_.FillInt32(Stream::kMain, static_cast<int32_t*>(work_[rank()]), words, 0);
+  }
+
   Status ToTiles() {
     return Together(comm_, [&]() -> Status {
       if (!in_place_) {

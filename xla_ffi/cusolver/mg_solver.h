@@ -7,7 +7,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <new>
 #include <type_traits>
 #include <vector>
 
@@ -20,12 +19,7 @@ namespace jaxmg::mg {
 
 // Every rank does `step` and returns what all agree on.
 inline Status Together(Communicator& comm, const std::function<Status()>& step) {
-  Status status;
-  try {
-    status = step();
-  } catch (const std::bad_alloc&) {  // the other ranks must hear of it
-    status = Error(Code::kResourceExhausted, "out of host memory");
-  }
+  const Status status = Guarded(step);
   if (!status.ok()) comm.Abort(status);
   return comm.Agree(status);
 }

@@ -4,7 +4,6 @@
 #include <complex>
 #include <functional>
 #include <memory>
-#include <new>
 
 #include "xla_ffi/engine/potrf.h"
 #include "xla_ffi/engine/potri.h"
@@ -36,15 +35,6 @@ class Workspace {
   size_t size_ = 0;
   std::unique_ptr<Buffer> buffer_;
 };
-
-// The host may run out of memory for small things anywhere; the other ranks must hear of it.
-Status Guarded(const std::function<Status()>& step) {
-  try {
-    return step();
-  } catch (const std::bad_alloc&) {
-    return Error(Code::kResourceExhausted, "out of host memory");
-  }
-}
 
 // Runs `work` on every rank if all could `prepare`, and returns the same Status everywhere. The
 // second agreement also keeps every rank's memory in place until no other rank reads it.

@@ -59,9 +59,6 @@ cublasSideMode_t Letter(Side side) {
 // numbers, which is twice that of the standard library's.
 constexpr size_t kScalarAlignment = alignof(cuDoubleComplex);
 
-// Rows or columns that Trsm multiplies at a time: enough for GEMM to run at full speed.
-constexpr int64_t kPiece = 8192;
-
 // Calls a routine of cuBLAS on the stream's handle.
 #define JAXMG_CUBLAS(routine, stream, ...)                                       \
   do {                                                                           \
@@ -102,23 +99,6 @@ Status CudaBlas<T>::Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* 
 }
 
 template <typename T>
-Status CudaBlas<T>::SolveDirectly(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
-                                  int64_t ldl, T* b, int64_t ldb) {
-  alignas(kScalarAlignment) const T one = 1;
-  JAXMG_CUBLAS(trsm, stream, Letter(side), CUBLAS_FILL_MODE_LOWER, Letter(op), CUBLAS_DIAG_NON_UNIT,
-               m, n, Vendor(&one), Vendor(l), ldl, Vendor(b), ldb);
-  return Status::Ok();
-}
-
-template <typename T>
-Status CudaBlas<T>::Inverse(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse,
-                            int64_t ld) {
-  JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kIdentity, CudaType<T>::kLetter, stream,
-                                               n * n, n, inverse, ld));
-  return SolveDirectly(stream, Side::kLeft, Op::kNone, n, n, l, ldl, inverse, ld);
-}
-
-template <typename T>
 Status CudaBlas<T>::InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, const T* l,
                                          int64_t ldl, T* inverses) {
   return device_.LaunchBlocks(Kernel::kInvertBlocks, CudaType<T>::kLetter, stream,
@@ -129,30 +109,9 @@ template <typename T>
 Status CudaBlas<T>::Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
                          int64_t ldl, T* b, int64_t ldb) {
   if (m == 0 || n == 0) return Status::Ok();
-  const int64_t order = side == Side::kLeft ? m : n, length = side == Side::kLeft ? n : m;
-  if (length < 4 * order) return SolveDirectly(stream, side, op, m, n, l, ldl, b, ldb);
-  const int64_t piece = std::min(length, kPiece);
-  T* inverse = nullptr;
-  JAXMG_RETURN_IF_ERROR(device_.Scratch(stream, (order + piece) * order * sizeof(T),
-                                        reinterpret_cast<void**>(&inverse)));
-  T* product = inverse + order * order;
-  JAXMG_RETURN_IF_ERROR(Inverse(stream, order, l, ldl, inverse, order));
-  for (int64_t first = 0; first < length; first += piece) {
-    const int64_t count = std::min(piece, length - first);
-    if (side == Side::kLeft) {
-      T* columns = b + first * ldb;
-      JAXMG_RETURN_IF_ERROR(
-          Gemm(stream, op, Op::kNone, m, count, m, 1, inverse, order, columns, ldb, 0, product, m));
-      JAXMG_RETURN_IF_ERROR(
-          device_.Copy(stream, Block(columns, ldb, m, count), Block(product, m, m, count)));
-    } else {
-      T* rows = b + first;
-      JAXMG_RETURN_IF_ERROR(Gemm(stream, Op::kNone, op, count, n, n, 1, rows, ldb, inverse, order,
-                                 0, product, count));
-      JAXMG_RETURN_IF_ERROR(
-          device_.Copy(stream, Block(rows, ldb, count, n), Block(product, count, count, n)));
-    }
-  }
+  alignas(kScalarAlignment) const T one = 1;
+  JAXMG_CUBLAS(trsm, stream, Letter(side), CUBLAS_FILL_MODE_LOWER, Letter(op), CUBLAS_DIAG_NON_UNIT,
+               m, n, Vendor(&one), Vendor(l), ldl, Vendor(b), ldb);
   return Status::Ok();
 }
 
@@ -203,13 +162,11 @@ Status CudaBlas<T>::CheckFactor(Stream stream, int64_t n, const T* a, int64_t ld
 }
 
 template <typename T>
-Status CudaBlas<T>::Trtri(Stream stream, int64_t n, T* a, int64_t lda) {
-  if (n == 0) return Status::Ok();
-  T* inverse = nullptr;
-  JAXMG_RETURN_IF_ERROR(
-      device_.Scratch(stream, n * n * sizeof(T), reinterpret_cast<void**>(&inverse)));
-  JAXMG_RETURN_IF_ERROR(Inverse(stream, n, a, lda, inverse, n));
-  return device_.Copy(stream, Block(a, lda, n, n), Block(inverse, n, n, n));
+Status CudaBlas<T>::Trtri(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse,
+                          int64_t ld) {
+  JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kIdentity, CudaType<T>::kLetter, stream,
+                                               n * n, n, inverse, ld));
+  return Trsm(stream, Side::kRight, Op::kNone, n, n, l, ldl, inverse, ld);
 }
 
 template <typename T>

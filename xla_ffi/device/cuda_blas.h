@@ -46,14 +46,12 @@ class CudaBlas : public Blas<T> {
               int64_t lda, const T* b, int64_t ldb, R beta, T* c, int64_t ldc) override;
   Status Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
               int64_t ldc) override;
-  // A long block is multiplied by the inverse of the triangle, piece by piece: cuBLAS's TRSM on it
-  // runs at a quarter of the speed of its GEMM. Workspace: the inverse and one piece.
   Status Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
               int64_t ldb) override;
   Status Trmm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
               int64_t ldb) override;
   Status Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override;
-  Status Trtri(Stream stream, int64_t n, T* a, int64_t lda) override;
+  Status Trtri(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse, int64_t ld) override;
   Status InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, const T* l, int64_t ldl,
                               T* inverses) override;
   Status ConjTranspose(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
@@ -79,10 +77,6 @@ class CudaBlas : public Blas<T> {
                      int32_t* first);
 
  private:
-  Status Inverse(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse, int64_t ld);
-  Status SolveDirectly(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
-                       int64_t ldl, T* b, int64_t ldb);
-
   CudaDevice& device_;
 };
 

@@ -30,7 +30,7 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
       return blas.Gemm(Stream::kMain, Op::kNone, Op::kNone, nrhs, count, width, -1, solved, nrhs,
                        columns + begin, ld, 1, x.of_slot(tiles, slot), nrhs);
     };
-    JAXMG_RETURN_IF_ERROR(matrix.ForRuns(tiles.slots_before(matrix.rank, k), subtract));
+    JAXMG_RETURN_IF_ERROR(matrix.ForRuns(0, tiles.slots_before(matrix.rank, k), subtract));
   }
   return WaitAllSent(context.comm, Stream::kMain);
 }

@@ -55,6 +55,10 @@ cublasSideMode_t Letter(Side side) {
   return side == Side::kLeft ? CUBLAS_SIDE_LEFT : CUBLAS_SIDE_RIGHT;
 }
 
+cusolverEigMode_t EigMode(bool vectors) {
+  return vectors ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
+}
+
 // cuBLAS reads factors on the host with instructions that need the alignment of NVIDIA's complex
 // numbers, which is twice that of the standard library's.
 constexpr size_t kScalarAlignment = alignof(cuDoubleComplex);
@@ -126,31 +130,47 @@ Status CudaBlas<T>::Trmm(Stream stream, Side side, Op op, int64_t m, int64_t n, 
 }
 
 template <typename T>
+Status CudaBlas<T>::Allocate(Stream stream, SolverSpace* space) {
+  constexpr size_t kInfos = 256;  // and the alignment of what follows
+  char* scratch = nullptr;
+  JAXMG_RETURN_IF_ERROR(
+      device_.Scratch(stream, kInfos + space->device_bytes, reinterpret_cast<void**>(&scratch)));
+  space->info = reinterpret_cast<int32_t*>(scratch);
+  space->device = scratch + kInfos;
+  space->host = device_.resources().HostWorkspace(space->host_bytes);
+  return Status::Ok();
+}
+
+template <typename T>
+Status CudaBlas<T>::SpaceForPotrf(Stream stream, int64_t n, T* a, int64_t lda, SolverSpace* space) {
+  constexpr cudaDataType kType = CudaType<T>::kValue;
+  JAXMG_RETURN_IF_ERROR(device_.resources().SolverHandle(stream, &space->handle, &space->params));
+  JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnXpotrf_bufferSize(
+                       space->handle, space->params, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
+                       kType, &space->device_bytes, &space->host_bytes),
+                   "potrf: tile of order ", n);
+  return Allocate(stream, space);
+}
+
+template <typename T>
+Status CudaBlas<T>::ReservePotrf(Stream stream, int64_t n, T* a, int64_t lda) {
+  SolverSpace space;
+  return n == 0 ? Status::Ok() : SpaceForPotrf(stream, n, a, lda, &space);
+}
+
+template <typename T>
 Status CudaBlas<T>::Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
                           int32_t* info) {
   if (n == 0) return Status::Ok();
   constexpr cudaDataType kType = CudaType<T>::kValue;
-  cusolverDnHandle_t handle;
-  cusolverDnParams_t params;
-  JAXMG_RETURN_IF_ERROR(device_.resources().SolverHandle(stream, &handle, &params));
-  const Cusolver& solver = Get<Cusolver>();
-  size_t device_bytes = 0, host_bytes = 0;
-  JAXMG_CHECK_CUDA(
-      solver.cusolverDnXpotrf_bufferSize(handle, params, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
-                                         kType, &device_bytes, &host_bytes),
-      "potrf: tile of order ", n);
-  constexpr size_t kInfos = 256;  // the solver's info and ours, and the alignment of what follows
-  char* scratch = nullptr;
-  JAXMG_RETURN_IF_ERROR(
-      device_.Scratch(stream, kInfos + device_bytes, reinterpret_cast<void**>(&scratch)));
-  auto* solver_info = reinterpret_cast<int32_t*>(scratch);
-  int32_t* failed = solver_info + 1;
-  JAXMG_CHECK_CUDA(solver.cusolverDnXpotrf(handle, params, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
-                                           kType, scratch + kInfos, device_bytes,
-                                           device_.resources().HostWorkspace(host_bytes),
-                                           host_bytes, solver_info),
+  SolverSpace space;
+  JAXMG_RETURN_IF_ERROR(SpaceForPotrf(stream, n, a, lda, &space));
+  int32_t* failed = space.info + 1;
+  JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnXpotrf(
+                       space.handle, space.params, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda, kType,
+                       space.device, space.device_bytes, space.host, space.host_bytes, space.info),
                    "potrf: tile of order ", n);
-  JAXMG_RETURN_IF_ERROR(CheckFactor(stream, n, a, lda, offset, solver_info, failed, info));
+  JAXMG_RETURN_IF_ERROR(CheckFactor(stream, n, a, lda, offset, space.info, failed, info));
   return PoisonIf(stream, failed, n, n, a, lda);
 }
 
@@ -218,38 +238,44 @@ Status CudaBlas<T>::CheckFinite(Stream stream, int64_t m, int64_t n, const T* a,
 }
 
 template <typename T>
+Status CudaBlas<T>::SpaceForSyevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w,
+                                  SolverSpace* space) {
+  constexpr cudaDataType kType = CudaType<T>::kValue, kRealType = CudaType<R>::kValue;
+  JAXMG_RETURN_IF_ERROR(device_.resources().SolverHandle(stream, &space->handle, &space->params));
+  JAXMG_CHECK_CUDA(
+      Get<Cusolver>().cusolverDnXsyevd_bufferSize(
+          space->handle, space->params, EigMode(vectors), CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
+          kRealType, w, kType, &space->device_bytes, &space->host_bytes),
+      "syevd: matrix of order ", n);
+  return Allocate(stream, space);
+}
+
+template <typename T>
+Status CudaBlas<T>::ReserveSyevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w) {
+  SolverSpace space;
+  return n == 0 ? Status::Ok() : SpaceForSyevd(stream, vectors, n, a, lda, w, &space);
+}
+
+template <typename T>
 Status CudaBlas<T>::Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w,
                           int32_t* info) {
   if (n == 0) return device_.FillInt32(stream, info, 1, 0);
   constexpr cudaDataType kType = CudaType<T>::kValue, kRealType = CudaType<R>::kValue;
-  cusolverDnHandle_t handle;
-  cusolverDnParams_t params;
-  JAXMG_RETURN_IF_ERROR(device_.resources().SolverHandle(stream, &handle, &params));
-  const Cusolver& solver = Get<Cusolver>();
-  const cusolverEigMode_t job = vectors ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
-  size_t device_bytes = 0, host_bytes = 0;
-  JAXMG_CHECK_CUDA(
-      solver.cusolverDnXsyevd_bufferSize(handle, params, job, CUBLAS_FILL_MODE_LOWER, n, kType, a,
-                                         lda, kRealType, w, kType, &device_bytes, &host_bytes),
-      "syevd: matrix of order ", n);
-  constexpr size_t kInfos = 256;
-  char* scratch = nullptr;
-  JAXMG_RETURN_IF_ERROR(
-      device_.Scratch(stream, kInfos + device_bytes, reinterpret_cast<void**>(&scratch)));
-  auto* solver_info = reinterpret_cast<int32_t*>(scratch);
-  int32_t* first = solver_info + 1;
+  SolverSpace space;
+  JAXMG_RETURN_IF_ERROR(SpaceForSyevd(stream, vectors, n, a, lda, w, &space));
+  int32_t* first = space.info + 1;
   JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, first, 1, kNoInfo));
   JAXMG_RETURN_IF_ERROR(CheckFinite(stream, n, n, a, lda, 0, first));
   JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kClearIf, CudaType<T>::kLetter, stream,
                                                n * n, first, n, a, lda));
-  JAXMG_CHECK_CUDA(solver.cusolverDnXsyevd(handle, params, job, CUBLAS_FILL_MODE_LOWER, n, kType, a,
-                                           lda, kRealType, w, kType, scratch + kInfos, device_bytes,
-                                           device_.resources().HostWorkspace(host_bytes),
-                                           host_bytes, solver_info),
+  JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnXsyevd(
+                       space.handle, space.params, EigMode(vectors), CUBLAS_FILL_MODE_LOWER, n,
+                       kType, a, lda, kRealType, w, kType, space.device, space.device_bytes,
+                       space.host, space.host_bytes, space.info),
                    "syevd: matrix of order ", n);
   // Where several are equal but for rounding, cuSOLVER may leave them out of order.
   JAXMG_RETURN_IF_ERROR(device_.LaunchOne(Kernel::kAscend, CudaType<R>::kLetter, stream, n, w));
-  return device_.LaunchOne(Kernel::kSetSyevdInfo, 's', stream, first, solver_info, info);
+  return device_.LaunchOne(Kernel::kSetSyevdInfo, 's', stream, first, space.info, info);
 }
 
 #define JAXMG_INSTANTIATE(T) template class CudaBlas<T>;

@@ -66,6 +66,8 @@ class CudaBlas : public Blas<T> {
   // come to an end.
   Status Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w,
                int32_t* info) override;
+  Status ReservePotrf(Stream stream, int64_t n, T* a, int64_t lda) override;
+  Status ReserveSyevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w) override;
 
   // What Potrf does after cuSOLVER: a tile that has failed, or whose diagonal is not finite, counts
   // in *info. *failed, device memory, becomes the order of the leading minor in the tile, or 0.
@@ -77,6 +79,21 @@ class CudaBlas : public Blas<T> {
                      int32_t* first);
 
  private:
+  // What a call of cuSOLVER needs beside its operands.
+  struct SolverSpace {
+    cusolverDnHandle_t handle;
+    cusolverDnParams_t params;
+    int32_t* info;  // the solver's, and one of ours after it
+    void* device;
+    size_t device_bytes = 0;
+    void* host;
+    size_t host_bytes = 0;
+  };
+  Status SpaceForPotrf(Stream stream, int64_t n, T* a, int64_t lda, SolverSpace* space);
+  Status SpaceForSyevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w,
+                       SolverSpace* space);
+  Status Allocate(Stream stream, SolverSpace* space);
+
   CudaDevice& device_;
 };
 

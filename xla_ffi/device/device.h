@@ -131,6 +131,11 @@ class Blas {
   // triangle is read; the vectors replace it. *info as LAPACK's.
   virtual Status Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, Real<T>* w,
                        int32_t* info) = 0;
+
+  // Takes memory that Potrf, on tiles of at most this order, and Syevd need beside their operands
+  // until the call is over, so that a lack of it shows before the ranks have begun.
+  virtual Status ReservePotrf(Stream, int64_t, T*, int64_t) { return Status::Ok(); }
+  virtual Status ReserveSyevd(Stream, bool, int64_t, T*, int64_t, Real<T>*) { return Status::Ok(); }
 };
 
 class Device {

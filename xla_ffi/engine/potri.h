@@ -9,7 +9,7 @@
 // V grows above the diagonal, where the factor has nothing, from the last row of tiles to the
 // first; then it is transposed. W itself from L W = I would save that, but X needs an inverse for
 // which W L - I is small, which is another thing (Du Croz and Higham, IMA J. Numer. Anal. 12,
-// 1992): for a kernel matrix of condition 1e10 its residual is 10^5 times as large.
+// 1992): for a smooth kernel of condition 1e11 its residual is 10^4 times as large and more.
 //
 // n^3/3 operations each. No rank waits on another's arithmetic: all that is sent is there from the
 // start of a sweep.

@@ -86,6 +86,11 @@ class Problem {
     JAXMG_RETURN_IF_ERROR(context_.device.FillInt32(Stream::kMain, info(), 1, kNoInfo));
     return context_.device.template blas<Real<T>>().SetZero(Stream::kMain, 1, 1, log_det(), 1);
   }
+  Status PrepareFactor() {
+    JAXMG_RETURN_IF_ERROR(Prepare());
+    return context_.device.template blas<T>().ReservePotrf(
+        Stream::kPanel, std::min(tiles_.width(), operand_.n), operand_.a, operand_.n);
+  }
 
   Matrix<T> matrix() const {
     return {tiles_, context_.comm.rank(), operand_.n, operand_.a,
@@ -147,7 +152,7 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand, int64
     JAXMG_RETURN_IF_ERROR(problem.PoisonIfFailed(1, 1, log_det));
     return problem.PoisonIfFailed(nrhs, operand.n, x);
   };
-  return RunOnAllRanks(context.comm, [&] { return problem.Prepare(); }, work);
+  return RunOnAllRanks(context.comm, [&] { return problem.PrepareFactor(); }, work);
 }
 
 template <typename T>
@@ -164,7 +169,7 @@ Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
     JAXMG_RETURN_IF_ERROR(problem.SetStatus());
     return problem.PoisonIfFailed(operand.n, operand.block, operand.a);
   };
-  return RunOnAllRanks(context.comm, [&] { return problem.Prepare(); }, work);
+  return RunOnAllRanks(context.comm, [&] { return problem.PrepareFactor(); }, work);
 }
 
 template <typename T>
@@ -181,7 +186,13 @@ Status SyevdRoutine(const RankContext& context, const Operand<T>& operand, bool 
     JAXMG_RETURN_IF_ERROR(problem.PoisonIfFailed(operand.n, 1, w));
     return vectors ? problem.PoisonIfFailed(operand.n, operand.block, operand.a) : Status::Ok();
   };
-  return RunOnAllRanks(context.comm, [&] { return problem.Prepare(); }, work);
+  auto prepare = [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(problem.Prepare());
+    if (context.comm.rank() != 0) return Status::Ok();
+    return context.device.blas<T>().ReserveSyevd(
+        Stream::kMain, vectors, operand.n, problem.space().template Get<T>(gathered), operand.n, w);
+  };
+  return RunOnAllRanks(context.comm, prepare, work);
 }
 
 template <typename T>

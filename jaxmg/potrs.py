@@ -173,7 +173,7 @@ def _solve(a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, need_l
     layout, tile = _call.prepare("potrs", (a, b), T_A, mesh, matrix_specs, in_specs, pad)
     if n == 0 or (b.size == 0 and not need_logdet):
         return (jnp.asarray(a) if keep_matrix else None, *_empty(a, b, scalar=True))
-    backend = _call.resolve("potrs", layout, backend)
+    backend = _call.resolve("potrs", layout, backend, a)
     specs = (layout.result_spec(a.shape), _mesh.spec_of(b, layout), P(), P())
     call = _call.Call(_potrs, layout, tile, backend, specs)
     return _call.run(call, (a, b), donate, keep_matrix)

@@ -59,34 +59,9 @@ Status SolveBackward(Device& device, Stream stream, const DiagonalTile<T>& tile,
   return Status::Ok();
 }
 
-template <typename T>
-Status SolveRows(Device& device, Stream stream, const DiagonalTile<T>& tile, int64_t columns, T* b,
-                 int64_t ldb, T* workspace) {
-  Blas<T>& blas = device.blas<T>();
-  if (tile.inverses == nullptr) {
-    return blas.Trsm(stream, Side::kLeft, Op::kConjTrans, tile.n, columns, tile.l, tile.ld, b, ldb);
-  }
-  for (int64_t begin = (tile.n - 1) / tile.block * tile.block; begin >= 0; begin -= tile.block) {
-    const int64_t end = std::min(begin + tile.block, tile.n), rows = end - begin;
-    T* piece = b + begin;
-    if (end < tile.n) {
-      JAXMG_RETURN_IF_ERROR(blas.Gemm(stream, Op::kConjTrans, Op::kNone, rows, columns,
-                                      tile.n - end, -1, tile.l + begin * tile.ld + end, tile.ld,
-                                      b + end, ldb, 1, piece, ldb));
-    }
-    JAXMG_RETURN_IF_ERROR(blas.Gemm(stream, Op::kConjTrans, Op::kNone, rows, columns, rows, 1,
-                                    tile.inverses + begin * tile.block, tile.block, piece, ldb, 0,
-                                    workspace, rows));
-    JAXMG_RETURN_IF_ERROR(device.Copy(stream, Block(piece, ldb, rows, columns),
-                                      Block(workspace, rows, rows, columns)));
-  }
-  return Status::Ok();
-}
-
-#define JAXMG_INSTANTIATE(T)                                                               \
-  template Status SolveForward(Device&, Stream, const DiagonalTile<T>&, int64_t, T*, T*);  \
-  template Status SolveBackward(Device&, Stream, const DiagonalTile<T>&, int64_t, T*, T*); \
-  template Status SolveRows(Device&, Stream, const DiagonalTile<T>&, int64_t, T*, int64_t, T*);
+#define JAXMG_INSTANTIATE(T)                                                              \
+  template Status SolveForward(Device&, Stream, const DiagonalTile<T>&, int64_t, T*, T*); \
+  template Status SolveBackward(Device&, Stream, const DiagonalTile<T>&, int64_t, T*, T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

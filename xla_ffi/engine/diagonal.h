@@ -1,8 +1,7 @@
-// Substitution with one diagonal tile of the factor: for right-hand sides in row form (potrf.h),
-// and for a row of tiles of the inverse (potri.h).
+// Substitution with one diagonal tile of the factor, for right-hand sides in row form (potrf.h).
 //
-// On GPUs a triangular solve is a chain of small dependent steps, many times slower than products
-// with the inverses of the tile's diagonal blocks.
+// On GPUs a triangular solve with one row is a chain of small dependent steps, many times slower
+// than products with the inverses of the tile's diagonal blocks, which potrf makes anyway.
 #ifndef JAXMG_XLA_FFI_ENGINE_DIAGONAL_H_
 #define JAXMG_XLA_FFI_ENGINE_DIAGONAL_H_
 
@@ -50,11 +49,6 @@ Status SolveForward(Device& device, Stream stream, const DiagonalTile<T>& tile, 
 template <typename T>
 Status SolveBackward(Device& device, Stream stream, const DiagonalTile<T>& tile, int64_t count,
                      T* x, T* solved);
-
-// b := L^-H b, b n x columns. `workspace` holds tile.block x columns where there are `inverses`.
-template <typename T>
-Status SolveRows(Device& device, Stream stream, const DiagonalTile<T>& tile, int64_t columns, T* b,
-                 int64_t ldb, T* workspace);
 
 }  // namespace jaxmg
 

@@ -65,17 +65,15 @@ class Feed {
   std::array<std::vector<int64_t>, 2> sent_;  // blocks to each rank when the buffer had been sent
 };
 
-// L below the diagonal to V = L^-H above it. `block_row` is workspace of SolveRows, `one_tile` that
-// of one tile.
+// L below the diagonal to V = L^-H above it.
 template <typename T>
-Status Trtri(const RankContext& context, const Matrix<T>& matrix,
-             const InvertedDiagonals<T>& inverses, T* buffers, T* one_tile, T* block_row) {
+Status Trtri(const RankContext& context, const Matrix<T>& matrix, T* buffers, T* one_tile) {
   const Tiles& tiles = matrix.tiles;
   Device& device = context.device;
   Communicator& comm = context.comm;
   Blas<T>& blas = device.blas<T>();
   const int rank = matrix.rank;
-  const int64_t ld = matrix.ld(), block = inverses.block, count = tiles.nonempty();
+  const int64_t ld = matrix.ld(), count = tiles.nonempty();
   // Row k of tiles, from the first to the diagonal one: one below the other in the buffer's
   // columns.
   auto gather = [&](int64_t k, T* row) -> Status {
@@ -98,13 +96,9 @@ Status Trtri(const RankContext& context, const Matrix<T>& matrix,
   auto step = [&](int64_t k, const T* row) -> Status {
     const int64_t width = tiles.width(k), begin = tiles.offset(k);
     const T* l = row + begin * width;
-    if (block > 0) {
-      JAXMG_RETURN_IF_ERROR(
-          blas.InvertDiagonalBlocks(Stream::kMain, width, block, l, width, inverses.data));
-    }
-    const DiagonalTile<T> tile = {l, width, width, block > 0 ? inverses.data : nullptr, block};
     auto solve = [&](int64_t, T* run, int64_t columns) {
-      return SolveRows(device, Stream::kMain, tile, columns, run + begin, ld, block_row);
+      return blas.Trsm(Stream::kMain, Side::kLeft, Op::kConjTrans, width, columns, l, width,
+                       run + begin, ld);
     };
     auto subtract = [&](int64_t, T* run, int64_t columns) {
       return blas.Gemm(Stream::kMain, Op::kConjTrans, Op::kNone, begin, columns, width, -1, row,
@@ -192,18 +186,10 @@ Status Lauum(const RankContext& context, const Matrix<T>& matrix, T* buffers) {
 
 }  // namespace
 
-int64_t PotriWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
-  const int64_t block = std::min(tuning.inverted_block, tiles.width());
-  return (2 * rows + tiles.width() + block * tiles.slots()) * tiles.width();
-}
-
 template <typename T>
-Status Potri(const RankContext& context, const Matrix<T>& matrix,
-             const InvertedDiagonals<T>& inverses, T* workspace) {
-  const int64_t width = matrix.tiles.width();
-  T* one_tile = workspace + 2 * matrix.rows * width;
-  T* block_row = one_tile + width * width;
-  JAXMG_RETURN_IF_ERROR(Trtri(context, matrix, inverses, workspace, one_tile, block_row));
+Status Potri(const RankContext& context, const Matrix<T>& matrix, T* workspace) {
+  T* one_tile = workspace + 2 * matrix.rows * matrix.tiles.width();
+  JAXMG_RETURN_IF_ERROR(Trtri(context, matrix, workspace, one_tile));
   JAXMG_RETURN_IF_ERROR(TransposeUpper(context, matrix, one_tile));
   return Lauum(context, matrix, workspace);
 }
@@ -243,8 +229,8 @@ Status Symmetrize(const RankContext& context, const Matrix<T>& matrix, T* worksp
   return WaitAllSent(context.comm, Stream::kMain);
 }
 
-#define JAXMG_INSTANTIATE(T)                                                                    \
-  template Status Potri(const RankContext&, const Matrix<T>&, const InvertedDiagonals<T>&, T*); \
+#define JAXMG_INSTANTIATE(T)                                       \
+  template Status Potri(const RankContext&, const Matrix<T>&, T*); \
   template Status Symmetrize(const RankContext&, const Matrix<T>&, T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -11,24 +11,27 @@
 // which W L - I is small, which is another thing (Du Croz and Higham, IMA J. Numer. Anal. 12,
 // 1992): for a smooth kernel of condition 1e11 its residual is 10^4 times as large and more.
 //
+// V_k,: is a TRSM on GPUs too, where products with inverted blocks would take a third of the time:
+// it is a small part of the whole, and for such a matrix those are 10^3 times less accurate.
+//
 // n^3/3 operations each. No rank waits on another's arithmetic: all that is sent is there from the
 // start of a sweep.
 #ifndef JAXMG_XLA_FFI_ENGINE_POTRI_H_
 #define JAXMG_XLA_FFI_ENGINE_POTRI_H_
 
-#include "xla_ffi/engine/diagonal.h"
 #include "xla_ffi/engine/matrix.h"
 
 namespace jaxmg {
 
-// Elements of workspace: two tile columns, a tile, and with inverted blocks one block of rows.
-int64_t PotriWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning);
+// Elements of workspace: two tile columns and a tile.
+inline int64_t PotriWorkspace(const Tiles& tiles, int64_t rows) {
+  return (2 * rows + tiles.width()) * tiles.width();
+}
 
 // Replaces the factor L (block-cyclic) by the lower triangle of M^-1; nothing is left of what lay
-// above the diagonal, nor of `inverses`. Enqueued on kMain and kCopy, kMain last.
+// above the diagonal. Enqueued on kMain and kCopy, kMain last.
 template <typename T>
-Status Potri(const RankContext& context, const Matrix<T>& matrix,
-             const InvertedDiagonals<T>& inverses, T* workspace);
+Status Potri(const RankContext& context, const Matrix<T>& matrix, T* workspace);
 
 // Fills the upper triangle of a Hermitian matrix in contiguous blocks from its lower one.
 // Workspace: one tile column.

@@ -64,7 +64,7 @@ class Problem {
     const int64_t tile_column = operand.n * tiles_.width();
     panels_ = space_.template Reserve<T>(
         std::max(PotrfWorkspace(tiles_, operand.n, context.device.tuning()),
-                 PotriWorkspace(tiles_, operand.n, context.device.tuning())));
+                 PotriWorkspace(tiles_, operand.n)));
     inverses_ = space_.template Reserve<T>(InvertedDiagonals<T>::Size(tiles_, inverted_block()));
     overflow_ = space_.template Reserve<T>(tiles_.has_overflow() ? tile_column : 0);
     infos_ = space_.template Reserve<int32_t>(1 + tiles_.ranks());
@@ -163,7 +163,7 @@ Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
     JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kLower, problem.panels()));
     JAXMG_RETURN_IF_ERROR(Potrf(context, matrix, problem.inverses(), RightHandSides<T>{},
                                 problem.panels(), problem.info(), static_cast<Real<T>*>(nullptr)));
-    JAXMG_RETURN_IF_ERROR(Potri(context, matrix, problem.inverses(), problem.panels()));
+    JAXMG_RETURN_IF_ERROR(Potri(context, matrix, problem.panels()));
     JAXMG_RETURN_IF_ERROR(ToContiguous(context, matrix, Region::kLower, problem.panels()));
     JAXMG_RETURN_IF_ERROR(Symmetrize(context, matrix, problem.panels()));
     JAXMG_RETURN_IF_ERROR(problem.SetStatus());

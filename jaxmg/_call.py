@@ -48,10 +48,23 @@ class Call:
         return dict(self.options)
 
 
-def resolve(routine, layout, backend):
-    """Loads the plugin for the layout's platform and resolves ``backend``."""
+def resolve(routine, layout, backend, a):
+    """Loads the plugin for the layout's platform and resolves ``backend`` for ``a``, (rows, n).
+
+    "auto" is the first backend for which a device has the memory, as far as that is known; the
+    first of all where none has it.
+    """
     plugin = _plugin.load(layout.platform)
-    return _checks.backend(routine, backend, plugin.backends(routine), layout.platform)
+    available = plugin.backends(routine)
+    if backend == "auto" and len(available) > 1:
+        memory, size = layout.memory, a.shape[1] ** 2 * a.dtype.itemsize
+
+        def fits(name):
+            needed = plugin.needs(routine, name, size, layout.ranks)
+            return None in (memory, needed) or needed <= memory
+
+        available = [*filter(fits, available), *available]
+    return _checks.backend(routine, backend, available, layout.platform)
 
 
 def prepare(routine, arrays, T_A, mesh, matrix_specs, in_specs, pad):
@@ -70,7 +83,7 @@ def prepare_local(name, routine, a, T_A, matrix_specs, in_specs, pad, backend):
     tile = _checks.tile(name, T_A)
     layout = _mesh.infer_local(name, a, matrix_specs, in_specs)
     _checks.padding(name, "a", a.shape[1], layout.ranks, pad)
-    return layout, tile, resolve(routine, layout, backend)
+    return layout, tile, resolve(routine, layout, backend, a)
 
 
 def local_call(target, layout, tile, backend, operands, results, **attributes):

@@ -47,6 +47,13 @@ class Layout:
         return _compat.abstract_platform(self.mesh) or jax.default_backend()
 
     @property
+    def memory(self):
+        """Bytes that JAX may take on one device, all of which are taken for alike; None where it
+        doesn't say."""
+        stats = jax.local_devices(backend=self.platform)[0].memory_stats()
+        return (stats or {}).get("bytes_limit")
+
+    @property
     def ordinals(self):
         """Where the GPUs are in this process, group by group of replicas in rank order; () where
         it isn't known, and the native code has to ask the device for its place."""

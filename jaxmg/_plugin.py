@@ -1,7 +1,8 @@
 """Finding the native library for a platform and registering its handlers with XLA, once.
 
 A plugin is a module named by an entry point of the group ``jaxmg_plugins``: ``cpu``, ``cuda12`` or
-``cuda13``. It offers ``PLATFORM``, ``registrations()``, ``about()`` and ``backends(routine)``.
+``cuda13``. It offers ``PLATFORM``, ``registrations()``, ``about()`` and ``backends(routine)``, and
+where it has several backends also ``needs(routine, backend, size, ranks)``.
 Nothing here runs when jaxmg is imported.
 """
 

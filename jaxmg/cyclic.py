@@ -48,7 +48,7 @@ def cyclic_1d(a, T_A, mesh=None, in_specs=None, pad=True, *, inverse=False):
     _checks.padding("cyclic_1d", "a", a.shape[0], layout.ranks * tile, pad)
     if a.size == 0:
         return jnp.asarray(a)
-    backend = _call.resolve("cyclic_1d", layout, "auto")
+    backend = _call.resolve("cyclic_1d", layout, "auto", a)
     options = (("inverse", bool(inverse)),)
     call = _call.Call(_cyclic_1d, layout, tile, backend, (layout.row_spec,), options)
     return _call.run(call, (a,))[0]

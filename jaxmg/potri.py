@@ -167,7 +167,7 @@ def _invert(a, T_A, mesh, matrix_specs, in_specs, pad, backend, precision, donat
     layout, tile = _call.prepare("potri", (a,), T_A, mesh, matrix_specs, in_specs, pad)
     if n == 0:
         return jnp.zeros(a.shape, a.dtype), jnp.int32(0)
-    backend = _call.resolve("potri", layout, backend)
+    backend = _call.resolve("potri", layout, backend, a)
     options = (("tf32", _checks.precision("potri", precision, a.dtype, backend)),)
     specs = (layout.result_spec(a.shape), P())
     return _call.run(_call.Call(_potri, layout, tile, backend, specs, options), (a,), donate)

@@ -189,7 +189,7 @@ def _solve(
     layout, tile = _call.prepare("potrs", (a, b), T_A, mesh, matrix_specs, in_specs, pad)
     if n == 0 or (b.size == 0 and not return_logdet):
         return (jnp.asarray(a) if keep_matrix else None, *_empty(a, b, scalar=True))
-    backend = _call.resolve("potrs", layout, backend)
+    backend = _call.resolve("potrs", layout, backend, a)
     options = (("tf32", _checks.precision("potrs", precision, a.dtype, backend)),)
     specs = (layout.result_spec(a.shape), _mesh.spec_of(b, layout), P(), P())
     call = _call.Call(_potrs, layout, tile, backend, specs, options)

@@ -38,7 +38,8 @@ def syevd(
         pad: False raises where n isn't a multiple of the number of ranks, instead of padding.
         in_specs: another name of ``matrix_specs``.
         donate: compute in a's own buffer and delete ``a``; ignored under an outer ``jit``.
-        backend: "auto", "native" or "cusolvermg".
+        backend: "native", "cusolvermg", or "auto": on several GPUs the former while one of them has
+            the memory.
 
     Returns:
         w | (w, v) | (w, status) | (w, v, status), where
@@ -150,7 +151,7 @@ def _eigen(
     layout, tile = _call.prepare("syevd", (a,), T_A, mesh, matrix_specs, in_specs, pad)
     if n == 0:
         return jnp.zeros(a.shape, a.dtype), _no_eigenvalues(a), jnp.int32(0)
-    backend = _call.resolve("syevd", layout, backend)
+    backend = _call.resolve("syevd", layout, backend, a)
     specs = (layout.result_spec(a.shape), P(), P())
     options = (("vectors", bool(return_eigenvectors)),)
     call = _call.Call(_syevd, layout, tile, backend, specs, options)

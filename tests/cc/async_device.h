@@ -127,8 +127,8 @@ class AsyncBlas : public Blas<T> {
   Status Potrf(Stream s, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override {
     return Later(s, [=] { return real_.Potrf(s, n, a, lda, offset, info); });
   }
-  Status Trtri(Stream s, int64_t n, T* a, int64_t lda) override {
-    return Later(s, [=] { return real_.Trtri(s, n, a, lda); });
+  Status Trtri(Stream s, int64_t n, const T* l, int64_t ldl, T* inverse, int64_t ld) override {
+    return Later(s, [=] { return real_.Trtri(s, n, l, ldl, inverse, ld); });
   }
   Status InvertDiagonalBlocks(Stream s, int64_t n, int64_t block, const T* l, int64_t ldl,
                               T* inverses) override {

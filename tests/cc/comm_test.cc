@@ -105,7 +105,7 @@ TEST(MeetingsMatchTheirCalls) {
           // The same key every time, as in a loop.
           std::shared_ptr<InProcessGroup> group;
           const Status status =
-              Meet({run, 5, 0}, "potrs", rank, kRanks, duration<double>(60), &group);
+              Meet({run, 5, 0}, "potrs", rank, kRanks, duration<double>(60), Status::Ok(), &group);
           EXPECT(status.ok()) << status.message();
           if (!status.ok()) return;
           auto device = NewHostDevice();
@@ -131,7 +131,7 @@ TEST(AMissingRankIsNamed) {
   for (int rank : {0, 3}) {
     threads.emplace_back([&, rank] {
       std::shared_ptr<InProcessGroup> group;
-      statuses[rank] = Meet({9, 1, 0}, "potrs", rank, 4, milliseconds(200), &group);
+      statuses[rank] = Meet({9, 1, 0}, "potrs", rank, 4, milliseconds(200), Status::Ok(), &group);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -143,7 +143,29 @@ TEST(AMissingRankIsNamed) {
   }
   // The key is free again.
   std::shared_ptr<InProcessGroup> group;
-  EXPECT(Meet({9, 1, 0}, "potrs", 0, 1, milliseconds(200), &group).ok());
+  EXPECT(Meet({9, 1, 0}, "potrs", 0, 1, milliseconds(200), Status::Ok(), &group).ok());
+}
+
+TEST(ARankThatFailsBeforeTheMeetingTellsTheOthers) {
+  const Status broken = Error(Code::kUnavailable, "no library on rank 2");
+  const auto begin = std::chrono::steady_clock::now();
+  for (int round = 0; round < 2; ++round) {  // the key is free again after all have come
+    std::vector<Status> statuses(4);
+    auto meet = [&](int rank) {
+      std::shared_ptr<InProcessGroup> group;
+      statuses[rank] = Meet({11, 1, 0}, "potrs", rank, 4, duration<double>(60),
+                            rank == 2 ? broken : Status::Ok(), &group);
+    };
+    std::thread waiting(meet, 0);
+    meet(2);  // does not wait itself
+    waiting.join();
+    for (int late : {3, 1}) meet(late);
+    for (const Status& status : statuses) {
+      EXPECT(status.code() == Code::kUnavailable) << status.message();
+      EXPECT(status.message() == "no library on rank 2") << status.message();
+    }
+  }
+  EXPECT(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
 }
 
 }  // namespace

@@ -184,7 +184,7 @@ class Tf32Products : public Blas<T> {
     return Refused();
   }
   Status Potrf(Stream, int64_t, T*, int64_t, int64_t, int32_t*) override { return Refused(); }
-  Status Trtri(Stream, int64_t, T*, int64_t) override { return Refused(); }
+  Status Trtri(Stream, int64_t, const T*, int64_t, T*, int64_t) override { return Refused(); }
   Status InvertDiagonalBlocks(Stream, int64_t, int64_t, const T*, int64_t, T*) override {
     return Refused();
   }
@@ -312,13 +312,14 @@ void CheckPotrs(const Case& c, const Tuning* tuning) {
 }
 
 template <typename T>
-void CheckPotri(const Case& c) {
+void CheckPotri(const Case& c, const Tuning* tuning) {
   Problem<T> problem(c);
   const int64_t n = c.n;
   std::vector<int32_t> status(c.ranks, -1);
   const auto outcomes = RunOnDevices(c.ranks, [&](const RankContext& context) {
     const int rank = context.comm.rank();
-    return PotriRoutine<T>(context, problem.operand(rank, c.tile, &status[rank]));
+    Tuned tuned(context.device, tuning != nullptr ? *tuning : context.device.tuning());
+    return PotriRoutine<T>({tuned, context.comm}, problem.operand(rank, c.tile, &status[rank]));
   });
   for (int rank = 0; rank < c.ranks; ++rank) {
     EXPECT(outcomes[rank].ok()) << outcomes[rank].message();
@@ -434,6 +435,17 @@ void CheckPotrsLikeGpu(const Case& c) {
   CheckPotrs<T>(c, &tuning);
 }
 
+template <typename T>
+void CheckPotriOnHost(const Case& c) {
+  CheckPotri<T>(c, nullptr);
+}
+
+template <typename T>
+void CheckPotriLikeGpu(const Case& c) {
+  const Tuning tuning = LikeGpu();
+  CheckPotri<T>(c, &tuning);
+}
+
 // Panels in place, copied from their owner to all; pieces out of place without a chain.
 template <typename T>
 void CheckPotrsWithCopies(const Case& c) {
@@ -452,7 +464,7 @@ void CheckOnStreams(const Case& c) {
       return std::make_unique<testing::AsyncDevice>(NewHostDevice(), tuning);
     };
     CheckPotrs<T>(c, nullptr);
-    CheckPotri<T>(c);
+    CheckPotri<T>(c, nullptr);
     CheckSyevd<T>(c);
   }
   make_device = NewHostDevice;
@@ -461,7 +473,8 @@ void CheckOnStreams(const Case& c) {
 JAXMG_TEST_EACH_DTYPE(PotrsSolves, CheckPotrsOnHost)
 JAXMG_TEST_EACH_DTYPE(PotrsSolvesLaidOutAsOnGpus, CheckPotrsLikeGpu)
 JAXMG_TEST_EACH_DTYPE(PotrsSolvesWithCopiedPanels, CheckPotrsWithCopies)
-JAXMG_TEST_EACH_DTYPE(PotriInverts, CheckPotri)
+JAXMG_TEST_EACH_DTYPE(PotriInverts, CheckPotriOnHost)
+JAXMG_TEST_EACH_DTYPE(PotriInvertsLaidOutAsOnGpus, CheckPotriLikeGpu)
 JAXMG_TEST_EACH_DTYPE(SyevdDecomposes, CheckSyevd)
 JAXMG_TEST_EACH_DTYPE(StreamsWaitForEachOther, CheckOnStreams)
 JAXMG_TEST_EACH_DTYPE(RedistributionGoesThereAndBackInItsWorkspace, CheckRedistribution)
@@ -517,6 +530,46 @@ TEST(OnlyProductsAreInTheAskedPrecision) {
   CheckPrecision<float>();
   CheckPrecision<std::complex<float>>();
   EXPECT(ErrorsIn<double>(Precision::kTf32) == ErrorsIn<double>(Precision::kHighest));
+}
+
+// |A X - I| / (|A| |X|), in units of rounding, where A is a smooth kernel on a line:
+// ill-conditioned as a whole and within every diagonal tile.
+double InverseError(const Tuning& tuning) {
+  constexpr int64_t n = 128, tile = 32;
+  constexpr int ranks = 2;
+  Problem<double> problem({n, ranks, tile});
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      problem.a[i * n + j] = std::exp((i - j) * (i - j) / -50.0) + (i == j ? 1e-10 : 0);
+    }
+  }
+  problem.Scatter();
+  std::vector<int32_t> status(ranks, -1);
+  const auto outcomes = RunRanks(ranks, [&](const RankContext& context) {
+    const int rank = context.comm.rank();
+    Tuned tuned(context.device, tuning);
+    return PotriRoutine<double>({tuned, context.comm}, problem.operand(rank, tile, &status[rank]));
+  });
+  EXPECT(outcomes[0].ok() && status[0] == 0) << outcomes[0].message() << " " << status[0];
+  double error = 0, size = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = i == j ? -1 : 0;
+      for (int64_t k = 0; k < n; ++k) sum += problem.a[i * n + k] * problem.block_at(k, j);
+      error += sum * sum;
+      size += problem.block_at(i, j) * problem.block_at(i, j);
+    }
+  }
+  return std::sqrt(error / size) / problem.norm() / kEps<double>;
+}
+
+TEST(PotriIsAsAccurateAsLapackOnAnIllConditionedMatrix) {
+  Tuning tuning;
+  const double substitution = InverseError(tuning);
+  EXPECT(substitution < 5) << substitution;
+  tuning.inverted_block = 8;
+  const double like_gpu = InverseError(tuning);
+  EXPECT(like_gpu < 5) << like_gpu;
 }
 
 TEST(NotPositiveDefiniteIsTheLeadingMinorAndNaN) {

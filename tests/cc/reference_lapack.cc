@@ -129,15 +129,15 @@ void Potrf(char*, int* n, T* a, int* lda, int* info) {
 template <typename T>
 void Trtri(char*, char*, int* n, T* a, int* lda, int* info) {
   *info = 0;
-  std::vector<T> column(*n);
-  std::vector<T> inverse(static_cast<size_t>(*n) * *n);
-  for (int j = 0; j < *n; ++j) {
-    for (int i = 0; i < *n; ++i) column[i] = i == j ? T(1) : T(0);
-    SolveVector('N', *n, a, *lda, column.data(), 1);
-    for (int i = j; i < *n; ++i) inverse[j * *n + i] = column[i];
-  }
-  for (int j = 0; j < *n; ++j) {
-    for (int i = j; i < *n; ++i) a[j * *lda + i] = inverse[j * *n + i];
+  // From the last column on, as LAPACK: inverse * L is the identity to rounding.
+  for (int j = *n - 1; j >= 0; --j) {
+    T* column = a + j * *lda;
+    column[j] = T(1) / column[j];
+    for (int i = *n - 1; i > j; --i) {
+      T sum = 0;
+      for (int k = j + 1; k <= i; ++k) sum += a[k * *lda + i] * column[k];
+      column[i] = -sum * column[j];
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-"""What runs in a process of its own: the import, and ``python -m jaxmg``."""
+"""What runs in a process of its own: the import, ``python -m jaxmg``, and a lack of threads."""
 
 import os
 import subprocess
@@ -16,6 +16,32 @@ assert not [name for name in sys.modules if name.startswith("jaxmg_plugin")], "p
 assert "matplotlib" not in sys.modules and "scipy" not in sys.modules
 """
 
+# Stacks too large to be kept for the next thread, and soon no room for more of them.
+_FEW_THREADS = """
+import os, re, resource, sys
+stack = 64 << 20
+soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+if soft != stack:
+    resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
+    os.execv(sys.executable, sys.orig_argv)
+import jax
+import jax.numpy as jnp
+import jaxmg
+mesh = jax.make_mesh((8,), ("r",))
+def solve():
+    return jax.block_until_ready(jaxmg.potrs(jnp.eye(16), jnp.ones(16), 2, mesh))
+solve()
+used = int(re.search(r"VmSize:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) << 10
+unlimited = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (used + 3 * stack + stack // 2, unlimited[1]))
+try:
+    solve()
+except jax.errors.JaxRuntimeError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, unlimited)
+assert (solve() == 1).all()
+"""
+
 
 def _run(*arguments, **environment):
     return subprocess.run(
@@ -30,6 +56,17 @@ def _run(*arguments, **environment):
 def test_import_touches_nothing():
     result = _run("-c", _IMPORT)
     assert result.returncode == 0, result.stderr
+
+
+def test_rank_that_fails_before_it_meets_the_others():
+    """They hear of it at once, and the next call works."""
+    result = _run(
+        "-c", _FEW_THREADS, JAX_PLATFORMS="cpu", MALLOC_ARENA_MAX="2",
+        XLA_FLAGS="--xla_force_host_platform_device_count=8", JAXMG_RENDEZVOUS_TIMEOUT="1000",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "RESOURCE_EXHAUSTED" in result.stdout
+    assert "potrs: no thread for rank" in result.stdout
 
 
 def test_report():

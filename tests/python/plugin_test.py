@@ -1,11 +1,14 @@
-"""Which plugin serves the GPUs, where several are installed."""
+"""Which plugin serves the GPUs, where several are installed, and which of its backends."""
 
 import types
 
 import jax
+import numpy as np
 import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
-from jaxmg import _plugin
+from jaxmg import _call, _checks, _mesh, _plugin
 
 
 class Point:
@@ -38,6 +41,33 @@ def test_plugin_of_another_cuda_does_not_serve(monkeypatch):
     _pretend(monkeypatch, "cuda 13000", ("cuda12",))
     with pytest.raises(RuntimeError, match="install it with `pip install jaxmg.cuda13.`$"):
         _plugin.load("gpu")
+
+
+@pytest.mark.parametrize(
+    "backend, n, memory, chosen",
+    [
+        ("auto", 100, 10 * 100**2 * 8, "gathers"),
+        ("auto", 101, 10 * 100**2 * 8, "spreads"),
+        ("auto", 101, None, "gathers"),  # a device that doesn't say how much it has
+        ("auto", 10000, 0, "spreads"),  # as far as is known
+        ("gathers", 10000, 0, "gathers"),
+    ],
+)
+def test_auto_takes_what_a_device_has_memory_for(monkeypatch, backend, n, memory, chosen):
+    monkeypatch.setattr(_checks, "BACKENDS", ("auto", "gathers", "spreads"))
+    plugin = types.SimpleNamespace(
+        backends=lambda routine: ["gathers", "spreads"],
+        needs=lambda routine, name, size, ranks: 10 * size if name == "gathers" else None,
+    )
+    device = types.SimpleNamespace(
+        memory_stats=lambda: memory if memory is None else {"bytes_limit": memory}
+    )
+    monkeypatch.setattr(_plugin, "_loaded", {"cpu": plugin})
+    monkeypatch.setattr(jax, "local_devices", lambda backend: [device])
+    mesh = Mesh(np.array(jax.devices("cpu")[:1]), ("r",))
+    layout = _mesh.Layout(mesh, ("r",), (), P("r", None))
+    a = jax.ShapeDtypeStruct((n, n), np.float64)
+    assert _call.resolve("syevd", layout, backend, a) == chosen
 
 
 def _pretend(monkeypatch, version, installed):

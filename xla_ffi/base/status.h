@@ -2,6 +2,8 @@
 #ifndef JAXMG_XLA_FFI_BASE_STATUS_H_
 #define JAXMG_XLA_FFI_BASE_STATUS_H_
 
+#include <exception>
+#include <new>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -39,6 +41,19 @@ Status Error(Code code, const Pieces&... pieces) {
   std::ostringstream text;
   (text << ... << pieces);
   return Status(code, text.str());
+}
+
+// What `step` returns, or an error where it throws: the host may run out of memory for small things
+// anywhere, and other ranks must hear of it.
+template <typename Step>
+Status Guarded(const Step& step) {
+  try {
+    return step();
+  } catch (const std::bad_alloc&) {
+    return Error(Code::kResourceExhausted, "out of host memory");
+  } catch (const std::exception& error) {
+    return Error(Code::kInternal, error.what());
+  }
 }
 
 }  // namespace jaxmg

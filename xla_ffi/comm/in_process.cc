@@ -1,5 +1,6 @@
 #include "xla_ffi/comm/in_process.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -239,20 +240,20 @@ class InProcessCommunicator : public Communicator {
   std::vector<int64_t> sent_, taken_;
 };
 
-// Where ranks that have not met yet wait for each other.
+// Where ranks that have not met yet wait for each other. One that fails does so for all of them.
 struct Meeting {
   explicit Meeting(int size)
       : present(size, false), group(std::make_shared<InProcessGroup>(size)) {}
   std::vector<bool> present;
   int arrived = 0;
-  bool failed = false;
+  Status failure;
   std::shared_ptr<InProcessGroup> group;
 };
 
 struct MeetingPlace {
   std::mutex mutex;
   std::condition_variable changed;
-  // The meetings of a key that are not complete yet, oldest first.
+  // The meetings of a key to which not all ranks have come yet, oldest first.
   std::map<MeetingKey, std::deque<std::shared_ptr<Meeting>>> open;
 };
 
@@ -274,7 +275,8 @@ std::string Ranks(const std::vector<bool>& present, bool which) {
 }  // namespace
 
 Status Meet(const MeetingKey& key, const std::string& what, int rank, int size,
-            std::chrono::duration<double> limit, std::shared_ptr<InProcessGroup>* group) {
+            std::chrono::duration<double> limit, const Status& ready,
+            std::shared_ptr<InProcessGroup>* group) {
   if (rank < 0 || rank >= size) {
     return Error(Code::kInvalidArgument, what, ": rank ", rank, " of ", size, " ranks");
   }
@@ -294,39 +296,27 @@ Status Meet(const MeetingKey& key, const std::string& what, int rank, int size,
     meeting = std::make_shared<Meeting>(size);
     queue.push_back(meeting);
   }
-  auto close = [&] {
-    auto entry = place.open.find(key);
-    if (entry == place.open.end()) return;
-    for (auto it = entry->second.begin(); it != entry->second.end(); ++it) {
-      if (*it == meeting) {
-        entry->second.erase(it);
-        break;
-      }
-    }
-    if (entry->second.empty()) place.open.erase(entry);
-  };
   meeting->present[rank] = true;
   if (++meeting->arrived == size) {
-    close();
-    place.changed.notify_all();
-  } else {
-    place.changed.wait_until(lock, deadline,
-                             [&] { return meeting->arrived == size || meeting->failed; });
+    queue.erase(std::find(queue.begin(), queue.end(), meeting));
+    if (queue.empty()) place.open.erase(key);
   }
-  if (meeting->arrived != size) {
-    if (!meeting->failed) {
-      meeting->failed = true;
-      close();
-      place.changed.notify_all();
-    }
-    return Error(Code::kDeadlineExceeded, what, ": after ", limit.count(), " s only rank(s) ",
-                 Ranks(meeting->present, true), " of ", size,
-                 " came to the call; missing: ", Ranks(meeting->present, false),
-                 ". Every device of the mesh must make the same calls in the same order; "
-                 "JAXMG_RENDEZVOUS_TIMEOUT sets the limit in seconds");
+  auto fail = [&](const Status& status) {
+    if (meeting->failure.ok()) meeting->failure = status;
+  };
+  if (!ready.ok()) fail(ready);
+  place.changed.notify_all();
+  auto over = [&] { return meeting->arrived == size || !meeting->failure.ok(); };
+  if (!place.changed.wait_until(lock, deadline, over)) {
+    fail(Error(Code::kDeadlineExceeded, what, ": after ", limit.count(), " s only rank(s) ",
+               Ranks(meeting->present, true), " of ", size,
+               " came to the call; missing: ", Ranks(meeting->present, false),
+               ". Every device of the mesh must make the same calls in the same order; "
+               "JAXMG_RENDEZVOUS_TIMEOUT sets the limit in seconds"));
+    place.changed.notify_all();
   }
   *group = meeting->group;
-  return Status::Ok();
+  return meeting->failure;
 }
 
 std::unique_ptr<Communicator> NewInProcessCommunicator(std::shared_ptr<InProcessGroup> group,

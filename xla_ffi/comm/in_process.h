@@ -29,8 +29,12 @@ struct MeetingKey {
 
 // Waits until all `size` ranks have come, at most `limit`. The error of a rank that waited in vain
 // names who came and who is missing; `what` names the call in it.
+//
+// `ready` is the outcome of what this rank had to do alone before. One that has failed says so and
+// leaves; ranks that wait, and those that come later, get its error at once.
 Status Meet(const MeetingKey& key, const std::string& what, int rank, int size,
-            std::chrono::duration<double> limit, std::shared_ptr<InProcessGroup>* group);
+            std::chrono::duration<double> limit, const Status& ready,
+            std::shared_ptr<InProcessGroup>* group);
 
 // This rank's end of the group. `limit` bounds every wait for another rank.
 std::unique_ptr<Communicator> NewInProcessCommunicator(std::shared_ptr<InProcessGroup> group,

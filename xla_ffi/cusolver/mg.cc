@@ -11,16 +11,17 @@ namespace jaxmg::mg {
 namespace {
 
 // Tile widths that serve the library: wider panels starve the other GPUs, and syevd refuses more.
-constexpr int64_t kFactorWidth = 1024, kSyevdWidth = 256, kMostSyevdWidth = 1024;
+constexpr int64_t kMostFactorWidth = 1024, kSyevdWidth = 256, kMostSyevdWidth = 1024;
 // The library takes no more right-hand sides at once.
 constexpr int64_t kMostRightHandSides = 256;
 
+// By the engine's rule, since what speaks for wide and for narrow tiles is the same.
 template <typename T>
-int64_t FactorWidth(const Operand<T>& operand, int ranks) {
-  if (operand.tile > 0) return operand.tile;
-  // As in the engine: enough tiles each to share the trailing matrix evenly.
-  const int64_t share = ranks == 1 ? operand.block : operand.block / 8;
-  return std::clamp<int64_t>(share, 32, kFactorWidth);
+int64_t FactorWidth(const RankContext& context, const Operand<T>& operand) {
+  Tuning tuning = context.device.tuning();
+  tuning.widest_tile = kMostFactorWidth;
+  return operand.tile > 0 ? operand.tile
+                          : DefaultTileWidth(operand.block, context.comm.size(), tuning);
 }
 
 // One group of right-hand sides: columns of conj(B), `width` on each rank.
@@ -38,7 +39,7 @@ Status SolveGroup(Solver<T>& solver, const Group& group, int64_t nrhs, T* x) {
   const int64_t n = solver.n();
   auto columns = [&](int rank) { return solver.extra() + group.begin(rank) * n; };
   const int rank = solver.rank();
-  JAXMG_RETURN_IF_ERROR(Together(comm, [&] {
+  JAXMG_RETURN_IF_ERROR(solver.Step([&] {
     return blas.ConjTranspose(Stream::kMain, group.columns(rank), n,
                               x + group.first + group.begin(rank), nrhs, columns(rank), n);
   }));
@@ -58,7 +59,7 @@ Status SolveGroup(Solver<T>& solver, const Group& group, int64_t nrhs, T* x) {
                                             Solver<T>::kType, solver.work(), solver.lwork(), i);
   };
   JAXMG_RETURN_IF_ERROR(solver.Call(call, "cusolverMgPotrs", &info));
-  return Together(comm, [&]() -> Status {
+  return solver.Step([&]() -> Status {
     for (int root = 0; root < comm.size(); ++root) {
       if (group.columns(root) == 0) continue;
       JAXMG_RETURN_IF_ERROR(
@@ -77,14 +78,13 @@ Status Potrs(const RankContext& context, const Operand<T>& operand, int64_t nrhs
              Real<T>* log_det) {
   constexpr cudaDataType kType = Solver<T>::kType;
   const int ranks = context.comm.size();
-  Solver<T> solver(context, operand, FactorWidth(operand, ranks), /*always_copy=*/false);
+  Solver<T> solver(context, operand, FactorWidth(context, operand), /*always_copy=*/false);
   auto group_at = [&](int64_t first) -> Group {
     const int64_t count = std::min(kMostRightHandSides, nrhs - first);
     return {first, count, (count + ranks - 1) / ranks};
   };
   const Group largest = group_at(0);
-  JAXMG_RETURN_IF_ERROR(solver.Prepare(operand.n * largest.width * ranks));
-  JAXMG_RETURN_IF_ERROR(solver.PrepareWorkspace([&](int64_t* elements) -> Status {
+  auto workspace = [&](int64_t* elements) -> Status {
     const CusolverMg& library = solver.library();
     int64_t factor = 0, solve = 0;
     JAXMG_CHECK_CUDA(
@@ -104,14 +104,16 @@ Status Potrs(const RankContext& context, const Operand<T>& operand, int64_t nrhs
     }
     *elements = std::max(factor, solve);
     return Status::Ok();
-  }));
-  JAXMG_RETURN_IF_ERROR(solver.ToTiles());
+  };
+  JAXMG_RETURN_IF_ERROR(solver.Prepare(operand.n * largest.width * ranks, workspace));
+  JAXMG_RETURN_IF_ERROR(solver.Step([&] { return solver.ToTiles(); }));
   int info = 0;
   JAXMG_RETURN_IF_ERROR(solver.Factor(&info));
+  JAXMG_RETURN_IF_ERROR(solver.Step([&] { return solver.SetStatus(info); }));
   for (int64_t first = 0; info == 0 && first < nrhs; first += kMostRightHandSides) {
     JAXMG_RETURN_IF_ERROR(SolveGroup(solver, group_at(first), nrhs, x));
   }
-  return Together(context.comm, [&]() -> Status {
+  return solver.Step([&]() -> Status {
     JAXMG_RETURN_IF_ERROR(solver.LogDet(log_det));
     JAXMG_RETURN_IF_ERROR(solver.PoisonIfFailed(1, 1, log_det));
     return solver.PoisonIfFailed(nrhs, operand.n, x);
@@ -121,10 +123,8 @@ Status Potrs(const RankContext& context, const Operand<T>& operand, int64_t nrhs
 template <typename T>
 Status Potri(const RankContext& context, const Operand<T>& operand) {
   constexpr cudaDataType kType = Solver<T>::kType;
-  Solver<T> solver(context, operand, FactorWidth(operand, context.comm.size()),
-                   /*always_copy=*/false);
-  JAXMG_RETURN_IF_ERROR(solver.Prepare(0));
-  JAXMG_RETURN_IF_ERROR(solver.PrepareWorkspace([&](int64_t* elements) -> Status {
+  Solver<T> solver(context, operand, FactorWidth(context, operand), /*always_copy=*/false);
+  auto workspace = [&](int64_t* elements) -> Status {
     int64_t factor = 0, invert = 0;
     JAXMG_CHECK_CUDA(solver.library().cusolverMgPotrf_bufferSize(
                          solver.handle(), CUBLAS_FILL_MODE_LOWER, solver.order(), solver.a(), 1, 1,
@@ -136,10 +136,17 @@ Status Potri(const RankContext& context, const Operand<T>& operand) {
                      "cuSOLVERMg: potri of order ", operand.n);
     *elements = std::max(factor, invert);
     return Status::Ok();
-  }));
-  JAXMG_RETURN_IF_ERROR(solver.ToTiles());
+  };
+  JAXMG_RETURN_IF_ERROR(solver.Prepare(0, workspace));
+  JAXMG_RETURN_IF_ERROR(solver.Step([&] { return solver.ToTiles(); }));
   int info = 0;
   JAXMG_RETURN_IF_ERROR(solver.Factor(&info));
+  JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(solver.SetStatus(info));
+    // The library's inverse has been wrong at large orders, by about as much as what potrf leaves
+    // in the workspace would make it. Nothing says that potri needs it clean; it costs a memset.
+    return solver.ClearWorkspace();
+  }));
   if (info == 0) {
     int ignored = 0;  // a factor that is singular has failed before
     JAXMG_RETURN_IF_ERROR(solver.Call(
@@ -150,7 +157,7 @@ Status Potri(const RankContext& context, const Operand<T>& operand) {
         },
         "cusolverMgPotri", &ignored));
   }
-  return Together(context.comm, [&]() -> Status {
+  return solver.Step([&]() -> Status {
     if (info == 0) {
       JAXMG_RETURN_IF_ERROR(solver.ToBlocks());
       JAXMG_RETURN_IF_ERROR(Symmetrize(context, solver.matrix(), solver.staging()));
@@ -205,18 +212,18 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
   Solver<T> solver(context, operand, width, /*always_copy=*/true);
   CudaDevice& device = solver.device();
   std::vector<Real<T>> values(solver.rank() == 0 ? operand.n : 1);  // the library's, on the host
-  JAXMG_RETURN_IF_ERROR(solver.Prepare(0));
-  JAXMG_RETURN_IF_ERROR(solver.PrepareWorkspace([&](int64_t* elements) -> Status {
+  auto workspace = [&](int64_t* elements) -> Status {
     JAXMG_CHECK_CUDA(solver.library().cusolverMgSyevd_bufferSize(
                          solver.handle(), job, CUBLAS_FILL_MODE_LOWER, solver.order(), solver.a(),
                          1, 1, solver.descriptor(), values.data(), kRealType, kType, elements),
                      "cuSOLVERMg: syevd of order ", operand.n);
     return Status::Ok();
-  }));
-  JAXMG_RETURN_IF_ERROR(solver.ToTiles());
+  };
+  JAXMG_RETURN_IF_ERROR(solver.Prepare(0, workspace));
   // The library need not come to an end with what is not finite.
   int32_t status = 0;
-  JAXMG_RETURN_IF_ERROR(Together(context.comm, [&]() -> Status {
+  JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(solver.ToTiles());
     const TileColumns& tiles = solver.tiles();
     CudaBlas<T>& blas = device.template cuda_blas<T>();
     JAXMG_RETURN_IF_ERROR(device.FillInt32(Stream::kMain, solver.info(), 1, kNoInfo));
@@ -242,14 +249,14 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
     for (size_t i = 1; i < values.size(); ++i) values[i] = std::max(values[i], values[i - 1]);
     std::vector<int64_t> pointers;
     JAXMG_RETURN_IF_ERROR(context.comm.Share(reinterpret_cast<int64_t>(values.data()), &pointers));
-    JAXMG_RETURN_IF_ERROR(Together(context.comm, [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
       JAXMG_RETURN_IF_ERROR(device.FillInt32(Stream::kMain, operand.status, 1, info));
       JAXMG_RETURN_IF_ERROR(device.CopyFromHost(
           Stream::kMain, w, reinterpret_cast<void*>(pointers[0]), operand.n * sizeof(Real<T>)));
       return vectors ? DealVectors(context, solver, operand) : Status::Ok();
     }));
   }
-  return Together(context.comm, [&]() -> Status {
+  return solver.Step([&]() -> Status {
     JAXMG_RETURN_IF_ERROR(solver.PoisonIfFailed(operand.n, 1, w));
     return vectors ? solver.PoisonIfFailed(operand.n, operand.block, operand.a) : Status::Ok();
   });

@@ -38,9 +38,9 @@ Status Descriptor::Set(cudaLibMgGrid_t grid, int64_t rows, int64_t columns, int6
   return Status::Ok();
 }
 
-Status Session::Start(const std::vector<int64_t>& ordinals, std::unique_ptr<Session>* session) {
+Status Session::Start(const std::vector<int>& ordinals, std::unique_ptr<Session>* session) {
   auto started = std::make_unique<Session>();
-  started->ordinals_.assign(ordinals.begin(), ordinals.end());
+  started->ordinals_ = ordinals;
   {
     Pool& pool = ThePool();
     std::lock_guard<std::mutex> lock(pool.mutex);

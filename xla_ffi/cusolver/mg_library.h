@@ -27,7 +27,7 @@ class Descriptor {
 class Session {
  public:
   ~Session();
-  static Status Start(const std::vector<int64_t>& ordinals, std::unique_ptr<Session>* session);
+  static Status Start(const std::vector<int>& ordinals, std::unique_ptr<Session>* session);
   cusolverMgHandle_t handle() const { return handle_; }
   cudaLibMgGrid_t grid() const { return grid_; }
 

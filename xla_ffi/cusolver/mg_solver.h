@@ -7,8 +7,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <new>
-#include <type_traits>
 #include <vector>
 
 #include "xla_ffi/cusolver/mg_layout.h"
@@ -20,12 +18,7 @@ namespace jaxmg::mg {
 
 // Every rank does `step` and returns what all agree on.
 inline Status Together(Communicator& comm, const std::function<Status()>& step) {
-  Status status;
-  try {
-    status = step();
-  } catch (const std::bad_alloc&) {  // the other ranks must hear of it
-    status = Error(Code::kResourceExhausted, "out of host memory");
-  }
+  const Status status = Guarded(step);
   if (!status.ok()) comm.Abort(status);
   return comm.Agree(status);
 }
@@ -58,45 +51,57 @@ class Solver {
   T* staging() const { return staging_; }
 
   // Memory, the library and what it needs to know: the same outcome on every rank. `extra` elements
-  // more are this rank's part of the library's second operand.
-  Status Prepare(int64_t extra) {
-    JAXMG_RETURN_IF_ERROR(comm_.Agree(Open<CusolverMg>()));
-    JAXMG_RETURN_IF_ERROR(Together(comm_, [&] { return Allocate(extra); }));
-    JAXMG_RETURN_IF_ERROR(comm_.Share(device_.ordinal(), &ordinals_));
-    JAXMG_RETURN_IF_ERROR(SharePointer(tiled_, &a_));
-    JAXMG_RETURN_IF_ERROR(SharePointer(extra_, &extras_));
-    return OnRoot([&]() -> Status {
+  // more are this rank's part of the library's second operand; `size` asks the library, on rank 0,
+  // for the elements of workspace.
+  Status Prepare(int64_t extra, const std::function<Status(int64_t*)>& size) {
+    JAXMG_RETURN_IF_ERROR(Together(comm_, [&]() -> Status {
+      JAXMG_RETURN_IF_ERROR(Open<CusolverMg>());
+      return Allocate(extra);
+    }));
+    // Ranks are threads of one process, and read each other's members between agreements.
+    std::vector<int64_t> addresses;
+    JAXMG_RETURN_IF_ERROR(comm_.Share(reinterpret_cast<int64_t>(this), &addresses));
+    for (int64_t address : addresses) peers_.push_back(reinterpret_cast<const Solver*>(address));
+    JAXMG_RETURN_IF_ERROR(OnRoot([&]() -> Status {
       if (n() > std::numeric_limits<int>::max()) {
         return Error(Code::kInvalidArgument, "cuSOLVERMg takes no order above 2^31 - 1");
       }
-      JAXMG_RETURN_IF_ERROR(Session::Start(ordinals_, &session_));
-      return descriptor_.Set(session_->grid(), n(), n(), tiles_.width, kType);
+      std::vector<int> ordinals;
+      for (const Solver* peer : peers_) {
+        ordinals.push_back(peer->device_.ordinal());
+        a_.push_back(peer->tiled_);
+        extras_.push_back(peer->extra_);
+      }
+      JAXMG_RETURN_IF_ERROR(Session::Start(ordinals, &session_));
+      JAXMG_RETURN_IF_ERROR(descriptor_.Set(session_->grid(), n(), n(), tiles_.width, kType));
+      return size(&elements_);
+    }));
+    if (rank() != 0) elements_ = peers_[0]->elements_;
+    JAXMG_RETURN_IF_ERROR(
+        Together(comm_, [&] { return AllocateElements(elements_, &workspace_); }));
+    for (const Solver* peer : peers_) work_.push_back(peer->workspace_);
+    return Status::Ok();
+  }
+
+  // Every rank does `step`, and leaves its device idle for the library.
+  Status Step(const std::function<Status()>& step) {
+    return Together(comm_, [&]() -> Status {
+      JAXMG_RETURN_IF_ERROR(step());
+      return device_.Synchronize();
     });
   }
 
-  // `size` asks the library, on rank 0, for the elements of workspace.
-  Status PrepareWorkspace(const std::function<Status(int64_t*)>& size) {
-    int64_t elements = 0;
-    JAXMG_RETURN_IF_ERROR(OnRoot([&] { return size(&elements); }));
-    std::vector<int64_t> all;
-    JAXMG_RETURN_IF_ERROR(comm_.Share(elements, &all));
-    elements_ = all[0];
-    std::unique_ptr<Buffer> buffer;
-    JAXMG_RETURN_IF_ERROR(
-        Together(comm_, [&] { return device_.Allocate(elements_ * sizeof(T), &buffer); }));
-    return SharePointer(buffer->data(), &work_);
+  // Zeros in this rank's part of the library's workspace.
+  Status ClearWorkspace() {
+    const int64_t words = elements_ * sizeof(T) / sizeof(int32_t);
+    return device_.FillInt32(Stream::kMain, reinterpret_cast<int32_t*>(workspace_), words, 0);
   }
 
   Status ToTiles() {
-    return Together(comm_, [&]() -> Status {
-      if (!in_place_) {
-        JAXMG_RETURN_IF_ERROR(CopyPieces(context_, tiles_, operand_.block, operand_.a, tiled_,
-                                         /*to_tiles=*/true));
-      } else {
-        JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context_, matrix(), Region::kLower, staging_));
-      }
-      return device_.Synchronize();
-    });
+    if (!in_place_) {
+      return CopyPieces(context_, tiles_, operand_.block, operand_.a, tiled_, /*to_tiles=*/true);
+    }
+    return ToBlockCyclic(context_, matrix(), Region::kLower, staging_);
   }
 
   // The lower triangle.
@@ -110,38 +115,35 @@ class Solver {
     return {Tiles(n(), operand_.block, ranks_, tiles_.width), rank(), n(), operand_.a, nullptr};
   }
 
-  // Calls the library on rank 0 while the others wait. All devices are idle before and after. *info
-  // is LAPACK's on every rank.
+  // Calls the library on rank 0 while the others wait, all of them between two steps. All devices
+  // are idle before and after. *info is LAPACK's on every rank.
   Status Call(const std::function<cusolverStatus_t(int*)>& call, const char* routine, int* info) {
-    *info = 0;
-    JAXMG_RETURN_IF_ERROR(Together(comm_, [&] { return device_.Synchronize(); }));
     JAXMG_RETURN_IF_ERROR(OnRoot([&]() -> Status {
       CurrentDevice current;  // which the library may change
       JAXMG_RETURN_IF_ERROR(current.Set(device_.ordinal()));
-      const cusolverStatus_t result = call(info);
+      library_info_ = 0;
+      const cusolverStatus_t result = call(&library_info_);
+      for (const Solver* peer : peers_) {  // each reads the others' memory
+        JAXMG_RETURN_IF_ERROR(current.Set(peer->device_.ordinal()));
+        JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaDeviceSynchronize(), routine);
+      }
       // A matrix that is not positive definite is CUSOLVER_STATUS_INTERNAL_ERROR at times.
-      if (*info > 0) return Status::Ok();
+      if (library_info_ > 0) return Status::Ok();
       JAXMG_CHECK_CUDA(result, routine, " of order ", n(), " in tiles of ", tiles_.width,
-                       " columns on ", ranks_, " GPUs, info ", *info);
+                       " columns on ", ranks_, " GPUs, info ", library_info_);
       return Status::Ok();
     }));
-    std::vector<int64_t> infos;
-    JAXMG_RETURN_IF_ERROR(comm_.Share(*info, &infos));
-    *info = static_cast<int>(infos[0]);
-    return Together(comm_, [&]() -> Status {
-      JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaDeviceSynchronize(), routine);
-      return Status::Ok();
-    });
+    *info = peers_[0]->library_info_;
+    return Status::Ok();
   }
 
   Status Factor(int* info) {
-    JAXMG_RETURN_IF_ERROR(Call(
+    return Call(
         [&](int* i) {
           return library().cusolverMgPotrf(handle(), CUBLAS_FILL_MODE_LOWER, order(), a(), 1, 1,
                                            descriptor(), kType, work(), lwork(), i);
         },
-        "cusolverMgPotrf", info));
-    return Together(comm_, [&] { return SetStatus(*info); });
+        "cusolverMgPotrf", info);
   }
 
   // *status from the library's info, or from diagonals that it has left NaN.
@@ -204,27 +206,21 @@ class Solver {
   static constexpr int kFirstGathered = 3;
 
   Status Allocate(int64_t extra) {
-    auto allocate = [&](size_t bytes, auto** data) -> Status {
-      std::unique_ptr<Buffer> buffer;
-      JAXMG_RETURN_IF_ERROR(device_.Allocate(bytes, &buffer));
-      *data = static_cast<std::remove_reference_t<decltype(**data)>*>(buffer->data());
-      return Status::Ok();
-    };
-    JAXMG_RETURN_IF_ERROR(allocate((kFirstGathered + ranks_) * sizeof(int32_t), &infos_));
-    JAXMG_RETURN_IF_ERROR(allocate((1 + ranks_) * sizeof(Real<T>), &log_dets_));
+    JAXMG_RETURN_IF_ERROR(AllocateElements(kFirstGathered + ranks_, &infos_));
+    JAXMG_RETURN_IF_ERROR(AllocateElements(1 + ranks_, &log_dets_));
     const int64_t rows = std::max(n(), operand_.block);
-    JAXMG_RETURN_IF_ERROR(allocate(rows * tiles_.width * sizeof(T), &staging_));
-    JAXMG_RETURN_IF_ERROR(allocate(extra * sizeof(T), &extra_));
+    JAXMG_RETURN_IF_ERROR(AllocateElements(rows * tiles_.width, &staging_));
+    JAXMG_RETURN_IF_ERROR(AllocateElements(extra, &extra_));
     tiled_ = operand_.a;
     if (in_place_) return Status::Ok();
-    return allocate(n() * tiles_.slots() * tiles_.width * sizeof(T), &tiled_);
+    return AllocateElements(n() * tiles_.slots() * tiles_.width, &tiled_);
   }
 
-  Status SharePointer(void* mine, Pointers* all) {
-    std::vector<int64_t> numbers;
-    JAXMG_RETURN_IF_ERROR(comm_.Share(reinterpret_cast<int64_t>(mine), &numbers));
-    all->clear();
-    for (int64_t number : numbers) all->push_back(reinterpret_cast<void*>(number));
+  template <typename U>
+  Status AllocateElements(int64_t count, U** data) {
+    std::unique_ptr<Buffer> buffer;
+    JAXMG_RETURN_IF_ERROR(device_.Allocate(count * sizeof(U), &buffer));
+    *data = buffer->template as<U>();
     return Status::Ok();
   }
 
@@ -240,9 +236,11 @@ class Solver {
   T* staging_ = nullptr;
   T* extra_ = nullptr;
   T* tiled_ = nullptr;
-  std::vector<int64_t> ordinals_;
-  Pointers a_, extras_, work_;
+  T* workspace_ = nullptr;  // the library's
   int64_t elements_ = 0;
+  int library_info_ = 0;              // rank 0's
+  std::vector<const Solver*> peers_;  // all ranks', this one included
+  Pointers a_, extras_, work_;        // rank 0's
   std::unique_ptr<Session> session_;
   Descriptor descriptor_;
 };

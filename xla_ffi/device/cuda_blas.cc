@@ -55,12 +55,13 @@ cublasSideMode_t Letter(Side side) {
   return side == Side::kLeft ? CUBLAS_SIDE_LEFT : CUBLAS_SIDE_RIGHT;
 }
 
+cusolverEigMode_t EigMode(bool vectors) {
+  return vectors ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
+}
+
 // cuBLAS reads factors on the host with instructions that need the alignment of NVIDIA's complex
 // numbers, which is twice that of the standard library's.
 constexpr size_t kScalarAlignment = alignof(cuDoubleComplex);
-
-// Rows or columns that Trsm multiplies at a time: enough for GEMM to run at full speed.
-constexpr int64_t kPiece = 8192;
 
 // Calls a routine of cuBLAS on the stream's handle.
 #define JAXMG_CUBLAS(routine, stream, ...)                                              \
@@ -102,23 +103,6 @@ Status CudaBlas<T>::Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* 
 }
 
 template <typename T>
-Status CudaBlas<T>::SolveDirectly(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
-                                  int64_t ldl, T* b, int64_t ldb) {
-  alignas(kScalarAlignment) const T one = 1;
-  JAXMG_CUBLAS(trsm, stream, Letter(side), CUBLAS_FILL_MODE_LOWER, Letter(op), CUBLAS_DIAG_NON_UNIT,
-               m, n, Vendor(&one), Vendor(l), ldl, Vendor(b), ldb);
-  return Status::Ok();
-}
-
-template <typename T>
-Status CudaBlas<T>::Inverse(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse,
-                            int64_t ld) {
-  JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kIdentity, CudaType<T>::kLetter, stream,
-                                               n * n, n, inverse, ld));
-  return SolveDirectly(stream, Side::kLeft, Op::kNone, n, n, l, ldl, inverse, ld);
-}
-
-template <typename T>
 Status CudaBlas<T>::InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, const T* l,
                                          int64_t ldl, T* inverses) {
   return device_.LaunchBlocks(Kernel::kInvertBlocks, CudaType<T>::kLetter, stream,
@@ -129,30 +113,9 @@ template <typename T>
 Status CudaBlas<T>::Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
                          int64_t ldl, T* b, int64_t ldb) {
   if (m == 0 || n == 0) return Status::Ok();
-  const int64_t order = side == Side::kLeft ? m : n, length = side == Side::kLeft ? n : m;
-  if (length < 4 * order) return SolveDirectly(stream, side, op, m, n, l, ldl, b, ldb);
-  const int64_t piece = std::min(length, kPiece);
-  T* inverse = nullptr;
-  JAXMG_RETURN_IF_ERROR(device_.Scratch(stream, (order + piece) * order * sizeof(T),
-                                        reinterpret_cast<void**>(&inverse)));
-  T* product = inverse + order * order;
-  JAXMG_RETURN_IF_ERROR(Inverse(stream, order, l, ldl, inverse, order));
-  for (int64_t first = 0; first < length; first += piece) {
-    const int64_t count = std::min(piece, length - first);
-    if (side == Side::kLeft) {
-      T* columns = b + first * ldb;
-      JAXMG_RETURN_IF_ERROR(
-          Gemm(stream, op, Op::kNone, m, count, m, 1, inverse, order, columns, ldb, 0, product, m));
-      JAXMG_RETURN_IF_ERROR(
-          device_.Copy(stream, Block(columns, ldb, m, count), Block(product, m, m, count)));
-    } else {
-      T* rows = b + first;
-      JAXMG_RETURN_IF_ERROR(Gemm(stream, Op::kNone, op, count, n, n, 1, rows, ldb, inverse, order,
-                                 0, product, count));
-      JAXMG_RETURN_IF_ERROR(
-          device_.Copy(stream, Block(rows, ldb, count, n), Block(product, count, count, n)));
-    }
-  }
+  alignas(kScalarAlignment) const T one = 1;
+  JAXMG_CUBLAS(trsm, stream, Letter(side), CUBLAS_FILL_MODE_LOWER, Letter(op), CUBLAS_DIAG_NON_UNIT,
+               m, n, Vendor(&one), Vendor(l), ldl, Vendor(b), ldb);
   return Status::Ok();
 }
 
@@ -167,31 +130,47 @@ Status CudaBlas<T>::Trmm(Stream stream, Side side, Op op, int64_t m, int64_t n, 
 }
 
 template <typename T>
+Status CudaBlas<T>::Allocate(Stream stream, SolverSpace* space) {
+  constexpr size_t kInfos = 256;  // and the alignment of what follows
+  char* scratch = nullptr;
+  JAXMG_RETURN_IF_ERROR(
+      device_.Scratch(stream, kInfos + space->device_bytes, reinterpret_cast<void**>(&scratch)));
+  space->info = reinterpret_cast<int32_t*>(scratch);
+  space->device = scratch + kInfos;
+  space->host = device_.resources().HostWorkspace(space->host_bytes);
+  return Status::Ok();
+}
+
+template <typename T>
+Status CudaBlas<T>::SpaceForPotrf(Stream stream, int64_t n, T* a, int64_t lda, SolverSpace* space) {
+  constexpr cudaDataType kType = CudaType<T>::kValue;
+  JAXMG_RETURN_IF_ERROR(device_.resources().SolverHandle(stream, &space->handle, &space->params));
+  JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnXpotrf_bufferSize(
+                       space->handle, space->params, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
+                       kType, &space->device_bytes, &space->host_bytes),
+                   "potrf: tile of order ", n);
+  return Allocate(stream, space);
+}
+
+template <typename T>
+Status CudaBlas<T>::ReservePotrf(Stream stream, int64_t n, T* a, int64_t lda) {
+  SolverSpace space;
+  return n == 0 ? Status::Ok() : SpaceForPotrf(stream, n, a, lda, &space);
+}
+
+template <typename T>
 Status CudaBlas<T>::Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
                           int32_t* info) {
   if (n == 0) return Status::Ok();
   constexpr cudaDataType kType = CudaType<T>::kValue;
-  cusolverDnHandle_t handle;
-  cusolverDnParams_t params;
-  JAXMG_RETURN_IF_ERROR(device_.resources().SolverHandle(stream, &handle, &params));
-  const Cusolver& solver = Get<Cusolver>();
-  size_t device_bytes = 0, host_bytes = 0;
-  JAXMG_CHECK_CUDA(
-      solver.cusolverDnXpotrf_bufferSize(handle, params, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
-                                         kType, &device_bytes, &host_bytes),
-      "potrf: tile of order ", n);
-  constexpr size_t kInfos = 256;  // the solver's info and ours, and the alignment of what follows
-  char* scratch = nullptr;
-  JAXMG_RETURN_IF_ERROR(
-      device_.Scratch(stream, kInfos + device_bytes, reinterpret_cast<void**>(&scratch)));
-  auto* solver_info = reinterpret_cast<int32_t*>(scratch);
-  int32_t* failed = solver_info + 1;
-  JAXMG_CHECK_CUDA(solver.cusolverDnXpotrf(handle, params, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
-                                           kType, scratch + kInfos, device_bytes,
-                                           device_.resources().HostWorkspace(host_bytes),
-                                           host_bytes, solver_info),
+  SolverSpace space;
+  JAXMG_RETURN_IF_ERROR(SpaceForPotrf(stream, n, a, lda, &space));
+  int32_t* failed = space.info + 1;
+  JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnXpotrf(
+                       space.handle, space.params, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda, kType,
+                       space.device, space.device_bytes, space.host, space.host_bytes, space.info),
                    "potrf: tile of order ", n);
-  JAXMG_RETURN_IF_ERROR(CheckFactor(stream, n, a, lda, offset, solver_info, failed, info));
+  JAXMG_RETURN_IF_ERROR(CheckFactor(stream, n, a, lda, offset, space.info, failed, info));
   return PoisonIf(stream, failed, n, n, a, lda);
 }
 
@@ -203,13 +182,11 @@ Status CudaBlas<T>::CheckFactor(Stream stream, int64_t n, const T* a, int64_t ld
 }
 
 template <typename T>
-Status CudaBlas<T>::Trtri(Stream stream, int64_t n, T* a, int64_t lda) {
-  if (n == 0) return Status::Ok();
-  T* inverse = nullptr;
-  JAXMG_RETURN_IF_ERROR(
-      device_.Scratch(stream, n * n * sizeof(T), reinterpret_cast<void**>(&inverse)));
-  JAXMG_RETURN_IF_ERROR(Inverse(stream, n, a, lda, inverse, n));
-  return device_.Copy(stream, Block(a, lda, n, n), Block(inverse, n, n, n));
+Status CudaBlas<T>::Trtri(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse,
+                          int64_t ld) {
+  JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kIdentity, CudaType<T>::kLetter, stream,
+                                               n * n, n, inverse, ld));
+  return Trsm(stream, Side::kRight, Op::kNone, n, n, l, ldl, inverse, ld);
 }
 
 template <typename T>
@@ -261,38 +238,44 @@ Status CudaBlas<T>::CheckFinite(Stream stream, int64_t m, int64_t n, const T* a,
 }
 
 template <typename T>
+Status CudaBlas<T>::SpaceForSyevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w,
+                                  SolverSpace* space) {
+  constexpr cudaDataType kType = CudaType<T>::kValue, kRealType = CudaType<R>::kValue;
+  JAXMG_RETURN_IF_ERROR(device_.resources().SolverHandle(stream, &space->handle, &space->params));
+  JAXMG_CHECK_CUDA(
+      Get<Cusolver>().cusolverDnXsyevd_bufferSize(
+          space->handle, space->params, EigMode(vectors), CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
+          kRealType, w, kType, &space->device_bytes, &space->host_bytes),
+      "syevd: matrix of order ", n);
+  return Allocate(stream, space);
+}
+
+template <typename T>
+Status CudaBlas<T>::ReserveSyevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w) {
+  SolverSpace space;
+  return n == 0 ? Status::Ok() : SpaceForSyevd(stream, vectors, n, a, lda, w, &space);
+}
+
+template <typename T>
 Status CudaBlas<T>::Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w,
                           int32_t* info) {
   if (n == 0) return device_.FillInt32(stream, info, 1, 0);
   constexpr cudaDataType kType = CudaType<T>::kValue, kRealType = CudaType<R>::kValue;
-  cusolverDnHandle_t handle;
-  cusolverDnParams_t params;
-  JAXMG_RETURN_IF_ERROR(device_.resources().SolverHandle(stream, &handle, &params));
-  const Cusolver& solver = Get<Cusolver>();
-  const cusolverEigMode_t job = vectors ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
-  size_t device_bytes = 0, host_bytes = 0;
-  JAXMG_CHECK_CUDA(
-      solver.cusolverDnXsyevd_bufferSize(handle, params, job, CUBLAS_FILL_MODE_LOWER, n, kType, a,
-                                         lda, kRealType, w, kType, &device_bytes, &host_bytes),
-      "syevd: matrix of order ", n);
-  constexpr size_t kInfos = 256;
-  char* scratch = nullptr;
-  JAXMG_RETURN_IF_ERROR(
-      device_.Scratch(stream, kInfos + device_bytes, reinterpret_cast<void**>(&scratch)));
-  auto* solver_info = reinterpret_cast<int32_t*>(scratch);
-  int32_t* first = solver_info + 1;
+  SolverSpace space;
+  JAXMG_RETURN_IF_ERROR(SpaceForSyevd(stream, vectors, n, a, lda, w, &space));
+  int32_t* first = space.info + 1;
   JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, first, 1, kNoInfo));
   JAXMG_RETURN_IF_ERROR(CheckFinite(stream, n, n, a, lda, 0, first));
   JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kClearIf, CudaType<T>::kLetter, stream,
                                                n * n, first, n, a, lda));
-  JAXMG_CHECK_CUDA(solver.cusolverDnXsyevd(handle, params, job, CUBLAS_FILL_MODE_LOWER, n, kType, a,
-                                           lda, kRealType, w, kType, scratch + kInfos, device_bytes,
-                                           device_.resources().HostWorkspace(host_bytes),
-                                           host_bytes, solver_info),
+  JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnXsyevd(
+                       space.handle, space.params, EigMode(vectors), CUBLAS_FILL_MODE_LOWER, n,
+                       kType, a, lda, kRealType, w, kType, space.device, space.device_bytes,
+                       space.host, space.host_bytes, space.info),
                    "syevd: matrix of order ", n);
   // Where several are equal but for rounding, cuSOLVER may leave them out of order.
   JAXMG_RETURN_IF_ERROR(device_.LaunchOne(Kernel::kAscend, CudaType<R>::kLetter, stream, n, w));
-  return device_.LaunchOne(Kernel::kSetSyevdInfo, 's', stream, first, solver_info, info);
+  return device_.LaunchOne(Kernel::kSetSyevdInfo, 's', stream, first, space.info, info);
 }
 
 #define JAXMG_INSTANTIATE(T) template class CudaBlas<T>;

@@ -46,14 +46,12 @@ class CudaBlas : public Blas<T> {
               int64_t lda, const T* b, int64_t ldb, R beta, T* c, int64_t ldc) override;
   Status Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
               int64_t ldc) override;
-  // A long block is multiplied by the inverse of the triangle, piece by piece: cuBLAS's TRSM on it
-  // runs at a quarter of the speed of its GEMM. Workspace: the inverse and one piece.
   Status Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
               int64_t ldb) override;
   Status Trmm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
               int64_t ldb) override;
   Status Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override;
-  Status Trtri(Stream stream, int64_t n, T* a, int64_t lda) override;
+  Status Trtri(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse, int64_t ld) override;
   Status InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, const T* l, int64_t ldl,
                               T* inverses) override;
   Status ConjTranspose(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
@@ -68,6 +66,8 @@ class CudaBlas : public Blas<T> {
   // come to an end.
   Status Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w,
                int32_t* info) override;
+  Status ReservePotrf(Stream stream, int64_t n, T* a, int64_t lda) override;
+  Status ReserveSyevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w) override;
 
   // What Potrf does after cuSOLVER: a tile that has failed, or whose diagonal is not finite, counts
   // in *info. *failed, device memory, becomes the order of the leading minor in the tile, or 0.
@@ -79,9 +79,20 @@ class CudaBlas : public Blas<T> {
                      int32_t* first);
 
  private:
-  Status Inverse(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse, int64_t ld);
-  Status SolveDirectly(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
-                       int64_t ldl, T* b, int64_t ldb);
+  // What a call of cuSOLVER needs beside its operands.
+  struct SolverSpace {
+    cusolverDnHandle_t handle;
+    cusolverDnParams_t params;
+    int32_t* info;  // the solver's, and one of ours after it
+    void* device;
+    size_t device_bytes = 0;
+    void* host;
+    size_t host_bytes = 0;
+  };
+  Status SpaceForPotrf(Stream stream, int64_t n, T* a, int64_t lda, SolverSpace* space);
+  Status SpaceForSyevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w,
+                       SolverSpace* space);
+  Status Allocate(Stream stream, SolverSpace* space);
 
   CudaDevice& device_;
   const Precision precision_;

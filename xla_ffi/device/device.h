@@ -128,8 +128,10 @@ class Blas {
   // not positive definite (a diagonal that is not finite counts), and the tile becomes NaN.
   virtual Status Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
                        int32_t* info) = 0;
-  // The inverse of a lower triangular tile, in place; zeros above the diagonal.
-  virtual Status Trtri(Stream stream, int64_t n, T* a, int64_t lda) = 0;
+  // The inverse of a lower triangular tile, which it may not overlap; zeros above the diagonal.
+  // What is the identity to rounding is inverse * L, as with LAPACK, and not L * inverse.
+  virtual Status Trtri(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse,
+                       int64_t ld) = 0;
   // The inverses of the diagonal blocks of `block` columns (the last may be smaller) of a lower
   // triangular tile, one after the other, each with leading dimension `block`.
   virtual Status InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, const T* l,
@@ -150,6 +152,11 @@ class Blas {
   // triangle is read; the vectors replace it. *info as LAPACK's.
   virtual Status Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, Real<T>* w,
                        int32_t* info) = 0;
+
+  // Takes memory that Potrf, on tiles of at most this order, and Syevd need beside their operands
+  // until the call is over, so that a lack of it shows before the ranks have begun.
+  virtual Status ReservePotrf(Stream, int64_t, T*, int64_t) { return Status::Ok(); }
+  virtual Status ReserveSyevd(Stream, bool, int64_t, T*, int64_t, Real<T>*) { return Status::Ok(); }
 };
 
 class Device {

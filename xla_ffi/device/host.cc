@@ -146,26 +146,25 @@ class HostBlas : public Blas<T> {
     return Status::Ok();
   }
 
-  Status Trtri(Stream, int64_t n, T* a, int64_t lda) override {
+  Status Trtri(Stream, int64_t n, const T* l, int64_t ldl, T* inverse, int64_t ld) override {
     if (n == 0) return Status::Ok();
     char uplo = 'L', diag = 'N';
-    Ints ints(n, lda);
+    Ints ints(n, ld);
     JAXMG_CHECK_LAPACK(trtri, ints);
+    for (int64_t j = 0; j < n; ++j) {
+      std::fill_n(inverse + j * ld, j, T(0));
+      std::copy_n(l + j * ldl + j, n - j, inverse + j * ld + j);
+    }
     int info = 0;
-    HostLapack<T>().trtri(&uplo, &diag, ints[0], a, ints[1], &info);
-    for (int64_t j = 1; j < n; ++j) std::fill_n(a + j * lda, j, T(0));
+    HostLapack<T>().trtri(&uplo, &diag, ints[0], inverse, ints[1], &info);
     return Status::Ok();
   }
 
   Status InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, const T* l, int64_t ldl,
                               T* inverses) override {
     for (int64_t first = 0; first < n; first += block) {
-      const int64_t size = std::min(block, n - first);
-      T* inverse = inverses + first * block;
-      for (int64_t j = 0; j < size; ++j) {
-        std::copy_n(l + (first + j) * ldl + first, size, inverse + j * block);
-      }
-      JAXMG_RETURN_IF_ERROR(Trtri(stream, size, inverse, block));
+      JAXMG_RETURN_IF_ERROR(Trtri(stream, std::min(block, n - first), l + first * ldl + first, ldl,
+                                  inverses + first * block, block));
     }
     return Status::Ok();
   }

@@ -38,12 +38,13 @@ struct Matrix {
   T* tile(int64_t p, int64_t row = 0) const { return slot(tiles.slot(p)) + row; }
 
   // Calls f(first_slot, pointer, columns) for each run of columns that lie side by side among this
-  // rank's first `slots` slots.
-  Status ForRuns(int64_t slots, const std::function<Status(int64_t, T*, int64_t)>& f) const {
-    int64_t first = 0, columns = 0;
-    for (int64_t s = 0; s < slots; ++s) {
+  // rank's slots [begin, end).
+  Status ForRuns(int64_t begin, int64_t end,
+                 const std::function<Status(int64_t, T*, int64_t)>& f) const {
+    int64_t first = begin, columns = 0;
+    for (int64_t s = begin; s < end; ++s) {
       columns += tiles.width(tiles.tile_in(rank, s));
-      const bool adjacent = s + 1 < slots && slot(s + 1) == slot(first) + columns * ld();
+      const bool adjacent = s + 1 < end && slot(s + 1) == slot(first) + columns * ld();
       if (adjacent) continue;
       if (columns > 0) JAXMG_RETURN_IF_ERROR(f(first, slot(first), columns));
       first = s + 1;

@@ -1,127 +1,192 @@
 #include "xla_ffi/engine/potri.h"
 
 #include <algorithm>
+#include <array>
 #include <complex>
 #include <functional>
+#include <numeric>
 #include <vector>
 
 namespace jaxmg {
 namespace {
 
-// Hands every rank copies of the tile columns 0, 1, ... from their diagonal tiles down, each one
-// step before it is needed.
+// Hands every rank what all ranks need in turn, each one step before it is needed: two buffers take
+// turns, which `gather` fills on Stream::kCopy and sends from.
 template <typename T>
-class ColumnFeed {
+class Feed {
  public:
-  ColumnFeed(const RankContext& context, const Matrix<T>& matrix, T* workspace)
+  Feed(const RankContext& context, T* workspace, int64_t buffer_size)
       : device_(context.device),
         comm_(context.comm),
-        matrix_(matrix),
-        tiles_(matrix.tiles),
-        workspace_(workspace) {}
+        buffers_{workspace, workspace + buffer_size} {}
 
-  // Calls step(k, column k, its leading dimension) for all k, in order, on Stream::kMain.
-  Status ForEachColumn(const std::function<Status(int64_t, const T*, int64_t)>& step) {
+  // Calls step(k, buffer) for every k of `order`, on Stream::kMain.
+  Status ForEach(const std::vector<int64_t>& order,
+                 const std::function<Status(int64_t, T*)>& gather,
+                 const std::function<Status(int64_t, const T*)>& step) {
     for (auto* events : {&fetched_, &used_}) {
-      events->resize(2);
       for (auto& event : *events) JAXMG_RETURN_IF_ERROR(device_.NewEvent(&event));
     }
     JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kMain, Stream::kCopy));
-    const int64_t count = tiles_.nonempty();
-    if (count > 0) JAXMG_RETURN_IF_ERROR(Fetch(0));
-    for (int64_t k = 0; k < count; ++k) {
-      if (k + 1 < count) JAXMG_RETURN_IF_ERROR(Fetch(k + 1));
-      JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kMain, *fetched_[k % 2]));
-      JAXMG_RETURN_IF_ERROR(step(k, Buffer(k), Height(k)));
-      JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kMain, used_[k % 2].get()));
+    auto fetch = [&](size_t i) -> Status {
+      if (i >= 2) JAXMG_RETURN_IF_ERROR(AwaitBuffer(i % 2));
+      JAXMG_RETURN_IF_ERROR(gather(order[i], buffers_[i % 2]));
+      sent_[i % 2].resize(comm_.size());
+      for (int peer = 0; peer < comm_.size(); ++peer) sent_[i % 2][peer] = comm_.Sent(peer);
+      return device_.Record(Stream::kCopy, fetched_[i % 2].get());
+    };
+    if (!order.empty()) JAXMG_RETURN_IF_ERROR(fetch(0));
+    for (size_t i = 0; i < order.size(); ++i) {
+      if (i + 1 < order.size()) JAXMG_RETURN_IF_ERROR(fetch(i + 1));
+      JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kMain, *fetched_[i % 2]));
+      JAXMG_RETURN_IF_ERROR(step(order[i], buffers_[i % 2]));
+      JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kMain, used_[i % 2].get()));
     }
     JAXMG_RETURN_IF_ERROR(WaitAllSent(comm_, Stream::kCopy));
     return Order(device_, Stream::kCopy, Stream::kMain);
   }
 
  private:
-  int64_t Height(int64_t k) const { return tiles_.columns() - tiles_.offset(k); }
-  T* Buffer(int64_t k) const { return workspace_ + (k % 2) * matrix_.rows * tiles_.width(); }
-
-  Status Fetch(int64_t k) {
-    if (k >= 2) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kCopy, *used_[k % 2]));
-    const Bytes2D buffer = Block(Buffer(k), Height(k), Height(k), tiles_.width(k));
-    if (sent_ >= 0 && sent_ % 2 == k % 2) {
-      JAXMG_RETURN_IF_ERROR(WaitAllSent(comm_, Stream::kCopy));
-      sent_ = -1;
+  // Nobody reads the buffer any more.
+  Status AwaitBuffer(int parity) {
+    JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kCopy, *used_[parity]));
+    for (int peer = 0; peer < comm_.size(); ++peer) {
+      if (peer == comm_.rank()) continue;
+      JAXMG_RETURN_IF_ERROR(comm_.WaitSent(Stream::kCopy, peer, sent_[parity][peer]));
     }
-    if (tiles_.owner(k) == matrix_.rank) {
-      const T* column = matrix_.tile(k, tiles_.offset(k));
-      JAXMG_RETURN_IF_ERROR(device_.Copy(Stream::kCopy, buffer,
-                                         Block(column, matrix_.ld(), Height(k), tiles_.width(k))));
-      sent_ = k;
-    }
-    JAXMG_RETURN_IF_ERROR(Broadcast(comm_, Stream::kCopy, tiles_.owner(k), buffer));
-    return device_.Record(Stream::kCopy, fetched_[k % 2].get());
+    return Status::Ok();
   }
 
   Device& device_;
   Communicator& comm_;
-  const Matrix<T>& matrix_;
-  const Tiles& tiles_;
-  T* const workspace_;
-  int64_t sent_ = -1;  // the last tile column that this rank sent and may still be read
-  std::vector<std::shared_ptr<Event>> fetched_, used_;  // by the parity of k
+  const std::array<T*, 2> buffers_;
+  // By the parity of the step.
+  std::array<std::shared_ptr<Event>, 2> fetched_, used_;
+  std::array<std::vector<int64_t>, 2> sent_;  // blocks to each rank when the buffer had been sent
 };
 
-// L to L^-1.
+// L below the diagonal to V = L^-H above it.
 template <typename T>
-Status Trtri(const RankContext& context, Precision precision, const Matrix<T>& matrix,
-             T* workspace) {
+Status Trtri(const RankContext& context, Precision precision, const Matrix<T>& matrix, T* buffers,
+             T* one_tile) {
   const Tiles& tiles = matrix.tiles;
-  Blas<T>& blas = context.device.blas<T>();
-  Blas<T>& products = context.device.blas<T>(precision);
-  const int64_t ld = matrix.ld();
-  auto step = [&](int64_t k, const T* column, int64_t height) -> Status {
-    const Range range(context.device, Stream::kMain, "trtri", k);
-    const int64_t width = tiles.width(k), begin = tiles.offset(k), end = tiles.offset(k + 1);
-    const int64_t below = tiles.columns() - end;
+  Device& device = context.device;
+  Communicator& comm = context.comm;
+  Blas<T>& blas = device.blas<T>();
+  Blas<T>& products = device.blas<T>(precision);
+  const int rank = matrix.rank;
+  const int64_t ld = matrix.ld(), count = tiles.nonempty();
+  // Row k of tiles, from the first to the diagonal one: one below the other in the buffer's
+  // columns.
+  auto gather = [&](int64_t k, T* row) -> Status {
+    const int64_t height = tiles.width(k);
+    auto piece = [&](int64_t j) {
+      return Block(row + tiles.offset(j) * height, height, height, tiles.width(j));
+    };
+    for (int64_t j = rank; j <= k; j += tiles.ranks()) {
+      JAXMG_RETURN_IF_ERROR(
+          device.Copy(Stream::kCopy, piece(j),
+                      Block(matrix.tile(j, tiles.offset(k)), ld, height, tiles.width(j))));
+      JAXMG_RETURN_IF_ERROR(Broadcast(comm, Stream::kCopy, rank, piece(j)));
+    }
+    for (int64_t j = 0; j <= k; ++j) {
+      if (tiles.owner(j) == rank) continue;
+      JAXMG_RETURN_IF_ERROR(Broadcast(comm, Stream::kCopy, tiles.owner(j), piece(j)));
+    }
+    return Status::Ok();
+  };
+  auto step = [&](int64_t k, const T* row) -> Status {
+    const int64_t width = tiles.width(k), begin = tiles.offset(k);
+    const T* l = row + begin * width;
+    const Range range(device, Stream::kMain, "trtri", k);
     auto solve = [&](int64_t, T* run, int64_t columns) {
-      return blas.Trsm(Stream::kMain, Side::kLeft, Op::kNone, width, columns, column, height,
+      return blas.Trsm(Stream::kMain, Side::kLeft, Op::kConjTrans, width, columns, l, width,
                        run + begin, ld);
     };
-    JAXMG_RETURN_IF_ERROR(matrix.ForRuns(tiles.slots_before(matrix.rank, k), solve));
-    if (tiles.owner(k) == matrix.rank) {
-      // Its own column takes part in the product below like the others, starting from nothing.
-      JAXMG_RETURN_IF_ERROR(blas.Trtri(Stream::kMain, width, matrix.tile(k, begin), ld));
-      JAXMG_RETURN_IF_ERROR(blas.SetZero(Stream::kMain, below, width, matrix.tile(k, end), ld));
-    }
     auto subtract = [&](int64_t, T* run, int64_t columns) {
-      return products.Gemm(Stream::kMain, Op::kNone, Op::kNone, below, columns, width, -1,
-                           column + width, height, run + begin, ld, 1, run + end, ld);
+      return products.Gemm(Stream::kMain, Op::kConjTrans, Op::kNone, begin, columns, width, -1, row,
+                           width, run + begin, ld, 1, run, ld);
     };
-    return matrix.ForRuns(tiles.slots_before(matrix.rank, k + 1), subtract);
+    const int64_t end = tiles.slots_before(rank, count);
+    JAXMG_RETURN_IF_ERROR(matrix.ForRuns(tiles.slots_before(rank, k + 1), end, solve));
+    if (tiles.owner(k) == rank) {
+      // Its own column takes part in the product above like the others, starting from nothing.
+      JAXMG_RETURN_IF_ERROR(blas.Trtri(Stream::kMain, width, l, width, one_tile, width));
+      JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, width, width, one_tile, width,
+                                               matrix.tile(k, begin), ld));
+      JAXMG_RETURN_IF_ERROR(blas.SetZero(Stream::kMain, begin, width, matrix.tile(k), ld));
+    }
+    return matrix.ForRuns(tiles.slots_before(rank, k), end, subtract);
   };
-  return ColumnFeed<T>(context, matrix, workspace).ForEachColumn(step);
+  std::vector<int64_t> order(count);
+  for (int64_t i = 0; i < count; ++i) order[i] = count - 1 - i;
+  return Feed<T>(context, buffers, matrix.rows * tiles.width()).ForEach(order, gather, step);
+}
+
+// V above the diagonal to W = V^H below it.
+template <typename T>
+Status TransposeUpper(const RankContext& context, const Matrix<T>& matrix, T* one_tile) {
+  const Tiles& tiles = matrix.tiles;
+  Blas<T>& blas = context.device.blas<T>();
+  const int rank = matrix.rank;
+  const int64_t ld = matrix.ld(), count = tiles.nonempty();
+  auto source = [&](int64_t i, int64_t j) {
+    return Block(matrix.tile(j, tiles.offset(i)), ld, tiles.width(i), tiles.width(j));
+  };
+  for (int64_t j = rank; j < count; j += tiles.ranks()) {
+    for (int64_t i = 0; i < j; ++i) {
+      if (tiles.owner(i) == rank) continue;
+      JAXMG_RETURN_IF_ERROR(context.comm.Send(Stream::kMain, tiles.owner(i), source(i, j)));
+    }
+  }
+  for (int64_t j = 0; j < count; ++j) {
+    for (int64_t i = rank; i <= j; i += tiles.ranks()) {
+      const int64_t rows = tiles.width(i), columns = tiles.width(j);
+      const Bytes2D tile = Block(one_tile, rows, rows, columns);
+      JAXMG_RETURN_IF_ERROR(tiles.owner(j) == rank
+                                ? context.device.Copy(Stream::kMain, tile, source(i, j))
+                                : context.comm.Recv(Stream::kMain, tiles.owner(j), tile));
+      JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, rows, columns, one_tile, rows,
+                                               matrix.tile(i, tiles.offset(j)), ld));
+    }
+  }
+  return WaitAllSent(context.comm, Stream::kMain);
 }
 
 // W to the lower triangle of W^H W.
 template <typename T>
-Status Lauum(const RankContext& context, Precision precision, const Matrix<T>& matrix,
-             T* workspace) {
+Status Lauum(const RankContext& context, Precision precision, const Matrix<T>& matrix, T* buffers) {
   const Tiles& tiles = matrix.tiles;
   Blas<T>& blas = context.device.blas<T>();
   Blas<T>& products = context.device.blas<T>(precision);
   const int64_t ld = matrix.ld();
-  auto step = [&](int64_t k, const T* column, int64_t height) -> Status {
+  auto height = [&](int64_t k) { return tiles.columns() - tiles.offset(k); };
+  // Column k from its diagonal tile down.
+  auto gather = [&](int64_t k, T* column) -> Status {
+    const Bytes2D buffer = Block(column, height(k), height(k), tiles.width(k));
+    if (tiles.owner(k) == matrix.rank) {
+      JAXMG_RETURN_IF_ERROR(context.device.Copy(
+          Stream::kCopy, buffer,
+          Block(matrix.tile(k, tiles.offset(k)), ld, height(k), tiles.width(k))));
+    }
+    return Broadcast(context.comm, Stream::kCopy, tiles.owner(k), buffer);
+  };
+  auto step = [&](int64_t k, const T* column) -> Status {
     const Range range(context.device, Stream::kMain, "lauum", k);
     const int64_t width = tiles.width(k), begin = tiles.offset(k), end = tiles.offset(k + 1);
     const int64_t below = tiles.columns() - end;
     auto multiply = [&](int64_t, T* run, int64_t columns) -> Status {
       JAXMG_RETURN_IF_ERROR(blas.Trmm(Stream::kMain, Side::kLeft, Op::kConjTrans, width, columns,
-                                      column, height, run + begin, ld));
+                                      column, height(k), run + begin, ld));
       if (below == 0) return Status::Ok();
       return products.Gemm(Stream::kMain, Op::kConjTrans, Op::kNone, width, columns, below, 1,
-                           column + width, height, run + end, ld, 1, run + begin, ld);
+                           column + width, height(k), run + end, ld, 1, run + begin, ld);
     };
-    return matrix.ForRuns(tiles.slots_before(matrix.rank, k + 1), multiply);
+    return matrix.ForRuns(0, tiles.slots_before(matrix.rank, k + 1), multiply);
   };
-  return ColumnFeed<T>(context, matrix, workspace).ForEachColumn(step);
+  std::vector<int64_t> order(tiles.nonempty());
+  std::iota(order.begin(), order.end(), 0);
+  return Feed<T>(context, buffers, matrix.rows * tiles.width()).ForEach(order, gather, step);
 }
 
 }  // namespace
@@ -129,7 +194,9 @@ Status Lauum(const RankContext& context, Precision precision, const Matrix<T>& m
 template <typename T>
 Status Potri(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              T* workspace) {
-  JAXMG_RETURN_IF_ERROR(Trtri(context, precision, matrix, workspace));
+  T* one_tile = workspace + 2 * matrix.rows * matrix.tiles.width();
+  JAXMG_RETURN_IF_ERROR(Trtri(context, precision, matrix, workspace, one_tile));
+  JAXMG_RETURN_IF_ERROR(TransposeUpper(context, matrix, one_tile));
   return Lauum(context, precision, matrix, workspace);
 }
 

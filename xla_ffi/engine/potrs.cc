@@ -57,7 +57,7 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
     {
       const Range range(device, Stream::kMain, "substitute", k);
       JAXMG_RETURN_IF_ERROR(
-          matrix.ForRuns(tiles.slots_before(matrix.rank, std::max<int64_t>(k - 1, 0)),
+          matrix.ForRuns(0, tiles.slots_before(matrix.rank, std::max<int64_t>(k - 1, 0)),
                          [&](int64_t slot, const T* columns, int64_t count) {
                            return subtract(Stream::kMain, k, slot, columns, count);
                          }));

@@ -4,7 +4,6 @@
 #include <complex>
 #include <functional>
 #include <memory>
-#include <new>
 
 #include "xla_ffi/engine/potrf.h"
 #include "xla_ffi/engine/potri.h"
@@ -37,15 +36,6 @@ class Workspace {
   std::unique_ptr<Buffer> buffer_;
 };
 
-// The host may run out of memory for small things anywhere; the other ranks must hear of it.
-Status Guarded(const std::function<Status()>& step) {
-  try {
-    return step();
-  } catch (const std::bad_alloc&) {
-    return Error(Code::kResourceExhausted, "out of host memory");
-  }
-}
-
 // Runs `work` on every rank if all could `prepare`, and returns the same Status everywhere. The
 // second agreement also keeps every rank's memory in place until no other rank reads it.
 Status RunOnAllRanks(Communicator& comm, const std::function<Status()>& prepare,
@@ -73,8 +63,8 @@ class Problem {
       : context_(context), operand_(operand), tiles_(TilesOf(context, operand)) {
     const int64_t tile_column = operand.n * tiles_.width();
     panels_ = space_.template Reserve<T>(
-        std::max({PotrfWorkspace(tiles_, operand.n, context.device.tuning()),
-                  PotriWorkspace<T>(tiles_, operand.n)}));
+        std::max(PotrfWorkspace(tiles_, operand.n, context.device.tuning()),
+                 PotriWorkspace(tiles_, operand.n)));
     inverses_ = space_.template Reserve<T>(InvertedDiagonals<T>::Size(tiles_, inverted_block()));
     overflow_ = space_.template Reserve<T>(tiles_.has_overflow() ? tile_column : 0);
     infos_ = space_.template Reserve<int32_t>(1 + tiles_.ranks());
@@ -95,6 +85,11 @@ class Problem {
     JAXMG_RETURN_IF_ERROR(space_.Allocate(context_.device));
     JAXMG_RETURN_IF_ERROR(context_.device.FillInt32(Stream::kMain, info(), 1, kNoInfo));
     return context_.device.template blas<Real<T>>().SetZero(Stream::kMain, 1, 1, log_det(), 1);
+  }
+  Status PrepareFactor() {
+    JAXMG_RETURN_IF_ERROR(Prepare());
+    return context_.device.template blas<T>().ReservePotrf(
+        Stream::kPanel, std::min(tiles_.width(), operand_.n), operand_.a, operand_.n);
   }
 
   Matrix<T> matrix() const {
@@ -157,7 +152,7 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand, int64
     JAXMG_RETURN_IF_ERROR(problem.PoisonIfFailed(1, 1, log_det));
     return problem.PoisonIfFailed(nrhs, operand.n, x);
   };
-  return RunOnAllRanks(context.comm, [&] { return problem.Prepare(); }, work);
+  return RunOnAllRanks(context.comm, [&] { return problem.PrepareFactor(); }, work);
 }
 
 template <typename T>
@@ -175,7 +170,7 @@ Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
     JAXMG_RETURN_IF_ERROR(problem.SetStatus());
     return problem.PoisonIfFailed(operand.n, operand.block, operand.a);
   };
-  return RunOnAllRanks(context.comm, [&] { return problem.Prepare(); }, work);
+  return RunOnAllRanks(context.comm, [&] { return problem.PrepareFactor(); }, work);
 }
 
 template <typename T>
@@ -192,7 +187,13 @@ Status SyevdRoutine(const RankContext& context, const Operand<T>& operand, bool 
     JAXMG_RETURN_IF_ERROR(problem.PoisonIfFailed(operand.n, 1, w));
     return vectors ? problem.PoisonIfFailed(operand.n, operand.block, operand.a) : Status::Ok();
   };
-  return RunOnAllRanks(context.comm, [&] { return problem.Prepare(); }, work);
+  auto prepare = [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(problem.Prepare());
+    if (context.comm.rank() != 0) return Status::Ok();
+    return context.device.blas<T>().ReserveSyevd(
+        Stream::kMain, vectors, operand.n, problem.space().template Get<T>(gathered), operand.n, w);
+  };
+  return RunOnAllRanks(context.comm, prepare, work);
 }
 
 template <typename T>

@@ -1,7 +1,5 @@
 #include <chrono>
-#include <exception>
 #include <memory>
-#include <new>
 #include <utility>
 #include <vector>
 
@@ -18,14 +16,18 @@ namespace {
 // while the others wait (cuSOLVERMg), so only the meeting has a time limit.
 constexpr std::chrono::hours kForever{24 * 365};
 
-// From the ordinals if the caller knew them; else the device has to be asked, which waits for all
-// that XLA has given it so far.
-Status Locate(const Platform& platform, const CallSite& site, CudaDevice& device, Place* place) {
+// From the ordinals, if the caller knew them.
+bool FindPlace(const Platform& platform, const CallSite& site, Place* place) {
   for (size_t i = 0; i < site.ordinals.size(); ++i) {
     if (site.ordinals[i] != platform.ordinal) continue;
     *place = {static_cast<int>(i % site.ranks), static_cast<int>(i / site.ranks)};
-    return Status::Ok();
+    return true;
   }
+  return false;
+}
+
+// From the device, which waits for all that XLA has given it so far.
+Status ReadPlace(const CallSite& site, CudaDevice& device, Place* place) {
   int32_t values[2] = {};
   JAXMG_RETURN_IF_ERROR(device.CopyToHost(Stream::kMain, values, site.place, sizeof(values)));
   *place = {values[0], values[1]};
@@ -44,19 +46,25 @@ Status ConnectPeers(Communicator& comm, int ordinal) {
 }
 
 Status RunRank(const Platform& platform, const CallSite& site, const RankProgram& program) {
-  JAXMG_RETURN_IF_ERROR(Open<CudaDriver>());
-  JAXMG_RETURN_IF_ERROR(Open<CudaRuntime>());
   CurrentDevice current;
-  JAXMG_RETURN_IF_ERROR(current.Set(platform.ordinal));
-  auto allocate = [&](size_t bytes) { return platform.scratch->Allocate(bytes).value_or(nullptr); };
   std::unique_ptr<CudaDevice> device;
-  JAXMG_RETURN_IF_ERROR(CudaDevice::New(
-      platform.ordinal, static_cast<cudaStream_t>(platform.stream), allocate, &device));
+  auto allocate = [&](size_t bytes) { return platform.scratch->Allocate(bytes).value_or(nullptr); };
+  const Status ready = Guarded([&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(Open<CudaDriver>());
+    JAXMG_RETURN_IF_ERROR(Open<CudaRuntime>());
+    JAXMG_RETURN_IF_ERROR(current.Set(platform.ordinal));
+    return CudaDevice::New(platform.ordinal, static_cast<cudaStream_t>(platform.stream), allocate,
+                           &device);
+  });
   Place place;
-  JAXMG_RETURN_IF_ERROR(Locate(platform, site, *device, &place));
+  if (!FindPlace(platform, site, &place)) {
+    // A rank that fails here does not know whom to tell: the others wait for the limit.
+    JAXMG_RETURN_IF_ERROR(ready);
+    JAXMG_RETURN_IF_ERROR(ReadPlace(site, *device, &place));
+  }
   std::shared_ptr<InProcessGroup> group;
   JAXMG_RETURN_IF_ERROR(Meet({platform.run_id, site.call, place.group}, site.routine, place.rank,
-                             site.ranks, RendezvousTimeout(), &group));
+                             site.ranks, RendezvousTimeout(), ready, &group));
   std::unique_ptr<Communicator> comm =
       NewInProcessCommunicator(std::move(group), place.rank, device.get(), kForever);
   JAXMG_RETURN_IF_ERROR(ConnectPeers(*comm, platform.ordinal));
@@ -73,13 +81,7 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
 }  // namespace
 
 PlatformResult Launch(const Platform& platform, const CallSite& site, const RankProgram& program) {
-  try {
-    return ToFfiError(RunRank(platform, site, program));
-  } catch (const std::bad_alloc&) {
-    return Refuse(Error(Code::kResourceExhausted, site.routine, ": out of host memory"));
-  } catch (const std::exception& error) {
-    return Refuse(Error(Code::kInternal, site.routine, ": ", error.what()));
-  }
+  return ToFfiError(Guarded([&] { return RunRank(platform, site, program); }));
 }
 
 }  // namespace jaxmg

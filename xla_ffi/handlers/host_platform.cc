@@ -1,6 +1,6 @@
 #include <chrono>
+#include <exception>
 #include <memory>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -18,13 +18,22 @@ namespace {
 // while the others wait (syevd), so only the meeting has a time limit.
 constexpr std::chrono::hours kForever{24 * 365};
 
-Status RunRank(const Platform& platform, const CallSite& site, const RankProgram& program) {
-  const Place place = {site.place[0], site.place[1]};
+// Meets the other ranks; one that is not `ready` only tells them.
+Status MeetOthers(const CallSite& site, const Place& place, const Status& ready,
+                  std::shared_ptr<InProcessGroup>* group) {
+  return Meet({site.run, site.call, place.group}, site.routine, place.rank, site.ranks,
+              RendezvousTimeout(), ready, group);
+}
+
+Status RunRank(const CallSite& site, const Place& place, const RankProgram& program) {
+  std::unique_ptr<Device> device;
+  const Status ready = Guarded([&] {
+    device = NewHostDevice();
+    return Status::Ok();
+  });
   std::shared_ptr<InProcessGroup> group;
-  JAXMG_RETURN_IF_ERROR(Meet({platform.run_id, site.call, place.group}, site.routine, place.rank,
-                             site.ranks, RendezvousTimeout(), &group));
+  JAXMG_RETURN_IF_ERROR(MeetOthers(site, place, ready, &group));
   const BlasThreadShare threads(site.ranks);
-  std::unique_ptr<Device> device = NewHostDevice();
   std::unique_ptr<Communicator> comm =
       NewInProcessCommunicator(std::move(group), place.rank, device.get(), kForever);
   const Status status = program({*device, *comm});
@@ -42,26 +51,22 @@ void Complete(xla::ffi::Promise& promise, const Status& status) {
 
 }  // namespace
 
-PlatformResult Launch(const Platform& platform, const CallSite& site, RankProgram program) {
+PlatformResult Launch(const Platform&, const CallSite& site, RankProgram program) {
+  const Place place = {site.place[0], site.place[1]};
   xla::ffi::Promise promise;
   PlatformResult result(promise);
-  auto run = [platform, site, promise, program = std::move(program)]() mutable {
-    Status status;
-    try {
-      status = RunRank(platform, site, program);
-    } catch (const std::bad_alloc&) {
-      status = Error(Code::kResourceExhausted, site.routine, ": out of host memory");
-    } catch (const std::exception& error) {
-      status = Error(Code::kInternal, site.routine, ": ", error.what());
-    }
+  auto run = [site, place, promise, program = std::move(program)]() mutable {
+    const Status status = Guarded([&] { return RunRank(site, place, program); });
     program = nullptr;
     Complete(promise, status);
   };
   try {
     std::thread(std::move(run)).detach();
-  } catch (const std::system_error& error) {
-    return Refuse(Error(Code::kResourceExhausted, site.routine, ": no thread for rank ",
-                        site.place[0], ": ", error.what()));
+  } catch (const std::exception& error) {
+    const Status status = Error(Code::kResourceExhausted, site.routine, ": no thread for rank ",
+                                place.rank, ": ", error.what());
+    std::shared_ptr<InProcessGroup> group;
+    return Refuse(MeetOthers(site, place, status, &group));
   }
   return result;
 }

@@ -7,9 +7,10 @@ import math
 
 import numpy as np
 
-USUAL_TILE, WIDEST_TILE = 1024, 2048  # CudaDevice::tuning
+# CudaDevice::tuning
+USUAL_TILE = 1024
 INVERTED_BLOCK = 128
-PIECE = 8192  # kPiece in cuda_blas.cc
+PANELS_PER_UPDATE = 2
 
 
 class Tiles:
@@ -31,8 +32,7 @@ class Tiles:
 
 
 def default_tile(rows, ranks):
-    usual = USUAL_TILE if ranks == 1 else min(USUAL_TILE, rows // 4)
-    return min(max(usual, rows // 16, 32), WIDEST_TILE)
+    return USUAL_TILE if ranks == 1 else min(max(rows // 4, 32), USUAL_TILE)
 
 
 def needed(routine, dtype, n, ranks, T_A=None, nrhs=1, donate=False, rank=0):
@@ -41,9 +41,12 @@ def needed(routine, dtype, n, ranks, T_A=None, nrhs=1, donate=False, rank=0):
     T, m, rows = tiles.T, tiles.m, tiles.rows
     size = np.dtype(dtype).itemsize
     real = np.finfo(dtype).dtype.itemsize
+    factorized = routine in ("potrs", "potri")
+    panels = 2 * PANELS_PER_UPDATE
     pieces = [
-        size * (2 * n * T + 2 * m * T**2),  # two panels, and the rows of two that meet our tiles
-        size * m * -(-T // INVERTED_BLOCK) * INVERTED_BLOCK**2,
+        # Panels, and those of their rows that meet our tiles.
+        size * panels * (n * T + m * T**2) if factorized else size * n * T,
+        size * m * -(-T // INVERTED_BLOCK) * INVERTED_BLOCK**2 * factorized,
         size * n * T * tiles.overflows,
         4 * (1 + ranks),
         real * (1 + ranks),
@@ -52,42 +55,10 @@ def needed(routine, dtype, n, ranks, T_A=None, nrhs=1, donate=False, rank=0):
     if routine == "potrs":
         pieces.append(size * nrhs * m * T)
         apart.append(size * nrhs * n)
-    elif routine == "potri":
-        apart += [size * elements for elements in potri_scratch(tiles, rank)]
     elif routine == "syevd":
         pieces.append(size * n * n * (rank == 0))
         apart.append(real * n)
-    else:
+    elif routine != "potri":
         raise ValueError(f"no formula for {routine}")
     copy = 0 if donate else size * rows * n
     return sum(256 * math.ceil(piece / 256) for piece in [*pieces, *apart, copy])
-
-
-def potri_scratch(tiles, rank):
-    """Elements of the pieces of memory that inverting the factor on `rank` takes one after the
-    other: for the inverse of a diagonal tile, and beside it for a piece of a product."""
-    taken = [0]
-    for k in range(tiles.m * tiles.ranks):
-        order = tiles.width(k)
-        lengths = runs(tiles, rank, max(0, -(-(k - rank) // tiles.ranks)))
-        wanted = [(order + min(length, PIECE)) * order for length in lengths if length >= 4 * order]
-        if k % tiles.ranks == rank:
-            wanted.append(order**2)
-        for elements in wanted if order else ():
-            if elements > taken[-1]:
-                taken.append(elements)
-    return taken[1:]
-
-
-def runs(tiles, rank, slots):
-    """The lengths of those of `rank`'s first tiles that lie side by side (Matrix::ForRuns)."""
-    lengths, end = [], None
-    for slot in range(slots):
-        width = tiles.width(slot * tiles.ranks + rank)
-        begin = None if tiles.overflows and slot == tiles.m - 1 else slot * tiles.T
-        if begin is not None and begin == end:
-            lengths[-1] += width
-        else:
-            lengths.append(width)
-        end = None if begin is None else begin + width
-    return lengths

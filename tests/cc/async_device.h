@@ -130,7 +130,7 @@ class AsyncBlas : public Blas<T> {
   Status Trtri(Stream s, int64_t n, const T* l, int64_t ldl, T* inverse, int64_t ld) override {
     return Later(s, [=] { return real_.Trtri(s, n, l, ldl, inverse, ld); });
   }
-  Status InvertDiagonalBlocks(Stream s, int64_t n, int64_t block, const T* l, int64_t ldl,
+  Status InvertDiagonalBlocks(Stream s, int64_t n, int64_t block, T* l, int64_t ldl,
                               T* inverses) override {
     return Later(s, [=] { return real_.InvertDiagonalBlocks(s, n, block, l, ldl, inverses); });
   }

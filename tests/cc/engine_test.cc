@@ -185,7 +185,7 @@ class Tf32Products : public Blas<T> {
   }
   Status Potrf(Stream, int64_t, T*, int64_t, int64_t, int32_t*) override { return Refused(); }
   Status Trtri(Stream, int64_t, const T*, int64_t, T*, int64_t) override { return Refused(); }
-  Status InvertDiagonalBlocks(Stream, int64_t, int64_t, const T*, int64_t, T*) override {
+  Status InvertDiagonalBlocks(Stream, int64_t, int64_t, T*, int64_t, T*) override {
     return Refused();
   }
   Status ConjTranspose(Stream, int64_t, int64_t, const T*, int64_t, T*, int64_t) override {
@@ -561,6 +561,54 @@ double InverseError(const Tuning& tuning) {
     }
   }
   return std::sqrt(error / size) / problem.norm() / kEps<double>;
+}
+
+// |A x - b| / (|A| |x|) of potrs, in units of rounding, for a smooth kernel and a smooth b;
+// infinity where the kernel comes out as not positive definite.
+double SolveError(const Tuning& tuning, double width, double nugget) {
+  constexpr int64_t n = 256, tile = 64;
+  constexpr int ranks = 2;
+  Problem<double> problem({n, ranks, tile});
+  std::vector<double> b(n);
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      problem.a[i * n + j] = std::exp(-((i - j) * (i - j)) / width) + (i == j ? nugget : 0);
+      b[i] += problem.a[i * n + j];
+    }
+  }
+  problem.Scatter();
+  std::vector<int32_t> status(ranks, -1);
+  std::vector<std::vector<double>> x(ranks, b);
+  const auto outcomes = RunRanks(ranks, [&](const RankContext& context) {
+    const int rank = context.comm.rank();
+    Tuned tuned(context.device, tuning);
+    double log_det;
+    return PotrsRoutine<double>({tuned, context.comm}, problem.operand(rank, tile, &status[rank]),
+                                1, x[rank].data(), &log_det);
+  });
+  EXPECT(outcomes[0].ok()) << outcomes[0].message();
+  if (status[0] != 0) return std::numeric_limits<double>::infinity();
+  double error = 0, size = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    double sum = -b[i];
+    for (int64_t j = 0; j < n; ++j) sum += problem.a[i * n + j] * x[0][j];
+    error += sum * sum;
+    size += x[0][i] * x[0][i];
+  }
+  return std::sqrt(error / size) / problem.norm() / kEps<double>;
+}
+
+TEST(PotrsIsAsAccurateAsLapackOnSmoothKernels) {
+  for (double width : {50.0, 500.0, 5000.0}) {
+    for (double nugget : {1e-9, 1e-11, 1e-12, 1e-13}) {
+      Tuning tuning;
+      const double substitution = SolveError(tuning, width, nugget);
+      tuning.inverted_block = 32;
+      const double like_gpu = SolveError(tuning, width, nugget);
+      EXPECT(substitution < 5) << width << " " << nugget << " " << substitution;
+      EXPECT(like_gpu < 5) << width << " " << nugget << " " << like_gpu;
+    }
+  }
 }
 
 TEST(PotriIsAsAccurateAsLapackOnAnIllConditionedMatrix) {

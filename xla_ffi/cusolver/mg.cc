@@ -10,18 +10,17 @@
 namespace jaxmg::mg {
 namespace {
 
-// Tile widths that serve the library: wider panels starve the other GPUs, and syevd refuses more.
-constexpr int64_t kMostFactorWidth = 1024, kSyevdWidth = 256, kMostSyevdWidth = 1024;
+// Tile widths of syevd: what serves the library, and what it refuses to exceed.
+constexpr int64_t kSyevdWidth = 256, kMostSyevdWidth = 1024;
 // The library takes no more right-hand sides at once.
 constexpr int64_t kMostRightHandSides = 256;
 
 // By the engine's rule, since what speaks for wide and for narrow tiles is the same.
 template <typename T>
 int64_t FactorWidth(const RankContext& context, const Operand<T>& operand) {
-  Tuning tuning = context.device.tuning();
-  tuning.widest_tile = kMostFactorWidth;
-  return operand.tile > 0 ? operand.tile
-                          : DefaultTileWidth(operand.block, context.comm.size(), tuning);
+  return operand.tile > 0
+             ? operand.tile
+             : DefaultTileWidth(operand.block, context.comm.size(), context.device.tuning());
 }
 
 // One group of right-hand sides: columns of conj(B), `width` on each rank.

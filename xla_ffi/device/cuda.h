@@ -63,7 +63,6 @@ class CudaDevice : public Device {
     tuning.panels_per_update = 2;
     tuning.separate_diagonal = true;
     tuning.usual_tile = 1024;
-    tuning.widest_tile = 1024;
     tuning.exchange_bytes = int64_t{64} << 20;
     return tuning;
   }

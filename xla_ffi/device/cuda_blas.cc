@@ -103,8 +103,8 @@ Status CudaBlas<T>::Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* 
 }
 
 template <typename T>
-Status CudaBlas<T>::InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, const T* l,
-                                         int64_t ldl, T* inverses) {
+Status CudaBlas<T>::InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, T* l, int64_t ldl,
+                                         T* inverses) {
   return device_.LaunchBlocks(Kernel::kInvertBlocks, CudaType<T>::kLetter, stream,
                               (n + block - 1) / block, n, block, l, ldl, inverses);
 }

@@ -83,9 +83,8 @@ struct Tuning {
   // Diagonal tiles are updated by HERK, which does half the work, rather than with what lies below.
   bool separate_diagonal = true;
   // Where the caller names no tile width: this one, narrower where a rank would get fewer than four
-  // tiles, wider up to the widest where it would get more than sixteen.
+  // tiles.
   int64_t usual_tile = 256;
-  int64_t widest_tile = 256;
   // What redistribution sends at a time. On the host a chunk should stay in a cache until it is
   // taken; between GPUs it should be large beside the latency of a copy.
   int64_t exchange_bytes = int64_t{512} << 10;
@@ -133,9 +132,10 @@ class Blas {
   virtual Status Trtri(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse,
                        int64_t ld) = 0;
   // The inverses of the diagonal blocks of `block` columns (the last may be smaller) of a lower
-  // triangular tile, one after the other, each with leading dimension `block`.
-  virtual Status InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, const T* l,
-                                      int64_t ldl, T* inverses) = 0;
+  // triangular tile, one after the other, each with leading dimension `block`. The blocks and their
+  // inverses get zeros above the diagonal, so that they can be factors of products.
+  virtual Status InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, T* l, int64_t ldl,
+                                      T* inverses) = 0;
   // B := A^H, A m x n.
   virtual Status ConjTranspose(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
                                int64_t ldb) = 0;

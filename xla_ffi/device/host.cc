@@ -160,11 +160,13 @@ class HostBlas : public Blas<T> {
     return Status::Ok();
   }
 
-  Status InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, const T* l, int64_t ldl,
+  Status InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, T* l, int64_t ldl,
                               T* inverses) override {
     for (int64_t first = 0; first < n; first += block) {
-      JAXMG_RETURN_IF_ERROR(Trtri(stream, std::min(block, n - first), l + first * ldl + first, ldl,
-                                  inverses + first * block, block));
+      const int64_t size = std::min(block, n - first);
+      T* corner = l + first * ldl + first;
+      for (int64_t j = 1; j < size; ++j) std::fill_n(corner + j * ldl, j, T(0));
+      JAXMG_RETURN_IF_ERROR(Trtri(stream, size, corner, ldl, inverses + first * block, block));
     }
     return Status::Ok();
   }

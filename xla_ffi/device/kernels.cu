@@ -275,14 +275,18 @@ class TriangularInverse {
   const Index ld_;
 };
 
-// One block a diagonal block of `block` columns; their inverses follow each other.
+// One block a diagonal block of `block` columns; their inverses follow each other. Zeros above the
+// diagonals of both.
 template <typename T>
-__device__ void InvertBlocks(Index n, Index block, const T* l, Index ldl, T* inverses) {
+__device__ void InvertBlocks(Index n, Index block, T* l, Index ldl, T* inverses) {
   __shared__ T left[kTile][kTile], right[kTile][kTile];
-  const Index first = blockIdx.x * block;
-  TriangularInverse<T> inverse(min(block, n - first), l + first * ldl + first, ldl,
-                               inverses + first * block, block);
+  const Index first = blockIdx.x * block, size = min(block, n - first);
+  T* corner = l + first * ldl + first;
+  TriangularInverse<T> inverse(size, corner, ldl, inverses + first * block, block);
   inverse.Compute(left, right);
+  for (Index i = threadIdx.x; i < size * size; i += blockDim.x) {
+    if (i % size < i / size) corner[i / size * ldl + i % size] = FromReal<T>(0);
+  }
 }
 
 // One block a tile of the n x n block; those above the diagonal have nothing to do.
@@ -341,7 +345,7 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
       a[i / n * lda + i % n] = FromReal<T>(i / n == i % n ? 1 : 0);                                \
     }                                                                                              \
   }                                                                                                \
-  KERNEL jaxmg_invert_blocks_##letter(Index n, Index block, const T* l, Index ldl, T* inverses) {  \
+  KERNEL jaxmg_invert_blocks_##letter(Index n, Index block, T* l, Index ldl, T* inverses) {        \
     InvertBlocks(n, block, l, ldl, inverses);                                                      \
   }                                                                                                \
   KERNEL jaxmg_mirror_lower_##letter(Index n, T* a, Index lda) { MirrorLower(n, a, lda); }         \

@@ -14,6 +14,24 @@ Status SolveDirectly(Device& device, Stream stream, Op op, const DiagonalTile<T>
                                count);
 }
 
+// solved := x op(L_cc)^-1 for the diagonal block from column `begin` on, by its inverse, and once
+// more for what that leaves of x: the residual of a product with an inverse grows with the
+// condition of L_cc.
+template <typename T>
+Status SolveBlock(Device& device, Stream stream, Op op, const DiagonalTile<T>& tile, int64_t begin,
+                  int64_t count, T* x, T* solved) {
+  Blas<T>& blas = device.blas<T>();
+  const int64_t columns = std::min(tile.block, tile.n - begin);
+  const T* inverse = tile.inverses + begin * tile.block;
+  auto multiply = [&](Real<T> alpha, const T* a, const T* b, int64_t ldb, Real<T> beta, T* c) {
+    return blas.Gemm(stream, Op::kNone, op, count, columns, columns, alpha, a, count, b, ldb, beta,
+                     c, count);
+  };
+  JAXMG_RETURN_IF_ERROR(multiply(1, x, inverse, tile.block, 0, solved));
+  JAXMG_RETURN_IF_ERROR(multiply(-1, solved, tile.l + begin * tile.ld + begin, tile.ld, 1, x));
+  return multiply(1, x, inverse, tile.block, 1, solved);
+}
+
 }  // namespace
 
 template <typename T>
@@ -30,9 +48,8 @@ Status SolveForward(Device& device, Stream stream, const DiagonalTile<T>& tile, 
       JAXMG_RETURN_IF_ERROR(blas.Gemm(stream, Op::kNone, Op::kConjTrans, count, columns, begin, -1,
                                       solved, count, tile.l + begin, tile.ld, 1, piece, count));
     }
-    JAXMG_RETURN_IF_ERROR(blas.Gemm(stream, Op::kNone, Op::kConjTrans, count, columns, columns, 1,
-                                    piece, count, tile.inverses + begin * tile.block, tile.block, 0,
-                                    solved + begin * count, count));
+    JAXMG_RETURN_IF_ERROR(SolveBlock(device, stream, Op::kConjTrans, tile, begin, count, piece,
+                                     solved + begin * count));
   }
   return Status::Ok();
 }
@@ -52,9 +69,8 @@ Status SolveBackward(Device& device, Stream stream, const DiagonalTile<T>& tile,
                                       tile.n - end, -1, solved + end * count, count,
                                       tile.l + begin * tile.ld + end, tile.ld, 1, piece, count));
     }
-    JAXMG_RETURN_IF_ERROR(blas.Gemm(stream, Op::kNone, Op::kNone, count, end - begin, end - begin,
-                                    1, piece, count, tile.inverses + begin * tile.block, tile.block,
-                                    0, solved + begin * count, count));
+    JAXMG_RETURN_IF_ERROR(
+        SolveBlock(device, stream, Op::kNone, tile, begin, count, piece, solved + begin * count));
   }
   return Status::Ok();
 }

@@ -325,10 +325,13 @@ class Factorization {
     return Send(Stream::kPanel, k, Piece(k, 0, tiles_.width(k)));
   }
 
-  // Piece by piece: X_c = (B_c - X_<c L_c,<c^H) L_cc^-H, sent as soon as it is there.
+  // Piece by piece: X_c = (B_c - X_<c L_c,<c^H) L_cc^-H, sent as soon as it is there. A product
+  // with an inverse leaves a residual that grows with the condition of L_cc, which for smooth
+  // kernels ends in factors that are not positive definite; solving for it once more takes it away.
   Status SolveInPieces(int64_t k, const DiagonalTile<T>& tile) {
     const Panel<T> panel = PanelOf(k);
     const int64_t m = Below(k), ld = matrix_.ld(), block = tile.block;
+    const bool refine = &products_ == &blas_;  // lower precision was asked for otherwise
     T* below = matrix_.tile(k, tiles_.offset(k + 1));
     for (int64_t column = 0; column < tiles_.width(k); column += block) {
       const int64_t columns = std::min(block, tiles_.width(k) - column);
@@ -339,9 +342,18 @@ class Factorization {
                                              1, right_side, ld));
       }
       const T* inverse = tile.inverses + column * block;
-      JAXMG_RETURN_IF_ERROR(products_.Gemm(Stream::kPanel, Op::kNone, Op::kConjTrans, m, columns,
-                                           columns, 1, right_side, ld, inverse, block, 0,
-                                           panel.data + column * panel.ld, panel.ld));
+      T* solution = panel.data + column * panel.ld;
+      auto multiply = [&](Real<T> alpha, const T* a, int64_t lda, const T* b, int64_t ldb,
+                          Real<T> beta, T* c, int64_t ldc) {
+        return products_.Gemm(Stream::kPanel, Op::kNone, Op::kConjTrans, m, columns, columns, alpha,
+                              a, lda, b, ldb, beta, c, ldc);
+      };
+      JAXMG_RETURN_IF_ERROR(multiply(1, right_side, ld, inverse, block, 0, solution, panel.ld));
+      if (refine) {
+        const T* corner = tile.l + column * ld + column;
+        JAXMG_RETURN_IF_ERROR(multiply(-1, solution, panel.ld, corner, ld, 1, right_side, ld));
+        JAXMG_RETURN_IF_ERROR(multiply(1, right_side, ld, inverse, block, 1, solution, panel.ld));
+      }
       JAXMG_RETURN_IF_ERROR(Send(Stream::kPanel, k, Piece(k, column, columns)));
     }
     return Status::Ok();

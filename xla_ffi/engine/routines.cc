@@ -55,17 +55,20 @@ Tiles TilesOf(const RankContext& context, const Operand<T>& operand) {
   return Tiles(operand.n, operand.block, ranks, Tiles::EvenWidth(operand.block, width));
 }
 
-// What every factorization needs: panels, the overflow tile, the infos of all ranks.
+// What routines need on a distributed matrix: panels (or one tile column at least), the overflow
+// tile, the infos of all ranks.
 template <typename T>
 class Problem {
  public:
-  Problem(const RankContext& context, const Operand<T>& operand)
+  Problem(const RankContext& context, const Operand<T>& operand, bool factorized)
       : context_(context), operand_(operand), tiles_(TilesOf(context, operand)) {
     const int64_t tile_column = operand.n * tiles_.width();
     panels_ = space_.template Reserve<T>(
-        std::max(PotrfWorkspace(tiles_, operand.n, context.device.tuning()),
-                 PotriWorkspace(tiles_, operand.n)));
-    inverses_ = space_.template Reserve<T>(InvertedDiagonals<T>::Size(tiles_, inverted_block()));
+        factorized ? std::max(PotrfWorkspace(tiles_, operand.n, context.device.tuning()),
+                              PotriWorkspace(tiles_, operand.n))
+                   : tile_column);
+    inverses_ = space_.template Reserve<T>(
+        factorized ? InvertedDiagonals<T>::Size(tiles_, inverted_block()) : 0);
     overflow_ = space_.template Reserve<T>(tiles_.has_overflow() ? tile_column : 0);
     infos_ = space_.template Reserve<int32_t>(1 + tiles_.ranks());
     log_dets_ = space_.template Reserve<Real<T>>(1 + tiles_.ranks());
@@ -128,15 +131,15 @@ class Problem {
 
 int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning) {
   // One rank has nobody to wait for; several need enough tiles each to share the trailing matrix
-  // evenly, and few enough not to wait for the panels of small ones.
-  const int64_t usual = ranks == 1 ? tuning.usual_tile : std::min(tuning.usual_tile, block / 4);
-  return std::clamp<int64_t>(std::max(usual, block / 16), 32, tuning.widest_tile);
+  // evenly.
+  if (ranks == 1) return tuning.usual_tile;
+  return std::clamp<int64_t>(block / 4, 32, tuning.usual_tile);
 }
 
 template <typename T>
 Status PotrsRoutine(const RankContext& context, const Operand<T>& operand, int64_t nrhs, T* x,
                     Real<T>* log_det) {
-  Problem<T> problem(context, operand);
+  Problem<T> problem(context, operand, /*factorized=*/true);
   const size_t share =
       problem.space().template Reserve<T>(RightHandSidesShare(problem.tiles(), nrhs));
   auto work = [&]() -> Status {
@@ -157,7 +160,7 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand, int64
 
 template <typename T>
 Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
-  Problem<T> problem(context, operand);
+  Problem<T> problem(context, operand, /*factorized=*/true);
   auto work = [&]() -> Status {
     const Matrix<T> matrix = problem.matrix();
     JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kLower, problem.panels()));
@@ -176,7 +179,7 @@ Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
 template <typename T>
 Status SyevdRoutine(const RankContext& context, const Operand<T>& operand, bool vectors,
                     Real<T>* w) {
-  Problem<T> problem(context, operand);
+  Problem<T> problem(context, operand, /*factorized=*/false);
   const int64_t gathered_size = context.comm.rank() == 0 ? operand.n * operand.n : 0;
   const size_t gathered = problem.space().template Reserve<T>(gathered_size);
   auto work = [&]() -> Status {

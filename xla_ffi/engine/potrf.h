@@ -37,8 +37,8 @@ inline int64_t RightHandSidesShare(const Tiles& tiles, int64_t nrhs) {
   return nrhs * tiles.slots() * tiles.width();
 }
 
-// Elements of workspace: two batches of panels, and those of their rows that meet this rank's tiles,
-// each only where the tuning needs them.
+// Elements of workspace: two batches of panels, and those of their rows that meet this rank's
+// tiles, each only where the tuning needs them.
 int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning);
 
 // Needs `matrix` square and block-cyclic, its lower triangle valid. Replaces that by L, and leaves

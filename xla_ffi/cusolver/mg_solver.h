@@ -122,10 +122,15 @@ class Solver {
       CurrentDevice current;  // which the library may change
       JAXMG_RETURN_IF_ERROR(current.Set(device_.ordinal()));
       library_info_ = 0;
-      const cusolverStatus_t result = call(&library_info_);
-      for (const Solver* peer : peers_) {  // each reads the others' memory
-        JAXMG_RETURN_IF_ERROR(current.Set(peer->device_.ordinal()));
-        JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaDeviceSynchronize(), routine);
+      cusolverStatus_t result;
+      {
+        const Range range(device_, Stream::kMain, routine, 0);
+        result = call(&library_info_);
+        for (const Solver* peer : peers_) {  // each reads the others' memory
+          JAXMG_RETURN_IF_ERROR(current.Set(peer->device_.ordinal()));
+          JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaDeviceSynchronize(), routine);
+        }
+        JAXMG_RETURN_IF_ERROR(current.Set(device_.ordinal()));
       }
       // A matrix that is not positive definite is CUSOLVER_STATUS_INTERNAL_ERROR at times.
       if (library_info_ > 0) return Status::Ok();

@@ -479,10 +479,7 @@ JAXMG_TEST_EACH_DTYPE(SyevdDecomposes, CheckSyevd)
 JAXMG_TEST_EACH_DTYPE(RedistributionGoesThereAndBackInItsWorkspace, CheckRedistribution)
 
 TEST(StreamsWaitForEachOther) {
-  for (const Case& c : kCases) {
-    CheckOnStreams<double>(c);
-    CheckOnStreams<std::complex<float>>(c);
-  }
+  for (const Case& c : kCases) CheckOnStreams<double>(c);  // the dtype changes no order
 }
 
 // The backward error of potrs and |A X - 1| of potri, in that precision.

@@ -39,7 +39,8 @@ tests() {
     "$python" -m pytest -q -p no:cacheprovider ${PYTEST_WORKERS:+-n "$PYTEST_WORKERS"} \
     "$site/python"
 }
-check() { timeout 550 "$python" -X faulthandler "$site/gpu/check.py" "$@"; }
+program() { timeout 550 "$python" -X faulthandler "$site/gpu/$1" "${@:2}"; }
+check() { program check.py "$@"; }
 
 # Every allocation is one of CUDA's, so that a read beyond its end is seen.
 sanitize() {
@@ -54,8 +55,8 @@ table() { check table wide; }
 programs() { check programs threads failures; }
 loop() { check loop; }
 speed() { check speed; }
-accuracy() { check accuracy; }
-repeat() { check repeat; }
+accuracy() { program hard.py accuracy; }
+repeat() { program hard.py repeat; }
 memory() { timeout 300 "$python" "$site/gpu/memory.py"; }
 # What these print on standard output are records, for benchmarks/results.
 link() { timeout 120 "$python" "$site/gpu/link.py" | tee "$results/link.jsonl"; }

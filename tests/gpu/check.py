@@ -3,57 +3,27 @@
     check.py [--quick] [SECTION ...]
 
 Stands beside the tests of tests/python, which run on GPUs too: here are the sizes, the backends
-and the loops that need GPUs. Sections: see `main`; all but `small` unless named. `accuracy` and
-`repeat` need benchmarks/ on PYTHONPATH. Exits with the number of failures.
+and the loops that need GPUs. Sections: see the end; all but `small` unless named. Exits with the
+number of failures.
 """
 
-import argparse
 import gc
 import os
-import sys
 import threading
 import time
-import traceback
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from sections import DTYPES, attempt, eps, mesh_of, normal, report, run
 
 import jaxmg
 
 jax.config.update("jax_enable_x64", True)
 
-DTYPES = ("float32", "float64", "complex64", "complex128")
 BACKENDS = ("native", "cusolvermg")
-failures = []
-random = np.random.default_rng(0)
-
-
-def report(name, ok, *facts):
-    print("ok  " if ok else "FAIL", name, *facts, flush=True)
-    if not ok:
-        failures.append(name)
-
-
-def attempt(name, function, *args):
-    try:
-        function(name, *args)
-    except Exception as error:  # the table goes on
-        lines = traceback.format_exc(limit=-2)
-        report(name, False, type(error).__name__, str(error)[:600], lines[-300:])
-
-
-def mesh_of(devices):
-    return Mesh(np.array(devices), ("r",))
-
-
-def normal(shape, dtype):
-    value = random.standard_normal(shape)
-    if np.dtype(dtype).kind == "c":
-        value = value + 1j * random.standard_normal(shape)
-    return value
 
 
 def matrix(n, dtype):
@@ -67,10 +37,6 @@ def upper(a):
     a = a.copy()
     a[np.tril_indices(len(a), -1)] = np.nan
     return a
-
-
-def eps(dtype):
-    return float(np.finfo(dtype).eps)
 
 
 def wide(a):
@@ -394,149 +360,9 @@ def speed(quick):
             attempt(name, check_speed, n, mesh, backend)
 
 
-def wide_type(dtype):
-    return "complex128" if np.dtype(dtype).kind == "c" else "float64"
-
-
-def as_tuple(results):
-    return results if isinstance(results, tuple) else (results,)
-
-
-class Problem:
-    """One of the benchmarks' matrices, by rows over the mesh, and the error of results for it."""
-
-    def __init__(self, n, dtype, kind, mesh):
-        import problems
-
-        self.problems, self.n, self.dtype, self.kind = problems, n, dtype, kind
-        self.rows, self.everywhere = NamedSharding(mesh, P("r", None)), NamedSharding(mesh, P())
-        self.a = self.make(dtype, self.rows)
-        self.b = jax.device_put(normal((n, 3), dtype).astype(dtype), self.everywhere)
-
-    def make(self, dtype, sharding):
-        def entries():
-            return self.problems.matrix(jnp, self.n, self.dtype, kind=self.kind).astype(dtype)
-
-        return jax.jit(entries, out_shardings=sharding)()
-
-    def run(self, routine, **options):
-        operands = (self.a, self.b) if routine == "potrs" else (self.a,)
-        *results, status = getattr(jaxmg, routine)(*operands, return_status=True, **options)
-        return tuple(results), int(status)
-
-    def reference(self, routine):
-        """What JAX's own solvers make of it on one GPU."""
-        linalg, device = jax.scipy.linalg, self.rows.mesh.devices.flat[0]
-        a = self.make(self.dtype, jax.sharding.SingleDeviceSharding(device))
-        b = jax.device_put(self.b, device)
-        solvers = {
-            "potrs": lambda: linalg.cho_solve(linalg.cho_factor(a), b),
-            "potri": lambda: linalg.cho_solve(linalg.cho_factor(a), jnp.eye(self.n, dtype=a.dtype)),
-            "syevd": lambda: tuple(jnp.linalg.eigh(a, symmetrize_input=False)),
-        }
-        return as_tuple(solvers[routine]())
-
-    def error(self, routine):
-        """f(results), the backward error, computed in double precision."""
-        wide = wide_type(self.dtype)
-
-        @jax.jit
-        def error(results):
-            a = self.problems.matrix(jnp, self.n, self.dtype, kind=self.kind).astype(wide)
-            a = jax.lax.with_sharding_constraint(a, self.rows)
-            b, *results = (x.astype(jnp.promote_types(x.dtype, jnp.float64))
-                           for x in (self.b, *results))  # fmt: skip
-            return self.problems.backward_error(
-                jnp, routine, a, {"b": b}, tuple(results), jnp.matmul
-            )
-
-        def place(x):
-            return jax.device_put(x, self.rows if x.shape == (self.n,) * 2 else self.everywhere)
-
-        return lambda results: float(error(tuple(map(place, results))))
-
-    def eigenvalue_error(self, w):
-        exact = self.problems.ill_eigenvalues(self.n, self.dtype)
-        return np.abs(np.asarray(w, np.float64) - exact).max() / exact[-1]
-
-
-def check_accuracy(name, routine, problem):
-    """No worse than ten times JAX's own on one GPU. These errors are far below eps, for |x| or the
-    inverse is large: eps would be no bound."""
-    error = problem.error(routine)
-    results, status = problem.run(routine)
-    ours, theirs = error(results), error(reference := problem.reference(routine))
-    unit = eps(problem.dtype)
-    ok = status == 0 and ours <= 10 * theirs
-    facts = [f"{ours / unit:.2g} eps, JAX {theirs / unit:.2g} eps, status {status}"]
-    if routine == "syevd" and problem.kind == "ill":
-        ours, theirs = (problem.eigenvalue_error(w) for w in (results[0], reference[0]))
-        ok &= ours <= 10 * theirs
-        facts.append(f"eigenvalues {ours / unit:.2g} eps, JAX {theirs / unit:.2g} eps")
-    report(name, bool(ok), *facts)
-
-
-def check_accuracies(name, *problem):
-    problem = Problem(*problem)
-    for routine in ("potrs", "potri", "syevd"):
-        attempt(f"{name} {routine}", check_accuracy, routine, problem)
-
-
-def uneven(n, ranks):
-    """About n, such that the rows of a rank are not cut into equal tiles."""
-    return (n // ranks + 1) * ranks
-
-
-def accuracy(quick):
-    """Matrices that are hard: the default tile width, where it divides the rows and where not."""
-    mesh = mesh_of(jax.devices())
-    even, odd = 1024 if quick else 8192, uneven(1200 if quick else 12000, mesh.devices.size)
-    pairs = [(even, "ill"), (odd, "graded")]
-    for dtype in DTYPES:
-        both = pairs + [(even, "graded"), (odd, "ill")] * (dtype == "float64")
-        for n, kind in both:
-            attempt(f"accuracy {dtype} {kind} n={n}", check_accuracies, n, dtype, kind, mesh)
-
-
-def check_repeat(name, routine, problem, options):
-    (one, _), (other, _) = (problem.run(routine, **options) for _ in range(2))
-    same = jax.jit(lambda x, y: problem.problems.same_bits(jnp, x, y))(one, other)
-    finite = all(bool(jnp.isfinite(x).all()) for x in one)
-    report(name, bool(same) and finite, f"same bits {bool(same)}, finite {finite}")
-
-
-def check_repeats(name, *problem):
-    problem = Problem(*problem)
-    precisions = (None, "tf32") if problem.dtype in ("float32", "complex64") else (None,)
-    for routine in ("potrs", "potri"):
-        for precision in precisions:
-            options = {"precision": precision}
-            attempt(f"{name} {routine} {precision or ''}", check_repeat, routine, problem, options)
-
-
-def repeat(quick):
-    """Two runs from the same input give the same bits."""
-    mesh = mesh_of(jax.devices())
-    for dtype in DTYPES:
-        for n in (1024 if quick else 8192, uneven(1200 if quick else 12000, mesh.devices.size)):
-            attempt(f"repeat {dtype} n={n}", check_repeats, n, dtype, "dominant", mesh)
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("sections", nargs="*")
-    args = parser.parse_args()
-    everything = {"programs": programs, "threads": threads, "failures": failing, "loop": loop,
-                  "table": table, "wide": wide_tiles, "accuracy": accuracy, "repeat": repeat,
-                  "speed": speed, "small": small}  # fmt: skip
-    for section in args.sections or list(everything)[:-1]:
-        start = time.perf_counter()
-        everything[section](args.quick)
-        print(f"-- {section}: {time.perf_counter() - start:.0f} s", flush=True)
-    print(jaxmg._plugin.load("gpu").about())
-    print(f"{len(failures)} failures", *failures, sep="\n  ")
-    sys.exit(min(len(failures), 100))
-
-
-main()
+if __name__ == "__main__":
+    run(
+        {"programs": programs, "threads": threads, "failures": failing, "loop": loop,
+         "table": table, "wide": wide_tiles, "speed": speed, "small": small},
+        left_out=("small",),
+    )  # fmt: skip

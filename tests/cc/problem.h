@@ -1,0 +1,243 @@
+// What the tests of the engine share: matrices whose rows lie on ranks, devices that differ from
+// the host in something.
+#ifndef JAXMG_TESTS_CC_PROBLEM_H_
+#define JAXMG_TESTS_CC_PROBLEM_H_
+
+#include <cmath>
+#include <complex>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "xla_ffi/device/device.h"
+#include "xla_ffi/engine/routines.h"
+
+namespace jaxmg::testing {
+
+struct Case {
+  int64_t n;
+  int ranks;
+  int64_t tile;
+  int64_t extra_rows = 0;  // padding on each rank beyond what n needs
+};
+
+template <typename T>
+T Random(std::mt19937_64& random) {
+  std::normal_distribution<Real<T>> normal;
+  if constexpr (kIsComplex<T>) {
+    const Real<T> real = normal(random);
+    return T(real, normal(random));
+  } else {
+    return normal(random);
+  }
+}
+
+template <typename T>
+T NaN() {
+  return T(std::numeric_limits<Real<T>>::quiet_NaN());
+}
+
+// An n x n Hermitian matrix, row-major, and its blocks of rows with NaN wherever no routine may
+// look: below the diagonal and in the padding.
+template <typename T>
+struct Problem {
+  explicit Problem(const Case& c, bool definite = true)
+      : n(c.n), block((c.n + c.ranks - 1) / c.ranks + c.extra_rows), ranks(c.ranks), a(n * n) {
+    std::mt19937_64 random(n * 131 + ranks);
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = i; j < n; ++j) {
+        T value = Random<T>(random);
+        if (i == j) value = std::real(value) + (definite ? 4 * std::sqrt(Real<T>(n)) + 4 : 0);
+        a[i * n + j] = value;
+        a[j * n + i] = Conj(value);
+      }
+    }
+    Scatter();
+  }
+
+  void Scatter() {
+    blocks.assign(ranks, std::vector<T>(block * n, NaN<T>()));
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = i; j < n; ++j) blocks[i / block][(i % block) * n + j] = a[i * n + j];
+    }
+  }
+
+  T block_at(int64_t i, int64_t j) const { return blocks[i / block][(i % block) * n + j]; }
+
+  Operand<T> operand(int rank, int64_t tile, int32_t* status) {
+    return {n, block, tile, blocks[rank].data(), status};
+  }
+
+  Real<T> norm() const {
+    Real<T> sum = 0;
+    for (const T& x : a) sum += std::norm(x);
+    return std::sqrt(sum);
+  }
+
+  const int64_t n, block;
+  const int ranks;
+  std::vector<T> a;
+  std::vector<std::vector<T>> blocks;
+};
+
+// Another device, of which subclasses change something.
+class Wrapped : public Device {
+ public:
+  explicit Wrapped(Device& real) : real_(real) {}
+  Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) override {
+    return real_.Allocate(bytes, buffer);
+  }
+  Status NewEvent(std::shared_ptr<Event>* event) override { return real_.NewEvent(event); }
+  Status Record(Stream stream, Event* event) override { return real_.Record(stream, event); }
+  Status Wait(Stream stream, const Event& event) override { return real_.Wait(stream, event); }
+  Status Synchronize() override { return real_.Synchronize(); }
+  Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override {
+    return real_.Copy(stream, target, source);
+  }
+  Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) override {
+    return real_.FillInt32(stream, data, count, value);
+  }
+  Status ReduceInfo(Stream stream, const int32_t* infos, int64_t n, int32_t* status) override {
+    return real_.ReduceInfo(stream, infos, n, status);
+  }
+  Status SumReals(Stream stream, const float* terms, int64_t n, float* sum) override {
+    return real_.SumReals(stream, terms, n, sum);
+  }
+  Status SumReals(Stream stream, const double* terms, int64_t n, double* sum) override {
+    return real_.SumReals(stream, terms, n, sum);
+  }
+
+ protected:
+  Blas<float>& BlasOf(const float*) override { return real_.blas<float>(); }
+  Blas<double>& BlasOf(const double*) override { return real_.blas<double>(); }
+  Blas<std::complex<float>>& BlasOf(const std::complex<float>*) override {
+    return real_.blas<std::complex<float>>();
+  }
+  Blas<std::complex<double>>& BlasOf(const std::complex<double>*) override {
+    return real_.blas<std::complex<double>>();
+  }
+
+ private:
+  Device& real_;
+};
+
+// A device on which allocations fail.
+class NoMemory : public Wrapped {
+ public:
+  using Wrapped::Wrapped;
+  Status Allocate(size_t, std::unique_ptr<Buffer>*) override {
+    return Error(Code::kResourceExhausted, "out of memory on purpose");
+  }
+};
+
+// The host with another device's tuning.
+class Tuned : public Wrapped {
+ public:
+  Tuned(Device& real, const Tuning& tuning) : Wrapped(real), tuning_(tuning) {}
+  Tuning tuning() const override { return tuning_; }
+
+ private:
+  const Tuning tuning_;
+};
+
+// Products whose factors are rounded to TF32; everything else is refused.
+template <typename T>
+class Tf32Products : public Blas<T> {
+  using R = Real<T>;
+
+ public:
+  explicit Tf32Products(Blas<T>& exact) : exact_(exact) {}
+
+  Status Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha, const T* a,
+              int64_t lda, const T* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
+    const std::vector<T> x = op_a == Op::kNone ? Rounded(m, k, a, lda) : Rounded(k, m, a, lda);
+    const std::vector<T> y = op_b == Op::kNone ? Rounded(k, n, b, ldb) : Rounded(n, k, b, ldb);
+    return exact_.Gemm(stream, op_a, op_b, m, n, k, alpha, x.data(), lda, y.data(), ldb, beta, c,
+                       ldc);
+  }
+  Status Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
+              int64_t ldc) override {
+    return exact_.Herk(stream, n, k, alpha, Rounded(n, k, a, lda).data(), lda, beta, c, ldc);
+  }
+  Status Trsm(Stream, Side, Op, int64_t, int64_t, const T*, int64_t, T*, int64_t) override {
+    return Refused();
+  }
+  Status Trmm(Stream, Side, Op, int64_t, int64_t, const T*, int64_t, T*, int64_t) override {
+    return Refused();
+  }
+  Status Potrf(Stream, int64_t, T*, int64_t, int64_t, int32_t*) override { return Refused(); }
+  Status Trtri(Stream, int64_t, const T*, int64_t, T*, int64_t) override { return Refused(); }
+  Status InvertDiagonalBlocks(Stream, int64_t, int64_t, T*, int64_t, T*) override {
+    return Refused();
+  }
+  Status ConjTranspose(Stream, int64_t, int64_t, const T*, int64_t, T*, int64_t) override {
+    return Refused();
+  }
+  Status MirrorLower(Stream, int64_t, T*, int64_t) override { return Refused(); }
+  Status Conjugate(Stream, int64_t, int64_t, T*, int64_t) override { return Refused(); }
+  Status SetZero(Stream, int64_t, int64_t, T*, int64_t) override { return Refused(); }
+  Status AddLogDet(Stream, int64_t, const T*, int64_t, R*) override { return Refused(); }
+  Status PoisonIf(Stream, const int32_t*, int64_t, int64_t, T*, int64_t) override {
+    return Refused();
+  }
+  Status Syevd(Stream, bool, int64_t, T*, int64_t, R*, int32_t*) override { return Refused(); }
+
+ private:
+  static Status Refused() { return Error(Code::kInternal, "not a product"); }
+
+  // A copy of m x n elements as they lie, with 10 bits behind the binary point.
+  static std::vector<T> Rounded(int64_t m, int64_t n, const T* a, int64_t lda) {
+    std::vector<T> copy(lda * n);
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < m; ++i) {
+        copy[j * lda + i] = a[j * lda + i];
+        auto* part = reinterpret_cast<R*>(&copy[j * lda + i]);
+        for (size_t p = 0; p < sizeof(T) / sizeof(R); ++p) {
+          int exponent;
+          const R fraction = std::frexp(part[p], &exponent);
+          part[p] = std::ldexp(std::nearbyint(std::ldexp(fraction, 11)), exponent - 11);
+        }
+      }
+    }
+    return copy;
+  }
+
+  Blas<T>& exact_;
+};
+
+// A device that has TF32.
+class WithTf32 : public Tuned {
+ public:
+  WithTf32(Device& real, const Tuning& tuning)
+      : Tuned(real, tuning),
+        float_(real.blas<float>()),
+        complex_(real.blas<std::complex<float>>()) {}
+
+ protected:
+  Blas<float>& Tf32BlasOf(const float*) override { return float_; }
+  Blas<std::complex<float>>& Tf32BlasOf(const std::complex<float>*) override { return complex_; }
+
+ private:
+  Tf32Products<float> float_;
+  Tf32Products<std::complex<float>> complex_;
+};
+
+// As GPUs are: panels out of place, in pieces, along a chain.
+Tuning LikeGpu(int64_t panels_per_update = 3) {
+  Tuning tuning;
+  tuning.inverted_block = 3;
+  tuning.chain = true;
+  tuning.group_columns = 9;
+  tuning.panels_per_update = panels_per_update;
+  tuning.separate_diagonal = false;
+  return tuning;
+}
+
+template <typename T>
+constexpr Real<T> kEps = std::numeric_limits<Real<T>>::epsilon();
+
+}  // namespace jaxmg::testing
+
+#endif  // JAXMG_TESTS_CC_PROBLEM_H_

@@ -119,8 +119,8 @@ toolchain(
 
 cc_library(
     name = "headers",
-    hdrs = glob(["include/**"]),
-    includes = ["include"],
+    hdrs = glob(["include/**", "multiarch/**"], allow_empty = True),
+    includes = ["include", "multiarch"],
     visibility = ["//visibility:public"],
 )
 """
@@ -136,8 +136,18 @@ def _local_python_impl(rctx):
     result = rctx.execute([python.path, "-m", "venv", "--without-pip", "venv"])
     if result.return_code:
         fail(result.stdout + result.stderr)
-    result = rctx.execute([python.path, "-c", "import sysconfig; print(sysconfig.get_path('include'))"])
-    include = rctx.path(result.stdout.strip())
+    result = rctx.execute([
+        python.path,
+        "-c",
+        "import sysconfig; print(sysconfig.get_path('include'), sysconfig.get_config_var('MULTIARCH'))",
+    ])
+    path, multiarch = result.stdout.strip().rsplit(" ", 1)
+    include = rctx.path(path)
+
+    # Debian's pyconfig.h includes <x86_64-linux-gnu/python3.11/pyconfig.h>.
+    own = include.dirname.get_child(multiarch, include.basename)
+    if own.exists:
+        rctx.symlink(own, "multiarch/%s/%s" % (multiarch, include.basename))
     if include.get_child("Python.h").exists:
         rctx.symlink(include, "include")
     else:

@@ -62,10 +62,9 @@ def test_auto_takes_what_a_device_has_memory_for(monkeypatch, backend, n, memory
     device = types.SimpleNamespace(
         memory_stats=lambda: memory if memory is None else {"bytes_limit": memory}
     )
-    monkeypatch.setattr(_plugin, "_loaded", {"cpu": plugin})
+    layout = _mesh.Layout(Mesh(np.array(jax.devices()[:1]), ("r",)), ("r",), (), P("r", None))
+    monkeypatch.setattr(_plugin, "_loaded", {layout.platform: plugin})
     monkeypatch.setattr(jax, "local_devices", lambda backend: [device])
-    mesh = Mesh(np.array(jax.devices("cpu")[:1]), ("r",))
-    layout = _mesh.Layout(mesh, ("r",), (), P("r", None))
     a = jax.ShapeDtypeStruct((n, n), np.float64)
     assert _call.resolve("syevd", layout, backend, a) == chosen
 

@@ -43,7 +43,9 @@ def test_potrs_shows_every_step_of_every_rank(traced, ranks):
     for rank, names in steps.items():
         mine = list(range(rank, _TILES, ranks))
         assert names["potrf"] == mine and sorted(names["solve tile"]) == mine
-        assert names["update"] == list(range(_TILES - 1))
+        # By what the last panel of each update is; on GPUs an update takes in several.
+        assert names["update"] == sorted(set(names["update"]))
+        assert set(names["update"]) <= set(range(_TILES - 1)) and names["update"][-1] == _TILES - 2
     updates = [e for e in _ranges(traced) if e["name"] == "update" and e["pid"] == 0]
     begins = [event["ts"] for event in updates]
     assert begins == sorted(begins)

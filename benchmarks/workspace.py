@@ -9,8 +9,7 @@ import numpy as np
 
 # CudaDevice::tuning
 USUAL_TILE = 1024
-INVERTED_BLOCK = 128
-PANELS_PER_UPDATE = 2
+UPDATE_DEPTH = 2048
 
 
 class Tiles:
@@ -42,11 +41,10 @@ def needed(routine, dtype, n, ranks, T_A=None, nrhs=1, donate=False, rank=0):
     size = np.dtype(dtype).itemsize
     real = np.finfo(dtype).dtype.itemsize
     factorized = routine in ("potrs", "potri")
-    panels = 2 * PANELS_PER_UPDATE
+    panels = 2 * max(UPDATE_DEPTH // T, 1)
     pieces = [
         # Panels, and those of their rows that meet our tiles.
         size * panels * (n * T + m * T**2) if factorized else size * n * T,
-        size * m * -(-T // INVERTED_BLOCK) * INVERTED_BLOCK**2 * factorized,
         size * n * T * tiles.overflows,
         4 * (1 + ranks),
         real * (1 + ranks),

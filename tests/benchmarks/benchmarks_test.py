@@ -68,17 +68,20 @@ def test_bits():
 
 
 @pytest.mark.parametrize(
-    "n, ranks, T_A, panels, measured",
-    [  # MiB on H200, of potrs in float64 with `donate` (results/gpu.jsonl)
-        (16384, 1, 1024, 1, 528.256),
-        (65536, 1, 2048, 1, 4161.018),
-        (16384, 4, 1024, 1, 324.162),
-        (131072, 4, 2048, 1, 5153.268),
+    "routine, dtype, n, ranks, T_A, measured",
+    [  # MiB on H200, with `donate`; T_A = 512 has four panels in an update, 1024 two
+        ("potrs", "float64", 16384, 1, 1024, 1024.256),
+        ("potrs", "float64", 32768, 1, 512, 2048.503),
+        ("potrs", "float32", 32768, 1, 1024, 1024.256),
+        ("potrs", "complex128", 16384, 1, 512, 2048.503),
+        ("potri", "float64", 32768, 1, 1024, 2048.006),
+        ("potrs", "float64", 16384, 4, 1024, 640.162),
+        ("potrs", "float64", 131072, 4, 1024, 5121.256),
     ],
 )
-def test_workspace_is_what_was_measured(monkeypatch, n, ranks, T_A, panels, measured):
-    monkeypatch.setattr(workspace, "PANELS_PER_UPDATE", panels)
-    needed = workspace.needed("potrs", "float64", n, ranks, T_A, nrhs=1, donate=True)
+def test_workspace_is_what_was_measured(routine, dtype, n, ranks, T_A, measured):
+    nrhs = 1 if routine == "potrs" else 0
+    needed = workspace.needed(routine, dtype, n, ranks, T_A, nrhs=nrhs, donate=True)
     assert needed / 2**20 == pytest.approx(measured, abs=0.05)
 
 

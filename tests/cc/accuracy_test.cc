@@ -141,7 +141,7 @@ TEST(PotrsIsAsAccurateAsLapackOnSmoothKernels) {
     for (double nugget : {1e-9, 1e-11, 1e-12, 1e-13}) {
       Tuning tuning;
       const double substitution = SolveError(tuning, width, nugget);
-      tuning.inverted_block = 32;
+      tuning.panel_block = 32;
       const double like_gpu = SolveError(tuning, width, nugget);
       EXPECT(substitution < 5) << width << " " << nugget << " " << substitution;
       EXPECT(like_gpu < 5) << width << " " << nugget << " " << like_gpu;
@@ -153,7 +153,7 @@ TEST(PotriIsAsAccurateAsLapackOnAnIllConditionedMatrix) {
   Tuning tuning;
   const double substitution = InverseError(tuning);
   EXPECT(substitution < 5) << substitution;
-  tuning.inverted_block = 8;
+  tuning.panel_block = 8;
   const double like_gpu = InverseError(tuning);
   EXPECT(like_gpu < 5) << like_gpu;
 }

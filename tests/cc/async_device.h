@@ -130,9 +130,9 @@ class AsyncBlas : public Blas<T> {
   Status Trtri(Stream s, int64_t n, const T* l, int64_t ldl, T* inverse, int64_t ld) override {
     return Later(s, [=] { return real_.Trtri(s, n, l, ldl, inverse, ld); });
   }
-  Status InvertDiagonalBlocks(Stream s, int64_t n, int64_t block, T* l, int64_t ldl,
-                              T* inverses) override {
-    return Later(s, [=] { return real_.InvertDiagonalBlocks(s, n, block, l, ldl, inverses); });
+  Status SolveRight(Stream s, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, const T* b,
+                    int64_t ldb, T* x, int64_t ldx) override {
+    return Later(s, [=] { return real_.SolveRight(s, op, m, n, l, ldl, b, ldb, x, ldx); });
   }
   Status ConjTranspose(Stream s, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
                        int64_t ldb) override {

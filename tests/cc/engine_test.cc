@@ -221,7 +221,7 @@ template <typename T>
 void CheckPotrsWithCopies(const Case& c) {
   Tuning tuning;
   CheckPotrs<T>(c, &tuning);
-  tuning.inverted_block = 5;
+  tuning.panel_block = 5;
   CheckPotrs<T>(c, &tuning);
 }
 
@@ -229,7 +229,7 @@ void CheckPotrsWithCopies(const Case& c) {
 template <typename T>
 void CheckOnStreams(const Case& c) {
   if (c.n > 70) return;
-  for (const Tuning& tuning : {LikeGpu(), LikeGpu(1), NewHostDevice()->tuning()}) {
+  for (const Tuning& tuning : {LikeGpu(), LikeGpu(0), NewHostDevice()->tuning()}) {
     make_device = [tuning] {
       return std::make_unique<testing::AsyncDevice>(NewHostDevice(), tuning);
     };

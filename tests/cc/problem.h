@@ -169,7 +169,8 @@ class Tf32Products : public Blas<T> {
   }
   Status Potrf(Stream, int64_t, T*, int64_t, int64_t, int32_t*) override { return Refused(); }
   Status Trtri(Stream, int64_t, const T*, int64_t, T*, int64_t) override { return Refused(); }
-  Status InvertDiagonalBlocks(Stream, int64_t, int64_t, T*, int64_t, T*) override {
+  Status SolveRight(Stream, Op, int64_t, int64_t, const T*, int64_t, const T*, int64_t, T*,
+                    int64_t) override {
     return Refused();
   }
   Status ConjTranspose(Stream, int64_t, int64_t, const T*, int64_t, T*, int64_t) override {
@@ -225,12 +226,12 @@ class WithTf32 : public Tuned {
 };
 
 // As GPUs are: panels out of place, in pieces, along a chain.
-Tuning LikeGpu(int64_t panels_per_update = 3) {
+Tuning LikeGpu(int64_t update_depth = 9) {
   Tuning tuning;
-  tuning.inverted_block = 3;
+  tuning.panel_block = 3;
   tuning.chain = true;
   tuning.group_columns = 9;
-  tuning.panels_per_update = panels_per_update;
+  tuning.update_depth = update_depth;
   tuning.separate_diagonal = false;
   return tuning;
 }

@@ -40,12 +40,10 @@ class CudaDevice : public Device {
   Status LaunchElements(Kernel kernel, char letter, Stream stream, int64_t count,
                         Arguments... arguments);
   template <typename... Arguments>
-  Status LaunchBlocks(Kernel kernel, char letter, Stream stream, int64_t blocks,
-                      Arguments... arguments);
+  Status LaunchOne(Kernel kernel, char letter, Stream stream, Arguments... arguments);
   template <typename... Arguments>
-  Status LaunchOne(Kernel kernel, char letter, Stream stream, Arguments... arguments) {
-    return LaunchBlocks(kernel, letter, stream, 1, arguments...);
-  }
+  Status LaunchRows(Kernel kernel, char letter, Stream stream, int64_t rows,
+                    Arguments... arguments);
   template <typename... Arguments>
   Status LaunchTiles(Kernel kernel, char letter, Stream stream, int64_t m, int64_t n,
                      Arguments... arguments);
@@ -57,10 +55,10 @@ class CudaDevice : public Device {
   // As measured on H200: see docs/performance.md.
   Tuning tuning() const override {
     Tuning tuning;
-    tuning.inverted_block = 128;
+    tuning.panel_block = kSolveColumns;
     tuning.chain = true;
     tuning.group_columns = 4096;
-    tuning.panels_per_update = 2;
+    tuning.update_depth = 2048;
     tuning.separate_diagonal = true;
     tuning.usual_tile = 1024;
     tuning.exchange_bytes = int64_t{64} << 20;
@@ -128,17 +126,23 @@ Status CudaDevice::LaunchElements(Kernel kernel, char letter, Stream stream, int
   constexpr int64_t kMostBlocks = 4096;
   const int64_t blocks = std::min<int64_t>((count + kThreads - 1) / kThreads, kMostBlocks);
   void* pointers[] = {&arguments...};
-  return resources_->Launch(kernel, letter, stream, static_cast<unsigned>(blocks),
-                            /*tiles=*/false, pointers);
+  return resources_->Launch(kernel, letter, stream, static_cast<unsigned>(blocks), kThreads, 1,
+                            pointers);
 }
 
 template <typename... Arguments>
-Status CudaDevice::LaunchBlocks(Kernel kernel, char letter, Stream stream, int64_t blocks,
-                                Arguments... arguments) {
-  if (blocks == 0) return Status::Ok();
+Status CudaDevice::LaunchOne(Kernel kernel, char letter, Stream stream, Arguments... arguments) {
   void* pointers[] = {&arguments...};
-  return resources_->Launch(kernel, letter, stream, static_cast<unsigned>(blocks),
-                            /*tiles=*/false, pointers);
+  return resources_->Launch(kernel, letter, stream, 1, kThreads, 1, pointers);
+}
+
+template <typename... Arguments>
+Status CudaDevice::LaunchRows(Kernel kernel, char letter, Stream stream, int64_t rows,
+                              Arguments... arguments) {
+  void* pointers[] = {&arguments...};
+  return resources_->Launch(kernel, letter, stream,
+                            static_cast<unsigned>((rows + kSolveRows - 1) / kSolveRows), kSolveRows,
+                            1, pointers);
 }
 
 template <typename... Arguments>
@@ -150,8 +154,8 @@ Status CudaDevice::LaunchTiles(Kernel kernel, char letter, Stream stream, int64_
     return Error(Code::kInvalidArgument, "a matrix of ", m, " x ", n, " is too large for a GPU");
   }
   void* pointers[] = {&arguments...};
-  return resources_->Launch(kernel, letter, stream, static_cast<unsigned>(blocks),
-                            /*tiles=*/true, pointers);
+  return resources_->Launch(kernel, letter, stream, static_cast<unsigned>(blocks), kTileEdge,
+                            kTileRows, pointers);
 }
 
 }  // namespace jaxmg

@@ -31,6 +31,7 @@ struct Routines;
     static constexpr auto gemv = &Cublas::cublas##letter##gemv_64; \
     static constexpr auto herk = &Cublas::cublas##herk_name##_64;  \
     static constexpr auto trsm = &Cublas::cublas##letter##trsm_64; \
+    static constexpr auto trsv = &Cublas::cublas##letter##trsv_64; \
     static constexpr auto trmm = &Cublas::cublas##letter##trmm_64; \
   };
 JAXMG_ROUTINES(float, S, Ssyrk)
@@ -103,10 +104,21 @@ Status CudaBlas<T>::Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* 
 }
 
 template <typename T>
-Status CudaBlas<T>::InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, T* l, int64_t ldl,
-                                         T* inverses) {
-  return device_.LaunchBlocks(Kernel::kInvertBlocks, CudaType<T>::kLetter, stream,
-                              (n + block - 1) / block, n, block, l, ldl, inverses);
+Status CudaBlas<T>::SolveRight(Stream stream, Op op, int64_t m, int64_t n, const T* l, int64_t ldl,
+                               const T* b, int64_t ldb, T* x, int64_t ldx) {
+  if (m == 0 || n == 0) return Status::Ok();
+  if (m > 1) {
+    if (n > kSolveColumns) return Error(Code::kInternal, "SolveRight: ", n, " columns");
+    const int backward = op == Op::kNone;
+    return device_.LaunchRows(Kernel::kSolveRows, CudaType<T>::kLetter, stream, m, m, n, backward,
+                              l, ldl, b, ldb, x, ldx);
+  }
+  // A row: x L = b is L^T x^T = b^T, and x L^H = b is L conj(x)^T = conj(b)^T.
+  JAXMG_RETURN_IF_ERROR(device_.Copy(stream, Block(x, ldx, 1, n), Block(b, ldb, 1, n)));
+  if (op == Op::kConjTrans) JAXMG_RETURN_IF_ERROR(Conjugate(stream, 1, n, x, ldx));
+  JAXMG_CUBLAS(trsv, stream, CUBLAS_FILL_MODE_LOWER, op == Op::kNone ? CUBLAS_OP_T : CUBLAS_OP_N,
+               CUBLAS_DIAG_NON_UNIT, n, Vendor(l), ldl, Vendor(x), ldx);
+  return op == Op::kConjTrans ? Conjugate(stream, 1, n, x, ldx) : Status::Ok();
 }
 
 template <typename T>

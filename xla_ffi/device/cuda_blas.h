@@ -52,8 +52,8 @@ class CudaBlas : public Blas<T> {
               int64_t ldb) override;
   Status Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override;
   Status Trtri(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse, int64_t ld) override;
-  Status InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, T* l, int64_t ldl,
-                              T* inverses) override;
+  Status SolveRight(Stream stream, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, const T* b,
+                    int64_t ldb, T* x, int64_t ldx) override;
   Status ConjTranspose(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
                        int64_t ldb) override;
   Status MirrorLower(Stream stream, int64_t n, T* a, int64_t lda) override;

@@ -50,6 +50,7 @@
   F(cublas##letter##gemv_64)                          \
   F(cublas##herk##_64)                                \
   F(cublas##letter##trsm_64)                          \
+  F(cublas##letter##trsv_64)                          \
   F(cublas##letter##trmm_64)
 
 #define JAXMG_CUBLAS_FUNCTIONS(F)           \

@@ -231,11 +231,10 @@ void* CudaResources::HostWorkspace(size_t bytes) {
   return parts_->host_workspace.data();
 }
 
-Status CudaResources::Launch(Kernel kernel, char letter, Stream stream, unsigned blocks, bool tiles,
-                             void** arguments) {
+Status CudaResources::Launch(Kernel kernel, char letter, Stream stream, unsigned blocks, unsigned x,
+                             unsigned y, void** arguments) {
   CUfunction function = nullptr;
   JAXMG_RETURN_IF_ERROR(pool_->FindKernel(kernel, letter, &function));
-  const unsigned x = tiles ? kTileEdge : kThreads, y = tiles ? kTileRows : 1;
   JAXMG_CHECK_CUDA(Get<CudaDriver>().cuLaunchKernel(function, blocks, 1, 1, x, y, 1, 0,
                                                     this->stream(stream), arguments, nullptr),
                    "kernel ", static_cast<int>(kernel), letter, " in ", blocks, " blocks");

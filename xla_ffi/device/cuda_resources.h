@@ -47,7 +47,8 @@ class CudaResources {
   void* HostWorkspace(size_t bytes);
 
   // The kernel for the dtype with this letter (s, d, c or z; any for those without a dtype).
-  Status Launch(Kernel kernel, char letter, Stream stream, unsigned blocks, bool tiles,
+  // Blocks of x * y threads.
+  Status Launch(Kernel kernel, char letter, Stream stream, unsigned blocks, unsigned x, unsigned y,
                 void** arguments);
 
  private:

@@ -65,10 +65,9 @@ class Buffer {
 
 // How algorithms are best laid out on a device; measured, not derived.
 struct Tuning {
-  // A panel is solved in place by one TRSM (0), or out of place in pieces of this many columns by
-  // products with the inverses of the diagonal tile's diagonal blocks. Blocks of a few hundred
-  // columns keep the accuracy of a TRSM, which the inverse of a whole tile does not.
-  int64_t inverted_block = 0;
+  // A panel is solved in place by one TRSM (0), or out of place in pieces of this many columns:
+  // what is before a piece is subtracted by a product, and SolveRight does the rest.
+  int64_t panel_block = 0;
   // Panels are read where their owner made them, which needs memory that ranks share and panels
   // that are solved in place.
   bool borrow_panels = false;
@@ -77,9 +76,9 @@ struct Tuning {
   // Columns that one product of a trailing update spans, where as many lie side by side; their rows
   // of the panel are gathered first. 0: one product a tile, of the panel as it is.
   int64_t group_columns = 0;
-  // How many panels one update of the trailing matrix takes in, where panels are out of place:
-  // products as many times as deep, for as many times the workspace.
-  int64_t panels_per_update = 1;
+  // The columns of panels that one update of the trailing matrix takes in, where panels are out of
+  // place and tiles narrower than that: deeper products, for more workspace.
+  int64_t update_depth = 0;
   // Diagonal tiles are updated by HERK, which does half the work, rather than with what lies below.
   bool separate_diagonal = true;
   // Where the caller names no tile width: this one, narrower where a rank would get fewer than four
@@ -119,6 +118,10 @@ class Blas {
   // B := op(L)^-1 B (left) or B op(L)^-1 (right), B m x n.
   virtual Status Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
                       int64_t ldl, T* b, int64_t ldb) = 0;
+  // X := B op(L)^-1 by substitution, for kNone and kConjTrans. B is m x n and may not overlap X; n
+  // is at most Tuning::panel_block, where there is such a block, unless m is 1.
+  virtual Status SolveRight(Stream stream, Op op, int64_t m, int64_t n, const T* l, int64_t ldl,
+                            const T* b, int64_t ldb, T* x, int64_t ldx) = 0;
   // B := op(L) B (left) or B op(L) (right), B m x n.
   virtual Status Trmm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
                       int64_t ldl, T* b, int64_t ldb) = 0;
@@ -131,11 +134,6 @@ class Blas {
   // What is the identity to rounding is inverse * L, as with LAPACK, and not L * inverse.
   virtual Status Trtri(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse,
                        int64_t ld) = 0;
-  // The inverses of the diagonal blocks of `block` columns (the last may be smaller) of a lower
-  // triangular tile, one after the other, each with leading dimension `block`. The blocks and their
-  // inverses get zeros above the diagonal, so that they can be factors of products.
-  virtual Status InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, T* l, int64_t ldl,
-                                      T* inverses) = 0;
   // B := A^H, A m x n.
   virtual Status ConjTranspose(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
                                int64_t ldb) = 0;

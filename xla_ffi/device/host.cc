@@ -118,6 +118,12 @@ class HostBlas : public Blas<T> {
     return Triangular(HostLapack<T>().trsm, "trsm", side, op, m, n, l, ldl, b, ldb);
   }
 
+  Status SolveRight(Stream stream, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, const T* b,
+                    int64_t ldb, T* x, int64_t ldx) override {
+    for (int64_t j = 0; j < n; ++j) std::copy_n(b + j * ldb, m, x + j * ldx);
+    return Trsm(stream, Side::kRight, op, m, n, l, ldl, x, ldx);
+  }
+
   Status Trmm(Stream, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
               int64_t ldb) override {
     JAXMG_CHECK_LAPACK(trmm, Ints());
@@ -157,17 +163,6 @@ class HostBlas : public Blas<T> {
     }
     int info = 0;
     HostLapack<T>().trtri(&uplo, &diag, ints[0], inverse, ints[1], &info);
-    return Status::Ok();
-  }
-
-  Status InvertDiagonalBlocks(Stream stream, int64_t n, int64_t block, T* l, int64_t ldl,
-                              T* inverses) override {
-    for (int64_t first = 0; first < n; first += block) {
-      const int64_t size = std::min(block, n - first);
-      T* corner = l + first * ldl + first;
-      for (int64_t j = 1; j < size; ++j) std::fill_n(corner + j * ldl, j, T(0));
-      JAXMG_RETURN_IF_ERROR(Trtri(stream, size, corner, ldl, inverses + first * block, block));
-    }
     return Status::Ok();
   }
 

@@ -8,6 +8,7 @@ using Index = long long;
 
 constexpr int kNoInfo = 0x7fffffff;
 constexpr int kTile = 32;
+constexpr int kSolveColumns = 128;  // as in kernels.h
 
 template <typename T>
 struct RealOf {
@@ -180,114 +181,136 @@ __device__ void ConjTranspose(Index m, Index n, const T* a, Index lda, T* b, Ind
   }
 }
 
-// The inverse of a lower triangular matrix with a real diagonal, by one block of 256 threads in
-// tiles of 32 x 32; zeros above the diagonal. First the diagonal tiles, a warp each, a column a
-// thread; then diagonal by diagonal below them W_ij = -W_ii sum_k L_ik W_kj.
-template <typename T>
-class TriangularInverse {
- public:
-  // L is size x size; its inverse has leading dimension ld, of which `ld` rows are written.
-  __device__ TriangularInverse(Index size, const T* l, Index ldl, T* inverse, Index ld)
-      : size_(size), l_(l), ldl_(ldl), inverse_(inverse), ld_(ld) {}
+// The bytes of one element to shared memory, on their own; see AwaitCopies.
+template <int kBytes>
+__device__ void CopyAsync(void* shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
+               "l"(global), "n"(kBytes)
+               : "memory");
+}
+__device__ void AwaitCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-  __device__ void Compute(T (*left)[kTile], T (*right)[kTile]) {
-    for (Index i = threadIdx.x; i < size_ * ld_; i += blockDim.x) inverse_[i] = FromReal<T>(0);
-    __syncthreads();
-    const Index tiles = (size_ + kTile - 1) / kTile;
-    for (Index i = threadIdx.x / kTile; i < tiles; i += blockDim.x / kTile) InvertDiagonal(i);
-    __syncthreads();
-    for (Index distance = 1; distance < tiles; ++distance) {
-      for (Index i = distance; i < tiles; ++i) Below(i, i - distance, left, right);
+// X := B L^-H, or B L^-1 where `backward`, by substitution: a thread a row; n is at most
+// kSolveColumns. Columns are taken in the order in which they are solved for (from the last one on
+// where backward), a few at a time: first those before are subtracted, with which the row comes
+// back from memory, then they are solved for in registers. What the next step needs is on its way
+// meanwhile. The code is short on purpose: most of a small call is the time to fetch it.
+template <typename T>
+class RowSolver {
+  using R = typename RealOf<T>::type;
+  static constexpr bool kComplex = sizeof(T) > sizeof(R);
+  static constexpr int kColumns = sizeof(T) == 16 ? 8 : 16;  // that are solved for at a time
+  static constexpr int kAhead = kComplex ? 4 : 8;            // columns before them, likewise
+  using Factors = T[kSolveColumns][kColumns];  // [i][j]: of x_i in the equation for x_begin+j
+
+ public:
+  // The first column in that order, and the way from each to the next, is where the operands begin.
+  __device__ RowSolver(Index m, Index n, int backward, const T* l, Index ldl, const T* b, Index ldb,
+                       T* x, Index ldx)
+      : inside_(FirstElement() < m),
+        n_(static_cast<int>(n)),
+        conjugate_(!backward),
+        l_(backward ? l + (n - 1) * (ldl + 1) : l),
+        l_solved_(backward ? -1 : ldl),
+        l_equation_(backward ? -ldl : 1),
+        b_((backward ? b + (n - 1) * ldb : b) + FirstElement()),
+        b_step_(backward ? -ldb : ldb),
+        x_((backward ? x + (n - 1) * ldx : x) + FirstElement()),
+        x_step_(backward ? -ldx : ldx) {}
+
+  __device__ void Run() {
+    __shared__ __align__(16) Factors factors[2];
+    __shared__ R reciprocals[kSolveColumns];
+    T next[kColumns], sum[kColumns];
+    Fetch(0, factors[0], next);
+    for (int j = threadIdx.x; j < n_; j += blockDim.x) {
+      reciprocals[j] = 1 / RealPart(l_[j * (l_solved_ + l_equation_)]);
+    }
+    int parity = 0;
+    for (int begin = 0; begin < n_; begin += kColumns, parity ^= 1) {
+      AwaitCopies();
+      __syncthreads();
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) sum[j] = next[j];
+      if (begin + kColumns < n_) Fetch(begin + kColumns, factors[parity ^ 1], next);
+      if (!inside_) continue;
+      Subtract(begin, factors[parity], sum);
+      Solve(begin, factors[parity], reciprocals, sum);
     }
   }
 
  private:
-  static constexpr int kRows = 4;  // of a tile, that one of 256 threads computes
-
-  // Beyond the matrix L goes on as the identity.
-  __device__ T Lower(Index row, Index column) const {
-    if (row < column) return FromReal<T>(0);
-    if (row >= size_ || column >= size_) return FromReal<T>(row == column);
-    return l_[column * ldl_ + row];
-  }
-  __device__ T Inverse(Index row, Index column) const {
-    return row < ld_ && column < size_ ? inverse_[column * ld_ + row] : FromReal<T>(0);
-  }
-  __device__ void Store(Index row, Index column, T value) {
-    if (row < size_ && column < size_) inverse_[column * ld_ + row] = value;
-  }
-
-  __device__ void InvertDiagonal(Index tile) {
-    const Index first = tile * kTile;
-    const int column = threadIdx.x % kTile;
-    T x[kTile];
-#pragma unroll
-    for (int i = 0; i < kTile; ++i) {
-      T sum = FromReal<T>(i == column);
-#pragma unroll
-      for (int k = 0; k < i; ++k) {
-        sum = MultiplyAdd(Scale(Lower(first + i, first + k), -1), x[k], sum);
-      }
-      x[i] = Scale(sum, 1 / RealPart(Lower(first + i, first + i)));
-    }
-#pragma unroll
-    for (int i = 0; i < kTile; ++i) Store(first + i, first + column, x[i]);
-  }
-
-  // sum[r] += (left right)(y + 8 r, x), the tiles with the inner index first.
-  __device__ void Multiply(T (*left)[kTile], T (*right)[kTile], T* sum) const {
-    const int x = threadIdx.x % kTile, y = threadIdx.x / kTile;
-    for (int k = 0; k < kTile; ++k) {
-      for (int r = 0; r < kRows; ++r) {
-        sum[r] = MultiplyAdd(left[k][y + 8 * r], right[k][x], sum[r]);
+  // Columns from `begin` on of B, and what x before and among them is multiplied with.
+  __device__ void Fetch(int begin, Factors& factors, T* right_side) const {
+    const int equation = threadIdx.x % kColumns;
+    if (begin + equation < n_) {
+      const T* source = l_ + (begin + equation) * l_equation_;
+#pragma unroll 1
+      for (int i = threadIdx.x / kColumns; i < begin + equation; i += blockDim.x / kColumns) {
+        CopyAsync<sizeof(T)>(&factors[i][equation], source + i * l_solved_);
       }
     }
+    const T* source = b_ + begin * b_step_;
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j, source += b_step_) {
+      right_side[j] = inside_ && begin + j < n_ ? *source : FromReal<T>(0);
+    }
   }
 
-  __device__ void Below(Index i, Index j, T (*left)[kTile], T (*right)[kTile]) {
-    const int x = threadIdx.x % kTile, y = threadIdx.x / kTile;
-    T sum[kRows];
-    for (int r = 0; r < kRows; ++r) sum[r] = FromReal<T>(0);
-    for (Index k = j; k < i; ++k) {
-      for (int r = 0; r < kRows; ++r) {  // neighbours in x are neighbours in memory
-        left[y + 8 * r][x] = Lower(i * kTile + x, k * kTile + y + 8 * r);
-        right[x][y + 8 * r] = Inverse(k * kTile + x, j * kTile + y + 8 * r);
+  __device__ T Minus(T x, T factor, T sum) const {
+    if (kComplex && conjugate_) factor = Conj(factor);
+    return MultiplyAdd(Scale(x, -1), factor, sum);
+  }
+
+  __device__ void Load(const T* column, T* known) const {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i, column += x_step_) known[i] = *column;
+  }
+
+  __device__ void Subtract(int end, const Factors& factors, T* sum) const {
+    if (end == 0) return;
+    T known[kAhead], ahead[kAhead];
+    const T* column = x_;
+    Load(column, ahead);
+#pragma unroll 1
+    for (int begin = 0; begin < end; begin += kAhead) {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) known[i] = ahead[i];
+      column += kAhead * x_step_;
+      if (begin + kAhead < end) Load(column, ahead);
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) sum[j] = Minus(known[i], factors[begin + i][j], sum[j]);
       }
-      __syncthreads();
-      Multiply(left, right, sum);
-      __syncthreads();
     }
-    for (int r = 0; r < kRows; ++r) {
-      left[y + 8 * r][x] = Inverse(i * kTile + x, i * kTile + y + 8 * r);
-      right[y + 8 * r][x] = Scale(sum[r], -1);
-      sum[r] = FromReal<T>(0);
-    }
-    __syncthreads();
-    Multiply(left, right, sum);
-    for (int r = 0; r < kRows; ++r) Store(i * kTile + y + 8 * r, j * kTile + x, sum[r]);
-    __syncthreads();
   }
 
-  const Index size_;
+  // Beyond n is what nobody stores.
+  __device__ void Solve(int begin, const Factors& factors, const R* reciprocals, T* sum) {
+    T* column = x_ + begin * x_step_;
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j, column += x_step_) {
+      const T solved = Scale(sum[j], reciprocals[begin + j]);
+      if (begin + j < n_) *column = solved;
+#pragma unroll
+      for (int k = j + 1; k < kColumns; ++k) {
+        sum[k] = Minus(solved, factors[begin + j][k], sum[k]);
+      }
+    }
+  }
+
+  const bool inside_;
+  const int n_;
+  const bool conjugate_;
   const T* const l_;
-  const Index ldl_;
-  T* const inverse_;
-  const Index ld_;
+  const Index l_solved_, l_equation_;  // to the next x_i, and to the next equation
+  const T* const b_;
+  const Index b_step_;
+  T* const x_;
+  const Index x_step_;
 };
-
-// One block a diagonal block of `block` columns; their inverses follow each other. Zeros above the
-// diagonals of both.
-template <typename T>
-__device__ void InvertBlocks(Index n, Index block, T* l, Index ldl, T* inverses) {
-  __shared__ T left[kTile][kTile], right[kTile][kTile];
-  const Index first = blockIdx.x * block, size = min(block, n - first);
-  T* corner = l + first * ldl + first;
-  TriangularInverse<T> inverse(size, corner, ldl, inverses + first * block, block);
-  inverse.Compute(left, right);
-  for (Index i = threadIdx.x; i < size * size; i += blockDim.x) {
-    if (i % size < i / size) corner[i / size * ldl + i % size] = FromReal<T>(0);
-  }
-}
 
 // One block a tile of the n x n block; those above the diagonal have nothing to do.
 template <typename T>
@@ -345,12 +368,13 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
       a[i / n * lda + i % n] = FromReal<T>(i / n == i % n ? 1 : 0);                                \
     }                                                                                              \
   }                                                                                                \
-  KERNEL jaxmg_invert_blocks_##letter(Index n, Index block, T* l, Index ldl, T* inverses) {        \
-    InvertBlocks(n, block, l, ldl, inverses);                                                      \
-  }                                                                                                \
   KERNEL jaxmg_mirror_lower_##letter(Index n, T* a, Index lda) { MirrorLower(n, a, lda); }         \
   KERNEL jaxmg_poison_if_##letter(const int* status, Index m, Index n, T* a, Index lda) {          \
     if (*status != 0) Fill(m, n, a, lda, Nan<T>());                                                \
+  }                                                                                                \
+  KERNEL jaxmg_solve_rows_##letter(Index m, Index n, int backward, const T* l, Index ldl,          \
+                                   const T* b, Index ldb, T* x, Index ldx) {                       \
+    RowSolver<T>(m, n, backward, l, ldl, b, ldb, x, ldx).Run();                                    \
   }                                                                                                \
   KERNEL jaxmg_sum_reals_##letter(const R* terms, Index count, R* sum) {                           \
     if (threadIdx.x != 0) return;                                                                  \

@@ -14,9 +14,9 @@ enum class Kernel {
   kConjTranspose,
   kConjugate,
   kIdentity,
-  kInvertBlocks,
   kMirrorLower,
   kPoisonIf,
+  kSolveRows,
   kSumReals,
   // Those without a dtype.
   kFillInt32,
@@ -25,8 +25,8 @@ enum class Kernel {
 };
 
 inline constexpr const char* kTypedKernels[] = {
-    "add_log_det", "ascend",   "check_factor",  "check_finite", "clear_if",  "conj_transpose",
-    "conjugate",   "identity", "invert_blocks", "mirror_lower", "poison_if", "sum_reals"};
+    "add_log_det", "ascend",   "check_factor", "check_finite", "clear_if",   "conj_transpose",
+    "conjugate",   "identity", "mirror_lower", "poison_if",    "solve_rows", "sum_reals"};
 inline constexpr const char* kPlainKernels[] = {"fill_int32", "reduce_info", "set_syevd_info"};
 inline constexpr int kNumTypedKernels = static_cast<int>(Kernel::kFillInt32);
 inline constexpr int kNumKernels = static_cast<int>(Kernel::kSetSyevdInfo) + 1;
@@ -35,6 +35,9 @@ inline constexpr int kNumKernels = static_cast<int>(Kernel::kSetSyevdInfo) + 1;
 inline constexpr int kThreads = 256;
 inline constexpr int kTileEdge = 32;
 inline constexpr int kTileRows = 8;
+// Rows that a block of kSolveRows solves, one a thread, and the most columns that they have.
+inline constexpr int kSolveRows = 128;
+inline constexpr int kSolveColumns = 128;
 
 }  // namespace jaxmg
 

@@ -1,35 +1,16 @@
 #include "xla_ffi/engine/diagonal.h"
 
+#include <algorithm>
 #include <complex>
 
 namespace jaxmg {
 namespace {
 
+// Columns that are solved for at once: all of them for a single row, which is one call then.
 template <typename T>
-Status SolveDirectly(Device& device, Stream stream, Op op, const DiagonalTile<T>& tile,
-                     int64_t count, const T* x, T* solved) {
-  JAXMG_RETURN_IF_ERROR(
-      device.Copy(stream, Block(solved, count, count, tile.n), Block(x, count, count, tile.n)));
-  return device.blas<T>().Trsm(stream, Side::kRight, op, count, tile.n, tile.l, tile.ld, solved,
-                               count);
-}
-
-// solved := x op(L_cc)^-1 for the diagonal block from column `begin` on, by its inverse, and once
-// more for what that leaves of x: the residual of a product with an inverse grows with the
-// condition of L_cc.
-template <typename T>
-Status SolveBlock(Device& device, Stream stream, Op op, const DiagonalTile<T>& tile, int64_t begin,
-                  int64_t count, T* x, T* solved) {
-  Blas<T>& blas = device.blas<T>();
-  const int64_t columns = std::min(tile.block, tile.n - begin);
-  const T* inverse = tile.inverses + begin * tile.block;
-  auto multiply = [&](Real<T> alpha, const T* a, const T* b, int64_t ldb, Real<T> beta, T* c) {
-    return blas.Gemm(stream, Op::kNone, op, count, columns, columns, alpha, a, count, b, ldb, beta,
-                     c, count);
-  };
-  JAXMG_RETURN_IF_ERROR(multiply(1, x, inverse, tile.block, 0, solved));
-  JAXMG_RETURN_IF_ERROR(multiply(-1, solved, tile.l + begin * tile.ld + begin, tile.ld, 1, x));
-  return multiply(1, x, inverse, tile.block, 1, solved);
+int64_t BlockOf(const Device& device, const DiagonalTile<T>& tile, int64_t count) {
+  const int64_t block = device.tuning().panel_block;
+  return block == 0 || count == 1 ? std::max<int64_t>(tile.n, 1) : block;
 }
 
 }  // namespace
@@ -37,19 +18,18 @@ Status SolveBlock(Device& device, Stream stream, Op op, const DiagonalTile<T>& t
 template <typename T>
 Status SolveForward(Device& device, Stream stream, const DiagonalTile<T>& tile, int64_t count, T* x,
                     T* solved) {
-  if (tile.inverses == nullptr) {
-    return SolveDirectly(device, stream, Op::kConjTrans, tile, count, x, solved);
-  }
   Blas<T>& blas = device.blas<T>();
-  for (int64_t begin = 0; begin < tile.n; begin += tile.block) {
-    const int64_t columns = std::min(tile.block, tile.n - begin);
+  const int64_t block = BlockOf(device, tile, count);
+  for (int64_t begin = 0; begin < tile.n; begin += block) {
+    const int64_t columns = std::min(block, tile.n - begin);
     T* piece = x + begin * count;
     if (begin > 0) {
       JAXMG_RETURN_IF_ERROR(blas.Gemm(stream, Op::kNone, Op::kConjTrans, count, columns, begin, -1,
                                       solved, count, tile.l + begin, tile.ld, 1, piece, count));
     }
-    JAXMG_RETURN_IF_ERROR(SolveBlock(device, stream, Op::kConjTrans, tile, begin, count, piece,
-                                     solved + begin * count));
+    JAXMG_RETURN_IF_ERROR(blas.SolveRight(stream, Op::kConjTrans, count, columns,
+                                          tile.l + begin * tile.ld + begin, tile.ld, piece, count,
+                                          solved + begin * count, count));
   }
   return Status::Ok();
 }
@@ -57,20 +37,19 @@ Status SolveForward(Device& device, Stream stream, const DiagonalTile<T>& tile, 
 template <typename T>
 Status SolveBackward(Device& device, Stream stream, const DiagonalTile<T>& tile, int64_t count,
                      T* x, T* solved) {
-  if (tile.inverses == nullptr) {
-    return SolveDirectly(device, stream, Op::kNone, tile, count, x, solved);
-  }
   Blas<T>& blas = device.blas<T>();
-  for (int64_t begin = (tile.n - 1) / tile.block * tile.block; begin >= 0; begin -= tile.block) {
-    const int64_t end = std::min(begin + tile.block, tile.n);
+  const int64_t block = BlockOf(device, tile, count);
+  for (int64_t begin = (tile.n - 1) / block * block; begin >= 0; begin -= block) {
+    const int64_t end = std::min(begin + block, tile.n);
     T* piece = x + begin * count;
     if (end < tile.n) {
       JAXMG_RETURN_IF_ERROR(blas.Gemm(stream, Op::kNone, Op::kNone, count, end - begin,
                                       tile.n - end, -1, solved + end * count, count,
                                       tile.l + begin * tile.ld + end, tile.ld, 1, piece, count));
     }
-    JAXMG_RETURN_IF_ERROR(
-        SolveBlock(device, stream, Op::kNone, tile, begin, count, piece, solved + begin * count));
+    JAXMG_RETURN_IF_ERROR(blas.SolveRight(stream, Op::kNone, count, end - begin,
+                                          tile.l + begin * tile.ld + begin, tile.ld, piece, count,
+                                          solved + begin * count, count));
   }
   return Status::Ok();
 }

@@ -12,16 +12,17 @@ namespace {
 // The workspace, in elements from its begin: everything twice, by the parity of the batch.
 struct Regions {
   Regions(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
-    const int64_t width = tiles.width() * PanelsPerUpdate(tuning);
+    const int64_t width = tiles.width() * PanelsPerUpdate(tiles, tuning);
     const bool received = tiles.ranks() > 1 && !tuning.borrow_panels;
-    const bool buffers = received || tuning.inverted_block > 0;
+    const bool buffers = received || tuning.panel_block > 0;
     panels = buffers ? rows * width : 0;
     gathered = tuning.group_columns > 0 ? tiles.slots() * tiles.width() * width : 0;
     size = 2 * panels + 2 * gathered;
   }
   // Panels that are solved in place lie where their tiles do, not side by side.
-  static int64_t PanelsPerUpdate(const Tuning& tuning) {
-    return tuning.inverted_block == 0 ? 1 : tuning.panels_per_update;
+  static int64_t PanelsPerUpdate(const Tiles& tiles, const Tuning& tuning) {
+    if (tuning.panel_block == 0) return 1;
+    return std::max<int64_t>(tuning.update_depth / std::max<int64_t>(tiles.width(), 1), 1);
   }
   int64_t panels;    // the panels of a batch, side by side
   int64_t gathered;  // their rows that meet this rank's tiles
@@ -40,12 +41,19 @@ struct Panel {
   int64_t ld;
 };
 
+// Of some rows B of panels, what makes a product with B^H: B itself, or B^H.
+template <typename T>
+struct Factor {
+  T* data;
+  int64_t ld;
+  Op op;
+};
+
 template <typename T>
 class Factorization {
  public:
   Factorization(const RankContext& context, Precision precision, const Matrix<T>& matrix,
-                const InvertedDiagonals<T>& inverses, const RightHandSides<T>& x, T* workspace,
-                int32_t* info, Real<T>* log_det)
+                const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det)
       : device_(context.device),
         comm_(context.comm),
         blas_(context.device.blas<T>()),
@@ -54,17 +62,17 @@ class Factorization {
         tiles_(matrix.tiles),
         tuning_(context.device.tuning()),
         regions_(matrix.tiles, matrix.rows, tuning_),
-        inverses_(inverses),
         x_(x),
         workspace_(workspace),
         info_(info),
         log_det_(log_det) {
-    // Towards the end, where the factorization of tiles takes longest, updates can't wait.
-    const int64_t panels = Count() - 1, most = Regions::PanelsPerUpdate(tuning_);
+    // Updates can't wait for several panels at the beginning, where there is nothing else to do,
+    // nor towards the end, where the panels take longest.
+    const int64_t panels = Count() - 1, most = Regions::PanelsPerUpdate(tiles_, tuning_);
     for (int64_t first = 0; first < panels;) {
-      const int64_t left = panels - first;
+      const int64_t left = first == 0 ? 0 : panels - first;
       const int64_t size = std::clamp<int64_t>(left / (2 * tiles_.ranks()), 1, most);
-      const int64_t last = first + std::min(size, left) - 1;
+      const int64_t last = first + size - 1;
       const Batch batch = {static_cast<int64_t>(batches_.size()), first, last};
       batches_.push_back(batch);
       batch_of_.resize(last + 1, batch);
@@ -79,7 +87,7 @@ class Factorization {
     for (auto* events : {&used_, &shared_}) {
       for (auto& event : *events) JAXMG_RETURN_IF_ERROR(device_.NewEvent(&event));
     }
-    for (auto* events : {&ready_, &solved_, &stored_}) {
+    for (auto* events : {&arrived_, &ready_, &solved_, &stored_}) {
       events->resize(std::max<int64_t>(count, 1));
       for (auto& event : *events) JAXMG_RETURN_IF_ERROR(device_.NewEvent(&event));
     }
@@ -109,11 +117,8 @@ class Factorization {
 
   int64_t Count() const { return tiles_.nonempty(); }
   bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
-  bool InPlace() const { return tuning_.inverted_block == 0; }
+  bool InPlace() const { return tuning_.panel_block == 0; }
   int64_t Below(int64_t k) const { return tiles_.columns() - tiles_.offset(k + 1); }
-  T* Inverses(int64_t k) const {
-    return InPlace() ? nullptr : inverses_.of_slot(tiles_, tiles_.slot(k));
-  }
   int64_t WidthIn(int64_t slot) const { return tiles_.width(tiles_.tile_in(matrix_.rank, slot)); }
 
   // This rank's slots beyond the tile behind a batch: those that the batch updates on kMain.
@@ -148,15 +153,20 @@ class Factorization {
     const Panel<T> panel = PanelOf(first);
     return {panel.data + (row - tiles_.offset(first + 1)), panel.ld};
   }
+  Factor<T> FactorOf(int64_t first, int64_t row) const {
+    const Panel<T> rows = RowsOf(first, row);
+    return {rows.data, rows.ld, Op::kConjTrans};
+  }
   // Columns of panels [first, k].
   int64_t Depth(int64_t first, int64_t k) const {
     return tiles_.offset(k + 1) - tiles_.offset(first);
   }
 
-  // The rows of a batch that meet this rank's trailing tile columns, one below the other.
+  // The rows of a batch that meet this rank's trailing tile columns, conjugated and transposed: B^H
+  // for the columns of all slots, side by side.
   Panel<T> Gathered(const Batch& batch) const {
     return {workspace_ + 2 * regions_.panels + batch.index % 2 * regions_.gathered,
-            ColumnsOf(FirstTrailing(batch), EndTrailing())};
+            Depth(batch.first, batch.last)};
   }
 
   Bytes2D Piece(int64_t k, int64_t column, int64_t columns) const {
@@ -181,7 +191,8 @@ class Factorization {
 
   // --- What waits for what ---------------------------------------------------------------------
 
-  // For panel k and its gathered rows.
+  // For panel k, and for its gathered rows too.
+  Status AwaitPanel(Stream stream, int64_t k) { return device_.Wait(stream, *arrived_[k]); }
   Status Await(Stream stream, int64_t k) { return device_.Wait(stream, *ready_[k]); }
 
   // `stream` may overwrite what the batch before the last one was in.
@@ -247,11 +258,12 @@ class Factorization {
       JAXMG_RETURN_IF_ERROR(comm_.Borrow(Stream::kCopy, tiles_.owner(k), &block));
       borrowed_ = {static_cast<T*>(block.data), static_cast<int64_t>(block.pitch / sizeof(T))};
     }
-    const int64_t step = InPlace() ? width : tuning_.inverted_block;
+    const int64_t step = InPlace() ? width : tuning_.panel_block;
     for (int64_t column = 0; column < width && !tuning_.borrow_panels; column += step) {
       JAXMG_RETURN_IF_ERROR(
           ReceiveBlock(Stream::kCopy, k, Piece(k, column, std::min(step, width - column))));
     }
+    JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kCopy, arrived_[k].get()));
     JAXMG_RETURN_IF_ERROR(GatherRows(Stream::kCopy, k));
     JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kCopy, ready_[k].get()));
     if (x_.count == 0) return Status::Ok();
@@ -269,12 +281,7 @@ class Factorization {
       JAXMG_RETURN_IF_ERROR(blas_.Potrf(Stream::kPanel, width, diagonal, ld, begin, info_));
     }
     const bool last = Below(k) == 0;
-    const DiagonalTile<T> tile = {diagonal, ld, width, Inverses(k), tuning_.inverted_block};
-    if (!InPlace()) {
-      const Range range(device_, Stream::kPanel, "invert blocks", k);
-      JAXMG_RETURN_IF_ERROR(blas_.InvertDiagonalBlocks(
-          Stream::kPanel, width, tuning_.inverted_block, diagonal, ld, Inverses(k)));
-    }
+    const DiagonalTile<T> tile = {diagonal, ld, width};
     if (!last) {
       JAXMG_RETURN_IF_ERROR(AwaitBuffer(Stream::kPanel, k));
       if (k > 0) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kPanel, *updated_));
@@ -282,6 +289,7 @@ class Factorization {
         const Range range(device_, Stream::kPanel, "panel", k);
         JAXMG_RETURN_IF_ERROR(InPlace() ? SolveInPlace(k, diagonal) : SolveInPieces(k, tile));
       }
+      JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kPanel, arrived_[k].get()));
       JAXMG_RETURN_IF_ERROR(GatherRows(Stream::kPanel, k));
     }
     JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kPanel, ready_[k].get()));
@@ -301,13 +309,13 @@ class Factorization {
   // being kMain's, and the forward substitution.
   Status SolveShare(int64_t k, const DiagonalTile<T>& tile) {
     const int64_t slot = tiles_.slot(k), width = tiles_.width(k);
-    JAXMG_RETURN_IF_ERROR(Await(Stream::kSide, k));  // for the inverses
+    JAXMG_RETURN_IF_ERROR(Await(Stream::kSide, k));  // for the tile
     if (k > 0) {
       const Batch& batch = batch_of_[k - 1];
       if (batch.index > 0) {
         JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kSide, *substituted_));
       }
-      const Panel<T> rows = RowsOf(batch.first, tiles_.offset(k));
+      const Factor<T> rows = FactorOf(batch.first, tiles_.offset(k));
       JAXMG_RETURN_IF_ERROR(UpdateShare(Stream::kSide, slot, width, batch.first, k - 1, rows));
     }
     const Range range(device_, Stream::kSide, "right-hand sides", k);
@@ -325,35 +333,22 @@ class Factorization {
     return Send(Stream::kPanel, k, Piece(k, 0, tiles_.width(k)));
   }
 
-  // Piece by piece: X_c = (B_c - X_<c L_c,<c^H) L_cc^-H, sent as soon as it is there. A product
-  // with an inverse leaves a residual that grows with the condition of L_cc, which for smooth
-  // kernels ends in factors that are not positive definite; solving for it once more takes it away.
+  // Piece by piece: X_c = (B_c - X_<c L_c,<c^H) L_cc^-H, sent as soon as it is there.
   Status SolveInPieces(int64_t k, const DiagonalTile<T>& tile) {
     const Panel<T> panel = PanelOf(k);
-    const int64_t m = Below(k), ld = matrix_.ld(), block = tile.block;
-    const bool refine = &products_ == &blas_;  // lower precision was asked for otherwise
+    const int64_t m = Below(k), ld = tile.ld, block = tuning_.panel_block;
     T* below = matrix_.tile(k, tiles_.offset(k + 1));
-    for (int64_t column = 0; column < tiles_.width(k); column += block) {
-      const int64_t columns = std::min(block, tiles_.width(k) - column);
+    for (int64_t column = 0; column < tile.n; column += block) {
+      const int64_t columns = std::min(block, tile.n - column);
       T* right_side = below + column * ld;
       if (column > 0) {
         JAXMG_RETURN_IF_ERROR(products_.Gemm(Stream::kPanel, Op::kNone, Op::kConjTrans, m, columns,
                                              column, -1, panel.data, panel.ld, tile.l + column, ld,
                                              1, right_side, ld));
       }
-      const T* inverse = tile.inverses + column * block;
-      T* solution = panel.data + column * panel.ld;
-      auto multiply = [&](Real<T> alpha, const T* a, int64_t lda, const T* b, int64_t ldb,
-                          Real<T> beta, T* c, int64_t ldc) {
-        return products_.Gemm(Stream::kPanel, Op::kNone, Op::kConjTrans, m, columns, columns, alpha,
-                              a, lda, b, ldb, beta, c, ldc);
-      };
-      JAXMG_RETURN_IF_ERROR(multiply(1, right_side, ld, inverse, block, 0, solution, panel.ld));
-      if (refine) {
-        const T* corner = tile.l + column * ld + column;
-        JAXMG_RETURN_IF_ERROR(multiply(-1, solution, panel.ld, corner, ld, 1, right_side, ld));
-        JAXMG_RETURN_IF_ERROR(multiply(1, right_side, ld, inverse, block, 1, solution, panel.ld));
-      }
+      JAXMG_RETURN_IF_ERROR(blas_.SolveRight(Stream::kPanel, Op::kConjTrans, m, columns,
+                                             tile.l + column * ld + column, ld, right_side, ld,
+                                             panel.data + column * panel.ld, panel.ld));
       JAXMG_RETURN_IF_ERROR(Send(Stream::kPanel, k, Piece(k, column, columns)));
     }
     return Status::Ok();
@@ -368,21 +363,21 @@ class Factorization {
                         Piece(k, 0, tiles_.width(k)));
   }
 
-  // The rows of panel k that meet this rank's trailing tile columns, one below the other, so that
-  // tile columns that lie side by side can share one large product.
+  // The rows of panel k that meet this rank's trailing tile columns, so that tile columns that lie
+  // side by side can share one large product; as B^H, for products of two plain factors are the
+  // fastest.
   Status GatherRows(Stream stream, int64_t k) {
     if (tuning_.group_columns == 0) return Status::Ok();
     const Range range(device_, stream, "gather rows", k);
     const Batch& batch = batch_of_[k];
     const Panel<T> panel = PanelOf(k), gathered = Gathered(batch);
-    T* target = gathered.data + (tiles_.offset(k) - tiles_.offset(batch.first)) * gathered.ld;
+    T* target = gathered.data + (tiles_.offset(k) - tiles_.offset(batch.first));
     for (int64_t slot = FirstTrailing(batch); slot < EndTrailing(); ++slot) {
       const int64_t j = tiles_.tile_in(matrix_.rank, slot);
       const T* source = panel.data + (tiles_.offset(j) - tiles_.offset(k + 1));
-      JAXMG_RETURN_IF_ERROR(device_.Copy(stream,
-                                         Block(target, gathered.ld, WidthIn(slot), tiles_.width(k)),
-                                         Block(source, panel.ld, WidthIn(slot), tiles_.width(k))));
-      target += WidthIn(slot);
+      JAXMG_RETURN_IF_ERROR(blas_.ConjTranspose(stream, WidthIn(slot), tiles_.width(k), source,
+                                                panel.ld, target, gathered.ld));
+      target += WidthIn(slot) * gathered.ld;
     }
     return Status::Ok();
   }
@@ -399,16 +394,15 @@ class Factorization {
 
   // Rows [begin, end) of tile column j: C -= A B^H, A those rows of the panels, B their rows j.
   Status UpdateRows(Stream stream, int64_t j, int64_t begin, int64_t end, int64_t first, int64_t k,
-                    const Panel<T>& b) {
+                    const Factor<T>& b) {
     const Panel<T> a = RowsOf(first, begin);
-    return products_.Gemm(stream, Op::kNone, Op::kConjTrans, end - begin, tiles_.width(j),
-                          Depth(first, k), -1, a.data, a.ld, b.data, b.ld, 1,
-                          matrix_.tile(j, begin), matrix_.ld());
+    return products_.Gemm(stream, Op::kNone, b.op, end - begin, tiles_.width(j), Depth(first, k),
+                          -1, a.data, a.ld, b.data, b.ld, 1, matrix_.tile(j, begin), matrix_.ld());
   }
 
   // Tile column j, from its diagonal tile to row `end`.
   Status UpdateTile(Stream stream, int64_t j, int64_t end, int64_t first, int64_t k,
-                    const Panel<T>& b) {
+                    const Factor<T>& b) {
     if (!tuning_.separate_diagonal) {
       return UpdateRows(stream, j, tiles_.offset(j), end, first, k, b);
     }
@@ -418,9 +412,9 @@ class Factorization {
 
   // This rank's right-hand sides from `slot` on by panels [first, k]: X -= Y B^H.
   Status UpdateShare(Stream stream, int64_t slot, int64_t columns, int64_t first, int64_t k,
-                     const Panel<T>& b) {
+                     const Factor<T>& b) {
     JAXMG_RETURN_IF_ERROR(device_.Wait(stream, *solved_[k]));
-    return blas_.Gemm(stream, Op::kNone, Op::kConjTrans, x_.count, columns, Depth(first, k), -1,
+    return blas_.Gemm(stream, Op::kNone, b.op, x_.count, columns, Depth(first, k), -1,
                       x_.column(tiles_.offset(first)), x_.count, b.data, b.ld, 1,
                       x_.of_slot(tiles_, slot), x_.count);
   }
@@ -433,14 +427,14 @@ class Factorization {
     JAXMG_RETURN_IF_ERROR(AwaitWindow(k));
     JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kNext, Stream::kPanel));
     {
-      JAXMG_RETURN_IF_ERROR(Await(Stream::kPanel, k));
+      JAXMG_RETURN_IF_ERROR(AwaitPanel(Stream::kPanel, k));
       const Range range(device_, Stream::kPanel, "update next tile", k);
       JAXMG_RETURN_IF_ERROR(UpdateDiagonal(Stream::kPanel, j, k, k));
     }
-    JAXMG_RETURN_IF_ERROR(Await(Stream::kNext, k));
+    JAXMG_RETURN_IF_ERROR(AwaitPanel(Stream::kNext, k));
     const Range range(device_, Stream::kNext, "update next", k);
     JAXMG_RETURN_IF_ERROR(UpdateRows(Stream::kNext, j, tiles_.offset(j + 1), tiles_.columns(), k, k,
-                                     RowsOf(k, tiles_.offset(j))));
+                                     FactorOf(k, tiles_.offset(j))));
     return device_.Record(Stream::kNext, updated_.get());
   }
 
@@ -449,10 +443,10 @@ class Factorization {
     for (int64_t j = k + 2; j <= batch_of_[k].last + 1; ++j) {
       if (!Mine(j)) continue;
       JAXMG_RETURN_IF_ERROR(AwaitWindow(k));
-      JAXMG_RETURN_IF_ERROR(Await(Stream::kNext, k));
+      JAXMG_RETURN_IF_ERROR(AwaitPanel(Stream::kNext, k));
       const Range range(device_, Stream::kNext, "update window", k);
       JAXMG_RETURN_IF_ERROR(
-          UpdateTile(Stream::kNext, j, tiles_.columns(), k, k, RowsOf(k, tiles_.offset(j))));
+          UpdateTile(Stream::kNext, j, tiles_.columns(), k, k, FactorOf(k, tiles_.offset(j))));
     }
     return Status::Ok();
   }
@@ -471,49 +465,56 @@ class Factorization {
     {
       const Range range(device_, Stream::kMain, "update", batch.last);
       const int64_t first = FirstTrailing(batch), window = EndOfWindow(batch);
-      JAXMG_RETURN_IF_ERROR(UpdateSlots(batch, first, window));
+      JAXMG_RETURN_IF_ERROR(UpdateSlots(Stream::kMain, batch, first, window));
       JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kMain, prepared_.get()));
-      JAXMG_RETURN_IF_ERROR(UpdateSlots(batch, window, EndTrailing()));
+      // What is too small to fill the device goes beside what does.
+      JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kMain, Stream::kSide));
+      JAXMG_RETURN_IF_ERROR(UpdateSlots(Stream::kSide, batch, window, EndTrailing()));
+      JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kSide, Stream::kMain));
     }
     if (x_.count == 0) return Status::Ok();
     JAXMG_RETURN_IF_ERROR(UpdateShares(batch));
     return device_.Record(Stream::kMain, substituted_.get());
   }
 
-  // Slots in [slot, end): those side by side share one product below the last of them.
-  Status UpdateSlots(const Batch& batch, int64_t slot, int64_t end) {
+  // Slots in [slot, end): those side by side share one product below the last of them, on kMain;
+  // what lies above that is `beside`'s.
+  Status UpdateSlots(Stream beside, const Batch& batch, int64_t slot, int64_t end) {
     while (slot < end) {
       int64_t after = slot, columns = 0;
       do {
         columns += WidthIn(after++);
       } while (after < end && columns + WidthIn(after) <= tuning_.group_columns &&
                matrix_.slot(after) == matrix_.slot(slot) + columns * matrix_.ld());
-      JAXMG_RETURN_IF_ERROR(UpdateGroup(batch, slot, after, columns));
+      JAXMG_RETURN_IF_ERROR(UpdateGroup(beside, batch, slot, after, columns));
       slot = after;
     }
     return Status::Ok();
   }
 
   // Slots in [slot, end), `columns` columns side by side.
-  Status UpdateGroup(const Batch& batch, int64_t slot, int64_t end, int64_t columns) {
+  Status UpdateGroup(Stream beside, const Batch& batch, int64_t slot, int64_t end,
+                     int64_t columns) {
     const int64_t bottom = tiles_.offset(tiles_.tile_in(matrix_.rank, end - 1) + 1);
     for (int64_t s = slot; s < end; ++s) {
-      JAXMG_RETURN_IF_ERROR(UpdateTile(Stream::kMain, tiles_.tile_in(matrix_.rank, s), bottom,
-                                       batch.first, batch.last, RowsOfSlot(batch, s)));
+      JAXMG_RETURN_IF_ERROR(UpdateTile(beside, tiles_.tile_in(matrix_.rank, s), bottom, batch.first,
+                                       batch.last, FactorOfSlot(batch, s)));
     }
-    const Panel<T> a = RowsOf(batch.first, bottom), b = RowsOfSlot(batch, slot);
-    return products_.Gemm(Stream::kMain, Op::kNone, Op::kConjTrans, tiles_.columns() - bottom,
-                          columns, Depth(batch.first, batch.last), -1, a.data, a.ld, b.data, b.ld,
-                          1, matrix_.slot(slot) + bottom, matrix_.ld());
+    const Panel<T> a = RowsOf(batch.first, bottom);
+    const Factor<T> b = FactorOfSlot(batch, slot);
+    return products_.Gemm(Stream::kMain, Op::kNone, b.op, tiles_.columns() - bottom, columns,
+                          Depth(batch.first, batch.last), -1, a.data, a.ld, b.data, b.ld, 1,
+                          matrix_.slot(slot) + bottom, matrix_.ld());
   }
 
   // The rows of a batch that meet the tile in a slot; what is gathered goes on with the next slot.
-  Panel<T> RowsOfSlot(const Batch& batch, int64_t slot) const {
+  Factor<T> FactorOfSlot(const Batch& batch, int64_t slot) const {
     if (tuning_.group_columns == 0) {
-      return RowsOf(batch.first, tiles_.offset(tiles_.tile_in(matrix_.rank, slot)));
+      return FactorOf(batch.first, tiles_.offset(tiles_.tile_in(matrix_.rank, slot)));
     }
     const Panel<T> gathered = Gathered(batch);
-    return {gathered.data + ColumnsOf(FirstTrailing(batch), slot), gathered.ld};
+    return {gathered.data + ColumnsOf(FirstTrailing(batch), slot) * gathered.ld, gathered.ld,
+            Op::kNone};
   }
 
   // This rank's right-hand sides of its trailing tiles. Rows that were gathered lie side by side,
@@ -526,7 +527,7 @@ class Factorization {
     for (int64_t slot = FirstTrailing(batch), end; slot < EndTrailing(); slot = end) {
       for (end = slot + 1; !is_last(end - 1);) ++end;
       JAXMG_RETURN_IF_ERROR(UpdateShare(Stream::kMain, slot, ColumnsOf(slot, end), batch.first,
-                                        batch.last, RowsOfSlot(batch, slot)));
+                                        batch.last, FactorOfSlot(batch, slot)));
     }
     return Status::Ok();
   }
@@ -539,15 +540,13 @@ class Factorization {
   const Tiles& tiles_;
   const Tuning tuning_;
   const Regions regions_;
-  const InvertedDiagonals<T>& inverses_;
   const RightHandSides<T>& x_;
   T* const workspace_;
   int32_t* const info_;
   Real<T>* const log_det_;
   std::vector<Batch> batches_, batch_of_;  // batch_of_: by panel
-  // By panel: it is there, with its gathered rows; its right-hand sides are; it is where it
-  // belongs.
-  std::vector<std::shared_ptr<Event>> ready_, solved_, stored_;
+  // By panel: it is there; so are its gathered rows; its right-hand sides; it is where it belongs.
+  std::vector<std::shared_ptr<Event>> arrived_, ready_, solved_, stored_;
   // By the parity of a batch: kMain, and kSide, are through with it.
   std::array<std::shared_ptr<Event>, 2> used_, shared_;
   std::shared_ptr<Event> updated_;      // below the diagonal tile that is factored next
@@ -565,15 +564,13 @@ int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
 
 template <typename T>
 Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
-             const InvertedDiagonals<T>& inverses, const RightHandSides<T>& x, T* workspace,
-             int32_t* info, Real<T>* log_det) {
-  return Factorization<T>(context, precision, matrix, inverses, x, workspace, info, log_det).Run();
+             const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det) {
+  return Factorization<T>(context, precision, matrix, x, workspace, info, log_det).Run();
 }
 
-#define JAXMG_INSTANTIATE(T)                                                                 \
-  template Status Potrf(const RankContext&, Precision, const Matrix<T>&,                     \
-                        const InvertedDiagonals<T>&, const RightHandSides<T>&, T*, int32_t*, \
-                        Real<T>*);
+#define JAXMG_INSTANTIATE(T)                                                                       \
+  template Status Potrf(const RankContext&, Precision, const Matrix<T>&, const RightHandSides<T>&, \
+                        T*, int32_t*, Real<T>*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

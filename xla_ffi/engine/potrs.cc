@@ -9,7 +9,7 @@ namespace jaxmg {
 
 template <typename T>
 Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
-                        const InvertedDiagonals<T>& inverses, const RightHandSides<T>& x) {
+                        const RightHandSides<T>& x) {
   const Tiles& tiles = matrix.tiles;
   Device& device = context.device;
   Communicator& comm = context.comm;
@@ -37,9 +37,7 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
     if (mine(k)) {
       const Range range(device, Stream::kPanel, "solve tile", k);
       const int64_t slot = tiles.slot(k);
-      const DiagonalTile<T> tile = {matrix.tile(k, tiles.offset(k)), ld, tiles.width(k),
-                                    inverses.block > 0 ? inverses.of_slot(tiles, slot) : nullptr,
-                                    inverses.block};
+      const DiagonalTile<T> tile = {matrix.tile(k, tiles.offset(k)), ld, tiles.width(k)};
       JAXMG_RETURN_IF_ERROR(SolveBackward(device, stream, tile, nrhs, x.of_slot(tiles, slot),
                                           x.column(tiles.offset(k))));
     }
@@ -70,9 +68,8 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
   return WaitAllSent(comm, Stream::kMain);
 }
 
-#define JAXMG_INSTANTIATE(T)                                             \
-  template Status BackSubstitution(const RankContext&, const Matrix<T>&, \
-                                   const InvertedDiagonals<T>&, const RightHandSides<T>&);
+#define JAXMG_INSTANTIATE(T) \
+  template Status BackSubstitution(const RankContext&, const Matrix<T>&, const RightHandSides<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

@@ -12,11 +12,11 @@
 
 namespace jaxmg {
 
-// Needs what Potrf left in `matrix`, `inverses` and x.share; x.data becomes X M^-1 on every rank,
+// Needs what Potrf left in `matrix` and x.share; x.data becomes X M^-1 on every rank,
 // the share is used up. Enqueued on kMain.
 template <typename T>
 Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
-                        const InvertedDiagonals<T>& inverses, const RightHandSides<T>& x);
+                        const RightHandSides<T>& x);
 
 }  // namespace jaxmg
 

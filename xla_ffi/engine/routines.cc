@@ -67,8 +67,6 @@ class Problem {
         factorized ? std::max(PotrfWorkspace(tiles_, operand.n, context.device.tuning()),
                               PotriWorkspace(tiles_, operand.n))
                    : tile_column);
-    inverses_ = space_.template Reserve<T>(
-        factorized ? InvertedDiagonals<T>::Size(tiles_, inverted_block()) : 0);
     overflow_ = space_.template Reserve<T>(tiles_.has_overflow() ? tile_column : 0);
     infos_ = space_.template Reserve<int32_t>(1 + tiles_.ranks());
     log_dets_ = space_.template Reserve<Real<T>>(1 + tiles_.ranks());
@@ -76,10 +74,6 @@ class Problem {
 
   Workspace& space() { return space_; }
   const Tiles& tiles() const { return tiles_; }
-  int64_t inverted_block() const { return context_.device.tuning().inverted_block; }
-  InvertedDiagonals<T> inverses() const {
-    return {space_.template Get<T>(inverses_), inverted_block()};
-  }
   T* panels() const { return space_.template Get<T>(panels_); }
   int32_t* info() const { return space_.template Get<int32_t>(infos_); }
   Real<T>* log_det() const { return space_.template Get<Real<T>>(log_dets_); }
@@ -124,7 +118,7 @@ class Problem {
   const Operand<T>& operand_;
   const Tiles tiles_;
   Workspace space_;
-  size_t panels_, inverses_, overflow_, infos_, log_dets_;
+  size_t panels_, overflow_, infos_, log_dets_;
 };
 
 }  // namespace
@@ -144,12 +138,11 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand, int64
       problem.space().template Reserve<T>(RightHandSidesShare(problem.tiles(), nrhs));
   auto work = [&]() -> Status {
     const Matrix<T> matrix = problem.matrix();
-    const InvertedDiagonals<T> inverses = problem.inverses();
     const RightHandSides<T> b = {nrhs, x, problem.space().template Get<T>(share)};
     JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kLower, problem.panels()));
-    JAXMG_RETURN_IF_ERROR(Potrf(context, operand.precision, matrix, inverses, b, problem.panels(),
+    JAXMG_RETURN_IF_ERROR(Potrf(context, operand.precision, matrix, b, problem.panels(),
                                 problem.info(), problem.log_det()));
-    JAXMG_RETURN_IF_ERROR(BackSubstitution(context, matrix, inverses, b));
+    JAXMG_RETURN_IF_ERROR(BackSubstitution(context, matrix, b));
     JAXMG_RETURN_IF_ERROR(problem.SetStatus());
     JAXMG_RETURN_IF_ERROR(problem.SumLogDets(log_det));
     JAXMG_RETURN_IF_ERROR(problem.PoisonIfFailed(1, 1, log_det));
@@ -164,9 +157,8 @@ Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
   auto work = [&]() -> Status {
     const Matrix<T> matrix = problem.matrix();
     JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kLower, problem.panels()));
-    JAXMG_RETURN_IF_ERROR(Potrf(context, operand.precision, matrix, problem.inverses(),
-                                RightHandSides<T>{}, problem.panels(), problem.info(),
-                                static_cast<Real<T>*>(nullptr)));
+    JAXMG_RETURN_IF_ERROR(Potrf(context, operand.precision, matrix, RightHandSides<T>{},
+                                problem.panels(), problem.info(), static_cast<Real<T>*>(nullptr)));
     JAXMG_RETURN_IF_ERROR(Potri(context, operand.precision, matrix, problem.panels()));
     JAXMG_RETURN_IF_ERROR(ToContiguous(context, matrix, Region::kLower, problem.panels()));
     JAXMG_RETURN_IF_ERROR(Symmetrize(context, matrix, problem.panels()));

@@ -5,8 +5,8 @@
 #   ci/gpu.sh WHEELS RESULTS [STEP ...]      all steps, or those named
 #
 # WHEELS is a folder that ci/wheels.sh filled; wheels for other Pythons may be in it. PYTHON names
-# another one than python3. All steps take about 17 minutes on four H200: 10 as measured, and 7 as
-# estimated for accuracy, repeat, memory, link and fill.
+# another one than python3, and FIRST_GPU=2 keeps the steps that need two GPUs or fewer off the first
+# two, so that others can run there meanwhile. All steps take about 17 minutes on four H200.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 wheels=$(realpath "$1") results=$(realpath -m "$2")
@@ -27,10 +27,11 @@ export JAX_PLATFORMS=cuda JAXMG_TEST_PLATFORM=cuda PYTHONUNBUFFERED=1
 export JAXMG_RENDEZVOUS_TIMEOUT=60
 count=$(nvidia-smi --list-gpus | wc -l) || exit
 
-# The first N of the GPUs.
+# N of the GPUs, from FIRST_GPU on.
+first=${FIRST_GPU:-0}
 on() {
-  [ "$1" -le "$count" ] || return 77
-  CUDA_VISIBLE_DEVICES=$(seq -s, 0 $(($1 - 1))) "${@:2}"
+  [ $((first + $1)) -le "$count" ] || return 77
+  CUDA_VISIBLE_DEVICES=$(seq -s, "$first" $((first + $1 - 1))) "${@:2}"
 }
 
 # Several processes share the GPUs, so none may take all memory at its start.

@@ -44,6 +44,10 @@ class CudaBlas : public Blas<T> {
 
   Status Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha, const T* a,
               int64_t lda, const T* b, int64_t ldb, R beta, T* c, int64_t ldc) override;
+  // As measured on H200: see docs/performance.md.
+  Op StoredFactor() const override {
+    return precision_ == Precision::kTf32 ? Op::kNone : Blas<T>::StoredFactor();
+  }
   Status Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
               int64_t ldc) override;
   Status Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,

@@ -112,6 +112,10 @@ class Blas {
   virtual Status Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k,
                       Real<T> alpha, const T* a, int64_t lda, const T* b, int64_t ldb, Real<T> beta,
                       T* c, int64_t ldc) = 0;
+  // For a large product with B^H, what B is best stored as: itself (kConjTrans) or B^H (kNone).
+  virtual Op StoredFactor() const {
+    return sizeof(Real<T>) == sizeof(double) ? Op::kNone : Op::kConjTrans;
+  }
   // C := alpha A A^H + beta C on the lower triangle, C n x n, A n x k.
   virtual Status Herk(Stream stream, int64_t n, int64_t k, Real<T> alpha, const T* a, int64_t lda,
                       Real<T> beta, T* c, int64_t ldc) = 0;

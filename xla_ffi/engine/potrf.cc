@@ -162,11 +162,14 @@ class Factorization {
     return tiles_.offset(k + 1) - tiles_.offset(first);
   }
 
-  // The rows of a batch that meet this rank's trailing tile columns, conjugated and transposed: B^H
-  // for the columns of all slots, side by side.
-  Panel<T> Gathered(const Batch& batch) const {
-    return {workspace_ + 2 * regions_.panels + batch.index % 2 * regions_.gathered,
-            Depth(batch.first, batch.last)};
+  // The rows B of a batch that meet this rank's trailing tile columns, or B^H, from `slot` on.
+  Factor<T> Gathered(const Batch& batch, int64_t slot) const {
+    T* data = workspace_ + 2 * regions_.panels + batch.index % 2 * regions_.gathered;
+    const int64_t first = FirstTrailing(batch), before = ColumnsOf(first, slot);
+    const Op op = products_.StoredFactor();
+    const int64_t ld =
+        op == Op::kNone ? Depth(batch.first, batch.last) : ColumnsOf(first, EndTrailing());
+    return {data + (op == Op::kNone ? before * ld : before), ld, op};
   }
 
   Bytes2D Piece(int64_t k, int64_t column, int64_t columns) const {
@@ -364,20 +367,26 @@ class Factorization {
   }
 
   // The rows of panel k that meet this rank's trailing tile columns, so that tile columns that lie
-  // side by side can share one large product; as B^H, for products of two plain factors are the
-  // fastest.
+  // side by side can share one large product.
   Status GatherRows(Stream stream, int64_t k) {
     if (tuning_.group_columns == 0) return Status::Ok();
     const Range range(device_, stream, "gather rows", k);
     const Batch& batch = batch_of_[k];
-    const Panel<T> panel = PanelOf(k), gathered = Gathered(batch);
-    T* target = gathered.data + (tiles_.offset(k) - tiles_.offset(batch.first));
+    const Panel<T> panel = PanelOf(k);
+    const int64_t before = tiles_.offset(k) - tiles_.offset(batch.first);
     for (int64_t slot = FirstTrailing(batch); slot < EndTrailing(); ++slot) {
-      const int64_t j = tiles_.tile_in(matrix_.rank, slot);
+      const int64_t j = tiles_.tile_in(matrix_.rank, slot), rows = WidthIn(slot);
+      const int64_t columns = tiles_.width(k);
       const T* source = panel.data + (tiles_.offset(j) - tiles_.offset(k + 1));
-      JAXMG_RETURN_IF_ERROR(blas_.ConjTranspose(stream, WidthIn(slot), tiles_.width(k), source,
-                                                panel.ld, target, gathered.ld));
-      target += WidthIn(slot) * gathered.ld;
+      const Factor<T> target = Gathered(batch, slot);
+      if (target.op == Op::kNone) {
+        JAXMG_RETURN_IF_ERROR(blas_.ConjTranspose(stream, rows, columns, source, panel.ld,
+                                                  target.data + before, target.ld));
+      } else {
+        T* data = target.data + before * target.ld;
+        JAXMG_RETURN_IF_ERROR(device_.Copy(stream, Block(data, target.ld, rows, columns),
+                                           Block(source, panel.ld, rows, columns)));
+      }
     }
     return Status::Ok();
   }
@@ -509,12 +518,9 @@ class Factorization {
 
   // The rows of a batch that meet the tile in a slot; what is gathered goes on with the next slot.
   Factor<T> FactorOfSlot(const Batch& batch, int64_t slot) const {
-    if (tuning_.group_columns == 0) {
-      return FactorOf(batch.first, tiles_.offset(tiles_.tile_in(matrix_.rank, slot)));
-    }
-    const Panel<T> gathered = Gathered(batch);
-    return {gathered.data + ColumnsOf(FirstTrailing(batch), slot) * gathered.ld, gathered.ld,
-            Op::kNone};
+    return tuning_.group_columns > 0
+               ? Gathered(batch, slot)
+               : FactorOf(batch.first, tiles_.offset(tiles_.tile_in(matrix_.rank, slot)));
   }
 
   // This rank's right-hand sides of its trailing tiles. Rows that were gathered lie side by side,

@@ -11,8 +11,8 @@
 // which W L - I is small, which is another thing (Du Croz and Higham, IMA J. Numer. Anal. 12,
 // 1992): for a smooth kernel of condition 1e11 its residual is 10^4 times as large and more.
 //
-// V_k,: is a TRSM on GPUs too, where products with inverted blocks would take a third of the time:
-// it is a small part of the whole, and for such a matrix those are 10^3 times less accurate.
+// V_k,: is a TRSM with the whole tile on GPUs too, where potrf makes its panels by products and
+// SolveRight: it is a small part of the whole.
 //
 // n^3/3 operations each. No rank waits on another's arithmetic: all that is sent is there from the
 // start of a sweep.

@@ -55,7 +55,6 @@ python4() { tests 4; }
 table() { check table wide; }
 programs() { check programs threads failures; }
 loop() { check loop; }
-speed() { check speed; }
 accuracy() { program hard.py accuracy; }
 repeat() { program hard.py repeat; }
 memory() { timeout 300 "$python" "$site/gpu/memory.py"; }
@@ -74,7 +73,7 @@ initcheck() {
 
 steps=("$@")
 [ $# -gt 0 ] ||
-  steps=(python1 python2 python4 programs table loop speed accuracy repeat memory link fill
+  steps=(python1 python2 python4 programs table loop accuracy repeat memory link fill
     memcheck racecheck initcheck)
 
 summary='' failed=0

@@ -47,8 +47,8 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
     bench "${both[@]}" $(repeats 3) + $(n 16384 32768 65536 131072) \
       + --dtype float32 --precision default tf32 $(n 131072)
   }
-  inverse() { # 80
-    bench "${both[@]}" --routine potri $(repeats 2) + $(n 16384 32768) + $(n 65536)
+  inverse() { # 30
+    bench --backend native --ranks "$ranks" --routine potri $(repeats 3) $(n 16384 32768 65536)
   }
   # One GPU, beside JAX's own where that fits.
   one() { # 80

@@ -64,7 +64,9 @@ def resolve(routine, layout, backend, a):
             return None in (memory, needed) or needed <= memory
 
         available = [*filter(fits, available), *available]
-    return _checks.backend(routine, backend, available, layout.platform)
+    name = _checks.backend(routine, backend, available, layout.platform)
+    _checks.order(routine, name, a.shape[1], layout.ranks)
+    return name
 
 
 def prepare(routine, arrays, T_A, mesh, matrix_specs, in_specs, pad):

@@ -12,6 +12,8 @@ import numpy as np
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PRECISIONS = (None, "highest", "tf32")
 BACKENDS = ("auto", "native", "cusolvermg")
+# cuSOLVERMg's inverse is wrong beyond this column where several GPUs share it (docs/cuda.md).
+_MG_POTRI_ORDER = 2048
 
 
 def array(routine, name, value):
@@ -140,3 +142,12 @@ def backend(routine, name, available, platform):
             f"{', '.join(map(repr, available))}"
         )
     return name
+
+
+def order(routine, backend, n, ranks):
+    """Refuses what the backend would compute wrong."""
+    if routine == "potri" and backend == "cusolvermg" and ranks > 1 and n > _MG_POTRI_ORDER:
+        raise ValueError(
+            f"potri: a has order {n}; on several GPUs backend 'cusolvermg' is right up to order "
+            f"{_MG_POTRI_ORDER} alone; use 'native' (or 'auto')"
+        )

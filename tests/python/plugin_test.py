@@ -69,6 +69,34 @@ def test_auto_takes_what_a_device_has_memory_for(monkeypatch, backend, n, memory
     assert _call.resolve("syevd", layout, backend, a) == chosen
 
 
+@pytest.mark.parametrize(
+    "backend, n, ranks, refused",
+    [
+        ("cusolvermg", 2049, 2, True),
+        ("cusolvermg", 2048, 2, False),
+        ("cusolvermg", 2049, 1, False),
+        ("native", 2049, 2, False),
+        ("auto", 2049, 2, False),
+    ],
+)
+def test_an_inverse_that_the_library_gets_wrong_is_refused(monkeypatch, backend, n, ranks, refused):
+    devices = jax.devices()
+    if len(devices) < ranks:
+        pytest.skip(f"needs {ranks} devices")
+    layout = _mesh.Layout(Mesh(np.array(devices[:ranks]), ("r",)), ("r",), (), P("r", None))
+    plugin = types.SimpleNamespace(
+        backends=lambda routine: ["native", "cusolvermg"], needs=lambda *arguments: None
+    )
+    monkeypatch.setattr(_plugin, "_loaded", {layout.platform: plugin})
+    a = jax.ShapeDtypeStruct((n, n), np.float32)
+    if refused:
+        with pytest.raises(ValueError, match="order 2049; .* right up to order 2048 .* 'native'"):
+            _call.resolve("potri", layout, backend, a)
+    else:
+        assert _call.resolve("potri", layout, backend, a) in (backend, "native")
+    assert _call.resolve("potrs", layout, backend, a)
+
+
 def _pretend(monkeypatch, version, installed):
     device = types.SimpleNamespace(client=types.SimpleNamespace(platform_version=version))
     monkeypatch.setattr(jax, "local_devices", lambda backend: [device])

@@ -140,12 +140,7 @@ Status Potri(const RankContext& context, const Operand<T>& operand) {
   JAXMG_RETURN_IF_ERROR(solver.Step([&] { return solver.ToTiles(); }));
   int info = 0;
   JAXMG_RETURN_IF_ERROR(solver.Factor(&info));
-  JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
-    JAXMG_RETURN_IF_ERROR(solver.SetStatus(info));
-    // The library's inverse has been wrong at large orders, by about as much as what potrf leaves
-    // in the workspace would make it. Nothing says that potri needs it clean; it costs a memset.
-    return solver.ClearWorkspace();
-  }));
+  JAXMG_RETURN_IF_ERROR(solver.Step([&] { return solver.SetStatus(info); }));
   if (info == 0) {
     int ignored = 0;  // a factor that is singular has failed before
     JAXMG_RETURN_IF_ERROR(solver.Call(

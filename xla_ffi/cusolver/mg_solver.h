@@ -91,12 +91,6 @@ class Solver {
     });
   }
 
-  // Zeros in this rank's part of the library's workspace.
-  Status ClearWorkspace() {
-    const int64_t words = elements_ * sizeof(T) / sizeof(int32_t);
-    return device_.FillInt32(Stream::kMain, reinterpret_cast<int32_t*>(workspace_), words, 0);
-  }
-
   Status ToTiles() {
     if (!in_place_) {
       return CopyPieces(context_, tiles_, operand_.block, operand_.a, tiled_, /*to_tiles=*/true);

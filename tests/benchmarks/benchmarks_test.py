@@ -5,6 +5,7 @@ import os
 
 import jax
 import jax.numpy as jnp
+import model
 import numpy as np
 import peaks
 import plot
@@ -83,6 +84,18 @@ def test_workspace_is_what_was_measured(routine, dtype, n, ranks, T_A, measured)
     nrhs = 1 if routine == "potrs" else 0
     needed = workspace.needed(routine, dtype, n, ranks, T_A, nrhs=nrhs, donate=True)
     assert needed / 2**20 == pytest.approx(measured, abs=0.05)
+
+
+def test_model_is_near_what_was_measured():
+    found = model.measured()
+    assert len(found) > 10
+    for (n, ranks, width), seconds in found.items():
+        assert 0.8 < seconds / model.solve(n, ranks, width) < 1.25, (n, ranks, width)
+
+
+def test_model_knows_the_default_tile():
+    for n, ranks in ((8192, 4), (65536, 4), (131072, 8), (1000, 1)):
+        assert model.default(n, ranks) == workspace.default_tile(n // ranks, ranks)
 
 
 def test_uneven_tiles():

@@ -1,0 +1,114 @@
+// Kernels on the host: blocks one after the other, the threads of a block as threads that meet at
+// __syncthreads. A kernel that forgets to meet computes wrong numbers now and then, and
+// ThreadSanitizer sees it every time.
+#ifndef JAXMG_TESTS_CC_HOST_CUDA_HOST_CUDA_H_
+#define JAXMG_TESTS_CC_HOST_CUDA_HOST_CUDA_H_
+
+#include <cmath>
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#define __device__ [[maybe_unused]]
+#define __global__
+#define __shared__ static
+#define __align__(bytes) __attribute__((aligned(bytes)))
+
+namespace host_cuda {
+
+struct Dimensions {
+  unsigned x = 1, y = 1;
+};
+
+// Where threads wait for each other; those that have returned are not waited for.
+class Barrier {
+ public:
+  explicit Barrier(int threads) : threads_(threads) {}
+  void Wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const int round = round_;
+    if (++waiting_ == threads_) {
+      Next();
+    } else {
+      changed_.wait(lock, [&] { return round_ != round; });
+    }
+  }
+  void Leave() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (--threads_ == waiting_ && threads_ > 0) Next();
+  }
+
+ private:
+  void Next() {
+    waiting_ = 0;
+    ++round_;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int threads_, waiting_ = 0, round_ = 0;
+};
+
+inline thread_local Barrier* barrier;
+
+}  // namespace host_cuda
+
+inline thread_local host_cuda::Dimensions threadIdx, blockIdx;
+inline host_cuda::Dimensions blockDim, gridDim;
+
+inline void __syncthreads() { host_cuda::barrier->Wait(); }
+
+inline int atomicMin(int* address, int value) {
+  int old = __atomic_load_n(address, __ATOMIC_RELAXED);
+  while (value < old && !__atomic_compare_exchange_n(address, &old, value, false, __ATOMIC_RELAXED,
+                                                     __ATOMIC_RELAXED)) {
+  }
+  return old;
+}
+
+inline float __int_as_float(int bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+inline double __longlong_as_double(long long bits) {
+  double value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+template <typename T>
+T min(T a, T b) {
+  return b < a ? b : a;
+}
+using std::isfinite;
+
+namespace host_cuda {
+
+// Runs blocks of x * y threads.
+inline void Launch(unsigned blocks, unsigned x, unsigned y, const std::function<void()>& kernel) {
+  blockDim = {x, y};
+  gridDim = {blocks, 1};
+  for (unsigned block = 0; block < blocks; ++block) {
+    Barrier meeting(static_cast<int>(x * y));
+    std::vector<std::thread> threads;
+    for (unsigned thread = 0; thread < x * y; ++thread) {
+      threads.emplace_back([&, thread] {
+        threadIdx = {thread % x, thread / x};
+        blockIdx = {block, 0};
+        barrier = &meeting;
+        kernel();
+        meeting.Leave();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+}  // namespace host_cuda
+
+#endif  // JAXMG_TESTS_CC_HOST_CUDA_HOST_CUDA_H_

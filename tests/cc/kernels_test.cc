@@ -1,0 +1,276 @@
+// The kernels of kernels.cu, on the host.
+#include "xla_ffi/device/kernels.h"
+
+#include <algorithm>
+#include <complex>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "tests/cc/host_cuda/host_cuda.h"
+#include "tests/cc/testing.h"
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunknown-pragmas"
+#pragma GCC diagnostic ignored "-Wsign-compare"
+#include "xla_ffi/device/kernels.cu"
+#pragma GCC diagnostic pop
+
+namespace jaxmg {
+namespace {
+
+using host_cuda::Launch;
+
+template <typename T>
+struct Kernels;
+#define JAXMG_KERNELS(T, Device_, Real_, letter)                          \
+  template <>                                                             \
+  struct Kernels<T> {                                                     \
+    using Device = Device_;                                               \
+    using Real = Real_;                                                   \
+    static constexpr auto add_log_det = jaxmg_add_log_det_##letter;       \
+    static constexpr auto ascend = jaxmg_ascend_##letter;                 \
+    static constexpr auto check_factor = jaxmg_check_factor_##letter;     \
+    static constexpr auto check_finite = jaxmg_check_finite_##letter;     \
+    static constexpr auto clear_if = jaxmg_clear_if_##letter;             \
+    static constexpr auto conj_transpose = jaxmg_conj_transpose_##letter; \
+    static constexpr auto conjugate = jaxmg_conjugate_##letter;           \
+    static constexpr auto identity = jaxmg_identity_##letter;             \
+    static constexpr auto mirror_lower = jaxmg_mirror_lower_##letter;     \
+    static constexpr auto poison_if = jaxmg_poison_if_##letter;           \
+    static constexpr auto solve_rows = jaxmg_solve_rows_##letter;         \
+    static constexpr auto sum_reals = jaxmg_sum_reals_##letter;           \
+  };
+JAXMG_KERNELS(float, float, float, s)
+JAXMG_KERNELS(double, double, double, d)
+JAXMG_KERNELS(std::complex<float>, cuComplex, float, c)
+JAXMG_KERNELS(std::complex<double>, cuDoubleComplex, double, z)
+#undef JAXMG_KERNELS
+
+template <typename T>
+using DeviceType = typename Kernels<T>::Device;
+template <typename T>
+using RealType = typename Kernels<T>::Real;
+
+constexpr long long kUntouched = 12345;
+
+float Conjugate(float x) { return x; }
+double Conjugate(double x) { return x; }
+template <typename R>
+std::complex<R> Conjugate(std::complex<R> x) {
+  return std::conj(x);
+}
+
+template <typename T>
+T Random(std::mt19937_64& random) {
+  std::uniform_real_distribution<RealType<T>> uniform(-1, 1);
+  T value = uniform(random);
+  if constexpr (sizeof(T) > sizeof(RealType<T>)) value = T(std::real(value), uniform(random));
+  return value;
+}
+
+// A column-major matrix with a few rows more than it shows, which nobody may touch.
+template <typename T>
+struct Matrix {
+  Matrix(long long m, long long n)
+      : m(m), n(n), ld(m + 3), data(ld * std::max<long long>(n, 1), T(kUntouched)) {}
+  static Matrix Uniform(long long m, long long n, std::mt19937_64& random) {
+    Matrix matrix(m, n);
+    for (long long j = 0; j < n; ++j) {
+      for (long long i = 0; i < m; ++i) matrix(i, j) = Random<T>(random);
+    }
+    return matrix;
+  }
+  T& operator()(long long i, long long j) { return data[j * ld + i]; }
+  DeviceType<T>* device() { return reinterpret_cast<DeviceType<T>*>(data.data()); }
+  bool MarginIsUntouched() {
+    for (long long j = 0; j < n; ++j) {
+      for (long long i = m; i < ld; ++i) {
+        if ((*this)(i, j) != T(kUntouched)) return false;
+      }
+    }
+    return true;
+  }
+
+  long long m, n, ld;
+  std::vector<T> data;
+};
+
+unsigned Tiles(long long m, long long n) {
+  return static_cast<unsigned>((m + kTileEdge - 1) / kTileEdge * ((n + kTileEdge - 1) / kTileEdge));
+}
+
+template <typename T>
+void CheckSolveRows(long long m, long long n, bool backward) {
+  std::mt19937_64 random(m * 1000 + n);
+  Matrix<T> l = Matrix<T>::Uniform(n, n, random), b = Matrix<T>::Uniform(m, n, random), x(m, n);
+  for (long long j = 0; j < n; ++j) {
+    for (long long i = 0; i < j; ++i) l(i, j) = std::numeric_limits<RealType<T>>::quiet_NaN();
+    l(j, j) = 1 + std::abs(l(j, j));
+  }
+  const std::vector<T> given = b.data;
+  Launch(static_cast<unsigned>((m + kSolveRows - 1) / kSolveRows), kSolveRows, 1, [&] {
+    Kernels<T>::solve_rows(m, n, backward, l.device(), l.ld, b.device(), b.ld, x.device(), x.ld);
+  });
+  EXPECT(x.MarginIsUntouched() && b.data == given) << m << " x " << n;
+  // Row by row, as small as that of a triangular solve.
+  for (long long i = 0; i < m; ++i) {
+    for (long long j = 0; j < n; ++j) {
+      T residual = -b(i, j);
+      RealType<T> size = 0;
+      for (long long k = backward ? j : 0; k < (backward ? n : j + 1); ++k) {
+        const T factor = backward ? l(k, j) : Conjugate(l(j, k));
+        residual += x(i, k) * factor;
+        size += std::abs(x(i, k)) * std::abs(factor);
+      }
+      const RealType<T> bound = 4 * (n + 4) * std::numeric_limits<RealType<T>>::epsilon() * size;
+      EXPECT(std::abs(residual) <= bound) << m << " x " << n << " at " << i << ", " << j;
+    }
+  }
+}
+
+template <typename T>
+void CheckSolveRows() {
+  for (long long n : {1, 7, 16, 17, 40, 128}) {
+    for (bool backward : {false, true}) CheckSolveRows<T>(n == 40 ? 130 : 5, n, backward);
+  }
+}
+
+template <typename T>
+void CheckTranspositions() {
+  std::mt19937_64 random(7);
+  const long long m = 37, n = 70;
+  Matrix<T> a = Matrix<T>::Uniform(m, n, random), b(n, m);
+  Launch(Tiles(m, n), kTileEdge, kTileRows,
+         [&] { Kernels<T>::conj_transpose(m, n, a.device(), a.ld, b.device(), b.ld); });
+  EXPECT(b.MarginIsUntouched());
+  for (long long j = 0; j < n; ++j) {
+    for (long long i = 0; i < m; ++i) EXPECT(b(j, i) == Conjugate(a(i, j))) << i << ", " << j;
+  }
+  Matrix<T> c = a;
+  Launch(3, 8, 1, [&] { Kernels<T>::conjugate(m, n, c.device(), c.ld); });
+  EXPECT(c.MarginIsUntouched());
+  for (long long j = 0; j < n; ++j) {
+    for (long long i = 0; i < m; ++i) EXPECT(c(i, j) == Conjugate(a(i, j))) << i << ", " << j;
+  }
+
+  Matrix<T> lower = Matrix<T>::Uniform(n, n, random), whole = lower;
+  Launch(Tiles(n, n), kTileEdge, kTileRows,
+         [&] { Kernels<T>::mirror_lower(n, whole.device(), whole.ld); });
+  EXPECT(whole.MarginIsUntouched());
+  for (long long j = 0; j < n; ++j) {
+    EXPECT(whole(j, j) == T(std::real(lower(j, j)))) << j;
+    for (long long i = j + 1; i < n; ++i) {
+      EXPECT(whole(i, j) == lower(i, j) && whole(j, i) == Conjugate(lower(i, j))) << i << ", " << j;
+    }
+  }
+}
+
+template <typename T>
+void CheckFills() {
+  const long long n = 19;
+  Matrix<T> a(n, n);
+  Launch(2, 8, 1, [&] { Kernels<T>::identity(n, a.device(), a.ld); });
+  for (long long j = 0; j < n; ++j) {
+    for (long long i = 0; i < n; ++i) EXPECT(a(i, j) == T(i == j));
+  }
+  for (int status : {0, 3}) {
+    Matrix<T> b = a;
+    Launch(2, 8, 1, [&] { Kernels<T>::poison_if(&status, n, n, b.device(), b.ld); });
+    EXPECT(std::isnan(std::real(b(4, 5))) == (status != 0) && b.MarginIsUntouched()) << status;
+    b = a;
+    const int first = status == 0 ? 0x7fffffff : status;
+    Launch(2, 8, 1, [&] { Kernels<T>::clear_if(&first, n, b.device(), b.ld); });
+    EXPECT(b(4, 4) == T(status == 0) && b.MarginIsUntouched()) << status;
+  }
+}
+
+// What is found wrong with a matrix, and its log-determinant.
+template <typename T>
+void CheckChecks() {
+  using R = RealType<T>;
+  std::mt19937_64 random(9);
+  const long long n = 300, offset = 1000;
+  Matrix<T> a = Matrix<T>::Uniform(n, n, random);
+  for (long long j = 0; j < n; ++j) a(j, j) = 1 + std::abs(a(j, j));
+  R log_det = 0.5, expected = 0.5;
+  Launch(1, kThreads, 1, [&] { Kernels<T>::add_log_det(n, a.device(), a.ld, &log_det); });
+  for (long long j = 0; j < n; ++j) expected += 2 * std::log(std::real(a(j, j)));
+  EXPECT(std::abs(log_det - expected) < 1e-4 * expected) << log_det << " not " << expected;
+
+  auto factor = [&](int solver_info, int before) {
+    int failed = -1, info = before;
+    Launch(1, kThreads, 1, [&] {
+      Kernels<T>::check_factor(n, a.device(), a.ld, offset, &solver_info, &failed, &info);
+    });
+    return std::vector<int>{failed, info};
+  };
+  auto finite = [&] {
+    int first = 0x7fffffff;
+    Launch(2, 8, 1, [&] { Kernels<T>::check_finite(n, n, a.device(), a.ld, offset, &first); });
+    return first;
+  };
+  EXPECT((factor(0, 5000) == std::vector<int>{0, 5000}) && finite() == 0x7fffffff);
+  EXPECT((factor(7, 5000) == std::vector<int>{7, 1007}));
+  EXPECT((factor(7, 12) == std::vector<int>{7, 12}));
+  a(2, 4) = std::numeric_limits<R>::infinity();  // above the diagonal: not looked at
+  EXPECT((factor(0, 5000) == std::vector<int>{0, 5000}) && finite() == 0x7fffffff);
+  a(280, 280) = a(271, 270) = std::numeric_limits<R>::quiet_NaN();
+  EXPECT((factor(0, 5000) == std::vector<int>{281, 1281}) && finite() == 1271);
+}
+
+template <typename R>
+void CheckSequences() {
+  std::mt19937_64 random(11);
+  std::vector<R> terms(1000), w;
+  for (R& term : terms) term = Random<R>(random);
+  w = terms;
+  R sum = 0, expected = 0;
+  Launch(1, kThreads, 1, [&] { Kernels<R>::sum_reals(terms.data(), terms.size(), &sum); });
+  for (R term : terms) expected += term;
+  EXPECT(sum == expected) << sum << " not " << expected;  // in this order
+  for (size_t i = 1; i < terms.size(); ++i) terms[i] = std::max(terms[i], terms[i - 1]);
+  Launch(1, kThreads, 1, [&] { Kernels<R>::ascend(w.size(), w.data()); });
+  EXPECT(w == terms);
+}
+
+#define JAXMG_TEST_KERNELS(Name, Check) \
+  TEST(Name) {                          \
+    Check<float>();                     \
+    Check<double>();                    \
+    Check<std::complex<float>>();       \
+    Check<std::complex<double>>();      \
+  }
+
+JAXMG_TEST_KERNELS(SolveRowsSubstitutes, CheckSolveRows)
+JAXMG_TEST_KERNELS(TransposeMirrorConjugate, CheckTranspositions)
+JAXMG_TEST_KERNELS(IdentityPoisonClear, CheckFills)
+JAXMG_TEST_KERNELS(ChecksFindTheFirstFailure, CheckChecks)
+
+TEST(SumsAndRunningMaxima) {
+  CheckSequences<float>();
+  CheckSequences<double>();
+}
+
+TEST(Infos) {
+  std::vector<int> infos(20, -1);
+  Launch(2, 8, 1, [&] { jaxmg_fill_int32(infos.data(), 19, 0x7fffffff); });
+  EXPECT(infos[18] == 0x7fffffff && infos[19] == -1);
+  int status = -1;
+  auto reduce = [&] {
+    Launch(1, 8, 1, [&] { jaxmg_reduce_info(infos.data(), 19, &status); });
+    return status;
+  };
+  EXPECT(reduce() == 0);
+  infos[3] = 40, infos[17] = 30;
+  EXPECT(reduce() == 30);
+  for (int first : {0x7fffffff, 5}) {
+    const int solver = 9;
+    Launch(1, 8, 1, [&] { jaxmg_set_syevd_info(&first, &solver, &status); });
+    EXPECT(status == (first == 5 ? 5 : 9)) << first;
+  }
+}
+
+}  // namespace
+}  // namespace jaxmg

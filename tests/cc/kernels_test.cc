@@ -12,7 +12,6 @@
 #include "tests/cc/testing.h"
 
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunknown-pragmas"
 #pragma GCC diagnostic ignored "-Wsign-compare"
 #include "xla_ffi/device/kernels.cu"
 #pragma GCC diagnostic pop
@@ -24,23 +23,23 @@ using host_cuda::Launch;
 
 template <typename T>
 struct Kernels;
-#define JAXMG_KERNELS(T, Device_, Real_, letter)                          \
-  template <>                                                             \
-  struct Kernels<T> {                                                     \
-    using Device = Device_;                                               \
-    using Real = Real_;                                                   \
-    static constexpr auto add_log_det = jaxmg_add_log_det_##letter;       \
-    static constexpr auto ascend = jaxmg_ascend_##letter;                 \
-    static constexpr auto check_factor = jaxmg_check_factor_##letter;     \
-    static constexpr auto check_finite = jaxmg_check_finite_##letter;     \
-    static constexpr auto clear_if = jaxmg_clear_if_##letter;             \
-    static constexpr auto conj_transpose = jaxmg_conj_transpose_##letter; \
-    static constexpr auto conjugate = jaxmg_conjugate_##letter;           \
-    static constexpr auto identity = jaxmg_identity_##letter;             \
-    static constexpr auto mirror_lower = jaxmg_mirror_lower_##letter;     \
-    static constexpr auto poison_if = jaxmg_poison_if_##letter;           \
-    static constexpr auto solve_rows = jaxmg_solve_rows_##letter;         \
-    static constexpr auto sum_reals = jaxmg_sum_reals_##letter;           \
+#define JAXMG_KERNELS(T, Device_, Real_, letter)                                 \
+  template <>                                                                    \
+  struct Kernels<T> {                                                            \
+    using Device = Device_;                                                      \
+    using Real = Real_;                                                          \
+    static constexpr auto add_log_det = jaxmg_add_log_det_##letter;              \
+    [[maybe_unused]] static constexpr auto ascend = jaxmg_ascend_##letter;       \
+    static constexpr auto check_factor = jaxmg_check_factor_##letter;            \
+    static constexpr auto check_finite = jaxmg_check_finite_##letter;            \
+    static constexpr auto clear_if = jaxmg_clear_if_##letter;                    \
+    static constexpr auto conj_transpose = jaxmg_conj_transpose_##letter;        \
+    static constexpr auto conjugate = jaxmg_conjugate_##letter;                  \
+    static constexpr auto identity = jaxmg_identity_##letter;                    \
+    static constexpr auto mirror_lower = jaxmg_mirror_lower_##letter;            \
+    static constexpr auto poison_if = jaxmg_poison_if_##letter;                  \
+    static constexpr auto solve_rows = jaxmg_solve_rows_##letter;                \
+    [[maybe_unused]] static constexpr auto sum_reals = jaxmg_sum_reals_##letter; \
   };
 JAXMG_KERNELS(float, float, float, s)
 JAXMG_KERNELS(double, double, double, d)

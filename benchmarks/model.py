@@ -12,6 +12,8 @@ import json
 import os
 import pathlib
 
+from workspace import default_tile
+
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 
 # One H200, float64, measured: from timelines of runs in which nothing else was on the GPU.
@@ -63,11 +65,6 @@ def solve(n, ranks, width, link=LINK):
     return factorization(n, ranks, width, link)[0] + redistribution(n, ranks) + substitution
 
 
-def default(n, ranks):
-    """jaxmg's tile width on GPUs."""
-    return 1024 if ranks == 1 else min(max(n // ranks // 4, 32), 1024)
-
-
 def best(n, ranks, link=LINK):
     """The tile width with which potrs is fastest."""
     widths = (128, 256, 512, 1024, 2048)
@@ -106,7 +103,7 @@ def main():
         cells = []
         for ranks in (1, 2, 4, 8):
             width = best(n, ranks)
-            loss = solve(n, ranks, default(n, ranks)) / solve(n, ranks, width) - 1
+            loss = solve(n, ranks, default_tile(n // ranks, ranks)) / solve(n, ranks, width) - 1
             cells.append(f"{ranks} GPUs: {width}, {loss:.0%}")
         print(f"{n:8}  " + "   ".join(cells))
     for link in (LINK, 50e9):

@@ -93,11 +93,6 @@ def test_model_is_near_what_was_measured():
         assert 0.8 < seconds / model.solve(n, ranks, width) < 1.25, (n, ranks, width)
 
 
-def test_model_knows_the_default_tile():
-    for n, ranks in ((8192, 4), (65536, 4), (131072, 8), (1000, 1)):
-        assert model.default(n, ranks) == workspace.default_tile(n // ranks, ranks)
-
-
 def test_uneven_tiles():
     tiles = workspace.Tiles(8192, 4, 300)
     assert (tiles.rows, tiles.m, tiles.T, tiles.overflows) == (2048, 7, 293, True)

@@ -21,6 +21,9 @@ namespace {
 
 using host_cuda::Launch;
 
+// NVRTC compiles kernels.cu alone, so it says again what kernels.h says.
+static_assert(::kTile == kTileEdge && ::kSolveColumns == kSolveColumns);
+
 template <typename T>
 struct Kernels;
 #define JAXMG_KERNELS(T, Device_, Real_, letter)                                 \

@@ -1,9 +1,11 @@
 // Layout plans are the permutation that they claim to be, in place, and come back.
+#include <algorithm>
 #include <random>
 #include <set>
 #include <vector>
 
 #include "tests/cc/testing.h"
+#include "xla_ffi/engine/batches.h"
 #include "xla_ffi/layout/redistribution.h"
 #include "xla_ffi/layout/tiles.h"
 
@@ -162,6 +164,29 @@ TEST(PlansAreTheBlockCyclicPermutationAndTheirInverse) {
     EXPECT(simulation.Exchange(back)) << Describe(c);
     for (int64_t p = 0; p < tiles.count(); ++p) {
       EXPECT(simulation.at(tiles.home(p), tiles.home_slot(p)) == p) << Describe(c);
+    }
+  }
+}
+
+TEST(BatchesTakeEveryPanelOnce) {
+  for (const Case& c : Cases()) {
+    const Tiles tiles(c.columns, c.block, c.ranks, c.width);
+    for (int rank = 0; rank < c.ranks; ++rank) {
+      const Batches batches(tiles, rank, 3);
+      int64_t next = 0, columns = 0;
+      for (const Batch& batch : batches.all()) {
+        EXPECT(batch.first == next && batch.last < next + (next == 0 ? 1 : 3)) << Describe(c);
+        for (; next <= batch.last; ++next) EXPECT(batches.of(next).index == batch.index);
+        const int64_t first = batches.FirstTrailing(batch), window = batches.EndOfWindow(batch);
+        EXPECT(first <= window && window <= batches.EndTrailing()) << Describe(c);
+        EXPECT(first == 0 || tiles.tile_in(rank, first - 1) <= batch.last + 1) << Describe(c);
+        EXPECT(tiles.tile_in(rank, first) > batch.last + 1) << Describe(c);
+      }
+      EXPECT(next == std::max<int64_t>(tiles.nonempty() - 1, 0)) << Describe(c);
+      for (int64_t slot = 0; slot < tiles.slots(); ++slot) {
+        EXPECT(batches.Columns(0, slot) == columns) << Describe(c);
+        columns += tiles.width(tiles.tile_in(rank, slot));
+      }
     }
   }
 }

@@ -232,7 +232,6 @@ Tuning LikeGpu(int64_t update_depth = 9) {
   tuning.chain = true;
   tuning.group_columns = 9;
   tuning.update_depth = update_depth;
-  tuning.separate_diagonal = false;
   return tuning;
 }
 

@@ -59,7 +59,6 @@ class CudaDevice : public Device {
     tuning.chain = true;
     tuning.group_columns = 4096;
     tuning.update_depth = 2048;
-    tuning.separate_diagonal = true;
     tuning.usual_tile = 1024;
     tuning.exchange_bytes = int64_t{64} << 20;
     return tuning;

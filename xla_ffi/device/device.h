@@ -79,8 +79,6 @@ struct Tuning {
   // The columns of panels that one update of the trailing matrix takes in, where panels are out of
   // place and tiles narrower than that: deeper products, for more workspace.
   int64_t update_depth = 0;
-  // Diagonal tiles are updated by HERK, which does half the work, rather than with what lies below.
-  bool separate_diagonal = true;
   // Where the caller names no tile width: this one, narrower where a rank would get fewer than four
   // tiles.
   int64_t usual_tile = 256;

@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "xla_ffi/engine/batches.h"
+
 namespace jaxmg {
 namespace {
 
@@ -27,11 +29,6 @@ struct Regions {
   int64_t panels;    // the panels of a batch, side by side
   int64_t gathered;  // their rows that meet this rank's tiles
   int64_t size;
-};
-
-// Panels [first, last], of which one product updates the trailing matrix.
-struct Batch {
-  int64_t index, first, last;
 };
 
 // The rows below diagonal tile k of panel k, or below that of the first of several panels.
@@ -65,20 +62,8 @@ class Factorization {
         x_(x),
         workspace_(workspace),
         info_(info),
-        log_det_(log_det) {
-    // Updates can't wait for several panels at the beginning, where there is nothing else to do,
-    // nor towards the end, where the panels take longest.
-    const int64_t panels = Count() - 1, most = Regions::PanelsPerUpdate(tiles_, tuning_);
-    for (int64_t first = 0; first < panels;) {
-      const int64_t left = first == 0 ? 0 : panels - first;
-      const int64_t size = std::clamp<int64_t>(left / (2 * tiles_.ranks()), 1, most);
-      const int64_t last = first + size - 1;
-      const Batch batch = {static_cast<int64_t>(batches_.size()), first, last};
-      batches_.push_back(batch);
-      batch_of_.resize(last + 1, batch);
-      first = last + 1;
-    }
-  }
+        log_det_(log_det),
+        batches_(tiles_, matrix.rank, Regions::PanelsPerUpdate(tiles_, tuning_)) {}
 
   Status Run() {
     const int64_t count = Count();
@@ -94,7 +79,7 @@ class Factorization {
     JAXMG_RETURN_IF_ERROR(TakeShare());
     for (Stream stream : kOthers) JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kMain, stream));
     if (count > 0 && Mine(0)) JAXMG_RETURN_IF_ERROR(FactorAndSend(0));
-    for (const Batch& batch : batches_) {
+    for (const Batch& batch : batches_.all()) {
       for (int64_t k = batch.first; k <= batch.last; ++k) {
         if (!Mine(k)) JAXMG_RETURN_IF_ERROR(Receive(k));
         if (k == batch.last) NoteSent();
@@ -121,27 +106,10 @@ class Factorization {
   int64_t Below(int64_t k) const { return tiles_.columns() - tiles_.offset(k + 1); }
   int64_t WidthIn(int64_t slot) const { return tiles_.width(tiles_.tile_in(matrix_.rank, slot)); }
 
-  // This rank's slots beyond the tile behind a batch: those that the batch updates on kMain.
-  int64_t FirstTrailing(const Batch& batch) const {
-    return tiles_.slots_before(matrix_.rank, batch.last + 2);
-  }
-  int64_t EndTrailing() const { return tiles_.slots_before(matrix_.rank, Count()); }
-  int64_t ColumnsOf(int64_t slot, int64_t end) const {
-    int64_t columns = 0;
-    for (; slot < end; ++slot) columns += WidthIn(slot);
-    return columns;
-  }
-  // Those of them that are factored with the next batch.
-  int64_t EndOfWindow(const Batch& batch) const {
-    const size_t next = batch.index + 1;
-    if (next >= batches_.size()) return EndTrailing();
-    return tiles_.slots_before(matrix_.rank, batches_[next].last + 2);
-  }
-
   Panel<T> PanelOf(int64_t k) const {
     if (Mine(k) && InPlace()) return {matrix_.tile(k, tiles_.offset(k + 1)), matrix_.ld()};
     if (tuning_.borrow_panels) return borrowed_;
-    const Batch& batch = batch_of_[k];
+    const Batch& batch = batches_.of(k);
     const int64_t ld = Below(batch.first);
     T* buffer = workspace_ + batch.index % 2 * regions_.panels;
     return {buffer + (tiles_.offset(k) - tiles_.offset(batch.first)) * ld +
@@ -165,10 +133,10 @@ class Factorization {
   // The rows B of a batch that meet this rank's trailing tile columns, or B^H, from `slot` on.
   Factor<T> Gathered(const Batch& batch, int64_t slot) const {
     T* data = workspace_ + 2 * regions_.panels + batch.index % 2 * regions_.gathered;
-    const int64_t first = FirstTrailing(batch), before = ColumnsOf(first, slot);
+    const int64_t first = batches_.FirstTrailing(batch), before = batches_.Columns(first, slot);
     const Op op = products_.StoredFactor();
-    const int64_t ld =
-        op == Op::kNone ? Depth(batch.first, batch.last) : ColumnsOf(first, EndTrailing());
+    const int64_t ld = op == Op::kNone ? Depth(batch.first, batch.last)
+                                       : batches_.Columns(first, batches_.EndTrailing());
     return {data + (op == Op::kNone ? before * ld : before), ld, op};
   }
 
@@ -200,7 +168,7 @@ class Factorization {
 
   // `stream` may overwrite what the batch before the last one was in.
   Status AwaitBuffer(Stream stream, int64_t k) {
-    const int64_t index = batch_of_[k].index;
+    const int64_t index = batches_.of(k).index;
     if (index < 2) return Status::Ok();
     JAXMG_RETURN_IF_ERROR(device_.Wait(stream, *used_[index % 2]));
     return x_.count == 0 ? Status::Ok() : device_.Wait(stream, *shared_[index % 2]);
@@ -314,7 +282,7 @@ class Factorization {
     const int64_t slot = tiles_.slot(k), width = tiles_.width(k);
     JAXMG_RETURN_IF_ERROR(Await(Stream::kSide, k));  // for the tile
     if (k > 0) {
-      const Batch& batch = batch_of_[k - 1];
+      const Batch& batch = batches_.of(k - 1);
       if (batch.index > 0) {
         JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kSide, *substituted_));
       }
@@ -371,10 +339,10 @@ class Factorization {
   Status GatherRows(Stream stream, int64_t k) {
     if (tuning_.group_columns == 0) return Status::Ok();
     const Range range(device_, stream, "gather rows", k);
-    const Batch& batch = batch_of_[k];
+    const Batch& batch = batches_.of(k);
     const Panel<T> panel = PanelOf(k);
     const int64_t before = tiles_.offset(k) - tiles_.offset(batch.first);
-    for (int64_t slot = FirstTrailing(batch); slot < EndTrailing(); ++slot) {
+    for (int64_t slot = batches_.FirstTrailing(batch); slot < batches_.EndTrailing(); ++slot) {
       const int64_t j = tiles_.tile_in(matrix_.rank, slot), rows = WidthIn(slot);
       const int64_t columns = tiles_.width(k);
       const T* source = panel.data + (tiles_.offset(j) - tiles_.offset(k + 1));
@@ -412,9 +380,6 @@ class Factorization {
   // Tile column j, from its diagonal tile to row `end`.
   Status UpdateTile(Stream stream, int64_t j, int64_t end, int64_t first, int64_t k,
                     const Factor<T>& b) {
-    if (!tuning_.separate_diagonal) {
-      return UpdateRows(stream, j, tiles_.offset(j), end, first, k, b);
-    }
     JAXMG_RETURN_IF_ERROR(UpdateDiagonal(stream, j, first, k));
     return UpdateRows(stream, j, tiles_.offset(j + 1), end, first, k, b);
   }
@@ -449,7 +414,7 @@ class Factorization {
 
   // The other tile columns that are factored with this batch or next after it, by panel k.
   Status UpdateWindow(int64_t k) {
-    for (int64_t j = k + 2; j <= batch_of_[k].last + 1; ++j) {
+    for (int64_t j = k + 2; j <= batches_.of(k).last + 1; ++j) {
       if (!Mine(j)) continue;
       JAXMG_RETURN_IF_ERROR(AwaitWindow(k));
       JAXMG_RETURN_IF_ERROR(AwaitPanel(Stream::kNext, k));
@@ -462,7 +427,7 @@ class Factorization {
 
   // kNext goes on when kMain has updated the window of panel k's batch by the batch before.
   Status AwaitWindow(int64_t k) {
-    return batch_of_[k].index == 0 ? Status::Ok() : device_.Wait(Stream::kNext, *prepared_);
+    return batches_.of(k).index == 0 ? Status::Ok() : device_.Wait(Stream::kNext, *prepared_);
   }
 
   // All of this rank's tile columns behind a batch and the tile that follows it: first those that
@@ -473,12 +438,12 @@ class Factorization {
     }
     {
       const Range range(device_, Stream::kMain, "update", batch.last);
-      const int64_t first = FirstTrailing(batch), window = EndOfWindow(batch);
+      const int64_t first = batches_.FirstTrailing(batch), window = batches_.EndOfWindow(batch);
       JAXMG_RETURN_IF_ERROR(UpdateSlots(Stream::kMain, batch, first, window));
       JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kMain, prepared_.get()));
       // What is too small to fill the device goes beside what does.
       JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kMain, Stream::kSide));
-      JAXMG_RETURN_IF_ERROR(UpdateSlots(Stream::kSide, batch, window, EndTrailing()));
+      JAXMG_RETURN_IF_ERROR(UpdateSlots(Stream::kSide, batch, window, batches_.EndTrailing()));
       JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kSide, Stream::kMain));
     }
     if (x_.count == 0) return Status::Ok();
@@ -528,12 +493,13 @@ class Factorization {
   Status UpdateShares(const Batch& batch) {
     auto is_last = [&](int64_t slot) {
       return tuning_.group_columns == 0 || WidthIn(slot) < tiles_.width() ||
-             slot + 1 == EndTrailing();
+             slot + 1 == batches_.EndTrailing();
     };
-    for (int64_t slot = FirstTrailing(batch), end; slot < EndTrailing(); slot = end) {
+    for (int64_t slot = batches_.FirstTrailing(batch), end; slot < batches_.EndTrailing();
+         slot = end) {
       for (end = slot + 1; !is_last(end - 1);) ++end;
-      JAXMG_RETURN_IF_ERROR(UpdateShare(Stream::kMain, slot, ColumnsOf(slot, end), batch.first,
-                                        batch.last, FactorOfSlot(batch, slot)));
+      JAXMG_RETURN_IF_ERROR(UpdateShare(Stream::kMain, slot, batches_.Columns(slot, end),
+                                        batch.first, batch.last, FactorOfSlot(batch, slot)));
     }
     return Status::Ok();
   }
@@ -550,7 +516,7 @@ class Factorization {
   T* const workspace_;
   int32_t* const info_;
   Real<T>* const log_det_;
-  std::vector<Batch> batches_, batch_of_;  // batch_of_: by panel
+  const Batches batches_;
   // By panel: it is there; so are its gathered rows; its right-hand sides; it is where it belongs.
   std::vector<std::shared_ptr<Event>> arrived_, ready_, solved_, stored_;
   // By the parity of a batch: kMain, and kSide, are through with it.

@@ -43,10 +43,12 @@ tests() {
 program() { timeout 550 "$python" -X faulthandler "$site/gpu/$1" "${@:2}"; }
 check() { program check.py "$@"; }
 
-# Every allocation is one of CUDA's, so that a read beyond its end is seen.
+crowd() { XLA_PYTHON_CLIENT_PREALLOCATE=false on 2 timeout 120 "$python" "$site/gpu/crowd.py"; }
+
+# On N GPUs. Every allocation is one of CUDA's, so that a read beyond its end is seen.
 sanitize() {
-  XLA_PYTHON_CLIENT_ALLOCATOR=platform on 2 timeout 550 compute-sanitizer --error-exitcode 9 \
-    "$@" "$python" "$site/gpu/check.py" small
+  XLA_PYTHON_CLIENT_ALLOCATOR=platform on "$1" timeout 550 compute-sanitizer --error-exitcode 9 \
+    "${@:2}" "$python" "$site/gpu/check.py" small
 }
 
 python1() { tests 1; }
@@ -62,18 +64,20 @@ memory() { timeout 300 "$python" "$site/gpu/memory.py"; }
 link() { timeout 120 "$python" "$site/gpu/link.py" | tee "$results/link.jsonl"; }
 fill() { timeout 400 "$python" "$site/gpu/fill.py" | tee "$results/fill.jsonl"; }
 # An API error is no finding: "peer access is already enabled" is one, where XLA was first.
-memcheck() { sanitize --tool memcheck --report-api-errors no; }
+memcheck() { sanitize 2 --tool memcheck --report-api-errors no; }
 # NVIDIA's own kernels synchronise in ways that this tool doesn't know.
-racecheck() { sanitize --tool racecheck --kernel-name kernel_substring=jaxmg_; }
-# Needs to see every kernel that writes; what counts is what ours read.
+racecheck() { sanitize 2 --tool racecheck --kernel-name kernel_substring=jaxmg_; }
+# Needs to see every kernel that writes; what counts is what ours read. On one GPU: where several
+# work at once the tool loses track of what has been written (docs/cuda.md).
 initcheck() {
-  sanitize --tool initcheck --print-limit 100000 && return
-  ! grep -q 'in jaxmg_\|at jaxmg_' "$results/initcheck.log"
+  sanitize 1 --tool initcheck --print-limit 100000 && return
+  grep -q '^0 failures' "$results/initcheck.log" &&
+    ! grep -q 'in jaxmg_\|at jaxmg_' "$results/initcheck.log"
 }
 
 steps=("$@")
 [ $# -gt 0 ] ||
-  steps=(python1 python2 python4 programs table loop accuracy repeat memory link fill
+  steps=(python1 python2 python4 programs crowd table loop accuracy repeat memory link fill
     memcheck racecheck initcheck)
 
 summary='' failed=0

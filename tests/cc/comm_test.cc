@@ -4,8 +4,11 @@
 #include <numeric>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "tests/cc/async_device.h"
+#include "tests/cc/problem.h"
 #include "tests/cc/ranks.h"
 #include "tests/cc/testing.h"
 #include "xla_ffi/comm/communicator.h"
@@ -38,6 +41,46 @@ TEST(BroadcastAndAllGatherReachEveryRank) {
     for (int rank = 0; rank < ranks; ++rank) {
       EXPECT(statuses[rank].ok()) << statuses[rank].message();
       for (int other = 0; other < ranks; ++other) EXPECT(gathered[rank][other] == 100 + other);
+    }
+  }
+}
+
+// The host, in no hurry to copy anything.
+class Slow : public testing::Wrapped {
+ public:
+  Slow() : Slow(NewHostDevice()) {}
+  Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override {
+    std::this_thread::sleep_for(milliseconds(20));
+    return Wrapped::Copy(stream, target, source);
+  }
+
+ private:
+  explicit Slow(std::unique_ptr<Device> host) : Wrapped(*host), host_(std::move(host)) {}
+  const std::unique_ptr<Device> host_;
+};
+
+// As when a rank begins the next call in the memory of one that others have not come to the end of.
+TEST(WhatWasGatheredMayBeOverwrittenAtOnce) {
+  constexpr int kRanks = 3;
+  std::vector<std::vector<int32_t>> gathered(kRanks, std::vector<int32_t>(kRanks, -1));
+  std::vector<int32_t> mine = {100, 101, 102};
+  const auto statuses = RunRanks(
+      kRanks,
+      [&](const RankContext& context) -> Status {
+        const int rank = context.comm.rank();
+        JAXMG_RETURN_IF_ERROR(AllGather(context.comm, context.device, Stream::kMain, &mine[rank],
+                                        gathered[rank].data(), sizeof(int32_t)));
+        return context.device.FillInt32(Stream::kMain, &mine[rank], 1, -2);
+      },
+      duration<double>(60),
+      [](int rank) -> std::unique_ptr<Device> {
+        std::unique_ptr<Device> host = rank == 1 ? std::make_unique<Slow>() : NewHostDevice();
+        return std::make_unique<testing::AsyncDevice>(std::move(host), Tuning());
+      });
+  for (int rank = 0; rank < kRanks; ++rank) {
+    EXPECT(statuses[rank].ok()) << statuses[rank].message();
+    for (int other = 0; other < kRanks; ++other) {
+      EXPECT(gathered[rank][other] == 100 + other) << gathered[rank][other] << " on rank " << rank;
     }
   }
 }

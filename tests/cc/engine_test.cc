@@ -34,7 +34,7 @@ std::string Describe(const Case& c) {
 }
 
 // How the device of each rank is made: the host, or the host with streams that are threads.
-thread_local testing::DeviceMaker make_device = NewHostDevice;
+thread_local testing::DeviceMaker make_device = OnHost;
 
 std::vector<Status> RunOnDevices(int ranks, const testing::RankProgram& program) {
   return RunRanks(ranks, program, std::chrono::seconds(60), make_device);
@@ -230,14 +230,14 @@ template <typename T>
 void CheckOnStreams(const Case& c) {
   if (c.n > 70) return;
   for (const Tuning& tuning : {LikeGpu(), LikeGpu(0), NewHostDevice()->tuning()}) {
-    make_device = [tuning] {
+    make_device = [tuning](int) {
       return std::make_unique<testing::AsyncDevice>(NewHostDevice(), tuning);
     };
     CheckPotrs<T>(c, nullptr);
     CheckPotri<T>(c, nullptr);
     CheckSyevd<T>(c);
   }
-  make_device = NewHostDevice;
+  make_device = OnHost;
 }
 
 JAXMG_TEST_EACH_DTYPE(PotrsSolvesAndPotriInverts, CheckOnHost)

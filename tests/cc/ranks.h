@@ -15,12 +15,14 @@
 namespace jaxmg::testing {
 
 using RankProgram = std::function<Status(const RankContext&)>;
-using DeviceMaker = std::function<std::unique_ptr<Device>()>;
+using DeviceMaker = std::function<std::unique_ptr<Device>(int rank)>;
+
+inline std::unique_ptr<Device> OnHost(int) { return NewHostDevice(); }
 
 // The Status that each rank returned, or the error of what it had enqueued.
 inline std::vector<Status> RunRanks(int ranks, const RankProgram& program,
                                     std::chrono::duration<double> limit = std::chrono::seconds(60),
-                                    const DeviceMaker& make = NewHostDevice) {
+                                    const DeviceMaker& make = OnHost) {
   auto group = NewInProcessGroup(ranks);
   std::vector<Status> statuses(ranks);
   std::vector<std::unique_ptr<Device>> devices(
@@ -28,7 +30,7 @@ inline std::vector<Status> RunRanks(int ranks, const RankProgram& program,
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      devices[rank] = make();
+      devices[rank] = make(rank);
       auto comm = NewInProcessCommunicator(group, rank, devices[rank].get(), limit);
       statuses[rank] = program({*devices[rank], *comm});
       const Status done = devices[rank]->Synchronize();

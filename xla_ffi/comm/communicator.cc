@@ -24,7 +24,7 @@ Status AllGather(Communicator& comm, Device& device, Stream stream, const void* 
     const int peer = (comm.rank() - step + comm.size()) % comm.size();
     JAXMG_RETURN_IF_ERROR(comm.Recv(stream, peer, part(peer)));
   }
-  return Status::Ok();
+  return WaitAllSent(comm, stream);
 }
 
 Status WaitAllSent(Communicator& comm, Stream stream) {

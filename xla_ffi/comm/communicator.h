@@ -52,7 +52,8 @@ class Communicator {
 // change it only after WaitSent to each of them.
 Status Broadcast(Communicator& comm, Stream stream, int root, const Bytes2D& block);
 
-// Every rank's `mine` (bytes) to `all` (size * bytes) on every rank, in rank order.
+// Every rank's `mine` (bytes) to `all` (size * bytes) on every rank, in rank order. The stream's
+// later work starts after the others have taken it, and everything that was sent before.
 Status AllGather(Communicator& comm, Device& device, Stream stream, const void* mine, void* all,
                  size_t bytes);
 

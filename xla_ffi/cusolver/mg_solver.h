@@ -161,7 +161,6 @@ class Solver {
   Status GatherStatus() {
     JAXMG_RETURN_IF_ERROR(
         AllGather(comm_, device_, Stream::kMain, infos_, infos_ + kFirstGathered, sizeof(int32_t)));
-    JAXMG_RETURN_IF_ERROR(WaitAllSent(comm_, Stream::kMain));
     return device_.ReduceInfo(Stream::kMain, infos_ + kFirstGathered, ranks_, operand_.status);
   }
 
@@ -176,7 +175,6 @@ class Solver {
     }
     JAXMG_RETURN_IF_ERROR(
         AllGather(comm_, device_, Stream::kMain, log_dets_, log_dets_ + 1, sizeof(Real<T>)));
-    JAXMG_RETURN_IF_ERROR(WaitAllSent(comm_, Stream::kMain));
     return device_.SumReals(Stream::kMain, log_dets_ + 1, ranks_, log_det);
   }
 

@@ -1,0 +1,68 @@
+"""Calls one after another in several processes that share two GPUs, and what each rank got.
+
+    crowd.py [PROCESSES [SECONDS]]
+
+A GPU gives its time to one process after another, each at its own moment. So one rank often stands
+still while another goes on to the next call, in the memory of the one before. Exits with 1 if a
+rank got a status other than 0 or a result that is not finite.
+"""
+
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from sections import mesh_of, normal
+
+import jaxmg
+
+
+def calls(a, b):
+    """None is waited for: (routine, results, of which the last is the status)."""
+    for _ in range(10):
+        yield "potrs", jaxmg.potrs(a, b, 3, return_logdet=True, return_status=True)
+        yield "syevd", jaxmg.syevd(a, 3, return_status=True)
+        yield "eigenvalues", jaxmg.syevd(a, 3, return_eigenvectors=False, return_status=True)
+        yield "potri", jaxmg.potri(a, 3, return_status=True)
+
+
+def wrong(results):
+    """The ranks whose status is not 0 or whose results are not finite."""
+    ranks = set()
+    for result in results:
+        for rank, shard in enumerate(result.addressable_shards):
+            value = np.asarray(shard.data)
+            if not np.isfinite(value).all() or (result is results[-1] and value != 0):
+                ranks.add(rank)
+    return ranks
+
+
+def work(seconds):
+    mesh, n = mesh_of(jax.devices()[:2]), 24
+    m = normal((n, n), "float64")
+    a = jax.device_put(m @ m.T + n * np.eye(n), NamedSharding(mesh, P("r", None)))
+    b = normal((n, 1), "float64")
+    count, failed = 0, []
+    start = time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        for routine, results in list(calls(a, b)):
+            count += 1
+            failed += [f"{routine}, rank {rank}" for rank in wrong(results)]
+    summary = {name: failed.count(name) for name in sorted(set(failed))}
+    print("FAIL" if failed else "ok  ", f"{count} calls", summary or "", flush=True)
+    return 1 if failed else 0
+
+
+def main(processes=6, seconds=20):
+    command = [sys.executable, __file__, "work", str(seconds)]
+    started = [subprocess.Popen(command) for _ in range(int(processes))]
+    return 1 if any([process.wait() for process in started]) else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["work"]:
+        sys.exit(work(float(sys.argv[2])))
+    sys.exit(main(*sys.argv[1:]))

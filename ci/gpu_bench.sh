@@ -69,12 +69,13 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
       + --T_A 512 1024 2048 $(n 16384 32768 65536 131072)
   }
   # A single run of more than 20 seconds says as much as several.
-  syevd() { # 130
+  syevd() { # 190
     bench --routine syevd --backend native cusolvermg jax --ranks "$ranks" --compare \
-      + $(n 16384) $(repeats 1) + $(n 32768) $(repeats 0)
+      + $(n 16384) $(repeats 1) + $(n 32768) $(repeats 0) \
+      + --dtype float32 complex128 $(n 16384) $(repeats 1)
   }
   # The native backend solves on one GPU, where this does not fit.
-  syevd_large() { # 190
+  syevd_large() { # 110
     bench --routine syevd --backend cusolvermg --ranks "$ranks" $(repeats 0) --limit 500 \
       + $(n 65536)
   }

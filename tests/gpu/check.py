@@ -33,8 +33,7 @@ def matrix(n, dtype):
 
 
 def upper(a, mesh):
-    """By rows, with NaN where no routine may look. A kernel writes it where the ranks divide the
-    rows: compute-sanitizer takes what comes from the host for uninitialized."""
+    """With NaN where no routine may look; sharded by rows where the ranks divide them."""
 
     def entries(a):
         return jnp.where(jnp.tri(len(a), k=-1, dtype=bool), jnp.nan, a)

@@ -23,6 +23,7 @@ using host_cuda::Launch;
 
 // NVRTC compiles kernels.cu alone, so it says again what kernels.h says.
 static_assert(::kTile == kTileEdge && ::kSolveColumns == kSolveColumns);
+static_assert(::kCopySegment == kCopySegment);
 
 template <typename T>
 struct Kernels;
@@ -253,6 +254,30 @@ JAXMG_TEST_KERNELS(ChecksFindTheFirstFailure, CheckChecks)
 TEST(SumsAndRunningMaxima) {
   CheckSequences<float>();
   CheckSequences<double>();
+}
+
+// Columns of one unit more than some segments, in units of 4, 8 and 16 bytes; with margins.
+TEST(CopyColumnsCopiesThemAlone) {
+  for (const size_t unit : {4, 8, 16}) {
+    const size_t height = 2 * kCopySegment + unit, columns = 3;
+    const size_t from_pitch = height + 3 * unit, to_pitch = height + unit;
+    alignas(16) static char source[4 * (kCopySegment + 100) * 3], target[sizeof(source)];
+    for (size_t i = 0; i < sizeof(source); ++i) {
+      source[i] = static_cast<char>(i * 7 + i / 251);
+      target[i] = 1;
+    }
+    const size_t begin = unit;
+    Launch(3 * columns, kThreads, 1,
+           [&] { jaxmg_copy_columns(target + begin, to_pitch, source, from_pitch, height); });
+    size_t wrong = 0, next = 0;
+    for (size_t j = 0; j < columns; ++j) {
+      for (; next < begin + j * to_pitch; ++next) wrong += target[next] != 1;
+      for (size_t i = 0; i < height; ++i, ++next)
+        wrong += target[next] != source[j * from_pitch + i];
+    }
+    for (; next < sizeof(target); ++next) wrong += target[next] != 1;
+    EXPECT(wrong == 0) << wrong << " bytes, units of " << unit;
+  }
 }
 
 TEST(Infos) {

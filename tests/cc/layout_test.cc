@@ -204,5 +204,38 @@ TEST(ExchangesAreSwapsWhereRanksDivideTheTiles) {
   }
 }
 
+// Moves can begin while others are still exchanged.
+TEST(MovesComeInTheOrderInWhichTheirSlotsAreReady) {
+  for (const Case& c : Cases()) {
+    const Tiles tiles(c.columns, c.block, c.ranks, c.width);
+    for (const RedistributionPlan& plan : PlanRedistribution(tiles)) {
+      std::vector<int> ready(tiles.slots(), -1);
+      for (const TileExchange& exchange : plan.exchanges) ready[exchange.slot] = exchange.round;
+      int before = -1, latest = -1;
+      for (const TileMove& move : plan.moves) {
+        if (move.source == TileMove::kStaging) {  // the end of a cycle
+          EXPECT(latest >= before) << Describe(c);
+          before = latest;
+          latest = -1;
+        } else {
+          latest = std::max(latest, ready[move.source]);
+        }
+      }
+    }
+  }
+  // A third of them before the last quarter of 24 rounds.
+  const Tiles tiles(4 * 256, 256, 4, 8);
+  for (const RedistributionPlan& plan : PlanRedistribution(tiles)) {
+    std::vector<int> ready(tiles.slots(), -1);
+    for (const TileExchange& exchange : plan.exchanges) ready[exchange.slot] = exchange.round;
+    size_t early = 0;
+    for (; early < plan.moves.size(); ++early) {
+      const int64_t source = plan.moves[early].source;
+      if (source != TileMove::kStaging && ready[source] >= 18) break;
+    }
+    EXPECT(3 * early >= plan.moves.size()) << early << " of " << plan.moves.size();
+  }
+}
+
 }  // namespace
 }  // namespace jaxmg

@@ -70,6 +70,7 @@ class CudaDevice : public Device {
   Status Wait(Stream stream, const Event& event) override;
   Status Synchronize() override;
   Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
+  Status CopyWithin(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
   Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) override;
   Status ReduceInfo(Stream stream, const int32_t* infos, int64_t count, int32_t* status) override;
   Status SumReals(Stream stream, const float* terms, int64_t count, float* sum) override;

@@ -178,6 +178,10 @@ class Device {
   // Copies between blocks of equal height and columns that do not overlap. The source may be on
   // another device of the same process.
   virtual Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) = 0;
+  // The same where both are this device's, for large blocks while it has nothing else to compute.
+  virtual Status CopyWithin(Stream stream, const Bytes2D& target, const Bytes2D& source) {
+    return Copy(stream, target, source);
+  }
   virtual Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) = 0;
 
   // *status := the smallest of `infos`, or 0 where that is kNoInfo.

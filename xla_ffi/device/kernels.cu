@@ -9,6 +9,7 @@ using Index = long long;
 constexpr int kNoInfo = 0x7fffffff;
 constexpr int kTile = 32;
 constexpr int kSolveColumns = 128;  // as in kernels.h
+constexpr int kCopySegment = 256 * 64;
 
 template <typename T>
 struct RealOf {
@@ -177,6 +178,29 @@ __device__ void ConjTranspose(Index m, Index n, const T* a, Index lda, T* b, Ind
   for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
     if (column + threadIdx.x < n && row + j < m) {
       b[(row + j) * ldb + column + threadIdx.x] = Conj(tile[threadIdx.x][j]);
+    }
+  }
+}
+
+// A block's segment of a column of `height` bytes, Unit by Unit, a few of them under way at a time.
+template <typename Unit>
+__device__ void CopySegment(char* target, Index target_pitch, const char* source,
+                            Index source_pitch, Index height) {
+  constexpr int kAtOnce = 4;
+  const Index segments = (height + kCopySegment - 1) / kCopySegment;
+  const Index column = blockIdx.x / segments, begin = blockIdx.x % segments * kCopySegment;
+  Unit* to = reinterpret_cast<Unit*>(target + column * target_pitch + begin);
+  const Unit* from = reinterpret_cast<const Unit*>(source + column * source_pitch + begin);
+  const int count = static_cast<int>(min(height - begin, Index(kCopySegment)) / sizeof(Unit));
+  for (int i = threadIdx.x; i < count; i += kAtOnce * blockDim.x) {
+    Unit units[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (i + j * blockDim.x < count) units[j] = from[i + j * blockDim.x];
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (i + j * blockDim.x < count) to[i + j * blockDim.x] = units[j];
     }
   }
 }
@@ -396,6 +420,20 @@ KERNELS(float, float, s)
 KERNELS(double, double, d)
 KERNELS(cuComplex, float, c)
 KERNELS(cuDoubleComplex, double, z)
+
+// Columns of `height` bytes. Pointers, pitches and heights are multiples of 4.
+KERNEL jaxmg_copy_columns(char* target, Index target_pitch, const char* source, Index source_pitch,
+                          Index height) {
+  const Index all = reinterpret_cast<Index>(target) | reinterpret_cast<Index>(source) |
+                    target_pitch | source_pitch | height;
+  if (all % 16 == 0) {
+    CopySegment<uint4>(target, target_pitch, source, source_pitch, height);
+  } else if (all % 8 == 0) {
+    CopySegment<uint2>(target, target_pitch, source, source_pitch, height);
+  } else {
+    CopySegment<unsigned>(target, target_pitch, source, source_pitch, height);
+  }
+}
 
 KERNEL jaxmg_fill_int32(int* data, Index count, int value) {
   for (Index i = FirstElement(); i < count; i += ElementStride()) data[i] = value;

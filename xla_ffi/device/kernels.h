@@ -19,6 +19,7 @@ enum class Kernel {
   kSolveRows,
   kSumReals,
   // Those without a dtype.
+  kCopyColumns,
   kFillInt32,
   kReduceInfo,
   kSetSyevdInfo,
@@ -27,8 +28,9 @@ enum class Kernel {
 inline constexpr const char* kTypedKernels[] = {
     "add_log_det", "ascend",   "check_factor", "check_finite", "clear_if",   "conj_transpose",
     "conjugate",   "identity", "mirror_lower", "poison_if",    "solve_rows", "sum_reals"};
-inline constexpr const char* kPlainKernels[] = {"fill_int32", "reduce_info", "set_syevd_info"};
-inline constexpr int kNumTypedKernels = static_cast<int>(Kernel::kFillInt32);
+inline constexpr const char* kPlainKernels[] = {"copy_columns", "fill_int32", "reduce_info",
+                                                "set_syevd_info"};
+inline constexpr int kNumTypedKernels = static_cast<int>(Kernel::kCopyColumns);
 inline constexpr int kNumKernels = static_cast<int>(Kernel::kSetSyevdInfo) + 1;
 
 // Threads of a block: one row of 256, or 32 x 8 for the kernels that move tiles of 32 x 32.
@@ -38,6 +40,9 @@ inline constexpr int kTileRows = 8;
 // Rows that a block of kSolveRows solves, one a thread, and the most columns that they have.
 inline constexpr int kSolveRows = 128;
 inline constexpr int kSolveColumns = 128;
+
+// Bytes of a column that a block of kCopyColumns copies.
+inline constexpr int kCopySegment = kThreads * 64;
 
 }  // namespace jaxmg
 

@@ -1,7 +1,9 @@
 #include "xla_ffi/engine/redistribute.h"
 
 #include <algorithm>
+#include <array>
 #include <complex>
+#include <memory>
 #include <vector>
 
 #include "xla_ffi/layout/redistribution.h"
@@ -9,47 +11,102 @@
 namespace jaxmg {
 namespace {
 
+// Exchanges are staged on kPanel and received on kCopy, so that one chunk is staged while the one
+// before it is under way. Moves go beside them on kNext, each cycle of them once its slots are
+// through with their exchanges, or the other way round.
 template <typename T>
 class Redistribution {
  public:
   Redistribution(const RankContext& context, const Matrix<T>& matrix, Region region, T* staging)
-      : context_(context), matrix_(matrix), region_(region), staging_(staging) {
+      : context_(context),
+        matrix_(matrix),
+        region_(region),
+        staging_(staging),
+        done_(matrix.tiles.slots()) {
+    const int64_t width = matrix.tiles.width();
     const int64_t column_bytes = std::max<int64_t>(matrix.rows, 1) * sizeof(T);
-    const int64_t half_tile = (matrix.tiles.width() + 1) / 2;
     const int64_t wanted = context.device.tuning().exchange_bytes / column_bytes;
-    chunk_ = std::clamp<int64_t>(wanted, 1, half_tile);
-    parts_.resize(std::min<int64_t>(matrix.tiles.width() / chunk_, kMostParts));
+    // A half of the staging tile each, unless it is too narrow to be shared.
+    beside_ = width >= 4;
+    chunk_ = std::clamp<int64_t>(wanted, 1, beside_ ? width / 4 : (width + 1) / 2);
+    parts_.resize(std::min<int64_t>((beside_ ? width / 2 : width) / chunk_, kMostParts));
+    const int64_t taken = beside_ ? static_cast<int64_t>(parts_.size()) * chunk_ : 0;
+    move_staging_ = staging + taken * matrix.rows;
+    move_columns_ = width - taken;
   }
 
-  // Exchanges stage on kPanel and receive on kCopy, so that one chunk is staged while the one
-  // before it is under way.
+  Status ToCyclic(const RedistributionPlan& plan) {
+    JAXMG_RETURN_IF_ERROR(MoveLastTile(/*to_overflow=*/true));
+    JAXMG_RETURN_IF_ERROR(Begin());
+    for (const TileExchange& exchange : plan.exchanges) {
+      JAXMG_RETURN_IF_ERROR(Exchange(exchange));
+      JAXMG_RETURN_IF_ERROR(Order(device(), Stream::kPanel, Stream::kCopy));
+      JAXMG_RETURN_IF_ERROR(Done(Stream::kCopy, exchange.slot));
+    }
+    if (!beside_) {
+      // Moves are staged where other ranks may still read chunks.
+      JAXMG_RETURN_IF_ERROR(Order(device(), Stream::kCopy, Stream::kNext));
+      JAXMG_RETURN_IF_ERROR(WaitAllSent(context_.comm, Stream::kNext));
+    }
+    JAXMG_RETURN_IF_ERROR(ForCycles(plan.moves, [&](const Moves& cycle) -> Status {
+      for (const TileMove& move : cycle) JAXMG_RETURN_IF_ERROR(Await(Stream::kNext, move.source));
+      return MoveTiles(cycle);
+    }));
+    return Finish();
+  }
+
+  Status ToContiguous(const RedistributionPlan& plan) {
+    JAXMG_RETURN_IF_ERROR(Begin());
+    JAXMG_RETURN_IF_ERROR(ForCycles(plan.moves, [&](const Moves& cycle) -> Status {
+      JAXMG_RETURN_IF_ERROR(MoveTiles(cycle));
+      for (const TileMove& move : cycle) JAXMG_RETURN_IF_ERROR(Done(Stream::kNext, move.source));
+      return Status::Ok();
+    }));
+    if (!beside_) JAXMG_RETURN_IF_ERROR(Order(device(), Stream::kNext, Stream::kPanel));
+    for (const TileExchange& exchange : plan.exchanges) {
+      JAXMG_RETURN_IF_ERROR(Await(Stream::kPanel, exchange.slot));
+      JAXMG_RETURN_IF_ERROR(Exchange(exchange));
+    }
+    JAXMG_RETURN_IF_ERROR(Finish());
+    return MoveLastTile(/*to_overflow=*/false);
+  }
+
+ private:
+  using Moves = std::vector<TileMove>;
+  static constexpr int64_t kMostParts = 4;
+  static constexpr std::array<Stream, 3> kOthers = {Stream::kPanel, Stream::kCopy, Stream::kNext};
+
+  // A part of the staging tile, and the message that was last sent from it.
+  struct Part {
+    int peer = -1;
+    int64_t message = 0;
+  };
+
+  Device& device() const { return context_.device; }
+
   Status Begin() {
-    JAXMG_RETURN_IF_ERROR(Order(context_.device, Stream::kMain, Stream::kPanel));
-    return Order(context_.device, Stream::kMain, Stream::kCopy);
-  }
-
-  Status Exchange(const TileExchange& exchange) {
-    const int64_t given = matrix_.tiles.width(exchange.given);
-    const int64_t taken = matrix_.tiles.width(exchange.taken);
-    for (int64_t column = 0; column < std::max(given, taken); column += chunk_) {
-      if (column < given && FirstRow(exchange.given) < matrix_.rows) {
-        JAXMG_RETURN_IF_ERROR(Give(exchange, column, std::min(chunk_, given - column)));
-      }
-      if (column < taken && FirstRow(exchange.taken) < matrix_.rows) {
-        // Into the place of what has been staged.
-        JAXMG_RETURN_IF_ERROR(Order(context_.device, Stream::kPanel, Stream::kCopy));
-        JAXMG_RETURN_IF_ERROR(context_.comm.Recv(
-            Stream::kCopy, exchange.from,
-            Piece(exchange.slot, exchange.taken, column, std::min(chunk_, taken - column))));
-      }
+    for (Stream stream : kOthers) {
+      JAXMG_RETURN_IF_ERROR(Order(device(), Stream::kMain, stream));
     }
     return Status::Ok();
   }
 
-  Status Move(const TileMove& move) {
-    const Range range(context_.device, Stream::kMain, "move tile", move.tile);
-    return context_.device.Copy(Stream::kMain, Tile(move.target, move.tile),
-                                Tile(move.source, move.tile));
+  Status Finish() {
+    for (Stream stream : kOthers) {
+      JAXMG_RETURN_IF_ERROR(Order(device(), stream, Stream::kMain));
+    }
+    return WaitAllSent(context_.comm, Stream::kMain);
+  }
+
+  // The first of both phases, exchanges and moves, is through with a slot.
+  Status Done(Stream stream, int64_t slot) {
+    if (slot == TileMove::kStaging) return Status::Ok();
+    JAXMG_RETURN_IF_ERROR(device().NewEvent(&done_[slot]));
+    return device().Record(stream, done_[slot].get());
+  }
+  Status Await(Stream stream, int64_t slot) {
+    const bool free = slot == TileMove::kStaging || !done_[slot];
+    return free ? Status::Ok() : device().Wait(stream, *done_[slot]);
   }
 
   // The tile that is last in this rank's block, between its place there and the overflow tile.
@@ -61,40 +118,78 @@ class Redistribution {
     const int64_t rows = matrix_.rows - FirstRow(tile), columns = matrix_.tiles.width(tile);
     const Bytes2D block = Block(in_block, matrix_.ld(), rows, columns);
     const Bytes2D overflow = Piece(last, tile, 0, columns);
-    return to_overflow ? context_.device.Copy(Stream::kMain, overflow, block)
-                       : context_.device.Copy(Stream::kMain, block, overflow);
+    return to_overflow ? device().CopyWithin(Stream::kMain, overflow, block)
+                       : device().CopyWithin(Stream::kMain, block, overflow);
   }
 
-  Status Finish() {
-    JAXMG_RETURN_IF_ERROR(Order(context_.device, Stream::kPanel, Stream::kMain));
-    JAXMG_RETURN_IF_ERROR(Order(context_.device, Stream::kCopy, Stream::kMain));
-    return WaitAllSent(context_.comm, Stream::kMain);
+  Status Exchange(const TileExchange& exchange) {
+    const int64_t given = matrix_.tiles.width(exchange.given);
+    const int64_t taken = matrix_.tiles.width(exchange.taken);
+    for (int64_t column = 0; column < std::max(given, taken); column += chunk_) {
+      if (column < given && FirstRow(exchange.given) < matrix_.rows) {
+        JAXMG_RETURN_IF_ERROR(Give(exchange, column, std::min(chunk_, given - column)));
+      }
+      if (column < taken && FirstRow(exchange.taken) < matrix_.rows) {
+        // Into the place of what has been staged.
+        JAXMG_RETURN_IF_ERROR(Order(device(), Stream::kPanel, Stream::kCopy));
+        JAXMG_RETURN_IF_ERROR(context_.comm.Recv(
+            Stream::kCopy, exchange.from,
+            Piece(exchange.slot, exchange.taken, column, std::min(chunk_, taken - column))));
+      }
+    }
+    return Status::Ok();
   }
-
- private:
-  static constexpr int64_t kMostParts = 4;
-
-  // A part of the staging tile, and the message that was last sent from it.
-  struct Part {
-    int peer = -1;
-    int64_t message = 0;
-  };
 
   Status Give(const TileExchange& exchange, int64_t column, int64_t columns) {
     Part& part = parts_[next_part_];
     if (part.peer >= 0) {
       JAXMG_RETURN_IF_ERROR(context_.comm.WaitSent(Stream::kPanel, part.peer, part.message));
     }
-    const Range range(context_.device, Stream::kPanel, "stage", exchange.given);
+    const Range range(device(), Stream::kPanel, "stage", exchange.given);
     const int64_t rows = matrix_.rows - FirstRow(exchange.given);
     const Bytes2D staged =
         Block(staging_ + next_part_ * chunk_ * matrix_.rows, rows, rows, columns);
-    JAXMG_RETURN_IF_ERROR(context_.device.Copy(
+    JAXMG_RETURN_IF_ERROR(device().CopyWithin(
         Stream::kPanel, staged, Piece(exchange.slot, exchange.given, column, columns)));
     JAXMG_RETURN_IF_ERROR(context_.comm.Send(Stream::kPanel, exchange.to, staged));
     part = {exchange.to, context_.comm.Sent(exchange.to)};
     next_part_ = (next_part_ + 1) % parts_.size();
     return Status::Ok();
+  }
+
+  // A cycle of moves begins with one to the staging tile and ends with one from there.
+  template <typename F>
+  static Status ForCycles(const Moves& moves, const F& f) {
+    Moves cycle;
+    for (const TileMove& move : moves) {
+      cycle.push_back(move);
+      if (move.source != TileMove::kStaging) continue;
+      JAXMG_RETURN_IF_ERROR(f(cycle));
+      cycle.clear();
+    }
+    return Status::Ok();
+  }
+
+  // As many columns of all its tiles at a time as can be staged.
+  Status MoveTiles(const Moves& cycle) {
+    for (int64_t column = 0; column < matrix_.tiles.width(); column += move_columns_) {
+      for (const TileMove& move : cycle) {
+        const int64_t left = matrix_.tiles.width(move.tile) - column;
+        if (left <= 0) continue;
+        const int64_t columns = std::min(left, move_columns_);
+        const Range range(device(), Stream::kNext, "move tile", move.tile);
+        JAXMG_RETURN_IF_ERROR(device().CopyWithin(Stream::kNext,
+                                                  Moved(move.target, move.tile, column, columns),
+                                                  Moved(move.source, move.tile, column, columns)));
+      }
+    }
+    return Status::Ok();
+  }
+
+  Bytes2D Moved(int64_t slot, int64_t tile, int64_t column, int64_t columns) const {
+    if (slot != TileMove::kStaging) return Piece(slot, tile, column, columns);
+    const int64_t rows = matrix_.rows - FirstRow(tile);
+    return Block(move_staging_, rows, rows, columns);
   }
 
   int64_t FirstRow(int64_t tile) const {
@@ -107,20 +202,17 @@ class Redistribution {
                  columns);
   }
 
-  Bytes2D Tile(int64_t slot, int64_t tile) const {
-    const int64_t columns = matrix_.tiles.width(tile);
-    if (slot != TileMove::kStaging) return Piece(slot, tile, 0, columns);
-    const int64_t rows = matrix_.rows - FirstRow(tile);
-    return Block(staging_, rows, rows, columns);
-  }
-
   const RankContext& context_;
   const Matrix<T>& matrix_;
   const Region region_;
   T* const staging_;
-  int64_t chunk_;  // columns
+  bool beside_;    // moves and exchanges can be staged beside each other
+  int64_t chunk_;  // columns of an exchange
   std::vector<Part> parts_;
   size_t next_part_ = 0;
+  T* move_staging_;
+  int64_t move_columns_;
+  std::vector<std::shared_ptr<Event>> done_;  // by slot; null where there is nothing to wait for
 };
 
 }  // namespace
@@ -129,32 +221,16 @@ template <typename T>
 Status ToBlockCyclic(const RankContext& context, const Matrix<T>& matrix, Region region,
                      T* staging) {
   if (matrix.tiles.ranks() == 1) return Status::Ok();
-  Redistribution<T> redistribution(context, matrix, region, staging);
-  const RedistributionPlan plan = PlanRedistribution(matrix.tiles)[matrix.rank];
-  JAXMG_RETURN_IF_ERROR(redistribution.MoveLastTile(/*to_overflow=*/true));
-  JAXMG_RETURN_IF_ERROR(redistribution.Begin());
-  for (const TileExchange& exchange : plan.exchanges) {
-    JAXMG_RETURN_IF_ERROR(redistribution.Exchange(exchange));
-  }
-  // Moves stage tiles where other ranks may still read chunks.
-  JAXMG_RETURN_IF_ERROR(redistribution.Finish());
-  for (const TileMove& move : plan.moves) JAXMG_RETURN_IF_ERROR(redistribution.Move(move));
-  return Status::Ok();
+  return Redistribution<T>(context, matrix, region, staging)
+      .ToCyclic(PlanRedistribution(matrix.tiles)[matrix.rank]);
 }
 
 template <typename T>
 Status ToContiguous(const RankContext& context, const Matrix<T>& matrix, Region region,
                     T* staging) {
   if (matrix.tiles.ranks() == 1) return Status::Ok();
-  Redistribution<T> redistribution(context, matrix, region, staging);
-  const RedistributionPlan plan = Inverse(PlanRedistribution(matrix.tiles)[matrix.rank]);
-  for (const TileMove& move : plan.moves) JAXMG_RETURN_IF_ERROR(redistribution.Move(move));
-  JAXMG_RETURN_IF_ERROR(redistribution.Begin());
-  for (const TileExchange& exchange : plan.exchanges) {
-    JAXMG_RETURN_IF_ERROR(redistribution.Exchange(exchange));
-  }
-  JAXMG_RETURN_IF_ERROR(redistribution.Finish());
-  return redistribution.MoveLastTile(/*to_overflow=*/false);
+  return Redistribution<T>(context, matrix, region, staging)
+      .ToContiguous(Inverse(PlanRedistribution(matrix.tiles)[matrix.rank]));
 }
 
 #define JAXMG_INSTANTIATE(T)                                                       \

@@ -80,26 +80,36 @@ void TakeLongCycles(LeavingTable& leaving, std::vector<Cycle>& cycles) {
   }
 }
 
-// The moves that sort one rank's tiles, given which tile lies in which slot.
-std::vector<TileMove> SortSlots(const Tiles& tiles, const std::vector<int64_t>& tile_in_slot) {
-  std::vector<TileMove> moves;
+// The moves that sort one rank's tiles, given which tile lies in which slot and since which round.
+// Cycles come in the order in which their slots are ready.
+std::vector<TileMove> SortSlots(const Tiles& tiles, const std::vector<int64_t>& tile_in_slot,
+                                const std::vector<int>& ready) {
+  std::vector<std::pair<int, std::vector<TileMove>>> cycles;
   std::vector<bool> done(tile_in_slot.size(), false);
   for (size_t start = 0; start < tile_in_slot.size(); ++start) {
     if (done[start]) continue;
     // slots[i + 1] is where the tile in slots[i] belongs.
     std::vector<int64_t> slots;
+    int round = 0;
     for (int64_t s = start; !done[s]; s = tiles.slot(tile_in_slot[s])) {
       done[s] = true;
       slots.push_back(s);
+      round = std::max(round, ready[s]);
     }
     if (slots.size() == 1) continue;
+    std::vector<TileMove> moves;
     const int64_t last = slots.back();
     moves.push_back({tile_in_slot[last], last, TileMove::kStaging});
     for (size_t i = slots.size() - 1; i > 0; --i) {
       moves.push_back({tile_in_slot[slots[i - 1]], slots[i - 1], slots[i]});
     }
     moves.push_back({tile_in_slot[last], TileMove::kStaging, slots[0]});
+    cycles.emplace_back(round, std::move(moves));
   }
+  std::stable_sort(cycles.begin(), cycles.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<TileMove> moves;
+  for (const auto& [round, cycle] : cycles) moves.insert(moves.end(), cycle.begin(), cycle.end());
   return moves;
 }
 
@@ -145,7 +155,9 @@ std::vector<RedistributionPlan> PlanRedistribution(const Tiles& tiles) {
   for (int r = 0; r < ranks; ++r) {
     std::stable_sort(plans[r].exchanges.begin(), plans[r].exchanges.end(),
                      [](const auto& a, const auto& b) { return a.round < b.round; });
-    plans[r].moves = SortSlots(tiles, tile_in_slot[r]);
+    std::vector<int> ready(tiles.slots(), -1);
+    for (const TileExchange& exchange : plans[r].exchanges) ready[exchange.slot] = exchange.round;
+    plans[r].moves = SortSlots(tiles, tile_in_slot[r], ready);
   }
   return plans;
 }

@@ -9,7 +9,9 @@
 //    ranks, a few longer where P divides no block evenly. In a cycle each rank sends the tile in
 //    one slot and receives another into that same slot, so nothing but the chunk in flight is
 //    staged. Cycles that share no rank form a round, and all cycles of a round run at once.
-// 2. Moves inside each rank, which bring its tiles into ascending order; one staging tile.
+// 2. Moves inside each rank, which bring its tiles into ascending order; one staging tile. They
+//    come cycle by cycle: first the cycle whose slots are first through with their exchanges. A
+//    cycle begins with a move to the staging tile and ends with the one from there.
 //
 // The way back runs the same steps in the opposite order and direction.
 #ifndef JAXMG_XLA_FFI_LAYOUT_REDISTRIBUTION_H_
@@ -41,7 +43,7 @@ struct TileMove {
   int64_t target;
 };
 
-// What one rank has to do, in this order, to get from contiguous blocks to block-cyclic tiles.
+// What one rank has to do to get from contiguous blocks to block-cyclic tiles.
 struct RedistributionPlan {
   std::vector<TileExchange> exchanges;
   std::vector<TileMove> moves;

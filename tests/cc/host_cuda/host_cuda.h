@@ -17,6 +17,13 @@
 #define __shared__ static
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
+struct uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+
 namespace host_cuda {
 
 struct Dimensions {

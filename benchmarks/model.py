@@ -75,13 +75,12 @@ def best(n, ranks, link=LINK):
 def measured():
     """{(n, ranks, T): seconds} of potrs in float64."""
     found = {}
-    for name in ("tiles.jsonl", "gpu.jsonl"):  # the latter is of the present engine
+    wanted = ("potrs", "native", "float64", "dominant", 1)
+    for name in ("tiles.jsonl", "gpu.jsonl"):
         for line in (RESULTS / name).read_text().splitlines():
             record = json.loads(line)
-            if (record["routine"], record["backend"], record["dtype"]) == (
-                "potrs",
-                "native",
-                "float64",
+            if wanted == tuple(
+                record[key] for key in ("routine", "backend", "dtype", "matrix", "nrhs")
             ):
                 key = record["n"], record["ranks"], record["T_A"] or 1024
                 found[key] = record["seconds"]

@@ -47,6 +47,8 @@ def draw(entries, title):
         lines.setdefault(tuple(entry.get(key, OLDER.get(key)) for key in LINE), {})[entry["n"]] = (
             entry
         )
+    # A single size is no line, where others have several.
+    lines = {key: sizes for key, sizes in lines.items() if len(sizes) > 1} or lines
     # What is the same for all lines goes into the title.
     same = [len({key[i] for key in lines}) == 1 for i in range(len(LINE))]
     common = [i for i, name in enumerate(LINE) if same[i] and name != "backend"]
@@ -62,7 +64,7 @@ def draw(entries, title):
         rate.plot(n, [point["tflops"] for point in points], marker="o", label=label)
     time.set(xlabel="n", ylabel="seconds", xscale="log", yscale="log")
     rate.set(xlabel="n", ylabel="TFLOP/s", xscale="log", ylim=(0, None))
-    sizes = sorted({entry["n"] for entry in entries})
+    sizes = sorted({n for by_size in lines.values() for n in by_size})
     for axis in (time, rate):
         axis.set_xticks(sizes, [str(n) for n in sizes])
         axis.set_xticks([], minor=True)

@@ -26,8 +26,7 @@ PIECE_SECONDS, PIECE_ROW = 46e-6, 2.0e-9  # of a piece: fixed, and for each row 
 PANEL = 60e12  # operations a second of what a panel's products add to that
 WAITS = 0.1e-3  # between a panel and the next tile: events and launches
 LINK = 350e9  # bytes a second of a copy between two GPUs
-EXCHANGE = 270e9  # those of the redistribution, out of the busiest GPU
-MOVES = 1.5e12  # bytes a second of the copies within a GPU that follow it
+EXCHANGE = 340e9  # those of the redistribution, out of the busiest GPU; moves are beside it
 # Seconds of the back substitution: a tile, and a column.
 SUBSTITUTION, SUBSTITUTION_COLUMN = 60e-6, 0.09e-6
 SIZE = 8  # bytes of a number
@@ -52,11 +51,11 @@ def factorization(n, ranks, width, link=LINK):
 
 
 def redistribution(n, ranks):
-    """The last rank gives most: all but its own share of nearly whole rows."""
+    """The first rank gives most: all but its own share of nearly whole columns."""
     if ranks == 1:
         return 0.0
     given = SIZE * n * n / ranks * (1 - 1 / ranks) * (1 - 1 / (2 * ranks))
-    return given / EXCHANGE + SIZE * n * n / ranks / 2 * 2 / MOVES
+    return given / EXCHANGE
 
 
 def solve(n, ranks, width, link=LINK):

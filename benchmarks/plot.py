@@ -3,7 +3,8 @@
     python benchmarks/plot.py benchmarks/results/cpu.jsonl
 
 Writes a picture for each routine and dtype beside the file: cpu-potrs-float64.png. Of measurements
-of the same thing the last one in the file is drawn; bars show the fastest and the slowest run.
+of the same thing the last one in the file is drawn, and what was measured at a single size only
+where nothing else was; bars show the fastest and the slowest run.
 """
 
 import argparse

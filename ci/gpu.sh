@@ -43,7 +43,7 @@ tests() {
 program() { timeout 550 "$python" -X faulthandler "$site/gpu/$1" "${@:2}"; }
 check() { program check.py "$@"; }
 
-crowd() { XLA_PYTHON_CLIENT_PREALLOCATE=false on 2 timeout 120 "$python" "$site/gpu/crowd.py"; }
+crowd() { on 2 timeout 120 "$python" "$site/gpu/crowd.py"; }
 
 # On N GPUs. Every allocation is one of CUDA's, so that a read beyond its end is seen.
 sanitize() {
@@ -70,7 +70,9 @@ racecheck() { sanitize 2 --tool racecheck --kernel-name kernel_substring=jaxmg_;
 # Needs to see every kernel that writes; what counts is what ours read. On one GPU: where several
 # work at once the tool loses track of what has been written (docs/cuda.md).
 initcheck() {
-  sanitize 1 --tool initcheck --print-limit 100000 && return
+  sanitize 1 --tool initcheck --print-limit 100000
+  local result=$?
+  [ $result -ne 0 ] && [ $result -ne 77 ] || return $result
   grep -q '^0 failures' "$results/initcheck.log" &&
     ! grep -q 'in jaxmg_\|at jaxmg_' "$results/initcheck.log"
 }

@@ -313,7 +313,8 @@ def threads(quick):
 
 
 def small(quick):
-    """Every kernel and every copy once, for compute-sanitizer."""
+    """Every kernel and every copy once, for compute-sanitizer; those between GPUs where there are
+    several."""
     mesh = mesh_of(jax.devices())
     for k, dtype in enumerate(DTYPES):
         for backend in BACKENDS[: 1 + (k == 1)]:
@@ -321,6 +322,8 @@ def small(quick):
             attempt(f"potrs {case}", check_potrs, 70, dtype, mesh, 16, backend)
             attempt(f"potri {case}", check_potri, 70, dtype, mesh, 16, backend)
             attempt(f"syevd {case}", check_syevd, 70, dtype, mesh, 16, backend)
+    # Columns of more bytes than one block copies.
+    attempt("potrs n=2200", check_potrs, 2200, "float64", mesh, 128, "native")
     a = matrix(70, "float64")
     a[50, 50] = -1
     _, status = jaxmg.potrs(a, np.ones(70), 16, mesh, P("r", None), True)

@@ -7,17 +7,20 @@ still while another goes on to the next call, in the memory of the one before. E
 rank got a status other than 0 or a result that is not finite.
 """
 
+import os
 import subprocess
 import sys
 import time
 
-import jax
-import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
-from sections import mesh_of, normal
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # they share the memory
 
-import jaxmg
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+from jax.sharding import NamedSharding  # noqa: E402
+from jax.sharding import PartitionSpec as P  # noqa: E402
+from sections import mesh_of, normal  # noqa: E402
+
+import jaxmg  # noqa: E402
 
 
 def calls(a, b):

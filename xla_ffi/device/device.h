@@ -179,6 +179,7 @@ class Device {
   // another device of the same process.
   virtual Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) = 0;
   // The same where both are this device's, for large blocks while it has nothing else to compute.
+  // Pitches and heights are multiples of 4, as those of every dtype.
   virtual Status CopyWithin(Stream stream, const Bytes2D& target, const Bytes2D& source) {
     return Copy(stream, target, source);
   }

@@ -43,12 +43,14 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
 # shellcheck disable=SC2046  # n and repeats print several words
 {
   # The table of the solvers: what every change of the engine is held against.
-  table() { # 170
-    bench "${both[@]}" $(repeats 3) + $(n 16384 32768 65536 131072) \
-      + --dtype float32 --precision default tf32 $(n 131072)
+  # JAX's own on one GPU is beside it where that fits.
+  table() { # 120
+    bench "${both[@]}" $(repeats 3) + --backend native cusolvermg jax $(n 16384 32768) \
+      + $(n 65536 131072) + --dtype float32 --precision default tf32 $(n 131072)
   }
-  inverse() { # 30
-    bench --backend native --ranks "$ranks" --routine potri $(repeats 3) $(n 16384 32768 65536)
+  inverse() { # 45
+    bench --backend native --ranks "$ranks" --routine potri $(repeats 3) \
+      + --backend native jax --compare $(n 16384 32768) + $(n 65536)
   }
   # One GPU, beside JAX's own where that fits.
   one() { # 80
@@ -57,8 +59,9 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
   }
   dtypes() { # 90
     bench "${both[@]}" $(repeats 3) --repeat-check $(n 32768) \
-      + --dtype float32 complex64 --precision default tf32 + --dtype complex128 \
-      + --backend native --routine potri --dtype float32 complex64 complex128
+      + --dtype float32 complex64 --precision tf32 \
+      + --backend native cusolvermg jax --dtype float64 float32 complex64 complex128 \
+      + --backend native jax --routine potri --dtype float64 float32 complex64 complex128
   }
   # Many right-hand sides.
   nrhs() { # 60

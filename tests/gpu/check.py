@@ -4,17 +4,20 @@
 
 Stands beside the tests of tests/python, which run on GPUs too: here are the sizes, the backends
 and the loops that need GPUs. Sections: see the end; all but `small` unless named. Exits with the
-number of failures.
+number of failures. Needs benchmarks/ on PYTHONPATH.
 """
 
 import gc
+import json
 import os
+import sys
 import threading
 import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import records
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from sections import DTYPES, attempt, eps, mesh_of, normal, report, run
@@ -277,6 +280,14 @@ def check_loop(name, mesh, backend, calls):
     gpu, host, files = growth
     facts = f"growth of GPU memory {gpu} MiB, host memory {host} MiB, open files {files}"
     report(name, ok, f"{1e3 * seconds / calls:.2f} ms a call;", facts)
+    devices = list(mesh.devices)
+    record = {
+        "routine": "potrs", "backend": backend, "dtype": "float64", "n": n, "nrhs": 1, "T_A": 64,
+        "ranks": len(devices), "calls": calls, "seconds": seconds, "growth_gpu_mib": gpu,
+        "growth_host_mib": host, "growth_open_files": files,
+        **records.origin(records.name_of(devices), "tests/gpu/check.py", sys.argv[1:]),
+    }  # fmt: skip
+    print(json.dumps(record), flush=True)
 
 
 def check_threads(name, meshes, backend):

@@ -12,15 +12,13 @@ import subprocess
 import sys
 import time
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # they share the memory
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from sections import mesh_of, normal
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
-from jax.sharding import NamedSharding  # noqa: E402
-from jax.sharding import PartitionSpec as P  # noqa: E402
-from sections import mesh_of, normal  # noqa: E402
-
-import jaxmg  # noqa: E402
+import jaxmg
 
 
 def calls(a, b):
@@ -61,7 +59,8 @@ def work(seconds):
 
 def main(processes=6, seconds=20):
     command = [sys.executable, __file__, "work", str(seconds)]
-    started = [subprocess.Popen(command) for _ in range(int(processes))]
+    environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}  # they share the memory
+    started = [subprocess.Popen(command, env=environment) for _ in range(int(processes))]
     return 1 if any([process.wait() for process in started]) else 0
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import grid, line, positive_definite, shard
+from cases import devices, grid, line, positive_definite, shard
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -116,8 +116,8 @@ def _pattern(message):
 @pytest.mark.parametrize("name", _VALUE_ERRORS)
 def test_values(name):
     call, message = _VALUE_ERRORS[name]
-    if name in ("mesh under jit", "abstract mesh of nothing") and len(jax.devices()) == 1:
-        pytest.skip("needs 2 devices")
+    if name in ("mesh under jit", "abstract mesh of nothing"):
+        devices(2)
     with pytest.raises(ValueError, match=_pattern(message)):
         call()
 

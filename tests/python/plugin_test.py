@@ -5,7 +5,7 @@ import types
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from cases import line
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _call, _checks, _mesh, _plugin
@@ -62,7 +62,7 @@ def test_auto_takes_what_a_device_has_memory_for(monkeypatch, backend, n, memory
     device = types.SimpleNamespace(
         memory_stats=lambda: memory if memory is None else {"bytes_limit": memory}
     )
-    layout = _mesh.Layout(Mesh(np.array(jax.devices()[:1]), ("r",)), ("r",), (), P("r", None))
+    layout = _mesh.Layout(line(1), ("r",), (), P("r", None))
     monkeypatch.setattr(_plugin, "_loaded", {layout.platform: plugin})
     monkeypatch.setattr(jax, "local_devices", lambda backend: [device])
     a = jax.ShapeDtypeStruct((n, n), np.float64)
@@ -80,10 +80,7 @@ def test_auto_takes_what_a_device_has_memory_for(monkeypatch, backend, n, memory
     ],
 )
 def test_an_inverse_that_the_library_gets_wrong_is_refused(monkeypatch, backend, n, ranks, refused):
-    devices = jax.devices()
-    if len(devices) < ranks:
-        pytest.skip(f"needs {ranks} devices")
-    layout = _mesh.Layout(Mesh(np.array(devices[:ranks]), ("r",)), ("r",), (), P("r", None))
+    layout = _mesh.Layout(line(ranks), ("r",), (), P("r", None))
     plugin = types.SimpleNamespace(
         backends=lambda routine: ["native", "cusolvermg"], needs=lambda *arguments: None
     )

@@ -13,6 +13,10 @@ struct DiagonalTile {
   int64_t ld;
   int64_t n;
 };
+template <typename T>
+DiagonalTile<T> DiagonalOf(const Matrix<T>& matrix, int64_t k) {
+  return {matrix.tile(k, matrix.tiles.offset(k)), matrix.ld(), matrix.tiles.width(k)};
+}
 
 // solved := x L^-H. x is count x n, used up; both have leading dimension `count`.
 template <typename T>

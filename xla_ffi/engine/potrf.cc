@@ -7,44 +7,10 @@
 #include <vector>
 
 #include "xla_ffi/engine/batches.h"
+#include "xla_ffi/engine/panels.h"
 
 namespace jaxmg {
 namespace {
-
-// The workspace, in elements from its begin: everything twice, by the parity of the batch.
-struct Regions {
-  Regions(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
-    const int64_t width = tiles.width() * PanelsPerUpdate(tiles, tuning);
-    const bool received = tiles.ranks() > 1 && !tuning.borrow_panels;
-    const bool buffers = received || tuning.panel_block > 0;
-    panels = buffers ? rows * width : 0;
-    gathered = tuning.group_columns > 0 ? tiles.slots() * tiles.width() * width : 0;
-    size = 2 * panels + 2 * gathered;
-  }
-  // Panels that are solved in place lie where their tiles do, not side by side.
-  static int64_t PanelsPerUpdate(const Tiles& tiles, const Tuning& tuning) {
-    if (tuning.panel_block == 0) return 1;
-    return std::max<int64_t>(tuning.update_depth / std::max<int64_t>(tiles.width(), 1), 1);
-  }
-  int64_t panels;    // the panels of a batch, side by side
-  int64_t gathered;  // their rows that meet this rank's tiles
-  int64_t size;
-};
-
-// The rows below diagonal tile k of panel k, or below that of the first of several panels.
-template <typename T>
-struct Panel {
-  T* data;
-  int64_t ld;
-};
-
-// Of some rows B of panels, what makes a product with B^H: B itself, or B^H.
-template <typename T>
-struct Factor {
-  T* data;
-  int64_t ld;
-  Op op;
-};
 
 template <typename T>
 class Factorization {
@@ -58,12 +24,11 @@ class Factorization {
         matrix_(matrix),
         tiles_(matrix.tiles),
         tuning_(context.device.tuning()),
-        regions_(matrix.tiles, matrix.rows, tuning_),
         x_(x),
-        workspace_(workspace),
         info_(info),
         log_det_(log_det),
-        batches_(tiles_, matrix.rank, Regions::PanelsPerUpdate(tiles_, tuning_)) {}
+        batches_(tiles_, matrix.rank, PanelRegions::PanelsPerUpdate(tiles_, tuning_)),
+        panels_(matrix, batches_, tuning_, products_.StoredFactor(), workspace) {}
 
   Status Run() {
     const int64_t count = Count();
@@ -102,48 +67,7 @@ class Factorization {
 
   int64_t Count() const { return tiles_.nonempty(); }
   bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
-  bool InPlace() const { return tuning_.panel_block == 0; }
-  int64_t Below(int64_t k) const { return tiles_.columns() - tiles_.offset(k + 1); }
   int64_t WidthIn(int64_t slot) const { return tiles_.width(tiles_.tile_in(matrix_.rank, slot)); }
-
-  Panel<T> PanelOf(int64_t k) const {
-    if (Mine(k) && InPlace()) return {matrix_.tile(k, tiles_.offset(k + 1)), matrix_.ld()};
-    if (tuning_.borrow_panels) return borrowed_;
-    const Batch& batch = batches_.of(k);
-    const int64_t ld = Below(batch.first);
-    T* buffer = workspace_ + batch.index % 2 * regions_.panels;
-    return {buffer + (tiles_.offset(k) - tiles_.offset(batch.first)) * ld +
-                (tiles_.offset(k + 1) - tiles_.offset(batch.first + 1)),
-            ld};
-  }
-  // Panel `first`, and what follows it in its batch, from `row` of the matrix on.
-  Panel<T> RowsOf(int64_t first, int64_t row) const {
-    const Panel<T> panel = PanelOf(first);
-    return {panel.data + (row - tiles_.offset(first + 1)), panel.ld};
-  }
-  Factor<T> FactorOf(int64_t first, int64_t row) const {
-    const Panel<T> rows = RowsOf(first, row);
-    return {rows.data, rows.ld, Op::kConjTrans};
-  }
-  // Columns of panels [first, k].
-  int64_t Depth(int64_t first, int64_t k) const {
-    return tiles_.offset(k + 1) - tiles_.offset(first);
-  }
-
-  // The rows B of a batch that meet this rank's trailing tile columns, or B^H, from `slot` on.
-  Factor<T> Gathered(const Batch& batch, int64_t slot) const {
-    T* data = workspace_ + 2 * regions_.panels + batch.index % 2 * regions_.gathered;
-    const int64_t first = batches_.FirstTrailing(batch), before = batches_.Columns(first, slot);
-    const Op op = products_.StoredFactor();
-    const int64_t ld = op == Op::kNone ? Depth(batch.first, batch.last)
-                                       : batches_.Columns(first, batches_.EndTrailing());
-    return {data + (op == Op::kNone ? before * ld : before), ld, op};
-  }
-
-  Bytes2D Piece(int64_t k, int64_t column, int64_t columns) const {
-    const Panel<T> panel = PanelOf(k);
-    return Block(panel.data + column * panel.ld, panel.ld, Below(k), columns);
-  }
 
   // What goes along with panel k: the solved right-hand sides of tile k.
   Bytes2D Solved(int64_t k) const {
@@ -227,12 +151,12 @@ class Factorization {
     if (tuning_.borrow_panels) {
       Bytes2D block;
       JAXMG_RETURN_IF_ERROR(comm_.Borrow(Stream::kCopy, tiles_.owner(k), &block));
-      borrowed_ = {static_cast<T*>(block.data), static_cast<int64_t>(block.pitch / sizeof(T))};
+      panels_.Borrow(block);
     }
-    const int64_t step = InPlace() ? width : tuning_.panel_block;
+    const int64_t step = panels_.in_place() ? width : tuning_.panel_block;
     for (int64_t column = 0; column < width && !tuning_.borrow_panels; column += step) {
       JAXMG_RETURN_IF_ERROR(
-          ReceiveBlock(Stream::kCopy, k, Piece(k, column, std::min(step, width - column))));
+          ReceiveBlock(Stream::kCopy, k, panels_.Piece(k, column, std::min(step, width - column))));
     }
     JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kCopy, arrived_[k].get()));
     JAXMG_RETURN_IF_ERROR(GatherRows(Stream::kCopy, k));
@@ -251,14 +175,15 @@ class Factorization {
       const Range range(device_, Stream::kPanel, "potrf", k);
       JAXMG_RETURN_IF_ERROR(blas_.Potrf(Stream::kPanel, width, diagonal, ld, begin, info_));
     }
-    const bool last = Below(k) == 0;
-    const DiagonalTile<T> tile = {diagonal, ld, width};
+    const bool last = panels_.Below(k) == 0;
+    const DiagonalTile<T> tile = DiagonalOf(matrix_, k);
     if (!last) {
       JAXMG_RETURN_IF_ERROR(AwaitBuffer(Stream::kPanel, k));
       if (k > 0) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kPanel, *updated_));
       {
         const Range range(device_, Stream::kPanel, "panel", k);
-        JAXMG_RETURN_IF_ERROR(InPlace() ? SolveInPlace(k, diagonal) : SolveInPieces(k, tile));
+        JAXMG_RETURN_IF_ERROR(panels_.in_place() ? SolveInPlace(k, diagonal)
+                                                 : SolveInPieces(k, tile));
       }
       JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kPanel, arrived_[k].get()));
       JAXMG_RETURN_IF_ERROR(GatherRows(Stream::kPanel, k));
@@ -286,7 +211,7 @@ class Factorization {
       if (batch.index > 0) {
         JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kSide, *substituted_));
       }
-      const Factor<T> rows = FactorOf(batch.first, tiles_.offset(k));
+      const Factor<T> rows = panels_.FactorFrom(batch.first, tiles_.offset(k));
       JAXMG_RETURN_IF_ERROR(UpdateShare(Stream::kSide, slot, width, batch.first, k - 1, rows));
     }
     const Range range(device_, Stream::kSide, "right-hand sides", k);
@@ -297,17 +222,17 @@ class Factorization {
   }
 
   Status SolveInPlace(int64_t k, const T* diagonal) {
-    const Panel<T> panel = PanelOf(k);
-    JAXMG_RETURN_IF_ERROR(blas_.Trsm(Stream::kPanel, Side::kRight, Op::kConjTrans, Below(k),
+    const Panel<T> panel = panels_.Of(k);
+    JAXMG_RETURN_IF_ERROR(blas_.Trsm(Stream::kPanel, Side::kRight, Op::kConjTrans, panels_.Below(k),
                                      tiles_.width(k), diagonal, matrix_.ld(), panel.data,
                                      panel.ld));
-    return Send(Stream::kPanel, k, Piece(k, 0, tiles_.width(k)));
+    return Send(Stream::kPanel, k, panels_.Piece(k, 0, tiles_.width(k)));
   }
 
   // Piece by piece: X_c = (B_c - X_<c L_c,<c^H) L_cc^-H, sent as soon as it is there.
   Status SolveInPieces(int64_t k, const DiagonalTile<T>& tile) {
-    const Panel<T> panel = PanelOf(k);
-    const int64_t m = Below(k), ld = tile.ld, block = tuning_.panel_block;
+    const Panel<T> panel = panels_.Of(k);
+    const int64_t m = panels_.Below(k), ld = tile.ld, block = tuning_.panel_block;
     T* below = matrix_.tile(k, tiles_.offset(k + 1));
     for (int64_t column = 0; column < tile.n; column += block) {
       const int64_t columns = std::min(block, tile.n - column);
@@ -320,33 +245,33 @@ class Factorization {
       JAXMG_RETURN_IF_ERROR(blas_.SolveRight(Stream::kPanel, Op::kConjTrans, m, columns,
                                              tile.l + column * ld + column, ld, right_side, ld,
                                              panel.data + column * panel.ld, panel.ld));
-      JAXMG_RETURN_IF_ERROR(Send(Stream::kPanel, k, Piece(k, column, columns)));
+      JAXMG_RETURN_IF_ERROR(Send(Stream::kPanel, k, panels_.Piece(k, column, columns)));
     }
     return Status::Ok();
   }
 
   // A panel that was solved out of place goes where it belongs.
   Status StorePanel(int64_t k) {
-    if (InPlace()) return Status::Ok();
+    if (panels_.in_place()) return Status::Ok();
     const Range range(device_, Stream::kPanel, "store panel", k);
     const T* target = matrix_.tile(k, tiles_.offset(k + 1));
-    return device_.Copy(Stream::kPanel, Block(target, matrix_.ld(), Below(k), tiles_.width(k)),
-                        Piece(k, 0, tiles_.width(k)));
+    return device_.Copy(Stream::kPanel,
+                        Block(target, matrix_.ld(), panels_.Below(k), tiles_.width(k)),
+                        panels_.Piece(k, 0, tiles_.width(k)));
   }
 
-  // The rows of panel k that meet this rank's trailing tile columns, so that tile columns that lie
-  // side by side can share one large product.
+  // The rows of panel k that meet this rank's trailing tile columns.
   Status GatherRows(Stream stream, int64_t k) {
-    if (tuning_.group_columns == 0) return Status::Ok();
+    if (!panels_.gathers()) return Status::Ok();
     const Range range(device_, stream, "gather rows", k);
     const Batch& batch = batches_.of(k);
-    const Panel<T> panel = PanelOf(k);
+    const Panel<T> panel = panels_.Of(k);
     const int64_t before = tiles_.offset(k) - tiles_.offset(batch.first);
     for (int64_t slot = batches_.FirstTrailing(batch); slot < batches_.EndTrailing(); ++slot) {
       const int64_t j = tiles_.tile_in(matrix_.rank, slot), rows = WidthIn(slot);
       const int64_t columns = tiles_.width(k);
       const T* source = panel.data + (tiles_.offset(j) - tiles_.offset(k + 1));
-      const Factor<T> target = Gathered(batch, slot);
+      const Factor<T> target = panels_.Gathered(batch, slot);
       if (target.op == Op::kNone) {
         JAXMG_RETURN_IF_ERROR(blas_.ConjTranspose(stream, rows, columns, source, panel.ld,
                                                   target.data + before, target.ld));
@@ -364,17 +289,18 @@ class Factorization {
   // Diagonal tile j by panels [first, k]: C -= B B^H, B their rows j.
   Status UpdateDiagonal(Stream stream, int64_t j, int64_t first, int64_t k) {
     const int64_t begin = tiles_.offset(j);
-    const Panel<T> b = RowsOf(first, begin);
-    return products_.Herk(stream, tiles_.width(j), Depth(first, k), -1, b.data, b.ld, 1,
+    const Panel<T> b = panels_.From(first, begin);
+    return products_.Herk(stream, tiles_.width(j), panels_.Depth(first, k), -1, b.data, b.ld, 1,
                           matrix_.tile(j, begin), matrix_.ld());
   }
 
   // Rows [begin, end) of tile column j: C -= A B^H, A those rows of the panels, B their rows j.
   Status UpdateRows(Stream stream, int64_t j, int64_t begin, int64_t end, int64_t first, int64_t k,
                     const Factor<T>& b) {
-    const Panel<T> a = RowsOf(first, begin);
-    return products_.Gemm(stream, Op::kNone, b.op, end - begin, tiles_.width(j), Depth(first, k),
-                          -1, a.data, a.ld, b.data, b.ld, 1, matrix_.tile(j, begin), matrix_.ld());
+    const Panel<T> a = panels_.From(first, begin);
+    return products_.Gemm(stream, Op::kNone, b.op, end - begin, tiles_.width(j),
+                          panels_.Depth(first, k), -1, a.data, a.ld, b.data, b.ld, 1,
+                          matrix_.tile(j, begin), matrix_.ld());
   }
 
   // Tile column j, from its diagonal tile to row `end`.
@@ -388,7 +314,7 @@ class Factorization {
   Status UpdateShare(Stream stream, int64_t slot, int64_t columns, int64_t first, int64_t k,
                      const Factor<T>& b) {
     JAXMG_RETURN_IF_ERROR(device_.Wait(stream, *solved_[k]));
-    return blas_.Gemm(stream, Op::kNone, b.op, x_.count, columns, Depth(first, k), -1,
+    return blas_.Gemm(stream, Op::kNone, b.op, x_.count, columns, panels_.Depth(first, k), -1,
                       x_.column(tiles_.offset(first)), x_.count, b.data, b.ld, 1,
                       x_.of_slot(tiles_, slot), x_.count);
   }
@@ -408,7 +334,7 @@ class Factorization {
     JAXMG_RETURN_IF_ERROR(AwaitPanel(Stream::kNext, k));
     const Range range(device_, Stream::kNext, "update next", k);
     JAXMG_RETURN_IF_ERROR(UpdateRows(Stream::kNext, j, tiles_.offset(j + 1), tiles_.columns(), k, k,
-                                     FactorOf(k, tiles_.offset(j))));
+                                     panels_.FactorFrom(k, tiles_.offset(j))));
     return device_.Record(Stream::kNext, updated_.get());
   }
 
@@ -419,8 +345,8 @@ class Factorization {
       JAXMG_RETURN_IF_ERROR(AwaitWindow(k));
       JAXMG_RETURN_IF_ERROR(AwaitPanel(Stream::kNext, k));
       const Range range(device_, Stream::kNext, "update window", k);
-      JAXMG_RETURN_IF_ERROR(
-          UpdateTile(Stream::kNext, j, tiles_.columns(), k, k, FactorOf(k, tiles_.offset(j))));
+      JAXMG_RETURN_IF_ERROR(UpdateTile(Stream::kNext, j, tiles_.columns(), k, k,
+                                       panels_.FactorFrom(k, tiles_.offset(j))));
     }
     return Status::Ok();
   }
@@ -472,34 +398,28 @@ class Factorization {
     const int64_t bottom = tiles_.offset(tiles_.tile_in(matrix_.rank, end - 1) + 1);
     for (int64_t s = slot; s < end; ++s) {
       JAXMG_RETURN_IF_ERROR(UpdateTile(beside, tiles_.tile_in(matrix_.rank, s), bottom, batch.first,
-                                       batch.last, FactorOfSlot(batch, s)));
+                                       batch.last, panels_.FactorOfSlot(batch, s)));
     }
-    const Panel<T> a = RowsOf(batch.first, bottom);
-    const Factor<T> b = FactorOfSlot(batch, slot);
+    const Panel<T> a = panels_.From(batch.first, bottom);
+    const Factor<T> b = panels_.FactorOfSlot(batch, slot);
     return products_.Gemm(Stream::kMain, Op::kNone, b.op, tiles_.columns() - bottom, columns,
-                          Depth(batch.first, batch.last), -1, a.data, a.ld, b.data, b.ld, 1,
+                          panels_.Depth(batch.first, batch.last), -1, a.data, a.ld, b.data, b.ld, 1,
                           matrix_.slot(slot) + bottom, matrix_.ld());
-  }
-
-  // The rows of a batch that meet the tile in a slot; what is gathered goes on with the next slot.
-  Factor<T> FactorOfSlot(const Batch& batch, int64_t slot) const {
-    return tuning_.group_columns > 0
-               ? Gathered(batch, slot)
-               : FactorOf(batch.first, tiles_.offset(tiles_.tile_in(matrix_.rank, slot)));
   }
 
   // This rank's right-hand sides of its trailing tiles. Rows that were gathered lie side by side,
   // as shares do except behind a narrow tile, and are multiplied at once.
   Status UpdateShares(const Batch& batch) {
     auto is_last = [&](int64_t slot) {
-      return tuning_.group_columns == 0 || WidthIn(slot) < tiles_.width() ||
+      return !panels_.gathers() || WidthIn(slot) < tiles_.width() ||
              slot + 1 == batches_.EndTrailing();
     };
     for (int64_t slot = batches_.FirstTrailing(batch), end; slot < batches_.EndTrailing();
          slot = end) {
       for (end = slot + 1; !is_last(end - 1);) ++end;
       JAXMG_RETURN_IF_ERROR(UpdateShare(Stream::kMain, slot, batches_.Columns(slot, end),
-                                        batch.first, batch.last, FactorOfSlot(batch, slot)));
+                                        batch.first, batch.last,
+                                        panels_.FactorOfSlot(batch, slot)));
     }
     return Status::Ok();
   }
@@ -511,12 +431,11 @@ class Factorization {
   const Matrix<T>& matrix_;
   const Tiles& tiles_;
   const Tuning tuning_;
-  const Regions regions_;
   const RightHandSides<T>& x_;
-  T* const workspace_;
   int32_t* const info_;
   Real<T>* const log_det_;
   const Batches batches_;
+  Panels<T> panels_;
   // By panel: it is there; so are its gathered rows; its right-hand sides; it is where it belongs.
   std::vector<std::shared_ptr<Event>> arrived_, ready_, solved_, stored_;
   // By the parity of a batch: kMain, and kSide, are through with it.
@@ -525,13 +444,12 @@ class Factorization {
   std::shared_ptr<Event> prepared_;     // kMain has updated the next window
   std::shared_ptr<Event> substituted_;  // and right-hand sides, by the last batch
   std::vector<int64_t> sent_;           // blocks sent to each rank with the batch and before
-  Panel<T> borrowed_ = {};              // of another rank, while this one updates with it
 };
 
 }  // namespace
 
 int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
-  return Regions(tiles, rows, tuning).size;
+  return PanelRegions(tiles, rows, tuning).size;
 }
 
 template <typename T>

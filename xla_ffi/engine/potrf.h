@@ -45,9 +45,8 @@ int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning);
 // this rank's columns of X L^-H in x.share; x.data is used up. *info becomes the smallest order of
 // a leading minor that is not positive definite that this rank saw, and *log_det (real, may be
 // null) grows by this rank's share of log(det M); both are device memory that the caller has set.
-// Panels and updates are computed in
-// `precision`; diagonal tiles and right-hand sides never in a lower one than T's. Enqueued on all
-// streams, kMain last.
+// Panels and updates are computed in `precision`; diagonal tiles and right-hand sides never in a
+// lower one than T's. Enqueued on all streams, kMain last.
 template <typename T>
 Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det);

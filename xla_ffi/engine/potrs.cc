@@ -36,9 +36,8 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
     const Stream stream = mine(k) ? Stream::kPanel : Stream::kCopy;
     if (mine(k)) {
       const Range range(device, Stream::kPanel, "solve tile", k);
-      const int64_t slot = tiles.slot(k);
-      const DiagonalTile<T> tile = {matrix.tile(k, tiles.offset(k)), ld, tiles.width(k)};
-      JAXMG_RETURN_IF_ERROR(SolveBackward(device, stream, tile, nrhs, x.of_slot(tiles, slot),
+      JAXMG_RETURN_IF_ERROR(SolveBackward(device, stream, DiagonalOf(matrix, k), nrhs,
+                                          x.of_slot(tiles, tiles.slot(k)),
                                           x.column(tiles.offset(k))));
     }
     JAXMG_RETURN_IF_ERROR(Broadcast(comm, stream, tiles.owner(k), block));

@@ -48,20 +48,19 @@ class Redistribution {
       JAXMG_RETURN_IF_ERROR(Order(device(), Stream::kCopy, Stream::kNext));
       JAXMG_RETURN_IF_ERROR(WaitAllSent(context_.comm, Stream::kNext));
     }
-    JAXMG_RETURN_IF_ERROR(ForCycles(plan.moves, [&](const Moves& cycle) -> Status {
+    for (const MoveCycle& cycle : plan.cycles) {
       for (const TileMove& move : cycle) JAXMG_RETURN_IF_ERROR(Await(Stream::kNext, move.source));
-      return MoveTiles(cycle);
-    }));
+      JAXMG_RETURN_IF_ERROR(MoveTiles(cycle));
+    }
     return Finish();
   }
 
   Status ToContiguous(const RedistributionPlan& plan) {
     JAXMG_RETURN_IF_ERROR(Begin());
-    JAXMG_RETURN_IF_ERROR(ForCycles(plan.moves, [&](const Moves& cycle) -> Status {
+    for (const MoveCycle& cycle : plan.cycles) {
       JAXMG_RETURN_IF_ERROR(MoveTiles(cycle));
       for (const TileMove& move : cycle) JAXMG_RETURN_IF_ERROR(Done(Stream::kNext, move.source));
-      return Status::Ok();
-    }));
+    }
     if (!beside_) JAXMG_RETURN_IF_ERROR(Order(device(), Stream::kNext, Stream::kPanel));
     for (const TileExchange& exchange : plan.exchanges) {
       JAXMG_RETURN_IF_ERROR(Await(Stream::kPanel, exchange.slot));
@@ -72,7 +71,6 @@ class Redistribution {
   }
 
  private:
-  using Moves = std::vector<TileMove>;
   static constexpr int64_t kMostParts = 4;
   static constexpr std::array<Stream, 3> kOthers = {Stream::kPanel, Stream::kCopy, Stream::kNext};
 
@@ -157,21 +155,8 @@ class Redistribution {
     return Status::Ok();
   }
 
-  // A cycle of moves begins with one to the staging tile and ends with one from there.
-  template <typename F>
-  static Status ForCycles(const Moves& moves, const F& f) {
-    Moves cycle;
-    for (const TileMove& move : moves) {
-      cycle.push_back(move);
-      if (move.source != TileMove::kStaging) continue;
-      JAXMG_RETURN_IF_ERROR(f(cycle));
-      cycle.clear();
-    }
-    return Status::Ok();
-  }
-
   // As many columns of all its tiles at a time as can be staged.
-  Status MoveTiles(const Moves& cycle) {
+  Status MoveTiles(const MoveCycle& cycle) {
     for (int64_t column = 0; column < matrix_.tiles.width(); column += move_columns_) {
       for (const TileMove& move : cycle) {
         const int64_t left = matrix_.tiles.width(move.tile) - column;

@@ -82,9 +82,9 @@ void TakeLongCycles(LeavingTable& leaving, std::vector<Cycle>& cycles) {
 
 // The moves that sort one rank's tiles, given which tile lies in which slot and since which round.
 // Cycles come in the order in which their slots are ready.
-std::vector<TileMove> SortSlots(const Tiles& tiles, const std::vector<int64_t>& tile_in_slot,
-                                const std::vector<int>& ready) {
-  std::vector<std::pair<int, std::vector<TileMove>>> cycles;
+std::vector<MoveCycle> SortSlots(const Tiles& tiles, const std::vector<int64_t>& tile_in_slot,
+                                 const std::vector<int>& ready) {
+  std::vector<std::pair<int, MoveCycle>> cycles;
   std::vector<bool> done(tile_in_slot.size(), false);
   for (size_t start = 0; start < tile_in_slot.size(); ++start) {
     if (done[start]) continue;
@@ -97,7 +97,7 @@ std::vector<TileMove> SortSlots(const Tiles& tiles, const std::vector<int64_t>& 
       round = std::max(round, ready[s]);
     }
     if (slots.size() == 1) continue;
-    std::vector<TileMove> moves;
+    MoveCycle moves;
     const int64_t last = slots.back();
     moves.push_back({tile_in_slot[last], last, TileMove::kStaging});
     for (size_t i = slots.size() - 1; i > 0; --i) {
@@ -108,9 +108,9 @@ std::vector<TileMove> SortSlots(const Tiles& tiles, const std::vector<int64_t>& 
   }
   std::stable_sort(cycles.begin(), cycles.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<TileMove> moves;
-  for (const auto& [round, cycle] : cycles) moves.insert(moves.end(), cycle.begin(), cycle.end());
-  return moves;
+  std::vector<MoveCycle> sorted;
+  for (auto& cycle : cycles) sorted.push_back(std::move(cycle.second));
+  return sorted;
 }
 
 }  // namespace
@@ -157,7 +157,7 @@ std::vector<RedistributionPlan> PlanRedistribution(const Tiles& tiles) {
                      [](const auto& a, const auto& b) { return a.round < b.round; });
     std::vector<int> ready(tiles.slots(), -1);
     for (const TileExchange& exchange : plans[r].exchanges) ready[exchange.slot] = exchange.round;
-    plans[r].moves = SortSlots(tiles, tile_in_slot[r], ready);
+    plans[r].cycles = SortSlots(tiles, tile_in_slot[r], ready);
   }
   return plans;
 }
@@ -170,8 +170,11 @@ RedistributionPlan Inverse(const RedistributionPlan& plan) {
     std::swap(exchange.given, exchange.taken);
     exchange.round = -exchange.round;  // ascending again, and the same number on every rank
   }
-  std::reverse(inverse.moves.begin(), inverse.moves.end());
-  for (TileMove& move : inverse.moves) std::swap(move.source, move.target);
+  std::reverse(inverse.cycles.begin(), inverse.cycles.end());
+  for (MoveCycle& cycle : inverse.cycles) {
+    std::reverse(cycle.begin(), cycle.end());
+    for (TileMove& move : cycle) std::swap(move.source, move.target);
+  }
   return inverse;
 }
 

@@ -9,9 +9,9 @@
 //    ranks, a few longer where P divides no block evenly. In a cycle each rank sends the tile in
 //    one slot and receives another into that same slot, so nothing but the chunk in flight is
 //    staged. Cycles that share no rank form a round, and all cycles of a round run at once.
-// 2. Moves inside each rank, which bring its tiles into ascending order; one staging tile. They
-//    come cycle by cycle: first the cycle whose slots are first through with their exchanges. A
-//    cycle begins with a move to the staging tile and ends with the one from there.
+// 2. Moves inside each rank, which bring its tiles into ascending order: cycles over slots, with
+// one
+//    staging tile. The cycle whose slots are first through with their exchanges comes first.
 //
 // The way back runs the same steps in the opposite order and direction.
 #ifndef JAXMG_XLA_FFI_LAYOUT_REDISTRIBUTION_H_
@@ -43,10 +43,13 @@ struct TileMove {
   int64_t target;
 };
 
+// The moves of one cycle: the first goes to the staging tile, the last comes from there.
+using MoveCycle = std::vector<TileMove>;
+
 // What one rank has to do to get from contiguous blocks to block-cyclic tiles.
 struct RedistributionPlan {
   std::vector<TileExchange> exchanges;
-  std::vector<TileMove> moves;
+  std::vector<MoveCycle> cycles;
 };
 
 // The plans of all ranks. Deterministic: every rank computes the same ones.

@@ -31,7 +31,7 @@ class Tiles:
 
 
 def default_tile(rows, ranks):
-    return USUAL_TILE if ranks == 1 else min(max(rows // 4, 32), USUAL_TILE)
+    return USUAL_TILE if ranks == 1 else min(max(rows, 32), USUAL_TILE)
 
 
 def needed(routine, dtype, n, ranks, T_A=None, nrhs=1, donate=False, rank=0):

@@ -250,6 +250,19 @@ JAXMG_TEST_EACH_DTYPE(PotrsSolvesWithCopiedPanels, CheckPotrsWithCopies)
 JAXMG_TEST_EACH_DTYPE(SyevdDecomposes, CheckSyevd)
 JAXMG_TEST_EACH_DTYPE(RedistributionGoesThereAndBackInItsWorkspace, CheckRedistribution)
 
+TEST(TilesAreNarrowerWhereARankHasFewRows) {
+  Tuning tuning;
+  tuning.usual_tile = 1024;
+  tuning.least_tiles = 1;
+  EXPECT(DefaultTileWidth(5000, 4, tuning) == 1024);
+  EXPECT(DefaultTileWidth(700, 4, tuning) == 700);
+  EXPECT(DefaultTileWidth(7, 4, tuning) == 32);
+  tuning.least_tiles = 4;
+  EXPECT(DefaultTileWidth(5000, 4, tuning) == 1024);
+  EXPECT(DefaultTileWidth(700, 4, tuning) == 175);
+  EXPECT(DefaultTileWidth(700, 1, tuning) == 1024);
+}
+
 TEST(StreamsWaitForEachOther) {
   for (const Case& c : kCases) CheckOnStreams<double>(c);  // the dtype changes no order
 }

@@ -60,6 +60,7 @@ class CudaDevice : public Device {
     tuning.group_columns = 4096;
     tuning.update_depth = 2048;
     tuning.usual_tile = 1024;
+    tuning.least_tiles = 1;
     tuning.exchange_bytes = int64_t{64} << 20;
     return tuning;
   }

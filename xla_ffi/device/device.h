@@ -79,9 +79,10 @@ struct Tuning {
   // The columns of panels that one update of the trailing matrix takes in, where panels are out of
   // place and tiles narrower than that: deeper products, for more workspace.
   int64_t update_depth = 0;
-  // Where the caller names no tile width: this one, narrower where a rank would get fewer than four
-  // tiles.
+  // Where the caller names no tile width: this one, narrower where a rank would get fewer tiles
+  // than this. Many share the trailing matrix evenly; each is a step of the critical path.
   int64_t usual_tile = 256;
+  int64_t least_tiles = 4;
   // What redistribution sends at a time. On the host a chunk should stay in a cache until it is
   // taken; between GPUs it should be large beside the latency of a copy.
   int64_t exchange_bytes = int64_t{512} << 10;

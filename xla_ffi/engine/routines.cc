@@ -124,10 +124,8 @@ class Problem {
 }  // namespace
 
 int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning) {
-  // One rank has nobody to wait for; several need enough tiles each to share the trailing matrix
-  // evenly.
-  if (ranks == 1) return tuning.usual_tile;
-  return std::clamp<int64_t>(block / 4, 32, tuning.usual_tile);
+  if (ranks == 1) return tuning.usual_tile;  // nobody to share with, or to wait for
+  return std::clamp<int64_t>(block / tuning.least_tiles, 32, tuning.usual_tile);
 }
 
 template <typename T>

@@ -5,6 +5,7 @@ whatever it allocates shows.
 """
 
 import contextlib
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -48,4 +49,12 @@ def _fill(device, needed):
 
 
 def _allocate(device, size):
-    return jnp.zeros(size, jnp.uint8, device=device)
+    return _zeros(device, size)()
+
+
+@functools.cache
+def _zeros(device, size):
+    """Made where they are to lie: `jnp.zeros(device=...)` would make them on the default device
+    first, and raise the peak there."""
+    there = jax.sharding.SingleDeviceSharding(device)
+    return jax.jit(lambda: jnp.zeros(size, jnp.uint8), out_shardings=there)

@@ -67,7 +67,7 @@ def draw(entries, title):
     rate.set(xlabel="n", ylabel="TFLOP/s", xscale="log", ylim=(0, None))
     sizes = sorted({n for by_size in lines.values() for n in by_size})
     for axis in (time, rate):
-        axis.set_xticks(sizes, [str(n) for n in sizes])
+        axis.set_xticks(sizes, [str(n) for n in sizes], rotation=45)
         axis.set_xticks([], minor=True)
         axis.grid(alpha=0.3)
     time.legend(fontsize="small")

@@ -244,14 +244,23 @@ def measure(group, args, shared):
             for wanted, action in ((args.repeat_check, "repeat"), (args.gemm, "gemm")):
                 if wanted:
                     job.extra |= job.ask(action) or {}
-            if args.trace:
-                args.trace.mkdir(parents=True, exist_ok=True)
-                name = "-".join(str(value) for value in job.case.values() if value)
-                job.ask("trace", file=str((args.trace / f"{name}.json").resolve()))
+            if args.trace and job.case["backend"] in JAXMG_BACKENDS:
+                job.extra |= trace(job, args.trace) or {}
     entries = [record(job, args) for job in jobs]
     for entry in entries:
         print(summary(entry), flush=True)
     return entries
+
+
+def trace(job, folder):
+    """The seconds of one more run, and those of the ranges in the timeline of its first rank."""
+    import timeline  # draws, which nothing else here does
+
+    folder.mkdir(parents=True, exist_ok=True)
+    name = "-".join(str(value) for value in job.case.values() if value)
+    file = (folder / f"{name}.json").resolve()
+    reply = job.ask("trace", file=str(file))
+    return reply and reply | {"ranges": timeline.totals(timeline.calls(file)[-1])[0]}
 
 
 def check(case, args, shared):
@@ -311,7 +320,8 @@ def record(job, args):
     if extra.get("gemm_tflops"):
         entry["gemm_tflops"] = extra["gemm_tflops"]
         entry["gemm_fraction"] = entry["tflops"] / extra["gemm_tflops"]
-    entry |= {key: extra[key] for key in ("same_bits", "cold") if key in extra}
+    measured = ("same_bits", "cold", "traced_seconds", "ranges")
+    entry |= {key: extra[key] for key in measured if key in extra}
     for key in runs[0].keys() - facts.keys() - {"seconds"}:  # what the solver says besides
         entry[key] = statistics.median(run[key] for run in runs)
     return entry

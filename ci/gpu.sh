@@ -54,12 +54,18 @@ sanitize() {
 python1() { tests 1; }
 python2() { tests 2; }
 python4() { tests 4; }
+python8() { tests 8; }
 table() { check table wide; }
 programs() { check programs threads failures; }
 accuracy() { program hard.py accuracy; }
 repeat() { program hard.py repeat; }
-memory() { timeout 300 "$python" "$site/gpu/memory.py"; }
-# What these print on standard output are records, for benchmarks/results; loop some of it.
+# What the next four print are records, for benchmarks/results; of the first two some of it.
+memory() {
+  timeout 300 "$python" "$site/gpu/memory.py"
+  local result=$?
+  grep '^{"' "$results/memory.log" >"$results/memory.jsonl"
+  return $result
+}
 loop() { check loop && grep '^{"' "$results/loop.log" >"$results/loop.jsonl"; }
 link() { timeout 120 "$python" "$site/gpu/link.py" | tee "$results/link.jsonl"; }
 fill() { timeout 400 "$python" "$site/gpu/fill.py" | tee "$results/fill.jsonl"; }
@@ -79,7 +85,7 @@ initcheck() {
 
 steps=("$@")
 [ $# -gt 0 ] ||
-  steps=(python1 python2 python4 programs crowd table loop accuracy repeat memory link fill
+  steps=(python1 python2 python4 python8 programs crowd table loop accuracy repeat memory link fill
     memcheck racecheck initcheck)
 
 summary='' failed=0
@@ -93,7 +99,10 @@ for step in "${steps[@]}"; do
   esac
   grep -aE '^FAIL|^FAILED|passed|seconds|growth|failures$|ERROR SUMMARY|RACECHECK SUMMARY' \
     "$results/$step.log" | cut -c1-200 | tail -20
-  summary+=$(printf '%-12s %-8s %5d s' "$step" "$result" $((SECONDS - start)))$'\n'
+  seconds=$((SECONDS - start))
+  summary+=$(printf '%-12s %-8s %5d s' "$step" "$result" $seconds)$'\n'
+  "$python" "$site/gpu/outcome.py" "$step" "$result" $seconds "$results/$step.log" \
+    >>"$results/checks.jsonl"
 done
 printf '\n%s\n' "$summary" | tee "$results/summary.txt"
 [ $failed -eq 0 ]

@@ -3,7 +3,7 @@
 # jaxmg. Appends each record to RESULTS_FILE as soon as it is there and prints a line for it; goes on
 # where a case fails.
 #
-#   ci/gpu_bench.sh RESULTS_FILE [quick] [PART ...]      all parts, or those named
+#   ci/gpu_bench.sh RESULTS_FILE [quick] [PART ...]      all parts but `eight`, or those named
 #
 # `quick` divides every n by 16, to try the script. Each part is a process of its own and ends within
 # 10 minutes; seconds on four H200, estimated from earlier runs, stand beside them below.
@@ -19,19 +19,23 @@ shift
 scale=1
 [ "${1:-}" != quick ] || { scale=16 && shift; }
 python=${PYTHON:-python3} ranks=${RANKS:-4}
+scratch=$(mktemp -d) || exit
+trap 'rm -rf "$scratch"' EXIT
 if [ -n "${WHEELS:-}" ]; then
-  site=$(mktemp -d)
-  trap 'rm -rf "$site"' EXIT
+  site=$scratch/site
   tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])') || exit
   "$python" -m pip install -q --no-index --no-deps --target "$site" \
     "$WHEELS"/jaxmg-*.whl "$WHEELS"/jaxmg_plugin_cuda*-"$tag"-*.whl || exit
   export PYTHONPATH=$site
 fi
 
+# JAX's solvers at the largest sizes need more than the part of the memory that it takes by itself.
+export XLA_PYTHON_CLIENT_MEM_FRACTION=${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.93}
+
 # Batches of options for run.py, separated by +; the first are for all.
 bench() {
-  timeout 590 "$python" benchmarks/run.py --platform "${PLATFORM:-gpu}" --shared --warmup 0 \
-    --donate --limit 300 ${TRACE:+--trace "$TRACE"} --out "$out" "$@"
+  timeout --foreground 590 "$python" benchmarks/run.py --platform "${PLATFORM:-gpu}" --shared \
+    --warmup 0 --donate --limit 300 ${TRACE:+--trace "$TRACE"} --out "$out" "$@"
 }
 n() {
   printf -- '--n'
@@ -43,25 +47,41 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
 # shellcheck disable=SC2046  # n and repeats print several words
 {
   # The table of the solvers: what every change of the engine is held against.
-  # JAX's own on one GPU is beside it where that fits.
+  # JAX's own on one GPU is beside it where that fits; where it takes most of the memory, last.
   table() { # 120
     bench "${both[@]}" $(repeats 3) + --backend native cusolvermg jax $(n 16384 32768) \
-      + $(n 65536 131072) + --dtype float32 --precision default tf32 $(n 131072)
+      + $(n 131072) + --dtype float32 --precision default tf32 $(n 131072) \
+      + --backend native cusolvermg jax $(n 65536)
   }
-  inverse() { # 45
-    bench --backend native --ranks "$ranks" --routine potri $(repeats 3) \
-      + --backend native jax --compare $(n 16384 32768) + $(n 65536)
+  inverse() { # 70
+    bench --backend native jax --compare --ranks "$ranks" --routine potri \
+      + $(n 16384 32768) $(repeats 3) + $(n 65536) $(repeats 1)
+  }
+  # How much of a call of cuSOLVERMg is the library's own time.
+  library() { # 75
+    TRACE=${TRACE:-$scratch/trace} bench --backend cusolvermg --ranks "$ranks" $(repeats 3) \
+      + $(n 16384 32768 65536 131072) + --routine syevd $(n 16384)
+  }
+  # What can't fill the GPUs: here each tile costs more time than its operations.
+  small() { # 30
+    bench "${both[@]}" $(repeats 9) + --backend native cusolvermg jax \
+      $(n 1024 2048 4096 8192 12288) + --routine potri --backend native jax $(n 2048 4096 8192)
   }
   # One GPU, beside JAX's own where that fits.
   one() { # 80
     bench --ranks 1 $(repeats 3) --backend native jax --compare + $(n 16384 32768) \
       + --routine potri $(n 16384 32768) + --backend native $(n 65536)
   }
-  dtypes() { # 90
+  dtypes() { # 220
     bench "${both[@]}" $(repeats 3) --repeat-check $(n 32768) \
       + --dtype float32 complex64 --precision tf32 \
       + --backend native cusolvermg jax --dtype float64 float32 complex64 complex128 \
       + --backend native jax --routine potri --dtype float64 float32 complex64 complex128
+  }
+  # Twice as many GPUs, where there are eight.
+  eight() { # 70
+    bench --ranks 8 --backend native --compare $(repeats 3) + --routine potri $(n 32768 65536) \
+      + --backend native cusolvermg $(n 4096 8192 16384 32768 65536 131072)
   }
   # Many right-hand sides.
   nrhs() { # 60
@@ -90,7 +110,7 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
 }
 
 parts=("$@")
-[ $# -gt 0 ] || parts=(table inverse one dtypes nrhs tiles hard syevd syevd_large)
+[ $# -gt 0 ] || parts=(table inverse library small one dtypes nrhs tiles hard syevd syevd_large)
 failed=0
 for part in "${parts[@]}"; do
   start=$SECONDS

@@ -268,6 +268,13 @@ def check_loop(name, mesh, backend, calls):
     for _ in range(50):
         call().block_until_ready()
     gc.collect()
+    compilations = []
+
+    def listen(event, *_, **__):
+        if event.startswith("/jax/core/compile"):
+            compilations.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
     before, start = resources(), time.perf_counter()
     for _ in range(calls):
         x = call()
@@ -275,16 +282,18 @@ def check_loop(name, mesh, backend, calls):
     seconds = time.perf_counter() - start
     gc.collect()
     after = resources()
+    jax.monitoring.clear_event_listeners()
     growth = [y - x for x, y in zip(before, after, strict=True)]
-    ok = growth[0] <= 0 and growth[1] <= 8 and growth[2] <= 0
+    ok = growth[0] <= 0 and growth[1] <= 8 and growth[2] <= 0 and not compilations
     gpu, host, files = growth
-    facts = f"growth of GPU memory {gpu} MiB, host memory {host} MiB, open files {files}"
+    facts = f"growth of GPU memory {gpu} MiB, host memory {host} MiB, open files {files}, "
+    facts += f"{len(compilations)} compilations"
     report(name, ok, f"{1e3 * seconds / calls:.2f} ms a call;", facts)
     devices = list(mesh.devices)
     record = {
         "routine": "potrs", "backend": backend, "dtype": "float64", "n": n, "nrhs": 1, "T_A": 64,
         "ranks": len(devices), "calls": calls, "seconds": seconds, "growth_gpu_mib": gpu,
-        "growth_host_mib": host, "growth_open_files": files,
+        "growth_host_mib": host, "growth_open_files": files, "compilations": len(compilations),
         **records.origin(records.name_of(devices), "tests/gpu/check.py", sys.argv[1:]),
     }  # fmt: skip
     print(json.dumps(record), flush=True)

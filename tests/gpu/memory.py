@@ -2,19 +2,22 @@
 
     memory.py [N ...]      8192 and 12288 unless given; JAX's memory must be preallocated
 
-Needs benchmarks/ on PYTHONPATH. `rest` is what the formulas leave out; it may be no more than SLACK
-beyond SHARE of the formula, except for syevd, where it is mostly cuSOLVER's. Exits with the number
-of failures.
+Needs benchmarks/ on PYTHONPATH. For each case a line to read and a record for
+benchmarks/results/memory.jsonl, with the bytes of each GPU. `rest` is what the formulas leave out;
+it may be no more than SLACK beyond SHARE of the formula, except for syevd, where it is mostly
+cuSOLVER's. Exits with the number of failures.
 """
 
 import collections
 import functools
+import json
 import sys
 import traceback
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import records
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from peaks import peaks
@@ -115,6 +118,17 @@ def check(case):
     if case.routine == "syevd":
         facts += f" = {rest / unit:.2f} n^2"
     print("ok  " if ok else "FAIL", name, facts, f"(GPU {worst})", flush=True)
+    record = {
+        **records.origin(
+            records.name_of(jax.devices()[: case.ranks]), "tests/gpu/memory.py", sys.argv[1:]
+        ),
+        **case._asdict(),
+        "T_A": tiles.T,
+        "backend": "native",
+        "measured_bytes": found,
+        "formula_bytes": paper,
+    }
+    print(json.dumps(record), flush=True)
     return ok
 
 

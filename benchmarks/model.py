@@ -29,6 +29,7 @@ LINK = 350e9  # bytes a second of a copy between two GPUs
 EXCHANGE = 340e9  # those of the redistribution, out of the busiest GPU; moves are beside it
 # Seconds of the back substitution: a tile, and a column.
 SUBSTITUTION, SUBSTITUTION_COLUMN = 60e-6, 0.09e-6
+CALL = 1.3e-3  # Python, XLA and the meeting of the ranks, whatever the size: fitted to small n
 SIZE = 8  # bytes of a number
 
 
@@ -61,7 +62,7 @@ def redistribution(n, ranks):
 def solve(n, ranks, width, link=LINK):
     """Seconds of potrs from rows to the solution."""
     substitution = SUBSTITUTION * n / width + SUBSTITUTION_COLUMN * n
-    return factorization(n, ranks, width, link)[0] + redistribution(n, ranks) + substitution
+    return CALL + factorization(n, ranks, width, link)[0] + redistribution(n, ranks) + substitution
 
 
 def best(n, ranks, link=LINK):
@@ -81,8 +82,9 @@ def measured():
             if wanted == tuple(
                 record[key] for key in ("routine", "backend", "dtype", "matrix", "nrhs")
             ):
-                key = record["n"], record["ranks"], record["T_A"] or 1024
-                found[key] = record["seconds"]
+                n, ranks, tile = record["n"], record["ranks"], record["T_A"]
+                width = tile or default_tile(n // ranks, ranks)
+                found[n, ranks, width] = record["seconds"]
     return found
 
 

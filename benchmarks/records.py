@@ -13,14 +13,19 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def origin(devices, program, words):
+def origin(devices, command):
     """Date, machine, versions and command; `devices` may be None for the host itself."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": devices or host(),
         "versions": versions(),
-        "command": shlex.join(["python", program, *words]),
+        "command": command,
     }
+
+
+def python(program, words):
+    """The command that runs a program of the repository."""
+    return shlex.join(["python", program, *words])
 
 
 def name_of(devices):

@@ -299,7 +299,9 @@ def record(job, args):
         case["routine"], case["dtype"], case["n"], case["nrhs"] or 0, case["vectors"]
     )
     entry = {
-        **records.origin(facts["machine"], "benchmarks/run.py", command(args.words)),
+        **records.origin(
+            facts["machine"], records.python("benchmarks/run.py", command(args.words))
+        ),
         **{key: case[key] for key in CASE},
         "processes": 1,
         "seconds": median,

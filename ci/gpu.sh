@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every check that needs GPUs, from wheels, on a machine whose Python has JAX for CUDA, pytest and
-# hypothesis. Goes on after a failure and ends with one line a step; logs go to RESULTS.
+# hypothesis. Goes on after a failure and ends with one line a step; logs and records go to RESULTS.
 #
 #   ci/gpu.sh WHEELS RESULTS [STEP ...]      all steps, or those named
 #
@@ -59,16 +59,10 @@ table() { check table wide; }
 programs() { check programs threads failures; }
 accuracy() { program hard.py accuracy; }
 repeat() { program hard.py repeat; }
-# What the next four print are records, for benchmarks/results; of the first two some of it.
-memory() {
-  timeout 300 "$python" "$site/gpu/memory.py"
-  local result=$?
-  grep '^{"' "$results/memory.log" >"$results/memory.jsonl"
-  return $result
-}
-loop() { check loop && grep '^{"' "$results/loop.log" >"$results/loop.jsonl"; }
-link() { timeout 120 "$python" "$site/gpu/link.py" | tee "$results/link.jsonl"; }
-fill() { timeout 400 "$python" "$site/gpu/fill.py" | tee "$results/fill.jsonl"; }
+loop() { check loop; }
+memory() { timeout 300 "$python" "$site/gpu/memory.py"; }
+link() { timeout 120 "$python" "$site/gpu/link.py"; }
+fill() { timeout 400 "$python" "$site/gpu/fill.py"; }
 # An API error is no finding: "peer access is already enabled" is one, where XLA was first.
 memcheck() { sanitize 2 --tool memcheck --report-api-errors no; }
 # NVIDIA's own kernels synchronise in ways that this tool doesn't know.
@@ -100,6 +94,8 @@ for step in "${steps[@]}"; do
   grep -aE '^FAIL|^FAILED|passed|seconds|growth|failures$|ERROR SUMMARY|RACECHECK SUMMARY' \
     "$results/$step.log" | cut -c1-200 | tail -20
   seconds=$((SECONDS - start))
+  # Records, for benchmarks/results.
+  grep -a '^{"' "$results/$step.log" >"$results/$step.jsonl" || rm "$results/$step.jsonl"
   summary+=$(printf '%-12s %-8s %5d s' "$step" "$result" $seconds)$'\n'
   "$python" "$site/gpu/outcome.py" "$step" "$result" $seconds "$results/$step.log" \
     >>"$results/checks.jsonl"

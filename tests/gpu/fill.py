@@ -116,7 +116,9 @@ def main():
     print(f"residual in {time.perf_counter() - start:.2f} s", file=sys.stderr, flush=True)
     block = np.dtype(DTYPE).itemsize * n * (n // len(devices))
     record = {
-        **records.origin(records.name_of(devices), "tests/gpu/fill.py", sys.argv[1:]),
+        **records.origin(
+            records.name_of(devices), records.python("tests/gpu/fill.py", sys.argv[1:])
+        ),
         "routine": "potrs",
         "backend": "native",
         "dtype": DTYPE,

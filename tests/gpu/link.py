@@ -66,7 +66,9 @@ def main():
                 "bytes_leaving_each_gpu": leaving,
                 "gigabytes_per_second_each_way": leaving / median / 1e9,
                 "restored_bit_for_bit": same,
-                **records.origin(records.name_of(devices), "tests/gpu/link.py", sys.argv[1:]),
+                **records.origin(
+                    records.name_of(devices), records.python("tests/gpu/link.py", sys.argv[1:])
+                ),
             }
         ),
         flush=True,

@@ -120,7 +120,8 @@ def check(case):
     print("ok  " if ok else "FAIL", name, facts, f"(GPU {worst})", flush=True)
     record = {
         **records.origin(
-            records.name_of(jax.devices()[: case.ranks]), "tests/gpu/memory.py", sys.argv[1:]
+            records.name_of(jax.devices()[: case.ranks]),
+            records.python("tests/gpu/memory.py", sys.argv[1:]),
         ),
         **case._asdict(),
         "T_A": tiles.T,

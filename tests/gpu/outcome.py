@@ -41,8 +41,7 @@ def machine():
 def main():
     step, result, seconds, log = sys.argv[1:]
     record = {
-        **records.origin(machine(), "", []),
-        "command": f"ci/gpu.sh WHEELS RESULTS {step}",
+        **records.origin(machine(), f"ci/gpu.sh WHEELS RESULTS {step}"),
         "step": step,
         "result": result,
         "seconds": int(seconds),

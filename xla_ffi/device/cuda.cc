@@ -102,14 +102,12 @@ Status CudaDevice::Copy(Stream stream, const Bytes2D& target, const Bytes2D& sou
 Status CudaDevice::CopyWithin(Stream stream, const Bytes2D& target, const Bytes2D& source) {
   if (source.height == 0 || source.columns == 0) return Status::Ok();
   const int64_t segments = (source.height + kCopySegment - 1) / kCopySegment;
-  const int64_t blocks = segments * static_cast<int64_t>(source.columns);
-  if (blocks > INT32_MAX) return Copy(stream, target, source);
+  const auto blocks = static_cast<unsigned>(segments * static_cast<int64_t>(source.columns));
   void* to = target.data;
   const void* from = source.data;
   int64_t to_pitch = target.pitch, from_pitch = source.pitch, height = source.height;
   void* pointers[] = {&to, &to_pitch, &from, &from_pitch, &height};
-  return resources_->Launch(Kernel::kCopyColumns, 's', stream, static_cast<unsigned>(blocks),
-                            kThreads, 1, pointers);
+  return resources_->Launch(Kernel::kCopyColumns, 's', stream, blocks, kThreads, 1, pointers);
 }
 
 Status CudaDevice::CopyToHost(Stream stream, void* target, const void* source, size_t bytes) {

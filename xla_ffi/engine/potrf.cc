@@ -169,21 +169,20 @@ class Factorization {
   // --- The panel -------------------------------------------------------------------------------
 
   Status FactorAndSend(int64_t k) {
-    const int64_t width = tiles_.width(k), begin = tiles_.offset(k), ld = matrix_.ld();
-    T* diagonal = matrix_.tile(k, begin);
+    const int64_t begin = tiles_.offset(k);
+    const DiagonalTile<T> tile = DiagonalOf(matrix_, k);
     {
       const Range range(device_, Stream::kPanel, "potrf", k);
-      JAXMG_RETURN_IF_ERROR(blas_.Potrf(Stream::kPanel, width, diagonal, ld, begin, info_));
+      JAXMG_RETURN_IF_ERROR(
+          blas_.Potrf(Stream::kPanel, tile.n, matrix_.tile(k, begin), tile.ld, begin, info_));
     }
     const bool last = panels_.Below(k) == 0;
-    const DiagonalTile<T> tile = DiagonalOf(matrix_, k);
     if (!last) {
       JAXMG_RETURN_IF_ERROR(AwaitBuffer(Stream::kPanel, k));
       if (k > 0) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kPanel, *updated_));
       {
         const Range range(device_, Stream::kPanel, "panel", k);
-        JAXMG_RETURN_IF_ERROR(panels_.in_place() ? SolveInPlace(k, diagonal)
-                                                 : SolveInPieces(k, tile));
+        JAXMG_RETURN_IF_ERROR(panels_.in_place() ? SolveInPlace(k, tile) : SolveInPieces(k, tile));
       }
       JAXMG_RETURN_IF_ERROR(device_.Record(Stream::kPanel, arrived_[k].get()));
       JAXMG_RETURN_IF_ERROR(GatherRows(Stream::kPanel, k));
@@ -196,7 +195,7 @@ class Factorization {
     }
     if (!last) JAXMG_RETURN_IF_ERROR(StorePanel(k));
     if (log_det_ != nullptr) {
-      JAXMG_RETURN_IF_ERROR(blas_.AddLogDet(Stream::kPanel, width, diagonal, ld, log_det_));
+      JAXMG_RETURN_IF_ERROR(blas_.AddLogDet(Stream::kPanel, tile.n, tile.l, tile.ld, log_det_));
     }
     return device_.Record(Stream::kPanel, stored_[k].get());
   }
@@ -221,12 +220,11 @@ class Factorization {
     return device_.Copy(Stream::kSide, Block(share, x_.count, x_.count, width), Solved(k));
   }
 
-  Status SolveInPlace(int64_t k, const T* diagonal) {
+  Status SolveInPlace(int64_t k, const DiagonalTile<T>& tile) {
     const Panel<T> panel = panels_.Of(k);
     JAXMG_RETURN_IF_ERROR(blas_.Trsm(Stream::kPanel, Side::kRight, Op::kConjTrans, panels_.Below(k),
-                                     tiles_.width(k), diagonal, matrix_.ld(), panel.data,
-                                     panel.ld));
-    return Send(Stream::kPanel, k, panels_.Piece(k, 0, tiles_.width(k)));
+                                     tile.n, tile.l, tile.ld, panel.data, panel.ld));
+    return Send(Stream::kPanel, k, panels_.Piece(k, 0, tile.n));
   }
 
   // Piece by piece: X_c = (B_c - X_<c L_c,<c^H) L_cc^-H, sent as soon as it is there.

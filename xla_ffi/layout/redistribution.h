@@ -9,9 +9,8 @@
 //    ranks, a few longer where P divides no block evenly. In a cycle each rank sends the tile in
 //    one slot and receives another into that same slot, so nothing but the chunk in flight is
 //    staged. Cycles that share no rank form a round, and all cycles of a round run at once.
-// 2. Moves inside each rank, which bring its tiles into ascending order: cycles over slots, with
-// one
-//    staging tile. The cycle whose slots are first through with their exchanges comes first.
+// 2. Moves inside each rank, which bring its tiles into ascending order: cycles over slots, and
+//    one staging tile. The cycle whose slots are first through with their exchanges comes first.
 //
 // The way back runs the same steps in the opposite order and direction.
 #ifndef JAXMG_XLA_FFI_LAYOUT_REDISTRIBUTION_H_

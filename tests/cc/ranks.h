@@ -23,7 +23,7 @@ inline std::unique_ptr<Device> OnHost(int) { return NewHostDevice(); }
 inline std::vector<Status> RunRanks(int ranks, const RankProgram& program,
                                     std::chrono::duration<double> limit = std::chrono::seconds(60),
                                     const DeviceMaker& make = OnHost) {
-  auto group = NewInProcessGroup(ranks);
+  auto group = std::make_shared<InProcessGroup>(ranks);
   std::vector<Status> statuses(ranks);
   std::vector<std::unique_ptr<Device>> devices(
       ranks);  // others may read a rank's memory to the end
@@ -31,7 +31,7 @@ inline std::vector<Status> RunRanks(int ranks, const RankProgram& program,
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       devices[rank] = make(rank);
-      auto comm = NewInProcessCommunicator(group, rank, devices[rank].get(), limit);
+      auto comm = NewInProcessCommunicator(group, rank, devices[rank].get(), {limit});
       statuses[rank] = program({*devices[rank], *comm});
       const Status done = devices[rank]->Synchronize();
       if (statuses[rank].ok()) statuses[rank] = done;

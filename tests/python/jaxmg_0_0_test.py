@@ -157,12 +157,24 @@ def test_status_where_it_fails():
         assert status != 0 and np.isnan(w).all() and np.isnan(v).all()
 
 
+def _padded(matrix, rows):
+    """As pad_rows in a shard_map does it: below each rank's rows, to ``rows`` in all."""
+    n = len(matrix)
+    block = -(-n // _RANKS)
+    blocks = [matrix[start : start + block] for start in range(0, n, block)]
+    return np.concatenate(
+        [
+            np.pad(block, ((0, rows // _RANKS - len(block)), (0, 0)), constant_values=np.nan)
+            for block in blocks
+        ]
+    )
+
+
 @pytest.mark.parametrize("n, rows", [(22, 24), (24, 24), (24, 32)])
 def test_matrix_that_the_caller_padded(n, rows):
-    """pad=False: (rows, n), rows from n on are padding, of whatever value."""
+    """pad=False: (rows, n), where the padding has whatever value."""
     mesh, matrix, _, rhs, b = _problem(n=n)
-    padded = np.pad(matrix, ((0, rows - n), (0, 0)), constant_values=np.nan)
-    a = shard(padded, mesh, *_ROWS)
+    a = shard(_padded(matrix, rows), mesh, *_ROWS)
     for x in _modes(lambda a, b: jaxmg.potrs(a, b, 3, mesh, _ROWS, pad=False), a, b):
         check_potrs(matrix, x, rhs)
     for w in _modes(lambda a: jaxmg.syevd(a, 3, mesh, _ROWS, False, False, False), a):
@@ -172,8 +184,7 @@ def test_matrix_that_the_caller_padded(n, rows):
 @pytest.mark.parametrize("n, rows", [(22, 24), (24, 24), (24, 32)])
 def test_local_block_of_a_matrix_that_the_caller_padded(n, rows):
     mesh, matrix, _, rhs, b = _problem(n=n)
-    padded = np.pad(matrix, ((0, rows - n), (0, 0)), constant_values=np.nan)
-    a = shard(padded, mesh, *_ROWS)
+    a = shard(_padded(matrix, rows), mesh, *_ROWS)
     solve = _sharded(
         lambda a, b: jaxmg.potrs_shardmap_ctx(a, b, 3, False), mesh, (P(), P()), (_ROWS, P())
     )

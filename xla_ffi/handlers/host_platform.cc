@@ -1,3 +1,4 @@
+#include <cfenv>
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -56,6 +57,8 @@ PlatformResult Launch(const Platform&, const CallSite& site, RankProgram program
   xla::ffi::Promise promise;
   PlatformResult result(promise);
   auto run = [site, place, promise, program = std::move(program)]() mutable {
+    // A thread inherits its maker's mode, and XLA's threads take denormals for 0.
+    std::fesetenv(FE_DFL_ENV);
     const Status status = Guarded([&] { return RunRank(site, place, program); });
     program = nullptr;
     Complete(promise, status);

@@ -1,3 +1,4 @@
+#include <cfenv>
 #include <chrono>
 #include <memory>
 #include <thread>
@@ -74,6 +75,8 @@ void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, Launched launched) no
   at_work.Add(1);
   const Status started = Guarded([&] {
     std::thread([api, future, site, &at_work, program = std::move(launched.program)]() mutable {
+      // A thread inherits its maker's mode, and XLA's threads take denormals for 0.
+      std::fesetenv(FE_DFL_ENV);
       const Status status = RunRank(site, program);
       program = nullptr;
       Complete(api, future, status);
@@ -85,7 +88,8 @@ void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, Launched launched) no
   at_work.Add(-1);
   const Status status = Guarded([&] {
     return Error(Code::kResourceExhausted, site.routine,
-                 ": no thread for a rank: ", started.text());
+                 ": no thread for rank ",
+                 site.place[0], ": ", started.text());
   });
   FailCall(site.key, status);
   Complete(api, future, status);

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _call, _checks, _mesh
+from jaxmg import _blocks, _call, _checks, _mesh
 
 
 def potrs(
@@ -84,10 +84,12 @@ def potrs(
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> x, status = jaxmg.potrs(a, b, return_status=True)
     """
+    if donate:
+        _checks.separate("potrs", a, b)
+    spec = _mesh.given_spec("potrs", matrix_specs, in_specs)
     _, x, logdet, status = _solve(
-        a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, precision, donate, return_logdet,
-        keep_matrix=False,
-    )  # fmt: skip
+        (a, b), T_A, mesh, spec, pad, backend, precision, donate, keep_matrix=False
+    )
     return _call.pick(x, (return_logdet, logdet), (return_status, status))
 
 
@@ -136,17 +138,18 @@ def potrs_shardmap_ctx(
         )  # fmt: skip
     routine = "potrs_shardmap_ctx"
     pad = mesh if isinstance(mesh, bool) else pad
-    layout, tile, backend = _call.prepare_local(
-        routine, "potrs", a, T_A, matrix_specs, in_specs, pad, backend
-    )
-    _checks.right_hand_side(routine, a, b)
+    spec = _mesh.given_spec(routine, matrix_specs, in_specs)
+    layout, tile, backend, rows = _call.prepare_local(routine, "potrs", a, T_A, spec, pad, backend)
+    _checks.right_hand_side(routine, rows, b)
     tf32 = _checks.precision(routine, precision, a.dtype, backend)
-    if 0 in a.shape or b.size == 0:
+    check_b = _checks.same_on_ranks(routine, b, layout)
+    if a.size == 0:
         x, logdet, status = _empty(a, b, scalar=False)
     else:
-        columns = b.reshape(b.shape[0], -1)
-        _, x, logdet, status = _local(layout, tile, backend, a, columns, tf32=tf32)
-        x = x.reshape(b.shape)
+        _, x, logdet, status = _local(
+            layout, tile, backend, _mesh.local_place(layout), rows, _columns(b), tf32, check_b
+        )
+        x = _like(x, b)
     return (x, logdet, status) if return_logdet else (x, status)
 
 
@@ -172,49 +175,45 @@ def potrs_jit_ctx(
         (a_work, x, status) or (a_work, x, logdet, status); ``a_work`` has a's shape and dtype and
         unspecified contents. The rest is as for `potrs`, as are arguments, errors and cost.
     """
+    spec = _mesh.given_spec("potrs", matrix_specs, in_specs)
     a_work, x, logdet, status = _solve(
-        a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, precision, False, return_logdet,
-        keep_matrix=True,
-    )  # fmt: skip
+        (a, b), T_A, mesh, spec, pad, backend, precision, donate=False, keep_matrix=True
+    )
     return (a_work, x, logdet, status) if return_logdet else (a_work, x, status)
 
 
-def _solve(
-    a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, precision, donate, return_logdet,
-    keep_matrix,
-):  # fmt: skip
+@_call.planned
+def _solve(arrays, T_A, mesh, spec, pad, backend, precision, donate, keep_matrix):
     """(a_work or None, x, logdet, status) for global arrays."""
-    n = _checks.square("potrs", "a", a)
-    _checks.right_hand_side("potrs", a, b)
-    layout, tile = _call.prepare("potrs", (a, b), T_A, mesh, matrix_specs, in_specs, pad)
-    if n == 0 or (b.size == 0 and not return_logdet):
-        return (jnp.asarray(a) if keep_matrix else None, *_empty(a, b, scalar=True))
+    layout, tile = _call.prepare("potrs", arrays, T_A, mesh, spec, pad)
+    a, b = arrays
+    if a.size == 0:
+        return lambda a, b: (jnp.asarray(a) if keep_matrix else None, *_empty(a, b, scalar=True))
     backend = _call.resolve("potrs", layout, backend, a)
     options = (("tf32", _checks.precision("potrs", precision, a.dtype, backend)),)
     specs = (layout.result_spec(a.shape), _mesh.spec_of(b, layout), P(), P())
-    call = _call.Call(_potrs, layout, tile, backend, specs, options)
-    return _call.run(call, (a, b), donate, keep_matrix)
+    call = _call.Call(_potrs, layout, a.shape[0], tile, backend, specs, options)
+    return _call.runner(call, arrays, donate, keep_matrix)
 
 
 def _potrs(call, a, b):
-    layout, n = call.layout, a.shape[1]
-    a = _call.split_rows(a, layout)
+    layout = call.layout
     b = _call.replicate(b, layout)
-    columns = b[:, None] if b.ndim == 1 else b
-    if b.size == 0:  # the log-determinant is wanted without a right-hand side
-        columns = jnp.zeros((n, 1), a.dtype)
 
-    def local(a, b):
-        return _local(layout, call.tile, call.backend, a, b, **call.option)
+    def local(place, a, b):
+        rows = _blocks.to_rows(a, layout.by_rows)
+        a_work, *others = _local(
+            layout, call.tile, call.backend, place, rows, b, check_b=False, **call.option
+        )
+        return _blocks.from_rows(a_work, layout.by_rows, a.shape), *others
 
     a_work, x, logdet, status = _call.over_ranks(
         layout, local, (layout.row_spec, P()), (layout.row_spec, P(), P(), P())
-    )(a, columns)
-    x = x[:, 0] if b.ndim == 1 else x[:, : b.shape[1]]
-    return _call.join_rows(a_work, layout, n), x, logdet[0], status[0]
+    )(_call.split_rows(a, layout), _columns(b))
+    return _call.join_rows(a_work, layout, call.rows), _like(x, b), logdet[0], status[0]
 
 
-def _local(layout, tile, backend, a, b, tf32):
+def _local(layout, tile, backend, place, a, b, tf32, check_b):
     """(a_work, x, logdet, status) on one rank; b has two dimensions."""
     results = (
         jax.ShapeDtypeStruct(a.shape, a.dtype),
@@ -223,8 +222,22 @@ def _local(layout, tile, backend, a, b, tf32):
         _call.status_type(),
     )
     return _call.local_call(
-        "jaxmg_potrs", layout, tile, backend, (a, b), results, n=a.shape[1], tf32=tf32
-    )
+        "jaxmg_potrs", layout, tile, backend, (place, a, b), results,
+        n=a.shape[1], tf32=tf32, check_b=check_b,
+    )  # fmt: skip
+
+
+def _columns(b):
+    """The right-hand sides as a matrix, of one column of zeros where there are none: the status and
+    the log-determinant are those of A all the same."""
+    if b.size == 0:
+        return jnp.zeros((b.shape[0], 1), b.dtype)
+    return b[:, None] if b.ndim == 1 else b
+
+
+def _like(x, b):
+    """The solution for `_columns` in the shape of ``b``."""
+    return x[:, 0] if b.ndim == 1 else x[:, : b.shape[1]]
 
 
 def _empty(a, b, scalar):

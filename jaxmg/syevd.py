@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _call, _checks, _mesh
+from jaxmg import _blocks, _call, _mesh
 
 
 def syevd(
@@ -60,9 +60,10 @@ def syevd(
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> w, v = jaxmg.syevd(a)
     """
+    spec = _mesh.given_spec("syevd", matrix_specs, in_specs)
     v, w, status = _eigen(
-        a, T_A, mesh, matrix_specs, in_specs, pad, backend, return_eigenvectors,
-        donate, keep_matrix=return_eigenvectors,
+        (a,), T_A, mesh, spec, pad, backend, return_eigenvectors, donate,
+        keep_matrix=return_eigenvectors,
     )  # fmt: skip
     return _call.pick(w, (return_eigenvectors, v), (return_status, status))
 
@@ -107,13 +108,16 @@ def syevd_shardmap_ctx(
         return_eigenvectors = mesh
     if isinstance(matrix_specs, bool):
         pad, matrix_specs = matrix_specs, None
-    layout, tile, backend = _call.prepare_local(
-        "syevd_shardmap_ctx", "syevd", a, T_A, matrix_specs, in_specs, pad, backend
-    )
+    routine = "syevd_shardmap_ctx"
+    spec = _mesh.given_spec(routine, matrix_specs, in_specs)
+    layout, tile, backend, rows = _call.prepare_local(routine, "syevd", a, T_A, spec, pad, backend)
     if a.size == 0:
         v, w, status = jnp.zeros(a.shape, a.dtype), _no_eigenvalues(a), jnp.zeros((1,), jnp.int32)
     else:
-        v, w, status = _local(layout, tile, backend, a, return_eigenvectors)
+        place = _mesh.local_place(layout)
+        v, w, status = _local(layout, tile, backend, place, rows, return_eigenvectors)
+        back = _blocks.from_rows if layout.spec[1] else _blocks.to_columns
+        v = back(v, layout, a.shape) if return_eigenvectors else v
     return (w, v, status) if return_eigenvectors else (w, status)
 
 
@@ -136,41 +140,42 @@ def syevd_jit_ctx(
         (a_work, w, v, status) or (a_work, w, status); ``a_work`` has a's shape and dtype and
         unspecified contents. The rest is as for `syevd`, as are arguments, errors and cost.
     """
+    spec = _mesh.given_spec("syevd", matrix_specs, in_specs)
     v, w, status = _eigen(
-        a, T_A, mesh, matrix_specs, in_specs, pad, backend, return_eigenvectors,
-        donate=False, keep_matrix=True,
-    )  # fmt: skip
+        (a,), T_A, mesh, spec, pad, backend, return_eigenvectors, donate=False, keep_matrix=True
+    )
     return (v, w, v, status) if return_eigenvectors else (v, w, status)
 
 
-def _eigen(
-    a, T_A, mesh, matrix_specs, in_specs, pad, backend, return_eigenvectors, donate, keep_matrix
-):
+@_call.planned
+def _eigen(arrays, T_A, mesh, spec, pad, backend, return_eigenvectors, donate, keep_matrix):
     """(v or None, w, status) for a global array."""
-    n = _checks.square("syevd", "a", a)
-    layout, tile = _call.prepare("syevd", (a,), T_A, mesh, matrix_specs, in_specs, pad)
-    if n == 0:
-        return jnp.zeros(a.shape, a.dtype), _no_eigenvalues(a), jnp.int32(0)
+    layout, tile = _call.prepare("syevd", arrays, T_A, mesh, spec, pad)
+    (a,) = arrays
+    if a.size == 0:
+        return lambda a: (jnp.zeros(a.shape, a.dtype), _no_eigenvalues(a), jnp.int32(0))
     backend = _call.resolve("syevd", layout, backend, a)
     specs = (layout.result_spec(a.shape), P(), P())
     options = (("vectors", bool(return_eigenvectors)),)
-    call = _call.Call(_syevd, layout, tile, backend, specs, options)
-    return _call.run(call, (a,), donate, keep_matrix)
+    call = _call.Call(_syevd, layout, a.shape[0], tile, backend, specs, options)
+    return _call.runner(call, arrays, donate, keep_matrix)
 
 
 def _syevd(call, a):
-    layout, n = call.layout, a.shape[1]
+    layout = call.layout
 
-    def local(a):
-        return _local(layout, call.tile, call.backend, a, **call.option)
+    def local(place, a):
+        rows = _blocks.to_rows(a, layout.by_rows)
+        v, w, status = _local(layout, call.tile, call.backend, place, rows, **call.option)
+        return _blocks.from_rows(v, layout.by_rows, a.shape), w, status
 
     v, w, status = _call.over_ranks(layout, local, (layout.row_spec,), (layout.row_spec, P(), P()))(
         _call.split_rows(a, layout)
     )
-    return _call.join_rows(v, layout, n), w, status[0]
+    return _call.join_rows(v, layout, call.rows), w, status[0]
 
 
-def _local(layout, tile, backend, a, vectors):
+def _local(layout, tile, backend, place, a, vectors):
     n = a.shape[1]
     results = (
         jax.ShapeDtypeStruct(a.shape, a.dtype),
@@ -178,7 +183,7 @@ def _local(layout, tile, backend, a, vectors):
         _call.status_type(),
     )
     return _call.local_call(
-        "jaxmg_syevd", layout, tile, backend, (a,), results, n=n, vectors=vectors
+        "jaxmg_syevd", layout, tile, backend, (place, a), results, n=n, vectors=vectors
     )
 
 

@@ -125,7 +125,7 @@ def test_donated_buffer_is_the_work_space():
     layout = _mesh.infer("potrs", (a, b), None, None)
     program = importlib.import_module("jaxmg.potrs")._potrs
     specs = (layout.row_spec, P(), P(), P())
-    call = _call.Call(program, layout, 8, "native", specs, (("tf32", False),))
+    call = _call.Call(program, layout, n, 8, "native", specs, (("tf32", False),))
     block = n * n * 8 // 2
     analysis = _call._compiled(call, True, True).lower(a, b).compile().memory_analysis()
     assert analysis.alias_size_in_bytes >= block

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import (
+    DTYPES,
     check_potri,
     check_potrs,
     check_syevd,
@@ -119,17 +120,43 @@ def test_abstract_mesh(n):
 
 
 @pytest.mark.parametrize("n", [_N, 7])
-@pytest.mark.parametrize("source", ["numpy", "default", "other device"])
+@pytest.mark.parametrize("source", ["default", "other device"])
 def test_one_device(source, n):
     """Without a mesh: one rank, on the device that holds the matrix."""
     device = jax.devices()[-1] if source == "other device" else jax.devices()[0]
     matrix = positive_definite("well", n, "float64")
-    a = matrix if source == "numpy" else jnp.asarray(matrix)
-    a = jax.device_put(matrix, device) if source == "other device" else a
+    a = jnp.asarray(matrix) if source == "default" else jax.device_put(matrix, device)
     x = jaxmg.potrs(a, np.ones(n))
     check_potrs(matrix, x, np.ones(n))
     assert x.devices() == {device}
     check_potri(matrix, jaxmg.potri(a))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [_N, 7, 1])
+def test_numpy_matrix_goes_to_all_devices(n, dtype):
+    matrix = positive_definite("well", n, dtype)
+    for b in (np.ones(n, dtype), jnp.ones(n, dtype)):  # JAX only parked the second one somewhere
+        x = jaxmg.potrs(matrix, b)
+        check_potrs(matrix, x, np.ones(n, dtype))
+        assert x.devices() == set(jax.local_devices())
+    inverse = jaxmg.potri(matrix)
+    check_potri(matrix, inverse)
+    assert inverse.devices() == set(jax.local_devices())
+    assert set(jaxmg.cyclic_1d(matrix, 2).sharding.mesh.axis_names) == {"rank"}
+
+
+def test_numpy_matrix_goes_where_it_is_told():
+    matrix, device = positive_definite("well", _N, "float64"), jax.devices()[-1]
+    assert jaxmg.potrs(matrix, np.ones(_N)).devices() == set(jax.local_devices())
+    with jax.default_device(device):
+        assert jaxmg.potrs(matrix, np.ones(_N)).devices() == {device}
+    b = jax.device_put(np.ones(_N), device)
+    assert jaxmg.potrs(matrix, b).devices() == {device}
+    mesh = line(2)
+    with _context(mesh):
+        assert jaxmg.potrs(matrix, np.ones(_N)).devices() == set(mesh.devices.flat)
+    assert jaxmg.potrs(matrix, np.ones(_N)).devices() == set(jax.local_devices())
 
 
 @pytest.mark.parametrize("n", [_N, 7])

@@ -99,8 +99,8 @@ def tile(routine, T_A, required=False):
         raise ValueError(f"{routine}: T_A, the tile width, must be at least 1; got {width}")
     if width > _INT64_MAX:
         raise ValueError(
-            f"{routine}: T_A, the tile width, must be below 2**63; got {width}. None or the order "
-            "of a is as wide as a tile can be of use"
+            f"{routine}: T_A, the tile width, must be below 2**63 (for cyclic_1d times the ranks); "
+            f"got {width}. A tile needs no more rows than a has"
         )
     return width
 

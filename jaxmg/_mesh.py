@@ -339,8 +339,8 @@ def _fitting_axes(routine, mesh, block, pad):
     if len(fitting) > 1 or len(fitting[0]) > 1:
         raise ValueError(
             f"{routine}: a local block of shape {tuple(block.shape)} could be sharded over any of "
-            f"{fitting}; pass in_specs=P(axis, None), the spec that the shard_map has for A: such "
-            f"as in_specs=P({fitting[-1]!r}, None), where the order of the axes counts"
+            f"{fitting}, in any order; pass in_specs=P(axis, None), the spec that the shard_map has"
+            f" for A, such as in_specs=P({fitting[-1]!r}, None): the order of the axes counts"
         )
     return fitting[0]
 

@@ -156,6 +156,7 @@ def _deal(arrays, T_A, mesh, spec, pad, inverse):
     layout = _mesh.infer("cyclic_1d", arrays, mesh, spec)
     if layout.spec != P() and layout.spec[1] is not None:
         raise ValueError(f"cyclic_1d: a is sharded by rows, as P(axis, None); got {layout.spec}")
+    _checks.tile("cyclic_1d", layout.ranks * tile)  # rows are padded to a multiple of it
     if not pad:
         _checks.multiple("cyclic_1d", a.shape[0], layout.ranks * tile, "ranks times T_A")
     if a.size == 0:

@@ -1,5 +1,6 @@
 """Where the arrays are, and where the mesh and the spec come from."""
 
+import contextlib
 import threading
 
 import jax
@@ -106,6 +107,72 @@ def test_context_of_another_mesh():
     a = shard(matrix, mesh, "r", None)
     with _context(line(2, "s")):
         check_potrs(matrix, jaxmg.potrs(a, np.ones(_N)), np.ones(_N))
+
+
+def _two_axes(kind):
+    return Mesh(np.array(devices(4)).reshape(2, 2), ("pr", "pc"), axis_types=(kind,) * 2)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("abstract", [False, True], ids=["concrete", "abstract"])
+@pytest.mark.parametrize("context", [False, True], ids=["alone", "in another"])
+def test_given_mesh_against_the_context(context, abstract, jitted, kind):
+    """The mesh that is given is the one that counts."""
+    mesh, other = _two_axes(kind), line(4, "S", kind)
+    matrix, b = positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
+    where = (mesh.abstract_mesh if abstract else mesh), P("pr", "pc")
+
+    def solve(a, b):
+        work, x, _ = jaxmg.potrs_shardmap_ctx(a, b, 3, *where)
+        return (
+            jaxmg.potrs(a, b, 3, *where), x, work, jaxmg.potri(a, 3, *where),
+            *jaxmg.syevd(a, 3, *where), jaxmg.cyclic_1d(a, 2, where[0], P("pr")),
+        )  # fmt: skip
+
+    a = shard(matrix, mesh, "pr", "pc")
+    with _context(other) if context else contextlib.nullcontext():
+        run = jax.jit(solve) if jitted else solve
+        x, again, work, inverse, w, v, dealt = run(a, shard(b, mesh))
+        check_potrs(matrix, x, b)
+        check_potrs(matrix, again, b)
+        assert work.shape == matrix.shape
+        check_potri(matrix, inverse)
+        check_syevd(matrix, w, v)
+        rows = shard(matrix, Mesh(mesh.devices[:, 0], ("pr",)), "pr", None)
+        jaxmg.verify_cyclic(matrix, shard(np.asarray(dealt), rows.sharding.mesh, "pr", None), 2)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+def test_arrays_move_to_a_mesh_of_two_axes_under_jit(kind):
+    """From the context mesh to another one, which an abstract mesh stands for, and back."""
+    if not hasattr(jax.sharding, "use_abstract_mesh"):
+        pytest.skip("this JAX has no public use_abstract_mesh")
+    other, mesh = line(4, "S", kind), _two_axes(kind)
+    matrix, b = positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
+
+    @jax.jit
+    def solve(a, b):
+        a = jax.device_put(a, NamedSharding(mesh, P("pr", "pc")))
+        b = jax.device_put(b, NamedSharding(mesh, P()))
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            _, x, _ = jaxmg.potrs_shardmap_ctx(a, b, T_A=4)
+            _, w, v, _ = jaxmg.syevd_shardmap_ctx(a, T_A=4)
+        return x, w, v
+
+    with _context(other):
+        x, w, v = solve(shard(matrix, other, "S", None), shard(b, other))
+    check_potrs(matrix, x, b)
+    check_syevd(matrix, w, v)
+
+
+def test_spec_is_not_taken_from_another_mesh():
+    """The columns of A on its own mesh say nothing about the mesh that is given."""
+    matrix = positive_definite("well", _N, "float64")
+    a, mesh = shard(matrix, line(4), None, "r"), line(2)
+    inverse = jaxmg.potri(a, 3, mesh)
+    check_potri(matrix, inverse)
+    assert inverse.sharding.is_equivalent_to(NamedSharding(mesh, P("r", None)), 2)
 
 
 @pytest.mark.parametrize("n", [_N, 7])
@@ -216,6 +283,17 @@ def test_solution_is_sharded_like_explicit_right_hand_side():
     x = jax.jit(jaxmg.potrs)(shard(matrix, mesh, "r", None), b)
     check_potrs(matrix, x, np.ones(_N))
     assert x.sharding.is_equivalent_to(b.sharding, 1)
+
+
+@pytest.mark.parametrize("entries", [("r",), (None, "r"), ()])
+def test_solution_under_jit_is_sharded_like_a_constant(entries):
+    """Of a right-hand side that isn't traced the sharding is known."""
+    mesh = line(2)
+    matrix = positive_definite("well", _N, "float64")
+    b = shard(np.ones((_N, 4)), mesh, *entries)
+    x = jax.jit(lambda a: jaxmg.potrs(a, b, 3, mesh, P("r")))(matrix)
+    check_potrs(matrix, x, b)
+    assert x.sharding.is_equivalent_to(b.sharding, 2)
 
 
 def test_result_without_a_possible_sharding_is_replicated():

@@ -199,7 +199,7 @@ def _circumstances(arrays):
     are traced or no arrays."""
     described = []
     for array in arrays:
-        if isinstance(array, np.ndarray):
+        if isinstance(array, _compat.numpy_types):
             described.append((array.shape, array.dtype))
         elif isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
             described.append((array.shape, array.dtype, array.sharding, array.committed))

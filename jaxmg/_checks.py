@@ -33,7 +33,7 @@ _TRANSFORMED = {
 
 def array(routine, name, value):
     """Checks that ``value`` is an array of a supported dtype."""
-    if not isinstance(value, (jax.Array, np.ndarray)):
+    if not isinstance(value, (jax.Array, *_compat.numpy_types)):
         raise TypeError(
             f"{routine}: {name} must be a JAX or NumPy array; got {type(value).__name__}"
         )

@@ -3,6 +3,7 @@
 import contextlib
 
 import jax
+import numpy as np
 from jax._src.core import trace_state_clean as _trace_state_clean
 from jax._src.mesh import get_concrete_mesh as _get_concrete_mesh
 
@@ -22,6 +23,13 @@ else:  # JAX 0.6
     from jax.experimental import shard
 
     reshard = shard.reshard
+
+try:  # how JAX 0.8 hands NumPy arrays to the functions that it traces
+    from jax._src.literals import TypedNdArray
+except ImportError:
+    numpy_types = (np.ndarray,)
+else:
+    numpy_types = (np.ndarray, TypedNdArray)
 
 # What differentiation and vmap put in the place of arrays, by class names: none is public.
 _TRANSFORMATIONS = {

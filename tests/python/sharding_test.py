@@ -148,6 +148,8 @@ def test_arrays_move_to_a_mesh_of_two_axes_under_jit(kind):
     """From the context mesh to another one, which an abstract mesh stands for, and back."""
     if not hasattr(jax.sharding, "use_abstract_mesh"):
         pytest.skip("this JAX has no public use_abstract_mesh")
+    if kind == AxisType.Explicit and jax.__version_info__ < (0, 10):
+        pytest.skip("this JAX can't move arrays of explicit axes to another mesh")
     other, mesh = line(4, "S", kind), _two_axes(kind)
     matrix, b = positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
 

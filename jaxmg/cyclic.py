@@ -32,7 +32,7 @@ def cyclic_1d(a, T_A, mesh=None, in_specs=None, pad=True, *, inverse=False):
     Cost: every row moves once; a copy of ``a`` and a few tiles per rank.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as `potrs`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
 
     Example:
         >>> tiles = jaxmg.cyclic_1d(a, 64)

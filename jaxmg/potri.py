@@ -36,7 +36,8 @@ def potri(
         mesh: the mesh to run on; inferred as in `potrs`.
         matrix_specs: how ``a`` is sharded; inferred as in `potrs`.
         return_status: also return the status.
-        pad: False raises where n isn't a multiple of the number of ranks, instead of padding.
+        pad: as for `potrs`; where the caller padded ``a``, the inverse has its shape, with rows of
+            zeros in the same places.
         in_specs: another name of ``matrix_specs``.
         donate: compute in a's own buffer and delete ``a``; ignored under an outer ``jit``.
         backend: "auto", "native" or "cusolvermg".
@@ -51,7 +52,7 @@ def potri(
     Memory: a copy of ``a`` unless ``donate``, and a few panels of n x T_A per rank.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as `potrs`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
 
     Example:
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
@@ -78,19 +79,21 @@ def potri_shardmap_ctx(
     Inside a ``shard_map`` of which all axes are manual, every rank calls it with its block:
 
     Args:
-        a: (rows, n), this rank's rows of the matrix, rows = ceil(n / P) on P ranks.
+        a: (rows, n), this rank's rows of the matrix, rows = ceil(n / P) on P ranks, or a block of
+            rows and columns, as for `potrs_shardmap_ctx`.
         T_A: tile width; None lets the plugin choose.
         mesh: not used here; True or False is taken for ``pad``, which is third in older code.
-        matrix_specs: ``P(axis, None)``; needed only where the block's shape leaves the axes open.
+        matrix_specs: the spec that the ``shard_map`` has for A; needed where the axes are open, as
+            for `potrs_shardmap_ctx`.
         in_specs: another name of ``matrix_specs``.
-        pad: False raises where P doesn't divide n.
+        pad: as for `potrs_shardmap_ctx`.
         backend: as for `potrs`.
         precision: as for `potrs`.
 
     Returns:
-        (a_inv, status): this rank's rows of the inverse's upper triangle, zero below the diagonal,
-        and an int32 array of shape (1,). `potri_symmetrize` makes the full matrix of the result
-        outside the ``shard_map``.
+        (a_inv, status): this rank's part of the inverse's upper triangle, of the shape of ``a``,
+        zero below the diagonal and in rows of padding, and an int32 array of shape (1,).
+        `potri_symmetrize` makes the full matrix of the result outside the ``shard_map``.
     """
     if not _mesh.manual_axes():
         return potri_jit_ctx(

@@ -37,17 +37,22 @@ def potrs(
         a: (n, n), Hermitian positive definite, float32, float64, complex64 or complex128; a JAX or
             NumPy array, sharded, replicated or on one device. Only the upper triangle is read.
             Sharded as ``P('r', None)`` with n a multiple of the number of devices it is used where
-            it lies; otherwise XLA pads its rows or reshards it first.
+            it lies; otherwise XLA pads its rows or reshards it first. With ``pad=False`` also
+            (rows, n), see there.
         b: (n,) or (n, nrhs), of a's dtype. Every device holds all of it during the solve.
         T_A: tile width, any integer of at least 1; None lets the plugin choose.
         mesh: ``jax.sharding.Mesh`` or ``AbstractMesh`` to run on; the order of its devices is the
             order of the ranks. None takes a's own mesh, else the context mesh, else the one device
-            that holds ``a``. Under ``jit`` with automatic axes pass it, or set a context mesh.
+            that holds ``a``, else, for NumPy arrays, ``jax_default_device`` or all local devices.
+            Under ``jit`` with automatic axes pass it, or set a context mesh; given, it need not be
+            the context's.
         matrix_specs: how ``a`` is sharded: ``P('r')``, ``P('r', None)``, ``P(None, 'c')``,
             ``P('r', 'c')`` or ``P(('r', 'c'), None)``; a list or tuple that starts with it will do.
             None takes a's own, else all axes of the mesh along the rows.
         return_status: also return the status.
-        pad: False raises where n isn't a multiple of the number of ranks, instead of padding.
+        pad: False raises where n isn't a multiple of the number of ranks, instead of padding; and
+            ``a`` may be (rows, n) with rows > n, padded by the caller: each of P ranks has rows / P
+            of them, of which the first n / P are the matrix's and the others are not read.
         in_specs: another name of ``matrix_specs``.
         return_logdet: also return log(det(a)).
         donate: give a's buffer to the factorization, so that no second matrix is needed; ``a`` is
@@ -63,7 +68,8 @@ def potrs(
     Returns:
         x | (x, status) | (x, logdet) | (x, logdet, status), where
 
-        - x has b's shape, dtype and sharding (replicated if b isn't sharded over the mesh);
+        - x has b's shape, dtype and sharding (replicated if b isn't sharded over the mesh). Under
+          ``jit`` that is known of explicit axes and of constants; otherwise XLA chooses;
         - logdet is a real scalar;
         - status is an int32 scalar: 0, or LAPACK's info, the order k of the leading minor that is
           not positive definite. Then x and logdet are NaN. NaN or infinity in ``a`` gives NaN and a
@@ -75,8 +81,11 @@ def potrs(
     Raises:
         TypeError: a or b is no array, has another dtype, or they have different dtypes; T_A is no
             integer; mesh or spec is none.
-        ValueError: shapes don't fit, the spec or the mesh isn't possible, T_A < 1, 64-bit dtypes
-            while ``jax_enable_x64`` is off, or the backend isn't available.
+        ValueError: shapes don't fit, the spec or the mesh isn't possible, T_A < 1 or too large for
+            64 bits, a call inside ``shard_map``, 64-bit dtypes
+            while ``jax_enable_x64`` is off, the backend isn't available, the mesh has devices of
+            another process, or b shares the memory of a donated ``a``.
+        NotImplementedError: a or b is batched by ``vmap`` or being differentiated.
         RuntimeError: no plugin is installed for the platform.
 
     Example:
@@ -112,22 +121,28 @@ def potrs_shardmap_ctx(
 
     Args:
         a: (rows, n), this rank's rows of the matrix, rows = ceil(n / P) on P ranks; where P doesn't
-            divide n, the last rows of the global array are padding and never read.
+            divide n, the last rows of the global array are padding and never read. With
+            ``matrix_specs=P(row_axis, column_axis)`` its block, (n / Pr, n / Pc), where Pr * Pc
+            divides n.
         b: (n,) or (n, nrhs), the same on all ranks.
         T_A: tile width; None lets the plugin choose.
         mesh: not used here; True or False is taken for ``pad``, which is fourth in older code.
-        matrix_specs: ``P(axis, None)``, the spec that the ``shard_map`` has for A; needed only
-            where the shape of the block leaves open which axes it is sharded over.
+        matrix_specs: ``P(axis, None)``, the spec that the ``shard_map`` has for A; needed where the
+            shape of the block, and what the trace knows that it varies over, leave open which axes
+            it is sharded over, and always for several axes, whose order isn't known.
         in_specs: another name of ``matrix_specs``.
         return_logdet: also return log(det(A)), of shape (1,).
-        pad: False raises where P doesn't divide n.
+        pad: False allows rows of padding below the block's ceil(n / P), which are not read, where P
+            divides n.
         backend: as for `potrs`.
         precision: as for `potrs`.
 
     Returns:
         (x, status) or (x, logdet, status), the same on all ranks; x has b's shape and status has
         shape (1,). In older versions of JAX ``shard_map`` can't see that they are the same and
-        needs ``check_vma=False`` (``check_rep=False`` in older code).
+        needs ``check_vma=False`` (``check_rep=False`` in older code). Where b differs between the
+        ranks, it is a ValueError if the trace tracks that; with ``check_vma=False`` the status is
+        -2 (argument 2 is illegal, in LAPACK's manner), and x and logdet are NaN.
 
     Errors, cost and source are those of `potrs`.
     """

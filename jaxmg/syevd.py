@@ -35,7 +35,8 @@ def syevd(
         matrix_specs: how ``a`` is sharded; inferred as in `potrs`.
         return_eigenvectors: False computes eigenvalues alone, in less time.
         return_status: also return the status.
-        pad: False raises where n isn't a multiple of the number of ranks, instead of padding.
+        pad: as for `potrs`; where the caller padded ``a``, v has its shape, with rows of zeros in
+            the same places.
         in_specs: another name of ``matrix_specs``.
         donate: compute in a's own buffer and delete ``a``; ignored under an outer ``jit``.
         backend: "native", "cusolvermg", or "auto": on several GPUs the former while one of them has
@@ -54,7 +55,7 @@ def syevd(
     rank that runs LAPACK on CPU needs about 3 n^2 numbers beside it.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as `potrs`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
 
     Example:
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
@@ -84,20 +85,27 @@ def syevd_shardmap_ctx(
     Inside a ``shard_map`` of which all axes are manual, every rank calls it with its block:
 
     Args:
-        a: (rows, n), this rank's rows of the matrix, rows = ceil(n / P) on P ranks.
+        a: (rows, n), this rank's rows of the matrix, rows = ceil(n / P) on P ranks, or a block of
+            rows and columns, as for `potrs_shardmap_ctx`.
         T_A: tile width; None lets the plugin choose.
         mesh: not used here; True or False is taken for ``return_eigenvectors``, which is third in
             older code.
-        matrix_specs: ``P(axis, None)``; needed only where the block's shape leaves the axes open.
+        matrix_specs: the spec that the ``shard_map`` has for A; needed where the axes are open, as
+            for `potrs_shardmap_ctx`.
             True or False is taken for ``pad``, which is fourth in older code.
         in_specs: another name of ``matrix_specs``.
         return_eigenvectors: False computes eigenvalues alone.
-        pad: False raises where P doesn't divide n.
+        pad: as for `potrs_shardmap_ctx`.
         backend: as for `potrs`.
 
     Returns:
         (w, v, status) or (w, status): all eigenvalues, (n,), the same on all ranks; this rank's
-        rows of the matrix that has the eigenvectors in its columns; an int32 array of shape (1,).
+        eigenvectors; an int32 array of shape (1,). v is (n, rows), the rank's columns of V, so that
+        ``out_specs=P(None, axis)`` puts them together; where the blocks have rows of padding, as
+        many columns of zeros follow the eigenvectors. Of a block of rows and columns it is that
+        block of V.
+
+    The exchange of rows of V for columns needs a copy of them.
     """
     if not _mesh.manual_axes():
         return syevd_jit_ctx(

@@ -141,7 +141,8 @@ def same_on_ranks(routine, b, layout):
     native code has to look, since the trace doesn't know."""
     if not layout.rows or not _compat.tracks_varying(layout.rows[0]):
         return bool(layout.rows)
-    if varying := sorted(_compat.varying_axes(b).intersection(layout.rows)):
+    varies = _compat.varying_axes(b)
+    if varying := [axis for axis in layout.rows if axis in varies]:
         raise ValueError(
             f"{routine}: b must be the same on all ranks of the matrix, but it varies over "
             f"{', '.join(map(repr, varying))}, over which a is sharded; pass it to the shard_map "
@@ -152,17 +153,23 @@ def same_on_ranks(routine, b, layout):
 
 def separate(routine, a, b):
     """Raises where ``b`` is ``a`` or lies in its memory, which ``donate=True`` gives away."""
-    if _addresses(a) & _addresses(b):
+    if not all(isinstance(array, jax.Array) for array in (a, b)) or _mesh.traced((a, b)):
+        return
+    # Arrays share whole buffers; to ask where these are takes longer than a small solve's dispatch.
+    if a is b or (_shard_size(a) == _shard_size(b) and _addresses(a) & _addresses(b)):
         raise ValueError(
             f"{routine}: b shares the memory of a, which donate=True gives away; pass "
             "donate=False, or b as a copy (b.copy())"
         )
 
 
+def _shard_size(array):
+    return math.prod(array.sharding.shard_shape(array.shape))
+
+
 def _addresses(array):
-    """Where the parts of ``array`` lie in the memory of JAX's devices."""
-    concrete = isinstance(array, jax.Array) and not _mesh.traced((array,))
-    if not concrete or array.is_deleted() or not array.size:
+    """Where the parts of ``array`` lie in memory."""
+    if array.is_deleted() or not array.size:
         return set()
     return {shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards}
 

@@ -217,7 +217,7 @@ def infer_local(routine, block, spec, pad):
         if unknown:
             raise ValueError(
                 f"{routine}: by in_specs the matrix is sharded over {_names(rows)}, but this block "
-                f"is the same on all ranks along {_names(sorted(unknown))}; pass the spec that the "
+                f"is the same on all ranks along {_names(axis for axis in rows if axis in unknown)}; pass the spec that the "
                 "shard_map has for A"
             )
     others = tuple(axis for axis in manual if axis not in rows)
@@ -349,7 +349,7 @@ def _possible_axes(mesh, block):
     """The manual axes of more than one rank that ``block`` may be sharded over: all of them, or
     where the trace tracks it those that the block varies over."""
     wide = frozenset(axis for axis in manual_axes() if mesh.shape[axis] > 1)
-    if wide and _compat.tracks_varying(min(wide)):
+    if wide and _compat.tracks_varying(next(iter(wide))):
         return wide & _compat.varying_axes(block)
     return wide
 

@@ -60,11 +60,13 @@ def entered(mesh):
     trace only the abstract mesh can be changed.
     """
     current = jax.sharding.get_abstract_mesh()
-    if current.empty or current == mesh.abstract_mesh:
+    if current.empty:
         return contextlib.nullcontext()
-    if _trace_state_clean():
-        return _set_mesh(mesh)
-    return _use_abstract_mesh(mesh.abstract_mesh)
+    same = current == mesh.abstract_mesh
+    if _trace_state_clean():  # where the order of the devices counts too
+        same = same and context_mesh() == mesh
+        return contextlib.nullcontext() if same else _set_mesh(mesh)
+    return contextlib.nullcontext() if same else _use_abstract_mesh(mesh.abstract_mesh)
 
 
 def transformation(array):

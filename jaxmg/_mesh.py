@@ -105,6 +105,13 @@ def infer(routine, arrays, mesh, spec):
     if isinstance(mesh, AbstractMesh) and not traced(arrays):
         mesh = _concrete(routine, mesh, arrays)
     _check_process(routine, mesh)
+    context = jax.sharding.get_abstract_mesh()
+    if traced(arrays) and not context.empty and context.size != mesh.size:
+        raise ValueError(
+            f"{routine}: inside jit a mesh must have the devices of the context mesh; got one of "
+            f"{mesh.size} devices in the context of one of {context.size}. Call the jitted function "
+            "outside of that context"
+        )
     kinds = set(mesh.axis_types)
     if kinds not in ({AxisType.Auto}, {AxisType.Explicit}):
         raise ValueError(
@@ -213,11 +220,11 @@ def infer_local(routine, block, spec, pad):
         )
         _check_block(routine, mesh, block, pad, rows, columns)
         rows, spec = rows + columns, P(rows, columns)
-        unknown = set(rows) - _possible_axes(mesh, block)
-        if unknown:
+        possible = _possible_axes(mesh, block)
+        if unknown := [axis for axis in rows if axis not in possible]:
             raise ValueError(
                 f"{routine}: by in_specs the matrix is sharded over {_names(rows)}, but this block "
-                f"is the same on all ranks along {_names(axis for axis in rows if axis in unknown)}; pass the spec that the "
+                f"is the same on all ranks along {_names(unknown)}; pass the spec that the "
                 "shard_map has for A"
             )
     others = tuple(axis for axis in manual if axis not in rows)

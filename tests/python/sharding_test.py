@@ -109,6 +109,24 @@ def test_context_of_another_mesh():
         check_potrs(matrix, jaxmg.potrs(a, np.ones(_N)), np.ones(_N))
 
 
+@pytest.mark.parametrize("order", [[3, 2, 1, 0], [4, 5, 6, 7]])
+def test_context_of_the_same_axes_on_other_devices(order):
+    if len(jax.devices()) <= max(order):
+        pytest.skip("needs 8 devices")
+    mesh = Mesh(np.array(jax.devices())[order], ("r",))
+    matrix, b = positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
+    a = shard(matrix, mesh, "r", None)
+    with _context(line(4)):
+        check_potrs(matrix, jaxmg.potrs(a, b, 3), b)
+        check_potri(matrix, jaxmg.potri(a, 3))
+
+
+def test_context_of_another_size_under_jit():
+    mesh, a = line(4), positive_definite("well", _N, "float64")
+    with _context(line(2, "s")), pytest.raises(ValueError, match="got one of 4 .* one of 2"):
+        jax.jit(lambda a: jaxmg.potri(a, 3, mesh, P("r")))(a)
+
+
 def _two_axes(kind):
     return Mesh(np.array(devices(4)).reshape(2, 2), ("pr", "pc"), axis_types=(kind,) * 2)
 

@@ -109,7 +109,7 @@ def infer(routine, arrays, mesh, spec):
     if traced(arrays) and not context.empty and context.size != mesh.size:
         raise ValueError(
             f"{routine}: inside jit a mesh must have the devices of the context mesh; got one of "
-            f"{mesh.size} devices in the context of one of {context.size}. Call the jitted function "
+            f"{mesh.size} devices in the context of one of {context.size}. Call what is jitted "
             "outside of that context"
         )
     kinds = set(mesh.axis_types)

@@ -1,6 +1,7 @@
 // Messages arrive, agreement is the same everywhere, and nothing waits for ever.
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <limits>
 #include <new>
 #include <numeric>
@@ -15,6 +16,21 @@
 #include "tests/cc/testing.h"
 #include "xla_ffi/comm/communicator.h"
 #include "xla_ffi/comm/meeting.h"
+
+// Counts what is alive.
+static std::atomic<int64_t> alive{0};
+
+void* operator new(size_t size) {
+  void* memory = std::malloc(size);
+  if (memory == nullptr) throw std::bad_alloc();
+  ++alive;
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  if (memory != nullptr) --alive;
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
 
 namespace jaxmg {
 namespace {
@@ -220,6 +236,16 @@ TEST(AMissingRankIsNamed) {
   EXPECT(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
   // Another call is not concerned.
   EXPECT(MeetAt(10, 0, 1, milliseconds(200), &group).ok());
+}
+
+TEST(WaitsInVainLeaveNothingBehind) {
+  int64_t before = 0;
+  for (int64_t run = 1000; run < 1300; ++run) {
+    if (run == 1100) before = alive;  // the table of failed calls is full
+    std::shared_ptr<InProcessGroup> group;
+    EXPECT(!MeetAt(run, 0, 2, std::chrono::microseconds(1), &group).ok());
+  }
+  EXPECT(alive == before) << alive - before << " more after 200 waits";
 }
 
 TEST(ARankThatWillNotComeTellsTheOthers) {

@@ -67,9 +67,9 @@ class CudaDevice : public Device {
     tuning.update_depth = 2048;
     tuning.usual_tile = 1024;
     tuning.least_tiles = 1;
-    tuning.whole_order = 10240;
-    tuning.gather_to_solve = 6656;
-    tuning.gather_to_invert = 1536;
+    tuning.whole_order = 12288;
+    tuning.gather_to_solve = 7168;
+    tuning.gather_to_invert = 1024;
     tuning.exchange_bytes = int64_t{64} << 20;
     return tuning;
   }

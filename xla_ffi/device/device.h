@@ -92,7 +92,8 @@ struct Tuning {
   int64_t usual_tile = 256;
   int64_t least_tiles = 4;
   // Where the caller names no tile width, the orders up to which one rank factors a matrix as a
-  // single tile, and up to which several ranks leave it to one of them: to solve, and to invert.
+  // single tile, and up to which several ranks leave it to one of them: to solve, and to invert. Of
+  // real dtypes; complex ones have more operations an element, so for them 3/5 of the first two.
   int64_t whole_order = 0;
   int64_t gather_to_solve = 0;
   int64_t gather_to_invert = 0;

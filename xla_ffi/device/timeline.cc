@@ -87,7 +87,7 @@ bool TimelineWanted() { return Path() != nullptr; }
 void AppendTimeline(const char* routine, int64_t run, int64_t call, int rank,
                     Device& device) noexcept {
   static std::mutex mutex;
-  static bool reported = false;
+  static char reported[4096] = "";  // the last path that could not be written
   const char* path = Path();
   if (path == nullptr) return;
   const Status status = Guarded([&] {
@@ -99,9 +99,9 @@ void AppendTimeline(const char* routine, int64_t run, int64_t call, int rank,
     return Error(Code::kUnavailable, std::strerror(errno));
   });
   std::lock_guard<std::mutex> lock(mutex);
-  if (status.ok() || reported) return;
+  if (status.ok() || std::strncmp(reported, path, sizeof(reported) - 1) == 0) return;
   std::fprintf(stderr, "jaxmg: JAXMG_TRACE: can't write %s: %s\n", path, status.text());
-  reported = true;
+  std::strncpy(reported, path, sizeof(reported) - 1);
 }
 
 }  // namespace jaxmg

@@ -57,13 +57,20 @@ Status CopyIfApart(Device& device, const T* source, T* target, int64_t count) {
 // What a routine makes of a matrix, and so what it needs.
 enum class Purpose { kSolve, kInvert, kDiagonalise };
 
+// An order of Tuning, for T.
+template <typename T>
+int64_t OrderOf(int64_t real) {
+  return kIsComplex<T> ? real * 3 / 5 : real;
+}
+
 template <typename T>
 Tiles TilesOf(const RankContext& context, const Operand<T>& operand, Purpose purpose) {
   const int ranks = context.comm.size();
   const Tuning tuning = context.device.tuning();
   int64_t width = operand.tile;
   if (width == 0) {
-    const bool whole = ranks == 1 && purpose == Purpose::kSolve && operand.n <= tuning.whole_order;
+    const bool whole =
+        ranks == 1 && purpose == Purpose::kSolve && operand.n <= OrderOf<T>(tuning.whole_order);
     width = whole ? operand.n : DefaultTileWidth(operand.block, ranks, tuning);
   }
   return Tiles(operand.n, operand.block, ranks, Tiles::EvenWidth(operand.block, width));
@@ -75,7 +82,7 @@ template <typename T>
 bool Gathers(const RankContext& context, const Operand<T>& operand, Purpose purpose) {
   if (operand.tile > 0 || context.comm.size() == 1) return false;
   const Tuning tuning = context.device.tuning();
-  if (purpose == Purpose::kSolve) return operand.n <= tuning.gather_to_solve;
+  if (purpose == Purpose::kSolve) return operand.n <= OrderOf<T>(tuning.gather_to_solve);
   return purpose == Purpose::kInvert && operand.n <= tuning.gather_to_invert;
 }
 

@@ -87,9 +87,8 @@ void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, Launched launched) no
   if (started.ok()) return;
   at_work.Add(-1);
   const Status status = Guarded([&] {
-    return Error(Code::kResourceExhausted, site.routine,
-                 ": no thread for rank ",
-                 site.place[0], ": ", started.text());
+    return Error(Code::kResourceExhausted, site.routine, ": no thread for rank ", site.place[0],
+                 ": ", started.text());
   });
   FailCall(site.key, status);
   Complete(api, future, status);

@@ -55,11 +55,12 @@ pack() { # PIECES [RELEASE ...]
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
   mkdir -p "$pieces"
+  "$python" -m pip install -q --target "$work/tools" lz4 zstandard
   for set in jax "$@"; do
     install "$work/$set" "$set"
     find "$work/$set" -depth \( -name include -o -name 'libnvblas*' -o -name 'libnvperf*' \
       -o -name libcheckpoint.so -o -name libpcsamplingutil.so \) -exec rm -r {} +
-    PYTHONPATH=$work/jax "$python" "$here/tools/carry_cuda.py" slim "$work/$set"
+    PYTHONPATH=$work/tools "$python" "$here/tools/carry_cuda.py" slim "$work/$set"
     rm -f "$pieces/$set".tar.xz.*
     archive "$work/$set" | split -d -b "${PIECE:-20000000}" - "$pieces/$set.tar.xz."
   done

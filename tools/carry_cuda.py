@@ -6,7 +6,8 @@
 A library holds its kernels once for each generation of GPUs, most of them compressed by LZ4, in
 which xz finds little. `slim` zeroes what is for other generations, PTX included, and moves the
 kernels that stay, decompressed, to a file beside the library, LIBRARY.kernels; `restore` compresses
-them into their old places. Needs the package lz4.
+them into their old places. cuBLAS 12.9 has others compressed by Zstandard: those stay as they are,
+or become zeros. Needs the package lz4, and `slim` zstandard.
 """
 
 import concurrent.futures
@@ -19,6 +20,9 @@ import lz4.block
 ARCHITECTURE = 90
 ELF = 2  # the kind of an entry that holds compiled kernels; others are PTX and the like
 LZ4 = 0x2000  # among an entry's flags
+FRAME = 8 << 20  # more than any of Zstandard's frames takes
+HEADER = 18  # the most that a frame's header takes; it stays
+MACHINE = 190  # ELF's number for CUDA
 LEVELS = (4, 9, 12)  # the first is nearly always enough to be no larger than NVIDIA's
 
 
@@ -71,6 +75,33 @@ def entries(data):
         at = end
 
 
+def frames(data):
+    """Begin, end and first bytes of all that Zstandard has compressed, outside of fat binaries."""
+    import zstandard
+
+    at = 0
+    while (at := data.find(b"\x28\xb5\x2f\xfd", at)) >= 0:
+        decompressor = zstandard.ZstdDecompressor().decompressobj()
+        rest = bytes(data[at : at + FRAME])
+        try:
+            content = decompressor.decompress(rest)
+        except zstandard.ZstdError:  # these bytes may be anything
+            content = b""
+        if decompressor.eof:
+            end = at + len(rest) - len(decompressor.unused_data)
+            yield at, end, content[:64]
+            at = end
+        else:
+            at += 4
+
+
+def is_for_others(header):
+    """Whether an ELF file is of kernels for another generation. Its flags have that in their first
+    or, in newer files, second byte."""
+    kernels = header[:4] == b"\x7fELF" and struct.unpack_from("<H", header, 18) == (MACHINE,)
+    return kernels and ARCHITECTURE not in header[48:50]
+
+
 def compress(kernels, size):
     """LZ4 of at most `size` bytes, or None."""
     for level in LEVELS:
@@ -97,6 +128,9 @@ def slim(library):
             if compress(unpacked, entry.size):
                 kernels += unpacked
                 entry.fill(data, b"")
+    for begin, end, content in frames(data):
+        if is_for_others(content):
+            data[begin + HEADER : end] = bytes(end - begin - HEADER)
     library.write_bytes(data)
     if kernels:
         library.with_name(library.name + ".kernels").write_bytes(kernels)

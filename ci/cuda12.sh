@@ -4,9 +4,10 @@
 #   ci/cuda12.sh pack PIECES [RELEASE ...]        where there is network; releases: 12.1 12.9
 #   ci/cuda12.sh python PIECES RELEASE FOLDER     there: makes FOLDER/bin/python
 #
-# PIECES gets files of at most PIECE bytes (20 MB unless given): jax.tar.xz.NN, which every release
+# PIECES gets files of at most PIECE bytes (16 MB unless given): jax.tar.xz.NN, which every release
 # needs, and RELEASE.tar.xz.NN. They hold what JAX and jaxmg open, and of the kernels those for sm_90.
-# JAX is the version to pack, that of the jaxlib there. Packing takes some 10 minutes on two cores.
+# JAX is the version to pack, that of the jaxlib there. Packing takes 20 minutes on two busy
+# cores, unpacking one.
 set -euo pipefail
 here=$(dirname "${BASH_SOURCE[0]}")/..
 jax=${JAX:-0.11.2}
@@ -62,7 +63,7 @@ pack() { # PIECES [RELEASE ...]
       -o -name libcheckpoint.so -o -name libpcsamplingutil.so \) -exec rm -r {} +
     PYTHONPATH=$work/tools "$python" "$here/tools/carry_cuda.py" slim "$work/$set"
     rm -f "$pieces/$set".tar.xz.*
-    archive "$work/$set" | split -d -b "${PIECE:-20000000}" - "$pieces/$set.tar.xz."
+    archive "$work/$set" | split -d -b "${PIECE:-16000000}" - "$pieces/$set.tar.xz."
   done
   ls -l "$pieces"
 }

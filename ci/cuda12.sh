@@ -5,8 +5,8 @@
 #   ci/cuda12.sh python PIECES RELEASE FOLDER     there: makes FOLDER/bin/python
 #
 # PIECES gets files of at most PIECE bytes (16 MB unless given): jax.tar.xz.NN, which every release
-# needs, and RELEASE.tar.xz.NN. They hold what JAX and jaxmg open, and of the kernels those for sm_90.
-# JAX is the version to pack, that of the jaxlib there. Packing takes 20 minutes on two busy
+# needs, and RELEASE.tar.xz.NN. They hold what JAX and jaxmg open, and of the kernels those for
+# sm_90. JAX is the version to pack, that of the jaxlib there. Packing takes 20 minutes on two busy
 # cores, unpacking one.
 set -euo pipefail
 here=$(dirname "${BASH_SOURCE[0]}")/..

@@ -247,7 +247,7 @@ def runner(call, arrays, donate=False, keep_matrix=True):
 
     def run(*arrays):
         placed = [place(array) for place, array in zip(places, arrays, strict=True)]
-        with _compat.entered(mesh):
+        with _compat.entered(mesh), _compat.launching(mesh):
             results = compiled(*placed)
         if donate and isinstance(arrays[0], jax.Array) and not arrays[0].is_deleted():
             arrays[0].delete()

@@ -98,8 +98,8 @@ def test_workspace_is_what_was_measured_on_every_gpu(routine):
         needed = [workspace.needed(routine, *known, rank) for rank in range(ranks)]
         assert needed == case["formula_bytes"]
         if routine == "syevd":  # what cuSOLVER asks for, on the first GPU
-            needed[0] += 4.02 * n**2 * np.dtype(case["dtype"]).itemsize
-        assert case["measured_bytes"] == pytest.approx(needed, rel=1e-3)
+            needed[0] += (4 * n + 135) * n * np.dtype(case["dtype"]).itemsize
+        assert case["measured_bytes"] == pytest.approx(needed, rel=1e-3, abs=1 << 17)
 
 
 def test_model_is_near_what_was_measured():

@@ -24,27 +24,29 @@ using host_cuda::Launch;
 
 // NVRTC compiles kernels.cu alone, so it says again what kernels.h says.
 static_assert(::kTile == kTileEdge && ::kSolveColumns == kSolveColumns);
+static_assert(::kSolveRows == kSolveRows && ::kTeam == kTeam && ::kTeamRows == kTeamRows);
 static_assert(::kCopySegment == kCopySegment);
 
 template <typename T>
 struct Kernels;
-#define JAXMG_KERNELS(T, Device_, Real_, letter)                                 \
-  template <>                                                                    \
-  struct Kernels<T> {                                                            \
-    using Device = Device_;                                                      \
-    using Real = Real_;                                                          \
-    static constexpr auto add_log_det = jaxmg_add_log_det_##letter;              \
-    [[maybe_unused]] static constexpr auto ascend = jaxmg_ascend_##letter;       \
-    static constexpr auto check_factor = jaxmg_check_factor_##letter;            \
-    static constexpr auto check_finite = jaxmg_check_finite_##letter;            \
-    static constexpr auto clear_if = jaxmg_clear_if_##letter;                    \
-    static constexpr auto conj_transpose = jaxmg_conj_transpose_##letter;        \
-    static constexpr auto conjugate = jaxmg_conjugate_##letter;                  \
-    static constexpr auto identity = jaxmg_identity_##letter;                    \
-    static constexpr auto mirror_lower = jaxmg_mirror_lower_##letter;            \
-    static constexpr auto poison_if = jaxmg_poison_if_##letter;                  \
-    static constexpr auto solve_rows = jaxmg_solve_rows_##letter;                \
-    [[maybe_unused]] static constexpr auto sum_reals = jaxmg_sum_reals_##letter; \
+#define JAXMG_KERNELS(T, Device_, Real_, letter)                                    \
+  template <>                                                                       \
+  struct Kernels<T> {                                                               \
+    using Device = Device_;                                                         \
+    using Real = Real_;                                                             \
+    static constexpr auto add_log_det = jaxmg_add_log_det_##letter;                 \
+    [[maybe_unused]] static constexpr auto ascend = jaxmg_ascend_##letter;          \
+    static constexpr auto check_factor = jaxmg_check_factor_##letter;               \
+    static constexpr auto check_finite = jaxmg_check_finite_##letter;               \
+    static constexpr auto clear_if = jaxmg_clear_if_##letter;                       \
+    static constexpr auto conj_transpose = jaxmg_conj_transpose_##letter;           \
+    static constexpr auto conjugate = jaxmg_conjugate_##letter;                     \
+    static constexpr auto identity = jaxmg_identity_##letter;                       \
+    static constexpr auto mirror_lower = jaxmg_mirror_lower_##letter;               \
+    static constexpr auto poison_if = jaxmg_poison_if_##letter;                     \
+    static constexpr auto solve_rows = jaxmg_solve_rows_##letter;                   \
+    static constexpr auto solve_rows_in_teams = jaxmg_solve_rows_in_teams_##letter; \
+    [[maybe_unused]] static constexpr auto sum_reals = jaxmg_sum_reals_##letter;    \
   };
 JAXMG_KERNELS(float, float, float, s)
 JAXMG_KERNELS(double, double, double, d)
@@ -106,7 +108,7 @@ unsigned Tiles(long long m, long long n) {
 }
 
 template <typename T>
-void CheckSolveRows(long long m, long long n, bool backward) {
+void CheckSolveRows(long long m, long long n, bool backward, bool teams) {
   std::mt19937_64 random(m * 1000 + n);
   Matrix<T> l = Matrix<T>::Uniform(n, n, random), b = Matrix<T>::Uniform(m, n, random), x(m, n);
   for (long long j = 0; j < n; ++j) {
@@ -114,9 +116,10 @@ void CheckSolveRows(long long m, long long n, bool backward) {
     l(j, j) = 1 + std::abs(l(j, j));
   }
   const std::vector<T> given = b.data;
-  Launch(static_cast<unsigned>((m + kSolveRows - 1) / kSolveRows), kSolveRows, 1, [&] {
-    Kernels<T>::solve_rows(m, n, backward, l.device(), l.ld, b.device(), b.ld, x.device(), x.ld);
-  });
+  const int rows = teams ? kTeamRows / (sizeof(T) == 16 ? 2 : 1) : kSolveRows;
+  const auto kernel = teams ? Kernels<T>::solve_rows_in_teams : Kernels<T>::solve_rows;
+  Launch(static_cast<unsigned>((m + rows - 1) / rows), teams ? rows * kTeam : rows, 1,
+         [&] { kernel(m, n, backward, l.device(), l.ld, b.device(), b.ld, x.device(), x.ld); });
   EXPECT(x.MarginIsUntouched() && b.data == given) << m << " x " << n;
   // Row by row, as small as that of a triangular solve.
   for (long long i = 0; i < m; ++i) {
@@ -137,7 +140,9 @@ void CheckSolveRows(long long m, long long n, bool backward) {
 template <typename T>
 void CheckSolveRows() {
   for (long long n : {1, 7, 16, 17, 40, 128}) {
-    for (bool backward : {false, true}) CheckSolveRows<T>(n == 40 ? 130 : 5, n, backward);
+    for (bool backward : {false, true}) {
+      for (bool teams : {false, true}) CheckSolveRows<T>(n == 40 ? 130 : 5, n, backward, teams);
+    }
   }
 }
 

@@ -40,15 +40,15 @@ class CudaDevice : public Device {
   // Memory for one operation on the stream; the next operation may reuse it.
   Status Scratch(Stream stream, size_t bytes, void** data);
 
-  // Runs a kernel on every element of `count`, in `blocks` blocks, in one, or on every tile of a
-  // matrix.
+  // Runs a kernel on every element of `count`, in one block, on every row with so many threads, or
+  // on every tile of a matrix.
   template <typename... Arguments>
   Status LaunchElements(Kernel kernel, char letter, Stream stream, int64_t count,
                         Arguments... arguments);
   template <typename... Arguments>
   Status LaunchOne(Kernel kernel, char letter, Stream stream, Arguments... arguments);
   template <typename... Arguments>
-  Status LaunchRows(Kernel kernel, char letter, Stream stream, int64_t rows,
+  Status LaunchRows(Kernel kernel, char letter, Stream stream, int64_t rows, int of_block, int team,
                     Arguments... arguments);
   template <typename... Arguments>
   Status LaunchTiles(Kernel kernel, char letter, Stream stream, int64_t m, int64_t n,
@@ -155,12 +155,12 @@ Status CudaDevice::LaunchOne(Kernel kernel, char letter, Stream stream, Argument
 }
 
 template <typename... Arguments>
-Status CudaDevice::LaunchRows(Kernel kernel, char letter, Stream stream, int64_t rows,
-                              Arguments... arguments) {
+Status CudaDevice::LaunchRows(Kernel kernel, char letter, Stream stream, int64_t rows, int of_block,
+                              int team, Arguments... arguments) {
   void* pointers[] = {&arguments...};
   return resources_->Launch(kernel, letter, stream,
-                            static_cast<unsigned>((rows + kSolveRows - 1) / kSolveRows), kSolveRows,
-                            1, pointers);
+                            static_cast<unsigned>((rows + of_block - 1) / of_block),
+                            of_block * team, 1, pointers);
 }
 
 template <typename... Arguments>

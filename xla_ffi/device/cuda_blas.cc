@@ -110,8 +110,11 @@ Status CudaBlas<T>::SolveRight(Stream stream, Op op, int64_t m, int64_t n, const
   if (m > 1) {
     if (n > kSolveColumns) return Error(Code::kInternal, "SolveRight: ", n, " columns");
     const int backward = op == Op::kNone;
-    return device_.LaunchRows(Kernel::kSolveRows, CudaType<T>::kLetter, stream, m, m, n, backward,
-                              l, ldl, b, ldb, x, ldx);
+    const bool teams = sizeof(T) == 16 && m <= kMostTeams;
+    const int rows = teams ? kTeamRows / 2 : kSolveRows;
+    return device_.LaunchRows(teams ? Kernel::kSolveRowsInTeams : Kernel::kSolveRowsAlone,
+                              CudaType<T>::kLetter, stream, m, rows, teams ? kTeam : 1, m, n,
+                              backward, l, ldl, b, ldb, x, ldx);
   }
   // A row: x L = b is L^T x^T = b^T, and x L^H = b is L conj(x)^T = conj(b)^T.
   JAXMG_RETURN_IF_ERROR(device_.Copy(stream, Block(x, ldx, 1, n), Block(b, ldb, 1, n)));

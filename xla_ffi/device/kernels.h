@@ -16,7 +16,8 @@ enum class Kernel {
   kIdentity,
   kMirrorLower,
   kPoisonIf,
-  kSolveRows,
+  kSolveRowsAlone,
+  kSolveRowsInTeams,
   kSumReals,
   // Those without a dtype.
   kCopyColumns,
@@ -29,7 +30,8 @@ enum class Kernel {
 
 inline constexpr const char* kTypedKernels[] = {
     "add_log_det", "ascend",   "check_factor", "check_finite", "clear_if",   "conj_transpose",
-    "conjugate",   "identity", "mirror_lower", "poison_if",    "solve_rows", "sum_reals"};
+    "conjugate",   "identity", "mirror_lower", "poison_if",    "solve_rows", "solve_rows_in_teams",
+    "sum_reals"};
 inline constexpr const char* kPlainKernels[] = {"copy_columns", "digest",      "fill_int32",
                                                 "init_info",    "reduce_info", "set_syevd_info"};
 inline constexpr int kNumTypedKernels = static_cast<int>(Kernel::kCopyColumns);
@@ -39,9 +41,14 @@ inline constexpr int kNumKernels = static_cast<int>(Kernel::kSetSyevdInfo) + 1;
 inline constexpr int kThreads = 256;
 inline constexpr int kTileEdge = 32;
 inline constexpr int kTileRows = 8;
-// Rows that a block of kSolveRows solves, one a thread, and the most columns that they have.
+// Rows that a block of kSolveRowsAlone solves, one a thread, and the most columns that they have.
 inline constexpr int kSolveRows = 128;
 inline constexpr int kSolveColumns = 128;
+// Threads that have a row in kSolveRowsInTeams, rows of a block (half as many of complex128), and
+// the rows up to which that is faster, for complex128 alone: docs/performance.md.
+inline constexpr int kTeam = 4;
+inline constexpr int kTeamRows = 16;
+inline constexpr int kMostTeams = 8192;
 
 // Bytes of a column that a block of kCopyColumns copies.
 inline constexpr int kCopySegment = kThreads * 64;

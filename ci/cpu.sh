@@ -27,10 +27,16 @@ workspace() { timeout 1800 ci/same_bytes.sh; }
 py311() { timeout 1800 ci/installed_wheels.sh 3.11 jax==0.6.2; }
 py312() { timeout 1800 ci/installed_wheels.sh 3.12 jax==0.11.2; }
 py313() { timeout 1800 ci/installed_wheels.sh 3.13 jax; }
+# Every allocation of a call fails once.
+faults() {
+  bazel build //tests/faults:failing.so &&
+    timeout 1800 ci/installed_wheels.sh 3.12 jax==0.11.2 \
+      faults/inject.py "$PWD/$(bazel cquery --output=files //tests/faults:failing.so)"
+}
 
 steps=("$@")
 # From `wheels` on, steps that follow each other mostly build for the same Python.
-[ $# -gt 0 ] || steps=(tests quickstart lint asan tsan cuda wheels py313 py312 py311 workspace)
+[ $# -gt 0 ] || steps=(tests quickstart lint asan tsan cuda wheels py313 py312 faults py311 workspace)
 
 summary='' passed=0 failed=0 skipped=0
 for step in "${steps[@]}"; do

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Builds the wheels for one Python, installs them with one JAX in an empty environment and runs
-# tests/python there, where the checkout can't be imported.
+# tests/python there, where the checkout can't be imported; or other Python in a copy of tests/.
 #
-#   ci/installed_wheels.sh 3.11 jax==0.6.2
+#   ci/installed_wheels.sh 3.11 jax==0.6.2 [FILE ARGUMENT ...]     default: pytest_main.py python
 #
 # Exits with 77, "skipped", if the machine lacks that Python and isn't CI.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-version=$1 jax=$2
+version=$1 jax=$2 command=("${@:3}")
+[ ${#command[@]} -gt 0 ] || command=(pytest_main.py python)
 
 if ! python=$(tools/find_python.sh "$version" | sed -n 1p); then
   [ -n "${CI:-}" ] || exit 77
@@ -28,6 +29,6 @@ install=("$work/venv/bin/pip" install -q "$(echo "$work"/wheels/jaxmg-*.whl)[cpu
 "$work/venv/bin/pip" check
 "$work/venv/bin/pip" list | grep -iE '^(jax|numpy|scipy)'
 
-cp -r tests/python tests/pytest_main.py "$work"
-cd "$work"
-venv/bin/python pytest_main.py python
+cp -r tests "$work"
+cd "$work/tests"
+../venv/bin/python "${command[@]}"

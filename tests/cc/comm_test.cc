@@ -72,7 +72,7 @@ TEST(WhatWasGatheredMayBeOverwrittenAtOnce) {
                                         gathered[rank].data(), sizeof(int32_t)));
         return context.device.FillInt32(Stream::kMain, &mine[rank], 1, -2);
       },
-      duration<double>(60),
+      testing::kPatience,
       [](int rank) -> std::unique_ptr<Device> {
         std::unique_ptr<Device> host = rank == 1 ? std::make_unique<Slow>() : NewHostDevice();
         return std::make_unique<testing::AsyncDevice>(std::move(host), Tuning());
@@ -107,6 +107,7 @@ TEST(MessagesKeepTheirOrderAndShape) {
 }
 
 TEST(AgreementIsTheFirstCause) {
+  const auto begin = std::chrono::steady_clock::now();
   const auto statuses = RunRanks(4, [&](const RankContext& context) -> Status {
     const int rank = context.comm.rank();
     if (rank == 2) {
@@ -123,6 +124,8 @@ TEST(AgreementIsTheFirstCause) {
     EXPECT(status.code() == Code::kResourceExhausted) << status.message();
     EXPECT(status.message() == "no memory on rank 2") << status.message();
   }
+  // Who waits is woken, and finds it out no later.
+  EXPECT(std::chrono::steady_clock::now() - begin < testing::kPatience / 2);
 }
 
 TEST(ASilentRankIsAnErrorEverywhere) {
@@ -148,11 +151,11 @@ TEST(MeetingsMatchTheirCalls) {
           // The same key every time, as in a loop.
           std::shared_ptr<InProcessGroup> group;
           const Status status =
-              Meet({run, 5, 0}, "potrs", rank, kRanks, duration<double>(60), Status::Ok(), &group);
+              Meet({run, 5, 0}, "potrs", rank, kRanks, testing::kPatience, Status::Ok(), &group);
           EXPECT(status.ok()) << status.message();
           if (!status.ok()) return;
           auto device = NewHostDevice();
-          auto comm = NewInProcessCommunicator(group, rank, device.get(), duration<double>(60));
+          auto comm = NewInProcessCommunicator(group, rank, device.get(), testing::kPatience);
           const int64_t mine = run * 1000 + round;
           int64_t all[kRanks];
           Status gathered = AllGather(*comm, *device, Stream::kMain, &mine, all, sizeof(mine));
@@ -166,6 +169,50 @@ TEST(MeetingsMatchTheirCalls) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT(met == 2 * kRanks * kRounds) << met.load();
+}
+
+TEST(ARankThatComesTwiceMeetsTheOthersTwice) {
+  std::shared_ptr<InProcessGroup> groups[2][2];
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    for (int coming = 0; coming < 2; ++coming) {
+      threads.emplace_back([&, rank, coming] {
+        const Status status = Meet({13, 1, 0}, "potrs", rank, 2, testing::kPatience, Status::Ok(),
+                                   &groups[rank][coming]);
+        EXPECT(status.ok()) << status.message();
+      });
+      std::this_thread::sleep_for(milliseconds(20));  // so that they come in this order
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int coming : {0, 1}) EXPECT(groups[0][coming] == groups[1][coming]) << coming;
+  EXPECT(groups[0][0] != groups[0][1]);
+}
+
+TEST(WhatIsSharedReachesEveryRankEachTime) {
+  constexpr int kRanks = 4;
+  const auto statuses = RunRanks(kRanks, [&](const RankContext& context) -> Status {
+    for (int round = 0; round < 200; ++round) {
+      std::vector<int64_t> all;
+      JAXMG_RETURN_IF_ERROR(context.comm.Share(10 * round + context.comm.rank(), &all));
+      for (int rank = 0; rank < kRanks; ++rank) EXPECT(all[rank] == 10 * round + rank) << round;
+    }
+    return Status::Ok();
+  });
+  for (const Status& status : statuses) EXPECT(status.ok()) << status.message();
+}
+
+TEST(ABlockOfAnotherShapeIsRefused) {
+  const auto statuses = RunRanks(2, [&](const RankContext& context) -> Status {
+    double data[6] = {};
+    if (context.comm.rank() == 0) {
+      return context.comm.Send(Stream::kMain, 1, Block(data, 2, 2, 2));
+    }
+    const Status status = context.comm.Recv(Stream::kMain, 0, Block(data, 2, 2, 3));
+    EXPECT(status.code() == Code::kInternal) << status.message();
+    return Status::Ok();
+  });
+  for (const Status& status : statuses) EXPECT(status.ok()) << status.message();
 }
 
 TEST(AMissingRankIsNamed) {
@@ -196,7 +243,7 @@ TEST(ARankThatFailsBeforeTheMeetingTellsTheOthers) {
     std::vector<Status> statuses(4);
     auto meet = [&](int rank) {
       std::shared_ptr<InProcessGroup> group;
-      statuses[rank] = Meet({11, 1, 0}, "potrs", rank, 4, duration<double>(60),
+      statuses[rank] = Meet({11, 1, 0}, "potrs", rank, 4, testing::kPatience,
                             rank == 2 ? broken : Status::Ok(), &group);
     };
     std::thread waiting(meet, 0);

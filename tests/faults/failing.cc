@@ -192,8 +192,8 @@ void free(void* pointer) {
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
                    void* argument) {
   if (Fails(kPthreadCreate, CALLER)) return EAGAIN;
-  static const auto real =
-      reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+  // Looked up every time: a static variable of a function would bring in the C++ runtime.
+  const auto real = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
   return real(thread, attributes, start, argument);
 }
 

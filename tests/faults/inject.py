@@ -47,7 +47,7 @@ CASES = {
     "syevd_groups": ("syevd", 50, "float64", 2),
     "cyclic_1d": ("cyclic_1d", 56, "float32", 1),
 }
-_TILE = 7
+_TILE, _LARGE_TILE = 7, 80
 # Orders of which the workspace is more than the address space that is left.
 _LARGE = {"potrs": 2000, "potri": 2000, "syevd": 700, "cyclic_1d": 2240}
 
@@ -63,6 +63,7 @@ class Problem:
 
         routine, n, dtype, replicas = CASES[name]
         self.routine, self.n = routine, _LARGE[routine] if large else n
+        self.tile = _LARGE_TILE if large else _TILE
         mesh = Mesh(np.array(jax.devices()).reshape(-1, replicas), ("r", "group"))
         if large:  # quickly made
             random = cases.normal(cases.rng(1), (self.n, self.n), dtype)
@@ -79,11 +80,11 @@ class Problem:
         import jaxmg
 
         if self.routine == "potrs":
-            result = jaxmg.potrs(self.rows, self.columns, _TILE, return_logdet=True)
+            result = jaxmg.potrs(self.rows, self.columns, self.tile, return_logdet=True)
         elif self.routine == "cyclic_1d":
-            result = jaxmg.cyclic_1d(self.rows, _TILE)
+            result = jaxmg.cyclic_1d(self.rows, self.tile)
         else:
-            result = getattr(jaxmg, self.routine)(self.rows, _TILE)
+            result = getattr(jaxmg, self.routine)(self.rows, self.tile)
         return jax.block_until_ready(result)
 
     def check(self, result):
@@ -103,7 +104,7 @@ class Problem:
         elif self.routine == "syevd":
             cases.check_syevd(self.matrix, *map(np.asarray, result))
         else:
-            jaxmg.verify_cyclic(self.matrix, result, _TILE)
+            jaxmg.verify_cyclic(self.matrix, result, self.tile)
 
 
 class Child:
@@ -171,25 +172,30 @@ class Child:
         self.live, self.threads = max(live, self.live), max(threads, self.threads)
         return {"failed": failed, "outcome": outcome, "next": following, "left": left}
 
+    def enlarge(self):
+        """From now on a matrix of which the workspace is megabytes."""
+        self.problem = Problem(self.name, large=True)
+        return {"failed": 1, "outcome": self.outcome(), "next": self.outcome(), "left": (0, 0)}
+
     def limit(self, mebibytes):
         """One call with so much address space left, and one with as much as it likes."""
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+
+        def set_limit(size):
+            resource.setrlimit(resource.RLIMIT_AS, (size, hard))
+
         status = pathlib.Path("/proc/self/status").read_text().split()
         size = int(status[status.index("VmSize:") + 1]) << 10
-        problem = Problem(self.name, large=True)
-        problem.call()
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (size + (mebibytes << 20), hard))
-        lift = lambda: resource.setrlimit(resource.RLIMIT_AS, (hard, hard))  # noqa: E731
-        outcome = self.outcome(problem, lift)
-        return {"failed": 1, "outcome": outcome, "next": self.outcome(problem), "left": (0, 0)}
+        set_limit(size + (mebibytes << 20))
+        outcome = self.outcome(lambda: set_limit(hard))
+        return {"failed": 1, "outcome": outcome, "next": self.outcome(), "left": (0, 0)}
 
-    def outcome(self, problem=None, after_call=lambda: None):
+    def outcome(self, after_call=lambda: None):
         """"right", the code of the error, or what is wrong."""
         import jax
 
-        problem = problem or self.problem
         try:
-            result = problem.call()
+            result = self.problem.call()
         except jax.errors.JaxRuntimeError as error:
             code, _, text = str(error).partition(": ")
             return code if code.isupper() and text else f"wrong: an error without a code: {error}"
@@ -198,7 +204,7 @@ class Child:
         finally:
             after_call()
         try:
-            problem.check(result)
+            self.problem.check(result)
         except AssertionError as error:
             return f"wrong: {' '.join(str(error).split())}"
         return "right"
@@ -246,11 +252,11 @@ class Driver:
         line = self.child.stdout.readline()
         return json.loads(line) if line else "abort"
 
-    def ask(self, order, *arguments):
+    def ask(self, order, *arguments, limit=None):
         self.before = os.fstat(self.log.fileno()).st_size
         self.child.stdin.write(json.dumps((order, arguments)) + "\n")
         self.child.stdin.flush()
-        return self.answer(self.options.limit)
+        return self.answer(limit or self.options.limit)
 
     def said(self):
         """What the child has written to stderr since it was asked, with names for addresses."""
@@ -297,6 +303,7 @@ class Driver:
         print(f"{self.name}: {sum(kinds.values())} calls of {len(first['points'])} points:", *(
             f"{count} {kind}" for kind, count in sorted(kinds.items())
         ), flush=True)  # fmt: skip
+        enlarged = False
         given_up = set()  # points whose other calls need no trial
         for what, order in orders:
             point = order[1] if order[0] == "inject" else 0
@@ -305,6 +312,10 @@ class Driver:
                 continue
             if self.child is None:
                 self.start()
+                enlarged = False
+            if order[0] == "limit" and not enlarged:
+                self.ask("enlarge", limit=120)
+                enlarged = True
             result = self.ask(*order)
             if isinstance(result, str):
                 said = self.said()

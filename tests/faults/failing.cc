@@ -21,8 +21,8 @@
 
 namespace {
 
-constexpr const char* kKinds[] = {"malloc",         "calloc",         "realloc",
-                                  "aligned_alloc",  "posix_memalign", "pthread_create"};
+constexpr const char* kKinds[] = {"malloc",        "calloc",         "realloc",
+                                  "aligned_alloc", "posix_memalign", "pthread_create"};
 enum Kind { kMalloc, kCalloc, kRealloc, kAlignedAlloc, kPosixMemalign, kPthreadCreate };
 
 // The library, from its first address to behind its last one.
@@ -243,8 +243,8 @@ size_t failing_counted(uint64_t* ids, int64_t* calls, int* kinds, size_t capacit
 
 const char* failing_kind(int kind) { return kKinds[kind]; }
 
-// The calls from the `first`-th on, `length` of them, of one point (0: of all) fail. Where the first
-// of them came from goes to stderr, as offsets into the library.
+// The calls from the `first`-th on, `length` of them, of one point (0: of all) fail. Where the
+// first of them came from goes to stderr, as offsets into the library.
 void failing_arm(uint64_t point, int64_t first, int64_t length) {
   armed = false;
   armed_point = point;

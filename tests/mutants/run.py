@@ -191,7 +191,9 @@ class Tree:
         file = self.folder / mutant["file"]
         text = file.read_text()
         if text.count(mutant["old"]) != 1:
-            raise Broken(f"{mutant['file']} has {mutant['old']!r} {text.count(mutant['old'])} times")
+            raise Broken(
+                f"{mutant['file']} has {mutant['old']!r} {text.count(mutant['old'])} times"
+            )
         file.write_text(text.replace(mutant["old"], mutant["new"]))
         said = []
         try:

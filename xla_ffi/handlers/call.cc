@@ -67,7 +67,8 @@ std::optional<jaxmg::Attributes> AttrDecoding<jaxmg::Attributes>::Decode(
                    read("ordinals", decoded.ordinals);
   if (!all) return std::nullopt;
   if (known != dictionary.size()) {
-    return diagnostic.Emit("an attribute that this plugin does not know: its version is not jaxmg's");
+    return diagnostic.Emit(
+        "an attribute that this plugin does not know: its version is not jaxmg's");
   }
   return decoded;
 }

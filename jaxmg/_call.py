@@ -1,10 +1,11 @@
-"""How a routine reaches the native code: `local_call` on one rank, `run` on global arrays.
+"""How a routine reaches the native code: `local_call` on one rank, `runner` on global arrays.
 
-A routine gives `run` a *program*, a function of a `Call` and global arrays that is traced once:
+A routine gives `runner` a *program*, a function of a `Call` and global arrays that is traced once:
 it lays the matrix out by rows, maps `local_call` over the mesh and brings the results back.
 """
 
 import collections.abc
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -15,7 +16,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _checks, _compat, _mesh, _plugin
+from jaxmg import _blocks, _checks, _compat, _mesh, _plugin
 
 # Tells the calls of one program apart where ranks meet. It is drawn while tracing, so a compiled
 # program keeps its numbers and the jit cache isn't disturbed.
@@ -29,6 +30,7 @@ class Call:
     Attributes:
         program: function of (call, *arrays) that returns a tuple, the matrix first.
         layout: where the matrix is.
+        rows: how many the caller's matrix has, before any that are added on its way to the mesh.
         tile: tile width, 0 for the plugin's choice.
         backend: the solver, resolved.
         specs: for each result, how it is given back; None where XLA chooses when traced, and
@@ -38,6 +40,7 @@ class Call:
 
     program: collections.abc.Callable
     layout: _mesh.Layout
+    rows: int
     tile: int
     backend: str
     specs: tuple = ()
@@ -69,23 +72,27 @@ def resolve(routine, layout, backend, a):
     return name
 
 
-def prepare(routine, arrays, T_A, mesh, matrix_specs, in_specs, pad):
+def prepare(routine, arrays, T_A, mesh, spec, pad):
     """Checks what all routines on a global matrix have in common: (layout, tile)."""
+    _mesh.refuse_manual_axes(routine)
+    _checks.matrix(routine, arrays[0], pad)
+    if len(arrays) > 1:
+        _checks.right_hand_side(routine, *arrays)
     tile = _checks.tile(routine, T_A)
-    layout = _mesh.infer(routine, arrays, mesh, matrix_specs, in_specs)
-    _checks.padding(routine, "a", arrays[0].shape[0], layout.ranks, pad)
+    layout = _mesh.infer(routine, arrays, mesh, spec)
+    _checks.padding(routine, arrays[0].shape, layout, pad)
     return layout, tile
 
 
-def prepare_local(name, routine, a, T_A, matrix_specs, in_specs, pad, backend):
-    """The same for a local block inside shard_map: (layout, tile, backend)."""
+def prepare_local(name, routine, a, T_A, spec, pad, backend):
+    """The same for a local block inside shard_map: (layout, tile, backend, rows of the matrix)."""
     _checks.array(name, "a", a)
     if a.ndim != 2:
         raise ValueError(f"{name}: a must be a local block of shape (rows, n); got {a.shape}")
     tile = _checks.tile(name, T_A)
-    layout = _mesh.infer_local(name, a, matrix_specs, in_specs)
-    _checks.padding(name, "a", a.shape[1], layout.ranks, pad)
-    return layout, tile, resolve(routine, layout, backend, a)
+    layout = _mesh.infer_local(name, a, spec, pad)
+    rows = _blocks.to_rows(a, layout)
+    return layout, tile, resolve(routine, layout, backend, rows), rows
 
 
 def local_call(target, layout, tile, backend, operands, results, **attributes):
@@ -93,32 +100,40 @@ def local_call(target, layout, tile, backend, operands, results, **attributes):
 
     Args:
         target: FFI target name.
-        layout: gives this device its rank and, along the other axes, its group of replicas.
-        operands: arrays; the first is the block, which the first result overwrites.
+        layout: says how many ranks there are.
+        operands: arrays; the first is this device's place, [rank, group of replicas], the second
+            the block, which the first result overwrites.
         results: shape and dtype of each result, as ShapeDtypeStructs.
         **attributes: integers that the routine takes beside the common ones.
     """
-    index = [
-        jax.lax.axis_index(axes) if axes else jnp.int32(0) for axes in (layout.rows, layout.others)
-    ]
-    place = jnp.stack(index).astype(jnp.int32)
+    place, *operands = operands
     function = jax.ffi.ffi_call(target, results, input_output_aliases={1: 0})
     attributes.update(ranks=layout.ranks, tile=tile, call=next(_numbers))
     attributes = {name: np.int64(value) for name, value in attributes.items()}
-    if layout.ordinals:
-        attributes["ordinals"] = np.array(layout.ordinals, np.int64)
-    matrix, *others = function(place, *operands, backend=backend, **attributes)
-    # Newer JAX takes the results for the same on all devices: say what they vary over.
+    matrix, *others = function(place.reshape(2), *operands, backend=backend, **attributes)
+    # Newer JAX takes the results for the same on all devices: say what they vary over. Along an
+    # axis of one device nothing varies, whatever the caller's specs name.
     varying = frozenset().union(*map(_compat.varying_axes, operands))
+    same = {axis for axis in varying if axis in layout.rows or layout.mesh.shape[axis] == 1}
     matrix = _compat.vary(matrix, varying)
-    return matrix, *(_compat.vary(other, varying - set(layout.rows)) for other in others)
+    return matrix, *(_compat.vary(other, varying - same) for other in others)
 
 
 def over_ranks(layout, function, in_specs, out_specs):
-    """``function`` mapped over the ranks; results with spec P() are the same on all of them."""
-    return jax.shard_map(
-        function, mesh=layout.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
-    )
+    """``function`` of a device's place and blocks, mapped over the ranks; results with spec P() are
+    the same on all of them.
+
+    The place comes as data, since an axis has no index where the mesh isn't the context's.
+    """
+    everywhere = P(layout.mesh.axis_names)
+    mapped = jax.shard_map(
+        function, mesh=layout.mesh, in_specs=(everywhere, *in_specs), out_specs=out_specs,
+        check_vma=False,
+    )  # fmt: skip
+    places = layout.places
+    if layout.explicit:
+        places = _mesh.constrain(jnp.asarray(places), layout, everywhere)
+    return functools.partial(mapped, places)
 
 
 def split_rows(array, layout, multiple=1):
@@ -155,8 +170,53 @@ def status_type():
     return jax.ShapeDtypeStruct((1,), jnp.int32)
 
 
-def run(call, arrays, donate=False, keep_matrix=True):
-    """Runs ``call.program``, within the caller's trace or compiled here once and cached.
+def planned(plan):
+    """Makes of ``plan(arrays, *options)``, which checks a call and returns the function of the
+    arrays that runs it, a function that does both.
+
+    A plan looks at shapes, dtypes and shardings, never at values. That of an eager call is kept,
+    under all that it depends on, so that the next such call goes straight to the compiled program.
+    A call that raises leaves nothing.
+    """
+    # T_A: 1 isn't True
+    kept = functools.lru_cache(maxsize=512, typed=True)(lambda *key, **named: [])
+
+    @functools.wraps(plan)
+    def run(arrays, *options, **named):
+        slot = []
+        if circumstances := _circumstances(arrays):
+            with contextlib.suppress(TypeError):  # what can't be hashed is planned anew
+                slot = kept(*circumstances, *options, **named)
+        if not slot:
+            slot.append(plan(arrays, *options, **named))
+        return slot[0](*arrays)
+
+    return run
+
+
+def _circumstances(arrays):
+    """What a plan for ``arrays`` depends on besides its options, in hashable form; None where they
+    are traced or no arrays."""
+    described = []
+    for array in arrays:
+        if isinstance(array, _compat.numpy_types):
+            described.append((array.shape, array.dtype))
+        elif isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
+            described.append((array.shape, array.dtype, array.sharding, array.committed))
+        else:
+            return None
+    return (
+        *described,
+        jax.config.jax_enable_x64,
+        jax.config.jax_default_device,
+        jax.sharding.get_abstract_mesh(),
+        _compat.context_mesh(),
+    )
+
+
+def runner(call, arrays, donate=False, keep_matrix=True):
+    """The function that runs ``call.program`` on arrays such as these: within the caller's trace,
+    or compiled here once and cached.
 
     Args:
         arrays: the matrix first.
@@ -165,36 +225,60 @@ def run(call, arrays, donate=False, keep_matrix=True):
         keep_matrix: False leaves out the first result.
 
     Returns:
-        The program's results as a list; None in place of a matrix that isn't kept.
+        A function of the arrays that returns the program's results as a list, None in place of a
+        matrix that isn't kept.
     """
+    mesh = call.layout.mesh
     if _mesh.traced(arrays):
-        results = list(_constrained(call, *arrays))
-        return results if keep_matrix else [None, *results[1:]]
-    matrix, layout = arrays[0], call.layout
-    placed = [_place_matrix(matrix, layout)]
-    placed += [_mesh.place(array, layout, P()) for array in arrays[1:]]
+
+        def run_traced(*arrays):
+            with _compat.entered(mesh):
+                matrix, *others = _constrained(call, *arrays)
+            return [matrix if keep_matrix else None, *others]
+
+        return run_traced
+    matrix, *others = arrays
     # Only a buffer that already lies as the ranks need it can become the work space; one that
     # device_put made here is ours, the caller's NumPy memory behind it is not.
-    reuse = donate and isinstance(matrix, jax.Array) and _in_place(matrix, layout)
-    with _compat.entered(layout.mesh):
-        results = list(_compiled(call, reuse, keep_matrix or reuse)(*placed))
-    if not (keep_matrix or reuse):
-        results.insert(0, None)
-    if donate and isinstance(matrix, jax.Array) and not matrix.is_deleted():
-        matrix.delete()
-    return results if keep_matrix else [None, *results[1:]]
+    reuse = donate and isinstance(matrix, jax.Array) and _in_place(matrix, call.layout)
+    with_matrix = keep_matrix or reuse
+    compiled = _compiled(call, reuse, with_matrix)
+    places = (_matrix_placer(matrix, call.layout), *(_placer(b, call.layout, P()) for b in others))
+
+    def run(*arrays):
+        placed = [place(array) for place, array in zip(places, arrays, strict=True)]
+        with _compat.entered(mesh):
+            results = compiled(*placed)
+        if donate and isinstance(arrays[0], jax.Array) and not arrays[0].is_deleted():
+            arrays[0].delete()
+        matrix = results[0] if keep_matrix else None
+        return [matrix, *(results[1:] if with_matrix else results)]
+
+    return run
 
 
-def _place_matrix(matrix, layout):
-    """The matrix on the mesh, with its rows padded first where it has to move: a sharded transfer
+def _placer(array, layout, spec):
+    """The function that brings arrays like ``array`` to the mesh, where they aren't there."""
+    if _on_mesh(array, layout):
+        return lambda array: array
+    sharding = layout.sharding(spec)
+    return lambda array: jax.device_put(array, sharding)
+
+
+def _matrix_placer(matrix, layout):
+    """The same for the matrix, with its rows padded first where it has to move: a sharded transfer
     needs rows that divide, and a replicated one would put all of it on every device."""
-    on_mesh = isinstance(matrix, jax.Array) and isinstance(matrix.sharding, NamedSharding)
-    if not (on_mesh and matrix.sharding.mesh == layout.mesh):
-        extra = -matrix.shape[0] % layout.ranks
-        if extra:
-            pad = jnp.pad if isinstance(matrix, jax.Array) else np.pad
-            matrix = pad(matrix, ((0, extra), (0, 0)))
-    return _mesh.place(matrix, layout, layout.row_spec)
+    place = _placer(matrix, layout, layout.row_spec)
+    extra = -matrix.shape[0] % layout.ranks
+    if _on_mesh(matrix, layout) or not extra:
+        return place
+    pad = jnp.pad if isinstance(matrix, jax.Array) else np.pad
+    return lambda matrix: place(pad(matrix, ((0, extra), (0, 0))))
+
+
+def _on_mesh(array, layout):
+    sharding = getattr(array, "sharding", None)
+    return isinstance(sharding, NamedSharding) and sharding.mesh == layout.mesh
 
 
 def _in_place(matrix, layout):

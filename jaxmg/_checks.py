@@ -9,19 +9,36 @@ import operator
 import jax
 import numpy as np
 
+from jaxmg import _compat, _mesh
+
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PRECISIONS = (None, "highest", "tf32")
 BACKENDS = ("auto", "native", "cusolvermg")
 # cuSOLVERMg's inverse is wrong beyond this column where several GPUs share it (docs/cuda.md).
 _MG_POTRI_ORDER = 2048
+_INT64_MAX = 2**63 - 1
+_TRANSFORMED = {
+    "vmap": (
+        "is batched by jax.vmap, which isn't supported yet. Put right-hand sides of one matrix into"
+        " the columns of b, (n, nrhs); call for one matrix after the other, in a Python loop or "
+        "in jax.lax.map"
+    ),
+    "grad": (
+        "is being differentiated (jax.grad, jvp, linearize, ...), which isn't supported yet. Give "
+        "the call a rule with jax.custom_vjp or jax.custom_jvp, which can solve once more, or keep "
+        "the derivative out of it with jax.lax.stop_gradient"
+    ),
+}
 
 
 def array(routine, name, value):
     """Checks that ``value`` is an array of a supported dtype."""
-    if not isinstance(value, (jax.Array, np.ndarray)):
+    if not isinstance(value, (jax.Array, *_compat.numpy_types)):
         raise TypeError(
             f"{routine}: {name} must be a JAX or NumPy array; got {type(value).__name__}"
         )
+    if transformation := _compat.transformation(value):
+        raise NotImplementedError(f"{routine}: {name} {_TRANSFORMED[transformation]}")
     if str(value.dtype) not in DTYPES:
         raise TypeError(
             f"{routine}: {name} has dtype {value.dtype}; the supported dtypes are "
@@ -35,15 +52,18 @@ def array(routine, name, value):
         )
 
 
-def square(routine, name, value):
-    """Checks that ``value`` is an n x n matrix of a supported dtype; returns n."""
-    array(routine, name, value)
-    if value.ndim != 2 or value.shape[0] != value.shape[1]:
+def matrix(routine, value, pad):
+    """Checks that ``value`` is a square matrix of a supported dtype, or one that the caller padded
+    with rows himself, which ``pad=False`` says."""
+    array(routine, "a", value)
+    square = value.ndim == 2 and value.shape[0] == value.shape[1]
+    padded = value.ndim == 2 and value.shape[0] > value.shape[1]
+    if not (square or (padded and not pad)):
         raise ValueError(
-            f"{routine}: {name} must be a square matrix of shape (n, n); "
+            f"{routine}: a must be a square matrix of shape (n, n); "
             f"it has shape {tuple(value.shape)}"
+            + (". With rows of padding in it pass pad=False" if padded else "")
         )
-    return value.shape[1]
 
 
 def right_hand_side(routine, a, b):
@@ -77,17 +97,81 @@ def tile(routine, T_A, required=False):
         ) from None
     if width < 1:
         raise ValueError(f"{routine}: T_A, the tile width, must be at least 1; got {width}")
+    if width > _INT64_MAX:
+        raise ValueError(
+            f"{routine}: T_A, the tile width, must be below 2**63 (for cyclic_1d times the ranks); "
+            f"got {width}. A tile needs no more rows than a has"
+        )
     return width
 
 
-def padding(routine, name, size, multiple, pad):
-    """Checks that ``size`` rows need no padding where ``pad`` forbids it."""
-    if not pad and size % multiple:
+def padding(routine, shape, layout, pad):
+    """Checks what ``pad=False`` says of a matrix: it needs no rows, since n is a multiple of the
+    ranks or since the caller gave every rank's block its own."""
+    if pad:
+        return
+    (rows, n), ranks = shape, layout.ranks
+    multiple(routine, rows, ranks, "ranks")
+    if rows == n or rows // ranks == -(-n // ranks):
+        return
+    if n % ranks:
         raise ValueError(
-            f"{routine}: with pad=False the {size} rows of {name} must be a multiple of {multiple} "
-            f"(ranks{' times T_A' if routine == 'cyclic_1d' else ''}); pass pad=True, or "
-            f"{name} with {math.ceil(size / multiple) * multiple} rows"
+            f"{routine}: with pad=False the rows of padding in a, of shape {tuple(shape)}, lie at "
+            f"the end of each of {ranks} blocks of rows, after n / {ranks} rows of the matrix, but "
+            f"{ranks} doesn't divide n = {n}; pass a of shape ({n}, {n}) and pad=True"
         )
+    if layout.spec[1:] not in ((), (None,)):
+        raise ValueError(
+            f"{routine}: a has rows of padding, shape {tuple(shape)}, so it must be sharded by "
+            f"rows, as P(axis, None); got {layout.spec}"
+        )
+
+
+def multiple(routine, rows, factor, meaning):
+    """Checks that ``rows`` of a are a multiple of ``factor``, where ``pad=False`` was passed."""
+    if rows % factor:
+        raise ValueError(
+            f"{routine}: with pad=False the {rows} rows of a must be a multiple of {factor} "
+            f"({meaning}); pass pad=True, or a with {math.ceil(rows / factor) * factor} rows"
+        )
+
+
+def same_on_ranks(routine, b, layout):
+    """Raises where ``b`` of a local call is known to differ between the ranks; returns whether the
+    native code has to look, since the trace doesn't know."""
+    if not layout.rows or not _compat.tracks_varying(layout.rows[0]):
+        return bool(layout.rows)
+    varies = _compat.varying_axes(b)
+    if varying := [axis for axis in layout.rows if axis in varies]:
+        raise ValueError(
+            f"{routine}: b must be the same on all ranks of the matrix, but it varies over "
+            f"{', '.join(map(repr, varying))}, over which a is sharded; pass it to the shard_map "
+            "with P(), and make it of values that are the same on all ranks, such as a psum's"
+        )
+    return False
+
+
+def separate(routine, a, b):
+    """Raises where ``b`` is ``a`` or lies in its memory, which ``donate=True`` gives away."""
+    if not all(isinstance(array, jax.Array) for array in (a, b)) or _mesh.traced((a, b)):
+        return
+    # Arrays share whole buffers; to ask where these are takes longer than a small solve's dispatch.
+    if a is b or (_shard_size(a) == _shard_size(b) and _addresses(a) & _addresses(b)):
+        raise ValueError(
+            f"{routine}: b shares the memory of a, which donate=True gives away; pass "
+            "donate=False, or b as a copy (b.copy())"
+        )
+
+
+def _shard_size(array):
+    return math.prod(array.sharding.shard_shape(array.shape))
+
+
+def _addresses(array):
+    """Where the parts of ``array`` lie in memory."""
+    if array.is_deleted() or not array.size:
+        return set()
+    return {shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards}
 
 
 def non_negative(routine, name, value):

@@ -3,11 +3,19 @@
 import contextlib
 
 import jax
+import numpy as np
+from jax._src.core import trace_state_clean as _trace_state_clean
+from jax._src.mesh import get_concrete_mesh as _get_concrete_mesh
 
 if hasattr(jax, "set_mesh"):
-    _enter_mesh = jax.set_mesh
+    _set_mesh = jax.set_mesh
 else:  # JAX 0.6
-    _enter_mesh = jax.sharding.use_mesh
+    _set_mesh = jax.sharding.use_mesh
+
+if hasattr(jax.sharding, "use_abstract_mesh"):
+    _use_abstract_mesh = jax.sharding.use_abstract_mesh
+else:  # JAX 0.6
+    from jax._src.mesh import use_abstract_mesh as _use_abstract_mesh
 
 if hasattr(jax.sharding, "reshard"):
     reshard = jax.sharding.reshard
@@ -16,15 +24,26 @@ else:  # JAX 0.6
 
     reshard = shard.reshard
 
+try:  # how JAX 0.8 hands NumPy arrays to the functions that it traces
+    from jax._src.literals import TypedNdArray
+except ImportError:
+    numpy_types = (np.ndarray,)
+else:
+    numpy_types = (np.ndarray, TypedNdArray)
+
+# What differentiation and vmap put in the place of arrays, by class names: none is public.
+_TRANSFORMATIONS = {
+    "BatchTracer": "vmap",
+    "JVPTracer": "grad",
+    "LinearizeTracer": "grad",
+    "JaxprTracer": "grad",
+}
+
 
 def context_mesh():
     """The concrete mesh of the enclosing ``jax.set_mesh`` (or ``use_mesh``), or None."""
-    if hasattr(jax.sharding, "get_mesh"):
-        mesh = jax.sharding.get_mesh()
-    else:  # JAX 0.6: only the abstract mesh has a public name
-        from jax._src.mesh import get_concrete_mesh
-
-        mesh = get_concrete_mesh()
+    # The public jax.sharding.get_mesh isn't there in JAX 0.6, and raises where anything is traced.
+    mesh = _get_concrete_mesh()
     return None if mesh is None or mesh.empty else mesh
 
 
@@ -37,12 +56,27 @@ def entered(mesh):
     """A context in which ``mesh`` is the context mesh, where another one is now.
 
     Without it ``shard_map`` refuses a mesh that isn't the context's. No context is entered where
-    there is none: the mesh would be visible to what is traced inside, and cost a retrace.
+    there is none: the mesh would be visible to what is traced inside, and cost a retrace. Inside a
+    trace only the abstract mesh can be changed.
     """
     current = jax.sharding.get_abstract_mesh()
-    if current.empty or current == mesh.abstract_mesh:
+    if current.empty:
         return contextlib.nullcontext()
-    return _enter_mesh(mesh)
+    same = current == mesh.abstract_mesh
+    if _trace_state_clean():  # where the order of the devices counts too
+        same = same and context_mesh() == mesh
+        return contextlib.nullcontext() if same else _set_mesh(mesh)
+    return contextlib.nullcontext() if same else _use_abstract_mesh(mesh.abstract_mesh)
+
+
+def transformation(array):
+    """What ``array`` stands for in a transformation: "vmap", "grad" (any derivative) or None."""
+    return _TRANSFORMATIONS.get(type(array).__name__)
+
+
+def tracks_varying(axis):
+    """Whether the enclosing shard_map tracks what varies over its manual ``axis``."""
+    return bool(varying_axes(jax.lax.axis_index(axis)))
 
 
 def varying_axes(array):

@@ -30,11 +30,16 @@ class Layout:
 
     @property
     def ranks(self):
-        return math.prod(self.mesh.shape[axis] for axis in self.rows)
+        return _size(self.mesh, self.rows)
 
     @property
     def row_spec(self):
         return P(self.rows, None)
+
+    @property
+    def by_rows(self):
+        """The same ranks, of a matrix that has been brought into ``row_spec``."""
+        return dataclasses.replace(self, spec=self.row_spec)
 
     @property
     def explicit(self):
@@ -54,16 +59,18 @@ class Layout:
         return (stats or {}).get("bytes_limit")
 
     @property
-    def ordinals(self):
-        """Where the GPUs are in this process, group by group of replicas in rank order; () where
-        it isn't known, and the native code has to ask the device for its place."""
-        if not isinstance(self.mesh, Mesh) or self.platform != "gpu":
-            return ()
-        order = [self.mesh.axis_names.index(axis) for axis in (*self.others, *self.rows)]
-        devices = np.transpose(self.mesh.devices, order).ravel()
-        if any(device.process_index != jax.process_index() for device in devices):
-            return ()
-        return tuple(device.local_hardware_id for device in devices)
+    def places(self):
+        """[rank, group of replicas] of every device, in the mesh's order: (devices, 2), int32."""
+        sizes = self.mesh.shape
+        index = dict(zip(sizes, np.indices(tuple(sizes.values())), strict=True))
+
+        def along(axes):
+            place = np.zeros(tuple(sizes.values()), np.int32)
+            for axis in axes:
+                place = place * sizes[axis] + index[axis]
+            return place.ravel()
+
+        return np.stack([along(self.rows), along(self.others)], axis=1).astype(np.int32)
 
     def sharding(self, spec):
         return NamedSharding(self.mesh, spec)
@@ -72,7 +79,7 @@ class Layout:
         """``spec`` where JAX can represent it for ``shape``: the axes have to divide it. Else None,
         which leaves the choice to XLA."""
         for size, axes in zip(shape, self.spec, strict=True):
-            if size % math.prod(self.mesh.shape[axis] for axis in _axes(axes)):
+            if size % _size(self.mesh, _axes(axes)):
                 return None
         return self.spec
 
@@ -81,18 +88,13 @@ def traced(arrays):
     return any(isinstance(array, jax.core.Tracer) for array in arrays)
 
 
-def infer(routine, arrays, mesh, specs, in_specs=None):
+def infer(routine, arrays, mesh, spec):
     """The layout of ``arrays[0]``, a matrix, from what is given and from the arrays themselves.
 
     The mesh is, in this order: the one given, that of the first array with a ``NamedSharding`` (or
-    explicit axes, when traced), the context mesh, and the one device that holds the arrays.
+    explicit axes, when traced), the context mesh, the one device that holds the arrays, and for
+    NumPy arrays all devices of this process.
     """
-    if manual_axes():
-        raise ValueError(
-            f"{routine}: it takes global arrays, but this call is inside a shard_map; use "
-            f"jaxmg.{routine}_shardmap_ctx there, which takes the local block"
-        )
-    spec = given_spec(routine, specs, in_specs)
     if mesh is not None and not isinstance(mesh, (Mesh, AbstractMesh)):
         raise TypeError(
             f"{routine}: mesh must be a jax.sharding.Mesh or AbstractMesh; got "
@@ -102,6 +104,14 @@ def infer(routine, arrays, mesh, specs, in_specs=None):
         mesh = _mesh_of(routine, arrays)
     if isinstance(mesh, AbstractMesh) and not traced(arrays):
         mesh = _concrete(routine, mesh, arrays)
+    _check_process(routine, mesh)
+    context = jax.sharding.get_abstract_mesh()
+    if traced(arrays) and not context.empty and context.size != mesh.size:
+        raise ValueError(
+            f"{routine}: inside jit a mesh must have the devices of the context mesh; got one of "
+            f"{mesh.size} devices in the context of one of {context.size}. Call what is jitted "
+            "outside of that context"
+        )
     kinds = set(mesh.axis_types)
     if kinds not in ({AxisType.Auto}, {AxisType.Explicit}):
         raise ValueError(
@@ -170,11 +180,26 @@ def manual_axes():
     return tuple(name for name, kind in types if kind == AxisType.Manual)
 
 
-def infer_local(routine, block, specs=None, in_specs=None):
+def refuse_manual_axes(routine):
+    """Raises inside a shard_map, where functions of global arrays have nothing to work on."""
+    if not manual_axes():
+        return
+    local = f"{routine}_shardmap_ctx"
+    raise ValueError(
+        f"{routine}: it takes global arrays, but this call is inside a shard_map; "
+        + (
+            "call it outside, on the global array"
+            if routine == "cyclic_1d"
+            else f"use jaxmg.{local} there, which takes the local block"
+        )
+    )
+
+
+def infer_local(routine, block, spec, pad):
     """The layout of a matrix of which ``block`` is the local part, inside a shard_map.
 
-    Without a spec the axes are those that make the ranks fit the block's shape, preferring what JAX
-    knows of the axes that the block varies over.
+    Without a spec the axes are those that make the ranks fit the block's shape and that JAX knows
+    the block to vary over, where that leaves one answer.
     """
     mesh = jax.sharding.get_abstract_mesh()
     manual = manual_axes()
@@ -184,36 +209,36 @@ def infer_local(routine, block, specs=None, in_specs=None):
                 f"{routine}: inside shard_map all axes must be manual, but axis {axis!r} of size "
                 f"{mesh.shape[axis]} is not; leave axis_names out of the shard_map"
             )
-    spec = given_spec(routine, specs, in_specs)
-    rows, n = block.shape
-    if spec is not None:
-        entries = check_spec(routine, spec, manual)
-        if entries[1] is not None:
-            raise ValueError(
-                f"{routine}: inside shard_map A is sharded by rows, as P(axis, None); got {spec}"
-            )
-        axes = _axes(entries[0])
-        fits = rows == math.ceil(n / math.prod(mesh.shape[axis] for axis in axes))
+    _check_process(routine, mesh)
+    if spec is None:
+        rows = _fitting_axes(routine, mesh, block, pad)
+        spec = P(rows, None)
     else:
-        axes = _fitting_axes(routine, mesh, manual, block)
-        fits = axes is not None
-    if not fits:
-        sizes = {axis: mesh.shape[axis] for axis in manual}
-        raise ValueError(
-            f"{routine}: the local block of an (n, n) matrix on P ranks has shape (ceil(n / P), n);"
-            f" {tuple(block.shape)} fits no P of the mesh {sizes}"
+        entries = check_spec(routine, spec, manual)
+        rows, columns = (
+            tuple(axis for axis in _axes(entry) if mesh.shape[axis] > 1) for entry in entries
         )
-    others = tuple(axis for axis in manual if axis not in axes)
-    return Layout(mesh, axes, others, P(axes, None))
+        _check_block(routine, mesh, block, pad, rows, columns)
+        rows, spec = rows + columns, P(rows, columns)
+        possible = _possible_axes(mesh, block)
+        if unknown := [axis for axis in rows if axis not in possible]:
+            raise ValueError(
+                f"{routine}: by in_specs the matrix is sharded over {_names(rows)}, but this block "
+                f"is the same on all ranks along {_names(unknown)}; pass the spec that the "
+                "shard_map has for A"
+            )
+    others = tuple(axis for axis in manual if axis not in rows)
+    return Layout(mesh, rows, others, spec)
 
 
-def place(array, layout, spec):
-    """``array`` on the devices of ``layout``, untouched where it is there already."""
-    if isinstance(array, jax.Array):
-        sharding = array.sharding
-        if isinstance(sharding, NamedSharding) and sharding.mesh == layout.mesh:
-            return array
-    return jax.device_put(array, layout.sharding(spec))
+def local_rank(layout):
+    """This device's rank, inside a shard_map of the caller's."""
+    return _local_index(layout.rows)
+
+
+def local_place(layout):
+    """[rank, group of replicas] of this device, inside a shard_map of the caller's."""
+    return jax.numpy.stack([local_rank(layout), _local_index(layout.others)])
 
 
 def constrain(array, layout, spec):
@@ -274,14 +299,17 @@ def _mesh_of(routine, arrays):
             "in a context mesh (jax.set_mesh), or use a mesh with explicit axes"
         )
     for array in arrays:
-        if isinstance(array, jax.Array):
+        # An array that JAX put where it likes says where the matrix is, a right-hand side doesn't.
+        if isinstance(array, jax.Array) and (array is arrays[0] or array.committed):
             if len(array.devices()) > 1:
                 raise ValueError(
                     f"{routine}: a has sharding {array.sharding}, which names no mesh; pass mesh= "
                     "and in_specs="
                 )
             return _one_device(next(iter(array.devices())))
-    return _one_device(jax.numpy.zeros(()).devices().pop())
+    if jax.config.jax_default_device is not None:
+        return _one_device(jax.numpy.zeros(()).devices().pop())
+    return Mesh(np.array(jax.local_devices()), ("rank",))
 
 
 def _one_device(device):
@@ -302,22 +330,90 @@ def _concrete(routine, mesh, arrays):
     )
 
 
-def _fitting_axes(routine, mesh, manual, block):
-    """The axes whose ranks make ``block`` a local block of rows; None where there are none."""
-    rows, n = block.shape
-    wide = [axis for axis in manual if mesh.shape[axis] > 1]
+def _fitting_axes(routine, mesh, block, pad):
+    """The axes that ``block`` must be sharded over by rows. Raises where its shape and what the
+    trace knows leave more than one answer: a wrong one would solve another matrix."""
+    possible = _possible_axes(mesh, block)
+    wide = [axis for axis in mesh.axis_names if axis in possible]
     subsets = itertools.chain.from_iterable(
         itertools.combinations(wide, count) for count in range(len(wide) + 1)
     )
-    ranks = {axes: math.prod(mesh.shape[axis] for axis in axes) for axes in subsets}
-    fitting = [axes for axes, p in ranks.items() if p * rows == n]
-    fitting = fitting or [axes for axes, p in ranks.items() if math.ceil(n / p) == rows]
-    if len(fitting) > 1:
-        varying = _compat.varying_axes(block)
-        fitting = [axes for axes in fitting if set(axes) == varying & set(wide)] or fitting
-    if len(fitting) > 1:
+    fitting = [axes for axes in subsets if _fits(mesh, block, pad, axes)]
+    if not fitting:
+        _refuse_block(routine, mesh, block)
+    if block.shape[1] == 0:
+        return ()
+    if len(fitting) > 1 or len(fitting[0]) > 1:
         raise ValueError(
             f"{routine}: a local block of shape {tuple(block.shape)} could be sharded over any of "
-            f"{fitting}; pass in_specs=P(axis, None)"
+            f"{fitting}, in any order; pass in_specs=P(axis, None), the spec that the shard_map has"
+            f" for A, such as in_specs=P({fitting[-1]!r}, None): the order of the axes counts"
         )
-    return fitting[0] if fitting else None
+    return fitting[0]
+
+
+def _possible_axes(mesh, block):
+    """The manual axes of more than one rank that ``block`` may be sharded over: all of them, or
+    where the trace tracks it those that the block varies over."""
+    wide = frozenset(axis for axis in manual_axes() if mesh.shape[axis] > 1)
+    if wide and _compat.tracks_varying(next(iter(wide))):
+        return wide & _compat.varying_axes(block)
+    return wide
+
+
+def _fits(mesh, block, pad, axes):
+    """Whether ``block`` is what rows over ``axes`` give; longer ones are the caller's padding."""
+    rows, n = block.shape
+    ranks = _size(mesh, axes)
+    return rows == -(-n // ranks) or (not pad and n % ranks == 0 and rows > n // ranks)
+
+
+def _check_block(routine, mesh, block, pad, rows, columns):
+    """Raises where ``block`` isn't what a spec of these axes leaves of an (n, n) matrix."""
+    if not columns:
+        if not _fits(mesh, block, pad, rows):
+            _refuse_block(routine, mesh, block)
+        return
+    n = block.shape[1] * _size(mesh, columns)
+    if block.shape[0] * _size(mesh, rows) != n or n % _size(mesh, rows + columns):
+        raise ValueError(
+            f"{routine}: sharded over rows and columns the local block of an (n, n) matrix has "
+            f"shape (n / Pr, n / Pc), and Pr Pc must divide n; got {tuple(block.shape)} with Pr = "
+            f"{_size(mesh, rows)} and Pc = {_size(mesh, columns)}"
+        )
+
+
+def _refuse_block(routine, mesh, block):
+    sizes = {axis: mesh.shape[axis] for axis in manual_axes()}
+    raise ValueError(
+        f"{routine}: the local block of an (n, n) matrix on P ranks has shape (ceil(n / P), n);"
+        f" {tuple(block.shape)} fits no P of the mesh {sizes}. With rows of padding below it pass "
+        "pad=False, and with columns sharded too in_specs=P(row axis, column axis)"
+    )
+
+
+def _check_process(routine, mesh):
+    """Raises where other processes have devices of the mesh, which would wait for ranks in vain."""
+    if isinstance(mesh, Mesh):
+        here = jax.process_index()
+        others = {device.process_index for device in mesh.devices.flat} - {here}
+    else:  # which devices an abstract one stands for isn't known, only how many
+        others = jax.process_count() > 1 and mesh.size > jax.local_device_count()
+    if others:
+        raise ValueError(
+            f"{routine}: the mesh has devices of other processes ({_names(mesh.axis_names)} of size"
+            f" {mesh.size}); all ranks must be in one process for now. Pass a mesh of "
+            "jax.local_devices()"
+        )
+
+
+def _local_index(axes):
+    return jax.numpy.int32(jax.lax.axis_index(axes) if axes else 0)
+
+
+def _size(mesh, axes):
+    return math.prod(mesh.shape[axis] for axis in axes)
+
+
+def _names(axes):
+    return " x ".join(map(repr, axes))

@@ -32,26 +32,13 @@ def cyclic_1d(a, T_A, mesh=None, in_specs=None, pad=True, *, inverse=False):
     Cost: every row moves once; a copy of ``a`` and a few tiles per rank.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as `potrs`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
 
     Example:
         >>> tiles = jaxmg.cyclic_1d(a, 64)
         >>> jaxmg.verify_cyclic(a, tiles, 64)
     """
-    _checks.array("cyclic_1d", "a", a)
-    if a.ndim != 2:
-        raise ValueError(f"cyclic_1d: a must have 2 dimensions; it has shape {tuple(a.shape)}")
-    tile = _checks.tile("cyclic_1d", T_A, required=True)
-    layout = _mesh.infer("cyclic_1d", (a,), mesh, in_specs)
-    if layout.spec != P() and layout.spec[1] is not None:
-        raise ValueError(f"cyclic_1d: a is sharded by rows, as P(axis, None); got {layout.spec}")
-    _checks.padding("cyclic_1d", "a", a.shape[0], layout.ranks * tile, pad)
-    if a.size == 0:
-        return jnp.asarray(a)
-    backend = _call.resolve("cyclic_1d", layout, "auto", a)
-    options = (("inverse", bool(inverse)),)
-    call = _call.Call(_cyclic_1d, layout, tile, backend, (layout.row_spec,), options)
-    return _call.run(call, (a,))[0]
+    return _deal((a,), T_A, mesh, _mesh.given_spec("cyclic_1d", None, in_specs), pad, inverse)[0]
 
 
 def get_cols_cyclic(N, N_batch, T_A, num_devices):
@@ -158,13 +145,35 @@ def plot_block_to_cyclic(N, T_A, ndev, N_rows=8):
     return figure
 
 
+@_call.planned
+def _deal(arrays, T_A, mesh, spec, pad, inverse):
+    _mesh.refuse_manual_axes("cyclic_1d")
+    (a,) = arrays
+    _checks.array("cyclic_1d", "a", a)
+    if a.ndim != 2:
+        raise ValueError(f"cyclic_1d: a must have 2 dimensions; it has shape {tuple(a.shape)}")
+    tile = _checks.tile("cyclic_1d", T_A, required=True)
+    layout = _mesh.infer("cyclic_1d", arrays, mesh, spec)
+    if layout.spec != P() and layout.spec[1] is not None:
+        raise ValueError(f"cyclic_1d: a is sharded by rows, as P(axis, None); got {layout.spec}")
+    _checks.tile("cyclic_1d", layout.ranks * tile)  # rows are padded to a multiple of it
+    if not pad:
+        _checks.multiple("cyclic_1d", a.shape[0], layout.ranks * tile, "ranks times T_A")
+    if a.size == 0:
+        return lambda a: (jnp.asarray(a),)
+    backend = _call.resolve("cyclic_1d", layout, "auto", a)
+    specs, options = (layout.row_spec,), (("inverse", bool(inverse)),)
+    call = _call.Call(_cyclic_1d, layout, a.shape[0], tile, backend, specs, options)
+    return _call.runner(call, arrays)
+
+
 def _cyclic_1d(call, a):
     layout, options = call.layout, call.option
 
-    def local(block):
+    def local(place, block):
         result = jax.ShapeDtypeStruct(block.shape, block.dtype)
         (out,) = _call.local_call(
-            "jaxmg_cyclic_1d", layout, call.tile, call.backend, (block,), (result,), **options
+            "jaxmg_cyclic_1d", layout, call.tile, call.backend, (place, block), (result,), **options
         )
         return out
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _call, _checks, _mesh
+from jaxmg import _blocks, _call, _checks, _mesh
 
 
 def potri(
@@ -36,7 +36,8 @@ def potri(
         mesh: the mesh to run on; inferred as in `potrs`.
         matrix_specs: how ``a`` is sharded; inferred as in `potrs`.
         return_status: also return the status.
-        pad: False raises where n isn't a multiple of the number of ranks, instead of padding.
+        pad: as for `potrs`; where the caller padded ``a``, the inverse has its shape, with rows of
+            zeros in the same places.
         in_specs: another name of ``matrix_specs``.
         donate: compute in a's own buffer and delete ``a``; ignored under an outer ``jit``.
         backend: "auto", "native" or "cusolvermg".
@@ -51,13 +52,14 @@ def potri(
     Memory: a copy of ``a`` unless ``donate``, and a few panels of n x T_A per rank.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as `potrs`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
 
     Example:
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> a_inv = jaxmg.potri(a)
     """
-    a_inv, status = _invert(a, T_A, mesh, matrix_specs, in_specs, pad, backend, precision, donate)
+    spec = _mesh.given_spec("potri", matrix_specs, in_specs)
+    a_inv, status = _invert((a,), T_A, mesh, spec, pad, backend, precision, donate)
     return _call.pick(a_inv, (return_status, status))
 
 
@@ -77,19 +79,21 @@ def potri_shardmap_ctx(
     Inside a ``shard_map`` of which all axes are manual, every rank calls it with its block:
 
     Args:
-        a: (rows, n), this rank's rows of the matrix, rows = ceil(n / P) on P ranks.
+        a: (rows, n), this rank's rows of the matrix, rows = ceil(n / P) on P ranks, or a block of
+            rows and columns, as for `potrs_shardmap_ctx`.
         T_A: tile width; None lets the plugin choose.
         mesh: not used here; True or False is taken for ``pad``, which is third in older code.
-        matrix_specs: ``P(axis, None)``; needed only where the block's shape leaves the axes open.
+        matrix_specs: the spec that the ``shard_map`` has for A; needed where the axes are open, as
+            for `potrs_shardmap_ctx`.
         in_specs: another name of ``matrix_specs``.
-        pad: False raises where P doesn't divide n.
+        pad: as for `potrs_shardmap_ctx`.
         backend: as for `potrs`.
         precision: as for `potrs`.
 
     Returns:
-        (a_inv, status): this rank's rows of the inverse's upper triangle, zero below the diagonal,
-        and an int32 array of shape (1,). `potri_symmetrize` makes the full matrix of the result
-        outside the ``shard_map``.
+        (a_inv, status): this rank's part of the inverse's upper triangle, of the shape of ``a``,
+        zero below the diagonal and in rows of padding, and an int32 array of shape (1,).
+        `potri_symmetrize` makes the full matrix of the result outside the ``shard_map``.
     """
     if not _mesh.manual_axes():
         return potri_jit_ctx(
@@ -97,16 +101,17 @@ def potri_shardmap_ctx(
             precision=precision,
         )  # fmt: skip
     pad = mesh if isinstance(mesh, bool) else pad
-    layout, tile, backend = _call.prepare_local(
-        "potri_shardmap_ctx", "potri", a, T_A, matrix_specs, in_specs, pad, backend
-    )
-    tf32 = _checks.precision("potri_shardmap_ctx", precision, a.dtype, backend)
+    routine = "potri_shardmap_ctx"
+    spec = _mesh.given_spec(routine, matrix_specs, in_specs)
+    layout, tile, backend, rows = _call.prepare_local(routine, "potri", a, T_A, spec, pad, backend)
+    tf32 = _checks.precision(routine, precision, a.dtype, backend)
     if a.size == 0:
         return jnp.zeros(a.shape, a.dtype), jnp.zeros((1,), jnp.int32)
-    a_inv, status = _local(layout, tile, backend, a, tf32)
-    rank = jax.lax.axis_index(layout.rows) if layout.rows else 0
-    row = rank * a.shape[0] + jnp.arange(a.shape[0])[:, None]
-    return jnp.where(row <= jnp.arange(a.shape[1]), a_inv, 0), status
+    a_inv, status = _local(layout, tile, backend, _mesh.local_place(layout), rows, tf32)
+    count, n = rows.shape
+    row = _mesh.local_rank(layout) * count + jnp.arange(count)[:, None]
+    upper = jnp.where(row <= jnp.arange(n), a_inv, 0)
+    return _blocks.from_rows(upper, layout, a.shape), status
 
 
 def potri_jit_ctx(
@@ -125,9 +130,8 @@ def potri_jit_ctx(
     Donate A to the outer ``jit`` and the inverse is computed in A's own buffer. Arguments, errors
     and cost are those of `potri`.
     """
-    return tuple(
-        _invert(a, T_A, mesh, matrix_specs, in_specs, pad, backend, precision, donate=False)
-    )
+    spec = _mesh.given_spec("potri", matrix_specs, in_specs)
+    return tuple(_invert((a,), T_A, mesh, spec, pad, backend, precision, donate=False))
 
 
 def potri_symmetrize(a):
@@ -161,32 +165,37 @@ def _symmetrize(a):
     return jnp.triu(a) + lower
 
 
-def _invert(a, T_A, mesh, matrix_specs, in_specs, pad, backend, precision, donate):
+@_call.planned
+def _invert(arrays, T_A, mesh, spec, pad, backend, precision, donate):
     """(a_inv, status) for a global array."""
-    n = _checks.square("potri", "a", a)
-    layout, tile = _call.prepare("potri", (a,), T_A, mesh, matrix_specs, in_specs, pad)
-    if n == 0:
-        return jnp.zeros(a.shape, a.dtype), jnp.int32(0)
+    layout, tile = _call.prepare("potri", arrays, T_A, mesh, spec, pad)
+    (a,) = arrays
+    if a.size == 0:
+        return lambda a: (jnp.zeros(a.shape, a.dtype), jnp.int32(0))
     backend = _call.resolve("potri", layout, backend, a)
     options = (("tf32", _checks.precision("potri", precision, a.dtype, backend)),)
     specs = (layout.result_spec(a.shape), P())
-    return _call.run(_call.Call(_potri, layout, tile, backend, specs, options), (a,), donate)
+    return _call.runner(
+        _call.Call(_potri, layout, a.shape[0], tile, backend, specs, options), arrays, donate
+    )
 
 
 def _potri(call, a):
-    layout, n = call.layout, a.shape[1]
+    layout = call.layout
 
-    def local(a):
-        return _local(layout, call.tile, call.backend, a, **call.option)
+    def local(place, a):
+        rows = _blocks.to_rows(a, layout.by_rows)
+        a_inv, status = _local(layout, call.tile, call.backend, place, rows, **call.option)
+        return _blocks.from_rows(a_inv, layout.by_rows, a.shape), status
 
     a_inv, status = _call.over_ranks(layout, local, (layout.row_spec,), (layout.row_spec, P()))(
         _call.split_rows(a, layout)
     )
-    return _call.join_rows(a_inv, layout, n), status[0]
+    return _call.join_rows(a_inv, layout, call.rows), status[0]
 
 
-def _local(layout, tile, backend, a, tf32):
+def _local(layout, tile, backend, place, a, tf32):
     results = (jax.ShapeDtypeStruct(a.shape, a.dtype), _call.status_type())
     return _call.local_call(
-        "jaxmg_potri", layout, tile, backend, (a,), results, n=a.shape[1], tf32=tf32
+        "jaxmg_potri", layout, tile, backend, (place, a), results, n=a.shape[1], tf32=tf32
     )

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _call, _checks, _mesh
+from jaxmg import _blocks, _call, _checks, _mesh
 
 
 def potrs(
@@ -37,17 +37,22 @@ def potrs(
         a: (n, n), Hermitian positive definite, float32, float64, complex64 or complex128; a JAX or
             NumPy array, sharded, replicated or on one device. Only the upper triangle is read.
             Sharded as ``P('r', None)`` with n a multiple of the number of devices it is used where
-            it lies; otherwise XLA pads its rows or reshards it first.
+            it lies; otherwise XLA pads its rows or reshards it first. With ``pad=False`` also
+            (rows, n), see there.
         b: (n,) or (n, nrhs), of a's dtype. Every device holds all of it during the solve.
         T_A: tile width, any integer of at least 1; None lets the plugin choose.
         mesh: ``jax.sharding.Mesh`` or ``AbstractMesh`` to run on; the order of its devices is the
             order of the ranks. None takes a's own mesh, else the context mesh, else the one device
-            that holds ``a``. Under ``jit`` with automatic axes pass it, or set a context mesh.
+            that holds ``a``, else, for NumPy arrays, ``jax_default_device`` or all local devices.
+            Under ``jit`` with automatic axes pass it, or set a context mesh; given, it need not be
+            the context's.
         matrix_specs: how ``a`` is sharded: ``P('r')``, ``P('r', None)``, ``P(None, 'c')``,
             ``P('r', 'c')`` or ``P(('r', 'c'), None)``; a list or tuple that starts with it will do.
             None takes a's own, else all axes of the mesh along the rows.
         return_status: also return the status.
-        pad: False raises where n isn't a multiple of the number of ranks, instead of padding.
+        pad: False raises where n isn't a multiple of the number of ranks, instead of padding; and
+            ``a`` may be (rows, n) with rows > n, padded by the caller: each of P ranks has rows / P
+            of them, of which the first n / P are the matrix's and the others are not read.
         in_specs: another name of ``matrix_specs``.
         return_logdet: also return log(det(a)).
         donate: give a's buffer to the factorization, so that no second matrix is needed; ``a`` is
@@ -63,7 +68,8 @@ def potrs(
     Returns:
         x | (x, status) | (x, logdet) | (x, logdet, status), where
 
-        - x has b's shape, dtype and sharding (replicated if b isn't sharded over the mesh);
+        - x has b's shape, dtype and sharding (replicated if b isn't sharded over the mesh). Under
+          ``jit`` that is known of explicit axes and of constants; otherwise XLA chooses;
         - logdet is a real scalar;
         - status is an int32 scalar: 0, or LAPACK's info, the order k of the leading minor that is
           not positive definite. Then x and logdet are NaN. NaN or infinity in ``a`` gives NaN and a
@@ -75,8 +81,11 @@ def potrs(
     Raises:
         TypeError: a or b is no array, has another dtype, or they have different dtypes; T_A is no
             integer; mesh or spec is none.
-        ValueError: shapes don't fit, the spec or the mesh isn't possible, T_A < 1, 64-bit dtypes
-            while ``jax_enable_x64`` is off, or the backend isn't available.
+        ValueError: shapes don't fit, the spec or the mesh isn't possible, T_A < 1 or too large for
+            64 bits, a call inside ``shard_map``, 64-bit dtypes
+            while ``jax_enable_x64`` is off, the backend isn't available, the mesh has devices of
+            another process, or b shares the memory of a donated ``a``.
+        NotImplementedError: a or b is batched by ``vmap`` or being differentiated.
         RuntimeError: no plugin is installed for the platform.
 
     Example:
@@ -84,10 +93,12 @@ def potrs(
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> x, status = jaxmg.potrs(a, b, return_status=True)
     """
+    if donate:
+        _checks.separate("potrs", a, b)
+    spec = _mesh.given_spec("potrs", matrix_specs, in_specs)
     _, x, logdet, status = _solve(
-        a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, precision, donate, return_logdet,
-        keep_matrix=False,
-    )  # fmt: skip
+        (a, b), T_A, mesh, spec, pad, backend, precision, donate, keep_matrix=False
+    )
     return _call.pick(x, (return_logdet, logdet), (return_status, status))
 
 
@@ -110,22 +121,28 @@ def potrs_shardmap_ctx(
 
     Args:
         a: (rows, n), this rank's rows of the matrix, rows = ceil(n / P) on P ranks; where P doesn't
-            divide n, the last rows of the global array are padding and never read.
+            divide n, the last rows of the global array are padding and never read. With
+            ``matrix_specs=P(row_axis, column_axis)`` its block, (n / Pr, n / Pc), where Pr * Pc
+            divides n.
         b: (n,) or (n, nrhs), the same on all ranks.
         T_A: tile width; None lets the plugin choose.
         mesh: not used here; True or False is taken for ``pad``, which is fourth in older code.
-        matrix_specs: ``P(axis, None)``, the spec that the ``shard_map`` has for A; needed only
-            where the shape of the block leaves open which axes it is sharded over.
+        matrix_specs: ``P(axis, None)``, the spec that the ``shard_map`` has for A; needed where the
+            shape of the block, and what the trace knows that it varies over, leave open which axes
+            it is sharded over, and always for several axes, whose order isn't known.
         in_specs: another name of ``matrix_specs``.
         return_logdet: also return log(det(A)), of shape (1,).
-        pad: False raises where P doesn't divide n.
+        pad: False allows rows of padding below the block's ceil(n / P), which are not read, where P
+            divides n.
         backend: as for `potrs`.
         precision: as for `potrs`.
 
     Returns:
         (x, status) or (x, logdet, status), the same on all ranks; x has b's shape and status has
         shape (1,). In older versions of JAX ``shard_map`` can't see that they are the same and
-        needs ``check_vma=False`` (``check_rep=False`` in older code).
+        needs ``check_vma=False`` (``check_rep=False`` in older code). Where b differs between the
+        ranks, it is a ValueError if the trace tracks that; with ``check_vma=False`` the status is
+        -2 (argument 2 is illegal, in LAPACK's manner), and x and logdet are NaN.
 
     Errors, cost and source are those of `potrs`.
     """
@@ -136,17 +153,18 @@ def potrs_shardmap_ctx(
         )  # fmt: skip
     routine = "potrs_shardmap_ctx"
     pad = mesh if isinstance(mesh, bool) else pad
-    layout, tile, backend = _call.prepare_local(
-        routine, "potrs", a, T_A, matrix_specs, in_specs, pad, backend
-    )
-    _checks.right_hand_side(routine, a, b)
+    spec = _mesh.given_spec(routine, matrix_specs, in_specs)
+    layout, tile, backend, rows = _call.prepare_local(routine, "potrs", a, T_A, spec, pad, backend)
+    _checks.right_hand_side(routine, rows, b)
     tf32 = _checks.precision(routine, precision, a.dtype, backend)
-    if 0 in a.shape or b.size == 0:
+    check_b = _checks.same_on_ranks(routine, b, layout)
+    if a.size == 0:
         x, logdet, status = _empty(a, b, scalar=False)
     else:
-        columns = b.reshape(b.shape[0], -1)
-        _, x, logdet, status = _local(layout, tile, backend, a, columns, tf32=tf32)
-        x = x.reshape(b.shape)
+        _, x, logdet, status = _local(
+            layout, tile, backend, _mesh.local_place(layout), rows, _columns(b), tf32, check_b
+        )
+        x = _like(x, b)
     return (x, logdet, status) if return_logdet else (x, status)
 
 
@@ -172,49 +190,45 @@ def potrs_jit_ctx(
         (a_work, x, status) or (a_work, x, logdet, status); ``a_work`` has a's shape and dtype and
         unspecified contents. The rest is as for `potrs`, as are arguments, errors and cost.
     """
+    spec = _mesh.given_spec("potrs", matrix_specs, in_specs)
     a_work, x, logdet, status = _solve(
-        a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, precision, False, return_logdet,
-        keep_matrix=True,
-    )  # fmt: skip
+        (a, b), T_A, mesh, spec, pad, backend, precision, donate=False, keep_matrix=True
+    )
     return (a_work, x, logdet, status) if return_logdet else (a_work, x, status)
 
 
-def _solve(
-    a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, precision, donate, return_logdet,
-    keep_matrix,
-):  # fmt: skip
+@_call.planned
+def _solve(arrays, T_A, mesh, spec, pad, backend, precision, donate, keep_matrix):
     """(a_work or None, x, logdet, status) for global arrays."""
-    n = _checks.square("potrs", "a", a)
-    _checks.right_hand_side("potrs", a, b)
-    layout, tile = _call.prepare("potrs", (a, b), T_A, mesh, matrix_specs, in_specs, pad)
-    if n == 0 or (b.size == 0 and not return_logdet):
-        return (jnp.asarray(a) if keep_matrix else None, *_empty(a, b, scalar=True))
+    layout, tile = _call.prepare("potrs", arrays, T_A, mesh, spec, pad)
+    a, b = arrays
+    if a.size == 0:
+        return lambda a, b: (jnp.asarray(a) if keep_matrix else None, *_empty(a, b, scalar=True))
     backend = _call.resolve("potrs", layout, backend, a)
     options = (("tf32", _checks.precision("potrs", precision, a.dtype, backend)),)
     specs = (layout.result_spec(a.shape), _mesh.spec_of(b, layout), P(), P())
-    call = _call.Call(_potrs, layout, tile, backend, specs, options)
-    return _call.run(call, (a, b), donate, keep_matrix)
+    call = _call.Call(_potrs, layout, a.shape[0], tile, backend, specs, options)
+    return _call.runner(call, arrays, donate, keep_matrix)
 
 
 def _potrs(call, a, b):
-    layout, n = call.layout, a.shape[1]
-    a = _call.split_rows(a, layout)
+    layout = call.layout
     b = _call.replicate(b, layout)
-    columns = b[:, None] if b.ndim == 1 else b
-    if b.size == 0:  # the log-determinant is wanted without a right-hand side
-        columns = jnp.zeros((n, 1), a.dtype)
 
-    def local(a, b):
-        return _local(layout, call.tile, call.backend, a, b, **call.option)
+    def local(place, a, b):
+        rows = _blocks.to_rows(a, layout.by_rows)
+        a_work, *others = _local(
+            layout, call.tile, call.backend, place, rows, b, check_b=False, **call.option
+        )
+        return _blocks.from_rows(a_work, layout.by_rows, a.shape), *others
 
     a_work, x, logdet, status = _call.over_ranks(
         layout, local, (layout.row_spec, P()), (layout.row_spec, P(), P(), P())
-    )(a, columns)
-    x = x[:, 0] if b.ndim == 1 else x[:, : b.shape[1]]
-    return _call.join_rows(a_work, layout, n), x, logdet[0], status[0]
+    )(_call.split_rows(a, layout), _columns(b))
+    return _call.join_rows(a_work, layout, call.rows), _like(x, b), logdet[0], status[0]
 
 
-def _local(layout, tile, backend, a, b, tf32):
+def _local(layout, tile, backend, place, a, b, tf32, check_b):
     """(a_work, x, logdet, status) on one rank; b has two dimensions."""
     results = (
         jax.ShapeDtypeStruct(a.shape, a.dtype),
@@ -223,8 +237,22 @@ def _local(layout, tile, backend, a, b, tf32):
         _call.status_type(),
     )
     return _call.local_call(
-        "jaxmg_potrs", layout, tile, backend, (a, b), results, n=a.shape[1], tf32=tf32
-    )
+        "jaxmg_potrs", layout, tile, backend, (place, a, b), results,
+        n=a.shape[1], tf32=tf32, check_b=check_b,
+    )  # fmt: skip
+
+
+def _columns(b):
+    """The right-hand sides as a matrix, of one column of zeros where there are none: the status and
+    the log-determinant are those of A all the same."""
+    if b.size == 0:
+        return jnp.zeros((b.shape[0], 1), b.dtype)
+    return b[:, None] if b.ndim == 1 else b
+
+
+def _like(x, b):
+    """The solution for `_columns` in the shape of ``b``."""
+    return x[:, 0] if b.ndim == 1 else x[:, : b.shape[1]]
 
 
 def _empty(a, b, scalar):

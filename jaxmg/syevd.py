@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _call, _checks, _mesh
+from jaxmg import _blocks, _call, _mesh
 
 
 def syevd(
@@ -35,7 +35,8 @@ def syevd(
         matrix_specs: how ``a`` is sharded; inferred as in `potrs`.
         return_eigenvectors: False computes eigenvalues alone, in less time.
         return_status: also return the status.
-        pad: False raises where n isn't a multiple of the number of ranks, instead of padding.
+        pad: as for `potrs`; where the caller padded ``a``, v has its shape, with rows of zeros in
+            the same places.
         in_specs: another name of ``matrix_specs``.
         donate: compute in a's own buffer and delete ``a``; ignored under an outer ``jit``.
         backend: "native", "cusolvermg", or "auto": on several GPUs the former while one of them has
@@ -54,15 +55,16 @@ def syevd(
     rank that runs LAPACK on CPU needs about 3 n^2 numbers beside it.
 
     Raises:
-        TypeError, ValueError, RuntimeError: as `potrs`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
 
     Example:
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> w, v = jaxmg.syevd(a)
     """
+    spec = _mesh.given_spec("syevd", matrix_specs, in_specs)
     v, w, status = _eigen(
-        a, T_A, mesh, matrix_specs, in_specs, pad, backend, return_eigenvectors,
-        donate, keep_matrix=return_eigenvectors,
+        (a,), T_A, mesh, spec, pad, backend, return_eigenvectors, donate,
+        keep_matrix=return_eigenvectors,
     )  # fmt: skip
     return _call.pick(w, (return_eigenvectors, v), (return_status, status))
 
@@ -83,20 +85,27 @@ def syevd_shardmap_ctx(
     Inside a ``shard_map`` of which all axes are manual, every rank calls it with its block:
 
     Args:
-        a: (rows, n), this rank's rows of the matrix, rows = ceil(n / P) on P ranks.
+        a: (rows, n), this rank's rows of the matrix, rows = ceil(n / P) on P ranks, or a block of
+            rows and columns, as for `potrs_shardmap_ctx`.
         T_A: tile width; None lets the plugin choose.
         mesh: not used here; True or False is taken for ``return_eigenvectors``, which is third in
             older code.
-        matrix_specs: ``P(axis, None)``; needed only where the block's shape leaves the axes open.
+        matrix_specs: the spec that the ``shard_map`` has for A; needed where the axes are open, as
+            for `potrs_shardmap_ctx`.
             True or False is taken for ``pad``, which is fourth in older code.
         in_specs: another name of ``matrix_specs``.
         return_eigenvectors: False computes eigenvalues alone.
-        pad: False raises where P doesn't divide n.
+        pad: as for `potrs_shardmap_ctx`.
         backend: as for `potrs`.
 
     Returns:
         (w, v, status) or (w, status): all eigenvalues, (n,), the same on all ranks; this rank's
-        rows of the matrix that has the eigenvectors in its columns; an int32 array of shape (1,).
+        eigenvectors; an int32 array of shape (1,). v is (n, rows), the rank's columns of V, so that
+        ``out_specs=P(None, axis)`` puts them together; where the blocks have rows of padding, as
+        many columns of zeros follow the eigenvectors. Of a block of rows and columns it is that
+        block of V.
+
+    The exchange of rows of V for columns needs a copy of them.
     """
     if not _mesh.manual_axes():
         return syevd_jit_ctx(
@@ -107,13 +116,16 @@ def syevd_shardmap_ctx(
         return_eigenvectors = mesh
     if isinstance(matrix_specs, bool):
         pad, matrix_specs = matrix_specs, None
-    layout, tile, backend = _call.prepare_local(
-        "syevd_shardmap_ctx", "syevd", a, T_A, matrix_specs, in_specs, pad, backend
-    )
+    routine = "syevd_shardmap_ctx"
+    spec = _mesh.given_spec(routine, matrix_specs, in_specs)
+    layout, tile, backend, rows = _call.prepare_local(routine, "syevd", a, T_A, spec, pad, backend)
     if a.size == 0:
         v, w, status = jnp.zeros(a.shape, a.dtype), _no_eigenvalues(a), jnp.zeros((1,), jnp.int32)
     else:
-        v, w, status = _local(layout, tile, backend, a, return_eigenvectors)
+        place = _mesh.local_place(layout)
+        v, w, status = _local(layout, tile, backend, place, rows, return_eigenvectors)
+        back = _blocks.from_rows if layout.spec[1] else _blocks.to_columns
+        v = back(v, layout, a.shape) if return_eigenvectors else v
     return (w, v, status) if return_eigenvectors else (w, status)
 
 
@@ -136,41 +148,42 @@ def syevd_jit_ctx(
         (a_work, w, v, status) or (a_work, w, status); ``a_work`` has a's shape and dtype and
         unspecified contents. The rest is as for `syevd`, as are arguments, errors and cost.
     """
+    spec = _mesh.given_spec("syevd", matrix_specs, in_specs)
     v, w, status = _eigen(
-        a, T_A, mesh, matrix_specs, in_specs, pad, backend, return_eigenvectors,
-        donate=False, keep_matrix=True,
-    )  # fmt: skip
+        (a,), T_A, mesh, spec, pad, backend, return_eigenvectors, donate=False, keep_matrix=True
+    )
     return (v, w, v, status) if return_eigenvectors else (v, w, status)
 
 
-def _eigen(
-    a, T_A, mesh, matrix_specs, in_specs, pad, backend, return_eigenvectors, donate, keep_matrix
-):
+@_call.planned
+def _eigen(arrays, T_A, mesh, spec, pad, backend, return_eigenvectors, donate, keep_matrix):
     """(v or None, w, status) for a global array."""
-    n = _checks.square("syevd", "a", a)
-    layout, tile = _call.prepare("syevd", (a,), T_A, mesh, matrix_specs, in_specs, pad)
-    if n == 0:
-        return jnp.zeros(a.shape, a.dtype), _no_eigenvalues(a), jnp.int32(0)
+    layout, tile = _call.prepare("syevd", arrays, T_A, mesh, spec, pad)
+    (a,) = arrays
+    if a.size == 0:
+        return lambda a: (jnp.zeros(a.shape, a.dtype), _no_eigenvalues(a), jnp.int32(0))
     backend = _call.resolve("syevd", layout, backend, a)
     specs = (layout.result_spec(a.shape), P(), P())
     options = (("vectors", bool(return_eigenvectors)),)
-    call = _call.Call(_syevd, layout, tile, backend, specs, options)
-    return _call.run(call, (a,), donate, keep_matrix)
+    call = _call.Call(_syevd, layout, a.shape[0], tile, backend, specs, options)
+    return _call.runner(call, arrays, donate, keep_matrix)
 
 
 def _syevd(call, a):
-    layout, n = call.layout, a.shape[1]
+    layout = call.layout
 
-    def local(a):
-        return _local(layout, call.tile, call.backend, a, **call.option)
+    def local(place, a):
+        rows = _blocks.to_rows(a, layout.by_rows)
+        v, w, status = _local(layout, call.tile, call.backend, place, rows, **call.option)
+        return _blocks.from_rows(v, layout.by_rows, a.shape), w, status
 
     v, w, status = _call.over_ranks(layout, local, (layout.row_spec,), (layout.row_spec, P(), P()))(
         _call.split_rows(a, layout)
     )
-    return _call.join_rows(v, layout, n), w, status[0]
+    return _call.join_rows(v, layout, call.rows), w, status[0]
 
 
-def _local(layout, tile, backend, a, vectors):
+def _local(layout, tile, backend, place, a, vectors):
     n = a.shape[1]
     results = (
         jax.ShapeDtypeStruct(a.shape, a.dtype),
@@ -178,7 +191,7 @@ def _local(layout, tile, backend, a, vectors):
         _call.status_type(),
     )
     return _call.local_call(
-        "jaxmg_syevd", layout, tile, backend, (a,), results, n=n, vectors=vectors
+        "jaxmg_syevd", layout, tile, backend, (place, a), results, n=n, vectors=vectors
     )
 
 

@@ -1,14 +1,19 @@
 """What a call does beside its result: compile once, keep or consume its inputs."""
 
 import contextlib
+import gc
 import importlib
+import threading
 import warnings
+import weakref
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import check_potri, check_potrs, check_syevd, line, positive_definite, shard
+from cases import check_potri, check_potrs, check_syevd, devices, line, positive_definite, shard
+from jax import export
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
@@ -59,6 +64,140 @@ def test_second_call_compiles_nothing(name):
     jax.tree.map(np.testing.assert_array_equal, first, second)
 
 
+@contextlib.contextmanager
+def _nothing_is_planned(monkeypatch):
+    """Fails where a call is checked and laid out anew."""
+
+    def prepare(*_):
+        raise AssertionError("planned again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_call, "prepare", prepare)
+        patch.setattr(_mesh, "infer", prepare)
+        yield
+
+
+@pytest.mark.parametrize("name", ["potrs", "potri", "syevd", "cyclic_1d", "numpy"])
+def test_second_call_is_not_planned_again(monkeypatch, name):
+    call = _calls(line(2), positive_definite("well", _N, "float64"))[name]
+    first = jax.block_until_ready(call())
+    with _nothing_is_planned(monkeypatch):
+        second = jax.block_until_ready(call())
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+
+
+def _context(mesh):
+    return jax.set_mesh(mesh) if hasattr(jax, "set_mesh") else jax.sharding.use_mesh(mesh)
+
+
+def test_a_plan_is_for_calls_that_are_alike():
+    """The same shapes in other circumstances, between calls that are alike."""
+    matrix, b = positive_definite("well", _N, "float64"), np.ones(_N)
+    two, four = line(2), line(4)
+    a = shard(matrix, two, "r", None)
+
+    def usual():
+        x = jaxmg.potrs(matrix, b, 1)
+        assert x.devices() == set(jax.local_devices())
+        check_potrs(matrix, x, b)
+
+    usual()
+    for wrong, error in ((True, TypeError), (1.0, TypeError), (0, ValueError)):
+        with pytest.raises(error, match="T_A"):
+            jaxmg.potrs(matrix, b, wrong)
+    for context in (two, four):
+        with _context(context):
+            assert jaxmg.potrs(matrix, b, 1).devices() == set(context.devices.flat)
+    for mesh in (two, four):
+        assert jaxmg.potrs(matrix, b, 1, mesh).devices() == set(mesh.devices.flat)
+    assert jaxmg.potrs(a, b, 1).devices() == set(two.devices.flat)
+    with jax.default_device(jax.devices()[1]):
+        assert jaxmg.potrs(matrix, b, 1).devices() == {jax.devices()[1]}
+    with pytest.raises(ValueError, match="padding|multiple of 3"):
+        jaxmg.potrs(matrix, b, 1, line(3), pad=False)
+    assert len(jaxmg.potrs(matrix, b, 1, return_status=True, return_logdet=True)) == 3
+    with pytest.raises(TypeError, match="one dtype"):
+        jaxmg.potrs(matrix, b.astype("float32"), 1)
+    single = jaxmg.potrs(matrix.astype("float32"), b.astype("float32"), 1)
+    assert single.dtype == np.float32
+    with pytest.raises(TypeError, match="in_specs must be a PartitionSpec"):
+        jaxmg.potrs(matrix, b, 1, two, ("r", None))
+    jax.config.update("jax_enable_x64", False)
+    try:
+        with pytest.raises(ValueError, match="64-bit mode"):
+            jaxmg.potrs(matrix, b, 1)
+    finally:
+        jax.config.update("jax_enable_x64", True)
+    usual()
+
+
+def test_an_abstract_mesh_is_planned_for_the_devices_of_its_context():
+    """Two meshes that are one in the abstract."""
+    matrix, b = positive_definite("well", _N, "float64"), np.ones(_N)
+    found = devices(4)
+    for part in (found[:2], found[2:], found[:2]):
+        mesh = Mesh(np.array(part), ("r",))
+        with _context(mesh):
+            x = jaxmg.potrs(matrix, b, 3, mesh.abstract_mesh, P("r"))
+        assert x.devices() == set(part)
+        check_potrs(matrix, x, b)
+
+
+def test_plans_keep_no_arrays_alive():
+    mesh = line(2)
+    matrix = positive_definite("well", _N, "float64")
+    a, b = shard(matrix, mesh, "r", None), shard(np.ones(_N), mesh)
+    jaxmg.potrs(a, b, 6).block_until_ready()
+    watched = [weakref.ref(a), weakref.ref(b)]
+    del a, b
+    gc.collect()
+    assert [reference() for reference in watched] == [None, None]
+
+
+def test_unhashable_tile_width():
+    """An array of no dimensions is an integer too, if no key."""
+    matrix = positive_definite("well", _N, "float64")
+    for _ in range(2):
+        check_potrs(matrix, jaxmg.potrs(matrix, np.ones(_N), np.array(3)), np.ones(_N))
+
+
+def test_plans_from_several_threads():
+    matrix, failures = positive_definite("well", _N, "float64"), []
+
+    def work(mesh):
+        try:
+            for tile in (1, 2, 3, 1, 2, 3):
+                x = jaxmg.potrs(matrix, np.ones(_N), tile, mesh).block_until_ready()
+                check_potrs(matrix, x, np.ones(_N))
+        except BaseException as error:
+            failures.append(error)
+
+    meshes = [Mesh(np.array(part), ("t",)) for part in np.split(np.array(devices(4)), 4)]
+    threads = [threading.Thread(target=work, args=(mesh,)) for mesh in meshes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_exported_program_runs_on_devices_in_another_order(order):
+    """Nothing about the devices of the trace is in the program."""
+    matrix, b = positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
+    traced, mesh = line(2), Mesh(np.array(devices(2))[order], ("r",))
+
+    def solve(a, b):
+        return jaxmg.potrs(a, b, 3, traced, P("r", None))
+
+    check = [export.DisabledSafetyCheck.custom_call("jaxmg_potrs")]
+    exported = export.export(jax.jit(solve), disabled_checks=check)(
+        shard(matrix, traced, "r", None), shard(b, traced)
+    )
+    x = jax.jit(exported.call)(shard(matrix, mesh, "r", None), shard(b, mesh))
+    check_potrs(matrix, x, b)
+
+
 def test_the_listener_hears_a_compilation():
     with pytest.raises(AssertionError), _nothing_is_compiled():
         jax.jit(lambda x: x + 1.25)(np.ones(3))
@@ -95,6 +234,20 @@ def test_inputs_are_kept(source):
     np.testing.assert_array_equal(b, np.ones(_N))
 
 
+@pytest.mark.parametrize("nrhs", [None, 0])
+def test_donated_again_and_again(nrhs):
+    """The plan for a donated matrix, and that for a matrix that is kept."""
+    mesh, b = line(2), np.ones(_N if nrhs is None else (_N, nrhs))
+    matrix = positive_definite("well", _N, "float64")
+    for donate in (True, True, False, True):
+        a = shard(matrix, mesh, "r", None)
+        x, status = jaxmg.potrs(a, b, 3, donate=donate, return_status=True)
+        assert status == 0 and x.shape == b.shape
+        if nrhs is None:
+            check_potrs(matrix, x, b)
+        assert a.is_deleted() == donate
+
+
 @pytest.mark.parametrize("routine", ["potrs", "potri", "syevd"])
 @pytest.mark.parametrize("n", [_N, 7])
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -125,7 +278,7 @@ def test_donated_buffer_is_the_work_space():
     layout = _mesh.infer("potrs", (a, b), None, None)
     program = importlib.import_module("jaxmg.potrs")._potrs
     specs = (layout.row_spec, P(), P(), P())
-    call = _call.Call(program, layout, 8, "native", specs, (("tf32", False),))
+    call = _call.Call(program, layout, n, 8, "native", specs, (("tf32", False),))
     block = n * n * 8 // 2
     analysis = _call._compiled(call, True, True).lower(a, b).compile().memory_analysis()
     assert analysis.alias_size_in_bytes >= block

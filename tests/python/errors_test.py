@@ -1,12 +1,13 @@
 """Calls that can't be right raise before anything runs, and say what to do."""
 
+import functools
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import devices, grid, line, positive_definite, shard
+from cases import check_potrs, devices, grid, line, positive_definite, shard
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -36,6 +37,18 @@ _VALUE_ERRORS = {
     "dimensions of b": (lambda: jaxmg.potrs(_A, np.ones((6, 1, 1))), "b must have .* (6, 1, 1)"),
     "tile 0": (lambda: jaxmg.potri(_A, 0), "T_A, the tile width, must be at least 1; got 0"),
     "tile -1": (lambda: jaxmg.syevd(_A, T_A=-1), "T_A, .* must be at least 1; got -1"),
+    "tile 2**63": (
+        lambda: jaxmg.potrs(_A, _B, 2**63),
+        "T_A, the tile width, must be below 2**63 .*; got 9223372036854775808",
+    ),
+    "tile 10**30 under jit": (
+        lambda: jax.jit(lambda a: jaxmg.potri(a, 10**30, _mesh(), P("r")))(_A),
+        "potri: T_A, the tile width, must be below 2**63",
+    ),
+    "tile of cyclic_1d": (
+        lambda: jaxmg.cyclic_1d(_A, 2**62, _mesh()),
+        "must be below 2**63 (for cyclic_1d times the ranks); got 9223372036854775808",
+    ),
     "unknown axis": (
         lambda: jaxmg.potrs(_A, _B, 2, _mesh(), P("x", None)),
         "names axis 'x', which the mesh doesn't have; its axes are ('r',)",
@@ -189,11 +202,114 @@ def test_plugin_that_fails_to_load_is_tried_again(monkeypatch):
     assert point.loads == 2
 
 
-def test_global_call_inside_shard_map():
-    mesh = _mesh()
-    call = jax.shard_map(lambda a: jaxmg.potri(a), mesh=mesh, in_specs=P(), out_specs=P())
-    with pytest.raises(ValueError, match="inside a shard_map; use jaxmg.potri_shardmap_ctx"):
+_GLOBAL_CALLS = {
+    "potrs": lambda a: jaxmg.potrs(a, a[0]),
+    "potri": lambda a: jaxmg.potri(a),
+    "syevd": lambda a: jaxmg.syevd(a),
+    "cyclic_1d": lambda a: jaxmg.cyclic_1d(a, 2),
+}
+
+
+@pytest.mark.parametrize("spec", [P(), P("r", None)], ids=["square", "block"])
+@pytest.mark.parametrize("routine", _GLOBAL_CALLS)
+def test_global_call_inside_shard_map(routine, spec):
+    local = _GLOBAL_CALLS[routine]
+    call = jax.shard_map(local, mesh=_mesh(), in_specs=spec, out_specs=spec, check_vma=False)
+    instead = f"use jaxmg.{routine}_shardmap_ctx there"
+    if routine == "cyclic_1d":
+        instead = "call it outside, on the global array"
+        assert not hasattr(jaxmg, "cyclic_1d_shardmap_ctx")
+    with pytest.raises(ValueError, match=f"^{routine}: .* inside a shard_map; {instead}"):
         jax.jit(call)(_A)
+
+
+_TRANSFORMATIONS = {
+    "vmap": (lambda f, x: jax.vmap(f)(np.stack([x, x])), "batched by jax.vmap.*lax.map"),
+    "jit of vmap": (lambda f, x: jax.jit(jax.vmap(f))(np.stack([x, x])), "batched by jax.vmap"),
+    "grad": (lambda f, x: jax.grad(lambda x: jnp.sum(f(x)))(x), "differentiated .*custom_vjp"),
+    "jit of grad": (lambda f, x: jax.jit(jax.grad(lambda x: jnp.sum(f(x))))(x), "differentiated"),
+    "jvp": (lambda f, x: jax.jvp(f, (x,), (x,)), "differentiated"),
+    "linearize": (lambda f, x: jax.linearize(f, x), "differentiated"),
+    "vjp": (lambda f, x: jax.vjp(f, x), "differentiated"),
+    "jacfwd": (lambda f, x: jax.jacfwd(f)(x), "(differentiated|batched)"),
+    "hessian": (lambda f, x: jax.hessian(f)(x), "(differentiated|batched)"),
+}
+
+
+@pytest.mark.parametrize(
+    "routine, argument",
+    [("potrs", "a"), ("potrs", "b"), ("potri", "a"), ("syevd", "a"), ("cyclic_1d", "a")],
+)
+@pytest.mark.parametrize("name", _TRANSFORMATIONS)
+def test_transformations_that_are_not_there_yet(name, routine, argument):
+    transform, message = _TRANSFORMATIONS[name]
+    call = _GLOBAL_CALLS[routine] if argument == "a" else lambda b: jaxmg.potrs(_A, b)
+    with pytest.raises(NotImplementedError, match=f"^{routine}: {argument} is .*{message}"):
+        transform(call, _A if argument == "a" else _B)
+
+
+def test_what_the_messages_advise_works():
+    @jax.custom_vjp
+    def solve(b):
+        return jaxmg.potrs(_A, b)
+
+    solve.defvjp(lambda b: (solve(b), None), lambda _, x: (jaxmg.potrs(_A, x),))
+    expected = np.linalg.solve(_A, np.ones(6))
+    np.testing.assert_allclose(jax.grad(lambda b: solve(b).sum())(_B), expected, rtol=1e-12)
+
+    def kept_out(b):
+        return jaxmg.potrs(_A, jax.lax.stop_gradient(b)) @ b
+
+    solution = np.linalg.solve(_A, _B)
+    np.testing.assert_allclose(jax.grad(kept_out)(_B), solution, rtol=1e-12)
+    mesh = _mesh()
+    one_by_one = jax.lax.map(lambda b: jaxmg.potrs(_A, b, 2, mesh, P("r")), np.stack([_B, 2 * _B]))
+    np.testing.assert_allclose(one_by_one, [solution, 2 * solution], rtol=1e-12)
+
+
+def test_mesh_of_several_processes(monkeypatch):
+    mesh = _mesh()
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    message = "the mesh has devices of other processes .*; all ranks must be in one process"
+    for call in _calls_on(mesh):
+        with pytest.raises(ValueError, match=message):
+            call()
+    monkeypatch.undo()
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "local_device_count", lambda: 1)
+    with pytest.raises(ValueError, match=message):  # how many devices, but not which
+        jax.jit(lambda a: jaxmg.potri(a, 2, mesh.abstract_mesh, P("r")))(_A)
+
+
+def _calls_on(mesh):
+    """The routines on a mesh, eagerly and under jit."""
+    where = 2, mesh, P("r")
+    calls = (
+        (lambda a, b: jaxmg.potrs(a, b, *where), (_A, _B)),
+        (lambda a: jaxmg.potri(a, *where), (_A,)),
+        (lambda a: jaxmg.syevd(a, *where), (_A,)),
+        (lambda a: jaxmg.cyclic_1d(a, *where), (_A,)),
+    )
+    for call, arrays in calls:
+        yield functools.partial(call, *arrays)
+        yield functools.partial(jax.jit(call), *arrays)
+
+
+@pytest.mark.parametrize("source", ["itself", "shared", "a shard", "one device"])
+def test_right_hand_side_in_donated_memory(source):
+    mesh = line(1) if source == "one device" else _mesh()
+    a = shard(_A, mesh, *((None, "r") if source == "a shard" else ("r", None)))
+    b = {
+        "itself": lambda: a,
+        "one device": lambda: a,
+        "shared": lambda: jax.device_put(a, a.sharding),
+        "a shard": lambda: a.addressable_shards[0].data,
+    }[source]()
+    with pytest.raises(ValueError, match="b shares the memory of a, which donate=True gives away"):
+        jaxmg.potrs(a, b, 2, donate=True)
+    assert not a.is_deleted()
+    check_potrs(_A, jaxmg.potrs(a, b, 2), np.asarray(b))
+    check_potrs(_A, jaxmg.potrs(a, b.copy(), 2, donate=True), _A[:, : b.shape[1]])
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,17 @@ def test_order_of_results(optional):
     assert [other.dtype for other in others] == [dtypes[name] for name in optional]
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("optional", [{}, {"return_logdet": True}])
+def test_status_without_right_hand_sides(optional, ranks):
+    matrix = positive_definite("well", 8, "complex64")
+    matrix[5, 5] = -1
+    a, b = shard(matrix, line(ranks), "r", None), np.ones((8, 0), "complex64")
+    x, *logdet, status = jaxmg.potrs(a, b, 3, return_status=True, **optional)
+    assert x.shape == (8, 0) and status == 6
+    assert np.isnan(logdet).all() and len(logdet) == len(optional)
+
+
 def test_many_right_hand_sides():
     mesh = line(min(2, len(jax.devices())))
     matrix = positive_definite("well", 10, "float64")

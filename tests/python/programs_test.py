@@ -160,7 +160,7 @@ def test_local_potri_gives_the_upper_triangle():
 def test_local_syevd(vectors):
     mesh = line(2)
     matrix, a, _ = _inputs(mesh)
-    specs = (P(), P("r", None), P()) if vectors else (P(), P())
+    specs = (P(), P(None, "r"), P()) if vectors else (P(), P())
     diagonalise = jax.shard_map(
         lambda a: jaxmg.syevd_shardmap_ctx(a, 3, return_eigenvectors=vectors),
         mesh=mesh, in_specs=P("r", None), out_specs=specs, check_vma=False,

@@ -1,5 +1,6 @@
 """Where the arrays are, and where the mesh and the spec come from."""
 
+import contextlib
 import threading
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import (
+    DTYPES,
     check_potri,
     check_potrs,
     check_syevd,
@@ -107,6 +109,92 @@ def test_context_of_another_mesh():
         check_potrs(matrix, jaxmg.potrs(a, np.ones(_N)), np.ones(_N))
 
 
+@pytest.mark.parametrize("order", [[3, 2, 1, 0], [4, 5, 6, 7]])
+def test_context_of_the_same_axes_on_other_devices(order):
+    if len(jax.devices()) <= max(order):
+        pytest.skip("needs 8 devices")
+    mesh = Mesh(np.array(jax.devices())[order], ("r",))
+    matrix, b = positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
+    a = shard(matrix, mesh, "r", None)
+    with _context(line(4)):
+        check_potrs(matrix, jaxmg.potrs(a, b, 3), b)
+        check_potri(matrix, jaxmg.potri(a, 3))
+
+
+def test_context_of_another_size_under_jit():
+    mesh, a = line(4), positive_definite("well", _N, "float64")
+    with _context(line(2, "s")), pytest.raises(ValueError, match="got one of 4 .* one of 2"):
+        jax.jit(lambda a: jaxmg.potri(a, 3, mesh, P("r")))(a)
+
+
+def _two_axes(kind):
+    return Mesh(np.array(devices(4)).reshape(2, 2), ("pr", "pc"), axis_types=(kind,) * 2)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("abstract", [False, True], ids=["concrete", "abstract"])
+@pytest.mark.parametrize("context", [False, True], ids=["alone", "in another"])
+def test_given_mesh_against_the_context(context, abstract, jitted, kind):
+    """The mesh that is given is the one that counts."""
+    mesh, other = _two_axes(kind), line(4, "S", kind)
+    matrix, b = positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
+    where = (mesh.abstract_mesh if abstract else mesh), P("pr", "pc")
+
+    def solve(a, b):
+        work, x, _ = jaxmg.potrs_shardmap_ctx(a, b, 3, *where)
+        return (
+            jaxmg.potrs(a, b, 3, *where), x, work, jaxmg.potri(a, 3, *where),
+            *jaxmg.syevd(a, 3, *where), jaxmg.cyclic_1d(a, 2, where[0], P("pr")),
+        )  # fmt: skip
+
+    a = shard(matrix, mesh, "pr", "pc")
+    with _context(other) if context else contextlib.nullcontext():
+        run = jax.jit(solve) if jitted else solve
+        x, again, work, inverse, w, v, dealt = run(a, shard(b, mesh))
+        check_potrs(matrix, x, b)
+        check_potrs(matrix, again, b)
+        assert work.shape == matrix.shape
+        check_potri(matrix, inverse)
+        check_syevd(matrix, w, v)
+        rows = shard(matrix, Mesh(mesh.devices[:, 0], ("pr",)), "pr", None)
+        jaxmg.verify_cyclic(matrix, shard(np.asarray(dealt), rows.sharding.mesh, "pr", None), 2)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+def test_arrays_move_to_a_mesh_of_two_axes_under_jit(kind):
+    """From the context mesh to another one, which an abstract mesh stands for, and back."""
+    if not hasattr(jax.sharding, "use_abstract_mesh"):
+        pytest.skip("this JAX has no public use_abstract_mesh")
+    if kind == AxisType.Explicit and jax.__version_info__ < (0, 10):
+        pytest.skip("this JAX can't move arrays of explicit axes to another mesh")
+    other, mesh = line(4, "S", kind), _two_axes(kind)
+    matrix, b = positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
+
+    @jax.jit
+    def solve(a, b):
+        a = jax.device_put(a, NamedSharding(mesh, P("pr", "pc")))
+        b = jax.device_put(b, NamedSharding(mesh, P()))
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            _, x, _ = jaxmg.potrs_shardmap_ctx(a, b, T_A=4)
+            _, w, v, _ = jaxmg.syevd_shardmap_ctx(a, T_A=4)
+        return x, w, v
+
+    with _context(other):
+        x, w, v = solve(shard(matrix, other, "S", None), shard(b, other))
+    check_potrs(matrix, x, b)
+    check_syevd(matrix, w, v)
+
+
+def test_spec_is_not_taken_from_another_mesh():
+    """The columns of A on its own mesh say nothing about the mesh that is given."""
+    matrix = positive_definite("well", _N, "float64")
+    a, mesh = shard(matrix, line(4), None, "r"), line(2)
+    inverse = jaxmg.potri(a, 3, mesh)
+    check_potri(matrix, inverse)
+    assert inverse.sharding.is_equivalent_to(NamedSharding(mesh, P("r", None)), 2)
+
+
 @pytest.mark.parametrize("n", [_N, 7])
 def test_abstract_mesh(n):
     mesh = line(2, "S")
@@ -119,17 +207,43 @@ def test_abstract_mesh(n):
 
 
 @pytest.mark.parametrize("n", [_N, 7])
-@pytest.mark.parametrize("source", ["numpy", "default", "other device"])
+@pytest.mark.parametrize("source", ["default", "other device"])
 def test_one_device(source, n):
     """Without a mesh: one rank, on the device that holds the matrix."""
     device = jax.devices()[-1] if source == "other device" else jax.devices()[0]
     matrix = positive_definite("well", n, "float64")
-    a = matrix if source == "numpy" else jnp.asarray(matrix)
-    a = jax.device_put(matrix, device) if source == "other device" else a
+    a = jnp.asarray(matrix) if source == "default" else jax.device_put(matrix, device)
     x = jaxmg.potrs(a, np.ones(n))
     check_potrs(matrix, x, np.ones(n))
     assert x.devices() == {device}
     check_potri(matrix, jaxmg.potri(a))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [_N, 7, 1])
+def test_numpy_matrix_goes_to_all_devices(n, dtype):
+    matrix = positive_definite("well", n, dtype)
+    for b in (np.ones(n, dtype), jnp.ones(n, dtype)):  # JAX only parked the second one somewhere
+        x = jaxmg.potrs(matrix, b)
+        check_potrs(matrix, x, np.ones(n, dtype))
+        assert x.devices() == set(jax.local_devices())
+    inverse = jaxmg.potri(matrix)
+    check_potri(matrix, inverse)
+    assert inverse.devices() == set(jax.local_devices())
+    assert set(jaxmg.cyclic_1d(matrix, 2).sharding.mesh.axis_names) == {"rank"}
+
+
+def test_numpy_matrix_goes_where_it_is_told():
+    matrix, device = positive_definite("well", _N, "float64"), jax.devices()[-1]
+    assert jaxmg.potrs(matrix, np.ones(_N)).devices() == set(jax.local_devices())
+    with jax.default_device(device):
+        assert jaxmg.potrs(matrix, np.ones(_N)).devices() == {device}
+    b = jax.device_put(np.ones(_N), device)
+    assert jaxmg.potrs(matrix, b).devices() == {device}
+    mesh = line(2)
+    with _context(mesh):
+        assert jaxmg.potrs(matrix, np.ones(_N)).devices() == set(mesh.devices.flat)
+    assert jaxmg.potrs(matrix, np.ones(_N)).devices() == set(jax.local_devices())
 
 
 @pytest.mark.parametrize("n", [_N, 7])
@@ -189,6 +303,17 @@ def test_solution_is_sharded_like_explicit_right_hand_side():
     x = jax.jit(jaxmg.potrs)(shard(matrix, mesh, "r", None), b)
     check_potrs(matrix, x, np.ones(_N))
     assert x.sharding.is_equivalent_to(b.sharding, 1)
+
+
+@pytest.mark.parametrize("entries", [("r",), (None, "r"), ()])
+def test_solution_under_jit_is_sharded_like_a_constant(entries):
+    """Of a right-hand side that isn't traced the sharding is known."""
+    mesh = line(2)
+    matrix = positive_definite("well", _N, "float64")
+    b = shard(np.ones((_N, 4)), mesh, *entries)
+    x = jax.jit(lambda a: jaxmg.potrs(a, b, 3, mesh, P("r")))(matrix)
+    check_potrs(matrix, x, b)
+    assert x.sharding.is_equivalent_to(b.sharding, 2)
 
 
 def test_result_without_a_possible_sharding_is_replicated():

@@ -1,0 +1,47 @@
+"""This device's block of a matrix, as the caller has it, and the rows that the native code takes.
+
+All of it runs inside a shard_map. The ranks are those of a `Layout`, in the order of its ``rows``.
+"""
+
+import jax
+import jax.numpy as jnp
+
+
+def to_rows(block, layout):
+    """This rank's ceil(n / P) rows of the matrix: without the caller's padding below them, and
+    exchanged for the block of rows and columns that a spec such as P("r", "c") leaves."""
+    columns = layout.spec[1]
+    if columns:
+        return jax.lax.all_to_all(block, columns, 0, 1, tiled=True)
+    return block[: _count(block.shape[1], layout)]
+
+
+def from_rows(rows, layout, shape):
+    """A matrix of `to_rows` in the caller's ``shape`` again, zeros in place of his padding."""
+    columns = layout.spec[1]
+    if columns:
+        return jax.lax.all_to_all(rows, columns, 1, 0, tiled=True)
+    return _pad(rows, shape[0] - rows.shape[0], 0)
+
+
+def to_columns(rows, layout, shape):
+    """The rank's columns in place of its ``rows``: (n, r) where the caller's block was (r, n).
+
+    Zeros fill the last columns, as many as there are rows of padding.
+    """
+    n = rows.shape[1]
+    if layout.rows:
+        rows = _pad(rows, rows.shape[0] * layout.ranks - n, 1)
+        rows = jax.lax.all_to_all(rows, layout.rows, 1, 0, tiled=True)[:n]
+    return _pad(rows, shape[0] - rows.shape[1], 1)
+
+
+def _count(n, layout):
+    return -(-n // layout.ranks)
+
+
+def _pad(array, extra, axis):
+    """``array`` with ``extra`` rows (axis 0) or columns (axis 1) of zeros at its end."""
+    if not extra:
+        return array
+    return jnp.pad(array, [(0, extra if axis == dimension else 0) for dimension in (0, 1)])

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Builds the wheels for one Python, installs them with one JAX in an empty environment and runs
-# tests/python there, where the checkout can't be imported; or other Python in a copy of tests/.
+# Builds the wheels for one Python, installs them with one JAX in an empty environment and runs a
+# folder of tests there, or a program, where the checkout can't be imported.
 #
-#   ci/installed_wheels.sh 3.11 jax==0.6.2 [FILE ARGUMENT ...]     default: pytest_main.py python
+#   ci/installed_wheels.sh PYTHON FOLDER|PROGRAM REQUIREMENT ...
+#   ci/installed_wheels.sh 3.11 tests/python jax==0.6.2
+#   ci/installed_wheels.sh 3.12 tests/netket jax==0.10.2 netket==3.22.4
 #
 # Exits with 77, "skipped", if the machine lacks that Python and isn't CI.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-version=$1 jax=$2 command=("${@:3}")
-[ ${#command[@]} -gt 0 ] || command=(pytest_main.py python)
+version=$1 tests=$2 requirements=("${@:3}")
 
 if ! python=$(tools/find_python.sh "$version" | sed -n 1p); then
   [ -n "${CI:-}" ] || exit 77
@@ -23,12 +24,14 @@ TARGETS=//:wheels ci/wheels.sh "$work/wheels" "$version"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 # By path: a package index may have another `jaxmg`, of a higher version.
 install=("$work/venv/bin/pip" install -q "$(echo "$work"/wheels/jaxmg-*.whl)[cpu,plot]"
-  "$work"/wheels/jaxmg_plugin_*.whl "$jax" pytest hypothesis)
+  "$work"/wheels/jaxmg_plugin_*.whl "${requirements[@]}" pytest hypothesis)
 # Many versions of pip give up when a connection drops halfway.
 "${install[@]}" || { sleep 10 && "${install[@]}"; }
 "$work/venv/bin/pip" check
-"$work/venv/bin/pip" list | grep -iE '^(jax|numpy|scipy)'
+"$work/venv/bin/pip" list | grep -iE '^(jax|netket|numpy|scipy)'
 
 cp -r tests "$work"
-cd "$work/tests"
-../venv/bin/python "${command[@]}"
+cd "$work"
+command=(tests/pytest_main.py "$tests")
+[ -d "$tests" ] || command=("$tests")
+venv/bin/python "${command[@]}"

@@ -4,6 +4,7 @@ The exit code is 1 where a routine is missing, fails or gives a wrong result.
 """
 
 import importlib.metadata
+import itertools
 import platform
 import sys
 import traceback
@@ -54,8 +55,8 @@ def _print_devices(devices):
 
 def _print_plugins(name):
     _section("plugins")
-    for point in _plugin.entry_points().values():
-        _fact(f"{point.name} (found)", point.value)
+    for point in itertools.chain(*_plugin.entry_points().values()):
+        _fact(f"{point.name} (found)", _plugin.origin(point))
     try:
         plugin = _plugin.load(name)
     except RuntimeError as error:

@@ -14,27 +14,43 @@ import jax
 
 GROUP = "jaxmg_plugins"
 
+# The targets that the package calls. A plugin registers all of them, or is another version's.
+HANDLERS = ("jaxmg_potrs", "jaxmg_potri", "jaxmg_syevd", "jaxmg_cyclic_1d")
+
 # JAX's name of a platform -> (XLA's name for it, entry points that serve it, newest first).
 _PLATFORMS = {
     "cpu": ("cpu", ("cpu",)),
     "gpu": ("CUDA", ("cuda13", "cuda12")),
 }
 
+# Entry point -> the oldest JAX that its requirements allow. pip keeps to that; whoever installed
+# with --no-deps, or JAX afterwards, may have another.
+_OLDEST_JAX = {"cpu": (0, 6, 2), "cuda12": (0, 6, 2), "cuda13": (0, 7, 2)}
+
 _lock = threading.Lock()
 _loaded = {}
 
 
 def entry_points():
-    """The installed plugins: entry-point name -> entry point."""
-    return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
+    """The installed plugins: entry-point name -> list of the entry points that have it."""
+    found = {}
+    for point in importlib.metadata.entry_points(group=GROUP):
+        found.setdefault(point.name, []).append(point)
+    return found
+
+
+def origin(point):
+    """Where an entry point leads and what installed it, for messages."""
+    of = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
+    return f"{point.value}{of}"
 
 
 def load(platform):
     """The plugin module that serves ``platform``, with its handlers registered.
 
     Raises:
-        RuntimeError: no plugin is installed for the platform, or it can't be loaded. The next call
-            tries again.
+        RuntimeError: no plugin is installed for the platform, or more than one; it can't be loaded,
+            or doesn't fit this package or this JAX. The next call tries again.
     """
     platform = "gpu" if platform == "cuda" else platform
     with _lock:
@@ -56,27 +72,84 @@ def _register(platform):
             f"{', '.join(map(repr, _PLATFORMS))} (NVIDIA) devices"
         )
     xla_platform, names = _PLATFORMS[platform]
-    found = entry_points()
-    if any(name in found for name in names):  # JAX knows which CUDA it runs on, and must start
-        names = _for_backend(names)
-    point = next((found[name] for name in names if name in found), None)
-    if point is None:
-        extras = " or ".join(f"`pip install jaxmg[{name}]`" for name in names)
-        raise RuntimeError(
-            f"no jaxmg plugin is installed for platform {platform!r} (entry point "
-            f"{' or '.join(map(repr, names))} of the group {GROUP!r}); install it with {extras}"
-        )
+    point = _choose(platform, names)
+    _check_jax(point)
+    _check_version(point)
     try:
         module = point.load()
         targets = module.registrations()
     except Exception as error:
         raise RuntimeError(
-            f"the jaxmg plugin {point.name!r} ({point.value}) is installed but can't be loaded: "
+            f"the jaxmg plugin {point.name!r} ({origin(point)}) is installed but can't be loaded: "
             f"{error}"
         ) from error
+    _check_handlers(point, targets)
     for target, handler in targets.items():
         jax.ffi.register_ffi_target(target, handler, platform=xla_platform, api_version=1)
     return module
+
+
+def _choose(platform, names):
+    """The one entry point that serves ``platform``."""
+    found = entry_points()
+    if any(name in found for name in names):  # JAX knows which CUDA it runs on, and must start
+        names = _for_backend(names)
+    points = next((found[name] for name in names if name in found), [])
+    if not points:
+        extras = " or ".join(f"`pip install jaxmg[{name}]`" for name in names)
+        raise RuntimeError(
+            f"no jaxmg plugin is installed for platform {platform!r} (entry point "
+            f"{' or '.join(map(repr, names))} of the group {GROUP!r}); install it with {extras}"
+        )
+    if len(points) > 1:
+        raise RuntimeError(
+            f"{len(points)} installed distributions provide the jaxmg plugin {points[0].name!r}: "
+            f"{', '.join(map(origin, points))}; jaxmg needs one of them: `pip uninstall` the others"
+        )
+    return points[0]
+
+
+def _check_jax(point):
+    oldest = _OLDEST_JAX[point.name]
+    if jax.__version_info__ < oldest:
+        needed = ".".join(map(str, oldest))
+        raise RuntimeError(
+            f"JAX is {jax.__version__}, but the jaxmg plugin {point.name!r} ({origin(point)}) "
+            f"needs {needed} or newer; upgrade it with `pip install 'jax>={needed}'`"
+        )
+
+
+def _check_version(point):
+    version = _package_version()
+    if point.dist and version not in (None, point.dist.version):
+        raise RuntimeError(
+            f"the jaxmg plugin {point.name!r} ({origin(point)}) doesn't fit jaxmg {version}: both "
+            f"have to be of one version; {_reinstall(point, version)}"
+        )
+
+
+def _check_handlers(point, targets):
+    missing = [name for name in HANDLERS if name not in targets]
+    if missing:
+        version = _package_version()
+        raise RuntimeError(
+            f"the jaxmg plugin {point.name!r} ({origin(point)}) has no handler "
+            f"{', '.join(map(repr, missing))}, which jaxmg {version or 'as imported here'} needs; "
+            f"{_reinstall(point, version)}"
+        )
+
+
+def _package_version():
+    """The version of the installed package; None in a checkout, which has no metadata."""
+    try:
+        return importlib.metadata.version("jaxmg")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _reinstall(point, version):
+    extra = f"jaxmg[{point.name}]{f'=={version}' if version else ''}"
+    return f"install the plugin that fits with `pip install '{extra}'`"
 
 
 def _for_backend(names):

@@ -2,7 +2,7 @@
 
     inject.py FAILING_SO [--cases potrs,syevd] [--limit 20]
 
-FAILING_SO is failing.cc, built. Each routine is called again and again in a child process; each
+FAILING_SO is failing.cc, built; the environment may name it too. Each routine is called again and again in a child process; each
 time another of the plugin's allocations fails. The call has to raise JaxRuntimeError, or to be
 right where it can do without; then the next call has to be right, the arguments have to be what
 they were, and no thread and no memory of the plugin may stay behind. A child that answers late or
@@ -392,7 +392,8 @@ class Driver:
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("shim", metavar="FAILING_SO")
+    shim = os.environ.get("FAILING_SO")
+    parser.add_argument("shim", metavar="FAILING_SO", nargs="?" if shim else None, default=shim)
     parser.add_argument("--cases", default=",".join(CASES), help="separated by commas")
     parser.add_argument("--limit", type=float, default=20, help="seconds until a call hangs")
     parser.add_argument("--rows", type=int, default=25, help="starts of failures in a row")

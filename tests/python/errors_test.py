@@ -187,14 +187,14 @@ def test_no_plugin(monkeypatch, platform, message):
 
 def test_plugin_that_fails_to_load_is_tried_again(monkeypatch):
     class Broken:
-        name, value, loads = "cpu", "jaxmg_plugin_cpu", 0
+        name, value, dist, loads = "cpu", "jaxmg_plugin_cpu", None, 0
 
         def load(self):
             self.loads += 1
             raise ImportError("libopenblas.so: cannot open shared object file")
 
     point = Broken()
-    monkeypatch.setattr(_plugin, "entry_points", lambda: {"cpu": point})
+    monkeypatch.setattr(_plugin, "entry_points", lambda: {"cpu": [point]})
     monkeypatch.setattr(_plugin, "_loaded", {})
     for _ in range(2):
         with pytest.raises(RuntimeError, match="can't be loaded: libopenblas.so"):

@@ -1,11 +1,9 @@
 """What runs in a process of its own: the import, ``python -m jaxmg``, and a lack of threads."""
 
-import os
 import resource
-import subprocess
-import sys
 
 import pytest
+from processes import run
 
 from jaxmg import _plugin
 
@@ -53,18 +51,8 @@ assert (solve() == 1).all()
 """
 
 
-def _run(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
 def test_import_touches_nothing():
-    result = _run("-c", _IMPORT)
+    result = run("-c", _IMPORT)
     assert result.returncode == 0, result.stderr
 
 
@@ -75,7 +63,7 @@ def test_rank_that_fails_before_it_meets_the_others():
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     if 0 <= hard < 64 << 20:
         pytest.skip(f"needs stacks of 64 MiB; the limit here is {hard} bytes")
-    result = _run(
+    result = run(
         "-c", _FEW_THREADS, JAX_PLATFORMS="cpu", MALLOC_ARENA_MAX="2",
         XLA_FLAGS="--xla_force_host_platform_device_count=8", JAXMG_RENDEZVOUS_TIMEOUT="1000",
     )  # fmt: skip
@@ -85,7 +73,7 @@ def test_rank_that_fails_before_it_meets_the_others():
 
 
 def test_report():
-    result = _run("-m", "jaxmg", JAX_ENABLE_X64="1")
+    result = run("-m", "jaxmg", JAX_ENABLE_X64="1")
     assert result.returncode == 0, result.stdout + result.stderr
     for part in ("python", "jax", "jaxlib", "numpy", "potrs", "potri", "syevd", "all right"):
         assert part in result.stdout
@@ -98,6 +86,6 @@ def test_report_without_a_plugin():
         "import importlib.metadata as m, runpy, sys; m.entry_points = lambda **_: [];"
         "runpy.run_module('jaxmg', run_name='__main__', alter_sys=True)"
     )
-    result = _run("-c", hide)
+    result = run("-c", hide)
     assert result.returncode == 1, result.stdout + result.stderr
     assert "pip install jaxmg[" in result.stdout

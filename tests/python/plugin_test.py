@@ -1,5 +1,7 @@
-"""Which plugin serves the GPUs, where several are installed, and which of its backends."""
+"""Which plugin serves a platform, whether it fits, and which of its backends runs a call."""
 
+import importlib.metadata
+import re
 import types
 
 import jax
@@ -16,11 +18,15 @@ class Point:
 
     value = "a_module"
 
-    def __init__(self, name):
+    def __init__(self, name, distribution=None, version="0.1.0", handlers=_plugin.HANDLERS):
         self.name = name
+        self.dist = distribution and types.SimpleNamespace(name=distribution, version=version)
+        self.handlers = handlers
 
     def load(self):
-        return types.SimpleNamespace(name=self.name, registrations=dict)
+        return types.SimpleNamespace(
+            name=self.name, registrations=lambda: dict.fromkeys(self.handlers)
+        )
 
 
 @pytest.mark.parametrize(
@@ -41,6 +47,85 @@ def test_plugin_of_another_cuda_does_not_serve(monkeypatch):
     _pretend(monkeypatch, "cuda 13000", ("cuda12",))
     with pytest.raises(RuntimeError, match="install it with `pip install jaxmg.cuda13.`$"):
         _plugin.load("gpu")
+
+
+_PLUGIN = "jaxmg-plugin-cpu"
+# What is installed, and the one sentence that says what was found, what is needed, what to do.
+_UNFIT = {
+    "another version": (
+        [Point("cpu", _PLUGIN, "0.2.0")],
+        {},
+        "the jaxmg plugin 'cpu' (a_module of jaxmg-plugin-cpu 0.2.0) doesn't fit jaxmg 0.1.0: both "
+        "have to be of one version; install the plugin that fits with "
+        "`pip install 'jaxmg[cpu]==0.1.0'`",
+    ),
+    "two of one platform": (
+        [Point("cpu", _PLUGIN), Point("cpu", "another", "3.0")],
+        {},
+        "2 installed distributions provide the jaxmg plugin 'cpu': a_module of jaxmg-plugin-cpu "
+        "0.1.0, a_module of another 3.0; jaxmg needs one of them: `pip uninstall` the others",
+    ),
+    "a handler less": (
+        [Point("cpu", _PLUGIN, handlers=("jaxmg_potrs", "jaxmg_syevd"))],
+        {},
+        "the jaxmg plugin 'cpu' (a_module of jaxmg-plugin-cpu 0.1.0) has no handler 'jaxmg_potri', "
+        "'jaxmg_cyclic_1d', which jaxmg 0.1.0 needs; install the plugin that fits with "
+        "`pip install 'jaxmg[cpu]==0.1.0'`",
+    ),
+    "a handler less than a checkout needs": (
+        [Point("cpu", _PLUGIN, handlers=())],
+        {"version": None},
+        "which jaxmg as imported here needs; install the plugin that fits with "
+        "`pip install 'jaxmg[cpu]'`",
+    ),
+    "an older JAX": (
+        [Point("cpu", _PLUGIN)],
+        {"jax_version": "0.6.1"},
+        "JAX is 0.6.1, but the jaxmg plugin 'cpu' (a_module of jaxmg-plugin-cpu 0.1.0) needs 0.6.2 "
+        "or newer; upgrade it with `pip install 'jax>=0.6.2'`",
+    ),
+    "an older JAX for CUDA 13": (
+        [Point("cuda13", "jaxmg-plugin-cuda13")],
+        {"jax_version": "0.7.1"},
+        "JAX is 0.7.1, but the jaxmg plugin 'cuda13' (a_module of jaxmg-plugin-cuda13 0.1.0) needs "
+        "0.7.2 or newer; upgrade it with `pip install 'jax>=0.7.2'`",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _UNFIT)
+def test_plugin_that_does_not_fit(monkeypatch, name):
+    """Nothing of it is registered, and the next call looks again."""
+    points, versions, message = _UNFIT[name]
+    platform = "cpu" if points[0].name == "cpu" else "gpu"
+    monkeypatch.setattr(_plugin, "_for_backend", lambda names: names)
+    registered = _install(monkeypatch, *points, **versions)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=re.escape(message) + "$"):
+            _plugin.load(platform)
+    assert not registered
+
+
+@pytest.mark.parametrize(
+    "points, versions",
+    [
+        ([Point("cpu", _PLUGIN)], {}),
+        ([Point("cpu", _PLUGIN, "0.2.0")], {"version": None}),  # a checkout
+        ([Point("cpu", _PLUGIN), Point("cuda12", "jaxmg-plugin-cuda12", "0.2.0")], {}),
+        ([Point("cpu", _PLUGIN)], {"jax_version": "0.6.2"}),
+        ([Point("cpu", _PLUGIN)], {"jax_version": "0.12.0.1"}),
+    ],
+    ids=["same versions", "checkout", "another platform's", "oldest JAX", "four numbers"],
+)
+def test_plugin_that_fits(monkeypatch, points, versions):
+    registered = _install(monkeypatch, *points, **versions)
+    assert _plugin.load("cpu").name == "cpu"
+    assert sorted(registered) == sorted(_plugin.HANDLERS)
+
+
+def test_handlers_are_the_plugins():
+    plugin = _plugin.load(jax.devices()[0].platform)
+    assert set(plugin.registrations()) == set(_plugin.HANDLERS)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +182,24 @@ def test_an_inverse_that_the_library_gets_wrong_is_refused(monkeypatch, backend,
 def _pretend(monkeypatch, version, installed):
     device = types.SimpleNamespace(client=types.SimpleNamespace(platform_version=version))
     monkeypatch.setattr(jax, "local_devices", lambda backend: [device])
-    monkeypatch.setattr(_plugin, "entry_points", lambda: {name: Point(name) for name in installed})
+    _install(monkeypatch, *map(Point, installed))
+
+
+def _install(monkeypatch, *points, version="0.1.0", jax_version="0.11.2"):
+    """Makes these points all that is installed, beside jaxmg and JAX of these versions; returns the
+    targets that are registered."""
+
+    def version_of(name):
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    registered = []
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: points)
+    monkeypatch.setattr(importlib.metadata, "version", version_of)
+    monkeypatch.setattr(jax, "__version__", jax_version)
+    monkeypatch.setattr(jax, "__version_info__", tuple(map(int, jax_version.split("."))))
+    monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda *a, **_: registered.append(a[0]))
     monkeypatch.setattr(_plugin, "_loaded", {})
 
 
@@ -112,3 +214,6 @@ def test_attribute_that_the_plugin_does_not_know():
     np.testing.assert_array_equal(call(place, a, backend="native", **attributes), a)
     with pytest.raises(jax.errors.JaxRuntimeError, match="does not know"):
         call(place, a, backend="native", novel=np.int64(1), **attributes)
+
+
+    return registered

@@ -201,6 +201,7 @@ def _install(monkeypatch, *points, version="0.1.0", jax_version="0.11.2"):
     monkeypatch.setattr(jax, "__version_info__", tuple(map(int, jax_version.split("."))))
     monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda *a, **_: registered.append(a[0]))
     monkeypatch.setattr(_plugin, "_loaded", {})
+    return registered
 
 
 def test_attribute_that_the_plugin_does_not_know():
@@ -214,6 +215,3 @@ def test_attribute_that_the_plugin_does_not_know():
     np.testing.assert_array_equal(call(place, a, backend="native", **attributes), a)
     with pytest.raises(jax.errors.JaxRuntimeError, match="does not know"):
         call(place, a, backend="native", novel=np.int64(1), **attributes)
-
-
-    return registered

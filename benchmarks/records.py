@@ -10,6 +10,8 @@ import shlex
 PACKAGES = (
     "jaxmg", "jaxmg-plugin-cpu", "jaxmg-plugin-cuda12", "jaxmg-plugin-cuda13",
     "jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "numpy", "scipy",
+    "nvidia-cuda-runtime-cu12", "nvidia-cublas-cu12", "nvidia-cusolver-cu12",
+    "nvidia-cuda-runtime", "nvidia-cublas", "nvidia-cusolver",
 )  # fmt: skip
 
 

@@ -49,7 +49,8 @@ def calls(path):
     events = [event for event in json.loads(text + "]") if event["ph"] == "X"]
     by_call = collections.defaultdict(list)
     for event in events:
-        by_call[event["args"]["call"]].append(event)
+        arguments = event["args"]
+        by_call[arguments["run"], arguments["call"]].append(event)
     return sorted(by_call.values(), key=start)
 
 

@@ -7,12 +7,15 @@
 # WHEELS is a folder that ci/wheels.sh filled; wheels for other Pythons may be in it. PYTHON names
 # another one than python3, and FIRST_GPU=2 keeps the steps that need two GPUs or fewer off the first
 # two, so that others can run there meanwhile. All steps take about 17 minutes on four H200.
+# CUDA12 is for the step `cuda12`: a folder that `ci/cuda12.sh pack` filled, with one release or both.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
+checkout=$PWD
 wheels=$(realpath "$1") results=$(realpath -m "$2")
 shift 2
 python=${PYTHON:-python3}
 mkdir -p "$results"
+[ -z "${CUDA12:-}" ] || CUDA12=$(realpath "$CUDA12") || exit
 
 # The tests leave the checkout, where its own jaxmg would be imported.
 site=$(mktemp -d) || exit
@@ -55,6 +58,8 @@ python1() { tests 1; }
 python2() { tests 2; }
 python4() { tests 4; }
 python8() { tests 8; }
+report() { timeout 120 "$python" -m jaxmg; }
+figures() { on 4 "$checkout/ci/gpu_bench.sh" "$results/gpu.jsonl" brief; }
 table() { check table wide; }
 programs() { check programs threads failures; }
 accuracy() { program hard.py accuracy; }
@@ -63,6 +68,24 @@ loop() { check loop; }
 memory() { timeout 300 "$python" "$site/gpu/memory.py"; }
 link() { timeout 120 "$python" "$site/gpu/link.py"; }
 fill() { timeout 400 "$python" "$site/gpu/fill.py"; }
+# The steps that say most, in a Python of its own for each release that is in the folder.
+cuda12() {
+  [ -n "${CUDA12:-}" ] || { echo "CUDA12 names no folder of ci/cuda12.sh" && return 77; }
+  local first release home libraries failed=0
+  for first in "$CUDA12"/12.*.tar.xz.00; do
+    release=$(basename "$first" .tar.xz.00)
+    home=$site/cuda$release
+    PYTHON=$python "$checkout/ci/cuda12.sh" python "$CUDA12" "$release" "$home" || return
+    libraries=$(printf '%s:' "$home"/lib/python*/site-packages/nvidia/*/lib)
+    # What it lacks of what JAX checks, such as cuFFT, nothing here uses.
+    env -u PYTHONPATH PYTHON="$home/bin/python" JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1 \
+      LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:-}" "$checkout/ci/gpu.sh" "$wheels" \
+      "$results/$release" report python4 figures || failed=1
+    grep -q "'libcublas.so.12': '$home/" "$results/$release/report.log" || failed=1
+    rm -r "$home"
+  done
+  return $failed
+}
 # An API error is no finding: "peer access is already enabled" is one, where XLA was first.
 memcheck() { sanitize 2 --tool memcheck --report-api-errors no; }
 # NVIDIA's own kernels synchronise in ways that this tool doesn't know.
@@ -79,8 +102,8 @@ initcheck() {
 
 steps=("$@")
 [ $# -gt 0 ] ||
-  steps=(python1 python2 python4 python8 programs crowd table loop accuracy repeat memory link fill
-    memcheck racecheck initcheck)
+  steps=(report python1 python2 python4 python8 programs crowd table loop accuracy repeat memory link fill
+    cuda12 memcheck racecheck initcheck)
 
 summary='' failed=0
 for step in "${steps[@]}"; do

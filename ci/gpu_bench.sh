@@ -3,7 +3,7 @@
 # jaxmg. Appends each record to RESULTS_FILE as soon as it is there and prints a line for it; goes on
 # where a case fails.
 #
-#   ci/gpu_bench.sh RESULTS_FILE [quick] [PART ...]      all parts but `eight`, or those named
+#   ci/gpu_bench.sh RESULTS_FILE [quick] [PART ...]      all parts but `eight` and `brief`, or those named
 #
 # `quick` divides every n by 16, to try the script. Each part is a process of its own and ends within
 # 10 minutes; seconds on four H200, estimated from earlier runs, stand beside them below.
@@ -82,6 +82,12 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
   eight() { # 70
     bench --ranks 8 --backend native --compare $(repeats 3) + --routine potri $(n 32768 65536) \
       + --backend native cusolvermg $(n 4096 8192 16384 32768 65536 131072)
+  }
+  # What shows another release of CUDA to be as fast: the step `figures` of ci/gpu.sh.
+  brief() { # 40
+    bench --backend native --compare --ranks "$ranks" $(repeats 3) \
+      + --backend native cusolvermg $(n 16384 32768 65536) + --routine potri $(n 32768) \
+      + --dtype float32 --precision tf32 $(n 32768)
   }
   # Many right-hand sides.
   nrhs() { # 60

@@ -11,6 +11,7 @@ import peaks
 import plot
 import problems
 import pytest
+import records
 import run
 import workspace
 
@@ -107,6 +108,18 @@ def test_model_is_near_what_was_measured():
     assert len(usual) > 20
     for (n, ranks, width), seconds in usual.items():
         assert 0.8 < seconds / model.solve(n, ranks, width) < 1.25, (n, ranks, width)
+
+
+@pytest.mark.parametrize("name", ["nvidia-cublas-cu12", "nvidia-cublas"])
+def test_records_say_which_cuda(monkeypatch, name):
+    def version(asked):
+        if asked != name:
+            raise records.importlib.metadata.PackageNotFoundError(asked)
+        return "12.1.3.1"
+
+    monkeypatch.setattr(records.importlib.metadata, "version", version)
+    versions = records.origin("4 x GPU", "a command")["versions"]
+    assert versions.pop("python") and versions == {name: "12.1.3.1"}
 
 
 def test_uneven_tiles():

@@ -33,7 +33,7 @@ std::pair<Real<T>, Real<T>> ErrorsIn(Precision precision) {
     int32_t status;
     Operand<T> operand = problem.operand(rank, 8, &status);
     operand.precision = precision;
-    JAXMG_RETURN_IF_ERROR(PotrsRoutine<T>(mine, operand, 1, x[rank].data(), &log_det));
+    JAXMG_RETURN_IF_ERROR(PotrsRoutine<T>(mine, operand, {1, x[rank].data(), &log_det}));
     operand = inverse.operand(rank, 8, &status);
     operand.precision = precision;
     return PotriRoutine<T>(mine, operand);
@@ -122,7 +122,7 @@ double SolveError(const Tuning& tuning, double width, double nugget) {
     Tuned tuned(context.device, tuning);
     double log_det;
     return PotrsRoutine<double>({tuned, context.comm}, problem.operand(rank, tile, &status[rank]),
-                                1, x[rank].data(), &log_det);
+                                {1, x[rank].data(), &log_det});
   });
   EXPECT(outcomes[0].ok()) << outcomes[0].message();
   if (status[0] != 0) return std::numeric_limits<double>::infinity();

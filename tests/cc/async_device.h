@@ -229,14 +229,20 @@ class AsyncDevice : public Device {
   Status FillInt32(Stream s, int32_t* data, int64_t count, int32_t value) override {
     return Later(s, [=] { return real_->FillInt32(s, data, count, value); });
   }
-  Status ReduceInfo(Stream s, const int32_t* infos, int64_t count, int32_t* status) override {
-    return Later(s, [=] { return real_->ReduceInfo(s, infos, count, status); });
+  Status Digest(Stream s, const void* words, int64_t count, int32_t* digest) override {
+    return Later(s, [=] { return real_->Digest(s, words, count, digest); });
   }
-  Status SumReals(Stream s, const float* terms, int64_t count, float* sum) override {
-    return Later(s, [=] { return real_->SumReals(s, terms, count, sum); });
+  Status ReduceInfo(Stream s, const int32_t* pairs, int64_t stride, int64_t count,
+                    int32_t* status) override {
+    return Later(s, [=] { return real_->ReduceInfo(s, pairs, stride, count, status); });
   }
-  Status SumReals(Stream s, const double* terms, int64_t count, double* sum) override {
-    return Later(s, [=] { return real_->SumReals(s, terms, count, sum); });
+  Status SumReals(Stream s, const float* terms, int64_t stride, int64_t count,
+                  float* sum) override {
+    return Later(s, [=] { return real_->SumReals(s, terms, stride, count, sum); });
+  }
+  Status SumReals(Stream s, const double* terms, int64_t stride, int64_t count,
+                  double* sum) override {
+    return Later(s, [=] { return real_->SumReals(s, terms, stride, count, sum); });
   }
 
  protected:

@@ -1,6 +1,9 @@
 // Messages arrive, agreement is the same everywhere, and nothing waits for ever.
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <limits>
+#include <new>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -12,6 +15,22 @@
 #include "tests/cc/ranks.h"
 #include "tests/cc/testing.h"
 #include "xla_ffi/comm/communicator.h"
+#include "xla_ffi/comm/meeting.h"
+
+// Counts what is alive.
+static std::atomic<int64_t> alive{0};
+
+void* operator new(size_t size) {
+  void* memory = std::malloc(size);
+  if (memory == nullptr) throw std::bad_alloc();
+  ++alive;
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  if (memory != nullptr) --alive;
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
 
 namespace jaxmg {
 namespace {
@@ -140,6 +159,12 @@ TEST(ASilentRankIsAnErrorEverywhere) {
   EXPECT(statuses[2].code() == Code::kDeadlineExceeded) << statuses[2].message();
 }
 
+// Every rank brings its number.
+Status MeetAt(int64_t run, int rank, int ranks, Seconds limit,
+              std::shared_ptr<InProcessGroup>* group) {
+  return Meet({{run, 5, nullptr}, 0}, "potrs", rank, ranks, {limit}, 10 + rank, group);
+}
+
 TEST(MeetingsMatchTheirCalls) {
   constexpr int kRanks = 4, kRounds = 50;
   std::vector<std::thread> threads;
@@ -150,12 +175,14 @@ TEST(MeetingsMatchTheirCalls) {
         for (int round = 0; round < kRounds; ++round) {
           // The same key every time, as in a loop.
           std::shared_ptr<InProcessGroup> group;
-          const Status status =
-              Meet({run, 5, 0}, "potrs", rank, kRanks, testing::kPatience, Status::Ok(), &group);
+          const Status status = MeetAt(run, rank, kRanks, Seconds(60), &group);
           EXPECT(status.ok()) << status.message();
           if (!status.ok()) return;
+          for (int other = 0; other < kRanks; ++other) {
+            EXPECT(group->brought()[other] == 10 + other) << group->brought()[other];
+          }
           auto device = NewHostDevice();
-          auto comm = NewInProcessCommunicator(group, rank, device.get(), testing::kPatience);
+          auto comm = NewInProcessCommunicator(group, rank, device.get(), {Seconds(60)});
           const int64_t mine = run * 1000 + round;
           int64_t all[kRanks];
           Status gathered = AllGather(*comm, *device, Stream::kMain, &mine, all, sizeof(mine));
@@ -177,8 +204,7 @@ TEST(ARankThatComesTwiceMeetsTheOthersTwice) {
   for (int rank = 0; rank < 2; ++rank) {
     for (int coming = 0; coming < 2; ++coming) {
       threads.emplace_back([&, rank, coming] {
-        const Status status = Meet({13, 1, 0}, "potrs", rank, 2, testing::kPatience, Status::Ok(),
-                                   &groups[rank][coming]);
+        const Status status = MeetAt(13, rank, 2, Seconds(60), &groups[rank][coming]);
         EXPECT(status.ok()) << status.message();
       });
       std::this_thread::sleep_for(milliseconds(20));  // so that they come in this order
@@ -215,47 +241,147 @@ TEST(ABlockOfAnotherShapeIsRefused) {
   for (const Status& status : statuses) EXPECT(status.ok()) << status.message();
 }
 
+// Each number of a key by itself tells calls apart.
+TEST(OnlyEqualKeysMeet) {
+  const int here = 0, there = 0;
+  const MeetingKey key = {{20, 1, &here}, 0};
+  for (const MeetingKey& other : {MeetingKey{{21, 1, &here}, 0}, MeetingKey{{20, 2, &here}, 0},
+                                  MeetingKey{{20, 1, &there}, 0}, MeetingKey{{20, 1, &here}, 1}}) {
+    Status statuses[2];
+    auto meet = [&](int rank, const MeetingKey& mine) {
+      std::shared_ptr<InProcessGroup> group;
+      statuses[rank] = Meet(mine, "potrs", rank, 2, {milliseconds(50)}, 0, &group);
+    };
+    std::thread first(meet, 0, key);
+    meet(1, other);
+    first.join();
+    for (const Status& status : statuses) EXPECT(!status.ok());
+  }
+}
+
 TEST(AMissingRankIsNamed) {
   std::vector<std::thread> threads;
   std::vector<Status> statuses(4);
   for (int rank : {0, 3}) {
     threads.emplace_back([&, rank] {
       std::shared_ptr<InProcessGroup> group;
-      statuses[rank] = Meet({9, 1, 0}, "potrs", rank, 4, milliseconds(200), Status::Ok(), &group);
+      statuses[rank] = MeetAt(9, rank, 4, milliseconds(200), &group);
     });
   }
   for (std::thread& thread : threads) thread.join();
   for (int rank : {0, 3}) {
     EXPECT(statuses[rank].code() == Code::kDeadlineExceeded);
-    const std::string& text = statuses[rank].message();
+    const std::string text = statuses[rank].message();
     EXPECT(text.find("rank(s) 0, 3 of 4 came") != std::string::npos) << text;
     EXPECT(text.find("missing: 1, 2") != std::string::npos) << text;
   }
-  // The key is free again.
+  // One that comes after all hears of it, and does not wait for those that have gone.
   std::shared_ptr<InProcessGroup> group;
-  EXPECT(Meet({9, 1, 0}, "potrs", 0, 1, milliseconds(200), Status::Ok(), &group).ok());
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT(MeetAt(9, 1, 4, Seconds(60), &group).code() == Code::kDeadlineExceeded);
+  EXPECT(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+  // Another call is not concerned.
+  EXPECT(MeetAt(10, 0, 1, milliseconds(200), &group).ok());
 }
 
-TEST(ARankThatFailsBeforeTheMeetingTellsTheOthers) {
+TEST(WaitsInVainLeaveNothingBehind) {
+  int64_t before = 0;
+  for (int64_t run = 1000; run < 1300; ++run) {
+    if (run == 1100) before = alive;  // the table of failed calls is full
+    std::shared_ptr<InProcessGroup> group;
+    EXPECT(!MeetAt(run, 0, 2, std::chrono::microseconds(1), &group).ok());
+  }
+  EXPECT(alive == before) << alive - before << " more after 200 waits";
+}
+
+TEST(ARankThatWillNotComeTellsTheOthers) {
   const Status broken = Error(Code::kUnavailable, "no library on rank 2");
   const auto begin = std::chrono::steady_clock::now();
-  for (int round = 0; round < 2; ++round) {  // the key is free again after all have come
+  for (int64_t run : {11, 12}) {
     std::vector<Status> statuses(4);
     auto meet = [&](int rank) {
       std::shared_ptr<InProcessGroup> group;
-      statuses[rank] = Meet({11, 1, 0}, "potrs", rank, 4, testing::kPatience,
-                            rank == 2 ? broken : Status::Ok(), &group);
+      statuses[rank] = MeetAt(run, rank, 4, Seconds(60), &group);
     };
     std::thread waiting(meet, 0);
-    meet(2);  // does not wait itself
+    if (run == 11) std::this_thread::sleep_for(milliseconds(50));  // till it waits
+    FailCall({run, 5, nullptr}, broken);
     waiting.join();
-    for (int late : {3, 1}) meet(late);
+    for (int late : {3, 1, 2}) meet(late);
     for (const Status& status : statuses) {
       EXPECT(status.code() == Code::kUnavailable) << status.message();
       EXPECT(status.message() == "no library on rank 2") << status.message();
     }
   }
   EXPECT(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
+}
+
+// Also of a rank that can't say so in words, for want of memory.
+TEST(ARankThatThrowsTellsTheOthers) {
+  for (int rounds : {0, 1}) {
+    auto group = std::make_shared<InProcessGroup>(3);
+    std::vector<Status> statuses(3);
+    const auto begin = std::chrono::steady_clock::now();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([&, rank] {
+        auto device = NewHostDevice();
+        statuses[rank] =
+            RunInGroup(group, rank, device.get(), {Seconds(60)}, [&](Communicator& comm) -> Status {
+              for (int i = 0; i < rounds; ++i) JAXMG_RETURN_IF_ERROR(comm.Agree(Status::Ok()));
+              if (rank == 1) throw std::bad_alloc();
+              if (rank == 2) {
+                int value = 0;
+                const Status told = comm.Recv(Stream::kMain, 1, Block(&value, 1, 1, 1));
+                EXPECT(told.code() == Code::kAborted) << told.message();
+                JAXMG_RETURN_IF_ERROR(comm.Agree(told));
+              }
+              return comm.Agree(Status::Ok());
+            });
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+    for (const Status& status : statuses) {
+      EXPECT(status.code() == Code::kResourceExhausted) << status.message();
+      EXPECT(status.message() == "out of host memory") << status.message();
+    }
+  }
+}
+
+// An abort reaches who waits at once, not when its patience ends.
+TEST(AbortWakesWhoWaits) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto statuses = RunRanks(3, [&](const RankContext& context) -> Status {
+    Status mine;
+    if (context.comm.rank() == 0) {
+      std::this_thread::sleep_for(milliseconds(100));  // till the others wait
+      mine = Error(Code::kInternal, "rank 0 gives up");
+      context.comm.Abort(mine);
+    } else if (context.comm.rank() == 1) {
+      int value = 0;
+      mine = context.comm.Recv(Stream::kMain, 2, Block(&value, 1, 1, 1));
+    } else {
+      mine = context.comm.WaitSent(Stream::kMain, 1, 1);
+    }
+    return context.comm.Agree(mine);
+  });
+  EXPECT(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+  for (const Status& status : statuses) EXPECT(status.message() == "rank 0 gives up");
+}
+
+TEST(NoLimitIsNoLimit) {
+  for (double limit : {1e300, std::numeric_limits<double>::infinity()}) {
+    EXPECT(Deadline(Seconds(limit)) > Clock::now() + std::chrono::hours(24 * 365));
+    std::shared_ptr<InProcessGroup> groups[2];
+    Status statuses[2];
+    const int64_t run = limit == 1e300 ? 31 : 32;
+    std::thread first([&] { statuses[0] = MeetAt(run, 0, 2, Seconds(limit), &groups[0]); });
+    std::this_thread::sleep_for(milliseconds(20));
+    statuses[1] = MeetAt(run, 1, 2, Seconds(limit), &groups[1]);
+    first.join();
+    EXPECT(statuses[0].ok() && statuses[1].ok() && groups[0] == groups[1]);
+  }
 }
 
 }  // namespace

@@ -56,8 +56,8 @@ void CheckPotrs(const Case& c, const Tuning* tuning) {
       const int rank = context.comm.rank();
       Tuned tuned(context.device, tuning != nullptr ? *tuning : context.device.tuning());
       const RankContext mine = {tuned, context.comm};
-      return PotrsRoutine<T>(mine, problem.operand(rank, c.tile, &status[rank]), nrhs,
-                             x[rank].data(), &log_det[rank]);
+      return PotrsRoutine<T>(mine, problem.operand(rank, c.tile, &status[rank]),
+                             {nrhs, x[rank].data(), &log_det[rank]});
     });
     for (int rank = 0; rank < c.ranks; ++rank) {
       EXPECT(outcomes[rank].ok()) << outcomes[rank].message();
@@ -228,11 +228,28 @@ void CheckPotrsWithCopies(const Case& c) {
   CheckPotrs<T>(c, &tuning);
 }
 
+// One rank for all, as small matrices have it on GPUs: as one tile, and in several.
+template <typename T>
+void CheckGathered(const Case& c) {
+  Case chosen = c;
+  chosen.tile = 0;
+  Tuning tuning = LikeGpu();
+  tuning.usual_tile = 7;
+  for (int64_t whole : {1000, 0}) {
+    tuning.whole_order = whole;
+    tuning.gather_to_solve = tuning.gather_to_invert = 1000;
+    CheckPotrs<T>(chosen, &tuning);
+    CheckPotri<T>(chosen, &tuning);
+  }
+}
+
 // With streams that run beside each other, as a GPU's do, and with the host's way too.
 template <typename T>
 void CheckOnStreams(const Case& c) {
   if (c.n > 70) return;
-  for (const Tuning& tuning : {LikeGpu(), LikeGpu(0), NewHostDevice()->tuning()}) {
+  Tuning gathering = LikeGpu();
+  gathering.whole_order = gathering.gather_to_solve = gathering.gather_to_invert = 40;
+  for (const Tuning& tuning : {LikeGpu(), LikeGpu(0), NewHostDevice()->tuning(), gathering}) {
     make_device = [tuning](int) {
       return std::make_unique<testing::AsyncDevice>(NewHostDevice(), tuning);
     };
@@ -247,6 +264,7 @@ void CheckOnStreams(const Case& c) {
 JAXMG_TEST_EACH_DTYPE(PotrsSolvesAndPotriInverts, CheckOnHost)
 JAXMG_TEST_EACH_DTYPE(TheyDoLaidOutAsOnGpus, CheckLikeGpu)
 JAXMG_TEST_EACH_DTYPE(PotrsSolvesWithCopiedPanels, CheckPotrsWithCopies)
+JAXMG_TEST_EACH_DTYPE(OneRankDoesItForAll, CheckGathered)
 JAXMG_TEST_EACH_DTYPE(SyevdDecomposes, CheckSyevd)
 JAXMG_TEST_EACH_DTYPE(RedistributionGoesThereAndBackInItsWorkspace, CheckRedistribution)
 
@@ -281,8 +299,8 @@ TEST(NotPositiveDefiniteIsTheLeadingMinorAndNaN) {
         std::vector<double> log_det(ranks);
         const auto outcomes = RunRanks(ranks, [&](const RankContext& context) {
           const int rank = context.comm.rank();
-          return PotrsRoutine<T>(context, problem.operand(rank, 4, &status[rank]), 1,
-                                 x[rank].data(), &log_det[rank]);
+          return PotrsRoutine<T>(context, problem.operand(rank, 4, &status[rank]),
+                                 {1, x[rank].data(), &log_det[rank]});
         });
         for (int rank = 0; rank < ranks; ++rank) {
           EXPECT(outcomes[rank].ok()) << outcomes[rank].message();
@@ -292,6 +310,68 @@ TEST(NotPositiveDefiniteIsTheLeadingMinorAndNaN) {
         }
       }
     }
+  }
+}
+
+// Ranks that were given different right-hand sides get a status, in whatever way they solve.
+TEST(DifferentRightHandSidesAreAStatus) {
+  constexpr int kRanks = 3;
+  for (bool gathers : {false, true}) {
+    for (bool check : {false, true}) {
+      Problem<double> problem({20, kRanks, 0});
+      std::vector<std::vector<double>> x(kRanks, std::vector<double>(20, 1.0));
+      x[2][7] = 2;
+      std::vector<int32_t> status(kRanks, -1);
+      std::vector<double> log_det(kRanks);
+      const auto outcomes = RunOnDevices(kRanks, [&](const RankContext& context) {
+        const int rank = context.comm.rank();
+        Tuning tuning = context.device.tuning();
+        if (gathers) tuning.gather_to_solve = tuning.whole_order = 20;
+        Tuned tuned(context.device, tuning);
+        return PotrsRoutine<double>({tuned, context.comm}, problem.operand(rank, 0, &status[rank]),
+                                    {1, x[rank].data(), &log_det[rank], nullptr, check});
+      });
+      for (int rank = 0; rank < kRanks; ++rank) {
+        EXPECT(outcomes[rank].ok()) << outcomes[rank].message();
+        EXPECT(status[rank] == (check ? kDifferentOperands : 0)) << status[rank];
+        for (double value : x[rank]) EXPECT(std::isnan(value) == check);
+        EXPECT(std::isnan(log_det[rank]) == check);
+      }
+    }
+  }
+}
+
+// A device whose data say that it is another rank than its host takes it for.
+class Misplaced : public Wrapped {
+ public:
+  using Wrapped::Wrapped;
+  Status InitInfo(Stream stream, int32_t* info) override {
+    return FillInt32(stream, info, 1, kMisplaced);
+  }
+};
+
+TEST(AMisplacedRankIsAStatusOnAll) {
+  constexpr int kRanks = 3;
+  Problem<double> problem({20, kRanks, 4}), inverse({20, kRanks, 4}), eigen({20, kRanks, 4});
+  std::vector<std::vector<double>> x(kRanks, std::vector<double>(20, 1.0)), w = x;
+  const auto outcomes = RunOnDevices(kRanks, [&](const RankContext& context) -> Status {
+    const int rank = context.comm.rank();
+    Misplaced misplaced(context.device);
+    const RankContext mine = {rank == 1 ? misplaced : context.device, context.comm};
+    int32_t status[3] = {};
+    double log_det = 0;
+    JAXMG_RETURN_IF_ERROR(PotrsRoutine<double>(mine, problem.operand(rank, 4, &status[0]),
+                                               {1, x[rank].data(), &log_det}));
+    JAXMG_RETURN_IF_ERROR(PotriRoutine<double>(mine, inverse.operand(rank, 4, &status[1])));
+    JAXMG_RETURN_IF_ERROR(
+        SyevdRoutine<double>(mine, eigen.operand(rank, 4, &status[2]), true, w[rank].data()));
+    for (int32_t value : status) EXPECT(value == kMisplaced) << value;
+    return Status::Ok();
+  });
+  for (int rank = 0; rank < kRanks; ++rank) {
+    EXPECT(outcomes[rank].ok()) << outcomes[rank].message();
+    EXPECT(std::isnan(x[rank][0]) && std::isnan(w[rank][0]));
+    EXPECT(std::isnan(inverse.blocks[rank][0]) && std::isnan(eigen.blocks[rank][0]));
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "tests/cc/host_cuda/host_cuda.h"
 #include "tests/cc/testing.h"
+#include "xla_ffi/device/host.h"
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
@@ -230,9 +231,13 @@ void CheckSequences() {
   for (R& term : terms) term = Random<R>(random);
   w = terms;
   R sum = 0, expected = 0;
-  Launch(1, kThreads, 1, [&] { Kernels<R>::sum_reals(terms.data(), terms.size(), &sum); });
-  for (R term : terms) expected += term;
-  EXPECT(sum == expected) << sum << " not " << expected;  // in this order
+  for (int64_t stride : {1, 4}) {
+    const int64_t count = terms.size() / stride;
+    Launch(1, kThreads, 1, [&] { Kernels<R>::sum_reals(terms.data(), stride, count, &sum); });
+    expected = 0;
+    for (int64_t i = 0; i < count; ++i) expected += terms[i * stride];
+    EXPECT(sum == expected) << sum << " not " << expected;  // in this order
+  }
   for (size_t i = 1; i < terms.size(); ++i) terms[i] = std::max(terms[i], terms[i - 1]);
   Launch(1, kThreads, 1, [&] { Kernels<R>::ascend(w.size(), w.data()); });
   EXPECT(w == terms);
@@ -280,18 +285,56 @@ TEST(CopyColumnsCopiesThemAlone) {
   }
 }
 
+// As the host's device does it, whatever the grid.
+TEST(Digests) {
+  std::mt19937_64 random(5);
+  std::vector<unsigned> words(1000);
+  for (unsigned& word : words) word = static_cast<unsigned>(random());
+  auto digest = [&](unsigned blocks) {
+    int result = 0;
+    Launch(blocks, 8, 1, [&] { jaxmg_digest(words.data(), words.size(), &result); });
+    return result;
+  };
+  int32_t expected = 0;
+  EXPECT(NewHostDevice()->Digest(Stream::kMain, words.data(), words.size(), &expected).ok());
+  EXPECT(digest(1) == expected && digest(7) == expected);
+  for (size_t i : {0, 499, 999}) {
+    words[i] ^= 1u << 31;
+    EXPECT(digest(3) != expected) << i;
+    words[i] ^= 1u << 31;
+  }
+}
+
+TEST(Places) {
+  const int place[2] = {2, 1};
+  for (int rank : {2, 0}) {
+    for (int group : {1, 0}) {
+      int info = -1, stale = 0;
+      Launch(1, 8, 1, [&] { jaxmg_init_info(place, rank, group, &info, &stale); });
+      const bool right = rank == 2 && group == 1;
+      EXPECT(info == (right ? kNoInfo : kMisplaced) && stale == !right) << rank << " " << group;
+    }
+  }
+}
+
 TEST(Infos) {
   std::vector<int> infos(20, -1);
   Launch(2, 8, 1, [&] { jaxmg_fill_int32(infos.data(), 19, 0x7fffffff); });
   EXPECT(infos[18] == 0x7fffffff && infos[19] == -1);
   int status = -1;
+  // Pairs of an info and a digest, three numbers apart.
+  for (size_t i = 1; i < infos.size(); i += 3) infos[i] = 77;
   auto reduce = [&] {
-    Launch(1, 8, 1, [&] { jaxmg_reduce_info(infos.data(), 19, &status); });
+    Launch(1, 8, 1, [&] { jaxmg_reduce_info(infos.data(), 3, 6, &status); });
     return status;
   };
   EXPECT(reduce() == 0);
-  infos[3] = 40, infos[17] = 30;
-  EXPECT(reduce() == 30);
+  infos[3] = 40, infos[15] = 30, infos[5] = 1;
+  EXPECT(reduce() == 30) << status;
+  infos[13] = 78;
+  EXPECT(reduce() == kDifferentOperands) << status;
+  infos[9] = kMisplaced;
+  EXPECT(reduce() == kMisplaced) << status;
   for (int first : {0x7fffffff, 5}) {
     const int solver = 9;
     Launch(1, 8, 1, [&] { jaxmg_set_syevd_info(&first, &solver, &status); });

@@ -99,14 +99,20 @@ class Wrapped : public Device {
   Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) override {
     return real_.FillInt32(stream, data, count, value);
   }
-  Status ReduceInfo(Stream stream, const int32_t* infos, int64_t n, int32_t* status) override {
-    return real_.ReduceInfo(stream, infos, n, status);
+  Status Digest(Stream stream, const void* words, int64_t count, int32_t* digest) override {
+    return real_.Digest(stream, words, count, digest);
   }
-  Status SumReals(Stream stream, const float* terms, int64_t n, float* sum) override {
-    return real_.SumReals(stream, terms, n, sum);
+  Status ReduceInfo(Stream stream, const int32_t* pairs, int64_t stride, int64_t n,
+                    int32_t* status) override {
+    return real_.ReduceInfo(stream, pairs, stride, n, status);
   }
-  Status SumReals(Stream stream, const double* terms, int64_t n, double* sum) override {
-    return real_.SumReals(stream, terms, n, sum);
+  Status SumReals(Stream stream, const float* terms, int64_t stride, int64_t n,
+                  float* sum) override {
+    return real_.SumReals(stream, terms, stride, n, sum);
+  }
+  Status SumReals(Stream stream, const double* terms, int64_t stride, int64_t n,
+                  double* sum) override {
+    return real_.SumReals(stream, terms, stride, n, sum);
   }
 
  protected:

@@ -30,7 +30,7 @@ inline std::vector<Status> RunRanks(int ranks, const RankProgram& program,
                                     std::chrono::duration<double> limit = kPatience,
                                     const DeviceMaker& make = OnHost) {
   const auto begin = std::chrono::steady_clock::now();
-  auto group = NewInProcessGroup(ranks);
+  auto group = std::make_shared<InProcessGroup>(ranks);
   std::vector<Status> statuses(ranks);
   std::vector<std::unique_ptr<Device>> devices(
       ranks);  // others may read a rank's memory to the end
@@ -38,7 +38,7 @@ inline std::vector<Status> RunRanks(int ranks, const RankProgram& program,
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       devices[rank] = make(rank);
-      auto comm = NewInProcessCommunicator(group, rank, devices[rank].get(), limit);
+      auto comm = NewInProcessCommunicator(group, rank, devices[rank].get(), {limit});
       statuses[rank] = program({*devices[rank], *comm});
       const Status done = devices[rank]->Synchronize();
       if (statuses[rank].ok()) statuses[rank] = done;

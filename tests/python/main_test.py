@@ -80,6 +80,19 @@ def test_report():
     assert result.stdout.count(" ok\n") == 3
 
 
+def test_report_says_what_the_solve_changed():
+    """A plugin opens most libraries at the first call that needs them."""
+    pretend = (
+        "import itertools, runpy, jax; from jaxmg import _plugin;"
+        "plugin = _plugin.load(jax.devices()[0].platform); calls = itertools.count();"
+        "plugin.about = lambda: {'same': 0, 'opened': next(calls)};"
+        "runpy.run_module('jaxmg', run_name='__main__', alter_sys=True)"
+    )
+    before, after = _run("-c", pretend).stdout.split("checked solve")
+    assert "opened: 0" in before and "same: 0" in before
+    assert "opened: 1" in after and "same: 0" not in after
+
+
 def test_report_without_a_plugin():
     """It says which extra to install, and fails."""
     hide = (

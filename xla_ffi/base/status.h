@@ -3,6 +3,7 @@
 #define JAXMG_XLA_FFI_BASE_STATUS_H_
 
 #include <exception>
+#include <memory>
 #include <new>
 #include <sstream>
 #include <string>
@@ -20,19 +21,30 @@ enum class Code {
   kInternal,
 };
 
+// Copies of a Status take no memory, so that a failure can be passed on whatever has failed.
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(Code code, std::string message) : code_(code), message_(std::move(message)) {}
+  Status(Code code, std::string message)
+      : code_(code), message_(std::make_shared<const std::string>(std::move(message))) {}
+  // Of a text that is there for ever; takes no memory either.
+  static Status Fixed(Code code, const char* text) noexcept {
+    Status status;
+    status.code_ = code;
+    status.fixed_ = text;
+    return status;
+  }
 
-  static Status Ok() { return Status(); }
-  bool ok() const { return code_ == Code::kOk; }
-  Code code() const { return code_; }
-  const std::string& message() const { return message_; }
+  static Status Ok() noexcept { return Status(); }
+  bool ok() const noexcept { return code_ == Code::kOk; }
+  Code code() const noexcept { return code_; }
+  const char* text() const noexcept { return message_ ? message_->c_str() : fixed_; }
+  std::string message() const { return text(); }
 
  private:
   Code code_ = Code::kOk;
-  std::string message_;
+  const char* fixed_ = "";
+  std::shared_ptr<const std::string> message_;
 };
 
 // Error(Code::kInternal, "rank ", 3, " is missing"): a Status from the pieces of its message.
@@ -43,16 +55,30 @@ Status Error(Code code, const Pieces&... pieces) {
   return Status(code, text.str());
 }
 
+// Of the exception that is being handled.
+inline Status CurrentException() noexcept {
+  try {
+    try {
+      throw;
+    } catch (const std::bad_alloc&) {
+    } catch (const std::exception& error) {
+      return Error(Code::kInternal, error.what());
+    } catch (...) {
+      return Status::Fixed(Code::kInternal, "an exception of unknown type");
+    }
+  } catch (...) {  // no memory for the message
+  }
+  return Status::Fixed(Code::kResourceExhausted, "out of host memory");
+}
+
 // What `step` returns, or an error where it throws: the host may run out of memory for small things
 // anywhere, and other ranks must hear of it.
 template <typename Step>
-Status Guarded(const Step& step) {
+Status Guarded(const Step& step) noexcept {
   try {
     return step();
-  } catch (const std::bad_alloc&) {
-    return Error(Code::kResourceExhausted, "out of host memory");
-  } catch (const std::exception& error) {
-    return Error(Code::kInternal, error.what());
+  } catch (...) {
+    return CurrentException();
   }
 }
 

@@ -23,7 +23,7 @@ class Communicator {
 
   // Every rank brings the outcome of what it did alone; all get the same one: Ok if all are, else
   // the error of the lowest rank that has one. A meeting of the hosts; devices are not waited for.
-  virtual Status Agree(const Status& mine) = 0;
+  virtual Status Agree(const Status& mine) noexcept = 0;
   // Every rank brings a number and gets all of them, in rank order. A meeting of the hosts too.
   virtual Status Share(int64_t mine, std::vector<int64_t>* all) = 0;
 
@@ -45,7 +45,29 @@ class Communicator {
   virtual Status Return(Stream stream, int peer) = 0;
 
   // Gives up: all ranks' calls return this error from now on.
-  virtual void Abort(const Status& status) = 0;
+  virtual void Abort(const Status& status) noexcept = 0;
+};
+
+// A rank that is alone: nothing passes.
+class SoloCommunicator : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  Status Agree(const Status& mine) noexcept override { return mine; }
+  Status Share(int64_t mine, std::vector<int64_t>* all) override {
+    all->assign(1, mine);
+    return Status::Ok();
+  }
+  Status Send(Stream, int, const Bytes2D&) override { return Nobody(); }
+  int64_t Sent(int) const override { return 0; }
+  Status WaitSent(Stream, int, int64_t) override { return Status::Ok(); }
+  Status Recv(Stream, int, const Bytes2D&) override { return Nobody(); }
+  Status Borrow(Stream, int, Bytes2D*) override { return Nobody(); }
+  Status Return(Stream, int) override { return Nobody(); }
+  void Abort(const Status&) noexcept override {}
+
+ private:
+  static Status Nobody() { return Status::Fixed(Code::kInternal, "a rank alone has no peers"); }
 };
 
 // `block` of rank `root` to the same block of every other rank. The root may

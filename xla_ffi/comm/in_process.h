@@ -1,48 +1,85 @@
-// In-process ranks: threads of one process that meet in a rendezvous and then exchange device
-// memory directly. A message is the sender's block and the event behind which it is ready; the
-// receiver copies it and answers with the event behind which the copy is done.
+// In-process ranks: threads of one process that have met (meeting.h) and exchange device memory
+// directly. A message is the sender's block and the event behind which it is ready; the receiver
+// copies it and answers with the event behind which the copy is done.
 #ifndef JAXMG_XLA_FFI_COMM_IN_PROCESS_H_
 #define JAXMG_XLA_FFI_COMM_IN_PROCESS_H_
 
-#include <chrono>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
-#include <string>
-#include <tuple>
+#include <vector>
 
 #include "xla_ffi/comm/communicator.h"
+#include "xla_ffi/comm/monitor.h"
 
 namespace jaxmg {
 
-// The meeting place of the ranks of one call; opaque.
-class InProcessGroup;
+// What the ranks of one call share.
+class InProcessGroup {
+ public:
+  explicit InProcessGroup(int size);
 
-// Names one call of one group of ranks. Ranks that pass equal keys meet; if the same rank comes
-// with a key twice (a call inside a loop), its n-th coming meets the others' n-th.
-struct MeetingKey {
-  int64_t run;    // one execution of one program
-  int64_t call;   // the call's place in the program
-  int64_t group;  // which of the disjoint groups of ranks of the mesh
-  auto AsTuple() const { return std::make_tuple(run, call, group); }
-  bool operator<(const MeetingKey& other) const { return AsTuple() < other.AsTuple(); }
+  int size() const { return size_; }
+
+  // A number of each rank's, brought before the ranks have met and read after it.
+  void Bring(int rank, int64_t mine) noexcept { brought_[rank] = mine; }
+  const std::vector<int64_t>& brought() const { return brought_; }
+
+  struct Message {
+    Bytes2D block;
+    std::shared_ptr<Event> ready;
+  };
+  void Post(int from, int to, Message message);
+  Status TakeMessage(int from, int to, const Patience& patience, Message* message);
+  void PostTaken(int from, int to, std::shared_ptr<Event> done);
+  Status AwaitTaken(int from, int to, const Patience& patience, std::shared_ptr<Event>* done);
+
+  // As Communicator's.
+  Status Share(int rank, int64_t mine, const Patience& patience, std::vector<int64_t>* all);
+  Status Agree(int rank, const Status& mine, const Patience& patience) noexcept;
+  void Abort(const Status& status) noexcept;
+
+  // For a rank that leaves in the midst of it, without a vote in the agreements to come: they are
+  // this failure from now on.
+  void Depart(const Status& why) noexcept;
+
+ private:
+  // One direction between two ranks.
+  struct Channel {
+    std::deque<Message> messages;
+    std::deque<std::shared_ptr<Event>> taken;  // one event a message that the receiver copied
+  };
+
+  Channel& channel(int from, int to) { return channels_[from * size_ + to]; }
+  template <typename Ready, typename Take, typename Late>
+  Status Await(const Patience& patience, Ready ready, Take take, Late late);
+  void AbortLocked(const Status& status) noexcept;
+  void CountVotes() noexcept;
+
+  const int size_;
+  Monitor monitor_;
+  std::vector<Channel> channels_;
+  Status aborted_;
+  std::vector<Status> votes_;
+  std::vector<int64_t> shared_, brought_;  // what each rank brought to Share, and to the meeting
+  int voted_ = 0, departed_ = 0;
+  Status departure_;  // why the first of them left
+  int64_t agreements_ = 0;
+  Status outcome_;
 };
 
-// Waits until all `size` ranks have come, at most `limit`. The error of a rank that waited in vain
-// names who came and who is missing; `what` names the call in it.
-//
-// `ready` is the outcome of what this rank had to do alone before. One that has failed says so and
-// leaves; ranks that wait, and those that come later, get its error at once.
-Status Meet(const MeetingKey& key, const std::string& what, int rank, int size,
-            std::chrono::duration<double> limit, const Status& ready,
-            std::shared_ptr<InProcessGroup>* group);
-
-// This rank's end of the group. `limit` bounds every wait for another rank.
+// This rank's end of the group. `patience` bounds every wait for another rank.
 std::unique_ptr<Communicator> NewInProcessCommunicator(std::shared_ptr<InProcessGroup> group,
                                                        int rank, Device* device,
-                                                       std::chrono::duration<double> limit);
+                                                       const Patience& patience);
 
-// A group without a meeting, for ranks that one caller starts.
-std::shared_ptr<InProcessGroup> NewInProcessGroup(int size);
+// Makes this rank's Communicator, calls `program` with it, and returns what that returns, or what
+// it throws, of which all ranks then hear. Before it first agrees with the others a program may
+// leave at any time, after that only with all of them.
+Status RunInGroup(const std::shared_ptr<InProcessGroup>& group, int rank, Device* device,
+                  const Patience& patience,
+                  const std::function<Status(Communicator&)>& program) noexcept;
 
 }  // namespace jaxmg
 

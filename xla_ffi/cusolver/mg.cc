@@ -43,15 +43,16 @@ Status SolveGroup(Solver<T>& solver, const Group& group, int64_t nrhs, T* x) {
                               x + group.first + group.begin(rank), nrhs, columns(rank), n);
   }));
   int info = 0;
-  auto call = [&](int* i) {
-    Descriptor descriptor;
-    std::vector<void*> b;
+  // These outlive the call: the devices may read them until Solver::Call has waited for them.
+  Descriptor descriptor;
+  std::vector<void*> b;
+  JAXMG_RETURN_IF_ERROR(solver.OnRoot([&] {
     for (int r = 0; r < comm.size(); ++r) {
       b.push_back(static_cast<T*>(solver.extras()[r]) + group.begin(r) * n);
     }
-    if (!descriptor.Set(solver.grid(), n, group.count, group.width, Solver<T>::kType).ok()) {
-      return CUSOLVER_STATUS_INTERNAL_ERROR;
-    }
+    return descriptor.Set(solver.grid(), n, group.count, group.width, Solver<T>::kType);
+  }));
+  auto call = [&](int* i) {
     return solver.library().cusolverMgPotrs(solver.handle(), CUBLAS_FILL_MODE_LOWER, solver.order(),
                                             static_cast<int>(group.count), solver.a(), 1, 1,
                                             solver.descriptor(), b.data(), 1, 1, descriptor.get(),
@@ -73,9 +74,10 @@ Status SolveGroup(Solver<T>& solver, const Group& group, int64_t nrhs, T* x) {
 }  // namespace
 
 template <typename T>
-Status Potrs(const RankContext& context, const Operand<T>& operand, int64_t nrhs, T* x,
-             Real<T>* log_det) {
+Status Potrs(const RankContext& context, const Operand<T>& operand, const Solution<T>& solution) {
   constexpr cudaDataType kType = Solver<T>::kType;
+  const int64_t nrhs = solution.nrhs;
+  T* const x = solution.x;
   const int ranks = context.comm.size();
   Solver<T> solver(context, operand, FactorWidth(context, operand), /*always_copy=*/false);
   auto group_at = [&](int64_t first) -> Group {
@@ -105,7 +107,14 @@ Status Potrs(const RankContext& context, const Operand<T>& operand, int64_t nrhs
     return Status::Ok();
   };
   JAXMG_RETURN_IF_ERROR(solver.Prepare(operand.n * largest.width * ranks, workspace));
-  JAXMG_RETURN_IF_ERROR(solver.Step([&] { return solver.ToTiles(); }));
+  JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(solver.CopyIfApart(solution.b, x, nrhs * operand.n));
+    if (solution.check_b) {
+      JAXMG_RETURN_IF_ERROR(solver.device().Digest(
+          Stream::kMain, x, nrhs * operand.n * sizeof(T) / sizeof(int32_t), solver.digest()));
+    }
+    return solver.ToTiles();
+  }));
   int info = 0;
   JAXMG_RETURN_IF_ERROR(solver.Factor(&info));
   JAXMG_RETURN_IF_ERROR(solver.Step([&] { return solver.SetStatus(info); }));
@@ -113,8 +122,8 @@ Status Potrs(const RankContext& context, const Operand<T>& operand, int64_t nrhs
     JAXMG_RETURN_IF_ERROR(SolveGroup(solver, group_at(first), nrhs, x));
   }
   return solver.Step([&]() -> Status {
-    JAXMG_RETURN_IF_ERROR(solver.LogDet(log_det));
-    JAXMG_RETURN_IF_ERROR(solver.PoisonIfFailed(1, 1, log_det));
+    JAXMG_RETURN_IF_ERROR(solver.LogDet(solution.log_det));
+    JAXMG_RETURN_IF_ERROR(solver.PoisonIfFailed(1, 1, solution.log_det));
     return solver.PoisonIfFailed(nrhs, operand.n, x);
   });
 }
@@ -220,7 +229,7 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
     JAXMG_RETURN_IF_ERROR(solver.ToTiles());
     const TileColumns& tiles = solver.tiles();
     CudaBlas<T>& blas = device.template cuda_blas<T>();
-    JAXMG_RETURN_IF_ERROR(device.FillInt32(Stream::kMain, solver.info(), 1, kNoInfo));
+    JAXMG_RETURN_IF_ERROR(solver.ResetInfo(kNoInfo));
     for (int64_t j = solver.rank(); j < tiles.count(); j += tiles.ranks) {
       JAXMG_RETURN_IF_ERROR(blas.CheckFinite(Stream::kMain, operand.n - tiles.begin(j),
                                              tiles.columns(j), solver.tile(j), operand.n,
@@ -256,9 +265,9 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
   });
 }
 
-#define JAXMG_INSTANTIATE(T)                                                           \
-  template Status Potrs(const RankContext&, const Operand<T>&, int64_t, T*, Real<T>*); \
-  template Status Potri(const RankContext&, const Operand<T>&);                        \
+#define JAXMG_INSTANTIATE(T)                                                        \
+  template Status Potrs(const RankContext&, const Operand<T>&, const Solution<T>&); \
+  template Status Potri(const RankContext&, const Operand<T>&);                     \
   template Status Syevd(const RankContext&, const Operand<T>&, bool, Real<T>*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -14,8 +14,7 @@ namespace jaxmg::mg {
 // As PotrsRoutine. Workspace: the library's, one tile column, two copies of at most 256 right-hand
 // sides; these are solved in groups of so many.
 template <typename T>
-Status Potrs(const RankContext& context, const Operand<T>& operand, int64_t nrhs, T* x,
-             Real<T>* log_det);
+Status Potrs(const RankContext& context, const Operand<T>& operand, const Solution<T>& solution);
 
 // As PotriRoutine.
 template <typename T>

@@ -16,6 +16,7 @@ struct Made {
 struct Pool {
   std::mutex mutex;
   std::map<std::vector<int>, std::vector<Made>> idle;
+  size_t made = 0;
 };
 
 Pool& ThePool() {
@@ -63,6 +64,11 @@ Status Session::Start(const std::vector<int>& ordinals, std::unique_ptr<Session>
       library.cusolverMgCreateDeviceGrid(&started->grid_, 1, count, started->ordinals_.data(),
                                          CUDALIBMG_GRID_MAPPING_COL_MAJOR),
       "cuSOLVERMg on ", count, " GPUs");
+  {
+    Pool& pool = ThePool();
+    std::lock_guard<std::mutex> lock(pool.mutex);
+    pool.idle[started->ordinals_].reserve(++pool.made);  // to be given back without fail
+  }
   *session = std::move(started);
   return Status::Ok();
 }

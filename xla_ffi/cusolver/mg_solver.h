@@ -55,8 +55,13 @@ class Solver {
   // for the elements of workspace.
   Status Prepare(int64_t extra, const std::function<Status(int64_t*)>& size) {
     JAXMG_RETURN_IF_ERROR(Together(comm_, [&]() -> Status {
+      // Room for what is written where nobody could hear of a lack of it.
+      peers_.reserve(ranks_);
+      work_.reserve(ranks_);
       JAXMG_RETURN_IF_ERROR(Open<CusolverMg>());
-      return Allocate(extra);
+      JAXMG_RETURN_IF_ERROR(Allocate(extra));
+      JAXMG_RETURN_IF_ERROR(device_.FillInt32(Stream::kMain, digest(), 1, 0));
+      return CopyIfApart(operand_.source, operand_.a, operand_.block * n());
     }));
     // Ranks are threads of one process, and read each other's members between agreements.
     std::vector<int64_t> addresses;
@@ -145,14 +150,23 @@ class Solver {
         "cusolverMgPotrf", info);
   }
 
+  // `target` becomes `source`, where that is given and XLA has not given both the same memory.
+  Status CopyIfApart(const T* source, T* target, int64_t count) {
+    if (source == nullptr || source == target || count == 0) return Status::Ok();
+    return device_.Copy(Stream::kMain, Block(target, count, count, 1),
+                        Block(source, count, count, 1));
+  }
+
+  Status ResetInfo(int info) { return device_.FillInt32(Stream::kMain, infos_, 1, info); }
+
   // *status from the library's info, or from diagonals that it has left NaN.
   Status SetStatus(int info) {
-    JAXMG_RETURN_IF_ERROR(device_.FillInt32(Stream::kMain, infos_, 1, info > 0 ? info : kNoInfo));
-    JAXMG_RETURN_IF_ERROR(device_.FillInt32(Stream::kMain, infos_ + 1, 2, 0));
+    JAXMG_RETURN_IF_ERROR(ResetInfo(info > 0 ? info : kNoInfo));
+    JAXMG_RETURN_IF_ERROR(device_.FillInt32(Stream::kMain, failures_, 2, 0));
     CudaBlas<T>& blas = device_.cuda_blas<T>();
     for (int64_t j = rank(); info == 0 && j < tiles_.count(); j += ranks_) {
       JAXMG_RETURN_IF_ERROR(blas.CheckFactor(Stream::kMain, tiles_.columns(j), tile(j), n(),
-                                             tiles_.begin(j), infos_ + 1, infos_ + 2, infos_));
+                                             tiles_.begin(j), failures_, failures_ + 1, infos_));
     }
     return GatherStatus();
   }
@@ -160,11 +174,12 @@ class Solver {
   // *status := the smallest of the ranks' infos.
   Status GatherStatus() {
     JAXMG_RETURN_IF_ERROR(
-        AllGather(comm_, device_, Stream::kMain, infos_, infos_ + kFirstGathered, sizeof(int32_t)));
-    return device_.ReduceInfo(Stream::kMain, infos_ + kFirstGathered, ranks_, operand_.status);
+        AllGather(comm_, device_, Stream::kMain, infos_, infos_ + 2, 2 * sizeof(int32_t)));
+    return device_.ReduceInfo(Stream::kMain, infos_ + 2, 2, ranks_, operand_.status);
   }
 
   int32_t* info() const { return infos_; }
+  int32_t* digest() const { return infos_ + 1; }
 
   Status LogDet(Real<T>* log_det) {
     CudaBlas<T>& blas = device_.cuda_blas<T>();
@@ -175,7 +190,7 @@ class Solver {
     }
     JAXMG_RETURN_IF_ERROR(
         AllGather(comm_, device_, Stream::kMain, log_dets_, log_dets_ + 1, sizeof(Real<T>)));
-    return device_.SumReals(Stream::kMain, log_dets_ + 1, ranks_, log_det);
+    return device_.SumReals(Stream::kMain, log_dets_ + 1, 1, ranks_, log_det);
   }
 
   template <typename U>
@@ -200,10 +215,9 @@ class Solver {
   T* extra() const { return extra_; }
 
  private:
-  static constexpr int kFirstGathered = 3;
-
   Status Allocate(int64_t extra) {
-    JAXMG_RETURN_IF_ERROR(AllocateElements(kFirstGathered + ranks_, &infos_));
+    JAXMG_RETURN_IF_ERROR(AllocateElements(2 * (1 + ranks_), &infos_));
+    JAXMG_RETURN_IF_ERROR(AllocateElements(2, &failures_));
     JAXMG_RETURN_IF_ERROR(AllocateElements(1 + ranks_, &log_dets_));
     const int64_t rows = std::max(n(), operand_.block);
     JAXMG_RETURN_IF_ERROR(AllocateElements(rows * tiles_.width, &staging_));
@@ -228,7 +242,8 @@ class Solver {
   const int ranks_;
   const bool in_place_;
   const TileColumns tiles_;
-  int32_t* infos_ = nullptr;  // ours, zero, what failed in a tile, and everybody's
+  int32_t* infos_ = nullptr;     // our info and digest, and everybody's
+  int32_t* failures_ = nullptr;  // none, and what failed in a tile
   Real<T>* log_dets_ = nullptr;
   T* staging_ = nullptr;
   T* extra_ = nullptr;

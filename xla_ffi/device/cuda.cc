@@ -132,16 +132,40 @@ Status CudaDevice::FillInt32(Stream stream, int32_t* data, int64_t count, int32_
   return LaunchElements(Kernel::kFillInt32, 's', stream, count, data, count, value);
 }
 
-Status CudaDevice::ReduceInfo(Stream stream, const int32_t* infos, int64_t count, int32_t* status) {
-  return LaunchOne(Kernel::kReduceInfo, 's', stream, infos, count, status);
+Status CudaDevice::InitInfo(Stream stream, int32_t* info) {
+  if (place_ == nullptr) return Device::InitInfo(stream, info);
+  int* stale = resources_->StaleFlag();
+  return LaunchOne(Kernel::kInitInfo, 's', stream, place_, expected_[0], expected_[1], info, stale);
 }
 
-Status CudaDevice::SumReals(Stream stream, const float* terms, int64_t count, float* sum) {
-  return LaunchOne(Kernel::kSumReals, 's', stream, terms, count, sum);
+Status CudaDevice::Digest(Stream stream, const void* words, int64_t count, int32_t* digest) {
+  JAXMG_RETURN_IF_ERROR(FillInt32(stream, digest, 1, 0));
+  return LaunchElements(Kernel::kDigest, 's', stream, count, words, count, digest);
 }
 
-Status CudaDevice::SumReals(Stream stream, const double* terms, int64_t count, double* sum) {
-  return LaunchOne(Kernel::kSumReals, 'd', stream, terms, count, sum);
+Status CudaDevice::ReduceInfo(Stream stream, const int32_t* pairs, int64_t stride, int64_t count,
+                              int32_t* status) {
+  return LaunchOne(Kernel::kReduceInfo, 's', stream, pairs, stride, count, status);
+}
+
+Status CudaDevice::SumReals(Stream stream, const float* terms, int64_t stride, int64_t count,
+                            float* sum) {
+  return LaunchOne(Kernel::kSumReals, 's', stream, terms, stride, count, sum);
+}
+
+Status CudaDevice::SumReals(Stream stream, const double* terms, int64_t stride, int64_t count,
+                            double* sum) {
+  return LaunchOne(Kernel::kSumReals, 'd', stream, terms, stride, count, sum);
+}
+
+Status CudaDevice::ReserveHandles() {
+  for (Stream stream : kStreams) {
+    cublasHandle_t handle;
+    JAXMG_RETURN_IF_ERROR(resources_->BlasHandle(stream, Precision::kHighest, &handle));
+  }
+  cusolverDnHandle_t solver;
+  cusolverDnParams_t params;
+  return resources_->SolverHandle(Stream::kPanel, &solver, &params);
 }
 
 }  // namespace jaxmg

@@ -28,6 +28,12 @@ class CudaDevice : public Device {
                     std::unique_ptr<CudaDevice>* device);
 
   int ordinal() const { return ordinal_; }
+  // Where the caller's data, on the device, say that this rank is, and where its host takes it to
+  // be: InitInfo compares the two.
+  void ExpectPlace(const int32_t* place, int32_t rank, int32_t group) {
+    place_ = place;
+    expected_ = {rank, group};
+  }
   CudaResources& resources() { return *resources_; }
   cudaStream_t stream(Stream stream) const { return resources_->stream(stream); }
 
@@ -61,6 +67,9 @@ class CudaDevice : public Device {
     tuning.update_depth = 2048;
     tuning.usual_tile = 1024;
     tuning.least_tiles = 1;
+    tuning.whole_order = 12288;
+    tuning.gather_to_solve = 7168;
+    tuning.gather_to_invert = 1024;
     tuning.exchange_bytes = int64_t{64} << 20;
     return tuning;
   }
@@ -73,9 +82,15 @@ class CudaDevice : public Device {
   Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
   Status CopyWithin(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
   Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) override;
-  Status ReduceInfo(Stream stream, const int32_t* infos, int64_t count, int32_t* status) override;
-  Status SumReals(Stream stream, const float* terms, int64_t count, float* sum) override;
-  Status SumReals(Stream stream, const double* terms, int64_t count, double* sum) override;
+  Status InitInfo(Stream stream, int32_t* info) override;
+  Status Digest(Stream stream, const void* words, int64_t count, int32_t* digest) override;
+  Status ReduceInfo(Stream stream, const int32_t* pairs, int64_t stride, int64_t count,
+                    int32_t* status) override;
+  Status SumReals(Stream stream, const float* terms, int64_t stride, int64_t count,
+                  float* sum) override;
+  Status SumReals(Stream stream, const double* terms, int64_t stride, int64_t count,
+                  double* sum) override;
+  Status ReserveHandles() override;
   void BeginRange(Stream stream, const char* name, int64_t index) override {
     if (timeline_) timeline_->Begin(stream, this->stream(stream), name, index);
   }
@@ -112,6 +127,8 @@ class CudaDevice : public Device {
   const Allocator allocate_;
   std::unique_ptr<CudaResources> resources_;
   std::array<ScratchSpace, kNumStreams> scratch_;
+  const int32_t* place_ = nullptr;  // [rank, group], if they are to be compared
+  std::array<int32_t, 2> expected_{};
   std::unique_ptr<CudaTimeline> timeline_;  // if one is wanted
   CudaBlas<float> float_, float_tf32_;
   CudaBlas<double> double_;

@@ -37,6 +37,7 @@
   F(cudaGetDeviceCount)                 \
   F(cudaGetErrorString)                 \
   F(cudaGetLastError)                   \
+  F(cudaHostAlloc)                      \
   F(cudaMemcpy2DAsync)                  \
   F(cudaMemcpyAsync)                    \
   F(cudaMemset2DAsync)                  \

@@ -41,12 +41,16 @@ class CudaPool {
         return Status::Ok();
       }
     }
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      events_.reserve(++made_events_);  // to be given back without fail
+    }
     JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaEventCreateWithFlags(event, cudaEventDisableTiming),
                      "an event of device ", ordinal_);
     return Status::Ok();
   }
 
-  void GiveEvent(cudaEvent_t event) {
+  void GiveEvent(cudaEvent_t event) noexcept {
     std::lock_guard<std::mutex> lock(mutex_);
     events_.push_back(event);
   }
@@ -65,6 +69,20 @@ class CudaPool {
     JAXMG_CHECK_CUDA(runtime.cudaDeviceGetStreamPriorityRange(&lowest, &highest), "device ",
                      ordinal_);
     auto made = std::make_unique<CudaResources::Parts>();
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      parts_.reserve(++made_parts_);
+      if (stale_flag_ == nullptr) {
+        void* flag = nullptr;
+        JAXMG_CHECK_CUDA(runtime.cudaHostAlloc(&flag, sizeof(int32_t), cudaHostAllocPortable),
+                         "device ", ordinal_);
+        stale_flag_ = static_cast<int32_t*>(flag);
+        *stale_flag_ = 0;
+      }
+    }
+    cudaEvent_t end = nullptr;
+    JAXMG_RETURN_IF_ERROR(TakeEvent(&end));
+    made->last_call = std::make_shared<CudaEvent>(this, end);
     for (Stream stream : kStreams) {
       if (stream == Stream::kMain) continue;
       const bool between = stream == Stream::kNext || stream == Stream::kSide;
@@ -78,7 +96,9 @@ class CudaPool {
     return Status::Ok();
   }
 
-  void GiveParts(std::unique_ptr<CudaResources::Parts> parts) {
+  int32_t* stale_flag() const { return stale_flag_; }
+
+  void GiveParts(std::unique_ptr<CudaResources::Parts> parts) noexcept {
     std::lock_guard<std::mutex> lock(mutex_);
     parts_.push_back(std::move(parts));
   }
@@ -137,6 +157,8 @@ class CudaPool {
   std::mutex mutex_;
   std::vector<cudaEvent_t> events_;
   std::vector<std::unique_ptr<CudaResources::Parts>> parts_;
+  size_t made_events_ = 0, made_parts_ = 0;
+  int32_t* stale_flag_ = nullptr;  // once there are parts
   std::vector<std::array<CUfunction, 4>> functions_;
   std::set<int> peers_;
 };
@@ -148,7 +170,7 @@ Status CudaResources::Lease(int ordinal, cudaStream_t main,
   CudaPool& pool = CudaPool::Of(ordinal);
   std::unique_ptr<Parts> parts;
   JAXMG_RETURN_IF_ERROR(pool.TakeParts(&parts));
-  if (parts->last_call && parts->last_main != main) {
+  if (parts->called && parts->last_main != main) {
     // The handles' own memory may still be in use on the stream of the call before.
     JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamWaitEvent(main, parts->last_call->get(), 0),
                      "device ", ordinal);
@@ -165,16 +187,18 @@ CudaResources::CudaResources(CudaPool* pool, std::unique_ptr<Parts> parts, cudaS
 CudaResources::~CudaResources() {
   const cudaStream_t main = stream(Stream::kMain);
   parts_->last_main = main;
-  cudaEvent_t event = nullptr;
-  if (!parts_->last_call && pool_->TakeEvent(&event).ok()) {
-    parts_->last_call = std::make_shared<CudaEvent>(pool_, event);
-  }
-  if (parts_->last_call) {
-    if (Get<CudaRuntime>().cudaEventRecord(parts_->last_call->get(), main) != cudaSuccess) {
-      Get<CudaRuntime>().cudaGetLastError();
-    }
+  parts_->called = true;
+  if (Get<CudaRuntime>().cudaEventRecord(parts_->last_call->get(), main) != cudaSuccess) {
+    Get<CudaRuntime>().cudaGetLastError();
   }
   pool_->GiveParts(std::move(parts_));
+}
+
+int32_t* CudaResources::StaleFlag() const { return pool_->stale_flag(); }
+
+bool CudaResources::TakeStaleFlag() {
+  // Written by kernels that may run at any time.
+  return __atomic_exchange_n(pool_->stale_flag(), 0, __ATOMIC_RELAXED) != 0;
 }
 
 Status CudaResources::NewEvent(std::shared_ptr<Event>* event) {

@@ -43,6 +43,12 @@ class CudaResources {
   Status BlasHandle(Stream stream, Precision precision, cublasHandle_t* handle);
   Status SolverHandle(Stream stream, cusolverDnHandle_t* handle, cusolverDnParams_t* params);
 
+  // A number of the host's that kernels of this device may set, where their program has been found
+  // on other devices than it was made for; null where there is none.
+  int32_t* StaleFlag() const;
+  // Whether it was set since the last time.
+  bool TakeStaleFlag();
+
   // Memory of the host that lives until the next call of this; cuSOLVER asks for some.
   void* HostWorkspace(size_t bytes);
 
@@ -60,6 +66,7 @@ class CudaResources {
     std::array<cusolverDnHandle_t, kNumStreams> solver{};
     cusolverDnParams_t params = nullptr;
     std::vector<char> host_workspace;
+    bool called = false;
     cudaStream_t last_main = nullptr;      // the caller's stream of the last call
     std::shared_ptr<CudaEvent> last_call;  // the end of it
   };

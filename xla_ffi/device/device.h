@@ -34,6 +34,14 @@ enum class Op { kNone, kTrans, kConjTrans };
 enum class Side { kLeft, kRight };
 // Triangular matrices are lower triangular throughout, with a diagonal that is not assumed unit.
 
+// An info is the smallest order of a leading minor that is not positive definite, or LAPACK's of
+// the solver of eigenvalues. What an info starts from: larger than any.
+inline constexpr int32_t kNoInfo = INT32_MAX;
+// As LAPACK's -i, argument i is illegal: ranks have brought different b.
+inline constexpr int32_t kDifferentOperands = -2;
+// The program runs on other devices than those that it was made for.
+inline constexpr int32_t kMisplaced = -101;
+
 // A range of a stream's work, for timelines (timeline.h).
 struct TimelineRange {
   const char* name;
@@ -83,6 +91,12 @@ struct Tuning {
   // than this. Many share the trailing matrix evenly; each is a step of the critical path.
   int64_t usual_tile = 256;
   int64_t least_tiles = 4;
+  // Where the caller names no tile width, the orders up to which one rank factors a matrix as a
+  // single tile, and up to which several ranks leave it to one of them: to solve, and to invert. Of
+  // real dtypes; complex ones have more operations an element, so for them 3/5 of the first two.
+  int64_t whole_order = 0;
+  int64_t gather_to_solve = 0;
+  int64_t gather_to_invert = 0;
   // What redistribution sends at a time. On the host a chunk should stay in a cache until it is
   // taken; between GPUs it should be large beside the latency of a copy.
   int64_t exchange_bytes = int64_t{512} << 10;
@@ -186,12 +200,25 @@ class Device {
   }
   virtual Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) = 0;
 
-  // *status := the smallest of `infos`, or 0 where that is kNoInfo.
-  virtual Status ReduceInfo(Stream stream, const int32_t* infos, int64_t count,
+  // What a rank has found before it has begun: kNoInfo, but where the device can tell that this
+  // rank is another than its host took it for, kMisplaced.
+  virtual Status InitInfo(Stream stream, int32_t* info) {
+    return FillInt32(stream, info, 1, kNoInfo);
+  }
+  // *digest := a number that differs where `count` 32-bit words do, almost surely.
+  virtual Status Digest(Stream stream, const void* words, int64_t count, int32_t* digest) = 0;
+  // Of `count` pairs (info, digest), `stride` numbers apart: *status := the smallest info, or 0
+  // where that is kNoInfo, but kDifferentOperands where the digests are not all the same.
+  virtual Status ReduceInfo(Stream stream, const int32_t* pairs, int64_t stride, int64_t count,
                             int32_t* status) = 0;
-  // *sum := terms[0] + terms[1] + ..., in this order.
-  virtual Status SumReals(Stream stream, const float* terms, int64_t count, float* sum) = 0;
-  virtual Status SumReals(Stream stream, const double* terms, int64_t count, double* sum) = 0;
+  // *sum := terms[0] + terms[stride] + ..., `count` of them, in this order.
+  virtual Status SumReals(Stream stream, const float* terms, int64_t stride, int64_t count,
+                          float* sum) = 0;
+  virtual Status SumReals(Stream stream, const double* terms, int64_t stride, int64_t count,
+                          double* sum) = 0;
+
+  // Takes what operations need beside memory, as ReservePotrf does what that one needs.
+  virtual Status ReserveHandles() { return Status::Ok(); }
 
   // Operations with products of that precision, or of a higher one.
   template <typename T>
@@ -214,9 +241,6 @@ class Device {
     return BlasOf(dtype);
   }
 };
-
-// What an info is before any tile has failed.
-inline constexpr int32_t kNoInfo = INT32_MAX;
 
 template <typename T>
 Blas<T>& Device::blas(Precision precision) {

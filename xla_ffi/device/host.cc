@@ -297,7 +297,7 @@ class HostBlas : public Blas<T> {
 
 class HostBuffer : public Buffer {
  public:
-  explicit HostBuffer(void* data) : Buffer(data) {}
+  HostBuffer(size_t alignment, size_t size) : Buffer(std::aligned_alloc(alignment, size)) {}
   ~HostBuffer() override { std::free(data_); }
 };
 
@@ -315,12 +315,12 @@ class HostDevice : public Device {
     constexpr size_t kLargePage = size_t{2} << 20;
     const size_t alignment = bytes >= 2 * kLargePage ? kLargePage : 64;
     const size_t size = (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
-    void* data = size < bytes ? nullptr : std::aligned_alloc(alignment, size);
-    if (data != nullptr && alignment == kLargePage) madvise(data, size, MADV_HUGEPAGE);
-    if (data == nullptr) {
+    if (size >= bytes) *buffer = std::make_unique<HostBuffer>(alignment, size);
+    if (size < bytes || (*buffer)->data() == nullptr) {
+      buffer->reset();
       return Error(Code::kResourceExhausted, "out of memory: ", bytes, " bytes of workspace");
     }
-    *buffer = std::make_unique<HostBuffer>(data);
+    if (alignment == kLargePage) madvise((*buffer)->data(), size, MADV_HUGEPAGE);
     return Status::Ok();
   }
 
@@ -363,17 +363,35 @@ class HostDevice : public Device {
     return Status::Ok();
   }
 
-  Status ReduceInfo(Stream, const int32_t* infos, int64_t count, int32_t* status) override {
-    const int32_t least = *std::min_element(infos, infos + count);
+  Status Digest(Stream, const void* words, int64_t count, int32_t* digest) override {
+    // Odd factors, so that a change of any one word shows.
+    uint32_t sum = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      uint32_t word;
+      std::memcpy(&word, static_cast<const char*>(words) + i * sizeof(word), sizeof(word));
+      sum += word * static_cast<uint32_t>(2 * i + 1);
+    }
+    *digest = static_cast<int32_t>(sum);
+    return Status::Ok();
+  }
+
+  Status ReduceInfo(Stream, const int32_t* pairs, int64_t stride, int64_t count,
+                    int32_t* status) override {
+    int32_t least = kNoInfo;
+    for (int64_t i = 0; i < count; ++i) {
+      least = std::min(least, pairs[i * stride]);
+      if (pairs[i * stride + 1] != pairs[1]) least = std::min(least, kDifferentOperands);
+    }
     *status = least == kNoInfo ? 0 : least;
     return Status::Ok();
   }
 
-  Status SumReals(Stream, const float* terms, int64_t count, float* sum) override {
-    return Sum(terms, count, sum);
+  Status SumReals(Stream, const float* terms, int64_t stride, int64_t count, float* sum) override {
+    return Sum(terms, stride, count, sum);
   }
-  Status SumReals(Stream, const double* terms, int64_t count, double* sum) override {
-    return Sum(terms, count, sum);
+  Status SumReals(Stream, const double* terms, int64_t stride, int64_t count,
+                  double* sum) override {
+    return Sum(terms, stride, count, sum);
   }
 
  protected:
@@ -384,9 +402,9 @@ class HostDevice : public Device {
 
  private:
   template <typename R>
-  static Status Sum(const R* terms, int64_t count, R* sum) {
+  static Status Sum(const R* terms, int64_t stride, int64_t count, R* sum) {
     R total = 0;
-    for (int64_t i = 0; i < count; ++i) total += terms[i];
+    for (int64_t i = 0; i < count; ++i) total += terms[i * stride];
     *sum = total;
     return Status::Ok();
   }

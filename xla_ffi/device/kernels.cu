@@ -6,7 +6,7 @@ namespace {
 
 using Index = long long;
 
-constexpr int kNoInfo = 0x7fffffff;
+constexpr int kNoInfo = 0x7fffffff, kDifferentOperands = -2, kMisplaced = -101;  // device.h
 constexpr int kTile = 32;
 constexpr int kSolveColumns = 128;  // as in kernels.h
 constexpr int kCopySegment = 256 * 64;
@@ -409,10 +409,10 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
                                    const T* b, Index ldb, T* x, Index ldx) {                       \
     RowSolver<T>(m, n, backward, l, ldl, b, ldb, x, ldx).Run();                                    \
   }                                                                                                \
-  KERNEL jaxmg_sum_reals_##letter(const R* terms, Index count, R* sum) {                           \
+  KERNEL jaxmg_sum_reals_##letter(const R* terms, Index stride, Index count, R* sum) {             \
     if (threadIdx.x != 0) return;                                                                  \
     R total = 0;                                                                                   \
-    for (Index i = 0; i < count; ++i) total += terms[i];                                           \
+    for (Index i = 0; i < count; ++i) total += terms[i * stride];                                  \
     *sum = total;                                                                                  \
   }
 
@@ -439,10 +439,31 @@ KERNEL jaxmg_fill_int32(int* data, Index count, int value) {
   for (Index i = FirstElement(); i < count; i += ElementStride()) data[i] = value;
 }
 
-KERNEL jaxmg_reduce_info(const int* infos, Index count, int* status) {
+// One block. `stale` is memory of the host, or null.
+KERNEL jaxmg_init_info(const int* place, int rank, int group, int* info, int* stale) {
+  if (threadIdx.x != 0) return;
+  const bool misplaced = place[0] != rank || place[1] != group;
+  *info = misplaced ? kMisplaced : kNoInfo;
+  if (misplaced && stale != nullptr) *stale = 1;
+}
+
+// *digest, which is 0, grows by what the host's device computes: sums of integers are the same in
+// any order.
+KERNEL jaxmg_digest(const unsigned* words, Index count, int* digest) {
+  unsigned sum = 0;
+  for (Index i = FirstElement(); i < count; i += ElementStride()) {
+    sum += words[i] * static_cast<unsigned>(2 * i + 1);
+  }
+  atomicAdd(reinterpret_cast<unsigned*>(digest), sum);
+}
+
+KERNEL jaxmg_reduce_info(const int* pairs, Index stride, Index count, int* status) {
   if (threadIdx.x != 0) return;
   int least = kNoInfo;
-  for (Index i = 0; i < count; ++i) least = min(least, infos[i]);
+  for (Index i = 0; i < count; ++i) {
+    least = min(least, pairs[i * stride]);
+    if (pairs[i * stride + 1] != pairs[1]) least = min(least, kDifferentOperands);
+  }
   *status = least == kNoInfo ? 0 : least;
 }
 

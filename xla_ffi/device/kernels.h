@@ -20,7 +20,9 @@ enum class Kernel {
   kSumReals,
   // Those without a dtype.
   kCopyColumns,
+  kDigest,
   kFillInt32,
+  kInitInfo,
   kReduceInfo,
   kSetSyevdInfo,
 };
@@ -28,8 +30,8 @@ enum class Kernel {
 inline constexpr const char* kTypedKernels[] = {
     "add_log_det", "ascend",   "check_factor", "check_finite", "clear_if",   "conj_transpose",
     "conjugate",   "identity", "mirror_lower", "poison_if",    "solve_rows", "sum_reals"};
-inline constexpr const char* kPlainKernels[] = {"copy_columns", "fill_int32", "reduce_info",
-                                                "set_syevd_info"};
+inline constexpr const char* kPlainKernels[] = {"copy_columns", "digest",      "fill_int32",
+                                                "init_info",    "reduce_info", "set_syevd_info"};
 inline constexpr int kNumTypedKernels = static_cast<int>(Kernel::kCopyColumns);
 inline constexpr int kNumKernels = static_cast<int>(Kernel::kSetSyevdInfo) + 1;
 

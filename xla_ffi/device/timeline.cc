@@ -1,8 +1,15 @@
 #include "xla_ffi/device/timeline.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
+#include <string>
 
 namespace jaxmg {
 namespace {
@@ -14,44 +21,87 @@ const char* Path() {
   return path != nullptr && *path != '\0' ? path : nullptr;
 }
 
+template <typename... Arguments>
+void Append(std::string* text, const char* format, Arguments... arguments) {
+  char line[512];
+  const int length = std::snprintf(line, sizeof(line), format, arguments...);
+  if (length > 0) text->append(line, std::min<size_t>(length, sizeof(line) - 1));
+}
+
+std::string Events(const char* routine, int64_t run, int64_t call, int rank,
+                   const std::vector<TimelineRange>& ranges) {
+  std::string text;
+  Append(&text,
+         R"({"ph":"M","name":"process_name","pid":%d,"args":{"name":"rank %d"}},)"
+         "\n",
+         rank, rank);
+  for (int stream = 0; stream < kNumStreams; ++stream) {
+    Append(&text,
+           R"({"ph":"M","name":"thread_name","pid":%d,"tid":%d,"args":{"name":"%s"}},)"
+           "\n",
+           rank, stream, kStreamNames[stream]);
+  }
+  for (const TimelineRange& range : ranges) {
+    Append(&text,
+           R"({"ph":"X","name":"%s","cat":"%s","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,)"
+           R"("args":{"index":%lld,"run":%lld,"call":%lld}},)"
+           "\n",
+           range.name, routine, rank, static_cast<int>(range.stream), range.begin * 1e6,
+           (range.end - range.begin) * 1e6, static_cast<long long>(range.index),
+           static_cast<long long>(run), static_cast<long long>(call));
+  }
+  return text;
+}
+
+bool Write(int file, const std::string& text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t written = write(file, text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    done += written;
+  }
+  return true;
+}
+
+// Appends the text, and before the first a bracket. Never waits for a reader.
+bool AppendTo(const char* path, const std::string& text) {
+  static bool begun = false;  // in what is no file, and has no size
+  const int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
+  if (file < 0) return false;
+  struct stat facts;
+  const bool regular = fstat(file, &facts) == 0 && S_ISREG(facts.st_mode);
+  bool ok = true;
+  if (regular ? facts.st_size == 0 : !begun) ok = Write(file, "[\n");
+  begun = begun || !regular;
+  ok = ok && Write(file, text);
+  const int error = errno;
+  close(file);
+  errno = error;
+  return ok;
+}
+
 }  // namespace
 
 bool TimelineWanted() { return Path() != nullptr; }
 
-void AppendTimeline(const std::string& routine, int64_t call, int rank,
-                    const std::vector<TimelineRange>& ranges) {
-  static std::mutex* mutex = new std::mutex;
-  static bool reported = false;
+void AppendTimeline(const char* routine, int64_t run, int64_t call, int rank,
+                    Device& device) noexcept {
+  static std::mutex mutex;
+  static char reported[4096] = "";  // the last path that could not be written
   const char* path = Path();
-  if (path == nullptr || ranges.empty()) return;
-  std::lock_guard<std::mutex> lock(*mutex);
-  std::FILE* file = std::fopen(path, "a");
-  if (file == nullptr) {
-    if (!reported) std::fprintf(stderr, "jaxmg: JAXMG_TRACE: can't write %s\n", path);
-    reported = true;
-    return;
-  }
-  if (std::fseek(file, 0, SEEK_END) == 0 && std::ftell(file) == 0) std::fputs("[\n", file);
-  std::fprintf(file,
-               R"({"ph":"M","name":"process_name","pid":%d,"args":{"name":"rank %d"}},)"
-               "\n",
-               rank, rank);
-  for (int stream = 0; stream < kNumStreams; ++stream) {
-    std::fprintf(file,
-                 R"({"ph":"M","name":"thread_name","pid":%d,"tid":%d,"args":{"name":"%s"}},)"
-                 "\n",
-                 rank, stream, kStreamNames[stream]);
-  }
-  for (const TimelineRange& range : ranges) {
-    std::fprintf(file,
-                 R"({"ph":"X","name":"%s","cat":"%s","pid":%d,"tid":%d,"ts":%.3f,"dur":%.3f,)"
-                 R"("args":{"index":%lld,"call":%lld}},)"
-                 "\n",
-                 range.name, routine.c_str(), rank, static_cast<int>(range.stream),
-                 range.begin * 1e6, (range.end - range.begin) * 1e6,
-                 static_cast<long long>(range.index), static_cast<long long>(call));
-  }
-  std::fclose(file);
+  if (path == nullptr) return;
+  const Status status = Guarded([&] {
+    const std::vector<TimelineRange> ranges = device.TakeRanges();
+    if (ranges.empty()) return Status::Ok();
+    const std::string text = Events(routine, run, call, rank, ranges);
+    std::lock_guard<std::mutex> lock(mutex);
+    if (AppendTo(path, text)) return Status::Ok();
+    return Error(Code::kUnavailable, std::strerror(errno));
+  });
+  std::lock_guard<std::mutex> lock(mutex);
+  if (status.ok() || std::strncmp(reported, path, sizeof(reported) - 1) == 0) return;
+  std::fprintf(stderr, "jaxmg: JAXMG_TRACE: can't write %s: %s\n", path, status.text());
+  std::strncpy(reported, path, sizeof(reported) - 1);
 }
 
 }  // namespace jaxmg

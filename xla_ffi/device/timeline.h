@@ -24,10 +24,11 @@ inline double SteadySeconds() {
 // Whether JAXMG_TRACE is set. It is read at every call.
 bool TimelineWanted();
 
-// Adds one rank's part of a call to the file. `call` tells calls apart. A file that can't be
-// written is reported on the standard error, once, and stops nothing.
-void AppendTimeline(const std::string& routine, int64_t call, int rank,
-                    const std::vector<TimelineRange>& ranges);
+// Adds one rank's part of a call to the file, of what its device has recorded. `run` and `call`
+// tell calls apart. A file that can't be written is reported on the standard error, once, and stops
+// nothing; nor does a pipe that nobody reads.
+void AppendTimeline(const char* routine, int64_t run, int64_t call, int rank,
+                    Device& device) noexcept;
 
 // Which of a list of ranges are open on each stream: the innermost is closed first.
 class OpenRanges {

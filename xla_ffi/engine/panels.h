@@ -34,9 +34,10 @@ struct PanelRegions {
   PanelRegions(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
     const int64_t width = tiles.width() * PanelsPerUpdate(tiles, tuning);
     const bool received = tiles.ranks() > 1 && !tuning.borrow_panels;
-    const bool buffers = received || tuning.panel_block > 0;
+    const bool any = tiles.nonempty() > 1;  // below a single tile is nothing
+    const bool buffers = any && (received || tuning.panel_block > 0);
     panels = buffers ? rows * width : 0;
-    gathered = tuning.group_columns > 0 ? tiles.slots() * tiles.width() * width : 0;
+    gathered = any && tuning.group_columns > 0 ? tiles.slots() * tiles.width() * width : 0;
     size = 2 * panels + 2 * gathered;
   }
   // Panels that are solved in place lie where their tiles do, not side by side.

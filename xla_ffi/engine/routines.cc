@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "xla_ffi/engine/gather.h"
 #include "xla_ffi/engine/potrf.h"
 #include "xla_ffi/engine/potri.h"
 #include "xla_ffi/engine/potrs.h"
@@ -46,79 +47,158 @@ Status RunOnAllRanks(Communicator& comm, const std::function<Status()>& prepare,
   return comm.Agree(status);
 }
 
+// `target` becomes `source`, where that is given and XLA has not given both the same memory.
 template <typename T>
-Tiles TilesOf(const RankContext& context, const Operand<T>& operand) {
+Status CopyIfApart(Device& device, const T* source, T* target, int64_t count) {
+  if (source == nullptr || source == target || count == 0) return Status::Ok();
+  return device.Copy(Stream::kMain, Block(target, count, count, 1), Block(source, count, count, 1));
+}
+
+// What a routine makes of a matrix, and so what it needs.
+enum class Purpose { kSolve, kInvert, kDiagonalise };
+
+// An order of Tuning, for T.
+template <typename T>
+int64_t OrderOf(int64_t real) {
+  return kIsComplex<T> ? real * 3 / 5 : real;
+}
+
+template <typename T>
+Tiles TilesOf(const RankContext& context, const Operand<T>& operand, Purpose purpose) {
   const int ranks = context.comm.size();
-  const int64_t width = operand.tile > 0
-                            ? operand.tile
-                            : DefaultTileWidth(operand.block, ranks, context.device.tuning());
+  const Tuning tuning = context.device.tuning();
+  int64_t width = operand.tile;
+  if (width == 0) {
+    const bool whole =
+        ranks == 1 && purpose == Purpose::kSolve && operand.n <= OrderOf<T>(tuning.whole_order);
+    width = whole ? operand.n : DefaultTileWidth(operand.block, ranks, tuning);
+  }
   return Tiles(operand.n, operand.block, ranks, Tiles::EvenWidth(operand.block, width));
 }
 
+// Whether one rank does it all: exchanges, and the steps that wait for them, take longer than they
+// save.
+template <typename T>
+bool Gathers(const RankContext& context, const Operand<T>& operand, Purpose purpose) {
+  if (operand.tile > 0 || context.comm.size() == 1) return false;
+  const Tuning tuning = context.device.tuning();
+  if (purpose == Purpose::kSolve) return operand.n <= OrderOf<T>(tuning.gather_to_solve);
+  return purpose == Purpose::kInvert && operand.n <= tuning.gather_to_invert;
+}
+
 // What routines need on a distributed matrix: panels (or one tile column at least), the overflow
-// tile, the infos of all ranks.
+// tile, a record of each rank; and the matrix itself on the root, where it is gathered there.
 template <typename T>
 class Problem {
  public:
-  Problem(const RankContext& context, const Operand<T>& operand, bool factorized)
-      : context_(context), operand_(operand), tiles_(TilesOf(context, operand)) {
-    const int64_t tile_column = operand.n * tiles_.width();
-    panels_ = space_.template Reserve<T>(
-        factorized ? std::max(PotrfWorkspace(tiles_, operand.n, context.device.tuning()),
-                              PotriWorkspace(tiles_, operand.n))
-                   : tile_column);
-    overflow_ = space_.template Reserve<T>(tiles_.has_overflow() ? tile_column : 0);
-    infos_ = space_.template Reserve<int32_t>(1 + tiles_.ranks());
-    log_dets_ = space_.template Reserve<Real<T>>(1 + tiles_.ranks());
+  Problem(const RankContext& context, const Operand<T>& operand, Purpose purpose)
+      : outer_(context),
+        operand_(operand),
+        gathers_(Gathers(context, operand, purpose)),
+        alone_({context.device, solo_}),
+        whole_({operand.n, operand.n, operand.tile, nullptr, nullptr}),
+        tiles_(gathers_ ? TilesOf(alone_, whole_, purpose) : TilesOf(context, operand, purpose)) {
+    const Tuning tuning = context.device.tuning();
+    const int64_t n = operand.n, tile_column = n * tiles_.width();
+    int64_t panels = tiles_.ranks() > 1 ? tile_column : 0;
+    if (purpose != Purpose::kDiagonalise) {
+      panels = std::max(panels, PotrfWorkspace(tiles_, n, tuning));
+    }
+    if (purpose == Purpose::kInvert) panels = std::max(panels, PotriWorkspace(tiles_, n));
+    panels_ = space_.template Reserve<T>(works() ? panels : 0);
+    overflow_ = space_.template Reserve<T>(works() && tiles_.has_overflow() ? tile_column : 0);
+    const bool gathered = gathers_ || purpose == Purpose::kDiagonalise;
+    gathered_ = space_.template Reserve<T>(gathered && outer_.comm.rank() == kRoot ? n * n : 0);
+    records_ = space_.template Reserve<char>(kRecord * (1 + outer_.comm.size()));
   }
 
   Workspace& space() { return space_; }
   const Tiles& tiles() const { return tiles_; }
   T* panels() const { return space_.template Get<T>(panels_); }
-  int32_t* info() const { return space_.template Get<int32_t>(infos_); }
-  Real<T>* log_det() const { return space_.template Get<Real<T>>(log_dets_); }
+  T* gathered() const { return space_.template Get<T>(gathered_); }
 
-  Status Prepare() {
-    JAXMG_RETURN_IF_ERROR(space_.Allocate(context_.device));
-    JAXMG_RETURN_IF_ERROR(context_.device.FillInt32(Stream::kMain, info(), 1, kNoInfo));
-    return context_.device.template blas<Real<T>>().SetZero(Stream::kMain, 1, 1, log_det(), 1);
-  }
-  Status PrepareFactor() {
-    JAXMG_RETURN_IF_ERROR(Prepare());
-    return context_.device.template blas<T>().ReservePotrf(
-        Stream::kPanel, std::min(tiles_.width(), operand_.n), operand_.a, operand_.n);
-  }
+  // What this rank has to say of the outcome.
+  int32_t* info() const { return space_.template Get<int32_t>(records_); }
+  int32_t* digest() const { return info() + 1; }
+  Real<T>* log_det() const { return space_.template Get<Real<T>>(records_ + kLogDet); }
 
+  // Whether this rank has a part in the work on the matrix, and with whom.
+  bool works() const { return !gathers_ || outer_.comm.rank() == kRoot; }
+  const RankContext& context() const { return gathers_ ? alone_ : outer_; }
   Matrix<T> matrix() const {
-    return {tiles_, context_.comm.rank(), operand_.n, operand_.a,
+    return {tiles_, context().comm.rank(), operand_.n, gathers_ ? gathered() : operand_.a,
             space_.template Get<T>(overflow_)};
   }
 
-  // The ranks' infos become one status.
-  Status SetStatus() {
-    JAXMG_RETURN_IF_ERROR(AllGather(context_.comm, context_.device, Stream::kMain, info(),
-                                    info() + 1, sizeof(int32_t)));
-    return context_.device.ReduceInfo(Stream::kMain, info() + 1, tiles_.ranks(), operand_.status);
+  Status Prepare() {
+    JAXMG_RETURN_IF_ERROR(space_.Allocate(device()));
+    JAXMG_RETURN_IF_ERROR(
+        CopyIfApart(device(), operand_.source, operand_.a, operand_.block * operand_.n));
+    JAXMG_RETURN_IF_ERROR(device().InitInfo(Stream::kMain, info()));
+    JAXMG_RETURN_IF_ERROR(device().FillInt32(Stream::kMain, digest(), 1, 0));
+    return device().template blas<Real<T>>().SetZero(Stream::kMain, 1, 1, log_det(), 1);
+  }
+  Status PrepareFactor() {
+    JAXMG_RETURN_IF_ERROR(Prepare());
+    if (!works()) return Status::Ok();
+    JAXMG_RETURN_IF_ERROR(device().ReserveHandles());
+    return device().template blas<T>().ReservePotrf(
+        Stream::kPanel, std::min(tiles_.width(), operand_.n), matrix().data, operand_.n);
+  }
+  // The ranks' rows to the tiles that are worked on, and the columns of those back to rows.
+  Status Take() {
+    if (gathers_) return GatherLower(outer_, blocks(), gathered());
+    return ToBlockCyclic(outer_, matrix(), Region::kLower, panels());
+  }
+  Status GiveBack() {
+    if (works()) {
+      JAXMG_RETURN_IF_ERROR(ToContiguous(context(), matrix(), Region::kLower, panels()));
+      JAXMG_RETURN_IF_ERROR(Symmetrize(context(), matrix(), panels()));
+    }
+    return gathers_ ? Scatter(outer_, gathered(), blocks()) : Status::Ok();
+  }
+  // What the root has computed for all, if it was the root alone.
+  Status Spread(T* data, int64_t count) {
+    if (!gathers_ || count == 0) return Status::Ok();
+    return Broadcast(outer_.comm, Stream::kMain, kRoot, Block(data, count, count, 1));
   }
 
-  Status SumLogDets(Real<T>* sum) {
-    JAXMG_RETURN_IF_ERROR(AllGather(context_.comm, context_.device, Stream::kMain, log_det(),
-                                    log_det() + 1, sizeof(Real<T>)));
-    return context_.device.SumReals(Stream::kMain, log_det() + 1, tiles_.ranks(), sum);
+  // The ranks' records become one status, and one logarithm of the determinant.
+  Status SetStatus(Real<T>* log_det = nullptr) {
+    char* mine = space_.template Get<char>(records_);
+    char* all = mine + kRecord;
+    const int ranks = outer_.comm.size();
+    JAXMG_RETURN_IF_ERROR(AllGather(outer_.comm, device(), Stream::kMain, mine, all, kRecord));
+    JAXMG_RETURN_IF_ERROR(device().ReduceInfo(Stream::kMain, reinterpret_cast<int32_t*>(all),
+                                              kRecord / sizeof(int32_t), ranks, operand_.status));
+    if (log_det == nullptr) return Status::Ok();
+    JAXMG_RETURN_IF_ERROR(device().SumReals(Stream::kMain,
+                                            reinterpret_cast<Real<T>*>(all + kLogDet),
+                                            kRecord / sizeof(Real<T>), ranks, log_det));
+    return PoisonIfFailed(1, 1, log_det);
   }
 
   template <typename U>
   Status PoisonIfFailed(int64_t m, int64_t n, U* data) {
-    return context_.device.template blas<U>().PoisonIf(Stream::kMain, operand_.status, m, n, data,
-                                                       m);
+    return device().template blas<U>().PoisonIf(Stream::kMain, operand_.status, m, n, data, m);
   }
 
  private:
-  const RankContext& context_;
+  // Bytes: an info, a digest, and a real number from kLogDet on.
+  static constexpr int64_t kRecord = 16, kLogDet = 8;
+
+  Device& device() const { return outer_.device; }
+  Blocks<T> blocks() const { return {operand_.n, operand_.block, operand_.a}; }
+
+  const RankContext& outer_;
   const Operand<T>& operand_;
+  const bool gathers_;
+  SoloCommunicator solo_;
+  const RankContext alone_;  // the root's, where it has all
+  const Operand<T> whole_;
   const Tiles tiles_;
   Workspace space_;
-  size_t panels_, overflow_, infos_, log_dets_;
+  size_t panels_, overflow_, gathered_, records_;
 };
 
 }  // namespace
@@ -129,37 +209,50 @@ int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning) {
 }
 
 template <typename T>
-Status PotrsRoutine(const RankContext& context, const Operand<T>& operand, int64_t nrhs, T* x,
-                    Real<T>* log_det) {
-  Problem<T> problem(context, operand, /*factorized=*/true);
-  const size_t share =
-      problem.space().template Reserve<T>(RightHandSidesShare(problem.tiles(), nrhs));
-  auto work = [&]() -> Status {
-    const Matrix<T> matrix = problem.matrix();
-    const RightHandSides<T> b = {nrhs, x, problem.space().template Get<T>(share)};
-    JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kLower, problem.panels()));
-    JAXMG_RETURN_IF_ERROR(Potrf(context, operand.precision, matrix, b, problem.panels(),
-                                problem.info(), problem.log_det()));
-    JAXMG_RETURN_IF_ERROR(BackSubstitution(context, matrix, b));
-    JAXMG_RETURN_IF_ERROR(problem.SetStatus());
-    JAXMG_RETURN_IF_ERROR(problem.SumLogDets(log_det));
-    JAXMG_RETURN_IF_ERROR(problem.PoisonIfFailed(1, 1, log_det));
-    return problem.PoisonIfFailed(nrhs, operand.n, x);
+Status PotrsRoutine(const RankContext& context, const Operand<T>& operand,
+                    const Solution<T>& solution) {
+  Problem<T> problem(context, operand, Purpose::kSolve);
+  const int64_t count = solution.nrhs * operand.n;
+  const size_t share = problem.space().template Reserve<T>(
+      problem.works() ? RightHandSidesShare(problem.tiles(), solution.nrhs) : 0);
+  auto prepare = [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(problem.PrepareFactor());
+    return CopyIfApart(context.device, solution.b, solution.x, count);
   };
-  return RunOnAllRanks(context.comm, [&] { return problem.PrepareFactor(); }, work);
+  auto work = [&]() -> Status {
+    if (solution.check_b) {
+      JAXMG_RETURN_IF_ERROR(context.device.Digest(
+          Stream::kMain, solution.x, count * sizeof(T) / sizeof(int32_t), problem.digest()));
+    }
+    JAXMG_RETURN_IF_ERROR(problem.Take());
+    if (problem.works()) {
+      const Matrix<T> matrix = problem.matrix();
+      const RightHandSides<T> b = {solution.nrhs, solution.x,
+                                   problem.space().template Get<T>(share)};
+      JAXMG_RETURN_IF_ERROR(Potrf(problem.context(), operand.precision, matrix, b, problem.panels(),
+                                  problem.info(), problem.log_det()));
+      JAXMG_RETURN_IF_ERROR(BackSubstitution(problem.context(), matrix, b));
+    }
+    JAXMG_RETURN_IF_ERROR(problem.Spread(solution.x, count));
+    JAXMG_RETURN_IF_ERROR(problem.SetStatus(solution.log_det));
+    return problem.PoisonIfFailed(solution.nrhs, operand.n, solution.x);
+  };
+  return RunOnAllRanks(context.comm, prepare, work);
 }
 
 template <typename T>
 Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
-  Problem<T> problem(context, operand, /*factorized=*/true);
+  Problem<T> problem(context, operand, Purpose::kInvert);
   auto work = [&]() -> Status {
-    const Matrix<T> matrix = problem.matrix();
-    JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kLower, problem.panels()));
-    JAXMG_RETURN_IF_ERROR(Potrf(context, operand.precision, matrix, RightHandSides<T>{},
-                                problem.panels(), problem.info(), static_cast<Real<T>*>(nullptr)));
-    JAXMG_RETURN_IF_ERROR(Potri(context, operand.precision, matrix, problem.panels()));
-    JAXMG_RETURN_IF_ERROR(ToContiguous(context, matrix, Region::kLower, problem.panels()));
-    JAXMG_RETURN_IF_ERROR(Symmetrize(context, matrix, problem.panels()));
+    JAXMG_RETURN_IF_ERROR(problem.Take());
+    if (problem.works()) {
+      const Matrix<T> matrix = problem.matrix();
+      JAXMG_RETURN_IF_ERROR(Potrf(problem.context(), operand.precision, matrix, RightHandSides<T>{},
+                                  problem.panels(), problem.info(),
+                                  static_cast<Real<T>*>(nullptr)));
+      JAXMG_RETURN_IF_ERROR(Potri(problem.context(), operand.precision, matrix, problem.panels()));
+    }
+    JAXMG_RETURN_IF_ERROR(problem.GiveBack());
     JAXMG_RETURN_IF_ERROR(problem.SetStatus());
     return problem.PoisonIfFailed(operand.n, operand.block, operand.a);
   };
@@ -169,12 +262,9 @@ Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
 template <typename T>
 Status SyevdRoutine(const RankContext& context, const Operand<T>& operand, bool vectors,
                     Real<T>* w) {
-  Problem<T> problem(context, operand, /*factorized=*/false);
-  const int64_t gathered_size = context.comm.rank() == 0 ? operand.n * operand.n : 0;
-  const size_t gathered = problem.space().template Reserve<T>(gathered_size);
+  Problem<T> problem(context, operand, Purpose::kDiagonalise);
   auto work = [&]() -> Status {
-    const Matrix<T> matrix = problem.matrix();
-    JAXMG_RETURN_IF_ERROR(Syevd(context, matrix, vectors, problem.space().template Get<T>(gathered),
+    JAXMG_RETURN_IF_ERROR(Syevd(context, problem.matrix(), vectors, problem.gathered(),
                                 problem.panels(), w, problem.info()));
     JAXMG_RETURN_IF_ERROR(problem.SetStatus());
     JAXMG_RETURN_IF_ERROR(problem.PoisonIfFailed(operand.n, 1, w));
@@ -182,16 +272,16 @@ Status SyevdRoutine(const RankContext& context, const Operand<T>& operand, bool 
   };
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(problem.Prepare());
-    if (context.comm.rank() != 0) return Status::Ok();
-    return context.device.blas<T>().ReserveSyevd(
-        Stream::kMain, vectors, operand.n, problem.space().template Get<T>(gathered), operand.n, w);
+    if (context.comm.rank() != kRoot) return Status::Ok();
+    return context.device.blas<T>().ReserveSyevd(Stream::kMain, vectors, operand.n,
+                                                 problem.gathered(), operand.n, w);
   };
   return RunOnAllRanks(context.comm, prepare, work);
 }
 
 template <typename T>
 Status CyclicRoutine(const RankContext& context, int64_t block, int64_t columns, int64_t tile,
-                     bool inverse, T* a) {
+                     bool inverse, T* a, const T* source) {
   const int ranks = context.comm.size();
   if (tile < 1 || block % tile != 0) {
     return Error(Code::kInvalidArgument, "cyclic_1d: tiles of ", tile, " rows do not divide the ",
@@ -201,19 +291,23 @@ Status CyclicRoutine(const RankContext& context, int64_t block, int64_t columns,
                             a, nullptr};
   Workspace space;
   const size_t staging = space.Reserve<T>(columns * tile);
+  auto prepare = [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(space.Allocate(context.device));
+    return CopyIfApart(context.device, source, a, block * columns);
+  };
   auto work = [&]() -> Status {
     T* workspace = space.Get<T>(staging);
     return inverse ? ToContiguous(context, matrix, Region::kFull, workspace)
                    : ToBlockCyclic(context, matrix, Region::kFull, workspace);
   };
-  return RunOnAllRanks(context.comm, [&] { return space.Allocate(context.device); }, work);
+  return RunOnAllRanks(context.comm, prepare, work);
 }
 
-#define JAXMG_INSTANTIATE(T)                                                                  \
-  template Status PotrsRoutine(const RankContext&, const Operand<T>&, int64_t, T*, Real<T>*); \
-  template Status PotriRoutine(const RankContext&, const Operand<T>&);                        \
-  template Status SyevdRoutine(const RankContext&, const Operand<T>&, bool, Real<T>*);        \
-  template Status CyclicRoutine(const RankContext&, int64_t, int64_t, int64_t, bool, T*);
+#define JAXMG_INSTANTIATE(T)                                                               \
+  template Status PotrsRoutine(const RankContext&, const Operand<T>&, const Solution<T>&); \
+  template Status PotriRoutine(const RankContext&, const Operand<T>&);                     \
+  template Status SyevdRoutine(const RankContext&, const Operand<T>&, bool, Real<T>*);     \
+  template Status CyclicRoutine(const RankContext&, int64_t, int64_t, int64_t, bool, T*, const T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

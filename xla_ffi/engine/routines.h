@@ -16,8 +16,19 @@ struct Operand {
   int64_t block;    // rows of A on each rank, padding included
   int64_t tile;     // tile width at most, 0: choose
   T* a;             // this rank's block: block x n, row-major; changed in place
-  int32_t* status;  // int32: LAPACK's info, the same on every rank
+  int32_t* status;  // LAPACK's info, the same on every rank
   Precision precision = Precision::kHighest;  // of the products that potrf and potri consist of
+  const T* source = nullptr;  // where the block is to be copied from first, if it isn't in a
+};
+
+// What A x = b is solved for.
+template <typename T>
+struct Solution {
+  int64_t nrhs;
+  T* x;                  // n x nrhs, row-major: b on entry, the solution on exit, on every rank
+  Real<T>* log_det;      // log det A
+  const T* b = nullptr;  // where the right-hand sides are to be copied from, if they aren't in x
+  bool check_b = false;  // ranks may have brought different ones, which is a status
 };
 
 // The tile width that serves n columns on these ranks when the caller names none.
@@ -27,12 +38,11 @@ int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning);
 // them have enqueued everything (Stream::kMain last) or all failed. Where *status is not 0, the
 // results are NaN.
 
-// x (n x nrhs, row-major): b on entry, the solution of A x = b on exit, on every rank. *log_det:
-// log det A. Workspace (docs/memory.md): panels as the device's tuning asks for, an overflow tile
-// and this rank's share of x.
+// Workspace (docs/memory.md): panels as the device's tuning asks for, an overflow tile and this
+// rank's share of x; on rank 0 the matrix, where it is gathered there.
 template <typename T>
-Status PotrsRoutine(const RankContext& context, const Operand<T>& operand, int64_t nrhs, T* x,
-                    Real<T>* log_det);
+Status PotrsRoutine(const RankContext& context, const Operand<T>& operand,
+                    const Solution<T>& solution);
 
 // The block becomes the rows of the inverse of A. Workspace: that of PotrsRoutine without x, but at
 // least two tile columns.
@@ -46,10 +56,10 @@ Status SyevdRoutine(const RankContext& context, const Operand<T>& operand, bool 
                     Real<T>* w);
 
 // `block` rows of `columns` elements on each rank: contiguous to block-cyclic tiles of `tile` rows,
-// or back. Needs `tile` to divide `block`.
+// or back. Needs `tile` to divide `block`. Copied from `source` first, if that is given.
 template <typename T>
 Status CyclicRoutine(const RankContext& context, int64_t block, int64_t columns, int64_t tile,
-                     bool inverse, T* a);
+                     bool inverse, T* a, const T* source = nullptr);
 
 }  // namespace jaxmg
 

@@ -3,31 +3,24 @@
 #include <algorithm>
 #include <complex>
 
+#include "xla_ffi/engine/gather.h"
+
 namespace jaxmg {
 
 template <typename T>
 Status Syevd(const RankContext& context, const Matrix<T>& matrix, bool vectors, T* gathered,
              T* staging, Real<T>* w, int32_t* info) {
-  constexpr int kRoot = 0;
   const Tiles& tiles = matrix.tiles;
   const int64_t n = tiles.columns(), ld = matrix.ld();
   const int rank = matrix.rank, ranks = tiles.ranks();
   Device& device = context.device;
   Blas<T>& blas = device.blas<T>();
-  auto begin = [&](int r) { return std::min(r * tiles.block(), n); };
-  auto width = [&](int r) { return begin(r + 1) - begin(r); };
-  // Rank r's columns from their first diagonal element down.
-  auto lower = [&](int r, T* data) { return Block(data + begin(r), ld, n - begin(r), width(r)); };
+  const Blocks<T> blocks = {n, tiles.block(), matrix.data};
+  auto begin = [&](int r) { return blocks.begin(r); };
+  auto width = [&](int r) { return blocks.width(r); };
 
-  if (rank != kRoot && width(rank) > 0) {
-    JAXMG_RETURN_IF_ERROR(context.comm.Send(Stream::kMain, kRoot, lower(rank, matrix.data)));
-  }
+  JAXMG_RETURN_IF_ERROR(GatherLower(context, blocks, gathered));
   if (rank == kRoot) {
-    JAXMG_RETURN_IF_ERROR(
-        device.Copy(Stream::kMain, lower(kRoot, gathered), lower(kRoot, matrix.data)));
-    for (int r = 1; r < ranks && width(r) > 0; ++r) {
-      JAXMG_RETURN_IF_ERROR(context.comm.Recv(Stream::kMain, r, lower(r, gathered + begin(r) * n)));
-    }
     const Range range(device, Stream::kMain, "syevd", 0);
     JAXMG_RETURN_IF_ERROR(blas.Syevd(Stream::kMain, vectors, n, gathered, n, w, info));
   }

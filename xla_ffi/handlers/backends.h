@@ -30,12 +30,12 @@ inline Status FindBackend(const char* routine, std::string_view name, Backend* b
 
 template <typename T>
 Status RunPotrs(Backend backend, const RankContext& context, const Operand<T>& operand,
-                int64_t nrhs, T* x, Real<T>* log_det) {
+                const Solution<T>& solution) {
 #ifdef JAXMG_CUDA
-  if (backend == Backend::kCusolverMg) return mg::Potrs(context, operand, nrhs, x, log_det);
+  if (backend == Backend::kCusolverMg) return mg::Potrs(context, operand, solution);
 #endif
   (void)backend;
-  return PotrsRoutine<T>(context, operand, nrhs, x, log_det);
+  return PotrsRoutine<T>(context, operand, solution);
 }
 
 template <typename T>

@@ -6,14 +6,33 @@
 namespace jaxmg {
 
 CallSite SiteOf(const char* routine, const Platform& platform,
-                ffi::Buffer<ffi::DataType::S32>& place, const Attributes& attributes) {
-  const int64_t address = reinterpret_cast<int64_t>(attributes.backend.data());
+                ffi::Buffer<ffi::DataType::S32>& place, const Attributes& attributes) noexcept {
   return {routine,
-          platform.run_id,
-          attributes.call ^ address,
+          {platform.run_id, attributes.call, attributes.backend.data()},
           static_cast<int>(attributes.ranks),
           place.typed_data(),
-          {attributes.ordinals.begin(), attributes.ordinals.end()}};
+          attributes.n > 0 && attributes.backend == "native"};
+}
+
+CallKey KeyOf(const XLA_FFI_CallFrame* frame) noexcept {
+  CallKey key = {};
+  XLA_FFI_RunId_Get_Args args = {};
+  args.struct_size = XLA_FFI_RunId_Get_Args_STRUCT_SIZE;
+  args.ctx = frame->ctx;
+  if (frame->api->XLA_FFI_RunId_Get(&args) == nullptr) key.run = args.run_id;
+  const XLA_FFI_Attrs& attributes = frame->attrs;
+  for (int64_t i = 0; i < attributes.size; ++i) {
+    const std::string_view name(attributes.names[i]->ptr, attributes.names[i]->len);
+    if (name == "call" && attributes.types[i] == XLA_FFI_AttrType_SCALAR) {
+      const auto* scalar = static_cast<const XLA_FFI_Scalar*>(attributes.attrs[i]);
+      if (scalar->dtype == XLA_FFI_DataType_S64) {
+        key.call = *static_cast<const int64_t*>(scalar->value);
+      }
+    } else if (name == "backend" && attributes.types[i] == XLA_FFI_AttrType_STRING) {
+      key.site = static_cast<const XLA_FFI_ByteSpan*>(attributes.attrs[i])->ptr;
+    }
+  }
+  return key;
 }
 
 Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attributes,
@@ -64,7 +83,7 @@ std::optional<jaxmg::Attributes> AttrDecoding<jaxmg::Attributes>::Decode(
                    read("tile", decoded.tile) && read("call", decoded.call) &&
                    read("backend", decoded.backend) && read("vectors", decoded.vectors) &&
                    read("inverse", decoded.inverse) && read("tf32", decoded.tf32) &&
-                   read("ordinals", decoded.ordinals);
+                   read("check_b", decoded.check_b);
   if (!all) return std::nullopt;
   if (known != dictionary.size()) {
     return diagnostic.Emit(

@@ -22,10 +22,10 @@ struct Attributes {
   int64_t tile;
   int64_t call;
   std::string_view backend;
-  int64_t vectors;                         // syevd alone
-  int64_t inverse;                         // cyclic_1d alone
-  int64_t tf32;                            // products in TF32; potrs and potri alone
-  xla::ffi::Span<const int64_t> ordinals;  // of the mesh's devices, see CallSite; may be empty
+  int64_t vectors;  // syevd alone
+  int64_t inverse;  // cyclic_1d alone
+  int64_t tf32;     // products in TF32; potrs and potri alone
+  int64_t check_b;  // whether b may differ between ranks, which is a status; potrs alone
 };
 
 inline Precision PrecisionOf(const Attributes& attributes) {
@@ -36,7 +36,7 @@ inline Precision PrecisionOf(const Attributes& attributes) {
 // function once and XLA inlines it twice) and run in any order, so a call is also told apart by
 // where XLA keeps its attributes: one place for every call, shared by all devices of the process.
 CallSite SiteOf(const char* routine, const Platform& platform,
-                ffi::Buffer<ffi::DataType::S32>& place, const Attributes& attributes);
+                ffi::Buffer<ffi::DataType::S32>& place, const Attributes& attributes) noexcept;
 
 // A Status that names the routine unless the block of rows and the attributes fit.
 Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attributes,
@@ -65,16 +65,19 @@ T* Data(ffi::AnyBuffer buffer) {
   return static_cast<T*>(buffer.untyped_data());
 }
 
-// `target` becomes `source`; nothing to do where XLA gave both the same memory. The same outcome on
-// every rank, so that none goes on to wait for one that has failed.
-template <typename T>
-Status CopyIfApart(const RankContext& context, T* target, const T* source, int64_t count) {
-  Status status;
-  if (target != source) {
-    status = context.device.Copy(Stream::kMain, Block(target, count, count, 1),
-                                 Block(source, count, count, 1));
+// The key of a call that could not be decoded. Takes no memory.
+CallKey KeyOf(const XLA_FFI_CallFrame* frame) noexcept;
+
+// Calls a handler. One that throws fails the call for all ranks: exceptions don't pass through XLA.
+template <typename Handler>
+XLA_FFI_Error* Protected(XLA_FFI_CallFrame* frame, Handler handler) noexcept {
+  try {
+    return handler(frame);
+  } catch (...) {
+    const Status status = CurrentException();
+    FailCall(KeyOf(frame), status);
+    return ToFfiError(frame->api, status);
   }
-  return context.comm.Agree(status);
 }
 
 }  // namespace jaxmg
@@ -84,6 +87,15 @@ Status CopyIfApart(const RankContext& context, T* target, const T* source, int64
   xla::ffi::Ffi::Bind()       \
       .Ctx<jaxmg::Platform>() \
       .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>() /* place */
+
+// The symbol that handlers.h declares, for a function and its binding.
+#define JAXMG_DEFINE_HANDLER(symbol, function, ...)                      \
+  extern "C" XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame) {           \
+    return jaxmg::Protected(frame, [](XLA_FFI_CallFrame* call) {         \
+      static const auto* handler = (__VA_ARGS__).To(function).release(); \
+      return handler->Call(call);                                        \
+    });                                                                  \
+  }
 
 // One that a routine does not have, or that an older caller does not give, keeps its zero.
 template <>

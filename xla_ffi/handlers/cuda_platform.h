@@ -19,12 +19,16 @@ struct Platform {
   std::shared_ptr<xla::ffi::ScratchAllocator> scratch;
 };
 
-using PlatformResult = xla::ffi::Error;
+struct Outcome {
+  Status status;
+};
+
+using PlatformResult = Outcome;
 
 PlatformResult Launch(const Platform& platform, const CallSite& site, const RankProgram& program);
 
 // The result of a call that can't be right.
-inline PlatformResult Refuse(const Status& status) { return ToFfiError(status); }
+inline PlatformResult Refuse(const Status& status) { return {status}; }
 
 }  // namespace jaxmg
 
@@ -40,6 +44,14 @@ struct xla::ffi::CtxDecoding<jaxmg::Platform> {
     if (!run_id || !ordinal || !stream || !scratch) return std::nullopt;
     return jaxmg::Platform{run_id->run_id, *ordinal, *stream,
                            std::make_shared<ScratchAllocator>(std::move(*scratch))};
+  }
+};
+
+template <xla::ffi::ExecutionStage stage>
+struct xla::ffi::ResultEncoding<stage, jaxmg::Outcome> {
+  static XLA_FFI_Error* Encode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext*,
+                               const jaxmg::Outcome& outcome) noexcept {
+    return outcome.status.ok() ? nullptr : jaxmg::ToFfiError(api, outcome.status);
   }
 };
 

@@ -20,9 +20,8 @@ PlatformResult Cyclic(Platform platform, ffi::Buffer<ffi::DataType::S32> place, 
     using T = decltype(zero);
     auto program = [=, rows = shape[0], columns = shape[1], a = Data<T>(a),
                     out = Data<T>(*out)](const RankContext& context) {
-      JAXMG_RETURN_IF_ERROR(CopyIfApart(context, out, a, rows * columns));
-      return CyclicRoutine<T>(context, rows, columns, attributes.tile, attributes.inverse != 0,
-                              out);
+      return CyclicRoutine<T>(context, rows, columns, attributes.tile, attributes.inverse != 0, out,
+                              a);
     };
     return Launch(platform, SiteOf(kName, platform, place, attributes), program);
   });
@@ -31,8 +30,8 @@ PlatformResult Cyclic(Platform platform, ffi::Buffer<ffi::DataType::S32> place, 
 }  // namespace
 }  // namespace jaxmg
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxmgCyclic1d, jaxmg::Cyclic,
-                              JAXMG_BIND()
-                                  .Arg<xla::ffi::AnyBuffer>()  // a
-                                  .Ret<xla::ffi::AnyBuffer>()  // in a's place
-                                  .Attrs<jaxmg::Attributes>());
+JAXMG_DEFINE_HANDLER(JaxmgCyclic1d, jaxmg::Cyclic,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()  // a
+                         .Ret<xla::ffi::AnyBuffer>()  // in a's place
+                         .Attrs<jaxmg::Attributes>());

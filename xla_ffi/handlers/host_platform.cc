@@ -1,5 +1,5 @@
+#include <cfenv>
 #include <chrono>
-#include <exception>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -16,66 +16,88 @@ namespace {
 
 // Ranks of one process can't be lost once they have met, and one of them may compute for hours
 // while the others wait (syevd), so only the meeting has a time limit.
-constexpr std::chrono::hours kForever{24 * 365};
+constexpr Patience kPatient = {std::chrono::hours(24 * 365)};
 
-// Meets the other ranks; one that is not `ready` only tells them.
-Status MeetOthers(const CallSite& site, const Place& place, const Status& ready,
-                  std::shared_ptr<InProcessGroup>* group) {
-  return Meet({site.run, site.call, place.group}, site.routine, place.rank, site.ranks,
-              RendezvousTimeout(), ready, group);
-}
+// Threads of ranks that have not come to their end.
+struct AtWork {
+  Monitor monitor;
+  int threads = 0;
 
-Status RunRank(const CallSite& site, const Place& place, const RankProgram& program) {
+  void Add(int change) noexcept {
+    auto lock = monitor.Lock();
+    threads += change;
+    monitor.Changed();
+  }
+};
+
+Status RunRank(const CallSite& site, const RankProgram& program) noexcept {
+  const Place place = {site.place[0], site.place[1]};
   std::unique_ptr<Device> device;
   const Status ready = Guarded([&] {
     device = NewHostDevice();
     return Status::Ok();
   });
+  if (!ready.ok()) {
+    FailCall(site.key, ready);
+    return ready;
+  }
   std::shared_ptr<InProcessGroup> group;
-  JAXMG_RETURN_IF_ERROR(MeetOthers(site, place, ready, &group));
+  JAXMG_RETURN_IF_ERROR(Meet({site.key, place.group}, site.routine, place.rank, site.ranks,
+                             {RendezvousTimeout()}, 0, &group));
   const BlasThreadShare threads(site.ranks);
-  std::unique_ptr<Communicator> comm =
-      NewInProcessCommunicator(std::move(group), place.rank, device.get(), kForever);
-  const Status status = program({*device, *comm});
-  AppendTimeline(site.routine, site.run ^ site.call, place.rank, device->TakeRanges());
+  const Status status = RunInGroup(group, place.rank, device.get(), kPatient,
+                                   [&](Communicator& comm) { return program({*device, comm}); });
+  AppendTimeline(site.routine, site.key.run, site.key.call, place.rank, *device);
   return status;
 }
 
-void Complete(xla::ffi::Promise& promise, const Status& status) {
+void Complete(const XLA_FFI_Api* api, XLA_FFI_Future* future, const Status& status) noexcept {
   if (status.ok()) {
-    promise.SetAvailable();
+    XLA_FFI_Future_SetAvailable_Args args = {};
+    args.struct_size = XLA_FFI_Future_SetAvailable_Args_STRUCT_SIZE;
+    args.future = future;
+    api->XLA_FFI_Future_SetAvailable(&args);
   } else {
-    promise.SetError(ToFfiError(status));
+    XLA_FFI_Future_SetError_Args args = {};
+    args.struct_size = XLA_FFI_Future_SetError_Args_STRUCT_SIZE;
+    args.future = future;
+    args.error = ToFfiError(api, status);
+    api->XLA_FFI_Future_SetError(&args);
   }
 }
 
 }  // namespace
 
-PlatformResult Launch(const Platform&, const CallSite& site, RankProgram program) {
-  const Place place = {site.place[0], site.place[1]};
-  xla::ffi::Promise promise;
-  PlatformResult result(promise);
-  auto run = [site, place, promise, program = std::move(program)]() mutable {
-    const Status status = Guarded([&] { return RunRank(site, place, program); });
-    program = nullptr;
-    Complete(promise, status);
-  };
-  try {
-    std::thread(std::move(run)).detach();
-  } catch (const std::exception& error) {
-    const Status status = Error(Code::kResourceExhausted, site.routine, ": no thread for rank ",
-                                place.rank, ": ", error.what());
-    std::shared_ptr<InProcessGroup> group;
-    return Refuse(MeetOthers(site, place, status, &group));
-  }
-  return result;
+void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, Launched launched) noexcept {
+  if (!launched.refusal.ok()) return Complete(api, future, launched.refusal);
+  const CallSite site = launched.site;
+  AtWork& at_work = Forever<AtWork>();
+  at_work.Add(1);
+  const Status started = Guarded([&] {
+    std::thread([api, future, site, &at_work, program = std::move(launched.program)]() mutable {
+      // A thread inherits its maker's mode, and XLA's threads take denormals for 0.
+      std::fesetenv(FE_DFL_ENV);
+      const Status status = RunRank(site, program);
+      program = nullptr;
+      Complete(api, future, status);
+      at_work.Add(-1);
+    }).detach();
+    return Status::Ok();
+  });
+  if (started.ok()) return;
+  at_work.Add(-1);
+  const Status status = Guarded([&] {
+    return Error(Code::kResourceExhausted, site.routine, ": no thread for rank ", site.place[0],
+                 ": ", started.text());
+  });
+  FailCall(site.key, status);
+  Complete(api, future, status);
 }
 
-PlatformResult Refuse(const Status& status) {
-  xla::ffi::Promise promise;
-  PlatformResult result(promise);
-  Complete(promise, status);
-  return result;
+bool AwaitRanks(Seconds limit) {
+  AtWork& at_work = Forever<AtWork>();
+  auto lock = at_work.monitor.Lock();
+  return at_work.monitor.Wait(lock, {limit}, [&] { return at_work.threads == 0; });
 }
 
 }  // namespace jaxmg

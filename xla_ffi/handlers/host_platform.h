@@ -7,6 +7,7 @@
 #define JAXMG_XLA_FFI_HANDLERS_HOST_PLATFORM_H_
 
 #include <optional>
+#include <variant>
 
 namespace jaxmg {
 
@@ -14,12 +15,26 @@ struct Platform {
   int64_t run_id;
 };
 
-using PlatformResult = xla::ffi::Future;
+// A rank that is ready to start, or the refusal of a call that can't be right.
+struct Launched {
+  Status refusal;
+  CallSite site = {};
+  RankProgram program;
+};
 
-PlatformResult Launch(const Platform& platform, const CallSite& site, RankProgram program);
+using PlatformResult = Launched;
 
-// The result of a call that can't be right.
-PlatformResult Refuse(const Status& status);
+inline PlatformResult Launch(const Platform&, const CallSite& site, RankProgram program) {
+  return {Status::Ok(), site, std::move(program)};
+}
+inline PlatformResult Refuse(const Status& status) { return {status}; }
+
+// Starts the rank's thread, which completes the future; so does a refusal, and a thread that can't
+// be started.
+void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, Launched launched) noexcept;
+
+// Waits until no rank's thread is at work, at most so long; whether none is.
+bool AwaitRanks(Seconds limit);
 
 }  // namespace jaxmg
 
@@ -31,6 +46,24 @@ struct xla::ffi::CtxDecoding<jaxmg::Platform> {
     auto run_id = CtxDecoding<RunId>::Decode(api, ctx, diagnostic);
     if (!run_id) return std::nullopt;
     return jaxmg::Platform{run_id->run_id};
+  }
+};
+
+// The future is there before the thread: nothing can fail after that has begun to write results.
+template <xla::ffi::ExecutionStage stage>
+struct xla::ffi::ResultEncoding<stage, jaxmg::Launched> {
+  static std::variant<XLA_FFI_Error*, XLA_FFI_Future*> Encode(const XLA_FFI_Api* api,
+                                                              XLA_FFI_ExecutionContext*,
+                                                              jaxmg::Launched launched) noexcept {
+    XLA_FFI_Future_Create_Args args = {};
+    args.struct_size = XLA_FFI_Future_Create_Args_STRUCT_SIZE;
+    if (XLA_FFI_Error* error = api->XLA_FFI_Future_Create(&args)) {
+      jaxmg::FailCall(launched.site.key,
+                      jaxmg::Status::Fixed(jaxmg::Code::kInternal, "XLA could make no future"));
+      return error;
+    }
+    jaxmg::Start(api, args.future, std::move(launched));
+    return args.future;
   }
 };
 

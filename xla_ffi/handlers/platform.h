@@ -5,23 +5,20 @@
 
 #include <cstdint>
 #include <functional>
-#include <string>
-#include <vector>
 
 #include "xla/ffi/api/ffi.h"
+#include "xla_ffi/comm/meeting.h"
 #include "xla_ffi/engine/matrix.h"
 
 namespace jaxmg {
 
 // Which call of which execution this is, and this rank's place in it.
 struct CallSite {
-  std::string routine;
-  int64_t run;   // the execution of the whole program
-  int64_t call;  // the call in the program
+  const char* routine;
+  CallKey key;
   int ranks;
   const int32_t* place;  // [rank, group], memory of the device
-  std::vector<int64_t>
-      ordinals;  // of the process's devices, group by group in rank order, if known
+  bool checks_place;     // the routine compares it with the place that its host has assumed
 };
 
 // This rank's place in the call.
@@ -33,30 +30,38 @@ struct Place {
 // What one rank does. Called once, on a thread of the rank's own or on the runtime's.
 using RankProgram = std::function<Status(const RankContext&)>;
 
-inline xla::ffi::Error ToFfiError(const Status& status) {
-  using xla::ffi::Error;
-  switch (status.code()) {
-    case Code::kOk:
-      return Error::Success();
-    case Code::kInvalidArgument:
-      return Error::InvalidArgument(status.message());
-    case Code::kResourceExhausted:
-      return Error(xla::ffi::ErrorCode::kResourceExhausted, status.message());
-    case Code::kUnavailable:
-      return Error(xla::ffi::ErrorCode::kUnavailable, status.message());
-    case Code::kDeadlineExceeded:
-      return Error(xla::ffi::ErrorCode::kDeadlineExceeded, status.message());
-    case Code::kAborted:
-      return Error(xla::ffi::ErrorCode::kAborted, status.message());
-    case Code::kInternal:
-      break;
-  }
-  return Error::Internal(status.message());
+// XLA's error of a status that is not Ok. Takes no memory of ours, so that it can be made when
+// there is none.
+inline XLA_FFI_Error* ToFfiError(const XLA_FFI_Api* api, const Status& status) noexcept {
+  auto code = [&] {
+    switch (status.code()) {
+      case Code::kInvalidArgument:
+        return XLA_FFI_Error_Code_INVALID_ARGUMENT;
+      case Code::kResourceExhausted:
+        return XLA_FFI_Error_Code_RESOURCE_EXHAUSTED;
+      case Code::kUnavailable:
+        return XLA_FFI_Error_Code_UNAVAILABLE;
+      case Code::kDeadlineExceeded:
+        return XLA_FFI_Error_Code_DEADLINE_EXCEEDED;
+      case Code::kAborted:
+        return XLA_FFI_Error_Code_ABORTED;
+      case Code::kOk:
+      case Code::kInternal:
+        break;
+    }
+    return XLA_FFI_Error_Code_INTERNAL;
+  };
+  XLA_FFI_Error_Create_Args args = {};
+  args.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE;
+  args.message = status.text();
+  args.errc = code();
+  return api->XLA_FFI_Error_Create(&args);
 }
 
 }  // namespace jaxmg
 
-// Defines jaxmg::Platform, its decoding from XLA's context, jaxmg::PlatformResult and Launch.
+// Defines jaxmg::Platform, its decoding from XLA's context, jaxmg::PlatformResult, Refuse and
+// Launch.
 #ifdef JAXMG_CUDA
 #include "xla_ffi/handlers/cuda_platform.h"
 #else

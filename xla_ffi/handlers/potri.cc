@@ -23,9 +23,9 @@ PlatformResult Potri(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
                                 attributes.tile,
                                 Data<T>(*inverse),
                                 status->typed_data(),
-                                PrecisionOf(attributes)};
-    auto program = [=, a = Data<T>(a)](const RankContext& context) {
-      JAXMG_RETURN_IF_ERROR(CopyIfApart(context, operand.a, a, operand.block * n));
+                                PrecisionOf(attributes),
+                                Data<T>(a)};
+    auto program = [=](const RankContext& context) {
       return RunPotri<T>(backend, context, operand);
     };
     return Launch(platform, SiteOf(kName, platform, place, attributes), program);
@@ -35,9 +35,9 @@ PlatformResult Potri(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
 }  // namespace
 }  // namespace jaxmg
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxmgPotri, jaxmg::Potri,
-                              JAXMG_BIND()
-                                  .Arg<xla::ffi::AnyBuffer>()  // a
-                                  .Ret<xla::ffi::AnyBuffer>()  // the inverse, in a's place
-                                  .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-                                  .Attrs<jaxmg::Attributes>());
+JAXMG_DEFINE_HANDLER(JaxmgPotri, jaxmg::Potri,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()  // a
+                         .Ret<xla::ffi::AnyBuffer>()  // the inverse, in a's place
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
+                         .Attrs<jaxmg::Attributes>());

@@ -24,18 +24,17 @@ PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   }
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    const int64_t nrhs = shape[1];
     const Operand<T> operand = {n,
                                 a.dimensions()[0],
                                 attributes.tile,
                                 Data<T>(*a_work),
                                 status->typed_data(),
-                                PrecisionOf(attributes)};
-    auto program = [=, b = Data<T>(b), x = Data<T>(*x), a = Data<T>(a),
-                    log_det = Data<Real<T>>(*log_det)](const RankContext& context) {
-      JAXMG_RETURN_IF_ERROR(CopyIfApart(context, operand.a, a, operand.block * n));
-      JAXMG_RETURN_IF_ERROR(CopyIfApart(context, x, b, n * nrhs));
-      return RunPotrs<T>(backend, context, operand, nrhs, x, log_det);
+                                PrecisionOf(attributes),
+                                Data<T>(a)};
+    const Solution<T> solution = {shape[1], Data<T>(*x), Data<Real<T>>(*log_det), Data<T>(b),
+                                  attributes.check_b != 0};
+    auto program = [=](const RankContext& context) {
+      return RunPotrs<T>(backend, context, operand, solution);
     };
     return Launch(platform, SiteOf(kName, platform, place, attributes), program);
   });
@@ -44,12 +43,12 @@ PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
 }  // namespace
 }  // namespace jaxmg
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxmgPotrs, jaxmg::Potrs,
-                              JAXMG_BIND()
-                                  .Arg<xla::ffi::AnyBuffer>()  // a
-                                  .Arg<xla::ffi::AnyBuffer>()  // b
-                                  .Ret<xla::ffi::AnyBuffer>()  // a_work, in a's place
-                                  .Ret<xla::ffi::AnyBuffer>()  // x
-                                  .Ret<xla::ffi::AnyBuffer>()  // log_det
-                                  .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-                                  .Attrs<jaxmg::Attributes>());
+JAXMG_DEFINE_HANDLER(JaxmgPotrs, jaxmg::Potrs,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()                        // a
+                         .Arg<xla::ffi::AnyBuffer>()                        // b
+                         .Ret<xla::ffi::AnyBuffer>()                        // a_work, in a's place
+                         .Ret<xla::ffi::AnyBuffer>()                        // x
+                         .Ret<xla::ffi::AnyBuffer>()                        // log_det
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
+                         .Attrs<jaxmg::Attributes>());

@@ -18,10 +18,10 @@ PlatformResult Syevd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    const Operand<T> operand = {n, a.dimensions()[0], attributes.tile, Data<T>(*v),
-                                status->typed_data()};
-    auto program = [=, a = Data<T>(a), w = Data<Real<T>>(*w)](const RankContext& context) {
-      JAXMG_RETURN_IF_ERROR(CopyIfApart(context, operand.a, a, operand.block * n));
+    const Operand<T> operand = {n,           a.dimensions()[0],    attributes.tile,
+                                Data<T>(*v), status->typed_data(), Precision::kHighest,
+                                Data<T>(a)};
+    auto program = [=, w = Data<Real<T>>(*w)](const RankContext& context) {
       return RunSyevd<T>(backend, context, operand, attributes.vectors != 0, w);
     };
     return Launch(platform, SiteOf(kName, platform, place, attributes), program);
@@ -31,10 +31,10 @@ PlatformResult Syevd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
 }  // namespace
 }  // namespace jaxmg
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(JaxmgSyevd, jaxmg::Syevd,
-                              JAXMG_BIND()
-                                  .Arg<xla::ffi::AnyBuffer>()  // a
-                                  .Ret<xla::ffi::AnyBuffer>()  // rows of V, in a's place
-                                  .Ret<xla::ffi::AnyBuffer>()  // w
-                                  .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-                                  .Attrs<jaxmg::Attributes>());
+JAXMG_DEFINE_HANDLER(JaxmgSyevd, jaxmg::Syevd,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()  // a
+                         .Ret<xla::ffi::AnyBuffer>()  // rows of V, in a's place
+                         .Ret<xla::ffi::AnyBuffer>()  // w
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
+                         .Attrs<jaxmg::Attributes>());

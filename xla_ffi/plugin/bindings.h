@@ -4,7 +4,6 @@
 
 #include <pybind11/pybind11.h>
 
-#include <chrono>
 #include <stdexcept>
 #include <string>
 
@@ -22,6 +21,7 @@ inline pybind11::dict Registrations() {
 }
 
 inline void DefineCommon(pybind11::module_& module) {
+  ReadOptions();
   module.def("registrations", &Registrations,
              "XLA FFI handlers by the name under which to register them.");
   module.def(
@@ -31,7 +31,7 @@ inline void DefineCommon(pybind11::module_& module) {
       "set_rendezvous_timeout",
       [](double seconds) {
         if (!(seconds > 0)) throw std::invalid_argument("the time limit must be positive");
-        SetRendezvousTimeout(std::chrono::duration<double>(seconds));
+        SetRendezvousTimeout(Seconds(seconds));
       },
       pybind11::arg("seconds"));
   module.def("compiler", [] { return std::string(__VERSION__); });

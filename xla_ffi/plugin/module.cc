@@ -7,8 +7,10 @@
 #include <complex>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "xla_ffi/device/lapack.h"
+#include "xla_ffi/handlers/platform.h"
 #include "xla_ffi/plugin/bindings.h"
 
 namespace jaxmg {
@@ -54,34 +56,49 @@ void LoadLapack(const std::string& letter) {
   }
 }
 
-// The library that SciPy's BLAS is, among those that the process has loaded; NumPy's own copy,
-// which has the same name, lies elsewhere.
-std::string FindOpenBlas() {
-  std::string found;
-  auto visit = [](dl_phdr_info* info, size_t, void* data) {
-    const std::string path = info->dlpi_name;
-    const bool blas = path.find("openblas") != std::string::npos;
-    const bool of_numpy = path.find("numpy.libs") != std::string::npos;
-    if (!blas || of_numpy) return 0;
-    *static_cast<std::string*>(data) = path;
-    return 1;
-  };
-  dl_iterate_phdr(visit, &found);
-  return found;
-}
-
-void LoadBlasThreads() {
-  const std::string path = FindOpenBlas();
-  if (path.empty()) return;
+// The functions of a library of the process that is an OpenBLAS; none where it isn't.
+BlasThreads ThreadsOf(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) return;
+  if (library == nullptr) return {};
+  BlasThreads threads;
   for (const std::string prefix : {"scipy_openblas_", "openblas_"}) {
     void* get = dlsym(library, (prefix + "get_num_threads").c_str());
     void* set = dlsym(library, (prefix + "set_num_threads").c_str());
     if (get == nullptr || set == nullptr) continue;
-    HostBlasThreads() = {reinterpret_cast<int (*)()>(get), reinterpret_cast<void (*)(int)>(set)};
-    return;
+    threads = {reinterpret_cast<int (*)()>(get), reinterpret_cast<void (*)(int)>(set)};
+    break;
   }
+  dlclose(library);  // which the process keeps, as it had it before
+  return threads;
+}
+
+struct OpenBlas {
+  std::string path;
+  BlasThreads threads;
+};
+
+// The library that SciPy's BLAS is, among those that the process has loaded. What makes it one is
+// its name and its functions: folders may be called anything. NumPy's own copy, which has the same
+// name, lies in a folder of its own.
+OpenBlas FindOpenBlas() {
+  std::vector<std::string> candidates;
+  auto visit = [](dl_phdr_info* info, size_t, void* data) {
+    const std::string path = info->dlpi_name;
+    const size_t slash = path.rfind('/');
+    const bool named = path.find("openblas", slash == path.npos ? 0 : slash) != path.npos;
+    if (named) static_cast<std::vector<std::string>*>(data)->push_back(path);
+    return 0;
+  };
+  dl_iterate_phdr(visit, &candidates);
+  for (const std::string& path : candidates) {
+    if (path.find("/numpy.libs/libscipy_openblas") != path.npos ||
+        path.find("/numpy.libs/libopenblas") != path.npos) {
+      continue;
+    }
+    const BlasThreads threads = ThreadsOf(path);
+    if (threads.get != nullptr) return {path, threads};
+  }
+  return {};
 }
 
 void LoadScipy() {
@@ -89,7 +106,7 @@ void LoadScipy() {
   LoadLapack<double>("d");
   LoadLapack<std::complex<float>>("c");
   LoadLapack<std::complex<double>>("z");
-  LoadBlasThreads();
+  HostBlasThreads() = FindOpenBlas().threads;
 }
 
 }  // namespace
@@ -100,8 +117,9 @@ PYBIND11_MODULE(_native, module) {
   jaxmg::DefineCommon(module);
   module.def("load_scipy", &jaxmg::LoadScipy,
              "Takes BLAS and LAPACK from SciPy. Call once, before the first handler runs.");
-  module.def("blas_library", &jaxmg::FindOpenBlas,
-             "Path of the OpenBLAS that SciPy has loaded; empty if it uses another BLAS.");
+  module.def(
+      "blas_library", [] { return jaxmg::FindOpenBlas().path; },
+      "Path of the OpenBLAS that SciPy has loaded; empty if it uses another BLAS.");
   module.def(
       "blas_threads",
       [] {
@@ -109,4 +127,12 @@ PYBIND11_MODULE(_native, module) {
         return threads.get == nullptr ? 0 : threads.get();
       },
       "Threads that one BLAS call may use; 0 if the library does not say.");
+  module.def(
+      "await_calls",
+      [](double seconds) {
+        pybind11::gil_scoped_release released;
+        return jaxmg::AwaitRanks(jaxmg::Seconds(seconds));
+      },
+      pybind11::arg("seconds"),
+      "Waits until no call is at work, at most so many seconds; returns whether none is.");
 }

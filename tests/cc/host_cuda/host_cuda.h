@@ -69,6 +69,10 @@ inline host_cuda::Dimensions blockDim, gridDim;
 
 inline void __syncthreads() { host_cuda::barrier->Wait(); }
 
+inline unsigned atomicAdd(unsigned* address, unsigned value) {
+  return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
+}
+
 inline int atomicMin(int* address, int value) {
   int old = __atomic_load_n(address, __ATOMIC_RELAXED);
   while (value < old && !__atomic_compare_exchange_n(address, &old, value, false, __ATOMIC_RELAXED,

@@ -2,17 +2,19 @@
 
     inject.py FAILING_SO [--cases potrs,syevd] [--limit 20]
 
-FAILING_SO is failing.cc, built; the environment may name it too. Each routine is called again and again in a child process; each
-time another of the plugin's allocations fails. The call has to raise JaxRuntimeError, or to be
-right where it can do without; then the next call has to be right, the arguments have to be what
-they were, and no thread and no memory of the plugin may stay behind. A child that answers late or
-dies is a hang or an abort of that failure, and another child goes on with the next.
+FAILING_SO is failing.cc, built; the environment may name it too. Each routine is called again and
+again in a child process; each time another of the plugin's allocations fails. The call has to raise
+JaxRuntimeError, or to be right where it can do without; then the next call has to be right, the
+arguments have to be what they were, and no thread and no memory of the plugin may stay behind. A
+child that answers late or dies is a hang or an abort of that failure, and another child goes on
+with the next. Then many calls in a row fail, and some have hardly any address space left.
 
 Prints a line for each fault found, and exits with 1 if there is one.
 """
 
 import argparse
 import collections
+import concurrent.futures
 import ctypes
 import json
 import os
@@ -52,6 +54,8 @@ CASES = {
     "cyclic_1d": ("cyclic_1d", 56, "float32", 1),
 }
 _TILE, _LARGE_TILE = 7, 80
+# The plugin keeps what the last failures were, no more of them than this: growth beyond is a leak.
+_KEPT = 64
 _ADDRESS_SPACE = [1, 2, 4, 6, 8, 12, 16, 17, 18, 19, 20, 24, 32, 64]
 # Orders of which the workspace is more than the address space that is left.
 _LARGE = {"potrs": 1400, "potri": 800, "syevd": 400, "cyclic_1d": 2240}
@@ -165,18 +169,32 @@ class Child:
 
     def inject(self, point, first, length):
         """One call with these failures and one without: what came out of both."""
+        outcome, failed = self.fail(point, first, length)
+        following, left = self.outcome(), self.grown()
+        if max(left) > 0:
+            for _ in range(_KEPT):
+                self.fail(point, first, length)
+            self.grown()
+            self.fail(point, first, length)
+            left = self.grown()
+        return {"failed": failed, "outcome": outcome, "next": following, "left": left}
+
+    def fail(self, point, first, length):
+        """(what came out of a call with these failures, how many there were)."""
         self.shim.failing_arm(ctypes.c_uint64(point), ctypes.c_int64(first), ctypes.c_int64(length))
         outcome = self.outcome()
-        failed = self.shim.failing_disarm()
-        following = self.outcome()
+        return outcome, self.shim.failing_disarm()
+
+    def grown(self):
+        """How much more (allocations, threads) there are than last time."""
         for _ in range(100):
             live, threads = self.settle()
             if live <= self.live and threads <= self.threads:
                 break
             time.sleep(0.01)
         left = (live - self.live, threads - self.threads)
-        self.live, self.threads = max(live, self.live), max(threads, self.threads)
-        return {"failed": failed, "outcome": outcome, "next": following, "left": left}
+        self.live, self.threads = live, threads
+        return left
 
     def enlarge(self):
         """From now on a matrix of which the workspace is megabytes."""
@@ -309,6 +327,7 @@ class Driver:
 
     def run(self):
         """Makes all failures; returns how many faults that found."""
+        start = time.monotonic()
         first = self.start()
         if isinstance(first, str):
             print(f"{self.name}: warm-up: {first}\n{self.said()}\n{self.stop(first)}", flush=True)
@@ -348,6 +367,8 @@ class Driver:
             if wrong := self.stop():
                 self.counts["aborts"] += 1
                 print(f"{self.name}: at its end: {wrong}\n{self.said()}", flush=True)
+        seconds = time.monotonic() - start
+        print(f"{self.name}: {dict(self.counts)}, {seconds:.0f} s", flush=True)
         return self.counts["hangs"] + self.counts["aborts"] + self.counts["wrong"]
 
     def orders(self, points):
@@ -400,6 +421,7 @@ def parse():
     parser.add_argument(
         "--address_space", type=json.loads, default=_ADDRESS_SPACE, help="MiB, as a JSON list"
     )
+    parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
     parser.add_argument("--gdb", action="store_true", help="show the stacks of what hangs")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -410,13 +432,12 @@ def main():
     if options.child:
         Child(options.shim, options.child).serve()
         return
-    counts, start = collections.Counter(), time.monotonic()
-    faults = 0
-    for name in options.cases.split(","):
-        driver = Driver(options, name)
-        faults += driver.run()
-        counts.update(driver.counts)
-        print(f"{name}: {dict(driver.counts)}, {time.monotonic() - start:.0f} s", flush=True)
+    counts, faults = collections.Counter(), 0
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        drivers = [Driver(options, name) for name in options.cases.split(",")]
+        for driver, found in zip(drivers, pool.map(Driver.run, drivers), strict=True):
+            faults += found
+            counts.update(driver.counts)
     print(
         f"{counts['injected']} injected: {counts['errors']} errors, {counts['survived']} survived, "
         f"{counts['wrong']} wrong, {counts['hangs']} hangs, {counts['aborts']} aborts"

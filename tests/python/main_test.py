@@ -88,7 +88,7 @@ def test_report_says_what_the_solve_changed():
         "plugin.about = lambda: {'same': 0, 'opened': next(calls)};"
         "runpy.run_module('jaxmg', run_name='__main__', alter_sys=True)"
     )
-    before, after = _run("-c", pretend).stdout.split("checked solve")
+    before, after = run("-c", pretend).stdout.split("checked solve")
     assert "opened: 0" in before and "same: 0" in before
     assert "opened: 1" in after and "same: 0" not in after
 

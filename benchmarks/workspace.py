@@ -6,10 +6,16 @@ Left out are what cuSOLVER asks for and what cuBLAS keeps.
 import math
 
 import numpy as np
+import problems
 
 # CudaDevice::tuning
 USUAL_TILE = 1024
 UPDATE_DEPTH = 2048
+# Orders, of real dtypes, up to which one GPU factors as a single tile, and up to which several GPUs
+# leave it to one of them.
+WHOLE_ORDER = 12288
+GATHER = {"potrs": 7168, "potri": 1024}
+COMPLEX = 3 / 5  # of an order that is for real dtypes, except for potri's
 
 
 class Tiles:
@@ -34,29 +40,54 @@ def default_tile(rows, ranks):
     return USUAL_TILE if ranks == 1 else min(max(rows, 32), USUAL_TILE)
 
 
+def order(routine, dtype, real):
+    """A limit of the tuning, for a dtype."""
+    complex_ = np.dtype(dtype).kind == "c" and routine == "potrs"
+    return int(real * COMPLEX) if complex_ else real
+
+
+def gathers(routine, dtype, n, ranks, T_A):
+    """Whether one of several GPUs does it all."""
+    if T_A or ranks == 1 or routine not in GATHER:
+        return False
+    return n <= order(routine, dtype, GATHER[routine])
+
+
+def tiles(routine, dtype, n, ranks, T_A=None):
+    """Of the matrix as it is worked on."""
+    ranks = 1 if gathers(routine, dtype, n, ranks, T_A) else ranks
+    if not T_A and ranks == 1 and routine == "potrs":
+        T_A = n if n <= order(routine, dtype, WHOLE_ORDER) else None
+    return Tiles(n, ranks, T_A)
+
+
 def needed(routine, dtype, n, ranks, T_A=None, nrhs=1, donate=False, rank=0):
     """Bytes that a call needs on GPU `rank`: workspace, results and a copy of A."""
-    tiles = Tiles(n, ranks, T_A)
-    T, m, rows = tiles.T, tiles.m, tiles.rows
+    if routine not in problems.ROUTINES:
+        raise ValueError(f"no formula for {routine}")
+    cut = tiles(routine, dtype, n, ranks, T_A)
+    gathered = gathers(routine, dtype, n, ranks, T_A)
+    T, m, rows = cut.T, cut.m, -(-n // ranks)
     size = np.dtype(dtype).itemsize
     real = np.finfo(dtype).dtype.itemsize
-    factorized = routine in ("potrs", "potri")
-    panels = 2 * max(UPDATE_DEPTH // T, 1)
-    pieces = [
+    tile_columns = n * T * (cut.ranks > 1)  # for exchanges
+    if routine != "syevd" and n > T:
         # Panels, and those of their rows that meet our tiles.
-        size * panels * (n * T + m * T**2) if factorized else size * n * T,
-        size * n * T * tiles.overflows,
-        4 * (1 + ranks),
-        real * (1 + ranks),
+        tile_columns = 2 * max(UPDATE_DEPTH // T, 1) * (n * T + m * T**2)
+    if routine == "potri":
+        tile_columns = max(tile_columns, (2 * n + T) * T)
+    works = not gathered or rank == 0
+    pieces = [
+        size * tile_columns * works,
+        size * n * T * (cut.overflows and works),
+        size * n * n * (rank == 0 and (gathered or routine == "syevd")),
+        16 * (1 + ranks),
     ]
     apart = []  # each an allocation of its own
     if routine == "potrs":
-        pieces.append(size * nrhs * m * T)
+        pieces.append(size * nrhs * m * T * works)
         apart.append(size * nrhs * n)
     elif routine == "syevd":
-        pieces.append(size * n * n * (rank == 0))
         apart.append(real * n)
-    elif routine != "potri":
-        raise ValueError(f"no formula for {routine}")
     copy = 0 if donate else size * rows * n
     return sum(256 * math.ceil(piece / 256) for piece in [*pieces, *apart, copy])

@@ -214,7 +214,7 @@ def _circumstances(arrays):
     )
 
 
-def runner(call, arrays, donate=False, keep_matrix=True):
+def runner(call, arrays, donate=False, wanted=None):
     """The function that runs ``call.program`` on arrays such as these: within the caller's trace,
     or compiled here once and cached.
 
@@ -222,37 +222,40 @@ def runner(call, arrays, donate=False, keep_matrix=True):
         arrays: the matrix first.
         donate: gives the matrix's buffer to the program and deletes it; ignored in a trace, where
             only the caller's own jit can donate.
-        keep_matrix: False leaves out the first result.
+        wanted: for each result whether the caller has a use for it; None: for all. On a mesh each
+            costs the host some 10 us a device.
 
     Returns:
-        A function of the arrays that returns the program's results as a list, None in place of a
-        matrix that isn't kept.
+        A function of the arrays that returns the program's results as a list, None in place of one
+        that isn't wanted.
     """
     mesh = call.layout.mesh
+    wanted = (True,) * len(call.specs) if wanted is None else tuple(map(bool, wanted))
     if _mesh.traced(arrays):
 
         def run_traced(*arrays):
             with _compat.entered(mesh):
-                matrix, *others = _constrained(call, *arrays)
-            return [matrix if keep_matrix else None, *others]
+                results = _constrained(call, *arrays)
+            return [result if want else None for result, want in zip(results, wanted, strict=True)]
 
         return run_traced
     matrix, *others = arrays
     # Only a buffer that already lies as the ranks need it can become the work space; one that
     # device_put made here is ours, the caller's NumPy memory behind it is not.
     reuse = donate and isinstance(matrix, jax.Array) and _in_place(matrix, call.layout)
-    with_matrix = keep_matrix or reuse
-    compiled = _compiled(call, reuse, with_matrix)
+    computed = (wanted[0] or reuse, *wanted[1:])
+    compiled = _compiled(call, reuse, computed)
     places = (_matrix_placer(matrix, call.layout), *(_placer(b, call.layout, P()) for b in others))
 
     def run(*arrays):
         placed = [place(array) for place, array in zip(places, arrays, strict=True)]
-        with _compat.entered(mesh):
+        with _compat.entered(mesh), _compat.launching(mesh):
             results = compiled(*placed)
         if donate and isinstance(arrays[0], jax.Array) and not arrays[0].is_deleted():
             arrays[0].delete()
-        matrix = results[0] if keep_matrix else None
-        return [matrix, *(results[1:] if with_matrix else results)]
+        results = iter(results)
+        found = [next(results) if there else None for there in computed]
+        return found if wanted[0] else [None, *found[1:]]
 
     return run
 
@@ -296,18 +299,22 @@ def _constrained(call, *arrays):
 
 
 @functools.lru_cache(maxsize=512)
-def _compiled(call, reuse, keep_matrix):
-    """The jitted program. The donated matrix has to be among its results, in its own sharding, for
-    XLA to reuse the buffer; what isn't kept is not computed for the caller's sake."""
+def _compiled(call, reuse, computed):
+    """The jitted program, of those results that are marked. The donated matrix has to be among
+    them, in its own sharding, for XLA to reuse the buffer; what isn't kept is not computed for the
+    caller's sake."""
     specs = list(call.specs)
     if reuse:
         specs[0] = call.layout.row_spec
     call = dataclasses.replace(call, specs=tuple(specs))
-    first = 0 if keep_matrix else 1
 
     def program(*arrays):
-        return _constrained(call, *arrays)[first:]
+        return tuple(itertools.compress(_constrained(call, *arrays), computed))
 
     program.__name__ = f"jaxmg_{call.program.__name__}"
     shardings = tuple(call.layout.sharding(P() if spec is None else spec) for spec in specs)
-    return jax.jit(program, donate_argnums=(0,) if reuse else (), out_shardings=shardings[first:])
+    return jax.jit(
+        program,
+        donate_argnums=(0,) if reuse else (),
+        out_shardings=tuple(itertools.compress(shardings, computed)),
+    )

@@ -1,6 +1,7 @@
 """What is spelled differently in the JAX versions that this package supports (0.6.2 and up)."""
 
 import contextlib
+import threading
 
 import jax
 import numpy as np
@@ -77,6 +78,18 @@ def transformation(array):
 def tracks_varying(axis):
     """Whether the enclosing shard_map tracks what varies over its manual ``axis``."""
     return bool(varying_axes(jax.lax.axis_index(axis)))
+
+
+# JAX before 0.9 hands programs to the GPUs of a mesh one by one. Two threads may then do so in
+# different orders, and each GPU waits in a program for those that are at the other one.
+_ONE_BY_ONE = jax.__version_info__ < (0, 9)
+_handing_out = threading.Lock()
+
+
+def launching(mesh):
+    """A context in which a program may be handed to the GPUs of ``mesh``."""
+    alone = mesh.size == 1 or mesh.devices.flat[0].platform != "gpu"
+    return _handing_out if _ONE_BY_ONE and not alone else contextlib.nullcontext()
 
 
 def varying_axes(array):

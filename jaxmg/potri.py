@@ -59,7 +59,9 @@ def potri(
         >>> a_inv = jaxmg.potri(a)
     """
     spec = _mesh.given_spec("potri", matrix_specs, in_specs)
-    a_inv, status = _invert((a,), T_A, mesh, spec, pad, backend, precision, donate)
+    a_inv, status = _invert(
+        (a,), T_A, mesh, spec, pad, backend, precision, donate, wanted=(True, bool(return_status))
+    )
     return _call.pick(a_inv, (return_status, status))
 
 
@@ -166,7 +168,7 @@ def _symmetrize(a):
 
 
 @_call.planned
-def _invert(arrays, T_A, mesh, spec, pad, backend, precision, donate):
+def _invert(arrays, T_A, mesh, spec, pad, backend, precision, donate, wanted=None):
     """(a_inv, status) for a global array."""
     layout, tile = _call.prepare("potri", arrays, T_A, mesh, spec, pad)
     (a,) = arrays
@@ -175,9 +177,8 @@ def _invert(arrays, T_A, mesh, spec, pad, backend, precision, donate):
     backend = _call.resolve("potri", layout, backend, a)
     options = (("tf32", _checks.precision("potri", precision, a.dtype, backend)),)
     specs = (layout.result_spec(a.shape), P())
-    return _call.runner(
-        _call.Call(_potri, layout, a.shape[0], tile, backend, specs, options), arrays, donate
-    )
+    call = _call.Call(_potri, layout, a.shape[0], tile, backend, specs, options)
+    return _call.runner(call, arrays, donate, wanted)
 
 
 def _potri(call, a):

@@ -97,8 +97,9 @@ def potrs(
         _checks.separate("potrs", a, b)
     spec = _mesh.given_spec("potrs", matrix_specs, in_specs)
     _, x, logdet, status = _solve(
-        (a, b), T_A, mesh, spec, pad, backend, precision, donate, keep_matrix=False
-    )
+        (a, b), T_A, mesh, spec, pad, backend, precision, donate,
+        wanted=(False, True, bool(return_logdet), bool(return_status)),
+    )  # fmt: skip
     return _call.pick(x, (return_logdet, logdet), (return_status, status))
 
 
@@ -192,23 +193,24 @@ def potrs_jit_ctx(
     """
     spec = _mesh.given_spec("potrs", matrix_specs, in_specs)
     a_work, x, logdet, status = _solve(
-        (a, b), T_A, mesh, spec, pad, backend, precision, donate=False, keep_matrix=True
-    )
+        (a, b), T_A, mesh, spec, pad, backend, precision, donate=False,
+        wanted=(True, True, bool(return_logdet), True),
+    )  # fmt: skip
     return (a_work, x, logdet, status) if return_logdet else (a_work, x, status)
 
 
 @_call.planned
-def _solve(arrays, T_A, mesh, spec, pad, backend, precision, donate, keep_matrix):
-    """(a_work or None, x, logdet, status) for global arrays."""
+def _solve(arrays, T_A, mesh, spec, pad, backend, precision, donate, wanted):
+    """(a_work, x, logdet, status) for global arrays, None where one isn't wanted."""
     layout, tile = _call.prepare("potrs", arrays, T_A, mesh, spec, pad)
     a, b = arrays
     if a.size == 0:
-        return lambda a, b: (jnp.asarray(a) if keep_matrix else None, *_empty(a, b, scalar=True))
+        return lambda a, b: (jnp.asarray(a), *_empty(a, b, scalar=True))
     backend = _call.resolve("potrs", layout, backend, a)
     options = (("tf32", _checks.precision("potrs", precision, a.dtype, backend)),)
     specs = (layout.result_spec(a.shape), _mesh.spec_of(b, layout), P(), P())
     call = _call.Call(_potrs, layout, a.shape[0], tile, backend, specs, options)
-    return _call.runner(call, arrays, donate, keep_matrix)
+    return _call.runner(call, arrays, donate, wanted)
 
 
 def _potrs(call, a, b):

@@ -64,7 +64,7 @@ def syevd(
     spec = _mesh.given_spec("syevd", matrix_specs, in_specs)
     v, w, status = _eigen(
         (a,), T_A, mesh, spec, pad, backend, return_eigenvectors, donate,
-        keep_matrix=return_eigenvectors,
+        wanted=(bool(return_eigenvectors), True, bool(return_status)),
     )  # fmt: skip
     return _call.pick(w, (return_eigenvectors, v), (return_status, status))
 
@@ -150,14 +150,14 @@ def syevd_jit_ctx(
     """
     spec = _mesh.given_spec("syevd", matrix_specs, in_specs)
     v, w, status = _eigen(
-        (a,), T_A, mesh, spec, pad, backend, return_eigenvectors, donate=False, keep_matrix=True
+        (a,), T_A, mesh, spec, pad, backend, return_eigenvectors, donate=False, wanted=None
     )
     return (v, w, v, status) if return_eigenvectors else (v, w, status)
 
 
 @_call.planned
-def _eigen(arrays, T_A, mesh, spec, pad, backend, return_eigenvectors, donate, keep_matrix):
-    """(v or None, w, status) for a global array."""
+def _eigen(arrays, T_A, mesh, spec, pad, backend, return_eigenvectors, donate, wanted):
+    """(v, w, status) for a global array, None where one isn't wanted."""
     layout, tile = _call.prepare("syevd", arrays, T_A, mesh, spec, pad)
     (a,) = arrays
     if a.size == 0:
@@ -166,7 +166,7 @@ def _eigen(arrays, T_A, mesh, spec, pad, backend, return_eigenvectors, donate, k
     specs = (layout.result_spec(a.shape), P(), P())
     options = (("vectors", bool(return_eigenvectors)),)
     call = _call.Call(_syevd, layout, a.shape[0], tile, backend, specs, options)
-    return _call.runner(call, arrays, donate, keep_matrix)
+    return _call.runner(call, arrays, donate, wanted)
 
 
 def _syevd(call, a):

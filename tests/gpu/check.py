@@ -346,6 +346,9 @@ def small(quick):
             attempt(f"potrs {case}", check_potrs, 70, dtype, mesh, 16, backend)
             attempt(f"potri {case}", check_potri, 70, dtype, mesh, 16, backend)
             attempt(f"syevd {case}", check_syevd, 70, dtype, mesh, 16, backend)
+        # On one GPU for all.
+        attempt(f"potrs {dtype} gathered", check_potrs, 70, dtype, mesh, None, "native")
+        attempt(f"potri {dtype} gathered", check_potri, 70, dtype, mesh, None, "native")
     # Columns of more bytes than one block copies.
     attempt("potrs n=2200", check_potrs, 2200, "float64", mesh, 128, "native")
     a = matrix(70, "float64")

@@ -1,6 +1,6 @@
 """Measures what calls of the native engine need on each GPU, beside the formulas of docs/memory.md.
 
-    memory.py [N ...]      8192 and 12288 unless given; JAX's memory must be preallocated
+    memory.py [N ...]      4096 and 12288 unless given; JAX's memory must be preallocated
 
 Needs benchmarks/ on PYTHONPATH. For each case a line to read and a record for
 benchmarks/results/memory.jsonl, with the bytes of each GPU. `rest` is what the formulas leave out;
@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from peaks import peaks
 from problems import DTYPES, matrix, vectors
-from workspace import Tiles, needed
+from workspace import needed, tiles
 
 import jaxmg
 
@@ -88,8 +88,8 @@ def measure(case):
 
 def check(case):
     """Prints the GPU that strays furthest from the formula; whether it strays too far."""
-    tiles = Tiles(case.n, case.ranks, case.T_A)
-    name = f"{case.routine:5} {case.dtype:10} n={case.n:<6} ranks={case.ranks} T={tiles.T:<4}"
+    width = tiles(case.routine, case.dtype, case.n, case.ranks, case.T_A).T
+    name = f"{case.routine:5} {case.dtype:10} n={case.n:<6} ranks={case.ranks} T={width:<5}"
     name += f" nrhs={case.nrhs:<3}" if case.routine == "potrs" else " " * 9
     name += " vectors" if case.vectors else "" if case.donate else " kept"
     try:
@@ -124,7 +124,7 @@ def check(case):
             records.python("tests/gpu/memory.py", sys.argv[1:]),
         ),
         **case._asdict(),
-        "T_A": tiles.T,
+        "T": width,
         "backend": "native",
         "measured_bytes": found,
         "formula_bytes": paper,
@@ -134,7 +134,7 @@ def check(case):
 
 
 def main():
-    sizes = [int(word) for word in sys.argv[1:]] or [8192, 12288]
+    sizes = [int(word) for word in sys.argv[1:]] or [4096, 12288]
     table = list(cases(sizes, len(jax.devices())))
     failures = sum(not check(case) for case in table)
     print(f"{len(table)} cases, {failures} failures")

@@ -280,10 +280,15 @@ def test_donated_buffer_is_the_work_space():
     specs = (layout.row_spec, P(), P(), P())
     call = _call.Call(program, layout, n, 8, "native", specs, (("tf32", False),))
     block = n * n * 8 // 2
-    analysis = _call._compiled(call, True, True).lower(a, b).compile().memory_analysis()
+    analysis = _call._compiled(call, True, (True,) * 4).lower(a, b).compile().memory_analysis()
     assert analysis.alias_size_in_bytes >= block
     assert analysis.temp_size_in_bytes < block
-    kept = _call._compiled(call, False, False).lower(a, b).compile().memory_analysis()
+    kept = (
+        _call._compiled(call, False, (False, True, True, True))
+        .lower(a, b)
+        .compile()
+        .memory_analysis()
+    )
     assert kept.alias_size_in_bytes == 0
     assert kept.output_size_in_bytes < block
 

@@ -17,6 +17,16 @@ namespace {
 
 constexpr char kLetters[] = "sdcz";
 
+// Handles take memory of the GPU that JAX has not taken at its start. Where there is none, NVIDIA's
+// libraries say that they could not be initialized.
+template <typename Result>
+Status MakeHandle(Result result, const char* function) {
+  if (IsSuccess(result)) return Status::Ok();
+  return Error(Code::kResourceExhausted, function, " failed: ", Describe(result),
+               ". It takes some memory of the GPU outside of JAX's; an "
+               "XLA_PYTHON_CLIENT_MEM_FRACTION below the present one leaves more");
+}
+
 }  // namespace
 
 class CudaPool {
@@ -213,7 +223,7 @@ Status CudaResources::BlasHandle(Stream stream, Precision precision, cublasHandl
   bool& ready = blas_ready_[static_cast<int>(stream)];
   if (made == nullptr) {
     JAXMG_RETURN_IF_ERROR(Open<Cublas>());
-    JAXMG_CHECK_CUDA(Get<Cublas>().cublasCreate(&made), "a handle of cuBLAS");
+    JAXMG_RETURN_IF_ERROR(MakeHandle(Get<Cublas>().cublasCreate(&made), "cublasCreate"));
   }
   if (!ready) {  // the caller's stream may be another one in each call
     JAXMG_CHECK_CUDA(Get<Cublas>().cublasSetStream(made, this->stream(stream)),
@@ -237,7 +247,7 @@ Status CudaResources::SolverHandle(Stream stream, cusolverDnHandle_t* handle,
   cusolverDnHandle_t& made = parts_->solver[static_cast<int>(stream)];
   if (made == nullptr) {
     JAXMG_RETURN_IF_ERROR(Open<Cusolver>());
-    JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnCreate(&made), "a handle of cuSOLVER");
+    JAXMG_RETURN_IF_ERROR(MakeHandle(Get<Cusolver>().cusolverDnCreate(&made), "cusolverDnCreate"));
   }
   if (parts_->params == nullptr) {
     JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnCreateParams(&parts_->params),

@@ -125,6 +125,7 @@ class Problem {
   // Whether this rank has a part in the work on the matrix, and with whom.
   bool works() const { return !gathers_ || outer_.comm.rank() == kRoot; }
   const RankContext& context() const { return gathers_ ? alone_ : outer_; }
+  int64_t columns() const { return tiles_.block(); }
   Matrix<T> matrix() const {
     return {tiles_, context().comm.rank(), operand_.n, gathers_ ? gathered() : operand_.a,
             space_.template Get<T>(overflow_)};
@@ -147,45 +148,69 @@ class Problem {
   }
   // The ranks' rows to the tiles that are worked on, and the columns of those back to rows.
   Status Take() {
-    if (gathers_) return GatherLower(outer_, blocks(), gathered());
-    return ToBlockCyclic(outer_, matrix(), Region::kLower, panels());
+    if (!gathers_) return ToBlockCyclic(outer_, matrix(), Region::kLower, panels());
+    JAXMG_RETURN_IF_ERROR(GatherRecords());
+    return GatherLower(outer_, blocks(), gathered());
   }
-  Status GiveBack() {
-    if (works()) {
-      JAXMG_RETURN_IF_ERROR(ToContiguous(context(), matrix(), Region::kLower, panels()));
-      JAXMG_RETURN_IF_ERROR(Symmetrize(context(), matrix(), panels()));
-    }
-    return gathers_ ? Scatter(outer_, gathered(), blocks()) : Status::Ok();
+  Status Untile() {
+    if (!works()) return Status::Ok();
+    JAXMG_RETURN_IF_ERROR(ToContiguous(context(), matrix(), Region::kLower, panels()));
+    return Symmetrize(context(), matrix(), panels());
   }
+  Status Return() { return gathers_ ? Scatter(outer_, gathered(), blocks()) : Status::Ok(); }
   // What the root has computed for all, if it was the root alone.
-  Status Spread(T* data, int64_t count) {
+  template <typename U>
+  Status Spread(U* data, int64_t count) {
     if (!gathers_ || count == 0) return Status::Ok();
     return Broadcast(outer_.comm, Stream::kMain, kRoot, Block(data, count, count, 1));
   }
 
   // The ranks' records become one status, and one logarithm of the determinant.
   Status SetStatus(Real<T>* log_det = nullptr) {
-    char* mine = space_.template Get<char>(records_);
-    char* all = mine + kRecord;
     const int ranks = outer_.comm.size();
-    JAXMG_RETURN_IF_ERROR(AllGather(outer_.comm, device(), Stream::kMain, mine, all, kRecord));
-    JAXMG_RETURN_IF_ERROR(device().ReduceInfo(Stream::kMain, reinterpret_cast<int32_t*>(all),
-                                              kRecord / sizeof(int32_t), ranks, operand_.status));
+    if (works()) {
+      JAXMG_RETURN_IF_ERROR(gathers_ ? device().Copy(Stream::kMain, RecordOf(kRoot), mine())
+                                     : AllGather(outer_.comm, device(), Stream::kMain, mine().data,
+                                                 RecordOf(0).data, kRecord));
+      JAXMG_RETURN_IF_ERROR(device().ReduceInfo(Stream::kMain,
+                                                static_cast<int32_t*>(RecordOf(0).data),
+                                                kRecord / sizeof(int32_t), ranks, operand_.status));
+    }
+    JAXMG_RETURN_IF_ERROR(Spread(operand_.status, 1));
     if (log_det == nullptr) return Status::Ok();
-    JAXMG_RETURN_IF_ERROR(device().SumReals(Stream::kMain,
-                                            reinterpret_cast<Real<T>*>(all + kLogDet),
-                                            kRecord / sizeof(Real<T>), ranks, log_det));
-    return PoisonIfFailed(1, 1, log_det);
+    if (works()) {
+      const char* terms = static_cast<char*>(RecordOf(0).data) + kLogDet;
+      JAXMG_RETURN_IF_ERROR(device().SumReals(Stream::kMain,
+                                              reinterpret_cast<const Real<T>*>(terms),
+                                              kRecord / sizeof(Real<T>), ranks, log_det));
+      JAXMG_RETURN_IF_ERROR(PoisonIfFailed(1, 1, log_det));
+    }
+    return Spread(log_det, 1);
   }
 
+  // Results that this rank has computed.
   template <typename U>
   Status PoisonIfFailed(int64_t m, int64_t n, U* data) {
+    if (!works()) return Status::Ok();
     return device().template blas<U>().PoisonIf(Stream::kMain, operand_.status, m, n, data, m);
   }
 
  private:
   // Bytes: an info, a digest, and a real number from kLogDet on.
   static constexpr int64_t kRecord = 16, kLogDet = 8;
+
+  Bytes2D mine() const { return Block(space_.template Get<char>(records_), kRecord, kRecord, 1); }
+  Bytes2D RecordOf(int rank) const {
+    return Block(static_cast<char*>(mine().data) + (1 + rank) * kRecord, kRecord, kRecord, 1);
+  }
+  // Those of ranks that leave the work to the root, which adds its own in the end.
+  Status GatherRecords() {
+    if (!works()) return outer_.comm.Send(Stream::kMain, kRoot, mine());
+    for (int rank = 1; rank < outer_.comm.size(); ++rank) {
+      JAXMG_RETURN_IF_ERROR(outer_.comm.Recv(Stream::kMain, rank, RecordOf(rank)));
+    }
+    return Status::Ok();
+  }
 
   Device& device() const { return outer_.device; }
   Blocks<T> blocks() const { return {operand_.n, operand_.block, operand_.a}; }
@@ -233,9 +258,10 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand,
                                   problem.info(), problem.log_det()));
       JAXMG_RETURN_IF_ERROR(BackSubstitution(problem.context(), matrix, b));
     }
-    JAXMG_RETURN_IF_ERROR(problem.Spread(solution.x, count));
     JAXMG_RETURN_IF_ERROR(problem.SetStatus(solution.log_det));
-    return problem.PoisonIfFailed(solution.nrhs, operand.n, solution.x);
+    JAXMG_RETURN_IF_ERROR(problem.PoisonIfFailed(solution.nrhs, operand.n, solution.x));
+    JAXMG_RETURN_IF_ERROR(problem.Spread(solution.x, count));
+    return WaitAllSent(context.comm, Stream::kMain);
   };
   return RunOnAllRanks(context.comm, prepare, work);
 }
@@ -252,9 +278,12 @@ Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
                                   static_cast<Real<T>*>(nullptr)));
       JAXMG_RETURN_IF_ERROR(Potri(problem.context(), operand.precision, matrix, problem.panels()));
     }
-    JAXMG_RETURN_IF_ERROR(problem.GiveBack());
+    JAXMG_RETURN_IF_ERROR(problem.Untile());
     JAXMG_RETURN_IF_ERROR(problem.SetStatus());
-    return problem.PoisonIfFailed(operand.n, operand.block, operand.a);
+    JAXMG_RETURN_IF_ERROR(
+        problem.PoisonIfFailed(operand.n, problem.columns(), problem.matrix().data));
+    JAXMG_RETURN_IF_ERROR(problem.Return());
+    return WaitAllSent(context.comm, Stream::kMain);
   };
   return RunOnAllRanks(context.comm, [&] { return problem.PrepareFactor(); }, work);
 }

@@ -30,13 +30,21 @@ py313() { timeout 1800 ci/installed_wheels.sh 3.13 tests/python jax; }
 # The two generations of NetKet, each with a JAX that it imports on.
 netket322() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket jax==0.10.2 netket==3.22.4; }
 netket323() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket jax==0.11.2 netket==3.23.0; }
+# Every allocation and thread start of a call fails once.
+faults() {
+  bazel build //tests/faults:failing.so &&
+    FAILING_SO=$PWD/$(bazel cquery --output=files //tests/faults:failing.so) \
+      timeout 1800 ci/installed_wheels.sh 3.12 tests/faults/inject.py jax==0.11.2
+}
+# Each of a set of faults in the code is found by a test.
+mutants() { host_gcc && timeout 3600 ci/mutants.sh; }
 # //tests:all ends ten processes with calls under way.
 exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --test_timeout=900; }
 
 steps=("$@")
 # From `wheels` on, steps that follow each other mostly build for the same Python.
 [ $# -gt 0 ] || steps=(tests quickstart exits lint asan tsan cuda wheels py313 py312 netket322
-  netket323 py311 workspace)
+  netket323 faults py311 workspace mutants)
 
 summary='' passed=0 failed=0 skipped=0
 for step in "${steps[@]}"; do

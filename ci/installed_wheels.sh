@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds the wheels for one Python, installs them with one JAX in an empty environment and runs a
-# folder of tests there, where the checkout can't be imported.
+# folder of tests there, or a program, where the checkout can't be imported.
 #
-#   ci/installed_wheels.sh PYTHON FOLDER REQUIREMENT ...
+#   ci/installed_wheels.sh PYTHON FOLDER|PROGRAM REQUIREMENT ...
 #   ci/installed_wheels.sh 3.11 tests/python jax==0.6.2
 #   ci/installed_wheels.sh 3.12 tests/netket jax==0.10.2 netket==3.22.4
 #
@@ -30,6 +30,8 @@ install=("$work/venv/bin/pip" install -q "$(echo "$work"/wheels/jaxmg-*.whl)[cpu
 "$work/venv/bin/pip" check
 "$work/venv/bin/pip" list | grep -iE '^(jax|netket|numpy|scipy)'
 
-cp -r "$tests" tests/pytest_main.py "$work"
+cp -r tests "$work"
 cd "$work"
-venv/bin/python pytest_main.py "$(basename "$tests")"
+command=(tests/pytest_main.py "$tests")
+[ -d "$tests" ] || command=("$tests")
+venv/bin/python "${command[@]}"

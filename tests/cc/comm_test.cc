@@ -91,7 +91,7 @@ TEST(WhatWasGatheredMayBeOverwrittenAtOnce) {
                                         gathered[rank].data(), sizeof(int32_t)));
         return context.device.FillInt32(Stream::kMain, &mine[rank], 1, -2);
       },
-      duration<double>(60),
+      testing::kPatience,
       [](int rank) -> std::unique_ptr<Device> {
         std::unique_ptr<Device> host = rank == 1 ? std::make_unique<Slow>() : NewHostDevice();
         return std::make_unique<testing::AsyncDevice>(std::move(host), Tuning());
@@ -126,6 +126,7 @@ TEST(MessagesKeepTheirOrderAndShape) {
 }
 
 TEST(AgreementIsTheFirstCause) {
+  const auto begin = std::chrono::steady_clock::now();
   const auto statuses = RunRanks(4, [&](const RankContext& context) -> Status {
     const int rank = context.comm.rank();
     if (rank == 2) {
@@ -142,6 +143,8 @@ TEST(AgreementIsTheFirstCause) {
     EXPECT(status.code() == Code::kResourceExhausted) << status.message();
     EXPECT(status.message() == "no memory on rank 2") << status.message();
   }
+  // Who waits is woken, and finds it out no later.
+  EXPECT(std::chrono::steady_clock::now() - begin < testing::kPatience / 2);
 }
 
 TEST(ASilentRankIsAnErrorEverywhere) {
@@ -155,6 +158,10 @@ TEST(ASilentRankIsAnErrorEverywhere) {
   EXPECT(statuses[0].code() == Code::kDeadlineExceeded) << statuses[0].message();
   EXPECT(statuses[2].code() == Code::kDeadlineExceeded) << statuses[2].message();
 }
+
+// For meetings and waits that come to pass at once; not so long that a test of which all wait in
+// vain would seem to hang.
+constexpr Seconds kMeeting(10);
 
 // Every rank brings its number.
 Status MeetAt(int64_t run, int rank, int ranks, Seconds limit,
@@ -172,14 +179,14 @@ TEST(MeetingsMatchTheirCalls) {
         for (int round = 0; round < kRounds; ++round) {
           // The same key every time, as in a loop.
           std::shared_ptr<InProcessGroup> group;
-          const Status status = MeetAt(run, rank, kRanks, Seconds(60), &group);
+          const Status status = MeetAt(run, rank, kRanks, kMeeting, &group);
           EXPECT(status.ok()) << status.message();
           if (!status.ok()) return;
           for (int other = 0; other < kRanks; ++other) {
             EXPECT(group->brought()[other] == 10 + other) << group->brought()[other];
           }
           auto device = NewHostDevice();
-          auto comm = NewInProcessCommunicator(group, rank, device.get(), {Seconds(60)});
+          auto comm = NewInProcessCommunicator(group, rank, device.get(), {kMeeting});
           const int64_t mine = run * 1000 + round;
           int64_t all[kRanks];
           Status gathered = AllGather(*comm, *device, Stream::kMain, &mine, all, sizeof(mine));
@@ -195,12 +202,60 @@ TEST(MeetingsMatchTheirCalls) {
   EXPECT(met == 2 * kRanks * kRounds) << met.load();
 }
 
+TEST(ARankThatComesTwiceMeetsTheOthersTwice) {
+  std::shared_ptr<InProcessGroup> groups[2][2];
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    for (int coming = 0; coming < 2; ++coming) {
+      threads.emplace_back([&, rank, coming] {
+        const Status status = MeetAt(13, rank, 2, kMeeting, &groups[rank][coming]);
+        EXPECT(status.ok()) << status.message();
+      });
+      std::this_thread::sleep_for(milliseconds(20));  // so that they come in this order
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int coming : {0, 1}) EXPECT(groups[0][coming] == groups[1][coming]) << coming;
+  EXPECT(groups[0][0] != groups[0][1]);
+}
+
+TEST(WhatIsSharedReachesEveryRankEachTime) {
+  constexpr int kRanks = 4;
+  const auto statuses = RunRanks(kRanks, [&](const RankContext& context) -> Status {
+    for (int round = 0; round < 200; ++round) {
+      std::vector<int64_t> all;
+      JAXMG_RETURN_IF_ERROR(context.comm.Share(10 * round + context.comm.rank(), &all));
+      for (int rank = 0; rank < kRanks; ++rank) EXPECT(all[rank] == 10 * round + rank) << round;
+    }
+    return Status::Ok();
+  });
+  for (const Status& status : statuses) EXPECT(status.ok()) << status.message();
+}
+
+TEST(ABlockOfAnotherShapeIsRefused) {
+  const auto statuses = RunRanks(2, [&](const RankContext& context) -> Status {
+    double data[6] = {};
+    if (context.comm.rank() == 0) {
+      return context.comm.Send(Stream::kMain, 1, Block(data, 2, 2, 2));
+    }
+    const Status status = context.comm.Recv(Stream::kMain, 0, Block(data, 2, 2, 3));
+    EXPECT(status.code() == Code::kInternal) << status.message();
+    return Status::Ok();
+  });
+  for (const Status& status : statuses) EXPECT(status.ok()) << status.message();
+}
+
 // Each number of a key by itself tells calls apart.
 TEST(OnlyEqualKeysMeet) {
   const int here = 0, there = 0;
-  const MeetingKey key = {{20, 1, &here}, 0};
-  for (const MeetingKey& other : {MeetingKey{{21, 1, &here}, 0}, MeetingKey{{20, 2, &here}, 0},
-                                  MeetingKey{{20, 1, &there}, 0}, MeetingKey{{20, 1, &here}, 1}}) {
+  for (int64_t number : {0, 1, 2, 3}) {
+    // Of a run by itself: a call that has failed, as these do, is not met at again.
+    const MeetingKey key = {{20 + 2 * number, 1, &here}, 0};
+    MeetingKey other = key;
+    if (number == 0) ++other.call.run;
+    if (number == 1) ++other.call.call;
+    if (number == 2) other.call.site = &there;
+    if (number == 3) ++other.group;
     Status statuses[2];
     auto meet = [&](int rank, const MeetingKey& mine) {
       std::shared_ptr<InProcessGroup> group;
@@ -232,7 +287,7 @@ TEST(AMissingRankIsNamed) {
   // One that comes after all hears of it, and does not wait for those that have gone.
   std::shared_ptr<InProcessGroup> group;
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT(MeetAt(9, 1, 4, Seconds(60), &group).code() == Code::kDeadlineExceeded);
+  EXPECT(MeetAt(9, 1, 4, kMeeting, &group).code() == Code::kDeadlineExceeded);
   EXPECT(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
   // Another call is not concerned.
   EXPECT(MeetAt(10, 0, 1, milliseconds(200), &group).ok());
@@ -255,7 +310,7 @@ TEST(ARankThatWillNotComeTellsTheOthers) {
     std::vector<Status> statuses(4);
     auto meet = [&](int rank) {
       std::shared_ptr<InProcessGroup> group;
-      statuses[rank] = MeetAt(run, rank, 4, Seconds(60), &group);
+      statuses[rank] = MeetAt(run, rank, 4, kMeeting, &group);
     };
     std::thread waiting(meet, 0);
     if (run == 11) std::this_thread::sleep_for(milliseconds(50));  // till it waits
@@ -281,7 +336,7 @@ TEST(ARankThatThrowsTellsTheOthers) {
       threads.emplace_back([&, rank] {
         auto device = NewHostDevice();
         statuses[rank] =
-            RunInGroup(group, rank, device.get(), {Seconds(60)}, [&](Communicator& comm) -> Status {
+            RunInGroup(group, rank, device.get(), {kMeeting}, [&](Communicator& comm) -> Status {
               for (int i = 0; i < rounds; ++i) JAXMG_RETURN_IF_ERROR(comm.Agree(Status::Ok()));
               if (rank == 1) throw std::bad_alloc();
               if (rank == 2) {

@@ -38,7 +38,7 @@ std::string Describe(const Case& c) {
 thread_local testing::DeviceMaker make_device = OnHost;
 
 std::vector<Status> RunOnDevices(int ranks, const testing::RankProgram& program) {
-  return RunRanks(ranks, program, std::chrono::seconds(60), make_device);
+  return RunRanks(ranks, program, kPatience, make_device);
 }
 
 template <typename T>

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "tests/cc/testing.h"
@@ -164,6 +165,14 @@ TEST(PlansAreTheBlockCyclicPermutationAndTheirInverse) {
     }
     std::vector<RedistributionPlan> back;
     for (const auto& plan : plans) back.push_back(Inverse(plan));
+    for (const auto* both : {&plans, &std::as_const(back)}) {
+      for (const auto& plan : *both) {
+        // A rank does them one after the other, and waits for ranks that do so too.
+        EXPECT(std::is_sorted(plan.exchanges.begin(), plan.exchanges.end(),
+                              [](const auto& a, const auto& b) { return a.round < b.round; }))
+            << Describe(c);
+      }
+    }
     EXPECT(simulation.Move(back)) << Describe(c);
     EXPECT(simulation.Exchange(back)) << Describe(c);
     for (int64_t p = 0; p < tiles.count(); ++p) {

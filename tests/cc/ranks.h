@@ -3,6 +3,8 @@
 #define JAXMG_TESTS_CC_RANKS_H_
 
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -19,10 +21,15 @@ using DeviceMaker = std::function<std::unique_ptr<Device>(int rank)>;
 
 inline std::unique_ptr<Device> OnHost(int) { return NewHostDevice(); }
 
-// The Status that each rank returned, or the error of what it had enqueued.
+// How long a rank waits for another one where no test is about that.
+constexpr std::chrono::seconds kPatience{30};
+
+// The Status that each rank returned, or the error of what it had enqueued. Ranks that lost their
+// patience end the program: hundreds of cases may follow in which they wait as long.
 inline std::vector<Status> RunRanks(int ranks, const RankProgram& program,
-                                    std::chrono::duration<double> limit = std::chrono::seconds(60),
+                                    std::chrono::duration<double> limit = kPatience,
                                     const DeviceMaker& make = OnHost) {
+  const auto begin = std::chrono::steady_clock::now();
   auto group = std::make_shared<InProcessGroup>(ranks);
   std::vector<Status> statuses(ranks);
   std::vector<std::unique_ptr<Device>> devices(
@@ -38,6 +45,12 @@ inline std::vector<Status> RunRanks(int ranks, const RankProgram& program,
     });
   }
   for (std::thread& thread : threads) thread.join();
+  // One that nobody woke finds at its deadline that all is well.
+  if (limit >= kPatience && std::chrono::steady_clock::now() - begin >= limit) {
+    for (const Status& status : statuses) std::fprintf(stderr, "%s\n", status.message().c_str());
+    std::fprintf(stderr, "FAILED: a rank waited in vain\n");
+    std::_Exit(1);
+  }
   return statuses;
 }
 

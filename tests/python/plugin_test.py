@@ -202,3 +202,16 @@ def _install(monkeypatch, *points, version="0.1.0", jax_version="0.11.2"):
     monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda *a, **_: registered.append(a[0]))
     monkeypatch.setattr(_plugin, "_loaded", {})
     return registered
+
+
+def test_attribute_that_the_plugin_does_not_know():
+    """What a package of another version asks for is not passed over."""
+    _plugin.load(jax.devices()[0].platform)
+    a, place = np.eye(4), np.zeros(2, np.int32)
+    attributes = {name: np.int64(1) for name in ("ranks", "tile", "call")}
+    call = jax.ffi.ffi_call(
+        "jaxmg_cyclic_1d", jax.ShapeDtypeStruct(a.shape, a.dtype), input_output_aliases={1: 0}
+    )
+    np.testing.assert_array_equal(call(place, a, backend="native", **attributes), a)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="does not know"):
+        call(place, a, backend="native", novel=np.int64(1), **attributes)

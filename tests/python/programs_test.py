@@ -1,5 +1,7 @@
 """Calls as parts of larger compiled programs, and inside the caller's own shard_map."""
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -170,6 +172,46 @@ def test_local_syevd(vectors):
     np.testing.assert_allclose(w, np.linalg.eigvalsh(matrix), rtol=1e-12)
 
 
+def test_groups_hold_different_matrices():
+    """A system of its own for each column of the mesh: ranks of two groups never meet."""
+    mesh = grid()
+    matrices = [positive_definite("well", _N, "float64") + 3 * c * np.eye(_N) for c in range(2)]
+    a = shard(np.concatenate(matrices, axis=1), mesh, "r", "c")
+    b = shard(normal(rng(5), (_N, 2), "float64"), mesh, None, "c")
+    solve = jax.shard_map(
+        lambda a, b: jaxmg.potrs_shardmap_ctx(a, b, 3, in_specs=P("r", None))[0],
+        mesh=mesh, in_specs=(P("r", "c"), P(None, "c")), out_specs=P(None, "c"), check_vma=False,
+    )  # fmt: skip
+    solve = jax.jit(solve)
+    for _ in range(20):
+        x = np.asarray(solve(a, b))
+        for c, matrix in enumerate(matrices):
+            check_potrs(matrix, x[:, c : c + 1], np.asarray(b)[:, c : c + 1])
+
+
+def test_one_program_from_two_threads():
+    """Executions that run at the same time under one key but for the number of the run."""
+    mesh = line(2)
+    solve = jax.jit(lambda a, b: jaxmg.potrs(a, b, 3, mesh, P("r", None)))
+    failures = []
+
+    def work(factor):
+        matrix = factor * positive_definite("well", _N, "float64")
+        a, b = shard(matrix, mesh, "r", None), shard(np.ones((_N, 2)), mesh)
+        try:
+            for _ in range(50):
+                check_potrs(matrix, np.asarray(solve(a, b)), np.ones((_N, 2)))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(factor,)) for factor in (1.0, 2.0, 3.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
 def test_local_blocks_with_replicas():
     """A system for each column of the mesh, with its own right-hand side."""
     mesh = grid()
@@ -232,5 +274,6 @@ def test_rank_that_never_arrives():
             jax.block_until_ready(jax.jit(skips_one)(a, b))
     finally:
         plugin.set_rendezvous_timeout(usual)
+    assert str(caught.value).startswith("DEADLINE_EXCEEDED: ")
     assert "only rank(s) 0 of 2 came to the call; missing: 1" in str(caught.value)
     check_potrs(matrix, jaxmg.potrs(a, b, 3), b)

@@ -1,6 +1,9 @@
 """What the wheels hold: names, metadata, symbols, size, and the same bytes each time."""
 
+import base64
 import configparser
+import csv
+import hashlib
 import io
 import os
 import pathlib
@@ -136,6 +139,22 @@ def test_nothing_but_the_package(wheel):
         tops = {name.split("/")[0] for name in z.namelist()}
         assert tops == {wheel, f"{wheel}-{metadata(wheel).version}.dist-info"}
         assert not [n for n in z.namelist() if "__pycache__" in n or n.endswith("BUILD")]
+
+
+@pytest.mark.parametrize("wheel", WHEELS)
+def test_record(wheel):
+    """Lists every file with its digest and size, as pip and those who audit an installation read
+    it."""
+    with zipfile.ZipFile(WHEELS[wheel]) as z:
+        (name,) = (n for n in z.namelist() if n.endswith(".dist-info/RECORD"))
+        expected = {name: ("", "")}
+        for other in set(z.namelist()) - {name}:
+            data = z.read(other)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+            expected[other] = (f"sha256={digest}", str(len(data)))
+        rows = list(csv.reader(io.StringIO(z.read(name).decode())))
+    assert {path: tuple(rest) for path, *rest in rows} == expected
+    assert len(rows) == len(expected)
 
 
 @pytest.mark.parametrize("wheel", WHEELS)

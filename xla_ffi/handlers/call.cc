@@ -67,8 +67,10 @@ std::optional<jaxmg::Attributes> AttrDecoding<jaxmg::Attributes>::Decode(
   if (type != XLA_FFI_AttrType_DICTIONARY) return diagnostic.Emit("expected a dictionary");
   const Dictionary dictionary(reinterpret_cast<const XLA_FFI_Attrs*>(attributes));
   Type decoded = {};
+  size_t known = 0;
   auto read = [&](const char* name, auto& value) {
     if (!dictionary.contains(name)) return true;
+    ++known;
     auto found = dictionary.get<std::decay_t<decltype(value)>>(name);
     if (found.has_error()) {
       diagnostic.Emit("attribute ") << name << ": " << found.error().message();
@@ -83,6 +85,10 @@ std::optional<jaxmg::Attributes> AttrDecoding<jaxmg::Attributes>::Decode(
                    read("inverse", decoded.inverse) && read("tf32", decoded.tf32) &&
                    read("check_b", decoded.check_b);
   if (!all) return std::nullopt;
+  if (known != dictionary.size()) {
+    return diagnostic.Emit(
+        "an attribute that this plugin does not know: its version is not jaxmg's");
+  }
   return decoded;
 }
 

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Puts each of a set of faults into a copy of the tree and demands that a test finds it: see
+# tests/mutants/run.py, which gets the arguments. Needs g++ and Python 3.12; about half an hour on
+# two cores, less where $JAXMG_MUTANTS_CACHE is a folder that is kept.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+python=$(tools/find_python.sh 3.12 | sed -n 1p)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"$python" -m venv "$work/venv"
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+install=("$work/venv/bin/pip" install -q jax==0.11.2 scipy pybind11 pytest hypothesis matplotlib
+  packaging pyelftools)
+"${install[@]}" || { sleep 10 && "${install[@]}"; }
+"$work/venv/bin/python" tests/mutants/run.py \
+  --cache "${JAXMG_MUTANTS_CACHE:-$work/cache}" "$@"

@@ -1,0 +1,449 @@
+"""Makes every allocation and every thread start of a call fail once, on four CPU devices.
+
+    inject.py FAILING_SO [--cases potrs,syevd] [--limit 20]
+
+FAILING_SO is failing.cc, built; the environment may name it too. Each routine is called again and
+again in a child process; each time another of the plugin's allocations fails. The call has to raise
+JaxRuntimeError, or to be right where it can do without; then the next call has to be right, the
+arguments have to be what they were, and no thread and no memory of the plugin may stay behind. A
+child that answers late or dies is a hang or an abort of that failure, and another child goes on
+with the next. Then many calls in a row fail, and some have hardly any address space left.
+
+Prints a line for each fault found, and exits with 1 if there is one.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import ctypes
+import json
+import os
+import pathlib
+import resource
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+# Checks and matrices of tests/python, which lies beside this folder.
+_TESTS = pathlib.Path(__file__).resolve().parent.parent / "python"
+
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_ENABLE_X64": "1",
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    # Longer than the driver waits: a rank that nobody told is a hang, not a rank that came late.
+    "JAXMG_RENDEZVOUS_TIMEOUT": "600",
+    # What is large is mapped and unmapped, and no thread has an arena of its own that lies in
+    # wait: so a limit of the address space is felt at once.
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+}
+
+# name: (routine, order of the matrix, dtype, replicas of A)
+CASES = {
+    "potrs": ("potrs", 50, "float64", 1),
+    "potrs_groups": ("potrs", 52, "complex128", 2),
+    "potri": ("potri", 50, "complex64", 1),
+    "syevd": ("syevd", 52, "complex128", 1),
+    "syevd_groups": ("syevd", 50, "float64", 2),
+    "cyclic_1d": ("cyclic_1d", 56, "float32", 1),
+}
+_TILE, _LARGE_TILE = 7, 80
+# The plugin keeps what the last failures were, no more of them than this: growth beyond is a leak.
+_KEPT = 64
+_ADDRESS_SPACE = [1, 2, 4, 6, 8, 12, 16, 17, 18, 19, 20, 24, 32, 64]
+# Orders of which the workspace is more than the address space that is left.
+_LARGE = {"potrs": 1400, "potri": 800, "syevd": 400, "cyclic_1d": 2240}
+
+
+class Problem:
+    """A routine with its arguments, and what must come out."""
+
+    def __init__(self, name, large=False):
+        import cases
+        import jax
+        import numpy as np
+        from jax.sharding import Mesh
+
+        routine, n, dtype, replicas = CASES[name]
+        self.routine, self.n = routine, _LARGE[routine] if large else n
+        self.tile = _LARGE_TILE if large else _TILE
+        mesh = Mesh(np.array(jax.devices()).reshape(-1, replicas), ("r", "group"))
+        if large:  # quickly made
+            random = cases.normal(cases.rng(1), (self.n, self.n), dtype)
+            self.matrix = random + random.conj().T + 4 * self.n**0.5 * np.eye(self.n, dtype=dtype)
+        else:
+            self.matrix = cases.positive_definite("well", self.n, dtype)
+        self.b = cases.normal(cases.rng(2), (self.n, 3), dtype)
+        divides = self.n % mesh.shape["r"] == 0
+        self.rows = cases.shard(self.matrix, mesh, *(("r", None) if divides else ()))
+        self.columns = cases.shard(self.b, mesh)
+
+    def call(self):
+        import jax
+
+        import jaxmg
+
+        if self.routine == "potrs":
+            result = jaxmg.potrs(self.rows, self.columns, self.tile, return_logdet=True)
+        elif self.routine == "cyclic_1d":
+            result = jaxmg.cyclic_1d(self.rows, self.tile)
+        else:
+            result = getattr(jaxmg, self.routine)(self.rows, self.tile)
+        return jax.block_until_ready(result)
+
+    def check(self, result):
+        """Raises AssertionError unless this is the result, and the arguments are as they were."""
+        import cases
+        import numpy as np
+
+        import jaxmg
+
+        np.testing.assert_array_equal(self.rows, self.matrix, "A has changed")
+        np.testing.assert_array_equal(self.columns, self.b, "b has changed")
+        if self.routine == "potrs":
+            x, logdet = result
+            cases.check_potrs(self.matrix, np.asarray(x), self.b)
+            np.testing.assert_allclose(logdet, np.linalg.slogdet(self.matrix)[1], rtol=1e-5)
+        elif self.routine == "potri":
+            cases.check_potri(self.matrix, np.asarray(result))
+        elif self.routine == "syevd":
+            cases.check_syevd(self.matrix, *map(np.asarray, result))
+        else:
+            jaxmg.verify_cyclic(self.matrix, result, self.tile)
+
+
+class Child:
+    """Answers the driver's orders, JSON lines, in a process with FAILING_SO preloaded."""
+
+    def __init__(self, shim, name):
+        sys.path.insert(0, str(_TESTS))
+        from jaxmg import _plugin
+
+        self.name, self.shim = name, ctypes.CDLL(shim)
+        self.shim.failing_counted.restype = ctypes.c_size_t
+        self.shim.failing_disarm.restype = self.shim.failing_live.restype = ctypes.c_int64
+        self.plugin = _plugin.load("cpu")
+        self.library = self.plugin._native.__file__
+        if not self.shim.failing_library(self.library.encode()):
+            raise RuntimeError(f"{self.library} is not loaded")
+        self.problem = Problem(name)
+        self.calls = {}  # point: how often one call comes there, at most
+        for turn in range(12):
+            if turn >= 6:
+                self.shim.failing_count()
+            self.problem.check(self.problem.call())
+            self.settle()
+            if turn >= 6:
+                self.count()
+        self.live, self.threads = self.left()
+
+    def count(self):
+        capacity = 8192
+        points = (ctypes.c_uint64 * capacity)()
+        calls = (ctypes.c_int64 * capacity)()
+        kinds = (ctypes.c_int * capacity)()
+        self.shim.failing_kind.restype = ctypes.c_char_p
+        for i in range(self.shim.failing_counted(points, calls, kinds, ctypes.c_size_t(capacity))):
+            kind = self.shim.failing_kind(kinds[i]).decode()
+            self.calls[points[i]] = (kind, max(calls[i], self.calls.get(points[i], (kind, 0))[1]))
+
+    def left(self):
+        """(allocations of the plugin that nobody has freed, threads of this process)."""
+        return self.shim.failing_live(), len(os.listdir("/proc/self/task"))
+
+    def settle(self):
+        """Waits until what a call leaves behind stops getting less; a rank's thread ends a little
+        after its call."""
+        left, since = self.left(), time.monotonic()
+        while time.monotonic() < since + 0.005:
+            now = self.left()
+            if now != left:
+                left, since = now, time.monotonic()
+        return left
+
+    def inject(self, point, first, length):
+        """One call with these failures and one without: what came out of both."""
+        outcome, failed = self.fail(point, first, length)
+        following, left = self.outcome(), self.grown()
+        if max(left) > 0:
+            for _ in range(_KEPT):
+                self.fail(point, first, length)
+            self.grown()
+            self.fail(point, first, length)
+            left = self.grown()
+        return {"failed": failed, "outcome": outcome, "next": following, "left": left}
+
+    def fail(self, point, first, length):
+        """(what came out of a call with these failures, how many there were)."""
+        self.shim.failing_arm(ctypes.c_uint64(point), ctypes.c_int64(first), ctypes.c_int64(length))
+        outcome = self.outcome()
+        return outcome, self.shim.failing_disarm()
+
+    def grown(self):
+        """How much more (allocations, threads) there are than last time."""
+        for _ in range(100):
+            live, threads = self.settle()
+            if live <= self.live and threads <= self.threads:
+                break
+            time.sleep(0.01)
+        left = (live - self.live, threads - self.threads)
+        self.live, self.threads = live, threads
+        return left
+
+    def enlarge(self):
+        """From now on a matrix of which the workspace is megabytes."""
+        self.problem = Problem(self.name, large=True)
+        return {"failed": 1, "outcome": self.outcome(), "next": self.outcome(), "left": (0, 0)}
+
+    def limit(self, mebibytes):
+        """One call with so much address space left, and one with as much as it likes.
+
+        XLA may find no memory for what one device gets, and tells the others nothing: ranks whose
+        devices got theirs wait for the time limit of meetings.
+        """
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+
+        def set_limit(size):
+            resource.setrlimit(resource.RLIMIT_AS, (size, hard))
+
+        status = pathlib.Path("/proc/self/status").read_text().split()
+        size = int(status[status.index("VmSize:") + 1]) << 10
+        usual = self.plugin.rendezvous_timeout()
+        self.plugin.set_rendezvous_timeout(2)
+        set_limit(size + (mebibytes << 20))
+        outcome = self.outcome(lambda: set_limit(hard))
+        self.plugin.set_rendezvous_timeout(usual)
+        return {"failed": 1, "outcome": outcome, "next": self.outcome(), "left": (0, 0)}
+
+    def outcome(self, after_call=lambda: None):
+        """ "right", the code of the error, or what is wrong."""
+        import jax
+
+        try:
+            result = self.problem.call()
+        except jax.errors.JaxRuntimeError as error:
+            code, _, text = str(error).partition(": ")
+            return code if code.isupper() and text else f"wrong: an error without a code: {error}"
+        except Exception as error:
+            return f"wrong: {type(error).__name__}: {error}"
+        finally:
+            after_call()
+        try:
+            self.problem.check(result)
+        except AssertionError as error:
+            return f"wrong: {' '.join(str(error).split())}"
+        return "right"
+
+    def serve(self):
+        answers = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)  # some of what goes wrong is printed to stdout
+
+        def say(answer):
+            print(json.dumps(answer), file=answers, flush=True)
+
+        say(
+            {
+                "library": self.library,
+                "points": [(point, *calls) for point, calls in self.calls.items()],
+            }
+        )
+        for line in sys.stdin:
+            order, arguments = json.loads(line)
+            say(getattr(self, order)(*arguments))
+
+
+class Driver:
+    """Goes through the failures of one case, with as many children as that takes."""
+
+    def __init__(self, options, name):
+        self.options, self.name = options, name
+        self.child, self.before, self.library = None, 0, None
+        self.counts = collections.Counter()
+
+    def start(self):
+        """A child that is warm: what it says first, or None if that takes too long."""
+        shim = str(pathlib.Path(self.options.shim).resolve())
+        # Memory, not a file: what a dying process says last has to be there.
+        self.log = os.fdopen(os.memfd_create("stderr"), "r+")
+        self.child = subprocess.Popen(
+            [sys.executable, __file__, shim, "--child", self.name],
+            env={**os.environ, **_ENVIRONMENT, "LD_PRELOAD": shim},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+        )
+        return self.answer(120)
+
+    def answer(self, limit):
+        """The child's next line, or "hang" or "abort"."""
+        if not select.select([self.child.stdout], [], [], limit)[0]:
+            return "hang"
+        line = self.child.stdout.readline()
+        return json.loads(line) if line else "abort"
+
+    def ask(self, order, *arguments, limit=None):
+        self.before = os.fstat(self.log.fileno()).st_size
+        self.child.stdin.write(json.dumps((order, arguments)) + "\n")
+        self.child.stdin.flush()
+        return self.answer(limit or self.options.limit)
+
+    def said(self):
+        """What the child has written to stderr since it was asked, with names for addresses."""
+        self.log.seek(self.before)
+        return "\n".join("  " + self.named(line) for line in self.log.read().splitlines())
+
+    def named(self, line):
+        """`failing: malloc 0x1c 0x2d` with the project's lines of code at these offsets, where the
+        library was built with -g."""
+        words = line.split()
+        if words[:1] != ["failing:"] or not shutil.which("addr2line"):
+            return line
+        command = ["addr2line", "-ie", self.library, *words[2:]]
+        places = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+        ours = [place.split("/xla_ffi/")[-1] for place in places if "/xla_ffi/" in place]
+        return " < ".join([line, *ours])
+
+    def stop(self, result=None):
+        """Ends the child: one that is well has to leave by itself. Returns what went wrong."""
+        if result == "hang" and self.options.gdb:
+            command = ["gdb", "-batch", "-p", str(self.child.pid), "-ex", "thread apply all bt 12"]
+            print(subprocess.run(command, capture_output=True, text=True).stdout, flush=True)
+        self.child.stdin.close()
+        try:
+            code = self.child.wait(0 if result == "hang" else self.options.limit)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            code = self.child.wait()
+        if code < 0:
+            return f"ended by {signal.Signals(-code).name}"
+        return f"ended with {code}" if code else ""
+
+    def run(self):
+        """Makes all failures; returns how many faults that found."""
+        start = time.monotonic()
+        first = self.start()
+        if isinstance(first, str):
+            print(f"{self.name}: warm-up: {first}\n{self.said()}\n{self.stop(first)}", flush=True)
+            return 1
+        self.library = first["library"]
+        orders = list(self.orders(first["points"]))
+        kinds = collections.Counter()
+        for _, kind, calls in first["points"]:
+            kinds[kind] += calls
+        print(f"{self.name}: {sum(kinds.values())} calls of {len(first['points'])} points:", *(
+            f"{count} {kind}" for kind, count in sorted(kinds.items())
+        ), flush=True)  # fmt: skip
+        enlarged = False
+        given_up = set()  # points whose other calls need no trial
+        for what, order in orders:
+            point = order[1] if order[0] == "inject" else 0
+            if point in given_up:
+                self.counts["not tried"] += 1
+                continue
+            if self.child is None:
+                self.start()
+                enlarged = False
+            if order[0] == "limit" and not enlarged:
+                self.ask("enlarge", limit=120)
+                enlarged = True
+            result = self.ask(*order)
+            if isinstance(result, str):
+                said = self.said()
+                self.counts[result + "s"] += 1
+                self.counts["injected"] += 1
+                print(f"{self.name}: {what}: {result}, {self.stop(result)}\n{said}", flush=True)
+                self.child = None
+                given_up.update({point} - {0})
+            elif not self.judge(what, result):
+                given_up.update({point} - {0})
+        if self.child is not None:
+            if wrong := self.stop():
+                self.counts["aborts"] += 1
+                print(f"{self.name}: at its end: {wrong}\n{self.said()}", flush=True)
+        seconds = time.monotonic() - start
+        print(f"{self.name}: {dict(self.counts)}, {seconds:.0f} s", flush=True)
+        return self.counts["hangs"] + self.counts["aborts"] + self.counts["wrong"]
+
+    def orders(self, points):
+        """(what, order for the child) of all failures."""
+        total = 0
+        for point, kind, calls in sorted(points, key=lambda point: point[1]):
+            total += calls
+            for call in range(1, calls + 1):
+                yield f"{kind} {call} of {calls} of point {point:x}", ("inject", point, call, 1)
+        step = max(1, total // self.options.rows)
+        for first in range(1, total + 1, step):
+            for length in (5, 1 << 40):
+                yield f"{length} calls from {first} on", ("inject", 0, first, length)
+        for mebibytes in self.options.address_space:
+            yield f"{mebibytes} MiB of address space", ("limit", mebibytes)
+
+    def judge(self, what, result):
+        """Whether this is what has to come of a failure."""
+        outcome, following, left = result["outcome"], result["next"], result["left"]
+        if not result["failed"]:
+            self.counts["not reached"] += 1
+            what += ", not reached"
+        else:
+            self.counts["injected"] += 1
+        faults = [text for text in (outcome, following) if text.startswith("wrong")]
+        if following != "right" and not faults:
+            faults.append(f"the next call: {following}")
+        if outcome != "right" and not result["failed"]:
+            faults.append(f"nothing failed, but: {outcome}")
+        if left[0] > 0 or left[1] > 0:
+            faults.append(f"{left[0]} allocations and {left[1]} threads stayed behind")
+        if faults:
+            self.counts["wrong"] += 1
+            print(f"{self.name}: {what}: {'; '.join(faults)}\n{self.said()}", flush=True)
+        elif outcome == "right":
+            self.counts["survived"] += result["failed"] > 0
+        else:
+            self.counts["errors"] += 1
+            self.counts[outcome] += 1
+        return not faults
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    shim = os.environ.get("FAILING_SO")
+    parser.add_argument("shim", metavar="FAILING_SO", nargs="?" if shim else None, default=shim)
+    parser.add_argument("--cases", default=",".join(CASES), help="separated by commas")
+    parser.add_argument("--limit", type=float, default=20, help="seconds until a call hangs")
+    parser.add_argument("--rows", type=int, default=25, help="starts of failures in a row")
+    parser.add_argument(
+        "--address_space", type=json.loads, default=_ADDRESS_SPACE, help="MiB, as a JSON list"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
+    parser.add_argument("--gdb", action="store_true", help="show the stacks of what hangs")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main():
+    options = parse()
+    if options.child:
+        Child(options.shim, options.child).serve()
+        return
+    counts, faults = collections.Counter(), 0
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        drivers = [Driver(options, name) for name in options.cases.split(",")]
+        for driver, found in zip(drivers, pool.map(Driver.run, drivers), strict=True):
+            faults += found
+            counts.update(driver.counts)
+    print(
+        f"{counts['injected']} injected: {counts['errors']} errors, {counts['survived']} survived, "
+        f"{counts['wrong']} wrong, {counts['hangs']} hangs, {counts['aborts']} aborts"
+    )
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -36,7 +36,7 @@ faults() {
     FAILING_SO=$PWD/$(bazel cquery --output=files //tests/faults:failing.so) \
       timeout 1800 ci/installed_wheels.sh 3.12 tests/faults/inject.py jax==0.11.2
 }
-# Each of a set of faults in the code is found by a test.
+# Each of a set of faults in the code is found by a test. Half an hour, so only where it is named.
 mutants() { host_gcc && timeout 3600 ci/mutants.sh; }
 # //tests:all ends ten processes with calls under way.
 exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --test_timeout=900; }
@@ -44,7 +44,7 @@ exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --t
 steps=("$@")
 # From `wheels` on, steps that follow each other mostly build for the same Python.
 [ $# -gt 0 ] || steps=(tests quickstart exits lint asan tsan cuda wheels py313 py312 netket322
-  netket323 faults py311 workspace mutants)
+  netket323 faults py311 workspace)
 
 summary='' passed=0 failed=0 skipped=0
 for step in "${steps[@]}"; do

@@ -24,7 +24,7 @@ TARGETS=//:wheels ci/wheels.sh "$work/wheels" "$version"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 # By path: a package index may have another `jaxmg`, of a higher version.
 install=("$work/venv/bin/pip" install -q "$(echo "$work"/wheels/jaxmg-*.whl)[cpu,plot]"
-  "$work"/wheels/jaxmg_plugin_*.whl "${requirements[@]}" pytest hypothesis)
+  "$work"/wheels/jaxmg_plugin_*.whl "${requirements[@]}" pytest hypothesis flatbuffers)
 # Many versions of pip give up when a connection drops halfway.
 "${install[@]}" || { sleep 10 && "${install[@]}"; }
 "$work/venv/bin/pip" check

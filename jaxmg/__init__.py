@@ -8,6 +8,7 @@ Importing this package touches no device, plugin or configuration: the first cal
 ``__version__``: ``importlib.metadata.version("jaxmg")`` has it.
 """
 
+from jaxmg._plugin import register_handlers
 from jaxmg.cyclic import cyclic_1d, get_cols_cyclic, plot_block_to_cyclic, verify_cyclic
 from jaxmg.padding import calculate_padding, pad_rows, unpad_rows
 from jaxmg.potri import potri, potri_jit_ctx, potri_shardmap_ctx, potri_symmetrize
@@ -27,6 +28,7 @@ __all__ = [
     "potrs",
     "potrs_jit_ctx",
     "potrs_shardmap_ctx",
+    "register_handlers",
     "syevd",
     "syevd_jit_ctx",
     "syevd_shardmap_ctx",

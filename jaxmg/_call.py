@@ -18,10 +18,6 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _blocks, _checks, _compat, _mesh, _plugin
 
-# Tells the calls of one program apart where ranks meet. It is drawn while tracing, so a compiled
-# program keeps its numbers and the jit cache isn't disturbed.
-_numbers = itertools.count(1)
-
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -104,11 +100,12 @@ def local_call(target, layout, tile, backend, operands, results, **attributes):
         operands: arrays; the first is this device's place, [rank, group of replicas], the second
             the block, which the first result overwrites.
         results: shape and dtype of each result, as ShapeDtypeStructs.
-        **attributes: integers that the routine takes beside the common ones.
+        **attributes: integers that the routine takes beside the common ones; the handler refuses
+            any other, and a call without them.
     """
     place, *operands = operands
     function = jax.ffi.ffi_call(target, results, input_output_aliases={1: 0})
-    attributes.update(ranks=layout.ranks, tile=tile, call=next(_numbers))
+    attributes.update(ranks=layout.ranks, tile=tile)
     attributes = {name: np.int64(value) for name, value in attributes.items()}
     matrix, *others = function(place.reshape(2), *operands, backend=backend, **attributes)
     # Newer JAX takes the results for the same on all devices: say what they vary over. Along an

@@ -59,6 +59,25 @@ def load(platform):
         return _loaded[platform]
 
 
+def register_handlers(platform=None):
+    """Makes the native routines known to XLA, for programs that were traced in another process.
+
+    A program that `jax.export` has serialized, or an executable that was deserialized, calls them by
+    name. They are registered when a jaxmg function is first called, or here. Safe to call again.
+
+    Args:
+        platform: "cpu" or "gpu"; None: that of JAX's default backend.
+
+    Raises:
+        RuntimeError: no plugin is installed for the platform, or it can't be loaded.
+
+    Example:
+        >>> jaxmg.register_handlers()
+        >>> x = jax.export.deserialize(blob).call(a, b)
+    """
+    load(jax.default_backend() if platform is None else platform)
+
+
 def loaded():
     """The plugins in use: platform -> module."""
     with _lock:

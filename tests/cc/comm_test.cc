@@ -166,7 +166,7 @@ constexpr Seconds kMeeting(10);
 // Every rank brings its number.
 Status MeetAt(int64_t run, int rank, int ranks, Seconds limit,
               std::shared_ptr<InProcessGroup>* group) {
-  return Meet({{run, 5, nullptr}, 0}, "potrs", rank, ranks, {limit}, 10 + rank, group);
+  return Meet({{run, nullptr}, 0}, "potrs", rank, ranks, {limit}, 10 + rank, group);
 }
 
 TEST(MeetingsMatchTheirCalls) {
@@ -248,14 +248,13 @@ TEST(ABlockOfAnotherShapeIsRefused) {
 // Each number of a key by itself tells calls apart.
 TEST(OnlyEqualKeysMeet) {
   const int here = 0, there = 0;
-  for (int64_t number : {0, 1, 2, 3}) {
+  for (int64_t number : {0, 1, 2}) {
     // Of a run by itself: a call that has failed, as these do, is not met at again.
-    const MeetingKey key = {{20 + 2 * number, 1, &here}, 0};
+    const MeetingKey key = {{20 + 2 * number, &here}, 0};
     MeetingKey other = key;
     if (number == 0) ++other.call.run;
-    if (number == 1) ++other.call.call;
-    if (number == 2) other.call.site = &there;
-    if (number == 3) ++other.group;
+    if (number == 1) other.call.site = &there;
+    if (number == 2) ++other.group;
     Status statuses[2];
     auto meet = [&](int rank, const MeetingKey& mine) {
       std::shared_ptr<InProcessGroup> group;
@@ -314,7 +313,7 @@ TEST(ARankThatWillNotComeTellsTheOthers) {
     };
     std::thread waiting(meet, 0);
     if (run == 11) std::this_thread::sleep_for(milliseconds(50));  // till it waits
-    FailCall({run, 5, nullptr}, broken);
+    FailCall({run, nullptr}, broken);
     waiting.join();
     for (int late : {3, 1, 2}) meet(late);
     for (const Status& status : statuses) {

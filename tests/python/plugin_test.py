@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cases import line
 from jax.sharding import PartitionSpec as P
+from processes import run
 
 from jaxmg import _call, _checks, _mesh, _plugin
 
@@ -208,10 +209,36 @@ def test_attribute_that_the_plugin_does_not_know():
     """What a package of another version asks for is not passed over."""
     _plugin.load(jax.devices()[0].platform)
     a, place = np.eye(4), np.zeros(2, np.int32)
-    attributes = {name: np.int64(1) for name in ("ranks", "tile", "call")}
+    attributes = {"ranks": np.int64(1), "tile": np.int64(1), "inverse": np.int64(0)}
     call = jax.ffi.ffi_call(
         "jaxmg_cyclic_1d", jax.ShapeDtypeStruct(a.shape, a.dtype), input_output_aliases={1: 0}
     )
     np.testing.assert_array_equal(call(place, a, backend="native", **attributes), a)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="does not know"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="'novel' is unknown to this routine"):
         call(place, a, backend="native", novel=np.int64(1), **attributes)
+
+
+_MISLEADING = """
+import ctypes, shutil, sys
+from jaxmg_plugin_cpu import _native
+
+shutil.copy(_native.__file__, sys.argv[1])
+ctypes.CDLL(sys.argv[1])  # stays in the process
+import numpy, scipy.linalg
+
+_native.load_scipy()
+print(_native.blas_library(), _native.blas_threads() > 0)
+"""
+
+
+def test_a_folder_named_openblas_is_no_openblas(tmp_path):
+    """What is in the process already comes first where libraries are listed."""
+    if "cpu" not in _plugin.entry_points():
+        pytest.skip("needs the plugin for CPU devices")
+    folder = tmp_path / "openblas"
+    folder.mkdir()
+    result = run("-c", _MISLEADING, str(folder / "libother.so"))
+    assert result.returncode == 0, result.stderr
+    found, threads = result.stdout.split()
+    assert str(folder) not in found
+    assert threads == "True"

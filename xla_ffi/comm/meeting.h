@@ -15,10 +15,8 @@ namespace jaxmg {
 // Names one call in one execution of a program.
 struct CallKey {
   int64_t run;       // the execution
-  int64_t call;      // the call's number in the program
-  const void* site;  // tells calls with the same number apart: JAX traces a function once and XLA
-                     // may inline it twice
-  auto AsTuple() const { return std::make_tuple(run, call, site); }
+  const void* site;  // the call in the program: an address that all ranks of the process share
+  auto AsTuple() const { return std::make_tuple(run, site); }
   bool operator<(const CallKey& other) const { return AsTuple() < other.AsTuple(); }
   bool operator==(const CallKey& other) const { return AsTuple() == other.AsTuple(); }
 };

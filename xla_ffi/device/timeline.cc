@@ -28,7 +28,7 @@ void Append(std::string* text, const char* format, Arguments... arguments) {
   if (length > 0) text->append(line, std::min<size_t>(length, sizeof(line) - 1));
 }
 
-std::string Events(const char* routine, int64_t run, int64_t call, int rank,
+std::string Events(const char* routine, int64_t run, const void* site, int rank,
                    const std::vector<TimelineRange>& ranges) {
   std::string text;
   Append(&text,
@@ -48,7 +48,7 @@ std::string Events(const char* routine, int64_t run, int64_t call, int rank,
            "\n",
            range.name, routine, rank, static_cast<int>(range.stream), range.begin * 1e6,
            (range.end - range.begin) * 1e6, static_cast<long long>(range.index),
-           static_cast<long long>(run), static_cast<long long>(call));
+           static_cast<long long>(run), static_cast<long long>(reinterpret_cast<intptr_t>(site)));
   }
   return text;
 }
@@ -84,7 +84,7 @@ bool AppendTo(const char* path, const std::string& text) {
 
 bool TimelineWanted() { return Path() != nullptr; }
 
-void AppendTimeline(const char* routine, int64_t run, int64_t call, int rank,
+void AppendTimeline(const char* routine, int64_t run, const void* site, int rank,
                     Device& device) noexcept {
   static std::mutex mutex;
   static char reported[4096] = "";  // the last path that could not be written
@@ -93,7 +93,7 @@ void AppendTimeline(const char* routine, int64_t run, int64_t call, int rank,
   const Status status = Guarded([&] {
     const std::vector<TimelineRange> ranges = device.TakeRanges();
     if (ranges.empty()) return Status::Ok();
-    const std::string text = Events(routine, run, call, rank, ranges);
+    const std::string text = Events(routine, run, site, rank, ranges);
     std::lock_guard<std::mutex> lock(mutex);
     if (AppendTo(path, text)) return Status::Ok();
     return Error(Code::kUnavailable, std::strerror(errno));

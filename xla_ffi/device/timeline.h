@@ -27,7 +27,7 @@ bool TimelineWanted();
 // Adds one rank's part of a call to the file, of what its device has recorded. `run` and `call`
 // tell calls apart. A file that can't be written is reported on the standard error, once, and stops
 // nothing; nor does a pipe that nobody reads.
-void AppendTimeline(const char* routine, int64_t run, int64_t call, int rank,
+void AppendTimeline(const char* routine, int64_t run, const void* site, int rank,
                     Device& device) noexcept;
 
 // Which of a list of ranges are open on each stream: the innermost is closed first.

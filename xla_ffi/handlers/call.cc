@@ -1,14 +1,72 @@
 #include "xla_ffi/handlers/call.h"
 
 #include <string>
-#include <type_traits>
 
 namespace jaxmg {
+
+namespace {
+
+std::string_view NameOf(const XLA_FFI_Attrs& attributes, int64_t i) {
+  return {attributes.names[i]->ptr, attributes.names[i]->len};
+}
+
+// Where a routine that takes these keeps an integer of this name; null where it takes none.
+int64_t* FieldOf(std::string_view name, unsigned takes, Attributes* attributes) {
+  if (name == "ranks") return &attributes->ranks;
+  if (name == "tile") return &attributes->tile;
+  if (name == "n" && (takes & kN)) return &attributes->n;
+  if (name == "vectors" && (takes & kVectors)) return &attributes->vectors;
+  if (name == "inverse" && (takes & kInverse)) return &attributes->inverse;
+  if (name == "tf32" && (takes & kTf32)) return &attributes->tf32;
+  if (name == "check_b" && (takes & kCheckB)) return &attributes->check_b;
+  return nullptr;
+}
+
+constexpr std::string_view kNames[] = {"backend", "check_b", "inverse", "n",
+                                       "ranks",   "tf32",    "tile",    "vectors"};
+
+}  // namespace
+
+bool DecodeAttributes(const XLA_FFI_Attrs& attributes, unsigned takes, Attributes* decoded,
+                      std::string* message) {
+  auto wrong = [&](std::string_view name, const char* what) {
+    *message = "attribute '" + std::string(name) + "' " + what;
+    return false;
+  };
+  auto given = [&](std::string_view name) {
+    for (int64_t i = 0; i < attributes.size; ++i) {
+      if (NameOf(attributes, i) == name) return true;
+    }
+    return false;
+  };
+  for (int64_t i = 0; i < attributes.size; ++i) {
+    const std::string_view name = NameOf(attributes, i);
+    if (name == "backend") {
+      if (attributes.types[i] != XLA_FFI_AttrType_STRING) return wrong(name, "is no string");
+      const auto* text = static_cast<const XLA_FFI_ByteSpan*>(attributes.attrs[i]);
+      decoded->backend = {text->ptr, text->len};
+      continue;
+    }
+    int64_t* field = FieldOf(name, takes, decoded);
+    if (field == nullptr) return wrong(name, "is unknown to this routine");
+    const auto* scalar = static_cast<const XLA_FFI_Scalar*>(attributes.attrs[i]);
+    if (attributes.types[i] != XLA_FFI_AttrType_SCALAR || scalar->dtype != XLA_FFI_DataType_S64) {
+      return wrong(name, "is no 64-bit integer");
+    }
+    *field = *static_cast<const int64_t*>(scalar->value);
+  }
+  Attributes unused;
+  for (std::string_view name : kNames) {
+    const bool taken = name == "backend" || FieldOf(name, takes, &unused) != nullptr;
+    if (taken && !given(name)) return wrong(name, "is missing");
+  }
+  return true;
+}
 
 CallSite SiteOf(const char* routine, const Platform& platform,
                 ffi::Buffer<ffi::DataType::S32>& place, const Attributes& attributes) noexcept {
   return {routine,
-          {platform.run_id, attributes.call, attributes.backend.data()},
+          {platform.run_id, attributes.backend.data()},
           static_cast<int>(attributes.ranks),
           place.typed_data(),
           attributes.n > 0 && attributes.backend == "native"};
@@ -20,17 +78,10 @@ CallKey KeyOf(const XLA_FFI_CallFrame* frame) noexcept {
   args.struct_size = XLA_FFI_RunId_Get_Args_STRUCT_SIZE;
   args.ctx = frame->ctx;
   if (frame->api->XLA_FFI_RunId_Get(&args) == nullptr) key.run = args.run_id;
-  const XLA_FFI_Attrs& attributes = frame->attrs;
-  for (int64_t i = 0; i < attributes.size; ++i) {
-    const std::string_view name(attributes.names[i]->ptr, attributes.names[i]->len);
-    if (name == "call" && attributes.types[i] == XLA_FFI_AttrType_SCALAR) {
-      const auto* scalar = static_cast<const XLA_FFI_Scalar*>(attributes.attrs[i]);
-      if (scalar->dtype == XLA_FFI_DataType_S64) {
-        key.call = *static_cast<const int64_t*>(scalar->value);
-      }
-    } else if (name == "backend" && attributes.types[i] == XLA_FFI_AttrType_STRING) {
-      key.site = static_cast<const XLA_FFI_ByteSpan*>(attributes.attrs[i])->ptr;
-    }
+  for (int64_t i = 0; i < frame->attrs.size; ++i) {
+    if (NameOf(frame->attrs, i) != "backend") continue;
+    if (frame->attrs.types[i] != XLA_FFI_AttrType_STRING) continue;
+    key.site = static_cast<const XLA_FFI_ByteSpan*>(frame->attrs.attrs[i])->ptr;
   }
   return key;
 }
@@ -55,41 +106,11 @@ Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attrib
   if (attributes.tf32 != 0 && *backend != Backend::kNative) {
     return Error(Code::kInvalidArgument, routine, ": only backend 'native' computes in TF32");
   }
+  const ffi::DataType dtype = a.element_type();
+  if (attributes.tf32 != 0 && dtype != ffi::DataType::F32 && dtype != ffi::DataType::C64) {
+    return Error(Code::kInvalidArgument, routine, ": TF32 is for float32 and complex64");
+  }
   return Status::Ok();
 }
 
 }  // namespace jaxmg
-
-namespace xla::ffi {
-
-std::optional<jaxmg::Attributes> AttrDecoding<jaxmg::Attributes>::Decode(
-    XLA_FFI_AttrType type, void* attributes, DiagnosticEngine& diagnostic) {
-  if (type != XLA_FFI_AttrType_DICTIONARY) return diagnostic.Emit("expected a dictionary");
-  const Dictionary dictionary(reinterpret_cast<const XLA_FFI_Attrs*>(attributes));
-  Type decoded = {};
-  size_t known = 0;
-  auto read = [&](const char* name, auto& value) {
-    if (!dictionary.contains(name)) return true;
-    ++known;
-    auto found = dictionary.get<std::decay_t<decltype(value)>>(name);
-    if (found.has_error()) {
-      diagnostic.Emit("attribute ") << name << ": " << found.error().message();
-      return false;
-    }
-    value = *found;
-    return true;
-  };
-  const bool all = read("n", decoded.n) && read("ranks", decoded.ranks) &&
-                   read("tile", decoded.tile) && read("call", decoded.call) &&
-                   read("backend", decoded.backend) && read("vectors", decoded.vectors) &&
-                   read("inverse", decoded.inverse) && read("tf32", decoded.tf32) &&
-                   read("check_b", decoded.check_b);
-  if (!all) return std::nullopt;
-  if (known != dictionary.size()) {
-    return diagnostic.Emit(
-        "an attribute that this plugin does not know: its version is not jaxmg's");
-  }
-  return decoded;
-}
-
-}  // namespace xla::ffi

@@ -6,6 +6,7 @@
 #include <complex>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "xla_ffi/handlers/backends.h"
@@ -15,26 +16,38 @@ namespace jaxmg {
 
 namespace ffi = xla::ffi;
 
-// The attributes of every call; see docs/architecture.md for their meaning.
+// The attributes of a call; see docs/architecture.md for their meaning. Those that a routine does
+// not take are 0.
 struct Attributes {
-  int64_t n;  // 0 where the routine has none
   int64_t ranks;
   int64_t tile;
-  int64_t call;
   std::string_view backend;
-  int64_t vectors;  // syevd alone
-  int64_t inverse;  // cyclic_1d alone
-  int64_t tf32;     // products in TF32; potrs and potri alone
-  int64_t check_b;  // whether b may differ between ranks, which is a status; potrs alone
+  int64_t n;
+  int64_t vectors;
+  int64_t inverse;
+  int64_t tf32;
+  int64_t check_b;
 };
+
+// What a routine takes beside `ranks`, `tile` and `backend`, which all do.
+enum Takes : unsigned { kN = 1, kVectors = 2, kInverse = 4, kTf32 = 8, kCheckB = 16 };
+
+// Exactly the attributes that a routine takes: one that is missing, unknown or of another type is
+// an error that names it.
+template <unsigned kTakes>
+struct AttributesOf : Attributes {};
+
+// `attributes` as XLA has them; *message names the first that is wrong.
+bool DecodeAttributes(const XLA_FFI_Attrs& attributes, unsigned takes, Attributes* decoded,
+                      std::string* message);
 
 inline Precision PrecisionOf(const Attributes& attributes) {
   return attributes.tf32 != 0 ? Precision::kTf32 : Precision::kHighest;
 }
 
-// `place` is [rank, group]. Two calls of one program may carry the same attributes (JAX traces a
-// function once and XLA inlines it twice) and run in any order, so a call is also told apart by
-// where XLA keeps its attributes: one place for every call, shared by all devices of the process.
+// `place` is [rank, group]. The calls of a program may carry the same attributes and run in any
+// order, so they are told apart by where XLA keeps those: one place for every call, shared by all
+// devices of the process.
 CallSite SiteOf(const char* routine, const Platform& platform,
                 ffi::Buffer<ffi::DataType::S32>& place, const Attributes& attributes) noexcept;
 
@@ -82,7 +95,7 @@ XLA_FFI_Error* Protected(XLA_FFI_CallFrame* frame, Handler handler) noexcept {
 
 }  // namespace jaxmg
 
-// Every handler begins so: the platform and `place`; and ends with .Attrs<jaxmg::Attributes>().
+// Every handler begins so: the platform and `place`; and ends with its .Attrs<AttributesOf<...>>().
 #define JAXMG_BIND()          \
   xla::ffi::Ffi::Bind()       \
       .Ctx<jaxmg::Platform>() \
@@ -97,12 +110,20 @@ XLA_FFI_Error* Protected(XLA_FFI_CallFrame* frame, Handler handler) noexcept {
     });                                                                  \
   }
 
-// One that a routine does not have, or that an older caller does not give, keeps its zero.
-template <>
-struct xla::ffi::AttrDecoding<jaxmg::Attributes> {
-  using Type = jaxmg::Attributes;
-  static std::optional<Type> Decode(XLA_FFI_AttrType type, void* attributes,
-                                    DiagnosticEngine& diagnostic);
+template <unsigned kTakes>
+struct xla::ffi::AttrDecoding<jaxmg::AttributesOf<kTakes>> {
+  using Type = jaxmg::AttributesOf<kTakes>;
+  static std::optional<Type> Decode(XLA_FFI_AttrType, void* attributes,
+                                    DiagnosticEngine& diagnostic) {
+    Type decoded = {};
+    std::string message;
+    if (jaxmg::DecodeAttributes(*static_cast<const XLA_FFI_Attrs*>(attributes), kTakes, &decoded,
+                                &message)) {
+      return decoded;
+    }
+    diagnostic.Emit(message);
+    return std::nullopt;
+  }
 };
 
 #endif  // JAXMG_XLA_FFI_HANDLERS_CALL_H_

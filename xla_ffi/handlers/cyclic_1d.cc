@@ -34,4 +34,4 @@ JAXMG_DEFINE_HANDLER(JaxmgCyclic1d, jaxmg::Cyclic,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Ret<xla::ffi::AnyBuffer>()  // in a's place
-                         .Attrs<jaxmg::Attributes>());
+                         .Attrs<jaxmg::AttributesOf<jaxmg::kInverse>>());

@@ -47,7 +47,7 @@ Status RunRank(const CallSite& site, const RankProgram& program) noexcept {
   const BlasThreadShare threads(site.ranks);
   const Status status = RunInGroup(group, place.rank, device.get(), kPatient,
                                    [&](Communicator& comm) { return program({*device, comm}); });
-  AppendTimeline(site.routine, site.key.run, site.key.call, place.rank, *device);
+  AppendTimeline(site.routine, site.key.run, site.key.site, place.rank, *device);
   return status;
 }
 

@@ -51,4 +51,4 @@ JAXMG_DEFINE_HANDLER(JaxmgPotrs, jaxmg::Potrs,
                          .Ret<xla::ffi::AnyBuffer>()                        // x
                          .Ret<xla::ffi::AnyBuffer>()                        // log_det
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-                         .Attrs<jaxmg::Attributes>());
+                         .Attrs<jaxmg::AttributesOf<jaxmg::kN | jaxmg::kTf32 | jaxmg::kCheckB>>());

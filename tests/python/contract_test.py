@@ -1,0 +1,174 @@
+"""What a compiled program says to the native code: nothing of the process that traced it, and nothing
+that the handlers don't know."""
+
+import jax
+import numpy as np
+import pytest
+from cases import check_potrs, line, positive_definite, shard
+from processes import run
+
+import jaxmg
+from jaxmg import _plugin
+
+# Prints what a program is made of; what was traced before differs from process to process.
+_PROGRAM = """
+import hashlib, sys
+import jax, numpy as np
+from jax.sharding import Mesh, PartitionSpec as P
+import jaxmg
+
+jax.config.update("jax_enable_x64", True)
+hits = []
+jax.monitoring.register_event_listener(lambda event, **_: hits.append(event))
+mesh = Mesh(np.array(jax.devices()[:4]), ("r",))
+for n in map(int, sys.argv[1:]):
+    jaxmg.potri(np.eye(n), 2, mesh)
+    jaxmg.potrs(np.eye(n), np.ones(n), 2, mesh)
+
+
+def everything(a, b):
+    options = {"mesh": mesh, "in_specs": P("r", None)}
+    x, logdet = jaxmg.potrs(a, b, 3, return_logdet=True, **options)
+    return x, logdet, jaxmg.potri(2 * a, **options), jaxmg.syevd(a, **options)
+
+
+hits.clear()
+lowered = jax.jit(everything).lower(np.eye(12), np.ones((12, 2)))
+print(hashlib.sha256(lowered.as_text().encode()).hexdigest())
+x = jax.jit(everything)(np.eye(12), np.ones((12, 2)))[0]
+print(np.asarray(x).sum(), sum(event == "/jax/compilation_cache/cache_hits" for event in hits))
+"""
+
+_CPU = {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+    # Programs of less than a second are kept too.
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+
+
+@pytest.fixture(autouse=True)
+def _on_cpu_devices():
+    if jax.devices()[0].platform != "cpu":
+        pytest.skip("starts processes of its own, which would share the GPUs")
+
+
+def test_two_processes_make_the_same_program_and_share_its_cache(tmp_path):
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path)}
+    first = run("-c", _PROGRAM, "5", "7", **_CPU, **cache)
+    assert first.returncode == 0, first.stderr
+    second = run("-c", _PROGRAM, "8", "6", "4", **_CPU, **cache)
+    assert second.returncode == 0, second.stderr
+    (digest, result), (same, again) = first.stdout.splitlines(), second.stdout.splitlines()
+    assert digest == same
+    assert result == "24.0 0"
+    assert again == "24.0 1"
+
+
+_EXPORTED = """
+import sys
+import jax, numpy as np
+from jax import export
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import jaxmg
+
+jax.config.update("jax_enable_x64", True)
+mesh = Mesh(np.array(jax.devices()[:2]), ("r",))
+a = jax.device_put(4 * np.eye(6), NamedSharding(mesh, P("r", None)))
+b = jax.device_put(np.ones(6), NamedSharding(mesh, P()))
+if sys.argv[2] == "write":
+    solve = jax.jit(lambda a, b: jaxmg.potrs(a, b, 2, mesh, P("r", None)))
+    check = [export.DisabledSafetyCheck.custom_call("jaxmg_potrs")]
+    with open(sys.argv[1], "wb") as file:
+        file.write(export.export(solve, disabled_checks=check)(a, b).serialize())
+else:
+    jaxmg.register_handlers()
+    with open(sys.argv[1], "rb") as file:
+        print(jax.jit(export.deserialize(file.read()).call)(a, b).sum())
+"""
+
+
+def test_exported_program_runs_in_a_new_process(tmp_path):
+    pytest.importorskip("flatbuffers")  # with which JAX serializes; CI's installed wheels have it
+    for mode in ("write", "read"):
+        result = run("-c", _EXPORTED, str(tmp_path / "program"), mode, **_CPU)
+        assert result.returncode == 0, result.stderr
+    assert result.stdout == "1.5\n"
+
+
+def test_handlers_may_be_registered_again():
+    for platform in (None, "cpu"):
+        jaxmg.register_handlers(platform)
+    matrix = positive_definite("well", 8, "float64")
+    check_potrs(matrix, jaxmg.potrs(matrix, np.ones(8), 2, line(2)), np.ones(8))
+    with pytest.raises(RuntimeError, match="no plugin for platform 'tpu'"):
+        jaxmg.register_handlers("tpu")
+
+
+_RIGHT = {"n": 4, "ranks": 1, "tile": 0, "tf32": 0, "check_b": 0}
+
+
+def _call(backend="native", **attributes):
+    """The handler of potrs, on one device."""
+    _plugin.load("cpu")
+    a, b = np.eye(4), np.ones((4, 1))
+    results = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in (a, b)]
+    results += [jax.ShapeDtypeStruct((1,), dtype) for dtype in ("float64", "int32")]
+    call = jax.ffi.ffi_call("jaxmg_potrs", results)
+    numbers = {
+        name: np.int64(value) if isinstance(value, int) else value
+        for name, value in attributes.items()
+    }
+    numbers |= {} if backend is None else {"backend": backend}
+    with jax.default_device(jax.devices()[0]):
+        return jax.jit(lambda *arrays: call(*arrays, **numbers))(np.zeros(2, np.int32), a, b)
+
+
+def test_right_attributes():
+    _, x, logdet, status = _call(**_RIGHT)
+    assert x.sum() == 4 and logdet == 0 and status == 0
+
+
+@pytest.mark.parametrize("name", [*_RIGHT, "backend"])
+def test_a_missing_attribute_is_an_error(name):
+    attributes = {key: value for key, value in _RIGHT.items() if key != name}
+    backend = None if name == "backend" else "native"
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"attribute '{name}' is missing"):
+        _call(backend, **attributes)
+
+
+@pytest.mark.parametrize("name", ["tf23", "vectors", "call"])
+def test_an_unknown_attribute_is_an_error(name):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"attribute '{name}' is unknown"):
+        _call(**_RIGHT, **{name: 1})
+
+
+def test_an_attribute_of_another_type_is_an_error():
+    with pytest.raises(jax.errors.JaxRuntimeError, match="attribute 'tile' is no 64-bit integer"):
+        _call(**(_RIGHT | {"tile": np.float32(1)}))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="attribute 'backend' is no string"):
+        _call(backend=np.int64(1), **_RIGHT)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no backend 'nativ'"):
+        _call(backend="nativ", **_RIGHT)
+
+
+def test_tf32_is_for_single_precision():
+    with pytest.raises(jax.errors.JaxRuntimeError, match="TF32 is for float32 and complex64"):
+        _call(**(_RIGHT | {"tf32": 1}))
+
+
+def test_equal_calls_of_one_program_do_not_meet():
+    """Without a number of their own: calls of the same shapes, in whatever order they run."""
+    mesh = line(4)
+    matrix = positive_definite("well", 24, "float64")
+    a = shard(matrix, mesh, "r", None)
+    b = np.ones((24, 2))
+
+    @jax.jit
+    def solve(a, b):
+        return [jaxmg.potrs((k + 1) * a, b, 2, mesh) for k in range(4)]
+
+    for _ in range(5):
+        for k, x in enumerate(jax.block_until_ready(solve(a, b))):
+            check_potrs((k + 1) * matrix, x, b)

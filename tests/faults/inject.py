@@ -54,6 +54,8 @@ CASES = {
     "cyclic_1d": ("cyclic_1d", 56, "float32", 1),
 }
 _TILE, _LARGE_TILE = 7, 80
+# OpenBLAS ends the process where there is no memory for the buffer of one more thread.
+_BLAS_GAVE_UP = "OpenBLAS error: Memory allocation still failed"
 # The plugin keeps what the last failures were, no more of them than this: growth beyond is a leak.
 _KEPT = 64
 _ADDRESS_SPACE = [1, 2, 4, 6, 8, 12, 16, 17, 18, 19, 20, 24, 32, 64]
@@ -199,6 +201,8 @@ class Child:
     def enlarge(self):
         """From now on a matrix of which the workspace is megabytes."""
         self.problem = Problem(self.name, large=True)
+        for _ in range(10):  # so that BLAS has a buffer for each rank
+            self.problem.call()
         return {"failed": 1, "outcome": self.outcome(), "next": self.outcome(), "left": (0, 0)}
 
     def limit(self, mebibytes):
@@ -356,6 +360,11 @@ class Driver:
             result = self.ask(*order)
             if isinstance(result, str):
                 said = self.said()
+                if order[0] == "limit" and _BLAS_GAVE_UP in said:
+                    self.stop(result)
+                    self.child = None
+                    self.counts["ended by OpenBLAS"] += 1
+                    continue
                 self.counts[result + "s"] += 1
                 self.counts["injected"] += 1
                 print(f"{self.name}: {what}: {result}, {self.stop(result)}\n{said}", flush=True)

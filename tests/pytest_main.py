@@ -12,6 +12,8 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MPLBACKEND": "Agg",
+    # A rank that waits in vain is to be found out before the test's own time is over.
+    "JAXMG_RENDEZVOUS_TIMEOUT": "40",
 }
 
 

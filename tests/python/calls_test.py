@@ -212,6 +212,16 @@ def test_equal_meshes_share_a_program():
         jaxmg.potrs(again, b, 5).block_until_ready()
 
 
+def test_calls_that_say_the_same_share_a_program():
+    """What is given and what is inferred, when it is the same."""
+    mesh = line(2)
+    matrix = positive_definite("well", _N, "float64")
+    a, b = shard(matrix, mesh, "r", None), shard(np.ones(_N), mesh)
+    jaxmg.potrs(a, b, 6).block_until_ready()
+    with _nothing_is_compiled():
+        jaxmg.potrs(a, b, 6, mesh, P("r", None)).block_until_ready()
+
+
 @pytest.mark.parametrize("source", ["numpy", "sharded", "replicated", "one device"])
 def test_inputs_are_kept(source):
     mesh = line(2)

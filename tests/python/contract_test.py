@@ -153,6 +153,11 @@ def test_an_attribute_of_another_type_is_an_error():
         _call(backend="nativ", **_RIGHT)
 
 
+def test_tf32_is_for_single_precision():
+    with pytest.raises(jax.errors.JaxRuntimeError, match="TF32 is for float32 and complex64"):
+        _call(**(_RIGHT | {"tf32": 1}))
+
+
 def test_equal_calls_of_one_program_do_not_meet():
     """Without a number of their own: calls of the same shapes, in whatever order they run."""
     mesh = line(4)

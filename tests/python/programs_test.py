@@ -44,19 +44,23 @@ def _local_solve(mesh, tile=3, **options):
     )
 
 
-def test_independent_calls():
-    """Two calls of the same shapes that XLA is free to run in either order."""
+@pytest.mark.parametrize("traced", ["each", "once"])
+def test_independent_calls(traced):
+    """Calls of the same shapes that XLA is free to run in any order, also at one time; those that
+    JAX traced once carry the same attributes."""
     mesh = _widest()
     matrix, a, b = _inputs(mesh)
 
-    @jax.jit
-    def solve(a, b):
-        return jaxmg.potrs(a, b, 2, mesh), jaxmg.potrs(2 * a, b, 2, mesh)
+    def one(a, b):
+        return jaxmg.potrs(a, b, 2, mesh)
 
-    for _ in range(5):
-        one, two = jax.block_until_ready(solve(a, b))
-        check_potrs(matrix, one, b)
-        check_potrs(2 * matrix, two, b)
+    if traced == "once":
+        one = jax.jit(one)
+    factors = range(1, 7)
+    solve = jax.jit(lambda a, b: [one(factor * a, b) for factor in factors])
+    for _ in range(20):
+        for factor, x in zip(factors, solve(a, b), strict=True):
+            check_potrs(factor * matrix, x, b)
 
 
 def test_identical_calls():
@@ -253,27 +257,32 @@ def test_checked_replication():
 
 
 def test_rank_that_never_arrives():
-    """An error that names who came and who is missing; the next call works."""
+    """An error that names who came and who is missing; the next call works, and so does the next
+    execution of the same one."""
     mesh = line(2)
     matrix, a, b = _inputs(mesh)
 
-    def local(a, b):
+    def local(a, b, skips):
         def solve(a, b):
             return jaxmg.potrs_shardmap_ctx(a, b, 3)[0]
 
-        return jax.lax.cond(jax.lax.axis_index("r") == 1, lambda a, b: b, solve, a, b)
+        skips &= jax.lax.axis_index("r") == 1
+        return jax.lax.cond(skips, lambda a, b: b, solve, a, b)[None]
 
     skips_one = jax.shard_map(
-        local, mesh=mesh, in_specs=(P("r", None), P()), out_specs=P("r"), check_vma=False
+        local, mesh=mesh, in_specs=(P("r", None), P(), P()), out_specs=P("r"), check_vma=False
     )
+    skips_one = jax.jit(skips_one)
     plugin = _plugin.load(jax.devices()[0].platform)
     usual = plugin.rendezvous_timeout()
     plugin.set_rendezvous_timeout(0.5)
     try:
         with pytest.raises(jax.errors.JaxRuntimeError) as caught:
-            jax.block_until_ready(jax.jit(skips_one)(a, b))
+            jax.block_until_ready(skips_one(a, b, True))
     finally:
         plugin.set_rendezvous_timeout(usual)
     assert str(caught.value).startswith("DEADLINE_EXCEEDED: ")
     assert "only rank(s) 0 of 2 came to the call; missing: 1" in str(caught.value)
     check_potrs(matrix, jaxmg.potrs(a, b, 3), b)
+    for x in np.asarray(skips_one(a, b, False)):
+        check_potrs(matrix, x, b)

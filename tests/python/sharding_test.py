@@ -296,6 +296,17 @@ def test_solution_is_sharded_like_right_hand_side(entries):
     assert x.sharding.is_equivalent_to(b.sharding, b.ndim)
 
 
+@pytest.mark.parametrize("axis", ["r", "s"])
+def test_right_hand_side_on_another_mesh(axis):
+    """Its spec says nothing of A's mesh, whatever its axes are called."""
+    mesh, other = line(4), line(2, axis)
+    matrix = positive_definite("well", _N, "float64")
+    b = shard(np.ones(_N), other, axis)
+    x = jaxmg.potrs(shard(matrix, mesh, "r", None), b)
+    check_potrs(matrix, x, np.ones(_N))
+    assert x.sharding.is_equivalent_to(NamedSharding(mesh, P()), 1)
+
+
 def test_solution_is_sharded_like_explicit_right_hand_side():
     mesh = line(2, kind=AxisType.Explicit)
     matrix = positive_definite("well", _N, "float64")

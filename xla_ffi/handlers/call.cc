@@ -106,6 +106,10 @@ Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attrib
   if (attributes.tf32 != 0 && *backend != Backend::kNative) {
     return Error(Code::kInvalidArgument, routine, ": only backend 'native' computes in TF32");
   }
+  const ffi::DataType dtype = a.element_type();
+  if (attributes.tf32 != 0 && dtype != ffi::DataType::F32 && dtype != ffi::DataType::C64) {
+    return Error(Code::kInvalidArgument, routine, ": TF32 is for float32 and complex64");
+  }
   return Status::Ok();
 }
 

@@ -1,5 +1,5 @@
-"""What a compiled program says to the native code: nothing of the process that traced it, and nothing
-that the handlers don't know."""
+"""What a compiled program says to the native code: nothing of the process that traced it, and
+nothing that the handlers don't know."""
 
 import jax
 import numpy as np

@@ -62,8 +62,8 @@ def load(platform):
 def register_handlers(platform=None):
     """Makes the native routines known to XLA, for programs that were traced in another process.
 
-    A program that `jax.export` has serialized, or an executable that was deserialized, calls them by
-    name. They are registered when a jaxmg function is first called, or here. Safe to call again.
+    A program that `jax.export` has serialized, or an executable that was deserialized, calls them
+    by name. They are registered when a jaxmg function is first called, or here. Safe to call again.
 
     Args:
         platform: "cpu" or "gpu"; None: that of JAX's default backend.

@@ -227,16 +227,4 @@ std::unique_ptr<Communicator> NewInProcessCommunicator(std::shared_ptr<InProcess
   return std::make_unique<InProcessCommunicator>(std::move(group), rank, device, patience);
 }
 
-Status RunInGroup(const std::shared_ptr<InProcessGroup>& group, int rank, Device* device,
-                  const Patience& patience,
-                  const std::function<Status(Communicator&)>& program) noexcept {
-  try {
-    return program(*NewInProcessCommunicator(group, rank, device, patience));
-  } catch (...) {
-    const Status status = CurrentException();
-    group->Depart(status);
-    return status;
-  }
-}
-
 }  // namespace jaxmg

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -77,9 +76,17 @@ std::unique_ptr<Communicator> NewInProcessCommunicator(std::shared_ptr<InProcess
 // Makes this rank's Communicator, calls `program` with it, and returns what that returns, or what
 // it throws, of which all ranks then hear. Before it first agrees with the others a program may
 // leave at any time, after that only with all of them.
+template <typename Program>  // Status(Communicator&)
 Status RunInGroup(const std::shared_ptr<InProcessGroup>& group, int rank, Device* device,
-                  const Patience& patience,
-                  const std::function<Status(Communicator&)>& program) noexcept;
+                  const Patience& patience, const Program& program) noexcept {
+  try {
+    return program(*NewInProcessCommunicator(group, rank, device, patience));
+  } catch (...) {
+    const Status status = CurrentException();
+    group->Depart(status);
+    return status;
+  }
+}
 
 }  // namespace jaxmg
 

@@ -18,18 +18,6 @@ namespace {
 // while the others wait (syevd), so only the meeting has a time limit.
 constexpr Patience kPatient = {std::chrono::hours(24 * 365)};
 
-// Threads of ranks that have not come to their end.
-struct AtWork {
-  Monitor monitor;
-  int threads = 0;
-
-  void Add(int change) noexcept {
-    auto lock = monitor.Lock();
-    threads += change;
-    monitor.Changed();
-  }
-};
-
 Status RunRank(const CallSite& site, const RankProgram& program) noexcept {
   const Place place = {site.place[0], site.place[1]};
   std::unique_ptr<Device> device;
@@ -71,33 +59,23 @@ void Complete(const XLA_FFI_Api* api, XLA_FFI_Future* future, const Status& stat
 void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, Launched launched) noexcept {
   if (!launched.refusal.ok()) return Complete(api, future, launched.refusal);
   const CallSite site = launched.site;
-  AtWork& at_work = Forever<AtWork>();
-  at_work.Add(1);
   const Status started = Guarded([&] {
-    std::thread([api, future, site, &at_work, program = std::move(launched.program)]() mutable {
+    std::thread([api, future, site, program = std::move(launched.program)]() mutable {
       // A thread inherits its maker's mode, and XLA's threads take denormals for 0.
       std::fesetenv(FE_DFL_ENV);
       const Status status = RunRank(site, program);
       program = nullptr;
       Complete(api, future, status);
-      at_work.Add(-1);
     }).detach();
     return Status::Ok();
   });
   if (started.ok()) return;
-  at_work.Add(-1);
   const Status status = Guarded([&] {
     return Error(Code::kResourceExhausted, site.routine, ": no thread for rank ", site.place[0],
                  ": ", started.text());
   });
   FailCall(site.key, status);
   Complete(api, future, status);
-}
-
-bool AwaitRanks(Seconds limit) {
-  AtWork& at_work = Forever<AtWork>();
-  auto lock = at_work.monitor.Lock();
-  return at_work.monitor.Wait(lock, {limit}, [&] { return at_work.threads == 0; });
 }
 
 }  // namespace jaxmg

@@ -33,9 +33,6 @@ inline PlatformResult Refuse(const Status& status) { return {status}; }
 // be started.
 void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, Launched launched) noexcept;
 
-// Waits until no rank's thread is at work, at most so long; whether none is.
-bool AwaitRanks(Seconds limit);
-
 }  // namespace jaxmg
 
 template <>

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "xla_ffi/device/lapack.h"
-#include "xla_ffi/handlers/platform.h"
 #include "xla_ffi/plugin/bindings.h"
 
 namespace jaxmg {
@@ -127,12 +126,4 @@ PYBIND11_MODULE(_native, module) {
         return threads.get == nullptr ? 0 : threads.get();
       },
       "Threads that one BLAS call may use; 0 if the library does not say.");
-  module.def(
-      "await_calls",
-      [](double seconds) {
-        pybind11::gil_scoped_release released;
-        return jaxmg::AwaitRanks(jaxmg::Seconds(seconds));
-      },
-      pybind11::arg("seconds"),
-      "Waits until no call is at work, at most so many seconds; returns whether none is.");
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every check that needs no GPU, each step with a time limit; goes on after a failure and ends
-# with one line a step.  18 minutes on two busy cores that have nothing yet.
+# with one line a step.  25 minutes on two busy cores.
 #
 #   ci/cpu.sh [STEP ...]     all steps, or those named: tests, lint, ...
 set -uo pipefail

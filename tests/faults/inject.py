@@ -175,9 +175,10 @@ class Child:
         following, left = self.outcome(), self.grown()
         if max(left) > 0:
             # What one failure keeps differs from time to time where several ranks fail together.
-            for _ in range(3 * _KEPT):
-                self.fail(point, first, length)
-            live, threads = self.grown()
+            for calls in (_KEPT, 3 * _KEPT):
+                for _ in range(calls):
+                    self.fail(point, first, length)
+                live, threads = self.grown()
             left = (live - _KEPT, threads)
         return {"failed": failed, "outcome": outcome, "next": following, "left": left}
 

@@ -82,9 +82,9 @@ def potrs(
         TypeError: a or b is no array, has another dtype, or they have different dtypes; T_A is no
             integer; mesh or spec is none.
         ValueError: shapes don't fit, the spec or the mesh isn't possible, T_A < 1 or too large for
-            64 bits, a call inside ``shard_map``, 64-bit dtypes
-            while ``jax_enable_x64`` is off, the backend isn't available, the mesh has devices of
-            another process, or b shares the memory of a donated ``a``.
+            64 bits, a call inside ``shard_map``, 64-bit dtypes while ``jax_enable_x64`` is off, the
+            backend isn't available, the mesh has devices of another process, or b shares the memory
+            of a donated ``a``.
         NotImplementedError: a or b is batched by ``vmap`` or being differentiated.
         RuntimeError: no plugin is installed for the platform.
 

@@ -1,5 +1,7 @@
 #include "xla_ffi/handlers/call.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 
 namespace jaxmg {
@@ -10,20 +12,25 @@ std::string_view NameOf(const XLA_FFI_Attrs& attributes, int64_t i) {
   return {attributes.names[i]->ptr, attributes.names[i]->len};
 }
 
-// Where a routine that takes these keeps an integer of this name; null where it takes none.
-int64_t* FieldOf(std::string_view name, unsigned takes, Attributes* attributes) {
-  if (name == "ranks") return &attributes->ranks;
-  if (name == "tile") return &attributes->tile;
-  if (name == "n" && (takes & kN)) return &attributes->n;
-  if (name == "vectors" && (takes & kVectors)) return &attributes->vectors;
-  if (name == "inverse" && (takes & kInverse)) return &attributes->inverse;
-  if (name == "tf32" && (takes & kTf32)) return &attributes->tf32;
-  if (name == "check_b" && (takes & kCheckB)) return &attributes->check_b;
-  return nullptr;
-}
+// The integers: what each is called, what a routine has to take to be given it, where it is kept.
+struct Field {
+  std::string_view name;
+  unsigned takes;
+  int64_t Attributes::* value;
+};
 
-constexpr std::string_view kNames[] = {"backend", "check_b", "inverse", "n",
-                                       "ranks",   "tf32",    "tile",    "vectors"};
+constexpr unsigned kAlways = ~0u;
+constexpr Field kFields[] = {{"check_b", kCheckB, &Attributes::check_b},
+                             {"inverse", kInverse, &Attributes::inverse},
+                             {"n", kN, &Attributes::n},
+                             {"ranks", kAlways, &Attributes::ranks},
+                             {"tf32", kTf32, &Attributes::tf32},
+                             {"tile", kAlways, &Attributes::tile},
+                             {"vectors", kVectors, &Attributes::vectors}};
+
+bool IsTaken(const Field& field, unsigned takes) {
+  return field.takes == kAlways || (takes & field.takes) != 0;
+}
 
 }  // namespace
 
@@ -47,18 +54,19 @@ bool DecodeAttributes(const XLA_FFI_Attrs& attributes, unsigned takes, Attribute
       decoded->backend = {text->ptr, text->len};
       continue;
     }
-    int64_t* field = FieldOf(name, takes, decoded);
-    if (field == nullptr) return wrong(name, "is unknown to this routine");
+    const auto field = std::find_if(std::begin(kFields), std::end(kFields), [&](const Field& f) {
+      return f.name == name && IsTaken(f, takes);
+    });
+    if (field == std::end(kFields)) return wrong(name, "is unknown to this routine");
     const auto* scalar = static_cast<const XLA_FFI_Scalar*>(attributes.attrs[i]);
     if (attributes.types[i] != XLA_FFI_AttrType_SCALAR || scalar->dtype != XLA_FFI_DataType_S64) {
       return wrong(name, "is no 64-bit integer");
     }
-    *field = *static_cast<const int64_t*>(scalar->value);
+    decoded->*field->value = *static_cast<const int64_t*>(scalar->value);
   }
-  Attributes unused;
-  for (std::string_view name : kNames) {
-    const bool taken = name == "backend" || FieldOf(name, takes, &unused) != nullptr;
-    if (taken && !given(name)) return wrong(name, "is missing");
+  if (!given("backend")) return wrong("backend", "is missing");
+  for (const Field& field : kFields) {
+    if (IsTaken(field, takes) && !given(field.name)) return wrong(field.name, "is missing");
   }
   return true;
 }

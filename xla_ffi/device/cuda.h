@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/cuda_blas.h"
 #include "xla_ffi/device/cuda_resources.h"
 #include "xla_ffi/device/cuda_timeline.h"

@@ -15,6 +15,7 @@
 
 #include "xla_ffi/base/dtype.h"
 #include "xla_ffi/base/status.h"
+#include "xla_ffi/device/constants.h"
 
 namespace jaxmg {
 
@@ -33,14 +34,6 @@ enum class Precision { kHighest, kTf32 };
 enum class Op { kNone, kTrans, kConjTrans };
 enum class Side { kLeft, kRight };
 // Triangular matrices are lower triangular throughout, with a diagonal that is not assumed unit.
-
-// An info is the smallest order of a leading minor that is not positive definite, or LAPACK's of
-// the solver of eigenvalues. What an info starts from: larger than any.
-inline constexpr int32_t kNoInfo = INT32_MAX;
-// As LAPACK's -i, argument i is illegal: ranks have brought different b.
-inline constexpr int32_t kDifferentOperands = -2;
-// The program runs on other devices than those that it was made for.
-inline constexpr int32_t kMisplaced = -101;
 
 // A range of a stream's work, for timelines (timeline.h).
 struct TimelineRange {

@@ -144,6 +144,9 @@ class AsyncBlas : public Blas<T> {
   Status Conjugate(Stream s, int64_t m, int64_t n, T* a, int64_t lda) override {
     return Later(s, [=] { return real_.Conjugate(s, m, n, a, lda); });
   }
+  Status Add(Stream s, int64_t m, int64_t n, const T* a, int64_t lda, T* b, int64_t ldb) override {
+    return Later(s, [=] { return real_.Add(s, m, n, a, lda, b, ldb); });
+  }
   Status SetZero(Stream s, int64_t m, int64_t n, T* a, int64_t lda) override {
     return Later(s, [=] { return real_.SetZero(s, m, n, a, lda); });
   }

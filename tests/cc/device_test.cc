@@ -1,5 +1,6 @@
 // The host device: copies, the checks around LAPACK, and the share of the cores that BLAS gets.
 #include <cmath>
+#include <complex>
 #include <limits>
 #include <thread>
 #include <vector>
@@ -25,6 +26,30 @@ TEST(CopyMovesBlocksBetweenPitches) {
       EXPECT(to[j * 7 + i] == expected) << i << " " << j;
     }
   }
+}
+
+template <typename T>
+void CheckAdd() {
+  constexpr int64_t kM = 3, kN = 4, kLda = 5, kLdb = 7;
+  std::vector<T> a(kLda * kN), b(kLdb * kN);
+  for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<Real<T>>(i + 1);
+  for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<Real<T>>(100 * i);
+  const std::vector<T> before = b;
+  auto device = NewHostDevice();
+  EXPECT(device->blas<T>().Add(Stream::kMain, kM, kN, a.data(), kLda, b.data(), kLdb).ok());
+  for (int64_t j = 0; j < kN; ++j) {
+    for (int64_t i = 0; i < kLdb; ++i) {
+      const T expected = before[j * kLdb + i] + (i < kM ? a[j * kLda + i] : T(0));
+      EXPECT(b[j * kLdb + i] == expected) << i << " " << j;
+    }
+  }
+}
+
+TEST(AddLeavesTheMarginAlone) {
+  CheckAdd<float>();
+  CheckAdd<double>();
+  CheckAdd<std::complex<float>>();
+  CheckAdd<std::complex<double>>();
 }
 
 TEST(AnAllocationThatIsTooLargeIsAnError) {

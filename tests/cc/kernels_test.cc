@@ -29,6 +29,7 @@ struct Kernels;
   struct Kernels<T> {                                                                        \
     using Device = Device_;                                                                  \
     using Real = Real_;                                                                      \
+    static constexpr auto add = kernels::jaxmg_add_##letter;                                 \
     static constexpr auto add_log_det = kernels::jaxmg_add_log_det_##letter;                 \
     [[maybe_unused]] static constexpr auto ascend = kernels::jaxmg_ascend_##letter;          \
     static constexpr auto check_factor = kernels::jaxmg_check_factor_##letter;               \
@@ -172,6 +173,22 @@ void CheckTranspositions() {
 }
 
 template <typename T>
+void CheckSums() {
+  std::mt19937_64 random(8);
+  const long long m = 13, n = 21;
+  Matrix<T> a = Matrix<T>::Uniform(m, n, random), b = Matrix<T>::Uniform(m, n, random), sum = b;
+  a(3, 4) = std::numeric_limits<RealType<T>>::infinity();
+  for (unsigned blocks : {2, 40}) {  // several elements a thread, and threads that have none
+    sum = b;
+    Launch(blocks, 8, 1, [&] { Kernels<T>::add(m, n, a.device(), a.ld, sum.device(), sum.ld); });
+    EXPECT(sum.MarginIsUntouched());
+    for (long long j = 0; j < n; ++j) {
+      for (long long i = 0; i < m; ++i) EXPECT(sum(i, j) == b(i, j) + a(i, j)) << i << ", " << j;
+    }
+  }
+}
+
+template <typename T>
 void CheckFills() {
   const long long n = 19;
   Matrix<T> a(n, n);
@@ -253,6 +270,7 @@ void CheckSequences() {
 
 JAXMG_TEST_KERNELS(SolveRowsSubstitutes, CheckSolveRows)
 JAXMG_TEST_KERNELS(TransposeMirrorConjugate, CheckTranspositions)
+JAXMG_TEST_KERNELS(AddsElements, CheckSums)
 JAXMG_TEST_KERNELS(IdentityPoisonClear, CheckFills)
 JAXMG_TEST_KERNELS(ChecksFindTheFirstFailure, CheckChecks)
 

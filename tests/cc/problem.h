@@ -184,6 +184,9 @@ class Tf32Products : public Blas<T> {
   }
   Status MirrorLower(Stream, int64_t, T*, int64_t) override { return Refused(); }
   Status Conjugate(Stream, int64_t, int64_t, T*, int64_t) override { return Refused(); }
+  Status Add(Stream, int64_t, int64_t, const T*, int64_t, T*, int64_t) override {
+    return Refused();
+  }
   Status SetZero(Stream, int64_t, int64_t, T*, int64_t) override { return Refused(); }
   Status AddLogDet(Stream, int64_t, const T*, int64_t, R*) override { return Refused(); }
   Status PoisonIf(Stream, const int32_t*, int64_t, int64_t, T*, int64_t) override {

@@ -224,6 +224,13 @@ Status CudaBlas<T>::Conjugate(Stream stream, int64_t m, int64_t n, T* a, int64_t
 }
 
 template <typename T>
+Status CudaBlas<T>::Add(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
+                        int64_t ldb) {
+  return device_.LaunchElements(Kernel::kAdd, CudaType<T>::kLetter, stream, m * n, m, n, a, lda, b,
+                                ldb);
+}
+
+template <typename T>
 Status CudaBlas<T>::SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) {
   if (m == 0 || n == 0) return Status::Ok();
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaMemset2DAsync(a, lda * sizeof(T), 0, m * sizeof(T), n,

@@ -150,6 +150,9 @@ class Blas {
   // Makes an n x n block Hermitian from its lower triangle.
   virtual Status MirrorLower(Stream stream, int64_t n, T* a, int64_t lda) = 0;
   virtual Status Conjugate(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) = 0;
+  // B += A, m x n.
+  virtual Status Add(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
+                     int64_t ldb) = 0;
   virtual Status SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) = 0;
   // *sum += 2 log of the product of the diagonal of a tile of the factor.
   virtual Status AddLogDet(Stream stream, int64_t n, const T* l, int64_t ldl, Real<T>* sum) = 0;

@@ -205,6 +205,13 @@ class HostBlas : public Blas<T> {
     return Status::Ok();
   }
 
+  Status Add(Stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b, int64_t ldb) override {
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < m; ++i) b[j * ldb + i] += a[j * lda + i];
+    }
+    return Status::Ok();
+  }
+
   Status SetZero(Stream, int64_t m, int64_t n, T* a, int64_t lda) override {
     Fill(m, n, a, lda, T(0));
     return Status::Ok();

@@ -151,6 +151,12 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
 #define KERNEL extern "C" __global__ void
 
 #define KERNELS(T, R, letter)                                                                      \
+  KERNEL jaxmg_add_##letter(Index m, Index n, const T* a, Index lda, T* b, Index ldb) {            \
+    for (Index i = FirstElement(); i < m * n; i += ElementStride()) {                              \
+      T& sum = b[i / m * ldb + i % m];                                                             \
+      sum = Plus(sum, a[i / m * lda + i % m]);                                                     \
+    }                                                                                              \
+  }                                                                                                \
   KERNEL jaxmg_add_log_det_##letter(Index n, const T* l, Index ldl, R* sum) {                      \
     AddLogDet(n, l, ldl, sum);                                                                     \
   }                                                                                                \

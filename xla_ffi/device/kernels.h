@@ -6,6 +6,7 @@
 namespace jaxmg {
 
 enum class Kernel {
+  kAdd,
   kAddLogDet,
   kAscend,
   kCheckFactor,
@@ -28,10 +29,20 @@ enum class Kernel {
   kSetSyevdInfo,
 };
 
-inline constexpr const char* kTypedKernels[] = {
-    "add_log_det", "ascend",   "check_factor", "check_finite", "clear_if",   "conj_transpose",
-    "conjugate",   "identity", "mirror_lower", "poison_if",    "solve_rows", "solve_rows_in_teams",
-    "sum_reals"};
+inline constexpr const char* kTypedKernels[] = {"add",
+                                                "add_log_det",
+                                                "ascend",
+                                                "check_factor",
+                                                "check_finite",
+                                                "clear_if",
+                                                "conj_transpose",
+                                                "conjugate",
+                                                "identity",
+                                                "mirror_lower",
+                                                "poison_if",
+                                                "solve_rows",
+                                                "solve_rows_in_teams",
+                                                "sum_reals"};
 inline constexpr const char* kPlainKernels[] = {"copy_columns", "digest",      "fill_int32",
                                                 "init_info",    "reduce_info", "set_syevd_info"};
 inline constexpr int kNumTypedKernels = static_cast<int>(Kernel::kCopyColumns);

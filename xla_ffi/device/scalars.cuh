@@ -84,6 +84,17 @@ __device__ inline cuDoubleComplex Scale(cuDoubleComplex x, double factor) {
   return make_cuDoubleComplex(x.x * factor, x.y * factor);
 }
 
+template <typename T>
+__device__ T Plus(T x, T y) {
+  return x + y;
+}
+__device__ inline cuComplex Plus(cuComplex x, cuComplex y) {
+  return make_cuComplex(x.x + y.x, x.y + y.y);
+}
+__device__ inline cuDoubleComplex Plus(cuDoubleComplex x, cuDoubleComplex y) {
+  return make_cuDoubleComplex(x.x + y.x, x.y + y.y);
+}
+
 __device__ inline bool Finite(float x) { return isfinite(x); }
 __device__ inline bool Finite(double x) { return isfinite(x); }
 __device__ inline bool Finite(cuComplex x) { return isfinite(x.x) && isfinite(x.y); }

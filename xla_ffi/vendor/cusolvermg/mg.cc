@@ -1,11 +1,11 @@
-#include "xla_ffi/cusolver/mg.h"
+#include "xla_ffi/vendor/cusolvermg/mg.h"
 
 #include <algorithm>
 #include <complex>
 #include <vector>
 
-#include "xla_ffi/cusolver/mg_solver.h"
 #include "xla_ffi/engine/potri.h"
+#include "xla_ffi/vendor/cusolvermg/mg_solver.h"
 
 namespace jaxmg::mg {
 namespace {

@@ -1,6 +1,6 @@
 // One rank's side of a call of cuSOLVERMg: what potrs, potri and syevd have in common.
-#ifndef JAXMG_XLA_FFI_CUSOLVER_MG_SOLVER_H_
-#define JAXMG_XLA_FFI_CUSOLVER_MG_SOLVER_H_
+#ifndef JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_SOLVER_H_
+#define JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_SOLVER_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -9,10 +9,10 @@
 #include <memory>
 #include <vector>
 
-#include "xla_ffi/cusolver/mg_layout.h"
-#include "xla_ffi/cusolver/mg_library.h"
 #include "xla_ffi/device/cuda.h"
 #include "xla_ffi/engine/routines.h"
+#include "xla_ffi/vendor/cusolvermg/mg_layout.h"
+#include "xla_ffi/vendor/cusolvermg/mg_library.h"
 
 namespace jaxmg::mg {
 
@@ -259,4 +259,4 @@ class Solver {
 
 }  // namespace jaxmg::mg
 
-#endif  // JAXMG_XLA_FFI_CUSOLVER_MG_SOLVER_H_
+#endif  // JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_SOLVER_H_

@@ -199,6 +199,22 @@ def test_batches_share_a_process_and_a_failure_loses_nothing_else(monkeypatch, t
     assert plot.draw(records[:2], "potrs, float64")
 
 
+def test_a_solution_from_a_factor_that_was_made_before(monkeypatch, tmp_path):
+    code, records = measure(
+        monkeypatch,
+        tmp_path,
+        "--shared --warmup 0 --repeats 2 --n 64 --nrhs 3 --routine cho_solve --backend jax scipy "
+        "--dtype float64 complex64",
+    )
+    assert code == 0 and len(records) == 4
+    for record in records:
+        many = 4 if record["dtype"] == "complex64" else 1
+        seconds = record["seconds"]
+        assert record["tflops"] == pytest.approx(many * 2 * 64**2 * 3 / seconds / 1e12)
+        assert record["factor_gbps"] == pytest.approx(2 * 8 * 65 * 64 / 2 / seconds / 1e9)
+        assert 0 < record["backward_error"] < 1e-5
+
+
 def test_a_process_that_died_is_started_anew(monkeypatch, tmp_path):
     args = run.arguments("--n 32 --shared".split())
     (case,) = run.combinations(args)

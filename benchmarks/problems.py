@@ -9,6 +9,8 @@ import math
 import numpy as np
 
 ROUTINES = ("potrs", "potri", "syevd")
+ON_FACTORS = ("cho_solve",)  # what takes a factor that was made before
+SOLVES = ("potrs", "cho_solve")
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PROBES = 4  # random vectors with which inverses and eigenvectors are checked
 
@@ -21,10 +23,16 @@ def operations(routine, dtype, n, nrhs, vectors=True):
     """
     count = {
         "potrs": n**3 / 3 + 2 * n**2 * nrhs,
+        "cho_solve": 2 * n**2 * nrhs,
         "potri": n**3,
         "syevd": (4 / 3 + (4 / 3 + 2) * vectors) * n**3,
     }[routine]
     return count * (4 if np.dtype(dtype).kind == "c" else 1)
+
+
+def factor_bytes(dtype, n):
+    """Of the triangle that a substitution reads."""
+    return n * (n + 1) // 2 * np.dtype(dtype).itemsize
 
 
 def matrix(xp, n, dtype, first_row=0, rows=None, kind="dominant"):
@@ -144,14 +152,14 @@ def _bits(x):
 def backward_error(xp, routine, a, operands, results, multiply):
     """How far the results are from those of an exact computation, in units of 1.
 
-    potrs: the largest |b - A x| / (|A| |x| + |b|) of the columns, in the infinity norm.
+    potrs, cho_solve: the largest |b - A x| / (|A| |x| + |b|) of the columns, in the infinity norm.
     potri: |X (A g) - g| / (|X| |A| |g|) for random g, which bounds the residual of the inverse.
     syevd: the larger of |A V g - V W g| / (|A| |V g|) and |V^H V g - g| / |g|; without vectors, how
         far the sum of the eigenvalues is from the trace, beside n times the largest.
 
     Args:
         a: the matrix; may be sharded by rows, as may V and the inverse.
-        operands: {"b": right-hand sides}, for potrs.
+        operands: {"b": right-hand sides}, for potrs and cho_solve.
         results: what the routine returned.
         multiply: the product of matrices at full precision.
     """
@@ -164,7 +172,7 @@ def backward_error(xp, routine, a, operands, results, multiply):
         return abs(m).sum(axis=1).max()
 
     probe = vectors(xp, n, PROBES, a.dtype, seed=7)
-    if routine == "potrs":
+    if routine in SOLVES:
         (x,), b = results, operands["b"]
         scale = matrix_norm(a) * norm(x) + norm(b)
         return (norm(b - multiply(a, x)) / scale).max()

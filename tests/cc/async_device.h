@@ -150,6 +150,12 @@ class AsyncBlas : public Blas<T> {
   Status SetZero(Stream s, int64_t m, int64_t n, T* a, int64_t lda) override {
     return Later(s, [=] { return real_.SetZero(s, m, n, a, lda); });
   }
+  Status StoreInverse(Stream s, int64_t n, const T* v, int64_t ldv, T* a, int64_t lda) override {
+    return Later(s, [=] { return real_.StoreInverse(s, n, v, ldv, a, lda); });
+  }
+  Status LoadInverse(Stream s, int64_t n, const T* a, int64_t lda, T* l, T* v) override {
+    return Later(s, [=] { return real_.LoadInverse(s, n, a, lda, l, v); });
+  }
   Status AddLogDet(Stream s, int64_t n, const T* l, int64_t ldl, R* sum) override {
     return Later(s, [=] { return real_.AddLogDet(s, n, l, ldl, sum); });
   }

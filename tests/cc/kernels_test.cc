@@ -38,10 +38,12 @@ struct Kernels;
     static constexpr auto conj_transpose = kernels::jaxmg_conj_transpose_##letter;           \
     static constexpr auto conjugate = kernels::jaxmg_conjugate_##letter;                     \
     static constexpr auto identity = kernels::jaxmg_identity_##letter;                       \
+    static constexpr auto load_inverse = kernels::jaxmg_load_inverse_##letter;               \
     static constexpr auto mirror_lower = kernels::jaxmg_mirror_lower_##letter;               \
     static constexpr auto poison_if = kernels::jaxmg_poison_if_##letter;                     \
     static constexpr auto solve_rows = kernels::jaxmg_solve_rows_##letter;                   \
     static constexpr auto solve_rows_in_teams = kernels::jaxmg_solve_rows_in_teams_##letter; \
+    static constexpr auto store_inverse = kernels::jaxmg_store_inverse_##letter;             \
     [[maybe_unused]] static constexpr auto sum_reals = kernels::jaxmg_sum_reals_##letter;    \
   };
 JAXMG_KERNELS(float, float, float, s)
@@ -172,6 +174,35 @@ void CheckTranspositions() {
   }
 }
 
+// There and back: the inverse's strict triangle above the diagonal of a tile, of which the rest
+// stays as it is.
+template <typename T>
+void CheckInverses() {
+  std::mt19937_64 random(9);
+  for (long long n : {1, 31, 70}) {
+    Matrix<T> a = Matrix<T>::Uniform(n, n, random), v = Matrix<T>::Uniform(n, n, random);
+    for (long long j = 0; j < n; ++j) a(j, j) = 2 + j;
+    const Matrix<T> before = a;
+    Launch(Tiles(n, n), kTileEdge, kTileRows,
+           [&] { Kernels<T>::store_inverse(n, v.device(), v.ld, a.device(), a.ld); });
+    EXPECT(a.MarginIsUntouched());
+    std::vector<T> l(n * n, T(kUntouched)), inverse(n * n, T(kUntouched));
+    Launch(Tiles(n, n), kTileEdge, kTileRows, [&] {
+      Kernels<T>::load_inverse(n, a.device(), a.ld, reinterpret_cast<DeviceType<T>*>(l.data()),
+                               reinterpret_cast<DeviceType<T>*>(inverse.data()));
+    });
+    for (long long j = 0; j < n; ++j) {
+      for (long long i = 0; i < n; ++i) {
+        const T given = before.data[j * before.ld + i];
+        EXPECT(a(i, j) == (i < j ? Conjugate(v(j, i)) : given)) << i << ", " << j;
+        EXPECT(l[j * n + i] == (i >= j ? given : T(0))) << i << ", " << j;
+        const T expected = i > j ? v(i, j) : i == j ? T(1 / std::real(given)) : T(0);
+        EXPECT(inverse[j * n + i] == expected) << i << ", " << j;
+      }
+    }
+  }
+}
+
 template <typename T>
 void CheckSums() {
   std::mt19937_64 random(8);
@@ -270,6 +301,7 @@ void CheckSequences() {
 
 JAXMG_TEST_KERNELS(SolveRowsSubstitutes, CheckSolveRows)
 JAXMG_TEST_KERNELS(TransposeMirrorConjugate, CheckTranspositions)
+JAXMG_TEST_KERNELS(InversesGoAboveTheDiagonalAndBack, CheckInverses)
 JAXMG_TEST_KERNELS(AddsElements, CheckSums)
 JAXMG_TEST_KERNELS(IdentityPoisonClear, CheckFills)
 JAXMG_TEST_KERNELS(ChecksFindTheFirstFailure, CheckChecks)

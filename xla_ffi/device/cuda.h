@@ -72,6 +72,8 @@ class CudaDevice : public Device {
     tuning.gather_to_solve = 7168;
     tuning.gather_to_invert = 1024;
     tuning.exchange_bytes = int64_t{64} << 20;
+    tuning.inverse_order = 1024;
+    tuning.syevd_matrices = 4.2;
     return tuning;
   }
 

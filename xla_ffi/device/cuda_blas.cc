@@ -240,6 +240,20 @@ Status CudaBlas<T>::SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t l
 }
 
 template <typename T>
+Status CudaBlas<T>::StoreInverse(Stream stream, int64_t n, const T* inverse, int64_t ld, T* a,
+                                 int64_t lda) {
+  return device_.LaunchTiles(Kernel::kStoreInverse, CudaType<T>::kLetter, stream, n, n, n, inverse,
+                             ld, a, lda);
+}
+
+template <typename T>
+Status CudaBlas<T>::LoadInverse(Stream stream, int64_t n, const T* a, int64_t lda, T* l,
+                                T* inverse) {
+  return device_.LaunchTiles(Kernel::kLoadInverse, CudaType<T>::kLetter, stream, n, n, n, a, lda, l,
+                             inverse);
+}
+
+template <typename T>
 Status CudaBlas<T>::AddLogDet(Stream stream, int64_t n, const T* l, int64_t ldl, R* sum) {
   if (n == 0) return Status::Ok();
   return device_.LaunchOne(Kernel::kAddLogDet, CudaType<T>::kLetter, stream, n, l, ldl, sum);

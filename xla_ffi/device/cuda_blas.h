@@ -65,6 +65,9 @@ class CudaBlas : public Blas<T> {
   Status Add(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
              int64_t ldb) override;
   Status SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) override;
+  Status StoreInverse(Stream stream, int64_t n, const T* inverse, int64_t ld, T* a,
+                      int64_t lda) override;
+  Status LoadInverse(Stream stream, int64_t n, const T* a, int64_t lda, T* l, T* inverse) override;
   Status AddLogDet(Stream stream, int64_t n, const T* l, int64_t ldl, R* sum) override;
   Status PoisonIf(Stream stream, const int32_t* status, int64_t m, int64_t n, T* a,
                   int64_t lda) override;

@@ -93,6 +93,11 @@ struct Tuning {
   // What redistribution sends at a time. On the host a chunk should stay in a cache until it is
   // taken; between GPUs it should be large beside the latency of a copy.
   int64_t exchange_bytes = int64_t{512} << 10;
+  // The order of diagonal blocks that are inverted to be substituted with: by products, which a GPU
+  // is through with sooner than with a TRSV. 0: none.
+  int64_t inverse_order = 0;
+  // What Syevd needs beside its operands, in multiples of the matrix, about.
+  double syevd_matrices = 2;
 };
 
 // A column-major block of bytes: `columns` columns of `height` bytes, `pitch` bytes apart.
@@ -154,6 +159,13 @@ class Blas {
   virtual Status Add(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
                      int64_t ldb) = 0;
   virtual Status SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) = 0;
+  // The inverse of a lower triangular tile, as Trtri makes it, to a place above the tile's own
+  // diagonal: a_ij := conj(inverse_ji) for i < j. Its diagonal is that of the tile inverted.
+  virtual Status StoreInverse(Stream stream, int64_t n, const T* inverse, int64_t ld, T* a,
+                              int64_t lda) = 0;
+  // From there: l := the tile, inverse := its inverse, both n x n with zeros above the diagonal.
+  virtual Status LoadInverse(Stream stream, int64_t n, const T* a, int64_t lda, T* l,
+                             T* inverse) = 0;
   // *sum += 2 log of the product of the diagonal of a tile of the factor.
   virtual Status AddLogDet(Stream stream, int64_t n, const T* l, int64_t ldl, Real<T>* sum) = 0;
   // Fills with NaN if *status is not 0.

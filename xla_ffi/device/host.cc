@@ -217,6 +217,25 @@ class HostBlas : public Blas<T> {
     return Status::Ok();
   }
 
+  Status StoreInverse(Stream, int64_t n, const T* inverse, int64_t ld, T* a,
+                      int64_t lda) override {
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < j; ++i) a[j * lda + i] = Conj(inverse[i * ld + j]);
+    }
+    return Status::Ok();
+  }
+
+  Status LoadInverse(Stream, int64_t n, const T* a, int64_t lda, T* l, T* inverse) override {
+    for (int64_t j = 0; j < n; ++j) {
+      std::fill_n(l + j * n, j, T(0));
+      std::fill_n(inverse + j * n, j, T(0));
+      std::copy_n(a + j * lda + j, n - j, l + j * n + j);
+      inverse[j * n + j] = 1 / std::real(a[j * lda + j]);
+      for (int64_t i = j + 1; i < n; ++i) inverse[j * n + i] = Conj(a[i * lda + j]);
+    }
+    return Status::Ok();
+  }
+
   Status AddLogDet(Stream, int64_t n, const T* l, int64_t ldl, R* sum) override {
     R log_det = 0;
     for (int64_t j = 0; j < n; ++j) log_det += std::log(std::real(l[j * ldl + j]));

@@ -123,6 +123,31 @@ __device__ void CopySegment(char* target, Index target_pitch, const char* source
   }
 }
 
+// One block a tile of the n x n block. l := the lower triangle of a, v := the inverse that
+// StoreInverse has put above its diagonal; both are n x n and zero above theirs.
+template <typename T>
+__device__ void LoadInverse(Index n, const T* a, Index lda, T* l, T* v) {
+  __shared__ T tile[kTile][kTile + 1];
+  const Index tiles = (n + kTile - 1) / kTile;
+  const Index row = blockIdx.x % tiles * kTile, column = blockIdx.x / tiles * kTile;
+  for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+    if (row + j < n && column + threadIdx.x < n && column + threadIdx.x < row + j) {
+      tile[j][threadIdx.x] = a[(row + j) * lda + column + threadIdx.x];
+    }
+  }
+  __syncthreads();
+  for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+    const Index i = row + threadIdx.x, k = column + j;
+    if (i >= n || k >= n) continue;
+    T lower = FromReal<T>(0), inverse = lower;
+    if (i >= k) lower = a[k * lda + i];
+    if (i > k) inverse = Conj(tile[threadIdx.x][j]);
+    if (i == k) inverse = FromReal<T>(1 / RealPart(lower));
+    l[k * n + i] = lower;
+    v[k * n + i] = inverse;
+  }
+}
+
 // One block a tile of the n x n block; those above the diagonal have nothing to do.
 template <typename T>
 __device__ void MirrorLower(Index n, T* a, Index lda) {
@@ -143,6 +168,26 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
     T value = Conj(tile[threadIdx.x][j]);
     if (target_row == target_column) value = FromReal<T>(RealPart(value));
     a[target_column * lda + target_row] = value;
+  }
+}
+
+// One block a tile of the n x n block. Above the diagonal, a becomes v^H.
+template <typename T>
+__device__ void StoreInverse(Index n, const T* v, Index ldv, T* a, Index lda) {
+  __shared__ T tile[kTile][kTile + 1];
+  const Index tiles = (n + kTile - 1) / kTile;
+  const Index row = blockIdx.x % tiles * kTile, column = blockIdx.x / tiles * kTile;
+  if (row < column) return;
+  for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+    if (row + threadIdx.x < n && column + j < row + threadIdx.x) {
+      tile[j][threadIdx.x] = v[(column + j) * ldv + row + threadIdx.x];
+    }
+  }
+  __syncthreads();
+  for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+    const Index target_row = column + threadIdx.x, target_column = row + j;
+    if (target_column >= n || target_row >= target_column) continue;
+    a[target_column * lda + target_row] = Conj(tile[threadIdx.x][j]);
   }
 }
 
@@ -185,6 +230,9 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
       a[i / n * lda + i % n] = FromReal<T>(i / n == i % n ? 1 : 0);                                \
     }                                                                                              \
   }                                                                                                \
+  KERNEL jaxmg_load_inverse_##letter(Index n, const T* a, Index lda, T* l, T* v) {                 \
+    LoadInverse(n, a, lda, l, v);                                                                  \
+  }                                                                                                \
   KERNEL jaxmg_mirror_lower_##letter(Index n, T* a, Index lda) { MirrorLower(n, a, lda); }         \
   KERNEL jaxmg_poison_if_##letter(const int* status, Index m, Index n, T* a, Index lda) {          \
     if (*status != 0) Fill(m, n, a, lda, Nan<T>());                                                \
@@ -196,6 +244,9 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
   KERNEL jaxmg_solve_rows_in_teams_##letter(Index m, Index n, int backward, const T* l, Index ldl, \
                                             const T* b, Index ldb, T* x, Index ldx) {              \
     RowSolver<T, kTeam>(m, n, backward, l, ldl, b, ldb, x, ldx).Run();                             \
+  }                                                                                                \
+  KERNEL jaxmg_store_inverse_##letter(Index n, const T* v, Index ldv, T* a, Index lda) {           \
+    StoreInverse(n, v, ldv, a, lda);                                                               \
   }                                                                                                \
   KERNEL jaxmg_sum_reals_##letter(const R* terms, Index stride, Index count, R* sum) {             \
     if (threadIdx.x != 0) return;                                                                  \

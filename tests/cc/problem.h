@@ -188,6 +188,10 @@ class Tf32Products : public Blas<T> {
     return Refused();
   }
   Status SetZero(Stream, int64_t, int64_t, T*, int64_t) override { return Refused(); }
+  Status StoreInverse(Stream, int64_t, const T*, int64_t, T*, int64_t) override {
+    return Refused();
+  }
+  Status LoadInverse(Stream, int64_t, const T*, int64_t, T*, T*) override { return Refused(); }
   Status AddLogDet(Stream, int64_t, const T*, int64_t, R*) override { return Refused(); }
   Status PoisonIf(Stream, const int32_t*, int64_t, int64_t, T*, int64_t) override {
     return Refused();
@@ -241,6 +245,7 @@ Tuning LikeGpu(int64_t update_depth = 9) {
   tuning.chain = true;
   tuning.group_columns = 9;
   tuning.update_depth = update_depth;
+  tuning.inverse_order = 5;
   return tuning;
 }
 

@@ -135,7 +135,7 @@ class Problem {
     JAXMG_RETURN_IF_ERROR(space_.Allocate(device()));
     JAXMG_RETURN_IF_ERROR(
         CopyIfApart(device(), operand_.source, operand_.a, operand_.block * operand_.n));
-    JAXMG_RETURN_IF_ERROR(device().InitInfo(Stream::kMain, info()));
+    JAXMG_RETURN_IF_ERROR(device().status().InitInfo(Stream::kMain, info()));
     JAXMG_RETURN_IF_ERROR(device().FillInt32(Stream::kMain, digest(), 1, 0));
     return device().template blas<Real<T>>().SetZero(Stream::kMain, 1, 1, log_det(), 1);
   }
@@ -172,17 +172,17 @@ class Problem {
       JAXMG_RETURN_IF_ERROR(gathers_ ? device().Copy(Stream::kMain, RecordOf(kRoot), mine())
                                      : AllGather(outer_.comm, device(), Stream::kMain, mine().data,
                                                  RecordOf(0).data, kRecord));
-      JAXMG_RETURN_IF_ERROR(device().ReduceInfo(Stream::kMain,
-                                                static_cast<int32_t*>(RecordOf(0).data),
-                                                kRecord / sizeof(int32_t), ranks, operand_.status));
+      JAXMG_RETURN_IF_ERROR(
+          device().status().ReduceInfo(Stream::kMain, static_cast<int32_t*>(RecordOf(0).data),
+                                       kRecord / sizeof(int32_t), ranks, operand_.status));
     }
     JAXMG_RETURN_IF_ERROR(Spread(operand_.status, 1));
     if (log_det == nullptr) return Status::Ok();
     if (works()) {
       const char* terms = static_cast<char*>(RecordOf(0).data) + kLogDet;
-      JAXMG_RETURN_IF_ERROR(device().SumReals(Stream::kMain,
-                                              reinterpret_cast<const Real<T>*>(terms),
-                                              kRecord / sizeof(Real<T>), ranks, log_det));
+      JAXMG_RETURN_IF_ERROR(device().status().SumReals(Stream::kMain,
+                                                       reinterpret_cast<const Real<T>*>(terms),
+                                                       kRecord / sizeof(Real<T>), ranks, log_det));
       JAXMG_RETURN_IF_ERROR(PoisonIfFailed(1, 1, log_det));
     }
     return Spread(log_det, 1);
@@ -192,7 +192,7 @@ class Problem {
   template <typename U>
   Status PoisonIfFailed(int64_t m, int64_t n, U* data) {
     if (!works()) return Status::Ok();
-    return device().template blas<U>().PoisonIf(Stream::kMain, operand_.status, m, n, data, m);
+    return device().status().PoisonIf(Stream::kMain, operand_.status, m, n, data, m);
   }
 
  private:
@@ -246,7 +246,7 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand,
   };
   auto work = [&]() -> Status {
     if (solution.check_b) {
-      JAXMG_RETURN_IF_ERROR(context.device.Digest(
+      JAXMG_RETURN_IF_ERROR(context.device.status().Digest(
           Stream::kMain, solution.x, count * sizeof(T) / sizeof(int32_t), problem.digest()));
     }
     JAXMG_RETURN_IF_ERROR(problem.Take());
@@ -302,8 +302,8 @@ Status SyevdRoutine(const RankContext& context, const Operand<T>& operand, bool 
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(problem.Prepare());
     if (context.comm.rank() != kRoot) return Status::Ok();
-    return context.device.blas<T>().ReserveSyevd(Stream::kMain, vectors, operand.n,
-                                                 problem.gathered(), operand.n, w);
+    return context.device.solver<T>().ReserveSyevd(Stream::kMain, vectors, operand.n,
+                                                   problem.gathered(), operand.n, w);
   };
   return RunOnAllRanks(context.comm, prepare, work);
 }

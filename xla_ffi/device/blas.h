@@ -1,0 +1,77 @@
+// What BLAS and LAPACK do with tiles: the operations that algorithms are written in.
+#ifndef JAXMG_XLA_FFI_DEVICE_BLAS_H_
+#define JAXMG_XLA_FFI_DEVICE_BLAS_H_
+
+#include <cstdint>
+
+#include "xla_ffi/base/dtype.h"
+#include "xla_ffi/base/status.h"
+#include "xla_ffi/device/stream.h"
+
+namespace jaxmg {
+
+// How products of matrices are computed. kTf32 rounds the factors to TF32, with 10 bits behind the
+// binary point, where the hardware multiplies those faster; it applies to float32 and complex64.
+enum class Precision { kHighest, kTf32 };
+
+enum class Op { kNone, kTrans, kConjTrans };
+enum class Side { kLeft, kRight };
+// Triangular matrices are lower triangular throughout, with a diagonal that is not assumed unit.
+
+// Tile operations of one dtype. Every argument that BLAS calls alpha or beta is real here.
+template <typename T>
+class Blas {
+ public:
+  virtual ~Blas() = default;
+
+  // C := alpha op(A) op(B) + beta C, C m x n, inner dimension k.
+  virtual Status Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k,
+                      Real<T> alpha, const T* a, int64_t lda, const T* b, int64_t ldb, Real<T> beta,
+                      T* c, int64_t ldc) = 0;
+  // For a large product with B^H, what B is best stored as: itself (kConjTrans) or B^H (kNone).
+  virtual Op StoredFactor() const {
+    return sizeof(Real<T>) == sizeof(double) ? Op::kNone : Op::kConjTrans;
+  }
+  // C := alpha A A^H + beta C on the lower triangle, C n x n, A n x k.
+  virtual Status Herk(Stream stream, int64_t n, int64_t k, Real<T> alpha, const T* a, int64_t lda,
+                      Real<T> beta, T* c, int64_t ldc) = 0;
+  // B := op(L)^-1 B (left) or B op(L)^-1 (right), B m x n.
+  virtual Status Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
+                      int64_t ldl, T* b, int64_t ldb) = 0;
+  // X := B op(L)^-1 by substitution, for kNone and kConjTrans. B is m x n and may not overlap X; n
+  // is at most Tuning::panel_block, where there is such a block, unless m is 1.
+  virtual Status SolveRight(Stream stream, Op op, int64_t m, int64_t n, const T* l, int64_t ldl,
+                            const T* b, int64_t ldb, T* x, int64_t ldx) = 0;
+  // B := op(L) B (left) or B op(L) (right), B m x n.
+  virtual Status Trmm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
+                      int64_t ldl, T* b, int64_t ldb) = 0;
+  // Cholesky factor L of the tile in its lower triangle. On failure *info, in device memory,
+  // becomes the smaller of itself and offset + k, k the order of the first leading minor that is
+  // not positive definite (a diagonal that is not finite counts), and the tile becomes NaN.
+  virtual Status Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
+                       int32_t* info) = 0;
+  // The inverse of a lower triangular tile, which it may not overlap; zeros above the diagonal.
+  // What is the identity to rounding is inverse * L, as with LAPACK, and not L * inverse.
+  virtual Status Trtri(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse,
+                       int64_t ld) = 0;
+  // B := A^H, A m x n.
+  virtual Status ConjTranspose(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
+                               int64_t ldb) = 0;
+  // Makes an n x n block Hermitian from its lower triangle.
+  virtual Status MirrorLower(Stream stream, int64_t n, T* a, int64_t lda) = 0;
+  virtual Status Conjugate(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) = 0;
+  // B += A, m x n.
+  virtual Status Add(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
+                     int64_t ldb) = 0;
+  virtual Status SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) = 0;
+  // *sum += 2 log of the product of the diagonal of a tile of the factor.
+  virtual Status AddLogDet(Stream stream, int64_t n, const T* l, int64_t ldl, Real<T>* sum) = 0;
+
+  // Takes memory that Potrf, on tiles of at most this order, needs beside its operands until the
+  // call is over, so that a lack of it shows before the ranks have begun.
+  virtual Status ReservePotrf(Stream, int64_t, T*, int64_t) { return Status::Ok(); }
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_DEVICE_BLAS_H_

@@ -123,19 +123,8 @@ class AsyncBlas : public Blas<T> {
               int64_t ldc) override {
     return Later(workers_, s, [=] { return real_.Herk(s, n, k, alpha, a, lda, beta, c, ldc); });
   }
-  Status Trsm(Stream s, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
-              int64_t ldb) override {
-    return Later(workers_, s, [=] { return real_.Trsm(s, side, op, m, n, l, ldl, b, ldb); });
-  }
-  Status Trmm(Stream s, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
-              int64_t ldb) override {
-    return Later(workers_, s, [=] { return real_.Trmm(s, side, op, m, n, l, ldl, b, ldb); });
-  }
   Status Potrf(Stream s, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override {
     return Later(workers_, s, [=] { return real_.Potrf(s, n, a, lda, offset, info); });
-  }
-  Status Trtri(Stream s, int64_t n, const T* l, int64_t ldl, T* inverse, int64_t ld) override {
-    return Later(workers_, s, [=] { return real_.Trtri(s, n, l, ldl, inverse, ld); });
   }
   Status SolveRight(Stream s, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, const T* b,
                     int64_t ldb, T* x, int64_t ldx) override {
@@ -160,6 +149,22 @@ class AsyncBlas : public Blas<T> {
   }
   Status AddLogDet(Stream s, int64_t n, const T* l, int64_t ldl, R* sum) override {
     return Later(workers_, s, [=] { return real_.AddLogDet(s, n, l, ldl, sum); });
+  }
+
+ protected:
+  Status DoTrsm(Stream s, Side side, Op op, Triangle triangle, int64_t m, int64_t n, const T* a,
+                int64_t lda, T* b, int64_t ldb) override {
+    return Later(workers_, s,
+                 [=] { return real_.Trsm(s, side, op, m, n, a, lda, b, ldb, triangle); });
+  }
+  Status DoTrmm(Stream s, Side side, Op op, Triangle triangle, int64_t m, int64_t n, const T* a,
+                int64_t lda, T* b, int64_t ldb) override {
+    return Later(workers_, s,
+                 [=] { return real_.Trmm(s, side, op, m, n, a, lda, b, ldb, triangle); });
+  }
+  Status DoTrtri(Stream s, Triangle triangle, int64_t n, const T* a, int64_t lda, T* inverse,
+                 int64_t ld) override {
+    return Later(workers_, s, [=] { return real_.Trtri(s, n, a, lda, inverse, ld, triangle); });
   }
 
  private:

@@ -142,14 +142,7 @@ class Tf32Products : public Blas<T> {
               int64_t ldc) override {
     return exact_.Herk(stream, n, k, alpha, Rounded(n, k, a, lda).data(), lda, beta, c, ldc);
   }
-  Status Trsm(Stream, Side, Op, int64_t, int64_t, const T*, int64_t, T*, int64_t) override {
-    return Refused();
-  }
-  Status Trmm(Stream, Side, Op, int64_t, int64_t, const T*, int64_t, T*, int64_t) override {
-    return Refused();
-  }
   Status Potrf(Stream, int64_t, T*, int64_t, int64_t, int32_t*) override { return Refused(); }
-  Status Trtri(Stream, int64_t, const T*, int64_t, T*, int64_t) override { return Refused(); }
   Status SolveRight(Stream, Op, int64_t, int64_t, const T*, int64_t, const T*, int64_t, T*,
                     int64_t) override {
     return Refused();
@@ -164,6 +157,19 @@ class Tf32Products : public Blas<T> {
   }
   Status SetZero(Stream, int64_t, int64_t, T*, int64_t) override { return Refused(); }
   Status AddLogDet(Stream, int64_t, const T*, int64_t, R*) override { return Refused(); }
+
+ protected:
+  Status DoTrsm(Stream, Side, Op, Triangle, int64_t, int64_t, const T*, int64_t, T*,
+                int64_t) override {
+    return Refused();
+  }
+  Status DoTrmm(Stream, Side, Op, Triangle, int64_t, int64_t, const T*, int64_t, T*,
+                int64_t) override {
+    return Refused();
+  }
+  Status DoTrtri(Stream, Triangle, int64_t, const T*, int64_t, T*, int64_t) override {
+    return Refused();
+  }
 
  private:
   static Status Refused() { return Error(Code::kInternal, "not a product"); }

@@ -16,7 +16,15 @@ enum class Precision { kHighest, kTf32 };
 
 enum class Op { kNone, kTrans, kConjTrans };
 enum class Side { kLeft, kRight };
-// Triangular matrices are lower triangular throughout, with a diagonal that is not assumed unit.
+
+// Which triangle of a matrix is meant, the other one not being read, and whether its diagonal is
+// taken for ones and not read either. A Cholesky factor is lower; LU has both, the lower one unit.
+enum class Uplo { kLower, kUpper };
+enum class Diag { kNonUnit, kUnit };
+struct Triangle {
+  Uplo uplo = Uplo::kLower;
+  Diag diag = Diag::kNonUnit;
+};
 
 // Tile operations of one dtype. Every argument that BLAS calls alpha or beta is real here.
 template <typename T>
@@ -35,25 +43,32 @@ class Blas {
   // C := alpha A A^H + beta C on the lower triangle, C n x n, A n x k.
   virtual Status Herk(Stream stream, int64_t n, int64_t k, Real<T> alpha, const T* a, int64_t lda,
                       Real<T> beta, T* c, int64_t ldc) = 0;
-  // B := op(L)^-1 B (left) or B op(L)^-1 (right), B m x n.
-  virtual Status Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
-                      int64_t ldl, T* b, int64_t ldb) = 0;
-  // X := B op(L)^-1 by substitution, for kNone and kConjTrans. B is m x n and may not overlap X; n
-  // is at most Tuning::panel_block, where there is such a block, unless m is 1.
+  // B := op(A)^-1 B (left) or B op(A)^-1 (right), B m x n, A triangular.
+  Status Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
+              int64_t ldb, Triangle triangle = {}) {
+    return DoTrsm(stream, side, op, triangle, m, n, a, lda, b, ldb);
+  }
+  // X := B op(L)^-1 by substitution, L lower, for kNone and kConjTrans. B is m x n and may not
+  // overlap X; n is at most Tuning::panel_block, where there is such a block, unless m is 1.
   virtual Status SolveRight(Stream stream, Op op, int64_t m, int64_t n, const T* l, int64_t ldl,
                             const T* b, int64_t ldb, T* x, int64_t ldx) = 0;
-  // B := op(L) B (left) or B op(L) (right), B m x n.
-  virtual Status Trmm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
-                      int64_t ldl, T* b, int64_t ldb) = 0;
+  // B := op(A) B (left) or B op(A) (right), B m x n, A triangular.
+  Status Trmm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
+              int64_t ldb, Triangle triangle = {}) {
+    return DoTrmm(stream, side, op, triangle, m, n, a, lda, b, ldb);
+  }
   // Cholesky factor L of the tile in its lower triangle. On failure *info, in device memory,
   // becomes the smaller of itself and offset + k, k the order of the first leading minor that is
   // not positive definite (a diagonal that is not finite counts), and the tile becomes NaN.
   virtual Status Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
                        int32_t* info) = 0;
-  // The inverse of a lower triangular tile, which it may not overlap; zeros above the diagonal.
-  // What is the identity to rounding is inverse * L, as with LAPACK, and not L * inverse.
-  virtual Status Trtri(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse,
-                       int64_t ld) = 0;
+  // The inverse of a triangular tile A, which it may not overlap: whole, with zeros in the other
+  // triangle, and ones on the diagonal where A's is unit. What is the identity to rounding is
+  // inverse * A, as with LAPACK, and not A * inverse.
+  Status Trtri(Stream stream, int64_t n, const T* a, int64_t lda, T* inverse, int64_t ld,
+               Triangle triangle = {}) {
+    return DoTrtri(stream, triangle, n, a, lda, inverse, ld);
+  }
   // B := A^H, A m x n.
   virtual Status ConjTranspose(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
                                int64_t ldb) = 0;
@@ -70,6 +85,15 @@ class Blas {
   // Takes memory that Potrf, on tiles of at most this order, needs beside its operands until the
   // call is over, so that a lack of it shows before the ranks have begun.
   virtual Status ReservePotrf(Stream, int64_t, T*, int64_t) { return Status::Ok(); }
+
+ protected:
+  // A default argument and a virtual function don't go together: these are what devices implement.
+  virtual Status DoTrsm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,
+                        const T* a, int64_t lda, T* b, int64_t ldb) = 0;
+  virtual Status DoTrmm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,
+                        const T* a, int64_t lda, T* b, int64_t ldb) = 0;
+  virtual Status DoTrtri(Stream stream, Triangle triangle, int64_t n, const T* a, int64_t lda,
+                         T* inverse, int64_t ld) = 0;
 };
 
 }  // namespace jaxmg

@@ -55,6 +55,14 @@ cublasSideMode_t Letter(Side side) {
   return side == Side::kLeft ? CUBLAS_SIDE_LEFT : CUBLAS_SIDE_RIGHT;
 }
 
+cublasFillMode_t Letter(Uplo uplo) {
+  return uplo == Uplo::kLower ? CUBLAS_FILL_MODE_LOWER : CUBLAS_FILL_MODE_UPPER;
+}
+
+cublasDiagType_t Letter(Diag diag) {
+  return diag == Diag::kNonUnit ? CUBLAS_DIAG_NON_UNIT : CUBLAS_DIAG_UNIT;
+}
+
 // cuBLAS reads factors on the host with instructions that need the alignment of NVIDIA's complex
 // numbers, which is twice that of the standard library's.
 constexpr size_t kScalarAlignment = alignof(cuDoubleComplex);
@@ -120,22 +128,22 @@ Status CudaBlas<T>::SolveRight(Stream stream, Op op, int64_t m, int64_t n, const
 }
 
 template <typename T>
-Status CudaBlas<T>::Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
-                         int64_t ldl, T* b, int64_t ldb) {
+Status CudaBlas<T>::DoTrsm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,
+                           const T* a, int64_t lda, T* b, int64_t ldb) {
   if (m == 0 || n == 0) return Status::Ok();
   alignas(kScalarAlignment) const T one = 1;
-  JAXMG_CUBLAS(trsm, stream, Letter(side), CUBLAS_FILL_MODE_LOWER, Letter(op), CUBLAS_DIAG_NON_UNIT,
-               m, n, Vendor(&one), Vendor(l), ldl, Vendor(b), ldb);
+  JAXMG_CUBLAS(trsm, stream, Letter(side), Letter(triangle.uplo), Letter(op), Letter(triangle.diag),
+               m, n, Vendor(&one), Vendor(a), lda, Vendor(b), ldb);
   return Status::Ok();
 }
 
 template <typename T>
-Status CudaBlas<T>::Trmm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
-                         int64_t ldl, T* b, int64_t ldb) {
+Status CudaBlas<T>::DoTrmm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,
+                           const T* a, int64_t lda, T* b, int64_t ldb) {
   if (m == 0 || n == 0) return Status::Ok();
   alignas(kScalarAlignment) const T one = 1;
-  JAXMG_CUBLAS(trmm, stream, Letter(side), CUBLAS_FILL_MODE_LOWER, Letter(op), CUBLAS_DIAG_NON_UNIT,
-               m, n, Vendor(&one), Vendor(l), ldl, Vendor(b), ldb, Vendor(b), ldb);
+  JAXMG_CUBLAS(trmm, stream, Letter(side), Letter(triangle.uplo), Letter(op), Letter(triangle.diag),
+               m, n, Vendor(&one), Vendor(a), lda, Vendor(b), ldb, Vendor(b), ldb);
   return Status::Ok();
 }
 
@@ -175,11 +183,11 @@ Status CudaBlas<T>::Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t o
 }
 
 template <typename T>
-Status CudaBlas<T>::Trtri(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse,
-                          int64_t ld) {
+Status CudaBlas<T>::DoTrtri(Stream stream, Triangle triangle, int64_t n, const T* a, int64_t lda,
+                            T* inverse, int64_t ld) {
   JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kIdentity, CudaType<T>::kLetter, stream,
                                                n * n, n, inverse, ld));
-  return Trsm(stream, Side::kRight, Op::kNone, n, n, l, ldl, inverse, ld);
+  return this->Trsm(stream, Side::kRight, Op::kNone, n, n, a, lda, inverse, ld, triangle);
 }
 
 template <typename T>

@@ -26,12 +26,7 @@ class CudaBlas : public Blas<T> {
   }
   Status Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
               int64_t ldc) override;
-  Status Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
-              int64_t ldb) override;
-  Status Trmm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
-              int64_t ldb) override;
   Status Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override;
-  Status Trtri(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse, int64_t ld) override;
   Status SolveRight(Stream stream, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, const T* b,
                     int64_t ldb, T* x, int64_t ldx) override;
   Status ConjTranspose(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
@@ -43,6 +38,14 @@ class CudaBlas : public Blas<T> {
   Status SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) override;
   Status AddLogDet(Stream stream, int64_t n, const T* l, int64_t ldl, R* sum) override;
   Status ReservePotrf(Stream stream, int64_t n, T* a, int64_t lda) override;
+
+ protected:
+  Status DoTrsm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,
+                const T* a, int64_t lda, T* b, int64_t ldb) override;
+  Status DoTrmm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,
+                const T* a, int64_t lda, T* b, int64_t ldb) override;
+  Status DoTrtri(Stream stream, Triangle triangle, int64_t n, const T* a, int64_t lda, T* inverse,
+                 int64_t ld) override;
 
  private:
   Status SpaceForPotrf(Stream stream, int64_t n, T* a, int64_t lda, SolverSpace* space);

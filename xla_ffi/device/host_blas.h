@@ -56,33 +56,10 @@ class HostBlas : public Blas<T> {
     return Status::Ok();
   }
 
-  Status Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
-              int64_t ldb) override {
-    JAXMG_CHECK_LAPACK(trsm, LapackInts());
-    // A panel. BLAS's TRSM runs at half the speed of its GEMM, so as much as possible goes there:
-    // X1 = B1 L11^-H, B2 -= X1 L21^H, X2 = B2 L22^-H.
-    constexpr int64_t kNarrow = 32;
-    if (side == Side::kRight && op == Op::kConjTrans && n > kNarrow && m > n) {
-      const int64_t half = n / 2, rest = n - half;
-      T* right = b + half * ldb;
-      JAXMG_RETURN_IF_ERROR(Trsm(stream, side, op, m, half, l, ldl, b, ldb));
-      JAXMG_RETURN_IF_ERROR(Gemm(stream, Op::kNone, Op::kConjTrans, m, rest, half, -1, b, ldb,
-                                 l + half, ldl, 1, right, ldb));
-      return Trsm(stream, side, op, m, rest, l + half * ldl + half, ldl, right, ldb);
-    }
-    return Triangular(HostLapack<T>().trsm, "trsm", side, op, m, n, l, ldl, b, ldb);
-  }
-
   Status SolveRight(Stream stream, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, const T* b,
                     int64_t ldb, T* x, int64_t ldx) override {
     for (int64_t j = 0; j < n; ++j) std::copy_n(b + j * ldb, m, x + j * ldx);
-    return Trsm(stream, Side::kRight, op, m, n, l, ldl, x, ldx);
-  }
-
-  Status Trmm(Stream, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
-              int64_t ldb) override {
-    JAXMG_CHECK_LAPACK(trmm, LapackInts());
-    return Triangular(HostLapack<T>().trmm, "trmm", side, op, m, n, l, ldl, b, ldb);
+    return this->Trsm(stream, Side::kRight, op, m, n, l, ldl, x, ldx);
   }
 
   Status Potrf(Stream, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override {
@@ -104,20 +81,6 @@ class HostBlas : public Blas<T> {
       *info = std::min(*info, static_cast<int32_t>(offset + failed));
       FillWithNaN(n, n, a, lda);
     }
-    return Status::Ok();
-  }
-
-  Status Trtri(Stream, int64_t n, const T* l, int64_t ldl, T* inverse, int64_t ld) override {
-    if (n == 0) return Status::Ok();
-    char uplo = 'L', diag = 'N';
-    LapackInts ints(n, ld);
-    JAXMG_CHECK_LAPACK(trtri, ints);
-    for (int64_t j = 0; j < n; ++j) {
-      std::fill_n(inverse + j * ld, j, T(0));
-      std::copy_n(l + j * ldl + j, n - j, inverse + j * ld + j);
-    }
-    int info = 0;
-    HostLapack<T>().trtri(&uplo, &diag, ints[0], inverse, ints[1], &info);
     return Status::Ok();
   }
 
@@ -179,6 +142,50 @@ class HostBlas : public Blas<T> {
     return Status::Ok();
   }
 
+ protected:
+  Status DoTrsm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,
+                const T* a, int64_t lda, T* b, int64_t ldb) override {
+    JAXMG_CHECK_LAPACK(trsm, LapackInts());
+    // A panel. BLAS's TRSM runs at half the speed of its GEMM, so as much as possible goes there:
+    // X1 = B1 L11^-H, B2 -= X1 L21^H, X2 = B2 L22^-H.
+    constexpr int64_t kNarrow = 32;
+    if (side == Side::kRight && op == Op::kConjTrans && triangle.uplo == Uplo::kLower &&
+        n > kNarrow && m > n) {
+      const int64_t half = n / 2, rest = n - half;
+      T* right = b + half * ldb;
+      JAXMG_RETURN_IF_ERROR(DoTrsm(stream, side, op, triangle, m, half, a, lda, b, ldb));
+      JAXMG_RETURN_IF_ERROR(Gemm(stream, Op::kNone, Op::kConjTrans, m, rest, half, -1, b, ldb,
+                                 a + half, lda, 1, right, ldb));
+      return DoTrsm(stream, side, op, triangle, m, rest, a + half * lda + half, lda, right, ldb);
+    }
+    return Triangular(HostLapack<T>().trsm, "trsm", side, op, triangle, m, n, a, lda, b, ldb);
+  }
+
+  Status DoTrmm(Stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n, const T* a,
+                int64_t lda, T* b, int64_t ldb) override {
+    JAXMG_CHECK_LAPACK(trmm, LapackInts());
+    return Triangular(HostLapack<T>().trmm, "trmm", side, op, triangle, m, n, a, lda, b, ldb);
+  }
+
+  Status DoTrtri(Stream, Triangle triangle, int64_t n, const T* a, int64_t lda, T* inverse,
+                 int64_t ld) override {
+    if (n == 0) return Status::Ok();
+    char uplo = Letter(triangle.uplo), diag = Letter(triangle.diag);
+    LapackInts ints(n, ld);
+    JAXMG_CHECK_LAPACK(trtri, ints);
+    for (int64_t j = 0; j < n; ++j) {
+      const bool lower = triangle.uplo == Uplo::kLower;
+      const int64_t begin = lower ? j : 0, end = lower ? n : j + 1;
+      T* column = inverse + j * ld;
+      std::fill_n(column, n, T(0));
+      std::copy(a + j * lda + begin, a + j * lda + end, column + begin);
+      if (triangle.diag == Diag::kUnit) column[j] = 1;
+    }
+    int info = 0;
+    HostLapack<T>().trtri(&uplo, &diag, ints[0], inverse, ints[1], &info);
+    return Status::Ok();
+  }
+
  private:
   static char Letter(Op op) {
     switch (op) {
@@ -193,16 +200,19 @@ class HostBlas : public Blas<T> {
   }
 
   static char Letter(Side side) { return side == Side::kLeft ? 'L' : 'R'; }
+  static char Letter(Uplo uplo) { return uplo == Uplo::kLower ? 'L' : 'U'; }
+  static char Letter(Diag diag) { return diag == Diag::kNonUnit ? 'N' : 'U'; }
 
   template <typename Routine>
-  static Status Triangular(Routine routine, const char* name, Side side, Op op, int64_t m,
-                           int64_t n, const T* l, int64_t ldl, T* b, int64_t ldb) {
+  static Status Triangular(Routine routine, const char* name, Side side, Op op, Triangle triangle,
+                           int64_t m, int64_t n, const T* a, int64_t lda, T* b, int64_t ldb) {
     if (m == 0 || n == 0) return Status::Ok();
-    char c_side = Letter(side), uplo = 'L', trans = Letter(op), diag = 'N';
+    char c_side = Letter(side), uplo = Letter(triangle.uplo), trans = Letter(op);
+    char diag = Letter(triangle.diag);
     T one = 1;
-    LapackInts ints(m, n, ldl, ldb);
+    LapackInts ints(m, n, lda, ldb);
     JAXMG_RETURN_IF_ERROR(ints.Check(name));
-    routine(&c_side, &uplo, &trans, &diag, ints[0], ints[1], &one, const_cast<T*>(l), ints[2], b,
+    routine(&c_side, &uplo, &trans, &diag, ints[0], ints[1], &one, const_cast<T*>(a), ints[2], b,
             ints[3]);
     return Status::Ok();
   }

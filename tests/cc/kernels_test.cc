@@ -347,7 +347,8 @@ TEST(Digests) {
     return result;
   };
   int32_t expected = 0;
-  EXPECT(NewHostDevice()->Digest(Stream::kMain, words.data(), words.size(), &expected).ok());
+  EXPECT(
+      NewHostDevice()->status().Digest(Stream::kMain, words.data(), words.size(), &expected).ok());
   EXPECT(digest(1) == expected && digest(7) == expected);
   for (size_t i : {0, 499, 999}) {
     words[i] ^= 1u << 31;

@@ -14,7 +14,10 @@
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/cuda_blas.h"
 #include "xla_ffi/device/cuda_resources.h"
+#include "xla_ffi/device/cuda_solver.h"
+#include "xla_ffi/device/cuda_status.h"
 #include "xla_ffi/device/cuda_timeline.h"
+#include "xla_ffi/device/cuda_type.h"
 #include "xla_ffi/device/device.h"
 
 namespace jaxmg {
@@ -29,11 +32,9 @@ class CudaDevice : public Device {
                     std::unique_ptr<CudaDevice>* device);
 
   int ordinal() const { return ordinal_; }
-  // Where the caller's data, on the device, say that this rank is, and where its host takes it to
-  // be: InitInfo compares the two.
+  // See CudaStatus.
   void ExpectPlace(const int32_t* place, int32_t rank, int32_t group) {
-    place_ = place;
-    expected_ = {rank, group};
+    status_kernels_.ExpectPlace(place, rank, group);
   }
   CudaResources& resources() { return *resources_; }
   cudaStream_t stream(Stream stream) const { return resources_->stream(stream); }
@@ -85,14 +86,6 @@ class CudaDevice : public Device {
   Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
   Status CopyWithin(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
   Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) override;
-  Status InitInfo(Stream stream, int32_t* info) override;
-  Status Digest(Stream stream, const void* words, int64_t count, int32_t* digest) override;
-  Status ReduceInfo(Stream stream, const int32_t* pairs, int64_t stride, int64_t count,
-                    int32_t* status) override;
-  Status SumReals(Stream stream, const float* terms, int64_t stride, int64_t count,
-                  float* sum) override;
-  Status SumReals(Stream stream, const double* terms, int64_t stride, int64_t count,
-                  double* sum) override;
   Status ReserveHandles() override;
   void BeginRange(Stream stream, const char* name, int64_t index) override {
     if (timeline_) timeline_->Begin(stream, this->stream(stream), name, index);
@@ -102,25 +95,19 @@ class CudaDevice : public Device {
   }
   std::vector<TimelineRange> TakeRanges() override;
 
-  // The typed operations with what they have beyond Blas.
-  template <typename T>
-  CudaBlas<T>& cuda_blas() {
-    return static_cast<CudaBlas<T>&>(blas<T>());
-  }
-
- protected:
-  Blas<float>& BlasOf(const float*) override { return float_; }
-  Blas<double>& BlasOf(const double*) override { return double_; }
-  Blas<std::complex<float>>& BlasOf(const std::complex<float>*) override { return complex64_; }
-  Blas<std::complex<double>>& BlasOf(const std::complex<double>*) override { return complex128_; }
-  Blas<float>& Tf32BlasOf(const float*) override { return float_tf32_; }
-  Blas<std::complex<float>>& Tf32BlasOf(const std::complex<float>*) override {
-    return complex64_tf32_;
-  }
+  // With what it has beyond StatusKernels.
+  CudaStatus& cuda_status() { return status_kernels_; }
 
  private:
   CudaDevice(int ordinal, Allocator allocate, std::unique_ptr<CudaResources> resources);
 
+  template <typename T>
+  struct OfDtype {
+    explicit OfDtype(CudaDevice& device)
+        : blas(device, Precision::kHighest), tf32(device, Precision::kTf32), solver(device) {}
+    CudaBlas<T> blas, tf32;
+    CudaSolver<T> solver;
+  };
   struct ScratchSpace {
     void* data = nullptr;
     size_t bytes = 0;
@@ -130,13 +117,9 @@ class CudaDevice : public Device {
   const Allocator allocate_;
   std::unique_ptr<CudaResources> resources_;
   std::array<ScratchSpace, kNumStreams> scratch_;
-  const int32_t* place_ = nullptr;  // [rank, group], if they are to be compared
-  std::array<int32_t, 2> expected_{};
   std::unique_ptr<CudaTimeline> timeline_;  // if one is wanted
-  CudaBlas<float> float_, float_tf32_;
-  CudaBlas<double> double_;
-  CudaBlas<std::complex<float>> complex64_, complex64_tf32_;
-  CudaBlas<std::complex<double>> complex128_;
+  CudaStatus status_kernels_;
+  PerDtype<OfDtype> of_dtype_;
 };
 
 template <typename... Arguments>

@@ -127,16 +127,16 @@ __device__ void CopySegment(char* target, Index target_pitch, const char* source
 // StoreInverse has put above its diagonal; both are n x n and zero above theirs.
 template <typename T>
 __device__ void LoadInverse(Index n, const T* a, Index lda, T* l, T* v) {
-  __shared__ T tile[kTile][kTile + 1];
-  const Index tiles = (n + kTile - 1) / kTile;
-  const Index row = blockIdx.x % tiles * kTile, column = blockIdx.x / tiles * kTile;
-  for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+  __shared__ T tile[kTileEdge][kTileEdge + 1];
+  const Index tiles = (n + kTileEdge - 1) / kTileEdge;
+  const Index row = blockIdx.x % tiles * kTileEdge, column = blockIdx.x / tiles * kTileEdge;
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
     if (row + j < n && column + threadIdx.x < n && column + threadIdx.x < row + j) {
       tile[j][threadIdx.x] = a[(row + j) * lda + column + threadIdx.x];
     }
   }
   __syncthreads();
-  for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
     const Index i = row + threadIdx.x, k = column + j;
     if (i >= n || k >= n) continue;
     T lower = FromReal<T>(0), inverse = lower;
@@ -174,17 +174,17 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
 // One block a tile of the n x n block. Above the diagonal, a becomes v^H.
 template <typename T>
 __device__ void StoreInverse(Index n, const T* v, Index ldv, T* a, Index lda) {
-  __shared__ T tile[kTile][kTile + 1];
-  const Index tiles = (n + kTile - 1) / kTile;
-  const Index row = blockIdx.x % tiles * kTile, column = blockIdx.x / tiles * kTile;
+  __shared__ T tile[kTileEdge][kTileEdge + 1];
+  const Index tiles = (n + kTileEdge - 1) / kTileEdge;
+  const Index row = blockIdx.x % tiles * kTileEdge, column = blockIdx.x / tiles * kTileEdge;
   if (row < column) return;
-  for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
     if (row + threadIdx.x < n && column + j < row + threadIdx.x) {
       tile[j][threadIdx.x] = v[(column + j) * ldv + row + threadIdx.x];
     }
   }
   __syncthreads();
-  for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
     const Index target_row = column + threadIdx.x, target_column = row + j;
     if (target_column >= n || target_row >= target_column) continue;
     a[target_column * lda + target_row] = Conj(tile[threadIdx.x][j]);

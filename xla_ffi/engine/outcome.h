@@ -33,7 +33,7 @@ class Outcome {
   bool works() const { return !gathers_ || context_.comm.rank() == kRoot; }
 
   Status Init() const {
-    JAXMG_RETURN_IF_ERROR(device().InitInfo(Stream::kMain, info()));
+    JAXMG_RETURN_IF_ERROR(device().status().InitInfo(Stream::kMain, info()));
     JAXMG_RETURN_IF_ERROR(device().FillInt32(Stream::kMain, digest(), 1, 0));
     return device().template blas<Real<T>>().SetZero(Stream::kMain, 1, 1, log_det(), 1);
   }
@@ -55,7 +55,7 @@ class Outcome {
                                 ? device().Copy(Stream::kMain, RecordOf(kRoot), mine())
                                 : AllGather(context_.comm, device(), Stream::kMain, mine().data,
                                             RecordOf(0).data, kRecordBytes));
-      JAXMG_RETURN_IF_ERROR(device().ReduceInfo(Stream::kMain,
+      JAXMG_RETURN_IF_ERROR(device().status().ReduceInfo(Stream::kMain,
                                                 static_cast<int32_t*>(RecordOf(0).data),
                                                 kRecordBytes / sizeof(int32_t), ranks, status_));
     }
@@ -63,7 +63,7 @@ class Outcome {
     if (log_det == nullptr) return Status::Ok();
     if (works()) {
       const char* terms = static_cast<char*>(RecordOf(0).data) + kLogDet;
-      JAXMG_RETURN_IF_ERROR(device().SumReals(Stream::kMain,
+      JAXMG_RETURN_IF_ERROR(device().status().SumReals(Stream::kMain,
                                               reinterpret_cast<const Real<T>*>(terms),
                                               kRecordBytes / sizeof(Real<T>), ranks, log_det));
       JAXMG_RETURN_IF_ERROR(PoisonIfFailed(1, 1, log_det));
@@ -75,7 +75,7 @@ class Outcome {
   template <typename U>
   Status PoisonIfFailed(int64_t m, int64_t n, U* data) const {
     if (!works()) return Status::Ok();
-    return device().template blas<U>().PoisonIf(Stream::kMain, status_, m, n, data, m);
+    return device().status().PoisonIf(Stream::kMain, status_, m, n, data, m);
   }
 
   // What the root has computed for all, if it was the root alone.

@@ -21,7 +21,7 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand,
   auto work = [&]() -> Status {
     const Outcome<T>& outcome = frame.outcome();
     if (solution.check_b) {
-      JAXMG_RETURN_IF_ERROR(context.device.Digest(
+      JAXMG_RETURN_IF_ERROR(context.device.status().Digest(
           Stream::kMain, solution.x, count * sizeof(T) / sizeof(int32_t), outcome.digest()));
     }
     JAXMG_RETURN_IF_ERROR(frame.Take());
@@ -79,7 +79,7 @@ Status SyevdRoutine(const RankContext& context, const Operand<T>& operand, bool 
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(frame.Prepare());
     if (context.comm.rank() != kRoot) return Status::Ok();
-    return context.device.blas<T>().ReserveSyevd(Stream::kMain, vectors, operand.n,
+    return context.device.solver<T>().ReserveSyevd(Stream::kMain, vectors, operand.n,
                                                  frame.gathered(), operand.n, w);
   };
   return RunOnAllRanks(context.comm, prepare, work);

@@ -22,6 +22,24 @@
 
 namespace jaxmg {
 
+// As measured on H200: see docs/performance.md.
+inline Tuning CudaTuning() {
+  Tuning tuning;
+  tuning.panel_block = kSolveColumns;
+  tuning.chain = true;
+  tuning.group_columns = 4096;
+  tuning.update_depth = 2048;
+  tuning.usual_tile = 1024;
+  tuning.least_tiles = 1;
+  tuning.whole_order = 12288;
+  tuning.gather_to_solve = 7168;
+  tuning.gather_to_invert = 1024;
+  tuning.exchange_bytes = int64_t{64} << 20;
+  tuning.inverse_order = 1024;
+  tuning.syevd_matrices = 4.2;
+  return tuning;
+}
+
 class CudaDevice : public Device {
  public:
   // `main` is the caller's stream. `allocate` gives device memory (null: out of memory) that stays
@@ -60,23 +78,7 @@ class CudaDevice : public Device {
   Status CopyToHost(Stream stream, void* target, const void* source, size_t bytes);
   Status CopyFromHost(Stream stream, void* target, const void* source, size_t bytes);
 
-  // As measured on H200: see docs/performance.md.
-  Tuning tuning() const override {
-    Tuning tuning;
-    tuning.panel_block = kSolveColumns;
-    tuning.chain = true;
-    tuning.group_columns = 4096;
-    tuning.update_depth = 2048;
-    tuning.usual_tile = 1024;
-    tuning.least_tiles = 1;
-    tuning.whole_order = 12288;
-    tuning.gather_to_solve = 7168;
-    tuning.gather_to_invert = 1024;
-    tuning.exchange_bytes = int64_t{64} << 20;
-    tuning.inverse_order = 1024;
-    tuning.syevd_matrices = 4.2;
-    return tuning;
-  }
+  Tuning tuning() const override { return CudaTuning(); }
 
   Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) override;
   Status NewEvent(std::shared_ptr<Event>* event) override;

@@ -94,11 +94,7 @@ class HostDevice : public Device {
                of_dtype_);
   }
 
-  Tuning tuning() const override {
-    Tuning tuning;
-    tuning.borrow_panels = true;
-    return tuning;
-  }
+  Tuning tuning() const override { return HostTuning(); }
 
   Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) override {
     // Large pages where there are any: a workspace is new in every call, and a fault on each of its
@@ -163,6 +159,12 @@ class HostDevice : public Device {
 };
 
 }  // namespace
+
+Tuning HostTuning() {
+  Tuning tuning;
+  tuning.borrow_panels = true;
+  return tuning;
+}
 
 std::unique_ptr<Device> NewHostDevice() { return std::make_unique<HostDevice>(); }
 

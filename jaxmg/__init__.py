@@ -8,12 +8,12 @@ Importing this package touches no device, plugin or configuration: the first cal
 ``__version__``: ``importlib.metadata.version("jaxmg")`` has it.
 """
 
+from jaxmg._cyclic import cyclic_1d, get_cols_cyclic, plot_block_to_cyclic, verify_cyclic
+from jaxmg._padding import calculate_padding, pad_rows, unpad_rows
 from jaxmg._plugin import register_handlers
-from jaxmg.cyclic import cyclic_1d, get_cols_cyclic, plot_block_to_cyclic, verify_cyclic
-from jaxmg.padding import calculate_padding, pad_rows, unpad_rows
-from jaxmg.potri import potri, potri_jit_ctx, potri_shardmap_ctx, potri_symmetrize
-from jaxmg.potrs import potrs, potrs_jit_ctx, potrs_shardmap_ctx
-from jaxmg.syevd import syevd, syevd_jit_ctx, syevd_shardmap_ctx
+from jaxmg._potri import potri, potri_jit_ctx, potri_shardmap_ctx, potri_symmetrize
+from jaxmg._potrs import potrs, potrs_jit_ctx, potrs_shardmap_ctx
+from jaxmg._syevd import syevd, syevd_jit_ctx, syevd_shardmap_ctx
 
 __all__ = [
     "calculate_padding",

@@ -31,13 +31,15 @@ _TRANSFORMED = {
 }
 
 
-def array(routine, name, value):
-    """Checks that ``value`` is an array of a supported dtype."""
+def array(routine, name, value, transformations=()):
+    """Checks that ``value`` is an array of a supported dtype, and not in a transformation of JAX's
+    other than ``transformations``."""
     if not isinstance(value, (jax.Array, *_compat.numpy_types)):
         raise TypeError(
             f"{routine}: {name} must be a JAX or NumPy array; got {type(value).__name__}"
         )
-    if transformation := _compat.transformation(value):
+    transformation = _compat.transformation(value)
+    if transformation and transformation not in transformations:
         raise NotImplementedError(f"{routine}: {name} {_TRANSFORMED[transformation]}")
     if str(value.dtype) not in DTYPES:
         raise TypeError(
@@ -52,10 +54,10 @@ def array(routine, name, value):
         )
 
 
-def matrix(routine, value, pad):
+def matrix(routine, value, pad, transformations=()):
     """Checks that ``value`` is a square matrix of a supported dtype, or one that the caller padded
     with rows himself, which ``pad=False`` says."""
-    array(routine, "a", value)
+    array(routine, "a", value, transformations)
     square = value.ndim == 2 and value.shape[0] == value.shape[1]
     padded = value.ndim == 2 and value.shape[0] > value.shape[1]
     if not (square or (padded and not pad)):
@@ -66,9 +68,18 @@ def matrix(routine, value, pad):
         )
 
 
-def right_hand_side(routine, a, b):
+def block(routine, value, transformations=()):
+    """Checks that ``value`` is a local block of a matrix, inside a shard_map."""
+    array(routine, "a", value, transformations)
+    if value.ndim != 2:
+        raise ValueError(
+            f"{routine}: a must be a local block of shape (rows, n); got {value.shape}"
+        )
+
+
+def right_hand_side(routine, a, b, transformations=()):
     """Checks that ``b`` fits the columns of ``a``."""
-    array(routine, "b", b)
+    array(routine, "b", b, transformations)
     n = a.shape[1]
     if b.ndim not in (1, 2) or b.shape[0] != n:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Which solver of the plugin's a call takes: its ``backend=``, with "auto" resolved."""
+"""What the plugin says of a call beforehand: which solver takes it, and what that needs."""
 
 from jaxmg import _checks, _plugin
 
@@ -22,3 +22,17 @@ def resolve(routine, layout, backend, a):
     name = _checks.backend(routine, backend, available, layout.platform)
     _checks.order(routine, name, a.shape[1], layout.ranks)
     return name
+
+
+def plan(routine, layout, backend, dtype, n, tile, nrhs=1, vectors=False):
+    """What the native code will do with a matrix of order n, by its own account.
+
+    Returns:
+        A dict: "tile", the width that it takes; "overflow_rows", those of a kept factor's overflow
+        array on a rank; "bytes", a list of what each rank takes beside A; "gathered", whether one
+        rank does it all.
+    """
+    rows = -(-n // layout.ranks)
+    return _plugin.load(layout.platform).plan(
+        routine, backend, str(dtype), n, rows, layout.ranks, tile, nrhs, bool(vectors)
+    )

@@ -54,15 +54,15 @@ def array(routine, name, value, transformations=()):
         )
 
 
-def matrix(routine, value, pad, transformations=()):
+def matrix(routine, name, value, pad, transformations=()):
     """Checks that ``value`` is a square matrix of a supported dtype, or one that the caller padded
     with rows himself, which ``pad=False`` says."""
-    array(routine, "a", value, transformations)
+    array(routine, name, value, transformations)
     square = value.ndim == 2 and value.shape[0] == value.shape[1]
     padded = value.ndim == 2 and value.shape[0] > value.shape[1]
     if not (square or (padded and not pad)):
         raise ValueError(
-            f"{routine}: a must be a square matrix of shape (n, n); "
+            f"{routine}: {name} must be a square matrix of shape (n, n); "
             f"it has shape {tuple(value.shape)}"
             + (". With rows of padding in it pass pad=False" if padded else "")
         )
@@ -90,6 +90,17 @@ def right_hand_side(routine, a, b, transformations=()):
         raise TypeError(
             f"{routine}: a and b must have one dtype; a has {a.dtype} and b has {b.dtype}. "
             "Convert one of them with .astype(...)"
+        )
+
+
+def kept(routine, tiles, n, ranks):
+    """Checks that ``tiles`` are those of one factor of order n."""
+    rows = -(-n // ranks) * ranks
+    if tiles.ndim != 2 or tiles.shape[1] != n or (n and tiles.shape[0] != rows):
+        raise ValueError(
+            f"{routine}: the leaves of the factor are not those that cho_factor gave: its tiles "
+            f"have shape {tuple(tiles.shape)}, and a factor of order {n} on {ranks} ranks has "
+            f"({rows}, {n}). Of several factors take one at a time (jax.tree.map, jax.lax.map)"
         )
 
 

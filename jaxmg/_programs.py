@@ -33,6 +33,7 @@ class Call:
         specs: for each result, how it is given back; None where XLA chooses when traced, and
             replicated when compiled here.
         attributes: those of the native routine beside the common ones, as (name, value) pairs.
+        overflow: rows of each rank's overflow array, of a factor that is kept.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Call:
     backend: str
     specs: tuple = ()
     attributes: tuple = ()
+    overflow: int = 0
 
 
 def planned(plan):

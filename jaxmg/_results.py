@@ -17,7 +17,7 @@ from jaxmg import _blocks, _mesh
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The same on all ranks, unless a kind says otherwise.
+    """The same on all ranks where `differs` is false; else each rank has its own part, by rows.
 
     Attributes:
         name: what a `Routine` calls it.
@@ -25,12 +25,18 @@ class Result:
             there is none, it is given always.
     """
 
+    differs = False
+
     name: str
     asked: str | None = None
 
     def spec(self, layout, a, *b):
         """The spec of the global result, None where XLA chooses."""
         return P()
+
+    def part(self, value, layout, a):
+        """What a rank puts to the global result."""
+        return value
 
     def whole(self, value, call, *b):
         """The caller's global result, of what the ranks put together."""
@@ -49,13 +55,18 @@ class Matrix(Result):
         back: function of (rows, layout, shape) that gives a caller inside a shard_map his block.
     """
 
+    differs = True
+
     back: collections.abc.Callable = _blocks.from_rows
 
-    def native(self, a, *b):
+    def native(self, call, a, *b):
         return jax.ShapeDtypeStruct(a.shape, a.dtype)
 
     def spec(self, layout, a, *b):
         return layout.result_spec(a.shape)
+
+    def part(self, value, layout, a):
+        return _blocks.from_rows(value, layout.by_rows, a.shape)
 
     def whole(self, value, call, *b):
         return _blocks.join_rows(value, call.layout, call.rows)
@@ -68,10 +79,40 @@ class Matrix(Result):
 
 
 @dataclasses.dataclass(frozen=True)
+class Tiles(Matrix):
+    """In A's memory too, and left in the engine's layout: (rows, n) on a rank."""
+
+    def spec(self, layout, a, *b):
+        return layout.row_spec
+
+    def part(self, value, layout, a):
+        return value
+
+    def whole(self, value, call, *b):
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Overflow(Result):
+    """What of the engine's layout doesn't fit in A's memory: a tile on a rank, or nothing."""
+
+    differs = True
+
+    def native(self, call, a, *b):
+        return jax.ShapeDtypeStruct((call.overflow, a.shape[1]), a.dtype)
+
+    def spec(self, layout, a, *b):
+        return layout.row_spec
+
+    def empty(self, a, *b, local):
+        return jnp.asarray(a)
+
+
+@dataclasses.dataclass(frozen=True)
 class Solution(Result):
     """Of b's shape and dtype, and sharded like it."""
 
-    def native(self, a, b):
+    def native(self, call, a, b):
         return jax.ShapeDtypeStruct(b.shape, b.dtype)
 
     def spec(self, layout, a, b):
@@ -91,7 +132,7 @@ class Solution(Result):
 class RealVector(Result):
     """(n,), of the real dtype that belongs to A's."""
 
-    def native(self, a, *b):
+    def native(self, call, a, *b):
         return jax.ShapeDtypeStruct((a.shape[1],), jnp.finfo(a.dtype).dtype)
 
     def empty(self, a, *b, local):
@@ -102,7 +143,7 @@ class RealVector(Result):
 class RealNumber(Result):
     """A scalar; inside a shard_map and in native code of shape (1,)."""
 
-    def native(self, a, *b):
+    def native(self, call, a, *b):
         return jax.ShapeDtypeStruct((1,), self._dtype(a))
 
     def whole(self, value, call, *b):

@@ -38,26 +38,41 @@ class Routine:
     """What there is to know about a routine; `plain`, `local` and `traced` are its forms.
 
     Attributes:
-        name: in messages, and after "jaxmg_" the FFI target.
+        name: in messages; the plugin's, and after "jaxmg_" the FFI target, where ``native`` names
+            no other.
         results: what the native code gives, the matrix first.
         plain_gives, local_gives, traced_gives: by name what the forms give, in order; a result that
-            its argument doesn't ask for is left out, and a single one comes without a tuple.
+            its argument doesn't ask for is left out, and a single one comes without a tuple. A
+            routine without a form gives nothing in it.
         operands: the arrays, the matrix first; a second one is the right-hand sides.
         options: arguments that become attributes.
         older: (argument, flag) for those arguments of `local` that stand where JAXMg 0.0 had a
             flag: a bool is taken for that.
         transformations: "vmap" and "grad" where JAX may apply them; others are refused.
+        native: the native name.
+        keeps: function of (call, results of the plain form) that makes what a caller keeps in the
+            engine's layout; there the tile width is resolved, and workspace of it is a result.
     """
 
     name: str
     results: tuple
     plain_gives: tuple
-    local_gives: tuple
-    traced_gives: tuple
+    local_gives: tuple = ()
+    traced_gives: tuple = ()
     operands: tuple = ("a",)
     options: tuple = ()
     older: tuple = ()
     transformations: tuple = ()
+    native: str = ""
+    keeps: collections.abc.Callable | None = None
+
+    @property
+    def local_name(self):
+        return f"{self.name}_shardmap_ctx"
+
+    @property
+    def native_name(self):
+        return self.native or self.name
 
     def plain(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, **options):
         """The routine on global arrays, eagerly or under jit."""
@@ -77,7 +92,7 @@ class Routine:
         """The routine on this rank's block, inside a shard_map; outside of one, `traced`."""
         if not _mesh.manual_axes():
             return self.traced(arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, **options)
-        name = f"{self.name}_shardmap_ctx"
+        name = self.local_name
         options = {"mesh": mesh, "matrix_specs": matrix_specs, "pad": pad, **options}
         for argument, flag in self.older:
             if isinstance(options[argument], bool):
@@ -88,7 +103,7 @@ class Routine:
         tile = _checks.tile(name, T_A)
         layout = _mesh.infer_local(name, a, spec, options["pad"])
         rows = _blocks.to_rows(a, layout)
-        backend = _backend.resolve(self.name, layout, backend, rows)
+        backend = _backend.resolve(self.native_name, layout, backend, rows)
         for b in others:
             _checks.right_hand_side(name, rows, b, self.transformations)
         check_b = any([_checks.same_on_ranks(name, b, layout) for b in others])
@@ -96,9 +111,9 @@ class Routine:
         give, wanted = self._given(self.local_gives, options)
         if a.size == 0:
             return give([result.empty(*arrays, local=True) for result in self.results])
+        call = self._described(layout, a, tile, backend, attributes)
         place = _mesh.local_place(layout)
-        operands = (place, rows, *map(_results.columns, others))
-        values = self._call(layout, tile, backend, operands, attributes)
+        values = self._call(call, place, rows, *map(_results.columns, others))
         return give([
             result.on_rank(value, layout, *arrays) if want else None
             for result, value, want in zip(self.results, values, wanted, strict=True)
@@ -115,20 +130,19 @@ class Routine:
         give, wanted = self._given(names, options)
         a = arrays[0]
         if a.size == 0:
+            give = self._kept(give, self._described(layout, a, tile=1))
             return lambda *arrays: give([x.empty(*arrays, local=False) for x in self.results])
-        backend = _backend.resolve(self.name, layout, backend, a)
+        backend = _backend.resolve(self.native_name, layout, backend, a)
         attributes = self._attributes(self.name, options, a.dtype, backend, check_b=False)
         specs = tuple(result.spec(layout, *arrays) for result in self.results)
-        call = _programs.Call(
-            self.name, self._program, layout, a.shape[0], tile, backend, specs,
-            tuple(attributes.items()),
-        )  # fmt: skip
+        call = self._described(layout, a, tile, backend, attributes, specs)
         run = _programs.runner(call, arrays, donate, wanted)
+        give = self._kept(give, call)
         return lambda *arrays: give(run(*arrays))
 
     def _prepare(self, arrays, T_A, mesh, spec, pad):
-        _mesh.refuse_manual_axes(self.name)
-        _checks.matrix(self.name, arrays[0], pad, self.transformations)
+        _mesh.refuse_manual_axes(self.name, self.local_gives and self.local_name)
+        _checks.matrix(self.name, self.operands[0], arrays[0], pad, self.transformations)
         if len(arrays) > 1:
             _checks.right_hand_side(self.name, *arrays, self.transformations)
         tile = _checks.tile(self.name, T_A)
@@ -150,20 +164,35 @@ class Routine:
         kept = [place.get(name, 0) for name in names if asked.get(name, True)]
         return operator.itemgetter(*kept), tuple(i in kept for i in range(len(self.results)))
 
+    def _kept(self, give, call):
+        keeps = self.keeps
+        return give if keeps is None else lambda results: keeps(call, *give(results))
+
+    def _described(self, layout, a, tile, backend="", attributes=(), specs=()):
+        """The `Call` for a matrix ``a`` of the caller's."""
+        call = _programs.Call(
+            self.name, self._program, layout, a.shape[0], tile, backend, specs,
+            tuple(dict(attributes).items()),
+        )  # fmt: skip
+        if self.keeps is None or a.size == 0:
+            return call
+        sizes = _backend.plan("potrf", layout, backend, a.dtype, a.shape[1], tile)
+        return dataclasses.replace(call, tile=sizes["tile"], overflow=sizes["overflow_rows"])
+
     def _program(self, call, a, *others):
         """All results of global arrays; traced."""
         layout = call.layout
         others = [_blocks.replicate(b, layout) for b in others]
 
         def local(place, a, *others):
-            operands = (place, _blocks.to_rows(a, layout.by_rows), *others)
-            matrix, *rest = self._call(
-                layout, call.tile, call.backend, operands, dict(call.attributes)
+            values = self._call(call, place, _blocks.to_rows(a, layout.by_rows), *others)
+            return tuple(
+                result.part(value, layout, a)
+                for result, value in zip(self.results, values, strict=True)
             )
-            return _blocks.from_rows(matrix, layout.by_rows, a.shape), *rest
 
         in_specs = (layout.row_spec, *(P() for _ in others))
-        out_specs = (layout.row_spec, *(P() for _ in self.results[1:]))
+        out_specs = tuple(layout.row_spec if x.differs else P() for x in self.results)
         mapped = _native.over_ranks(layout, local, in_specs, out_specs)
         values = mapped(_blocks.split_rows(a, layout), *map(_results.columns, others))
         return tuple(
@@ -171,10 +200,11 @@ class Routine:
             for result, value in zip(self.results, values, strict=True)
         )
 
-    def _call(self, layout, tile, backend, operands, attributes):
-        _, a, *others = operands
-        results = tuple(result.native(a, *others) for result in self.results)
+    def _call(self, call, place, a, *others):
+        """The native routine on a rank's rows."""
         return _native.call(
-            f"jaxmg_{self.name}", layout, tile, backend, operands, results,
-            n=a.shape[1], **attributes,
+            f"jaxmg_{self.native_name}", call.layout, call.tile, call.backend, (place, a, *others),
+            tuple(result.native(call, a, *others) for result in self.results),
+            differing=sum(result.differs for result in self.results),
+            n=a.shape[1], **dict(call.attributes),
         )  # fmt: skip

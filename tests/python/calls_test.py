@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import importlib
 import threading
 import warnings
 import weakref
@@ -17,7 +16,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _call, _mesh
+from jaxmg import _checks, _mesh, _potrs, _programs
 
 _N = 16
 
@@ -72,7 +71,7 @@ def _nothing_is_planned(monkeypatch):
         raise AssertionError("planned again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_call, "prepare", prepare)
+        patch.setattr(_checks, "array", prepare)
         patch.setattr(_mesh, "infer", prepare)
         yield
 
@@ -286,15 +285,16 @@ def test_donated_buffer_is_the_work_space():
     b = shard(np.ones(n), mesh)
     jaxmg.potrs(a, b, 8)
     layout = _mesh.infer("potrs", (a, b), None, None)
-    program = importlib.import_module("jaxmg.potrs")._potrs
+    program = _potrs._POTRS._program
     specs = (layout.row_spec, P(), P(), P())
-    call = _call.Call(program, layout, n, 8, "native", specs, (("tf32", False),))
+    attributes = (("tf32", False), ("check_b", False))
+    call = _programs.Call("potrs", program, layout, n, 8, "native", specs, attributes)
     block = n * n * 8 // 2
-    analysis = _call._compiled(call, True, (True,) * 4).lower(a, b).compile().memory_analysis()
+    analysis = _programs._compiled(call, True, (True,) * 4).lower(a, b).compile().memory_analysis()
     assert analysis.alias_size_in_bytes >= block
     assert analysis.temp_size_in_bytes < block
     kept = (
-        _call._compiled(call, False, (False, True, True, True))
+        _programs._compiled(call, False, (False, True, True, True))
         .lower(a, b)
         .compile()
         .memory_analysis()

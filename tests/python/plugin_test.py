@@ -11,7 +11,7 @@ from cases import line
 from jax.sharding import PartitionSpec as P
 from processes import run
 
-from jaxmg import _call, _checks, _mesh, _plugin
+from jaxmg import _backend, _checks, _mesh, _plugin
 
 
 class Point:
@@ -152,7 +152,7 @@ def test_auto_takes_what_a_device_has_memory_for(monkeypatch, backend, n, memory
     monkeypatch.setattr(_plugin, "_loaded", {layout.platform: plugin})
     monkeypatch.setattr(jax, "local_devices", lambda backend: [device])
     a = jax.ShapeDtypeStruct((n, n), np.float64)
-    assert _call.resolve("syevd", layout, backend, a) == chosen
+    assert _backend.resolve("syevd", layout, backend, a) == chosen
 
 
 @pytest.mark.parametrize(
@@ -174,10 +174,10 @@ def test_an_inverse_that_the_library_gets_wrong_is_refused(monkeypatch, backend,
     a = jax.ShapeDtypeStruct((n, n), np.float32)
     if refused:
         with pytest.raises(ValueError, match="order 2049; .* right up to order 2048 .* 'native'"):
-            _call.resolve("potri", layout, backend, a)
+            _backend.resolve("potri", layout, backend, a)
     else:
-        assert _call.resolve("potri", layout, backend, a) in (backend, "native")
-    assert _call.resolve("potrs", layout, backend, a)
+        assert _backend.resolve("potri", layout, backend, a) in (backend, "native")
+    assert _backend.resolve("potrs", layout, backend, a)
 
 
 def _pretend(monkeypatch, version, installed):

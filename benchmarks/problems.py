@@ -45,8 +45,10 @@ def matrix(xp, n, dtype, first_row=0, rows=None, kind="dominant"):
     - "ill": V C V^H, with C the circulant matrix cosh(s (n/2 - d)) / sinh(s n/2), d = |i - j|, and
       V diagonal, of units from a hash. Its eigenvalues are those of `ill_eigenvalues`; condition
       `condition(dtype)`, exactly where n is even. Its diagonal is constant: scaling does not help.
-    - "graded": D (I + R) D, D_i = condition(dtype)^(-i / 2n) and R random off the diagonal, with a
-      spectrum that fills [-1/2, 1/2]. Condition 1 to 3 times condition(dtype)^(1 - 1/n).
+    - "moderate": I + R, with R random off the diagonal, of a spectrum that fills [-1/2, 1/2].
+      Condition about 3; of all kinds, what a wrong entry of a factor changes most.
+    - "graded": D (I + R) D, with D_i = condition(dtype)^(-i / 2n) and the same R. Condition 1 to 3
+      times condition(dtype)^(1 - 1/n).
     """
     rows = n if rows is None else rows
     i = (xp.arange(rows, dtype=xp.uint32) + xp.uint32(first_row))[:, None]
@@ -85,17 +87,21 @@ def _ill(xp, i, j, n, dtype):
     return along + 1j * (entries - along)
 
 
+def _moderate(xp, i, j, n, dtype):
+    variance = (2 if np.dtype(dtype).kind == "c" else 1) / 3
+    # The spectrum of the noise fills +-2 sqrt(n variance).
+    scale = np.finfo(dtype).dtype.type(1 / (4 * math.sqrt(n * variance)))
+    return xp.where(i == j, 1, _noise(xp, i, j, dtype) * scale)
+
+
 def _graded(xp, i, j, n, dtype):
     real = np.finfo(dtype).dtype
     rate = real.type(-math.log(condition(dtype)) / (2 * n))
-    variance = (2 if np.dtype(dtype).kind == "c" else 1) / 3
-    # The spectrum of the noise fills +-2 sqrt(n variance).
-    noise = _noise(xp, i, j, dtype) * real.type(1 / (4 * math.sqrt(n * variance)))
     scale = xp.exp(rate * i.astype(real)) * xp.exp(rate * j.astype(real))
-    return scale * xp.where(i == j, 1, noise)
+    return scale * _moderate(xp, i, j, n, dtype)
 
 
-KINDS = {"dominant": _dominant, "ill": _ill, "graded": _graded}
+KINDS = {"dominant": _dominant, "moderate": _moderate, "ill": _ill, "graded": _graded}
 
 
 def _decay(dtype):
@@ -111,6 +117,11 @@ def _noise(xp, i, j, dtype):
         imaginary = _uniform(xp, low, high, 2, dtype)
         entries = entries + 1j * xp.where(i < j, imaginary, -imaginary)
     return entries
+
+
+def wide(array):
+    """In double precision, to measure errors in."""
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
 def vectors(xp, n, count, dtype, seed=3):

@@ -45,7 +45,7 @@ class CholeskyFactor:
         layout: the mesh and the axes that the rows are sharded over; static, as what follows.
         n: the order of A.
         tile: T, the width of the tiles.
-        precision: "tf32", or None for that of the dtype; the methods compute with it too.
+        precision: "tf32", or None for that of the dtype; `inv` computes with it too.
     """
 
     tiles: jax.Array
@@ -209,8 +209,7 @@ def cho_factor(
         in_specs: another name of ``matrix_specs``.
         donate: the factor takes a's own buffer, and ``a`` is deleted; ignored under an outer
             ``jit``, whose own ``donate_argnums`` decides.
-        precision: None, "highest" or "tf32", as for `potrs`, also of what is computed with the
-            factor.
+        precision: None, "highest" or "tf32", as for `potrs`, of the factorization and of `inv`.
 
     Returns:
         A `CholeskyFactor`. Where ``a`` isn't positive definite, its ``status`` isn't 0 and it is
@@ -278,8 +277,7 @@ def _apply(routine, factor, b, operations, trans):
     x = _operations.APPLY(
         routine, factor, jnp.conj(b) if transposed else b,
         operation=operations["C" if how == "T" else how],
-        tf32=factor.precision == "tf32", check_b=False,
-    )  # fmt: skip
+    )
     return jnp.conj(x) if transposed else x
 
 

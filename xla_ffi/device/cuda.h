@@ -36,7 +36,7 @@ inline Tuning CudaTuning() {
   tuning.gather_to_invert = 1024;
   tuning.exchange_bytes = int64_t{64} << 20;
   tuning.inverse_order = 1024;
-  tuning.syevd_matrices = 4.2;
+  tuning.syevd_matrices = tuning.syevd_value_matrices = 4.2;
   return tuning;
 }
 

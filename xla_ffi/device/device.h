@@ -86,8 +86,10 @@ struct Tuning {
   // The order of diagonal blocks that are inverted to be substituted with: by products, which a GPU
   // is through with sooner than with a TRSV. 0: none.
   int64_t inverse_order = 0;
-  // What Syevd needs beside its operands, in multiples of the matrix, about.
+  // What Syevd needs beside its operands, in multiples of the matrix, about: with eigenvectors and
+  // without.
   double syevd_matrices = 2;
+  double syevd_value_matrices = 0;
 };
 
 // A column-major block of bytes: `columns` columns of `height` bytes, `pitch` bytes apart.

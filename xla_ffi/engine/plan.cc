@@ -56,7 +56,8 @@ Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tu
   const bool root = rank == kRoot;
   gathered = (gathers || routine == Routine::kSyevd) && root ? n * n : 0;
   if (routine == Routine::kSyevd && root) {
-    solver = static_cast<int64_t>(tuning.syevd_matrices * static_cast<double>(n) * n);
+    const double matrices = sizes.vectors ? tuning.syevd_matrices : tuning.syevd_value_matrices;
+    solver = static_cast<int64_t>(matrices * static_cast<double>(n) * n);
   }
   if (gathers && !root) return;
   if (routine != Routine::kApply && tiles.ranks() > 1) panels = tile_column;

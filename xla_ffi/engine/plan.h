@@ -21,6 +21,7 @@ struct Sizes {
   int64_t block;     // rows of A on each rank, padding included
   int64_t tile = 0;  // tile width at most; 0: choose
   int64_t nrhs = 0;
+  bool vectors = true;  // of kSyevd
 };
 
 // The tile width that serves these ranks when the caller names none.

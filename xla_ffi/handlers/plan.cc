@@ -39,7 +39,7 @@ int64_t ResultBytes(Routine routine, const PlanQuery& query, int64_t overflow_ro
 template <typename T>
 void Answer(Routine routine, const PlanQuery& query, PlanAnswer* answer) {
   const Tuning tuning = PlatformTuning();
-  const Sizes sizes = {query.n, query.rows, query.tile, query.nrhs};
+  const Sizes sizes = {query.n, query.rows, query.tile, query.nrhs, query.vectors};
   for (int rank = 0; rank < query.ranks; ++rank) {
     const Plan<T> plan(routine, sizes, query.ranks, rank, tuning);
     answer->tile = plan.tiles.width();

@@ -18,6 +18,7 @@ struct PlanQuery {
   int ranks;
   int64_t tile;  // 0: choose
   int64_t nrhs;
+  bool vectors;  // of syevd
 };
 
 struct PlanAnswer {

@@ -105,6 +105,7 @@ def test_the_sentence():
             "routine must be one of 'potrs', .*; got 'getrf'",
         ),
         (("potrs", -1, "float32"), {}, ValueError, "n must not be negative; got -1"),
+        (("potrs", 0, "float32"), {}, ValueError, "n must be at least 1; got 0"),
         (("potrs", 8.5, "float32"), {}, TypeError, "n must be an integer; got 8.5"),
         (("potrs", 8, "float16"), {}, TypeError, "dtype must be one of float32, .*; got float16"),
         (("potrs", 8, "real"), {}, TypeError, "dtype must name a dtype; got 'real'"),

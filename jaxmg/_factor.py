@@ -271,14 +271,12 @@ def _apply(routine, factor, b, operations, trans):
             f"{routine}: trans must be 0 or 'N' (L), 1 or 'T' (its transpose), or 2 or 'C' (its "
             f"conjugate transpose); got {trans!r}"
         )
-    real = jnp.issubdtype(factor.dtype, jnp.floating)
-    transposed = how == "T" and not real  # L^T b = conj(L^H conj(b))
-    _checks.array(routine, "b", b)
-    x = _operations.APPLY(
-        routine, factor, jnp.conj(b) if transposed else b,
-        operation=operations["C" if how == "T" else how],
-    )
-    return jnp.conj(x) if transposed else x
+    if how == "T" and jnp.issubdtype(factor.dtype, jnp.complexfloating):
+        _checks.array(routine, "b", b)  # L^T b = conj(L^H conj(b))
+        x = _operations.APPLY(routine, factor, jnp.conj(b), operation=operations["C"])
+        return jnp.conj(x)
+    operation = operations["C" if how == "T" else how]
+    return _operations.APPLY(routine, factor, b, operation=operation)
 
 
 def _keep(call, tiles, overflow, log_det=None, status=None):

@@ -80,7 +80,7 @@ def plan(
 
     Args:
         routine: "potrs", "potri", "syevd", "cho_factor" or "cho_solve".
-        n: the order of A.
+        n: the order of A, at least 1.
         dtype: of A: float32, float64, complex64 or complex128.
         devices: how A is spread by rows: a sequence of devices, a ``jax.sharding.Mesh`` of them, or
             how many of ``jax.local_devices()``; None: all of those.
@@ -109,7 +109,7 @@ def plan(
         raise ValueError(
             f"plan: routine must be one of {', '.join(map(repr, _ROUTINES))}; got {routine!r}"
         )
-    n, nrhs = (_checks.non_negative(name, *x) for x in (("n", n), ("nrhs", nrhs)))
+    n, nrhs = _checks.positive(name, "n", n), _checks.non_negative(name, "nrhs", nrhs)
     dtype = _dtype(name, dtype)
     tile = _checks.tile(name, T_A)
     layout = _layout(name, devices)
@@ -121,7 +121,7 @@ def plan(
     native = _ROUTINES[routine]
     backend = _backend.resolve(native, layout, backend, a)
     vectors = bool(return_eigenvectors)
-    found = _backend.plan(native, layout, backend, dtype, n, tile, nrhs, vectors)
+    found = _backend.plan(native, layout, backend, dtype, n, tile, max(nrhs, 1), vectors)
     own = _own_bytes(routine, n, layout.ranks, dtype, nrhs, donate)
     if routine == "cho_solve":
         own += found["overflow_rows"] * n * dtype.itemsize

@@ -76,10 +76,11 @@ def _circumstances(arrays):
     are traced or no arrays."""
     described = []
     for array in arrays:
-        if isinstance(array, _compat.numpy_types):
-            described.append((array.shape, array.dtype))
-        elif isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
+        kind = _kind(type(array))
+        if kind == "placed":
             described.append((array.shape, array.dtype, array.sharding, array.committed))
+        elif kind == "numpy":
+            described.append((array.shape, array.dtype))
         else:
             return None
     return (
@@ -88,6 +89,16 @@ def _circumstances(arrays):
         jax.config.jax_default_device,
         jax.sharding.get_abstract_mesh(),
         _compat.context_mesh(),
+    )
+
+
+@functools.cache
+def _kind(kind):
+    """Whether arrays of a type are NumPy's, or JAX's with values somewhere; None for others."""
+    if issubclass(kind, _compat.numpy_types):
+        return "numpy"
+    return (
+        "placed" if issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer) else None
     )
 
 

@@ -98,6 +98,19 @@ class Routine:
             if isinstance(options[argument], bool):
                 options[flag], options[argument] = options[argument], None
         spec = _mesh.given_spec(name, options["matrix_specs"], in_specs)
+        call, rows = self._plan_local(name, arrays, T_A, spec, backend, options)
+        give, wanted = self._given(self.local_gives, options)
+        if arrays[0].size == 0:
+            return give([result.empty(*arrays, local=True) for result in self.results])
+        place = _mesh.local_place(call.layout)
+        values = self._call(call, place, rows, *map(_results.columns, arrays[1:]))
+        return give([
+            result.on_rank(value, call.layout, *arrays) if want else None
+            for result, value, want in zip(self.results, values, wanted, strict=True)
+        ])  # fmt: skip
+
+    def _plan_local(self, name, arrays, T_A, spec, backend, options):
+        """Checks a call inside a shard_map; what it depends on, and this rank's rows of A."""
         a, *others = arrays
         _checks.block(name, a, self.transformations)
         tile = _checks.tile(name, T_A)
@@ -108,16 +121,7 @@ class Routine:
             _checks.right_hand_side(name, rows, b, self.transformations)
         check_b = any([_checks.same_on_ranks(name, b, layout) for b in others])
         attributes = self._attributes(name, options, a.dtype, backend, check_b)
-        give, wanted = self._given(self.local_gives, options)
-        if a.size == 0:
-            return give([result.empty(*arrays, local=True) for result in self.results])
-        call = self._described(layout, a, tile, backend, attributes)
-        place = _mesh.local_place(layout)
-        values = self._call(call, place, rows, *map(_results.columns, others))
-        return give([
-            result.on_rank(value, layout, *arrays) if want else None
-            for result, value, want in zip(self.results, values, wanted, strict=True)
-        ])  # fmt: skip
+        return self._described(layout, a, tile, backend, attributes), rows
 
     @functools.cached_property
     def _run(self):

@@ -19,6 +19,7 @@ import jaxmg
 from jaxmg import _checks, _mesh, _potrs, _programs
 
 _N = 16
+_PLANNED = ["potrs", "potri", "syevd", "cyclic_1d", "cho_factor", "cho_solve", "numpy"]
 
 
 @contextlib.contextmanager
@@ -40,11 +41,14 @@ def _nothing_is_compiled():
 
 def _calls(mesh, matrix):
     a, b = shard(matrix, mesh, "r", None), shard(np.ones(_N), mesh)
+    factor = jaxmg.cho_factor(a, 3)
     return {
         "potrs": lambda: jaxmg.potrs(a, b, 3, return_logdet=True),
         "potri": lambda: jaxmg.potri(a, 3, return_status=True),
         "syevd": lambda: jaxmg.syevd(a, 3),
         "cyclic_1d": lambda: jaxmg.cyclic_1d(a, 2),
+        "cho_factor": lambda: jaxmg.cho_factor(a, 3),
+        "cho_solve": lambda: jaxmg.cho_solve(factor, b),
         "potri_symmetrize": lambda: jaxmg.potri_symmetrize(a),
         "potrs_jit_ctx": lambda: jaxmg.potrs_jit_ctx(a, b, 3),
         "numpy": lambda: jaxmg.potrs(matrix, np.ones(_N), 3, mesh),
@@ -53,7 +57,7 @@ def _calls(mesh, matrix):
 
 @pytest.mark.parametrize(
     "name",
-    ["potrs", "potri", "syevd", "cyclic_1d", "potri_symmetrize", "potrs_jit_ctx", "numpy"],
+    [*_PLANNED, "potri_symmetrize", "potrs_jit_ctx"],
 )
 def test_second_call_compiles_nothing(name):
     call = _calls(line(2), positive_definite("well", _N, "float64"))[name]
@@ -76,7 +80,7 @@ def _nothing_is_planned(monkeypatch):
         yield
 
 
-@pytest.mark.parametrize("name", ["potrs", "potri", "syevd", "cyclic_1d", "numpy"])
+@pytest.mark.parametrize("name", _PLANNED)
 def test_second_call_is_not_planned_again(monkeypatch, name):
     call = _calls(line(2), positive_definite("well", _N, "float64"))[name]
     first = jax.block_until_ready(call())

@@ -34,6 +34,7 @@ netket323() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket jax==0.11.2 
 faults() {
   bazel build //tests/faults:failing.so &&
     FAILING_SO=$PWD/$(bazel cquery --output=files //tests/faults:failing.so) \
+      FAULTS_OUT=${FAULTS_OUT:+$(realpath -m "$FAULTS_OUT")} \
       timeout 1800 ci/installed_wheels.sh 3.12 tests/faults/inject.py jax==0.11.2
 }
 # Each of a set of faults in the code is found by a test. Half an hour, so only where it is named.

@@ -15,7 +15,11 @@ host_gcc() {
 
 tests() { bazel test //tests:all; }
 quickstart() { bazel run //examples:quickstart; }
-lint() { bazel run //tools:lint; }
+# And that every fault of the step mutants fits the sources.
+lint() {
+  bazel run //tools:lint &&
+    "$(tools/find_python.sh 3.12 | sed -n 1p)" tests/mutants/run.py --check
+}
 asan() { host_gcc && bazel test --config=asan //tests/cc; }
 tsan() { host_gcc && bazel test --config=tsan //tests/cc; }
 # The CUDA wheels: what they hold, and that NVIDIA's libraries have all that they ask for.

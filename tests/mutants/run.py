@@ -1,6 +1,7 @@
 """Puts faults into a copy of the tree, one at a time, and demands that a test finds each.
 
     run.py [--cache FOLDER] [--limit 120] [--jobs N] [--out FILE] [WORD ...]
+    run.py --check [WORD ...]      only whether they can still be put in, after sources have changed
 
 With words, only the faults that contain one of them. --out is a file to which a record of the run
 is appended: which test found which fault, and why none found the others.
@@ -52,6 +53,28 @@ def run(command, folder, limit=None, **environment):
 
 class Broken(Exception):
     """What doesn't build, or is not where it should be."""
+
+
+def original(folder, mutant):
+    """The text that the fault is put into."""
+    file = folder / mutant["file"]
+    text = file.read_text() if file.exists() else ""
+    if text.count(mutant["old"]) != 1:
+        raise Broken(f"{mutant['file']} has {mutant['old']!r} {text.count(mutant['old'])} times")
+    return text
+
+
+def check(mutants):
+    """Prints those that can't be put in; how many they are."""
+    broken = 0
+    for mutant in mutants:
+        try:
+            original(ROOT, mutant)
+        except Broken as error:
+            broken += 1
+            print(f"{mutant['what']}: {error}")
+    print(f"{len(mutants)} faults, {broken} can't be put in")
+    return broken
 
 
 class Objects:
@@ -193,11 +216,7 @@ class Tree:
     def try_fault(self, mutant):
         """(test that found it or None, what happened)."""
         file = self.folder / mutant["file"]
-        text = file.read_text()
-        if text.count(mutant["old"]) != 1:
-            raise Broken(
-                f"{mutant['file']} has {mutant['old']!r} {text.count(mutant['old'])} times"
-            )
+        text = original(self.folder, mutant)
         file.write_text(text.replace(mutant["old"], mutant["new"]))
         said = []
         try:
@@ -250,12 +269,15 @@ def main():
     parser.add_argument("--limit", type=float, default=120, help="seconds for a test")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--out", help="file to append to")
+    parser.add_argument("--check", action="store_true", help="only whether they can be put in")
     parser.add_argument("words", nargs="*")
     options = parser.parse_args()
     mutants = tomllib.loads((ROOT / "tests/mutants/mutants.toml").read_text())["mutant"]
     wanted = [m for m in mutants if not options.words or any(
         word in m["what"] + m["file"] for word in options.words)]  # fmt: skip
 
+    if options.check:
+        sys.exit(1 if check(wanted) else 0)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as work:
         trees = queue.SimpleQueue()

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "xla_ffi/cusolver/mg_solver.h"
-#include "xla_ffi/engine/potri.h"
+#include "xla_ffi/engine/symmetrize.h"
 
 namespace jaxmg::mg {
 namespace {

@@ -2,6 +2,7 @@
 #ifndef JAXMG_XLA_FFI_ENGINE_DIAGONAL_H_
 #define JAXMG_XLA_FFI_ENGINE_DIAGONAL_H_
 
+#include "xla_ffi/engine/flow.h"
 #include "xla_ffi/engine/matrix.h"
 
 namespace jaxmg {
@@ -20,12 +21,10 @@ DiagonalTile<T> DiagonalOf(const Matrix<T>& matrix, int64_t k) {
 
 // solved := x L^-H. x is count x n, used up; both have leading dimension `count`.
 template <typename T>
-Status SolveForward(Device& device, Stream stream, const DiagonalTile<T>& tile, int64_t count, T* x,
-                    T* solved);
+void SolveForward(Step<T>& on, const DiagonalTile<T>& tile, int64_t count, T* x, T* solved);
 // solved := x L^-1.
 template <typename T>
-Status SolveBackward(Device& device, Stream stream, const DiagonalTile<T>& tile, int64_t count,
-                     T* x, T* solved);
+void SolveBackward(Step<T>& on, const DiagonalTile<T>& tile, int64_t count, T* x, T* solved);
 
 }  // namespace jaxmg
 

@@ -10,6 +10,7 @@
 #include "xla_ffi/engine/potri.h"
 #include "xla_ffi/engine/potrs.h"
 #include "xla_ffi/engine/redistribute.h"
+#include "xla_ffi/engine/symmetrize.h"
 #include "xla_ffi/engine/syevd.h"
 
 namespace jaxmg {

@@ -41,7 +41,7 @@ class Factorization {
     for (const Batch& batch : batches_.all()) {
       for (int64_t k = batch.first; k <= batch.last; ++k) {
         if (!Mine(k)) Receive(k);
-        if (k == batch.last) flow_.NoteSent(RoomOf(k));
+        if (k == batch.last && !tuning_.borrow_panels) flow_.NoteSent(RoomOf(k));
         if (Mine(k + 1)) {
           UpdateNext(k);
           FactorAndSend(k + 1);

@@ -26,7 +26,7 @@ class Feed {
     auto fetch = [&](size_t i) {
       if (i >= order.size()) return;
       Step<T> on(flow_, Stream::kCopy);
-      on.Takes(rooms_[i % 2]).Gives(fetched_[i % 2]);
+      on.Gives(fetched_[i % 2]).AwaitsSent(rooms_[i % 2]);
       gather(on, order[i], buffers_[i % 2]);
       flow_.NoteSent(rooms_[i % 2]);
     };
@@ -34,7 +34,7 @@ class Feed {
     for (size_t i = 0; i < order.size(); ++i) {
       fetch(i + 1);
       Step<T> on(flow_, Stream::kMain, name, order[i]);
-      on.Reads(fetched_[i % 2]).Frees(rooms_[i % 2]);
+      on.Reads(fetched_[i % 2]);
       use(on, order[i], buffers_[i % 2]);
     }
     Step<T>(flow_, Stream::kCopy).WaitAllSent();

@@ -69,7 +69,12 @@ TEST(AStepComesAfterWhatItReadsAndNotAfterTheRest) {
 TEST(WhatIsOnlyWrittenIsWaitedForWithAllSince) {
   Solo solo;
   Flow flow(solo.context);
-  Data panel;
+  Data panel, earlier;
+  {
+    Step<double> on(flow, Stream::kPanel);
+    on.Gives(earlier);
+    solo.Work(on);
+  }
   {
     Step<double> on(flow, Stream::kPanel);
     on.Writes(panel);

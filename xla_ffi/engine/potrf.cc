@@ -299,18 +299,16 @@ class Factorization {
   // the next batch factors.
   void UpdateTrailing(const Batch& batch) {
     const int64_t first = batches_.FirstTrailing(batch), window = batches_.EndOfWindow(batch);
-    const int64_t end = batches_.EndTrailing();
     Step<T> on(flow_, Stream::kMain, "update", batch.last);
     ReadsPanels(on, batch);
-    on.Gives(diagonal_, first, window).Gives(below_, first, window);
+    on.Writes(trailing_).Gives(diagonal_, first, window).Gives(below_, first, window);
     UpdateSlots(on, on, batch, first, window);
     on.GivesNow();
     // What is too small to fill the device goes beside what does.
-    on.Writes(diagonal_, window, end).Writes(below_, window, end);
     Step<T> beside(flow_, Stream::kSide);
     beside.Follows(Stream::kMain);
     ReadsPanels(beside, batch);
-    UpdateSlots(beside, on, batch, window, end);
+    UpdateSlots(beside, on, batch, window, batches_.EndTrailing());
     on.Follows(Stream::kSide);
   }
 
@@ -379,6 +377,7 @@ class Factorization {
   std::vector<Data> panel_, rows_, solved_;
   // By slot: the diagonal tile, what is below it, the share of the right-hand sides.
   std::vector<Data> diagonal_, below_, share_;
+  Data trailing_;              // tile columns that come into no window yet
   std::array<Room, 2> rooms_;  // by the parity of a batch
 };
 

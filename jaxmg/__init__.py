@@ -1,25 +1,32 @@
 """Dense linear algebra on matrices that are sharded over several GPUs or CPU devices.
 
-`potrs` solves, `potri` inverts and `syevd` diagonalises; each takes an ordinary JAX array, reads
-from it how it is sharded, and runs eagerly or under ``jit``. The ``*_shardmap_ctx`` functions do
-the same on local blocks inside ``shard_map``.
+`potrs` solves, `potri` inverts and `syevd` diagonalises; `cho_factor` keeps a factor that
+`cho_solve` and its methods use again. Each takes an ordinary JAX array, reads from it how it is
+sharded, and runs eagerly or under ``jit``. The ``*_shardmap_ctx`` functions do the same on local
+blocks inside ``shard_map``. `plan` says what a call would need.
 
 Importing this package touches no device, plugin or configuration: the first call does. There is no
 ``__version__``: ``importlib.metadata.version("jaxmg")`` has it.
 """
 
+from jaxmg._cyclic import cyclic_1d, get_cols_cyclic, plot_block_to_cyclic, verify_cyclic
+from jaxmg._factor import CholeskyFactor, cho_factor, cho_solve
+from jaxmg._padding import calculate_padding, pad_rows, unpad_rows
+from jaxmg._plan import plan
 from jaxmg._plugin import register_handlers
-from jaxmg.cyclic import cyclic_1d, get_cols_cyclic, plot_block_to_cyclic, verify_cyclic
-from jaxmg.padding import calculate_padding, pad_rows, unpad_rows
-from jaxmg.potri import potri, potri_jit_ctx, potri_shardmap_ctx, potri_symmetrize
-from jaxmg.potrs import potrs, potrs_jit_ctx, potrs_shardmap_ctx
-from jaxmg.syevd import syevd, syevd_jit_ctx, syevd_shardmap_ctx
+from jaxmg._potri import potri, potri_jit_ctx, potri_shardmap_ctx, potri_symmetrize
+from jaxmg._potrs import potrs, potrs_jit_ctx, potrs_shardmap_ctx
+from jaxmg._syevd import syevd, syevd_jit_ctx, syevd_shardmap_ctx
 
 __all__ = [
+    "CholeskyFactor",
     "calculate_padding",
+    "cho_factor",
+    "cho_solve",
     "cyclic_1d",
     "get_cols_cyclic",
     "pad_rows",
+    "plan",
     "plot_block_to_cyclic",
     "potri",
     "potri_jit_ctx",

@@ -95,6 +95,7 @@ def _solve(devices):
     exact = matrix.astype(np.float64)
     checks = {
         "potrs |Ax - b| / (|A| |x|)": lambda: _potrs_residual(exact, rhs, a, b, mesh),
+        "cho_solve |Ax - b| / (|A| |x|)": lambda: _cho_solve_residual(exact, rhs, a, b, mesh),
         "potri |A inv(A) - I|": lambda: _potri_residual(exact, a, mesh),
         "syevd |AV - VW| / |A|": lambda: _syevd_residual(exact, a, mesh),
     }
@@ -103,7 +104,15 @@ def _solve(devices):
 
 
 def _potrs_residual(matrix, rhs, a, b, mesh):
-    x = np.asarray(jaxmg.potrs(a, b, mesh=mesh), np.float64)
+    return _residual(matrix, rhs, jaxmg.potrs(a, b, mesh=mesh))
+
+
+def _cho_solve_residual(matrix, rhs, a, b, mesh):
+    return _residual(matrix, rhs, jaxmg.cho_solve(jaxmg.cho_factor(a, mesh=mesh), b))
+
+
+def _residual(matrix, rhs, x):
+    x = np.asarray(x, np.float64)
     return np.linalg.norm(matrix @ x - rhs) / (np.linalg.norm(matrix, 2) * np.linalg.norm(x))
 
 

@@ -1,10 +1,38 @@
-"""This device's block of a matrix, as the caller has it, and the rows that the native code takes.
+"""A matrix as the caller has it, and the blocks of rows that the native code takes, one a rank.
 
-All of it runs inside a shard_map. The ranks are those of a `Layout`, in the order of its ``rows``.
+`split_rows` and `join_rows` are for global arrays; the others for this device's block, inside a
+shard_map. The ranks are those of a `Layout`, in the order of its ``rows``.
 """
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _mesh
+
+
+def split_rows(array, layout, multiple=1):
+    """``array`` padded with rows of zeros until each rank has a multiple of ``multiple``."""
+    extra = -array.shape[0] % (layout.ranks * multiple)
+    if extra:
+        if layout.explicit:
+            array = _mesh.constrain(array, layout, P())
+        array = jnp.pad(array, ((0, extra), (0, 0)))
+    return _mesh.constrain(array, layout, layout.row_spec) if layout.explicit else array
+
+
+def join_rows(array, layout, count):
+    """The first ``count`` rows: undoes `split_rows`."""
+    if array.shape[0] == count:
+        return array
+    if layout.explicit:  # a size that P doesn't divide can't be sharded over explicit axes
+        array = _mesh.constrain(array, layout, P())
+    return array[:count]
+
+
+def replicate(array, layout):
+    """A copy of ``array`` on every rank, as shard_map wants it of explicit axes."""
+    return _mesh.constrain(array, layout, P()) if layout.explicit else array
 
 
 def to_rows(block, layout):

@@ -31,13 +31,15 @@ _TRANSFORMED = {
 }
 
 
-def array(routine, name, value):
-    """Checks that ``value`` is an array of a supported dtype."""
+def array(routine, name, value, transformations=()):
+    """Checks that ``value`` is an array of a supported dtype, and not in a transformation of JAX's
+    other than ``transformations``."""
     if not isinstance(value, (jax.Array, *_compat.numpy_types)):
         raise TypeError(
             f"{routine}: {name} must be a JAX or NumPy array; got {type(value).__name__}"
         )
-    if transformation := _compat.transformation(value):
+    transformation = _compat.transformation(value)
+    if transformation and transformation not in transformations:
         raise NotImplementedError(f"{routine}: {name} {_TRANSFORMED[transformation]}")
     if str(value.dtype) not in DTYPES:
         raise TypeError(
@@ -52,23 +54,32 @@ def array(routine, name, value):
         )
 
 
-def matrix(routine, value, pad):
+def matrix(routine, name, value, pad, transformations=()):
     """Checks that ``value`` is a square matrix of a supported dtype, or one that the caller padded
     with rows himself, which ``pad=False`` says."""
-    array(routine, "a", value)
+    array(routine, name, value, transformations)
     square = value.ndim == 2 and value.shape[0] == value.shape[1]
     padded = value.ndim == 2 and value.shape[0] > value.shape[1]
     if not (square or (padded and not pad)):
         raise ValueError(
-            f"{routine}: a must be a square matrix of shape (n, n); "
+            f"{routine}: {name} must be a square matrix of shape (n, n); "
             f"it has shape {tuple(value.shape)}"
             + (". With rows of padding in it pass pad=False" if padded else "")
         )
 
 
-def right_hand_side(routine, a, b):
+def block(routine, value, transformations=()):
+    """Checks that ``value`` is a local block of a matrix, inside a shard_map."""
+    array(routine, "a", value, transformations)
+    if value.ndim != 2:
+        raise ValueError(
+            f"{routine}: a must be a local block of shape (rows, n); got {value.shape}"
+        )
+
+
+def right_hand_side(routine, a, b, transformations=()):
     """Checks that ``b`` fits the columns of ``a``."""
-    array(routine, "b", b)
+    array(routine, "b", b, transformations)
     n = a.shape[1]
     if b.ndim not in (1, 2) or b.shape[0] != n:
         raise ValueError(
@@ -79,6 +90,17 @@ def right_hand_side(routine, a, b):
         raise TypeError(
             f"{routine}: a and b must have one dtype; a has {a.dtype} and b has {b.dtype}. "
             "Convert one of them with .astype(...)"
+        )
+
+
+def kept(routine, tiles, n, ranks):
+    """Checks that ``tiles`` are those of one factor of order n."""
+    rows = -(-n // ranks) * ranks
+    if tiles.ndim != 2 or tiles.shape[1] != n or (n and tiles.shape[0] != rows):
+        raise ValueError(
+            f"{routine}: the leaves of the factor are not those that cho_factor gave: its tiles "
+            f"have shape {tuple(tiles.shape)}, and a factor of order {n} on {ranks} ranks has "
+            f"({rows}, {n}). Of several factors take one at a time (jax.tree.map, jax.lax.map)"
         )
 
 

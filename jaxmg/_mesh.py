@@ -72,6 +72,13 @@ class Layout:
 
         return np.stack([along(self.rows), along(self.others)], axis=1).astype(np.int32)
 
+    @property
+    def canonical(self):
+        """The same with its spec in one spelling, so that layouts can be compared."""
+        entries = [_axes(entry) for entry in self.spec] + [()] * (2 - len(self.spec))
+        spec = P(*(axes[0] if len(axes) == 1 else axes or None for axes in entries))
+        return dataclasses.replace(self, spec=spec)
+
     def sharding(self, spec):
         return NamedSharding(self.mesh, spec)
 
@@ -102,16 +109,7 @@ def infer(routine, arrays, mesh, spec):
         )
     if mesh is None or mesh.empty:  # an empty one is what get_abstract_mesh() gives without context
         mesh = _mesh_of(routine, arrays)
-    if isinstance(mesh, AbstractMesh) and not traced(arrays):
-        mesh = _concrete(routine, mesh, arrays)
-    _check_process(routine, mesh)
-    context = jax.sharding.get_abstract_mesh()
-    if traced(arrays) and not context.empty and context.size != mesh.size:
-        raise ValueError(
-            f"{routine}: inside jit a mesh must have the devices of the context mesh; got one of "
-            f"{mesh.size} devices in the context of one of {context.size}. Call what is jitted "
-            "outside of that context"
-        )
+    mesh = _usable(routine, mesh, arrays)
     kinds = set(mesh.axis_types)
     if kinds not in ({AxisType.Auto}, {AxisType.Explicit}):
         raise ValueError(
@@ -129,6 +127,11 @@ def infer(routine, arrays, mesh, spec):
     rows = rows or mesh.axis_names
     others = tuple(axis for axis in mesh.axis_names if axis not in rows)
     return Layout(mesh, rows, others, P(*entries))
+
+
+def located(routine, layout, arrays):
+    """``layout`` of arrays that were laid out by an earlier call, for use now."""
+    return dataclasses.replace(layout, mesh=_usable(routine, layout.mesh, arrays))
 
 
 def given_spec(routine, specs, in_specs):
@@ -180,19 +183,21 @@ def manual_axes():
     return tuple(name for name, kind in types if kind == AxisType.Manual)
 
 
-def refuse_manual_axes(routine):
-    """Raises inside a shard_map, where functions of global arrays have nothing to work on."""
-    if not manual_axes():
-        return
-    local = f"{routine}_shardmap_ctx"
-    raise ValueError(
-        f"{routine}: it takes global arrays, but this call is inside a shard_map; "
-        + (
-            "call it outside, on the global array"
-            if routine == "cyclic_1d"
-            else f"use jaxmg.{local} there, which takes the local block"
+def refuse_manual_axes(routine, local=None):
+    """Raises inside a shard_map, where functions of global arrays have nothing to work on.
+
+    Args:
+        local: the function that takes local blocks instead, where there is one.
+    """
+    if manual_axes():
+        raise ValueError(
+            f"{routine}: it takes global arrays, but this call is inside a shard_map; "
+            + (
+                f"use jaxmg.{local} there, which takes the local block"
+                if local
+                else "call it outside, on the global array"
+            )
         )
-    )
 
 
 def infer_local(routine, block, spec, pad):
@@ -310,6 +315,21 @@ def _mesh_of(routine, arrays):
     if jax.config.jax_default_device is not None:
         return _one_device(jax.numpy.zeros(()).devices().pop())
     return Mesh(np.array(jax.local_devices()), ("rank",))
+
+
+def _usable(routine, mesh, arrays):
+    """``mesh``, of devices where the arrays have values; raises where a call can't run on it."""
+    if isinstance(mesh, AbstractMesh) and not traced(arrays):
+        mesh = _concrete(routine, mesh, arrays)
+    _check_process(routine, mesh)
+    context = jax.sharding.get_abstract_mesh()
+    if traced(arrays) and not context.empty and context.size != mesh.size:
+        raise ValueError(
+            f"{routine}: inside jit a mesh must have the devices of the context mesh; got one of "
+            f"{mesh.size} devices in the context of one of {context.size}. Call what is jitted "
+            "outside of that context"
+        )
+    return mesh
 
 
 def _one_device(device):

@@ -1,8 +1,9 @@
 """Finding the native library for a platform and registering its handlers with XLA, once.
 
 A plugin is a module named by an entry point of the group ``jaxmg_plugins``: ``cpu``, ``cuda12`` or
-``cuda13``. It offers ``PLATFORM``, ``registrations()``, ``about()`` and ``backends(routine)``, and
-where it has several backends also ``needs(routine, backend, size, ranks)``.
+``cuda13``. It offers ``PLATFORM``, ``registrations()``, ``about()``, ``backends(routine)`` and
+``plan(routine, backend, dtype, n, rows, ranks, tile, nrhs, vectors)``, and where it has several
+backends also ``needs(routine, backend, size, ranks)``.
 Nothing here runs when jaxmg is imported.
 """
 
@@ -15,7 +16,18 @@ import jax
 GROUP = "jaxmg_plugins"
 
 # The targets that the package calls. A plugin registers all of them, or is another version's.
-HANDLERS = ("jaxmg_potrs", "jaxmg_potri", "jaxmg_syevd", "jaxmg_cyclic_1d")
+HANDLERS = (
+    "jaxmg_potrs",
+    "jaxmg_potri",
+    "jaxmg_syevd",
+    "jaxmg_cyclic_1d",
+    "jaxmg_potrf",
+    "jaxmg_factor_apply",
+    "jaxmg_factor_invert",
+    "jaxmg_factor_diagonal",
+    "jaxmg_factor_tiles",
+    "jaxmg_factor_rows",
+)
 
 # JAX's name of a platform -> (XLA's name for it, entry points that serve it, newest first).
 _PLATFORMS = {

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -186,33 +187,15 @@ class RecordingBlas : public Blas<T> {
     to_.Add(s, "herk", {to_.Read(a, lda, n, k), to_.Write(c, ldc, n, n)}, alpha, beta);
     return real_.Herk(s, n, k, alpha, a, lda, beta, c, ldc);
   }
-  Status Trsm(Stream s, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
-              int64_t ldb) override {
-    const int64_t order = side == Side::kLeft ? m : n;
-    to_.Add(s, "trsm", {to_.Read(l, ldl, order, order), to_.Write(b, ldb, m, n)}, int(side),
-            int(op));
-    return real_.Trsm(s, side, op, m, n, l, ldl, b, ldb);
-  }
   Status SolveRight(Stream s, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, const T* b,
                     int64_t ldb, T* x, int64_t ldx) override {
     to_.Add(s, "solve", {to_.Read(l, ldl, n, n), to_.Read(b, ldb, m, n), to_.Write(x, ldx, m, n)},
             int(op));
     return real_.SolveRight(s, op, m, n, l, ldl, b, ldb, x, ldx);
   }
-  Status Trmm(Stream s, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
-              int64_t ldb) override {
-    const int64_t order = side == Side::kLeft ? m : n;
-    to_.Add(s, "trmm", {to_.Read(l, ldl, order, order), to_.Write(b, ldb, m, n)}, int(side),
-            int(op));
-    return real_.Trmm(s, side, op, m, n, l, ldl, b, ldb);
-  }
   Status Potrf(Stream s, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override {
     to_.Add(s, "potrf", {to_.Write(a, lda, n, n), to_.Write(info, 1, 1, 1)}, offset);
     return real_.Potrf(s, n, a, lda, offset, info);
-  }
-  Status Trtri(Stream s, int64_t n, const T* l, int64_t ldl, T* inverse, int64_t ld) override {
-    to_.Add(s, "trtri", {to_.Read(l, ldl, n, n), to_.Write(inverse, ld, n, n)});
-    return real_.Trtri(s, n, l, ldl, inverse, ld);
   }
   Status ConjTranspose(Stream s, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
                        int64_t ldb) override {
@@ -235,19 +218,103 @@ class RecordingBlas : public Blas<T> {
     to_.Add(s, "logdet", {to_.Read(l, ldl, n, n), to_.Write(sum, 1, 1, 1)});
     return real_.AddLogDet(s, n, l, ldl, sum);
   }
-  Status PoisonIf(Stream s, const int32_t* status, int64_t m, int64_t n, T* a,
-                  int64_t lda) override {
-    to_.Add(s, "poison", {to_.Read(status, 1, 1, 1), to_.Write(a, lda, m, n)});
-    return real_.PoisonIf(s, status, m, n, a, lda);
+  Status Add(Stream s, int64_t m, int64_t n, const T* a, int64_t lda, T* b, int64_t ldb) override {
+    to_.Add(s, "add", {to_.Read(a, lda, m, n), to_.Write(b, ldb, m, n)});
+    return real_.Add(s, m, n, a, lda, b, ldb);
   }
-  Status Syevd(Stream s, bool vectors, int64_t n, T* a, int64_t lda, R* w, int32_t* info) override {
+  Status StoreInverse(Stream s, int64_t n, const T* v, int64_t ldv, T* a, int64_t lda) override {
+    to_.Add(s, "store inverse", {to_.Read(v, ldv, n, n), to_.Write(a, lda, n, n)});
+    return real_.StoreInverse(s, n, v, ldv, a, lda);
+  }
+  Status LoadInverse(Stream s, int64_t n, const T* a, int64_t lda, T* l, T* v) override {
+    to_.Add(s, "load inverse",
+            {to_.Read(a, lda, n, n), to_.Write(l, n, n, n), to_.Write(v, n, n, n)});
+    return real_.LoadInverse(s, n, a, lda, l, v);
+  }
+
+ protected:
+  Status DoTrsm(Stream s, Side side, Op op, Triangle triangle, int64_t m, int64_t n, const T* a,
+                int64_t lda, T* b, int64_t ldb) override {
+    const int64_t order = side == Side::kLeft ? m : n;
+    to_.Add(s, "trsm", {to_.Read(a, lda, order, order), to_.Write(b, ldb, m, n)}, int(side),
+            int(op));
+    return real_.Trsm(s, side, op, m, n, a, lda, b, ldb, triangle);
+  }
+  Status DoTrmm(Stream s, Side side, Op op, Triangle triangle, int64_t m, int64_t n, const T* a,
+                int64_t lda, T* b, int64_t ldb) override {
+    const int64_t order = side == Side::kLeft ? m : n;
+    to_.Add(s, "trmm", {to_.Read(a, lda, order, order), to_.Write(b, ldb, m, n)}, int(side),
+            int(op));
+    return real_.Trmm(s, side, op, m, n, a, lda, b, ldb, triangle);
+  }
+  Status DoTrtri(Stream s, Triangle triangle, int64_t n, const T* a, int64_t lda, T* inverse,
+                 int64_t ld) override {
+    to_.Add(s, "trtri", {to_.Read(a, lda, n, n), to_.Write(inverse, ld, n, n)});
+    return real_.Trtri(s, n, a, lda, inverse, ld, triangle);
+  }
+
+ private:
+  Recorder& to_;
+  Blas<T>& real_;
+};
+
+template <typename T>
+class RecordingSolver : public MatrixSolver<T> {
+ public:
+  RecordingSolver(Recorder& to, MatrixSolver<T>& real) : to_(to), real_(real) {}
+
+  Status Syevd(Stream s, bool vectors, int64_t n, T* a, int64_t lda, Real<T>* w,
+               int32_t* info) override {
     to_.Add(s, "syevd", {to_.Write(a, lda, n, n), to_.Write(w, n, n, 1), to_.Write(info, 1, 1, 1)});
     return real_.Syevd(s, vectors, n, a, lda, w, info);
   }
 
  private:
   Recorder& to_;
-  Blas<T>& real_;
+  MatrixSolver<T>& real_;
+};
+
+class RecordingStatus : public StatusKernels {
+ public:
+  RecordingStatus(Recorder& to, StatusKernels& real) : to_(to), real_(real) {}
+
+  Status InitInfo(Stream s, int32_t* info) override {
+    to_.Add(s, "init info", {to_.Write(info, 1, 1, 1)});
+    return real_.InitInfo(s, info);
+  }
+  Status Digest(Stream s, const void* words, int64_t count, int32_t* digest) override {
+    to_.Add(s, "digest",
+            {to_.Read(static_cast<const int32_t*>(words), count, count, 1),
+             to_.Write(digest, 1, 1, 1)});
+    return real_.Digest(s, words, count, digest);
+  }
+  Status ReduceInfo(Stream s, const int32_t* pairs, int64_t stride, int64_t count,
+                    int32_t* status) override {
+    to_.Add(s, "reduce", {to_.Read(pairs, stride, 2, count), to_.Write(status, 1, 1, 1)});
+    return real_.ReduceInfo(s, pairs, stride, count, status);
+  }
+  Status SumReals(Stream s, const float* terms, int64_t stride, int64_t count,
+                  float* sum) override {
+    to_.Add(s, "sum", {to_.Read(terms, stride, 1, count), to_.Write(sum, 1, 1, 1)});
+    return real_.SumReals(s, terms, stride, count, sum);
+  }
+  Status SumReals(Stream s, const double* terms, int64_t stride, int64_t count,
+                  double* sum) override {
+    to_.Add(s, "sum", {to_.Read(terms, stride, 1, count), to_.Write(sum, 1, 1, 1)});
+    return real_.SumReals(s, terms, stride, count, sum);
+  }
+#define JAXMG_POISON_IF(T)                                                                  \
+  Status PoisonIf(Stream s, const int32_t* status, int64_t m, int64_t n, T* a, int64_t lda) \
+      override {                                                                            \
+    to_.Add(s, "poison", {to_.Read(status, 1, 1, 1), to_.Write(a, lda, m, n)});             \
+    return real_.PoisonIf(s, status, m, n, a, lda);                                         \
+  }
+  JAXMG_FOR_EACH_DTYPE(JAXMG_POISON_IF)
+#undef JAXMG_POISON_IF
+
+ private:
+  Recorder& to_;
+  StatusKernels& real_;
 };
 
 class RecordingDevice : public Device {
@@ -257,10 +324,12 @@ class RecordingDevice : public Device {
       : real_(std::move(real)),
         tuning_(tuning),
         to_(recording, rank),
-        float_(to_, real_->blas<float>()),
-        double_(to_, real_->blas<double>()),
-        complex64_(to_, real_->blas<std::complex<float>>()),
-        complex128_(to_, real_->blas<std::complex<double>>()) {}
+        status_kernels_(to_, real_->status()),
+        of_dtype_(*this, *this, *this, *this) {
+    Offer(status_kernels_);
+    std::apply([this](auto&... each) { (Offer(each.blas, each.blas, each.solver), ...); },
+               of_dtype_);
+  }
 
   Tuning tuning() const override { return tuning_; }
   // So many events, records and waits: what a host is busy with beside operations.
@@ -296,43 +365,23 @@ class RecordingDevice : public Device {
     to_.Add(s, "fill", {to_.Write(data, count, count, 1)}, value);
     return real_->FillInt32(s, data, count, value);
   }
-  Status Digest(Stream s, const void* words, int64_t count, int32_t* digest) override {
-    to_.Add(s, "digest",
-            {to_.Read(static_cast<const int32_t*>(words), count, count, 1),
-             to_.Write(digest, 1, 1, 1)});
-    return real_->Digest(s, words, count, digest);
-  }
-  Status ReduceInfo(Stream s, const int32_t* pairs, int64_t stride, int64_t count,
-                    int32_t* status) override {
-    to_.Add(s, "reduce", {to_.Read(pairs, stride, 2, count), to_.Write(status, 1, 1, 1)});
-    return real_->ReduceInfo(s, pairs, stride, count, status);
-  }
-  Status SumReals(Stream s, const float* terms, int64_t stride, int64_t count,
-                  float* sum) override {
-    to_.Add(s, "sum", {to_.Read(terms, stride, 1, count), to_.Write(sum, 1, 1, 1)});
-    return real_->SumReals(s, terms, stride, count, sum);
-  }
-  Status SumReals(Stream s, const double* terms, int64_t stride, int64_t count,
-                  double* sum) override {
-    to_.Add(s, "sum", {to_.Read(terms, stride, 1, count), to_.Write(sum, 1, 1, 1)});
-    return real_->SumReals(s, terms, stride, count, sum);
-  }
-
- protected:
-  Blas<float>& BlasOf(const float*) override { return float_; }
-  Blas<double>& BlasOf(const double*) override { return double_; }
-  Blas<std::complex<float>>& BlasOf(const std::complex<float>*) override { return complex64_; }
-  Blas<std::complex<double>>& BlasOf(const std::complex<double>*) override { return complex128_; }
 
  private:
+  template <typename T>
+  struct OfDtype {
+    explicit OfDtype(RecordingDevice& device)
+        : blas(device.to_, device.real_->blas<T>()),
+          solver(device.to_, device.real_->solver<T>()) {}
+    RecordingBlas<T> blas;
+    RecordingSolver<T> solver;
+  };
+
   const std::unique_ptr<Device> real_;
   const Tuning tuning_;
   Recorder to_;
   int64_t events_ = 0;
-  RecordingBlas<float> float_;
-  RecordingBlas<double> double_;
-  RecordingBlas<std::complex<float>> complex64_;
-  RecordingBlas<std::complex<double>> complex128_;
+  RecordingStatus status_kernels_;
+  PerDtype<OfDtype> of_dtype_;
 };
 
 }  // namespace jaxmg::testing

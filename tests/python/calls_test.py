@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import importlib
 import threading
 import warnings
 import weakref
@@ -17,9 +16,10 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _call, _mesh
+from jaxmg import _checks, _mesh, _potrs, _programs
 
 _N = 16
+_PLANNED = ["potrs", "potri", "syevd", "cyclic_1d", "cho_factor", "cho_solve", "numpy"]
 
 
 @contextlib.contextmanager
@@ -41,11 +41,14 @@ def _nothing_is_compiled():
 
 def _calls(mesh, matrix):
     a, b = shard(matrix, mesh, "r", None), shard(np.ones(_N), mesh)
+    factor = jaxmg.cho_factor(a, 3)
     return {
         "potrs": lambda: jaxmg.potrs(a, b, 3, return_logdet=True),
         "potri": lambda: jaxmg.potri(a, 3, return_status=True),
         "syevd": lambda: jaxmg.syevd(a, 3),
         "cyclic_1d": lambda: jaxmg.cyclic_1d(a, 2),
+        "cho_factor": lambda: jaxmg.cho_factor(a, 3),
+        "cho_solve": lambda: jaxmg.cho_solve(factor, b),
         "potri_symmetrize": lambda: jaxmg.potri_symmetrize(a),
         "potrs_jit_ctx": lambda: jaxmg.potrs_jit_ctx(a, b, 3),
         "numpy": lambda: jaxmg.potrs(matrix, np.ones(_N), 3, mesh),
@@ -54,7 +57,7 @@ def _calls(mesh, matrix):
 
 @pytest.mark.parametrize(
     "name",
-    ["potrs", "potri", "syevd", "cyclic_1d", "potri_symmetrize", "potrs_jit_ctx", "numpy"],
+    [*_PLANNED, "potri_symmetrize", "potrs_jit_ctx"],
 )
 def test_second_call_compiles_nothing(name):
     call = _calls(line(2), positive_definite("well", _N, "float64"))[name]
@@ -72,12 +75,12 @@ def _nothing_is_planned(monkeypatch):
         raise AssertionError("planned again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_call, "prepare", prepare)
+        patch.setattr(_checks, "array", prepare)
         patch.setattr(_mesh, "infer", prepare)
         yield
 
 
-@pytest.mark.parametrize("name", ["potrs", "potri", "syevd", "cyclic_1d", "numpy"])
+@pytest.mark.parametrize("name", _PLANNED)
 def test_second_call_is_not_planned_again(monkeypatch, name):
     call = _calls(line(2), positive_definite("well", _N, "float64"))[name]
     first = jax.block_until_ready(call())
@@ -286,15 +289,16 @@ def test_donated_buffer_is_the_work_space():
     b = shard(np.ones(n), mesh)
     jaxmg.potrs(a, b, 8)
     layout = _mesh.infer("potrs", (a, b), None, None)
-    program = importlib.import_module("jaxmg.potrs")._potrs
+    program = _potrs._POTRS._program
     specs = (layout.row_spec, P(), P(), P())
-    call = _call.Call(program, layout, n, 8, "native", specs, (("tf32", False),))
+    attributes = (("tf32", False), ("check_b", False))
+    call = _programs.Call("potrs", program, layout, n, 8, "native", specs, attributes)
     block = n * n * 8 // 2
-    analysis = _call._compiled(call, True, (True,) * 4).lower(a, b).compile().memory_analysis()
+    analysis = _programs._compiled(call, True, (True,) * 4).lower(a, b).compile().memory_analysis()
     assert analysis.alias_size_in_bytes >= block
     assert analysis.temp_size_in_bytes < block
     kept = (
-        _call._compiled(call, False, (False, True, True, True))
+        _programs._compiled(call, False, (False, True, True, True))
         .lower(a, b)
         .compile()
         .memory_analysis()

@@ -1,6 +1,8 @@
 """The calls that existing code makes, as it makes them."""
 
+import importlib
 import inspect
+import pkgutil
 
 import jax
 import jax.numpy as jnp
@@ -175,3 +177,19 @@ def test_positional_arguments(name):
     parameters = inspect.signature(getattr(jaxmg, name)).parameters.values()
     positional = [p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD]
     assert positional == _SIGNATURES[name].split()
+
+
+def test_no_public_name_hides_a_module():
+    """``import jaxmg.potrs`` would else be a module or a function, by who came first."""
+    names = [module.name for module in pkgutil.iter_modules(jaxmg.__path__)]
+    assert "_routine" in names and not set(names) & set(jaxmg.__all__)
+    for name in set(names) - {"__main__"}:
+        assert importlib.import_module(f"jaxmg.{name}") is getattr(jaxmg, name)
+
+
+@pytest.mark.parametrize("name", jaxmg.__all__)
+def test_an_editor_sees_every_argument(name):
+    parameters = inspect.signature(getattr(jaxmg, name)).parameters.values()
+    anything = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    assert not [parameter for parameter in parameters if parameter.kind in anything]
+    assert inspect.getdoc(getattr(jaxmg, name))

@@ -77,7 +77,7 @@ def test_report():
     assert result.returncode == 0, result.stdout + result.stderr
     for part in ("python", "jax", "jaxlib", "numpy", "potrs", "potri", "syevd", "all right"):
         assert part in result.stdout
-    assert result.stdout.count(" ok\n") == 3
+    assert result.stdout.count(" ok\n") == 4
 
 
 def test_report_says_what_the_solve_changed():

@@ -240,7 +240,10 @@ class Step : public StepBase {
   JAXMG_OPERATION(ConjTranspose, blas_, ConjTranspose)
   JAXMG_OPERATION(MirrorLower, blas_, MirrorLower)
   JAXMG_OPERATION(SetZero, blas_, SetZero)
+  JAXMG_OPERATION(Add, blas_, Add)
   JAXMG_OPERATION(AddLogDet, blas_, AddLogDet)
+  JAXMG_OPERATION(StoreInverse, blas_, StoreInverse)
+  JAXMG_OPERATION(LoadInverse, blas_, LoadInverse)
   JAXMG_OPERATION(Copy, flow_.device(), Copy)
   JAXMG_OPERATION(CopyWithin, flow_.device(), CopyWithin)
 #undef JAXMG_OPERATION

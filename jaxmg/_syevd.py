@@ -1,10 +1,29 @@
 """Eigenvalues and eigenvectors of a Hermitian matrix: LAPACK's syevd and heevd."""
 
-import jax
-import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
+from jaxmg import _blocks, _results, _routine
 
-from jaxmg import _blocks, _call, _mesh
+
+def _columns(rows, layout, shape):
+    """What a rank gets of the eigenvectors: its columns, or its block where A lies in blocks."""
+    back = _blocks.from_rows if layout.spec[1] else _blocks.to_columns
+    return back(rows, layout, shape)
+
+
+_SYEVD = _routine.Routine(
+    name="syevd",
+    results=(
+        _results.Matrix("v", asked="return_eigenvectors", back=_columns),
+        _results.RealVector("w"),
+        _results.Status(),
+    ),
+    plain_gives=("w", "v", "status"),
+    local_gives=("w", "v", "status"),
+    traced_gives=(_routine.WORK, "w", "v", "status"),
+    options=(
+        _routine.Option("return_eigenvectors", "vectors", lambda routine, value, *_: bool(value)),
+    ),
+    older=(("mesh", "return_eigenvectors"), ("matrix_specs", "pad")),
+)
 
 
 def syevd(
@@ -61,12 +80,10 @@ def syevd(
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> w, v = jaxmg.syevd(a)
     """
-    spec = _mesh.given_spec("syevd", matrix_specs, in_specs)
-    v, w, status = _eigen(
-        (a,), T_A, mesh, spec, pad, backend, return_eigenvectors, donate,
-        wanted=(bool(return_eigenvectors), True, bool(return_status)),
+    return _SYEVD.plain(
+        (a,), T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
+        return_eigenvectors=return_eigenvectors, return_status=return_status,
     )  # fmt: skip
-    return _call.pick(w, (return_eigenvectors, v), (return_status, status))
 
 
 def syevd_shardmap_ctx(
@@ -107,26 +124,10 @@ def syevd_shardmap_ctx(
 
     The exchange of rows of V for columns needs a copy of them.
     """
-    if not _mesh.manual_axes():
-        return syevd_jit_ctx(
-            a, T_A, mesh, matrix_specs, in_specs=in_specs, return_eigenvectors=return_eigenvectors,
-            pad=pad, backend=backend,
-        )  # fmt: skip
-    if isinstance(mesh, bool):
-        return_eigenvectors = mesh
-    if isinstance(matrix_specs, bool):
-        pad, matrix_specs = matrix_specs, None
-    routine = "syevd_shardmap_ctx"
-    spec = _mesh.given_spec(routine, matrix_specs, in_specs)
-    layout, tile, backend, rows = _call.prepare_local(routine, "syevd", a, T_A, spec, pad, backend)
-    if a.size == 0:
-        v, w, status = jnp.zeros(a.shape, a.dtype), _no_eigenvalues(a), jnp.zeros((1,), jnp.int32)
-    else:
-        place = _mesh.local_place(layout)
-        v, w, status = _local(layout, tile, backend, place, rows, return_eigenvectors)
-        back = _blocks.from_rows if layout.spec[1] else _blocks.to_columns
-        v = back(v, layout, a.shape) if return_eigenvectors else v
-    return (w, v, status) if return_eigenvectors else (w, status)
+    return _SYEVD.local(
+        (a,), T_A, mesh, matrix_specs, in_specs, pad, backend,
+        return_eigenvectors=return_eigenvectors,
+    )  # fmt: skip
 
 
 def syevd_jit_ctx(
@@ -148,52 +149,7 @@ def syevd_jit_ctx(
         (a_work, w, v, status) or (a_work, w, status); ``a_work`` has a's shape and dtype and
         unspecified contents. The rest is as for `syevd`, as are arguments, errors and cost.
     """
-    spec = _mesh.given_spec("syevd", matrix_specs, in_specs)
-    v, w, status = _eigen(
-        (a,), T_A, mesh, spec, pad, backend, return_eigenvectors, donate=False, wanted=None
-    )
-    return (v, w, v, status) if return_eigenvectors else (v, w, status)
-
-
-@_call.planned
-def _eigen(arrays, T_A, mesh, spec, pad, backend, return_eigenvectors, donate, wanted):
-    """(v, w, status) for a global array, None where one isn't wanted."""
-    layout, tile = _call.prepare("syevd", arrays, T_A, mesh, spec, pad)
-    (a,) = arrays
-    if a.size == 0:
-        return lambda a: (jnp.zeros(a.shape, a.dtype), _no_eigenvalues(a), jnp.int32(0))
-    backend = _call.resolve("syevd", layout, backend, a)
-    specs = (layout.result_spec(a.shape), P(), P())
-    options = (("vectors", bool(return_eigenvectors)),)
-    call = _call.Call(_syevd, layout, a.shape[0], tile, backend, specs, options)
-    return _call.runner(call, arrays, donate, wanted)
-
-
-def _syevd(call, a):
-    layout = call.layout
-
-    def local(place, a):
-        rows = _blocks.to_rows(a, layout.by_rows)
-        v, w, status = _local(layout, call.tile, call.backend, place, rows, **call.option)
-        return _blocks.from_rows(v, layout.by_rows, a.shape), w, status
-
-    v, w, status = _call.over_ranks(layout, local, (layout.row_spec,), (layout.row_spec, P(), P()))(
-        _call.split_rows(a, layout)
-    )
-    return _call.join_rows(v, layout, call.rows), w, status[0]
-
-
-def _local(layout, tile, backend, place, a, vectors):
-    n = a.shape[1]
-    results = (
-        jax.ShapeDtypeStruct(a.shape, a.dtype),
-        jax.ShapeDtypeStruct((n,), jnp.finfo(a.dtype).dtype),
-        _call.status_type(),
-    )
-    return _call.local_call(
-        "jaxmg_syevd", layout, tile, backend, (place, a), results, n=n, vectors=vectors
-    )
-
-
-def _no_eigenvalues(a):
-    return jnp.zeros((0,), jnp.finfo(a.dtype).dtype)
+    return _SYEVD.traced(
+        (a,), T_A, mesh, matrix_specs, in_specs, pad, backend,
+        return_eigenvectors=return_eigenvectors,
+    )  # fmt: skip

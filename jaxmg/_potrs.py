@@ -1,10 +1,22 @@
 """Solving with a positive definite matrix: LAPACK's potrf and potrs."""
 
-import jax
-import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
+from jaxmg import _results, _routine
 
-from jaxmg import _blocks, _call, _checks, _mesh
+_POTRS = _routine.Routine(
+    name="potrs",
+    operands=("a", "b"),
+    results=(
+        _results.Matrix(_routine.WORK),
+        _results.Solution("x"),
+        _results.RealNumber("logdet", asked="return_logdet"),
+        _results.Status(),
+    ),
+    plain_gives=("x", "logdet", "status"),
+    local_gives=("x", "logdet", "status"),
+    traced_gives=(_routine.WORK, "x", "logdet", "status"),
+    options=(_routine.PRECISION,),
+    older=(("mesh", "pad"),),
+)
 
 
 def potrs(
@@ -93,14 +105,10 @@ def potrs(
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> x, status = jaxmg.potrs(a, b, return_status=True)
     """
-    if donate:
-        _checks.separate("potrs", a, b)
-    spec = _mesh.given_spec("potrs", matrix_specs, in_specs)
-    _, x, logdet, status = _solve(
-        (a, b), T_A, mesh, spec, pad, backend, precision, donate,
-        wanted=(False, True, bool(return_logdet), bool(return_status)),
+    return _POTRS.plain(
+        (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
+        precision=precision, return_logdet=return_logdet, return_status=return_status,
     )  # fmt: skip
-    return _call.pick(x, (return_logdet, logdet), (return_status, status))
 
 
 def potrs_shardmap_ctx(
@@ -147,26 +155,10 @@ def potrs_shardmap_ctx(
 
     Errors, cost and source are those of `potrs`.
     """
-    if not _mesh.manual_axes():
-        return potrs_jit_ctx(
-            a, b, T_A, mesh, matrix_specs, in_specs=in_specs, return_logdet=return_logdet, pad=pad,
-            backend=backend, precision=precision,
-        )  # fmt: skip
-    routine = "potrs_shardmap_ctx"
-    pad = mesh if isinstance(mesh, bool) else pad
-    spec = _mesh.given_spec(routine, matrix_specs, in_specs)
-    layout, tile, backend, rows = _call.prepare_local(routine, "potrs", a, T_A, spec, pad, backend)
-    _checks.right_hand_side(routine, rows, b)
-    tf32 = _checks.precision(routine, precision, a.dtype, backend)
-    check_b = _checks.same_on_ranks(routine, b, layout)
-    if a.size == 0:
-        x, logdet, status = _empty(a, b, scalar=False)
-    else:
-        _, x, logdet, status = _local(
-            layout, tile, backend, _mesh.local_place(layout), rows, _columns(b), tf32, check_b
-        )
-        x = _like(x, b)
-    return (x, logdet, status) if return_logdet else (x, status)
+    return _POTRS.local(
+        (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend,
+        precision=precision, return_logdet=return_logdet,
+    )  # fmt: skip
 
 
 def potrs_jit_ctx(
@@ -191,74 +183,7 @@ def potrs_jit_ctx(
         (a_work, x, status) or (a_work, x, logdet, status); ``a_work`` has a's shape and dtype and
         unspecified contents. The rest is as for `potrs`, as are arguments, errors and cost.
     """
-    spec = _mesh.given_spec("potrs", matrix_specs, in_specs)
-    a_work, x, logdet, status = _solve(
-        (a, b), T_A, mesh, spec, pad, backend, precision, donate=False,
-        wanted=(True, True, bool(return_logdet), True),
+    return _POTRS.traced(
+        (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend,
+        precision=precision, return_logdet=return_logdet,
     )  # fmt: skip
-    return (a_work, x, logdet, status) if return_logdet else (a_work, x, status)
-
-
-@_call.planned
-def _solve(arrays, T_A, mesh, spec, pad, backend, precision, donate, wanted):
-    """(a_work, x, logdet, status) for global arrays, None where one isn't wanted."""
-    layout, tile = _call.prepare("potrs", arrays, T_A, mesh, spec, pad)
-    a, b = arrays
-    if a.size == 0:
-        return lambda a, b: (jnp.asarray(a), *_empty(a, b, scalar=True))
-    backend = _call.resolve("potrs", layout, backend, a)
-    options = (("tf32", _checks.precision("potrs", precision, a.dtype, backend)),)
-    specs = (layout.result_spec(a.shape), _mesh.spec_of(b, layout), P(), P())
-    call = _call.Call(_potrs, layout, a.shape[0], tile, backend, specs, options)
-    return _call.runner(call, arrays, donate, wanted)
-
-
-def _potrs(call, a, b):
-    layout = call.layout
-    b = _call.replicate(b, layout)
-
-    def local(place, a, b):
-        rows = _blocks.to_rows(a, layout.by_rows)
-        a_work, *others = _local(
-            layout, call.tile, call.backend, place, rows, b, check_b=False, **call.option
-        )
-        return _blocks.from_rows(a_work, layout.by_rows, a.shape), *others
-
-    a_work, x, logdet, status = _call.over_ranks(
-        layout, local, (layout.row_spec, P()), (layout.row_spec, P(), P(), P())
-    )(_call.split_rows(a, layout), _columns(b))
-    return _call.join_rows(a_work, layout, call.rows), _like(x, b), logdet[0], status[0]
-
-
-def _local(layout, tile, backend, place, a, b, tf32, check_b):
-    """(a_work, x, logdet, status) on one rank; b has two dimensions."""
-    results = (
-        jax.ShapeDtypeStruct(a.shape, a.dtype),
-        jax.ShapeDtypeStruct(b.shape, b.dtype),
-        jax.ShapeDtypeStruct((1,), jnp.finfo(a.dtype).dtype),
-        _call.status_type(),
-    )
-    return _call.local_call(
-        "jaxmg_potrs", layout, tile, backend, (place, a, b), results,
-        n=a.shape[1], tf32=tf32, check_b=check_b,
-    )  # fmt: skip
-
-
-def _columns(b):
-    """The right-hand sides as a matrix, of one column of zeros where there are none: the status and
-    the log-determinant are those of A all the same."""
-    if b.size == 0:
-        return jnp.zeros((b.shape[0], 1), b.dtype)
-    return b[:, None] if b.ndim == 1 else b
-
-
-def _like(x, b):
-    """The solution for `_columns` in the shape of ``b``."""
-    return x[:, 0] if b.ndim == 1 else x[:, : b.shape[1]]
-
-
-def _empty(a, b, scalar):
-    """(x, logdet, status) where there is nothing to compute: the determinant of 0 x 0 is 1."""
-    shape = () if scalar else (1,)
-    logdet = jnp.zeros(shape, jnp.finfo(a.dtype).dtype)
-    return jnp.zeros(b.shape, b.dtype), logdet, jnp.zeros(shape, jnp.int32)

@@ -1,7 +1,7 @@
-"""How a routine reaches the native code: `local_call` on one rank, `runner` on global arrays.
+"""What of a call is kept for the next: its plan (`planned`) and its compiled program (`runner`).
 
-A routine gives `runner` a *program*, a function of a `Call` and global arrays that is traced once:
-it lays the matrix out by rows, maps `local_call` over the mesh and brings the results back.
+A *program* is a function of a `Call` and global arrays that is traced once: it lays the matrix out
+by rows, maps the native call over the mesh and brings the results back.
 """
 
 import collections.abc
@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _blocks, _checks, _compat, _mesh, _plugin
+from jaxmg import _compat, _mesh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Call:
     """What a program depends on besides its arrays: the key of the cache of compiled programs.
 
     Attributes:
+        name: the program's, for profiles and dumps.
         program: function of (call, *arrays) that returns a tuple, the matrix first.
         layout: where the matrix is.
         rows: how many the caller's matrix has, before any that are added on its way to the mesh.
@@ -31,140 +32,19 @@ class Call:
         backend: the solver, resolved.
         specs: for each result, how it is given back; None where XLA chooses when traced, and
             replicated when compiled here.
-        options: further static options of the program, as (name, value) pairs.
+        attributes: those of the native routine beside the common ones, as (name, value) pairs.
+        overflow: rows of each rank's overflow array, of a factor that is kept.
     """
 
+    name: str
     program: collections.abc.Callable
     layout: _mesh.Layout
     rows: int
     tile: int
     backend: str
     specs: tuple = ()
-    options: tuple = ()
-
-    @property
-    def option(self):
-        return dict(self.options)
-
-
-def resolve(routine, layout, backend, a):
-    """Loads the plugin for the layout's platform and resolves ``backend`` for ``a``, (rows, n).
-
-    "auto" is the first backend for which a device has the memory, as far as that is known; the
-    first of all where none has it.
-    """
-    plugin = _plugin.load(layout.platform)
-    available = plugin.backends(routine)
-    if backend == "auto" and len(available) > 1:
-        memory, size = layout.memory, a.shape[1] ** 2 * a.dtype.itemsize
-
-        def fits(name):
-            needed = plugin.needs(routine, name, size, layout.ranks)
-            return None in (memory, needed) or needed <= memory
-
-        available = [*filter(fits, available), *available]
-    name = _checks.backend(routine, backend, available, layout.platform)
-    _checks.order(routine, name, a.shape[1], layout.ranks)
-    return name
-
-
-def prepare(routine, arrays, T_A, mesh, spec, pad):
-    """Checks what all routines on a global matrix have in common: (layout, tile)."""
-    _mesh.refuse_manual_axes(routine)
-    _checks.matrix(routine, arrays[0], pad)
-    if len(arrays) > 1:
-        _checks.right_hand_side(routine, *arrays)
-    tile = _checks.tile(routine, T_A)
-    layout = _mesh.infer(routine, arrays, mesh, spec)
-    _checks.padding(routine, arrays[0].shape, layout, pad)
-    return layout, tile
-
-
-def prepare_local(name, routine, a, T_A, spec, pad, backend):
-    """The same for a local block inside shard_map: (layout, tile, backend, rows of the matrix)."""
-    _checks.array(name, "a", a)
-    if a.ndim != 2:
-        raise ValueError(f"{name}: a must be a local block of shape (rows, n); got {a.shape}")
-    tile = _checks.tile(name, T_A)
-    layout = _mesh.infer_local(name, a, spec, pad)
-    rows = _blocks.to_rows(a, layout)
-    return layout, tile, resolve(routine, layout, backend, rows), rows
-
-
-def local_call(target, layout, tile, backend, operands, results, **attributes):
-    """The native routine on this rank's block, inside a shard_map.
-
-    Args:
-        target: FFI target name.
-        layout: says how many ranks there are.
-        operands: arrays; the first is this device's place, [rank, group of replicas], the second
-            the block, which the first result overwrites.
-        results: shape and dtype of each result, as ShapeDtypeStructs.
-        **attributes: integers that the routine takes beside the common ones; the handler refuses
-            any other, and a call without them.
-    """
-    place, *operands = operands
-    function = jax.ffi.ffi_call(target, results, input_output_aliases={1: 0})
-    attributes.update(ranks=layout.ranks, tile=tile)
-    attributes = {name: np.int64(value) for name, value in attributes.items()}
-    matrix, *others = function(place.reshape(2), *operands, backend=backend, **attributes)
-    # Newer JAX takes the results for the same on all devices: say what they vary over. Along an
-    # axis of one device nothing varies, whatever the caller's specs name.
-    varying = frozenset().union(*map(_compat.varying_axes, operands))
-    same = {axis for axis in varying if axis in layout.rows or layout.mesh.shape[axis] == 1}
-    matrix = _compat.vary(matrix, varying)
-    return matrix, *(_compat.vary(other, varying - same) for other in others)
-
-
-def over_ranks(layout, function, in_specs, out_specs):
-    """``function`` of a device's place and blocks, mapped over the ranks; results with spec P() are
-    the same on all of them.
-
-    The place comes as data, since an axis has no index where the mesh isn't the context's.
-    """
-    everywhere = P(layout.mesh.axis_names)
-    mapped = jax.shard_map(
-        function, mesh=layout.mesh, in_specs=(everywhere, *in_specs), out_specs=out_specs,
-        check_vma=False,
-    )  # fmt: skip
-    places = layout.places
-    if layout.explicit:
-        places = _mesh.constrain(jnp.asarray(places), layout, everywhere)
-    return functools.partial(mapped, places)
-
-
-def split_rows(array, layout, multiple=1):
-    """``array`` padded with rows of zeros until each rank has a multiple of ``multiple``."""
-    extra = -array.shape[0] % (layout.ranks * multiple)
-    if extra:
-        if layout.explicit:
-            array = _mesh.constrain(array, layout, P())
-        array = jnp.pad(array, ((0, extra), (0, 0)))
-    return _mesh.constrain(array, layout, layout.row_spec) if layout.explicit else array
-
-
-def join_rows(array, layout, count):
-    """The first ``count`` rows: undoes `split_rows`."""
-    if array.shape[0] == count:
-        return array
-    if layout.explicit:  # a size that P doesn't divide can't be sharded over explicit axes
-        array = _mesh.constrain(array, layout, P())
-    return array[:count]
-
-
-def replicate(array, layout):
-    """A copy of ``array`` on every rank, as shard_map wants it of explicit axes."""
-    return _mesh.constrain(array, layout, P()) if layout.explicit else array
-
-
-def pick(first, *optional):
-    """``first`` alone, or a tuple of it and of those of (wanted, value) that are wanted."""
-    wanted = tuple(value for want, value in optional if want)
-    return (first, *wanted) if wanted else first
-
-
-def status_type():
-    return jax.ShapeDtypeStruct((1,), jnp.int32)
+    attributes: tuple = ()
+    overflow: int = 0
 
 
 def planned(plan):
@@ -196,10 +76,11 @@ def _circumstances(arrays):
     are traced or no arrays."""
     described = []
     for array in arrays:
-        if isinstance(array, _compat.numpy_types):
-            described.append((array.shape, array.dtype))
-        elif isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
+        kind = _kind(type(array))
+        if kind == "placed":
             described.append((array.shape, array.dtype, array.sharding, array.committed))
+        elif kind == "numpy":
+            described.append((array.shape, array.dtype))
         else:
             return None
     return (
@@ -208,6 +89,16 @@ def _circumstances(arrays):
         jax.config.jax_default_device,
         jax.sharding.get_abstract_mesh(),
         _compat.context_mesh(),
+    )
+
+
+@functools.cache
+def _kind(kind):
+    """Whether arrays of a type are NumPy's, or JAX's with values somewhere; None for others."""
+    if issubclass(kind, _compat.numpy_types):
+        return "numpy"
+    return (
+        "placed" if issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer) else None
     )
 
 
@@ -308,7 +199,7 @@ def _compiled(call, reuse, computed):
     def program(*arrays):
         return tuple(itertools.compress(_constrained(call, *arrays), computed))
 
-    program.__name__ = f"jaxmg_{call.program.__name__}"
+    program.__name__ = f"jaxmg_{call.name}"
     shardings = tuple(call.layout.sharding(P() if spec is None else spec) for spec in specs)
     return jax.jit(
         program,

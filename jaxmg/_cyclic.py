@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _call, _checks, _mesh
+from jaxmg import _backend, _blocks, _checks, _mesh, _native, _programs
 
 
 def cyclic_1d(a, T_A, mesh=None, in_specs=None, pad=True, *, inverse=False):
@@ -145,7 +145,7 @@ def plot_block_to_cyclic(N, T_A, ndev, N_rows=8):
     return figure
 
 
-@_call.planned
+@_programs.planned
 def _deal(arrays, T_A, mesh, spec, pad, inverse):
     _mesh.refuse_manual_axes("cyclic_1d")
     (a,) = arrays
@@ -161,24 +161,27 @@ def _deal(arrays, T_A, mesh, spec, pad, inverse):
         _checks.multiple("cyclic_1d", a.shape[0], layout.ranks * tile, "ranks times T_A")
     if a.size == 0:
         return lambda a: (jnp.asarray(a),)
-    backend = _call.resolve("cyclic_1d", layout, "auto", a)
-    specs, options = (layout.row_spec,), (("inverse", bool(inverse)),)
-    call = _call.Call(_cyclic_1d, layout, a.shape[0], tile, backend, specs, options)
-    return _call.runner(call, arrays)
+    backend = _backend.resolve("cyclic_1d", layout, "auto", a)
+    specs, attributes = (layout.row_spec,), (("inverse", bool(inverse)),)
+    call = _programs.Call(
+        "cyclic_1d", _cyclic_1d, layout, a.shape[0], tile, backend, specs, attributes
+    )
+    return _programs.runner(call, arrays)
 
 
 def _cyclic_1d(call, a):
-    layout, options = call.layout, call.option
+    layout, attributes = call.layout, dict(call.attributes)
 
     def local(place, block):
         result = jax.ShapeDtypeStruct(block.shape, block.dtype)
-        (out,) = _call.local_call(
-            "jaxmg_cyclic_1d", layout, call.tile, call.backend, (place, block), (result,), **options
-        )
+        (out,) = _native.call(
+            "jaxmg_cyclic_1d", layout, call.tile, call.backend, (place, block), (result,),
+            **attributes,
+        )  # fmt: skip
         return out
 
-    rows = _call.split_rows(a, layout, call.tile)
-    return (_call.over_ranks(layout, local, (layout.row_spec,), layout.row_spec)(rows),)
+    rows = _blocks.split_rows(a, layout, call.tile)
+    return (_native.over_ranks(layout, local, (layout.row_spec,), layout.row_spec)(rows),)
 
 
 def _row_shards(array):

@@ -4,9 +4,26 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 
-from jaxmg import _blocks, _call, _checks, _mesh
+from jaxmg import _blocks, _mesh, _results, _routine
+
+
+def _upper(rows, layout, shape):
+    """A rank's part of the inverse's upper triangle: all that 0.0.9 gave inside a shard_map."""
+    count, n = rows.shape
+    row = _mesh.local_rank(layout) * count + jnp.arange(count)[:, None]
+    return _blocks.from_rows(jnp.where(row <= jnp.arange(n), rows, 0), layout, shape)
+
+
+_POTRI = _routine.Routine(
+    name="potri",
+    results=(_results.Matrix("a_inv", back=_upper), _results.Status()),
+    plain_gives=("a_inv", "status"),
+    local_gives=("a_inv", "status"),
+    traced_gives=("a_inv", "status"),
+    options=(_routine.PRECISION,),
+    older=(("mesh", "pad"),),
+)
 
 
 def potri(
@@ -58,11 +75,10 @@ def potri(
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> a_inv = jaxmg.potri(a)
     """
-    spec = _mesh.given_spec("potri", matrix_specs, in_specs)
-    a_inv, status = _invert(
-        (a,), T_A, mesh, spec, pad, backend, precision, donate, wanted=(True, bool(return_status))
-    )
-    return _call.pick(a_inv, (return_status, status))
+    return _POTRI.plain(
+        (a,), T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
+        precision=precision, return_status=return_status,
+    )  # fmt: skip
 
 
 def potri_shardmap_ctx(
@@ -97,23 +113,7 @@ def potri_shardmap_ctx(
         zero below the diagonal and in rows of padding, and an int32 array of shape (1,).
         `potri_symmetrize` makes the full matrix of the result outside the ``shard_map``.
     """
-    if not _mesh.manual_axes():
-        return potri_jit_ctx(
-            a, T_A, mesh, matrix_specs, in_specs=in_specs, pad=pad, backend=backend,
-            precision=precision,
-        )  # fmt: skip
-    pad = mesh if isinstance(mesh, bool) else pad
-    routine = "potri_shardmap_ctx"
-    spec = _mesh.given_spec(routine, matrix_specs, in_specs)
-    layout, tile, backend, rows = _call.prepare_local(routine, "potri", a, T_A, spec, pad, backend)
-    tf32 = _checks.precision(routine, precision, a.dtype, backend)
-    if a.size == 0:
-        return jnp.zeros(a.shape, a.dtype), jnp.zeros((1,), jnp.int32)
-    a_inv, status = _local(layout, tile, backend, _mesh.local_place(layout), rows, tf32)
-    count, n = rows.shape
-    row = _mesh.local_rank(layout) * count + jnp.arange(count)[:, None]
-    upper = jnp.where(row <= jnp.arange(n), a_inv, 0)
-    return _blocks.from_rows(upper, layout, a.shape), status
+    return _POTRI.local((a,), T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision)
 
 
 def potri_jit_ctx(
@@ -132,8 +132,7 @@ def potri_jit_ctx(
     Donate A to the outer ``jit`` and the inverse is computed in A's own buffer. Arguments, errors
     and cost are those of `potri`.
     """
-    spec = _mesh.given_spec("potri", matrix_specs, in_specs)
-    return tuple(_invert((a,), T_A, mesh, spec, pad, backend, precision, donate=False))
+    return _POTRI.traced((a,), T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision)
 
 
 def potri_symmetrize(a):
@@ -165,38 +164,3 @@ def _symmetrizer(sharding):
 def _symmetrize(a):
     lower = _mesh.constrain_like(jnp.triu(a, 1).conj().T, a)
     return jnp.triu(a) + lower
-
-
-@_call.planned
-def _invert(arrays, T_A, mesh, spec, pad, backend, precision, donate, wanted=None):
-    """(a_inv, status) for a global array."""
-    layout, tile = _call.prepare("potri", arrays, T_A, mesh, spec, pad)
-    (a,) = arrays
-    if a.size == 0:
-        return lambda a: (jnp.zeros(a.shape, a.dtype), jnp.int32(0))
-    backend = _call.resolve("potri", layout, backend, a)
-    options = (("tf32", _checks.precision("potri", precision, a.dtype, backend)),)
-    specs = (layout.result_spec(a.shape), P())
-    call = _call.Call(_potri, layout, a.shape[0], tile, backend, specs, options)
-    return _call.runner(call, arrays, donate, wanted)
-
-
-def _potri(call, a):
-    layout = call.layout
-
-    def local(place, a):
-        rows = _blocks.to_rows(a, layout.by_rows)
-        a_inv, status = _local(layout, call.tile, call.backend, place, rows, **call.option)
-        return _blocks.from_rows(a_inv, layout.by_rows, a.shape), status
-
-    a_inv, status = _call.over_ranks(layout, local, (layout.row_spec,), (layout.row_spec, P()))(
-        _call.split_rows(a, layout)
-    )
-    return _call.join_rows(a_inv, layout, call.rows), status[0]
-
-
-def _local(layout, tile, backend, place, a, tf32):
-    results = (jax.ShapeDtypeStruct(a.shape, a.dtype), _call.status_type())
-    return _call.local_call(
-        "jaxmg_potri", layout, tile, backend, (place, a), results, n=a.shape[1], tf32=tf32
-    )

@@ -1,0 +1,38 @@
+"""What the plugin says of a call beforehand: which solver takes it, and what that needs."""
+
+from jaxmg import _checks, _plugin
+
+
+def resolve(routine, layout, backend, a):
+    """Loads the plugin for the layout's platform and resolves ``backend`` for ``a``, (rows, n).
+
+    "auto" is the first backend for which a device has the memory, as far as that is known; the
+    first of all where none has it.
+    """
+    plugin = _plugin.load(layout.platform)
+    available = plugin.backends(routine)
+    if backend == "auto" and len(available) > 1:
+        memory, size = layout.memory, a.shape[1] ** 2 * a.dtype.itemsize
+
+        def fits(name):
+            needed = plugin.needs(routine, name, size, layout.ranks)
+            return None in (memory, needed) or needed <= memory
+
+        available = [*filter(fits, available), *available]
+    name = _checks.backend(routine, backend, available, layout.platform)
+    _checks.order(routine, name, a.shape[1], layout.ranks)
+    return name
+
+
+def plan(routine, layout, backend, dtype, n, tile, nrhs=1, vectors=False):
+    """What the native code will do with a matrix of order n, by its own account.
+
+    Returns:
+        A dict: "tile", the width that it takes; "overflow_rows", those of a kept factor's overflow
+        array on a rank; "bytes", a list of what each rank takes beside A; "gathered", whether one
+        rank does it all.
+    """
+    rows = -(-n // layout.ranks)
+    return _plugin.load(layout.platform).plan(
+        routine, backend, str(dtype), n, rows, layout.ranks, tile, nrhs, bool(vectors)
+    )

@@ -1,0 +1,327 @@
+"""A Cholesky factor that outlives the call that made it."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg import _checks, _mesh, _operations, _results, _routine
+
+# scipy.linalg.solve_triangular's names of what is done to L.
+_TRANS = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["tiles", "overflow", "log_det", "status"],
+    meta_fields=["layout", "n", "tile", "precision"],
+)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class CholeskyFactor:
+    """The Cholesky factor of a Hermitian positive definite A, spread over the devices of a mesh.
+
+    A = L L^H, where L is lower triangular with a positive diagonal; U = L^H is the upper factor,
+    A = U^H U. `cho_factor` makes it, and `from_upper` from a U that was saved. It is a pytree: it
+    goes in and out of ``jit``, through ``scan`` and ``cond``, and may be donated
+    (``jax.jit(f, donate_argnums=0)``). It holds as much memory as A, and on each device one tile
+    column more where the tile width doesn't divide its rows.
+
+    The methods take and return global arrays, eagerly or under ``jit``; inside ``shard_map`` they
+    raise a ValueError, and for arrays that are batched by ``vmap`` or being differentiated a
+    NotImplementedError. Where A wasn't positive definite all that they return is NaN.
+
+    To save a factor, keep its leaves (orbax, onto the same mesh), or U for any number of devices:
+
+        >>> numpy.savez(file, u=factor.upper())
+        >>> factor = jaxmg.CholeskyFactor.from_upper(numpy.load(file)["u"], mesh=mesh)
+
+    Attributes:
+        tiles: (P ceil(n / P), n) on P ranks, sharded by rows: the factor as the engine has it.
+        overflow: (P T, n), sharded likewise, for tiles of T rows of which one on each rank reaches
+            past ``tiles``; None where there is none. Neither means anything without the rest.
+        log_det: log(det(A)), a real scalar.
+        status: int32 scalar: 0, or LAPACK's info, as of `potrs`.
+        layout: the mesh and the axes that the rows are sharded over; static, as what follows.
+        n: the order of A.
+        tile: T, the width of the tiles.
+        precision: "tf32", or None for that of the dtype; `inv` computes with it too.
+    """
+
+    tiles: jax.Array
+    overflow: jax.Array | None
+    log_det: jax.Array
+    status: jax.Array
+    layout: _mesh.Layout
+    n: int
+    tile: int
+    precision: str | None = None
+
+    @classmethod
+    def from_upper(
+        cls,
+        u,
+        T_A=None,
+        mesh=None,
+        matrix_specs=None,
+        pad=True,
+        *,
+        in_specs=None,
+        donate=False,
+        precision=None,
+    ):
+        """The factor of A = U^H U, of a U that `upper` or another library gave.
+
+        Args:
+            u: (n, n), float32, float64, complex64 or complex128, with a real positive diagonal; a
+                JAX or NumPy array, sharded, replicated or on one device. What is below the diagonal
+                is not read.
+            T_A, mesh, matrix_specs, pad, in_specs, donate, precision: as for `cho_factor`; the mesh
+                need not have as many devices as that which U comes from.
+
+        Returns:
+            A `CholeskyFactor`. Its ``log_det`` is that of U^H U; its ``status`` is 0, or the first
+            row (from 1) whose diagonal entry isn't positive, and ``log_det`` is NaN then.
+
+        Raises:
+            TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
+        """
+        name = _FROM_UPPER.name
+        _checks.array(name, "u", u)
+        tf32 = _checks.precision(name, precision, u.dtype, "native")
+        factor = _FROM_UPPER.plain((u,), T_A, mesh, matrix_specs, in_specs, pad, "native", donate)
+        return dataclasses.replace(factor, precision="tf32" if tf32 else None)
+
+    @property
+    def shape(self):
+        """(n, n), the shape of A."""
+        return (self.n, self.n)
+
+    @property
+    def dtype(self):
+        """The dtype of A and of the factor."""
+        return self.tiles.dtype
+
+    @property
+    def mesh(self):
+        """The mesh that the factor is spread over."""
+        return self.layout.mesh
+
+    def solve(self, b):
+        """The x with A x = b, of b's shape: `cho_solve`."""
+        return cho_solve(self, b)
+
+    def solve_triangular(self, b, trans=0):
+        """The x with op(L) x = b: with ``trans=0`` whitens what has the covariance A.
+
+        Args:
+            b: (n,) or (n, nrhs), of the factor's dtype.
+            trans: as in `scipy.linalg.solve_triangular`: 0 or "N" for L x = b, 1 or "T" for
+                L^T x = b, 2 or "C" for L^H x = b.
+
+        Returns:
+            x, of b's shape, dtype and sharding, as for `potrs`.
+
+        Cost: n^2 nrhs multiplications and additions over all ranks.
+
+        Raises:
+            TypeError, ValueError, NotImplementedError: as `cho_solve`; another ``trans``.
+        """
+        name = "CholeskyFactor.solve_triangular"
+        operations = {"N": _operations.FORWARD, "C": _operations.BACKWARD}
+        return _apply(name, self, b, operations, trans)
+
+    def matmul(self, b, trans=0):
+        """op(L) b: with ``trans=0`` and b of independent normal numbers samples of covariance A.
+
+        Args:
+            b: (n,) or (n, nrhs), of the factor's dtype.
+            trans: 0 or "N" for L b, 1 or "T" for L^T b, 2 or "C" for L^H b.
+
+        Returns:
+            Of b's shape, dtype and sharding, as for `potrs`.
+
+        Cost: n^2 nrhs multiplications and additions over all ranks.
+
+        Raises:
+            TypeError, ValueError, NotImplementedError: as `cho_solve`; another ``trans``.
+        """
+        operations = {"N": _operations.LOWER, "C": _operations.LOWER_H}
+        return _apply("CholeskyFactor.matmul", self, b, operations, trans)
+
+    def logdet(self):
+        """log(det(A)), a real scalar; NaN where A wasn't positive definite."""
+        return self.log_det
+
+    def diagonal(self):
+        """The diagonal of L, and of U: (n,), real, the same on all devices."""
+        return _operations.DIAGONAL("CholeskyFactor.diagonal", self)
+
+    def inv(self):
+        """The inverse of A: (n, n), full and Hermitian, sharded like A; see `potri`.
+
+        Cost: 2 n^3 / 3 multiplications and additions over all ranks (four times as many when
+        complex). Memory: the result, and a few panels of n x T per rank; the result takes the
+        factor's place where that is donated to a ``jit`` around it.
+        """
+        name = "CholeskyFactor.inv"
+        return _operations.INVERT(name, self, tf32=self.precision == "tf32")
+
+    def upper(self):
+        """U, (n, n), upper triangular with zeros below its diagonal, sharded like A.
+
+        Memory: the result, which takes the factor's place where that is donated, and a few tiles.
+        """
+        return _operations.ROWS("CholeskyFactor.upper", self)
+
+    def __repr__(self):
+        dtype = getattr(self.tiles, "dtype", None)
+        return (
+            f"CholeskyFactor(n={self.n}, dtype={dtype}, tile={self.tile}, "
+            f"mesh={dict(self.mesh.shape)}, rows over {self.layout.rows}, "
+            f"precision={self.precision!r})"
+        )
+
+
+def cho_factor(
+    a,
+    T_A=None,
+    mesh=None,
+    matrix_specs=None,
+    pad=True,
+    *,
+    in_specs=None,
+    donate=False,
+    precision=None,
+):
+    """The Cholesky factor of a Hermitian positive definite matrix, to be kept and used again.
+
+    `potrs` is faster for right-hand sides that are there at once, and needs no second matrix; it
+    has the same factorization and its accuracy.
+
+    Args:
+        a: (n, n), Hermitian positive definite, float32, float64, complex64 or complex128; a JAX or
+            NumPy array, sharded, replicated or on one device. Only the upper triangle is read.
+        T_A: tile width, any integer of at least 1; None lets the plugin choose.
+        mesh: the mesh to run on; inferred as in `potrs`.
+        matrix_specs: how ``a`` is sharded; inferred as in `potrs`.
+        pad: as for `potrs`.
+        in_specs: another name of ``matrix_specs``.
+        donate: the factor takes a's own buffer, and ``a`` is deleted; ignored under an outer
+            ``jit``, whose own ``donate_argnums`` decides.
+        precision: None, "highest" or "tf32", as for `potrs`, of the factorization and of `inv`.
+
+    Returns:
+        A `CholeskyFactor`. Where ``a`` isn't positive definite, its ``status`` isn't 0 and it is
+        NaN.
+
+    Cost: n^3 / 3 multiplications and additions over all ranks (four times as many when complex).
+    Memory: the factor, which is as large as ``a``, and a few panels of n x T_A per rank.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`. A call inside
+            ``shard_map`` is a ValueError.
+
+    Example:
+        >>> factor = jaxmg.cho_factor(a)
+        >>> x = jaxmg.cho_solve(factor, b)
+        >>> sample = mean + factor.matmul(jax.random.normal(key, (n,), a.dtype))
+    """
+    return _POTRF.plain(
+        (a,), T_A, mesh, matrix_specs, in_specs, pad, "native", donate, precision=precision
+    )
+
+
+def cho_solve(factor, b):
+    """Solves A x = b with a factor of A that `cho_factor` made.
+
+    Args:
+        factor: a `CholeskyFactor` of order n.
+        b: (n,) or (n, nrhs), of the factor's dtype; a JAX or NumPy array. Every device holds all of
+            it during the solve.
+
+    Returns:
+        x, of b's shape, dtype and sharding, as for `potrs`; NaN where ``factor.status`` isn't 0.
+
+    Cost: 2 n^2 nrhs multiplications and additions over all ranks (four times as many when complex).
+
+    Raises:
+        TypeError: ``factor`` is none, b is no array, or has another dtype than the factor.
+        ValueError: shapes don't fit, or the call is inside ``shard_map``.
+        NotImplementedError: an argument is batched by ``vmap`` or being differentiated.
+
+    Example:
+        >>> factor = jaxmg.cho_factor(a)
+        >>> for b in measurements:
+        ...     x = jaxmg.cho_solve(factor, b)
+    """
+    if not isinstance(factor, CholeskyFactor):
+        raise TypeError(
+            "cho_solve: factor must be a jaxmg.CholeskyFactor, as jaxmg.cho_factor makes it; got "
+            f"{type(factor).__name__}"
+        )
+    return _apply("cho_solve", factor, b, {"N": _operations.SOLVE}, 0)
+
+
+def _apply(routine, factor, b, operations, trans):
+    """One of ``operations``, which are by how L enters; of the transpose where there is none."""
+    how = _TRANS.get(trans) if isinstance(trans, (int, str)) else None
+    if how is None:
+        raise ValueError(
+            f"{routine}: trans must be 0 or 'N' (L), 1 or 'T' (its transpose), or 2 or 'C' (its "
+            f"conjugate transpose); got {trans!r}"
+        )
+    if how == "T" and jnp.issubdtype(factor.dtype, jnp.complexfloating):
+        _checks.array(routine, "b", b)  # L^T b = conj(L^H conj(b))
+        x = _operations.APPLY(routine, factor, jnp.conj(b), operation=operations["C"])
+        return jnp.conj(x)
+    operation = operations["C" if how == "T" else how]
+    return _operations.APPLY(routine, factor, b, operation=operation)
+
+
+def _keep(call, tiles, overflow, log_det=None, status=None):
+    """The factor that a call made."""
+    tf32 = dict(call.attributes).get("tf32", False)
+    return CholeskyFactor(
+        tiles, overflow if call.overflow else None, log_det, status, call.layout.canonical,
+        tiles.shape[1], call.tile, "tf32" if tf32 else None,
+    )  # fmt: skip
+
+
+def _keep_upper(call, tiles, overflow):
+    factor = _keep(call, tiles, overflow)
+    log_det, status = _measures(factor.diagonal())
+    return dataclasses.replace(factor, log_det=log_det, status=status)
+
+
+@jax.jit
+def _measures(diagonal):
+    """(log(det(A)), status) by the diagonal of the factor."""
+    bad = ~(diagonal > 0)
+    first = jnp.argmax(bad) + 1 if diagonal.size else 0
+    failed = jnp.any(bad)
+    log_det = jnp.where(failed, jnp.nan, 2 * jnp.sum(jnp.log(diagonal)))
+    return log_det, jnp.where(failed, first, 0).astype(jnp.int32)
+
+
+_POTRF = _routine.Routine(
+    name="cho_factor",
+    native="potrf",
+    results=(
+        _results.Tiles("tiles"),
+        _results.Overflow("overflow"),
+        _results.RealNumber("log_det"),
+        _results.Status(),
+    ),
+    plain_gives=("tiles", "overflow", "log_det", "status"),
+    options=(_routine.PRECISION,),
+    keeps=_keep,
+)
+_FROM_UPPER = _routine.Routine(
+    name="CholeskyFactor.from_upper",
+    native="factor_tiles",
+    operands=("u",),
+    results=(_results.Tiles("tiles"), _results.Overflow("overflow")),
+    plain_gives=("tiles", "overflow"),
+    keeps=_keep_upper,
+)

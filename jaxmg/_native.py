@@ -1,0 +1,59 @@
+"""The call of native code: `call` on one rank inside a shard_map, `over_ranks` on all of a mesh."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat, _mesh
+
+
+def call(
+    target, layout, tile, backend, operands, results, *, in_place=True, differing=1, **attributes
+):  # fmt: skip
+    """The native routine on this rank's block, inside a shard_map.
+
+    Args:
+        target: FFI target name.
+        layout: says how many ranks there are.
+        operands: arrays; the first is this device's place, [rank, group of replicas], the second
+            the block.
+        results: shape and dtype of each result, as ShapeDtypeStructs.
+        in_place: whether the first result overwrites the block.
+        differing: of how many of the results, the first ones, each rank has its own.
+        **attributes: integers that the routine takes beside the common ones; the handler refuses
+            any other, and a call without them.
+    """
+    place, *operands = operands
+    aliases = {1: 0} if in_place else {}
+    function = jax.ffi.ffi_call(target, results, input_output_aliases=aliases)
+    attributes.update(ranks=layout.ranks, tile=tile)
+    attributes = {name: np.int64(value) for name, value in attributes.items()}
+    values = function(place.reshape(2), *operands, backend=backend, **attributes)
+    # Newer JAX takes the results for the same on all devices: say what they vary over. Along an
+    # axis of one device nothing varies, whatever the caller's specs name.
+    varying = frozenset().union(*map(_compat.varying_axes, operands))
+    same = {axis for axis in varying if axis in layout.rows or layout.mesh.shape[axis] == 1}
+    return tuple(
+        _compat.vary(value, varying if i < differing else varying - same)
+        for i, value in enumerate(values)
+    )
+
+
+def over_ranks(layout, function, in_specs, out_specs):
+    """``function`` of a device's place and blocks, mapped over the ranks; results with spec P() are
+    the same on all of them.
+
+    The place comes as data, since an axis has no index where the mesh isn't the context's.
+    """
+    everywhere = P(layout.mesh.axis_names)
+    mapped = jax.shard_map(
+        function, mesh=layout.mesh, in_specs=(everywhere, *in_specs), out_specs=out_specs,
+        check_vma=False,
+    )  # fmt: skip
+    places = layout.places
+    if layout.explicit:
+        places = _mesh.constrain(jnp.asarray(places), layout, everywhere)
+    return functools.partial(mapped, places)

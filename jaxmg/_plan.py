@@ -1,0 +1,187 @@
+"""What a call would take, told before anything runs."""
+
+import dataclasses
+import operator
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _backend, _checks, _mesh
+
+# The public name of a routine -> the plugin's.
+_ROUTINES = {
+    "potrs": "potrs",
+    "potri": "potri",
+    "syevd": "syevd",
+    "cho_factor": "potrf",
+    "cho_solve": "cho_solve",
+}
+_WITH_B = ("potrs", "cho_solve")
+# cho_solve has no matrix but the factor, which it leaves alone.
+_COPIES_A = ("potrs", "potri", "syevd", "cho_factor")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What `plan` found; printed, it says so in a sentence.
+
+    Attributes:
+        routine, n, dtype: what was asked for.
+        backend: the solver that takes the call.
+        tile: the tile width that it takes.
+        gathered: whether one device does all the work, as is best for small matrices on GPUs.
+        bytes: for each device, in order, the most that it needs at a time: its rows of A (for
+            "cho_solve" of the factor), their copy unless donated, the right-hand sides, results and
+            workspace.
+        memory: bytes that JAX may take on one device, of which what other arrays have is not taken
+            off; None where it doesn't say, as on CPU devices.
+    """
+
+    routine: str
+    n: int
+    dtype: np.dtype
+    backend: str
+    tile: int
+    gathered: bool
+    bytes: tuple
+    memory: int | None
+
+    @property
+    def fits(self):
+        """Whether each device has the memory; None where that isn't known."""
+        return None if self.memory is None else max(self.bytes) <= self.memory
+
+    def __str__(self):
+        fits = {True: "it fits", False: "it does NOT fit", None: "whether it fits isn't known"}
+        of = "" if self.memory is None else f" of {_readable(self.memory)}"
+        where = f"{len(self.bytes)} device{'s' if len(self.bytes) > 1 else ''}"
+        return (
+            f"{self.routine}, n = {self.n}, {self.dtype}, on {where}: backend {self.backend!r}, "
+            f"tiles of {self.tile}{', gathered on one device' if self.gathered else ''}; "
+            f"{_readable(max(self.bytes))}{of} on the busiest device: {fits[self.fits]}"
+        )
+
+
+def plan(
+    routine,
+    n,
+    dtype,
+    devices=None,
+    *,
+    nrhs=1,
+    T_A=None,
+    backend="auto",
+    donate=False,
+    return_eigenvectors=True,
+):
+    """Which solver, which tile width and how much memory a call would take; runs nothing.
+
+    Args:
+        routine: "potrs", "potri", "syevd", "cho_factor" or "cho_solve".
+        n: the order of A, at least 1.
+        dtype: of A: float32, float64, complex64 or complex128.
+        devices: how A is spread by rows: a sequence of devices, a ``jax.sharding.Mesh`` of them, or
+            how many of ``jax.local_devices()``; None: all of those.
+        nrhs: how many right-hand sides, for "potrs" and "cho_solve".
+        T_A: tile width, as in the call; None lets the plugin choose.
+        backend: "auto", "native" or "cusolvermg", as in the call.
+        donate: whether A is donated, so that there is no copy of it.
+        return_eigenvectors: for "syevd".
+
+    Returns:
+        A `Plan`, with attributes ``backend``, ``tile``, ``gathered``, ``bytes`` (one number a
+        device), ``memory`` (of one device, None where it isn't known) and ``fits`` (True, False, or
+        None for unknown). It is for an A that lies as it is worked on, by rows; one that has to be
+        laid out first needs a copy more.
+
+    Raises:
+        TypeError, ValueError: an argument can't be right, or the backend isn't available.
+        RuntimeError: no plugin is installed for the platform.
+
+    Example:
+        >>> print(jaxmg.plan("potrs", 65536, "float64", nrhs=16))
+        >>> assert jaxmg.plan("potri", n, a.dtype, mesh, donate=True).fits is not False
+    """
+    name = f"plan({routine!r})"
+    if not isinstance(routine, str) or routine not in _ROUTINES:
+        raise ValueError(
+            f"plan: routine must be one of {', '.join(map(repr, _ROUTINES))}; got {routine!r}"
+        )
+    n, nrhs = _checks.positive(name, "n", n), _checks.non_negative(name, "nrhs", nrhs)
+    dtype = _dtype(name, dtype)
+    tile = _checks.tile(name, T_A)
+    layout = _layout(name, devices)
+    a = jax.ShapeDtypeStruct((n, n), dtype)
+    kept = routine in ("cho_factor", "cho_solve")  # the engine's alone
+    backend = "native" if kept and backend == "auto" else backend
+    if kept and backend != "native":
+        _checks.backend(routine, backend, ["native"], layout.platform)
+    native = _ROUTINES[routine]
+    backend = _backend.resolve(native, layout, backend, a)
+    vectors = bool(return_eigenvectors)
+    found = _backend.plan(native, layout, backend, dtype, n, tile, max(nrhs, 1), vectors)
+    own = _own_bytes(routine, n, layout.ranks, dtype, nrhs, donate)
+    if routine == "cho_solve":
+        own += found["overflow_rows"] * n * dtype.itemsize
+    return Plan(
+        routine, n, dtype, backend, found["tile"], bool(found["gathered"]),
+        tuple(own + count for count in found["bytes"]), layout.memory,
+    )  # fmt: skip
+
+
+def _own_bytes(routine, n, ranks, dtype, nrhs, donate):
+    """What the caller's arrays, and XLA's copy of A, take on a device."""
+    copies = 2 if routine in _COPIES_A and not donate else 1
+    elements = copies * -(-n // ranks) * n + (n * nrhs if routine in _WITH_B else 0)
+    return elements * dtype.itemsize
+
+
+def _dtype(name, dtype):
+    try:
+        dtype = np.dtype(dtype)
+    except TypeError:
+        raise TypeError(f"{name}: dtype must name a dtype; got {dtype!r}") from None
+    if str(dtype) not in _checks.DTYPES:
+        raise TypeError(f"{name}: dtype must be one of {', '.join(_checks.DTYPES)}; got {dtype}")
+    return dtype
+
+
+def _layout(name, devices):
+    """A's rows over the devices that are meant."""
+    if isinstance(devices, Mesh):
+        devices = devices.devices.flat
+    elif devices is None:
+        devices = jax.local_devices()
+    elif not isinstance(devices, (list, tuple, np.ndarray)):
+        devices = jax.local_devices()[: _count(name, devices)]
+    devices = np.array(devices, dtype=object).ravel()
+    if not devices.size or not all(isinstance(device, jax.Device) for device in devices):
+        raise TypeError(
+            f"{name}: devices must be a sequence of JAX devices, a jax.sharding.Mesh, or how many "
+            f"of jax.local_devices(); got {devices.tolist()}"
+        )
+    return _mesh.Layout(Mesh(devices, ("rank",)), ("rank",), (), P("rank", None))
+
+
+def _count(name, devices):
+    there = len(jax.local_devices())
+    try:
+        count = operator.index(devices)
+    except TypeError:
+        raise TypeError(
+            f"{name}: devices must be a sequence of JAX devices, a jax.sharding.Mesh, or how many "
+            f"of jax.local_devices(); got {devices!r}"
+        ) from None
+    if not 1 <= count <= there:
+        raise ValueError(f"{name}: devices must be from 1 to {there}, which are there; got {count}")
+    return count
+
+
+def _readable(count):
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.2f} {unit}" if unit != "bytes" else f"{count} bytes"
+        count /= 1024
+    return None

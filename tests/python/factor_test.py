@@ -1,0 +1,509 @@
+"""Cholesky factors that are kept: what is computed with them, and where they can go."""
+
+import re
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+from cases import (
+    DTYPES,
+    TABLE,
+    check_potri,
+    check_potrs,
+    devices,
+    eps,
+    grid,
+    line,
+    normal,
+    positive_definite,
+    rng,
+    shard,
+    shard_rows,
+    upper_only,
+    wide,
+)
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+
+_N = 13  # divides by no number of devices but one
+_TRANS = {
+    "N": lambda lower: lower,
+    "T": lambda lower: lower.T,
+    "C": lambda lower: lower.conj().T,
+}
+
+
+def _problem(n=_N, dtype="float64", nrhs=2):
+    return positive_definite("well", n, dtype), normal(rng(n, 1), (n, nrhs), dtype)
+
+
+def _context(mesh):
+    return jax.set_mesh(mesh) if hasattr(jax, "set_mesh") else jax.sharding.use_mesh(mesh)
+
+
+def _close(actual, expected, scale, dtype):
+    """To rounding errors, where ``scale`` bounds the sum of what was added up."""
+    __tracebackhide__ = True
+    assert np.shape(actual) == np.shape(expected)
+    error = np.abs(wide(actual) - wide(expected)).max(initial=0)
+    assert error <= 10 * eps(dtype) * scale
+
+
+def _compute(factor, b):
+    """All that there is to compute with a factor."""
+    return {
+        "upper": factor.upper(),
+        "diagonal": factor.diagonal(),
+        "logdet": factor.logdet(),
+        "solve": factor.solve(b),
+        "inv": factor.inv(),
+        "matmul": {trans: factor.matmul(b, trans) for trans in _TRANS},
+        "solve_triangular": {trans: factor.solve_triangular(b, trans) for trans in _TRANS},
+    }
+
+
+def _check(matrix, b, factor, compute=None):
+    """All that a factor is and does; in one program, unless ``compute`` says otherwise."""
+    __tracebackhide__ = True
+    dtype, n = matrix.dtype, len(matrix)
+    real = np.finfo(dtype).dtype
+    norm = np.linalg.norm(wide(matrix), 2)
+    assert (factor.shape, factor.dtype, factor.status) == ((n, n), dtype, 0)
+    assert factor.status.dtype == np.int32 and factor.status.shape == ()
+    found = jax.tree.map(np.asarray, (compute or jax.jit(_compute))(factor, b))
+    upper, diagonal, logdet = found["upper"], found["diagonal"], found["logdet"]
+    assert upper.shape == matrix.shape and upper.dtype == dtype
+    np.testing.assert_array_equal(upper, np.triu(upper))
+    lower = wide(upper).conj().T
+    assert np.linalg.norm(lower @ lower.conj().T - wide(matrix), 2) <= 10 * n * eps(dtype) * norm
+    assert diagonal.dtype == logdet.dtype == real and np.all(diagonal > 0)
+    np.testing.assert_array_equal(diagonal, np.diagonal(upper))
+    logarithms = 2 * np.log(wide(diagonal))
+    _close(logdet, logarithms.sum(), n * (1 + np.abs(logarithms).max()), dtype)
+    check_potrs(matrix, found["solve"], b)
+    check_potri(matrix, found["inv"])
+    for trans, op in _TRANS.items():
+        x, product = found["solve_triangular"][trans], found["matmul"][trans]
+        assert x.dtype == product.dtype == dtype
+        scale = n * np.linalg.norm(lower, 2)
+        _close(product, op(lower) @ wide(b), scale * np.linalg.norm(b, 2), dtype)
+        _close(op(lower) @ wide(x), b, scale * np.linalg.norm(x, 2), dtype)
+
+
+@pytest.mark.parametrize("n, ranks, dtype, tile", TABLE)
+def test_sizes_and_meshes(n, ranks, dtype, tile):
+    matrix, b = _problem(n, dtype)
+    mesh = line(ranks)
+    _check(matrix, b, jaxmg.cho_factor(shard_rows(matrix, mesh), tile, mesh))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_dtypes(ranks, dtype):
+    matrix, b = _problem(dtype=dtype)
+    _check(matrix, b, jaxmg.cho_factor(upper_only(matrix), 2, line(ranks)), _compute)
+
+
+def test_names_of_transposes():
+    matrix, b = _problem(dtype="complex128")
+    factor = jaxmg.cho_factor(matrix, 2, line(2))
+    for method in (factor.matmul, factor.solve_triangular):
+        np.testing.assert_array_equal(method(b), method(b, "N"))
+        for number, name in enumerate(_TRANS):
+            np.testing.assert_array_equal(method(b, number), method(b, name))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (0,)])
+@pytest.mark.parametrize("source", ["numpy", "replicated", "one device", "sharded"])
+def test_right_hand_sides(source, shape):
+    mesh = line(2)
+    matrix = positive_definite("well", 14, "float64")
+    b = normal(rng(2), (14, *shape), "float64")
+    array = {
+        "numpy": lambda: b,
+        "replicated": lambda: shard(b, mesh),
+        "one device": lambda: jnp.asarray(b),
+        "sharded": lambda: shard(b, mesh, "r"),
+    }[source]()
+    factor = jaxmg.cho_factor(matrix, 3, mesh)
+    for x in (jaxmg.cho_solve(factor, array), factor.solve(array), factor.matmul(array)):
+        assert x.shape == b.shape and x.dtype == b.dtype
+        assert x.sharding.is_equivalent_to(
+            array.sharding if source == "sharded" else shard(b, mesh).sharding, b.ndim
+        )
+    if b.size:
+        check_potrs(matrix, jaxmg.cho_solve(factor, array), b)
+
+
+def test_order_zero():
+    factor = jaxmg.cho_factor(np.zeros((0, 0)), mesh=line(2))
+    assert (factor.log_det, factor.status, factor.shape) == (0, 0, (0, 0))
+    assert factor.solve(np.zeros((0, 3))).shape == (0, 3)
+    assert factor.inv().shape == factor.upper().shape == (0, 0)
+    assert factor.diagonal().shape == (0,)
+    again = jaxmg.CholeskyFactor.from_upper(factor.upper(), mesh=line(2))
+    assert (again.log_det, again.status) == (0, 0)
+
+
+def _all_results(factor):
+    b = np.ones(factor.n, factor.dtype)
+    yield from (factor.solve(b), factor.solve_triangular(b), factor.matmul(b), factor.inv())
+    yield from (factor.logdet(), factor.diagonal(), factor.upper()[np.triu_indices(factor.n)])
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("what", ["indefinite", "NaN", "infinite"])
+def test_a_failed_factorization_is_a_nan_factor(what, ranks, jitted):
+    mesh = line(ranks)
+    matrix = positive_definite("well", _N, "float64")
+    matrix[9, 9] = {"indefinite": -1, "NaN": np.nan, "infinite": np.inf}[what]
+
+    def factorize(a):
+        return jaxmg.cho_factor(a, 3, mesh)
+
+    factor = (jax.jit(factorize) if jitted else factorize)(matrix)
+    if what == "indefinite":
+        assert factor.status == scipy.linalg.lapack.dpotrf(matrix)[1] == 10
+    assert factor.status != 0
+    for result in _all_results(factor):
+        assert np.all(np.isnan(result))
+
+
+def _factorize_on(mesh):
+    matrix, b = _problem()
+    return matrix, b, jaxmg.cho_factor(matrix, 2, mesh)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_across_the_borders_of_jit(ranks):
+    mesh = line(ranks)
+    matrix, b, eager = _factorize_on(mesh)
+    factor = jax.jit(lambda a: jaxmg.cho_factor(a, 2, mesh))(matrix)
+    assert jax.tree.structure(factor) == jax.tree.structure(eager)
+    same = jax.jit(lambda factor: factor)(factor)
+    for one in (factor, same):
+        _check(matrix, b, one)
+    solve = jax.jit(lambda factor, b: (factor.solve(b), factor.inv(), factor.matmul(b)))
+    for one in (eager, factor):
+        x, inverse, product = solve(one, b)
+        check_potrs(matrix, x, b)
+        check_potri(matrix, inverse)
+        np.testing.assert_allclose(product, one.matmul(b), rtol=1e-12)
+
+
+def test_closed_over():
+    matrix, b, factor = _factorize_on(line(4))
+    check_potrs(matrix, jax.jit(lambda b: factor.solve(b))(b), b)
+
+
+def test_in_a_loop():
+    """A factor that a scan closes over, and one that it carries and replaces."""
+    mesh = line(4)
+    matrix, b, factor = _factorize_on(mesh)
+
+    def refine(x, _):
+        return x + factor.solve(b - matrix @ x), None
+
+    check_potrs(matrix, jax.lax.scan(refine, jnp.zeros_like(b), length=3)[0], b)
+
+    def replace(kept, k):
+        return jaxmg.cho_factor(k * matrix, 2, mesh), kept.solve(b)
+
+    last, solutions = jax.jit(lambda kept: jax.lax.scan(replace, kept, jnp.array([2.0, 3.0, 4.0])))(
+        factor
+    )
+    for k, x in zip((1, 2, 3), solutions, strict=True):
+        check_potrs(k * matrix, x, b)
+    _check(4 * matrix, b, last)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_in_a_branch(first):
+    mesh = line(2)
+    matrix, b, factor = _factorize_on(mesh)
+    other = jaxmg.cho_factor(2 * matrix, 2, mesh)
+
+    @jax.jit
+    def choose(which, one, other):
+        factor = jax.lax.cond(which, lambda: one, lambda: other)
+        return factor, jax.lax.cond(which, lambda: one.solve(b), lambda: other.solve(2 * b))
+
+    chosen, x = choose(first, factor, other)
+    _check(matrix if first else 2 * matrix, b, chosen)
+    check_potrs(matrix, x, b)
+
+
+@pytest.mark.parametrize("method", ["inv", "upper"])
+def test_donated_factor(method):
+    """The result takes the place of the factor, which is gone."""
+    matrix = positive_definite("well", 16, "float64")
+    factor = jaxmg.cho_factor(shard(matrix, line(2), "r", None), 4)
+    expected = np.asarray(getattr(factor, method)())
+    assert not factor.tiles.is_deleted()
+    donated = jax.jit(lambda factor: getattr(factor, method)(), donate_argnums=0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        np.testing.assert_array_equal(donated(factor), expected)
+    assert factor.tiles.is_deleted()
+
+
+def test_donated_factor_given_back():
+    matrix, b, factor = _factorize_on(line(2))
+    expected = np.asarray(factor.solve(b))
+    step = jax.jit(lambda factor, b: (factor, factor.solve(b)), donate_argnums=0)
+    for _ in range(3):
+        factor, x = step(factor, b)
+        np.testing.assert_array_equal(x, expected)
+    _check(matrix, b, factor)
+
+
+@pytest.mark.parametrize("donate", [False, True])
+def test_donated_matrix(donate):
+    matrix, b = _problem(16)
+    a = shard(matrix, line(2), "r", None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # "donated buffers were not usable"
+        factor = jaxmg.cho_factor(a, 4, donate=donate)
+    assert a.is_deleted() == donate
+    _check(matrix, b, factor)
+
+
+def test_the_factor_is_made_in_the_place_of_a():
+    n, mesh = 64, line(2)
+    a = shard(positive_definite("well", n, "float64"), mesh, "r", None)
+    block = n * n * 8 // 2
+
+    def analyse(**options):
+        made = jax.jit(lambda a: jaxmg.cho_factor(a, 8, mesh, P("r", None)), **options)
+        return made.lower(a).compile().memory_analysis()
+
+    assert analyse(donate_argnums=0).alias_size_in_bytes >= block
+    for analysis in (analyse(), analyse(donate_argnums=0)):
+        assert analysis.temp_size_in_bytes < block
+        assert analysis.output_size_in_bytes < 1.1 * block
+
+
+def _inputs(mesh_kind):
+    """Meshes, and specs of A on them."""
+    found = devices(4)
+    two = Mesh(np.array(found[2:]), ("r",))
+    yield two, P("r", None)
+    yield Mesh(np.array(found)[[2, 0, 3, 1]], ("r",)), P("r", None)
+    for entries in (("r", None), (None, "c"), ("r", "c"), (("r", "c"), None), ()):
+        yield grid(mesh_kind), P(*entries)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@pytest.mark.parametrize("n", [16, _N])
+@pytest.mark.parametrize("case", range(7))
+def test_meshes_and_specs(case, n, kind):
+    """Some of the devices, in any order, with replicas, and of rows and columns."""
+    mesh, spec = list(_inputs(kind))[case]
+    matrix, b = _problem(n)
+    a = shard(matrix, mesh, *spec) if n == 16 else matrix
+    factor = jaxmg.cho_factor(a, 3, mesh, spec)
+    assert factor.tiles.devices() == set(mesh.devices.flat)
+    assert factor.mesh == mesh
+    _check(matrix, b, factor)
+    if n == 16:
+        assert factor.inv().sharding.is_equivalent_to(a.sharding, 2)
+        assert factor.upper().sharding.is_equivalent_to(a.sharding, 2)
+    check_potrs(matrix, jax.jit(jaxmg.cho_solve)(factor, b), b)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+def test_context_mesh(kind):
+    mesh = line(4, kind=kind)
+    matrix, b = _problem(16)
+    with _context(mesh):
+        a = shard(matrix, mesh, "r", None)
+        factor = jax.jit(lambda a: jaxmg.cho_factor(a, 3))(a)
+        _check(matrix, b, factor)
+        check_potrs(matrix, jax.jit(jaxmg.cho_solve)(factor, b), b)
+    _check(matrix, b, factor)  # its arrays know the devices
+
+
+def test_padded_by_the_caller():
+    mesh = line(2)
+    matrix, b = _problem(16)
+    blocks = np.pad(matrix.reshape(2, 8, 16), ((0, 0), (0, 3), (0, 0)), constant_values=np.nan)
+    factor = jaxmg.cho_factor(blocks.reshape(22, 16), 3, mesh, P("r", None), pad=False)
+    _check(matrix, b, factor)
+    with pytest.raises(ValueError, match="with pad=False the 13 rows of a must be a multiple of 2"):
+        jaxmg.cho_factor(_problem()[0], 3, mesh, pad=False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("before, after", [(4, 2), (1, 8), (8, 3), (2, 2)])
+def test_saved_and_restored_on_other_devices(tmp_path, before, after, dtype):
+    matrix, b = _problem(dtype=dtype)
+    factor = jaxmg.cho_factor(matrix, 2, line(before))
+    np.savez(tmp_path / "factor", u=factor.upper())
+    with np.load(tmp_path / "factor.npz") as file:
+        u = file["u"]
+    restored = jaxmg.CholeskyFactor.from_upper(u, 3, line(after))
+    assert restored.tiles.devices() == set(line(after).devices.flat)
+    _check(matrix, b, restored)
+    np.testing.assert_array_equal(restored.upper(), u)
+
+
+def test_restored_under_jit_and_from_spoilt_lower_triangle():
+    mesh = line(4)
+    matrix, b = _problem()
+    u = upper_only(scipy.linalg.cholesky(matrix))
+    restore = jax.jit(lambda u: jaxmg.CholeskyFactor.from_upper(u, 2, mesh, P("r", None)))
+    factor = restore(u)
+    _check(matrix, b, factor)
+    eager = jaxmg.CholeskyFactor.from_upper(u, 2, mesh, P("r", None))
+    assert jax.tree.structure(factor) == jax.tree.structure(eager)
+
+
+def test_restored_failure_has_a_status():
+    mesh = line(2)
+    u = scipy.linalg.cholesky(_problem()[0])
+    u[4, 4] = np.nan
+    factor = jaxmg.CholeskyFactor.from_upper(u, 2, mesh)
+    assert factor.status == 5 and np.isnan(factor.log_det)
+
+
+def test_leaves_are_all_there_is():
+    """Saved and restored leaf by leaf, as checkpoints do, onto the same mesh."""
+    matrix, b, factor = _factorize_on(line(4))
+    leaves, structure = jax.tree.flatten(factor)
+    assert all(isinstance(leaf, jax.Array) for leaf in leaves)
+    on_host = jax.tree.unflatten(structure, [np.asarray(leaf) for leaf in leaves])
+    _check(matrix, b, on_host)
+    placed = jax.tree.map(lambda leaf, like: jax.device_put(leaf, like.sharding), on_host, factor)
+    _check(matrix, b, placed)
+    assert hash(structure) == hash(jax.tree.structure(placed))
+
+
+def test_shapes_alone():
+    mesh = line(2)
+    a = jax.ShapeDtypeStruct((_N, _N), np.float64)
+    factor = jax.eval_shape(lambda a: jaxmg.cho_factor(a, 2, mesh, P("r", None)), a)
+    assert factor.shape == (_N, _N) and factor.dtype == np.float64
+    assert repr(factor).startswith("CholeskyFactor(n=13, dtype=float64, tile=")
+    x = jax.eval_shape(jaxmg.cho_solve, factor, jax.ShapeDtypeStruct((_N, 3), np.float64))
+    assert x.shape == (_N, 3)
+
+
+def test_precision_stays_with_the_factor():
+    mesh = line(2)
+    matrix, b = _problem(dtype="float32")
+    factor = jaxmg.cho_factor(matrix, 2, mesh, precision="tf32")
+    assert factor.precision == "tf32" and jax.jit(lambda f: f)(factor).precision == "tf32"
+    assert jaxmg.cho_factor(matrix, 2, mesh, precision="highest").precision is None
+    u = scipy.linalg.cholesky(matrix)
+    assert jaxmg.CholeskyFactor.from_upper(u, 2, mesh, precision="tf32").precision == "tf32"
+    assert jnp.isfinite(factor.solve(b)).all() and jnp.isfinite(factor.inv()).all()
+    for call in (jaxmg.cho_factor, jaxmg.CholeskyFactor.from_upper):
+        with pytest.raises(ValueError, match="precision='tf32' is for float32 and complex64"):
+            call(matrix.astype("float64"), 2, mesh, precision="tf32")
+
+
+_B = np.ones(_N)
+_METHODS = {
+    "cho_solve": lambda factor, b: jaxmg.cho_solve(factor, b),
+    "CholeskyFactor.solve_triangular": lambda factor, b: factor.solve_triangular(b),
+    "CholeskyFactor.matmul": lambda factor, b: factor.matmul(b, "C"),
+}
+
+
+@pytest.mark.parametrize("name", _METHODS)
+@pytest.mark.parametrize(
+    "b, error, message",
+    [
+        (np.ones(12), ValueError, "b must have shape (13,) or (13, nrhs) .* it has shape (12,)"),
+        (np.ones((13, 1, 1)), ValueError, "b must have shape (13,) or (13, nrhs)"),
+        (np.ones(13, "float32"), TypeError, "one dtype; a has float64 and b has float32"),
+        ([1.0] * 13, TypeError, "b must be a JAX or NumPy array; got list"),
+    ],
+    ids=["rows", "dimensions", "dtype", "list"],
+)
+def test_right_hand_sides_that_do_not_fit(name, b, error, message):
+    factor = jaxmg.cho_factor(positive_definite("well", _N, "float64"), 2, line(2))
+    pattern = re.escape(message).replace(r"\.\*", ".*")
+    with pytest.raises(error, match=f"^{name}: .*{pattern}"):
+        _METHODS[name](factor, b)
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda f: jaxmg.cho_solve((f, True), _B), TypeError, "factor must be .*; got tuple"),
+        (lambda f: f.matmul(_B, "H"), ValueError, "trans must be 0 or 'N' .*; got 'H'"),
+        (lambda f: f.solve_triangular(_B, 3), ValueError, "trans must be .*; got 3"),
+        (
+            lambda f: jaxmg.cho_factor(np.ones((2, 3))),
+            ValueError,
+            "^cho_factor: a must be a square",
+        ),
+        (
+            lambda f: jaxmg.CholeskyFactor.from_upper(np.ones((2, 3))),
+            ValueError,
+            "^CholeskyFactor.from_upper: u must be a square",
+        ),
+        (lambda f: jaxmg.cho_factor(np.eye(3), 0), ValueError, "T_A, .* at least 1; got 0"),
+        (lambda f: jax.jit(jaxmg.cho_factor)(np.eye(3)), ValueError, "pass mesh= and in_specs="),
+        (
+            lambda f: jax.tree.map(lambda x: jnp.stack([x, x]), f).solve(_B),
+            ValueError,
+            "leaves of the factor are not those that cho_factor gave",
+        ),
+    ],
+)
+def test_calls_that_cannot_be_right(call, error, message):
+    factor = jaxmg.cho_factor(positive_definite("well", _N, "float64"), 2, line(2))
+    with pytest.raises(error, match=message):
+        call(factor)
+
+
+def test_in_the_context_of_another_mesh():
+    matrix, b, factor = _factorize_on(line(2))
+    with _context(line(4)):
+        check_potrs(matrix, jaxmg.cho_solve(factor, b), b)
+        with pytest.raises(ValueError, match="cho_solve: inside jit a mesh must have the devices"):
+            jax.jit(lambda b: factor.solve(b))(b)
+
+
+_EVERY = {
+    "cho_factor": lambda f, x: jaxmg.cho_factor(x * jnp.eye(_N), 2, f.mesh).log_det,
+    "cho_solve": lambda f, x: f.solve(x * _B),
+    "CholeskyFactor.solve_triangular": lambda f, x: f.solve_triangular(x * _B),
+    "CholeskyFactor.matmul": lambda f, x: f.matmul(x * _B),
+    "CholeskyFactor.inv": lambda f, x: jax.tree.map(lambda leaf: x * leaf, f).inv(),
+    "CholeskyFactor.diagonal": lambda f, x: jax.tree.map(lambda leaf: x * leaf, f).diagonal(),
+    "CholeskyFactor.upper": lambda f, x: jax.tree.map(lambda leaf: x * leaf, f).upper(),
+    "CholeskyFactor.from_upper": lambda f, x: (
+        jaxmg.CholeskyFactor.from_upper(x * jnp.eye(_N), 2, f.mesh).log_det
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _EVERY)
+def test_transformations_that_are_not_there_yet(name):
+    factor = jaxmg.cho_factor(positive_definite("well", _N, "float64"), 2, line(2))
+    call = _EVERY[name]
+    with pytest.raises(NotImplementedError, match=f"^{name}: .* is batched by jax.vmap"):
+        jax.vmap(lambda x: call(factor, x))(np.ones(2))
+    with pytest.raises(NotImplementedError, match=f"^{name}: .* is being differentiated"):
+        jax.grad(lambda x: jnp.sum(call(factor, x)))(1.0)
+
+
+@pytest.mark.parametrize("name", _EVERY)
+def test_inside_shard_map(name):
+    mesh = line(2)
+    factor = jaxmg.cho_factor(positive_definite("well", _N, "float64"), 2, mesh)
+    call = jax.shard_map(
+        lambda x: _EVERY[name](factor, x), mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False
+    )
+    message = f"^{name}: .* this call is inside a shard_map; call it outside, on the global array"
+    with pytest.raises(ValueError, match=message):
+        jax.jit(call)(1.0)

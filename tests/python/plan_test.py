@@ -1,0 +1,129 @@
+"""What a call is said to take, before it runs, and what it then takes."""
+
+import dataclasses
+import re
+
+import jax
+import numpy as np
+import pytest
+from cases import DTYPES, devices, line, positive_definite
+
+import jaxmg
+from jaxmg import _mesh, _plan
+
+_ROUTINES = ("potrs", "potri", "syevd", "cho_factor", "cho_solve")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("routine", _ROUTINES)
+def test_every_routine_has_a_plan(routine, dtype):
+    before = len(jax.live_arrays())
+    plan = jaxmg.plan(routine, 1000, dtype, devices(2), nrhs=3)
+    assert len(jax.live_arrays()) == before
+    assert (plan.routine, plan.n, plan.dtype, plan.backend) == (routine, 1000, dtype, "native")
+    assert 1 <= plan.tile <= 1000
+    assert len(plan.bytes) == 2
+    assert min(plan.bytes) > 500 * 1000 * np.dtype(dtype).itemsize  # A's rows at least
+    assert str(plan).startswith(f"{routine}, n = 1000, {dtype}, on 2 devices: backend 'native'")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.tile = 1
+
+
+def test_devices():
+    found = devices(4)
+    mesh = line(4)
+    plans = [jaxmg.plan("potrs", 100, "float32", where) for where in (found, tuple(found), mesh, 4)]
+    assert plans[0] == plans[1] == plans[2] == plans[3]
+    assert len(jaxmg.plan("potrs", 100, "float32").bytes) == len(jax.local_devices())
+    assert len(jaxmg.plan("potrs", 100, "float32", found[2:]).bytes) == 2
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("tile", [None, 1, 5, 1000])
+@pytest.mark.parametrize("n", [1, 13, 64])
+def test_the_factor_is_as_planned(n, tile, ranks):
+    mesh = line(ranks)
+    plan = jaxmg.plan("cho_factor", n, "float64", mesh, T_A=tile)
+    factor = jaxmg.cho_factor(positive_definite("well", n, "float64"), tile, mesh)
+    assert factor.tile == plan.tile
+    assert tile is None or plan.tile <= tile
+    overflow = 0 if factor.overflow is None else factor.overflow.nbytes // ranks
+    kept = factor.tiles.nbytes // ranks + overflow
+    assert min(plan.bytes) >= kept
+    assert min(jaxmg.plan("cho_solve", n, "float64", mesh, T_A=tile).bytes) >= kept
+
+
+@pytest.mark.parametrize("routine", _ROUTINES)
+def test_donated(routine):
+    kept, donated = (jaxmg.plan(routine, 1001, "complex64", 2, donate=x) for x in (False, True))
+    copy = 0 if routine == "cho_solve" else 501 * 1001 * 8
+    assert [x - y for x, y in zip(kept.bytes, donated.bytes, strict=True)] == [copy] * 2
+
+
+@pytest.mark.parametrize("routine", ["potrs", "cho_solve"])
+def test_right_hand_sides(routine):
+    one, many = (jaxmg.plan(routine, 1000, "float64", 2, nrhs=nrhs) for nrhs in (1, 101))
+    for x, y in zip(one.bytes, many.bytes, strict=True):
+        assert y - x >= 2 * 100 * 1000 * 8  # b and x
+
+
+def test_eigenvectors_take_more():
+    with_them, without = (
+        jaxmg.plan("syevd", 1000, "float64", 2, return_eigenvectors=x) for x in (True, False)
+    )
+    assert max(with_them.bytes) > max(without.bytes)
+
+
+@pytest.mark.parametrize("offset, fits", [(0, True), (-1, False), (None, None)])
+def test_whether_it_fits(monkeypatch, offset, fits):
+    needed = max(jaxmg.plan("potri", 1000, "float64", 4).bytes)
+    memory = None if offset is None else needed + offset
+    monkeypatch.setattr(_mesh.Layout, "memory", property(lambda self: memory))
+    plan = jaxmg.plan("potri", 1000, "float64", 4)
+    assert plan.fits is fits
+    expected = {True: "it fits", False: "it does NOT fit", None: "whether it fits isn't known"}
+    assert str(plan).endswith(expected[fits])
+
+
+def test_the_sentence():
+    plan = _plan.Plan(
+        "potri", 8, np.dtype("float32"), "native", 4, True, (100, 3 << 20), 5 << 30
+    )  # fmt: skip
+    assert str(plan) == (
+        "potri, n = 8, float32, on 2 devices: backend 'native', tiles of 4, gathered on one device;"
+        " 3.00 MiB of 5.00 GiB on the busiest device: it fits"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments, options, error, message",
+    [
+        (
+            ("getrf", 8, "float32"),
+            {},
+            ValueError,
+            "routine must be one of 'potrs', .*; got 'getrf'",
+        ),
+        (("potrs", -1, "float32"), {}, ValueError, "n must not be negative; got -1"),
+        (("potrs", 0, "float32"), {}, ValueError, "n must be at least 1; got 0"),
+        (("potrs", 8.5, "float32"), {}, TypeError, "n must be an integer; got 8.5"),
+        (("potrs", 8, "float16"), {}, TypeError, "dtype must be one of float32, .*; got float16"),
+        (("potrs", 8, "real"), {}, TypeError, "dtype must name a dtype; got 'real'"),
+        (("potrs", 8, "float32", 0), {}, ValueError, "devices must be from 1 to .*; got 0"),
+        (("potrs", 8, "float32", 10**6), {}, ValueError, "devices must be from 1 .*; got 1000000"),
+        (("potrs", 8, "float32", "cpu"), {}, TypeError, "devices must be a sequence .*; got 'cpu'"),
+        (("potrs", 8, "float32", [0]), {}, TypeError, "devices must be a sequence .*; got [0]"),
+        (("potrs", 8, "float32"), {"T_A": 0}, ValueError, "T_A, .* at least 1; got 0"),
+        (("potrs", 8, "float32"), {"nrhs": -1}, ValueError, "nrhs must not be negative; got -1"),
+        (("potrs", 8, "float32"), {"backend": "magma"}, ValueError, "backend must be one of"),
+        (
+            ("cho_solve", 8, "float32"),
+            {"backend": "cusolvermg"},
+            ValueError,
+            "cho_solve: backend 'cusolvermg' is not available",
+        ),
+    ],
+)
+def test_plans_that_cannot_be(arguments, options, error, message):
+    with pytest.raises(error, match=re.escape(message).replace(r"\.\*", ".*")):
+        jaxmg.plan(*arguments, **options)

@@ -150,8 +150,9 @@ class AsyncBlas : public Blas<T> {
   Status StoreInverse(Stream s, int64_t n, const T* v, int64_t ldv, T* a, int64_t lda) override {
     return Later(workers_, s, [=] { return real_.StoreInverse(s, n, v, ldv, a, lda); });
   }
-  Status LoadInverse(Stream s, int64_t n, const T* a, int64_t lda, T* l, T* v) override {
-    return Later(workers_, s, [=] { return real_.LoadInverse(s, n, a, lda, l, v); });
+  Status LoadInverse(Stream s, int64_t n, bool transposed, const T* a, int64_t lda, T* l,
+                     T* v) override {
+    return Later(workers_, s, [=] { return real_.LoadInverse(s, n, transposed, a, lda, l, v); });
   }
   Status AddLogDet(Stream s, int64_t n, const T* l, int64_t ldl, R* sum) override {
     return Later(workers_, s, [=] { return real_.AddLogDet(s, n, l, ldl, sum); });

@@ -186,18 +186,24 @@ void CheckInverses() {
     Launch(Tiles(n, n), kTileEdge, kTileRows,
            [&] { Kernels<T>::store_inverse(n, v.device(), v.ld, a.device(), a.ld); });
     EXPECT(a.MarginIsUntouched());
-    std::vector<T> l(n * n, T(kUntouched)), inverse(n * n, T(kUntouched));
-    Launch(Tiles(n, n), kTileEdge, kTileRows, [&] {
-      Kernels<T>::load_inverse(n, a.device(), a.ld, reinterpret_cast<DeviceType<T>*>(l.data()),
-                               reinterpret_cast<DeviceType<T>*>(inverse.data()));
-    });
-    for (long long j = 0; j < n; ++j) {
-      for (long long i = 0; i < n; ++i) {
-        const T given = before.data[j * before.ld + i];
-        EXPECT(a(i, j) == (i < j ? Conjugate(v(j, i)) : given)) << i << ", " << j;
-        EXPECT(l[j * n + i] == (i >= j ? given : T(0))) << i << ", " << j;
-        const T expected = i > j ? v(i, j) : i == j ? T(1 / std::real(given)) : T(0);
-        EXPECT(inverse[j * n + i] == expected) << i << ", " << j;
+    for (bool transposed : {false, true}) {
+      std::vector<T> l(n * n, T(kUntouched)), inverse(n * n, T(kUntouched));
+      Launch(Tiles(n, n), kTileEdge, kTileRows, [&] {
+        Kernels<T>::load_inverse(n, transposed, a.device(), a.ld,
+                                 reinterpret_cast<DeviceType<T>*>(l.data()),
+                                 reinterpret_cast<DeviceType<T>*>(inverse.data()));
+      });
+      for (long long j = 0; j < n; ++j) {
+        for (long long i = 0; i < n; ++i) {
+          const T given = before.data[j * before.ld + i];
+          EXPECT(a(i, j) == (i < j ? Conjugate(v(j, i)) : given)) << i << ", " << j;
+          auto found = [&](std::vector<T>& from) {
+            return transposed ? Conjugate(from[i * n + j]) : from[j * n + i];
+          };
+          EXPECT(found(l) == (i >= j ? given : T(0))) << i << ", " << j;
+          const T expected = i > j ? v(i, j) : i == j ? T(1 / std::real(given)) : T(0);
+          EXPECT(found(inverse) == expected) << i << ", " << j;
+        }
       }
     }
   }

@@ -159,7 +159,9 @@ class Tf32Products : public Blas<T> {
   Status StoreInverse(Stream, int64_t, const T*, int64_t, T*, int64_t) override {
     return Refused();
   }
-  Status LoadInverse(Stream, int64_t, const T*, int64_t, T*, T*) override { return Refused(); }
+  Status LoadInverse(Stream, int64_t, bool, const T*, int64_t, T*, T*) override {
+    return Refused();
+  }
   Status AddLogDet(Stream, int64_t, const T*, int64_t, R*) override { return Refused(); }
 
  protected:

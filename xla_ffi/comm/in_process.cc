@@ -202,7 +202,7 @@ class InProcessCommunicator : public Communicator {
     JAXMG_RETURN_IF_ERROR(device_->Wait(stream, *message.ready));
     {
       const Range range(*device_, stream, "receive", peer);
-      JAXMG_RETURN_IF_ERROR(device_->Copy(stream, block, message.block));
+      JAXMG_RETURN_IF_ERROR(device_->CopyFromPeer(stream, block, message.block));
     }
     return Return(stream, peer);
   }

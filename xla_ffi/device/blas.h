@@ -83,9 +83,10 @@ class Blas {
   // diagonal: a_ij := conj(inverse_ji) for i < j. Its diagonal is that of the tile inverted.
   virtual Status StoreInverse(Stream stream, int64_t n, const T* inverse, int64_t ld, T* a,
                               int64_t lda) = 0;
-  // From there: l := the tile, inverse := its inverse, both n x n with zeros above the diagonal.
-  virtual Status LoadInverse(Stream stream, int64_t n, const T* a, int64_t lda, T* l,
-                             T* inverse) = 0;
+  // From there: l := the tile L, inverse := its inverse, both n x n with zeros above the diagonal;
+  // or L^H and that of L^H.
+  virtual Status LoadInverse(Stream stream, int64_t n, bool transposed, const T* a, int64_t lda,
+                             T* l, T* inverse) = 0;
   // *sum += 2 log of the product of the diagonal of a tile of the factor.
   virtual Status AddLogDet(Stream stream, int64_t n, const T* l, int64_t ldl, Real<T>* sum) = 0;
 

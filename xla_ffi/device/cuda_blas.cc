@@ -233,10 +233,10 @@ Status CudaBlas<T>::StoreInverse(Stream stream, int64_t n, const T* inverse, int
 }
 
 template <typename T>
-Status CudaBlas<T>::LoadInverse(Stream stream, int64_t n, const T* a, int64_t lda, T* l,
-                                T* inverse) {
-  return device_.LaunchTiles(Kernel::kLoadInverse, CudaType<T>::kLetter, stream, n, n, n, a, lda, l,
-                             inverse);
+Status CudaBlas<T>::LoadInverse(Stream stream, int64_t n, bool transposed, const T* a, int64_t lda,
+                                T* l, T* inverse) {
+  return device_.LaunchTiles(Kernel::kLoadInverse, CudaType<T>::kLetter, stream, n, n, n,
+                             static_cast<int>(transposed), a, lda, l, inverse);
 }
 
 template <typename T>

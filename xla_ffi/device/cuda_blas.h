@@ -38,7 +38,8 @@ class CudaBlas : public Blas<T> {
   Status SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) override;
   Status StoreInverse(Stream stream, int64_t n, const T* inverse, int64_t ld, T* a,
                       int64_t lda) override;
-  Status LoadInverse(Stream stream, int64_t n, const T* a, int64_t lda, T* l, T* inverse) override;
+  Status LoadInverse(Stream stream, int64_t n, bool transposed, const T* a, int64_t lda, T* l,
+                     T* inverse) override;
   Status AddLogDet(Stream stream, int64_t n, const T* l, int64_t ldl, R* sum) override;
   Status ReservePotrf(Stream stream, int64_t n, T* a, int64_t lda) override;
 

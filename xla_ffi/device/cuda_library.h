@@ -21,7 +21,11 @@
 #include "xla_ffi/base/status.h"
 
 #define JAXMG_CUDA_DRIVER_FUNCTIONS(F) \
-  F(cuGetErrorString) F(cuLaunchKernel) F(cuModuleGetFunction) F(cuModuleLoadData)
+  F(cuGetErrorString)                  \
+  F(cuLaunchKernel)                    \
+  F(cuModuleGetFunction)               \
+  F(cuModuleLoadData)                  \
+  F(cuPointerGetAttribute)
 
 #define JAXMG_CUDA_RUNTIME_FUNCTIONS(F) \
   F(cudaDeviceCanAccessPeer)            \

@@ -1,5 +1,7 @@
 #include "xla_ffi/device/cuda_resources.h"
 
+#include <atomic>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <set>
@@ -136,12 +138,19 @@ class CudaPool {
       } else {
         JAXMG_CHECK_CUDA(result, "peer access of device ", ordinal_, " to ", peer);
       }
+      if (peer < kMostPeers) reached_ |= uint64_t{1} << peer;
     }
     peers_.insert(peer);
     return Status::Ok();
   }
 
+  bool Reaches(int peer) const {
+    return peer >= 0 && peer < kMostPeers && (reached_ >> peer & 1) != 0;
+  }
+
  private:
+  static constexpr int kMostPeers = 64;
+
   Status LoadKernels() {
     const CudaDriver& driver = Get<CudaDriver>();
     CUmodule module = nullptr;
@@ -171,6 +180,7 @@ class CudaPool {
   int32_t* stale_flag_ = nullptr;  // once there are parts
   std::vector<std::array<CUfunction, 4>> functions_;
   std::set<int> peers_;
+  std::atomic<uint64_t> reached_{0};  // those of them that can be, by bit
 };
 
 CudaEvent::~CudaEvent() { pool_->GiveEvent(event_); }
@@ -279,6 +289,20 @@ Status EnablePeerAccess(int ordinal, int peer) {
   CurrentDevice current;
   JAXMG_RETURN_IF_ERROR(current.Set(ordinal));
   return CudaPool::Of(ordinal).EnablePeer(peer);
+}
+
+bool ReachedByKernels(int ordinal, const void* data) {
+  const CudaDriver& driver = Get<CudaDriver>();
+  const auto address = reinterpret_cast<CUdeviceptr>(data);
+  unsigned legacy = 0;
+  int owner = -1;
+  if (driver.cuPointerGetAttribute(&legacy, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                   address) != CUDA_SUCCESS ||
+      driver.cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) !=
+          CUDA_SUCCESS) {
+    return false;
+  }
+  return legacy != 0 && (owner == ordinal || CudaPool::Of(ordinal).Reaches(owner));
 }
 
 Status PeerMatrix(std::vector<std::vector<bool>>* matrix) {

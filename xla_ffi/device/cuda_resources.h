@@ -83,6 +83,9 @@ class CudaResources {
 // Lets device `ordinal` read and write the memory of device `peer`; done once, however often it is
 // called. Pairs without a link are left out: copies between them go through the host.
 Status EnablePeerAccess(int ordinal, int peer);
+// Whether kernels of the device may read this memory, its own or that of a device to which access
+// has been enabled. Memory of pools has rights of its own, and counts as out of reach.
+bool ReachedByKernels(int ordinal, const void* data);
 
 // Whether device i can reach the memory of device j, for all devices of the process.
 Status PeerMatrix(std::vector<std::vector<bool>>* matrix);

@@ -129,6 +129,10 @@ class Device {
   virtual Status CopyWithin(Stream stream, const Bytes2D& target, const Bytes2D& source) {
     return Copy(stream, target, source);
   }
+  // Copy where the source is another device's, as a message is: small ones at once.
+  virtual Status CopyFromPeer(Stream stream, const Bytes2D& target, const Bytes2D& source) {
+    return Copy(stream, target, source);
+  }
   virtual Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) = 0;
 
   // Takes what operations need beside memory, as Blas::ReservePotrf does what that one needs.

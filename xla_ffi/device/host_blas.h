@@ -143,13 +143,18 @@ class HostBlas : public Blas<T> {
     return Status::Ok();
   }
 
-  Status LoadInverse(Stream, int64_t n, const T* a, int64_t lda, T* l, T* inverse) override {
+  Status LoadInverse(Stream, int64_t n, bool transposed, const T* a, int64_t lda, T* l,
+                     T* inverse) override {
+    std::fill_n(l, n * n, T(0));
+    std::fill_n(inverse, n * n, T(0));
     for (int64_t j = 0; j < n; ++j) {
-      std::fill_n(l + j * n, j, T(0));
-      std::fill_n(inverse + j * n, j, T(0));
-      std::copy_n(a + j * lda + j, n - j, l + j * n + j);
+      l[j * n + j] = a[j * lda + j];
       inverse[j * n + j] = 1 / std::real(a[j * lda + j]);
-      for (int64_t i = j + 1; i < n; ++i) inverse[j * n + i] = Conj(a[i * lda + j]);
+      for (int64_t i = j + 1; i < n; ++i) {
+        const T lower = a[j * lda + i], upper = a[i * lda + j];
+        (transposed ? l[i * n + j] : l[j * n + i]) = transposed ? Conj(lower) : lower;
+        (transposed ? inverse[i * n + j] : inverse[j * n + i]) = transposed ? upper : Conj(upper);
+      }
     }
     return Status::Ok();
   }

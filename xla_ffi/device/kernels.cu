@@ -124,14 +124,14 @@ __device__ void CopySegment(char* target, Index target_pitch, const char* source
 }
 
 // One block a tile of the n x n block. l := the lower triangle of a, v := the inverse that
-// StoreInverse has put above its diagonal; both are n x n and zero above theirs.
+// StoreInverse has put above its diagonal, both n x n and zero above theirs; or l^H and v^H.
 template <typename T>
-__device__ void LoadInverse(Index n, const T* a, Index lda, T* l, T* v) {
+__device__ void LoadInverse(Index n, int transposed, const T* a, Index lda, T* l, T* v) {
   __shared__ T tile[kTileEdge][kTileEdge + 1];
   const Index tiles = (n + kTileEdge - 1) / kTileEdge;
   const Index row = blockIdx.x % tiles * kTileEdge, column = blockIdx.x / tiles * kTileEdge;
   for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
-    if (row + j < n && column + threadIdx.x < n && column + threadIdx.x < row + j) {
+    if (row + j < n && column + threadIdx.x < n) {
       tile[j][threadIdx.x] = a[(row + j) * lda + column + threadIdx.x];
     }
   }
@@ -139,10 +139,15 @@ __device__ void LoadInverse(Index n, const T* a, Index lda, T* l, T* v) {
   for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
     const Index i = row + threadIdx.x, k = column + j;
     if (i >= n || k >= n) continue;
+    const T here = a[k * lda + i], across = Conj(tile[threadIdx.x][j]);
     T lower = FromReal<T>(0), inverse = lower;
-    if (i >= k) lower = a[k * lda + i];
-    if (i > k) inverse = Conj(tile[threadIdx.x][j]);
-    if (i == k) inverse = FromReal<T>(1 / RealPart(lower));
+    if (i == k) {
+      lower = here;
+      inverse = FromReal<T>(1 / RealPart(here));
+    } else if ((i > k) != (transposed != 0)) {
+      lower = transposed ? across : here;
+      inverse = transposed ? here : across;
+    }
     l[k * n + i] = lower;
     v[k * n + i] = inverse;
   }
@@ -230,8 +235,8 @@ __device__ void StoreInverse(Index n, const T* v, Index ldv, T* a, Index lda) {
       a[i / n * lda + i % n] = FromReal<T>(i / n == i % n ? 1 : 0);                                \
     }                                                                                              \
   }                                                                                                \
-  KERNEL jaxmg_load_inverse_##letter(Index n, const T* a, Index lda, T* l, T* v) {                 \
-    LoadInverse(n, a, lda, l, v);                                                                  \
+  KERNEL jaxmg_load_inverse_##letter(Index n, int transposed, const T* a, Index lda, T* l, T* v) { \
+    LoadInverse(n, transposed, a, lda, l, v);                                                      \
   }                                                                                                \
   KERNEL jaxmg_mirror_lower_##letter(Index n, T* a, Index lda) { MirrorLower(n, a, lda); }         \
   KERNEL jaxmg_poison_if_##letter(const int* status, Index m, Index n, T* a, Index lda) {          \

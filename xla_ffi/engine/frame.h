@@ -14,6 +14,7 @@
 #include "xla_ffi/engine/outcome.h"
 #include "xla_ffi/engine/plan.h"
 #include "xla_ffi/engine/potrf.h"
+#include "xla_ffi/engine/substitution.h"
 
 namespace jaxmg {
 
@@ -70,7 +71,7 @@ class Frame {
   T* panels() const { return space_.Get<T>(panels_); }
   T* gathered() const { return space_.Get<T>(gathered_); }
   T* sums() const { return space_.Get<T>(accumulated_); }
-  T* inverses() const { return space_.Get<T>(inverses_); }
+  Inverses<T> inverses() const { return {plan_.inverse_order, space_.Get<T>(inverses_)}; }
   RightHandSides<T> right_hand_sides(int64_t nrhs, T* x) const {
     return {nrhs, x, space_.Get<T>(share_)};
   }

@@ -35,6 +35,20 @@ Tiles TilesOf(Routine routine, const Sizes& sizes, int ranks, const Tuning& tuni
   return Tiles(sizes.n, sizes.block, ranks, Tiles::EvenWidth(sizes.block, width));
 }
 
+// What is solved with once, for a single right-hand side, isn't worth an inverse.
+bool Inverts(Routine routine, int64_t nrhs) {
+  switch (routine) {
+    case Routine::kPotrs:
+      return nrhs > 1;
+    case Routine::kPotrf:
+    case Routine::kApply:
+    case Routine::kPack:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning) {
@@ -51,7 +65,9 @@ Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tu
                        sizes.n <= OrderOf<T>(tuning.whole_order)
                    ? Tiles(sizes.n, sizes.block, 1, sizes.n)
                    : tiles),
-      diagonal(std::min(tiles.width(), tuning.inverse_order)) {
+      inverse_order(Inverts(routine, sizes.nrhs)
+                        ? std::min(tiles.width(), tuning.inverse_order)
+                        : 0) {
   const int64_t n = sizes.n, tile_column = n * tiles.width();
   const bool root = rank == kRoot;
   gathered = (gathers || routine == Routine::kSyevd) && root ? n * n : 0;
@@ -74,9 +90,7 @@ Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tu
   const bool solves = routine == Routine::kPotrs || routine == Routine::kApply;
   if (solves) share = RightHandSidesShare(tiles, sizes.nrhs);
   if (routine == Routine::kApply) accumulated = sizes.nrhs * n;
-  if (solves || routine == Routine::kPotrf || routine == Routine::kPack) {
-    inverses = DiagonalSolverWorkspace(diagonal);
-  }
+  inverses = DiagonalSolverWorkspace(inverse_order);
 }
 
 template <typename T>

@@ -39,8 +39,8 @@ struct Plan {
   // same, a factor that is kept may be made as a single one.
   Tiles tiles;
   Tiles factored;
-  // Columns of a diagonal tile that are substituted with at once.
-  int64_t diagonal;
+  // Of the diagonal blocks that are inverted to be solved with (substitution.h); 0: none.
+  int64_t inverse_order;
 
   // Elements of workspace.
   int64_t panels = 0;       // panels or tile columns

@@ -11,11 +11,6 @@ namespace {
 constexpr std::array<Stream, 4> kOthers = {Stream::kPanel, Stream::kNext, Stream::kCopy,
                                            Stream::kSide};
 
-// Columns of diagonal blocks, from the first column of the tile on.
-int64_t InverseOrder(const Tuning& tuning, const Tiles& tiles) {
-  return std::min(tiles.width(), tuning.inverse_order);
-}
-
 // Columns of X, of tiles [first, end).
 template <typename T>
 Bytes2D Columns(const RightHandSides<T>& x, const Tiles& tiles, int64_t first, int64_t end) {
@@ -34,18 +29,19 @@ Bytes2D ShareOf(const RightHandSides<T>& x, const Tiles& tiles, int64_t k) {
 // --- Diagonal tiles ------------------------------------------------------------------------------
 
 template <typename T>
-Status InvertDiagonals(const RankContext& context, const Matrix<T>& matrix, T* workspace) {
+Status InvertDiagonals(const RankContext& context, const Matrix<T>& matrix,
+                       const Inverses<T>& inverses) {
   const Tiles& tiles = matrix.tiles;
-  Flow flow(context);
-  const int64_t order = InverseOrder(flow.tuning(), tiles), ld = matrix.ld();
+  const int64_t order = inverses.order, ld = matrix.ld();
   if (order == 0) return Status::Ok();
+  Flow flow(context);
   flow.Fork();
   // Each is small for a device: as many at a time as there are streams beside kMain.
   size_t turn = 0;
   for (int64_t k = matrix.rank; k < tiles.nonempty(); k += tiles.ranks()) {
     for (int64_t begin = 0; begin < tiles.width(k); begin += order) {
       const int64_t n = std::min(order, tiles.width(k) - begin);
-      T* inverse = workspace + static_cast<int64_t>(turn) * order * order;
+      T* inverse = inverses.workspace + static_cast<int64_t>(turn) * order * order;
       T* block = matrix.tile(k, tiles.offset(k) + begin) + begin * ld;
       Step<T> on(flow, kOthers[turn], "invert diagonal", k);
       on.Trtri(n, block, ld, inverse, n);
@@ -58,12 +54,13 @@ Status InvertDiagonals(const RankContext& context, const Matrix<T>& matrix, T* w
 }
 
 template <typename T>
-DiagonalSolver<T>::DiagonalSolver(Flow& flow, const Matrix<T>& matrix, Sweep sweep, T* workspace)
+DiagonalSolver<T>::DiagonalSolver(Flow& flow, const Matrix<T>& matrix, Sweep sweep,
+                                  const Inverses<T>& inverses)
     : flow_(flow),
       matrix_(matrix),
       sweep_(sweep),
-      order_(InverseOrder(flow.tuning(), matrix.tiles)),
-      workspace_(workspace) {
+      order_(inverses.order),
+      workspace_(inverses.workspace) {
   if (!inverts()) return;
   const Tiles& tiles = matrix_.tiles;
   for (int64_t k = matrix_.rank; k < tiles.nonempty(); k += tiles.ranks()) {
@@ -73,17 +70,22 @@ DiagonalSolver<T>::DiagonalSolver(Flow& flow, const Matrix<T>& matrix, Sweep swe
     }
   }
   if (sweep_ == Sweep::kBackward) std::reverse(blocks_.begin(), blocks_.end());
-  for (size_t j : {0, 1}) Prepare(j);
+  Refill();
 }
 
 template <typename T>
-void DiagonalSolver<T>::Prepare(size_t j) {
-  if (j >= blocks_.size()) return;
+void DiagonalSolver<T>::Refill() {
+  while (ready_ < std::min(next_ + 2, blocks_.size())) Prepare();
+}
+
+template <typename T>
+void DiagonalSolver<T>::Prepare() {
+  const size_t j = ready_++;
   const DiagonalTile<T>& block = blocks_[j];
   T* l = Space(j);
   Step<T> on(flow_, Stream::kSide);
   on.Gives(prepared_[j % 2]);
-  on.LoadInverse(block.n, block.l, block.ld, l, l + order_ * order_);
+  on.LoadInverse(block.n, sweep_ == Sweep::kBackward, block.l, block.ld, l, l + order_ * order_);
 }
 
 template <typename T>
@@ -103,27 +105,29 @@ void DiagonalSolver<T>::Solve(Step<T>& on, int64_t k, int64_t count, T* x, T* so
 
 template <typename T>
 void DiagonalSolver<T>::SolveBlock(Step<T>& on, int64_t n, int64_t count, T* x, T* solved) {
+  if (ready_ == next_) Prepare();
   const size_t j = next_++;
   const T *l = Space(j), *inverse = l + order_ * order_;
   auto add_product = [&](Real<T> alpha, const T* a, const T* b, Real<T> beta, T* c) {
-    const Op op = sweep_ == Sweep::kForward ? Op::kConjTrans : Op::kNone;
-    on.ExactGemm(Op::kNone, op, count, n, n, alpha, a, count, b, n, beta, c, count);
+    on.ExactGemm(Op::kNone, Op::kConjTrans, count, n, n, alpha, a, count, b, n, beta, c, count);
   };
-  {
-    Step<T> block(flow_, on.stream());
-    block.Reads(prepared_[j % 2]);
-    add_product(1, x, inverse, 0, solved);
-    add_product(-1, solved, l, 1, x);
-    add_product(1, x, inverse, 1, solved);
-  }
-  Prepare(j + 2);
+  Step<T> block(flow_, on.stream());
+  block.Reads(prepared_[j % 2]);
+  add_product(1, x, inverse, 0, solved);
+  add_product(-1, solved, l, 1, x);
+  add_product(1, x, inverse, 1, solved);
 }
 
 // --- The sweeps ----------------------------------------------------------------------------------
+//
+// A rank can't enqueue what needs a message before the message's sender has enqueued what that is
+// made of, so the hosts work one after the other as the devices do. Between one message and the next
+// stands only what the next one needs; everything else is enqueued behind it.
 
 template <typename T>
 Status ForwardSubstitution(const RankContext& context, const Matrix<T>& matrix,
-                           const RightHandSides<T>& x, T* sums, T* workspace) {
+                           const RightHandSides<T>& x, T* sums,
+                           const Inverses<T>& inverses) {
   const Tiles& tiles = matrix.tiles;
   const int64_t nrhs = x.count, ld = matrix.ld(), count = tiles.nonempty();
   const int ranks = tiles.ranks(), rank = matrix.rank;
@@ -141,31 +145,30 @@ Status ForwardSubstitution(const RankContext& context, const Matrix<T>& matrix,
   Flow flow(context);
   Step<T>(flow, Stream::kMain).SetZero(nrhs, tiles.columns(), sums, nrhs);
   flow.Fork();
-  DiagonalSolver<T> diagonal(flow, matrix, Sweep::kForward, workspace);
+  DiagonalSolver<T> diagonal(flow, matrix, Sweep::kForward, inverses);
   for (int64_t k = rank; k < count; k += ranks) {
-    // The window that comes is tiles [k, k + P), complete but for this rank's columns; what goes on
+    // The window that comes is tiles [k, last), complete but for this rank's columns; what goes on
     // is [k + 1, end): the tile that is solved next, and the others.
-    const int64_t end = std::min(k + 1 + ranks, count), slot = tiles.slot(k);
+    const int64_t last = std::min(k + ranks, count), end = std::min(last + 1, count);
+    const int64_t slot = tiles.slot(k);
+    const bool comes = k > 0 && ranks > 1;
     Data first, others;
-    if (k > 0 && ranks > 1) {
-      const int64_t last = std::min(k + ranks, count);
-      Step<T>(flow, Stream::kPanel).Recv(previous, Columns(x, tiles, k, k + 1));
-      if (k + 1 < last) {
-        Step<T> on(flow, Stream::kNext);
-        on.Writes(first, others);
-        on.Recv(previous, Columns(x, tiles, k + 1, last));
-      }
+    {
+      Step<T> on(flow, Stream::kPanel, "solve tile", k);
+      on.Gives(solved[slot]);
+      if (comes) on.Recv(previous, Columns(x, tiles, k, k + 1));
+      diagonal.Solve(on, k, nrhs, x.column(tiles.offset(k)), x.of_slot(tiles, slot));
+    }
+    if (comes && k + 1 < last) {
+      Step<T> on(flow, Stream::kNext);
+      on.Writes(first, others);
+      on.Recv(previous, Columns(x, tiles, k + 1, last));
     }
     if (k > rank && k + 1 < end) {
       const int64_t begin = tiles.offset(k + 1);
       Step<T> on(flow, Stream::kNext);
       on.Reads(kept[slot - 1]).Writes(first, others);
       on.Add(nrhs, tiles.offset(end) - begin, sums + begin * nrhs, nrhs, x.column(begin), nrhs);
-    }
-    {
-      Step<T> on(flow, Stream::kPanel, "solve tile", k);
-      on.Gives(solved[slot]);
-      diagonal.Solve(on, k, nrhs, x.column(tiles.offset(k)), x.of_slot(tiles, slot));
     }
     if (k + 1 < count) {
       Step<T> on(flow, Stream::kPanel);
@@ -184,15 +187,16 @@ Status ForwardSubstitution(const RankContext& context, const Matrix<T>& matrix,
       on.Reads(solved[slot]).Writes(kept[slot]);
       subtract(on, k, end, count, sums);
     }
+    diagonal.Refill();
   }
   return flow.Finish();
 }
 
 template <typename T>
 Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
-                        const RightHandSides<T>& x, T* workspace) {
+                        const RightHandSides<T>& x, const Inverses<T>& inverses) {
   const Tiles& tiles = matrix.tiles;
-  const int64_t nrhs = x.count, ld = matrix.ld();
+  const int64_t nrhs = x.count, ld = matrix.ld(), last = tiles.nonempty() - 1;
   if (nrhs == 0) return Status::Ok();
   auto mine = [&](int64_t k) { return tiles.owner(k) == matrix.rank; };
   // The `count` columns of L from `columns` on, of this rank's slots from `slot` on, by rows k.
@@ -204,32 +208,34 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
   std::vector<Data> solved(tiles.nonempty()), share(tiles.slots());
   Flow flow(context);
   flow.Fork();
-  DiagonalSolver<T> diagonal(flow, matrix, Sweep::kBackward, workspace);
-  for (int64_t k = tiles.nonempty() - 1; k >= 0; --k) {
-    if (mine(k)) {
-      const int64_t slot = tiles.slot(k);
-      Step<T> on(flow, Stream::kPanel, "solve tile", k);
-      on.Writes(share[slot]).Gives(solved[k]);
-      diagonal.Solve(on, k, nrhs, x.of_slot(tiles, slot), x.column(tiles.offset(k)));
-      on.Broadcast(matrix.rank, Columns(x, tiles, k, k + 1));
-    } else {
+  DiagonalSolver<T> diagonal(flow, matrix, Sweep::kBackward, inverses);
+  auto solve = [&](int64_t k) {
+    const int64_t slot = tiles.slot(k);
+    Step<T> on(flow, Stream::kPanel, "solve tile", k);
+    on.Writes(share[slot]).Gives(solved[k]);
+    if (k < last) {
+      on.Reads(solved[k + 1]);
+      subtract(on, k + 1, slot, matrix.slot(slot), tiles.width(k));
+    }
+    diagonal.Solve(on, k, nrhs, x.of_slot(tiles, slot), x.column(tiles.offset(k)));
+    on.Broadcast(matrix.rank, Columns(x, tiles, k, k + 1));
+  };
+  if (last >= 0 && mine(last)) solve(last);
+  for (int64_t k = last; k >= 0; --k) {
+    if (!mine(k)) {
       Step<T> on(flow, Stream::kCopy);
       on.Gives(solved[k]);
-      on.Broadcast(tiles.owner(k), Columns(x, tiles, k, k + 1));
+      on.Recv(tiles.owner(k), Columns(x, tiles, k, k + 1));
     }
     // What is solved next comes first, the rest beside it.
-    if (k > 0 && mine(k - 1)) {
-      const int64_t slot = tiles.slot(k - 1);
-      Step<T> on(flow, Stream::kPanel);
-      on.Reads(solved[k]).Writes(share[slot]);
-      subtract(on, k, slot, matrix.slot(slot), tiles.width(k - 1));
-    }
+    if (k > 0 && mine(k - 1)) solve(k - 1);
     const int64_t rest = tiles.slots_before(matrix.rank, std::max<int64_t>(k - 1, 0));
     Step<T> on(flow, Stream::kMain, "substitute", k);
     on.Reads(solved[k]).Gives(share, 0, rest);
     matrix.ForRuns(0, rest, [&](int64_t slot, const T* columns, int64_t count) {
       subtract(on, k, slot, columns, count);
     });
+    diagonal.Refill();
   }
   return flow.Finish();
 }
@@ -317,12 +323,12 @@ Status Multiply(const RankContext& context, const Matrix<T>& matrix, Op op,
 }
 
 #define JAXMG_INSTANTIATE(T)                                                                       \
-  template Status InvertDiagonals(const RankContext&, const Matrix<T>&, T*);                       \
+  template Status InvertDiagonals(const RankContext&, const Matrix<T>&, const Inverses<T>&);       \
   template class DiagonalSolver<T>;                                                                \
   template Status ForwardSubstitution(const RankContext&, const Matrix<T>&,                        \
-                                      const RightHandSides<T>&, T*, T*);                           \
+                                      const RightHandSides<T>&, T*, const Inverses<T>&);           \
   template Status BackSubstitution(const RankContext&, const Matrix<T>&, const RightHandSides<T>&, \
-                                   T*);                                                            \
+                                   const Inverses<T>&);                                            \
   template Status TakeShare(const RankContext&, const Matrix<T>&, const RightHandSides<T>&);       \
   template Status GatherShares(const RankContext&, const Matrix<T>&, const RightHandSides<T>&);    \
   template Status Multiply(const RankContext&, const Matrix<T>&, Op, const RightHandSides<T>&, T*);

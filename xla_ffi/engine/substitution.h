@@ -35,10 +35,18 @@ namespace jaxmg {
 // Elements of workspace for InvertDiagonals and DiagonalSolver with blocks of this order.
 inline int64_t DiagonalSolverWorkspace(int64_t order) { return 4 * order * order; }
 
-// Puts the inverses of the diagonal blocks of this rank's tiles above their diagonals, where the
-// tuning asks for them. Enqueued on all streams, kMain last.
+// How diagonal tiles are solved with: by the inverses of blocks of this order, or 0: by substitution.
 template <typename T>
-Status InvertDiagonals(const RankContext& context, const Matrix<T>& matrix, T* workspace);
+struct Inverses {
+  int64_t order;
+  T* workspace;  // DiagonalSolverWorkspace(order)
+};
+
+// Puts the inverses of the diagonal blocks of this rank's tiles above their diagonals. Enqueued on
+// all streams, kMain last.
+template <typename T>
+Status InvertDiagonals(const RankContext& context, const Matrix<T>& matrix,
+                       const Inverses<T>& inverses);
 
 enum class Sweep { kForward, kBackward };
 
@@ -48,16 +56,19 @@ template <typename T>
 class DiagonalSolver {
  public:
   // `workspace` as for InvertDiagonals.
-  DiagonalSolver(Flow& flow, const Matrix<T>& matrix, Sweep sweep, T* workspace);
+  DiagonalSolver(Flow& flow, const Matrix<T>& matrix, Sweep sweep,
+                 const Inverses<T>& inverses);
 
   // solved := x op(L)^-1 with tile k, L^H where the sweep is forward. x is count x width, used up;
   // both have leading dimension `count`. Tiles come in the order of the sweep.
   void Solve(Step<T>& on, int64_t k, int64_t count, T* x, T* solved);
+  // Brings the next blocks into place: once what others wait for is on its way.
+  void Refill();
 
  private:
   bool inverts() const { return order_ > 0; }
-  // L and its inverse of the j-th block in the order of the sweep, if there is one, on kSide.
-  void Prepare(size_t j);
+  // L and its inverse of the next block in the order of the sweep, on kSide.
+  void Prepare();
   void SolveBlock(Step<T>& on, int64_t n, int64_t count, T* x, T* solved);
   T* Space(size_t j) const {
     return workspace_ + static_cast<int64_t>(j % 2) * 2 * order_ * order_;
@@ -69,7 +80,7 @@ class DiagonalSolver {
   const int64_t order_;
   T* const workspace_;
   std::vector<DiagonalTile<T>> blocks_;  // in the order of the sweep
-  size_t next_ = 0;                      // the one that is solved for next
+  size_t next_ = 0, ready_ = 0;          // solved for next; so many are in place
   std::array<Data, 2> prepared_;         // by the parity of the block: L and its inverse
 };
 
@@ -79,7 +90,8 @@ class DiagonalSolver {
 // it keeps in `sums` until the window gets there. Enqueued on all streams, kMain last.
 template <typename T>
 Status ForwardSubstitution(const RankContext& context, const Matrix<T>& matrix,
-                           const RightHandSides<T>& x, T* sums, T* workspace);
+                           const RightHandSides<T>& x, T* sums,
+                           const Inverses<T>& inverses);
 
 // X = Y L^-1: x.share holds this rank's columns of Y and is used up, x.data becomes X on every
 // rank. From the last tile column to the first, its owner solves with the diagonal tile and sends
@@ -87,7 +99,7 @@ Status ForwardSubstitution(const RankContext& context, const Matrix<T>& matrix,
 // holds. Both sweeps have nrhs * n^2 / 2 multiply-adds over all ranks.
 template <typename T>
 Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
-                        const RightHandSides<T>& x, T* workspace);
+                        const RightHandSides<T>& x, const Inverses<T>& inverses);
 
 // This rank's columns of x.data to x.share.
 template <typename T>

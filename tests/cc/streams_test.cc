@@ -10,6 +10,7 @@
 #include "tests/cc/recording_device.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
+#include "xla_ffi/engine/factor.h"
 #include "xla_ffi/engine/routines.h"
 
 namespace jaxmg {
@@ -68,6 +69,37 @@ void CheckRoutines(const Case& c, const Tuning& tuning) {
         return CyclicRoutine<T>(context, cyclic.block, c.n, tile, inverse,
                                 cyclic.blocks[context.comm.rank()].data());
       });
+    }
+  }
+}
+
+// A factor, what is done with it, and the way to its rows and back.
+void CheckFactor(const Case& c, const Tuning& tuning) {
+  for (int64_t nrhs : {1, 3}) {
+    Problem<T> problem(c);
+    std::vector<std::vector<T>> x(c.ranks, std::vector<T>(c.n * nrhs, 1));
+    std::vector<T> overflow(c.ranks * c.n * c.n);
+    std::vector<int32_t> status(c.ranks);
+    ExpectNoRace(c, tuning, "factor", [&](const RankContext& context) -> Status {
+      const int rank = context.comm.rank();
+      Operand<T> factor = problem.operand(rank, c.tile, &status[rank]);
+      factor.overflow = &overflow[rank * c.n * c.n];
+      JAXMG_RETURN_IF_ERROR(PotrfRoutine<T>(context, factor, static_cast<T*>(nullptr)));
+      for (Apply apply : {Apply::kSolve, Apply::kSolveL, Apply::kSolveLH, Apply::kMultiplyL,
+                          Apply::kMultiplyLH}) {
+        JAXMG_RETURN_IF_ERROR(ApplyRoutine<T>(context, factor, apply, nrhs, x[rank].data()));
+      }
+      JAXMG_RETURN_IF_ERROR(MoveFactorRoutine<T>(context, factor, true));
+      JAXMG_RETURN_IF_ERROR(MoveFactorRoutine<T>(context, factor, false));
+      return InvertRoutine<T>(context, factor);
+    });
+  }
+}
+
+TEST(EveryAccessToAFactorIsOrdered) {
+  for (const Case& c : kCases) {
+    for (const Tuning& tuning : {LikeGpu(), LikeGpu(0), NewHostDevice()->tuning()}) {
+      CheckFactor(c, tuning);
     }
   }
 }

@@ -9,6 +9,8 @@ import math
 import numpy as np
 
 ROUTINES = ("potrs", "potri", "syevd")
+ON_FACTORS = ("cho_solve",)  # what takes a factor that was made before
+SOLVES = ("potrs", "cho_solve")
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PROBES = 4  # random vectors with which inverses and eigenvectors are checked
 
@@ -21,10 +23,16 @@ def operations(routine, dtype, n, nrhs, vectors=True):
     """
     count = {
         "potrs": n**3 / 3 + 2 * n**2 * nrhs,
+        "cho_solve": 2 * n**2 * nrhs,
         "potri": n**3,
         "syevd": (4 / 3 + (4 / 3 + 2) * vectors) * n**3,
     }[routine]
     return count * (4 if np.dtype(dtype).kind == "c" else 1)
+
+
+def factor_bytes(dtype, n):
+    """Of the triangle that a substitution reads."""
+    return n * (n + 1) // 2 * np.dtype(dtype).itemsize
 
 
 def matrix(xp, n, dtype, first_row=0, rows=None, kind="dominant"):
@@ -37,8 +45,10 @@ def matrix(xp, n, dtype, first_row=0, rows=None, kind="dominant"):
     - "ill": V C V^H, with C the circulant matrix cosh(s (n/2 - d)) / sinh(s n/2), d = |i - j|, and
       V diagonal, of units from a hash. Its eigenvalues are those of `ill_eigenvalues`; condition
       `condition(dtype)`, exactly where n is even. Its diagonal is constant: scaling does not help.
-    - "graded": D (I + R) D, D_i = condition(dtype)^(-i / 2n) and R random off the diagonal, with a
-      spectrum that fills [-1/2, 1/2]. Condition 1 to 3 times condition(dtype)^(1 - 1/n).
+    - "moderate": I + R, with R random off the diagonal, of a spectrum that fills [-1/2, 1/2].
+      Condition about 3; of all kinds, what a wrong entry of a factor changes most.
+    - "graded": D (I + R) D, with D_i = condition(dtype)^(-i / 2n) and the same R. Condition 1 to 3
+      times condition(dtype)^(1 - 1/n).
     """
     rows = n if rows is None else rows
     i = (xp.arange(rows, dtype=xp.uint32) + xp.uint32(first_row))[:, None]
@@ -77,17 +87,21 @@ def _ill(xp, i, j, n, dtype):
     return along + 1j * (entries - along)
 
 
+def _moderate(xp, i, j, n, dtype):
+    variance = (2 if np.dtype(dtype).kind == "c" else 1) / 3
+    # The spectrum of the noise fills +-2 sqrt(n variance).
+    scale = np.finfo(dtype).dtype.type(1 / (4 * math.sqrt(n * variance)))
+    return xp.where(i == j, 1, _noise(xp, i, j, dtype) * scale)
+
+
 def _graded(xp, i, j, n, dtype):
     real = np.finfo(dtype).dtype
     rate = real.type(-math.log(condition(dtype)) / (2 * n))
-    variance = (2 if np.dtype(dtype).kind == "c" else 1) / 3
-    # The spectrum of the noise fills +-2 sqrt(n variance).
-    noise = _noise(xp, i, j, dtype) * real.type(1 / (4 * math.sqrt(n * variance)))
     scale = xp.exp(rate * i.astype(real)) * xp.exp(rate * j.astype(real))
-    return scale * xp.where(i == j, 1, noise)
+    return scale * _moderate(xp, i, j, n, dtype)
 
 
-KINDS = {"dominant": _dominant, "ill": _ill, "graded": _graded}
+KINDS = {"dominant": _dominant, "moderate": _moderate, "ill": _ill, "graded": _graded}
 
 
 def _decay(dtype):
@@ -103,6 +117,11 @@ def _noise(xp, i, j, dtype):
         imaginary = _uniform(xp, low, high, 2, dtype)
         entries = entries + 1j * xp.where(i < j, imaginary, -imaginary)
     return entries
+
+
+def wide(array):
+    """In double precision, to measure errors in."""
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
 def vectors(xp, n, count, dtype, seed=3):
@@ -144,14 +163,14 @@ def _bits(x):
 def backward_error(xp, routine, a, operands, results, multiply):
     """How far the results are from those of an exact computation, in units of 1.
 
-    potrs: the largest |b - A x| / (|A| |x| + |b|) of the columns, in the infinity norm.
+    potrs, cho_solve: the largest |b - A x| / (|A| |x| + |b|) of the columns, in the infinity norm.
     potri: |X (A g) - g| / (|X| |A| |g|) for random g, which bounds the residual of the inverse.
     syevd: the larger of |A V g - V W g| / (|A| |V g|) and |V^H V g - g| / |g|; without vectors, how
         far the sum of the eigenvalues is from the trace, beside n times the largest.
 
     Args:
         a: the matrix; may be sharded by rows, as may V and the inverse.
-        operands: {"b": right-hand sides}, for potrs.
+        operands: {"b": right-hand sides}, for potrs and cho_solve.
         results: what the routine returned.
         multiply: the product of matrices at full precision.
     """
@@ -164,7 +183,7 @@ def backward_error(xp, routine, a, operands, results, multiply):
         return abs(m).sum(axis=1).max()
 
     probe = vectors(xp, n, PROBES, a.dtype, seed=7)
-    if routine == "potrs":
+    if routine in SOLVES:
         (x,), b = results, operands["b"]
         scale = matrix_norm(a) * norm(x) + norm(b)
         return (norm(b - multiply(a, x)) / scale).max()

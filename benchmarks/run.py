@@ -1,12 +1,13 @@
-"""Measures potrs, potri and syevd: every backend, dtype, size and number of ranks in one way.
+"""Measures each routine: every backend, dtype, size and number of ranks in one way.
 
     python benchmarks/run.py --routine potrs --n 4096 8192 --ranks 1 2 --backend native scipy \
         --compare --donate
 
 Lists make every combination; `+` begins further combinations, with the options before the first
 `+` for all of them. Each measurement goes from a matrix in the memory of the devices, sharded by
-rows, to the result there; the median of several runs after a warm-up is appended to
-benchmarks/results/ as one line of JSON. README.md beside this file says what is in it.
+rows, or for cho_solve from its factor, to the result there; the median of several runs after a
+warm-up is appended to benchmarks/results/ as one line of JSON. README.md beside this file says what
+is in it.
 """
 
 import argparse
@@ -71,7 +72,8 @@ def groups_of(cases, args):
 def arguments(words):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--routine", nargs="+", default=["potrs"], choices=problems.ROUTINES)
+    known = (*problems.ROUTINES, *problems.ON_FACTORS)
+    add("--routine", nargs="+", default=["potrs"], choices=known)
     add("--backend", nargs="+", default=["auto"], choices=[*JAXMG_BACKENDS, "jax", "scipy"])
     add("--dtype", nargs="+", default=["float64"], choices=problems.DTYPES)
     add(
@@ -83,7 +85,7 @@ def arguments(words):
     )
     add("--matrix", nargs="+", default=["dominant"], choices=problems.KINDS)
     add("--n", nargs="+", type=int, default=[4096])
-    add("--nrhs", nargs="+", type=int, default=[1], help="right-hand sides, for potrs")
+    add("--nrhs", nargs="+", type=int, default=[1], help="of potrs and cho_solve")
     add("--T_A", nargs="+", type=int, default=[0], help="tile widths; 0: jaxmg's choice")
     add("--ranks", nargs="+", type=int, default=[1])
     add("--threads", nargs="+", type=int, default=[1], help="of BLAS, for each rank on CPU devices")
@@ -128,7 +130,7 @@ def combinations(args):
             "matrix": matrix,
             "precision": None if precision == "default" else precision,
             "n": n,
-            "nrhs": nrhs if routine == "potrs" else None,
+            "nrhs": nrhs if routine in problems.SOLVES else None,
             "T_A": tile or None,
             "ranks": ranks,
             "threads": threads,
@@ -315,6 +317,8 @@ def record(job, args):
     }
     if case["routine"] == "syevd":
         entry["vectors"] = case["vectors"]
+    if case["routine"] in problems.ON_FACTORS:  # forth and back
+        entry["factor_gbps"] = 2 * problems.factor_bytes(case["dtype"], case["n"]) / median / 1e9
     if case["T_A"] and facts["peak_bytes"]:
         panels = facts["peak_bytes"] / (case["n"] * case["T_A"] * np.dtype(case["dtype"]).itemsize)
         # On CPU devices the bytes are those of all ranks together.
@@ -334,6 +338,8 @@ def summary(entry):
     parts.append(f"{entry['tflops']:.4f} TFLOP/s")
     if "gemm_fraction" in entry:
         parts.append(f"{entry['gemm_fraction']:.0%} of GEMM's {entry['gemm_tflops']:.4g}")
+    if "factor_gbps" in entry:
+        parts.append(f"{entry['factor_gbps']:.4g} GB/s of the factor")
     if entry["peak_bytes"]:
         panels = f" = {entry['peak_panels']:.2f} panels a rank" if "peak_panels" in entry else ""
         parts.append(f"{entry['peak_bytes'] / 2**20:.1f} MiB{panels}")

@@ -141,16 +141,30 @@ class JaxmgSolver:
         self.make_matrix = jax.jit(
             lambda: problems.matrix(xp, n, dtype, kind=case["matrix"]), out_shardings=self.rows
         )
-        if case["routine"] == "potrs":
+        if case["routine"] in problems.SOLVES:
             self.b = jax.jit(
                 lambda: problems.vectors(xp, n, case["nrhs"], dtype), out_shardings=self.everywhere
             )()
 
     def operands(self):
-        operands = [self.make_matrix()]
-        if self.case["routine"] == "potrs":
+        kept = self.case["routine"] in problems.ON_FACTORS
+        operands = [self.factor if kept else self.make_matrix()]
+        if self.case["routine"] in problems.SOLVES:
             operands.append(self.b)
         return self.jax.block_until_ready(operands)
+
+    @functools.cached_property
+    def factor(self):
+        return self.jax.block_until_ready(self.make_factor())
+
+    def make_factor(self):
+        import jaxmg
+
+        case = self.case
+        if case["backend"] not in ("auto", "native"):
+            raise ValueError(f"there are no factors of {case['backend']}")
+        options = {"precision": case["precision"]} if case["precision"] else {}
+        return jaxmg.cho_factor(self.make_matrix(), case["T_A"], donate=True, **options)
 
     def run(self, operands):
         return self.jax.block_until_ready(self.call(operands))
@@ -159,6 +173,8 @@ class JaxmgSolver:
         import jaxmg
 
         case = self.case
+        if case["routine"] in problems.ON_FACTORS:
+            return getattr(jaxmg, case["routine"])(*operands)
         options = {name: case[name] for name in ("T_A", "donate", "backend")}
         if case["routine"] == "syevd":
             options["return_eigenvectors"] = case["vectors"]
@@ -206,7 +222,7 @@ class JaxmgSolver:
         """What a call takes at most on a GPU."""
         case = self.case
         n, nrhs, ranks, routine = case["n"], case["nrhs"] or 0, case["ranks"], case["routine"]
-        if case["backend"] in ("auto", "native") and routine != "syevd":
+        if case["backend"] in ("auto", "native") and routine in ("potrs", "potri"):
             paper = workspace.needed(
                 routine, case["dtype"], n, ranks, case["T_A"], nrhs, case["donate"]
             )
@@ -279,6 +295,12 @@ class JaxSolver(JaxmgSolver):
         linalg = self.jax.scipy.linalg
         return linalg.cho_solve(linalg.cho_factor(a), b)
 
+    def make_factor(self):
+        return self.jax.jit(lambda a: self.jax.scipy.linalg.cho_factor(a)[0])(self.make_matrix())
+
+    def cho_solve(self, factor, b):
+        return self.jax.scipy.linalg.cho_solve((factor, False), b)
+
     def potri(self, a):
         return self.jax.numpy.linalg.inv(a)
 
@@ -298,6 +320,7 @@ class ScipySolver:
         import scipy.linalg
 
         self.linalg, self.case, self.details = scipy.linalg, case, {}
+        self.options = {"overwrite_a": case["donate"], "check_finite": False}
         self.b = problems.vectors(np, case["n"], case["nrhs"] or 1, case["dtype"])
 
     def matrix(self):
@@ -312,11 +335,16 @@ class ScipySolver:
         return a
 
     def operands(self):
-        return self.matrix()
+        return self.factor if self.case["routine"] in problems.ON_FACTORS else self.matrix()
+
+    @functools.cached_property
+    def factor(self):
+        return self.linalg.cho_factor(self.matrix(), lower=True, **self.options)
 
     def run(self, a):
-        options = {"overwrite_a": self.case["donate"], "check_finite": False}
-        linalg = self.linalg
+        options, linalg = self.options, self.linalg
+        if self.case["routine"] == "cho_solve":
+            return linalg.cho_solve(a, self.b, check_finite=False)
         if self.case["routine"] == "potrs":
             start = time.perf_counter()
             factor = linalg.cho_factor(a, lower=True, **options)

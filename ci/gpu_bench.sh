@@ -93,6 +93,11 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
   nrhs() { # 60
     bench "${both[@]}" $(repeats 3) $(n 32768) + --nrhs 1 16 + --nrhs 256 4096
   }
+  # With a factor that is kept: reading it bounds one right-hand side, products bound many.
+  kept() { # 60
+    bench --routine cho_solve --backend native --ranks "$ranks" $(repeats 5) \
+      + $(n 16384 32768 65536 131072) + --nrhs 256 $(n 65536)
+  }
   tiles() { # 110
     bench --ranks "$ranks" --backend native --compare $(repeats 2) \
       + --T_A 512 1024 2048 $(n 16384 32768 65536 131072)
@@ -116,7 +121,7 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
 }
 
 parts=("$@")
-[ $# -gt 0 ] || parts=(table inverse library small one dtypes nrhs tiles hard syevd syevd_large)
+[ $# -gt 0 ] || parts=(table inverse library small one dtypes nrhs kept tiles hard syevd syevd_large)
 failed=0
 for part in "${parts[@]}"; do
   start=$SECONDS

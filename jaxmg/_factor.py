@@ -45,7 +45,7 @@ class CholeskyFactor:
         layout: the mesh and the axes that the rows are sharded over; static, as what follows.
         n: the order of A.
         tile: T, the width of the tiles.
-        precision: "tf32", or None for that of the dtype; the methods compute with it too.
+        precision: "tf32", or None for that of the dtype; `inv` computes with it too.
     """
 
     tiles: jax.Array
@@ -209,8 +209,7 @@ def cho_factor(
         in_specs: another name of ``matrix_specs``.
         donate: the factor takes a's own buffer, and ``a`` is deleted; ignored under an outer
             ``jit``, whose own ``donate_argnums`` decides.
-        precision: None, "highest" or "tf32", as for `potrs`, also of what is computed with the
-            factor.
+        precision: None, "highest" or "tf32", as for `potrs`, of the factorization and of `inv`.
 
     Returns:
         A `CholeskyFactor`. Where ``a`` isn't positive definite, its ``status`` isn't 0 and it is
@@ -272,13 +271,11 @@ def _apply(routine, factor, b, operations, trans):
             f"{routine}: trans must be 0 or 'N' (L), 1 or 'T' (its transpose), or 2 or 'C' (its "
             f"conjugate transpose); got {trans!r}"
         )
-    attributes = {"tf32": factor.precision == "tf32", "check_b": False}
     if how == "T" and jnp.issubdtype(factor.dtype, jnp.complexfloating):
         _checks.array(routine, "b", b)  # L^T b = conj(L^H conj(b))
-        x = _operations.APPLY(routine, factor, jnp.conj(b), operation=operations["C"], **attributes)
-        return jnp.conj(x)
+        return jnp.conj(_apply(routine, factor, jnp.conj(b), operations, "C"))
     operation = operations["C" if how == "T" else how]
-    return _operations.APPLY(routine, factor, b, operation=operation, **attributes)
+    return _operations.APPLY(routine, factor, b, operation=operation)
 
 
 def _keep(call, tiles, overflow, log_det=None, status=None):

@@ -61,7 +61,7 @@ class Operation:
 APPLY = Operation("factor_apply", _results.Solution("x"))
 INVERT = Operation("factor_invert", _results.Matrix("a_inv"), in_place=True)
 DIAGONAL = Operation("factor_diagonal", _results.RealVector("diagonal"))
-ROWS = Operation("factor_rows", _results.Matrix("u"), in_place=True)
+ROWS = Operation("factor_rows", _results.UpperTriangle("u"), in_place=True)
 
 
 @_programs.planned

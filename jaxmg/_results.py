@@ -79,6 +79,14 @@ class Matrix(Result):
 
 
 @dataclasses.dataclass(frozen=True)
+class UpperTriangle(Matrix):
+    """The same with zeros below the diagonal, where the native code leaves anything."""
+
+    def whole(self, value, call, *b):
+        return jnp.triu(super().whole(value, call, *b))
+
+
+@dataclasses.dataclass(frozen=True)
 class Tiles(Matrix):
     """In A's memory too, and left in the engine's layout: (rows, n) on a rank."""
 

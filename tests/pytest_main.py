@@ -1,4 +1,8 @@
-"""Runs pytest on the files named in the arguments, as Bazel and CI want it run."""
+"""Runs pytest on the files named in the arguments, as Bazel and CI want it run.
+
+Bazel's --test_filter is an expression for pytest's -k; --test_arg passes any other argument on. A
+choice that no test meets is a failure, and the names to choose from are printed.
+"""
 
 import os
 import sys
@@ -17,15 +21,28 @@ ENVIRONMENT = {
 }
 
 
+class Names:
+    """Knows all tests that were found, before any was left out."""
+
+    found = ()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items):
+        self.found = [item.name for item in items]
+
+
 class Shard:
-    """Keeps every n-th test, for targets with `shard_count`."""
+    """Keeps every n-th test of those chosen, for targets with `shard_count`."""
 
     index = int(os.environ.get("TEST_SHARD_INDEX", 0))
     total = int(os.environ.get("TEST_TOTAL_SHARDS", 1))
+    chosen = 0
 
+    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config, items):
         if status := os.environ.get("TEST_SHARD_STATUS_FILE"):
             open(status, "w").close()
+        self.chosen = len(items)
         others = [item for i, item in enumerate(items) if i % self.total != self.index]
         config.hook.pytest_deselected(items=others)
         items[:] = items[self.index :: self.total]
@@ -43,9 +60,13 @@ def main():
         args.append("--junitxml=" + report)
     if only := os.environ.get("TESTBRIDGE_TEST_ONLY"):
         args += ["-k", only]
-    code = pytest.main(args + sys.argv[1:], plugins=[Shard()])
-    if code == pytest.ExitCode.NO_TESTS_COLLECTED and Shard.total > 1:
-        code = 0  # fewer tests than shards
+    names, shard = Names(), Shard()
+    code = pytest.main(args + sys.argv[1:], plugins=[names, shard])
+    if code == pytest.ExitCode.NO_TESTS_COLLECTED:
+        if shard.chosen:
+            code = 0  # fewer tests than shards
+        else:
+            print("no test was chosen; there are", *names.found, sep="\n")
     sys.exit(code)
 
 

@@ -2,7 +2,10 @@
 
 import json
 import os
+import subprocess
+import sys
 
+import digests
 import jax
 import jax.numpy as jnp
 import model
@@ -13,6 +16,7 @@ import problems
 import pytest
 import records
 import run
+import versions
 import workspace
 
 jax.config.update("jax_enable_x64", True)
@@ -20,6 +24,7 @@ jax.config.update("jax_enable_x64", True)
 N = 96
 CONDITION = {  # at least, at most
     "dominant": lambda dtype: (1, 1.2),
+    "moderate": lambda dtype: (2, 4),
     "ill": lambda dtype: (0.99 * problems.condition(dtype), 1.01 * problems.condition(dtype)),
     "graded": lambda dtype: np.array([0.7, 3]) * problems.condition(dtype),
 }
@@ -37,8 +42,7 @@ def test_matrix_is_positive_definite_with_the_condition_that_is_said(kind, dtype
     assert (a == a.conj().T).all()
     np.linalg.cholesky(a)
     least, most = CONDITION[kind](dtype)
-    wide = a.astype(np.complex128 if a.dtype.kind == "c" else np.float64)
-    assert least <= np.linalg.cond(wide) <= most
+    assert least <= np.linalg.cond(problems.wide(a)) <= most
 
 
 @pytest.mark.parametrize("dtype", problems.DTYPES)
@@ -197,6 +201,64 @@ def test_batches_share_a_process_and_a_failure_loses_nothing_else(monkeypatch, t
     assert 0 < inverse["ranges"]["potrf"] < inverse["traced_seconds"]
     assert "ranges" not in native
     assert plot.draw(records[:2], "potrs, float64")
+
+
+def test_a_solution_from_a_factor_that_was_made_before(monkeypatch, tmp_path):
+    code, records = measure(
+        monkeypatch,
+        tmp_path,
+        "--shared --warmup 0 --repeats 2 --n 64 --nrhs 3 --routine cho_solve --backend jax scipy "
+        "--dtype float64 complex64",
+    )
+    assert code == 0 and len(records) == 4
+    for record in records:
+        many = 4 if record["dtype"] == "complex64" else 1
+        seconds = record["seconds"]
+        assert record["tflops"] == pytest.approx(many * 2 * 64**2 * 3 / seconds / 1e12)
+        assert record["factor_gbps"] == pytest.approx(2 * 8 * 65 * 64 / 2 / seconds / 1e9)
+        assert 0 < record["backward_error"] < 1e-5
+
+
+def digest_file(path, words=()):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, digests.__file__, "--out", str(path), "--n", "12", *words]
+    subprocess.run(command, env=environment, check=True)
+    return path
+
+
+def test_digests_are_those_of_the_results(tmp_path, capsys):
+    old = digests.read(digest_file(tmp_path / "old"))
+    parts = [digests.read(digest_file(tmp_path / i, ["--share", f"{i}/2"])) for i in "12"]
+    assert parts[0].keys().isdisjoint(parts[1])
+    new = parts[0] | parts[1]
+    assert digests.compare(old, new) == 0
+    assert {case[0] for case in old} == set(digests.RESULTS)
+    assert {case[1] for case in old} == set(problems.DTYPES)
+    assert {case[3] for case in old} == set(digests.RANKS)
+    assert {"tf32", None} == {case[6] for case in old}
+    assert len({tuple(entry.values()) for entry in old.values()}) > len(old) / 3
+    case = next(case for case in old if case[:3] == ("syevd", "float64", 12))
+    assert digests.compare(old, new | {case: new[case] | {"v": "0"}}) == 1
+    assert "syevd dtype=float64 n=12" in (said := capsys.readouterr().out) and "other v" in said
+    del new[case]
+    assert digests.compare(old, new) == 1
+    assert digests.compare({}, {}) == 1
+
+
+def test_versions_are_compared_by_the_medians_of_all_turns(tmp_path, monkeypatch, capsys):
+    case = dict.fromkeys(versions.CASE) | {"routine": "potrs", "n": 512}
+    for name, turns in {"old": ([1, 2, 9], [4, 4]), "new": ([3, 3, 3], [1, 3])}.items():
+        lines = [json.dumps(case | {"runs": runs}) for runs in turns]
+        (tmp_path / name).write_text("\n".join(lines))
+    old, new = (versions.read(tmp_path / name) for name in ("old", "new"))
+    ((_, one, other, ratio, apart),) = versions.table(old, new)
+    assert (one, other, ratio, apart) == (4, 3, 0.75, 1)
+    monkeypatch.setattr("sys.argv", ["versions.py", *(str(tmp_path / n) for n in ("old", "new"))])
+    assert versions.main() == 0
+    assert (
+        "| routine=potrs n=512 | 4000.000 | 3000.000 | 0.7500 | 100.00% |"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_process_that_died_is_started_anew(monkeypatch, tmp_path):

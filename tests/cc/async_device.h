@@ -16,6 +16,7 @@
 #include <mutex>
 #include <random>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -100,6 +101,11 @@ class Worker {
 
 using Workers = std::array<std::unique_ptr<Worker>, kNumStreams>;
 
+inline Status Later(Workers& workers, Stream stream, std::function<Status()> work) {
+  workers[static_cast<int>(stream)]->Enqueue(std::move(work));
+  return Status::Ok();
+}
+
 template <typename T>
 class AsyncBlas : public Blas<T> {
   using R = Real<T>;
@@ -109,63 +115,117 @@ class AsyncBlas : public Blas<T> {
 
   Status Gemm(Stream s, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha, const T* a,
               int64_t lda, const T* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
-    return Later(
-        s, [=] { return real_.Gemm(s, op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc); });
+    return Later(workers_, s, [=] {
+      return real_.Gemm(s, op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    });
   }
   Status Herk(Stream s, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
               int64_t ldc) override {
-    return Later(s, [=] { return real_.Herk(s, n, k, alpha, a, lda, beta, c, ldc); });
-  }
-  Status Trsm(Stream s, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
-              int64_t ldb) override {
-    return Later(s, [=] { return real_.Trsm(s, side, op, m, n, l, ldl, b, ldb); });
-  }
-  Status Trmm(Stream s, Side side, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
-              int64_t ldb) override {
-    return Later(s, [=] { return real_.Trmm(s, side, op, m, n, l, ldl, b, ldb); });
+    return Later(workers_, s, [=] { return real_.Herk(s, n, k, alpha, a, lda, beta, c, ldc); });
   }
   Status Potrf(Stream s, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override {
-    return Later(s, [=] { return real_.Potrf(s, n, a, lda, offset, info); });
-  }
-  Status Trtri(Stream s, int64_t n, const T* l, int64_t ldl, T* inverse, int64_t ld) override {
-    return Later(s, [=] { return real_.Trtri(s, n, l, ldl, inverse, ld); });
+    return Later(workers_, s, [=] { return real_.Potrf(s, n, a, lda, offset, info); });
   }
   Status SolveRight(Stream s, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, const T* b,
                     int64_t ldb, T* x, int64_t ldx) override {
-    return Later(s, [=] { return real_.SolveRight(s, op, m, n, l, ldl, b, ldb, x, ldx); });
+    return Later(workers_, s,
+                 [=] { return real_.SolveRight(s, op, m, n, l, ldl, b, ldb, x, ldx); });
   }
   Status ConjTranspose(Stream s, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
                        int64_t ldb) override {
-    return Later(s, [=] { return real_.ConjTranspose(s, m, n, a, lda, b, ldb); });
+    return Later(workers_, s, [=] { return real_.ConjTranspose(s, m, n, a, lda, b, ldb); });
   }
   Status MirrorLower(Stream s, int64_t n, T* a, int64_t lda) override {
-    return Later(s, [=] { return real_.MirrorLower(s, n, a, lda); });
+    return Later(workers_, s, [=] { return real_.MirrorLower(s, n, a, lda); });
   }
   Status Conjugate(Stream s, int64_t m, int64_t n, T* a, int64_t lda) override {
-    return Later(s, [=] { return real_.Conjugate(s, m, n, a, lda); });
+    return Later(workers_, s, [=] { return real_.Conjugate(s, m, n, a, lda); });
+  }
+  Status Add(Stream s, int64_t m, int64_t n, const T* a, int64_t lda, T* b, int64_t ldb) override {
+    return Later(workers_, s, [=] { return real_.Add(s, m, n, a, lda, b, ldb); });
   }
   Status SetZero(Stream s, int64_t m, int64_t n, T* a, int64_t lda) override {
-    return Later(s, [=] { return real_.SetZero(s, m, n, a, lda); });
+    return Later(workers_, s, [=] { return real_.SetZero(s, m, n, a, lda); });
+  }
+  Status StoreInverse(Stream s, int64_t n, const T* v, int64_t ldv, T* a, int64_t lda) override {
+    return Later(workers_, s, [=] { return real_.StoreInverse(s, n, v, ldv, a, lda); });
+  }
+  Status LoadInverse(Stream s, int64_t n, const T* a, int64_t lda, T* l, T* v) override {
+    return Later(workers_, s, [=] { return real_.LoadInverse(s, n, a, lda, l, v); });
   }
   Status AddLogDet(Stream s, int64_t n, const T* l, int64_t ldl, R* sum) override {
-    return Later(s, [=] { return real_.AddLogDet(s, n, l, ldl, sum); });
+    return Later(workers_, s, [=] { return real_.AddLogDet(s, n, l, ldl, sum); });
   }
-  Status PoisonIf(Stream s, const int32_t* status, int64_t m, int64_t n, T* a,
-                  int64_t lda) override {
-    return Later(s, [=] { return real_.PoisonIf(s, status, m, n, a, lda); });
+
+ protected:
+  Status DoTrsm(Stream s, Side side, Op op, Triangle triangle, int64_t m, int64_t n, const T* a,
+                int64_t lda, T* b, int64_t ldb) override {
+    return Later(workers_, s,
+                 [=] { return real_.Trsm(s, side, op, m, n, a, lda, b, ldb, triangle); });
   }
-  Status Syevd(Stream s, bool vectors, int64_t n, T* a, int64_t lda, R* w, int32_t* info) override {
-    return Later(s, [=] { return real_.Syevd(s, vectors, n, a, lda, w, info); });
+  Status DoTrmm(Stream s, Side side, Op op, Triangle triangle, int64_t m, int64_t n, const T* a,
+                int64_t lda, T* b, int64_t ldb) override {
+    return Later(workers_, s,
+                 [=] { return real_.Trmm(s, side, op, m, n, a, lda, b, ldb, triangle); });
+  }
+  Status DoTrtri(Stream s, Triangle triangle, int64_t n, const T* a, int64_t lda, T* inverse,
+                 int64_t ld) override {
+    return Later(workers_, s, [=] { return real_.Trtri(s, n, a, lda, inverse, ld, triangle); });
   }
 
  private:
-  Status Later(Stream stream, std::function<Status()> work) {
-    workers_[static_cast<int>(stream)]->Enqueue(std::move(work));
-    return Status::Ok();
-  }
-
   Workers& workers_;
   Blas<T>& real_;
+};
+
+template <typename T>
+class AsyncSolver : public MatrixSolver<T> {
+ public:
+  AsyncSolver(Workers& workers, MatrixSolver<T>& real) : workers_(workers), real_(real) {}
+
+  Status Syevd(Stream s, bool vectors, int64_t n, T* a, int64_t lda, Real<T>* w,
+               int32_t* info) override {
+    return Later(workers_, s, [=] { return real_.Syevd(s, vectors, n, a, lda, w, info); });
+  }
+
+ private:
+  Workers& workers_;
+  MatrixSolver<T>& real_;
+};
+
+class AsyncStatus : public StatusKernels {
+ public:
+  AsyncStatus(Workers& workers, StatusKernels& real) : workers_(workers), real_(real) {}
+
+  Status InitInfo(Stream s, int32_t* info) override {
+    return Later(workers_, s, [=] { return real_.InitInfo(s, info); });
+  }
+  Status Digest(Stream s, const void* words, int64_t count, int32_t* digest) override {
+    return Later(workers_, s, [=] { return real_.Digest(s, words, count, digest); });
+  }
+  Status ReduceInfo(Stream s, const int32_t* pairs, int64_t stride, int64_t count,
+                    int32_t* status) override {
+    return Later(workers_, s, [=] { return real_.ReduceInfo(s, pairs, stride, count, status); });
+  }
+  Status SumReals(Stream s, const float* terms, int64_t stride, int64_t count,
+                  float* sum) override {
+    return Later(workers_, s, [=] { return real_.SumReals(s, terms, stride, count, sum); });
+  }
+  Status SumReals(Stream s, const double* terms, int64_t stride, int64_t count,
+                  double* sum) override {
+    return Later(workers_, s, [=] { return real_.SumReals(s, terms, stride, count, sum); });
+  }
+#define JAXMG_POISON_IF(T)                                                                  \
+  Status PoisonIf(Stream s, const int32_t* status, int64_t m, int64_t n, T* a, int64_t lda) \
+      override {                                                                            \
+    return Later(workers_, s, [=] { return real_.PoisonIf(s, status, m, n, a, lda); });     \
+  }
+  JAXMG_FOR_EACH_DTYPE(JAXMG_POISON_IF)
+#undef JAXMG_POISON_IF
+
+ private:
+  Workers& workers_;
+  StatusKernels& real_;
 };
 
 // Memory stays until the device goes, as XLA's does until a handler has returned.
@@ -175,10 +235,12 @@ class AsyncDevice : public Device {
       : real_(std::move(real)),
         tuning_(tuning),
         workers_{NewWorker(), NewWorker(), NewWorker(), NewWorker(), NewWorker()},
-        float_(workers_, real_->blas<float>()),
-        double_(workers_, real_->blas<double>()),
-        complex64_(workers_, real_->blas<std::complex<float>>()),
-        complex128_(workers_, real_->blas<std::complex<double>>()) {}
+        status_kernels_(workers_, real_->status()),
+        of_dtype_(*this, *this, *this, *this) {
+    Offer(status_kernels_);
+    std::apply([this](auto&... each) { (Offer(each.blas, each.blas, each.solver), ...); },
+               of_dtype_);
+  }
   ~AsyncDevice() override { (void)Synchronize(); }
 
   Tuning tuning() const override { return tuning_; }
@@ -201,7 +263,7 @@ class AsyncDevice : public Device {
   Status Record(Stream stream, Event* event) override {
     auto signal = std::make_shared<Signal>();
     static_cast<AsyncEvent*>(event)->signal = signal;
-    return Later(stream, [signal] {
+    return Later(workers_, stream, [signal] {
       signal->Set();
       return Status::Ok();
     });
@@ -209,7 +271,7 @@ class AsyncDevice : public Device {
   Status Wait(Stream stream, const Event& event) override {
     auto signal = static_cast<const AsyncEvent&>(event).signal;
     if (!signal) return Status::Ok();
-    return Later(stream, [signal] {
+    return Later(workers_, stream, [signal] {
       signal->Await();
       return Status::Ok();
     });
@@ -224,51 +286,33 @@ class AsyncDevice : public Device {
   }
 
   Status Copy(Stream s, const Bytes2D& target, const Bytes2D& source) override {
-    return Later(s, [=] { return real_->Copy(s, target, source); });
+    return Later(workers_, s, [=] { return real_->Copy(s, target, source); });
   }
   Status FillInt32(Stream s, int32_t* data, int64_t count, int32_t value) override {
-    return Later(s, [=] { return real_->FillInt32(s, data, count, value); });
+    return Later(workers_, s, [=] { return real_->FillInt32(s, data, count, value); });
   }
-  Status Digest(Stream s, const void* words, int64_t count, int32_t* digest) override {
-    return Later(s, [=] { return real_->Digest(s, words, count, digest); });
-  }
-  Status ReduceInfo(Stream s, const int32_t* pairs, int64_t stride, int64_t count,
-                    int32_t* status) override {
-    return Later(s, [=] { return real_->ReduceInfo(s, pairs, stride, count, status); });
-  }
-  Status SumReals(Stream s, const float* terms, int64_t stride, int64_t count,
-                  float* sum) override {
-    return Later(s, [=] { return real_->SumReals(s, terms, stride, count, sum); });
-  }
-  Status SumReals(Stream s, const double* terms, int64_t stride, int64_t count,
-                  double* sum) override {
-    return Later(s, [=] { return real_->SumReals(s, terms, stride, count, sum); });
-  }
-
- protected:
-  Blas<float>& BlasOf(const float*) override { return float_; }
-  Blas<double>& BlasOf(const double*) override { return double_; }
-  Blas<std::complex<float>>& BlasOf(const std::complex<float>*) override { return complex64_; }
-  Blas<std::complex<double>>& BlasOf(const std::complex<double>*) override { return complex128_; }
 
  private:
   static std::unique_ptr<Worker> NewWorker() {
     static std::atomic<unsigned> seed{1};
     return std::make_unique<Worker>(seed++);
   }
-  Status Later(Stream stream, std::function<Status()> work) {
-    workers_[static_cast<int>(stream)]->Enqueue(std::move(work));
-    return Status::Ok();
-  }
+
+  template <typename T>
+  struct OfDtype {
+    explicit OfDtype(AsyncDevice& device)
+        : blas(device.workers_, device.real_->blas<T>()),
+          solver(device.workers_, device.real_->solver<T>()) {}
+    AsyncBlas<T> blas;
+    AsyncSolver<T> solver;
+  };
 
   const std::unique_ptr<Device> real_;
   const Tuning tuning_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
   Workers workers_;
-  AsyncBlas<float> float_;
-  AsyncBlas<double> double_;
-  AsyncBlas<std::complex<float>> complex64_;
-  AsyncBlas<std::complex<double>> complex128_;
+  AsyncStatus status_kernels_;
+  PerDtype<OfDtype> of_dtype_;
 };
 
 }  // namespace jaxmg::testing

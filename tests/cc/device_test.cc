@@ -1,6 +1,8 @@
 // The host device: copies, the checks around LAPACK, and the share of the cores that BLAS gets.
 #include <cmath>
+#include <complex>
 #include <limits>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -25,6 +27,194 @@ TEST(CopyMovesBlocksBetweenPitches) {
       EXPECT(to[j * 7 + i] == expected) << i << " " << j;
     }
   }
+}
+
+template <typename T>
+void CheckAdd() {
+  constexpr int64_t kM = 3, kN = 4, kLda = 5, kLdb = 7;
+  std::vector<T> a(kLda * kN), b(kLdb * kN);
+  for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<Real<T>>(i + 1);
+  for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<Real<T>>(100 * i);
+  const std::vector<T> before = b;
+  auto device = NewHostDevice();
+  EXPECT(device->blas<T>().Add(Stream::kMain, kM, kN, a.data(), kLda, b.data(), kLdb).ok());
+  for (int64_t j = 0; j < kN; ++j) {
+    for (int64_t i = 0; i < kLdb; ++i) {
+      const T expected = before[j * kLdb + i] + (i < kM ? a[j * kLda + i] : T(0));
+      EXPECT(b[j * kLdb + i] == expected) << i << " " << j;
+    }
+  }
+}
+
+TEST(AddLeavesTheMarginAlone) {
+  CheckAdd<float>();
+  CheckAdd<double>();
+  CheckAdd<std::complex<float>>();
+  CheckAdd<std::complex<double>>();
+}
+
+constexpr Op kOps[] = {Op::kNone, Op::kTrans, Op::kConjTrans};
+constexpr Side kSides[] = {Side::kLeft, Side::kRight};
+constexpr Uplo kUplos[] = {Uplo::kLower, Uplo::kUpper};
+constexpr Diag kDiags[] = {Diag::kNonUnit, Diag::kUnit};
+
+// A column-major matrix with more rows than it shows.
+template <typename T>
+struct Dense {
+  Dense(int64_t m, int64_t n) : m(m), n(n), ld(m + 2), data(ld * n, T(kUntouched)) {}
+  static Dense Uniform(int64_t m, int64_t n, std::mt19937_64& random) {
+    std::uniform_real_distribution<Real<T>> uniform(-1, 1);
+    Dense dense(m, n);
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < m; ++i) {
+        T value = uniform(random);
+        if constexpr (kIsComplex<T>) value = T(std::real(value), uniform(random));
+        dense(i, j) = value;
+      }
+    }
+    return dense;
+  }
+  T& operator()(int64_t i, int64_t j) { return data[j * ld + i]; }
+  T operator()(int64_t i, int64_t j) const { return data[j * ld + i]; }
+  bool MarginIsUntouched() const {
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = m; i < ld; ++i) {
+        if ((*this)(i, j) != T(kUntouched)) return false;
+      }
+    }
+    return true;
+  }
+
+  static constexpr int kUntouched = 12345;
+  int64_t m, n, ld;
+  std::vector<T> data;
+};
+
+template <typename T>
+Dense<T> operator*(const Dense<T>& a, const Dense<T>& b) {
+  Dense<T> product(a.m, b.n);
+  for (int64_t j = 0; j < b.n; ++j) {
+    for (int64_t i = 0; i < a.m; ++i) {
+      T sum = 0;
+      for (int64_t k = 0; k < a.n; ++k) sum += a(i, k) * b(k, j);
+      product(i, j) = sum;
+    }
+  }
+  return product;
+}
+
+template <typename T>
+Real<T> Distance(const Dense<T>& a, const Dense<T>& b) {
+  Real<T> largest = 0;
+  for (int64_t j = 0; j < a.n; ++j) {
+    for (int64_t i = 0; i < a.m; ++i) {
+      const Real<T> distance = std::abs(a(i, j) - b(i, j));
+      if (distance > largest || std::isnan(distance)) largest = distance;
+    }
+  }
+  return largest;
+}
+
+// A triangle as operations get it, with NaN where they may not look, and op of it as it is meant.
+template <typename T>
+struct TriangleCase {
+  TriangleCase(int64_t n, Triangle triangle, Op op, std::mt19937_64& random)
+      : given(Dense<T>::Uniform(n, n, random)), meant(n, n) {
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < n; ++i) {
+        const bool inside = triangle.uplo == Uplo::kLower ? i > j : i < j;
+        T value = 0;
+        if (i == j) {
+          value = triangle.diag == Diag::kUnit ? T(1) : T(2) + given(i, j);
+        } else if (inside) {
+          value = given(i, j) / static_cast<Real<T>>(n);  // so that the inverse is no larger
+        }
+        const bool read = inside || (i == j && triangle.diag == Diag::kNonUnit);
+        given(i, j) = read ? value : T(std::numeric_limits<Real<T>>::quiet_NaN());
+        if (op == Op::kNone) {
+          meant(i, j) = value;
+        } else {
+          meant(j, i) = op == Op::kTrans ? value : Conj(value);
+        }
+      }
+    }
+  }
+  Dense<T> given, meant;
+};
+
+template <typename T>
+void CheckTriangle(int64_t m, int64_t n, Side side, Op op, Triangle triangle) {
+  const bool left = side == Side::kLeft;
+  std::mt19937_64 random(m * 100 + n);
+  const TriangleCase<T> a(left ? m : n, triangle, op, random);
+  const Dense<T> b = Dense<T>::Uniform(m, n, random);
+  auto times = [&](const Dense<T>& x) { return left ? a.meant * x : x * a.meant; };
+  const Real<T> bound = 20 * (m + n) * std::numeric_limits<Real<T>>::epsilon();
+  auto device = NewHostDevice();
+  Blas<T>& blas = device->blas<T>();
+
+  Dense<T> x = b;
+  EXPECT(blas.Trmm(Stream::kMain, side, op, m, n, a.given.data.data(), a.given.ld, x.data.data(),
+                   x.ld, triangle)
+             .ok());
+  EXPECT(Distance(x, times(b)) < bound && x.MarginIsUntouched()) << m << " x " << n;
+  x = b;
+  EXPECT(blas.Trsm(Stream::kMain, side, op, m, n, a.given.data.data(), a.given.ld, x.data.data(),
+                   x.ld, triangle)
+             .ok());
+  EXPECT(Distance(times(x), b) < bound && x.MarginIsUntouched()) << m << " x " << n;
+
+  if (op != Op::kNone) return;
+  Dense<T> inverse(a.meant.n, a.meant.n), identity(a.meant.n, a.meant.n);
+  for (int64_t j = 0; j < identity.n; ++j) {
+    for (int64_t i = 0; i < identity.n; ++i) identity(i, j) = i == j;
+  }
+  EXPECT(blas.Trtri(Stream::kMain, inverse.n, a.given.data.data(), a.given.ld, inverse.data.data(),
+                    inverse.ld, triangle)
+             .ok());
+  EXPECT(Distance(inverse * a.meant, identity) < bound && inverse.MarginIsUntouched()) << n;
+  for (int64_t j = 0; j < inverse.n; ++j) {
+    for (int64_t i = 0; i < inverse.n; ++i) {
+      const bool other = triangle.uplo == Uplo::kLower ? i < j : i > j;
+      EXPECT(!other || inverse(i, j) == T(0)) << i << ", " << j;
+    }
+  }
+}
+
+template <typename T>
+void CheckTriangles() {
+  for (Side side : kSides) {
+    for (Op op : kOps) {
+      for (Uplo uplo : kUplos) {
+        for (Diag diag : kDiags) {
+          CheckTriangle<T>(7, 5, side, op, {uplo, diag});
+          CheckTriangle<T>(1, 4, side, op, {uplo, diag});
+          CheckTriangle<T>(50, 45, side, op, {uplo, diag});  // a panel, as the host cuts it
+        }
+      }
+    }
+  }
+}
+
+TEST(TrianglesAreReadAsTheyAreMeant) {
+  CheckTriangles<float>();
+  CheckTriangles<double>();
+  CheckTriangles<std::complex<float>>();
+  CheckTriangles<std::complex<double>>();
+}
+
+// A factor is lower, and its diagonal is read, where nobody says otherwise.
+TEST(TrianglesAreLowerUnlessSaid) {
+  std::mt19937_64 random(3);
+  const TriangleCase<double> l(4, Triangle(), Op::kNone, random);
+  const Dense<double> b = Dense<double>::Uniform(4, 3, random);
+  Dense<double> x = b;
+  auto device = NewHostDevice();
+  EXPECT(device->blas<double>()
+             .Trmm(Stream::kMain, Side::kLeft, Op::kNone, 4, 3, l.given.data.data(), l.given.ld,
+                   x.data.data(), x.ld)
+             .ok());
+  EXPECT(Distance(x, l.meant * b) < 1e-14);
 }
 
 TEST(AnAllocationThatIsTooLargeIsAnError) {

@@ -344,10 +344,43 @@ TEST(DifferentRightHandSidesAreAStatus) {
 // A device whose data say that it is another rank than its host takes it for.
 class Misplaced : public Wrapped {
  public:
-  using Wrapped::Wrapped;
-  Status InitInfo(Stream stream, int32_t* info) override {
-    return FillInt32(stream, info, 1, kMisplaced);
+  explicit Misplaced(Device& real) : Wrapped(real), found_(real) { Offer(found_); }
+
+ private:
+  class Found : public StatusKernels {
+   public:
+    explicit Found(Device& real) : device_(real), real_(real.status()) {}
+    Status InitInfo(Stream s, int32_t* info) override {
+      return device_.FillInt32(s, info, 1, kMisplaced);
+    }
+    Status Digest(Stream s, const void* words, int64_t count, int32_t* digest) override {
+      return real_.Digest(s, words, count, digest);
+    }
+    Status ReduceInfo(Stream s, const int32_t* pairs, int64_t stride, int64_t count,
+                      int32_t* status) override {
+      return real_.ReduceInfo(s, pairs, stride, count, status);
+    }
+    Status SumReals(Stream s, const float* terms, int64_t stride, int64_t count,
+                    float* sum) override {
+      return real_.SumReals(s, terms, stride, count, sum);
+    }
+    Status SumReals(Stream s, const double* terms, int64_t stride, int64_t count,
+                    double* sum) override {
+      return real_.SumReals(s, terms, stride, count, sum);
+    }
+#define JAXMG_POISON_IF(T)                                                                  \
+  Status PoisonIf(Stream s, const int32_t* status, int64_t m, int64_t n, T* a, int64_t lda) \
+      override {                                                                            \
+    return real_.PoisonIf(s, status, m, n, a, lda);                                         \
   }
+    JAXMG_FOR_EACH_DTYPE(JAXMG_POISON_IF)
+#undef JAXMG_POISON_IF
+
+   private:
+    Device& device_;
+    StatusKernels& real_;
+  };
+  Found found_;
 };
 
 TEST(AMisplacedRankIsAStatusOnAll) {

@@ -22,31 +22,29 @@ namespace {
 
 using host_cuda::Launch;
 
-// NVRTC compiles kernels.cu alone, so it says again what kernels.h says.
-static_assert(::kTile == kTileEdge && ::kSolveColumns == kSolveColumns);
-static_assert(::kSolveRows == kSolveRows && ::kTeam == kTeam && ::kTeamRows == kTeamRows);
-static_assert(::kCopySegment == kCopySegment);
-
 template <typename T>
 struct Kernels;
-#define JAXMG_KERNELS(T, Device_, Real_, letter)                                    \
-  template <>                                                                       \
-  struct Kernels<T> {                                                               \
-    using Device = Device_;                                                         \
-    using Real = Real_;                                                             \
-    static constexpr auto add_log_det = jaxmg_add_log_det_##letter;                 \
-    [[maybe_unused]] static constexpr auto ascend = jaxmg_ascend_##letter;          \
-    static constexpr auto check_factor = jaxmg_check_factor_##letter;               \
-    static constexpr auto check_finite = jaxmg_check_finite_##letter;               \
-    static constexpr auto clear_if = jaxmg_clear_if_##letter;                       \
-    static constexpr auto conj_transpose = jaxmg_conj_transpose_##letter;           \
-    static constexpr auto conjugate = jaxmg_conjugate_##letter;                     \
-    static constexpr auto identity = jaxmg_identity_##letter;                       \
-    static constexpr auto mirror_lower = jaxmg_mirror_lower_##letter;               \
-    static constexpr auto poison_if = jaxmg_poison_if_##letter;                     \
-    static constexpr auto solve_rows = jaxmg_solve_rows_##letter;                   \
-    static constexpr auto solve_rows_in_teams = jaxmg_solve_rows_in_teams_##letter; \
-    [[maybe_unused]] static constexpr auto sum_reals = jaxmg_sum_reals_##letter;    \
+#define JAXMG_KERNELS(T, Device_, Real_, letter)                                             \
+  template <>                                                                                \
+  struct Kernels<T> {                                                                        \
+    using Device = Device_;                                                                  \
+    using Real = Real_;                                                                      \
+    static constexpr auto add = kernels::jaxmg_add_##letter;                                 \
+    static constexpr auto add_log_det = kernels::jaxmg_add_log_det_##letter;                 \
+    [[maybe_unused]] static constexpr auto ascend = kernels::jaxmg_ascend_##letter;          \
+    static constexpr auto check_factor = kernels::jaxmg_check_factor_##letter;               \
+    static constexpr auto check_finite = kernels::jaxmg_check_finite_##letter;               \
+    static constexpr auto clear_if = kernels::jaxmg_clear_if_##letter;                       \
+    static constexpr auto conj_transpose = kernels::jaxmg_conj_transpose_##letter;           \
+    static constexpr auto conjugate = kernels::jaxmg_conjugate_##letter;                     \
+    static constexpr auto identity = kernels::jaxmg_identity_##letter;                       \
+    static constexpr auto load_inverse = kernels::jaxmg_load_inverse_##letter;               \
+    static constexpr auto mirror_lower = kernels::jaxmg_mirror_lower_##letter;               \
+    static constexpr auto poison_if = kernels::jaxmg_poison_if_##letter;                     \
+    static constexpr auto solve_rows = kernels::jaxmg_solve_rows_##letter;                   \
+    static constexpr auto solve_rows_in_teams = kernels::jaxmg_solve_rows_in_teams_##letter; \
+    static constexpr auto store_inverse = kernels::jaxmg_store_inverse_##letter;             \
+    [[maybe_unused]] static constexpr auto sum_reals = kernels::jaxmg_sum_reals_##letter;    \
   };
 JAXMG_KERNELS(float, float, float, s)
 JAXMG_KERNELS(double, double, double, d)
@@ -176,6 +174,51 @@ void CheckTranspositions() {
   }
 }
 
+// There and back: the inverse's strict triangle above the diagonal of a tile, of which the rest
+// stays as it is.
+template <typename T>
+void CheckInverses() {
+  std::mt19937_64 random(9);
+  for (long long n : {1, 31, 70}) {
+    Matrix<T> a = Matrix<T>::Uniform(n, n, random), v = Matrix<T>::Uniform(n, n, random);
+    for (long long j = 0; j < n; ++j) a(j, j) = 2 + j;
+    const Matrix<T> before = a;
+    Launch(Tiles(n, n), kTileEdge, kTileRows,
+           [&] { Kernels<T>::store_inverse(n, v.device(), v.ld, a.device(), a.ld); });
+    EXPECT(a.MarginIsUntouched());
+    std::vector<T> l(n * n, T(kUntouched)), inverse(n * n, T(kUntouched));
+    Launch(Tiles(n, n), kTileEdge, kTileRows, [&] {
+      Kernels<T>::load_inverse(n, a.device(), a.ld, reinterpret_cast<DeviceType<T>*>(l.data()),
+                               reinterpret_cast<DeviceType<T>*>(inverse.data()));
+    });
+    for (long long j = 0; j < n; ++j) {
+      for (long long i = 0; i < n; ++i) {
+        const T given = before.data[j * before.ld + i];
+        EXPECT(a(i, j) == (i < j ? Conjugate(v(j, i)) : given)) << i << ", " << j;
+        EXPECT(l[j * n + i] == (i >= j ? given : T(0))) << i << ", " << j;
+        const T expected = i > j ? v(i, j) : i == j ? T(1 / std::real(given)) : T(0);
+        EXPECT(inverse[j * n + i] == expected) << i << ", " << j;
+      }
+    }
+  }
+}
+
+template <typename T>
+void CheckSums() {
+  std::mt19937_64 random(8);
+  const long long m = 13, n = 21;
+  Matrix<T> a = Matrix<T>::Uniform(m, n, random), b = Matrix<T>::Uniform(m, n, random), sum = b;
+  a(3, 4) = std::numeric_limits<RealType<T>>::infinity();
+  for (unsigned blocks : {2, 40}) {  // several elements a thread, and threads that have none
+    sum = b;
+    Launch(blocks, 8, 1, [&] { Kernels<T>::add(m, n, a.device(), a.ld, sum.device(), sum.ld); });
+    EXPECT(sum.MarginIsUntouched());
+    for (long long j = 0; j < n; ++j) {
+      for (long long i = 0; i < m; ++i) EXPECT(sum(i, j) == b(i, j) + a(i, j)) << i << ", " << j;
+    }
+  }
+}
+
 template <typename T>
 void CheckFills() {
   const long long n = 19;
@@ -189,7 +232,7 @@ void CheckFills() {
     Launch(2, 8, 1, [&] { Kernels<T>::poison_if(&status, n, n, b.device(), b.ld); });
     EXPECT(std::isnan(std::real(b(4, 5))) == (status != 0) && b.MarginIsUntouched()) << status;
     b = a;
-    const int first = status == 0 ? 0x7fffffff : status;
+    const int first = status == 0 ? kNoInfo : status;
     Launch(2, 8, 1, [&] { Kernels<T>::clear_if(&first, n, b.device(), b.ld); });
     EXPECT(b(4, 4) == T(status == 0) && b.MarginIsUntouched()) << status;
   }
@@ -216,15 +259,15 @@ void CheckChecks() {
     return std::vector<int>{failed, info};
   };
   auto finite = [&] {
-    int first = 0x7fffffff;
+    int first = kNoInfo;
     Launch(2, 8, 1, [&] { Kernels<T>::check_finite(n, n, a.device(), a.ld, offset, &first); });
     return first;
   };
-  EXPECT((factor(0, 5000) == std::vector<int>{0, 5000}) && finite() == 0x7fffffff);
+  EXPECT((factor(0, 5000) == std::vector<int>{0, 5000}) && finite() == kNoInfo);
   EXPECT((factor(7, 5000) == std::vector<int>{7, 1007}));
   EXPECT((factor(7, 12) == std::vector<int>{7, 12}));
   a(2, 4) = std::numeric_limits<R>::infinity();  // above the diagonal: not looked at
-  EXPECT((factor(0, 5000) == std::vector<int>{0, 5000}) && finite() == 0x7fffffff);
+  EXPECT((factor(0, 5000) == std::vector<int>{0, 5000}) && finite() == kNoInfo);
   a(280, 280) = a(271, 270) = std::numeric_limits<R>::quiet_NaN();
   EXPECT((factor(0, 5000) == std::vector<int>{281, 1281}) && finite() == 1271);
 }
@@ -258,6 +301,8 @@ void CheckSequences() {
 
 JAXMG_TEST_KERNELS(SolveRowsSubstitutes, CheckSolveRows)
 JAXMG_TEST_KERNELS(TransposeMirrorConjugate, CheckTranspositions)
+JAXMG_TEST_KERNELS(InversesGoAboveTheDiagonalAndBack, CheckInverses)
+JAXMG_TEST_KERNELS(AddsElements, CheckSums)
 JAXMG_TEST_KERNELS(IdentityPoisonClear, CheckFills)
 JAXMG_TEST_KERNELS(ChecksFindTheFirstFailure, CheckChecks)
 
@@ -277,8 +322,9 @@ TEST(CopyColumnsCopiesThemAlone) {
       target[i] = 1;
     }
     const size_t begin = unit;
-    Launch(3 * columns, kThreads, 1,
-           [&] { jaxmg_copy_columns(target + begin, to_pitch, source, from_pitch, height); });
+    Launch(3 * columns, kThreads, 1, [&] {
+      kernels::jaxmg_copy_columns(target + begin, to_pitch, source, from_pitch, height);
+    });
     size_t wrong = 0, next = 0;
     for (size_t j = 0; j < columns; ++j) {
       for (; next < begin + j * to_pitch; ++next) wrong += target[next] != 1;
@@ -297,11 +343,12 @@ TEST(Digests) {
   for (unsigned& word : words) word = static_cast<unsigned>(random());
   auto digest = [&](unsigned blocks) {
     int result = 0;
-    Launch(blocks, 8, 1, [&] { jaxmg_digest(words.data(), words.size(), &result); });
+    Launch(blocks, 8, 1, [&] { kernels::jaxmg_digest(words.data(), words.size(), &result); });
     return result;
   };
   int32_t expected = 0;
-  EXPECT(NewHostDevice()->Digest(Stream::kMain, words.data(), words.size(), &expected).ok());
+  EXPECT(
+      NewHostDevice()->status().Digest(Stream::kMain, words.data(), words.size(), &expected).ok());
   EXPECT(digest(1) == expected && digest(7) == expected);
   for (size_t i : {0, 499, 999}) {
     words[i] ^= 1u << 31;
@@ -315,7 +362,7 @@ TEST(Places) {
   for (int rank : {2, 0}) {
     for (int group : {1, 0}) {
       int info = -1, stale = 0;
-      Launch(1, 8, 1, [&] { jaxmg_init_info(place, rank, group, &info, &stale); });
+      Launch(1, 8, 1, [&] { kernels::jaxmg_init_info(place, rank, group, &info, &stale); });
       const bool right = rank == 2 && group == 1;
       EXPECT(info == (right ? kNoInfo : kMisplaced) && stale == !right) << rank << " " << group;
     }
@@ -324,13 +371,13 @@ TEST(Places) {
 
 TEST(Infos) {
   std::vector<int> infos(20, -1);
-  Launch(2, 8, 1, [&] { jaxmg_fill_int32(infos.data(), 19, 0x7fffffff); });
-  EXPECT(infos[18] == 0x7fffffff && infos[19] == -1);
+  Launch(2, 8, 1, [&] { kernels::jaxmg_fill_int32(infos.data(), 19, kNoInfo); });
+  EXPECT(infos[18] == kNoInfo && infos[19] == -1);
   int status = -1;
   // Pairs of an info and a digest, three numbers apart.
   for (size_t i = 1; i < infos.size(); i += 3) infos[i] = 77;
   auto reduce = [&] {
-    Launch(1, 8, 1, [&] { jaxmg_reduce_info(infos.data(), 3, 6, &status); });
+    Launch(1, 8, 1, [&] { kernels::jaxmg_reduce_info(infos.data(), 3, 6, &status); });
     return status;
   };
   EXPECT(reduce() == 0);
@@ -340,9 +387,9 @@ TEST(Infos) {
   EXPECT(reduce() == kDifferentOperands) << status;
   infos[9] = kMisplaced;
   EXPECT(reduce() == kMisplaced) << status;
-  for (int first : {0x7fffffff, 5}) {
+  for (int first : {kNoInfo, 5}) {
     const int solver = 9;
-    Launch(1, 8, 1, [&] { jaxmg_set_syevd_info(&first, &solver, &status); });
+    Launch(1, 8, 1, [&] { kernels::jaxmg_set_syevd_info(&first, &solver, &status); });
     EXPECT(status == (first == 5 ? 5 : 9)) << first;
   }
 }

@@ -1,3 +1,5 @@
 #include "tests/cc/testing.h"
 
-int main() { return jaxmg::testing::RunTests(); }
+int main(int count, char** words) {
+  return jaxmg::testing::Main({words + 1, words + count}, std::getenv("TESTBRIDGE_TEST_ONLY"));
+}

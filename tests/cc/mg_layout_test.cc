@@ -1,5 +1,5 @@
 // cuSOLVERMg's tiles: every column has one place, and pieces go there and come back.
-#include "xla_ffi/cusolver/mg_layout.h"
+#include "xla_ffi/vendor/cusolvermg/mg_layout.h"
 
 #include <vector>
 

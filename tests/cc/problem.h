@@ -85,7 +85,7 @@ struct Problem {
 // Another device, of which subclasses change something.
 class Wrapped : public Device {
  public:
-  explicit Wrapped(Device& real) : real_(real) {}
+  explicit Wrapped(Device& real) : real_(real) { OfferAllOf(real); }
   Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) override {
     return real_.Allocate(bytes, buffer);
   }
@@ -98,31 +98,6 @@ class Wrapped : public Device {
   }
   Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) override {
     return real_.FillInt32(stream, data, count, value);
-  }
-  Status Digest(Stream stream, const void* words, int64_t count, int32_t* digest) override {
-    return real_.Digest(stream, words, count, digest);
-  }
-  Status ReduceInfo(Stream stream, const int32_t* pairs, int64_t stride, int64_t n,
-                    int32_t* status) override {
-    return real_.ReduceInfo(stream, pairs, stride, n, status);
-  }
-  Status SumReals(Stream stream, const float* terms, int64_t stride, int64_t n,
-                  float* sum) override {
-    return real_.SumReals(stream, terms, stride, n, sum);
-  }
-  Status SumReals(Stream stream, const double* terms, int64_t stride, int64_t n,
-                  double* sum) override {
-    return real_.SumReals(stream, terms, stride, n, sum);
-  }
-
- protected:
-  Blas<float>& BlasOf(const float*) override { return real_.blas<float>(); }
-  Blas<double>& BlasOf(const double*) override { return real_.blas<double>(); }
-  Blas<std::complex<float>>& BlasOf(const std::complex<float>*) override {
-    return real_.blas<std::complex<float>>();
-  }
-  Blas<std::complex<double>>& BlasOf(const std::complex<double>*) override {
-    return real_.blas<std::complex<double>>();
   }
 
  private:
@@ -167,14 +142,7 @@ class Tf32Products : public Blas<T> {
               int64_t ldc) override {
     return exact_.Herk(stream, n, k, alpha, Rounded(n, k, a, lda).data(), lda, beta, c, ldc);
   }
-  Status Trsm(Stream, Side, Op, int64_t, int64_t, const T*, int64_t, T*, int64_t) override {
-    return Refused();
-  }
-  Status Trmm(Stream, Side, Op, int64_t, int64_t, const T*, int64_t, T*, int64_t) override {
-    return Refused();
-  }
   Status Potrf(Stream, int64_t, T*, int64_t, int64_t, int32_t*) override { return Refused(); }
-  Status Trtri(Stream, int64_t, const T*, int64_t, T*, int64_t) override { return Refused(); }
   Status SolveRight(Stream, Op, int64_t, int64_t, const T*, int64_t, const T*, int64_t, T*,
                     int64_t) override {
     return Refused();
@@ -184,12 +152,28 @@ class Tf32Products : public Blas<T> {
   }
   Status MirrorLower(Stream, int64_t, T*, int64_t) override { return Refused(); }
   Status Conjugate(Stream, int64_t, int64_t, T*, int64_t) override { return Refused(); }
-  Status SetZero(Stream, int64_t, int64_t, T*, int64_t) override { return Refused(); }
-  Status AddLogDet(Stream, int64_t, const T*, int64_t, R*) override { return Refused(); }
-  Status PoisonIf(Stream, const int32_t*, int64_t, int64_t, T*, int64_t) override {
+  Status Add(Stream, int64_t, int64_t, const T*, int64_t, T*, int64_t) override {
     return Refused();
   }
-  Status Syevd(Stream, bool, int64_t, T*, int64_t, R*, int32_t*) override { return Refused(); }
+  Status SetZero(Stream, int64_t, int64_t, T*, int64_t) override { return Refused(); }
+  Status StoreInverse(Stream, int64_t, const T*, int64_t, T*, int64_t) override {
+    return Refused();
+  }
+  Status LoadInverse(Stream, int64_t, const T*, int64_t, T*, T*) override { return Refused(); }
+  Status AddLogDet(Stream, int64_t, const T*, int64_t, R*) override { return Refused(); }
+
+ protected:
+  Status DoTrsm(Stream, Side, Op, Triangle, int64_t, int64_t, const T*, int64_t, T*,
+                int64_t) override {
+    return Refused();
+  }
+  Status DoTrmm(Stream, Side, Op, Triangle, int64_t, int64_t, const T*, int64_t, T*,
+                int64_t) override {
+    return Refused();
+  }
+  Status DoTrtri(Stream, Triangle, int64_t, const T*, int64_t, T*, int64_t) override {
+    return Refused();
+  }
 
  private:
   static Status Refused() { return Error(Code::kInternal, "not a product"); }
@@ -220,11 +204,11 @@ class WithTf32 : public Tuned {
   WithTf32(Device& real, const Tuning& tuning)
       : Tuned(real, tuning),
         float_(real.blas<float>()),
-        complex_(real.blas<std::complex<float>>()) {}
-
- protected:
-  Blas<float>& Tf32BlasOf(const float*) override { return float_; }
-  Blas<std::complex<float>>& Tf32BlasOf(const std::complex<float>*) override { return complex_; }
+        complex_(real.blas<std::complex<float>>()) {
+    using Complex = std::complex<float>;
+    Offer<float>(real.blas<float>(), float_, real.solver<float>());
+    Offer<Complex>(real.blas<Complex>(), complex_, real.solver<Complex>());
+  }
 
  private:
   Tf32Products<float> float_;
@@ -238,6 +222,7 @@ Tuning LikeGpu(int64_t update_depth = 9) {
   tuning.chain = true;
   tuning.group_columns = 9;
   tuning.update_depth = update_depth;
+  tuning.inverse_order = 5;
   return tuning;
 }
 

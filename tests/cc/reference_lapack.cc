@@ -55,51 +55,56 @@ void Herk(char*, char*, int* n, int* k, Real<T>* alpha, T* a, int* lda, Real<T>*
   }
 }
 
-// Solves op(L) x = x for one vector with stride inc.
+// op(A), of which one triangle is not read, and a unit diagonal neither.
 template <typename T>
-void SolveVector(char op, int n, const T* l, int ldl, T* x, int inc) {
+struct Triangular {
+  bool lower() const { return (uplo == 'L') == (op == 'N'); }
+  T operator()(int i, int j) const {
+    if (i == j && diag == 'U') return 1;
+    return i == j || lower() == (i > j) ? At(op, a, lda, i, j) : T(0);
+  }
+
+  char uplo, op, diag;
+  const T* a;
+  int lda;
+};
+
+// Solves op(A) x = x, or x op(A) = x, for one vector with stride inc.
+template <typename T>
+void SolveVector(const Triangular<T>& a, bool left, int n, T* x, int inc) {
+  const bool forward = a.lower() == left;
   for (int step = 0; step < n; ++step) {
-    const int i = op == 'N' ? step : n - 1 - step;
+    const int i = forward ? step : n - 1 - step;
     T sum = x[i * inc];
-    for (int j = op == 'N' ? 0 : i + 1; j < (op == 'N' ? i : n); ++j) {
-      sum -= At(op, l, ldl, i, j) * x[j * inc];
+    for (int k = forward ? 0 : i + 1; k < (forward ? i : n); ++k) {
+      sum -= (left ? a(i, k) : a(k, i)) * x[k * inc];
     }
-    x[i * inc] = sum / At(op, l, ldl, i, i);
+    x[i * inc] = sum / a(i, i);
   }
 }
 
 template <typename T>
-void Trsm(char* side, char*, char* transa, char*, int* m, int* n, T*, T* a, int* lda, T* b,
-          int* ldb) {
+void Trsm(char* side, char* uplo, char* transa, char* diag, int* m, int* n, T*, T* a, int* lda,
+          T* b, int* ldb) {
+  const Triangular<T> triangle = {*uplo, *transa, *diag, a, *lda};
   if (*side == 'L') {
-    for (int j = 0; j < *n; ++j) SolveVector(*transa, *m, a, *lda, b + j * *ldb, 1);
-    return;
-  }
-  // x op(L) = b is op(L)^T x^T = b^T; the conjugate is taken along where op is 'C'.
-  for (int i = 0; i < *m; ++i) {
-    if (*transa == 'N') {
-      SolveVector('T', *n, a, *lda, b + i, *ldb);
-    } else {
-      for (int j = 0; j < *n; ++j) b[j * *ldb + i] = Conj(b[j * *ldb + i]);
-      SolveVector('N', *n, a, *lda, b + i, *ldb);
-      for (int j = 0; j < *n; ++j) b[j * *ldb + i] = Conj(b[j * *ldb + i]);
-    }
+    for (int j = 0; j < *n; ++j) SolveVector(triangle, true, *m, b + j * *ldb, 1);
+  } else {
+    for (int i = 0; i < *m; ++i) SolveVector(triangle, false, *n, b + i, *ldb);
   }
 }
 
 template <typename T>
-void Trmm(char* side, char*, char* transa, char*, int* m, int* n, T*, T* a, int* lda, T* b,
-          int* ldb) {
+void Trmm(char* side, char* uplo, char* transa, char* diag, int* m, int* n, T*, T* a, int* lda,
+          T* b, int* ldb) {
   const std::vector<T> old(b, b + static_cast<size_t>(*n - 1) * *ldb + *m);
-  auto l = [&](int i, int j) {
-    const bool lower = *transa == 'N' ? i >= j : i <= j;
-    return lower ? At(*transa, a, *lda, i, j) : T(0);
-  };
+  const Triangular<T> triangle = {*uplo, *transa, *diag, a, *lda};
   for (int j = 0; j < *n; ++j) {
     for (int i = 0; i < *m; ++i) {
       T sum = 0;
       for (int k = 0; k < (*side == 'L' ? *m : *n); ++k) {
-        sum += *side == 'L' ? l(i, k) * old[j * *ldb + k] : old[k * *ldb + i] * l(k, j);
+        sum +=
+            *side == 'L' ? triangle(i, k) * old[j * *ldb + k] : old[k * *ldb + i] * triangle(k, j);
       }
       b[j * *ldb + i] = sum;
     }
@@ -127,16 +132,25 @@ void Potrf(char*, int* n, T* a, int* lda, int* info) {
 }
 
 template <typename T>
-void Trtri(char*, char*, int* n, T* a, int* lda, int* info) {
+void Trtri(char* uplo, char* diag, int* n, T* a, int* lda, int* info) {
   *info = 0;
-  // From the last column on, as LAPACK: inverse * L is the identity to rounding.
-  for (int j = *n - 1; j >= 0; --j) {
+  // As LAPACK, of lower ones from the last column on, of upper ones from the first: inverse * A is
+  // the identity to rounding.
+  const bool lower = *uplo == 'L';
+  for (int step = 0; step < *n; ++step) {
+    const int j = lower ? *n - 1 - step : step;
     T* column = a + j * *lda;
-    column[j] = T(1) / column[j];
-    for (int i = *n - 1; i > j; --i) {
+    const T reciprocal = *diag == 'U' ? T(1) : T(1) / column[j];
+    if (*diag != 'U') column[j] = reciprocal;
+    // The columns solved before have the inverse of their block, unit diagonals not among it.
+    auto inverse = [&](int i, int k) { return i == k && *diag == 'U' ? T(1) : a[k * *lda + i]; };
+    const int begin = lower ? j + 1 : 0, end = lower ? *n : j;
+    for (int next = 0; next < end - begin; ++next) {
+      const int i = lower ? end - 1 - next : begin + next;
       T sum = 0;
-      for (int k = j + 1; k <= i; ++k) sum += a[k * *lda + i] * column[k];
-      column[i] = -sum * column[j];
+      for (int k = lower ? begin : i; k < (lower ? i + 1 : end); ++k)
+        sum += inverse(i, k) * column[k];
+      column[i] = -sum * reciprocal;
     }
   }
 }

@@ -1,9 +1,11 @@
-// A test harness of one page: TEST(Name) { EXPECT(condition) << details; } and RUN_TESTS().
+// A test harness of one page: TEST(Name) { EXPECT(condition) << details; }. The program takes parts
+// of the names of the tests to run, or --list. Bazel's --test_filter is such parts between commas.
 #ifndef JAXMG_TESTS_CC_TESTING_H_
 #define JAXMG_TESTS_CC_TESTING_H_
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -49,17 +51,49 @@ class Failure {
   std::ostringstream text_;
 };
 
-inline int RunTests() {
-  int failed = 0;
+// The tests that have one of `parts` in their names; all where there are no parts.
+inline std::vector<Test> Chosen(const std::vector<std::string>& parts) {
+  std::vector<Test> chosen;
   for (const Test& test : Tests()) {
+    bool wanted = parts.empty();
+    for (const std::string& part : parts) {
+      wanted |= std::string(test.name).find(part) != std::string::npos;
+    }
+    if (wanted) chosen.push_back(test);
+  }
+  return chosen;
+}
+
+inline int List() {
+  for (const Test& test : Tests()) std::printf("%s\n", test.name);
+  return 0;
+}
+
+inline int Run(const std::vector<Test>& tests) {
+  int failed = 0;
+  for (const Test& test : tests) {
     const int before = Failures();
     test.body();
     const bool ok = Failures() == before;
     std::printf("%s %s\n", ok ? "ok    " : "FAILED", test.name);
     failed += !ok;
   }
-  std::printf("%zu passed, %d failed\n", Tests().size() - failed, failed);
-  return failed == 0 && !Tests().empty() ? 0 : 1;
+  std::printf("%zu passed, %d failed\n", tests.size() - failed, failed);
+  return failed == 0 ? 0 : 1;
+}
+
+// What the program exits with: 0 only if at least one test ran, and none failed.
+inline int Main(std::vector<std::string> parts, const char* filter) {
+  if (parts == std::vector<std::string>{"--list"}) return List();
+  std::istringstream more(filter == nullptr ? "" : filter);
+  for (std::string part; std::getline(more, part, ',');) parts.push_back(part);
+  const std::vector<Test> chosen = Chosen(parts);
+  if (!chosen.empty()) return Run(chosen);
+  std::printf("no test has one of these in its name:");
+  for (const std::string& part : parts) std::printf(" '%s'", part.c_str());
+  std::printf("; there are\n");
+  List();
+  return 1;
 }
 
 }  // namespace jaxmg::testing

@@ -17,10 +17,12 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+import problems
 import records
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from sections import DTYPES, attempt, eps, mesh_of, normal, report, run
+from problems import DTYPES, wide
+from sections import attempt, eps, mesh_of, report, run
 
 import jaxmg
 
@@ -30,9 +32,11 @@ BACKENDS = ("native", "cusolvermg")
 
 
 def matrix(n, dtype):
-    """Positive definite, condition about 10."""
-    a = normal((n, n), dtype)
-    return (a @ a.conj().T / (2 * n) + np.eye(n)).astype(dtype)
+    return problems.matrix(np, n, dtype, kind="moderate")
+
+
+def vectors(n, count, dtype="float64"):
+    return problems.vectors(np, n, count, dtype)
 
 
 def upper(a, mesh):
@@ -45,18 +49,20 @@ def upper(a, mesh):
     return jax.jit(entries, out_shardings=rows)(a)
 
 
-def wide(a):
-    a = np.asarray(a)
-    return a.astype(np.complex128 if a.dtype.kind == "c" else np.float64)
+def backward_error(routine, a, results, b=None):
+    """In units of the dtype's eps; measured in double precision."""
+    results = tuple(wide(np.asarray(result)) for result in results)
+    operands = {"b": None if b is None else wide(b)}
+    error = problems.backward_error(np, routine, wide(a), operands, results, np.matmul)
+    return float(error) / eps(a.dtype)
 
 
 def check_potrs(name, n, dtype, mesh, tile, backend, nrhs=3):
-    a, b = matrix(n, dtype), normal((n, nrhs), dtype).astype(dtype)
+    a, b = matrix(n, dtype), vectors(n, nrhs, dtype)
     x, logdet, status = jaxmg.potrs(
         upper(a, mesh), b, tile, mesh, P("r", None), True, return_logdet=True, backend=backend
     )
-    residual = np.linalg.norm(wide(a) @ wide(x) - wide(b))
-    error = residual / (np.linalg.norm(wide(a)) * np.linalg.norm(wide(x))) / eps(dtype)
+    error = backward_error("potrs", a, (x,), b)
     exact = np.linalg.slogdet(wide(a))[1]
     log_error = abs(float(logdet) - exact) / max(1, abs(exact)) / eps(dtype)
     report(
@@ -71,27 +77,23 @@ def check_potri(name, n, dtype, mesh, tile, backend):
     inverse, status = jaxmg.potri(
         upper(a, mesh), tile, mesh, P("r", None), return_status=True, backend=backend
     )
-    error = np.linalg.norm(wide(a) @ wide(inverse) - np.eye(n)) / np.sqrt(n) / eps(dtype)
-    report(name, status == 0 and error < 100, f"{error:.2g} {status}")
+    error = backward_error("potri", a, (inverse,))
+    report(name, status == 0 and error < 20, f"{error:.2g} {status}")
 
 
 def check_syevd(name, n, dtype, mesh, tile, backend, vectors=True):
-    a = matrix(n, dtype)
-    w, *v, status = jaxmg.syevd(
+    a = problems.matrix(np, n, dtype, kind="ill")
+    *results, status = jaxmg.syevd(
         upper(a, mesh), tile, mesh, P("r", None), return_eigenvectors=vectors, return_status=True,
         backend=backend,
     )  # fmt: skip
-    exact = np.linalg.eigvalsh(wide(a))
-    error = np.max(np.abs(wide(w) - exact)) / exact[-1] / eps(dtype)
-    departure = 0
-    if vectors:
-        v = wide(v[0])
-        error = max(error, np.linalg.norm(wide(a) @ v - v * wide(w), 2) / exact[-1] / eps(dtype))
-        departure = np.linalg.norm(v.conj().T @ v - np.eye(n), 2) / eps(dtype)
+    exact = problems.ill_eigenvalues(n, dtype)
+    error = float(abs(np.asarray(results[0]) - exact).max()) / exact[-1] / eps(dtype)
+    others = backward_error("syevd", a, results)
     report(
         name,
-        status == 0 and error < 50 + n and departure < 50 + n,
-        f"{error:.2g} {departure:.2g} {status}",
+        status == 0 and error < 50 + n and others < 50 + n,
+        f"{error:.2g} {others:.2g} {status}",
     )
 
 
@@ -148,7 +150,7 @@ def check_not_positive_definite(name, mesh, backend):
     for dtype in DTYPES:
         a = matrix(n, dtype)
         a[k - 1, k - 1] = -5
-        b = normal((n, 2), dtype).astype(dtype)
+        b = vectors(n, 2, dtype)
         x, status = jaxmg.potrs(a, b, 32, mesh, P("r", None), True, backend=backend)
         inverse, second = jaxmg.potri(
             a, 32, mesh, P("r", None), return_status=True, backend=backend
@@ -195,19 +197,14 @@ def failing(quick):
 
 
 def big(n, dtype, mesh):
-    """A well-conditioned matrix, made where it lies."""
-
-    def make():
-        i = jnp.arange(n)
-        values = jnp.cos((i[:, None] * i[None, :]) % 1009 * 1.0) + 2 * n * jnp.eye(n) / 8
-        return values.astype(dtype)
-
-    return jax.jit(make, out_shardings=NamedSharding(mesh, P("r", None)))()
+    """Made where it lies."""
+    rows = NamedSharding(mesh, P("r", None))
+    return jax.jit(lambda: problems.matrix(jnp, n, dtype), out_shardings=rows)()
 
 
 def check_programs(name, mesh, backend):
     n, ranks = 240, mesh.devices.size
-    a, b = matrix(n, "float64"), normal((n, 2), "float64")
+    a, b = matrix(n, "float64"), vectors(n, 2)
 
     def local(block, b):
         total = jax.lax.psum(block.sum(), "r")
@@ -265,7 +262,7 @@ TOLERATED = {"growth_gpu_mib": 0, "growth_host_mib": 8, "growth_open_files": 0}
 def check_loop(name, mesh, backend, calls):
     n, tile = 512, 64
     a = jax.device_put(matrix(n, "float64"), NamedSharding(mesh, P("r", None)))
-    b = jnp.asarray(normal((n, 1), "float64"))
+    b = jnp.asarray(vectors(n, 1))
 
     def call():
         return jaxmg.potrs(a, b, tile, mesh, P("r", None), backend=backend)
@@ -306,7 +303,7 @@ def check_loop(name, mesh, backend, calls):
 def check_threads(name, meshes, backend):
     """Host threads that call at the same time, on one mesh or on several."""
     n, calls = 200, 30
-    a, b = matrix(n, "float64"), normal((n, 2), "float64")
+    a, b = matrix(n, "float64"), vectors(n, 2)
     exact = np.linalg.solve(a, b)
     errors = []
 

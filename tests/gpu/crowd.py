@@ -4,7 +4,7 @@
 
 A GPU gives its time to one process after another, each at its own moment. So one rank often stands
 still while another goes on to the next call, in the memory of the one before. Exits with 1 if a
-rank got a status other than 0 or a result that is not finite.
+rank got a status other than 0 or a result that is not finite. Needs benchmarks/ on PYTHONPATH.
 """
 
 import os
@@ -14,9 +14,10 @@ import time
 
 import jax
 import numpy as np
+import problems
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from sections import mesh_of, normal
+from sections import mesh_of
 
 import jaxmg
 
@@ -43,9 +44,9 @@ def wrong(results):
 
 def work(seconds):
     mesh, n = mesh_of(jax.devices()[:2]), 24
-    m = normal((n, n), "float64")
-    a = jax.device_put(m @ m.T + n * np.eye(n), NamedSharding(mesh, P("r", None)))
-    b = normal((n, 1), "float64")
+    a = problems.matrix(np, n, "float64", kind="moderate")
+    a = jax.device_put(a, NamedSharding(mesh, P("r", None)))
+    b = problems.vectors(np, n, 1, "float64")
     count, failed = 0, []
     start = time.perf_counter()
     while time.perf_counter() - start < seconds:

@@ -11,13 +11,10 @@ import numpy as np
 import problems
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from sections import DTYPES, attempt, eps, mesh_of, normal, report, run
+from problems import DTYPES
+from sections import attempt, eps, mesh_of, report, run
 
 import jaxmg
-
-
-def wide_type(dtype):
-    return "complex128" if np.dtype(dtype).kind == "c" else "float64"
 
 
 def as_tuple(results):
@@ -30,14 +27,14 @@ class Problem:
     def __init__(self, n, dtype, kind, mesh):
         self.n, self.dtype, self.kind = n, dtype, kind
         self.rows, self.everywhere = NamedSharding(mesh, P("r", None)), NamedSharding(mesh, P())
-        self.a = self.make(dtype, self.rows)
-        self.b = jax.device_put(normal((n, 3), dtype).astype(dtype), self.everywhere)
+        self.a = self.make(self.rows)
+        self.b = jax.device_put(problems.vectors(np, n, 3, dtype), self.everywhere)
 
-    def make(self, dtype, sharding):
-        def entries():
-            return problems.matrix(jnp, self.n, self.dtype, kind=self.kind).astype(dtype)
+    def entries(self):
+        return problems.matrix(jnp, self.n, self.dtype, kind=self.kind)
 
-        return jax.jit(entries, out_shardings=sharding)()
+    def make(self, sharding):
+        return jax.jit(self.entries, out_shardings=sharding)()
 
     def run(self, routine, **options):
         operands = (self.a, self.b) if routine == "potrs" else (self.a,)
@@ -47,7 +44,7 @@ class Problem:
     def reference(self, routine):
         """What JAX's own solvers make of it on one GPU."""
         linalg, device = jax.scipy.linalg, self.rows.mesh.devices.flat[0]
-        a = self.make(self.dtype, jax.sharding.SingleDeviceSharding(device))
+        a = self.make(jax.sharding.SingleDeviceSharding(device))
         b = jax.device_put(self.b, device)
         solvers = {
             "potrs": lambda: linalg.cho_solve(linalg.cho_factor(a), b),
@@ -58,15 +55,13 @@ class Problem:
 
     def error(self, routine):
         """f(results), the backward error, computed in double precision."""
-        wide = wide_type(self.dtype)
 
         @jax.jit
         def error(results):
-            a = problems.matrix(jnp, self.n, self.dtype, kind=self.kind).astype(wide)
-            a = jax.lax.with_sharding_constraint(a, self.rows)
-            b, *results = (x.astype(jnp.promote_types(x.dtype, jnp.float64))
-                           for x in (self.b, *results))  # fmt: skip
-            return problems.backward_error(jnp, routine, a, {"b": b}, tuple(results), jnp.matmul)
+            a = jax.lax.with_sharding_constraint(problems.wide(self.entries()), self.rows)
+            results = tuple(map(problems.wide, results))
+            b = {"b": problems.wide(self.b)}
+            return problems.backward_error(jnp, routine, a, b, results, jnp.matmul)
 
         def place(x):
             return jax.device_put(x, self.rows if x.shape == (self.n,) * 2 else self.everywhere)

@@ -13,9 +13,7 @@ import jaxmg
 
 jax.config.update("jax_enable_x64", True)
 
-DTYPES = ("float32", "float64", "complex64", "complex128")
 failures = []
-random = np.random.default_rng(0)
 
 
 def report(name, ok, *facts):
@@ -34,13 +32,6 @@ def attempt(name, function, *args):
 
 def mesh_of(devices):
     return Mesh(np.array(devices), ("r",))
-
-
-def normal(shape, dtype):
-    value = random.standard_normal(shape)
-    if np.dtype(dtype).kind == "c":
-        value = value + 1j * random.standard_normal(shape)
-    return value
 
 
 def eps(dtype):

@@ -3,6 +3,7 @@
 #define JAXMG_XLA_FFI_BASE_DTYPE_H_
 
 #include <complex>
+#include <tuple>
 #include <type_traits>
 
 namespace jaxmg {
@@ -22,6 +23,10 @@ using Real = typename RealOf<T>::type;
 
 template <typename T>
 inline constexpr bool kIsComplex = !std::is_same_v<T, Real<T>>;
+
+// An X of each dtype: std::get<X<T>>.
+template <template <typename> class X>
+using PerDtype = std::tuple<X<float>, X<double>, X<std::complex<float>>, X<std::complex<double>>>;
 
 // std::conj would turn a real number into a complex one.
 template <typename T>

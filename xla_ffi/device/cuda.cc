@@ -17,12 +17,10 @@ CudaDevice::CudaDevice(int ordinal, Allocator allocate, std::unique_ptr<CudaReso
     : ordinal_(ordinal),
       allocate_(std::move(allocate)),
       resources_(std::move(resources)),
-      float_(*this, Precision::kHighest),
-      float_tf32_(*this, Precision::kTf32),
-      double_(*this, Precision::kHighest),
-      complex64_(*this, Precision::kHighest),
-      complex64_tf32_(*this, Precision::kTf32),
-      complex128_(*this, Precision::kHighest) {
+      status_kernels_(*this),
+      of_dtype_(*this, *this, *this, *this) {
+  Offer(status_kernels_);
+  std::apply([this](auto&... each) { (Offer(each.blas, each.tf32, each.solver), ...); }, of_dtype_);
   if (TimelineWanted()) timeline_ = std::make_unique<CudaTimeline>(stream(Stream::kMain));
 }
 
@@ -130,32 +128,6 @@ Status CudaDevice::CopyFromHost(Stream stream, void* target, const void* source,
 
 Status CudaDevice::FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) {
   return LaunchElements(Kernel::kFillInt32, 's', stream, count, data, count, value);
-}
-
-Status CudaDevice::InitInfo(Stream stream, int32_t* info) {
-  if (place_ == nullptr) return Device::InitInfo(stream, info);
-  int* stale = resources_->StaleFlag();
-  return LaunchOne(Kernel::kInitInfo, 's', stream, place_, expected_[0], expected_[1], info, stale);
-}
-
-Status CudaDevice::Digest(Stream stream, const void* words, int64_t count, int32_t* digest) {
-  JAXMG_RETURN_IF_ERROR(FillInt32(stream, digest, 1, 0));
-  return LaunchElements(Kernel::kDigest, 's', stream, count, words, count, digest);
-}
-
-Status CudaDevice::ReduceInfo(Stream stream, const int32_t* pairs, int64_t stride, int64_t count,
-                              int32_t* status) {
-  return LaunchOne(Kernel::kReduceInfo, 's', stream, pairs, stride, count, status);
-}
-
-Status CudaDevice::SumReals(Stream stream, const float* terms, int64_t stride, int64_t count,
-                            float* sum) {
-  return LaunchOne(Kernel::kSumReals, 's', stream, terms, stride, count, sum);
-}
-
-Status CudaDevice::SumReals(Stream stream, const double* terms, int64_t stride, int64_t count,
-                            double* sum) {
-  return LaunchOne(Kernel::kSumReals, 'd', stream, terms, stride, count, sum);
 }
 
 Status CudaDevice::ReserveHandles() {

@@ -11,12 +11,34 @@
 #include <memory>
 #include <vector>
 
+#include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/cuda_blas.h"
 #include "xla_ffi/device/cuda_resources.h"
+#include "xla_ffi/device/cuda_solver.h"
+#include "xla_ffi/device/cuda_status.h"
 #include "xla_ffi/device/cuda_timeline.h"
+#include "xla_ffi/device/cuda_type.h"
 #include "xla_ffi/device/device.h"
 
 namespace jaxmg {
+
+// As measured on H200: see docs/performance.md.
+inline Tuning CudaTuning() {
+  Tuning tuning;
+  tuning.panel_block = kSolveColumns;
+  tuning.chain = true;
+  tuning.group_columns = 4096;
+  tuning.update_depth = 2048;
+  tuning.usual_tile = 1024;
+  tuning.least_tiles = 1;
+  tuning.whole_order = 12288;
+  tuning.gather_to_solve = 7168;
+  tuning.gather_to_invert = 1024;
+  tuning.exchange_bytes = int64_t{64} << 20;
+  tuning.inverse_order = 1024;
+  tuning.syevd_matrices = tuning.syevd_value_matrices = 4.2;
+  return tuning;
+}
 
 class CudaDevice : public Device {
  public:
@@ -28,11 +50,9 @@ class CudaDevice : public Device {
                     std::unique_ptr<CudaDevice>* device);
 
   int ordinal() const { return ordinal_; }
-  // Where the caller's data, on the device, say that this rank is, and where its host takes it to
-  // be: InitInfo compares the two.
+  // See CudaStatus.
   void ExpectPlace(const int32_t* place, int32_t rank, int32_t group) {
-    place_ = place;
-    expected_ = {rank, group};
+    status_kernels_.ExpectPlace(place, rank, group);
   }
   CudaResources& resources() { return *resources_; }
   cudaStream_t stream(Stream stream) const { return resources_->stream(stream); }
@@ -58,21 +78,7 @@ class CudaDevice : public Device {
   Status CopyToHost(Stream stream, void* target, const void* source, size_t bytes);
   Status CopyFromHost(Stream stream, void* target, const void* source, size_t bytes);
 
-  // As measured on H200: see docs/performance.md.
-  Tuning tuning() const override {
-    Tuning tuning;
-    tuning.panel_block = kSolveColumns;
-    tuning.chain = true;
-    tuning.group_columns = 4096;
-    tuning.update_depth = 2048;
-    tuning.usual_tile = 1024;
-    tuning.least_tiles = 1;
-    tuning.whole_order = 12288;
-    tuning.gather_to_solve = 7168;
-    tuning.gather_to_invert = 1024;
-    tuning.exchange_bytes = int64_t{64} << 20;
-    return tuning;
-  }
+  Tuning tuning() const override { return CudaTuning(); }
 
   Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) override;
   Status NewEvent(std::shared_ptr<Event>* event) override;
@@ -82,14 +88,6 @@ class CudaDevice : public Device {
   Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
   Status CopyWithin(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
   Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) override;
-  Status InitInfo(Stream stream, int32_t* info) override;
-  Status Digest(Stream stream, const void* words, int64_t count, int32_t* digest) override;
-  Status ReduceInfo(Stream stream, const int32_t* pairs, int64_t stride, int64_t count,
-                    int32_t* status) override;
-  Status SumReals(Stream stream, const float* terms, int64_t stride, int64_t count,
-                  float* sum) override;
-  Status SumReals(Stream stream, const double* terms, int64_t stride, int64_t count,
-                  double* sum) override;
   Status ReserveHandles() override;
   void BeginRange(Stream stream, const char* name, int64_t index) override {
     if (timeline_) timeline_->Begin(stream, this->stream(stream), name, index);
@@ -99,25 +97,19 @@ class CudaDevice : public Device {
   }
   std::vector<TimelineRange> TakeRanges() override;
 
-  // The typed operations with what they have beyond Blas.
-  template <typename T>
-  CudaBlas<T>& cuda_blas() {
-    return static_cast<CudaBlas<T>&>(blas<T>());
-  }
-
- protected:
-  Blas<float>& BlasOf(const float*) override { return float_; }
-  Blas<double>& BlasOf(const double*) override { return double_; }
-  Blas<std::complex<float>>& BlasOf(const std::complex<float>*) override { return complex64_; }
-  Blas<std::complex<double>>& BlasOf(const std::complex<double>*) override { return complex128_; }
-  Blas<float>& Tf32BlasOf(const float*) override { return float_tf32_; }
-  Blas<std::complex<float>>& Tf32BlasOf(const std::complex<float>*) override {
-    return complex64_tf32_;
-  }
+  // With what it has beyond StatusKernels.
+  CudaStatus& cuda_status() { return status_kernels_; }
 
  private:
   CudaDevice(int ordinal, Allocator allocate, std::unique_ptr<CudaResources> resources);
 
+  template <typename T>
+  struct OfDtype {
+    explicit OfDtype(CudaDevice& device)
+        : blas(device, Precision::kHighest), tf32(device, Precision::kTf32), solver(device) {}
+    CudaBlas<T> blas, tf32;
+    CudaSolver<T> solver;
+  };
   struct ScratchSpace {
     void* data = nullptr;
     size_t bytes = 0;
@@ -127,13 +119,9 @@ class CudaDevice : public Device {
   const Allocator allocate_;
   std::unique_ptr<CudaResources> resources_;
   std::array<ScratchSpace, kNumStreams> scratch_;
-  const int32_t* place_ = nullptr;  // [rank, group], if they are to be compared
-  std::array<int32_t, 2> expected_{};
   std::unique_ptr<CudaTimeline> timeline_;  // if one is wanted
-  CudaBlas<float> float_, float_tf32_;
-  CudaBlas<double> double_;
-  CudaBlas<std::complex<float>> complex64_, complex64_tf32_;
-  CudaBlas<std::complex<double>> complex128_;
+  CudaStatus status_kernels_;
+  PerDtype<OfDtype> of_dtype_;
 };
 
 template <typename... Arguments>

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <complex>
-#include <memory>
 
 #include "xla_ffi/device/cuda.h"
 
@@ -56,8 +55,12 @@ cublasSideMode_t Letter(Side side) {
   return side == Side::kLeft ? CUBLAS_SIDE_LEFT : CUBLAS_SIDE_RIGHT;
 }
 
-cusolverEigMode_t EigMode(bool vectors) {
-  return vectors ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
+cublasFillMode_t Letter(Uplo uplo) {
+  return uplo == Uplo::kLower ? CUBLAS_FILL_MODE_LOWER : CUBLAS_FILL_MODE_UPPER;
+}
+
+cublasDiagType_t Letter(Diag diag) {
+  return diag == Diag::kNonUnit ? CUBLAS_DIAG_NON_UNIT : CUBLAS_DIAG_UNIT;
 }
 
 // cuBLAS reads factors on the host with instructions that need the alignment of NVIDIA's complex
@@ -125,46 +128,34 @@ Status CudaBlas<T>::SolveRight(Stream stream, Op op, int64_t m, int64_t n, const
 }
 
 template <typename T>
-Status CudaBlas<T>::Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
-                         int64_t ldl, T* b, int64_t ldb) {
+Status CudaBlas<T>::DoTrsm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,
+                           const T* a, int64_t lda, T* b, int64_t ldb) {
   if (m == 0 || n == 0) return Status::Ok();
   alignas(kScalarAlignment) const T one = 1;
-  JAXMG_CUBLAS(trsm, stream, Letter(side), CUBLAS_FILL_MODE_LOWER, Letter(op), CUBLAS_DIAG_NON_UNIT,
-               m, n, Vendor(&one), Vendor(l), ldl, Vendor(b), ldb);
+  JAXMG_CUBLAS(trsm, stream, Letter(side), Letter(triangle.uplo), Letter(op), Letter(triangle.diag),
+               m, n, Vendor(&one), Vendor(a), lda, Vendor(b), ldb);
   return Status::Ok();
 }
 
 template <typename T>
-Status CudaBlas<T>::Trmm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
-                         int64_t ldl, T* b, int64_t ldb) {
+Status CudaBlas<T>::DoTrmm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,
+                           const T* a, int64_t lda, T* b, int64_t ldb) {
   if (m == 0 || n == 0) return Status::Ok();
   alignas(kScalarAlignment) const T one = 1;
-  JAXMG_CUBLAS(trmm, stream, Letter(side), CUBLAS_FILL_MODE_LOWER, Letter(op), CUBLAS_DIAG_NON_UNIT,
-               m, n, Vendor(&one), Vendor(l), ldl, Vendor(b), ldb, Vendor(b), ldb);
-  return Status::Ok();
-}
-
-template <typename T>
-Status CudaBlas<T>::Allocate(Stream stream, SolverSpace* space) {
-  constexpr size_t kInfos = 256;  // and the alignment of what follows
-  char* scratch = nullptr;
-  JAXMG_RETURN_IF_ERROR(
-      device_.Scratch(stream, kInfos + space->device_bytes, reinterpret_cast<void**>(&scratch)));
-  space->info = reinterpret_cast<int32_t*>(scratch);
-  space->device = scratch + kInfos;
-  space->host = device_.resources().HostWorkspace(space->host_bytes);
+  JAXMG_CUBLAS(trmm, stream, Letter(side), Letter(triangle.uplo), Letter(op), Letter(triangle.diag),
+               m, n, Vendor(&one), Vendor(a), lda, Vendor(b), ldb, Vendor(b), ldb);
   return Status::Ok();
 }
 
 template <typename T>
 Status CudaBlas<T>::SpaceForPotrf(Stream stream, int64_t n, T* a, int64_t lda, SolverSpace* space) {
   constexpr cudaDataType kType = CudaType<T>::kValue;
-  JAXMG_RETURN_IF_ERROR(device_.resources().SolverHandle(stream, &space->handle, &space->params));
+  JAXMG_RETURN_IF_ERROR(space->Open(device_, stream));
   JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnXpotrf_bufferSize(
                        space->handle, space->params, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
                        kType, &space->device_bytes, &space->host_bytes),
                    "potrf: tile of order ", n);
-  return Allocate(stream, space);
+  return space->Allocate(device_, stream);
 }
 
 template <typename T>
@@ -185,23 +176,18 @@ Status CudaBlas<T>::Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t o
                        space.handle, space.params, CUBLAS_FILL_MODE_LOWER, n, kType, a, lda, kType,
                        space.device, space.device_bytes, space.host, space.host_bytes, space.info),
                    "potrf: tile of order ", n);
-  JAXMG_RETURN_IF_ERROR(CheckFactor(stream, n, a, lda, offset, space.info, failed, info));
-  return PoisonIf(stream, failed, n, n, a, lda);
+  CudaStatus& status_kernels = device_.cuda_status();
+  JAXMG_RETURN_IF_ERROR(
+      status_kernels.CheckFactor(stream, n, a, lda, offset, space.info, failed, info));
+  return status_kernels.PoisonIf(stream, failed, n, n, a, lda);
 }
 
 template <typename T>
-Status CudaBlas<T>::CheckFactor(Stream stream, int64_t n, const T* a, int64_t lda, int64_t offset,
-                                const int32_t* solver_info, int32_t* failed, int32_t* info) {
-  return device_.LaunchOne(Kernel::kCheckFactor, CudaType<T>::kLetter, stream, n, a, lda, offset,
-                           solver_info, failed, info);
-}
-
-template <typename T>
-Status CudaBlas<T>::Trtri(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse,
-                          int64_t ld) {
+Status CudaBlas<T>::DoTrtri(Stream stream, Triangle triangle, int64_t n, const T* a, int64_t lda,
+                            T* inverse, int64_t ld) {
   JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kIdentity, CudaType<T>::kLetter, stream,
                                                n * n, n, inverse, ld));
-  return Trsm(stream, Side::kRight, Op::kNone, n, n, l, ldl, inverse, ld);
+  return this->Trsm(stream, Side::kRight, Op::kNone, n, n, a, lda, inverse, ld, triangle);
 }
 
 template <typename T>
@@ -224,6 +210,13 @@ Status CudaBlas<T>::Conjugate(Stream stream, int64_t m, int64_t n, T* a, int64_t
 }
 
 template <typename T>
+Status CudaBlas<T>::Add(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
+                        int64_t ldb) {
+  return device_.LaunchElements(Kernel::kAdd, CudaType<T>::kLetter, stream, m * n, m, n, a, lda, b,
+                                ldb);
+}
+
+template <typename T>
 Status CudaBlas<T>::SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) {
   if (m == 0 || n == 0) return Status::Ok();
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaMemset2DAsync(a, lda * sizeof(T), 0, m * sizeof(T), n,
@@ -233,64 +226,23 @@ Status CudaBlas<T>::SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t l
 }
 
 template <typename T>
+Status CudaBlas<T>::StoreInverse(Stream stream, int64_t n, const T* inverse, int64_t ld, T* a,
+                                 int64_t lda) {
+  return device_.LaunchTiles(Kernel::kStoreInverse, CudaType<T>::kLetter, stream, n, n, n, inverse,
+                             ld, a, lda);
+}
+
+template <typename T>
+Status CudaBlas<T>::LoadInverse(Stream stream, int64_t n, const T* a, int64_t lda, T* l,
+                                T* inverse) {
+  return device_.LaunchTiles(Kernel::kLoadInverse, CudaType<T>::kLetter, stream, n, n, n, a, lda, l,
+                             inverse);
+}
+
+template <typename T>
 Status CudaBlas<T>::AddLogDet(Stream stream, int64_t n, const T* l, int64_t ldl, R* sum) {
   if (n == 0) return Status::Ok();
   return device_.LaunchOne(Kernel::kAddLogDet, CudaType<T>::kLetter, stream, n, l, ldl, sum);
-}
-
-template <typename T>
-Status CudaBlas<T>::PoisonIf(Stream stream, const int32_t* status, int64_t m, int64_t n, T* a,
-                             int64_t lda) {
-  return device_.LaunchElements(Kernel::kPoisonIf, CudaType<T>::kLetter, stream, m * n, status, m,
-                                n, a, lda);
-}
-
-template <typename T>
-Status CudaBlas<T>::CheckFinite(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
-                                int64_t offset, int32_t* first) {
-  return device_.LaunchElements(Kernel::kCheckFinite, CudaType<T>::kLetter, stream, m * n, m, n, a,
-                                lda, offset, first);
-}
-
-template <typename T>
-Status CudaBlas<T>::SpaceForSyevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w,
-                                  SolverSpace* space) {
-  constexpr cudaDataType kType = CudaType<T>::kValue, kRealType = CudaType<R>::kValue;
-  JAXMG_RETURN_IF_ERROR(device_.resources().SolverHandle(stream, &space->handle, &space->params));
-  JAXMG_CHECK_CUDA(
-      Get<Cusolver>().cusolverDnXsyevd_bufferSize(
-          space->handle, space->params, EigMode(vectors), CUBLAS_FILL_MODE_LOWER, n, kType, a, lda,
-          kRealType, w, kType, &space->device_bytes, &space->host_bytes),
-      "syevd: matrix of order ", n);
-  return Allocate(stream, space);
-}
-
-template <typename T>
-Status CudaBlas<T>::ReserveSyevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w) {
-  SolverSpace space;
-  return n == 0 ? Status::Ok() : SpaceForSyevd(stream, vectors, n, a, lda, w, &space);
-}
-
-template <typename T>
-Status CudaBlas<T>::Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w,
-                          int32_t* info) {
-  if (n == 0) return device_.FillInt32(stream, info, 1, 0);
-  constexpr cudaDataType kType = CudaType<T>::kValue, kRealType = CudaType<R>::kValue;
-  SolverSpace space;
-  JAXMG_RETURN_IF_ERROR(SpaceForSyevd(stream, vectors, n, a, lda, w, &space));
-  int32_t* first = space.info + 1;
-  JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, first, 1, kNoInfo));
-  JAXMG_RETURN_IF_ERROR(CheckFinite(stream, n, n, a, lda, 0, first));
-  JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kClearIf, CudaType<T>::kLetter, stream,
-                                               n * n, first, n, a, lda));
-  JAXMG_CHECK_CUDA(Get<Cusolver>().cusolverDnXsyevd(
-                       space.handle, space.params, EigMode(vectors), CUBLAS_FILL_MODE_LOWER, n,
-                       kType, a, lda, kRealType, w, kType, space.device, space.device_bytes,
-                       space.host, space.host_bytes, space.info),
-                   "syevd: matrix of order ", n);
-  // Where several are equal but for rounding, cuSOLVER may leave them out of order.
-  JAXMG_RETURN_IF_ERROR(device_.LaunchOne(Kernel::kAscend, CudaType<R>::kLetter, stream, n, w));
-  return device_.LaunchOne(Kernel::kSetSyevdInfo, 's', stream, first, space.info, info);
 }
 
 #define JAXMG_INSTANTIATE(T) template class CudaBlas<T>;

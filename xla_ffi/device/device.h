@@ -1,4 +1,6 @@
-// Device: what the engine's algorithms ask of the hardware that one rank drives.
+// Device: what the engine's algorithms ask of the hardware that one rank drives: streams, events,
+// memory and copies here, tile operations in blas.h, whole matrices in matrix_solver.h, the outcome
+// in status_kernels.h.
 //
 // Work is enqueued on a rank's streams in program order and orders itself against other streams
 // through events, as CUDA does. The host device runs every call at once; its events do nothing.
@@ -6,41 +8,22 @@
 #ifndef JAXMG_XLA_FFI_DEVICE_DEVICE_H_
 #define JAXMG_XLA_FFI_DEVICE_DEVICE_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
 #include "xla_ffi/base/dtype.h"
 #include "xla_ffi/base/status.h"
+#include "xla_ffi/device/blas.h"
+#include "xla_ffi/device/constants.h"
+#include "xla_ffi/device/matrix_solver.h"
+#include "xla_ffi/device/status_kernels.h"
+#include "xla_ffi/device/stream.h"
 
 namespace jaxmg {
-
-// The streams of a rank. Trailing updates fill kMain; kPanel is the critical path and goes first
-// where the hardware knows priorities, then kNext, what the critical path needs next; kCopy carries
-// what moves between ranks; kSide is for what is small and can wait.
-enum class Stream : int { kMain, kPanel, kNext, kCopy, kSide };
-inline constexpr std::array<Stream, 5> kStreams = {Stream::kMain, Stream::kPanel, Stream::kNext,
-                                                   Stream::kCopy, Stream::kSide};
-inline constexpr int kNumStreams = static_cast<int>(kStreams.size());
-
-// How products of matrices are computed. kTf32 rounds the factors to TF32, with 10 bits behind the
-// binary point, where the hardware multiplies those faster; it applies to float32 and complex64.
-enum class Precision { kHighest, kTf32 };
-
-enum class Op { kNone, kTrans, kConjTrans };
-enum class Side { kLeft, kRight };
-// Triangular matrices are lower triangular throughout, with a diagonal that is not assumed unit.
-
-// An info is the smallest order of a leading minor that is not positive definite, or LAPACK's of
-// the solver of eigenvalues. What an info starts from: larger than any.
-inline constexpr int32_t kNoInfo = INT32_MAX;
-// As LAPACK's -i, argument i is illegal: ranks have brought different b.
-inline constexpr int32_t kDifferentOperands = -2;
-// The program runs on other devices than those that it was made for.
-inline constexpr int32_t kMisplaced = -101;
 
 // A range of a stream's work, for timelines (timeline.h).
 struct TimelineRange {
@@ -100,6 +83,13 @@ struct Tuning {
   // What redistribution sends at a time. On the host a chunk should stay in a cache until it is
   // taken; between GPUs it should be large beside the latency of a copy.
   int64_t exchange_bytes = int64_t{512} << 10;
+  // The order of diagonal blocks that are inverted to be substituted with: by products, which a GPU
+  // is through with sooner than with a TRSV. 0: none.
+  int64_t inverse_order = 0;
+  // What Syevd needs beside its operands, in multiples of the matrix, about: with eigenvectors and
+  // without.
+  double syevd_matrices = 2;
+  double syevd_value_matrices = 0;
 };
 
 // A column-major block of bytes: `columns` columns of `height` bytes, `pitch` bytes apart.
@@ -114,65 +104,6 @@ template <typename T>
 Bytes2D Block(const T* data, int64_t ld, int64_t rows, int64_t columns) {
   return {const_cast<T*>(data), ld * sizeof(T), rows * sizeof(T), static_cast<size_t>(columns)};
 }
-
-// Tile operations of one dtype. Every argument that BLAS calls alpha or beta is real here.
-template <typename T>
-class Blas {
- public:
-  virtual ~Blas() = default;
-
-  // C := alpha op(A) op(B) + beta C, C m x n, inner dimension k.
-  virtual Status Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k,
-                      Real<T> alpha, const T* a, int64_t lda, const T* b, int64_t ldb, Real<T> beta,
-                      T* c, int64_t ldc) = 0;
-  // For a large product with B^H, what B is best stored as: itself (kConjTrans) or B^H (kNone).
-  virtual Op StoredFactor() const {
-    return sizeof(Real<T>) == sizeof(double) ? Op::kNone : Op::kConjTrans;
-  }
-  // C := alpha A A^H + beta C on the lower triangle, C n x n, A n x k.
-  virtual Status Herk(Stream stream, int64_t n, int64_t k, Real<T> alpha, const T* a, int64_t lda,
-                      Real<T> beta, T* c, int64_t ldc) = 0;
-  // B := op(L)^-1 B (left) or B op(L)^-1 (right), B m x n.
-  virtual Status Trsm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
-                      int64_t ldl, T* b, int64_t ldb) = 0;
-  // X := B op(L)^-1 by substitution, for kNone and kConjTrans. B is m x n and may not overlap X; n
-  // is at most Tuning::panel_block, where there is such a block, unless m is 1.
-  virtual Status SolveRight(Stream stream, Op op, int64_t m, int64_t n, const T* l, int64_t ldl,
-                            const T* b, int64_t ldb, T* x, int64_t ldx) = 0;
-  // B := op(L) B (left) or B op(L) (right), B m x n.
-  virtual Status Trmm(Stream stream, Side side, Op op, int64_t m, int64_t n, const T* l,
-                      int64_t ldl, T* b, int64_t ldb) = 0;
-  // Cholesky factor L of the tile in its lower triangle. On failure *info, in device memory,
-  // becomes the smaller of itself and offset + k, k the order of the first leading minor that is
-  // not positive definite (a diagonal that is not finite counts), and the tile becomes NaN.
-  virtual Status Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
-                       int32_t* info) = 0;
-  // The inverse of a lower triangular tile, which it may not overlap; zeros above the diagonal.
-  // What is the identity to rounding is inverse * L, as with LAPACK, and not L * inverse.
-  virtual Status Trtri(Stream stream, int64_t n, const T* l, int64_t ldl, T* inverse,
-                       int64_t ld) = 0;
-  // B := A^H, A m x n.
-  virtual Status ConjTranspose(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
-                               int64_t ldb) = 0;
-  // Makes an n x n block Hermitian from its lower triangle.
-  virtual Status MirrorLower(Stream stream, int64_t n, T* a, int64_t lda) = 0;
-  virtual Status Conjugate(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) = 0;
-  virtual Status SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) = 0;
-  // *sum += 2 log of the product of the diagonal of a tile of the factor.
-  virtual Status AddLogDet(Stream stream, int64_t n, const T* l, int64_t ldl, Real<T>* sum) = 0;
-  // Fills with NaN if *status is not 0.
-  virtual Status PoisonIf(Stream stream, const int32_t* status, int64_t m, int64_t n, T* a,
-                          int64_t lda) = 0;
-  // Eigenvalues (ascending) and, if wanted, eigenvectors of a Hermitian matrix of which the lower
-  // triangle is read; the vectors replace it. *info as LAPACK's.
-  virtual Status Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, Real<T>* w,
-                       int32_t* info) = 0;
-
-  // Takes memory that Potrf, on tiles of at most this order, and Syevd need beside their operands
-  // until the call is over, so that a lack of it shows before the ranks have begun.
-  virtual Status ReservePotrf(Stream, int64_t, T*, int64_t) { return Status::Ok(); }
-  virtual Status ReserveSyevd(Stream, bool, int64_t, T*, int64_t, Real<T>*) { return Status::Ok(); }
-};
 
 class Device {
  public:
@@ -200,29 +131,17 @@ class Device {
   }
   virtual Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) = 0;
 
-  // What a rank has found before it has begun: kNoInfo, but where the device can tell that this
-  // rank is another than its host took it for, kMisplaced.
-  virtual Status InitInfo(Stream stream, int32_t* info) {
-    return FillInt32(stream, info, 1, kNoInfo);
-  }
-  // *digest := a number that differs where `count` 32-bit words do, almost surely.
-  virtual Status Digest(Stream stream, const void* words, int64_t count, int32_t* digest) = 0;
-  // Of `count` pairs (info, digest), `stride` numbers apart: *status := the smallest info, or 0
-  // where that is kNoInfo, but kDifferentOperands where the digests are not all the same.
-  virtual Status ReduceInfo(Stream stream, const int32_t* pairs, int64_t stride, int64_t count,
-                            int32_t* status) = 0;
-  // *sum := terms[0] + terms[stride] + ..., `count` of them, in this order.
-  virtual Status SumReals(Stream stream, const float* terms, int64_t stride, int64_t count,
-                          float* sum) = 0;
-  virtual Status SumReals(Stream stream, const double* terms, int64_t stride, int64_t count,
-                          double* sum) = 0;
-
-  // Takes what operations need beside memory, as ReservePotrf does what that one needs.
+  // Takes what operations need beside memory, as Blas::ReservePotrf does what that one needs.
   virtual Status ReserveHandles() { return Status::Ok(); }
 
-  // Operations with products of that precision, or of a higher one.
+  // Tile operations, with products of that precision or of a higher one.
   template <typename T>
   Blas<T>& blas(Precision precision = Precision::kHighest);
+  template <typename T>
+  MatrixSolver<T>& solver() {
+    return *std::get<Operations<T>>(operations_).solver;
+  }
+  StatusKernels& status() { return *status_; }
 
   // For timelines: what the stream is given between the two is `name`, of step `index`. Pairs may
   // be nested; use Range.
@@ -232,23 +151,37 @@ class Device {
   virtual std::vector<TimelineRange> TakeRanges() { return {}; }
 
  protected:
-  virtual Blas<float>& BlasOf(const float*) = 0;
-  virtual Blas<double>& BlasOf(const double*) = 0;
-  virtual Blas<std::complex<float>>& BlasOf(const std::complex<float>*) = 0;
-  virtual Blas<std::complex<double>>& BlasOf(const std::complex<double>*) = 0;
-  virtual Blas<float>& Tf32BlasOf(const float* dtype) { return BlasOf(dtype); }
-  virtual Blas<std::complex<float>>& Tf32BlasOf(const std::complex<float>* dtype) {
-    return BlasOf(dtype);
+  // What the device gives; whoever makes one names all of it, of every dtype. `tf32` is `blas`
+  // again where the hardware is no faster with TF32.
+  void Offer(StatusKernels& status) { status_ = &status; }
+  template <typename T>
+  void Offer(Blas<T>& blas, Blas<T>& tf32, MatrixSolver<T>& solver) {
+    std::get<Operations<T>>(operations_) = {&blas, &tf32, &solver};
   }
+  void OfferAllOf(const Device& other) {
+    status_ = other.status_;
+    operations_ = other.operations_;
+  }
+
+ private:
+  template <typename T>
+  struct Operations {
+    Blas<T>* blas = nullptr;
+    Blas<T>* tf32 = nullptr;
+    MatrixSolver<T>* solver = nullptr;
+  };
+
+  StatusKernels* status_ = nullptr;
+  PerDtype<Operations> operations_;
 };
 
 template <typename T>
 Blas<T>& Device::blas(Precision precision) {
-  const T* dtype = nullptr;
+  const Operations<T>& operations = std::get<Operations<T>>(operations_);
   if constexpr (std::is_same_v<Real<T>, float>) {
-    if (precision == Precision::kTf32) return Tf32BlasOf(dtype);
+    if (precision == Precision::kTf32) return *operations.tf32;
   }
-  return BlasOf(dtype);
+  return *operations.blas;
 }
 
 // Names what a stream is given while this lives.

@@ -9,6 +9,7 @@
 
 namespace jaxmg {
 
+Tuning HostTuning();
 std::unique_ptr<Device> NewHostDevice();
 
 }  // namespace jaxmg

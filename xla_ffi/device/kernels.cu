@@ -1,93 +1,11 @@
 // The engine's own kernels: everything beside cuBLAS and cuSOLVER that has to run on the device.
 // Matrices are column-major. Compiled by NVRTC, so without the standard library.
-#include <cuComplex.h>
+#include "xla_ffi/device/constants.h"
+#include "xla_ffi/device/row_solver.cuh"
+#include "xla_ffi/device/scalars.cuh"
 
+namespace jaxmg::kernels {
 namespace {
-
-using Index = long long;
-
-constexpr int kNoInfo = 0x7fffffff, kDifferentOperands = -2, kMisplaced = -101;  // device.h
-constexpr int kTile = 32;
-constexpr int kSolveRows = 128, kSolveColumns = 128, kTeam = 4, kTeamRows = 16;  // as in kernels.h
-constexpr int kCopySegment = 256 * 64;
-
-template <typename T>
-struct RealOf {
-  using type = T;
-};
-template <>
-struct RealOf<cuComplex> {
-  using type = float;
-};
-template <>
-struct RealOf<cuDoubleComplex> {
-  using type = double;
-};
-
-template <typename T>
-__device__ T Conj(T x) {
-  return x;
-}
-__device__ cuComplex Conj(cuComplex x) { return cuConjf(x); }
-__device__ cuDoubleComplex Conj(cuDoubleComplex x) { return cuConj(x); }
-
-__device__ float RealPart(float x) { return x; }
-__device__ double RealPart(double x) { return x; }
-__device__ float RealPart(cuComplex x) { return x.x; }
-__device__ double RealPart(cuDoubleComplex x) { return x.x; }
-
-template <typename T>
-__device__ T FromReal(typename RealOf<T>::type x) {
-  return x;
-}
-template <>
-__device__ cuComplex FromReal<cuComplex>(float x) {
-  return make_cuComplex(x, 0);
-}
-template <>
-__device__ cuDoubleComplex FromReal<cuDoubleComplex>(double x) {
-  return make_cuDoubleComplex(x, 0);
-}
-
-template <typename T>
-__device__ T Nan();
-template <>
-__device__ float Nan<float>() {
-  return __int_as_float(0x7fc00000);
-}
-template <>
-__device__ double Nan<double>() {
-  return __longlong_as_double(0x7ff8000000000000);
-}
-template <>
-__device__ cuComplex Nan<cuComplex>() {
-  return make_cuComplex(Nan<float>(), 0);
-}
-template <>
-__device__ cuDoubleComplex Nan<cuDoubleComplex>() {
-  return make_cuDoubleComplex(Nan<double>(), 0);
-}
-
-__device__ float MultiplyAdd(float a, float b, float c) { return fmaf(a, b, c); }
-__device__ double MultiplyAdd(double a, double b, double c) { return fma(a, b, c); }
-__device__ cuComplex MultiplyAdd(cuComplex a, cuComplex b, cuComplex c) { return cuCfmaf(a, b, c); }
-__device__ cuDoubleComplex MultiplyAdd(cuDoubleComplex a, cuDoubleComplex b, cuDoubleComplex c) {
-  return cuCfma(a, b, c);
-}
-
-__device__ float Scale(float x, float factor) { return x * factor; }
-__device__ double Scale(double x, double factor) { return x * factor; }
-__device__ cuComplex Scale(cuComplex x, float factor) {
-  return make_cuComplex(x.x * factor, x.y * factor);
-}
-__device__ cuDoubleComplex Scale(cuDoubleComplex x, double factor) {
-  return make_cuDoubleComplex(x.x * factor, x.y * factor);
-}
-
-__device__ bool Finite(float x) { return isfinite(x); }
-__device__ bool Finite(double x) { return isfinite(x); }
-__device__ bool Finite(cuComplex x) { return isfinite(x.x) && isfinite(x.y); }
-__device__ bool Finite(cuDoubleComplex x) { return isfinite(x.x) && isfinite(x.y); }
 
 __device__ Index FirstElement() { return blockIdx.x * Index(blockDim.x) + threadIdx.x; }
 __device__ Index ElementStride() { return gridDim.x * Index(blockDim.x); }
@@ -101,7 +19,7 @@ __device__ void Fill(Index m, Index n, T* a, Index lda, T value) {
 template <typename T>
 __device__ void AddLogDet(Index n, const T* l, Index ldl, typename RealOf<T>::type* sum) {
   using R = typename RealOf<T>::type;
-  __shared__ R partial[256];
+  __shared__ R partial[kThreads];
   R mine = 0;
   for (Index j = threadIdx.x; j < n; j += blockDim.x) mine += log(RealPart(l[j * ldl + j]));
   partial[threadIdx.x] = mine;
@@ -113,11 +31,11 @@ __device__ void AddLogDet(Index n, const T* l, Index ldl, typename RealOf<T>::ty
   if (threadIdx.x == 0) *sum += 2 * partial[0];
 }
 
-// One block of 256. w[i] := max(w[0], ..., w[i]): each thread takes a run of elements, then the
-// largest of all runs before its own.
+// One block of kThreads. w[i] := max(w[0], ..., w[i]): each thread takes a run of elements, then
+// the largest of all runs before its own.
 template <typename R>
 __device__ void Ascend(Index n, R* w) {
-  __shared__ R last[256];
+  __shared__ R last[kThreads];
   const Index run = (n + blockDim.x - 1) / blockDim.x;
   const Index begin = min(threadIdx.x * run, n), end = min(begin + run, n);
   for (Index i = begin + 1; i < end; ++i) {
@@ -166,16 +84,16 @@ __device__ void CheckFinite(Index m, Index n, const T* a, Index lda, Index offse
 // b := a^H through shared memory; a is m x n. One block a tile.
 template <typename T>
 __device__ void ConjTranspose(Index m, Index n, const T* a, Index lda, T* b, Index ldb) {
-  __shared__ T tile[kTile][kTile + 1];
-  const Index tiles_m = (m + kTile - 1) / kTile;
-  const Index row = blockIdx.x % tiles_m * kTile, column = blockIdx.x / tiles_m * kTile;
-  for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+  __shared__ T tile[kTileEdge][kTileEdge + 1];
+  const Index tiles_m = (m + kTileEdge - 1) / kTileEdge;
+  const Index row = blockIdx.x % tiles_m * kTileEdge, column = blockIdx.x / tiles_m * kTileEdge;
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
     if (row + threadIdx.x < m && column + j < n) {
       tile[j][threadIdx.x] = a[(column + j) * lda + row + threadIdx.x];
     }
   }
   __syncthreads();
-  for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
     if (column + threadIdx.x < n && row + j < m) {
       b[(row + j) * ldb + column + threadIdx.x] = Conj(tile[threadIdx.x][j]);
     }
@@ -205,211 +123,46 @@ __device__ void CopySegment(char* target, Index target_pitch, const char* source
   }
 }
 
-// The bytes of one element to shared memory, on their own; see AwaitCopies. On the host, where
-// tests/cc/kernels_test.cc runs all of this, at once.
-template <int kBytes>
-__device__ void CopyAsync(void* shared, const void* global) {
-#ifdef __CUDA_ARCH__
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
-               "l"(global), "n"(kBytes)
-               : "memory");
-#else
-  __builtin_memcpy(shared, global, kBytes);
-#endif
+// One block a tile of the n x n block. l := the lower triangle of a, v := the inverse that
+// StoreInverse has put above its diagonal; both are n x n and zero above theirs.
+template <typename T>
+__device__ void LoadInverse(Index n, const T* a, Index lda, T* l, T* v) {
+  __shared__ T tile[kTileEdge][kTileEdge + 1];
+  const Index tiles = (n + kTileEdge - 1) / kTileEdge;
+  const Index row = blockIdx.x % tiles * kTileEdge, column = blockIdx.x / tiles * kTileEdge;
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
+    if (row + j < n && column + threadIdx.x < n && column + threadIdx.x < row + j) {
+      tile[j][threadIdx.x] = a[(row + j) * lda + column + threadIdx.x];
+    }
+  }
+  __syncthreads();
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
+    const Index i = row + threadIdx.x, k = column + j;
+    if (i >= n || k >= n) continue;
+    T lower = FromReal<T>(0), inverse = lower;
+    if (i >= k) lower = a[k * lda + i];
+    if (i > k) inverse = Conj(tile[threadIdx.x][j]);
+    if (i == k) inverse = FromReal<T>(1 / RealPart(lower));
+    l[k * n + i] = lower;
+    v[k * n + i] = inverse;
+  }
 }
-__device__ void AwaitCopies() {
-#ifdef __CUDA_ARCH__
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-
-// X := B L^-H, or B L^-1 where `backward`, by substitution; n is at most kSolveColumns. Columns are
-// taken in the order in which they are solved for (from the last one on where backward), a few at a
-// time: first those before are subtracted, then they are solved for in registers. What the next
-// step needs is on its way meanwhile. The code is short on purpose: most of a small call is the
-// time to fetch it.
-//
-// A team of threads has a row. One thread alone gets what it has solved for back from memory, which
-// is best where there are rows enough to hide the wait. Where there are few, four threads share the
-// columns before: the row is in shared memory, their sums are added in a fixed order, and each
-// solves for all of the next few columns.
-template <typename T, int kTeam>
-class RowSolver {
-  using R = typename RealOf<T>::type;
-  static constexpr bool kComplex = sizeof(T) > sizeof(R);
-  static constexpr bool kAlone = kTeam == 1;
-  static constexpr int kLarge = sizeof(T) == 16 ? 2 : 1;
-  static constexpr int kRows = kAlone ? kSolveRows : kTeamRows / kLarge;  // of a block
-  static constexpr int kColumns = (kAlone ? 16 : 8) / kLarge;  // that are solved for at a time
-  static constexpr int kAhead = kComplex ? 4 : 8;              // columns before them, likewise
-  // [i][j]: of x_i in the equation for x_begin+j; so far apart that a team reads different banks.
-  using Factors = T[kSolveColumns][kColumns + (!kAlone && kLarge == 2)];
-  using Sums = T[kTeam][kColumns][kRows];
-  using Row = T[kSolveColumns][kRows];
-
- public:
-  // The first column in that order, and the way from each to the next, is where the operands begin.
-  __device__ RowSolver(Index m, Index n, int backward, const T* l, Index ldl, const T* b, Index ldb,
-                       T* x, Index ldx)
-      : row_(threadIdx.x % kRows),
-        part_(threadIdx.x / kRows),
-        inside_(blockIdx.x * Index(kRows) + row_ < m),
-        n_(static_cast<int>(n)),
-        conjugate_(!backward),
-        l_(backward ? l + (n - 1) * (ldl + 1) : l),
-        l_solved_(backward ? -1 : ldl),
-        l_equation_(backward ? -ldl : 1),
-        b_((backward ? b + (n - 1) * ldb : b) + blockIdx.x * Index(kRows) + row_),
-        b_step_(backward ? -ldb : ldb),
-        x_((backward ? x + (n - 1) * ldx : x) + blockIdx.x * Index(kRows) + row_),
-        x_step_(backward ? -ldx : ldx) {}
-
-  __device__ void Run() {
-    __shared__ __align__(16) Factors factors[2];
-    __shared__ R reciprocals[kSolveColumns];
-    T next[kColumns], sum[kColumns];
-    Fetch(0, factors[0], next);
-    for (int j = threadIdx.x; j < n_; j += blockDim.x) {
-      reciprocals[j] = 1 / RealPart(l_[j * (l_solved_ + l_equation_)]);
-    }
-    int parity = 0;
-    for (int begin = 0; begin < n_; begin += kColumns, parity ^= 1) {
-      AwaitCopies();
-      __syncthreads();
-#pragma unroll
-      for (int j = 0; j < kColumns; ++j) sum[j] = next[j];
-      if (begin + kColumns < n_) Fetch(begin + kColumns, factors[parity ^ 1], next);
-      if constexpr (kAlone) {
-        if (!inside_) continue;
-        Subtract(begin, factors[parity], sum);
-        Solve(begin, factors[parity], reciprocals, sum, nullptr);
-      } else {
-        __shared__ Row known;
-        __shared__ Sums sums[2];
-        SubtractPart(begin, factors[parity], known, sum);
-        AddParts(sums[parity], sum);
-        Solve(begin, factors[parity], reciprocals, sum, known);
-      }
-    }
-  }
-
- private:
-  // Columns from `begin` on of B, of which each of a team has its own, and what x before and among
-  // them is multiplied with.
-  __device__ void Fetch(int begin, Factors& factors, T* right_side) const {
-    const int equation = threadIdx.x % kColumns;
-    if (begin + equation < n_) {
-      const T* source = l_ + (begin + equation) * l_equation_;
-#pragma unroll 1
-      for (int i = threadIdx.x / kColumns; i < begin + equation; i += blockDim.x / kColumns) {
-        CopyAsync<sizeof(T)>(&factors[i][equation], source + i * l_solved_);
-      }
-    }
-    const T* source = b_ + begin * b_step_;
-#pragma unroll
-    for (int j = 0; j < kColumns; ++j, source += b_step_) {
-      right_side[j] = inside_ && begin + j < n_ && j % kTeam == part_ ? *source : FromReal<T>(0);
-    }
-  }
-
-  __device__ T Minus(T x, T factor, T sum) const {
-    if (kComplex && conjugate_) factor = Conj(factor);
-    return MultiplyAdd(Scale(x, -1), factor, sum);
-  }
-
-  __device__ void Load(const T* column, T* known) const {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i, column += x_step_) known[i] = *column;
-  }
-
-  __device__ void Subtract(int end, const Factors& factors, T* sum) const {
-    if (end == 0) return;
-    T known[kAhead], ahead[kAhead];
-    const T* column = x_;
-    Load(column, ahead);
-#pragma unroll 1
-    for (int begin = 0; begin < end; begin += kAhead) {
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) known[i] = ahead[i];
-      column += kAhead * x_step_;
-      if (begin + kAhead < end) Load(column, ahead);
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-#pragma unroll
-        for (int j = 0; j < kColumns; ++j) sum[j] = Minus(known[i], factors[begin + i][j], sum[j]);
-      }
-    }
-  }
-
-  __device__ void SubtractPart(int end, const Factors& factors, const Row& known, T* sum) const {
-#pragma unroll 4
-    for (int i = part_; i < end; i += kTeam) {
-      const T x = known[i][row_];
-#pragma unroll
-      for (int j = 0; j < kColumns; ++j) sum[j] = Minus(x, factors[i][j], sum[j]);
-    }
-  }
-
-  __device__ void AddParts(Sums& sums, T* sum) const {
-#pragma unroll
-    for (int j = 0; j < kColumns; ++j) sums[part_][j][row_] = sum[j];
-    __syncthreads();
-#pragma unroll
-    for (int j = 0; j < kColumns; ++j) {
-      sum[j] = sums[0][j][row_];
-#pragma unroll
-      for (int part = 1; part < kTeam; ++part) {
-        sum[j] = MultiplyAdd(FromReal<T>(1), sums[part][j][row_], sum[j]);
-      }
-    }
-  }
-
-  // Beyond n is what nobody stores.
-  __device__ void Solve(int begin, const Factors& factors, const R* reciprocals, T* sum,
-                        T (*known)[kRows]) {
-    T* column = x_ + begin * x_step_;
-#pragma unroll
-    for (int j = 0; j < kColumns; ++j, column += x_step_) {
-      const T solved = Scale(sum[j], reciprocals[begin + j]);
-      if (j % kTeam == part_ && begin + j < n_) {
-        if (inside_) *column = solved;
-        if (!kAlone) known[begin + j][row_] = solved;
-      }
-#pragma unroll
-      for (int k = j + 1; k < kColumns; ++k) {
-        sum[k] = Minus(solved, factors[begin + j][k], sum[k]);
-      }
-    }
-  }
-
-  const int row_, part_;  // this thread's row in the block, and its part in the team
-  const bool inside_;
-  const int n_;
-  const bool conjugate_;
-  const T* const l_;
-  const Index l_solved_, l_equation_;  // to the next x_i, and to the next equation
-  const T* const b_;
-  const Index b_step_;
-  T* const x_;
-  const Index x_step_;
-};
 
 // One block a tile of the n x n block; those above the diagonal have nothing to do.
 template <typename T>
 __device__ void MirrorLower(Index n, T* a, Index lda) {
-  __shared__ T tile[kTile][kTile + 1];
-  const Index tiles = (n + kTile - 1) / kTile;
-  const Index row = blockIdx.x % tiles * kTile, column = blockIdx.x / tiles * kTile;
+  __shared__ T tile[kTileEdge][kTileEdge + 1];
+  const Index tiles = (n + kTileEdge - 1) / kTileEdge;
+  const Index row = blockIdx.x % tiles * kTileEdge, column = blockIdx.x / tiles * kTileEdge;
   if (row < column) return;
-  for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
     // Above the diagonal may lie what nobody has written.
     if (row + threadIdx.x < n && row + threadIdx.x >= column + j) {
       tile[j][threadIdx.x] = a[(column + j) * lda + row + threadIdx.x];
     }
   }
   __syncthreads();
-  for (int j = threadIdx.y; j < kTile; j += blockDim.y) {
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
     const Index target_row = column + threadIdx.x, target_column = row + j;
     if (target_row >= n || target_column >= n || target_row > target_column) continue;
     T value = Conj(tile[threadIdx.x][j]);
@@ -418,11 +171,37 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
   }
 }
 
+// One block a tile of the n x n block. Above the diagonal, a becomes v^H.
+template <typename T>
+__device__ void StoreInverse(Index n, const T* v, Index ldv, T* a, Index lda) {
+  __shared__ T tile[kTileEdge][kTileEdge + 1];
+  const Index tiles = (n + kTileEdge - 1) / kTileEdge;
+  const Index row = blockIdx.x % tiles * kTileEdge, column = blockIdx.x / tiles * kTileEdge;
+  if (row < column) return;
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
+    if (row + threadIdx.x < n && column + j < row + threadIdx.x) {
+      tile[j][threadIdx.x] = v[(column + j) * ldv + row + threadIdx.x];
+    }
+  }
+  __syncthreads();
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
+    const Index target_row = column + threadIdx.x, target_column = row + j;
+    if (target_column >= n || target_row >= target_column) continue;
+    a[target_column * lda + target_row] = Conj(tile[threadIdx.x][j]);
+  }
+}
+
 }  // namespace
 
 #define KERNEL extern "C" __global__ void
 
 #define KERNELS(T, R, letter)                                                                      \
+  KERNEL jaxmg_add_##letter(Index m, Index n, const T* a, Index lda, T* b, Index ldb) {            \
+    for (Index i = FirstElement(); i < m * n; i += ElementStride()) {                              \
+      T& sum = b[i / m * ldb + i % m];                                                             \
+      sum = Plus(sum, a[i / m * lda + i % m]);                                                     \
+    }                                                                                              \
+  }                                                                                                \
   KERNEL jaxmg_add_log_det_##letter(Index n, const T* l, Index ldl, R* sum) {                      \
     AddLogDet(n, l, ldl, sum);                                                                     \
   }                                                                                                \
@@ -451,6 +230,9 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
       a[i / n * lda + i % n] = FromReal<T>(i / n == i % n ? 1 : 0);                                \
     }                                                                                              \
   }                                                                                                \
+  KERNEL jaxmg_load_inverse_##letter(Index n, const T* a, Index lda, T* l, T* v) {                 \
+    LoadInverse(n, a, lda, l, v);                                                                  \
+  }                                                                                                \
   KERNEL jaxmg_mirror_lower_##letter(Index n, T* a, Index lda) { MirrorLower(n, a, lda); }         \
   KERNEL jaxmg_poison_if_##letter(const int* status, Index m, Index n, T* a, Index lda) {          \
     if (*status != 0) Fill(m, n, a, lda, Nan<T>());                                                \
@@ -462,6 +244,9 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
   KERNEL jaxmg_solve_rows_in_teams_##letter(Index m, Index n, int backward, const T* l, Index ldl, \
                                             const T* b, Index ldb, T* x, Index ldx) {              \
     RowSolver<T, kTeam>(m, n, backward, l, ldl, b, ldb, x, ldx).Run();                             \
+  }                                                                                                \
+  KERNEL jaxmg_store_inverse_##letter(Index n, const T* v, Index ldv, T* a, Index lda) {           \
+    StoreInverse(n, v, ldv, a, lda);                                                               \
   }                                                                                                \
   KERNEL jaxmg_sum_reals_##letter(const R* terms, Index stride, Index count, R* sum) {             \
     if (threadIdx.x != 0) return;                                                                  \
@@ -525,3 +310,5 @@ KERNEL jaxmg_reduce_info(const int* pairs, Index stride, Index count, int* statu
 KERNEL jaxmg_set_syevd_info(const int* first, const int* solver_info, int* info) {
   if (threadIdx.x == 0) *info = *first != kNoInfo ? *first : *solver_info;
 }
+
+}  // namespace jaxmg::kernels

@@ -6,6 +6,7 @@
 namespace jaxmg {
 
 enum class Kernel {
+  kAdd,
   kAddLogDet,
   kAscend,
   kCheckFactor,
@@ -14,10 +15,12 @@ enum class Kernel {
   kConjTranspose,
   kConjugate,
   kIdentity,
+  kLoadInverse,
   kMirrorLower,
   kPoisonIf,
   kSolveRowsAlone,
   kSolveRowsInTeams,
+  kStoreInverse,
   kSumReals,
   // Those without a dtype.
   kCopyColumns,
@@ -28,30 +31,26 @@ enum class Kernel {
   kSetSyevdInfo,
 };
 
-inline constexpr const char* kTypedKernels[] = {
-    "add_log_det", "ascend",   "check_factor", "check_finite", "clear_if",   "conj_transpose",
-    "conjugate",   "identity", "mirror_lower", "poison_if",    "solve_rows", "solve_rows_in_teams",
-    "sum_reals"};
+inline constexpr const char* kTypedKernels[] = {"add",
+                                                "add_log_det",
+                                                "ascend",
+                                                "check_factor",
+                                                "check_finite",
+                                                "clear_if",
+                                                "conj_transpose",
+                                                "conjugate",
+                                                "identity",
+                                                "load_inverse",
+                                                "mirror_lower",
+                                                "poison_if",
+                                                "solve_rows",
+                                                "solve_rows_in_teams",
+                                                "store_inverse",
+                                                "sum_reals"};
 inline constexpr const char* kPlainKernels[] = {"copy_columns", "digest",      "fill_int32",
                                                 "init_info",    "reduce_info", "set_syevd_info"};
 inline constexpr int kNumTypedKernels = static_cast<int>(Kernel::kCopyColumns);
 inline constexpr int kNumKernels = static_cast<int>(Kernel::kSetSyevdInfo) + 1;
-
-// Threads of a block: one row of 256, or 32 x 8 for the kernels that move tiles of 32 x 32.
-inline constexpr int kThreads = 256;
-inline constexpr int kTileEdge = 32;
-inline constexpr int kTileRows = 8;
-// Rows that a block of kSolveRowsAlone solves, one a thread, and the most columns that they have.
-inline constexpr int kSolveRows = 128;
-inline constexpr int kSolveColumns = 128;
-// Threads that have a row in kSolveRowsInTeams, rows of a block (half as many of complex128), and
-// the rows up to which that is faster, for complex128 alone: docs/performance.md.
-inline constexpr int kTeam = 4;
-inline constexpr int kTeamRows = 16;
-inline constexpr int kMostTeams = 8192;
-
-// Bytes of a column that a block of kCopyColumns copies.
-inline constexpr int kCopySegment = kThreads * 64;
 
 }  // namespace jaxmg
 

@@ -1,6 +1,5 @@
 #include "xla_ffi/engine/diagonal.h"
 
-#include <algorithm>
 #include <complex>
 
 namespace jaxmg {
@@ -13,45 +12,30 @@ int64_t BlockOf(const Device& device, const DiagonalTile<T>& tile, int64_t count
   return block == 0 || count == 1 ? std::max<int64_t>(tile.n, 1) : block;
 }
 
+// One block by substitution.
+template <typename T>
+auto Substitute(Blas<T>& blas, Stream stream, Op op, int64_t count) {
+  return [&blas, stream, op, count](const DiagonalTile<T>& block, const T* x, T* solved) {
+    return blas.SolveRight(stream, op, count, block.n, block.l, block.ld, x, count, solved, count);
+  };
+}
+
 }  // namespace
 
 template <typename T>
 Status SolveForward(Device& device, Stream stream, const DiagonalTile<T>& tile, int64_t count, T* x,
                     T* solved) {
   Blas<T>& blas = device.blas<T>();
-  const int64_t block = BlockOf(device, tile, count);
-  for (int64_t begin = 0; begin < tile.n; begin += block) {
-    const int64_t columns = std::min(block, tile.n - begin);
-    T* piece = x + begin * count;
-    if (begin > 0) {
-      JAXMG_RETURN_IF_ERROR(blas.Gemm(stream, Op::kNone, Op::kConjTrans, count, columns, begin, -1,
-                                      solved, count, tile.l + begin, tile.ld, 1, piece, count));
-    }
-    JAXMG_RETURN_IF_ERROR(blas.SolveRight(stream, Op::kConjTrans, count, columns,
-                                          tile.l + begin * tile.ld + begin, tile.ld, piece, count,
-                                          solved + begin * count, count));
-  }
-  return Status::Ok();
+  return SolveForward(blas, stream, tile, BlockOf(device, tile, count), count, x, solved,
+                      Substitute(blas, stream, Op::kConjTrans, count));
 }
 
 template <typename T>
 Status SolveBackward(Device& device, Stream stream, const DiagonalTile<T>& tile, int64_t count,
                      T* x, T* solved) {
   Blas<T>& blas = device.blas<T>();
-  const int64_t block = BlockOf(device, tile, count);
-  for (int64_t begin = (tile.n - 1) / block * block; begin >= 0; begin -= block) {
-    const int64_t end = std::min(begin + block, tile.n);
-    T* piece = x + begin * count;
-    if (end < tile.n) {
-      JAXMG_RETURN_IF_ERROR(blas.Gemm(stream, Op::kNone, Op::kNone, count, end - begin,
-                                      tile.n - end, -1, solved + end * count, count,
-                                      tile.l + begin * tile.ld + end, tile.ld, 1, piece, count));
-    }
-    JAXMG_RETURN_IF_ERROR(blas.SolveRight(stream, Op::kNone, count, end - begin,
-                                          tile.l + begin * tile.ld + begin, tile.ld, piece, count,
-                                          solved + begin * count, count));
-  }
-  return Status::Ok();
+  return SolveBackward(blas, stream, tile, BlockOf(device, tile, count), count, x, solved,
+                       Substitute(blas, stream, Op::kNone, count));
 }
 
 #define JAXMG_INSTANTIATE(T)                                                              \

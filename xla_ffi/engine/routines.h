@@ -6,20 +6,9 @@
 #ifndef JAXMG_XLA_FFI_ENGINE_ROUTINES_H_
 #define JAXMG_XLA_FFI_ENGINE_ROUTINES_H_
 
-#include "xla_ffi/engine/matrix.h"
+#include "xla_ffi/engine/frame.h"
 
 namespace jaxmg {
-
-template <typename T>
-struct Operand {
-  int64_t n;        // order of A, without padding
-  int64_t block;    // rows of A on each rank, padding included
-  int64_t tile;     // tile width at most, 0: choose
-  T* a;             // this rank's block: block x n, row-major; changed in place
-  int32_t* status;  // LAPACK's info, the same on every rank
-  Precision precision = Precision::kHighest;  // of the products that potrf and potri consist of
-  const T* source = nullptr;  // where the block is to be copied from first, if it isn't in a
-};
 
 // What A x = b is solved for.
 template <typename T>
@@ -30,9 +19,6 @@ struct Solution {
   const T* b = nullptr;  // where the right-hand sides are to be copied from, if they aren't in x
   bool check_b = false;  // ranks may have brought different ones, which is a status
 };
-
-// The tile width that serves n columns on these ranks when the caller names none.
-int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning);
 
 // Every rank calls the same routine with the same sizes. All return the same Status: either all of
 // them have enqueued everything (Stream::kMain last) or all failed. Where *status is not 0, the

@@ -22,7 +22,8 @@ Status Syevd(const RankContext& context, const Matrix<T>& matrix, bool vectors, 
   JAXMG_RETURN_IF_ERROR(GatherLower(context, blocks, gathered));
   if (rank == kRoot) {
     const Range range(device, Stream::kMain, "syevd", 0);
-    JAXMG_RETURN_IF_ERROR(blas.Syevd(Stream::kMain, vectors, n, gathered, n, w, info));
+    JAXMG_RETURN_IF_ERROR(
+        device.solver<T>().Syevd(Stream::kMain, vectors, n, gathered, n, w, info));
   }
   JAXMG_RETURN_IF_ERROR(WaitAllSent(context.comm, Stream::kMain));
   JAXMG_RETURN_IF_ERROR(Broadcast(context.comm, Stream::kMain, kRoot, Block(w, n, n, 1)));

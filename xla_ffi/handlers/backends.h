@@ -6,7 +6,7 @@
 
 #include "xla_ffi/engine/routines.h"
 #ifdef JAXMG_CUDA
-#include "xla_ffi/cusolver/mg.h"
+#include "xla_ffi/vendor/cusolvermg/mg.h"
 #endif
 
 namespace jaxmg {

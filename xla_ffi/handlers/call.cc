@@ -23,6 +23,7 @@ constexpr unsigned kAlways = ~0u;
 constexpr Field kFields[] = {{"check_b", kCheckB, &Attributes::check_b},
                              {"inverse", kInverse, &Attributes::inverse},
                              {"n", kN, &Attributes::n},
+                             {"operation", kOperation, &Attributes::operation},
                              {"ranks", kAlways, &Attributes::ranks},
                              {"tf32", kTf32, &Attributes::tf32},
                              {"tile", kAlways, &Attributes::tile},

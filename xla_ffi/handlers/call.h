@@ -27,10 +27,18 @@ struct Attributes {
   int64_t inverse;
   int64_t tf32;
   int64_t check_b;
+  int64_t operation;
 };
 
 // What a routine takes beside `ranks`, `tile` and `backend`, which all do.
-enum Takes : unsigned { kN = 1, kVectors = 2, kInverse = 4, kTf32 = 8, kCheckB = 16 };
+enum Takes : unsigned {
+  kN = 1,
+  kVectors = 2,
+  kInverse = 4,
+  kTf32 = 8,
+  kCheckB = 16,
+  kOperation = 32
+};
 
 // Exactly the attributes that a routine takes: one that is missing, unknown or of another type is
 // an error that names it.

@@ -8,6 +8,8 @@
 #include <memory>
 #include <optional>
 
+#include "xla_ffi/device/cuda.h"
+
 namespace jaxmg {
 
 struct Platform {
@@ -19,11 +21,13 @@ struct Platform {
   std::shared_ptr<xla::ffi::ScratchAllocator> scratch;
 };
 
-struct Outcome {
+inline Tuning PlatformTuning() { return CudaTuning(); }
+
+struct CallOutcome {
   Status status;
 };
 
-using PlatformResult = Outcome;
+using PlatformResult = CallOutcome;
 
 PlatformResult Launch(const Platform& platform, const CallSite& site, const RankProgram& program);
 
@@ -48,9 +52,9 @@ struct xla::ffi::CtxDecoding<jaxmg::Platform> {
 };
 
 template <xla::ffi::ExecutionStage stage>
-struct xla::ffi::ResultEncoding<stage, jaxmg::Outcome> {
+struct xla::ffi::ResultEncoding<stage, jaxmg::CallOutcome> {
   static XLA_FFI_Error* Encode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext*,
-                               const jaxmg::Outcome& outcome) noexcept {
+                               const jaxmg::CallOutcome& outcome) noexcept {
     return outcome.status.ok() ? nullptr : jaxmg::ToFfiError(api, outcome.status);
   }
 };

@@ -14,8 +14,12 @@ _native = importlib.import_module("._native", __name__)
 
 PLATFORM = "CUDA"
 
+# What cuSOLVERMg serves too.
+_VENDORS = ("potrs", "potri", "syevd")
+
 rendezvous_timeout = _native.rendezvous_timeout
 set_rendezvous_timeout = _native.set_rendezvous_timeout
+plan = _native.plan
 
 
 def registrations():
@@ -26,7 +30,7 @@ def registrations():
 
 def backends(routine):
     """Returns the backends that serve `routine`, the preferred one first."""
-    return ["native"] if routine == "cyclic_1d" else ["native", "cusolvermg"]
+    return ["native", "cusolvermg"] if routine in _VENDORS else ["native"]
 
 
 def needs(routine, backend, size, ranks):

@@ -8,6 +8,7 @@ PLATFORM = "cpu"
 
 rendezvous_timeout = _native.rendezvous_timeout
 set_rendezvous_timeout = _native.set_rendezvous_timeout
+plan = _native.plan
 
 
 def registrations():

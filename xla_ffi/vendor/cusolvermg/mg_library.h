@@ -1,7 +1,7 @@
 // cuSOLVERMg's handles and descriptors. One handle a set of GPUs at a time, kept for the next call:
 // making one takes longer than many a solve.
-#ifndef JAXMG_XLA_FFI_CUSOLVER_MG_LIBRARY_H_
-#define JAXMG_XLA_FFI_CUSOLVER_MG_LIBRARY_H_
+#ifndef JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_LIBRARY_H_
+#define JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_LIBRARY_H_
 
 #include <cstdint>
 #include <memory>
@@ -39,4 +39,4 @@ class Session {
 
 }  // namespace jaxmg::mg
 
-#endif  // JAXMG_XLA_FFI_CUSOLVER_MG_LIBRARY_H_
+#endif  // JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_LIBRARY_H_

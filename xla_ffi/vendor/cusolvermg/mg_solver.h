@@ -1,6 +1,6 @@
 // One rank's side of a call of cuSOLVERMg: what potrs, potri and syevd have in common.
-#ifndef JAXMG_XLA_FFI_CUSOLVER_MG_SOLVER_H_
-#define JAXMG_XLA_FFI_CUSOLVER_MG_SOLVER_H_
+#ifndef JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_SOLVER_H_
+#define JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_SOLVER_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -9,10 +9,10 @@
 #include <memory>
 #include <vector>
 
-#include "xla_ffi/cusolver/mg_layout.h"
-#include "xla_ffi/cusolver/mg_library.h"
 #include "xla_ffi/device/cuda.h"
 #include "xla_ffi/engine/routines.h"
+#include "xla_ffi/vendor/cusolvermg/mg_layout.h"
+#include "xla_ffi/vendor/cusolvermg/mg_library.h"
 
 namespace jaxmg::mg {
 
@@ -163,10 +163,11 @@ class Solver {
   Status SetStatus(int info) {
     JAXMG_RETURN_IF_ERROR(ResetInfo(info > 0 ? info : kNoInfo));
     JAXMG_RETURN_IF_ERROR(device_.FillInt32(Stream::kMain, failures_, 2, 0));
-    CudaBlas<T>& blas = device_.cuda_blas<T>();
+    CudaStatus& status_kernels = device_.cuda_status();
     for (int64_t j = rank(); info == 0 && j < tiles_.count(); j += ranks_) {
-      JAXMG_RETURN_IF_ERROR(blas.CheckFactor(Stream::kMain, tiles_.columns(j), tile(j), n(),
-                                             tiles_.begin(j), failures_, failures_ + 1, infos_));
+      JAXMG_RETURN_IF_ERROR(status_kernels.CheckFactor(Stream::kMain, tiles_.columns(j), tile(j),
+                                                       n(), tiles_.begin(j), failures_,
+                                                       failures_ + 1, infos_));
     }
     return GatherStatus();
   }
@@ -175,14 +176,14 @@ class Solver {
   Status GatherStatus() {
     JAXMG_RETURN_IF_ERROR(
         AllGather(comm_, device_, Stream::kMain, infos_, infos_ + 2, 2 * sizeof(int32_t)));
-    return device_.ReduceInfo(Stream::kMain, infos_ + 2, 2, ranks_, operand_.status);
+    return device_.status().ReduceInfo(Stream::kMain, infos_ + 2, 2, ranks_, operand_.status);
   }
 
   int32_t* info() const { return infos_; }
   int32_t* digest() const { return infos_ + 1; }
 
   Status LogDet(Real<T>* log_det) {
-    CudaBlas<T>& blas = device_.cuda_blas<T>();
+    Blas<T>& blas = device_.blas<T>();
     JAXMG_RETURN_IF_ERROR(device_.blas<Real<T>>().SetZero(Stream::kMain, 1, 1, log_dets_, 1));
     for (int64_t j = rank(); j < tiles_.count(); j += ranks_) {
       JAXMG_RETURN_IF_ERROR(
@@ -190,12 +191,12 @@ class Solver {
     }
     JAXMG_RETURN_IF_ERROR(
         AllGather(comm_, device_, Stream::kMain, log_dets_, log_dets_ + 1, sizeof(Real<T>)));
-    return device_.SumReals(Stream::kMain, log_dets_ + 1, 1, ranks_, log_det);
+    return device_.status().SumReals(Stream::kMain, log_dets_ + 1, 1, ranks_, log_det);
   }
 
   template <typename U>
   Status PoisonIfFailed(int64_t m, int64_t columns, U* data) {
-    return device_.blas<U>().PoisonIf(Stream::kMain, operand_.status, m, columns, data, m);
+    return device_.status().PoisonIf(Stream::kMain, operand_.status, m, columns, data, m);
   }
 
   Status OnRoot(const std::function<Status()>& step) {
@@ -259,4 +260,4 @@ class Solver {
 
 }  // namespace jaxmg::mg
 
-#endif  // JAXMG_XLA_FFI_CUSOLVER_MG_SOLVER_H_
+#endif  // JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_SOLVER_H_

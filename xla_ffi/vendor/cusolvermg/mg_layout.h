@@ -1,6 +1,6 @@
 // The tile columns that cuSOLVERMg works on, and the way between them and the ranks' blocks.
-#ifndef JAXMG_XLA_FFI_CUSOLVER_MG_LAYOUT_H_
-#define JAXMG_XLA_FFI_CUSOLVER_MG_LAYOUT_H_
+#ifndef JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_LAYOUT_H_
+#define JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_LAYOUT_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -87,4 +87,4 @@ Status CopyPieces(const RankContext& context, const TileColumns& tiles, int64_t 
 
 }  // namespace jaxmg::mg
 
-#endif  // JAXMG_XLA_FFI_CUSOLVER_MG_LAYOUT_H_
+#endif  // JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_LAYOUT_H_

@@ -1,4 +1,4 @@
-#include "xla_ffi/cusolver/mg_library.h"
+#include "xla_ffi/vendor/cusolvermg/mg_library.h"
 
 #include <map>
 #include <mutex>

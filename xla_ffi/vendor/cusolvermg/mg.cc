@@ -1,11 +1,11 @@
-#include "xla_ffi/cusolver/mg.h"
+#include "xla_ffi/vendor/cusolvermg/mg.h"
 
 #include <algorithm>
 #include <complex>
 #include <vector>
 
-#include "xla_ffi/cusolver/mg_solver.h"
 #include "xla_ffi/engine/potri.h"
+#include "xla_ffi/vendor/cusolvermg/mg_solver.h"
 
 namespace jaxmg::mg {
 namespace {
@@ -34,7 +34,7 @@ struct Group {
 template <typename T>
 Status SolveGroup(Solver<T>& solver, const Group& group, int64_t nrhs, T* x) {
   Communicator& comm = solver.comm();
-  CudaBlas<T>& blas = solver.device().template cuda_blas<T>();
+  Blas<T>& blas = solver.device().template blas<T>();
   const int64_t n = solver.n();
   auto columns = [&](int rank) { return solver.extra() + group.begin(rank) * n; };
   const int rank = solver.rank();
@@ -110,7 +110,7 @@ Status Potrs(const RankContext& context, const Operand<T>& operand, const Soluti
   JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
     JAXMG_RETURN_IF_ERROR(solver.CopyIfApart(solution.b, x, nrhs * operand.n));
     if (solution.check_b) {
-      JAXMG_RETURN_IF_ERROR(solver.device().Digest(
+      JAXMG_RETURN_IF_ERROR(solver.device().status().Digest(
           Stream::kMain, x, nrhs * operand.n * sizeof(T) / sizeof(int32_t), solver.digest()));
     }
     return solver.ToTiles();
@@ -228,12 +228,12 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
   JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
     JAXMG_RETURN_IF_ERROR(solver.ToTiles());
     const TileColumns& tiles = solver.tiles();
-    CudaBlas<T>& blas = device.template cuda_blas<T>();
+    CudaStatus& status_kernels = device.cuda_status();
     JAXMG_RETURN_IF_ERROR(solver.ResetInfo(kNoInfo));
     for (int64_t j = solver.rank(); j < tiles.count(); j += tiles.ranks) {
-      JAXMG_RETURN_IF_ERROR(blas.CheckFinite(Stream::kMain, operand.n - tiles.begin(j),
-                                             tiles.columns(j), solver.tile(j), operand.n,
-                                             tiles.begin(j), solver.info()));
+      JAXMG_RETURN_IF_ERROR(status_kernels.CheckFinite(Stream::kMain, operand.n - tiles.begin(j),
+                                                       tiles.columns(j), solver.tile(j), operand.n,
+                                                       tiles.begin(j), solver.info()));
     }
     JAXMG_RETURN_IF_ERROR(solver.GatherStatus());
     return device.CopyToHost(Stream::kMain, &status, operand.status, sizeof(status));

@@ -4,8 +4,8 @@
 // while the other ranks wait. It wants tile columns of one width, column by column of the matrix,
 // dealt to the GPUs in turn. Where such a width divides the ranks' blocks, the matrix becomes that
 // in place; elsewhere, and for eigenvectors, in a copy that takes as much workspace as the matrix.
-#ifndef JAXMG_XLA_FFI_CUSOLVER_MG_H_
-#define JAXMG_XLA_FFI_CUSOLVER_MG_H_
+#ifndef JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_H_
+#define JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_H_
 
 #include "xla_ffi/engine/routines.h"
 
@@ -26,4 +26,4 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
 
 }  // namespace jaxmg::mg
 
-#endif  // JAXMG_XLA_FFI_CUSOLVER_MG_H_
+#endif  // JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_H_

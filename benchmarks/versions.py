@@ -1,0 +1,57 @@
+"""Two versions of jaxmg side by side, from what run.py recorded of each by turns.
+
+    versions.py OLD NEW      files of records
+
+Prints the median of all runs of a case with either version, in milliseconds, the ratio new / old,
+and how far apart the medians of the old version's own processes are: less than that is noise.
+"""
+
+import collections
+import json
+import pathlib
+import statistics
+import sys
+
+CASE = ("routine", "dtype", "n", "nrhs", "T_A", "ranks", "backend", "precision")
+
+
+def read(path):
+    """Case -> a list of runs for each process that measured it."""
+    found = collections.defaultdict(list)
+    for line in pathlib.Path(path).read_text().splitlines():
+        entry = json.loads(line)
+        found[tuple(entry[key] for key in CASE)].append(entry["runs"])
+    return found
+
+
+def middle(processes):
+    return statistics.median(seconds for runs in processes for seconds in runs)
+
+
+def spread(processes):
+    medians = [statistics.median(runs) for runs in processes]
+    return max(medians) / min(medians) - 1
+
+
+def table(old, new):
+    """Rows of (case, median of old, of new, new / old, spread of old)."""
+    for case in old:
+        if case in new:
+            one, other = middle(old[case]), middle(new[case])
+            yield case, one, other, other / one, spread(old[case])
+
+
+def main():
+    old, new = map(read, sys.argv[1:])
+    print("| case | old, ms | new, ms | new / old | spread of old |\n|---|---|---|---|---|")
+    for case, one, other, ratio, apart in table(old, new):
+        words = (f"{key}={value}" for key, value in zip(CASE, case, strict=True) if value)
+        figures = f"{1e3 * one:.3f} | {1e3 * other:.3f} | {ratio:.4f} | {apart:.2%}"
+        print(f"| {' '.join(words)} | {figures} |")
+    for case in old.keys() ^ new.keys():
+        print(f"only in one file: {case}")
+    return 1 if old.keys() != new.keys() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

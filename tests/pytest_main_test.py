@@ -1,0 +1,53 @@
+"""pytest_main.py runs the tests that are asked for, and fails where that is none."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+MAIN = pathlib.Path(__file__).with_name("pytest_main.py")
+TESTS = "def test_alpha(): pass\n\ndef test_beta(): assert False\n"
+
+
+def run(folder, *words, **environment):
+    """(exit code, output) for a file of two tests, of which test_beta fails."""
+    file = folder / "two_test.py"
+    file.write_text(TESTS)
+    # Nothing that Bazel says to the test that this is.
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("TEST") and name != "XML_OUTPUT_FILE"
+    }
+    kept["PYTHONPATH"] = os.pathsep.join(sys.path)
+    command = [sys.executable, str(MAIN), str(file), *words]
+    done = subprocess.run(command, env=kept | environment, capture_output=True, text=True)
+    return done.returncode, done.stdout
+
+
+def test_all_run_unless_some_are_named(tmp_path):
+    code, output = run(tmp_path)
+    assert code == 1 and "1 failed, 1 passed" in output
+
+
+@pytest.mark.parametrize(
+    "words, environment",
+    [(["-k", "alpha"], {}), ([], {"TESTBRIDGE_TEST_ONLY": "alpha or gamma"})],
+    ids=["argument", "filter"],
+)
+def test_an_expression_chooses(tmp_path, words, environment):
+    code, output = run(tmp_path, *words, **environment)
+    assert code == 0 and "1 passed, 1 deselected" in output
+
+
+def test_nothing_chosen_is_a_failure_that_says_what_there_is(tmp_path):
+    code, output = run(tmp_path, TESTBRIDGE_TEST_ONLY="gamma")
+    assert code != 0 and output.endswith("there are\ntest_alpha\ntest_beta\n")
+
+
+def test_a_shard_without_tests_is_no_failure_unless_none_has_any(tmp_path):
+    shard = {"TEST_TOTAL_SHARDS": "2", "TEST_SHARD_INDEX": "1"}
+    assert run(tmp_path, TESTBRIDGE_TEST_ONLY="alpha", **shard)[0] == 0
+    assert run(tmp_path, TESTBRIDGE_TEST_ONLY="gamma", **shard)[0] != 0

@@ -1,0 +1,61 @@
+// The outcome of a call on an NVIDIA GPU.
+#ifndef JAXMG_XLA_FFI_DEVICE_CUDA_STATUS_H_
+#define JAXMG_XLA_FFI_DEVICE_CUDA_STATUS_H_
+
+#include <array>
+#include <complex>
+#include <cstdint>
+
+#include "xla_ffi/base/dtype.h"
+#include "xla_ffi/device/status_kernels.h"
+
+namespace jaxmg {
+
+class CudaDevice;
+
+class CudaStatus : public StatusKernels {
+ public:
+  explicit CudaStatus(CudaDevice& device) : device_(device) {}
+
+  // Where the caller's data, on the device, say that this rank is, and where its host takes it to
+  // be: InitInfo compares the two.
+  void ExpectPlace(const int32_t* place, int32_t rank, int32_t group) {
+    place_ = place;
+    expected_ = {rank, group};
+  }
+
+  Status InitInfo(Stream stream, int32_t* info) override;
+  Status Digest(Stream stream, const void* words, int64_t count, int32_t* digest) override;
+  Status ReduceInfo(Stream stream, const int32_t* pairs, int64_t stride, int64_t count,
+                    int32_t* status) override;
+  Status SumReals(Stream stream, const float* terms, int64_t stride, int64_t count,
+                  float* sum) override;
+  Status SumReals(Stream stream, const double* terms, int64_t stride, int64_t count,
+                  double* sum) override;
+#define JAXMG_POISON_IF(T)                                                                       \
+  Status PoisonIf(Stream stream, const int32_t* status, int64_t m, int64_t n, T* a, int64_t lda) \
+      override;
+  JAXMG_FOR_EACH_DTYPE(JAXMG_POISON_IF)
+#undef JAXMG_POISON_IF
+
+  // What Blas::Potrf does after cuSOLVER: a tile that has failed, or whose diagonal is not finite,
+  // counts in *info. *failed, device memory, becomes the order of the leading minor in the tile, or
+  // 0.
+  template <typename T>
+  Status CheckFactor(Stream stream, int64_t n, const T* a, int64_t lda, int64_t offset,
+                     const int32_t* solver_info, int32_t* failed, int32_t* info);
+  // *first becomes the smallest of itself and offset + k, k the first column (from 1) where the
+  // lower trapezoid of an m x n block is not finite.
+  template <typename T>
+  Status CheckFinite(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, int64_t offset,
+                     int32_t* first);
+
+ private:
+  CudaDevice& device_;
+  const int32_t* place_ = nullptr;  // [rank, group], if they are to be compared
+  std::array<int32_t, 2> expected_{};
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_DEVICE_CUDA_STATUS_H_

@@ -1,0 +1,242 @@
+// Tile operations on the host. Included by host.cc alone.
+#ifndef JAXMG_XLA_FFI_DEVICE_HOST_BLAS_H_
+#define JAXMG_XLA_FFI_DEVICE_HOST_BLAS_H_
+
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <cstdint>
+#include <limits>
+
+#include "xla_ffi/device/blas.h"
+#include "xla_ffi/device/lapack_checks.h"
+
+namespace jaxmg {
+
+template <typename T>
+void FillWithNaN(int64_t m, int64_t n, T* a, int64_t lda) {
+  const T nan = std::numeric_limits<Real<T>>::quiet_NaN();
+  for (int64_t j = 0; j < n; ++j) std::fill_n(a + j * lda, m, nan);
+}
+
+template <typename T>
+class HostBlas : public Blas<T> {
+  using R = Real<T>;
+
+ public:
+  Status Gemm(Stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha, const T* a,
+              int64_t lda, const T* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
+    if (m == 0 || n == 0) return Status::Ok();
+    T t_alpha = alpha, t_beta = beta;
+    // One row times a matrix: xGEMV reads the matrix at the speed of memory.
+    if (m == 1 && op_a == Op::kNone && (op_b == Op::kNone || !kIsComplex<T>)) {
+      char trans = op_b == Op::kNone ? 'T' : 'N';
+      LapackInts ints(op_b == Op::kNone ? k : n, op_b == Op::kNone ? n : k, ldb, lda, ldc);
+      JAXMG_CHECK_LAPACK(gemv, ints);
+      HostLapack<T>().gemv(&trans, ints[0], ints[1], &t_alpha, const_cast<T*>(b), ints[2],
+                           const_cast<T*>(a), ints[3], &t_beta, c, ints[4]);
+      return Status::Ok();
+    }
+    char trans_a = Letter(op_a), trans_b = Letter(op_b);
+    LapackInts ints(m, n, k, lda, ldb, ldc);
+    JAXMG_CHECK_LAPACK(gemm, ints);
+    HostLapack<T>().gemm(&trans_a, &trans_b, ints[0], ints[1], ints[2], &t_alpha, const_cast<T*>(a),
+                         ints[3], const_cast<T*>(b), ints[4], &t_beta, c, ints[5]);
+    return Status::Ok();
+  }
+
+  Status Herk(Stream, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
+              int64_t ldc) override {
+    if (n == 0) return Status::Ok();
+    char uplo = 'L', trans = 'N';
+    LapackInts ints(n, k, lda, ldc);
+    JAXMG_CHECK_LAPACK(herk, ints);
+    HostLapack<T>().herk(&uplo, &trans, ints[0], ints[1], &alpha, const_cast<T*>(a), ints[2], &beta,
+                         c, ints[3]);
+    return Status::Ok();
+  }
+
+  Status SolveRight(Stream stream, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, const T* b,
+                    int64_t ldb, T* x, int64_t ldx) override {
+    for (int64_t j = 0; j < n; ++j) std::copy_n(b + j * ldb, m, x + j * ldx);
+    return this->Trsm(stream, Side::kRight, op, m, n, l, ldl, x, ldx);
+  }
+
+  Status Potrf(Stream, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override {
+    if (n == 0) return Status::Ok();
+    char uplo = 'L';
+    LapackInts ints(n, lda);
+    JAXMG_CHECK_LAPACK(potrf, ints);
+    int failed = 0;
+    HostLapack<T>().potrf(&uplo, ints[0], a, ints[1], &failed);
+    // Not every LAPACK stops at a diagonal that is NaN or infinite.
+    const int64_t factored = failed > 0 ? failed - 1 : n;
+    for (int64_t j = 0; j < factored; ++j) {
+      if (!std::isfinite(std::real(a[j * lda + j]))) {
+        failed = static_cast<int>(j + 1);
+        break;
+      }
+    }
+    if (failed != 0) {
+      *info = std::min(*info, static_cast<int32_t>(offset + failed));
+      FillWithNaN(n, n, a, lda);
+    }
+    return Status::Ok();
+  }
+
+  Status ConjTranspose(Stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
+                       int64_t ldb) override {
+    // Square blocks that fit the nearest cache with their transposes.
+    constexpr int64_t kBlock = 32;
+    for (int64_t j0 = 0; j0 < n; j0 += kBlock) {
+      const int64_t j1 = std::min(j0 + kBlock, n);
+      for (int64_t i0 = 0; i0 < m; i0 += kBlock) {
+        const int64_t i1 = std::min(i0 + kBlock, m);
+        for (int64_t j = j0; j < j1; ++j) {
+          for (int64_t i = i0; i < i1; ++i) b[i * ldb + j] = Conj(a[j * lda + i]);
+        }
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status MirrorLower(Stream stream, int64_t n, T* a, int64_t lda) override {
+    constexpr int64_t kBlock = 32;
+    for (int64_t j0 = 0; j0 < n; j0 += kBlock) {
+      const int64_t j1 = std::min(j0 + kBlock, n);
+      for (int64_t j = j0; j < j1; ++j) {
+        a[j * lda + j] = std::real(a[j * lda + j]);
+        for (int64_t i = j + 1; i < j1; ++i) a[i * lda + j] = Conj(a[j * lda + i]);
+      }
+      JAXMG_RETURN_IF_ERROR(
+          ConjTranspose(stream, n - j1, j1 - j0, a + j0 * lda + j1, lda, a + j1 * lda + j0, lda));
+    }
+    return Status::Ok();
+  }
+
+  Status Conjugate(Stream, int64_t m, int64_t n, T* a, int64_t lda) override {
+    if constexpr (kIsComplex<T>) {
+      for (int64_t j = 0; j < n; ++j) {
+        for (int64_t i = 0; i < m; ++i) a[j * lda + i] = std::conj(a[j * lda + i]);
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status Add(Stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b, int64_t ldb) override {
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < m; ++i) b[j * ldb + i] += a[j * lda + i];
+    }
+    return Status::Ok();
+  }
+
+  Status SetZero(Stream, int64_t m, int64_t n, T* a, int64_t lda) override {
+    for (int64_t j = 0; j < n; ++j) std::fill_n(a + j * lda, m, T(0));
+    return Status::Ok();
+  }
+
+  Status StoreInverse(Stream, int64_t n, const T* inverse, int64_t ld, T* a,
+                      int64_t lda) override {
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < j; ++i) a[j * lda + i] = Conj(inverse[i * ld + j]);
+    }
+    return Status::Ok();
+  }
+
+  Status LoadInverse(Stream, int64_t n, const T* a, int64_t lda, T* l, T* inverse) override {
+    for (int64_t j = 0; j < n; ++j) {
+      std::fill_n(l + j * n, j, T(0));
+      std::fill_n(inverse + j * n, j, T(0));
+      std::copy_n(a + j * lda + j, n - j, l + j * n + j);
+      inverse[j * n + j] = 1 / std::real(a[j * lda + j]);
+      for (int64_t i = j + 1; i < n; ++i) inverse[j * n + i] = Conj(a[i * lda + j]);
+    }
+    return Status::Ok();
+  }
+
+  Status AddLogDet(Stream, int64_t n, const T* l, int64_t ldl, R* sum) override {
+    R log_det = 0;
+    for (int64_t j = 0; j < n; ++j) log_det += std::log(std::real(l[j * ldl + j]));
+    *sum += 2 * log_det;
+    return Status::Ok();
+  }
+
+ protected:
+  Status DoTrsm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,
+                const T* a, int64_t lda, T* b, int64_t ldb) override {
+    JAXMG_CHECK_LAPACK(trsm, LapackInts());
+    // A panel. BLAS's TRSM runs at half the speed of its GEMM, so as much as possible goes there:
+    // X1 = B1 L11^-H, B2 -= X1 L21^H, X2 = B2 L22^-H.
+    constexpr int64_t kNarrow = 32;
+    if (side == Side::kRight && op == Op::kConjTrans && triangle.uplo == Uplo::kLower &&
+        n > kNarrow && m > n) {
+      const int64_t half = n / 2, rest = n - half;
+      T* right = b + half * ldb;
+      JAXMG_RETURN_IF_ERROR(DoTrsm(stream, side, op, triangle, m, half, a, lda, b, ldb));
+      JAXMG_RETURN_IF_ERROR(Gemm(stream, Op::kNone, Op::kConjTrans, m, rest, half, -1, b, ldb,
+                                 a + half, lda, 1, right, ldb));
+      return DoTrsm(stream, side, op, triangle, m, rest, a + half * lda + half, lda, right, ldb);
+    }
+    return Triangular(HostLapack<T>().trsm, "trsm", side, op, triangle, m, n, a, lda, b, ldb);
+  }
+
+  Status DoTrmm(Stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n, const T* a,
+                int64_t lda, T* b, int64_t ldb) override {
+    JAXMG_CHECK_LAPACK(trmm, LapackInts());
+    return Triangular(HostLapack<T>().trmm, "trmm", side, op, triangle, m, n, a, lda, b, ldb);
+  }
+
+  Status DoTrtri(Stream, Triangle triangle, int64_t n, const T* a, int64_t lda, T* inverse,
+                 int64_t ld) override {
+    if (n == 0) return Status::Ok();
+    char uplo = Letter(triangle.uplo), diag = Letter(triangle.diag);
+    LapackInts ints(n, ld);
+    JAXMG_CHECK_LAPACK(trtri, ints);
+    for (int64_t j = 0; j < n; ++j) {
+      const bool lower = triangle.uplo == Uplo::kLower;
+      const int64_t begin = lower ? j : 0, end = lower ? n : j + 1;
+      T* column = inverse + j * ld;
+      std::fill_n(column, n, T(0));
+      std::copy(a + j * lda + begin, a + j * lda + end, column + begin);
+      if (triangle.diag == Diag::kUnit) column[j] = 1;
+    }
+    int info = 0;
+    HostLapack<T>().trtri(&uplo, &diag, ints[0], inverse, ints[1], &info);
+    return Status::Ok();
+  }
+
+ private:
+  static char Letter(Op op) {
+    switch (op) {
+      case Op::kNone:
+        return 'N';
+      case Op::kTrans:
+        return 'T';
+      case Op::kConjTrans:
+        return 'C';
+    }
+    return 'N';
+  }
+
+  static char Letter(Side side) { return side == Side::kLeft ? 'L' : 'R'; }
+  static char Letter(Uplo uplo) { return uplo == Uplo::kLower ? 'L' : 'U'; }
+  static char Letter(Diag diag) { return diag == Diag::kNonUnit ? 'N' : 'U'; }
+
+  template <typename Routine>
+  static Status Triangular(Routine routine, const char* name, Side side, Op op, Triangle triangle,
+                           int64_t m, int64_t n, const T* a, int64_t lda, T* b, int64_t ldb) {
+    if (m == 0 || n == 0) return Status::Ok();
+    char c_side = Letter(side), uplo = Letter(triangle.uplo), trans = Letter(op);
+    char diag = Letter(triangle.diag);
+    T one = 1;
+    LapackInts ints(m, n, lda, ldb);
+    JAXMG_RETURN_IF_ERROR(ints.Check(name));
+    routine(&c_side, &uplo, &trans, &diag, ints[0], ints[1], &one, const_cast<T*>(a), ints[2], b,
+            ints[3]);
+    return Status::Ok();
+  }
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_DEVICE_HOST_BLAS_H_

@@ -1,0 +1,95 @@
+#include "xla_ffi/engine/plan.h"
+
+#include <algorithm>
+#include <complex>
+
+#include "xla_ffi/engine/gather.h"
+#include "xla_ffi/engine/potrf.h"
+#include "xla_ffi/engine/potri.h"
+#include "xla_ffi/engine/substitution.h"
+
+namespace jaxmg {
+namespace {
+
+// An order of Tuning, for T.
+template <typename T>
+int64_t OrderOf(int64_t real) {
+  return kIsComplex<T> ? real * 3 / 5 : real;
+}
+
+template <typename T>
+bool Gathers(Routine routine, const Sizes& sizes, int ranks, const Tuning& tuning) {
+  if (sizes.tile > 0 || ranks == 1) return false;
+  if (routine == Routine::kPotrs) return sizes.n <= OrderOf<T>(tuning.gather_to_solve);
+  return routine == Routine::kPotri && sizes.n <= tuning.gather_to_invert;
+}
+
+template <typename T>
+Tiles TilesOf(Routine routine, const Sizes& sizes, int ranks, const Tuning& tuning) {
+  int64_t width = sizes.tile;
+  if (width == 0) {
+    const bool whole =
+        ranks == 1 && routine == Routine::kPotrs && sizes.n <= OrderOf<T>(tuning.whole_order);
+    width = whole ? sizes.n : DefaultTileWidth(sizes.block, ranks, tuning);
+  }
+  return Tiles(sizes.n, sizes.block, ranks, Tiles::EvenWidth(sizes.block, width));
+}
+
+}  // namespace
+
+int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning) {
+  if (ranks == 1) return tuning.usual_tile;  // nobody to share with, or to wait for
+  return std::clamp<int64_t>(block / tuning.least_tiles, 32, tuning.usual_tile);
+}
+
+template <typename T>
+Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tuning& tuning)
+    : gathers(Gathers<T>(routine, sizes, ranks, tuning)),
+      tiles(gathers ? TilesOf<T>(routine, {sizes.n, sizes.n, 0}, 1, tuning)
+                    : TilesOf<T>(routine, sizes, ranks, tuning)),
+      factored(routine == Routine::kPotrf && ranks == 1 &&
+                       sizes.n <= OrderOf<T>(tuning.whole_order)
+                   ? Tiles(sizes.n, sizes.block, 1, sizes.n)
+                   : tiles),
+      diagonal(std::min(tiles.width(), tuning.inverse_order)) {
+  const int64_t n = sizes.n, tile_column = n * tiles.width();
+  const bool root = rank == kRoot;
+  gathered = (gathers || routine == Routine::kSyevd) && root ? n * n : 0;
+  if (routine == Routine::kSyevd && root) {
+    const double matrices = sizes.vectors ? tuning.syevd_matrices : tuning.syevd_value_matrices;
+    solver = static_cast<int64_t>(matrices * static_cast<double>(n) * n);
+  }
+  if (gathers && !root) return;
+  if (routine != Routine::kApply && tiles.ranks() > 1) panels = tile_column;
+  if (routine == Routine::kPotrs || routine == Routine::kPotri || routine == Routine::kPotrf) {
+    panels = std::max(panels, PotrfWorkspace(factored, n, tuning));
+  }
+  if (routine == Routine::kPotri || routine == Routine::kInvert) {
+    panels = std::max(panels, PotriWorkspace(tiles, n));
+  }
+  // Else it is the caller's.
+  const bool own_overflow = routine <= Routine::kSyevd || routine == Routine::kInvert ||
+                            routine == Routine::kUnpack;
+  if (own_overflow && tiles.has_overflow()) overflow = tile_column;
+  const bool solves = routine == Routine::kPotrs || routine == Routine::kApply;
+  if (solves) share = RightHandSidesShare(tiles, sizes.nrhs);
+  if (routine == Routine::kApply) accumulated = sizes.nrhs * n;
+  if (solves || routine == Routine::kPotrf || routine == Routine::kPack) {
+    inverses = DiagonalSolverWorkspace(diagonal);
+  }
+}
+
+template <typename T>
+size_t Plan<T>::bytes(int ranks) const {
+  size_t total = Aligned(kRecordBytes * (1 + ranks));
+  for (int64_t elements : {panels, overflow, gathered, share, accumulated, inverses}) {
+    total += Aligned(elements * sizeof(T));
+  }
+  return total;
+}
+
+#define JAXMG_INSTANTIATE(T) template struct Plan<T>;
+JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
+#undef JAXMG_INSTANTIATE
+
+}  // namespace jaxmg

@@ -1,0 +1,70 @@
+// Plan: how a routine is laid out on its ranks, and the memory that it needs there. The one place
+// where tile widths, and the bytes of a call, are computed: the routines reserve what stands here,
+// and the plugin tells Python.
+#ifndef JAXMG_XLA_FFI_ENGINE_PLAN_H_
+#define JAXMG_XLA_FFI_ENGINE_PLAN_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "xla_ffi/device/device.h"
+#include "xla_ffi/layout/tiles.h"
+
+namespace jaxmg {
+
+// What is done on a distributed matrix. Those after kSyevd have, or make, a factor that is kept:
+// its tile width is the caller's, and no rank has it alone.
+enum class Routine { kPotrs, kPotri, kSyevd, kPotrf, kApply, kInvert, kPack, kUnpack };
+
+struct Sizes {
+  int64_t n;         // order of A, without padding
+  int64_t block;     // rows of A on each rank, padding included
+  int64_t tile = 0;  // tile width at most; 0: choose
+  int64_t nrhs = 0;
+  bool vectors = true;  // of kSyevd
+};
+
+// The tile width that serves these ranks when the caller names none.
+int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning);
+
+// One rank's.
+template <typename T>
+struct Plan {
+  Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tuning& tuning);
+
+  // Whether one rank does it all: exchanges, and the steps that wait for them, take longer than
+  // they save.
+  bool gathers;
+  // Of the matrix as it is worked on, and as it is factored: on one rank, where all tiles lie the
+  // same, a factor that is kept may be made as a single one.
+  Tiles tiles;
+  Tiles factored;
+  // Columns of a diagonal tile that are substituted with at once.
+  int64_t diagonal;
+
+  // Elements of workspace.
+  int64_t panels = 0;       // panels or tile columns
+  int64_t overflow = 0;     // the overflow tile, where it isn't the caller's
+  int64_t gathered = 0;     // the matrix, where this rank has all of it
+  int64_t share = 0;        // right-hand sides of this rank's tiles
+  int64_t accumulated = 0;  // what it has to add to those of others
+  int64_t inverses = 0;     // of diagonal tiles
+  // What the device's own solver of a whole matrix takes beside, about.
+  int64_t solver = 0;
+
+  // Of workspace, `solver` left out.
+  size_t bytes(int ranks) const;
+};
+
+// What a rank has to say of the outcome (outcome.h), in bytes.
+inline constexpr int64_t kRecordBytes = 16;
+
+// One allocation, in aligned pieces.
+inline size_t Aligned(size_t bytes) {
+  constexpr size_t kAlignment = 256;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_ENGINE_PLAN_H_

@@ -1,0 +1,377 @@
+#include "xla_ffi/engine/substitution.h"
+
+#include <algorithm>
+#include <complex>
+
+#include "xla_ffi/engine/diagonal.h"
+
+namespace jaxmg {
+namespace {
+
+constexpr std::array<Stream, 4> kOthers = {Stream::kPanel, Stream::kNext, Stream::kCopy,
+                                           Stream::kSide};
+
+Status Fork(Device& device) {
+  for (Stream stream : kOthers) JAXMG_RETURN_IF_ERROR(Order(device, Stream::kMain, stream));
+  return Status::Ok();
+}
+
+Status Join(Device& device) {
+  for (Stream stream : kOthers) JAXMG_RETURN_IF_ERROR(Order(device, stream, Stream::kMain));
+  return Status::Ok();
+}
+
+Status NewEvents(Device& device, std::array<std::shared_ptr<Event>, 2>* events) {
+  for (auto& event : *events) JAXMG_RETURN_IF_ERROR(device.NewEvent(&event));
+  return Status::Ok();
+}
+
+// Columns of diagonal blocks, from the first column of the tile on.
+int64_t InverseOrder(const Device& device, const Tiles& tiles) {
+  return std::min(tiles.width(), device.tuning().inverse_order);
+}
+
+// Columns of X, of tiles [first, end).
+template <typename T>
+Bytes2D Columns(const RightHandSides<T>& x, const Tiles& tiles, int64_t first, int64_t end) {
+  const int64_t begin = tiles.offset(first);
+  return Block(x.column(begin), x.count, x.count, tiles.offset(end) - begin);
+}
+
+// Tile k in its owner's share.
+template <typename T>
+Bytes2D ShareOf(const RightHandSides<T>& x, const Tiles& tiles, int64_t k) {
+  return Block(x.of_slot(tiles, tiles.slot(k)), x.count, x.count, tiles.width(k));
+}
+
+}  // namespace
+
+// --- Diagonal tiles ------------------------------------------------------------------------------
+
+template <typename T>
+Status InvertDiagonals(const RankContext& context, const Matrix<T>& matrix, T* workspace) {
+  const Tiles& tiles = matrix.tiles;
+  Device& device = context.device;
+  Blas<T>& blas = device.blas<T>();
+  const int64_t order = InverseOrder(device, tiles), ld = matrix.ld();
+  if (order == 0) return Status::Ok();
+  JAXMG_RETURN_IF_ERROR(Fork(device));
+  // Each is small for a device: as many at a time as there are streams beside kMain.
+  size_t turn = 0;
+  for (int64_t k = matrix.rank; k < tiles.nonempty(); k += tiles.ranks()) {
+    for (int64_t begin = 0; begin < tiles.width(k); begin += order) {
+      const int64_t n = std::min(order, tiles.width(k) - begin);
+      const Stream stream = kOthers[turn];
+      T* inverse = workspace + static_cast<int64_t>(turn) * order * order;
+      T* block = matrix.tile(k, tiles.offset(k) + begin) + begin * ld;
+      const Range range(device, stream, "invert diagonal", k);
+      JAXMG_RETURN_IF_ERROR(blas.Trtri(stream, n, block, ld, inverse, n));
+      JAXMG_RETURN_IF_ERROR(blas.StoreInverse(stream, n, inverse, n, block, ld));
+      turn = (turn + 1) % kOthers.size();
+    }
+  }
+  return Join(device);
+}
+
+template <typename T>
+DiagonalSolver<T>::DiagonalSolver(const RankContext& context, const Matrix<T>& matrix, Sweep sweep,
+                                  T* workspace)
+    : device_(context.device),
+      blas_(context.device.blas<T>()),
+      matrix_(matrix),
+      sweep_(sweep),
+      order_(InverseOrder(context.device, matrix.tiles)),
+      workspace_(workspace) {}
+
+template <typename T>
+Status DiagonalSolver<T>::Begin() {
+  if (!inverts()) return Status::Ok();
+  const Tiles& tiles = matrix_.tiles;
+  for (int64_t k = matrix_.rank; k < tiles.nonempty(); k += tiles.ranks()) {
+    const DiagonalTile<T> tile = DiagonalOf(matrix_, k);
+    for (int64_t begin = 0; begin < tile.n; begin += order_) {
+      blocks_.push_back(tile.Block(begin, std::min(order_, tile.n - begin)));
+    }
+  }
+  if (sweep_ == Sweep::kBackward) std::reverse(blocks_.begin(), blocks_.end());
+  JAXMG_RETURN_IF_ERROR(NewEvents(device_, &ready_));
+  JAXMG_RETURN_IF_ERROR(NewEvents(device_, &used_));
+  JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kMain, Stream::kSide));
+  for (size_t j : {0, 1}) JAXMG_RETURN_IF_ERROR(Prepare(j));
+  return Status::Ok();
+}
+
+template <typename T>
+Status DiagonalSolver<T>::Prepare(size_t j) {
+  if (j >= blocks_.size()) return Status::Ok();
+  const DiagonalTile<T>& block = blocks_[j];
+  T* l = Space(j);
+  if (j >= 2) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kSide, *used_[j % 2]));
+  JAXMG_RETURN_IF_ERROR(blas_.LoadInverse(Stream::kSide, block.n, block.l, block.ld, l,
+                                          l + order_ * order_));
+  return device_.Record(Stream::kSide, ready_[j % 2].get());
+}
+
+template <typename T>
+Status DiagonalSolver<T>::Solve(Stream stream, int64_t k, int64_t count, T* x, T* solved) {
+  const DiagonalTile<T> tile = DiagonalOf(matrix_, k);
+  const bool forward = sweep_ == Sweep::kForward;
+  if (!inverts()) {
+    return forward ? SolveForward(device_, stream, tile, count, x, solved)
+                   : SolveBackward(device_, stream, tile, count, x, solved);
+  }
+  auto solve = [&](const DiagonalTile<T>& block, T* piece, T* target) {
+    return SolveBlock(stream, block.n, count, piece, target);
+  };
+  return forward ? SolveForward(blas_, stream, tile, order_, count, x, solved, solve)
+                 : SolveBackward(blas_, stream, tile, order_, count, x, solved, solve);
+}
+
+template <typename T>
+Status DiagonalSolver<T>::SolveBlock(Stream stream, int64_t n, int64_t count, T* x, T* solved) {
+  const size_t j = next_++;
+  const T *l = Space(j), *inverse = l + order_ * order_;
+  auto add_product = [&](Real<T> alpha, const T* a, const T* b, Real<T> beta, T* c) {
+    const Op op = sweep_ == Sweep::kForward ? Op::kConjTrans : Op::kNone;
+    return blas_.Gemm(stream, Op::kNone, op, count, n, n, alpha, a, count, b, n, beta, c, count);
+  };
+  JAXMG_RETURN_IF_ERROR(device_.Wait(stream, *ready_[j % 2]));
+  JAXMG_RETURN_IF_ERROR(add_product(1, x, inverse, 0, solved));
+  JAXMG_RETURN_IF_ERROR(add_product(-1, solved, l, 1, x));
+  JAXMG_RETURN_IF_ERROR(add_product(1, x, inverse, 1, solved));
+  JAXMG_RETURN_IF_ERROR(device_.Record(stream, used_[j % 2].get()));
+  return Prepare(j + 2);
+}
+
+// --- The sweeps ----------------------------------------------------------------------------------
+
+template <typename T>
+Status ForwardSubstitution(const RankContext& context, const Matrix<T>& matrix,
+                           const RightHandSides<T>& x, T* sums, T* workspace) {
+  const Tiles& tiles = matrix.tiles;
+  Device& device = context.device;
+  Communicator& comm = context.comm;
+  Blas<T>& blas = device.blas<T>();
+  const int64_t nrhs = x.count, ld = matrix.ld(), count = tiles.nonempty();
+  const int ranks = tiles.ranks(), rank = matrix.rank;
+  const int previous = (rank + ranks - 1) % ranks, next = (rank + 1) % ranks;
+  if (nrhs == 0) return Status::Ok();
+  // `target`'s columns of tiles [first, end) minus what tile k contributes to them.
+  auto subtract = [&](Stream stream, int64_t k, int64_t first, int64_t end, T* target) {
+    const int64_t begin = tiles.offset(first), columns = tiles.offset(end) - begin;
+    return blas.Gemm(stream, Op::kNone, Op::kConjTrans, nrhs, columns, tiles.width(k), -1,
+                     x.of_slot(tiles, tiles.slot(k)), nrhs, matrix.tile(k, begin), ld, 1,
+                     target + begin * nrhs, nrhs);
+  };
+  // solved: tile k. added: what was kept for the window. kept: what tile k contributes behind it.
+  std::shared_ptr<Event> solved, added, kept;
+  for (auto* event : {&solved, &added, &kept}) JAXMG_RETURN_IF_ERROR(device.NewEvent(event));
+  JAXMG_RETURN_IF_ERROR(
+      blas.SetZero(Stream::kMain, nrhs, tiles.columns(), sums, nrhs));
+  JAXMG_RETURN_IF_ERROR(Fork(device));
+  DiagonalSolver<T> diagonal(context, matrix, Sweep::kForward, workspace);
+  JAXMG_RETURN_IF_ERROR(diagonal.Begin());
+  for (int64_t k = rank; k < count; k += ranks) {
+    // The window that comes is tiles [k, k + P), complete but for this rank's columns; what goes on
+    // is [k + 1, end).
+    const int64_t end = std::min(k + 1 + ranks, count);
+    if (k > 0 && ranks > 1) {
+      const int64_t last = std::min(k + ranks, count);
+      JAXMG_RETURN_IF_ERROR(comm.Recv(Stream::kPanel, previous, Columns(x, tiles, k, k + 1)));
+      if (k + 1 < last) {
+        JAXMG_RETURN_IF_ERROR(comm.Recv(Stream::kNext, previous, Columns(x, tiles, k + 1, last)));
+      }
+    }
+    if (k > rank && k + 1 < end) {
+      const int64_t begin = tiles.offset(k + 1);
+      JAXMG_RETURN_IF_ERROR(device.Wait(Stream::kNext, *kept));
+      JAXMG_RETURN_IF_ERROR(blas.Add(Stream::kNext, nrhs, tiles.offset(end) - begin,
+                                     sums + begin * nrhs, nrhs, x.column(begin), nrhs));
+    }
+    JAXMG_RETURN_IF_ERROR(device.Record(Stream::kNext, added.get()));
+    {
+      const Range range(device, Stream::kPanel, "solve tile", k);
+      JAXMG_RETURN_IF_ERROR(diagonal.Solve(Stream::kPanel, k, nrhs, x.column(tiles.offset(k)),
+                                           x.of_slot(tiles, tiles.slot(k))));
+    }
+    JAXMG_RETURN_IF_ERROR(device.Record(Stream::kPanel, solved.get()));
+    // What is solved next comes first.
+    if (k + 1 < count) {
+      JAXMG_RETURN_IF_ERROR(device.Wait(Stream::kPanel, *added));
+      JAXMG_RETURN_IF_ERROR(subtract(Stream::kPanel, k, k + 1, k + 2, x.data));
+      if (ranks > 1) {
+        JAXMG_RETURN_IF_ERROR(comm.Send(Stream::kPanel, next, Columns(x, tiles, k + 1, k + 2)));
+      }
+    }
+    if (k + 2 < end) {
+      JAXMG_RETURN_IF_ERROR(device.Wait(Stream::kNext, *solved));
+      JAXMG_RETURN_IF_ERROR(subtract(Stream::kNext, k, k + 2, end, x.data));
+      JAXMG_RETURN_IF_ERROR(comm.Send(Stream::kNext, next, Columns(x, tiles, k + 2, end)));
+    }
+    if (end < count) {
+      JAXMG_RETURN_IF_ERROR(device.Wait(Stream::kMain, *solved));
+      const Range range(device, Stream::kMain, "substitute", k);
+      JAXMG_RETURN_IF_ERROR(subtract(Stream::kMain, k, end, count, sums));
+    }
+    JAXMG_RETURN_IF_ERROR(device.Record(Stream::kMain, kept.get()));
+  }
+  JAXMG_RETURN_IF_ERROR(Join(device));
+  return WaitAllSent(comm, Stream::kMain);
+}
+
+template <typename T>
+Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
+                        const RightHandSides<T>& x, T* workspace) {
+  const Tiles& tiles = matrix.tiles;
+  Device& device = context.device;
+  Communicator& comm = context.comm;
+  Blas<T>& blas = device.blas<T>();
+  const int64_t nrhs = x.count, ld = matrix.ld();
+  if (nrhs == 0) return Status::Ok();
+  auto mine = [&](int64_t k) { return tiles.owner(k) == matrix.rank; };
+  // The `count` columns of L from `columns` on, of this rank's slots from `slot` on, by rows k.
+  auto subtract = [&](Stream stream, int64_t k, int64_t slot, const T* columns, int64_t count) {
+    return blas.Gemm(stream, Op::kNone, Op::kNone, nrhs, count, tiles.width(k), -1,
+                     x.column(tiles.offset(k)), nrhs, columns + tiles.offset(k), ld, 1,
+                     x.of_slot(tiles, slot), nrhs);
+  };
+  // subtracted: kMain has dealt with tile k, by the parity of k.
+  std::array<std::shared_ptr<Event>, 2> solved, subtracted;
+  for (auto* events : {&solved, &subtracted}) JAXMG_RETURN_IF_ERROR(NewEvents(device, events));
+  JAXMG_RETURN_IF_ERROR(Order(device, Stream::kMain, Stream::kPanel));
+  JAXMG_RETURN_IF_ERROR(Order(device, Stream::kMain, Stream::kCopy));
+  DiagonalSolver<T> diagonal(context, matrix, Sweep::kBackward, workspace);
+  JAXMG_RETURN_IF_ERROR(diagonal.Begin());
+  const int64_t last = tiles.nonempty() - 1;
+  for (int64_t k = last; k >= 0; --k) {
+    const Bytes2D block = Columns(x, tiles, k, k + 1);
+    const Stream stream = mine(k) ? Stream::kPanel : Stream::kCopy;
+    if (mine(k)) {
+      const Range range(device, Stream::kPanel, "solve tile", k);
+      JAXMG_RETURN_IF_ERROR(diagonal.Solve(stream, k, nrhs, x.of_slot(tiles, tiles.slot(k)),
+                                           x.column(tiles.offset(k))));
+    }
+    JAXMG_RETURN_IF_ERROR(Broadcast(comm, stream, tiles.owner(k), block));
+    JAXMG_RETURN_IF_ERROR(device.Record(stream, solved[k % 2].get()));
+    // What is solved next comes first, the rest beside it. kMain has subtracted tiles beyond k.
+    if (k > 0 && mine(k - 1)) {
+      if (k < last) JAXMG_RETURN_IF_ERROR(device.Wait(Stream::kPanel, *subtracted[(k + 1) % 2]));
+      JAXMG_RETURN_IF_ERROR(device.Wait(Stream::kPanel, *solved[k % 2]));
+      const int64_t slot = tiles.slot(k - 1);
+      JAXMG_RETURN_IF_ERROR(
+          subtract(Stream::kPanel, k, slot, matrix.slot(slot), tiles.width(k - 1)));
+    }
+    JAXMG_RETURN_IF_ERROR(device.Wait(Stream::kMain, *solved[k % 2]));
+    {
+      const Range range(device, Stream::kMain, "substitute", k);
+      JAXMG_RETURN_IF_ERROR(
+          matrix.ForRuns(0, tiles.slots_before(matrix.rank, std::max<int64_t>(k - 1, 0)),
+                         [&](int64_t slot, const T* columns, int64_t count) {
+                           return subtract(Stream::kMain, k, slot, columns, count);
+                         }));
+    }
+    JAXMG_RETURN_IF_ERROR(device.Record(Stream::kMain, subtracted[k % 2].get()));
+  }
+  for (Stream stream : {Stream::kPanel, Stream::kCopy, Stream::kSide}) {
+    JAXMG_RETURN_IF_ERROR(Order(device, stream, Stream::kMain));
+  }
+  return WaitAllSent(comm, Stream::kMain);
+}
+
+// --- Right-hand sides ----------------------------------------------------------------------------
+
+template <typename T>
+Status TakeShare(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x) {
+  const Tiles& tiles = matrix.tiles;
+  for (int64_t k = matrix.rank; k < tiles.nonempty() && x.count > 0; k += tiles.ranks()) {
+    JAXMG_RETURN_IF_ERROR(
+        context.device.Copy(Stream::kMain, ShareOf(x, tiles, k), Columns(x, tiles, k, k + 1)));
+  }
+  return Status::Ok();
+}
+
+template <typename T>
+Status GatherShares(const RankContext& context, const Matrix<T>& matrix,
+                    const RightHandSides<T>& x) {
+  const Tiles& tiles = matrix.tiles;
+  for (int64_t k = 0; k < tiles.nonempty() && x.count > 0; ++k) {
+    const Bytes2D columns = Columns(x, tiles, k, k + 1);
+    if (tiles.owner(k) == matrix.rank) {
+      JAXMG_RETURN_IF_ERROR(
+          context.device.Copy(Stream::kMain, columns, ShareOf(x, tiles, k)));
+    }
+    JAXMG_RETURN_IF_ERROR(Broadcast(context.comm, Stream::kMain, tiles.owner(k), columns));
+  }
+  return WaitAllSent(context.comm, Stream::kMain);
+}
+
+namespace {
+
+// x.data := the sum of all ranks' `sums`, in the order of the ranks; `sums` is used up.
+template <typename T>
+Status SumOverRanks(const RankContext& context, int64_t n, const RightHandSides<T>& x, T* sums) {
+  Communicator& comm = context.comm;
+  const int rank = comm.rank(), last = comm.size() - 1;
+  const Bytes2D all = Block(x.data, x.count, x.count, n), mine = Block(sums, x.count, x.count, n);
+  if (rank > 0) {
+    JAXMG_RETURN_IF_ERROR(comm.Recv(Stream::kMain, rank - 1, all));
+    JAXMG_RETURN_IF_ERROR(context.device.blas<T>().Add(Stream::kMain, x.count, n, x.data, x.count,
+                                                       sums, x.count));
+  }
+  if (rank < last) {
+    JAXMG_RETURN_IF_ERROR(comm.Send(Stream::kMain, rank + 1, mine));
+  } else {
+    JAXMG_RETURN_IF_ERROR(context.device.Copy(Stream::kMain, all, mine));
+  }
+  JAXMG_RETURN_IF_ERROR(Broadcast(comm, Stream::kMain, last, all));
+  return WaitAllSent(comm, Stream::kMain);
+}
+
+}  // namespace
+
+template <typename T>
+Status Multiply(const RankContext& context, const Matrix<T>& matrix, Op op,
+                const RightHandSides<T>& x, T* sums) {
+  const Tiles& tiles = matrix.tiles;
+  Device& device = context.device;
+  Blas<T>& blas = device.blas<T>();
+  const int64_t nrhs = x.count, ld = matrix.ld(), n = tiles.columns();
+  const bool by_rows = op == Op::kNone;  // X L: a tile column makes a tile of the result
+  if (nrhs == 0) return Status::Ok();
+  JAXMG_RETURN_IF_ERROR(TakeShare(context, matrix, x));
+  if (!by_rows) JAXMG_RETURN_IF_ERROR(blas.SetZero(Stream::kMain, nrhs, n, sums, nrhs));
+  for (int64_t k = matrix.rank; k < tiles.nonempty(); k += tiles.ranks()) {
+    const Range range(device, Stream::kMain, "multiply", k);
+    const int64_t width = tiles.width(k), begin = tiles.offset(k), end = tiles.offset(k + 1);
+    T* share = x.of_slot(tiles, tiles.slot(k));
+    JAXMG_RETURN_IF_ERROR(blas.Trmm(Stream::kMain, Side::kRight, op, nrhs, width,
+                                    matrix.tile(k, begin), ld, share, nrhs));
+    if (by_rows) {
+      JAXMG_RETURN_IF_ERROR(blas.Gemm(Stream::kMain, Op::kNone, op, nrhs, width, n - end, 1,
+                                      x.column(end), nrhs, matrix.tile(k, end), ld, 1, share,
+                                      nrhs));
+    } else {
+      JAXMG_RETURN_IF_ERROR(
+          blas.Add(Stream::kMain, nrhs, width, share, nrhs, sums + begin * nrhs, nrhs));
+      JAXMG_RETURN_IF_ERROR(blas.Gemm(Stream::kMain, Op::kNone, op, nrhs, n - end, width, 1,
+                                      x.column(begin), nrhs, matrix.tile(k, end), ld, 1,
+                                      sums + end * nrhs, nrhs));
+    }
+  }
+  return by_rows ? GatherShares(context, matrix, x) : SumOverRanks(context, n, x, sums);
+}
+
+#define JAXMG_INSTANTIATE(T)                                                                       \
+  template Status InvertDiagonals(const RankContext&, const Matrix<T>&, T*);                       \
+  template class DiagonalSolver<T>;                                                                \
+  template Status ForwardSubstitution(const RankContext&, const Matrix<T>&,                        \
+                                      const RightHandSides<T>&, T*, T*);                           \
+  template Status BackSubstitution(const RankContext&, const Matrix<T>&, const RightHandSides<T>&, \
+                                   T*);                                                            \
+  template Status TakeShare(const RankContext&, const Matrix<T>&, const RightHandSides<T>&);       \
+  template Status GatherShares(const RankContext&, const Matrix<T>&, const RightHandSides<T>&);    \
+  template Status Multiply(const RankContext&, const Matrix<T>&, Op, const RightHandSides<T>&, T*);
+JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
+#undef JAXMG_INSTANTIATE
+
+}  // namespace jaxmg

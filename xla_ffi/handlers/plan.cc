@@ -1,0 +1,92 @@
+#include "xla_ffi/handlers/plan.h"
+
+#include <complex>
+#include <limits>
+
+#include "xla_ffi/engine/plan.h"
+#include "xla_ffi/handlers/backends.h"
+#include "xla_ffi/handlers/platform.h"
+
+namespace jaxmg {
+namespace {
+
+constexpr struct {
+  const char* name;
+  Routine routine;
+} kRoutines[] = {{"potrs", Routine::kPotrs},
+                 {"potri", Routine::kPotri},
+                 {"syevd", Routine::kSyevd},
+                 {"potrf", Routine::kPotrf},
+                 {"cho_solve", Routine::kApply}};
+
+// Results that don't lie in A's place.
+template <typename T>
+int64_t ResultBytes(Routine routine, const PlanQuery& query, int64_t overflow_rows) {
+  const int64_t x = query.n * query.nrhs * sizeof(T);
+  switch (routine) {
+    case Routine::kPotrs:
+    case Routine::kApply:
+      return x;
+    case Routine::kSyevd:
+      return query.n * sizeof(Real<T>);
+    case Routine::kPotrf:
+      return overflow_rows * query.n * sizeof(T);
+    default:
+      return 0;
+  }
+}
+
+template <typename T>
+void Answer(Routine routine, const PlanQuery& query, PlanAnswer* answer) {
+  const Tuning tuning = PlatformTuning();
+  const Sizes sizes = {query.n, query.rows, query.tile, query.nrhs, query.vectors};
+  for (int rank = 0; rank < query.ranks; ++rank) {
+    const Plan<T> plan(routine, sizes, query.ranks, rank, tuning);
+    answer->tile = plan.tiles.width();
+    answer->overflow_rows = plan.tiles.has_overflow() ? plan.tiles.width() : 0;
+    answer->gathered = plan.gathers;
+    answer->bytes.push_back(static_cast<int64_t>(plan.bytes(query.ranks) +
+                                                 plan.solver * sizeof(T)) +
+                            ResultBytes<T>(routine, query, answer->overflow_rows));
+  }
+}
+
+}  // namespace
+
+Status AnswerPlan(const PlanQuery& query, PlanAnswer* answer) {
+  const char* name = query.routine.c_str();
+  Backend backend;
+  JAXMG_RETURN_IF_ERROR(FindBackend(name, query.backend, &backend));
+  // Also so that no product of these sizes is beyond 64 bits.
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  for (int64_t size : {query.n, query.rows, int64_t{query.ranks}}) {
+    if (size < 1 || size > kMost) {
+      return Error(Code::kInvalidArgument, name, ": n = ", query.n, ", rows = ", query.rows,
+                   ", ranks = ", query.ranks);
+    }
+  }
+  if (query.rows * query.ranks < query.n || query.tile < 0 || query.nrhs < 0 ||
+      query.nrhs > kMost) {
+    return Error(Code::kInvalidArgument, name, ": ", query.ranks, " x ", query.rows,
+                 " rows, tile = ", query.tile, ", nrhs = ", query.nrhs, " for n = ", query.n);
+  }
+  for (const auto& known : kRoutines) {
+    if (query.routine != known.name) continue;
+    if (query.dtype == "float32") {
+      Answer<float>(known.routine, query, answer);
+    } else if (query.dtype == "float64") {
+      Answer<double>(known.routine, query, answer);
+    } else if (query.dtype == "complex64") {
+      Answer<std::complex<float>>(known.routine, query, answer);
+    } else if (query.dtype == "complex128") {
+      Answer<std::complex<double>>(known.routine, query, answer);
+    } else {
+      return Error(Code::kInvalidArgument, name, ": no dtype '", query.dtype, "'");
+    }
+    if (backend != Backend::kNative) answer->bytes.clear();
+    return Status::Ok();
+  }
+  return Error(Code::kInvalidArgument, "there is no plan for '", query.routine, "'");
+}
+
+}  // namespace jaxmg

@@ -1,0 +1,38 @@
+// What a call of a routine would need, before there is one: for Python.
+#ifndef JAXMG_XLA_FFI_HANDLERS_PLAN_H_
+#define JAXMG_XLA_FFI_HANDLERS_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "xla_ffi/base/status.h"
+
+namespace jaxmg {
+
+struct PlanQuery {
+  std::string routine;  // "potrs", "potri", "syevd", "potrf" or "cho_solve"
+  std::string backend;
+  std::string dtype;  // NumPy's name
+  int64_t n, rows;    // the order, and rows on each rank
+  int ranks;
+  int64_t tile;  // 0: choose
+  int64_t nrhs;
+  bool vectors;  // of syevd
+};
+
+struct PlanAnswer {
+  int64_t tile;           // the width that the call works with
+  int64_t overflow_rows;  // of a factor's overflow tile on each rank
+  bool gathered;          // one rank does it all
+  // By rank: workspace, and results that don't lie in A's place. Empty where the backend doesn't
+  // say before it has the matrix.
+  std::vector<int64_t> bytes;
+};
+
+// An impossible query is an error that says why.
+Status AnswerPlan(const PlanQuery& query, PlanAnswer* answer);
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_HANDLERS_PLAN_H_

@@ -15,7 +15,11 @@ host_gcc() {
 
 tests() { bazel test //tests:all; }
 quickstart() { bazel run //examples:quickstart; }
-lint() { bazel run //tools:lint; }
+# And that every fault of the step mutants fits the sources.
+lint() {
+  bazel run //tools:lint &&
+    "$(tools/find_python.sh 3.12 | sed -n 1p)" tests/mutants/run.py --check
+}
 asan() { host_gcc && bazel test --config=asan //tests/cc; }
 tsan() { host_gcc && bazel test --config=tsan //tests/cc; }
 # The CUDA wheels: what they hold, and that NVIDIA's libraries have all that they ask for.
@@ -30,14 +34,16 @@ py313() { timeout 1800 ci/installed_wheels.sh 3.13 tests/python jax; }
 # The two generations of NetKet, each with a JAX that it imports on.
 netket322() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket jax==0.10.2 netket==3.22.4; }
 netket323() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket jax==0.11.2 netket==3.23.0; }
-# Every allocation and thread start of a call fails once.
+# Every allocation and thread start of a call fails once. FAULTS_OUT is a file for a record of it.
 faults() {
   bazel build //tests/faults:failing.so &&
     FAILING_SO=$PWD/$(bazel cquery --output=files //tests/faults:failing.so) \
+      FAULTS_OUT=${FAULTS_OUT:+$(realpath -m "$FAULTS_OUT")} \
       timeout 1800 ci/installed_wheels.sh 3.12 tests/faults/inject.py jax==0.11.2
 }
 # Each of a set of faults in the code is found by a test. Half an hour, so only where it is named.
-mutants() { host_gcc && timeout 3600 ci/mutants.sh; }
+# MUTANTS_OUT is a file for a record of it.
+mutants() { host_gcc && timeout 3600 ci/mutants.sh ${MUTANTS_OUT:+--out "$MUTANTS_OUT"}; }
 # //tests:all ends ten processes with calls under way.
 exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --test_timeout=900; }
 

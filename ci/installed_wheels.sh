@@ -31,6 +31,7 @@ install=("$work/venv/bin/pip" install -q "$(echo "$work"/wheels/jaxmg-*.whl)[cpu
 "$work/venv/bin/pip" list | grep -iE '^(jax|netket|numpy|scipy)'
 
 cp -r tests "$work"
+mkdir "$work/benchmarks" && cp benchmarks/records.py "$work/benchmarks"
 cd "$work"
 command=(tests/pytest_main.py "$tests")
 [ -d "$tests" ] || command=("$tests")

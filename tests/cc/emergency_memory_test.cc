@@ -32,10 +32,15 @@ TEST(AllPiecesComeBackInWhateverOrderTheyAreFreed) {
 }
 
 TEST(OnlyWhatFitsAndOnlyItsOwn) {
-  EmergencyMemory<kSlots, kBytes> memory;
-  int other = 0;
-  EXPECT(memory.Allocate(kBytes + 1) == nullptr);
-  EXPECT(!memory.Free(&other) && !memory.Free(nullptr));
+  struct {
+    char before[kBytes];
+    EmergencyMemory<kSlots, kBytes> memory;
+    char behind[kBytes];
+  } all;
+  EXPECT(all.memory.Allocate(kBytes + 1) == nullptr);
+  EXPECT(!all.memory.Free(nullptr));
+  for (char& other : all.before) EXPECT(!all.memory.Free(&other));
+  for (char& other : all.behind) EXPECT(!all.memory.Free(&other));
 }
 
 TEST(ThreadsDoNotShareAPiece) {

@@ -1,6 +1,6 @@
 """Makes every allocation and every thread start of a call fail once, on four CPU devices.
 
-    inject.py FAILING_SO [--cases potrs,syevd] [--limit 20]
+    inject.py FAILING_SO [--cases potrs,syevd] [--limit 20] [--out FILE]
 
 FAILING_SO is failing.cc, built; the environment may name it too. Each routine is called again and
 again in a child process; each time another of the plugin's allocations fails. The call has to raise
@@ -9,7 +9,8 @@ arguments have to be what they were, and no thread and no memory of the plugin m
 child that answers late or dies is a hang or an abort of that failure, and another child goes on
 with the next. Then many calls in a row fail, and some have hardly any address space left.
 
-Prints a line for each fault found, and exits with 1 if there is one.
+Prints a line for each fault found, and exits with 1 if there is one. --out, or FAULTS_OUT in the
+environment, is a file to which a record of the run is appended (benchmarks/records.py).
 """
 
 import argparse
@@ -27,8 +28,8 @@ import subprocess
 import sys
 import time
 
-# Checks and matrices of tests/python, which lies beside this folder.
-_TESTS = pathlib.Path(__file__).resolve().parent.parent / "python"
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_TESTS = _ROOT / "tests/python"  # checks and matrices
 
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -53,6 +54,8 @@ CASES = {
     "syevd_groups": ("syevd", 50, "float64", 2),
     "cyclic_1d": ("cyclic_1d", 56, "float32", 1),
 }
+# What is counted and goes into the record, also where it is 0.
+COUNTS = ("injected", "errors", "survived", "wrong", "hangs", "aborts", "left behind")
 _TILE, _LARGE_TILE = 7, 80
 # OpenBLAS ends the process where there is no memory for the buffer of one more thread.
 _BLAS_GAVE_UP = "OpenBLAS error: Memory allocation still failed"
@@ -411,6 +414,7 @@ class Driver:
         if outcome != "right" and not result["failed"]:
             faults.append(f"nothing failed, but: {outcome}")
         if left[0] > 0 or left[1] > 0:
+            self.counts["left behind"] += 1
             faults.append(f"{left[0]} allocations and {left[1]} threads stayed behind")
         if faults:
             self.counts["wrong"] += 1
@@ -434,9 +438,27 @@ def parse():
         "--address_space", type=json.loads, default=_ADDRESS_SPACE, help="MiB, as a JSON list"
     )
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
+    parser.add_argument("--out", default=os.environ.get("FAULTS_OUT"), help="file to append to")
     parser.add_argument("--gdb", action="store_true", help="show the stacks of what hangs")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def record(options, drivers, seconds):
+    """What came out of a run, by case and together, and where it comes from."""
+    sys.path.append(str(_ROOT / "benchmarks"))
+    import records
+
+    counts = {driver.name: driver.counts for driver in drivers}
+    total = sum(counts.values(), collections.Counter())
+    entry = {
+        **records.origin(None, records.python("tests/faults/inject.py", sys.argv[1:])),
+        **{key: total[key] for key in COUNTS},
+        "seconds": round(seconds),
+        "cases": {name: {key: 0 for key in COUNTS} | dict(found) for name, found in counts.items()},
+    }
+    with open(options.out, "a") as file:
+        print(json.dumps(entry), file=file)
 
 
 def main():
@@ -444,16 +466,15 @@ def main():
     if options.child:
         Child(options.shim, options.child).serve()
         return
-    counts, faults = collections.Counter(), 0
+    counts, faults, start = collections.Counter(), 0, time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         drivers = [Driver(options, name) for name in options.cases.split(",")]
         for driver, found in zip(drivers, pool.map(Driver.run, drivers), strict=True):
             faults += found
             counts.update(driver.counts)
-    print(
-        f"{counts['injected']} injected: {counts['errors']} errors, {counts['survived']} survived, "
-        f"{counts['wrong']} wrong, {counts['hangs']} hangs, {counts['aborts']} aborts"
-    )
+    if options.out:
+        record(options, drivers, time.monotonic() - start)
+    print(f"{counts['injected']} injected:", ", ".join(f"{counts[k]} {k}" for k in COUNTS[1:]))
     sys.exit(1 if faults else 0)
 
 

@@ -1,6 +1,10 @@
 """Puts faults into a copy of the tree, one at a time, and demands that a test finds each.
 
-    run.py [--cache FOLDER] [--limit 120] [--jobs N] [WORD ...]     only faults that contain a WORD
+    run.py [--cache FOLDER] [--limit 120] [--jobs N] [--out FILE] [WORD ...]
+    run.py --check [WORD ...]      only whether they can still be put in, after sources have changed
+
+With words, only the faults that contain one of them. --out is a file to which a record of the run
+is appended: which test found which fault, and why none found the others.
 
 mutants.toml has the faults: a text that occurs once in a file, another one in its place, and the
 tests that have to fail within the limit. A test that takes longer has found nothing: nobody would
@@ -14,6 +18,7 @@ put in, or where a test fails without any.
 import argparse
 import concurrent.futures
 import hashlib
+import json
 import os
 import pathlib
 import queue
@@ -48,6 +53,28 @@ def run(command, folder, limit=None, **environment):
 
 class Broken(Exception):
     """What doesn't build, or is not where it should be."""
+
+
+def original(folder, mutant):
+    """The text that the fault is put into."""
+    file = folder / mutant["file"]
+    text = file.read_text() if file.exists() else ""
+    if text.count(mutant["old"]) != 1:
+        raise Broken(f"{mutant['file']} has {mutant['old']!r} {text.count(mutant['old'])} times")
+    return text
+
+
+def check(mutants):
+    """Prints those that can't be put in; how many they are."""
+    broken = 0
+    for mutant in mutants:
+        try:
+            original(ROOT, mutant)
+        except Broken as error:
+            broken += 1
+            print(f"{mutant['what']}: {error}")
+    print(f"{len(mutants)} faults, {broken} can't be put in")
+    return broken
 
 
 class Objects:
@@ -189,11 +216,7 @@ class Tree:
     def try_fault(self, mutant):
         """(test that found it or None, what happened)."""
         file = self.folder / mutant["file"]
-        text = file.read_text()
-        if text.count(mutant["old"]) != 1:
-            raise Broken(
-                f"{mutant['file']} has {mutant['old']!r} {text.count(mutant['old'])} times"
-            )
+        text = original(self.folder, mutant)
         file.write_text(text.replace(mutant["old"], mutant["new"]))
         said = []
         try:
@@ -217,17 +240,45 @@ def judge(mutant, found, said):
     return bool(reason), f"SURVIVES: {said}" + (f" ({reason})" if reason else "")
 
 
+def record(path, outcomes, failures, seconds):
+    """Appends what came out of a run: (fault, test or None, what happened) of each."""
+    sys.path.append(str(ROOT / "benchmarks"))
+    import records
+
+    found = {mutant["what"]: test for mutant, test, _ in outcomes if test}
+    entry = {
+        **records.origin(None, records.python("tests/mutants/run.py", sys.argv[1:])),
+        "faults": len(outcomes),
+        "found": len(found),
+        "failures": failures,
+        "seconds": round(seconds),
+        "found_by": found,
+        "survived": {
+            mutant["what"]: {"said": said, "reason": mutant.get("survives")}
+            for mutant, test, said in outcomes
+            if not test
+        },
+    }
+    with open(path, "a") as file:
+        print(json.dumps(entry), file=file)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path("/tmp/jaxmg_mutants"))
     parser.add_argument("--limit", type=float, default=120, help="seconds for a test")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--out", help="file to append to")
+    parser.add_argument("--check", action="store_true", help="only whether they can be put in")
     parser.add_argument("words", nargs="*")
     options = parser.parse_args()
     mutants = tomllib.loads((ROOT / "tests/mutants/mutants.toml").read_text())["mutant"]
     wanted = [m for m in mutants if not options.words or any(
         word in m["what"] + m["file"] for word in options.words)]  # fmt: skip
 
+    if options.check:
+        sys.exit(1 if check(wanted) else 0)
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as work:
         trees = queue.SimpleQueue()
         for job in range(options.jobs):
@@ -252,13 +303,16 @@ def main():
                     failures += 1
                     print(f"{test} fails without a fault: {output[-2000:]}", flush=True)
             outcomes = pool.map(lambda m: in_tree(lambda tree: tree.try_fault(m)), wanted)
-            found = 0
+            tried = []
             for mutant, (test, said) in zip(wanted, outcomes, strict=True):
                 good, line = judge(mutant, test, said)
                 good = good and not said.startswith("BROKEN")
-                found += test is not None
+                tried.append((mutant, test, said))
                 failures += not good
                 print(f"{'ok    ' if good else 'FAILED'} {mutant['what']}: {line}", flush=True)
+    if options.out:
+        record(options.out, tried, failures, time.monotonic() - start)
+    found = sum(test is not None for _, test, _ in tried)
     print(f"{len(wanted)} faults: {found} found, {len(wanted) - found} not, {failures} failures")
     sys.exit(1 if failures else 0)
 

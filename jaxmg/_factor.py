@@ -282,7 +282,7 @@ def _keep(call, tiles, overflow, log_det=None, status=None):
     """The factor that a call made."""
     tf32 = dict(call.attributes).get("tf32", False)
     return CholeskyFactor(
-        tiles, overflow if call.overflow else None, log_det, status, call.layout.canonical,
+        tiles, overflow if call.overflow else None, log_det, status, call.layout,
         tiles.shape[1], call.tile, "tf32" if tf32 else None,
     )  # fmt: skip
 

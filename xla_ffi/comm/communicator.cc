@@ -3,11 +3,7 @@
 namespace jaxmg {
 
 Status Broadcast(Communicator& comm, Stream stream, int root, const Bytes2D& block) {
-  if (comm.rank() != root) return comm.Recv(stream, root, block);
-  for (int step = 1; step < comm.size(); ++step) {
-    JAXMG_RETURN_IF_ERROR(comm.Send(stream, (root + step) % comm.size(), block));
-  }
-  return Status::Ok();
+  return comm.rank() == root ? comm.SendToAll(stream, block) : comm.Recv(stream, root, block);
 }
 
 Status AllGather(Communicator& comm, Device& device, Stream stream, const void* mine, void* all,
@@ -16,9 +12,7 @@ Status AllGather(Communicator& comm, Device& device, Stream stream, const void* 
     return Bytes2D{static_cast<char*>(all) + rank * bytes, bytes, bytes, 1};
   };
   const Bytes2D source = {const_cast<void*>(mine), bytes, bytes, 1};
-  for (int step = 1; step < comm.size(); ++step) {
-    JAXMG_RETURN_IF_ERROR(comm.Send(stream, (comm.rank() + step) % comm.size(), source));
-  }
+  JAXMG_RETURN_IF_ERROR(comm.SendToAll(stream, source));
   JAXMG_RETURN_IF_ERROR(device.Copy(stream, part(comm.rank()), source));
   for (int step = 1; step < comm.size(); ++step) {
     const int peer = (comm.rank() - step + comm.size()) % comm.size();

@@ -30,6 +30,13 @@ class Communicator {
   // Enqueues sending `block` to `peer` after the stream's work so far. Never blocks. The block must
   // stay as it is until WaitSent.
   virtual Status Send(Stream stream, int peer, const Bytes2D& block) = 0;
+  // The same to every other rank.
+  virtual Status SendToAll(Stream stream, const Bytes2D& block) {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer != rank()) JAXMG_RETURN_IF_ERROR(Send(stream, peer, block));
+    }
+    return Status::Ok();
+  }
   // How many blocks have been sent to `peer` so far.
   virtual int64_t Sent(int peer) const = 0;
   // The stream's later work starts after the first `count` blocks sent to `peer` have been taken.

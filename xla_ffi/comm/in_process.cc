@@ -166,6 +166,20 @@ class InProcessCommunicator : public Communicator {
     return Status::Ok();
   }
 
+  // They all wait for one event.
+  Status SendToAll(Stream stream, const Bytes2D& block) override {
+    if (size() == 1) return Status::Ok();
+    std::shared_ptr<Event> ready;
+    JAXMG_RETURN_IF_ERROR(device_->NewEvent(&ready));
+    JAXMG_RETURN_IF_ERROR(device_->Record(stream, ready.get()));
+    for (int step = 1; step < size(); ++step) {
+      const int peer = (rank_ + size() - step) % size();
+      group_->Post(rank_, peer, {block, ready});
+      ++sent_[peer];
+    }
+    return Status::Ok();
+  }
+
   int64_t Sent(int peer) const override { return sent_[peer]; }
 
   Status WaitSent(Stream stream, int peer, int64_t count) override {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "xla_ffi/engine/flow.h"
 #include "xla_ffi/engine/matrix.h"
 
 namespace jaxmg {
@@ -24,48 +25,43 @@ DiagonalTile<T> DiagonalOf(const Matrix<T>& matrix, int64_t k) {
   return {matrix.tile(k, matrix.tiles.offset(k)), matrix.ld(), matrix.tiles.width(k)};
 }
 
-// solved := x L^-H, `block` columns at a time: products subtract what comes from the columns before,
-// and solve(block of L, x, solved) does the rest. x is count x n, used up; both have leading
-// dimension `count`.
+// solved := x L^-H, `block` columns at a time: products subtract what comes from the columns
+// before, and solve(block of L, x, solved) does the rest. x is count x n, used up; both have
+// leading dimension `count`.
 template <typename T, typename Solve>
-Status SolveForward(Blas<T>& blas, Stream stream, const DiagonalTile<T>& tile, int64_t block,
-                    int64_t count, T* x, T* solved, const Solve& solve) {
+void SolveForward(Step<T>& on, const DiagonalTile<T>& tile, int64_t block, int64_t count, T* x,
+                  T* solved, const Solve& solve) {
   for (int64_t begin = 0; begin < tile.n; begin += block) {
     const int64_t columns = std::min(block, tile.n - begin);
     T* piece = x + begin * count;
     if (begin > 0) {
-      JAXMG_RETURN_IF_ERROR(blas.Gemm(stream, Op::kNone, Op::kConjTrans, count, columns, begin, -1,
-                                      solved, count, tile.l + begin, tile.ld, 1, piece, count));
+      on.ExactGemm(Op::kNone, Op::kConjTrans, count, columns, begin, -1, solved, count,
+                   tile.l + begin, tile.ld, 1, piece, count);
     }
-    JAXMG_RETURN_IF_ERROR(solve(tile.Block(begin, columns), piece, solved + begin * count));
+    solve(tile.Block(begin, columns), piece, solved + begin * count);
   }
-  return Status::Ok();
 }
 
 // solved := x L^-1, likewise, from the last columns on.
 template <typename T, typename Solve>
-Status SolveBackward(Blas<T>& blas, Stream stream, const DiagonalTile<T>& tile, int64_t block,
-                     int64_t count, T* x, T* solved, const Solve& solve) {
+void SolveBackward(Step<T>& on, const DiagonalTile<T>& tile, int64_t block, int64_t count, T* x,
+                   T* solved, const Solve& solve) {
   for (int64_t begin = (tile.n - 1) / block * block; begin >= 0; begin -= block) {
     const int64_t end = std::min(begin + block, tile.n);
     T* piece = x + begin * count;
     if (end < tile.n) {
-      JAXMG_RETURN_IF_ERROR(blas.Gemm(stream, Op::kNone, Op::kNone, count, end - begin,
-                                      tile.n - end, -1, solved + end * count, count,
-                                      tile.l + begin * tile.ld + end, tile.ld, 1, piece, count));
+      on.ExactGemm(Op::kNone, Op::kNone, count, end - begin, tile.n - end, -1, solved + end * count,
+                   count, tile.l + begin * tile.ld + end, tile.ld, 1, piece, count);
     }
-    JAXMG_RETURN_IF_ERROR(solve(tile.Block(begin, end - begin), piece, solved + begin * count));
+    solve(tile.Block(begin, end - begin), piece, solved + begin * count);
   }
-  return Status::Ok();
 }
 
 // The same by substitution with each block.
 template <typename T>
-Status SolveForward(Device& device, Stream stream, const DiagonalTile<T>& tile, int64_t count, T* x,
-                    T* solved);
+void SolveForward(Step<T>& on, const DiagonalTile<T>& tile, int64_t count, T* x, T* solved);
 template <typename T>
-Status SolveBackward(Device& device, Stream stream, const DiagonalTile<T>& tile, int64_t count,
-                     T* x, T* solved);
+void SolveBackward(Step<T>& on, const DiagonalTile<T>& tile, int64_t count, T* x, T* solved);
 
 }  // namespace jaxmg
 

@@ -4,6 +4,7 @@
 
 #include "xla_ffi/engine/potri.h"
 #include "xla_ffi/engine/redistribute.h"
+#include "xla_ffi/engine/symmetrize.h"
 
 namespace jaxmg {
 

@@ -3,7 +3,6 @@
 #define JAXMG_XLA_FFI_ENGINE_MATRIX_H_
 
 #include <cstdint>
-#include <functional>
 
 #include "xla_ffi/base/status.h"
 #include "xla_ffi/comm/communicator.h"
@@ -39,28 +38,19 @@ struct Matrix {
 
   // Calls f(first_slot, pointer, columns) for each run of columns that lie side by side among this
   // rank's slots [begin, end).
-  Status ForRuns(int64_t begin, int64_t end,
-                 const std::function<Status(int64_t, T*, int64_t)>& f) const {
+  template <typename F>
+  void ForRuns(int64_t begin, int64_t end, const F& f) const {
     int64_t first = begin, columns = 0;
     for (int64_t s = begin; s < end; ++s) {
       columns += tiles.width(tiles.tile_in(rank, s));
       const bool adjacent = s + 1 < end && slot(s + 1) == slot(first) + columns * ld();
       if (adjacent) continue;
-      if (columns > 0) JAXMG_RETURN_IF_ERROR(f(first, slot(first), columns));
+      if (columns > 0) f(first, slot(first), columns);
       first = s + 1;
       columns = 0;
     }
-    return Status::Ok();
   }
 };
-
-// `later` continues after what `earlier` has been given so far.
-inline Status Order(Device& device, Stream earlier, Stream later) {
-  std::shared_ptr<Event> event;
-  JAXMG_RETURN_IF_ERROR(device.NewEvent(&event));
-  JAXMG_RETURN_IF_ERROR(device.Record(earlier, event.get()));
-  return device.Wait(later, *event);
-}
 
 }  // namespace jaxmg
 

@@ -35,11 +35,6 @@ template <typename T>
 Status Potri(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              T* workspace);
 
-// Fills the upper triangle of a Hermitian matrix in contiguous blocks from its lower one.
-// Workspace: one tile column.
-template <typename T>
-Status Symmetrize(const RankContext& context, const Matrix<T>& matrix, T* workspace);
-
 }  // namespace jaxmg
 
 #endif  // JAXMG_XLA_FFI_ENGINE_POTRI_H_

@@ -1,11 +1,10 @@
 #include "xla_ffi/engine/redistribute.h"
 
 #include <algorithm>
-#include <array>
 #include <complex>
-#include <memory>
 #include <vector>
 
+#include "xla_ffi/engine/flow.h"
 #include "xla_ffi/layout/redistribution.h"
 
 namespace jaxmg {
@@ -18,14 +17,14 @@ template <typename T>
 class Redistribution {
  public:
   Redistribution(const RankContext& context, const Matrix<T>& matrix, Region region, T* staging)
-      : context_(context),
+      : flow_(context),
         matrix_(matrix),
         region_(region),
         staging_(staging),
-        done_(matrix.tiles.slots()) {
+        slot_(1 + matrix.tiles.slots()) {
     const int64_t width = matrix.tiles.width();
     const int64_t column_bytes = std::max<int64_t>(matrix.rows, 1) * sizeof(T);
-    const int64_t wanted = context.device.tuning().exchange_bytes / column_bytes;
+    const int64_t wanted = flow_.tuning().exchange_bytes / column_bytes;
     // A half of the staging tile each, unless it is too narrow to be shared.
     beside_ = width >= 4;
     chunk_ = std::clamp<int64_t>(wanted, 1, beside_ ? width / 4 : (width + 1) / 2);
@@ -36,43 +35,40 @@ class Redistribution {
   }
 
   Status ToCyclic(const RedistributionPlan& plan) {
-    JAXMG_RETURN_IF_ERROR(MoveLastTile(/*to_overflow=*/true));
-    JAXMG_RETURN_IF_ERROR(Begin());
+    MoveLastTile(/*to_overflow=*/true);
+    flow_.Fork();
     for (const TileExchange& exchange : plan.exchanges) {
-      JAXMG_RETURN_IF_ERROR(Exchange(exchange));
-      JAXMG_RETURN_IF_ERROR(Order(device(), Stream::kPanel, Stream::kCopy));
-      JAXMG_RETURN_IF_ERROR(Done(Stream::kCopy, exchange.slot));
+      Exchange(exchange);
+      Step<T>(flow_, Stream::kCopy).Gives(Slot(exchange.slot));
     }
     if (!beside_) {
       // Moves are staged where other ranks may still read chunks.
-      JAXMG_RETURN_IF_ERROR(Order(device(), Stream::kCopy, Stream::kNext));
-      JAXMG_RETURN_IF_ERROR(WaitAllSent(context_.comm, Stream::kNext));
+      Step<T> on(flow_, Stream::kNext);
+      on.Follows(Stream::kCopy);
+      on.WaitAllSent();
     }
     for (const MoveCycle& cycle : plan.cycles) {
-      for (const TileMove& move : cycle) JAXMG_RETURN_IF_ERROR(Await(Stream::kNext, move.source));
-      JAXMG_RETURN_IF_ERROR(MoveTiles(cycle));
+      for (const TileMove& move : cycle) Step<T>(flow_, Stream::kNext).Reads(Slot(move.source));
+      MoveTiles(cycle);
     }
-    return Finish();
+    return flow_.Finish();
   }
 
   Status ToContiguous(const RedistributionPlan& plan) {
-    JAXMG_RETURN_IF_ERROR(Begin());
+    flow_.Fork();
     for (const MoveCycle& cycle : plan.cycles) {
-      JAXMG_RETURN_IF_ERROR(MoveTiles(cycle));
-      for (const TileMove& move : cycle) JAXMG_RETURN_IF_ERROR(Done(Stream::kNext, move.source));
+      MoveTiles(cycle);
+      for (const TileMove& move : cycle) Step<T>(flow_, Stream::kNext).Gives(Slot(move.source));
     }
-    if (!beside_) JAXMG_RETURN_IF_ERROR(Order(device(), Stream::kNext, Stream::kPanel));
-    for (const TileExchange& exchange : plan.exchanges) {
-      JAXMG_RETURN_IF_ERROR(Await(Stream::kPanel, exchange.slot));
-      JAXMG_RETURN_IF_ERROR(Exchange(exchange));
-    }
-    JAXMG_RETURN_IF_ERROR(Finish());
-    return MoveLastTile(/*to_overflow=*/false);
+    if (!beside_) Step<T>(flow_, Stream::kPanel).Follows(Stream::kNext);
+    for (const TileExchange& exchange : plan.exchanges) Exchange(exchange);
+    JAXMG_RETURN_IF_ERROR(flow_.Finish());
+    MoveLastTile(/*to_overflow=*/false);
+    return flow_.status();
   }
 
  private:
   static constexpr int64_t kMostParts = 4;
-  static constexpr std::array<Stream, 3> kOthers = {Stream::kPanel, Stream::kCopy, Stream::kNext};
 
   // A part of the staging tile, and the message that was last sent from it.
   struct Part {
@@ -80,95 +76,65 @@ class Redistribution {
     int64_t message = 0;
   };
 
-  Device& device() const { return context_.device; }
-
-  Status Begin() {
-    for (Stream stream : kOthers) {
-      JAXMG_RETURN_IF_ERROR(Order(device(), Stream::kMain, stream));
-    }
-    return Status::Ok();
-  }
-
-  Status Finish() {
-    for (Stream stream : kOthers) {
-      JAXMG_RETURN_IF_ERROR(Order(device(), stream, Stream::kMain));
-    }
-    return WaitAllSent(context_.comm, Stream::kMain);
-  }
-
-  // The first of both phases, exchanges and moves, is through with a slot.
-  Status Done(Stream stream, int64_t slot) {
-    if (slot == TileMove::kStaging) return Status::Ok();
-    JAXMG_RETURN_IF_ERROR(device().NewEvent(&done_[slot]));
-    return device().Record(stream, done_[slot].get());
-  }
-  Status Await(Stream stream, int64_t slot) {
-    const bool free = slot == TileMove::kStaging || !done_[slot];
-    return free ? Status::Ok() : device().Wait(stream, *done_[slot]);
-  }
+  // What is in a slot, for the second of both phases, exchanges and moves.
+  Data& Slot(int64_t slot) { return slot_[slot - TileMove::kStaging]; }
 
   // The tile that is last in this rank's block, between its place there and the overflow tile.
-  Status MoveLastTile(bool to_overflow) {
-    if (!matrix_.tiles.has_overflow()) return Status::Ok();
+  void MoveLastTile(bool to_overflow) {
+    if (!matrix_.tiles.has_overflow()) return;
     const int64_t last = matrix_.tiles.slots() - 1;
     const int64_t tile = matrix_.rank * matrix_.tiles.slots() + last;
     T* in_block = matrix_.data + last * matrix_.tiles.width() * matrix_.ld() + FirstRow(tile);
     const int64_t rows = matrix_.rows - FirstRow(tile), columns = matrix_.tiles.width(tile);
     const Bytes2D block = Block(in_block, matrix_.ld(), rows, columns);
     const Bytes2D overflow = Piece(last, tile, 0, columns);
-    return to_overflow ? device().CopyWithin(Stream::kMain, overflow, block)
-                       : device().CopyWithin(Stream::kMain, block, overflow);
+    Step<T> on(flow_, Stream::kMain);
+    to_overflow ? on.CopyWithin(overflow, block) : on.CopyWithin(block, overflow);
   }
 
-  Status Exchange(const TileExchange& exchange) {
+  void Exchange(const TileExchange& exchange) {
     const int64_t given = matrix_.tiles.width(exchange.given);
     const int64_t taken = matrix_.tiles.width(exchange.taken);
     for (int64_t column = 0; column < std::max(given, taken); column += chunk_) {
+      Data place;  // of this chunk
       if (column < given && FirstRow(exchange.given) < matrix_.rows) {
-        JAXMG_RETURN_IF_ERROR(Give(exchange, column, std::min(chunk_, given - column)));
+        Give(exchange, column, std::min(chunk_, given - column), place);
       }
       if (column < taken && FirstRow(exchange.taken) < matrix_.rows) {
-        // Into the place of what has been staged.
-        JAXMG_RETURN_IF_ERROR(Order(device(), Stream::kPanel, Stream::kCopy));
-        JAXMG_RETURN_IF_ERROR(context_.comm.Recv(
-            Stream::kCopy, exchange.from,
-            Piece(exchange.slot, exchange.taken, column, std::min(chunk_, taken - column))));
+        Step<T> on(flow_, Stream::kCopy);
+        on.Writes(place).Reads(Slot(exchange.slot));
+        on.Recv(exchange.from,
+                Piece(exchange.slot, exchange.taken, column, std::min(chunk_, taken - column)));
       }
     }
-    return Status::Ok();
   }
 
-  Status Give(const TileExchange& exchange, int64_t column, int64_t columns) {
+  void Give(const TileExchange& exchange, int64_t column, int64_t columns, Data& place) {
     Part& part = parts_[next_part_];
-    if (part.peer >= 0) {
-      JAXMG_RETURN_IF_ERROR(context_.comm.WaitSent(Stream::kPanel, part.peer, part.message));
-    }
-    const Range range(device(), Stream::kPanel, "stage", exchange.given);
     const int64_t rows = matrix_.rows - FirstRow(exchange.given);
     const Bytes2D staged =
         Block(staging_ + next_part_ * chunk_ * matrix_.rows, rows, rows, columns);
-    JAXMG_RETURN_IF_ERROR(device().CopyWithin(
-        Stream::kPanel, staged, Piece(exchange.slot, exchange.given, column, columns)));
-    JAXMG_RETURN_IF_ERROR(context_.comm.Send(Stream::kPanel, exchange.to, staged));
-    part = {exchange.to, context_.comm.Sent(exchange.to)};
+    Step<T> on(flow_, Stream::kPanel, "stage", exchange.given);
+    on.Reads(Slot(exchange.slot), place);
+    if (part.peer >= 0) on.AwaitsSent(part.peer, part.message);
+    on.CopyWithin(staged, Piece(exchange.slot, exchange.given, column, columns));
+    on.Send(exchange.to, staged);
+    part = {exchange.to, flow_.comm().Sent(exchange.to)};
     next_part_ = (next_part_ + 1) % parts_.size();
-    return Status::Ok();
   }
 
   // As many columns of all its tiles at a time as can be staged.
-  Status MoveTiles(const MoveCycle& cycle) {
+  void MoveTiles(const MoveCycle& cycle) {
     for (int64_t column = 0; column < matrix_.tiles.width(); column += move_columns_) {
       for (const TileMove& move : cycle) {
         const int64_t left = matrix_.tiles.width(move.tile) - column;
         if (left <= 0) continue;
         const int64_t columns = std::min(left, move_columns_);
-        const Range range(device(), Stream::kNext, "move tile", move.tile);
-        JAXMG_RETURN_IF_ERROR(device().CopyWithin(Stream::kNext,
-                                                  Moved(move.target, move.tile, column, columns),
-                                                  Moved(move.source, move.tile, column, columns)));
+        Step<T> on(flow_, Stream::kNext, "move tile", move.tile);
+        on.CopyWithin(Moved(move.target, move.tile, column, columns),
+                      Moved(move.source, move.tile, column, columns));
       }
     }
-    return Status::Ok();
   }
 
   Bytes2D Moved(int64_t slot, int64_t tile, int64_t column, int64_t columns) const {
@@ -187,7 +153,7 @@ class Redistribution {
                  columns);
   }
 
-  const RankContext& context_;
+  Flow flow_;
   const Matrix<T>& matrix_;
   const Region region_;
   T* const staging_;
@@ -197,7 +163,7 @@ class Redistribution {
   size_t next_part_ = 0;
   T* move_staging_;
   int64_t move_columns_;
-  std::vector<std::shared_ptr<Event>> done_;  // by slot; null where there is nothing to wait for
+  std::vector<Data> slot_;  // the staging tile's first
 };
 
 }  // namespace

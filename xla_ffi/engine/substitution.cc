@@ -11,24 +11,9 @@ namespace {
 constexpr std::array<Stream, 4> kOthers = {Stream::kPanel, Stream::kNext, Stream::kCopy,
                                            Stream::kSide};
 
-Status Fork(Device& device) {
-  for (Stream stream : kOthers) JAXMG_RETURN_IF_ERROR(Order(device, Stream::kMain, stream));
-  return Status::Ok();
-}
-
-Status Join(Device& device) {
-  for (Stream stream : kOthers) JAXMG_RETURN_IF_ERROR(Order(device, stream, Stream::kMain));
-  return Status::Ok();
-}
-
-Status NewEvents(Device& device, std::array<std::shared_ptr<Event>, 2>* events) {
-  for (auto& event : *events) JAXMG_RETURN_IF_ERROR(device.NewEvent(&event));
-  return Status::Ok();
-}
-
 // Columns of diagonal blocks, from the first column of the tile on.
-int64_t InverseOrder(const Device& device, const Tiles& tiles) {
-  return std::min(tiles.width(), device.tuning().inverse_order);
+int64_t InverseOrder(const Tuning& tuning, const Tiles& tiles) {
+  return std::min(tiles.width(), tuning.inverse_order);
 }
 
 // Columns of X, of tiles [first, end).
@@ -51,41 +36,35 @@ Bytes2D ShareOf(const RightHandSides<T>& x, const Tiles& tiles, int64_t k) {
 template <typename T>
 Status InvertDiagonals(const RankContext& context, const Matrix<T>& matrix, T* workspace) {
   const Tiles& tiles = matrix.tiles;
-  Device& device = context.device;
-  Blas<T>& blas = device.blas<T>();
-  const int64_t order = InverseOrder(device, tiles), ld = matrix.ld();
+  Flow flow(context);
+  const int64_t order = InverseOrder(flow.tuning(), tiles), ld = matrix.ld();
   if (order == 0) return Status::Ok();
-  JAXMG_RETURN_IF_ERROR(Fork(device));
+  flow.Fork();
   // Each is small for a device: as many at a time as there are streams beside kMain.
   size_t turn = 0;
   for (int64_t k = matrix.rank; k < tiles.nonempty(); k += tiles.ranks()) {
     for (int64_t begin = 0; begin < tiles.width(k); begin += order) {
       const int64_t n = std::min(order, tiles.width(k) - begin);
-      const Stream stream = kOthers[turn];
       T* inverse = workspace + static_cast<int64_t>(turn) * order * order;
       T* block = matrix.tile(k, tiles.offset(k) + begin) + begin * ld;
-      const Range range(device, stream, "invert diagonal", k);
-      JAXMG_RETURN_IF_ERROR(blas.Trtri(stream, n, block, ld, inverse, n));
-      JAXMG_RETURN_IF_ERROR(blas.StoreInverse(stream, n, inverse, n, block, ld));
+      Step<T> on(flow, kOthers[turn], "invert diagonal", k);
+      on.Trtri(n, block, ld, inverse, n);
+      on.StoreInverse(n, inverse, n, block, ld);
       turn = (turn + 1) % kOthers.size();
     }
   }
-  return Join(device);
+  flow.Join();
+  return flow.status();
 }
 
 template <typename T>
-DiagonalSolver<T>::DiagonalSolver(const RankContext& context, const Matrix<T>& matrix, Sweep sweep,
-                                  T* workspace)
-    : device_(context.device),
-      blas_(context.device.blas<T>()),
+DiagonalSolver<T>::DiagonalSolver(Flow& flow, const Matrix<T>& matrix, Sweep sweep, T* workspace)
+    : flow_(flow),
       matrix_(matrix),
       sweep_(sweep),
-      order_(InverseOrder(context.device, matrix.tiles)),
-      workspace_(workspace) {}
-
-template <typename T>
-Status DiagonalSolver<T>::Begin() {
-  if (!inverts()) return Status::Ok();
+      order_(InverseOrder(flow.tuning(), matrix.tiles)),
+      workspace_(workspace) {
+  if (!inverts()) return;
   const Tiles& tiles = matrix_.tiles;
   for (int64_t k = matrix_.rank; k < tiles.nonempty(); k += tiles.ranks()) {
     const DiagonalTile<T> tile = DiagonalOf(matrix_, k);
@@ -94,53 +73,50 @@ Status DiagonalSolver<T>::Begin() {
     }
   }
   if (sweep_ == Sweep::kBackward) std::reverse(blocks_.begin(), blocks_.end());
-  JAXMG_RETURN_IF_ERROR(NewEvents(device_, &ready_));
-  JAXMG_RETURN_IF_ERROR(NewEvents(device_, &used_));
-  JAXMG_RETURN_IF_ERROR(Order(device_, Stream::kMain, Stream::kSide));
-  for (size_t j : {0, 1}) JAXMG_RETURN_IF_ERROR(Prepare(j));
-  return Status::Ok();
+  for (size_t j : {0, 1}) Prepare(j);
 }
 
 template <typename T>
-Status DiagonalSolver<T>::Prepare(size_t j) {
-  if (j >= blocks_.size()) return Status::Ok();
+void DiagonalSolver<T>::Prepare(size_t j) {
+  if (j >= blocks_.size()) return;
   const DiagonalTile<T>& block = blocks_[j];
   T* l = Space(j);
-  if (j >= 2) JAXMG_RETURN_IF_ERROR(device_.Wait(Stream::kSide, *used_[j % 2]));
-  JAXMG_RETURN_IF_ERROR(blas_.LoadInverse(Stream::kSide, block.n, block.l, block.ld, l,
-                                          l + order_ * order_));
-  return device_.Record(Stream::kSide, ready_[j % 2].get());
+  Step<T> on(flow_, Stream::kSide);
+  on.Gives(prepared_[j % 2]);
+  on.LoadInverse(block.n, block.l, block.ld, l, l + order_ * order_);
 }
 
 template <typename T>
-Status DiagonalSolver<T>::Solve(Stream stream, int64_t k, int64_t count, T* x, T* solved) {
+void DiagonalSolver<T>::Solve(Step<T>& on, int64_t k, int64_t count, T* x, T* solved) {
   const DiagonalTile<T> tile = DiagonalOf(matrix_, k);
   const bool forward = sweep_ == Sweep::kForward;
   if (!inverts()) {
-    return forward ? SolveForward(device_, stream, tile, count, x, solved)
-                   : SolveBackward(device_, stream, tile, count, x, solved);
+    return forward ? SolveForward(on, tile, count, x, solved)
+                   : SolveBackward(on, tile, count, x, solved);
   }
   auto solve = [&](const DiagonalTile<T>& block, T* piece, T* target) {
-    return SolveBlock(stream, block.n, count, piece, target);
+    SolveBlock(on, block.n, count, piece, target);
   };
-  return forward ? SolveForward(blas_, stream, tile, order_, count, x, solved, solve)
-                 : SolveBackward(blas_, stream, tile, order_, count, x, solved, solve);
+  return forward ? SolveForward(on, tile, order_, count, x, solved, solve)
+                 : SolveBackward(on, tile, order_, count, x, solved, solve);
 }
 
 template <typename T>
-Status DiagonalSolver<T>::SolveBlock(Stream stream, int64_t n, int64_t count, T* x, T* solved) {
+void DiagonalSolver<T>::SolveBlock(Step<T>& on, int64_t n, int64_t count, T* x, T* solved) {
   const size_t j = next_++;
   const T *l = Space(j), *inverse = l + order_ * order_;
   auto add_product = [&](Real<T> alpha, const T* a, const T* b, Real<T> beta, T* c) {
     const Op op = sweep_ == Sweep::kForward ? Op::kConjTrans : Op::kNone;
-    return blas_.Gemm(stream, Op::kNone, op, count, n, n, alpha, a, count, b, n, beta, c, count);
+    on.ExactGemm(Op::kNone, op, count, n, n, alpha, a, count, b, n, beta, c, count);
   };
-  JAXMG_RETURN_IF_ERROR(device_.Wait(stream, *ready_[j % 2]));
-  JAXMG_RETURN_IF_ERROR(add_product(1, x, inverse, 0, solved));
-  JAXMG_RETURN_IF_ERROR(add_product(-1, solved, l, 1, x));
-  JAXMG_RETURN_IF_ERROR(add_product(1, x, inverse, 1, solved));
-  JAXMG_RETURN_IF_ERROR(device_.Record(stream, used_[j % 2].get()));
-  return Prepare(j + 2);
+  {
+    Step<T> block(flow_, on.stream());
+    block.Reads(prepared_[j % 2]);
+    add_product(1, x, inverse, 0, solved);
+    add_product(-1, solved, l, 1, x);
+    add_product(1, x, inverse, 1, solved);
+  }
+  Prepare(j + 2);
 }
 
 // --- The sweeps ----------------------------------------------------------------------------------
@@ -149,133 +125,113 @@ template <typename T>
 Status ForwardSubstitution(const RankContext& context, const Matrix<T>& matrix,
                            const RightHandSides<T>& x, T* sums, T* workspace) {
   const Tiles& tiles = matrix.tiles;
-  Device& device = context.device;
-  Communicator& comm = context.comm;
-  Blas<T>& blas = device.blas<T>();
   const int64_t nrhs = x.count, ld = matrix.ld(), count = tiles.nonempty();
   const int ranks = tiles.ranks(), rank = matrix.rank;
   const int previous = (rank + ranks - 1) % ranks, next = (rank + 1) % ranks;
   if (nrhs == 0) return Status::Ok();
   // `target`'s columns of tiles [first, end) minus what tile k contributes to them.
-  auto subtract = [&](Stream stream, int64_t k, int64_t first, int64_t end, T* target) {
+  auto subtract = [&](Step<T>& on, int64_t k, int64_t first, int64_t end, T* target) {
     const int64_t begin = tiles.offset(first), columns = tiles.offset(end) - begin;
-    return blas.Gemm(stream, Op::kNone, Op::kConjTrans, nrhs, columns, tiles.width(k), -1,
-                     x.of_slot(tiles, tiles.slot(k)), nrhs, matrix.tile(k, begin), ld, 1,
-                     target + begin * nrhs, nrhs);
+    on.Gemm(Op::kNone, Op::kConjTrans, nrhs, columns, tiles.width(k), -1,
+            x.of_slot(tiles, tiles.slot(k)), nrhs, matrix.tile(k, begin), ld, 1,
+            target + begin * nrhs, nrhs);
   };
-  // solved: tile k. added: what was kept for the window. kept: what tile k contributes behind it.
-  std::shared_ptr<Event> solved, added, kept;
-  for (auto* event : {&solved, &added, &kept}) JAXMG_RETURN_IF_ERROR(device.NewEvent(event));
-  JAXMG_RETURN_IF_ERROR(
-      blas.SetZero(Stream::kMain, nrhs, tiles.columns(), sums, nrhs));
-  JAXMG_RETURN_IF_ERROR(Fork(device));
-  DiagonalSolver<T> diagonal(context, matrix, Sweep::kForward, workspace);
-  JAXMG_RETURN_IF_ERROR(diagonal.Begin());
+  // By slot: its tile, solved; what that contributes to the tiles behind the window.
+  std::vector<Data> solved(tiles.slots()), kept(tiles.slots());
+  Flow flow(context);
+  Step<T>(flow, Stream::kMain).SetZero(nrhs, tiles.columns(), sums, nrhs);
+  flow.Fork();
+  DiagonalSolver<T> diagonal(flow, matrix, Sweep::kForward, workspace);
   for (int64_t k = rank; k < count; k += ranks) {
     // The window that comes is tiles [k, k + P), complete but for this rank's columns; what goes on
-    // is [k + 1, end).
-    const int64_t end = std::min(k + 1 + ranks, count);
+    // is [k + 1, end): the tile that is solved next, and the others.
+    const int64_t end = std::min(k + 1 + ranks, count), slot = tiles.slot(k);
+    Data first, others;
     if (k > 0 && ranks > 1) {
       const int64_t last = std::min(k + ranks, count);
-      JAXMG_RETURN_IF_ERROR(comm.Recv(Stream::kPanel, previous, Columns(x, tiles, k, k + 1)));
+      Step<T>(flow, Stream::kPanel).Recv(previous, Columns(x, tiles, k, k + 1));
       if (k + 1 < last) {
-        JAXMG_RETURN_IF_ERROR(comm.Recv(Stream::kNext, previous, Columns(x, tiles, k + 1, last)));
+        Step<T> on(flow, Stream::kNext);
+        on.Writes(first, others);
+        on.Recv(previous, Columns(x, tiles, k + 1, last));
       }
     }
     if (k > rank && k + 1 < end) {
       const int64_t begin = tiles.offset(k + 1);
-      JAXMG_RETURN_IF_ERROR(device.Wait(Stream::kNext, *kept));
-      JAXMG_RETURN_IF_ERROR(blas.Add(Stream::kNext, nrhs, tiles.offset(end) - begin,
-                                     sums + begin * nrhs, nrhs, x.column(begin), nrhs));
+      Step<T> on(flow, Stream::kNext);
+      on.Reads(kept[slot - 1]).Writes(first, others);
+      on.Add(nrhs, tiles.offset(end) - begin, sums + begin * nrhs, nrhs, x.column(begin), nrhs);
     }
-    JAXMG_RETURN_IF_ERROR(device.Record(Stream::kNext, added.get()));
     {
-      const Range range(device, Stream::kPanel, "solve tile", k);
-      JAXMG_RETURN_IF_ERROR(diagonal.Solve(Stream::kPanel, k, nrhs, x.column(tiles.offset(k)),
-                                           x.of_slot(tiles, tiles.slot(k))));
+      Step<T> on(flow, Stream::kPanel, "solve tile", k);
+      on.Gives(solved[slot]);
+      diagonal.Solve(on, k, nrhs, x.column(tiles.offset(k)), x.of_slot(tiles, slot));
     }
-    JAXMG_RETURN_IF_ERROR(device.Record(Stream::kPanel, solved.get()));
-    // What is solved next comes first.
     if (k + 1 < count) {
-      JAXMG_RETURN_IF_ERROR(device.Wait(Stream::kPanel, *added));
-      JAXMG_RETURN_IF_ERROR(subtract(Stream::kPanel, k, k + 1, k + 2, x.data));
-      if (ranks > 1) {
-        JAXMG_RETURN_IF_ERROR(comm.Send(Stream::kPanel, next, Columns(x, tiles, k + 1, k + 2)));
-      }
+      Step<T> on(flow, Stream::kPanel);
+      on.Reads(solved[slot]).Writes(first);
+      subtract(on, k, k + 1, k + 2, x.data);
+      if (ranks > 1) on.Send(next, Columns(x, tiles, k + 1, k + 2));
     }
     if (k + 2 < end) {
-      JAXMG_RETURN_IF_ERROR(device.Wait(Stream::kNext, *solved));
-      JAXMG_RETURN_IF_ERROR(subtract(Stream::kNext, k, k + 2, end, x.data));
-      JAXMG_RETURN_IF_ERROR(comm.Send(Stream::kNext, next, Columns(x, tiles, k + 2, end)));
+      Step<T> on(flow, Stream::kNext);
+      on.Reads(solved[slot]).Writes(others);
+      subtract(on, k, k + 2, end, x.data);
+      on.Send(next, Columns(x, tiles, k + 2, end));
     }
     if (end < count) {
-      JAXMG_RETURN_IF_ERROR(device.Wait(Stream::kMain, *solved));
-      const Range range(device, Stream::kMain, "substitute", k);
-      JAXMG_RETURN_IF_ERROR(subtract(Stream::kMain, k, end, count, sums));
+      Step<T> on(flow, Stream::kMain, "substitute", k);
+      on.Reads(solved[slot]).Writes(kept[slot]);
+      subtract(on, k, end, count, sums);
     }
-    JAXMG_RETURN_IF_ERROR(device.Record(Stream::kMain, kept.get()));
   }
-  JAXMG_RETURN_IF_ERROR(Join(device));
-  return WaitAllSent(comm, Stream::kMain);
+  return flow.Finish();
 }
 
 template <typename T>
 Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
                         const RightHandSides<T>& x, T* workspace) {
   const Tiles& tiles = matrix.tiles;
-  Device& device = context.device;
-  Communicator& comm = context.comm;
-  Blas<T>& blas = device.blas<T>();
   const int64_t nrhs = x.count, ld = matrix.ld();
   if (nrhs == 0) return Status::Ok();
   auto mine = [&](int64_t k) { return tiles.owner(k) == matrix.rank; };
   // The `count` columns of L from `columns` on, of this rank's slots from `slot` on, by rows k.
-  auto subtract = [&](Stream stream, int64_t k, int64_t slot, const T* columns, int64_t count) {
-    return blas.Gemm(stream, Op::kNone, Op::kNone, nrhs, count, tiles.width(k), -1,
-                     x.column(tiles.offset(k)), nrhs, columns + tiles.offset(k), ld, 1,
-                     x.of_slot(tiles, slot), nrhs);
+  auto subtract = [&](Step<T>& on, int64_t k, int64_t slot, const T* columns, int64_t count) {
+    on.Gemm(Op::kNone, Op::kNone, nrhs, count, tiles.width(k), -1, x.column(tiles.offset(k)), nrhs,
+            columns + tiles.offset(k), ld, 1, x.of_slot(tiles, slot), nrhs);
   };
-  // subtracted: kMain has dealt with tile k, by the parity of k.
-  std::array<std::shared_ptr<Event>, 2> solved, subtracted;
-  for (auto* events : {&solved, &subtracted}) JAXMG_RETURN_IF_ERROR(NewEvents(device, events));
-  JAXMG_RETURN_IF_ERROR(Order(device, Stream::kMain, Stream::kPanel));
-  JAXMG_RETURN_IF_ERROR(Order(device, Stream::kMain, Stream::kCopy));
-  DiagonalSolver<T> diagonal(context, matrix, Sweep::kBackward, workspace);
-  JAXMG_RETURN_IF_ERROR(diagonal.Begin());
-  const int64_t last = tiles.nonempty() - 1;
-  for (int64_t k = last; k >= 0; --k) {
-    const Bytes2D block = Columns(x, tiles, k, k + 1);
-    const Stream stream = mine(k) ? Stream::kPanel : Stream::kCopy;
+  // By tile, what is solved; by slot, what it is solved from.
+  std::vector<Data> solved(tiles.nonempty()), share(tiles.slots());
+  Flow flow(context);
+  flow.Fork();
+  DiagonalSolver<T> diagonal(flow, matrix, Sweep::kBackward, workspace);
+  for (int64_t k = tiles.nonempty() - 1; k >= 0; --k) {
     if (mine(k)) {
-      const Range range(device, Stream::kPanel, "solve tile", k);
-      JAXMG_RETURN_IF_ERROR(diagonal.Solve(stream, k, nrhs, x.of_slot(tiles, tiles.slot(k)),
-                                           x.column(tiles.offset(k))));
+      const int64_t slot = tiles.slot(k);
+      Step<T> on(flow, Stream::kPanel, "solve tile", k);
+      on.Writes(share[slot]).Gives(solved[k]);
+      diagonal.Solve(on, k, nrhs, x.of_slot(tiles, slot), x.column(tiles.offset(k)));
+      on.Broadcast(matrix.rank, Columns(x, tiles, k, k + 1));
+    } else {
+      Step<T> on(flow, Stream::kCopy);
+      on.Gives(solved[k]);
+      on.Broadcast(tiles.owner(k), Columns(x, tiles, k, k + 1));
     }
-    JAXMG_RETURN_IF_ERROR(Broadcast(comm, stream, tiles.owner(k), block));
-    JAXMG_RETURN_IF_ERROR(device.Record(stream, solved[k % 2].get()));
-    // What is solved next comes first, the rest beside it. kMain has subtracted tiles beyond k.
+    // What is solved next comes first, the rest beside it.
     if (k > 0 && mine(k - 1)) {
-      if (k < last) JAXMG_RETURN_IF_ERROR(device.Wait(Stream::kPanel, *subtracted[(k + 1) % 2]));
-      JAXMG_RETURN_IF_ERROR(device.Wait(Stream::kPanel, *solved[k % 2]));
       const int64_t slot = tiles.slot(k - 1);
-      JAXMG_RETURN_IF_ERROR(
-          subtract(Stream::kPanel, k, slot, matrix.slot(slot), tiles.width(k - 1)));
+      Step<T> on(flow, Stream::kPanel);
+      on.Reads(solved[k]).Writes(share[slot]);
+      subtract(on, k, slot, matrix.slot(slot), tiles.width(k - 1));
     }
-    JAXMG_RETURN_IF_ERROR(device.Wait(Stream::kMain, *solved[k % 2]));
-    {
-      const Range range(device, Stream::kMain, "substitute", k);
-      JAXMG_RETURN_IF_ERROR(
-          matrix.ForRuns(0, tiles.slots_before(matrix.rank, std::max<int64_t>(k - 1, 0)),
-                         [&](int64_t slot, const T* columns, int64_t count) {
-                           return subtract(Stream::kMain, k, slot, columns, count);
-                         }));
-    }
-    JAXMG_RETURN_IF_ERROR(device.Record(Stream::kMain, subtracted[k % 2].get()));
+    const int64_t rest = tiles.slots_before(matrix.rank, std::max<int64_t>(k - 1, 0));
+    Step<T> on(flow, Stream::kMain, "substitute", k);
+    on.Reads(solved[k]).Gives(share, 0, rest);
+    matrix.ForRuns(0, rest, [&](int64_t slot, const T* columns, int64_t count) {
+      subtract(on, k, slot, columns, count);
+    });
   }
-  for (Stream stream : {Stream::kPanel, Stream::kCopy, Stream::kSide}) {
-    JAXMG_RETURN_IF_ERROR(Order(device, stream, Stream::kMain));
-  }
-  return WaitAllSent(comm, Stream::kMain);
+  return flow.Finish();
 }
 
 // --- Right-hand sides ----------------------------------------------------------------------------
@@ -297,8 +253,7 @@ Status GatherShares(const RankContext& context, const Matrix<T>& matrix,
   for (int64_t k = 0; k < tiles.nonempty() && x.count > 0; ++k) {
     const Bytes2D columns = Columns(x, tiles, k, k + 1);
     if (tiles.owner(k) == matrix.rank) {
-      JAXMG_RETURN_IF_ERROR(
-          context.device.Copy(Stream::kMain, columns, ShareOf(x, tiles, k)));
+      JAXMG_RETURN_IF_ERROR(context.device.Copy(Stream::kMain, columns, ShareOf(x, tiles, k)));
     }
     JAXMG_RETURN_IF_ERROR(Broadcast(context.comm, Stream::kMain, tiles.owner(k), columns));
   }
@@ -315,8 +270,8 @@ Status SumOverRanks(const RankContext& context, int64_t n, const RightHandSides<
   const Bytes2D all = Block(x.data, x.count, x.count, n), mine = Block(sums, x.count, x.count, n);
   if (rank > 0) {
     JAXMG_RETURN_IF_ERROR(comm.Recv(Stream::kMain, rank - 1, all));
-    JAXMG_RETURN_IF_ERROR(context.device.blas<T>().Add(Stream::kMain, x.count, n, x.data, x.count,
-                                                       sums, x.count));
+    JAXMG_RETURN_IF_ERROR(
+        context.device.blas<T>().Add(Stream::kMain, x.count, n, x.data, x.count, sums, x.count));
   }
   if (rank < last) {
     JAXMG_RETURN_IF_ERROR(comm.Send(Stream::kMain, rank + 1, mine));

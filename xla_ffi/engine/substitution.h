@@ -2,18 +2,19 @@
 // A = conj(M), M = L L^H, A x = b is X M = B. So Y = B L^-H goes forward and X = Y L^-1 back.
 //
 // One tile after the other is solved for, so the time of each step counts, not its operations: a
-// TRSV of 1024 columns takes a GPU 80 us, in which it could read the tile 60 times. Where the tuning
-// says so (`inverse_order`), diagonal blocks are inverted beforehand, all at the same time, and a
-// block is solved for by products:
+// TRSV of 1024 columns takes a GPU 80 us, in which it could read the tile 60 times. Where the
+// tuning says so (`inverse_order`), diagonal blocks are inverted beforehand, all at the same time,
+// and a block is solved for by products:
 //
 //   x := c V,  r := c - x L,  x := x + r V,      V L = I to rounding
 //
 // The second product with V is one step of iterative refinement in working precision. Without it
 // the residual grows with the condition of the block; with it the result is as good as that of
-// substitution as long as the condition is below eps^-1/2 (R. D. Skeel, "Iterative refinement implies
-// numerical stability for Gaussian elimination", Math. Comp. 35, 1980; N. J. Higham, "Accuracy and
-// Stability of Numerical Algorithms", 2nd ed., section 12.1), and that of a block of a Cholesky
-// factor is: it is at most the root of A's, which is below 1/eps where the factorization succeeds.
+// substitution as long as the condition is below eps^-1/2 (R. D. Skeel, "Iterative refinement
+// implies numerical stability for Gaussian elimination", Math. Comp. 35, 1980; N. J. Higham,
+// "Accuracy and Stability of Numerical Algorithms", 2nd ed., section 12.1), and that of a block of
+// a Cholesky factor is: it is at most the root of A's, which is below 1/eps where the factorization
+// succeeds.
 //
 // V is kept where nothing else is: its part below the diagonal, conjugated and transposed, above
 // the diagonal of the block itself, and its diagonal is that of L inverted.
@@ -22,10 +23,10 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "xla_ffi/engine/diagonal.h"
+#include "xla_ffi/engine/flow.h"
 #include "xla_ffi/engine/matrix.h"
 #include "xla_ffi/engine/potrf.h"
 
@@ -47,31 +48,29 @@ template <typename T>
 class DiagonalSolver {
  public:
   // `workspace` as for InvertDiagonals.
-  DiagonalSolver(const RankContext& context, const Matrix<T>& matrix, Sweep sweep, T* workspace);
-  // On kSide, which follows kMain.
-  Status Begin();
+  DiagonalSolver(Flow& flow, const Matrix<T>& matrix, Sweep sweep, T* workspace);
 
   // solved := x op(L)^-1 with tile k, L^H where the sweep is forward. x is count x width, used up;
   // both have leading dimension `count`. Tiles come in the order of the sweep.
-  Status Solve(Stream stream, int64_t k, int64_t count, T* x, T* solved);
+  void Solve(Step<T>& on, int64_t k, int64_t count, T* x, T* solved);
 
  private:
   bool inverts() const { return order_ > 0; }
-  // L and its inverse of the j-th block in the order of the sweep, if there is one.
-  Status Prepare(size_t j);
-  Status SolveBlock(Stream stream, int64_t n, int64_t count, T* x, T* solved);
-  T* Space(size_t j) const { return workspace_ + static_cast<int64_t>(j % 2) * 2 * order_ * order_; }
+  // L and its inverse of the j-th block in the order of the sweep, if there is one, on kSide.
+  void Prepare(size_t j);
+  void SolveBlock(Step<T>& on, int64_t n, int64_t count, T* x, T* solved);
+  T* Space(size_t j) const {
+    return workspace_ + static_cast<int64_t>(j % 2) * 2 * order_ * order_;
+  }
 
-  Device& device_;
-  Blas<T>& blas_;
+  Flow& flow_;
   const Matrix<T>& matrix_;
   const Sweep sweep_;
   const int64_t order_;
   T* const workspace_;
   std::vector<DiagonalTile<T>> blocks_;  // in the order of the sweep
   size_t next_ = 0;                      // the one that is solved for next
-  // By the parity of the block: L and its inverse are in place; nobody needs them any more.
-  std::array<std::shared_ptr<Event>, 2> ready_, used_;
+  std::array<Data, 2> prepared_;         // by the parity of the block: L and its inverse
 };
 
 // Y = X L^-H. x.data holds X on every rank and is used up; x.share becomes this rank's columns of
@@ -82,9 +81,9 @@ template <typename T>
 Status ForwardSubstitution(const RankContext& context, const Matrix<T>& matrix,
                            const RightHandSides<T>& x, T* sums, T* workspace);
 
-// X = Y L^-1: x.share holds this rank's columns of Y and is used up, x.data becomes X on every rank.
-// From the last tile column to the first, its owner solves with the diagonal tile and sends the
-// result to all, and every rank subtracts its product with one row of tiles of L from what it
+// X = Y L^-1: x.share holds this rank's columns of Y and is used up, x.data becomes X on every
+// rank. From the last tile column to the first, its owner solves with the diagonal tile and sends
+// the result to all, and every rank subtracts its product with one row of tiles of L from what it
 // holds. Both sweeps have nrhs * n^2 / 2 multiply-adds over all ranks.
 template <typename T>
 Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,

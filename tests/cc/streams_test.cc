@@ -1,0 +1,107 @@
+// What routines give to their streams, of one rank and of all: every access to memory is before or
+// after every other one that it could meet, whatever a device does at the same time.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/cc/problem.h"
+#include "tests/cc/ranks.h"
+#include "tests/cc/recording_device.h"
+#include "tests/cc/reference_lapack.h"
+#include "tests/cc/testing.h"
+#include "xla_ffi/engine/routines.h"
+
+namespace jaxmg {
+namespace {
+
+using namespace testing;
+using T = double;  // the dtype changes no order
+
+const Case kCases[] = {
+    {1, 1, 0},     {5, 8, 2},  {17, 4, 2}, {30, 5, 4}, {33, 3, 5, 2}, {40, 1, 4},
+    {61, 4, 2, 1}, {63, 7, 3}, {64, 4, 4}, {64, 2, 1}, {40, 2, 0},
+};
+
+// One routine on all ranks, by their devices, and what they were given.
+template <typename Routine>
+void ExpectNoRace(const Case& c, const Tuning& tuning, const std::string& name,
+                  const Routine& routine) {
+  Recording recording(c.ranks);
+  const auto outcomes = RunRanks(c.ranks, routine, kPatience, [&](int rank) {
+    return std::make_unique<RecordingDevice>(NewHostDevice(), tuning, recording, rank);
+  });
+  for (const Status& outcome : outcomes) EXPECT(outcome.ok()) << outcome.message();
+  const std::string race = recording.FirstRace();
+  EXPECT(race.empty()) << name << " n " << c.n << " ranks " << c.ranks << " tile " << c.tile
+                       << " panel block " << tuning.panel_block << ": " << race;
+}
+
+void CheckRoutines(const Case& c, const Tuning& tuning) {
+  for (int64_t nrhs : {0, 1, 3}) {
+    Problem<T> problem(c);
+    std::vector<std::vector<T>> x(c.ranks, std::vector<T>(c.n * nrhs, 1));
+    std::vector<T> log_det(c.ranks);
+    std::vector<int32_t> status(c.ranks);
+    ExpectNoRace(c, tuning, "potrs", [&](const RankContext& context) {
+      const int rank = context.comm.rank();
+      return PotrsRoutine<T>(context, problem.operand(rank, c.tile, &status[rank]),
+                             {nrhs, x[rank].data(), &log_det[rank]});
+    });
+  }
+  Problem<T> inverse(c), eigen(c), cyclic(c);
+  std::vector<int32_t> status(c.ranks);
+  std::vector<std::vector<T>> w(c.ranks, std::vector<T>(c.n));
+  ExpectNoRace(c, tuning, "potri", [&](const RankContext& context) {
+    const int rank = context.comm.rank();
+    return PotriRoutine<T>(context, inverse.operand(rank, c.tile, &status[rank]));
+  });
+  ExpectNoRace(c, tuning, "syevd", [&](const RankContext& context) {
+    const int rank = context.comm.rank();
+    return SyevdRoutine<T>(context, eigen.operand(rank, c.tile, &status[rank]), true,
+                           w[rank].data());
+  });
+  for (int64_t tile : {int64_t{1}, int64_t{4}, cyclic.block}) {
+    for (bool inverse : {false, true}) {
+      if (cyclic.block % tile != 0) continue;
+      ExpectNoRace(c, tuning, "cyclic_1d", [&](const RankContext& context) {
+        return CyclicRoutine<T>(context, cyclic.block, c.n, tile, inverse,
+                                cyclic.blocks[context.comm.rank()].data());
+      });
+    }
+  }
+}
+
+TEST(EveryAccessIsOrderedLaidOutAsOnGpus) {
+  for (const Case& c : kCases) {
+    for (int64_t depth : {0, 9, 20}) CheckRoutines(c, LikeGpu(depth));
+  }
+}
+
+TEST(EveryAccessIsOrderedOnHostsAndWithCopiedPanels) {
+  Tuning pieces;
+  pieces.panel_block = 5;
+  for (const Case& c : kCases) {
+    for (const Tuning& tuning : {NewHostDevice()->tuning(), Tuning(), pieces}) {
+      CheckRoutines(c, tuning);
+    }
+  }
+}
+
+// Small chunks, of which several share the staging tile and the turns come round.
+TEST(EveryAccessIsOrderedWhereChunksAreNarrow) {
+  for (int64_t bytes : {1, 200, 2000}) {
+    Tuning tuning = LikeGpu();
+    tuning.exchange_bytes = bytes;
+    for (const Case& c : {Case{64, 4, 16}, Case{61, 3, 8}, Case{96, 4, 24, 1}}) {
+      CheckRoutines(c, tuning);
+    }
+  }
+}
+
+struct InstallLapack {
+  InstallLapack() { InstallReferenceLapack(); }
+} install_lapack;
+
+}  // namespace
+}  // namespace jaxmg

@@ -111,8 +111,11 @@ class Problem:
             result = jaxmg.potrs(self.rows, self.columns, self.tile, return_logdet=True)
         elif self.routine == "cho_solve":
             result = jaxmg.cho_solve(self.factor, self.columns)
+        elif self.routine == "cho_factor":  # whether it is right is seen by its use
+            result = jaxmg.cho_factor(self.rows, self.tile).solve(self.columns)
         elif self.routine == "from_upper":
-            result = jaxmg.CholeskyFactor.from_upper(self.u, self.tile)
+            factor = jaxmg.CholeskyFactor.from_upper(self.u, self.tile)
+            result = factor.solve(self.columns)
         elif self.routine in ("inv", "diagonal", "upper"):
             result = getattr(self.factor, self.routine)()
         else:
@@ -132,10 +135,8 @@ class Problem:
             x, logdet = result
             cases.check_potrs(self.matrix, np.asarray(x), self.b)
             np.testing.assert_allclose(logdet, np.linalg.slogdet(self.matrix)[1], rtol=1e-5)
-        elif self.routine == "cho_solve":
+        elif self.routine in ("cho_factor", "cho_solve", "from_upper"):
             cases.check_potrs(self.matrix, np.asarray(result), self.b)
-        elif self.routine in ("cho_factor", "from_upper"):
-            cases.check_potrs(self.matrix, np.asarray(result.solve(self.columns)), self.b)
         elif self.routine == "diagonal":
             np.testing.assert_array_equal(result, np.diagonal(self.u).real)
         elif self.routine == "upper":

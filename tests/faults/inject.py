@@ -112,10 +112,11 @@ class Problem:
         elif self.routine == "cho_solve":
             result = jaxmg.cho_solve(self.factor, self.columns)
         elif self.routine == "cho_factor":  # whether it is right is seen by its use
-            result = jaxmg.cho_factor(self.rows, self.tile).solve(self.columns)
+            factor = jax.block_until_ready(jaxmg.cho_factor(self.rows, self.tile))
+            result = factor.solve(self.columns)
         elif self.routine == "from_upper":
             factor = jaxmg.CholeskyFactor.from_upper(self.u, self.tile)
-            result = factor.solve(self.columns)
+            result = jax.block_until_ready(factor).solve(self.columns)
         elif self.routine in ("inv", "diagonal", "upper"):
             result = getattr(self.factor, self.routine)()
         else:

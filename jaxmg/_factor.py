@@ -273,8 +273,7 @@ def _apply(routine, factor, b, operations, trans):
         )
     if how == "T" and jnp.issubdtype(factor.dtype, jnp.complexfloating):
         _checks.array(routine, "b", b)  # L^T b = conj(L^H conj(b))
-        x = _operations.APPLY(routine, factor, jnp.conj(b), operation=operations["C"])
-        return jnp.conj(x)
+        return jnp.conj(_apply(routine, factor, jnp.conj(b), operations, "C"))
     operation = operations["C" if how == "T" else how]
     return _operations.APPLY(routine, factor, b, operation=operation)
 
@@ -283,7 +282,7 @@ def _keep(call, tiles, overflow, log_det=None, status=None):
     """The factor that a call made."""
     tf32 = dict(call.attributes).get("tf32", False)
     return CholeskyFactor(
-        tiles, overflow if call.overflow else None, log_det, status, call.layout.canonical,
+        tiles, overflow if call.overflow else None, log_det, status, call.layout,
         tiles.shape[1], call.tile, "tf32" if tf32 else None,
     )  # fmt: skip
 

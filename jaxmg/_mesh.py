@@ -72,13 +72,6 @@ class Layout:
 
         return np.stack([along(self.rows), along(self.others)], axis=1).astype(np.int32)
 
-    @property
-    def canonical(self):
-        """The same with its spec in one spelling, so that layouts can be compared."""
-        entries = [_axes(entry) for entry in self.spec] + [()] * (2 - len(self.spec))
-        spec = P(*(axes[0] if len(axes) == 1 else axes or None for axes in entries))
-        return dataclasses.replace(self, spec=spec)
-
     def sharding(self, spec):
         return NamedSharding(self.mesh, spec)
 

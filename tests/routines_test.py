@@ -19,6 +19,12 @@ ROUTINES = {
     "jaxmg_potri": ("potri", "potri"),
     "jaxmg_syevd": ("syevd", "syevd"),
     "jaxmg_cyclic_1d": ("cyclic_1d", "cyclic"),
+    "jaxmg_potrf": ("cho_factor", "cho_factor"),
+    "jaxmg_factor_apply": ("cho_solve", "cho_solve"),
+    "jaxmg_factor_invert": ("CholeskyFactor.inv", "inverse of a factor"),
+    "jaxmg_factor_diagonal": ("CholeskyFactor.diagonal", "diagonal of a factor"),
+    "jaxmg_factor_tiles": ("CholeskyFactor.from_upper", "from_upper"),
+    "jaxmg_factor_rows": ("CholeskyFactor.upper", "upper factor"),
 }
 CALLED = [name for name, _ in ROUTINES.values()]
 

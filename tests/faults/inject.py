@@ -53,6 +53,12 @@ CASES = {
     "syevd": ("syevd", 52, "complex128", 1),
     "syevd_groups": ("syevd", 50, "float64", 2),
     "cyclic_1d": ("cyclic_1d", 56, "float32", 1),
+    "cho_factor": ("cho_factor", 50, "float64", 1),
+    "cho_solve": ("cho_solve", 50, "complex128", 1),
+    "inv": ("inv", 50, "float64", 1),
+    "diagonal": ("diagonal", 50, "float32", 1),
+    "from_upper": ("from_upper", 50, "float64", 1),
+    "upper": ("upper", 50, "complex64", 1),
 }
 # What is counted and goes into the record, also where it is 0.
 COUNTS = ("injected", "errors", "survived", "wrong", "hangs", "aborts", "left behind")
@@ -63,7 +69,9 @@ _BLAS_GAVE_UP = "OpenBLAS error: Memory allocation still failed"
 _KEPT = 64
 _ADDRESS_SPACE = [1, 2, 4, 6, 8, 12, 16, 17, 18, 19, 20, 24, 32, 64]
 # Orders of which the workspace is more than the address space that is left.
-_LARGE = {"potrs": 1400, "potri": 800, "syevd": 400, "cyclic_1d": 2240}
+_LARGE = {"potrs": 1400, "potri": 800, "syevd": 400, "cyclic_1d": 2240} | dict.fromkeys(
+    ("cho_factor", "cho_solve", "inv", "diagonal", "from_upper", "upper"), 800
+)
 
 
 class Problem:
@@ -74,6 +82,8 @@ class Problem:
         import jax
         import numpy as np
         from jax.sharding import Mesh
+
+        import jaxmg
 
         routine, n, dtype, replicas = CASES[name]
         self.routine, self.n = routine, _LARGE[routine] if large else n
@@ -88,6 +98,9 @@ class Problem:
         divides = self.n % mesh.shape["r"] == 0
         self.rows = cases.shard(self.matrix, mesh, *(("r", None) if divides else ()))
         self.columns = cases.shard(self.b, mesh)
+        if self.routine in ("cho_solve", "inv", "diagonal", "from_upper", "upper"):
+            self.factor = jaxmg.cho_factor(self.rows, self.tile)
+            self.u = jax.block_until_ready(self.factor.upper())
 
     def call(self):
         import jax
@@ -96,8 +109,16 @@ class Problem:
 
         if self.routine == "potrs":
             result = jaxmg.potrs(self.rows, self.columns, self.tile, return_logdet=True)
-        elif self.routine == "cyclic_1d":
-            result = jaxmg.cyclic_1d(self.rows, self.tile)
+        elif self.routine == "cho_solve":
+            result = jaxmg.cho_solve(self.factor, self.columns)
+        elif self.routine == "cho_factor":  # whether it is right is seen by its use
+            factor = jax.block_until_ready(jaxmg.cho_factor(self.rows, self.tile))
+            result = factor.solve(self.columns)
+        elif self.routine == "from_upper":
+            factor = jaxmg.CholeskyFactor.from_upper(self.u, self.tile)
+            result = jax.block_until_ready(factor).solve(self.columns)
+        elif self.routine in ("inv", "diagonal", "upper"):
+            result = getattr(self.factor, self.routine)()
         else:
             result = getattr(jaxmg, self.routine)(self.rows, self.tile)
         return jax.block_until_ready(result)
@@ -115,7 +136,13 @@ class Problem:
             x, logdet = result
             cases.check_potrs(self.matrix, np.asarray(x), self.b)
             np.testing.assert_allclose(logdet, np.linalg.slogdet(self.matrix)[1], rtol=1e-5)
-        elif self.routine == "potri":
+        elif self.routine in ("cho_factor", "cho_solve", "from_upper"):
+            cases.check_potrs(self.matrix, np.asarray(result), self.b)
+        elif self.routine == "diagonal":
+            np.testing.assert_array_equal(result, np.diagonal(self.u).real)
+        elif self.routine == "upper":
+            np.testing.assert_array_equal(result, self.u)
+        elif self.routine in ("potri", "inv"):
             cases.check_potri(self.matrix, np.asarray(result))
         elif self.routine == "syevd":
             cases.check_syevd(self.matrix, *map(np.asarray, result))

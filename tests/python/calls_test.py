@@ -47,7 +47,7 @@ def _calls(mesh, matrix):
         "potri": lambda: jaxmg.potri(a, 3, return_status=True),
         "syevd": lambda: jaxmg.syevd(a, 3),
         "cyclic_1d": lambda: jaxmg.cyclic_1d(a, 2),
-        "cho_factor": lambda: jaxmg.cho_factor(a, 3),
+        "cho_factor": lambda: jaxmg.cho_factor(a, 3).upper(),
         "cho_solve": lambda: jaxmg.cho_solve(factor, b),
         "potri_symmetrize": lambda: jaxmg.potri_symmetrize(a),
         "potrs_jit_ctx": lambda: jaxmg.potrs_jit_ctx(a, b, 3),

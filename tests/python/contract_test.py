@@ -153,6 +153,51 @@ def test_an_attribute_of_another_type_is_an_error():
         _call(backend="nativ", **_RIGHT)
 
 
+_BLOCK, _NONE, _COLUMN = (4, 4), (0, 4), (4, 1)
+_STATUS = jax.ShapeDtypeStruct((1,), np.int32)
+# Handler -> (operands after the place, results, attributes beside n, ranks, tile and backend).
+_HANDLERS = {
+    "jaxmg_potri": ([_BLOCK], [_BLOCK, _STATUS], {"tf32": 0}),
+    "jaxmg_syevd": ([_BLOCK], [_BLOCK, (4,), _STATUS], {"vectors": 1}),
+    "jaxmg_potrf": ([_BLOCK], [_BLOCK, _NONE, (1,), _STATUS], {"tf32": 0}),
+    "jaxmg_factor_apply": ([_BLOCK, _NONE, _COLUMN], [_COLUMN], {"operation": 0}),
+    "jaxmg_factor_invert": ([_BLOCK, _NONE], [_BLOCK], {"tf32": 0}),
+    "jaxmg_factor_diagonal": ([_BLOCK, _NONE], [(4,)], {}),
+    "jaxmg_factor_tiles": ([_BLOCK], [_BLOCK, _NONE], {}),
+    "jaxmg_factor_rows": ([_BLOCK, _NONE], [_BLOCK], {}),
+}
+
+
+def _call_handler(name, without=None, **attributes):
+    _plugin.load("cpu")
+    operands, results, own = _HANDLERS[name]
+    arrays = [np.eye(4) if shape == _BLOCK else np.ones(shape) for shape in operands]
+    results = [x if x is _STATUS else jax.ShapeDtypeStruct(x, np.float64) for x in results]
+    numbers = {"n": 4, "ranks": 1, "tile": 2} | own | attributes
+    everything = {key: np.int64(value) for key, value in numbers.items()} | {"backend": "native"}
+    everything.pop(without, None)
+    call = jax.ffi.ffi_call(name, results)
+    with jax.default_device(jax.devices()[0]):
+        return jax.jit(lambda *arrays: call(*arrays, **everything))(np.zeros(2, np.int32), *arrays)
+
+
+@pytest.mark.parametrize("name", _HANDLERS)
+def test_every_handler_takes_exactly_its_attributes(name):
+    assert _HANDLERS.keys() | {"jaxmg_potrs", "jaxmg_cyclic_1d"} == set(_plugin.HANDLERS)
+    jax.block_until_ready(_call_handler(name))
+    for attribute in ("n", "ranks", "tile", "backend", *_HANDLERS[name][2]):
+        message = f"attribute '{attribute}' is missing"
+        with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+            _call_handler(name, without=attribute)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="attribute 'novel' is unknown"):
+        _call_handler(name, novel=1)
+
+
+def test_operation_that_there_is_not():
+    with pytest.raises(jax.errors.JaxRuntimeError, match="there is no operation 5"):
+        _call_handler("jaxmg_factor_apply", operation=5)
+
+
 def test_tf32_is_for_single_precision():
     with pytest.raises(jax.errors.JaxRuntimeError, match="TF32 is for float32 and complex64"):
         _call(**(_RIGHT | {"tf32": 1}))

@@ -272,6 +272,26 @@ TEST(ASolutionIsAsGoodAsThatOfPotrs) {
   }
 }
 
+// All of it, also where nobody looks: a factor that is saved is the same every time.
+TEST(AFactorIsTheSameEveryTime) {
+  for (const Case& c : kCases) {
+    std::vector<std::vector<double>> parts[2];
+    for (auto& found : parts) {
+      Factors<double> factors(c, [](int) { return std::make_unique<Like>(LikeGpu()); });
+      for (auto& block : factors.problem.blocks) {  // no NaN, which differs from itself
+        for (double& value : block) value = std::isnan(value) ? 0 : value;
+      }
+      for (auto& part : factors.parts) {
+        for (double& value : part.overflow) value = static_cast<double>(&found - parts) + 3;
+      }
+      factors.Factor();
+      found = factors.problem.blocks;
+      for (const auto& part : factors.parts) found.push_back(part.overflow);
+    }
+    EXPECT(parts[0] == parts[1]) << "n " << c.n << " ranks " << c.ranks;
+  }
+}
+
 TEST(AFailedFactorIsNaNAndStaysSo) {
   for (int ranks : {1, 2, 4}) {
     for (int64_t bad : {0, 12, 29}) {

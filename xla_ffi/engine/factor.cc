@@ -33,6 +33,14 @@ Status CopyOverflow(const RankContext& context, const Operand<T>& factor, const 
                      factor.n * matrix.tiles.width());
 }
 
+// A caller keeps the overflow tile, of which the factor takes a part.
+template <typename T>
+Status ClearOverflow(const RankContext& context, const Matrix<T>& matrix) {
+  if (!matrix.tiles.has_overflow()) return Status::Ok();
+  return context.device.blas<T>().SetZero(Stream::kMain, matrix.rows, matrix.tiles.width(),
+                                          matrix.overflow, matrix.rows);
+}
+
 template <typename T>
 Status PoisonOverflow(const Frame<T>& frame) {
   const Matrix<T> matrix = frame.matrix();
@@ -56,7 +64,11 @@ Status PotrfRoutine(const RankContext& context, const Operand<T>& operand, Real<
     JAXMG_RETURN_IF_ERROR(PoisonOverflow(frame));
     return WaitAllSent(context.comm, Stream::kMain);
   };
-  return RunOnAllRanks(context.comm, [&] { return frame.PrepareFactor(); }, work);
+  auto prepare = [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(frame.PrepareFactor());
+    return ClearOverflow(context, frame.matrix());
+  };
+  return RunOnAllRanks(context.comm, prepare, work);
 }
 
 template <typename T>
@@ -133,8 +145,9 @@ Status MoveFactorRoutine(const RankContext& context, const Operand<T>& factor, b
   Frame<T> frame(context, own, inverse ? Routine::kUnpack : Routine::kPack);
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(frame.Prepare());
-    return inverse ? CopyOverflow(context, factor, frame.matrix())
-                   : context.device.ReserveHandles();
+    if (inverse) return CopyOverflow(context, factor, frame.matrix());
+    JAXMG_RETURN_IF_ERROR(context.device.ReserveHandles());
+    return ClearOverflow(context, frame.matrix());
   };
   auto work = [&]() -> Status {
     const Matrix<T> matrix = frame.matrix();

@@ -95,8 +95,9 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
   }
   # With a factor that is kept: reading it bounds one right-hand side, products bound many.
   kept() { # 60
-    bench --routine cho_solve --backend native --ranks "$ranks" $(repeats 5) \
-      + $(n 16384 32768 65536 131072) + --nrhs 256 $(n 65536)
+    local program=(timeout --foreground 300 "$python" benchmarks/kept.py
+      --platform "${PLATFORM:-gpu}" --ranks "$ranks" --out "$out")
+    "${program[@]}" $(n 16384 32768 131072) && "${program[@]}" $(n 65536) --nrhs 1 16 256
   }
   tiles() { # 110
     bench --ranks "$ranks" --backend native --compare $(repeats 2) \

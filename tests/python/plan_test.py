@@ -55,31 +55,35 @@ def test_the_factor_is_as_planned(n, tile, ranks):
 
 @pytest.mark.parametrize("routine", _ROUTINES)
 def test_donated(routine):
-    kept, donated = (jaxmg.plan(routine, 1001, "complex64", 2, donate=x) for x in (False, True))
+    kept, donated = (jaxmg.plan(routine, 1001, "complex64", devices(2), donate=x) for x in (False, True))
     copy = 0 if routine == "cho_solve" else 501 * 1001 * 8
     assert [x - y for x, y in zip(kept.bytes, donated.bytes, strict=True)] == [copy] * 2
 
 
 @pytest.mark.parametrize("routine", ["potrs", "cho_solve"])
 def test_right_hand_sides(routine):
-    one, many = (jaxmg.plan(routine, 1000, "float64", 2, nrhs=nrhs) for nrhs in (1, 101))
+    one, many = (jaxmg.plan(routine, 1000, "float64", devices(2), nrhs=nrhs) for nrhs in (1, 101))
     for x, y in zip(one.bytes, many.bytes, strict=True):
         assert y - x >= 2 * 100 * 1000 * 8  # b and x
 
 
-def test_eigenvectors_take_more():
+def test_eigenvectors_take_more_where_lapack_has_no_use_for_memory_without_them():
     with_them, without = (
-        jaxmg.plan("syevd", 1000, "float64", 2, return_eigenvectors=x) for x in (True, False)
+        jaxmg.plan("syevd", 1000, "float64", devices(2), return_eigenvectors=x)
+        for x in (True, False)
     )
-    assert max(with_them.bytes) > max(without.bytes)
+    same = devices(1)[0].platform == "gpu"  # cuSOLVER asks for as much in both cases
+    assert (max(with_them.bytes) == max(without.bytes)) is same
+    assert max(with_them.bytes) >= max(without.bytes)
 
 
 @pytest.mark.parametrize("offset, fits", [(0, True), (-1, False), (None, None)])
 def test_whether_it_fits(monkeypatch, offset, fits):
-    needed = max(jaxmg.plan("potri", 1000, "float64", 4).bytes)
+    where = devices(4)
+    needed = max(jaxmg.plan("potri", 1000, "float64", where).bytes)
     memory = None if offset is None else needed + offset
     monkeypatch.setattr(_mesh.Layout, "memory", property(lambda self: memory))
-    plan = jaxmg.plan("potri", 1000, "float64", 4)
+    plan = jaxmg.plan("potri", 1000, "float64", where)
     assert plan.fits is fits
     expected = {True: "it fits", False: "it does NOT fit", None: "whether it fits isn't known"}
     assert str(plan).endswith(expected[fits])

@@ -217,7 +217,7 @@ def test_attribute_that_the_plugin_does_not_know():
     )
     np.testing.assert_array_equal(call(place, a, backend="native", **attributes), a)
     with pytest.raises(jax.errors.JaxRuntimeError, match="'novel' is unknown to this routine"):
-        call(place, a, backend="native", novel=np.int64(1), **attributes)
+        jax.block_until_ready(call(place, a, backend="native", novel=np.int64(1), **attributes))
 
 
 _MISLEADING = """

@@ -78,6 +78,8 @@ CallSite SiteOf(const char* routine, const Platform& platform,
           {platform.run_id, attributes.backend.data()},
           static_cast<int>(attributes.ranks),
           place.typed_data(),
+          attributes.n,
+          attributes.tile,
           attributes.n > 0 && attributes.backend == "native"};
 }
 

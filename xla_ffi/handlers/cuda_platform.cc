@@ -31,8 +31,8 @@ Patience Patient(int ranks) { return {std::chrono::hours(24 * 365), Spin(ranks)}
 // address. Another program may come to lie there, with other places: then kernels see that
 // (CudaDevice::ExpectPlace), the results are NaN, and places are read anew from then on.
 struct Places {
-  // The program's call, and something to tell it from another at the same address; the device.
-  using Key = std::tuple<const void*, int, int>;
+  // The program's call, and what tells it from most others at the same address; the device.
+  using Key = std::tuple<const void*, const char*, int64_t, int64_t, int, int>;
   std::mutex mutex;
   std::map<Key, Place> known;
 };
@@ -48,7 +48,8 @@ Status ReadPlace(const CallSite& site, CudaDevice& device, Place* place) {
 Status FindPlace(const CallSite& site, CudaDevice& device, Place* place) {
   constexpr size_t kMost = 1 << 16;
   Places& places = Forever<Places>();
-  const Places::Key key = {site.key.site, site.ranks, device.ordinal()};
+  const Places::Key key = {site.key.site, site.routine, site.n, site.tile, site.ranks,
+                           device.ordinal()};
   {
     std::lock_guard<std::mutex> lock(places.mutex);
     if (device.resources().TakeStaleFlag() || places.known.size() > kMost) places.known.clear();

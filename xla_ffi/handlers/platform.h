@@ -18,6 +18,7 @@ struct CallSite {
   CallKey key;
   int ranks;
   const int32_t* place;  // [rank, group], memory of the device
+  int64_t n, tile;       // the order and the tile width that the call names
   bool checks_place;     // the routine compares it with the place that its host has assumed
 };
 

@@ -1,0 +1,127 @@
+"""A Cholesky factor that is kept: how long a solution with it takes, in calls one after the other.
+
+    kept.py [--platform gpu] [--ranks 4] [--n 16384 65536] [--nrhs 1 256] [--out FILE] ...
+
+`run.py --routine cho_solve` times calls between which the machine idles, so that processors and GPUs
+wake up within them. Here a call follows the other, as in an iteration that has a factor: calls to
+warm up, then calls for half a second, each waited for; of these the median. The factor is made in
+the matrix's memory, and checked by the backward error of the last solution.
+"""
+
+import argparse
+import functools
+import json
+import statistics
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import problems
+import records
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+
+WARM, SECONDS = 10, 0.5
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--platform", choices=("cpu", "gpu"), default="gpu")
+    parser.add_argument("--dtype", choices=problems.DTYPES, default="float64")
+    parser.add_argument("--n", nargs="+", type=int, default=(16384, 32768, 65536))
+    parser.add_argument("--nrhs", nargs="+", type=int, default=(1,))
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--out", help="file to append records to")
+    args = parser.parse_args()
+    jax.config.update("jax_enable_x64", True)
+    if args.platform == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", args.ranks)
+    for n in args.n:
+        factor = None  # gives the last one's memory back
+        a = matrix(n, args.dtype, args.ranks)
+        start = time.perf_counter()
+        factor = jax.block_until_ready(jaxmg.cho_factor(a, donate=True))
+        made = time.perf_counter() - start
+        for nrhs in args.nrhs:
+            record = measure(factor, args.dtype, n, nrhs, args.ranks)
+            record["factor_seconds"] = made
+            print(
+                f"cho_solve {args.dtype} n={n} nrhs={nrhs} {args.ranks} rank(s): "
+                f"{record['seconds'] * 1e3:.3f} ms ({record['calls']} calls, quartiles "
+                f"{record['quartiles'][0] * 1e3:.3f} to {record['quartiles'][1] * 1e3:.3f}), "
+                f"{record['tflops']:.2f} TFLOP/s, error {record['backward_error']:.1e}",
+                flush=True,
+            )
+            if args.out:
+                with open(args.out, "a") as file:
+                    print(json.dumps(record), file=file)
+
+
+def mesh_of(ranks):
+    return Mesh(np.array(jax.devices()[:ranks]), ("r",))
+
+
+def matrix(n, dtype, ranks):
+    by_rows = NamedSharding(mesh_of(ranks), P("r", None))
+    make = functools.partial(problems.matrix, jnp, n, dtype)
+    return jax.block_until_ready(jax.jit(make, out_shardings=by_rows)())
+
+
+def measure(factor, dtype, n, nrhs, ranks):
+    everywhere = NamedSharding(mesh_of(ranks), P())
+    make = functools.partial(problems.vectors, jnp, n, nrhs, dtype)
+    b = jax.block_until_ready(jax.jit(make, out_shardings=everywhere)())
+    solve = jax.jit(jaxmg.cho_solve)
+    for _ in range(WARM):
+        x = jax.block_until_ready(solve(factor, b))
+    times, end = [], time.perf_counter() + SECONDS
+    while time.perf_counter() < end or len(times) < 11:
+        start = time.perf_counter()
+        x = jax.block_until_ready(solve(factor, b))
+        times.append(time.perf_counter() - start)
+    quartiles = statistics.quantiles(times, n=4)
+    return {
+        **records.origin(
+            records.name_of(jax.devices()[:ranks]),
+            records.python("benchmarks/kept.py", sys.argv[1:]),
+        ),
+        "routine": "cho_solve",
+        "backend": "native",
+        "dtype": dtype,
+        "n": n,
+        "nrhs": nrhs,
+        "ranks": ranks,
+        "seconds": statistics.median(times),
+        "quartiles": [quartiles[0], quartiles[2]],
+        "calls": len(times),
+        "tflops": problems.operations("cho_solve", dtype, n, nrhs) / statistics.median(times) / 1e12,
+        "factor_gbps": n * n * np.dtype(dtype).itemsize / statistics.median(times) / 1e9,
+        "backward_error": float(backward_error(n, dtype, x, b)),
+    }
+
+
+def backward_error(n, dtype, x, b):
+    """max |b - A x| / (|A| |x| + |b|), in the infinity norm; every device makes A anew, by rows."""
+    step = min(n, 1024)
+
+    @functools.partial(jax.jit, static_argnums=2)
+    def rows(x, first, count):
+        a = problems.matrix(jnp, n, dtype, first, count)
+        return a @ x, abs(a).sum(axis=1).max()
+
+    worst, norm = 0.0, 0.0
+    for first in range(0, n, step):
+        count = min(step, n - first)
+        product, here = rows(x, jnp.uint32(first), count)
+        worst = jnp.maximum(worst, abs(b[first : first + count] - product).max(axis=0))
+        norm = max(norm, float(here))
+    return (worst / (norm * abs(x).max(axis=0) + abs(b).max(axis=0))).max()
+
+
+if __name__ == "__main__":
+    main()

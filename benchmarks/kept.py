@@ -2,10 +2,10 @@
 
     kept.py [--platform gpu] [--ranks 4] [--n 16384 65536] [--nrhs 1 256] [--out FILE] ...
 
-`run.py --routine cho_solve` times calls between which the machine idles, so that processors and GPUs
-wake up within them. Here a call follows the other, as in an iteration that has a factor: calls to
-warm up, then calls for half a second, each waited for; of these the median. The factor is made in
-the matrix's memory, and checked by the backward error of the last solution.
+`run.py --routine cho_solve` times calls between which the machine idles, so that processors and
+GPUs wake up within them. Here a call follows the other, as in an iteration that has a factor: calls
+to warm up, then calls for half a second, each waited for; of these the median. The factor is made
+in the matrix's memory, and checked by the backward error of the last solution.
 """
 
 import argparse
@@ -99,7 +99,9 @@ def measure(factor, dtype, n, nrhs, ranks):
         "seconds": statistics.median(times),
         "quartiles": [quartiles[0], quartiles[2]],
         "calls": len(times),
-        "tflops": problems.operations("cho_solve", dtype, n, nrhs) / statistics.median(times) / 1e12,
+        "tflops": problems.operations("cho_solve", dtype, n, nrhs)
+        / statistics.median(times)
+        / 1e12,
         "factor_gbps": n * n * np.dtype(dtype).itemsize / statistics.median(times) / 1e9,
         "backward_error": float(backward_error(n, dtype, x, b)),
     }

@@ -12,7 +12,7 @@ import json
 import os
 import pathlib
 
-from workspace import default_tile
+from workspace import tile as tile_of
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 
@@ -83,7 +83,7 @@ def measured():
                 record[key] for key in ("routine", "backend", "dtype", "matrix", "nrhs")
             ):
                 n, ranks, tile = record["n"], record["ranks"], record["T_A"]
-                width = tile or default_tile(n // ranks, ranks)
+                width = tile or tile_of("potrf", "float64", n, ranks)
                 found[n, ranks, width] = record["seconds"]
     return found
 
@@ -103,7 +103,9 @@ def main():
         cells = []
         for ranks in (1, 2, 4, 8):
             width = best(n, ranks)
-            loss = solve(n, ranks, default_tile(n // ranks, ranks)) / solve(n, ranks, width) - 1
+            loss = (
+                solve(n, ranks, tile_of("potrf", "float64", n, ranks)) / solve(n, ranks, width) - 1
+            )
             cells.append(f"{ranks} GPUs: {width}, {loss:.0%}")
         print(f"{n:8}  " + "   ".join(cells))
     for link in (LINK, 50e9):

@@ -126,12 +126,6 @@ def test_records_say_which_cuda(monkeypatch, name):
     assert versions.pop("python") and versions == {name: "12.1.3.1"}
 
 
-def test_uneven_tiles():
-    tiles = workspace.Tiles(8192, 4, 300)
-    assert (tiles.rows, tiles.m, tiles.T, tiles.overflows) == (2048, 7, 293, True)
-    assert sum(tiles.width(p) for p in range(28)) == 8192
-
-
 def test_peak_shows_where_more_was_needed_before(monkeypatch):
     class Device:
         peak, used = 1000, 300

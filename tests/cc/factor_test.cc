@@ -22,9 +22,9 @@ namespace {
 using namespace testing;
 
 const Case kCases[] = {
-    {1, 1, 0},  {1, 3, 1},  {2, 2, 1},  {5, 8, 2},  {7, 2, 3},     {16, 4, 4},    {17, 4, 2},
-    {30, 5, 4}, {40, 1, 7}, {48, 2, 8}, {50, 1, 0}, {33, 3, 5, 2}, {61, 4, 2, 1}, {64, 3, 2},
-    {63, 7, 3}, {97, 3, 0}, {90, 2, 13}, {68, 4, 1},
+    {1, 1, 0},     {1, 3, 1},  {2, 2, 1},  {5, 8, 2},  {7, 2, 3},   {16, 4, 4},
+    {17, 4, 2},    {30, 5, 4}, {40, 1, 7}, {48, 2, 8}, {50, 1, 0},  {33, 3, 5, 2},
+    {61, 4, 2, 1}, {64, 3, 2}, {63, 7, 3}, {97, 3, 0}, {90, 2, 13}, {68, 4, 1},
 };
 
 // What a rank has of a factor, and of what came with it.
@@ -295,7 +295,8 @@ TEST(AFactorIsTheSameEveryTime) {
 TEST(AFailedFactorIsNaNAndStaysSo) {
   for (int ranks : {1, 2, 4}) {
     for (int64_t bad : {0, 12, 29}) {
-      Factors<double> factors({30, ranks, 4}, [](int) { return std::make_unique<Like>(LikeGpu()); });
+      Factors<double> factors({30, ranks, 4},
+                              [](int) { return std::make_unique<Like>(LikeGpu()); });
       factors.problem.a[bad * 30 + bad] = -1;
       factors.problem.Scatter();
       factors.Factor();

@@ -226,10 +226,11 @@ class RecordingBlas : public Blas<T> {
     to_.Add(s, "store inverse", {to_.Read(v, ldv, n, n), to_.Write(a, lda, n, n)});
     return real_.StoreInverse(s, n, v, ldv, a, lda);
   }
-  Status LoadInverse(Stream s, int64_t n, const T* a, int64_t lda, T* l, T* v) override {
-    to_.Add(s, "load inverse",
+  Status LoadInverse(Stream s, int64_t n, bool transposed, const T* a, int64_t lda, T* l,
+                     T* v) override {
+    to_.Add(s, transposed ? "load inverse transposed" : "load inverse",
             {to_.Read(a, lda, n, n), to_.Write(l, n, n, n), to_.Write(v, n, n, n)});
-    return real_.LoadInverse(s, n, a, lda, l, v);
+    return real_.LoadInverse(s, n, transposed, a, lda, l, v);
   }
 
  protected:

@@ -18,11 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import records
+import workspace
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from peaks import peaks
 from problems import DTYPES, matrix, vectors
-from workspace import needed, tiles
 
 import jaxmg
 
@@ -41,6 +41,8 @@ def cases(sizes, ranks):
                 for tile in (None, UNEVEN):
                     yield Case("potrs", dtype, n, count, tile, 1, True, False)
                     yield Case("potri", dtype, n, count, tile, 0, True, False)
+                    yield Case("cho_factor", dtype, n, count, tile, 0, True, False)
+                    yield Case("cho_solve", dtype, n, count, tile, 16, True, False)
     n = min(sizes)
     for routine in ("potrs", "potri"):
         yield Case(routine, "float64", n, ranks, None, 100 * (routine == "potrs"), False, False)
@@ -51,6 +53,12 @@ def cases(sizes, ranks):
 
 
 def call(case, operands):
+    if case.routine == "cho_factor":
+        factor = jaxmg.cho_factor(*operands, case.T_A, donate=case.donate)
+        return factor, factor.status
+    if case.routine == "cho_solve":
+        factor, b = operands
+        return jaxmg.cho_solve(factor, b), factor.status
     options = {"T_A": case.T_A, "donate": case.donate, "backend": "native", "return_status": True}
     if case.routine == "syevd":
         options["return_eigenvectors"] = case.vectors
@@ -69,13 +77,19 @@ def makers(n, dtype, devices):
 
 
 def measure(case):
-    """(bytes that each GPU needed or None, the formula's for each)."""
+    """(bytes that each GPU needed or None, the plan's for each)."""
     devices = jax.devices()[: case.ranks]
     make_a, make_b = makers(case.n, case.dtype, tuple(devices))
-    operands = [make_a()] + ([make_b(case.nrhs)] if case.routine == "potrs" else [])
+    operands = [make_a()]
+    if case.routine == "cho_solve":
+        operands = [jaxmg.cho_factor(operands.pop(), case.T_A, donate=True)]
+    if case.nrhs:
+        operands.append(make_b(case.nrhs))
     jax.block_until_ready(operands)
     paper = [
-        needed(case.routine, case.dtype, case.n, case.ranks, case.T_A, case.nrhs, case.donate, rank)
+        workspace.needed(
+            case.routine, case.dtype, case.n, case.ranks, case.T_A, case.nrhs, case.donate, rank
+        )
         for rank in range(case.ranks)
     ]
     room = max(paper) + 5 * case.n**2 * np.dtype(case.dtype).itemsize * (case.routine == "syevd")
@@ -88,9 +102,9 @@ def measure(case):
 
 def check(case):
     """Prints the GPU that strays furthest from the formula; whether it strays too far."""
-    width = tiles(case.routine, case.dtype, case.n, case.ranks, case.T_A).T
+    width = workspace.tile(case.routine, case.dtype, case.n, case.ranks, case.T_A)
     name = f"{case.routine:5} {case.dtype:10} n={case.n:<6} ranks={case.ranks} T={width:<5}"
-    name += f" nrhs={case.nrhs:<3}" if case.routine == "potrs" else " " * 9
+    name += f" nrhs={case.nrhs:<3}" if case.nrhs else " " * 9
     name += " vectors" if case.vectors else "" if case.donate else " kept"
     try:
         found, paper = measure(case)
@@ -133,10 +147,36 @@ def check(case):
     return ok
 
 
+def check_kept(n, dtype, ranks, T_A):
+    """Prints what a factor takes beside what A took, which is the overflow tile and a few numbers."""
+    devices = jax.devices()[:ranks]
+
+    def used():
+        return [device.memory_stats()["bytes_in_use"] for device in devices]
+
+    make_a, _ = makers(n, dtype, tuple(devices))
+    a = jax.block_until_ready(make_a())
+    before = used()
+    factor = jax.block_until_ready(jaxmg.cho_factor(a, T_A, donate=True))
+    rows = 0 if factor.overflow is None else factor.overflow.shape[0] // ranks
+    more = max(after - first for after, first in zip(used(), before, strict=True))
+    extra = more - rows * n * np.dtype(dtype).itemsize
+    ok = abs(extra) <= 1 << 16
+    print(
+        "ok  " if ok else "FAIL", f"factor {dtype} n={n} ranks={ranks} T={factor.tile}: A's memory "
+        f"and {more} bytes, of which {rows} rows of overflow", flush=True,
+    )  # fmt: skip
+    return ok
+
+
 def main():
     sizes = [int(word) for word in sys.argv[1:]] or [4096, 12288]
     table = list(cases(sizes, len(jax.devices())))
     failures = sum(not check(case) for case in table)
+    for dtype in DTYPES:
+        for ranks in sorted({1, len(jax.devices())}):
+            for width in (None, UNEVEN):
+                failures += not check_kept(min(sizes), dtype, ranks, width)
     print(f"{len(table)} cases, {failures} failures")
     sys.exit(min(failures, 100))
 

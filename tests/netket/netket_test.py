@@ -1,8 +1,8 @@
 """NetKet's distributed solvers, as they are released, give what its local solvers give.
 
 Importing NetKet makes a mesh "S" of all devices the context mesh, and its solvers run on that. It
-isn't part of //tests:all: the steps netket322 and netket323 of ci/cpu.sh install the releases with a
-JAX on which they import.
+isn't part of //tests:all: the steps netket322 and netket323 of ci/cpu.sh install the releases with
+a JAX on which they import.
 """
 
 import contextlib

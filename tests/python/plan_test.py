@@ -55,7 +55,9 @@ def test_the_factor_is_as_planned(n, tile, ranks):
 
 @pytest.mark.parametrize("routine", _ROUTINES)
 def test_donated(routine):
-    kept, donated = (jaxmg.plan(routine, 1001, "complex64", devices(2), donate=x) for x in (False, True))
+    kept, donated = (
+        jaxmg.plan(routine, 1001, "complex64", devices(2), donate=x) for x in (False, True)
+    )
     copy = 0 if routine == "cho_solve" else 501 * 1001 * 8
     assert [x - y for x, y in zip(kept.bytes, donated.bytes, strict=True)] == [copy] * 2
 

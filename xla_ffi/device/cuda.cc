@@ -7,8 +7,7 @@ namespace jaxmg {
 namespace {
 
 bool Contiguous(const Bytes2D& target, const Bytes2D& source) {
-  return source.columns == 1 ||
-         (source.pitch == source.height && target.pitch == target.height);
+  return source.columns == 1 || (source.pitch == source.height && target.pitch == target.height);
 }
 
 }  // namespace

@@ -19,26 +19,9 @@
 #include "xla_ffi/device/cuda_timeline.h"
 #include "xla_ffi/device/cuda_type.h"
 #include "xla_ffi/device/device.h"
+#include "xla_ffi/device/tunings.h"
 
 namespace jaxmg {
-
-// As measured on H200: see docs/performance.md.
-inline Tuning CudaTuning() {
-  Tuning tuning;
-  tuning.panel_block = kSolveColumns;
-  tuning.chain = true;
-  tuning.group_columns = 4096;
-  tuning.update_depth = 2048;
-  tuning.usual_tile = 1024;
-  tuning.least_tiles = 1;
-  tuning.whole_order = 12288;
-  tuning.gather_to_solve = 7168;
-  tuning.gather_to_invert = 1024;
-  tuning.exchange_bytes = int64_t{64} << 20;
-  tuning.inverse_order = 1024;
-  tuning.syevd_matrices = tuning.syevd_value_matrices = 4.2;
-  return tuning;
-}
 
 class CudaDevice : public Device {
  public:

@@ -13,6 +13,7 @@
 #include "xla_ffi/device/host_blas.h"
 #include "xla_ffi/device/host_solver.h"
 #include "xla_ffi/device/timeline.h"
+#include "xla_ffi/device/tunings.h"
 
 namespace jaxmg {
 namespace {
@@ -159,12 +160,6 @@ class HostDevice : public Device {
 };
 
 }  // namespace
-
-Tuning HostTuning() {
-  Tuning tuning;
-  tuning.borrow_panels = true;
-  return tuning;
-}
 
 std::unique_ptr<Device> NewHostDevice() { return std::make_unique<HostDevice>(); }
 

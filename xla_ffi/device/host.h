@@ -9,7 +9,6 @@
 
 namespace jaxmg {
 
-Tuning HostTuning();
 std::unique_ptr<Device> NewHostDevice();
 
 }  // namespace jaxmg

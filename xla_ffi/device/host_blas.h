@@ -135,8 +135,7 @@ class HostBlas : public Blas<T> {
     return Status::Ok();
   }
 
-  Status StoreInverse(Stream, int64_t n, const T* inverse, int64_t ld, T* a,
-                      int64_t lda) override {
+  Status StoreInverse(Stream, int64_t n, const T* inverse, int64_t ld, T* a, int64_t lda) override {
     for (int64_t j = 0; j < n; ++j) {
       for (int64_t i = 0; i < j; ++i) a[j * lda + i] = Conj(inverse[i * ld + j]);
     }

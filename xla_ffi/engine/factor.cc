@@ -163,12 +163,12 @@ Status MoveFactorRoutine(const RankContext& context, const Operand<T>& factor, b
   return RunOnAllRanks(context.comm, prepare, work);
 }
 
-#define JAXMG_INSTANTIATE(T)                                                                     \
-  template Status PotrfRoutine(const RankContext&, const Operand<T>&, Real<T>*);                 \
-  template Status ApplyRoutine(const RankContext&, const Operand<T>&, Apply, int64_t, T*,        \
-                               const T*);                                                        \
-  template Status InvertRoutine(const RankContext&, const Operand<T>&);                          \
-  template Status DiagonalRoutine(const RankContext&, const Operand<T>&, Real<T>*);              \
+#define JAXMG_INSTANTIATE(T)                                                              \
+  template Status PotrfRoutine(const RankContext&, const Operand<T>&, Real<T>*);          \
+  template Status ApplyRoutine(const RankContext&, const Operand<T>&, Apply, int64_t, T*, \
+                               const T*);                                                 \
+  template Status InvertRoutine(const RankContext&, const Operand<T>&);                   \
+  template Status DiagonalRoutine(const RankContext&, const Operand<T>&, Real<T>*);       \
   template Status MoveFactorRoutine(const RankContext&, const Operand<T>&, bool);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -51,21 +51,20 @@ class Outcome {
   Status Set(Real<T>* log_det = nullptr) const {
     const int ranks = context_.comm.size();
     if (works()) {
-      JAXMG_RETURN_IF_ERROR(gathers_
-                                ? device().Copy(Stream::kMain, RecordOf(kRoot), mine())
-                                : AllGather(context_.comm, device(), Stream::kMain, mine().data,
-                                            RecordOf(0).data, kRecordBytes));
-      JAXMG_RETURN_IF_ERROR(device().status().ReduceInfo(Stream::kMain,
-                                                static_cast<int32_t*>(RecordOf(0).data),
-                                                kRecordBytes / sizeof(int32_t), ranks, status_));
+      JAXMG_RETURN_IF_ERROR(gathers_ ? device().Copy(Stream::kMain, RecordOf(kRoot), mine())
+                                     : AllGather(context_.comm, device(), Stream::kMain,
+                                                 mine().data, RecordOf(0).data, kRecordBytes));
+      JAXMG_RETURN_IF_ERROR(
+          device().status().ReduceInfo(Stream::kMain, static_cast<int32_t*>(RecordOf(0).data),
+                                       kRecordBytes / sizeof(int32_t), ranks, status_));
     }
     JAXMG_RETURN_IF_ERROR(Spread(status_, 1));
     if (log_det == nullptr) return Status::Ok();
     if (works()) {
       const char* terms = static_cast<char*>(RecordOf(0).data) + kLogDet;
-      JAXMG_RETURN_IF_ERROR(device().status().SumReals(Stream::kMain,
-                                              reinterpret_cast<const Real<T>*>(terms),
-                                              kRecordBytes / sizeof(Real<T>), ranks, log_det));
+      JAXMG_RETURN_IF_ERROR(
+          device().status().SumReals(Stream::kMain, reinterpret_cast<const Real<T>*>(terms),
+                                     kRecordBytes / sizeof(Real<T>), ranks, log_det));
       JAXMG_RETURN_IF_ERROR(PoisonIfFailed(1, 1, log_det));
     }
     return Spread(log_det, 1);

@@ -61,13 +61,11 @@ Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tu
     : gathers(Gathers<T>(routine, sizes, ranks, tuning)),
       tiles(gathers ? TilesOf<T>(routine, {sizes.n, sizes.n, 0}, 1, tuning)
                     : TilesOf<T>(routine, sizes, ranks, tuning)),
-      factored(routine == Routine::kPotrf && ranks == 1 &&
-                       sizes.n <= OrderOf<T>(tuning.whole_order)
+      factored(routine == Routine::kPotrf && ranks == 1 && sizes.n <= OrderOf<T>(tuning.whole_order)
                    ? Tiles(sizes.n, sizes.block, 1, sizes.n)
                    : tiles),
-      inverse_order(Inverts(routine, sizes.nrhs)
-                        ? std::min(tiles.width(), tuning.inverse_order)
-                        : 0) {
+      inverse_order(Inverts(routine, sizes.nrhs) ? std::min(tiles.width(), tuning.inverse_order)
+                                                 : 0) {
   const int64_t n = sizes.n, tile_column = n * tiles.width();
   const bool root = rank == kRoot;
   gathered = (gathers || routine == Routine::kSyevd) && root ? n * n : 0;
@@ -84,8 +82,8 @@ Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tu
     panels = std::max(panels, PotriWorkspace(tiles, n));
   }
   // Else it is the caller's.
-  const bool own_overflow = routine <= Routine::kSyevd || routine == Routine::kInvert ||
-                            routine == Routine::kUnpack;
+  const bool own_overflow =
+      routine <= Routine::kSyevd || routine == Routine::kInvert || routine == Routine::kUnpack;
   if (own_overflow && tiles.has_overflow()) overflow = tile_column;
   const bool solves = routine == Routine::kPotrs || routine == Routine::kApply;
   if (solves) share = RightHandSidesShare(tiles, sizes.nrhs);

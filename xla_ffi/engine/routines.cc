@@ -80,7 +80,7 @@ Status SyevdRoutine(const RankContext& context, const Operand<T>& operand, bool 
     JAXMG_RETURN_IF_ERROR(frame.Prepare());
     if (context.comm.rank() != kRoot) return Status::Ok();
     return context.device.solver<T>().ReserveSyevd(Stream::kMain, vectors, operand.n,
-                                                 frame.gathered(), operand.n, w);
+                                                   frame.gathered(), operand.n, w);
   };
   return RunOnAllRanks(context.comm, prepare, work);
 }

@@ -121,13 +121,12 @@ void DiagonalSolver<T>::SolveBlock(Step<T>& on, int64_t n, int64_t count, T* x, 
 // --- The sweeps ----------------------------------------------------------------------------------
 //
 // A rank can't enqueue what needs a message before the message's sender has enqueued what that is
-// made of, so the hosts work one after the other as the devices do. Between one message and the next
-// stands only what the next one needs; everything else is enqueued behind it.
+// made of, so the hosts work one after the other as the devices do. Between one message and the
+// next stands only what the next one needs; everything else is enqueued behind it.
 
 template <typename T>
 Status ForwardSubstitution(const RankContext& context, const Matrix<T>& matrix,
-                           const RightHandSides<T>& x, T* sums,
-                           const Inverses<T>& inverses) {
+                           const RightHandSides<T>& x, T* sums, const Inverses<T>& inverses) {
   const Tiles& tiles = matrix.tiles;
   const int64_t nrhs = x.count, ld = matrix.ld(), count = tiles.nonempty();
   const int ranks = tiles.ranks(), rank = matrix.rank;

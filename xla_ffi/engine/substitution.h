@@ -35,7 +35,8 @@ namespace jaxmg {
 // Elements of workspace for InvertDiagonals and DiagonalSolver with blocks of this order.
 inline int64_t DiagonalSolverWorkspace(int64_t order) { return 4 * order * order; }
 
-// How diagonal tiles are solved with: by the inverses of blocks of this order, or 0: by substitution.
+// How diagonal tiles are solved with: by the inverses of blocks of this order, or 0: by
+// substitution.
 template <typename T>
 struct Inverses {
   int64_t order;
@@ -56,8 +57,7 @@ template <typename T>
 class DiagonalSolver {
  public:
   // `workspace` as for InvertDiagonals.
-  DiagonalSolver(Flow& flow, const Matrix<T>& matrix, Sweep sweep,
-                 const Inverses<T>& inverses);
+  DiagonalSolver(Flow& flow, const Matrix<T>& matrix, Sweep sweep, const Inverses<T>& inverses);
 
   // solved := x op(L)^-1 with tile k, L^H where the sweep is forward. x is count x width, used up;
   // both have leading dimension `count`. Tiles come in the order of the sweep.
@@ -90,8 +90,7 @@ class DiagonalSolver {
 // it keeps in `sums` until the window gets there. Enqueued on all streams, kMain last.
 template <typename T>
 Status ForwardSubstitution(const RankContext& context, const Matrix<T>& matrix,
-                           const RightHandSides<T>& x, T* sums,
-                           const Inverses<T>& inverses);
+                           const RightHandSides<T>& x, T* sums, const Inverses<T>& inverses);
 
 // X = Y L^-1: x.share holds this rank's columns of Y and is used up, x.data becomes X on every
 // rank. From the last tile column to the first, its owner solves with the diagonal tile and sends

@@ -48,8 +48,8 @@ Status ReadPlace(const CallSite& site, CudaDevice& device, Place* place) {
 Status FindPlace(const CallSite& site, CudaDevice& device, Place* place) {
   constexpr size_t kMost = 1 << 16;
   Places& places = Forever<Places>();
-  const Places::Key key = {site.key.site, site.routine, site.n, site.tile, site.ranks,
-                           device.ordinal()};
+  const Places::Key key = {site.key.site, site.routine, site.n,
+                           site.tile,     site.ranks,   device.ordinal()};
   {
     std::lock_guard<std::mutex> lock(places.mutex);
     if (device.resources().TakeStaleFlag() || places.known.size() > kMost) places.known.clear();

@@ -8,9 +8,9 @@
 #include <memory>
 #include <optional>
 
-#include "xla_ffi/device/cuda.h"
-
 namespace jaxmg {
+
+inline constexpr char kPlatform[] = "gpu";
 
 struct Platform {
   int64_t run_id;
@@ -20,8 +20,6 @@ struct Platform {
   // stream, behind which all that a routine enqueues has been joined by then.
   std::shared_ptr<xla::ffi::ScratchAllocator> scratch;
 };
-
-inline Tuning PlatformTuning() { return CudaTuning(); }
 
 struct CallOutcome {
   Status status;

@@ -40,24 +40,24 @@ Status CheckFactor(const char* routine, ffi::AnyBuffer tiles, ffi::AnyBuffer ove
 template <typename T>
 Operand<T> OperandOf(const Attributes& attributes, ffi::AnyBuffer a, ffi::AnyBuffer overflow,
                      int32_t* status, const T* source) {
-  return {attributes.n, a.dimensions()[0], attributes.tile,         Data<T>(a),
-          status,       PrecisionOf(attributes), source, Data<T>(overflow)};
+  return {attributes.n, a.dimensions()[0],       attributes.tile, Data<T>(a),
+          status,       PrecisionOf(attributes), source,          Data<T>(overflow)};
 }
 
 PlatformResult Factorize(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
-                     ffi::Result<ffi::AnyBuffer> tiles, ffi::Result<ffi::AnyBuffer> overflow,
-                     ffi::Result<ffi::AnyBuffer> log_det,
-                     ffi::ResultBuffer<ffi::DataType::S32> status, Attributes attributes) {
+                         ffi::Result<ffi::AnyBuffer> tiles, ffi::Result<ffi::AnyBuffer> overflow,
+                         ffi::Result<ffi::AnyBuffer> log_det,
+                         ffi::ResultBuffer<ffi::DataType::S32> status, Attributes attributes) {
   static constexpr char kName[] = "potrf";
   const Status checked = CheckFactor(kName, *tiles, *overflow, attributes);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    auto program = [operand = OperandOf<T>(attributes, *tiles, *overflow, status->typed_data(),
-                                           Data<T>(a)),
-                    log_det = Data<Real<T>>(*log_det)](const RankContext& context) {
-      return PotrfRoutine<T>(context, operand, log_det);
-    };
+    auto program =
+        [operand = OperandOf<T>(attributes, *tiles, *overflow, status->typed_data(), Data<T>(a)),
+         log_det = Data<Real<T>>(*log_det)](const RankContext& context) {
+          return PotrfRoutine<T>(context, operand, log_det);
+        };
     return Launch(platform, SiteOf(kName, platform, place, attributes), program);
   });
 }
@@ -72,8 +72,7 @@ PlatformResult FactorApply(Platform platform, ffi::Buffer<ffi::DataType::S32> pl
   if (shape.size() != 2 || shape[0] != attributes.n || b.element_type() != tiles.element_type()) {
     return Refuse(Error(Code::kInvalidArgument, kName, ": b must be (n, nrhs), of a's dtype"));
   }
-  if (attributes.operation < 0 ||
-      attributes.operation > static_cast<int64_t>(Apply::kMultiplyLH)) {
+  if (attributes.operation < 0 || attributes.operation > static_cast<int64_t>(Apply::kMultiplyLH)) {
     return Refuse(
         Error(Code::kInvalidArgument, kName, ": there is no operation ", attributes.operation));
   }
@@ -96,10 +95,8 @@ PlatformResult FactorInvert(Platform platform, ffi::Buffer<ffi::DataType::S32> p
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, tiles.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    auto program = [factor = OperandOf<T>(attributes, *inverse, overflow, nullptr,
-                                          Data<T>(tiles))](const RankContext& context) {
-      return InvertRoutine<T>(context, factor);
-    };
+    auto program = [factor = OperandOf<T>(attributes, *inverse, overflow, nullptr, Data<T>(tiles))](
+                       const RankContext& context) { return InvertRoutine<T>(context, factor); };
     return Launch(platform, SiteOf(kName, platform, place, attributes), program);
   });
 }
@@ -128,8 +125,8 @@ PlatformResult FactorTiles(Platform platform, ffi::Buffer<ffi::DataType::S32> pl
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, rows.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    auto program = [factor = OperandOf<T>(attributes, *tiles, *overflow, nullptr,
-                                          Data<T>(rows))](const RankContext& context) {
+    auto program = [factor = OperandOf<T>(attributes, *tiles, *overflow, nullptr, Data<T>(rows))](
+                       const RankContext& context) {
       return MoveFactorRoutine<T>(context, factor, /*inverse=*/false);
     };
     return Launch(platform, SiteOf(kName, platform, place, attributes), program);
@@ -144,8 +141,8 @@ PlatformResult FactorRows(Platform platform, ffi::Buffer<ffi::DataType::S32> pla
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, tiles.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    auto program = [factor = OperandOf<T>(attributes, *rows, overflow, nullptr,
-                                          Data<T>(tiles))](const RankContext& context) {
+    auto program = [factor = OperandOf<T>(attributes, *rows, overflow, nullptr, Data<T>(tiles))](
+                       const RankContext& context) {
       return MoveFactorRoutine<T>(context, factor, /*inverse=*/true);
     };
     return Launch(platform, SiteOf(kName, platform, place, attributes), program);

@@ -9,15 +9,13 @@
 #include <optional>
 #include <variant>
 
-#include "xla_ffi/device/host.h"
-
 namespace jaxmg {
+
+inline constexpr char kPlatform[] = "cpu";
 
 struct Platform {
   int64_t run_id;
 };
-
-inline Tuning PlatformTuning() { return HostTuning(); }
 
 // A rank that is ready to start, or the refusal of a call that can't be right.
 struct Launched {

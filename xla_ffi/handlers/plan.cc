@@ -3,6 +3,7 @@
 #include <complex>
 #include <limits>
 
+#include "xla_ffi/device/tunings.h"
 #include "xla_ffi/engine/plan.h"
 #include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/platform.h"
@@ -19,7 +20,7 @@ constexpr struct {
                  {"potrf", Routine::kPotrf},
                  {"cho_solve", Routine::kApply}};
 
-// Results that don't lie in A's place.
+// Results that don't lie in A's place, each an allocation.
 template <typename T>
 int64_t ResultBytes(Routine routine, const PlanQuery& query, int64_t overflow_rows) {
   const int64_t x = query.n * query.nrhs * sizeof(T);
@@ -37,17 +38,17 @@ int64_t ResultBytes(Routine routine, const PlanQuery& query, int64_t overflow_ro
 }
 
 template <typename T>
-void Answer(Routine routine, const PlanQuery& query, PlanAnswer* answer) {
-  const Tuning tuning = PlatformTuning();
+void Answer(Routine routine, const PlanQuery& query, const Tuning& tuning, PlanAnswer* answer) {
   const Sizes sizes = {query.n, query.rows, query.tile, query.nrhs, query.vectors};
   for (int rank = 0; rank < query.ranks; ++rank) {
     const Plan<T> plan(routine, sizes, query.ranks, rank, tuning);
     answer->tile = plan.tiles.width();
     answer->overflow_rows = plan.tiles.has_overflow() ? plan.tiles.width() : 0;
     answer->gathered = plan.gathers;
-    answer->bytes.push_back(static_cast<int64_t>(plan.bytes(query.ranks) +
-                                                 plan.solver * sizeof(T)) +
-                            ResultBytes<T>(routine, query, answer->overflow_rows));
+    if (rank == 0) answer->solver = static_cast<int64_t>(plan.solver * sizeof(T));
+    answer->bytes.push_back(
+        static_cast<int64_t>(plan.bytes(query.ranks) + plan.solver * sizeof(T)) +
+        ResultBytes<T>(routine, query, answer->overflow_rows));
   }
 }
 
@@ -57,6 +58,11 @@ Status AnswerPlan(const PlanQuery& query, PlanAnswer* answer) {
   const char* name = query.routine.c_str();
   Backend backend;
   JAXMG_RETURN_IF_ERROR(FindBackend(name, query.backend, &backend));
+  const std::string platform = query.platform.empty() ? kPlatform : query.platform;
+  if (platform != "cpu" && platform != "gpu") {
+    return Error(Code::kInvalidArgument, name, ": no platform '", platform, "'");
+  }
+  const Tuning tuning = platform == "gpu" ? CudaTuning() : HostTuning();
   // Also so that no product of these sizes is beyond 64 bits.
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   for (int64_t size : {query.n, query.rows, int64_t{query.ranks}}) {
@@ -73,13 +79,13 @@ Status AnswerPlan(const PlanQuery& query, PlanAnswer* answer) {
   for (const auto& known : kRoutines) {
     if (query.routine != known.name) continue;
     if (query.dtype == "float32") {
-      Answer<float>(known.routine, query, answer);
+      Answer<float>(known.routine, query, tuning, answer);
     } else if (query.dtype == "float64") {
-      Answer<double>(known.routine, query, answer);
+      Answer<double>(known.routine, query, tuning, answer);
     } else if (query.dtype == "complex64") {
-      Answer<std::complex<float>>(known.routine, query, answer);
+      Answer<std::complex<float>>(known.routine, query, tuning, answer);
     } else if (query.dtype == "complex128") {
-      Answer<std::complex<double>>(known.routine, query, answer);
+      Answer<std::complex<double>>(known.routine, query, tuning, answer);
     } else {
       return Error(Code::kInvalidArgument, name, ": no dtype '", query.dtype, "'");
     }

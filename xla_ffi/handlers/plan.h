@@ -18,7 +18,8 @@ struct PlanQuery {
   int ranks;
   int64_t tile;  // 0: choose
   int64_t nrhs;
-  bool vectors;  // of syevd
+  bool vectors;          // of syevd
+  std::string platform;  // "cpu" or "gpu"; empty: the plugin's own
 };
 
 struct PlanAnswer {
@@ -28,6 +29,7 @@ struct PlanAnswer {
   // By rank: workspace, and results that don't lie in A's place. Empty where the backend doesn't
   // say before it has the matrix.
   std::vector<int64_t> bytes;
+  int64_t solver = 0;  // of those of rank 0, about what the device's own solver asks for
 };
 
 // An impossible query is an error that says why.

@@ -23,10 +23,11 @@ inline pybind11::dict Registrations() {
 
 inline pybind11::dict PlanOf(const std::string& routine, const std::string& backend,
                              const std::string& dtype, int64_t n, int64_t rows, int ranks,
-                             int64_t tile, int64_t nrhs, bool vectors) {
+                             int64_t tile, int64_t nrhs, bool vectors,
+                             const std::string& platform) {
   PlanAnswer answer;
   const Status status =
-      AnswerPlan({routine, backend, dtype, n, rows, ranks, tile, nrhs, vectors}, &answer);
+      AnswerPlan({routine, backend, dtype, n, rows, ranks, tile, nrhs, vectors, platform}, &answer);
   if (!status.ok()) throw std::invalid_argument(status.message());
   pybind11::list bytes;
   for (int64_t value : answer.bytes) bytes.append(value);
@@ -35,6 +36,7 @@ inline pybind11::dict PlanOf(const std::string& routine, const std::string& back
   plan["overflow_rows"] = answer.overflow_rows;
   plan["gathered"] = answer.gathered;
   plan["bytes"] = bytes;
+  plan["solver"] = answer.solver;
   return plan;
 }
 
@@ -54,7 +56,8 @@ inline void DefineCommon(pybind11::module_& module) {
       pybind11::arg("seconds"));
   module.def("plan", &PlanOf, pybind11::arg("routine"), pybind11::arg("backend"),
              pybind11::arg("dtype"), pybind11::arg("n"), pybind11::arg("rows"),
-             pybind11::arg("ranks"), pybind11::arg("tile") = 0, pybind11::arg("nrhs") = 1, pybind11::arg("vectors") = true,
+             pybind11::arg("ranks"), pybind11::arg("tile") = 0, pybind11::arg("nrhs") = 1,
+             pybind11::arg("vectors") = true, pybind11::arg("platform") = "",
              "How a call would be laid out: tile width, rows of a factor's overflow tile, whether "
              "one rank does it all, and by rank the bytes of workspace and results beside A.");
   module.def("compiler", [] { return std::string(__VERSION__); });

@@ -12,6 +12,11 @@ import numpy as np
 from jaxmg import _plugin
 
 
+def known():
+    """Whether the plugin has plans."""
+    return hasattr(_plugin.load(jax.default_backend()), "plan")
+
+
 @functools.cache
 def plan(routine, dtype, n, ranks, T_A=None, nrhs=1):
     """A dict, as the plugin's `plan` gives it."""

@@ -91,7 +91,7 @@ def test_workspace_is_what_was_measured(routine, dtype, n, ranks, T_A, measured)
     assert needed / 2**20 == pytest.approx(measured, abs=0.05)
 
 
-@pytest.mark.parametrize("routine", problems.ROUTINES)
+@pytest.mark.parametrize("routine", [*problems.ROUTINES, "cho_factor", "cho_solve"])
 def test_workspace_is_what_was_measured_on_every_gpu(routine):
     found = [json.loads(line) for line in (model.RESULTS / "memory.jsonl").read_text().splitlines()]
     cases = [case for case in found if case["routine"] == routine]
@@ -103,7 +103,9 @@ def test_workspace_is_what_was_measured_on_every_gpu(routine):
         assert needed == case["formula_bytes"]
         if routine == "syevd":  # what cuSOLVER asks for, on the first GPU
             needed[0] += (4 * n + 135) * n * np.dtype(case["dtype"]).itemsize
-        assert case["measured_bytes"] == pytest.approx(needed, rel=1e-3, abs=1 << 17)
+        # cuSOLVER asks for 0.6 MiB where a factor is made as a single tile.
+        slack = 1 << 20 if routine == "cho_factor" else 1 << 17
+        assert case["measured_bytes"] == pytest.approx(needed, rel=1e-3, abs=slack)
 
 
 def test_model_is_near_what_was_measured():

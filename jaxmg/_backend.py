@@ -9,19 +9,23 @@ def resolve(routine, layout, backend, a):
     "auto" is the first backend for which a device has the memory, as far as that is known; the
     first of all where none has it.
     """
-    plugin = _plugin.load(layout.platform)
-    available = plugin.backends(routine)
-    if backend == "auto" and len(available) > 1:
-        memory, size = layout.memory, a.shape[1] ** 2 * a.dtype.itemsize
-
-        def fits(name):
-            needed = plugin.needs(routine, name, size, layout.ranks)
-            return None in (memory, needed) or needed <= memory
-
-        available = [*filter(fits, available), *available]
+    available = _plugin.load(layout.platform).backends(routine)
+    if backend == "auto" and len(available) > 1 and layout.ranks > 1:
+        available = [*(name for name in available if _fits(routine, layout, name, a)), *available]
     name = _checks.backend(routine, backend, available, layout.platform)
     _checks.order(routine, name, a.shape[1], layout.ranks)
     return name
+
+
+def _fits(routine, layout, backend, a):
+    """Whether a device has the memory for what one of them solves alone; yes where it isn't known,
+    and for what all of them share."""
+    n, memory = a.shape[1], layout.memory
+    found = plan(routine, layout, backend, a.dtype, n, 0, vectors=True)
+    if memory is None or not found["solver"] or not found["bytes"]:
+        return True
+    block = -(-n // layout.ranks) * n * a.dtype.itemsize  # as it was given, and as it is worked on
+    return max(found["bytes"]) + 2 * block <= memory
 
 
 def plan(routine, layout, backend, dtype, n, tile, nrhs=1, vectors=False):

@@ -2,8 +2,7 @@
 
 A plugin is a module named by an entry point of the group ``jaxmg_plugins``: ``cpu``, ``cuda12`` or
 ``cuda13``. It offers ``PLATFORM``, ``registrations()``, ``about()``, ``backends(routine)`` and
-``plan(routine, backend, dtype, n, rows, ranks, tile, nrhs, vectors)``, and where it has several
-backends also ``needs(routine, backend, size, ranks)``.
+``plan(routine, backend, dtype, n, rows, ranks, tile, nrhs, vectors)``.
 Nothing here runs when jaxmg is imported.
 """
 

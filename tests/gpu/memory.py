@@ -148,7 +148,7 @@ def check(case):
 
 
 def check_kept(n, dtype, ranks, T_A):
-    """Prints what a factor takes beside what A took, which is the overflow tile and a few numbers."""
+    """Prints what a factor takes beside what A took: the overflow tile and a few numbers."""
     devices = jax.devices()[:ranks]
 
     def used():

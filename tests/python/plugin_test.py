@@ -143,14 +143,16 @@ def test_handlers_are_the_plugins():
 )
 def test_auto_takes_what_a_device_has_memory_for(monkeypatch, backend, n, memory, chosen):
     monkeypatch.setattr(_checks, "BACKENDS", ("auto", "gathers", "spreads"))
-    plugin = types.SimpleNamespace(
-        backends=lambda routine: ["gathers", "spreads"],
-        needs=lambda routine, name, size, ranks: 10 * size if name == "gathers" else None,
-    )
+
+    def plan(routine, name, dtype, n, rows, ranks, *others):
+        bytes_ = [(10 * n - 2 * rows) * n * 8, 0] if name == "gathers" else []
+        return {"bytes": bytes_, "solver": 1}
+
+    plugin = types.SimpleNamespace(backends=lambda routine: ["gathers", "spreads"], plan=plan)
     device = types.SimpleNamespace(
         memory_stats=lambda: memory if memory is None else {"bytes_limit": memory}
     )
-    layout = _mesh.Layout(line(1), ("r",), (), P("r", None))
+    layout = _mesh.Layout(line(2), ("r",), (), P("r", None))
     monkeypatch.setattr(_plugin, "_loaded", {layout.platform: plugin})
     monkeypatch.setattr(jax, "local_devices", lambda backend: [device])
     a = jax.ShapeDtypeStruct((n, n), np.float64)
@@ -170,7 +172,8 @@ def test_auto_takes_what_a_device_has_memory_for(monkeypatch, backend, n, memory
 def test_an_inverse_that_the_library_gets_wrong_is_refused(monkeypatch, backend, n, ranks, refused):
     layout = _mesh.Layout(line(ranks), ("r",), (), P("r", None))
     plugin = types.SimpleNamespace(
-        backends=lambda routine: ["native", "cusolvermg"], needs=lambda *arguments: None
+        backends=lambda routine: ["native", "cusolvermg"],
+        plan=lambda *arguments: {"bytes": [1], "solver": 0},
     )
     monkeypatch.setattr(_plugin, "_loaded", {layout.platform: plugin})
     a = jax.ShapeDtypeStruct((n, n), np.float32)

@@ -1,8 +1,11 @@
-// The solvers behind a routine: the engine's, or a vendor's with the engine's signature.
+// The table of routines and backends: for each backend what solves, the engine or a vendor's with
+// the engine's signature.
 #ifndef JAXMG_XLA_FFI_HANDLERS_BACKENDS_H_
 #define JAXMG_XLA_FFI_HANDLERS_BACKENDS_H_
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "xla_ffi/engine/routines.h"
 #ifdef JAXMG_CUDA
@@ -11,50 +14,47 @@
 
 namespace jaxmg {
 
-enum class Backend { kNative, kCusolverMg };
+// Null where a backend doesn't have the routine. Those that aren't here are the engine's alone.
+template <typename T>
+struct Solvers {
+  const char* backend;
+  Status (*potrs)(const RankContext&, const Operand<T>&, const Solution<T>&);
+  Status (*potri)(const RankContext&, const Operand<T>&);
+  Status (*syevd)(const RankContext&, const Operand<T>&, bool vectors, Real<T>* w);
+};
+
+// The preferred one first.
+template <typename T>
+inline constexpr Solvers<T> kSolvers[] = {
+    {"native", &PotrsRoutine<T>, &PotriRoutine<T>, &SyevdRoutine<T>},
+#ifdef JAXMG_CUDA
+    {"cusolvermg", &mg::Potrs<T>, &mg::Potri<T>, &mg::Syevd<T>},
+#endif
+};
+
+// A row of the table.
+using Backend = size_t;
+inline constexpr Backend kNative = 0;
 
 // The backend that a call names, if this plugin has it.
 inline Status FindBackend(const char* routine, std::string_view name, Backend* backend) {
-  if (name == "native") {
-    *backend = Backend::kNative;
-    return Status::Ok();
+  for (*backend = 0; *backend < std::size(kSolvers<double>); ++*backend) {
+    if (name == kSolvers<double>[*backend].backend) return Status::Ok();
   }
-#ifdef JAXMG_CUDA
-  if (name == "cusolvermg") {
-    *backend = Backend::kCusolverMg;
-    return Status::Ok();
-  }
-#endif
   return Error(Code::kInvalidArgument, routine, ": this plugin has no backend '", name, "'");
 }
 
-template <typename T>
-Status RunPotrs(Backend backend, const RankContext& context, const Operand<T>& operand,
-                const Solution<T>& solution) {
-#ifdef JAXMG_CUDA
-  if (backend == Backend::kCusolverMg) return mg::Potrs(context, operand, solution);
-#endif
-  (void)backend;
-  return PotrsRoutine<T>(context, operand, solution);
-}
-
-template <typename T>
-Status RunPotri(Backend backend, const RankContext& context, const Operand<T>& operand) {
-#ifdef JAXMG_CUDA
-  if (backend == Backend::kCusolverMg) return mg::Potri(context, operand);
-#endif
-  (void)backend;
-  return PotriRoutine<T>(context, operand);
-}
-
-template <typename T>
-Status RunSyevd(Backend backend, const RankContext& context, const Operand<T>& operand,
-                bool vectors, Real<T>* w) {
-#ifdef JAXMG_CUDA
-  if (backend == Backend::kCusolverMg) return mg::Syevd(context, operand, vectors, w);
-#endif
-  (void)backend;
-  return SyevdRoutine<T>(context, operand, vectors, w);
+// Those that serve a routine.
+inline std::vector<std::string> BackendsOf(std::string_view routine) {
+  std::vector<std::string> names;
+  for (const Solvers<double>& row : kSolvers<double>) {
+    const bool serves = routine == "potrs"   ? row.potrs != nullptr
+                        : routine == "potri" ? row.potri != nullptr
+                        : routine == "syevd" ? row.syevd != nullptr
+                                             : row.backend == kSolvers<double>[kNative].backend;
+    if (serves) names.push_back(row.backend);
+  }
+  return names;
 }
 
 }  // namespace jaxmg

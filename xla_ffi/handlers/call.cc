@@ -114,7 +114,7 @@ Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attrib
                  " ranks does not hold a matrix of order ", attributes.n);
   }
   JAXMG_RETURN_IF_ERROR(FindBackend(routine, attributes.backend, backend));
-  if (attributes.tf32 != 0 && *backend != Backend::kNative) {
+  if (attributes.tf32 != 0 && *backend != kNative) {
     return Error(Code::kInvalidArgument, routine, ": only backend 'native' computes in TF32");
   }
   const ffi::DataType dtype = a.element_type();

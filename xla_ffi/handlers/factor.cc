@@ -16,7 +16,7 @@ Status CheckFactor(const char* routine, ffi::AnyBuffer tiles, ffi::AnyBuffer ove
                    const Attributes& attributes) {
   Backend backend;
   JAXMG_RETURN_IF_ERROR(CheckCall(routine, tiles, attributes, &backend));
-  if (backend != Backend::kNative) {
+  if (backend != kNative) {
     return Error(Code::kInvalidArgument, routine, ": only backend 'native' keeps factors");
   }
   const int64_t n = attributes.n, block = tiles.dimensions()[0];

@@ -89,7 +89,7 @@ Status AnswerPlan(const PlanQuery& query, PlanAnswer* answer) {
     } else {
       return Error(Code::kInvalidArgument, name, ": no dtype '", query.dtype, "'");
     }
-    if (backend != Backend::kNative) answer->bytes.clear();
+    if (backend != kNative) answer->bytes.clear();
     return Status::Ok();
   }
   return Error(Code::kInvalidArgument, "there is no plan for '", query.routine, "'");

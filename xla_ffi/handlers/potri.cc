@@ -26,7 +26,7 @@ PlatformResult Potri(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
                                 PrecisionOf(attributes),
                                 Data<T>(a)};
     auto program = [=](const RankContext& context) {
-      return RunPotri<T>(backend, context, operand);
+      return kSolvers<T>[backend].potri(context, operand);
     };
     return Launch(platform, SiteOf(kName, platform, place, attributes), program);
   });

@@ -34,7 +34,7 @@ PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
     const Solution<T> solution = {shape[1], Data<T>(*x), Data<Real<T>>(*log_det), Data<T>(b),
                                   attributes.check_b != 0};
     auto program = [=](const RankContext& context) {
-      return RunPotrs<T>(backend, context, operand, solution);
+      return kSolvers<T>[backend].potrs(context, operand, solution);
     };
     return Launch(platform, SiteOf(kName, platform, place, attributes), program);
   });

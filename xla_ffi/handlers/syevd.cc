@@ -22,7 +22,7 @@ PlatformResult Syevd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
                                 Data<T>(*v), status->typed_data(), Precision::kHighest,
                                 Data<T>(a)};
     auto program = [=, w = Data<Real<T>>(*w)](const RankContext& context) {
-      return RunSyevd<T>(backend, context, operand, attributes.vectors != 0, w);
+      return kSolvers<T>[backend].syevd(context, operand, attributes.vectors != 0, w);
     };
     return Launch(platform, SiteOf(kName, platform, place, attributes), program);
   });

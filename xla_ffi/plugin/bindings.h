@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/handlers.h"
 #include "xla_ffi/handlers/options.h"
 #include "xla_ffi/handlers/plan.h"
@@ -54,6 +55,14 @@ inline void DefineCommon(pybind11::module_& module) {
         SetRendezvousTimeout(Seconds(seconds));
       },
       pybind11::arg("seconds"));
+  module.def(
+      "backends",
+      [](const std::string& routine) {
+        pybind11::list names;
+        for (const std::string& name : BackendsOf(routine)) names.append(name);
+        return names;
+      },
+      pybind11::arg("routine"), "The backends that serve a routine, the preferred one first.");
   module.def("plan", &PlanOf, pybind11::arg("routine"), pybind11::arg("backend"),
              pybind11::arg("dtype"), pybind11::arg("n"), pybind11::arg("rows"),
              pybind11::arg("ranks"), pybind11::arg("tile") = 0, pybind11::arg("nrhs") = 1,

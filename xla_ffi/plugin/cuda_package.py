@@ -14,9 +14,6 @@ _native = importlib.import_module("._native", __name__)
 
 PLATFORM = "CUDA"
 
-# What cuSOLVERMg serves too.
-_VENDORS = ("potrs", "potri", "syevd")
-
 rendezvous_timeout = _native.rendezvous_timeout
 set_rendezvous_timeout = _native.set_rendezvous_timeout
 plan = _native.plan
@@ -30,22 +27,7 @@ def registrations():
 
 def backends(routine):
     """Returns the backends that serve `routine`, the preferred one first."""
-    return ["native", "cusolvermg"] if routine in _VENDORS else ["native"]
-
-
-def needs(routine, backend, size, ranks):
-    """Returns the bytes that a call takes on its busiest GPU, or None where it isn't known or there
-    is nothing to choose.
-
-    Args:
-        size: bytes of the whole matrix.
-        ranks: how many GPUs it is spread over.
-    """
-    if (routine, backend) != ("syevd", "native") or ranks == 1:
-        return None
-    # The rank's rows as they were given and as they are worked on; the whole matrix; and what
-    # cuSOLVER asks for: 4.0 times as much at n = 16384, in float64 and with eigenvectors.
-    return int(size * (2 / ranks + 1 + 4.2))
+    return _native.backends(routine)
 
 
 def about():

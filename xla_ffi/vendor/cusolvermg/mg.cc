@@ -108,10 +108,11 @@ Status Potrs(const RankContext& context, const Operand<T>& operand, const Soluti
   };
   JAXMG_RETURN_IF_ERROR(solver.Prepare(operand.n * largest.width * ranks, workspace));
   JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
-    JAXMG_RETURN_IF_ERROR(solver.CopyIfApart(solution.b, x, nrhs * operand.n));
+    JAXMG_RETURN_IF_ERROR(CopyIfApart(solver.device(), solution.b, x, nrhs * operand.n));
     if (solution.check_b) {
       JAXMG_RETURN_IF_ERROR(solver.device().status().Digest(
-          Stream::kMain, x, nrhs * operand.n * sizeof(T) / sizeof(int32_t), solver.digest()));
+          Stream::kMain, x, nrhs * operand.n * sizeof(T) / sizeof(int32_t),
+          solver.outcome().digest()));
     }
     return solver.ToTiles();
   }));
@@ -123,8 +124,7 @@ Status Potrs(const RankContext& context, const Operand<T>& operand, const Soluti
   }
   return solver.Step([&]() -> Status {
     JAXMG_RETURN_IF_ERROR(solver.LogDet(solution.log_det));
-    JAXMG_RETURN_IF_ERROR(solver.PoisonIfFailed(1, 1, solution.log_det));
-    return solver.PoisonIfFailed(nrhs, operand.n, x);
+    return solver.outcome().PoisonIfFailed(nrhs, operand.n, x);
   });
 }
 
@@ -165,7 +165,7 @@ Status Potri(const RankContext& context, const Operand<T>& operand) {
       JAXMG_RETURN_IF_ERROR(solver.ToBlocks());
       JAXMG_RETURN_IF_ERROR(Symmetrize(context, solver.matrix(), solver.staging()));
     }
-    return solver.PoisonIfFailed(operand.n, operand.block, operand.a);
+    return solver.outcome().PoisonIfFailed(operand.n, operand.block, operand.a);
   });
 }
 
@@ -229,13 +229,12 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
     JAXMG_RETURN_IF_ERROR(solver.ToTiles());
     const TileColumns& tiles = solver.tiles();
     CudaStatus& status_kernels = device.cuda_status();
-    JAXMG_RETURN_IF_ERROR(solver.ResetInfo(kNoInfo));
     for (int64_t j = solver.rank(); j < tiles.count(); j += tiles.ranks) {
       JAXMG_RETURN_IF_ERROR(status_kernels.CheckFinite(Stream::kMain, operand.n - tiles.begin(j),
                                                        tiles.columns(j), solver.tile(j), operand.n,
-                                                       tiles.begin(j), solver.info()));
+                                                       tiles.begin(j), solver.outcome().info()));
     }
-    JAXMG_RETURN_IF_ERROR(solver.GatherStatus());
+    JAXMG_RETURN_IF_ERROR(solver.outcome().Set());
     return device.CopyToHost(Stream::kMain, &status, operand.status, sizeof(status));
   }));
   if (status == 0) {
@@ -260,8 +259,9 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
     }));
   }
   return solver.Step([&]() -> Status {
-    JAXMG_RETURN_IF_ERROR(solver.PoisonIfFailed(operand.n, 1, w));
-    return vectors ? solver.PoisonIfFailed(operand.n, operand.block, operand.a) : Status::Ok();
+    JAXMG_RETURN_IF_ERROR(solver.outcome().PoisonIfFailed(operand.n, 1, w));
+    return vectors ? solver.outcome().PoisonIfFailed(operand.n, operand.block, operand.a)
+                   : Status::Ok();
   });
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "xla_ffi/device/cuda.h"
@@ -60,8 +61,8 @@ class Solver {
       work_.reserve(ranks_);
       JAXMG_RETURN_IF_ERROR(Open<CusolverMg>());
       JAXMG_RETURN_IF_ERROR(Allocate(extra));
-      JAXMG_RETURN_IF_ERROR(device_.FillInt32(Stream::kMain, digest(), 1, 0));
-      return CopyIfApart(operand_.source, operand_.a, operand_.block * n());
+      JAXMG_RETURN_IF_ERROR(outcome_->Init());
+      return CopyIfApart(device_, operand_.source, operand_.a, operand_.block * n());
     }));
     // Ranks are threads of one process, and read each other's members between agreements.
     std::vector<int64_t> addresses;
@@ -150,53 +151,30 @@ class Solver {
         "cusolverMgPotrf", info);
   }
 
-  // `target` becomes `source`, where that is given and XLA has not given both the same memory.
-  Status CopyIfApart(const T* source, T* target, int64_t count) {
-    if (source == nullptr || source == target || count == 0) return Status::Ok();
-    return device_.Copy(Stream::kMain, Block(target, count, count, 1),
-                        Block(source, count, count, 1));
-  }
-
-  Status ResetInfo(int info) { return device_.FillInt32(Stream::kMain, infos_, 1, info); }
+  const Outcome<T>& outcome() const { return *outcome_; }
 
   // *status from the library's info, or from diagonals that it has left NaN.
   Status SetStatus(int info) {
-    JAXMG_RETURN_IF_ERROR(ResetInfo(info > 0 ? info : kNoInfo));
+    if (info > 0) {
+      JAXMG_RETURN_IF_ERROR(device_.FillInt32(Stream::kMain, outcome_->info(), 1, info));
+    }
     JAXMG_RETURN_IF_ERROR(device_.FillInt32(Stream::kMain, failures_, 2, 0));
     CudaStatus& status_kernels = device_.cuda_status();
     for (int64_t j = rank(); info == 0 && j < tiles_.count(); j += ranks_) {
       JAXMG_RETURN_IF_ERROR(status_kernels.CheckFactor(Stream::kMain, tiles_.columns(j), tile(j),
                                                        n(), tiles_.begin(j), failures_,
-                                                       failures_ + 1, infos_));
+                                                       failures_ + 1, outcome_->info()));
     }
-    return GatherStatus();
+    return outcome_->Set();
   }
-
-  // *status := the smallest of the ranks' infos.
-  Status GatherStatus() {
-    JAXMG_RETURN_IF_ERROR(
-        AllGather(comm_, device_, Stream::kMain, infos_, infos_ + 2, 2 * sizeof(int32_t)));
-    return device_.status().ReduceInfo(Stream::kMain, infos_ + 2, 2, ranks_, operand_.status);
-  }
-
-  int32_t* info() const { return infos_; }
-  int32_t* digest() const { return infos_ + 1; }
 
   Status LogDet(Real<T>* log_det) {
     Blas<T>& blas = device_.blas<T>();
-    JAXMG_RETURN_IF_ERROR(device_.blas<Real<T>>().SetZero(Stream::kMain, 1, 1, log_dets_, 1));
     for (int64_t j = rank(); j < tiles_.count(); j += ranks_) {
       JAXMG_RETURN_IF_ERROR(
-          blas.AddLogDet(Stream::kMain, tiles_.columns(j), tile(j), n(), log_dets_));
+          blas.AddLogDet(Stream::kMain, tiles_.columns(j), tile(j), n(), outcome_->log_det()));
     }
-    JAXMG_RETURN_IF_ERROR(
-        AllGather(comm_, device_, Stream::kMain, log_dets_, log_dets_ + 1, sizeof(Real<T>)));
-    return device_.status().SumReals(Stream::kMain, log_dets_ + 1, 1, ranks_, log_det);
-  }
-
-  template <typename U>
-  Status PoisonIfFailed(int64_t m, int64_t columns, U* data) {
-    return device_.status().PoisonIf(Stream::kMain, operand_.status, m, columns, data, m);
+    return outcome_->Set(log_det);
   }
 
   Status OnRoot(const std::function<Status()>& step) {
@@ -217,9 +195,10 @@ class Solver {
 
  private:
   Status Allocate(int64_t extra) {
-    JAXMG_RETURN_IF_ERROR(AllocateElements(2 * (1 + ranks_), &infos_));
+    char* records = nullptr;
+    JAXMG_RETURN_IF_ERROR(AllocateElements(Outcome<T>::Bytes(ranks_), &records));
+    outcome_.emplace(context_, /*gathers=*/false, records, operand_.status);
     JAXMG_RETURN_IF_ERROR(AllocateElements(2, &failures_));
-    JAXMG_RETURN_IF_ERROR(AllocateElements(1 + ranks_, &log_dets_));
     const int64_t rows = std::max(n(), operand_.block);
     JAXMG_RETURN_IF_ERROR(AllocateElements(rows * tiles_.width, &staging_));
     JAXMG_RETURN_IF_ERROR(AllocateElements(extra, &extra_));
@@ -243,9 +222,8 @@ class Solver {
   const int ranks_;
   const bool in_place_;
   const TileColumns tiles_;
-  int32_t* infos_ = nullptr;     // our info and digest, and everybody's
+  std::optional<Outcome<T>> outcome_;
   int32_t* failures_ = nullptr;  // none, and what failed in a tile
-  Real<T>* log_dets_ = nullptr;
   T* staging_ = nullptr;
   T* extra_ = nullptr;
   T* tiled_ = nullptr;

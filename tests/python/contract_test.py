@@ -217,3 +217,19 @@ def test_equal_calls_of_one_program_do_not_meet():
     for _ in range(5):
         for k, x in enumerate(jax.block_until_ready(solve(a, b))):
             check_potrs((k + 1) * matrix, x, b)
+
+
+@pytest.mark.parametrize(
+    "tile, rows, message",
+    [(2, 1, r"the overflow tile must be \(0, 4\)"), (3, 0, "tiles of 3 columns are not what")],
+)
+def test_a_factor_that_does_not_fit_itself_is_refused(tile, rows, message):
+    """An overflow tile, or a width, that is not that of the layout."""
+    _plugin.load(jax.devices()[0].platform)
+    attributes = {
+        name: np.int64(value) for name, value in {"n": 4, "ranks": 1, "tile": tile}.items()
+    }
+    call = jax.ffi.ffi_call("jaxmg_factor_diagonal", jax.ShapeDtypeStruct((4,), np.float64))
+    arrays = np.zeros(2, np.int32), np.eye(4), np.zeros((rows, 4))
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        jax.block_until_ready(call(*arrays, backend="native", **attributes))

@@ -9,7 +9,7 @@ import pytest
 from cases import DTYPES, devices, line, positive_definite
 
 import jaxmg
-from jaxmg import _mesh, _plan
+from jaxmg import _mesh, _plan, _plugin
 
 _ROUTINES = ("potrs", "potri", "syevd", "cho_factor", "cho_solve")
 
@@ -77,6 +77,21 @@ def test_eigenvectors_take_more_where_lapack_has_no_use_for_memory_without_them(
     same = devices(1)[0].platform == "gpu"  # cuSOLVER asks for as much in both cases
     assert (max(with_them.bytes) == max(without.bytes)) is same
     assert max(with_them.bytes) >= max(without.bytes)
+
+
+def test_any_plugin_plans_for_gpus():
+    """A factor there needs room for the inverses of diagonal blocks; a single solution doesn't."""
+    plugin = _plugin.load(devices(1)[0].platform)
+
+    def of(routine):
+        return plugin.plan(routine, "native", "float64", 8192, 2048, 4, 1024, 1, platform="gpu")
+
+    share, x = 2 * 1024 * 8, 8192 * 8
+    kept, solved = of("potrf"), of("potrs")
+    assert kept["tile"] == solved["tile"] == 1024
+    assert kept["bytes"][0] - (solved["bytes"][0] - share - x) == 4 * 1024**2 * 8
+    with pytest.raises(ValueError, match="no platform 'tpu'"):
+        plugin.plan("potrs", "native", "float64", 8, 8, 1, platform="tpu")
 
 
 @pytest.mark.parametrize("offset, fits", [(0, True), (-1, False), (None, None)])

@@ -39,7 +39,7 @@ struct Operation {
 // What all ranks of one call have given to their streams.
 class Recording {
  public:
-  explicit Recording(int ranks) : ranks_(ranks), lanes_(ranks * kNumStreams) {
+  explicit Recording(int ranks) : lanes_(ranks * kNumStreams) {
     for (auto& lane : lanes_) lane.resize(lanes_.size());
   }
 
@@ -110,7 +110,6 @@ class Recording {
     return false;
   }
 
-  const int ranks_;
   std::mutex mutex_;
   std::vector<Clock> lanes_;
   std::map<const char*, std::pair<std::string, size_t>> memory_;

@@ -81,6 +81,26 @@ def check_potri(name, n, dtype, mesh, tile, backend):
     report(name, status == 0 and error < 20, f"{error:.2g} {status}")
 
 
+def check_factor(name, n, dtype, mesh, tile):
+    """All that is done with a factor that is kept."""
+    a, b = matrix(n, dtype), vectors(n, 3, dtype)
+    factor = jaxmg.cho_factor(upper(a, mesh), tile, mesh, P("r", None))
+    u = wide(factor.upper())
+    again = jaxmg.CholeskyFactor.from_upper(np.asarray(factor.upper()), tile, mesh)
+    solutions = factor.solve(b), again.solve(b), factor.solve(b[:, 0])[:, None]
+    errors = [backward_error("potrs", a, (x,), b[:, : x.shape[1]]) for x in solutions]
+    errors.append(backward_error("potri", a, (factor.inv(),)))
+    products = [(factor.matmul(b), u.conj().T), (factor.matmul(b, trans=2), u)]
+    products.append((b, u.conj().T @ wide(factor.solve_triangular(b))))
+    for product, op in products:
+        exact = op @ wide(b) if op.shape[1] == n else op
+        errors.append(np.abs(wide(product) - exact).max() / np.abs(exact).max() / eps(dtype) / n)
+    same = np.array_equal(
+        np.asarray(factor.diagonal()), np.diagonal(np.asarray(factor.upper())).real
+    )
+    report(name, factor.status == 0 and same and max(errors) < 20, f"{max(errors):.2g}")
+
+
 def check_syevd(name, n, dtype, mesh, tile, backend, vectors=True):
     a = problems.matrix(np, n, dtype, kind="ill")
     *results, status = jaxmg.syevd(
@@ -346,7 +366,9 @@ def small(quick):
         # On one GPU for all.
         attempt(f"potrs {dtype} gathered", check_potrs, 70, dtype, mesh, None, "native")
         attempt(f"potri {dtype} gathered", check_potri, 70, dtype, mesh, None, "native")
-    # Columns of more bytes than one block copies.
+        attempt(f"factor {dtype}", check_factor, 70, dtype, mesh, 16)
+    # Columns of more bytes than one block copies, and blocks that are inverted in several.
+    attempt("factor n=2200", check_factor, 2200, "float64", mesh, None)
     attempt("potrs n=2200", check_potrs, 2200, "float64", mesh, 128, "native")
     a = matrix(70, "float64")
     a[50, 50] = -1

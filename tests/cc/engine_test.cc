@@ -313,6 +313,21 @@ TEST(NotPositiveDefiniteIsTheLeadingMinorAndNaN) {
   }
 }
 
+// Whatever it does on its own: nobody waits for what it was to send.
+TEST(ARankThatFailsMidwayIsEveryRanksError) {
+  const auto outcomes = RunOnDevices(3, [&](const RankContext& context) {
+    auto work = [&]() -> Status {
+      if (context.comm.rank() == 1) return Error(Code::kInternal, "midway on purpose");
+      double value;
+      return context.comm.Recv(Stream::kMain, 1, Block(&value, 1, 1, 1));
+    };
+    return RunOnAllRanks(context.comm, [] { return Status::Ok(); }, work);
+  });
+  for (const Status& outcome : outcomes) {
+    EXPECT(outcome.message() == "midway on purpose") << outcome.message();
+  }
+}
+
 // Ranks that were given different right-hand sides get a status, in whatever way they solve.
 TEST(DifferentRightHandSidesAreAStatus) {
   constexpr int kRanks = 3;

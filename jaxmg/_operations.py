@@ -49,6 +49,7 @@ class Operation:
                 in_place=self.in_place, differing=int(self.result.differs),
                 n=n, **dict(call.attributes),
             )  # fmt: skip
+            value = self.result.finished(value, place.reshape(2)[0])
             return self.result.part(value, layout, tiles)
 
         rows = [_blocks.split_rows(array, layout) for array in (tiles, *overflow)]

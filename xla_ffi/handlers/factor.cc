@@ -44,21 +44,29 @@ Operand<T> OperandOf(const Attributes& attributes, ffi::AnyBuffer a, ffi::AnyBuf
           status,       PrecisionOf(attributes), source,          Data<T>(overflow)};
 }
 
+// Launches the rank program that `program` gives for the factor's dtype, if the call can be right.
+// What that needs of buffers it has to take out of them: they may be gone when it runs.
+template <typename Program>
+PlatformResult OnFactor(const char* name, const Platform& platform,
+                        ffi::Buffer<ffi::DataType::S32>& place, const Attributes& attributes,
+                        ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, const Program& program) {
+  const Status checked = CheckFactor(name, tiles, overflow, attributes);
+  if (!checked.ok()) return Refuse(checked);
+  return ForDtype(name, tiles.element_type(), [&](auto zero) {
+    return Launch(platform, SiteOf(name, platform, place, attributes), program(zero));
+  });
+}
+
 PlatformResult Factorize(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
                          ffi::Result<ffi::AnyBuffer> tiles, ffi::Result<ffi::AnyBuffer> overflow,
                          ffi::Result<ffi::AnyBuffer> log_det,
                          ffi::ResultBuffer<ffi::DataType::S32> status, Attributes attributes) {
-  static constexpr char kName[] = "potrf";
-  const Status checked = CheckFactor(kName, *tiles, *overflow, attributes);
-  if (!checked.ok()) return Refuse(checked);
-  return ForDtype(kName, a.element_type(), [&](auto zero) {
+  return OnFactor("potrf", platform, place, attributes, *tiles, *overflow, [&](auto zero) {
     using T = decltype(zero);
-    auto program =
-        [operand = OperandOf<T>(attributes, *tiles, *overflow, status->typed_data(), Data<T>(a)),
-         log_det = Data<Real<T>>(*log_det)](const RankContext& context) {
-          return PotrfRoutine<T>(context, operand, log_det);
-        };
-    return Launch(platform, SiteOf(kName, platform, place, attributes), program);
+    return [operand = OperandOf<T>(attributes, *tiles, *overflow, status->typed_data(), Data<T>(a)),
+            log_det = Data<Real<T>>(*log_det)](const RankContext& context) {
+      return PotrfRoutine<T>(context, operand, log_det);
+    };
   });
 }
 
@@ -66,8 +74,6 @@ PlatformResult FactorApply(Platform platform, ffi::Buffer<ffi::DataType::S32> pl
                            ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, ffi::AnyBuffer b,
                            ffi::Result<ffi::AnyBuffer> x, Attributes attributes) {
   static constexpr char kName[] = "factor_apply";
-  const Status checked = CheckFactor(kName, tiles, overflow, attributes);
-  if (!checked.ok()) return Refuse(checked);
   const auto shape = b.dimensions();
   if (shape.size() != 2 || shape[0] != attributes.n || b.element_type() != tiles.element_type()) {
     return Refuse(Error(Code::kInvalidArgument, kName, ": b must be (n, nrhs), of a's dtype"));
@@ -76,76 +82,59 @@ PlatformResult FactorApply(Platform platform, ffi::Buffer<ffi::DataType::S32> pl
     return Refuse(
         Error(Code::kInvalidArgument, kName, ": there is no operation ", attributes.operation));
   }
-  return ForDtype(kName, tiles.element_type(), [&](auto zero) {
+  return OnFactor(kName, platform, place, attributes, tiles, overflow, [&](auto zero) {
     using T = decltype(zero);
-    auto program = [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
-                    apply = static_cast<Apply>(attributes.operation), nrhs = shape[1],
-                    x = Data<T>(*x), b = Data<T>(b)](const RankContext& context) {
+    return [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
+            apply = static_cast<Apply>(attributes.operation), nrhs = shape[1], x = Data<T>(*x),
+            b = Data<T>(b)](const RankContext& context) {
       return ApplyRoutine<T>(context, factor, apply, nrhs, x, b);
     };
-    return Launch(platform, SiteOf(kName, platform, place, attributes), program);
   });
 }
 
 PlatformResult FactorInvert(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
                             ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
                             ffi::Result<ffi::AnyBuffer> inverse, Attributes attributes) {
-  static constexpr char kName[] = "factor_invert";
-  const Status checked = CheckFactor(kName, tiles, overflow, attributes);
-  if (!checked.ok()) return Refuse(checked);
-  return ForDtype(kName, tiles.element_type(), [&](auto zero) {
+  return OnFactor("factor_invert", platform, place, attributes, tiles, overflow, [&](auto zero) {
     using T = decltype(zero);
-    auto program = [factor = OperandOf<T>(attributes, *inverse, overflow, nullptr, Data<T>(tiles))](
-                       const RankContext& context) { return InvertRoutine<T>(context, factor); };
-    return Launch(platform, SiteOf(kName, platform, place, attributes), program);
+    return [factor = OperandOf<T>(attributes, *inverse, overflow, nullptr, Data<T>(tiles))](
+               const RankContext& context) { return InvertRoutine<T>(context, factor); };
   });
 }
 
 PlatformResult FactorDiagonal(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
                               ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
                               ffi::Result<ffi::AnyBuffer> diagonal, Attributes attributes) {
-  static constexpr char kName[] = "factor_diagonal";
-  const Status checked = CheckFactor(kName, tiles, overflow, attributes);
-  if (!checked.ok()) return Refuse(checked);
-  return ForDtype(kName, tiles.element_type(), [&](auto zero) {
+  return OnFactor("factor_diagonal", platform, place, attributes, tiles, overflow, [&](auto zero) {
     using T = decltype(zero);
-    auto program = [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
-                    diagonal = Data<Real<T>>(*diagonal)](const RankContext& context) {
+    return [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
+            diagonal = Data<Real<T>>(*diagonal)](const RankContext& context) {
       return DiagonalRoutine<T>(context, factor, diagonal);
     };
-    return Launch(platform, SiteOf(kName, platform, place, attributes), program);
   });
 }
 
 PlatformResult FactorTiles(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
                            ffi::AnyBuffer rows, ffi::Result<ffi::AnyBuffer> tiles,
                            ffi::Result<ffi::AnyBuffer> overflow, Attributes attributes) {
-  static constexpr char kName[] = "factor_tiles";
-  const Status checked = CheckFactor(kName, *tiles, *overflow, attributes);
-  if (!checked.ok()) return Refuse(checked);
-  return ForDtype(kName, rows.element_type(), [&](auto zero) {
+  return OnFactor("factor_tiles", platform, place, attributes, *tiles, *overflow, [&](auto zero) {
     using T = decltype(zero);
-    auto program = [factor = OperandOf<T>(attributes, *tiles, *overflow, nullptr, Data<T>(rows))](
-                       const RankContext& context) {
+    return [factor = OperandOf<T>(attributes, *tiles, *overflow, nullptr, Data<T>(rows))](
+               const RankContext& context) {
       return MoveFactorRoutine<T>(context, factor, /*inverse=*/false);
     };
-    return Launch(platform, SiteOf(kName, platform, place, attributes), program);
   });
 }
 
 PlatformResult FactorRows(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
                           ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
                           ffi::Result<ffi::AnyBuffer> rows, Attributes attributes) {
-  static constexpr char kName[] = "factor_rows";
-  const Status checked = CheckFactor(kName, tiles, overflow, attributes);
-  if (!checked.ok()) return Refuse(checked);
-  return ForDtype(kName, tiles.element_type(), [&](auto zero) {
+  return OnFactor("factor_rows", platform, place, attributes, tiles, overflow, [&](auto zero) {
     using T = decltype(zero);
-    auto program = [factor = OperandOf<T>(attributes, *rows, overflow, nullptr, Data<T>(tiles))](
-                       const RankContext& context) {
+    return [factor = OperandOf<T>(attributes, *rows, overflow, nullptr, Data<T>(tiles))](
+               const RankContext& context) {
       return MoveFactorRoutine<T>(context, factor, /*inverse=*/true);
     };
-    return Launch(platform, SiteOf(kName, platform, place, attributes), program);
   });
 }
 

@@ -1,4 +1,4 @@
-"""Calls of kept factors that can't be right, and where there are none yet: vmap, grad, shard_map."""
+"""Calls of kept factors that are refused: what can't be right, vmap, grad and shard_map."""
 
 import re
 

@@ -25,7 +25,7 @@
   F(cuLaunchKernel)                    \
   F(cuModuleGetFunction)               \
   F(cuModuleLoadData)                  \
-  F(cuPointerGetAttribute)
+  F(cuPointerGetAttributes)
 
 #define JAXMG_CUDA_RUNTIME_FUNCTIONS(F) \
   F(cudaDeviceCanAccessPeer)            \

@@ -292,14 +292,14 @@ Status EnablePeerAccess(int ordinal, int peer) {
 }
 
 bool ReachedByKernels(int ordinal, const void* data) {
-  const CudaDriver& driver = Get<CudaDriver>();
-  const auto address = reinterpret_cast<CUdeviceptr>(data);
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
   unsigned legacy = 0;
   int owner = -1;
-  if (driver.cuPointerGetAttribute(&legacy, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-                                   address) != CUDA_SUCCESS ||
-      driver.cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) !=
-          CUDA_SUCCESS) {
+  void* values[] = {&legacy, &owner};
+  if (Get<CudaDriver>().cuPointerGetAttributes(2, attributes, values,
+                                               reinterpret_cast<CUdeviceptr>(data)) !=
+      CUDA_SUCCESS) {
     return false;
   }
   return legacy != 0 && (owner == ordinal || CudaPool::Of(ordinal).Reaches(owner));

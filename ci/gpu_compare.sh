@@ -2,21 +2,24 @@
 # Two versions of jaxmg on one machine with GPUs: whether they compute the same to the bit, and which
 # is faster. Under four minutes on four H200.
 #
-#   ci/gpu_compare.sh OLD_WHEELS NEW_WHEELS RESULTS [digests] [times]      both, or the one named
+#   ci/gpu_compare.sh OLD_WHEELS NEW_WHEELS RESULTS [STEP ...]     digests and times, or those named
 #
 # `digests` prints those of both versions' results (benchmarks/digests.py) and what is not the same.
 # `times` measures by turns, old, new, old, new, ..., each turn a new process, and ends with a table
-# (benchmarks/versions.py). Both use the programs of this checkout, and leave their files in RESULTS.
+# (benchmarks/versions.py). `small` does the same for what takes a millisecond and differs by a tenth
+# from process to process: many of them. All use the programs of this checkout, and leave their files
+# in RESULTS.
 #
 # Environment: PYTHON, another one than python3, with JAX for CUDA; ROUNDS, turns of each version, 2
-# unless given; RANKS, 4 unless given; PLATFORM=cpu to try it without GPUs, with orders 16 times less.
+# unless given (`small`: 8); RANKS, 4 unless given; PLATFORM=cpu to try it without GPUs, with orders
+# 16 times less.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 old=$(realpath "${1:?a folder of wheels}") || exit
 new=$(realpath "${2:?another folder of wheels}") || exit
 results=$(realpath -m "${3:?a folder for results}")
 shift 3
-python=${PYTHON:-python3} ranks=${RANKS:-4} platform=${PLATFORM:-gpu} rounds=${ROUNDS:-2}
+python=${PYTHON:-python3} ranks=${RANKS:-4} platform=${PLATFORM:-gpu}
 scale=1 plugin='cuda*'
 [ "$platform" = gpu ] || { scale=16 && plugin=cpu; }
 mkdir -p "$results"
@@ -59,26 +62,35 @@ digests() {
 
 n() { printf -- '--n' && for size in "$@"; do printf ' %d' $((size / scale)); done; }
 
+# VERSION FILE OPTIONS ...: records of run.py.
+measure() {
+  XLA_PYTHON_CLIENT_MEM_FRACTION=0.93 with "$1" run.py --shared --no-gemm --donate --limit 120 \
+    --ranks "$ranks" --backend native --out "$2" "${@:3}"
+}
 # Many runs of what takes milliseconds; of what takes half a second few.
 # shellcheck disable=SC2046  # n prints several words
-turn() {
-  XLA_PYTHON_CLIENT_MEM_FRACTION=0.93 with "$1" run.py --shared --no-gemm --donate --limit 120 \
-    --ranks "$ranks" --backend native --out "$results/times-$1.jsonl" \
-    + $(n 512 1024 4096) --repeats 25 + $(n 16384) --repeats 9 + $(n 65536) --repeats 3 \
-    + --routine potri $(n 32768) --repeats 5
+turn_times() {
+  measure "$@" + $(n 512 1024 4096) --repeats 25 + $(n 16384) --repeats 9 \
+    + $(n 65536) --repeats 3 + --routine potri $(n 32768) --repeats 5
 }
-times() {
+# shellcheck disable=SC2046
+turn_small() { measure "$@" + $(n 512 1024) --repeats 50; }
+
+# STEP ROUNDS: each version's turns of that step, and their table.
+by_turns() {
   local round version failed=0
-  rm -f "$results"/times-{old,new}.jsonl
-  for round in $(seq "$rounds"); do
+  rm -f "$results/$1"-{old,new}.jsonl
+  for round in $(seq "$2"); do
     for version in old new; do
       echo "== round $round, $version"
-      turn $version || failed=1
+      "turn_$1" $version "$results/$1-$version.jsonl" || failed=1
     done
   done
-  "$python" benchmarks/versions.py "$results"/times-{old,new}.jsonl || failed=1
+  "$python" benchmarks/versions.py "$results/$1"-{old,new}.jsonl || failed=1
   return $failed
 }
+times() { by_turns times "${ROUNDS:-2}"; }
+small() { by_turns small "${ROUNDS:-8}"; }
 
 steps=("$@") failed=0
 [ $# -gt 0 ] || steps=(digests times)

@@ -17,7 +17,8 @@ def program(path):
 
 
 @pytest.fixture
-def inject():
+def inject(monkeypatch):
+    monkeypatch.syspath_prepend(pathlib.Path(__file__).parent / "faults")  # routine_calls
     return program(pathlib.Path(__file__).parent / "faults/inject.py")
 
 

@@ -72,7 +72,7 @@ def test_a_test_calls_it(name):
 
 @pytest.mark.parametrize("name", CALLED)
 def test_allocations_fail_in_it(name):
-    cases = re.search(r"^CASES = \{.*?^\}", text("tests/faults/inject.py"), re.M | re.S)
+    cases = re.search(r"^CASES = \{.*?^\}", text("tests/faults/routine_calls.py"), re.M | re.S)
     assert f'("{last(name)}",' in cases[0]
 
 

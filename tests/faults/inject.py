@@ -2,12 +2,13 @@
 
     inject.py FAILING_SO [--cases potrs,syevd] [--limit 20] [--out FILE]
 
-FAILING_SO is failing.cc, built; the environment may name it too. Each routine is called again and
-again in a child process; each time another of the plugin's allocations fails. The call has to raise
-JaxRuntimeError, or to be right where it can do without; then the next call has to be right, the
-arguments have to be what they were, and no thread and no memory of the plugin may stay behind. A
-child that answers late or dies is a hang or an abort of that failure, and another child goes on
-with the next. Then many calls in a row fail, and some have hardly any address space left.
+FAILING_SO is failing.cc, built; the environment may name it too. Each routine (routine_calls.py) is
+called again and again in a child process; each time another of the plugin's allocations fails. The
+call has to raise JaxRuntimeError, or to be right where it can do without; then the next call has to
+be right, the arguments have to be what they were, and no thread and no memory of the plugin may
+stay behind. A child that answers late or dies is a hang or an abort of that failure, and another
+child goes on with the next. Then many calls in a row fail, and some have hardly any address space
+left.
 
 Prints a line for each fault found, and exits with 1 if there is one. --out, or FAULTS_OUT in the
 environment, is a file to which a record of the run is appended (benchmarks/records.py).
@@ -28,8 +29,9 @@ import subprocess
 import sys
 import time
 
+import routine_calls
+
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-_TESTS = _ROOT / "tests/python"  # checks and matrices
 
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -45,116 +47,20 @@ _ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": "65536",
 }
 
-# name: (routine, order of the matrix, dtype, replicas of A)
-CASES = {
-    "potrs": ("potrs", 50, "float64", 1),
-    "potrs_groups": ("potrs", 52, "complex128", 2),
-    "potri": ("potri", 50, "complex64", 1),
-    "syevd": ("syevd", 52, "complex128", 1),
-    "syevd_groups": ("syevd", 50, "float64", 2),
-    "cyclic_1d": ("cyclic_1d", 56, "float32", 1),
-    "cho_factor": ("cho_factor", 50, "float64", 1),
-    "cho_solve": ("cho_solve", 50, "complex128", 1),
-    "inv": ("inv", 50, "float64", 1),
-    "diagonal": ("diagonal", 50, "float32", 1),
-    "from_upper": ("from_upper", 50, "float64", 1),
-    "upper": ("upper", 50, "complex64", 1),
-}
 # What is counted and goes into the record, also where it is 0.
 COUNTS = ("injected", "errors", "survived", "wrong", "hangs", "aborts", "left behind")
-_TILE, _LARGE_TILE = 7, 80
 # OpenBLAS ends the process where there is no memory for the buffer of one more thread.
 _BLAS_GAVE_UP = "OpenBLAS error: Memory allocation still failed"
 # The plugin keeps what the last failures were, no more of them than this: growth beyond is a leak.
 _KEPT = 64
 _ADDRESS_SPACE = [1, 2, 4, 6, 8, 12, 16, 17, 18, 19, 20, 24, 32, 64]
-# Orders of which the workspace is more than the address space that is left.
-_LARGE = {"potrs": 1400, "potri": 800, "syevd": 400, "cyclic_1d": 2240} | dict.fromkeys(
-    ("cho_factor", "cho_solve", "inv", "diagonal", "from_upper", "upper"), 800
-)
-
-
-class Problem:
-    """A routine with its arguments, and what must come out."""
-
-    def __init__(self, name, large=False):
-        import cases
-        import jax
-        import numpy as np
-        from jax.sharding import Mesh
-
-        import jaxmg
-
-        routine, n, dtype, replicas = CASES[name]
-        self.routine, self.n = routine, _LARGE[routine] if large else n
-        self.tile = _LARGE_TILE if large else _TILE
-        mesh = Mesh(np.array(jax.devices()).reshape(-1, replicas), ("r", "group"))
-        if large:  # quickly made
-            random = cases.normal(cases.rng(1), (self.n, self.n), dtype)
-            self.matrix = random + random.conj().T + 4 * self.n**0.5 * np.eye(self.n, dtype=dtype)
-        else:
-            self.matrix = cases.positive_definite("well", self.n, dtype)
-        self.b = cases.normal(cases.rng(2), (self.n, 3), dtype)
-        divides = self.n % mesh.shape["r"] == 0
-        self.rows = cases.shard(self.matrix, mesh, *(("r", None) if divides else ()))
-        self.columns = cases.shard(self.b, mesh)
-        if self.routine in ("cho_solve", "inv", "diagonal", "from_upper", "upper"):
-            self.factor = jaxmg.cho_factor(self.rows, self.tile)
-            self.u = jax.block_until_ready(self.factor.upper())
-
-    def call(self):
-        import jax
-
-        import jaxmg
-
-        if self.routine == "potrs":
-            result = jaxmg.potrs(self.rows, self.columns, self.tile, return_logdet=True)
-        elif self.routine == "cho_solve":
-            result = jaxmg.cho_solve(self.factor, self.columns)
-        elif self.routine == "cho_factor":  # whether it is right is seen by its use
-            factor = jax.block_until_ready(jaxmg.cho_factor(self.rows, self.tile))
-            result = factor.solve(self.columns)
-        elif self.routine == "from_upper":
-            factor = jaxmg.CholeskyFactor.from_upper(self.u, self.tile)
-            result = jax.block_until_ready(factor).solve(self.columns)
-        elif self.routine in ("inv", "diagonal", "upper"):
-            result = getattr(self.factor, self.routine)()
-        else:
-            result = getattr(jaxmg, self.routine)(self.rows, self.tile)
-        return jax.block_until_ready(result)
-
-    def check(self, result):
-        """Raises AssertionError unless this is the result, and the arguments are as they were."""
-        import cases
-        import numpy as np
-
-        import jaxmg
-
-        np.testing.assert_array_equal(self.rows, self.matrix, "A has changed")
-        np.testing.assert_array_equal(self.columns, self.b, "b has changed")
-        if self.routine == "potrs":
-            x, logdet = result
-            cases.check_potrs(self.matrix, np.asarray(x), self.b)
-            np.testing.assert_allclose(logdet, np.linalg.slogdet(self.matrix)[1], rtol=1e-5)
-        elif self.routine in ("cho_factor", "cho_solve", "from_upper"):
-            cases.check_potrs(self.matrix, np.asarray(result), self.b)
-        elif self.routine == "diagonal":
-            np.testing.assert_array_equal(result, np.diagonal(self.u).real)
-        elif self.routine == "upper":
-            np.testing.assert_array_equal(result, self.u)
-        elif self.routine in ("potri", "inv"):
-            cases.check_potri(self.matrix, np.asarray(result))
-        elif self.routine == "syevd":
-            cases.check_syevd(self.matrix, *map(np.asarray, result))
-        else:
-            jaxmg.verify_cyclic(self.matrix, result, self.tile)
 
 
 class Child:
     """Answers the driver's orders, JSON lines, in a process with FAILING_SO preloaded."""
 
     def __init__(self, shim, name):
-        sys.path.insert(0, str(_TESTS))
+        sys.path.insert(0, str(_ROOT / "tests/python"))  # cases.py, which routine_calls.py needs
         from jaxmg import _plugin
 
         self.name, self.shim = name, ctypes.CDLL(shim)
@@ -164,7 +70,7 @@ class Child:
         self.library = self.plugin._native.__file__
         if not self.shim.failing_library(self.library.encode()):
             raise RuntimeError(f"{self.library} is not loaded")
-        self.problem = Problem(name)
+        self.problem = routine_calls.Problem(name)
         self.calls = {}  # point: how often one call comes there, at most
         for turn in range(12):
             if turn >= 6:
@@ -231,7 +137,7 @@ class Child:
 
     def enlarge(self):
         """From now on a matrix of which the workspace is megabytes."""
-        self.problem = Problem(self.name, large=True)
+        self.problem = routine_calls.Problem(self.name, large=True)
         for _ in range(10):  # so that BLAS has a buffer for each rank
             self.problem.call()
         return {"failed": 1, "outcome": self.outcome(), "next": self.outcome(), "left": (0, 0)}
@@ -458,7 +364,9 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     shim = os.environ.get("FAILING_SO")
     parser.add_argument("shim", metavar="FAILING_SO", nargs="?" if shim else None, default=shim)
-    parser.add_argument("--cases", default=",".join(CASES), help="separated by commas")
+    parser.add_argument(
+        "--cases", default=",".join(routine_calls.CASES), help="separated by commas"
+    )
     parser.add_argument("--limit", type=float, default=20, help="seconds until a call hangs")
     parser.add_argument("--rows", type=int, default=25, help="starts of failures in a row")
     parser.add_argument(

@@ -297,9 +297,8 @@ bool ReachedByKernels(int ordinal, const void* data) {
   unsigned legacy = 0;
   int owner = -1;
   void* values[] = {&legacy, &owner};
-  if (Get<CudaDriver>().cuPointerGetAttributes(2, attributes, values,
-                                               reinterpret_cast<CUdeviceptr>(data)) !=
-      CUDA_SUCCESS) {
+  if (Get<CudaDriver>().cuPointerGetAttributes(
+          2, attributes, values, reinterpret_cast<CUdeviceptr>(data)) != CUDA_SUCCESS) {
     return false;
   }
   return legacy != 0 && (owner == ordinal || CudaPool::Of(ordinal).Reaches(owner));

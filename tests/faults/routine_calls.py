@@ -1,0 +1,101 @@
+"""The calls that inject.py makes fail: each routine with its arguments, and what must come out.
+
+JAX is imported where it is needed: inject.py's driver has none.
+"""
+
+# name: (routine, order of the matrix, dtype, replicas of A)
+CASES = {
+    "potrs": ("potrs", 50, "float64", 1),
+    "potrs_groups": ("potrs", 52, "complex128", 2),
+    "potri": ("potri", 50, "complex64", 1),
+    "syevd": ("syevd", 52, "complex128", 1),
+    "syevd_groups": ("syevd", 50, "float64", 2),
+    "cyclic_1d": ("cyclic_1d", 56, "float32", 1),
+    "cho_factor": ("cho_factor", 50, "float64", 1),
+    "cho_solve": ("cho_solve", 50, "complex128", 1),
+    "inv": ("inv", 50, "float64", 1),
+    "diagonal": ("diagonal", 50, "float32", 1),
+    "from_upper": ("from_upper", 50, "float64", 1),
+    "upper": ("upper", 50, "complex64", 1),
+}
+_TILE, _LARGE_TILE = 7, 80
+# Orders of which the workspace is more than the address space that is left.
+_LARGE = {"potrs": 1400, "potri": 800, "syevd": 400, "cyclic_1d": 2240} | dict.fromkeys(
+    ("cho_factor", "cho_solve", "inv", "diagonal", "from_upper", "upper"), 800
+)
+
+
+class Problem:
+    """A routine with its arguments, and what must come out."""
+
+    def __init__(self, name, large=False):
+        import cases
+        import jax
+        import numpy as np
+        from jax.sharding import Mesh
+
+        import jaxmg
+
+        routine, n, dtype, replicas = CASES[name]
+        self.routine, self.n = routine, _LARGE[routine] if large else n
+        self.tile = _LARGE_TILE if large else _TILE
+        mesh = Mesh(np.array(jax.devices()).reshape(-1, replicas), ("r", "group"))
+        if large:  # quickly made
+            random = cases.normal(cases.rng(1), (self.n, self.n), dtype)
+            self.matrix = random + random.conj().T + 4 * self.n**0.5 * np.eye(self.n, dtype=dtype)
+        else:
+            self.matrix = cases.positive_definite("well", self.n, dtype)
+        self.b = cases.normal(cases.rng(2), (self.n, 3), dtype)
+        divides = self.n % mesh.shape["r"] == 0
+        self.rows = cases.shard(self.matrix, mesh, *(("r", None) if divides else ()))
+        self.columns = cases.shard(self.b, mesh)
+        if self.routine in ("cho_solve", "inv", "diagonal", "from_upper", "upper"):
+            self.factor = jaxmg.cho_factor(self.rows, self.tile)
+            self.u = jax.block_until_ready(self.factor.upper())
+
+    def call(self):
+        import jax
+
+        import jaxmg
+
+        if self.routine == "potrs":
+            result = jaxmg.potrs(self.rows, self.columns, self.tile, return_logdet=True)
+        elif self.routine == "cho_solve":
+            result = jaxmg.cho_solve(self.factor, self.columns)
+        elif self.routine == "cho_factor":  # whether it is right is seen by its use
+            factor = jax.block_until_ready(jaxmg.cho_factor(self.rows, self.tile))
+            result = factor.solve(self.columns)
+        elif self.routine == "from_upper":
+            factor = jaxmg.CholeskyFactor.from_upper(self.u, self.tile)
+            result = jax.block_until_ready(factor).solve(self.columns)
+        elif self.routine in ("inv", "diagonal", "upper"):
+            result = getattr(self.factor, self.routine)()
+        else:
+            result = getattr(jaxmg, self.routine)(self.rows, self.tile)
+        return jax.block_until_ready(result)
+
+    def check(self, result):
+        """Raises AssertionError unless this is the result, and the arguments are as they were."""
+        import cases
+        import numpy as np
+
+        import jaxmg
+
+        np.testing.assert_array_equal(self.rows, self.matrix, "A has changed")
+        np.testing.assert_array_equal(self.columns, self.b, "b has changed")
+        if self.routine == "potrs":
+            x, logdet = result
+            cases.check_potrs(self.matrix, np.asarray(x), self.b)
+            np.testing.assert_allclose(logdet, np.linalg.slogdet(self.matrix)[1], rtol=1e-5)
+        elif self.routine in ("cho_factor", "cho_solve", "from_upper"):
+            cases.check_potrs(self.matrix, np.asarray(result), self.b)
+        elif self.routine == "diagonal":
+            np.testing.assert_array_equal(result, np.diagonal(self.u).real)
+        elif self.routine == "upper":
+            np.testing.assert_array_equal(result, self.u)
+        elif self.routine in ("potri", "inv"):
+            cases.check_potri(self.matrix, np.asarray(result))
+        elif self.routine == "syevd":
+            cases.check_syevd(self.matrix, *map(np.asarray, result))
+        else:
+            jaxmg.verify_cyclic(self.matrix, result, self.tile)

@@ -64,6 +64,13 @@ def test_metadata(wheel):
     assert b"Apache License" in read(wheel, r"/licenses/LICENSE$")
 
 
+@pytest.mark.parametrize("wheel", WHEELS)
+def test_description_names_this_version(wheel):
+    m = metadata(wheel)
+    assert f'"jaxmg[cpu]=={m.version}"' in m.description
+    assert set(re.findall(r"jaxmg\[\w+\]==([\d.]+)", m.description)) == {str(m.version)}
+
+
 def test_requirements():
     requires = metadata("jaxmg").requires_dist
     base = {str(r) for r in requires if not r.marker}

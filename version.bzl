@@ -1,3 +1,6 @@
-"""The version of all wheels."""
+"""What all wheels say about themselves: their version, and where the project is."""
 
-VERSION = "0.1.0"
+VERSION = "2.0.0"
+
+# The repository; docs/releasing.md says what follows it.
+URL = "https://github.com/jaxmg/jaxmg"

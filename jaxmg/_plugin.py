@@ -126,10 +126,10 @@ def _choose(platform, names):
         names = _for_backend(names)
     points = next((found[name] for name in names if name in found), [])
     if not points:
-        extras = " or ".join(f"`pip install jaxmg[{name}]`" for name in names)
         raise RuntimeError(
             f"no jaxmg plugin is installed for platform {platform!r} (entry point "
-            f"{' or '.join(map(repr, names))} of the group {GROUP!r}); install it with {extras}"
+            f"{' or '.join(map(repr, names))} of the group {GROUP!r}); install it with "
+            f"{_install(names, _package_version())}"
         )
     if len(points) > 1:
         raise RuntimeError(
@@ -178,8 +178,14 @@ def _package_version():
 
 
 def _reinstall(point, version):
-    extra = f"jaxmg[{point.name}]{f'=={version}' if version else ''}"
-    return f"install the plugin that fits with `pip install '{extra}'`"
+    return f"install the plugin that fits with {_install([point.name], version)}"
+
+
+def _install(extras, version):
+    """What to type. PyPI's jaxmg before 2 is another package, and ours isn't there yet."""
+    which = f"=={version}" if version else ">=2"
+    commands = (f"`pip install --find-links WHEELS 'jaxmg[{e}]{which}'`" for e in extras)
+    return f"{' or '.join(commands)}, where WHEELS is the folder of jaxmg's wheels"
 
 
 def _for_backend(names):

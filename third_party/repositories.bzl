@@ -43,9 +43,15 @@ def jaxmg_repositories():
     )
     pypi_files(
         name = "pybind11",
-        build_file_content = _HEADERS.format("pybind11/include"),
+        build_file_content = _HEADERS.format("pybind11/include") + """
+filegroup(
+    name = "license",
+    srcs = glob(["*.dist-info/licenses/LICENSE"]),
+    visibility = ["//visibility:public"],
+)
+""",
         distribution = "pybind11",
-        members = ["pybind11/include/*"],
+        members = ["pybind11/include/*", "pybind11-*.dist-info/licenses/LICENSE"],
         sha256 = LOCK["3.11"]["pybind11"][1],
         version = LOCK["3.11"]["pybind11"][0],
     )

@@ -9,29 +9,49 @@ import argparse
 import base64
 import hashlib
 import pathlib
+import re
 import tomllib
 import zipfile
 
 
-def core_metadata(project, readme):
+def merged(common, own):
+    """Two [project] tables: lists are joined, and of other values the second one's counts."""
+    both = {key: common[key] + own[key] for key in common.keys() & own.keys() if key[-1] == "s"}
+    return {**common, **own, **both}
+
+
+def absolute_links(readme, url, version):
+    """Links between the repository's files, as links into its web page at this version."""
+    beginnings = r"(?P<image>!\[[^]]*\]\(|\bsrc=\")|\]\(|^\[[^]]+\]:\s+|\bhref=\""
+
+    def absolute(match):
+        kind = "raw" if match["image"] else "blob"
+        return f"{match[1]}{url}/{kind}/v{version}/"
+
+    return re.sub(rf"({beginnings})(?![a-z]+:|#)", absolute, readme, flags=re.MULTILINE)
+
+
+def core_metadata(project, licenses, readme):
     """METADATA: https://packaging.python.org/en/latest/specifications/core-metadata/"""
     lines = [
         "Metadata-Version: 2.4",
         f"Name: {project['name']}",
         f"Version: {project['version']}",
         f"Summary: {project['description']}",
-        f"Keywords: {','.join(project.get('keywords', []))}",
+        f"Keywords: {','.join(project['keywords'])}",
+        *(f"Author: {author['name']}" for author in project["authors"]),
         f"License-Expression: {project['license']}",
-        "License-File: LICENSE",
-        *(f"Classifier: {c}" for c in project.get("classifiers", [])),
+        *(f"License-File: {place}" for place in licenses),
+        *(f"Project-URL: {label}, {url}" for label, url in project["urls"].items()),
+        *(f"Classifier: {c}" for c in sorted(project["classifiers"])),
         f"Requires-Python: {project['requires-python']}",
-        *(f"Requires-Dist: {r}" for r in project.get("dependencies", [])),
+        *(f"Requires-Dist: {r}" for r in project["dependencies"]),
     ]
     for extra, requirements in project.get("optional-dependencies", {}).items():
         lines.append(f"Provides-Extra: {extra}")
         lines += [f"Requires-Dist: {r}; extra == '{extra}'" for r in requirements]
     lines += ["Description-Content-Type: text/markdown", "", readme]
-    return "\n".join(line for line in lines if line != "Keywords: ")
+    return "\n".join(lines)
 
 
 def entry_points(project):
@@ -65,21 +85,31 @@ def write_wheel(out, dist_info, contents):
             z.writestr(info, contents.get(name, "".join(record).encode()))
 
 
+def read_project(paths, replacements):
+    tables = []
+    for path in paths:
+        text = pathlib.Path(path).read_text()
+        for item in replacements:
+            text = text.replace(*item.split("=", 1))
+        tables.append(tomllib.loads(text)["project"])
+    return merged(*tables)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("command", choices=["wheel", "metadata"])
-    for name in ("pyproject", "readme", "license", "tag"):
+    for name in ("common", "pyproject", "readme", "url", "tag"):
         parser.add_argument("--" + name)
-    parser.add_argument("--replace", action="append", default=[], help="text in pyproject=text")
+    parser.add_argument("--replace", action="append", default=[], help="text in a toml file=text")
+    parser.add_argument("--license", action="append", default=[], help="name in the wheel=path")
     parser.add_argument("--file", action="append", default=[], help="place in the wheel=path")
     parser.add_argument("outs", nargs="+")
     args = parser.parse_args()
 
-    text = pathlib.Path(args.pyproject).read_text()
-    for item in args.replace:
-        text = text.replace(*item.split("=", 1))
-    project = tomllib.loads(text)["project"]
-    metadata = core_metadata(project, pathlib.Path(args.readme).read_text())
+    project = read_project((args.common, args.pyproject), args.replace)
+    licenses = dict(item.split("=", 1) for item in args.license)
+    readme = absolute_links(pathlib.Path(args.readme).read_text(), args.url, project["version"])
+    metadata = core_metadata(project, licenses, readme)
     if args.command == "metadata":
         for out, content in zip(args.outs, (metadata, entry_points(project)), strict=True):
             pathlib.Path(out).write_text(content)
@@ -89,13 +119,12 @@ def main():
     contents = {
         f"{dist_info}/METADATA": metadata.encode(),
         f"{dist_info}/WHEEL": wheel_file(args.tag).encode(),
-        f"{dist_info}/licenses/LICENSE": pathlib.Path(args.license).read_bytes(),
     }
     if entries := entry_points(project):
         contents[f"{dist_info}/entry_points.txt"] = entries.encode()
-    for item in args.file:
-        place, path = item.split("=", 1)
-        contents[place] = pathlib.Path(path).read_bytes()
+    files = {f"{dist_info}/licenses/{name}": path for name, path in licenses.items()}
+    files |= dict(item.split("=", 1) for item in args.file)
+    contents |= {place: pathlib.Path(path).read_bytes() for place, path in files.items()}
     write_wheel(args.outs[0], dist_info, contents)
 
 

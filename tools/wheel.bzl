@@ -1,18 +1,25 @@
 """Wheels and their metadata, from Bazel targets and a pyproject.toml."""
 
-load("//:version.bzl", "VERSION")
+load("//:version.bzl", "URL", "VERSION")
 
 def _dist_info(ctx):
     return "%s-%s.dist-info" % (ctx.attr.distribution, VERSION)
 
 def _run(ctx, command, outputs, srcs = []):
+    licenses = {ctx.file._license: "LICENSE", ctx.file._notice: "NOTICE"} | {
+        target.files.to_list()[0]: name
+        for target, name in ctx.attr.licenses.items()
+    }
     args = ctx.actions.args()
     args.add(command)
+    args.add("--common", ctx.file._common)
     args.add("--pyproject", ctx.file.pyproject)
-    for old, new in ({"@VERSION@": VERSION} | ctx.attr.substitutions).items():
+    for old, new in ({"@URL@": URL, "@VERSION@": VERSION} | ctx.attr.substitutions).items():
         args.add("--replace", old + "=" + new)
     args.add("--readme", ctx.file._readme)
-    args.add("--license", ctx.file._license)
+    args.add("--url", URL)
+    for f, name in licenses.items():
+        args.add("--license", f, format = name + "=%s")
     for f in srcs:
         args.add("--file", f, format = _place(ctx, f) + "=%s")
     args.add("--tag", getattr(ctx.attr, "tag", ""))
@@ -20,7 +27,7 @@ def _run(ctx, command, outputs, srcs = []):
     ctx.actions.run(
         executable = ctx.executable._tool,
         arguments = [args],
-        inputs = [ctx.file.pyproject, ctx.file._readme, ctx.file._license] + srcs,
+        inputs = [ctx.file._common, ctx.file.pyproject, ctx.file._readme] + licenses.keys() + srcs,
         outputs = outputs,
         mnemonic = "Wheel",
         progress_message = "Building %{output}",
@@ -47,8 +54,14 @@ def _metadata_impl(ctx):
 _ATTRS = {
     "distribution": attr.string(mandatory = True, doc = "name, as in the wheel's file name"),
     "pyproject": attr.label(allow_single_file = [".toml"], mandatory = True),
-    "substitutions": attr.string_dict(doc = "what to replace in pyproject, beside @VERSION@"),
+    "licenses": attr.label_keyed_string_dict(
+        allow_files = True,
+        doc = "texts for what is not ours: where they lie in the wheel's folder of licences",
+    ),
+    "substitutions": attr.string_dict(doc = "what to replace in pyproject, beside @VERSION@, @URL@"),
+    "_common": attr.label(default = "//tools:wheel.toml", allow_single_file = True),
     "_license": attr.label(default = "//:LICENSE", allow_single_file = True),
+    "_notice": attr.label(default = "//:NOTICE", allow_single_file = True),
     "_readme": attr.label(default = "//:README.md", allow_single_file = True),
     "_tool": attr.label(default = "//tools:build_wheel", executable = True, cfg = "exec"),
 }

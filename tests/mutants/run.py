@@ -22,6 +22,7 @@ import json
 import os
 import pathlib
 import queue
+import re
 import shutil
 import subprocess
 import sys
@@ -191,13 +192,16 @@ class Tree:
 
     def wheels(self):
         """The folder that the wheels are in."""
-        version = "0.0.1"
+        names = dict(
+            re.findall(r'^(\w+) = "(.*)"$', (self.folder / "version.bzl").read_text(), re.M)
+        )
+        version, url = names["VERSION"], names["URL"]
         python = f"cp{sys.version_info.major}{sys.version_info.minor}"
         out = self.folder / "out/wheels"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
         for name, tag in WHEELS.items():
-            tag = tag or f"{python}-{python}-manylinux_2_28_x86_64"
+            tag = tag or f"{python}-{python}-manylinux_2_27_x86_64"
             if name == "jaxmg":
                 folder, pyproject = self.folder, "jaxmg/pyproject.toml"
                 files = sorted((folder / "jaxmg").glob("*.py"))
@@ -205,8 +209,11 @@ class Tree:
                 folder, pyproject = self.plugin(), "xla_ffi/plugin/pyproject_cpu.toml"
                 files = sorted((folder / name).iterdir())
             command = [sys.executable, "tools/build_wheel.py", "wheel", "--tag", tag]
-            command += ["--pyproject", pyproject, "--readme", "README.md", "--license", "LICENSE"]
-            command += [f"--replace=@VERSION@={version}"]
+            command += ["--common", "tools/wheel.toml", "--pyproject", pyproject]
+            command += ["--readme", "README.md", "--url", url]
+            command += ["--license=LICENSE=LICENSE", "--license=NOTICE=NOTICE"]
+            command += [f"--replace=@VERSION@={version}", f"--replace=@URL@={url}"]
+            command += ["--replace=@LICENSES@=Apache-2.0"]
             command += [f"--file={file.relative_to(folder)}={file}" for file in files]
             status, output = run([*command, out / f"{name}-{version}-{tag}.whl"], self.folder)
             if status:

@@ -173,8 +173,8 @@ def test_double_precision_needs_64_bit_mode(dtype):
 @pytest.mark.parametrize(
     "platform, message",
     [
-        ("cpu", "no jaxmg plugin is installed .* `pip install jaxmg.cpu.`"),
-        ("gpu", "`pip install jaxmg.cuda13.` or `pip install jaxmg.cuda12.`"),
+        ("cpu", "no jaxmg plugin is installed .* `pip install --find-links WHEELS 'jaxmg.cpu."),
+        ("gpu", "install it with .*'jaxmg.cuda13.[^`]*` or `.*'jaxmg.cuda12.[^`]*`, where WHEELS"),
         ("tpu", "jaxmg has no plugin for platform 'tpu'"),
     ],
 )

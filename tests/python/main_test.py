@@ -101,4 +101,4 @@ def test_report_without_a_plugin():
     )
     result = run("-c", hide)
     assert result.returncode == 1, result.stdout + result.stderr
-    assert "pip install jaxmg[" in result.stdout
+    assert "pip install --find-links WHEELS 'jaxmg[" in result.stdout

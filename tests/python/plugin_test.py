@@ -19,7 +19,7 @@ class Point:
 
     value = "a_module"
 
-    def __init__(self, name, distribution=None, version="0.1.0", handlers=_plugin.HANDLERS):
+    def __init__(self, name, distribution=None, version="2.0.0", handlers=_plugin.HANDLERS):
         self.name = name
         self.dist = distribution and types.SimpleNamespace(name=distribution, version=version)
         self.handlers = handlers
@@ -46,8 +46,16 @@ def test_plugin_of_the_cuda_that_jax_runs_on(monkeypatch, version, installed, ch
 
 def test_plugin_of_another_cuda_does_not_serve(monkeypatch):
     _pretend(monkeypatch, "cuda 13000", ("cuda12",))
-    with pytest.raises(RuntimeError, match="install it with `pip install jaxmg.cuda13.`$"):
+    message = re.escape(f"install it with {_how('[cuda13]==2.0.0')}")
+    with pytest.raises(RuntimeError, match=message + "$"):
         _plugin.load("gpu")
+
+
+def _how(what):
+    return (
+        f"`pip install --find-links WHEELS 'jaxmg{what}'`, where WHEELS is the folder of jaxmg's "
+        "wheels"
+    )
 
 
 _PLUGIN = "jaxmg-plugin-cpu"
@@ -56,41 +64,39 @@ _WITHOUT_TWO = set(_plugin.HANDLERS) - {"jaxmg_potri", "jaxmg_cyclic_1d"}
 # What is installed, and the one sentence that says what was found, what is needed, what to do.
 _UNFIT = {
     "another version": (
-        [Point("cpu", _PLUGIN, "0.2.0")],
+        [Point("cpu", _PLUGIN, "2.1.0")],
         {},
-        "the jaxmg plugin 'cpu' (a_module of jaxmg-plugin-cpu 0.2.0) doesn't fit jaxmg 0.1.0: both "
-        "have to be of one version; install the plugin that fits with "
-        "`pip install 'jaxmg[cpu]==0.1.0'`",
+        "the jaxmg plugin 'cpu' (a_module of jaxmg-plugin-cpu 2.1.0) doesn't fit jaxmg 2.0.0: both "
+        f"have to be of one version; install the plugin that fits with {_how('[cpu]==2.0.0')}",
     ),
     "two of one platform": (
         [Point("cpu", _PLUGIN), Point("cpu", "another", "3.0")],
         {},
         "2 installed distributions provide the jaxmg plugin 'cpu': a_module of jaxmg-plugin-cpu "
-        "0.1.0, a_module of another 3.0; jaxmg needs one of them: `pip uninstall` the others",
+        "2.0.0, a_module of another 3.0; jaxmg needs one of them: `pip uninstall` the others",
     ),
     "a handler less": (
         [Point("cpu", _PLUGIN, handlers=_WITHOUT_TWO)],
         {},
-        "the jaxmg plugin 'cpu' (a_module of jaxmg-plugin-cpu 0.1.0) has no handler 'jaxmg_potri', "
-        "'jaxmg_cyclic_1d', which jaxmg 0.1.0 needs; install the plugin that fits with "
-        "`pip install 'jaxmg[cpu]==0.1.0'`",
+        "the jaxmg plugin 'cpu' (a_module of jaxmg-plugin-cpu 2.0.0) has no handler 'jaxmg_potri', "
+        "'jaxmg_cyclic_1d', which jaxmg 2.0.0 needs; install the plugin that fits with "
+        + _how("[cpu]==2.0.0"),
     ),
     "a handler less than a checkout needs": (
         [Point("cpu", _PLUGIN, handlers=())],
         {"version": None},
-        "which jaxmg as imported here needs; install the plugin that fits with "
-        "`pip install 'jaxmg[cpu]'`",
+        "which jaxmg as imported here needs; install the plugin that fits with " + _how("[cpu]>=2"),
     ),
     "an older JAX": (
         [Point("cpu", _PLUGIN)],
         {"jax_version": "0.6.1"},
-        "JAX is 0.6.1, but the jaxmg plugin 'cpu' (a_module of jaxmg-plugin-cpu 0.1.0) needs 0.6.2 "
+        "JAX is 0.6.1, but the jaxmg plugin 'cpu' (a_module of jaxmg-plugin-cpu 2.0.0) needs 0.6.2 "
         "or newer; upgrade it with `pip install 'jax>=0.6.2'`",
     ),
     "an older JAX for CUDA 13": (
         [Point("cuda13", "jaxmg-plugin-cuda13")],
         {"jax_version": "0.7.1"},
-        "JAX is 0.7.1, but the jaxmg plugin 'cuda13' (a_module of jaxmg-plugin-cuda13 0.1.0) needs "
+        "JAX is 0.7.1, but the jaxmg plugin 'cuda13' (a_module of jaxmg-plugin-cuda13 2.0.0) needs "
         "0.7.2 or newer; upgrade it with `pip install 'jax>=0.7.2'`",
     ),
 }
@@ -113,8 +119,8 @@ def test_plugin_that_does_not_fit(monkeypatch, name):
     "points, versions",
     [
         ([Point("cpu", _PLUGIN)], {}),
-        ([Point("cpu", _PLUGIN, "0.2.0")], {"version": None}),  # a checkout
-        ([Point("cpu", _PLUGIN), Point("cuda12", "jaxmg-plugin-cuda12", "0.2.0")], {}),
+        ([Point("cpu", _PLUGIN, "2.1.0")], {"version": None}),  # a checkout
+        ([Point("cpu", _PLUGIN), Point("cuda12", "jaxmg-plugin-cuda12", "2.1.0")], {}),
         ([Point("cpu", _PLUGIN)], {"jax_version": "0.6.2"}),
         ([Point("cpu", _PLUGIN)], {"jax_version": "0.12.0.1"}),
     ],
@@ -191,7 +197,7 @@ def _pretend(monkeypatch, version, installed):
     _install(monkeypatch, *map(Point, installed))
 
 
-def _install(monkeypatch, *points, version="0.1.0", jax_version="0.11.2"):
+def _install(monkeypatch, *points, version="2.0.0", jax_version="0.11.2"):
     """Makes these points all that is installed, beside jaxmg and JAX of these versions; returns the
     targets that are registered."""
 

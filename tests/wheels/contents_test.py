@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import pathlib
+import platform
 import re
 import sys
 import zipfile
@@ -21,11 +22,13 @@ from tools import build_wheel
 WHEELS = {p.name.split("-")[0]: p for p in pathlib.Path().glob("**/*.whl")}
 PLUGINS = [name for name in WHEELS if name != "jaxmg"]
 CPYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"
+CPU = os.environ.get("CPU", platform.machine())
+GLIBC = (2, 27)
 MAX_BYTES = 3_000_000
 
-# What manylinux_2_28 has on every machine, and nothing more.
+# What manylinux has on every machine, and nothing more.
 SYSTEM_LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
-SYSTEM_LIBRARIES |= {"ld-linux-x86-64.so.2"}
+SYSTEM_LIBRARIES |= {{"aarch64": "ld-linux-aarch64.so.1", "x86_64": "ld-linux-x86-64.so.2"}[CPU]}
 
 
 def read(wheel, pattern):
@@ -49,7 +52,8 @@ def test_all_wheels_are_there():
 @pytest.mark.parametrize("wheel", WHEELS)
 def test_tag(wheel):
     name, version, _, tags = parse_wheel_filename(WHEELS[wheel].name)
-    tag = "py3-none-any" if wheel == "jaxmg" else f"{CPYTHON}-{CPYTHON}-manylinux_2_28_x86_64"
+    platform_tag = f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{CPU}"
+    tag = "py3-none-any" if wheel == "jaxmg" else f"{CPYTHON}-{CPYTHON}-{platform_tag}"
     assert {str(t) for t in tags} == {tag}
     assert (name, version) == (metadata(wheel).name, metadata(wheel).version)
     assert f"Tag: {tag}\n" in read(wheel, r"/WHEEL$").decode()
@@ -58,10 +62,99 @@ def test_tag(wheel):
 @pytest.mark.parametrize("wheel", WHEELS)
 def test_metadata(wheel):
     m = metadata(wheel)
-    assert m.license_expression == "Apache-2.0"
     assert "3.11" in m.requires_python and "3.10" not in m.requires_python
-    assert m.description.startswith("# ")
+    assert m.author == "the jaxmg developers"
+    assert m.summary and m.keywords and all(m.keywords)
+    assert m.description.startswith("# ") and m.description_content_type == "text/markdown"
+    kinds = {c.split(" :: ")[0] for c in m.classifiers}
+    assert kinds >= {"Development Status", "Intended Audience", "Programming Language", "Topic"}
+    assert f"Programming Language :: Python :: 3.{sys.version_info.minor}" in m.classifiers
+
+
+@pytest.mark.parametrize("wheel", WHEELS)
+def test_urls(wheel):
+    """The changelog and the documentation are those of this version."""
+    m = metadata(wheel)
+    home = m.project_urls["Homepage"]
+    assert home.startswith("https://")
+    assert m.project_urls == {
+        "Homepage": home,
+        "Source": home,
+        "Issues": f"{home}/issues",
+        "Documentation": f"{home}/tree/v{m.version}/docs",
+        "Changelog": f"{home}/blob/v{m.version}/CHANGELOG.md",
+    }
+
+
+LINK = r"""\]\(([^) ]*)|\b(?:src|href)=["']([^"']*)|^\[[^]]+\]: *(\S*)"""
+
+
+@pytest.mark.parametrize("wheel", WHEELS)
+def test_links_are_absolute(wheel):
+    """PyPI shows the README beside no file of the repository."""
+    m = metadata(wheel)
+    links = [a or b or c for a, b, c in re.findall(LINK, m.description, re.MULTILINE)]
+    assert not [link for link in links if not re.match("https?://|#|mailto:", link)]
+    assert f"{m.project_urls['Homepage']}/blob/v{m.version}/LICENSE" in links
+
+
+def test_absolute_links():
+    text = """[a](b.md#c) [d](#e) [f](https://g) ![h](i.svg) <a href="j"><img src="k"> [l][m] x](y
+[m]: n.md
+[![o](p.svg)](q.md)"""
+    assert build_wheel.absolute_links(text, "https://u", "1") == (
+        """[a](https://u/blob/v1/b.md#c) [d](#e) [f](https://g) ![h](https://u/raw/v1/i.svg) """
+        """<a href="https://u/blob/v1/j"><img src="https://u/raw/v1/k"> [l][m] """
+        """x](https://u/blob/v1/y
+[m]: https://u/blob/v1/n.md
+[![o](https://u/raw/v1/p.svg)](https://u/blob/v1/q.md)"""
+    )
+
+
+@pytest.mark.parametrize("wheel", WHEELS)
+def test_licenses(wheel):
+    """Each text that the metadata name is there, and no other; LICENSE and NOTICE are."""
+    m = metadata(wheel)
+    assert "Apache-2.0" in m.license_expression.split(" AND ")
+    with zipfile.ZipFile(WHEELS[wheel]) as z:
+        folder = f"{wheel}-{m.version}.dist-info/licenses/"
+        texts = {n.removeprefix(folder) for n in z.namelist() if n.startswith(folder)}
+    assert sorted(texts) == sorted(m.license_files)
+    assert texts >= {"LICENSE", "NOTICE"}
     assert b"Apache License" in read(wheel, r"/licenses/LICENSE$")
+
+
+def test_the_package_alone_is_all_ours():
+    m = metadata("jaxmg")
+    assert (m.license_expression, m.license_files) == ("Apache-2.0", ["LICENSE", "NOTICE"])
+
+
+# What is linked in: a part of its license's name, a line of its text.
+THIRD_PARTY = {
+    "pybind11/LICENSE": ("BSD-3-Clause", "Copyright (c) 2016 Wenzel Jakob"),
+    "libcxx/LICENSE.TXT": ("LLVM-exception", "The libc++ library"),
+    "libcxxabi/LICENSE.TXT": ("LLVM-exception", "The libc++abi library"),
+    "libunwind/LICENSE.TXT": ("LLVM-exception", "The libunwind library"),
+    "ziglang/LICENSE": ("MIT", "Copyright (c) Zig contributors"),
+}
+
+
+@pytest.mark.parametrize("wheel", PLUGINS)
+def test_third_party_licenses(wheel):
+    """Of all that is linked in, the text is there, and NOTICE says where."""
+    m = metadata(wheel)
+    notice = read(wheel, r"/licenses/NOTICE$").decode()
+    assert set(m.license_files) == {"LICENSE", "NOTICE", *THIRD_PARTY}
+    for place, (name, line) in THIRD_PARTY.items():
+        assert line in read(wheel, f"/licenses/{place}$").decode()
+        assert name in m.license_expression and name in notice and place in notice
+
+
+@pytest.mark.parametrize("wheel", WHEELS)
+def test_description_names_this_version(wheel):
+    m = metadata(wheel)
+    assert f'"jaxmg[cpu]=={m.version}"' in m.description
+    assert set(re.findall(r"jaxmg\[\w+\]==([\d.]+)", m.description)) == {str(m.version)}
 
 
 def test_requirements():
@@ -105,7 +198,7 @@ def test_entry_point(wheel):
 
 @pytest.mark.parametrize("wheel", PLUGINS)
 def test_glibc_and_libraries(wheel):
-    """Loads wherever glibc is 2.28 or newer, and brings no C++ runtime to fight over."""
+    """Loads wherever glibc is what the tag says, and brings no C++ runtime to fight over."""
     dynamic = elf(wheel).get_section_by_name(".dynamic")
     needed = {tag.needed for tag in dynamic.iter_tags("DT_NEEDED")}
     assert needed <= SYSTEM_LIBRARIES
@@ -117,7 +210,16 @@ def test_glibc_and_libraries(wheel):
     }
     glibc = [tuple(map(int, v[6:].split("."))) for v in versions if v.startswith("GLIBC_")]
     assert len(glibc) == len(versions), versions
-    assert max(glibc) <= (2, 28), versions
+    assert max(glibc) <= GLIBC, versions
+
+
+@pytest.mark.parametrize("wheel", PLUGINS)
+def test_machine(wheel):
+    assert elf(wheel)["e_machine"] == {"aarch64": "EM_AARCH64", "x86_64": "EM_X86_64"}[CPU]
+    # Linux on aarch64 may have pages of 64 KiB, as on Grace.
+    page = {"aarch64": 0x10000, "x86_64": 0x1000}[CPU]
+    aligned = [s["p_align"] for s in elf(wheel).iter_segments("PT_LOAD")]
+    assert aligned and min(aligned) >= page
 
 
 @pytest.mark.parametrize("wheel", PLUGINS)

@@ -144,10 +144,12 @@ def _local_python_impl(rctx):
     path, multiarch = result.stdout.strip().rsplit(" ", 1)
     include = rctx.path(path)
 
-    # Debian's pyconfig.h includes <x86_64-linux-gnu/python3.11/pyconfig.h>.
+    # Debian's pyconfig.h includes <x86_64-linux-gnu/python3.11/pyconfig.h>. For aarch64 that one
+    # serves too: what differs between the two is for Python's own sources.
     own = include.dirname.get_child(multiarch, include.basename)
     if own.exists:
-        rctx.symlink(own, "multiarch/%s/%s" % (multiarch, include.basename))
+        for place in (multiarch, "aarch64-linux-gnu"):
+            rctx.symlink(own, "multiarch/%s/%s" % (place, include.basename))
     if include.get_child("Python.h").exists:
         rctx.symlink(include, "include")
     else:

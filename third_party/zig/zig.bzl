@@ -1,14 +1,25 @@
-"""A C++ toolchain from one PyPI wheel: zig's clang and lld, libc++ linked statically, glibc 2.28.
+"""C++ toolchains from one PyPI wheel: zig's clang and lld, libc++ linked statically, glibc 2.27.
 
-It needs no compiler on the host, and what it builds loads on every system that
-manylinux_2_28 names.
+They need no compiler on the host, and what they build loads on every system that
+manylinux_2_27 names: for x86-64, where they run, and for aarch64.
 """
 
 load("//third_party/pypi:pypi.bzl", "FETCH_ATTRS", "any_python", "fetch_wheel")
 
 _VERSION = "0.15.2"
 _SHA256 = "806316453d1ede7174ed3fefb8e5348154629089c3bb5fe812dfd0e172fac130"
-_TARGET = "x86_64-linux-gnu.2.28"
+
+# JAX's own wheels need as much.
+_GLIBC = "2.27"
+
+# As the platform tag of a wheel begins; the CPU follows.
+MANYLINUX = "manylinux_" + _GLIBC.replace(".", "_")
+
+# The CPU, as a wheel's tag has it: what Bazel's rules call it.
+_CPUS = {
+    "aarch64": "aarch64",
+    "x86_64": "k8",
+}
 
 _WRAPPER = """#!/bin/sh
 # ziglang {version} {sha256}
@@ -31,19 +42,27 @@ int main(int argc, char **) {
 _BUILD = """
 load("@bazel_tools//tools/cpp:unix_cc_toolchain_config.bzl", "cc_toolchain_config")
 
-filegroup(name = "empty")
+exports_files({licenses})
 
-filegroup(name = "tools", srcs = glob(["bin/*"]))
+filegroup(name = "empty")
+"""
+
+_TOOLCHAIN = """
+# Bazel knows compilations apart by such files, not by the compiler that they start.
+filegroup(
+    name = "tools_{arch}",
+    srcs = glob(["bin/*"], exclude = ["bin/c++_*"]) + ["bin/c++_{arch}"],
+)
 
 cc_toolchain_config(
-    name = "config",
-    abi_libc_version = "glibc_2.28",
+    name = "config_{arch}",
+    abi_libc_version = "glibc_{glibc}",
     abi_version = "gcc",
     compile_flags = ["-fno-sanitize=undefined", "-fstack-protector", "-Wall"],
     compiler = "clang",
     coverage_compile_flags = [],
     coverage_link_flags = [],
-    cpu = "k8",
+    cpu = "{cpu}",
     cxx_builtin_include_directories = ["{lib}"],
     cxx_flags = ["-std=c++17"],
     dbg_compile_flags = ["-g"],
@@ -53,46 +72,54 @@ cc_toolchain_config(
     opt_compile_flags = ["-O3", "-DNDEBUG", "-ffunction-sections", "-fdata-sections"],
     opt_link_flags = ["-Wl,--gc-sections", "-s"],
     supports_start_end_lib = False,
-    target_libc = "glibc_2.28",
-    target_system_name = "x86_64-linux-gnu",
+    target_libc = "glibc_{glibc}",
+    target_system_name = "{arch}-linux-gnu",
     tool_paths = {{
         "ar": "bin/ar",
-        "cpp": "bin/c++",
-        "gcc": "bin/c++",
+        "cpp": "bin/c++_{arch}",
+        "gcc": "bin/c++_{arch}",
         "gcov": "/bin/false",
-        "ld": "bin/c++",
+        "ld": "bin/c++_{arch}",
         "llvm-cov": "/bin/false",
         "nm": "/bin/false",
         "objcopy": "bin/objcopy",
         "objdump": "/bin/false",
         "strip": "bin/strip",
     }},
-    toolchain_identifier = "zig-{version}",
+    toolchain_identifier = "zig-{version}-{arch}",
     unfiltered_compile_flags = ["-Wno-builtin-macro-redefined", "-D__DATE__=\\"redacted\\"", "-D__TIMESTAMP__=\\"redacted\\"", "-D__TIME__=\\"redacted\\""],
 )
 
 cc_toolchain(
-    name = "cc",
-    all_files = ":tools",
-    ar_files = ":tools",
-    as_files = ":tools",
-    compiler_files = ":tools",
+    name = "cc_{arch}",
+    all_files = ":tools_{arch}",
+    ar_files = ":tools_{arch}",
+    as_files = ":tools_{arch}",
+    compiler_files = ":tools_{arch}",
     dwp_files = ":empty",
-    linker_files = ":tools",
-    objcopy_files = ":tools",
-    strip_files = ":tools",
+    linker_files = ":tools_{arch}",
+    objcopy_files = ":tools_{arch}",
+    strip_files = ":tools_{arch}",
     supports_param_files = True,
-    toolchain_config = ":config",
+    toolchain_config = ":config_{arch}",
 )
 
 toolchain(
-    name = "toolchain",
+    name = "toolchain_{arch}",
     exec_compatible_with = ["@platforms//cpu:x86_64", "@platforms//os:linux"],
-    target_compatible_with = ["@platforms//cpu:x86_64", "@platforms//os:linux"],
-    toolchain = ":cc",
+    target_compatible_with = ["@platforms//cpu:{arch}", "@platforms//os:linux"],
+    toolchain = ":cc_{arch}",
     toolchain_type = "@bazel_tools//tools/cpp:toolchain_type",
 )
 """
+
+# What zig links into a program or library of C++, statically; NOTICE says how.
+_LICENSES = [
+    "ziglang/LICENSE",
+    "ziglang/lib/libcxx/LICENSE.TXT",
+    "ziglang/lib/libcxxabi/LICENSE.TXT",
+    "ziglang/lib/libunwind/LICENSE.TXT",
+]
 
 def _zig_impl(rctx):
     fetch_wheel(rctx, any_python(rctx), "ziglang==" + _VERSION, _SHA256)
@@ -100,12 +127,18 @@ def _zig_impl(rctx):
     user = rctx.os.environ.get("USER", "user")
     cache = "/tmp/zig-cache-%s-%s" % (_VERSION, user)
     rctx.execute(["chmod", "+x", zig])
-    for name, command in {
-        "c++": "c++ -target " + _TARGET,
-        "ar": "ar",
-        "objcopy": "objcopy",
-        "strip": "objcopy",
-    }.items():
+    commands = {"ar": "ar", "objcopy": "objcopy", "strip": "objcopy"}
+    build = _BUILD.format(licenses = _LICENSES)
+    for arch, cpu in _CPUS.items():
+        commands["c++_" + arch] = "c++ -target %s-linux-gnu.%s" % (arch, _GLIBC)
+        build += _TOOLCHAIN.format(
+            arch = arch,
+            cpu = cpu,
+            glibc = _GLIBC,
+            lib = rctx.path("ziglang/lib"),
+            version = _VERSION,
+        )
+    for name, command in commands.items():
         rctx.file("bin/" + name, _WRAPPER.format(
             version = _VERSION,
             sha256 = _SHA256,
@@ -113,13 +146,13 @@ def _zig_impl(rctx):
             zig = zig,
             command = command,
         ))
-    rctx.file("BUILD.bazel", _BUILD.format(lib = rctx.path("ziglang/lib"), version = _VERSION))
+    rctx.file("BUILD.bazel", build)
 
     # Build the C++ runtime now (20 s on two cores) instead of in the first link.
     rctx.report_progress("building libc++")
     rctx.file("warm.cc", _WARM)
     for flags in (["-O2", "-s"], ["-shared", "-fPIC", "-O2", "-s"]):
-        result = rctx.execute(["bin/c++"] + flags + ["warm.cc", "-o", "warm.out"])
+        result = rctx.execute(["bin/c++_x86_64"] + flags + ["warm.cc", "-o", "warm.out"])
         if result.return_code:
             fail(result.stderr)
     rctx.delete("warm.out")

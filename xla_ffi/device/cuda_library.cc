@@ -108,9 +108,8 @@ Status NotFound(const Library& library) {
   if (library.soname == "libcuda.so.1") {
     text += " It comes with NVIDIA's driver";
   } else {
-    text += " Install it with `pip install jaxmg[cuda" JAXMG_CUDA_MAJOR
-            "]`, or put the folder of a CUDA " JAXMG_CUDA_MAJOR
-            " toolkit on LD_LIBRARY_PATH (jaxmg[cuda" JAXMG_CUDA_MAJOR "-local])";
+    text += " Install it with `pip install 'jax[cuda" JAXMG_CUDA_MAJOR
+            "]'`, or put the folder of a CUDA " JAXMG_CUDA_MAJOR " toolkit on LD_LIBRARY_PATH";
   }
   return Status(Code::kUnavailable, text);
 }

@@ -2,9 +2,25 @@
 
 load("@local_python//:version.bzl", "PYTHON")
 load("@rules_python//python:defs.bzl", "py_library")
+load("//third_party/zig:zig.bzl", "MANYLINUX")
 load("//tools:wheel.bzl", "metadata", "wheel")
 
 _CPYTHON = "cp" + PYTHON.replace(".", "")
+
+_TAGS = {
+    "@platforms//cpu:" + cpu: "%s-%s-%s_%s" % (_CPYTHON, _CPYTHON, MANYLINUX, cpu)
+    for cpu in ("aarch64", "x86_64")
+}
+
+# What is linked in, beside our own; NOTICE says more.
+_LICENSES = {
+    "@pybind11//:license": "pybind11/LICENSE",
+    "@zig//:ziglang/LICENSE": "ziglang/LICENSE",
+    "@zig//:ziglang/lib/libcxx/LICENSE.TXT": "libcxx/LICENSE.TXT",
+    "@zig//:ziglang/lib/libcxxabi/LICENSE.TXT": "libcxxabi/LICENSE.TXT",
+    "@zig//:ziglang/lib/libunwind/LICENSE.TXT": "libunwind/LICENSE.TXT",
+}
+_EXPRESSION = "Apache-2.0 AND Apache-2.0 WITH LLVM-exception AND BSD-3-Clause AND MIT"
 
 def jaxmg_plugin(name, srcs, deps, package_src, py_deps, pyproject, substitutions = {}, tags = []):
     """The targets `<name>` (for runfiles) and `wheel_<name>`.
@@ -45,8 +61,9 @@ def jaxmg_plugin(name, srcs, deps, package_src, py_deps, pyproject, substitution
         )
     dist = {
         "distribution": package,
+        "licenses": _LICENSES,
         "pyproject": pyproject,
-        "substitutions": substitutions,
+        "substitutions": substitutions | {"@LICENSES@": _EXPRESSION},
         "tags": tags,
     }
     metadata(name = "metadata_" + name, **dist)
@@ -71,6 +88,6 @@ def jaxmg_plugin(name, srcs, deps, package_src, py_deps, pyproject, substitution
             native_module,
         ],
         strip_prefix = native.package_name(),
-        tag = "%s-%s-manylinux_2_28_x86_64" % (_CPYTHON, _CPYTHON),
+        tag = select(_TAGS),
         **dist
     )

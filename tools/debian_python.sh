@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Unpacks a Python of Debian's, and all that it needs down to glibc, into a folder of its own, for
+# versions and machines that the host hasn't got. Nothing on the host is changed; needs apt.
+#
+#   tools/debian_python.sh VERSION SUITE CPU FOLDER
+#   tools/debian_python.sh 3.14 forky x86_64 /tmp/python314     prints /tmp/python314/usr/bin/python3.14
+#   tools/debian_python.sh 3.11 bookworm aarch64 /tmp/arm       and qemu: FOLDER/usr/bin/qemu-aarch64-static
+#
+# DEBIAN_MIRROR and DEBIAN_KEYRING are as in tools/install_bazel.sh.
+set -euo pipefail
+version=$1 suite=$2 cpu=$3 folder=$(realpath -m "$4")
+python=$folder/usr/bin/python$version
+if [ -x "$python" ]; then echo "$python"; exit; fi
+
+mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' | grep -m1 -E '/debian/?$' || true)}
+[ -n "$mirror" ] || { echo "no Debian mirror among this machine's apt sources: set DEBIAN_MIRROR" >&2; exit 1; }
+keyring=${DEBIAN_KEYRING:-/usr/share/keyrings/debian-archive-keyring.gpg}
+case $cpu in x86_64) arch=amd64 ;; aarch64) arch=arm64 ;; *) echo "no CPU $cpu" >&2; exit 2 ;; esac
+
+# A private apt: its own lists, and a system in which nothing is installed.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work"/etc/{apt.conf.d,preferences.d} "$work"/{lists,archives}/partial
+: >"$work/status"
+cp /etc/apt/apt.conf.d/99* "$work/etc/apt.conf.d/" 2>/dev/null || true # the host's proxy and mirror
+echo "deb [signed-by=$keyring] $mirror $suite main" >"$work/etc/sources.list"
+cat >"$work/apt.conf" <<END
+Dir::Etc "$work/etc"; Dir::Etc::Parts "$work/etc/apt.conf.d"; Dir::Etc::SourceParts "-";
+Dir::State "$work"; Dir::State::lists "$work/lists"; Dir::State::status "$work/status";
+Dir::Cache "$work"; Dir::Cache::Archives "$work/archives";
+APT::Architecture "$arch"; APT::Architectures {"$arch"; "amd64";}; APT::Install-Recommends "false";
+Acquire::Languages "none"; Acquire::Retries "3"; APT::Sandbox::User "root";
+END
+export APT_CONFIG=$work/apt.conf
+apt-get -qq update >&2
+# The C++ library is what jaxlib needs of a system.
+packages=(python"$version" libpython"$version"-dev python"$version"-venv libstdc++6)
+packages=("${packages[@]/%/:$arch}")
+[ $arch = amd64 ] || packages+=(qemu-user-static:amd64)
+apt-get -qq install --download-only "${packages[@]}" >&2
+rm -rf "$folder.new"
+mkdir -p "$folder.new"
+for deb in "$work"/archives/*.deb; do dpkg-deb -x "$deb" "$folder.new"; done
+# Where packages leave it to the system that /lib is /usr/lib.
+for lib in lib lib64; do [ -e "$folder.new/$lib" ] || ln -s usr/$lib "$folder.new/$lib"; done
+rm -rf "$folder"
+mv "$folder.new" "$folder"
+echo "$python"

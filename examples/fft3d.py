@@ -14,8 +14,6 @@ would only put the axes back in their order, is left out. `wavenumbers` says whi
 Plain JAX: it runs under ``jit`` and is differentiated by JAX's own rules.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
@@ -116,7 +114,7 @@ def ordered(spectrum):
 
 
 def _exchange(array, mesh, split, concat):
-    """Sends the p-th part along axis ``split`` to rank p, and stacks what comes along ``concat``."""
+    """The p-th part along axis ``split`` goes to rank p; what comes is joined along ``concat``."""
     return jax.lax.all_to_all(array, mesh.axis_names, split, concat, tiled=True)
 
 

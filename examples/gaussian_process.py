@@ -15,9 +15,11 @@ is compared with scikit-learn's GaussianProcessRegressor; the exit code is 1 if 
 import os
 import time
 
-# Before JAX is imported: four CPU devices (GPUs don't mind). What the user has set goes first.
+# Before JAX is imported: four CPU devices (GPUs don't mind), a thread each: XLA's threads for all
+# of them can all be waiting for a device that has none left. What the user has set goes first.
 os.environ["XLA_FLAGS"] = (
-    f"--xla_force_host_platform_device_count=4 {os.environ.get('XLA_FLAGS', '')}"
+    "--xla_force_host_platform_device_count=4 --xla_cpu_multi_thread_eigen=false "
+    + os.environ.get("XLA_FLAGS", "")
 )
 
 import jax  # noqa: E402

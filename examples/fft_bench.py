@@ -30,7 +30,7 @@ def record(n, mesh, repeats=5, chunks=1):
     Returns:
         A dictionary for a line of JSON. ``gb_per_s`` is the field, read once and written once, over
         the seconds. ``one_device_seconds`` is `jnp.fft.fftn` of as large a field on the first
-        device, None where it hasn't room. Errors are relative: of the sum of the squares
+        device, None where it hasn't room. ``errors`` are relative: of the sum of the squares
         (Parseval), of the spectrum of a plane wave, and of the field after a pair of transforms.
     """
     sharding = NamedSharding(mesh, P(mesh.axis_names))
@@ -43,7 +43,7 @@ def record(n, mesh, repeats=5, chunks=1):
 
     runs, errors = _runs(n, sharding, forward, inverse, repeats)
     seconds = statistics.median(runs)
-    errors["plane_wave_error"] = _plane_wave_error(n, sharding, forward)
+    errors["plane_wave"] = _plane_wave_error(n, sharding, forward)
     first = mesh.devices.flat[0]
     alone = None
     if _has_room(first, 8 * n**3):
@@ -62,7 +62,7 @@ def record(n, mesh, repeats=5, chunks=1):
         "gb_per_s": 2 * 8 * n**3 / seconds / 1e9,
         "one_device_seconds": alone,
         "speedup": alone and alone / seconds,
-        **errors,
+        "errors": errors,
     }
 
 
@@ -86,7 +86,7 @@ def _runs(n, sharding, forward, inverse, repeats):
         field = inverse(spectrum)
         if i == 0:
             pair = float(_distance(field, make(key)))
-    return runs[1:], {"parseval_error": parseval, "pair_error": pair / before**0.5}
+    return runs[1:], {"parseval": parseval, "pair": pair / before**0.5}
 
 
 def _plane_wave_error(n, sharding, forward):

@@ -93,7 +93,7 @@ def places(row, column):
 def kernel(theta, x, y):
     """The Matern 3/2 covariance of heights at x and at y, a matrix."""
     amplitude, length, _ = jnp.exp(theta)
-    squares = jnp.sum((x[:, None, :] - y) ** 2, axis=2)
+    squares = sum((x[:, None, i] - y[:, i]) ** 2 for i in range(2))
     # The square root has no derivative at 0; from the maximum on it has, and it is 0.
     r = jnp.sqrt(3 * jnp.maximum(squares, 1e-30)) / length
     return amplitude**2 * (1 + r) * jnp.exp(-r)
@@ -109,7 +109,8 @@ def covariance(theta, x):
 @jax.value_and_grad
 def loss(theta, x, y):
     """The negative log marginal likelihood: this and its gradient make up a step of the fit."""
-    return -log_density(covariance(theta, x), y, MESH)
+    # Made anew for its derivative, the matrix leaves none of what it was made of behind.
+    return -log_density(jax.checkpoint(covariance)(theta, x), y, MESH)
 
 
 def fit(x, y):

@@ -175,7 +175,9 @@ def covariance(theta, n, pixels):
 
 @functools.partial(jax.jit, static_argnums=1)
 def log_likelihood(theta, n, pixels, data):
-    return log_density(covariance(theta, n, pixels), data, MESH)
+    # Made anew for its derivative, the matrix leaves none of what it was made of behind.
+    a = jax.checkpoint(covariance, static_argnums=1)(theta, n, pixels)
+    return log_density(a, data, MESH)
 
 
 loss = jax.jit(jax.value_and_grad(lambda *arguments: -log_likelihood(*arguments)), static_argnums=1)

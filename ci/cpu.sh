@@ -15,6 +15,13 @@ host_gcc() {
 
 tests() { bazel test //tests:all; }
 quickstart() { bazel run //examples:quickstart; }
+# The other examples at the size of a laptop, and those of their tests that take long.
+examples() {
+  bazel test //tests/examples:all &&
+    bazel run //examples:gaussian_process &&
+    bazel run //examples:random_field &&
+    bazel run //examples:random_field -- --fft_bench 128
+}
 # And that every fault of the step mutants fits the sources.
 lint() {
   bazel run //tools:lint &&
@@ -49,7 +56,7 @@ exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --t
 
 steps=("$@")
 # From `wheels` on, steps that follow each other mostly build for the same Python.
-[ $# -gt 0 ] || steps=(tests quickstart exits lint asan tsan cuda wheels py313 py312 netket322
+[ $# -gt 0 ] || steps=(tests quickstart examples exits lint asan tsan cuda wheels py313 py312 netket322
   netket323 faults py311 workspace)
 
 summary='' passed=0 failed=0 skipped=0

@@ -27,9 +27,9 @@ PAGES = {
 PICTURES = ("benchmarks/results/*.png", "examples/*.png", "examples/*/*.png")
 DOCS = "docs/"
 
-# Fenced blocks and code spans, in which a bracket is no link; or [text](target).
+# Fenced blocks and code spans, in which a bracket is no link; [text](target); ![text](target).
 _CODE_OR_LINK = re.compile(
-    r"(?P<code>^```.*?^```|`+[^`]+`+(?!\]\())|(?P<text>\[[^\[\]]*\])\((?P<target>[^()\s]+)\)",
+    r"(?P<code>^```.*?^```|`+[^`]+`+(?!\]\())|(?P<text>!?\[[^\[\]]*\])\((?P<target>[^()\s]+)\)",
     re.M | re.S,
 )
 _log = logging.getLogger("mkdocs.hooks.docs")
@@ -61,7 +61,9 @@ def on_page_markdown(markdown, page, config, files):
         if not place or not files.get_file_from_path(place):
             return text[1:-1]
         relative = os.path.relpath(place, os.path.dirname(page.file.src_uri) or ".")
-        return f"{text}({relative}{hash_}{anchor})"
+        link = f"{text}({relative}{hash_}{anchor})"
+        # A picture is as wide as the text; a click shows it as large as it is.
+        return f"[{link}]({relative})" if text.startswith("!") else link
 
     return _CODE_OR_LINK.sub(on_site, markdown)
 

@@ -19,8 +19,8 @@ def main():
     config_file, iframe_worker, folder = sys.argv[1:]
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     folder = pathlib.Path(folder).absolute()
-    # Which breaks the lines of the signatures.
-    os.environ["PATH"] += f":{pathlib.Path(ruff.__file__).parents[1] / 'bin'}"
+    # ruff breaks the lines of the signatures.
+    os.environ["PATH"] = str(pathlib.Path(ruff.__file__).parents[1] / "bin")
     config = load_config(config_file, site_dir=str(folder))
     config.plugins.on_startup(command="build", dirty=False)
     try:

@@ -57,10 +57,12 @@ def on_page_markdown(markdown, page, config, files):
         if not os.path.exists(os.path.join(root, path)):
             _log.warning(f"{here} links to {target}, and there is no {path}")
             return match[0]
-        place = _place(path)
-        if not place or not files.get_file_from_path(place):
+        file = files.get_file_from_path(_place(path) or "")
+        if not file:
             return text[1:-1]
-        relative = os.path.relpath(place, os.path.dirname(page.file.src_uri) or ".")
+        if re.fullmatch(r"\[[\w./]+\.md\]", text):  # on the site pages have titles, and no names
+            text = f"[{_title(file.abs_src_path)}]"
+        relative = os.path.relpath(file.src_uri, os.path.dirname(page.file.src_uri) or ".")
         link = f"{text}({relative}{hash_}{anchor})"
         # A picture is as wide as the text; a click shows it as large as it is.
         return f"[{link}]({relative})" if text.startswith("!") else link
@@ -78,6 +80,11 @@ def _listed(root):
     for pattern in PICTURES:
         for path in sorted(pathlib.Path(root).glob(pattern)):
             yield str(path.relative_to(root))
+
+
+def _title(path):
+    with open(path) as f:
+        return next(line[2:].strip() for line in f if line.startswith("# "))
 
 
 def _place(path):

@@ -27,6 +27,8 @@ lint() {
   bazel run //tools:lint &&
     "$(tools/find_python.sh 3.12 | sed -n 1p)" tests/mutants/run.py --check
 }
+# The docs site, its links, and the code blocks of README and of the how-to pages.
+docs() { bazel test //docs:all; }
 asan() { host_gcc && bazel test --config=asan //tests/cc; }
 tsan() { host_gcc && bazel test --config=tsan //tests/cc; }
 # The CUDA wheels: what they hold, and that NVIDIA's libraries have all that they ask for.
@@ -56,7 +58,8 @@ exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --t
 
 steps=("$@")
 # From `wheels` on, steps that follow each other mostly build for the same Python.
-[ $# -gt 0 ] || steps=(tests quickstart examples exits lint asan tsan cuda wheels py313 py312 netket322
+[ $# -gt 0 ] || steps=(tests quickstart examples exits lint docs asan tsan cuda wheels py313 py312
+  netket322
   netket323 faults py311 workspace)
 
 summary='' passed=0 failed=0 skipped=0

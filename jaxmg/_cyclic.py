@@ -34,7 +34,7 @@ def cyclic_1d(a, T_A, mesh=None, in_specs=None, pad=True, *, inverse=False):
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
 
-    Example:
+    Examples:
         >>> tiles = jaxmg.cyclic_1d(a, 64)
         >>> jaxmg.verify_cyclic(a, tiles, 64)
     """
@@ -55,7 +55,7 @@ def get_cols_cyclic(N, N_batch, T_A, num_devices):
         contiguous layout, column // N_batch, and in the block-cyclic one, column // T_A modulo
         num_devices.
 
-    Example:
+    Examples:
         >>> get_cols_cyclic(4, 2, 1, 2)
         [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)]
     """

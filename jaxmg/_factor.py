@@ -222,7 +222,7 @@ def cho_factor(
         TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`. A call inside
             ``shard_map`` is a ValueError.
 
-    Example:
+    Examples:
         >>> factor = jaxmg.cho_factor(a)
         >>> x = jaxmg.cho_solve(factor, b)
         >>> sample = mean + factor.matmul(jax.random.normal(key, (n,), a.dtype))
@@ -250,7 +250,7 @@ def cho_solve(factor, b):
         ValueError: shapes don't fit, or the call is inside ``shard_map``.
         NotImplementedError: an argument is batched by ``vmap`` or being differentiated.
 
-    Example:
+    Examples:
         >>> factor = jaxmg.cho_factor(a)
         >>> for b in measurements:
         ...     x = jaxmg.cho_solve(factor, b)

@@ -12,7 +12,7 @@ def calculate_padding(shard_size, T_A):
         shard_size: number of rows of one shard, at least 0.
         T_A: tile width, at least 1.
 
-    Example:
+    Examples:
         >>> calculate_padding(10, 4)
         2
     """

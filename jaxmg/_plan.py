@@ -100,7 +100,7 @@ def plan(
         TypeError, ValueError: an argument can't be right, or the backend isn't available.
         RuntimeError: no plugin is installed for the platform.
 
-    Example:
+    Examples:
         >>> print(jaxmg.plan("potrs", 65536, "float64", nrhs=16))
         >>> assert jaxmg.plan("potri", n, a.dtype, mesh, donate=True).fits is not False
     """

@@ -82,7 +82,7 @@ def register_handlers(platform=None):
     Raises:
         RuntimeError: no plugin is installed for the platform, or it can't be loaded.
 
-    Example:
+    Examples:
         >>> jaxmg.register_handlers()
         >>> x = jax.export.deserialize(blob).call(a, b)
     """

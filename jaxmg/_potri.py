@@ -71,7 +71,7 @@ def potri(
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
 
-    Example:
+    Examples:
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> a_inv = jaxmg.potri(a)
     """

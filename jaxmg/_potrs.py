@@ -100,7 +100,7 @@ def potrs(
         NotImplementedError: a or b is batched by ``vmap`` or being differentiated.
         RuntimeError: no plugin is installed for the platform.
 
-    Example:
+    Examples:
         >>> mesh = jax.make_mesh((4,), ("r",))
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> x, status = jaxmg.potrs(a, b, return_status=True)

@@ -76,7 +76,7 @@ def syevd(
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
 
-    Example:
+    Examples:
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> w, v = jaxmg.syevd(a)
     """

@@ -33,6 +33,12 @@ def text(path):
     return (ROOT / path).read_text()
 
 
+def test_the_reference_is_complete():
+    documented = re.findall(r"^::: jaxmg\.(\w+)$", text("docs/reference.md"), re.M)
+    assert sorted(documented) == sorted(jaxmg.__all__)
+    assert all(getattr(jaxmg, name).__doc__ for name in documented)
+
+
 def last(name):
     """A method is spoken of by its own name, without its class."""
     return name.split(".")[-1]

@@ -63,4 +63,13 @@ filegroup(
         version = "8.2.1",
     )
 
+    # With it the site's search works on file:// too.
+    npm_files(
+        name = "iframe_worker",
+        build_file_content = """exports_files(["shim/index.js"])""",
+        integrity = "sha512-roeaaI+Lg1LJNfgpCjoRe/+WzEjy9+Z08LoEvu85MCPbBjwm+qXz8Ag5U05lHa6V1CysZyGzE0SOkAtSUA5q7Q==",
+        package = "iframe-worker",
+        version = "1.0.4",
+    )
+
 repositories = module_extension(implementation = lambda _ctx: jaxmg_repositories())

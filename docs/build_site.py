@@ -1,0 +1,39 @@
+"""Builds the site as Bazel wants it: build_site.py MKDOCS_YML IFRAME_WORKER_JS FOLDER.
+
+A warning is an error, a dead link or anchor among them.
+"""
+
+import logging
+import os
+import pathlib
+import shutil
+import sys
+
+import ruff
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+from mkdocs.exceptions import Abort
+
+
+def main():
+    config_file, iframe_worker, folder = sys.argv[1:]
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    folder = pathlib.Path(folder).absolute()
+    # ruff breaks the lines of the signatures.
+    os.environ["PATH"] = str(pathlib.Path(ruff.__file__).parents[1] / "bin")
+    config = load_config(config_file, site_dir=str(folder))
+    config.plugins.on_startup(command="build", dirty=False)
+    try:
+        build(config)
+    except Abort as error:
+        sys.exit(f"the site has errors: {error}")
+    finally:
+        config.plugins.on_shutdown()
+    shutil.copy(iframe_worker, folder / "assets/iframe-worker.js")
+    # Both name places on a server, and there is none.
+    for name in ("404.html", "sitemap.xml", "sitemap.xml.gz"):
+        (folder / name).unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""What mkdocs.yml can't say: which pages lie outside of docs/, and how the links between them go.
+
+A link in a page is one for the repository: relative to the file that it stands in. On the site it
+goes to the page that the file is there; a file that is no page keeps its name and loses its link.
+"""
+
+import fnmatch
+import logging
+import os
+import pathlib
+import re
+
+from mkdocs.structure.files import File
+
+# Where a file of the repository is on the site, but for those of docs/, which keep their places.
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "benchmarks/README.md": "benchmarks.md",
+    "examples/README.md": "examples.md",
+    "xla_ffi/engine/README.md": "internals/engine.md",
+    "xla_ffi/layout/README.md": "internals/layout.md",
+    "xla_ffi/vendor/README.md": "internals/vendor.md",
+    "xla_ffi/vendor/cusolvermg/README.md": "internals/cusolvermg.md",
+}
+PICTURES = ("benchmarks/results/*.png", "examples/*.png", "examples/*/*.png")
+DOCS = "docs/"
+
+# Fenced blocks and code spans, in which a bracket is no link; [text](target); ![text](target).
+_CODE_OR_LINK = re.compile(
+    r"(?P<code>^```.*?^```|`+[^`]+`+(?!\]\())|(?P<text>!?\[[^\[\]]*\])\((?P<target>[^()\s]+)\)",
+    re.M | re.S,
+)
+_log = logging.getLogger("mkdocs.hooks.docs")
+
+
+def on_files(files, config):
+    root = _root(config)
+    for path in _listed(root):
+        place = _place(path)
+        if place and not files.get_file_from_path(place):
+            files.append(File.generated(config, place, abs_src_path=os.path.join(root, path)))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    root = _root(config)
+    here = os.path.relpath(page.file.abs_src_path, root)
+
+    def on_site(match):
+        text, target = match["text"], match["target"]
+        if match["code"] or re.match("[a-z]+:|#", target):
+            return match[0]
+        path, hash_, anchor = target.partition("#")
+        path = os.path.normpath(os.path.join(os.path.dirname(here), path))
+        if not os.path.exists(os.path.join(root, path)):
+            _log.warning(f"{here} links to {target}, and there is no {path}")
+            return match[0]
+        file = files.get_file_from_path(_place(path) or "")
+        if not file:
+            return text[1:-1]
+        if re.fullmatch(r"\[[\w./]+\.md\]", text):  # on the site pages have titles, and no names
+            text = f"[{_title(file.abs_src_path)}]"
+        relative = os.path.relpath(file.src_uri, os.path.dirname(page.file.src_uri) or ".")
+        link = f"{text}({relative}{hash_}{anchor})"
+        # A picture is as wide as the text; a click shows it as large as it is.
+        return f"[{link}]({relative})" if text.startswith("!") else link
+
+    return _CODE_OR_LINK.sub(on_site, markdown)
+
+
+def _root(config):
+    return os.path.dirname(os.path.abspath(config.config_file_path))
+
+
+def _listed(root):
+    """The files of the repository, beside those of docs/, that the site has."""
+    yield from PAGES
+    for pattern in PICTURES:
+        for path in sorted(pathlib.Path(root).glob(pattern)):
+            yield str(path.relative_to(root))
+
+
+def _title(path):
+    with open(path) as f:
+        return next(line[2:].strip() for line in f if line.startswith("# "))
+
+
+def _place(path):
+    """Where a file of the repository is on the site, or None."""
+    if path in PAGES:
+        return PAGES[path]
+    if path.startswith(DOCS):
+        return path.removeprefix(DOCS)
+    if any(fnmatch.fnmatchcase(path, pattern) for pattern in PICTURES):
+        return "pictures/" + os.path.basename(path)
+    return None

@@ -15,9 +15,9 @@ host_gcc() {
 
 tests() { bazel test //tests:all; }
 quickstart() { bazel run //examples:quickstart; }
-# And that every fault of the step mutants fits the sources.
+# That it would find something, too, and that every fault of the step mutants fits the sources.
 lint() {
-  bazel run //tools:lint &&
+  bazel test //tests:lint_test && bazel run //tools:lint &&
     "$(tools/find_python.sh 3.12 | sed -n 1p)" tests/mutants/run.py --check
 }
 asan() { host_gcc && bazel test --config=asan //tests/cc; }

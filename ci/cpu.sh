@@ -20,6 +20,7 @@ lint() {
   bazel test //tests:lint_test && bazel run //tools:lint &&
     "$(tools/find_python.sh 3.12 | sed -n 1p)" tests/mutants/run.py --check
 }
+commands() { timeout 900 ci/compile_commands.sh; }
 asan() { host_gcc && bazel test --config=asan //tests/cc; }
 tsan() { host_gcc && bazel test --config=tsan //tests/cc; }
 # The CUDA wheels: what they hold, and that NVIDIA's libraries have all that they ask for.
@@ -49,7 +50,7 @@ exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --t
 
 steps=("$@")
 # From `wheels` on, steps that follow each other mostly build for the same Python.
-[ $# -gt 0 ] || steps=(tests quickstart exits lint asan tsan cuda wheels py313 py312 netket322
+[ $# -gt 0 ] || steps=(tests quickstart exits lint commands asan tsan cuda wheels py313 py312 netket322
   netket323 faults py311 workspace)
 
 summary='' passed=0 failed=0 skipped=0

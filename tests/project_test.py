@@ -18,8 +18,9 @@ def field(name):
     return re.search(rf"^{name}: (.+)$", text("CITATION.cff"), re.M)[1]
 
 
-def test_what_is_cited_is_this_version():
-    assert f'VERSION = "{field("version")}"\n' in text("version.bzl")
+@pytest.mark.parametrize("name, constant", [("version", "VERSION"), ("repository-code", "URL")])
+def test_what_is_cited_is_what_the_wheels_say(name, constant):
+    assert f'\n{constant} = "{field(name)}"\n' in text("version.bzl")
 
 
 def test_what_is_cited_has_this_licence():

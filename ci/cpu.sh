@@ -22,13 +22,14 @@ examples() {
     bazel run //examples:random_field &&
     bazel run //examples:random_field -- --fft_bench 128
 }
-# And that every fault of the step mutants fits the sources.
+# That it would find something, too, and that every fault of the step mutants fits the sources.
 lint() {
-  bazel run //tools:lint &&
+  bazel test //tests:lint_test && bazel run //tools:lint &&
     "$(tools/find_python.sh 3.12 | sed -n 1p)" tests/mutants/run.py --check
 }
 # The docs site, its links, and the code blocks of README and of the how-to pages.
 docs() { bazel test //docs:all; }
+commands() { timeout 900 ci/compile_commands.sh; }
 asan() { host_gcc && bazel test --config=asan //tests/cc; }
 tsan() { host_gcc && bazel test --config=tsan //tests/cc; }
 # The CUDA wheels: what they hold, and that NVIDIA's libraries have all that they ask for.
@@ -58,9 +59,8 @@ exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --t
 
 steps=("$@")
 # From `wheels` on, steps that follow each other mostly build for the same Python.
-[ $# -gt 0 ] || steps=(tests quickstart examples exits lint docs asan tsan cuda wheels py313 py312
-  netket322
-  netket323 faults py311 workspace)
+[ $# -gt 0 ] || steps=(tests quickstart examples exits lint docs commands asan tsan cuda wheels py313
+  py312 netket322 netket323 faults py311 workspace)
 
 summary='' passed=0 failed=0 skipped=0
 for step in "${steps[@]}"; do

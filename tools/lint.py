@@ -5,19 +5,22 @@ bazel run //tools:lint      reports, and fails if there is something to fix
 """
 
 import argparse
+import fnmatch
 import os
 import pathlib
 import subprocess
 import sys
 
-PYTHON = (".py", ".pyi")
-CXX = (".h", ".cc", ".cu", ".cuh")
-STARLARK = (".bzl", "BUILD", "MODULE.bazel", "WORKSPACE")
+# Patterns of paths, in which * stands for folders too.
+PYTHON = ("*.py", "*.pyi")
+CXX = ("*.h", "*.cc", "*.cu", "*.cuh")
+STARLARK = ("*.bzl", "*BUILD", "MODULE.bazel", "WORKSPACE")
+WORKFLOWS = (".github/workflows/*.yml",)
 
 # Bazel 7 still has these without a load; the load's name changes between releases of rules_cc.
 NATIVE = "-native-cc-binary,-native-cc-info,-native-cc-library,-native-cc-test"
 
-# The program, its files, its arguments to check and to fix.
+# The program, its files, its arguments to check and to fix (None: it can't).
 STEPS = [
     ("ruff", PYTHON, ["check", "-q"], ["check", "-q", "--fix"]),
     ("ruff", PYTHON, ["format", "-q", "--diff"], ["format", "-q"]),
@@ -28,6 +31,7 @@ STEPS = [
         ["-mode=diff", "-lint=warn", "-warnings=" + NATIVE],
         ["-mode=fix", "-lint=fix", "-warnings=" + NATIVE],
     ),
+    ("actionlint", WORKFLOWS, [], None),
 ]
 
 
@@ -39,17 +43,18 @@ def sources(root):
 
 def main():
     parser = argparse.ArgumentParser()
-    for program in ("ruff", "clang_format", "buildifier"):
+    for program in dict.fromkeys(step[0] for step in STEPS):
         parser.add_argument("--" + program, type=os.path.realpath)
     parser.add_argument("--fix", action="store_true")
     args = parser.parse_args()
     root = pathlib.Path(os.environ["BUILD_WORKSPACE_DIRECTORY"])
     files = sources(root)
     failed = False
-    for program, suffixes, check, fix in STEPS:
-        chosen = [f for f in files if f.endswith(suffixes)]
-        if chosen:
-            command = [getattr(args, program), *(fix if args.fix else check), *chosen]
+    for program, patterns, check, fix in STEPS:
+        chosen = [f for f in files if any(fnmatch.fnmatchcase(f, p) for p in patterns)]
+        words = fix if args.fix else check
+        if chosen and words is not None:
+            command = [getattr(args, program), *words, *chosen]
             failed |= subprocess.run(command, cwd=root).returncode != 0
     sys.exit("lint: `bazel run //tools:format` fixes most of this" if failed else 0)
 

@@ -17,6 +17,8 @@ def _npm_files_impl(rctx):
         stripPrefix = "package",
     )
     rctx.delete(archive)
+    for program in rctx.attr.programs:
+        rctx.file(program.name, rctx.read(program))
     rctx.file("BUILD.bazel", rctx.attr.build_file_content)
 
 npm_files = repository_rule(
@@ -25,6 +27,7 @@ npm_files = repository_rule(
         "package": attr.string(mandatory = True),
         "version": attr.string(mandatory = True),
         "integrity": attr.string(mandatory = True),
+        "programs": attr.label_list(doc = "files of ours that go beside the package's"),
         "build_file_content": attr.string(mandatory = True),
     },
 )

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# clang-tidy, and so clangd, understands what tools/compile_commands.py writes: it finds all that
+# files of the engine, the handlers, the plugin and the tests include.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"$(tools/find_python.sh | sed -n 1p)" -m venv "$work"
+install=("$work/bin/pip" install -q --disable-pip-version-check clang-tidy==23.1.4)
+# Many versions of pip give up when a connection drops halfway.
+"${install[@]}" || { sleep 10 && "${install[@]}"; }
+
+tools/compile_commands.py
+"$work/bin/clang-tidy" -p . --quiet --checks='-*,bugprone-use-after-move' \
+  xla_ffi/engine/potrf.cc xla_ffi/handlers/potrs.cc xla_ffi/plugin/module.cc tests/cc/comm_test.cc

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Builds the docs site and copies it into a folder that is not there yet, as what serves it wants it:
+# without links.
+#
+#   ci/site.sh FOLDER
+set -euo pipefail
+folder=$(realpath -m "$1")
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+./tools/bazel build --config=ci //docs:site
+site=$(./tools/bazel cquery --config=ci --output=files //docs:site)
+mkdir "$folder"
+cp -rL "$site/." "$folder"
+chmod -R u+w "$folder" # Bazel write-protects its outputs

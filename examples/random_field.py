@@ -146,7 +146,7 @@ def observe(field, count):
     side = corner(len(field))
     random = np.random.default_rng(1)
     chosen = random.choice(side**3, count, replace=False)
-    pixels = np.stack(np.unravel_index(chosen, (side,) * 3), axis=1)
+    pixels = np.stack(np.unravel_index(chosen, (side,) * 3), axis=1).astype("int32")
     seen = np.asarray(field[:side, :side, :side])[tuple(pixels.T)]
     return pixels, seen + NOISE * random.standard_normal(count)
 
@@ -164,8 +164,8 @@ def covariance(theta, n, pixels):
     xi = fft3d.ifftn(power(theta, k) + 0j, MESH, n2=n)[:side, :side, :side]
 
     def rows(mine, pixels, xi):
-        apart = jnp.abs(mine[:, None, :] - pixels)
-        return xi[apart[..., 0], apart[..., 1], apart[..., 2]]
+        x, y, z = (jnp.abs(mine[:, None, i] - pixels[:, i]) for i in range(3))
+        return xi.ravel()[(x * side + y) * side + z]
 
     signal = jax.shard_map(
         rows, mesh=MESH, in_specs=(P(MESH.axis_names), P(), P()), out_specs=P(MESH.axis_names)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every check that needs no GPU, each step with a time limit; goes on after a failure and ends
-# with one line a step.  25 minutes on two busy cores.
+# with one line a step.  29 minutes on two busy cores.
 #
 #   ci/cpu.sh [STEP ...]     all steps, or those named: tests, lint, ...
 set -uo pipefail
@@ -36,11 +36,22 @@ tsan() { host_gcc && bazel test --config=tsan //tests/cc; }
 cuda() { bazel test //tests/wheels:cuda //third_party/cuda:cuda_test; }
 # All that is released, for all Pythons; GPU machines take it from dist/.
 wheels() { timeout 1800 ci/wheels.sh dist; }
+# That an index takes them, with their licences, and that they are what their tags claim.
+release() { timeout 600 ci/check_wheels.sh dist; }
+# The wheels for aarch64: what they hold, and that NVIDIA's libraries for it have all they ask for.
+aarch64() {
+  bazel test --config=aarch64 //tests/wheels:contents_test //tests/wheels:contents_cuda_test &&
+    bazel test //tests/wheels:symbols_aarch64_test
+}
+# The CPU one of these, run. Five minutes, so only where it is named.
+qemu() { timeout 1800 ci/aarch64.sh; }
 workspace() { timeout 1800 ci/same_bytes.sh; }
 # The oldest and the newest JAX that we support, and one between; one plugin serves them all.
 py311() { timeout 1800 ci/installed_wheels.sh 3.11 tests/python jax==0.6.2; }
 py312() { timeout 1800 ci/installed_wheels.sh 3.12 tests/python jax==0.11.2; }
 py313() { timeout 1800 ci/installed_wheels.sh 3.13 tests/python jax; }
+# On a Python that may have to come from Debian's packages.
+py314() { timeout 1800 ci/installed_wheels.sh 3.14 tests/python jax; }
 # The two generations of NetKet, each with a JAX that it imports on.
 netket322() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket jax==0.10.2 netket==3.22.4; }
 netket323() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket jax==0.11.2 netket==3.23.0; }
@@ -59,8 +70,8 @@ exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --t
 
 steps=("$@")
 # From `wheels` on, steps that follow each other mostly build for the same Python.
-[ $# -gt 0 ] || steps=(tests quickstart examples exits lint docs commands asan tsan cuda wheels py313
-  py312 netket322 netket323 faults py311 workspace)
+[ $# -gt 0 ] || steps=(tests quickstart examples exits lint docs commands asan tsan cuda aarch64
+  wheels release py314 py313 py312 netket322 netket323 faults py311 workspace)
 
 summary='' passed=0 failed=0 skipped=0
 for step in "${steps[@]}"; do

@@ -22,7 +22,7 @@ site=$(mktemp -d) || exit
 trap 'rm -rf "$site"' EXIT
 tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])') || exit
 "$python" -m pip install -q --no-index --no-deps --target "$site" \
-  "$wheels"/jaxmg-*.whl "$wheels"/jaxmg_plugin_cuda*-"$tag"-*.whl || exit
+  "$wheels"/jaxmg-*.whl "$wheels"/jaxmg_plugin_cuda*-"$tag"-*_"$(uname -m)".whl || exit
 cp -r tests/python tests/gpu benchmarks "$site" || exit
 cd "$site" || exit
 export PYTHONPATH=$site:$site/benchmarks

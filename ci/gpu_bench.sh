@@ -25,7 +25,7 @@ if [ -n "${WHEELS:-}" ]; then
   site=$scratch/site
   tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])') || exit
   "$python" -m pip install -q --no-index --no-deps --target "$site" \
-    "$WHEELS"/jaxmg-*.whl "$WHEELS"/jaxmg_plugin_cuda*-"$tag"-*.whl || exit
+    "$WHEELS"/jaxmg-*.whl "$WHEELS"/jaxmg_plugin_cuda*-"$tag"-*_"$(uname -m)".whl || exit
   export PYTHONPATH=$site
 fi
 

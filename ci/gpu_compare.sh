@@ -30,7 +30,7 @@ tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])') || exit
 for version in old new; do
   # shellcheck disable=SC2086  # a pattern
   "$python" -m pip install -q --no-index --no-deps --target "$scratch/$version" \
-    "${!version}"/jaxmg-*.whl "${!version}"/jaxmg_plugin_$plugin-*-"$tag"-*.whl || exit
+    "${!version}"/jaxmg-*.whl "${!version}"/jaxmg_plugin_$plugin-*-"$tag"-*_"$(uname -m)".whl || exit
 done
 
 # VERSION PROGRAM ...: a program of this checkout with a version. Compiled programs are kept, but the

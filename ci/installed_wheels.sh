@@ -11,24 +11,26 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 version=$1 tests=$2 requirements=("${@:3}")
 
-if ! python=$(tools/find_python.sh "$version" | sed -n 1p); then
+python=$(tools/find_python.sh "$version" | sed -n 1p) || python=$(tools/debian_python.sh "$version") || {
   [ -n "${CI:-}" ] || exit 77
   exit 1
-fi
+}
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 TARGETS=//:wheels ci/wheels.sh "$work/wheels" "$version"
 
-"$python" -m venv "$work/venv"
+# The environment's pip would come from a bundle that some systems leave out.
+"$python" -m venv --without-pip "$work/venv"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
+pip=("$python" -m pip --python "$work/venv/bin/python")
 # By path: a package index may have another `jaxmg`, of a higher version.
-install=("$work/venv/bin/pip" install -q "$(echo "$work"/wheels/jaxmg-*.whl)[cpu,plot]"
+install=("${pip[@]}" install -q "$(echo "$work"/wheels/jaxmg-*.whl)[cpu,plot]"
   "$work"/wheels/jaxmg_plugin_*.whl "${requirements[@]}" pytest hypothesis flatbuffers)
 # Many versions of pip give up when a connection drops halfway.
 "${install[@]}" || { sleep 10 && "${install[@]}"; }
-"$work/venv/bin/pip" check
-"$work/venv/bin/pip" list | grep -iE '^(jax|netket|numpy|scipy)'
+"${pip[@]}" check
+"${pip[@]}" list | grep -iE '^(jax|netket|numpy|scipy)'
 
 cp -r tests "$work"
 mkdir "$work/benchmarks" && cp benchmarks/records.py "$work/benchmarks"

@@ -2,20 +2,30 @@
 # Builds every wheel for every Python that we support into a folder. Needs no GPU; `ci/gpu.sh`
 # takes the folder to a machine that has some.
 #
-#   ci/wheels.sh FOLDER [PYTHON ...]      default: 3.11 3.12 3.13
+#   ci/wheels.sh FOLDER [PYTHON ...]      default: 3.11 3.12 3.13 3.14
 #
-# TARGETS="//:wheels" leaves those for CUDA out.
+# A Python that the machine hasn't got comes from Debian's packages (tools/debian_python.sh).
+# TARGETS="//:wheels" leaves those for CUDA out; CPUS="x86_64 aarch64" adds another machine's. Wheels
+# of another version that lie in the folder go.
 set -euo pipefail
 folder=$(realpath -m "$1") pythons=("${@:2}")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 read -ra targets <<<"${TARGETS:-//:wheels //:wheels_cuda}"
-[ ${#pythons[@]} -gt 0 ] || pythons=(3.11 3.12 3.13)
+[ ${#pythons[@]} -gt 0 ] || pythons=(3.11 3.12 3.13 3.14)
 
-mkdir -p "$folder"
 for python in "${pythons[@]}"; do
-  config=(--config=ci "--config=py${python/./}")
-  ./tools/bazel build "${config[@]}" "${targets[@]}"
-  wheels=$(./tools/bazel cquery "${config[@]}" --output=files "set(${targets[*]})")
-  install -m 644 $wheels "$folder"
+  tools/find_python.sh "$python" >/dev/null 2>&1 || tools/debian_python.sh "$python"
+done
+mkdir -p "$folder"
+version=$(sed -n 's/^VERSION = "\(.*\)"/\1/p' version.bzl)
+find "$folder" -maxdepth 1 -name 'jaxmg*.whl' ! -name "*-$version-*" -delete
+for cpu in ${CPUS:-x86_64}; do
+  for python in "${pythons[@]}"; do
+    config=(--config=ci "--config=py${python/./}")
+    [ "$cpu" = x86_64 ] || config+=("--config=$cpu")
+    ./tools/bazel build "${config[@]}" "${targets[@]}"
+    wheels=$(./tools/bazel cquery "${config[@]}" --output=files "set(${targets[*]})")
+    install -m 644 $wheels "$folder"
+  done
 done
 ls -l "$folder"

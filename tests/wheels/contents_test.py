@@ -64,6 +64,12 @@ def test_metadata(wheel):
     assert b"Apache License" in read(wheel, r"/licenses/LICENSE$")
 
 
+def test_types():
+    """A type checker looks at neither without the other."""
+    assert read("jaxmg", r"^jaxmg/py\.typed$") == b""
+    assert b"@overload" in read("jaxmg", r"^jaxmg/__init__\.pyi$")
+
+
 def test_requirements():
     requires = metadata("jaxmg").requires_dist
     base = {str(r) for r in requires if not r.marker}

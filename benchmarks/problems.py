@@ -5,6 +5,8 @@ a matrix that was given away can be made again. Written for NumPy and jax.numpy 
 """
 
 import math
+import pathlib
+import runpy
 
 import numpy as np
 
@@ -13,21 +15,14 @@ ON_FACTORS = ("cho_solve",)  # what takes a factor that was made before
 SOLVES = ("potrs", "cho_solve")
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PROBES = 4  # random vectors with which inverses and eigenvectors are checked
+# The file of this checkout: the jaxmg to be measured may be an older one, and would import JAX.
+_COUNTS = pathlib.Path(__file__).absolute().parents[1] / "jaxmg" / "_counts.py"
+_count = runpy.run_path(str(_COUNTS))["operations"]
 
 
 def operations(routine, dtype, n, nrhs, vectors=True):
-    """Floating-point operations, with the leading terms alone.
-
-    For syevd the count is nominal: tridiagonal reduction and, with vectors, divide and conquer
-    without deflation and the back transformation.
-    """
-    count = {
-        "potrs": n**3 / 3 + 2 * n**2 * nrhs,
-        "cho_solve": 2 * n**2 * nrhs,
-        "potri": n**3,
-        "syevd": (4 / 3 + (4 / 3 + 2) * vectors) * n**3,
-    }[routine]
-    return count * (4 if np.dtype(dtype).kind == "c" else 1)
+    """Floating-point operations, with the leading terms alone."""
+    return _count(routine, np.dtype(dtype).kind == "c", n, nrhs, vectors)
 
 
 def factor_bytes(dtype, n):

@@ -1,8 +1,10 @@
 """``python -m jaxmg``: what a bug report needs, then a small checked solve on all devices.
 
-The exit code is 1 where a routine is missing, fails or gives a wrong result.
+``python -m jaxmg --bench n`` measures the routines instead. The exit code is 1 where a routine is
+missing, fails or gives a wrong result.
 """
 
+import argparse
 import importlib.metadata
 import itertools
 import platform
@@ -10,18 +12,43 @@ import sys
 import traceback
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _plugin
+from jaxmg import _bench, _checks, _plugin
 
 _N = 250  # divides by few device counts, so that padding is exercised too
 _LIMIT = 30 * _N  # residuals are compared with this many eps
 
 
-def main():
+def main() -> int:
+    """Does what the command line says and returns the exit code."""
+    parser = argparse.ArgumentParser("python -m jaxmg", description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    add("--bench", type=_positive, metavar="n", help="measure with matrices of order n instead")
+    add("--routine", nargs="+", choices=_bench.ROUTINES, default=_bench.ROUTINES)
+    add("--dtype", choices=_checks.DTYPES, help="default: what JAX computes with")
+    add("--repeat", type=_positive, default=5, help="timed runs of each, at most; default: 5")
+    add("--limit", type=float, default=60, help="seconds that one run may take; default: 60")
+    args = parser.parse_args()
+    if args.bench is None:
+        if sys.argv[1:]:
+            parser.error("the other options are for --bench n")
+        return _report()
+    return 0 if _bench.bench(args.bench, args.routine, args.dtype, args.repeat, args.limit) else 1
+
+
+def _positive(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"it must be at least 1; got {number}")
+    return number
+
+
+def _report():
     """Prints the report and returns the exit code."""
     _print_versions()
     devices = jax.devices()
@@ -100,7 +127,7 @@ def _solve(devices):
         "syevd |AV - VW| / |A|": lambda: _syevd_residual(exact, a, mesh),
     }
     # A list: every check is made, also after one that fails.
-    return all([_check(name, run, np.finfo(dtype).eps) for name, run in checks.items()])
+    return all([_check(name, run, float(jnp.finfo(dtype).eps)) for name, run in checks.items()])
 
 
 def _potrs_residual(matrix, rhs, a, b, mesh):

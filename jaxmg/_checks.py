@@ -109,7 +109,7 @@ def tile(routine, T_A, required=False):
     if T_A is None and not required:
         return 0
     try:
-        if isinstance(T_A, (bool, np.bool_)):
+        if T_A is None or isinstance(T_A, (bool, np.bool_)):
             raise TypeError
         width = operator.index(T_A)
     except TypeError:

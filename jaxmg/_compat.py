@@ -1,5 +1,7 @@
 """What is spelled differently in the JAX versions that this package supports (0.6.2 and up)."""
 
+# pyright: reportAttributeAccessIssue=false
+
 import contextlib
 import threading
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -278,7 +279,7 @@ def _apply(routine, factor, b, operations, trans):
     return _operations.APPLY(routine, factor, b, operation=operation)
 
 
-def _keep(call, tiles, overflow, log_det=None, status=None):
+def _keep(call, tiles, overflow, log_det: typing.Any = None, status: typing.Any = None):
     """The factor that a call made."""
     tf32 = dict(call.attributes).get("tf32", False)
     return CholeskyFactor(

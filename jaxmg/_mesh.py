@@ -6,6 +6,7 @@ import math
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -24,42 +25,42 @@ class Layout:
     """
 
     mesh: Mesh | AbstractMesh
-    rows: tuple
-    others: tuple
+    rows: tuple[str, ...]
+    others: tuple[str, ...]
     spec: P
 
     @property
-    def ranks(self):
+    def ranks(self) -> int:
         return _size(self.mesh, self.rows)
 
     @property
-    def row_spec(self):
+    def row_spec(self) -> P:
         return P(self.rows, None)
 
     @property
-    def by_rows(self):
+    def by_rows(self) -> "Layout":
         """The same ranks, of a matrix that has been brought into ``row_spec``."""
         return dataclasses.replace(self, spec=self.row_spec)
 
     @property
-    def explicit(self):
+    def explicit(self) -> bool:
         return AxisType.Explicit in self.mesh.axis_types
 
     @property
-    def platform(self):
+    def platform(self) -> str:
         if isinstance(self.mesh, Mesh):
             return self.mesh.devices.flat[0].platform
         return _compat.abstract_platform(self.mesh) or jax.default_backend()
 
     @property
-    def memory(self):
+    def memory(self) -> int | None:
         """Bytes that JAX may take on one device, all of which are taken for alike; None where it
         doesn't say."""
         stats = jax.local_devices(backend=self.platform)[0].memory_stats()
         return (stats or {}).get("bytes_limit")
 
     @property
-    def places(self):
+    def places(self) -> np.ndarray:
         """[rank, group of replicas] of every device, in the mesh's order: (devices, 2), int32."""
         sizes = self.mesh.shape
         index = dict(zip(sizes, np.indices(tuple(sizes.values())), strict=True))
@@ -72,10 +73,10 @@ class Layout:
 
         return np.stack([along(self.rows), along(self.others)], axis=1).astype(np.int32)
 
-    def sharding(self, spec):
+    def sharding(self, spec: P) -> NamedSharding:
         return NamedSharding(self.mesh, spec)
 
-    def result_spec(self, shape):
+    def result_spec(self, shape: tuple[int, ...]) -> P | None:
         """``spec`` where JAX can represent it for ``shape``: the axes have to divide it. Else None,
         which leaves the choice to XLA."""
         for size, axes in zip(shape, self.spec, strict=True):
@@ -85,7 +86,7 @@ class Layout:
 
 
 def traced(arrays):
-    return any(isinstance(array, jax.core.Tracer) for array in arrays)
+    return any(isinstance(array, Tracer) for array in arrays)
 
 
 def infer(routine, arrays, mesh, spec):
@@ -257,7 +258,7 @@ def spec_of(array, layout):
     sharding = _named_sharding(array)
     if sharding is not None and sharding.mesh.shape == layout.mesh.shape:
         return sharding.spec
-    return None if isinstance(array, jax.core.Tracer) else P()
+    return None if isinstance(array, Tracer) else P()
 
 
 def _axes(entry):
@@ -272,7 +273,7 @@ def _axes(entry):
 def _named_sharding(array):
     """How ``array`` is sharded, where it says so: concrete arrays, and traced ones whose mesh has
     explicit axes (a trace doesn't know how XLA will shard automatic ones)."""
-    if isinstance(array, jax.core.Tracer):
+    if isinstance(array, Tracer):
         sharding = getattr(jax.typeof(array), "sharding", None)
         if sharding is None or sharding.mesh.empty:
             return None

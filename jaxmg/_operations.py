@@ -39,7 +39,7 @@ class Operation:
         """The global result; traced."""
         layout, n, count = call.layout, tiles.shape[1], 1 if call.overflow else 0
         overflow, b = others[:count], others[count:]
-        b = [_blocks.replicate(array, layout) for array in b]
+        b = tuple(_blocks.replicate(array, layout) for array in b)
 
         def local(place, tiles, *others):
             others = others if count else (jnp.zeros((0, n), tiles.dtype), *others)

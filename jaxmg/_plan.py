@@ -45,15 +45,15 @@ class Plan:
     backend: str
     tile: int
     gathered: bool
-    bytes: tuple
+    bytes: tuple[int, ...]
     memory: int | None
 
     @property
-    def fits(self):
+    def fits(self) -> bool | None:
         """Whether each device has the memory; None where that isn't known."""
         return None if self.memory is None else max(self.bytes) <= self.memory
 
-    def __str__(self):
+    def __str__(self) -> str:
         fits = {True: "it fits", False: "it does NOT fit", None: "whether it fits isn't known"}
         of = "" if self.memory is None else f" of {_readable(self.memory)}"
         where = f"{len(self.bytes)} device{'s' if len(self.bytes) > 1 else ''}"

@@ -9,6 +9,7 @@ Nothing here runs when jaxmg is imported.
 import importlib.metadata
 import re
 import threading
+import types
 
 import jax
 
@@ -39,12 +40,12 @@ _PLATFORMS = {
 _OLDEST_JAX = {"cpu": (0, 6, 2), "cuda12": (0, 6, 2), "cuda13": (0, 7, 2)}
 
 _lock = threading.Lock()
-_loaded = {}
+_loaded: dict[str, types.ModuleType] = {}
 
 
 def entry_points():
     """The installed plugins: entry-point name -> list of the entry points that have it."""
-    found = {}
+    found: dict[str, list[importlib.metadata.EntryPoint]] = {}
     for point in importlib.metadata.entry_points(group=GROUP):
         found.setdefault(point.name, []).append(point)
     return found
@@ -124,7 +125,7 @@ def _choose(platform, names):
     found = entry_points()
     if any(name in found for name in names):  # JAX knows which CUDA it runs on, and must start
         names = _for_backend(names)
-    points = next((found[name] for name in names if name in found), [])
+    points = next((found[name] for name in names if name in found), None)
     if not points:
         raise RuntimeError(
             f"no jaxmg plugin is installed for platform {platform!r} (entry point "

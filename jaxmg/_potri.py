@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from jaxmg import _blocks, _mesh, _results, _routine
 
@@ -151,7 +152,7 @@ def potri_symmetrize(a):
     a = jnp.asarray(a)
     if a.ndim != 2 or a.shape[0] != a.shape[1]:
         raise ValueError(f"potri_symmetrize: a must be square, (n, n); it has shape {a.shape}")
-    if isinstance(a, jax.core.Tracer):
+    if isinstance(a, Tracer):
         return _symmetrize(a)
     return _symmetrizer(a.sharding)(a)
 

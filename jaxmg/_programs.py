@@ -9,10 +9,12 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import typing
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -47,7 +49,7 @@ class Call:
     overflow: int = 0
 
 
-def planned(plan):
+def planned(plan) -> collections.abc.Callable[..., typing.Any]:
     """Makes of ``plan(arrays, *options)``, which checks a call and returns the function of the
     arrays that runs it, a function that does both.
 
@@ -74,9 +76,9 @@ def planned(plan):
 def _circumstances(arrays):
     """What a plan for ``arrays`` depends on besides its options, in hashable form; None where they
     are traced or no arrays."""
-    described = []
+    described: list[tuple] = []
     for array in arrays:
-        kind = _kind(type(array))
+        kind = _kind(array.__class__)
         if kind == "placed":
             described.append((array.shape, array.dtype, array.sharding, array.committed))
         elif kind == "numpy":
@@ -97,9 +99,7 @@ def _kind(kind):
     """Whether arrays of a type are NumPy's, or JAX's with values somewhere; None for others."""
     if issubclass(kind, _compat.numpy_types):
         return "numpy"
-    return (
-        "placed" if issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer) else None
-    )
+    return "placed" if issubclass(kind, jax.Array) and not issubclass(kind, Tracer) else None
 
 
 def runner(call, arrays, donate=False, wanted=None):

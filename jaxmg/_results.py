@@ -30,6 +30,14 @@ class Result:
     name: str
     asked: str | None = None
 
+    def native(self, call, a, *b):
+        """Shape and dtype of what the native code makes on a rank."""
+        raise NotImplementedError
+
+    def empty(self, a, *b, local):
+        """The caller's result for a matrix without rows; ``local``: inside a shard_map."""
+        raise NotImplementedError
+
     def spec(self, layout, a, *b):
         """The spec of the global result, None where XLA chooses."""
         return P()
@@ -138,8 +146,8 @@ class Solution(Result):
     def on_rank(self, value, layout, a, b):
         return like(value, b)
 
-    def empty(self, a, b, local):
-        return jnp.zeros(b.shape, b.dtype)
+    def empty(self, a, *b, local):
+        return jnp.zeros(b[0].shape, b[0].dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -79,14 +79,14 @@ class Routine:
         if donate and len(arrays) > 1:
             _checks.separate(self.name, *arrays)
         spec = _mesh.given_spec(self.name, matrix_specs, in_specs)
-        options = tuple(options.items())
-        return self._run(arrays, self.plain_gives, T_A, mesh, spec, pad, backend, donate, options)
+        chosen = tuple(options.items())
+        return self._run(arrays, self.plain_gives, T_A, mesh, spec, pad, backend, donate, chosen)
 
     def traced(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
         """The same for use inside jit, which decides what is donated."""
         spec = _mesh.given_spec(self.name, matrix_specs, in_specs)
-        options = tuple(options.items())
-        return self._run(arrays, self.traced_gives, T_A, mesh, spec, pad, backend, False, options)
+        chosen = tuple(options.items())
+        return self._run(arrays, self.traced_gives, T_A, mesh, spec, pad, backend, False, chosen)
 
     def local(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
         """The routine on this rank's block, inside a shard_map; outside of one, `traced`."""
@@ -148,7 +148,7 @@ class Routine:
         _mesh.refuse_manual_axes(self.name, self.local_gives and self.local_name)
         _checks.matrix(self.name, self.operands[0], arrays[0], pad, self.transformations)
         if len(arrays) > 1:
-            _checks.right_hand_side(self.name, *arrays, self.transformations)
+            _checks.right_hand_side(self.name, arrays[0], arrays[1], self.transformations)
         tile = _checks.tile(self.name, T_A)
         layout = _mesh.infer(self.name, arrays, mesh, spec)
         _checks.padding(self.name, arrays[0].shape, layout, pad)
@@ -186,7 +186,7 @@ class Routine:
     def _program(self, call, a, *others):
         """All results of global arrays; traced."""
         layout = call.layout
-        others = [_blocks.replicate(b, layout) for b in others]
+        others = tuple(_blocks.replicate(b, layout) for b in others)
 
         def local(place, a, *others):
             values = self._call(call, place, _blocks.to_rows(a, layout.by_rows), *others)

@@ -1,11 +1,15 @@
 """What runs in a process of its own: the import, ``python -m jaxmg``, and a lack of threads."""
 
 import resource
+import sys
 
+import jax
+import numpy as np
 import pytest
 from processes import run
 
-from jaxmg import _plugin
+import jaxmg
+from jaxmg import __main__, _bench, _plugin
 
 _IMPORT = """
 import sys
@@ -91,6 +95,65 @@ def test_report_says_what_the_solve_changed():
     before, after = run("-c", pretend).stdout.split("checked solve")
     assert "opened: 0" in before and "same: 0" in before
     assert "opened: 1" in after and "same: 0" not in after
+
+
+def test_bench():
+    """One that is measured, JAX's beside it, and the largest n that fits, as far as it is known."""
+    result = run("-m", "jaxmg", "--bench", "61", "--repeat", "2", "--routine", "potri")
+    assert result.returncode == 0, result.stdout + result.stderr
+    head, part = result.stdout.split("\n\n")
+    assert head.startswith(f"n = {-(-61 // len(jax.devices())) * len(jax.devices())}, float")
+    assert part.startswith("potri\n")
+    for name in ("jaxmg: ", "JAX, one device: "):
+        (line,) = (line for line in part.split("\n") if line.strip().startswith(name))
+        assert "(2 runs" in line and " GFLOP/s" in line and line.endswith(" ok")
+    assert "JAX / jaxmg: " in part and "larger n: " in part
+
+
+def test_bench_leaves_out_what_does_not_fit(capsys):
+    assert _bench.bench(8_000_000, ("potrs",), "complex64", repeat=1, limit=60)
+    out = capsys.readouterr().out
+    assert "left out: it needs" in out and "GFLOP/s" not in out
+
+
+def test_bench_leaves_out_what_takes_too_long(capsys, monkeypatch):
+    monkeypatch.setattr(_bench, "_PILOT_FROM", 64)
+    assert _bench.bench(64, ("potrs",), "float32", repeat=1, limit=1e-6)
+    out = capsys.readouterr().out
+    assert out.count("--limit is 1e-06") == 2 and "GFLOP/s" not in out
+
+
+@pytest.mark.parametrize("routine", _bench.ROUTINES)
+def test_bench_finds_a_wrong_result(routine, capsys):
+    def nearly(a, b):
+        """The last entries are wrong in the third digit."""
+        return jax.tree.map(lambda part: part.at[-1].multiply(1.01), _bench._OURS[routine](a, b))
+
+    mesh = jax.sharding.Mesh(jax.devices()[:1], ("rank",))
+    for solve, right in ((_bench._OURS[routine], True), (nearly, False)):
+        case = _bench._Case(routine, np.dtype("float64"), mesh, solve)
+        assert _bench._measure("name", case, 40, 1, 60)[1] is right
+        assert ("WRONG, the limit is" in capsys.readouterr().out) is not right
+
+
+@pytest.mark.parametrize("routine", _bench.ROUTINES)
+def test_largest_order_is_the_last_that_fits(routine):
+    devices, room = jax.devices(), 1 << 30
+    n = _bench.largest_order(routine, "float32", devices, room)
+
+    def fits(n):
+        return _bench._needed(jaxmg.plan(routine, n, "float32", devices, donate=True)) <= room
+
+    assert n > 0 and fits(n) and not fits(n + 1024)
+    assert _bench.largest_order(routine, "float32", devices, None) is None
+
+
+@pytest.mark.parametrize("words", [("--bench", "0"), ("--repeat", "3"), ("--bench", "9", "-x")])
+def test_command_lines_that_are_wrong(words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["jaxmg", *words])
+    with pytest.raises(SystemExit) as stop:
+        __main__.main()
+    assert stop.value.code == 2 and "usage: python -m jaxmg" in capsys.readouterr().err
 
 
 def test_report_without_a_plugin():

@@ -157,6 +157,12 @@ def test_description_names_this_version(wheel):
     assert set(re.findall(r"jaxmg\[\w+\]==([\d.]+)", m.description)) == {str(m.version)}
 
 
+def test_types():
+    """A type checker looks at neither without the other."""
+    assert read("jaxmg", r"^jaxmg/py\.typed$") == b""
+    assert b"@overload" in read("jaxmg", r"^jaxmg/__init__\.pyi$")
+
+
 def test_requirements():
     requires = metadata("jaxmg").requires_dist
     base = {str(r) for r in requires if not r.marker}

@@ -1,0 +1,182 @@
+"""A user's script, for type checkers: what they infer is asserted, and what they must refuse.
+
+``check.py`` has it checked; `results` is also run, and its assertions are compared with what comes
+out (user_test.py).
+"""
+
+# Of JAX's own functions.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from typing import Any, assert_type
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import PartitionSpec as P
+from numpy.typing import NDArray
+
+import jaxmg
+
+_N = 8
+
+
+def results(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
+    """Every combination of what decides what is returned."""
+    _potrs(a, b, mesh, flag)
+    _potri(a, mesh, flag)
+    _syevd(a, mesh, flag)
+    _contexts(a, b, mesh, flag)
+    _factor(a, b, mesh)
+    _plan(mesh)
+    _layout(a, mesh)
+
+
+def _potrs(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
+    assert_type(jaxmg.potrs(a, b), Array)
+    assert_type(jaxmg.potrs(a, b, 2, mesh, P("r", None), False), Array)
+    assert_type(jaxmg.potrs(a, b, return_status=False, return_logdet=False), Array)
+    assert_type(jaxmg.potrs(a, b, return_status=True), tuple[Array, Array])
+    assert_type(jaxmg.potrs(a, b, None, None, None, True), tuple[Array, Array])
+    assert_type(jaxmg.potrs(a, b, return_logdet=True), tuple[Array, Array])
+    assert_type(
+        jaxmg.potrs(a, b, return_status=True, return_logdet=True), tuple[Array, Array, Array]
+    )
+    assert_type(
+        jaxmg.potrs(a, b, None, mesh, None, True, return_logdet=True), tuple[Array, Array, Array]
+    )
+    assert_type(
+        jaxmg.potrs(a, b, return_status=flag),
+        Array | tuple[Array, Array] | tuple[Array, Array, Array],
+    )
+    x = jaxmg.potrs(
+        np.eye(_N, dtype=np.float32),
+        np.ones(_N, np.float32),
+        T_A=np.int64(3),
+        in_specs=(P(), P()),
+        precision=None,
+    )
+    assert_type(x, Array)
+
+
+def _potri(a: Array, mesh: Mesh, flag: bool) -> None:
+    assert_type(jaxmg.potri(a), Array)
+    assert_type(jaxmg.potri(a, return_status=True), tuple[Array, Array])
+    assert_type(jaxmg.potri(a, None, mesh, None, True), tuple[Array, Array])
+    assert_type(jaxmg.potri(a, return_status=flag), Array | tuple[Array, Array])
+    assert_type(jaxmg.potri_jit_ctx(a, 4, mesh, P("r")), tuple[Array, Array])
+    assert_type(jaxmg.potri_symmetrize(a), Array)
+
+
+def _syevd(a: Array, mesh: Mesh, flag: bool) -> None:
+    assert_type(jaxmg.syevd(a), tuple[Array, Array])
+    assert_type(jaxmg.syevd(a, return_eigenvectors=False), Array)
+    assert_type(jaxmg.syevd(a, None, mesh, None, False), Array)
+    assert_type(jaxmg.syevd(a, return_status=True), tuple[Array, Array, Array])
+    assert_type(jaxmg.syevd(a, None, mesh, None, True, True), tuple[Array, Array, Array])
+    assert_type(jaxmg.syevd(a, return_eigenvectors=False, return_status=True), tuple[Array, Array])
+    assert_type(jaxmg.syevd(a, None, mesh, None, False, True), tuple[Array, Array])
+    assert_type(
+        jaxmg.syevd(a, return_eigenvectors=flag),
+        Array | tuple[Array, Array] | tuple[Array, Array, Array],
+    )
+
+
+def _contexts(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
+    assert_type(jaxmg.potrs_jit_ctx(a, b, None, mesh), tuple[Array, Array, Array])
+    assert_type(
+        jaxmg.potrs_jit_ctx(a, b, None, mesh, return_logdet=True),
+        tuple[Array, Array, Array, Array],
+    )
+    assert_type(
+        jaxmg.potrs_jit_ctx(a, b, return_logdet=flag),
+        tuple[Array, Array, Array] | tuple[Array, Array, Array, Array],
+    )
+    assert_type(jaxmg.syevd_jit_ctx(a), tuple[Array, Array, Array, Array])
+    assert_type(jaxmg.syevd_jit_ctx(a, return_eigenvectors=False), tuple[Array, Array, Array])
+    # How many there are depends on whether a shard_map is around the call.
+    _, x, _ = jaxmg.potrs_shardmap_ctx(a, b)
+    assert_type(x, Array)
+
+    def local(block: Array, b: Array) -> Array:
+        assert_type(jaxmg.potrs_shardmap_ctx(block, b, None, False), tuple[Array, ...])
+        assert_type(jaxmg.syevd_shardmap_ctx(block, None, True, True), tuple[Array, ...])
+        assert_type(jaxmg.potri_shardmap_ctx(block, None, True), tuple[Array, Array])
+        x, _ = jaxmg.potrs_shardmap_ctx(block, b)
+        return assert_type(x, Array)
+
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=(P("r"), P()), out_specs=P(), check_vma=False)
+    jax.jit(mapped)(a, b)
+
+
+def _factor(a: Array, b: Array, mesh: Mesh) -> None:
+    factor = jaxmg.cho_factor(a, mesh=mesh, precision="highest")
+    assert_type(factor, jaxmg.CholeskyFactor)
+    assert_type(jaxmg.cho_solve(factor, b), Array)
+    assert_type(factor.solve(np.ones(_N, np.float32)), Array)
+    assert_type(factor.solve_triangular(b, trans="C"), Array)
+    assert_type(factor.matmul(b, 1), Array)
+    assert_type(factor.logdet(), Array)
+    assert_type(factor.diagonal(), Array)
+    assert_type(factor.inv(), Array)
+    assert_type(factor.shape, tuple[int, int])
+    assert_type(factor.dtype, np.dtype[Any])
+    assert_type(factor.mesh, Mesh | AbstractMesh)
+    assert_type(factor.status, Array)
+    assert_type(factor.overflow, Array | None)
+    assert_type(factor.n, int)
+    again = jaxmg.CholeskyFactor.from_upper(np.asarray(factor.upper()), mesh=mesh)
+    assert_type(again, jaxmg.CholeskyFactor)
+
+
+def _plan(mesh: Mesh) -> None:
+    found = jaxmg.plan("potrs", 1000, jnp.float32, mesh, nrhs=3)
+    assert_type(found, jaxmg.Plan)
+    assert_type(found.fits, bool | None)
+    assert_type(found.bytes, tuple[int, ...])
+    assert_type(found.memory, int | None)
+    assert_type(found.backend, str)
+    jaxmg.plan(
+        "syevd", np.int64(10), "complex64", list(mesh.devices.flat), return_eigenvectors=False
+    )
+    jaxmg.plan("cho_solve", 10, np.dtype(np.float64), 1)
+
+
+def _layout(a: Array, mesh: Mesh) -> None:
+    tiles = jaxmg.cyclic_1d(a, 2, mesh, P("r", None), inverse=False)
+    assert_type(tiles, Array)
+    jaxmg.verify_cyclic(a, tiles, 2)
+    assert_type(jaxmg.get_cols_cyclic(4, 2, 1, 2), list[tuple[int, int, int]])
+    assert_type(jaxmg.calculate_padding(10, 4), int)
+    assert_type(jaxmg.pad_rows(a, 2), Array)
+    assert_type(jaxmg.unpad_rows(a, 2), Array)
+    rows: NDArray[np.float64] = np.ones((3, 2))
+    assert_type(jaxmg.pad_rows(rows, 1), Array | NDArray[Any])
+    jaxmg.register_handlers("cpu")
+
+
+def refused(a: Array, b: Array, mesh: Mesh) -> None:
+    """Each of these is an error to a type checker, or its comment is one: it would be of no use."""
+    jaxmg.potrs(a)  # type: ignore[call-overload]
+    jaxmg.potrs(a, b, tile=3)  # type: ignore[call-overload]
+    jaxmg.potrs(a, b, T_A=2.5)  # type: ignore[call-overload]
+    jaxmg.potrs(a, b, mesh="r")  # type: ignore[call-overload]
+    jaxmg.potrs(a, b, matrix_specs="r")  # type: ignore[arg-type]
+    jaxmg.potrs(a, b, backend="cusolver")  # type: ignore[call-overload]
+    jaxmg.potrs(a, b, precision="bf16")  # type: ignore[call-overload]
+    jaxmg.potrs([[1.0]], b)  # type: ignore[call-overload]
+    jaxmg.potrs(a, b, None, mesh, None, False, True, P("r"))  # type: ignore[call-overload]
+    jaxmg.potri(a, return_logdet=True)  # type: ignore[call-overload]
+    jaxmg.syevd(a, precision="tf32")  # type: ignore[call-overload]
+    jaxmg.cho_factor(a, backend="native")  # type: ignore[call-arg]
+    jaxmg.cho_solve(a, b)  # type: ignore[arg-type]
+    jaxmg.cho_factor(a).solve(b, 1)  # type: ignore[call-arg]
+    jaxmg.cho_factor(a).matmul(b, trans="H")  # type: ignore[arg-type]
+    jaxmg.cho_factor(a).n = 3  # type: ignore[misc]
+    jaxmg.plan("getrf", 10, "float64")  # type: ignore[arg-type]
+    jaxmg.plan("potrs", 10.5, "float64")  # type: ignore[arg-type]
+    jaxmg.lu_solve(a, b)  # type: ignore[attr-defined]
+    x, status = jaxmg.potrs(a, b, return_status=True, return_logdet=True)  # type: ignore[misc]
+    assert_type(jaxmg.potri(a), tuple[Array, Array])  # type: ignore[assert-type]
+    del x, status

@@ -1,0 +1,48 @@
+"""What type checkers are told, by user.py's assertions, is what comes out."""
+
+import pathlib
+import runpy
+import types
+import typing
+
+import jax
+import jax.numpy as jnp
+
+
+def is_a(value, kind):
+    """Whether ``value`` is of a type as user.py writes them."""
+    if kind is typing.Any or kind is None:
+        return kind is not None or value is None
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return any(is_a(value, part) for part in parts)
+    if origin is tuple and parts[-1] is not Ellipsis:
+        fits = isinstance(value, tuple) and len(value) == len(parts)
+        return fits and all(map(is_a, value, parts))
+    if origin in (tuple, list):
+        return isinstance(value, origin) and all(is_a(item, parts[0]) for item in value)
+    return isinstance(value, origin or kind)
+
+
+def test_is_a():
+    pair, array = (jnp.ones(1), jnp.ones(1)), jax.Array
+    assert is_a(pair, tuple[array, array]) and is_a(pair, tuple[array, ...])
+    assert is_a(pair, array | tuple[array, array]) and is_a(None, array | None)
+    assert not is_a(pair, array) and not is_a(pair, tuple[array, array, array])
+    assert not is_a((1, 2), tuple[array, array]) and not is_a(None, array)
+
+
+def test_results_are_of_the_types_that_are_asserted(monkeypatch):
+    asserted = []
+
+    def assert_type(value, kind):
+        assert is_a(value, kind), f"{value!r} is not of type {kind}"
+        asserted.append(kind)
+        return value
+
+    monkeypatch.setattr(typing, "assert_type", assert_type)
+    user = runpy.run_path(pathlib.Path(__file__).with_name("user.py"))
+    mesh = jax.sharding.Mesh(jax.devices()[:2], ("r",))
+    a, b = jnp.eye(8), jnp.ones(8)
+    user["results"](a, b, mesh, flag=True)
+    assert len(asserted) > 40

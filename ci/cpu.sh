@@ -22,7 +22,7 @@ lint() {
 }
 # What type checkers say of the package with the newest JAX, and of its users' code with the oldest.
 types() {
-  bazel run //tools:typecheck &&
+  bazel run --config=py312 //tools:typecheck &&
     timeout 1800 ci/installed_wheels.sh 3.11 tests/typing/check.py jax==0.6.2 mypy basedpyright
 }
 asan() { host_gcc && bazel test --config=asan //tests/cc; }
@@ -55,7 +55,7 @@ exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --t
 steps=("$@")
 # From `wheels` on, steps that follow each other mostly build for the same Python.
 [ $# -gt 0 ] || steps=(tests quickstart exits lint asan tsan cuda wheels py313 py312 netket322
-  netket323 faults py311 types workspace)
+  netket323 faults types py311 workspace)
 
 summary='' passed=0 failed=0 skipped=0
 for step in "${steps[@]}"; do

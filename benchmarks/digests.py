@@ -11,7 +11,6 @@ what is not the same in two such files, or in one of them alone, and exits with 
 All routines' results depend on the libraries, and LAPACK's on its threads, of which it gets one.
 """
 
-import argparse
 import collections
 import hashlib
 import itertools
@@ -23,6 +22,8 @@ import sys
 import numpy as np
 import problems
 import records
+from absl import app
+from absl.flags import argparse_flags
 
 SIZES = (1, 2, 7, 97, 130, 513, 1000, 2200)
 LARGE = 9001  # on GPUs: beyond what one of them is given to do alone
@@ -36,15 +37,18 @@ RESULTS = {
 CASE = ("routine", "dtype", "n", "ranks", "T_A", "nrhs", "precision", "matrix")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def arguments(argv):
+    parser = argparse_flags.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--platform", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--out", help="file to write, standard output unless given")
     parser.add_argument("--routine", nargs="+", choices=RESULTS, default=list(RESULTS))
     parser.add_argument("--n", nargs="+", type=int, help="orders, in place of the usual ones")
     parser.add_argument("--share", default="1/1", help="I/N: the I-th of N parts of the calls")
     parser.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), type=pathlib.Path)
-    args = parser.parse_args()
+    return parser.parse_args(argv[1:])
+
+
+def main(args):
     if args.compare:
         return compare(*map(read, args.compare))
     # Before JAX and SciPy are imported.
@@ -164,4 +168,4 @@ def compare(old, new):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    app.run(main, flags_parser=arguments)

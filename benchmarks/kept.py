@@ -8,7 +8,6 @@ to warm up, then calls for half a second, each waited for; of these the median. 
 in the matrix's memory, and checked by the backward error of the last solution.
 """
 
-import argparse
 import functools
 import json
 import statistics
@@ -20,6 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 import problems
 import records
+from absl import app
+from absl.flags import argparse_flags
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -28,15 +29,18 @@ import jaxmg
 WARM, SECONDS = 10, 0.5
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def arguments(argv):
+    parser = argparse_flags.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--platform", choices=("cpu", "gpu"), default="gpu")
     parser.add_argument("--dtype", choices=problems.DTYPES, default="float64")
     parser.add_argument("--n", nargs="+", type=int, default=(16384, 32768, 65536))
     parser.add_argument("--nrhs", nargs="+", type=int, default=(1,))
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--out", help="file to append records to")
-    args = parser.parse_args()
+    return parser.parse_args(argv[1:])
+
+
+def main(args):
     jax.config.update("jax_enable_x64", True)
     if args.platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
@@ -126,4 +130,4 @@ def backward_error(n, dtype, x, b):
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main, flags_parser=arguments)

@@ -7,11 +7,11 @@ finds best, and what it says of more GPUs than have been measured. float64, one 
 docs/performance.md explains it.
 """
 
-import argparse
 import json
 import os
 import pathlib
 
+from absl import app
 from workspace import tile as tile_of
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
@@ -88,9 +88,8 @@ def measured():
     return found
 
 
-def main():
+def main(_):
     os.chdir(os.environ.get("BUILD_WORKING_DIRECTORY", "."))  # `bazel run` starts elsewhere
-    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     print("       n ranks     T  measured  model  ratio  chain longer")
     for (n, ranks, width), seconds in sorted(measured().items()):
         paper, chained = solve(n, ranks, width), factorization(n, ranks, width)[2]
@@ -120,4 +119,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main)

@@ -7,12 +7,12 @@ of the same thing the last one in the file is drawn, and what was measured at a 
 where nothing else was; bars show the fastest and the slowest run.
 """
 
-import argparse
 import json
 import os
 import pathlib
 
 import matplotlib
+from absl import app
 
 matplotlib.use("Agg")
 
@@ -26,11 +26,11 @@ LINE = (
 OLDER = {"matrix": "dominant"}  # what records had that don't say
 
 
-def main():
+def main(argv):
     os.chdir(os.environ.get("BUILD_WORKING_DIRECTORY", "."))  # `bazel run` starts elsewhere
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("files", nargs="+", type=pathlib.Path, help="results of run.py")
-    for path in parser.parse_args().files:
+    if not argv[1:]:
+        raise app.UsageError("name the files of results of run.py")
+    for path in map(pathlib.Path, argv[1:]):
         entries = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
         for routine, dtype in sorted({(e["routine"], e["dtype"]) for e in entries}):
             chosen = [e for e in entries if (e["routine"], e["dtype"]) == (routine, dtype)]
@@ -100,4 +100,4 @@ def singular(name):
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main)

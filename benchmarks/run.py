@@ -24,6 +24,8 @@ import sys
 import numpy as np
 import problems
 import records
+from absl import app
+from absl.flags import argparse_flags
 
 HERE = pathlib.Path(__file__).resolve().parent
 JAXMG_BACKENDS = ("auto", "native", "cusolvermg")
@@ -33,9 +35,12 @@ CASE = ("routine", "backend", "dtype", "matrix", "precision", "n", "nrhs", "T_A"
 PROBLEM = ("routine", "dtype", "matrix", "n", "nrhs", "vectors", "donate")
 
 
-def main():
+def batches_of(argv):
+    return [arguments(words) for words in split(argv[1:])]
+
+
+def main(batches):
     os.chdir(os.environ.get("BUILD_WORKING_DIRECTORY", "."))  # `bazel run` starts elsewhere
-    batches = [arguments(words) for words in split(sys.argv[1:])]
     everything = [(args, list(combinations(args))) for args in batches]
     devices = max(case["ranks"] for _, cases in everything for case in cases)
     first, cases = everything[0]
@@ -70,7 +75,7 @@ def groups_of(cases, args):
 
 
 def arguments(words):
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse_flags.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
     known = (*problems.ROUTINES, *problems.ON_FACTORS)
     add("--routine", nargs="+", default=["potrs"], choices=known)
@@ -393,4 +398,4 @@ def command(words):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    app.run(main, flags_parser=batches_of)

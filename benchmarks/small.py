@@ -9,7 +9,6 @@ it has to keep to: 1.2 times JAX's time on one device and 0.3 ms. JAX's results 
 jaxmg's on most devices.
 """
 
-import argparse
 import functools
 import json
 import statistics
@@ -21,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 import problems
 import records
+from absl import app
+from absl.flags import argparse_flags
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -31,8 +32,8 @@ SECONDS = 0.25  # a case is called until so much time has passed, at least 7 tim
 SLOW = 2.0  # cases together take as many seconds
 
 
-def main():
-    parser = argparse.ArgumentParser()
+def arguments(argv):
+    parser = argparse_flags.ArgumentParser()
     parser.add_argument("--platform", choices=("cpu", "gpu"), default="gpu")
     parser.add_argument(
         "--routine", nargs="+", choices=problems.ROUTINES, default=problems.ROUTINES
@@ -44,7 +45,10 @@ def main():
     parser.add_argument("--ranks", nargs="+", type=int, default=(1, 2, 4))
     parser.add_argument("--limit", type=float, default=540, help="seconds for everything")
     parser.add_argument("--out", help="file to append records to")
-    args = parser.parse_args()
+    return parser.parse_args(argv[1:])
+
+
+def main(args):
     jax.config.update("jax_enable_x64", True)
     if args.platform == "cpu":
         jax.config.update("jax_platforms", "cpu")
@@ -157,4 +161,4 @@ def _checker(routine, operands):
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main, flags_parser=arguments)

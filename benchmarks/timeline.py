@@ -8,37 +8,34 @@ seconds that ranges of one name add up to (ranges of different streams overlap, 
 for another stream within it counts whole).
 """
 
-import argparse
 import collections
 import json
 import os
 import pathlib
 
 import matplotlib
+from absl import app, flags
 
 matplotlib.use("Agg")
 
 import matplotlib.patches
 import matplotlib.pyplot as plt
 
+FLAGS = flags.FLAGS
 STREAMS = ("main", "panel", "next", "copy", "side")
 
 
-def main():
+def main(argv):
     os.chdir(os.environ.get("BUILD_WORKING_DIRECTORY", "."))  # `bazel run` starts elsewhere
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("file", type=pathlib.Path, help="what JAXMG_TRACE named")
-    parser.add_argument("--call", type=int, default=-1, help="which, from 0; default: the last")
-    parser.add_argument("--begin", type=float, default=0, help="seconds after its start")
-    parser.add_argument("--end", type=float, help="likewise; default: to its end")
-    parser.add_argument("--out", type=pathlib.Path, help="picture; default: beside the file")
-    args = parser.parse_args()
-    call = calls(args.file)[args.call]
+    if len(argv) != 2:
+        raise app.UsageError("name one file, that which JAXMG_TRACE named")
+    path = pathlib.Path(argv[1])
+    call = calls(path)[FLAGS.call]
     for rank, seconds in enumerate(totals(call)):
         parts = (f"{name} {value:.4f}" for name, value in seconds.most_common())
         print(f"rank {rank}: {', '.join(parts)}")
-    figure = draw(call, args.begin, args.end)
-    target = args.out or args.file.with_suffix(".png")
+    figure = draw(call, FLAGS.begin, FLAGS.end)
+    target = FLAGS.out or path.with_suffix(".png")
     figure.savefig(target, dpi=120)
     print(target)
 
@@ -99,4 +96,9 @@ def row(rank, stream):
 
 
 if __name__ == "__main__":
-    main()
+    # Here, since run.py imports this file and has an --out of its own.
+    flags.DEFINE_integer("call", -1, "Which call, from 0; -1: the last.")
+    flags.DEFINE_float("begin", 0, "Seconds after its start.")
+    flags.DEFINE_float("end", None, "Likewise; unless given, to its end.")
+    flags.DEFINE_string("out", None, "The picture; unless given, beside the file.")
+    app.run(main)

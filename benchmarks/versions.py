@@ -10,7 +10,8 @@ import collections
 import json
 import pathlib
 import statistics
-import sys
+
+from absl import app
 
 CASE = ("routine", "dtype", "n", "nrhs", "T_A", "ranks", "backend", "precision")
 
@@ -41,8 +42,10 @@ def table(old, new):
             yield case, one, other, other / one, spread(old[case])
 
 
-def main():
-    old, new = map(read, sys.argv[1:])
+def main(argv):
+    if len(argv) != 3:
+        raise app.UsageError("name two files of records, the old and the new")
+    old, new = map(read, argv[1:])
     print("| case | old, ms | new, ms | new / old | spread of old |\n|---|---|---|---|---|")
     for case, one, other, ratio, apart in table(old, new):
         words = (f"{key}={value}" for key, value in zip(CASE, case, strict=True) if value)
@@ -54,4 +57,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    app.run(main)

@@ -32,7 +32,7 @@ docs() { bazel test //docs:all; }
 commands() { timeout 900 ci/compile_commands.sh; }
 # What type checkers say of the package with the newest JAX, and of its users' code with the oldest.
 types() {
-  bazel run //tools:typecheck &&
+  bazel run --config=py312 //tools:typecheck &&
     timeout 1800 ci/installed_wheels.sh 3.11 tests/typing/check.py jax==0.6.2 mypy basedpyright
 }
 asan() { host_gcc && bazel test --config=asan //tests/cc; }
@@ -76,7 +76,7 @@ exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --t
 steps=("$@")
 # From `wheels` on, steps that follow each other mostly build for the same Python.
 [ $# -gt 0 ] || steps=(tests quickstart examples exits lint docs commands asan tsan cuda aarch64
-  wheels release py314 py313 py312 netket322 netket323 faults py311 types workspace)
+  wheels release py314 py313 py312 netket322 netket323 faults types py311 workspace)
 
 summary='' passed=0 failed=0 skipped=0
 for step in "${steps[@]}"; do

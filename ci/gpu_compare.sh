@@ -10,9 +10,9 @@
 # from process to process: many of them. All use the programs of this checkout, and leave their files
 # in RESULTS.
 #
-# Environment: PYTHON, another one than python3, with JAX for CUDA; ROUNDS, turns of each version, 2
-# unless given (`small`: 8); RANKS, 4 unless given; PLATFORM=cpu to try it without GPUs, with orders
-# 16 times less.
+# Environment: PYTHON, another one than python3, with JAX for CUDA, and absl-py where NEW_WHEELS
+# doesn't have it; ROUNDS, turns of each version, 2 unless given (`small`: 8); RANKS, 4 unless given;
+# PLATFORM=cpu to try it without GPUs, with orders 16 times less.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 old=$(realpath "${1:?a folder of wheels}") || exit
@@ -27,10 +27,13 @@ scratch=$(mktemp -d) || exit
 trap 'rm -rf "$scratch"' EXIT
 
 tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])') || exit
+needed=("$new"/for_tests/*.whl)
+[ -e "${needed[0]}" ] || needed=()
 for version in old new; do
   # shellcheck disable=SC2086  # a pattern
   "$python" -m pip install -q --no-index --no-deps --target "$scratch/$version" \
-    "${!version}"/jaxmg-*.whl "${!version}"/jaxmg_plugin_$plugin-*-"$tag"-*_"$(uname -m)".whl || exit
+    "${!version}"/jaxmg-*.whl "${!version}"/jaxmg_plugin_$plugin-*-"$tag"-*_"$(uname -m)".whl \
+    "${needed[@]}" || exit
 done
 
 # VERSION PROGRAM ...: a program of this checkout with a version. Compiled programs are kept, but the

@@ -28,4 +28,15 @@ for cpu in ${CPUS:-x86_64}; do
     install -m 644 $wheels "$folder"
   done
 done
-ls -l "$folder"
+
+# What the programs of benchmarks/ and tests/gpu/ need on GPU machines, which may have no network;
+# by the hash of the lock, and in a folder of its own, since it is not ours to release.
+if [[ "${targets[*]}" == *wheels_cuda* ]]; then
+  requirement=$(mktemp)
+  trap 'rm -f "$requirement"' EXIT
+  sed -n '/"absl_py":/{s/.*("\([^"]*\)", "\([^"]*\)".*/absl-py==\1 --hash=sha256:\2/p;q}' \
+    third_party/pypi/lock.bzl >"$requirement"
+  "$(tools/find_python.sh "" | sed -n 1p)" -m pip download -q --disable-pip-version-check \
+    --no-deps --require-hashes --only-binary=:all: -r "$requirement" -d "$folder/for_tests"
+fi
+ls -lR "$folder"

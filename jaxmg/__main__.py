@@ -26,7 +26,9 @@ _LIMIT = 30 * _N  # residuals are compared with this many eps
 
 def main() -> int:
     """Does what the command line says and returns the exit code."""
-    parser = argparse.ArgumentParser("python -m jaxmg", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        "python -m jaxmg", description="Reports what a bug report needs, and solves to check."
+    )
     add = parser.add_argument
     add("--bench", type=_positive, metavar="n", help="measure with matrices of order n instead")
     add("--routine", nargs="+", choices=_bench.ROUTINES, default=_bench.ROUTINES)

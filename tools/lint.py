@@ -4,12 +4,17 @@ bazel run //tools:format    fixes what can be fixed
 bazel run //tools:lint      reports, and fails if there is something to fix
 """
 
-import argparse
 import fnmatch
 import os
 import pathlib
 import subprocess
-import sys
+
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_bool("fix", False, "Fix what can be fixed.")
+for _program in ("ruff", "clang_format", "buildifier", "actionlint"):
+    flags.DEFINE_string(_program, None, "Path of the program.", required=True)
 
 # Patterns of paths, in which * stands for folders too.
 PYTHON = ("*.py", "*.pyi")
@@ -41,23 +46,18 @@ def sources(root):
     return [f for f in listed.stdout.splitlines() if (root / f).is_file()]
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    for program in dict.fromkeys(step[0] for step in STEPS):
-        parser.add_argument("--" + program, type=os.path.realpath)
-    parser.add_argument("--fix", action="store_true")
-    args = parser.parse_args()
+def main(_):
     root = pathlib.Path(os.environ["BUILD_WORKSPACE_DIRECTORY"])
     files = sources(root)
     failed = False
     for program, patterns, check, fix in STEPS:
         chosen = [f for f in files if any(fnmatch.fnmatchcase(f, p) for p in patterns)]
-        words = fix if args.fix else check
+        words = fix if FLAGS.fix else check
         if chosen and words is not None:
-            command = [getattr(args, program), *words, *chosen]
+            command = [os.path.realpath(FLAGS[program].value), *words, *chosen]
             failed |= subprocess.run(command, cwd=root).returncode != 0
-    sys.exit("lint: `bazel run //tools:format` fixes most of this" if failed else 0)
+    return "lint: `bazel run //tools:format` fixes most of this" if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main)

@@ -165,8 +165,9 @@ def test_peak_shows_where_more_was_needed_before(monkeypatch):
 def measure(monkeypatch, tmp_path, words):
     """(exit code, records) of run.py with these words."""
     out = tmp_path / "out.jsonl"
-    monkeypatch.setattr("sys.argv", ["run.py", "--out", str(out), *words.split()])
-    code = run.main()
+    argv = ["run.py", "--out", str(out), *words.split()]
+    monkeypatch.setattr("sys.argv", argv)
+    code = run.main(run.batches_of(argv))
     return code, [json.loads(line) for line in out.read_text().splitlines()]
 
 
@@ -241,7 +242,7 @@ def test_digests_are_those_of_the_results(tmp_path, capsys):
     assert digests.compare({}, {}) == 1
 
 
-def test_versions_are_compared_by_the_medians_of_all_turns(tmp_path, monkeypatch, capsys):
+def test_versions_are_compared_by_the_medians_of_all_turns(tmp_path, capsys):
     case = dict.fromkeys(versions.CASE) | {"routine": "potrs", "n": 512}
     for name, turns in {"old": ([1, 2, 9], [4, 4]), "new": ([3, 3, 3], [1, 3])}.items():
         lines = [json.dumps(case | {"runs": runs}) for runs in turns]
@@ -249,8 +250,7 @@ def test_versions_are_compared_by_the_medians_of_all_turns(tmp_path, monkeypatch
     old, new = (versions.read(tmp_path / name) for name in ("old", "new"))
     ((_, one, other, ratio, apart),) = versions.table(old, new)
     assert (one, other, ratio, apart) == (4, 3, 0.75, 1)
-    monkeypatch.setattr("sys.argv", ["versions.py", *(str(tmp_path / n) for n in ("old", "new"))])
-    assert versions.main() == 0
+    assert versions.main(["versions.py", *(str(tmp_path / n) for n in ("old", "new"))]) == 0
     assert (
         "| routine=potrs n=512 | 4000.000 | 3000.000 | 0.7500 | 100.00% |"
         in capsys.readouterr().out

@@ -24,6 +24,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import problems  # noqa: E402
 import records  # noqa: E402
+from absl import app  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
@@ -87,13 +88,13 @@ def held(devices, key):
     return [(device.memory_stats() or {}).get(key, 0) for device in devices]
 
 
-def main():
-    share = float(sys.argv[1]) if len(sys.argv) > 1 else 0.86
+def main(argv):
+    share = float(argv[1]) if len(argv) > 1 else 0.86
     devices = jax.devices()
     mesh = Mesh(np.array(devices), ("rank",))
     rows, everywhere = NamedSharding(mesh, P("rank", None)), NamedSharding(mesh, P())
-    given = len(sys.argv) > 2
-    n = int(sys.argv[2]) if given else order(share, len(devices))
+    given = len(argv) > 2
+    n = int(argv[2]) if given else order(share, len(devices))
     if n % (MULTIPLE * len(devices)):
         sys.exit(f"n = {n} must be a multiple of {MULTIPLE} x {len(devices)}")
     options = {"donate": True, "return_status": True, "backend": "native"}
@@ -148,4 +149,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    app.run(main)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import records
+from absl import app
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -24,9 +25,9 @@ import jaxmg
 jax.config.update("jax_enable_x64", True)
 
 
-def main():
-    n = int(sys.argv[1]) if len(sys.argv) > 1 else 65536
-    tile = int(sys.argv[2]) if len(sys.argv) > 2 else 1024
+def main(argv):
+    n = int(argv[1]) if len(argv) > 1 else 65536
+    tile = int(argv[2]) if len(argv) > 2 else 1024
     devices = jax.devices()
     mesh = Mesh(np.array(devices), ("rank",))
     rows = NamedSharding(mesh, P("rank", None))
@@ -77,4 +78,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    app.run(main)

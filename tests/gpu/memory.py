@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import records
 import workspace
+from absl import app
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from peaks import peaks
@@ -169,8 +170,8 @@ def check_kept(n, dtype, ranks, T_A):
     return ok
 
 
-def main():
-    sizes = [int(word) for word in sys.argv[1:]] or [4096, 12288]
+def main(argv):
+    sizes = [int(word) for word in argv[1:]] or [4096, 12288]
     table = list(cases(sizes, len(jax.devices())))
     failures = sum(not check(case) for case in table)
     for dtype in DTYPES:
@@ -182,4 +183,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    app.run(main)

@@ -1,17 +1,20 @@
 """What programs of checks share: a line a check, sections by name, the number of failures."""
 
-import argparse
 import sys
 import time
 import traceback
 
 import jax
 import numpy as np
+from absl import app, flags
 from jax.sharding import Mesh
 
 import jaxmg
 
 jax.config.update("jax_enable_x64", True)
+
+FLAGS = flags.FLAGS
+flags.DEFINE_bool("quick", False, "Small sizes, to try the sections.")
 
 failures = []
 
@@ -40,13 +43,15 @@ def eps(dtype):
 
 def run(sections, left_out=()):
     """Runs the sections that the command line names, or all but those left out, and exits."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("sections", nargs="*")
-    args = parser.parse_args()
-    for name in args.sections or [name for name in sections if name not in left_out]:
+    app.run(lambda argv: _run(sections, argv[1:] or [x for x in sections if x not in left_out]))
+
+
+def _run(sections, names):
+    if unknown := [name for name in names if name not in sections]:
+        raise app.UsageError(f"no section {', '.join(unknown)}; there are {', '.join(sections)}")
+    for name in names:
         start = time.perf_counter()
-        sections[name](args.quick)
+        sections[name](FLAGS.quick)
         print(f"-- {name}: {time.perf_counter() - start:.0f} s", flush=True)
     print(jaxmg._plugin.load(jax.default_backend()).about())
     print(f"{len(failures)} failures", *failures, sep="\n  ")

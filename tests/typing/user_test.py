@@ -7,6 +7,10 @@ import typing
 
 import jax
 import jax.numpy as jnp
+from absl.testing import parameterized
+from jax import Array
+
+_ONE = jnp.ones(1)
 
 
 def is_a(value, kind):
@@ -24,12 +28,23 @@ def is_a(value, kind):
     return isinstance(value, origin or kind)
 
 
-def test_is_a():
-    pair, array = (jnp.ones(1), jnp.ones(1)), jax.Array
-    assert is_a(pair, tuple[array, array]) and is_a(pair, tuple[array, ...])
-    assert is_a(pair, array | tuple[array, array]) and is_a(None, array | None)
-    assert not is_a(pair, array) and not is_a(pair, tuple[array, array, array])
-    assert not is_a((1, 2), tuple[array, array]) and not is_a(None, array)
+class IsA(parameterized.TestCase):
+    """The measure itself."""
+
+    @parameterized.named_parameters(
+        ("array", _ONE, Array, True),
+        ("pair", (_ONE, _ONE), tuple[Array, Array], True),
+        ("any_number", (_ONE, _ONE), tuple[Array, ...], True),
+        ("union", (_ONE, _ONE), Array | tuple[Array, Array], True),
+        ("optional", None, Array | None, True),
+        ("list_of_tuples", [(1, 2)], list[tuple[int, int]], True),
+        ("tuple_for_array", (_ONE, _ONE), Array, False),
+        ("too_few", (_ONE, _ONE), tuple[Array, Array, Array], False),
+        ("other_items", (1, 2), tuple[Array, Array], False),
+        ("none", None, Array, False),
+    )
+    def test_is_a(self, value, kind, expected):
+        self.assertEqual(is_a(value, kind), expected)
 
 
 def test_results_are_of_the_types_that_are_asserted(monkeypatch):

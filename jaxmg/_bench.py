@@ -95,7 +95,7 @@ def _routine(routine, n, dtype, devices, repeat, limit):
     _fact("plan", plan)
     everywhere = _Case(routine, dtype, Mesh(np.array(devices), ("rank",)), _OURS[routine])
     room, needed = _room(plan), _needed(plan)
-    if room is not None and needed > room:
+    if None not in (room, needed) and needed > room:
         _fact("jaxmg", f"left out: it needs {_gib(needed)}, and there are {_gib(room)}")
         return True
     seconds, good = _measure("jaxmg", everywhere, n, repeat, limit)
@@ -151,13 +151,14 @@ def _outlook(routine, n, dtype, devices, seconds, room):
 
 
 def largest_order(routine, dtype, devices, room):
-    """The largest multiple of 1024 for which `plan` needs no more than ``room`` bytes; None where
-    that isn't known."""
+    """The largest multiple of 1024 for which `plan` is known to need no more than ``room`` bytes;
+    None where that isn't known."""
     if room is None:
         return None
 
     def fits(steps):
-        return _needed(jaxmg.plan(routine, steps * _STEP, dtype, devices, donate=True)) <= room
+        needed = _needed(jaxmg.plan(routine, steps * _STEP, dtype, devices, donate=True))
+        return needed is not None and needed <= room
 
     low, high = 0, 1
     while fits(high):
@@ -169,7 +170,10 @@ def largest_order(routine, dtype, devices, room):
 
 
 def _needed(plan):
-    """Bytes: of the busiest device, or of all where they share the host's memory."""
+    """Bytes: of the busiest device, or of all where they share the host's memory; None where the
+    backend says so only when it has the matrix, as cuSOLVERMg does."""
+    if not plan.bytes:
+        return None
     return max(plan.bytes) if plan.memory else sum(plan.bytes)
 
 

@@ -148,6 +148,19 @@ def test_largest_order_is_the_last_that_fits(routine):
     assert _bench.largest_order(routine, "float32", devices, None) is None
 
 
+def test_what_a_backend_does_not_say_is_not_taken_to_fit(monkeypatch):
+    plan = jaxmg.plan
+
+    def silent_beyond(routine, n, *args, **kwargs):
+        found = plan(routine, n, *args, **kwargs)
+        if n > 4096:
+            found.bytes = ()
+        return found
+
+    monkeypatch.setattr(jaxmg, "plan", silent_beyond)
+    assert _bench.largest_order("syevd", "float32", jax.devices(), 1 << 40) == 4096
+
+
 @pytest.mark.parametrize("words", [("--bench", "0"), ("--repeat", "3"), ("--bench", "9", "-x")])
 def test_command_lines_that_are_wrong(words, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["jaxmg", *words])

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the CPU wheel for aarch64 on this machine: Debian's Python for it, under qemu, with what JAX
-# has on PyPI. Five minutes on two cores.
+# Runs what is built for aarch64 on this machine, under qemu: C++ tests, and the CPU wheel in Debian's
+# Python for it, with what JAX has on PyPI. Five minutes on two cores.
 #
 #   ci/aarch64.sh [WORK]      keeps what it fetched in WORK, for the next time
 #
@@ -26,5 +26,11 @@ install=("$host" -m pip install -q --only-binary=:all: --no-compile --implementa
 
 export QEMU_CPU=cortex-a57 QEMU_LD_PREFIX=$work/root PYTHONPATH=$work/site
 export JAX_PLATFORMS=cpu JAX_ENABLE_X64=1 XLA_FLAGS=--xla_force_host_platform_device_count=2
+qemu=$work/root/usr/bin/qemu-aarch64-static
+config=(--config=ci "--config=py${version/./}" --config=aarch64)
+for test in layout_test comm_test; do
+  ./tools/bazel build "${config[@]}" //tests/cc:$test
+  timeout 300 "$qemu" "$(./tools/bazel cquery "${config[@]}" --output=files //tests/cc:$test)"
+done
 cd "$work"
-timeout 1200 "$work/root/usr/bin/qemu-aarch64-static" "$python" -m jaxmg
+timeout 1200 "$qemu" "$python" -m jaxmg

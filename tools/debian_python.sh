@@ -18,8 +18,12 @@ flock 9
 if [ -x "$python" ]; then echo "$python"; exit; fi
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 
-mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' | grep -m1 -E '/debian/?$' || true)}
-[ -n "$mirror" ] || { echo "no Debian mirror among this machine's apt sources: set DEBIAN_MIRROR" >&2; exit 1; }
+mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' |
+  grep -m1 -E '/debian/?$' || true)}
+[ -n "$mirror" ] || {
+  echo "no Debian mirror among this machine's apt sources: set DEBIAN_MIRROR" >&2
+  exit 1
+}
 keyring=${DEBIAN_KEYRING:-/usr/share/keyrings/debian-archive-keyring.gpg}
 case $cpu in x86_64) arch=amd64 ;; aarch64) arch=arm64 ;; *) echo "no CPU $cpu" >&2; exit 2 ;; esac
 

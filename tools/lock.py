@@ -4,8 +4,8 @@
     tools/lock.py > third_party/pypi/lock.bzl
 
 Each Python is resolved by its own pip, so all of them must be on the machine
-(tools/find_python.sh finds them, tools/debian_python.sh brings one that isn't).  The lock holds each distribution's version,
-the hash of its wheel and what it needs at run time.
+(tools/find_python.sh finds them, tools/debian_python.sh brings one that isn't).  The lock holds
+each distribution's version, the hash of its wheel and what it needs at run time.
 """
 
 import json

@@ -8,7 +8,7 @@ def _dist_info(ctx):
 def _run(ctx, command, outputs, srcs = []):
     licenses = {ctx.file._license: "LICENSE", ctx.file._notice: "NOTICE"} | {
         target.files.to_list()[0]: name
-        for target, name in ctx.attr.licenses.items()
+        for target, name in ctx.attr.license_texts.items()
     }
     args = ctx.actions.args()
     args.add(command)
@@ -54,7 +54,7 @@ def _metadata_impl(ctx):
 _ATTRS = {
     "distribution": attr.string(mandatory = True, doc = "name, as in the wheel's file name"),
     "pyproject": attr.label(allow_single_file = [".toml"], mandatory = True),
-    "licenses": attr.label_keyed_string_dict(
+    "license_texts": attr.label_keyed_string_dict(
         allow_files = True,
         doc = "texts for what is not ours: where they lie in the wheel's folder of licences",
     ),

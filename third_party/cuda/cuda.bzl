@@ -67,6 +67,7 @@ _AARCH64 = {
 }
 
 def cuda_repositories():
+    """Declares the repositories of CUDA."""
     for name, (distribution, version, sha256, root, members) in _WHEELS.items():
         pypi_files(
             name = name,

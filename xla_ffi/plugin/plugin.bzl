@@ -61,7 +61,7 @@ def jaxmg_plugin(name, srcs, deps, package_src, py_deps, pyproject, substitution
         )
     dist = {
         "distribution": package,
-        "licenses": _LICENSES,
+        "license_texts": _LICENSES,
         "pyproject": pyproject,
         "substitutions": substitutions | {"@LICENSES@": _EXPRESSION},
         "tags": tags,

@@ -34,9 +34,10 @@ class Plan:
         gathered: whether one device does all the work, as is best for small matrices on GPUs.
         bytes: for each device, in order, the most that it needs at a time: its rows of A (for
             "cho_solve" of the factor), their copy unless donated, the right-hand sides, results and
-            workspace.
+            workspace. Empty where the backend says so only when it has the matrix (cuSOLVERMg).
         memory: bytes that JAX may take on one device, of which what other arrays have is not taken
             off; None where it doesn't say, as on CPU devices.
+        devices: how many there are.
     """
 
     routine: str
@@ -47,20 +48,23 @@ class Plan:
     gathered: bool
     bytes: tuple[int, ...]
     memory: int | None
+    devices: int
 
     @property
     def fits(self) -> bool | None:
         """Whether each device has the memory; None where that isn't known."""
-        return None if self.memory is None else max(self.bytes) <= self.memory
+        known = self.bytes and self.memory is not None
+        return max(self.bytes) <= self.memory if known else None
 
     def __str__(self) -> str:
         fits = {True: "it fits", False: "it does NOT fit", None: "whether it fits isn't known"}
         of = "" if self.memory is None else f" of {_readable(self.memory)}"
-        where = f"{len(self.bytes)} device{'s' if len(self.bytes) > 1 else ''}"
+        where = f"{self.devices} device{'s' if self.devices > 1 else ''}"
+        needed = f"{_readable(max(self.bytes))}{of}" if self.bytes else "memory that isn't known"
         return (
             f"{self.routine}, n = {self.n}, {self.dtype}, on {where}: backend {self.backend!r}, "
             f"tiles of {self.tile}{', gathered on one device' if self.gathered else ''}; "
-            f"{_readable(max(self.bytes))}{of} on the busiest device: {fits[self.fits]}"
+            f"{needed} on the busiest device: {fits[self.fits]}"
         )
 
 
@@ -92,7 +96,7 @@ def plan(
 
     Returns:
         A `Plan`, with attributes ``backend``, ``tile``, ``gathered``, ``bytes`` (one number a
-        device), ``memory`` (of one device, None where it isn't known) and ``fits`` (True, False, or
+        device), ``memory`` (of one device, None where it isn't known), ``devices`` and ``fits`` (True, False, or
         None for unknown). It is for an A that lies as it is worked on, by rows; one that has to be
         laid out first needs a copy more.
 
@@ -127,7 +131,7 @@ def plan(
         own += found["overflow_rows"] * n * dtype.itemsize
     return Plan(
         routine, n, dtype, backend, found["tile"], bool(found["gathered"]),
-        tuple(own + count for count in found["bytes"]), layout.memory,
+        tuple(own + count for count in found["bytes"]), layout.memory, layout.ranks,
     )  # fmt: skip
 
 

@@ -108,11 +108,22 @@ def test_whether_it_fits(monkeypatch, offset, fits):
 
 def test_the_sentence():
     plan = _plan.Plan(
-        "potri", 8, np.dtype("float32"), "native", 4, True, (100, 3 << 20), 5 << 30
+        "potri", 8, np.dtype("float32"), "native", 4, True, (100, 3 << 20), 5 << 30, 2
     )  # fmt: skip
     assert str(plan) == (
         "potri, n = 8, float32, on 2 devices: backend 'native', tiles of 4, gathered on one device;"
         " 3.00 MiB of 5.00 GiB on the busiest device: it fits"
+    )
+
+
+def test_a_backend_that_does_not_say_what_it_needs():
+    plan = _plan.Plan(
+        "syevd", 8, np.dtype("float32"), "cusolvermg", 4, False, (), 5 << 30, 2
+    )  # fmt: skip
+    assert plan.fits is None
+    assert str(plan) == (
+        "syevd, n = 8, float32, on 2 devices: backend 'cusolvermg', tiles of 4; memory that isn't "
+        "known on the busiest device: whether it fits isn't known"
     )
 
 

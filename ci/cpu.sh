@@ -35,6 +35,8 @@ types() {
   bazel run --config=py312 //tools:typecheck &&
     timeout 1800 ci/installed_wheels.sh 3.11 tests/typing/check.py jax==0.6.2 mypy basedpyright
 }
+# The benchmarks themselves, in small.
+benchmarks() { bazel test //tests/benchmarks:all; }
 asan() { host_gcc && bazel test --config=asan //tests/cc; }
 tsan() { host_gcc && bazel test --config=tsan //tests/cc; }
 # The CUDA wheels: what they hold, and that NVIDIA's libraries have all that they ask for.
@@ -70,13 +72,13 @@ faults() {
 # Each of a set of faults in the code is found by a test. Half an hour, so only where it is named.
 # MUTANTS_OUT is a file for a record of it.
 mutants() { host_gcc && timeout 3600 ci/mutants.sh ${MUTANTS_OUT:+--out "$MUTANTS_OUT"}; }
-# //tests:all ends ten processes with calls under way.
+# //tests:all ends four processes with calls under way.
 exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --test_timeout=900; }
 
 steps=("$@")
 # From `wheels` on, steps that follow each other mostly build for the same Python.
-[ $# -gt 0 ] || steps=(tests quickstart examples exits lint docs commands asan tsan cuda aarch64
-  wheels release py314 py313 py312 netket322 netket323 faults types py311 workspace)
+[ $# -gt 0 ] || steps=(tests quickstart examples benchmarks exits lint docs commands asan tsan cuda
+  aarch64 wheels release py314 py313 py312 netket322 netket323 faults types py311 workspace)
 
 summary='' passed=0 failed=0 skipped=0
 for step in "${steps[@]}"; do

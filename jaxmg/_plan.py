@@ -96,9 +96,9 @@ def plan(
 
     Returns:
         A `Plan`, with attributes ``backend``, ``tile``, ``gathered``, ``bytes`` (one number a
-        device), ``memory`` (of one device, None where it isn't known), ``devices`` and ``fits`` (True, False, or
-        None for unknown). It is for an A that lies as it is worked on, by rows; one that has to be
-        laid out first needs a copy more.
+        device), ``memory`` (of one device, None where it isn't known), ``devices`` and ``fits``
+        (True, False, or None for unknown). It is for an A that lies as it is worked on, by rows;
+        one that has to be laid out first needs a copy more.
 
     Raises:
         TypeError, ValueError: an argument can't be right, or the backend isn't available.

@@ -45,7 +45,7 @@ _CASES = [
     *itertools.product(_ENDS, ("potrs", "potri", "syevd"), ("eager", "jit"), (500, 800, 1200))
 ]
 random.Random(0).shuffle(_CASES)
-_COUNT = int(os.environ.get("JAXMG_TEST_EXITS", 10))
+_COUNT = int(os.environ.get("JAXMG_TEST_EXITS", 4))
 
 
 @pytest.mark.parametrize("number", range(_COUNT))

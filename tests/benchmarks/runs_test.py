@@ -1,0 +1,105 @@
+"""What the benchmarks measure and record, in processes that they start: CI's step `benchmarks`."""
+
+import json
+import os
+import subprocess
+import sys
+
+import digests
+import plot
+import problems
+import pytest
+import run
+
+
+def measure(monkeypatch, tmp_path, words):
+    """(exit code, records) of run.py with these words."""
+    out = tmp_path / "out.jsonl"
+    argv = ["run.py", "--out", str(out), *words.split()]
+    monkeypatch.setattr("sys.argv", argv)
+    code = run.main(run.batches_of(argv))
+    return code, [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def test_batches_share_a_process_and_a_failure_loses_nothing_else(monkeypatch, tmp_path, capfd):
+    code, records = measure(
+        monkeypatch,
+        tmp_path,
+        "--shared --warmup 0 --repeats 2 --ranks 2 --n 64 --donate --gemm --repeat-check "
+        "+ --backend cusolvermg native jax --compare --matrix ill "
+        "+ --routine potri --dtype complex64 --backend native --repeats 0 --precision tf32 "
+        f"--trace {tmp_path}",
+    )
+    assert code == 1  # there is no cuSOLVERMg on CPU devices
+    assert "cusolvermg" in capfd.readouterr().err
+    native, jaxs, inverse = records
+    assert (native["routine"], native["backend"], native["ranks"]) == ("potrs", "native", 2)
+    assert (native["matrix"], native["precision"], len(native["runs"])) == ("ill", None, 2)
+    assert jaxs["backend"] == "jax" and jaxs["ranks"] == 1
+    assert (inverse["dtype"], inverse["precision"], inverse["cold"]) == ("complex64", "tf32", True)
+    for record in records:
+        assert record["same_bits"] is True
+        assert record["gemm_tflops"] > 0
+        assert record["gemm_fraction"] == record["tflops"] / record["gemm_tflops"]
+        assert 0 <= record["backward_error"] < 1e-5
+        assert record["command"].startswith("python benchmarks/run.py --shared --warmup 0")
+    (timeline,) = tmp_path.glob("potri-*.json")
+    assert '"cat":"potri"' in timeline.read_text()
+    assert 0 < inverse["ranges"]["potrf"] < inverse["traced_seconds"]
+    assert "ranges" not in native
+    assert plot.draw(records[:2], "potrs, float64")
+
+
+def test_a_solution_from_a_factor_that_was_made_before(monkeypatch, tmp_path):
+    code, records = measure(
+        monkeypatch,
+        tmp_path,
+        "--shared --warmup 0 --repeats 2 --n 64 --nrhs 3 --routine cho_solve --backend jax scipy "
+        "--dtype float64 complex64",
+    )
+    assert code == 0 and len(records) == 4
+    for record in records:
+        many = 4 if record["dtype"] == "complex64" else 1
+        seconds = record["seconds"]
+        assert record["tflops"] == pytest.approx(many * 2 * 64**2 * 3 / seconds / 1e12)
+        assert record["factor_gbps"] == pytest.approx(2 * 8 * 65 * 64 / 2 / seconds / 1e9)
+        assert 0 < record["backward_error"] < 1e-5
+
+
+def digest_file(path, words=()):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, digests.__file__, "--out", str(path), "--n", "12", *words]
+    subprocess.run(command, env=environment, check=True)
+    return path
+
+
+def test_digests_are_those_of_the_results(tmp_path, capsys):
+    old = digests.read(digest_file(tmp_path / "old"))
+    parts = [digests.read(digest_file(tmp_path / i, ["--share", f"{i}/2"])) for i in "12"]
+    assert parts[0].keys().isdisjoint(parts[1])
+    new = parts[0] | parts[1]
+    assert digests.compare(old, new) == 0
+    assert {case[0] for case in old} == set(digests.RESULTS)
+    assert {case[1] for case in old} == set(problems.DTYPES)
+    assert {case[3] for case in old} == set(digests.RANKS)
+    assert {"tf32", None} == {case[6] for case in old}
+    assert len({tuple(entry.values()) for entry in old.values()}) > len(old) / 3
+    case = next(case for case in old if case[:3] == ("syevd", "float64", 12))
+    assert digests.compare(old, new | {case: new[case] | {"v": "0"}}) == 1
+    assert "syevd dtype=float64 n=12" in (said := capsys.readouterr().out) and "other v" in said
+    del new[case]
+    assert digests.compare(old, new) == 1
+    assert digests.compare({}, {}) == 1
+
+
+def test_a_process_that_died_is_started_anew(monkeypatch, tmp_path):
+    args = run.arguments("--n 32 --shared".split())
+    (case,) = run.combinations(args)
+    with run.Worker(case, args) as worker:
+        os.kill(worker.process.pid, 9)
+        worker.process.wait()
+        assert worker.ask("first", case)["backward_error"] < 1e-14
+        assert worker.starts == 2
+        worker.limit = 1e-9
+        assert "no answer" in worker.ask("time", case)["error"]
+        assert worker.process.poll() is not None

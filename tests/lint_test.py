@@ -36,6 +36,8 @@ def lint(tmp_path):
     linters = (words.split("=") for words in os.environ["LINTERS"].split())
     programs = [f"--{name}={os.path.abspath(path)}" for name, path in linters]
 
+    path = os.pathsep.join(sys.path)
+
     def run(files, *words):
         for name, text in files.items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +45,7 @@ def lint(tmp_path):
         subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
         done = subprocess.run(
             [sys.executable, LINT, *programs, *words],
-            env=os.environ | {"BUILD_WORKSPACE_DIRECTORY": str(tmp_path), "PYTHONPATH": ""},
+            env=os.environ | {"BUILD_WORKSPACE_DIRECTORY": str(tmp_path), "PYTHONPATH": path},
             cwd=tmp_path,
             capture_output=True,
             text=True,

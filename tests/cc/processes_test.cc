@@ -18,7 +18,8 @@ using std::chrono::seconds;
 const Transport kTransports[] = {Transport::kUnix, Transport::kTcp};
 
 // Ranks side by side, and dealt in turn.
-const std::vector<std::vector<int>> kDeals = {{0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 2, 3}, {1, 0, 0, 1}};
+const std::vector<std::vector<int>> kDeals = {
+    {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 2, 3}, {1, 0, 0, 1}};
 
 int Processes(const std::vector<int>& deal) {
   return *std::max_element(deal.begin(), deal.end()) + 1;
@@ -46,7 +47,8 @@ Status ExchangeAll(const RankContext& context, int64_t rows) {
     for (int peer = 0; peer < comm.size(); ++peer) {
       if (peer == comm.rank()) continue;
       sent.emplace_back(ld * columns);
-      for (int64_t i = 0; i < ld * columns; ++i) sent.back()[i] = value(comm.rank(), peer, round, i);
+      for (int64_t i = 0; i < ld * columns; ++i)
+        sent.back()[i] = value(comm.rank(), peer, round, i);
       JAXMG_RETURN_IF_ERROR(
           comm.Send(Stream::kMain, peer, Block(sent.back().data(), ld, rows, columns)));
     }
@@ -188,20 +190,22 @@ TEST(MemoryThatWasSentIsNotReadAfterAFailure) {
         [&](int process) {
           const auto site = SiteOn(2, {0, 1});
           for (int64_t run = 1; run <= 5; ++run) {
-            const auto outcomes = RunRanksHere(site, run, [&](const RankContext& context) -> Status {
-              JAXMG_RETURN_IF_ERROR(context.comm.Agree(Status::Ok()));
-              std::vector<char> data(size_t{64} << 20, static_cast<char>(process));
-              Status mine;
-              if (process == 0) {
-                for (int i = 0; i < 3; ++i) {
-                  mine = context.comm.Send(Stream::kMain, 1, Block(data.data(), 1 << 16, 1 << 15, 1000));
-                }
-              } else {
-                mine = Error(Code::kInternal, "rank 1 gives up");
-                context.comm.Abort(mine);
-              }
-              return context.comm.Agree(mine);
-            });
+            const auto outcomes =
+                RunRanksHere(site, run, [&](const RankContext& context) -> Status {
+                  JAXMG_RETURN_IF_ERROR(context.comm.Agree(Status::Ok()));
+                  std::vector<char> data(size_t{64} << 20, static_cast<char>(process));
+                  Status mine;
+                  if (process == 0) {
+                    for (int i = 0; i < 3; ++i) {
+                      mine = context.comm.Send(Stream::kMain, 1,
+                                               Block(data.data(), 1 << 16, 1 << 15, 1000));
+                    }
+                  } else {
+                    mine = Error(Code::kInternal, "rank 1 gives up");
+                    context.comm.Abort(mine);
+                  }
+                  return context.comm.Agree(mine);
+                });
             for (const RankOutcome& one : outcomes) {
               EXPECT(one.status.message() == "rank 1 gives up") << one.status.message();
             }
@@ -235,7 +239,8 @@ TEST(WhatIsBorrowedStays) {
       std::vector<char> panel(kBytes, 'p'), other(kBytes, 'o');
       if (comm.rank() == 0) {
         for (const auto* data : {&panel, &other, &other}) {
-          JAXMG_RETURN_IF_ERROR(comm.Send(Stream::kMain, 1, Block(data->data(), kBytes, kBytes, 1)));
+          JAXMG_RETURN_IF_ERROR(
+              comm.Send(Stream::kMain, 1, Block(data->data(), kBytes, kBytes, 1)));
         }
       } else {
         Bytes2D borrowed;
@@ -264,14 +269,15 @@ TEST(CallsAtOneTimeDoNotMix) {
     for (int i = 0; i < 8; ++i) {
       const int call = process == 0 ? i : 7 - i;
       threads.emplace_back([&, call] {
-        AllOk(RunRanksHere(sites[call % 4], 10 + call / 4, [&](const RankContext& context) -> Status {
-          std::vector<int64_t> all(4);
-          const int64_t mine = call;
-          JAXMG_RETURN_IF_ERROR(AllGather(context.comm, context.device, Stream::kMain, &mine,
-                                          all.data(), sizeof(mine)));
-          for (const int64_t other : all) EXPECT(other == call) << other << " met " << call;
-          return context.comm.Agree(Status::Ok());
-        }));
+        AllOk(
+            RunRanksHere(sites[call % 4], 10 + call / 4, [&](const RankContext& context) -> Status {
+              std::vector<int64_t> all(4);
+              const int64_t mine = call;
+              JAXMG_RETURN_IF_ERROR(AllGather(context.comm, context.device, Stream::kMain, &mine,
+                                              all.data(), sizeof(mine)));
+              for (const int64_t other : all) EXPECT(other == call) << other << " met " << call;
+              return context.comm.Agree(Status::Ok());
+            }));
       });
     }
     for (std::thread& thread : threads) thread.join();

@@ -15,7 +15,7 @@ constexpr std::chrono::seconds kGreetingLimit(10);
 // Between rounds over all routes to a process, and until a process none of whose addresses can be
 // reached is lost. It has listened before anybody knew of it.
 constexpr std::chrono::milliseconds kPause(200);
-constexpr std::chrono::seconds kGiveUp(5);
+constexpr std::chrono::seconds kGiveUp(2);
 
 }  // namespace
 
@@ -130,8 +130,8 @@ bool Hub::HelloCame(int fd, Greeting& greeting, const FrameHeader& header, const
   return true;
 }
 
-// Makes the connection a peer's, or ends it; or leaves it, where this process does not know yet what
-// job it is in and who else is.
+// Makes the connection a peer's, or ends it; or leaves it, where this process does not know yet
+// what job it is in and who else is.
 void Hub::Admit(int fd, Greeting& greeting) {
   const int process = greeting.hello.from;
   std::string wrong;
@@ -221,7 +221,8 @@ void Hub::TickGreetings() {
   {
     auto lock = monitor_.Lock();
     for (auto& [process, peer] : peers_) {
-      if (process < me_ || peer.connection != nullptr || !peer.lost.ok() || peer.attempting) continue;
+      if (process < me_ || peer.connection != nullptr || !peer.lost.ok() || peer.attempting)
+        continue;
       if (peer.next_attempt > now) continue;
       peer.rounds_failed = false;
       Attempt(process, peer);

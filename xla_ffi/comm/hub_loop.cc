@@ -122,19 +122,22 @@ void Hub::GoOn(int fd, uint32_t events) {
   }
   if (events & EPOLLOUT) connection->Flush();
   if (!(events & ~static_cast<uint32_t>(EPOLLOUT))) return;
+  auto deliver = [&](const FrameHeader& header, Payload payload) {
+    // A frame may make the connection a peer's.
+    if (const auto now = greetings_.find(fd); now != greetings_.end()) {
+      return HelloCame(fd, now->second, header, payload);
+    }
+    const auto open = open_.find(fd);
+    return open == open_.end() || Deliver(open->second.first, header, std::move(payload));
+  };
   std::string why;
-  const bool stands = connection->Read(
-      [&](const FrameHeader& header, Payload payload) {
-        // A frame may make the connection a peer's.
-        if (const auto now = greetings_.find(fd); now != greetings_.end()) {
-          return HelloCame(fd, now->second, header, payload);
-        }
-        const auto open = open_.find(fd);
-        return open == open_.end() ||
-               Deliver(open->second.first, header, std::move(payload));
-      },
-      &why);
-  if (!stands) Close(fd, why);
+  bool stands = false;
+  // A frame for which there is no memory would be waited for in vain.
+  const Status read = Guarded([&] {
+    stands = connection->Read(deliver, &why);
+    return Status::Ok();
+  });
+  if (!stands) Close(fd, read.ok() ? why : "no memory for what it sent");
 }
 
 void Hub::Close(int fd, const std::string& why) {

@@ -13,6 +13,7 @@ Seconds Hub::peer_timeout() const { return Seconds(peer_timeout_.load()); }
 void Hub::set_peer_timeout(Seconds limit) {
   auto lock = monitor_.Lock();
   peer_timeout_ = limit.count();
+  limit_since_ = Clock::now();
   Wake();
 }
 

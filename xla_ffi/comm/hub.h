@@ -156,6 +156,7 @@ class Hub {
 
   Monitor monitor_;  // of all that follows but what is the thread's own
   bool started_ = false;
+  Clock::time_point limit_since_ = Clock::now();  // others spoke as often as an older limit asked
   ProcessAddress self_;
   int me_ = -1;
   std::string job_;

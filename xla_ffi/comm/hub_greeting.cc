@@ -3,7 +3,9 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "xla_ffi/comm/hub.h"
 
@@ -22,6 +24,9 @@ constexpr std::chrono::seconds kGiveUp(2);
 void Hub::AcceptAll(const Fd& listener, const char* transport) {
   for (;;) {
     Fd fd = Accept(listener);
+    if (fd.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // it would be asked at once again
+    }
     if (fd.get() < 0) return;
     (void)NewGreeting(std::move(fd), transport, -1);
   }
@@ -171,7 +176,10 @@ void Hub::Attach(int fd, Greeting& greeting) {
   {
     auto lock = monitor_.Lock();
     Peer& peer = peers_[process];
-    if (!peer.lost.ok() || peer.connection != nullptr) return;
+    if (!peer.lost.ok() || peer.connection != nullptr) {
+      lock.unlock();
+      return EndGreeting(fd, "the process is connected already, or was lost");
+    }
     connection->Trust();
     connection->heard = Clock::now();
     Ping(*connection);

@@ -160,9 +160,11 @@ void Hub::Ping(Connection& connection) {
 
 void Hub::Tick() {
   std::map<int, double> limits;  // of the peers, of their patience with this process
+  Clock::time_point since;
   {
     auto lock = monitor_.Lock();
     for (const auto& [process, peer] : peers_) limits[process] = peer.limit;
+    since = limit_since_;
   }
   const double mine = std::min(peer_timeout().count(), kLongestLimit);
   shortest_limit_ = mine;
@@ -174,7 +176,7 @@ void Hub::Tick() {
   std::vector<int> silent;
   for (const auto& [fd, open] : open_) {
     const auto& connection = open.second;
-    if (now - connection->heard > Seconds(mine)) silent.push_back(fd);
+    if (now - std::max(connection->heard, since) > Seconds(mine)) silent.push_back(fd);
     const double theirs = limits[open.first] > 0 ? limits[open.first] : mine;
     const double pause = std::min({mine / 10, theirs / 10, 5.0});
     if (now - connection->sent() < Seconds(pause)) continue;

@@ -2,9 +2,11 @@
 
 import contextlib
 import threading
+import time
 
 import jax
 import numpy as np
+from jax._src import distributed as _distributed
 from jax._src.core import trace_state_clean as _trace_state_clean
 from jax._src.mesh import get_concrete_mesh as _get_concrete_mesh
 
@@ -108,3 +110,32 @@ def vary(array, axes):
     if hasattr(jax.lax, "pcast"):
         return jax.lax.pcast(array, missing, to="varying")
     return jax.lax.pvary(array, missing)
+
+
+def key_value_store():
+    """The store that the processes of ``jax.distributed`` share; None where that isn't initialized."""
+    return _distributed.global_state.client
+
+
+def set_if_new(store, key, value):
+    """Sets ``key``, unless some process has."""
+    try:
+        store.key_value_set(key, value)
+    except jax.errors.JaxRuntimeError as error:
+        if "ALREADY_EXISTS" not in str(error):
+            raise
+
+
+def get_key(store, key, seconds):
+    """What some process has set, or sets within so many seconds; else None."""
+    until = time.monotonic() + seconds
+    while True:
+        left = until - time.monotonic()
+        try:
+            # In steps: a signal's handler, such as that of Ctrl-C, runs in between.
+            return store.blocking_key_value_get(key, round(1000 * min(max(left, 0.001), 1)))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise
+        if left <= 1:
+            return None

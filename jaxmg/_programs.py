@@ -159,12 +159,23 @@ def _placer(array, layout, spec):
 def _matrix_placer(matrix, layout):
     """The same for the matrix, with its rows padded first where it has to move: a sharded transfer
     needs rows that divide, and a replicated one would put all of it on every device."""
-    place = _placer(matrix, layout, layout.row_spec)
+    if _on_mesh(matrix, layout):
+        return lambda matrix: matrix
+    sharding = layout.sharding(layout.row_spec)
+    whole = not isinstance(matrix, jax.Array) or matrix.is_fully_addressable
+    put = _put_own_shards if whole and not sharding.is_fully_addressable else jax.device_put
     extra = -matrix.shape[0] % layout.ranks
-    if _on_mesh(matrix, layout) or not extra:
-        return place
+    if not extra:
+        return lambda matrix: put(matrix, sharding)
     pad = jnp.pad if isinstance(matrix, jax.Array) else np.pad
-    return lambda matrix: place(pad(matrix, ((0, extra), (0, 0))))
+    return lambda matrix: put(pad(matrix, ((0, extra), (0, 0))), sharding)
+
+
+def _put_own_shards(matrix, sharding):
+    """``matrix``, of which each process has all: device_put would send one process's to the others,
+    to compare them."""
+    matrix = np.asarray(matrix)
+    return jax.make_array_from_callback(matrix.shape, sharding, lambda index: matrix[index])
 
 
 def _on_mesh(array, layout):

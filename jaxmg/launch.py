@@ -22,7 +22,7 @@ _POLL = 0.05
 def main(arguments=None):
     """Runs the processes; returns the exit code."""
     options = _parse(arguments)
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     processes = []
     stop = _Stop(processes)
     try:
@@ -57,7 +57,7 @@ def _positive(text):
     return int(text)
 
 
-def _free_port():
+def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]

@@ -24,11 +24,18 @@ TABLE = [
 
 
 def devices(count):
-    """The first ``count`` devices; skips the test where there are fewer."""
+    """``count`` devices, of all processes alike; skips the test where there are fewer."""
     found = jax.devices()
     if len(found) < count:
         pytest.skip(f"needs {count} devices, there are {len(found)}")
-    return found[:count]
+    processes = jax.process_count()
+    if count == 1 or processes == 1:
+        return jax.local_devices()[:count]
+    if count < processes:
+        pytest.skip(f"needs a device of each of {processes} processes, and has {count}")
+    shares = [len(part) for part in np.array_split(range(count), processes)]
+    local = len(found) // processes
+    return [found[i * local + j] for i, share in enumerate(shares) for j in range(share)]
 
 
 def line(count, axis="r", kind=AxisType.Auto):

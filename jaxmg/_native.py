@@ -31,7 +31,7 @@ def call(
     function = jax.ffi.ffi_call(target, results, input_output_aliases=aliases)
     attributes.update(ranks=layout.ranks, tile=tile)
     attributes = {name: np.int64(value) for name, value in attributes.items()}
-    if layout.processes: attributes["processes"] = np.array(layout.processes, np.int64)
+    attributes["processes"] = np.array(layout.processes, np.int64)
     values = function(place.reshape(2), *operands, backend=backend, **attributes)
     # Newer JAX takes the results for the same on all devices: say what they vary over. Along an
     # axis of one device nothing varies, whatever the caller's specs name.

@@ -38,6 +38,14 @@ def devices(count):
     return [found[i * local + j] for i, share in enumerate(shares) for j in range(share)]
 
 
+def pick(order):
+    """Devices by their places; skips the test where a process has none of them."""
+    found = np.array(devices(max(order) + 1))[order]
+    if len({device.process_index for device in found}) < jax.process_count():
+        pytest.skip(f"a process has none of the devices {order}")
+    return found
+
+
 def line(count, axis="r", kind=AxisType.Auto):
     """A mesh with one axis."""
     return Mesh(np.array(devices(count)), (axis,), axis_types=(kind,))
@@ -57,6 +65,11 @@ def shard_rows(array, mesh):
     """By rows over the mesh where they divide, else replicated, as JAX can have it."""
     divides = array.shape[0] % mesh.devices.size == 0
     return shard(array, mesh, *((mesh.axis_names, None) if divides else ()))
+
+
+def one_process(reason):
+    """Marks a test that says nothing of a job of several processes."""
+    return pytest.mark.skipif(jax.process_count() > 1, reason=f"in one process: {reason}")
 
 
 def eps(dtype):

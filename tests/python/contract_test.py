@@ -121,7 +121,7 @@ def _call(backend="native", **attributes):
         for name, value in attributes.items()
     }
     numbers |= {} if backend is None else {"backend": backend}
-    with jax.default_device(jax.devices()[0]):
+    with jax.default_device(jax.local_devices()[0]):
         return jax.jit(lambda *arrays: call(*arrays, **numbers))(np.zeros(2, np.int32), a, b)
 
 
@@ -177,7 +177,7 @@ def _call_handler(name, without=None, **attributes):
     everything = {key: np.int64(value) for key, value in numbers.items()} | {"backend": "native"}
     everything.pop(without, None)
     call = jax.ffi.ffi_call(name, results)
-    with jax.default_device(jax.devices()[0]):
+    with jax.default_device(jax.local_devices()[0]):
         return jax.jit(lambda *arrays: call(*arrays, **everything))(np.zeros(2, np.int32), *arrays)
 
 

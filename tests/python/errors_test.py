@@ -267,34 +267,6 @@ def test_what_the_messages_advise_works():
     np.testing.assert_allclose(one_by_one, [solution, 2 * solution], rtol=1e-12)
 
 
-def test_mesh_of_several_processes(monkeypatch):
-    mesh = _mesh()
-    monkeypatch.setattr(jax, "process_index", lambda: 1)
-    message = "the mesh has devices of other processes .*; all ranks must be in one process"
-    for call in _calls_on(mesh):
-        with pytest.raises(ValueError, match=message):
-            call()
-    monkeypatch.undo()
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(jax, "local_device_count", lambda: 1)
-    with pytest.raises(ValueError, match=message):  # how many devices, but not which
-        jax.jit(lambda a: jaxmg.potri(a, 2, mesh.abstract_mesh, P("r")))(_A)
-
-
-def _calls_on(mesh):
-    """The routines on a mesh, eagerly and under jit."""
-    where = 2, mesh, P("r")
-    calls = (
-        (lambda a, b: jaxmg.potrs(a, b, *where), (_A, _B)),
-        (lambda a: jaxmg.potri(a, *where), (_A,)),
-        (lambda a: jaxmg.syevd(a, *where), (_A,)),
-        (lambda a: jaxmg.cyclic_1d(a, *where), (_A,)),
-    )
-    for call, arrays in calls:
-        yield functools.partial(call, *arrays)
-        yield functools.partial(jax.jit(call), *arrays)
-
-
 @pytest.mark.parametrize("source", ["itself", "shared", "a shard", "one device"])
 def test_right_hand_side_in_donated_memory(source):
     mesh = line(1) if source == "one device" else _mesh()

@@ -1,8 +1,12 @@
 """``python -m jaxmg``: what a bug report needs, then a small checked solve on all devices.
 
+With ``--distributed`` it is one process of several: ``python -m jaxmg.launch -n 2 -m jaxmg
+--distributed``, or ``srun python -m jaxmg --distributed``.
+
 The exit code is 1 where a routine is missing, fails or gives a wrong result.
 """
 
+import argparse
 import importlib.metadata
 import itertools
 import platform
@@ -21,8 +25,17 @@ _N = 250  # divides by few device counts, so that padding is exercised too
 _LIMIT = 30 * _N  # residuals are compared with this many eps
 
 
-def main():
+def main(arguments=None):
     """Prints the report and returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jaxmg", description="Says what is installed, and solves a small system."
+    )
+    parser.add_argument(
+        "--distributed", action="store_true",
+        help="call jax.distributed.initialize() first, in each of several processes",
+    )  # fmt: skip
+    if parser.parse_args(arguments).distributed:
+        jax.distributed.initialize()
     _print_versions()
     devices = jax.devices()
     _print_devices(devices)
@@ -36,6 +49,8 @@ def main():
     if changed := {k: v for k, v in plugin.about().items() if known.get(k) != v}:
         _section("plugin, after the solve")
         _print_facts(changed)
+    if jax.process_count() > 1:
+        _print_processes(plugin)
     print("\nall right" if passed else "\nFAILED")
     return 0 if passed else 1
 
@@ -57,7 +72,8 @@ def _print_versions():
 
 def _print_devices(devices):
     _section("devices")
-    _fact("processes", jax.process_count())
+    count = jax.process_count()
+    _fact("processes", f"{count}, this is {jax.process_index()}" if count > 1 else count)
     for device in devices:
         _fact(str(device.id), f"{device.device_kind} ({device.platform}, {device})")
 
@@ -75,6 +91,12 @@ def _print_plugins(name):
     for routine in ("potrs", "potri", "syevd"):
         _fact(f"backends of {routine}", ", ".join(plugin.backends(routine)))
     return plugin
+
+
+def _print_processes(plugin):
+    _section("other processes")
+    for known in plugin.connections():
+        _fact(known["process"], "{transport}, {state} (host {host}, pid {pid})".format(**known))
 
 
 def _print_facts(facts):

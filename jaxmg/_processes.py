@@ -6,7 +6,9 @@ the others through the key-value store of ``jax.distributed``, the first time th
 that it shares with them.
 """
 
+import os
 import secrets
+import socket
 import threading
 import time
 
@@ -161,11 +163,10 @@ class _Job:
             else:
                 found[index] = address
         if missing:
-            here = self._plugin.process_address()
             raise RuntimeError(
                 f"{routine}: {_named(missing)} did not come within {limit:g} s; every process with "
                 f"devices of the mesh ({_named(sorted(needed))}) has to make this call, and this is "
-                f"process {self._me} ({here}). JAXMG_RENDEZVOUS_TIMEOUT sets the limit"
+                f"process {self._me} (host {socket.gethostname()}, pid {os.getpid()}). JAXMG_RENDEZVOUS_TIMEOUT sets the limit"
             )
         self._plugin.connect_processes(self._me, self._known | found, self._token)
         self._known |= found

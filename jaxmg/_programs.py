@@ -153,6 +153,8 @@ def _placer(array, layout, spec):
     if _on_mesh(array, layout):
         return lambda array: array
     sharding = layout.sharding(spec)
+    if _whole_here(array) and not sharding.is_fully_addressable:
+        return lambda array: jax.device_put(np.asarray(array), sharding)
     return lambda array: jax.device_put(array, sharding)
 
 
@@ -162,13 +164,20 @@ def _matrix_placer(matrix, layout):
     if _on_mesh(matrix, layout):
         return lambda matrix: matrix
     sharding = layout.sharding(layout.row_spec)
-    whole = not isinstance(matrix, jax.Array) or matrix.is_fully_addressable
-    put = _put_own_shards if whole and not sharding.is_fully_addressable else jax.device_put
+    whole = _whole_here(matrix) and not sharding.is_fully_addressable
+    put = _put_own_shards if whole else jax.device_put
     extra = -matrix.shape[0] % layout.ranks
     if not extra:
         return lambda matrix: put(matrix, sharding)
     pad = jnp.pad if isinstance(matrix, jax.Array) else np.pad
     return lambda matrix: put(pad(matrix, ((0, extra), (0, 0))), sharding)
+
+
+def _whole_here(array):
+    """Whether this process has all of ``array``."""
+    if not isinstance(array, jax.Array):
+        return True
+    return array.is_fully_addressable or array.is_fully_replicated
 
 
 def _put_own_shards(matrix, sharding):

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
+from jaxmg import _plugin
 
 
 def say(*words):
@@ -50,6 +51,23 @@ def solve(n, count=1):
         x = jaxmg.potrs(place(a, mesh, "r", None), place(b, mesh))
         np.testing.assert_allclose(a @ np.asarray(x), b, rtol=0, atol=1e-9)
     say("solved")
+
+
+def addresses():
+    """What this process knows of the others."""
+    solve(8)
+    for known in _plugin.load("cpu").connections():
+        say(known)
+
+
+def patient(seconds):
+    """One rank computes for so long, and the others hear nothing of it."""
+    mesh, n, start = line(), 500, time.monotonic()
+    while time.monotonic() - start < float(seconds):
+        n, start = 3 * n // 2, time.monotonic()
+        w = jaxmg.syevd(place(matrix(n), mesh), return_eigenvectors=False)
+        assert np.isfinite(w).all()
+    say("all right,", n)
 
 
 def long_call(n, limit):

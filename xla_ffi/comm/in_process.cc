@@ -85,9 +85,7 @@ Status InProcessGroup::Share(int rank, int64_t mine, const Patience& patience,
 Status InProcessGroup::Agree(int rank, const Status& mine, const Patience& patience) noexcept {
   auto lock = monitor_.Lock();
   const int64_t round = agreements_;
-  votes_[rank] = mine;
-  ++voted_;
-  CountVotes();
+  Vote(rank, mine);
   if (!monitor_.Wait(lock, patience, [&] { return agreements_ != round; })) {
     const Status late = Guarded([&] {
       return Error(Code::kDeadlineExceeded, "rank ", rank,
@@ -97,6 +95,12 @@ Status InProcessGroup::Agree(int rank, const Status& mine, const Patience& patie
     return aborted_;
   }
   return outcome_;
+}
+
+void InProcessGroup::Vote(int rank, const Status& mine) noexcept {
+  votes_[rank] = mine;
+  ++voted_;
+  CountVotes();
 }
 
 // Ends the round if nobody is left to wait for.
@@ -113,6 +117,7 @@ void InProcessGroup::CountVotes() noexcept {
   }
   voted_ = 0;
   ++agreements_;
+  Decided();
   monitor_.Changed();
 }
 
@@ -122,12 +127,19 @@ void InProcessGroup::Abort(const Status& status) noexcept {
 }
 
 void InProcessGroup::AbortLocked(const Status& status) noexcept {
-  if (aborted_.ok()) aborted_ = status;
+  if (aborted_.ok()) {
+    aborted_ = status;
+    Aborted();
+  }
   monitor_.Changed();
 }
 
 void InProcessGroup::Depart(const Status& why) noexcept {
   auto lock = monitor_.Lock();
+  DepartLocked(why);
+}
+
+void InProcessGroup::DepartLocked(const Status& why) noexcept {
   AbortLocked(why);
   if (departed_++ == 0) departure_ = why;
   CountVotes();

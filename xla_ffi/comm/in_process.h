@@ -14,10 +14,12 @@
 
 namespace jaxmg {
 
-// What the ranks of one call share.
+// What the ranks of one call share. ProcessGroup (process_group.h) extends it to ranks of other
+// processes.
 class InProcessGroup {
  public:
   explicit InProcessGroup(int size);
+  virtual ~InProcessGroup() = default;
 
   int size() const { return size_; }
 
@@ -29,21 +31,21 @@ class InProcessGroup {
     Bytes2D block;
     std::shared_ptr<Event> ready;
   };
-  void Post(int from, int to, Message message);
+  virtual void Post(int from, int to, Message message);
   Status TakeMessage(int from, int to, const Patience& patience, Message* message);
-  void PostTaken(int from, int to, std::shared_ptr<Event> done);
+  virtual void PostTaken(int from, int to, std::shared_ptr<Event> done);
   Status AwaitTaken(int from, int to, const Patience& patience, std::shared_ptr<Event>* done);
 
   // As Communicator's.
-  Status Share(int rank, int64_t mine, const Patience& patience, std::vector<int64_t>* all);
-  Status Agree(int rank, const Status& mine, const Patience& patience) noexcept;
+  virtual Status Share(int rank, int64_t mine, const Patience& patience, std::vector<int64_t>* all);
+  virtual Status Agree(int rank, const Status& mine, const Patience& patience) noexcept;
   void Abort(const Status& status) noexcept;
 
   // For a rank that leaves in the midst of it, without a vote in the agreements to come: they are
   // this failure from now on.
-  void Depart(const Status& why) noexcept;
+  virtual void Depart(const Status& why) noexcept;
 
- private:
+ protected:
   // One direction between two ranks.
   struct Channel {
     std::deque<Message> messages;
@@ -54,7 +56,13 @@ class InProcessGroup {
   template <typename Ready, typename Take, typename Late>
   Status Await(const Patience& patience, Ready ready, Take take, Late late);
   void AbortLocked(const Status& status) noexcept;
+  // A rank's vote has come, or one that will not vote has gone; with the lock held.
+  virtual void Vote(int rank, const Status& mine) noexcept;
+  void DepartLocked(const Status& why) noexcept;
   void CountVotes() noexcept;
+  // What other processes are to hear of; with the lock held.
+  virtual void Aborted() noexcept {}
+  virtual void Decided() noexcept {}
 
   const int size_;
   Monitor monitor_;

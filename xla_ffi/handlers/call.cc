@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
+#include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace jaxmg {
 
@@ -55,6 +59,14 @@ bool DecodeAttributes(const XLA_FFI_Attrs& attributes, unsigned takes, Attribute
       decoded->backend = {text->ptr, text->len};
       continue;
     }
+    if (name == "processes") {
+      const auto* array = static_cast<const XLA_FFI_Array*>(attributes.attrs[i]);
+      if (attributes.types[i] != XLA_FFI_AttrType_ARRAY || array->dtype != XLA_FFI_DataType_S64) {
+        return wrong(name, "is no array of 64-bit integers");
+      }
+      decoded->processes = {static_cast<const int64_t*>(array->data), array->size};
+      continue;
+    }
     const auto field = std::find_if(std::begin(kFields), std::end(kFields), [&](const Field& f) {
       return f.name == name && IsTaken(f, takes);
     });
@@ -65,7 +77,9 @@ bool DecodeAttributes(const XLA_FFI_Attrs& attributes, unsigned takes, Attribute
     }
     decoded->*field->value = *static_cast<const int64_t*>(scalar->value);
   }
-  if (!given("backend")) return wrong("backend", "is missing");
+  for (const char* name : {"backend", "processes"}) {
+    if (!given(name)) return wrong(name, "is missing");
+  }
   for (const Field& field : kFields) {
     if (IsTaken(field, takes) && !given(field.name)) return wrong(field.name, "is missing");
   }
@@ -73,14 +87,36 @@ bool DecodeAttributes(const XLA_FFI_Attrs& attributes, unsigned takes, Attribute
 }
 
 CallSite SiteOf(const char* routine, const Platform& platform,
-                ffi::Buffer<ffi::DataType::S32>& place, const Attributes& attributes) noexcept {
-  return {routine,
-          {platform.run_id, attributes.backend.data()},
-          static_cast<int>(attributes.ranks),
-          place.typed_data(),
-          attributes.n,
-          attributes.tile,
-          attributes.n > 0 && attributes.backend == "native"};
+                ffi::Buffer<ffi::DataType::S32>& place, ffi::AnyBuffer a,
+                const Attributes& attributes) noexcept {
+  CallSite site = {routine,
+                   {platform.run_id, attributes.backend.data()},
+                   static_cast<int>(attributes.ranks),
+                   place.typed_data(),
+                   attributes.n,
+                   attributes.tile,
+                   attributes.n > 0 && attributes.backend == "native",
+                   attributes.processes.count > 0,
+                   nullptr,
+                   {}};
+  if (!site.spans_processes) return site;
+  site.shared = KeptSite(platform.api, platform.ctx);
+  site.key.site = site.shared.get();
+  const auto shape = a.dimensions();
+  site.block = {static_cast<int64_t>(a.element_type()), shape.size() > 0 ? shape[0] : 0,
+                shape.size() > 1 ? shape[1] : 0};
+  return site;
+}
+
+std::string BlockText(const CallSite& site) {
+  const auto [type, rows, columns] = site.block;
+  const char* dtype = type == XLA_FFI_DataType_F32    ? "float32"
+                      : type == XLA_FFI_DataType_F64  ? "float64"
+                      : type == XLA_FFI_DataType_C64  ? "complex64"
+                      : type == XLA_FFI_DataType_C128 ? "complex128"
+                                                      : "another dtype";
+  return std::string(dtype) + ", blocks of " + std::to_string(rows) + " x " +
+         std::to_string(columns);
 }
 
 CallKey KeyOf(const XLA_FFI_CallFrame* frame) noexcept {
@@ -89,12 +125,51 @@ CallKey KeyOf(const XLA_FFI_CallFrame* frame) noexcept {
   args.struct_size = XLA_FFI_RunId_Get_Args_STRUCT_SIZE;
   args.ctx = frame->ctx;
   if (frame->api->XLA_FFI_RunId_Get(&args) == nullptr) key.run = args.run_id;
+  if (const auto shared = SharedSiteOf(frame)) {
+    key.site = shared.get();
+    return key;
+  }
   for (int64_t i = 0; i < frame->attrs.size; ++i) {
     if (NameOf(frame->attrs, i) != "backend") continue;
     if (frame->attrs.types[i] != XLA_FFI_AttrType_STRING) continue;
     key.site = static_cast<const XLA_FFI_ByteSpan*>(frame->attrs.attrs[i])->ptr;
   }
   return key;
+}
+
+std::shared_ptr<const SharedSite> SharedSiteOf(const XLA_FFI_CallFrame* frame) noexcept {
+  for (int64_t i = 0; i < frame->attrs.size; ++i) {
+    if (NameOf(frame->attrs, i) != "processes") continue;
+    if (frame->attrs.types[i] != XLA_FFI_AttrType_ARRAY) continue;
+    const auto* array = static_cast<const XLA_FFI_Array*>(frame->attrs.attrs[i]);
+    if (array->size > 0) return KeptSite(frame->api, frame->ctx);
+  }
+  return nullptr;
+}
+
+Made MakeSite(const char* routine, unsigned takes, const Attributes& attributes) {
+  const Processes& processes = attributes.processes;
+  if (processes.count == 0) return {};
+  if (attributes.ranks < 1 || processes.count % attributes.ranks != 0 ||
+      processes.count > std::numeric_limits<int32_t>::max()) {
+    return {Error(Code::kInvalidArgument, routine, ": ", processes.count,
+                  " entries of processes for groups of ", attributes.ranks, " ranks")};
+  }
+  std::vector<int> indices;
+  for (size_t i = 0; i < processes.count; ++i) {
+    if (processes.data[i] < 0 || processes.data[i] > std::numeric_limits<int32_t>::max()) {
+      return {Error(Code::kInvalidArgument, routine, ": there is no process ", processes.data[i])};
+    }
+    indices.push_back(static_cast<int>(processes.data[i]));
+  }
+  std::ostringstream text;
+  text << routine << " (backend " << attributes.backend;
+  for (const Field& field : kFields) {
+    if (IsTaken(field, takes)) text << ", " << field.name << " " << attributes.*field.value;
+  }
+  text << ")";
+  return {Status::Ok(), NewSharedSite(routine, text.str(), static_cast<int>(attributes.ranks),
+                                      std::move(indices))};
 }
 
 Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attributes,

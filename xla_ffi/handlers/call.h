@@ -5,12 +5,15 @@
 
 #include <complex>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/platform.h"
+#include "xla_ffi/handlers/site_state.h"
 
 namespace jaxmg {
 
@@ -18,6 +21,11 @@ namespace ffi = xla::ffi;
 
 // The attributes of a call; see docs/architecture.md for their meaning. Those that a routine does
 // not take are 0.
+struct Processes {
+  const int64_t* data;  // of rank r of group g: data[g * ranks + r]
+  size_t count;         // 0: all ranks are in this process
+};
+
 struct Attributes {
   int64_t ranks;
   int64_t tile;
@@ -28,9 +36,10 @@ struct Attributes {
   int64_t tf32;
   int64_t check_b;
   int64_t operation;
+  Processes processes;
 };
 
-// What a routine takes beside `ranks`, `tile` and `backend`, which all do.
+// What a routine takes beside `ranks`, `tile`, `backend` and `processes`, which all do.
 enum Takes : unsigned {
   kN = 1,
   kVectors = 2,
@@ -56,8 +65,23 @@ inline Precision PrecisionOf(const Attributes& attributes) {
 // `place` is [rank, group]. The calls of a program may carry the same attributes and run in any
 // order, so they are told apart by where XLA keeps those: one place for every call, shared by all
 // devices of the process.
+//
+// Those of a call with ranks in other processes are told apart by what XLA keeps for each since it
+// made the executable. `a` is what the ranks compare of their blocks.
 CallSite SiteOf(const char* routine, const Platform& platform,
-                ffi::Buffer<ffi::DataType::S32>& place, const Attributes& attributes) noexcept;
+                ffi::Buffer<ffi::DataType::S32>& place, ffi::AnyBuffer a,
+                const Attributes& attributes) noexcept;
+
+// The site of a call with ranks in other processes; null of any other. Takes no memory.
+std::shared_ptr<const SharedSite> SharedSiteOf(const XLA_FFI_CallFrame* frame) noexcept;
+
+// What the instantiate stage of a handler gives XLA to keep: nothing where all ranks of the call
+// are in this process.
+struct Made {
+  Status status;
+  std::shared_ptr<const SharedSite> site;
+};
+Made MakeSite(const char* routine, unsigned takes, const Attributes& attributes);
 
 // A Status that names the routine unless the block of rows and the attributes fit.
 Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attributes,
@@ -96,26 +120,46 @@ XLA_FFI_Error* Protected(XLA_FFI_CallFrame* frame, Handler handler) noexcept {
     return handler(frame);
   } catch (...) {
     const Status status = CurrentException();
-    FailCall(KeyOf(frame), status);
+    if (frame->stage == XLA_FFI_ExecutionStage_EXECUTE) {
+      CallSite site = {};
+      site.key = KeyOf(frame);
+      site.shared = SharedSiteOf(frame);
+      FailCall(site, status);
+    }
     return ToFfiError(frame->api, status);
   }
 }
 
 }  // namespace jaxmg
 
-// Every handler begins so: the platform and `place`; and ends with its .Attrs<AttributesOf<...>>().
+// Every handler begins so: the platform and `place`; JAXMG_DEFINE_HANDLER adds the
+// attributes.
 #define JAXMG_BIND()          \
   xla::ffi::Ffi::Bind()       \
       .Ctx<jaxmg::Platform>() \
       .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>() /* place */
 
-// The symbol that handlers.h declares, for a function and its binding.
-#define JAXMG_DEFINE_HANDLER(symbol, function, ...)                      \
-  extern "C" XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame) {           \
-    return jaxmg::Protected(frame, [](XLA_FFI_CallFrame* call) {         \
-      static const auto* handler = (__VA_ARGS__).To(function).release(); \
-      return handler->Call(call);                                        \
-    });                                                                  \
+// The symbols that handlers.h declares, for a function, what it takes and its binding: that of the
+// instantiate stage, and the handler.
+#define JAXMG_DEFINE_HANDLER(symbol, name, function, takes, ...)                                \
+  extern "C" XLA_FFI_Error* symbol##Instantiate(XLA_FFI_CallFrame* frame) {                     \
+    return jaxmg::Protected(frame, [](XLA_FFI_CallFrame* call) {                                \
+      static const auto* handler =                                                              \
+          xla::ffi::Ffi::BindInstantiate()                                                      \
+              .Attrs<jaxmg::AttributesOf<(takes)>>()                                            \
+              .To([](const jaxmg::Attributes& attributes) {                                     \
+                return jaxmg::MakeSite(name, takes, attributes);                                \
+              })                                                                                \
+              .release();                                                                       \
+      return handler->Call(call);                                                               \
+    });                                                                                         \
+  }                                                                                             \
+  extern "C" XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame) {                                  \
+    return jaxmg::Protected(frame, [](XLA_FFI_CallFrame* call) {                                \
+      static const auto* handler =                                                              \
+          (__VA_ARGS__).Attrs<jaxmg::AttributesOf<(takes)>>().To(function).release();           \
+      return handler->Call(call);                                                               \
+    });                                                                                         \
   }
 
 template <unsigned kTakes>
@@ -131,6 +175,17 @@ struct xla::ffi::AttrDecoding<jaxmg::AttributesOf<kTakes>> {
     }
     diagnostic.Emit(message);
     return std::nullopt;
+  }
+};
+
+template <xla::ffi::ExecutionStage stage>
+struct xla::ffi::ResultEncoding<stage, jaxmg::Made> {
+  static XLA_FFI_Error* Encode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
+                               jaxmg::Made made) {
+    if (made.status.ok() && made.site != nullptr) {
+      made.status = jaxmg::KeepSite(api, ctx, std::move(made.site));
+    }
+    return made.status.ok() ? nullptr : jaxmg::ToFfiError(api, made.status);
   }
 };
 

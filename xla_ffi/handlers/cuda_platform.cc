@@ -82,6 +82,10 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
   auto allocate = [&](size_t bytes) { return platform.scratch->Allocate(bytes).value_or(nullptr); };
   Place place = {};
   const Status ready = Guarded([&]() -> Status {
+    if (site.spans_processes) {
+      return Error(Code::kInvalidArgument, site.routine,
+                   ": the GPUs of a mesh have to be those of one process");
+    }
     JAXMG_RETURN_IF_ERROR(Open<CudaDriver>());
     JAXMG_RETURN_IF_ERROR(Open<CudaRuntime>());
     JAXMG_RETURN_IF_ERROR(current.Set(platform.ordinal));
@@ -90,7 +94,7 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
     return FindPlace(site, *device, &place);
   });
   if (!ready.ok()) {
-    FailCall(site.key, ready);
+    FailCall(site, ready);
     return ready;
   }
   std::shared_ptr<InProcessGroup> group;

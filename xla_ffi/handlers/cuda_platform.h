@@ -14,6 +14,8 @@ inline constexpr char kPlatform[] = "gpu";
 
 struct Platform {
   int64_t run_id;
+  const XLA_FFI_Api* api;
+  XLA_FFI_ExecutionContext* ctx;  // while the handler runs
   int32_t ordinal;  // of the device in this process
   void* stream;     // XLA's own, a cudaStream_t
   // Gives back what it gave when the handler returns: XLA hands memory out in the order of its
@@ -44,7 +46,7 @@ struct xla::ffi::CtxDecoding<jaxmg::Platform> {
     auto stream = CtxDecoding<PlatformStream<void*>>::Decode(api, ctx, diagnostic);
     auto scratch = CtxDecoding<ScratchAllocator>::Decode(api, ctx, diagnostic);
     if (!run_id || !ordinal || !stream || !scratch) return std::nullopt;
-    return jaxmg::Platform{run_id->run_id, *ordinal, *stream,
+    return jaxmg::Platform{run_id->run_id, api, ctx, *ordinal, *stream,
                            std::make_shared<ScratchAllocator>(std::move(*scratch))};
   }
 };

@@ -23,15 +23,15 @@ PlatformResult Cyclic(Platform platform, ffi::Buffer<ffi::DataType::S32> place, 
       return CyclicRoutine<T>(context, rows, columns, attributes.tile, attributes.inverse != 0, out,
                               a);
     };
-    return Launch(platform, SiteOf(kName, platform, place, attributes), program);
+    return Launch(platform, SiteOf(kName, platform, place, a, attributes), program);
   });
 }
 
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgCyclic1d, jaxmg::Cyclic,
+JAXMG_DEFINE_HANDLER(JaxmgCyclic1d, jaxmg::kName, jaxmg::Cyclic, jaxmg::kInverse,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Ret<xla::ffi::AnyBuffer>()  // in a's place
-                         .Attrs<jaxmg::AttributesOf<jaxmg::kInverse>>());
+                     );

@@ -53,7 +53,7 @@ PlatformResult OnFactor(const char* name, const Platform& platform,
   const Status checked = CheckFactor(name, tiles, overflow, attributes);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(name, tiles.element_type(), [&](auto zero) {
-    return Launch(platform, SiteOf(name, platform, place, attributes), program(zero));
+    return Launch(platform, SiteOf(name, platform, place, tiles, attributes), program(zero));
   });
 }
 
@@ -141,47 +141,47 @@ PlatformResult FactorRows(Platform platform, ffi::Buffer<ffi::DataType::S32> pla
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgPotrf, jaxmg::Factorize,
+JAXMG_DEFINE_HANDLER(JaxmgPotrf, "potrf", jaxmg::Factorize, jaxmg::kN | jaxmg::kTf32,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()                        // a
                          .Ret<xla::ffi::AnyBuffer>()                        // tiles, in a's place
                          .Ret<xla::ffi::AnyBuffer>()                        // overflow
                          .Ret<xla::ffi::AnyBuffer>()                        // log_det
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-                         .Attrs<jaxmg::AttributesOf<jaxmg::kN | jaxmg::kTf32>>());
+                     );
 
-JAXMG_DEFINE_HANDLER(JaxmgFactorApply, jaxmg::FactorApply,
+JAXMG_DEFINE_HANDLER(JaxmgFactorApply, "factor_apply", jaxmg::FactorApply, jaxmg::kN | jaxmg::kOperation,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // tiles
                          .Arg<xla::ffi::AnyBuffer>()  // overflow
                          .Arg<xla::ffi::AnyBuffer>()  // b
                          .Ret<xla::ffi::AnyBuffer>()  // x
-                         .Attrs<jaxmg::AttributesOf<jaxmg::kN | jaxmg::kOperation>>());
+                     );
 
-JAXMG_DEFINE_HANDLER(JaxmgFactorInvert, jaxmg::FactorInvert,
+JAXMG_DEFINE_HANDLER(JaxmgFactorInvert, "factor_invert", jaxmg::FactorInvert, jaxmg::kN | jaxmg::kTf32,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // tiles
                          .Arg<xla::ffi::AnyBuffer>()  // overflow
                          .Ret<xla::ffi::AnyBuffer>()  // the inverse, in the tiles' place
-                         .Attrs<jaxmg::AttributesOf<jaxmg::kN | jaxmg::kTf32>>());
+                     );
 
-JAXMG_DEFINE_HANDLER(JaxmgFactorDiagonal, jaxmg::FactorDiagonal,
+JAXMG_DEFINE_HANDLER(JaxmgFactorDiagonal, "factor_diagonal", jaxmg::FactorDiagonal, jaxmg::kN,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // tiles
                          .Arg<xla::ffi::AnyBuffer>()  // overflow
                          .Ret<xla::ffi::AnyBuffer>()  // diagonal, real
-                         .Attrs<jaxmg::AttributesOf<jaxmg::kN>>());
+                     );
 
-JAXMG_DEFINE_HANDLER(JaxmgFactorTiles, jaxmg::FactorTiles,
+JAXMG_DEFINE_HANDLER(JaxmgFactorTiles, "factor_tiles", jaxmg::FactorTiles, jaxmg::kN,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // rows of U
                          .Ret<xla::ffi::AnyBuffer>()  // tiles, in their place
                          .Ret<xla::ffi::AnyBuffer>()  // overflow
-                         .Attrs<jaxmg::AttributesOf<jaxmg::kN>>());
+                     );
 
-JAXMG_DEFINE_HANDLER(JaxmgFactorRows, jaxmg::FactorRows,
+JAXMG_DEFINE_HANDLER(JaxmgFactorRows, "factor_rows", jaxmg::FactorRows, jaxmg::kN,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // tiles
                          .Arg<xla::ffi::AnyBuffer>()  // overflow
                          .Ret<xla::ffi::AnyBuffer>()  // rows of U, in the tiles' place
-                         .Attrs<jaxmg::AttributesOf<jaxmg::kN>>());
+                     );

@@ -4,35 +4,41 @@
 
 #include "xla/ffi/api/ffi.h"
 
-XLA_FFI_DECLARE_HANDLER_SYMBOL(JaxmgPotrs);
-XLA_FFI_DECLARE_HANDLER_SYMBOL(JaxmgPotri);
-XLA_FFI_DECLARE_HANDLER_SYMBOL(JaxmgSyevd);
-XLA_FFI_DECLARE_HANDLER_SYMBOL(JaxmgCyclic1d);
-XLA_FFI_DECLARE_HANDLER_SYMBOL(JaxmgPotrf);
-XLA_FFI_DECLARE_HANDLER_SYMBOL(JaxmgFactorApply);
-XLA_FFI_DECLARE_HANDLER_SYMBOL(JaxmgFactorInvert);
-XLA_FFI_DECLARE_HANDLER_SYMBOL(JaxmgFactorDiagonal);
-XLA_FFI_DECLARE_HANDLER_SYMBOL(JaxmgFactorTiles);
-XLA_FFI_DECLARE_HANDLER_SYMBOL(JaxmgFactorRows);
+// With what makes the state of a call of it, where there is any.
+#define JAXMG_DECLARE_HANDLER(symbol)                  \
+  XLA_FFI_DECLARE_HANDLER_SYMBOL(symbol##Instantiate); \
+  XLA_FFI_DECLARE_HANDLER_SYMBOL(symbol)
+
+JAXMG_DECLARE_HANDLER(JaxmgPotrs);
+JAXMG_DECLARE_HANDLER(JaxmgPotri);
+JAXMG_DECLARE_HANDLER(JaxmgSyevd);
+JAXMG_DECLARE_HANDLER(JaxmgCyclic1d);
+JAXMG_DECLARE_HANDLER(JaxmgPotrf);
+JAXMG_DECLARE_HANDLER(JaxmgFactorApply);
+JAXMG_DECLARE_HANDLER(JaxmgFactorInvert);
+JAXMG_DECLARE_HANDLER(JaxmgFactorDiagonal);
+JAXMG_DECLARE_HANDLER(JaxmgFactorTiles);
+JAXMG_DECLARE_HANDLER(JaxmgFactorRows);
 
 namespace jaxmg {
 
 struct Registration {
   const char* name;
-  XLA_FFI_Handler* handler;
+  XLA_FFI_Handler* instantiate;
+  XLA_FFI_Handler* execute;
 };
 
 inline constexpr Registration kRegistrations[] = {
-    {"jaxmg_potrs", JaxmgPotrs},
-    {"jaxmg_potri", JaxmgPotri},
-    {"jaxmg_syevd", JaxmgSyevd},
-    {"jaxmg_cyclic_1d", JaxmgCyclic1d},
-    {"jaxmg_potrf", JaxmgPotrf},
-    {"jaxmg_factor_apply", JaxmgFactorApply},
-    {"jaxmg_factor_invert", JaxmgFactorInvert},
-    {"jaxmg_factor_diagonal", JaxmgFactorDiagonal},
-    {"jaxmg_factor_tiles", JaxmgFactorTiles},
-    {"jaxmg_factor_rows", JaxmgFactorRows},
+    {"jaxmg_potrs", JaxmgPotrsInstantiate, JaxmgPotrs},
+    {"jaxmg_potri", JaxmgPotriInstantiate, JaxmgPotri},
+    {"jaxmg_syevd", JaxmgSyevdInstantiate, JaxmgSyevd},
+    {"jaxmg_cyclic_1d", JaxmgCyclic1dInstantiate, JaxmgCyclic1d},
+    {"jaxmg_potrf", JaxmgPotrfInstantiate, JaxmgPotrf},
+    {"jaxmg_factor_apply", JaxmgFactorApplyInstantiate, JaxmgFactorApply},
+    {"jaxmg_factor_invert", JaxmgFactorInvertInstantiate, JaxmgFactorInvert},
+    {"jaxmg_factor_diagonal", JaxmgFactorDiagonalInstantiate, JaxmgFactorDiagonal},
+    {"jaxmg_factor_tiles", JaxmgFactorTilesInstantiate, JaxmgFactorTiles},
+    {"jaxmg_factor_rows", JaxmgFactorRowsInstantiate, JaxmgFactorRows},
 };
 
 }  // namespace jaxmg

@@ -18,6 +18,27 @@ namespace {
 // while the others wait (syevd), so only the meeting has a time limit.
 constexpr Patience kPatient = {std::chrono::hours(24 * 365)};
 
+Status MeetOthers(const CallSite& site, const Place& place, std::shared_ptr<InProcessGroup>* group,
+                  int* sharing) noexcept {
+  const Patience patience = {RendezvousTimeout()};
+  if (!site.spans_processes) {
+    return Meet({site.key, place.group}, site.routine, place.rank, site.ranks, patience, 0, group);
+  }
+  if (site.shared == nullptr) {
+    return Status::Fixed(Code::kInternal, "XLA kept no state of a call with other processes");
+  }
+  SharedCall call = {site.shared, site.key.run, place.group, place.rank, ""};
+  const Status described = Guarded([&] {
+    call.block = BlockText(site);
+    return Status::Ok();
+  });
+  if (!described.ok()) {
+    FailCall(site, described);
+    return described;
+  }
+  return MeetAcross(call, patience, group, sharing);
+}
+
 Status RunRank(const CallSite& site, const RankProgram& program) noexcept {
   const Place place = {site.place[0], site.place[1]};
   std::unique_ptr<Device> device;
@@ -26,13 +47,13 @@ Status RunRank(const CallSite& site, const RankProgram& program) noexcept {
     return Status::Ok();
   });
   if (!ready.ok()) {
-    FailCall(site.key, ready);
+    FailCall(site, ready);
     return ready;
   }
   std::shared_ptr<InProcessGroup> group;
-  JAXMG_RETURN_IF_ERROR(Meet({site.key, place.group}, site.routine, place.rank, site.ranks,
-                             {RendezvousTimeout()}, 0, &group));
-  const BlasThreadShare threads(site.ranks);
+  int sharing = site.ranks;  // this process's processors
+  JAXMG_RETURN_IF_ERROR(MeetOthers(site, place, &group, &sharing));
+  const BlasThreadShare threads(sharing);
   const Status status = RunInGroup(group, place.rank, device.get(), kPatient,
                                    [&](Communicator& comm) { return program({*device, comm}); });
   AppendTimeline(site.routine, site.key.run, site.key.site, place.rank, *device);
@@ -74,7 +95,7 @@ void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, Launched launched) no
     return Error(Code::kResourceExhausted, site.routine, ": no thread for rank ", site.place[0],
                  ": ", started.text());
   });
-  FailCall(site.key, status);
+  FailCall(site, status);
   Complete(api, future, status);
 }
 

@@ -15,6 +15,8 @@ inline constexpr char kPlatform[] = "cpu";
 
 struct Platform {
   int64_t run_id;
+  const XLA_FFI_Api* api;
+  XLA_FFI_ExecutionContext* ctx;  // while the handler runs
 };
 
 // A rank that is ready to start, or the refusal of a call that can't be right.
@@ -44,7 +46,7 @@ struct xla::ffi::CtxDecoding<jaxmg::Platform> {
                                     DiagnosticEngine& diagnostic) {
     auto run_id = CtxDecoding<RunId>::Decode(api, ctx, diagnostic);
     if (!run_id) return std::nullopt;
-    return jaxmg::Platform{run_id->run_id};
+    return jaxmg::Platform{run_id->run_id, api, ctx};
   }
 };
 
@@ -57,7 +59,7 @@ struct xla::ffi::ResultEncoding<stage, jaxmg::Launched> {
     XLA_FFI_Future_Create_Args args = {};
     args.struct_size = XLA_FFI_Future_Create_Args_STRUCT_SIZE;
     if (XLA_FFI_Error* error = api->XLA_FFI_Future_Create(&args)) {
-      jaxmg::FailCall(launched.site.key,
+      jaxmg::FailCall(launched.site,
                       jaxmg::Status::Fixed(jaxmg::Code::kInternal, "XLA could make no future"));
       return error;
     }

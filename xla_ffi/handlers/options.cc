@@ -3,13 +3,15 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 #include <stdexcept>
 #include <string>
+
+#include "xla_ffi/comm/hub.h"
 
 namespace jaxmg {
 namespace {
 
-constexpr char kVariable[] = "JAXMG_RENDEZVOUS_TIMEOUT";
 constexpr double kDefaultSeconds = 300;
 
 std::atomic<double>& Limit() {
@@ -17,19 +19,37 @@ std::atomic<double>& Limit() {
   return limit;
 }
 
-}  // namespace
-
-void ReadOptions() {
-  const char* text = std::getenv(kVariable);
-  if (text == nullptr) return;
+// The value of a variable that is a limit of time, where it is set.
+std::optional<double> SecondsOf(const char* variable) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return std::nullopt;
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
   if (end == text || *end != '\0' || !(seconds > 0)) {
     throw std::invalid_argument(
-        std::string("the environment variable ") + kVariable +
+        std::string("the environment variable ") + variable +
         " must be a positive number of seconds, or inf for no limit; got '" + text + "'");
   }
-  Limit() = seconds;
+  return seconds;
+}
+
+}  // namespace
+
+void ReadOptions() {
+  if (const auto limit = SecondsOf("JAXMG_RENDEZVOUS_TIMEOUT")) Limit() = *limit;
+  if (const auto limit = SecondsOf("JAXMG_PEER_TIMEOUT")) {
+    Hub::The().set_peer_timeout(Seconds(*limit));
+  }
+  if (const char* text = std::getenv("JAXMG_TRANSPORT")) {
+    const std::string name = text;
+    if (name != "auto" && name != "unix" && name != "tcp") {
+      throw std::invalid_argument(
+          "the environment variable JAXMG_TRANSPORT must be auto, unix or tcp; got '" + name + "'");
+    }
+    Hub::The().set_transport(name == "unix"  ? Transport::kUnix
+                             : name == "tcp" ? Transport::kTcp
+                                             : Transport::kAuto);
+  }
 }
 
 Seconds RendezvousTimeout() { return Seconds(Limit().load()); }

@@ -3,11 +3,16 @@
 #ifndef JAXMG_XLA_FFI_HANDLERS_PLATFORM_H_
 #define JAXMG_XLA_FFI_HANDLERS_PLATFORM_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <string>
 
 #include "xla/ffi/api/ffi.h"
 #include "xla_ffi/comm/meeting.h"
+#include "xla_ffi/comm/process_meeting.h"
+#include "xla_ffi/comm/shared_site.h"
 #include "xla_ffi/engine/matrix.h"
 
 namespace jaxmg {
@@ -20,7 +25,13 @@ struct CallSite {
   const int32_t* place;  // [rank, group], memory of the device
   int64_t n, tile;       // the order and the tile width that the call names
   bool checks_place;     // the routine compares it with the place that its host has assumed
+  bool spans_processes;  // some ranks are in other processes
+  std::shared_ptr<const SharedSite> shared;  // of a call that does
+  std::array<int64_t, 3> block;              // its dtype, rows and columns, to be compared
 };
+
+// What the ranks of several processes compare: "float64, blocks of 13 x 50".
+std::string BlockText(const CallSite& site);
 
 // This rank's place in the call.
 struct Place {
@@ -30,6 +41,12 @@ struct Place {
 
 // What one rank does. Called once, on a thread of the rank's own or on the runtime's.
 using RankProgram = std::function<Status(const RankContext&)>;
+
+// For a rank that will not come to the call: all others hear of it, in whatever process.
+inline void FailCall(const CallSite& site, const Status& status) noexcept {
+  FailCall(site.key, status);
+  if (site.shared != nullptr) FailSharedCall(*site.shared, site.key.run, status);
+}
 
 // XLA's error of a status that is not Ok. Takes no memory of ours, so that it can be made when
 // there is none.

@@ -28,16 +28,16 @@ PlatformResult Potri(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
     auto program = [=](const RankContext& context) {
       return kSolvers<T>[backend].potri(context, operand);
     };
-    return Launch(platform, SiteOf(kName, platform, place, attributes), program);
+    return Launch(platform, SiteOf(kName, platform, place, a, attributes), program);
   });
 }
 
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgPotri, jaxmg::Potri,
+JAXMG_DEFINE_HANDLER(JaxmgPotri, jaxmg::kName, jaxmg::Potri, jaxmg::kN | jaxmg::kTf32,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Ret<xla::ffi::AnyBuffer>()  // the inverse, in a's place
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-                         .Attrs<jaxmg::AttributesOf<jaxmg::kN | jaxmg::kTf32>>());
+                     );

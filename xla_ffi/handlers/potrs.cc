@@ -36,14 +36,14 @@ PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
     auto program = [=](const RankContext& context) {
       return kSolvers<T>[backend].potrs(context, operand, solution);
     };
-    return Launch(platform, SiteOf(kName, platform, place, attributes), program);
+    return Launch(platform, SiteOf(kName, platform, place, a, attributes), program);
   });
 }
 
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgPotrs, jaxmg::Potrs,
+JAXMG_DEFINE_HANDLER(JaxmgPotrs, jaxmg::kName, jaxmg::Potrs, jaxmg::kN | jaxmg::kTf32 | jaxmg::kCheckB,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()                        // a
                          .Arg<xla::ffi::AnyBuffer>()                        // b
@@ -51,4 +51,4 @@ JAXMG_DEFINE_HANDLER(JaxmgPotrs, jaxmg::Potrs,
                          .Ret<xla::ffi::AnyBuffer>()                        // x
                          .Ret<xla::ffi::AnyBuffer>()                        // log_det
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-                         .Attrs<jaxmg::AttributesOf<jaxmg::kN | jaxmg::kTf32 | jaxmg::kCheckB>>());
+                     );

@@ -24,17 +24,17 @@ PlatformResult Syevd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
     auto program = [=, w = Data<Real<T>>(*w)](const RankContext& context) {
       return kSolvers<T>[backend].syevd(context, operand, attributes.vectors != 0, w);
     };
-    return Launch(platform, SiteOf(kName, platform, place, attributes), program);
+    return Launch(platform, SiteOf(kName, platform, place, a, attributes), program);
   });
 }
 
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgSyevd, jaxmg::Syevd,
+JAXMG_DEFINE_HANDLER(JaxmgSyevd, jaxmg::kName, jaxmg::Syevd, jaxmg::kN | jaxmg::kVectors,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Ret<xla::ffi::AnyBuffer>()  // rows of V, in a's place
                          .Ret<xla::ffi::AnyBuffer>()  // w
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-                         .Attrs<jaxmg::AttributesOf<jaxmg::kN | jaxmg::kVectors>>());
+                     );

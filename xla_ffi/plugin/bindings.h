@@ -4,9 +4,11 @@
 
 #include <pybind11/pybind11.h>
 
+#include <map>
 #include <stdexcept>
 #include <string>
 
+#include "xla_ffi/comm/hub.h"
 #include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/handlers.h"
 #include "xla_ffi/handlers/options.h"
@@ -17,7 +19,10 @@ namespace jaxmg {
 inline pybind11::dict Registrations() {
   pybind11::dict registrations;
   for (const Registration& entry : kRegistrations) {
-    registrations[entry.name] = pybind11::capsule(reinterpret_cast<void*>(entry.handler));
+    pybind11::dict stages;
+    stages["instantiate"] = pybind11::capsule(reinterpret_cast<void*>(entry.instantiate));
+    stages["execute"] = pybind11::capsule(reinterpret_cast<void*>(entry.execute));
+    registrations[entry.name] = stages;
   }
   return registrations;
 }
@@ -41,19 +46,76 @@ inline pybind11::dict PlanOf(const std::string& routine, const std::string& back
   return plan;
 }
 
+inline void Raise(const Status& status) {
+  if (status.code() == Code::kInvalidArgument) throw std::invalid_argument(status.message());
+  if (!status.ok()) throw std::runtime_error(status.message());
+}
+
+inline double Positive(double seconds) {
+  if (!(seconds > 0)) throw std::invalid_argument("the time limit must be positive");
+  return seconds;
+}
+
+// How processes of one job find each other; jaxmg/_processes.py says when.
+inline void DefineProcesses(pybind11::module_& module) {
+  module.def(
+      "process_address",
+      [](const std::string& version) {
+        std::string address;
+        Raise(Hub::The().Listen(version, &address));
+        return address;
+      },
+      pybind11::arg("version"),
+      "Where other processes reach this one: a text for the key-value store of the job. Listens from "
+      "the first call on.");
+  module.def(
+      "connect_processes",
+      [](int me, const pybind11::dict& addresses, const std::string& job) {
+        std::map<int, std::string> known;
+        for (const auto& [process, address] : addresses) {
+          known[process.cast<int>()] = address.cast<std::string>();
+        }
+        Raise(Hub::The().Connect(me, known, job));
+      },
+      pybind11::arg("me"), pybind11::arg("addresses"), pybind11::arg("job"),
+      "Says which process of the job of that token has which address. May be called again with "
+      "more. Begins to connect, and doesn't wait.");
+  module.def(
+      "peer_timeout", [] { return Hub::The().peer_timeout().count(); },
+      "Seconds of silence after which another process is lost.");
+  module.def(
+      "set_peer_timeout",
+      [](double seconds) { Hub::The().set_peer_timeout(Seconds(Positive(seconds))); },
+      pybind11::arg("seconds"));
+  module.def(
+      "connections",
+      [] {
+        pybind11::list all;
+        for (const ConnectionInfo& info : Hub::The().Connections()) {
+          pybind11::dict one;
+          one["process"] = info.process;
+          one["host"] = info.host;
+          one["pid"] = info.pid;
+          one["transport"] = info.transport;
+          one["state"] = info.state;
+          all.append(one);
+        }
+        return all;
+      },
+      "The processes that this one knows: index, host, pid, transport, and whether they are "
+      "connected, connecting, or lost and why.");
+}
+
 inline void DefineCommon(pybind11::module_& module) {
   ReadOptions();
   module.def("registrations", &Registrations,
-             "XLA FFI handlers by the name under which to register them.");
+             "XLA FFI handlers by the name under which to register them, each by its stages.");
   module.def(
       "rendezvous_timeout", [] { return RendezvousTimeout().count(); },
       "Seconds that a rank waits for the other ranks of its call.");
   module.def(
       "set_rendezvous_timeout",
-      [](double seconds) {
-        if (!(seconds > 0)) throw std::invalid_argument("the time limit must be positive");
-        SetRendezvousTimeout(Seconds(seconds));
-      },
+      [](double seconds) { SetRendezvousTimeout(Seconds(Positive(seconds))); },
       pybind11::arg("seconds"));
   module.def(
       "backends",
@@ -69,6 +131,7 @@ inline void DefineCommon(pybind11::module_& module) {
              pybind11::arg("vectors") = true, pybind11::arg("platform") = "",
              "How a call would be laid out: tile width, rows of a factor's overflow tile, whether "
              "one rank does it all, and by rank the bytes of workspace and results beside A.");
+  DefineProcesses(module);
   module.def("compiler", [] { return std::string(__VERSION__); });
 }
 

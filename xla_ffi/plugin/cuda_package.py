@@ -17,6 +17,15 @@ PLATFORM = "CUDA"
 rendezvous_timeout = _native.rendezvous_timeout
 set_rendezvous_timeout = _native.set_rendezvous_timeout
 plan = _native.plan
+peer_timeout = _native.peer_timeout
+set_peer_timeout = _native.set_peer_timeout
+connect_processes = _native.connect_processes
+connections = _native.connections
+
+
+def process_address():
+    """Returns where other processes of the job reach this one, as text; listens from now on."""
+    return _native.process_address(metadata.version(f"jaxmg-plugin-cuda{_native.CUDA}"))
 
 
 def registrations():
@@ -44,6 +53,7 @@ def about():
         "library folders": _library_folders(),
         "peer access (row reaches column)": access,
         "rendezvous time limit": f"{rendezvous_timeout():g} s",
+        "peer time limit": f"{peer_timeout():g} s",
     }
 
 

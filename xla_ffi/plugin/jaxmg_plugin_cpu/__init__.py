@@ -9,6 +9,15 @@ PLATFORM = "cpu"
 rendezvous_timeout = _native.rendezvous_timeout
 set_rendezvous_timeout = _native.set_rendezvous_timeout
 plan = _native.plan
+peer_timeout = _native.peer_timeout
+set_peer_timeout = _native.set_peer_timeout
+connect_processes = _native.connect_processes
+connections = _native.connections
+
+
+def process_address():
+    """Returns where other processes of the job reach this one, as text; listens from now on."""
+    return _native.process_address(metadata.version("jaxmg-plugin-cpu"))
 
 
 def registrations():
@@ -35,4 +44,5 @@ def about():
         "BLAS found at": _native.blas_library() or "unknown",
         "BLAS threads": _native.blas_threads() or "unknown",
         "rendezvous time limit": f"{rendezvous_timeout():g} s",
+        "peer time limit": f"{peer_timeout():g} s",
     }

@@ -1,0 +1,117 @@
+// Connection: frames both ways over one socket. Any thread sends, without waiting: what the socket
+// doesn't take at once is queued, and goes when the hub's thread finds that it can. That thread
+// alone reads.
+#ifndef JAXMG_XLA_FFI_COMM_CONNECTION_H_
+#define JAXMG_XLA_FFI_COMM_CONNECTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "xla_ffi/base/status.h"
+#include "xla_ffi/comm/frame.h"
+#include "xla_ffi/comm/monitor.h"
+#include "xla_ffi/comm/socket.h"
+#include "xla_ffi/device/device.h"
+
+namespace jaxmg {
+
+// The bytes behind a header, in memory of their own.
+struct Payload {
+  struct Free {
+    void operator()(char* data) const { std::free(data); }
+  };
+  std::unique_ptr<char, Free> data;  // null where there was no memory for it
+  size_t size = 0;
+};
+
+// A frame to be sent. Its bytes are those of the name, where there is one, of `body`, of the block
+// and of the status's text.
+struct OutFrame {
+  FrameHeader header;
+  bool named = false;
+  CallName name = {};
+  std::string body;
+  Status status;
+  Bytes2D block = {};           // the caller's memory
+  const void* owner = nullptr;  // of the block: whoever may recall it
+};
+
+class Connection {
+ public:
+  // `transport` is for people. `poller` is the epoll that the socket is in.
+  Connection(Fd fd, std::string transport, int poller);
+
+  int fd() const { return fd_.get(); }
+  const std::string& transport() const { return transport_; }
+
+  // --- Any thread --------------------------------------------------------------------------------
+  // Frames of one thread arrive in their order. An error is that of memory; then nothing of the
+  // frame has gone. What is sent over a broken connection is lost without a word here: whoever
+  // waits for an answer hears of it from the hub.
+  Status Send(OutFrame frame) noexcept;
+  // The same for frames without which the other side would wait for ever: where there is no memory
+  // for one the connection is broken.
+  void SendOrBreak(OutFrame frame) noexcept;
+  // No block of a rank of this owner's is read after this.
+  void Recall(const void* owner, int rank) noexcept;
+  // As if the other side had closed it.
+  void Break() noexcept;
+
+  // --- The hub's thread --------------------------------------------------------------------------
+  // Writes what the socket takes.
+  void Flush() noexcept;
+  // Reads what is there, up to a limit, and hands over the frames. Whether the connection still
+  // stands; *why says why not.
+  using Deliver = std::function<bool(const FrameHeader&, Payload)>;
+  bool Read(const Deliver& deliver, std::string* why);
+
+  // The other side is known: its frames may be of any size from now on.
+  void Trust() { most_bytes_ = int64_t{1} << 46; }
+
+  // When something was last read, and sent.
+  Clock::time_point heard = Clock::now();
+  Clock::time_point sent() const;
+
+ private:
+  struct Queued {
+    OutFrame frame;
+    size_t sent = 0;  // bytes of it
+  };
+
+  void WriteLocked() noexcept;
+  bool WriteFrontLocked() noexcept;
+  bool WriteFrame(const OutFrame& frame, size_t* sent) noexcept;
+  void BreakLocked() noexcept;
+  void WatchLocked() noexcept;
+  bool Parse(const Deliver& deliver, std::string* why);
+  bool StartPayload(std::string* why);
+
+  const Fd fd_;
+  const std::string transport_;
+  const int poller_;
+
+  mutable std::mutex mutex_;
+  std::vector<Queued> queue_;  // from head_ on
+  size_t head_ = 0;
+  bool broken_ = false;
+  bool watched_ = false;  // the poller looks for room to write
+  Clock::time_point sent_ = Clock::now();
+
+  std::vector<char> input_;  // read, and not handed over
+  size_t begin_ = 0, end_ = 0;
+  int64_t most_bytes_ = 4096;
+  bool in_payload_ = false;
+  FrameHeader header_;
+  Payload payload_;
+  size_t received_ = 0;  // of the payload
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_COMM_CONNECTION_H_

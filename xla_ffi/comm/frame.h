@@ -1,0 +1,77 @@
+// Frames: what passes over a connection between two processes. A header of fixed size, then as many
+// bytes as it says. Both sides are little-endian machines, which the hello sees to.
+#ifndef JAXMG_XLA_FFI_COMM_FRAME_H_
+#define JAXMG_XLA_FFI_COMM_FRAME_H_
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+#include "xla_ffi/base/status.h"
+#include "xla_ffi/comm/shared_site.h"
+
+namespace jaxmg {
+
+inline constexpr uint32_t kWireFormat = 1;
+
+enum class FrameType : uint32_t {
+  kHello = 0x68676d6a,  // "jmgh": the first frame in both directions; anything else is closed
+  kPing = 1,            // value: the sender's limit of silence in ns
+  kRefused,             // in the place of a hello; text
+  // Meeting. `call` is the number under which the sender waits.
+  kMeet,      // to the lead; CallName, text
+  kWithdraw,  // to the lead: its limit is over
+  kGo,        // from the lead; value: the call's number from now on
+  kFail,      // from the lead; status
+  kFailCall,  // to all: a rank of this will not come; CallName, status
+  // Of a call, whose number is `call` and whose lead is `lead`.
+  kVote,     // to the lead; from: the rank; value: the number it shares, aux: whether it does; status
+  kOutcome,  // from the lead; status, or the shared numbers
+  kAbort,    // to all; status
+  kDepart,   // to all; from: the rank, or -1: all of the process's; status
+  kData,     // from, to; value: bytes of a column; the block, column after column
+  kTaken,    // from, to: of the block that was taken
+};
+
+struct FrameHeader {
+  FrameType type = FrameType::kPing;
+  int32_t lead = 0;  // the index of the process that gave the call its number
+  int64_t call = 0;
+  int32_t from = 0, to = 0;  // ranks
+  int64_t value = 0;
+  int32_t code = 0;  // of a status: its text is at the end of the bytes
+  int32_t aux = 0;
+  int64_t bytes = 0;
+};
+static_assert(sizeof(FrameHeader) == 48 && std::is_trivially_copyable_v<FrameHeader>);
+
+// A call, by a name that is the same in all processes. With group -1: in whatever group.
+struct CallName {
+  Digest digest;
+  int64_t index, run, group;
+  bool operator==(const CallName& other) const {
+    return SameCall(other) && group == other.group;
+  }
+  bool SameCall(const CallName& other) const {
+    return digest == other.digest && index == other.index && run == other.run;
+  }
+};
+static_assert(std::is_trivially_copyable_v<CallName>);
+
+// A status that came with `code` and `text`; of a fixed text where there is no memory for that.
+inline Status StatusFrom(int32_t code, const char* text, size_t size) noexcept {
+  const bool known = code > 0 && code <= static_cast<int32_t>(Code::kInternal);
+  const Code as = known ? static_cast<Code>(code) : Code::kInternal;
+  if (code == 0) return Status::Ok();
+  try {
+    return Status(as, std::string(text, size));
+  } catch (...) {
+    return Status::Fixed(as, "another process failed, and here is no memory for its message");
+  }
+}
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_COMM_FRAME_H_

@@ -1,0 +1,311 @@
+#include "xla_ffi/comm/process_group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "xla_ffi/comm/socket_link.h"
+
+namespace jaxmg {
+
+ProcessGroup::ProcessGroup(std::string routine, std::vector<int> processes, int me)
+    : InProcessGroup(static_cast<int>(processes.size())),
+      routine_(std::move(routine)),
+      processes_(std::move(processes)),
+      me_(me),
+      others_(processes_.begin(), processes_.end()),
+      links_(size(), nullptr),
+      held_(size() * size()),
+      arrived_(std::make_shared<Event>()),
+      voted_already_(size(), false),
+      gone_(size(), false),
+      sharing_(size(), false) {
+  others_.erase(me_);
+  here_ = static_cast<int>(std::count(processes_.begin(), processes_.end(), me_));
+}
+
+ProcessGroup::~ProcessGroup() {
+  for (const auto& [process, link] : link_of_) {
+    for (int rank = 0; rank < size(); ++rank) {
+      if (IsHere(rank)) link->Recall(rank);
+    }
+  }
+  if (id_.second >= 0) Hub::The().Leave(id_);
+}
+
+std::string ProcessGroup::Ranks(int process) const {
+  std::string text;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (processes_[rank] != process) continue;
+    text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  return "rank(s) " + text + " of " + Hub::The().Describe(process);
+}
+
+void ProcessGroup::Begin(const CallId& id) noexcept {
+  auto lock = monitor_.Lock();
+  id_ = id;
+}
+
+Status ProcessGroup::Join() {
+  Hub& hub = Hub::The();
+  std::map<int, std::shared_ptr<Connection>> connections;
+  std::map<int, std::unique_ptr<Link>> links;
+  for (const int process : others_) {
+    auto connection = hub.ConnectionTo(process);
+    if (connection == nullptr) {
+      const Status lost = hub.LostBecause(process);
+      return Error(Code::kUnavailable, routine_, ": ", Ranks(process),
+                   lost.ok() ? " can't be reached" : ": ", lost.text());
+    }
+    links[process] = std::make_unique<SocketLink>(connection, id_);
+    connections[process] = std::move(connection);
+  }
+  auto lock = monitor_.Lock();
+  connections_ = std::move(connections);
+  link_of_ = std::move(links);
+  for (int rank = 0; rank < size(); ++rank) {
+    if (!IsHere(rank)) links_[rank] = link_of_[processes_[rank]].get();
+  }
+  return Status::Ok();
+}
+
+void ProcessGroup::Post(int from, int to, Message message) {
+  if (IsHere(to)) return InProcessGroup::Post(from, to, std::move(message));
+  links_[to]->Post(from, to, message);
+}
+
+void ProcessGroup::PostTaken(int from, int to, std::shared_ptr<Event> done) {
+  if (IsHere(from)) return InProcessGroup::PostTaken(from, to, std::move(done));
+  Payload taken;  // is freed after the lock
+  {
+    auto lock = monitor_.Lock();
+    std::deque<Payload>& held = held_[from * size() + to];
+    if (!held.empty()) {
+      taken = std::move(held.front());
+      held.pop_front();
+    }
+  }
+  links_[from]->PostTaken(from, to, done);
+}
+
+Status ProcessGroup::Share(int rank, int64_t mine, const Patience& patience,
+                           std::vector<int64_t>* all) {
+  {
+    auto lock = monitor_.Lock();
+    sharing_[rank] = true;
+  }
+  return InProcessGroup::Share(rank, mine, patience, all);
+}
+
+// A failed call leaves no message on its way: the memory of this rank may go next.
+Status ProcessGroup::Agree(int rank, const Status& mine, const Patience& patience) noexcept {
+  const Status outcome = InProcessGroup::Agree(rank, mine, patience);
+  if (outcome.ok()) return outcome;
+  for (const auto& [process, link] : link_of_) link->Recall(rank);
+  return outcome;
+}
+
+void ProcessGroup::Vote(int rank, const Status& mine) noexcept {
+  ++voted_here_;
+  const bool shares = sharing_[rank];
+  sharing_[rank] = false;
+  if (!severed_.ok()) return CountLocally();
+  if (Leads()) {
+    voted_already_[rank] = true;
+    round_shares_ = round_shares_ || shares;
+    return InProcessGroup::Vote(rank, mine);
+  }
+  OutFrame vote = Frame(FrameType::kVote, rank);
+  vote.header.value = shared_[rank];
+  vote.header.aux = shares ? 1 : 0;
+  vote.status = mine;
+  Tell(lead(), std::move(vote));
+}
+
+// The lead has counted: CountVotes begins the next round.
+void ProcessGroup::Decided() noexcept {
+  std::fill(voted_already_.begin(), voted_already_.end(), false);
+  voted_here_ = 0;
+  if (!Leads()) return;
+  const bool shares = round_shares_ && outcome_.ok();
+  round_shares_ = false;
+  if (shares) {
+    std::map<int, OutFrame> outcomes;
+    const Status copied = Guarded([&] {
+      for (const int process : others_) {
+        OutFrame& outcome = outcomes[process] = Frame(FrameType::kOutcome, -1);
+        outcome.body.assign(reinterpret_cast<const char*>(shared_.data()),
+                            shared_.size() * sizeof(int64_t));
+      }
+      return Status::Ok();
+    });
+    if (copied.ok()) {
+      for (auto& [process, outcome] : outcomes) Tell(process, std::move(outcome));
+      return;
+    }
+    outcome_ = copied;
+  }
+  TellAll(FrameType::kOutcome, outcome_);
+}
+
+// Without a lead the ranks of this process still wait for each other: they read each other's memory.
+void ProcessGroup::CountLocally() noexcept {
+  if (voted_here_ == 0 || voted_here_ + gone_here_ < here_) return;
+  voted_here_ = 0;
+  outcome_ = severed_;
+  ++agreements_;
+  monitor_.Changed();
+}
+
+void ProcessGroup::Sever(const Status& why) noexcept {
+  if (severed_.ok()) severed_ = why;
+  AbortLocked(why);
+  CountLocally();
+}
+
+// All ranks of another process are gone, and bring no vote any more.
+void ProcessGroup::Gone(int process, const Status& why) noexcept {
+  if (process == lead()) return Sever(why);
+  AbortLocked(why);
+  if (!Leads() || !severed_.ok()) return;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (processes_[rank] != process) continue;
+    if (voted_already_[rank]) --voted_;
+    voted_already_[rank] = false;
+    if (gone_[rank]) continue;
+    gone_[rank] = true;
+    if (departed_++ == 0) departure_ = why;
+  }
+  CountVotes();
+}
+
+void ProcessGroup::Depart(const Status& why) noexcept {
+  auto lock = monitor_.Lock();
+  AbortLocked(why);
+  ++gone_here_;
+  if (!severed_.ok()) return CountLocally();
+  if (!Leads()) {
+    OutFrame departure = Frame(FrameType::kDepart, -1);
+    // Which of the ranks here it was makes no difference to who counts.
+    for (int rank = 0; rank < size() && departure.header.from < 0; ++rank) {
+      if (IsHere(rank) && !gone_[rank]) departure.header.from = rank;
+    }
+    if (departure.header.from >= 0) gone_[departure.header.from] = true;
+    departure.status = why;
+    Tell(lead(), std::move(departure));
+    return;
+  }
+  DepartLocked(why);
+  // Nobody is left here to count.
+  if (gone_here_ == here_) TellAll(FrameType::kDepart, why);
+}
+
+void ProcessGroup::DepartAll(const Status& why) noexcept {
+  auto lock = monitor_.Lock();
+  AbortLocked(why);
+  gone_here_ = here_;
+  TellAll(FrameType::kDepart, why);
+}
+
+void ProcessGroup::Aborted() noexcept {
+  if (!heard_) TellAll(FrameType::kAbort, aborted_);
+}
+
+OutFrame ProcessGroup::Frame(FrameType type, int from) const noexcept {
+  OutFrame frame;
+  frame.header.type = type;
+  frame.header.lead = id_.first;
+  frame.header.call = id_.second;
+  frame.header.from = from;
+  return frame;
+}
+
+void ProcessGroup::Tell(int process, OutFrame frame) noexcept {
+  const auto connection = connections_.find(process);
+  if (connection != connections_.end()) return connection->second->SendOrBreak(std::move(frame));
+  if (const auto now = Hub::The().ConnectionTo(process)) now->SendOrBreak(std::move(frame));
+}
+
+void ProcessGroup::TellAll(FrameType type, const Status& status) noexcept {
+  for (const int process : others_) {
+    OutFrame frame = Frame(type, -1);
+    frame.status = status;
+    Tell(process, std::move(frame));
+  }
+}
+
+void ProcessGroup::OnLost(int process, const Status& why) noexcept {
+  if (others_.count(process) == 0) return;
+  const Status lost = Guarded(
+      [&] { return Error(why.code(), routine_, " has lost ", Ranks(process), ": ", why.text()); });
+  auto lock = monitor_.Lock();
+  Gone(process, lost);
+}
+
+void ProcessGroup::OnFrame(int process, const FrameHeader& header, Payload payload) noexcept {
+  auto lock = monitor_.Lock();
+  const char* text = payload.data == nullptr ? "" : payload.data.get();
+  switch (header.type) {
+    case FrameType::kVote:
+      if (!Leads() || !IsRankOf(process, header.from) || voted_already_[header.from]) return;
+      voted_already_[header.from] = true;
+      shared_[header.from] = header.value;
+      round_shares_ = round_shares_ || header.aux != 0;
+      return InProcessGroup::Vote(header.from,
+                                  StatusFrom(header.code, text, payload.data ? payload.size : 0));
+    case FrameType::kOutcome:
+      if (process != lead() || !severed_.ok()) return;
+      outcome_ = StatusFrom(header.code, text, payload.data ? payload.size : 0);
+      if (header.code == 0 && payload.size == shared_.size() * sizeof(int64_t)) {
+        if (payload.data != nullptr) {
+          std::memcpy(shared_.data(), payload.data.get(), payload.size);
+        } else {
+          outcome_ = Status::Fixed(Code::kResourceExhausted, "out of host memory");
+        }
+      }
+      voted_here_ = 0;
+      ++agreements_;
+      return monitor_.Changed();
+    case FrameType::kAbort:
+      heard_ = true;
+      return AbortLocked(StatusFrom(header.code, text, payload.data ? payload.size : 0));
+    case FrameType::kDepart: {
+      const Status why = StatusFrom(header.code, text, payload.data ? payload.size : 0);
+      heard_ = heard_ || header.from >= 0;
+      if (header.from < 0) return Gone(process, why);
+      if (!Leads() || !IsRankOf(process, header.from) || gone_[header.from]) return;
+      gone_[header.from] = true;
+      return DepartLocked(why);
+    }
+    case FrameType::kData:
+    case FrameType::kTaken: {
+      const int mine = header.type == FrameType::kData ? header.to : header.from;
+      const int theirs = header.type == FrameType::kData ? header.from : header.to;
+      if (!IsRankOf(me_, mine) || !IsRankOf(process, theirs)) return;
+      const Status arrived = Guarded([&] {
+        Arrived(header, std::move(payload));
+        return Status::Ok();
+      });
+      if (!arrived.ok()) AbortLocked(arrived);
+      return;
+    }
+    default:
+      return;
+  }
+}
+
+void ProcessGroup::Arrived(const FrameHeader& header, Payload payload) {
+  Channel& here = channel(header.from, header.to);
+  if (header.type == FrameType::kTaken) {
+    here.taken.push_back(arrived_);
+    return monitor_.Changed();
+  }
+  const Bytes2D block = SocketLink::BlockOf(header, payload);
+  if (payload.size > 0 && payload.data == nullptr) throw std::bad_alloc();
+  held_[header.from * size() + header.to].push_back(std::move(payload));
+  here.messages.push_back({block, arrived_});
+  monitor_.Changed();
+}
+
+}  // namespace jaxmg

@@ -1,0 +1,96 @@
+// ProcessGroup: what the ranks of one call share when they are in several processes.
+//
+// Ranks of one process pass blocks as InProcessGroup has it; those of two, over a Link. A message
+// that comes over one lies in the channel where a rank of this process would have put it, so that
+// the Communicator is the same. Agreement is the lead's, the process of rank 0: votes go there, it
+// counts them as InProcessGroup does, and tells all what came of it.
+#ifndef JAXMG_XLA_FFI_COMM_PROCESS_GROUP_H_
+#define JAXMG_XLA_FFI_COMM_PROCESS_GROUP_H_
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "xla_ffi/comm/hub.h"
+#include "xla_ffi/comm/in_process.h"
+#include "xla_ffi/comm/link.h"
+
+namespace jaxmg {
+
+class ProcessGroup : public InProcessGroup, public FrameSink {
+ public:
+  // `processes`: by rank, the process that it is in; `me` is this one. `routine` is for messages.
+  ProcessGroup(std::string routine, std::vector<int> processes, int me);
+  ~ProcessGroup() override;
+
+  int lead() const { return processes_[0]; }
+  const std::set<int>& others() const { return others_; }
+  // "rank(s) 2, 3 of process 1 (host h, pid 42)".
+  std::string Ranks(int process) const;
+
+  // The call has begun, under this number. Frames may come from now on.
+  void Begin(const CallId& id) noexcept;
+  // Takes the connections to all others, once they are there; then ranks may send.
+  Status Join();
+
+  void Post(int from, int to, Message message) override;
+  void PostTaken(int from, int to, std::shared_ptr<Event> done) override;
+  Status Share(int rank, int64_t mine, const Patience& patience,
+               std::vector<int64_t>* all) override;
+  Status Agree(int rank, const Status& mine, const Patience& patience) noexcept override;
+  void Depart(const Status& why) noexcept override;
+  // For all ranks of this process.
+  void DepartAll(const Status& why) noexcept;
+
+  void OnFrame(int process, const FrameHeader& header, Payload payload) noexcept override;
+  void OnLost(int process, const Status& why) noexcept override;
+
+ protected:
+  void Vote(int rank, const Status& mine) noexcept override;
+  void Aborted() noexcept override;
+  void Decided() noexcept override;
+
+ private:
+  bool Leads() const { return lead() == me_; }
+  bool IsHere(int rank) const { return processes_[rank] == me_; }
+  bool IsRankOf(int process, int rank) const {
+    return rank >= 0 && rank < size() && processes_[rank] == process;
+  }
+  OutFrame Frame(FrameType type, int from) const noexcept;
+  void Tell(int process, OutFrame frame) noexcept;
+  void TellAll(FrameType type, const Status& status) noexcept;
+
+  // All of these with the lock held.
+  void Arrived(const FrameHeader& header, Payload payload);
+  void CountLocally() noexcept;
+  void Sever(const Status& why) noexcept;
+  void Gone(int process, const Status& why) noexcept;
+
+  const std::string routine_;
+  const std::vector<int> processes_;
+  const int me_;
+  std::set<int> others_;
+  int here_ = 0;  // ranks of this process
+  CallId id_ = {-1, -1};
+  std::map<int, std::shared_ptr<Connection>> connections_;
+  std::vector<Link*> links_;  // by rank; null for those of this process
+  std::map<int, std::unique_ptr<Link>> link_of_;
+  std::vector<std::deque<Payload>> held_;  // by channel: what has come and is not taken
+  const std::shared_ptr<Event> arrived_;   // of a message that lies here
+
+  // The round of agreement under way. The lead counts all ranks, the others those here, which
+  // matters where there is no lead any more.
+  std::vector<char> voted_already_, gone_;
+  int voted_here_ = 0, gone_here_ = 0;
+  std::vector<char> sharing_;
+  bool round_shares_ = false;
+  Status severed_;      // why the lead decides nothing any more
+  bool heard_ = false;  // of an abort from another process, which has told all
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_COMM_PROCESS_GROUP_H_

@@ -1,0 +1,62 @@
+// SocketLink: blocks between hosts' memories, over the hub's connection. The sender's block goes
+// from where it is; the receiver has it in memory of the group's until it is taken.
+#ifndef JAXMG_XLA_FFI_COMM_SOCKET_LINK_H_
+#define JAXMG_XLA_FFI_COMM_SOCKET_LINK_H_
+
+#include <memory>
+#include <utility>
+
+#include "xla_ffi/comm/connection.h"
+#include "xla_ffi/comm/hub.h"
+#include "xla_ffi/comm/link.h"
+
+namespace jaxmg {
+
+// For devices whose memory is the host's, and whose streams do everything at once: what is ready
+// behind an event is ready.
+class SocketLink : public Link {
+ public:
+  SocketLink(std::shared_ptr<Connection> connection, const CallId& id)
+      : connection_(std::move(connection)), id_(id) {}
+
+  void Post(int from, int to, const InProcessGroup::Message& message) override {
+    OutFrame frame = Frame(FrameType::kData, from, to);
+    frame.header.value = static_cast<int64_t>(message.block.height);
+    frame.header.aux = static_cast<int32_t>(message.block.columns);
+    frame.block = message.block;
+    frame.owner = this;
+    if (!connection_->Send(std::move(frame)).ok()) throw std::bad_alloc();
+  }
+
+  void PostTaken(int from, int to, const std::shared_ptr<Event>&) noexcept override {
+    connection_->SendOrBreak(Frame(FrameType::kTaken, from, to));
+  }
+
+  void Recall(int from) noexcept override { connection_->Recall(this, from); }
+
+  // The block of a data frame; of no columns where the frame can't be right.
+  static Bytes2D BlockOf(const FrameHeader& header, const Payload& payload) {
+    const size_t height = static_cast<size_t>(header.value);
+    const size_t columns = static_cast<size_t>(header.aux);
+    const bool right = header.value >= 0 && header.aux >= 0 && height * columns == payload.size;
+    return {payload.data.get(), height, height, right ? columns : 0};
+  }
+
+ private:
+  OutFrame Frame(FrameType type, int from, int to) const {
+    OutFrame frame;
+    frame.header.type = type;
+    frame.header.lead = id_.first;
+    frame.header.call = id_.second;
+    frame.header.from = from;
+    frame.header.to = to;
+    return frame;
+  }
+
+  const std::shared_ptr<Connection> connection_;
+  const CallId id_;
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_COMM_SOCKET_LINK_H_

@@ -1,0 +1,152 @@
+#include "xla_ffi/handlers/site_state.h"
+
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace jaxmg {
+namespace {
+
+// The structures of XLA's C API that have changed since the headers that we compile with (0.1).
+// XLA looks at their size, and takes larger ones than it knows.
+
+// From API 0.2 on a type is registered with what deletes it; before, that came with the state.
+struct TypeInfo {
+  size_t struct_size = sizeof(TypeInfo);
+  void* extension_start = nullptr;
+  void (*deleter)(void*) = nullptr;
+};
+struct RegisterType {
+  size_t struct_size = sizeof(RegisterType);
+  void* extension_start = nullptr;
+  XLA_FFI_ByteSpan name = {};
+  XLA_FFI_TypeId* type_id = nullptr;
+  const TypeInfo* type_info = nullptr;
+};
+static_assert(offsetof(RegisterType, type_id) == offsetof(XLA_FFI_TypeId_Register_Args, type_id));
+
+// Up to API 0.2 only the instantiate stage had a state.
+constexpr int kStagesHaveStates = 3;
+struct StateOfStage {
+  size_t struct_size = sizeof(StateOfStage);
+  void* extension_start = nullptr;
+  XLA_FFI_ExecutionContext* ctx = nullptr;
+  XLA_FFI_ExecutionStage stage = XLA_FFI_ExecutionStage_INSTANTIATE;
+  XLA_FFI_TypeId* type_id = nullptr;
+  void* state = nullptr;
+};
+
+struct Kept {
+  std::shared_ptr<const SharedSite> site;
+};
+void DeleteKept(void* state) { delete static_cast<Kept*>(state); }
+
+bool StatesHaveStages(const XLA_FFI_Api* api) {
+  return api->api_version.minor_version >= kStagesHaveStates;
+}
+
+std::string Taken(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
+  // Its first member since is the code; the message is where it was.
+  struct {
+    XLA_FFI_Error_GetMessage_Args args;
+    int64_t code;
+  } message = {};
+  message.args.struct_size = sizeof(message);
+  message.args.error = error;
+  api->XLA_FFI_Error_GetMessage(&message.args);
+  std::string text = message.args.message == nullptr ? "" : message.args.message;
+  XLA_FFI_Error_Destroy_Args destroy = {};
+  destroy.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE;
+  destroy.error = error;
+  api->XLA_FFI_Error_Destroy(&destroy);
+  return text;
+}
+
+struct KeptType {
+  std::mutex mutex;
+  XLA_FFI_TypeId id = {0};
+};
+KeptType& TheType() {
+  static auto* type = new KeptType;
+  return *type;
+}
+
+Status RegisterKept(const XLA_FFI_Api* api, XLA_FFI_TypeId** id) {
+  KeptType& type = TheType();
+  std::lock_guard<std::mutex> lock(type.mutex);
+  *id = &type.id;
+  if (type.id.type_id != 0) return Status::Ok();
+  static constexpr char kName[] = "jaxmg_shared_site";
+  TypeInfo info;
+  info.deleter = &DeleteKept;
+  RegisterType args;
+  args.name = {kName, sizeof(kName) - 1};
+  args.type_id = &type.id;
+  args.type_info = &info;
+  if (XLA_FFI_Error* error = api->XLA_FFI_TypeId_Register(
+          reinterpret_cast<XLA_FFI_TypeId_Register_Args*>(&args))) {
+    type.id = {0};
+    return Error(Code::kInternal, "XLA refuses the type of a call's state: ", Taken(api, error));
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status KeepSite(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
+                std::shared_ptr<const SharedSite> site) {
+  XLA_FFI_TypeId* id;
+  JAXMG_RETURN_IF_ERROR(RegisterKept(api, &id));
+  auto kept = std::make_unique<Kept>(Kept{std::move(site)});
+  XLA_FFI_Error* error;
+  if (StatesHaveStages(api)) {
+    StateOfStage args;
+    args.ctx = ctx;
+    args.type_id = id;
+    args.state = kept.get();
+    error = api->XLA_FFI_State_Set(reinterpret_cast<XLA_FFI_State_Set_Args*>(&args));
+  } else {
+    XLA_FFI_State_Set_Args args = {};
+    args.struct_size = XLA_FFI_State_Set_Args_STRUCT_SIZE;
+    args.ctx = ctx;
+    args.type_id = id;
+    args.state = kept.get();
+    args.deleter = &DeleteKept;
+    error = api->XLA_FFI_State_Set(&args);
+  }
+  if (error != nullptr) {
+    return Error(Code::kInternal, "XLA doesn't keep the state of a call: ", Taken(api, error));
+  }
+  kept.release();  // XLA's now
+  return Status::Ok();
+}
+
+std::shared_ptr<const SharedSite> KeptSite(const XLA_FFI_Api* api,
+                                           XLA_FFI_ExecutionContext* ctx) noexcept {
+  XLA_FFI_TypeId* id = &TheType().id;  // written before any execution
+  if (id->type_id == 0) return nullptr;
+  XLA_FFI_Error* error;
+  void* state;
+  if (StatesHaveStages(api)) {
+    StateOfStage args;
+    args.ctx = ctx;
+    args.type_id = id;
+    error = api->XLA_FFI_State_Get(reinterpret_cast<XLA_FFI_State_Get_Args*>(&args));
+    state = args.state;
+  } else {
+    XLA_FFI_State_Get_Args args = {};
+    args.struct_size = XLA_FFI_State_Get_Args_STRUCT_SIZE;
+    args.ctx = ctx;
+    args.type_id = id;
+    error = api->XLA_FFI_State_Get(&args);
+    state = args.state;
+  }
+  if (error == nullptr) return static_cast<Kept*>(state)->site;
+  XLA_FFI_Error_Destroy_Args destroy = {};
+  destroy.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE;
+  destroy.error = error;
+  api->XLA_FFI_Error_Destroy(&destroy);
+  return nullptr;
+}
+
+}  // namespace jaxmg

@@ -173,8 +173,9 @@ def _call_handler(name, without=None, **attributes):
     operands, results, own = _HANDLERS[name]
     arrays = [np.eye(4) if shape == _BLOCK else np.ones(shape) for shape in operands]
     results = [x if x is _STATUS else jax.ShapeDtypeStruct(x, np.float64) for x in results]
-    numbers = {"n": 4, "ranks": 1, "tile": 2} | own | attributes
-    everything = {key: np.int64(value) for key, value in numbers.items()} | {"backend": "native"}
+    numbers = {"n": 4, "ranks": 1, "tile": 2, "processes": []} | own | attributes
+    everything = {key: np.asarray(value, np.int64)[()] for key, value in numbers.items()}
+    everything["backend"] = "native"
     everything.pop(without, None)
     call = jax.ffi.ffi_call(name, results)
     with jax.default_device(jax.local_devices()[0]):
@@ -185,7 +186,7 @@ def _call_handler(name, without=None, **attributes):
 def test_every_handler_takes_exactly_its_attributes(name):
     assert _HANDLERS.keys() | {"jaxmg_potrs", "jaxmg_cyclic_1d"} == set(_plugin.HANDLERS)
     jax.block_until_ready(_call_handler(name))
-    for attribute in ("n", "ranks", "tile", "backend", *_HANDLERS[name][2]):
+    for attribute in ("n", "ranks", "tile", "backend", "processes", *_HANDLERS[name][2]):
         message = f"attribute '{attribute}' is missing"
         with pytest.raises(jax.errors.JaxRuntimeError, match=message):
             _call_handler(name, without=attribute)

@@ -34,8 +34,8 @@ py313() { timeout 1800 ci/installed_wheels.sh 3.13 tests/python jax; }
 # Ranks in several processes: tests/python in two and in four, and what happens when one is lost.
 processes() { timeout 1800 ci/installed_wheels.sh 3.12 tests/processes/run.py jax==0.11.2; }
 # The two generations of NetKet, each with a JAX that it imports on.
-netket322() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket jax==0.10.2 netket==3.22.4; }
-netket323() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket jax==0.11.2 netket==3.23.0; }
+netket322() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket/run.py jax==0.10.2 netket==3.22.4; }
+netket323() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket/run.py jax==0.11.2 netket==3.23.0; }
 # Every allocation and thread start of a call fails once. FAULTS_OUT is a file for a record of it.
 faults() {
   bazel build //tests/faults:failing.so &&

@@ -1,8 +1,8 @@
 """One process of ``python -m jaxmg.launch``: runs the script as Python itself would, but that
 ``jax.distributed.initialize()`` finds what the launcher has chosen.
 
-It is run by its path and imports neither jaxmg nor JAX: a script may set environment variables before
-it does so.
+It is run by its path and imports neither jaxmg nor JAX: a script may set environment variables
+before it does so.
 """
 
 import ctypes

@@ -113,7 +113,7 @@ def vary(array, axes):
 
 
 def key_value_store():
-    """The store that the processes of ``jax.distributed`` share; None where that isn't initialized."""
+    """The store that the processes of ``jax.distributed`` share; None where there is none."""
     return _distributed.global_state.client
 
 

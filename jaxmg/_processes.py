@@ -1,9 +1,9 @@
-"""Meshes with devices of several processes: which process has which rank, and how processes find
-each other.
+"""Meshes with devices of several processes: which process has which rank, and how they find each
+other.
 
-Native code of different processes talks over sockets of its own. Where each process listens it tells
-the others through the key-value store of ``jax.distributed``, the first time that it comes to a mesh
-that it shares with them.
+Native code of different processes talks over sockets of its own. Where each process listens it
+tells the others through the key-value store of ``jax.distributed``, the first time that it comes to
+a mesh that it shares with them.
 """
 
 import os
@@ -74,8 +74,8 @@ def attribute(indices, mesh, rows, others):
 def indices(routine, mesh, given=None):
     """The process of each device of ``mesh``, in its shape; None where there is one process.
 
-    An abstract mesh doesn't say. The one ``given`` may, then the context's; else it is taken for one
-    of this process's devices, or for all devices in their order. The native code compares each
+    An abstract mesh doesn't say. The one ``given`` may, then the context's; else it is taken for
+    one of this process's devices, or for all devices in their order. The native code compares each
     rank's own process with this, so that what is wrong here is an error and no wrong result.
     """
     if jax.process_count() == 1:
@@ -150,23 +150,26 @@ class _Job:
         self._token = _compat.get_key(store, f"{self._prefix}/job", 10)
 
     def find(self, routine, needed):
-        """Waits for what ``needed`` processes say of themselves, and hands it to the native code."""
+        """Waits for what ``needed`` say of themselves, and hands it to the native code."""
         if needed <= self._known.keys():
             return
         limit = self._plugin.rendezvous_timeout()
         until = time.monotonic() + limit
         found, missing = {}, []
         for index in sorted(needed - self._known.keys()):
-            address = _compat.get_key(self.store, f"{self._prefix}/{index}", until - time.monotonic())
+            address = _compat.get_key(
+                self.store, f"{self._prefix}/{index}", until - time.monotonic()
+            )
             if address is None:
                 missing.append(index)
             else:
                 found[index] = address
         if missing:
+            here = f"process {self._me} (host {socket.gethostname()}, pid {os.getpid()})"
             raise RuntimeError(
                 f"{routine}: {_named(missing)} did not come within {limit:g} s; every process with "
-                f"devices of the mesh ({_named(sorted(needed))}) has to make this call, and this is "
-                f"process {self._me} (host {socket.gethostname()}, pid {os.getpid()}). JAXMG_RENDEZVOUS_TIMEOUT sets the limit"
+                f"devices of the mesh ({_named(sorted(needed))}) has to make this call, and this "
+                f"is {here}. JAXMG_RENDEZVOUS_TIMEOUT sets the limit"
             )
         self._plugin.connect_processes(self._me, self._known | found, self._token)
         self._known |= found

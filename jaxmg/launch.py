@@ -1,8 +1,8 @@
 """``python -m jaxmg.launch -n 4 script.py``: the same script in several processes of this host.
 
-Each of them calls ``jax.distributed.initialize()``, without arguments, and has its own devices. Lines
-that they print come out with the number of the process in front. When one fails the others are ended,
-and the exit code is that of the first that failed.
+Each of them calls ``jax.distributed.initialize()``, without arguments, and has its own devices.
+Lines that they print come out with the number of the process in front. When one fails the others
+are ended, and the exit code is that of the first that failed.
 """
 
 import argparse

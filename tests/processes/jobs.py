@@ -50,7 +50,10 @@ class Job:
                     *(sys.executable, _WORKER, address, str(processes), str(index), name),
                     *map(str, arguments),
                 ],
-                env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
             )  # fmt: skip
             for index, output in enumerate(self._outputs)
         ]

@@ -49,7 +49,7 @@ def test_nothing_grows():
 def test_after_a_crash():
     """A job whose processes were killed in a call leaves nothing that keeps the next from it."""
     before = _left_behind()
-    with Job("long_call", 4000, 60) as job:
+    with Job("long_call", 4000) as job:
         job.until(0, "in the call")
         for process in job.processes:
             process.send_signal(signal.SIGKILL)

@@ -1,5 +1,5 @@
-"""A process that dies, stops, stays away or does something else: the others have an error that names
-it, within a limit, and go on."""
+"""A process that dies, stops, stays away or does something else: the others have an error that
+names it, within a limit, and go on."""
 
 import re
 import signal
@@ -20,8 +20,8 @@ def _limits(**more):
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
 def test_lost_in_a_call(how, lost, transport):
     """Rank 0's process, which leads the others, and another one."""
-    with Job("long_call", 5000, _LIMIT, processes=3, devices=1,
-             **_limits(JAXMG_TRANSPORT=transport, JAXMG_RENDEZVOUS_TIMEOUT="60")) as job:  # fmt: skip
+    limits = _limits(JAXMG_TRANSPORT=transport, JAXMG_RENDEZVOUS_TIMEOUT="60")
+    with Job("long_call", 5000, processes=3, devices=1, **limits) as job:
         others = [index for index in range(3) if index != lost]
         for index in range(3):
             job.until(index, "in the call")

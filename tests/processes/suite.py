@@ -2,8 +2,8 @@
 
     python -m jaxmg.launch -n 2 -d 4 tests/processes/suite.py tests/python [arguments of pytest ...]
 
-Every process runs every test, as every process of a job runs the same program. A test passes where it
-passes in all of them; process 0 prints what the others found.
+Every process runs every test, as every process of a job runs the same program. A test passes where
+it passes in all of them; process 0 prints what the others found.
 """
 
 import faulthandler

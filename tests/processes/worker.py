@@ -1,6 +1,6 @@
 """What the processes of a `jobs.Job` run: one of the functions below, in all of them.
 
-    worker.py ADDRESS PROCESSES INDEX NAME [ARGUMENT ...]
+worker.py ADDRESS PROCESSES INDEX NAME [ARGUMENT ...]
 """
 
 import os
@@ -70,7 +70,7 @@ def patient(seconds):
     say("all right,", n)
 
 
-def long_call(n, limit):
+def long_call(n):
     """Solves a large system over and over, until it fails; says when and why."""
     mesh, n = line(), int(n)
     b = place(np.ones(n), mesh)
@@ -167,7 +167,7 @@ def beside(count):
 
     twice = jax.jit(lambda a, b: (solved(a, b), solved(4 * a, b), solved(8 * a, b)))
     exact, sum_ = np.linalg.solve(host, np.asarray(b)), n * (n - 1) / 2
-    for i in range(count):
+    for _ in range(count):
         x, one, half, three = both(a, b, rows)
         np.testing.assert_allclose(x, exact, rtol=1e-9)
         np.testing.assert_allclose(half, exact / 2, rtol=1e-9)
@@ -203,7 +203,7 @@ def replicas():
 
 
 def numpy_inputs():
-    """Each process passes the same arrays, of an order that the ranks divide and of one that not."""
+    """Each process passes the same arrays, of an order that the ranks divide and of another."""
     mesh = line()
     for n in (24, 29):
         a, b = matrix(n), np.arange(1.0, n + 1)

@@ -1,6 +1,5 @@
 """Calls that can't be right raise before anything runs, and say what to do."""
 
-import functools
 import re
 
 import jax

@@ -102,8 +102,8 @@ def test_a_job_that_was_initialized_again_is_another(job, monkeypatch):
 
 def test_who_does_not_come_is_named(job):
     message = (
-        r"potri: processes 1, 3 and 4 did not come within 0.01 s; every process with devices of the "
-        r"mesh \(processes 0, 1, 2, 3 and 4\) .* this is process 2 .*JAXMG_RENDEZVOUS_TIMEOUT"
+        r"potri: processes 1, 3 and 4 did not come within 0.01 s; every process with devices of "
+        r"the mesh \(processes 0, 1, 2, 3 and 4\) .* this is process 2 .*JAXMG_RENDEZVOUS_TIMEOUT"
     )
     with pytest.raises(RuntimeError, match=message):
         _processes.meet("potri", "cpu", (0, 1, 2, 3, 4))

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 
-_GRACE = 10  # seconds from SIGTERM to SIGKILL
+_GRACE = 5  # seconds from SIGTERM, which jax.distributed catches and ignores, to SIGKILL
 _POLL = 0.05
 
 
@@ -115,6 +115,8 @@ def _wait(processes, stop):
             return code if code > 0 else 128 - code
         if None not in codes:
             return 128 + stop.signal if stop.signal else 0
+        if stop.is_over():
+            return 128 + stop.signal
         time.sleep(_POLL)
 
 
@@ -147,6 +149,7 @@ class _Stop:
 
     def __init__(self, processes):
         self.signal = 0
+        self._until = float("inf")
         self._processes = processes
         self._before = {
             number: signal.signal(number, self._pass) for number in (signal.SIGINT, signal.SIGTERM)
@@ -155,9 +158,15 @@ class _Stop:
     def _pass(self, number, frame):
         # Who asks twice doesn't want to wait.
         self.signal, again = number, self.signal
+        if number == signal.SIGTERM:
+            self._until = time.monotonic() + _GRACE
         for process in self._processes:
             if process.poll() is None:
                 _signal(process, signal.SIGKILL if again else number)
+
+    def is_over(self):
+        """Whether the time that SIGTERM leaves is over. Ctrl-C leaves as much as they want."""
+        return time.monotonic() > self._until
 
     def restore(self):
         for number, handler in self._before.items():

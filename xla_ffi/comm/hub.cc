@@ -16,11 +16,12 @@ void Hub::set_peer_timeout(Seconds limit) {
 
 void Hub::set_transport(Transport transport) { transport_ = transport; }
 
-Status Hub::Listen(const std::string& version, std::string* address) {
+Status Hub::Listen(const std::string& version, FrameSink* meetings, std::string* address) {
   auto lock = monitor_.Lock();
   if (!started_) {
     self_ = LocalAddress();
     self_.version = version;
+    meetings_ = meetings;
     JAXMG_RETURN_IF_ERROR(Start());
     started_ = true;
   }
@@ -127,11 +128,6 @@ Status Hub::LostBecause(int process) {
   return peer == peers_.end() ? Status::Ok() : peer->second.lost;
 }
 
-void Hub::SetMeetings(FrameSink* meetings) {
-  auto lock = monitor_.Lock();
-  meetings_ = meetings;
-}
-
 void Hub::Enter(const CallId& id, const std::shared_ptr<FrameSink>& call) {
   std::vector<Parked> early;
   {
@@ -172,12 +168,7 @@ bool Hub::Deliver(int process, const FrameHeader& header, Payload payload) {
     return true;
   }
   if (header.type >= FrameType::kMeet && header.type <= FrameType::kFailCall) {
-    FrameSink* meetings;
-    {
-      auto lock = monitor_.Lock();
-      meetings = meetings_;
-    }
-    if (meetings != nullptr) meetings->OnFrame(process, header, std::move(payload));
+    meetings_->OnFrame(process, header, std::move(payload));
     return true;
   }
   if (header.type < FrameType::kVote || header.type > FrameType::kTaken) return false;
@@ -201,7 +192,6 @@ bool Hub::Deliver(int process, const FrameHeader& header, Payload payload) {
 
 void Hub::Lose(int process, const std::string& why) noexcept {
   std::vector<std::shared_ptr<FrameSink>> calls;
-  FrameSink* meetings = nullptr;
   std::shared_ptr<Connection> connection;  // goes after the lock
   Status lost;
   {
@@ -213,7 +203,6 @@ void Hub::Lose(int process, const std::string& why) noexcept {
     peer.lost = lost;
     connection = std::move(peer.connection);
     peer.connection = nullptr;
-    meetings = meetings_;
     const Status collected = Guarded([&] {
       calls.reserve(calls_.size());
       for (const auto& [id, call] : calls_) {
@@ -228,7 +217,7 @@ void Hub::Lose(int process, const std::string& why) noexcept {
     monitor_.Changed();
   }
   for (const auto& call : calls) call->OnLost(process, lost);
-  if (meetings != nullptr) meetings->OnLost(process, lost);
+  meetings_->OnLost(process, lost);
 }
 
 }  // namespace jaxmg

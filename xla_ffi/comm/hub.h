@@ -55,8 +55,8 @@ class Hub {
   void set_transport(Transport transport);
 
   // --- Bootstrap ---------------------------------------------------------------------------------
-  // Listens from the first call on.
-  Status Listen(const std::string& version, std::string* address);
+  // Listens from the first call on. Frames of meetings go to `meetings`.
+  Status Listen(const std::string& version, FrameSink* meetings, std::string* address);
   // Says who is who in the job of that token: `me` is this process. May be called again with more
   // processes. Begins to connect, and doesn't wait.
   Status Connect(int me, const std::map<int, std::string>& addresses, const std::string& job);
@@ -78,8 +78,6 @@ class Hub {
   Status LostBecause(int process);
 
   // --- Calls -------------------------------------------------------------------------------------
-  // Frames of the meeting go there.
-  void SetMeetings(FrameSink* meetings);
   // Frames of the call, those that came before it too, go to `call` while it lives. Those that come
   // for a call later are dropped.
   void Enter(const CallId& id, const std::shared_ptr<FrameSink>& call);

@@ -16,7 +16,7 @@ class Link {
   // Begins to move a message of a rank of this process to one of the other; doesn't wait. Throws
   // where there is no memory for that.
   virtual void Post(int from, int to, const InProcessGroup::Message& message) = 0;
-  // Rank `to` of this process has done with the oldest message that it has from the other's `from`.
+  // Rank `to` of this process has done with a message of the other's `from`.
   virtual void PostTaken(int from, int to, const std::shared_ptr<Event>& done) noexcept = 0;
   // No message of this rank is read after this, whether it has arrived or not.
   virtual void Recall(int from) noexcept = 0;

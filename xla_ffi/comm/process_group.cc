@@ -80,11 +80,11 @@ void ProcessGroup::PostTaken(int from, int to, std::shared_ptr<Event> done) {
   Payload taken;  // is freed after the lock
   {
     auto lock = monitor_.Lock();
+    // It is the last that was taken: others may have come while a block was borrowed.
     std::deque<Payload>& held = held_[from * size() + to];
-    if (!held.empty()) {
-      taken = std::move(held.front());
-      held.pop_front();
-    }
+    const auto last = held.end() - channel(from, to).messages.size() - 1;
+    taken = std::move(*last);
+    held.erase(last);
   }
   links_[from]->PostTaken(from, to, done);
 }

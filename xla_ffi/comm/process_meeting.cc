@@ -82,14 +82,7 @@ class Meetings : public FrameSink {
   size_t next_failed_ = 0;
 };
 
-Meetings& TheMeetings() {
-  static Meetings& meetings = [&]() -> Meetings& {
-    Meetings& all = Forever<Meetings>();
-    Hub::The().SetMeetings(&all);
-    return all;
-  }();
-  return meetings;
-}
+Meetings& TheMeetings() { return Forever<Meetings>(); }
 
 OutFrame ToLead(FrameType type, int64_t number, Seconds limit) {
   OutFrame frame;
@@ -586,6 +579,8 @@ void FailSharedCall(const SharedSite& site, int64_t run, const Status& status) n
     Tell(process, std::move(frame));
   }
 }
+
+FrameSink* SharedMeetings() { return &TheMeetings(); }
 
 size_t OpenSharedMeetings() { return TheMeetings().size(); }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "xla_ffi/base/status.h"
+#include "xla_ffi/comm/hub.h"
 #include "xla_ffi/comm/in_process.h"
 #include "xla_ffi/comm/monitor.h"
 #include "xla_ffi/comm/shared_site.h"
@@ -32,6 +33,9 @@ Status MeetAcross(const SharedCall& call, const Patience& patience,
 // FailCall for a call whose ranks are in several processes: those that wait for it in any of them,
 // and those that come later, get this error. Beside FailCall, which tells this process's.
 void FailSharedCall(const SharedSite& site, int64_t run, const Status& status) noexcept;
+
+// Where the hub hands what other processes say of meetings.
+FrameSink* SharedMeetings();
 
 // Meetings that are under way, of which this process knows. For tests.
 size_t OpenSharedMeetings();

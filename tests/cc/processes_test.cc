@@ -1,0 +1,303 @@
+// Ranks in several processes: messages, agreement, and what each fails of.
+#include "tests/cc/processes.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <stdexcept>
+
+#include "xla_ffi/comm/communicator.h"
+
+namespace jaxmg {
+namespace {
+
+using namespace testing;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const Transport kTransports[] = {Transport::kUnix, Transport::kTcp};
+
+// Ranks side by side, and dealt in turn.
+const std::vector<std::vector<int>> kDeals = {{0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 2, 3}, {1, 0, 0, 1}};
+
+int Processes(const std::vector<int>& deal) {
+  return *std::max_element(deal.begin(), deal.end()) + 1;
+}
+
+bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+void AllOk(const std::vector<RankOutcome>& outcomes) {
+  for (const RankOutcome& one : outcomes) {
+    EXPECT(one.status.ok()) << "rank " << one.rank << ": " << one.status.message();
+  }
+}
+
+// Every rank to every other, blocks of a larger matrix, of a size that is no multiple of anything.
+Status ExchangeAll(const RankContext& context, int64_t rows) {
+  Communicator& comm = context.comm;
+  const int64_t ld = rows + 3, columns = 5;
+  auto value = [](int from, int to, int round, int64_t i) {
+    return from * 1e6 + to * 1e4 + round * 1e2 + static_cast<double>(i % 97);
+  };
+  std::vector<std::vector<double>> sent;
+  for (int round = 0; round < 3; ++round) {
+    for (int peer = 0; peer < comm.size(); ++peer) {
+      if (peer == comm.rank()) continue;
+      sent.emplace_back(ld * columns);
+      for (int64_t i = 0; i < ld * columns; ++i) sent.back()[i] = value(comm.rank(), peer, round, i);
+      JAXMG_RETURN_IF_ERROR(
+          comm.Send(Stream::kMain, peer, Block(sent.back().data(), ld, rows, columns)));
+    }
+  }
+  for (int peer = 0; peer < comm.size(); ++peer) {
+    if (peer == comm.rank()) continue;
+    for (int round = 0; round < 3; ++round) {
+      std::vector<double> got(rows * columns);
+      const double* data = got.data();
+      int64_t got_ld = rows;
+      if (round == 1) {
+        Bytes2D block;
+        JAXMG_RETURN_IF_ERROR(comm.Borrow(Stream::kMain, peer, &block));
+        data = static_cast<const double*>(block.data);
+        got_ld = static_cast<int64_t>(block.pitch / sizeof(double));
+      } else {
+        JAXMG_RETURN_IF_ERROR(
+            comm.Recv(Stream::kMain, peer, Block(got.data(), rows, rows, columns)));
+      }
+      int64_t wrong = 0;
+      for (int64_t j = 0; j < columns; ++j) {
+        for (int64_t i = 0; i < rows; ++i) {
+          wrong += data[j * got_ld + i] != value(peer, comm.rank(), round, j * ld + i);
+        }
+      }
+      EXPECT(wrong == 0) << wrong << " wrong from " << peer << " to " << comm.rank();
+      if (round == 1) JAXMG_RETURN_IF_ERROR(comm.Return(Stream::kMain, peer));
+    }
+  }
+  JAXMG_RETURN_IF_ERROR(WaitAllSent(comm, Stream::kMain));
+  return comm.Agree(Status::Ok());
+}
+
+TEST(BlocksArriveInTheirOrderAndShape) {
+  for (const Transport transport : kTransports) {
+    for (const auto& deal : kDeals) {
+      JobOptions options;
+      options.transport = transport;
+      RunProcesses(
+          Processes(deal),
+          [&](int) {
+            const auto site = SiteOn(static_cast<int>(deal.size()), deal);
+            int64_t run = 0;
+            for (const int64_t rows : {1, 7, 3001, 100003}) {
+              AllOk(RunRanksHere(site, ++run, [&](const RankContext& context) {
+                return ExchangeAll(context, rows);
+              }));
+            }
+            EXPECT(NothingIsLeft());
+            const std::string name = transport == Transport::kUnix ? "unix" : "tcp";
+            for (const ConnectionInfo& info : Hub::The().Connections()) {
+              EXPECT(info.state == "connected" && Has(info.transport, name))
+                  << info.state << " " << info.transport;
+            }
+            return "";
+          },
+          options);
+    }
+  }
+}
+
+TEST(WhatIsSharedReachesEveryRank) {
+  for (const auto& deal : kDeals) {
+    RunProcesses(Processes(deal), [&](int) {
+      const int size = static_cast<int>(deal.size());
+      AllOk(RunRanksHere(SiteOn(size, deal), 1, [&](const RankContext& context) -> Status {
+        for (int round = 0; round < 200; ++round) {
+          std::vector<int64_t> all;
+          JAXMG_RETURN_IF_ERROR(context.comm.Share(10 * round + context.comm.rank(), &all));
+          for (int rank = 0; rank < size; ++rank) EXPECT(all[rank] == 10 * round + rank) << round;
+          JAXMG_RETURN_IF_ERROR(context.comm.Agree(Status::Ok()));
+        }
+        return Status::Ok();
+      }));
+      return "";
+    });
+  }
+}
+
+// As in one process: the first cause of the lowest rank, whatever rank it is of.
+TEST(AgreementIsTheFirstCause) {
+  for (const auto& deal : kDeals) {
+    for (int bad = 0; bad < 4; ++bad) {
+      RunProcesses(Processes(deal), [&](int) {
+        const auto outcomes = RunRanksHere(SiteOn(4, deal), 1, [&](const RankContext& context) {
+          if (context.comm.rank() == bad) {
+            const Status mine = Error(Code::kResourceExhausted, "no memory on rank ", bad);
+            context.comm.Abort(mine);
+            return context.comm.Agree(mine);
+          }
+          int value = 0;  // from a rank that will never send
+          const Status told = context.comm.Recv(Stream::kMain, bad, Block(&value, 1, 1, 1));
+          EXPECT(told.code() == Code::kAborted) << told.message();
+          return context.comm.Agree(told);
+        });
+        for (const RankOutcome& one : outcomes) {
+          EXPECT(one.status.code() == Code::kResourceExhausted) << one.status.message();
+          EXPECT(one.status.message() == "no memory on rank " + std::to_string(bad));
+        }
+        EXPECT(NothingIsLeft());
+        return "";
+      });
+    }
+  }
+}
+
+TEST(ARankThatThrowsTellsTheOthers) {
+  for (const auto& deal : kDeals) {
+    for (int bad = 0; bad < 4; ++bad) {
+      for (const int rounds : {0, 1}) {
+        RunProcesses(Processes(deal), [&](int) {
+          const auto outcomes =
+              RunRanksHere(SiteOn(4, deal), 1, [&](const RankContext& context) -> Status {
+                for (int i = 0; i < rounds; ++i) {
+                  JAXMG_RETURN_IF_ERROR(context.comm.Agree(Status::Ok()));
+                }
+                if (context.comm.rank() == bad) throw std::runtime_error("thrown on purpose");
+                return context.comm.Agree(Status::Ok());
+              });
+          for (const RankOutcome& one : outcomes) {
+            EXPECT(one.status.message() == "thrown on purpose") << one.status.message();
+          }
+          EXPECT(NothingIsLeft());
+          return "";
+        });
+      }
+    }
+  }
+}
+
+// What a rank sends must not be read after the call has failed: its memory goes then. (With
+// -fsanitize=address a read would be an error.)
+TEST(MemoryThatWasSentIsNotReadAfterAFailure) {
+  for (const Transport transport : kTransports) {
+    JobOptions options;
+    options.transport = transport;
+    RunProcesses(
+        2,
+        [&](int process) {
+          const auto site = SiteOn(2, {0, 1});
+          for (int64_t run = 1; run <= 5; ++run) {
+            const auto outcomes = RunRanksHere(site, run, [&](const RankContext& context) -> Status {
+              JAXMG_RETURN_IF_ERROR(context.comm.Agree(Status::Ok()));
+              std::vector<char> data(size_t{64} << 20, static_cast<char>(process));
+              Status mine;
+              if (process == 0) {
+                for (int i = 0; i < 3; ++i) {
+                  mine = context.comm.Send(Stream::kMain, 1, Block(data.data(), 1 << 16, 1 << 15, 1000));
+                }
+              } else {
+                mine = Error(Code::kInternal, "rank 1 gives up");
+                context.comm.Abort(mine);
+              }
+              return context.comm.Agree(mine);
+            });
+            for (const RankOutcome& one : outcomes) {
+              EXPECT(one.status.message() == "rank 1 gives up") << one.status.message();
+            }
+          }
+          AllOk(RunRanksHere(site, 6, [&](const RankContext& c) { return ExchangeAll(c, 5); }));
+          return "";
+        },
+        options);
+  }
+}
+
+// Axes of a mesh that don't shard A make groups, in whatever processes their ranks are.
+TEST(GroupsOfAMeshMeetByThemselves) {
+  const std::vector<int> deal = {0, 1, 0, 1, 1, 1};  // three groups of two ranks
+  RunProcesses(2, [&](int) {
+    const auto site = SiteOn(2, deal);
+    for (int64_t run = 1; run <= 20; ++run) {
+      AllOk(RunRanksHere(site, run, [&](const RankContext& c) { return ExchangeAll(c, 10); }));
+    }
+    EXPECT(NothingIsLeft());
+    return "";
+  });
+}
+
+// A block that is borrowed stays while others come and go, as a panel does.
+TEST(WhatIsBorrowedStays) {
+  RunProcesses(2, [&](int) {
+    AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1, [&](const RankContext& context) -> Status {
+      Communicator& comm = context.comm;
+      const size_t kBytes = size_t{1} << 20;
+      std::vector<char> panel(kBytes, 'p'), other(kBytes, 'o');
+      if (comm.rank() == 0) {
+        for (const auto* data : {&panel, &other, &other}) {
+          JAXMG_RETURN_IF_ERROR(comm.Send(Stream::kMain, 1, Block(data->data(), kBytes, kBytes, 1)));
+        }
+      } else {
+        Bytes2D borrowed;
+        JAXMG_RETURN_IF_ERROR(comm.Borrow(Stream::kMain, 0, &borrowed));
+        for (int i = 0; i < 2; ++i) {
+          std::vector<char> got(kBytes);
+          JAXMG_RETURN_IF_ERROR(comm.Recv(Stream::kMain, 0, Block(got.data(), kBytes, kBytes, 1)));
+          EXPECT(got == other);
+        }
+        EXPECT(std::memcmp(borrowed.data, panel.data(), kBytes) == 0);
+        JAXMG_RETURN_IF_ERROR(comm.Return(Stream::kMain, 0));
+      }
+      JAXMG_RETURN_IF_ERROR(WaitAllSent(comm, Stream::kMain));
+      return comm.Agree(Status::Ok());
+    }));
+    return "";
+  });
+}
+
+// Several sites and executions at one time, which processes begin in different orders.
+TEST(CallsAtOneTimeDoNotMix) {
+  RunProcesses(2, [&](int process) {
+    std::vector<std::shared_ptr<const SharedSite>> sites;
+    for (int i = 0; i < 4; ++i) sites.push_back(SiteOn(4, {0, 0, 1, 1}));
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 8; ++i) {
+      const int call = process == 0 ? i : 7 - i;
+      threads.emplace_back([&, call] {
+        AllOk(RunRanksHere(sites[call % 4], 10 + call / 4, [&](const RankContext& context) -> Status {
+          std::vector<int64_t> all(4);
+          const int64_t mine = call;
+          JAXMG_RETURN_IF_ERROR(AllGather(context.comm, context.device, Stream::kMain, &mine,
+                                          all.data(), sizeof(mine)));
+          for (const int64_t other : all) EXPECT(other == call) << other << " met " << call;
+          return context.comm.Agree(Status::Ok());
+        }));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT(NothingIsLeft());
+    return "";
+  });
+}
+
+TEST(AThousandMeetingsLeaveNothing) {
+  RunProcesses(2, [&](int) {
+    const auto site = SiteOn(2, {0, 1});
+    int files = 0, threads = 0;
+    int64_t run = 0;
+    for (int i = 0; i < 1000; ++i) {
+      if (i == 100) {
+        files = OpenFiles();
+        threads = Threads();
+      }
+      AllOk(RunRanksHere(site, ++run, [&](const RankContext& c) { return ExchangeAll(c, 100); }));
+    }
+    EXPECT(OpenFiles() == files) << OpenFiles() << " files, before " << files;
+    EXPECT(Threads() <= threads) << Threads() << " threads, before " << threads;
+    EXPECT(NothingIsLeft());
+    return "";
+  });
+}
+
+}  // namespace
+}  // namespace jaxmg

@@ -21,7 +21,7 @@ def _limits(**more):
 def test_lost_in_a_call(how, lost, transport):
     """Rank 0's process, which leads the others, and another one."""
     limits = _limits(JAXMG_TRANSPORT=transport, JAXMG_RENDEZVOUS_TIMEOUT="60")
-    with Job("long_call", 5000, processes=3, devices=1, **limits) as job:
+    with Job("long_call", 5100, processes=3, devices=1, **limits) as job:
         others = [index for index in range(3) if index != lost]
         for index in range(3):
             job.until(index, "in the call")
@@ -71,6 +71,6 @@ def test_different_calls(what):
             failure = re.search(r"failed after (\d+) s: (.*)", output, re.S)
             assert failure, output
             assert int(failure[1]) <= 3 * _LIMIT
-            both = {"order": ("40", "50"), "routine": ("potrs", "potri"), "tile": ("5", "7")}[what]
+            both = {"order": ("n 40", "n 48"), "routine": ("potrs", "potri"), "tile": ("tile 5", "tile 7")}[what]
             assert all(word in failure[2] for word in both), output
             assert "solved" in output

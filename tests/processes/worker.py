@@ -75,7 +75,7 @@ def long_call(n):
     mesh, n = line(), int(n)
     b = place(np.ones(n), mesh)
     a = place(np.eye(n) + 1.0 / n, mesh, "r", None)
-    jax.block_until_ready(jaxmg.potrs(place(np.eye(8), mesh, "r", None), place(np.ones(8), mesh)))
+    jax.block_until_ready(jaxmg.potrs(place(np.eye(12), mesh, "r", None), place(np.ones(12), mesh)))
     say("in the call")
     try:
         while True:
@@ -103,7 +103,7 @@ def end_without_the_others():
 def absent(first):
     """Process 1 makes no call, or with ``first`` none after the first."""
     mesh = line()
-    a, b = place(np.eye(8), mesh, "r", None), place(np.ones(8), mesh)
+    a, b = place(np.eye(12), mesh, "r", None), place(np.ones(12), mesh)
     if first == "first":
         jax.block_until_ready(jaxmg.potrs(a, b))
     if jax.process_index() == 1:
@@ -126,8 +126,8 @@ def fail(call):
 def different(what):
     """The processes disagree on what they compute."""
     mesh, other = line(), jax.process_index() == 1
-    jax.block_until_ready(jaxmg.potrs(place(np.eye(8), mesh, "r", None), place(np.ones(8), mesh)))
-    n = 50 if what == "order" and other else 40
+    jax.block_until_ready(jaxmg.potrs(place(np.eye(12), mesh, "r", None), place(np.ones(12), mesh)))
+    n = 48 if what == "order" and other else 40
     a, b = place(np.eye(n), mesh, "r", None), place(np.ones(n), mesh)
     if what == "routine" and other:
         fail(lambda: jaxmg.potri(a))

@@ -1,6 +1,7 @@
 """What is spelled differently in the JAX versions that this package supports (0.6.2 and up)."""
 
 import contextlib
+import sys
 import threading
 import time
 
@@ -48,6 +49,22 @@ def context_mesh():
     # The public jax.sharding.get_mesh isn't there in JAX 0.6, and raises where anything is traced.
     mesh = _get_concrete_mesh()
     return None if mesh is None or mesh.empty else mesh
+
+
+def shard_map_mesh():
+    """The concrete mesh of the enclosing shard_map; None where there is none, or it isn't seen.
+
+    JAX tells the function that it maps how many devices there are, and not which; only its own
+    frames know that.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").endswith(".shard_map"):
+            mesh = frame.f_locals.get("mesh")
+            if isinstance(mesh, jax.sharding.Mesh):
+                return mesh
+        frame = frame.f_back
+    return None
 
 
 def abstract_platform(mesh):

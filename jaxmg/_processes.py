@@ -74,13 +74,14 @@ def attribute(indices, mesh, rows, others):
 def indices(routine, mesh, given=None):
     """The process of each device of ``mesh``, in its shape; None where there is one process.
 
-    An abstract mesh doesn't say. The one ``given`` may, then the context's; else it is taken for
-    one of this process's devices, or for all devices in their order. The native code compares each
-    rank's own process with this, so that what is wrong here is an error and no wrong result.
+    An abstract mesh doesn't say. The one ``given`` may, then that of the enclosing shard_map and
+    the context's; else it is taken for one of this process's devices, or for all devices in their
+    order. The native code compares each rank's own process with this, so that what is wrong here is
+    an error and no wrong result.
     """
     if jax.process_count() == 1:
         return None
-    for candidate in (mesh, given, _compat.context_mesh()):
+    for candidate in (mesh, given, _compat.shard_map_mesh(), _compat.context_mesh()):
         if isinstance(candidate, Mesh) and candidate.shape == mesh.shape:
             return _indices_of(candidate.devices)
     if mesh.size <= jax.local_device_count():

@@ -32,6 +32,7 @@ class Steps:
 
     def __init__(self):
         self._count = 0
+        self._stderr = os.fdopen(os.dup(2), "w")  # pytest's own is a file while a test runs
 
     def pytest_collection_finish(self, session):
         names = "\n".join(item.nodeid for item in session.items)
@@ -40,7 +41,7 @@ class Steps:
             raise pytest.UsageError("the processes have found different tests")
 
     def pytest_runtest_protocol(self, item, nextitem):
-        faulthandler.dump_traceback_later(_LIMIT, exit=True)
+        faulthandler.dump_traceback_later(_LIMIT, exit=True, file=self._stderr)
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
         outcomes = [json.loads(text) for text in self._exchange(json.dumps(_summary(reports)))]

@@ -175,6 +175,21 @@ def test_who_says_which_devices_an_abstract_mesh_stands_for(monkeypatch):
     assert indices(line(1)) is None  # another size, and as many as this process has
 
 
+def test_inside_a_shard_map_it_is_the_mesh_of_that(monkeypatch):
+    mesh, seen = Mesh(line(2).devices[::-1], ("r",)), []
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(_processes, "_indices_of", lambda found: [x.id for x in found.flat])
+
+    def local(a):
+        seen.append(_processes.indices("potrs", jax.sharding.get_abstract_mesh()))
+        return a
+
+    spec = PartitionSpec("r")
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec)
+    jax.eval_shape(jax.jit(mapped), _B)
+    assert seen == [[device.id for device in mesh.devices]]
+
+
 def test_only_the_attribute_tells_programs_of_several_processes_apart(monkeypatch):
     mesh = line(2)
 

@@ -184,7 +184,9 @@ def _put_own_shards(matrix, sharding):
     """``matrix``, of which each process has all: device_put would send one process's to the others,
     to compare them."""
     matrix = np.asarray(matrix)
-    return jax.make_array_from_callback(matrix.shape, sharding, lambda index: matrix[index])
+    return jax.make_array_from_callback(
+        matrix.shape, sharding, lambda index: matrix[index], dtype=matrix.dtype
+    )
 
 
 def _on_mesh(array, layout):

@@ -49,6 +49,8 @@ class Steps:
             report = reports[min(1, len(reports) - 1)]  # the call's, or of one left out its setup
             report.outcome = "failed"
             report.longrepr = problem
+            if jax.process_index() == 0:  # at once: what follows may hang
+                print(item.nodeid, problem, sep="\n", file=self._stderr, flush=True)
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

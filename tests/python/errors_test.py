@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import check_potrs, devices, grid, line, positive_definite, shard
+from cases import check_potrs, devices, grid, line, one_process, positive_definite, shard
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -266,7 +266,10 @@ def test_what_the_messages_advise_works():
     np.testing.assert_allclose(one_by_one, [solution, 2 * solution], rtol=1e-12)
 
 
-@pytest.mark.parametrize("source", ["itself", "shared", "a shard", "one device"])
+_A_SHARD = pytest.param("a shard", marks=one_process("each has another one"))
+
+
+@pytest.mark.parametrize("source", ["itself", "shared", _A_SHARD, "one device"])
 def test_right_hand_side_in_donated_memory(source):
     mesh = line(1) if source == "one device" else _mesh()
     a = shard(_A, mesh, *((None, "r") if source == "a shard" else ("r", None)))
@@ -317,7 +320,7 @@ def test_partly_manual_shard_map():
 
 
 def test_ambiguous_local_block():
-    mesh = Mesh(grid().devices.reshape(-1)[:4].reshape(2, 2), ("r", "c"))
+    mesh = Mesh(np.array(devices(4)).reshape(2, 2), ("r", "c"))
     matrix = positive_definite("well", 8, "float64")
     a = shard(matrix, mesh, "c", None)
 

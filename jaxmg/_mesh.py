@@ -128,6 +128,8 @@ def infer(routine, arrays, mesh, spec):
 def located(routine, layout, arrays):
     """``layout`` of arrays that were laid out by an earlier call, for use now."""
     mesh = _usable(routine, layout.mesh, arrays)
+    if isinstance(mesh, AbstractMesh):  # whose devices were known then
+        return _met(routine, layout)
     return _shared(routine, dataclasses.replace(layout, mesh=mesh))
 
 
@@ -413,8 +415,12 @@ def _shared(routine, layout, given=None):
     mesh = layout.mesh
     indices = _processes.indices(routine, mesh, given)
     processes = _processes.attribute(indices, mesh, layout.rows, layout.others)
-    _processes.meet(routine, layout.platform, processes)
-    return dataclasses.replace(layout, processes=processes)
+    return _met(routine, dataclasses.replace(layout, processes=processes))
+
+
+def _met(routine, layout):
+    _processes.meet(routine, layout.platform, layout.processes)
+    return layout
 
 
 def _local_index(axes):

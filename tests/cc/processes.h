@@ -1,5 +1,5 @@
-// Runs a part of a test in several processes, which are forked from this one and connected with each
-// other as the processes of a job are. This one has to have no threads then.
+// Runs a part of a test in several processes, which are forked from this one and connected with
+// each other as the processes of a job are. This one has to have no threads then.
 #ifndef JAXMG_TESTS_CC_PROCESSES_H_
 #define JAXMG_TESTS_CC_PROCESSES_H_
 
@@ -71,8 +71,8 @@ inline bool ReadText(int fd, std::string* text, int ms) {
 using Part = std::function<std::string(int process)>;
 
 // The texts that the parts return, empty where a process ended before. Processes that are not
-// through within a minute are killed, and fail the test unless their index is in `lost`; so are those
-// of `lost` once the others are through.
+// through within a minute are killed, and fail the test unless their index is in `lost`; so are
+// those of `lost` once the others are through.
 inline std::vector<std::string> RunProcesses(int count, const Part& part,
                                              const JobOptions& options = {},
                                              const std::vector<int>& lost = {}) {
@@ -148,7 +148,8 @@ inline std::vector<std::string> RunProcesses(int count, const Part& part,
     waitpid(children[i].pid, &status, 0);
     close(children[i].to);
     close(children[i].from);
-    EXPECT(is_lost(i) || status == 0) << "process " << options.first + i << " ended with " << status;
+    EXPECT(is_lost(i) || status == 0)
+        << "process " << options.first + i << " ended with " << status;
   }
   return results;
 }
@@ -182,12 +183,11 @@ inline std::vector<RankOutcome> RunRanksHere(const std::shared_ptr<const SharedS
       auto device = NewHostDevice();
       std::shared_ptr<InProcessGroup> group;
       int sharing = 0;
-      outcome.status = MeetAcross({site, run, outcome.group, outcome.rank, block}, {limit}, &group,
-                                  &sharing);
-      if (!outcome.status.ok()) return;
       outcome.status =
-          RunInGroup(group, outcome.rank, device.get(), {kPatience},
-                     [&](Communicator& comm) { return program({*device, comm}); });
+          MeetAcross({site, run, outcome.group, outcome.rank, block}, {limit}, &group, &sharing);
+      if (!outcome.status.ok()) return;
+      outcome.status = RunInGroup(group, outcome.rank, device.get(), {kPatience},
+                                  [&](Communicator& comm) { return program({*device, comm}); });
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -14,7 +14,8 @@ namespace {
 
 using namespace testing;
 
-const std::vector<std::vector<int>> kDeals = {{0, 0, 1, 1}, {0, 1, 2, 3}, {1, 0, 1, 0}, {0, 1, 1, 1}};
+const std::vector<std::vector<int>> kDeals = {
+    {0, 0, 1, 1}, {0, 1, 2, 3}, {1, 0, 1, 0}, {0, 1, 1, 1}};
 
 const Case kCases[] = {{1, 4, 0}, {30, 4, 4}, {37, 4, 3, 1}, {64, 4, 8}};
 

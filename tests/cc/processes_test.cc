@@ -2,11 +2,29 @@
 #include "tests/cc/processes.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
-#include <numeric>
+#include <fstream>
+#include <new>
 #include <stdexcept>
 
 #include "xla_ffi/comm/communicator.h"
+
+// Counts what is alive.
+static std::atomic<int64_t> alive{0};
+
+void* operator new(size_t size) {
+  void* memory = std::malloc(size);
+  if (memory == nullptr) throw std::bad_alloc();
+  ++alive;
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  if (memory != nullptr) --alive;
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
 
 namespace jaxmg {
 namespace {
@@ -18,7 +36,8 @@ using std::chrono::seconds;
 const Transport kTransports[] = {Transport::kUnix, Transport::kTcp};
 
 // Ranks side by side, and dealt in turn.
-const std::vector<std::vector<int>> kDeals = {{0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 2, 3}, {1, 0, 0, 1}};
+const std::vector<std::vector<int>> kDeals = {
+    {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 2, 3}, {1, 0, 0, 1}};
 
 int Processes(const std::vector<int>& deal) {
   return *std::max_element(deal.begin(), deal.end()) + 1;
@@ -26,6 +45,13 @@ int Processes(const std::vector<int>& deal) {
 
 bool Has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
+}
+
+int64_t ResidentPages() {
+  std::ifstream file("/proc/self/statm");
+  int64_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident;
 }
 
 void AllOk(const std::vector<RankOutcome>& outcomes) {
@@ -46,7 +72,8 @@ Status ExchangeAll(const RankContext& context, int64_t rows) {
     for (int peer = 0; peer < comm.size(); ++peer) {
       if (peer == comm.rank()) continue;
       sent.emplace_back(ld * columns);
-      for (int64_t i = 0; i < ld * columns; ++i) sent.back()[i] = value(comm.rank(), peer, round, i);
+      for (int64_t i = 0; i < ld * columns; ++i)
+        sent.back()[i] = value(comm.rank(), peer, round, i);
       JAXMG_RETURN_IF_ERROR(
           comm.Send(Stream::kMain, peer, Block(sent.back().data(), ld, rows, columns)));
     }
@@ -155,7 +182,7 @@ TEST(AgreementIsTheFirstCause) {
 
 TEST(ARankThatThrowsTellsTheOthers) {
   for (const auto& deal : kDeals) {
-    for (int bad = 0; bad < 4; ++bad) {
+    for (const int bad : {0, 3}) {
       for (const int rounds : {0, 1}) {
         RunProcesses(Processes(deal), [&](int) {
           const auto outcomes =
@@ -188,20 +215,22 @@ TEST(MemoryThatWasSentIsNotReadAfterAFailure) {
         [&](int process) {
           const auto site = SiteOn(2, {0, 1});
           for (int64_t run = 1; run <= 5; ++run) {
-            const auto outcomes = RunRanksHere(site, run, [&](const RankContext& context) -> Status {
-              JAXMG_RETURN_IF_ERROR(context.comm.Agree(Status::Ok()));
-              std::vector<char> data(size_t{64} << 20, static_cast<char>(process));
-              Status mine;
-              if (process == 0) {
-                for (int i = 0; i < 3; ++i) {
-                  mine = context.comm.Send(Stream::kMain, 1, Block(data.data(), 1 << 16, 1 << 15, 1000));
-                }
-              } else {
-                mine = Error(Code::kInternal, "rank 1 gives up");
-                context.comm.Abort(mine);
-              }
-              return context.comm.Agree(mine);
-            });
+            const auto outcomes =
+                RunRanksHere(site, run, [&](const RankContext& context) -> Status {
+                  JAXMG_RETURN_IF_ERROR(context.comm.Agree(Status::Ok()));
+                  std::vector<char> data(size_t{64} << 20, static_cast<char>(process));
+                  Status mine;
+                  if (process == 0) {
+                    for (int i = 0; i < 3; ++i) {
+                      mine = context.comm.Send(Stream::kMain, 1,
+                                               Block(data.data(), 1 << 16, 1 << 15, 1000));
+                    }
+                  } else {
+                    mine = Error(Code::kInternal, "rank 1 gives up");
+                    context.comm.Abort(mine);
+                  }
+                  return context.comm.Agree(mine);
+                });
             for (const RankOutcome& one : outcomes) {
               EXPECT(one.status.message() == "rank 1 gives up") << one.status.message();
             }
@@ -235,7 +264,8 @@ TEST(WhatIsBorrowedStays) {
       std::vector<char> panel(kBytes, 'p'), other(kBytes, 'o');
       if (comm.rank() == 0) {
         for (const auto* data : {&panel, &other, &other}) {
-          JAXMG_RETURN_IF_ERROR(comm.Send(Stream::kMain, 1, Block(data->data(), kBytes, kBytes, 1)));
+          JAXMG_RETURN_IF_ERROR(
+              comm.Send(Stream::kMain, 1, Block(data->data(), kBytes, kBytes, 1)));
         }
       } else {
         Bytes2D borrowed;
@@ -264,14 +294,15 @@ TEST(CallsAtOneTimeDoNotMix) {
     for (int i = 0; i < 8; ++i) {
       const int call = process == 0 ? i : 7 - i;
       threads.emplace_back([&, call] {
-        AllOk(RunRanksHere(sites[call % 4], 10 + call / 4, [&](const RankContext& context) -> Status {
-          std::vector<int64_t> all(4);
-          const int64_t mine = call;
-          JAXMG_RETURN_IF_ERROR(AllGather(context.comm, context.device, Stream::kMain, &mine,
-                                          all.data(), sizeof(mine)));
-          for (const int64_t other : all) EXPECT(other == call) << other << " met " << call;
-          return context.comm.Agree(Status::Ok());
-        }));
+        AllOk(
+            RunRanksHere(sites[call % 4], 10 + call / 4, [&](const RankContext& context) -> Status {
+              std::vector<int64_t> all(4);
+              const int64_t mine = call;
+              JAXMG_RETURN_IF_ERROR(AllGather(context.comm, context.device, Stream::kMain, &mine,
+                                              all.data(), sizeof(mine)));
+              for (const int64_t other : all) EXPECT(other == call) << other << " met " << call;
+              return context.comm.Agree(Status::Ok());
+            }));
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -284,17 +315,23 @@ TEST(AThousandMeetingsLeaveNothing) {
   RunProcesses(2, [&](int) {
     const auto site = SiteOn(2, {0, 1});
     int files = 0, threads = 0;
-    int64_t run = 0;
+    int64_t objects = 0, pages = 0, run = 0;
     for (int i = 0; i < 1000; ++i) {
-      if (i == 100) {
+      if (i == 200) {
         files = OpenFiles();
         threads = Threads();
+        objects = alive;
+        pages = ResidentPages();
       }
-      AllOk(RunRanksHere(site, ++run, [&](const RankContext& c) { return ExchangeAll(c, 100); }));
+      AllOk(RunRanksHere(site, ++run, [&](const RankContext& c) { return ExchangeAll(c, 2000); }));
     }
+    EXPECT(NothingIsLeft());
     EXPECT(OpenFiles() == files) << OpenFiles() << " files, before " << files;
     EXPECT(Threads() <= threads) << Threads() << " threads, before " << threads;
-    EXPECT(NothingIsLeft());
+    // Some are kept for the next use.
+    EXPECT(alive < objects + 20) << alive - objects << " more objects";
+    // Every one of these calls receives three blocks of 80 KB.
+    EXPECT(ResidentPages() < pages + 5000) << ResidentPages() - pages << " more pages";
     return "";
   });
 }

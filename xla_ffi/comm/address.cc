@@ -69,8 +69,9 @@ Status ParseAddress(const std::string& text, ProcessAddress* address) {
     return Error(Code::kInvalidArgument, "no address of a process: '", text, "'");
   }
   if (line != std::string(kMagic) + "=" + std::to_string(kWireFormat)) {
-    return Error(Code::kInvalidArgument, "the address of a process is of another version of jaxmg ('",
-                 line, "', here it is ", kWireFormat,
+    return Error(Code::kInvalidArgument,
+                 "the address of a process is of another version of jaxmg ('", line,
+                 "', here it is ", kWireFormat,
                  "): install the same version of jaxmg and its plugin for all processes");
   }
   *address = {};

@@ -12,8 +12,8 @@
 namespace jaxmg {
 
 struct ProcessAddress {
-  std::string version;           // of the plugin
-  std::string host;              // its name
+  std::string version;  // of the plugin
+  std::string host;     // its name
   int64_t pid = 0;
   std::string local;             // boot and network namespace: equal where the Unix name is reached
   std::string cores;             // boot and affinity mask: equal where processes share processors

@@ -1,6 +1,7 @@
 #include "xla_ffi/comm/connection.h"
 
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -69,9 +70,9 @@ Clock::time_point Connection::sent() const {
 
 Status Connection::Send(OutFrame frame) noexcept {
   frame.header.code = static_cast<int32_t>(frame.status.code());
-  frame.header.bytes = static_cast<int64_t>((frame.named ? sizeof(frame.name) : 0) +
-                                            frame.body.size() + BlockBytes(frame.block) +
-                                            std::strlen(frame.status.text()));
+  frame.header.bytes =
+      static_cast<int64_t>((frame.named ? sizeof(frame.name) : 0) + frame.body.size() +
+                           BlockBytes(frame.block) + std::strlen(frame.status.text()));
   std::lock_guard<std::mutex> lock(mutex_);
   if (broken_) return Status::Ok();
   const bool first = head_ == queue_.size();
@@ -246,9 +247,13 @@ bool Connection::StartPayload(std::string* why) {
   received_ = 0;
   payload_ = {};
   payload_.size = static_cast<size_t>(header_.bytes);
-  // A whole number of cache lines, as aligned_alloc wants.
-  const size_t size = (payload_.size + 63) / 64 * 64;
-  if (size > 0) payload_.data.reset(static_cast<char*>(std::aligned_alloc(64, size)));
+  if (payload_.size == 0) return true;
+  // Large pages where there are any: a fault on each small one would cost as much as the bytes.
+  constexpr size_t kLargePage = size_t{2} << 20;
+  const size_t alignment = payload_.size >= 2 * kLargePage ? kLargePage : 64;
+  const size_t size = (payload_.size + alignment - 1) / alignment * alignment;
+  payload_.data.reset(static_cast<char*>(std::aligned_alloc(alignment, size)));
+  if (alignment == kLargePage && payload_.data) madvise(payload_.data.get(), size, MADV_HUGEPAGE);
   return true;
 }
 

@@ -27,7 +27,7 @@ enum class FrameType : uint32_t {
   kFail,      // from the lead; status
   kFailCall,  // to all: a rank of this will not come; CallName, status
   // Of a call, whose number is `call` and whose lead is `lead`.
-  kVote,     // to the lead; from: the rank; value: the number it shares, aux: whether it does; status
+  kVote,  // to the lead; from: the rank; value: the number it shares, aux: whether it does; status
   kOutcome,  // from the lead; status, or the shared numbers
   kAbort,    // to all; status
   kDepart,   // to all; from: the rank, or -1: all of the process's; status
@@ -51,9 +51,7 @@ static_assert(sizeof(FrameHeader) == 48 && std::is_trivially_copyable_v<FrameHea
 struct CallName {
   Digest digest;
   int64_t index, run, group;
-  bool operator==(const CallName& other) const {
-    return SameCall(other) && group == other.group;
-  }
+  bool operator==(const CallName& other) const { return SameCall(other) && group == other.group; }
   bool SameCall(const CallName& other) const {
     return digest == other.digest && index == other.index && run == other.run;
   }

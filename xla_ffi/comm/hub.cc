@@ -1,6 +1,8 @@
 #include "xla_ffi/comm/hub.h"
 
 #include <algorithm>
+#include <climits>
+#include <iterator>
 
 namespace jaxmg {
 
@@ -11,6 +13,7 @@ Seconds Hub::peer_timeout() const { return Seconds(peer_timeout_.load()); }
 void Hub::set_peer_timeout(Seconds limit) {
   auto lock = monitor_.Lock();
   peer_timeout_ = limit.count();
+  limit_since_ = Clock::now();
   Wake();
 }
 
@@ -39,8 +42,8 @@ Status Hub::Connect(int me, const std::map<int, std::string>& addresses, const s
   if (!started_) return Error(Code::kInternal, "processes are connected before this one listens");
   if (me < 0 || job.empty()) return Error(Code::kInvalidArgument, "process ", me, " of no job");
   if (me_ >= 0 && (me != me_ || job != job_)) {
-    return Error(Code::kInvalidArgument, "this is process ", me_, " of a job already, and can't be process ",
-                 me, " of another");
+    return Error(Code::kInvalidArgument, "this is process ", me_,
+                 " of a job already, and can't be process ", me, " of another");
   }
   me_ = me;
   job_ = job;
@@ -56,7 +59,7 @@ Status Hub::Connect(int me, const std::map<int, std::string>& addresses, const s
     }
     peer.address = std::move(address);
     peer.next_attempt = Clock::now();
-    peer.give_up = Clock::now() + std::chrono::seconds(10);
+    peer.give_up = Clock::now() + std::chrono::seconds(2);
   }
   Wake();
   return Status::Ok();
@@ -66,7 +69,7 @@ std::vector<ConnectionInfo> Hub::Connections() {
   auto lock = monitor_.Lock();
   std::vector<ConnectionInfo> all;
   for (const auto& [process, peer] : peers_) {
-    const std::string state = !peer.lost.ok() ? "lost: " + peer.lost.message()
+    const std::string state = !peer.lost.ok()              ? "lost: " + peer.lost.message()
                               : peer.connection != nullptr ? "connected"
                                                            : "connecting";
     all.push_back({process, peer.address.host, peer.address.pid, peer.transport, state});
@@ -190,33 +193,36 @@ bool Hub::Deliver(int process, const FrameHeader& header, Payload payload) {
   return true;
 }
 
+// Takes no memory but for the message.
 void Hub::Lose(int process, const std::string& why) noexcept {
-  std::vector<std::shared_ptr<FrameSink>> calls;
   std::shared_ptr<Connection> connection;  // goes after the lock
   Status lost;
   {
     auto lock = monitor_.Lock();
-    Peer& peer = peers_[process];
-    if (!peer.lost.ok()) return;
+    const auto found = peers_.find(process);
+    if (found == peers_.end() || !found->second.lost.ok()) return;
     lost = Guarded(
         [&] { return Error(Code::kUnavailable, DescribeLocked(process), " is lost, ", why); });
-    peer.lost = lost;
-    connection = std::move(peer.connection);
-    peer.connection = nullptr;
-    const Status collected = Guarded([&] {
-      calls.reserve(calls_.size());
-      for (const auto& [id, call] : calls_) {
-        if (auto living = call.lock()) calls.push_back(std::move(living));
-      }
-      return Status::Ok();
-    });
-    (void)collected;
+    found->second.lost = lost;
+    connection = std::move(found->second.connection);
+    found->second.connection = nullptr;
     for (auto parked = parked_.begin(); parked != parked_.end();) {
       parked = parked->first.first == process ? parked_.erase(parked) : std::next(parked);
     }
     monitor_.Changed();
   }
-  for (const auto& call : calls) call->OnLost(process, lost);
+  // Those that begin later find the process lost.
+  for (CallId last = {INT_MIN, INT64_MIN};;) {
+    std::shared_ptr<FrameSink> call;
+    {
+      auto lock = monitor_.Lock();
+      const auto next = calls_.upper_bound(last);
+      if (next == calls_.end()) break;
+      last = next->first;
+      call = next->second.lock();
+    }
+    if (call != nullptr) call->OnLost(process, lost);
+  }
   meetings_->OnLost(process, lost);
 }
 

@@ -54,8 +54,9 @@ class Hub {
   // Before the first connection.
   void set_transport(Transport transport);
 
-  // --- Bootstrap ---------------------------------------------------------------------------------
-  // Listens from the first call on. Frames of meetings go to `meetings`.
+  // --- Becoming connected
+  // --------------------------------------------------------------------------------- Listens from
+  // the first call on. Frames of meetings go to `meetings`.
   Status Listen(const std::string& version, FrameSink* meetings, std::string* address);
   // Says who is who in the job of that token: `me` is this process. May be called again with more
   // processes. Begins to connect, and doesn't wait.
@@ -155,6 +156,7 @@ class Hub {
 
   Monitor monitor_;  // of all that follows but what is the thread's own
   bool started_ = false;
+  Clock::time_point limit_since_ = Clock::now();  // others spoke as often as an older limit asked
   ProcessAddress self_;
   int me_ = -1;
   std::string job_;

@@ -3,7 +3,9 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "xla_ffi/comm/hub.h"
 
@@ -15,13 +17,16 @@ constexpr std::chrono::seconds kGreetingLimit(10);
 // Between rounds over all routes to a process, and until a process none of whose addresses can be
 // reached is lost. It has listened before anybody knew of it.
 constexpr std::chrono::milliseconds kPause(200);
-constexpr std::chrono::seconds kGiveUp(5);
+constexpr std::chrono::seconds kGiveUp(2);
 
 }  // namespace
 
 void Hub::AcceptAll(const Fd& listener, const char* transport) {
   for (;;) {
     Fd fd = Accept(listener);
+    if (fd.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // it would be asked at once again
+    }
     if (fd.get() < 0) return;
     (void)NewGreeting(std::move(fd), transport, -1);
   }
@@ -130,8 +135,8 @@ bool Hub::HelloCame(int fd, Greeting& greeting, const FrameHeader& header, const
   return true;
 }
 
-// Makes the connection a peer's, or ends it; or leaves it, where this process does not know yet what
-// job it is in and who else is.
+// Makes the connection a peer's, or ends it; or leaves it, where this process does not know yet
+// what job it is in and who else is.
 void Hub::Admit(int fd, Greeting& greeting) {
   const int process = greeting.hello.from;
   std::string wrong;
@@ -171,7 +176,10 @@ void Hub::Attach(int fd, Greeting& greeting) {
   {
     auto lock = monitor_.Lock();
     Peer& peer = peers_[process];
-    if (!peer.lost.ok() || peer.connection != nullptr) return;
+    if (!peer.lost.ok() || peer.connection != nullptr) {
+      lock.unlock();
+      return EndGreeting(fd, "the process is connected already, or was lost");
+    }
     connection->Trust();
     connection->heard = Clock::now();
     Ping(*connection);
@@ -221,7 +229,8 @@ void Hub::TickGreetings() {
   {
     auto lock = monitor_.Lock();
     for (auto& [process, peer] : peers_) {
-      if (process < me_ || peer.connection != nullptr || !peer.lost.ok() || peer.attempting) continue;
+      if (process < me_ || peer.connection != nullptr || !peer.lost.ok() || peer.attempting)
+        continue;
       if (peer.next_attempt > now) continue;
       peer.rounds_failed = false;
       Attempt(process, peer);

@@ -122,19 +122,22 @@ void Hub::GoOn(int fd, uint32_t events) {
   }
   if (events & EPOLLOUT) connection->Flush();
   if (!(events & ~static_cast<uint32_t>(EPOLLOUT))) return;
+  auto deliver = [&](const FrameHeader& header, Payload payload) {
+    // A frame may make the connection a peer's.
+    if (const auto now = greetings_.find(fd); now != greetings_.end()) {
+      return HelloCame(fd, now->second, header, payload);
+    }
+    const auto open = open_.find(fd);
+    return open == open_.end() || Deliver(open->second.first, header, std::move(payload));
+  };
   std::string why;
-  const bool stands = connection->Read(
-      [&](const FrameHeader& header, Payload payload) {
-        // A frame may make the connection a peer's.
-        if (const auto now = greetings_.find(fd); now != greetings_.end()) {
-          return HelloCame(fd, now->second, header, payload);
-        }
-        const auto open = open_.find(fd);
-        return open == open_.end() ||
-               Deliver(open->second.first, header, std::move(payload));
-      },
-      &why);
-  if (!stands) Close(fd, why);
+  bool stands = false;
+  // A frame for which there is no memory would be waited for in vain.
+  const Status read = Guarded([&] {
+    stands = connection->Read(deliver, &why);
+    return Status::Ok();
+  });
+  if (!stands) Close(fd, read.ok() ? why : "no memory for what it sent");
 }
 
 void Hub::Close(int fd, const std::string& why) {
@@ -157,9 +160,11 @@ void Hub::Ping(Connection& connection) {
 
 void Hub::Tick() {
   std::map<int, double> limits;  // of the peers, of their patience with this process
+  Clock::time_point since;
   {
     auto lock = monitor_.Lock();
     for (const auto& [process, peer] : peers_) limits[process] = peer.limit;
+    since = limit_since_;
   }
   const double mine = std::min(peer_timeout().count(), kLongestLimit);
   shortest_limit_ = mine;
@@ -171,7 +176,7 @@ void Hub::Tick() {
   std::vector<int> silent;
   for (const auto& [fd, open] : open_) {
     const auto& connection = open.second;
-    if (now - connection->heard > Seconds(mine)) silent.push_back(fd);
+    if (now - std::max(connection->heard, since) > Seconds(mine)) silent.push_back(fd);
     const double theirs = limits[open.first] > 0 ? limits[open.first] : mine;
     const double pause = std::min({mine / 10, theirs / 10, 5.0});
     if (now - connection->sent() < Seconds(pause)) continue;

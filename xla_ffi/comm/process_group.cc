@@ -149,7 +149,8 @@ void ProcessGroup::Decided() noexcept {
   TellAll(FrameType::kOutcome, outcome_);
 }
 
-// Without a lead the ranks of this process still wait for each other: they read each other's memory.
+// Without a lead the ranks of this process still wait for each other: they read each other's
+// memory.
 void ProcessGroup::CountLocally() noexcept {
   if (voted_here_ == 0 || voted_here_ + gone_here_ < here_) return;
   voted_here_ = 0;

@@ -25,8 +25,9 @@ struct SharedCall {
 };
 
 // Waits until all ranks have come, in all processes. An error names those that are missing, their
-// processes and hosts, and in what these wait meanwhile as far as is known; or both sides, where two
-// processes make different calls. `*here` is how many of the ranks share this process's processors.
+// processes and hosts, and in what these wait meanwhile as far as is known; or both sides, where
+// two processes make different calls. `*here` is how many of the ranks share this process's
+// processors.
 Status MeetAcross(const SharedCall& call, const Patience& patience,
                   std::shared_ptr<InProcessGroup>* group, int* here) noexcept;
 

@@ -70,8 +70,8 @@ std::vector<std::string> HostAddresses(bool ipv6) {
     } else if (ipv6 && one->ifa_addr->sa_family == AF_INET6) {
       const auto* address = reinterpret_cast<const sockaddr_in6*>(one->ifa_addr);
       if (IN6_IS_ADDR_LINKLOCAL(&address->sin6_addr)) continue;
-      groups[loopback ? 3 : 1].push_back(
-          "[" + NumericHost(one->ifa_addr, sizeof(sockaddr_in6)) + "]");
+      groups[loopback ? 3 : 1].push_back("[" + NumericHost(one->ifa_addr, sizeof(sockaddr_in6)) +
+                                         "]");
     }
   }
   freeifaddrs(all);

@@ -16,8 +16,8 @@ struct Platform {
   int64_t run_id;
   const XLA_FFI_Api* api;
   XLA_FFI_ExecutionContext* ctx;  // while the handler runs
-  int32_t ordinal;  // of the device in this process
-  void* stream;     // XLA's own, a cudaStream_t
+  int32_t ordinal;                // of the device in this process
+  void* stream;                   // XLA's own, a cudaStream_t
   // Gives back what it gave when the handler returns: XLA hands memory out in the order of its
   // stream, behind which all that a routine enqueues has been joined by then.
   std::shared_ptr<xla::ffi::ScratchAllocator> scratch;
@@ -46,8 +46,9 @@ struct xla::ffi::CtxDecoding<jaxmg::Platform> {
     auto stream = CtxDecoding<PlatformStream<void*>>::Decode(api, ctx, diagnostic);
     auto scratch = CtxDecoding<ScratchAllocator>::Decode(api, ctx, diagnostic);
     if (!run_id || !ordinal || !stream || !scratch) return std::nullopt;
-    return jaxmg::Platform{run_id->run_id, api, ctx, *ordinal, *stream,
-                           std::make_shared<ScratchAllocator>(std::move(*scratch))};
+    return jaxmg::Platform{
+        run_id->run_id, api,     ctx,
+        *ordinal,       *stream, std::make_shared<ScratchAllocator>(std::move(*scratch))};
   }
 };
 

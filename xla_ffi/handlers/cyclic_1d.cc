@@ -34,4 +34,4 @@ JAXMG_DEFINE_HANDLER(JaxmgCyclic1d, jaxmg::kName, jaxmg::Cyclic, jaxmg::kInverse
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Ret<xla::ffi::AnyBuffer>()  // in a's place
-                     );
+);

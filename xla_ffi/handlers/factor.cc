@@ -148,40 +148,42 @@ JAXMG_DEFINE_HANDLER(JaxmgPotrf, "potrf", jaxmg::Factorize, jaxmg::kN | jaxmg::k
                          .Ret<xla::ffi::AnyBuffer>()                        // overflow
                          .Ret<xla::ffi::AnyBuffer>()                        // log_det
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-                     );
+);
 
-JAXMG_DEFINE_HANDLER(JaxmgFactorApply, "factor_apply", jaxmg::FactorApply, jaxmg::kN | jaxmg::kOperation,
+JAXMG_DEFINE_HANDLER(JaxmgFactorApply, "factor_apply", jaxmg::FactorApply,
+                     jaxmg::kN | jaxmg::kOperation,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // tiles
                          .Arg<xla::ffi::AnyBuffer>()  // overflow
                          .Arg<xla::ffi::AnyBuffer>()  // b
                          .Ret<xla::ffi::AnyBuffer>()  // x
-                     );
+);
 
-JAXMG_DEFINE_HANDLER(JaxmgFactorInvert, "factor_invert", jaxmg::FactorInvert, jaxmg::kN | jaxmg::kTf32,
+JAXMG_DEFINE_HANDLER(JaxmgFactorInvert, "factor_invert", jaxmg::FactorInvert,
+                     jaxmg::kN | jaxmg::kTf32,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // tiles
                          .Arg<xla::ffi::AnyBuffer>()  // overflow
                          .Ret<xla::ffi::AnyBuffer>()  // the inverse, in the tiles' place
-                     );
+);
 
 JAXMG_DEFINE_HANDLER(JaxmgFactorDiagonal, "factor_diagonal", jaxmg::FactorDiagonal, jaxmg::kN,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // tiles
                          .Arg<xla::ffi::AnyBuffer>()  // overflow
                          .Ret<xla::ffi::AnyBuffer>()  // diagonal, real
-                     );
+);
 
 JAXMG_DEFINE_HANDLER(JaxmgFactorTiles, "factor_tiles", jaxmg::FactorTiles, jaxmg::kN,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // rows of U
                          .Ret<xla::ffi::AnyBuffer>()  // tiles, in their place
                          .Ret<xla::ffi::AnyBuffer>()  // overflow
-                     );
+);
 
 JAXMG_DEFINE_HANDLER(JaxmgFactorRows, "factor_rows", jaxmg::FactorRows, jaxmg::kN,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // tiles
                          .Arg<xla::ffi::AnyBuffer>()  // overflow
                          .Ret<xla::ffi::AnyBuffer>()  // rows of U, in the tiles' place
-                     );
+);

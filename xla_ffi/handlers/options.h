@@ -12,8 +12,9 @@ Seconds RendezvousTimeout();
 void SetRendezvousTimeout(Seconds limit);
 
 // Takes what the environment sets: JAXMG_RENDEZVOUS_TIMEOUT; JAXMG_PEER_TIMEOUT, from how long a
-// silence on another process is lost (60 s); JAXMG_TRANSPORT, by what processes are connected (auto,
-// unix or tcp). Throws std::invalid_argument, which names the variable, where a value can't be right.
+// silence on another process is lost (60 s); JAXMG_TRANSPORT, by what processes are connected
+// (auto, unix or tcp). Throws std::invalid_argument, which names the variable, where a value can't
+// be right.
 void ReadOptions();
 
 }  // namespace jaxmg

@@ -40,4 +40,4 @@ JAXMG_DEFINE_HANDLER(JaxmgPotri, jaxmg::kName, jaxmg::Potri, jaxmg::kN | jaxmg::
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Ret<xla::ffi::AnyBuffer>()  // the inverse, in a's place
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-                     );
+);

@@ -43,7 +43,8 @@ PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgPotrs, jaxmg::kName, jaxmg::Potrs, jaxmg::kN | jaxmg::kTf32 | jaxmg::kCheckB,
+JAXMG_DEFINE_HANDLER(JaxmgPotrs, jaxmg::kName, jaxmg::Potrs,
+                     jaxmg::kN | jaxmg::kTf32 | jaxmg::kCheckB,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()                        // a
                          .Arg<xla::ffi::AnyBuffer>()                        // b
@@ -51,4 +52,4 @@ JAXMG_DEFINE_HANDLER(JaxmgPotrs, jaxmg::kName, jaxmg::Potrs, jaxmg::kN | jaxmg::
                          .Ret<xla::ffi::AnyBuffer>()                        // x
                          .Ret<xla::ffi::AnyBuffer>()                        // log_det
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-                     );
+);

@@ -83,8 +83,8 @@ Status RegisterKept(const XLA_FFI_Api* api, XLA_FFI_TypeId** id) {
   args.name = {kName, sizeof(kName) - 1};
   args.type_id = &type.id;
   args.type_info = &info;
-  if (XLA_FFI_Error* error = api->XLA_FFI_TypeId_Register(
-          reinterpret_cast<XLA_FFI_TypeId_Register_Args*>(&args))) {
+  if (XLA_FFI_Error* error =
+          api->XLA_FFI_TypeId_Register(reinterpret_cast<XLA_FFI_TypeId_Register_Args*>(&args))) {
     type.id = {0};
     return Error(Code::kInternal, "XLA refuses the type of a call's state: ", Taken(api, error));
   }

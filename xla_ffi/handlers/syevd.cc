@@ -37,4 +37,4 @@ JAXMG_DEFINE_HANDLER(JaxmgSyevd, jaxmg::kName, jaxmg::Syevd, jaxmg::kN | jaxmg::
                          .Ret<xla::ffi::AnyBuffer>()  // rows of V, in a's place
                          .Ret<xla::ffi::AnyBuffer>()  // w
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-                     );
+);

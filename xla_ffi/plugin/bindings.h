@@ -67,7 +67,8 @@ inline void DefineProcesses(pybind11::module_& module) {
         return address;
       },
       pybind11::arg("version"),
-      "Where other processes reach this one: a text for the key-value store of the job. Listens from "
+      "Where other processes reach this one: a text for the key-value store of the job. Listens "
+      "from "
       "the first call on.");
   module.def(
       "connect_processes",

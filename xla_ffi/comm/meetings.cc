@@ -1,0 +1,401 @@
+#include "xla_ffi/comm/meetings.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "xla_ffi/comm/meeting.h"
+
+namespace jaxmg {
+namespace {
+
+// How long a process that has lost its patience waits for the lead to say who is missing.
+constexpr std::chrono::seconds kLastWord(5);
+
+OutFrame ToLead(FrameType type, int64_t number, Seconds limit) {
+  OutFrame frame;
+  frame.header.type = type;
+  frame.header.call = number;
+  frame.header.value = static_cast<int64_t>(std::min(limit.count(), 1e9) * 1e9);
+  return frame;
+}
+
+std::string Join(const std::vector<std::string>& parts, const char* between) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : between) + part;
+  return text;
+}
+
+// kMeet: after the name the number of ranks, the process of each, the text.
+std::string Pack(const std::vector<int>& processes, const std::string& text) {
+  const int32_t count = static_cast<int32_t>(processes.size());
+  std::string body;
+  body.append(reinterpret_cast<const char*>(&count), sizeof(count));
+  body.append(reinterpret_cast<const char*>(processes.data()), count * sizeof(int));
+  return body + text;
+}
+
+bool Unpack(const Payload& payload, CallName* name, std::vector<int>* processes,
+            std::string* text) {
+  int32_t count = 0;
+  const size_t fixed = sizeof(*name) + sizeof(count);
+  if (payload.data == nullptr || payload.size < fixed) return false;
+  std::memcpy(name, payload.data.get(), sizeof(*name));
+  std::memcpy(&count, payload.data.get() + sizeof(*name), sizeof(count));
+  if (count < 1 || static_cast<size_t>(count) > (payload.size - fixed) / sizeof(int)) return false;
+  processes->resize(count);
+  std::memcpy(processes->data(), payload.data.get() + fixed, count * sizeof(int));
+  const size_t before = fixed + count * sizeof(int);
+  text->assign(payload.data.get() + before, payload.size - before);
+  return true;
+}
+
+}  // namespace
+
+std::string RanksOf(const std::vector<int>& processes, int process) {
+  std::vector<std::string> ranks;
+  for (size_t rank = 0; rank < processes.size(); ++rank) {
+    if (processes[rank] == process) ranks.push_back(std::to_string(rank));
+  }
+  return Join(ranks, ", ");
+}
+
+void Tell(int process, OutFrame frame) noexcept {
+  const auto connection = Hub::The().ConnectionTo(process);
+  if (connection != nullptr) connection->SendOrBreak(std::move(frame));
+}
+
+Status Meetings::Meet(const SharedCall& call, const std::string& text,
+                      const std::shared_ptr<ProcessGroup>& group, Seconds limit) {
+  Hub& hub = Hub::The();
+  const CallName name = NameOf(*call.site, call.run, call.group);
+  const int me = hub.me(), lead = group->lead();
+  const Clock::time_point deadline = Deadline(limit);
+  std::vector<int> processes;
+  for (int rank = 0; rank < call.site->ranks; ++rank) {
+    processes.push_back(call.site->process_of(call.group, rank));
+  }
+  for (const int other : group->others()) {
+    const Status lost = hub.LostBecause(other);
+    if (!lost.ok()) {
+      return Error(Code::kUnavailable, call.site->routine, " needs ", group->Ranks(other), ": ",
+                   lost.text());
+    }
+  }
+  if (lead != me) {
+    const Status connected = hub.Await(lead, deadline);
+    if (!connected.ok()) {
+      return Error(connected.code(), call.site->routine, ": after ", limit.count(), " s ",
+                   group->Ranks(lead), " did not come to the call: ", connected.text());
+    }
+  }
+  const auto mine = std::make_shared<Waiting>(Waiting{name, group, false, Status::Ok()});
+  auto lock = monitor_.Lock();
+  const int64_t number = ++last_number_;
+  waiting_[number] = mine;
+  const Status came = Guarded([&] {
+    if (lead == me) {
+      Come(me, name, processes, {number, text});
+    } else {
+      OutFrame frame = ToLead(FrameType::kMeet, number, limit);
+      frame.named = true;
+      frame.name = name;
+      frame.body = Pack(processes, text);
+      Tell(lead, std::move(frame));
+    }
+    // One that was lost before this process had come is not lost again.
+    for (const int other : group->others()) {
+      const Status lost = hub.LostBecause(other);
+      if (!lost.ok()) OnLostLocked(other, lost);
+    }
+    return Status::Ok();
+  });
+  if (!came.ok() && !mine->over()) mine->failure = came;
+  const Patience patience = {deadline - Clock::now()};
+  if (!monitor_.Wait(lock, patience, [&] { return mine->over(); })) {
+    if (lead == me) {
+      Withdraw(me, number, limit);
+    } else {
+      Tell(lead, ToLead(FrameType::kWithdraw, number, limit));
+      monitor_.Wait(lock, {kLastWord}, [&] { return mine->over(); });
+    }
+  }
+  waiting_.erase(number);
+  if (!mine->over()) {
+    return Error(Code::kDeadlineExceeded, call.site->routine, ": after ", limit.count(), " s ",
+                 group->Ranks(lead), " did not say that all had come to the call");
+  }
+  return mine->failure;
+}
+
+// The first meeting to which this process has not come yet.
+void Meetings::Come(int process, const CallName& name, std::vector<int> processes,
+                    Arrival arrival) {
+  for (const FailedName& failed : failed_) {
+    if (failed.status.ok() || !failed.name.SameCall(name)) continue;
+    return Answer(process, arrival.number, FrameType::kFail, 0, failed.status, Hub::The().me());
+  }
+  auto gathering = std::find_if(gatherings_.begin(), gatherings_.end(), [&](const Gathering& one) {
+    return one.name == name && one.came.count(process) == 0;
+  });
+  if (gathering == gatherings_.end()) {
+    gathering = gatherings_.insert(gatherings_.end(), {name, std::move(processes), {}});
+  }
+  gathering->came[process] = std::move(arrival);
+  for (const int expected : gathering->processes) {
+    if (gathering->came.count(expected) == 0) return;
+  }
+  Gathering complete = std::move(*gathering);
+  gatherings_.erase(gathering);
+  Complete(complete);
+}
+
+// All have come: they go on if they have come to the same.
+void Meetings::Complete(Gathering& gathering) {
+  Hub& hub = Hub::The();
+  const int me = hub.me();
+  const std::string& text = gathering.came[me].text;
+  for (const auto& [process, arrival] : gathering.came) {
+    if (arrival.text == text) continue;
+    return FailGathering(
+        gathering, Error(Code::kInvalidArgument,
+                         "the processes of a mesh make different calls: ", hub.Describe(me), " ",
+                         text, "; ", hub.Describe(process), " ", arrival.text,
+                         ". All must make the same calls in the same order, with the "
+                         "same versions of jaxmg"));
+  }
+  const int64_t number = ++last_call_;
+  for (const auto& [process, arrival] : gathering.came) {
+    Answer(process, arrival.number, FrameType::kGo, number, Status::Ok(), me);
+  }
+}
+
+void Meetings::FailGathering(const Gathering& gathering, const Status& status) noexcept {
+  const int me = Hub::The().me();
+  for (const auto& [process, arrival] : gathering.came) {
+    Answer(process, arrival.number, FrameType::kFail, 0, status, me);
+  }
+}
+
+// Tells a process what came of its coming; this one without a frame.
+void Meetings::Answer(int process, int64_t number, FrameType type, int64_t value,
+                      const Status& status, int lead) noexcept {
+  OutFrame frame;
+  frame.header.type = type;
+  frame.header.call = number;
+  frame.header.value = value;
+  frame.header.lead = lead;
+  frame.status = status;
+  if (process != Hub::The().me()) return Tell(process, std::move(frame));
+  const auto waiting = waiting_.find(number);
+  if (waiting == waiting_.end()) return;
+  if (type == FrameType::kGo) {
+    Begun(process, frame.header);
+  } else {
+    waiting->second->failure = status;
+    monitor_.Changed();
+  }
+}
+
+// What else the process waits for, of what this one knows.
+std::string Meetings::WaitsIn(int process, const Gathering& besides) {
+  for (const Gathering& other : gatherings_) {
+    const auto there = other.came.find(process);
+    if (&other == &besides || there == other.came.end()) continue;
+    if (!(other.name.digest == besides.name.digest)) {
+      return ", which waits in " + there->second.text;
+    }
+    return other.name.run != besides.name.run
+               ? ", which waits in the same call of another execution"
+               : ", which waits in the same call of another program: one of the processes has "
+                 "compiled a program with such a call that the others have not";
+  }
+  return "";
+}
+
+Status Meetings::Late(const Gathering& gathering, Seconds limit) {
+  Hub& hub = Hub::The();
+  std::vector<std::string> present, missing;
+  std::string text;
+  std::vector<int> seen;
+  for (const int process : gathering.processes) {
+    if (std::find(seen.begin(), seen.end(), process) != seen.end()) continue;
+    seen.push_back(process);
+    const std::string who = RanksOf(gathering.processes, process) + " of " + hub.Describe(process);
+    const auto there = gathering.came.find(process);
+    if (there != gathering.came.end()) {
+      text = there->second.text;
+      present.push_back(who);
+    } else {
+      missing.push_back(who + WaitsIn(process, gathering));
+    }
+  }
+  return Error(Code::kDeadlineExceeded, text, ": after ", limit.count(), " s only rank(s) ",
+               Join(present, "; "), " came to the call; missing: ", Join(missing, "; "),
+               ". Every process must make the same calls in the same order; "
+               "JAXMG_RENDEZVOUS_TIMEOUT sets the limit in seconds");
+}
+
+void Meetings::Withdraw(int process, int64_t number, Seconds limit) {
+  for (auto gathering = gatherings_.begin(); gathering != gatherings_.end(); ++gathering) {
+    const auto there = gathering->came.find(process);
+    if (there == gathering->came.end() || there->second.number != number) continue;
+    const Status late = Guarded([&] { return Late(*gathering, limit); });
+    const Gathering over = std::move(*gathering);
+    gatherings_.erase(gathering);
+    failed_[next_failed_] = {over.name, late};
+    failed_[next_failed_].name.group = -1;
+    next_failed_ = (next_failed_ + 1) % failed_.size();
+    return FailGathering(over, late);
+  }
+}
+
+// kGo: the call begins for this process. One that has given up leaves it again.
+void Meetings::Begun(int process, const FrameHeader& header) noexcept {
+  const CallId id(header.lead, header.value);
+  const auto waiting = waiting_.find(header.call);
+  if (waiting != waiting_.end()) {
+    waiting->second->group->Begin(id);
+    const Status entered = Guarded([&] {
+      Hub::The().Enter(id, waiting->second->group);
+      return Status::Ok();
+    });
+    waiting->second->failure = entered;
+    waiting->second->met = entered.ok();
+    monitor_.Changed();
+    if (entered.ok()) return;
+  }
+  Hub::The().Skip(id);
+  OutFrame frame;
+  frame.header.type = FrameType::kDepart;
+  frame.header.lead = id.first;
+  frame.header.call = id.second;
+  frame.header.from = -1;
+  frame.status = Status::Fixed(Code::kDeadlineExceeded, "a process gave up waiting for the call");
+  Tell(process, std::move(frame));
+}
+
+bool Meetings::Fail(const CallName& name, const Status& status) noexcept {
+  auto lock = monitor_.Lock();
+  for (const FailedName& failed : failed_) {
+    if (!failed.status.ok() && failed.name.SameCall(name)) return false;
+  }
+  failed_[next_failed_] = {name, status};
+  next_failed_ = (next_failed_ + 1) % failed_.size();
+  for (auto gathering = gatherings_.begin(); gathering != gatherings_.end();) {
+    if (gathering->name.SameCall(name)) {
+      FailGathering(*gathering, status);
+      gathering = gatherings_.erase(gathering);
+    } else {
+      ++gathering;
+    }
+  }
+  for (auto& [number, waiting] : waiting_) {
+    if (waiting->name.SameCall(name) && !waiting->over()) waiting->failure = status;
+  }
+  monitor_.Changed();
+  return true;
+}
+
+Status Meetings::FailureOf(const CallName& name) noexcept {
+  auto lock = monitor_.Lock();
+  for (const FailedName& failed : failed_) {
+    if (!failed.status.ok() && failed.name.SameCall(name)) return failed.status;
+  }
+  return Status::Ok();
+}
+
+size_t Meetings::size() {
+  auto lock = monitor_.Lock();
+  return waiting_.size() + gatherings_.size();
+}
+
+void Meetings::MeetFrame(int process, const FrameHeader& header, const Payload& payload) {
+  CallName name;
+  std::vector<int> processes;
+  std::string text;
+  auto lock = monitor_.Lock();
+  if (!Unpack(payload, &name, &processes, &text)) {
+    return Answer(process, header.call, FrameType::kFail, 0,
+                  Status::Fixed(Code::kInternal, "no meeting can be read from a frame"), 0);
+  }
+  Come(process, name, std::move(processes), {header.call, std::move(text)});
+}
+
+void Meetings::OnFrame(int process, const FrameHeader& header, Payload payload) noexcept {
+  const char* text = payload.data == nullptr ? "" : payload.data.get();
+  const size_t size = payload.data == nullptr ? 0 : payload.size;
+  switch (header.type) {
+    case FrameType::kMeet: {
+      const Status read = Guarded([&] {
+        MeetFrame(process, header, payload);
+        return Status::Ok();
+      });
+      auto lock = monitor_.Lock();
+      if (!read.ok()) Answer(process, header.call, FrameType::kFail, 0, read, 0);
+      return;
+    }
+    case FrameType::kWithdraw: {
+      auto lock = monitor_.Lock();
+      const Status withdrawn = Guarded([&] {
+        Withdraw(process, header.call, Seconds(static_cast<double>(header.value) * 1e-9));
+        return Status::Ok();
+      });
+      (void)withdrawn;  // it waits a little for an answer
+      return;
+    }
+    case FrameType::kGo: {
+      auto lock = monitor_.Lock();
+      return Begun(process, header);
+    }
+    case FrameType::kFail: {
+      const Status failure = StatusFrom(header.code, text, size);
+      auto lock = monitor_.Lock();
+      const auto waiting = waiting_.find(header.call);
+      if (waiting == waiting_.end() || waiting->second->over()) return;
+      waiting->second->failure = failure;
+      return monitor_.Changed();
+    }
+    case FrameType::kFailCall: {
+      if (size < sizeof(CallName)) return;
+      CallName name;
+      std::memcpy(&name, text, sizeof(name));
+      const Status failure = StatusFrom(header.code, text + sizeof(name), size - sizeof(name));
+      Fail(name, failure);
+      // Ranks here may be waiting for others of this process.
+      if (const auto site = FindSharedSite(name.digest, name.index)) {
+        FailCall({name.run, site.get()}, failure);
+      }
+      return;
+    }
+    default:
+      return;
+  }
+}
+
+void Meetings::OnLost(int process, const Status& why) noexcept {
+  auto lock = monitor_.Lock();
+  OnLostLocked(process, why);
+}
+
+void Meetings::OnLostLocked(int process, const Status& why) noexcept {
+  for (auto gathering = gatherings_.begin(); gathering != gatherings_.end();) {
+    const auto& processes = gathering->processes;
+    if (std::find(processes.begin(), processes.end(), process) == processes.end()) {
+      ++gathering;
+      continue;
+    }
+    const Status lost = Guarded([&] {
+      return Error(why.code(), gathering->came.begin()->second.text, " has lost rank(s) ",
+                   RanksOf(processes, process), ": ", why.text());
+    });
+    FailGathering(*gathering, lost);
+    gathering = gatherings_.erase(gathering);
+  }
+  for (auto& [number, waiting] : waiting_) {
+    if (waiting->group->lead() == process && !waiting->over()) waiting->failure = why;
+  }
+  monitor_.Changed();
+}
+
+}  // namespace jaxmg

@@ -148,44 +148,34 @@ def runner(call, arrays, donate=False, wanted=None):
     return run
 
 
-def _placer(array, layout, spec):
-    """The function that brings arrays like ``array`` to the mesh, where they aren't there."""
+def _placer(array, layout, spec, extra=0):
+    """The function that brings arrays like ``array`` to the mesh, where they aren't there, with so
+    many rows of zeros below."""
     if _on_mesh(array, layout):
         return lambda array: array
     sharding = layout.sharding(spec)
-    if _whole_here(array) and not sharding.is_fully_addressable:
-        return lambda array: jax.device_put(np.asarray(array), sharding)
-    return lambda array: jax.device_put(array, sharding)
+    whole = not isinstance(array, jax.Array) or (
+        array.is_fully_addressable or array.is_fully_replicated
+    )
+    put = _put_own_shards if whole and not sharding.is_fully_addressable else jax.device_put
+    if not extra:
+        return lambda array: put(array, sharding)
+    pad = jnp.pad if isinstance(array, jax.Array) else np.pad
+    return lambda array: put(pad(array, ((0, extra), (0, 0))), sharding)
 
 
 def _matrix_placer(matrix, layout):
     """The same for the matrix, with its rows padded first where it has to move: a sharded transfer
     needs rows that divide, and a replicated one would put all of it on every device."""
-    if _on_mesh(matrix, layout):
-        return lambda matrix: matrix
-    sharding = layout.sharding(layout.row_spec)
-    whole = _whole_here(matrix) and not sharding.is_fully_addressable
-    put = _put_own_shards if whole else jax.device_put
-    extra = -matrix.shape[0] % layout.ranks
-    if not extra:
-        return lambda matrix: put(matrix, sharding)
-    pad = jnp.pad if isinstance(matrix, jax.Array) else np.pad
-    return lambda matrix: put(pad(matrix, ((0, extra), (0, 0))), sharding)
+    return _placer(matrix, layout, layout.row_spec, -matrix.shape[0] % layout.ranks)
 
 
-def _whole_here(array):
-    """Whether this process has all of ``array``."""
-    if not isinstance(array, jax.Array):
-        return True
-    return array.is_fully_addressable or array.is_fully_replicated
-
-
-def _put_own_shards(matrix, sharding):
-    """``matrix``, of which each process has all: device_put would send one process's to the others,
-    to compare them."""
-    matrix = np.asarray(matrix)
+def _put_own_shards(array, sharding):
+    """``array``, which every process has whole, on a mesh of several. device_put would send one
+    process's array to the others, to compare them, and finds that NaN isn't NaN."""
+    array = np.asarray(array)
     return jax.make_array_from_callback(
-        matrix.shape, sharding, lambda index: matrix[index], dtype=matrix.dtype
+        array.shape, sharding, lambda index: array[index], dtype=array.dtype
     )
 
 

@@ -58,7 +58,11 @@ def grid(kind=AxisType.Auto):
 
 
 def shard(array, mesh, *entries):
-    return jax.device_put(array, NamedSharding(mesh, P(*entries)))
+    sharding = NamedSharding(mesh, P(*entries))
+    if isinstance(array, jax.Array) or sharding.is_fully_addressable:
+        return jax.device_put(array, sharding)
+    # device_put would compare the arrays of the processes, to which NaN isn't NaN.
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 def shard_rows(array, mesh):

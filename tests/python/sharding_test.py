@@ -195,6 +195,7 @@ def test_spec_is_not_taken_from_another_mesh():
     assert inverse.sharding.is_equivalent_to(NamedSharding(mesh, P("r", None)), 2)
 
 
+@one_process("an abstract mesh as large as its own devices is taken for these")
 @pytest.mark.parametrize("n", [_N, 7])
 def test_abstract_mesh(n):
     mesh = line(2, "S")
@@ -246,8 +247,13 @@ def test_numpy_matrix_goes_where_it_is_told():
     assert jaxmg.potrs(matrix, np.ones(_N)).devices() == set(jax.local_devices())
 
 
+_MOVED = one_process("JAX moves nothing to a mesh of other devices")
+
+
 @pytest.mark.parametrize("n", [_N, 7])
-@pytest.mark.parametrize("source", ["numpy", "one device", "other mesh"])
+@pytest.mark.parametrize(
+    "source", ["numpy", "one device", pytest.param("other mesh", marks=_MOVED)]
+)
 def test_moves_to_the_mesh(source, n):
     mesh = line(4)
     matrix = positive_definite("well", n, "float64")
@@ -296,6 +302,7 @@ def test_solution_is_sharded_like_right_hand_side(entries):
     assert x.sharding.is_equivalent_to(b.sharding, b.ndim)
 
 
+@_MOVED
 @pytest.mark.parametrize("axis", ["r", "s"])
 def test_right_hand_side_on_another_mesh(axis):
     """Its spec says nothing of A's mesh, whatever its axes are called."""

@@ -59,9 +59,11 @@ py312() { timeout 1800 ci/installed_wheels.sh 3.12 tests/python jax==0.11.2; }
 py313() { timeout 1800 ci/installed_wheels.sh 3.13 tests/python jax; }
 # On a Python that may have to come from Debian's packages.
 py314() { timeout 1800 ci/installed_wheels.sh 3.14 tests/python jax; }
+# Ranks in several processes: tests/python in two and in four, and what happens when one is lost.
+processes() { timeout 1800 ci/installed_wheels.sh 3.12 tests/processes/run.py jax==0.11.2; }
 # The two generations of NetKet, each with a JAX that it imports on.
-netket322() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket jax==0.10.2 netket==3.22.4; }
-netket323() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket jax==0.11.2 netket==3.23.0; }
+netket322() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket/run.py jax==0.10.2 netket==3.22.4; }
+netket323() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket/run.py jax==0.11.2 netket==3.23.0; }
 # Every allocation and thread start of a call fails once. FAULTS_OUT is a file for a record of it.
 faults() {
   bazel build //tests/faults:failing.so &&
@@ -78,7 +80,7 @@ exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --t
 steps=("$@")
 # From `wheels` on, steps that follow each other mostly build for the same Python.
 [ $# -gt 0 ] || steps=(tests quickstart examples benchmarks exits lint docs commands asan tsan cuda
-  aarch64 wheels release py314 py313 py312 netket322 netket323 faults types py311 workspace)
+  aarch64 wheels release py314 py313 py312 processes netket322 netket323 faults types py311 workspace)
 
 summary='' passed=0 failed=0 skipped=0
 for step in "${steps[@]}"; do

@@ -4,7 +4,7 @@
 #
 #   ci/installed_wheels.sh PYTHON FOLDER|PROGRAM REQUIREMENT ...
 #   ci/installed_wheels.sh 3.11 tests/python jax==0.6.2
-#   ci/installed_wheels.sh 3.12 tests/netket jax==0.10.2 netket==3.22.4
+#   ci/installed_wheels.sh 3.12 tests/netket/run.py jax==0.10.2 netket==3.22.4
 #
 # Exits with 77, "skipped", if the machine lacks that Python and isn't CI.
 set -euo pipefail

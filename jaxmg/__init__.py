@@ -13,9 +13,9 @@ from jaxmg._cyclic import cyclic_1d, get_cols_cyclic, plot_block_to_cyclic, veri
 from jaxmg._factor import CholeskyFactor, cho_factor, cho_solve
 from jaxmg._padding import calculate_padding, pad_rows, unpad_rows
 from jaxmg._plan import Plan, plan
-from jaxmg._plugin import register_handlers
 from jaxmg._potri import potri, potri_jit_ctx, potri_shardmap_ctx, potri_symmetrize
 from jaxmg._potrs import potrs, potrs_jit_ctx, potrs_shardmap_ctx
+from jaxmg._processes import register_handlers
 from jaxmg._syevd import syevd, syevd_jit_ctx, syevd_shardmap_ctx
 
 __all__ = [

@@ -1,7 +1,10 @@
 """``python -m jaxmg``: what a bug report needs, then a small checked solve on all devices.
 
-``python -m jaxmg --bench n`` measures the routines instead. The exit code is 1 where a routine is
-missing, fails or gives a wrong result.
+``python -m jaxmg --bench n`` measures the routines instead. With ``--distributed`` it is one process
+of several: ``python -m jaxmg.launch -n 2 -m jaxmg --distributed``, or ``srun python -m jaxmg
+--distributed``.
+
+The exit code is 1 where a routine is missing, fails or gives a wrong result.
 """
 
 import argparse
@@ -24,7 +27,7 @@ _N = 250  # divides by few device counts, so that padding is exercised too
 _LIMIT = 30 * _N  # residuals are compared with this many eps
 
 
-def main() -> int:
+def main(arguments=None) -> int:
     """Does what the command line says and returns the exit code."""
     parser = argparse.ArgumentParser(
         "python -m jaxmg", description="Reports what a bug report needs, and solves to check."
@@ -35,10 +38,19 @@ def main() -> int:
     add("--dtype", choices=_checks.DTYPES, help="default: what JAX computes with")
     add("--repeat", type=_positive, default=5, help="timed runs of each, at most; default: 5")
     add("--limit", type=float, default=60, help="seconds that one run may take; default: 60")
-    args = parser.parse_args()
+    add(
+        "--distributed", action="store_true",
+        help="call jax.distributed.initialize() first, in each of several processes",
+    )  # fmt: skip
+    given = sys.argv[1:] if arguments is None else arguments
+    args = parser.parse_args(given)
+    if args.distributed and args.bench is not None:
+        parser.error("--bench measures in one process")
     if args.bench is None:
-        if sys.argv[1:]:
+        if [word for word in given if word != "--distributed"]:
             parser.error("the other options are for --bench n")
+        if args.distributed:
+            jax.distributed.initialize()
         return _report()
     return 0 if _bench.bench(args.bench, args.routine, args.dtype, args.repeat, args.limit) else 1
 
@@ -65,6 +77,8 @@ def _report():
     if changed := {k: v for k, v in plugin.about().items() if known.get(k) != v}:
         _section("plugin, after the solve")
         _print_facts(changed)
+    if jax.process_count() > 1:
+        _print_processes(plugin)
     print("\nall right" if passed else "\nFAILED")
     return 0 if passed else 1
 
@@ -86,7 +100,8 @@ def _print_versions():
 
 def _print_devices(devices):
     _section("devices")
-    _fact("processes", jax.process_count())
+    count = jax.process_count()
+    _fact("processes", f"{count}, this is {jax.process_index()}" if count > 1 else count)
     for device in devices:
         _fact(str(device.id), f"{device.device_kind} ({device.platform}, {device})")
 
@@ -104,6 +119,12 @@ def _print_plugins(name):
     for routine in ("potrs", "potri", "syevd"):
         _fact(f"backends of {routine}", ", ".join(plugin.backends(routine)))
     return plugin
+
+
+def _print_processes(plugin):
+    _section("other processes")
+    for known in plugin.connections():
+        _fact(known["process"], "{transport}, {state} (host {host}, pid {pid})".format(**known))
 
 
 def _print_facts(facts):

@@ -3,10 +3,13 @@
 # pyright: reportAttributeAccessIssue=false
 
 import contextlib
+import sys
 import threading
+import time
 
 import jax
 import numpy as np
+from jax._src import distributed as _distributed
 from jax._src.core import trace_state_clean as _trace_state_clean
 from jax._src.mesh import get_concrete_mesh as _get_concrete_mesh
 
@@ -48,6 +51,22 @@ def context_mesh():
     # The public jax.sharding.get_mesh isn't there in JAX 0.6, and raises where anything is traced.
     mesh = _get_concrete_mesh()
     return None if mesh is None or mesh.empty else mesh
+
+
+def shard_map_mesh():
+    """The concrete mesh of the enclosing shard_map; None where there is none, or it isn't seen.
+
+    JAX tells the function that it maps how many devices there are, and not which; only its own
+    frames know that.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").endswith(".shard_map"):
+            mesh = frame.f_locals.get("mesh")
+            if isinstance(mesh, jax.sharding.Mesh):
+                return mesh
+        frame = frame.f_back
+    return None
 
 
 def abstract_platform(mesh):
@@ -110,3 +129,32 @@ def vary(array, axes):
     if hasattr(jax.lax, "pcast"):
         return jax.lax.pcast(array, missing, to="varying")
     return jax.lax.pvary(array, missing)
+
+
+def key_value_store():
+    """The store that the processes of ``jax.distributed`` share; None where there is none."""
+    return _distributed.global_state.client
+
+
+def set_if_new(store, key, value):
+    """Sets ``key``, unless some process has."""
+    try:
+        store.key_value_set(key, value)
+    except jax.errors.JaxRuntimeError as error:
+        if "ALREADY_EXISTS" not in str(error):
+            raise
+
+
+def get_key(store, key, seconds):
+    """What some process has set, or sets within so many seconds; else None."""
+    until = time.monotonic() + seconds
+    while True:
+        left = until - time.monotonic()
+        try:
+            # In steps: a signal's handler, such as that of Ctrl-C, runs in between.
+            return store.blocking_key_value_get(key, round(1000 * min(max(left, 0.001), 1)))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise
+        if left <= 1:
+            return None

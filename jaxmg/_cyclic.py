@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _backend, _blocks, _checks, _mesh, _native, _programs
+from jaxmg import _backend, _blocks, _checks, _mesh, _native, _processes, _programs
 
 
 def cyclic_1d(a, T_A, mesh=None, in_specs=None, pad=True, *, inverse=False):
@@ -86,7 +86,7 @@ def verify_cyclic(A, A_cyclic, T_A):
     """
     width = _checks.positive("verify_cyclic", "T_A", T_A)
     ranks = _row_shards(A_cyclic)
-    expected, actual = np.asarray(A), np.asarray(A_cyclic)
+    expected, actual = _processes.gathered(A), _processes.gathered(A_cyclic)
     rows = actual.shape[0]
     if expected.shape[1:] != actual.shape[1:] or expected.shape[0] > rows or rows % (ranks * width):
         raise ValueError(

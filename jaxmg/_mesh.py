@@ -10,7 +10,7 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _compat
+from jaxmg import _compat, _processes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,12 +22,15 @@ class Layout:
         rows: the axes that the rows are sharded over while the native code runs.
         others: the remaining axes; the matrix is replicated along them.
         spec: how the caller shards it, and how a result shaped like it is given back.
+        processes: the process of each rank of each group of replicas, one group after the other;
+            empty where every group has its ranks in one process.
     """
 
     mesh: Mesh | AbstractMesh
     rows: tuple[str, ...]
     others: tuple[str, ...]
     spec: P
+    processes: tuple = ()
 
     @property
     def ranks(self) -> int:
@@ -114,18 +117,21 @@ def infer(routine, arrays, mesh, spec):
     if spec is None and sharding is not None and sharding.mesh.shape == mesh.shape:
         spec = sharding.spec
     if spec is None:
-        return Layout(mesh, mesh.axis_names, (), P(mesh.axis_names, None))
+        return _shared(routine, Layout(mesh, mesh.axis_names, (), P(mesh.axis_names, None)))
     entries = check_spec(routine, spec, mesh.axis_names)
     # Columns join the rows: the native code takes whole rows, and XLA reshards what isn't so.
     rows = tuple(itertools.chain.from_iterable(_axes(entry) for entry in entries))
     rows = rows or mesh.axis_names
     others = tuple(axis for axis in mesh.axis_names if axis not in rows)
-    return Layout(mesh, rows, others, P(*entries))
+    return _shared(routine, Layout(mesh, rows, others, P(*entries)))
 
 
 def located(routine, layout, arrays):
     """``layout`` of arrays that were laid out by an earlier call, for use now."""
-    return dataclasses.replace(layout, mesh=_usable(routine, layout.mesh, arrays))
+    mesh = _usable(routine, layout.mesh, arrays)
+    if isinstance(mesh, AbstractMesh):  # whose devices were known then
+        return _met(routine, layout)
+    return _shared(routine, dataclasses.replace(layout, mesh=mesh))
 
 
 def given_spec(routine, specs, in_specs):
@@ -194,11 +200,12 @@ def refuse_manual_axes(routine, local=None):
         )
 
 
-def infer_local(routine, block, spec, pad):
+def infer_local(routine, block, given, spec, pad):
     """The layout of a matrix of which ``block`` is the local part, inside a shard_map.
 
     Without a spec the axes are those that make the ranks fit the block's shape and that JAX knows
-    the block to vary over, where that leaves one answer.
+    the block to vary over, where that leaves one answer. A mesh that is ``given`` says which
+    processes have the devices; inside a shard_map JAX doesn't.
     """
     mesh = jax.sharding.get_abstract_mesh()
     manual = manual_axes()
@@ -208,7 +215,6 @@ def infer_local(routine, block, spec, pad):
                 f"{routine}: inside shard_map all axes must be manual, but axis {axis!r} of size "
                 f"{mesh.shape[axis]} is not; leave axis_names out of the shard_map"
             )
-    _check_process(routine, mesh)
     if spec is None:
         rows = _fitting_axes(routine, mesh, block, pad)
         spec = P(rows, None)
@@ -227,7 +233,7 @@ def infer_local(routine, block, spec, pad):
                 "shard_map has for A"
             )
     others = tuple(axis for axis in manual if axis not in rows)
-    return Layout(mesh, rows, others, spec)
+    return _shared(routine, Layout(mesh, rows, others, spec), given)
 
 
 def local_rank(layout):
@@ -315,7 +321,6 @@ def _usable(routine, mesh, arrays):
     """``mesh``, of devices where the arrays have values; raises where a call can't run on it."""
     if isinstance(mesh, AbstractMesh) and not traced(arrays):
         mesh = _concrete(routine, mesh, arrays)
-    _check_process(routine, mesh)
     context = jax.sharding.get_abstract_mesh()
     if traced(arrays) and not context.empty and context.size != mesh.size:
         raise ValueError(
@@ -406,19 +411,17 @@ def _refuse_block(routine, mesh, block):
     )
 
 
-def _check_process(routine, mesh):
-    """Raises where other processes have devices of the mesh, which would wait for ranks in vain."""
-    if isinstance(mesh, Mesh):
-        here = jax.process_index()
-        others = {device.process_index for device in mesh.devices.flat} - {here}
-    else:  # which devices an abstract one stands for isn't known, only how many
-        others = jax.process_count() > 1 and mesh.size > jax.local_device_count()
-    if others:
-        raise ValueError(
-            f"{routine}: the mesh has devices of other processes ({_names(mesh.axis_names)} of size"
-            f" {mesh.size}); all ranks must be in one process for now. Pass a mesh of "
-            "jax.local_devices()"
-        )
+def _shared(routine, layout, given=None):
+    """``layout`` with its processes, which have met."""
+    mesh = layout.mesh
+    indices = _processes.indices(routine, mesh, given)
+    processes = _processes.attribute(indices, mesh, layout.rows, layout.others)
+    return _met(routine, dataclasses.replace(layout, processes=processes))
+
+
+def _met(routine, layout):
+    _processes.meet(routine, layout.platform, layout.processes)
+    return layout
 
 
 def _local_index(axes):

@@ -2,7 +2,8 @@
 
 A plugin is a module named by an entry point of the group ``jaxmg_plugins``: ``cpu``, ``cuda12`` or
 ``cuda13``. It offers ``PLATFORM``, ``registrations()``, ``about()``, ``backends(routine)`` and
-``plan(routine, backend, dtype, n, rows, ranks, tile, nrhs, vectors)``.
+``plan(routine, backend, dtype, n, rows, ranks, tile, nrhs, vectors)``, and for ranks in several
+processes ``process_address()`` and ``connect_processes(me, addresses, job)``.
 Nothing here runs when jaxmg is imported.
 """
 
@@ -69,25 +70,6 @@ def load(platform):
         if platform not in _loaded:
             _loaded[platform] = _register(platform)
         return _loaded[platform]
-
-
-def register_handlers(platform=None):
-    """Makes the native routines known to XLA, for programs that were traced in another process.
-
-    A program that `jax.export` has serialized, or an executable that was deserialized, calls them
-    by name. They are registered when a jaxmg function is first called, or here. Safe to call again.
-
-    Args:
-        platform: "cpu" or "gpu"; None: that of JAX's default backend.
-
-    Raises:
-        RuntimeError: no plugin is installed for the platform, or it can't be loaded.
-
-    Examples:
-        >>> jaxmg.register_handlers()
-        >>> x = jax.export.deserialize(blob).call(a, b)
-    """
-    load(jax.default_backend() if platform is None else platform)
 
 
 def loaded():

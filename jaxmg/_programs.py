@@ -148,23 +148,35 @@ def runner(call, arrays, donate=False, wanted=None):
     return run
 
 
-def _placer(array, layout, spec):
-    """The function that brings arrays like ``array`` to the mesh, where they aren't there."""
+def _placer(array, layout, spec, extra=0):
+    """The function that brings arrays like ``array`` to the mesh, where they aren't there, with so
+    many rows of zeros below."""
     if _on_mesh(array, layout):
         return lambda array: array
     sharding = layout.sharding(spec)
-    return lambda array: jax.device_put(array, sharding)
+    whole = not isinstance(array, jax.Array) or (
+        array.is_fully_addressable or array.is_fully_replicated
+    )
+    put = _put_own_shards if whole and not sharding.is_fully_addressable else jax.device_put
+    if not extra:
+        return lambda array: put(array, sharding)
+    pad = jnp.pad if isinstance(array, jax.Array) else np.pad
+    return lambda array: put(pad(array, ((0, extra), (0, 0))), sharding)
 
 
 def _matrix_placer(matrix, layout):
     """The same for the matrix, with its rows padded first where it has to move: a sharded transfer
     needs rows that divide, and a replicated one would put all of it on every device."""
-    place = _placer(matrix, layout, layout.row_spec)
-    extra = -matrix.shape[0] % layout.ranks
-    if _on_mesh(matrix, layout) or not extra:
-        return place
-    pad = jnp.pad if isinstance(matrix, jax.Array) else np.pad
-    return lambda matrix: place(pad(matrix, ((0, extra), (0, 0))))
+    return _placer(matrix, layout, layout.row_spec, -matrix.shape[0] % layout.ranks)
+
+
+def _put_own_shards(array, sharding):
+    """``array``, which every process has whole, on a mesh of several. device_put would send one
+    process's array to the others, to compare them, and finds that NaN isn't NaN."""
+    array = np.asarray(array)
+    return jax.make_array_from_callback(
+        array.shape, sharding, lambda index: array[index], dtype=array.dtype
+    )
 
 
 def _on_mesh(array, layout):

@@ -114,7 +114,7 @@ class Routine:
         a, *others = arrays
         _checks.block(name, a, self.transformations)
         tile = _checks.tile(name, T_A)
-        layout = _mesh.infer_local(name, a, spec, options["pad"])
+        layout = _mesh.infer_local(name, a, options["mesh"], spec, options["pad"])
         rows = _blocks.to_rows(a, layout)
         backend = _backend.resolve(self.native_name, layout, backend, rows)
         for b in others:

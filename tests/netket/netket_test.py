@@ -54,7 +54,7 @@ def _modes(solver, *arguments):
 def _check(solver, matrix, b, a, placed, **options):
     """Both solutions from the same numbers; the local solver sees one device."""
     distributed, local = _SOLVERS[solver]
-    device = jax.devices()[0]
+    device = jax.local_devices()[0]
     with _context(Mesh(np.array([device]), ("S",))):
         expected = local(jax.device_put(matrix, device), jax.device_put(b, device))[0]
     limit = 100 * len(matrix) * np.finfo(matrix.dtype).eps

@@ -24,11 +24,26 @@ TABLE = [
 
 
 def devices(count):
-    """The first ``count`` devices; skips the test where there are fewer."""
+    """``count`` devices, of all processes alike; skips the test where there are fewer."""
     found = jax.devices()
     if len(found) < count:
         pytest.skip(f"needs {count} devices, there are {len(found)}")
-    return found[:count]
+    processes = jax.process_count()
+    if count == 1 or processes == 1:
+        return jax.local_devices()[:count]
+    if count < processes:
+        pytest.skip(f"needs a device of each of {processes} processes, and has {count}")
+    shares = [len(part) for part in np.array_split(range(count), processes)]
+    local = len(found) // processes
+    return [found[i * local + j] for i, share in enumerate(shares) for j in range(share)]
+
+
+def pick(order):
+    """Devices by their places; skips the test where a process has none of them."""
+    found = np.array(devices(max(order) + 1))[order]
+    if len({device.process_index for device in found}) < jax.process_count():
+        pytest.skip(f"a process has none of the devices {order}")
+    return found
 
 
 def line(count, axis="r", kind=AxisType.Auto):
@@ -43,13 +58,22 @@ def grid(kind=AxisType.Auto):
 
 
 def shard(array, mesh, *entries):
-    return jax.device_put(array, NamedSharding(mesh, P(*entries)))
+    sharding = NamedSharding(mesh, P(*entries))
+    if isinstance(array, jax.Array) or sharding.is_fully_addressable:
+        return jax.device_put(array, sharding)
+    # device_put would compare the arrays of the processes, to which NaN isn't NaN.
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 def shard_rows(array, mesh):
     """By rows over the mesh where they divide, else replicated, as JAX can have it."""
     divides = array.shape[0] % mesh.devices.size == 0
     return shard(array, mesh, *((mesh.axis_names, None) if divides else ()))
+
+
+def one_process(reason):
+    """Marks a test that says nothing of a job of several processes."""
+    return pytest.mark.skipif(jax.process_count() > 1, reason=f"in one process: {reason}")
 
 
 def eps(dtype):

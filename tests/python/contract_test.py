@@ -106,7 +106,8 @@ def test_handlers_may_be_registered_again():
         jaxmg.register_handlers("tpu")
 
 
-_RIGHT = {"n": 4, "ranks": 1, "tile": 0, "tf32": 0, "check_b": 0}
+_NOBODY = np.zeros(0, np.int64)  # all ranks are in this process
+_RIGHT = {"processes": _NOBODY, "n": 4, "ranks": 1, "tile": 0, "tf32": 0, "check_b": 0}
 
 
 def _call(backend="native", **attributes):
@@ -121,7 +122,7 @@ def _call(backend="native", **attributes):
         for name, value in attributes.items()
     }
     numbers |= {} if backend is None else {"backend": backend}
-    with jax.default_device(jax.devices()[0]):
+    with jax.default_device(jax.local_devices()[0]):
         return jax.jit(lambda *arrays: call(*arrays, **numbers))(np.zeros(2, np.int32), a, b)
 
 
@@ -147,6 +148,8 @@ def test_an_unknown_attribute_is_an_error(name):
 def test_an_attribute_of_another_type_is_an_error():
     with pytest.raises(jax.errors.JaxRuntimeError, match="attribute 'tile' is no 64-bit integer"):
         _call(**(_RIGHT | {"tile": np.float32(1)}))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="attribute 'processes' is no array"):
+        _call(**(_RIGHT | {"processes": 0}))
     with pytest.raises(jax.errors.JaxRuntimeError, match="attribute 'backend' is no string"):
         _call(backend=np.int64(1), **_RIGHT)
     with pytest.raises(jax.errors.JaxRuntimeError, match="no backend 'nativ'"):
@@ -173,11 +176,12 @@ def _call_handler(name, without=None, **attributes):
     operands, results, own = _HANDLERS[name]
     arrays = [np.eye(4) if shape == _BLOCK else np.ones(shape) for shape in operands]
     results = [x if x is _STATUS else jax.ShapeDtypeStruct(x, np.float64) for x in results]
-    numbers = {"n": 4, "ranks": 1, "tile": 2} | own | attributes
-    everything = {key: np.int64(value) for key, value in numbers.items()} | {"backend": "native"}
+    numbers = {"n": 4, "ranks": 1, "tile": 2, "processes": _NOBODY} | own | attributes
+    everything = {key: np.asarray(value, np.int64)[()] for key, value in numbers.items()}
+    everything["backend"] = "native"
     everything.pop(without, None)
     call = jax.ffi.ffi_call(name, results)
-    with jax.default_device(jax.devices()[0]):
+    with jax.default_device(jax.local_devices()[0]):
         return jax.jit(lambda *arrays: call(*arrays, **everything))(np.zeros(2, np.int32), *arrays)
 
 
@@ -185,7 +189,7 @@ def _call_handler(name, without=None, **attributes):
 def test_every_handler_takes_exactly_its_attributes(name):
     assert _HANDLERS.keys() | {"jaxmg_potrs", "jaxmg_cyclic_1d"} == set(_plugin.HANDLERS)
     jax.block_until_ready(_call_handler(name))
-    for attribute in ("n", "ranks", "tile", "backend", *_HANDLERS[name][2]):
+    for attribute in ("n", "ranks", "tile", "backend", "processes", *_HANDLERS[name][2]):
         message = f"attribute '{attribute}' is missing"
         with pytest.raises(jax.errors.JaxRuntimeError, match=message):
             _call_handler(name, without=attribute)
@@ -228,7 +232,7 @@ def test_a_factor_that_does_not_fit_itself_is_refused(tile, rows, message):
     _plugin.load(jax.devices()[0].platform)
     attributes = {
         name: np.int64(value) for name, value in {"n": 4, "ranks": 1, "tile": tile}.items()
-    }
+    } | {"processes": _NOBODY}
     call = jax.ffi.ffi_call("jaxmg_factor_diagonal", jax.ShapeDtypeStruct((4,), np.float64))
     arrays = np.zeros(2, np.int32), np.eye(4), np.zeros((rows, 4))
     with pytest.raises(jax.errors.JaxRuntimeError, match=message):

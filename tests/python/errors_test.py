@@ -1,13 +1,12 @@
 """Calls that can't be right raise before anything runs, and say what to do."""
 
-import functools
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import check_potrs, devices, grid, line, positive_definite, shard
+from cases import check_potrs, devices, grid, line, one_process, positive_definite, shard
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -267,35 +266,10 @@ def test_what_the_messages_advise_works():
     np.testing.assert_allclose(one_by_one, [solution, 2 * solution], rtol=1e-12)
 
 
-def test_mesh_of_several_processes(monkeypatch):
-    mesh = _mesh()
-    monkeypatch.setattr(jax, "process_index", lambda: 1)
-    message = "the mesh has devices of other processes .*; all ranks must be in one process"
-    for call in _calls_on(mesh):
-        with pytest.raises(ValueError, match=message):
-            call()
-    monkeypatch.undo()
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(jax, "local_device_count", lambda: 1)
-    with pytest.raises(ValueError, match=message):  # how many devices, but not which
-        jax.jit(lambda a: jaxmg.potri(a, 2, mesh.abstract_mesh, P("r")))(_A)
+_A_SHARD = pytest.param("a shard", marks=one_process("each has another one"))
 
 
-def _calls_on(mesh):
-    """The routines on a mesh, eagerly and under jit."""
-    where = 2, mesh, P("r")
-    calls = (
-        (lambda a, b: jaxmg.potrs(a, b, *where), (_A, _B)),
-        (lambda a: jaxmg.potri(a, *where), (_A,)),
-        (lambda a: jaxmg.syevd(a, *where), (_A,)),
-        (lambda a: jaxmg.cyclic_1d(a, *where), (_A,)),
-    )
-    for call, arrays in calls:
-        yield functools.partial(call, *arrays)
-        yield functools.partial(jax.jit(call), *arrays)
-
-
-@pytest.mark.parametrize("source", ["itself", "shared", "a shard", "one device"])
+@pytest.mark.parametrize("source", ["itself", "shared", _A_SHARD, "one device"])
 def test_right_hand_side_in_donated_memory(source):
     mesh = line(1) if source == "one device" else _mesh()
     a = shard(_A, mesh, *((None, "r") if source == "a shard" else ("r", None)))
@@ -346,7 +320,7 @@ def test_partly_manual_shard_map():
 
 
 def test_ambiguous_local_block():
-    mesh = Mesh(grid().devices.reshape(-1)[:4].reshape(2, 2), ("r", "c"))
+    mesh = Mesh(np.array(devices(4)).reshape(2, 2), ("r", "c"))
     matrix = positive_definite("well", 8, "float64")
     a = shard(matrix, mesh, "c", None)
 

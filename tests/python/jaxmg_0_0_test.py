@@ -18,6 +18,7 @@ from cases import (
     grid,
     line,
     normal,
+    one_process,
     positive_definite,
     rng,
     shard,
@@ -124,6 +125,7 @@ def test_spellings_of_in_specs(spelling):
     jaxmg.verify_cyclic(a, jaxmg.cyclic_1d(a, _T_A, mesh, specs), _T_A)
 
 
+@one_process("an abstract mesh as large as its own devices is taken for these")
 def test_abstract_mesh():
     mesh, matrix, a, rhs, b = _problem()
     for x in _modes(lambda a, b: jaxmg.potrs(a, b, _T_A, mesh.abstract_mesh, _ROWS), a, b):

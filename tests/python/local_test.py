@@ -394,17 +394,6 @@ def test_no_right_hand_sides(definite):
     np.testing.assert_allclose(logdet[0], expected, rtol=1e-12)
 
 
-def test_mesh_of_several_processes(monkeypatch):
-    mesh = _mesh(r=2)
-    run = _map(lambda a: jaxmg.potri_shardmap_ctx(a, 3)[0], mesh, P("r", None), P("r", None))
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    check_potri(np.eye(8), jaxmg.potri_symmetrize(run(np.eye(8))))  # all of it may be here
-    monkeypatch.setattr(jax, "local_device_count", lambda: 1)
-    jax.clear_caches()
-    with pytest.raises(ValueError, match="devices of other processes .* jax.local_devices"):
-        run(np.eye(8))
-
-
 def test_empty_blocks():
     mesh = _mesh(r=2)
     run = _map(

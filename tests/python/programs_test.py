@@ -13,6 +13,7 @@ from cases import (
     grid,
     line,
     normal,
+    one_process,
     positive_definite,
     rng,
     shard,
@@ -193,6 +194,7 @@ def test_groups_hold_different_matrices():
             check_potrs(matrix, x[:, c : c + 1], np.asarray(b)[:, c : c + 1])
 
 
+@one_process("each would start the programs of two threads in an order of its own")
 def test_one_program_from_two_threads():
     """Executions that run at the same time under one key but for the number of the run."""
     mesh = line(2)

@@ -15,6 +15,8 @@ from cases import (
     devices,
     grid,
     line,
+    one_process,
+    pick,
     positive_definite,
     shard,
 )
@@ -111,9 +113,7 @@ def test_context_of_another_mesh():
 
 @pytest.mark.parametrize("order", [[3, 2, 1, 0], [4, 5, 6, 7]])
 def test_context_of_the_same_axes_on_other_devices(order):
-    if len(jax.devices()) <= max(order):
-        pytest.skip("needs 8 devices")
-    mesh = Mesh(np.array(jax.devices())[order], ("r",))
+    mesh = Mesh(pick(order), ("r",))
     matrix, b = positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
     a = shard(matrix, mesh, "r", None)
     with _context(line(4)):
@@ -195,6 +195,7 @@ def test_spec_is_not_taken_from_another_mesh():
     assert inverse.sharding.is_equivalent_to(NamedSharding(mesh, P("r", None)), 2)
 
 
+@one_process("an abstract mesh as large as its own devices is taken for these")
 @pytest.mark.parametrize("n", [_N, 7])
 def test_abstract_mesh(n):
     mesh = line(2, "S")
@@ -210,7 +211,7 @@ def test_abstract_mesh(n):
 @pytest.mark.parametrize("source", ["default", "other device"])
 def test_one_device(source, n):
     """Without a mesh: one rank, on the device that holds the matrix."""
-    device = jax.devices()[-1] if source == "other device" else jax.devices()[0]
+    device = jax.local_devices()[-1 if source == "other device" else 0]
     matrix = positive_definite("well", n, "float64")
     a = jnp.asarray(matrix) if source == "default" else jax.device_put(matrix, device)
     x = jaxmg.potrs(a, np.ones(n))
@@ -234,7 +235,7 @@ def test_numpy_matrix_goes_to_all_devices(n, dtype):
 
 
 def test_numpy_matrix_goes_where_it_is_told():
-    matrix, device = positive_definite("well", _N, "float64"), jax.devices()[-1]
+    matrix, device = positive_definite("well", _N, "float64"), jax.local_devices()[-1]
     assert jaxmg.potrs(matrix, np.ones(_N)).devices() == set(jax.local_devices())
     with jax.default_device(device):
         assert jaxmg.potrs(matrix, np.ones(_N)).devices() == {device}
@@ -246,14 +247,19 @@ def test_numpy_matrix_goes_where_it_is_told():
     assert jaxmg.potrs(matrix, np.ones(_N)).devices() == set(jax.local_devices())
 
 
+_MOVED = one_process("JAX moves nothing to a mesh of other devices")
+
+
 @pytest.mark.parametrize("n", [_N, 7])
-@pytest.mark.parametrize("source", ["numpy", "one device", "other mesh"])
+@pytest.mark.parametrize(
+    "source", ["numpy", "one device", pytest.param("other mesh", marks=_MOVED)]
+)
 def test_moves_to_the_mesh(source, n):
     mesh = line(4)
     matrix = positive_definite("well", n, "float64")
     a = {
         "numpy": lambda: matrix,
-        "one device": lambda: jax.device_put(matrix, jax.devices()[1]),
+        "one device": lambda: jax.device_put(matrix, jax.local_devices()[-1]),
         "other mesh": lambda: shard(matrix, line(2, "s")),
     }[source]()
     check_potrs(matrix, jaxmg.potrs(a, np.ones(n), mesh=mesh), np.ones(n))
@@ -265,7 +271,7 @@ def test_moves_to_the_mesh(source, n):
 @pytest.mark.parametrize("order", [[1, 0], [3, 1, 0, 2], [2, 3], [3, 1, 2]])
 def test_permuted_and_partial_mesh(order):
     """The ranks are the mesh's devices in the mesh's order."""
-    mesh = Mesh(np.array(devices(max(order) + 1))[order], ("r",))
+    mesh = Mesh(pick(order), ("r",))
     n = 4 * len(order)
     matrix = positive_definite("well", n, "float64")
     a = shard(matrix, mesh, "r", None)
@@ -296,6 +302,7 @@ def test_solution_is_sharded_like_right_hand_side(entries):
     assert x.sharding.is_equivalent_to(b.sharding, b.ndim)
 
 
+@_MOVED
 @pytest.mark.parametrize("axis", ["r", "s"])
 def test_right_hand_side_on_another_mesh(axis):
     """Its spec says nothing of A's mesh, whatever its axes are called."""
@@ -335,6 +342,7 @@ def test_result_without_a_possible_sharding_is_replicated():
     assert inverse.sharding.is_fully_replicated
 
 
+@one_process("each would start the programs of two threads in an order of its own")
 def test_two_disjoint_meshes_from_two_threads():
     found = devices(4)
     matrix = positive_definite("well", _N, "float64")
@@ -359,9 +367,8 @@ def test_two_disjoint_meshes_from_two_threads():
 
 
 def test_two_disjoint_meshes_at_once():
-    found = devices(4)
     matrix = positive_definite("well", _N, "float64")
-    meshes = [Mesh(np.array(part), ("r",)) for part in (found[::2], found[1::2])]
+    meshes = [Mesh(pick(order), ("r",)) for order in ([0, 2], [1, 3])]
     solutions = [jaxmg.potrs(shard(matrix, mesh, "r", None), np.ones(_N), 3) for mesh in meshes]
     for x in jax.block_until_ready(solutions):
         check_potrs(matrix, x, np.ones(_N))

@@ -1,0 +1,177 @@
+"""``python -m jaxmg.launch -n 4 script.py``: the same script in several processes of this host.
+
+Each of them calls ``jax.distributed.initialize()``, without arguments, and has its own devices.
+Lines that they print come out with the number of the process in front. When one fails the others
+are ended, and the exit code is that of the first that failed.
+"""
+
+import argparse
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+_GRACE = 5  # seconds from SIGTERM, which jax.distributed catches and ignores, to SIGKILL
+_POLL = 0.05
+
+
+def main(arguments=None):
+    """Runs the processes; returns the exit code."""
+    options = _parse(arguments)
+    address = f"127.0.0.1:{free_port()}"
+    processes = []
+    stop = _Stop(processes)
+    try:
+        for index in range(options.processes):
+            processes.append(_start(index, options, address))
+        return _wait(processes, stop)
+    finally:
+        _end(processes)
+        stop.restore()
+
+
+def _parse(arguments):
+    parser = argparse.ArgumentParser(
+        prog="python -m jaxmg.launch",
+        usage="%(prog)s -n PROCESSES [options] (SCRIPT | -m MODULE) [arguments ...]",
+        description="Runs a script in several processes of this host, for jax.distributed.",
+    )
+    parser.add_argument("-n", "--processes", type=_positive, required=True, help="how many")
+    parser.add_argument(
+        "-d", "--devices-per-process", type=_positive, default=1, metavar="K",
+        help="process i has the GPUs i K to i K + K - 1, or K CPU devices; 1 by default",
+    )  # fmt: skip
+    parser.add_argument("-m", dest="module", action="store_true", help="run a module")
+    parser.add_argument("target", metavar="SCRIPT | MODULE")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    return parser.parse_args(arguments)
+
+
+def _positive(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1; got {text!r}")
+    return int(text)
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def _start(index, options, address):
+    count = options.devices_per_process
+    environment = {
+        "JAX_COORDINATOR_ADDRESS": address,
+        "JAX_COORDINATOR_BIND_ADDRESS": address,  # no other host has business there
+        "JAX_LOCAL_DEVICE_IDS": ",".join(map(str, range(index * count, (index + 1) * count))),
+        "JAX_NUM_CPU_DEVICES": str(count),
+        "PYTHONUNBUFFERED": "1",
+    }
+    child = pathlib.Path(__file__).with_name("_child.py")
+    kind = "module" if options.module else "script"
+    process = subprocess.Popen(
+        [sys.executable, child, *map(str, (index, options.processes, os.getpid())), kind,
+         options.target, *options.arguments],
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,  # what it starts is ended with it
+    )  # fmt: skip
+    prefix = f"[{index}] ".encode()
+    process.printers = [
+        threading.Thread(target=_print, args=(source, sink.buffer, prefix))
+        for source, sink in ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
+    ]
+    for printer in process.printers:
+        printer.daemon = True
+        printer.start()
+    return process
+
+
+_printing = threading.Lock()
+
+
+def _print(source, sink, prefix):
+    for line in source:
+        with _printing:
+            sink.write(prefix + line.rstrip(b"\n") + b"\n")
+            sink.flush()
+
+
+def _wait(processes, stop):
+    """Until all have ended, or one has failed; the exit code."""
+    while True:
+        codes = [process.poll() for process in processes]
+        if failed := [index for index, code in enumerate(codes) if code]:
+            first = failed[0]
+            code = codes[first]
+            how = f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
+            if not stop.signal:
+                print(f"[{first}] ended: {how}; ending the others", file=sys.stderr, flush=True)
+            return code if code > 0 else 128 - code
+        if None not in codes:
+            return 128 + stop.signal if stop.signal else 0
+        if stop.is_over():
+            return 128 + stop.signal
+        time.sleep(_POLL)
+
+
+def _end(processes):
+    """Ends those that run, and what they have started."""
+    for number, seconds in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, _GRACE)):
+        running = [process for process in processes if process.poll() is None]
+        for process in running:
+            _signal(process, number)
+        until = time.monotonic() + seconds
+        while any(process.poll() is None for process in running) and time.monotonic() < until:
+            time.sleep(_POLL)
+    failed = any(process.returncode for process in processes)
+    for process in processes:
+        if failed:
+            _signal(process, signal.SIGKILL)
+        for printer in process.printers:
+            printer.join(1)
+
+
+def _signal(process, number):
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        pass
+
+
+class _Stop:
+    """Passes Ctrl-C and SIGTERM on to the processes, which aren't in the terminal's group."""
+
+    def __init__(self, processes):
+        self.signal = 0
+        self._until = float("inf")
+        self._processes = processes
+        self._before = {
+            number: signal.signal(number, self._pass) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+
+    def _pass(self, number, frame):
+        # Who asks twice doesn't want to wait.
+        self.signal, again = number, self.signal
+        if number == signal.SIGTERM:
+            self._until = time.monotonic() + _GRACE
+        for process in self._processes:
+            if process.poll() is None:
+                _signal(process, signal.SIGKILL if again else number)
+
+    def is_over(self):
+        """Whether the time that SIGTERM leaves is over. Ctrl-C leaves as much as they want."""
+        return time.monotonic() > self._until
+
+    def restore(self):
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""Jobs of several processes that run a program of worker.py, to be watched, stopped and killed."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from jaxmg.launch import free_port
+
+_WORKER = pathlib.Path(__file__).with_name("worker.py")
+_START = 60  # seconds, on a busy machine
+
+
+class Job:
+    """Processes that run ``worker.NAME(*arguments)``; a context manager that leaves none behind.
+
+    Args:
+        name: of a function of worker.py.
+        *arguments: its arguments, as text.
+        processes, devices: how many, and how many devices each has.
+        host: where process 0 can be reached.
+        prefixes: for each process the command that starts it, where it isn't started here.
+        **environment: variables, for all processes.
+    """
+
+    def __init__(
+        self, name, *arguments, processes=2, devices=2, host="127.0.0.1", prefixes=None,
+        **environment,
+    ):  # fmt: skip
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "JAX_PLATFORMS": "cpu",
+            "JAX_NUM_CPU_DEVICES": str(devices),
+            "JAX_ENABLE_X64": "1",
+            "JAXMG_RENDEZVOUS_TIMEOUT": "60",
+            "OPENBLAS_NUM_THREADS": "1",
+            **environment,
+        }
+        address = f"{host}:{free_port()}"
+        self._outputs = [tempfile.TemporaryFile("w+b") for _ in range(processes)]
+        self.processes = [
+            subprocess.Popen(
+                [
+                    *(prefixes[index] if prefixes else ()),
+                    *(sys.executable, _WORKER, address, str(processes), str(index), name),
+                    *map(str, arguments),
+                ],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )  # fmt: skip
+            for index, output in enumerate(self._outputs)
+        ]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        for output in self._outputs:
+            output.close()
+
+    def output(self, index):
+        """What a process has written so far."""
+        descriptor = self._outputs[index].fileno()
+        # Without a seek: the process writes through the same descriptor.
+        return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
+
+    def until(self, index, text, seconds=_START):
+        """Waits until a process has written ``text``; its whole output."""
+        end = time.monotonic() + seconds
+        while text not in (output := self.output(index)):
+            ended = self.processes[index].poll() is not None
+            if (ended and text not in self.output(index)) or time.monotonic() > end:
+                raise AssertionError(f"process {index} did not write {text!r}, but:\n{output}")
+            time.sleep(0.02)
+        return output
+
+    def wait(self, *indices, seconds=_START):
+        """The outputs of processes, all of them by default, that have to end without an error."""
+        end = time.monotonic() + seconds
+        for index in indices or range(len(self.processes)):
+            try:
+                code = self.processes[index].wait(max(end - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                code = "none, it runs"
+            assert code == 0, f"process {index}, exit code {code}:\n{self.output(index)}"
+        return [self.output(index) for index in indices or range(len(self.processes))]
+
+    @contextlib.contextmanager
+    def stopped(self, index):
+        """A process that doesn't run, as one in a debugger."""
+        self.processes[index].send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.processes[index].send_signal(signal.SIGCONT)

@@ -1,0 +1,129 @@
+"""Calls over several processes that no test of one process has: many at once, beside collectives,
+replicas across processes, exported programs, jobs beside each other and one after the other."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from jobs import Job
+
+
+@pytest.mark.parametrize("processes, devices", [(2, 2), (4, 1)])
+def test_replicas_across_processes(processes, devices):
+    with Job("replicas", processes=processes, devices=devices) as job:
+        job.wait()
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_beside_collectives(transport):
+    with Job("beside", 50, JAXMG_TRANSPORT=transport) as job:
+        job.wait(seconds=240)
+
+
+def test_numpy_inputs():
+    with Job("numpy_inputs") as job:
+        job.wait()
+
+
+def test_two_jobs_at_once():
+    with Job("solve", 40, 100) as one, Job("solve", 36, 100) as other:
+        one.wait(seconds=120)
+        other.wait(seconds=120)
+
+
+def test_exported_program(tmp_path):
+    pytest.importorskip("flatbuffers")
+    with Job("export", tmp_path) as job:
+        job.wait()
+    with Job("run_exported", tmp_path) as job:
+        job.wait()
+
+
+def test_nothing_grows():
+    with Job("growth", 500) as job:
+        job.wait(seconds=240)
+
+
+def test_after_a_crash():
+    """A job whose processes were killed in a call leaves nothing that keeps the next from it."""
+    before = _left_behind()
+    with Job("long_call", 4000) as job:
+        job.until(0, "in the call")
+        for process in job.processes:
+            process.send_signal(signal.SIGKILL)
+    with Job("solve", 24) as job:
+        job.wait()
+    assert _left_behind() <= before
+
+
+def _left_behind():
+    return {
+        os.path.join(folder, name)
+        for folder in ("/tmp", "/dev/shm")
+        for name in os.listdir(folder)
+        if "jaxmg" in name
+    }
+
+
+def test_two_network_namespaces():
+    """As on two hosts: neither abstract sockets nor the loopback interface lead to the other."""
+    with Namespaces() as prefixes:
+        with Job("solve", 24, 5, host="10.213.77.1", prefixes=prefixes) as job:
+            job.wait()
+        with Job("addresses", host="10.213.77.1", prefixes=prefixes) as job:
+            assert all("tcp" in output for output in job.wait())
+
+
+class Namespaces:
+    """Two network namespaces and the cable between them; the commands that enter them."""
+
+    names = [f"jaxmg-test-{os.getpid()}-{index}" for index in range(2)]
+
+    def __enter__(self):
+        if os.geteuid() or not (shutil.which("ip") and shutil.which("unshare")):
+            pytest.skip("needs root, and iproute2's ip")
+        one, other = self.names
+        for name in self.names:
+            made = self._ip("netns", "add", name)
+            if made.returncode:
+                self.__exit__()
+                pytest.skip(f"network namespaces can't be made: {made.stderr.strip()}")
+        cable = ["link", "add", "jaxmg0", "netns", one, "type", "veth"]
+        commands = [[*cable, "peer", "name", "jaxmg0", "netns", other]]
+        for index, name in enumerate(self.names, 1):
+            commands += [
+                ["-n", name, "address", "add", f"10.213.77.{index}/24", "dev", "jaxmg0"],
+                ["-n", name, "link", "set", "jaxmg0", "up"],
+                ["-n", name, "link", "set", "lo", "up"],
+            ]
+        for command in commands:
+            result = self._ip(*command)
+            if result.returncode:
+                self.__exit__()
+                pytest.skip(f"ip {' '.join(command)}: {result.stderr.strip()}")
+        return [("ip", "netns", "exec", name) for name in self.names]
+
+    def __exit__(self, *_):
+        for name in self.names:
+            self._ip("netns", "del", name)
+
+    @staticmethod
+    def _ip(*arguments):
+        return subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_report():
+    """``python -m jaxmg`` in two processes: a checked solve, and who is reached how."""
+    command = [sys.executable, "-m", "jaxmg.launch", "-n", "2", "-m", "jaxmg", "--distributed"]
+    path = os.pathsep.join(filter(None, sys.path))
+    result = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    for index in range(2):
+        assert f"[{index}] all right" in result.stdout
+        assert f"[{index}]   processes: 2, this is {index}" in result.stdout

@@ -1,0 +1,161 @@
+"""``python -m jaxmg.launch``: what its processes see, what it prints, and how it ends."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jaxmg import launch
+
+_SEEN = """
+import os, sys
+os.environ["JAX_ENABLE_X64"] = "1"  # read when JAX is imported, which the launcher hasn't done
+import jax
+jax.distributed.initialize()
+print(jax.process_index(), "of", jax.process_count(), "with", jax.local_device_count(), "of",
+      jax.device_count(), sys.argv[1:], __name__, jax.numpy.zeros(()).dtype)
+print("to stderr", file=sys.stderr)
+"""
+
+
+def _command(*arguments):
+    return [sys.executable, "-m", "jaxmg.launch", *map(str, arguments)]
+
+
+def _environment(**changes):
+    path = os.pathsep.join(filter(None, sys.path))
+    return {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", **changes}
+
+
+def _launch(*arguments, cwd=None, **changes):
+    return subprocess.run(
+        _command(*arguments), env=_environment(**changes), cwd=cwd, capture_output=True, text=True,
+        timeout=90,
+    )  # fmt: skip
+
+
+def _script(folder, text):
+    path = folder / "script.py"
+    path.write_text(text)
+    return path
+
+
+def test_a_script_in_two_processes(tmp_path):
+    # In an allocation of SLURM's, say, JAX would take its variables.
+    slurm = {"SLURM_JOB_ID": "1", "SLURM_STEP_NODELIST": "nowhere", "SLURM_NTASKS": "9",
+             "SLURM_PROCID": "3", "SLURM_LOCALID": "3"}  # fmt: skip
+    result = _launch("-n", 2, "-d", 3, _script(tmp_path, _SEEN), "-n", "x", "--help", **slurm)
+    assert result.returncode == 0, result.stderr
+    expected = [
+        f"[{i}] {i} of 2 with 3 of 6 ['-n', 'x', '--help'] __main__ float64" for i in range(2)
+    ]
+    assert sorted(result.stdout.splitlines()) == expected
+    assert {"[0] to stderr", "[1] to stderr"} <= set(result.stderr.splitlines())
+
+
+def test_a_module(tmp_path):
+    _script(tmp_path, "import sys; print(sys.argv[1:], __name__, sys.path[0])")
+    result = _launch("-n", 1, "-m", "script", "-m", "y", cwd=tmp_path)
+    assert result.stdout == f"[0] ['-m', 'y'] __main__ {tmp_path}\n", result.stderr
+
+
+def test_a_script_beside_its_modules(tmp_path):
+    (tmp_path / "neighbour.py").write_text("name = 'found'")
+    result = _launch("-n", 1, _script(tmp_path, "import neighbour; print(neighbour.name)"))
+    assert result.stdout == "[0] found\n", result.stderr
+
+
+_ONE_FAILS = """
+import os, signal, sys, time
+if os.environ["JAX_LOCAL_DEVICE_IDS"] == "1":
+    {how}
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "how, code, said",
+    [
+        ("sys.exit(7)", 7, "exit code 7"),
+        ("1 / 0", 1, "exit code 1"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 128 + signal.SIGSEGV, "signal SIGSEGV"),
+    ],
+)
+def test_one_that_fails_ends_the_others(tmp_path, how, code, said):
+    # They ignore SIGTERM; a shorter grace is for the test alone.
+    script = _script(tmp_path, _ONE_FAILS.format(how=how))
+    program = "import sys; from jaxmg import launch; launch._GRACE = 0.5; sys.exit(launch.main())"
+    result = subprocess.run(
+        [sys.executable, "-c", program, "-n", "3", script],
+        env=_environment(), capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    assert result.returncode == code
+    assert f"[1] ended: {said}; ending the others" in result.stderr
+    for pid in re.findall(r"\] (\d+)$", result.stdout, re.M):
+        assert not _runs(int(pid))
+
+
+_WAITS = """
+import os, signal, subprocess, sys, time
+child = subprocess.Popen(["sleep", "600"])
+def end(number, frame):
+    print("told", signal.Signals(number).name, flush=True)
+    sys.exit(5)
+signal.signal(signal.SIGINT, end)
+signal.signal(signal.SIGTERM, end)
+print("pids", os.getpid(), child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_passed_on(tmp_path, number):
+    process, pids = _waiting(tmp_path)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 5
+    assert output.count(f"told {signal.Signals(number).name}") == 2
+    assert not any(map(_runs, pids))  # nor what they have started
+
+
+def test_none_stays_without_the_launcher(tmp_path):
+    process, pids = _waiting(tmp_path)
+    process.kill()
+    process.wait()
+    until = time.monotonic() + 30
+    while any(map(_runs, pids[::2])) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(_runs, pids[::2]))
+    for pid in pids[1::2]:  # what they have started themselves is theirs to end
+        os.kill(pid, signal.SIGKILL)
+
+
+def _waiting(folder):
+    """The launcher of two processes that wait; their pids, each with its child's behind."""
+    process = subprocess.Popen(
+        _command("-n", 2, _script(folder, _WAITS)), env=_environment(), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    lines = [process.stdout.readline(), process.stdout.readline()]
+    return process, [int(pid) for line in lines for pid in line.split()[-2:]]
+
+
+def _runs(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "two"])
+def test_how_many_must_be_a_number(count, capsys):
+    with pytest.raises(SystemExit):
+        launch.main(["-n", count, "script.py"])
+    assert f"must be an integer of at least 1; got '{count}'" in capsys.readouterr().err

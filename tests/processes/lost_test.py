@@ -1,0 +1,77 @@
+"""A process that dies, stops, stays away or does something else: the others have an error that
+names it, within a limit, and go on."""
+
+import re
+import signal
+import time
+
+import pytest
+from jobs import Job
+
+_LIMIT = 5  # seconds, for a peer that says nothing, and for one that doesn't come
+
+
+def _limits(**more):
+    return {"JAXMG_PEER_TIMEOUT": str(_LIMIT), "JAXMG_RENDEZVOUS_TIMEOUT": str(_LIMIT), **more}
+
+
+@pytest.mark.parametrize("how, lost", [("KILL", 1), ("KILL", 2), ("STOP", 0), ("STOP", 2)])
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_lost_in_a_call(how, lost, transport):
+    """Rank 0's process, which leads the others and is the last one here, and another."""
+    limits = _limits(JAXMG_TRANSPORT=transport, JAXMG_RENDEZVOUS_TIMEOUT="60")
+    with Job("long_call", 5100, processes=3, devices=1, **limits) as job:
+        others = [index for index in range(3) if index != lost]
+        for index in range(3):
+            job.until(index, "in the call")
+        time.sleep(1)
+        job.processes[lost].send_signal(getattr(signal, f"SIG{how}"))
+        start = time.monotonic()
+        pid = job.processes[lost].pid
+        for index in others:
+            output = job.until(index, "failed:", _LIMIT + 15)
+            assert f"process {lost}" in output and f"pid {pid}" in output and "potrs" in output
+        # Dead is found out at once, and silence after the limit; the machine may be busy.
+        assert time.monotonic() - start < (_LIMIT if how == "STOP" else 0) + 10
+        for output in job.wait(*others):
+            again = re.search(r"failed again after (\d+) s: (.*)", output)
+            assert int(again[1]) <= 2 and f"process {lost}" in again[2]
+            assert "went on alone" in output
+
+
+def test_one_that_computes_for_longer_than_the_limit_is_not_lost():
+    limits = _limits(JAXMG_PEER_TIMEOUT="1", JAXMG_RENDEZVOUS_TIMEOUT="60")
+    with Job("patient", 3, **limits) as job:
+        job.wait(seconds=120)
+
+
+def test_one_that_was_stopped_for_less_than_the_limit_is_not_lost():
+    with Job("solve", 400, 30, **_limits(JAXMG_PEER_TIMEOUT="30")) as job:
+        time.sleep(6)
+        with job.stopped(1):
+            time.sleep(2)
+        job.wait(seconds=120)
+
+
+@pytest.mark.parametrize("first", ["first", "never"])
+def test_one_that_makes_no_call(first):
+    with Job("absent", first, **_limits()) as job:
+        job.until(1, "away")
+        output = job.until(0, "failed after", _LIMIT + 30)
+        assert "process 1" in output and "potrs" in output
+        job.wait(0)
+
+
+@pytest.mark.parametrize(
+    "what, both",
+    [("order", ("n 40", "n 48")), ("routine", ("potrs", "potri")), ("tile", ("tile 5", "tile 7"))],
+)
+def test_different_calls(what, both):
+    """Each process says what both do."""
+    with Job("different", what, **_limits()) as job:
+        for output in job.wait(seconds=120):
+            failure = re.search(r"failed after (\d+) s: (.*)", output, re.S)
+            assert failure, output
+            assert int(failure[1]) <= 3 * _LIMIT
+            assert all(word in failure[2] for word in both), output
+            assert "solved" in output

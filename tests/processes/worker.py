@@ -1,0 +1,283 @@
+"""What the processes of a `jobs.Job` run: one of the functions below, in all of them.
+
+worker.py ADDRESS PROCESSES INDEX NAME [ARGUMENT ...]
+"""
+
+import os
+import sys
+import time
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+from jaxmg import _plugin
+
+# jaxlib raises the second where a program fails while it is being started.
+_ERRORS = (RuntimeError, ValueError)
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def line():
+    return Mesh(np.array(jax.devices()), ("r",))
+
+
+def matrix(n, seed=0):
+    random = np.random.default_rng(seed)
+    factor = random.standard_normal((n, n))
+    return factor @ factor.T / n + np.eye(n)
+
+
+def place(array, mesh, *entries):
+    """Without JAX's comparison of the processes' arrays, which is a program of its own."""
+    sharding = NamedSharding(mesh, P(*entries))
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def check(a, x, b):
+    x = np.asarray(multihost_utils.process_allgather(x, tiled=True))
+    np.testing.assert_allclose(a @ x, b, rtol=0, atol=1e-10)
+
+
+def solve(n, count=1):
+    """So many solves, each of another matrix."""
+    n, mesh = int(n), line()
+    b = np.arange(1.0, n + 1)
+    for i in range(int(count)):
+        a = matrix(n, i)
+        x = jaxmg.potrs(place(a, mesh, "r", None), place(b, mesh))
+        np.testing.assert_allclose(a @ np.asarray(x), b, rtol=0, atol=1e-9)
+    say("solved")
+
+
+def addresses():
+    """What this process knows of the others."""
+    solve(8)
+    for known in _plugin.load("cpu").connections():
+        say(known)
+
+
+def patient(seconds):
+    """One rank computes for so long, and the others hear nothing of it."""
+    mesh, n, start = line(), 500, time.monotonic()
+    while time.monotonic() - start < float(seconds):
+        n, start = 3 * n // 2, time.monotonic()
+        w = jaxmg.syevd(place(matrix(n), mesh), return_eigenvectors=False)
+        assert np.isfinite(w).all()
+    say("all right,", n)
+
+
+def long_call(n):
+    """Solves a large system over and over, until it fails; says when and why.
+
+    Rank 0 is in the last process: without process 0, its coordinator, JAX ends the others itself.
+    """
+    mesh, n = Mesh(np.array(jax.devices()[::-1]), ("r",)), int(n)
+    b = place(np.ones(n), mesh)
+    a = place(np.eye(n) + 1.0 / n, mesh, "r", None)
+    jax.block_until_ready(jaxmg.potrs(place(np.eye(12), mesh, "r", None), place(np.ones(12), mesh)))
+    say("in the call")
+    try:
+        while True:
+            jax.block_until_ready(jaxmg.potrs(a, b))
+            say("again")
+    except _ERRORS as error:
+        say("failed:", error)
+    try:  # what is lost is lost: no second wait
+        start = time.monotonic()
+        jax.block_until_ready(jaxmg.potrs(a, b))
+    except _ERRORS as error:
+        say(f"failed again after {time.monotonic() - start:.0f} s:", error)
+    local = Mesh(np.array(jax.local_devices()), ("r",))  # what needs nobody goes on
+    np.testing.assert_allclose(jaxmg.potrs(np.eye(8), np.ones(8), mesh=local), 1)
+    say("went on alone")
+    end_without_the_others()
+
+
+def end_without_the_others():
+    """JAX's own end of a job waits for all its processes, and aborts where one is gone."""
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def absent(first):
+    """Process 1 makes no call, or with ``first`` none after the first."""
+    mesh = line()
+    a, b = place(np.eye(12), mesh, "r", None), place(np.ones(12), mesh)
+    if first == "first":
+        jax.block_until_ready(jaxmg.potrs(a, b))
+    if jax.process_index() == 1:
+        say("away")
+        time.sleep(600)
+    fail(lambda: jaxmg.potrs(a, b))
+    end_without_the_others()
+
+
+def fail(call):
+    start = time.monotonic()
+    try:
+        jax.block_until_ready(call())
+    except _ERRORS as error:
+        say(f"failed after {time.monotonic() - start:.0f} s:", error)
+    else:
+        say("did not fail")
+
+
+def different(what):
+    """The processes disagree on what they compute."""
+    mesh, other = line(), jax.process_index() == 1
+    jax.block_until_ready(jaxmg.potrs(place(np.eye(12), mesh, "r", None), place(np.ones(12), mesh)))
+    n = 48 if what == "order" and other else 40
+    a, b = place(np.eye(n), mesh, "r", None), place(np.ones(n), mesh)
+    if what == "routine" and other:
+        fail(lambda: jaxmg.potri(a))
+    else:
+        fail(lambda: jaxmg.potrs(a, b, 7 if what == "tile" and other else 5))
+    # Such a call leaves nothing behind: the next one that all make alike works.
+    a = matrix(24)
+    x = jaxmg.potrs(place(a, mesh, "r", None), place(np.ones(24), mesh))
+    np.testing.assert_allclose(a @ np.asarray(x), 1, rtol=0, atol=1e-10)
+    say("solved")
+
+
+def beside(count):
+    """A solve beside a collective that has nothing to do with it, in one program, in a loop of one,
+    twice in one with other data, and in two programs at once; each so many times."""
+    count, mesh, n = int(count), line(), 32
+    host = matrix(n)
+    a, b = place(host, mesh, "r", None), place(np.arange(1.0, n + 1), mesh)
+    rows = place(np.arange(float(n)), mesh, "r")
+    total = jax.shard_map(
+        lambda part: jax.lax.psum(part.sum(), "r"), mesh=mesh, in_specs=P("r"), out_specs=P()
+    )
+    options = {"mesh": mesh, "in_specs": P("r", None)}
+    solved = jax.jit(lambda a, b: jaxmg.potrs(a, b, 4, **options))
+
+    @jax.jit
+    def both(a, b, rows):
+        return solved(a, b), total(rows), solved(2 * a, b), total(3 * rows)
+
+    @jax.jit
+    def loop(a, b, rows):
+        def step(carry, shift):
+            x, sum_ = solved(a + shift * np.eye(n), b), total(rows * shift)
+            return carry, (x, sum_)
+
+        return jax.lax.scan(step, 0, np.arange(1.0, 4.0))[1]
+
+    twice = jax.jit(lambda a, b: (solved(a, b), solved(4 * a, b), solved(8 * a, b)))
+    exact, sum_ = np.linalg.solve(host, np.asarray(b)), n * (n - 1) / 2
+    for _ in range(count):
+        x, one, half, three = both(a, b, rows)
+        np.testing.assert_allclose(x, exact, rtol=1e-9)
+        np.testing.assert_allclose(half, exact / 2, rtol=1e-9)
+        assert (one, three) == (sum_, 3 * sum_)
+        xs, sums = loop(a, b, rows)
+        for shift, x, one in zip((1, 2, 3), xs, sums, strict=True):
+            shifted = np.linalg.solve(host + shift * np.eye(n), np.asarray(b))
+            np.testing.assert_allclose(x, shifted, rtol=1e-9)
+            assert one == shift * sum_
+        for factor, x in zip((1, 4, 8), twice(a, b), strict=True):
+            np.testing.assert_allclose(x, exact / factor, rtol=1e-9)
+        # Two programs under way, neither waited for before the other is started.
+        first, second = twice(a, b), both(a, 2 * b, rows)
+        np.testing.assert_allclose(second[0], 2 * exact, rtol=1e-9)
+        np.testing.assert_allclose(first[1], exact / 4, rtol=1e-9)
+    say("all right,", count)
+
+
+def replicas():
+    """A sharded over one axis and replicated over the other, in whichever processes that is."""
+    devices = np.array(jax.devices()).reshape(jax.process_count(), -1)
+    n = 24
+    for across in (devices, devices.T):
+        mesh = Mesh(across, ("S", "T"))
+        for axis in ("S", "T"):
+            for seed in range(2):
+                a, b = matrix(n, seed), np.arange(1.0, n + 1)
+                x = jaxmg.potrs(place(a, mesh, axis, None), place(b, mesh), 5)
+                np.testing.assert_allclose(a @ np.asarray(x), b, rtol=0, atol=1e-10)
+                inverse = jaxmg.potri(place(a, mesh, axis, None))
+                check(a, inverse, np.eye(n))
+    say("all right")
+
+
+def numpy_inputs():
+    """Each process passes the same arrays, of an order that the ranks divide and of another."""
+    mesh = line()
+    for n in (24, 29):
+        a, b = matrix(n), np.arange(1.0, n + 1)
+        check(a, jaxmg.potrs(a, b, mesh=mesh), b)
+        check(a, jaxmg.potri(a, mesh=mesh), np.eye(n))
+        w, v = jaxmg.syevd(a, mesh=mesh)
+        v = multihost_utils.process_allgather(v, tiled=True)
+        np.testing.assert_allclose(a @ v, v * np.asarray(w), rtol=0, atol=1e-10)
+        factor = jaxmg.cho_factor(a, 3, mesh)
+        check(a, jaxmg.cho_solve(factor, b), b)
+        rows = jaxmg.cyclic_1d(a, 3, mesh)
+        jaxmg.verify_cyclic(a, rows, 3)
+    say("all right")
+
+
+def export(folder):
+    """A program that another job of as many processes runs, without having called jaxmg."""
+    mesh, path = line(), os.path.join(folder, "program")
+    solved = jax.jit(lambda a, b: jaxmg.potrs(a, b, 4, mesh, P("r", None)))
+    a = jax.ShapeDtypeStruct((16, 16), np.float64, sharding=NamedSharding(mesh, P("r", None)))
+    b = jax.ShapeDtypeStruct((16,), np.float64, sharding=NamedSharding(mesh, P()))
+    check_ = [jax.export.DisabledSafetyCheck.custom_call("jaxmg_potrs")]
+    blob = jax.export.export(solved, disabled_checks=check_)(a, b).serialize()
+    with open(f"{path}{jax.process_index()}", "wb") as file:
+        file.write(blob)
+    say("exported")
+
+
+def run_exported(folder):
+    mesh = line()
+    with open(os.path.join(folder, f"program{jax.process_index()}"), "rb") as file:
+        program = jax.export.deserialize(bytearray(file.read()))
+    jaxmg.register_handlers(mesh=mesh)
+    a, b = matrix(16), np.arange(1.0, 17)
+    x = program.call(place(a, mesh, "r", None), place(b, mesh))
+    np.testing.assert_allclose(a @ np.asarray(x), b, rtol=0, atol=1e-10)
+    say("all right")
+
+
+def growth(count):
+    """Threads, open files and memory of this process after many calls are those after a few."""
+    mesh = line()
+    a, b = place(matrix(64), mesh, "r", None), place(np.ones(64), mesh)
+
+    def used():
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[1])
+        return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd")), pages
+
+    def run(times):
+        for _ in range(times):
+            jax.block_until_ready(jaxmg.potrs(a, b, 4))
+
+    run(50)
+    before = used()
+    run(int(count))
+    after = used()
+    say("before", *before, "after", *after)
+    assert after[0] <= before[0] + 4 and after[1] <= before[1] + 2, (before, after)
+    assert after[2] <= before[2] + (16 << 20) // 4096, (before, after)
+    say("all right")
+
+
+def main():
+    address, count, index, name, *arguments = sys.argv[1:]
+    jax.distributed.initialize(address, int(count), int(index))
+    globals()[name](*arguments)
+
+
+if __name__ == "__main__":
+    main()

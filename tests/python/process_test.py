@@ -1,0 +1,206 @@
+"""Which process has which rank, and how processes find each other; with a store and a plugin that
+only look like them.  tests/processes has the real ones."""
+
+import functools
+import types
+
+import jax
+import numpy as np
+import pytest
+from cases import line
+from jax.sharding import Mesh, PartitionSpec
+
+import jaxmg
+from jaxmg import _compat, _plugin, _processes
+
+_A, _B = np.eye(6), np.ones(6)
+
+
+class Store(dict):
+    """The key-value store of jax.distributed, of which nobody else sets anything later."""
+
+    asked = ()
+
+    def key_value_set(self, key, value):
+        if key in self:
+            raise jax.errors.JaxRuntimeError(f"ALREADY_EXISTS: {key}")
+        self[key] = value
+
+    def blocking_key_value_get(self, key, milliseconds):
+        self.asked = (*self.asked, key)
+        if key not in self:
+            raise jax.errors.JaxRuntimeError(f"DEADLINE_EXCEEDED: {key}")
+        return self[key]
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """Process 2 of a job of which 0 has come already, on a plugin that notes what it is told."""
+    store = Store({"jaxmg/cpu/0": "address 0", "jaxmg/cpu/job": "token"})
+    told = []
+    plugin = types.SimpleNamespace(
+        process_address=lambda: "address 2",
+        connect_processes=lambda *arguments: told.append(arguments),
+        rendezvous_timeout=lambda: 0.01,
+    )
+    monkeypatch.setattr(jax, "process_index", lambda: 2)
+    monkeypatch.setattr(_compat, "key_value_store", lambda: store)
+    monkeypatch.setattr(_plugin, "load", lambda platform: plugin)
+    monkeypatch.setattr(_processes, "_jobs", {})
+    return types.SimpleNamespace(store=store, told=told)
+
+
+def test_processes_are_those_of_the_ranks_of_each_group():
+    mesh = line(4).devices.reshape(2, 2)
+    mesh = Mesh(mesh, ("r", "c"))
+    indices = np.array([[0, 0], [1, 2]])
+    attribute = functools.partial(_processes.attribute, indices, mesh)
+    assert attribute(("r", "c"), ()) == (0, 0, 1, 2)
+    assert attribute(("c", "r"), ()) == (0, 1, 0, 2)
+    assert attribute(("r",), ("c",)) == (0, 1, 0, 2)
+    assert attribute(("c",), ("r",)) == (0, 0, 1, 2)
+
+
+def test_groups_that_are_each_in_one_process_need_nobody():
+    mesh = Mesh(line(4).devices.reshape(2, 2), ("r", "c"))
+    indices = np.array([[0, 1], [0, 1]])
+    assert _processes.attribute(indices, mesh, ("r",), ("c",)) == ()
+    assert _processes.attribute(indices, mesh, ("c",), ("r",)) == (0, 1, 0, 1)
+    assert _processes.attribute(None, mesh, ("r", "c"), ()) == ()
+
+
+def test_processes_tell_each_other_where_they_are(job):
+    _processes.meet("potrs", "cpu", (0, 0, 2, 2))
+    assert job.store["jaxmg/cpu/2"] == "address 2"
+    assert job.told == [(2, {0: "address 0", 2: "address 2"}, "token")]
+
+
+def test_only_those_are_asked_who_are_not_known(job):
+    _processes.meet("potrs", "cpu", (0, 2))
+    _processes.meet("potrs", "cpu", (2, 0))
+    assert len(job.told) == 1
+    job.store["jaxmg/cpu/5"] = "address 5"
+    job.store.asked = ()
+    _processes.meet("potrs", "cpu", (0, 2, 5))
+    assert job.store.asked == ("jaxmg/cpu/5",)
+    assert job.told[1:] == [(2, {0: "address 0", 2: "address 2", 5: "address 5"}, "token")]
+
+
+def test_the_first_one_names_the_job(job):
+    del job.store["jaxmg/cpu/job"]
+    _processes.meet("potrs", "cpu", (0, 2))
+    assert job.told[0][2] == job.store["jaxmg/cpu/job"] and len(job.told[0][2]) >= 16
+
+
+def test_a_job_that_was_initialized_again_is_another(job, monkeypatch):
+    _processes.meet("potrs", "cpu", (0, 2))
+    store = Store({"jaxmg/cpu/0": "elsewhere", "jaxmg/cpu/job": "another"})
+    monkeypatch.setattr(_compat, "key_value_store", lambda: store)
+    _processes.meet("potrs", "cpu", (0, 2))
+    assert job.told[1] == (2, {0: "elsewhere", 2: "address 2"}, "another")
+
+
+def test_who_does_not_come_is_named(job):
+    message = (
+        r"potri: processes 1, 3 and 4 did not come within 0.01 s; every process with devices of "
+        r"the mesh \(processes 0, 1, 2, 3 and 4\) .* this is process 2 .*JAXMG_RENDEZVOUS_TIMEOUT"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        _processes.meet("potri", "cpu", (0, 1, 2, 3, 4))
+    assert not job.told
+    for index in (1, 3, 4):  # a call that is made again once they are there
+        job.store[f"jaxmg/cpu/{index}"] = f"address {index}"
+    _processes.meet("potri", "cpu", (0, 1, 2, 3, 4))
+    assert sorted(job.told[0][1]) == [0, 1, 2, 3, 4]
+
+
+def test_what_else_the_store_says_is_an_error(job, monkeypatch):
+    def gone(key, milliseconds):
+        raise jax.errors.JaxRuntimeError("UNAVAILABLE: the coordinator is gone")
+
+    monkeypatch.setattr(job.store, "blocking_key_value_get", gone, raising=False)
+    with pytest.raises(RuntimeError, match="the coordinator is gone"):
+        _processes.meet("potrs", "cpu", (0, 2))
+
+
+def test_gpus_of_several_processes_are_refused():
+    with pytest.raises(ValueError, match="potrs: .* platform 'gpu' .* jax.local_devices"):
+        _processes.meet("potrs", "gpu", (0, 1))
+
+
+def _calls(mesh):
+    where = 2, mesh, PartitionSpec("r")
+    calls = (
+        (lambda a, b: jaxmg.potrs(a, b, *where), (_A, _B)),
+        (lambda a: jaxmg.potri(a, *where), (_A,)),
+        (lambda a: jaxmg.syevd(a, *where), (_A,)),
+        (lambda a: jaxmg.cho_factor(a, *where), (_A,)),
+        (lambda a: jaxmg.cyclic_1d(a, *where), (_A,)),
+    )
+    for call, arrays in calls:
+        yield functools.partial(call, *arrays)
+        yield functools.partial(jax.jit(call), *arrays)
+
+
+def test_without_jax_distributed(monkeypatch):
+    """Devices of other processes, but no store to find them through."""
+    mesh = line(2)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(_processes, "_indices_of", lambda devices: np.arange(devices.size))
+    for call in _calls(mesh):
+        with pytest.raises(RuntimeError, match=r"jax.distributed has no client .*initialize\(\)"):
+            call()
+
+
+def test_abstract_mesh_whose_processes_can_not_be_seen(monkeypatch):
+    mesh = line(3).abstract_mesh
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "local_device_count", lambda: 2)
+    monkeypatch.setattr(jax, "device_count", lambda: 4)
+    with pytest.raises(ValueError, match="potri: the mesh .* is abstract.*pass mesh="):
+        jax.jit(lambda a: jaxmg.potri(a, 2, mesh, PartitionSpec("r")))(_A)
+
+
+def test_who_says_which_devices_an_abstract_mesh_stands_for(monkeypatch):
+    mesh, other = line(2), Mesh(line(2).devices[::-1], ("r",))
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(_processes, "_indices_of", lambda found: [x.id for x in found.flat])
+    ids = [device.id for device in mesh.devices]
+    indices = functools.partial(_processes.indices, "potrs", mesh.abstract_mesh)
+    assert indices(mesh) == ids
+    assert indices(other) == ids[::-1]
+    with _compat._set_mesh(other):
+        assert indices() == ids[::-1]
+        assert indices(mesh) == ids
+    assert indices(line(1)) is None  # another size, and as many as this process has
+
+
+def test_inside_a_shard_map_it_is_the_mesh_of_that(monkeypatch):
+    mesh, seen = Mesh(line(2).devices[::-1], ("r",)), []
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(_processes, "_indices_of", lambda found: [x.id for x in found.flat])
+
+    def local(a):
+        seen.append(_processes.indices("potrs", jax.sharding.get_abstract_mesh()))
+        return a
+
+    spec = PartitionSpec("r")
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec)
+    jax.eval_shape(jax.jit(mapped), _B)
+    assert seen == [[device.id for device in mesh.devices]]
+
+
+def test_only_the_attribute_tells_programs_of_several_processes_apart(monkeypatch):
+    mesh = line(2)
+
+    def text():
+        solve = jax.jit(lambda a: jaxmg.potri(a, 2, mesh, PartitionSpec("r")))
+        return solve.lower(_A).as_text()
+
+    alone = text()
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(_processes, "_indices_of", lambda devices: np.arange(devices.size))
+    monkeypatch.setattr(_processes, "meet", lambda *_: None)
+    none, both = "processes = dense<> : tensor<0xi64>", "processes = dense<[0, 1]> : tensor<2xi64>"
+    assert none in alone
+    assert alone.replace(none, both) == text()

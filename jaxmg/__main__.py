@@ -1,7 +1,7 @@
 """``python -m jaxmg``: what a bug report needs, then a small checked solve on all devices.
 
-``python -m jaxmg --bench n`` measures the routines instead. With ``--distributed`` it is one process
-of several: ``python -m jaxmg.launch -n 2 -m jaxmg --distributed``, or ``srun python -m jaxmg
+``python -m jaxmg --bench n`` measures the routines instead. With ``--distributed`` it is one of
+several processes: ``python -m jaxmg.launch -n 2 -m jaxmg --distributed``, or ``srun python -m jaxmg
 --distributed``.
 
 The exit code is 1 where a routine is missing, fails or gives a wrong result.

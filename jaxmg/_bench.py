@@ -95,7 +95,7 @@ def _routine(routine, n, dtype, devices, repeat, limit):
     _fact("plan", plan)
     everywhere = _Case(routine, dtype, Mesh(np.array(devices), ("rank",)), _OURS[routine])
     room, needed = _room(plan), _needed(plan)
-    if None not in (room, needed) and needed > room:
+    if room is not None and needed is not None and needed > room:
         _fact("jaxmg", f"left out: it needs {_gib(needed)}, and there are {_gib(room)}")
         return True
     seconds, good = _measure("jaxmg", everywhere, n, repeat, limit)

@@ -53,8 +53,9 @@ class Plan:
     @property
     def fits(self) -> bool | None:
         """Whether each device has the memory; None where that isn't known."""
-        known = self.bytes and self.memory is not None
-        return max(self.bytes) <= self.memory if known else None
+        if self.memory is None or not self.bytes:
+            return None
+        return max(self.bytes) <= self.memory
 
     def __str__(self) -> str:
         fits = {True: "it fits", False: "it does NOT fit", None: "whether it fits isn't known"}

@@ -14,8 +14,7 @@ import time
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxmg import _compat, _plugin
 
@@ -132,9 +131,16 @@ def meet(routine, platform, processes):
 
 def gathered(array):
     """``array`` in NumPy, from whichever processes have its shards; all of them have to call."""
-    if isinstance(array, jax.Array) and not array.is_fully_addressable:
-        array = multihost_utils.process_allgather(array, tiled=True)
+    whole = not isinstance(array, jax.Array) or array.is_fully_replicated
+    if not whole and not array.is_fully_addressable:
+        mesh = array.sharding.mesh
+        with _compat.entered(mesh):
+            array = jax.jit(_itself, out_shardings=NamedSharding(mesh, PartitionSpec()))(array)
     return np.asarray(array)
+
+
+def _itself(array):
+    return array
 
 
 class _Job:

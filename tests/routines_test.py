@@ -39,7 +39,7 @@ def last(name):
 
 
 def test_these_are_the_handlers_that_are_registered():
-    registered = re.findall(r'^ *\{"(\w+)", \w+\}', text("xla_ffi/handlers/handlers.h"), re.M)
+    registered = re.findall(r'^ *\{"(\w+)", \w+, \w+\}', text("xla_ffi/handlers/handlers.h"), re.M)
     assert sorted(registered) == sorted(_plugin.HANDLERS) == sorted(ROUTINES)
 
 

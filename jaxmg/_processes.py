@@ -14,8 +14,7 @@ import time
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxmg import _compat, _plugin
 
@@ -81,13 +80,17 @@ def indices(routine, mesh, given=None):
     """
     if jax.process_count() == 1:
         return None
-    for candidate in (mesh, given, _compat.shard_map_mesh(), _compat.context_mesh()):
-        if isinstance(candidate, Mesh) and candidate.shape == mesh.shape:
-            return _indices_of(candidate.devices)
+    shape = tuple(mesh.shape.values())
+    candidates = (mesh, given, _compat.shard_map_mesh(), _compat.context_mesh())
+    candidates = [found for found in candidates if isinstance(found, Mesh)]
+    # Meshes of one program have the same devices in the same order, whatever their axes.
+    for alike in (lambda found: found.shape == mesh.shape, lambda found: found.size == mesh.size):
+        for candidate in filter(alike, candidates):
+            return _indices_of(candidate.devices.reshape(shape))
     if mesh.size <= jax.local_device_count():
         return None
     if mesh.size == jax.device_count():
-        return _indices_of(np.array(jax.devices())).reshape(tuple(mesh.shape.values()))
+        return _indices_of(np.array(jax.devices()).reshape(shape))
     raise ValueError(
         f"{routine}: the mesh {mesh} is abstract, and of {mesh.size} devices: more than the "
         f"{jax.local_device_count()} of this process, and not all {jax.device_count()}. Which "
@@ -132,9 +135,16 @@ def meet(routine, platform, processes):
 
 def gathered(array):
     """``array`` in NumPy, from whichever processes have its shards; all of them have to call."""
-    if isinstance(array, jax.Array) and not array.is_fully_addressable:
-        array = multihost_utils.process_allgather(array, tiled=True)
+    whole = not isinstance(array, jax.Array) or array.is_fully_replicated
+    if not whole and not array.is_fully_addressable:
+        mesh = array.sharding.mesh
+        with _compat.entered(mesh):
+            array = jax.jit(_itself, out_shardings=NamedSharding(mesh, PartitionSpec()))(array)
     return np.asarray(array)
+
+
+def _itself(array):
+    return array
 
 
 class _Job:

@@ -50,9 +50,9 @@ void LoseOne(int signal, int victim, Transport transport, Seconds limit, double 
         });
         const double took = SecondsSince(begin);
         const std::string who = "process " + std::to_string(victim) + " (host ";
-        const std::string ranks = victim == 0   ? "rank(s) 0 of"
-                                  : victim == 1 ? "rank(s) 1, 2 of"
-                                                : "rank(s) 3 of";
+        const std::string ranks = victim == 0   ? "rank(s) 0:"
+                                  : victim == 1 ? "rank(s) 1, 2:"
+                                                : "rank(s) 3:";
         for (const RankOutcome& one : outcomes) {
           EXPECT(one.status.code() == Code::kUnavailable) << one.status.message();
           for (const std::string& part : {std::string("potrs has lost"), ranks, who}) {

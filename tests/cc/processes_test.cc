@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 
@@ -281,6 +282,59 @@ TEST(WhatIsBorrowedStays) {
       JAXMG_RETURN_IF_ERROR(WaitAllSent(comm, Stream::kMain));
       return comm.Agree(Status::Ok());
     }));
+    return "";
+  });
+}
+
+class Recorder : public FrameSink {
+ public:
+  void OnFrame(int, const FrameHeader& header, Payload) noexcept override {
+    std::lock_guard<std::mutex> lock(mutex);
+    seen.push_back(header.value);
+  }
+  void OnLost(int, const Status&) noexcept override {}
+  std::mutex mutex;
+  std::vector<int64_t> seen;
+};
+
+// Another process may hear of the beginning of a call first.
+TEST(FramesWaitForTheirCallAndNoLongerThanThat) {
+  RunProcesses(2, [&](int process) {
+    Hub& hub = Hub::The();
+    EXPECT(hub.Await(1 - process, Deadline(seconds(20))).ok());
+    const auto connection = hub.ConnectionTo(1 - process);
+    auto send = [&](int64_t call, int64_t value) {
+      OutFrame frame;
+      frame.header.type = FrameType::kData;
+      frame.header.lead = 1;
+      frame.header.call = call;
+      frame.header.value = value;
+      EXPECT(connection->Send(std::move(frame)).ok());
+    };
+    if (process == 1) {
+      for (const int64_t value : {1, 2, 3}) send(5, value);
+      // One that the other process is in when these are there.
+      AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1,
+                         [](const RankContext& c) { return ExchangeAll(c, 1); }));
+      send(5, 4);
+      send(4, 7);
+      AllOk(RunRanksHere(SiteOn(2, {0, 1}), 2,
+                         [](const RankContext& c) { return ExchangeAll(c, 1); }));
+      return "";
+    }
+    AllOk(
+        RunRanksHere(SiteOn(2, {0, 1}), 1, [](const RankContext& c) { return ExchangeAll(c, 1); }));
+    EXPECT(hub.calls() >= 1);
+    const auto call = std::make_shared<Recorder>();
+    hub.Enter({1, 5}, call);
+    AllOk(
+        RunRanksHere(SiteOn(2, {0, 1}), 2, [](const RankContext& c) { return ExchangeAll(c, 1); }));
+    {
+      std::lock_guard<std::mutex> lock(call->mutex);
+      EXPECT((call->seen == std::vector<int64_t>{1, 2, 3, 4})) << call->seen.size();
+    }
+    hub.Leave({1, 5});
+    EXPECT(NothingIsLeft());  // that of the call before is not kept
     return "";
   });
 }

@@ -28,6 +28,17 @@ def test_numpy_inputs():
         job.wait()
 
 
+def test_bits_do_not_depend_on_the_processes():
+    found = set()
+    for processes, devices in ((1, 4), (2, 2), (4, 1)):
+        with Job("bits", processes=processes, devices=devices) as job:
+            for output in job.wait():
+                lines = [line for line in output.splitlines() if line.startswith("bits")]
+                assert len(lines) == 8
+                found.add(tuple(lines))
+    assert len(found) == 1
+
+
 def test_two_jobs_at_once():
     with Job("solve", 40, 100) as one, Job("solve", 36, 100) as other:
         one.wait(seconds=120)

@@ -24,7 +24,8 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 from _pytest.runner import runtestprotocol  # noqa: E402
 from jax._src import array, distributed  # noqa: E402
-from jax.experimental import multihost_utils  # noqa: E402
+
+from jaxmg import _processes  # noqa: E402
 
 
 class Steps:
@@ -98,7 +99,7 @@ def _read_from_all_processes():
     def value(self):
         if self.is_fully_addressable or self.is_fully_replicated:
             return local.fget(self)
-        return multihost_utils.process_allgather(self, tiled=True)
+        return _processes.gathered(self)
 
     array.ArrayImpl._value = property(value)
 

@@ -3,6 +3,7 @@
 worker.py ADDRESS PROCESSES INDEX NAME [ARGUMENT ...]
 """
 
+import hashlib
 import os
 import sys
 import time
@@ -14,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _plugin
+from jaxmg import _plugin, _processes
 
 # jaxlib raises the second where a program fails while it is being started.
 _ERRORS = (RuntimeError, ValueError)
@@ -223,6 +224,19 @@ def numpy_inputs():
         rows = jaxmg.cyclic_1d(a, 3, mesh)
         jaxmg.verify_cyclic(a, rows, 3)
     say("all right")
+
+
+def bits():
+    """Digests of what all routines give; the devices are four, in however many processes."""
+    mesh, n = line(), 60
+    a, b = place(matrix(n), mesh, "r", None), place(np.arange(1.0, n + 1), mesh)
+    factor = jaxmg.cho_factor(a, 7)
+    results = (
+        *jaxmg.potrs(a, b, 7, return_logdet=True), jaxmg.potri(a, 7), *jaxmg.syevd(a),
+        factor.solve(b), factor.upper(), factor.inv(),
+    )  # fmt: skip
+    for result in results:
+        say("bits", hashlib.sha256(_processes.gathered(result).tobytes()).hexdigest())
 
 
 def export(folder):

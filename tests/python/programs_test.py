@@ -258,6 +258,7 @@ def test_checked_replication():
     check_potrs(matrix, jax.jit(solve)(a, b)[0], b)
 
 
+@one_process("tests/processes has ranks of other processes that never arrive")
 def test_rank_that_never_arrives():
     """An error that names who came and who is missing; the next call works, and so does the next
     execution of the same one."""

@@ -7,7 +7,7 @@ import os
 import jax
 import numpy as np
 import pytest
-from cases import line, positive_definite, shard
+from cases import line, one_process, positive_definite, shard
 
 import jaxmg
 
@@ -32,6 +32,7 @@ def traced(tmp_path, monkeypatch):
     return path
 
 
+@one_process("each records its own ranks")
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_potrs_shows_every_step_of_every_rank(traced, ranks):
     a = shard(positive_definite("well", _N, "float64"), line(ranks), "r", None)

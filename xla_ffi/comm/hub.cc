@@ -1,5 +1,7 @@
 #include "xla_ffi/comm/hub.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <climits>
 #include <iterator>
@@ -27,6 +29,11 @@ Status Hub::Listen(const std::string& version, FrameSink* meetings, std::string*
     meetings_ = meetings;
     JAXMG_RETURN_IF_ERROR(Start());
     started_ = true;
+  }
+  if (self_.pid != getpid()) {  // whose thread the hub's is not
+    return Error(Code::kUnavailable,
+                 "this process was forked from one that others are connected with, and can't be "
+                 "reached itself: start it by spawn or forkserver");
   }
   *address = self_.Text();
   return Status::Ok();

@@ -25,7 +25,8 @@ void Hub::AcceptAll(const Fd& listener, const char* transport) {
   for (;;) {
     Fd fd = Accept(listener);
     if (fd.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // it would be asked at once again
+      std::this_thread::sleep_for(
+          std::chrono::milliseconds(10));  // it would be asked at once again
     }
     if (fd.get() < 0) return;
     (void)NewGreeting(std::move(fd), transport, -1);

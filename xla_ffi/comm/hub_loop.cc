@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <sstream>
 #include <thread>
 
 #include "xla_ffi/comm/hub.h"
@@ -183,8 +184,9 @@ void Hub::Tick() {
     Ping(*connection);
   }
   for (const int fd : silent) {
-    Close(fd, "nothing was heard of it for " + std::to_string(mine) +
-                  " s (JAXMG_PEER_TIMEOUT sets the limit)");
+    std::ostringstream why;
+    why << "nothing was heard of it for " << mine << " s (JAXMG_PEER_TIMEOUT sets the limit)";
+    Close(fd, why.str());
   }
 }
 

@@ -52,14 +52,6 @@ bool Unpack(const Payload& payload, CallName* name, std::vector<int>* processes,
 
 }  // namespace
 
-std::string RanksOf(const std::vector<int>& processes, int process) {
-  std::vector<std::string> ranks;
-  for (size_t rank = 0; rank < processes.size(); ++rank) {
-    if (processes[rank] == process) ranks.push_back(std::to_string(rank));
-  }
-  return Join(ranks, ", ");
-}
-
 void Tell(int process, OutFrame frame) noexcept {
   const auto connection = Hub::The().ConnectionTo(process);
   if (connection != nullptr) connection->SendOrBreak(std::move(frame));
@@ -78,7 +70,7 @@ Status Meetings::Meet(const SharedCall& call, const std::string& text,
   for (const int other : group->others()) {
     const Status lost = hub.LostBecause(other);
     if (!lost.ok()) {
-      return Error(Code::kUnavailable, call.site->routine, " needs ", group->Ranks(other), ": ",
+      return Error(Code::kUnavailable, call.site->routine, " has lost ", group->Ranks(other), ": ",
                    lost.text());
     }
   }
@@ -123,7 +115,8 @@ Status Meetings::Meet(const SharedCall& call, const std::string& text,
   waiting_.erase(number);
   if (!mine->over()) {
     return Error(Code::kDeadlineExceeded, call.site->routine, ": after ", limit.count(), " s ",
-                 group->Ranks(lead), " did not say that all had come to the call");
+                 group->Ranks(lead), " of ", hub.Describe(lead),
+                 " did not say that all had come to the call");
   }
   return mine->failure;
 }

@@ -83,8 +83,6 @@ class Meetings : public FrameSink {
   size_t next_failed_ = 0;
 };
 
-// "2, 3": the ranks that are in a process.
-std::string RanksOf(const std::vector<int>& processes, int process);
 // Who has no connection any more is lost, and all hear of that.
 void Tell(int process, OutFrame frame) noexcept;
 

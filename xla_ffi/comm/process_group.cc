@@ -8,6 +8,14 @@
 
 namespace jaxmg {
 
+std::string RanksOf(const std::vector<int>& processes, int process) {
+  std::string text;
+  for (size_t rank = 0; rank < processes.size(); ++rank) {
+    if (processes[rank] == process) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  return text;
+}
+
 ProcessGroup::ProcessGroup(std::string routine, std::vector<int> processes, int me)
     : InProcessGroup(static_cast<int>(processes.size())),
       routine_(std::move(routine)),
@@ -34,12 +42,7 @@ ProcessGroup::~ProcessGroup() {
 }
 
 std::string ProcessGroup::Ranks(int process) const {
-  std::string text;
-  for (int rank = 0; rank < size(); ++rank) {
-    if (processes_[rank] != process) continue;
-    text += (text.empty() ? "" : ", ") + std::to_string(rank);
-  }
-  return "rank(s) " + text + " of " + Hub::The().Describe(process);
+  return "rank(s) " + RanksOf(processes_, process);
 }
 
 void ProcessGroup::Begin(const CallId& id) noexcept {
@@ -55,8 +58,8 @@ Status ProcessGroup::Join() {
     auto connection = hub.ConnectionTo(process);
     if (connection == nullptr) {
       const Status lost = hub.LostBecause(process);
-      return Error(Code::kUnavailable, routine_, ": ", Ranks(process),
-                   lost.ok() ? " can't be reached" : ": ", lost.text());
+      return Error(Code::kUnavailable, routine_, " has lost ", Ranks(process), ": ",
+                   lost.ok() ? "no connection" : lost.text());
     }
     links[process] = std::make_unique<SocketLink>(connection, id_);
     connections[process] = std::move(connection);

@@ -20,6 +20,9 @@
 
 namespace jaxmg {
 
+// "2, 3": the ranks that are in a process.
+std::string RanksOf(const std::vector<int>& processes, int process);
+
 class ProcessGroup : public InProcessGroup, public FrameSink {
  public:
   // `processes`: by rank, the process that it is in; `me` is this one. `routine` is for messages.
@@ -28,7 +31,7 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
 
   int lead() const { return processes_[0]; }
   const std::set<int>& others() const { return others_; }
-  // "rank(s) 2, 3 of process 1 (host h, pid 42)".
+  // "rank(s) 2, 3": those of a process.
   std::string Ranks(int process) const;
 
   // The call has begun, under this number. Frames may come from now on.

@@ -28,7 +28,9 @@ def _command(*arguments):
 
 def _environment(**changes):
     path = os.pathsep.join(filter(None, sys.path))
-    return {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", **changes}
+    # Bazel's processes don't look for modules beside their script; a user's do.
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    return {**usual, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", **changes}
 
 
 def _launch(*arguments, cwd=None, **changes):

@@ -128,7 +128,7 @@ class Hub {
   void Wake() noexcept;
   void Run() noexcept;
   void Turn();
-  void Tick();
+  void Tick(Clock::time_point now);
   void GoOn(int fd, uint32_t events);
   void Close(int fd, const std::string& why);
   bool Deliver(int process, const FrameHeader& header, Payload payload);

@@ -104,7 +104,7 @@ void Hub::Turn() {
     }
   }
   if (Clock::now() >= next_tick_) {
-    Tick();
+    Tick(now);
     next_tick_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(TickLength());
   }
 }
@@ -159,7 +159,9 @@ void Hub::Ping(Connection& connection) {
   (void)connection.Send(std::move(ping));
 }
 
-void Hub::Tick() {
+// `now` is when what had been said until then was at hand: this process may be stopped at any
+// moment since, and has then heard nothing without anybody's fault.
+void Hub::Tick(Clock::time_point now) {
   std::map<int, double> limits;  // of the peers, of their patience with this process
   Clock::time_point since;
   {
@@ -173,7 +175,6 @@ void Hub::Tick() {
     if (limit > 0) shortest_limit_ = std::min(shortest_limit_, limit);
   }
   TickGreetings();
-  const Clock::time_point now = Clock::now();
   std::vector<int> silent;
   for (const auto& [fd, open] : open_) {
     const auto& connection = open.second;

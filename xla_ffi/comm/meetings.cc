@@ -11,6 +11,9 @@ namespace {
 
 // How long a process that has lost its patience waits for the lead to say who is missing.
 constexpr std::chrono::seconds kLastWord(5);
+// How long, and how many, meetings are remembered that somebody gave up.
+constexpr std::chrono::seconds kRemembered(60);
+constexpr size_t kMostRemembered = 16;
 
 OutFrame ToLead(FrameType type, int64_t number, Seconds limit) {
   OutFrame frame;
@@ -192,16 +195,24 @@ void Meetings::Answer(int process, int64_t number, FrameType type, int64_t value
 
 // What else the process waits for, of what this one knows.
 std::string Meetings::WaitsIn(int process, const Gathering& besides) {
-  for (const Gathering& other : gatherings_) {
+  const auto found = [&](const Gathering& other, const char* waits) -> std::string {
     const auto there = other.came.find(process);
-    if (&other == &besides || there == other.came.end()) continue;
-    if (!(other.name.digest == besides.name.digest)) {
-      return ", which waits in " + there->second.text;
-    }
-    return other.name.run != besides.name.run
-               ? ", which waits in the same call of another execution"
-               : ", which waits in the same call of another program: one of the processes has "
-                 "compiled a program with such a call that the others have not";
+    if (&other == &besides || there == other.came.end()) return "";
+    if (!(other.name.digest == besides.name.digest)) return waits + there->second.text;
+    return std::string(waits) +
+           (other.name.run != besides.name.run
+                ? "the same call of another execution"
+                : "the same call of another program: one of the processes has compiled a program "
+                  "with such a call that the others have not");
+  };
+  for (const Gathering& other : gatherings_) {
+    if (std::string text = found(other, ", which waits in "); !text.empty()) return text;
+  }
+  // Who loses patience a little earlier is still who it was.
+  for (const GivenUp& other : given_up_) {
+    if (Clock::now() - other.when > kRemembered) continue;
+    std::string text = found(other.gathering, ", which has just given up waiting in ");
+    if (!text.empty()) return text;
   }
   return "";
 }
@@ -239,7 +250,13 @@ void Meetings::Withdraw(int process, int64_t number, Seconds limit) {
     failed_[next_failed_] = {over.name, late};
     failed_[next_failed_].name.group = -1;
     next_failed_ = (next_failed_ + 1) % failed_.size();
-    return FailGathering(over, late);
+    FailGathering(over, late);
+    (void)Guarded([&] {  // where there is no memory, a later error says less
+      given_up_.push_front({Clock::now(), over});
+      return Status::Ok();
+    });
+    if (given_up_.size() > kMostRemembered) given_up_.pop_back();
+    return;
   }
 }
 

@@ -43,6 +43,12 @@ struct Gathering {
   std::map<int, Arrival> came;
 };
 
+// A meeting whose limit was over, so that who waits in another still learns of it.
+struct GivenUp {
+  Clock::time_point when;
+  Gathering gathering;
+};
+
 struct FailedName {
   CallName name = {};
   Status status;
@@ -79,6 +85,7 @@ class Meetings : public FrameSink {
   int64_t last_number_ = 0, last_call_ = 0;
   std::map<int64_t, std::shared_ptr<Waiting>> waiting_;
   std::list<Gathering> gatherings_;  // oldest first
+  std::list<GivenUp> given_up_;      // youngest first
   std::array<FailedName, 64> failed_;
   size_t next_failed_ = 0;
 };

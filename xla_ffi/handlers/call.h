@@ -140,25 +140,29 @@ XLA_FFI_Error* Protected(XLA_FFI_CallFrame* frame, Handler handler) noexcept {
       .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>() /* place */
 
 // The symbols that handlers.h declares, for a function, what it takes and its binding: that of the
-// instantiate stage, and the handler.
-#define JAXMG_DEFINE_HANDLER(symbol, name, function, takes, ...)                          \
-  extern "C" XLA_FFI_Error* symbol##Instantiate(XLA_FFI_CallFrame* frame) {               \
-    return jaxmg::Protected(frame, [](XLA_FFI_CallFrame* call) {                          \
-      static const auto* handler = xla::ffi::Ffi::BindInstantiate()                       \
-                                       .Attrs<jaxmg::AttributesOf<(takes)>>()             \
-                                       .To([](const jaxmg::Attributes& attributes) {      \
-                                         return jaxmg::MakeSite(name, takes, attributes); \
-                                       })                                                 \
-                                       .release();                                        \
-      return handler->Call(call);                                                         \
-    });                                                                                   \
-  }                                                                                       \
-  extern "C" XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame) {                            \
-    return jaxmg::Protected(frame, [](XLA_FFI_CallFrame* call) {                          \
-      static const auto* handler =                                                        \
-          (__VA_ARGS__).Attrs<jaxmg::AttributesOf<(takes)>>().To(function).release();     \
-      return handler->Call(call);                                                         \
-    });                                                                                   \
+// instantiate stage, and the handler. XLA gives the former the operands too for GPUs, and none for
+// CPU devices.
+#define JAXMG_DEFINE_HANDLER(symbol, name, function, takes, ...)                                \
+  extern "C" XLA_FFI_Error* symbol##Instantiate(XLA_FFI_CallFrame* frame) {                     \
+    return jaxmg::Protected(frame, [](XLA_FFI_CallFrame* call) {                                \
+      static const auto* handler = xla::ffi::Ffi::BindInstantiate()                             \
+                                       .RemainingArgs()                                         \
+                                       .RemainingRets()                                         \
+                                       .Attrs<jaxmg::AttributesOf<(takes)>>()                   \
+                                       .To([](xla::ffi::RemainingArgs, xla::ffi::RemainingRets, \
+                                              const jaxmg::Attributes& attributes) {            \
+                                         return jaxmg::MakeSite(name, takes, attributes);       \
+                                       })                                                       \
+                                       .release();                                              \
+      return handler->Call(call);                                                               \
+    });                                                                                         \
+  }                                                                                             \
+  extern "C" XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame) {                                  \
+    return jaxmg::Protected(frame, [](XLA_FFI_CallFrame* call) {                                \
+      static const auto* handler =                                                              \
+          (__VA_ARGS__).Attrs<jaxmg::AttributesOf<(takes)>>().To(function).release();           \
+      return handler->Call(call);                                                               \
+    });                                                                                         \
   }
 
 template <unsigned kTakes>

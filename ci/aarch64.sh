@@ -21,7 +21,7 @@ host=$(tools/find_python.sh $version | sed -n 1p)
 rm -rf "$work/site"
 install=("$host" -m pip install -q --only-binary=:all: --no-compile --implementation cp
   --python-version $version "${platforms[@]}" --target "$work/site")
-"${install[@]}" "jax>=0.6.2" scipy || { sleep 10 && "${install[@]}" "jax>=0.6.2" scipy; }
+tools/retry.sh "${install[@]}" "jax>=0.6.2" scipy
 "${install[@]}" --no-index --no-deps --find-links "$work/wheels" jaxmg jaxmg-plugin-cpu
 
 export QEMU_CPU=cortex-a57 QEMU_LD_PREFIX=$work/root PYTHONPATH=$work/site

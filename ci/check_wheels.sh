@@ -27,10 +27,8 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$python" -m venv "$work/venv"
-install=("$work/venv/bin/pip" install -q --no-deps --only-binary=:all: --require-hashes
-  -r "$requirements")
-# Many versions of pip give up when a connection drops halfway.
-"${install[@]}" || { sleep 10 && "${install[@]}"; }
+tools/retry.sh "$work/venv/bin/pip" install -q --no-deps --only-binary=:all: --require-hashes \
+  -r "$requirements"
 
 failed=0
 "$work/venv/bin/twine" check --strict "$1"/*.whl || failed=1

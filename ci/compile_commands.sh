@@ -7,9 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$(tools/find_python.sh | sed -n 1p)" -m venv "$work"
-install=("$work/bin/pip" install -q --disable-pip-version-check clang-tidy==23.1.4)
-# Many versions of pip give up when a connection drops halfway.
-"${install[@]}" || { sleep 10 && "${install[@]}"; }
+tools/retry.sh "$work/bin/pip" install -q --disable-pip-version-check clang-tidy==23.1.4
 
 tools/compile_commands.py
 "$work/bin/clang-tidy" -p . --quiet --checks='-*,bugprone-use-after-move' \

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Every check that needs no GPU, each step with a time limit; goes on after a failure and ends
-# with one line a step.  29 minutes on two busy cores.
+# with one line a step.
 #
-#   ci/cpu.sh [STEP ...]     all steps, or those named: tests, lint, ...
+#   ci/cpu.sh [all | STEP ...]     what CI runs, or all steps, or those named: tests, lint, ...
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
@@ -77,10 +77,16 @@ mutants() { host_gcc && timeout 3600 ci/mutants.sh ${MUTANTS_OUT:+--out "$MUTANT
 # //tests:all ends four processes with calls under way.
 exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --test_timeout=900; }
 
-steps=("$@")
 # From `wheels` on, steps that follow each other mostly build for the same Python.
-[ $# -gt 0 ] || steps=(tests quickstart examples benchmarks exits lint docs commands asan tsan cuda
-  aarch64 wheels release py314 py313 py312 processes netket322 netket323 faults types py311 workspace)
+default=(tests quickstart examples exits lint docs asan tsan cuda wheels release py313 py312 processes
+  netket322 netket323 faults types py311 workspace)
+# What GitHub runs beside these, and `ci/cpu.sh` where it is named.
+also=(benchmarks commands aarch64 py314)
+case ${1:-} in
+  '') steps=("${default[@]}") ;;
+  all) steps=("${default[@]}" "${also[@]}") ;;
+  *) steps=("$@") ;;
+esac
 
 summary='' passed=0 failed=0 skipped=0
 for step in "${steps[@]}"; do

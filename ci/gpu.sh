@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every check that needs GPUs, from wheels, on a machine whose Python has JAX for CUDA, pytest,
-# hypothesis, and absl-py where WHEELS doesn't have it. Goes on after a failure and ends with one line a step; logs and records go to RESULTS.
+# hypothesis, and absl-py where WHEELS doesn't have it. Goes on after a failure and ends with one line
+# a step; logs and records go to RESULTS.
 #
 #   ci/gpu.sh WHEELS RESULTS [STEP ...]      all steps, or those named
 #
@@ -20,12 +21,7 @@ mkdir -p "$results"
 # The tests leave the checkout, where its own jaxmg would be imported.
 site=$(mktemp -d) || exit
 trap 'rm -rf "$site"' EXIT
-tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])') || exit
-needed=("$wheels"/for_tests/*.whl)
-[ -e "${needed[0]}" ] || needed=()
-"$python" -m pip install -q --no-index --no-deps --target "$site" \
-  "$wheels"/jaxmg-*.whl "$wheels"/jaxmg_plugin_cuda*-"$tag"-*_"$(uname -m)".whl \
-  "${needed[@]}" || exit
+PYTHON=$python ci/gpu_install.sh "$wheels" "$site" || exit
 cp -r tests/python tests/gpu benchmarks "$site" || exit
 cd "$site" || exit
 export PYTHONPATH=$site:$site/benchmarks

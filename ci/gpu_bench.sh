@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures what benchmarks/results/gpu.jsonl holds, on a machine whose Python has JAX for CUDA,
-# absl-py and jaxmg. Appends each record to RESULTS_FILE as soon as it is there and prints a line for it; goes on
-# where a case fails.
+# absl-py and jaxmg. Appends each record to RESULTS_FILE as soon as it is there and prints a line for
+# it; goes on where a case fails.
 #
 #   ci/gpu_bench.sh RESULTS_FILE [quick] [PART ...]      all parts but `eight` and `brief`, or those named
 #
@@ -23,12 +23,7 @@ scratch=$(mktemp -d) || exit
 trap 'rm -rf "$scratch"' EXIT
 if [ -n "${WHEELS:-}" ]; then
   site=$scratch/site
-  tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])') || exit
-  needed=("$WHEELS"/for_tests/*.whl)
-  [ -e "${needed[0]}" ] || needed=()
-  "$python" -m pip install -q --no-index --no-deps --target "$site" \
-    "$WHEELS"/jaxmg-*.whl "$WHEELS"/jaxmg_plugin_cuda*-"$tag"-*_"$(uname -m)".whl \
-    "${needed[@]}" || exit
+  PYTHON=$python ci/gpu_install.sh "$WHEELS" "$site" || exit
   export PYTHONPATH=$site
 fi
 

@@ -26,14 +26,9 @@ mkdir -p "$results"
 scratch=$(mktemp -d) || exit
 trap 'rm -rf "$scratch"' EXIT
 
-tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])') || exit
-needed=("$new"/for_tests/*.whl)
-[ -e "${needed[0]}" ] || needed=()
 for version in old new; do
-  # shellcheck disable=SC2086  # a pattern
-  "$python" -m pip install -q --no-index --no-deps --target "$scratch/$version" \
-    "${!version}"/jaxmg-*.whl "${!version}"/jaxmg_plugin_$plugin-*-"$tag"-*_"$(uname -m)".whl \
-    "${needed[@]}" || exit
+  PYTHON=$python FOR_TESTS=$new \
+    ci/gpu_install.sh "${!version}" "$scratch/$version" "$plugin" || exit
 done
 
 # VERSION PROGRAM ...: a program of this checkout with a version. Compiled programs are kept, but the

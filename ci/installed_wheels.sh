@@ -25,10 +25,8 @@ TARGETS=//:wheels ci/wheels.sh "$work/wheels" "$version"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 pip=("$python" -m pip --python "$work/venv/bin/python")
 # By path: a package index may have another `jaxmg`, of a higher version.
-install=("${pip[@]}" install -q "$(echo "$work"/wheels/jaxmg-*.whl)[cpu,plot]"
-  "$work"/wheels/jaxmg_plugin_*.whl "${requirements[@]}" pytest hypothesis flatbuffers)
-# Many versions of pip give up when a connection drops halfway.
-"${install[@]}" || { sleep 10 && "${install[@]}"; }
+tools/retry.sh "${pip[@]}" install -q "$(echo "$work"/wheels/jaxmg-*.whl)[cpu,plot]" \
+  "$work"/wheels/jaxmg_plugin_*.whl "${requirements[@]}" pytest hypothesis flatbuffers
 "${pip[@]}" check
 "${pip[@]}" list | grep -iE '^(jax|netket|numpy|scipy)'
 

@@ -10,8 +10,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$python" -m venv "$work/venv"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
-install=("$work/venv/bin/pip" install -q jax==0.11.2 scipy pybind11 pytest hypothesis matplotlib
-  packaging pyelftools)
-"${install[@]}" || { sleep 10 && "${install[@]}"; }
+tools/retry.sh "$work/venv/bin/pip" install -q jax==0.11.2 scipy pybind11 pytest hypothesis matplotlib \
+  packaging pyelftools
 "$work/venv/bin/python" tests/mutants/run.py \
   --cache "${JAXMG_MUTANTS_CACHE:-$work/cache}" "$@"

@@ -15,24 +15,18 @@ is compared with scikit-learn's GaussianProcessRegressor; the exit code is 1 if 
 import os
 import time
 
-# Before JAX is imported: four CPU devices (GPUs don't mind), a thread each: XLA's threads for all
-# of them can all be waiting for a device that has none left. What the user has set goes first.
-os.environ["XLA_FLAGS"] = (
-    "--xla_force_host_platform_device_count=4 --xla_cpu_multi_thread_eigen=false "
-    + os.environ.get("XLA_FLAGS", "")
-)
+import cpu_devices  # noqa: F401  before JAX
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+from absl import app, flags
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from likelihood import log_density
+from matplotlib import cbook
 
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-import scipy.optimize  # noqa: E402
-from absl import app, flags  # noqa: E402
-from jax.sharding import Mesh, NamedSharding  # noqa: E402
-from jax.sharding import PartitionSpec as P  # noqa: E402
-from likelihood import log_density  # noqa: E402
-from matplotlib import cbook  # noqa: E402
-
-import jaxmg  # noqa: E402
+import jaxmg
 
 jax.config.update("jax_enable_x64", True)
 

@@ -24,23 +24,17 @@ import json
 import os
 import time
 
-# Before JAX is imported: four CPU devices (GPUs don't mind), a thread each: XLA's threads for all
-# of them can all be waiting for a device that has none left. What the user has set goes first.
-os.environ["XLA_FLAGS"] = (
-    "--xla_force_host_platform_device_count=4 --xla_cpu_multi_thread_eigen=false "
-    + os.environ.get("XLA_FLAGS", "")
-)
-
-import fft3d  # noqa: E402
-import fft_bench  # noqa: E402
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-import scipy.optimize  # noqa: E402
-from absl import app, flags  # noqa: E402
-from jax.sharding import Mesh  # noqa: E402
-from jax.sharding import PartitionSpec as P  # noqa: E402
-from likelihood import log_density  # noqa: E402
+import cpu_devices  # noqa: F401  before JAX
+import fft3d
+import fft_bench
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+from absl import app, flags
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+from likelihood import log_density
 
 jax.config.update("jax_enable_x64", True)
 

@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _bench, _checks, _plugin
+from jaxmg import _bench, _checks, _output, _plugin
 
 _N = 250  # divides by few device counts, so that padding is exercised too
 _LIMIT = 30 * _N  # residuals are compared with this many eps
@@ -75,7 +75,7 @@ def _report():
     passed = _solve(devices)
     # Most libraries are opened there.
     if changed := {k: v for k, v in plugin.about().items() if known.get(k) != v}:
-        _section("plugin, after the solve")
+        _output.section("plugin, after the solve")
         _print_facts(changed)
     if jax.process_count() > 1:
         _print_processes(plugin)
@@ -84,57 +84,57 @@ def _report():
 
 
 def _print_versions():
-    _section("versions")
-    _fact("python", f"{platform.python_version()} ({platform.platform()})")
+    _output.section("versions")
+    _output.fact("python", f"{platform.python_version()} ({platform.platform()})")
     names = ["jax", "jaxlib", "jaxmg"]
     names += [f"jaxmg-plugin-{name}" for name in ("cpu", "cuda12", "cuda13")]
     names += ["jax-cuda12-plugin", "jax-cuda13-plugin", "numpy", "scipy"]
     for name in names:
         try:
-            _fact(name, importlib.metadata.version(name))
+            _output.fact(name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
             if "cuda" not in name:
-                _fact(name, "not installed")
-    _fact("jax_enable_x64", jax.config.jax_enable_x64)
+                _output.fact(name, "not installed")
+    _output.fact("jax_enable_x64", jax.config.jax_enable_x64)
 
 
 def _print_devices(devices):
-    _section("devices")
+    _output.section("devices")
     count = jax.process_count()
-    _fact("processes", f"{count}, this is {jax.process_index()}" if count > 1 else count)
+    _output.fact("processes", f"{count}, this is {jax.process_index()}" if count > 1 else count)
     for device in devices:
-        _fact(str(device.id), f"{device.device_kind} ({device.platform}, {device})")
+        _output.fact(str(device.id), f"{device.device_kind} ({device.platform}, {device})")
 
 
 def _print_plugins(name):
-    _section("plugins")
+    _output.section("plugins")
     for point in itertools.chain(*_plugin.entry_points().values()):
-        _fact(f"{point.name} (found)", _plugin.origin(point))
+        _output.fact(f"{point.name} (found)", _plugin.origin(point))
     try:
         plugin = _plugin.load(name)
     except RuntimeError as error:
-        _fact("error", error)
+        _output.fact("error", error)
         return None
-    _fact("loaded", f"{plugin.__name__} from {getattr(plugin, '__file__', '?')}")
+    _output.fact("loaded", f"{plugin.__name__} from {getattr(plugin, '__file__', '?')}")
     for routine in ("potrs", "potri", "syevd"):
-        _fact(f"backends of {routine}", ", ".join(plugin.backends(routine)))
+        _output.fact(f"backends of {routine}", ", ".join(plugin.backends(routine)))
     return plugin
 
 
 def _print_processes(plugin):
-    _section("other processes")
+    _output.section("other processes")
     for known in plugin.connections():
-        _fact(known["process"], "{transport}, {state} (host {host}, pid {pid})".format(**known))
+        _output.fact(known["process"], "{transport}, {state} (host {host}, pid {pid})".format(**known))
 
 
 def _print_facts(facts):
     for key, value in facts.items():
-        _fact(key, value)
+        _output.fact(key, value)
 
 
 def _solve(devices):
     dtype = np.dtype(np.float64 if jax.config.jax_enable_x64 else np.float32)
-    _section(f"checked solve, n = {_N}, {dtype}, {len(devices)} device(s)")
+    _output.section(f"checked solve, n = {_N}, {dtype}, {len(devices)} device(s)")
     mesh = Mesh(np.array(devices), ("rank",))
     random = np.random.default_rng(0)
     factor = random.standard_normal((_N, _N))
@@ -183,16 +183,10 @@ def _check(name, run, eps):
         traceback.print_exc(file=sys.stdout)
         return False
     good = bool(residual <= _LIMIT * eps)
-    _fact(name, f"{residual:.2e} {'ok' if good else f'WRONG, the limit is {_LIMIT * eps:.2e}'}")
+    _output.fact(
+        name, f"{residual:.2e} {'ok' if good else f'WRONG, the limit is {_LIMIT * eps:.2e}'}"
+    )
     return good
-
-
-def _section(title):
-    print(f"\n{title}", flush=True)
-
-
-def _fact(name, value):
-    print(f"  {name}: {value}", flush=True)
 
 
 if __name__ == "__main__":

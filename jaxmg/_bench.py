@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _counts, _plugin
+from jaxmg import _counts, _output, _plugin
 
 ROUTINES = ("potrs", "potri", "syevd")
 _SECONDS = 20.0  # of timed runs of one case, after which there are no more
@@ -77,7 +77,7 @@ def bench(n, routines, dtype, repeat, limit):
     try:
         _plugin.load(devices[0].platform)
     except RuntimeError as error:
-        _fact("error", error)
+        _output.fact("error", error)
         return False
     n = -(-n // len(devices)) * len(devices)
     print(
@@ -92,24 +92,24 @@ def bench(n, routines, dtype, repeat, limit):
 def _routine(routine, n, dtype, devices, repeat, limit):
     print(f"\n{routine}")
     plan = jaxmg.plan(routine, n, dtype, devices)
-    _fact("plan", plan)
+    _output.fact("plan", plan)
     everywhere = _Case(routine, dtype, Mesh(np.array(devices), ("rank",)), _OURS[routine])
     room, needed = _room(plan), _needed(plan)
     if room is not None and needed is not None and needed > room:
-        _fact("jaxmg", f"left out: it needs {_gib(needed)}, and there are {_gib(room)}")
+        _output.fact("jaxmg", f"left out: it needs {_gib(needed)}, and there are {_gib(room)}")
         return True
     seconds, good = _measure("jaxmg", everywhere, n, repeat, limit)
     alone = _ON_ONE_DEVICE[routine] * n * n * dtype.itemsize
     name = "JAX, one device"
     if room is not None and alone > room:
-        _fact(name, f"left out: it needs about {_gib(alone)}, and there are {_gib(room)}")
+        _output.fact(name, f"left out: it needs about {_gib(alone)}, and there are {_gib(room)}")
     else:
         one = _Case(routine, dtype, Mesh(np.array(devices[:1]), ("rank",)), _JAX[routine])
         theirs, _ = _measure(name, one, n, repeat, limit)
         if seconds and theirs:
-            _fact("JAX / jaxmg", f"{theirs / seconds:.2f}")
+            _output.fact("JAX / jaxmg", f"{theirs / seconds:.2f}")
     if seconds:
-        _fact("larger n", _outlook(routine, n, dtype, devices, seconds, room))
+        _output.fact("larger n", _outlook(routine, n, dtype, devices, seconds, room))
     return good
 
 
@@ -118,16 +118,18 @@ def _measure(name, case, n, repeat, limit):
     try:
         expected = case.at_most(n)
         if expected > limit:
-            _fact(name, f"left out: a run may take {expected:.3g} s, and --limit is {limit:g}")
+            _output.fact(
+                name, f"left out: a run may take {expected:.3g} s, and --limit is {limit:g}"
+            )
             return None, True
         seconds, error = case.run(n, repeat)
     except jax.errors.JaxRuntimeError as reason:  # such as no memory
-        _fact(name, f"FAILED: {reason}")
+        _output.fact(name, f"FAILED: {reason}")
         return None, False
     middle = statistics.median(seconds)
     bound = _LIMIT * n * float(jnp.finfo(case.dtype).eps)
     count = _counts.operations(case.routine, case.dtype.kind == "c", n)
-    _fact(
+    _output.fact(
         name,
         f"{middle:.4g} s ({len(seconds)} runs, {min(seconds):.4g} to {max(seconds):.4g}), "
         f"{count / middle / 1e9:.4g} GFLOP/s, error {error:.1e} "
@@ -266,7 +268,3 @@ _ERRORS = {"potrs": _solve_error, "potri": _inverse_error, "syevd": _eigen_error
 
 def _gib(count):
     return f"{count / 2**30:.2f} GiB"
-
-
-def _fact(name, value):
-    print(f"  {name}: {value}", flush=True)

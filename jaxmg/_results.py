@@ -5,6 +5,7 @@ a caller has it of global arrays, inside a shard_map, and of a matrix without ro
 caller's own elsewhere.
 """
 
+import abc
 import collections.abc
 import dataclasses
 
@@ -16,7 +17,7 @@ from jaxmg import _blocks, _mesh
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class Result(abc.ABC):
     """The same on all ranks where `differs` is false; else each rank has its own part, by rows.
 
     Attributes:
@@ -30,13 +31,13 @@ class Result:
     name: str
     asked: str | None = None
 
+    @abc.abstractmethod
     def native(self, call, a, *b):
         """Shape and dtype of what the native code makes on a rank."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def empty(self, a, *b, local):
         """The caller's result for a matrix without rows; ``local``: inside a shard_map."""
-        raise NotImplementedError
 
     def spec(self, layout, a, *b):
         """The spec of the global result, None where XLA chooses."""

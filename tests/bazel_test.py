@@ -34,7 +34,14 @@ class Machine:
         self.tools, self.home, self.bin = (folder / n for n in ("checkout/tools", "home", "bin"))
         self.bazelisk = self.home / ".cache/jaxmg/bazelisk"
         self.tools.mkdir(parents=True)
-        for name in ("bazel", "find_python.sh", "install_bazel.sh", "install_bazelisk.sh"):
+        for name in (
+            "bazel",
+            "find_python.sh",
+            "install_bazel.sh",
+            "install_bazelisk.sh",
+            "private_apt.sh",
+            "retry.sh",
+        ):
             shutil.copy(TOOLS / name, self.tools)
         (folder / "checkout/.bazelversion").write_text(VERSION + "\n")
         self.home.mkdir()

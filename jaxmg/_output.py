@@ -1,0 +1,9 @@
+"""Lines of what `python -m jaxmg` prints, each as soon as it is known."""
+
+
+def section(title):
+    print(f"\n{title}", flush=True)
+
+
+def fact(name, value):
+    print(f"  {name}: {value}", flush=True)

@@ -124,7 +124,9 @@ def _print_plugins(name):
 def _print_processes(plugin):
     _output.section("other processes")
     for known in plugin.connections():
-        _output.fact(known["process"], "{transport}, {state} (host {host}, pid {pid})".format(**known))
+        _output.fact(
+            known["process"], "{transport}, {state} (host {host}, pid {pid})".format(**known)
+        )
 
 
 def _print_facts(facts):

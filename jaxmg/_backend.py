@@ -2,6 +2,8 @@
 
 from jaxmg import _checks, _plugin
 
+_ONE_PROCESS = "cusolvermg"
+
 
 def resolve(routine, layout, backend, a):
     """Loads the plugin for the layout's platform and resolves ``backend`` for ``a``, (rows, n).
@@ -10,6 +12,13 @@ def resolve(routine, layout, backend, a):
     first of all where none has it.
     """
     available = _plugin.load(layout.platform).backends(routine)
+    if layout.processes and backend != _ONE_PROCESS:
+        available = [name for name in available if name != _ONE_PROCESS]
+    elif layout.processes and backend in available:
+        raise ValueError(
+            f"{routine}: backend {backend!r} drives the GPUs of one process, and the mesh has "
+            "devices of several; use 'native' (or 'auto')"
+        )
     if backend == "auto" and len(available) > 1 and layout.ranks > 1:
         available = [*(name for name in available if _fits(routine, layout, name, a)), *available]
     name = _checks.backend(routine, backend, available, layout.platform)

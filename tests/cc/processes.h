@@ -23,6 +23,7 @@
 #include "xla_ffi/comm/hub.h"
 #include "xla_ffi/comm/process_group.h"
 #include "xla_ffi/comm/process_meeting.h"
+#include "xla_ffi/comm/segments.h"
 
 namespace jaxmg::testing {
 
@@ -180,7 +181,7 @@ inline std::vector<RankOutcome> RunRanksHere(const std::shared_ptr<const SharedS
   std::vector<std::thread> threads;
   for (RankOutcome& outcome : outcomes) {
     threads.emplace_back([&] {
-      auto device = NewHostDevice();
+      auto device = NewSharingHostDevice();
       std::shared_ptr<InProcessGroup> group;
       int sharing = 0;
       outcome.status =

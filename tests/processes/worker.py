@@ -60,7 +60,7 @@ def solve(n, count=1):
 def addresses():
     """What this process knows of the others."""
     solve(8)
-    for known in _plugin.load("cpu").connections():
+    for known in _plugin.load(jax.local_devices()[0].platform).connections():
         say(known)
 
 
@@ -81,7 +81,8 @@ def long_call(n):
     """
     mesh, n = Mesh(np.array(jax.devices()[::-1]), ("r",)), int(n)
     b = place(np.ones(n), mesh)
-    a = place(np.eye(n) + 1.0 / n, mesh, "r", None)
+    rows = NamedSharding(mesh, P("r", None))  # made on the devices, where n is large
+    a = jax.jit(lambda: jax.numpy.eye(n) + 1.0 / n, out_shardings=rows)()
     jax.block_until_ready(jaxmg.potrs(place(np.eye(12), mesh, "r", None), place(np.ones(12), mesh)))
     say("in the call")
     try:
@@ -289,7 +290,11 @@ def growth(count):
 
 def main():
     address, count, index, name, *arguments = sys.argv[1:]
-    jax.distributed.initialize(address, int(count), int(index))
+    devices = os.environ.get("JAXMG_TEST_DEVICES")  # of each process, where all see all GPUs
+    local = None
+    if devices:
+        local = range(int(index) * int(devices), (int(index) + 1) * int(devices))
+    jax.distributed.initialize(address, int(count), int(index), local_device_ids=local)
     globals()[name](*arguments)
 
 

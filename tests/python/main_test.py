@@ -130,7 +130,7 @@ def test_bench_finds_a_wrong_result(routine, capsys):
         """The last entries are wrong in the third digit."""
         return jax.tree.map(lambda part: part.at[-1].multiply(1.01), _bench._OURS[routine](a, b))
 
-    mesh = jax.sharding.Mesh(jax.devices()[:1], ("rank",))
+    mesh = jax.sharding.Mesh(jax.local_devices()[:1], ("rank",))
     for solve, right in ((_bench._OURS[routine], True), (nearly, False)):
         case = _bench._Case(routine, np.dtype("float64"), mesh, solve)
         assert _bench._measure("name", case, 40, 1, 60)[1] is right

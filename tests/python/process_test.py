@@ -7,13 +7,15 @@ import types
 import jax
 import numpy as np
 import pytest
-from cases import line
+from cases import line, one_process
 from jax.sharding import Mesh, PartitionSpec
 
 import jaxmg
-from jaxmg import _compat, _plugin, _processes
+from jaxmg import _backend, _compat, _plugin, _processes
 
 _A, _B = np.eye(6), np.ones(6)
+
+pytestmark = one_process("about a job of other processes that are not there")
 
 
 class Store(dict):
@@ -123,9 +125,17 @@ def test_what_else_the_store_says_is_an_error(job, monkeypatch):
         _processes.meet("potrs", "cpu", (0, 2))
 
 
-def test_gpus_of_several_processes_are_refused():
-    with pytest.raises(ValueError, match="potrs: .* platform 'gpu' .* jax.local_devices"):
-        _processes.meet("potrs", "gpu", (0, 1))
+def test_a_backend_for_the_gpus_of_one_process_is_not_for_several(monkeypatch):
+    plugin = types.SimpleNamespace(backends=lambda _: ["cusolvermg", "native"])
+    monkeypatch.setattr(_plugin, "load", lambda platform: plugin)
+    monkeypatch.setattr(_backend, "plan", lambda *_, **__: {"solver": False, "bytes": []})
+    layout = types.SimpleNamespace(platform="gpu", ranks=2, memory=None, processes=(0, 1))
+    for backend in ("native", "auto"):
+        assert _backend.resolve("syevd", layout, backend, _A) == "native"
+    with pytest.raises(ValueError, match="syevd: backend 'cusolvermg' .* GPUs of one process"):
+        _backend.resolve("syevd", layout, "cusolvermg", _A)
+    layout.processes = ()
+    assert _backend.resolve("syevd", layout, "auto", _A) == "cusolvermg"
 
 
 def _calls(mesh):

@@ -120,6 +120,17 @@ bool Connection::WriteFrame(const OutFrame& frame, size_t* sent) noexcept {
     msghdr message = {};
     message.msg_iov = pieces.data();
     message.msg_iovlen = pieces.count();
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    if (frame.file != nullptr && *sent == 0) {
+      message.msg_control = control;
+      message.msg_controllen = sizeof(control);
+      cmsghdr* with = CMSG_FIRSTHDR(&message);
+      with->cmsg_level = SOL_SOCKET;
+      with->cmsg_type = SCM_RIGHTS;
+      with->cmsg_len = CMSG_LEN(sizeof(int));
+      const int file = frame.file->get();
+      std::memcpy(CMSG_DATA(with), &file, sizeof(file));
+    }
     const ssize_t count = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count < 0) {
       if (errno == EINTR) continue;
@@ -198,7 +209,7 @@ bool Connection::Read(const Deliver& deliver, std::string* why) {
     }
     char* to = straight ? payload_.data.get() + received_ : input_.data() + end_;
     const size_t room = straight ? missing : input_.size() - end_;
-    const ssize_t count = recv(fd_.get(), to, room, MSG_DONTWAIT);
+    const ssize_t count = Receive(to, room);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
     if (count <= 0) {
@@ -212,6 +223,38 @@ bool Connection::Read(const Deliver& deliver, std::string* why) {
     if (static_cast<size_t>(count) < room) return true;
   }
   return true;
+}
+
+// recv, and the files that come with it. Those of strangers are closed.
+ssize_t Connection::Receive(void* to, size_t room) {
+  constexpr int kMostFiles = 16;
+  alignas(cmsghdr) char control[CMSG_SPACE(kMostFiles * sizeof(int))];
+  iovec piece = {to, room};
+  msghdr message = {};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t count = recvmsg(fd_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (count <= 0) return count;
+  for (cmsghdr* with = CMSG_FIRSTHDR(&message); with; with = CMSG_NXTHDR(&message, with)) {
+    if (with->cmsg_level != SOL_SOCKET || with->cmsg_type != SCM_RIGHTS) continue;
+    const size_t files = (with->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < files; ++i) {
+      int file;
+      std::memcpy(&file, CMSG_DATA(with) + i * sizeof(file), sizeof(file));
+      Fd mine(file);
+      if (trusted()) files_.push_back(std::move(mine));
+    }
+  }
+  return count;
+}
+
+Fd Connection::TakeFile() {
+  if (files_.empty()) return Fd();
+  Fd file = std::move(files_.front());
+  files_.pop_front();
+  return file;
 }
 
 // Hands over what is complete.

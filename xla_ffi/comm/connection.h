@@ -4,9 +4,12 @@
 #ifndef JAXMG_XLA_FFI_COMM_CONNECTION_H_
 #define JAXMG_XLA_FFI_COMM_CONNECTION_H_
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -38,8 +41,9 @@ struct OutFrame {
   CallName name = {};
   std::string body;
   Status status;
-  Bytes2D block = {};           // the caller's memory
-  const void* owner = nullptr;  // of the block: whoever may recall it
+  Bytes2D block = {};              // the caller's memory
+  const void* owner = nullptr;     // of the block: whoever may recall it
+  std::shared_ptr<const Fd> file;  // for the other process to have too, over Unix
 };
 
 class Connection {
@@ -73,6 +77,10 @@ class Connection {
 
   // The other side is known: its frames may be of any size from now on.
   void Trust() { most_bytes_ = int64_t{1} << 46; }
+  bool trusted() const { return most_bytes_ > kGreetingBytes; }
+
+  // The file that came with the frame which is being handed over; none if none did.
+  Fd TakeFile();
 
   // When something was last read, and sent.
   Clock::time_point heard = Clock::now();
@@ -89,6 +97,7 @@ class Connection {
   bool WriteFrame(const OutFrame& frame, size_t* sent) noexcept;
   void BreakLocked() noexcept;
   void WatchLocked() noexcept;
+  ssize_t Receive(void* to, size_t room);
   bool Parse(const Deliver& deliver, std::string* why);
   bool StartPayload(std::string* why);
 
@@ -105,7 +114,9 @@ class Connection {
 
   std::vector<char> input_;  // read, and not handed over
   size_t begin_ = 0, end_ = 0;
-  int64_t most_bytes_ = 4096;
+  static constexpr int64_t kGreetingBytes = 4096;
+  int64_t most_bytes_ = kGreetingBytes;
+  std::deque<Fd> files_;  // that have come, and whose frames have not been handed over
   bool in_payload_ = false;
   FrameHeader header_;
   Payload payload_;

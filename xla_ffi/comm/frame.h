@@ -14,7 +14,7 @@
 
 namespace jaxmg {
 
-inline constexpr uint32_t kWireFormat = 1;
+inline constexpr uint32_t kWireFormat = 2;
 
 enum class FrameType : uint32_t {
   kHello = 0x68676d6a,  // "jmgh": the first frame in both directions; anything else is closed
@@ -32,7 +32,11 @@ enum class FrameType : uint32_t {
   kAbort,    // to all; status
   kDepart,   // to all; from: the rank, or -1: all of the process's; status
   kData,     // from, to; value: bytes of a column; the block, column after column
-  kTaken,    // from, to: of the block that was taken
+  kTaken,    // from, to: of the block that was taken; aux 1: after the SharedCount in `value`
+  kPlaced,   // from, to; value: bytes of a column, aux: columns; SharedPlace
+  // Of memory that the sender shares.
+  kSegment,  // from: its number, or -1: the words; value: bytes; with a file
+  kForget,   // from: its number; nobody reads it any more
 };
 
 struct FrameHeader {
@@ -46,6 +50,21 @@ struct FrameHeader {
   int64_t bytes = 0;
 };
 static_assert(sizeof(FrameHeader) == 48 && std::is_trivially_copyable_v<FrameHeader>);
+
+// That a word of the sender's has come to a count (segments.h).
+struct SharedCount {
+  uint32_t word, count;
+};
+static_assert(sizeof(SharedCount) == sizeof(FrameHeader::value));
+
+// Where a block lies in the sender's memory, and after what it is ready.
+struct SharedPlace {
+  int64_t offset, pitch;
+  SharedCount ready;
+  int32_t segment;
+  int32_t spare;
+};
+static_assert(sizeof(SharedPlace) == 32 && std::is_trivially_copyable_v<SharedPlace>);
 
 // A call, by a name that is the same in all processes. With group -1: in whatever group.
 struct CallName {

@@ -6,6 +6,8 @@
 #include <climits>
 #include <iterator>
 
+#include "xla_ffi/comm/segments.h"
+
 namespace jaxmg {
 
 Hub& Hub::The() { return Forever<Hub>(); }
@@ -181,7 +183,7 @@ bool Hub::Deliver(int process, const FrameHeader& header, Payload payload) {
     meetings_->OnFrame(process, header, std::move(payload));
     return true;
   }
-  if (header.type < FrameType::kVote || header.type > FrameType::kTaken) return false;
+  if (header.type < FrameType::kVote || header.type > FrameType::kPlaced) return false;
   const CallId id(header.lead, header.call);
   std::shared_ptr<FrameSink> call;
   {
@@ -231,6 +233,7 @@ void Hub::Lose(int process, const std::string& why) noexcept {
     if (call != nullptr) call->OnLost(process, lost);
   }
   meetings_->OnLost(process, lost);
+  Segments::The().Lose(process);
 }
 
 }  // namespace jaxmg

@@ -53,6 +53,7 @@ class Hub {
   void set_peer_timeout(Seconds limit);
   // Before the first connection.
   void set_transport(Transport transport);
+  Transport transport() const { return transport_; }
 
   // --- Becoming connected
   // --------------------------------------------------------------------------------- Listens from

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "xla_ffi/comm/hub.h"
+#include "xla_ffi/comm/segments.h"
 
 namespace jaxmg {
 namespace {
@@ -129,7 +130,13 @@ void Hub::GoOn(int fd, uint32_t events) {
       return HelloCame(fd, now->second, header, payload);
     }
     const auto open = open_.find(fd);
-    return open == open_.end() || Deliver(open->second.first, header, std::move(payload));
+    if (open == open_.end()) return true;
+    const int process = open->second.first;
+    if (header.type == FrameType::kSegment) {
+      return Segments::The().Came(process, header, connection->TakeFile());
+    }
+    if (header.type == FrameType::kForget) return Segments::The().Forgotten(process, header);
+    return Deliver(process, header, std::move(payload));
   };
   std::string why;
   bool stands = false;
@@ -175,6 +182,7 @@ void Hub::Tick(Clock::time_point now) {
     if (limit > 0) shortest_limit_ = std::min(shortest_limit_, limit);
   }
   TickGreetings();
+  Segments::The().ReleaseLost();
   std::vector<int> silent;
   for (const auto& [fd, open] : open_) {
     const auto& connection = open.second;

@@ -7,6 +7,18 @@ namespace jaxmg {
 InProcessGroup::InProcessGroup(int size)
     : size_(size), channels_(size * size), votes_(size), shared_(size), brought_(size) {}
 
+Status InProcessGroup::Prepare(Device& device, Stream stream, int, int, Message* message) {
+  if (message->ready != nullptr) return Status::Ok();
+  JAXMG_RETURN_IF_ERROR(device.NewEvent(&message->ready));
+  return device.Record(stream, message->ready.get());
+}
+
+Status InProcessGroup::RecordTaken(Device& device, Stream stream, int, int,
+                                   std::shared_ptr<Event>* done) {
+  JAXMG_RETURN_IF_ERROR(device.NewEvent(done));
+  return device.Record(stream, done->get());
+}
+
 void InProcessGroup::Post(int from, int to, Message message) {
   auto lock = monitor_.Lock();
   channel(from, to).messages.push_back(std::move(message));
@@ -170,23 +182,21 @@ class InProcessCommunicator : public Communicator {
   }
 
   Status Send(Stream stream, int peer, const Bytes2D& block) override {
-    InProcessGroup::Message message = {block, nullptr};
-    JAXMG_RETURN_IF_ERROR(device_->NewEvent(&message.ready));
-    JAXMG_RETURN_IF_ERROR(device_->Record(stream, message.ready.get()));
+    InProcessGroup::Message message = {block};
+    JAXMG_RETURN_IF_ERROR(group_->Prepare(*device_, stream, rank_, peer, &message));
     group_->Post(rank_, peer, std::move(message));
     ++sent_[peer];
     return Status::Ok();
   }
 
-  // They all wait for one event.
+  // Those of this process all wait for one event.
   Status SendToAll(Stream stream, const Bytes2D& block) override {
-    if (size() == 1) return Status::Ok();
-    std::shared_ptr<Event> ready;
-    JAXMG_RETURN_IF_ERROR(device_->NewEvent(&ready));
-    JAXMG_RETURN_IF_ERROR(device_->Record(stream, ready.get()));
+    InProcessGroup::Message here = {block}, elsewhere = {block};
     for (int step = 1; step < size(); ++step) {
       const int peer = (rank_ + size() - step) % size();
-      group_->Post(rank_, peer, {block, ready});
+      InProcessGroup::Message& message = group_->IsHere(peer) ? here : elsewhere;
+      JAXMG_RETURN_IF_ERROR(group_->Prepare(*device_, stream, rank_, peer, &message));
+      group_->Post(rank_, peer, message);
       ++sent_[peer];
     }
     return Status::Ok();
@@ -228,8 +238,7 @@ class InProcessCommunicator : public Communicator {
 
   Status Return(Stream stream, int peer) override {
     std::shared_ptr<Event> done;
-    JAXMG_RETURN_IF_ERROR(device_->NewEvent(&done));
-    JAXMG_RETURN_IF_ERROR(device_->Record(stream, done.get()));
+    JAXMG_RETURN_IF_ERROR(group_->RecordTaken(*device_, stream, peer, rank_, &done));
     group_->PostTaken(peer, rank_, std::move(done));
     return Status::Ok();
   }

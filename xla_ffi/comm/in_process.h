@@ -11,6 +11,7 @@
 
 #include "xla_ffi/comm/communicator.h"
 #include "xla_ffi/comm/monitor.h"
+#include "xla_ffi/comm/staging.h"
 
 namespace jaxmg {
 
@@ -29,12 +30,22 @@ class InProcessGroup {
 
   struct Message {
     Bytes2D block;
-    std::shared_ptr<Event> ready;
+    std::shared_ptr<Event> ready = nullptr;
+    std::shared_ptr<Staging::Copy> copy = nullptr;  // where the block is one
   };
+  // Whether the rank is one of this process.
+  virtual bool IsHere(int /*rank*/) const { return true; }
+  // Makes a message of its block, behind the stream's work so far. One that was made so for a rank
+  // of this process is right for all of them, and a block that was staged stays so.
+  virtual Status Prepare(Device& device, Stream stream, int from, int to, Message* message);
   virtual void Post(int from, int to, Message message);
-  Status TakeMessage(int from, int to, const Patience& patience, Message* message);
+  virtual Status TakeMessage(int from, int to, const Patience& patience, Message* message);
+  // What to post when a message of `from` was taken, behind the stream's work so far.
+  virtual Status RecordTaken(Device& device, Stream stream, int from, int to,
+                             std::shared_ptr<Event>* done);
   virtual void PostTaken(int from, int to, std::shared_ptr<Event> done);
-  Status AwaitTaken(int from, int to, const Patience& patience, std::shared_ptr<Event>* done);
+  virtual Status AwaitTaken(int from, int to, const Patience& patience,
+                            std::shared_ptr<Event>* done);
 
   // As Communicator's.
   virtual Status Share(int rank, int64_t mine, const Patience& patience, std::vector<int64_t>* all);

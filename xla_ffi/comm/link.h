@@ -13,6 +13,15 @@ namespace jaxmg {
 class Link {
  public:
   virtual ~Link() = default;
+  // Whether the other process reads blocks where they lie, which must then be memory that it
+  // shares.
+  virtual bool ReadsInPlace() const { return false; }
+  // An event of a rank of this process behind which its stream's work so far is done.
+  virtual Status Record(Device& device, Stream stream, int /*rank*/,
+                        std::shared_ptr<Event>* event) {
+    JAXMG_RETURN_IF_ERROR(device.NewEvent(event));
+    return device.Record(stream, event->get());
+  }
   // Begins to move a message of a rank of this process to one of the other; doesn't wait. Throws
   // where there is no memory for that.
   virtual void Post(int from, int to, const InProcessGroup::Message& message) = 0;
@@ -20,6 +29,14 @@ class Link {
   virtual void PostTaken(int from, int to, const std::shared_ptr<Event>& done) noexcept = 0;
   // No message of this rank is read after this, whether it has arrived or not.
   virtual void Recall(int from) noexcept = 0;
+
+  // The block and the event of a message of which the other process has only said where it lies.
+  virtual Status Find(const SharedPlace&, InProcessGroup::Message*) {
+    return Status::Fixed(Code::kInternal,
+                         "a process sent a place in memory that it does not share");
+  }
+  // The event that the other process says a message was taken behind, if it says so.
+  virtual std::shared_ptr<Event> EventOf(const FrameHeader&) const { return nullptr; }
 };
 
 }  // namespace jaxmg

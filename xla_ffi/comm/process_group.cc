@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
+#include "xla_ffi/comm/memory_link.h"
+#include "xla_ffi/comm/segments.h"
 #include "xla_ffi/comm/socket_link.h"
 
 namespace jaxmg {
@@ -24,6 +27,8 @@ ProcessGroup::ProcessGroup(std::string routine, std::vector<int> processes, int 
       others_(processes_.begin(), processes_.end()),
       links_(size(), nullptr),
       held_(size() * size()),
+      staging_(size()),
+      copies_(size() * size()),
       arrived_(std::make_shared<Event>()),
       voted_already_(size(), false),
       gone_(size(), false),
@@ -50,7 +55,32 @@ void ProcessGroup::Begin(const CallId& id) noexcept {
   id_ = id;
 }
 
-Status ProcessGroup::Join() {
+// Through memory where both can, which is to say on one host.
+Status ProcessGroup::NewLink(int process, const std::shared_ptr<Connection>& connection,
+                             Clock::time_point deadline, std::unique_ptr<Link>* link) {
+  Segments& segments = Segments::The();
+  const MemorySource* source = segments.source();
+  const bool near = connection->transport() == "unix";
+  if (source == nullptr || (source->IsHost() && !near)) {
+    *link = std::make_unique<SocketLink>(connection, id_);
+    return Status::Ok();
+  }
+  if (!near) {
+    return Error(Code::kUnavailable, routine_, ": the devices of ", Hub::The().Describe(process),
+                 " are reached from here by ", connection->transport(),
+                 " alone; all GPUs of a matrix must be of processes of one host, which share "
+                 "memory, for now");
+  }
+  std::shared_ptr<Neighbour> neighbour;
+  JAXMG_RETURN_IF_ERROR(segments.Connect(process, connection, deadline, &neighbour));
+  std::vector<int> here;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (IsHere(rank)) here.push_back(rank);
+  }
+  return MemoryLink::New(connection, std::move(neighbour), id_, size(), here, link);
+}
+
+Status ProcessGroup::Join(Clock::time_point deadline) {
   Hub& hub = Hub::The();
   std::map<int, std::shared_ptr<Connection>> connections;
   std::map<int, std::unique_ptr<Link>> links;
@@ -61,7 +91,7 @@ Status ProcessGroup::Join() {
       return Error(Code::kUnavailable, routine_, " has lost ", Ranks(process), ": ",
                    lost.ok() ? "no connection" : lost.text());
     }
-    links[process] = std::make_unique<SocketLink>(connection, id_);
+    JAXMG_RETURN_IF_ERROR(NewLink(process, connection, deadline, &links[process]));
     connections[process] = std::move(connection);
   }
   auto lock = monitor_.Lock();
@@ -73,9 +103,55 @@ Status ProcessGroup::Join() {
   return Status::Ok();
 }
 
+Status ProcessGroup::Prepare(Device& device, Stream stream, int from, int to, Message* message) {
+  if (IsHere(to)) return InProcessGroup::Prepare(device, stream, from, to, message);
+  if (links_[to]->ReadsInPlace() && message->copy == nullptr &&
+      !Segments::The().Has(message->block.data)) {
+    JAXMG_RETURN_IF_ERROR(staging_[from].Stage(device, stream, &message->block, &message->copy));
+  }
+  return links_[to]->Record(device, stream, from, &message->ready);
+}
+
 void ProcessGroup::Post(int from, int to, Message message) {
   if (IsHere(to)) return InProcessGroup::Post(from, to, std::move(message));
   links_[to]->Post(from, to, message);
+  copies_[from * size() + to].push_back(std::move(message.copy));
+}
+
+Status ProcessGroup::AwaitTaken(int from, int to, const Patience& patience,
+                                std::shared_ptr<Event>* done) {
+  JAXMG_RETURN_IF_ERROR(InProcessGroup::AwaitTaken(from, to, patience, done));
+  if (IsHere(to)) return Status::Ok();
+  auto& copies = copies_[from * size() + to];
+  const std::shared_ptr<Staging::Copy> copy = std::move(copies.front());
+  copies.pop_front();
+  if (copy != nullptr) copy->taken.push_back(*done);
+  return Status::Ok();
+}
+
+// Others may have come while a block was borrowed.
+ProcessGroup::Held& ProcessGroup::LastTaken(int from, int to) {
+  std::deque<Held>& held = held_[from * size() + to];
+  return *(held.end() - channel(from, to).messages.size() - 1);
+}
+
+Status ProcessGroup::TakeMessage(int from, int to, const Patience& patience, Message* message) {
+  JAXMG_RETURN_IF_ERROR(InProcessGroup::TakeMessage(from, to, patience, message));
+  if (IsHere(from)) return Status::Ok();
+  SharedPlace place;
+  {
+    auto lock = monitor_.Lock();
+    const Held& held = LastTaken(from, to);
+    if (!held.placed) return Status::Ok();
+    place = held.place;
+  }
+  return links_[from]->Find(place, message);
+}
+
+Status ProcessGroup::RecordTaken(Device& device, Stream stream, int from, int to,
+                                 std::shared_ptr<Event>* done) {
+  if (IsHere(from)) return InProcessGroup::RecordTaken(device, stream, from, to, done);
+  return links_[from]->Record(device, stream, to, done);
 }
 
 void ProcessGroup::PostTaken(int from, int to, std::shared_ptr<Event> done) {
@@ -83,11 +159,9 @@ void ProcessGroup::PostTaken(int from, int to, std::shared_ptr<Event> done) {
   Payload taken;  // is freed after the lock
   {
     auto lock = monitor_.Lock();
-    // It is the last that was taken: others may have come while a block was borrowed.
-    std::deque<Payload>& held = held_[from * size() + to];
-    const auto last = held.end() - channel(from, to).messages.size() - 1;
-    taken = std::move(*last);
-    held.erase(last);
+    std::deque<Held>& held = held_[from * size() + to];
+    taken = std::move(LastTaken(from, to).payload);
+    held.erase(held.end() - channel(from, to).messages.size() - 1);
   }
   links_[from]->PostTaken(from, to, done);
 }
@@ -283,9 +357,11 @@ void ProcessGroup::OnFrame(int process, const FrameHeader& header, Payload paylo
       return DepartLocked(why);
     }
     case FrameType::kData:
+    case FrameType::kPlaced:
     case FrameType::kTaken: {
-      const int mine = header.type == FrameType::kData ? header.to : header.from;
-      const int theirs = header.type == FrameType::kData ? header.from : header.to;
+      const bool taken = header.type == FrameType::kTaken;
+      const int mine = taken ? header.from : header.to;
+      const int theirs = taken ? header.to : header.from;
       if (!IsRankOf(me_, mine) || !IsRankOf(process, theirs)) return;
       const Status arrived = Guarded([&] {
         Arrived(header, std::move(payload));
@@ -302,13 +378,25 @@ void ProcessGroup::OnFrame(int process, const FrameHeader& header, Payload paylo
 void ProcessGroup::Arrived(const FrameHeader& header, Payload payload) {
   Channel& here = channel(header.from, header.to);
   if (header.type == FrameType::kTaken) {
-    here.taken.push_back(arrived_);
+    const auto event = header.aux == 1 ? links_[header.to]->EventOf(header) : arrived_;
+    if (event == nullptr) throw std::runtime_error("a block was taken after nothing known");
+    here.taken.push_back(event);
     return monitor_.Changed();
   }
-  const Bytes2D block = SocketLink::BlockOf(header, payload);
   if (payload.size > 0 && payload.data == nullptr) throw std::bad_alloc();
-  held_[header.from * size() + header.to].push_back(std::move(payload));
-  here.messages.push_back({block, arrived_});
+  Held held = {};
+  held.placed = header.type == FrameType::kPlaced;
+  Message message = {SocketLink::BlockOf(header, payload), arrived_};
+  if (held.placed) {
+    if (payload.size != sizeof(held.place)) throw std::runtime_error("a block lies nowhere");
+    std::memcpy(&held.place, payload.data.get(), sizeof(held.place));
+    message.block = {nullptr, 0, static_cast<size_t>(header.value),
+                     static_cast<size_t>(header.aux)};
+  } else {
+    held.payload = std::move(payload);
+  }
+  held_[header.from * size() + header.to].push_back(std::move(held));
+  here.messages.push_back(std::move(message));
   monitor_.Changed();
 }
 

@@ -37,10 +37,17 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
   // The call has begun, under this number. Frames may come from now on.
   void Begin(const CallId& id) noexcept;
   // Takes the connections to all others, once they are there; then ranks may send.
-  Status Join();
+  Status Join(Clock::time_point deadline);
 
+  bool IsHere(int rank) const override { return processes_[rank] == me_; }
+  Status Prepare(Device& device, Stream stream, int from, int to, Message* message) override;
   void Post(int from, int to, Message message) override;
+  Status TakeMessage(int from, int to, const Patience& patience, Message* message) override;
+  Status RecordTaken(Device& device, Stream stream, int from, int to,
+                     std::shared_ptr<Event>* done) override;
   void PostTaken(int from, int to, std::shared_ptr<Event> done) override;
+  Status AwaitTaken(int from, int to, const Patience& patience,
+                    std::shared_ptr<Event>* done) override;
   Status Share(int rank, int64_t mine, const Patience& patience,
                std::vector<int64_t>* all) override;
   Status Agree(int rank, const Status& mine, const Patience& patience) noexcept override;
@@ -57,8 +64,14 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
   void Decided() noexcept override;
 
  private:
+  // What came of a message.
+  struct Held {
+    Payload payload;
+    SharedPlace place;  // of what lies in the other's memory
+    bool placed;
+  };
+
   bool Leads() const { return lead() == me_; }
-  bool IsHere(int rank) const { return processes_[rank] == me_; }
   bool IsRankOf(int process, int rank) const {
     return rank >= 0 && rank < size() && processes_[rank] == process;
   }
@@ -66,7 +79,11 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
   void Tell(int process, OutFrame frame) noexcept;
   void TellAll(FrameType type, const Status& status) noexcept;
 
+  Status NewLink(int process, const std::shared_ptr<Connection>& connection,
+                 Clock::time_point deadline, std::unique_ptr<Link>* link);
+
   // All of these with the lock held.
+  Held& LastTaken(int from, int to);
   void Arrived(const FrameHeader& header, Payload payload);
   void CountLocally() noexcept;
   void Sever(const Status& why) noexcept;
@@ -81,8 +98,13 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
   std::map<int, std::shared_ptr<Connection>> connections_;
   std::vector<Link*> links_;  // by rank; null for those of this process
   std::map<int, std::unique_ptr<Link>> link_of_;
-  std::vector<std::deque<Payload>> held_;  // by channel: what has come and is not taken
-  const std::shared_ptr<Event> arrived_;   // of a message that lies here
+  // By channel: what has come and is not taken.
+  std::vector<std::deque<Held>> held_;
+  // By rank, and by channel: what this process's ranks have staged, and the copies, or none, of
+  // what they have sent and is not known to have been taken. Each rank's thread has its own.
+  std::vector<Staging> staging_;
+  std::vector<std::deque<std::shared_ptr<Staging::Copy>>> copies_;
+  const std::shared_ptr<Event> arrived_;  // of a message that lies here
 
   // The round of agreement under way. The lead counts all ranks, the others those here, which
   // matters where there is no lead any more.

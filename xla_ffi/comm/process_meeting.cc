@@ -54,7 +54,7 @@ Status MeetProcesses(const SharedCall& call, Seconds limit, std::vector<int> pro
   for (const int other : (*group)->others()) {
     if (joined.ok()) joined = hub.Await(other, deadline);
   }
-  if (joined.ok()) joined = (*group)->Join();
+  if (joined.ok()) joined = (*group)->Join(deadline);
   if (!joined.ok()) (*group)->DepartAll(joined);
   return joined;
 }
@@ -77,6 +77,7 @@ Status MeetHere(const SharedCall& call, const Patience& patience,
   std::shared_ptr<ProcessGroup> made;
   if (size == 1) {
     JAXMG_RETURN_IF_ERROR(MeetProcesses(call, patience.limit, std::move(processes), me, &made));
+    made->Bring(call.rank, call.mine);
     *group = std::move(made);
     return Status::Ok();
   }
@@ -96,6 +97,7 @@ Status MeetHere(const SharedCall& call, const Patience& patience,
   std::vector<int64_t> all;
   JAXMG_RETURN_IF_ERROR(local->Share(place, reinterpret_cast<int64_t>(&made), long_enough, &all));
   if (place != 0) made = *reinterpret_cast<const std::shared_ptr<ProcessGroup>*>(all[0]);
+  made->Bring(call.rank, call.mine);
   JAXMG_RETURN_IF_ERROR(local->Agree(place, Status::Ok(), long_enough));
   *group = std::move(made);
   return Status::Ok();

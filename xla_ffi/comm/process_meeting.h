@@ -22,6 +22,7 @@ struct SharedCall {
   int group;
   int rank;
   std::string block;  // what the ranks compare beside the site's text: dtype and shape
+  int64_t mine = 0;   // what the rank brings for those of its process (InProcessGroup::brought)
 };
 
 // Waits until all ranks have come, in all processes. An error names those that are missing, their

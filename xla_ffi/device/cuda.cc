@@ -3,11 +3,19 @@
 #include <algorithm>
 #include <utility>
 
+#include "xla_ffi/device/cuda_memory.h"
+
 namespace jaxmg {
 namespace {
 
 bool Contiguous(const Bytes2D& target, const Bytes2D& source) {
   return source.columns == 1 || (source.pitch == source.height && target.pitch == target.height);
+}
+
+Status WordOnDevice(const SharedEvent& event, CUdeviceptr* word) {
+  JAXMG_CHECK_CUDA(Get<CudaDriver>().cuMemHostGetDevicePointer(word, event.word(), 0),
+                   "a word by which processes signal each other");
+  return Status::Ok();
 }
 
 }  // namespace
@@ -52,11 +60,8 @@ Status CudaDevice::Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) {
   struct Borrowed : Buffer {
     explicit Borrowed(void* data) : Buffer(data) {}
   };
-  void* data = allocate_(std::max<size_t>(bytes, 1));
-  if (data == nullptr) {
-    return Error(Code::kResourceExhausted, "out of memory: ", bytes, " bytes of workspace on GPU ",
-                 ordinal_);
-  }
+  void* data = nullptr;
+  JAXMG_RETURN_IF_ERROR(allocate_(std::max<size_t>(bytes, 1), &data));
   *buffer = std::make_unique<Borrowed>(data);
   return Status::Ok();
 }
@@ -71,9 +76,26 @@ Status CudaDevice::Record(Stream stream, Event* event) {
 }
 
 Status CudaDevice::Wait(Stream stream, const Event& event) {
+  if (const SharedEvent* shared = event.shared()) {
+    CUdeviceptr word = 0;
+    JAXMG_RETURN_IF_ERROR(WordOnDevice(*shared, &word));
+    JAXMG_CHECK_CUDA(Get<CudaDriver>().cuStreamWaitValue32(
+                         this->stream(stream), word, shared->count(), CU_STREAM_WAIT_VALUE_GEQ),
+                     "a stream of device ", ordinal_);
+    return Status::Ok();
+  }
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamWaitEvent(
                        this->stream(stream), static_cast<const CudaEvent&>(event).get(), 0),
                    "a stream of device ", ordinal_);
+  return Status::Ok();
+}
+
+Status CudaDevice::RecordShared(Stream stream, const SharedEvent& event) {
+  CUdeviceptr word = 0;
+  JAXMG_RETURN_IF_ERROR(WordOnDevice(event, &word));
+  JAXMG_CHECK_CUDA(
+      Get<CudaDriver>().cuStreamWriteValue32(this->stream(stream), word, event.count(), 0),
+      "a stream of device ", ordinal_);
   return Status::Ok();
 }
 
@@ -82,6 +104,17 @@ Status CudaDevice::Synchronize() {
     JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamSynchronize(this->stream(stream)),
                      "the work so far on device ", ordinal_);
   }
+  return Status::Ok();
+}
+
+Status CudaDevice::IsDone(Stream stream, bool* done) {
+  const cudaError_t result = Get<CudaRuntime>().cudaStreamQuery(this->stream(stream));
+  *done = result == cudaSuccess;
+  if (result == cudaErrorNotReady) {
+    Get<CudaRuntime>().cudaGetLastError();
+    return Status::Ok();
+  }
+  JAXMG_CHECK_CUDA(result, "the work so far on device ", ordinal_);
   return Status::Ok();
 }
 
@@ -106,7 +139,8 @@ Status CudaDevice::Copy(Stream stream, const Bytes2D& target, const Bytes2D& sou
 Status CudaDevice::CopyFromPeer(Stream stream, const Bytes2D& target, const Bytes2D& source) {
   constexpr size_t kSmall = size_t{256} << 10;
   const size_t bytes = source.height * source.columns;
-  if (bytes > kSmall || !Contiguous(target, source) || !ReachedByKernels(ordinal_, source.data)) {
+  if (bytes > kSmall || !Contiguous(target, source) ||
+      !(IsSharedSegment(source.data) || ReachedByKernels(ordinal_, source.data))) {
     return Copy(stream, target, source);
   }
   return CopyWithin(stream, {target.data, bytes, bytes, 1}, {source.data, bytes, bytes, 1});

@@ -25,10 +25,10 @@ namespace jaxmg {
 
 class CudaDevice : public Device {
  public:
-  // `main` is the caller's stream. `allocate` gives device memory (null: out of memory) that stays
-  // until the call is over for the host; work that uses it must then be ahead in `main`. The device
-  // must be the calling thread's current one as long as this lives.
-  using Allocator = std::function<void*(size_t bytes)>;
+  // `main` is the caller's stream. `allocate` gives device memory that stays until the call is over
+  // for the host; work that uses it must then be ahead in `main`. The device must be the calling
+  // thread's current one as long as this lives.
+  using Allocator = std::function<Status(size_t bytes, void** data)>;
   static Status New(int ordinal, cudaStream_t main, Allocator allocate,
                     std::unique_ptr<CudaDevice>* device);
 
@@ -39,6 +39,9 @@ class CudaDevice : public Device {
   }
   CudaResources& resources() { return *resources_; }
   cudaStream_t stream(Stream stream) const { return resources_->stream(stream); }
+
+  // Whether all work of the stream is done.
+  Status IsDone(Stream stream, bool* done);
 
   // Memory for one operation on the stream; the next operation may reuse it.
   Status Scratch(Stream stream, size_t bytes, void** data);
@@ -67,6 +70,7 @@ class CudaDevice : public Device {
   Status NewEvent(std::shared_ptr<Event>* event) override;
   Status Record(Stream stream, Event* event) override;
   Status Wait(Stream stream, const Event& event) override;
+  Status RecordShared(Stream stream, const SharedEvent& event) override;
   Status Synchronize() override;
   Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
   Status CopyWithin(Stream stream, const Bytes2D& target, const Bytes2D& source) override;

@@ -23,9 +23,23 @@
 #define JAXMG_CUDA_DRIVER_FUNCTIONS(F) \
   F(cuGetErrorString)                  \
   F(cuLaunchKernel)                    \
+  F(cuMemAddressFree)                  \
+  F(cuMemAddressReserve)               \
+  F(cuMemCreate)                       \
+  F(cuMemExportToShareableHandle)      \
+  F(cuMemGetAllocationGranularity)     \
+  F(cuMemHostGetDevicePointer)         \
+  F(cuMemHostRegister)                 \
+  F(cuMemImportFromShareableHandle)    \
+  F(cuMemMap)                          \
+  F(cuMemRelease)                      \
+  F(cuMemSetAccess)                    \
+  F(cuMemUnmap)                        \
   F(cuModuleGetFunction)               \
   F(cuModuleLoadData)                  \
-  F(cuPointerGetAttributes)
+  F(cuPointerGetAttributes)            \
+  F(cuStreamWaitValue32)               \
+  F(cuStreamWriteValue32)
 
 #define JAXMG_CUDA_RUNTIME_FUNCTIONS(F) \
   F(cudaDeviceCanAccessPeer)            \
@@ -47,6 +61,7 @@
   F(cudaMemset2DAsync)                  \
   F(cudaSetDevice)                      \
   F(cudaStreamCreateWithPriority)       \
+  F(cudaStreamQuery)                    \
   F(cudaStreamSynchronize)              \
   F(cudaStreamWaitEvent)
 

@@ -33,10 +33,28 @@ struct TimelineRange {
   double begin, end;  // seconds on the host's steady clock
 };
 
+class SharedEvent;
+
 // A point in a stream's work.
 class Event {
  public:
   virtual ~Event() = default;
+  // For what other processes may wait for too.
+  virtual const SharedEvent* shared() const { return nullptr; }
+};
+
+// That a word of memory which processes share has come to a count, or to one that is at most 2^31
+// beyond it.
+class SharedEvent : public Event {
+ public:
+  SharedEvent(uint32_t* word, uint32_t count) : word_(word), count_(count) {}
+  const SharedEvent* shared() const override { return this; }
+  uint32_t* word() const { return word_; }
+  uint32_t count() const { return count_; }
+
+ private:
+  uint32_t* const word_;
+  const uint32_t count_;
 };
 
 // Memory that lives as long as this object.
@@ -117,6 +135,12 @@ class Device {
   virtual Status Record(Stream stream, Event* event) = 0;
   // The stream's later work starts after the event, which may be another device's.
   virtual Status Wait(Stream stream, const Event& event) = 0;
+
+  // Record for a SharedEvent: its word comes to its count after the stream's work so far. A word
+  // belongs to one stream.
+  virtual Status RecordShared(Stream, const SharedEvent&) {
+    return Status::Fixed(Code::kInternal, "the device shares no memory with other processes");
+  }
 
   // Blocks until all work of all streams is done.
   virtual Status Synchronize() = 0;

@@ -87,9 +87,18 @@ class HostBuffer : public Buffer {
   ~HostBuffer() override { std::free(data_); }
 };
 
+class LentBuffer : public Buffer {
+ public:
+  LentBuffer(void* data, const std::function<void(void*)>& free) : Buffer(data), free_(free) {}
+  ~LentBuffer() override { free_(data_); }
+
+ private:
+  const std::function<void(void*)> free_;
+};
+
 class HostDevice : public Device {
  public:
-  HostDevice() {
+  explicit HostDevice(HostAllocator allocator) : allocator_(std::move(allocator)) {
     Offer(status_kernels_);
     std::apply([this](auto&... each) { (Offer(each.blas, each.blas, each.solver), ...); },
                of_dtype_);
@@ -98,6 +107,12 @@ class HostDevice : public Device {
   Tuning tuning() const override { return HostTuning(); }
 
   Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) override {
+    if (allocator_.allocate) {
+      void* data = nullptr;
+      JAXMG_RETURN_IF_ERROR(allocator_.allocate(std::max<size_t>(bytes, 1), &data));
+      *buffer = std::make_unique<LentBuffer>(data, allocator_.free);
+      return Status::Ok();
+    }
     // Large pages where there are any: a workspace is new in every call, and a fault on each of its
     // small pages would cost as much as filling it.
     constexpr size_t kLargePage = size_t{2} << 20;
@@ -121,6 +136,10 @@ class HostDevice : public Device {
   }
   Status Record(Stream, Event*) override { return Status::Ok(); }
   Status Wait(Stream, const Event&) override { return Status::Ok(); }
+  Status RecordShared(Stream, const SharedEvent& event) override {
+    __atomic_store_n(event.word(), event.count(), __ATOMIC_RELEASE);
+    return Status::Ok();
+  }
   Status Synchronize() override { return Status::Ok(); }
 
   Status Copy(Stream, const Bytes2D& target, const Bytes2D& source) override {
@@ -152,6 +171,7 @@ class HostDevice : public Device {
   }
 
  private:
+  const HostAllocator allocator_;
   const bool timeline_wanted_ = TimelineWanted();
   std::vector<TimelineRange> ranges_;
   OpenRanges open_;
@@ -161,6 +181,8 @@ class HostDevice : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> NewHostDevice() { return std::make_unique<HostDevice>(); }
+std::unique_ptr<Device> NewHostDevice(HostAllocator allocator) {
+  return std::make_unique<HostDevice>(std::move(allocator));
+}
 
 }  // namespace jaxmg

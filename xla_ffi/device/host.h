@@ -3,13 +3,20 @@
 #ifndef JAXMG_XLA_FFI_DEVICE_HOST_H_
 #define JAXMG_XLA_FFI_DEVICE_HOST_H_
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 
 #include "xla_ffi/device/device.h"
 
 namespace jaxmg {
 
-std::unique_ptr<Device> NewHostDevice();
+// Workspace comes from `allocate`, and goes back to `free`, where they are given.
+struct HostAllocator {
+  std::function<Status(size_t bytes, void** data)> allocate;
+  std::function<void(void* data)> free;
+};
+std::unique_ptr<Device> NewHostDevice(HostAllocator allocator = {});
 
 }  // namespace jaxmg
 

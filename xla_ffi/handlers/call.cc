@@ -119,6 +119,24 @@ std::string BlockText(const CallSite& site) {
          std::to_string(columns);
 }
 
+Status MeetAcross(const CallSite& site, const Place& place, const Patience& patience, int64_t mine,
+                  std::shared_ptr<InProcessGroup>* group, int* sharing) noexcept {
+  if (site.shared == nullptr) {
+    return Status::Fixed(Code::kInternal, "XLA kept no state of a call with other processes");
+  }
+  SharedCall call = {site.shared, site.key.run, place.group, place.rank, "", mine};
+  const Status described = Guarded([&] {
+    call.block = BlockText(site);
+    return Status::Ok();
+  });
+  if (!described.ok()) {
+    FailCall(site, described);
+    return described;
+  }
+  int here = 0;
+  return MeetAcross(call, patience, group, sharing == nullptr ? &here : sharing);
+}
+
 CallKey KeyOf(const XLA_FFI_CallFrame* frame) noexcept {
   CallKey key = {};
   XLA_FFI_RunId_Get_Args args = {};

@@ -6,7 +6,9 @@
 #include <tuple>
 #include <vector>
 
+#include "xla_ffi/comm/segments.h"
 #include "xla_ffi/device/cuda.h"
+#include "xla_ffi/device/cuda_memory.h"
 #include "xla_ffi/device/timeline.h"
 #include "xla_ffi/handlers/options.h"
 #include "xla_ffi/handlers/platform.h"
@@ -68,27 +70,79 @@ Status FindPlace(const CallSite& site, CudaDevice& device, Place* place) {
   return Status::Ok();
 }
 
-// Each rank reads the memory of all others.
+// Each rank reads the memory of all others of its process.
 Status ConnectPeers(const InProcessGroup& group, int ordinal) {
-  for (int64_t peer : group.brought()) {
-    JAXMG_RETURN_IF_ERROR(EnablePeerAccess(ordinal, static_cast<int>(peer)));
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (!group.IsHere(rank)) continue;
+    JAXMG_RETURN_IF_ERROR(EnablePeerAccess(ordinal, static_cast<int>(group.brought()[rank])));
   }
   return Status::Ok();
+}
+
+// What a call with ranks in other processes works in, instead of XLA's memory: the others can map
+// it. It goes back when the call is over on the device.
+class SharedScratch {
+ public:
+  explicit SharedScratch(int ordinal) : ordinal_(ordinal) {}
+  ~SharedScratch() {
+    for (void* data : taken_) Segments::The().Free(data);
+  }
+  SharedScratch(const SharedScratch&) = delete;
+  SharedScratch& operator=(const SharedScratch&) = delete;
+
+  Status Allocate(size_t bytes, void** data) {
+    taken_.reserve(taken_.size() + 1);
+    JAXMG_RETURN_IF_ERROR(Segments::The().Allocate(ordinal_, bytes, data));
+    taken_.push_back(*data);
+    return Status::Ok();
+  }
+
+ private:
+  const int ordinal_;
+  std::vector<void*> taken_;
+};
+
+// Waits for all that the call has enqueued. A process that is lost until then is one of which the
+// host alone hears; what waits for it goes on then, to no good.
+Status Finish(CudaDevice& device) {
+  const Clock::time_point begun = Clock::now();
+  for (bool done = false;;) {
+    JAXMG_RETURN_IF_ERROR(device.IsDone(Stream::kMain, &done));
+    if (done) return Status::Ok();
+    if (Clock::now() - begun > std::chrono::milliseconds(1)) {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+}
+
+Status MeetOthers(const CallSite& site, const Place& place, int ordinal,
+                  std::shared_ptr<InProcessGroup>* group) {
+  const Patience patience = {RendezvousTimeout(), Spin(site.ranks)};
+  if (site.spans_processes) return MeetAcross(site, place, patience, ordinal, group);
+  return Meet({site.key, place.group}, site.routine, place.rank, site.ranks, patience, ordinal,
+              group);
 }
 
 Status RunRank(const Platform& platform, const CallSite& site, const RankProgram& program) {
   CurrentDevice current;
   std::unique_ptr<CudaDevice> device;
-  auto allocate = [&](size_t bytes) { return platform.scratch->Allocate(bytes).value_or(nullptr); };
+  SharedScratch shared(platform.ordinal);
+  auto allocate = [&](size_t bytes, void** data) -> Status {
+    if (site.spans_processes) return shared.Allocate(bytes, data);
+    *data = platform.scratch->Allocate(bytes).value_or(nullptr);
+    if (*data != nullptr) return Status::Ok();
+    return Error(Code::kResourceExhausted, "out of memory: ", bytes, " bytes of workspace on GPU ",
+                 platform.ordinal);
+  };
   Place place = {};
   const Status ready = Guarded([&]() -> Status {
-    if (site.spans_processes) {
-      return Error(Code::kInvalidArgument, site.routine,
-                   ": the GPUs of a mesh have to be those of one process");
-    }
     JAXMG_RETURN_IF_ERROR(Open<CudaDriver>());
     JAXMG_RETURN_IF_ERROR(Open<CudaRuntime>());
     JAXMG_RETURN_IF_ERROR(current.Set(platform.ordinal));
+    if (site.spans_processes) {
+      Segments::The().Use(CudaMemorySource());
+      JAXMG_RETURN_IF_ERROR(CudaMemorySource().Serve(platform.ordinal));
+    }
     JAXMG_RETURN_IF_ERROR(CudaDevice::New(
         platform.ordinal, static_cast<cudaStream_t>(platform.stream), allocate, &device));
     return FindPlace(site, *device, &place);
@@ -98,13 +152,13 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
     return ready;
   }
   std::shared_ptr<InProcessGroup> group;
-  JAXMG_RETURN_IF_ERROR(Meet({site.key, place.group}, site.routine, place.rank, site.ranks,
-                             {RendezvousTimeout(), Spin(site.ranks)}, platform.ordinal, &group));
+  JAXMG_RETURN_IF_ERROR(MeetOthers(site, place, platform.ordinal, &group));
   const Status status = RunInGroup(
       group, place.rank, device.get(), Patient(site.ranks), [&](Communicator& comm) -> Status {
         const Status connected = Guarded([&] { return ConnectPeers(*group, platform.ordinal); });
         if (!connected.ok()) comm.Abort(connected);
-        const Status done = connected.ok() ? program({*device, comm}) : comm.Agree(connected);
+        Status done = connected.ok() ? program({*device, comm}) : comm.Agree(connected);
+        if (done.ok() && site.spans_processes) return comm.Agree(Finish(*device));
         // What was enqueued before a failure may not have been joined into XLA's stream, and may
         // read what other ranks are about to free.
         if (!done.ok()) (void)comm.Agree(device->Synchronize());

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "xla_ffi/comm/in_process.h"
+#include "xla_ffi/comm/segments.h"
 #include "xla_ffi/device/host.h"
 #include "xla_ffi/device/lapack.h"
 #include "xla_ffi/device/timeline.h"
@@ -21,29 +22,15 @@ constexpr Patience kPatient = {std::chrono::hours(24 * 365)};
 Status MeetOthers(const CallSite& site, const Place& place, std::shared_ptr<InProcessGroup>* group,
                   int* sharing) noexcept {
   const Patience patience = {RendezvousTimeout()};
-  if (!site.spans_processes) {
-    return Meet({site.key, place.group}, site.routine, place.rank, site.ranks, patience, 0, group);
-  }
-  if (site.shared == nullptr) {
-    return Status::Fixed(Code::kInternal, "XLA kept no state of a call with other processes");
-  }
-  SharedCall call = {site.shared, site.key.run, place.group, place.rank, ""};
-  const Status described = Guarded([&] {
-    call.block = BlockText(site);
-    return Status::Ok();
-  });
-  if (!described.ok()) {
-    FailCall(site, described);
-    return described;
-  }
-  return MeetAcross(call, patience, group, sharing);
+  if (site.spans_processes) return MeetAcross(site, place, patience, 0, group, sharing);
+  return Meet({site.key, place.group}, site.routine, place.rank, site.ranks, patience, 0, group);
 }
 
 Status RunRank(const CallSite& site, const RankProgram& program) noexcept {
   const Place place = {site.place[0], site.place[1]};
   std::unique_ptr<Device> device;
   const Status ready = Guarded([&] {
-    device = NewHostDevice();
+    device = site.spans_processes ? NewSharingHostDevice() : NewHostDevice();
     return Status::Ok();
   });
   if (!ready.ok()) {

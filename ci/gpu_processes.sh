@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# What needs GPUs of several processes, from wheels, on a machine as ci/gpu.sh asks for. Goes on after
+# a failure, and ends with one line a step; logs and records go to RESULTS.
+#
+#   ci/gpu_processes.sh WHEELS RESULTS [STEP ...]     all steps, or those named
+#
+# suite: tests/python in as many processes as there are GPUs, each of which sees all; own: the same
+# for the routines alone, where each sees its own GPU; jobs: solves beside other programs, replicas,
+# a thousand calls; lost: processes that are killed and stopped; times: one process beside several,
+# by turns.
+#
+# Environment: PYTHON, another one than python3; GPUS, how many, all by default.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
+python=${PYTHON:-python3} wheels=$(realpath "$1") results=$(realpath -m "$2")
+shift 2
+gpus=${GPUS:-$(nvidia-smi --list-gpus | wc -l)} || exit
+mkdir -p "$results"
+
+# The tests leave the checkout, where its own jaxmg would be imported.
+site=$(mktemp -d) || exit
+trap 'rm -rf "$site"' EXIT
+PYTHON=$python ci/gpu_install.sh "$wheels" "$site" || exit
+cp -r tests benchmarks "$site" || exit
+cd "$site" || exit
+export PYTHONPATH=$site
+export JAX_PLATFORMS=cuda JAXMG_TEST_PLATFORM=cuda PYTHONUNBUFFERED=1
+export JAXMG_RENDEZVOUS_TIMEOUT=60 XLA_PYTHON_CLIENT_PREALLOCATE=false
+
+launch() { timeout "$1" "$python" -X faulthandler -m jaxmg.launch -n "$gpus" "${@:2}"; }
+routines=(tests/python/{potrs,potri,syevd,factor,calls}_test.py)
+
+suite() { launch 500 tests/processes/suite.py tests/python; }
+own() { launch 300 tests/processes/own_gpus.py tests/processes/suite.py "${routines[@]}"; }
+jobs() { launch 300 tests/gpu/jobs.py "${COUNT:-200}"; }
+lost() { timeout 500 "$python" tests/gpu/lost.py "$gpus" "${LOST_N:-65536}"; }
+
+sizes=(512 1024 4096 16384 65536)
+times() {
+  export XLA_PYTHON_CLIENT_PREALLOCATE=true XLA_PYTHON_CLIENT_MEM_FRACTION=0.8
+  local round n=() failed=0
+  for size in "${sizes[@]}"; do n+=(--n "$size"); done
+  for round in $(seq "${ROUNDS:-2}"); do
+    timeout 200 "$python" benchmarks/processes.py --ranks "$gpus" "${n[@]}" --label one || failed=1
+    launch 200 benchmarks/processes.py "${n[@]}" --label all || failed=1
+    launch 200 tests/processes/own_gpus.py benchmarks/processes.py "${n[@]}" --label own || failed=1
+  done
+  timeout 200 "$python" benchmarks/processes.py --ranks "$gpus" --routine potri --n 32768 \
+    --label one || failed=1
+  launch 200 benchmarks/processes.py --routine potri --n 32768 --label all || failed=1
+  return $failed
+}
+
+steps=("$@")
+[ $# -gt 0 ] || steps=(suite own jobs lost times)
+summary='' failed=0
+for step in "${steps[@]}"; do
+  start=$SECONDS
+  if "$step" </dev/null >"$results/$step.log" 2>&1; then
+    result=passed
+  else
+    result=FAILED failed=$((failed + 1))
+  fi
+  # Records, for benchmarks/results; the launcher puts the number of the process before a line.
+  sed -n 's/^\(\[0\] \)\?\({"\)/\2/p' "$results/$step.log" >"$results/$step.jsonl"
+  grep -aE 'FAIL|passed|failed|failures$' "$results/$step.log" | cut -c1-200 | tail -20
+  summary+=$(printf '%-8s %-8s %5d s' "$step" "$result" $((SECONDS - start)))$'\n'
+done
+printf '\n%s\n' "$summary" | tee "$results/summary.txt"
+[ $failed -eq 0 ]

@@ -1,0 +1,273 @@
+// Memory that processes share: what is allocated where, what other processes have of it, and what
+// becomes of it when one of them is lost.
+#include "xla_ffi/comm/segments.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/cc/processes.h"
+#include "tests/cc/ranks.h"
+#include "tests/cc/testing.h"
+#include "xla_ffi/comm/communicator.h"
+#include "xla_ffi/comm/process_group.h"
+#include "xla_ffi/device/host.h"
+#include "xla_ffi/device/shared_memory.h"
+
+namespace jaxmg {
+namespace {
+
+using testing::NothingIsLeft;
+using testing::RankOutcome;
+using testing::RunProcesses;
+using testing::RunRanksHere;
+using testing::SiteOn;
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+void AllOk(const std::vector<RankOutcome>& outcomes) {
+  for (const RankOutcome& one : outcomes) {
+    EXPECT(one.status.ok()) << "rank " << one.rank << ": " << one.status.message();
+  }
+}
+
+// Mappings of shared memory that this process has.
+int Mappings() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    count += line.find("memfd:jaxmg") != std::string::npos;
+  }
+  return count;
+}
+
+// As long as `condition` does not hold, but not for ever.
+template <typename Condition>
+bool Soon(Condition condition) {
+  for (int i = 0; i < 1000 && !condition(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return condition();
+}
+
+TEST(BlocksOfSegmentsDoNotOverlap) {
+  Segments& segments = Segments::The();
+  segments.Use(HostMemorySource());
+  std::mt19937 random(1);
+  struct Block {
+    char* data;
+    size_t bytes;
+    char mark;
+  };
+  std::vector<Block> blocks;
+  for (int step = 0; step < 2000; ++step) {
+    if (blocks.size() < 20 || (random() % 2 != 0u && blocks.size() < 60)) {
+      const size_t bytes = 1 + random() % (step % 10 == 0 ? 3 * kMiB : 5000);
+      void* data = nullptr;
+      EXPECT(segments.Allocate(0, bytes, &data).ok());
+      EXPECT(reinterpret_cast<uintptr_t>(data) % 512 == 0);
+      EXPECT(segments.Has(data) && segments.Has(static_cast<char*>(data) + bytes - 1));
+      const char mark = static_cast<char>(random());
+      std::memset(data, mark, bytes);
+      blocks.push_back({static_cast<char*>(data), bytes, mark});
+      continue;
+    }
+    std::swap(blocks[random() % blocks.size()], blocks.back());
+    const Block last = blocks.back();
+    blocks.pop_back();
+    bool whole = true;
+    for (size_t i = 0; i < last.bytes; ++i) whole = whole && last.data[i] == last.mark;
+    EXPECT(whole) << "block of " << last.bytes << " bytes in step " << step;
+    segments.Free(last.data);
+  }
+  for (const Block& block : blocks) segments.Free(block.data);
+}
+
+TEST(MemoryThatIsFreeServesAgainAndWhatIsTooSmallGoes) {
+  Segments& segments = Segments::The();
+  segments.Use(HostMemorySource());
+  auto take = [&](size_t bytes) {
+    void* data = nullptr;
+    EXPECT(segments.Allocate(0, bytes, &data).ok());
+    return data;
+  };
+  void* first = take(100 * kMiB);
+  const size_t before = segments.bytes();
+  segments.Free(first);
+  for (int i = 0; i < 10; ++i) {
+    void* one = take(60 * kMiB);
+    void* other = take(40 * kMiB);
+    EXPECT(segments.bytes() == before) << segments.bytes() - before;
+    segments.Free(one);
+    segments.Free(other);
+  }
+  void* larger = take(200 * kMiB);
+  EXPECT(segments.bytes() < before + 200 * kMiB);
+  segments.Free(larger);
+  EXPECT(!segments.Has(&segments));
+}
+
+TEST(NoMemoryIsAnError) {
+  Segments& segments = Segments::The();
+  segments.Use(HostMemorySource());
+  void* data = nullptr;
+  const Status none = segments.Allocate(0, size_t{1} << 50, &data);
+  EXPECT(none.code() == Code::kResourceExhausted) << none.message();
+  EXPECT(none.message().find("bytes that processes share") != std::string::npos) << none.message();
+}
+
+// A rank's workspace is read where it lies, what is elsewhere through a copy of it.
+TEST(ABlockOfTheWorkspaceIsNotCopied) {
+  RunProcesses(2, [](int) {
+    AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1, [](const RankContext& context) -> Status {
+      Communicator& comm = context.comm;
+      std::unique_ptr<Buffer> workspace;
+      JAXMG_RETURN_IF_ERROR(context.device.Allocate(kMiB, &workspace));
+      std::vector<char> elsewhere(kMiB, 'a');
+      char* mine = workspace->as<char>();
+      std::memset(mine, 'a', kMiB);
+      const bool sends = comm.rank() == 0;
+      for (char* data : {mine, elsewhere.data()}) {
+        Bytes2D block = {};
+        if (sends) {
+          JAXMG_RETURN_IF_ERROR(comm.Send(Stream::kMain, 1, {data, kMiB, kMiB, 1}));
+          data[0] = 'b';
+        }
+        JAXMG_RETURN_IF_ERROR(comm.Agree(Status::Ok()));  // after which the receiver looks
+        if (sends) continue;
+        JAXMG_RETURN_IF_ERROR(comm.Borrow(Stream::kMain, 0, &block));
+        const char first = static_cast<const char*>(block.data)[0];
+        EXPECT(first == (data == mine ? 'b' : 'a')) << first;
+        EXPECT(static_cast<const char*>(block.data)[kMiB - 1] == 'a');
+        JAXMG_RETURN_IF_ERROR(comm.Return(Stream::kMain, 0));
+      }
+      JAXMG_RETURN_IF_ERROR(WaitAllSent(comm, Stream::kMain));
+      return comm.Agree(Status::Ok());
+    }));
+    return "";
+  });
+}
+
+// Copies are as many as are under way.
+TEST(WhatIsCopiedIsUsedAgainOnceItWasTaken) {
+  RunProcesses(3, [](int) {
+    AllOk(RunRanksHere(SiteOn(3, {0, 1, 2}), 1, [](const RankContext& context) -> Status {
+      Communicator& comm = context.comm;
+      std::vector<char> data(4 * kMiB), got(4 * kMiB);
+      for (int round = 0; round < 50; ++round) {
+        const int root = round % 3;
+        const Bytes2D block = {data.data(), kMiB, kMiB - 7, 4};
+        if (comm.rank() == root) {
+          std::memset(data.data(), round, data.size());
+          JAXMG_RETURN_IF_ERROR(comm.SendToAll(Stream::kMain, block));
+          JAXMG_RETURN_IF_ERROR(WaitAllSent(comm, Stream::kMain));
+          continue;
+        }
+        JAXMG_RETURN_IF_ERROR(comm.Recv(Stream::kMain, root, {got.data(), kMiB - 7, kMiB - 7, 4}));
+        EXPECT(got[0] == round && got[4 * (kMiB - 7) - 1] == round);
+      }
+      EXPECT(Segments::The().bytes() <= 16 * kMiB) << Segments::The().bytes();
+      return comm.Agree(Status::Ok());
+    }));
+    return "";
+  });
+}
+
+TEST(SegmentsThatAreGivenUpAreUnmappedByOthers) {
+  RunProcesses(2, [](int) {
+    const auto site = SiteOn(2, {0, 1});
+    int64_t run = 0;
+    // Each call needs more than the segments of those before it have.
+    auto exchange = [&](size_t bytes) {
+      AllOk(RunRanksHere(site, ++run, [&](const RankContext& context) -> Status {
+        std::unique_ptr<Buffer> mine, theirs;
+        JAXMG_RETURN_IF_ERROR(context.device.Allocate(bytes, &mine));
+        JAXMG_RETURN_IF_ERROR(context.device.Allocate(bytes, &theirs));
+        const int peer = 1 - context.comm.rank();
+        JAXMG_RETURN_IF_ERROR(
+            context.comm.Send(Stream::kMain, peer, {mine->data(), bytes, bytes, 1}));
+        JAXMG_RETURN_IF_ERROR(
+            context.comm.Recv(Stream::kMain, peer, {theirs->data(), bytes, bytes, 1}));
+        JAXMG_RETURN_IF_ERROR(WaitAllSent(context.comm, Stream::kMain));
+        return context.comm.Agree(Status::Ok());
+      }));
+    };
+    for (size_t bytes = kMiB; bytes <= 128 * kMiB; bytes += 9 * kMiB) exchange(bytes);
+    exchange(kMiB);
+    exchange(kMiB);
+    // The words of both, this one's segments, which are two, and as many of the other's at most.
+    EXPECT(Soon([] { return Mappings() <= 6; })) << Mappings() << " mappings";
+    EXPECT(NothingIsLeft());
+    return "";
+  });
+}
+
+// What a rank waits for when a process is lost would never come.
+TEST(WhatWaitsForALostProcessGoesOn) {
+  RunProcesses(
+      2,
+      [](int process) {
+        std::shared_ptr<Event> event;
+        const SharedEvent* shared = nullptr;
+        AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1, [&](const RankContext& context) -> Status {
+          std::shared_ptr<Neighbour> other;
+          JAXMG_RETURN_IF_ERROR(
+              Segments::The().Connect(1 - process, Hub::The().ConnectionTo(1 - process),
+                                      Deadline(std::chrono::seconds(20)), &other));
+          event = other->Theirs({123, 7});  // which nobody signals
+          shared = event->shared();
+          EXPECT(other->Theirs({uint32_t{1} << 30, 7}) == nullptr);
+          return context.comm.Agree(Status::Ok());
+        }));
+        if (process == 1) {
+          raise(SIGKILL);
+        }
+        auto come = [&] {
+          const uint32_t now = __atomic_load_n(shared->word(), __ATOMIC_ACQUIRE);
+          return static_cast<int32_t>(now - shared->count()) >= 0;
+        };
+        EXPECT(Soon(come));
+        // Work of its GPU that was under way may still write the word.
+        __atomic_store_n(shared->word(), 3, __ATOMIC_RELEASE);
+        EXPECT(Soon(come));
+        return "";
+      },
+      {}, {1});
+}
+
+TEST(TooManyCallsAtATimeAreAnError) {
+  RunProcesses(2, [](int process) {
+    AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1, [&](const RankContext& context) -> Status {
+      std::shared_ptr<Neighbour> other;
+      JAXMG_RETURN_IF_ERROR(Segments::The().Connect(1 - process,
+                                                    Hub::The().ConnectionTo(1 - process),
+                                                    Deadline(std::chrono::seconds(20)), &other));
+      std::vector<uint32_t> taken;
+      Status last;
+      while (last.ok()) {
+        uint32_t first = 0;
+        last = other->TakeWords(40, &first);
+        if (last.ok()) taken.push_back(first);
+        EXPECT(taken.size() < 1 << 20);
+      }
+      EXPECT(last.code() == Code::kResourceExhausted && taken.size() > 1000) << taken.size();
+      const SharedEvent one = other->Next(taken[5]);
+      EXPECT(other->Next(taken[5]).count() == one.count() + 1);
+      for (const uint32_t first : taken) other->GiveWords(first, 40);
+      uint32_t again = 0;
+      EXPECT(other->TakeWords(40, &again).ok());
+      other->GiveWords(again, 40);
+      return context.comm.Agree(Status::Ok());
+    }));
+    return "";
+  });
+}
+
+}  // namespace
+}  // namespace jaxmg

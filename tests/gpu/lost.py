@@ -1,0 +1,82 @@
+"""A process that is killed or stopped while GPUs of several processes solve: the others have an
+error that names it, within a limit, the GPUs are idle again, and a new job runs on them at once.
+
+    python lost.py PROCESSES [N]        a GPU each; with JAX for CUDA
+"""
+
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "processes"))
+
+from jobs import Job  # noqa: E402
+
+_LIMIT = 5  # seconds of silence after which a process is lost
+_GPUS = {
+    "JAX_PLATFORMS": "cuda",
+    "JAXMG_TEST_DEVICES": "1",
+    "JAXMG_PEER_TIMEOUT": str(_LIMIT),
+    "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.4",  # two jobs share a GPU where one was stopped
+}
+
+
+def main():
+    processes = int(sys.argv[1])
+    n = int(sys.argv[2]) if len(sys.argv) > 2 else 65536
+    failed = 0
+    for how, lost in (("KILL", processes - 1), ("STOP", processes - 1), ("STOP", 0)):
+        try:
+            record = _lose(how, lost, processes, n)
+        except AssertionError as error:
+            failed += 1
+            print(f"FAIL {how} of process {lost}: {error}", flush=True)
+        else:
+            print(
+                json.dumps({"kind": "lost", "how": how, "lost": lost, "n": n, **record}), flush=True
+            )
+    print(f"{failed} failures")
+    return 1 if failed else 0
+
+
+def _lose(how, lost, processes, n):
+    with Job("long_call", n, processes=processes, devices=1, **_GPUS) as job:
+        for index in range(processes):
+            job.until(index, "again", 200)  # compiled, and the next one is under way
+        time.sleep(0.3)
+        others = [index for index in range(processes) if index != lost]
+        job.processes[lost].send_signal(getattr(signal, f"SIG{how}"))
+        start = time.monotonic()
+        for index in others:
+            output = job.until(index, "failed:", _LIMIT + 20)
+            assert f"process {lost}" in output and "potrs" in output, output
+        seconds = time.monotonic() - start
+        for output in job.wait(*others, seconds=60):
+            again = re.search(r"failed again after (\d+) s: (.*)", output)
+            assert again and int(again[1]) <= 2 and "went on alone" in output, output
+        # A process that is stopped keeps its memory, and what its GPU was given comes to its end.
+        idle = _seconds_until_idle()
+        start = time.monotonic()
+        with Job("solve", 2000, 2, processes=processes, devices=1, **_GPUS) as new:
+            new.wait(seconds=120)
+        anew = time.monotonic() - start
+    return {"seconds": round(seconds, 2), "idle_after": round(idle, 2), "new_job": round(anew, 1)}
+
+
+def _seconds_until_idle(limit=30):
+    start = time.monotonic()
+    query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    while time.monotonic() - start < limit:
+        shown = subprocess.run(query, check=True, capture_output=True, text=True).stdout.split()
+        if all(int(percent) == 0 for percent in shown):
+            return time.monotonic() - start
+        time.sleep(0.1)
+    raise AssertionError(f"GPUs are at {shown} % after {limit} s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

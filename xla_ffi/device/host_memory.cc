@@ -1,0 +1,91 @@
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "xla_ffi/device/shared_memory.h"
+
+namespace jaxmg {
+namespace {
+
+constexpr size_t kLargePage = size_t{2} << 20;
+
+// What the system could give; all there is where it doesn't say.
+size_t AvailableBytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string name, unit;
+  for (size_t kilobytes = 0; file >> name >> kilobytes; std::getline(file, unit)) {
+    if (name == "MemAvailable:") return kilobytes << 10;
+  }
+  return SIZE_MAX;
+}
+
+Status NoMemory(size_t bytes, const char* why) {
+  return Error(Code::kResourceExhausted, "out of memory: ", bytes,
+               " bytes that processes share: ", why);
+}
+
+class HostMemory : public MemorySource {
+ public:
+  Status Serve(int) override { return Status::Ok(); }
+  Status Make(int, size_t* bytes, void** data, int* file) override {
+    *bytes = (*bytes + kLargePage - 1) / kLargePage * kLargePage;
+    return MakeHostSegment(*bytes, data, file);
+  }
+  Status Map(int file, size_t bytes, void** data) override {
+    return MapHostSegment(file, bytes, data);
+  }
+  void Unmap(void* data, size_t bytes) noexcept override { munmap(data, bytes); }
+  bool IsHost() const override { return true; }
+  Status Register(void*, size_t) override { return Status::Ok(); }
+};
+
+}  // namespace
+
+// Its pages are taken at once: one for which there is no memory would end the process when it is
+// first written. The system takes all that there is before it says that this isn't enough.
+Status MakeHostSegment(size_t bytes, void** data, int* file) {
+  if (bytes > AvailableBytes()) return NoMemory(bytes, "the system has less");
+  const int made = memfd_create("jaxmg", MFD_CLOEXEC);
+  if (made < 0) {
+    return Error(Code::kUnavailable, "no shared memory: ", std::strerror(errno));
+  }
+  int failed = posix_fallocate(made, 0, static_cast<off_t>(bytes));
+  if (failed == 0) {
+    const Status mapped = MapHostSegment(made, bytes, data);
+    if (mapped.ok()) {
+      *file = made;
+      return mapped;
+    }
+    failed = ENOMEM;
+  }
+  close(made);
+  return NoMemory(bytes, std::strerror(failed));
+}
+
+Status MapHostSegment(int file, size_t bytes, void** data) {
+  struct stat about = {};
+  if (fstat(file, &about) != 0 || static_cast<size_t>(about.st_size) < bytes) {
+    return Error(Code::kInternal, "a segment of another process is no memory of ", bytes, " bytes");
+  }
+  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (mapped == MAP_FAILED) {
+    return Error(Code::kResourceExhausted, "no room for ", bytes,
+                 " bytes that processes share: ", std::strerror(errno));
+  }
+  *data = mapped;
+  return Status::Ok();
+}
+
+MemorySource& HostMemorySource() {
+  static MemorySource* source = new HostMemory;
+  return *source;
+}
+
+}  // namespace jaxmg

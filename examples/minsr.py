@@ -13,9 +13,9 @@ parameter, T = O O^T, and the energies e of the samples, both without their mean
 
     theta <- theta - length * O^T (T + shift)^-1 e
 
-Devices form a mesh ("S", "T"). O is cut along both of its axes, samples over "T" and parameters over
-"S", so that no device ever has all samples' derivatives nor all parameters'. T is summed over "S"
-piece by piece; its rows are cut over "T", and each of the replicas along "S" solves its own.
+Devices form a mesh ("S", "T"). O is cut along both of its axes, samples over "T" and parameters
+over "S"; what else a device has of it at a time is a piece of some samples. T is made of such
+pieces and summed over "S"; its rows are cut over "T", and each replica along "S" solves its own.
 
 Runs on the GPUs of JAX's default backend, or else on four CPU devices. The exit code is 1 if an
 energy is not that of exact diagonalisation to 1e-3.
@@ -278,17 +278,19 @@ def draw(path, results):
 
     figure, axes = plt.subplots(
         2, len(results), figsize=(5 * len(results), 6.5), layout="constrained", sharex=True,
-        sharey="row", squeeze=False, facecolor="white",
+        squeeze=False, facecolor="white",
     )  # fmt: skip
     for (above, below), (name, (history, exact)) in zip(axes.T, results.items(), strict=True):
         sites, steps = np.prod(_SHAPES[name]), np.arange(1, len(history) + 1)
         above.plot(steps, history / sites, label="MinSR")
         above.axhline(exact / sites, color="k", linestyle="--", label="exact")
-        above.set(title=f"{name} of {sites} spins", ylabel="energy a spin")
+        shape = " x ".join(map(str, _SHAPES[name]))
+        above.set(title=f"{name} of {shape} spins", ylabel="energy a spin")
         above.legend()
         below.semilogy(steps, abs(history / exact - 1))
-        below.axhline(LIMIT, color="tab:red", linestyle=":")
+        below.axhline(LIMIT, color="tab:red", linestyle=":", label=f"limit, for {LAST} steps' mean")
         below.set(xlabel="step", ylabel="relative error")
+        below.legend()
         for axis in (above, below):
             axis.grid(alpha=0.3)
     figure.savefig(path, dpi=100, bbox_inches="tight")

@@ -19,6 +19,7 @@ quickstart() { bazel run //examples:quickstart; }
 examples() {
   bazel test //tests/examples:all &&
     bazel run //examples:gaussian_process &&
+    bazel run //examples:minsr &&
     bazel run //examples:random_field &&
     bazel run //examples:random_field -- --fft_bench 128
 }

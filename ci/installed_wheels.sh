@@ -26,11 +26,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 pip=("$python" -m pip --python "$work/venv/bin/python")
 # By path: a package index may have another `jaxmg`, of a higher version.
 tools/retry.sh "${pip[@]}" install -q "$(echo "$work"/wheels/jaxmg-*.whl)[cpu,plot]" \
-  "$work"/wheels/jaxmg_plugin_*.whl "${requirements[@]}" pytest hypothesis flatbuffers
+  "$work"/wheels/jaxmg_plugin_*.whl "${requirements[@]}" pytest hypothesis flatbuffers absl-py
 "${pip[@]}" check
 "${pip[@]}" list | grep -iE '^(jax|netket|numpy|scipy)'
 
-cp -r tests "$work"
+cp -r tests examples "$work"
 mkdir "$work/benchmarks" && cp benchmarks/records.py "$work/benchmarks"
 cd "$work"
 command=(tests/pytest_main.py "$tests")

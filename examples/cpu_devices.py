@@ -1,7 +1,8 @@
 """Four CPU devices for a program that finds no GPU; to be imported before JAX is.
 
 Each has one thread: XLA's threads for all of them can all be waiting for a device that has none
-left. GPUs don't mind, and what the user has set in XLA_FLAGS goes first.
+left. GPUs don't mind, and what the user has set in XLA_FLAGS goes first. JAX_NUM_CPU_DEVICES wins
+over the number here: it is how `python -m jaxmg.launch` gives each process its devices.
 """
 
 import os

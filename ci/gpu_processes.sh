@@ -5,8 +5,8 @@
 #   ci/gpu_processes.sh WHEELS RESULTS [STEP ...]     all steps, or those named
 #
 # suite: tests/python in as many processes as there are GPUs, each of which sees all; own: the same
-# for the routines alone, where each sees its own GPU; jobs: solves beside other programs, replicas,
-# a thousand calls; lost: processes that are killed and stopped; times: one process beside several,
+# for the routines alone, where each sees its own GPU; sockets: the same over TCP, as between hosts;
+# jobs: solves beside other programs, replicas, a thousand calls; lost: processes that are killed and stopped; times: one process beside several,
 # by turns.
 #
 # Environment: PYTHON, another one than python3; GPUS, how many, all by default.
@@ -33,6 +33,15 @@ routines=(tests/python/{potrs,potri,syevd,factor,calls}_test.py)
 suite() { launch 500 tests/processes/suite.py tests/python; }
 own() { launch 300 tests/processes/own_gpus.py tests/processes/suite.py "${routines[@]}"; }
 jobs() { launch 300 tests/gpu/jobs.py "${COUNT:-200}"; }
+sockets() {
+  export JAXMG_TRANSPORT=tcp
+  local failed=0
+  launch 300 tests/processes/suite.py "${routines[@]}" || failed=1
+  launch 200 tests/gpu/jobs.py 20 || failed=1
+  launch 200 benchmarks/processes.py --n 4096 --n 16384 --n 65536 --repeats 2 --label tcp || failed=1
+  unset JAXMG_TRANSPORT
+  return $failed
+}
 lost() { timeout 500 "$python" tests/gpu/lost.py "$gpus" "${LOST_N:-65536}"; }
 
 sizes=(512 1024 4096 16384 65536)
@@ -52,7 +61,7 @@ times() {
 }
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(suite own jobs lost times)
+[ $# -gt 0 ] || steps=(suite own sockets jobs lost times)
 summary='' failed=0
 for step in "${steps[@]}"; do
   start=$SECONDS

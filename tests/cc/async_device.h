@@ -270,12 +270,30 @@ class AsyncDevice : public Device {
     });
   }
   Status Wait(Stream stream, const Event& event) override {
+    if (event.passed()) return Status::Ok();
+    if (const SharedEvent* shared = event.shared()) {
+      return Later(workers_, stream, [there = *shared] {
+        while (static_cast<int32_t>(__atomic_load_n(there.word(), __ATOMIC_ACQUIRE) -
+                                    there.count()) < 0) {
+          std::this_thread::yield();
+        }
+        return Status::Ok();
+      });
+    }
     auto signal = static_cast<const AsyncEvent&>(event).signal;
     if (!signal) return Status::Ok();
     return Later(workers_, stream, [signal] {
       signal->Await();
       return Status::Ok();
     });
+  }
+  Status RecordShared(Stream stream, const SharedEvent& event) override {
+    return Later(workers_, stream,
+                 [this, stream, event] { return real_->RecordShared(stream, event); });
+  }
+  Status AwaitOnHost(const Event& event) override {
+    if (const auto signal = static_cast<const AsyncEvent&>(event).signal) signal->Await();
+    return Status::Ok();
   }
   Status Synchronize() override {
     Status first;

@@ -166,11 +166,18 @@ struct RankOutcome {
   Status status;
 };
 
+// What the ranks of a process work on.
+struct Devices {
+  std::function<std::unique_ptr<Device>()> make = NewSharingHostDevice;
+  bool on_host = true;  // blocks pass through sockets from where they lie
+};
+
 // The ranks of this process in a call, each on a thread, as the handlers run them.
 inline std::vector<RankOutcome> RunRanksHere(const std::shared_ptr<const SharedSite>& site,
                                              int64_t run, const RankProgram& program,
                                              Seconds limit = kPatience,
-                                             const std::string& block = "float64") {
+                                             const std::string& block = "float64",
+                                             const Devices& devices = {}) {
   const int me = Hub::The().me();
   std::vector<RankOutcome> outcomes;
   for (int group = 0; group < site->groups(); ++group) {
@@ -181,14 +188,19 @@ inline std::vector<RankOutcome> RunRanksHere(const std::shared_ptr<const SharedS
   std::vector<std::thread> threads;
   for (RankOutcome& outcome : outcomes) {
     threads.emplace_back([&] {
-      auto device = NewSharingHostDevice();
+      const auto device = devices.make();
       std::shared_ptr<InProcessGroup> group;
       int sharing = 0;
-      outcome.status =
-          MeetAcross({site, run, outcome.group, outcome.rank, block}, {limit}, &group, &sharing);
+      outcome.status = MeetAcross({site, run, outcome.group, outcome.rank, block, devices.on_host},
+                                  {limit}, &group, &sharing);
       if (!outcome.status.ok()) return;
       outcome.status = RunInGroup(group, outcome.rank, device.get(), {kPatience},
-                                  [&](Communicator& comm) { return program({*device, comm}); });
+                                  [&](Communicator& comm) -> Status {
+                                    const Status done = program({*device, comm});
+                                    // Of what was enqueued, where that is not done at once.
+                                    const Status finished = device->Synchronize();
+                                    return done.ok() ? finished : done;
+                                  });
     });
   }
   for (std::thread& thread : threads) thread.join();

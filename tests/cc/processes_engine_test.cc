@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/cc/async_device.h"
 #include "tests/cc/problem.h"
 #include "tests/cc/processes.h"
 #include "tests/cc/reference_lapack.h"
@@ -68,18 +69,47 @@ Results<T> Solve(const Case& c, bool definite, const RunAll& run) {
   return all;
 }
 
+// How ranks are made, and how blocks pass between their processes.
+struct Means {
+  const char* name;
+  Transport transport;
+  bool on_host;
+  bool streams;  // run beside each other, as a GPU's do
+};
+const Means kMeans[] = {
+    {"memory", Transport::kAuto, true, false},
+    {"sockets", Transport::kUnix, true, false},
+    {"memory, streams", Transport::kAuto, false, true},
+    {"copies through sockets, streams", Transport::kTcp, false, true},
+};
+
+std::unique_ptr<Device> OnStreams(std::unique_ptr<Device> device) {
+  return std::make_unique<AsyncDevice>(std::move(device), LikeGpu());
+}
+
 template <typename T>
-void Compare(const std::shared_ptr<const SharedSite>& site, int64_t* run, bool definite) {
-  const RunAll here = [](int ranks, const testing::RankProgram& program) {
-    for (const Status& status : RunRanks(ranks, program)) EXPECT(status.ok()) << status.message();
+void Compare(const std::shared_ptr<const SharedSite>& site, int64_t* run, bool definite,
+             const Means& means) {
+  const DeviceMaker alone = [&](int rank) {
+    return means.streams ? OnStreams(OnHost(rank)) : OnHost(rank);
+  };
+  const Devices devices = {
+      [&] { return means.streams ? OnStreams(NewSharingHostDevice()) : NewSharingHostDevice(); },
+      means.on_host};
+  const RunAll here = [&](int ranks, const testing::RankProgram& program) {
+    for (const Status& status : RunRanks(ranks, program, kPatience, alone)) {
+      EXPECT(status.ok()) << status.message();
+    }
   };
   const RunAll across = [&](int, const testing::RankProgram& program) {
-    for (const RankOutcome& one : RunRanksHere(site, ++*run, program)) {
+    for (const RankOutcome& one :
+         RunRanksHere(site, ++*run, program, kPatience, "float64", devices)) {
       EXPECT(one.status.ok()) << one.status.message();
     }
   };
   for (const Case& c : kCases) {
-    const std::string what = "n " + std::to_string(c.n) + " tile " + std::to_string(c.tile);
+    const std::string what =
+        means.name + (", n " + std::to_string(c.n)) + " tile " + std::to_string(c.tile);
     const Results<T> one = Solve<T>(c, definite, here), many = Solve<T>(c, definite, across);
     for (int rank = 0; rank < c.ranks; ++rank) {
       if (site->process_of(0, rank) != Hub::The().me()) continue;
@@ -100,18 +130,25 @@ struct InstallLapack {
 } install_lapack;
 
 TEST(ResultsAreThoseOfOneProcess) {
-  for (const auto& deal : kDeals) {
-    int count = 0;
-    for (const int process : deal) count = std::max(count, process + 1);
-    RunProcesses(count, [&](int) {
-      const auto site = SiteOn(4, deal);
-      int64_t run = 0;
-      Compare<double>(site, &run, true);
-      Compare<std::complex<float>>(site, &run, true);
-      Compare<double>(site, &run, false);
-      EXPECT(NothingIsLeft());
-      return "";
-    });
+  for (const Means& means : kMeans) {
+    for (const auto& deal : kDeals) {
+      int count = 0;
+      for (const int process : deal) count = std::max(count, process + 1);
+      JobOptions options;
+      options.transport = means.transport;
+      RunProcesses(
+          count,
+          [&](int) {
+            const auto site = SiteOn(4, deal);
+            int64_t run = 0;
+            Compare<double>(site, &run, true, means);
+            Compare<std::complex<float>>(site, &run, true, means);
+            Compare<double>(site, &run, false, means);
+            EXPECT(NothingIsLeft());
+            return "";
+          },
+          options);
+    }
   }
 }
 

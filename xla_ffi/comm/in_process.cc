@@ -1,5 +1,6 @@
 #include "xla_ffi/comm/in_process.h"
 
+#include <array>
 #include <utility>
 
 namespace jaxmg {
@@ -191,10 +192,11 @@ class InProcessCommunicator : public Communicator {
 
   // Those of this process all wait for one event.
   Status SendToAll(Stream stream, const Bytes2D& block) override {
-    InProcessGroup::Message here = {block}, elsewhere = {block};
+    std::array<InProcessGroup::Message, kNumWays> messages;
+    for (InProcessGroup::Message& message : messages) message.block = block;
     for (int step = 1; step < size(); ++step) {
       const int peer = (rank_ + size() - step) % size();
-      InProcessGroup::Message& message = group_->IsHere(peer) ? here : elsewhere;
+      InProcessGroup::Message& message = messages[static_cast<int>(group_->WayTo(peer))];
       JAXMG_RETURN_IF_ERROR(group_->Prepare(*device_, stream, rank_, peer, &message));
       group_->Post(rank_, peer, message);
       ++sent_[peer];

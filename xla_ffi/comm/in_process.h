@@ -15,6 +15,11 @@
 
 namespace jaxmg {
 
+// How blocks reach a rank: one of this process; one of another, which reads them where they lie in
+// memory that both share; over a socket, from where they lie or from a copy in the host's memory.
+enum class Way { kHere, kShared, kSocket, kStaged };
+inline constexpr int kNumWays = 4;
+
 // What the ranks of one call share. ProcessGroup (process_group.h) extends it to ranks of other
 // processes.
 class InProcessGroup {
@@ -35,8 +40,10 @@ class InProcessGroup {
   };
   // Whether the rank is one of this process.
   virtual bool IsHere(int /*rank*/) const { return true; }
+  // How a block reaches it.
+  virtual Way WayTo(int /*rank*/) const { return Way::kHere; }
   // Makes a message of its block, behind the stream's work so far. One that was made so for a rank
-  // of this process is right for all of them, and a block that was staged stays so.
+  // of this process is right for all of them, and a block that was copied for a way stays so.
   virtual Status Prepare(Device& device, Stream stream, int from, int to, Message* message);
   virtual void Post(int from, int to, Message message);
   virtual Status TakeMessage(int from, int to, const Patience& patience, Message* message);

@@ -13,14 +13,17 @@ namespace jaxmg {
 class Link {
  public:
   virtual ~Link() = default;
-  // Whether the other process reads blocks where they lie, which must then be memory that it
-  // shares.
-  virtual bool ReadsInPlace() const { return false; }
+  virtual Way way() const = 0;
   // An event of a rank of this process behind which its stream's work so far is done.
   virtual Status Record(Device& device, Stream stream, int /*rank*/,
                         std::shared_ptr<Event>* event) {
     JAXMG_RETURN_IF_ERROR(device.NewEvent(event));
     return device.Record(stream, event->get());
+  }
+  // The same for what to post when a message was taken.
+  virtual Status RecordTaken(Device& device, Stream stream, int rank,
+                             std::shared_ptr<Event>* event) {
+    return Record(device, stream, rank, event);
   }
   // Begins to move a message of a rank of this process to one of the other; doesn't wait. Throws
   // where there is no memory for that.

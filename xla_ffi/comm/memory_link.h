@@ -21,7 +21,7 @@ class MemoryLink : public Link {
                     std::unique_ptr<Link>* link);
   ~MemoryLink() override { neighbour_->GiveWords(first_, words_); }
 
-  bool ReadsInPlace() const override { return true; }
+  Way way() const override { return Way::kShared; }
   Status Record(Device& device, Stream stream, int rank, std::shared_ptr<Event>* event) override;
   void Post(int from, int to, const InProcessGroup::Message& message) override;
   void PostTaken(int from, int to, const std::shared_ptr<Event>& done) noexcept override;

@@ -8,6 +8,7 @@
 #include "xla_ffi/comm/memory_link.h"
 #include "xla_ffi/comm/segments.h"
 #include "xla_ffi/comm/socket_link.h"
+#include "xla_ffi/comm/staged_link.h"
 
 namespace jaxmg {
 
@@ -19,17 +20,19 @@ std::string RanksOf(const std::vector<int>& processes, int process) {
   return text;
 }
 
-ProcessGroup::ProcessGroup(std::string routine, std::vector<int> processes, int me)
+ProcessGroup::ProcessGroup(std::string routine, std::vector<int> processes, int me, bool on_host)
     : InProcessGroup(static_cast<int>(processes.size())),
       routine_(std::move(routine)),
       processes_(std::move(processes)),
       me_(me),
+      on_host_(on_host),
       others_(processes_.begin(), processes_.end()),
       links_(size(), nullptr),
       held_(size() * size()),
       staging_(size()),
+      host_staging_(size()),
       copies_(size() * size()),
-      arrived_(std::make_shared<Event>()),
+      arrived_(std::make_shared<PassedEvent>()),
       voted_already_(size(), false),
       gone_(size(), false),
       sharing_(size(), false) {
@@ -55,24 +58,22 @@ void ProcessGroup::Begin(const CallId& id) noexcept {
   id_ = id;
 }
 
-// Through memory where both can, which is to say on one host.
+// Through memory where both can, which they can on one host alone.
 Status ProcessGroup::NewLink(int process, const std::shared_ptr<Connection>& connection,
                              Clock::time_point deadline, std::unique_ptr<Link>* link) {
   Segments& segments = Segments::The();
-  const MemorySource* source = segments.source();
-  const bool near = connection->transport() == "unix";
-  if (source == nullptr || (source->IsHost() && !near)) {
+  std::shared_ptr<Neighbour> neighbour;
+  if (connection->transport() == "unix") {
+    JAXMG_RETURN_IF_ERROR(segments.Connect(process, connection, deadline, &neighbour));
+  }
+  if (neighbour == nullptr && on_host_) {
     *link = std::make_unique<SocketLink>(connection, id_);
     return Status::Ok();
   }
-  if (!near) {
-    return Error(Code::kUnavailable, routine_, ": the devices of ", Hub::The().Describe(process),
-                 " are reached from here by ", connection->transport(),
-                 " alone; all GPUs of a matrix must be of processes of one host, which share "
-                 "memory, for now");
+  if (neighbour == nullptr) {
+    *link = std::make_unique<StagedLink>(connection, id_, size());
+    return Status::Ok();
   }
-  std::shared_ptr<Neighbour> neighbour;
-  JAXMG_RETURN_IF_ERROR(segments.Connect(process, connection, deadline, &neighbour));
   std::vector<int> here;
   for (int rank = 0; rank < size(); ++rank) {
     if (IsHere(rank)) here.push_back(rank);
@@ -105,9 +106,15 @@ Status ProcessGroup::Join(Clock::time_point deadline) {
 
 Status ProcessGroup::Prepare(Device& device, Stream stream, int from, int to, Message* message) {
   if (IsHere(to)) return InProcessGroup::Prepare(device, stream, from, to, message);
-  if (links_[to]->ReadsInPlace() && message->copy == nullptr &&
-      !Segments::The().Has(message->block.data)) {
-    JAXMG_RETURN_IF_ERROR(staging_[from].Stage(device, stream, &message->block, &message->copy));
+  const Way way = links_[to]->way();
+  if (message->copy == nullptr) {
+    if (way == Way::kStaged) {
+      JAXMG_RETURN_IF_ERROR(host_staging_[from].Stage(device, stream, &Device::AllocateOnHost,
+                                                      &message->block, &message->copy));
+    } else if (way == Way::kShared && !Segments::The().Has(message->block.data)) {
+      JAXMG_RETURN_IF_ERROR(
+          staging_[from].Stage(device, stream, &Device::Allocate, &message->block, &message->copy));
+    }
   }
   return links_[to]->Record(device, stream, from, &message->ready);
 }
@@ -151,7 +158,7 @@ Status ProcessGroup::TakeMessage(int from, int to, const Patience& patience, Mes
 Status ProcessGroup::RecordTaken(Device& device, Stream stream, int from, int to,
                                  std::shared_ptr<Event>* done) {
   if (IsHere(from)) return InProcessGroup::RecordTaken(device, stream, from, to, done);
-  return links_[from]->Record(device, stream, to, done);
+  return links_[from]->RecordTaken(device, stream, to, done);
 }
 
 void ProcessGroup::PostTaken(int from, int to, std::shared_ptr<Event> done) {

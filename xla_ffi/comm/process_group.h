@@ -26,7 +26,8 @@ std::string RanksOf(const std::vector<int>& processes, int process);
 class ProcessGroup : public InProcessGroup, public FrameSink {
  public:
   // `processes`: by rank, the process that it is in; `me` is this one. `routine` is for messages.
-  ProcessGroup(std::string routine, std::vector<int> processes, int me);
+  // `on_host`: the memory of the devices is the host's.
+  ProcessGroup(std::string routine, std::vector<int> processes, int me, bool on_host);
   ~ProcessGroup() override;
 
   int lead() const { return processes_[0]; }
@@ -40,6 +41,7 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
   Status Join(Clock::time_point deadline);
 
   bool IsHere(int rank) const override { return processes_[rank] == me_; }
+  Way WayTo(int rank) const override { return IsHere(rank) ? Way::kHere : links_[rank]->way(); }
   Status Prepare(Device& device, Stream stream, int from, int to, Message* message) override;
   void Post(int from, int to, Message message) override;
   Status TakeMessage(int from, int to, const Patience& patience, Message* message) override;
@@ -92,6 +94,7 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
   const std::string routine_;
   const std::vector<int> processes_;
   const int me_;
+  const bool on_host_;
   std::set<int> others_;
   int here_ = 0;  // ranks of this process
   CallId id_ = {-1, -1};
@@ -102,7 +105,7 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
   std::vector<std::deque<Held>> held_;
   // By rank, and by channel: what this process's ranks have staged, and the copies, or none, of
   // what they have sent and is not known to have been taken. Each rank's thread has its own.
-  std::vector<Staging> staging_;
+  std::vector<Staging> staging_, host_staging_;
   std::vector<std::deque<std::shared_ptr<Staging::Copy>>> copies_;
   const std::shared_ptr<Event> arrived_;  // of a message that lies here
 

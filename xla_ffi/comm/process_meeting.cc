@@ -44,7 +44,8 @@ Status CheckPlace(const SharedCall& call, int me) {
 // The first rank of this process brings it together with the others.
 Status MeetProcesses(const SharedCall& call, Seconds limit, std::vector<int> processes, int me,
                      std::shared_ptr<ProcessGroup>* group) {
-  *group = std::make_shared<ProcessGroup>(call.site->routine, std::move(processes), me);
+  *group =
+      std::make_shared<ProcessGroup>(call.site->routine, std::move(processes), me, call.on_host);
   Hub& hub = Hub::The();
   const std::string text =
       call.site->text + (call.block.empty() ? "" : ", " + call.block) + ", jaxmg " + hub.version();

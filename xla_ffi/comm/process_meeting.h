@@ -21,8 +21,9 @@ struct SharedCall {
   int64_t run;  // the execution, the same number in all processes
   int group;
   int rank;
-  std::string block;  // what the ranks compare beside the site's text: dtype and shape
-  int64_t mine = 0;   // what the rank brings for those of its process (InProcessGroup::brought)
+  std::string block;    // what the ranks compare beside the site's text: dtype and shape
+  bool on_host = true;  // the devices' memory is the host's
+  int64_t mine = 0;     // what the rank brings for those of its process (InProcessGroup::brought)
 };
 
 // Waits until all ranks have come, in all processes. An error names those that are missing, their

@@ -207,14 +207,25 @@ Status Segments::Connect(int process, const std::shared_ptr<Connection>& connect
     found->connection_ = connection;
   }
   std::lock_guard<std::mutex> connecting(found->connecting_);
-  *neighbour = found;
-  if (found->connected_) return Status::Ok();
+  if (found->connected_) {
+    *neighbour = std::move(found);
+    return Status::Ok();
+  }
+  if (source_ == nullptr) {
+    if (!found->told_refusal_) {
+      JAXMG_RETURN_IF_ERROR(connection->Send(SegmentFrame(FrameType::kForget, kWordsNumber, 0)));
+      found->told_refusal_ = true;
+    }
+    return Status::Ok();
+  }
   if (found->words_ == nullptr) JAXMG_RETURN_IF_ERROR(OpenWords(*found));
   Fd file;
   {
     auto lock = monitor_.Lock();
     const Patience patience = {deadline - Clock::now()};
-    monitor_.Wait(lock, patience, [&] { return found->words_file_.get() >= 0 || found->lost_; });
+    monitor_.Wait(lock, patience,
+                  [&] { return found->words_file_.get() >= 0 || found->refused_ || found->lost_; });
+    if (found->refused_) return Status::Ok();
     file = std::move(found->words_file_);
   }
   if (file.get() < 0) {
@@ -226,6 +237,7 @@ Status Segments::Connect(int process, const std::shared_ptr<Connection>& connect
   JAXMG_RETURN_IF_ERROR(source_.load()->Register(words, kWordBytes));
   found->their_words_ = static_cast<uint32_t*>(words);
   found->connected_ = true;
+  *neighbour = std::move(found);
   return Status::Ok();
 }
 
@@ -316,6 +328,11 @@ bool Segments::Came(int process, const FrameHeader& header, Fd file) {
 bool Segments::Forgotten(int process, const FrameHeader& header) {
   auto lock = monitor_.Lock();
   Neighbour& neighbour = *NeighbourOf(process);
+  if (header.from == kWordsNumber) {
+    neighbour.refused_ = true;
+    monitor_.Changed();
+    return true;
+  }
   const auto theirs = neighbour.theirs_.find(header.from);
   if (theirs == neighbour.theirs_.end()) return false;
   theirs->second.forgotten = true;

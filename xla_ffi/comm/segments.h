@@ -69,6 +69,7 @@ class Neighbour {
   std::map<int32_t, Mapped> theirs_;
   std::mutex connecting_, mapping_;  // taken before the monitor's
   bool connected_ = false;
+  bool refused_ = false, told_refusal_ = false;  // by the other, by this
   bool lost_ = false;
 };
 
@@ -93,7 +94,7 @@ class Segments {
   size_t bytes();
 
   // --- Other processes -------------------------------------------------------------------------
-  // Waits until the other has come to this too.
+  // Waits until the other has come to this too. Null where one of both shares no memory.
   Status Connect(int process, const std::shared_ptr<Connection>& connection,
                  Clock::time_point deadline, std::shared_ptr<Neighbour>* neighbour);
 

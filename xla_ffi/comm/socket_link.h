@@ -19,6 +19,8 @@ class SocketLink : public Link {
   SocketLink(std::shared_ptr<Connection> connection, const CallId& id)
       : connection_(std::move(connection)), id_(id) {}
 
+  Way way() const override { return Way::kSocket; }
+
   void Post(int from, int to, const InProcessGroup::Message& message) override {
     OutFrame frame = Frame(FrameType::kData, from, to);
     frame.header.value = static_cast<int64_t>(message.block.height);
@@ -33,6 +35,9 @@ class SocketLink : public Link {
   }
 
   void Recall(int from) noexcept override { connection_->Recall(this, from); }
+
+  // The other process is not to be reached any more: without this it would wait for ever.
+  void Break() noexcept { connection_->Break(); }
 
   // The block of a data frame; of no columns where the frame can't be right.
   static Bytes2D BlockOf(const FrameHeader& header, const Payload& payload) {

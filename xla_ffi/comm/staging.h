@@ -1,5 +1,5 @@
-// Staging: copies of blocks that other processes can't read where they lie, in memory that they
-// can. Of one rank, in one call, and used by its thread alone.
+// Staging: copies of blocks that can't pass to other processes from where they lie, in memory from
+// which they can. Of one rank, in one call, and used by its thread alone.
 #ifndef JAXMG_XLA_FFI_COMM_STAGING_H_
 #define JAXMG_XLA_FFI_COMM_STAGING_H_
 
@@ -23,7 +23,9 @@ class Staging {
   };
 
   // Enqueues the copy; `*block` becomes it. `*copy` is given up by its last holder.
-  Status Stage(Device& device, Stream stream, Bytes2D* block, std::shared_ptr<Copy>* copy) {
+  using Allocate = Status (Device::*)(size_t bytes, std::unique_ptr<Buffer>* buffer);
+  Status Stage(Device& device, Stream stream, Allocate allocate, Bytes2D* block,
+               std::shared_ptr<Copy>* copy) {
     const size_t bytes = block->height * block->columns;
     Copy* best = nullptr;
     for (Copy& one : copies_) {
@@ -33,7 +35,7 @@ class Staging {
     }
     if (best == nullptr) {
       Copy made;
-      JAXMG_RETURN_IF_ERROR(device.Allocate(bytes, &made.buffer));
+      JAXMG_RETURN_IF_ERROR((device.*allocate)(bytes, &made.buffer));
       made.bytes = bytes;
       copies_.push_back(std::move(made));
       best = &copies_.back();

@@ -66,6 +66,10 @@ Status CudaDevice::Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) {
   return Status::Ok();
 }
 
+Status CudaDevice::AllocateOnHost(size_t bytes, std::unique_ptr<Buffer>* buffer) {
+  return resources_->TakeHostMemory(bytes, buffer);
+}
+
 Status CudaDevice::NewEvent(std::shared_ptr<Event>* event) { return resources_->NewEvent(event); }
 
 Status CudaDevice::Record(Stream stream, Event* event) {
@@ -76,6 +80,7 @@ Status CudaDevice::Record(Stream stream, Event* event) {
 }
 
 Status CudaDevice::Wait(Stream stream, const Event& event) {
+  if (event.passed()) return Status::Ok();
   if (const SharedEvent* shared = event.shared()) {
     CUdeviceptr word = 0;
     JAXMG_RETURN_IF_ERROR(WordOnDevice(*shared, &word));
@@ -87,6 +92,15 @@ Status CudaDevice::Wait(Stream stream, const Event& event) {
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamWaitEvent(
                        this->stream(stream), static_cast<const CudaEvent&>(event).get(), 0),
                    "a stream of device ", ordinal_);
+  return Status::Ok();
+}
+
+Status CudaDevice::AwaitOnHost(const Event& event) {
+  CurrentDevice current;
+  JAXMG_RETURN_IF_ERROR(current.Set(ordinal_));
+  JAXMG_CHECK_CUDA(
+      Get<CudaRuntime>().cudaEventSynchronize(static_cast<const CudaEvent&>(event).get()),
+      "an event of device ", ordinal_);
   return Status::Ok();
 }
 

@@ -67,9 +67,11 @@ class CudaDevice : public Device {
   Tuning tuning() const override { return CudaTuning(); }
 
   Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) override;
+  Status AllocateOnHost(size_t bytes, std::unique_ptr<Buffer>* buffer) override;
   Status NewEvent(std::shared_ptr<Event>* event) override;
   Status Record(Stream stream, Event* event) override;
   Status Wait(Stream stream, const Event& event) override;
+  Status AwaitOnHost(const Event& event) override;
   Status RecordShared(Stream stream, const SharedEvent& event) override;
   Status Synchronize() override;
   Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override;

@@ -50,6 +50,7 @@
   F(cudaEventDestroy)                   \
   F(cudaEventElapsedTime)               \
   F(cudaEventRecord)                    \
+  F(cudaEventSynchronize)               \
   F(cudaFree)                           \
   F(cudaGetDevice)                      \
   F(cudaGetDeviceCount)                 \

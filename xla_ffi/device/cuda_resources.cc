@@ -67,6 +67,27 @@ class CudaPool {
     events_.push_back(event);
   }
 
+  // The smallest that is there, else a new one: their number is what is under way at one time.
+  Status TakeHostMemory(size_t bytes, void** data, size_t* room) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto large = host_memory_.lower_bound(bytes);
+    if (large != host_memory_.end()) {
+      *room = large->first;
+      *data = large->second;
+      host_memory_.erase(large);
+      return Status::Ok();
+    }
+    for (*room = size_t{1} << 16; *room < bytes;) *room *= 2;
+    JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaHostAlloc(data, *room, cudaHostAllocPortable), *room,
+                     " bytes of the host's memory for device ", ordinal_);
+    return Status::Ok();
+  }
+
+  void GiveHostMemory(void* data, size_t room) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    host_memory_.emplace(room, data);
+  }
+
   Status TakeParts(std::unique_ptr<CudaResources::Parts>* parts) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -175,6 +196,7 @@ class CudaPool {
   const int ordinal_;
   std::mutex mutex_;
   std::vector<cudaEvent_t> events_;
+  std::multimap<size_t, void*> host_memory_;  // by bytes
   std::vector<std::unique_ptr<CudaResources::Parts>> parts_;
   size_t made_events_ = 0, made_parts_ = 0;
   int32_t* stale_flag_ = nullptr;  // once there are parts
@@ -225,6 +247,23 @@ Status CudaResources::NewEvent(std::shared_ptr<Event>* event) {
   cudaEvent_t taken = nullptr;
   JAXMG_RETURN_IF_ERROR(pool_->TakeEvent(&taken));
   *event = std::make_shared<CudaEvent>(pool_, taken);
+  return Status::Ok();
+}
+
+Status CudaResources::TakeHostMemory(size_t bytes, std::unique_ptr<Buffer>* buffer) {
+  class Lent : public Buffer {
+   public:
+    Lent(CudaPool* pool, void* data, size_t room) : Buffer(data), pool_(pool), room_(room) {}
+    ~Lent() override { pool_->GiveHostMemory(data_, room_); }
+
+   private:
+    CudaPool* const pool_;
+    const size_t room_;
+  };
+  void* data = nullptr;
+  size_t room = 0;
+  JAXMG_RETURN_IF_ERROR(pool_->TakeHostMemory(bytes, &data, &room));
+  *buffer = std::make_unique<Lent>(pool_, data, room);
   return Status::Ok();
 }
 

@@ -38,6 +38,8 @@ class CudaResources {
 
   cudaStream_t stream(Stream stream) const { return streams_[static_cast<int>(stream)]; }
   Status NewEvent(std::shared_ptr<Event>* event);
+  // Page-locked, and back to the pool with the buffer.
+  Status TakeHostMemory(size_t bytes, std::unique_ptr<Buffer>* buffer);
 
   // Handles that work on the stream; made when first asked for.
   Status BlasHandle(Stream stream, Precision precision, cublasHandle_t* handle);

@@ -41,6 +41,13 @@ class Event {
   virtual ~Event() = default;
   // For what other processes may wait for too.
   virtual const SharedEvent* shared() const { return nullptr; }
+  // It has passed, whatever device asks.
+  virtual bool passed() const { return false; }
+};
+
+class PassedEvent : public Event {
+ public:
+  bool passed() const override { return true; }
 };
 
 // That a word of memory which processes share has come to a count, or to one that is at most 2^31
@@ -131,11 +138,18 @@ class Device {
 
   virtual Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) = 0;
 
+  // Memory of the host's, from and to which the device copies while the host goes on.
+  virtual Status AllocateOnHost(size_t bytes, std::unique_ptr<Buffer>* buffer) {
+    return Allocate(bytes, buffer);
+  }
+
   virtual Status NewEvent(std::shared_ptr<Event>* event) = 0;
   virtual Status Record(Stream stream, Event* event) = 0;
   // The stream's later work starts after the event, which may be another device's.
   virtual Status Wait(Stream stream, const Event& event) = 0;
 
+  // Blocks the calling thread, which may be any, until the device has come to the event.
+  virtual Status AwaitOnHost(const Event&) { return Status::Ok(); }
   // Record for a SharedEvent: its word comes to its count after the stream's work so far. A word
   // belongs to one stream.
   virtual Status RecordShared(Stream, const SharedEvent&) {

@@ -119,12 +119,12 @@ std::string BlockText(const CallSite& site) {
          std::to_string(columns);
 }
 
-Status MeetAcross(const CallSite& site, const Place& place, const Patience& patience, int64_t mine,
-                  std::shared_ptr<InProcessGroup>* group, int* sharing) noexcept {
+Status MeetAcross(const CallSite& site, const Place& place, const Patience& patience, bool on_host,
+                  int64_t mine, std::shared_ptr<InProcessGroup>* group, int* sharing) noexcept {
   if (site.shared == nullptr) {
     return Status::Fixed(Code::kInternal, "XLA kept no state of a call with other processes");
   }
-  SharedCall call = {site.shared, site.key.run, place.group, place.rank, "", mine};
+  SharedCall call = {site.shared, site.key.run, place.group, place.rank, "", on_host, mine};
   const Status described = Guarded([&] {
     call.block = BlockText(site);
     return Status::Ok();

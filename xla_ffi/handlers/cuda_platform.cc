@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <chrono>
 #include <map>
 #include <memory>
@@ -6,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "xla_ffi/comm/hub.h"
 #include "xla_ffi/comm/segments.h"
 #include "xla_ffi/device/cuda.h"
 #include "xla_ffi/device/cuda_memory.h"
@@ -79,6 +82,28 @@ Status ConnectPeers(const InProcessGroup& group, int ordinal) {
   return Status::Ok();
 }
 
+// Whether other processes can map memory of the GPU: not everywhere, in containers say. What is
+// found of the first GPU is taken to be so of all.
+bool SharesMemory(int ordinal) {
+  if (Hub::The().transport() != Transport::kAuto) return false;
+  static std::mutex mutex;
+  static int found = -1;
+  std::lock_guard<std::mutex> lock(mutex);
+  MemorySource& source = CudaMemorySource();
+  if (found < 0) {
+    size_t bytes = 1;
+    void* data = nullptr;
+    int file = -1;
+    found = source.Serve(ordinal).ok() && source.Make(ordinal, &bytes, &data, &file).ok();
+    if (found != 0) {
+      source.Unmap(data, bytes);
+      close(file);
+      Segments::The().Use(source);
+    }
+  }
+  return found != 0 && source.Serve(ordinal).ok();
+}
+
 // What a call with ranks in other processes works in, instead of XLA's memory: the others can map
 // it. It goes back when the call is over on the device.
 class SharedScratch {
@@ -118,7 +143,7 @@ Status Finish(CudaDevice& device) {
 Status MeetOthers(const CallSite& site, const Place& place, int ordinal,
                   std::shared_ptr<InProcessGroup>* group) {
   const Patience patience = {RendezvousTimeout(), Spin(site.ranks)};
-  if (site.spans_processes) return MeetAcross(site, place, patience, ordinal, group);
+  if (site.spans_processes) return MeetAcross(site, place, patience, false, ordinal, group);
   return Meet({site.key, place.group}, site.routine, place.rank, site.ranks, patience, ordinal,
               group);
 }
@@ -127,8 +152,9 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
   CurrentDevice current;
   std::unique_ptr<CudaDevice> device;
   SharedScratch shared(platform.ordinal);
+  bool shares = false;
   auto allocate = [&](size_t bytes, void** data) -> Status {
-    if (site.spans_processes) return shared.Allocate(bytes, data);
+    if (shares) return shared.Allocate(bytes, data);
     *data = platform.scratch->Allocate(bytes).value_or(nullptr);
     if (*data != nullptr) return Status::Ok();
     return Error(Code::kResourceExhausted, "out of memory: ", bytes, " bytes of workspace on GPU ",
@@ -139,10 +165,7 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
     JAXMG_RETURN_IF_ERROR(Open<CudaDriver>());
     JAXMG_RETURN_IF_ERROR(Open<CudaRuntime>());
     JAXMG_RETURN_IF_ERROR(current.Set(platform.ordinal));
-    if (site.spans_processes) {
-      Segments::The().Use(CudaMemorySource());
-      JAXMG_RETURN_IF_ERROR(CudaMemorySource().Serve(platform.ordinal));
-    }
+    shares = site.spans_processes && SharesMemory(platform.ordinal);
     JAXMG_RETURN_IF_ERROR(CudaDevice::New(
         platform.ordinal, static_cast<cudaStream_t>(platform.stream), allocate, &device));
     return FindPlace(site, *device, &place);

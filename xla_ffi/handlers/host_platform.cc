@@ -22,7 +22,7 @@ constexpr Patience kPatient = {std::chrono::hours(24 * 365)};
 Status MeetOthers(const CallSite& site, const Place& place, std::shared_ptr<InProcessGroup>* group,
                   int* sharing) noexcept {
   const Patience patience = {RendezvousTimeout()};
-  if (site.spans_processes) return MeetAcross(site, place, patience, 0, group, sharing);
+  if (site.spans_processes) return MeetAcross(site, place, patience, true, 0, group, sharing);
   return Meet({site.key, place.group}, site.routine, place.rank, site.ranks, patience, 0, group);
 }
 

@@ -40,8 +40,9 @@ struct Place {
 };
 
 // Meets the ranks of a call that spans processes; see process_meeting.h.
-Status MeetAcross(const CallSite& site, const Place& place, const Patience& patience, int64_t mine,
-                  std::shared_ptr<InProcessGroup>* group, int* sharing = nullptr) noexcept;
+Status MeetAcross(const CallSite& site, const Place& place, const Patience& patience, bool on_host,
+                  int64_t mine, std::shared_ptr<InProcessGroup>* group,
+                  int* sharing = nullptr) noexcept;
 
 // What one rank does. Called once, on a thread of the rank's own or on the runtime's.
 using RankProgram = std::function<Status(const RankContext&)>;

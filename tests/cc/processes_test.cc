@@ -304,8 +304,8 @@ class Recorder : public FrameSink {
   std::vector<int64_t> seen;
 };
 
-// Another process may hear of the beginning of a call first, and of its end last. Each time that all
-// have met, what was sent before is there.
+// Another process may hear of the beginning of a call first, and of its end last. Each time that
+// all have met, what was sent before is there.
 TEST(FramesWaitForTheirCallAndNoLongerThanThat) {
   RunProcesses(2, [&](int process) {
     Hub& hub = Hub::The();

@@ -1,15 +1,13 @@
-"""pytest_test: one pytest file as one Bazel test."""
+"""pytest_test: one pytest file, or a few, as one Bazel test."""
 
 load("@rules_python//python:defs.bzl", "py_test")
 
-def pytest_test(name, src, deps = [], **kwargs):
+def pytest_test(name, src = None, srcs = [], deps = [], **kwargs):
+    files = [src] if src else srcs
     py_test(
         name = name,
-        srcs = [
-            src,
-            "//tests:pytest_main.py",
-        ],
-        args = ["$(rootpath %s)" % src],
+        srcs = files + ["//tests:pytest_main.py"],
+        args = ["$(rootpath %s)" % file for file in files],
         main = "//tests:pytest_main.py",
         deps = deps + ["@pypi_pytest"],
         **kwargs

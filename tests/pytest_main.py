@@ -2,6 +2,9 @@
 
 Bazel's --test_filter is an expression for pytest's -k; --test_arg passes any other argument on. A
 choice that no test meets is a failure, and the names to choose from are printed.
+
+Under Bazel tests that are marked `breadth` are left out, unless --breadth or a filter asks for
+them.
 """
 
 import os
@@ -29,6 +32,16 @@ class Names:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items):
         self.found = [item.name for item in items]
+
+
+class WithoutBreadth:
+    """Leaves out what other runs have: those of wheels, on GPUs, and without Bazel."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config, items):
+        broad = [item for item in items if item.get_closest_marker("breadth")]
+        config.hook.pytest_deselected(items=broad)
+        items[:] = [item for item in items if not item.get_closest_marker("breadth")]
 
 
 class Shard:
@@ -60,8 +73,12 @@ def main():
         args.append("--junitxml=" + report)
     if only := os.environ.get("TESTBRIDGE_TEST_ONLY"):
         args += ["-k", only]
+    words = [word for word in sys.argv[1:] if word != "--breadth"]
     names, shard = Names(), Shard()
-    code = pytest.main(args + sys.argv[1:], plugins=[names, shard])
+    plugins = [names, shard]
+    if tmp and not only and words == sys.argv[1:]:
+        plugins.append(WithoutBreadth())
+    code = pytest.main(args + words, plugins=plugins)
     if code == pytest.ExitCode.NO_TESTS_COLLECTED:
         if shard.chosen:
             code = 0  # fewer tests than shards

@@ -11,10 +11,10 @@ MAIN = pathlib.Path(__file__).with_name("pytest_main.py")
 TESTS = "def test_alpha(): pass\n\ndef test_beta(): assert False\n"
 
 
-def run(folder, *words, **environment):
+def run(folder, *words, tests=TESTS, **environment):
     """(exit code, output) for a file of two tests, of which test_beta fails."""
     file = folder / "two_test.py"
-    file.write_text(TESTS)
+    file.write_text(tests)
     # Nothing that Bazel says to the test that this is.
     kept = {
         name: value
@@ -45,6 +45,33 @@ def test_an_expression_chooses(tmp_path, words, environment):
 def test_nothing_chosen_is_a_failure_that_says_what_there_is(tmp_path):
     code, output = run(tmp_path, TESTBRIDGE_TEST_ONLY="gamma")
     assert code != 0 and output.endswith("there are\ntest_alpha\ntest_beta\n")
+
+
+_BROAD = """
+import pytest
+
+def test_narrow(): pass
+
+@pytest.mark.breadth
+def test_broad(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    "bazel, words, filtered, count",
+    [
+        (False, [], {}, 2),
+        (True, [], {}, 1),
+        (True, ["--breadth"], {}, 2),
+        (True, [], {"TESTBRIDGE_TEST_ONLY": "broad"}, 1),
+    ],
+    ids=["elsewhere", "Bazel", "asked for", "named"],
+)
+def test_breadth_is_left_out_by_bazel_alone(tmp_path, bazel, words, filtered, count):
+    environment = {"TEST_TMPDIR": str(tmp_path)} if bazel else {}
+    words = [*words, "-W", "ignore::pytest.PytestUnknownMarkWarning"]
+    code, output = run(tmp_path, *words, tests=_BROAD, **environment, **filtered)
+    assert code == 0 and f"{count} passed" in output
 
 
 def test_a_shard_without_tests_is_no_failure_unless_none_has_any(tmp_path):

@@ -223,13 +223,24 @@ inline int Threads() {
   return count;
 }
 
-// All ranks here are done within a while: their groups go with the last thread.
-inline bool NothingIsLeft() {
+// Groups go with the last thread of their ranks, soon after these are done.
+template <typename Condition>
+bool Soon(const Condition& condition) {
   for (int i = 0; i < 200; ++i) {
-    if (Hub::The().calls() == 0 && OpenSharedMeetings() == 0) return true;
+    if (condition()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   return false;
+}
+
+// What others have sent for calls is for none that is under way, nor waits for one.
+inline bool NoCallIsLeft() {
+  return Soon([] { return Hub::The().calls() == 0; });
+}
+
+// Nor does anybody wait for this process to come to a call.
+inline bool NothingIsLeft() {
+  return Soon([] { return Hub::The().calls() == 0 && OpenSharedMeetings() == 0; });
 }
 
 }  // namespace jaxmg::testing

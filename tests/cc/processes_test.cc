@@ -305,13 +305,15 @@ class Recorder : public FrameSink {
   std::vector<int64_t> seen;
 };
 
-// Another process may hear of the beginning of a call first.
+// Another process may hear of the beginning of a call first, and of its end last. Each time that
+// all have met, what was sent before is there.
 TEST(FramesWaitForTheirCallAndNoLongerThanThat) {
   RunProcesses(2, [&](int process) {
     Hub& hub = Hub::The();
     EXPECT(hub.Await(1 - process, Deadline(seconds(20))).ok());
     const auto connection = hub.ConnectionTo(1 - process);
     auto send = [&](int64_t call, int64_t value) {
+      if (process == 0) return;
       OutFrame frame;
       frame.header.type = FrameType::kData;
       frame.header.lead = 1;
@@ -319,30 +321,38 @@ TEST(FramesWaitForTheirCallAndNoLongerThanThat) {
       frame.header.value = value;
       EXPECT(connection->Send(std::move(frame)).ok());
     };
-    if (process == 1) {
-      for (const int64_t value : {1, 2, 3}) send(5, value);
-      // One that the other process is in when these are there.
-      AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1,
+    int64_t run = 0;
+    auto all_meet = [&] {
+      AllOk(RunRanksHere(SiteOn(2, {0, 1}), ++run,
                          [](const RankContext& c) { return ExchangeAll(c, 1); }));
-      send(5, 4);
-      send(4, 7);
-      AllOk(RunRanksHere(SiteOn(2, {0, 1}), 2,
-                         [](const RankContext& c) { return ExchangeAll(c, 1); }));
-      return "";
-    }
-    AllOk(
-        RunRanksHere(SiteOn(2, {0, 1}), 1, [](const RankContext& c) { return ExchangeAll(c, 1); }));
-    EXPECT(hub.calls() >= 1);
+    };
     const auto call = std::make_shared<Recorder>();
-    hub.Enter({1, 5}, call);
-    AllOk(
-        RunRanksHere(SiteOn(2, {0, 1}), 2, [](const RankContext& c) { return ExchangeAll(c, 1); }));
-    {
-      std::lock_guard<std::mutex> lock(call->mutex);
-      EXPECT((call->seen == std::vector<int64_t>{1, 2, 3, 4})) << call->seen.size();
+    for (const int64_t value : {1, 2, 3}) send(5, value);
+    send(4, 8);  // to which the other never comes: it is the lead's call before
+    all_meet();
+    if (process == 0) {
+      EXPECT(hub.calls() >= 2) << hub.calls();
+      hub.Enter({1, 5}, call);
     }
-    hub.Leave({1, 5});
-    EXPECT(NothingIsLeft());  // that of the call before is not kept
+    send(5, 4);
+    all_meet();
+    if (process == 0) {
+      {
+        std::lock_guard<std::mutex> lock(call->mutex);
+        EXPECT((call->seen == std::vector<int64_t>{1, 2, 3, 4})) << call->seen.size();
+      }
+      hub.Leave({1, 5});
+      EXPECT(NoCallIsLeft());  // that of the call before is not kept
+    }
+    all_meet();
+    for (const int64_t over : {4, 5}) send(over, 9);
+    all_meet();
+    EXPECT(NoCallIsLeft());
+    if (process == 0) hub.Skip({1, 7});
+    all_meet();
+    for (const int64_t over : {6, 7}) send(over, 9);
+    all_meet();
+    EXPECT(NoCallIsLeft());
     return "";
   });
 }

@@ -169,6 +169,7 @@ void Jacobi(char* jobz, int n, T* a, int lda, Real<T>* w, int* info) {
   }
   R largest = 0;
   for (const T& x : h) largest = std::max<R>(largest, std::abs(x));
+  const bool vectors = *jobz == 'V';
   const R negligible = largest * std::numeric_limits<R>::epsilon() / 64;
   for (bool rotated = true; rotated;) {
     rotated = false;
@@ -181,18 +182,20 @@ void Jacobi(char* jobz, int n, T* a, int lda, Real<T>* w, int* info) {
         const R tau = (std::real(h[q * n + q]) - std::real(h[p * n + p])) / (2 * size);
         const R t = (tau >= 0 ? 1 : -1) / (std::abs(tau) + std::sqrt(1 + tau * tau));
         const R c = 1 / std::sqrt(1 + t * t);
-        const T s = t * c * offdiagonal / size;
-        for (int i = 0; i < n; ++i) {  // columns: H := H J, V := V J
-          for (auto* x : {&h, &v}) {
-            const T xp = (*x)[p * n + i], xq = (*x)[q * n + i];
-            (*x)[p * n + i] = c * xp - Conj(s) * xq;
-            (*x)[q * n + i] = s * xp + c * xq;
+        const T s = t * c * offdiagonal / size, conj_s = Conj(s);
+        for (auto* x : {&h, &v}) {  // columns: H := H J, V := V J
+          if (x == &v && !vectors) continue;
+          T *xp = x->data() + p * n, *xq = x->data() + q * n;
+          for (int i = 0; i < n; ++i) {
+            const T left = xp[i], right = xq[i];
+            xp[i] = c * left - conj_s * right;
+            xq[i] = s * left + c * right;
           }
         }
         for (int j = 0; j < n; ++j) {  // rows: H := J^H H
           const T hp = h[j * n + p], hq = h[j * n + q];
           h[j * n + p] = c * hp - s * hq;
-          h[j * n + q] = Conj(s) * hp + c * hq;
+          h[j * n + q] = conj_s * hp + c * hq;
         }
       }
     }
@@ -208,7 +211,7 @@ void Jacobi(char* jobz, int n, T* a, int lda, Real<T>* w, int* info) {
   }
   for (int j = 0; j < n; ++j) {
     w[j] = std::real(h[order[j] * n + order[j]]);
-    for (int i = 0; *jobz == 'V' && i < n; ++i) a[j * lda + i] = v[order[j] * n + i];
+    for (int i = 0; vectors && i < n; ++i) a[j * lda + i] = v[order[j] * n + i];
   }
   *info = 0;
 }

@@ -23,6 +23,17 @@ TABLE = [
 ]
 
 
+def broad(cases, core):
+    """Parameters of a test, of which those without ``core(*values)`` are marked as its breadth."""
+    found = []
+    for case in cases:
+        if not hasattr(case, "values"):
+            case = pytest.param(*case, id="-".join(map(str, case)))
+        marks = () if core(*case.values) else (pytest.mark.breadth,)
+        found.append(pytest.param(*case.values, id=case.id, marks=(*case.marks, *marks)))
+    return found
+
+
 def devices(count):
     """``count`` devices, of all processes alike; skips the test where there are fewer."""
     found = jax.devices()

@@ -22,3 +22,11 @@ from hypothesis import settings  # noqa: E402
 # The same examples every time, and no database of them.
 settings.register_profile("jaxmg", derandomize=True, database=None, deadline=None)
 settings.load_profile("jaxmg")
+
+
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers",
+        "breadth: more combinations of what other cases of the same test have each in its turn; "
+        "bazel test leaves them out, and all other runs have them",
+    )

@@ -1,5 +1,6 @@
 """Cholesky factors that are kept: what is computed with them, and where they can go."""
 
+import itertools
 import warnings
 
 import jax
@@ -9,7 +10,10 @@ import pytest
 import scipy.linalg
 from cases import (
     DTYPES,
+    RANKS,
+    SIZES,
     TABLE,
+    broad,
     check_potri,
     check_potrs,
     eps,
@@ -94,15 +98,25 @@ def _check(matrix, b, factor, compute=None):
         _close(op(lower) @ wide(x), b, scale * np.linalg.norm(x, 2), dtype)
 
 
-@pytest.mark.parametrize("n, ranks, dtype, tile", TABLE)
+def _is_dealt(n, ranks, *_):
+    """A third of the table, in which every size, number of ranks, dtype and tile width occurs."""
+    return SIZES.index(n) % 3 == RANKS.index(ranks) % 3
+
+
+@pytest.mark.parametrize("n, ranks, dtype, tile", broad(TABLE, _is_dealt))
 def test_sizes_and_meshes(n, ranks, dtype, tile):
     matrix, b = _problem(n, dtype)
     mesh = line(ranks)
     _check(matrix, b, jaxmg.cho_factor(shard_rows(matrix, mesh), tile, mesh))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize(
+    "ranks, dtype",
+    broad(
+        itertools.product([1, 2, 4], DTYPES),
+        lambda ranks, dtype: ranks == 2 or (ranks, dtype) == (4, "complex128"),
+    ),
+)
 def test_dtypes(ranks, dtype):
     matrix, b = _problem(dtype=dtype)
     _check(matrix, b, jaxmg.cho_factor(upper_only(matrix), 2, line(ranks)), _compute)
@@ -179,7 +193,7 @@ def _factorize_on(mesh):
     return matrix, b, jaxmg.cho_factor(matrix, 2, mesh)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", broad([(1,), (2,), (4,)], lambda ranks: ranks == 4))
 def test_across_the_borders_of_jit(ranks):
     mesh = line(ranks)
     matrix, b, eager = _factorize_on(mesh)
@@ -296,8 +310,10 @@ def _inputs(mesh_kind):
         yield grid(mesh_kind), P(*entries)
 
 
-@pytest.mark.parametrize("n", [16, _N])
-@pytest.mark.parametrize("case", range(7))
+@pytest.mark.parametrize(
+    "case, n",
+    broad(itertools.product(range(7), [16, _N]), lambda case, n: n == 16 or case in (1, 4)),
+)
 def test_meshes_and_specs(case, n):
     """Some of the devices, in any order, with replicas, and of rows and columns; automatic axes and
     explicit ones by turns."""
@@ -312,7 +328,6 @@ def test_meshes_and_specs(case, n):
     if n == 16:
         assert factor.inv().sharding.is_equivalent_to(a.sharding, 2)
         assert factor.upper().sharding.is_equivalent_to(a.sharding, 2)
-    check_potrs(matrix, jax.jit(jaxmg.cho_solve)(factor, b), b)
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
@@ -337,8 +352,16 @@ def test_padded_by_the_caller():
         jaxmg.cho_factor(_problem()[0], 3, mesh, pad=False)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("before, after", [(4, 2), (1, 8), (8, 3), (2, 2)])
+_MOVES = [(4, 2), (1, 8), (8, 3), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    "before, after, dtype",
+    broad(
+        [(*move, dtype) for move in _MOVES for dtype in DTYPES],
+        lambda *case: _MOVES.index(case[:2]) == DTYPES.index(case[2]),
+    ),
+)
 def test_saved_and_restored_on_other_devices(tmp_path, before, after, dtype):
     matrix, b = _problem(dtype=dtype)
     factor = jaxmg.cho_factor(matrix, 2, line(before))

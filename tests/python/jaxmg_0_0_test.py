@@ -4,6 +4,8 @@ What is different on purpose: a right-hand side that is a vector gives a vector 
 of global arrays the eigenvectors come sharded like A (there by columns).
 """
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from cases import (
     DTYPES,
     backward_error,
+    broad,
     check_potri,
     check_potrs,
     check_syevd,
@@ -209,8 +212,18 @@ def test_potrs_shardmap_ctx(dtype):
         assert status.shape == (1,) and status.dtype == np.int32 and status[0] == 0
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_potri_shardmap_ctx(dtype):
+# A dtype is not spelt: one of them has all spellings.
+_SPELT = pytest.mark.parametrize(
+    "dtype, spelling",
+    broad(
+        itertools.product(DTYPES, ["positional", "by name", "default"]),
+        lambda dtype, spelling: dtype == "float64" or spelling == "default",
+    ),
+)
+
+
+@_SPELT
+def test_potri_shardmap_ctx(dtype, spelling):
     """The upper triangle of the inverse, which potri_symmetrize completes."""
     mesh, matrix, a, *_ = _problem(dtype)
     calls = {
@@ -218,15 +231,14 @@ def test_potri_shardmap_ctx(dtype):
         "by name": lambda a: jaxmg.potri_shardmap_ctx(a=a, T_A=_T_A, pad=True),
         "default": lambda a: jaxmg.potri_shardmap_ctx(a, _T_A),
     }
-    for call in calls.values():
-        upper, status = _sharded(call, mesh, (_ROWS, P(None)), (_ROWS,))(a)
-        assert status.shape == (1,) and status[0] == 0
-        for inverse in _modes(jaxmg.potri_symmetrize, upper):
-            check_potri(matrix, inverse)
+    upper, status = _sharded(calls[spelling], mesh, (_ROWS, P(None)), (_ROWS,))(a)
+    assert status.shape == (1,) and status[0] == 0
+    for inverse in _modes(jaxmg.potri_symmetrize, upper):
+        check_potri(matrix, inverse)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_syevd_shardmap_ctx(dtype):
+@_SPELT
+def test_syevd_shardmap_ctx(dtype, spelling):
     """Each rank gets its columns of V, (N, N / P): callers put them together along axis 1."""
     mesh, matrix, a, *_ = _problem(dtype)
     shapes = []
@@ -242,10 +254,9 @@ def test_syevd_shardmap_ctx(dtype):
         ),
         "default": lambda a: shaped(*jaxmg.syevd_shardmap_ctx(a, _T_A)),
     }
-    for call in calls.values():
-        w, v, status = _sharded(call, mesh, (P(None), P(None, "x"), P(None)), (_ROWS,))(a)
-        check_syevd(matrix, w, v)
-        assert status.shape == (1,) and status[0] == 0
+    w, v, status = _sharded(calls[spelling], mesh, (P(None), P(None, "x"), P(None)), (_ROWS,))(a)
+    check_syevd(matrix, w, v)
+    assert status.shape == (1,) and status[0] == 0
     assert set(shapes) == {(_N, _N // _RANKS)}
 
 

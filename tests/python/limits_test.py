@@ -4,6 +4,7 @@ import re
 
 import jax
 import pytest
+from cases import broad
 from processes import run
 
 from jaxmg import _plugin
@@ -31,14 +32,22 @@ def _on_cpu_devices():
         pytest.skip("about the plugin for CPU devices; the others read the limit by the same code")
 
 
-@pytest.mark.parametrize("limit", ["inf", "1e300", "2.5"])
+@pytest.mark.parametrize(
+    "limit", broad([("inf",), ("1e300",), ("2.5",)], lambda limit: limit != "1e300")
+)
 def test_a_number_of_seconds_or_none(limit):
     result = _solve(limit)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "4.0\n"
 
 
-@pytest.mark.parametrize("limit", ["abc", "5abc", "-1", "0", "nan", ""])
+@pytest.mark.parametrize(
+    "limit",
+    broad(
+        [("abc",), ("5abc",), ("-1",), ("0",), ("nan",), ("",)],
+        lambda limit: limit in ("5abc", "0", "nan"),
+    ),
+)
 def test_what_is_no_limit_is_an_error_that_names_the_variable(limit):
     result = _solve(limit)
     assert result.returncode == 1

@@ -1,6 +1,7 @@
 """`*_shardmap_ctx` inside the caller's shard_map: which axes, which blocks, what varies."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from cases import (
     DTYPES,
+    broad,
     check_potri,
     check_potrs,
     check_syevd,
@@ -80,9 +82,16 @@ def test_order_of_several_axes_is_asked_for(n, order, check_vma):
     _check_eigenvalues(_eigenvalues(padded, mesh, spec, check_vma, in_specs=spec), matrix)
 
 
-@_TRACKED
-@pytest.mark.parametrize("n", [1, 2, 4])
-@pytest.mark.parametrize("sizes", [{"r": 8}, {"r": 2, "c": 4}, {"r": 2, "c": 2, "d": 2}], ids=str)
+_SMALL = [{"r": 8}, {"r": 2, "c": 4}, {"r": 2, "c": 2, "d": 2}]
+
+
+@pytest.mark.parametrize(
+    "sizes, n, check_vma",
+    broad(
+        itertools.product(_SMALL, [1, 2, 4], [True, False]),
+        lambda sizes, n, check_vma: (_SMALL.index(sizes) + n) % 2 == check_vma,
+    ),
+)
 def test_small_matrices_are_right_or_refused(sizes, n, check_vma):
     mesh, matrix = _mesh(**sizes), _MATRIX[-n:, -n:]
     for order in (mesh.axis_names, mesh.axis_names[::-1]):
@@ -127,8 +136,16 @@ def test_spec_against_what_the_trace_knows(spec, given):
         _eigenvalues(a, mesh, P(spec, None), True, in_specs=P(given, None))
 
 
-@pytest.mark.parametrize("sizes", [{"r": 1}, {"r": 2}, {"r": 2, "c": 1}, {"c": 1, "r": 4}], ids=str)
-@pytest.mark.parametrize("spec", ["r", ("r", "c"), ("c", "r")], ids=str)
+@pytest.mark.parametrize(
+    "spec, sizes",
+    broad(
+        itertools.product(
+            ["r", ("r", "c"), ("c", "r")],
+            [{"r": 1}, {"r": 2}, {"r": 2, "c": 1}, {"c": 1, "r": 4}],
+        ),
+        lambda spec, sizes: spec == "r" or "c" in sizes,
+    ),
+)
 def test_axes_of_one_device_vary_over_nothing(sizes, spec):
     """Results that are the same on all ranks are so for the trace too."""
     _needs_newer_ffi()
@@ -202,9 +219,16 @@ def _without_padding(array, ranks, extra):
     return np.concatenate([block[: len(block) - extra] for block in blocks])
 
 
-@pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize(
-    "n, ranks, extra, dtype", _deal((8, 1, 3), (8, 2, 2), (12, 4, 1), (16, 8, 6))
+    "n, ranks, extra, dtype, jitted",
+    broad(
+        [
+            (*case, jitted)
+            for case in _deal((8, 1, 3), (8, 2, 2), (12, 4, 1), (16, 8, 6))
+            for jitted in (False, True)
+        ],
+        lambda n, ranks, extra, dtype, jitted: (ranks in (2, 8)) == jitted,
+    ),
 )
 def test_padded_by_the_caller(n, ranks, extra, dtype, jitted):
     mesh, matrix = _mesh(r=ranks), positive_definite("well", n, dtype)
@@ -281,10 +305,18 @@ def test_padding_has_to_be_announced():
         jaxmg.potri(np.ones((8, 6)), 2, _mesh(r=2), P("r", None))
 
 
-@_TRACKED
 @pytest.mark.parametrize(
-    "row, column, dtype",
-    _deal(("r", "c"), ("c", "r"), (None, "r"), (None, ("c", "r")), (("r", "d"), "c")),
+    "row, column, dtype, check_vma",
+    broad(
+        [
+            (*case, check_vma)
+            for case in _deal(
+                ("r", "c"), ("c", "r"), (None, "r"), (None, ("c", "r")), (("r", "d"), "c")
+            )
+            for check_vma in (True, False)
+        ],
+        lambda row, column, dtype, check_vma: check_vma or (row, column) == (("r", "d"), "c"),
+    ),
 )
 def test_blocks_of_rows_and_columns(row, column, dtype, check_vma):
     """What a rank gets of the inverse or of V is the block that it gave."""

@@ -1,6 +1,7 @@
 """Where the arrays are, and where the mesh and the spec come from."""
 
 import contextlib
+import itertools
 import threading
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from cases import (
     DTYPES,
+    broad,
     check_potri,
     check_potrs,
     check_syevd,
@@ -90,9 +92,14 @@ def test_explicit_axes_under_jit(name, n):
     assert inverse.sharding.is_equivalent_to(a.sharding, 2)
 
 
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
-@pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
-@pytest.mark.parametrize("n", [_N, 7])
+@pytest.mark.parametrize(
+    "n, jitted, kind",
+    broad(
+        itertools.product([_N, 7], [False, True], [AxisType.Auto, AxisType.Explicit]),
+        # Half of them, in which all combinations of any two occur.
+        lambda n, jitted, kind: ((n == 7) + jitted + (kind == AxisType.Explicit)) % 2 == 0,
+    ),
+)
 def test_context_mesh(n, jitted, kind):
     mesh = grid(kind)
     matrix = positive_definite("well", n, "float64")
@@ -133,10 +140,14 @@ def _two_axes(kind):
     return Mesh(np.array(devices(4)).reshape(2, 2), ("pr", "pc"), axis_types=(kind,) * 2)
 
 
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
-@pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
-@pytest.mark.parametrize("abstract", [False, True], ids=["concrete", "abstract"])
-@pytest.mark.parametrize("context", [False, True], ids=["alone", "in another"])
+@pytest.mark.parametrize(
+    "context, abstract, jitted, kind",
+    broad(
+        itertools.product(*[(False, True)] * 3, (AxisType.Auto, AxisType.Explicit)),
+        # Half of them, in which all combinations of any three occur.
+        lambda *case: (sum(case[:3]) + (case[3] == AxisType.Explicit)) % 2 == 0,
+    ),
+)
 def test_given_mesh_against_the_context(context, abstract, jitted, kind):
     """The mesh that is given is the one that counts."""
     if abstract and jitted and jax.process_count() > 1:
@@ -225,8 +236,13 @@ def test_one_device(source, n):
     check_potri(matrix, jaxmg.potri(a))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n", [_N, 7, 1])
+@pytest.mark.parametrize(
+    "n, dtype",
+    broad(
+        itertools.product([_N, 7, 1], DTYPES),
+        lambda n, dtype: n == 7 or (n, dtype) in [(_N, "complex64"), (1, "float64")],
+    ),
+)
 def test_numpy_matrix_goes_to_all_devices(n, dtype):
     matrix = positive_definite("well", n, dtype)
     for b in (np.ones(n, dtype), jnp.ones(n, dtype)):  # JAX only parked the second one somewhere

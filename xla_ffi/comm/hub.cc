@@ -145,25 +145,36 @@ void Hub::Enter(const CallId& id, const std::shared_ptr<FrameSink>& call) {
   {
     auto lock = monitor_.Lock();
     calls_[id] = call;
-    known_[id.first] = std::max(known_[id.first], id.second);
     const auto parked = parked_.find(id);
-    if (parked != parked_.end()) {
-      early = std::move(parked->second);
-      parked_.erase(parked);
-    }
+    if (parked != parked_.end()) early = std::move(parked->second);
+    Know(id);
   }
   for (Parked& frame : early) call->OnFrame(frame.process, frame.header, std::move(frame.payload));
 }
 
 void Hub::Skip(const CallId& id) {
   auto lock = monitor_.Lock();
-  known_[id.first] = std::max(known_[id.first], id.second);
-  parked_.erase(id);
+  Know(id);
 }
 
 void Hub::Leave(const CallId& id) {
   auto lock = monitor_.Lock();
   calls_.erase(id);
+}
+
+// Whether this process may still hear that the call begins.
+bool Hub::MayBegin(const CallId& id) const {
+  const auto known = known_.find(id.first);
+  if (known != known_.end() && id.second <= known->second) return false;
+  const auto lead = peers_.find(id.first);
+  return lead == peers_.end() || lead->second.lost.ok();
+}
+
+// This process has heard of the call: of none that its lead began before will it hear any more.
+void Hub::Know(const CallId& id) {
+  int64_t& known = known_[id.first];
+  known = std::max(known, id.second);
+  parked_.erase(parked_.lower_bound({id.first, INT64_MIN}), parked_.upper_bound({id.first, known}));
 }
 
 size_t Hub::calls() {
@@ -191,11 +202,8 @@ bool Hub::Deliver(int process, const FrameHeader& header, Payload payload) {
     const auto found = calls_.find(id);
     if (found != calls_.end()) {
       call = found->second.lock();
-    } else {
-      const auto known = known_.find(id.first);
-      if (known == known_.end() || known->second < id.second) {
-        parked_[id].push_back({process, header, std::move(payload)});
-      }
+    } else if (MayBegin(id)) {
+      parked_[id].push_back({process, header, std::move(payload)});
     }
   }
   if (call != nullptr) call->OnFrame(process, header, std::move(payload));

@@ -55,9 +55,8 @@ class Hub {
   void set_transport(Transport transport);
   Transport transport() const { return transport_; }
 
-  // --- Becoming connected
-  // --------------------------------------------------------------------------------- Listens from
-  // the first call on. Frames of meetings go to `meetings`.
+  // --- Becoming connected ------------------------------------------------------------------------
+  // Listens from the first call on. Frames of meetings go to `meetings`.
   Status Listen(const std::string& version, FrameSink* meetings, std::string* address);
   // Says who is who in the job of that token: `me` is this process. May be called again with more
   // processes. Begins to connect, and doesn't wait.
@@ -133,6 +132,8 @@ class Hub {
   void GoOn(int fd, uint32_t events);
   void Close(int fd, const std::string& why);
   bool Deliver(int process, const FrameHeader& header, Payload payload);
+  bool MayBegin(const CallId& id) const;
+  void Know(const CallId& id);
   void Lose(int process, const std::string& why) noexcept;
   Seconds TickLength() const;
   void Ping(Connection& connection);

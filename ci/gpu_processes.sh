@@ -6,8 +6,8 @@
 #
 # suite: tests/python in as many processes as there are GPUs, each of which sees all; own: the same
 # for the routines alone, where each sees its own GPU; sockets: the same over TCP, as between hosts;
-# jobs: solves beside other programs, replicas, a thousand calls; lost: processes that are killed and stopped; times: one process beside several,
-# by turns.
+# jobs: solves beside other programs, replicas, a thousand calls; lost: processes that are killed and
+# stopped; times: one process beside several, by turns.
 #
 # Environment: PYTHON, another one than python3; GPUS, how many, all by default.
 set -uo pipefail

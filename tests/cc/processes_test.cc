@@ -136,6 +136,8 @@ TEST(BlocksArriveInTheirOrderAndShape) {
             for (const ConnectionInfo& info : Hub::The().Connections()) {
               EXPECT(info.state == "connected" && Has(info.transport, name))
                   << info.state << " " << info.transport;
+              EXPECT(Has(info.transport, "shared memory") == (transport == Transport::kAuto))
+                  << info.transport;
             }
             return "";
           },

@@ -17,7 +17,7 @@ def test_replicas_across_processes(processes, devices):
         job.wait()
 
 
-@pytest.mark.parametrize("transport", ["unix", "tcp"])
+@pytest.mark.parametrize("transport", ["auto", "unix", "tcp"])
 def test_beside_collectives(transport):
     with Job("beside", 50, JAXMG_TRANSPORT=transport) as job:
         job.wait(seconds=240)

@@ -16,7 +16,7 @@ def _limits(**more):
 
 
 @pytest.mark.parametrize("how, lost", [("KILL", 1), ("KILL", 2), ("STOP", 0), ("STOP", 2)])
-@pytest.mark.parametrize("transport", ["unix", "tcp"])
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_lost_in_a_call(how, lost, transport):
     """Rank 0's process, which leads the others and is the last one here, and another."""
     limits = _limits(JAXMG_TRANSPORT=transport, JAXMG_RENDEZVOUS_TIMEOUT="60")

@@ -4,6 +4,7 @@ then the tests of this folder.  The step `processes` of ci/cpu.sh.
     python tests/processes/run.py
 """
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -13,34 +14,38 @@ _FOLDER = pathlib.Path(__file__).parent
 _PYTHON = _FOLDER.parent / "python"
 _SUITE = _FOLDER / "suite.py"
 
-# Processes, devices each, and what of tests/python.
+_ROUTINES = ["potrs_test.py", "potri_test.py", "syevd_test.py", "factor_test.py"]
+# Processes, devices each, what of tests/python, and how blocks pass.
 _RUNS = [
-    (2, 4, ["."]),
-    (4, 2, ["."]),
-    (2, 2, ["potrs_test.py", "potri_test.py", "syevd_test.py", "factor_test.py"]),
-    (4, 1, ["potrs_test.py", "potri_test.py", "syevd_test.py", "factor_test.py"]),
+    (2, 4, ["."], "auto"),
+    (4, 2, ["."], "unix"),
+    (2, 2, _ROUTINES, "tcp"),
+    (4, 1, _ROUTINES, "auto"),
 ]
 
 
 def main():
     failed = []
-    for processes, devices, files in _RUNS:
+    for processes, devices, files, transport in _RUNS:
         command = [
             "-m", "jaxmg.launch", "-n", str(processes), "-d", str(devices), _SUITE,
             *(_PYTHON / file for file in files),
         ]  # fmt: skip
-        if not _run(f"{processes} x {devices}", command):
-            failed.append(f"{processes} x {devices}")
+        title = f"{processes} x {devices}, {transport}"
+        if not _run(title, command, JAXMG_TRANSPORT=transport):
+            failed.append(title)
     if not _run("jobs", [_FOLDER.parent / "pytest_main.py", _FOLDER]):
         failed.append("jobs")
     print("failed:" if failed else "all passed", *failed, flush=True)
     return 1 if failed else 0
 
 
-def _run(title, command):
+def _run(title, command, **environment):
     print(f"=== {title}", flush=True)
     start = time.monotonic()
-    code = subprocess.run([sys.executable, *command], check=False).returncode
+    code = subprocess.run(
+        [sys.executable, *command], check=False, env={**os.environ, **environment}
+    ).returncode
     print(f"=== {title}: exit code {code}, {time.monotonic() - start:.0f} s", flush=True)
     return code == 0
 

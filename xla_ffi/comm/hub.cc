@@ -81,7 +81,9 @@ std::vector<ConnectionInfo> Hub::Connections() {
     const std::string state = !peer.lost.ok()              ? "lost: " + peer.lost.message()
                               : peer.connection != nullptr ? "connected"
                                                            : "connecting";
-    all.push_back({process, peer.address.host, peer.address.pid, peer.transport, state});
+    const std::string transport =
+        Segments::The().Shares(process) ? peer.transport + ", shared memory" : peer.transport;
+    all.push_back({process, peer.address.host, peer.address.pid, transport, state});
   }
   return all;
 }

@@ -241,6 +241,12 @@ Status Segments::Connect(int process, const std::shared_ptr<Connection>& connect
   return Status::Ok();
 }
 
+bool Segments::Shares(int process) {
+  auto lock = monitor_.Lock();
+  const auto found = neighbours_.find(process);
+  return found != neighbours_.end() && found->second->their_words_ != nullptr;
+}
+
 Status Neighbour::TakeWords(uint32_t count, uint32_t* first) {
   auto lock = Segments::The().monitor_.Lock();
   uint32_t run = 0;

@@ -98,6 +98,9 @@ class Segments {
   Status Connect(int process, const std::shared_ptr<Connection>& connection,
                  Clock::time_point deadline, std::shared_ptr<Neighbour>* neighbour);
 
+  // Whether it has come to Connect with this one, and both share memory.
+  bool Shares(int process);
+
   // --- The hub's thread, which waits for no call of a device's ---------------------------------
   // Whether the frame can be right.
   bool Came(int process, const FrameHeader& header, Fd file);

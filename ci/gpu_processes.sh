@@ -44,19 +44,22 @@ sockets() {
 }
 lost() { timeout 500 "$python" tests/gpu/lost.py "$gpus" "${LOST_N:-65536}"; }
 
-sizes=(512 1024 4096 16384 65536)
+# One process, and several that see all GPUs or their own, by turns.
+turns() {
+  local failed=0
+  timeout 250 "$python" benchmarks/processes.py --ranks "$gpus" --label one "$@" || failed=1
+  launch 250 benchmarks/processes.py --label all "$@" || failed=1
+  launch 250 tests/processes/own_gpus.py benchmarks/processes.py --label own "$@" || failed=1
+  return $failed
+}
 times() {
   export XLA_PYTHON_CLIENT_PREALLOCATE=true XLA_PYTHON_CLIENT_MEM_FRACTION=0.8
-  local round n=() failed=0
-  for size in "${sizes[@]}"; do n+=(--n "$size"); done
+  local round failed=0
   for round in $(seq "${ROUNDS:-2}"); do
-    timeout 200 "$python" benchmarks/processes.py --ranks "$gpus" "${n[@]}" --label one || failed=1
-    launch 200 benchmarks/processes.py "${n[@]}" --label all || failed=1
-    launch 200 tests/processes/own_gpus.py benchmarks/processes.py "${n[@]}" --label own || failed=1
+    turns --n 512 --n 1024 --n 4096 --n 16384 --n 32768 --n 65536 || failed=1
   done
-  timeout 200 "$python" benchmarks/processes.py --ranks "$gpus" --routine potri --n 32768 \
-    --label one || failed=1
-  launch 200 benchmarks/processes.py --routine potri --n 32768 --label all || failed=1
+  turns --n 131072 --repeats 2 || failed=1
+  turns --routine potri --n 32768 || failed=1
   return $failed
 }
 

@@ -137,9 +137,9 @@ Status ProcessGroup::AwaitTaken(int from, int to, const Patience& patience,
 }
 
 // Others may have come while a block was borrowed.
-ProcessGroup::Held& ProcessGroup::LastTaken(int from, int to) {
+std::deque<ProcessGroup::Held>::iterator ProcessGroup::LastTaken(int from, int to) {
   std::deque<Held>& held = held_[from * size() + to];
-  return *(held.end() - channel(from, to).messages.size() - 1);
+  return held.end() - channel(from, to).messages.size() - 1;
 }
 
 Status ProcessGroup::TakeMessage(int from, int to, const Patience& patience, Message* message) {
@@ -148,9 +148,9 @@ Status ProcessGroup::TakeMessage(int from, int to, const Patience& patience, Mes
   SharedPlace place;
   {
     auto lock = monitor_.Lock();
-    const Held& held = LastTaken(from, to);
-    if (!held.placed) return Status::Ok();
-    place = held.place;
+    const auto held = LastTaken(from, to);
+    if (!held->placed) return Status::Ok();
+    place = held->place;
   }
   return links_[from]->Find(place, message);
 }
@@ -166,9 +166,9 @@ void ProcessGroup::PostTaken(int from, int to, std::shared_ptr<Event> done) {
   Payload taken;  // is freed after the lock
   {
     auto lock = monitor_.Lock();
-    std::deque<Held>& held = held_[from * size() + to];
-    taken = std::move(LastTaken(from, to).payload);
-    held.erase(held.end() - channel(from, to).messages.size() - 1);
+    const auto last = LastTaken(from, to);
+    taken = std::move(last->payload);
+    held_[from * size() + to].erase(last);
   }
   links_[from]->PostTaken(from, to, done);
 }

@@ -85,7 +85,7 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
                  Clock::time_point deadline, std::unique_ptr<Link>* link);
 
   // All of these with the lock held.
-  Held& LastTaken(int from, int to);
+  std::deque<Held>::iterator LastTaken(int from, int to);
   void Arrived(const FrameHeader& header, Payload payload);
   void CountLocally() noexcept;
   void Sever(const Status& why) noexcept;

@@ -19,6 +19,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/README.md": "benchmarks.md",
     "examples/README.md": "examples.md",
+    "xla_ffi/comm/README.md": "internals/comm.md",
     "xla_ffi/engine/README.md": "internals/engine.md",
     "xla_ffi/layout/README.md": "internals/layout.md",
     "xla_ffi/vendor/README.md": "internals/vendor.md",

@@ -114,12 +114,16 @@ def solve(n, grid, width, dtype="float64"):
     return CALL + factored + redistribution(n, grid, dtype) + substitution
 
 
+def panels(n, grid, dtype="float64"):
+    """Bytes for each column that updates are deep: while they are made with one panel, the next one
+    is received. A panel's own rows, and those that meet the rank's columns."""
+    return 2 * SIZE[dtype] * n * (1 / grid.rows + 1 / grid.columns)
+
+
 def depth(n, grid, dtype="float64"):
-    """Columns of panels for which there is memory twice beside A, 2048 at most: while updates are
-    made with the ones, the others are received."""
+    """Columns that updates can be deep with the memory that A leaves, 2048 at most."""
     room = MEMORY - SIZE[dtype] * n * n / grid.ranks
-    parts = 1 / grid.rows + 1 / grid.columns  # a panel's rows, and those that meet own columns
-    return int(min(DEPTH, room // (2 * SIZE[dtype] * n * parts)))
+    return int(min(DEPTH, room // panels(n, grid, dtype)))
 
 
 def best(n, grid, dtype="float64"):

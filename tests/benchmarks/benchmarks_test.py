@@ -162,6 +162,15 @@ def test_slow_links_carry_each_rank_its_rows_and_columns_of_the_panels(rows, col
     assert total == pytest.approx(model.SIZE[dtype] * n * n / 2 * parts / link, rel=0.02)
 
 
+@pytest.mark.parametrize("dtype", model.SIZE)
+def test_panels_of_1_x_P_take_the_memory_that_the_engine_takes(dtype):
+    for n, ranks in ((65536, 4), (131072, 8)):
+        needed = workspace.needed("potrs", dtype, n, ranks, donate=True)
+        assert model.DEPTH * model.panels(n, model.line(ranks), dtype) == pytest.approx(
+            needed, rel=0.01
+        )
+
+
 def test_what_has_been_solved_has_room_in_the_model_and_what_is_larger_than_memory_has_none():
     filled = max(n for n, ranks, _ in model.measured("float32") if ranks == 4)
     assert model.depth(filled, model.line(4), "float32") == model.DEPTH

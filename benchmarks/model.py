@@ -1,23 +1,32 @@
 """How long potrf takes by a model of its critical path, with rates measured on H200.
 
     python benchmarks/model.py
+    python benchmarks/model.py --grids
 
 Prints the model beside the records of results/ (gpu.jsonl, tiles.jsonl), the tile width that it
 finds best, and what it says of more GPUs than have been measured. float64, one right-hand side.
-docs/performance.md explains it.
+With --grids: tables, in Markdown, of 1 × P over nodes of eight GPUs, as the engine has it, and of
+Pr × Pc, which it doesn't have. docs/performance.md explains it.
 """
 
 import json
+import math
 import os
 import pathlib
+from typing import NamedTuple
 
-from absl import app
+import numpy as np
+from absl import app, flags
 from workspace import tile as tile_of
+
+_GRIDS = flags.DEFINE_bool("grids", False, "one row of many GPUs, and grids of them, instead")
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 
-# One H200, float64, measured: from timelines of runs in which nothing else was on the GPU.
-UPDATE = 51.5e12  # operations a second of trailing updates, at the power limit of all GPUs
+# One H200, measured, in float64 where nothing is said: from timelines of runs in which nothing else
+# was on the GPU.
+# Operations a second of trailing updates, at the power limit of all GPUs; float32: large products.
+UPDATE = {"float64": 51.5e12, "float32": 51.4e12}
 NEXT = 51e12  # those of the update of the next tile column, T deep
 TILE = 0.5e-3 / 1024  # seconds a column of potrf of a diagonal tile
 TILE_UPDATE = 0.1e-3  # update of a diagonal tile, whatever its size
@@ -25,97 +34,279 @@ PIECE = 128  # columns of a panel that are sent at a time
 PIECE_SECONDS, PIECE_ROW = 46e-6, 2.0e-9  # of a piece: fixed, and for each row below the tile
 PANEL = 60e12  # operations a second of what a panel's products add to that
 WAITS = 0.1e-3  # between a panel and the next tile: events and launches
+HOP = 14e-6  # until a GPU has what another one's copy engine sent, whatever its size
 LINK = 350e9  # bytes a second of a copy between two GPUs
 EXCHANGE = 340e9  # those of the redistribution, out of the busiest GPU; moves are beside it
 # Seconds of the back substitution: a tile, and a column.
 SUBSTITUTION, SUBSTITUTION_COLUMN = 60e-6, 0.09e-6
 CALL = 1.3e-3  # Python, XLA and the meeting of the ranks, whatever the size: fitted to small n
-SIZE = 8  # bytes of a number
+MEMORY = 143771 * 2**20  # bytes that nvidia-smi names; sold as 141 GB
+
+# Published: GPUs of a node that NVLink joins, and bytes a second of one port of 400 Gb/s for each.
+NODE, PORT = 8, 50e9
+# Published by JAXMg: float32, by cuSOLVERMp on H200.
+PUBLISHED_N, PUBLISHED_RANKS, PUBLISHED_SECONDS = 1499136, 64, 654
+
+SIZE = {"float64": 8, "float32": 4}  # bytes of a number
+WIDTHS = (128, 256, 512, 1024, 2048)
+DEPTH = max(WIDTHS)  # columns of panels that the engine updates with at once
 
 
-def factorization(n, ranks, width, link=LINK):
+class Grid(NamedTuple):
+    """Tiles go to `rows` × `columns` ranks in turns: those of a tile column to one column of ranks.
+
+    A panel goes `across` to the other columns, and down a column, at so many bytes a second.
+    """
+
+    rows: int
+    columns: int
+    across: float = LINK
+    down: float = LINK
+
+    @property
+    def ranks(self):
+        return self.rows * self.columns
+
+
+def line(ranks, link=LINK):
+    """1 × P, as the engine has it."""
+    return Grid(1, ranks, link, link)
+
+
+def factorization(n, grid, width, dtype="float64"):
     """Seconds of potrf, those of its updates, and the part of the steps in which the chain of
     panels takes longer than the update beside it."""
-    total, updates, chained, steps = 0.0, 0.0, 0, 0
-    for m in range(n - width, 0, -width):
-        update = m * m * width / (ranks * UPDATE)
-        panel = width / PIECE * (PIECE_SECONDS + PIECE_ROW * m) + m * width**2 / PANEL
-        column = max(TILE * width, 2 * m * width**2 / NEXT)
-        chain = TILE_UPDATE + column + panel + WAITS
-        if ranks > 1:
-            chain += SIZE * PIECE * m / link
-        total += max(update, chain, SIZE * m * width / link if ranks > 1 else 0)
-        updates += update
-        chained += chain > update
-        steps += 1
-    return total, updates, chained / max(steps, 1)
+    size = SIZE[dtype]
+    m = np.arange(n - width, 0, -width)
+    own = m / grid.rows  # rows of a panel that a rank solves
+    update = m * m * width / (grid.ranks * UPDATE[dtype])
+    panel = width / PIECE * (PIECE_SECONDS + PIECE_ROW * own) + own * width**2 / PANEL
+    column = np.maximum(TILE * width, 2 * own * width**2 / NEXT)
+    chain = TILE_UPDATE + column + panel + WAITS
+    across, down = np.zeros(len(m)), np.zeros(len(m))
+    if grid.columns > 1:
+        chain += size * PIECE * own / grid.across
+        across = size * width * own / grid.across
+    if grid.rows > 1:
+        # The tile, for the panel, and that of the panel which the next tile column is updated with.
+        hops = math.ceil(math.log2(grid.rows))
+        chain += 2 * (WAITS + hops * (HOP + size * width**2 / grid.down))
+        down = size * width * m / grid.columns / grid.down
+    # What goes both ways over one kind of link shares it.
+    links = across + down if grid.across == grid.down else np.maximum(across, down)
+    total = np.maximum(np.maximum(update, chain), links)
+    return total.sum(), update.sum(), (chain > update).sum() / max(len(m), 1)
 
 
-def redistribution(n, ranks):
+def redistribution(n, grid, dtype="float64"):
     """The first rank gives most: all but its own share of nearly whole columns."""
+    ranks = grid.ranks
     if ranks == 1:
         return 0.0
-    given = SIZE * n * n / ranks * (1 - 1 / ranks) * (1 - 1 / (2 * ranks))
-    return given / EXCHANGE
+    given = SIZE[dtype] * n * n / ranks * (1 - 1 / ranks) * (1 - 1 / (2 * ranks))
+    return given / min(EXCHANGE, grid.across, grid.down)
 
 
-def solve(n, ranks, width, link=LINK):
+def solve(n, grid, width, dtype="float64"):
     """Seconds of potrs from rows to the solution."""
     substitution = SUBSTITUTION * n / width + SUBSTITUTION_COLUMN * n
-    return CALL + factorization(n, ranks, width, link)[0] + redistribution(n, ranks) + substitution
+    factored = factorization(n, grid, width, dtype)[0]
+    return CALL + factored + redistribution(n, grid, dtype) + substitution
 
 
-def best(n, ranks, link=LINK):
-    """The tile width with which potrs is fastest."""
-    widths = (128, 256, 512, 1024, 2048)
-    return min((width for width in widths if width * ranks <= n),
-               key=lambda width: solve(n, ranks, width, link))  # fmt: skip
+def panels(n, grid, dtype="float64"):
+    """Bytes for each column that updates are deep: while they are made with one panel, the next one
+    is received. A panel's own rows, and those that meet the rank's columns."""
+    return 2 * SIZE[dtype] * n * (1 / grid.rows + 1 / grid.columns)
 
 
-def measured():
-    """{(n, ranks, T): seconds} of potrs in float64."""
+def depth(n, grid, dtype="float64"):
+    """Columns that updates can be deep with the memory that A leaves, 2048 at most."""
+    room = MEMORY - SIZE[dtype] * n * n / grid.ranks
+    return int(min(DEPTH, room // panels(n, grid, dtype)))
+
+
+def best(n, grid, dtype="float64"):
+    """The tile width with which potrs is fastest; None where there is no memory for any."""
+    room = depth(n, grid, dtype)
+    most = min(room, n // max(grid.rows, grid.columns))
+    widths = [width for width in WIDTHS if width <= most]
+    return min(widths, key=lambda width: solve(n, grid, width, dtype), default=None)
+
+
+def seconds(n, grid, dtype="float64"):
+    """Those of potrs with the best tiles; infinitely many where there is no memory."""
+    width = best(n, grid, dtype)
+    return solve(n, grid, width, dtype) if width else math.inf
+
+
+def nodes(ranks):
+    """1 × P over nodes: each panel comes into a node by one port."""
+    return line(ranks, LINK if ranks <= NODE else PORT)
+
+
+def ports(ranks):
+    """The same where all ports of a node share a panel, which then goes round by NVLink. The engine
+    doesn't do that."""
+    return nodes(ranks)._replace(across=LINK if ranks <= NODE else min(LINK, NODE * PORT))
+
+
+def grids(ranks):
+    """All of rows and columns that are powers of two, a column or a row in a node where it fits."""
+    for rows in (2**i for i in range(ranks.bit_length())):
+        columns = ranks // rows
+        if ranks <= NODE:
+            yield Grid(rows, columns)
+            continue
+        if rows <= NODE:
+            yield Grid(rows, columns, PORT, PORT if rows == 1 else LINK)
+        if columns <= NODE:
+            yield Grid(rows, columns, PORT if columns == 1 else LINK, PORT)
+        if min(rows, columns) > NODE:
+            yield Grid(rows, columns, PORT, PORT)
+
+
+def fastest(n, ranks, dtype="float64"):
+    return min(grids(ranks), key=lambda grid: seconds(n, grid, dtype))
+
+
+def share(n, ranks, taken, dtype="float64"):
+    """The part of the rate of products: n³/3 operations in so many seconds."""
+    return n**3 / 3 / (ranks * UPDATE[dtype] * taken)
+
+
+def worth(ranks, row, dtype="float64", least=0.1):
+    """The n, multiples of 16384 that fill up to 86 % of the memory, that the best grid solves in so
+    much less time than `row`, 1 × P of that many GPUs."""
+    most = int(math.sqrt(0.86 * MEMORY * ranks / SIZE[dtype]))
+    return [
+        n
+        for n in range(1 << 14, most, 1 << 14)
+        if seconds(n, fastest(n, ranks, dtype), dtype) < (1 - least) * seconds(n, row, dtype)
+    ]
+
+
+def measured(dtype="float64"):
+    """{(n, ranks, T): seconds} of potrs in plain products."""
     found = {}
-    wanted = ("potrs", "native", "float64", "dominant", 1)
+    wanted = ("potrs", "native", dtype, "dominant", 1, None)
     for name in ("tiles.jsonl", "gpu.jsonl"):
         for line in (RESULTS / name).read_text().splitlines():
             record = json.loads(line)
             if wanted == tuple(
-                record[key] for key in ("routine", "backend", "dtype", "matrix", "nrhs")
+                record.get(key)
+                for key in ("routine", "backend", "dtype", "matrix", "nrhs", "precision")
             ):
                 n, ranks, tile = record["n"], record["ranks"], record["T_A"]
-                width = tile or tile_of("potrf", "float64", n, ranks)
+                width = tile or tile_of("potrf", dtype, n, ranks)
                 found[n, ranks, width] = record["seconds"]
     return found
 
 
-def main(_):
-    os.chdir(os.environ.get("BUILD_WORKING_DIRECTORY", "."))  # `bazel run` starts elsewhere
-    print("       n ranks     T  measured  model  ratio  chain longer")
-    for (n, ranks, width), seconds in sorted(measured().items()):
-        paper, chained = solve(n, ranks, width), factorization(n, ranks, width)[2]
-        print(
-            f"{n:8} {ranks:5} {width:5} {seconds:9.4f} {paper:6.3f} {seconds / paper:6.2f}"
-            f" {chained:8.0%}"
-        )
+def print_measured():
+    print("  dtype        n ranks     T  measured  model  ratio  chain longer")
+    for dtype in SIZE:
+        for (n, ranks, width), taken in sorted(measured(dtype).items()):
+            grid = line(ranks)
+            paper = solve(n, grid, width, dtype)
+            chained = factorization(n, grid, width, dtype)[2]
+            print(
+                f"{dtype} {n:8} {ranks:5} {width:5} {taken:9.4f} {paper:6.3f} {taken / paper:6.2f}"
+                f" {chained:8.0%}"
+            )
+
+
+def print_widths():
     print("\nbest T, and what the default costs beside it")
     for n in (8192, 16384, 32768, 65536, 131072):
         cells = []
         for ranks in (1, 2, 4, 8):
-            width = best(n, ranks)
-            loss = (
-                solve(n, ranks, tile_of("potrf", "float64", n, ranks)) / solve(n, ranks, width) - 1
-            )
-            cells.append(f"{ranks} GPUs: {width}, {loss:.0%}")
+            grid = line(ranks)
+            default = solve(n, grid, tile_of("potrf", "float64", n, ranks))
+            loss = default / seconds(n, grid) - 1
+            cells.append(f"{ranks} GPUs: {best(n, grid)}, {loss:.0%}")
         print(f"{n:8}  " + "   ".join(cells))
-    for link in (LINK, 50e9):
+
+
+def print_more():
+    for link in (LINK, PORT):
         print(f"\nseconds of potrf, what updates are of that, T; links of {link / 1e9:.0f} GB/s")
         for n in (32768, 65536, 131072, 262144, 524288):
             cells = []
             for ranks in (4, 8, 16, 32, 64):
-                width = best(n, ranks, link)
-                seconds, updates, _ = factorization(n, ranks, width, link)
-                cells.append(f"{ranks}: {seconds:.3g}, {updates / seconds:.0%}, {width}")
+                # For the rates alone: the largest have no room on the fewest.
+                grid = line(ranks, link)
+                width = min(
+                    (width for width in WIDTHS if width * ranks <= n),
+                    key=lambda width, n=n, grid=grid: solve(n, grid, width),
+                )
+                taken, updates, _ = factorization(n, grid, width)
+                cells.append(f"{ranks}: {taken:.3g}, {updates / taken:.0%}, {width}")
             print(f"{n:8}  " + "   ".join(cells))
+
+
+def cell(n, grid, dtype):
+    taken = seconds(n, grid, dtype)
+    return f"{taken:.3g}, {share(n, grid.ranks, taken, dtype):.0%}, {best(n, grid, dtype)}".replace(
+        "%", " %"
+    )
+
+
+def print_grids():
+    print("Seconds of potrs, part of the rate of products, T\n")
+    print("| GPUs | n | dtype | 1 × P | 1 × P, ports shared | best Pr × Pc |")
+    print("|---|---|---|---|---|---|")
+    for ranks in (8, 64, 512):
+        for n in (131072, 524288, PUBLISHED_N):
+            for dtype in SIZE:
+                grid = fastest(n, ranks, dtype)
+                if not best(n, grid, dtype):
+                    continue
+                cells = [
+                    ranks,
+                    n,
+                    dtype,
+                    cell(n, nodes(ranks), dtype),
+                    cell(n, ports(ranks), dtype),
+                ]
+                cells.append(f"{grid.rows} × {grid.columns}: {cell(n, grid, dtype)}")
+                print(f"| {' | '.join(map(str, cells))} |")
+
+    print("\nMultiples of 16384 from n to n for which the best grid takes 10 % less time than\n")
+    print("| GPUs | dtype | 1 × P | 1 × P, ports shared |")
+    print("|---|---|---|---|")
+    for ranks in (8, 16, 64, 512):
+        for dtype in SIZE:
+            found = [worth(ranks, row(ranks), dtype) for row in (nodes, ports)]
+            cells = [f"{ns[0]} to {ns[-1]}" if ns else "none" for ns in found]
+            print(f"| {ranks} | {dtype} | {cells[0]} | {cells[1]} |")
+
+    n, ranks, dtype = PUBLISHED_N, PUBLISHED_RANKS, "float32"
+    print(f"\nn = {n}, {dtype}, {ranks} GPUs\n")
+    print("| | s | part of the rate of products |")
+    print("|---|---|---|")
+    grid = fastest(n, ranks, dtype)
+    for name, taken in {
+        "published, cuSOLVERMp": PUBLISHED_SECONDS,
+        f"model, 1 × {ranks}": seconds(n, nodes(ranks), dtype),
+        f"model, {grid.rows} × {grid.columns}": seconds(n, grid, dtype),
+        "updates alone": n**3 / 3 / (ranks * UPDATE[dtype]),
+    }.items():
+        print(f"| {name} | {taken:.0f} | {100 * share(n, ranks, taken, dtype):.0f} % |")
+    held = SIZE[dtype] * n * n / ranks
+    print(f"\nA is {held / 1e9:.1f} of {MEMORY / 1e9:.1f} GB; there is room for panels of", end=" ")
+    print(f"{depth(n, nodes(ranks), dtype)} columns twice on 1 × {ranks},", end=" ")
+    print(f"of {depth(n, grid, dtype)} (at most {DEPTH}) on {grid.rows} × {grid.columns}")
+
+
+def main(_):
+    os.chdir(os.environ.get("BUILD_WORKING_DIRECTORY", "."))  # `bazel run` starts elsewhere
+    if _GRIDS.value:
+        print_grids()
+        return
+    print_measured()
+    print_widths()
+    print_more()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The benchmarks' matrices are what they are said to be; the harness records what it is asked."""
 
 import json
+import math
 
 import jax
 import jax.numpy as jnp
@@ -103,12 +104,80 @@ def test_workspace_is_what_was_measured_on_every_gpu(routine):
         assert case["measured_bytes"] == pytest.approx(needed, rel=1e-3, abs=slack)
 
 
-def test_model_is_near_what_was_measured():
-    found = model.measured()
+@pytest.mark.parametrize("dtype, least", [("float64", 20), ("float32", 3)])
+def test_model_is_near_what_was_measured(dtype, least):
+    found = model.measured(dtype)
     usual = {key: found[key] for key in found if key[0] >= 8192 and key[2] >= 512}
-    assert len(usual) > 20
+    assert len(usual) >= least
     for (n, ranks, width), seconds in usual.items():
-        assert 0.8 < seconds / model.solve(n, ranks, width) < 1.25, (n, ranks, width)
+        paper = model.solve(n, model.line(ranks), width, dtype)
+        assert 0.8 < seconds / paper < 1.25, (n, ranks, width)
+
+
+MODELLED = [(n, dtype) for n in (131072, 524288, model.PUBLISHED_N) for dtype in model.SIZE]
+
+
+@pytest.mark.parametrize("n, dtype", MODELLED)
+def test_a_grid_of_one_row_is_1_x_P(n, dtype):
+    for ranks in (8, 64, 512):
+        first, row = next(model.grids(ranks)), model.nodes(ranks)
+        assert first[:2] == (1, ranks)
+        for width in model.WIDTHS:
+            assert model.solve(n, first, width, dtype) == model.solve(n, row, width, dtype)
+            # Nothing goes down a column of one rank.
+            found = [model.factorization(n, row._replace(down=down), width) for down in (1e6, 1e12)]
+            assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("n, dtype", MODELLED)
+def test_best_grid_is_never_slower_than_fewer_gpus_or_1_x_P(n, dtype):
+    before = math.inf
+    for ranks in (2**i for i in range(10)):
+        grid = model.fastest(n, ranks, dtype)
+        seconds = model.seconds(n, grid, dtype)
+        assert seconds <= before
+        assert seconds <= model.seconds(n, model.nodes(ranks), dtype)
+        if seconds < math.inf:
+            panels = 1.5 * model.best(n, grid, dtype) / n  # of n³/3; they are beside the updates
+            assert model.share(n, ranks, seconds, dtype) * (1 - panels) < 1.001
+        before = seconds
+    assert before < math.inf
+
+
+@pytest.mark.parametrize("dtype", model.SIZE)
+def test_one_gpu_is_bound_by_its_products_and_needs_no_link(dtype):
+    n = 98304
+    (grid,) = model.grids(1)
+    assert model.share(n, 1, model.seconds(n, grid, dtype), dtype) > 0.97
+    slow = model.Grid(1, 1, across=1.0, down=1.0)
+    assert model.seconds(n, slow, dtype) == model.seconds(n, grid, dtype)
+
+
+@pytest.mark.parametrize("dtype", model.SIZE)
+@pytest.mark.parametrize("rows, columns", [(1, 64), (2, 32), (8, 8), (16, 4)])
+def test_slow_links_carry_each_rank_its_rows_and_columns_of_the_panels(rows, columns, dtype):
+    n, width, link = 131072, 128, 1e8
+    total, _, _ = model.factorization(n, model.Grid(rows, columns, link, link), width, dtype)
+    parts = 1 / rows + (1 / columns if rows > 1 else 0)
+    assert total == pytest.approx(model.SIZE[dtype] * n * n / 2 * parts / link, rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", model.SIZE)
+def test_panels_of_1_x_P_take_the_memory_that_the_engine_takes(dtype):
+    for n, ranks in ((65536, 4), (131072, 8)):
+        needed = workspace.needed("potrs", dtype, n, ranks, donate=True)
+        assert model.DEPTH * model.panels(n, model.line(ranks), dtype) == pytest.approx(
+            needed, rel=0.01
+        )
+
+
+def test_what_has_been_solved_has_room_in_the_model_and_what_is_larger_than_memory_has_none():
+    filled = max(n for n, ranks, _ in model.measured("float32") if ranks == 4)
+    assert model.depth(filled, model.line(4), "float32") == model.DEPTH
+    n, ranks = model.PUBLISHED_N, model.PUBLISHED_RANKS
+    assert model.seconds(n, model.fastest(n, ranks, "float32"), "float32") < math.inf
+    assert model.seconds(n, model.fastest(n, ranks, "float64"), "float64") == math.inf
+    assert model.seconds(n, model.fastest(n, ranks // 2, "float32"), "float32") == math.inf
 
 
 @pytest.mark.parametrize("name", ["nvidia-cublas-cu12", "nvidia-cublas"])

@@ -146,6 +146,29 @@ TEST(BlocksArriveInTheirOrderAndShape) {
   }
 }
 
+TEST(OneThatSharesNoMemoryIsReachedBySockets) {
+  JobOptions options;
+  options.change = [](int process, JobOptions* mine) {
+    if (process == 1) mine->transport = Transport::kUnix;
+  };
+  RunProcesses(
+      3,
+      [](int process) {
+        const auto site = SiteOn(4, {0, 1, 2, 0});
+        for (int64_t run = 1; run <= 3; ++run) {
+          AllOk(RunRanksHere(site, run, [](const RankContext& c) { return ExchangeAll(c, 100); }));
+        }
+        for (const ConnectionInfo& info : Hub::The().Connections()) {
+          const bool shares = process != 1 && info.process != 1;
+          EXPECT(Has(info.transport, "shared memory") == shares)
+              << process << " and " << info.process << ": " << info.transport;
+        }
+        EXPECT(NothingIsLeft());
+        return "";
+      },
+      options);
+}
+
 TEST(WhatIsSharedReachesEveryRank) {
   for (const auto& deal : kDeals) {
     RunProcesses(Processes(deal), [&](int) {
@@ -225,9 +248,11 @@ TEST(MemoryThatWasSentIsNotReadAfterAFailure) {
         2,
         [&](int process) {
           const auto site = SiteOn(2, {0, 1});
-          for (int64_t run = 1; run <= 5; ++run) {
-            const auto outcomes =
-                RunRanksHere(site, run, [&](const RankContext& context) -> Status {
+          for (int64_t run = 1; run <= 6; ++run) {
+            const Devices devices = {NewSharingHostDevice, run % 2 == 0};
+            const auto outcomes = RunRanksHere(
+                site, run,
+                [&](const RankContext& context) -> Status {
                   JAXMG_RETURN_IF_ERROR(context.comm.Agree(Status::Ok()));
                   std::vector<char> data(size_t{64} << 20, static_cast<char>(process));
                   Status mine;
@@ -241,12 +266,13 @@ TEST(MemoryThatWasSentIsNotReadAfterAFailure) {
                     context.comm.Abort(mine);
                   }
                   return context.comm.Agree(mine);
-                });
+                },
+                kPatience, "float64", devices);
             for (const RankOutcome& one : outcomes) {
               EXPECT(one.status.message() == "rank 1 gives up") << one.status.message();
             }
           }
-          AllOk(RunRanksHere(site, 6, [&](const RankContext& c) { return ExchangeAll(c, 5); }));
+          AllOk(RunRanksHere(site, 7, [&](const RankContext& c) { return ExchangeAll(c, 5); }));
           return "";
         },
         options);

@@ -204,7 +204,7 @@ Status Segments::Connect(int process, const std::shared_ptr<Connection>& connect
   {
     auto lock = monitor_.Lock();
     found = NeighbourOf(process);
-    found->connection_ = connection;
+    if (found->connection_ == nullptr) found->connection_ = connection;
   }
   std::lock_guard<std::mutex> connecting(found->connecting_);
   if (found->connected_) {

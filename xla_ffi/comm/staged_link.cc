@@ -18,7 +18,7 @@ StagedLink::~StagedLink() {
 }
 
 Status StagedLink::Record(Device& device, Stream stream, int rank, std::shared_ptr<Event>* event) {
-  devices_[rank] = &device;
+  if (devices_[rank] == nullptr) devices_[rank] = &device;  // the link's thread may be reading it
   return SocketLink::Record(device, stream, rank, event);
 }
 

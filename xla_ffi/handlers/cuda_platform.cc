@@ -83,25 +83,29 @@ Status ConnectPeers(const InProcessGroup& group, int ordinal) {
 }
 
 // Whether other processes can map memory of the GPU: not everywhere, in containers say. What is
-// found of the first GPU is taken to be so of all.
-bool SharesMemory(int ordinal) {
-  if (Hub::The().transport() != Transport::kAuto) return false;
+// found of the first GPU is taken to be so of all. That there is no memory left says nothing.
+Status FindWhetherShared(int ordinal, bool* shares) {
+  if (Hub::The().transport() != Transport::kAuto) return Status::Ok();
   static std::mutex mutex;
   static int found = -1;
   std::lock_guard<std::mutex> lock(mutex);
   MemorySource& source = CudaMemorySource();
+  JAXMG_RETURN_IF_ERROR(source.Serve(ordinal));
   if (found < 0) {
     size_t bytes = 1;
     void* data = nullptr;
     int file = -1;
-    found = source.Serve(ordinal).ok() && source.Make(ordinal, &bytes, &data, &file).ok();
-    if (found != 0) {
+    const Status made = source.Make(ordinal, &bytes, &data, &file);
+    if (made.code() == Code::kResourceExhausted) return made;
+    found = made.ok() ? 1 : 0;
+    if (made.ok()) {
       source.Unmap(data, bytes);
       close(file);
       Segments::The().Use(source);
     }
   }
-  return found != 0 && source.Serve(ordinal).ok();
+  *shares = found != 0;
+  return Status::Ok();
 }
 
 // What a call with ranks in other processes works in, instead of XLA's memory: the others can map
@@ -165,7 +169,7 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
     JAXMG_RETURN_IF_ERROR(Open<CudaDriver>());
     JAXMG_RETURN_IF_ERROR(Open<CudaRuntime>());
     JAXMG_RETURN_IF_ERROR(current.Set(platform.ordinal));
-    shares = site.spans_processes && SharesMemory(platform.ordinal);
+    if (site.spans_processes) JAXMG_RETURN_IF_ERROR(FindWhetherShared(platform.ordinal, &shares));
     JAXMG_RETURN_IF_ERROR(CudaDevice::New(
         platform.ordinal, static_cast<cudaStream_t>(platform.stream), allocate, &device));
     return FindPlace(site, *device, &place);
@@ -180,7 +184,7 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
       group, place.rank, device.get(), Patient(site.ranks), [&](Communicator& comm) -> Status {
         const Status connected = Guarded([&] { return ConnectPeers(*group, platform.ordinal); });
         if (!connected.ok()) comm.Abort(connected);
-        Status done = connected.ok() ? program({*device, comm}) : comm.Agree(connected);
+        const Status done = connected.ok() ? program({*device, comm}) : comm.Agree(connected);
         if (done.ok() && site.spans_processes) return comm.Agree(Finish(*device));
         // What was enqueued before a failure may not have been joined into XLA's stream, and may
         // read what other ranks are about to free.

@@ -6,7 +6,7 @@ import re
 import jax
 import numpy as np
 import pytest
-from cases import DTYPES, devices, line, positive_definite
+from cases import DTYPES, devices, line, one_process, positive_definite
 
 import jaxmg
 from jaxmg import _mesh, _plan, _plugin
@@ -29,6 +29,7 @@ def test_every_routine_has_a_plan(routine, dtype):
         plan.tile = 1
 
 
+@one_process("a number of devices is of this process's")
 def test_devices():
     found = devices(4)
     mesh = line(4)

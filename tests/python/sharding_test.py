@@ -172,8 +172,10 @@ def test_given_mesh_against_the_context(context, abstract, jitted, kind):
         assert work.shape == matrix.shape
         check_potri(matrix, inverse)
         check_syevd(matrix, w, v)
-        rows = shard(matrix, Mesh(mesh.devices[:, 0], ("pr",)), "pr", None)
-        jaxmg.verify_cyclic(matrix, shard(np.asarray(dealt), rows.sharding.mesh, "pr", None), 2)
+        rows = Mesh(mesh.devices[:, 0], ("pr",))
+        # A process that has none of them has nothing to look at.
+        if len({device.process_index for device in rows.devices}) == jax.process_count():
+            jaxmg.verify_cyclic(matrix, shard(np.asarray(dealt), rows, "pr", None), 2)
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])

@@ -27,7 +27,7 @@ _N = 250  # divides by few device counts, so that padding is exercised too
 _LIMIT = 30 * _N  # residuals are compared with this many eps
 
 
-def main(arguments=None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Does what the command line says and returns the exit code."""
     parser = argparse.ArgumentParser(
         "python -m jaxmg", description="Reports what a bug report needs, and solves to check."

@@ -12,6 +12,7 @@ import os
 import runpy
 import signal
 import sys
+import typing
 
 _MODULE = "jax._src.clusters"
 _PR_SET_PDEATHSIG = 1
@@ -28,28 +29,34 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
-        execute = spec.loader.exec_module
+        if spec is None or spec.loader is None:
+            return spec
+        loader: typing.Any = spec.loader
+        execute = loader.exec_module
 
         def exec_module(module):
             execute(module)
             _register(module.ClusterEnv, self._index, self._count)
 
-        spec.loader.exec_module = exec_module
+        loader.exec_module = exec_module
         return spec
 
 
-def _register(cluster_env, index, count):
-    class Launched(cluster_env):
-        """The coordinator's address and the devices JAX reads from the environment."""
-
-        name = "jaxmg.launch"
-        is_env_present = classmethod(lambda cls: True)
-        get_process_count = classmethod(lambda cls: count)
-        get_process_id = classmethod(lambda cls: index)
-
+def _register(cluster_env: typing.Any, index, count):
+    # The coordinator's address and the devices JAX reads from the environment.
+    launched = type(
+        "Launched",
+        (cluster_env,),
+        {
+            "name": "jaxmg.launch",
+            "is_env_present": classmethod(lambda cls: True),
+            "get_process_count": classmethod(lambda cls: count),
+            "get_process_id": classmethod(lambda cls: index),
+        },
+    )
     # Before SLURM's, say, in whose allocation the launcher may run.
     types = cluster_env._cluster_types
-    types.insert(0, types.pop(types.index(Launched)))
+    types.insert(0, types.pop(types.index(launched)))
 
 
 def main():

@@ -30,7 +30,7 @@ class Layout:
     rows: tuple[str, ...]
     others: tuple[str, ...]
     spec: P
-    processes: tuple = ()
+    processes: tuple[int, ...] = ()
 
     @property
     def ranks(self) -> int:

@@ -30,9 +30,9 @@ def call(
     aliases = {1: 0} if in_place else {}
     function = jax.ffi.ffi_call(target, results, input_output_aliases=aliases)
     attributes.update(ranks=layout.ranks, tile=tile)
-    attributes = {name: np.int64(value) for name, value in attributes.items()}
-    attributes["processes"] = np.array(layout.processes, np.int64)
-    values = function(place.reshape(2), *operands, backend=backend, **attributes)
+    numbers = {name: np.int64(value) for name, value in attributes.items()}
+    processes = np.array(layout.processes, np.int64)
+    values = function(place.reshape(2), *operands, backend=backend, processes=processes, **numbers)
     # Newer JAX takes the results for the same on all devices: say what they vary over. Along an
     # axis of one device nothing varies, whatever the caller's specs name.
     varying = frozenset().union(*map(_compat.varying_axes, operands))

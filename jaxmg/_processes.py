@@ -11,6 +11,7 @@ import secrets
 import socket
 import threading
 import time
+import typing
 
 import jax
 import numpy as np
@@ -19,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxmg import _compat, _plugin
 
 _lock = threading.Lock()
-_jobs = {}  # platform -> _Job
+_jobs: dict[str, "_Job"] = {}  # by platform
 
 
 def register_handlers(platform=None, *, mesh=None):
@@ -81,8 +82,8 @@ def indices(routine, mesh, given=None):
     if jax.process_count() == 1:
         return None
     shape = tuple(mesh.shape.values())
-    candidates = (mesh, given, _compat.shard_map_mesh(), _compat.context_mesh())
-    candidates = [found for found in candidates if isinstance(found, Mesh)]
+    said = (mesh, given, _compat.shard_map_mesh(), _compat.context_mesh())
+    candidates = [found for found in said if isinstance(found, Mesh)]
     # Meshes of one program have the same devices in the same order, whatever their axes.
     for alike in (lambda found: found.shape == mesh.shape, lambda found: found.size == mesh.size):
         for candidate in filter(alike, candidates):
@@ -132,7 +133,8 @@ def gathered(array):
     """``array`` in NumPy, from whichever processes have its shards; all of them have to call."""
     whole = not isinstance(array, jax.Array) or array.is_fully_replicated
     if not whole and not array.is_fully_addressable:
-        mesh = array.sharding.mesh
+        sharding: typing.Any = array.sharding
+        mesh = sharding.mesh
         with _compat.entered(mesh):
             array = jax.jit(_itself, out_shardings=NamedSharding(mesh, PartitionSpec()))(array)
     return np.asarray(array)

@@ -19,11 +19,11 @@ _GRACE = 5  # seconds from SIGTERM, which jax.distributed catches and ignores, t
 _POLL = 0.05
 
 
-def main(arguments=None):
+def main(arguments: list[str] | None = None) -> int:
     """Runs the processes; returns the exit code."""
     options = _parse(arguments)
     address = f"127.0.0.1:{free_port()}"
-    processes = []
+    processes: list[_Process] = []
     stop = _Stop(processes)
     try:
         for index in range(options.processes):
@@ -57,10 +57,14 @@ def _positive(text):
     return int(text)
 
 
-def free_port():
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+class _Process(subprocess.Popen):
+    printers: list[threading.Thread]  # of what it writes
 
 
 def _start(index, options, address):
@@ -74,7 +78,7 @@ def _start(index, options, address):
     }
     child = pathlib.Path(__file__).with_name("_child.py")
     kind = "module" if options.module else "script"
-    process = subprocess.Popen(
+    process = _Process(
         [sys.executable, child, *map(str, (index, options.processes, os.getpid())), kind,
          options.target, *options.arguments],
         env=os.environ | environment,

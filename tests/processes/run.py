@@ -18,7 +18,7 @@ _ROUTINES = ["potrs_test.py", "potri_test.py", "syevd_test.py", "factor_test.py"
 # Processes, devices each, what of tests/python, and how blocks pass.
 _RUNS = [
     (2, 4, ["."], "auto"),
-    (4, 2, ["."], "unix"),
+    (4, 2, [*_ROUTINES, "calls_test.py", "sharding_test.py"], "unix"),
     (2, 2, _ROUTINES, "tcp"),
     (4, 1, _ROUTINES, "auto"),
 ]

@@ -32,7 +32,8 @@ Status StagedLink::RecordTaken(Device& device, Stream stream, int rank,
 void StagedLink::Post(int from, int to, const InProcessGroup::Message& message) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
-  parcels_.push_back({from, to, message});
+  // The copy is the rank's thread's to give up, after all of it has gone.
+  parcels_.push_back({from, to, {message.block, message.ready}});
   changed_.notify_all();
 }
 

@@ -64,6 +64,9 @@ class Connection {
   void SendOrBreak(OutFrame frame) noexcept;
   // No block of a rank of this owner's is read after this.
   void Recall(const void* owner, int rank) noexcept;
+  // What other threads have sent, and the other side has answered, has been read by them: the
+  // answer came through another process, of which this one's memory model knows nothing.
+  void Settle() noexcept { std::lock_guard<std::mutex> lock(mutex_); }
   // As if the other side had closed it.
   void Break() noexcept;
 

@@ -30,6 +30,8 @@ class Link {
   virtual void Post(int from, int to, const InProcessGroup::Message& message) = 0;
   // Rank `to` of this process has done with a message of the other's `from`.
   virtual void PostTaken(int from, int to, const std::shared_ptr<Event>& done) noexcept = 0;
+  // A message was taken, and its memory is about to be written again.
+  virtual void Settle() noexcept {}
   // No message of this rank is read after this, whether it has arrived or not.
   virtual void Recall(int from) noexcept = 0;
 

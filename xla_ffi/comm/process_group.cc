@@ -129,6 +129,7 @@ Status ProcessGroup::AwaitTaken(int from, int to, const Patience& patience,
                                 std::shared_ptr<Event>* done) {
   JAXMG_RETURN_IF_ERROR(InProcessGroup::AwaitTaken(from, to, patience, done));
   if (IsHere(to)) return Status::Ok();
+  links_[to]->Settle();
   auto& copies = copies_[from * size() + to];
   const std::shared_ptr<Staging::Copy> copy = std::move(copies.front());
   copies.pop_front();

@@ -35,6 +35,7 @@ class SocketLink : public Link {
   }
 
   void Recall(int from) noexcept override { connection_->Recall(this, from); }
+  void Settle() noexcept override { connection_->Settle(); }
 
   // The other process is not to be reached any more: without this it would wait for ever.
   void Break() noexcept { connection_->Break(); }

@@ -26,7 +26,7 @@ tools/retry.sh "${install[@]}" "jax>=0.6.2" scipy
 
 export QEMU_CPU=cortex-a57 QEMU_LD_PREFIX=$work/root PYTHONPATH=$work/site
 export JAX_PLATFORMS=cpu JAX_ENABLE_X64=1 XLA_FLAGS=--xla_force_host_platform_device_count=2
-qemu=$work/root/usr/bin/qemu-aarch64-static
+qemu=$(find "$work/root" -name qemu-aarch64-static -print -quit)
 config=(--config=ci "--config=py${version/./}" --config=aarch64)
 for test in layout_test comm_test; do
   ./tools/bazel build "${config[@]}" //tests/cc:$test

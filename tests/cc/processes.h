@@ -207,6 +207,12 @@ inline std::vector<RankOutcome> RunRanksHere(const std::shared_ptr<const SharedS
   return outcomes;
 }
 
+inline void AllOk(const std::vector<RankOutcome>& outcomes) {
+  for (const RankOutcome& one : outcomes) {
+    EXPECT(one.status.ok()) << "rank " << one.rank << ": " << one.status.message();
+  }
+}
+
 inline int OpenFiles() {
   int count = 0;
   DIR* folder = opendir("/proc/self/fd");

@@ -63,12 +63,6 @@ int64_t ResidentPages() {
   return resident;
 }
 
-void AllOk(const std::vector<RankOutcome>& outcomes) {
-  for (const RankOutcome& one : outcomes) {
-    EXPECT(one.status.ok()) << "rank " << one.rank << ": " << one.status.message();
-  }
-}
-
 // Every rank to every other, blocks of a larger matrix, of a size that is no multiple of anything.
 Status ExchangeAll(const RankContext& context, int64_t rows) {
   Communicator& comm = context.comm;

@@ -23,19 +23,13 @@
 namespace jaxmg {
 namespace {
 
+using testing::AllOk;
 using testing::NothingIsLeft;
-using testing::RankOutcome;
 using testing::RunProcesses;
 using testing::RunRanksHere;
 using testing::SiteOn;
 
 constexpr size_t kMiB = size_t{1} << 20;
-
-void AllOk(const std::vector<RankOutcome>& outcomes) {
-  for (const RankOutcome& one : outcomes) {
-    EXPECT(one.status.ok()) << "rank " << one.rank << ": " << one.status.message();
-  }
-}
 
 // Mappings of shared memory that this process has.
 int Mappings() {

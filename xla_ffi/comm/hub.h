@@ -42,6 +42,16 @@ struct ConnectionInfo {
 // A call, after its lead has given it a number: (index of the lead's process, number).
 using CallId = std::pair<int, int64_t>;
 
+inline OutFrame CallFrame(const CallId& id, FrameType type, int from, int to = 0) noexcept {
+  OutFrame frame;
+  frame.header.type = type;
+  frame.header.lead = id.first;
+  frame.header.call = id.second;
+  frame.header.from = from;
+  frame.header.to = to;
+  return frame;
+}
+
 class Hub {
  public:
   // The process's only one.

@@ -30,16 +30,6 @@ Status MemoryLink::New(std::shared_ptr<Connection> connection, std::shared_ptr<N
   return Status::Ok();
 }
 
-OutFrame MemoryLink::Frame(FrameType type, int from, int to) const {
-  OutFrame frame;
-  frame.header.type = type;
-  frame.header.lead = id_.first;
-  frame.header.call = id_.second;
-  frame.header.from = from;
-  frame.header.to = to;
-  return frame;
-}
-
 Status MemoryLink::Record(Device& device, Stream stream, int rank, std::shared_ptr<Event>* event) {
   const uint32_t word = word_of_[rank] + static_cast<uint32_t>(stream);
   auto made = std::make_shared<SharedEvent>(neighbour_->Next(word));
@@ -53,7 +43,7 @@ void MemoryLink::Post(int from, int to, const InProcessGroup::Message& message) 
   const Status described = neighbour_->Describe(message.block, &place);
   if (!described.ok()) throw std::runtime_error(described.message());
   place.ready = neighbour_->CountOf(*message.ready->shared());
-  OutFrame frame = Frame(FrameType::kPlaced, from, to);
+  OutFrame frame = CallFrame(id_, FrameType::kPlaced, from, to);
   frame.header.value = static_cast<int64_t>(message.block.height);
   frame.header.aux = static_cast<int32_t>(message.block.columns);
   frame.body.assign(reinterpret_cast<const char*>(&place), sizeof(place));
@@ -62,7 +52,7 @@ void MemoryLink::Post(int from, int to, const InProcessGroup::Message& message) 
 
 void MemoryLink::PostTaken(int from, int to, const std::shared_ptr<Event>& done) noexcept {
   const SharedCount count = neighbour_->CountOf(*done->shared());
-  OutFrame frame = Frame(FrameType::kTaken, from, to);
+  OutFrame frame = CallFrame(id_, FrameType::kTaken, from, to);
   frame.header.aux = 1;
   std::memcpy(&frame.header.value, &count, sizeof(count));
   connection_->SendOrBreak(std::move(frame));

@@ -33,7 +33,6 @@ class MemoryLink : public Link {
  private:
   MemoryLink(std::shared_ptr<Connection> connection, std::shared_ptr<Neighbour> neighbour,
              const CallId& id, int ranks);
-  OutFrame Frame(FrameType type, int from, int to) const;
 
   const std::shared_ptr<Connection> connection_;
   const std::shared_ptr<Neighbour> neighbour_;

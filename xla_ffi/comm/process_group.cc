@@ -201,7 +201,7 @@ void ProcessGroup::Vote(int rank, const Status& mine) noexcept {
     round_shares_ = round_shares_ || shares;
     return InProcessGroup::Vote(rank, mine);
   }
-  OutFrame vote = Frame(FrameType::kVote, rank);
+  OutFrame vote = CallFrame(id_, FrameType::kVote, rank);
   vote.header.value = shared_[rank];
   vote.header.aux = shares ? 1 : 0;
   vote.status = mine;
@@ -219,7 +219,7 @@ void ProcessGroup::Decided() noexcept {
     std::map<int, OutFrame> outcomes;
     const Status copied = Guarded([&] {
       for (const int process : others_) {
-        OutFrame& outcome = outcomes[process] = Frame(FrameType::kOutcome, -1);
+        OutFrame& outcome = outcomes[process] = CallFrame(id_, FrameType::kOutcome, -1);
         outcome.body.assign(reinterpret_cast<const char*>(shared_.data()),
                             shared_.size() * sizeof(int64_t));
       }
@@ -272,7 +272,7 @@ void ProcessGroup::Depart(const Status& why) noexcept {
   ++gone_here_;
   if (!severed_.ok()) return CountLocally();
   if (!Leads()) {
-    OutFrame departure = Frame(FrameType::kDepart, -1);
+    OutFrame departure = CallFrame(id_, FrameType::kDepart, -1);
     // Which of the ranks here it was makes no difference to who counts.
     for (int rank = 0; rank < size() && departure.header.from < 0; ++rank) {
       if (IsHere(rank) && !gone_[rank]) departure.header.from = rank;
@@ -298,15 +298,6 @@ void ProcessGroup::Aborted() noexcept {
   if (!heard_) TellAll(FrameType::kAbort, aborted_);
 }
 
-OutFrame ProcessGroup::Frame(FrameType type, int from) const noexcept {
-  OutFrame frame;
-  frame.header.type = type;
-  frame.header.lead = id_.first;
-  frame.header.call = id_.second;
-  frame.header.from = from;
-  return frame;
-}
-
 void ProcessGroup::Tell(int process, OutFrame frame) noexcept {
   const auto connection = connections_.find(process);
   if (connection != connections_.end()) return connection->second->SendOrBreak(std::move(frame));
@@ -315,7 +306,7 @@ void ProcessGroup::Tell(int process, OutFrame frame) noexcept {
 
 void ProcessGroup::TellAll(FrameType type, const Status& status) noexcept {
   for (const int process : others_) {
-    OutFrame frame = Frame(type, -1);
+    OutFrame frame = CallFrame(id_, type, -1);
     frame.status = status;
     Tell(process, std::move(frame));
   }

@@ -77,7 +77,6 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
   bool IsRankOf(int process, int rank) const {
     return rank >= 0 && rank < size() && processes_[rank] == process;
   }
-  OutFrame Frame(FrameType type, int from) const noexcept;
   void Tell(int process, OutFrame frame) noexcept;
   void TellAll(FrameType type, const Status& status) noexcept;
 

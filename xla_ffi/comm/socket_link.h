@@ -22,7 +22,7 @@ class SocketLink : public Link {
   Way way() const override { return Way::kSocket; }
 
   void Post(int from, int to, const InProcessGroup::Message& message) override {
-    OutFrame frame = Frame(FrameType::kData, from, to);
+    OutFrame frame = CallFrame(id_, FrameType::kData, from, to);
     frame.header.value = static_cast<int64_t>(message.block.height);
     frame.header.aux = static_cast<int32_t>(message.block.columns);
     frame.block = message.block;
@@ -31,7 +31,7 @@ class SocketLink : public Link {
   }
 
   void PostTaken(int from, int to, const std::shared_ptr<Event>&) noexcept override {
-    connection_->SendOrBreak(Frame(FrameType::kTaken, from, to));
+    connection_->SendOrBreak(CallFrame(id_, FrameType::kTaken, from, to));
   }
 
   void Recall(int from) noexcept override { connection_->Recall(this, from); }
@@ -49,16 +49,6 @@ class SocketLink : public Link {
   }
 
  private:
-  OutFrame Frame(FrameType type, int from, int to) const {
-    OutFrame frame;
-    frame.header.type = type;
-    frame.header.lead = id_.first;
-    frame.header.call = id_.second;
-    frame.header.from = from;
-    frame.header.to = to;
-    return frame;
-  }
-
   const std::shared_ptr<Connection> connection_;
   const CallId id_;
 };

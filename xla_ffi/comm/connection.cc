@@ -220,12 +220,15 @@ bool Connection::Read(const Deliver& deliver, std::string* why) {
     turn += static_cast<size_t>(count);
     (straight ? received_ : end_) += static_cast<size_t>(count);
     if (!Parse(deliver, why)) return false;
+    // What a stranger sent. Not before: the frame by which the other side stops being one may have
+    // come in the same turn.
+    if (!trusted()) files_.clear();
     if (static_cast<size_t>(count) < room) return true;
   }
   return true;
 }
 
-// recv, and the files that come with it. Those of strangers are closed.
+// recv, and the files that come with it.
 ssize_t Connection::Receive(void* to, size_t room) {
   constexpr int kMostFiles = 16;
   alignas(cmsghdr) char control[CMSG_SPACE(kMostFiles * sizeof(int))];
@@ -244,7 +247,7 @@ ssize_t Connection::Receive(void* to, size_t room) {
       int file;
       std::memcpy(&file, CMSG_DATA(with) + i * sizeof(file), sizeof(file));
       Fd mine(file);
-      if (trusted()) files_.push_back(std::move(mine));
+      files_.push_back(std::move(mine));
     }
   }
   return count;

@@ -96,7 +96,6 @@ class Connection {
   };
 
   void WriteLocked() noexcept;
-  bool WriteFrontLocked() noexcept;
   bool WriteFrame(const OutFrame& frame, size_t* sent) noexcept;
   void BreakLocked() noexcept;
   void WatchLocked() noexcept;

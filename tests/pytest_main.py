@@ -4,7 +4,8 @@ Bazel's --test_filter is an expression for pytest's -k; --test_arg passes any ot
 choice that no test meets is a failure, and the names to choose from are printed.
 
 Under Bazel tests that are marked `breadth` are left out, unless --breadth or a filter asks for
-them.
+them; and XLA optimizes nothing, which takes as long as much of what is tested. Other runs have it
+do both.
 """
 
 import os
@@ -66,6 +67,7 @@ def main():
         os.environ.setdefault(name, value)
     args = ["-q", "-p", "no:cacheprovider", "--durations=10"]
     if tmp := os.environ.get("TEST_TMPDIR"):
+        os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0"
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = os.path.join(tmp, "hypothesis")
         os.environ["MPLCONFIGDIR"] = os.path.join(tmp, "matplotlib")
         args += ["--basetemp", os.path.join(tmp, "pytest")]

@@ -4,107 +4,21 @@
 #ifndef JAXMG_TESTS_CC_ASYNC_DEVICE_H_
 #define JAXMG_TESTS_CC_ASYNC_DEVICE_H_
 
-#include <array>
 #include <atomic>
-#include <chrono>
 #include <complex>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <random>
 #include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "tests/cc/async_eigen.h"
+#include "tests/cc/async_workers.h"
 #include "xla_ffi/device/device.h"
 
 namespace jaxmg::testing {
-
-// Set once by a stream, waited for by others.
-class Signal {
- public:
-  void Set() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    set_ = true;
-    changed_.notify_all();
-  }
-  void Await() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return set_; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool set_ = false;
-};
-
-// Stands for the last Record, as CUDA's events do; never recorded, it holds nobody up.
-class AsyncEvent : public Event {
- public:
-  std::shared_ptr<Signal> signal;
-};
-
-// A thread that does what it is given, in order, each at a time of its own choice.
-class Worker {
- public:
-  explicit Worker(unsigned seed) : random_(seed), thread_([this] { Run(); }) {}
-  ~Worker() {
-    Enqueue(nullptr);
-    thread_.join();
-  }
-  void Enqueue(std::function<Status()> work) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    queue_.push_back(std::move(work));
-    changed_.notify_one();
-  }
-  Status Drain() {
-    auto done = std::make_shared<Signal>();
-    Enqueue([done] {
-      done->Set();
-      return Status::Ok();
-    });
-    done->Await();
-    std::lock_guard<std::mutex> lock(mutex_);
-    return failure_;
-  }
-
- private:
-  void Run() {
-    for (;;) {
-      std::function<Status()> work;
-      {
-        std::unique_lock<std::mutex> lock(mutex_);
-        changed_.wait(lock, [&] { return !queue_.empty(); });
-        work = std::move(queue_.front());
-        queue_.pop_front();
-      }
-      if (!work) return;
-      if (random_() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
-      const Status status = work();
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (failure_.ok()) failure_ = status;
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<Status()>> queue_;
-  Status failure_;
-  std::minstd_rand random_;
-  std::thread thread_;  // the last: it uses the others
-};
-
-using Workers = std::array<std::unique_ptr<Worker>, kNumStreams>;
-
-inline Status Later(Workers& workers, Stream stream, std::function<Status()> work) {
-  workers[static_cast<int>(stream)]->Enqueue(std::move(work));
-  return Status::Ok();
-}
 
 template <typename T>
 class AsyncBlas : public Blas<T> {
@@ -239,8 +153,9 @@ class AsyncDevice : public Device {
         status_kernels_(workers_, real_->status()),
         of_dtype_(*this, *this, *this, *this) {
     Offer(status_kernels_);
-    std::apply([this](auto&... each) { (Offer(each.blas, each.blas, each.solver), ...); },
-               of_dtype_);
+    std::apply(
+        [this](auto&... each) { (Offer(each.blas, each.blas, each.solver, each.eigen()), ...); },
+        of_dtype_);
   }
   ~AsyncDevice() override { (void)Synchronize(); }
 
@@ -321,9 +236,16 @@ class AsyncDevice : public Device {
   struct OfDtype {
     explicit OfDtype(AsyncDevice& device)
         : blas(device.workers_, device.real_->blas<T>()),
-          solver(device.workers_, device.real_->solver<T>()) {}
+          solver(device.workers_, device.real_->solver<T>()),
+          panel(device.workers_, *device.real_->eigen<T>().panel),
+          chase(device.workers_, *device.real_->eigen<T>().chase),
+          secular(device.workers_, *device.real_->eigen<T>().secular) {}
+    EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
     AsyncBlas<T> blas;
     AsyncSolver<T> solver;
+    AsyncPanel<T> panel;
+    AsyncChase<T> chase;
+    AsyncSecular<T> secular;
   };
 
   const std::unique_ptr<Device> real_;

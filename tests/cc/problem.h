@@ -89,9 +89,13 @@ class Wrapped : public Device {
   Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) override {
     return real_.Allocate(bytes, buffer);
   }
+  Status AllocateOnHost(size_t bytes, std::unique_ptr<Buffer>* buffer) override {
+    return real_.AllocateOnHost(bytes, buffer);
+  }
   Status NewEvent(std::shared_ptr<Event>* event) override { return real_.NewEvent(event); }
   Status Record(Stream stream, Event* event) override { return real_.Record(stream, event); }
   Status Wait(Stream stream, const Event& event) override { return real_.Wait(stream, event); }
+  Status AwaitOnHost(const Event& event) override { return real_.AwaitOnHost(event); }
   Status Synchronize() override { return real_.Synchronize(); }
   Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override {
     return real_.Copy(stream, target, source);

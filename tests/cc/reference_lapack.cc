@@ -39,7 +39,8 @@ void Gemv(char* trans, int* m, int* n, T* alpha, T* a, int* lda, T* x, int* incx
   for (int i = 0; i < rows; ++i) {
     T sum = 0;
     for (int l = 0; l < inner; ++l) sum += At(*trans, a, *lda, i, l) * x[l * *incx];
-    y[i * *incy] = *alpha * sum + *beta * y[i * *incy];
+    T& target = y[i * *incy];
+    target = *alpha * sum + (*beta == T(0) ? T(0) : *beta * target);
   }
 }
 

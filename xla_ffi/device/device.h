@@ -1,6 +1,6 @@
 // Device: what the engine's algorithms ask of the hardware that one rank drives: streams, events,
-// memory and copies here, tile operations in blas.h, whole matrices in matrix_solver.h, the outcome
-// in status_kernels.h.
+// memory and copies here, tile operations in blas.h, whole matrices in matrix_solver.h, stages of
+// an eigensolver in eigen_kernels.h, the outcome in status_kernels.h.
 //
 // Work is enqueued on a rank's streams in program order and orders itself against other streams
 // through events, as CUDA does. The host device runs every call at once; its events do nothing.
@@ -19,6 +19,7 @@
 #include "xla_ffi/base/status.h"
 #include "xla_ffi/device/blas.h"
 #include "xla_ffi/device/constants.h"
+#include "xla_ffi/device/eigen_kernels.h"
 #include "xla_ffi/device/matrix_solver.h"
 #include "xla_ffi/device/status_kernels.h"
 #include "xla_ffi/device/stream.h"
@@ -108,9 +109,20 @@ struct Tuning {
   // What redistribution sends at a time. On the host a chunk should stay in a cache until it is
   // taken; between GPUs it should be large beside the latency of a copy.
   int64_t exchange_bytes = int64_t{512} << 10;
+  // What is multiplied from the left again and again goes so many bytes of columns at a time, which
+  // stay in a cache meanwhile. 0: all columns at once.
+  int64_t resident_bytes = 0;
   // The order of diagonal blocks that are inverted to be substituted with: by products, which a GPU
   // is through with sooner than with a TRSV. 0: none.
   int64_t inverse_order = 0;
+  // The orders from which several ranks share an eigenproblem, rather than leave it to one of them
+  // (0: never): with eigenvectors of real dtypes; half of it without, and a fourth for complex
+  // ones. And the subdiagonals of the band that they reduce it to.
+  int64_t spread_eigen = 0;
+  int64_t band_width = 32;
+  // Sweeps over the band whose reflectors are applied at once: products are deeper the more there
+  // are, and are 1 + sweep_group / band_width times as many.
+  int64_t sweep_group = 16;
   // What Syevd needs beside its operands, in multiples of the matrix, about: with eigenvectors and
   // without.
   double syevd_matrices = 2;
@@ -183,6 +195,11 @@ class Device {
   MatrixSolver<T>& solver() {
     return *std::get<Operations<T>>(operations_).solver;
   }
+  // Of an eigensolver's stages, where the device has them.
+  template <typename T>
+  const EigenKernels<T>& eigen() const {
+    return std::get<Operations<T>>(operations_).eigen;
+  }
   StatusKernels& status() { return *status_; }
 
   // For timelines: what the stream is given between the two is `name`, of step `index`. Pairs may
@@ -197,8 +214,9 @@ class Device {
   // again where the hardware is no faster with TF32.
   void Offer(StatusKernels& status) { status_ = &status; }
   template <typename T>
-  void Offer(Blas<T>& blas, Blas<T>& tf32, MatrixSolver<T>& solver) {
-    std::get<Operations<T>>(operations_) = {&blas, &tf32, &solver};
+  void Offer(Blas<T>& blas, Blas<T>& tf32, MatrixSolver<T>& solver,
+             const EigenKernels<T>& eigen = {}) {
+    std::get<Operations<T>>(operations_) = {&blas, &tf32, &solver, eigen};
   }
   void OfferAllOf(const Device& other) {
     status_ = other.status_;
@@ -211,6 +229,7 @@ class Device {
     Blas<T>* blas = nullptr;
     Blas<T>* tf32 = nullptr;
     MatrixSolver<T>* solver = nullptr;
+    EigenKernels<T> eigen;
   };
 
   StatusKernels* status_ = nullptr;

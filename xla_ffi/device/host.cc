@@ -11,6 +11,9 @@
 #include <vector>
 
 #include "xla_ffi/device/host_blas.h"
+#include "xla_ffi/device/host_chase.h"
+#include "xla_ffi/device/host_panel.h"
+#include "xla_ffi/device/host_secular.h"
 #include "xla_ffi/device/host_solver.h"
 #include "xla_ffi/device/timeline.h"
 #include "xla_ffi/device/tunings.h"
@@ -79,6 +82,10 @@ template <typename T>
 struct HostOperations {
   HostBlas<T> blas;
   HostSolver<T> solver;
+  HostPanel<T> panel{blas};
+  HostChase<T> chase{blas};
+  HostSecular<T> secular;
+  EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
 };
 
 class HostBuffer : public Buffer {
@@ -100,8 +107,9 @@ class HostDevice : public Device {
  public:
   explicit HostDevice(HostAllocator allocator) : allocator_(std::move(allocator)) {
     Offer(status_kernels_);
-    std::apply([this](auto&... each) { (Offer(each.blas, each.blas, each.solver), ...); },
-               of_dtype_);
+    std::apply(
+        [this](auto&... each) { (Offer(each.blas, each.blas, each.solver, each.eigen()), ...); },
+        of_dtype_);
   }
 
   Tuning tuning() const override { return HostTuning(); }

@@ -220,10 +220,11 @@ class Step : public StepBase {
   Step(Flow& flow, Stream stream, const char* name = nullptr, int64_t index = 0)
       : StepBase(flow, stream, name, index),
         blas_(flow.device().template blas<T>()),
-        products_(flow.device().template blas<T>(flow.precision())) {}
+        products_(flow.device().template blas<T>(flow.precision())),
+        eigen_(flow.device().template eigen<T>()) {}
 
-  // What Blas<T> and Device have under these names, with the arguments behind the stream: Gemm and
-  // Herk in the flow's precision, all others in T's own.
+  // What Blas<T>, Device and EigenKernels<T> have under these names, with the arguments behind the
+  // stream: Gemm and Herk in the flow's precision, all others in T's own.
 #define JAXMG_OPERATION(Name, operations, Operation)           \
   template <typename... A>                                     \
   void Name(A... a) {                                          \
@@ -246,6 +247,14 @@ class Step : public StepBase {
   JAXMG_OPERATION(LoadInverse, blas_, LoadInverse)
   JAXMG_OPERATION(Copy, flow_.device(), Copy)
   JAXMG_OPERATION(CopyWithin, flow_.device(), CopyWithin)
+  JAXMG_OPERATION(QrPanel, *eigen_.panel, QrPanel)
+  JAXMG_OPERATION(UnpackReflectors, *eigen_.panel, UnpackReflectors)
+  JAXMG_OPERATION(PackBand, *eigen_.panel, PackBand)
+  JAXMG_OPERATION(FromReal, *eigen_.panel, FromReal)
+  JAXMG_OPERATION(Chase, *eigen_.chase, Chase)
+  JAXMG_OPERATION(TakeTridiagonal, *eigen_.chase, TakeTridiagonal)
+  JAXMG_OPERATION(ApplyBlocks, *eigen_.chase, ApplyBlocks)
+  JAXMG_OPERATION(ExpandReflectors, *eigen_.chase, ExpandReflectors)
 #undef JAXMG_OPERATION
 
   void Send(int peer, const Bytes2D& block) {
@@ -272,6 +281,7 @@ class Step : public StepBase {
  private:
   Blas<T>& blas_;
   Blas<T>& products_;
+  const EigenKernels<T>& eigen_;
 };
 
 }  // namespace jaxmg

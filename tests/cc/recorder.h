@@ -1,0 +1,164 @@
+// What a RecordingDevice writes down, for recording_device.h.
+#ifndef JAXMG_TESTS_CC_RECORDER_H_
+#define JAXMG_TESTS_CC_RECORDER_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "xla_ffi/device/device.h"
+
+namespace jaxmg::testing {
+
+// By stream of all ranks: how many of its operations are before a point.
+using Clock = std::vector<int64_t>;
+
+struct MemoryAccess {
+  Bytes2D block;
+  bool writes;
+};
+
+struct Operation {
+  int lane;  // rank * kNumStreams + stream
+  std::string text;
+  std::vector<MemoryAccess> accesses;
+  Clock before;  // its own lane's includes itself
+};
+
+// What all ranks of one call have given to their streams.
+class Recording {
+ public:
+  explicit Recording(int ranks) : lanes_(ranks * kNumStreams) {
+    for (auto& lane : lanes_) lane.resize(lanes_.size());
+  }
+
+  // Names memory, so that what is written down does not depend on where it lies.
+  void Name(const std::string& name, const void* data, size_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    memory_[static_cast<const char*>(data)] = {name, bytes};
+  }
+  std::string PlaceOf(const void* data) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto next = memory_.upper_bound(static_cast<const char*>(data));
+    if (next == memory_.begin()) return "?";
+    const auto& [begin, named] = *--next;
+    const size_t offset = static_cast<const char*>(data) - begin;
+    return offset <= named.second ? named.first + "+" + std::to_string(offset) : "?";
+  }
+
+  Clock& clock(int lane) { return lanes_[lane]; }
+  void Add(int lane, std::string text, std::vector<MemoryAccess> accesses) {
+    ++lanes_[lane][lane];
+    std::lock_guard<std::mutex> lock(mutex_);
+    operations_.push_back({lane, std::move(text), std::move(accesses), lanes_[lane]});
+  }
+
+  const std::vector<Operation>& operations() const { return operations_; }
+
+  // The first two operations on the same memory, of which one writes and none is before the other.
+  std::string FirstRace() const {
+    for (size_t i = 0; i < operations_.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        const Operation &a = operations_[i], &b = operations_[j];
+        if (Before(a, b) || Before(b, a) || !Conflict(a, b)) continue;
+        return Describe(a) + " beside " + Describe(b);
+      }
+    }
+    return "";
+  }
+
+ private:
+  static bool Before(const Operation& a, const Operation& b) {
+    return b.before[a.lane] >= a.before[a.lane];
+  }
+  static std::string Describe(const Operation& a) {
+    return "rank " + std::to_string(a.lane / kNumStreams) + " stream " +
+           std::to_string(a.lane % kNumStreams) + " " + a.text;
+  }
+  static bool Conflict(const Operation& a, const Operation& b) {
+    for (const MemoryAccess& x : a.accesses) {
+      for (const MemoryAccess& y : b.accesses) {
+        if ((x.writes || y.writes) && Overlap(x.block, y.block)) return true;
+      }
+    }
+    return false;
+  }
+  static bool Overlap(const Bytes2D& a, const Bytes2D& b) {
+    if (a.columns * a.height == 0 || b.columns * b.height == 0) return false;
+    auto begin = [](const Bytes2D& x, size_t c) {
+      return static_cast<char*>(x.data) + c * x.pitch;
+    };
+    if (begin(a, a.columns - 1) + a.height <= begin(b, 0)) return false;
+    if (begin(b, b.columns - 1) + b.height <= begin(a, 0)) return false;
+    for (size_t i = 0; i < a.columns; ++i) {
+      for (size_t j = 0; j < b.columns; ++j) {
+        if (begin(a, i) < begin(b, j) + b.height && begin(b, j) < begin(a, i) + a.height)
+          return true;
+      }
+    }
+    return false;
+  }
+
+  std::mutex mutex_;
+  std::vector<Clock> lanes_;
+  std::map<const char*, std::pair<std::string, size_t>> memory_;
+  std::vector<Operation> operations_;
+};
+
+// What a rank's operations are written into.
+class Recorder {
+ public:
+  Recorder(Recording& recording, int rank) : recording_(recording), rank_(rank) {}
+
+  struct Point : Event {
+    Clock before;
+  };
+
+  int lane(Stream stream) const { return rank_ * kNumStreams + static_cast<int>(stream); }
+  int rank() const { return rank_; }
+  Recording& recording() { return recording_; }
+
+  void Record(Stream stream, Event* event) {
+    static_cast<Point*>(event)->before = recording_.clock(lane(stream));
+  }
+  void Wait(Stream stream, const Event& event) {
+    const Clock& before = static_cast<const Point&>(event).before;
+    Clock& clock = recording_.clock(lane(stream));
+    for (size_t i = 0; i < before.size(); ++i) clock[i] = std::max(clock[i], before[i]);
+  }
+
+  template <typename T>
+  static MemoryAccess Read(const T* data, int64_t ld, int64_t rows, int64_t columns) {
+    return {Block(data, ld, rows, columns), false};
+  }
+  template <typename T>
+  static MemoryAccess Write(const T* data, int64_t ld, int64_t rows, int64_t columns) {
+    return {Block(data, ld, rows, columns), true};
+  }
+  template <typename... Values>
+  void Add(Stream stream, const char* name, std::vector<MemoryAccess> accesses,
+           const Values&... values) {
+    std::ostringstream text;
+    text << name;
+    for (const MemoryAccess& access : accesses) {
+      const Bytes2D& b = access.block;
+      text << " " << recording_.PlaceOf(b.data) << ":" << b.pitch << ":" << b.height << "x"
+           << b.columns << (access.writes ? "!" : "");
+    }
+    ((text << " " << values), ...);
+    recording_.Add(lane(stream), text.str(), std::move(accesses));
+  }
+
+ private:
+  Recording& recording_;
+  const int rank_;
+};
+
+}  // namespace jaxmg::testing
+
+#endif  // JAXMG_TESTS_CC_RECORDER_H_

@@ -3,14 +3,25 @@
 #ifndef JAXMG_XLA_FFI_DEVICE_TUNINGS_H_
 #define JAXMG_XLA_FFI_DEVICE_TUNINGS_H_
 
+#include <atomic>
+#include <cstdint>
+
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/device.h"
 
 namespace jaxmg {
 
+// Tuning::spread_eigen of the host: for a process that sets it, before its first call.
+inline std::atomic<int64_t>& HostSpreadEigen() {
+  static std::atomic<int64_t> from{8192};
+  return from;
+}
+
 inline Tuning HostTuning() {
   Tuning tuning;
   tuning.borrow_panels = true;
+  tuning.spread_eigen = HostSpreadEigen();
+  tuning.resident_bytes = int64_t{1} << 20;
   return tuning;
 }
 

@@ -1,0 +1,178 @@
+// The reduction of a Hermitian matrix to a band: what it keeps, and the products with it.
+#include "xla_ffi/engine/band.h"
+
+#include <algorithm>
+#include <complex>
+#include <random>
+#include <vector>
+
+#include "tests/cc/problem.h"
+#include "tests/cc/ranks.h"
+#include "tests/cc/reference_lapack.h"
+#include "tests/cc/testing.h"
+#include "xla_ffi/engine/gather.h"
+#include "xla_ffi/engine/redistribute.h"
+
+namespace jaxmg {
+namespace {
+
+using namespace testing;
+
+// n x n, column-major.
+template <typename T>
+std::vector<T> Hermitian(int64_t n, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<T> m(n * n);
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t i = 0; i <= j; ++i) {
+      m[j * n + i] = Random<T>(random);
+      if (i == j) m[j * n + i] = std::real(m[j * n + i]);
+      m[i * n + j] = Conj(m[j * n + i]);
+    }
+  }
+  return m;
+}
+
+template <typename T>
+struct Reduced {
+  std::vector<T> band, q;  // dense both
+};
+
+// Q1 B Q1^H, from every rank's part of a product with the identity.
+template <typename T>
+Reduced<T> Reduce(const std::vector<T>& m, int64_t n, int ranks, int64_t block, int64_t width) {
+  Reduced<T> reduced = {std::vector<T>(n * n), std::vector<T>(n * n)};
+  const auto statuses = RunRanks(ranks, [&](const RankContext& context) -> Status {
+    const int rank = context.comm.rank();
+    const Tiles tiles(n, block, ranks, Tiles::EvenWidth(block, width));
+    const int64_t begin = std::min(rank * block, n), columns = std::min(block, n - begin);
+    std::vector<T> a(block * n, NaN<T>()), overflow(n * tiles.width(), NaN<T>());
+    std::copy_n(m.data() + begin * n, columns * n, a.data());
+    const Matrix<T> matrix = {tiles, rank, n, a.data(), overflow.data()};
+    const int64_t ldb = BandRows(tiles);
+    std::vector<T> staging(n * tiles.width()), factors(BandFactors(tiles), NaN<T>());
+    std::vector<T> band(rank == kRoot ? ldb * n : 0, NaN<T>());
+    std::vector<T> workspace(
+        std::max(ReduceToBandWorkspace(tiles), ApplyBandWorkspace(tiles, columns)), NaN<T>());
+    JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kFull, staging.data()));
+    JAXMG_RETURN_IF_ERROR(
+        ReduceToBand(context, matrix, factors.data(), band.data(), workspace.data()));
+    std::vector<T> z(n * columns);
+    for (int64_t j = 0; j < columns; ++j) z[(begin + j) * columns + j] = 1;
+    JAXMG_RETURN_IF_ERROR(
+        ApplyBand(context, matrix, factors.data(), columns, z.data(), workspace.data()));
+    for (int64_t j = 0; j < columns; ++j) {
+      for (int64_t i = 0; i < n; ++i) reduced.q[(begin + j) * n + i] = Conj(z[i * columns + j]);
+    }
+    for (int64_t j = 0; rank == kRoot && j < n; ++j) {
+      EXPECT(std::imag(band[j * ldb]) == 0);
+      for (int64_t i = 0; i < ldb; ++i) {
+        const T x = band[j * ldb + i];
+        if (i > tiles.width() || j + i >= n) {
+          EXPECT(x == T(0)) << "n " << n << ", column " << j << ", row " << i;
+          continue;
+        }
+        reduced.band[j * n + j + i] = x;
+        reduced.band[(j + i) * n + j] = Conj(x);
+      }
+    }
+    return context.comm.Agree(Status::Ok());
+  });
+  for (const Status& status : statuses) EXPECT(status.ok()) << status.message();
+  return reduced;
+}
+
+template <typename T>
+std::vector<T> Product(int64_t n, const std::vector<T>& a, const std::vector<T>& b, bool adjoint) {
+  std::vector<T> c(n * n);
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t k = 0; k < n; ++k) {
+      const T x = adjoint ? Conj(b[k * n + j]) : b[j * n + k];
+      for (int64_t i = 0; i < n; ++i) c[j * n + i] += a[k * n + i] * x;
+    }
+  }
+  return c;
+}
+
+template <typename T>
+Real<T> Distance(const std::vector<T>& a, const std::vector<T>& b) {
+  Real<T> sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += std::norm(a[i] - b[i]);
+  return std::sqrt(sum);
+}
+
+template <typename T>
+void Check(const std::vector<T>& m, int64_t n, int ranks, int64_t block, int64_t width) {
+  const Reduced<T> reduced = Reduce(m, n, ranks, block, width);
+  std::vector<T> identity(n * n);
+  for (int64_t i = 0; i < n; ++i) identity[i * n + i] = 1;
+  const std::vector<T>& q = reduced.q;
+  const Real<T> unit = kEps<T> * static_cast<Real<T>>(std::max<int64_t>(n, 1));
+  const Real<T> size = Distance(m, std::vector<T>(n * n));
+  const Real<T> residual = Distance(Product(n, Product(n, q, reduced.band, false), q, true), m);
+  const Real<T> orthogonality = Distance(Product(n, q, q, true), identity);
+  EXPECT(residual <= 4 * unit * size) << "n " << n << ", " << ranks << " ranks, block " << block
+                                      << ", width " << width << ": " << residual / unit / size;
+  EXPECT(orthogonality <= 4 * unit * std::sqrt(static_cast<Real<T>>(n)))
+      << "n " << n << ", " << ranks << " ranks: " << orthogonality / unit;
+}
+
+template <typename T>
+void CheckAll() {
+  for (int64_t n = 0; n <= 24; ++n) {
+    for (int ranks = 1; ranks <= 5; ++ranks) {
+      for (const int64_t padding : {0, 1, 3}) {
+        const int64_t block = (n + ranks - 1) / ranks + padding;
+        for (const int64_t width : {1, 2, 3, 8}) {
+          if (block > 0) Check(Hermitian<T>(n, 1), n, ranks, block, width);
+        }
+      }
+    }
+  }
+  for (const int64_t n : {50, 97}) {
+    for (const int ranks : {1, 3, 4}) {
+      Check(Hermitian<T>(n, 2), n, ranks, (n + ranks - 1) / ranks, 16);
+      Check(Hermitian<T>(n, 2), n, ranks, (n + ranks - 1) / ranks + 2, 7);
+    }
+  }
+}
+
+TEST(BandsOfFloat32) { CheckAll<float>(); }
+TEST(BandsOfFloat64) { CheckAll<double>(); }
+TEST(BandsOfComplex64) { CheckAll<std::complex<float>>(); }
+TEST(BandsOfComplex128) { CheckAll<std::complex<double>>(); }
+
+// Panels that vanish, that are of low rank, or whose squares are beyond the dtype.
+TEST(PanelsWithoutFullRank) {
+  const int64_t n = 40;
+  std::vector<double> m(n * n);
+  Check(m, n, 3, 14, 8);
+  for (int64_t i = 0; i < n; ++i) m[i * n + i] = 1;
+  Check(m, n, 3, 14, 8);
+  for (double& x : m) x += 1;  // the identity and one more
+  Check(m, n, 3, 14, 8);
+  for (const double scale : {1e-290, 1e-160, 1e140}) {
+    std::vector<double> scaled = Hermitian<double>(n, 3);
+    for (double& x : scaled) x *= scale;
+    const Reduced<double> reduced = Reduce(scaled, n, 3, 14, 8);
+    // Compared after scaling back: squares of norms would not be representable.
+    std::vector<double> band = reduced.band, before = scaled;
+    for (double& x : band) x /= scale;
+    for (double& x : before) x /= scale;
+    const auto again = Product(n, Product(n, reduced.q, band, false), reduced.q, true);
+    EXPECT(Distance(again, before) <= 1e-12 * n) << scale << " " << Distance(again, before);
+  }
+}
+
+TEST(TheSameBitsEveryTime) {
+  const auto m = Hermitian<double>(60, 4);
+  const auto first = Reduce(m, 60, 3, 21, 8), second = Reduce(m, 60, 3, 21, 8);
+  EXPECT(first.band == second.band && first.q == second.q);
+}
+
+struct InstallLapack {
+  InstallLapack() { InstallReferenceLapack(); }
+} install_lapack;
+
+}  // namespace
+}  // namespace jaxmg

@@ -21,9 +21,9 @@ import numpy as np
 
 LINE = (
     "machine", "backend", "precision", "matrix", "ranks", "processes", "threads", "T_A", "nrhs",
-    "donate", "vectors",
+    "donate", "vectors", "eigensolver",
 )  # fmt: skip
-OLDER = {"matrix": "dominant"}  # what records had that don't say
+OLDER = {"matrix": "dominant", "eigensolver": "auto"}  # what records had that don't say
 
 
 def main(argv):

@@ -94,6 +94,13 @@ def arguments(words):
     add("--T_A", nargs="+", type=int, default=[0], help="tile widths; 0: jaxmg's choice")
     add("--ranks", nargs="+", type=int, default=[1])
     add("--threads", nargs="+", type=int, default=[1], help="of BLAS, for each rank on CPU devices")
+    add(
+        "--eigensolver",
+        nargs="+",
+        default=["auto"],
+        choices=["auto", "one", "all"],
+        help="whose work syevd is on CPU devices: one rank's, by LAPACK, or all ranks'",
+    )
     add("--platform", default="cpu", choices=["cpu", "gpu"])
     add("--donate", action="store_true", help="the matrix may be overwritten")
     add("--no-vectors", action="store_true", help="eigenvalues alone, for syevd")
@@ -124,9 +131,9 @@ def combinations(args):
     """The cases: what a worker needs to know of one measurement. No case comes twice."""
     seen = []
     problem = (args.routine, args.dtype, args.matrix, args.n, args.nrhs)
-    means = (args.precision, args.backend, args.ranks, args.threads, args.T_A)
+    means = (args.precision, args.backend, args.ranks, args.threads, args.T_A, args.eigensolver)
     for (
-        routine, dtype, matrix, n, nrhs, precision, backend, ranks, threads, tile
+        routine, dtype, matrix, n, nrhs, precision, backend, ranks, threads, tile, eigensolver
     ) in itertools.product(*problem, *means):  # fmt: skip
         case = {
             "routine": routine,
@@ -140,10 +147,11 @@ def combinations(args):
             "ranks": ranks,
             "threads": threads,
             "vectors": routine == "syevd" and not args.no_vectors,
+            "eigensolver": eigensolver if routine == "syevd" else "auto",
             "donate": args.donate,
         }
         if backend in ("jax", "scipy"):  # not distributed: as many threads as all ranks together
-            case.update(T_A=None, ranks=1, threads=ranks * threads)
+            case.update(T_A=None, ranks=1, threads=ranks * threads, eigensolver="auto")
         elif n % ranks:
             sys.exit(f"n = {n} is no multiple of {ranks} ranks, so JAX can't shard the matrix")
         if routine == "syevd" or backend not in ("auto", "native"):
@@ -168,6 +176,8 @@ class Worker:
         environment["XLA_FLAGS"] = flags.strip()
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             environment[name] = str(case["threads"] or os.cpu_count())
+        if case["eigensolver"] != "auto":
+            environment["JAXMG_EIGENSOLVER"] = case["eigensolver"]
         self.environment, self.limit, self.starts = environment, args.limit, 0
         self.start()
 
@@ -321,7 +331,7 @@ def record(job, args):
         "runs": seconds,
     }
     if case["routine"] == "syevd":
-        entry["vectors"] = case["vectors"]
+        entry |= {key: case[key] for key in ("vectors", "eigensolver")}
     if case["routine"] in problems.ON_FACTORS:  # forth and back
         entry["factor_gbps"] = 2 * problems.factor_bytes(case["dtype"], case["n"]) / median / 1e9
     if case["T_A"] and facts["peak_bytes"]:
@@ -384,6 +394,8 @@ def label(case):
     parts += [case["backend"], f"{case['ranks']} rank(s)"]
     if case["threads"]:
         parts.append(f"{case['threads']} thread(s)")
+    if case.get("eigensolver", "auto") != "auto":
+        parts.append(f"eigensolver {case['eigensolver']}")
     return " ".join(parts)
 
 

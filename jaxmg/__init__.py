@@ -1,6 +1,6 @@
 """Dense linear algebra on matrices that are sharded over several GPUs or CPU devices.
 
-`potrs` solves, `potri` inverts and `syevd` diagonalises; `cho_factor` keeps a factor that
+`potrs` solves, `potri` inverts, `syevd` and `eigh` diagonalise; `cho_factor` keeps a factor that
 `cho_solve` and its methods use again. Each takes an ordinary JAX array, reads from it how it is
 sharded, and runs eagerly or under ``jit``. The ``*_shardmap_ctx`` functions do the same on local
 blocks inside ``shard_map``. `plan` says what a call would need.
@@ -10,6 +10,7 @@ Importing this package touches no device, plugin or configuration: the first cal
 """
 
 from jaxmg._cyclic import cyclic_1d, get_cols_cyclic, plot_block_to_cyclic, verify_cyclic
+from jaxmg._eigh import eigh, eigvalsh
 from jaxmg._factor import CholeskyFactor, cho_factor, cho_solve
 from jaxmg._padding import calculate_padding, pad_rows, unpad_rows
 from jaxmg._plan import Plan, plan
@@ -25,6 +26,8 @@ __all__ = [
     "cho_factor",
     "cho_solve",
     "cyclic_1d",
+    "eigh",
+    "eigvalsh",
     "get_cols_cyclic",
     "pad_rows",
     "plan",

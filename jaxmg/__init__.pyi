@@ -29,6 +29,8 @@ __all__ = [
     "cho_factor",
     "cho_solve",
     "cyclic_1d",
+    "eigh",
+    "eigvalsh",
     "get_cols_cyclic",
     "pad_rows",
     "plan",
@@ -57,6 +59,7 @@ _Specs: TypeAlias = PartitionSpec | Sequence[PartitionSpec]
 _Backend: TypeAlias = Literal["auto", "native", "cusolvermg"]
 _Precision: TypeAlias = Literal["highest", "tf32"]
 _Routine: TypeAlias = Literal["potrs", "potri", "syevd", "cho_factor", "cho_solve"]
+_Subset: TypeAlias = Sequence[SupportsIndex]
 _Trans: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
 _A = TypeVar("_A", Array, NDArray[Any])
 
@@ -320,6 +323,51 @@ def syevd(
     return_status: bool = False, pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...
+
+# return_status: no, yes, unknown.
+@overload
+def eigh(
+    a: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None, *, subset_by_index: _Subset | None = None,
+    return_status: Literal[False] = False, pad: bool = True, in_specs: _Specs | None = None,
+    donate: bool = False, backend: _Backend = "auto",
+) -> tuple[Array, Array]: ...
+@overload
+def eigh(
+    a: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None, *, subset_by_index: _Subset | None = None,
+    return_status: Literal[True], pad: bool = True, in_specs: _Specs | None = None,
+    donate: bool = False, backend: _Backend = "auto",
+) -> tuple[Array, Array, Array]: ...
+@overload
+def eigh(
+    a: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None, *, subset_by_index: _Subset | None = None,
+    return_status: bool = False, pad: bool = True, in_specs: _Specs | None = None,
+    donate: bool = False, backend: _Backend = "auto",
+) -> tuple[Array, Array] | tuple[Array, Array, Array]: ...
+
+@overload
+def eigvalsh(
+    a: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None, *, subset_by_index: _Subset | None = None,
+    return_status: Literal[False] = False, pad: bool = True, in_specs: _Specs | None = None,
+    donate: bool = False, backend: _Backend = "auto",
+) -> Array: ...
+@overload
+def eigvalsh(
+    a: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None, *, subset_by_index: _Subset | None = None,
+    return_status: Literal[True], pad: bool = True, in_specs: _Specs | None = None,
+    donate: bool = False, backend: _Backend = "auto",
+) -> tuple[Array, Array]: ...
+@overload
+def eigvalsh(
+    a: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None, *, subset_by_index: _Subset | None = None,
+    return_status: bool = False, pad: bool = True, in_specs: _Specs | None = None,
+    donate: bool = False, backend: _Backend = "auto",
+) -> Array | tuple[Array, Array]: ...
 
 # return_eigenvectors: yes, no, unknown.
 @overload

@@ -21,6 +21,7 @@ HANDLERS = (
     "jaxmg_potrs",
     "jaxmg_potri",
     "jaxmg_syevd",
+    "jaxmg_syevx",
     "jaxmg_cyclic_1d",
     "jaxmg_potrf",
     "jaxmg_factor_apply",

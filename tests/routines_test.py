@@ -18,6 +18,7 @@ ROUTINES = {
     "jaxmg_potrs": ("potrs", "potrs"),
     "jaxmg_potri": ("potri", "potri"),
     "jaxmg_syevd": ("syevd", "syevd"),
+    "jaxmg_syevx": ("eigh", "eigh"),
     "jaxmg_cyclic_1d": ("cyclic_1d", "cyclic"),
     "jaxmg_potrf": ("cho_factor", "cho_factor"),
     "jaxmg_factor_apply": ("cho_solve", "cho_solve"),

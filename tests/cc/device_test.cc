@@ -2,6 +2,7 @@
 #include <cmath>
 #include <complex>
 #include <limits>
+#include <memory>
 #include <random>
 #include <thread>
 #include <vector>
@@ -269,6 +270,35 @@ TEST(RanksShareTheCoresAndGiveThemBack) {
     EXPECT(threads_now == 1);
   }
   EXPECT(threads_now == 1);
+  HostBlasThreads() = {};
+}
+
+TEST(ARankThatWorksAloneHasTheCoresOfThoseThatWait) {
+  HostBlasThreads() = {[] { return threads_now; }, [](int threads) { threads_now = threads; }};
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  threads_now = cores;
+  {
+    const BlasThreadShare mine(2 * cores);
+    {
+      const BlasThreadsOfAll all;
+      EXPECT(threads_now == 1) << "the call's other ranks have not come yet";
+    }
+    std::vector<std::unique_ptr<BlasThreadShare>> others;
+    for (int i = 1; i < 2 * cores; ++i) {
+      std::thread([&] { others.push_back(std::make_unique<BlasThreadShare>(2 * cores)); }).join();
+    }
+    {
+      const BlasThreadsOfAll all;
+      EXPECT(threads_now == cores) << threads_now;
+    }
+    EXPECT(threads_now == 1) << threads_now;
+    std::thread([&] { others.push_back(std::make_unique<BlasThreadShare>(1)); }).join();
+    {
+      const BlasThreadsOfAll all;
+      EXPECT(threads_now == 1) << "another call is under way";
+    }
+  }
+  EXPECT(threads_now == cores) << threads_now;
   HostBlasThreads() = {};
 }
 

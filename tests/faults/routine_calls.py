@@ -10,6 +10,8 @@ CASES = {
     "potri": ("potri", 50, "complex64", 1),
     "syevd": ("syevd", 52, "complex128", 1),
     "syevd_groups": ("syevd", 50, "float64", 2),
+    "eigh": ("eigh", 50, "float64", 1),
+    "eigh_groups": ("eigh", 52, "complex64", 2),
     "cyclic_1d": ("cyclic_1d", 56, "float32", 1),
     "cho_factor": ("cho_factor", 50, "float64", 1),
     "cho_solve": ("cho_solve", 50, "complex128", 1),
@@ -19,10 +21,15 @@ CASES = {
     "upper": ("upper", 50, "complex64", 1),
 }
 _TILE, _LARGE_TILE = 7, 80
+_SUBSET = 3, 21  # of eigh, which all ranks share
 # Orders of which the workspace is more than the address space that is left.
-_LARGE = {"potrs": 1400, "potri": 800, "syevd": 400, "cyclic_1d": 2240} | dict.fromkeys(
-    ("cho_factor", "cho_solve", "inv", "diagonal", "from_upper", "upper"), 800
-)
+_LARGE = {
+    "potrs": 1400,
+    "potri": 800,
+    "syevd": 400,
+    "eigh": 800,
+    "cyclic_1d": 2240,
+} | dict.fromkeys(("cho_factor", "cho_solve", "inv", "diagonal", "from_upper", "upper"), 800)
 
 
 class Problem:
@@ -35,8 +42,10 @@ class Problem:
         from jax.sharding import Mesh
 
         import jaxmg
+        from jaxmg import _plugin
 
         routine, n, dtype, replicas = CASES[name]
+        _plugin.load("cpu").set_eigensolver("all" if routine == "eigh" else "auto")
         self.routine, self.n = routine, _LARGE[routine] if large else n
         self.tile = _LARGE_TILE if large else _TILE
         mesh = Mesh(np.array(jax.devices()).reshape(-1, replicas), ("r", "group"))
@@ -68,6 +77,8 @@ class Problem:
         elif self.routine == "from_upper":
             factor = jaxmg.CholeskyFactor.from_upper(self.u, self.tile)
             result = jax.block_until_ready(factor).solve(self.columns)
+        elif self.routine == "eigh":
+            result = jaxmg.eigh(self.rows, self.tile, subset_by_index=_SUBSET)
         elif self.routine in ("inv", "diagonal", "upper"):
             result = getattr(self.factor, self.routine)()
         else:
@@ -97,5 +108,7 @@ class Problem:
             cases.check_potri(self.matrix, np.asarray(result))
         elif self.routine == "syevd":
             cases.check_syevd(self.matrix, *map(np.asarray, result))
+        elif self.routine == "eigh":
+            cases.check_subset(self.matrix, *_SUBSET, *map(np.asarray, result))
         else:
             jaxmg.verify_cyclic(self.matrix, result, self.tile)

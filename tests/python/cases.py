@@ -203,3 +203,17 @@ def check_syevd(matrix, w, v):
         errors, eigen_errors(matrix, reference_w, reference_v), strict=True
     ):
         assert error <= 5 * reference + 5 * unit * n**0.5
+
+
+def check_subset(matrix, first, last, w, v):
+    """Eigenvalues [first, last) and their eigenvectors."""
+    __tracebackhide__ = True
+    n, unit = len(matrix), eps(matrix.dtype)
+    expected = np.linalg.eigvalsh(matrix)
+    largest = np.abs(expected).max()
+    assert w.shape == (last - first,) and v.shape == (n, last - first)
+    assert v.dtype == matrix.dtype
+    np.testing.assert_allclose(w, expected[first:last], rtol=0, atol=10 * n * unit * largest)
+    w, v = np.asarray(w), np.asarray(v)
+    assert np.linalg.norm(matrix @ v - v * w, 2) <= 10 * n * unit * largest
+    assert np.linalg.norm(v.conj().T @ v - np.eye(last - first), 2) <= 10 * n * unit

@@ -162,6 +162,7 @@ _STATUS = jax.ShapeDtypeStruct((1,), np.int32)
 _HANDLERS = {
     "jaxmg_potri": ([_BLOCK], [_BLOCK, _STATUS], {"tf32": 0}),
     "jaxmg_syevd": ([_BLOCK], [_BLOCK, (4,), _STATUS], {"vectors": 1}),
+    "jaxmg_syevx": ([_BLOCK], [_BLOCK, (4, 2), (4,), _STATUS], {"first": 1, "last": 3}),
     "jaxmg_potrf": ([_BLOCK], [_BLOCK, _NONE, (1,), _STATUS], {"tf32": 0}),
     "jaxmg_factor_apply": ([_BLOCK, _NONE, _COLUMN], [_COLUMN], {"operation": 0}),
     "jaxmg_factor_invert": ([_BLOCK, _NONE], [_BLOCK], {"tf32": 0}),

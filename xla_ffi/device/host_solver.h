@@ -56,6 +56,7 @@ class HostSolver : public MatrixSolver<T> {
       std::vector<R> rwork(std::max<int64_t>(rwork_size, 1));
       std::vector<int> iwork(std::max<int64_t>(iwork_size, 1));
       int failed = 0;
+      const BlasThreadsOfAll threads;
       if constexpr (kIsComplex<T>) {
         JAXMG_CHECK_LAPACK(heevd, sizes);
         HostLapack<T>().heevd(&jobz, &uplo, ints[0], a, ints[1], w, work.data(), sizes[0],

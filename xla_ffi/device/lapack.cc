@@ -10,6 +10,7 @@ namespace {
 std::mutex sharing_mutex;
 int sharing = 0;  // calls under way
 int setting_before = 0;
+thread_local int ranks_of_call = 0;
 
 }  // namespace
 
@@ -27,6 +28,7 @@ BlasThreads& HostBlasThreads() {
 BlasThreadShare::BlasThreadShare(int ranks) {
   const BlasThreads& threads = HostBlasThreads();
   if (threads.get == nullptr || threads.set == nullptr) return;
+  ranks_of_call = ranks;
   std::lock_guard<std::mutex> lock(sharing_mutex);
   const int current = threads.get();
   if (sharing++ == 0) setting_before = current;
@@ -40,6 +42,21 @@ BlasThreadShare::~BlasThreadShare() {
   if (threads.get == nullptr || threads.set == nullptr) return;
   std::lock_guard<std::mutex> lock(sharing_mutex);
   if (--sharing == 0 && threads.get() != setting_before) threads.set(setting_before);
+}
+
+BlasThreadsOfAll::BlasThreadsOfAll() {
+  const BlasThreads& threads = HostBlasThreads();
+  if (threads.get == nullptr || threads.set == nullptr) return;
+  std::lock_guard<std::mutex> lock(sharing_mutex);
+  if (sharing != ranks_of_call || threads.get() == setting_before) return;
+  share_ = threads.get();
+  threads.set(setting_before);
+}
+
+BlasThreadsOfAll::~BlasThreadsOfAll() {
+  if (share_ == 0) return;
+  std::lock_guard<std::mutex> lock(sharing_mutex);
+  HostBlasThreads().set(std::min(share_, HostBlasThreads().get()));
 }
 
 #define JAXMG_INSTANTIATE(T) template Lapack<T>& HostLapack<T>();

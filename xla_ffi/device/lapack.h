@@ -53,6 +53,19 @@ class BlasThreadShare {
   BlasThreadShare& operator=(const BlasThreadShare&) = delete;
 };
 
+// While one rank works and the others of its call wait: it has their shares too, unless other calls
+// are under way. On the thread that has the rank's own share.
+class BlasThreadsOfAll {
+ public:
+  BlasThreadsOfAll();
+  ~BlasThreadsOfAll();
+  BlasThreadsOfAll(const BlasThreadsOfAll&) = delete;
+  BlasThreadsOfAll& operator=(const BlasThreadsOfAll&) = delete;
+
+ private:
+  int share_ = 0;  // that holds again afterwards; 0: it has not been changed
+};
+
 }  // namespace jaxmg
 
 #endif  // JAXMG_XLA_FFI_DEVICE_LAPACK_H_

@@ -19,17 +19,28 @@ Status RunOnAllRanks(Communicator& comm, const std::function<Status()>& prepare,
 template <typename T>
 Frame<T>::Frame(const RankContext& context, const Operand<T>& operand, Routine routine,
                 int64_t nrhs)
+    : Frame(context, operand, routine, Sizes{operand.n, operand.block, operand.tile, nrhs}) {}
+
+template <typename T>
+Frame<T>::Frame(const RankContext& context, const Operand<T>& operand, bool vectors,
+                const Subset& subset)
+    : Frame(context, operand, Routine::kSyevd,
+            Sizes{operand.n, operand.block, operand.tile, 0, vectors, subset.first, subset.last}) {}
+
+template <typename T>
+Frame<T>::Frame(const RankContext& context, const Operand<T>& operand, Routine routine,
+                const Sizes& sizes)
     : outer_(context),
       operand_(operand),
       alone_({context.device, solo_}),
-      plan_(routine, {operand.n, operand.block, operand.tile, nrhs}, context.comm.size(),
-            context.comm.rank(), context.device.tuning()) {
+      plan_(routine, sizes, context.comm.size(), context.comm.rank(), context.device.tuning()) {
   panels_ = space_.Reserve<T>(plan_.panels);
   overflow_ = space_.Reserve<T>(plan_.overflow);
   gathered_ = space_.Reserve<T>(plan_.gathered);
   share_ = space_.Reserve<T>(plan_.share);
   accumulated_ = space_.Reserve<T>(plan_.accumulated);
   inverses_ = space_.Reserve<T>(plan_.inverses);
+  eigen_ = space_.Reserve<T>(plan_.eigen);
   records_ = space_.Reserve<char>(Outcome<T>::Bytes(context.comm.size()));
   status_ = space_.Reserve<int32_t>(operand.status == nullptr ? 1 : 0);
 }
@@ -44,6 +55,9 @@ Matrix<T> Frame<T>::matrix(const Tiles& tiles) const {
 template <typename T>
 Status Frame<T>::Prepare() {
   JAXMG_RETURN_IF_ERROR(space_.Allocate(device()));
+  if (plan_.host_bytes > 0) {
+    JAXMG_RETURN_IF_ERROR(device().AllocateOnHost(plan_.host_bytes, &host_));
+  }
   outcome_.emplace(outer_, plan_.gathers, space_.Get<char>(records_),
                    operand_.status != nullptr ? operand_.status : space_.Get<int32_t>(status_));
   JAXMG_RETURN_IF_ERROR(

@@ -66,11 +66,15 @@ template <typename T>
 class Frame {
  public:
   Frame(const RankContext& context, const Operand<T>& operand, Routine routine, int64_t nrhs = 0);
+  // Of kSyevd.
+  Frame(const RankContext& context, const Operand<T>& operand, bool vectors, const Subset& subset);
 
   // --- Memory, after Prepare ---------------------------------------------------------------------
   T* panels() const { return space_.Get<T>(panels_); }
   T* gathered() const { return space_.Get<T>(gathered_); }
   T* sums() const { return space_.Get<T>(accumulated_); }
+  T* eigen() const { return space_.Get<T>(eigen_); }
+  void* host() const { return host_ == nullptr ? nullptr : host_->data(); }
   Inverses<T> inverses() const { return {plan_.inverse_order, space_.Get<T>(inverses_)}; }
   RightHandSides<T> right_hand_sides(int64_t nrhs, T* x) const {
     return {nrhs, x, space_.Get<T>(share_)};
@@ -80,6 +84,7 @@ class Frame {
   // Whether this rank has a part in the work on the matrix, and with whom.
   bool works() const { return !plan_.gathers || outer_.comm.rank() == kRoot; }
   const RankContext& context() const { return plan_.gathers ? alone_ : outer_; }
+  bool spreads() const { return plan_.spreads; }
   const Tiles& tiles() const { return plan_.tiles; }
   Matrix<T> matrix() const { return matrix(plan_.tiles); }
   // The same memory as the factorization takes it.
@@ -97,6 +102,8 @@ class Frame {
   Status Return();
 
  private:
+  Frame(const RankContext& context, const Operand<T>& operand, Routine routine, const Sizes& sizes);
+
   Device& device() const { return outer_.device; }
   Matrix<T> matrix(const Tiles& tiles) const;
   Blocks<T> blocks() const { return {operand_.n, operand_.block, operand_.a}; }
@@ -107,7 +114,8 @@ class Frame {
   const RankContext alone_;  // the root's, where it has all
   const Plan<T> plan_;
   Workspace space_;
-  size_t panels_, overflow_, gathered_, share_, accumulated_, inverses_, records_, status_;
+  std::unique_ptr<Buffer> host_;
+  size_t panels_, overflow_, gathered_, share_, accumulated_, inverses_, eigen_, records_, status_;
   std::optional<Outcome<T>> outcome_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <complex>
 
+#include "xla_ffi/engine/eigen.h"
 #include "xla_ffi/engine/gather.h"
 #include "xla_ffi/engine/potrf.h"
 #include "xla_ffi/engine/potri.h"
@@ -24,8 +25,19 @@ bool Gathers(Routine routine, const Sizes& sizes, int ranks, const Tuning& tunin
   return routine == Routine::kPotri && sizes.n <= tuning.gather_to_invert;
 }
 
+// One rank alone has LAPACK.
+template <typename T>
+bool Spreads(Routine routine, const Sizes& sizes, int ranks, const Tuning& tuning) {
+  const int64_t fraction = kIsComplex<T> ? 4 : sizes.vectors ? 1 : 2;
+  return routine == Routine::kSyevd && ranks > 1 && tuning.spread_eigen > 0 &&
+         sizes.n >= tuning.spread_eigen / fraction;
+}
+
 template <typename T>
 Tiles TilesOf(Routine routine, const Sizes& sizes, int ranks, const Tuning& tuning) {
+  if (Spreads<T>(routine, sizes, ranks, tuning)) {
+    return Tiles(sizes.n, sizes.block, ranks, BandWidth(sizes.block, sizes.tile, tuning));
+  }
   int64_t width = sizes.tile;
   if (width == 0) {
     const bool whole =
@@ -59,6 +71,7 @@ int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning) {
 template <typename T>
 Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tuning& tuning)
     : gathers(Gathers<T>(routine, sizes, ranks, tuning)),
+      spreads(Spreads<T>(routine, sizes, ranks, tuning)),
       tiles(gathers ? TilesOf<T>(routine, {sizes.n, sizes.n, 0}, 1, tuning)
                     : TilesOf<T>(routine, sizes, ranks, tuning)),
       factored(routine == Routine::kPotrf && ranks == 1 && sizes.n <= OrderOf<T>(tuning.whole_order)
@@ -68,8 +81,13 @@ Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tu
                                                  : 0) {
   const int64_t n = sizes.n, tile_column = n * tiles.width();
   const bool root = rank == kRoot;
-  gathered = (gathers || routine == Routine::kSyevd) && root ? n * n : 0;
-  if (routine == Routine::kSyevd && root) {
+  const bool alone = gathers || (routine == Routine::kSyevd && !spreads);
+  gathered = alone && root ? n * n : 0;
+  if (spreads) {
+    const EigenSpace<T> space(tiles, rank, sizes.vectors, sizes.subset(), tuning);
+    eigen = space.elements;
+    host_bytes = space.host_bytes;
+  } else if (routine == Routine::kSyevd && root) {
     const double matrices = sizes.vectors ? tuning.syevd_matrices : tuning.syevd_value_matrices;
     solver = static_cast<int64_t>(matrices * static_cast<double>(n) * n);
   }
@@ -94,7 +112,7 @@ Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tu
 template <typename T>
 size_t Plan<T>::bytes(int ranks) const {
   size_t total = Aligned(kRecordBytes * (1 + ranks));
-  for (int64_t elements : {panels, overflow, gathered, share, accumulated, inverses}) {
+  for (int64_t elements : {panels, overflow, gathered, share, accumulated, inverses, eigen}) {
     total += Aligned(elements * sizeof(T));
   }
   return total;

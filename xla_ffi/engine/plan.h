@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "xla_ffi/device/device.h"
+#include "xla_ffi/engine/subset.h"
 #include "xla_ffi/layout/tiles.h"
 
 namespace jaxmg {
@@ -21,7 +22,10 @@ struct Sizes {
   int64_t block;     // rows of A on each rank, padding included
   int64_t tile = 0;  // tile width at most; 0: choose
   int64_t nrhs = 0;
-  bool vectors = true;  // of kSyevd
+  bool vectors = true;  // of kSyevd, and those of which eigenvalues: all, unless last > first
+  int64_t first = 0, last = 0;
+
+  Subset subset() const { return last > first ? Subset{first, last} : Subset{0, n}; }
 };
 
 // The tile width that serves these ranks when the caller names none.
@@ -35,6 +39,8 @@ struct Plan {
   // Whether one rank does it all: exchanges, and the steps that wait for them, take longer than
   // they save.
   bool gathers;
+  // Whether all ranks share an eigenproblem: else one has all of the matrix.
+  bool spreads;
   // Of the matrix as it is worked on, and as it is factored: on one rank, where all tiles lie the
   // same, a factor that is kept may be made as a single one.
   Tiles tiles;
@@ -49,6 +55,8 @@ struct Plan {
   int64_t share = 0;        // right-hand sides of this rank's tiles
   int64_t accumulated = 0;  // what it has to add to those of others
   int64_t inverses = 0;     // of diagonal tiles
+  int64_t eigen = 0;        // what SpreadEigen needs, and bytes of the host's memory
+  int64_t host_bytes = 0;
   // What the device's own solver of a whole matrix takes beside, about.
   int64_t solver = 0;
 

@@ -2,6 +2,7 @@
 
 #include <complex>
 
+#include "xla_ffi/engine/eigen.h"
 #include "xla_ffi/engine/potrf.h"
 #include "xla_ffi/engine/potri.h"
 #include "xla_ffi/engine/redistribute.h"
@@ -64,25 +65,59 @@ Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
   return RunOnAllRanks(context.comm, [&] { return frame.PrepareFactor(); }, work);
 }
 
+namespace {
+
 template <typename T>
-Status SyevdRoutine(const RankContext& context, const Operand<T>& operand, bool vectors,
-                    Real<T>* w) {
-  Frame<T> frame(context, operand, Routine::kSyevd);
-  auto work = [&]() -> Status {
+Status Eigen(const RankContext& context, const Operand<T>& operand, const Subset& subset,
+             Real<T>* w, T* v) {
+  const bool vectors = v != nullptr;
+  Frame<T> frame(context, operand, vectors, subset);
+  auto solve = [&]() -> Status {
     const Outcome<T>& outcome = frame.outcome();
+    if (frame.spreads()) {
+      return SpreadEigen(context, frame.matrix(), subset, w, v, frame.panels(), frame.eigen(),
+                         frame.host(), outcome);
+    }
     JAXMG_RETURN_IF_ERROR(Syevd(context, frame.matrix(), vectors, frame.gathered(), frame.panels(),
                                 w, outcome.info()));
     JAXMG_RETURN_IF_ERROR(outcome.Set());
-    JAXMG_RETURN_IF_ERROR(outcome.PoisonIfFailed(operand.n, 1, w));
-    return vectors ? outcome.PoisonIfFailed(operand.n, operand.block, operand.a) : Status::Ok();
+    return TakeSubset(context.device, operand, subset, v);
+  };
+  auto work = [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(solve());
+    JAXMG_RETURN_IF_ERROR(frame.outcome().PoisonIfFailed(operand.n, 1, w));
+    if (!vectors) return Status::Ok();
+    return frame.outcome().PoisonIfFailed(subset.count(), operand.block, v);
   };
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(frame.Prepare());
+    if (frame.spreads()) return context.device.ReserveHandles();
     if (context.comm.rank() != kRoot) return Status::Ok();
     return context.device.solver<T>().ReserveSyevd(Stream::kMain, vectors, operand.n,
                                                    frame.gathered(), operand.n, w);
   };
   return RunOnAllRanks(context.comm, prepare, work);
+}
+
+}  // namespace
+
+template <typename T>
+Status SyevdRoutine(const RankContext& context, const Operand<T>& operand, bool vectors,
+                    Real<T>* w) {
+  return Eigen(context, operand, {0, operand.n}, w, vectors ? operand.a : nullptr);
+}
+
+template <typename T>
+Status SyevxRoutine(const RankContext& context, const Operand<T>& operand, const Subset& subset,
+                    Real<T>* w, T* v) {
+  return Eigen(context, operand, subset, w, v);
+}
+
+template <typename T>
+Status TakeSubset(Device& device, const Operand<T>& operand, const Subset& subset, T* v) {
+  if (v == nullptr || v == operand.a) return Status::Ok();
+  return device.Copy(Stream::kMain, Block(v, subset.count(), subset.count(), operand.block),
+                     Block(operand.a + subset.first, operand.n, subset.count(), operand.block));
 }
 
 template <typename T>
@@ -109,10 +144,13 @@ Status CyclicRoutine(const RankContext& context, int64_t block, int64_t columns,
   return RunOnAllRanks(context.comm, prepare, work);
 }
 
-#define JAXMG_INSTANTIATE(T)                                                               \
-  template Status PotrsRoutine(const RankContext&, const Operand<T>&, const Solution<T>&); \
-  template Status PotriRoutine(const RankContext&, const Operand<T>&);                     \
-  template Status SyevdRoutine(const RankContext&, const Operand<T>&, bool, Real<T>*);     \
+#define JAXMG_INSTANTIATE(T)                                                                   \
+  template Status PotrsRoutine(const RankContext&, const Operand<T>&, const Solution<T>&);     \
+  template Status PotriRoutine(const RankContext&, const Operand<T>&);                         \
+  template Status SyevdRoutine(const RankContext&, const Operand<T>&, bool, Real<T>*);         \
+  template Status SyevxRoutine(const RankContext&, const Operand<T>&, const Subset&, Real<T>*, \
+                               T*);                                                            \
+  template Status TakeSubset(Device&, const Operand<T>&, const Subset&, T*);                   \
   template Status CyclicRoutine(const RankContext&, int64_t, int64_t, int64_t, bool, T*, const T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -35,11 +35,22 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand,
 template <typename T>
 Status PotriRoutine(const RankContext& context, const Operand<T>& operand);
 
-// w (n): the eigenvalues, ascending. The block becomes the rows of V if `vectors`. Workspace: A
-// whole on rank 0 (and LAPACK's own), and on every rank that of PotriRoutine.
+// w (n): the eigenvalues, ascending. The block becomes the rows of V if `vectors`. Workspace where
+// all ranks share the work: EigenSpace; where one does it: A whole on that one (and LAPACK's own),
+// and on every rank a tile column.
 template <typename T>
 Status SyevdRoutine(const RankContext& context, const Operand<T>& operand, bool vectors,
                     Real<T>* w);
+
+// The same, but v becomes the block's rows of those eigenvectors alone: block x subset.count(),
+// row-major, no part of the operand's block, which is overwritten.
+template <typename T>
+Status SyevxRoutine(const RankContext& context, const Operand<T>& operand, const Subset& subset,
+                    Real<T>* w, T* v);
+
+// Those columns of the rows of V in the operand's block to v, unless v is that block or null.
+template <typename T>
+Status TakeSubset(Device& device, const Operand<T>& operand, const Subset& subset, T* v);
 
 // `block` rows of `columns` elements on each rank: contiguous to block-cyclic tiles of `tile` rows,
 // or back. Needs `tile` to divide `block`. Copied from `source` first, if that is given.

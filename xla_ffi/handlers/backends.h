@@ -50,8 +50,9 @@ inline std::vector<std::string> BackendsOf(std::string_view routine) {
   for (const Solvers<double>& row : kSolvers<double>) {
     const bool serves = routine == "potrs"   ? row.potrs != nullptr
                         : routine == "potri" ? row.potri != nullptr
-                        : routine == "syevd" ? row.syevd != nullptr
-                                             : row.backend == kSolvers<double>[kNative].backend;
+                        : routine == "syevd" || routine == "syevx"
+                            ? row.syevd != nullptr
+                            : row.backend == kSolvers<double>[kNative].backend;
     if (serves) names.push_back(row.backend);
   }
   return names;

@@ -25,7 +25,9 @@ struct Field {
 
 constexpr unsigned kAlways = ~0u;
 constexpr Field kFields[] = {{"check_b", kCheckB, &Attributes::check_b},
+                             {"first", kSubset, &Attributes::first},
                              {"inverse", kInverse, &Attributes::inverse},
+                             {"last", kSubset, &Attributes::last},
                              {"n", kN, &Attributes::n},
                              {"operation", kOperation, &Attributes::operation},
                              {"ranks", kAlways, &Attributes::ranks},

@@ -36,6 +36,8 @@ struct Attributes {
   int64_t tf32;
   int64_t check_b;
   int64_t operation;
+  int64_t first;
+  int64_t last;
   Processes processes;
 };
 
@@ -46,7 +48,8 @@ enum Takes : unsigned {
   kInverse = 4,
   kTf32 = 8,
   kCheckB = 16,
-  kOperation = 32
+  kOperation = 32,
+  kSubset = 64
 };
 
 // Exactly the attributes that a routine takes: one that is missing, unknown or of another type is

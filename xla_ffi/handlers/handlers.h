@@ -12,6 +12,7 @@
 JAXMG_DECLARE_HANDLER(JaxmgPotrs);
 JAXMG_DECLARE_HANDLER(JaxmgPotri);
 JAXMG_DECLARE_HANDLER(JaxmgSyevd);
+JAXMG_DECLARE_HANDLER(JaxmgSyevx);
 JAXMG_DECLARE_HANDLER(JaxmgCyclic1d);
 JAXMG_DECLARE_HANDLER(JaxmgPotrf);
 JAXMG_DECLARE_HANDLER(JaxmgFactorApply);
@@ -32,6 +33,7 @@ inline constexpr Registration kRegistrations[] = {
     {"jaxmg_potrs", JaxmgPotrsInstantiate, JaxmgPotrs},
     {"jaxmg_potri", JaxmgPotriInstantiate, JaxmgPotri},
     {"jaxmg_syevd", JaxmgSyevdInstantiate, JaxmgSyevd},
+    {"jaxmg_syevx", JaxmgSyevxInstantiate, JaxmgSyevx},
     {"jaxmg_cyclic_1d", JaxmgCyclic1dInstantiate, JaxmgCyclic1d},
     {"jaxmg_potrf", JaxmgPotrfInstantiate, JaxmgPotrf},
     {"jaxmg_factor_apply", JaxmgFactorApplyInstantiate, JaxmgFactorApply},

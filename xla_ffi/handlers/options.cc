@@ -8,6 +8,7 @@
 #include <string>
 
 #include "xla_ffi/comm/hub.h"
+#include "xla_ffi/device/tunings.h"
 
 namespace jaxmg {
 namespace {
@@ -50,10 +51,25 @@ void ReadOptions() {
                              : name == "tcp" ? Transport::kTcp
                                              : Transport::kAuto);
   }
+  if (const char* text = std::getenv("JAXMG_EIGENSOLVER")) {
+    if (!SetEigensolver(text)) {
+      throw std::invalid_argument(
+          std::string(
+              "the environment variable JAXMG_EIGENSOLVER must be auto, one or all; got '") +
+          text + "'");
+    }
+  }
 }
 
 Seconds RendezvousTimeout() { return Seconds(Limit().load()); }
 
 void SetRendezvousTimeout(Seconds limit) { Limit() = limit.count(); }
+
+bool SetEigensolver(const std::string& name) {
+  static const int64_t usual = HostSpreadEigen();
+  if (name != "auto" && name != "one" && name != "all") return false;
+  HostSpreadEigen() = name == "auto" ? usual : name == "all" ? 1 : 0;
+  return true;
+}
 
 }  // namespace jaxmg

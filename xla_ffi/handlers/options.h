@@ -2,6 +2,8 @@
 #ifndef JAXMG_XLA_FFI_HANDLERS_OPTIONS_H_
 #define JAXMG_XLA_FFI_HANDLERS_OPTIONS_H_
 
+#include <string>
+
 #include "xla_ffi/comm/monitor.h"
 
 namespace jaxmg {
@@ -11,10 +13,15 @@ namespace jaxmg {
 Seconds RendezvousTimeout();
 void SetRendezvousTimeout(Seconds limit);
 
+// Which ranks of CPU devices solve an eigenproblem: "one" by LAPACK, "all" by the engine, or
+// "auto", by the order of the matrix. False where the name is none of these.
+bool SetEigensolver(const std::string& name);
+
 // Takes what the environment sets: JAXMG_RENDEZVOUS_TIMEOUT; JAXMG_PEER_TIMEOUT, from how long a
 // silence on another process is lost (60 s); JAXMG_TRANSPORT, by what processes are connected
-// (auto, unix or tcp). Throws std::invalid_argument, which names the variable, where a value can't
-// be right.
+// (auto, unix or tcp); JAXMG_EIGENSOLVER, as
+// SetEigensolver has it. Throws std::invalid_argument, which names the variable, where a value
+// can't be right.
 void ReadOptions();
 
 }  // namespace jaxmg

@@ -14,11 +14,9 @@ namespace {
 constexpr struct {
   const char* name;
   Routine routine;
-} kRoutines[] = {{"potrs", Routine::kPotrs},
-                 {"potri", Routine::kPotri},
-                 {"syevd", Routine::kSyevd},
-                 {"potrf", Routine::kPotrf},
-                 {"cho_solve", Routine::kApply}};
+} kRoutines[] = {{"potrs", Routine::kPotrs}, {"potri", Routine::kPotri},
+                 {"syevd", Routine::kSyevd}, {"syevx", Routine::kSyevd},
+                 {"potrf", Routine::kPotrf}, {"cho_solve", Routine::kApply}};
 
 // Results that don't lie in A's place, each an allocation.
 template <typename T>

@@ -8,6 +8,7 @@ PLATFORM = "cpu"
 
 rendezvous_timeout = _native.rendezvous_timeout
 set_rendezvous_timeout = _native.set_rendezvous_timeout
+set_eigensolver = _native.set_eigensolver
 plan = _native.plan
 peer_timeout = _native.peer_timeout
 set_peer_timeout = _native.set_peer_timeout

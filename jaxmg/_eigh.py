@@ -1,0 +1,174 @@
+"""Some of the eigenvalues of a Hermitian matrix, with their eigenvectors."""
+
+import dataclasses
+import operator
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg import _blocks, _results, _routine, _syevd
+
+
+def _places(call):
+    """The places of the eigenvalues that a call asks for: [first, last)."""
+    attributes = dict(call.attributes)
+    return attributes["first"], attributes["last"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Values(_results.RealVector):
+    """Those that were asked for, of all of them."""
+
+    def whole(self, value, call, *b):
+        first, last = _places(call)
+        return value[first:last]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Vectors(_results.Result):
+    """Their eigenvectors in columns, rows on the ranks."""
+
+    differs = True
+
+    def native(self, call, a, *b):
+        first, last = _places(call)
+        return jax.ShapeDtypeStruct((a.shape[0], last - first), a.dtype)
+
+    def spec(self, layout, a, *b):
+        return layout.row_spec if a.shape[0] % layout.ranks == 0 else None
+
+    def whole(self, value, call, *b):
+        return _blocks.join_rows(value, call.layout, call.rows)
+
+    def empty(self, a, *b, local):
+        return jnp.zeros((0, 0), a.dtype)
+
+
+def _index(place):
+    return lambda routine, value, *_: value[place]
+
+
+_SYEVX = _routine.Routine(
+    name="eigh",
+    native="syevx",
+    results=(
+        _results.Matrix(_routine.WORK),
+        _Vectors("v"),
+        _Values("w"),
+        _results.Status(),
+    ),
+    plain_gives=("w", "v", "status"),
+    options=(
+        _routine.Option("subset_by_index", "first", _index(0)),
+        _routine.Option("subset_by_index", "last", _index(1)),
+    ),
+)
+
+
+def _subset(routine, value, a):
+    """The places as integers; raises where there are no such eigenvalues."""
+    # What is no matrix is refused with the other arguments.
+    n = a.shape[1] if getattr(a, "ndim", 0) == 2 else None
+    try:
+        first, last = map(operator.index, value)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{routine}: subset_by_index must be None or two integers, (first, last): the "
+            f"eigenvalues with places first <= i < last in ascending order; got {value!r}"
+        ) from None
+    if n is not None and not 0 <= first < last <= n:
+        raise ValueError(
+            f"{routine}: subset_by_index must be (first, last) with 0 <= first < last <= {n}, the "
+            f"order of a; got {value!r}"
+        )
+    return first, last
+
+
+def eigh(
+    a,
+    T_A=None,
+    mesh=None,
+    matrix_specs=None,
+    *,
+    subset_by_index=None,
+    return_status=False,
+    pad=True,
+    in_specs=None,
+    donate=False,
+    backend="auto",
+):
+    """Eigenvalues and eigenvectors of a Hermitian matrix spread over several devices, or some.
+
+    All of them as `syevd` gives them. With ``subset_by_index`` those alone are computed, where
+    several devices share the work: of k eigenvectors the last merge of divide and conquer, the way
+    back and the result are k/n of what they are for all.
+
+    Args:
+        a: (n, n), as for `syevd`. Only the upper triangle is read.
+        T_A, mesh, matrix_specs, in_specs, pad, donate, backend: as for `syevd`.
+        subset_by_index: (first, last): the eigenvalues with places first <= i < last in ascending
+            order, as in ``jax.lax.linalg.eigh``: (n - 2, n) are the two largest. (SciPy counts
+            last in.) None: all.
+        return_status: also return the status.
+
+    Returns:
+        (w, v) | (w, v, status) with k = last - first, where
+
+        - w, (k,), real: the eigenvalues in ascending order, replicated;
+        - v, (n, k): the eigenvectors in its columns, orthonormal, of a's dtype; its rows are spread
+          over all ranks, where they divide n;
+        - status, an int32 scalar, as for `syevd`.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `syevd`, and where there are no
+            such eigenvalues.
+
+    Examples:
+        >>> w, v = jaxmg.eigh(a, subset_by_index=(0, 10))  # the ten smallest
+    """
+    if subset_by_index is None:
+        return _syevd.syevd(
+            a, T_A, mesh, matrix_specs, True, return_status, pad, in_specs=in_specs, donate=donate,
+            backend=backend,
+        )  # fmt: skip
+    subset = _subset("eigh", subset_by_index, a)
+    return _SYEVX.plain(
+        (a,), T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
+        subset_by_index=subset, return_status=return_status,
+    )  # fmt: skip
+
+
+def eigvalsh(
+    a,
+    T_A=None,
+    mesh=None,
+    matrix_specs=None,
+    *,
+    subset_by_index=None,
+    return_status=False,
+    pad=True,
+    in_specs=None,
+    donate=False,
+    backend="auto",
+):
+    """Eigenvalues of a Hermitian matrix spread over several devices, without eigenvectors.
+
+    Arguments, errors and the status are as for `eigh`; a subset costs as much as all.
+
+    Returns:
+        w | (w, status): (k,), real, ascending, replicated.
+
+    Examples:
+        >>> smallest, largest = jaxmg.eigvalsh(a)[jnp.array([0, -1])]
+    """
+    subset = None
+    if subset_by_index is not None:
+        subset = _subset("eigvalsh", subset_by_index, a)
+    found = _syevd.syevd(
+        a, T_A, mesh, matrix_specs, False, return_status, pad, in_specs=in_specs, donate=donate,
+        backend=backend,
+    )  # fmt: skip
+    if subset is None:
+        return found
+    first, last = subset
+    return (found[0][first:last], found[1]) if return_status else found[first:last]

@@ -43,8 +43,10 @@ def syevd(
 
     Reduces ``a`` to tridiagonal form and solves that by divide and conquer (LAPACK's syevd and
     heevd; J. J. M. Cuppen, Numer. Math. 36, 1981; M. Gu and S. C. Eisenstat, SIAM J. Matrix Anal.
-    Appl. 16, 1995). GPUs run the vendor's distributed solver; on CPU devices one rank gathers the
-    matrix and runs LAPACK.
+    Appl. 16, 1995). On CPU devices all ranks share matrices of order 8192 and more (eigenvalues
+    alone: 4096; complex: 2048), which goes by way of a band (C. H. Bischof, B. Lang, X. Sun, ACM
+    Trans. Math. Softw. 26, 2000); smaller ones are gathered by one rank, which runs LAPACK. On GPUs
+    one of them runs the vendor's solver, or all run its distributed one.
 
     Args:
         a: (n, n), Hermitian, float32, float64, complex64 or complex128; a JAX or NumPy array,
@@ -70,8 +72,9 @@ def syevd(
           a value that is not 0 where ``a`` holds NaN or infinity. Then w and v are NaN.
 
     Cost: 4 n^3 / 3 multiplications and additions for the eigenvalues, 4 n^3 to 9 n^3 more for the
-    eigenvectors (four times as many when complex). Memory: a copy of ``a`` unless ``donate``; the
-    rank that runs LAPACK on CPU needs about 3 n^2 numbers beside it.
+    eigenvectors (four times as many when complex). Memory: a copy of ``a`` unless ``donate``; beside
+    it, where all ranks share the work, 3 times a rank's rows with eigenvectors and nothing of that
+    order without; the rank that runs LAPACK on CPU needs about 3 n^2 numbers.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.

@@ -72,9 +72,9 @@ def syevd(
           a value that is not 0 where ``a`` holds NaN or infinity. Then w and v are NaN.
 
     Cost: 4 n^3 / 3 multiplications and additions for the eigenvalues, 4 n^3 to 9 n^3 more for the
-    eigenvectors (four times as many when complex). Memory: a copy of ``a`` unless ``donate``; beside
-    it, where all ranks share the work, 3 times a rank's rows with eigenvectors and nothing of that
-    order without; the rank that runs LAPACK on CPU needs about 3 n^2 numbers.
+    eigenvectors (four times as many when complex). Memory: a copy of ``a`` unless ``donate``.
+    Beside it, where all ranks share the work, three times a rank's rows with eigenvectors and
+    nothing of that order without; the rank that runs LAPACK on CPU needs about 3 n^2 numbers.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.

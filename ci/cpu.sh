@@ -79,10 +79,10 @@ mutants() { host_gcc && timeout 3600 ci/mutants.sh ${MUTANTS_OUT:+--out "$MUTANT
 exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --test_timeout=900; }
 
 # From `wheels` on, steps that follow each other mostly build for the same Python.
-default=(tests quickstart examples exits lint docs tsan cuda wheels release py313 py312 processes
-  netket323 types py311)
+default=(tests quickstart examples exits lint docs cuda wheels release py313 processes netket323
+  types py311)
 # What GitHub runs beside these, and `ci/cpu.sh` where it is named.
-also=(asan faults netket322 workspace benchmarks commands aarch64 py314)
+also=(asan tsan faults netket322 workspace benchmarks commands aarch64 py312 py314)
 case ${1:-} in
   '') steps=("${default[@]}") ;;
   all) steps=("${default[@]}" "${also[@]}") ;;

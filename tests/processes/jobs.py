@@ -51,7 +51,7 @@ class Job:
                     *map(str, arguments),
                 ],
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
             )  # fmt: skip
@@ -65,6 +65,7 @@ class Job:
         for process in self.processes:
             process.kill()
             process.wait()
+            process.stdin.close()
         for output in self._outputs:
             output.close()
 
@@ -75,9 +76,9 @@ class Job:
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
 
     def until(self, index, text, seconds=_START):
-        """Waits until a process has written ``text``; its whole output."""
+        """Waits until a process has written a line with ``text``; its whole output."""
         end = time.monotonic() + seconds
-        while text not in (output := self.output(index)):
+        while "\n" not in (output := self.output(index)).partition(text)[2]:
             ended = self.processes[index].poll() is not None
             if (ended and text not in self.output(index)) or time.monotonic() > end:
                 raise AssertionError(f"process {index} did not write {text!r}, but:\n{output}")
@@ -85,9 +86,13 @@ class Job:
         return output
 
     def wait(self, *indices, seconds=_START):
-        """The outputs of processes, all of them by default, that have to end without an error."""
+        """The outputs of processes, all of them by default, that have to end without an error.
+
+        Process 0 may wait for its input to end (`worker.end_without_the_others`): it is the last.
+        """
         end = time.monotonic() + seconds
-        for index in indices or range(len(self.processes)):
+        for index in sorted(indices or range(len(self.processes)), reverse=True):
+            self.processes[index].stdin.close()
             try:
                 code = self.processes[index].wait(max(end - time.monotonic(), 0.1))
             except subprocess.TimeoutExpired:

@@ -103,8 +103,14 @@ def long_call(n):
 
 
 def end_without_the_others():
-    """JAX's own end of a job waits for all its processes, and aborts where one is gone."""
+    """JAX's own end of a job waits for all its processes, and aborts where one is gone.
+
+    It ends those whose coordinator, process 0, is gone: that one waits for the test to have seen
+    the others.
+    """
     sys.stdout.flush()
+    if jax.process_index() == 0:
+        sys.stdin.read()
     os._exit(0)
 
 

@@ -9,6 +9,8 @@ import scipy.linalg
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import jaxmg
+
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SIZES = (1, 2, 7, 97, 130)
 RANKS = (1, 2, 3, 4, 5, 8)
@@ -130,6 +132,11 @@ def positive_definite(kind, n, dtype):
     return matrix.astype(dtype)
 
 
+def hermitian(n, dtype):
+    matrix = normal(rng(n), (n, n), dtype)
+    return (matrix + matrix.conj().T) / 2
+
+
 def upper_only(matrix):
     """The matrix with NaN below the diagonal, where no routine may look."""
     spoilt = matrix.copy()
@@ -203,6 +210,20 @@ def check_syevd(matrix, w, v):
         errors, eigen_errors(matrix, reference_w, reference_v), strict=True
     ):
         assert error <= 5 * reference + 5 * unit * n**0.5
+
+
+def check_diagonalises(n, ranks, dtype, tile):
+    """A matrix of which nobody may look below the diagonal; the rows and the eigenvalues found."""
+    __tracebackhide__ = True
+    mesh = line(ranks)
+    matrix = hermitian(n, dtype)
+    a = shard_rows(upper_only(matrix), mesh)
+    w, v, status = jaxmg.syevd(a, tile, mesh, return_status=True)
+    check_syevd(matrix, w, v)
+    assert v.sharding.is_equivalent_to(a.sharding, 2)
+    assert w.sharding.is_fully_replicated
+    assert status.shape == () and status.dtype == np.int32 and status == 0
+    return a, w
 
 
 def check_subset(matrix, first, last, w, v):

@@ -7,15 +7,15 @@ import pytest
 from cases import (
     DTYPES,
     broad,
+    check_diagonalises,
     check_subset,
     check_syevd,
     devices,
     eps,
     grid,
+    hermitian,
     line,
-    normal,
     positive_definite,
-    rng,
     shard,
     shard_rows,
     upper_only,
@@ -41,11 +41,6 @@ def _eigensolver(request):
     plugin.set_eigensolver("auto")
 
 
-def _hermitian(n, dtype):
-    matrix = normal(rng(n), (n, n), dtype)
-    return (matrix + matrix.conj().T) / 2
-
-
 @pytest.mark.parametrize("_eigensolver", ["one", "all", "auto"], indirect=True)
 def test_which_ranks_work(request):
     if jax.default_backend() != "cpu":
@@ -68,7 +63,7 @@ def test_eigensolvers_that_there_are_not():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_small_ones(dtype):
     for n, ranks in ((1, 2), (2, 3), (7, 4), (40, 5)):
-        matrix = _hermitian(n, dtype)
+        matrix = hermitian(n, dtype)
         check_syevd(matrix, *jaxmg.syevd(shard_rows(matrix, line(ranks)), 3))
 
 
@@ -89,14 +84,8 @@ def test_small_ones(dtype):
     ),
 )
 def test_ranks_share_the_work(n, ranks, dtype, tile):
-    mesh = line(ranks)
-    matrix = _hermitian(n, dtype)
-    a = shard_rows(upper_only(matrix), mesh)
-    w, v, status = jaxmg.syevd(a, tile, mesh, return_status=True)
-    check_syevd(matrix, w, v)
-    assert v.sharding.is_equivalent_to(a.sharding, 2)
-    assert w.sharding.is_fully_replicated and status == 0
-    values = jaxmg.eigvalsh(a, tile, mesh)
+    a, w = check_diagonalises(n, ranks, dtype, tile)
+    values = jaxmg.eigvalsh(a, tile, line(ranks))
     largest = np.abs(np.asarray(w)).max()
     np.testing.assert_allclose(values, w, rtol=0, atol=10 * n * eps(dtype) * largest)
 
@@ -116,7 +105,7 @@ def test_a_kernel_of_smooth_functions():
 
 @pytest.mark.parametrize("scale", [1e-250, 1e-150, 1e150, 1e250])
 def test_very_small_and_very_large_numbers(scale):
-    matrix = _hermitian(_SHARED, "float64")
+    matrix = hermitian(_SHARED, "float64")
     w, v = map(np.asarray, jaxmg.syevd(shard_rows(matrix * scale, line(2))))
     check_syevd(matrix, w / scale, v)
 
@@ -124,7 +113,7 @@ def test_very_small_and_very_large_numbers(scale):
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 @pytest.mark.parametrize("row, column", [(0, 0), (150, 290), (299, 299)])
 def test_not_finite(value, row, column):
-    matrix = _hermitian(_SHARED, "complex64")
+    matrix = hermitian(_SHARED, "complex64")
     matrix[row, column] = value
     w, v, status = jaxmg.syevd(shard_rows(matrix, line(2)), return_status=True)
     assert status == row + 1
@@ -132,7 +121,7 @@ def test_not_finite(value, row, column):
 
 
 def test_the_same_bits_every_time():
-    a = shard_rows(_hermitian(_SHARED, "float64"), line(3))
+    a = shard_rows(hermitian(_SHARED, "float64"), line(3))
     first, second = jaxmg.syevd(a), jaxmg.syevd(a)
     np.testing.assert_array_equal(first[0], second[0])
     np.testing.assert_array_equal(first[1], second[1])
@@ -157,7 +146,7 @@ def test_the_same_bits_every_time():
 )
 def test_subset(n, ranks, dtype, subset):
     mesh = line(ranks)
-    matrix = _hermitian(n, dtype)
+    matrix = hermitian(n, dtype)
     a = shard_rows(upper_only(matrix), mesh)
     w, v, status = jaxmg.eigh(a, mesh=mesh, subset_by_index=subset, return_status=True)
     check_subset(matrix, *subset, w, v)
@@ -170,7 +159,7 @@ def test_subset(n, ranks, dtype, subset):
 @pytest.mark.parametrize("n", [_ALONE, _SHARED])
 def test_subset_under_jit_and_on_grids(n):
     mesh = grid()
-    matrix = _hermitian(n, "float64")
+    matrix = hermitian(n, "float64")
     a = shard(matrix, mesh, "r", "c")
 
     @jax.jit
@@ -182,14 +171,14 @@ def test_subset_under_jit_and_on_grids(n):
 
 
 def test_all_of_them_are_syevd():
-    a = shard_rows(_hermitian(_ALONE, "complex64"), line(2))
+    a = shard_rows(hermitian(_ALONE, "complex64"), line(2))
     for found, expected in zip(jaxmg.eigh(a), jaxmg.syevd(a), strict=True):
         np.testing.assert_array_equal(found, expected)
     assert len(jaxmg.eigh(a, return_status=True)) == 3
 
 
 def test_eigvalsh_of_a_subset():
-    a = shard_rows(_hermitian(_ALONE, "float64"), line(2))
+    a = shard_rows(hermitian(_ALONE, "float64"), line(2))
     every, status = jaxmg.eigvalsh(a, return_status=True)
     assert status == 0
     np.testing.assert_array_equal(jaxmg.eigvalsh(a, subset_by_index=(3, 7)), every[3:7])
@@ -199,7 +188,7 @@ def test_eigvalsh_of_a_subset():
 
 
 def test_subset_of_what_is_not_finite():
-    matrix = _hermitian(_SHARED, "float64")
+    matrix = hermitian(_SHARED, "float64")
     matrix[4, 9] = np.nan
     w, v, status = jaxmg.eigh(
         shard_rows(matrix, line(2)), subset_by_index=(1, 3), return_status=True
@@ -208,7 +197,7 @@ def test_subset_of_what_is_not_finite():
 
 
 def test_donated():
-    a = shard_rows(_hermitian(_SHARED, "float64"), line(2))
+    a = shard_rows(hermitian(_SHARED, "float64"), line(2))
     matrix = np.asarray(a)
     w, v = jaxmg.eigh(a, subset_by_index=(2, 9), donate=True)
     assert a.is_deleted()
@@ -234,6 +223,6 @@ def test_what_is_no_matrix_is_refused_as_such(subset):
 
 @pytest.mark.parametrize("_eigensolver", ["one", "all"], indirect=True)
 def test_one_device():
-    matrix = _hermitian(_SHARED, "float64")
+    matrix = hermitian(_SHARED, "float64")
     a = jax.device_put(matrix, devices(1)[0])
     check_subset(matrix, 0, 3, *jaxmg.eigh(a, subset_by_index=(0, 3)))

@@ -5,34 +5,21 @@ from cases import (
     DTYPES,
     KINDS,
     TABLE,
+    check_diagonalises,
     check_syevd,
     eps,
+    hermitian,
     line,
-    normal,
     positive_definite,
-    rng,
     shard_rows,
-    upper_only,
 )
 
 import jaxmg
 
 
-def _hermitian(n, dtype):
-    matrix = normal(rng(n), (n, n), dtype)
-    return (matrix + matrix.conj().T) / 2
-
-
 @pytest.mark.parametrize("n, ranks, dtype, tile", TABLE)
 def test_diagonalises(n, ranks, dtype, tile):
-    mesh = line(ranks)
-    matrix = _hermitian(n, dtype)
-    a = shard_rows(upper_only(matrix), mesh)
-    w, v, status = jaxmg.syevd(a, tile, mesh, return_status=True)
-    check_syevd(matrix, w, v)
-    assert v.sharding.is_equivalent_to(a.sharding, 2)
-    assert w.sharding.is_fully_replicated
-    assert status.shape == () and status.dtype == np.int32 and status == 0
+    check_diagonalises(n, ranks, dtype, tile)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -46,7 +33,7 @@ def test_accuracy_of_lapack(kind, dtype):
 @pytest.mark.parametrize("n, ranks", [(60, 4), (7, 3), (1, 2)])
 def test_eigenvalues_alone(n, ranks):
     mesh = line(ranks)
-    matrix = _hermitian(n, "complex128")
+    matrix = hermitian(n, "complex128")
     a = shard_rows(matrix, mesh)
     expected = np.linalg.eigvalsh(matrix)
     tolerance = {"rtol": 0, "atol": 10 * n * eps("float64") * np.abs(expected).max()}
@@ -61,7 +48,7 @@ def test_eigenvalues_alone(n, ranks):
 @pytest.mark.parametrize("row, column", [(0, 0), (3, 30)])
 def test_not_finite(value, row, column):
     mesh = line(min(4, len(jax.devices())))
-    matrix = _hermitian(40, "float64")
+    matrix = hermitian(40, "float64")
     matrix[row, column] = value
     w, v, status = jaxmg.syevd(shard_rows(matrix, mesh), 7, return_status=True)
     assert status != 0

@@ -102,12 +102,11 @@ class HostPanel : public PanelKernels<T> {
     return Status::Ok();
   }
 
-  // C := Q^H C = C - V (T^H (V^H C)), C m x n; what T's lower triangle leaves free is too small.
+  // C := Q^H C = C - V (T^H (V^H C)), C m x n, as many columns at a time as V^H C has room for.
   Status Apply(Stream stream, int64_t m, int64_t k, int64_t n, const T* v, int64_t ldv, const T* t,
                int64_t ldt, T* c) {
     const Triangle unit = {Uplo::kLower, Diag::kUnit};
     T w[kMostColumns * kMostColumns];
-    // As many columns at a time as there is room for.
     const int64_t step = std::max<int64_t>(1, kMostColumns * kMostColumns / k);
     for (int64_t j0 = 0; j0 < n; j0 += step) {
       const int64_t columns = std::min(step, n - j0);

@@ -18,6 +18,7 @@ class PanelKernels {
   // A = Q R by Householder reflectors, A m x n, of which there are k = min(m, n). R takes the place
   // of A on and above the diagonal; below it are the columns of V (m x k, unit lower trapezoidal).
   // Q = I - V T V^H, T (k x k) upper triangular, with zeros below its diagonal. (LAPACK's xGEQRT.)
+  // Panels are narrow: n is at most some dozens.
   virtual Status QrPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, T* t,
                          int64_t ldt) = 0;
   // v (m x k) := V from such a panel, with its ones and zeros.

@@ -207,7 +207,7 @@ class BandReduction {
   void GatherBand(T* band) {
     Step<T> on(flow_, Stream::kMain);
     // Columns were packed by slots; a narrow one leaves a gap behind it.
-    auto runs = [&](int rank, const auto& f) {
+    auto for_tiles = [&](int rank, const auto& f) {
       for (int64_t p = rank; p < tiles_.nonempty(); p += tiles_.ranks()) f(p);
     };
     auto mine = [&](int64_t p) {
@@ -216,13 +216,13 @@ class BandReduction {
     auto place = [&](int64_t p) {
       return Block(band + tiles_.offset(p) * ldb_, ldb_, ldb_, tiles_.width(p));
     };
-    runs(rank_, [&](int64_t p) {
+    for_tiles(rank_, [&](int64_t p) {
       if (rank_ == kRoot) return on.Copy(place(p), mine(p));
       on.Send(kRoot, mine(p));
     });
     if (rank_ != kRoot) return;
     for (int peer = 1; peer < tiles_.ranks(); ++peer) {
-      runs(peer, [&](int64_t p) { on.Recv(peer, place(p)); });
+      for_tiles(peer, [&](int64_t p) { on.Recv(peer, place(p)); });
     }
   }
 
@@ -267,7 +267,7 @@ class BandProduct {
     const int64_t count = tiles_.nonempty();
     for (int64_t end = count, turn = 0; end > 0; ++turn) {
       const int64_t begin = std::max<int64_t>(0, end - most_);
-      Collect(begin, end, v_[turn % 2]);
+      Apply(begin, end, v_[turn % 2]);
       end = begin;
     }
     return flow_.Finish();
@@ -278,7 +278,7 @@ class BandProduct {
     return std::max<int64_t>(1, kAppliedColumns / tiles.width());
   }
 
-  void Collect(int64_t begin, int64_t end, T* v) {
+  void Apply(int64_t begin, int64_t end, T* v) {
     Step<T> on(flow_, Stream::kMain, "apply", begin);
     const int64_t top = tiles_.offset(begin + 1), height = n_ - top, ldt = most_ * b_;
     on.WaitAllSent();  // two turns ago, from here

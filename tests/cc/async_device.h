@@ -210,6 +210,11 @@ class AsyncDevice : public Device {
     if (const auto signal = static_cast<const AsyncEvent&>(event).signal) signal->Await();
     return Status::Ok();
   }
+  Status HasPassed(const Event& event, bool* passed) override {
+    const auto signal = static_cast<const AsyncEvent&>(event).signal;
+    *passed = !signal || signal->IsSet();
+    return Status::Ok();
+  }
   Status Synchronize() override {
     Status first;
     for (auto& worker : workers_) {

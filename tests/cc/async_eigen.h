@@ -59,12 +59,10 @@ class AsyncChase : public ChaseKernels<T> {
     });
   }
 
-  Status ApplyBlocks(Stream s, int64_t count, int64_t rows, int64_t width, int64_t columns,
-                     const T* blocks, const T* weighted, int64_t height, int64_t stride, T* z,
-                     int64_t ldz, int64_t z_stride, T* products) override {
+  Status ApplyGroups(Stream s, const SweepGroups& groups, int64_t columns, int64_t at_once,
+                     const T* blocks, const T* weighted, T* z, int64_t ldz, T* products) override {
     return Later(workers_, s, [=] {
-      return real_.ApplyBlocks(s, count, rows, width, columns, blocks, weighted, height, stride, z,
-                               ldz, z_stride, products);
+      return real_.ApplyGroups(s, groups, columns, at_once, blocks, weighted, z, ldz, products);
     });
   }
 

@@ -25,6 +25,10 @@ class Signal {
     set_ = true;
     changed_.notify_all();
   }
+  bool IsSet() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return set_;
+  }
   void Await() {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [&] { return set_; });

@@ -3,11 +3,15 @@
 
 #include <algorithm>
 #include <complex>
+#include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
+#include "tests/cc/async_device.h"
 #include "tests/cc/problem.h"
 #include "tests/cc/ranks.h"
+#include "tests/cc/recording_device.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
 #include "xla_ffi/engine/gather.h"
@@ -40,9 +44,10 @@ struct Reduced {
 
 // Q1 B Q1^H, from every rank's part of a product with the identity.
 template <typename T>
-Reduced<T> Reduce(const std::vector<T>& m, int64_t n, int ranks, int64_t block, int64_t width) {
+Reduced<T> Reduce(const std::vector<T>& m, int64_t n, int ranks, int64_t block, int64_t width,
+                  const DeviceMaker& make = OnHost) {
   Reduced<T> reduced = {std::vector<T>(n * n), std::vector<T>(n * n)};
-  const auto statuses = RunRanks(ranks, [&](const RankContext& context) -> Status {
+  const auto program = [&](const RankContext& context) -> Status {
     const int rank = context.comm.rank();
     const Tiles tiles(n, block, ranks, Tiles::EvenWidth(block, width));
     const int64_t begin = std::min(rank * block, n), columns = std::min(block, n - begin);
@@ -50,17 +55,19 @@ Reduced<T> Reduce(const std::vector<T>& m, int64_t n, int ranks, int64_t block, 
     std::copy_n(m.data() + begin * n, columns * n, a.data());
     const Matrix<T> matrix = {tiles, rank, n, a.data(), overflow.data()};
     const int64_t ldb = BandRows(tiles);
-    std::vector<T> staging(n * tiles.width()), factors(BandFactors(tiles), NaN<T>());
+    std::vector<T> factors(BandFactors(tiles), NaN<T>());
     std::vector<T> band(rank == kRoot ? ldb * n : 0, NaN<T>());
     std::vector<T> workspace(
         std::max(ReduceToBandWorkspace(tiles), ApplyBandWorkspace(tiles, columns)), NaN<T>());
-    JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kFull, staging.data()));
+    // What comes next has to wait for what still uses its workspace.
+    JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kFull, workspace.data()));
     JAXMG_RETURN_IF_ERROR(
         ReduceToBand(context, matrix, factors.data(), band.data(), workspace.data()));
     std::vector<T> z(n * columns);
     for (int64_t j = 0; j < columns; ++j) z[(begin + j) * columns + j] = 1;
     JAXMG_RETURN_IF_ERROR(
         ApplyBand(context, matrix, factors.data(), columns, z.data(), workspace.data()));
+    JAXMG_RETURN_IF_ERROR(context.device.Synchronize());
     for (int64_t j = 0; j < columns; ++j) {
       for (int64_t i = 0; i < n; ++i) reduced.q[(begin + j) * n + i] = Conj(z[i * columns + j]);
     }
@@ -77,7 +84,8 @@ Reduced<T> Reduce(const std::vector<T>& m, int64_t n, int ranks, int64_t block, 
       }
     }
     return context.comm.Agree(Status::Ok());
-  });
+  };
+  const auto statuses = RunRanks(ranks, program, kPatience, make);
   for (const Status& status : statuses) EXPECT(status.ok()) << status.message();
   return reduced;
 }
@@ -168,6 +176,62 @@ TEST(TheSameBitsEveryTime) {
   const auto m = Hermitian<double>(60, 4);
   const auto first = Reduce(m, 60, 3, 21, 8), second = Reduce(m, 60, 3, 21, 8);
   EXPECT(first.band == second.band && first.q == second.q);
+}
+
+// Blocks that tiles divide and that they do not, more ranks than streams that receive, and so few
+// columns that some rank has none behind a panel.
+struct BandCase {
+  int64_t n;
+  int ranks;
+  int64_t padding, width;
+  int64_t block() const { return (n + ranks - 1) / ranks + padding; }
+};
+const BandCase kCases[] = {{24, 1, 0, 4}, {26, 1, 2, 5}, {24, 2, 0, 4}, {30, 3, 1, 4},
+                           {40, 4, 0, 5}, {42, 5, 2, 3}, {60, 6, 0, 5}, {9, 4, 3, 2}};
+
+TEST(EveryAccessIsOrdered) {
+  for (const BandCase& c : kCases) {
+    Recording recording(c.ranks);
+    Reduce(Hermitian<double>(c.n, 5), c.n, c.ranks, c.block(), c.width, [&](int rank) {
+      return std::make_unique<RecordingDevice>(NewHostDevice(), Tuning(), recording, rank);
+    });
+    const std::string race = recording.FirstRace();
+    EXPECT(race.empty()) << "n " << c.n << ", " << c.ranks << " ranks: " << race;
+  }
+}
+
+// Every panel whose owner has more to update than the panel itself.
+TEST(PanelsAreFactoredBesideUpdates) {
+  const int64_t n = 32, width = 4, tiles = n / width;
+  for (const int ranks : {1, 2, 4}) {
+    Recording recording(ranks);
+    Reduce(Hermitian<double>(n, 7), n, ranks, n / ranks, width, [&](int rank) {
+      return std::make_unique<RecordingDevice>(NewHostDevice(), Tuning(), recording, rank);
+    });
+    const std::vector<Operation>& all = recording.operations();
+    const auto is = [](const Operation& a, const char* name) { return a.text.rfind(name, 0) == 0; };
+    const int64_t beside = std::count_if(all.begin(), all.end(), [&](const Operation& panel) {
+      return is(panel, "qr") && std::any_of(all.begin(), all.end(), [&](const Operation& a) {
+               return is(a, "gemm") && a.lane / kNumStreams == panel.lane / kNumStreams &&
+                      !Recording::Before(a, panel) && !Recording::Before(panel, a);
+             });
+    });
+    EXPECT(beside == tiles - 1 - ranks) << beside << " panels on " << ranks << " ranks";
+  }
+}
+
+TEST(StreamsThatAreThreadsComputeTheSameBits) {
+  const auto make = [](int) -> std::unique_ptr<Device> {
+    return std::make_unique<AsyncDevice>(NewHostDevice(), Tuning());
+  };
+  for (const BandCase& c : kCases) {
+    using Z = std::complex<double>;
+    const auto m = Hermitian<Z>(c.n, 6);
+    const auto now = Reduce(m, c.n, c.ranks, c.block(), c.width);
+    const auto later = Reduce(m, c.n, c.ranks, c.block(), c.width, make);
+    EXPECT(now.band == later.band && now.q == later.q)
+        << "n " << c.n << ", " << c.ranks << " ranks";
+  }
 }
 
 struct InstallLapack {

@@ -54,6 +54,9 @@ void Check(const Shares& rows, const Shares& columns, int ranks, int64_t staging
       }
     }
     EXPECT(wrong == 0) << wrong << " wrong rows on rank " << rank << " of " << ranks;
+    std::vector<T> again(z.size(), NaN<T>());
+    JAXMG_RETURN_IF_ERROR(RowsToColumns(context, rows, columns, a.data(), again.data()));
+    EXPECT(again == z) << "rank " << rank << " of " << ranks;
     return context.comm.Agree(Status::Ok());
   });
   for (const Status& status : statuses) EXPECT(status.ok()) << status.message();

@@ -1,6 +1,7 @@
 // The Cholesky factor as a value: made once, used in every way, on the devices of engine_test.
 #include "xla_ffi/engine/factor.h"
 
+#include <algorithm>
 #include <cmath>
 #include <complex>
 #include <cstring>
@@ -91,6 +92,20 @@ class Factors {
     return parts[0].x;
   }
 
+  // What becomes of a matrix (n x n, row-major), of which each rank has its rows.
+  std::vector<T> SolveRows(bool inverse, const std::vector<T>& matrix) {
+    const int64_t n = c_.n, block = problem.block;
+    std::vector<T> padded(c_.ranks * block * n);
+    std::copy(matrix.begin(), matrix.end(), padded.begin());
+    std::vector<T> solved(padded.size(), NaN<T>());
+    Run([&](const RankContext& context, const Operand<T>& operand, Part<T>&) {
+      const int64_t begin = context.comm.rank() * block * n;
+      return SolveRowsRoutine<T>(context, operand, inverse, &solved[begin], &padded[begin]);
+    });
+    solved.resize(n * n);
+    return solved;
+  }
+
   // A x, in rows of x.
   std::vector<T> Multiplied(const std::vector<T>& x) const {
     std::vector<T> product(x.size());
@@ -132,12 +147,31 @@ Real<T> Distance(const std::vector<T>& x, const std::vector<T>& y) {
   return std::sqrt(difference / size);
 }
 
+// A L^-H is L, and L L^-1 the identity.
+template <typename T>
+void CheckRows(Factors<T>& factors, int64_t n, Real<T> bound) {
+  const std::vector<T> lower = factors.SolveRows(false, factors.problem.a);
+  const std::vector<T> one = factors.SolveRows(true, lower);
+  std::vector<T> identity(n * n);
+  Real<T> above = 0, size = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    identity[i * n + i] = 1;
+    EXPECT(std::real(lower[i * n + i]) > 0) << factors.name();
+    for (int64_t j = 0; j < n; ++j) {
+      (j > i ? above : size) += std::norm(lower[i * n + j]);
+    }
+  }
+  EXPECT(std::sqrt(above / size) <= bound) << factors.name();
+  EXPECT(Distance(one, identity) <= bound) << factors.name() << " " << Distance(one, identity);
+}
+
 template <typename T>
 void CheckFactor(const Case& c, const DeviceMaker& make) {
   Factors<T> factors(c, make);
   const std::vector<T>& b = factors.b;
   const Real<T> bound = 20 * c.n * kEps<T>;  // the matrices have conditions of some units
   factors.Factor();
+  CheckRows(factors, c.n, bound);
   const auto made = factors.problem.blocks;
   for (const Part<T>& part : factors.parts) {
     EXPECT(part.status == 0 && part.log_det == factors.parts[0].log_det) << factors.name();

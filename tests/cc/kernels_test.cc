@@ -37,6 +37,7 @@ struct Kernels;
     static constexpr auto clear_if = kernels::jaxmg_clear_if_##letter;                       \
     static constexpr auto conj_transpose = kernels::jaxmg_conj_transpose_##letter;           \
     static constexpr auto conjugate = kernels::jaxmg_conjugate_##letter;                     \
+    static constexpr auto from_real = kernels::jaxmg_from_real_##letter;                     \
     static constexpr auto identity = kernels::jaxmg_identity_##letter;                       \
     static constexpr auto load_inverse = kernels::jaxmg_load_inverse_##letter;               \
     static constexpr auto mirror_lower = kernels::jaxmg_mirror_lower_##letter;               \
@@ -228,6 +229,13 @@ void CheckSums() {
 template <typename T>
 void CheckFills() {
   const long long n = 19;
+  std::mt19937_64 random(10);
+  Matrix<RealType<T>> real = Matrix<RealType<T>>::Uniform(n, 5, random);
+  Matrix<T> widened(n, 5);
+  Launch(2, 8, 1, [&] {
+    Kernels<T>::from_real(n, 5, real.device(), real.ld, widened.device(), widened.ld);
+  });
+  EXPECT(std::equal(real.data.begin(), real.data.end(), widened.data.begin()));
   Matrix<T> a(n, n);
   Launch(2, 8, 1, [&] { Kernels<T>::identity(n, a.device(), a.ld); });
   for (long long j = 0; j < n; ++j) {
@@ -309,7 +317,7 @@ JAXMG_TEST_KERNELS(SolveRowsSubstitutes, CheckSolveRows)
 JAXMG_TEST_KERNELS(TransposeMirrorConjugate, CheckTranspositions)
 JAXMG_TEST_KERNELS(InversesGoAboveTheDiagonalAndBack, CheckInverses)
 JAXMG_TEST_KERNELS(AddsElements, CheckSums)
-JAXMG_TEST_KERNELS(IdentityPoisonClear, CheckFills)
+JAXMG_TEST_KERNELS(FromRealIdentityPoisonClear, CheckFills)
 JAXMG_TEST_KERNELS(ChecksFindTheFirstFailure, CheckChecks)
 
 TEST(SumsAndRunningMaxima) {

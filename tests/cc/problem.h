@@ -6,6 +6,7 @@
 #include <cmath>
 #include <complex>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <random>
@@ -234,6 +235,17 @@ Tuning LikeGpu(int64_t update_depth = 9) {
 
 template <typename T>
 constexpr Real<T> kEps = std::numeric_limits<Real<T>>::epsilon();
+
+// Of these elements.
+template <typename T>
+Problem<T> Of(int64_t n, int ranks, const std::function<T(int64_t, int64_t)>& element) {
+  Problem<T> problem({n, ranks, 0});
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j < n; ++j) problem.a[i * n + j] = element(i, j);
+  }
+  problem.Scatter();
+  return problem;
+}
 
 }  // namespace jaxmg::testing
 

@@ -170,6 +170,7 @@ struct RankOutcome {
 struct Devices {
   std::function<std::unique_ptr<Device>()> make = NewSharingHostDevice;
   bool on_host = true;  // blocks pass through sockets from where they lie
+  bool many = false;    // each rank has its own
 };
 
 // The ranks of this process in a call, each on a thread, as the handlers run them.
@@ -191,8 +192,10 @@ inline std::vector<RankOutcome> RunRanksHere(const std::shared_ptr<const SharedS
       const auto device = devices.make();
       std::shared_ptr<InProcessGroup> group;
       int sharing = 0;
-      outcome.status = MeetAcross({site, run, outcome.group, outcome.rank, block, devices.on_host},
-                                  {limit}, &group, &sharing);
+      const int ordinal = devices.many ? outcome.rank : 0;
+      outcome.status =
+          MeetAcross({site, run, outcome.group, outcome.rank, block, devices.on_host, ordinal},
+                     {limit}, &group, &sharing);
       if (!outcome.status.ok()) return;
       outcome.status = RunInGroup(group, outcome.rank, device.get(), {kPatience},
                                   [&](Communicator& comm) -> Status {

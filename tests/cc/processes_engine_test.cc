@@ -8,6 +8,8 @@
 #include "tests/cc/problem.h"
 #include "tests/cc/processes.h"
 #include "tests/cc/reference_lapack.h"
+#include "tests/cc/test_wire.h"
+#include "xla_ffi/comm/wires.h"
 #include "xla_ffi/engine/routines.h"
 
 namespace jaxmg {
@@ -81,7 +83,14 @@ const Means kMeans[] = {
     {"sockets", Transport::kUnix, true, false},
     {"memory, streams", Transport::kAuto, false, true},
     {"copies through sockets, streams", Transport::kTcp, false, true},
+    {"wires, streams", Transport::kWires, false, true},
 };
+
+std::unique_ptr<Device> Across(const Means& means) {
+  if (means.transport != Transport::kWires) return NewSharingHostDevice();
+  Wires::The().Use(TheTestWires());
+  return NewHostDevice();
+}
 
 std::unique_ptr<Device> OnStreams(std::unique_ptr<Device> device) {
   return std::make_unique<AsyncDevice>(std::move(device), LikeGpu());
@@ -93,9 +102,8 @@ void Compare(const std::shared_ptr<const SharedSite>& site, int64_t* run, bool d
   const DeviceMaker alone = [&](int rank) {
     return means.streams ? OnStreams(OnHost(rank)) : OnHost(rank);
   };
-  const Devices devices = {
-      [&] { return means.streams ? OnStreams(NewSharingHostDevice()) : NewSharingHostDevice(); },
-      means.on_host};
+  const Devices devices = {[&] { return means.streams ? OnStreams(Across(means)) : Across(means); },
+                           means.on_host};
   const RunAll here = [&](int ranks, const testing::RankProgram& program) {
     for (const Status& status : RunRanks(ranks, program, kPatience, alone)) {
       EXPECT(status.ok()) << status.message();

@@ -60,6 +60,10 @@ class Recording {
 
   const std::vector<Operation>& operations() const { return operations_; }
 
+  static bool Before(const Operation& a, const Operation& b) {
+    return b.before[a.lane] >= a.before[a.lane];
+  }
+
   // The first two operations on the same memory, of which one writes and none is before the other.
   std::string FirstRace() const {
     for (size_t i = 0; i < operations_.size(); ++i) {
@@ -73,9 +77,6 @@ class Recording {
   }
 
  private:
-  static bool Before(const Operation& a, const Operation& b) {
-    return b.before[a.lane] >= a.before[a.lane];
-  }
   static std::string Describe(const Operation& a) {
     return "rank " + std::to_string(a.lane / kNumStreams) + " stream " +
            std::to_string(a.lane % kNumStreams) + " " + a.text;

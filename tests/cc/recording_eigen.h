@@ -70,26 +70,27 @@ class RecordingChase : public ChaseKernels<T> {
   Status ExpandReflectors(Stream s, int64_t n, int64_t b, int64_t first, int64_t sweeps, const T* v,
                           int64_t ldv, const T* tau, int64_t ldtau, T* blocks,
                           T* weighted) override {
-    const int64_t steps = (n - 1 - first + b - 1) / b, elements = steps * (b + sweeps - 1) * sweeps;
+    const int64_t steps = (n - 1 - first + b - 1) / b, elements = steps * (b + sweeps) * sweeps;
     to_.Add(s, "expand",
             {to_.Read(v, ldv, n - 1 - first, sweeps), to_.Read(tau, ldtau, steps, sweeps),
              to_.Write(blocks, elements, elements, 1), to_.Write(weighted, elements, elements, 1)});
     return real_.ExpandReflectors(s, n, b, first, sweeps, v, ldv, tau, ldtau, blocks, weighted);
   }
 
-  Status ApplyBlocks(Stream s, int64_t count, int64_t rows, int64_t width, int64_t columns,
-                     const T* blocks, const T* weighted, int64_t height, int64_t stride, T* z,
-                     int64_t ldz, int64_t z_stride, T* products) override {
+  Status ApplyGroups(Stream s, const SweepGroups& groups, int64_t columns, int64_t at_once,
+                     const T* blocks, const T* weighted, T* z, int64_t ldz, T* products) override {
+    const int64_t size = (groups.end - groups.begin) * groups.width * columns;
     std::vector<MemoryAccess> accesses = {
-        to_.Write(products, width * columns, width * columns, count)};
-    for (int64_t i = 0; i < count; ++i) {
-      accesses.push_back(to_.Read(blocks + i * stride, height, rows, width));
-      accesses.push_back(to_.Read(weighted + i * stride, height, rows, width));
-      accesses.push_back(to_.Write(z + i * z_stride, ldz, columns, rows));
+        to_.Write(products, size, size, 1),
+        to_.Write(z + groups.row(groups.begin, 0) * ldz, ldz, columns,
+                  groups.n - groups.row(groups.begin, 0))};
+    for (int64_t g = groups.begin; g < groups.end; ++g) {
+      const int64_t elements = groups.steps(g) * groups.height() * groups.width;
+      accesses.push_back(to_.Read(blocks + groups.block(g, 0), elements, elements, 1));
+      accesses.push_back(to_.Read(weighted + groups.block(g, 0), elements, elements, 1));
     }
-    to_.Add(s, "apply blocks", std::move(accesses));
-    return real_.ApplyBlocks(s, count, rows, width, columns, blocks, weighted, height, stride, z,
-                             ldz, z_stride, products);
+    to_.Add(s, "apply groups", std::move(accesses));
+    return real_.ApplyGroups(s, groups, columns, at_once, blocks, weighted, z, ldz, products);
   }
 
  private:

@@ -12,6 +12,7 @@
 #include "tests/cc/testing.h"
 #include "xla_ffi/engine/factor.h"
 #include "xla_ffi/engine/routines.h"
+#include "xla_ffi/engine/sygvd.h"
 
 namespace jaxmg {
 namespace {
@@ -69,6 +70,33 @@ void CheckRoutines(const Case& c, const Tuning& tuning) {
         return CyclicRoutine<T>(context, cyclic.block, c.n, tile, inverse,
                                 cyclic.blocks[context.comm.rank()].data());
       });
+    }
+  }
+}
+
+// Two matrices at once, whoever solves what one makes of the other; some of the eigenvectors.
+void CheckGeneralized(const Case& c, Tuning tuning) {
+  for (const int64_t from : {0, 1}) {
+    tuning.ShareEigenproblemsFrom(from);
+    tuning.band_width = 4;
+    Problem<T> a(c, false), b(c);
+    std::vector<int32_t> status(c.ranks);
+    std::vector<std::vector<T>> w(c.ranks, std::vector<T>(c.n));
+    const Subset subset = {c.n / 3, c.n};
+    std::vector<std::vector<T>> v(c.ranks, std::vector<T>(subset.count() * a.block));
+    ExpectNoRace(c, tuning, "sygvd", [&](const RankContext& context) {
+      const int rank = context.comm.rank();
+      return SygvdRoutine<T>(context, a.operand(rank, c.tile, &status[rank]),
+                             b.operand(rank, c.tile, nullptr), subset, w[rank].data(),
+                             v[rank].data());
+    });
+  }
+}
+
+TEST(EveryAccessOfGeneralizedEigenproblemsIsOrdered) {
+  for (const Case& c : kCases) {
+    for (const Tuning& tuning : {LikeGpu(), NewHostDevice()->tuning()}) {
+      CheckGeneralized(c, tuning);
     }
   }
 }

@@ -7,14 +7,18 @@ JAX is imported where it is needed: inject.py's driver has none.
 CASES = {
     "potrs": ("potrs", 50, "float64", 1),
     "potrs_groups": ("potrs", 52, "complex128", 2),
+    "refine": ("refine", 50, "complex128", 1),
     "potri": ("potri", 50, "complex64", 1),
     "syevd": ("syevd", 52, "complex128", 1),
     "syevd_groups": ("syevd", 50, "float64", 2),
     "eigh": ("eigh", 50, "float64", 1),
     "eigh_groups": ("eigh", 52, "complex64", 2),
+    "sygvd": ("sygvd", 52, "float64", 1),
+    "sygvd_groups": ("sygvd", 50, "complex128", 2),
     "cyclic_1d": ("cyclic_1d", 56, "float32", 1),
     "cho_factor": ("cho_factor", 50, "float64", 1),
     "cho_solve": ("cho_solve", 50, "complex128", 1),
+    "solve_triangular": ("solve_triangular", 50, "float64", 1),
     "inv": ("inv", 50, "float64", 1),
     "diagonal": ("diagonal", 50, "float32", 1),
     "from_upper": ("from_upper", 50, "float64", 1),
@@ -25,11 +29,16 @@ _SUBSET = 3, 21  # of eigh, which all ranks share
 # Orders of which the workspace is more than the address space that is left.
 _LARGE = {
     "potrs": 1400,
+    "refine": 1400,
     "potri": 800,
     "syevd": 400,
     "eigh": 800,
+    "sygvd": 400,
     "cyclic_1d": 2240,
-} | dict.fromkeys(("cho_factor", "cho_solve", "inv", "diagonal", "from_upper", "upper"), 800)
+    "cho_factor": 800,
+}
+_OF_A_FACTOR = ("cho_solve", "solve_triangular", "inv", "diagonal", "from_upper", "upper")
+_LARGE |= dict.fromkeys(_OF_A_FACTOR, 800)
 
 
 class Problem:
@@ -58,7 +67,7 @@ class Problem:
         divides = self.n % mesh.shape["r"] == 0
         self.rows = cases.shard(self.matrix, mesh, *(("r", None) if divides else ()))
         self.columns = cases.shard(self.b, mesh)
-        if self.routine in ("cho_solve", "inv", "diagonal", "from_upper", "upper"):
+        if self.routine in _OF_A_FACTOR:
             self.factor = jaxmg.cho_factor(self.rows, self.tile)
             self.u = jax.block_until_ready(self.factor.upper())
 
@@ -69,21 +78,32 @@ class Problem:
 
         if self.routine == "potrs":
             result = jaxmg.potrs(self.rows, self.columns, self.tile, return_logdet=True)
+        elif self.routine == "refine":
+            result = jaxmg.potrs(self.rows, self.columns, self.tile, refine="auto")
         elif self.routine == "cho_solve":
             result = jaxmg.cho_solve(self.factor, self.columns)
+        elif self.routine == "solve_triangular":  # and its derivative, which solves for rows
+            result = jax.jvp(self.solved, (self.rows,), (self.rows,))
         elif self.routine == "cho_factor":  # whether it is right is seen by its use
             factor = jax.block_until_ready(jaxmg.cho_factor(self.rows, self.tile))
             result = factor.solve(self.columns)
         elif self.routine == "from_upper":
             factor = jaxmg.CholeskyFactor.from_upper(self.u, self.tile)
             result = jax.block_until_ready(factor).solve(self.columns)
+        elif self.routine == "sygvd":
+            result = jaxmg.sygvd(self.rows, self.rows, self.tile)
         elif self.routine == "eigh":
-            result = jaxmg.eigh(self.rows, self.tile, subset_by_index=_SUBSET)
+            result = jaxmg.eigh(self.rows, None, self.tile, subset_by_index=_SUBSET)
         elif self.routine in ("inv", "diagonal", "upper"):
             result = getattr(self.factor, self.routine)()
         else:
             result = getattr(jaxmg, self.routine)(self.rows, self.tile)
         return jax.block_until_ready(result)
+
+    def solved(self, a):
+        import jaxmg
+
+        return jaxmg.cho_factor(a, self.tile).solve_triangular(self.columns)
 
     def check(self, result):
         """Raises AssertionError unless this is the result, and the arguments are as they were."""
@@ -98,8 +118,13 @@ class Problem:
             x, logdet = result
             cases.check_potrs(self.matrix, np.asarray(x), self.b)
             np.testing.assert_allclose(logdet, np.linalg.slogdet(self.matrix)[1], rtol=1e-5)
-        elif self.routine in ("cho_factor", "cho_solve", "from_upper"):
+        elif self.routine in ("refine", "cho_factor", "cho_solve", "from_upper"):
             cases.check_potrs(self.matrix, np.asarray(result), self.b)
+        elif self.routine == "solve_triangular":  # of (1 + t) A at t = 0
+            x, x_dot = map(np.asarray, result)
+            expected = np.linalg.solve(np.asarray(self.u).conj().T, self.b)
+            np.testing.assert_allclose(x, expected, rtol=1e-8, atol=1e-10)
+            np.testing.assert_allclose(x_dot, -expected / 2, rtol=1e-8, atol=1e-10)
         elif self.routine == "diagonal":
             np.testing.assert_array_equal(result, np.diagonal(self.u).real)
         elif self.routine == "upper":
@@ -108,6 +133,12 @@ class Problem:
             cases.check_potri(self.matrix, np.asarray(result))
         elif self.routine == "syevd":
             cases.check_syevd(self.matrix, *map(np.asarray, result))
+        elif self.routine == "sygvd":  # A x = A x
+            w, x = map(np.asarray, result)
+            one = 100 * self.n * np.finfo(w.dtype).eps
+            np.testing.assert_allclose(w, 1, rtol=one)
+            product = x.conj().T @ self.matrix @ x
+            np.testing.assert_allclose(product, np.eye(self.n), atol=one)
         elif self.routine == "eigh":
             cases.check_subset(self.matrix, *_SUBSET, *map(np.asarray, result))
         else:

@@ -101,6 +101,25 @@ def check_factor(name, n, dtype, mesh, tile):
     report(name, factor.status == 0 and same and max(errors) < 20, f"{max(errors):.2g}")
 
 
+def check_refined(name, n, dtype, mesh, refine, kind):
+    """As good as the plain solution, whether it is refined or fallen back to."""
+    a, b = problems.matrix(np, n, dtype, kind=kind), vectors(n, 3, dtype)
+    there, spec = upper(a, mesh), P("r", None)
+    plain = jaxmg.potrs(there, b, None, mesh, spec)
+    *solution, iterations = jaxmg.potrs(
+        there, b, None, mesh, spec, True, refine=refine, return_iterations=True
+    )
+    factor = jaxmg.cho_factor(there, None, mesh, spec, refine=refine)
+    again, taken = factor.solve(b, return_iterations=True)
+    usual, *errors = (backward_error("potrs", a, (x,), b) for x in (plain, solution[0], again))
+    report(
+        name,
+        solution[1] == 0 and taken == iterations and max(errors) <= 2 * usual + 2
+        and (iterations > 0 or kind == "ill"),
+        f"{max(errors):.2g} {usual:.2g} {iterations}",
+    )  # fmt: skip
+
+
 def check_syevd(name, n, dtype, mesh, tile, backend, vectors=True):
     a = problems.matrix(np, n, dtype, kind="ill")
     *results, status = jaxmg.syevd(
@@ -113,6 +132,24 @@ def check_syevd(name, n, dtype, mesh, tile, backend, vectors=True):
     report(
         name,
         status == 0 and error < 50 + n and others < 50 + n,
+        f"{error:.2g} {others:.2g} {status}",
+    )
+
+
+def check_sygvd(name, n, dtype, mesh, tile):
+    """D Z D x = w D^2 x with D diagonal: the eigenvalues are those of Z, the vectors D^-1 times."""
+    z = problems.matrix(np, n, dtype, kind="ill")
+    d = 1 + np.arange(n, dtype=np.finfo(dtype).dtype) / n
+    a, b = (d[:, None] * z * d).astype(dtype), np.diag(d * d).astype(dtype)
+    w, x, status = jaxmg.sygvd(
+        upper(a, mesh), upper(b, mesh), tile, mesh, P("r", None), return_status=True
+    )
+    exact = problems.ill_eigenvalues(n, dtype)
+    error = float(abs(np.asarray(w) - exact).max()) / exact[-1] / eps(dtype)
+    others = backward_error("syevd", z, (w, d[:, None] * np.asarray(x)))
+    report(
+        name,
+        status == 0 and error < 50 + 4 * n and others < 50 + 4 * n,
         f"{error:.2g} {others:.2g} {status}",
     )
 
@@ -153,6 +190,20 @@ def table(quick):
                         backend,
                         vectors,
                     )
+                case = f"n={n} ranks={count} {dtype} tile={tile}"
+                attempt(f"sygvd {case}", check_sygvd, n, dtype, mesh, tile)
+
+
+def refined(quick):
+    for count in sorted({1, len(jax.devices())}):
+        mesh = mesh_of(jax.devices()[:count])
+        for n in (97, 1000) if quick else (97, 2048, 9001):
+            for dtype in DTYPES:
+                wide = np.finfo(dtype).eps < 1e-10
+                for refine in ("tf32", "float32")[: 1 + wide]:
+                    for kind in ("moderate", "graded", "ill"):
+                        case = f"n={n} ranks={count} {dtype} {refine} {kind}"
+                        attempt(f"refined {case}", check_refined, n, dtype, mesh, refine, kind)
 
 
 def wide_tiles(quick):
@@ -367,6 +418,7 @@ def small(quick):
         attempt(f"potrs {dtype} gathered", check_potrs, 70, dtype, mesh, None, "native")
         attempt(f"potri {dtype} gathered", check_potri, 70, dtype, mesh, None, "native")
         attempt(f"factor {dtype}", check_factor, 70, dtype, mesh, 16)
+        attempt(f"refined {dtype}", check_refined, 70, dtype, mesh, "tf32", "moderate")
     # Columns of more bytes than one block copies, and blocks that are inverted in several.
     attempt("factor n=2200", check_factor, 2200, "float64", mesh, None)
     attempt("potrs n=2200", check_potrs, 2200, "float64", mesh, 128, "native")
@@ -386,6 +438,6 @@ def loop(quick):
 if __name__ == "__main__":
     run(
         {"programs": programs, "threads": threads, "failures": failing, "loop": loop,
-         "table": table, "wide": wide_tiles, "small": small},
+         "table": table, "refined": refined, "wide": wide_tiles, "small": small},
         left_out=("small",),
     )  # fmt: skip

@@ -14,7 +14,7 @@
 
 namespace jaxmg {
 
-inline constexpr uint32_t kWireFormat = 2;
+inline constexpr uint32_t kWireFormat = 3;
 
 enum class FrameType : uint32_t {
   kHello = 0x68676d6a,  // "jmgh": the first frame in both directions; anything else is closed
@@ -34,9 +34,19 @@ enum class FrameType : uint32_t {
   kData,     // from, to; value: bytes of a column; the block, column after column
   kTaken,    // from, to: of the block that was taken; aux 1: after the SharedCount in `value`
   kPlaced,   // from, to; value: bytes of a column, aux: columns; SharedPlace
+  kReady,    // from, to; value: bytes of a column, aux: columns; the block's number on its wire
+  kDevices,  // the ordinals of the sender's devices, by rank
   // Of memory that the sender shares.
   kSegment,  // from: its number, or -1: the words; value: bytes; with a file
   kForget,   // from: its number; nobody reads it any more
+  // Of wires. from, to: devices, of who sends blocks and who receives them; aux: 1 from who sends
+  // them, 0 from who receives them; value: a block's number.
+  kWireOffer,     // aux: whether there are any; their name, or why there are none
+  kWireId,        // the wire's
+  kWireMade,      // status
+  kWireGo,        // the block is taken
+  kWireWithdraw,  // it will not be sent, unless it is taken already
+  kWireNo,        // it is not taken
 };
 
 struct FrameHeader {

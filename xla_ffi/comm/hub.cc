@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "xla_ffi/comm/segments.h"
+#include "xla_ffi/comm/wires.h"
 
 namespace jaxmg {
 
@@ -81,8 +82,11 @@ std::vector<ConnectionInfo> Hub::Connections() {
     const std::string state = !peer.lost.ok()              ? "lost: " + peer.lost.message()
                               : peer.connection != nullptr ? "connected"
                                                            : "connecting";
-    const std::string transport =
-        Segments::The().Shares(process) ? peer.transport + ", shared memory" : peer.transport;
+    std::string transport = peer.transport;
+    if (Segments::The().Shares(process)) transport += ", shared memory";
+    if (const std::string wires = Wires::The().Describe(process); !wires.empty()) {
+      transport += ", " + wires;
+    }
     all.push_back({process, peer.address.host, peer.address.pid, transport, state});
   }
   return all;
@@ -196,7 +200,7 @@ bool Hub::Deliver(int process, const FrameHeader& header, Payload payload) {
     meetings_->OnFrame(process, header, std::move(payload));
     return true;
   }
-  if (header.type < FrameType::kVote || header.type > FrameType::kPlaced) return false;
+  if (header.type < FrameType::kVote || header.type > FrameType::kDevices) return false;
   const CallId id(header.lead, header.call);
   std::shared_ptr<FrameSink> call;
   {
@@ -244,6 +248,7 @@ void Hub::Lose(int process, const std::string& why) noexcept {
   }
   meetings_->OnLost(process, lost);
   Segments::The().Lose(process);
+  Wires::The().Lose(process);
 }
 
 }  // namespace jaxmg

@@ -29,7 +29,9 @@ class FrameSink {
   virtual void OnLost(int process, const Status& why) noexcept = 0;
 };
 
-enum class Transport { kAuto, kUnix, kTcp };
+// How blocks pass between processes: as is best for each pair, or by sockets alone, or by wires
+// alone.
+enum class Transport { kAuto, kUnix, kTcp, kWires };
 
 struct ConnectionInfo {
   int process;

@@ -12,6 +12,7 @@
 
 #include "xla_ffi/comm/hub.h"
 #include "xla_ffi/comm/segments.h"
+#include "xla_ffi/comm/wires.h"
 
 namespace jaxmg {
 namespace {
@@ -136,6 +137,9 @@ void Hub::GoOn(int fd, uint32_t events) {
       return Segments::The().Came(process, header, connection->TakeFile());
     }
     if (header.type == FrameType::kForget) return Segments::The().Forgotten(process, header);
+    if (header.type >= FrameType::kWireOffer && header.type <= FrameType::kWireNo) {
+      return Wires::The().Came(process, header, std::move(payload));
+    }
     return Deliver(process, header, std::move(payload));
   };
   std::string why;

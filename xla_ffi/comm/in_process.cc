@@ -26,7 +26,8 @@ void InProcessGroup::Post(int from, int to, Message message) {
   monitor_.Changed();
 }
 
-Status InProcessGroup::TakeMessage(int from, int to, const Patience& patience, Message* message) {
+Status InProcessGroup::TakeMessage(Device&, int from, int to, const Patience& patience,
+                                   Message* message) {
   return Await(
       patience, [&] { return !channel(from, to).messages.empty(); },
       [&] {
@@ -217,7 +218,7 @@ class InProcessCommunicator : public Communicator {
 
   Status Recv(Stream stream, int peer, const Bytes2D& block) override {
     InProcessGroup::Message message;
-    JAXMG_RETURN_IF_ERROR(group_->TakeMessage(peer, rank_, patience_, &message));
+    JAXMG_RETURN_IF_ERROR(group_->TakeMessage(*device_, peer, rank_, patience_, &message));
     if (message.block.height != block.height || message.block.columns != block.columns) {
       return Error(Code::kInternal, "rank ", rank_, " expects a block of ", block.height,
                    " bytes x ", block.columns, " from rank ", peer, ", which sent ",
@@ -233,7 +234,7 @@ class InProcessCommunicator : public Communicator {
 
   Status Borrow(Stream stream, int peer, Bytes2D* block) override {
     InProcessGroup::Message message;
-    JAXMG_RETURN_IF_ERROR(group_->TakeMessage(peer, rank_, patience_, &message));
+    JAXMG_RETURN_IF_ERROR(group_->TakeMessage(*device_, peer, rank_, patience_, &message));
     *block = message.block;
     return device_->Wait(stream, *message.ready);
   }

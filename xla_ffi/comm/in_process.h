@@ -16,9 +16,10 @@
 namespace jaxmg {
 
 // How blocks reach a rank: one of this process; one of another, which reads them where they lie in
-// memory that both share; over a socket, from where they lie or from a copy in the host's memory.
-enum class Way { kHere, kShared, kSocket, kStaged };
-inline constexpr int kNumWays = 4;
+// memory that both share; over a wire; over a socket, from where they lie or from a copy in the
+// host's memory.
+enum class Way { kHere, kShared, kWire, kSocket, kStaged };
+inline constexpr int kNumWays = 5;
 
 // What the ranks of one call share. ProcessGroup (process_group.h) extends it to ranks of other
 // processes.
@@ -46,13 +47,17 @@ class InProcessGroup {
   // of this process is right for all of them, and a block that was copied for a way stays so.
   virtual Status Prepare(Device& device, Stream stream, int from, int to, Message* message);
   virtual void Post(int from, int to, Message message);
-  virtual Status TakeMessage(int from, int to, const Patience& patience, Message* message);
+  virtual Status TakeMessage(Device& device, int from, int to, const Patience& patience,
+                             Message* message);
   // What to post when a message of `from` was taken, behind the stream's work so far.
   virtual Status RecordTaken(Device& device, Stream stream, int from, int to,
                              std::shared_ptr<Event>* done);
   virtual void PostTaken(int from, int to, std::shared_ptr<Event> done);
   virtual Status AwaitTaken(int from, int to, const Patience& patience,
                             std::shared_ptr<Event>* done);
+
+  // Nothing of a rank that leaves is read after this.
+  virtual void Recall(int /*rank*/) noexcept {}
 
   // As Communicator's.
   virtual Status Share(int rank, int64_t mine, const Patience& patience, std::vector<int64_t>* all);
@@ -110,6 +115,7 @@ Status RunInGroup(const std::shared_ptr<InProcessGroup>& group, int rank, Device
   } catch (...) {
     const Status status = CurrentException();
     group->Depart(status);
+    group->Recall(rank);
     return status;
   }
 }

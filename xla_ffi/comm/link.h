@@ -3,6 +3,7 @@
 #ifndef JAXMG_XLA_FFI_COMM_LINK_H_
 #define JAXMG_XLA_FFI_COMM_LINK_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "xla_ffi/comm/frame.h"
@@ -39,6 +40,10 @@ class Link {
   virtual Status Find(const SharedPlace&, InProcessGroup::Message*) {
     return Status::Fixed(Code::kInternal,
                          "a process sent a place in memory that it does not share");
+  }
+  // Receives the block of a message that the other process has announced under a number.
+  virtual Status Fetch(int /*from*/, int /*to*/, int64_t /*number*/, const Bytes2D& /*room*/) {
+    return Status::Fixed(Code::kInternal, "a process announced a block that it can't send");
   }
   // The event that the other process says a message was taken behind, if it says so.
   virtual std::shared_ptr<Event> EventOf(const FrameHeader&) const { return nullptr; }

@@ -2,13 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
 #include <utility>
-
-#include "xla_ffi/comm/memory_link.h"
-#include "xla_ffi/comm/segments.h"
-#include "xla_ffi/comm/socket_link.h"
-#include "xla_ffi/comm/staged_link.h"
 
 namespace jaxmg {
 
@@ -28,6 +22,7 @@ ProcessGroup::ProcessGroup(std::string routine, std::vector<int> processes, int 
       on_host_(on_host),
       others_(processes_.begin(), processes_.end()),
       links_(size(), nullptr),
+      arrivals_(size()),
       held_(size() * size()),
       staging_(size()),
       host_staging_(size()),
@@ -41,10 +36,8 @@ ProcessGroup::ProcessGroup(std::string routine, std::vector<int> processes, int 
 }
 
 ProcessGroup::~ProcessGroup() {
-  for (const auto& [process, link] : link_of_) {
-    for (int rank = 0; rank < size(); ++rank) {
-      if (IsHere(rank)) link->Recall(rank);
-    }
+  for (int rank = 0; rank < size(); ++rank) {
+    if (IsHere(rank)) Recall(rank);
   }
   if (id_.second >= 0) Hub::The().Leave(id_);
 }
@@ -53,125 +46,16 @@ std::string ProcessGroup::Ranks(int process) const {
   return "rank(s) " + RanksOf(processes_, process);
 }
 
+Status ProcessGroup::About(int process, const Status& status) const {
+  if (status.ok()) return status;
+  const bool lost = !Hub::The().LostBecause(process).ok();
+  return Error(status.code(), routine_, lost ? " has lost " : ", ", Ranks(process), ": ",
+               status.text());
+}
+
 void ProcessGroup::Begin(const CallId& id) noexcept {
   auto lock = monitor_.Lock();
   id_ = id;
-}
-
-// Through memory where both can, which they can on one host alone.
-Status ProcessGroup::NewLink(int process, const std::shared_ptr<Connection>& connection,
-                             Clock::time_point deadline, std::unique_ptr<Link>* link) {
-  Segments& segments = Segments::The();
-  std::shared_ptr<Neighbour> neighbour;
-  if (connection->transport() == "unix") {
-    JAXMG_RETURN_IF_ERROR(segments.Connect(process, connection, deadline, &neighbour));
-  }
-  if (neighbour == nullptr && on_host_) {
-    *link = std::make_unique<SocketLink>(connection, id_);
-    return Status::Ok();
-  }
-  if (neighbour == nullptr) {
-    *link = std::make_unique<StagedLink>(connection, id_, size());
-    return Status::Ok();
-  }
-  std::vector<int> here;
-  for (int rank = 0; rank < size(); ++rank) {
-    if (IsHere(rank)) here.push_back(rank);
-  }
-  return MemoryLink::New(connection, std::move(neighbour), id_, size(), here, link);
-}
-
-Status ProcessGroup::Join(Clock::time_point deadline) {
-  Hub& hub = Hub::The();
-  std::map<int, std::shared_ptr<Connection>> connections;
-  std::map<int, std::unique_ptr<Link>> links;
-  for (const int process : others_) {
-    auto connection = hub.ConnectionTo(process);
-    if (connection == nullptr) {
-      const Status lost = hub.LostBecause(process);
-      return Error(Code::kUnavailable, routine_, " has lost ", Ranks(process), ": ",
-                   lost.ok() ? "no connection" : lost.text());
-    }
-    JAXMG_RETURN_IF_ERROR(NewLink(process, connection, deadline, &links[process]));
-    connections[process] = std::move(connection);
-  }
-  auto lock = monitor_.Lock();
-  connections_ = std::move(connections);
-  link_of_ = std::move(links);
-  for (int rank = 0; rank < size(); ++rank) {
-    if (!IsHere(rank)) links_[rank] = link_of_[processes_[rank]].get();
-  }
-  return Status::Ok();
-}
-
-Status ProcessGroup::Prepare(Device& device, Stream stream, int from, int to, Message* message) {
-  if (IsHere(to)) return InProcessGroup::Prepare(device, stream, from, to, message);
-  const Way way = links_[to]->way();
-  if (message->copy == nullptr) {
-    if (way == Way::kStaged) {
-      JAXMG_RETURN_IF_ERROR(host_staging_[from].Stage(device, stream, &Device::AllocateOnHost,
-                                                      &message->block, &message->copy));
-    } else if (way == Way::kShared && !Segments::The().Has(message->block.data)) {
-      JAXMG_RETURN_IF_ERROR(
-          staging_[from].Stage(device, stream, &Device::Allocate, &message->block, &message->copy));
-    }
-  }
-  return links_[to]->Record(device, stream, from, &message->ready);
-}
-
-void ProcessGroup::Post(int from, int to, Message message) {
-  if (IsHere(to)) return InProcessGroup::Post(from, to, std::move(message));
-  links_[to]->Post(from, to, message);
-  copies_[from * size() + to].push_back(std::move(message.copy));
-}
-
-Status ProcessGroup::AwaitTaken(int from, int to, const Patience& patience,
-                                std::shared_ptr<Event>* done) {
-  JAXMG_RETURN_IF_ERROR(InProcessGroup::AwaitTaken(from, to, patience, done));
-  if (IsHere(to)) return Status::Ok();
-  links_[to]->Settle();
-  auto& copies = copies_[from * size() + to];
-  const std::shared_ptr<Staging::Copy> copy = std::move(copies.front());
-  copies.pop_front();
-  if (copy != nullptr) copy->taken.push_back(*done);
-  return Status::Ok();
-}
-
-// Others may have come while a block was borrowed.
-std::deque<ProcessGroup::Held>::iterator ProcessGroup::LastTaken(int from, int to) {
-  std::deque<Held>& held = held_[from * size() + to];
-  return held.end() - channel(from, to).messages.size() - 1;
-}
-
-Status ProcessGroup::TakeMessage(int from, int to, const Patience& patience, Message* message) {
-  JAXMG_RETURN_IF_ERROR(InProcessGroup::TakeMessage(from, to, patience, message));
-  if (IsHere(from)) return Status::Ok();
-  SharedPlace place;
-  {
-    auto lock = monitor_.Lock();
-    const auto held = LastTaken(from, to);
-    if (!held->placed) return Status::Ok();
-    place = held->place;
-  }
-  return links_[from]->Find(place, message);
-}
-
-Status ProcessGroup::RecordTaken(Device& device, Stream stream, int from, int to,
-                                 std::shared_ptr<Event>* done) {
-  if (IsHere(from)) return InProcessGroup::RecordTaken(device, stream, from, to, done);
-  return links_[from]->RecordTaken(device, stream, to, done);
-}
-
-void ProcessGroup::PostTaken(int from, int to, std::shared_ptr<Event> done) {
-  if (IsHere(from)) return InProcessGroup::PostTaken(from, to, std::move(done));
-  Payload taken;  // is freed after the lock
-  {
-    auto lock = monitor_.Lock();
-    const auto last = LastTaken(from, to);
-    taken = std::move(last->payload);
-    held_[from * size() + to].erase(last);
-  }
-  links_[from]->PostTaken(from, to, done);
 }
 
 Status ProcessGroup::Share(int rank, int64_t mine, const Patience& patience,
@@ -187,8 +71,12 @@ Status ProcessGroup::Share(int rank, int64_t mine, const Patience& patience,
 Status ProcessGroup::Agree(int rank, const Status& mine, const Patience& patience) noexcept {
   const Status outcome = InProcessGroup::Agree(rank, mine, patience);
   if (outcome.ok()) return outcome;
-  for (const auto& [process, link] : link_of_) link->Recall(rank);
+  Recall(rank);
   return outcome;
+}
+
+void ProcessGroup::Recall(int rank) noexcept {
+  for (const auto& [process, link] : link_of_) link->Recall(rank);
 }
 
 void ProcessGroup::Vote(int rank, const Status& mine) noexcept {
@@ -357,6 +245,7 @@ void ProcessGroup::OnFrame(int process, const FrameHeader& header, Payload paylo
     }
     case FrameType::kData:
     case FrameType::kPlaced:
+    case FrameType::kReady:
     case FrameType::kTaken: {
       const bool taken = header.type == FrameType::kTaken;
       const int mine = taken ? header.from : header.to;
@@ -369,34 +258,19 @@ void ProcessGroup::OnFrame(int process, const FrameHeader& header, Payload paylo
       if (!arrived.ok()) AbortLocked(arrived);
       return;
     }
+    case FrameType::kDevices: {
+      const Status named = Guarded([&] {
+        std::vector<int> ordinals(payload.size / sizeof(int));
+        if (!ordinals.empty()) std::memcpy(ordinals.data(), text, ordinals.size() * sizeof(int));
+        devices_of_[process] = std::move(ordinals);
+        return Status::Ok();
+      });
+      if (!named.ok()) AbortLocked(named);
+      return monitor_.Changed();
+    }
     default:
       return;
   }
-}
-
-void ProcessGroup::Arrived(const FrameHeader& header, Payload payload) {
-  Channel& here = channel(header.from, header.to);
-  if (header.type == FrameType::kTaken) {
-    const auto event = header.aux == 1 ? links_[header.to]->EventOf(header) : arrived_;
-    if (event == nullptr) throw std::runtime_error("a block was taken after nothing known");
-    here.taken.push_back(event);
-    return monitor_.Changed();
-  }
-  if (payload.size > 0 && payload.data == nullptr) throw std::bad_alloc();
-  Held held = {};
-  held.placed = header.type == FrameType::kPlaced;
-  Message message = {SocketLink::BlockOf(header, payload), arrived_};
-  if (held.placed) {
-    if (payload.size != sizeof(held.place)) throw std::runtime_error("a block lies nowhere");
-    std::memcpy(&held.place, payload.data.get(), sizeof(held.place));
-    message.block = {nullptr, 0, static_cast<size_t>(header.value),
-                     static_cast<size_t>(header.aux)};
-  } else {
-    held.payload = std::move(payload);
-  }
-  held_[header.from * size() + header.to].push_back(std::move(held));
-  here.messages.push_back(std::move(message));
-  monitor_.Changed();
 }
 
 }  // namespace jaxmg

@@ -34,6 +34,8 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
   const std::set<int>& others() const { return others_; }
   // "rank(s) 2, 3": those of a process.
   std::string Ranks(int process) const;
+  // An error that has to do with a process, and says in what call.
+  Status About(int process, const Status& status) const;
 
   // The call has begun, under this number. Frames may come from now on.
   void Begin(const CallId& id) noexcept;
@@ -44,7 +46,8 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
   Way WayTo(int rank) const override { return IsHere(rank) ? Way::kHere : links_[rank]->way(); }
   Status Prepare(Device& device, Stream stream, int from, int to, Message* message) override;
   void Post(int from, int to, Message message) override;
-  Status TakeMessage(int from, int to, const Patience& patience, Message* message) override;
+  Status TakeMessage(Device& device, int from, int to, const Patience& patience,
+                     Message* message) override;
   Status RecordTaken(Device& device, Stream stream, int from, int to,
                      std::shared_ptr<Event>* done) override;
   void PostTaken(int from, int to, std::shared_ptr<Event> done) override;
@@ -53,6 +56,7 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
   Status Share(int rank, int64_t mine, const Patience& patience,
                std::vector<int64_t>* all) override;
   Status Agree(int rank, const Status& mine, const Patience& patience) noexcept override;
+  void Recall(int rank) noexcept override;
   void Depart(const Status& why) noexcept override;
   // For all ranks of this process.
   void DepartAll(const Status& why) noexcept;
@@ -68,9 +72,11 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
  private:
   // What came of a message.
   struct Held {
+    FrameType type;
     Payload payload;
-    SharedPlace place;  // of what lies in the other's memory
-    bool placed;
+    SharedPlace place;  // kPlaced: in the other's memory
+    int64_t number;     // kReady: on its wire
+    std::shared_ptr<Staging::Copy> room;
   };
 
   bool Leads() const { return lead() == me_; }
@@ -80,8 +86,17 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
   void Tell(int process, OutFrame frame) noexcept;
   void TellAll(FrameType type, const Status& status) noexcept;
 
+  using Connections = std::map<int, std::shared_ptr<Connection>>;
+  using Links = std::map<int, std::unique_ptr<Link>>;
   Status NewLink(int process, const std::shared_ptr<Connection>& connection,
                  Clock::time_point deadline, std::unique_ptr<Link>* link);
+  // To processes with which this one shares no memory.
+  Status NewWires(const std::vector<int>& apart, const Connections& connections,
+                  Clock::time_point deadline, Links* links);
+  Status AwaitDevices(int process, Clock::time_point deadline, std::vector<int>* ordinals);
+  Status TakeFromWire(Device& device, int from, int to, int64_t number, Message* message);
+  // A message of this process's that went over a wire.
+  void Sent(int from, int to, const Status& status, std::shared_ptr<Event> done) noexcept;
 
   // All of these with the lock held.
   std::deque<Held>::iterator LastTaken(int from, int to);
@@ -97,9 +112,11 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
   std::set<int> others_;
   int here_ = 0;  // ranks of this process
   CallId id_ = {-1, -1};
-  std::map<int, std::shared_ptr<Connection>> connections_;
+  Connections connections_;
   std::vector<Link*> links_;  // by rank; null for those of this process
-  std::map<int, std::unique_ptr<Link>> link_of_;
+  Links link_of_;
+  std::map<int, std::vector<int>> devices_of_;  // ordinals, as other processes have told
+  std::vector<Staging> arrivals_;               // by rank: room for what comes over wires
   // By channel: what has come and is not taken.
   std::vector<std::deque<Held>> held_;
   // By rank, and by channel: what this process's ranks have staged, and the copies, or none, of

@@ -1,6 +1,7 @@
 #include "xla_ffi/comm/process_meeting.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -43,9 +44,11 @@ Status CheckPlace(const SharedCall& call, int me) {
 
 // The first rank of this process brings it together with the others.
 Status MeetProcesses(const SharedCall& call, Seconds limit, std::vector<int> processes, int me,
-                     std::shared_ptr<ProcessGroup>* group) {
+                     const std::vector<int64_t>& brought, std::shared_ptr<ProcessGroup>* group) {
   *group =
       std::make_shared<ProcessGroup>(call.site->routine, std::move(processes), me, call.on_host);
+  const std::vector<int> ranks = RanksHere(call, me);
+  for (size_t i = 0; i < ranks.size(); ++i) (*group)->Bring(ranks[i], brought[i]);
   Hub& hub = Hub::The();
   const std::string text =
       call.site->text + (call.block.empty() ? "" : ", " + call.block) + ", jaxmg " + hub.version();
@@ -53,7 +56,7 @@ Status MeetProcesses(const SharedCall& call, Seconds limit, std::vector<int> pro
   const Clock::time_point deadline = Deadline(limit);
   Status joined;
   for (const int other : (*group)->others()) {
-    if (joined.ok()) joined = hub.Await(other, deadline);
+    if (joined.ok()) joined = (*group)->About(other, hub.Await(other, deadline));
   }
   if (joined.ok()) joined = (*group)->Join(deadline);
   if (!joined.ok()) (*group)->DepartAll(joined);
@@ -77,8 +80,8 @@ Status MeetHere(const SharedCall& call, const Patience& patience,
   const int size = static_cast<int>(ranks.size());
   std::shared_ptr<ProcessGroup> made;
   if (size == 1) {
-    JAXMG_RETURN_IF_ERROR(MeetProcesses(call, patience.limit, std::move(processes), me, &made));
-    made->Bring(call.rank, call.mine);
+    JAXMG_RETURN_IF_ERROR(
+        MeetProcesses(call, patience.limit, std::move(processes), me, {call.mine}, &made));
     *group = std::move(made);
     return Status::Ok();
   }
@@ -86,19 +89,19 @@ Status MeetHere(const SharedCall& call, const Patience& patience,
                            " of " + hub.Describe(me) + ", counted from 0";
   std::shared_ptr<InProcessGroup> local;
   JAXMG_RETURN_IF_ERROR(Meet({{call.run, call.site.get()}, call.group}, what.c_str(), place, size,
-                             patience, 0, &local));
+                             patience, call.mine, &local));
   // The others wait as long as the first does.
   const Patience long_enough = {2 * patience.limit + Seconds(60)};
   Status met;
   if (place == 0) {
-    met = Guarded(
-        [&] { return MeetProcesses(call, patience.limit, std::move(processes), me, &made); });
+    met = Guarded([&] {
+      return MeetProcesses(call, patience.limit, std::move(processes), me, local->brought(), &made);
+    });
   }
   JAXMG_RETURN_IF_ERROR(local->Agree(place, met, long_enough));
   std::vector<int64_t> all;
   JAXMG_RETURN_IF_ERROR(local->Share(place, reinterpret_cast<int64_t>(&made), long_enough, &all));
   if (place != 0) made = *reinterpret_cast<const std::shared_ptr<ProcessGroup>*>(all[0]);
-  made->Bring(call.rank, call.mine);
   JAXMG_RETURN_IF_ERROR(local->Agree(place, Status::Ok(), long_enough));
   *group = std::move(made);
   return Status::Ok();
@@ -108,8 +111,13 @@ Status MeetHere(const SharedCall& call, const Patience& patience,
 
 Status MeetAcross(const SharedCall& call, const Patience& patience,
                   std::shared_ptr<InProcessGroup>* group, int* here) noexcept {
-  const Status met = Guarded([&] { return MeetHere(call, patience, group, here); });
+  Status met = Guarded([&] { return MeetHere(call, patience, group, here); });
   if (!met.ok()) {
+    // What the hub says of a process knows of no routine.
+    const char* routine = call.site->routine.c_str();
+    if (std::strstr(met.text(), routine) == nullptr) {
+      met = Guarded([&] { return Error(met.code(), routine, ": ", met.text()); });
+    }
     FailCall({call.run, call.site.get()}, met);
     FailSharedCall(*call.site, call.run, met);
   }

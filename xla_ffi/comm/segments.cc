@@ -35,7 +35,8 @@ OutFrame SegmentFrame(FrameType type, int32_t number, size_t bytes) {
 Segments& Segments::The() { return Forever<Segments>(); }
 
 std::unique_ptr<Device> NewSharingHostDevice() {
-  if (Hub::The().transport() != Transport::kAuto) return NewHostDevice();
+  const Transport transport = Hub::The().transport();
+  if (transport == Transport::kUnix || transport == Transport::kTcp) return NewHostDevice();
   Segments& segments = Segments::The();
   segments.Use(HostMemorySource());
   return NewHostDevice(

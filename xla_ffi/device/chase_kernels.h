@@ -19,6 +19,18 @@
 
 namespace jaxmg {
 
+// Groups [begin, end) of the sweeps of a bundle: group g is `width` sweeps from first + g * group
+// on. Its blocks, as ExpandReflectors makes them, lie g * stride elements behind those of group 0.
+struct SweepGroups {
+  int64_t n, b, first, group, width, stride, begin, end;
+
+  // Of every block; the first row of block j of group g, and how many there are.
+  int64_t height() const { return b + width; }
+  int64_t row(int64_t g, int64_t j) const { return first + g * group + 1 + j * b; }
+  int64_t steps(int64_t g) const { return (n - row(g, 0) + b - 1) / b; }
+  int64_t block(int64_t g, int64_t j) const { return g * stride + j * height() * width; }
+};
+
 template <typename T>
 class ChaseKernels {
  public:
@@ -34,21 +46,22 @@ class ChaseKernels {
   virtual Status TakeTridiagonal(Stream stream, int64_t n, const T* band, int64_t ldb, Real<T>* d,
                                  Real<T>* e) = 0;
   // What Chase has written for `sweeps` sweeps to products with blocks of them. For every j there
-  // is B_j, the product, s ascending, of these sweeps' H(s, j), on `height` = b + sweeps - 1 rows
-  // from first + 1 + j b on: B_j = I - W_j V_j^H with V_j to blocks + j * height * sweeps, W_j to
-  // the same place of `weighted`, both height x sweeps and zero where a vector does not reach or
-  // the matrix ends. The sweeps' product is ... B_1 B_0: H(s, j) and H(s', j') with s < s' meet
-  // only where j' is j or j - 1.
+  // is B_j, the product, s ascending, of these sweeps' H(s, j), on `height` = b + sweeps rows from
+  // first + 1 + j b on, the last of which is only there so that columns begin at even places:
+  // B_j = I - W_j V_j^H with V_j to blocks + j * height * sweeps, W_j to the same place of
+  // `weighted`, both height x sweeps and zero where a vector does not reach or the matrix ends. The
+  // sweeps' product is ... B_1 B_0: H(s, j) and H(s', j') with s < s' meet only where j' is j or j
+  // - 1.
   virtual Status ExpandReflectors(Stream stream, int64_t n, int64_t b, int64_t first,
                                   int64_t sweeps, const T* v, int64_t ldv, const T* tau,
                                   int64_t ldtau, T* blocks, T* weighted) = 0;
-  // z B^H for `count` such blocks on columns of their own: z - (z V) W^H, where the i-th V and W
-  // lie i * stride behind the first ones, `height` apart from column to column, and its columns of
-  // z, as many as `rows` with `columns` elements each, i * z_stride behind the first ones.
-  // `products` is count * width * columns of workspace.
-  virtual Status ApplyBlocks(Stream stream, int64_t count, int64_t rows, int64_t width,
-                             int64_t columns, const T* blocks, const T* weighted, int64_t height,
-                             int64_t stride, T* z, int64_t ldz, int64_t z_stride, T* products) = 0;
+  // z := z B^H for every block B of these groups, the last group first, of each group block 0
+  // first: z - (z V) W^H. z has n columns, of `columns` elements each, which don't depend on each
+  // other; `at_once` of them stay in a cache. `products` is (end - begin) * width * columns of
+  // workspace.
+  virtual Status ApplyGroups(Stream stream, const SweepGroups& groups, int64_t columns,
+                             int64_t at_once, const T* blocks, const T* weighted, T* z, int64_t ldz,
+                             T* products) = 0;
 };
 
 }  // namespace jaxmg

@@ -26,6 +26,49 @@ inline constexpr int kTeam = 4;
 inline constexpr int kTeamRows = 16;
 inline constexpr int kMostTeams = 8192;
 
+// The most subdiagonals of a band whose bulges are chased, and of complex128's; the threads that
+// share a row of what is worked on.
+inline constexpr int kMostBand = 64;
+inline constexpr int kMostBandComplex128 = 48;
+inline constexpr int kChaseGroups = 4;
+
+// The most sweeps of a group, whose reflectors kernels expand, and the threads of a block of those.
+inline constexpr int kGroupSweeps = 32;
+inline constexpr int kExpandThreads = 128;
+
+// How a kernel applies groups of sweeps: tiles of 8 columns that a warp has, of 8 rows by which a
+// step is further down, of 8 sweeps, and warps that have columns.
+template <int kColumnTiles, int kStepTiles, int kSweepTiles, int kWorkingWarps>
+struct GroupLayout {
+  static constexpr int kM = kColumnTiles, kShift = kStepTiles, kGroupTiles = kSweepTiles;
+  static constexpr int kTiles = kShift + kGroupTiles;  // of a block of reflectors
+  static constexpr int kWarps = kWorkingWarps, kThreads = 32 * (kWarps + 1);
+  static constexpr int kColumns = 8 * kM * kWarps;
+  static constexpr int kRows = 8 * kTiles, kSweeps = 8 * kGroupTiles;
+  // Of V and of W in shared memory, such that what a warp reads at a time lies in different banks;
+  // and the elements of both.
+  static constexpr int kLdV = (kRows + 15) / 16 * 16 + 8, kLdW = kRows + 2;
+  static constexpr int kBuffer = kSweeps * (kLdV + kLdW);
+  // The rows of a step that come next, of every warp; and all of it.
+  static constexpr int kLdZ = 8 * kM + 2;
+  static constexpr int kShared = 2 * kBuffer + kWarps * 8 * kShift * kLdZ;
+};
+
+// Of float64, and of complex128.
+template <bool kComplex>
+struct GroupShape : GroupLayout<kComplex ? 1 : 2, (kComplex ? kMostBandComplex128 : kMostBand) / 8,
+                                kGroupSweeps / 8, 7> {};
+
+// QR of a panel: its most columns, threads of a block, rows that a block has at least where there
+// are several, and the most blocks that have rows.
+inline constexpr int kPanelColumns = 64;
+inline constexpr int kPanelThreads = 512;
+inline constexpr int kPanelRows = 256;
+inline constexpr int kPanelBlocks = 256;
+
+// Threads that have a root, an element of z or a vector of a merge of divide and conquer.
+inline constexpr int kSecularThreads = 128;
+
 // Bytes of a column that a block of kCopyColumns copies.
 inline constexpr int kCopySegment = kThreads * 64;
 

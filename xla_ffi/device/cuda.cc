@@ -35,7 +35,9 @@ CudaDevice::CudaDevice(int ordinal, Allocator allocate, std::unique_ptr<CudaReso
       status_kernels_(*this),
       of_dtype_(*this, *this, *this, *this) {
   Offer(status_kernels_);
-  std::apply([this](auto&... each) { (Offer(each.blas, each.tf32, each.solver), ...); }, of_dtype_);
+  std::apply(
+      [this](auto&... each) { (Offer(each.blas, each.tf32, each.solver, each.eigen()), ...); },
+      of_dtype_);
   if (TimelineWanted()) timeline_ = std::make_unique<CudaTimeline>(stream(Stream::kMain));
 }
 
@@ -102,6 +104,13 @@ Status CudaDevice::AwaitOnHost(const Event& event) {
       Get<CudaRuntime>().cudaEventSynchronize(static_cast<const CudaEvent&>(event).get()),
       "an event of device ", ordinal_);
   return Status::Ok();
+}
+
+// To make the device before the current one again would open that one in a process that never uses
+// it.
+Status CudaDevice::HasPassed(const Event& event, bool* passed) {
+  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaSetDevice(ordinal_), "device ", ordinal_);
+  return HasCudaEventPassed(event, passed);
 }
 
 Status CudaDevice::RecordShared(Stream stream, const SharedEvent& event) {

@@ -13,7 +13,10 @@
 
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/cuda_blas.h"
+#include "xla_ffi/device/cuda_chase.h"
+#include "xla_ffi/device/cuda_panel.h"
 #include "xla_ffi/device/cuda_resources.h"
+#include "xla_ffi/device/cuda_secular.h"
 #include "xla_ffi/device/cuda_solver.h"
 #include "xla_ffi/device/cuda_status.h"
 #include "xla_ffi/device/cuda_timeline.h"
@@ -46,19 +49,32 @@ class CudaDevice : public Device {
   // Memory for one operation on the stream; the next operation may reuse it.
   Status Scratch(Stream stream, size_t bytes, void** data);
 
-  // Runs a kernel on every element of `count`, in one block, on every row with so many threads, or
-  // on every tile of a matrix.
+  // Runs a kernel on every element of `count`, in one block, in so many blocks of so many threads,
+  // on every row with so many threads, or on every tile of a matrix.
   template <typename... Arguments>
   Status LaunchElements(Kernel kernel, char letter, Stream stream, int64_t count,
                         Arguments... arguments);
   template <typename... Arguments>
   Status LaunchOne(Kernel kernel, char letter, Stream stream, Arguments... arguments);
   template <typename... Arguments>
+  Status LaunchBlocks(Kernel kernel, char letter, Stream stream, int64_t blocks, int threads,
+                      Arguments... arguments);
+  template <typename... Arguments>
   Status LaunchRows(Kernel kernel, char letter, Stream stream, int64_t rows, int of_block, int team,
                     Arguments... arguments);
   template <typename... Arguments>
   Status LaunchTiles(Kernel kernel, char letter, Stream stream, int64_t m, int64_t n,
                      Arguments... arguments);
+
+  // The same with so many bytes of shared memory a block, beside the kernel's own.
+  template <typename... Arguments>
+  Status LaunchShared(Kernel kernel, char letter, Stream stream, int64_t blocks, int threads,
+                      int shared_bytes, Arguments... arguments);
+
+  // Runs blocks that wait for each other: see CudaResources.
+  template <typename... Arguments>
+  Status LaunchTogether(Kernel kernel, char letter, Stream stream, int64_t blocks, int threads,
+                        Arguments... arguments);
 
   // The same for memory of the host on one side.
   Status CopyToHost(Stream stream, void* target, const void* source, size_t bytes);
@@ -72,6 +88,7 @@ class CudaDevice : public Device {
   Status Record(Stream stream, Event* event) override;
   Status Wait(Stream stream, const Event& event) override;
   Status AwaitOnHost(const Event& event) override;
+  Status HasPassed(const Event& event, bool* passed) override;
   Status RecordShared(Stream stream, const SharedEvent& event) override;
   Status Synchronize() override;
   Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
@@ -96,9 +113,19 @@ class CudaDevice : public Device {
   template <typename T>
   struct OfDtype {
     explicit OfDtype(CudaDevice& device)
-        : blas(device, Precision::kHighest), tf32(device, Precision::kTf32), solver(device) {}
+        : blas(device, Precision::kHighest),
+          tf32(device, Precision::kTf32),
+          solver(device),
+          panel(device),
+          chase(device, blas),
+          secular(device) {}
+    EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
+
     CudaBlas<T> blas, tf32;
     CudaSolver<T> solver;
+    CudaPanel<T> panel;
+    CudaChase<T> chase;
+    CudaSecular<T> secular;
   };
   struct ScratchSpace {
     void* data = nullptr;
@@ -133,6 +160,18 @@ Status CudaDevice::LaunchOne(Kernel kernel, char letter, Stream stream, Argument
 }
 
 template <typename... Arguments>
+Status CudaDevice::LaunchBlocks(Kernel kernel, char letter, Stream stream, int64_t blocks,
+                                int threads, Arguments... arguments) {
+  if (blocks <= 0) return Status::Ok();
+  if (blocks > INT32_MAX) {
+    return Error(Code::kInvalidArgument, blocks, " blocks are too many for a GPU");
+  }
+  void* pointers[] = {&arguments...};
+  return resources_->Launch(kernel, letter, stream, static_cast<unsigned>(blocks), threads, 1,
+                            pointers);
+}
+
+template <typename... Arguments>
 Status CudaDevice::LaunchRows(Kernel kernel, char letter, Stream stream, int64_t rows, int of_block,
                               int team, Arguments... arguments) {
   void* pointers[] = {&arguments...};
@@ -152,6 +191,23 @@ Status CudaDevice::LaunchTiles(Kernel kernel, char letter, Stream stream, int64_
   void* pointers[] = {&arguments...};
   return resources_->Launch(kernel, letter, stream, static_cast<unsigned>(blocks), kTileEdge,
                             kTileRows, pointers);
+}
+
+template <typename... Arguments>
+Status CudaDevice::LaunchShared(Kernel kernel, char letter, Stream stream, int64_t blocks,
+                                int threads, int shared_bytes, Arguments... arguments) {
+  if (blocks <= 0) return Status::Ok();
+  void* pointers[] = {&arguments...};
+  return resources_->Launch(kernel, letter, stream, static_cast<unsigned>(blocks), threads, 1,
+                            pointers, shared_bytes);
+}
+
+template <typename... Arguments>
+Status CudaDevice::LaunchTogether(Kernel kernel, char letter, Stream stream, int64_t blocks,
+                                  int threads, Arguments... arguments) {
+  void* pointers[] = {&arguments...};
+  return resources_->LaunchTogether(kernel, letter, stream, static_cast<unsigned>(blocks), threads,
+                                    pointers);
 }
 
 }  // namespace jaxmg

@@ -23,15 +23,16 @@ inline auto Vendor(const T* data) {
 // The routines of cuBLAS by dtype: Routines<T>::gemm is a pointer to a member of the table.
 template <typename T>
 struct Routines;
-#define JAXMG_ROUTINES(T, letter, herk_name)                       \
-  template <>                                                      \
-  struct Routines<T> {                                             \
-    static constexpr auto gemm = &Cublas::cublas##letter##gemm_64; \
-    static constexpr auto gemv = &Cublas::cublas##letter##gemv_64; \
-    static constexpr auto herk = &Cublas::cublas##herk_name##_64;  \
-    static constexpr auto trsm = &Cublas::cublas##letter##trsm_64; \
-    static constexpr auto trsv = &Cublas::cublas##letter##trsv_64; \
-    static constexpr auto trmm = &Cublas::cublas##letter##trmm_64; \
+#define JAXMG_ROUTINES(T, letter, herk_name)                                             \
+  template <>                                                                            \
+  struct Routines<T> {                                                                   \
+    static constexpr auto gemm = &Cublas::cublas##letter##gemm_64;                       \
+    static constexpr auto gemm_batched = &Cublas::cublas##letter##gemmStridedBatched_64; \
+    static constexpr auto gemv = &Cublas::cublas##letter##gemv_64;                       \
+    static constexpr auto herk = &Cublas::cublas##herk_name##_64;                        \
+    static constexpr auto trsm = &Cublas::cublas##letter##trsm_64;                       \
+    static constexpr auto trsv = &Cublas::cublas##letter##trsv_64;                       \
+    static constexpr auto trmm = &Cublas::cublas##letter##trmm_64;                       \
   };
 JAXMG_ROUTINES(float, S, Ssyrk)
 JAXMG_ROUTINES(double, D, Dsyrk)
@@ -93,6 +94,19 @@ Status CudaBlas<T>::Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, 
   }
   JAXMG_CUBLAS(gemm, stream, Letter(op_a), Letter(op_b), m, n, k, Vendor(&t_alpha), Vendor(a), lda,
                Vendor(b), ldb, Vendor(&t_beta), Vendor(c), ldc);
+  return Status::Ok();
+}
+
+template <typename T>
+Status CudaBlas<T>::GemmBatched(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k,
+                                R alpha, const T* a, int64_t lda, int64_t a_stride, const T* b,
+                                int64_t ldb, int64_t b_stride, R beta, T* c, int64_t ldc,
+                                int64_t c_stride, int64_t count) {
+  if (m == 0 || n == 0 || count == 0) return Status::Ok();
+  alignas(kScalarAlignment) const T t_alpha = alpha, t_beta = beta;
+  JAXMG_CUBLAS(gemm_batched, stream, Letter(op_a), Letter(op_b), m, n, k, Vendor(&t_alpha),
+               Vendor(a), lda, a_stride, Vendor(b), ldb, b_stride, Vendor(&t_beta), Vendor(c), ldc,
+               c_stride, count);
   return Status::Ok();
 }
 

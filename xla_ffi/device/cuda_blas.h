@@ -24,6 +24,10 @@ class CudaBlas : public Blas<T> {
   Op StoredFactor() const override {
     return precision_ == Precision::kTf32 ? Op::kNone : Blas<T>::StoredFactor();
   }
+  // Gemm of `count` operands, each so many elements behind the one before. The C may not overlap.
+  Status GemmBatched(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha,
+                     const T* a, int64_t lda, int64_t a_stride, const T* b, int64_t ldb,
+                     int64_t b_stride, R beta, T* c, int64_t ldc, int64_t c_stride, int64_t count);
   Status Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
               int64_t ldc) override;
   Status Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override;

@@ -79,6 +79,7 @@ JAXMG_DEFINE_LIBRARY(Cusolver, "libcusolver.so." JAXMG_CUSOLVER_MAJOR, JAXMG_CUS
 JAXMG_DEFINE_LIBRARY(CusolverMg, "libcusolverMg.so." JAXMG_CUSOLVER_MAJOR,
                      JAXMG_CUSOLVER_MG_FUNCTIONS, "libcublasLt.so." JAXMG_CUDA_MAJOR,
                      "libcublas.so." JAXMG_CUDA_MAJOR)
+JAXMG_DEFINE_LIBRARY(Nccl, "libnccl.so.2", JAXMG_NCCL_FUNCTIONS, )
 #undef JAXMG_DEFINE_LIBRARY
 #undef JAXMG_LIST_FUNCTION
 
@@ -126,6 +127,7 @@ std::vector<Library*> AllLibraries() {
   Append<Cublas>(all);
   Append<Cusolver>(all);
   Append<CusolverMg>(all);
+  Append<Nccl>(all);
   return all;
 }
 
@@ -166,6 +168,7 @@ JAXMG_INSTANTIATE(CudaRuntime)
 JAXMG_INSTANTIATE(Cublas)
 JAXMG_INSTANTIATE(Cusolver)
 JAXMG_INSTANTIATE(CusolverMg)
+JAXMG_INSTANTIATE(Nccl)
 #undef JAXMG_INSTANTIATE
 
 void SetCudaFolders(std::vector<std::string> folders) {
@@ -202,6 +205,10 @@ Code CodeOf(cublasStatus_t result) {
 Code CodeOf(cusolverStatus_t result) {
   return result == CUSOLVER_STATUS_ALLOC_FAILED ? Code::kResourceExhausted : Code::kInternal;
 }
+Code CodeOf(ncclResult_t result) {
+  return result == ncclRemoteError || result == ncclSystemError ? Code::kUnavailable
+                                                                : Code::kInternal;
+}
 
 std::string Describe(CUresult result) {
   const char* text = nullptr;
@@ -216,6 +223,12 @@ std::string Describe(cudaError_t result) {
 std::string Describe(cublasStatus_t result) { return Get<Cublas>().cublasGetStatusString(result); }
 std::string Describe(cusolverStatus_t result) {
   return "cusolverStatus_t " + std::to_string(result);
+}
+std::string Describe(ncclResult_t result) {
+  std::string text = Get<Nccl>().ncclGetErrorString(result);
+  const char* last = Get<Nccl>().ncclGetLastError(nullptr);
+  if (last != nullptr && *last != '\0') text += std::string(" (") + last + ")";
+  return text;
 }
 
 }  // namespace jaxmg

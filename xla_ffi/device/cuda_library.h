@@ -21,7 +21,9 @@
 #include "xla_ffi/base/status.h"
 
 #define JAXMG_CUDA_DRIVER_FUNCTIONS(F) \
+  F(cuFuncSetAttribute)                \
   F(cuGetErrorString)                  \
+  F(cuLaunchCooperativeKernel)         \
   F(cuLaunchKernel)                    \
   F(cuMemAddressFree)                  \
   F(cuMemAddressReserve)               \
@@ -44,11 +46,13 @@
 #define JAXMG_CUDA_RUNTIME_FUNCTIONS(F) \
   F(cudaDeviceCanAccessPeer)            \
   F(cudaDeviceEnablePeerAccess)         \
+  F(cudaDeviceGetAttribute)             \
   F(cudaDeviceGetStreamPriorityRange)   \
   F(cudaDeviceSynchronize)              \
   F(cudaEventCreateWithFlags)           \
   F(cudaEventDestroy)                   \
   F(cudaEventElapsedTime)               \
+  F(cudaEventQuery)                     \
   F(cudaEventRecord)                    \
   F(cudaEventSynchronize)               \
   F(cudaFree)                           \
@@ -57,6 +61,7 @@
   F(cudaGetErrorString)                 \
   F(cudaGetLastError)                   \
   F(cudaHostAlloc)                      \
+  F(cudaMalloc)                         \
   F(cudaMemcpy2DAsync)                  \
   F(cudaMemcpyAsync)                    \
   F(cudaMemset2DAsync)                  \
@@ -68,6 +73,7 @@
 
 #define JAXMG_CUBLAS_TYPED_FUNCTIONS(F, letter, herk) \
   F(cublas##letter##gemm_64)                          \
+  F(cublas##letter##gemmStridedBatched_64)            \
   F(cublas##letter##gemv_64)                          \
   F(cublas##herk##_64)                                \
   F(cublas##letter##trsm_64)                          \
@@ -108,6 +114,18 @@
   F(cusolverMgSyevd)                   \
   F(cusolverMgSyevd_bufferSize)
 
+// All of them are in 2.18.1, the oldest that JAX takes.
+#define JAXMG_NCCL_FUNCTIONS(F) \
+  F(ncclCommAbort)              \
+  F(ncclCommGetAsyncError)      \
+  F(ncclCommInitRankConfig)     \
+  F(ncclGetErrorString)         \
+  F(ncclGetLastError)           \
+  F(ncclGetUniqueId)            \
+  F(ncclGetVersion)             \
+  F(ncclRecv)                   \
+  F(ncclSend)
+
 namespace jaxmg {
 
 #define JAXMG_DECLARE_FUNCTION(function) decltype(&::function) function = nullptr;
@@ -125,6 +143,16 @@ struct Cusolver {
 };
 struct CusolverMg {
   JAXMG_CUSOLVER_MG_FUNCTIONS(JAXMG_DECLARE_FUNCTION)
+};
+}  // namespace jaxmg
+
+// Not before: it brings overloads of the runtime's functions, of which no one type can be taken.
+#include <nccl.h>
+
+namespace jaxmg {
+
+struct Nccl {
+  JAXMG_NCCL_FUNCTIONS(JAXMG_DECLARE_FUNCTION)
 };
 #undef JAXMG_DECLARE_FUNCTION
 
@@ -152,14 +180,17 @@ inline bool IsSuccess(CUresult result) { return result == CUDA_SUCCESS; }
 inline bool IsSuccess(cudaError_t result) { return result == cudaSuccess; }
 inline bool IsSuccess(cublasStatus_t result) { return result == CUBLAS_STATUS_SUCCESS; }
 inline bool IsSuccess(cusolverStatus_t result) { return result == CUSOLVER_STATUS_SUCCESS; }
+inline bool IsSuccess(ncclResult_t result) { return result == ncclSuccess; }
 Code CodeOf(CUresult result);
 Code CodeOf(cudaError_t result);
 Code CodeOf(cublasStatus_t result);
 Code CodeOf(cusolverStatus_t result);
+Code CodeOf(ncclResult_t result);
 std::string Describe(CUresult result);
 std::string Describe(cudaError_t result);
 std::string Describe(cublasStatus_t result);
 std::string Describe(cusolverStatus_t result);
+std::string Describe(ncclResult_t result);
 
 }  // namespace jaxmg
 

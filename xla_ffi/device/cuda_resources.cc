@@ -145,6 +145,28 @@ class CudaPool {
     return Status::Ok();
   }
 
+  Status Multiprocessors(int* count) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (multiprocessors_ == 0) {
+      JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaDeviceGetAttribute(
+                           &multiprocessors_, cudaDevAttrMultiProcessorCount, ordinal_),
+                       "the multiprocessors of device ", ordinal_);
+    }
+    *count = multiprocessors_;
+    return Status::Ok();
+  }
+
+  Status SharedBytes(int* bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (shared_bytes_ == 0) {
+      JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaDeviceGetAttribute(
+                           &shared_bytes_, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal_),
+                       "the shared memory of device ", ordinal_);
+    }
+    *bytes = shared_bytes_;
+    return Status::Ok();
+  }
+
   Status EnablePeer(int peer) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (peer == ordinal_ || peers_.count(peer) > 0) return Status::Ok();
@@ -179,11 +201,13 @@ class CudaPool {
                      ordinal_);
     std::vector<std::array<CUfunction, 4>> functions(kNumKernels);
     for (int kernel = 0; kernel < kNumKernels; ++kernel) {
+      const std::string letters = kKernels[kernel].letters;
       for (int column = 0; column < 4; ++column) {
-        const bool typed = kernel < kNumTypedKernels;
-        std::string name = "jaxmg_";
-        name += typed ? kTypedKernels[kernel] : kPlainKernels[kernel - kNumTypedKernels];
-        if (typed) name += std::string("_") + kLetters[column];
+        std::string name = std::string("jaxmg_") + kKernels[kernel].name;
+        if (!letters.empty()) {
+          if (letters.find(kLetters[column]) == letters.npos) continue;
+          name += std::string("_") + kLetters[column];
+        }
         JAXMG_CHECK_CUDA(
             driver.cuModuleGetFunction(&functions[kernel][column], module, name.c_str()), "kernel ",
             name, " of device ", ordinal_);
@@ -201,6 +225,7 @@ class CudaPool {
   size_t made_events_ = 0, made_parts_ = 0;
   int32_t* stale_flag_ = nullptr;  // once there are parts
   std::vector<std::array<CUfunction, 4>> functions_;
+  int multiprocessors_ = 0, shared_bytes_ = 0;  // once they have been asked for
   std::set<int> peers_;
   std::atomic<uint64_t> reached_{0};  // those of them that can be, by bit
 };
@@ -315,12 +340,53 @@ void* CudaResources::HostWorkspace(size_t bytes) {
 }
 
 Status CudaResources::Launch(Kernel kernel, char letter, Stream stream, unsigned blocks, unsigned x,
-                             unsigned y, void** arguments) {
+                             unsigned y, void** arguments, unsigned shared_bytes) {
   CUfunction function = nullptr;
   JAXMG_RETURN_IF_ERROR(pool_->FindKernel(kernel, letter, &function));
-  JAXMG_CHECK_CUDA(Get<CudaDriver>().cuLaunchKernel(function, blocks, 1, 1, x, y, 1, 0,
-                                                    this->stream(stream), arguments, nullptr),
+  const CudaDriver& driver = Get<CudaDriver>();
+  if (shared_bytes > 0) {
+    JAXMG_CHECK_CUDA(
+        driver.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                  static_cast<int>(shared_bytes)),
+        shared_bytes, " bytes of shared memory for kernel ", static_cast<int>(kernel), letter);
+  }
+  JAXMG_CHECK_CUDA(driver.cuLaunchKernel(function, blocks, 1, 1, x, y, 1, shared_bytes,
+                                         this->stream(stream), arguments, nullptr),
                    "kernel ", static_cast<int>(kernel), letter, " in ", blocks, " blocks");
+  return Status::Ok();
+}
+
+Status CudaResources::LaunchTogether(Kernel kernel, char letter, Stream stream, unsigned blocks,
+                                     unsigned threads, void** arguments) {
+  CUfunction function = nullptr;
+  JAXMG_RETURN_IF_ERROR(pool_->FindKernel(kernel, letter, &function));
+  JAXMG_CHECK_CUDA(Get<CudaDriver>().cuLaunchCooperativeKernel(
+                       function, blocks, 1, 1, threads, 1, 1, 0, this->stream(stream), arguments),
+                   "kernel ", static_cast<int>(kernel), letter, " in ", blocks,
+                   " blocks at the same time");
+  return Status::Ok();
+}
+
+Status CudaResources::Multiprocessors(int* count) const { return pool_->Multiprocessors(count); }
+Status CudaResources::SharedBytes(int* bytes) const { return pool_->SharedBytes(bytes); }
+
+Status NewCudaEvent(int ordinal, std::shared_ptr<CudaEvent>* event) {
+  CudaPool& pool = CudaPool::Of(ordinal);
+  cudaEvent_t taken = nullptr;
+  JAXMG_RETURN_IF_ERROR(pool.TakeEvent(&taken));
+  *event = std::make_shared<CudaEvent>(&pool, taken);
+  return Status::Ok();
+}
+
+Status HasCudaEventPassed(const Event& event, bool* passed) {
+  const CudaRuntime& runtime = Get<CudaRuntime>();
+  const cudaError_t result = runtime.cudaEventQuery(static_cast<const CudaEvent&>(event).get());
+  *passed = result == cudaSuccess;
+  if (result == cudaErrorNotReady) {
+    runtime.cudaGetLastError();
+    return Status::Ok();
+  }
+  JAXMG_CHECK_CUDA(result, "an event");
   return Status::Ok();
 }
 

@@ -55,9 +55,16 @@ class CudaResources {
   void* HostWorkspace(size_t bytes);
 
   // The kernel for the dtype with this letter (s, d, c or z; any for those without a dtype).
-  // Blocks of x * y threads.
+  // Blocks of x * y threads, each with so many bytes of shared memory beside what it names itself.
   Status Launch(Kernel kernel, char letter, Stream stream, unsigned blocks, unsigned x, unsigned y,
-                void** arguments);
+                void** arguments, unsigned shared_bytes = 0);
+  // Blocks that wait for each other, and so have to run at the same time: no more than fit. One on
+  // each multiprocessor does.
+  Status LaunchTogether(Kernel kernel, char letter, Stream stream, unsigned blocks,
+                        unsigned threads, void** arguments);
+  Status Multiprocessors(int* count) const;
+  // That a block may have at most.
+  Status SharedBytes(int* bytes) const;
 
  private:
   // What goes back to the pool.
@@ -81,6 +88,10 @@ class CudaResources {
   std::array<cudaStream_t, kNumStreams> streams_;
   std::array<bool, kNumStreams> blas_ready_{};
 };
+
+// An event of the device's pool.
+Status NewCudaEvent(int ordinal, std::shared_ptr<CudaEvent>* event);
+Status HasCudaEventPassed(const Event& event, bool* passed);
 
 // Lets device `ordinal` read and write the memory of device `peer`; done once, however often it is
 // called. Pairs without a link are left out: copies between them go through the host.

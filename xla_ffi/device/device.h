@@ -116,13 +116,23 @@ struct Tuning {
   // is through with sooner than with a TRSV. 0: none.
   int64_t inverse_order = 0;
   // The orders from which several ranks share an eigenproblem, rather than leave it to one of them
-  // (0: never): with eigenvectors of real dtypes; half of it without, and a fourth for complex
-  // ones. And the subdiagonals of the band that they reduce it to.
+  // (0: never): real with eigenvectors, without, and complex. And those from which one rank that is
+  // alone goes the same way, rather than the device's own solver's.
   int64_t spread_eigen = 0;
+  int64_t spread_values = 0;
+  int64_t spread_complex = 0;
+  int64_t stages_alone = 0;
+  void ShareEigenproblemsFrom(int64_t order) {
+    spread_eigen = spread_values = spread_complex = stages_alone = order;
+  }
+  // The subdiagonals of the band that they reduce it to, and of complex128's.
   int64_t band_width = 32;
+  int64_t band_width_complex128 = 32;
   // Sweeps over the band whose reflectors are applied at once: products are deeper the more there
-  // are, and are 1 + sweep_group / band_width times as many.
+  // are, and are 1 + sweep_group / band_width times as many. And how many sweeps are chased, and
+  // sent, at once: enough to keep busy what chases many at a time.
   int64_t sweep_group = 16;
+  int64_t sweep_bundle = 16;
   // What Syevd needs beside its operands, in multiples of the matrix, about: with eigenvectors and
   // without.
   double syevd_matrices = 2;
@@ -162,6 +172,12 @@ class Device {
 
   // Blocks the calling thread, which may be any, until the device has come to the event.
   virtual Status AwaitOnHost(const Event&) { return Status::Ok(); }
+  // Whether the device has come to an event of its own. A thread that is no rank's has this device
+  // for its current one from then on.
+  virtual Status HasPassed(const Event&, bool* passed) {
+    *passed = true;
+    return Status::Ok();
+  }
   // Record for a SharedEvent: its word comes to its count after the stream's work so far. A word
   // belongs to one stream.
   virtual Status RecordShared(Stream, const SharedEvent&) {

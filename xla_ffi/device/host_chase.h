@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "xla_ffi/device/blas.h"
+#include "xla_ffi/device/chase_groups.h"
 #include "xla_ffi/device/chase_kernels.h"
 #include "xla_ffi/device/host_bulge.h"
 
@@ -77,7 +78,7 @@ class HostChase : public ChaseKernels<T> {
   Status ExpandReflectors(Stream stream, int64_t n, int64_t b, int64_t first, int64_t sweeps,
                           const T* v, int64_t ldv, const T* tau, int64_t ldtau, T* blocks,
                           T* weighted) override {
-    const int64_t height = b + sweeps - 1;
+    const int64_t height = b + sweeps;
     std::vector<T> t(sweeps * sweeps), gram(sweeps * sweeps);
     for (int64_t j = 0; first + 1 + j * b < n; ++j) {
       T* block = blocks + j * height * sweeps;
@@ -107,17 +108,22 @@ class HostChase : public ChaseKernels<T> {
     return Status::Ok();
   }
 
-  Status ApplyBlocks(Stream stream, int64_t count, int64_t rows, int64_t width, int64_t columns,
-                     const T* blocks, const T* weighted, int64_t height, int64_t stride, T* z,
-                     int64_t ldz, int64_t z_stride, T* products) override {
-    for (int64_t i = 0; i < count; ++i, z += z_stride) {
-      JAXMG_RETURN_IF_ERROR(blas_.Gemm(stream, Op::kNone, Op::kNone, columns, width, rows, 1, z,
-                                       ldz, blocks + i * stride, height, 0, products, columns));
-      JAXMG_RETURN_IF_ERROR(blas_.Gemm(stream, Op::kNone, Op::kConjTrans, columns, rows, width, -1,
-                                       products, columns, weighted + i * stride, height, 1, z,
-                                       ldz));
-    }
-    return Status::Ok();
+  Status ApplyGroups(Stream stream, const SweepGroups& groups, int64_t columns, int64_t at_once,
+                     const T* blocks, const T* weighted, T* z, int64_t ldz, T* products) override {
+    const int64_t height = groups.height(), width = groups.width;
+    return ForBlocksAtOnce(groups, columns, at_once, [&](const BlocksAtOnce& some) {
+      for (int64_t i = 0; i < some.count; ++i) {
+        const int64_t block = groups.block(some.g + i, some.j + i);
+        T* piece = z + groups.row(some.g + i, some.j + i) * ldz + some.column;
+        JAXMG_RETURN_IF_ERROR(blas_.Gemm(stream, Op::kNone, Op::kNone, some.wide, width, some.rows,
+                                         1, piece, ldz, blocks + block, height, 0, products,
+                                         some.wide));
+        JAXMG_RETURN_IF_ERROR(blas_.Gemm(stream, Op::kNone, Op::kConjTrans, some.wide, some.rows,
+                                         width, -1, products, some.wide, weighted + block, height,
+                                         1, piece, ldz));
+      }
+      return Status::Ok();
+    });
   }
 
  private:

@@ -1,63 +1,45 @@
 // The merges of divide and conquer on the host. Included by host.cc alone.
 //
-// Sources: R.-C. Li, Solving secular equations stably and efficiently (1993, LAPACK working note
-// 89), for the iteration; M. Gu and S. Eisenstat, A divide-and-conquer algorithm for the symmetric
-// tridiagonal eigenproblem (1995), for the refined z.
+// Source of the refined z: M. Gu and S. Eisenstat, A divide-and-conquer algorithm for the symmetric
+// tridiagonal eigenproblem (1995).
 #ifndef JAXMG_XLA_FFI_DEVICE_HOST_SECULAR_H_
 #define JAXMG_XLA_FFI_DEVICE_HOST_SECULAR_H_
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "xla_ffi/device/secular_kernels.h"
+#include "xla_ffi/device/secular_root.h"
 
 namespace jaxmg {
 
-// One root of the secular equation, divided by rho: 1/rho + sum_i z_i^2 / (d_i - x) = 0.
+// What the iteration for a root sums over the poles.
 template <typename R>
-class SecularRoot {
+class HostPoles {
  public:
-  SecularRoot(int64_t k, const R* d, const R* z, R rho, int64_t j)
-      : k_(k),
-        d_(d),
-        z_(z),
-        inverse_rho_(1 / rho),
-        last_(j == k - 1),
-        left_(last_ ? k - 2 : j),
-        right_(left_ + 1) {}
+  HostPoles(int64_t k, const R* d, const R* z) : k_(k), d_(d), z_(z) {}
 
-  // False where `limit` evaluations were too few.
-  bool Find(R rho, int limit) {
-    if (k_ == 1) {
-      origin_ = d_[0];
-      tau_ = rho * z_[0] * z_[0];
-      return true;
-    }
-    if (last_) {
-      StartBeyond(rho);
-    } else {
-      StartBetween();
-    }
-    return Iterate(limit);
+  secular::Sums<R> SumsOf(int64_t end, int64_t begin, R origin, R tau) const {
+    const Sum below = SumOf(0, end, origin, tau), above = SumOf(begin, k_, origin, tau);
+    return {below.value, below.slope, above.value, above.slope};
   }
-  R origin() const { return origin_; }
-  R tau() const { return tau_; }
+
+  R Squares() const {
+    R sum = 0;
+    for (int64_t i = 0; i < k_; ++i) sum += z_[i] * z_[i];
+    return sum;
+  }
 
  private:
-  static constexpr R kEps = std::numeric_limits<R>::epsilon() / 2;
-
-  // A sum of z^2 / (d - x) and its derivative.
   struct Sum {
     R value = 0, slope = 0;
   };
 
   // Of poles [begin, end). In lanes, which the compiler makes vectors of.
-  Sum SumOf(int64_t begin, int64_t end, R tau) const {
+  Sum SumOf(int64_t begin, int64_t end, R origin, R tau) const {
     constexpr int kLanes = 8;
     R value[kLanes] = {}, slope[kLanes] = {};
-    const R origin = origin_;
     int64_t i = begin;
     for (; i + kLanes <= end; i += kLanes) {
       const R *d = d_ + i, *z = z_ + i;
@@ -80,130 +62,8 @@ class SecularRoot {
     return sum;
   }
 
-  R Distance(int64_t i, R tau) const { return (d_[i] - origin_) - tau; }
-
-  // (b - sqrt(b^2 - 4 a c)) / (2 a), a root of a x^2 - b x + c, without cancellation: of the
-  // equations here the one between two poles.
-  static R RootBetween(R a, R b, R c) {
-    const R root = std::sqrt(std::max<R>(b * b - 4 * a * c, 0));
-    return b > 0 ? 2 * c / (b + root) : (b - root) / (2 * a);
-  }
-  // The other one: beyond both.
-  static R RootBeyond(R a, R b, R c) {
-    const R root = std::sqrt(std::max<R>(b * b - 4 * a * c, 0));
-    return b < 0 ? 2 * c / (b - root) : (b + root) / (2 * a);
-  }
-
-  // Between two poles. The sign in the middle says which of them is nearer.
-  void StartBetween() {
-    const R gap = d_[right_] - d_[left_], middle = gap / 2;
-    const R left = z_[left_] * z_[left_], right = z_[right_] * z_[right_];
-    origin_ = d_[left_];
-    const Sum below = SumOf(0, left_, middle), above = SumOf(right_ + 1, k_, middle);
-    const R rest = inverse_rho_ + below.value + above.value;
-    const R w = rest + (right - left) / middle;
-    // How far the root is from its pole at least: there the pole's own term makes up for all
-    // others, which grow no larger than they are in the middle.
-    const R noise = 8 * kEps * (inverse_rho_ - below.value + above.value);
-    if (w >= 0) {
-      upper_ = middle;
-      lower_ = std::min(left / (2 * (w + left / middle + noise)), middle);
-      tau_ = RootBetween(rest, rest * gap + left + right, left * gap);
-    } else {
-      origin_ = d_[right_];
-      lower_ = -middle;
-      upper_ = -std::min(right / (2 * (right / middle - w + noise)), middle);
-      tau_ = RootBetween(rest, -rest * gap + left + right, -right * gap);
-    }
-    if (!(lower_ <= tau_ && tau_ <= upper_)) tau_ = Bisected();
-  }
-
-  // Beyond the last pole.
-  void StartBeyond(R rho) {
-    origin_ = d_[right_];
-    R sum = 0;
-    for (int64_t i = 0; i < k_; ++i) sum += z_[i] * z_[i];
-    lower_ = rho * z_[right_] * z_[right_] * (1 - 8 * kEps);
-    upper_ = rho * sum * (1 + 8 * kEps);
-    const R middle = std::max(upper_ / 2, lower_);
-    const R gap = d_[right_] - d_[left_];
-    const R left = z_[left_] * z_[left_], right = z_[right_] * z_[right_];
-    const R rest = inverse_rho_ + SumOf(0, left_, middle).value;
-    const R w = rest - left / (gap + middle) - right / middle;
-    (w <= 0 ? lower_ : upper_) = middle;
-    // rest + left / (-gap - tau) + right / (-tau) = 0
-    tau_ = RootBeyond(rest, left + right - rest * gap, -right * gap);
-    if (!(lower_ <= tau_ && tau_ <= upper_)) tau_ = Bisected();
-  }
-
-  // Of a bracket that spans orders of magnitude, the middle of these.
-  R Bisected() const {
-    const R a = std::abs(lower_), b = std::abs(upper_);
-    if (std::max(a, b) <= 4 * std::min(a, b)) return lower_ + (upper_ - lower_) / 2;
-    return std::copysign(std::sqrt(a) * std::sqrt(b), lower_);
-  }
-
-  bool Iterate(int limit) {
-    const R own = origin_ == d_[left_] ? z_[left_] : z_[right_];
-    bool middle_way = last_;
-    R before = 0;
-    int poor = 0;
-    for (int evaluation = 0; evaluation < limit; ++evaluation) {
-      // Two rational functions, each with one of the two poles beside the root (beyond the last
-      // pole: the last two), that have the sums' values and slopes at tau.
-      const Sum psi = SumOf(0, right_, tau_), phi = SumOf(right_, k_, tau_);
-      const R slope = psi.slope + phi.slope;
-      const R w = inverse_rho_ + psi.value + phi.value;
-      if (!std::isfinite(w) || !std::isfinite(slope)) return false;
-      // What rounding alone makes of w at the root.
-      const R noise =
-          8 * (std::abs(psi.value) + std::abs(phi.value)) + inverse_rho_ + std::abs(tau_) * slope;
-      if (std::abs(w) <= kEps * noise) return true;
-      (w <= 0 ? lower_ : upper_) = tau_;
-      // A step that brought little is not taken in the same way again; after some of these, neither
-      // way helps: they may lead from one side of the root to the other and back.
-      if (evaluation > 0 && std::abs(w) > before / 10) {
-        middle_way = last_ || !middle_way;
-        ++poor;
-      }
-      before = std::abs(w);
-
-      const R to_left = Distance(left_, tau_), to_right = Distance(right_, tau_);
-      R c;
-      if (middle_way) {
-        c = w - to_left * psi.slope - to_right * phi.slope;
-      } else {
-        // The nearer pole with its own weight, the other one with what is left of the slope.
-        const bool from_left = origin_ == d_[left_];
-        const R ratio = own / (from_left ? to_left : to_right);
-        const R gap = d_[right_] - d_[left_];
-        c = from_left ? w - to_right * slope + gap * ratio * ratio
-                      : w - to_left * slope - gap * ratio * ratio;
-      }
-      const R a = (to_left + to_right) * w - to_left * to_right * slope;
-      const R b = to_left * to_right * w;
-      R step = c == 0 ? b / a : last_ ? RootBeyond(c, a, b) : RootBetween(c, a, b);
-      if (!(w * step < 0)) step = -w / slope;
-      R next = tau_ + step;
-      if (poor == 3 || !(lower_ < next && next < upper_)) {
-        next = Bisected();
-        poor = 0;
-      }
-      const bool still = std::abs(next - tau_) <= kEps * std::abs(tau_) ||
-                         upper_ - lower_ <= 2 * kEps * std::abs(tau_);
-      tau_ = next;
-      if (still) return true;
-    }
-    return false;
-  }
-
   const int64_t k_;
   const R *const d_, *const z_;
-  const R inverse_rho_;
-  const bool last_;
-  const int64_t left_, right_;  // poles
-  R origin_ = 0, tau_ = 0;
-  R lower_ = 0, upper_ = 0;  // of tau, both of its sign
 };
 
 template <typename T>
@@ -213,9 +73,10 @@ class HostSecular : public SecularKernels<T> {
  public:
   Status Roots(Stream, int64_t k, int64_t begin, int64_t end, const R* d, const R* z, R rho,
                int limit, R* origin, R* tau, R* roots, int32_t* info) override {
+    const HostPoles<R> poles(k, d, z);
     for (int64_t j = begin; j < end; ++j) {
-      SecularRoot<R> root(k, d, z, rho, j);
-      if (!root.Find(rho, limit)) *info = 1;
+      secular::Root<R, HostPoles<R>> root(poles, k, d, z, rho, j);
+      if (!root.Find(limit)) *info = 1;
       origin[j] = root.origin();
       tau[j] = root.tau();
       roots[j] = root.origin() + root.tau();

@@ -1,8 +1,12 @@
 // The engine's own kernels: everything beside cuBLAS and cuSOLVER that has to run on the device.
 // Matrices are column-major. Compiled by NVRTC, so without the standard library.
+#include "xla_ffi/device/chase.cuh"
 #include "xla_ffi/device/constants.h"
+#include "xla_ffi/device/groups.cuh"
+#include "xla_ffi/device/panel.cuh"
 #include "xla_ffi/device/row_solver.cuh"
 #include "xla_ffi/device/scalars.cuh"
+#include "xla_ffi/device/secular.cuh"
 
 namespace jaxmg::kernels {
 namespace {
@@ -198,6 +202,9 @@ __device__ void StoreInverse(Index n, const T* v, Index ldv, T* a, Index lda) {
 
 }  // namespace
 
+template <typename T>
+constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
+
 #define KERNEL extern "C" __global__ void
 
 #define KERNELS(T, R, letter)                                                                      \
@@ -211,6 +218,13 @@ __device__ void StoreInverse(Index n, const T* v, Index ldv, T* a, Index lda) {
     AddLogDet(n, l, ldl, sum);                                                                     \
   }                                                                                                \
   KERNEL jaxmg_ascend_##letter(Index n, R* w) { Ascend(n, w); }                                    \
+  KERNEL __launch_bounds__(kChaseRows<T>* kChaseGroups, 2)                                         \
+      jaxmg_chase_##letter(Index n, Index b, T* band, Index ldb, Index first, Index sweeps, T* v,  \
+                           Index ldv, T* tau, Index ldtau, unsigned* progress) {                   \
+    Chaser<T, kChaseRows<T>, kChaseGroups>(n, b, band, ldb, first, sweeps, v, ldv, tau, ldtau,     \
+                                           progress)                                               \
+        .Run();                                                                                    \
+  }                                                                                                \
   KERNEL jaxmg_check_factor_##letter(Index n, const T* a, Index lda, Index offset,                 \
                                      const int* solver_info, int* failed, int* info) {             \
     CheckFactor(n, a, lda, offset, solver_info, failed, info);                                     \
@@ -230,6 +244,21 @@ __device__ void StoreInverse(Index n, const T* v, Index ldv, T* a, Index lda) {
       a[i / m * lda + i % m] = Conj(a[i / m * lda + i % m]);                                       \
     }                                                                                              \
   }                                                                                                \
+  KERNEL __launch_bounds__(kExpandThreads) jaxmg_expand_reflectors_##letter(                       \
+      Index n, Index b, Index first, int sweeps, const T* v, Index ldv, const T* tau, Index ldtau, \
+      T* blocks, T* weighted) {                                                                    \
+    ExpandReflectors<T, kChaseRows<T> + kGroupSweeps - 1, kGroupSweeps>(                           \
+        n, b, first, sweeps, v, ldv, tau, ldtau, blocks, weighted);                                \
+  }                                                                                                \
+  KERNEL __launch_bounds__(kPanelThreads, 1) jaxmg_factor_panel_##letter(                          \
+      Index m, int n, T* a, Index lda, T* t, Index ldt, unsigned* met, T* sums, R* largest) {      \
+    PanelFactor<T, 32>(m, n, a, lda, t, ldt, met, sums, largest).Run();                            \
+  }                                                                                                \
+  KERNEL jaxmg_from_real_##letter(Index m, Index n, const R* a, Index lda, T* b, Index ldb) {      \
+    for (Index i = FirstElement(); i < m * n; i += ElementStride()) {                              \
+      b[i / m * ldb + i % m] = FromReal<T>(a[i / m * lda + i % m]);                                \
+    }                                                                                              \
+  }                                                                                                \
   KERNEL jaxmg_identity_##letter(Index n, T* a, Index lda) {                                       \
     for (Index i = FirstElement(); i < n * n; i += ElementStride()) {                              \
       a[i / n * lda + i % n] = FromReal<T>(i / n == i % n ? 1 : 0);                                \
@@ -239,6 +268,10 @@ __device__ void StoreInverse(Index n, const T* v, Index ldv, T* a, Index lda) {
     LoadInverse(n, transposed, a, lda, l, v);                                                      \
   }                                                                                                \
   KERNEL jaxmg_mirror_lower_##letter(Index n, T* a, Index lda) { MirrorLower(n, a, lda); }         \
+  KERNEL jaxmg_pack_band_##letter(Index m, Index n, Index k, const T* a, Index lda, T* band,       \
+                                  Index ldb) {                                                     \
+    PackBand(m, n, k, a, lda, band, ldb);                                                          \
+  }                                                                                                \
   KERNEL jaxmg_poison_if_##letter(const int* status, Index m, Index n, T* a, Index lda) {          \
     if (*status != 0) Fill(m, n, a, lda, Nan<T>());                                                \
   }                                                                                                \
@@ -258,12 +291,59 @@ __device__ void StoreInverse(Index n, const T* v, Index ldv, T* a, Index lda) {
     R total = 0;                                                                                   \
     for (Index i = 0; i < count; ++i) total += terms[i * stride];                                  \
     *sum = total;                                                                                  \
+  }                                                                                                \
+  KERNEL jaxmg_take_tridiagonal_##letter(Index n, const T* band, Index ldb, R* d, R* e) {          \
+    TakeTridiagonal(n, band, ldb, d, e);                                                           \
+  }                                                                                                \
+  KERNEL jaxmg_unpack_reflectors_##letter(Index m, Index k, const T* a, Index lda, T* v,           \
+                                          Index ldv) {                                             \
+    UnpackReflectors(m, k, a, lda, v, ldv);                                                        \
   }
 
 KERNELS(float, float, s)
 KERNELS(double, double, d)
 KERNELS(cuComplex, float, c)
 KERNELS(cuDoubleComplex, double, z)
+
+// In float64 alone.
+#define DOUBLE_KERNELS(T, kComplex, letter)                                                      \
+  KERNEL __launch_bounds__(GroupShape<kComplex>::kThreads, 1)                                    \
+      jaxmg_apply_groups_##letter(Groups groups, Index columns, const T* blocks,                 \
+                                  const T* weighted, T* z, Index ldz, unsigned* progress) {      \
+    GroupApplier<T, GroupShape<kComplex>>({groups, columns, blocks, weighted, z, ldz, progress}) \
+        .Run();                                                                                  \
+  }
+
+DOUBLE_KERNELS(double, false, d)
+DOUBLE_KERNELS(cuDoubleComplex, true, z)
+
+// Those that are real whatever the dtype.
+#define REAL_KERNELS(R, letter)                                                                  \
+  KERNEL jaxmg_arrange_columns_##letter(Index rows, Index columns, const int* from,              \
+                                        const R* source, Index lds, const int* to, R* target,    \
+                                        Index ldt) {                                             \
+    ArrangeColumns(rows, columns, from, source, lds, to, target, ldt);                           \
+  }                                                                                              \
+  KERNEL jaxmg_refine_z_##letter(Index k, Index begin, const int* order, const R* d, const R* z, \
+                                 R rho, const R* origin, const R* tau, R* refined) {             \
+    RefineZ(k, begin, order, d, z, rho, origin, tau, refined);                                   \
+  }                                                                                              \
+  KERNEL jaxmg_rotate_columns_##letter(Index rows, const int* starts, const int* first,          \
+                                       const int* second, const R* c, const R* s, R* q,          \
+                                       Index ldq) {                                              \
+    RotateColumns(rows, starts, first, second, c, s, q, ldq);                                    \
+  }                                                                                              \
+  KERNEL jaxmg_secular_roots_##letter(Index k, Index begin, const R* d, const R* z, R rho,       \
+                                      int limit, R* origin, R* tau, R* roots, int* info) {       \
+    SecularRoots(k, begin, d, z, rho, limit, origin, tau, roots, info);                          \
+  }                                                                                              \
+  KERNEL jaxmg_secular_vectors_##letter(Index k, Index begin, const R* d, const R* z,            \
+                                        const R* origin, const R* tau, R* u, Index ldu) {        \
+    SecularVectors(k, begin, d, z, origin, tau, u, ldu);                                         \
+  }
+
+REAL_KERNELS(float, s)
+REAL_KERNELS(double, d)
 
 // Columns of `height` bytes. Pointers, pitches and heights are multiples of 4.
 KERNEL jaxmg_copy_columns(char* target, Index target_pitch, const char* source, Index source_pitch,

@@ -3,28 +3,10 @@
 #define JAXMG_XLA_FFI_DEVICE_ROW_SOLVER_CUH_
 
 #include "xla_ffi/device/constants.h"
+#include "xla_ffi/device/copies.cuh"
 #include "xla_ffi/device/scalars.cuh"
 
 namespace jaxmg::kernels {
-
-// The bytes of one element to shared memory, on their own; see AwaitCopies. On the host, where
-// tests/cc/kernels_test.cc runs all of this, at once.
-template <int kBytes>
-__device__ void CopyAsync(void* shared, const void* global) {
-#ifdef __CUDA_ARCH__
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
-               "l"(global), "n"(kBytes)
-               : "memory");
-#else
-  __builtin_memcpy(shared, global, kBytes);
-#endif
-}
-__device__ inline void AwaitCopies() {
-#ifdef __CUDA_ARCH__
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
 
 // X := B L^-H, or B L^-1 where `backward`, by substitution; n is at most kSolveColumns. Columns are
 // taken in the order in which they are solved for (from the last one on where backward), a few at a

@@ -33,6 +33,11 @@ __device__ inline double RealPart(double x) { return x; }
 __device__ inline float RealPart(cuComplex x) { return x.x; }
 __device__ inline double RealPart(cuDoubleComplex x) { return x.x; }
 
+__device__ inline float ImaginaryPart(float) { return 0; }
+__device__ inline double ImaginaryPart(double) { return 0; }
+__device__ inline float ImaginaryPart(cuComplex x) { return x.y; }
+__device__ inline double ImaginaryPart(cuDoubleComplex x) { return x.y; }
+
 template <typename T>
 __device__ T FromReal(typename RealOf<T>::type x) {
   return x;
@@ -44,6 +49,20 @@ __device__ inline cuComplex FromReal<cuComplex>(float x) {
 template <>
 __device__ inline cuDoubleComplex FromReal<cuDoubleComplex>(double x) {
   return make_cuDoubleComplex(x, 0);
+}
+
+// Of a real dtype, the real part.
+template <typename T>
+__device__ T FromParts(typename RealOf<T>::type re, typename RealOf<T>::type) {
+  return re;
+}
+template <>
+__device__ inline cuComplex FromParts<cuComplex>(float re, float im) {
+  return make_cuComplex(re, im);
+}
+template <>
+__device__ inline cuDoubleComplex FromParts<cuDoubleComplex>(double re, double im) {
+  return make_cuDoubleComplex(re, im);
 }
 
 template <typename T>
@@ -95,10 +114,28 @@ __device__ inline cuDoubleComplex Plus(cuDoubleComplex x, cuDoubleComplex y) {
   return make_cuDoubleComplex(x.x + y.x, x.y + y.y);
 }
 
+template <typename T>
+__device__ T Times(T x, T y) {
+  return MultiplyAdd(x, y, FromReal<T>(0));
+}
+
 __device__ inline bool Finite(float x) { return isfinite(x); }
 __device__ inline bool Finite(double x) { return isfinite(x); }
 __device__ inline bool Finite(cuComplex x) { return isfinite(x.x) && isfinite(x.y); }
 __device__ inline bool Finite(cuDoubleComplex x) { return isfinite(x.x) && isfinite(x.y); }
+
+template <typename T>
+__device__ typename RealOf<T>::type Larger(typename RealOf<T>::type largest, T x) {
+  return fmax(largest, fmax(fabs(RealPart(x)), fabs(ImaginaryPart(x))));
+}
+
+// The power of two that brings `largest` near 1, as far as there is one. Not finite: 1.
+template <typename R>
+__device__ R UnitOf(R largest) {
+  constexpr int kMost = sizeof(R) == 4 ? 126 : 1022;
+  if (!(largest > 0) || !isfinite(largest)) return 1;
+  return scalbn(R(1), max(-kMost, min(kMost, -ilogb(largest))));
+}
 
 }  // namespace jaxmg::kernels
 

@@ -11,17 +11,29 @@
 
 namespace jaxmg {
 
-// Tuning::spread_eigen of the host: for a process that sets it, before its first call.
-inline std::atomic<int64_t>& HostSpreadEigen() {
-  static std::atomic<int64_t> from{8192};
-  return from;
+// Which ranks solve an eigenproblem: by the order of the matrix, one by its device's solver, or
+// all by the engine. For a process that sets it, before its first call.
+enum class Eigensolver { kAuto, kOne, kAll };
+
+inline std::atomic<Eigensolver>& TheEigensolver() {
+  static std::atomic<Eigensolver> eigensolver{Eigensolver::kAuto};
+  return eigensolver;
+}
+
+inline void ChooseEigensolver(Tuning* tuning) {
+  const Eigensolver chosen = TheEigensolver();
+  if (chosen == Eigensolver::kAuto) return;
+  tuning->ShareEigenproblemsFrom(chosen == Eigensolver::kAll ? 1 : 0);
 }
 
 inline Tuning HostTuning() {
   Tuning tuning;
   tuning.borrow_panels = true;
-  tuning.spread_eigen = HostSpreadEigen();
+  tuning.spread_eigen = 8192;
+  tuning.spread_values = 4096;
+  tuning.spread_complex = 2048;
   tuning.resident_bytes = int64_t{1} << 20;
+  ChooseEigensolver(&tuning);
   return tuning;
 }
 
@@ -40,6 +52,15 @@ inline Tuning CudaTuning() {
   tuning.exchange_bytes = int64_t{64} << 20;
   tuning.inverse_order = 1024;
   tuning.syevd_matrices = tuning.syevd_value_matrices = 4.2;
+  tuning.band_width = kMostBand;
+  tuning.band_width_complex128 = kMostBandComplex128;
+  tuning.sweep_group = kGroupSweeps;
+  tuning.sweep_bundle = 1024;
+  tuning.spread_eigen = 5120;
+  tuning.spread_values = 4608;
+  tuning.spread_complex = 4096;
+  tuning.stages_alone = 6144;
+  ChooseEigensolver(&tuning);
   return tuning;
 }
 

@@ -1,6 +1,8 @@
 #include "xla_ffi/engine/band.h"
 
+#include <array>
 #include <complex>
+#include <vector>
 
 #include "xla_ffi/engine/flow.h"
 #include "xla_ffi/engine/gather.h"
@@ -16,6 +18,7 @@ constexpr Triangle kUpper = {Uplo::kUpper};
 // What a rank has of columns that are packed side by side, and where they are in the whole: runs of
 // tiles of equal width, at equal distances.
 struct TileRun {
+  int64_t tile;    // its first
   int64_t packed;  // columns before it
   int64_t offset;  // of its first tile in the whole
   int64_t width, stride, count;
@@ -37,7 +40,7 @@ void ForTileRuns(const Tiles& tiles, int rank, int64_t first, const F& f) {
   const int64_t end = tiles.nonempty(), step = tiles.ranks();
   int64_t packed = 0;
   for (int64_t p = tiles.tile_in(rank, tiles.slots_before(rank, first)); p < end;) {
-    TileRun run = {packed, tiles.offset(p), tiles.width(p), tiles.width(p), 1};
+    TileRun run = {p, packed, tiles.offset(p), tiles.width(p), tiles.width(p), 1};
     for (p += step; p < end && tiles.width(p) == run.width; p += step) {
       const int64_t stride = tiles.offset(p) - run.offset - (run.count - 1) * run.stride;
       if (run.count == 1) run.stride = stride;
@@ -54,7 +57,8 @@ void ForTileRuns(const Tiles& tiles, int rank, int64_t first, const F& f) {
 // narrower than the band: V has zeros there.
 struct Panel {
   Panel(const Tiles& tiles, int64_t k)
-      : owner(tiles.owner(k)),
+      : k(k),
+        owner(tiles.owner(k)),
         begin(tiles.offset(k)),
         width(tiles.width(k)),
         behind(begin + width),
@@ -62,9 +66,13 @@ struct Panel {
         top(std::min(begin + tiles.width(), tiles.columns())),
         rows(tiles.columns() - top),
         reflectors(std::min(rows, width)) {}
+  const int64_t k;
   const int owner;
   const int64_t begin, width, behind, trailing, top, rows, reflectors;
 };
+
+// Rows of Y come from the other ranks by these in turn, a few at the same time.
+constexpr std::array<Stream, 3> kReceiving = {Stream::kCopy, Stream::kNext, Stream::kSide};
 
 template <typename T>
 class BandReduction {
@@ -74,10 +82,13 @@ class BandReduction {
         matrix_(matrix),
         tiles_(matrix.tiles),
         rank_(matrix.rank),
+        alone_(tiles_.ranks() == 1),
         n_(tiles_.columns()),
         b_(tiles_.width()),
         ldb_(BandRows(tiles_)),
-        factors_(factors) {
+        factors_(factors),
+        columns_(tiles_.slots()),
+        received_(kReceiving.size()) {
     const int64_t own = tiles_.slots() * b_;
     auto take = [&](int64_t elements) {
       T* piece = workspace;
@@ -85,6 +96,7 @@ class BandReduction {
       return piece;
     };
     message_ = take(b_ * (n_ + b_));
+    unpacked_ = take(b_ * n_);
     y_ = take(b_ * n_);
     stack_ = take(3 * b_ * n_);
     own_y_ = take(b_ * own);
@@ -95,134 +107,182 @@ class BandReduction {
 
   static int64_t Workspace(const Tiles& tiles) {
     const int64_t n = tiles.columns(), b = tiles.width(), own = tiles.slots() * b;
-    return b * (5 * n + 2 * b) + own * (4 * b + BandRows(tiles));
+    return b * (6 * n + 2 * b) + own * (4 * b + BandRows(tiles));
   }
 
+  // The next panel is factored and sent, on kPanel, while kMain updates what is behind it.
   Status Run(T* band) {
+    flow_.Fork();
+    const Panel first(tiles_, 0);
+    Mine(first) ? Factor(first) : Receive(first);
     for (int64_t k = 0; k < tiles_.nonempty(); ++k) {
-      const Panel panel(tiles_, k);
-      if (panel.owner == rank_) Factor(k, panel);
+      const Panel panel(tiles_, k), next(tiles_, k + 1);
+      Keep(panel);
       if (panel.reflectors == 0) continue;
-      Spread(panel);
-      Multiply(k + 1, panel);
-      Combine(panel);
-      Update(k + 1, panel);
+      Multiply(panel);
+      Combine(panel, next);
+      if (Mine(next)) {
+        UpdateNext(panel, next);
+        Factor(next);
+      }
+      Update(panel, next);
+      if (!Mine(next)) Receive(next);
     }
+    flow_.Join();
     GatherBand(band);
     return flow_.Finish();
   }
 
  private:
-  T* factor(const Panel& panel) const { return factors_ + panel.begin * b_; }
+  bool Mine(const Panel& panel) const { return panel.owner == rank_; }
 
-  // What comes after tile column k, of this rank: f(columns, elements, packed columns before).
-  template <typename F>
-  void ForOwn(int64_t first, const F& f) const {
-    int64_t packed = 0;
-    matrix_.ForRuns(tiles_.slots_before(rank_, first),
-                    tiles_.slots_before(rank_, tiles_.nonempty()),
-                    [&](int64_t, T* data, int64_t columns) {
-                      f(columns, data, packed);
-                      packed += columns;
-                    });
-  }
-
-  void Factor(int64_t k, const Panel& panel) {
-    Step<T> on(flow_, Stream::kMain, "panel", k);
+  // What passes from a panel's owner to all: V^H, r x trailing, and T behind it.
+  T* FactorIn(const Panel& panel) const { return message_ + panel.trailing * panel.reflectors; }
+  Bytes2D Message(const Panel& panel) const {
     const int64_t r = panel.reflectors;
-    T* below = matrix_.tile(k, panel.top);
-    if (r > 0) {
-      on.QrPanel(panel.rows, panel.width, below, n_, factor(panel), b_);
-      on.UnpackReflectors(panel.rows, r, below, n_, y_, panel.rows);
-      on.WaitAllSent();  // the panel before
-      on.SetZero(r, panel.top - panel.behind, message_, r);
-      on.ConjTranspose(panel.rows, r, y_, panel.rows, message_ + (panel.top - panel.behind) * r, r);
-      on.Copy(Block(message_ + panel.trailing * r, r, r, r), Block(factor(panel), b_, r, r));
-    }
-    on.PackBand(panel.top - panel.begin, panel.width, r, matrix_.tile(k, panel.begin), n_,
-                own_band_ + tiles_.slot(k) * b_ * ldb_, ldb_);
+    return Block(message_, r, r, panel.trailing + r);
   }
 
-  // V^H, r x trailing, and T behind it.
-  void Spread(const Panel& panel) {
-    Step<T> on(flow_, Stream::kMain);
-    const int64_t r = panel.reflectors, rows = panel.trailing;
-    if (panel.owner != rank_) on.WaitAllSent();
-    on.Broadcast(panel.owner, Block(message_, r, r, rows + r));
-    if (panel.owner != rank_) {
-      on.Copy(Block(factor(panel), b_, r, r), Block(message_ + rows * r, r, r, r));
+  Data& Column(int64_t k) { return columns_[tiles_.slot(k)]; }
+
+  // This rank's slots behind tile column k: the first, and the end.
+  int64_t FirstBehind(int64_t k) const { return tiles_.slots_before(rank_, k + 1); }
+  int64_t EndOfSlots() const { return tiles_.slots_before(rank_, tiles_.nonempty()); }
+
+  // The columns in them: f(columns, elements, packed columns before).
+  template <typename F>
+  void ForOwnBehind(int64_t k, const F& f) const {
+    int64_t packed = 0;
+    matrix_.ForRuns(FirstBehind(k), EndOfSlots(), [&](int64_t, T* data, int64_t columns) {
+      f(columns, data, packed);
+      packed += columns;
+    });
+  }
+
+  void Factor(const Panel& panel) {
+    const int64_t r = panel.reflectors, above = panel.top - panel.behind;
+    if (r == 0) return;
+    T* below = matrix_.tile(panel.k, panel.top);
+    Step<T> on(flow_, Stream::kPanel, "panel", panel.k);
+    on.Writes(Column(panel.k)).Gives(panel_);
+    on.QrPanel(panel.rows, panel.width, below, n_, FactorIn(panel), r);
+    on.UnpackReflectors(panel.rows, r, below, n_, unpacked_, panel.rows);
+    on.SetZero(r, above, message_, r);
+    on.ConjTranspose(panel.rows, r, unpacked_, panel.rows, message_ + above * r, r);
+    on.Broadcast(rank_, Message(panel));
+    flow_.NoteSent(message_room_);
+  }
+
+  void Receive(const Panel& panel) {
+    if (panel.reflectors == 0) return;
+    Step<T> on(flow_, Stream::kPanel);
+    on.AwaitsSent(message_room_).Gives(panel_);
+    on.Broadcast(panel.owner, Message(panel));
+  }
+
+  // Of a panel that is there: its part of the band, T, and V^H where updates read it, for which the
+  // one before has to be over. Nothing that Multiply waits for.
+  void Keep(const Panel& panel) {
+    const int64_t r = panel.reflectors;
+    Step<T> on(flow_, Stream::kPanel);
+    if (Mine(panel)) {
+      on.Reads(Column(panel.k));
+      on.PackBand(panel.top - panel.begin, panel.width, r, matrix_.tile(panel.k, panel.begin), n_,
+                  own_band_ + tiles_.slot(panel.k) * b_ * ldb_, ldb_);
     }
-    on.Copy(Block(stack_ + r, 3 * r, r, rows), Block(message_, r, r, rows));
+    if (r == 0) return;
+    on.Reads(panel_).Gives(stack_v_);
+    on.Copy(Block(factors_ + panel.begin * b_, b_, r, r), Block(FactorIn(panel), r, r, r));
+    on.Copy(Block(stack_ + r, 3 * r, r, panel.trailing), Block(message_, r, r, panel.trailing));
   }
 
   // Y^H = V^H M, each rank its columns: as Y = M^H V, which BLAS makes faster.
-  void Multiply(int64_t first, const Panel& panel) {
-    Step<T> on(flow_, Stream::kMain, "multiply", first - 1);
+  void Multiply(const Panel& panel) {
     const int64_t r = panel.reflectors;
-    ForOwn(first, [&](int64_t columns, T* data, int64_t packed) {
-      on.Gemm(Op::kConjTrans, Op::kConjTrans, columns, r, panel.trailing, 1, data + panel.behind,
-              n_, message_, r, 0, own_stack_, columns);
-      on.ConjTranspose(columns, r, own_stack_, columns, own_y_ + packed * r, r);
-    });
-    ForTileRuns(tiles_, rank_, first, [&](const TileRun& run) {
-      for (int step = 1; step < tiles_.ranks(); ++step) {
-        on.Send((rank_ + step) % tiles_.ranks(), run.Packed(own_y_, r));
-      }
-      on.Copy(run.Spread(y_, r, panel.behind), run.Packed(own_y_, r));
-    });
+    {
+      Step<T> on(flow_, Stream::kMain, "multiply", panel.k);
+      on.AwaitsSent(y_room_).Reads(columns_, FirstBehind(panel.k), EndOfSlots()).Reads(panel_);
+      T* y = alone_ ? y_ : own_y_;
+      ForOwnBehind(panel.k, [&](int64_t columns, T* data, int64_t packed) {
+        on.Gemm(Op::kConjTrans, Op::kConjTrans, columns, r, panel.trailing, 1, data + panel.behind,
+                n_, message_, r, 0, own_stack_, columns);
+        on.ConjTranspose(columns, r, own_stack_, columns, y + packed * r, r);
+      });
+      if (alone_) return;
+      auto for_runs = [&](const auto& f) { ForTileRuns(tiles_, rank_, panel.k + 1, f); };
+      for_runs([&](const TileRun& run) { on.Broadcast(rank_, run.Packed(own_y_, r)); });
+      for_runs([&](const TileRun& run) {
+        on.Copy(run.Spread(y_, r, panel.behind), run.Packed(own_y_, r));
+      });
+      flow_.NoteSent(y_room_);
+    }
     for (int step = 1; step < tiles_.ranks(); ++step) {
       const int peer = (rank_ - step + tiles_.ranks()) % tiles_.ranks();
-      ForTileRuns(tiles_, peer, first,
+      const size_t turn = step % kReceiving.size();
+      Step<T> on(flow_, kReceiving[turn]);
+      on.Writes(received_[turn]);
+      ForTileRuns(tiles_, peer, panel.k + 1,
                   [&](const TileRun& run) { on.Recv(peer, run.Spread(y_, r, panel.behind)); });
     }
   }
 
-  // W^H = X^H - (X^H V) T V^H / 2, to both sides of V^H.
-  void Combine(const Panel& panel) {
+  // W^H = X^H - (X^H V) T V^H / 2, to both sides of V^H: on the left for the next tile column
+  // alone, which is waited for.
+  void Combine(const Panel& panel, const Panel& next) {
     Step<T> on(flow_, Stream::kMain);
     const int64_t r = panel.reflectors, rows = panel.trailing;
-    const T* t = factor(panel);
-    on.Trmm(Side::kLeft, Op::kConjTrans, r, rows, t, b_, y_, r, kUpper);
+    const T* t = FactorIn(panel);
+    on.Writes(received_, 0, received_.size()).Reads(panel_).Gives(stack_w_);
+    on.Trmm(Side::kLeft, Op::kConjTrans, r, rows, t, r, y_, r, kUpper);
     on.Gemm(Op::kNone, Op::kConjTrans, r, r, rows, 1, y_, r, message_, r, 0, small_, r);
-    on.Trmm(Side::kRight, Op::kNone, r, r, t, b_, small_, r, kUpper);
+    on.Trmm(Side::kRight, Op::kNone, r, r, t, r, small_, r, kUpper);
     on.Gemm(Op::kNone, Op::kNone, r, rows, r, Real<T>(-0.5), small_, r, message_, r, 1, y_, r);
-    for (T* side : {stack_, stack_ + 2 * r}) {
-      on.Copy(Block(side, 3 * r, r, rows), Block(y_, r, r, rows));
-    }
+    on.Copy(Block(stack_ + 2 * r, 3 * r, r, rows), Block(y_, r, r, rows));
+    on.Copy(Block(stack_, 3 * r, r, next.width), Block(y_, r, r, next.width));
   }
 
-  // M -= V W^H + W V^H, as one product.
-  void Update(int64_t first, const Panel& panel) {
-    Step<T> on(flow_, Stream::kMain, "update", first - 1);
+  // M -= V W^H + W V^H, as one product: the next tile column.
+  void UpdateNext(const Panel& panel, const Panel& next) {
+    Step<T> on(flow_, Stream::kPanel, "update next", panel.k);
+    on.Reads(stack_v_, stack_w_).Writes(Column(next.k));
     const int64_t r = panel.reflectors;
-    ForTileRuns(tiles_, rank_, first, [&](const TileRun& run) {
-      on.Copy(run.Packed(own_stack_, 3 * r), run.Spread(stack_, 3 * r, panel.behind));
-    });
-    ForOwn(first, [&](int64_t columns, T* data, int64_t packed) {
-      on.Gemm(Op::kConjTrans, Op::kNone, panel.trailing, columns, 2 * r, -1, stack_ + r, 3 * r,
-              own_stack_ + packed * 3 * r, 3 * r, 1, data + panel.behind, n_);
+    on.Gemm(Op::kConjTrans, Op::kNone, panel.trailing, next.width, 2 * r, -1, stack_ + r, 3 * r,
+            stack_, 3 * r, 1, matrix_.tile(next.k, panel.behind), n_);
+  }
+
+  // And all behind it; the rows beside its diagonal tile are not read any more.
+  void Update(const Panel& panel, const Panel& next) {
+    const int64_t r = panel.reflectors, ld = 3 * r;
+    Step<T> on(flow_, Stream::kMain, "update", panel.k);
+    on.Reads(stack_v_, stack_w_).Reads(received_, 0, received_.size());
+    on.Writes(columns_, FirstBehind(next.k), EndOfSlots());
+    const T* behind = stack_ + next.width * ld;
+    on.Copy(Block(behind, ld, r, next.trailing), Block(y_ + next.width * r, r, r, next.trailing));
+    if (!alone_) {
+      ForTileRuns(tiles_, rank_, next.k + 1, [&](const TileRun& run) {
+        on.Copy(run.Packed(own_stack_, ld), run.Spread(stack_, ld, panel.behind));
+      });
+    }
+    const T* own = alone_ ? behind : own_stack_;
+    ForOwnBehind(next.k, [&](int64_t columns, T* data, int64_t packed) {
+      on.Gemm(Op::kConjTrans, Op::kNone, next.trailing, columns, 2 * r, -1, behind + r, ld,
+              own + packed * ld, ld, 1, data + next.behind, n_);
     });
   }
 
   void GatherBand(T* band) {
     Step<T> on(flow_, Stream::kMain);
-    // Columns were packed by slots; a narrow one leaves a gap behind it.
-    auto for_tiles = [&](int rank, const auto& f) {
-      for (int64_t p = rank; p < tiles_.nonempty(); p += tiles_.ranks()) f(p);
-    };
-    auto mine = [&](int64_t p) {
-      return Block(own_band_ + tiles_.slot(p) * b_ * ldb_, ldb_, ldb_, tiles_.width(p));
-    };
-    auto place = [&](int64_t p) {
-      return Block(band + tiles_.offset(p) * ldb_, ldb_, ldb_, tiles_.width(p));
-    };
-    for_tiles(rank_, [&](int64_t p) {
-      if (rank_ == kRoot) return on.Copy(place(p), mine(p));
-      on.Send(kRoot, mine(p));
+    // Packed by slots: a narrow tile leaves a gap behind it.
+    ForTileRuns(tiles_, rank_, 0, [&](const TileRun& run) {
+      const Bytes2D mine = Block(own_band_ + tiles_.slot(run.tile) * b_ * ldb_, b_ * ldb_,
+                                 run.width * ldb_, run.count);
+      if (rank_ != kRoot) return on.Send(kRoot, mine);
+      on.Copy(run.Spread(band, ldb_, 0), mine);
     });
     if (rank_ != kRoot) return;
     for (int peer = 1; peer < tiles_.ranks(); ++peer) {
-      for_tiles(peer, [&](int64_t p) { on.Recv(peer, place(p)); });
+      ForTileRuns(tiles_, peer, 0,
+                  [&](const TileRun& run) { on.Recv(peer, run.Spread(band, ldb_, 0)); });
     }
   }
 
@@ -230,9 +290,15 @@ class BandReduction {
   const Matrix<T>& matrix_;
   const Tiles& tiles_;
   const int rank_;
+  const bool alone_;  // one rank's columns lie side by side as they are
   const int64_t n_, b_, ldb_;
   T* const factors_;
-  T *message_, *y_, *stack_, *own_y_, *own_stack_, *small_, *own_band_;
+  T *message_, *unpacked_, *y_, *stack_, *own_y_, *own_stack_, *small_, *own_band_;
+  std::vector<Data> columns_;   // by slot
+  Data panel_;                  // message_
+  Data stack_v_, stack_w_;      // the stack's rows; what only kMain reads of it has no name
+  std::vector<Data> received_;  // Y, by the streams of kReceiving; afterwards W
+  Room message_room_, y_room_;  // message_, own_y_
 };
 
 // Panels side by side in one WY form, from the last to the first.

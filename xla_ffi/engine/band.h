@@ -35,7 +35,7 @@ int64_t ReduceToBandWorkspace(const Tiles& tiles);
 int64_t ApplyBandWorkspace(const Tiles& tiles, int64_t columns);
 
 // Needs all of M, block-cyclic. Its tile columns keep V; `factors` holds BandFactors elements. The
-// root's `band` (BandRows x n; null elsewhere) becomes B. Enqueued on kMain.
+// root's `band` (BandRows x n; null elsewhere) becomes B. kMain goes on after it.
 template <typename T>
 Status ReduceToBand(const RankContext& context, const Matrix<T>& matrix, T* factors, T* band,
                     T* workspace);

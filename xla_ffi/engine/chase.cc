@@ -19,20 +19,20 @@ Bytes2D Message(const ChaseShape& shape, int64_t k, const T* data) {
 // The blocks of a group at most.
 int64_t GroupElements(const ChaseShape& shape) {
   const int64_t width = std::min(shape.group, shape.sweeps());
-  return shape.StepsOf(0) * (shape.b + width - 1) * width;
+  return shape.StepsOf(0) * (shape.b + width) * width;
 }
 
 int64_t BlockElements(const ChaseShape& shape) {
   return shape.bundle / shape.group * GroupElements(shape);
 }
 
-// As many that what two blocks in turn touch of them stays in a cache, and not so few that products
-// become slow.
+// As many that what a bundle's groups touch of them, in two steps in turn, stays in a cache, and
+// not so few that products become slow.
 template <typename T>
-int64_t PanelColumns(const Tuning& tuning, int64_t height, int64_t columns) {
+int64_t ColumnsAtOnce(const Tuning& tuning, const ChaseShape& shape, int64_t columns) {
   if (tuning.resident_bytes == 0) return columns;
-  const int64_t touched = 2 * height * static_cast<int64_t>(sizeof(T));
-  return std::max<int64_t>(tuning.resident_bytes / touched, 32);
+  const int64_t rows = (shape.bundle / shape.group + 1) * (shape.group + shape.b);
+  return std::max<int64_t>(tuning.resident_bytes / (rows * static_cast<int64_t>(sizeof(T))), 32);
 }
 
 }  // namespace
@@ -98,43 +98,18 @@ Status ApplyChase(const RankContext& context, const ChaseShape& shape, const T* 
   T* blocks = workspace + 2 * shape.elements(0);
   T* weighted = blocks + BlockElements(shape);
   T* products = weighted + BlockElements(shape);
-  const int64_t panel =
-      PanelColumns<T>(context.device.tuning(), shape.b + shape.group - 1, columns);
+  const int64_t at_once = ColumnsAtOnce<T>(context.device.tuning(), shape, columns);
   auto place = [&](int64_t k, const T* buffer) {
     return shape.owner(k) == rank ? kept + shape.offset(k) : buffer;
   };
   auto gather = [&](Step<T>& on, int64_t k, T* buffer) {
     on.Broadcast(shape.owner(k), Message(shape, k, place(k, buffer)));
   };
-  // Groups [begin, end) of a bundle from sweep `first` on, all `width` wide, whose blocks are
-  // there. Each is one step behind the one after it: so far apart their rows do not meet, and what
-  // they do at a time is one operation.
+  // Those of a bundle from sweep `first` on, whose blocks are there.
   auto apply_groups = [&](Step<T>& on, int64_t first, int64_t begin, int64_t end, int64_t width) {
-    const int64_t n = shape.n, b = shape.b, height = b + width - 1;
-    const int64_t elements = height * width, stride = GroupElements(shape) + elements;
-    auto at = [&](int64_t g, int64_t j) { return g * GroupElements(shape) + j * elements; };
-    auto row = [&](int64_t g, int64_t j) { return first + g * shape.group + 1 + j * b; };
-    for (int64_t column = 0; column < columns; column += panel) {
-      const int64_t wide = std::min(panel, columns - column);
-      auto apply_blocks = [&](int64_t g, int64_t j, int64_t count, int64_t rows) {
-        if (count == 0) return;
-        on.ApplyBlocks(count, rows, width, wide, blocks + at(g, j), weighted + at(g, j), height,
-                       stride, z + row(g, j) * columns + column, columns,
-                       (shape.group + b) * columns, products);
-      };
-      const int64_t times = shape.StepsOf(first + begin * shape.group) + end - begin - 1;
-      for (int64_t time = 0; time < times; ++time) {
-        auto step = [&](int64_t g) { return time - (end - 1 - g); };
-        const int64_t from = std::max(begin, end - 1 - time);
-        int64_t to = from, whole = from;
-        for (; to < end && row(to, step(to)) < n; ++to) {
-          if (row(to, step(to)) + height <= n) ++whole;
-        }
-        apply_blocks(from, step(from), whole - from, height);
-        // At most one reaches the end of the matrix.
-        if (whole < to) apply_blocks(whole, step(whole), 1, n - row(whole, step(whole)));
-      }
-    }
+    const SweepGroups groups = {shape.n, shape.b, first, shape.group, width, GroupElements(shape),
+                                begin,   end};
+    on.ApplyGroups(groups, columns, at_once, blocks, weighted, z, columns, products);
   };
   // The product of all sweeps from the left: the last one first.
   auto apply = [&](Step<T>& on, int64_t k, const T* buffer) {
@@ -157,7 +132,7 @@ Status ApplyChase(const RankContext& context, const ChaseShape& shape, const T* 
       apply_groups(on, shape.first(k), alike, groups, last);
     }
     for (int64_t g = 0; g < alike; ++g) expand(g, shape.group);
-    apply_groups(on, shape.first(k), 0, alike, shape.group);
+    if (alike > 0) apply_groups(on, shape.first(k), 0, alike, shape.group);
   };
   std::vector<int64_t> order(shape.bundles());
   std::iota(order.rbegin(), order.rend(), 0);

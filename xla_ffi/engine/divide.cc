@@ -43,9 +43,7 @@ class Divide {
       JAXMG_RETURN_IF_ERROR(MergeLevel(problem_, tree.levels[level], d_.data(), &failed_));
     }
     for (int64_t i = 0; i < n; ++i) d[i] = d_[i] * scale;
-    std::vector<int64_t> all;
-    JAXMG_RETURN_IF_ERROR(comm_.Share(failed_ ? 1 : 0, &all));
-    *info = static_cast<int32_t>(*std::max_element(all.begin(), all.end()));
+    *info = failed_ ? 1 : 0;
     return WaitAllSent(comm_, kMain);
   }
 

@@ -61,10 +61,10 @@ struct EigenvectorRows {
 // the eigenvalues, ascending, the same bits on every rank. Without `vectors` these alone, in O(n^2)
 // operations: of the vectors of every merge only the first row and the last one are kept.
 //
-// *info, the same on every rank, becomes i + 1 where d_i or e_i is not finite, and nothing else is
-// done; where an iteration came to its limit it is positive too, and the results are of no use;
-// else 0. All of it runs on kMain, and vectors are there when the stream's work so far is done: the
-// space may not change before.
+// *info becomes i + 1, on every rank, where d_i or e_i is not finite, and nothing else is done;
+// where an iteration came to its limit it is positive on a rank at least, and the results are of no
+// use on any; else 0. All of it runs on kMain, and vectors are there when the stream's work so far
+// is done: the space may not change before.
 //
 // The host waits for its device once a level of the tree (log2(n / leaf) levels), for z and the
 // eigenvalues of the level before, and once more for the last level's.

@@ -6,6 +6,7 @@
 #include "xla_ffi/engine/band.h"
 #include "xla_ffi/engine/chase.h"
 #include "xla_ffi/engine/flow.h"
+#include "xla_ffi/engine/host_copy.h"
 #include "xla_ffi/engine/redistribute.h"
 #include "xla_ffi/engine/symmetrize.h"
 
@@ -14,14 +15,11 @@ namespace {
 
 ChaseShape ChaseOf(const Tiles& tiles, const Tuning& tuning) {
   const int64_t group = std::min(tuning.sweep_group, tiles.width());
-  return {tiles.columns(), tiles.width(), group, group, tiles.ranks()};
+  return {tiles.columns(), tiles.width(), group, std::max(group, tuning.sweep_bundle),
+          tiles.ranks()};
 }
 
 Shares RowsOf(const Tiles& tiles) { return {tiles.columns(), tiles.block()}; }
-
-Shares ColumnsOf(const Tiles& tiles, const Subset& subset) {
-  return {subset.count(), (subset.count() + tiles.ranks() - 1) / tiles.ranks()};
-}
 
 // The same on all ranks.
 int64_t StagingOf(const Tiles& tiles) {
@@ -33,20 +31,12 @@ int64_t ElementsOf(int64_t bytes) {
   return (bytes + static_cast<int64_t>(sizeof(T)) - 1) / static_cast<int64_t>(sizeof(T));
 }
 
-// The host waits until `source`, of the device's, is in `target`, of AllocateOnHost's.
-Status CopyToHost(Device& device, const Bytes2D& target, const Bytes2D& source) {
-  std::shared_ptr<Event> there;
-  JAXMG_RETURN_IF_ERROR(device.NewEvent(&there));
-  JAXMG_RETURN_IF_ERROR(device.Copy(Stream::kMain, target, source));
-  JAXMG_RETURN_IF_ERROR(device.Record(Stream::kMain, there.get()));
-  return device.AwaitOnHost(*there);
-}
-
 }  // namespace
 
+template <typename T>
 int64_t BandWidth(int64_t block, int64_t tile, const Tuning& tuning) {
-  const int64_t most = tile > 0 ? std::min(tile, tuning.band_width) : tuning.band_width;
-  return Tiles::EvenWidth(block, most);
+  const int64_t most = sizeof(T) == 16 ? tuning.band_width_complex128 : tuning.band_width;
+  return Tiles::EvenWidth(block, tile > 0 ? std::min(tile, most) : most);
 }
 
 template <typename T>
@@ -54,7 +44,7 @@ EigenSpace<T>::EigenSpace(const Tiles& tiles, int rank, bool vectors, const Subs
                           const Tuning& tuning) {
   const int64_t n = tiles.columns(), block = tiles.block();
   const ChaseShape chase = ChaseOf(tiles, tuning);
-  const int64_t own = vectors ? ColumnsOf(tiles, subset).width(rank) : 0;
+  const int64_t own = vectors ? SharesOf(subset, tiles.ranks()).width(rank) : 0;
   const DivideBytes bytes = DivideWorkspace<Real<T>>(n, block, vectors);
   const int64_t divide = ElementsOf<T>(bytes.device);
   host_bytes = static_cast<int64_t>(Aligned(2 * n * sizeof(Real<T>)) + Aligned(bytes.host));
@@ -92,7 +82,7 @@ Status SpreadEigen(const RankContext& context, const Matrix<T>& matrix, const Su
   const bool vectors = v != nullptr;
   const Tuning tuning = device.tuning();
   const EigenSpace<T> at(tiles, rank, vectors, subset, tuning);
-  const Shares rows = RowsOf(tiles), columns = ColumnsOf(tiles, subset);
+  const Shares rows = RowsOf(tiles), columns = SharesOf(subset, tiles.ranks());
   const ChaseShape chase = ChaseOf(tiles, tuning);
   T *factors = space + at.factors, *stage = space + at.stage;
   const int64_t begin = rows.begin(rank), width = rows.width(rank);
@@ -128,10 +118,9 @@ Status SpreadEigen(const RankContext& context, const Matrix<T>& matrix, const Su
     JAXMG_RETURN_IF_ERROR(DivideAndConquer(context, n, block, numbers, numbers + n,
                                            vectors ? &wanted : nullptr, divide, &info));
   }
-  if (info > 0) {
-    JAXMG_RETURN_IF_ERROR(device.FillInt32(Stream::kMain, outcome.info(), 1, info));
-    return outcome.Set();
-  }
+  // Of some ranks, perhaps: all go on, and what comes of it is of no use.
+  if (info > 0) JAXMG_RETURN_IF_ERROR(device.FillInt32(Stream::kMain, outcome.info(), 1, info));
+  JAXMG_RETURN_IF_ERROR(outcome.Set());
   JAXMG_RETURN_IF_ERROR(device.Copy(Stream::kMain, Block(w, n, n, 1),
                                     Block(static_cast<const R*>(numbers), n, n, 1)));
   if (vectors) {
@@ -149,6 +138,7 @@ Status SpreadEigen(const RankContext& context, const Matrix<T>& matrix, const Su
 
 #define JAXMG_INSTANTIATE(T)                                                                     \
   template struct EigenSpace<T>;                                                                 \
+  template int64_t BandWidth<T>(int64_t, int64_t, const Tuning&);                                \
   template Status SpreadEigen(const RankContext&, const Matrix<T>&, const Subset&, Real<T>*, T*, \
                               T*, T*, void*, const Outcome<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)

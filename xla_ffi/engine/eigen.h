@@ -33,6 +33,7 @@ struct EigenSpace {
 };
 
 // The columns of panels that the ranks reduce, for a tuning and the caller's limit (0: none).
+template <typename T>
 int64_t BandWidth(int64_t block, int64_t tile, const Tuning& tuning);
 
 // Needs `matrix` = M in contiguous blocks, its lower triangle valid, and tiles of BandWidth

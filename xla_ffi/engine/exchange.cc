@@ -18,6 +18,38 @@ void ForPieces(int64_t height, int64_t begin, int64_t width, int64_t room, const
   }
 }
 
+// What lies at from(peer) to the place that to(this rank) names on that peer.
+template <typename T, typename From, typename To>
+Status Exchange(const RankContext& context, const From& from, const To& to) {
+  const int rank = context.comm.rank(), ranks = context.comm.size();
+  Flow flow(context);
+  Step<T> on(flow, Stream::kMain, "exchange");
+  auto empty = [](const Bytes2D& block) { return block.height == 0 || block.columns == 0; };
+  for (int step = 1; step < ranks; ++step) {
+    const int peer = (rank + step) % ranks;
+    if (!empty(from(peer))) on.Send(peer, from(peer));
+  }
+  if (!empty(from(rank))) on.CopyWithin(to(rank), from(rank));
+  for (int step = 1; step < ranks; ++step) {
+    const int peer = (rank - step + ranks) % ranks;
+    if (!empty(to(peer))) on.Recv(peer, to(peer));
+  }
+  return flow.Finish();
+}
+
+// A rank's columns, conjugated and transposed: those of their rows that `peer` has.
+template <typename T>
+Bytes2D InColumns(int rank, int peer, const Shares& rows, const Shares& columns, const T* z) {
+  const int64_t width = columns.width(rank), ldz = std::max<int64_t>(width, 1);
+  return Block(z + rows.begin(peer) * ldz, ldz, width, rows.width(peer));
+}
+
+// A rank's rows, likewise: those of their columns that `peer` has.
+template <typename T>
+Bytes2D InRows(int rank, int peer, const Shares& rows, const Shares& columns, const T* a) {
+  return Block(a + columns.begin(peer), columns.count, columns.width(peer), rows.width(rank));
+}
+
 }  // namespace
 
 template <typename T>
@@ -64,33 +96,26 @@ Status RowsToColumns(const RankContext& context, const Shares& rows, const Share
 template <typename T>
 Status ColumnsToRows(const RankContext& context, const Shares& rows, const Shares& columns,
                      const T* z, T* a) {
-  const int rank = context.comm.rank(), ranks = context.comm.size();
-  const int64_t width = columns.width(rank), ldz = std::max<int64_t>(width, 1);
-  Flow flow(context);
-  Step<T> on(flow, Stream::kMain, "exchange");
-  auto mine = [&](int peer) {
-    return Block(z + rows.begin(peer) * ldz, ldz, width, rows.width(peer));
-  };
-  auto place = [&](int peer) {
-    return Block(a + columns.begin(peer), columns.count, columns.width(peer), rows.width(rank));
-  };
-  auto empty = [](const Bytes2D& block) { return block.height == 0 || block.columns == 0; };
-  for (int step = 1; step < ranks; ++step) {
-    const int peer = (rank + step) % ranks;
-    if (!empty(mine(peer))) on.Send(peer, mine(peer));
-  }
-  if (!empty(mine(rank))) on.CopyWithin(place(rank), mine(rank));
-  for (int step = 1; step < ranks; ++step) {
-    const int peer = (rank - step + ranks) % ranks;
-    if (!empty(place(peer))) on.Recv(peer, place(peer));
-  }
-  return flow.Finish();
+  const int rank = context.comm.rank();
+  return Exchange<T>(
+      context, [&](int peer) { return InColumns(rank, peer, rows, columns, z); },
+      [&](int peer) { return InRows(rank, peer, rows, columns, a); });
+}
+
+template <typename T>
+Status RowsToColumns(const RankContext& context, const Shares& rows, const Shares& columns,
+                     const T* a, T* z) {
+  const int rank = context.comm.rank();
+  return Exchange<T>(
+      context, [&](int peer) { return InRows(rank, peer, rows, columns, a); },
+      [&](int peer) { return InColumns(rank, peer, rows, columns, z); });
 }
 
 #define JAXMG_INSTANTIATE(T)                                                                      \
   template Status RowsToColumns(const RankContext&, const Shares&, const Shares&, const Real<T>*, \
                                 int64_t, T*, T*, int64_t);                                        \
-  template Status ColumnsToRows(const RankContext&, const Shares&, const Shares&, const T*, T*);
+  template Status ColumnsToRows(const RankContext&, const Shares&, const Shares&, const T*, T*);  \
+  template Status RowsToColumns(const RankContext&, const Shares&, const Shares&, const T*, T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "xla_ffi/engine/matrix.h"
+#include "xla_ffi/engine/subset.h"
 
 namespace jaxmg {
 
@@ -23,6 +24,11 @@ struct Shares {
   int64_t begin(int rank) const { return std::min(rank * block, count); }
   int64_t width(int rank) const { return begin(rank + 1) - begin(rank); }
 };
+
+// As many eigenvectors on each rank.
+inline Shares SharesOf(const Subset& subset, int ranks) {
+  return {subset.count(), (subset.count() + ranks - 1) / ranks};
+}
 
 // Elements of staging at least, as many on each rank; more makes fewer messages.
 inline int64_t LeastStaging(const Shares& rows) { return 3 * rows.block; }
@@ -38,6 +44,11 @@ Status RowsToColumns(const RankContext& context, const Shares& rows, const Share
 template <typename T>
 Status ColumnsToRows(const RankContext& context, const Shares& rows, const Shares& columns,
                      const T* z, T* a);
+
+// The way back: `a`, as ColumnsToRows has it, to z. Enqueued on kMain; a may change after it.
+template <typename T>
+Status RowsToColumns(const RankContext& context, const Shares& rows, const Shares& columns,
+                     const T* a, T* z);
 
 }  // namespace jaxmg
 

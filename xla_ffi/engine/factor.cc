@@ -1,10 +1,12 @@
 #include "xla_ffi/engine/factor.h"
 
+#include <algorithm>
 #include <complex>
 
 #include "xla_ffi/engine/potrf.h"
 #include "xla_ffi/engine/potri.h"
 #include "xla_ffi/engine/redistribute.h"
+#include "xla_ffi/engine/solve_rows.h"
 #include "xla_ffi/engine/substitution.h"
 
 namespace jaxmg {
@@ -101,6 +103,28 @@ Status ApplyRoutine(const RankContext& context, const Operand<T>& factor, Apply 
 }
 
 template <typename T>
+Status SolveRowsRoutine(const RankContext& context, const Operand<T>& factor, bool inverse, T* x,
+                        const T* source) {
+  Frame<T> frame(context, factor, Routine::kSolveRows);
+  const int64_t n = factor.n, rows = factor.block, ld = std::max<int64_t>(rows, 1);
+  auto prepare = [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(frame.Prepare());
+    JAXMG_RETURN_IF_ERROR(context.device.ReserveHandles());
+    return CopyIfApart(context.device, source, x, rows * n);
+  };
+  auto work = [&]() -> Status {
+    // Row-major and of L' here, column-major and of its conjugate there.
+    Blas<T>& blas = context.device.template blas<T>();
+    JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, n, rows, x, n, frame.rows(), ld));
+    JAXMG_RETURN_IF_ERROR(SolveRows(context, frame.matrix(), inverse ? Op::kNone : Op::kConjTrans,
+                                    rows, frame.rows(), frame.panels()));
+    JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, rows, n, frame.rows(), ld, x, n));
+    return Finish(frame, n, rows, x);
+  };
+  return RunOnAllRanks(context.comm, prepare, work);
+}
+
+template <typename T>
 Status InvertRoutine(const RankContext& context, const Operand<T>& factor) {
   const Operand<T> own = WithoutOverflow(factor);
   Frame<T> frame(context, own, Routine::kInvert);
@@ -163,12 +187,13 @@ Status MoveFactorRoutine(const RankContext& context, const Operand<T>& factor, b
   return RunOnAllRanks(context.comm, prepare, work);
 }
 
-#define JAXMG_INSTANTIATE(T)                                                              \
-  template Status PotrfRoutine(const RankContext&, const Operand<T>&, Real<T>*);          \
-  template Status ApplyRoutine(const RankContext&, const Operand<T>&, Apply, int64_t, T*, \
-                               const T*);                                                 \
-  template Status InvertRoutine(const RankContext&, const Operand<T>&);                   \
-  template Status DiagonalRoutine(const RankContext&, const Operand<T>&, Real<T>*);       \
+#define JAXMG_INSTANTIATE(T)                                                                   \
+  template Status PotrfRoutine(const RankContext&, const Operand<T>&, Real<T>*);               \
+  template Status ApplyRoutine(const RankContext&, const Operand<T>&, Apply, int64_t, T*,      \
+                               const T*);                                                      \
+  template Status SolveRowsRoutine(const RankContext&, const Operand<T>&, bool, T*, const T*); \
+  template Status InvertRoutine(const RankContext&, const Operand<T>&);                        \
+  template Status DiagonalRoutine(const RankContext&, const Operand<T>&, Real<T>*);            \
   template Status MoveFactorRoutine(const RankContext&, const Operand<T>&, bool);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

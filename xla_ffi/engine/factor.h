@@ -28,6 +28,12 @@ template <typename T>
 Status ApplyRoutine(const RankContext& context, const Operand<T>& factor, Apply apply, int64_t nrhs,
                     T* x, const T* source = nullptr);
 
+// x (block x n, row-major: this rank's rows of a matrix) becomes x L'^-H, or x L'^-1 with
+// `inverse`; copied from `source` first. Workspace: x once more and two tile columns.
+template <typename T>
+Status SolveRowsRoutine(const RankContext& context, const Operand<T>& factor, bool inverse, T* x,
+                        const T* source = nullptr);
+
 // The factor, which is used up, becomes the rows of the inverse of A in its own place; the overflow
 // tile stays. Workspace: that of PotriRoutine.
 template <typename T>

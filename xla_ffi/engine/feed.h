@@ -49,6 +49,18 @@ class Feed {
   std::array<Data, 2> fetched_;
 };
 
+// What gather may be: tile column k of a factor from its diagonal tile down, its rows side by side.
+template <typename T>
+void GatherColumn(Step<T>& on, const Matrix<T>& matrix, int64_t k, T* column) {
+  const Tiles& tiles = matrix.tiles;
+  const int64_t begin = tiles.offset(k), height = tiles.columns() - begin;
+  const Bytes2D buffer = Block(column, height, height, tiles.width(k));
+  if (tiles.owner(k) == matrix.rank) {
+    on.Copy(buffer, Block(matrix.tile(k, begin), matrix.ld(), height, tiles.width(k)));
+  }
+  on.Broadcast(tiles.owner(k), buffer);
+}
+
 }  // namespace jaxmg
 
 #endif  // JAXMG_XLA_FFI_ENGINE_FEED_H_

@@ -253,7 +253,7 @@ class Step : public StepBase {
   JAXMG_OPERATION(FromReal, *eigen_.panel, FromReal)
   JAXMG_OPERATION(Chase, *eigen_.chase, Chase)
   JAXMG_OPERATION(TakeTridiagonal, *eigen_.chase, TakeTridiagonal)
-  JAXMG_OPERATION(ApplyBlocks, *eigen_.chase, ApplyBlocks)
+  JAXMG_OPERATION(ApplyGroups, *eigen_.chase, ApplyGroups)
   JAXMG_OPERATION(ExpandReflectors, *eigen_.chase, ExpandReflectors)
 #undef JAXMG_OPERATION
 

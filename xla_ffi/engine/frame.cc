@@ -22,9 +22,9 @@ Frame<T>::Frame(const RankContext& context, const Operand<T>& operand, Routine r
     : Frame(context, operand, routine, Sizes{operand.n, operand.block, operand.tile, nrhs}) {}
 
 template <typename T>
-Frame<T>::Frame(const RankContext& context, const Operand<T>& operand, bool vectors,
-                const Subset& subset)
-    : Frame(context, operand, Routine::kSyevd,
+Frame<T>::Frame(const RankContext& context, const Operand<T>& operand, Routine routine,
+                bool vectors, const Subset& subset)
+    : Frame(context, operand, routine,
             Sizes{operand.n, operand.block, operand.tile, 0, vectors, subset.first, subset.last}) {}
 
 template <typename T>
@@ -41,6 +41,7 @@ Frame<T>::Frame(const RankContext& context, const Operand<T>& operand, Routine r
   accumulated_ = space_.Reserve<T>(plan_.accumulated);
   inverses_ = space_.Reserve<T>(plan_.inverses);
   eigen_ = space_.Reserve<T>(plan_.eigen);
+  rows_ = space_.Reserve<T>(plan_.rows);
   records_ = space_.Reserve<char>(Outcome<T>::Bytes(context.comm.size()));
   status_ = space_.Reserve<int32_t>(operand.status == nullptr ? 1 : 0);
 }

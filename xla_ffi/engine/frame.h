@@ -66,14 +66,16 @@ template <typename T>
 class Frame {
  public:
   Frame(const RankContext& context, const Operand<T>& operand, Routine routine, int64_t nrhs = 0);
-  // Of kSyevd.
-  Frame(const RankContext& context, const Operand<T>& operand, bool vectors, const Subset& subset);
+  // Of an eigenproblem.
+  Frame(const RankContext& context, const Operand<T>& operand, Routine routine, bool vectors,
+        const Subset& subset);
 
   // --- Memory, after Prepare ---------------------------------------------------------------------
   T* panels() const { return space_.Get<T>(panels_); }
   T* gathered() const { return space_.Get<T>(gathered_); }
   T* sums() const { return space_.Get<T>(accumulated_); }
   T* eigen() const { return space_.Get<T>(eigen_); }
+  T* rows() const { return space_.Get<T>(rows_); }
   void* host() const { return host_ == nullptr ? nullptr : host_->data(); }
   Inverses<T> inverses() const { return {plan_.inverse_order, space_.Get<T>(inverses_)}; }
   RightHandSides<T> right_hand_sides(int64_t nrhs, T* x) const {
@@ -115,7 +117,8 @@ class Frame {
   const Plan<T> plan_;
   Workspace space_;
   std::unique_ptr<Buffer> host_;
-  size_t panels_, overflow_, gathered_, share_, accumulated_, inverses_, eigen_, records_, status_;
+  size_t panels_, overflow_, gathered_, share_, accumulated_, inverses_, eigen_, rows_, records_,
+      status_;
   std::optional<Outcome<T>> outcome_;
 };
 

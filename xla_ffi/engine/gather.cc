@@ -2,6 +2,8 @@
 
 #include <complex>
 
+#include "xla_ffi/engine/frame.h"
+
 namespace jaxmg {
 
 template <typename T>
@@ -43,9 +45,20 @@ Status Scatter(const RankContext& context, const T* whole, const Blocks<T>& bloc
   return WaitAllSent(context.comm, Stream::kMain);
 }
 
-#define JAXMG_INSTANTIATE(T)                                             \
-  template Status GatherLower(const RankContext&, const Blocks<T>&, T*); \
-  template Status Scatter(const RankContext&, const T*, const Blocks<T>&);
+template <typename T>
+Status AllGatherRoutine(const RankContext& context, int64_t count, const T* part, T* all) {
+  return RunOnAllRanks(
+      context.comm, [] { return Status::Ok(); },
+      [&]() -> Status {
+        if (count == 0) return Status::Ok();
+        return AllGather(context.comm, context.device, Stream::kMain, part, all, count * sizeof(T));
+      });
+}
+
+#define JAXMG_INSTANTIATE(T)                                               \
+  template Status GatherLower(const RankContext&, const Blocks<T>&, T*);   \
+  template Status Scatter(const RankContext&, const T*, const Blocks<T>&); \
+  template Status AllGatherRoutine(const RankContext&, int64_t, const T*, T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

@@ -32,6 +32,11 @@ Status GatherLower(const RankContext& context, const Blocks<T>& blocks, T* whole
 template <typename T>
 Status Scatter(const RankContext& context, const T* whole, const Blocks<T>& blocks);
 
+// all (size * count, on every rank) := every rank's `part` (count), in rank order. Every rank calls
+// it with the same count; all return the same Status, as in routines.h.
+template <typename T>
+Status AllGatherRoutine(const RankContext& context, int64_t count, const T* part, T* all);
+
 }  // namespace jaxmg
 
 #endif  // JAXMG_XLA_FFI_ENGINE_GATHER_H_

@@ -7,6 +7,7 @@
 #include "xla_ffi/engine/gather.h"
 #include "xla_ffi/engine/potrf.h"
 #include "xla_ffi/engine/potri.h"
+#include "xla_ffi/engine/solve_rows.h"
 #include "xla_ffi/engine/substitution.h"
 
 namespace jaxmg {
@@ -25,18 +26,23 @@ bool Gathers(Routine routine, const Sizes& sizes, int ranks, const Tuning& tunin
   return routine == Routine::kPotri && sizes.n <= tuning.gather_to_invert;
 }
 
-// One rank alone has LAPACK.
+bool IsEigenproblem(Routine routine) {
+  return routine == Routine::kSyevd || routine == Routine::kSygvd;
+}
+
 template <typename T>
 bool Spreads(Routine routine, const Sizes& sizes, int ranks, const Tuning& tuning) {
-  const int64_t fraction = kIsComplex<T> ? 4 : sizes.vectors ? 1 : 2;
-  return routine == Routine::kSyevd && ranks > 1 && tuning.spread_eigen > 0 &&
-         sizes.n >= tuning.spread_eigen / fraction;
+  const int64_t from = ranks == 1      ? tuning.stages_alone
+                       : kIsComplex<T> ? tuning.spread_complex
+                       : sizes.vectors ? tuning.spread_eigen
+                                       : tuning.spread_values;
+  return IsEigenproblem(routine) && from > 0 && sizes.n >= from;
 }
 
 template <typename T>
 Tiles TilesOf(Routine routine, const Sizes& sizes, int ranks, const Tuning& tuning) {
   if (Spreads<T>(routine, sizes, ranks, tuning)) {
-    return Tiles(sizes.n, sizes.block, ranks, BandWidth(sizes.block, sizes.tile, tuning));
+    return Tiles(sizes.n, sizes.block, ranks, BandWidth<T>(sizes.block, sizes.tile, tuning));
   }
   int64_t width = sizes.tile;
   if (width == 0) {
@@ -81,27 +87,34 @@ Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tu
                                                  : 0) {
   const int64_t n = sizes.n, tile_column = n * tiles.width();
   const bool root = rank == kRoot;
-  const bool alone = gathers || (routine == Routine::kSyevd && !spreads);
+  const bool alone = gathers || (IsEigenproblem(routine) && !spreads);
   gathered = alone && root ? n * n : 0;
   if (spreads) {
     const EigenSpace<T> space(tiles, rank, sizes.vectors, sizes.subset(), tuning);
     eigen = space.elements;
     host_bytes = space.host_bytes;
-  } else if (routine == Routine::kSyevd && root) {
+  } else if (IsEigenproblem(routine) && root) {
     const double matrices = sizes.vectors ? tuning.syevd_matrices : tuning.syevd_value_matrices;
     solver = static_cast<int64_t>(matrices * static_cast<double>(n) * n);
   }
+  if (routine == Routine::kSygvd) eigen = std::max(eigen, n * sizes.block);
+  if (routine == Routine::kSygst) host_bytes = sizeof(int32_t);
   if (gathers && !root) return;
   if (routine != Routine::kApply && tiles.ranks() > 1) panels = tile_column;
-  if (routine == Routine::kPotrs || routine == Routine::kPotri || routine == Routine::kPotrf) {
+  if (routine == Routine::kPotrs || routine == Routine::kPotri || routine == Routine::kSygst ||
+      routine == Routine::kPotrf) {
     panels = std::max(panels, PotrfWorkspace(factored, n, tuning));
   }
+  if (routine == Routine::kSygst || routine == Routine::kSolveRows) {
+    panels = std::max(panels, SolveRowsWorkspace(tiles));
+  }
+  if (routine == Routine::kSolveRows) rows = n * sizes.block;
   if (routine == Routine::kPotri || routine == Routine::kInvert) {
     panels = std::max(panels, PotriWorkspace(tiles, n));
   }
   // Else it is the caller's.
   const bool own_overflow =
-      routine <= Routine::kSyevd || routine == Routine::kInvert || routine == Routine::kUnpack;
+      routine <= Routine::kSygst || routine == Routine::kInvert || routine == Routine::kUnpack;
   if (own_overflow && tiles.has_overflow()) overflow = tile_column;
   const bool solves = routine == Routine::kPotrs || routine == Routine::kApply;
   if (solves) share = RightHandSidesShare(tiles, sizes.nrhs);
@@ -112,7 +125,7 @@ Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tu
 template <typename T>
 size_t Plan<T>::bytes(int ranks) const {
   size_t total = Aligned(kRecordBytes * (1 + ranks));
-  for (int64_t elements : {panels, overflow, gathered, share, accumulated, inverses, eigen}) {
+  for (int64_t elements : {panels, overflow, gathered, share, accumulated, inverses, eigen, rows}) {
     total += Aligned(elements * sizeof(T));
   }
   return total;

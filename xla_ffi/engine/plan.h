@@ -13,16 +13,30 @@
 
 namespace jaxmg {
 
-// What is done on a distributed matrix. Those after kSyevd have, or make, a factor that is kept:
-// its tile width is the caller's, and no rank has it alone.
-enum class Routine { kPotrs, kPotri, kSyevd, kPotrf, kApply, kInvert, kPack, kUnpack };
+// What is done on a distributed matrix. kSygvd is what a generalized eigenproblem does on A, kSygst
+// on B. Those after that have, or make, a factor that is kept: its tile width is the caller's, and
+// no rank has it alone.
+enum class Routine {
+  kPotrs,
+  kPotri,
+  kSyevd,
+  kSygvd,
+  kSygst,
+  kPotrf,
+  kApply,
+  kSolveRows,
+  kInvert,
+  kPack,
+  kUnpack
+};
 
 struct Sizes {
   int64_t n;         // order of A, without padding
   int64_t block;     // rows of A on each rank, padding included
   int64_t tile = 0;  // tile width at most; 0: choose
   int64_t nrhs = 0;
-  bool vectors = true;  // of kSyevd, and those of which eigenvalues: all, unless last > first
+  bool vectors =
+      true;  // of an eigenproblem, and those of which eigenvalues: all, unless last > first
   int64_t first = 0, last = 0;
 
   Subset subset() const { return last > first ? Subset{first, last} : Subset{0, n}; }
@@ -55,8 +69,9 @@ struct Plan {
   int64_t share = 0;        // right-hand sides of this rank's tiles
   int64_t accumulated = 0;  // what it has to add to those of others
   int64_t inverses = 0;     // of diagonal tiles
-  int64_t eigen = 0;        // what SpreadEigen needs, and bytes of the host's memory
-  int64_t host_bytes = 0;
+  int64_t eigen = 0;        // what SpreadEigen needs; for kSygvd, this rank's block at least
+  int64_t rows = 0;         // this rank's block of right-hand sides
+  int64_t host_bytes = 0;   // bytes of the host's memory
   // What the device's own solver of a whole matrix takes beside, about.
   int64_t solver = 0;
 

@@ -64,14 +64,7 @@ Status Lauum(const RankContext& context, Precision precision, const Matrix<T>& m
   const Tiles& tiles = matrix.tiles;
   const int64_t ld = matrix.ld();
   auto height = [&](int64_t k) { return tiles.columns() - tiles.offset(k); };
-  // Column k from its diagonal tile down.
-  auto gather = [&](Step<T>& on, int64_t k, T* column) {
-    const Bytes2D buffer = Block(column, height(k), height(k), tiles.width(k));
-    if (tiles.owner(k) == matrix.rank) {
-      on.Copy(buffer, Block(matrix.tile(k, tiles.offset(k)), ld, height(k), tiles.width(k)));
-    }
-    on.Broadcast(tiles.owner(k), buffer);
-  };
+  auto gather = [&](Step<T>& on, int64_t k, T* column) { GatherColumn(on, matrix, k, column); };
   auto step = [&](Step<T>& on, int64_t k, const T* column) {
     const int64_t width = tiles.width(k), begin = tiles.offset(k), end = tiles.offset(k + 1);
     const int64_t below = tiles.columns() - end;

@@ -2,12 +2,11 @@
 
 #include <complex>
 
-#include "xla_ffi/engine/eigen.h"
+#include "xla_ffi/engine/eigenproblem.h"
 #include "xla_ffi/engine/potrf.h"
 #include "xla_ffi/engine/potri.h"
 #include "xla_ffi/engine/redistribute.h"
 #include "xla_ffi/engine/substitution.h"
-#include "xla_ffi/engine/syevd.h"
 
 namespace jaxmg {
 template <typename T>
@@ -70,33 +69,12 @@ namespace {
 template <typename T>
 Status Eigen(const RankContext& context, const Operand<T>& operand, const Subset& subset,
              Real<T>* w, T* v) {
-  const bool vectors = v != nullptr;
-  Frame<T> frame(context, operand, vectors, subset);
-  auto solve = [&]() -> Status {
-    const Outcome<T>& outcome = frame.outcome();
-    if (frame.spreads()) {
-      return SpreadEigen(context, frame.matrix(), subset, w, v, frame.panels(), frame.eigen(),
-                         frame.host(), outcome);
-    }
-    JAXMG_RETURN_IF_ERROR(Syevd(context, frame.matrix(), vectors, frame.gathered(), frame.panels(),
-                                w, outcome.info()));
-    JAXMG_RETURN_IF_ERROR(outcome.Set());
-    return TakeSubset(context.device, operand, subset, v);
-  };
+  Eigenproblem<T> problem(context, operand, Routine::kSyevd, subset, w, v);
   auto work = [&]() -> Status {
-    JAXMG_RETURN_IF_ERROR(solve());
-    JAXMG_RETURN_IF_ERROR(frame.outcome().PoisonIfFailed(operand.n, 1, w));
-    if (!vectors) return Status::Ok();
-    return frame.outcome().PoisonIfFailed(subset.count(), operand.block, v);
+    JAXMG_RETURN_IF_ERROR(problem.Solve());
+    return problem.PoisonIfFailed();
   };
-  auto prepare = [&]() -> Status {
-    JAXMG_RETURN_IF_ERROR(frame.Prepare());
-    if (frame.spreads()) return context.device.ReserveHandles();
-    if (context.comm.rank() != kRoot) return Status::Ok();
-    return context.device.solver<T>().ReserveSyevd(Stream::kMain, vectors, operand.n,
-                                                   frame.gathered(), operand.n, w);
-  };
-  return RunOnAllRanks(context.comm, prepare, work);
+  return RunOnAllRanks(context.comm, [&] { return problem.Prepare(); }, work);
 }
 
 }  // namespace
@@ -111,13 +89,6 @@ template <typename T>
 Status SyevxRoutine(const RankContext& context, const Operand<T>& operand, const Subset& subset,
                     Real<T>* w, T* v) {
   return Eigen(context, operand, subset, w, v);
-}
-
-template <typename T>
-Status TakeSubset(Device& device, const Operand<T>& operand, const Subset& subset, T* v) {
-  if (v == nullptr || v == operand.a) return Status::Ok();
-  return device.Copy(Stream::kMain, Block(v, subset.count(), subset.count(), operand.block),
-                     Block(operand.a + subset.first, operand.n, subset.count(), operand.block));
 }
 
 template <typename T>
@@ -150,7 +121,6 @@ Status CyclicRoutine(const RankContext& context, int64_t block, int64_t columns,
   template Status SyevdRoutine(const RankContext&, const Operand<T>&, bool, Real<T>*);         \
   template Status SyevxRoutine(const RankContext&, const Operand<T>&, const Subset&, Real<T>*, \
                                T*);                                                            \
-  template Status TakeSubset(Device&, const Operand<T>&, const Subset&, T*);                   \
   template Status CyclicRoutine(const RankContext&, int64_t, int64_t, int64_t, bool, T*, const T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

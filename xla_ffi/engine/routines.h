@@ -48,10 +48,6 @@ template <typename T>
 Status SyevxRoutine(const RankContext& context, const Operand<T>& operand, const Subset& subset,
                     Real<T>* w, T* v);
 
-// Those columns of the rows of V in the operand's block to v, unless v is that block or null.
-template <typename T>
-Status TakeSubset(Device& device, const Operand<T>& operand, const Subset& subset, T* v);
-
 // `block` rows of `columns` elements on each rank: contiguous to block-cyclic tiles of `tile` rows,
 // or back. Needs `tile` to divide `block`. Copied from `source` first, if that is given.
 template <typename T>

@@ -99,10 +99,13 @@ CallSite SiteOf(const char* routine, const Platform& platform,
                    attributes.tile,
                    attributes.n > 0 && attributes.backend == "native",
                    attributes.processes.count > 0,
+                   0,
                    nullptr,
                    {}};
+  KeptSite kept = FindKeptSite(platform.api, platform.ctx);
+  site.number = kept.number;
   if (!site.spans_processes) return site;
-  site.shared = KeptSite(platform.api, platform.ctx);
+  site.shared = std::move(kept.shared);
   site.key.site = site.shared.get();
   const auto shape = a.dimensions();
   site.block = {static_cast<int64_t>(a.element_type()), shape.size() > 0 ? shape[0] : 0,
@@ -162,7 +165,7 @@ std::shared_ptr<const SharedSite> SharedSiteOf(const XLA_FFI_CallFrame* frame) n
     if (NameOf(frame->attrs, i) != "processes") continue;
     if (frame->attrs.types[i] != XLA_FFI_AttrType_ARRAY) continue;
     const auto* array = static_cast<const XLA_FFI_Array*>(frame->attrs.attrs[i]);
-    if (array->size > 0) return KeptSite(frame->api, frame->ctx);
+    if (array->size > 0) return FindKeptSite(frame->api, frame->ctx).shared;
   }
   return nullptr;
 }
@@ -217,6 +220,13 @@ Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attrib
     return Error(Code::kInvalidArgument, routine, ": TF32 is for float32 and complex64");
   }
   return Status::Ok();
+}
+
+Status CheckSubset(const char* routine, const Attributes& attributes) {
+  const int64_t first = attributes.first, last = attributes.last;
+  if (first >= 0 && first < last && last <= attributes.n) return Status::Ok();
+  return Error(Code::kInvalidArgument, routine, ": there are no eigenvalues [", first, ", ", last,
+               ") of ", attributes.n);
 }
 
 }  // namespace jaxmg

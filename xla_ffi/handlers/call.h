@@ -90,6 +90,9 @@ Made MakeSite(const char* routine, unsigned takes, const Attributes& attributes)
 Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attributes,
                  Backend* backend);
 
+// The same unless there are the eigenvalues [first, last).
+Status CheckSubset(const char* routine, const Attributes& attributes);
+
 // f(T()) for the C++ type T of `dtype`.
 template <typename F>
 PlatformResult ForDtype(const char* routine, ffi::DataType dtype, F&& f) {
@@ -188,8 +191,10 @@ template <xla::ffi::ExecutionStage stage>
 struct xla::ffi::ResultEncoding<stage, jaxmg::Made> {
   static XLA_FFI_Error* Encode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
                                jaxmg::Made made) {
-    if (made.status.ok() && made.site != nullptr) {
-      made.status = jaxmg::KeepSite(api, ctx, std::move(made.site));
+    if (made.status.ok()) {
+      const bool needed = made.site != nullptr;  // else it is better kept, and can be missed
+      const jaxmg::Status kept = jaxmg::KeepSite(api, ctx, std::move(made.site));
+      if (needed) made.status = kept;
     }
     return made.status.ok() ? nullptr : jaxmg::ToFfiError(api, made.status);
   }

@@ -10,8 +10,10 @@
 
 #include "xla_ffi/comm/hub.h"
 #include "xla_ffi/comm/segments.h"
+#include "xla_ffi/comm/wires.h"
 #include "xla_ffi/device/cuda.h"
 #include "xla_ffi/device/cuda_memory.h"
+#include "xla_ffi/device/cuda_wire.h"
 #include "xla_ffi/device/timeline.h"
 #include "xla_ffi/handlers/options.h"
 #include "xla_ffi/handlers/platform.h"
@@ -32,12 +34,13 @@ Patience Patient(int ranks) { return {std::chrono::hours(24 * 365), Spin(ranks)}
 
 // The places of the process's devices in the calls of its programs. A device has to know its place
 // before it meets the others, and to read it from the device's memory is to wait for all that XLA
-// has given that so far. So it is read once for each call of a program, which XLA keeps at one
-// address. Another program may come to lie there, with other places: then kernels see that
-// (CudaDevice::ExpectPlace), the results are NaN, and places are read anew from then on.
+// has given that so far. So it is read once for each call site of a program. An XLA that keeps no
+// number for it leaves its address, where another program may come to lie, with other places: then
+// kernels see that (CudaDevice::ExpectPlace), the results are NaN, and places are read anew from
+// then on.
 struct Places {
-  // The program's call, and what tells it from most others at the same address; the device.
-  using Key = std::tuple<const void*, const char*, int64_t, int64_t, int, int>;
+  // The call site, and what tells it from most others at the same address; the device.
+  using Key = std::tuple<int64_t, const void*, const char*, int64_t, int64_t, int, int>;
   std::mutex mutex;
   std::map<Key, Place> known;
 };
@@ -53,8 +56,8 @@ Status ReadPlace(const CallSite& site, CudaDevice& device, Place* place) {
 Status FindPlace(const CallSite& site, CudaDevice& device, Place* place) {
   constexpr size_t kMost = 1 << 16;
   Places& places = Forever<Places>();
-  const Places::Key key = {site.key.site, site.routine, site.n,
-                           site.tile,     site.ranks,   device.ordinal()};
+  const Places::Key key = {site.number, site.key.site, site.routine,    site.n,
+                           site.tile,   site.ranks,    device.ordinal()};
   {
     std::lock_guard<std::mutex> lock(places.mutex);
     if (device.resources().TakeStaleFlag() || places.known.size() > kMost) places.known.clear();
@@ -169,7 +172,10 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
     JAXMG_RETURN_IF_ERROR(Open<CudaDriver>());
     JAXMG_RETURN_IF_ERROR(Open<CudaRuntime>());
     JAXMG_RETURN_IF_ERROR(current.Set(platform.ordinal));
-    if (site.spans_processes) JAXMG_RETURN_IF_ERROR(FindWhetherShared(platform.ordinal, &shares));
+    if (site.spans_processes) {
+      JAXMG_RETURN_IF_ERROR(FindWhetherShared(platform.ordinal, &shares));
+      Wires::The().Use(NcclWires());
+    }
     JAXMG_RETURN_IF_ERROR(CudaDevice::New(
         platform.ordinal, static_cast<cudaStream_t>(platform.stream), allocate, &device));
     return FindPlace(site, *device, &place);

@@ -92,6 +92,25 @@ PlatformResult FactorApply(Platform platform, ffi::Buffer<ffi::DataType::S32> pl
   });
 }
 
+PlatformResult FactorSolveRows(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
+                               ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, ffi::AnyBuffer b,
+                               ffi::Result<ffi::AnyBuffer> x, Attributes attributes) {
+  static constexpr char kName[] = "factor_solve_rows";
+  const auto shape = b.dimensions(), block = tiles.dimensions();
+  if (shape.size() != 2 || block.size() != 2 || shape[0] != block[0] || shape[1] != block[1] ||
+      b.element_type() != tiles.element_type()) {
+    return Refuse(Error(Code::kInvalidArgument, kName, ": b must be a block such as the tiles'"));
+  }
+  return OnFactor(kName, platform, place, attributes, tiles, overflow, [&](auto zero) {
+    using T = decltype(zero);
+    return [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
+            inverse = attributes.inverse != 0, x = Data<T>(*x),
+            b = Data<T>(b)](const RankContext& context) {
+      return SolveRowsRoutine<T>(context, factor, inverse, x, b);
+    };
+  });
+}
+
 PlatformResult FactorInvert(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
                             ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
                             ffi::Result<ffi::AnyBuffer> inverse, Attributes attributes) {
@@ -156,6 +175,15 @@ JAXMG_DEFINE_HANDLER(JaxmgFactorApply, "factor_apply", jaxmg::FactorApply,
                          .Arg<xla::ffi::AnyBuffer>()  // tiles
                          .Arg<xla::ffi::AnyBuffer>()  // overflow
                          .Arg<xla::ffi::AnyBuffer>()  // b
+                         .Ret<xla::ffi::AnyBuffer>()  // x
+);
+
+JAXMG_DEFINE_HANDLER(JaxmgFactorSolveRows, "factor_solve_rows", jaxmg::FactorSolveRows,
+                     jaxmg::kN | jaxmg::kInverse,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()  // tiles
+                         .Arg<xla::ffi::AnyBuffer>()  // overflow
+                         .Arg<xla::ffi::AnyBuffer>()  // b, a block of rows
                          .Ret<xla::ffi::AnyBuffer>()  // x
 );
 

@@ -43,13 +43,15 @@ void ReadOptions() {
   }
   if (const char* text = std::getenv("JAXMG_TRANSPORT")) {
     const std::string name = text;
-    if (name != "auto" && name != "unix" && name != "tcp") {
+    if (name != "auto" && name != "nccl" && name != "unix" && name != "tcp") {
       throw std::invalid_argument(
-          "the environment variable JAXMG_TRANSPORT must be auto, unix or tcp; got '" + name + "'");
+          "the environment variable JAXMG_TRANSPORT must be auto, nccl, unix or tcp; got '" + name +
+          "'");
     }
-    Hub::The().set_transport(name == "unix"  ? Transport::kUnix
-                             : name == "tcp" ? Transport::kTcp
-                                             : Transport::kAuto);
+    Hub::The().set_transport(name == "unix"   ? Transport::kUnix
+                             : name == "tcp"  ? Transport::kTcp
+                             : name == "nccl" ? Transport::kWires
+                                              : Transport::kAuto);
   }
   if (const char* text = std::getenv("JAXMG_EIGENSOLVER")) {
     if (!SetEigensolver(text)) {
@@ -66,9 +68,10 @@ Seconds RendezvousTimeout() { return Seconds(Limit().load()); }
 void SetRendezvousTimeout(Seconds limit) { Limit() = limit.count(); }
 
 bool SetEigensolver(const std::string& name) {
-  static const int64_t usual = HostSpreadEigen();
   if (name != "auto" && name != "one" && name != "all") return false;
-  HostSpreadEigen() = name == "auto" ? usual : name == "all" ? 1 : 0;
+  TheEigensolver() = name == "auto"  ? Eigensolver::kAuto
+                     : name == "all" ? Eigensolver::kAll
+                                     : Eigensolver::kOne;
   return true;
 }
 

@@ -13,8 +13,8 @@ namespace jaxmg {
 Seconds RendezvousTimeout();
 void SetRendezvousTimeout(Seconds limit);
 
-// Which ranks of CPU devices solve an eigenproblem: "one" by LAPACK, "all" by the engine, or
-// "auto", by the order of the matrix. False where the name is none of these.
+// Which ranks solve an eigenproblem: "one" by LAPACK or cuSOLVER, "all" by the engine, or "auto",
+// by the order of the matrix. False where the name is none of these.
 bool SetEigensolver(const std::string& name);
 
 // Takes what the environment sets: JAXMG_RENDEZVOUS_TIMEOUT; JAXMG_PEER_TIMEOUT, from how long a

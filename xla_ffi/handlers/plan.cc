@@ -16,6 +16,7 @@ constexpr struct {
   Routine routine;
 } kRoutines[] = {{"potrs", Routine::kPotrs}, {"potri", Routine::kPotri},
                  {"syevd", Routine::kSyevd}, {"syevx", Routine::kSyevd},
+                 {"sygvd", Routine::kSygvd}, {"sygvx", Routine::kSygvd},
                  {"potrf", Routine::kPotrf}, {"cho_solve", Routine::kApply}};
 
 // Results that don't lie in A's place, each an allocation.
@@ -27,6 +28,7 @@ int64_t ResultBytes(Routine routine, const PlanQuery& query, int64_t overflow_ro
     case Routine::kApply:
       return x;
     case Routine::kSyevd:
+    case Routine::kSygvd:
       return query.n * sizeof(Real<T>);
     case Routine::kPotrf:
       return overflow_rows * query.n * sizeof(T);
@@ -44,9 +46,12 @@ void Answer(Routine routine, const PlanQuery& query, const Tuning& tuning, PlanA
     answer->overflow_rows = plan.tiles.has_overflow() ? plan.tiles.width() : 0;
     answer->gathered = plan.gathers;
     if (rank == 0) answer->solver = static_cast<int64_t>(plan.solver * sizeof(T));
-    answer->bytes.push_back(
-        static_cast<int64_t>(plan.bytes(query.ranks) + plan.solver * sizeof(T)) +
-        ResultBytes<T>(routine, query, answer->overflow_rows));
+    size_t bytes = plan.bytes(query.ranks) + plan.solver * sizeof(T);
+    if (routine == Routine::kSygvd) {
+      bytes += Plan<T>(Routine::kSygst, sizes, query.ranks, rank, tuning).bytes(query.ranks);
+    }
+    answer->bytes.push_back(static_cast<int64_t>(bytes) +
+                            ResultBytes<T>(routine, query, answer->overflow_rows));
   }
 }
 

@@ -11,14 +11,14 @@
 namespace jaxmg {
 
 struct PlanQuery {
-  std::string routine;  // "potrs", "potri", "syevd", "potrf" or "cho_solve"
+  std::string routine;  // "potrs", "potri", "syevd", "sygvd", "potrf" or "cho_solve"
   std::string backend;
   std::string dtype;  // NumPy's name
   int64_t n, rows;    // the order, and rows on each rank
   int ranks;
   int64_t tile;  // 0: choose
   int64_t nrhs;
-  bool vectors;          // of syevd
+  bool vectors;          // of an eigenproblem
   std::string platform;  // "cpu" or "gpu"; empty: the plugin's own
 };
 

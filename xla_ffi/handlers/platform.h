@@ -26,6 +26,7 @@ struct CallSite {
   int64_t n, tile;       // the order and the tile width that the call names
   bool checks_place;     // the routine compares it with the place that its host has assumed
   bool spans_processes;  // some ranks are in other processes
+  int64_t number;        // which no other call site of this process has had; 0: unknown
   std::shared_ptr<const SharedSite> shared;  // of a call that does
   std::array<int64_t, 3> block;              // its dtype, rows and columns, to be compared
 };

@@ -1,5 +1,6 @@
 #include "xla_ffi/handlers/site_state.h"
 
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -36,10 +37,7 @@ struct StateOfStage {
   void* state = nullptr;
 };
 
-struct Kept {
-  std::shared_ptr<const SharedSite> site;
-};
-void DeleteKept(void* state) { delete static_cast<Kept*>(state); }
+void DeleteKept(void* state) { delete static_cast<KeptSite*>(state); }
 
 bool StatesHaveStages(const XLA_FFI_Api* api) {
   return api->api_version.minor_version >= kStagesHaveStates;
@@ -94,10 +92,11 @@ Status RegisterKept(const XLA_FFI_Api* api, XLA_FFI_TypeId** id) {
 }  // namespace
 
 Status KeepSite(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
-                std::shared_ptr<const SharedSite> site) {
+                std::shared_ptr<const SharedSite> shared) {
+  static std::atomic<int64_t> numbers{0};
   XLA_FFI_TypeId* id;
   JAXMG_RETURN_IF_ERROR(RegisterKept(api, &id));
-  auto kept = std::make_unique<Kept>(Kept{std::move(site)});
+  auto kept = std::make_unique<KeptSite>(KeptSite{++numbers, std::move(shared)});
   XLA_FFI_Error* error;
   if (StatesHaveStages(api)) {
     StateOfStage args;
@@ -121,10 +120,9 @@ Status KeepSite(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
   return Status::Ok();
 }
 
-std::shared_ptr<const SharedSite> KeptSite(const XLA_FFI_Api* api,
-                                           XLA_FFI_ExecutionContext* ctx) noexcept {
+KeptSite FindKeptSite(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx) noexcept {
   XLA_FFI_TypeId* id = &TheType().id;  // written before any execution
-  if (id->type_id == 0) return nullptr;
+  if (id->type_id == 0) return {};
   XLA_FFI_Error* error;
   void* state;
   if (StatesHaveStages(api)) {
@@ -141,12 +139,12 @@ std::shared_ptr<const SharedSite> KeptSite(const XLA_FFI_Api* api,
     error = api->XLA_FFI_State_Get(&args);
     state = args.state;
   }
-  if (error == nullptr) return static_cast<Kept*>(state)->site;
+  if (error == nullptr) return *static_cast<KeptSite*>(state);
   XLA_FFI_Error_Destroy_Args destroy = {};
   destroy.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE;
   destroy.error = error;
   api->XLA_FFI_Error_Destroy(&destroy);
-  return nullptr;
+  return {};
 }
 
 }  // namespace jaxmg

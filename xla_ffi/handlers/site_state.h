@@ -1,9 +1,10 @@
-// What XLA keeps for a call site whose ranks are in several processes: its SharedSite, made with
-// the executable (the instantiate stage) and found when it runs. Calls within one process keep
-// nothing.
+// What XLA keeps for a call site, made with the executable (the instantiate stage) and found when
+// it runs: a number that no other one of the process has, and where ranks are in several processes
+// its SharedSite.
 #ifndef JAXMG_XLA_FFI_HANDLERS_SITE_STATE_H_
 #define JAXMG_XLA_FFI_HANDLERS_SITE_STATE_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "xla/ffi/api/ffi.h"
@@ -12,13 +13,18 @@
 
 namespace jaxmg {
 
-// Hands `site` to XLA, which keeps it as long as the executable. `ctx` is that of the stage.
-Status KeepSite(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
-                std::shared_ptr<const SharedSite> site);
+struct KeptSite {
+  int64_t number = 0;  // from 1 on
+  std::shared_ptr<const SharedSite> shared;
+};
 
-// The site that was kept; null where there is none. Takes no memory of ours.
-std::shared_ptr<const SharedSite> KeptSite(const XLA_FFI_Api* api,
-                                           XLA_FFI_ExecutionContext* ctx) noexcept;
+// Has XLA keep a new number, and `shared`, which may be null, as long as the executable. `ctx` is
+// that of the stage.
+Status KeepSite(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
+                std::shared_ptr<const SharedSite> shared);
+
+// What was kept; empty where there is nothing. Takes no memory of ours.
+KeptSite FindKeptSite(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx) noexcept;
 
 }  // namespace jaxmg
 

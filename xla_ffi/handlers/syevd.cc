@@ -1,5 +1,6 @@
 #include <complex>
 
+#include "xla_ffi/engine/eigenproblem.h"
 #include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/call.h"
 #include "xla_ffi/handlers/handlers.h"
@@ -37,12 +38,9 @@ PlatformResult Syevx(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   const int64_t n = attributes.n;
   const Subset subset = {attributes.first, attributes.last};
   Backend backend;
-  const Status checked = CheckCall(kSubsetName, a, attributes, &backend);
+  Status checked = CheckCall(kSubsetName, a, attributes, &backend);
+  if (checked.ok()) checked = CheckSubset(kSubsetName, attributes);
   if (!checked.ok()) return Refuse(checked);
-  if (subset.first < 0 || subset.first >= subset.last || subset.last > n) {
-    return Refuse(Error(Code::kInvalidArgument, kSubsetName, ": there are no eigenvalues [",
-                        subset.first, ", ", subset.last, ") of ", n));
-  }
   return ForDtype(kSubsetName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
     const Operand<T> operand = {n,

@@ -133,6 +133,15 @@ inline void DefineCommon(pybind11::module_& module) {
              pybind11::arg("vectors") = true, pybind11::arg("platform") = "",
              "How a call would be laid out: tile width, rows of a factor's overflow tile, whether "
              "one rank does it all, and by rank the bytes of workspace and results beside A.");
+  module.def(
+      "set_eigensolver",
+      [](const std::string& name) {
+        if (SetEigensolver(name)) return;
+        throw std::invalid_argument("the eigensolver must be auto, one or all; got '" + name + "'");
+      },
+      pybind11::arg("name"),
+      "Which ranks solve an eigenproblem from now on: \"one\" by LAPACK or cuSOLVER, \"all\", or "
+      "\"auto\".");
   DefineProcesses(module);
   module.def("compiler", [] { return std::string(__VERSION__); });
 }

@@ -16,6 +16,7 @@ PLATFORM = "CUDA"
 
 rendezvous_timeout = _native.rendezvous_timeout
 set_rendezvous_timeout = _native.set_rendezvous_timeout
+set_eigensolver = _native.set_eigensolver
 plan = _native.plan
 peer_timeout = _native.peer_timeout
 set_peer_timeout = _native.set_peer_timeout
@@ -58,10 +59,13 @@ def about():
 
 
 def _library_folders():
-    """The folders of NVIDIA's wheels: nvidia/cu13/lib for CUDA 13, nvidia/<library>/lib for 12."""
+    """The folders of NVIDIA's wheels: for CUDA 12 nvidia/<library>/lib, for CUDA 13 nvidia/cu13/lib
+    and that of NCCL.
+    """
     cuda = _native.CUDA
-    inside = f"nvidia/cu{cuda}/lib" if cuda >= 13 else "nvidia/*/lib"
-    folders = (folder for path in sys.path for folder in glob.glob(os.path.join(path, inside)))
+    inside = (f"nvidia/cu{cuda}/lib", "nvidia/nccl/lib") if cuda >= 13 else ("nvidia/*/lib",)
+    places = (os.path.join(path, folder) for path in sys.path for folder in inside)
+    folders = (folder for place in places for folder in glob.glob(place))
     # Another CUDA's folder may hold a library of the same name, such as libcusparse.so.12.
     others = re.compile(rf"/nvidia/cu(?!{cuda}/)\d+/lib$")
     found = dict.fromkeys(map(os.path.abspath, folders))

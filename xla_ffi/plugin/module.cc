@@ -126,12 +126,4 @@ PYBIND11_MODULE(_native, module) {
         return threads.get == nullptr ? 0 : threads.get();
       },
       "Threads that one BLAS call may use; 0 if the library does not say.");
-  module.def(
-      "set_eigensolver",
-      [](const std::string& name) {
-        if (jaxmg::SetEigensolver(name)) return;
-        throw std::invalid_argument("the eigensolver must be auto, one or all; got '" + name + "'");
-      },
-      pybind11::arg("name"),
-      "Which ranks solve an eigenproblem from now on: \"one\" by LAPACK, \"all\", or \"auto\".");
 }

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -15,6 +16,7 @@
 #define __device__ [[maybe_unused]]
 #define __global__
 #define __shared__ static
+#define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 struct uint2 {
@@ -60,7 +62,7 @@ class Barrier {
   int threads_, waiting_ = 0, round_ = 0;
 };
 
-inline thread_local Barrier* barrier;
+inline thread_local Barrier *barrier, *warp_barrier;
 
 }  // namespace host_cuda
 
@@ -68,6 +70,17 @@ inline thread_local host_cuda::Dimensions threadIdx, blockIdx;
 inline host_cuda::Dimensions blockDim, gridDim;
 
 inline void __syncthreads() { host_cuda::barrier->Wait(); }
+inline void __syncwarp() { host_cuda::warp_barrier->Wait(); }
+
+template <typename T>
+T __shfl_xor_sync(unsigned, T x, int lanes) {
+  static T given[1024];
+  given[threadIdx.x] = x;
+  __syncwarp();
+  const T other = given[threadIdx.x ^ static_cast<unsigned>(lanes)];
+  __syncwarp();
+  return other;
+}
 
 inline unsigned atomicAdd(unsigned* address, unsigned value) {
   return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
@@ -76,6 +89,14 @@ inline unsigned atomicAdd(unsigned* address, unsigned value) {
 inline int atomicMin(int* address, int value) {
   int old = __atomic_load_n(address, __ATOMIC_RELAXED);
   while (value < old && !__atomic_compare_exchange_n(address, &old, value, false, __ATOMIC_RELAXED,
+                                                     __ATOMIC_RELAXED)) {
+  }
+  return old;
+}
+
+inline int atomicMax(int* address, int value) {
+  int old = __atomic_load_n(address, __ATOMIC_RELAXED);
+  while (old < value && !__atomic_compare_exchange_n(address, &old, value, false, __ATOMIC_RELAXED,
                                                      __ATOMIC_RELAXED)) {
   }
   return old;
@@ -92,32 +113,48 @@ inline double __longlong_as_double(long long bits) {
   return value;
 }
 
+inline void __nanosleep(unsigned) { std::this_thread::yield(); }
+
 template <typename T>
 T min(T a, T b) {
   return b < a ? b : a;
+}
+template <typename T>
+T max(T a, T b) {
+  return a < b ? b : a;
 }
 using std::isfinite;
 
 namespace host_cuda {
 
-// Runs blocks of x * y threads.
-inline void Launch(unsigned blocks, unsigned x, unsigned y, const std::function<void()>& kernel) {
+// Runs one of the blocks, of x * y threads.
+inline void RunBlock(unsigned block, unsigned blocks, unsigned x, unsigned y,
+                     const std::function<void()>& kernel) {
   blockDim = {x, y};
   gridDim = {blocks, 1};
-  for (unsigned block = 0; block < blocks; ++block) {
-    Barrier meeting(static_cast<int>(x * y));
-    std::vector<std::thread> threads;
-    for (unsigned thread = 0; thread < x * y; ++thread) {
-      threads.emplace_back([&, thread] {
-        threadIdx = {thread % x, thread / x};
-        blockIdx = {block, 0};
-        barrier = &meeting;
-        kernel();
-        meeting.Leave();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+  constexpr unsigned kWarp = 32;
+  Barrier meeting(static_cast<int>(x * y));
+  std::vector<std::unique_ptr<Barrier>> warps;
+  for (unsigned first = 0; first < x * y; first += kWarp) {
+    warps.push_back(std::make_unique<Barrier>(static_cast<int>(min(kWarp, x * y - first))));
   }
+  std::vector<std::thread> threads;
+  for (unsigned thread = 0; thread < x * y; ++thread) {
+    threads.emplace_back([&, thread] {
+      threadIdx = {thread % x, thread / x};
+      blockIdx = {block, 0};
+      barrier = &meeting;
+      warp_barrier = warps[thread / kWarp].get();
+      kernel();
+      meeting.Leave();
+      warp_barrier->Leave();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+inline void Launch(unsigned blocks, unsigned x, unsigned y, const std::function<void()>& kernel) {
+  for (unsigned block = 0; block < blocks; ++block) RunBlock(block, blocks, x, y, kernel);
 }
 
 }  // namespace host_cuda

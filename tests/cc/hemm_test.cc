@@ -1,0 +1,184 @@
+// The product of a Hermitian matrix with vectors, in the caller's rows, on the devices of
+// engine_test.
+#include "xla_ffi/engine/hemm.h"
+
+#include <cmath>
+#include <complex>
+#include <cstring>
+#include <vector>
+
+#include "tests/cc/async_device.h"
+#include "tests/cc/problem.h"
+#include "tests/cc/ranks.h"
+#include "tests/cc/recording_device.h"
+#include "tests/cc/reference_lapack.h"
+#include "tests/cc/testing.h"
+#include "xla_ffi/engine/gather.h"
+
+namespace jaxmg {
+namespace {
+
+using namespace testing;
+
+const Case kCases[] = {
+    {1, 1, 0},  {1, 3, 1},     {2, 2, 1},     {5, 8, 2},  {7, 2, 3},  {16, 4, 4},
+    {17, 4, 2}, {33, 3, 5, 2}, {61, 4, 2, 1}, {40, 1, 7}, {63, 5, 9}, {97, 3, 0},
+};
+
+// What each rank has of A x, from products of which each is repeated.
+template <typename T>
+std::vector<std::vector<T>> Products(const Case& c, const Problem<T>& problem,
+                                     const std::vector<T>& x, int64_t nrhs,
+                                     const DeviceMaker& make) {
+  std::vector<std::vector<T>> y(c.ranks), again(c.ranks);
+  for (auto* products : {&y, &again}) {
+    const auto outcomes = RunRanks(
+        c.ranks,
+        [&](const RankContext& context) {
+          const int rank = context.comm.rank();
+          std::vector<T>& mine = (*products)[rank];
+          mine.assign(x.size(), NaN<T>());
+          return HemmRoutine<T>(context, {c.n, problem.block, c.tile, problem.blocks[rank].data(),
+                                          nrhs, x.data(), mine.data()});
+        },
+        kPatience, make);
+    for (const Status& outcome : outcomes) EXPECT(outcome.ok()) << outcome.message();
+  }
+  EXPECT(y == again) << "n " << c.n << " ranks " << c.ranks << ": another run has other bits";
+  return y;
+}
+
+template <typename T>
+void CheckProduct(const Case& c, int64_t nrhs, const DeviceMaker& make) {
+  Problem<T> problem(c, /*definite=*/false);
+  const auto before = problem.blocks;
+  std::mt19937_64 random(c.n);
+  std::vector<T> x(c.n * nrhs);
+  for (T& value : x) value = Random<T>(random);
+  const auto y = Products(c, problem, x, nrhs, make);
+  for (int rank = 0; rank < c.ranks; ++rank) {
+    EXPECT(y[rank] == y[0]) << "n " << c.n << " ranks " << c.ranks << ": ranks differ";
+    EXPECT(std::memcmp(before[rank].data(), problem.blocks[rank].data(),
+                       before[rank].size() * sizeof(T)) == 0)
+        << "n " << c.n << ": A has changed";
+  }
+  for (int64_t i = 0; i < c.n; ++i) {
+    for (int64_t r = 0; r < nrhs; ++r) {
+      T exact = 0;
+      Real<T> size = 0;
+      for (int64_t j = 0; j < c.n; ++j) {
+        const T term = problem.a[i * c.n + j] * x[j * nrhs + r];
+        exact += term;
+        size += std::abs(term);
+      }
+      const Real<T> error = std::abs(y[0][i * nrhs + r] - exact);
+      EXPECT(error <= 4 * c.n * kEps<T> * size)
+          << "n " << c.n << " ranks " << c.ranks << " tile " << c.tile << " nrhs " << nrhs
+          << " row " << i << ": " << error;
+    }
+  }
+}
+
+template <typename T>
+void CheckEveryDevice() {
+  Tuning pieces = LikeGpu();
+  pieces.resident_bytes = 5 * sizeof(T);
+  for (const Case& c : kCases) {
+    for (int64_t nrhs : {0, 1, 3}) {
+      CheckProduct<T>(c, nrhs, OnHost);
+      for (const Tuning& tuning : {LikeGpu(), pieces}) {
+        CheckProduct<T>(
+            c, nrhs, [&](int) { return std::make_unique<AsyncDevice>(NewHostDevice(), tuning); });
+      }
+    }
+  }
+}
+
+TEST(TheProductIsThatOfTheUpperTriangle) {
+  CheckEveryDevice<float>();
+  CheckEveryDevice<double>();
+  CheckEveryDevice<std::complex<float>>();
+  CheckEveryDevice<std::complex<double>>();
+}
+
+TEST(OrdersOfManyTilesOfTheDefaultWidth) {
+  CheckProduct<double>({1300, 2, 0}, 2, OnHost);
+  CheckProduct<std::complex<float>>({700, 1, 0}, 1, OnHost);
+}
+
+TEST(StreamsWaitForEachOther) {
+  for (const Case& c : kCases) {
+    Problem<double> problem(c);
+    std::vector<std::vector<double>> x(c.ranks, std::vector<double>(c.n * 2, 1)), y = x;
+    Recording recording(c.ranks);
+    const auto outcomes = RunRanks(
+        c.ranks,
+        [&](const RankContext& context) {
+          const int rank = context.comm.rank();
+          return HemmRoutine<double>(
+              context, {c.n, problem.block, c.tile, problem.blocks[rank].data(), 2, x[rank].data(),
+                        y[rank].data()});
+        },
+        kPatience,
+        [&](int rank) {
+          return std::make_unique<RecordingDevice>(NewHostDevice(), LikeGpu(), recording, rank);
+        });
+    for (const Status& outcome : outcomes) EXPECT(outcome.ok()) << outcome.message();
+    const std::string race = recording.FirstRace();
+    EXPECT(race.empty()) << "n " << c.n << " ranks " << c.ranks << ": " << race;
+  }
+}
+
+TEST(PartsAreGatheredInTheOrderOfTheRanks) {
+  for (int ranks : {1, 2, 5}) {
+    for (int64_t count : {0, 1, 7}) {
+      std::vector<std::vector<double>> parts(ranks), all(ranks);
+      std::vector<double> expected;
+      for (int rank = 0; rank < ranks; ++rank) {
+        parts[rank].assign(count, rank + 0.5);
+        expected.insert(expected.end(), parts[rank].begin(), parts[rank].end());
+        all[rank].assign(ranks * count, -1);
+      }
+      const auto outcomes = RunRanks(
+          ranks,
+          [&](const RankContext& context) {
+            const int rank = context.comm.rank();
+            return AllGatherRoutine<double>(context, count, parts[rank].data(), all[rank].data());
+          },
+          kPatience, [](int) { return std::make_unique<AsyncDevice>(NewHostDevice(), LikeGpu()); });
+      for (const Status& outcome : outcomes) EXPECT(outcome.ok()) << outcome.message();
+      for (const auto& found : all) EXPECT(found == expected) << ranks << " " << count;
+    }
+  }
+}
+
+TEST(ALackOfMemoryIsAnErrorOnAllRanks) {
+  const Case c = {20, 3, 4};
+  Problem<double> problem(c);
+  std::vector<double> x(c.n, 1);
+  std::vector<std::vector<double>> y(c.ranks, x);
+  const auto host = NewHostDevice();
+  const auto outcomes = RunRanks(
+      c.ranks,
+      [&](const RankContext& context) {
+        const int rank = context.comm.rank();
+        return HemmRoutine<double>(
+            context,
+            {c.n, problem.block, c.tile, problem.blocks[rank].data(), 1, x.data(), y[rank].data()});
+      },
+      kPatience,
+      [&](int rank) -> std::unique_ptr<Device> {
+        if (rank == 1) return std::make_unique<NoMemory>(*host);
+        return NewHostDevice();
+      });
+  for (const Status& outcome : outcomes) {
+    EXPECT(outcome.code() == Code::kResourceExhausted) << outcome.message();
+  }
+}
+
+struct InstallLapack {
+  InstallLapack() { testing::InstallReferenceLapack(); }
+} install_lapack;
+
+}  // namespace
+}  // namespace jaxmg

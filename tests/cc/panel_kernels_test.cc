@@ -1,0 +1,410 @@
+// The kernels of panel.cuh, on the host.
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tests/cc/host_cuda/cuda_types.h"
+#include "tests/cc/host_cuda/host_cuda.h"
+#include "tests/cc/host_cuda/together.h"
+#include "tests/cc/problem.h"
+#include "tests/cc/ranks.h"
+#include "tests/cc/reference_lapack.h"
+#include "tests/cc/testing.h"
+#include "xla_ffi/device/host.h"
+#include "xla_ffi/engine/routines.h"
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-compare"
+#include "xla_ffi/device/panel.cuh"
+#pragma GCC diagnostic pop
+
+namespace jaxmg {
+namespace {
+
+using namespace testing;
+using host_cuda::Cast;
+using host_cuda::Launch;
+using host_cuda::LaunchTogether;
+using host_cuda::Together;
+
+template <typename T>
+using Cuda = host_cuda::CudaType<T>;
+
+// Few, so that each thread has several turns; teams of a GPU's size would only take longer.
+constexpr int kLanes = 4;
+constexpr unsigned kFew = 3 * kLanes;
+
+enum class Kind { kNormal, kZeroColumns, kSameColumns, kSmallRest, kRealDiagonal };
+
+struct Case {
+  int64_t m, n;
+  unsigned blocks = 1;
+  Kind kind = Kind::kNormal;
+};
+
+std::string Describe(const Case& c, double scale) {
+  return std::to_string(c.m) + " x " + std::to_string(c.n) + " in " + std::to_string(c.blocks) +
+         " blocks, kind " + std::to_string(static_cast<int>(c.kind)) + " times " +
+         std::to_string(std::log10(scale));
+}
+
+template <typename T>
+struct Factored {
+  Factored(int64_t m, int64_t n)
+      : m(m), n(n), k(std::min(m, n)), lda(m + 3), ldt(k + 2), a(lda * n, kMargin), t(ldt * k) {
+    std::fill(t.begin(), t.end(), kMargin);
+  }
+  T& operator()(int64_t i, int64_t j) { return a[i + j * lda]; }
+
+  static constexpr T kMargin = T(-77);
+  const int64_t m, n, k, lda, ldt;
+  std::vector<T> a, t;
+};
+
+template <typename T>
+Factored<T> Given(const Case& c, double scale) {
+  Factored<T> given(c.m, c.n);
+  std::mt19937_64 random(c.m * 1009 + c.n);
+  for (int64_t j = 0; j < c.n; ++j) {
+    for (int64_t i = 0; i < c.m; ++i) {
+      T x = Random<T>(random);
+      if (c.kind == Kind::kZeroColumns && j % 3 != 1) x = 0;
+      if (c.kind == Kind::kSameColumns && j > 1) x = given(i, j % 2) / Real<T>(scale);
+      if (c.kind == Kind::kSmallRest && i > j) x *= std::numeric_limits<Real<T>>::min();
+      if (c.kind == Kind::kRealDiagonal) x = i > j ? T(0) : i == j ? T(std::real(x)) : x;
+      given(i, j) = x * Real<T>(scale);
+    }
+  }
+  return given;
+}
+
+template <typename T>
+Factored<T> ByKernel(const Case& c, Factored<T> panel) {
+  const int64_t owners = c.blocks > 1 ? c.blocks - 1 : 1;
+  Together<unsigned> met(1, 0);
+  Together<T> a(panel.a), t(panel.t), sums(2 * c.n * (1 + owners), NaN<T>());
+  Together<Real<T>> largest(2 * owners, NaN<Real<T>>());
+  LaunchTogether(c.blocks, kFew, [&] {
+    kernels::PanelFactor<Cuda<T>, kLanes>(c.m, static_cast<int>(c.n), Cast(a.data()), panel.lda,
+                                          Cast(t.data()), panel.ldt, met.data(), Cast(sums.data()),
+                                          largest.data())
+        .Run();
+  });
+  panel.a.assign(a.data(), a.data() + panel.a.size());
+  panel.t.assign(t.data(), t.data() + panel.t.size());
+  return panel;
+}
+
+template <typename T>
+Factored<T> ByHost(Factored<T> panel) {
+  const auto device = NewHostDevice();
+  EXPECT(device->eigen<T>()
+             .panel
+             ->QrPanel(Stream::kMain, panel.m, panel.n, panel.a.data(), panel.lda, panel.t.data(),
+                       panel.ldt)
+             .ok());
+  return panel;
+}
+
+template <typename T>
+using Wide = std::conditional_t<kIsComplex<T>, std::complex<double>, double>;
+
+// Of the panel's Q: Q R - A by columns, relative to them, and Q^H Q - I, in units of rounding.
+template <typename T>
+void CheckFactors(Factored<T>& given, Factored<T>& found, double scale, const std::string& what) {
+  using W = Wide<T>;
+  const int64_t m = given.m, n = given.n, k = given.k;
+  std::vector<W> v(m * k), q(m * m);
+  for (int64_t j = 0; j < k; ++j) {
+    for (int64_t i = j; i < m; ++i) v[i + j * m] = i == j ? W(1) : W(found(i, j));
+    for (int64_t i = k; i < found.ldt; ++i) EXPECT(found.t[i + j * found.ldt] == T(-77)) << what;
+    for (int64_t i = j + 1; i < k; ++i) EXPECT(found.t[i + j * found.ldt] == T(0)) << what;
+    EXPECT(std::imag(found(j, j)) == 0) << what;
+  }
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t i = m; i < found.lda; ++i) EXPECT(found(i, j) == T(-77)) << what;
+  }
+  // Q x = x - V (T (V^H x)).
+  auto times_q = [&](std::vector<W> x) {
+    std::vector<W> w(k), u(k);
+    for (int64_t l = 0; l < k; ++l) {
+      for (int64_t i = l; i < m; ++i) w[l] += Conj(v[i + l * m]) * x[i];
+    }
+    for (int64_t l = 0; l < k; ++l) {
+      for (int64_t i = 0; i <= l; ++i) u[i] += W(found.t[i + l * found.ldt]) * w[l];
+    }
+    for (int64_t l = 0; l < k; ++l) {
+      for (int64_t i = l; i < m; ++i) x[i] -= v[i + l * m] * u[l];
+    }
+    return x;
+  };
+  auto norm = [](const std::vector<W>& x) {
+    double sum = 0;
+    for (const W& value : x) sum += std::norm(value);
+    return std::sqrt(sum);
+  };
+  const double unit = static_cast<double>(kEps<T>) * (8 + std::sqrt(m) + n);
+  double backward = 0, orthogonal = 0;
+  for (int64_t j = 0; j < n; ++j) {
+    std::vector<W> r(m), a(m);
+    for (int64_t i = 0; i < m; ++i) {
+      a[i] = W(given(i, j)) / scale;
+      if (i <= j) r[i] = W(found(i, j)) / scale;
+    }
+    std::vector<W> difference = times_q(r);
+    for (int64_t i = 0; i < m; ++i) difference[i] -= a[i];
+    // Denormal numbers are rounded to the smallest one.
+    const double absolute =
+        static_cast<double>(std::numeric_limits<Real<T>>::denorm_min()) / scale * m;
+    backward = std::max(backward, norm(difference) / (norm(a) * unit + absolute + 1e-300));
+  }
+  for (int64_t j = 0; j < std::min<int64_t>(m, k + 2); ++j) {
+    std::vector<W> e(m);
+    e[j] = 1;
+    e = times_q(e);
+    orthogonal = std::max(orthogonal, std::abs(norm(e) - 1) / unit);
+  }
+  EXPECT(backward < 2 && orthogonal < 2) << what << ": " << backward << ", " << orthogonal;
+}
+
+template <typename T>
+void Check(const Case& c, double scale = 1) {
+  const std::string what = Describe(c, scale);
+  Factored<T> given = Given<T>(c, scale), found = ByKernel(c, given);
+  CheckFactors(given, found, scale, what);
+  if (c.kind != Kind::kNormal && c.kind != Kind::kRealDiagonal) return;
+  // The reflectors are the host's: nothing about them is left open.
+  Factored<T> expected = ByHost(given);
+  double difference = 0;
+  for (int64_t j = 0; j < c.n; ++j) {
+    for (int64_t i = 0; i < c.m; ++i) {
+      const double size = i > j ? 1 : scale;
+      difference = std::max<double>(difference, std::abs(found(i, j) - expected(i, j)) / size);
+    }
+  }
+  for (int64_t j = 0; j < found.k; ++j) {
+    for (int64_t i = 0; i < found.k; ++i) {
+      const int64_t place = i + j * found.ldt;
+      difference = std::max<double>(difference, std::abs(found.t[place] - expected.t[place]));
+    }
+  }
+  EXPECT(difference < 3000 * kEps<T>) << what << ": " << difference / kEps<T>;
+}
+
+template <typename T>
+void CheckAll() {
+  const double huge = static_cast<double>(std::numeric_limits<Real<T>>::max()) / 1e8;
+  const double tiny = static_cast<double>(std::numeric_limits<Real<T>>::min()) * 1e2;
+  for (const Case& c : {Case{1, 1},
+                        {1, 3},
+                        {2, 1},
+                        {2, 2},
+                        {3, 7},
+                        {8, 8},
+                        {40, 64},
+                        {65, 64},
+                        {64, 17},
+                        {300, 1},
+                        {300, 33}}) {
+    Check<T>(c);
+    Check<T>(c, huge);
+    Check<T>(c, tiny);
+  }
+  for (const Kind kind :
+       {Kind::kZeroColumns, Kind::kSameColumns, Kind::kSmallRest, Kind::kRealDiagonal}) {
+    for (unsigned blocks : {1, 3}) {
+      Check<T>({50, 20, blocks, kind});
+      Check<T>({20, 50, blocks, kind});
+    }
+  }
+  // Blocks without a row, and several that are done while others are not.
+  for (unsigned blocks : {2, 3, 6}) {
+    for (double scale : {1.0, huge, tiny}) Check<T>({7, 5, blocks}, scale);
+    Check<T>({2, 4, blocks});
+    Check<T>({100, 64, blocks});
+    Check<T>({40, 48, blocks});
+  }
+  std::mt19937_64 random(sizeof(T));
+  for (int i = 0; i < 20; ++i) {
+    const int64_t m = 1 + static_cast<int64_t>(random() % 300);
+    const int64_t n = 1 + static_cast<int64_t>(random() % kPanelColumns);
+    Check<T>({m, n, i % 4 == 0 ? 4u : 1u}, i % 5 == 1 ? huge : i % 5 == 2 ? tiny : 1);
+  }
+  // The same bits every time.
+  const Factored<T> given = Given<T>({90, 30, 4}, 1);
+  const Factored<T> once = ByKernel<T>({90, 30, 4}, given), again = ByKernel<T>({90, 30, 4}, given);
+  EXPECT(once.a == again.a && once.t == again.t);
+}
+
+TEST(QrPanelFloat) { CheckAll<float>(); }
+TEST(QrPanelDouble) { CheckAll<double>(); }
+TEST(QrPanelComplexFloat) { CheckAll<std::complex<float>>(); }
+TEST(QrPanelComplexDouble) { CheckAll<std::complex<double>>(); }
+
+// NaN goes everywhere rather than nowhere.
+TEST(QrPanelOfNan) {
+  const Case c = {30, 5, 3};
+  Factored<double> given = Given<double>(c, 1);
+  given(20, 0) = NaN<double>();
+  Factored<double> found = ByKernel(c, given);
+  EXPECT(std::isnan(found(0, 0)) && std::isnan(found(4, 4)) && std::isnan(found(29, 4)));
+}
+
+// In the place of the host's own. Ranks are threads, and a block's threads share one place in this
+// process: one rank at a time.
+template <typename T>
+class Kernels : public PanelKernels<T> {
+  using R = Real<T>;
+  static const Cuda<T>* Cast(const T* data) { return reinterpret_cast<const Cuda<T>*>(data); }
+  static Cuda<T>* Cast(T* data) { return reinterpret_cast<Cuda<T>*>(data); }
+  static Status Run(unsigned blocks, const std::function<void()>& kernel) {
+    static std::mutex mutex;
+    std::lock_guard<std::mutex> lock(mutex);
+    Launch(blocks, kFew, 1, kernel);
+    return Status::Ok();
+  }
+
+ public:
+  Status QrPanel(Stream, int64_t m, int64_t n, T* a, int64_t lda, T* t, int64_t ldt) override {
+    unsigned met = 0;
+    std::vector<T> sums(4 * n);
+    std::vector<R> largest(2);
+    return Run(1, [&] {
+      kernels::PanelFactor<Cuda<T>, kLanes>(m, static_cast<int>(n), Cast(a), lda, Cast(t), ldt,
+                                            &met, Cast(sums.data()), largest.data())
+          .Run();
+    });
+  }
+  Status UnpackReflectors(Stream, int64_t m, int64_t k, const T* a, int64_t lda, T* v,
+                          int64_t ldv) override {
+    return Run(2, [&] { kernels::UnpackReflectors(m, k, Cast(a), lda, Cast(v), ldv); });
+  }
+  Status PackBand(Stream, int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, T* band,
+                  int64_t ldb) override {
+    return Run(2, [&] { kernels::PackBand(m, n, k, Cast(a), lda, Cast(band), ldb); });
+  }
+  Status CheckFinite(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, int64_t offset,
+                     int32_t* first) override {
+    return host->CheckFinite(stream, m, n, a, lda, offset, first);
+  }
+  Status FromReal(Stream stream, int64_t m, int64_t n, const R* a, int64_t lda, T* b,
+                  int64_t ldb) override {
+    return host->FromReal(stream, m, n, a, lda, b, ldb);
+  }
+
+  PanelKernels<T>* host = nullptr;
+};
+
+template <typename T>
+void CheckUnpackAndPack() {
+  const auto device = NewHostDevice();
+  PanelKernels<T>& host = *device->eigen<T>().panel;
+  Kernels<T> kernels;
+  constexpr Stream kMain = Stream::kMain;
+  for (const auto& [m, k] : {std::pair<int64_t, int64_t>{9, 4}, {4, 4}, {1, 1}}) {
+    const Factored<T> panel = Given<T>({m, k}, 1);
+    const T* a = panel.a.data();
+    std::vector<T> v((m + 1) * k, T(3)), expected = v;
+    EXPECT(kernels.UnpackReflectors(kMain, m, k, a, panel.lda, v.data(), m + 1).ok());
+    EXPECT(host.UnpackReflectors(kMain, m, k, a, panel.lda, expected.data(), m + 1).ok());
+    EXPECT(v == expected) << m << ", " << k;
+  }
+  struct Packed {
+    int64_t m, n, k;
+  };
+  for (const auto& [m, n, k] : {Packed{5, 5, 5}, {5, 5, 2}, {3, 3, 0}, {5, 4, 3}, {1, 1, 1}}) {
+    const Factored<T> tile = Given<T>({m + k, n}, 1);
+    const T* a = tile.a.data();
+    std::vector<T> band(2 * m * n, T(3)), expected = band;
+    EXPECT(kernels.PackBand(kMain, m, n, k, a, tile.lda, band.data(), 2 * m).ok());
+    EXPECT(host.PackBand(kMain, m, n, k, a, tile.lda, expected.data(), 2 * m).ok());
+    EXPECT(band == expected) << m << ", " << n << ", " << k;
+  }
+}
+
+TEST(UnpackReflectorsAndPackBand) {
+  CheckUnpackAndPack<float>();
+  CheckUnpackAndPack<double>();
+  CheckUnpackAndPack<std::complex<float>>();
+  CheckUnpackAndPack<std::complex<double>>();
+}
+
+// The host, with these kernels for panels, and all ranks share an eigenproblem.
+class KernelDevice : public Wrapped {
+ public:
+  explicit KernelDevice(std::unique_ptr<Device> host) : Wrapped(*host), host_(std::move(host)) {
+    std::apply([this](auto&... kernels) { (Replace(kernels), ...); }, kernels_);
+  }
+  Tuning tuning() const override {
+    Tuning tuning;
+    tuning.ShareEigenproblemsFrom(1);
+    tuning.band_width = tuning.band_width_complex128 = 8;
+    return tuning;
+  }
+
+ private:
+  template <typename T>
+  void Replace(Kernels<T>& kernels) {
+    EigenKernels<T> eigen = host_->eigen<T>();
+    kernels.host = eigen.panel;
+    eigen.panel = &kernels;
+    Offer<T>(host_->blas<T>(), host_->blas<T>(), host_->solver<T>(), eigen);
+  }
+
+  const std::unique_ptr<Device> host_;
+  PerDtype<Kernels> kernels_;
+};
+
+template <typename T>
+void CheckEigenvalues(int64_t n, int ranks) {
+  Problem<T> problem({n, ranks, 0}, false);
+  std::vector<std::vector<Real<T>>> w(ranks, std::vector<Real<T>>(n));
+  std::vector<int32_t> status(ranks, -1);
+  const auto outcomes = RunRanks(
+      ranks,
+      [&](const RankContext& context) {
+        const int rank = context.comm.rank();
+        return SyevdRoutine(context, problem.operand(rank, 0, &status[rank]), true, w[rank].data());
+      },
+      kPatience, [](int) { return std::make_unique<KernelDevice>(NewHostDevice()); });
+  for (const Status& outcome : outcomes) EXPECT(outcome.ok()) << outcome.message();
+  for (int64_t k = 0; k < n; ++k) {
+    Real<T> residual = 0;
+    auto v = [&](int64_t i) {
+      return problem.blocks[i / problem.block][(i % problem.block) * n + k];
+    };
+    for (int64_t i = 0; i < n; ++i) {
+      T sum = -v(i) * w[0][k];
+      for (int64_t j = 0; j < n; ++j) sum += problem.a[i * n + j] * v(j);
+      residual += std::norm(sum);
+    }
+    EXPECT(std::sqrt(residual) < 10 * n * kEps<T> * problem.norm()) << n << ", " << k;
+  }
+}
+
+TEST(AnEigensolverWithThem) {
+  for (const int64_t n : {11, 41}) {
+    CheckEigenvalues<float>(n, 2);
+    CheckEigenvalues<double>(n, 3);
+    CheckEigenvalues<std::complex<float>>(n, 3);
+    CheckEigenvalues<std::complex<double>>(n, 2);
+  }
+}
+
+struct InstallLapack {
+  InstallLapack() { InstallReferenceLapack(); }
+} install_lapack;
+
+}  // namespace
+}  // namespace jaxmg

@@ -1,0 +1,206 @@
+// One root of a secular equation: the iteration, the same on the host and in kernels. NVRTC
+// compiles it without the standard library.
+//
+// Source: R.-C. Li, Solving secular equations stably and efficiently (1993, LAPACK working note
+// 89).
+#ifndef JAXMG_XLA_FFI_DEVICE_SECULAR_ROOT_H_
+#define JAXMG_XLA_FFI_DEVICE_SECULAR_ROOT_H_
+
+#ifdef __CUDACC__
+#define JAXMG_DEVICE __device__
+#else
+#include <cmath>
+#define JAXMG_DEVICE
+#endif
+
+namespace jaxmg::secular {
+
+#ifndef __CUDACC__
+// As CUDA has them for every dtype, without std.
+using std::copysign;
+using std::fabs;
+using std::isfinite;
+using std::sqrt;
+#endif
+
+// Of z^2 / (d - x) and of its derivative, over the poles below and those above.
+template <typename R>
+struct Sums {
+  R below, below_slope, above, above_slope;
+};
+
+// A root of 1/rho + sum_i z_i^2 / (d_i - x) = 0. What grows with k is left to Poles, which has
+//   Sums<R> SumsOf(end, begin, origin, tau): over poles [0, end) and [begin, k), at origin + tau;
+//   R Squares(): the sum of z^2.
+// Where several threads work on one root, all of them get the same from these, and so all take the
+// same way here.
+template <typename R, typename Poles>
+class Root {
+  using Index = long long;
+
+ public:
+  JAXMG_DEVICE Root(const Poles& poles, Index k, const R* d, const R* z, R rho, Index j)
+      : poles_(poles),
+        k_(k),
+        rho_(rho),
+        inverse_rho_(1 / rho),
+        last_(j == k - 1),
+        left_(k == 1  ? 0
+              : last_ ? k - 2
+                      : j),
+        right_(k == 1 ? 0 : left_ + 1),
+        left_pole_(d[left_]),
+        right_pole_(d[right_]),
+        left_z_(z[left_]),
+        right_z_(z[right_]) {}
+
+  // False where `limit` evaluations were too few.
+  JAXMG_DEVICE bool Find(int limit) {
+    if (k_ == 1) {
+      origin_ = left_pole_;
+      tau_ = rho_ * left_z_ * left_z_;
+      return true;
+    }
+    if (last_) {
+      StartBeyond();
+    } else {
+      StartBetween();
+    }
+    return Iterate(limit);
+  }
+  JAXMG_DEVICE R origin() const { return origin_; }
+  JAXMG_DEVICE R tau() const { return tau_; }
+
+ private:
+  static constexpr R kEps = sizeof(R) == 4 ? R(0x1p-24) : R(0x1p-53);
+
+  JAXMG_DEVICE static R Larger(R a, R b) { return a < b ? b : a; }
+  JAXMG_DEVICE static R Smaller(R a, R b) { return b < a ? b : a; }
+
+  // (b - sqrt(b^2 - 4 a c)) / (2 a), a root of a x^2 - b x + c, without cancellation: of the
+  // equations here the one between two poles.
+  JAXMG_DEVICE static R RootBetween(R a, R b, R c) {
+    const R root = sqrt(Larger(b * b - 4 * a * c, 0));
+    return b > 0 ? 2 * c / (b + root) : (b - root) / (2 * a);
+  }
+  // The other one: beyond both.
+  JAXMG_DEVICE static R RootBeyond(R a, R b, R c) {
+    const R root = sqrt(Larger(b * b - 4 * a * c, 0));
+    return b < 0 ? 2 * c / (b - root) : (b + root) / (2 * a);
+  }
+
+  // Between two poles. The sign in the middle says which of them is nearer.
+  JAXMG_DEVICE void StartBetween() {
+    const R gap = right_pole_ - left_pole_, middle = gap / 2;
+    const R left = left_z_ * left_z_, right = right_z_ * right_z_;
+    origin_ = left_pole_;
+    const Sums<R> sums = poles_.SumsOf(left_, right_ + 1, origin_, middle);
+    const R rest = inverse_rho_ + sums.below + sums.above;
+    const R w = rest + (right - left) / middle;
+    // How far the root is from its pole at least: there the pole's own term makes up for all
+    // others, which grow no larger than they are in the middle.
+    const R noise = 8 * kEps * (inverse_rho_ - sums.below + sums.above);
+    if (w >= 0) {
+      upper_ = middle;
+      lower_ = Smaller(left / (2 * (w + left / middle + noise)), middle);
+      tau_ = RootBetween(rest, rest * gap + left + right, left * gap);
+    } else {
+      origin_ = right_pole_;
+      lower_ = -middle;
+      upper_ = -Smaller(right / (2 * (right / middle - w + noise)), middle);
+      tau_ = RootBetween(rest, -rest * gap + left + right, -right * gap);
+    }
+    if (!(lower_ <= tau_ && tau_ <= upper_)) tau_ = Bisected();
+  }
+
+  // Beyond the last pole.
+  JAXMG_DEVICE void StartBeyond() {
+    origin_ = right_pole_;
+    lower_ = rho_ * right_z_ * right_z_ * (1 - 8 * kEps);
+    upper_ = rho_ * poles_.Squares() * (1 + 8 * kEps);
+    const R middle = Larger(upper_ / 2, lower_);
+    const R gap = right_pole_ - left_pole_;
+    const R left = left_z_ * left_z_, right = right_z_ * right_z_;
+    const R rest = inverse_rho_ + poles_.SumsOf(left_, k_, origin_, middle).below;
+    const R w = rest - left / (gap + middle) - right / middle;
+    (w <= 0 ? lower_ : upper_) = middle;
+    // rest + left / (-gap - tau) + right / (-tau) = 0
+    tau_ = RootBeyond(rest, left + right - rest * gap, -right * gap);
+    if (!(lower_ <= tau_ && tau_ <= upper_)) tau_ = Bisected();
+  }
+
+  // Of a bracket that spans orders of magnitude, the middle of these.
+  JAXMG_DEVICE R Bisected() const {
+    const R a = fabs(lower_), b = fabs(upper_);
+    if (Larger(a, b) <= 4 * Smaller(a, b)) return lower_ + (upper_ - lower_) / 2;
+    return copysign(sqrt(a) * sqrt(b), lower_);
+  }
+
+  JAXMG_DEVICE bool Iterate(int limit) {
+    const bool from_left = origin_ == left_pole_;
+    const R own = from_left ? left_z_ : right_z_;
+    bool middle_way = last_;
+    R before = 0;
+    int poor = 0;
+    for (int evaluation = 0; evaluation < limit; ++evaluation) {
+      // Two rational functions, each with one of the two poles beside the root (beyond the last
+      // pole: the last two), that have the sums' values and slopes at tau.
+      const Sums<R> sums = poles_.SumsOf(right_, right_, origin_, tau_);
+      const R slope = sums.below_slope + sums.above_slope;
+      const R w = inverse_rho_ + sums.below + sums.above;
+      if (!isfinite(w) || !isfinite(slope)) return false;
+      // What rounding alone makes of w at the root.
+      const R noise = 8 * (fabs(sums.below) + fabs(sums.above)) + inverse_rho_ + fabs(tau_) * slope;
+      if (fabs(w) <= kEps * noise) return true;
+      (w <= 0 ? lower_ : upper_) = tau_;
+      // A step that brought little is not taken in the same way again; after some of these, neither
+      // way helps: they may lead from one side of the root to the other and back.
+      if (evaluation > 0 && fabs(w) > before / 10) {
+        middle_way = last_ || !middle_way;
+        ++poor;
+      }
+      before = fabs(w);
+
+      const R to_left = (left_pole_ - origin_) - tau_, to_right = (right_pole_ - origin_) - tau_;
+      R c;
+      if (middle_way) {
+        c = w - to_left * sums.below_slope - to_right * sums.above_slope;
+      } else {
+        // The nearer pole with its own weight, the other one with what is left of the slope.
+        const R ratio = own / (from_left ? to_left : to_right);
+        const R gap = right_pole_ - left_pole_;
+        c = from_left ? w - to_right * slope + gap * ratio * ratio
+                      : w - to_left * slope - gap * ratio * ratio;
+      }
+      const R a = (to_left + to_right) * w - to_left * to_right * slope;
+      const R b = to_left * to_right * w;
+      R step = c == 0 ? b / a : last_ ? RootBeyond(c, a, b) : RootBetween(c, a, b);
+      if (!(w * step < 0)) step = -w / slope;
+      R next = tau_ + step;
+      if (poor == 3 || !(lower_ < next && next < upper_)) {
+        next = Bisected();
+        poor = 0;
+      }
+      const bool still =
+          fabs(next - tau_) <= kEps * fabs(tau_) || upper_ - lower_ <= 2 * kEps * fabs(tau_);
+      tau_ = next;
+      if (still) return true;
+    }
+    return false;
+  }
+
+  const Poles& poles_;
+  const Index k_;
+  const R rho_, inverse_rho_;
+  const bool last_;
+  const Index left_, right_;
+  const R left_pole_, right_pole_, left_z_, right_z_;
+  R origin_ = 0, tau_ = 0;
+  R lower_ = 0, upper_ = 0;  // of tau, both of its sign
+};
+
+}  // namespace jaxmg::secular
+
+#undef JAXMG_DEVICE
+
+#endif  // JAXMG_XLA_FFI_DEVICE_SECULAR_ROOT_H_

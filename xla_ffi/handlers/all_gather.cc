@@ -1,0 +1,34 @@
+#include <complex>
+
+#include "xla_ffi/engine/gather.h"
+#include "xla_ffi/handlers/call.h"
+#include "xla_ffi/handlers/handlers.h"
+
+namespace jaxmg {
+namespace {
+
+constexpr char kName[] = "all_gather";
+
+PlatformResult Gather(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer part,
+                      ffi::Result<ffi::AnyBuffer> all, Attributes attributes) {
+  Backend backend;
+  const Status checked = CheckCall(kName, part, attributes, &backend);
+  if (!checked.ok()) return Refuse(checked);
+  const int64_t count = part.dimensions()[0] * part.dimensions()[1];
+  return ForDtype(kName, part.element_type(), [&](auto zero) {
+    using T = decltype(zero);
+    auto program = [count, part = Data<T>(part), all = Data<T>(*all)](const RankContext& context) {
+      return AllGatherRoutine<T>(context, count, part, all);
+    };
+    return Launch(platform, SiteOf(kName, platform, place, part, attributes), program);
+  });
+}
+
+}  // namespace
+}  // namespace jaxmg
+
+JAXMG_DEFINE_HANDLER(JaxmgAllGather, jaxmg::kName, jaxmg::Gather, jaxmg::kN,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()  // a part, rows x n
+                         .Ret<xla::ffi::AnyBuffer>()  // all of them, ranks * rows x n
+);

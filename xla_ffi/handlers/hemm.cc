@@ -1,0 +1,45 @@
+#include "xla_ffi/engine/hemm.h"
+
+#include <complex>
+
+#include "xla_ffi/handlers/call.h"
+#include "xla_ffi/handlers/handlers.h"
+
+namespace jaxmg {
+namespace {
+
+constexpr char kName[] = "hemm";
+
+PlatformResult Hemm(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
+                    ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> y, Attributes attributes) {
+  Backend backend;
+  const Status checked = CheckCall(kName, a, attributes, &backend);
+  if (!checked.ok()) return Refuse(checked);
+  if (backend != kNative) {
+    return Refuse(Error(Code::kInvalidArgument, kName, ": only backend 'native' has it"));
+  }
+  const auto shape = x.dimensions();
+  if (shape.size() != 2 || shape[0] != attributes.n || x.element_type() != a.element_type()) {
+    return Refuse(Error(Code::kInvalidArgument, kName, ": x must be (n, nrhs), of a's dtype"));
+  }
+  return ForDtype(kName, a.element_type(), [&](auto zero) {
+    using T = decltype(zero);
+    const HermitianProduct<T> product = {attributes.n, a.dimensions()[0], attributes.tile,
+                                         Data<T>(a),   shape[1],          Data<T>(x),
+                                         Data<T>(*y)};
+    auto program = [product](const RankContext& context) {
+      return HemmRoutine<T>(context, product);
+    };
+    return Launch(platform, SiteOf(kName, platform, place, a, attributes), program);
+  });
+}
+
+}  // namespace
+}  // namespace jaxmg
+
+JAXMG_DEFINE_HANDLER(JaxmgHemm, jaxmg::kName, jaxmg::Hemm, jaxmg::kN,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()  // a
+                         .Arg<xla::ffi::AnyBuffer>()  // x
+                         .Ret<xla::ffi::AnyBuffer>()  // y
+);

@@ -1,0 +1,99 @@
+#include "xla_ffi/engine/sygvd.h"
+
+#include <complex>
+
+#include "xla_ffi/handlers/call.h"
+#include "xla_ffi/handlers/handlers.h"
+
+namespace jaxmg {
+namespace {
+
+// A Status that names the routine unless A, B and the attributes fit each other.
+Status CheckPair(const char* routine, ffi::AnyBuffer a, ffi::AnyBuffer b,
+                 const Attributes& attributes) {
+  Backend backend;
+  JAXMG_RETURN_IF_ERROR(CheckCall(routine, a, attributes, &backend));
+  if (backend != kNative) {
+    return Error(Code::kInvalidArgument, routine,
+                 ": only backend 'native' has generalized eigenproblems");
+  }
+  if (!(b.dimensions() == a.dimensions()) || b.element_type() != a.element_type()) {
+    return Error(Code::kInvalidArgument, routine, ": b must have a's shape and dtype");
+  }
+  return Status::Ok();
+}
+
+// `v`: the eigenvectors in `subset`, or null.
+template <typename T>
+PlatformResult Solve(const char* name, const Platform& platform,
+                     ffi::Buffer<ffi::DataType::S32>& place, ffi::AnyBuffer a, ffi::AnyBuffer b,
+                     T* a_work, T* b_work, const Subset& subset, T* v, Real<T>* w, int32_t* status,
+                     const Attributes& attributes) {
+  auto operand = [&](ffi::AnyBuffer buffer, T* work, int32_t* outcome) {
+    return Operand<T>{attributes.n, buffer.dimensions()[0], attributes.tile, work,
+                      outcome,      Precision::kHighest,    Data<T>(buffer)};
+  };
+  auto program = [left = operand(a, a_work, status), right = operand(b, b_work, nullptr), subset, v,
+                  w](const RankContext& context) {
+    return SygvdRoutine<T>(context, left, right, subset, w, v);
+  };
+  return Launch(platform, SiteOf(name, platform, place, a, attributes), program);
+}
+
+constexpr char kName[] = "sygvd";
+
+PlatformResult Sygvd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
+                     ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> v,
+                     ffi::Result<ffi::AnyBuffer> b_work, ffi::Result<ffi::AnyBuffer> w,
+                     ffi::ResultBuffer<ffi::DataType::S32> status, Attributes attributes) {
+  const Status checked = CheckPair(kName, a, b, attributes);
+  if (!checked.ok()) return Refuse(checked);
+  return ForDtype(kName, a.element_type(), [&](auto zero) {
+    using T = decltype(zero);
+    T* rows = Data<T>(*v);
+    return Solve<T>(kName, platform, place, a, b, rows, Data<T>(*b_work), {0, attributes.n},
+                    attributes.vectors != 0 ? rows : nullptr, Data<Real<T>>(*w),
+                    status->typed_data(), attributes);
+  });
+}
+
+constexpr char kSubsetName[] = "sygvx";
+
+PlatformResult Sygvx(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
+                     ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> a_work,
+                     ffi::Result<ffi::AnyBuffer> b_work, ffi::Result<ffi::AnyBuffer> v,
+                     ffi::Result<ffi::AnyBuffer> w, ffi::ResultBuffer<ffi::DataType::S32> status,
+                     Attributes attributes) {
+  Status checked = CheckPair(kSubsetName, a, b, attributes);
+  if (checked.ok()) checked = CheckSubset(kSubsetName, attributes);
+  if (!checked.ok()) return Refuse(checked);
+  return ForDtype(kSubsetName, a.element_type(), [&](auto zero) {
+    using T = decltype(zero);
+    return Solve<T>(kSubsetName, platform, place, a, b, Data<T>(*a_work), Data<T>(*b_work),
+                    {attributes.first, attributes.last}, Data<T>(*v), Data<Real<T>>(*w),
+                    status->typed_data(), attributes);
+  });
+}
+
+}  // namespace
+}  // namespace jaxmg
+
+JAXMG_DEFINE_HANDLER(JaxmgSygvd, jaxmg::kName, jaxmg::Sygvd, jaxmg::kN | jaxmg::kVectors,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()  // a
+                         .Arg<xla::ffi::AnyBuffer>()  // b
+                         .Ret<xla::ffi::AnyBuffer>()  // rows of X, in a's place
+                         .Ret<xla::ffi::AnyBuffer>()  // of no meaning, in b's place
+                         .Ret<xla::ffi::AnyBuffer>()  // w
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
+);
+JAXMG_DEFINE_HANDLER(JaxmgSygvx, jaxmg::kSubsetName, jaxmg::Sygvx, jaxmg::kN | jaxmg::kSubset,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()  // a
+                         .Arg<xla::ffi::AnyBuffer>()  // b
+                         .Ret<xla::ffi::AnyBuffer>()  // of no meaning, in a's place
+                         .Ret<xla::ffi::AnyBuffer>()  // the same in b's
+                         .Ret<xla::ffi::AnyBuffer>()  // rows of those columns of X
+                         .Ret<xla::ffi::AnyBuffer>()  // w
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
+);

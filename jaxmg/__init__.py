@@ -1,14 +1,16 @@
 """Dense linear algebra on matrices that are sharded over several GPUs or CPU devices.
 
-`potrs` solves, `potri` inverts, `syevd` and `eigh` diagonalise; `cho_factor` keeps a factor that
-`cho_solve` and its methods use again. Each takes an ordinary JAX array, reads from it how it is
-sharded, and runs eagerly or under ``jit``. The ``*_shardmap_ctx`` functions do the same on local
-blocks inside ``shard_map``. `plan` says what a call would need.
+`potrs` solves, `potri` inverts, `syevd` and `eigh` diagonalise, `sygvd` does two matrices at once;
+`cho_factor` keeps a factor that `cho_solve` and its methods use again. Each takes an ordinary JAX
+array, reads from it how it is sharded, and runs eagerly or under ``jit``. The ``*_shardmap_ctx``
+functions do the same on local blocks inside ``shard_map``. `plan` says what a call would need.
+`jaxmg.linalg` has all this under the names of ``jax.numpy.linalg`` and ``jax.scipy.linalg``.
 
 Importing this package touches no device, plugin or configuration: the first call does. There is no
 ``__version__``: ``importlib.metadata.version("jaxmg")`` has it.
 """
 
+from jaxmg import linalg as linalg
 from jaxmg._cyclic import cyclic_1d, get_cols_cyclic, plot_block_to_cyclic, verify_cyclic
 from jaxmg._eigh import eigh, eigvalsh
 from jaxmg._factor import CholeskyFactor, cho_factor, cho_solve
@@ -17,11 +19,14 @@ from jaxmg._plan import Plan, plan
 from jaxmg._potri import potri, potri_jit_ctx, potri_shardmap_ctx, potri_symmetrize
 from jaxmg._potrs import potrs, potrs_jit_ctx, potrs_shardmap_ctx
 from jaxmg._processes import register_handlers
+from jaxmg._refined_factor import RefinedFactor
 from jaxmg._syevd import syevd, syevd_jit_ctx, syevd_shardmap_ctx
+from jaxmg._sygvd import sygvd, sygvd_jit_ctx, sygvd_shardmap_ctx
 
 __all__ = [
     "CholeskyFactor",
     "Plan",
+    "RefinedFactor",
     "calculate_padding",
     "cho_factor",
     "cho_solve",
@@ -43,6 +48,9 @@ __all__ = [
     "syevd",
     "syevd_jit_ctx",
     "syevd_shardmap_ctx",
+    "sygvd",
+    "sygvd_jit_ctx",
+    "sygvd_shardmap_ctx",
     "unpad_rows",
     "verify_cyclic",
 ]

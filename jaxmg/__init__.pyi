@@ -19,12 +19,14 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from matplotlib.figure import Figure
 from numpy.typing import DTypeLike, NDArray
 
+from jaxmg import linalg as linalg
 from jaxmg._mesh import Layout
 from jaxmg._plan import Plan as Plan
 
 __all__ = [
     "CholeskyFactor",
     "Plan",
+    "RefinedFactor",
     "calculate_padding",
     "cho_factor",
     "cho_solve",
@@ -46,6 +48,9 @@ __all__ = [
     "syevd",
     "syevd_jit_ctx",
     "syevd_shardmap_ctx",
+    "sygvd",
+    "sygvd_jit_ctx",
+    "sygvd_shardmap_ctx",
     "unpad_rows",
     "verify_cyclic",
 ]
@@ -58,7 +63,8 @@ _Devices: TypeAlias = Sequence[Any] | NDArray[Any] | Mesh
 _Specs: TypeAlias = PartitionSpec | Sequence[PartitionSpec]
 _Backend: TypeAlias = Literal["auto", "native", "cusolvermg"]
 _Precision: TypeAlias = Literal["highest", "tf32"]
-_Routine: TypeAlias = Literal["potrs", "potri", "syevd", "cho_factor", "cho_solve"]
+_Refine: TypeAlias = Literal["auto", "float32", "tf32"]
+_Routine: TypeAlias = Literal["potrs", "potri", "syevd", "sygvd", "cho_factor", "cho_solve"]
 _Subset: TypeAlias = Sequence[SupportsIndex]
 _Trans: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
 _A = TypeVar("_A", Array, NDArray[Any])
@@ -67,7 +73,7 @@ _A = TypeVar("_A", Array, NDArray[Any])
 class CholeskyFactor:
     tiles: Array
     overflow: Array | None
-    log_det: Array
+    _log_det: Array
     status: Array
     layout: Layout
     n: int
@@ -88,6 +94,8 @@ class CholeskyFactor:
         precision: _Precision | None = None,
     ) -> CholeskyFactor: ...
     @property
+    def log_det(self) -> Array: ...
+    @property
     def shape(self) -> tuple[int, int]: ...
     @property
     def dtype(self) -> np.dtype[Any]: ...
@@ -101,6 +109,49 @@ class CholeskyFactor:
     def inv(self) -> Array: ...
     def upper(self) -> Array: ...
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class RefinedFactor:
+    rows: Array
+    tiles: Array
+    overflow: Array | None
+    scale: Array
+    size: Array
+    status: Array
+    layout: Layout
+    n: int
+    tile: int
+    refine: str
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def mesh(self) -> _Mesh: ...
+    @overload
+    def solve(
+        self,
+        b: _Matrix,
+        return_status: Literal[False] = False,
+        return_iterations: Literal[False] = False,
+    ) -> Array: ...
+    @overload
+    def solve(
+        self, b: _Matrix, return_status: Literal[True], return_iterations: Literal[False] = False
+    ) -> tuple[Array, Array]: ...
+    @overload
+    def solve(
+        self,
+        b: _Matrix,
+        return_status: Literal[False] = False,
+        return_iterations: Literal[True] = ...,
+    ) -> tuple[Array, Array]: ...
+    @overload
+    def solve(
+        self, b: _Matrix, return_status: Literal[True], return_iterations: Literal[True]
+    ) -> tuple[Array, Array, Array]: ...
+
+@overload
 def cho_factor(
     a: _Matrix,
     T_A: SupportsIndex | None = None,
@@ -111,8 +162,22 @@ def cho_factor(
     in_specs: _Specs | None = None,
     donate: bool = False,
     precision: _Precision | None = None,
+    refine: None = None,
 ) -> CholeskyFactor: ...
-def cho_solve(factor: CholeskyFactor, b: _Matrix) -> Array: ...
+@overload
+def cho_factor(
+    a: _Matrix,
+    T_A: SupportsIndex | None = None,
+    mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None,
+    pad: bool = True,
+    *,
+    in_specs: _Specs | None = None,
+    donate: bool = False,
+    precision: Literal["highest"] | None = None,
+    refine: _Refine,
+) -> RefinedFactor: ...
+def cho_solve(factor: CholeskyFactor | RefinedFactor, b: _Matrix) -> Array: ...
 def plan(
     routine: _Routine,
     n: SupportsIndex,
@@ -199,18 +264,32 @@ def syevd_shardmap_ctx(
     pad: bool = True,
     backend: _Backend = "auto",
 ) -> tuple[Array, ...]: ...
+def sygvd_shardmap_ctx(
+    a: _Matrix,
+    b: _Matrix,
+    T_A: SupportsIndex | None = None,
+    mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None,
+    *,
+    in_specs: _Specs | None = None,
+    return_eigenvectors: bool = True,
+    pad: bool = True,
+    backend: _Backend = "auto",
+) -> tuple[Array, ...]: ...
 
 # fmt: off
 
 # One line an argument would make twenty lines of each of these.
 
-# return_status, then return_logdet: neither, one, the other, both, unknown.
+# return_status, then return_logdet: neither, one, the other, both; with return_iterations, which
+# refine has in the place of the log-determinant: without the status, with it; unknown.
 @overload
 def potrs(
     a: _Matrix, b: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
     matrix_specs: _Specs | None = None, return_status: Literal[False] = False, pad: bool = True, *,
     in_specs: _Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
+    refine: _Refine | None = None, return_iterations: Literal[False] = False,
 ) -> Array: ...
 @overload
 def potrs(
@@ -218,6 +297,7 @@ def potrs(
     matrix_specs: _Specs | None = None, return_status: Literal[True] = ..., pad: bool = True, *,
     in_specs: _Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
+    refine: _Refine | None = None, return_iterations: Literal[False] = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def potrs(
@@ -225,6 +305,7 @@ def potrs(
     matrix_specs: _Specs | None = None, return_status: Literal[False] = False, pad: bool = True, *,
     in_specs: _Specs | None = None, return_logdet: Literal[True], donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
+    refine: None = None, return_iterations: Literal[False] = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def potrs(
@@ -232,6 +313,23 @@ def potrs(
     matrix_specs: _Specs | None = None, return_status: Literal[True] = ..., pad: bool = True, *,
     in_specs: _Specs | None = None, return_logdet: Literal[True], donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
+    refine: None = None, return_iterations: Literal[False] = False,
+) -> tuple[Array, Array, Array]: ...
+@overload
+def potrs(
+    a: _Matrix, b: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None, return_status: Literal[False] = False, pad: bool = True, *,
+    in_specs: _Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
+    backend: _Backend = "auto", precision: _Precision | None = None,
+    refine: _Refine, return_iterations: Literal[True],
+) -> tuple[Array, Array]: ...
+@overload
+def potrs(
+    a: _Matrix, b: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None, return_status: Literal[True] = ..., pad: bool = True, *,
+    in_specs: _Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
+    backend: _Backend = "auto", precision: _Precision | None = None,
+    refine: _Refine, return_iterations: Literal[True],
 ) -> tuple[Array, Array, Array]: ...
 @overload
 def potrs(
@@ -239,6 +337,7 @@ def potrs(
     matrix_specs: _Specs | None = None, return_status: bool = False, pad: bool = True, *,
     in_specs: _Specs | None = None, return_logdet: bool = False, donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
+    refine: _Refine | None = None, return_iterations: bool = False,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...
 
 # return_logdet: no, yes, unknown.
@@ -324,47 +423,90 @@ def syevd(
     donate: bool = False, backend: _Backend = "auto",
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...
 
+# The same.
+@overload
+def sygvd(
+    a: _Matrix, b: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None, return_eigenvectors: Literal[True] = True,
+    return_status: Literal[False] = False, pad: bool = True, *, in_specs: _Specs | None = None,
+    donate: bool = False, backend: _Backend = "auto",
+) -> tuple[Array, Array]: ...
+@overload
+def sygvd(
+    a: _Matrix, b: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None, return_eigenvectors: Literal[False] = ...,
+    return_status: Literal[False] = False, pad: bool = True, *, in_specs: _Specs | None = None,
+    donate: bool = False, backend: _Backend = "auto",
+) -> Array: ...
+@overload
+def sygvd(
+    a: _Matrix, b: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None, return_eigenvectors: Literal[True] = True,
+    return_status: Literal[True] = ..., pad: bool = True, *, in_specs: _Specs | None = None,
+    donate: bool = False, backend: _Backend = "auto",
+) -> tuple[Array, Array, Array]: ...
+@overload
+def sygvd(
+    a: _Matrix, b: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None, return_eigenvectors: Literal[False] = ...,
+    return_status: Literal[True] = ..., pad: bool = True, *, in_specs: _Specs | None = None,
+    donate: bool = False, backend: _Backend = "auto",
+) -> tuple[Array, Array]: ...
+@overload
+def sygvd(
+    a: _Matrix, b: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None, return_eigenvectors: bool = True,
+    return_status: bool = False, pad: bool = True, *, in_specs: _Specs | None = None,
+    donate: bool = False, backend: _Backend = "auto",
+) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...
+
 # return_status: no, yes, unknown.
 @overload
 def eigh(
-    a: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
-    matrix_specs: _Specs | None = None, *, subset_by_index: _Subset | None = None,
+    a: _Matrix, b: _Matrix | None = None, T_A: SupportsIndex | None = None,
+    mesh: _Mesh | None = None, matrix_specs: _Specs | None = None, *,
+    subset_by_index: _Subset | None = None,
     return_status: Literal[False] = False, pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
 ) -> tuple[Array, Array]: ...
 @overload
 def eigh(
-    a: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
-    matrix_specs: _Specs | None = None, *, subset_by_index: _Subset | None = None,
+    a: _Matrix, b: _Matrix | None = None, T_A: SupportsIndex | None = None,
+    mesh: _Mesh | None = None, matrix_specs: _Specs | None = None, *,
+    subset_by_index: _Subset | None = None,
     return_status: Literal[True], pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
 ) -> tuple[Array, Array, Array]: ...
 @overload
 def eigh(
-    a: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
-    matrix_specs: _Specs | None = None, *, subset_by_index: _Subset | None = None,
+    a: _Matrix, b: _Matrix | None = None, T_A: SupportsIndex | None = None,
+    mesh: _Mesh | None = None, matrix_specs: _Specs | None = None, *,
+    subset_by_index: _Subset | None = None,
     return_status: bool = False, pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
 ) -> tuple[Array, Array] | tuple[Array, Array, Array]: ...
 
 @overload
 def eigvalsh(
-    a: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
-    matrix_specs: _Specs | None = None, *, subset_by_index: _Subset | None = None,
+    a: _Matrix, b: _Matrix | None = None, T_A: SupportsIndex | None = None,
+    mesh: _Mesh | None = None, matrix_specs: _Specs | None = None, *,
+    subset_by_index: _Subset | None = None,
     return_status: Literal[False] = False, pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
 ) -> Array: ...
 @overload
 def eigvalsh(
-    a: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
-    matrix_specs: _Specs | None = None, *, subset_by_index: _Subset | None = None,
+    a: _Matrix, b: _Matrix | None = None, T_A: SupportsIndex | None = None,
+    mesh: _Mesh | None = None, matrix_specs: _Specs | None = None, *,
+    subset_by_index: _Subset | None = None,
     return_status: Literal[True], pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
 ) -> tuple[Array, Array]: ...
 @overload
 def eigvalsh(
-    a: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
-    matrix_specs: _Specs | None = None, *, subset_by_index: _Subset | None = None,
+    a: _Matrix, b: _Matrix | None = None, T_A: SupportsIndex | None = None,
+    mesh: _Mesh | None = None, matrix_specs: _Specs | None = None, *,
+    subset_by_index: _Subset | None = None,
     return_status: bool = False, pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
 ) -> Array | tuple[Array, Array]: ...
@@ -388,3 +530,23 @@ def syevd_jit_ctx(
     matrix_specs: _Specs | None = None, *, in_specs: _Specs | None = None,
     return_eigenvectors: bool = True, pad: bool = True, backend: _Backend = "auto",
 ) -> tuple[Array, Array, Array] | tuple[Array, Array, Array, Array]: ...
+
+# The same.
+@overload
+def sygvd_jit_ctx(
+    a: _Matrix, b: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None, *, in_specs: _Specs | None = None,
+    return_eigenvectors: Literal[True] = True, pad: bool = True, backend: _Backend = "auto",
+) -> tuple[Array, Array, Array, Array, Array]: ...
+@overload
+def sygvd_jit_ctx(
+    a: _Matrix, b: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None, *, in_specs: _Specs | None = None,
+    return_eigenvectors: Literal[False], pad: bool = True, backend: _Backend = "auto",
+) -> tuple[Array, Array, Array, Array]: ...
+@overload
+def sygvd_jit_ctx(
+    a: _Matrix, b: _Matrix, T_A: SupportsIndex | None = None, mesh: _Mesh | None = None,
+    matrix_specs: _Specs | None = None, *, in_specs: _Specs | None = None,
+    return_eigenvectors: bool = True, pad: bool = True, backend: _Backend = "auto",
+) -> tuple[Array, Array, Array, Array] | tuple[Array, Array, Array, Array, Array]: ...

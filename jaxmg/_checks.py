@@ -13,20 +13,25 @@ from jaxmg import _compat, _mesh
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PRECISIONS = (None, "highest", "tf32")
+# The transformations of JAX.
+ALL = ("vmap", "grad") if _compat.TRANSFORMS else ()
 BACKENDS = ("auto", "native", "cusolvermg")
 # cuSOLVERMg's inverse is wrong beyond this column where several GPUs share it (docs/cuda.md).
 _MG_POTRI_ORDER = 2048
 _INT64_MAX = 2**63 - 1
 _TRANSFORMED = {
     "vmap": (
-        "is batched by jax.vmap, which isn't supported yet. Put right-hand sides of one matrix into"
-        " the columns of b, (n, nrhs); call for one matrix after the other, in a Python loop or "
-        "in jax.lax.map"
+        "is batched by jax.vmap, which isn't supported here (functions of global arrays have it "
+        "with JAX 0.11 and newer). Call for one after the other, in a "
+        "Python loop or in jax.lax.map; inside a shard_map put right-hand sides of one matrix into "
+        "the columns of b, (n, nrhs)"
     ),
     "grad": (
-        "is being differentiated (jax.grad, jvp, linearize, ...), which isn't supported yet. Give "
-        "the call a rule with jax.custom_vjp or jax.custom_jvp, which can solve once more, or keep "
-        "the derivative out of it with jax.lax.stop_gradient"
+        "is being differentiated (jax.grad, jvp, linearize, ...), which isn't supported here. Call "
+        "the function of global arrays outside of shard_map, which has a derivative with JAX 0.11 "
+        "and newer; or give the "
+        "call a rule with jax.custom_vjp or jax.custom_jvp, or keep the derivative out of it with "
+        "jax.lax.stop_gradient"
     ),
 }
 
@@ -77,6 +82,25 @@ def block(routine, value, transformations=()):
         )
 
 
+def second_matrix(routine, a, b, transformations=()):
+    """Checks that ``b`` is another matrix, or block of one, such as ``a``."""
+    array(routine, "b", b, transformations)
+    if a.shape != b.shape:
+        raise ValueError(
+            f"{routine}: b must be a matrix of a's shape, {tuple(a.shape)}; it has shape "
+            f"{tuple(b.shape)}"
+        )
+    one_dtype(routine, a, b)
+
+
+def one_dtype(routine, a, b):
+    if a.dtype != b.dtype:
+        raise TypeError(
+            f"{routine}: a and b must have one dtype; a has {a.dtype} and b has {b.dtype}. "
+            "Convert one of them with .astype(...)"
+        )
+
+
 def right_hand_side(routine, a, b, transformations=()):
     """Checks that ``b`` fits the columns of ``a``."""
     array(routine, "b", b, transformations)
@@ -86,11 +110,7 @@ def right_hand_side(routine, a, b, transformations=()):
             f"{routine}: b must have shape ({n},) or ({n}, nrhs) for a of shape "
             f"{tuple(a.shape)}; it has shape {tuple(b.shape)}"
         )
-    if a.dtype != b.dtype:
-        raise TypeError(
-            f"{routine}: a and b must have one dtype; a has {a.dtype} and b has {b.dtype}. "
-            "Convert one of them with .astype(...)"
-        )
+    one_dtype(routine, a, b)
 
 
 def kept(routine, tiles, n, ranks):
@@ -100,7 +120,7 @@ def kept(routine, tiles, n, ranks):
         raise ValueError(
             f"{routine}: the leaves of the factor are not those that cho_factor gave: its tiles "
             f"have shape {tuple(tiles.shape)}, and a factor of order {n} on {ranks} ranks has "
-            f"({rows}, {n}). Of several factors take one at a time (jax.tree.map, jax.lax.map)"
+            f"({rows}, {n}). Of a batch of factors take each in jax.vmap, or one (jax.tree.map)"
         )
 
 

@@ -101,6 +101,14 @@ def tracks_varying(axis):
     return bool(varying_axes(jax.lax.axis_index(axis)))
 
 
+# Whether the functions have derivatives and take batches. Before JAX 0.11 a custom_jvp wants
+# tangents to be where their primals are, and no scan is transposed that closes over what is linear.
+TRANSFORMS = jax.__version_info__ >= (0, 11)
+# XLA of JAX 0.6.2 ends the process where it compiles an exchange before some native calls; that of
+# 0.11 does not, and those between have not been asked.
+COMPILES_EXCHANGES = jax.__version_info__ >= (0, 11)
+
+
 # JAX before 0.9 hands programs to the GPUs of a mesh one by one. Two threads may then do so in
 # different orders, and each GPU waits in a program for those that are at the other one.
 _ONE_BY_ONE = jax.__version_info__ < (0, 9)

@@ -1,12 +1,13 @@
-"""Some of the eigenvalues of a Hermitian matrix, with their eigenvectors."""
+"""Some of the eigenvalues of a Hermitian matrix, or of two, with their eigenvectors."""
 
 import dataclasses
+import functools
 import operator
 
 import jax
 import jax.numpy as jnp
 
-from jaxmg import _blocks, _results, _routine, _syevd
+from jaxmg import _blocks, _eigen_rules, _results, _routine, _syevd, _sygvd
 
 
 def _places(call):
@@ -48,21 +49,35 @@ def _index(place):
     return lambda routine, value, *_: value[place]
 
 
-_SYEVX = _routine.Routine(
-    name="eigh",
-    native="syevx",
-    results=(
-        _results.Matrix(_routine.WORK),
-        _Vectors("v"),
-        _Values("w"),
-        _results.Status(),
-    ),
-    plain_gives=("w", "v", "status"),
-    options=(
-        _routine.Option("subset_by_index", "first", _index(0)),
-        _routine.Option("subset_by_index", "last", _index(1)),
-    ),
-)
+def _places_of(options):
+    return slice(*options["subset_by_index"])
+
+
+def _of_a_subset(native, whole, vectors, *operands):
+    """The routine `eigh` of these operands, all matrices; ``whole`` gives all, in ``vectors``."""
+    works = (_routine.WORK, _routine.SECOND_WORK)[: len(operands)]
+    return _routine.Routine(
+        name="eigh",
+        native=native,
+        operands=operands,
+        matrices=len(operands),
+        results=(
+            *map(_results.Matrix, works),
+            _Vectors("v"),
+            _Values("w"),
+            _results.Status(),
+        ),
+        plain_gives=("w", "v", "status"),
+        options=(
+            _routine.Option("subset_by_index", "first", _index(0)),
+            _routine.Option("subset_by_index", "last", _index(1)),
+        ),
+        rule=_eigen_rules.rule(lambda: whole, vectors, _places_of),
+    )
+
+
+_SYEVX = _of_a_subset("syevx", _syevd.SYEVD, "v", "a")
+_SYGVX = _of_a_subset("sygvx", _sygvd.SYGVD, "x", "a", "b")
 
 
 def _subset(routine, value, a):
@@ -86,6 +101,7 @@ def _subset(routine, value, a):
 
 def eigh(
     a,
+    b=None,
     T_A=None,
     mesh=None,
     matrix_specs=None,
@@ -97,14 +113,17 @@ def eigh(
     donate=False,
     backend="auto",
 ):
-    """Eigenvalues and eigenvectors of a Hermitian matrix spread over several devices, or some.
+    """Eigenvalues and eigenvectors of a Hermitian matrix spread over several devices, or some; or
+    of ``a @ x = w * b @ x``.
 
-    All of them as `syevd` gives them. With ``subset_by_index`` those alone are computed, where
-    several devices share the work: of k eigenvectors the last merge of divide and conquer, the way
-    back and the result are k/n of what they are for all.
+    All of them as `syevd`, and with ``b`` as `sygvd`, gives them. With ``subset_by_index`` those
+    alone are computed, where several devices share the work: of k eigenvectors the last merge of
+    divide and conquer, the way back and the result are k/n of what they are for all.
 
     Args:
         a: (n, n), as for `syevd`. Only the upper triangle is read.
+        b: (n, n), Hermitian positive definite, as for `sygvd`: SciPy's ``b`` with ``type=1``, the
+            one type that there is. None: the identity.
         T_A, mesh, matrix_specs, in_specs, pad, donate, backend: as for `syevd`.
         subset_by_index: (first, last): the eigenvalues with places first <= i < last in ascending
             order, as in ``jax.lax.linalg.eigh``: (n - 2, n) are the two largest. (SciPy counts
@@ -115,31 +134,39 @@ def eigh(
         (w, v) | (w, v, status) with k = last - first, where
 
         - w, (k,), real: the eigenvalues in ascending order, replicated;
-        - v, (n, k): the eigenvectors in its columns, orthonormal, of a's dtype; its rows are spread
-          over all ranks, where they divide n;
-        - status, an int32 scalar, as for `syevd`.
+        - v, (n, k): the eigenvectors in its columns, orthonormal (with ``b``, ``v^H b v = I``), of
+          a's dtype; its rows are spread over all ranks, where they divide n;
+        - status, an int32 scalar, as for `syevd` or `sygvd`.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `syevd`, and where there are no
-            such eigenvalues.
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `syevd` or `sygvd`, and where
+            there are no such eigenvalues.
 
     Examples:
         >>> w, v = jaxmg.eigh(a, subset_by_index=(0, 10))  # the ten smallest
+        >>> w, v = jaxmg.eigh(a, b)  # of a @ v = (b @ v) * w
     """
+    if subset_by_index is None and b is not None:
+        return _sygvd.sygvd(
+            a, b, T_A, mesh, matrix_specs, True, return_status, pad, in_specs=in_specs,
+            donate=donate, backend=backend,
+        )  # fmt: skip
     if subset_by_index is None:
         return _syevd.syevd(
             a, T_A, mesh, matrix_specs, True, return_status, pad, in_specs=in_specs, donate=donate,
             backend=backend,
         )  # fmt: skip
     subset = _subset("eigh", subset_by_index, a)
-    return _SYEVX.plain(
-        (a,), T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
+    routine, matrices = (_SYEVX, (a,)) if b is None else (_SYGVX, (a, b))
+    return routine.plain(
+        matrices, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
         subset_by_index=subset, return_status=return_status,
     )  # fmt: skip
 
 
 def eigvalsh(
     a,
+    b=None,
     T_A=None,
     mesh=None,
     matrix_specs=None,
@@ -151,7 +178,8 @@ def eigvalsh(
     donate=False,
     backend="auto",
 ):
-    """Eigenvalues of a Hermitian matrix spread over several devices, without eigenvectors.
+    """Eigenvalues of a Hermitian matrix spread over several devices, or of ``a @ x = w * b @ x``,
+    without eigenvectors.
 
     Arguments, errors and the status are as for `eigh`; a subset costs as much as all.
 
@@ -164,9 +192,10 @@ def eigvalsh(
     subset = None
     if subset_by_index is not None:
         subset = _subset("eigvalsh", subset_by_index, a)
-    found = _syevd.syevd(
-        a, T_A, mesh, matrix_specs, False, return_status, pad, in_specs=in_specs, donate=donate,
-        backend=backend,
+    syevd, sygvd = functools.partial(_syevd.syevd, a), functools.partial(_sygvd.sygvd, a, b)
+    found = (syevd if b is None else sygvd)(
+        T_A, mesh, matrix_specs, False, return_status, pad, in_specs=in_specs,
+        donate=donate, backend=backend,
     )  # fmt: skip
     if subset is None:
         return found

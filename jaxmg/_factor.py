@@ -7,7 +7,16 @@ import typing
 import jax
 import jax.numpy as jnp
 
-from jaxmg import _checks, _mesh, _operations, _results, _routine
+from jaxmg import (
+    _checks,
+    _derivatives,
+    _hermitian,
+    _mesh,
+    _operations,
+    _refined_factor,
+    _results,
+    _routine,
+)
 
 # scipy.linalg.solve_triangular's names of what is done to L.
 _TRANS = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
@@ -15,7 +24,7 @@ _TRANS = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["tiles", "overflow", "log_det", "status"],
+    data_fields=["tiles", "overflow", "_log_det", "status"],
     meta_fields=["layout", "n", "tile", "precision"],
 )
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -29,8 +38,8 @@ class CholeskyFactor:
     column more where the tile width doesn't divide its rows.
 
     The methods take and return global arrays, eagerly or under ``jit``; inside ``shard_map`` they
-    raise a ValueError, and for arrays that are batched by ``vmap`` or being differentiated a
-    NotImplementedError. Where A wasn't positive definite all that they return is NaN.
+    raise a ValueError. They have derivatives, and ``vmap`` takes them, as the factor itself: its
+    tangent is that of A. Where A wasn't positive definite all that they return is NaN.
 
     To save a factor, keep its leaves (orbax, onto the same mesh), or U for any number of devices:
 
@@ -41,7 +50,6 @@ class CholeskyFactor:
         tiles: (P ceil(n / P), n) on P ranks, sharded by rows: the factor as the engine has it.
         overflow: (P T, n), sharded likewise, for tiles of T rows of which one on each rank reaches
             past ``tiles``; None where there is none. Neither means anything without the rest.
-        log_det: log(det(A)), a real scalar.
         status: int32 scalar: 0, or LAPACK's info, as of `potrs`.
         layout: the mesh and the axes that the rows are sharded over; static, as what follows.
         n: the order of A.
@@ -51,7 +59,7 @@ class CholeskyFactor:
 
     tiles: jax.Array
     overflow: jax.Array | None
-    log_det: jax.Array
+    _log_det: jax.Array
     status: jax.Array
     layout: _mesh.Layout
     n: int
@@ -88,10 +96,14 @@ class CholeskyFactor:
             TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
         """
         name = _FROM_UPPER.name
-        _checks.array(name, "u", u)
+        _checks.array(name, "u", u, _checks.ALL)
         tf32 = _checks.precision(name, precision, u.dtype, "native")
         factor = _FROM_UPPER.plain((u,), T_A, mesh, matrix_specs, in_specs, pad, "native", donate)
-        return dataclasses.replace(factor, precision="tf32" if tf32 else None)
+        # Their derivatives are those of A, by way of the tiles.
+        log_det, status = _measures(jax.lax.stop_gradient(factor.diagonal()))
+        return dataclasses.replace(
+            factor, _log_det=log_det, status=status, precision="tf32" if tf32 else None
+        )
 
     @property
     def shape(self):
@@ -151,12 +163,22 @@ class CholeskyFactor:
         return _apply("CholeskyFactor.matmul", self, b, operations, trans)
 
     def logdet(self):
-        """log(det(A)), a real scalar; NaN where A wasn't positive definite."""
-        return self.log_det
+        """log(det(A)), a real scalar; NaN where A wasn't positive definite.
+
+        Its derivative takes the inverse: the cost and the memory of `inv`.
+        """
+        kept, arrays = _parts("CholeskyFactor.logdet", self)
+        return kept.logdet(self._log_det, *arrays)
+
+    @property
+    def log_det(self):
+        """log(det(A)): `logdet`."""
+        return self.logdet()
 
     def diagonal(self):
         """The diagonal of L, and of U: (n,), real, the same on all devices."""
-        return _operations.DIAGONAL("CholeskyFactor.diagonal", self)
+        kept, arrays = _parts("CholeskyFactor.diagonal", self)
+        return kept.diagonal(*arrays)
 
     def inv(self):
         """The inverse of A: (n, n), full and Hermitian, sharded like A; see `potri`.
@@ -165,15 +187,16 @@ class CholeskyFactor:
         complex). Memory: the result, and a few panels of n x T per rank; the result takes the
         factor's place where that is donated to a ``jit`` around it.
         """
-        name = "CholeskyFactor.inv"
-        return _operations.INVERT(name, self, tf32=self.precision == "tf32")
+        kept, arrays = _parts("CholeskyFactor.inv", self)
+        return kept.invert(*arrays)
 
     def upper(self):
         """U, (n, n), upper triangular with zeros below its diagonal, sharded like A.
 
         Memory: the result, which takes the factor's place where that is donated, and a few tiles.
         """
-        return _operations.ROWS("CholeskyFactor.upper", self)
+        kept, arrays = _parts("CholeskyFactor.upper", self)
+        return kept.upper(*arrays)
 
     def __repr__(self):
         dtype = getattr(self.tiles, "dtype", None)
@@ -194,6 +217,7 @@ def cho_factor(
     in_specs=None,
     donate=False,
     precision=None,
+    refine=None,
 ):
     """The Cholesky factor of a Hermitian positive definite matrix, to be kept and used again.
 
@@ -211,10 +235,13 @@ def cho_factor(
         donate: the factor takes a's own buffer, and ``a`` is deleted; ignored under an outer
             ``jit``, whose own ``donate_argnums`` decides.
         precision: None, "highest" or "tf32", as for `potrs`, of the factorization and of `inv`.
+        refine: as for `potrs`: the factor is one in lower precision, and is kept with ``a``, for
+            solutions that are refined on it. The result is a `RefinedFactor`, which solves and has
+            nothing else; ``donate`` doesn't save memory then.
 
     Returns:
-        A `CholeskyFactor`. Where ``a`` isn't positive definite, its ``status`` isn't 0 and it is
-        NaN.
+        A `CholeskyFactor`, or with ``refine`` a `RefinedFactor`. Where ``a`` isn't positive
+        definite, its ``status`` isn't 0 and it is NaN.
 
     Cost: n^3 / 3 multiplications and additions over all ranks (four times as many when complex).
     Memory: the factor, which is as large as ``a``, and a few panels of n x T_A per rank.
@@ -228,16 +255,28 @@ def cho_factor(
         >>> x = jaxmg.cho_solve(factor, b)
         >>> sample = mean + factor.matmul(jax.random.normal(key, (n,), a.dtype))
     """
+    if refine is not None:
+        return _refined_factor.cho_factor(
+            a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine
+        )
     return _POTRF.plain(
         (a,), T_A, mesh, matrix_specs, in_specs, pad, "native", donate, precision=precision
     )
+
+
+def factored(a, chosen):
+    """The factor of a matrix that is given to another routine, as that call would have it."""
+    return cho_factor(
+        a, chosen.T_A, chosen.mesh, chosen.spec, chosen.pad, donate=chosen.donate,
+        precision=dict(chosen.options)["precision"],
+    )  # fmt: skip
 
 
 def cho_solve(factor, b):
     """Solves A x = b with a factor of A that `cho_factor` made.
 
     Args:
-        factor: a `CholeskyFactor` of order n.
+        factor: a `CholeskyFactor` of order n, or a `RefinedFactor`.
         b: (n,) or (n, nrhs), of the factor's dtype; a JAX or NumPy array. Every device holds all of
             it during the solve.
 
@@ -249,13 +288,14 @@ def cho_solve(factor, b):
     Raises:
         TypeError: ``factor`` is none, b is no array, or has another dtype than the factor.
         ValueError: shapes don't fit, or the call is inside ``shard_map``.
-        NotImplementedError: an argument is batched by ``vmap`` or being differentiated.
 
     Examples:
         >>> factor = jaxmg.cho_factor(a)
         >>> for b in measurements:
         ...     x = jaxmg.cho_solve(factor, b)
     """
+    if isinstance(factor, _refined_factor.RefinedFactor):
+        return factor.solve(b)
     if not isinstance(factor, CholeskyFactor):
         raise TypeError(
             "cho_solve: factor must be a jaxmg.CholeskyFactor, as jaxmg.cho_factor makes it; got "
@@ -273,10 +313,20 @@ def _apply(routine, factor, b, operations, trans):
             f"conjugate transpose); got {trans!r}"
         )
     if how == "T" and jnp.issubdtype(factor.dtype, jnp.complexfloating):
-        _checks.array(routine, "b", b)  # L^T b = conj(L^H conj(b))
+        _checks.array(routine, "b", b, _checks.ALL)  # L^T b = conj(L^H conj(b))
         return jnp.conj(_apply(routine, factor, jnp.conj(b), operations, "C"))
     operation = operations["C" if how == "T" else how]
-    return _operations.APPLY(routine, factor, b, operation=operation)
+    kept, arrays = _parts(routine, factor)
+    return kept.apply(operation, *arrays, b)
+
+
+def _parts(routine, factor):
+    """A factor as the native code takes it: what is known of it, and its arrays."""
+    overflow = () if factor.overflow is None else (factor.overflow,)
+    kept = _operations.Kept(
+        routine, factor.layout, factor.n, factor.tile, bool(overflow), factor.precision == "tf32"
+    )
+    return kept, (factor.tiles, *overflow)
 
 
 def _keep(call, tiles, overflow, log_det: typing.Any = None, status: typing.Any = None):
@@ -284,14 +334,38 @@ def _keep(call, tiles, overflow, log_det: typing.Any = None, status: typing.Any 
     tf32 = dict(call.attributes).get("tf32", False)
     return CholeskyFactor(
         tiles, overflow if call.overflow else None, log_det, status, call.layout,
-        tiles.shape[1], call.tile, "tf32" if tf32 else None,
+        tiles.shape[-1], call.tile, "tf32" if tf32 else None,
     )  # fmt: skip
 
 
-def _keep_upper(call, tiles, overflow):
-    factor = _keep(call, tiles, overflow)
-    log_det, status = _measures(factor.diagonal())
-    return dataclasses.replace(factor, log_det=log_det, status=status)
+def _tangent(factor, a_dot):
+    """The tangent of a factor: the rows of that of A (_operations.py)."""
+    tiles = _hermitian.rows(factor.layout, a_dot) if factor.n else a_dot
+    return dataclasses.replace(_derivatives.still(factor), tiles=tiles)
+
+
+def _factor_rule(routine, chosen):
+    def rule(primals, tangents):
+        factor = routine.run(primals, chosen)
+        return factor, _tangent(factor, tangents[0])
+
+    return rule
+
+
+def _from_upper_rule(routine, chosen):
+    def rule(primals, tangents):
+        factor = routine.run(primals, chosen)
+        if not factor.n:
+            return factor, _tangent(factor, tangents[0])
+        layout = factor.layout
+        u, u_dot = (
+            _hermitian.upper(layout, _hermitian.rows(layout, value))
+            for value in (factor.upper(), tangents[0])
+        )
+        half = _hermitian.adjoint_times(layout, u, u_dot)
+        return factor, _tangent(factor, half + _hermitian.adjoint(layout, half))
+
+    return rule
 
 
 @jax.jit
@@ -316,6 +390,7 @@ _POTRF = _routine.Routine(
     plain_gives=("tiles", "overflow", "log_det", "status"),
     options=(_routine.PRECISION,),
     keeps=_keep,
+    rule=_factor_rule,
 )
 _FROM_UPPER = _routine.Routine(
     name="CholeskyFactor.from_upper",
@@ -323,5 +398,6 @@ _FROM_UPPER = _routine.Routine(
     operands=("u",),
     results=(_results.Tiles("tiles"), _results.Overflow("overflow")),
     plain_gives=("tiles", "overflow"),
-    keeps=_keep_upper,
+    keeps=_keep,
+    rule=_from_upper_rule,
 )

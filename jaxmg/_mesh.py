@@ -113,7 +113,7 @@ def infer(routine, arrays, mesh, spec):
             f"{routine}: the axes of the mesh must be all Auto or all Explicit; those of {mesh} "
             f"are {', '.join(str(kind) for kind in mesh.axis_types)}"
         )
-    sharding = _named_sharding(arrays[0])
+    sharding = named_sharding(arrays[0])
     if spec is None and sharding is not None and sharding.mesh.shape == mesh.shape:
         spec = sharding.spec
     if spec is None:
@@ -254,14 +254,18 @@ def constrain(array, layout, spec):
 
 
 def constrain_like(array, other):
-    """``array`` in the sharding that ``other`` is known to have while tracing."""
-    sharding = _named_sharding(other)
-    return array if sharding is None else _compat.reshard(array, sharding)
+    """``array`` in the sharding that ``other`` is known to have."""
+    sharding = named_sharding(other)
+    if sharding is None:
+        return array
+    if AxisType.Explicit in sharding.mesh.axis_types:
+        return _compat.reshard(array, sharding)
+    return jax.lax.with_sharding_constraint(array, sharding)
 
 
 def spec_of(array, layout):
     """The spec of ``array`` on the layout's mesh; None where a trace doesn't know it."""
-    sharding = _named_sharding(array)
+    sharding = named_sharding(array)
     if sharding is not None and sharding.mesh.shape == layout.mesh.shape:
         return sharding.spec
     return None if isinstance(array, Tracer) else P()
@@ -276,7 +280,7 @@ def _axes(entry):
     return (entry,)
 
 
-def _named_sharding(array):
+def named_sharding(array):
     """How ``array`` is sharded, where it says so: concrete arrays, and traced ones whose mesh has
     explicit axes (a trace doesn't know how XLA will shard automatic ones)."""
     if isinstance(array, Tracer):
@@ -290,7 +294,7 @@ def _named_sharding(array):
 
 def _mesh_of(routine, arrays):
     for array in arrays:
-        sharding = _named_sharding(array)
+        sharding = named_sharding(array)
         if sharding is not None:
             return sharding.mesh
     context = jax.sharding.get_abstract_mesh()
@@ -337,7 +341,7 @@ def _one_device(device):
 
 def _concrete(routine, mesh, arrays):
     """The mesh of devices that an abstract one stands for: the arrays' own, or the context's."""
-    shardings = [_named_sharding(array) for array in arrays]
+    shardings = [named_sharding(array) for array in arrays]
     candidates = [sharding.mesh for sharding in shardings if sharding is not None]
     candidates.append(_compat.context_mesh())
     for candidate in candidates:

@@ -11,7 +11,7 @@ from jaxmg import _compat, _mesh
 
 
 def call(
-    target, layout, tile, backend, operands, results, *, in_place=True, differing=1, **attributes
+    target, layout, tile, backend, operands, results, *, in_place=1, differing=1, **attributes
 ):  # fmt: skip
     """The native routine on this rank's block, inside a shard_map.
 
@@ -21,13 +21,13 @@ def call(
         operands: arrays; the first is this device's place, [rank, group of replicas], the second
             the block.
         results: shape and dtype of each result, as ShapeDtypeStructs.
-        in_place: whether the first result overwrites the block.
+        in_place: how many of the results overwrite the operands behind the place, the first ones.
         differing: of how many of the results, the first ones, each rank has its own.
         **attributes: integers that the routine takes beside the common ones; the handler refuses
             any other, and a call without them.
     """
     place, *operands = operands
-    aliases = {1: 0} if in_place else {}
+    aliases = {i + 1: i for i in range(in_place)}
     function = jax.ffi.ffi_call(target, results, input_output_aliases=aliases)
     attributes.update(ranks=layout.ranks, tile=tile)
     numbers = {name: np.int64(value) for name, value in attributes.items()}

@@ -1,15 +1,39 @@
-"""What the native code does with a kept Cholesky factor: each an `Operation`, declared once."""
+"""What the native code does with a kept Cholesky factor: each an `Operation`, declared once. And
+what derivatives and batches of it are.
 
+The tangent of a factor is that of A, not of the tiles: in the place of the tiles it has the rows of
+dA (`_hermitian.rows`), of which the upper triangle counts. Every operation knows its derivative by
+that, and nothing else looks into either. What one does to all leaves of a pytree alike (``where``,
+``cond``, ``scan``) does the same to both.
+
+With A = L L^H, the derivative of L is L F, where F is the lower triangle, with half the diagonal,
+of the Hermitian S = L^-1 dA L^-H (S. P. Smith, J. Comput. Graph. Stat. 4, 1995).
+"""
+
+import abc
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _blocks, _checks, _mesh, _native, _plugin, _programs, _results
+from jaxmg import (
+    _batching,
+    _blocks,
+    _checks,
+    _derivatives,
+    _hermitian,
+    _mesh,
+    _native,
+    _plugin,
+    _programs,
+    _results,
+)
 
 # The values of APPLY's attribute ``operation``, with A = L L^H.
 SOLVE, FORWARD, BACKWARD, LOWER, LOWER_H = range(5)
+_ADJOINTS = {SOLVE: SOLVE, FORWARD: BACKWARD, BACKWARD: FORWARD, LOWER: LOWER_H, LOWER_H: LOWER}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -19,68 +43,326 @@ class Operation:
     Attributes:
         native: its name; after "jaxmg_" the FFI target.
         result: what it gives.
+        by_rows: whether the right-hand sides lie on the ranks by rows, as many as A has.
         in_place: whether the result takes the memory of the factor's tiles. XLA copies them first
             where the factor is still needed.
     """
 
     native: str
     result: _results.Result
+    by_rows: bool = False
     in_place: bool = False
 
-    def __call__(self, routine, factor, *b, **attributes):
-        """The result for ``factor``, on behalf of ``routine``; the attributes are the handler's."""
-        parts = (factor.tiles,) if factor.overflow is None else (factor.tiles, factor.overflow)
-        return _run(
-            (*parts, *b), self, routine, factor.layout, factor.n, factor.tile, len(parts),
-            tuple(attributes.items()),
+    def on_rank(self, call, place, tiles, *others):
+        """What a rank puts to the result, of its rows and of right-hand sides in columns."""
+        n = tiles.shape[1]
+        others = others if call.overflow else (jnp.zeros((0, n), tiles.dtype), *others)
+        (value,) = _native.call(
+            f"jaxmg_{self.native}", call.layout, call.tile, call.backend, (place, tiles, *others),
+            (self.result.native(call, tiles, *others[1:]),),
+            in_place=int(self.in_place), differing=int(self.result.differs),
+            n=n, **dict(call.attributes),
         )  # fmt: skip
+        value = self.result.finished(value, place.reshape(2)[0])
+        return self.result.part(value, call.layout, tiles)
 
     def program(self, call, tiles, *others):
         """The global result; traced."""
-        layout, n, count = call.layout, tiles.shape[1], 1 if call.overflow else 0
+        layout, count = call.layout, 1 if call.overflow else 0
         overflow, b = others[:count], others[count:]
-        b = tuple(_blocks.replicate(array, layout) for array in b)
-
-        def local(place, tiles, *others):
-            others = others if count else (jnp.zeros((0, n), tiles.dtype), *others)
-            (value,) = _native.call(
-                f"jaxmg_{self.native}", layout, call.tile, call.backend, (place, tiles, *others),
-                (self.result.native(call, tiles, *others[1:]),),
-                in_place=self.in_place, differing=int(self.result.differs),
-                n=n, **dict(call.attributes),
-            )  # fmt: skip
-            value = self.result.finished(value, place.reshape(2)[0])
-            return self.result.part(value, layout, tiles)
-
-        rows = [_blocks.split_rows(array, layout) for array in (tiles, *overflow)]
-        in_specs = (*(layout.row_spec for _ in rows), *(P() for _ in b))
+        by_rows, replicated = (b, ()) if self.by_rows else ((), b)
+        rows = [_blocks.split_rows(array, layout) for array in (tiles, *overflow, *by_rows)]
+        replicated = tuple(_blocks.replicate(array, layout) for array in replicated)
+        in_specs = (*(layout.row_spec for _ in rows), *(P() for _ in replicated))
         out_specs = layout.row_spec if self.result.differs else P()
+        local = functools.partial(self.on_rank, call)
         mapped = _native.over_ranks(layout, local, in_specs, out_specs)
-        return (self.result.whole(mapped(*rows, *map(_results.columns, b)), call, *b),)
+        value = mapped(*rows, *map(_results.columns, replicated))
+        return (self.result.whole(value, call, *replicated),)
 
 
 APPLY = Operation("factor_apply", _results.Solution("x"))
+SOLVE_ROWS = Operation("factor_solve_rows", _results.Tiles("x"), by_rows=True)
 INVERT = Operation("factor_invert", _results.Matrix("a_inv"), in_place=True)
 DIAGONAL = Operation("factor_diagonal", _results.RealVector("diagonal"))
 ROWS = Operation("factor_rows", _results.UpperTriangle("u"), in_place=True)
 
 
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """A factor without its arrays: what identifies it to a trace, on behalf of ``routine``.
+
+    Its functions take the arrays of the factor first: the tiles, and the overflow where it has one.
+    """
+
+    routine: str
+    layout: _mesh.Layout
+    n: int
+    tile: int
+    overflows: bool
+    tf32: bool
+
+    def run(self, native, arrays, **attributes):
+        """The result of the native code."""
+        operation = _OfFactor(self, native, tuple(attributes.items()))
+        return _batching.batchable(operation, *arrays)
+
+    def check(self, *arrays, by_rows=False):
+        """Raises unless these can be a factor and right-hand sides of it."""
+        _mesh.refuse_manual_axes(self.routine)
+        tiles, *others = arrays
+        _checks.array(self.routine, "factor", tiles, _checks.ALL)
+        _checks.kept(self.routine, tiles, self.n, self.layout.ranks)
+        a = jax.ShapeDtypeStruct((self.n, self.n), tiles.dtype)
+        for array in () if by_rows else others[self.overflows :]:
+            _checks.right_hand_side(self.routine, a, array, _checks.ALL)
+
+    def apply(self, operation, *arrays):
+        """What APPLY does by ``operation``; of the last array."""
+        if _mesh.traced(arrays):
+            self.check(*arrays)
+        return _Apply(self, operation)(*arrays)
+
+    def invert(self, *arrays):
+        """The inverse of A."""
+        run = functools.partial(self._plain, INVERT, tf32=self.tf32)
+        return self._differentiable(run, self._invert_rule, arrays)
+
+    def diagonal(self, *arrays):
+        """The diagonal of L."""
+        run = functools.partial(self._plain, DIAGONAL)
+        return self._differentiable(run, self._diagonal_rule, arrays)
+
+    def upper(self, *arrays):
+        """U = L^H."""
+        run = functools.partial(self._plain, ROWS)
+        return self._differentiable(run, self._upper_rule, arrays)
+
+    def logdet(self, log_det, *arrays):
+        """log(det(A)), which ``log_det`` is."""
+        return self._differentiable(
+            lambda *arrays: arrays[-1], self._logdet_rule, (*arrays, log_det)
+        )
+
+    def reduced(self, factor, a_dot):
+        """S = L^-1 dA L^-H by rows."""
+        solve = functools.partial(_SolveRows(self, inverse=False), *factor)
+        half = solve(_hermitian.full(self.layout, a_dot))
+        return solve(_hermitian.adjoint(self.layout, half))
+
+    def _differentiable(self, run, rule, arrays):
+        """``run(*arrays)``, of which ``rule`` gives the derivative where A moves; where only other
+        leaves of a factor do, it has none."""
+
+        def derivative(primals, tangents):
+            if tangents[0] is not None:
+                return rule(primals, tangents)
+            found = self._differentiable(run, rule, primals)
+            return found, jnp.zeros_like(found)
+
+        return _derivatives.differentiable(run, derivative, *arrays)
+
+    def _plain(self, native, *arrays, **attributes):
+        return self.run(native, arrays, **attributes)
+
+    def _invert_rule(self, primals, tangents):
+        inverse = self.invert(*primals)
+        rows = _hermitian.rows(self.layout, inverse)
+        half = _hermitian.times(self.layout, rows, _hermitian.full(self.layout, tangents[0]))
+        tangent = -_hermitian.times(self.layout, half, rows)
+        return inverse, self._like(inverse, tangent)
+
+    def _diagonal_rule(self, primals, tangents):
+        found = self.diagonal(*primals)
+        reduced = self.reduced(primals, tangents[0])
+        return found, found * _hermitian.diagonal(self.layout, reduced) / 2
+
+    def _upper_rule(self, primals, tangents):
+        upper = self.upper(*primals)
+        half = _hermitian.half(self.layout, self.reduced(primals, tangents[0]))
+        rows = _hermitian.rows(self.layout, upper)
+        return upper, self._like(upper, _hermitian.times(self.layout, half, rows))
+
+    def _logdet_rule(self, primals, tangents):
+        *factor, log_det = primals
+        inverse = _hermitian.rows(self.layout, self.invert(*factor))
+        tangent = _hermitian.trace(self.layout, inverse, tangents[0]).astype(log_det.dtype)
+        return self.logdet(log_det, *factor), _mesh.constrain_like(tangent, log_det)
+
+    def _like(self, matrix, rows):
+        """``rows`` as a matrix of the caller's."""
+        return _mesh.constrain_like(_hermitian.with_padding(self.layout, rows, self.n), matrix)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OfFactor(_batching.Batchable):
+    """An operation on a factor with its attributes, a function of the arrays."""
+
+    of: Kept
+    operation: Operation
+    attributes: tuple
+
+    def __call__(self, *arrays):
+        return _run(arrays, self.of, self.operation, self.attributes)
+
+    def batched(self, settled, size, marks, *arrays):
+        if _batching.is_alone(self.of.layout):
+            return _batching.spread(self.of.layout, self.program, size, marks, *arrays)
+        return _batching.in_turn(self, tuple(marks), *arrays)
+
+    @property
+    def program(self):
+        return _OnDevice(self)
+
+    def call(self, tiles, *b):
+        """As the cache of programs has it."""
+        of, operation = self.of, self.operation
+        a = jax.ShapeDtypeStruct((of.n, of.n), tiles.dtype)
+        spec = operation.result.spec(of.layout, a, *b)
+        return _programs.Call(
+            operation.native, operation.program, of.layout, of.n, of.tile, "native", (spec,),
+            self.attributes, overflow=of.tile * of.overflows,
+        )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnDevice:
+    """The same on a device that has all of a factor, inside a shard_map."""
+
+    of: _OfFactor
+
+    def __call__(self, place, *arrays):
+        operation, parts = self.of.operation, 1 + self.of.of.overflows
+        factor, b = arrays[:parts], arrays[parts:]
+        call = self.of.call(factor[0], *b)
+        columns = b if operation.by_rows else map(_results.columns, b)
+        return operation.result.whole(operation.on_rank(call, place, *factor, *columns), call, *b)
+
+
+class _OfRightHandSides(_derivatives.Linear):
+    """What is linear in right-hand sides."""
+
+    of: Kept
+
+    @property
+    @abc.abstractmethod
+    def native(self) -> _OfFactor:
+        """What runs."""
+
+    @property
+    def layout(self):
+        return self.of.layout
+
+    @property
+    def program(self):
+        return self.native.program
+
+    def run(self, *arrays):
+        return self.native(*arrays)
+
+    def batched(self, size, marks, *arrays):
+        *factor, b = arrays
+        if not _batching.is_alone(self.layout):
+            return super().batched(size, marks, *arrays)
+        b = b if marks[-1] else _batching.repeated(b, size)
+        return _derivatives.Spread(self, size, (*marks[:-1], True))(*factor, b)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Apply(_OfRightHandSides):
+    """APPLY as a linear function of the right-hand sides."""
+
+    of: Kept
+    operation: int
+
+    @property
+    def native(self):
+        return _OfFactor(self.of, APPLY, (("operation", self.operation),))
+
+    def batched(self, size, marks, *arrays):
+        if any(marks[:-1]):
+            return super().batched(size, marks, *arrays)
+        *factor, b = arrays
+        return _batching.from_columns(self(*factor, _batching.to_columns(b)), b)
+
+    @property
+    def adjoint(self):
+        return dataclasses.replace(self, operation=_ADJOINTS[self.operation])
+
+    def rule(self, primals, tangents):
+        *factor, b = primals
+        a_dot, b_dot = tangents[0], tangents[-1]
+        x = self(*primals)
+        if a_dot is None:
+            return x, jnp.zeros_like(x) if b_dot is None else self(*factor, b_dot)
+        before, after = self._moved(factor, a_dot, b, x)
+        moved = _sum(b_dot, before)
+        return x, _sum(after, None if moved is None else self(*factor, moved))
+
+    def _moved(self, factor, a_dot, b, x):
+        """What the tangent of A adds to that of b, and to that of the result."""
+        layout = self.of.layout
+
+        def times(product, matrix, vector):
+            found = product(layout, matrix, _results.columns(vector))
+            return _mesh.constrain_like(_results.like(found, vector), vector)
+
+        if self.operation == SOLVE:
+            return -times(_hermitian.product, a_dot, x), None
+        reduced = self.of.reduced(factor, a_dot)
+        if self.operation == FORWARD:
+            return None, -times(_hermitian.half_adjoint_product, reduced, x)
+        if self.operation == BACKWARD:
+            return -times(_hermitian.half_product, reduced, b), None
+        if self.operation == LOWER:
+            return times(_hermitian.half_adjoint_product, reduced, b), None
+        return None, times(_hermitian.half_product, reduced, x)
+
+
+def _sum(*values):
+    """Of those that aren't None; None where there are none."""
+    there = [value for value in values if value is not None]
+    return functools.reduce(jnp.add, there) if there else None
+
+
+@dataclasses.dataclass(frozen=True)
+class _SolveRows(_OfRightHandSides):
+    """B L^-H, or B L^-1 where ``inverse``, of a matrix B by rows."""
+
+    of: Kept
+    inverse: bool
+
+    @property
+    def native(self):
+        return _OfFactor(self.of, SOLVE_ROWS, (("inverse", self.inverse),))
+
+    @property
+    def adjoint(self):
+        return dataclasses.replace(self, inverse=not self.inverse)
+
+    def rule(self, primals, tangents):
+        *factor, b = primals
+        a_dot, b_dot = tangents[0], tangents[-1]
+        x, layout = self(*primals), self.of.layout
+        if a_dot is None:
+            return x, jnp.zeros_like(x) if b_dot is None else self(*factor, b_dot)
+        half = _hermitian.half(layout, self.of.reduced(factor, a_dot))
+        if self.inverse:  # d(B L^-1) = (dB - B F) L^-1
+            moved = -_hermitian.times_adjoint(layout, b, half)
+            return x, self(*factor, moved if b_dot is None else b_dot + moved)
+        moved = -_hermitian.times(layout, x, half)  # d(B L^-H) = dB L^-H - B L^-H F^H
+        return x, moved if b_dot is None else self(*factor, b_dot) + moved
+
+
 @_programs.planned
-def _run(arrays, operation, routine, layout, n, tile, parts, attributes):
-    _mesh.refuse_manual_axes(routine)
+def _run(arrays, of, operation, attributes):
+    of.check(*arrays, by_rows=operation.by_rows)
+    parts = 1 + of.overflows
     tiles, b = arrays[0], arrays[parts:]
-    _checks.array(routine, "factor", tiles)
-    a = jax.ShapeDtypeStruct((n, n), tiles.dtype)
-    for array in b:
-        _checks.right_hand_side(routine, a, array)
-    _checks.kept(routine, tiles, n, layout.ranks)
-    if n == 0:
+    if of.n == 0:
         return lambda tiles, *b: operation.result.empty(tiles, *b, local=False)
-    layout = _mesh.located(routine, layout, arrays)
+    layout = _mesh.located(of.routine, of.layout, arrays)
     _plugin.load(layout.platform)
-    call = _programs.Call(
-        operation.native, operation.program, layout, n, tile, "native",
-        (operation.result.spec(layout, a, *b),), attributes, overflow=tile if parts > 1 else 0,
-    )  # fmt: skip
-    run = _programs.runner(call, arrays)
+    here = dataclasses.replace(of, layout=layout)
+    run = _programs.runner(_OfFactor(here, operation, attributes).call(tiles, *b), arrays)
     return lambda *arrays: run(*arrays)[0]

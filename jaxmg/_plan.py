@@ -15,12 +15,13 @@ _ROUTINES = {
     "potrs": "potrs",
     "potri": "potri",
     "syevd": "syevd",
+    "sygvd": "sygvd",
     "cho_factor": "potrf",
     "cho_solve": "cho_solve",
 }
 _WITH_B = ("potrs", "cho_solve")
 # cho_solve has no matrix but the factor, which it leaves alone.
-_COPIES_A = ("potrs", "potri", "syevd", "cho_factor")
+_COPIES_A = ("potrs", "potri", "syevd", "sygvd", "cho_factor")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +34,9 @@ class Plan:
         tile: the tile width that it takes.
         gathered: whether one device does all the work, as is best for small matrices on GPUs.
         bytes: for each device, in order, the most that it needs at a time: its rows of A (for
-            "cho_solve" of the factor), their copy unless donated, the right-hand sides, results and
-            workspace. Empty where the backend says so only when it has the matrix (cuSOLVERMg).
+            "cho_solve" of the factor, for "sygvd" of B too), their copy unless donated, the
+            right-hand sides, results and workspace. Empty where the backend says so only when it
+            has the matrix (cuSOLVERMg).
         memory: bytes that JAX may take on one device, of which what other arrays have is not taken
             off; None where it doesn't say, as on CPU devices.
         devices: how many there are.
@@ -84,7 +86,7 @@ def plan(
     """Which solver, which tile width and how much memory a call would take; runs nothing.
 
     Args:
-        routine: "potrs", "potri", "syevd", "cho_factor" or "cho_solve".
+        routine: "potrs", "potri", "syevd", "sygvd", "cho_factor" or "cho_solve".
         n: the order of A, at least 1.
         dtype: of A: float32, float64, complex64 or complex128.
         devices: how A is spread by rows: a sequence of devices, a ``jax.sharding.Mesh`` of them, or
@@ -92,8 +94,8 @@ def plan(
         nrhs: how many right-hand sides, for "potrs" and "cho_solve".
         T_A: tile width, as in the call; None lets the plugin choose.
         backend: "auto", "native" or "cusolvermg", as in the call.
-        donate: whether A is donated, so that there is no copy of it.
-        return_eigenvectors: for "syevd".
+        donate: whether A (and the B of "sygvd") is donated, so that there is no copy of it.
+        return_eigenvectors: for "syevd" and "sygvd".
 
     Returns:
         A `Plan`, with attributes ``backend``, ``tile``, ``gathered``, ``bytes`` (one number a
@@ -137,8 +139,9 @@ def plan(
 
 
 def _own_bytes(routine, n, ranks, dtype, nrhs, donate):
-    """What the caller's arrays, and XLA's copy of A, take on a device."""
+    """What the caller's arrays, and XLA's copies of matrices, take on a device."""
     copies = 2 if routine in _COPIES_A and not donate else 1
+    copies *= 2 if routine == "sygvd" else 1
     elements = copies * -(-n // ranks) * n + (n * nrhs if routine in _WITH_B else 0)
     return elements * dtype.itemsize
 

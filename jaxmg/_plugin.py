@@ -22,13 +22,18 @@ HANDLERS = (
     "jaxmg_potri",
     "jaxmg_syevd",
     "jaxmg_syevx",
+    "jaxmg_sygvd",
+    "jaxmg_sygvx",
     "jaxmg_cyclic_1d",
     "jaxmg_potrf",
     "jaxmg_factor_apply",
+    "jaxmg_factor_solve_rows",
     "jaxmg_factor_invert",
     "jaxmg_factor_diagonal",
     "jaxmg_factor_tiles",
     "jaxmg_factor_rows",
+    "jaxmg_hemm",
+    "jaxmg_all_gather",
 )
 
 # JAX's name of a platform -> (XLA's name for it, entry points that serve it, newest first).

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from jaxmg import _blocks, _mesh, _results, _routine
+from jaxmg import _blocks, _derivatives, _factor, _hermitian, _mesh, _results, _routine
 
 
 def _upper(rows, layout, shape):
@@ -14,6 +14,26 @@ def _upper(rows, layout, shape):
     count, n = rows.shape
     row = _mesh.local_rank(layout) * count + jnp.arange(count)[:, None]
     return _blocks.from_rows(jnp.where(row <= jnp.arange(n), rows, 0), layout, shape)
+
+
+def _rule(routine, chosen):
+    """By a factor, which is kept for the derivative."""
+
+    def invert(a):
+        factor = _factor.factored(a, chosen)
+        makers = {"a_inv": lambda: _padded(factor, a), "status": lambda: factor.status}
+        return routine.picked(chosen, makers)
+
+    return _derivatives.as_composed(invert)
+
+
+def _padded(factor, a):
+    """The inverse with the padding that the caller has in ``a``."""
+    inverse = factor.inv()
+    if a.shape == inverse.shape:
+        return inverse
+    rows = _hermitian.rows(factor.layout, inverse)
+    return _hermitian.with_padding(factor.layout, rows, a.shape[0])
 
 
 _POTRI = _routine.Routine(
@@ -24,6 +44,7 @@ _POTRI = _routine.Routine(
     traced_gives=("a_inv", "status"),
     options=(_routine.PRECISION,),
     older=(("mesh", "pad"),),
+    rule=_rule,
 )
 
 

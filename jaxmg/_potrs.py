@@ -1,6 +1,27 @@
 """Solving with a positive definite matrix: LAPACK's potrf and potrs."""
 
-from jaxmg import _results, _routine
+import jax
+
+from jaxmg import _derivatives, _factor, _refine, _results, _routine
+
+
+def _rule(routine, chosen):
+    """By a factor, which is kept for the derivative."""
+
+    def solve(a, b):
+        factor = _factor.factored(a, chosen)
+        return routine.picked(
+            chosen,
+            {
+                _routine.WORK: lambda: jax.lax.stop_gradient(a),
+                "x": lambda: factor.solve(b),
+                "logdet": factor.logdet,
+                "status": lambda: factor.status,
+            },
+        )
+
+    return _derivatives.as_composed(solve)
+
 
 _POTRS = _routine.Routine(
     name="potrs",
@@ -16,6 +37,7 @@ _POTRS = _routine.Routine(
     traced_gives=(_routine.WORK, "x", "logdet", "status"),
     options=(_routine.PRECISION,),
     older=(("mesh", "pad"),),
+    rule=_rule,
 )
 
 
@@ -33,6 +55,8 @@ def potrs(
     donate=False,
     backend="auto",
     precision=None,
+    refine=None,
+    return_iterations=False,
 ):
     """Solves ``a @ x = b`` for a Hermitian positive definite matrix spread over several devices.
 
@@ -48,10 +72,12 @@ def potrs(
     Args:
         a: (n, n), Hermitian positive definite, float32, float64, complex64 or complex128; a JAX or
             NumPy array, sharded, replicated or on one device. Only the upper triangle is read.
-            Sharded as ``P('r', None)`` with n a multiple of the number of devices it is used where
-            it lies; otherwise XLA pads its rows or reshards it first. With ``pad=False`` also
-            (rows, n), see there.
-        b: (n,) or (n, nrhs), of a's dtype. Every device holds all of it during the solve.
+            With leading dimensions it is a batch, as ``jax.vmap`` would make one. Sharded as
+            ``P('r', None)`` with n a multiple of the number of devices it is used where it lies;
+            otherwise XLA pads its rows or reshards it first. With ``pad=False`` also (rows, n), see
+            there.
+        b: (n,) or (n, nrhs), of a's dtype. Every device holds all of it during the solve. In a
+            batch it has a's leading dimensions too, or is the same for all.
         T_A: tile width, any integer of at least 1; None lets the plugin choose.
         mesh: ``jax.sharding.Mesh`` or ``AbstractMesh`` to run on; the order of its devices is the
             order of the ranks. None takes a's own mesh, else the context mesh, else the one device
@@ -76,19 +102,43 @@ def potrs(
             unit roundoff of 5e-4 in place of 6e-8. That is several times faster, the backward error
             grows as the roundoff does, and a matrix with a condition beyond some 1e3 may come out
             as not positive definite. Devices without TF32 (CPUs) compute as with "highest".
+        refine: None, or the precision in which ``a`` is factored, with x refined on ``a`` itself
+            until its backward error is that of a solution without ``refine``: "float32", for
+            float64 and complex128; "tf32", as for ``precision``, for all dtypes; "auto" is
+            "float32" for float64 and complex128 and "tf32" for the others. Where that doesn't work
+            (``a`` is too ill-conditioned, beyond about 1e8 with "float32" and 1e5 with "tf32"), it
+            falls back to the factorization without ``refine`` by itself. With the native backend.
+            A matrix that misses being positive definite by less than the lower precision can tell
+            may be solved with, as by LAPACK's dsposv.
+        return_iterations: with ``refine``, also return the number of iterations.
 
     Returns:
-        x | (x, status) | (x, logdet) | (x, logdet, status), where
+        x | (x, status) | (x, logdet) | (x, logdet, status); with ``refine`` there is no logdet, and
+        iterations come last. Here
 
         - x has b's shape, dtype and sharding (replicated if b isn't sharded over the mesh). Under
           ``jit`` that is known of explicit axes and of constants; otherwise XLA chooses;
         - logdet is a real scalar;
         - status is an int32 scalar: 0, or LAPACK's info, the order k of the leading minor that is
           not positive definite. Then x and logdet are NaN. NaN or infinity in ``a`` gives NaN and a
-          status that is not 0.
+          status that is not 0;
+        - iterations is an int32 scalar, as LAPACK's dsposv has it: how many there were, of the
+          column that took most; or why it fell back: -3 where the factorization in lower precision
+          failed, -51 where 50 iterations are not enough, by the pace of the first ones.
 
     Cost: n^3 / 3 + 2 n^2 nrhs multiplications and additions over all ranks (four times as many when
     complex). Memory: a copy of ``a`` unless ``donate``, a few panels of n x T_A, and b, per rank.
+    With ``refine`` n^3 / 3 are in lower precision, and each iteration has 2 n^2 nrhs in that and as
+    many in a's; memory: ``a`` rounded (half of it, or for float32 and complex64 all of it) in place
+    of the copy, which takes its place where it falls back, and eight arrays like b.
+
+    Source of ``refine``: J. Langou et al., "Exploiting the performance of 32 bit floating point
+    arithmetic in obtaining 64 bit accuracy", SC 2006 (dsposv, and its criterion); N. J. Higham and
+    S. Pranesh, "Exploiting lower precision arithmetic in solving symmetric positive definite linear
+    systems and least squares problems", SIAM J. Sci. Comput. 43, 2021 (scaling and shift before
+    rounding); E. Carson and N. J. Higham, "Accelerating the solution of linear systems by iterative
+    refinement in three precisions", SIAM J. Sci. Comput. 40, 2018 (corrections by a preconditioned
+    iteration); SLATE's posv_mixed_gmres is of that kind. Here it is conjugate gradients.
 
     Raises:
         TypeError: a or b is no array, has another dtype, or they have different dtypes; T_A is no
@@ -97,7 +147,7 @@ def potrs(
             64 bits, a call inside ``shard_map``, 64-bit dtypes while ``jax_enable_x64`` is off, the
             backend isn't available, the mesh has devices of another process, or b shares the memory
             of a donated ``a``.
-        NotImplementedError: a or b is batched by ``vmap`` or being differentiated.
+        NotImplementedError: with ``refine``, a or b is batched by ``vmap`` or being differentiated.
         RuntimeError: no plugin is installed for the platform.
 
     Examples:
@@ -105,6 +155,14 @@ def potrs(
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> x, status = jaxmg.potrs(a, b, return_status=True)
     """
+    if refine is not None or return_iterations:
+        backend = _refine.check_options(
+            "potrs", refine, backend, precision=precision, return_logdet=return_logdet
+        )
+        return _refine.POTRS.plain(
+            (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend, donate, refine=refine,
+            return_status=return_status, return_iterations=return_iterations,
+        )  # fmt: skip
     return _POTRS.plain(
         (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
         precision=precision, return_logdet=return_logdet, return_status=return_status,

@@ -102,16 +102,17 @@ def _kind(kind):
     return "placed" if issubclass(kind, jax.Array) and not issubclass(kind, Tracer) else None
 
 
-def runner(call, arrays, donate=False, wanted=None):
+def runner(call, arrays, donate=False, wanted=None, matrices=1):
     """The function that runs ``call.program`` on arrays such as these: within the caller's trace,
     or compiled here once and cached.
 
     Args:
-        arrays: the matrix first.
-        donate: gives the matrix's buffer to the program and deletes it; ignored in a trace, where
-            only the caller's own jit can donate.
+        arrays: the matrices first.
+        donate: gives the matrices' buffers to the program and deletes them; ignored in a trace,
+            where only the caller's own jit can donate.
         wanted: for each result whether the caller has a use for it; None: for all. On a mesh each
             costs the host some 10 us a device.
+        matrices: how many matrices there are.
 
     Returns:
         A function of the arrays that returns the program's results as a list, None in place of one
@@ -127,23 +128,30 @@ def runner(call, arrays, donate=False, wanted=None):
             return [result if want else None for result, want in zip(results, wanted, strict=True)]
 
         return run_traced
-    matrix, *others = arrays
     # Only a buffer that already lies as the ranks need it can become the work space; one that
     # device_put made here is ours, the caller's NumPy memory behind it is not.
-    reuse = donate and isinstance(matrix, jax.Array) and _in_place(matrix, call.layout)
-    computed = (wanted[0] or reuse, *wanted[1:])
-    compiled = _compiled(call, reuse, computed)
-    places = (_matrix_placer(matrix, call.layout), *(_placer(b, call.layout, P()) for b in others))
+    reused = tuple(
+        i
+        for i, matrix in enumerate(arrays[:matrices])
+        if donate and lies_by_rows(matrix, call.layout)
+    )
+    computed = tuple(want or i in reused for i, want in enumerate(wanted))
+    compiled = _compiled(call, reused, computed)
+    places = (
+        *(_matrix_placer(matrix, call.layout) for matrix in arrays[:matrices]),
+        *(_placer(b, call.layout, P()) for b in arrays[matrices:]),
+    )
 
     def run(*arrays):
         placed = [place(array) for place, array in zip(places, arrays, strict=True)]
         with _compat.entered(mesh), _compat.launching(mesh):
             results = compiled(*placed)
-        if donate and isinstance(arrays[0], jax.Array) and not arrays[0].is_deleted():
-            arrays[0].delete()
+        for matrix in arrays[:matrices] if donate else ():
+            if isinstance(matrix, jax.Array) and not matrix.is_deleted():
+                matrix.delete()
         results = iter(results)
         found = [next(results) if there else None for there in computed]
-        return found if wanted[0] else [None, *found[1:]]
+        return [result if want else None for result, want in zip(found, wanted, strict=True)]
 
     return run
 
@@ -184,7 +192,10 @@ def _on_mesh(array, layout):
     return isinstance(sharding, NamedSharding) and sharding.mesh == layout.mesh
 
 
-def _in_place(matrix, layout):
+def lies_by_rows(matrix, layout):
+    """Whether ``matrix`` has every rank's rows, and no more, where the rank is."""
+    if not isinstance(matrix, jax.Array) or _mesh.traced((matrix,)):
+        return False
     by_rows = layout.sharding(layout.row_spec)
     divides = matrix.shape[0] % layout.ranks == 0
     return divides and matrix.sharding.is_equivalent_to(by_rows, matrix.ndim)
@@ -199,13 +210,13 @@ def _constrained(call, *arrays):
 
 
 @functools.lru_cache(maxsize=512)
-def _compiled(call, reuse, computed):
-    """The jitted program, of those results that are marked. The donated matrix has to be among
-    them, in its own sharding, for XLA to reuse the buffer; what isn't kept is not computed for the
+def _compiled(call, reused, computed):
+    """The jitted program, of those results that are marked. A matrix that is reused has to be among
+    them, in its own sharding, for XLA to take its buffer; what isn't kept is not computed for the
     caller's sake."""
     specs = list(call.specs)
-    if reuse:
-        specs[0] = call.layout.row_spec
+    for i in reused:
+        specs[i] = call.layout.row_spec
     call = dataclasses.replace(call, specs=tuple(specs))
 
     def program(*arrays):
@@ -215,6 +226,6 @@ def _compiled(call, reuse, computed):
     shardings = tuple(call.layout.sharding(P() if spec is None else spec) for spec in specs)
     return jax.jit(
         program,
-        donate_argnums=(0,) if reuse else (),
+        donate_argnums=reused,
         out_shardings=tuple(itertools.compress(shardings, computed)),
     )

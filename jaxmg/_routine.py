@@ -5,13 +5,27 @@ import collections.abc
 import dataclasses
 import functools
 import operator
+import typing
 
+import jax
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _backend, _blocks, _checks, _mesh, _native, _programs, _results
+from jaxmg import (
+    _backend,
+    _batching,
+    _blocks,
+    _checks,
+    _derivatives,
+    _mesh,
+    _native,
+    _programs,
+    _results,
+)
 
 # The first result, for callers inside jit who want A's memory back, whatever is in it.
 WORK = "a_work"
+# The second one of a routine that takes two matrices, for B's.
+SECOND_WORK = "b_work"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +44,25 @@ class Option:
     check: collections.abc.Callable
 
 
+class Chosen(typing.NamedTuple):
+    """What a caller of global arrays chooses beside these.
+
+    Attributes:
+        names: of the results that his form of the routine gives.
+        spec: how the matrix is sharded, None to be inferred.
+        options: those of the routine and those that ask for results, as (name, value) pairs.
+    """
+
+    names: tuple
+    T_A: typing.Any
+    mesh: typing.Any
+    spec: typing.Any
+    pad: bool
+    backend: str
+    donate: bool
+    options: tuple
+
+
 PRECISION = Option("precision", "tf32", _checks.precision)
 
 
@@ -44,14 +77,18 @@ class Routine:
         plain_gives, local_gives, traced_gives: by name what the forms give, in order; a result that
             its argument doesn't ask for is left out, and a single one comes without a tuple. A
             routine without a form gives nothing in it.
-        operands: the arrays, the matrix first; a second one is the right-hand sides.
+        operands: the arrays, the matrix first; a second one is the right-hand sides, or a matrix.
+        matrices: how many are matrices that lie on the ranks by rows, the first ones; the native
+            code overwrites them, and as many results, the first ones, are in their memory.
         options: arguments that become attributes.
         older: (argument, flag) for those arguments of `local` that stand where JAXMg 0.0 had a
             flag: a bool is taken for that.
-        transformations: "vmap" and "grad" where JAX may apply them; others are refused.
         native: the native name.
         keeps: function of (call, results of the plain form) that makes what a caller keeps in the
             engine's layout; there the tile width is resolved, and workspace of it is a result.
+        rule: function of (routine, `Chosen`) that gives the derivative of a call on global arrays,
+            as `_derivatives.differentiable` wants it; without one, and inside a shard_map, JAX may
+            neither differentiate nor batch.
     """
 
     name: str
@@ -60,11 +97,12 @@ class Routine:
     local_gives: tuple = ()
     traced_gives: tuple = ()
     operands: tuple = ("a",)
+    matrices: int = 1
     options: tuple = ()
     older: tuple = ()
-    transformations: tuple = ()
     native: str = ""
     keeps: collections.abc.Callable | None = None
+    rule: collections.abc.Callable | None = None
 
     @property
     def local_name(self):
@@ -76,17 +114,42 @@ class Routine:
 
     def plain(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, **options):
         """The routine on global arrays, eagerly or under jit."""
+        if self.rule and _checks.ALL and getattr(arrays[0], "ndim", 0) > 2:
+            given = (T_A, mesh, matrix_specs, in_specs, pad, backend, False)
+            return self._of_batch(lambda *arrays: self.plain(arrays, *given, **options), arrays)
         if donate and len(arrays) > 1:
             _checks.separate(self.name, *arrays)
         spec = _mesh.given_spec(self.name, matrix_specs, in_specs)
         chosen = tuple(options.items())
-        return self._run(arrays, self.plain_gives, T_A, mesh, spec, pad, backend, donate, chosen)
+        return self.run(
+            arrays, Chosen(self.plain_gives, T_A, mesh, spec, pad, backend, donate, chosen)
+        )
+
+    def _of_batch(self, function, arrays):
+        """``function`` of each matrix of a batch with leading dimensions, as NumPy has them: those
+        of the others are the same, or none."""
+        leading = arrays[0].shape[:-2]
+        axes = []
+        for name, array in zip(self.operands, arrays, strict=True):
+            _checks.array(self.name, name, array, _checks.ALL)
+            if array.ndim > 2 and array.shape[:-2] != leading:
+                raise ValueError(
+                    f"{self.name}: {name} must have the leading dimensions of "
+                    f"{self.operands[0]}, {leading}, or be one for all of its matrices; it has "
+                    f"shape {tuple(array.shape)}"
+                )
+            axes.append(0 if array.ndim > 2 else None)
+        for _ in leading:
+            function = jax.vmap(function, axes)
+        return function(*arrays)
 
     def traced(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
         """The same for use inside jit, which decides what is donated."""
         spec = _mesh.given_spec(self.name, matrix_specs, in_specs)
         chosen = tuple(options.items())
-        return self._run(arrays, self.traced_gives, T_A, mesh, spec, pad, backend, False, chosen)
+        return self.run(
+            arrays, Chosen(self.traced_gives, T_A, mesh, spec, pad, backend, False, chosen)
+        )
 
     def local(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
         """The routine on this rank's block, inside a shard_map; outside of one, `traced`."""
@@ -99,80 +162,129 @@ class Routine:
                 options[flag], options[argument] = options[argument], None
         spec = _mesh.given_spec(name, options["matrix_specs"], in_specs)
         call, rows = self._plan_local(name, arrays, T_A, spec, backend, options)
-        give, wanted = self._given(self.local_gives, options)
+        give, wanted = self.given(self.local_gives, options)
         if arrays[0].size == 0:
             return give([result.empty(*arrays, local=True) for result in self.results])
         place = _mesh.local_place(call.layout)
-        values = self._call(call, place, rows, *map(_results.columns, arrays[1:]))
+        values = self.call(call, place, *rows, *map(_results.columns, arrays[self.matrices :]))
         return give([
             result.on_rank(value, call.layout, *arrays) if want else None
             for result, value, want in zip(self.results, values, wanted, strict=True)
         ])  # fmt: skip
 
     def _plan_local(self, name, arrays, T_A, spec, backend, options):
-        """Checks a call inside a shard_map; what it depends on, and this rank's rows of A."""
+        """Checks a call inside a shard_map; what it depends on, and this rank's rows of each
+        matrix."""
         a, *others = arrays
-        _checks.block(name, a, self.transformations)
+        _checks.block(name, a)
         tile = _checks.tile(name, T_A)
         layout = _mesh.infer_local(name, a, options["mesh"], spec, options["pad"])
-        rows = _blocks.to_rows(a, layout)
-        backend = _backend.resolve(self.native_name, layout, backend, rows)
-        for b in others:
-            _checks.right_hand_side(name, rows, b, self.transformations)
-        check_b = any([_checks.same_on_ranks(name, b, layout) for b in others])
-        attributes = self._attributes(name, options, a.dtype, backend, check_b)
-        return self._described(layout, a, tile, backend, attributes), rows
+        for b in others[: self.matrices - 1]:
+            _checks.second_matrix(name, a, b)
+        rows = [_blocks.to_rows(matrix, layout) for matrix in arrays[: self.matrices]]
+        backend = _backend.resolve(self.native_name, layout, backend, rows[0])
+        sides = arrays[self.matrices :]
+        for b in sides:
+            _checks.right_hand_side(name, rows[0], b)
+        check_b = any([_checks.same_on_ranks(name, b, layout) for b in sides])
+        attributes = self.attributes(name, options, a.dtype, backend, check_b)
+        return self.described(layout, a, tile, backend, attributes), rows
+
+    def run(self, arrays, chosen):
+        """The results of global arrays."""
+        if self.rule is None or not _mesh.traced(arrays):
+            return self.found(arrays, chosen)
+        self._check(arrays, chosen)
+        return _derivatives.differentiable(
+            lambda *arrays: self.found(arrays, chosen), self.rule(self, chosen), *arrays
+        )
+
+    def found(self, arrays, chosen):
+        """The same without a derivative."""
+        run = _Run(self, chosen)
+        return _batching.batchable(run, *arrays) if self.rule else run(*arrays)
 
     @functools.cached_property
-    def _run(self):
+    def planned(self):
+        """`found` of arrays that no batch hides."""
         return _programs.planned(self._plan)
 
-    def _plan(self, arrays, names, T_A, mesh, spec, pad, backend, donate, options):
+    def _plan(self, arrays, *chosen):
         """Checks a call on global arrays; the function of the arrays that returns its results."""
-        layout, tile = self._prepare(arrays, T_A, mesh, spec, pad)
-        options = dict(options)
-        give, wanted = self._given(names, options)
+        chosen = Chosen(*chosen)
+        tile = self._check(arrays, chosen)
+        layout = self.layout(arrays, chosen)
+        backend, donate, options = chosen.backend, chosen.donate, dict(chosen.options)
+        give, wanted = self.given(chosen.names, options)
         a = arrays[0]
         if a.size == 0:
-            give = self._kept(give, self._described(layout, a, tile=1))
+            give = self.kept(give, self.described(layout, a, tile=1))
             return lambda *arrays: give([x.empty(*arrays, local=False) for x in self.results])
         backend = _backend.resolve(self.native_name, layout, backend, a)
-        attributes = self._attributes(self.name, options, a.dtype, backend, check_b=False)
+        attributes = self.attributes(self.name, options, a.dtype, backend, check_b=False)
         specs = tuple(result.spec(layout, *arrays) for result in self.results)
-        call = self._described(layout, a, tile, backend, attributes, specs)
-        run = _programs.runner(call, arrays, donate, wanted)
-        give = self._kept(give, call)
+        call = self.described(layout, a, tile, backend, attributes, specs)
+        run = _programs.runner(call, arrays, donate, wanted, self.matrices)
+        give = self.kept(give, call)
         return lambda *arrays: give(run(*arrays))
 
-    def _prepare(self, arrays, T_A, mesh, spec, pad):
+    def _check(self, arrays, chosen):
+        """Raises what shapes and dtypes show to be wrong; the tile width."""
         _mesh.refuse_manual_axes(self.name, self.local_gives and self.local_name)
-        _checks.matrix(self.name, self.operands[0], arrays[0], pad, self.transformations)
+        transformations = _checks.ALL if self.rule else ()
+        _checks.matrix(self.name, self.operands[0], arrays[0], chosen.pad, transformations)
         if len(arrays) > 1:
-            _checks.right_hand_side(self.name, arrays[0], arrays[1], self.transformations)
-        tile = _checks.tile(self.name, T_A)
-        layout = _mesh.infer(self.name, arrays, mesh, spec)
-        _checks.padding(self.name, arrays[0].shape, layout, pad)
-        return layout, tile
+            fits = _checks.second_matrix if self.matrices > 1 else _checks.right_hand_side
+            fits(self.name, arrays[0], arrays[1], transformations)
+        return _checks.tile(self.name, chosen.T_A)
 
-    def _attributes(self, name, options, dtype, backend, check_b):
+    def layout(self, arrays, chosen):
+        """Where the matrices of a call are."""
+        layout = _mesh.infer(self.name, arrays, chosen.mesh, chosen.spec)
+        _checks.padding(self.name, arrays[0].shape, layout, chosen.pad)
+        return layout
+
+    def asked(self, names, options):
+        """Those names of results that are asked for."""
+        asked = {result.name: options.get(result.asked, True) for result in self.results}
+        return [name for name in names if asked.get(name, True)]
+
+    def picked(self, chosen, makers):
+        """What `run` gives, made by those of ``makers``, by name, that are asked for."""
+        found = [makers[name]() for name in self.asked(chosen.names, dict(chosen.options))]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def of_each(self, arrays, marks, chosen):
+        """What is chosen for each matrix of a batch, of which the arrays that are marked have it in
+        front."""
+        mesh, spec = chosen.mesh, chosen.spec
+        sharding = _mesh.named_sharding(arrays[0])
+        if sharding is not None:
+            mesh = sharding.mesh if mesh is None or mesh.empty else mesh
+            if spec is None and sharding.mesh.shape == mesh.shape:
+                spec = P(*sharding.spec[1:] if marks[0] else sharding.spec)
+        return chosen._replace(mesh=mesh, spec=spec, donate=False)
+
+    def attributes(self, name, options, dtype, backend, check_b):
+        """Those of the native routine, checked."""
         found = {
             option.attribute: option.check(name, options[option.name], dtype, backend)
             for option in self.options
         }
-        return found | {"check_b": check_b} if len(self.operands) > 1 else found
+        return found | {"check_b": check_b} if len(self.operands) > self.matrices else found
 
-    def _given(self, names, options):
+    def given(self, names, options):
         """(function that picks what a caller gets out of all results, which of them that needs)."""
         place = {result.name: i for i, result in enumerate(self.results)}
-        asked = {result.name: options.get(result.asked, True) for result in self.results}
-        kept = [place.get(name, 0) for name in names if asked.get(name, True)]
+        kept = [place.get(name, 0) for name in self.asked(names, options)]
         return operator.itemgetter(*kept), tuple(i in kept for i in range(len(self.results)))
 
-    def _kept(self, give, call):
+    def kept(self, give, call):
+        """``give``, and what a caller keeps of it."""
         keeps = self.keeps
         return give if keeps is None else lambda results: keeps(call, *give(results))
 
-    def _described(self, layout, a, tile, backend="", attributes=(), specs=()):
+    def described(self, layout, a, tile, backend="", attributes=(), specs=()):
         """The `Call` for a matrix ``a`` of the caller's."""
         call = _programs.Call(
             self.name, self._program, layout, a.shape[0], tile, backend, specs,
@@ -183,32 +295,104 @@ class Routine:
         sizes = _backend.plan("potrf", layout, backend, a.dtype, a.shape[1], tile)
         return dataclasses.replace(call, tile=sizes["tile"], overflow=sizes["overflow_rows"])
 
-    def _program(self, call, a, *others):
+    def _program(self, call, *arrays):
         """All results of global arrays; traced."""
-        layout = call.layout
-        others = tuple(_blocks.replicate(b, layout) for b in others)
+        layout, count = call.layout, self.matrices
+        others = tuple(_blocks.replicate(b, layout) for b in arrays[count:])
 
-        def local(place, a, *others):
-            values = self._call(call, place, _blocks.to_rows(a, layout.by_rows), *others)
+        def local(place, *arrays):
+            rows = (_blocks.to_rows(matrix, layout.by_rows) for matrix in arrays[:count])
+            values = self.call(call, place, *rows, *arrays[count:])
             return tuple(
-                result.part(value, layout, a)
+                result.part(value, layout, arrays[0])
                 for result, value in zip(self.results, values, strict=True)
             )
 
-        in_specs = (layout.row_spec, *(P() for _ in others))
+        in_specs = (*(layout.row_spec for _ in arrays[:count]), *(P() for _ in others))
         out_specs = tuple(layout.row_spec if x.differs else P() for x in self.results)
         mapped = _native.over_ranks(layout, local, in_specs, out_specs)
-        values = mapped(_blocks.split_rows(a, layout), *map(_results.columns, others))
+        matrices = (_blocks.split_rows(matrix, layout) for matrix in arrays[:count])
+        values = mapped(*matrices, *map(_results.columns, others))
         return tuple(
             result.whole(value, call, *others)
             for result, value in zip(self.results, values, strict=True)
         )
 
-    def _call(self, call, place, a, *others):
+    def call(self, call, place, a, *others):
         """The native routine on a rank's rows."""
         return _native.call(
             f"jaxmg_{self.native_name}", call.layout, call.tile, call.backend, (place, a, *others),
             tuple(result.native(call, a, *others) for result in self.results),
-            differing=sum(result.differs for result in self.results),
+            in_place=self.matrices, differing=sum(result.differs for result in self.results),
             n=a.shape[1], **dict(call.attributes),
         )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run(_batching.Batchable):
+    """A call of a routine, a function of the arrays."""
+
+    routine: Routine
+    chosen: Chosen
+
+    def __call__(self, *arrays):
+        return self.routine.planned(arrays, *self.chosen)
+
+    def batched(self, settled, size, marks, *arrays):
+        if not any(marks[: self.routine.matrices]):
+            return self._columns(size, *arrays)
+        n, dtype = arrays[0].shape[-1], arrays[0].dtype
+        chosen = self.routine.of_each(arrays, marks, self.chosen)
+        layout = self.routine.layout(arrays, chosen)
+        free = not (settled and self.routine.keeps)
+        if (
+            free
+            and n == arrays[0].shape[-2] > 0
+            and _batching.had_better_spread(layout, size, n, dtype)
+        ):
+            layout = _batching.alone(layout)
+            return _batching.spread(
+                layout, _OnDevice(self.routine, chosen, layout), size, marks, *arrays
+            )
+        return _batching.in_turn(_Run(self.routine, chosen), tuple(marks), *arrays)
+
+    def _columns(self, size, a, b):
+        """Of one matrix and a batch of right-hand sides."""
+        results = self(a, _batching.to_columns(b))
+        names = self.routine.asked(self.chosen.names, dict(self.chosen.options))
+        found = [
+            _batching.from_columns(value, b) if name == "x" else _batching.repeated(value, size)
+            for name, value in zip(names, (results,) if len(names) == 1 else results, strict=True)
+        ]
+        return found[0] if len(names) == 1 else tuple(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnDevice:
+    """The same on a device that has all of the matrices, inside a shard_map.
+
+    Attributes:
+        layout: of devices that are alone.
+    """
+
+    routine: Routine
+    chosen: Chosen
+    layout: _mesh.Layout
+
+    def __call__(self, place, a, *others):
+        routine, options = self.routine, dict(self.chosen.options)
+        backend = _backend.resolve(routine.native_name, self.layout, self.chosen.backend, a)
+        call = routine.described(
+            self.layout, a, _checks.tile(routine.name, self.chosen.T_A), backend,
+            routine.attributes(routine.name, options, a.dtype, backend, check_b=False),
+        )  # fmt: skip
+        b = others[routine.matrices - 1 :]
+        values = routine.call(
+            call, place, a, *others[: routine.matrices - 1], *map(_results.columns, b)
+        )
+        results = [
+            result.whole(value, call, *b)
+            for result, value in zip(routine.results, values, strict=True)
+        ]
+        give, _ = routine.given(self.chosen.names, options)
+        return routine.kept(give, call)(results)

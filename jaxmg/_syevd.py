@@ -1,28 +1,28 @@
 """Eigenvalues and eigenvectors of a Hermitian matrix: LAPACK's syevd and heevd."""
 
-from jaxmg import _blocks, _results, _routine
+from jaxmg import _blocks, _eigen_rules, _results, _routine
 
 
-def _columns(rows, layout, shape):
+def columns(rows, layout, shape):
     """What a rank gets of the eigenvectors: its columns, or its block where A lies in blocks."""
     back = _blocks.from_rows if layout.spec[1] else _blocks.to_columns
     return back(rows, layout, shape)
 
 
-_SYEVD = _routine.Routine(
+VECTORS = _routine.Option("return_eigenvectors", "vectors", lambda routine, value, *_: bool(value))
+SYEVD: _routine.Routine = _routine.Routine(
     name="syevd",
     results=(
-        _results.Matrix("v", asked="return_eigenvectors", back=_columns),
+        _results.Matrix("v", asked="return_eigenvectors", back=columns),
         _results.RealVector("w"),
         _results.Status(),
     ),
     plain_gives=("w", "v", "status"),
     local_gives=("w", "v", "status"),
     traced_gives=(_routine.WORK, "w", "v", "status"),
-    options=(
-        _routine.Option("return_eigenvectors", "vectors", lambda routine, value, *_: bool(value)),
-    ),
+    options=(VECTORS,),
     older=(("mesh", "return_eigenvectors"), ("matrix_specs", "pad")),
+    rule=_eigen_rules.rule(lambda: SYEVD, "v"),
 )
 
 
@@ -43,10 +43,10 @@ def syevd(
 
     Reduces ``a`` to tridiagonal form and solves that by divide and conquer (LAPACK's syevd and
     heevd; J. J. M. Cuppen, Numer. Math. 36, 1981; M. Gu and S. C. Eisenstat, SIAM J. Matrix Anal.
-    Appl. 16, 1995). On CPU devices all ranks share matrices of order 8192 and more (eigenvalues
-    alone: 4096; complex: 2048), which goes by way of a band (C. H. Bischof, B. Lang, X. Sun, ACM
-    Trans. Math. Softw. 26, 2000); smaller ones are gathered by one rank, which runs LAPACK. On GPUs
-    one of them runs the vendor's solver, or all run its distributed one.
+    Appl. 16, 1995). All ranks share matrices of order 8192 and more on CPU devices (eigenvalues
+    alone: 4096; complex: 2048), of 5120 and more on GPUs (4608; 4096), which goes by way of a band
+    (C. H. Bischof, B. Lang, X. Sun, ACM Trans. Math. Softw. 26, 2000); smaller ones are gathered by
+    one rank, which runs LAPACK or cuSOLVER. Backend "cusolvermg" has all GPUs work on any.
 
     Args:
         a: (n, n), Hermitian, float32, float64, complex64 or complex128; a JAX or NumPy array,
@@ -83,7 +83,7 @@ def syevd(
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> w, v = jaxmg.syevd(a)
     """
-    return _SYEVD.plain(
+    return SYEVD.plain(
         (a,), T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
         return_eigenvectors=return_eigenvectors, return_status=return_status,
     )  # fmt: skip
@@ -127,7 +127,7 @@ def syevd_shardmap_ctx(
 
     The exchange of rows of V for columns needs a copy of them.
     """
-    return _SYEVD.local(
+    return SYEVD.local(
         (a,), T_A, mesh, matrix_specs, in_specs, pad, backend,
         return_eigenvectors=return_eigenvectors,
     )  # fmt: skip
@@ -152,7 +152,7 @@ def syevd_jit_ctx(
         (a_work, w, v, status) or (a_work, w, status); ``a_work`` has a's shape and dtype and
         unspecified contents. The rest is as for `syevd`, as are arguments, errors and cost.
     """
-    return _SYEVD.traced(
+    return SYEVD.traced(
         (a,), T_A, mesh, matrix_specs, in_specs, pad, backend,
         return_eigenvectors=return_eigenvectors,
     )  # fmt: skip

@@ -19,13 +19,18 @@ ROUTINES = {
     "jaxmg_potri": ("potri", "potri"),
     "jaxmg_syevd": ("syevd", "syevd"),
     "jaxmg_syevx": ("eigh", "eigh"),
+    "jaxmg_sygvd": ("sygvd", "sygvd"),
+    "jaxmg_sygvx": ("eigh", "eigh leaves out its second matrix"),
     "jaxmg_cyclic_1d": ("cyclic_1d", "cyclic"),
     "jaxmg_potrf": ("cho_factor", "cho_factor"),
     "jaxmg_factor_apply": ("cho_solve", "cho_solve"),
+    "jaxmg_factor_solve_rows": ("CholeskyFactor.solve_triangular", "rows of a matrix"),
     "jaxmg_factor_invert": ("CholeskyFactor.inv", "inverse of a factor"),
     "jaxmg_factor_diagonal": ("CholeskyFactor.diagonal", "diagonal of a factor"),
     "jaxmg_factor_tiles": ("CholeskyFactor.from_upper", "from_upper"),
     "jaxmg_factor_rows": ("CholeskyFactor.upper", "upper factor"),
+    "jaxmg_hemm": ("potrs", "hemm"),
+    "jaxmg_all_gather": ("potrs", "refine"),
 }
 CALLED = [name for name, _ in ROUTINES.values()]
 
@@ -38,6 +43,14 @@ def test_the_reference_is_complete():
     documented = re.findall(r"^::: jaxmg\.(\w+)$", text("docs/reference.md"), re.M)
     assert sorted(documented) == sorted(jaxmg.__all__)
     assert all(getattr(jaxmg, name).__doc__ for name in documented)
+
+
+def test_the_reference_has_the_functions_of_linalg():
+    documented = re.findall(r"^::: jaxmg\.linalg\.(\w+)$", text("docs/reference.md"), re.M)
+    functions = [name for name in jaxmg.linalg.__all__ if not name.endswith("Result")]
+    assert sorted(documented) == sorted(functions)
+    page = text("docs/howto/jax_linalg.md")
+    assert all(getattr(jaxmg.linalg, name).__doc__ and f"`{name}(" in page for name in functions)
 
 
 def last(name):

@@ -1,5 +1,6 @@
 """The benchmarks' matrices are what they are said to be; the harness records what it is asked."""
 
+import contextlib
 import json
 import math
 
@@ -14,6 +15,8 @@ import records
 import run
 import versions
 import workspace
+
+from jaxmg import _plugin
 
 jax.config.update("jax_enable_x64", True)
 
@@ -87,8 +90,39 @@ def test_workspace_is_what_was_measured(routine, dtype, n, ranks, T_A, measured)
     assert needed / 2**20 == pytest.approx(measured, abs=0.05)
 
 
+@contextlib.contextmanager
+def _eigensolver(name):
+    plugin = _plugin.load("cpu")
+    plugin.set_eigensolver(name)
+    try:
+        yield
+    finally:
+        plugin.set_eigensolver("auto")
+
+
+def test_workspace_of_eigenproblems_is_what_was_measured():
+    """On the GPU that has most of it, of those that share one."""
+    lines = (model.RESULTS / "eigen_gpu.jsonl").read_text().splitlines()
+    cases = [case for case in map(json.loads, lines) if case["eigensolver"] == "all"]
+    cases = [case for case in cases if case["peak_bytes"]]  # XLA has said
+    assert len(cases) > 20
+    with _eigensolver("all"):
+        for case in cases:
+            n, ranks, vectors = case["n"], case["ranks"], case["vectors"]
+            plan = _plugin.load("cpu").plan(
+                "syevd", "native", case["dtype"], n, n // ranks, ranks, vectors=vectors,
+                platform="gpu",
+            )  # fmt: skip
+            assert case["peak_bytes"] == pytest.approx(max(plan["bytes"]), rel=1e-3, abs=1 << 19)
+
+
 @pytest.mark.parametrize("routine", [*problems.ROUTINES, "cho_factor", "cho_solve"])
 def test_workspace_is_what_was_measured_on_every_gpu(routine):
+    with _eigensolver("one"):
+        _check_workspace(routine)
+
+
+def _check_workspace(routine):
     found = [json.loads(line) for line in (model.RESULTS / "memory.jsonl").read_text().splitlines()]
     cases = [case for case in found if case["routine"] == routine]
     assert {case["dtype"] for case in cases} == set(problems.DTYPES)

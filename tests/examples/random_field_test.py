@@ -32,7 +32,9 @@ def test_value_and_gradient(ranks, n):
     a, y = problem(n)
     # The derivative by a symmetric matrix is one along symmetric matrices.
     theirs = jax.jit(jax.value_and_grad(lambda a, y: expected((a + a.T) / 2, y), (0, 1)))(a, y)
-    ours = jax.jit(jax.value_and_grad(lambda a, y: log_density(a, y, mesh), (0, 1)))(a, y)
+    ours = jax.jit(jax.value_and_grad(lambda a, y: log_density((a + a.T) / 2, y, mesh), (0, 1)))(
+        a, y
+    )
     alone = jax.jit(lambda a, y: log_density(a, y, mesh))(a, y)
     leaves = zip(jax.tree.leaves((alone, ours)), jax.tree.leaves((theirs[0], theirs)), strict=True)
     for mine, other in leaves:
@@ -44,7 +46,8 @@ def test_not_positive_definite_is_nan():
     value, gradient = jax.jit(jax.value_and_grad(lambda a, y: log_density(a, y, mesh)))(
         -np.eye(6), np.ones(6)
     )
-    assert np.isnan(value) and np.isnan(gradient).all()
+    # What is below the diagonal isn't read.
+    assert np.isnan(value) and np.isnan(gradient[np.triu_indices(6)]).all()
 
 
 def test_no_device_has_a_whole_matrix():

@@ -2,13 +2,13 @@
 replicas across processes, exported programs, jobs beside each other and one after the other."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
 from jobs import Job
+from namespaces import HOST, Namespaces, Unavailable
 
 
 @pytest.mark.parametrize("processes, devices", [(2, 2), (4, 1)])
@@ -81,49 +81,15 @@ def _left_behind():
 
 def test_two_network_namespaces():
     """As on two hosts: neither abstract sockets nor the loopback interface lead to the other."""
-    with Namespaces() as prefixes:
-        with Job("solve", 24, 5, host="10.213.77.1", prefixes=prefixes) as job:
+    try:
+        namespaces = Namespaces()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    with namespaces as prefixes:
+        with Job("solve", 24, 5, host=HOST, prefixes=prefixes) as job:
             job.wait()
-        with Job("addresses", host="10.213.77.1", prefixes=prefixes) as job:
+        with Job("addresses", host=HOST, prefixes=prefixes) as job:
             assert all("tcp" in output for output in job.wait())
-
-
-class Namespaces:
-    """Two network namespaces and the cable between them; the commands that enter them."""
-
-    names = [f"jaxmg-test-{os.getpid()}-{index}" for index in range(2)]
-
-    def __enter__(self):
-        if os.geteuid() or not (shutil.which("ip") and shutil.which("unshare")):
-            pytest.skip("needs root, and iproute2's ip")
-        one, other = self.names
-        for name in self.names:
-            made = self._ip("netns", "add", name)
-            if made.returncode:
-                self.__exit__()
-                pytest.skip(f"network namespaces can't be made: {made.stderr.strip()}")
-        cable = ["link", "add", "jaxmg0", "netns", one, "type", "veth"]
-        commands = [[*cable, "peer", "name", "jaxmg0", "netns", other]]
-        for index, name in enumerate(self.names, 1):
-            commands += [
-                ["-n", name, "address", "add", f"10.213.77.{index}/24", "dev", "jaxmg0"],
-                ["-n", name, "link", "set", "jaxmg0", "up"],
-                ["-n", name, "link", "set", "lo", "up"],
-            ]
-        for command in commands:
-            result = self._ip(*command)
-            if result.returncode:
-                self.__exit__()
-                pytest.skip(f"ip {' '.join(command)}: {result.stderr.strip()}")
-        return [("ip", "netns", "exec", name) for name in self.names]
-
-    def __exit__(self, *_):
-        for name in self.names:
-            self._ip("netns", "del", name)
-
-    @staticmethod
-    def _ip(*arguments):
-        return subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
 
 
 def test_report():

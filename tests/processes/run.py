@@ -14,7 +14,14 @@ _FOLDER = pathlib.Path(__file__).parent
 _PYTHON = _FOLDER.parent / "python"
 _SUITE = _FOLDER / "suite.py"
 
-_ROUTINES = ["potrs_test.py", "potri_test.py", "syevd_test.py", "eigh_test.py", "factor_test.py"]
+_ROUTINES = [
+    "potrs_test.py",
+    "potri_test.py",
+    "syevd_test.py",
+    "eigh_test.py",
+    "sygvd_test.py",
+    "factor_test.py",
+]
 # Processes, devices each, what of tests/python, and how blocks pass.
 _RUNS = [
     (2, 4, ["."], "auto"),

@@ -110,7 +110,7 @@ def main():
     if jax.process_index():
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
-    arguments = ["-q", "-p", "no:cacheprovider", "--durations=10", "-rs", *sys.argv[1:]]
+    arguments = ["-q", "-p", "no:cacheprovider", "--durations=10", "-rsfE", *sys.argv[1:]]
     return pytest.main(arguments, plugins=[Steps()])
 
 

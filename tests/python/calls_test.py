@@ -14,6 +14,7 @@ from cases import (
     check_potri,
     check_potrs,
     check_syevd,
+    context,
     devices,
     line,
     one_process,
@@ -99,10 +100,6 @@ def test_second_call_is_not_planned_again(monkeypatch, name):
     jax.tree.map(np.testing.assert_array_equal, first, second)
 
 
-def _context(mesh):
-    return jax.set_mesh(mesh) if hasattr(jax, "set_mesh") else jax.sharding.use_mesh(mesh)
-
-
 def test_a_plan_is_for_calls_that_are_alike():
     """The same shapes in other circumstances, between calls that are alike."""
     matrix, b = positive_definite("well", _N, "float64"), np.ones(_N)
@@ -118,9 +115,9 @@ def test_a_plan_is_for_calls_that_are_alike():
     for wrong, error in ((True, TypeError), (1.0, TypeError), (0, ValueError)):
         with pytest.raises(error, match="T_A"):
             jaxmg.potrs(matrix, b, wrong)
-    for context in (two, four):
-        with _context(context):
-            assert jaxmg.potrs(matrix, b, 1).devices() == set(context.devices.flat)
+    for mesh in (two, four):
+        with context(mesh):
+            assert jaxmg.potrs(matrix, b, 1).devices() == set(mesh.devices.flat)
     for mesh in (two, four):
         assert jaxmg.potrs(matrix, b, 1, mesh).devices() == set(mesh.devices.flat)
     assert jaxmg.potrs(a, b, 1).devices() == set(two.devices.flat)
@@ -150,7 +147,7 @@ def test_an_abstract_mesh_is_planned_for_the_devices_of_its_context():
     for order in ([0, 2], [1, 3], [0, 2]):
         part = pick(order)
         mesh = Mesh(part, ("r",))
-        with _context(mesh):
+        with context(mesh):
             x = jaxmg.potrs(matrix, b, 3, mesh.abstract_mesh, P("r"))
         assert x.devices() == set(part)
         check_potrs(matrix, x, b)
@@ -308,11 +305,11 @@ def test_donated_buffer_is_the_work_space():
     attributes = (("tf32", False), ("check_b", False))
     call = _programs.Call("potrs", program, layout, n, 8, "native", specs, attributes)
     block = n * n * 8 // 2
-    analysis = _programs._compiled(call, True, (True,) * 4).lower(a, b).compile().memory_analysis()
+    analysis = _programs._compiled(call, (0,), (True,) * 4).lower(a, b).compile().memory_analysis()
     assert analysis.alias_size_in_bytes >= block
     assert analysis.temp_size_in_bytes < block
     kept = (
-        _programs._compiled(call, False, (False, True, True, True))
+        _programs._compiled(call, (), (False, True, True, True))
         .lower(a, b)
         .compile()
         .memory_analysis()

@@ -10,6 +10,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
+from jaxmg import _compat
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SIZES = (1, 2, 7, 97, 130)
@@ -25,13 +26,15 @@ TABLE = [
 ]
 
 
-def broad(cases, core):
-    """Parameters of a test, of which those without ``core(*values)`` are marked as its breadth."""
+def broad(cases, core, alone=False):
+    """Parameters of a test, of which those without ``core(*values)`` are marked as its breadth;
+    ``alone`` leaves them to jobs of one process, where they take long enough."""
+    breadth = (pytest.mark.breadth, *((one_process("the core of it is run"),) if alone else ()))
     found = []
     for case in cases:
         if not hasattr(case, "values"):
             case = pytest.param(*case, id="-".join(map(str, case)))
-        marks = () if core(*case.values) else (pytest.mark.breadth,)
+        marks = () if core(*case.values) else breadth
         found.append(pytest.param(*case.values, id=case.id, marks=(*case.marks, *marks)))
     return found
 
@@ -84,6 +87,16 @@ def shard_rows(array, mesh):
     return shard(array, mesh, *((mesh.axis_names, None) if divides else ()))
 
 
+def context(mesh):
+    """A context in which ``mesh`` is the context mesh."""
+    return jax.set_mesh(mesh) if hasattr(jax, "set_mesh") else jax.sharding.use_mesh(mesh)
+
+
+needs_transformations = pytest.mark.skipif(
+    not _compat.TRANSFORMS, reason="derivatives and batches need JAX 0.11"
+)
+
+
 def one_process(reason):
     """Marks a test that says nothing of a job of several processes."""
     return pytest.mark.skipif(jax.process_count() > 1, reason=f"in one process: {reason}")
@@ -132,6 +145,15 @@ def positive_definite(kind, n, dtype):
     return matrix.astype(dtype)
 
 
+def of_condition(condition, n, dtype="float64"):
+    """Of a given one, which no diagonal gives away."""
+    q, _ = np.linalg.qr(
+        normal(rng(n), (n, n), np.complex128 if np.dtype(dtype).kind == "c" else np.float64)
+    )
+    matrix = (q * np.logspace(0, -np.log10(condition), n)) @ q.conj().T
+    return ((matrix + matrix.conj().T) / 2).astype(dtype)
+
+
 def hermitian(n, dtype):
     matrix = normal(rng(n), (n, n), dtype)
     return (matrix + matrix.conj().T) / 2
@@ -174,6 +196,23 @@ def check_potrs(matrix, x, b):
     assert np.shape(x) == np.shape(b)
     assert x.dtype == matrix.dtype
     assert backward_error(matrix, x, b) <= 10 * len(matrix) * eps(matrix.dtype)
+
+
+def check_as_good_as_plain(matrix, a, b, mesh, x):
+    """A solution beside that of potrs, column by column: residuals relative to each one's own."""
+    __tracebackhide__ = True
+    plain = np.asarray(jaxmg.potrs(a, b, None, mesh)).reshape(len(b), -1)
+    x, b = np.asarray(x).reshape(plain.shape), b.reshape(plain.shape)
+    for column in range(x.shape[1]):
+        if not b[:, column].any():
+            assert not x[:, column].any()
+            continue
+        error, usual = (
+            backward_error(matrix, v[:, column] / size, b[:, column] / size)
+            for size in (np.abs(b[:, column]).max(),)
+            for v in (x, plain)
+        )
+        assert error <= 2 * usual + 2 * eps(matrix.dtype)
 
 
 def check_potri(matrix, inverse):

@@ -163,12 +163,21 @@ _HANDLERS = {
     "jaxmg_potri": ([_BLOCK], [_BLOCK, _STATUS], {"tf32": 0}),
     "jaxmg_syevd": ([_BLOCK], [_BLOCK, (4,), _STATUS], {"vectors": 1}),
     "jaxmg_syevx": ([_BLOCK], [_BLOCK, (4, 2), (4,), _STATUS], {"first": 1, "last": 3}),
+    "jaxmg_sygvd": ([_BLOCK, _BLOCK], [_BLOCK, _BLOCK, (4,), _STATUS], {"vectors": 1}),
+    "jaxmg_sygvx": (
+        [_BLOCK, _BLOCK],
+        [_BLOCK, _BLOCK, (4, 2), (4,), _STATUS],
+        {"first": 1, "last": 3},
+    ),
     "jaxmg_potrf": ([_BLOCK], [_BLOCK, _NONE, (1,), _STATUS], {"tf32": 0}),
     "jaxmg_factor_apply": ([_BLOCK, _NONE, _COLUMN], [_COLUMN], {"operation": 0}),
+    "jaxmg_factor_solve_rows": ([_BLOCK, _NONE, _BLOCK], [_BLOCK], {"inverse": 0}),
     "jaxmg_factor_invert": ([_BLOCK, _NONE], [_BLOCK], {"tf32": 0}),
     "jaxmg_factor_diagonal": ([_BLOCK, _NONE], [(4,)], {}),
     "jaxmg_factor_tiles": ([_BLOCK], [_BLOCK, _NONE], {}),
     "jaxmg_factor_rows": ([_BLOCK, _NONE], [_BLOCK], {}),
+    "jaxmg_hemm": ([_BLOCK, _COLUMN], [_COLUMN], {}),
+    "jaxmg_all_gather": ([_BLOCK], [_BLOCK], {}),
 }
 
 
@@ -196,6 +205,13 @@ def test_every_handler_takes_exactly_its_attributes(name):
             _call_handler(name, without=attribute)
     with pytest.raises(jax.errors.JaxRuntimeError, match="attribute 'novel' is unknown"):
         _call_handler(name, novel=1)
+
+
+@pytest.mark.parametrize("name", ["jaxmg_syevx", "jaxmg_sygvx"])
+@pytest.mark.parametrize("places", [{"first": -1}, {"first": 3}, {"last": 5}])
+def test_eigenvalues_that_there_are_not(name, places):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"there are no eigenvalues \["):
+        _call_handler(name, **places)
 
 
 def test_operation_that_there_is_not():

@@ -59,7 +59,7 @@ def test_right_hand_sides_that_do_not_fit(name, b, error, message):
         (
             lambda f: jax.tree.map(lambda x: jnp.stack([x, x]), f).solve(_B),
             ValueError,
-            "leaves of the factor are not those that cho_factor gave",
+            "leaves of the factor are not those that cho_factor gave.*jax.vmap",
         ),
     ],
 )
@@ -81,16 +81,6 @@ _EVERY = {
         jaxmg.CholeskyFactor.from_upper(x * jnp.eye(_N), 2, f.mesh).log_det
     ),
 }
-
-
-@pytest.mark.parametrize("name", _EVERY)
-def test_transformations_that_are_not_there_yet(name):
-    factor = jaxmg.cho_factor(positive_definite("well", _N, "float64"), 2, line(2))
-    call = _EVERY[name]
-    with pytest.raises(NotImplementedError, match=f"^{name}: .* is batched by jax.vmap"):
-        jax.vmap(lambda x: call(factor, x))(np.ones(2))
-    with pytest.raises(NotImplementedError, match=f"^{name}: .* is being differentiated"):
-        jax.grad(lambda x: jnp.sum(call(factor, x)))(1.0)
 
 
 @pytest.mark.parametrize("name", _EVERY)

@@ -16,6 +16,7 @@ from cases import (
     broad,
     check_potri,
     check_potrs,
+    context,
     eps,
     grid,
     line,
@@ -43,10 +44,6 @@ _TRANS = {
 
 def _problem(n=_N, dtype="float64", nrhs=2):
     return positive_definite("well", n, dtype), normal(rng(n, 1), (n, nrhs), dtype)
-
-
-def _context(mesh):
-    return jax.set_mesh(mesh) if hasattr(jax, "set_mesh") else jax.sharding.use_mesh(mesh)
 
 
 def _close(actual, expected, scale, dtype):
@@ -334,7 +331,7 @@ def test_meshes_and_specs(case, n):
 def test_context_mesh(kind):
     mesh = line(4, kind=kind)
     matrix, b = _problem(16)
-    with _context(mesh):
+    with context(mesh):
         a = shard(matrix, mesh, "r", None)
         factor = jax.jit(lambda a: jaxmg.cho_factor(a, 3))(a)
         _check(matrix, b, factor)
@@ -431,7 +428,7 @@ def test_precision_stays_with_the_factor():
 
 def test_in_the_context_of_another_mesh():
     matrix, b, factor = _factorize_on(line(2))
-    with _context(line(4)):
+    with context(line(4)):
         check_potrs(matrix, jaxmg.cho_solve(factor, b), b)
         with pytest.raises(ValueError, match="cho_solve: inside jit a mesh must have the devices"):
             jax.jit(lambda b: factor.solve(b))(b)

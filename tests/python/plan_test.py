@@ -11,7 +11,7 @@ from cases import DTYPES, devices, line, one_process, positive_definite
 import jaxmg
 from jaxmg import _mesh, _plan, _plugin
 
-_ROUTINES = ("potrs", "potri", "syevd", "cho_factor", "cho_solve")
+_ROUTINES = ("potrs", "potri", "syevd", "sygvd", "cho_factor", "cho_solve")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -59,7 +59,8 @@ def test_donated(routine):
     kept, donated = (
         jaxmg.plan(routine, 1001, "complex64", devices(2), donate=x) for x in (False, True)
     )
-    copy = 0 if routine == "cho_solve" else 501 * 1001 * 8
+    copies = {"cho_solve": 0, "sygvd": 2}.get(routine, 1)
+    copy = copies * 501 * 1001 * 8
     assert [x - y for x, y in zip(kept.bytes, donated.bytes, strict=True)] == [copy] * 2
 
 

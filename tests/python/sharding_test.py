@@ -14,6 +14,7 @@ from cases import (
     check_potri,
     check_potrs,
     check_syevd,
+    context,
     devices,
     grid,
     line,
@@ -40,10 +41,6 @@ _SPECS = {
     "joined": P(("r", "c"), None),
     "replicated": P(),
 }
-
-
-def _context(mesh):
-    return jax.set_mesh(mesh) if hasattr(jax, "set_mesh") else jax.sharding.use_mesh(mesh)
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
@@ -104,7 +101,7 @@ def test_context_mesh(n, jitted, kind):
     mesh = grid(kind)
     matrix = positive_definite("well", n, "float64")
     b = np.ones(n)
-    with _context(mesh):
+    with context(mesh):
         solve = jax.jit(jaxmg.potrs) if jitted else jaxmg.potrs
         x = solve(jnp.asarray(matrix), jnp.asarray(b))
         check_potrs(matrix, x, b)
@@ -116,7 +113,7 @@ def test_context_of_another_mesh():
     mesh = line(4)
     matrix = positive_definite("well", _N, "float64")
     a = shard(matrix, mesh, "r", None)
-    with _context(line(2, "s")):
+    with context(line(2, "s")):
         check_potrs(matrix, jaxmg.potrs(a, np.ones(_N)), np.ones(_N))
 
 
@@ -125,14 +122,14 @@ def test_context_of_the_same_axes_on_other_devices(order):
     mesh = Mesh(pick(order), ("r",))
     matrix, b = positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
     a = shard(matrix, mesh, "r", None)
-    with _context(line(4)):
+    with context(line(4)):
         check_potrs(matrix, jaxmg.potrs(a, b, 3), b)
         check_potri(matrix, jaxmg.potri(a, 3))
 
 
 def test_context_of_another_size_under_jit():
     mesh, a = line(4), positive_definite("well", _N, "float64")
-    with _context(line(2, "s")), pytest.raises(ValueError, match="got one of 4 .* one of 2"):
+    with context(line(2, "s")), pytest.raises(ValueError, match="got one of 4 .* one of 2"):
         jax.jit(lambda a: jaxmg.potri(a, 3, mesh, P("r")))(a)
 
 
@@ -141,14 +138,14 @@ def _two_axes(kind):
 
 
 @pytest.mark.parametrize(
-    "context, abstract, jitted, kind",
+    "inside, abstract, jitted, kind",
     broad(
         itertools.product(*[(False, True)] * 3, (AxisType.Auto, AxisType.Explicit)),
         # Half of them, in which all combinations of any three occur.
         lambda *case: (sum(case[:3]) + (case[3] == AxisType.Explicit)) % 2 == 0,
     ),
 )
-def test_given_mesh_against_the_context(context, abstract, jitted, kind):
+def test_given_mesh_against_the_context(inside, abstract, jitted, kind):
     """The mesh that is given is the one that counts."""
     if abstract and jitted and jax.process_count() > 1:
         pytest.skip("a traced array doesn't say which processes an abstract mesh stands for")
@@ -164,7 +161,7 @@ def test_given_mesh_against_the_context(context, abstract, jitted, kind):
         )  # fmt: skip
 
     a = shard(matrix, mesh, "pr", "pc")
-    with _context(other) if context else contextlib.nullcontext():
+    with context(other) if inside else contextlib.nullcontext():
         run = jax.jit(solve) if jitted else solve
         x, again, work, inverse, w, v, dealt = run(a, shard(b, mesh))
         check_potrs(matrix, x, b)
@@ -197,7 +194,7 @@ def test_arrays_move_to_a_mesh_of_two_axes_under_jit(kind):
             _, w, v, _ = jaxmg.syevd_shardmap_ctx(a, T_A=4)
         return x, w, v
 
-    with _context(other):
+    with context(other):
         x, w, v = solve(shard(matrix, other, "S", None), shard(b, other))
     check_potrs(matrix, x, b)
     check_syevd(matrix, w, v)
@@ -265,7 +262,7 @@ def test_numpy_matrix_goes_where_it_is_told():
     b = jax.device_put(np.ones(_N), device)
     assert jaxmg.potrs(matrix, b).devices() == {device}
     mesh = line(2)
-    with _context(mesh):
+    with context(mesh):
         assert jaxmg.potrs(matrix, np.ones(_N)).devices() == set(mesh.devices.flat)
     assert jaxmg.potrs(matrix, np.ones(_N)).devices() == set(jax.local_devices())
 

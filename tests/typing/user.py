@@ -27,8 +27,11 @@ def results(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
     _potrs(a, b, mesh, flag)
     _potri(a, mesh, flag)
     _syevd(a, mesh, flag)
+    _sygvd(a, mesh, flag)
     _contexts(a, b, mesh, flag)
     _factor(a, b, mesh)
+    _linalg(a, b, mesh)
+    _refined(a, b, mesh)
     _plan(mesh)
     _layout(a, mesh)
 
@@ -83,6 +86,19 @@ def _syevd(a: Array, mesh: Mesh, flag: bool) -> None:
     )
 
 
+def _sygvd(a: Array, mesh: Mesh, flag: bool) -> None:
+    assert_type(jaxmg.sygvd(a, a), tuple[Array, Array])
+    assert_type(jaxmg.sygvd(a, a, None, mesh, None, False), Array)
+    assert_type(jaxmg.sygvd(a, a, return_status=True), tuple[Array, Array, Array])
+    assert_type(
+        jaxmg.sygvd(a, a, return_eigenvectors=flag),
+        Array | tuple[Array, Array] | tuple[Array, Array, Array],
+    )
+    assert_type(jaxmg.eigh(a, a), tuple[Array, Array])
+    assert_type(jaxmg.eigh(a, a, 3, mesh, return_status=True), tuple[Array, Array, Array])
+    assert_type(jaxmg.eigvalsh(a, a, subset_by_index=(0, 2)), Array)
+
+
 def _contexts(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
     assert_type(jaxmg.potrs_jit_ctx(a, b, None, mesh), tuple[Array, Array, Array])
     assert_type(
@@ -95,6 +111,10 @@ def _contexts(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
     )
     assert_type(jaxmg.syevd_jit_ctx(a), tuple[Array, Array, Array, Array])
     assert_type(jaxmg.syevd_jit_ctx(a, return_eigenvectors=False), tuple[Array, Array, Array])
+    assert_type(jaxmg.sygvd_jit_ctx(a, a), tuple[Array, Array, Array, Array, Array])
+    assert_type(
+        jaxmg.sygvd_jit_ctx(a, a, return_eigenvectors=False), tuple[Array, Array, Array, Array]
+    )
     # How many there are depends on whether a shard_map is around the call.
     _, x, _ = jaxmg.potrs_shardmap_ctx(a, b)
     assert_type(x, Array)
@@ -128,6 +148,39 @@ def _factor(a: Array, b: Array, mesh: Mesh) -> None:
     assert_type(factor.n, int)
     again = jaxmg.CholeskyFactor.from_upper(np.asarray(factor.upper()), mesh=mesh)
     assert_type(again, jaxmg.CholeskyFactor)
+
+
+def _linalg(a: Array, b: Array, mesh: Mesh) -> None:
+    assert_type(jaxmg.linalg.solve(a, b, assume_a="pos"), Array)
+    assert_type(jaxmg.linalg.cholesky(np.eye(_N, dtype=np.float32), upper=True, mesh=mesh), Array)
+    c, lower = jaxmg.linalg.cho_factor(a, True)
+    assert_type(jaxmg.linalg.cho_solve((c, lower), b), Array)
+    assert_type(jaxmg.linalg.cho_solve((jaxmg.cho_factor(a), False), b), Array)
+    w, v = jaxmg.linalg.eigh(a, "U", symmetrize_input=False)
+    assert_type((w, v), tuple[Array, Array])
+    assert_type(jaxmg.linalg.slogdet(a, mesh=mesh).logabsdet, Array)
+    inverse = jaxmg.linalg.matrix_power(a, np.int64(-1), mesh=mesh, matrix_specs=P("r", None))
+    assert_type(inverse, Array)
+    assert_type(jaxmg.linalg.funm(a, jnp.cos), Array)
+
+
+def _refined(a: Array, b: Array, mesh: Mesh) -> None:
+    assert_type(jaxmg.potrs(a, b, mesh=mesh, refine="tf32"), Array)
+    assert_type(jaxmg.potrs(a, b, refine="auto", return_status=True), tuple[Array, Array])
+    assert_type(jaxmg.potrs(a, b, refine="auto", return_iterations=True), tuple[Array, Array])
+    assert_type(
+        jaxmg.potrs(a, b, refine="tf32", return_status=True, return_iterations=True),
+        tuple[Array, Array, Array],
+    )
+    factor = jaxmg.cho_factor(a, mesh=mesh, refine="auto")
+    assert_type(factor, jaxmg.RefinedFactor)
+    assert_type(jaxmg.cho_solve(factor, b), Array)
+    assert_type(factor.solve(b), Array)
+    assert_type(factor.solve(b, return_iterations=True), tuple[Array, Array])
+    assert_type(factor.solve(b, True), tuple[Array, Array])
+    assert_type(factor.solve(b, True, True), tuple[Array, Array, Array])
+    assert_type(factor.dtype, np.dtype[Any])
+    assert_type(factor.refine, str)
 
 
 def _plan(mesh: Mesh) -> None:
@@ -169,11 +222,15 @@ def refused(a: Array, b: Array, mesh: Mesh) -> None:
     jaxmg.potrs(a, b, None, mesh, None, False, True, P("r"))  # type: ignore[call-overload]
     jaxmg.potri(a, return_logdet=True)  # type: ignore[call-overload]
     jaxmg.syevd(a, precision="tf32")  # type: ignore[call-overload]
-    jaxmg.cho_factor(a, backend="native")  # type: ignore[call-arg]
+    jaxmg.sygvd(a)  # type: ignore[call-overload]
+    jaxmg.eigh(a, 256)  # type: ignore[call-overload]
+    jaxmg.cho_factor(a, backend="native")  # type: ignore[call-overload]
     jaxmg.cho_solve(a, b)  # type: ignore[arg-type]
     jaxmg.cho_factor(a).solve(b, 1)  # type: ignore[call-arg]
     jaxmg.cho_factor(a).matmul(b, trans="H")  # type: ignore[arg-type]
     jaxmg.cho_factor(a).n = 3  # type: ignore[misc]
+    jaxmg.linalg.solve(a, b, assume_a="gen")  # type: ignore[arg-type]
+    jaxmg.linalg.eigh(a, "lower")  # type: ignore[arg-type]
     jaxmg.plan("getrf", 10, "float64")  # type: ignore[arg-type]
     jaxmg.plan("potrs", 10.5, "float64")  # type: ignore[arg-type]
     jaxmg.lu_solve(a, b)  # type: ignore[attr-defined]

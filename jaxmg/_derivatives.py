@@ -1,0 +1,168 @@
+"""What JAX's differentiation sees of the functions: `differentiable` gives a rule to what isn't
+linear, `linear` to what is, with a transpose.
+
+A rule looks at arrays of the level below: at the caller's own ones where the caller differentiates
+eagerly, so that the mesh is found as without a derivative. It is made of functions that have rules
+themselves, for derivatives of higher order.
+"""
+
+import abc
+import dataclasses
+import functools
+import typing
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+
+from jaxmg import _batching, _compat, _mesh
+
+
+def differentiable(function, rule, *arrays):
+    """``function(*arrays)``, of which ``rule(primals, tangents)`` gives the results and their
+    tangents; the tangent of an array that isn't being differentiated is None.
+
+    Arrays that nothing traces never enter JAX's machinery, which would hide where they are.
+    """
+    moving = [i for i, array in enumerate(arrays) if isinstance(array, Tracer)]
+    if not _compat.TRANSFORMS or not moving:
+        return function(*arrays)
+    run = jax.custom_jvp(lambda *values: function(*_batching.put(arrays, moving, values)))
+
+    def jvp(primals, tangents):
+        tangents = [None if isinstance(t, SymbolicZero) else t for t in tangents]
+        return rule(
+            _batching.put(arrays, moving, primals),
+            _batching.put([None] * len(arrays), moving, tangents),
+        )
+
+    run.defjvp(jvp, symbolic_zeros=True)
+    return run(*(arrays[i] for i in moving))
+
+
+def still(results):
+    """The tangents of ``results`` that don't move, for a rule to return."""
+    return jax.tree.map(lambda x: SymbolicZero(jax.typeof(x).to_tangent_aval()), results)
+
+
+def as_composed(function):
+    """The rule of what ``function``, made of functions with rules, computes too."""
+
+    def rule(primals, tangents):
+        moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
+        return jax.jvp(
+            lambda *values: function(*_batching.put(primals, moving, values)),
+            [primals[i] for i in moving],
+            [tangents[i] for i in moving],
+        )
+
+    return rule
+
+
+class Linear(abc.ABC):
+    """A function of arrays that is linear in the last one, whose shape and dtype the result has.
+    Hashable, as what identifies it to JAX."""
+
+    def _traced(self, arrays):
+        avals = ((array.shape, array.dtype, _mesh.named_sharding(array)) for array in arrays)
+        return _jaxpr(
+            self, tuple(avals), jax.sharding.get_abstract_mesh(), jax.config.jax_enable_x64
+        )
+
+    @abc.abstractmethod
+    def run(self, *arrays) -> typing.Any:
+        """The result."""
+
+    @abc.abstractmethod
+    def rule(self, primals, tangents):
+        """The result and its tangent; as for `differentiable`."""
+
+    @property
+    @abc.abstractmethod
+    def adjoint(self) -> "Linear":
+        """The function of the same other arrays that is the adjoint in the last one."""
+
+    def batched(self, size, marks, *arrays):
+        """The results for a batch, in front of the arrays that are marked."""
+        return _batching.in_turn(self, marks, *arrays)
+
+    def __call__(self, *arrays) -> typing.Any:
+        if _compat.TRANSFORMS and _mesh.traced(arrays):
+            return _linear.bind(*arrays, of=self, jaxpr=self._traced(arrays))
+        return self.run(*arrays)
+
+
+@functools.lru_cache(maxsize=512)
+def _jaxpr(of, described, mesh, x64):
+    """What runs, of arrays of these shapes, dtypes and shardings, and in this context: jit looks
+    into it for the devices that a program needs."""
+    arrays = (jax.ShapeDtypeStruct(shape, dtype, sharding=s) for shape, dtype, s in described)
+    return jax.make_jaxpr(of.run)(*arrays)
+
+
+_linear = Primitive("jaxmg_linear")
+_linear.def_impl(lambda *arrays, of, jaxpr: of.run(*arrays))
+_linear.def_abstract_eval(lambda *avals, of, jaxpr: avals[-1])
+mlir.register_lowering(
+    _linear,
+    mlir.lower_fun(
+        lambda *arrays, of, jaxpr: jaxpr_as_fun(jaxpr)(*arrays)[0], multiple_results=False
+    ),
+)
+
+
+def _linear_jvp(primals, tangents, *, of, jaxpr):
+    return of.rule(primals, [None if isinstance(t, ad.Zero) else t for t in tangents])
+
+
+def _linear_transpose(cotangent, *arrays, of, jaxpr):
+    if isinstance(cotangent, ad.Zero):
+        return (None,) * len(arrays)
+    # JAX's transpose doesn't conjugate.
+    return *(None for _ in arrays[:-1]), jnp.conj(of.adjoint(*arrays[:-1], jnp.conj(cotangent)))
+
+
+def _linear_batch(arrays, dimensions, *, of, jaxpr):
+    size, marks, arrays = _batching.in_front(arrays, dimensions)
+    return of.batched(size, marks, *arrays), 0
+
+
+batching.primitive_batchers[_linear] = _linear_batch
+ad.primitive_jvps[_linear] = _linear_jvp
+ad.primitive_transposes[_linear] = _linear_transpose
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread(Linear):
+    """A linear function of a batch, of which every device takes its share: the arrays that are
+    marked, the last of them, have the batch in front.
+
+    Attributes:
+        of: the function, with a ``layout`` of devices that are alone and a ``program`` for one.
+    """
+
+    of: typing.Any
+    size: int
+    marks: tuple
+
+    def run(self, *arrays):
+        of = self.of
+        return _batching.spread(of.layout, of.program, self.size, self.marks, *arrays)
+
+    @property
+    def adjoint(self):
+        return dataclasses.replace(self, of=self.of.adjoint)
+
+    def rule(self, primals, tangents):
+        moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
+        axes = [0 if mark else None for mark in self.marks]
+
+        def each(primals, moved):
+            return self.of.rule(primals, _batching.put([None] * len(primals), moving, moved))
+
+        return jax.vmap(each, (axes, [axes[i] for i in moving]))(
+            list(primals), [tangents[i] for i in moving]
+        )

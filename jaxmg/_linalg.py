@@ -1,0 +1,202 @@
+"""What the functions of `jaxmg.linalg` compute: programs of routines and of products."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import (
+    _blocks,
+    _checks,
+    _compat,
+    _factor,
+    _mesh,
+    _potri,
+    _potrs,
+    _products,
+    _programs,
+    _syevd,
+    _symmetry,
+)
+
+# What is read of a matrix.
+UPPER, LOWER, HERMITIAN = "upper", "lower", "hermitian"
+
+
+def triangle(lower):
+    return LOWER if lower else UPPER
+
+
+def eigh(a, name, mesh, spec, read=HERMITIAN):
+    return run((a,), name, eigenvectors, ("small", "matrix"), mesh, spec, read)
+
+
+def slogdet(a, name, mesh, spec):
+    return run((a,), name, log_det, ("small", "small"), mesh, spec, HERMITIAN)
+
+
+def function(a, func, name, mesh, spec):
+    """A function of a Hermitian matrix, by that of its eigenvalues."""
+    w, v = eigh(a, name, mesh, spec)
+    values = jnp.asarray(func(w.astype(v.dtype)))
+    if values.shape != w.shape:
+        raise ValueError(
+            f"linalg.{name}: func must give as many values as it gets, {w.shape}; it gave "
+            f"{values.shape}"
+        )
+    return run((v, values), name, scaled, ("matrix",), mesh, spec)
+
+
+def run(arrays, name, program, results, mesh, spec, *options):
+    """The results of ``program(call, *arrays)``, compiled as a program of its own or traced; a
+    single one comes without a list.
+
+    Args:
+        arrays: the matrix, and what goes with it.
+        results: of each whether it is a "matrix" like the first array, "like b" or "small", which
+            every device has.
+        options: what the program finds as the call's attributes.
+    """
+    spec = _mesh.given_spec(f"linalg.{name}", spec, None)
+    if any(_compat.transformation(array) == "grad" for array in arrays):
+        mesh, spec = _seen_below(name, arrays, mesh, spec)
+        return _jitted(name, program, results, mesh, spec, *options)(*arrays)
+    return _run(arrays, name, program, results, mesh, spec, *options)
+
+
+@functools.lru_cache(maxsize=512)
+def _jitted(*call):
+    """A function of arrays that are traced: what JAX differentiates eagerly it would else compile
+    operation by operation."""
+    return jax.jit(lambda *arrays: _run(arrays, *call))
+
+
+def _seen_below(name, arrays, mesh, spec):
+    """The mesh and the spec of arrays that are being differentiated, which their tracers don't show
+    where the caller does so eagerly; the rule of a custom_jvp sees the arrays themselves."""
+    found = []
+
+    @jax.custom_jvp
+    def look(*arrays):
+        found.append(_mesh.infer(f"linalg.{name}", arrays, mesh, spec))
+        return arrays
+
+    look.defjvp(lambda primals, tangents: (look(*primals), tangents))
+    look(*arrays)
+    return found[-1].mesh, found[-1].spec
+
+
+@_programs.planned
+def _run(arrays, name, program, results, mesh, spec, *options):
+    called = f"linalg.{name}"
+    _mesh.refuse_manual_axes(called)
+    a = arrays[0]
+    _checks.matrix(called, "a", a, True, _checks.ALL)
+    if "like b" in results:
+        _checks.right_hand_side(called, a, arrays[1], _checks.ALL)
+    layout = _mesh.infer(called, arrays, mesh, spec)
+    specs = {
+        "matrix": lambda: layout.result_spec(a.shape),
+        "like b": lambda: _mesh.spec_of(arrays[1], layout),
+        "small": P,
+    }
+    call = _programs.Call(
+        f"linalg_{name}", program, layout, a.shape[0], 0, "",
+        tuple(specs[result]() for result in results), options,
+    )  # fmt: skip
+    run = _programs.runner(call, arrays)
+    return (lambda *arrays: run(*arrays)[0]) if len(results) == 1 else run
+
+
+# Programs: of a call, whose first attribute says what to read of its matrix, and of global arrays.
+
+
+def _program(function):
+    @functools.wraps(function)
+    def program(call, a, *others):
+        # On its way to the mesh a matrix may have got rows of padding.
+        return function(call, _blocks.join_rows(a, call.layout, call.rows), *others)
+
+    return program
+
+
+def _upper(call, a):
+    """A matrix of which the upper triangle is what the routine has to read."""
+    read = call.attributes[0]
+    if read == HERMITIAN:
+        return _symmetry.nan_unless_hermitian(a, call.layout)
+    return _adjoint(a, call.layout) if read == LOWER else a
+
+
+def _adjoint(a, layout):
+    return _products.adjoint(a, layout) if _compat.COMPILES_EXCHANGES else a.conj().T
+
+
+def _where(call):
+    return {"mesh": call.layout.mesh, "matrix_specs": call.layout.spec}
+
+
+@_program
+def solve(call, a, b):
+    return (_potrs.potrs(_upper(call, a), b, **_where(call)),)
+
+
+@_program
+def inverse(call, a):
+    return (_potri.potri(_upper(call, a), **_where(call)),)
+
+
+@_program
+def cholesky(call, a):
+    _, upper = call.attributes
+    u = _factor.cho_factor(_upper(call, a), **_where(call)).upper()
+    return (u if upper else _products.adjoint(u, call.layout),)
+
+
+@_program
+def solve_again(call, c, b):
+    return (_factor.CholeskyFactor.from_upper(_upper(call, c), **_where(call)).solve(b),)
+
+
+@_program
+def eigenvectors(call, a):
+    return _syevd.syevd(_upper(call, a), **_where(call))
+
+
+@_program
+def eigenvalues(call, a):
+    return (_syevd.syevd(_upper(call, a), return_eigenvectors=False, **_where(call)),)
+
+
+@_program
+def log_det(call, a):
+    log_det = _factor.cho_factor(_upper(call, a), **_where(call)).logdet()
+    return jnp.where(jnp.isnan(log_det), jnp.nan, 1).astype(a.dtype), log_det
+
+
+@_program
+def scaled(call, v, values):
+    """V values V^H, where the eigenvalues may be complex and the eigenvectors real."""
+    values = _blocks.replicate(values, call.layout)
+    scaled = v * values
+    return (_products.rows_times_adjoint(scaled, v.astype(scaled.dtype), call.layout),)
+
+
+@_program
+def power(call, a):
+    (exponent,) = call.attributes
+    if exponent < 0:
+        a = _symmetry.nan_unless_hermitian(a, call.layout)
+        a, exponent = _potri.potri(a, **_where(call)), -exponent
+
+    def times(x, y):
+        return _products.rows_times_rows(x, y, call.layout)
+
+    found = None
+    while exponent:
+        if exponent % 2:
+            found = a if found is None else times(found, a)
+        exponent //= 2
+        a = times(a, a) if exponent else a
+    return (jnp.eye(call.rows, dtype=a.dtype) if found is None else found,)

@@ -1,0 +1,238 @@
+"""A Cholesky factor in lower precision, kept with its matrix to solve in the precision of that."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import (
+    _blocks,
+    _checks,
+    _mesh,
+    _native,
+    _plugin,
+    _programs,
+    _refine,
+    _results,
+    _routine,
+)
+
+# What a `CholeskyFactor` has, and a factor in lower precision has with the accuracy of that alone.
+_NOT_HERE = ("solve_triangular", "matmul", "logdet", "diagonal", "inv", "upper", "from_upper")
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["rows", "tiles", "overflow", "scale", "size", "status"],
+    meta_fields=["layout", "n", "tile", "refine"],
+)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class RefinedFactor:
+    """A Cholesky factor in lower precision and the matrix A that it is of, spread over a mesh.
+
+    `cho_factor` makes it where ``refine`` is given. `cho_solve` and `solve` give x as accurately as
+    a factor in A's own precision would; what such a factor has beside that (log-determinant,
+    inverse, triangular solves) would have the accuracy of the lower precision here, and an
+    AttributeError says so. It is a pytree, as a `CholeskyFactor` is, and holds A once and half of
+    that (for float64 and complex128; once more for float32 and complex64).
+
+    Attributes:
+        rows: (P ceil(n / P), n) on P ranks, sharded by rows: A. It is the array that was given to
+            `cho_factor` where that lies so, and doesn't take memory again.
+        tiles, overflow: the factor, as in a `CholeskyFactor`, of S A S + a small multiple of I.
+        scale: (n,), the diagonal of S: powers of two.
+        size: the Frobenius norm of S A S.
+        status: int32 scalar: 0, or LAPACK's info of the factorization in lower precision. Where it
+            isn't 0, every solve factors A in its own precision.
+        layout: the mesh and the axes that the rows are sharded over; static, as what follows.
+        n: the order of A.
+        tile: the width of the tiles.
+        refine: the name of the lower precision.
+    """
+
+    rows: jax.Array
+    tiles: jax.Array
+    overflow: jax.Array | None
+    scale: jax.Array
+    size: jax.Array
+    status: jax.Array
+    layout: _mesh.Layout
+    n: int
+    tile: int
+    refine: str
+
+    def __getattr__(self, name):
+        if name in _NOT_HERE:
+            raise AttributeError(
+                f"RefinedFactor has no {name!r}: its factor is one in lower precision (refine="
+                f"{self.refine!r}), and only solutions are refined; call cho_factor without refine"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def shape(self):
+        """(n, n), the shape of A."""
+        return (self.n, self.n)
+
+    @property
+    def dtype(self):
+        """The dtype of A and of solutions."""
+        return self.rows.dtype
+
+    @property
+    def mesh(self):
+        """The mesh that the factor is spread over."""
+        return self.layout.mesh
+
+    def solve(self, b, return_status=False, return_iterations=False):
+        """The x with A x = b, to A's own precision.
+
+        Args:
+            b: (n,) or (n, nrhs), of A's dtype; a JAX or NumPy array.
+            return_status: also return the status.
+            return_iterations: also return the number of iterations.
+
+        Returns:
+            x | (x, status) | (x, iterations) | (x, status, iterations), all as of `potrs` with
+            ``refine``.
+
+        Cost: in every iteration 4 n^2 nrhs multiplications and additions over all ranks (four times
+        as many when complex), half of them in lower precision; where it falls back, that of `potrs`
+        without ``refine``.
+
+        Raises:
+            TypeError, ValueError, NotImplementedError: as `cho_solve`.
+        """
+        overflow = () if self.overflow is None else (self.overflow,)
+        arrays = (self.rows, self.tiles, *overflow, self.scale, self.size, self.status, b)
+        wanted = (True, bool(return_status), bool(return_iterations))
+        found = _solve(arrays, self.layout, self.n, self.tile, self.refine, wanted)
+        given = tuple(value for value, want in zip(found, wanted, strict=True) if want)
+        return given if len(given) > 1 else found[0]
+
+    def __repr__(self):
+        return (
+            f"RefinedFactor(n={self.n}, dtype={getattr(self.rows, 'dtype', None)}, "
+            f"tile={self.tile}, mesh={dict(self.mesh.shape)}, rows over {self.layout.rows}, "
+            f"refine={self.refine!r})"
+        )
+
+
+def cho_factor(a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine):
+    """`jaxmg.cho_factor` with ``refine``."""
+    backend = _refine.check_options("cho_factor", refine, "native", precision=precision)
+    factor = _LOWERED.plain(
+        (a,), T_A, mesh, matrix_specs, in_specs, pad, backend, False, refine=refine
+    )
+    rows = _kept_rows(a, factor.layout, factor.n)
+    if donate and rows is not a and isinstance(a, jax.Array) and not _mesh.traced((a,)):
+        a.delete()
+    return dataclasses.replace(factor, rows=rows)
+
+
+def _kept_rows(a, layout, n):
+    """``a`` by rows as the native code takes them: itself where it lies so."""
+    padded = -(-n // layout.ranks) * layout.ranks
+    if n == 0 or (a.shape[0] == padded and _programs.lies_by_rows(a, layout)):
+        return a
+    call = _programs.Call(
+        "cho_factor_rows", _laid_out, layout, a.shape[0], 0, "", (layout.row_spec,)
+    )
+    return _programs.runner(call, (a,))(a)[0]
+
+
+def _laid_out(call, a):
+    layout = call.layout
+    mapped = _native.over_ranks(
+        layout,
+        lambda place, a: _blocks.to_rows(a, layout.by_rows),
+        (layout.row_spec,),
+        layout.row_spec,
+    )
+    return (mapped(_blocks.split_rows(a, layout)),)
+
+
+class _Lowered(_routine.Routine):
+    """A routine that `_refine.lowered` does the work of."""
+
+    def described(self, layout, a, tile, backend="", attributes=(), specs=()):
+        low = jax.ShapeDtypeStruct(a.shape, _refine.lower_dtype(a.dtype))
+        return super().described(layout, low, tile, backend, attributes, specs)
+
+    def call(self, call, place, a):
+        lower = _refine.lowered(call, place, a, call.tile, call.overflow)
+        return lower.tiles, lower.overflow, lower.status, lower.scale, lower.size
+
+
+def _keep(call, tiles, overflow, status, scale, size):
+    """Without A yet."""
+    return RefinedFactor(
+        tiles, tiles, overflow if call.overflow else None, scale, size, status, call.layout,
+        tiles.shape[1], call.tile, dict(call.attributes).get("refine", ""),
+    )  # fmt: skip
+
+
+_LOWERED = _Lowered(
+    name="cho_factor",
+    native="potrf",
+    results=(
+        _results.Tiles("tiles"),
+        _results.Overflow("overflow"),
+        _results.Status(),
+        _results.RealVector("scale"),
+        _results.RealNumber("size"),
+    ),
+    plain_gives=("tiles", "overflow", "status", "scale", "size"),
+    options=(_refine.OPTION,),
+    keeps=_keep,
+)
+
+
+@_programs.planned
+def _solve(arrays, layout, n, tile, refine, wanted):
+    name = "cho_solve"
+    _mesh.refuse_manual_axes(name)
+    (rows, tiles, *_), b = arrays[:-1], arrays[-1]
+    _checks.array(name, "factor", rows)
+    a = jax.ShapeDtypeStruct((n, n), rows.dtype)
+    _checks.right_hand_side(name, a, b)
+    _checks.kept(name, tiles, n, layout.ranks)
+    if n == 0:
+        return lambda *arrays: tuple(x.empty(arrays[0], arrays[-1], local=False) for x in _FOUND)
+    layout = _mesh.located(name, layout, arrays)
+    _plugin.load(layout.platform)
+    call = _programs.Call(
+        name, _program, layout, n, tile, "native", tuple(x.spec(layout, a, b) for x in _FOUND),
+        (("refine", refine),), overflow=tile if len(arrays) > 6 else 0,
+    )  # fmt: skip
+    return _programs.runner(call, arrays, wanted=wanted)
+
+
+_FOUND: tuple[_results.Result, ...] = (
+    _results.Solution("x"),
+    _results.Status(),
+    _results.Status("iterations", "return_iterations"),
+)
+
+
+def _program(call, *arrays):
+    """All that a solve gives; traced."""
+    layout, count = call.layout, 3 if call.overflow else 2
+    others = tuple(_blocks.replicate(array, layout) for array in arrays[count:])
+    b = others[-1]
+
+    def local(place, rows, tiles, *others):
+        *overflow, scale, size, status, b = others
+        spare = overflow[0] if overflow else jnp.zeros((0, tiles.shape[1]), tiles.dtype)
+        lower = _refine.Lowered(tiles, spare, status.reshape(1), scale, size.reshape(1), call.tile)
+        return _refine.solve(call, _refine.after(place, b), rows, lower, b)[1:]
+
+    rows = [_blocks.split_rows(array, layout) for array in arrays[:count]]
+    others = (*others[:-1], _results.columns(b))
+    in_specs = (*(layout.row_spec for _ in rows), *(P() for _ in others))
+    mapped = _native.over_ranks(layout, local, in_specs, tuple(P() for _ in _FOUND))
+    operands: list[jax.Array] = [*rows, *others]
+    values = mapped(*operands)
+    return tuple(x.whole(value, call, b) for x, value in zip(_FOUND, values, strict=True))

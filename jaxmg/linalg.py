@@ -1,0 +1,415 @@
+"""`jax.numpy.linalg` and `jax.scipy.linalg` for Hermitian matrices spread over several devices.
+
+Names, order of arguments, defaults and results are those of JAX: of ``jax.numpy.linalg`` where it
+has the name, else of ``jax.scipy.linalg``. Code runs with the import changed as far as its matrices
+are Hermitian, and positive definite where a function says so. Results are spread over the devices
+as A is. Beside JAX's arguments each function takes ``mesh`` and ``matrix_specs``, as `jaxmg.potrs`
+does.
+
+What is read of A:
+
+- Where an argument names a triangle (``lower``; ``UPLO`` or ``upper`` with
+  ``symmetrize_input=False``), that one alone. The upper one is read where it lies; for the lower
+  one all devices exchange blocks with all, which takes a copy of A.
+- Otherwise A has to be Hermitian. That is looked at with one pass over A; where it isn't, but for
+  rounding, the results are NaN. ``symmetrize_input=True`` stands for this: the average of A and its
+  adjoint isn't taken.
+
+``overwrite_a``, ``overwrite_b``, ``check_finite`` and ``debug`` are accepted and do nothing, as in
+JAX. What isn't a matrix of float32, float64, complex64 or complex128 raises.
+"""
+
+import operator
+import typing
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg import _factor, _linalg
+from jaxmg._factor import CholeskyFactor
+
+__all__ = [
+    "EighResult",
+    "SlogdetResult",
+    "cho_factor",
+    "cho_solve",
+    "cholesky",
+    "det",
+    "eigh",
+    "eigvalsh",
+    "expm",
+    "funm",
+    "inv",
+    "logm",
+    "matrix_power",
+    "slogdet",
+    "solve",
+    "sqrtm",
+]
+
+
+class EighResult(typing.NamedTuple):
+    """What `eigh` gives."""
+
+    eigenvalues: jax.Array
+    eigenvectors: jax.Array
+
+
+class SlogdetResult(typing.NamedTuple):
+    """What `slogdet` gives."""
+
+    sign: jax.Array
+    logabsdet: jax.Array
+
+
+def solve(
+    a,
+    b,
+    lower=False,
+    overwrite_a=False,
+    overwrite_b=False,
+    debug=False,
+    check_finite=True,
+    assume_a=None,
+    *,
+    mesh=None,
+    matrix_specs=None,
+):
+    """The x with ``a @ x = b``, for a Hermitian positive definite matrix: `jax.scipy.linalg.solve`.
+
+    Args:
+        a: (n, n), Hermitian positive definite, as for `jaxmg.potrs`.
+        b: (n,) or (n, nrhs), of a's dtype.
+        lower: with ``assume_a="pos"`` the triangle that is read.
+        overwrite_a, overwrite_b, debug, check_finite: do nothing.
+        assume_a: "pos": Hermitian positive definite, of which one triangle is read. None, SciPy's
+            default: find out, which here is whether it is Hermitian in both triangles.
+        mesh, matrix_specs: as for `jaxmg.potrs`.
+
+    Returns:
+        x, of b's shape, dtype and sharding; NaN where ``a`` isn't positive definite, and without
+        ``assume_a`` where it isn't Hermitian.
+
+    Cost: that of `jaxmg.potrs`, which also takes a tile width, a precision and a's memory.
+
+    Raises:
+        NotImplementedError: another ``assume_a``: general, symmetric indefinite ... matrices.
+        TypeError, ValueError, RuntimeError: as `jaxmg.potrs`.
+
+    Examples:
+        >>> x = jaxmg.linalg.solve(a, b, assume_a="pos")
+    """
+    if assume_a not in (None, "pos", "positive definite"):
+        raise NotImplementedError(
+            f"linalg.solve: assume_a={assume_a!r} isn't supported: what there is is for Hermitian "
+            "positive definite matrices, assume_a='pos'. One that is Hermitian and indefinite is "
+            "solved with by its eigenvectors: w, v = jaxmg.linalg.eigh(a), then "
+            "v @ ((v.conj().T @ b).T / w).T"
+        )
+    read = _linalg.HERMITIAN if assume_a is None else _linalg.triangle(lower)
+    return _linalg.run((a, b), "solve", _linalg.solve, ("like b",), mesh, matrix_specs, read)
+
+
+def inv(a, *, mesh=None, matrix_specs=None):
+    """The inverse of a Hermitian positive definite matrix: `jax.numpy.linalg.inv`.
+
+    Args:
+        a: (n, n), Hermitian positive definite.
+        mesh, matrix_specs: as for `jaxmg.potri`.
+
+    Returns:
+        (n, n), of a's dtype and sharding; NaN where ``a`` isn't Hermitian positive definite.
+
+    Cost: that of `jaxmg.potri`.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.potri`.
+    """
+    return _linalg.run(
+        (a,), "inv", _linalg.inverse, ("matrix",), mesh, matrix_specs, _linalg.HERMITIAN
+    )
+
+
+def cholesky(a, *, upper=False, symmetrize_input=True, mesh=None, matrix_specs=None):
+    """The Cholesky factor of a Hermitian positive definite matrix: `jax.numpy.linalg.cholesky`.
+
+    Args:
+        a: (n, n), Hermitian positive definite.
+        upper: give U with ``a = U^H U`` in place of L with ``a = L L^H``.
+        symmetrize_input: True: ``a`` has to be Hermitian. False: of ``a`` that triangle is read
+            which is asked for.
+        mesh, matrix_specs: as for `jaxmg.cho_factor`.
+
+    Returns:
+        L or U, (n, n), of a's dtype and sharding, with zeros in its other triangle; NaN where ``a``
+        isn't positive definite.
+
+    Cost: that of `jaxmg.cho_factor`, and of two ways between layouts. L is U's adjoint, for which
+    all devices exchange blocks with all: U is there sooner. A factor that is to be solved with is
+    better left in the solver's own layout: `jaxmg.cho_factor`.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_factor`.
+    """
+    read = _linalg.HERMITIAN if symmetrize_input else _linalg.triangle(not upper)
+    return _linalg.run(
+        (a,), "cholesky", _linalg.cholesky, ("matrix",), mesh, matrix_specs, read, bool(upper)
+    )
+
+
+def cho_factor(
+    a, lower=False, overwrite_a=False, check_finite=True, *, mesh=None, matrix_specs=None
+):
+    """A Cholesky factor for `cho_solve`: `jax.scipy.linalg.cho_factor`.
+
+    Args:
+        a: (n, n), Hermitian positive definite, of which one triangle is read.
+        lower: which one, and which factor to give.
+        overwrite_a, check_finite: do nothing.
+        mesh, matrix_specs: as for `jaxmg.cho_factor`.
+
+    Returns:
+        (c, lower), where c is U with ``a = U^H U``, or with ``lower`` L with ``a = L L^H``, as of
+        `cholesky`.
+
+    Cost: as `cholesky`. `jaxmg.cho_factor` gives a factor that is solved with sooner and that has a
+    log-determinant, an inverse and products.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_factor`.
+    """
+    read = _linalg.triangle(lower)
+    c = _linalg.run(
+        (a,), "cho_factor", _linalg.cholesky, ("matrix",), mesh, matrix_specs, read, not lower
+    )
+    return c, lower
+
+
+def cho_solve(
+    c_and_lower, b, overwrite_b=False, check_finite=True, *, mesh=None, matrix_specs=None
+):
+    """The x with ``a @ x = b`` by a factor of ``a``: `jax.scipy.linalg.cho_solve`.
+
+    Args:
+        c_and_lower: what `cho_factor` gave; in the place of c also a `jaxmg.CholeskyFactor`.
+        b: (n,) or (n, nrhs), of c's dtype.
+        overwrite_b, check_finite: do nothing.
+        mesh, matrix_specs: as for `jaxmg.cho_factor`, of c.
+
+    Returns:
+        x, of b's shape, dtype and sharding.
+
+    Cost: that of `jaxmg.cho_solve`, and of c's way into the solver's layout, L's by way of its
+    adjoint; a `jaxmg.CholeskyFactor` is there already.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_solve`.
+    """
+    c, lower = c_and_lower
+    if isinstance(c, CholeskyFactor):
+        return _factor.cho_solve(c, b)
+    return _linalg.run(
+        (c, b),
+        "cho_solve",
+        _linalg.solve_again,
+        ("like b",),
+        mesh,
+        matrix_specs,
+        _linalg.triangle(lower),
+    )
+
+
+def eigh(a, UPLO=None, symmetrize_input=True, *, mesh=None, matrix_specs=None):
+    """Eigenvalues and eigenvectors of a Hermitian matrix: `jax.numpy.linalg.eigh`.
+
+    Args:
+        a: (n, n), Hermitian.
+        UPLO: with ``symmetrize_input=False`` the triangle that is read, "L" (None too) or "U".
+        symmetrize_input: True: ``a`` has to be Hermitian.
+        mesh, matrix_specs: as for `jaxmg.syevd`.
+
+    Returns:
+        `EighResult`: eigenvalues (n,), real, ascending and the same on all devices; eigenvectors
+        (n, n) in the columns, of a's dtype and sharding.
+
+    Cost: that of `jaxmg.syevd`. `jaxmg.eigh` has ``b`` and ``subset_by_index``.
+
+    Raises:
+        ValueError: another ``UPLO``; and all that `jaxmg.syevd` raises.
+    """
+    read = _read("eigh", UPLO, symmetrize_input)
+    return EighResult(*_linalg.eigh(a, "eigh", mesh, matrix_specs, read))
+
+
+def eigvalsh(a, UPLO="L", *, symmetrize_input=True, mesh=None, matrix_specs=None):
+    """Eigenvalues of a Hermitian matrix: `jax.numpy.linalg.eigvalsh`.
+
+    Arguments, cost and errors are as for `eigh`.
+
+    Returns:
+        (n,), real, ascending, the same on all devices.
+    """
+    read = _read("eigvalsh", UPLO, symmetrize_input)
+    return _linalg.run((a,), "eigvalsh", _linalg.eigenvalues, ("small",), mesh, matrix_specs, read)
+
+
+def slogdet(a, *, method=None, mesh=None, matrix_specs=None):
+    """The determinant's sign and logarithm for a Hermitian positive definite matrix:
+    `jax.numpy.linalg.slogdet`.
+
+    Args:
+        a: (n, n), Hermitian positive definite.
+        method: does nothing: it is the Cholesky factorization.
+        mesh, matrix_specs: as for `jaxmg.cho_factor`.
+
+    Returns:
+        `SlogdetResult`: sign, a scalar 1 of a's dtype, and logabsdet, a real scalar; both NaN where
+        ``a`` isn't Hermitian positive definite, whatever its determinant.
+
+    Cost: that of `jaxmg.cho_factor`. `jaxmg.potrs` gives it beside a solution.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_factor`.
+    """
+    return SlogdetResult(*_linalg.slogdet(a, "slogdet", mesh, matrix_specs))
+
+
+def det(a, *, mesh=None, matrix_specs=None):
+    """The determinant of a Hermitian positive definite matrix: `jax.numpy.linalg.det`.
+
+    Arguments, cost and errors are as for `slogdet`, which doesn't overflow.
+
+    Returns:
+        A scalar of a's dtype; NaN where ``a`` isn't Hermitian positive definite.
+    """
+    sign, logabsdet = _linalg.slogdet(a, "det", mesh, matrix_specs)
+    return sign * jnp.exp(logabsdet)
+
+
+def matrix_power(a, n, *, mesh=None, matrix_specs=None):
+    """The n-th power of a square matrix: `jax.numpy.linalg.matrix_power`.
+
+    Args:
+        a: (k, k); Hermitian positive definite where n < 0, any matrix otherwise.
+        n: an integer, of any sign.
+        mesh, matrix_specs: as for `jaxmg.potri`.
+
+    Returns:
+        (k, k), of a's dtype and sharding.
+
+    Cost: at most 2 log2(abs(n)) products of 2 k^3 operations over all ranks, and for n < 0 `inv`.
+    Memory: A's four times, and the result.
+
+    Raises:
+        TypeError: n is no integer; and all that `jaxmg.potri` raises.
+    """
+    try:
+        n = operator.index(n)
+    except TypeError:
+        raise TypeError(f"linalg.matrix_power: n must be an integer; got {n!r}") from None
+    return _linalg.run((a,), "matrix_power", _linalg.power, ("matrix",), mesh, matrix_specs, n)
+
+
+def funm(A, func, disp=True, *, mesh=None, matrix_specs=None):
+    """A function of a Hermitian matrix, by its eigenvalues: `jax.scipy.linalg.funm`.
+
+    Args:
+        A: (n, n), Hermitian.
+        func: gives for the eigenvalues, (n,), those of the result. They are of A's dtype: make A
+            complex for a function that is complex at real places.
+        disp: only True.
+        mesh, matrix_specs: as for `jaxmg.syevd`.
+
+    Returns:
+        V func(w) V^H, (n, n), sharded like A; real where A and func(w) are, as of SciPy. NaN where
+        A isn't Hermitian.
+
+    Cost: that of `jaxmg.syevd`, and 2 n^3 multiplications and additions over all ranks. Memory: A's
+    four times, and the result; what `jaxmg.syevd` takes before.
+
+    Raises:
+        NotImplementedError: ``disp=False``, an estimate of the error.
+        ValueError: ``func`` gives another shape; and all that `jaxmg.syevd` raises.
+
+    Examples:
+        >>> b = jaxmg.linalg.funm(a, jnp.tanh)
+    """
+    if not disp:
+        raise NotImplementedError(
+            "linalg.funm: disp=False asks for an estimate of the error, which there isn't; as the "
+            "eigenvectors are orthonormal, it is some n eps max(abs(func(w)))"
+        )
+    return _linalg.function(A, func, "funm", mesh, matrix_specs)
+
+
+def sqrtm(A, blocksize=1, *, mesh=None, matrix_specs=None):
+    """The principal square root of a Hermitian matrix: `jax.scipy.linalg.sqrtm`.
+
+    Args:
+        A: (n, n), Hermitian. Real, it has to be positive semidefinite: make it complex for a root
+            of a matrix with negative eigenvalues. Those within rounding of 0 are taken for 0.
+        blocksize: does nothing.
+        mesh, matrix_specs: as for `jaxmg.syevd`.
+
+    Returns:
+        (n, n), of A's dtype (JAX's is complex always) and sharding; NaN where A is real and
+        indefinite, or not Hermitian.
+
+    Cost and errors are as for `funm`.
+    """
+
+    def root(w):
+        small = jnp.abs(w) <= w.size * jnp.finfo(w.dtype).eps * jnp.max(jnp.abs(w), initial=0)
+        return jnp.where(small, 0, jnp.sqrt(jnp.where(small, 1, w)))
+
+    return _linalg.function(A, root, "sqrtm", mesh, matrix_specs)
+
+
+def expm(A, *, upper_triangular=False, max_squarings=16, mesh=None, matrix_specs=None):
+    """The exponential of a Hermitian matrix: `jax.scipy.linalg.expm`.
+
+    Args:
+        A: (n, n), Hermitian.
+        upper_triangular: only False.
+        max_squarings: does nothing: there are none.
+        mesh, matrix_specs: as for `jaxmg.syevd`.
+
+    Returns:
+        (n, n), of A's dtype and sharding; NaN where A isn't Hermitian.
+
+    Cost and errors are as for `funm`; ``upper_triangular=True`` is a NotImplementedError.
+    """
+    if upper_triangular:
+        raise NotImplementedError(
+            "linalg.expm: upper_triangular=True is of a matrix that isn't Hermitian, as A has to "
+            "be here; use jax.scipy.linalg.expm on one device"
+        )
+    return _linalg.function(A, jnp.exp, "expm", mesh, matrix_specs)
+
+
+def logm(A, disp=True, *, mesh=None, matrix_specs=None):
+    """The principal logarithm of a Hermitian matrix: `scipy.linalg.logm`, which JAX hasn't.
+
+    Args:
+        A: (n, n), Hermitian. Real, it has to be positive definite: make it complex for the
+            logarithm of a matrix with negative eigenvalues.
+        disp: only True.
+        mesh, matrix_specs: as for `jaxmg.syevd`.
+
+    Returns:
+        (n, n), of A's dtype and sharding; NaN where A is real and has negative eigenvalues, or
+        isn't Hermitian.
+
+    Cost and errors are as for `funm`.
+    """
+    if not disp:
+        raise NotImplementedError(
+            "linalg.logm: disp=False asks for an estimate of the error, which there isn't"
+        )
+    return _linalg.function(A, jnp.log, "logm", mesh, matrix_specs)
+
+
+def _read(name, UPLO, symmetrize_input):
+    if UPLO not in (None, "L", "U"):
+        raise ValueError(f"linalg.{name}: UPLO must be None, 'L' or 'U'; got {UPLO!r}")
+    return _linalg.HERMITIAN if symmetrize_input else _linalg.triangle(UPLO != "U")

@@ -1,0 +1,15 @@
+"""The types of `jaxmg.lineax`; see ``__init__.pyi``."""
+
+from typing import Any, Literal
+
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+
+__all__ = ["Cholesky"]
+
+# A class whose base checkers need not know, and which lineax's functions take.
+def Cholesky(
+    mesh: Mesh | AbstractMesh | None = None,
+    matrix_specs: PartitionSpec | None = None,
+    T_A: int | None = None,
+    precision: Literal["highest", "tf32"] | None = None,
+) -> Any: ...

@@ -1,0 +1,106 @@
+"""Derivatives and batches of jaxmg.linalg, against those of jax.numpy.linalg on one device."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import (
+    broad,
+    eps,
+    line,
+    needs_transformations,
+    normal,
+    one_process,
+    positive_definite,
+    rng,
+    shard_rows,
+)
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import linalg
+
+pytestmark = needs_transformations
+
+
+def _of_eigenvalues(function, a):
+    w, v = jnp.linalg.eigh(a)
+    return (v * function(w)) @ v.conj().T
+
+
+def _again(a, b, **where):
+    return linalg.cho_solve(linalg.cho_factor(a, True, **where), b, **where)
+
+
+# Name -> (ours of a and b, the same on one device).
+FUNCTIONS = {
+    "solve": (linalg.solve, jnp.linalg.solve),
+    "cho_solve": (_again, jnp.linalg.solve),
+    "inv": (lambda a, b, **o: linalg.inv(a, **o), lambda a, b: jnp.linalg.inv(a)),
+    "slogdet": (lambda a, b, **o: linalg.slogdet(a, **o)[1], lambda a, b: jnp.linalg.slogdet(a)[1]),
+    "cholesky": (lambda a, b, **o: linalg.cholesky(a, **o), lambda a, b: jnp.linalg.cholesky(a)),
+    "eigvalsh": (lambda a, b, **o: linalg.eigvalsh(a, **o), lambda a, b: jnp.linalg.eigvalsh(a)),
+    "expm": (
+        lambda a, b, **o: linalg.expm(a, **o),
+        lambda a, b: _of_eigenvalues(jnp.exp, a),
+    ),
+    "matrix_power": (
+        lambda a, b, **o: linalg.matrix_power(a, 3, **o),
+        lambda a, b: jnp.linalg.matrix_power(a, 3),
+    ),
+}
+
+
+def _hermitian(a):
+    return (a + a.conj().T) / 2
+
+
+@pytest.mark.parametrize(
+    "name, n, dtype, jitted",
+    broad(
+        [
+            (name, n, dtype, (i + j) % 4 > 0)
+            for i, name in enumerate(FUNCTIONS)
+            for j, (n, dtype) in enumerate(itertools.product((8, 7), ("float64", "complex128")))
+            if (i + j) % 2
+        ],
+        lambda name, *_: False,
+        alone=True,
+    ),
+)
+def test_derivatives(name, n, dtype, jitted):
+    mesh, (ours, theirs) = line(4), FUNCTIONS[name]
+    where = {"mesh": mesh, "matrix_specs": P("r", None)} if jitted else {}
+    matrix, b = positive_definite("well", n, dtype), normal(rng(5), (n,), dtype)
+    tangents = normal(rng(6), (n, n), dtype), normal(rng(7), (n,), dtype)
+
+    def derivatives(function):
+        def of_hermitian(a, b):
+            return function(_hermitian(a), b)
+
+        def loss(a, b):
+            return jnp.sum(jnp.abs(of_hermitian(a, b)) ** 2)
+
+        def both(a, b, *tangents):
+            return jax.jvp(of_hermitian, (a, b), tangents)[1], jax.grad(loss, (0, 1))(a, b)
+
+        return jax.jit(both) if jitted else both
+
+    found = derivatives(functools.partial(ours, **where))(shard_rows(matrix, mesh), b, *tangents)
+    expected = derivatives(theirs)(matrix, b, *tangents)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        largest = max(1, np.abs(y).max())
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e4 * eps(dtype) * largest)
+
+
+@pytest.mark.breadth
+@one_process("it takes long")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_vmap(name):
+    mesh, (ours, theirs) = line(4), FUNCTIONS[name]
+    matrices = np.stack([positive_definite("well", 7, "float64") * i for i in (1, 2, 3)])
+    b = normal(rng(5), (3, 7), "float64")
+    found = jax.jit(jax.vmap(functools.partial(ours, mesh=mesh)))(matrices, b)
+    np.testing.assert_allclose(found, jax.vmap(theirs)(matrices, b), rtol=1e-10, atol=1e-10)

@@ -1,0 +1,362 @@
+"""jaxmg.linalg against NumPy, SciPy and JAX on one device."""
+
+import functools
+import inspect
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+from cases import (
+    DTYPES,
+    broad,
+    eps,
+    hermitian,
+    line,
+    normal,
+    positive_definite,
+    rng,
+    shard,
+    shard_rows,
+    upper_only,
+    wide,
+)
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+from jaxmg import linalg
+
+
+def _again(lower, a, b, **where):
+    return linalg.cho_solve(linalg.cho_factor(a, lower, **where), b, **where)
+
+
+def _lengths(v):
+    """Of the entries, which alone are known of eigenvectors."""
+    return abs(v).astype(v.dtype)
+
+
+# Name -> (ours of a, b and where they are, the same by NumPy or SciPy of a, b; which a).
+FUNCTIONS = {
+    "solve": (linalg.solve, np.linalg.solve, "definite"),
+    "inv": (lambda a, b, **o: linalg.inv(a, **o), lambda a, b: np.linalg.inv(a), "definite"),
+    "cholesky": (
+        lambda a, b, **o: linalg.cholesky(a, **o),
+        lambda a, b: np.linalg.cholesky(a),
+        "definite",
+    ),
+    "cholesky_upper": (
+        lambda a, b, **o: linalg.cholesky(a, upper=True, **o),
+        lambda a, b: np.linalg.cholesky(a).conj().T,
+        "definite",
+    ),
+    "cho_solve": (functools.partial(_again, False), np.linalg.solve, "definite"),
+    "cho_solve_lower": (functools.partial(_again, True), np.linalg.solve, "definite"),
+    "eigh": (
+        lambda a, b, **o: _lengths(linalg.eigh(a, **o).eigenvectors),
+        lambda a, b: _lengths(np.linalg.eigh(a)[1]),
+        "hermitian",
+    ),
+    "eigvalsh": (
+        lambda a, b, **o: linalg.eigvalsh(a, **o),
+        lambda a, b: np.linalg.eigvalsh(a),
+        "hermitian",
+    ),
+    "slogdet": (
+        lambda a, b, **o: jnp.stack(linalg.slogdet(a, **o)),
+        lambda a, b: np.stack(np.linalg.slogdet(a)),
+        "definite",
+    ),
+    "det": (lambda a, b, **o: linalg.det(a, **o), lambda a, b: np.linalg.det(a), "definite"),
+    "matrix_power": (
+        lambda a, b, **o: linalg.matrix_power(a, 5, **o),
+        lambda a, b: np.linalg.matrix_power(a, 5),
+        "any",
+    ),
+    "matrix_power_of_the_inverse": (
+        lambda a, b, **o: linalg.matrix_power(a, np.int64(-2), **o),
+        lambda a, b: np.linalg.matrix_power(a, -2),
+        "definite",
+    ),
+    "sqrtm": (
+        lambda a, b, **o: linalg.sqrtm(a, **o),
+        lambda a, b: scipy.linalg.sqrtm(a),
+        "definite",
+    ),
+    "expm": (lambda a, b, **o: linalg.expm(a, **o), lambda a, b: scipy.linalg.expm(a), "hermitian"),
+    "logm": (lambda a, b, **o: linalg.logm(a, **o), lambda a, b: scipy.linalg.logm(a), "definite"),
+    "funm": (
+        lambda a, b, **o: linalg.funm(a, jnp.cos, **o),
+        lambda a, b: scipy.linalg.cosm(a),
+        "hermitian",
+    ),
+}
+OF_HERMITIAN = [name for name, (*_, kind) in FUNCTIONS.items() if kind != "any"]
+ELSEWHERE = ("cholesky_upper", "cho_solve", "cho_solve_lower", "sqrtm", "logm", "funm")
+TABLE = broad(
+    [
+        (name, n, ranks, DTYPES[(i + j + k) % 4])
+        for (i, name), (j, n), (k, ranks) in itertools.product(
+            enumerate(FUNCTIONS), enumerate((16, 13, 1)), enumerate((1, 2, 4, 8))
+        )
+    ],
+    core=lambda name, n, ranks, dtype: (
+        (n, ranks) == ((16, 4) if len(name) % 2 else (13, 2)) and name not in ELSEWHERE
+    ),
+)
+
+
+def _each(names):
+    """Those whose code differs in what is tested, and in the breadth all ``names``."""
+    core = ("solve", "cholesky", "eigvalsh", "funm")
+    return pytest.mark.parametrize("name", broad([(n,) for n in names], core=lambda n: n in core))
+
+
+def _matrix(kind, n, dtype):
+    if kind == "any":
+        return normal(rng(n), (n, n), dtype)
+    return hermitian(n, dtype) if kind == "hermitian" else positive_definite("well", n, dtype)
+
+
+def _close(found, expected, dtype):
+    __tracebackhide__ = True
+    found, expected = wide(found), wide(expected)
+    assert found.shape == expected.shape
+    unit, largest = max(eps(dtype), eps(found.dtype)), np.abs(expected).max(initial=0)
+    atol = 200 * max(expected.shape, default=16) * unit * largest
+    np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+
+
+def _all_nan(found):
+    """But for zeros on one side of the diagonal, which a factor has."""
+    __tracebackhide__ = True
+    found = np.isnan(found)
+    if found.ndim == 2 and not found.all():
+        below = np.tri(*found.shape, k=-1, dtype=bool)
+        assert (found == ~below).all() or (found == ~below.T).all()
+    else:
+        assert found.all()
+
+
+def _where(mesh):
+    return {"mesh": mesh, "matrix_specs": P(mesh.axis_names, None)}
+
+
+@pytest.mark.parametrize("name, n, ranks, dtype", TABLE)
+def test_is_the_one_of_one_device(name, n, ranks, dtype):
+    ours, theirs, kind = FUNCTIONS[name]
+    mesh, matrix, b = line(ranks), _matrix(kind, n, dtype), normal(rng(5), (n, 2), dtype)
+    a = shard_rows(matrix, mesh)
+    found = ours(a, b)
+    _close(found, theirs(wide(matrix), wide(b)), dtype)
+    real = np.finfo(dtype).dtype
+    assert found.dtype == (real if name == "eigvalsh" else dtype)
+    if found.shape == a.shape:
+        assert found.sharding.is_equivalent_to(a.sharding, 2)
+
+
+@_each(OF_HERMITIAN)
+def test_no_device_has_a_whole_matrix(name):
+    ranks = min(8, len(jax.devices()))
+    n, mesh = 12 * ranks, line(ranks)
+    ours = functools.partial(FUNCTIONS[name][0], **_where(mesh))
+    by_rows = jax.NamedSharding(mesh, P("r", None))
+    a = jax.ShapeDtypeStruct((n, n), np.float64, sharding=by_rows)
+    b = jax.ShapeDtypeStruct((n,), np.float64)
+    run = jax.jit(lambda a, b: jax.lax.with_sharding_constraint(ours(a, b), by_rows))
+    if name in ("solve", "cho_solve", "cho_solve_lower", "eigvalsh", "slogdet", "det"):
+        run = jax.jit(ours)
+    text = run.lower(a, b).compile().as_text()
+    assert f"f64[12,{n}]" in text and f"f64[{n},{n}]" not in text
+
+
+def test_a_look_at_the_matrix_takes_no_memory():
+    n, mesh = 512, line(4)
+    by_rows = jax.NamedSharding(mesh, P("r", None))
+    a, b = jax.ShapeDtypeStruct((n, n), float, sharding=by_rows), jax.ShapeDtypeStruct((n,), float)
+
+    def memory(solve):
+        run = jax.jit(functools.partial(solve, **_where(mesh)))
+        return run.lower(a, b).compile().memory_analysis().temp_size_in_bytes
+
+    assert memory(linalg.solve) <= memory(jaxmg.potrs) + 8 * 64 * n
+
+
+@pytest.mark.parametrize(
+    "name, n",
+    broad(
+        itertools.product(("solve", "cholesky", "expm"), (16, 13)),
+        core=lambda name, n: (name, n) in (("cholesky", 13), ("expm", 16)),
+    ),
+)
+def test_explicit_axes(name, n):
+    ours, theirs, kind = FUNCTIONS[name]
+    mesh, matrix = line(4, kind=AxisType.Explicit), _matrix(kind, n, "float64")
+    b = normal(rng(5), (n,), "float64")
+    found = ours(shard_rows(matrix, mesh), shard(b, mesh))
+    _close(found, theirs(matrix, b), "float64")
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize(
+    "lower, dtype",
+    broad(
+        itertools.product((False, True), ("float64", "complex64")),
+        core=lambda lower, dtype: lower == (dtype == "complex64"),
+    ),
+)
+def test_one_triangle_is_read_where_one_is_named(lower, dtype):
+    n, mesh = 13, line(4)
+    matrix, b = positive_definite("well", n, dtype), normal(rng(5), n, dtype)
+    a, where = upper_only(matrix), _where(mesh)
+    a = a.conj().T if lower else a
+    x = np.linalg.solve(wide(matrix), wide(b))
+    _close(linalg.solve(a, b, lower=lower, assume_a="pos", **where), x, dtype)
+    _close(_again(lower, a, b, **where), x, dtype)
+    c, also_lower = linalg.cho_factor(a, lower, **where)
+    factor = np.linalg.cholesky(wide(matrix))
+    _close(c, factor if lower else factor.conj().T, dtype)
+    assert also_lower is lower
+    c = c.at[(jnp.triu_indices if lower else jnp.tril_indices)(n, 1 if lower else -1)].set(jnp.nan)
+    _close(linalg.cho_solve((c, lower), b, **where), x, dtype)
+    half = {"symmetrize_input": False, **where}
+    _close(linalg.cholesky(a, upper=not lower, **half), factor if lower else factor.conj().T, dtype)
+    w, v = linalg.eigh(a, "L" if lower else "U", **half)
+    _close((v * w) @ v.conj().T, matrix, dtype)
+    _close(linalg.eigvalsh(a, "L" if lower else "U", **half), w, dtype)
+
+
+@_each(OF_HERMITIAN)
+def test_not_hermitian_is_nan(name):
+    """Where no argument says which triangle is meant, and by one entry of it."""
+    ours, *_, kind = FUNCTIONS[name]
+    matrix = _matrix(kind, 13, "float64")
+    for entry in {"cho_solve": (), "cho_solve_lower": ()}.get(name, ((12, 0), (3, 4))):
+        spoilt = matrix.copy()
+        spoilt[entry] += 1e-6
+        _all_nan(ours(spoilt, np.ones(13), mesh=line(4)))
+
+
+@pytest.mark.parametrize("dtype", broad([(d,) for d in DTYPES], core=lambda d: d == "float32"))
+def test_hermitian_but_for_rounding(dtype):
+    random, n = rng(3), 130
+    for matrix in (positive_definite("graded", n, dtype), np.ones((n, n), dtype) + np.eye(n)):
+        for scale in (1e-30, 1, 1e30):
+            noise = 1 + 4 * eps(dtype) * random.uniform(-1, 1, (n, n))
+            a = (matrix * noise * scale).astype(dtype)
+            assert np.isfinite(linalg.eigvalsh(a, mesh=line(4))).all()
+
+
+@_each([name for name in OF_HERMITIAN if FUNCTIONS[name][2] == "definite"])
+def test_not_positive_definite_is_nan(name):
+    matrix = np.diag([1.0, -2, 3, 4])
+    _all_nan(FUNCTIONS[name][0](matrix, np.ones(4), mesh=line(2)))
+
+
+def _rotation(a, mesh):
+    return linalg.funm(a, lambda w: jnp.exp(1j * w), mesh=mesh)
+
+
+@pytest.mark.parametrize(
+    "function, of_values, kind",
+    [
+        pytest.param(linalg.sqrtm, np.emath.sqrt, complex, marks=pytest.mark.breadth),
+        (linalg.logm, np.emath.log, complex),
+        (_rotation, lambda w: np.exp(1j * w), float),
+    ],
+    ids=["sqrtm", "logm", "rotation"],
+)
+def test_complex_functions_of_eigenvalues_of_both_signs(function, of_values, kind):
+    matrix = hermitian(13, "float64")
+    w, v = np.linalg.eigh(matrix)
+    found = function(matrix.astype(kind), mesh=line(4))
+    _close(found, (v * of_values(w)) @ v.T, "complex128")
+
+
+@pytest.mark.breadth
+def test_root_of_a_singular_matrix():
+    """Whose eigenvalues at 0 come out on both sides of it."""
+    x = normal(rng(1), (13, 4), "float64")
+    root = linalg.sqrtm(x @ x.T, mesh=line(4))
+    assert np.linalg.norm(root @ root - x @ x.T, 2) <= 1e-12 * np.linalg.norm(x, 2) ** 2
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2])
+def test_powers_of_any_matrix(exponent):
+    matrix = normal(rng(2), (13, 13), "complex128")
+    found = linalg.matrix_power(matrix, exponent, mesh=line(4))
+    _close(found, np.linalg.matrix_power(matrix, exponent), "complex128")
+
+
+def test_mesh_of_what_is_differentiated():
+    """Eagerly, where the tracers don't show it."""
+    mesh = line(2)
+    matrix, tangent = normal(rng(2), (8, 8), "float64"), normal(rng(3), (8, 8), "float64")
+    a, a_dot = (shard(x, mesh, "r", None) for x in (matrix, tangent))
+    found = jax.jvp(functools.partial(linalg.matrix_power, n=2), (a,), (a_dot,))
+    for ours, theirs in zip(
+        found, (matrix @ matrix, matrix @ tangent + tangent @ matrix), strict=True
+    ):
+        _close(ours, theirs, "float64")
+        assert ours.sharding.is_equivalent_to(a.sharding, 2)
+
+
+def test_a_kept_factor_is_taken_too():
+    matrix, b = positive_definite("well", 13, "float64"), np.ones(13)
+    factor = jaxmg.cho_factor(matrix, mesh=line(4))
+    _close(linalg.cho_solve((factor, False), b), np.linalg.solve(matrix, b), "float64")
+
+
+def test_names_of_the_results():
+    assert linalg.EighResult._fields == jnp.linalg.eigh(np.eye(2))._fields
+    assert linalg.SlogdetResult._fields == jnp.linalg.slogdet(np.eye(2))._fields
+
+
+@_each([name for name in FUNCTIONS if name != "logm"])  # of which SciPy's raises
+def test_no_rows(name):
+    (ours, theirs, _), a, b = FUNCTIONS[name], np.zeros((0, 0)), np.zeros((0, 2))
+    np.testing.assert_array_equal(ours(a, b, mesh=line(2)), theirs(a, b))
+
+
+_OF_SCIPY = ("solve", "cho_factor", "cho_solve", "sqrtm", "expm", "funm")
+
+
+@pytest.mark.parametrize("name", sorted({*linalg.__all__} - {"logm"}))
+def test_arguments_are_jaxs(name):
+    if name.endswith("Result"):
+        return
+    jaxs = getattr(jax.scipy.linalg if name in _OF_SCIPY else jnp.linalg, name)
+    theirs = [(p.name, p.kind, p.default) for p in inspect.signature(jaxs).parameters.values()]
+    parameters = inspect.signature(getattr(linalg, name)).parameters.values()
+    ours = [(p.name, p.kind, p.default) for p in parameters]
+    assert [p[0] for p in ours[-2:]] == ["mesh", "matrix_specs"]
+    if name == "solve":  # SciPy's default of today; "gen" is what there isn't
+        assert theirs.pop()[2] == "gen" and ours.pop(-3)[2] is None
+    assert ours[:-2] == theirs
+
+
+_EYE = np.eye(3)
+
+
+@pytest.mark.parametrize(
+    "call, error, match",
+    [
+        (lambda: linalg.solve(_EYE, _EYE, assume_a="gen"), NotImplementedError, "assume_a='pos'"),
+        (lambda: linalg.solve(_EYE, np.ones(2)), ValueError, r"linalg.solve: b must have shape"),
+        (lambda: linalg.inv(np.ones((3, 2))), ValueError, r"linalg.inv: a must be a square"),
+        (lambda: linalg.inv(np.eye(3, dtype=int)), TypeError, r"linalg.inv: a has dtype int64"),
+        (lambda: linalg.det([[1.0]]), TypeError, r"linalg.det: a must be a JAX or NumPy array"),
+        (lambda: linalg.eigh(_EYE, "l"), ValueError, r"linalg.eigh: UPLO must be None, 'L' or"),
+        (lambda: linalg.matrix_power(_EYE, 0.5), TypeError, r"n must be an integer; got 0.5"),
+        (lambda: linalg.expm(_EYE, upper_triangular=True), NotImplementedError, "isn't Hermitian"),
+        (lambda: linalg.funm(_EYE, jnp.exp, disp=False), NotImplementedError, "estimate of the"),
+        (lambda: linalg.logm(_EYE, False), NotImplementedError, "linalg.logm: disp=False"),
+        (lambda: linalg.funm(_EYE, jnp.sum), ValueError, r"func must give as many values"),
+    ],
+)  # fmt: skip
+def test_what_there_is_not(call, error, match):
+    with pytest.raises(error, match=match):
+        call()

@@ -1,0 +1,155 @@
+"""Products of matrices that lie on the ranks by rows, against NumPy's and JAX's on one device."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import DTYPES, broad, eps, grid, line, normal, one_process, rng, shard, shard_rows
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat, _mesh, _products
+
+# Name -> (shapes of the operands for sizes (m, k, n), the product).
+PRODUCTS = {
+    "rows_times_adjoint": (lambda m, k, n: ((m, k), (n, k)), lambda x, y: x @ y.conj().T),
+    "rows_times_rows": (lambda m, k, n: ((m, k), (k, n)), lambda x, y: x @ y),
+    "adjoint_times_rows": (lambda m, k, n: ((k, m), (k, n)), lambda x, y: x.conj().T @ y),
+    "adjoint": (lambda m, k, n: ((n, n),), lambda x: x.conj().T),
+}
+SIZES = ((8, 16, 24), (7, 5, 11), (3, 1, 2), (5, 0, 3))
+TABLE = broad(
+    [
+        (name, sizes, ranks, DTYPES[(i + j + k) % 4])
+        for (i, name), (j, sizes), (k, ranks) in itertools.product(
+            enumerate(PRODUCTS), enumerate(SIZES), enumerate((1, 2, 3, 4, 8))
+        )
+    ],
+    core=lambda name, sizes, ranks, dtype: (sizes[0], ranks) in ((8, 8), (7, 3), (5, 2)),
+)
+
+
+def _layout(mesh, spec=None):
+    rows = mesh.axis_names if spec is None else spec[0]
+    others = tuple(axis for axis in mesh.axis_names if axis not in rows)
+    return _mesh.Layout(mesh, tuple(rows), others, P(tuple(rows), None))
+
+
+def _operands(name, sizes, dtype):
+    shapes, _ = PRODUCTS[name]
+    return [normal(rng(4, i), shape, dtype) for i, shape in enumerate(shapes(*sizes))]
+
+
+def _product(name, layout):
+    return jax.jit(functools.partial(getattr(_products, name), layout=layout))
+
+
+def _close(found, expected, depth):
+    __tracebackhide__ = True
+    expected = np.asarray(expected)
+    assert found.shape == expected.shape and found.dtype == expected.dtype
+    atol = 10 * (depth + 1) * eps(expected.dtype) * np.abs(expected).max(initial=0)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("name, sizes, ranks, dtype", TABLE)
+def test_is_the_product(name, sizes, ranks, dtype):
+    mesh = line(ranks)
+    operands = _operands(name, sizes, dtype)
+    found = _product(name, _layout(mesh))(*(shard_rows(x, mesh) for x in operands))
+    _close(found, PRODUCTS[name][1](*operands), sizes[1])
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("rows", [("r",), ("c",), ("c", "r")], ids="".join)
+def test_axes_of_a_larger_mesh(name, rows):
+    """Ranks along some axes, in another order than the mesh's; the rest has replicas."""
+    mesh = grid()
+    operands = _operands(name, (7, 5, 11), "complex128")
+    found = _product(name, _layout(mesh, (rows,)))(*operands)
+    _close(found, PRODUCTS[name][1](*operands), 5)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("n", [16, 11])
+def test_explicit_axes(name, n):
+    mesh = line(4, kind=AxisType.Explicit)
+    operands = _operands(name, (n, n, n), "float64")
+    with _compat.entered(mesh):
+        found = _product(name, _layout(mesh))(*(shard_rows(x, mesh) for x in operands))
+    _close(found, PRODUCTS[name][1](*operands), n)
+
+
+@pytest.mark.parametrize(
+    "name, sizes, ranks, dtype",
+    broad(
+        itertools.product(PRODUCTS, SIZES[:2], (1, 3, 4), ("float64", "complex128")),
+        core=lambda name, sizes, ranks, dtype: (sizes[0], ranks, dtype) == (7, 3, "complex128"),
+    ),
+)
+def test_derivatives(name, sizes, ranks, dtype):
+    mesh, expected = line(ranks), PRODUCTS[name][1]
+    operands = tuple(_operands(name, sizes, dtype))
+    tangents = tuple(normal(rng(8), x.shape, dtype) for x in operands)
+    product = getattr(_products, name)
+
+    def found(*operands):
+        return product(*operands, layout=_layout(mesh))
+
+    def derivatives(function):
+        @jax.jit
+        def all_of_them(operands, tangents, cotangent):
+            value, tangent = jax.jvp(function, operands, tangents)
+            _, back = jax.vjp(function, *operands)
+
+            def norm(*operands):
+                return jnp.sum(jnp.abs(function(*operands)) ** 4)
+
+            _, second = jax.jvp(jax.grad(norm), operands, tangents)
+            return value, tangent, back(cotangent), second
+
+        shape = jax.eval_shape(expected, *operands)
+        return all_of_them(operands, tangents, normal(rng(9), shape.shape, dtype))
+
+    pairs = zip(*map(jax.tree.leaves, map(derivatives, (found, expected))), strict=True)
+    for ours, theirs in pairs:
+        _close(ours, theirs, 100)
+
+
+@pytest.mark.parametrize("differentiated", [False, True])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_no_device_has_a_whole_matrix(name, differentiated):
+    ranks = min(8, len(jax.devices()))
+    n, mesh = 12 * ranks, line(ranks)
+    function = functools.partial(getattr(_products, name), layout=_layout(mesh))
+    operands = _operands(name, (n, n, n), "float64")
+    operands = tuple(shard(x, mesh, "r", None) for x in operands)
+
+    def gradients(*operands):
+        value, back = jax.vjp(function, *operands)
+        return back(value * value)
+
+    program = jax.jit(gradients if differentiated else function).lower(*operands).compile()
+    text = program.as_text()
+    assert f"f64[12,{n}]" in text and f"f64[{n},{n}]" not in text
+    # Nor in parts, as a derivative would keep them of every step: as much as a few ranks' rows.
+    assert f"[{ranks},{n},12]" not in text and f"[{ranks},12,{n}]" not in text
+    rows = program.memory_analysis().temp_size_in_bytes / (12 * n * 8)
+    assert rows <= (5 if differentiated else 3)
+
+
+@one_process("the mesh of a shard_map is that of the devices")
+def test_on_the_rows_inside_a_shard_map():
+    mesh = line(4)
+    x, y = _operands("rows_times_rows", (8, 12, 16), "float64")
+
+    def local(x, y):
+        layout = _mesh.Layout(mesh, ("r",), (), P("r", None))
+        return _products.rows_times_rows_on_rank(x, y, layout)
+
+    rows = P("r", None)
+    run = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(rows, rows), out_specs=rows))
+    _close(run(x, y), x @ y, 12)

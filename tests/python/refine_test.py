@@ -1,0 +1,241 @@
+"""`refine=`: solutions from a factor in lower precision, as accurate as from one in A's own."""
+
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+from cases import (
+    broad,
+    check_as_good_as_plain,
+    line,
+    normal,
+    of_condition,
+    positive_definite,
+    rng,
+    shard,
+    shard_rows,
+    upper_only,
+)
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+from jaxmg import _programs, _refine
+
+_FAILED, _SLOW = -3, -51
+
+
+def _solve(a, b, mesh, refine="auto", **options):
+    """(x, status, iterations)."""
+    options |= dict(refine=refine, return_status=True, return_iterations=True)
+    return jax.block_until_ready(jaxmg.potrs(a, b, None, mesh, **options))
+
+
+_CORE = {
+    (97, 1, "float32", "well"),
+    (97, 3, "complex128", "graded"),
+    (130, 8, "float64", "well"),
+}
+
+
+@pytest.mark.parametrize(
+    "n, ranks, dtype, kind",
+    broad(
+        [
+            (n, ranks, dtype, kind)
+            for n, ranks in ((97, 1), (130, 2), (97, 3), (130, 8), (1, 2), (7, 4))
+            for dtype in ("float32", "float64", "complex64", "complex128")
+            for kind in ("well", "graded", "clustered", "diagonal")
+        ],
+        lambda *case: case in _CORE,
+    ),
+)
+def test_error_is_that_of_the_plain_solution(n, ranks, dtype, kind):
+    mesh, matrix = line(ranks), positive_definite(kind, n, dtype)
+    a, b = shard_rows(upper_only(matrix), mesh), normal(rng(1), (n, 3), dtype)
+    x, status, iterations = _solve(a, b, mesh)
+    assert status == 0 and 0 < iterations < 10
+    assert x.shape == b.shape and x.dtype == b.dtype and x.sharding.is_fully_replicated
+    for scalar in (status, iterations):
+        assert scalar.shape == () and scalar.dtype == np.int32
+    check_as_good_as_plain(matrix, a, b, mesh, x)
+
+
+def _shifted_by(monkeypatch, shift):
+    """For calls with orders that no other test has: what is compiled knows nothing of it."""
+    monkeypatch.setitem(_refine._PRECISIONS, "float32", _refine._Lower(False, shift))
+
+
+@pytest.mark.parametrize(
+    "condition, n, iterations",
+    broad(
+        [
+            (1e2, 200, (1, 5)),
+            (1e8, 200, (6, 17)),
+            (1e10, 190, (_SLOW, _SLOW)),
+            (1e14, 200, (_FAILED, _FAILED)),
+        ],
+        lambda condition, n, iterations: n == 200,
+    ),
+)
+def test_ill_conditioned_matrices(condition, n, iterations, monkeypatch):
+    """Refined, given up, or not even factored."""
+    if condition == 1e10:
+        _shifted_by(monkeypatch, 1e-5)
+    mesh = line(2)
+    matrix, b = of_condition(condition, n), normal(rng(2), (n, 2), "float64")
+    a = shard_rows(upper_only(matrix), mesh)
+    x, status, taken = _solve(a, b, mesh)
+    least, most = iterations
+    assert status == 0 and least <= taken <= most
+    check_as_good_as_plain(matrix, a, b, mesh, x)
+    # By another way than without, or by the same.
+    assert np.array_equal(x, jaxmg.potrs(a, b, None, mesh)) == (taken < 0)
+
+
+@pytest.mark.breadth
+def test_right_hand_sides_of_all_kinds():
+    mesh, n = line(4), 60
+    matrix = positive_definite("well", n, "float64")
+    a = shard_rows(upper_only(matrix), mesh)
+    many = normal(rng(3), (n, 40), "float64") * np.logspace(-250, 250, 40)
+    many[:, 17] = 0
+    many[1:, 18] = 0
+    there = shard(many, mesh, "r", None)
+    x, status, iterations = _solve(a, there, mesh)
+    assert status == 0 and iterations > 0
+    assert x.sharding.is_equivalent_to(there.sharding, 2)
+    check_as_good_as_plain(matrix, a, many, mesh, x)
+    x, status, iterations = _solve(a, 0 * there, mesh)
+    assert status == 0 and iterations == 0 and not np.asarray(x).any()
+
+
+@pytest.mark.parametrize("exponents", [(-60, -60), (80, 80), (-70, 70)])
+def test_numbers_beyond_the_range_of_single_precision(exponents):
+    mesh, n = line(2), 64
+    scale = np.exp2(np.round(np.linspace(*exponents, n) * np.log2(10)))
+    matrix = scale[:, None] * positive_definite("well", n, "complex128") * scale
+    a, b = shard_rows(upper_only(matrix), mesh), normal(rng(4), (n,), "complex128")
+    x, status, iterations = _solve(a, b, mesh)
+    assert status == 0 and 0 < iterations < 8
+    plain = np.asarray(jaxmg.potrs(a, b, None, mesh))
+    # In norms that no row and no column is lost in.
+    x, plain = np.asarray(x) * scale, plain * scale
+    np.testing.assert_allclose(x, plain, rtol=0, atol=1e-14 * np.abs(plain).max())
+
+
+def test_not_positive_definite():
+    mesh, n = line(3), 30
+    b = normal(rng(5), (n, 2), "float64")
+    for fault, place in ((-1, 12), (np.nan, 29), (np.inf, 0)):
+        matrix = positive_definite("well", n, "float64")
+        matrix[place, place] = fault
+        a = shard_rows(matrix, mesh)
+        x, status, iterations = _solve(a, b, mesh)
+        expected = jaxmg.potrs(a, b, None, mesh, return_status=True)[1]
+        assert np.isnan(x).all() and status == expected != 0 and iterations == _FAILED
+
+
+@pytest.mark.breadth
+def test_indefinite_by_less_than_the_shift(monkeypatch):
+    """What is factored is positive definite; conjugate gradients find that A isn't."""
+    _shifted_by(monkeypatch, 1e-5)
+    mesh, n = line(2), 42
+    q, _ = np.linalg.qr(normal(rng(6), (n, n), "float64"))
+    matrix = (q * np.append(np.linspace(1, 2, n - 1), -1e-7)) @ q.T
+    a, b = shard_rows((matrix + matrix.T) / 2, mesh), normal(rng(7), (n,), "float64")
+    x, status, iterations = _solve(a, b, mesh)
+    assert np.isnan(x).all() and status == n and iterations == _SLOW
+
+
+def test_nan_in_the_right_hand_side_stays_in_its_column():
+    mesh, n = line(3), 30
+    matrix, b = positive_definite("well", n, "float64"), np.ones((n, 2))
+    b[3, 1] = np.nan
+    a = shard_rows(matrix, mesh)
+    x, status, iterations = _solve(a, b, mesh)
+    assert status == 0 and iterations == _SLOW
+    np.testing.assert_array_equal(x, jaxmg.potrs(a, b, None, mesh))
+
+
+def test_jit_gives_the_same():
+    mesh, n = line(8), 130
+    matrix, b = positive_definite("well", n, "float64"), normal(rng(1), (n, 3), "float64")
+    a = shard_rows(upper_only(matrix), mesh)
+    solve = jax.jit(
+        lambda a, b: _solve_traced(a, b, mesh), out_shardings=NamedSharding(mesh, P())
+    )  # fmt: skip
+    for found, expected in zip(solve(a, b), _solve(a, b, mesh), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def _solve_traced(a, b, mesh):
+    options = dict(refine="auto", return_status=True, return_iterations=True)
+    return jaxmg.potrs(a, b, None, mesh, P("r", None), **options)
+
+
+def _watch(monkeypatch):
+    """The programs that are compiled from here on."""
+    found, compiled = [], _programs._compiled
+
+    def watched(*key):
+        def run(*arrays):
+            found.append(compiled(*key).lower(*arrays).compile())
+            return found[-1](*arrays)
+
+        return run
+
+    monkeypatch.setattr(_programs, "_compiled", watched)
+    return found
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("donate", [True, False])
+def test_nothing_is_gathered_or_copied(donate, monkeypatch):
+    """Beside A half of it in lower precision, or in its place a copy to fall back to. (Without the
+    native code's own workspace, of which XLA knows nothing.)"""
+    monkeypatch.setattr(_refine, "_PIECE", 2**10)
+    mesh, n, nrhs = line(4), 400, 1
+    matrix, b = of_condition(1e14, n), np.ones((n, nrhs))
+    a = shard(matrix, mesh, "r", None)
+    expected = jaxmg.potrs(a, b, None, mesh)
+    programs = _watch(monkeypatch)
+    x, status, iterations = _solve(a, b, mesh, donate=donate)
+    assert status == 0 and iterations == _FAILED and a.is_deleted() == donate
+    np.testing.assert_array_equal(x, expected)
+    (program,) = programs
+    sizes = re.findall(r"\b(?:f64|f32|pred|s32)\[([\d,]+)\]", program.as_text())
+    assert max(math.prod(map(int, size.split(","))) for size in sizes) <= n * n // 4
+    block, small = n * n // 4 * 8, 14 * n * nrhs * 8 + 6 * 8 * 2**10
+    in_place = donate and jax.__version_info__ >= (0, 11)  # older XLA copies into the conditional
+    most = block // 2 if in_place else block
+    assert block // 2 <= program.memory_analysis().temp_size_in_bytes <= most + small
+
+
+@pytest.mark.parametrize(
+    "dtype, options, message",
+    [
+        ("float64", {"refine": "half"}, "refine must be one of None, 'auto', 'float32', 'tf32'; "),
+        ("float32", {"refine": "float32"}, "is for float64 and complex128; a has dtype float32"),
+        ("float64", {"refine": "auto", "precision": "tf32"}, "with refine leave precision out"),
+        ("float64", {"refine": "auto", "return_logdet": True}, "return_logdet=True isn't possible"),
+        ("float64", {"return_iterations": True}, "return_iterations=True is for a call with refin"),
+    ],
+)
+def test_calls_that_can_not_be(dtype, options, message):
+    with pytest.raises(ValueError, match=f"^potrs: .*{message}"):
+        jaxmg.potrs(np.eye(3, dtype=dtype), np.ones(3, dtype), None, line(1), **options)
+
+
+def test_only_the_native_backend_has_it():
+    assert _refine.check("potrs", "auto", "complex128", "native") == "float32"
+    assert _refine.check("potrs", "auto", "float32", "native") == "tf32"
+    with pytest.raises(ValueError, match="needs backend 'native' .*; got 'cusolvermg'"):
+        _refine.check("potrs", "float32", "float64", "cusolvermg")
+
+
+def test_empty():
+    x, status, iterations = _solve(np.zeros((0, 0)), np.zeros((0, 2)), line(1))
+    assert x.shape == (0, 2) and status == 0 and iterations == 0

@@ -1,0 +1,275 @@
+"""jax.vmap, and batches by leading dimensions."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import (
+    DTYPES,
+    broad,
+    eps,
+    line,
+    needs_transformations,
+    normal,
+    one_process,
+    positive_definite,
+    rng,
+    shard,
+)
+
+import jaxmg
+from jaxmg import _batching
+
+pytestmark = needs_transformations
+
+_SIZE, _N = 5, 7
+
+
+def _factor(a, mesh):
+    return jaxmg.cho_factor(a, 2, mesh)
+
+
+def _magnitudes(v):
+    """What eigenvectors have whatever their phases."""
+    return jnp.abs(v)
+
+
+# Function of (a, b, mesh) -> the same of (a, b) by JAX alone.
+_FUNCTIONS = {
+    "potrs": (lambda a, b, mesh: jaxmg.potrs(a, b, 2, mesh), jnp.linalg.solve),
+    "logdet": (
+        lambda a, b, mesh: jaxmg.potrs(a, b, 2, mesh, return_logdet=True, return_status=True),
+        lambda a, b: (jnp.linalg.solve(a, b), jnp.linalg.slogdet(a)[1], jnp.int32(0)),
+    ),
+    "potri": (lambda a, b, mesh: jaxmg.potri(a, 2, mesh), lambda a, b: jnp.linalg.inv(a)),
+    "syevd": (
+        lambda a, b, mesh: _magnitudes(jaxmg.syevd(a, mesh=mesh)[1]),
+        lambda a, b: _magnitudes(jnp.linalg.eigh(a)[1]),
+    ),
+    "eigvalsh": (
+        lambda a, b, mesh: jaxmg.eigvalsh(a, mesh=mesh),
+        lambda a, b: jnp.linalg.eigvalsh(a),
+    ),
+    "subset": (
+        lambda a, b, mesh: jaxmg.eigh(a, mesh=mesh, subset_by_index=(1, 3))[0],
+        lambda a, b: jnp.linalg.eigvalsh(a)[1:3],
+    ),
+    "sygvd": (
+        lambda a, b, mesh: jaxmg.eigvalsh(a, a + jnp.eye(_N, dtype=a.dtype), mesh=mesh),
+        lambda a, b: jnp.linalg.eigvalsh(a) / (1 + jnp.linalg.eigvalsh(a)),
+    ),
+    "cho_solve": (lambda a, b, mesh: jaxmg.cho_solve(_factor(a, mesh), b), jnp.linalg.solve),
+    "factor": (
+        lambda a, b, mesh: (
+            _factor(a, mesh).upper(),
+            _factor(a, mesh).diagonal(),
+            _factor(a, mesh).inv(),
+            _factor(a, mesh).logdet(),
+            _factor(a, mesh).matmul(b),
+        ),
+        lambda a, b: (
+            jnp.linalg.cholesky(a).conj().T,
+            jnp.diag(jnp.linalg.cholesky(a)).real,
+            jnp.linalg.inv(a),
+            jnp.linalg.slogdet(a)[1],
+            jnp.linalg.cholesky(a) @ b,
+        ),
+    ),
+}
+
+
+def _batch(dtype, size=_SIZE, n=_N):
+    matrix = positive_definite("well", n, dtype)
+    a = np.stack([matrix + i * np.diag(np.arange(n)).astype(dtype) / n for i in range(size)])
+    return jnp.asarray(a), jnp.asarray(normal(rng(4), (size, n, 2), dtype))
+
+
+def _check(found, expected, dtype):
+    __tracebackhide__ = True
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=2000 * eps(dtype)),
+        found,
+        expected,
+    )
+
+
+@pytest.mark.parametrize(
+    "name, dtype, ranks, how",
+    broad(
+        [
+            (name, dtype, (1, 2, 4, 8)[(i + j) % 4], ("eager", "jit", "of jit")[(i + j) % 3])
+            for i, name in enumerate(_FUNCTIONS)
+            for j, dtype in enumerate(DTYPES)
+            if (i + j) % 2 == 0
+        ],
+        lambda name, dtype, *_: (
+            (name, dtype) in {("logdet", "float64"), ("cho_solve", "complex128")}
+        ),
+    ),
+)
+def test_matrices(name, dtype, ranks, how):
+    ours, theirs = _FUNCTIONS[name]
+    mesh, arrays = line(ranks), _batch(dtype)
+    function = lambda a, b: ours(a, b, mesh)  # noqa: E731
+    function = jax.vmap(jax.jit(function) if how == "of jit" else function)
+    found = (jax.jit(function) if how == "jit" else function)(*arrays)
+    _check(found, jax.vmap(theirs)(*arrays), dtype)
+
+
+@pytest.mark.parametrize("name", ["potrs", "cho_solve"])
+@pytest.mark.parametrize("k", [None, 2])
+def test_right_hand_sides_become_columns(name, k):
+    mesh, (a, b) = line(2), _batch("complex128")
+    b = b[..., 0] if k is None else b
+    if name == "potrs":
+        solve = lambda b: jaxmg.potrs(a[0], b, 2, mesh)  # noqa: E731
+    else:
+        factor = _factor(a[0], mesh)
+        solve = lambda b: jaxmg.cho_solve(factor, b)  # noqa: E731
+    expected = jax.vmap(lambda b: jnp.linalg.solve(a[0], b))(b)
+    for how in (
+        lambda f: jax.vmap(f),
+        lambda f: jax.jit(jax.vmap(f)),
+        lambda f: jax.vmap(jax.jit(f)),
+    ):
+        _check(how(solve)(b), expected, float)
+    text = str(jax.make_jaxpr(jax.vmap(solve))(b))
+    assert "scan" not in text and "while" not in text
+
+
+@pytest.mark.breadth
+@one_process("it takes long")
+def test_one_right_hand_side_for_all():
+    mesh, (a, b) = line(2), _batch("float64")
+    found = jax.vmap(lambda a: jaxmg.potrs(a, b[0, :, 0], 2, mesh))(a)
+    _check(found, jax.vmap(lambda a: jnp.linalg.solve(a, b[0, :, 0]))(a), float)
+
+
+@pytest.mark.breadth
+@one_process("it takes long")
+@pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("axes", [((0, 0), (0, 0)), ((None, 0), (0, 0)), ((0, None), (None, 0))])
+def test_nested(axes, jitted):
+    mesh, (a, b) = line(2), _batch("float64")
+    outer, inner = axes
+    arrays = [
+        jnp.stack([x, 2 * x, 3 * x])
+        if o == 0 and i == 0
+        else x[:3]
+        if o == 0
+        else x
+        if i == 0
+        else x[0]
+        for x, o, i in zip((a, b), outer, inner, strict=True)
+    ]
+    ours = jax.vmap(lambda a, b: jaxmg.potrs(a, b, 2, mesh), inner)
+    ours = jax.vmap(jax.jit(ours) if jitted else ours, outer)
+    theirs = jax.vmap(jax.vmap(jnp.linalg.solve, inner), outer)
+    _check(ours(*arrays), theirs(*arrays), float)
+
+
+@pytest.mark.parametrize(
+    "name, jitted",
+    broad(
+        [(name, jitted) for name in ("potrs", "potri", "factor", "eigvalsh") for jitted in (0, 1)],
+        lambda name, jitted: (name, jitted) == ("potrs", 1),
+        alone=True,
+    ),
+)
+@pytest.mark.parametrize("order", ["grad of vmap", "vmap of grad"])
+def test_derivatives(name, jitted, order):
+    (ours, theirs), mesh, arrays = _FUNCTIONS[name], line(2), _batch("float64")
+
+    def size(f, mapped):
+        def of_one(a, b):
+            found = f((a + a.T) / 2, b)
+            return sum(jnp.sum(x**3) for x in jax.tree.leaves(found))
+
+        return (lambda a, b: jax.vmap(of_one)(a, b).sum()) if mapped else of_one
+
+    first = order == "grad of vmap"
+    found, expected = (
+        (lambda f: f if first else jax.vmap(f))(jax.grad(size(f, first), (0, 1)))
+        for f in (lambda a, b: ours(a, b, mesh), theirs)
+    )
+    _check((jax.jit(found) if jitted else found)(*arrays), expected(*arrays), float)
+
+
+@pytest.mark.breadth
+@one_process("it takes long")
+@pytest.mark.parametrize("name", ["potrs", "cho_solve", "potri"])
+def test_one_after_the_other(name, monkeypatch):
+    """As matrices are that no device has room for."""
+    monkeypatch.setattr(_batching, "_MATRICES", float("inf"))
+    monkeypatch.setattr(type(jaxmg.cho_factor(np.eye(2)).layout), "memory", 1)
+    (ours, theirs), mesh, arrays = _FUNCTIONS[name], line(2), _batch("float64")
+    jax.clear_caches()
+    function = jax.vmap(lambda a, b: ours(a, b, mesh))
+    text = str(jax.make_jaxpr(function)(*arrays))
+    assert re.search(r"scan|while", text)
+    _check(function(*arrays), jax.vmap(theirs)(*arrays), float)
+    size = lambda a, b: jnp.sum(function((a + a.mT) / 2, b) ** 2)  # noqa: E731
+    expected = lambda a, b: jnp.sum(jax.vmap(theirs)((a + a.mT) / 2, b) ** 2)  # noqa: E731
+    _check(jax.grad(size, (0, 1))(*arrays), jax.grad(expected, (0, 1))(*arrays), float)
+
+
+@one_process("of a program's text")
+def test_every_device_takes_its_share():
+    mesh, n = line(4), 16
+    a, b = _batch("float64", 8, n)
+    a = shard(np.asarray(a), mesh, "r", None, None)
+    function = jax.jit(jax.vmap(lambda a, b: jaxmg.potrs(a, b, mesh=mesh)))
+    text = function.lower(a, b).compile().as_text()
+    assert f"f64[2,{n},{n}]" in text and f"f64[8,{n},{n}]" not in text
+    _check(function(a, b), jnp.linalg.solve(a, b), float)
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("shape", [(3,), (2, 3)])
+def test_leading_dimensions(shape):
+    mesh, count = line(2), int(np.prod(shape))
+    a, b = _batch("float64", count)
+    a, b = a.reshape(*shape, _N, _N), b.reshape(*shape, _N, 2)
+    _check(jaxmg.potrs(a, b, 2, mesh), jnp.linalg.solve(a, b), float)
+    _check(
+        jaxmg.potrs(a, b[(0,) * len(shape)][:, 0], 2, mesh),
+        jnp.linalg.solve(a, b[(0,) * len(shape)][:, 0]),
+        float,
+    )
+    w, v = jaxmg.eigh(a, mesh=mesh)
+    _check((w, _magnitudes(v)), (jnp.linalg.eigvalsh(a), _magnitudes(jnp.linalg.eigh(a)[1])), float)
+    x, status = jaxmg.potri(a, 2, mesh, return_status=True)
+    _check(x, jnp.linalg.inv(a), float)
+    assert status.shape == shape and status.dtype == np.int32
+
+
+def test_a_failure_is_that_of_one_matrix():
+    a, b = _batch("float64")
+    a = a.at[2, 3, 3].set(-1)
+    x, status = jaxmg.potrs(a, b, 2, line(2), return_status=True)
+    np.testing.assert_array_equal(status, [0, 0, 4, 0, 0])
+    assert np.isnan(x[2]).all() and np.isfinite(np.delete(np.asarray(x), 2, 0)).all()
+
+
+def test_calls_that_cannot_be():
+    a, b = _batch("float64")
+    with pytest.raises(ValueError, match=r"potrs: b must have the leading dimensions of a, \(5,\)"):
+        jaxmg.potrs(a, b[:3])
+    with pytest.raises(ValueError, match="Of a batch of factors take each in jax.vmap"):
+        jax.vmap(lambda a: jaxmg.cho_factor(a, 2, line(2)))(a).solve(b[0])
+
+
+@pytest.mark.breadth
+@one_process("it takes long")
+def test_factors_of_upper_triangles():
+    mesh, (a, b) = line(2), _batch("complex128")
+    uppers = jnp.linalg.cholesky(a).conj().mT
+
+    def solve(u, b):
+        factor = jaxmg.CholeskyFactor.from_upper(u, 2, mesh)
+        return factor.solve(b), factor.logdet(), factor.status
+
+    expected = jnp.linalg.solve(a, b), jnp.linalg.slogdet(a)[1], jnp.zeros(_SIZE, jnp.int32)
+    _check(jax.vmap(solve)(uppers, b), expected, float)

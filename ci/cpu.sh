@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every check that needs no GPU, each step with a time limit; goes on after a failure and ends
-# with one line a step.
+# with what a failed step said of its errors and one line a step.
 #
 #   ci/cpu.sh [all | STEP ...]     what CI runs, or all steps, or those named: tests, lint, ...
 set -uo pipefail
@@ -65,6 +65,8 @@ processes() { timeout 1800 ci/installed_wheels.sh 3.12 tests/processes/run.py ja
 # The two generations of NetKet, each with a JAX that it imports on.
 netket322() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket/run.py jax==0.10.2 netket==3.22.4; }
 netket323() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket/run.py jax==0.11.2 netket==3.23.0; }
+# The solver for lineax, which is an extra.
+lineax() { timeout 1800 ci/installed_wheels.sh 3.12 tests/extras jax==0.11.2 lineax; }
 # Every allocation and thread start of a call fails once. FAULTS_OUT is a file for a record of it.
 faults() {
   bazel build //tests/faults:failing.so &&
@@ -80,7 +82,7 @@ exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --t
 
 # From `wheels` on, steps that follow each other mostly build for the same Python.
 default=(tests quickstart examples exits lint docs cuda wheels release py313 processes netket323
-  types py311)
+  lineax types py311)
 # What GitHub runs beside these, and `ci/cpu.sh` where it is named.
 also=(asan tsan faults netket322 workspace benchmarks commands aarch64 py312 py314)
 case ${1:-} in
@@ -89,19 +91,29 @@ case ${1:-} in
   *) steps=("$@") ;;
 esac
 
-summary='' passed=0 failed=0 skipped=0
+# Whoever sees only the end of a long log finds the reason there.
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+reasons() {
+  echo "=== $1 failed; of what it said:"
+  grep -E 'FAILED|ERROR|Error|error:' "$log" | cut -c -300 | head -n 40
+  echo ...
+  tail -n 20 "$log" | cut -c -300
+}
+
+summary='' said='' passed=0 failed=0 skipped=0
 for step in "${steps[@]}"; do
   echo "=== $step"
   start=$SECONDS
-  "$step" </dev/null
-  case $? in
+  "$step" </dev/null 2>&1 | tee "$log"
+  case ${PIPESTATUS[0]} in
     0) result=passed passed=$((passed + 1)) ;;
     77) result=skipped skipped=$((skipped + 1)) ;;
-    *) result=FAILED failed=$((failed + 1)) ;;
+    *) result=FAILED failed=$((failed + 1)) said+=$(reasons "$step")$'\n' ;;
   esac
   summary+=$(printf '%-12s %-8s %5d s' "$step" "$result" $((SECONDS - start)))$'\n'
 done
 
-printf '\n%s\n%d passed, %d failed, %d skipped, %d s\n' \
-  "$summary" $passed $failed $skipped $SECONDS
+printf '\n%s\n%s\n%d passed, %d failed, %d skipped, %d s\n' \
+  "$said" "$summary" $passed $failed $skipped $SECONDS
 [ $failed -eq 0 ]

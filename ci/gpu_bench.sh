@@ -112,6 +112,28 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
     bench --routine syevd --backend cusolvermg --ranks "$ranks" $(repeats 0) --limit 500 \
       + $(n 65536)
   }
+  # By all GPUs, by one of them (cuSOLVER), and by the stages of all on one GPU alone.
+  eigen() { # 300
+    local base=(--routine syevd --backend native --ranks "$ranks") failed=0
+    local all=("${base[@]}" --eigensolver all) one=("${base[@]}" --eigensolver one)
+    local complex='--dtype complex128' single='--dtype float32' values=--no-vectors
+    bench "${all[@]}" $(repeats 3) + $(n 2048 4096 6144 8192 16384 32768) \
+      + $values $(n 2048 4096 8192 16384 32768) + $single $(n 8192 16384 32768) \
+      + $complex $(n 2048 4096 8192 16384) || failed=1
+    bench "${one[@]}" $(repeats 3) + $(n 2048 4096 6144 8192 16384) \
+      + $values $(n 2048 4096 8192) + $single $(n 8192) + $complex $(n 2048 4096 8192) || failed=1
+    bench "${all[@]}" --ranks 1 $(repeats 2) + $(n 4096 8192 16384) || failed=1
+    return $failed
+  }
+  eigen_large() { # 90
+    local all=(--routine syevd --backend native --ranks "$ranks" --eigensolver all)
+    bench "${all[@]}" $(repeats 0) + --dtype complex128 $(n 32768) + $(n 65536) \
+      + --no-vectors $(n 65536)
+  }
+  eigen_largest() { # 120
+    bench --routine syevd --backend native --ranks "$ranks" --eigensolver all --no-vectors \
+      $(repeats 0) + $(n 131072)
+  }
   # What is hard on accuracy.
   hard() { # 50
     bench --ranks "$ranks" --backend native $(repeats 1) --matrix ill graded $(n 32768) \

@@ -5,9 +5,11 @@
 #   ci/gpu_processes.sh WHEELS RESULTS [STEP ...]     all steps, or those named
 #
 # suite: tests/python in as many processes as there are GPUs, each of which sees all; own: the same
-# for the routines alone, where each sees its own GPU; sockets: the same over TCP, as between hosts;
+# for the routines alone, where each sees its own GPU; nccl: the same over NCCL, as between hosts;
+# sockets: over TCP; hosts: two processes in network namespaces of their own, over NCCL's sockets;
 # jobs: solves beside other programs, replicas, a thousand calls; lost: processes that are killed and
-# stopped; times: one process beside several, by turns.
+# stopped, and nccl_lost over NCCL; times: one process beside several, by turns; nccl_times: memory
+# that they share beside NCCL.
 #
 # Environment: PYTHON, another one than python3; GPUS, how many, all by default.
 set -uo pipefail
@@ -42,6 +44,22 @@ sockets() {
   unset JAXMG_TRANSPORT
   return $failed
 }
+nccl() {
+  local failed=0
+  JAXMG_TRANSPORT=nccl launch 200 tests/processes/suite.py "${routines[@]}" || failed=1
+  JAXMG_TRANSPORT=nccl launch 200 tests/gpu/jobs.py 20 || failed=1
+  return $failed
+}
+nccl_times() (
+  export XLA_PYTHON_CLIENT_PREALLOCATE=true XLA_PYTHON_CLIENT_MEM_FRACTION=0.8
+  sizes=(--n 4096 --n 16384 --n 65536 --n 131072) failed=0
+  launch 200 benchmarks/processes.py "${sizes[@]}" --repeats 2 --label all || failed=1
+  JAXMG_TRANSPORT=nccl \
+    launch 200 benchmarks/processes.py "${sizes[@]}" --repeats 2 --label nccl || failed=1
+  exit $failed
+)
+nccl_lost() { JAXMG_TRANSPORT=nccl lost; }
+hosts() { timeout 300 "$python" tests/gpu/hosts.py; }
 lost() { timeout 500 "$python" tests/gpu/lost.py "$gpus" "${LOST_N:-65536}"; }
 
 # One process, and several that see all GPUs or their own, by turns.
@@ -64,7 +82,7 @@ times() {
 }
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(suite own sockets jobs lost times)
+[ $# -gt 0 ] || steps=(suite own nccl sockets hosts jobs lost nccl_lost times nccl_times)
 summary='' failed=0
 for step in "${steps[@]}"; do
   start=$SECONDS

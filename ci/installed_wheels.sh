@@ -33,6 +33,20 @@ tools/retry.sh "${pip[@]}" install -q "$(echo "$work"/wheels/jaxmg-*.whl)[cpu,pl
 cp -r tests examples "$work"
 mkdir "$work/benchmarks" && cp benchmarks/records.py "$work/benchmarks"
 cd "$work"
-command=(tests/pytest_main.py "$tests")
-[ -d "$tests" ] || command=("$tests")
-venv/bin/python "${command[@]}"
+if [ ! -d "$tests" ]; then
+  venv/bin/python "$tests"
+  exit
+fi
+
+# A part of the tests on every core; most are of one thread. What they say comes part by part.
+parts=$(nproc) failed=0
+for ((i = 0; i < parts; ++i)); do
+  TEST_SHARD_INDEX=$i TEST_TOTAL_SHARDS=$parts \
+    venv/bin/python tests/pytest_main.py "$tests" >"part$i.log" 2>&1 &
+  started[i]=$!
+done
+for ((i = 0; i < parts; ++i)); do
+  wait "${started[i]}" || failed=1
+  cat "part$i.log"
+done
+exit $failed

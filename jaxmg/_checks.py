@@ -22,13 +22,13 @@ _INT64_MAX = 2**63 - 1
 _TRANSFORMED = {
     "vmap": (
         "is batched by jax.vmap, which isn't supported here (functions of global arrays have it "
-        "with JAX 0.11 and newer). Call for one after the other, in a "
+        "with JAX 0.10 and newer). Call for one after the other, in a "
         "Python loop or in jax.lax.map; inside a shard_map put right-hand sides of one matrix into "
         "the columns of b, (n, nrhs)"
     ),
     "grad": (
         "is being differentiated (jax.grad, jvp, linearize, ...), which isn't supported here. Call "
-        "the function of global arrays outside of shard_map, which has a derivative with JAX 0.11 "
+        "the function of global arrays outside of shard_map, which has a derivative with JAX 0.10 "
         "and newer; or give the "
         "call a rule with jax.custom_vjp or jax.custom_jvp, or keep the derivative out of it with "
         "jax.lax.stop_gradient"
@@ -70,6 +70,16 @@ def matrix(routine, name, value, pad, transformations=()):
             f"{routine}: {name} must be a square matrix of shape (n, n); "
             f"it has shape {tuple(value.shape)}"
             + (". With rows of padding in it pass pad=False" if padded else "")
+        )
+
+
+def batch(routine, name, value, pad):
+    """Checks that the last two dimensions of ``value`` are those of square matrices, or padded."""
+    rows, columns = value.shape[-2:]
+    if rows < columns or (rows > columns and pad):
+        raise ValueError(
+            f"{routine}: {name} must be a square matrix, or a batch of shape (..., n, n); it has "
+            f"shape {tuple(value.shape)}"
         )
 
 

@@ -116,6 +116,7 @@ class Routine:
         """The routine on global arrays, eagerly or under jit."""
         if self.rule and _checks.ALL and getattr(arrays[0], "ndim", 0) > 2:
             given = (T_A, mesh, matrix_specs, in_specs, pad, backend, False)
+            _checks.batch(self.name, self.operands[0], arrays[0], pad)
             return self._of_batch(lambda *arrays: self.plain(arrays, *given, **options), arrays)
         if donate and len(arrays) > 1:
             _checks.separate(self.name, *arrays)

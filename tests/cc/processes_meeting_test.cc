@@ -178,7 +178,7 @@ TEST(ARankThatWillNotComeTellsAllProcesses) {
       for (const RankOutcome& one : RunRanksHere(site, 11 + 2 * broken, [](const RankContext& c) {
              return c.comm.Agree(Status::Ok());
            })) {
-        EXPECT(one.status.message() == why.message()) << one.status.message();
+        EXPECT(one.status.message() == "potrs: " + why.message()) << one.status.message();
       }
       EXPECT(SecondsSince(begin) < 10);
     }

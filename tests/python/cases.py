@@ -93,7 +93,7 @@ def context(mesh):
 
 
 needs_transformations = pytest.mark.skipif(
-    not _compat.TRANSFORMS, reason="derivatives and batches need JAX 0.11"
+    not _compat.TRANSFORMS, reason="derivatives and batches need JAX 0.10"
 )
 
 

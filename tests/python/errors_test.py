@@ -30,7 +30,7 @@ _VALUE_ERRORS = {
     "one dimension": (lambda: jaxmg.potri(_B), "a must be a square matrix .* shape (6,)"),
     "three dimensions": (
         lambda: jaxmg.syevd(_A[None, :5]),
-        "a must be a square .* 5, 6)",
+        "a must be a square matrix.* shape (1, 5, 6)",
     ),
     "rows of b": (
         lambda: jaxmg.potrs(_A, np.ones(5)),

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _blocks, _compat, _native, _products
+from jaxmg import _blocks, _compat, _mesh, _native, _products, _results
 
 
 def on_mesh(function):
@@ -83,6 +83,12 @@ def half_adjoint_product(layout, h, x):
         return _sum(layout, below)
 
     return _over(layout, local, (h,), (x,), P())
+
+
+def of_right_hand_sides(product, layout, matrix, b):
+    """One of these products with b, (n,) or (n, nrhs), of the caller's, and like it."""
+    found = product(layout, matrix, _results.columns(b))
+    return _mesh.constrain_like(_results.like(found, b), b)
 
 
 @on_mesh

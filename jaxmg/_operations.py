@@ -296,16 +296,14 @@ class _Apply(_OfRightHandSides):
         if a_dot is None:
             return x, jnp.zeros_like(x) if b_dot is None else self(*factor, b_dot)
         before, after = self._moved(factor, a_dot, b, x)
-        moved = _sum(b_dot, before)
-        return x, _sum(after, None if moved is None else self(*factor, moved))
+        moved = sum_of(b_dot, before)
+        return x, sum_of(after, None if moved is None else self(*factor, moved))
 
     def _moved(self, factor, a_dot, b, x):
         """What the tangent of A adds to that of b, and to that of the result."""
-        layout = self.of.layout
 
         def times(product, matrix, vector):
-            found = product(layout, matrix, _results.columns(vector))
-            return _mesh.constrain_like(_results.like(found, vector), vector)
+            return _hermitian.of_right_hand_sides(product, self.of.layout, matrix, vector)
 
         if self.operation == SOLVE:
             return -times(_hermitian.product, a_dot, x), None
@@ -319,7 +317,7 @@ class _Apply(_OfRightHandSides):
         return None, times(_hermitian.half_product, reduced, x)
 
 
-def _sum(*values):
+def sum_of(*values):
     """Of those that aren't None; None where there are none."""
     there = [value for value in values if value is not None]
     return functools.reduce(jnp.add, there) if there else None

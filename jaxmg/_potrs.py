@@ -2,7 +2,7 @@
 
 import jax
 
-from jaxmg import _derivatives, _factor, _refine, _results, _routine
+from jaxmg import _derivatives, _factor, _mesh, _refine, _refined_factor, _results, _routine
 
 
 def _rule(routine, chosen):
@@ -38,6 +38,53 @@ _POTRS = _routine.Routine(
     options=(_routine.PRECISION,),
     older=(("mesh", "pad"),),
     rule=_rule,
+)
+
+
+def _refined_rule(routine, chosen):
+    """The same by a factor in lower precision."""
+
+    def solve(a, b):
+        factor = _refined_factor.of_chosen(a, chosen)
+        x, status, iterations = factor.solve(b, return_status=True, return_iterations=True)
+        return routine.picked(
+            chosen, {"x": lambda: x, "status": lambda: status, "iterations": lambda: iterations}
+        )
+
+    return _derivatives.as_composed(solve)
+
+
+class _Refined(_routine.Routine):
+    """The routine that `_refine.solve` does the work of."""
+
+    def plain(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, **options):
+        options["in_place"] = bool(donate) and not _mesh.traced(arrays)
+        return super().plain(
+            arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, **options
+        )
+
+    def call(self, call, place, a, b):
+        place = _refine.after(place, b)
+        planned = _refine.plan(call.layout, a.dtype, a.shape[1], call.tile)
+        lower = _refine.lowered(call, place, a, planned["tile"], planned["overflow_rows"])
+        return _refine.solve(call, place, a, lower, b)
+
+
+_REFINED = _Refined(
+    name="potrs",
+    operands=("a", "b"),
+    results=(
+        _results.Matrix(_routine.WORK),
+        _results.Solution("x"),
+        _results.Status(),
+        _results.Status("iterations", "return_iterations"),
+    ),
+    plain_gives=("x", "status", "iterations"),
+    options=(
+        _refine.OPTION,
+        _routine.Option("in_place", "in_place", lambda _, donated, *__: donated),
+    ),
+    rule=_refined_rule,
 )
 
 
@@ -147,7 +194,6 @@ def potrs(
             64 bits, a call inside ``shard_map``, 64-bit dtypes while ``jax_enable_x64`` is off, the
             backend isn't available, the mesh has devices of another process, or b shares the memory
             of a donated ``a``.
-        NotImplementedError: with ``refine``, a or b is batched by ``vmap`` or being differentiated.
         RuntimeError: no plugin is installed for the platform.
 
     Examples:
@@ -159,7 +205,7 @@ def potrs(
         backend = _refine.check_options(
             "potrs", refine, backend, precision=precision, return_logdet=return_logdet
         )
-        return _refine.POTRS.plain(
+        return _REFINED.plain(
             (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend, donate, refine=refine,
             return_status=return_status, return_iterations=return_iterations,
         )  # fmt: skip

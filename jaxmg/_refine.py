@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmg import _backend, _mesh, _native, _operations, _pcg, _results, _routine
+from jaxmg import _backend, _native, _operations, _pcg, _routine
 
 # `iterations` where the solution is that of a factorization in A's own precision, as LAPACK's
 # dsposv has them: the one in lower precision failed; refinement did not converge.
@@ -246,33 +246,3 @@ def _power_of_two(values):
     bits = jax.lax.bitcast_convert_type(values, whole.dtype) & whole
     found = jax.lax.bitcast_convert_type(bits, values.dtype)
     return jnp.where((found > 0) & (found < np.inf), found, 1)
-
-
-class _Refined(_routine.Routine):
-    """A routine that `solve` does the work of."""
-
-    def plain(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, **options):
-        options["in_place"] = bool(donate) and not _mesh.traced(arrays)
-        return super().plain(
-            arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, **options
-        )
-
-    def call(self, call, place, a, b):
-        place = after(place, b)
-        planned = plan(call.layout, a.dtype, a.shape[1], call.tile)
-        lower = lowered(call, place, a, planned["tile"], planned["overflow_rows"])
-        return solve(call, place, a, lower, b)
-
-
-POTRS = _Refined(
-    name="potrs",
-    operands=("a", "b"),
-    results=(
-        _results.Matrix(_routine.WORK),
-        _results.Solution("x"),
-        _results.Status(),
-        _results.Status("iterations", "return_iterations"),
-    ),
-    plain_gives=("x", "status", "iterations"),
-    options=(OPTION, _routine.Option("in_place", "in_place", lambda _, donated, *__: donated)),
-)

@@ -8,10 +8,14 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import (
+    _batching,
     _blocks,
     _checks,
+    _derivatives,
+    _hermitian,
     _mesh,
     _native,
+    _operations,
     _plugin,
     _programs,
     _refine,
@@ -108,7 +112,8 @@ class RefinedFactor:
         overflow = () if self.overflow is None else (self.overflow,)
         arrays = (self.rows, self.tiles, *overflow, self.scale, self.size, self.status, b)
         wanted = (True, bool(return_status), bool(return_iterations))
-        found = _solve(arrays, self.layout, self.n, self.tile, self.refine, wanted)
+        solve = _Solve(self.layout, self.n, self.tile, self.refine, wanted)
+        found = solve.differentiable(*arrays)
         given = tuple(value for value, want in zip(found, wanted, strict=True) if want)
         return given if len(given) > 1 else found[0]
 
@@ -123,13 +128,50 @@ class RefinedFactor:
 def cho_factor(a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine):
     """`jaxmg.cho_factor` with ``refine``."""
     backend = _refine.check_options("cho_factor", refine, "native", precision=precision)
-    factor = _LOWERED.plain(
-        (a,), T_A, mesh, matrix_specs, in_specs, pad, backend, False, refine=refine
-    )
-    rows = _kept_rows(a, factor.layout, factor.n)
-    if donate and rows is not a and isinstance(a, jax.Array) and not _mesh.traced((a,)):
+    spec = _mesh.given_spec("cho_factor", matrix_specs, in_specs)
+    options = (("refine", refine),)
+    chosen = _routine.Chosen(_LOWERED.plain_gives, T_A, mesh, spec, pad, backend, False, options)
+    made = functools.partial(_differentiable, chosen)
+    factor = _LOWERED.of_batch(made, (a,), pad) if _LOWERED.is_batch((a,)) else made(a)
+    if donate and factor.rows is not a and isinstance(a, jax.Array) and not _mesh.traced((a,)):
         a.delete()
-    return dataclasses.replace(factor, rows=rows)
+    return factor
+
+
+def of_chosen(a, chosen):
+    """The factor of a matrix that is given to another routine, as that call would have it."""
+    return cho_factor(
+        a, chosen.T_A, chosen.mesh, chosen.spec, None, chosen.pad, False, None,
+        dict(chosen.options)["refine"],
+    )  # fmt: skip
+
+
+def _differentiable(chosen, a):
+    """The factor, whose tangent is that of A, in the place of A's rows."""
+
+    def derivative(primals, tangents):
+        factor = _differentiable(chosen, *primals)
+        a_dot = tangents[0]
+        rows = _hermitian.rows(factor.layout, a_dot) if factor.n else a_dot
+        return factor, dataclasses.replace(_derivatives.still(factor), rows=rows)
+
+    factor = _Factor(chosen)
+    return _derivatives.differentiable(lambda a: _batching.batchable(factor, a), derivative, a)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Factor(_batching.Batchable):
+    """The factorization, a function of the matrix."""
+
+    chosen: _routine.Chosen
+
+    def __call__(self, a):
+        factor = _LOWERED.run((a,), self.chosen)
+        return dataclasses.replace(factor, rows=_kept_rows(a, factor.layout, factor.n))
+
+    def batched(self, settled, size, marks, a):
+        chosen = _LOWERED.of_each((a,), marks, self.chosen)
+        return _batching.in_turn(_Factor(chosen), tuple(marks), a)
 
 
 def _kept_rows(a, layout, n):
@@ -190,9 +232,74 @@ _LOWERED = _Lowered(
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Solve(_batching.Batchable):
+    """A solve, of the factor's arrays, A's rows first, and right-hand sides; (x, status,
+    iterations), None in place of what isn't wanted."""
+
+    layout: _mesh.Layout
+    n: int
+    tile: int
+    refine: str
+    wanted: tuple = (True, False, False)
+
+    def __call__(self, *arrays):
+        return tuple(_solve(arrays, self))
+
+    def batched(self, settled, size, marks, *arrays):
+        if any(marks[:-1]):
+            return _batching.in_turn(self, tuple(marks), *arrays)
+        *factor, b = arrays
+        x, *others = self(*factor, _batching.to_columns(b))
+        return (_batching.from_columns(x, b), *_batching.repeated(others, size))
+
+    def differentiable(self, *arrays):
+        """The same with a derivative."""
+        return _derivatives.differentiable(
+            lambda *arrays: _batching.batchable(self, *arrays), self._rule, *arrays
+        )
+
+    def _rule(self, primals, tangents):
+        found = self.differentiable(*primals)
+        x_dot = _Solution(self).moved(primals, tangents, found[0])
+        return found, (x_dot, *_derivatives.still(found[1:]))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Solution(_derivatives.Linear):
+    """The x of a solve as a linear function of the right-hand sides."""
+
+    of: _Solve
+
+    def run(self, *arrays):
+        return dataclasses.replace(self.of, wanted=(True, False, False))(*arrays)[0]
+
+    def batched(self, size, marks, *arrays):
+        if any(marks[:-1]):
+            return super().batched(size, marks, *arrays)
+        *factor, b = arrays
+        return _batching.from_columns(self(*factor, _batching.to_columns(b)), b)
+
+    @property
+    def adjoint(self):
+        return self
+
+    def rule(self, primals, tangents):
+        x = self(*primals)
+        return x, self.moved(primals, tangents, x)
+
+    def moved(self, primals, tangents, x):
+        """A^-1 (db - dA x), refined as x is."""
+        (a_dot, *_, b_dot), moved = tangents, None
+        if a_dot is not None and x.size:
+            moved = -_hermitian.of_right_hand_sides(_hermitian.product, self.of.layout, a_dot, x)
+        moved = _operations.sum_of(b_dot, moved)
+        return jnp.zeros_like(x) if moved is None else self(*primals[:-1], moved)
+
+
 @_programs.planned
-def _solve(arrays, layout, n, tile, refine, wanted):
-    name = "cho_solve"
+def _solve(arrays, of):
+    name, n, layout = "cho_solve", of.n, of.layout
     _mesh.refuse_manual_axes(name)
     (rows, tiles, *_), b = arrays[:-1], arrays[-1]
     _checks.array(name, "factor", rows)
@@ -204,10 +311,10 @@ def _solve(arrays, layout, n, tile, refine, wanted):
     layout = _mesh.located(name, layout, arrays)
     _plugin.load(layout.platform)
     call = _programs.Call(
-        name, _program, layout, n, tile, "native", tuple(x.spec(layout, a, b) for x in _FOUND),
-        (("refine", refine),), overflow=tile if len(arrays) > 6 else 0,
+        name, _program, layout, n, of.tile, "native", tuple(x.spec(layout, a, b) for x in _FOUND),
+        (("refine", of.refine),), overflow=of.tile if len(arrays) > 6 else 0,
     )  # fmt: skip
-    return _programs.runner(call, arrays, wanted=wanted)
+    return _programs.runner(call, arrays, wanted=of.wanted)
 
 
 _FOUND: tuple[_results.Result, ...] = (

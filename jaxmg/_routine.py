@@ -114,10 +114,9 @@ class Routine:
 
     def plain(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, **options):
         """The routine on global arrays, eagerly or under jit."""
-        if self.rule and _checks.ALL and getattr(arrays[0], "ndim", 0) > 2:
+        if self.rule and self.is_batch(arrays):
             given = (T_A, mesh, matrix_specs, in_specs, pad, backend, False)
-            _checks.batch(self.name, self.operands[0], arrays[0], pad)
-            return self._of_batch(lambda *arrays: self.plain(arrays, *given, **options), arrays)
+            return self.of_batch(lambda *arrays: self.plain(arrays, *given, **options), arrays, pad)
         if donate and len(arrays) > 1:
             _checks.separate(self.name, *arrays)
         spec = _mesh.given_spec(self.name, matrix_specs, in_specs)
@@ -126,9 +125,14 @@ class Routine:
             arrays, Chosen(self.plain_gives, T_A, mesh, spec, pad, backend, donate, chosen)
         )
 
-    def _of_batch(self, function, arrays):
+    def is_batch(self, arrays):
+        """Whether the matrix is one with leading dimensions, where they are taken."""
+        return bool(_checks.ALL) and getattr(arrays[0], "ndim", 0) > 2
+
+    def of_batch(self, function, arrays, pad):
         """``function`` of each matrix of a batch with leading dimensions, as NumPy has them: those
         of the others are the same, or none."""
+        _checks.batch(self.name, self.operands[0], arrays[0], pad)
         leading = arrays[0].shape[:-2]
         axes = []
         for name, array in zip(self.operands, arrays, strict=True):

@@ -69,6 +69,14 @@ _FUNCTIONS = {
     ),
     "potri": (lambda a, b, **w: jaxmg.potri(a, 3, **w), lambda a, b: jnp.linalg.inv(a)),
     "cho_solve": (lambda a, b, **w: jaxmg.cho_solve(_factor(a, **w), b), jnp.linalg.solve),
+    "refined": (
+        lambda a, b, **w: jaxmg.potrs(a, b, 3, refine="auto", **w),
+        jnp.linalg.solve,
+    ),
+    "refined factor": (
+        lambda a, b, **w: jaxmg.cho_solve(jaxmg.cho_factor(a, 3, refine="auto", **w), b),
+        jnp.linalg.solve,
+    ),
     "solve_triangular": (
         lambda a, b, **w: [_factor(a, **w).solve_triangular(b, trans) for trans in "NTC"],
         lambda a, b: [
@@ -149,7 +157,12 @@ def _assert_close(found, expected, dtype):
     jax.tree.map(compare, found, expected)
 
 
-_CORE = {("logdet", "complex128"), ("matmul", "complex64"), ("eigvalsh", "float32")}
+_CORE = {
+    ("logdet", "complex128"),
+    ("refined", "float64"),
+    ("matmul", "complex64"),
+    ("eigvalsh", "float32"),
+}
 
 
 @pytest.mark.parametrize(
@@ -189,6 +202,7 @@ _SECOND = {
     broad(
         [
             ("potrs", "hessian"),
+            ("refined", "hessian"),
             ("logdet", "reverse"),
             ("potri", "forward"),
             ("solve_triangular", "hessian"),
@@ -333,6 +347,14 @@ def test_one_factorization_a_gradient():
     text = _compiled(jax.value_and_grad(likelihood, (0, 1)), a, np.arange(24.0))
     calls = re.findall(r'custom_call_target="jaxmg_(\w+)"', text)
     assert sorted(calls) == ["factor_apply", "factor_apply", "factor_invert", "potrf"]
+
+    def refined(a, b):
+        return jaxmg.potrs(a, b, 3, mesh, refine="float32") @ jnp.sin(b)
+
+    text = _compiled(jax.value_and_grad(refined, (0, 1)), a, np.arange(24.0))
+    calls = re.findall(r'custom_call_target="jaxmg_(\w+)"', text)
+    # Those of potrs are what either solve falls back to.
+    assert calls.count("potrf") == 1 and calls.count("potrs") == 2
 
 
 @pytest.mark.parametrize(

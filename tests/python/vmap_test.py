@@ -61,6 +61,14 @@ _FUNCTIONS = {
         lambda a, b: jnp.linalg.eigvalsh(a) / (1 + jnp.linalg.eigvalsh(a)),
     ),
     "cho_solve": (lambda a, b, mesh: jaxmg.cho_solve(_factor(a, mesh), b), jnp.linalg.solve),
+    "refined": (
+        lambda a, b, mesh: jaxmg.potrs(a, b, 2, mesh, refine="auto", return_status=True),
+        lambda a, b: (jnp.linalg.solve(a, b), jnp.int32(0)),
+    ),
+    "refined factor": (
+        lambda a, b, mesh: jaxmg.cho_solve(jaxmg.cho_factor(a, 2, mesh, refine="auto"), b),
+        jnp.linalg.solve,
+    ),
     "factor": (
         lambda a, b, mesh: (
             _factor(a, mesh).upper(),
@@ -105,7 +113,8 @@ def _check(found, expected, dtype):
             if (i + j) % 2 == 0
         ],
         lambda name, dtype, *_: (
-            (name, dtype) in {("logdet", "float64"), ("cho_solve", "complex128")}
+            (name, dtype)
+            in {("logdet", "float64"), ("cho_solve", "complex128"), ("refined", "complex128")}
         ),
     ),
 )
@@ -137,6 +146,24 @@ def test_right_hand_sides_become_columns(name, k):
         _check(how(solve)(b), expected, float)
     text = str(jax.make_jaxpr(jax.vmap(solve))(b))
     assert "scan" not in text and "while" not in text
+
+
+@pytest.mark.parametrize("kept", broad([(False,), (True,)], lambda kept: not kept))
+def test_refined_right_hand_sides_become_columns(kept):
+    mesh, (a, b) = line(2), _batch("float64")
+    b = b.at[1].set(0)  # alone it would take no iteration
+
+    def solve(b):
+        found = dict(return_status=True, return_iterations=True)
+        if kept:
+            return factor.solve(b, **found)
+        return jaxmg.potrs(a[0], b, 2, mesh, refine="auto", **found)
+
+    factor = jaxmg.cho_factor(a[0], 2, mesh, refine="auto")
+    x, status, iterations = jax.vmap(solve)(b)
+    _check(x, jax.vmap(lambda b: jnp.linalg.solve(a[0], b))(b), float)
+    np.testing.assert_array_equal(status, np.zeros(_SIZE))
+    assert np.unique(iterations).size == 1 and iterations[0] > 0
 
 
 @pytest.mark.breadth
@@ -173,7 +200,11 @@ def test_nested(axes, jitted):
 @pytest.mark.parametrize(
     "name, jitted",
     broad(
-        [(name, jitted) for name in ("potrs", "potri", "factor", "eigvalsh") for jitted in (0, 1)],
+        [
+            (name, jitted)
+            for name in ("potrs", "potri", "factor", "refined factor", "eigvalsh")
+            for jitted in (0, 1)
+        ],
         lambda name, jitted: (name, jitted) == ("potrs", 1),
         alone=True,
     ),
@@ -238,6 +269,12 @@ def test_leading_dimensions(shape):
         jnp.linalg.solve(a, b[(0,) * len(shape)][:, 0]),
         float,
     )
+    factors = jaxmg.cho_factor(a, 2, mesh, refine="auto")
+    solve = jaxmg.cho_solve
+    for _ in shape:
+        solve = jax.vmap(solve)
+    for x in (jaxmg.potrs(a, b, 2, mesh, refine="auto"), solve(factors, b)):
+        _check(x, jnp.linalg.solve(a, b), float)
     w, v = jaxmg.eigh(a, mesh=mesh)
     _check((w, _magnitudes(v)), (jnp.linalg.eigvalsh(a), _magnitudes(jnp.linalg.eigh(a)[1])), float)
     x, status = jaxmg.potri(a, 2, mesh, return_status=True)

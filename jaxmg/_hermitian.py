@@ -205,6 +205,33 @@ def quotients(layout, c, w, diagonal=None):
     return _over(layout, local, (c,), (w,) if diagonal is None else (w, diagonal))
 
 
+@on_mesh
+def divided(layout, c, w, values, slopes, diagonal):
+    """C_ij F_ij, with F the divided differences of the values at w, and ``diagonal`` on it.
+
+    Where w_i and w_j are so close that rounding makes up their divided difference, the mean of both
+    slopes is nearer to it: there the two differ by no more than the rounding.
+    """
+    unit = jnp.finfo(w.dtype).eps
+
+    def local(rank, c, w, values, slopes, diagonal):
+        row, column = _places(rank, c)
+        own_w, own_values, own_slopes = (
+            _own(layout, rank, x[:, None]) for x in (w, values, slopes)
+        )
+        gap = w - own_w
+        equal = gap == 0
+        gap = jnp.where(equal, 1, gap)
+        quotient = (values - own_values) / gap
+        mean = (slopes + own_slopes) / 2
+        rounding = 4 * unit * (jnp.abs(values) + jnp.abs(own_values)) / jnp.abs(gap)
+        close = equal | (jnp.abs(mean - quotient) <= rounding)
+        found = c * jnp.where(close, mean, quotient)
+        return jnp.where(row == column, diagonal, found)
+
+    return _over(layout, local, (c,), (w, values, slopes, diagonal))
+
+
 def _over(layout, local, matrices, vectors=(), result=None):
     """``local`` of a rank, its rows of ``matrices``, and ``vectors``; by rows where ``result``, the
     spec, isn't given."""

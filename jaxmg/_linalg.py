@@ -10,7 +10,9 @@ from jaxmg import (
     _blocks,
     _checks,
     _compat,
+    _derivatives,
     _factor,
+    _hermitian,
     _mesh,
     _potri,
     _potrs,
@@ -39,13 +41,50 @@ def slogdet(a, name, mesh, spec):
 def function(a, func, name, mesh, spec):
     """A function of a Hermitian matrix, by that of its eigenvalues."""
     w, v = eigh(a, name, mesh, spec)
-    values = jnp.asarray(func(w.astype(v.dtype)))
+    points = w.astype(v.dtype)
+    values = jnp.asarray(func(points))
     if values.shape != w.shape:
         raise ValueError(
             f"linalg.{name}: func must give as many values as it gets, {w.shape}; it gave "
             f"{values.shape}"
         )
-    return run((v, values), name, scaled, ("matrix",), mesh, spec)
+    if not (_compat.TRANSFORMS and _mesh.traced((a, values))):
+        return run((v, values), name, scaled, ("matrix",), mesh, spec)
+    slopes = jax.jvp(func, (points,), (jnp.ones_like(points),))[1]
+    return _of_eigenvalues((name, mesh, spec), a, w, v, values, slopes)
+
+
+def _of_eigenvalues(where, *arrays):
+    """V values V^H of (a, w, v, values, slopes), with the derivative
+
+        V (F o V^H dA V) V^H,  F_ij = (values_i - values_j) / (w_i - w_j), slopes_i if w_i = w_j
+
+    (N. J. Higham, "Functions of Matrices", SIAM 2008, theorem 3.11). On the diagonal are the
+    tangents of the values, which may depend on more than on A. The tangents of w and v have no part
+    in it: those of eigenvectors are infinite where eigenvalues are equal.
+    """
+    name, mesh, spec = where
+
+    def value(a, w, v, values, slopes):
+        return run((v, values), name, scaled, ("matrix",), mesh, spec)
+
+    def derivative(primals, tangents):
+        found = _of_eigenvalues(where, *primals)
+        (a, w, v, values, slopes), (a_dot, *_, values_dot, _) = primals, tangents
+        values_dot = jnp.zeros_like(values) if values_dot is None else values_dot
+        if a_dot is None:
+            return found, value(a, w, v, values_dot, slopes)
+        layout = _mesh.infer(f"linalg.{name}", (a,), *_seen_below(name, (a,), mesh, spec))
+        x = _hermitian.rows(layout, v)
+        a_dot = _hermitian.full(layout, _hermitian.rows(layout, a_dot))
+        inner = _hermitian.adjoint_times(layout, x, _hermitian.times(layout, a_dot, x))
+        inner = _hermitian.divided(layout, inner, w, values, slopes, values_dot)
+        x = x.astype(inner.dtype)
+        rows = _hermitian.times_adjoint(layout, _hermitian.times(layout, x, inner), x)
+        tangent = _hermitian.with_padding(layout, rows, found.shape[0])
+        return found, _mesh.constrain_like(tangent, found)
+
+    return _derivatives.differentiable(value, derivative, *arrays)
 
 
 def run(arrays, name, program, results, mesh, spec, *options):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import (
+    DTYPES,
     broad,
     eps,
     line,
@@ -93,6 +94,56 @@ def test_derivatives(name, n, dtype, jitted):
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         largest = max(1, np.abs(y).max())
         np.testing.assert_allclose(x, y, rtol=0, atol=1e4 * eps(dtype) * largest)
+
+
+@pytest.mark.parametrize(
+    "dtype, ranks",
+    broad(
+        list(zip(DTYPES, (1, 2, 3, 4), strict=True)),
+        lambda dtype, _: dtype == "float64",
+        alone=True,
+    ),
+)
+def test_functions_of_matrices_with_equal_eigenvalues(dtype, ranks):
+    """Where those of eigenvectors are infinite, or of no digit, these derivatives are not."""
+    n, mesh = 8, line(ranks)
+    random = rng(8)
+    v = np.linalg.qr(normal(random, (n, n), dtype))[0]
+    w = np.array([1, 1, 1 + 1e-9, 2, 2 + 1e-5, 2 - 1e-3, 0, 0])
+    matrix, along = ((v * w) @ v.conj().T).astype(dtype), normal(random, (n, n), dtype)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def derivatives(f, a, along):
+        def size(a):
+            return jnp.sum(jnp.abs(f(_hermitian(a))) ** 2)
+
+        return jax.jvp(lambda a: f(_hermitian(a)), (a,), (along,))[1], jax.grad(size)(a)
+
+    found = derivatives(functools.partial(linalg.expm, mesh=mesh), matrix, along)
+    expected = derivatives(jax.scipy.linalg.expm, matrix, along)
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=10 * eps(dtype) ** (2 / 3) * np.abs(y).max())
+
+
+@pytest.mark.breadth
+@one_process("it takes long")
+def test_what_a_function_of_eigenvalues_depends_on():
+    mesh, matrix = line(2), positive_definite("well", 7, "float64")
+
+    def ours(t, a):
+        return linalg.funm(_hermitian(a), lambda w: jnp.exp(-t * w), mesh=mesh).sum()
+
+    def theirs(t, a):
+        return jax.scipy.linalg.expm(-t * _hermitian(a)).sum()
+
+    along = np.diag(np.arange(7.0))
+
+    def derivatives(f):
+        second = jax.hessian(lambda s: f(0.3 + s, matrix + s * along))
+        return jax.jit(lambda t, a: (jax.grad(f, (0, 1))(t, a), second(t - t)))(0.3, matrix)
+
+    for x, y in zip(*map(jax.tree.leaves, map(derivatives, (ours, theirs))), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-9)
 
 
 @pytest.mark.breadth

@@ -17,7 +17,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _compat, _mesh, _native
+from jaxmg import _checks, _compat, _mesh, _native
 
 # Matrices that are smaller are each faster on one device than on several, and so are as many as
 # there are devices of any order.
@@ -127,6 +127,24 @@ def in_front(arrays, dimensions):
     size = next(array.shape[dimension] for array, dimension, mark in each if mark)
     moved = [jnp.moveaxis(x, dimension, 0) if mark else x for x, dimension, mark in each]
     return size, tuple(marks), moved
+
+
+def over_leading(routine, names, function, arrays):
+    """``function`` of each matrix of a batch with leading dimensions, as NumPy has them: those of
+    the others are the same, or none."""
+    leading = arrays[0].shape[:-2]
+    axes = []
+    for name, array in zip(names, arrays, strict=False):
+        _checks.array(routine, name, array, _checks.ALL)
+        if array.ndim > 2 and array.shape[:-2] != leading:
+            raise ValueError(
+                f"{routine}: {name} must have the leading dimensions of {names[0]}, {leading}, or "
+                f"be one for all of its matrices; it has shape {tuple(array.shape)}"
+            )
+        axes.append(0 if array.ndim > 2 else None)
+    for _ in leading:
+        function = jax.vmap(function, axes)
+    return function(*arrays)
 
 
 def repeated(results, size):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import (
+    _batching,
     _blocks,
     _checks,
     _compat,
@@ -40,6 +41,9 @@ def slogdet(a, name, mesh, spec):
 
 def function(a, func, name, mesh, spec):
     """A function of a Hermitian matrix, by that of its eigenvalues."""
+    if _is_batch(a):
+        where = _where_each_is(name, a, mesh, _mesh.given_spec(f"linalg.{name}", spec, None))
+        return _over_leading(name, lambda a: function(a, func, name, *where), (a,))
     w, v = eigh(a, name, mesh, spec)
     points = w.astype(v.dtype)
     values = jnp.asarray(func(points))
@@ -98,6 +102,9 @@ def run(arrays, name, program, results, mesh, spec, *options):
         options: what the program finds as the call's attributes.
     """
     spec = _mesh.given_spec(f"linalg.{name}", spec, None)
+    if _is_batch(arrays[0]):
+        mesh, spec = _where_each_is(name, arrays[0], mesh, spec)
+        return _jitted_batch(name, program, results, mesh, spec, *options)(*arrays)
     if any(_compat.transformation(array) == "grad" for array in arrays):
         mesh, spec = _seen_below(name, arrays, mesh, spec)
         return _jitted(name, program, results, mesh, spec, *options)(*arrays)
@@ -112,18 +119,58 @@ def _jitted(*call):
 
 
 def _seen_below(name, arrays, mesh, spec):
-    """The mesh and the spec of arrays that are being differentiated, which their tracers don't show
-    where the caller does so eagerly; the rule of a custom_jvp sees the arrays themselves."""
+    """The mesh and the spec of arrays that are being differentiated."""
+
+    def infer(*arrays):
+        layout = _mesh.infer(f"linalg.{name}", arrays, mesh, spec)
+        return layout.mesh, layout.spec
+
+    return _found_below(infer, *arrays)
+
+
+def _found_below(see, *arrays):
+    """``see(*arrays)`` of the arrays themselves, which the tracers of what is being differentiated
+    eagerly don't show; the rule of a custom_jvp has them."""
     found = []
 
     @jax.custom_jvp
     def look(*arrays):
-        found.append(_mesh.infer(f"linalg.{name}", arrays, mesh, spec))
+        found.append(see(*arrays))
         return arrays
 
     look.defjvp(lambda primals, tangents: (look(*primals), tangents))
     look(*arrays)
-    return found[-1].mesh, found[-1].spec
+    return found[-1]
+
+
+def _is_batch(a):
+    return bool(_checks.ALL) and getattr(a, "ndim", 0) > 2
+
+
+@functools.lru_cache(maxsize=512)
+def _jitted_batch(name, *call):
+    return jax.jit(
+        lambda *arrays: _over_leading(name, lambda *arrays: run(arrays, name, *call), arrays)
+    )
+
+
+def _over_leading(name, function, arrays):
+    _checks.batch(f"linalg.{name}", "a", arrays[0], True)
+    return _batching.over_leading(f"linalg.{name}", ("a", "b"), function, arrays)
+
+
+def _where_each_is(name, a, mesh, spec):
+    """The mesh and the spec for each matrix of a batch."""
+
+    def see(a):
+        on = _mesh.mesh_of(f"linalg.{name}", (a,)) if mesh is None else mesh
+        sharding = _mesh.named_sharding(a)
+        if spec is not None or sharding is None or sharding.mesh != on:
+            return on, spec
+        each = P(*sharding.spec[a.ndim - 2 :])
+        return on, each if any(each) else None
+
+    return _found_below(see, a)
 
 
 @_programs.planned

@@ -105,7 +105,7 @@ def infer(routine, arrays, mesh, spec):
             f"{type(mesh).__name__}"
         )
     if mesh is None or mesh.empty:  # an empty one is what get_abstract_mesh() gives without context
-        mesh = _mesh_of(routine, arrays)
+        mesh = mesh_of(routine, arrays)
     mesh = _usable(routine, mesh, arrays)
     kinds = set(mesh.axis_types)
     if kinds not in ({AxisType.Auto}, {AxisType.Explicit}):
@@ -292,7 +292,7 @@ def named_sharding(array):
     return sharding if isinstance(sharding, NamedSharding) else None
 
 
-def _mesh_of(routine, arrays):
+def mesh_of(routine, arrays):
     for array in arrays:
         sharding = named_sharding(array)
         if sharding is not None:

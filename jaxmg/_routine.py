@@ -7,7 +7,6 @@ import functools
 import operator
 import typing
 
-import jax
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import (
@@ -130,23 +129,9 @@ class Routine:
         return bool(_checks.ALL) and getattr(arrays[0], "ndim", 0) > 2
 
     def of_batch(self, function, arrays, pad):
-        """``function`` of each matrix of a batch with leading dimensions, as NumPy has them: those
-        of the others are the same, or none."""
+        """``function`` of each matrix of a batch with leading dimensions."""
         _checks.batch(self.name, self.operands[0], arrays[0], pad)
-        leading = arrays[0].shape[:-2]
-        axes = []
-        for name, array in zip(self.operands, arrays, strict=True):
-            _checks.array(self.name, name, array, _checks.ALL)
-            if array.ndim > 2 and array.shape[:-2] != leading:
-                raise ValueError(
-                    f"{self.name}: {name} must have the leading dimensions of "
-                    f"{self.operands[0]}, {leading}, or be one for all of its matrices; it has "
-                    f"shape {tuple(array.shape)}"
-                )
-            axes.append(0 if array.ndim > 2 else None)
-        for _ in leading:
-            function = jax.vmap(function, axes)
-        return function(*arrays)
+        return _batching.over_leading(self.name, self.operands, function, arrays)
 
     def traced(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
         """The same for use inside jit, which decides what is donated."""

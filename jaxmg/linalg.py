@@ -15,6 +15,9 @@ What is read of A:
   rounding, the results are NaN. ``symmetrize_input=True`` stands for this: the average of A and its
   adjoint isn't taken.
 
+Matrices with leading dimensions are batches, as in JAX; a ``b`` with fewer than three dimensions is
+the same for all of them.
+
 ``overwrite_a``, ``overwrite_b``, ``check_finite`` and ``debug`` are accepted and do nothing, as in
 JAX. What isn't a matrix of float32, float64, complex64 or complex128 raises.
 """

@@ -17,6 +17,7 @@ from cases import (
     one_process,
     positive_definite,
     rng,
+    shard,
     shard_rows,
 )
 from jax.sharding import PartitionSpec as P
@@ -155,3 +156,36 @@ def test_vmap(name):
     b = normal(rng(5), (3, 7), "float64")
     found = jax.jit(jax.vmap(functools.partial(ours, mesh=mesh)))(matrices, b)
     np.testing.assert_allclose(found, jax.vmap(theirs)(matrices, b), rtol=1e-10, atol=1e-10)
+
+
+@one_process("it takes long")
+@pytest.mark.parametrize("name", broad([(name,) for name in FUNCTIONS], lambda name: name == "inv"))
+def test_leading_dimensions(name):
+    mesh, (ours, theirs) = line(4), FUNCTIONS[name]
+    matrices = np.stack([positive_definite("well", 7, "float64") * i for i in range(1, 5)])
+    b = normal(rng(5), (4, 7, 2), "float64")
+    theirs = jax.vmap(theirs)
+    # On the mesh that the batch is on.
+    found = ours(shard(matrices, mesh, "r", None, None), b)
+    np.testing.assert_allclose(found, theirs(matrices, b), rtol=1e-10, atol=1e-10)
+    assert found.sharding.mesh == mesh
+    # Of two dimensions, and differentiated.
+    function = functools.partial(ours, mesh=mesh)
+    found = function(matrices.reshape(2, 2, 7, 7), b.reshape(2, 2, 7, 2))
+    np.testing.assert_allclose(
+        found, theirs(matrices, b).reshape(found.shape), rtol=1e-10, atol=1e-10
+    )
+    if name == "inv":
+        found, expected = (
+            jax.grad(lambda a, f=f: jnp.sum(f((a + a.mT) / 2, b) ** 2))(jnp.asarray(matrices))
+            for f in (function, theirs)
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_batches_that_cannot_be():
+    a, b = np.stack([np.eye(7)] * 3), np.ones((2, 7, 2))
+    with pytest.raises(ValueError, match=r"linalg.inv: a must be .* shape \(3, 5, 7\)"):
+        linalg.inv(a[:, :5])
+    with pytest.raises(ValueError, match=r"linalg.solve: b must have the leading dimensions of a"):
+        linalg.solve(a, b)

@@ -19,7 +19,9 @@ quickstart() { bazel run //examples:quickstart; }
 examples() {
   bazel test //tests/examples:all &&
     bazel run //examples:gaussian_process &&
+    bazel run //examples:gaussian_process -- --n 500 --refine auto &&
     bazel run //examples:minsr &&
+    bazel run //examples:soap &&
     bazel run //examples:random_field &&
     bazel run //examples:random_field -- --fft_bench 128
 }

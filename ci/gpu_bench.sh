@@ -134,6 +134,13 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
     bench --routine syevd --backend native --ranks "$ranks" --eigensolver all --no-vectors \
       $(repeats 0) + $(n 131072)
   }
+  # 64 eigenproblems, each GPU its share of them: four are to have 3.5 times the speed of one.
+  batch() { # not estimated
+    local least=()
+    [ "$ranks" != 4 ] || least=(--least 3.5)
+    timeout --foreground 590 "$python" benchmarks/batch.py --platform "${PLATFORM:-gpu}" \
+      --ranks 1 2 "$ranks" $(n 2048) "${least[@]}" --out "$out"
+  }
   # What is hard on accuracy.
   hard() { # 50
     bench --ranks "$ranks" --backend native $(repeats 1) --matrix ill graded $(n 32768) \

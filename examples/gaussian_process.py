@@ -1,12 +1,16 @@
-"""A Gaussian process on real terrain: hyperparameters by gradients, predictions with variances.
+"""Gaussian processes on real data: hyperparameters by optax, predictions with variances.
 
-    ./tools/bazel run //examples:gaussian_process -- --plot /tmp/gaussian_process.png
-    python examples/gaussian_process.py --n 2048
+    ./tools/bazel run //examples:gaussian_process -- --plot /tmp/diabetes.png
+    python examples/gaussian_process.py --n 1000 --plot /tmp/terrain.png
+    python examples/gaussian_process.py --n 65536 --refine auto       where there are GPUs
 
-The heights of the Jacksboro fault in Tennessee, 344 x 403 of them (they come with matplotlib), are
-known at n points chosen at random; a Gaussian process with a Matern 3/2 kernel fills in the rest.
-Amplitude, length and noise are those at which the marginal likelihood of the n heights is greatest.
-The kernel matrix is made, factored and inverted in shards: no device ever holds all of it.
+Without `--n` the data are scikit-learn's 442 diabetes patients: how far the disease went in a year,
+from ten measurements at its start. With it they are heights of the Jacksboro fault in Tennessee,
+344 x 403 of them (they come with matplotlib), of which n are known, chosen at random.
+
+The kernel is Matern 3/2. Amplitude, length and noise are those at which the marginal likelihood is
+greatest; optax's L-BFGS finds them. The kernel matrix is made, factored and inverted in shards: no
+device ever holds all of it. With `--refine` predictions go from a factor in lower precision.
 
 Runs on the GPUs of JAX's default backend, or else on four CPU devices. Up to 2048 points everything
 is compared with scikit-learn's GaussianProcessRegressor; the exit code is 1 if anything differs.
@@ -19,51 +23,78 @@ import cpu_devices  # noqa: F401  before JAX
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
+import optax
 from absl import app, flags
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from likelihood import log_density
 from matplotlib import cbook
+from sklearn.datasets import load_diabetes
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 import jaxmg
 
 jax.config.update("jax_enable_x64", True)
 
-_N = flags.DEFINE_integer("n", 1000, "heights that are known", lower_bound=10)
+_N = flags.DEFINE_integer(
+    "n", None, "heights of the terrain that are known; else the data are patients", lower_bound=10
+)
 _PLOT = flags.DEFINE_string("plot", None, "file for a picture")
+_REFINE = flags.DEFINE_enum(
+    "refine", None, ["auto", "float32", "tf32"], "precision of the factor that predictions go from"
+)
 
 MESH = Mesh(np.array(jax.devices()), ("rank",))
 BY_ROWS = NamedSharding(MESH, P("rank", None))
-NAMES = ("amplitude, m", "length, km", "noise, m")
-START = np.log([100.0, 1.0, 10.0])
+NAMES = ("amplitude", "length", "noise")
+# Where the fits start, as logarithms of the hyperparameters, in the units of the data.
+PATIENTS_START, TERRAIN_START = np.log([50.0, 3.0, 50.0]), np.log([100.0, 1.0, 10.0])
 EVERY = 4  # of the terrain's rows and columns, where the picture is predicted
 KM = 111.2 * 0.000833333  # between rows; columns are closer by the cosine of the latitude
 
 
 def main(_):
     """Fits, predicts, compares with scikit-learn; the exit code."""
-    heights, x, y, others = terrain(_N.value)
-    x_new, y_new = others
-    print(f"{len(x)} of {heights.size} heights; {MESH.size} {MESH.devices.flat[0].device_kind}")
+    if _N.value:
+        heights, x, y, (x_new, y_new) = terrain(_N.value)
+        start, what = TERRAIN_START, f"{len(x)} of {heights.size} heights (m, km)"
+    else:
+        heights, (x, y, (x_new, y_new)) = None, patients()
+        start, what = PATIENTS_START, f"{len(x)} of {len(x) + len(x_new)} patients"
+    print(f"{what}; {MESH.size} {MESH.devices.flat[0].device_kind}")
 
-    theta, steps = fit(x, y)
+    theta, steps = fit(x, y, start)
     for name, value in zip(NAMES, np.exp(theta), strict=True):
-        print(f"  {name:<14}{value:8.3f}")
+        print(f"  {name:<14}{value:10.4f}")
+    mean, variance = predict(theta, x, y, x_new, _REFINE.value)
+    inside = np.mean(abs(y_new - mean) < 1.96 * np.sqrt(variance))
+    print(f"{len(x_new)} others, of standard deviation {y_new.std():.1f}:")
+    print(f"  {rms(y_new - mean):.3f} from their predictions, {inside:.1%} within 1.96 deviations")
 
-    mean, variance = predict(theta, x, y, x_new)
-    errors = y_new - mean
-    inside = np.mean(abs(errors) < 1.96 * np.sqrt(variance))
-    error = np.sqrt(np.mean(errors**2))
-    print(f"{len(x_new)} other heights, of standard deviation {y_new.std():.1f} m:")
-    print(f"  {error:.1f} m from their predictions, {inside:.1%} of them within 1.96 deviations")
-
-    good = len(x) > 2048 or compare(theta, x, y, x_new[:500], mean[:500], variance[:500])
+    model, good = None, True
+    if len(x) <= 2048:
+        good = compare(theta, x, y, x_new[:500], mean[:500], variance[:500])
+        model = regressor(start).fit(x, y)
+        good &= compare_fits(theta, -steps[-1], rms(y_new - mean), model, x_new, y_new)
     if _PLOT.value:
         os.chdir(os.environ.get("BUILD_WORKING_DIRECTORY", "."))  # `bazel run` starts elsewhere
-        draw(_PLOT.value, heights, x, y, theta, steps)
+        figure = draw(heights, x, y, theta, steps, model, (y_new, mean, np.sqrt(variance)))
+        figure.savefig(_PLOT.value, dpi=100, bbox_inches="tight")
+        print(_PLOT.value)
     print("all right" if good else "WRONG")
     return 0 if good else 1
+
+
+def patients(n=342):
+    """(measurements of n patients, (n, 10), what became of them, the same of the others).
+
+    Each measurement has a standard deviation of 1; what is predicted is from its mean.
+    """
+    x, y = load_diabetes(return_X_y=True)
+    chosen = np.random.default_rng(0).permutation(len(x))
+    x, y = x[chosen] / x.std(axis=0), y[chosen] - y.mean()
+    return x[:n], y[:n], (x[n:], y[n:])
 
 
 def terrain(n):
@@ -85,9 +116,9 @@ def places(row, column):
 
 
 def kernel(theta, x, y):
-    """The Matern 3/2 covariance of heights at x and at y, a matrix."""
+    """The Matern 3/2 covariance of values at x and at y, a matrix."""
     amplitude, length, _ = jnp.exp(theta)
-    squares = sum((x[:, None, i] - y[:, i]) ** 2 for i in range(2))
+    squares = sum((x[:, None, i] - y[:, i]) ** 2 for i in range(x.shape[1]))
     # The square root has no derivative at 0; from the maximum on it has, and it is 0.
     r = jnp.sqrt(3 * jnp.maximum(squares, 1e-30)) / length
     return amplitude**2 * (1 + r) * jnp.exp(-r)
@@ -99,34 +130,54 @@ def covariance(theta, x):
     return jax.lax.with_sharding_constraint(a, BY_ROWS)
 
 
-@jax.jit
-@jax.value_and_grad
 def loss(theta, x, y):
     """The negative log marginal likelihood: this and its gradient make up a step of the fit."""
     # Made anew for its derivative, the matrix leaves none of what it was made of behind.
     return -log_density(jax.checkpoint(covariance)(theta, x), y, MESH)
 
 
-def fit(x, y):
-    """(the best logarithms of the hyperparameters, the loss after every step)."""
+value_and_grad = jax.jit(jax.value_and_grad(loss))
+OPTIMIZER = optax.lbfgs()
+
+
+@jax.jit
+def step(theta, state, x, y):
+    """(theta and state after a step; the loss and the largest of its gradient before it)."""
+
+    def value_fn(theta):
+        return loss(theta, x, y)
+
+    # The line search has computed both already, but for the first step.
+    value, gradient = optax.value_and_grad_from_state(value_fn)(theta, state=state)
+    updates, state = OPTIMIZER.update(
+        gradient, state, theta, value=value, grad=gradient, value_fn=value_fn
+    )
+    return optax.apply_updates(theta, updates), state, value, jnp.abs(gradient).max()
+
+
+def fit(x, y, theta, most=50):
+    """(the best logarithms of the hyperparameters, the loss before every step)."""
     print("fitting ...", flush=True)
-    compiled = loss.lower(START, x, y).compile()
-    steps, start = [], time.perf_counter()
+    theta = jnp.asarray(theta)
+    state = OPTIMIZER.init(theta)
+    compiled = step.lower(theta, state, x, y).compile()
+    losses, start = [], time.perf_counter()
+    for _ in range(most):
+        after, state, value, slope = jax.block_until_ready(compiled(theta, state, x, y))
+        losses.append(float(value))
+        if slope < 1e-7 * len(x):
+            break
+        theta = after
+    seconds = time.perf_counter() - start
+    print(f"  {len(losses)} steps, {seconds:.1f} s; log-likelihood {-losses[-1]:.4f}")
+    return np.asarray(theta), losses
 
-    def evaluate(theta):
-        value, gradient = jax.block_until_ready(compiled(theta, x, y))
-        steps.append(float(value))
-        return steps[-1], np.asarray(gradient)
 
-    found = scipy.optimize.minimize(evaluate, START, jac=True, method="L-BFGS-B")
-    each = (time.perf_counter() - start) / len(steps)
-    print(f"  {len(steps)} gradients, {each:.3f} s each; log-likelihood {-found.fun:.4f}")
-    return found.x, steps
-
-
-def predict(theta, x, y, x_new, group=2048):
+def predict(theta, x, y, x_new, refine=None, group=2048):
     """Mean and variance of measurements at x_new, a group after the other."""
-    factor = jax.jit(lambda t, x: jaxmg.cho_factor(covariance(t, x), mesh=MESH))(theta, x)
+    factor = jax.jit(
+        lambda theta, x: jaxmg.cho_factor(covariance(theta, x), mesh=MESH, refine=refine)
+    )(theta, x)
     weights = jaxmg.cho_solve(factor, y)
     parts = [
         jax.block_until_ready(posterior(factor, weights, theta, x, x_new[i : i + group]))
@@ -139,25 +190,27 @@ def predict(theta, x, y, x_new, group=2048):
 def posterior(factor, weights, theta, x, x_new):
     between = kernel(theta, x, x_new)
     # The variance before, less what the data explain: k^T A^-1 k = |L^-1 k|^2.
-    explained = jnp.sum(factor.solve_triangular(between) ** 2, axis=0)
+    if isinstance(factor, jaxmg.RefinedFactor):  # which has x = A^-1 k, and no L of full accuracy
+        explained = jnp.sum(between * factor.solve(between), axis=0)
+    else:
+        explained = jnp.sum(factor.solve_triangular(between) ** 2, axis=0)
     amplitude, _, noise = jnp.exp(theta)
     return weights @ between, amplitude**2 + noise**2 - explained
 
 
-def compare(theta, x, y, x_new, mean, variance):
-    """Whether scikit-learn has the same likelihood, gradient, means and deviations."""
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
-
-    print("the same with scikit-learn ...", flush=True)
+def regressor(theta, **options):
+    """scikit-learn's, with the same kernel, which starts at these hyperparameters."""
     amplitude, length, noise = np.exp(theta)
-    model = GaussianProcessRegressor(
-        ConstantKernel(amplitude**2) * Matern(length, nu=1.5) + WhiteKernel(noise**2),
-        alpha=0,
-        optimizer=None,
-    ).fit(x, y)
+    kernel = ConstantKernel(amplitude**2) * Matern(length, nu=1.5) + WhiteKernel(noise**2)
+    return GaussianProcessRegressor(kernel, alpha=0, **options)
+
+
+def compare(theta, x, y, x_new, mean, variance):
+    """Whether scikit-learn has the same likelihood, gradient, means and deviations at theta."""
+    print("the same with scikit-learn ...", flush=True)
+    model = regressor(theta, optimizer=None).fit(x, y)
     value, gradient = model.log_marginal_likelihood(model.kernel_.theta, eval_gradient=True)
-    ours, our_gradient = loss(theta, x, y)
+    ours, our_gradient = value_and_grad(theta, x, y)
     their_mean, deviation = model.predict(x_new, return_std=True)
     # Its parameters are logarithms too, of squares where ours aren't.
     their_gradient = -gradient * np.array([2, 1, 2])
@@ -167,7 +220,7 @@ def compare(theta, x, y, x_new, mean, variance):
         "means": (mean, their_mean),
         "deviations": (np.sqrt(variance), deviation),
     }
-    # The gradient is 0 at the best fit; its terms are as large as the number of heights.
+    # The gradient is 0 at the best fit; its terms are as large as the number of points.
     scales = {"gradient": len(x)}
     worst = 0
     for name, (a, b) in pairs.items():
@@ -177,36 +230,76 @@ def compare(theta, x, y, x_new, mean, variance):
     return worst < 1e-9
 
 
-def draw(path, heights, x, y, theta, steps):
-    """Writes a picture: the terrain, what is known, what is predicted, and how the fit went."""
+def compare_fits(theta, likelihood, error, model, x_new, y_new):
+    """Whether scikit-learn's own fit, from the same start, comes to the same."""
+    theirs = np.exp(model.kernel_.theta / [2, 1, 2])
+    rows = {
+        "log-likelihood": (likelihood, model.log_marginal_likelihood_value_),
+        **dict(zip(NAMES, zip(np.exp(theta), theirs, strict=True), strict=True)),
+        "error": (error, rms(y_new - model.predict(x_new))),
+    }
+    print("fitted by                optax   scikit-learn")
+    for name, both in rows.items():
+        print("  {:<16}{:12.4f}   {:12.4f}".format(name, *both))
+    return all(np.isclose(*both, rtol=1e-3) for both in rows.values())
+
+
+def rms(x):
+    return np.sqrt(np.mean(x**2))
+
+
+def draw(heights, x, y, theta, steps, model, predictions):
+    """A figure of what is predicted, how surely, and how the fit went."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    shape, size = ((1, 2), (10, 4)) if heights is None else ((2, 2), (10, 8))
+    figure, axes = plt.subplots(*shape, figsize=size, layout="constrained", facecolor="white")
+    *others, last = axes.flat
+    if heights is None:
+        draw_patients(*others, *predictions)
+    else:
+        draw_terrain(figure, others, heights, x, y, theta)
+    last.plot(-np.array(steps), marker=".", label="optax")
+    if model:
+        likelihood = model.log_marginal_likelihood_value_
+        last.axhline(likelihood, color="k", linestyle=":", label="scikit-learn's maximum")
+    last.set(title="the fit", xlabel="step", ylabel="log marginal likelihood")
+    last.legend()
+    last.grid(alpha=0.3)
+    return figure
+
+
+def draw_patients(axis, y, mean, deviation):
+    """What became of the patients, over what was predicted, and the 95 % intervals of that."""
+    axis.errorbar(mean, mean, yerr=1.96 * deviation, fmt="none", ecolor="lightgray", zorder=0)
+    axis.plot(mean, y, ".")
+    axis.axline((0, 0), slope=1, color="k", linestyle=":")
+    axis.set(title=f"{len(y)} other patients", xlabel="predicted, from the mean", ylabel="measured")
+    axis.grid(alpha=0.3)
+
+
+def draw_terrain(figure, axes, heights, x, y, theta):
+    """Maps: the terrain, what is known and predicted of it, and how surely."""
     rows, columns = np.mgrid[: heights.shape[0] : EVERY, : heights.shape[1] : EVERY]
     points = places(rows, columns)
-    mean, variance = predict(theta, x, y, points)
+    mean, variance = predict(theta, x, y, points, _REFINE.value)
     deviation = np.sqrt(variance - np.exp(theta[2]) ** 2)  # of the height, not of a measurement
     extent = (0, points[:, 0].max(), points[:, 1].max(), 0)
-    figure, axes = plt.subplots(2, 2, figsize=(10, 8), layout="constrained", facecolor="white")
     span = np.quantile(heights, [0.005, 0.995])
     pictures = (
         ("the terrain", heights[::EVERY, ::EVERY], "terrain", span, "height, m"),
         (f"from {len(x)} heights (dots)", mean.reshape(rows.shape), "terrain", span, "height, m"),
         ("standard deviation", deviation.reshape(rows.shape), "viridis", (0, None), "m"),
     )
-    for axis, (title, values, colours, limits, label) in zip(axes.flat, pictures, strict=False):
+    for axis, (title, values, colours, limits, label) in zip(axes, pictures, strict=True):
         image = axis.imshow(values, extent=extent, cmap=colours, clim=limits)
         axis.set(title=title, xlabel="km", ylabel="km")
         figure.colorbar(image, ax=axis, label=label)
-    axes[0, 1].plot(*x.T, "k.", markersize=2)
-    axes[0, 1].set(xlim=axes[0, 0].get_xlim(), ylim=axes[0, 0].get_ylim())
-    axes[1, 1].plot(-np.array(steps), marker=".")
-    axes[1, 1].set(title="the fit", xlabel="gradient", ylabel="log marginal likelihood")
-    axes[1, 1].grid(alpha=0.3)
-    figure.savefig(path, dpi=100, bbox_inches="tight")
-    print(path)
+    axes[1].plot(*x.T, "k.", markersize=2)
+    axes[1].set(xlim=axes[0].get_xlim(), ylim=axes[0].get_ylim())
 
 
 if __name__ == "__main__":

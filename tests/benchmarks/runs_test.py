@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import batch
 import digests
 import plot
 import problems
@@ -90,6 +91,20 @@ def test_digests_are_those_of_the_results(tmp_path, capsys):
     del new[case]
     assert digests.compare(old, new) == 1
     assert digests.compare({}, {}) == 1
+
+
+def test_a_batch_is_as_fast_as_is_said(tmp_path):
+    out = tmp_path / "out.jsonl"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    words = "--platform cpu --n 13 --batch 4 --ranks 1 2 --dtype complex64 --out".split()
+    command = [sys.executable, batch.__file__, *words, str(out)]
+    assert subprocess.run(command, env=environment).returncode == 0
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(r["kind"], r["ranks"]) for r in records] == [("jax", 1), ("jaxmg", 1), ("jaxmg", 2)]
+    assert all(0 < record["backward_error"] < 1e-5 for record in records)
+    for record in records:
+        assert record["speed"] == pytest.approx(records[1]["seconds"] / record["seconds"])
+    assert subprocess.run([*command, "--least", "1e6"], env=environment).returncode == 1
 
 
 def test_a_process_that_died_is_started_anew(monkeypatch, tmp_path):

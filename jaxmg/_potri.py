@@ -20,8 +20,9 @@ def _rule(routine, chosen):
     """By a factor, which is kept for the derivative."""
 
     def invert(a):
-        factor = _factor.factored(a, chosen)
-        makers = {"a_inv": lambda: _padded(factor, a), "status": lambda: factor.status}
+        factor, call = _factor.factored(a, chosen), chosen.inside
+        found = _padded if call is None else lambda f, a: _upper(f.inv(), call.layout, a.shape)
+        makers = {"a_inv": lambda: found(factor, a), "status": lambda: factor.status}
         return routine.picked(chosen, makers)
 
     return _derivatives.as_composed(invert)

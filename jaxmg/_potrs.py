@@ -1,8 +1,20 @@
 """Solving with a positive definite matrix: LAPACK's potrf and potrs."""
 
-import jax
+import dataclasses
 
-from jaxmg import _derivatives, _factor, _refine, _results, _routine
+import jax
+import jax.numpy as jnp
+
+from jaxmg import (
+    _compat,
+    _derivatives,
+    _factor,
+    _hermitian,
+    _mesh,
+    _refine,
+    _results,
+    _routine,
+)
 
 
 def _rule(routine, chosen):
@@ -10,6 +22,8 @@ def _rule(routine, chosen):
 
     def solve(a, b):
         factor = _factor.factored(a, chosen)
+        if chosen.inside is not None:
+            factor, b = _alike(factor, b, chosen.inside)
         return routine.picked(
             chosen,
             {
@@ -21,6 +35,18 @@ def _rule(routine, chosen):
         )
 
     return _derivatives.as_composed(solve)
+
+
+def _alike(factor, b, call):
+    """A factor and right-hand sides inside a shard_map of the caller's: NaN, and a status of -2, as
+    the native code has them, where b differs between the ranks."""
+    axes = _mesh.shared_axes(factor.layout, b)
+    log_det, status = (_compat.vary(x, axes) for x in (factor._log_det, factor.status))
+    if dict(call.attributes)["check_b"]:
+        same = _hermitian.same_on_ranks(factor.layout, b)
+        b, log_det = (jnp.where(same, x, jnp.nan) for x in (b, log_det))
+        status = jnp.where(same, status, -2)
+    return dataclasses.replace(factor, _log_det=log_det, status=status), b
 
 
 _POTRS = _routine.Routine(

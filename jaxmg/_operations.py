@@ -192,7 +192,8 @@ class Kept:
         *factor, log_det = primals
         inverse = _hermitian.rows(self.layout, self.invert(*factor))
         tangent = _hermitian.trace(self.layout, inverse, tangents[0]).astype(log_det.dtype)
-        tangent = tangent.reshape(log_det.shape)
+        # Inside a shard_map its shape is (1,), and it varies with the right-hand sides beside it.
+        tangent = _compat.vary(tangent.reshape(log_det.shape), _compat.varying_axes(log_det))
         return self.logdet(log_det, *factor), _mesh.constrain_like(tangent, log_det)
 
     def _like(self, matrix, rows):
@@ -302,7 +303,7 @@ class _Apply(_OfRightHandSides):
     def __call__(self, *arrays):
         if not self.inside:
             return super().__call__(*arrays)
-        *factor, b = arrays
+        *factor, b = map(jnp.asarray, arrays)
         alone = [axis for axis in _compat.varying_axes(b) if self.layout.mesh.shape[axis] == 1]
         b = jax.lax.psum(b, alone) if alone else b
         return super().__call__(*factor, _compat.vary(b, _mesh.shared_axes(self.layout, *arrays)))

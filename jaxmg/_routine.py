@@ -89,9 +89,9 @@ class Routine:
         native: the native name.
         keeps: function of (call, results of the plain form) that makes what a caller keeps in the
             engine's layout; there the tile width is resolved, and workspace of it is a result.
-        rule: function of (routine, `Chosen`) that gives the derivative of a call on global arrays,
-            as `_derivatives.differentiable` wants it; without one, and inside a shard_map, JAX may
-            neither differentiate nor batch.
+        rule: function of (routine, `Chosen`) that gives the derivative of a call as
+            `_derivatives.differentiable` wants it; without one, JAX may neither differentiate nor
+            batch. Inside a shard_map it may not batch either way.
     """
 
     name: str
@@ -165,7 +165,8 @@ class Routine:
             if isinstance(options[argument], bool):
                 options[flag], options[argument] = options[argument], None
         spec = _mesh.given_spec(name, options["matrix_specs"], in_specs)
-        call = self._plan_local(name, arrays, T_A, spec, backend, options)
+        transformations = ("grad",) if self.rule and _compat.TRANSFORMS else ()
+        call = self._plan_local(name, arrays, T_A, spec, backend, options, transformations)
         chosen = Chosen(
             self.local_gives, T_A, mesh, spec, options["pad"], call.backend, False,
             tuple(options.items()), call,
@@ -175,8 +176,15 @@ class Routine:
             return give([result.empty(*arrays, local=True) for result in self.results])
         if self.rule is None:
             return self._on_rank(arrays, chosen)
+        rule = self.rule(self, chosen)
+
+        def derivative(primals, tangents):
+            for operand, array in zip(self.operands, primals, strict=True):
+                _checks.array(name, operand, array, transformations)  # of a batch of derivatives
+            return rule(primals, tangents)
+
         return _derivatives.differentiable(
-            lambda *arrays: self._on_rank(arrays, chosen), self.rule(self, chosen), *arrays
+            lambda *arrays: self._on_rank(arrays, chosen), derivative, *arrays
         )
 
     def _on_rank(self, arrays, chosen):
@@ -205,10 +213,9 @@ class Routine:
         place = _mesh.local_place(call.layout)
         return self.call(call, place, *matrices, *map(_results.columns, others))
 
-    def _plan_local(self, name, arrays, T_A, spec, backend, options):
+    def _plan_local(self, name, arrays, T_A, spec, backend, options, transformations):
         """Checks a call inside a shard_map; what it depends on."""
         a, *others = arrays
-        transformations = ("grad",) if self.rule and _compat.TRANSFORMS else ()
         _checks.block(name, a, transformations)
         tile = _checks.tile(name, T_A)
         layout = _mesh.infer_local(name, a, options["mesh"], spec, options["pad"])

@@ -135,6 +135,8 @@ def potri_shardmap_ctx(
         (a_inv, status): this rank's part of the inverse's upper triangle, of the shape of ``a``,
         zero below the diagonal and in rows of padding, and an int32 array of shape (1,).
         `potri_symmetrize` makes the full matrix of the result outside the ``shard_map``.
+
+    JAX may differentiate it, as `potrs_shardmap_ctx`.
     """
     return _POTRI.local((a,), T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision)
 

@@ -237,6 +237,9 @@ def potrs_shardmap_ctx(
         ranks, it is a ValueError if the trace tracks that; with ``check_vma=False`` the status is
         -2 (argument 2 is illegal, in LAPACK's manner), and x and logdet are NaN.
 
+    JAX may differentiate it, around the ``shard_map`` or inside. Inside and with
+    ``check_vma=False`` that is, as of a ``psum``, a derivative of the sum of what all ranks return.
+
     Errors, cost and source are those of `potrs`.
     """
     return _POTRS.local(

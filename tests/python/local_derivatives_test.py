@@ -164,6 +164,7 @@ def _parameters(core):
     for name, sizes, check_vma, jitted, dtype in _CASES:
         ranks = sizes["r"]
         marks = () if jitted and core(name, ranks, check_vma) else (pytest.mark.breadth,)
+        marks += () if jitted else (one_process("it takes long"),)
         words = "tracked" if check_vma else "untracked", "jit" if jitted else "eager", dtype
         label = "-".join([name, str(ranks), *words])
         found.append(pytest.param(name, sizes, check_vma, jitted, dtype, id=label, marks=marks))
@@ -261,6 +262,7 @@ def test_gradient_inside(jitted, check_vma):
 
 
 @pytest.mark.breadth
+@one_process("it takes long")
 @_TRACKED
 @pytest.mark.parametrize("order", ["forward over reverse", "reverse over reverse", "hessian"])
 @pytest.mark.parametrize("name", ["logdet", "potri", "syevd", "sygvd"])

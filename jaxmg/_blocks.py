@@ -4,6 +4,8 @@
 shard_map. The ranks are those of a `Layout`, in the order of its ``rows``.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
@@ -42,6 +44,12 @@ def to_rows(block, layout):
     if columns:
         return jax.lax.all_to_all(block, columns, 0, 1, tiled=True)
     return block[: _count(block.shape[1], layout)]
+
+
+def rows_of(block, layout):
+    """Shape and dtype of `to_rows`."""
+    n = block.shape[1] * math.prod(layout.mesh.shape[axis] for axis in layout.spec[1] or ())
+    return jax.ShapeDtypeStruct((_count(n, layout), n), block.dtype)
 
 
 def from_rows(rows, layout, shape):

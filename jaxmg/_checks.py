@@ -27,10 +27,9 @@ _TRANSFORMED = {
         "the columns of b, (n, nrhs)"
     ),
     "grad": (
-        "is being differentiated (jax.grad, jvp, linearize, ...), which isn't supported here. Call "
-        "the function of global arrays outside of shard_map, which has a derivative with JAX 0.10 "
-        "and newer; or give the "
-        "call a rule with jax.custom_vjp or jax.custom_jvp, or keep the derivative out of it with "
+        "is being differentiated (jax.grad, jvp, linearize, ...), which isn't supported here (the "
+        "routines have derivatives with JAX 0.10 and newer). Give the call a rule "
+        "with jax.custom_vjp or jax.custom_jvp, or keep the derivative out of it with "
         "jax.lax.stop_gradient"
     ),
 }

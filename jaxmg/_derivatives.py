@@ -66,7 +66,11 @@ class Linear(abc.ABC):
     """A function of arrays that is linear in the last one, whose shape and dtype the result has.
     Hashable, as what identifies it to JAX."""
 
+    inside = False  # a shard_map of the caller's
+
     def _traced(self, arrays):
+        if self.inside:  # what varies over which axes counts there too
+            return jax.make_jaxpr(self.run)(*arrays)
         avals = ((array.shape, array.dtype, _mesh.named_sharding(array)) for array in arrays)
         return _jaxpr(
             self, tuple(avals), jax.sharding.get_abstract_mesh(), jax.config.jax_enable_x64
@@ -84,6 +88,10 @@ class Linear(abc.ABC):
     @abc.abstractmethod
     def adjoint(self) -> "Linear":
         """The function of the same other arrays that is the adjoint in the last one."""
+
+    def cotangent(self, value):
+        """What the adjoint takes of what the transpose is given."""
+        return value
 
     def batched(self, size, marks, *arrays):
         """The results for a batch, in front of the arrays that are marked."""
@@ -105,7 +113,7 @@ def _jaxpr(of, described, mesh, x64):
 
 _linear = Primitive("jaxmg_linear")
 _linear.def_impl(lambda *arrays, of, jaxpr: of.run(*arrays))
-_linear.def_abstract_eval(lambda *avals, of, jaxpr: avals[-1])
+_linear.def_abstract_eval(lambda *avals, of, jaxpr: jaxpr.out_avals[0] if of.inside else avals[-1])
 mlir.register_lowering(
     _linear,
     mlir.lower_fun(
@@ -122,7 +130,8 @@ def _linear_transpose(cotangent, *arrays, of, jaxpr):
     if isinstance(cotangent, ad.Zero):
         return (None,) * len(arrays)
     # JAX's transpose doesn't conjugate.
-    return *(None for _ in arrays[:-1]), jnp.conj(of.adjoint(*arrays[:-1], jnp.conj(cotangent)))
+    cotangent = of.cotangent(jnp.conj(cotangent))
+    return *(None for _ in arrays[:-1]), jnp.conj(of.adjoint(*arrays[:-1], cotangent))
 
 
 def _linear_batch(arrays, dimensions, *, of, jaxpr):

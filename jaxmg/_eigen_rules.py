@@ -14,7 +14,7 @@ import functools
 
 import jax
 
-from jaxmg import _derivatives, _hermitian, _mesh, _routine
+from jaxmg import _blocks, _derivatives, _hermitian, _mesh, _routine
 
 
 @jax.tree_util.register_static
@@ -44,7 +44,11 @@ def rule(solver, vectors, subset=lambda chosen: slice(None)):
         everything = chosen._replace(names=names, options=full)
 
         def solve(*arrays):
-            (w, *v, status), _ = _solved(solver(), everything, arrays)
+            found, layout = solver(), chosen.inside and chosen.inside.layout
+            rows = [_blocks.to_rows(x, layout) for x in arrays] if layout else arrays
+            (w, *v, status), _ = _solved(found, everything, rows)
+            if layout:
+                v = [found.results[0].on_rank(x, layout, arrays[0]) for x in v]
             makers = {
                 "w": lambda: w[places],
                 "status": lambda: status,
@@ -64,6 +68,8 @@ def _solved(routine, chosen, arrays):
     """((w, v, status) or (w, status), `_Where`)"""
 
     def run(*arrays):
+        if chosen.inside is not None:
+            return routine.found_by_rows(arrays, chosen), _Where(chosen.inside.layout.by_rows)
         return routine.found(arrays, chosen), _Where(routine.layout(arrays, chosen))
 
     def derivative(primals, tangents):

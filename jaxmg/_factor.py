@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import (
+    _backend,
+    _blocks,
     _checks,
     _derivatives,
     _hermitian,
@@ -266,10 +268,36 @@ def cho_factor(
 
 def factored(a, chosen):
     """The factor of a matrix that is given to another routine, as that call would have it."""
+    if chosen.inside is not None:
+        return _factored_inside(_blocks.to_rows(a, chosen.inside.layout), chosen.inside)
     return cho_factor(
         a, chosen.T_A, chosen.mesh, chosen.spec, chosen.pad, donate=chosen.donate,
         precision=dict(chosen.options)["precision"],
     )  # fmt: skip
+
+
+def _factored_inside(rows, call):
+    """The factor of a matrix of which a rank has these rows, inside a shard_map of the caller's.
+
+    Args:
+        call: that of the other routine.
+    """
+    layout = call.layout.by_rows
+    tf32 = dict(call.attributes).get("tf32", False)
+    backend = _backend.resolve(_POTRF.native_name, layout, "native", rows)
+    call = _POTRF.described(layout, rows, call.tile, backend, {"tf32": tf32})
+
+    def rule(primals, tangents):
+        factor = differentiable(*primals)
+        return factor, _tangent(factor, tangents[0])
+
+    def run(rows):
+        return _keep(call, *_POTRF.on_rows(call, rows))
+
+    def differentiable(rows):
+        return _derivatives.differentiable(run, rule, rows)
+
+    return differentiable(rows)
 
 
 def cho_solve(factor, b):

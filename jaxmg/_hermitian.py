@@ -2,7 +2,8 @@
 by rows.
 
 A matrix is here as `rows` makes it: (P ceil(n / P), n), each rank with its rows, zeros below the
-last. Vectors are (n, k) and replicated. Of a Hermitian matrix the upper triangle is read alone,
+last. Vectors are (n, k) and replicated. Inside a shard_map of the caller's, which a layout knows,
+a matrix is a rank's rows of that. Of a Hermitian matrix the upper triangle is read alone,
 where the whole isn't asked for. All is plain JAX, which differentiates it.
 """
 
@@ -28,6 +29,8 @@ def on_mesh_with(*static):
 
         @functools.wraps(function)
         def run(layout, *arguments):
+            if layout.inside:
+                return compiled(layout, *arguments)
             with _compat.entered(layout.mesh):
                 return compiled(layout, *arguments)
 
@@ -45,6 +48,8 @@ def rows(layout, a):
 @on_mesh_with(2)
 def with_padding(layout, matrix, count):
     """The caller's matrix of ``count`` rows: what `rows` was made of, zeros in place of padding."""
+    if layout.inside:  # where callers have their rows
+        return matrix
     shape = count // layout.ranks, matrix.shape[1]
     if count <= len(matrix):
         return _blocks.join_rows(matrix, layout, count)
@@ -194,6 +199,7 @@ def quotients(layout, c, w, diagonal=None):
     def local(rank, c, w, *diagonal):
         row, column = _places(rank, c)
         gap = jnp.where(row == column, 1, w - _own(layout, rank, w[:, None])).astype(c.dtype)
+        gap = _compat.vary(gap, _compat.varying_axes(c))
         found = jax.lax.custom_linear_solve(
             lambda x: gap * x,
             jnp.where(row == column, 0, c),
@@ -232,9 +238,23 @@ def divided(layout, c, w, values, slopes, diagonal):
     return _over(layout, local, (c,), (w, values, slopes, diagonal))
 
 
+@on_mesh
+def same_on_ranks(layout, x):
+    """Whether all ranks have the same numbers, or NaN, in what is to be replicated."""
+
+    def local(rank, x):
+        first = _sum(layout, jnp.where(rank == 0, x, 0))
+        apart = (x != first) & ~(jnp.isnan(x) & jnp.isnan(first))
+        return _sum(layout, jnp.any(apart).astype(jnp.int32)) == 0
+
+    return _over(layout, local, (), (jax.lax.stop_gradient(x),), P())
+
+
 def _over(layout, local, matrices, vectors=(), result=None):
     """``local`` of a rank, its rows of ``matrices``, and ``vectors``; by rows where ``result``, the
     spec, isn't given."""
+    if layout.inside:
+        return local(_mesh.local_rank(layout), *matrices, *vectors)
     if not layout.rows:  # of a batch, which is spread
         return local(0, *matrices, *vectors)
     specs = (*(layout.row_spec for _ in matrices), *(P() for _ in vectors))
@@ -288,6 +308,8 @@ def _placed(layout, rank, own, all_rows):
 
 def _sum(layout, value):
     """Over the ranks."""
+    if layout.inside:
+        return _mesh.summed(value, layout)
     return jax.lax.psum(value, layout.rows) if layout.rows else value
 
 

@@ -24,6 +24,7 @@ class Layout:
         spec: how the caller shards it, and how a result shaped like it is given back.
         processes: the process of each rank of each group of replicas, one group after the other;
             empty where every group has its ranks in one process.
+        inside: whether the layout is of blocks inside a shard_map of the caller's.
     """
 
     mesh: Mesh | AbstractMesh
@@ -31,6 +32,7 @@ class Layout:
     others: tuple[str, ...]
     spec: P
     processes: tuple[int, ...] = ()
+    inside: bool = False
 
     @property
     def ranks(self) -> int:
@@ -233,7 +235,7 @@ def infer_local(routine, block, given, spec, pad):
                 "shard_map has for A"
             )
     others = tuple(axis for axis in manual if axis not in rows)
-    return _shared(routine, Layout(mesh, rows, others, spec), given)
+    return _shared(routine, Layout(mesh, rows, others, spec, inside=True), given)
 
 
 def local_rank(layout):
@@ -244,6 +246,23 @@ def local_rank(layout):
 def local_place(layout):
     """[rank, group of replicas] of this device, inside a shard_map of the caller's."""
     return jax.numpy.stack([local_rank(layout), _local_index(layout.others)])
+
+
+def summed(value, layout):
+    """The sum over the ranks of what each has, inside a shard_map: the same on all of them, and
+    known to be where the trace tracks that."""
+    alone = [axis for axis in _compat.varying_axes(value) if layout.mesh.shape[axis] == 1]
+    axes = (*layout.rows, *(axis for axis in alone if axis not in layout.rows))
+    return jax.lax.psum(value, axes) if axes else value
+
+
+def shared_axes(layout, *arrays):
+    """Those axes over which what all ranks share varies, of these arrays in the caller's shard_map:
+    another group of replicas has another one. Along an axis of one device nothing varies."""
+    varying = frozenset().union(*map(_compat.varying_axes, arrays))
+    return frozenset(
+        axis for axis in varying if axis not in layout.rows and layout.mesh.shape[axis] > 1
+    )
 
 
 def constrain(array, layout, spec):

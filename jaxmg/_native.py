@@ -36,10 +36,9 @@ def call(
     # Newer JAX takes the results for the same on all devices: say what they vary over. Along an
     # axis of one device nothing varies, whatever the caller's specs name.
     varying = frozenset().union(*map(_compat.varying_axes, operands))
-    same = {axis for axis in varying if axis in layout.rows or layout.mesh.shape[axis] == 1}
+    shared = _mesh.shared_axes(layout, *operands)
     return tuple(
-        _compat.vary(value, varying if i < differing else varying - same)
-        for i, value in enumerate(values)
+        _compat.vary(value, varying if i < differing else shared) for i, value in enumerate(values)
     )
 
 

@@ -22,6 +22,7 @@ from jaxmg import (
     _batching,
     _blocks,
     _checks,
+    _compat,
     _derivatives,
     _hermitian,
     _mesh,
@@ -105,10 +106,14 @@ class Kept:
     def run(self, native, arrays, **attributes):
         """The result of the native code."""
         operation = _OfFactor(self, native, tuple(attributes.items()))
+        if self.layout.inside:
+            return operation(*arrays)
         return _batching.batchable(operation, *arrays)
 
     def check(self, *arrays, by_rows=False):
         """Raises unless these can be a factor and right-hand sides of it."""
+        if self.layout.inside:
+            return
         _mesh.refuse_manual_axes(self.routine)
         tiles, *others = arrays
         _checks.array(self.routine, "factor", tiles, _checks.ALL)
@@ -187,6 +192,8 @@ class Kept:
         *factor, log_det = primals
         inverse = _hermitian.rows(self.layout, self.invert(*factor))
         tangent = _hermitian.trace(self.layout, inverse, tangents[0]).astype(log_det.dtype)
+        # Inside a shard_map its shape is (1,), and it varies with the right-hand sides beside it.
+        tangent = _compat.vary(tangent.reshape(log_det.shape), _compat.varying_axes(log_det))
         return self.logdet(log_det, *factor), _mesh.constrain_like(tangent, log_det)
 
     def _like(self, matrix, rows):
@@ -203,6 +210,8 @@ class _OfFactor(_batching.Batchable):
     attributes: tuple
 
     def __call__(self, *arrays):
+        if self.of.layout.inside:
+            return _inside(self, *arrays)
         return _run(arrays, self.of, self.operation, self.attributes)
 
     def batched(self, settled, size, marks, *arrays):
@@ -239,6 +248,18 @@ class _OnDevice:
         return operation.result.whole(operation.on_rank(call, place, *factor, *columns), call, *b)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _inside(of, *arrays):
+    """An `_OfFactor` of a rank's rows, inside a shard_map of the caller's. Where he runs that
+    eagerly XLA may end the process as it compiles a native call in place by itself."""
+    operation, layout, parts = of.operation, of.of.layout, 1 + of.of.overflows
+    factor, b = arrays[:parts], arrays[parts:]
+    columns = b if operation.by_rows else map(_results.columns, b)
+    call = of.call(factor[0], *b)
+    value = operation.on_rank(call, _mesh.local_place(layout), *factor, *columns)
+    return operation.result.on_rank(value, layout, factor[0], *b)
+
+
 class _OfRightHandSides(_derivatives.Linear):
     """What is linear in right-hand sides."""
 
@@ -252,6 +273,10 @@ class _OfRightHandSides(_derivatives.Linear):
     @property
     def layout(self):
         return self.of.layout
+
+    @property
+    def inside(self):
+        return self.layout.inside
 
     @property
     def program(self):
@@ -274,6 +299,23 @@ class _Apply(_OfRightHandSides):
 
     of: Kept
     operation: int
+
+    def __call__(self, *arrays):
+        if not self.inside:
+            return super().__call__(*arrays)
+        *factor, b = map(jnp.asarray, arrays)
+        alone = [axis for axis in _compat.varying_axes(b) if self.layout.mesh.shape[axis] == 1]
+        b = jax.lax.psum(b, alone) if alone else b
+        return super().__call__(*factor, _compat.vary(b, _mesh.shared_axes(self.layout, *arrays)))
+
+    def cotangent(self, value):
+        """Where a shard_map doesn't track what varies, a number that all ranks have counts once for
+        each of them, and the cotangent is the sum of all ranks'. As each of them applies the
+        adjoint to that sum, it takes its share."""
+        layout = self.layout
+        if not (layout.inside and layout.rows) or _compat.tracks_varying(layout.rows[0]):
+            return value
+        return jax.lax.psum(value, layout.rows) / layout.ranks
 
     @property
     def native(self):

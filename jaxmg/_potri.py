@@ -20,8 +20,9 @@ def _rule(routine, chosen):
     """By a factor, which is kept for the derivative."""
 
     def invert(a):
-        factor = _factor.factored(a, chosen)
-        makers = {"a_inv": lambda: _padded(factor, a), "status": lambda: factor.status}
+        factor, call = _factor.factored(a, chosen), chosen.inside
+        found = _padded if call is None else lambda f, a: _upper(f.inv(), call.layout, a.shape)
+        makers = {"a_inv": lambda: found(factor, a), "status": lambda: factor.status}
         return routine.picked(chosen, makers)
 
     return _derivatives.as_composed(invert)
@@ -134,6 +135,8 @@ def potri_shardmap_ctx(
         (a_inv, status): this rank's part of the inverse's upper triangle, of the shape of ``a``,
         zero below the diagonal and in rows of padding, and an int32 array of shape (1,).
         `potri_symmetrize` makes the full matrix of the result outside the ``shard_map``.
+
+    JAX may differentiate it, as `potrs_shardmap_ctx`.
     """
     return _POTRI.local((a,), T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision)
 

@@ -1,8 +1,21 @@
 """Solving with a positive definite matrix: LAPACK's potrf and potrs."""
 
-import jax
+import dataclasses
 
-from jaxmg import _derivatives, _factor, _mesh, _refine, _refined_factor, _results, _routine
+import jax
+import jax.numpy as jnp
+
+from jaxmg import (
+    _compat,
+    _derivatives,
+    _factor,
+    _hermitian,
+    _mesh,
+    _refine,
+    _refined_factor,
+    _results,
+    _routine,
+)
 
 
 def _rule(routine, chosen):
@@ -10,6 +23,8 @@ def _rule(routine, chosen):
 
     def solve(a, b):
         factor = _factor.factored(a, chosen)
+        if chosen.inside is not None:
+            factor, b = _alike(factor, b, chosen.inside)
         return routine.picked(
             chosen,
             {
@@ -21,6 +36,18 @@ def _rule(routine, chosen):
         )
 
     return _derivatives.as_composed(solve)
+
+
+def _alike(factor, b, call):
+    """A factor and right-hand sides inside a shard_map of the caller's: NaN, and a status of -2, as
+    the native code has them, where b differs between the ranks."""
+    axes = _mesh.shared_axes(factor.layout, b)
+    log_det, status = (_compat.vary(x, axes) for x in (factor._log_det, factor.status))
+    if dict(call.attributes)["check_b"]:
+        same = _hermitian.same_on_ranks(factor.layout, b)
+        b, log_det = (jnp.where(same, x, jnp.nan) for x in (b, log_det))
+        status = jnp.where(same, status, -2)
+    return dataclasses.replace(factor, _log_det=log_det, status=status), b
 
 
 _POTRS = _routine.Routine(
@@ -256,6 +283,9 @@ def potrs_shardmap_ctx(
         needs ``check_vma=False`` (``check_rep=False`` in older code). Where b differs between the
         ranks, it is a ValueError if the trace tracks that; with ``check_vma=False`` the status is
         -2 (argument 2 is illegal, in LAPACK's manner), and x and logdet are NaN.
+
+    JAX may differentiate it, around the ``shard_map`` or inside. Inside and with
+    ``check_vma=False`` that is, as of a ``psum``, a derivative of the sum of what all ranks return.
 
     Errors, cost and source are those of `potrs`.
     """

@@ -14,6 +14,7 @@ from jaxmg import (
     _batching,
     _blocks,
     _checks,
+    _compat,
     _derivatives,
     _mesh,
     _native,
@@ -50,6 +51,7 @@ class Chosen(typing.NamedTuple):
         names: of the results that his form of the routine gives.
         spec: how the matrix is sharded, None to be inferred.
         options: those of the routine and those that ask for results, as (name, value) pairs.
+        inside: the planned call inside a shard_map of the caller's; None outside of one.
     """
 
     names: tuple
@@ -60,6 +62,7 @@ class Chosen(typing.NamedTuple):
     backend: str
     donate: bool
     options: tuple
+    inside: _programs.Call | None = None
 
 
 PRECISION = Option("precision", "tf32", _checks.precision)
@@ -85,9 +88,9 @@ class Routine:
         native: the native name.
         keeps: function of (call, results of the plain form) that makes what a caller keeps in the
             engine's layout; there the tile width is resolved, and workspace of it is a result.
-        rule: function of (routine, `Chosen`) that gives the derivative of a call on global arrays,
-            as `_derivatives.differentiable` wants it; without one, and inside a shard_map, JAX may
-            neither differentiate nor batch.
+        rule: function of (routine, `Chosen`) that gives the derivative of a call as
+            `_derivatives.differentiable` wants it; without one, JAX may neither differentiate nor
+            batch. Inside a shard_map it may not batch either way.
     """
 
     name: str
@@ -151,34 +154,70 @@ class Routine:
             if isinstance(options[argument], bool):
                 options[flag], options[argument] = options[argument], None
         spec = _mesh.given_spec(name, options["matrix_specs"], in_specs)
-        call, rows = self._plan_local(name, arrays, T_A, spec, backend, options)
-        give, wanted = self.given(self.local_gives, options)
+        transformations = ("grad",) if self.rule and _compat.TRANSFORMS else ()
+        call = self._plan_local(name, arrays, T_A, spec, backend, options, transformations)
+        chosen = Chosen(
+            self.local_gives, T_A, mesh, spec, options["pad"], call.backend, False,
+            tuple(options.items()), call,
+        )  # fmt: skip
         if arrays[0].size == 0:
+            give, _ = self.given(self.local_gives, options)
             return give([result.empty(*arrays, local=True) for result in self.results])
-        place = _mesh.local_place(call.layout)
-        values = self.call(call, place, *rows, *map(_results.columns, arrays[self.matrices :]))
+        if self.rule is None:
+            return self._on_rank(arrays, chosen)
+        rule = self.rule(self, chosen)
+
+        def derivative(primals, tangents):
+            for operand, array in zip(self.operands, primals, strict=True):
+                _checks.array(name, operand, array, transformations)  # of a batch of derivatives
+            return rule(primals, tangents)
+
+        return _derivatives.differentiable(
+            lambda *arrays: self._on_rank(arrays, chosen), derivative, *arrays
+        )
+
+    def _on_rank(self, arrays, chosen):
+        """What a rank is given, inside a shard_map, for its blocks."""
+        give, wanted = self.given(chosen.names, dict(chosen.options))
+        layout, count = chosen.inside.layout, self.matrices
+        rows = [_blocks.to_rows(matrix, layout) for matrix in arrays[:count]]
+        values = self.on_rows(chosen.inside, *rows, *arrays[count:])
         return give([
-            result.on_rank(value, call.layout, *arrays) if want else None
+            result.on_rank(value, layout, *arrays) if want else None
             for result, value, want in zip(self.results, values, wanted, strict=True)
         ])  # fmt: skip
 
-    def _plan_local(self, name, arrays, T_A, spec, backend, options):
-        """Checks a call inside a shard_map; what it depends on, and this rank's rows of each
-        matrix."""
+    def found_by_rows(self, arrays, chosen):
+        """The results that a rank's rows of the matrices give, inside a shard_map: matrices by rows
+        too."""
+        call, options = chosen.inside, dict(chosen.options)
+        attributes = self.attributes(self.name, options, arrays[0].dtype, call.backend, False)
+        give, _ = self.given(chosen.names, options)
+        call = dataclasses.replace(call, attributes=tuple(attributes.items()))
+        return give(self.on_rows(call, *arrays))
+
+    def on_rows(self, call, *arrays):
+        """All that the native code gives for a rank's rows of the matrices, inside a shard_map."""
+        matrices, others = arrays[: self.matrices], arrays[self.matrices :]
+        place = _mesh.local_place(call.layout)
+        return self.call(call, place, *matrices, *map(_results.columns, others))
+
+    def _plan_local(self, name, arrays, T_A, spec, backend, options, transformations):
+        """Checks a call inside a shard_map; what it depends on."""
         a, *others = arrays
-        _checks.block(name, a)
+        _checks.block(name, a, transformations)
         tile = _checks.tile(name, T_A)
         layout = _mesh.infer_local(name, a, options["mesh"], spec, options["pad"])
         for b in others[: self.matrices - 1]:
-            _checks.second_matrix(name, a, b)
-        rows = [_blocks.to_rows(matrix, layout) for matrix in arrays[: self.matrices]]
-        backend = _backend.resolve(self.native_name, layout, backend, rows[0])
+            _checks.second_matrix(name, a, b, transformations)
+        rows = _blocks.rows_of(a, layout)
+        backend = _backend.resolve(self.native_name, layout, backend, rows)
         sides = arrays[self.matrices :]
         for b in sides:
-            _checks.right_hand_side(name, rows[0], b)
+            _checks.right_hand_side(name, rows, b, transformations)
         check_b = any([_checks.same_on_ranks(name, b, layout) for b in sides])
         attributes = self.attributes(name, options, a.dtype, backend, check_b)
-        return self.described(layout, a, tile, backend, attributes), rows
+        return self.described(layout, a, tile, backend, attributes)
 
     def run(self, arrays, chosen):
         """The results of global arrays."""

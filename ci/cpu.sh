@@ -14,6 +14,8 @@ host_gcc() {
 }
 
 tests() { bazel test //tests:all; }
+# The C++ tests that are slow to build or to run, too: CUDA kernels on the host, several processes.
+cc() { bazel test //tests/cc; }
 quickstart() { bazel run //examples:quickstart; }
 # The other examples at the size of a laptop, and those of their tests that take long.
 examples() {
@@ -83,7 +85,7 @@ mutants() { host_gcc && timeout 3600 ci/mutants.sh ${MUTANTS_OUT:+--out "$MUTANT
 exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --test_timeout=900; }
 
 # From `wheels` on, steps that follow each other mostly build for the same Python.
-default=(tests quickstart examples exits lint docs cuda wheels release py313 processes netket323
+default=(tests quickstart cc examples exits lint docs cuda wheels release py313 processes netket323
   lineax types py311)
 # What GitHub runs beside these, and `ci/cpu.sh` where it is named.
 also=(asan tsan faults netket322 workspace benchmarks commands aarch64 py312 py314)

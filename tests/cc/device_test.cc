@@ -263,6 +263,12 @@ TEST(RanksShareTheCoresAndGiveThemBack) {
     EXPECT(threads_now == 1) << "a share grew while another call was under way";
   }
   EXPECT(threads_now == cores) << threads_now;
+  {
+    std::vector<std::unique_ptr<BlasThreadShare>> calls;
+    for (int i = 0; i < cores; ++i) calls.push_back(std::make_unique<BlasThreadShare>(1));
+    EXPECT(threads_now == 1) << threads_now << " each for as many calls as there are cores";
+  }
+  EXPECT(threads_now == cores) << threads_now;
   // What the user has set lower stays.
   threads_now = 1;
   {

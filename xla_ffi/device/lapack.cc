@@ -8,7 +8,7 @@ namespace jaxmg {
 namespace {
 
 std::mutex sharing_mutex;
-int sharing = 0;  // calls under way
+int sharing = 0;  // ranks at work
 int setting_before = 0;
 thread_local int ranks_of_call = 0;
 
@@ -33,7 +33,8 @@ BlasThreadShare::BlasThreadShare(int ranks) {
   const int current = threads.get();
   if (sharing++ == 0) setting_before = current;
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  const int share = std::max(1, std::min(current, cores / ranks));
+  // Devices with a matrix each have calls of one rank, side by side.
+  const int share = std::max(1, std::min(current, cores / std::max(ranks, sharing)));
   if (share != current) threads.set(share);
 }
 

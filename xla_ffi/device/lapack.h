@@ -42,9 +42,10 @@ struct BlasThreads {
 };
 BlasThreads& HostBlasThreads();
 
-// While ranks run side by side, each has its share of the cores: a BLAS that starts a thread on
-// every core for every rank is many times slower. The setting is the process's, so the smallest
-// share of all calls under way holds, and the setting from before comes back with the last of them.
+// While ranks run side by side, of one call or of several, each has its share of the cores: a BLAS
+// that starts a thread on every core for every rank is many times slower. The setting is the
+// process's, so the smallest share of all calls under way holds, and the setting from before comes
+// back with the last of them.
 class BlasThreadShare {
  public:
   explicit BlasThreadShare(int ranks);

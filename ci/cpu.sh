@@ -89,11 +89,11 @@ default=(tests quickstart cc examples exits lint docs cuda wheels release py313 
   lineax types py311)
 # What GitHub runs beside these, and `ci/cpu.sh` where it is named.
 also=(asan tsan faults netket322 workspace benchmarks commands aarch64 py312 py314)
-# Of these CI's own run leaves out the tests that are marked `breadth`: py313 has them, and GitHub's
-# jobs have all.
+# Of these CI's own run leaves out the tests that are marked `breadth`, half an hour's; GitHub's
+# jobs have them.
 quick=
 case ${1:-} in
-  '') steps=("${default[@]}") quick=' py311 processes ' ;;
+  '') steps=("${default[@]}") quick=' py311 py313 processes ' ;;
   all) steps=("${default[@]}" "${also[@]}") ;;
   *) steps=("$@") ;;
 esac

@@ -66,7 +66,10 @@ class Linear(abc.ABC):
     """A function of arrays that is linear in the last one, whose shape and dtype the result has.
     Hashable, as what identifies it to JAX."""
 
-    inside = False  # a shard_map of the caller's
+    @property
+    def inside(self) -> bool:
+        """Whether its arrays are blocks inside a shard_map of the caller's."""
+        return False
 
     def _traced(self, arrays):
         if self.inside:  # what varies over which axes counts there too

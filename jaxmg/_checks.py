@@ -12,7 +12,18 @@ import numpy as np
 from jaxmg import _compat, _mesh
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
-PRECISIONS = (None, "highest", "tf32")
+# What `precision` may be called, by the native code's `products` (Precision in device/blas.h): the
+# name that a factor has, and those of `jax.default_matmul_precision`, `jax.lax.Precision` and
+# `jax.lax.DotAlgorithmPreset`.
+_PRODUCTS = (
+    (None, "highest", "default", "float32", "F32_F32_F32"),
+    ("tf32", "tensorfloat32", "TF32_TF32_F32"),
+    ("BF16_BF16_F32_X3", "high"),
+    ("BF16_BF16_F32_X6",),
+)
+PRODUCTS = {name: products for products, names in enumerate(_PRODUCTS) for name in names}
+# Those that say nothing of float32.
+_ANY_DTYPE = (None, "highest", "default")
 # The transformations of JAX.
 ALL = ("vmap", "grad") if _compat.TRANSFORMS else ()
 BACKENDS = ("auto", "native", "cusolvermg")
@@ -245,22 +256,33 @@ def positive(routine, name, value):
 
 
 def precision(routine, name, dtype, backend):
-    """Checks ``precision=`` against the resolved backend; whether products are to be in TF32."""
-    if name not in PRECISIONS:
+    """Checks ``precision=`` against the resolved backend; the native code's ``products``."""
+    name = plain_precision(name)
+    if not isinstance(name, str | None) or name not in PRODUCTS:
         raise ValueError(
-            f"{routine}: precision must be one of {', '.join(map(repr, PRECISIONS))}; got {name!r}"
+            f"{routine}: precision must be one of {', '.join(map(repr, PRODUCTS))}; got {name!r}"
         )
-    if name != "tf32":
-        return False
-    if str(dtype) not in ("float32", "complex64"):
+    if name not in _ANY_DTYPE and str(dtype) not in ("float32", "complex64"):
         raise ValueError(
-            f"{routine}: precision='tf32' is for float32 and complex64; a has dtype {dtype}"
+            f"{routine}: precision={name!r} is for float32 and complex64; a has dtype {dtype}"
         )
-    if backend != "native":
+    if PRODUCTS[name] and backend != "native":
         raise ValueError(
-            f"{routine}: precision='tf32' needs backend 'native' (or 'auto'); got {backend!r}"
+            f"{routine}: precision={name!r} needs backend 'native' (or 'auto'); got {backend!r}"
         )
-    return True
+    return PRODUCTS[name]
+
+
+def plain_precision(name):
+    """One of JAX's enumerations as the text that `jax.default_matmul_precision` has for it."""
+    if isinstance(name, jax.lax.Precision):
+        return name.name.lower()
+    return name.name if isinstance(name, jax.lax.DotAlgorithmPreset) else name
+
+
+def precision_of(products):
+    """The name of a precision, None for a's own."""
+    return _PRODUCTS[products][0]
 
 
 def backend(routine, name, available, platform):

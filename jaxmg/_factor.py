@@ -56,7 +56,8 @@ class CholeskyFactor:
         layout: the mesh and the axes that the rows are sharded over; static, as what follows.
         n: the order of A.
         tile: T, the width of the tiles.
-        precision: "tf32", or None for that of the dtype; `inv` computes with it too.
+        precision: "tf32", "BF16_BF16_F32_X3" or "BF16_BF16_F32_X6", or None for that of the dtype;
+            `inv` computes with it too.
     """
 
     tiles: jax.Array
@@ -99,12 +100,12 @@ class CholeskyFactor:
         """
         name = _FROM_UPPER.name
         _checks.array(name, "u", u, _checks.ALL)
-        tf32 = _checks.precision(name, precision, u.dtype, "native")
+        products = _checks.precision(name, precision, u.dtype, "native")
         factor = _FROM_UPPER.plain((u,), T_A, mesh, matrix_specs, in_specs, pad, "native", donate)
         # Their derivatives are those of A, by way of the tiles.
         log_det, status = _measures(jax.lax.stop_gradient(factor.diagonal()))
         return dataclasses.replace(
-            factor, _log_det=log_det, status=status, precision="tf32" if tf32 else None
+            factor, _log_det=log_det, status=status, precision=_checks.precision_of(products)
         )
 
     @property
@@ -283,9 +284,9 @@ def _factored_inside(rows, call):
         call: that of the other routine.
     """
     layout = call.layout.by_rows
-    tf32 = dict(call.attributes).get("tf32", False)
+    products = dict(call.attributes).get("products", 0)
     backend = _backend.resolve(_POTRF.native_name, layout, "native", rows)
-    call = _POTRF.described(layout, rows, call.tile, backend, {"tf32": tf32})
+    call = _POTRF.described(layout, rows, call.tile, backend, {"products": products})
 
     def rule(primals, tangents):
         factor = differentiable(*primals)
@@ -352,17 +353,18 @@ def _parts(routine, factor):
     """A factor as the native code takes it: what is known of it, and its arrays."""
     overflow = () if factor.overflow is None else (factor.overflow,)
     kept = _operations.Kept(
-        routine, factor.layout, factor.n, factor.tile, bool(overflow), factor.precision == "tf32"
+        routine, factor.layout, factor.n, factor.tile, bool(overflow),
+        _checks.PRODUCTS[factor.precision],
     )
     return kept, (factor.tiles, *overflow)
 
 
 def _keep(call, tiles, overflow, log_det: typing.Any = None, status: typing.Any = None):
     """The factor that a call made."""
-    tf32 = dict(call.attributes).get("tf32", False)
+    products = dict(call.attributes).get("products", 0)
     return CholeskyFactor(
         tiles, overflow if call.overflow else None, log_det, status, call.layout,
-        tiles.shape[-1], call.tile, "tf32" if tf32 else None,
+        tiles.shape[-1], call.tile, _checks.precision_of(products),
     )  # fmt: skip
 
 

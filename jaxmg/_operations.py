@@ -101,7 +101,7 @@ class Kept:
     n: int
     tile: int
     overflows: bool
-    tf32: bool
+    products: int
 
     def run(self, native, arrays, **attributes):
         """The result of the native code."""
@@ -130,7 +130,7 @@ class Kept:
 
     def invert(self, *arrays):
         """The inverse of A."""
-        run = functools.partial(self._plain, INVERT, tf32=self.tf32)
+        run = functools.partial(self._plain, INVERT, products=self.products)
         return self._differentiable(run, self._invert_rule, arrays)
 
     def diagonal(self, *arrays):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmg import _backend, _native, _operations, _pcg, _routine
+from jaxmg import _backend, _checks, _native, _operations, _pcg, _routine
 
 # `iterations` where the solution is that of a factorization in A's own precision, as LAPACK's
 # dsposv has them: the one in lower precision failed; refinement did not converge.
@@ -19,7 +19,7 @@ class _Lower:
     """A precision of factorizations.
 
     Attributes:
-        tf32: the attribute of the native code.
+        products: those of the factorization (_checks.PRECISIONS).
         shift: what is added to the unit diagonal, so that rounding A leaves it positive definite
             where it is nearly singular (N. J. Higham and S. Pranesh, "Exploiting lower precision
             arithmetic in solving symmetric positive definite linear systems and least squares
@@ -27,11 +27,16 @@ class _Lower:
             costs iterations.
     """
 
-    tf32: bool
+    products: int
     shift: float
 
 
-_PRECISIONS = {"float32": _Lower(False, 2.0**-24), "tf32": _Lower(True, 2.0**-14)}
+_PRECISIONS = {
+    "float32": _Lower(0, 2.0**-24),
+    "tf32": _Lower(1, 2.0**-14),
+    "BF16_BF16_F32_X3": _Lower(2, 2.0**-20),
+    "BF16_BF16_F32_X6": _Lower(3, 2.0**-23),
+}
 NAMES = (None, "auto", *_PRECISIONS)
 # Elements that are rounded at a time: little beside a large matrix, and much for a GPU.
 _PIECE = 2**24
@@ -40,7 +45,10 @@ _LOWER_DTYPES = {"float64": "float32", "complex128": "complex64"}
 
 def check(routine, name, dtype, backend):
     """Checks ``refine=``; the name of the precision of the factorization, "auto" resolved."""
-    if name not in NAMES or not (name is None or isinstance(name, str)):
+    name = _checks.plain_precision(name)
+    if isinstance(name, str) and _checks.PRODUCTS.get(name):
+        name = _checks.precision_of(_checks.PRODUCTS[name])
+    if not isinstance(name, str | None) or name not in NAMES:
         raise ValueError(
             f"{routine}: refine must be one of {', '.join(map(repr, NAMES))}; got {name!r}"
         )
@@ -50,7 +58,7 @@ def check(routine, name, dtype, backend):
     if name == "float32" and not wide:
         raise ValueError(
             f"{routine}: refine='float32' is for float64 and complex128; a has dtype {dtype}. For "
-            "that pass refine='tf32'"
+            "that pass one of refine='tf32', 'BF16_BF16_F32_X3', 'BF16_BF16_F32_X6'"
         )
     if backend != "native":
         raise ValueError(
@@ -129,7 +137,7 @@ def lowered(call, place, a, tile, overflow_rows):
             jax.ShapeDtypeStruct((1,), jnp.finfo(low.dtype).dtype),
             jax.ShapeDtypeStruct((1,), jnp.int32),
         ),
-        differing=2, n=n, tf32=how.tf32,
+        differing=2, n=n, products=how.products,
     )  # fmt: skip
     return Lowered(tiles, overflow, status, 1 / root[:n], size, tile)
 
@@ -201,7 +209,7 @@ def solve(call, place, a, lower, b):
                 jax.ShapeDtypeStruct((1,), jnp.finfo(a.dtype).dtype),
                 jax.ShapeDtypeStruct((1,), jnp.int32),
             ),
-            n=n, tf32=0, check_b=0,
+            n=n, products=0, check_b=0,
         )  # fmt: skip
         return a, x, status
 

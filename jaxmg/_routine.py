@@ -65,7 +65,7 @@ class Chosen(typing.NamedTuple):
     inside: _programs.Call | None = None
 
 
-PRECISION = Option("precision", "tf32", _checks.precision)
+PRECISION = Option("precision", "products", _checks.precision)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

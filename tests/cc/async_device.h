@@ -37,6 +37,18 @@ class AsyncBlas : public Blas<T> {
               int64_t ldc) override {
     return Later(workers_, s, [=] { return real_.Herk(s, n, k, alpha, a, lda, beta, c, ldc); });
   }
+  PartsShape parts() const override { return real_.parts(); }
+  Status Split(Stream s, Side side, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
+               Part* parts, int64_t ld) override {
+    return Later(workers_, s, [=] { return real_.Split(s, side, turned, m, n, a, lda, parts, ld); });
+  }
+  Status GemmOfParts(Stream s, bool turned_a, bool turned_b, int64_t m, int64_t n, int64_t k,
+                     R alpha, const Part* a, int64_t lda, const Part* b, int64_t ldb, R beta, T* c,
+                     int64_t ldc) override {
+    return Later(workers_, s, [=] {
+      return real_.GemmOfParts(s, turned_a, turned_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    });
+  }
   Status Potrf(Stream s, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override {
     return Later(workers_, s, [=] { return real_.Potrf(s, n, a, lda, offset, info); });
   }
@@ -154,7 +166,7 @@ class AsyncDevice : public Device {
         of_dtype_(*this, *this, *this, *this) {
     Offer(status_kernels_);
     std::apply(
-        [this](auto&... each) { (Offer(each.blas, each.blas, each.solver, each.eigen()), ...); },
+        [this](auto&... each) { (Offer(each.by_precision(), each.solver, each.eigen()), ...); },
         of_dtype_);
   }
   ~AsyncDevice() override { (void)Synchronize(); }
@@ -241,12 +253,15 @@ class AsyncDevice : public Device {
   struct OfDtype {
     explicit OfDtype(AsyncDevice& device)
         : blas(device.workers_, device.real_->blas<T>()),
+          bf16x3(device.workers_, device.real_->blas<T>(Precision::kBf16x3)),
+          bf16x6(device.workers_, device.real_->blas<T>(Precision::kBf16x6)),
           solver(device.workers_, device.real_->solver<T>()),
           panel(device.workers_, *device.real_->eigen<T>().panel),
           chase(device.workers_, *device.real_->eigen<T>().chase),
           secular(device.workers_, *device.real_->eigen<T>().secular) {}
+    BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6}; }
     EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
-    AsyncBlas<T> blas;
+    AsyncBlas<T> blas, bf16x3, bf16x6;
     AsyncSolver<T> solver;
     AsyncPanel<T> panel;
     AsyncChase<T> chase;

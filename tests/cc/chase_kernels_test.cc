@@ -123,7 +123,7 @@ class KernelDevice : public Wrapped {
   template <typename T>
   void Replace(Kernels<T>& kernels) {
     kernels.host = host_->eigen<T>().chase;
-    Offer<T>(host_->blas<T>(), host_->blas<T>(), host_->solver<T>(), {nullptr, &kernels, nullptr});
+    Offer<T>(host_->by_precision<T>(), host_->solver<T>(), {nullptr, &kernels, nullptr});
   }
 
   const std::unique_ptr<Device> host_;

@@ -145,6 +145,42 @@ void CheckSolveRows() {
   }
 }
 
+// The parts of a factor are those that the host's device makes, to the bit.
+template <typename T, typename Kernel>
+void CheckSplit(const Kernel& kernel) {
+  std::mt19937_64 random(5);
+  const auto host = NewHostDevice();
+  for (const bool turned : {false, true}) {
+    for (const Side side : {Side::kLeft, Side::kRight}) {
+      for (const Precision precision : {Precision::kBf16x3, Precision::kBf16x6}) {
+        const long long m = 37, n = 70;
+        const PartsShape shape = PartsOf<T>(precision);
+        Matrix<T> a = Matrix<T>::Uniform(m, n, random);
+        a(3, 4) = std::numeric_limits<float>::max();
+        a(5, 6) = std::numeric_limits<float>::denorm_min();
+        a(7, 8) = std::numeric_limits<float>::infinity();
+        const long long rows = (turned ? n : m) * (side == Side::kLeft ? shape.rows : 1);
+        const long long depth = (turned ? m : n) * shape.depth;
+        const long long ld = (turned ? depth : rows) + 3;
+        std::vector<Part> found(ld * (turned ? rows : depth), 7), expected = found;
+        Launch(Tiles(m, n), kTileEdge, kTileRows, [&] {
+          kernel(side == Side::kLeft, turned, static_cast<int>(shape.products), m, n, a.device(),
+                 a.ld, found.data(), ld);
+        });
+        const Status status = host->blas<T>(precision).Split(
+            Stream::kMain, side, turned, m, n, a.data.data(), a.ld, expected.data(), ld);
+        EXPECT(status.ok()) << status.message();
+        EXPECT(found == expected) << "turned " << turned << ", products " << shape.products;
+      }
+    }
+  }
+}
+
+TEST(PartsAreThoseOfTheHost) {
+  CheckSplit<float>(kernels::jaxmg_split_s);
+  CheckSplit<std::complex<float>>(kernels::jaxmg_split_c);
+}
+
 template <typename T>
 void CheckTranspositions() {
   std::mt19937_64 random(7);

@@ -359,7 +359,7 @@ class KernelDevice : public Wrapped {
     EigenKernels<T> eigen = host_->eigen<T>();
     kernels.host = eigen.panel;
     eigen.panel = &kernels;
-    Offer<T>(host_->blas<T>(), host_->blas<T>(), host_->solver<T>(), eigen);
+    Offer<T>(host_->by_precision<T>(), host_->solver<T>(), eigen);
   }
 
   const std::unique_ptr<Device> host_;

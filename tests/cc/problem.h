@@ -213,11 +213,18 @@ class WithTf32 : public Tuned {
         float_(real.blas<float>()),
         complex_(real.blas<std::complex<float>>()) {
     using Complex = std::complex<float>;
-    Offer<float>(real.blas<float>(), float_, real.solver<float>());
-    Offer<Complex>(real.blas<Complex>(), complex_, real.solver<Complex>());
+    OfferTf32<float>(real, float_);
+    OfferTf32<Complex>(real, complex_);
   }
 
  private:
+  template <typename T>
+  void OfferTf32(Device& real, Blas<T>& tf32) {
+    BlasByPrecision<T> blas = real.by_precision<T>();
+    blas[static_cast<int>(Precision::kTf32)] = &tf32;
+    Offer<T>(blas, real.solver<T>());
+  }
+
   Tf32Products<float> float_;
   Tf32Products<std::complex<float>> complex_;
 };

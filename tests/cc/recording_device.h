@@ -44,6 +44,30 @@ class RecordingBlas : public Blas<T> {
     to_.Add(s, "herk", {to_.Read(a, lda, n, k), to_.Write(c, ldc, n, n)}, alpha, beta);
     return real_.Herk(s, n, k, alpha, a, lda, beta, c, ldc);
   }
+  PartsShape parts() const override { return real_.parts(); }
+  Status Split(Stream s, Side side, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
+               Part* parts, int64_t ld) override {
+    const PartsShape shape = real_.parts();
+    const int64_t rows = (turned ? n : m) * (side == Side::kLeft ? shape.rows : 1);
+    const int64_t depth = (turned ? m : n) * shape.depth;
+    to_.Add(s, "split",
+            {to_.Read(a, lda, m, n), to_.Write(parts, ld, turned ? depth : rows,
+                                               turned ? rows : depth)},
+            int(side), turned);
+    return real_.Split(s, side, turned, m, n, a, lda, parts, ld);
+  }
+  Status GemmOfParts(Stream s, bool turned_a, bool turned_b, int64_t m, int64_t n, int64_t k,
+                     R alpha, const Part* a, int64_t lda, const Part* b, int64_t ldb, R beta, T* c,
+                     int64_t ldc) override {
+    const PartsShape shape = real_.parts();
+    const int64_t rows = m * shape.rows, depth = k * shape.depth;
+    to_.Add(s, "gemm of parts",
+            {to_.Read(a, lda, turned_a ? depth : rows, turned_a ? rows : depth),
+             to_.Read(b, ldb, turned_b ? depth : n, turned_b ? n : depth),
+             to_.Write(c, ldc, m, n)},
+            turned_a, turned_b, alpha, beta);
+    return real_.GemmOfParts(s, turned_a, turned_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  }
   Status SolveRight(Stream s, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, const T* b,
                     int64_t ldb, T* x, int64_t ldx) override {
     to_.Add(s, "solve", {to_.Read(l, ldl, n, n), to_.Read(b, ldb, m, n), to_.Write(x, ldx, m, n)},
@@ -186,7 +210,7 @@ class RecordingDevice : public Device {
         of_dtype_(*this, *this, *this, *this) {
     Offer(status_kernels_);
     std::apply(
-        [this](auto&... each) { (Offer(each.blas, each.blas, each.solver, each.eigen()), ...); },
+        [this](auto&... each) { (Offer(each.by_precision(), each.solver, each.eigen()), ...); },
         of_dtype_);
   }
 
@@ -230,12 +254,15 @@ class RecordingDevice : public Device {
   struct OfDtype {
     explicit OfDtype(RecordingDevice& device)
         : blas(device.to_, device.real_->blas<T>()),
+          bf16x3(device.to_, device.real_->blas<T>(Precision::kBf16x3)),
+          bf16x6(device.to_, device.real_->blas<T>(Precision::kBf16x6)),
           solver(device.to_, device.real_->solver<T>()),
           panel(device.to_, *device.real_->eigen<T>().panel),
           chase(device.to_, *device.real_->eigen<T>().chase),
           secular(device.to_, *device.real_->eigen<T>().secular) {}
+    BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6}; }
     EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
-    RecordingBlas<T> blas;
+    RecordingBlas<T> blas, bf16x3, bf16x6;
     RecordingSolver<T> solver;
     RecordingPanel<T> panel;
     RecordingChase<T> chase;

@@ -107,7 +107,7 @@ def test_handlers_may_be_registered_again():
 
 
 _NOBODY = np.zeros(0, np.int64)  # all ranks are in this process
-_RIGHT = {"processes": _NOBODY, "n": 4, "ranks": 1, "tile": 0, "tf32": 0, "check_b": 0}
+_RIGHT = {"processes": _NOBODY, "n": 4, "ranks": 1, "tile": 0, "products": 0, "check_b": 0}
 
 
 def _call(backend="native", **attributes):
@@ -160,7 +160,7 @@ _BLOCK, _NONE, _COLUMN = (4, 4), (0, 4), (4, 1)
 _STATUS = jax.ShapeDtypeStruct((1,), np.int32)
 # Handler -> (operands after the place, results, attributes beside n, ranks, tile and backend).
 _HANDLERS = {
-    "jaxmg_potri": ([_BLOCK], [_BLOCK, _STATUS], {"tf32": 0}),
+    "jaxmg_potri": ([_BLOCK], [_BLOCK, _STATUS], {"products": 0}),
     "jaxmg_syevd": ([_BLOCK], [_BLOCK, (4,), _STATUS], {"vectors": 1}),
     "jaxmg_syevx": ([_BLOCK], [_BLOCK, (4, 2), (4,), _STATUS], {"first": 1, "last": 3}),
     "jaxmg_sygvd": ([_BLOCK, _BLOCK], [_BLOCK, _BLOCK, (4,), _STATUS], {"vectors": 1}),
@@ -169,10 +169,10 @@ _HANDLERS = {
         [_BLOCK, _BLOCK, (4, 2), (4,), _STATUS],
         {"first": 1, "last": 3},
     ),
-    "jaxmg_potrf": ([_BLOCK], [_BLOCK, _NONE, (1,), _STATUS], {"tf32": 0}),
+    "jaxmg_potrf": ([_BLOCK], [_BLOCK, _NONE, (1,), _STATUS], {"products": 0}),
     "jaxmg_factor_apply": ([_BLOCK, _NONE, _COLUMN], [_COLUMN], {"operation": 0}),
     "jaxmg_factor_solve_rows": ([_BLOCK, _NONE, _BLOCK], [_BLOCK], {"inverse": 0}),
-    "jaxmg_factor_invert": ([_BLOCK, _NONE], [_BLOCK], {"tf32": 0}),
+    "jaxmg_factor_invert": ([_BLOCK, _NONE], [_BLOCK], {"products": 0}),
     "jaxmg_factor_diagonal": ([_BLOCK, _NONE], [(4,)], {}),
     "jaxmg_factor_tiles": ([_BLOCK], [_BLOCK, _NONE], {}),
     "jaxmg_factor_rows": ([_BLOCK, _NONE], [_BLOCK], {}),
@@ -219,9 +219,10 @@ def test_operation_that_there_is_not():
         _call_handler("jaxmg_factor_apply", operation=5)
 
 
-def test_tf32_is_for_single_precision():
-    with pytest.raises(jax.errors.JaxRuntimeError, match="TF32 is for float32 and complex64"):
-        _call(**(_RIGHT | {"tf32": 1}))
+@pytest.mark.parametrize("products", [1, 2, 3])
+def test_lower_precision_is_for_single_precision(products):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="are for float32 and complex64"):
+        _call(**(_RIGHT | {"products": products}))
 
 
 def test_equal_calls_of_one_program_do_not_meet():

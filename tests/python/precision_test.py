@@ -1,4 +1,4 @@
-"""`precision=`: products in TF32 where the caller asks for them, and nowhere else."""
+"""`precision=`: products in lower precision where the caller asks for them, and nowhere else."""
 
 import functools
 
@@ -12,6 +12,8 @@ import jaxmg
 from jaxmg import _checks
 
 _TF32_EPS = 2.0**-10
+_X3_EPS = 2.0**-16
+_X3, _X6 = "BF16_BF16_F32_X3", "BF16_BF16_F32_X6"
 _GPU = jax.default_backend() == "gpu"
 _N, _TILE = 200, 16
 
@@ -34,7 +36,7 @@ def _backward_error(a, x, b):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
-@pytest.mark.parametrize("precision", [None, "highest", "tf32"])
+@pytest.mark.parametrize("precision", [None, "highest", "tf32", _X3, _X6])
 def test_error_is_that_of_the_precision(dtype, precision):
     a, b, there, _ = _problem(dtype)
     x, status = jaxmg.potrs(there, b, _TILE, precision=precision, return_status=True)
@@ -44,8 +46,70 @@ def test_error_is_that_of_the_precision(dtype, precision):
     assert status == 0
     if precision == "tf32" and _GPU:
         assert 10 * eps(dtype) < error < _TF32_EPS and distance < _N * _TF32_EPS
+    elif precision == _X3:
+        exact = _backward_error(a, jaxmg.potrs(there, b, _TILE), b)
+        assert 2 * exact < error < _X3_EPS and distance < _N * _X3_EPS
     else:
         assert error < 10 * eps(dtype) and distance < _N * eps(dtype)
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 4, 8])
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_six_products_are_as_good_as_plain_ones_and_three_have_half_the_bits(dtype, ranks):
+    """On CPU devices too, which make the same products of parts."""
+    n, random = 150, rng(7)
+    q = random.standard_normal((n, n)).astype(dtype)
+    q = np.linalg.qr(q + random.standard_normal((n, n)) * (1j if q.dtype.kind == "c" else 0))[0]
+    b = random.standard_normal((n, 3)).astype(dtype)
+    for condition in (1e2, 1e4):
+        spectrum = np.geomspace(1, 1 / condition, n)
+        a = ((q * spectrum) @ q.conj().T).astype(dtype)
+        there = shard(a, line(ranks), "r", None) if n % ranks == 0 else a
+        found = {}
+        for precision in (None, _X6, _X3):
+            x, status = jaxmg.potrs(
+                there, b, 11, line(ranks), P("r", None), precision=precision, return_status=True
+            )
+            assert status == 0
+            found[precision] = _backward_error(a, x, b)
+        assert found[_X6] < 2 * found[None]
+        assert 2 * found[None] < found[_X3] < _X3_EPS
+
+
+def test_a_factor_keeps_the_precision():
+    a, b, there, mesh = _problem("float32")
+    factor = jaxmg.cho_factor(there, _TILE, mesh, precision="high")
+    assert factor.precision == _X3 and jax.jit(lambda f: f)(factor).precision == _X3
+    error = _backward_error(a, jaxmg.cho_solve(factor, b), b)
+    exact = _backward_error(a, jaxmg.cho_solve(jaxmg.cho_factor(there, _TILE, mesh), b), b)
+    assert 2 * exact < error < _X3_EPS
+    plain = jaxmg.potri(there, _TILE, mesh, precision="high")
+    np.testing.assert_allclose(factor.inv(), plain, rtol=1e-4, atol=1e-4)
+
+
+_NAMES = {
+    None: [None, "highest", "default", "float32", jax.lax.Precision.HIGHEST],
+    "tf32": ["tf32", "tensorfloat32", jax.lax.DotAlgorithmPreset.TF32_TF32_F32],
+    _X3: [_X3, "high", jax.lax.Precision.HIGH, jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3],
+    _X6: [_X6, jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X6],
+}
+
+
+@pytest.mark.parametrize(
+    "name, expected", [(name, key) for key, names in _NAMES.items() for name in names]
+)
+def test_names_of_jax(name, expected):
+    products = _checks.precision("potrs", name, "float32", "native")
+    assert _checks.precision_of(products) == expected
+    _, b, there, _ = _problem("float32")
+    solution = jaxmg.potrs(there, b, _TILE, precision=name)
+    np.testing.assert_array_equal(solution, jaxmg.potrs(there, b, _TILE, precision=expected))
+
+
+@pytest.mark.parametrize("name", ["BF16_BF16_F32_X9", "bfloat16", 3, ["high"], np.float32])
+def test_names_that_mean_nothing_here(name):
+    with pytest.raises(ValueError, match="potri: precision must be one of None, 'highest', "):
+        jaxmg.potri(np.eye(3, dtype="float32"), precision=name)
 
 
 @pytest.mark.parametrize("matmul", ["bfloat16", "tensorfloat32", "highest"])

@@ -217,7 +217,7 @@ def test_nothing_is_gathered_or_copied(donate, monkeypatch):
 @pytest.mark.parametrize(
     "dtype, options, message",
     [
-        ("float64", {"refine": "half"}, "refine must be one of None, 'auto', 'float32', 'tf32'; "),
+        ("float64", {"refine": "half"}, "refine must be one of None, 'auto', 'float32', 'tf32', 'BF16_"),
         ("float32", {"refine": "float32"}, "is for float64 and complex128; a has dtype float32"),
         ("float64", {"refine": "auto", "precision": "tf32"}, "with refine leave precision out"),
         ("float64", {"refine": "auto", "return_logdet": True}, "return_logdet=True isn't possible"),

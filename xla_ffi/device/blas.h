@@ -6,13 +6,25 @@
 
 #include "xla_ffi/base/dtype.h"
 #include "xla_ffi/base/status.h"
+#include "xla_ffi/device/parts.h"
 #include "xla_ffi/device/stream.h"
 
 namespace jaxmg {
 
-// How products of matrices are computed. kTf32 rounds the factors to TF32, with 10 bits behind the
-// binary point, where the hardware multiplies those faster; it applies to float32 and complex64.
-enum class Precision { kHighest, kTf32 };
+// How products of matrices are computed; in lower precision those of float32 and complex64 alone.
+// kTf32 rounds the factors to TF32, with 10 bits behind the binary point, where the hardware
+// multiplies those faster. The others take them for sums of bfloat16 numbers, with 7 bits each, and
+// add up three products of those, or six, in float32: see parts.h.
+enum class Precision { kHighest, kTf32, kBf16x3, kBf16x6 };
+inline constexpr int kNumPrecisions = 4;
+
+template <typename T>
+constexpr PartsShape PartsOf(Precision precision) {
+  const int products = precision == Precision::kBf16x3   ? 3
+                       : precision == Precision::kBf16x6 ? 6
+                                                         : 0;
+  return PartsOf<T>(products);
+}
 
 enum class Op { kNone, kTrans, kConjTrans };
 enum class Side { kLeft, kRight };
@@ -40,7 +52,8 @@ class Blas {
   virtual Op StoredFactor() const {
     return sizeof(Real<T>) == sizeof(double) ? Op::kNone : Op::kConjTrans;
   }
-  // C := alpha A A^H + beta C on the lower triangle, C n x n, A n x k.
+  // C := alpha A A^H + beta C on the lower triangle, C n x n, A n x k. Made of parts (below) it may
+  // write all of C.
   virtual Status Herk(Stream stream, int64_t n, int64_t k, Real<T> alpha, const T* a, int64_t lda,
                       Real<T> beta, T* c, int64_t ldc) = 0;
   // B := op(A)^-1 B (left) or B op(A)^-1 (right), B m x n, A triangular.
@@ -89,6 +102,22 @@ class Blas {
                              T* l, T* inverse) = 0;
   // *sum += 2 log of the product of the diagonal of a tile of the factor.
   virtual Status AddLogDet(Stream stream, int64_t n, const T* l, int64_t ldl, Real<T>* sum) = 0;
+
+  // Factors of products that are made of parts (parts.h), split once for many of them; where
+  // products aren't, neither is called.
+  virtual PartsShape parts() const { return {}; }
+  // The parts of the left or the right factor that A (m x n) is, or with `turned` A^H.
+  virtual Status Split(Stream, Side, bool /*turned*/, int64_t /*m*/, int64_t /*n*/,
+                       const T* /*a*/, int64_t /*lda*/, Part* /*parts*/, int64_t /*ld*/) {
+    return Status::Fixed(Code::kInternal, "products here aren't made of parts");
+  }
+  // C := alpha A B^H + beta C of the parts of A (m x k) and B (n x k), which were `turned` or not.
+  virtual Status GemmOfParts(Stream, bool /*turned_a*/, bool /*turned_b*/, int64_t /*m*/,
+                             int64_t /*n*/, int64_t /*k*/, Real<T> /*alpha*/, const Part* /*a*/,
+                             int64_t /*lda*/, const Part* /*b*/, int64_t /*ldb*/, Real<T> /*beta*/,
+                             T* /*c*/, int64_t /*ldc*/) {
+    return Status::Fixed(Code::kInternal, "products here aren't made of parts");
+  }
 
   // Takes memory that Potrf, on tiles of at most this order, needs beside its operands until the
   // call is over, so that a lack of it shows before the ranks have begun.

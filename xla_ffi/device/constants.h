@@ -69,6 +69,11 @@ inline constexpr int kPanelBlocks = 256;
 // Threads that have a root, an element of z or a vector of a merge of divide and conquer.
 inline constexpr int kSecularThreads = 128;
 
+// The parts of a factor that are multiplied, of three to six products the last ones (parts.h).
+inline constexpr int kMostProducts = 6;
+inline constexpr int kLeftPart[kMostProducts] = {2, 1, 0, 1, 0, 0};
+inline constexpr int kRightPart[kMostProducts] = {0, 1, 2, 0, 1, 0};
+
 // Bytes of a column that a block of kCopyColumns copies.
 inline constexpr int kCopySegment = kThreads * 64;
 

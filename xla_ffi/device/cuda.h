@@ -115,13 +115,16 @@ class CudaDevice : public Device {
     explicit OfDtype(CudaDevice& device)
         : blas(device, Precision::kHighest),
           tf32(device, Precision::kTf32),
+          bf16x3(device, Precision::kBf16x3),
+          bf16x6(device, Precision::kBf16x6),
           solver(device),
           panel(device),
           chase(device, blas),
           secular(device) {}
+    BlasByPrecision<T> by_precision() { return {&blas, &tf32, &bf16x3, &bf16x6}; }
     EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
 
-    CudaBlas<T> blas, tf32;
+    CudaBlas<T> blas, tf32, bf16x3, bf16x6;
     CudaSolver<T> solver;
     CudaPanel<T> panel;
     CudaChase<T> chase;

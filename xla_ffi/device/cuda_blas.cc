@@ -4,6 +4,7 @@
 #include <complex>
 
 #include "xla_ffi/device/cuda.h"
+#include "xla_ffi/device/products_by_parts.h"
 
 namespace jaxmg {
 namespace {
@@ -68,6 +69,9 @@ cublasDiagType_t Letter(Diag diag) {
 // numbers, which is twice that of the standard library's.
 constexpr size_t kScalarAlignment = alignof(cuDoubleComplex);
 
+// Rows and columns of C below which splitting the factors takes longer than it saves.
+constexpr int64_t kLeastByParts = 512;
+
 // Calls a routine of cuBLAS on the stream's handle.
 #define JAXMG_CUBLAS(routine, stream, ...)                                              \
   do {                                                                                  \
@@ -84,6 +88,13 @@ Status CudaBlas<T>::Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, 
                          const T* a, int64_t lda, const T* b, int64_t ldb, R beta, T* c,
                          int64_t ldc) {
   if (m == 0 || n == 0) return Status::Ok();
+  if (parts().depth > 0 && IsByParts<T>(op_a, op_b, m, n, k, kLeastByParts)) {
+    auto scratch = [&](int64_t count, Part** parts) {
+      return ScratchForParts(stream, count, parts);
+    };
+    return GemmByParts(*this, scratch, stream, op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c,
+                       ldc);
+  }
   alignas(kScalarAlignment) const T t_alpha = alpha, t_beta = beta;
   // One row times a matrix: GEMV reads the matrix at the speed of memory.
   if (m == 1 && op_a == Op::kNone && k > 0 && (op_b == Op::kNone || !kIsComplex<T>)) {
@@ -94,6 +105,40 @@ Status CudaBlas<T>::Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, 
   }
   JAXMG_CUBLAS(gemm, stream, Letter(op_a), Letter(op_b), m, n, k, Vendor(&t_alpha), Vendor(a), lda,
                Vendor(b), ldb, Vendor(&t_beta), Vendor(c), ldc);
+  return Status::Ok();
+}
+
+template <typename T>
+Status CudaBlas<T>::ScratchForParts(Stream stream, int64_t count, Part** parts) {
+  void* data = nullptr;
+  JAXMG_RETURN_IF_ERROR(device_.Scratch(stream, count * sizeof(Part), &data));
+  *parts = static_cast<Part*>(data);
+  return Status::Ok();
+}
+
+template <typename T>
+Status CudaBlas<T>::Split(Stream stream, Side side, bool turned, int64_t m, int64_t n, const T* a,
+                          int64_t lda, Part* parts, int64_t ld) {
+  const int left = side == Side::kLeft, products = static_cast<int>(this->parts().products);
+  return device_.LaunchTiles(Kernel::kSplit, CudaType<T>::kLetter, stream, m, n, left,
+                             static_cast<int>(turned), products, m, n, a, lda, parts, ld);
+}
+
+template <typename T>
+Status CudaBlas<T>::GemmOfParts(Stream stream, bool turned_a, bool turned_b, int64_t m, int64_t n,
+                                int64_t k, R alpha, const Part* a, int64_t lda, const Part* b,
+                                int64_t ldb, R beta, T* c, int64_t ldc) {
+  if (m == 0 || n == 0) return Status::Ok();
+  const PartsShape shape = parts();
+  const float f_alpha = static_cast<float>(alpha), f_beta = static_cast<float>(beta);
+  cublasHandle_t handle;
+  JAXMG_RETURN_IF_ERROR(device_.resources().BlasHandle(stream, precision_, &handle));
+  JAXMG_CHECK_CUDA(Get<Cublas>().cublasGemmEx_64(
+                       handle, turned_a ? CUBLAS_OP_T : CUBLAS_OP_N,
+                       turned_b ? CUBLAS_OP_N : CUBLAS_OP_T, shape.rows * m, n, shape.depth * k,
+                       &f_alpha, a, CUDA_R_16BF, lda, b, CUDA_R_16BF, ldb, &f_beta, c, CUDA_R_32F,
+                       shape.rows * ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                   "gemm of parts on GPU ", device_.ordinal(), ", ", m, " x ", n);
   return Status::Ok();
 }
 
@@ -114,6 +159,9 @@ template <typename T>
 Status CudaBlas<T>::Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* a, int64_t lda,
                          R beta, T* c, int64_t ldc) {
   if (n == 0) return Status::Ok();
+  if (parts().depth > 0 && n >= kLeastByParts && k > 0) {
+    return Gemm(stream, Op::kNone, Op::kConjTrans, n, n, k, alpha, a, lda, a, lda, beta, c, ldc);
+  }
   const int64_t m = n;
   JAXMG_CUBLAS(herk, stream, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_N, n, k, &alpha, Vendor(a), lda,
                &beta, Vendor(c), ldc);

@@ -24,6 +24,12 @@ class CudaBlas : public Blas<T> {
   Op StoredFactor() const override {
     return precision_ == Precision::kTf32 ? Op::kNone : Blas<T>::StoredFactor();
   }
+  PartsShape parts() const override { return PartsOf<T>(precision_); }
+  Status Split(Stream stream, Side side, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
+               Part* parts, int64_t ld) override;
+  Status GemmOfParts(Stream stream, bool turned_a, bool turned_b, int64_t m, int64_t n, int64_t k,
+                     R alpha, const Part* a, int64_t lda, const Part* b, int64_t ldb, R beta, T* c,
+                     int64_t ldc) override;
   // Gemm of `count` operands, each so many elements behind the one before. The C may not overlap.
   Status GemmBatched(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha,
                      const T* a, int64_t lda, int64_t a_stride, const T* b, int64_t ldb,
@@ -56,6 +62,7 @@ class CudaBlas : public Blas<T> {
                  int64_t ld) override;
 
  private:
+  Status ScratchForParts(Stream stream, int64_t count, Part** parts);
   Status SpaceForPotrf(Stream stream, int64_t n, T* a, int64_t lda, SolverSpace* space);
 
   CudaDevice& device_;

@@ -8,6 +8,7 @@
 #ifndef JAXMG_XLA_FFI_DEVICE_DEVICE_H_
 #define JAXMG_XLA_FFI_DEVICE_DEVICE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -152,6 +153,9 @@ Bytes2D Block(const T* data, int64_t ld, int64_t rows, int64_t columns) {
   return {const_cast<T*>(data), ld * sizeof(T), rows * sizeof(T), static_cast<size_t>(columns)};
 }
 
+template <typename T>
+using BlasByPrecision = std::array<Blas<T>*, kNumPrecisions>;
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -208,6 +212,10 @@ class Device {
   template <typename T>
   Blas<T>& blas(Precision precision = Precision::kHighest);
   template <typename T>
+  const BlasByPrecision<T>& by_precision() const {
+    return std::get<Operations<T>>(operations_).blas;
+  }
+  template <typename T>
   MatrixSolver<T>& solver() {
     return *std::get<Operations<T>>(operations_).solver;
   }
@@ -226,13 +234,13 @@ class Device {
   virtual std::vector<TimelineRange> TakeRanges() { return {}; }
 
  protected:
-  // What the device gives; whoever makes one names all of it, of every dtype. `tf32` is `blas`
-  // again where the hardware is no faster with TF32.
+  // What the device gives; whoever makes one names all of it, of every dtype: tile operations for
+  // each Precision, the same again where the hardware has nothing faster for it.
   void Offer(StatusKernels& status) { status_ = &status; }
   template <typename T>
-  void Offer(Blas<T>& blas, Blas<T>& tf32, MatrixSolver<T>& solver,
+  void Offer(const BlasByPrecision<T>& blas, MatrixSolver<T>& solver,
              const EigenKernels<T>& eigen = {}) {
-    std::get<Operations<T>>(operations_) = {&blas, &tf32, &solver, eigen};
+    std::get<Operations<T>>(operations_) = {blas, &solver, eigen};
   }
   void OfferAllOf(const Device& other) {
     status_ = other.status_;
@@ -242,8 +250,7 @@ class Device {
  private:
   template <typename T>
   struct Operations {
-    Blas<T>* blas = nullptr;
-    Blas<T>* tf32 = nullptr;
+    BlasByPrecision<T> blas = {};
     MatrixSolver<T>* solver = nullptr;
     EigenKernels<T> eigen;
   };
@@ -254,11 +261,8 @@ class Device {
 
 template <typename T>
 Blas<T>& Device::blas(Precision precision) {
-  const Operations<T>& operations = std::get<Operations<T>>(operations_);
-  if constexpr (std::is_same_v<Real<T>, float>) {
-    if (precision == Precision::kTf32) return *operations.tf32;
-  }
-  return *operations.blas;
+  constexpr bool kLower = std::is_same_v<Real<T>, float>;
+  return *std::get<Operations<T>>(operations_).blas[kLower ? static_cast<int>(precision) : 0];
 }
 
 // Names what a stream is given while this lives.

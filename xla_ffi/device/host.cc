@@ -80,11 +80,12 @@ class HostStatus : public StatusKernels {
 
 template <typename T>
 struct HostOperations {
-  HostBlas<T> blas;
+  HostBlas<T> blas, bf16x3{Precision::kBf16x3}, bf16x6{Precision::kBf16x6};
   HostSolver<T> solver;
   HostPanel<T> panel{blas};
   HostChase<T> chase{blas};
   HostSecular<T> secular;
+  BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6}; }
   EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
 };
 
@@ -108,7 +109,7 @@ class HostDevice : public Device {
   explicit HostDevice(HostAllocator allocator) : allocator_(std::move(allocator)) {
     Offer(status_kernels_);
     std::apply(
-        [this](auto&... each) { (Offer(each.blas, each.blas, each.solver, each.eigen()), ...); },
+        [this](auto&... each) { (Offer(each.by_precision(), each.solver, each.eigen()), ...); },
         of_dtype_);
   }
 

@@ -6,10 +6,16 @@
 #include <cmath>
 #include <complex>
 #include <cstdint>
+#include <cstring>
 #include <limits>
+#include <memory>
+#include <type_traits>
+#include <vector>
 
 #include "xla_ffi/device/blas.h"
+#include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/lapack_checks.h"
+#include "xla_ffi/device/products_by_parts.h"
 
 namespace jaxmg {
 
@@ -19,14 +25,49 @@ void FillWithNaN(int64_t m, int64_t n, T* a, int64_t lda) {
   for (int64_t j = 0; j < n; ++j) std::fill_n(a + j * lda, m, nan);
 }
 
+inline constexpr int kParts = 3;
+
+inline float NumberOf(Part part) {
+  const uint32_t bits = uint32_t{part} << 16;
+  float number;
+  std::memcpy(&number, &bits, sizeof(number));
+  return number;
+}
+
+// The bfloat16 number nearest to x, even ones where two are, and towards zero where that were
+// infinite.
+inline Part Nearest(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  if (std::isnan(x)) return 0x7fff;
+  const Part rounded = static_cast<Part>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  return (rounded & 0x7fff) == 0x7f80 ? static_cast<Part>(bits >> 16) : rounded;
+}
+
+// x = x0 + x1 + x2 as far as bfloat16 has an exponent for it.
+inline void SplitNumber(float x, Part parts[kParts]) {
+  for (int p = 0; p < kParts; ++p) {
+    parts[p] = Nearest(x);
+    x -= NumberOf(parts[p]);
+  }
+}
+
 template <typename T>
 class HostBlas : public Blas<T> {
   using R = Real<T>;
 
  public:
-  Status Gemm(Stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha, const T* a,
+  // kTf32 is kHighest here; products of parts are made, at the cost of as many, so that results are
+  // what they are on devices that are made for them.
+  explicit HostBlas(Precision precision = Precision::kHighest) : parts_(PartsOf<T>(precision)) {}
+
+  Status Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha, const T* a,
               int64_t lda, const T* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
     if (m == 0 || n == 0) return Status::Ok();
+    if (parts_.depth > 0 && IsByParts<T>(op_a, op_b, m, n, k, 2)) {
+      return GemmByParts(*this, InScratch(), stream, op_a, op_b, m, n, k, alpha, a, lda, b, ldb,
+                         beta, c, ldc);
+    }
     T t_alpha = alpha, t_beta = beta;
     // One row times a matrix: xGEMV reads the matrix at the speed of memory.
     if (m == 1 && op_a == Op::kNone && (op_b == Op::kNone || !kIsComplex<T>)) {
@@ -45,15 +86,76 @@ class HostBlas : public Blas<T> {
     return Status::Ok();
   }
 
-  Status Herk(Stream, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
+  Status Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
               int64_t ldc) override {
     if (n == 0) return Status::Ok();
+    if (parts_.depth > 0 && k > 0) {
+      return GemmByParts(*this, InScratch(), stream, Op::kNone, Op::kConjTrans, n, n, k, alpha, a,
+                         lda, a, lda, beta, c, ldc);
+    }
     char uplo = 'L', trans = 'N';
     LapackInts ints(n, k, lda, ldc);
     JAXMG_CHECK_LAPACK(herk, ints);
     HostLapack<T>().herk(&uplo, &trans, ints[0], ints[1], &alpha, const_cast<T*>(a), ints[2], &beta,
                          c, ints[3]);
     return Status::Ok();
+  }
+
+  PartsShape parts() const override { return parts_; }
+
+  Status Split(Stream stream, Side side, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
+               Part* parts, int64_t ld) override {
+    if (parts_.depth == 0) return Blas<T>::Split(stream, side, turned, m, n, a, lda, parts, ld);
+    const bool left = side == Side::kLeft;
+    const int* const of_block = left ? kLeftPart : kRightPart;
+    const int64_t components = kIsComplex<T> ? 2 : 1;
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < m; ++i) {
+        const auto* value = reinterpret_cast<const float*>(a + j * lda + i);
+        Part split[2][kParts];
+        for (int64_t c = 0; c < components; ++c) SplitNumber(value[c], split[c]);
+        // Of what the factor has for this element, row p and column q of block `block`.
+        const int64_t row = turned ? j : i, column = turned ? i : j;
+        const int64_t rows = left ? components : 1, depth = turned ? m : n;
+        for (int64_t block = 0; block < parts_.products; ++block) {
+          const int part = of_block[kMostProducts - parts_.products + block];
+          for (int64_t p = 0; p < rows; ++p) {
+            for (int64_t q = 0; q < components; ++q) {
+              // [[Re, Im], [Im, -Re]], Im with the other sign in A^H.
+              const bool negative = (p == 1 && q == 1) || (turned && p != q);
+              const Part found = split[p ^ q][part] ^ (negative ? 0x8000 : 0);
+              const int64_t r = row * rows + p;
+              const int64_t d = (block * depth + column) * components + q;
+              parts[turned ? r * ld + d : d * ld + r] = found;
+            }
+          }
+        }
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status GemmOfParts(Stream, bool turned_a, bool turned_b, int64_t m, int64_t n, int64_t k, R alpha,
+                     const Part* a, int64_t lda, const Part* b, int64_t ldb, R beta, T* c,
+                     int64_t ldc) override {
+    if constexpr (!std::is_same_v<R, float>) {
+      return Status::Fixed(Code::kInternal, "products here aren't made of parts");
+    } else {
+      if (m == 0 || n == 0) return Status::Ok();
+      const int64_t rows = m * parts_.rows, depth = k * parts_.depth;
+      const int64_t ld_a = turned_a ? depth : rows, ld_b = turned_b ? depth : n;
+      const std::vector<float> left = AsNumbers(a, lda, ld_a, turned_a ? rows : depth);
+      const std::vector<float> right = AsNumbers(b, ldb, ld_b, turned_b ? n : depth);
+      char trans_a = turned_a ? 'T' : 'N', trans_b = turned_b ? 'N' : 'T';
+      LapackInts ints(rows, n, depth, ld_a, ld_b, ldc * parts_.rows);
+      JAXMG_CHECK_LAPACK(gemm, ints);
+      float t_alpha = alpha, t_beta = beta;
+      HostLapack<float>().gemm(&trans_a, &trans_b, ints[0], ints[1], ints[2], &t_alpha,
+                               const_cast<float*>(left.data()), ints[3],
+                               const_cast<float*>(right.data()), ints[4], &t_beta,
+                               reinterpret_cast<float*>(c), ints[5]);
+      return Status::Ok();
+    }
   }
 
   Status SolveRight(Stream stream, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, const T* b,
@@ -210,6 +312,24 @@ class HostBlas : public Blas<T> {
   }
 
  private:
+  // Memory for parts, for one product.
+  static auto InScratch() {
+    return [space = std::make_shared<std::vector<Part>>()](int64_t count, Part** parts) {
+      space->resize(count);
+      *parts = space->data();
+      return Status::Ok();
+    };
+  }
+
+  // Of a matrix of parts, column by column without gaps.
+  static std::vector<float> AsNumbers(const Part* parts, int64_t ld, int64_t m, int64_t n) {
+    std::vector<float> numbers(m * n);
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < m; ++i) numbers[j * m + i] = NumberOf(parts[j * ld + i]);
+    }
+    return numbers;
+  }
+
   static char Letter(Op op) {
     switch (op) {
       case Op::kNone:
@@ -239,6 +359,8 @@ class HostBlas : public Blas<T> {
             ints[3]);
     return Status::Ok();
   }
+
+  const PartsShape parts_;
 };
 
 }  // namespace jaxmg

@@ -4,6 +4,7 @@
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/groups.cuh"
 #include "xla_ffi/device/panel.cuh"
+#include "xla_ffi/device/parts.cuh"
 #include "xla_ffi/device/row_solver.cuh"
 #include "xla_ffi/device/scalars.cuh"
 #include "xla_ffi/device/secular.cuh"
@@ -316,6 +317,16 @@ KERNELS(cuDoubleComplex, double, z)
 
 DOUBLE_KERNELS(double, false, d)
 DOUBLE_KERNELS(cuDoubleComplex, true, z)
+
+// In single precision alone.
+#define SINGLE_KERNELS(T, letter)                                                               \
+  KERNEL jaxmg_split_##letter(int left, int turned, int products, Index m, Index n, const T* a, \
+                              Index lda, unsigned short* parts, Index ld) {                     \
+    Split(left != 0, turned != 0, products, m, n, a, lda, parts, ld);                           \
+  }
+
+SINGLE_KERNELS(float, s)
+SINGLE_KERNELS(cuComplex, c)
 
 // Those that are real whatever the dtype.
 #define REAL_KERNELS(R, letter)                                                                  \

@@ -232,6 +232,8 @@ class Step : public StepBase {
   }
   JAXMG_OPERATION(Gemm, products_, Gemm)
   JAXMG_OPERATION(Herk, products_, Herk)
+  JAXMG_OPERATION(Split, products_, Split)
+  JAXMG_OPERATION(GemmOfParts, products_, GemmOfParts)
   JAXMG_OPERATION(ExactGemm, blas_, Gemm)
   JAXMG_OPERATION(Trsm, blas_, Trsm)
   JAXMG_OPERATION(Trmm, blas_, Trmm)

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "xla_ffi/device/device.h"
 #include "xla_ffi/engine/batches.h"
 #include "xla_ffi/engine/matrix.h"
 
@@ -29,16 +30,24 @@ struct Factor {
   Op op;
 };
 
-// The workspace, in elements from its begin: everything twice, by the parity of the batch.
+// The workspace, in elements from its begin: everything twice, by the parity of the batch. The parts
+// of panels are there where products are made of those (parts.h), of rows that were gathered.
+template <typename T>
 struct PanelRegions {
-  PanelRegions(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
+  PanelRegions(const Tiles& tiles, int64_t rows, const Tuning& tuning, const PartsShape& parts) {
     const int64_t width = tiles.width() * PanelsPerUpdate(tiles, tuning);
     const bool received = tiles.ranks() > 1 && !tuning.borrow_panels;
     const bool any = tiles.nonempty() > 1;  // below a single tile is nothing
     const bool buffers = any && (received || tuning.panel_block > 0);
     panels = buffers ? rows * width : 0;
     gathered = any && tuning.group_columns > 0 ? tiles.slots() * tiles.width() * width : 0;
-    size = 2 * panels + 2 * gathered;
+    if (gathered > 0 && parts.depth > 0) {
+      const int64_t depth = width * parts.depth;
+      first_part = AlignedElements(2 * (panels + gathered));
+      left = Elements(AlignedParts(rows * parts.rows) * depth);
+      right = Elements(AlignedParts(tiles.slots() * tiles.width()) * depth);
+    }
+    size = left > 0 ? first_part + 2 * (left + right) : 2 * (panels + gathered);
   }
   // Panels that are solved in place lie where their tiles do, not side by side.
   static int64_t PanelsPerUpdate(const Tiles& tiles, const Tuning& tuning) {
@@ -47,21 +56,37 @@ struct PanelRegions {
   }
   int64_t panels;    // the panels of a batch, side by side
   int64_t gathered;  // their rows that meet this rank's tiles
+  int64_t first_part = 0;  // where parts begin, and those of both
+  int64_t left = 0;
+  int64_t right = 0;
   int64_t size;
+
+ private:
+  static int64_t AlignedElements(int64_t count) { return (count + 63) / 64 * 64; }
+  static int64_t Elements(int64_t parts) {
+    return AlignedElements(parts / (sizeof(T) / sizeof(Part)) + 1);
+  }
+};
+
+// Parts of rows of panels; of several panels one behind the other.
+struct PartsOfPanel {
+  Part* data;
+  int64_t ld;
 };
 
 template <typename T>
 class Panels {
  public:
-  // `stored` is how gathered rows are best stored: Blas::StoredFactor.
-  Panels(const Matrix<T>& matrix, const Batches& batches, const Tuning& tuning, Op stored,
-         T* workspace)
+  // `products` are those that panels are for.
+  Panels(const Matrix<T>& matrix, const Batches& batches, const Tuning& tuning,
+         const Blas<T>& products, T* workspace)
       : matrix_(matrix),
         tiles_(matrix.tiles),
         batches_(batches),
         tuning_(tuning),
-        regions_(matrix.tiles, matrix.rows, tuning),
-        stored_(stored),
+        regions_(matrix.tiles, matrix.rows, tuning, products.parts()),
+        stored_(products.StoredFactor()),
+        parts_(products.parts()),
         workspace_(workspace) {}
 
   bool in_place() const { return tuning_.panel_block == 0; }
@@ -115,18 +140,46 @@ class Panels {
                      : FactorFrom(batch.first, tiles_.offset(tiles_.tile_in(matrix_.rank, slot)));
   }
 
+  // Whether products are made of parts, which are split once for all of them: those of every panel
+  // as left factors, from its first row on, and as right ones those of the rows that meet this
+  // rank's tiles in the slots behind it.
+  bool splits() const { return regions_.left > 0; }
+  PartsOfPanel Left(int64_t k, int64_t row) const {
+    const Batch& batch = batches_.of(k);
+    const int64_t ld = AlignedParts(Below(batch.first) * parts_.rows);
+    return {PartsFrom(batch.index % 2 * regions_.left) + ColumnOf(batch, k) * ld +
+                (row - tiles_.offset(batch.first + 1)) * parts_.rows,
+            ld};
+  }
+  PartsOfPanel Right(int64_t k, int64_t slot) const {
+    const Batch& batch = batches_.of(k);
+    const int64_t ld = AlignedParts(batches_.Columns(0, tiles_.slots()));
+    return {PartsFrom(2 * regions_.left + batch.index % 2 * regions_.right) +
+                ColumnOf(batch, k) * ld + batches_.Columns(0, slot),
+            ld};
+  }
+
   // Another rank's panel, which this one reads where it is.
   void Borrow(const Bytes2D& block) {
     borrowed_ = {static_cast<T*>(block.data), static_cast<int64_t>(block.pitch / sizeof(T))};
   }
 
  private:
+  Part* PartsFrom(int64_t element) const {
+    return reinterpret_cast<Part*>(workspace_ + regions_.first_part + element);
+  }
+  // Where the parts of panel k begin among those of its batch.
+  int64_t ColumnOf(const Batch& batch, int64_t k) const {
+    return (tiles_.offset(k) - tiles_.offset(batch.first)) * parts_.depth;
+  }
+
   const Matrix<T>& matrix_;
   const Tiles& tiles_;
   const Batches& batches_;
   const Tuning tuning_;
-  const PanelRegions regions_;
+  const PanelRegions<T> regions_;
   const Op stored_;
+  const PartsShape parts_;
   T* const workspace_;
   Panel<T> borrowed_ = {};
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <complex>
 
+#include "xla_ffi/device/products_by_parts.h"
 #include "xla_ffi/engine/eigen.h"
 #include "xla_ffi/engine/gather.h"
 #include "xla_ffi/engine/potrf.h"
@@ -103,7 +104,7 @@ Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tu
   if (routine != Routine::kApply && tiles.ranks() > 1) panels = tile_column;
   if (routine == Routine::kPotrs || routine == Routine::kPotri || routine == Routine::kSygst ||
       routine == Routine::kPotrf) {
-    panels = std::max(panels, PotrfWorkspace(factored, n, tuning));
+    panels = std::max(panels, PotrfWorkspace<T>(factored, n, sizes.precision, tuning));
   }
   if (routine == Routine::kSygst || routine == Routine::kSolveRows) {
     panels = std::max(panels, SolveRowsWorkspace(tiles));
@@ -111,6 +112,10 @@ Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tu
   if (routine == Routine::kSolveRows) rows = n * sizes.block;
   if (routine == Routine::kPotri || routine == Routine::kInvert) {
     panels = std::max(panels, PotriWorkspace(tiles, n));
+    const PartsShape parts = PartsOf<T>(sizes.precision);
+    const int64_t columns = tiles.slots() * tiles.width();
+    split_bytes = (parts.rows * n + columns) * std::min(n, kSplitDepth) * parts.depth *
+                  static_cast<int64_t>(sizeof(Part));
   }
   // Else it is the caller's.
   const bool own_overflow =

@@ -38,6 +38,7 @@ struct Sizes {
   bool vectors =
       true;  // of an eigenproblem, and those of which eigenvalues: all, unless last > first
   int64_t first = 0, last = 0;
+  Precision precision = Precision::kHighest;  // of products
 
   Subset subset() const { return last > first ? Subset{first, last} : Subset{0, n}; }
 };
@@ -72,10 +73,12 @@ struct Plan {
   int64_t eigen = 0;        // what SpreadEigen needs; for kSygvd, this rank's block at least
   int64_t rows = 0;         // this rank's block of right-hand sides
   int64_t host_bytes = 0;   // bytes of the host's memory
-  // What the device's own solver of a whole matrix takes beside, about.
+  // What the device's own solver of a whole matrix takes beside, about; and, in bytes, what
+  // products that are made of parts do, where they are split one by one.
   int64_t solver = 0;
+  int64_t split_bytes = 0;
 
-  // Of workspace, `solver` left out.
+  // Of workspace, what is taken beside left out.
   size_t bytes(int ranks) const;
 };
 

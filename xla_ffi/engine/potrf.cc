@@ -24,11 +24,11 @@ class Factorization {
         x_(x),
         info_(info),
         log_det_(log_det),
-        batches_(tiles_, matrix.rank, PanelRegions::PanelsPerUpdate(tiles_, tuning_)),
-        panels_(matrix, batches_, tuning_, context.device.blas<T>(precision).StoredFactor(),
-                workspace),
+        batches_(tiles_, matrix.rank, PanelRegions<T>::PanelsPerUpdate(tiles_, tuning_)),
+        panels_(matrix, batches_, tuning_, context.device.blas<T>(precision), workspace),
         panel_(tiles_.nonempty()),
         rows_(tiles_.nonempty()),
+        parts_(tiles_.nonempty()),
         solved_(tiles_.nonempty()),
         diagonal_(tiles_.slots()),
         below_(tiles_.slots()),
@@ -100,6 +100,7 @@ class Factorization {
 
   void Receive(int64_t k) {
     ReceivePanel(k);
+    SplitPanel(Stream::kCopy, k);
     GatherRows(Stream::kCopy, k);
     if (x_.count == 0) return;
     Step<T> on(flow_, Stream::kSide);
@@ -122,6 +123,7 @@ class Factorization {
   void Release(const Batch& batch) {
     Step<T> on(flow_, Stream::kMain);
     on.Writes(panel_, batch.first, batch.last + 1);
+    on.Writes(parts_, batch.first, batch.last + 1);
     if (tuning_.borrow_panels) {
       if (!Mine(batch.last)) on.Return(tiles_.owner(batch.last));
       return;
@@ -137,6 +139,7 @@ class Factorization {
     FactorTile(k, tile);
     if (!last) {
       SolvePanel(k, tile);
+      SplitPanel(Stream::kPanel, k);
       GatherRows(Stream::kPanel, k);
     }
     if (x_.count > 0) SolveShare(k, tile);
@@ -195,6 +198,25 @@ class Factorization {
             panels_.Piece(k, 0, tiles_.width(k)));
   }
 
+  // The parts of panel k, where updates are made of those.
+  void SplitPanel(Stream stream, int64_t k) {
+    if (!panels_.splits()) return;
+    Step<T> on(flow_, stream, "split", k);
+    on.Reads(panel_[k]).Gives(parts_[k]);
+    const Panel<T> panel = panels_.Of(k);
+    auto split = [&](Side side, int64_t row, int64_t rows, const PartsOfPanel& target) {
+      const T* source = panel.data + (row - tiles_.offset(k + 1));
+      on.Split(side, false, rows, tiles_.width(k), source, panel.ld, target.data, target.ld);
+    };
+    for (int64_t slot = tiles_.slots_before(matrix_.rank, k + 1); slot < batches_.EndTrailing();
+         ++slot) {
+      const int64_t j = tiles_.tile_in(matrix_.rank, slot);
+      split(Side::kRight, tiles_.offset(j), tiles_.width(j), panels_.Right(k, slot));
+    }
+    const int64_t first = tiles_.offset(k + 1);
+    split(Side::kLeft, first, panels_.Below(k), panels_.Left(k, first));
+  }
+
   // The rows of panel k that meet this rank's trailing tile columns.
   void GatherRows(Stream stream, int64_t k) {
     if (!panels_.gathers()) return;
@@ -239,9 +261,25 @@ class Factorization {
 
   // --- Updates ---------------------------------------------------------------------------------
 
+  // What updates by panel k have to wait for.
+  Data& Ready(int64_t k) { return panels_.splits() ? parts_[k] : panel_[k]; }
+
+  // C -= A B^H, A rows [begin, end) of panels [first, k], B their rows of the tile in `slot` and of
+  // `columns` columns from there on.
+  void SubtractParts(Step<T>& on, int64_t slot, int64_t columns, int64_t begin, int64_t end,
+                     int64_t first, int64_t k) {
+    const PartsOfPanel a = panels_.Left(first, begin), b = panels_.Right(first, slot);
+    on.GemmOfParts(false, false, end - begin, columns, panels_.Depth(first, k), -1, a.data, a.ld,
+                   b.data, b.ld, 1, matrix_.slot(slot) + begin, matrix_.ld());
+  }
+
   // Diagonal tile j by panels [first, k]: C -= B B^H, B their rows j.
   void UpdateDiagonal(Step<T>& on, int64_t j, int64_t first, int64_t k) {
     const int64_t begin = tiles_.offset(j);
+    if (panels_.splits()) {
+      return SubtractParts(on, tiles_.slot(j), tiles_.width(j), begin, tiles_.offset(j + 1), first,
+                           k);
+    }
     const Panel<T> b = panels_.From(first, begin);
     on.Herk(tiles_.width(j), panels_.Depth(first, k), -1, b.data, b.ld, 1, matrix_.tile(j, begin),
             matrix_.ld());
@@ -250,6 +288,9 @@ class Factorization {
   // Rows [begin, end) of tile column j: C -= A B^H, A those rows of the panels, B their rows j.
   void UpdateRows(Step<T>& on, int64_t j, int64_t begin, int64_t end, int64_t first, int64_t k,
                   const Factor<T>& b) {
+    if (panels_.splits()) {
+      return SubtractParts(on, tiles_.slot(j), tiles_.width(j), begin, end, first, k);
+    }
     const Panel<T> a = panels_.From(first, begin);
     on.Gemm(Op::kNone, b.op, end - begin, tiles_.width(j), panels_.Depth(first, k), -1, a.data,
             a.ld, b.data, b.ld, 1, matrix_.tile(j, begin), matrix_.ld());
@@ -276,11 +317,11 @@ class Factorization {
     const int64_t j = k + 1;
     {
       Step<T> on(flow_, Stream::kPanel, "update next tile", k);
-      on.Reads(panel_[k]).Writes(Diagonal(j));
+      on.Reads(Ready(k)).Writes(Diagonal(j));
       UpdateDiagonal(on, j, k, k);
     }
     Step<T> on(flow_, Stream::kNext, "update next", k);
-    on.Reads(panel_[k]).Gives(BelowTile(j));
+    on.Reads(Ready(k)).Gives(BelowTile(j));
     UpdateRows(on, j, tiles_.offset(j + 1), tiles_.columns(), k, k,
                panels_.FactorFrom(k, tiles_.offset(j)));
   }
@@ -290,7 +331,7 @@ class Factorization {
     for (int64_t j = k + 2; j <= batches_.of(k).last + 1; ++j) {
       if (!Mine(j)) continue;
       Step<T> on(flow_, Stream::kNext, "update window", k);
-      on.Reads(panel_[k]).Writes(Diagonal(j), BelowTile(j));
+      on.Reads(Ready(k)).Writes(Diagonal(j), BelowTile(j));
       UpdateTile(on, j, tiles_.columns(), k, k, panels_.FactorFrom(k, tiles_.offset(j)));
     }
   }
@@ -315,6 +356,7 @@ class Factorization {
   // Gathered rows first: with them the panels are there too.
   void ReadsPanels(Step<T>& on, const Batch& batch) {
     on.Reads(rows_, batch.first, batch.last + 1).Reads(panel_, batch.first, batch.last + 1);
+    on.Reads(parts_, batch.first, batch.last + 1);
   }
 
   // Slots in [slot, end): those side by side share one product below the last of them; what lies
@@ -338,6 +380,9 @@ class Factorization {
     for (int64_t s = slot; s < end; ++s) {
       UpdateTile(beside, tiles_.tile_in(matrix_.rank, s), bottom, batch.first, batch.last,
                  panels_.FactorOfSlot(batch, s));
+    }
+    if (panels_.splits()) {
+      return SubtractParts(on, slot, columns, bottom, tiles_.columns(), batch.first, batch.last);
     }
     const Panel<T> a = panels_.From(batch.first, bottom);
     const Factor<T> b = panels_.FactorOfSlot(batch, slot);
@@ -373,8 +418,9 @@ class Factorization {
   Real<T>* const log_det_;
   const Batches batches_;
   Panels<T> panels_;
-  // By tile: its panel, the rows of that that were gathered, its right-hand sides when solved.
-  std::vector<Data> panel_, rows_, solved_;
+  // By tile: its panel, the rows of that that were gathered, its parts, its right-hand sides when
+  // solved.
+  std::vector<Data> panel_, rows_, parts_, solved_;
   // By slot: the diagonal tile, what is below it, the share of the right-hand sides.
   std::vector<Data> diagonal_, below_, share_;
   Data trailing_;              // tile columns that come into no window yet
@@ -383,8 +429,10 @@ class Factorization {
 
 }  // namespace
 
-int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
-  return PanelRegions(tiles, rows, tuning).size;
+template <typename T>
+int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, Precision precision,
+                       const Tuning& tuning) {
+  return PanelRegions<T>(tiles, rows, tuning, PartsOf<T>(precision)).size;
 }
 
 template <typename T>
@@ -394,6 +442,7 @@ Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& m
 }
 
 #define JAXMG_INSTANTIATE(T)                                                                       \
+  template int64_t PotrfWorkspace<T>(const Tiles&, int64_t, Precision, const Tuning&);             \
   template Status Potrf(const RankContext&, Precision, const Matrix<T>&, const RightHandSides<T>&, \
                         T*, int32_t*, Real<T>*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)

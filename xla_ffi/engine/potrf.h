@@ -38,8 +38,10 @@ inline int64_t RightHandSidesShare(const Tiles& tiles, int64_t nrhs) {
 }
 
 // Elements of workspace: two batches of panels, and those of their rows that meet this rank's
-// tiles, each only where the tuning needs them.
-int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning);
+// tiles, each only where the tuning needs them; and the parts of both, where products are made of
+// those.
+template <typename T>
+int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, Precision precision, const Tuning& tuning);
 
 // Needs `matrix` square and block-cyclic, its lower triangle valid. Replaces that by L, and leaves
 // this rank's columns of X L^-H in x.share; x.data is used up. *info becomes the smallest order of

@@ -30,8 +30,8 @@ constexpr Field kFields[] = {{"check_b", kCheckB, &Attributes::check_b},
                              {"last", kSubset, &Attributes::last},
                              {"n", kN, &Attributes::n},
                              {"operation", kOperation, &Attributes::operation},
+                             {"products", kProducts, &Attributes::products},
                              {"ranks", kAlways, &Attributes::ranks},
-                             {"tf32", kTf32, &Attributes::tf32},
                              {"tile", kAlways, &Attributes::tile},
                              {"vectors", kVectors, &Attributes::vectors}};
 
@@ -212,12 +212,18 @@ Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attrib
                  " ranks does not hold a matrix of order ", attributes.n);
   }
   JAXMG_RETURN_IF_ERROR(FindBackend(routine, attributes.backend, backend));
-  if (attributes.tf32 != 0 && *backend != kNative) {
-    return Error(Code::kInvalidArgument, routine, ": only backend 'native' computes in TF32");
+  const int64_t products = attributes.products;
+  if (products < 0 || products >= kNumPrecisions) {
+    return Error(Code::kInvalidArgument, routine, ": products = ", products);
+  }
+  if (products != 0 && *backend != kNative) {
+    return Error(Code::kInvalidArgument, routine,
+                 ": only backend 'native' computes products in lower precision");
   }
   const ffi::DataType dtype = a.element_type();
-  if (attributes.tf32 != 0 && dtype != ffi::DataType::F32 && dtype != ffi::DataType::C64) {
-    return Error(Code::kInvalidArgument, routine, ": TF32 is for float32 and complex64");
+  if (products != 0 && dtype != ffi::DataType::F32 && dtype != ffi::DataType::C64) {
+    return Error(Code::kInvalidArgument, routine,
+                 ": products in lower precision are for float32 and complex64");
   }
   return Status::Ok();
 }

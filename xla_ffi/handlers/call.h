@@ -33,7 +33,7 @@ struct Attributes {
   int64_t n;
   int64_t vectors;
   int64_t inverse;
-  int64_t tf32;
+  int64_t products;  // Precision
   int64_t check_b;
   int64_t operation;
   int64_t first;
@@ -46,7 +46,7 @@ enum Takes : unsigned {
   kN = 1,
   kVectors = 2,
   kInverse = 4,
-  kTf32 = 8,
+  kProducts = 8,
   kCheckB = 16,
   kOperation = 32,
   kSubset = 64
@@ -62,7 +62,7 @@ bool DecodeAttributes(const XLA_FFI_Attrs& attributes, unsigned takes, Attribute
                       std::string* message);
 
 inline Precision PrecisionOf(const Attributes& attributes) {
-  return attributes.tf32 != 0 ? Precision::kTf32 : Precision::kHighest;
+  return static_cast<Precision>(attributes.products);
 }
 
 // `place` is [rank, group]. The calls of a program may carry the same attributes and run in any

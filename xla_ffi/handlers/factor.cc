@@ -160,7 +160,7 @@ PlatformResult FactorRows(Platform platform, ffi::Buffer<ffi::DataType::S32> pla
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgPotrf, "potrf", jaxmg::Factorize, jaxmg::kN | jaxmg::kTf32,
+JAXMG_DEFINE_HANDLER(JaxmgPotrf, "potrf", jaxmg::Factorize, jaxmg::kN | jaxmg::kProducts,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()                        // a
                          .Ret<xla::ffi::AnyBuffer>()                        // tiles, in a's place
@@ -188,7 +188,7 @@ JAXMG_DEFINE_HANDLER(JaxmgFactorSolveRows, "factor_solve_rows", jaxmg::FactorSol
 );
 
 JAXMG_DEFINE_HANDLER(JaxmgFactorInvert, "factor_invert", jaxmg::FactorInvert,
-                     jaxmg::kN | jaxmg::kTf32,
+                     jaxmg::kN | jaxmg::kProducts,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // tiles
                          .Arg<xla::ffi::AnyBuffer>()  // overflow

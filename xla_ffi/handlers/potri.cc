@@ -35,7 +35,7 @@ PlatformResult Potri(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgPotri, jaxmg::kName, jaxmg::Potri, jaxmg::kN | jaxmg::kTf32,
+JAXMG_DEFINE_HANDLER(JaxmgPotri, jaxmg::kName, jaxmg::Potri, jaxmg::kN | jaxmg::kProducts,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Ret<xla::ffi::AnyBuffer>()  // the inverse, in a's place

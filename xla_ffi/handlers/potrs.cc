@@ -44,7 +44,7 @@ PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
 }  // namespace jaxmg
 
 JAXMG_DEFINE_HANDLER(JaxmgPotrs, jaxmg::kName, jaxmg::Potrs,
-                     jaxmg::kN | jaxmg::kTf32 | jaxmg::kCheckB,
+                     jaxmg::kN | jaxmg::kProducts | jaxmg::kCheckB,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()                        // a
                          .Arg<xla::ffi::AnyBuffer>()                        // b

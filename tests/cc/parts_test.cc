@@ -1,0 +1,265 @@
+// Products made of bfloat16 parts: the parts of a number, products of every shape, and what
+// factorizations of them are worth.
+#include <cmath>
+#include <complex>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/cc/async_device.h"
+#include "tests/cc/problem.h"
+#include "tests/cc/ranks.h"
+#include "tests/cc/recording_device.h"
+#include "tests/cc/reference_lapack.h"
+#include "tests/cc/testing.h"
+#include "xla_ffi/device/host.h"
+#include "xla_ffi/device/products_by_parts.h"
+#include "xla_ffi/engine/factor.h"
+#include "xla_ffi/engine/routines.h"
+
+namespace jaxmg {
+namespace {
+
+using namespace testing;
+using Complex = std::complex<float>;
+
+constexpr Precision kByParts[] = {Precision::kBf16x3, Precision::kBf16x6};
+
+float Number(Part part) {
+  const uint32_t bits = uint32_t{part} << 16;
+  float number;
+  std::memcpy(&number, &bits, sizeof(number));
+  return number;
+}
+
+// The parts of one number: those of a left factor of one element, with six products.
+std::vector<float> PartsOfNumber(float x) {
+  const auto device = NewHostDevice();
+  std::vector<Part> parts(6);
+  const Status status = device->blas<float>(Precision::kBf16x6)
+                            .Split(Stream::kMain, Side::kLeft, false, 1, 1, &x, 1, parts.data(), 1);
+  EXPECT(status.ok()) << status.message();
+  return {Number(parts[5]), Number(parts[3]), Number(parts[0])};  // 0, 1, 2
+}
+
+TEST(PartsOfANumberAddUpToIt) {
+  std::mt19937_64 random(3);
+  std::uniform_real_distribution<float> fraction(-2, 2);
+  std::uniform_int_distribution<int> exponent(-90, 126);
+  for (int i = 0; i < 10000; ++i) {
+    const float x = std::ldexp(fraction(random), exponent(random));
+    const std::vector<float> parts = PartsOfNumber(x);
+    EXPECT(double{parts[0]} + parts[1] + parts[2] == x) << x;
+    EXPECT(std::abs(x - parts[0]) <= std::abs(x) / 256) << x;
+    EXPECT(std::abs(x - parts[0] - parts[1]) <= std::abs(x) / 65536) << x;
+  }
+  const float most = std::numeric_limits<float>::max();
+  for (float x : {most, -most, 0.0f, 1.0f, std::nextafter(most, 0.0f)}) {
+    const std::vector<float> parts = PartsOfNumber(x);
+    EXPECT(double{parts[0]} + parts[1] + parts[2] == x) << x;
+  }
+  for (float x : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    const std::vector<float> parts = PartsOfNumber(x);
+    EXPECT(!std::isfinite(parts[0] + parts[1] + parts[2])) << x;
+  }
+}
+
+template <typename T>
+std::complex<double> Entry(Op op, const std::vector<T>& a, int64_t lda, int64_t i, int64_t j) {
+  const std::complex<double> value = op == Op::kNone ? a[j * lda + i] : a[i * lda + j];
+  return op == Op::kConjTrans ? std::conj(value) : value;
+}
+
+// The largest error of an entry of alpha op(A) op(B) + beta C, in units of the sum of the sizes of
+// what it is a sum of. The rows behind C's stay as they are.
+template <typename T>
+double ProductError(Precision precision, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k) {
+  std::mt19937_64 random(m + n + k);
+  const int64_t lda = (op_a == Op::kNone ? m : k) + 1, ldb = (op_b == Op::kNone ? k : n) + 2;
+  const int64_t ldc = m + 3;
+  std::vector<T> a(lda * std::max(m, k)), b(ldb * std::max(n, k)), c(ldc * n);
+  for (auto* all : {&a, &b, &c}) {
+    for (T& value : *all) value = Random<T>(random);
+  }
+  const std::vector<T> before = c;
+  const auto device = NewHostDevice();
+  const Status status = device->blas<T>(precision).Gemm(Stream::kMain, op_a, op_b, m, n, k, -2,
+                                                        a.data(), lda, b.data(), ldb, 0.5, c.data(),
+                                                        ldc);
+  EXPECT(status.ok()) << status.message();
+  double worst = 0;
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t i = m; i < ldc; ++i) EXPECT(c[j * ldc + i] == before[j * ldc + i]);
+    for (int64_t i = 0; i < m; ++i) {
+      std::complex<double> sum = 0.5 * std::complex<double>(before[j * ldc + i]);
+      double size = std::abs(sum);
+      for (int64_t l = 0; l < k; ++l) {
+        const auto x = Entry(op_a, a, lda, i, l), y = Entry(op_b, b, ldb, l, j);
+        sum -= 2.0 * x * y;
+        size += 2 * std::abs(x) * std::abs(y);
+      }
+      worst = std::max(worst, std::abs(sum - std::complex<double>(c[j * ldc + i])) / size);
+    }
+  }
+  return worst;
+}
+
+template <typename T>
+void CheckProducts() {
+  constexpr int64_t kSizes[][3] = {{2, 2, 1}, {5, 3, 7}, {20, 30, 64}, {2, 3, kSplitDepth + 5}};
+  for (Op op_a : {Op::kNone, Op::kTrans, Op::kConjTrans}) {
+    for (Op op_b : {Op::kNone, Op::kTrans, Op::kConjTrans}) {
+      for (const auto& [m, n, k] : kSizes) {
+        const double six = ProductError<T>(Precision::kBf16x6, op_a, op_b, m, n, k);
+        const double three = ProductError<T>(Precision::kBf16x3, op_a, op_b, m, n, k);
+        EXPECT(six < 8 * kEps<float>) << m << " x " << n << " x " << k << ": " << six;
+        EXPECT(three < 1.0 / 32768) << m << " x " << n << " x " << k << ": " << three;
+        const bool plain = kIsComplex<T> && (op_a == Op::kTrans || op_b == Op::kTrans);
+        if (k != 64 || plain) continue;
+        EXPECT(three > 2 * six) << three << " " << six;
+      }
+    }
+  }
+}
+
+TEST(ProductsOfEveryShapeAreThoseOfTheParts) {
+  CheckProducts<float>();
+  CheckProducts<Complex>();
+}
+
+TEST(ProductsInDoublePrecisionHaveNoParts) {
+  const auto device = NewHostDevice();
+  for (Precision precision : kByParts) {
+    EXPECT(&device->blas<double>(precision) == &device->blas<double>());
+    EXPECT(&device->blas<std::complex<double>>(precision) ==
+           &device->blas<std::complex<double>>());
+  }
+  double x = 1;
+  Part part;
+  const Status status = device->blas<double>().Split(Stream::kMain, Side::kLeft, false, 1, 1, &x, 1,
+                                                     &part, 1);
+  EXPECT(!status.ok() && status.message().find("parts") != std::string::npos) << status.message();
+}
+
+std::string Describe(const Case& c) {
+  return "n " + std::to_string(c.n) + " ranks " + std::to_string(c.ranks) + " tile " +
+         std::to_string(c.tile);
+}
+
+// The device of a rank in the first call, and in the second.
+using MakeDevice = std::function<std::unique_ptr<Device>(int call, int rank)>;
+
+// The backward error of potrs, where that isn't negative, and |A X - 1| of potri.
+template <typename T>
+std::pair<double, double> Errors(const Case& c, Precision precision, const MakeDevice& make) {
+  Problem<T> problem(c), inverse(c);
+  const int64_t n = c.n;
+  constexpr int64_t kCount = 3;
+  const std::vector<T> b(n * kCount, 1);
+  std::vector<std::vector<T>> x(c.ranks, b);
+  std::vector<Real<T>> log_det(c.ranks);
+  std::vector<int32_t> status(2 * c.ranks, -1);
+  const auto solved = RunRanks(
+      c.ranks,
+      [&](const RankContext& context) {
+        const int rank = context.comm.rank();
+        Operand<T> operand = problem.operand(rank, c.tile, &status[rank]);
+        operand.precision = precision;
+        return PotrsRoutine<T>(context, operand, {kCount, x[rank].data(), &log_det[rank]});
+      },
+      kPatience, [&](int rank) { return make(0, rank); });
+  const auto inverted = RunRanks(
+      c.ranks,
+      [&](const RankContext& context) {
+        const int rank = context.comm.rank();
+        Operand<T> operand = inverse.operand(rank, c.tile, &status[c.ranks + rank]);
+        operand.precision = precision;
+        return PotriRoutine<T>(context, operand);
+      },
+      kPatience, [&](int rank) { return make(1, rank); });
+  for (const auto* outcomes : {&solved, &inverted}) {
+    for (const Status& outcome : *outcomes) EXPECT(outcome.ok()) << outcome.message();
+  }
+  for (int32_t each : status) EXPECT(each == 0) << Describe(c);
+  for (int rank = 1; rank < c.ranks; ++rank) EXPECT(x[rank] == x[0]) << Describe(c);
+  double residual = 0, size = 0, distance = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t r = 0; r < kCount; ++r) {
+      std::complex<double> sum = -std::complex<double>(b[i * kCount + r]);
+      for (int64_t j = 0; j < n; ++j) {
+        sum += std::complex<double>(problem.a[i * n + j]) *
+               std::complex<double>(x[0][j * kCount + r]);
+      }
+      residual += std::norm(sum);
+      size += std::norm(x[0][i * kCount + r]);
+    }
+    for (int64_t j = 0; j < n; ++j) {
+      std::complex<double> entry = i == j ? -1 : 0;
+      for (int64_t k = 0; k < n; ++k) {
+        entry += std::complex<double>(problem.a[i * n + k]) *
+                 std::complex<double>(inverse.block_at(k, j));
+      }
+      distance += std::norm(entry);
+    }
+  }
+  return {std::sqrt(residual) / (problem.norm() * std::sqrt(size)), std::sqrt(distance)};
+}
+
+constexpr Case kCases[] = {{1, 1, 0},    {5, 8, 2},  {33, 3, 5, 2}, {40, 1, 4},
+                           {40, 4, 2, 1}, {42, 7, 3}, {90, 3, 8},    {64, 4, 4}};
+
+template <typename T>
+void CheckRoutines() {
+  const Tuning tunings[] = {NewHostDevice()->tuning(), LikeGpu(), LikeGpu(4)};
+  for (const Case& c : kCases) {
+    for (const Tuning& tuning : tunings) {
+      auto make = [&](int, int) {
+        return std::make_unique<AsyncDevice>(NewHostDevice(), tuning);
+      };
+      const auto exact = Errors<T>(c, Precision::kHighest, make);
+      const auto six = Errors<T>(c, Precision::kBf16x6, make);
+      const auto three = Errors<T>(c, Precision::kBf16x3, make);
+      const std::string where = Describe(c) + " block " + std::to_string(tuning.panel_block);
+      EXPECT(six.first < 2 * exact.first + kEps<T>) << where << ": " << six.first;
+      EXPECT(six.second < 2 * exact.second + c.n * kEps<T>) << where << ": " << six.second;
+      EXPECT(three.first < 1e-5) << where << ": " << three.first;
+      EXPECT(three.second < 1e-3) << where << ": " << three.second;
+      if (c.n < 90) continue;
+      EXPECT(three.first != exact.first && six.first != exact.first) << where;
+      EXPECT(three.second > 2 * exact.second) << where << ": " << three.second;
+    }
+  }
+}
+
+TEST(RoutinesAreAsAccurateAsTheirProducts) {
+  CheckRoutines<float>();
+  CheckRoutines<Complex>();
+}
+
+TEST(EveryAccessOfPartsIsOrdered) {
+  for (const Case& c : kCases) {
+    for (const Tuning& tuning : {NewHostDevice()->tuning(), LikeGpu(), LikeGpu(4)}) {
+      Recording recordings[] = {Recording(c.ranks), Recording(c.ranks)};
+      auto make = [&](int call, int rank) {
+        return std::make_unique<RecordingDevice>(NewHostDevice(), tuning, recordings[call], rank);
+      };
+      Errors<float>(c, Precision::kBf16x6, make);
+      for (const Recording& recording : recordings) {
+        const std::string race = recording.FirstRace();
+        EXPECT(race.empty()) << Describe(c) << " block " << tuning.panel_block << ": " << race;
+      }
+    }
+  }
+}
+
+struct InstallLapack {
+  InstallLapack() { testing::InstallReferenceLapack(); }
+} install_lapack;
+
+}  // namespace
+}  // namespace jaxmg

@@ -1,0 +1,55 @@
+// Products of matrices as they lie, made of parts: for a Blas that has Split and GemmOfParts.
+#ifndef JAXMG_XLA_FFI_DEVICE_PRODUCTS_BY_PARTS_H_
+#define JAXMG_XLA_FFI_DEVICE_PRODUCTS_BY_PARTS_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "xla_ffi/device/blas.h"
+
+namespace jaxmg {
+
+// The depth that is split at a time: parts take several times the memory of what they are of.
+inline constexpr int64_t kSplitDepth = 2048;
+
+// Whether GemmByParts has that product. What it hasn't is of right-hand sides and the like.
+template <typename T>
+bool IsByParts(Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, int64_t least) {
+  if (kIsComplex<T> && (op_a == Op::kTrans || op_b == Op::kTrans)) return false;
+  return std::min(m, n) >= least && k > 0;
+}
+
+// Blas::Gemm. `scratch(count, &parts)` gives memory for so many parts, until the next call of it.
+template <typename T, typename Scratch>
+Status GemmByParts(Blas<T>& blas, Scratch scratch, Stream stream, Op op_a, Op op_b, int64_t m,
+                   int64_t n, int64_t k, Real<T> alpha, const T* a, int64_t lda, const T* b,
+                   int64_t ldb, Real<T> beta, T* c, int64_t ldc) {
+  const PartsShape shape = blas.parts();
+  const bool turned_a = op_a != Op::kNone, turned_b = op_b == Op::kNone;
+  for (int64_t begin = 0; begin < k; begin += kSplitDepth) {
+    const int64_t depth = std::min(kSplitDepth, k - begin);
+    const int64_t deep = AlignedParts(shape.depth * depth), rows_a = shape.rows * m;
+    const int64_t ld_a = turned_a ? deep : AlignedParts(rows_a);
+    const int64_t ld_b = turned_b ? deep : AlignedParts(n);
+    const int64_t size_a = ld_a * (turned_a ? AlignedParts(rows_a) : deep);
+    const int64_t size_b = ld_b * (turned_b ? AlignedParts(n) : deep);
+    Part* parts = nullptr;
+    JAXMG_RETURN_IF_ERROR(scratch(size_a + size_b, &parts));
+    Part* const parts_b = parts + size_a;
+    JAXMG_RETURN_IF_ERROR(
+        turned_a ? blas.Split(stream, Side::kLeft, true, depth, m, a + begin, lda, parts, ld_a)
+                 : blas.Split(stream, Side::kLeft, false, m, depth, a + begin * lda, lda, parts,
+                              ld_a));
+    JAXMG_RETURN_IF_ERROR(
+        turned_b ? blas.Split(stream, Side::kRight, true, depth, n, b + begin, ldb, parts_b, ld_b)
+                 : blas.Split(stream, Side::kRight, false, n, depth, b + begin * ldb, ldb, parts_b,
+                              ld_b));
+    JAXMG_RETURN_IF_ERROR(blas.GemmOfParts(stream, turned_a, turned_b, m, n, depth, alpha, parts,
+                                           ld_a, parts_b, ld_b, begin == 0 ? beta : 1, c, ldc));
+  }
+  return Status::Ok();
+}
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_DEVICE_PRODUCTS_BY_PARTS_H_

@@ -72,7 +72,7 @@ def main(args):
             lines.append(line(n, condition, results, args.dtype) + "  WORSE" * bool(worse))
             print(lines[-1], flush=True)
     said = {mode: "" if p is None else f", {p / 1e9:.1f} GB" for mode, p in peak.items()}
-    print(f"\n{args.dtype}, {args.ranks} rank(s), nrhs {args.nrhs}: ms, error in eps; memory, last n")
+    print(f"\n{args.dtype}, nrhs {args.nrhs}, {args.ranks} rank(s): ms, error in eps; GB at last n")
     titles = "".join(f"  {f'{mode}{said[mode]}':>34}" for mode in args.refine)
     print(f"{'n':>7} {'cond':>6}  {f'plain{said[None]}':>18}{titles}", *lines, sep="\n")
     return 0 if good else 1

@@ -64,6 +64,34 @@ def ill_eigenvalues(n, dtype):
     return np.sort(np.sinh(s) / (2 * np.sinh(s / 2) ** 2 + 2 * np.sin(angle / 2) ** 2))
 
 
+def even_column(n, condition):
+    """(n,), in double precision: what `even_matrix` is made of, its eigenvalues' transform.
+
+    They are condition^-t, with t evenly over [0, 1], at frequencies in a random order; each but
+    one or two stands twice, for the matrix is real and symmetric.
+    """
+    lowest = np.arange(n // 2 + 1)
+    np.random.default_rng(5).shuffle(lowest)
+    exponents = lowest / max(n // 2, 1)
+    return np.fft.irfft(float(condition) ** -exponents, n) if n > 1 else np.ones(1)
+
+
+def even_matrix(xp, column, dtype, first_row=0, rows=None):
+    """Rows of V C V^H, with C circulant, of this first column, and V as in the "ill" matrix.
+
+    Its eigenvalues lie evenly over the logarithm, from 1 down to 1 / condition; its diagonal is
+    constant, so scaling does not help. Rounding its entries moves no eigenvalue by more than about
+    eps / 2. No more than the column is read, and no product of matrices made.
+    """
+    n = column.shape[0]
+    rows = n if rows is None else rows
+    i = xp.arange(rows, dtype=xp.uint32) + xp.uint32(first_row)
+    j = xp.arange(n, dtype=xp.uint32)
+    distance = xp.maximum(i[:, None], j) - xp.minimum(i[:, None], j)
+    entries = column.astype(np.finfo(dtype).dtype)[distance.astype(xp.int32)]
+    return _turned(xp, entries, i[:, None], j[None, :], dtype).astype(dtype)
+
+
 def _dominant(xp, i, j, n, dtype):
     return xp.where(i == j, 2 * n, _noise(xp, i, j, dtype))
 
@@ -72,8 +100,12 @@ def _ill(xp, i, j, n, dtype):
     real, s = np.finfo(dtype).dtype, _decay(dtype)
     d = (xp.maximum(i, j) - xp.minimum(i, j)).astype(real)
     near, far = xp.exp(real.type(-s) * d), xp.exp(real.type(-s) * (real.type(n) - d))
-    entries = (near + far) * real.type(-1 / math.expm1(-s * n))
-    # Units whose products are exact: 1, i, -1, -i, or the real ones of them.
+    return _turned(xp, (near + far) * real.type(-1 / math.expm1(-s * n)), i, j, dtype)
+
+
+def _turned(xp, entries, i, j, dtype):
+    """V C V^H of C's real entries, with V diagonal, of units from a hash whose products are exact:
+    1, i, -1, -i, or the real ones of them."""
     turns = (_mix(xp, i) - _mix(xp, j)) & xp.uint32(3)
     if np.dtype(dtype).kind != "c":
         return xp.where(turns % 2 == 0, entries, -entries)

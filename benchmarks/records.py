@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import importlib.metadata
+import json
 import os
 import platform
 import shlex
@@ -28,6 +29,13 @@ def origin(devices, command):
 def python(program, words):
     """The command that runs a program of the repository."""
     return shlex.join(["python", program, *words])
+
+
+def append(path, record):
+    """To a file of records, where one is named."""
+    if path:
+        with open(path, "a") as file:
+            print(json.dumps(record), file=file)
 
 
 def name_of(devices):

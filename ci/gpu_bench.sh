@@ -35,6 +35,11 @@ bench() {
   timeout --foreground 590 "$python" benchmarks/run.py --platform "${PLATFORM:-gpu}" --shared \
     --warmup 0 --donate --limit 300 ${TRACE:+--trace "$TRACE"} --out "$out" "$@"
 }
+# Another program of benchmarks/, with options of its own.
+program() {
+  timeout --foreground 590 "$python" "benchmarks/$1.py" --platform "${PLATFORM:-gpu}" \
+    --ranks "$ranks" --out "$out" "${@:2}"
+}
 n() {
   printf -- '--n'
   for size in "$@"; do printf ' %d' $((size / scale)); done
@@ -140,6 +145,24 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
     [ "$ranks" != 4 ] || least=(--least 3.5)
     timeout --foreground 590 "$python" benchmarks/batch.py --platform "${PLATFORM:-gpu}" \
       --ranks 1 2 "$ranks" $(n 2048) "${least[@]}" --out "$out"
+  }
+  # A Gaussian process's value and gradient, beside potrs and potri.
+  gradient() { # not estimated
+    local most=()
+    [ "$ranks" != 4 ] || [ "$scale" != 1 ] || most=(--most 1.25)
+    program gradient $(n 8192 16384 32768) $(repeats 5) "${most[@]}"
+  }
+  # Solutions from factors in lower precision, by condition.
+  refine() { # not estimated
+    program refine $(n 16384 32768 65536) $(repeats 3)
+  }
+  # On two GPUs the matrix is half of the memory, and the factor in lower precision a quarter.
+  refine_large() { # not estimated
+    program refine $(n 131072) $(repeats 1)
+  }
+  # By the engine of all GPUs, beside JAX's on one.
+  eigen_accuracy() { # not estimated
+    program eigen_accuracy $(n 1000 3001)
   }
   # What is hard on accuracy.
   hard() { # 50

@@ -55,6 +55,21 @@ def test_devices_make_the_rows_that_the_host_makes(kind, dtype):
     assert (abs(matrix(jnp, dtype, kind, first_row=30, rows=7) - whole[30:37]) <= unit[30:37]).all()
 
 
+@pytest.mark.parametrize("dtype", problems.DTYPES)
+@pytest.mark.parametrize("n", [1, 2, 5, 40])
+def test_eigenvalues_that_lie_evenly_over_the_logarithm(n, dtype):
+    a = problems.even_matrix(np, problems.even_column(n, 1e4), dtype)
+    assert a.dtype == dtype and (a == a.conj().T).all()
+    assert (np.diagonal(a) == a[0, 0]).all()
+    exact = 1e4 ** -(np.arange(n // 2 + 1) / max(n // 2, 1))
+    found = np.linalg.eigvalsh(problems.wide(a))
+    unit = np.finfo(dtype).eps
+    assert abs(found[:, None] - exact).min(axis=1).max() <= 10 * unit  # each is one of them
+    assert abs(found[:, None] - exact).min(axis=0).max() <= 10 * unit  # and all are there
+    made = problems.even_matrix(jnp, jnp.asarray(problems.even_column(n, 1e4)), dtype, n // 3, 1)
+    assert (np.asarray(made) == a[n // 3]).all()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 @pytest.mark.parametrize("n", [1, 2, 5, 40])
 def test_eigenvalues_of_the_ill_conditioned_matrix(n, dtype):

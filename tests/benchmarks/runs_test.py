@@ -7,9 +7,12 @@ import sys
 
 import batch
 import digests
+import eigen_accuracy
+import gradient
 import plot
 import problems
 import pytest
+import refine
 import run
 
 
@@ -105,6 +108,80 @@ def test_a_batch_is_as_fast_as_is_said(tmp_path):
     for record in records:
         assert record["speed"] == pytest.approx(records[1]["seconds"] / record["seconds"])
     assert subprocess.run([*command, "--least", "1e6"], env=environment).returncode == 1
+
+
+def program(module, out, words):
+    """(exit code, what it prints, records) of a program that runs on CPU devices."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, module.__file__, *f"--platform cpu --out {out} {words}".split()]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+    return done.returncode, done.stdout, [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def test_a_gradient_beside_what_it_is_made_of(tmp_path):
+    words = "--n 32 64 --ranks 2 --repeats 2 --dtype float64"
+    code, said, found = program(gradient, tmp_path / "out.jsonl", words)
+    assert code == 0 and "WRONG" not in said
+    assert [record["n"] for record in found] == [32, 64]
+    for record in found:
+        seconds = record["seconds"]
+        assert set(seconds) == set(gradient.CASES)
+        parts = seconds["potrs"] + seconds["potri"]
+        assert record["ratio"] == pytest.approx(seconds["value and gradient"] / parts)
+        assert record["algebra"] < record["ratio"]
+        assert 0 <= record["difference"] < 1e-5
+    code, said, _ = program(gradient, tmp_path / "slow.jsonl", "--n 32 --ranks 1 --most 1e-6")
+    assert code == 1 and "SLOW" in said
+
+
+def test_refined_solutions_by_condition(tmp_path):
+    words = "--n 64 --ranks 2 --repeats 1 --refine float32 tf32 --condition 1e3 1e13"
+    code, said, found = program(refine, tmp_path / "out.jsonl", words)
+    assert code == 0 and "WORSE" not in said
+    cases = [(record["condition"], record["refine"]) for record in found]
+    assert cases == [(c, mode) for c in (1e3, 1e13) for mode in (None, "float32", "tf32")]
+    for record in found:
+        assert record["status"] == 0 and 0 < record["backward_error"] < 1e-15
+        if record["refine"] is None:
+            assert record["iterations"] is None and record["speed"] == 1
+        else:
+            assert (record["iterations"] >= 0) == (record["condition"] == 1e3)
+
+
+def test_a_refined_solution_that_is_worse_is_found():
+    exact, plain, bad = ({"backward_error": error} for error in (1e-16, 2e-17, 1e-14))
+    assert not refine.is_worse({None: plain, "tf32": exact}, "tf32", "float64")
+    assert refine.is_worse({None: plain, "tf32": bad}, "tf32", "float64")
+    assert refine.is_worse({None: plain, "tf32": {"backward_error": None}}, "tf32", "float64")
+    nan = {"backward_error": float("nan")}
+    assert refine.is_worse({None: plain, "tf32": nan}, "tf32", "float64")
+
+
+def test_eigenvalues_of_hard_matrices_are_exact(tmp_path):
+    words = "--n 37 --small 1 2 5 --ranks 2 --dtype complex64"
+    code, said, found = program(eigen_accuracy, tmp_path / "out.jsonl", words)
+    assert code == 0 and said.endswith("all right\n")
+    assert [(r["dtype"], r["n"], r["ranks"]) for r in found] == [
+        *((dtype, [1, 2, 5], count) for dtype in eigen_accuracy.SMALL_DTYPES for count in (1, 2)),
+        ("complex64", [37], 2),
+    ]
+    for record in found:
+        assert record["errors"].keys() == eigen_accuracy.KINDS.keys()
+        assert all(errors["good"] for errors in record["errors"].values())
+        assert record["errors"]["random"]["residual"] > 0
+
+
+def test_eigenvectors_that_are_not_exact_are_found():
+    def bad(*errors):
+        found = eigen_accuracy.Errors()
+        return not found.add(*errors) and found.bad
+
+    assert not bad((9, 9), (0, 0), True)
+    assert not bad((20, 9), (7, 0), True)
+    assert bad((9, 20), (7, 0), True)
+    assert bad((float("nan"), 1), (1, 1), True)
+    assert bad((1, 20), (1, float("nan")), True)
+    assert bad((1, 1), (1, 1), False)
 
 
 def test_a_process_that_died_is_started_anew(monkeypatch, tmp_path):

@@ -152,13 +152,25 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
     [ "$ranks" != 4 ] || [ "$scale" != 1 ] || most=(--most 1.25)
     program gradient $(n 8192 16384 32768) $(repeats 5) "${most[@]}"
   }
+  # Products by bfloat16 parts beside TF32 and plain ones; and what is hard on their accuracy.
+  lower=(--precision default tf32 BF16_BF16_F32_X3 BF16_BF16_F32_X6)
+  precisions() { # not estimated
+    bench --ranks "$ranks" --backend native --compare $(repeats 2) "${lower[@]}" \
+      + --dtype float32 $(n 16384 32768 65536 131072) + --dtype complex64 $(n 32768) \
+      + --dtype float32 --routine potri $(n 32768 65536)
+  }
+  precisions_hard() { # not estimated
+    bench --ranks "$ranks" --backend native $(repeats 1) "${lower[@]}" \
+      --matrix dominant moderate ill graded $(n 8192 32768) + --dtype float32 complex64
+  }
   # Solutions from factors in lower precision, by condition.
+  modes=(--refine tf32 BF16_BF16_F32_X3 BF16_BF16_F32_X6 float32)
   refine() { # not estimated
-    program refine $(n 16384 32768 65536) $(repeats 3)
+    program refine $(n 16384 65536) $(repeats 1) "${modes[@]}"
   }
   # On two GPUs the matrix is half of the memory, and the factor in lower precision a quarter.
   refine_large() { # not estimated
-    program refine $(n 131072) $(repeats 1)
+    program refine $(n 131072) $(repeats 1) "${modes[@]:0:3}" --condition 1e2 1e4 1e6 1e10
   }
   # By the engine of all GPUs, beside JAX's on one.
   eigen_accuracy() { # not estimated

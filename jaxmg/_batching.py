@@ -183,7 +183,8 @@ def had_better_spread(layout, size, n, dtype):
 
 def spread(layout, function, size, marks, *arrays):
     """``function(place, *arrays)`` of each of a batch, on the devices of ``layout``, which are
-    `alone`: every one takes its share, one after the other. The function is hashable."""
+    `alone`: every one takes its share, one after the other, or all at once by the function's
+    ``of_all``. The function is hashable."""
     with _compat.entered(layout.mesh):
         return _spread(layout, function, size, tuple(marks), *arrays)
 
@@ -195,6 +196,10 @@ def _spread(layout, function, size, marks, *arrays):
     by_batch = P(layout.others)
 
     def on_device(place, *arrays):
+        if hasattr(function, "of_all"):
+            each = zip(arrays, marks, strict=True)
+            stacks = [x if mark else jnp.broadcast_to(x, (share, *x.shape)) for x, mark in each]
+            return function.of_all(place, *stacks)
         return _each(functools.partial(function, place), marks, arrays)
 
     padded = [

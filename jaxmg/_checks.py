@@ -16,12 +16,15 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 # name that a factor has, and those of `jax.default_matmul_precision`, `jax.lax.Precision` and
 # `jax.lax.DotAlgorithmPreset`.
 _PRODUCTS = (
-    (None, "highest", "default", "float32", "F32_F32_F32"),
+    ("highest", "float32", "F32_F32_F32"),
     ("tf32", "tensorfloat32", "TF32_TF32_F32"),
     ("BF16_BF16_F32_X3", "high"),
     ("BF16_BF16_F32_X6",),
+    (None, "default"),
 )
+DEFAULT = 4  # what the device's tuning has
 PRODUCTS = {name: products for products, names in enumerate(_PRODUCTS) for name in names}
+_PRECISIONS = sorted(PRODUCTS, key=lambda name: name is not None)  # None first
 # Those that say nothing of float32.
 _ANY_DTYPE = (None, "highest", "default")
 # The transformations of JAX.
@@ -255,18 +258,18 @@ def positive(routine, name, value):
     return count
 
 
-def precision(routine, name, dtype, backend):
+def precision(routine, name, dtype, backend, *_):
     """Checks ``precision=`` against the resolved backend; the native code's ``products``."""
     name = plain_precision(name)
     if not isinstance(name, str | None) or name not in PRODUCTS:
         raise ValueError(
-            f"{routine}: precision must be one of {', '.join(map(repr, PRODUCTS))}; got {name!r}"
+            f"{routine}: precision must be one of {', '.join(map(repr, _PRECISIONS))}; got {name!r}"
         )
     if name not in _ANY_DTYPE and str(dtype) not in ("float32", "complex64"):
         raise ValueError(
             f"{routine}: precision={name!r} is for float32 and complex64; a has dtype {dtype}"
         )
-    if PRODUCTS[name] and backend != "native":
+    if 0 < PRODUCTS[name] < DEFAULT and backend != "native":
         raise ValueError(
             f"{routine}: precision={name!r} needs backend 'native' (or 'auto'); got {backend!r}"
         )
@@ -281,7 +284,7 @@ def plain_precision(name):
 
 
 def precision_of(products):
-    """The name of a precision, None for a's own."""
+    """The name of a precision; None for the default."""
     return _PRODUCTS[products][0]
 
 

@@ -284,7 +284,7 @@ def _factored_inside(rows, call):
         call: that of the other routine.
     """
     layout = call.layout.by_rows
-    products = dict(call.attributes).get("products", 0)
+    products = dict(call.attributes).get("products", _checks.DEFAULT)
     backend = _backend.resolve(_POTRF.native_name, layout, "native", rows)
     call = _POTRF.described(layout, rows, call.tile, backend, {"products": products})
 
@@ -361,7 +361,7 @@ def _parts(routine, factor):
 
 def _keep(call, tiles, overflow, log_det: typing.Any = None, status: typing.Any = None):
     """The factor that a call made."""
-    products = dict(call.attributes).get("products", 0)
+    products = dict(call.attributes).get("products", _checks.DEFAULT)
     return CholeskyFactor(
         tiles, overflow if call.overflow else None, log_det, status, call.layout,
         tiles.shape[-1], call.tile, _checks.precision_of(products),

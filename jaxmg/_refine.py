@@ -32,21 +32,29 @@ class _Lower:
 
 
 _PRECISIONS = {
-    "float32": _Lower(0, 2.0**-24),
+    "float32": _Lower(_checks.DEFAULT, 2.0**-24),
     "tf32": _Lower(1, 2.0**-14),
     "BF16_BF16_F32_X3": _Lower(2, 2.0**-20),
     "BF16_BF16_F32_X6": _Lower(3, 2.0**-23),
 }
 NAMES = (None, "auto", *_PRECISIONS)
+# "auto", by whether it is on GPUs, and for float64 and complex128: what is fastest over the most
+# conditions (docs/performance.md).
+_AUTO = {
+    (True, True): "BF16_BF16_F32_X3",
+    (True, False): "BF16_BF16_F32_X3",
+    (False, True): "float32",
+    (False, False): "tf32",
+}
 # Elements that are rounded at a time: little beside a large matrix, and much for a GPU.
 _PIECE = 2**24
 _LOWER_DTYPES = {"float64": "float32", "complex128": "complex64"}
 
 
-def check(routine, name, dtype, backend):
+def check(routine, name, dtype, backend, platform):
     """Checks ``refine=``; the name of the precision of the factorization, "auto" resolved."""
     name = _checks.plain_precision(name)
-    if isinstance(name, str) and _checks.PRODUCTS.get(name):
+    if isinstance(name, str) and 0 < _checks.PRODUCTS.get(name, 0) < _checks.DEFAULT:
         name = _checks.precision_of(_checks.PRODUCTS[name])
     if not isinstance(name, str | None) or name not in NAMES:
         raise ValueError(
@@ -54,7 +62,7 @@ def check(routine, name, dtype, backend):
         )
     wide = str(dtype) in _LOWER_DTYPES
     if name == "auto":
-        name = "float32" if wide else "tf32"
+        name = _AUTO[platform == "gpu", wide]
     if name == "float32" and not wide:
         raise ValueError(
             f"{routine}: refine='float32' is for float64 and complex128; a has dtype {dtype}. For "
@@ -209,7 +217,7 @@ def solve(call, place, a, lower, b):
                 jax.ShapeDtypeStruct((1,), jnp.finfo(a.dtype).dtype),
                 jax.ShapeDtypeStruct((1,), jnp.int32),
             ),
-            n=n, products=0, check_b=0,
+            n=n, products=_checks.DEFAULT, check_b=0,
         )  # fmt: skip
         return a, x, status
 

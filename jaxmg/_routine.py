@@ -35,8 +35,8 @@ class Option:
     Attributes:
         name: the caller's argument.
         attribute: the handler's attribute, an integer.
-        check: function of (routine, value, dtype of A, resolved backend) that raises where the
-            value can't be right, and returns the attribute's.
+        check: function of (routine, value, dtype of A, resolved backend, platform) that raises
+            where the value can't be right, and returns the attribute's.
     """
 
     name: str
@@ -65,6 +65,11 @@ class Chosen(typing.NamedTuple):
     inside: _programs.Call | None = None
 
 
+# Where, and up to which order, many matrices at once are faster than one after the other, by
+# routines that can have them (docs/performance.md).
+_AT_ONCE = ("gpu",)
+_MOST_AT_ONCE = 4096
+
 PRECISION = Option("precision", "products", _checks.precision)
 
 
@@ -91,6 +96,9 @@ class Routine:
         rule: function of (routine, `Chosen`) that gives the derivative of a call as
             `_derivatives.differentiable` wants it; without one, JAX may neither differentiate nor
             batch. Inside a shard_map it may not batch either way.
+        together: function of the options that gives a function of a stack of matrices, which
+            returns all results of all of them at once, each with the batch in front; or None, where
+            it has nothing better than one after the other.
     """
 
     name: str
@@ -105,6 +113,7 @@ class Routine:
     native: str = ""
     keeps: collections.abc.Callable | None = None
     rule: collections.abc.Callable | None = None
+    together: collections.abc.Callable | None = None
 
     @property
     def local_name(self):
@@ -191,7 +200,9 @@ class Routine:
         """The results that a rank's rows of the matrices give, inside a shard_map: matrices by rows
         too."""
         call, options = chosen.inside, dict(chosen.options)
-        attributes = self.attributes(self.name, options, arrays[0].dtype, call.backend, False)
+        attributes = self.attributes(
+            self.name, options, arrays[0].dtype, call.backend, call.layout, False
+        )
         give, _ = self.given(chosen.names, options)
         call = dataclasses.replace(call, attributes=tuple(attributes.items()))
         return give(self.on_rows(call, *arrays))
@@ -216,7 +227,7 @@ class Routine:
         for b in sides:
             _checks.right_hand_side(name, rows, b, transformations)
         check_b = any([_checks.same_on_ranks(name, b, layout) for b in sides])
-        attributes = self.attributes(name, options, a.dtype, backend, check_b)
+        attributes = self.attributes(name, options, a.dtype, backend, layout, check_b)
         return self.described(layout, a, tile, backend, attributes)
 
     def run(self, arrays, chosen):
@@ -250,7 +261,9 @@ class Routine:
             give = self.kept(give, self.described(layout, a, tile=1))
             return lambda *arrays: give([x.empty(*arrays, local=False) for x in self.results])
         backend = _backend.resolve(self.native_name, layout, backend, a)
-        attributes = self.attributes(self.name, options, a.dtype, backend, check_b=False)
+        attributes = self.attributes(
+            self.name, options, a.dtype, backend, layout, check_b=False
+        )
         specs = tuple(result.spec(layout, *arrays) for result in self.results)
         call = self.described(layout, a, tile, backend, attributes, specs)
         run = _programs.runner(call, arrays, donate, wanted, self.matrices)
@@ -294,10 +307,11 @@ class Routine:
                 spec = P(*sharding.spec[1:] if marks[0] else sharding.spec)
         return chosen._replace(mesh=mesh, spec=spec, donate=False)
 
-    def attributes(self, name, options, dtype, backend, check_b):
+    def attributes(self, name, options, dtype, backend, layout, check_b):
         """Those of the native routine, checked."""
+        call = (dtype, backend, layout.platform)
         found = {
-            option.attribute: option.check(name, options[option.name], dtype, backend)
+            option.attribute: option.check(name, options[option.name], *call)
             for option in self.options
         }
         return found | {"check_b": check_b} if len(self.operands) > self.matrices else found
@@ -380,10 +394,18 @@ class _Run(_batching.Batchable):
             and _batching.had_better_spread(layout, size, n, dtype)
         ):
             layout = _batching.alone(layout)
-            return _batching.spread(
-                layout, _OnDevice(self.routine, chosen, layout), size, marks, *arrays
-            )
+            function = self._at_once(chosen, layout, n) or _OnDevice(self.routine, chosen, layout)
+            return _batching.spread(layout, function, size, marks, *arrays)
         return _batching.in_turn(_Run(self.routine, chosen), tuple(marks), *arrays)
+
+    def _at_once(self, chosen, layout, n):
+        """What has a batch's matrices of order n at once on each device, where that is faster."""
+        together = self.routine.together
+        if together is None or chosen.backend == "cusolvermg" or n > _MOST_AT_ONCE:
+            return None
+        if layout.platform not in _AT_ONCE or together(dict(chosen.options)) is None:
+            return None
+        return _AtOnce(self.routine, chosen)
 
     def _columns(self, size, a, b):
         """Of one matrix and a batch of right-hand sides."""
@@ -394,6 +416,19 @@ class _Run(_batching.Batchable):
             for name, value in zip(names, (results,) if len(names) == 1 else results, strict=True)
         ]
         return found[0] if len(names) == 1 else tuple(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class _AtOnce:
+    """All matrices of a batch that a device has, by `Routine.together`."""
+
+    routine: Routine
+    chosen: Chosen
+
+    def of_all(self, place, *stacks):
+        options = dict(self.chosen.options)
+        give, _ = self.routine.given(self.chosen.names, options)
+        return give(self.routine.together(options)(*stacks))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -413,7 +448,7 @@ class _OnDevice:
         backend = _backend.resolve(routine.native_name, self.layout, self.chosen.backend, a)
         call = routine.described(
             self.layout, a, _checks.tile(routine.name, self.chosen.T_A), backend,
-            routine.attributes(routine.name, options, a.dtype, backend, check_b=False),
+            routine.attributes(routine.name, options, a.dtype, backend, self.layout, check_b=False),
         )  # fmt: skip
         b = others[routine.matrices - 1 :]
         values = routine.call(

@@ -1,5 +1,8 @@
 """Eigenvalues and eigenvectors of a Hermitian matrix: LAPACK's syevd and heevd."""
 
+import jax
+import jax.numpy as jnp
+
 from jaxmg import _blocks, _eigen_rules, _results, _routine
 
 
@@ -7,6 +10,21 @@ def columns(rows, layout, shape):
     """What a rank gets of the eigenvectors: its columns, or its block where A lies in blocks."""
     back = _blocks.from_rows if layout.spec[1] else _blocks.to_columns
     return back(rows, layout, shape)
+
+
+def _together(options):
+    """Of many matrices, JAX's own solver: cuSOLVER's has them at once."""
+    return _eigh if options["return_eigenvectors"] else None
+
+
+def _eigh(a):
+    """(v, w, status) of (size, n, n)."""
+    v, w = jax.lax.linalg.eigh(a, lower=False, symmetrize_input=False)
+    good = jnp.isfinite(jnp.triu(a)).all(axis=-1)
+    failed = jnp.where(jnp.isfinite(w).all(axis=-1), 0, a.shape[-1])
+    status = jnp.where(good.all(axis=-1), failed, 1 + jnp.argmin(good, axis=-1)).astype(jnp.int32)
+    solved = status[:, None] == 0
+    return jnp.where(solved[..., None], v, jnp.nan), jnp.where(solved, w, jnp.nan), status
 
 
 VECTORS = _routine.Option("return_eigenvectors", "vectors", lambda routine, value, *_: bool(value))
@@ -23,6 +41,7 @@ SYEVD: _routine.Routine = _routine.Routine(
     options=(VECTORS,),
     older=(("mesh", "return_eigenvectors"), ("matrix_specs", "pad")),
     rule=_eigen_rules.rule(lambda: SYEVD, "v"),
+    together=_together,
 )
 
 

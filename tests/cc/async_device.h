@@ -40,7 +40,8 @@ class AsyncBlas : public Blas<T> {
   PartsShape parts() const override { return real_.parts(); }
   Status Split(Stream s, Side side, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
                Part* parts, int64_t ld) override {
-    return Later(workers_, s, [=] { return real_.Split(s, side, turned, m, n, a, lda, parts, ld); });
+    return Later(workers_, s,
+                 [=] { return real_.Split(s, side, turned, m, n, a, lda, parts, ld); });
   }
   Status GemmOfParts(Stream s, bool turned_a, bool turned_b, int64_t m, int64_t n, int64_t k,
                      R alpha, const Part* a, int64_t lda, const Part* b, int64_t ldb, R beta, T* c,

@@ -88,9 +88,8 @@ double ProductError(Precision precision, Op op_a, Op op_b, int64_t m, int64_t n,
   }
   const std::vector<T> before = c;
   const auto device = NewHostDevice();
-  const Status status = device->blas<T>(precision).Gemm(Stream::kMain, op_a, op_b, m, n, k, -2,
-                                                        a.data(), lda, b.data(), ldb, 0.5, c.data(),
-                                                        ldc);
+  const Status status = device->blas<T>(precision).Gemm(
+      Stream::kMain, op_a, op_b, m, n, k, -2, a.data(), lda, b.data(), ldb, 0.5, c.data(), ldc);
   EXPECT(status.ok()) << status.message();
   double worst = 0;
   for (int64_t j = 0; j < n; ++j) {
@@ -136,13 +135,12 @@ TEST(ProductsInDoublePrecisionHaveNoParts) {
   const auto device = NewHostDevice();
   for (Precision precision : kByParts) {
     EXPECT(&device->blas<double>(precision) == &device->blas<double>());
-    EXPECT(&device->blas<std::complex<double>>(precision) ==
-           &device->blas<std::complex<double>>());
+    EXPECT(&device->blas<std::complex<double>>(precision) == &device->blas<std::complex<double>>());
   }
   double x = 1;
   Part part;
-  const Status status = device->blas<double>().Split(Stream::kMain, Side::kLeft, false, 1, 1, &x, 1,
-                                                     &part, 1);
+  const Status status =
+      device->blas<double>().Split(Stream::kMain, Side::kLeft, false, 1, 1, &x, 1, &part, 1);
   EXPECT(!status.ok() && status.message().find("parts") != std::string::npos) << status.message();
 }
 
@@ -192,8 +190,8 @@ std::pair<double, double> Errors(const Case& c, Precision precision, const MakeD
     for (int64_t r = 0; r < kCount; ++r) {
       std::complex<double> sum = -std::complex<double>(b[i * kCount + r]);
       for (int64_t j = 0; j < n; ++j) {
-        sum += std::complex<double>(problem.a[i * n + j]) *
-               std::complex<double>(x[0][j * kCount + r]);
+        sum +=
+            std::complex<double>(problem.a[i * n + j]) * std::complex<double>(x[0][j * kCount + r]);
       }
       residual += std::norm(sum);
       size += std::norm(x[0][i * kCount + r]);
@@ -210,7 +208,7 @@ std::pair<double, double> Errors(const Case& c, Precision precision, const MakeD
   return {std::sqrt(residual) / (problem.norm() * std::sqrt(size)), std::sqrt(distance)};
 }
 
-constexpr Case kCases[] = {{1, 1, 0},    {5, 8, 2},  {33, 3, 5, 2}, {40, 1, 4},
+constexpr Case kCases[] = {{1, 1, 0},     {5, 8, 2},  {33, 3, 5, 2}, {40, 1, 4},
                            {40, 4, 2, 1}, {42, 7, 3}, {90, 3, 8},    {64, 4, 4}};
 
 template <typename T>
@@ -218,9 +216,7 @@ void CheckRoutines() {
   const Tuning tunings[] = {NewHostDevice()->tuning(), LikeGpu(), LikeGpu(4)};
   for (const Case& c : kCases) {
     for (const Tuning& tuning : tunings) {
-      auto make = [&](int, int) {
-        return std::make_unique<AsyncDevice>(NewHostDevice(), tuning);
-      };
+      auto make = [&](int, int) { return std::make_unique<AsyncDevice>(NewHostDevice(), tuning); };
       const auto exact = Errors<T>(c, Precision::kHighest, make);
       const auto six = Errors<T>(c, Precision::kBf16x6, make);
       const auto three = Errors<T>(c, Precision::kBf16x3, make);

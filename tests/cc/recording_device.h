@@ -51,8 +51,8 @@ class RecordingBlas : public Blas<T> {
     const int64_t rows = (turned ? n : m) * (side == Side::kLeft ? shape.rows : 1);
     const int64_t depth = (turned ? m : n) * shape.depth;
     to_.Add(s, "split",
-            {to_.Read(a, lda, m, n), to_.Write(parts, ld, turned ? depth : rows,
-                                               turned ? rows : depth)},
+            {to_.Read(a, lda, m, n),
+             to_.Write(parts, ld, turned ? depth : rows, turned ? rows : depth)},
             int(side), turned);
     return real_.Split(s, side, turned, m, n, a, lda, parts, ld);
   }
@@ -63,8 +63,7 @@ class RecordingBlas : public Blas<T> {
     const int64_t rows = m * shape.rows, depth = k * shape.depth;
     to_.Add(s, "gemm of parts",
             {to_.Read(a, lda, turned_a ? depth : rows, turned_a ? rows : depth),
-             to_.Read(b, ldb, turned_b ? depth : n, turned_b ? n : depth),
-             to_.Write(c, ldc, m, n)},
+             to_.Read(b, ldb, turned_b ? depth : n, turned_b ? n : depth), to_.Write(c, ldc, m, n)},
             turned_a, turned_b, alpha, beta);
     return real_.GemmOfParts(s, turned_a, turned_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
   }

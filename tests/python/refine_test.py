@@ -230,10 +230,12 @@ def test_calls_that_can_not_be(dtype, options, message):
 
 
 def test_only_the_native_backend_has_it():
-    assert _refine.check("potrs", "auto", "complex128", "native") == "float32"
-    assert _refine.check("potrs", "auto", "float32", "native") == "tf32"
+    assert _refine.check("potrs", "auto", "complex128", "native", "cpu") == "float32"
+    assert _refine.check("potrs", "auto", "float32", "native", "cpu") == "tf32"
+    for dtype in ("float64", "complex64"):
+        assert _refine.check("potrs", "auto", dtype, "native", "gpu") == "BF16_BF16_F32_X3"
     with pytest.raises(ValueError, match="needs backend 'native' .*; got 'cusolvermg'"):
-        _refine.check("potrs", "float32", "float64", "cusolvermg")
+        _refine.check("potrs", "float32", "float64", "cusolvermg", "gpu")
 
 
 def test_empty():

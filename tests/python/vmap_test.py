@@ -20,7 +20,7 @@ from cases import (
 )
 
 import jaxmg
-from jaxmg import _batching
+from jaxmg import _batching, _routine
 
 pytestmark = needs_transformations
 
@@ -310,3 +310,47 @@ def test_factors_of_upper_triangles():
 
     expected = jnp.linalg.solve(a, b), jnp.linalg.slogdet(a)[1], jnp.zeros(_SIZE, jnp.int32)
     _check(jax.vmap(solve)(uppers, b), expected, float)
+
+
+@pytest.mark.parametrize("dtype, ranks", [(d, (1, 2, 4, 8)[i]) for i, d in enumerate(DTYPES)])
+def test_eigenproblems_at_once(dtype, ranks, monkeypatch):
+    """Where that is faster, each device gives its share to JAX's own solver."""
+    monkeypatch.setattr(_routine, "_AT_ONCE", (jax.default_backend(),))
+    a = np.array(_batch(dtype)[0])
+    whole, below = a.copy(), np.tril_indices(_N, -1)
+    a[:, *below] = np.nan  # is not read
+    a[2, 3, 5] = np.nan
+
+    def solve(a):
+        return jaxmg.syevd(a, mesh=line(ranks), return_status=True)
+
+    assert " eigh[" in str(jax.make_jaxpr(jax.vmap(solve))(a))
+    for function in (jax.vmap(solve), jax.jit(jax.vmap(solve))):
+        w, v, status = map(np.asarray, function(a))
+        np.testing.assert_array_equal(status, [0, 0, 4, 0, 0])
+        assert np.isnan(w[2]).all() and np.isnan(v[2]).all()
+        for i in (0, 1, 3, 4):
+            _check(whole[i] @ v[i], v[i] * w[i], dtype)
+            _check(v[i].conj().T @ v[i], np.eye(_N, dtype=dtype), dtype)
+    values = jax.vmap(lambda a: jaxmg.eigvalsh(a, mesh=line(ranks)))
+    assert " eigh[" not in str(jax.make_jaxpr(values)(whole))
+    _check(values(whole), jnp.linalg.eigvalsh(whole), dtype)
+
+
+def test_derivatives_of_eigenproblems_at_once(monkeypatch):
+    monkeypatch.setattr(_routine, "_AT_ONCE", (jax.default_backend(),))
+    a = _batch("float64")[0]
+
+    def loss(solver, a):
+        w, v = solver(a)
+        return jnp.sum(w**3) + jnp.sum(v**4)
+
+    def ours(a):
+        return jaxmg.syevd(a, mesh=line(2))
+
+    def symmetric(a):
+        return jnp.linalg.eigh((a + a.T) / 2, symmetrize_input=False)
+
+    found = jax.vmap(jax.grad(lambda a: loss(ours, (a + a.T) / 2)))(a)
+    expected = jax.vmap(jax.grad(lambda a: loss(symmetric, a)))(a)
+    np.testing.assert_allclose(found, expected, atol=1e-10 * np.abs(expected).max())

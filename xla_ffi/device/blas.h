@@ -14,9 +14,10 @@ namespace jaxmg {
 // How products of matrices are computed; in lower precision those of float32 and complex64 alone.
 // kTf32 rounds the factors to TF32, with 10 bits behind the binary point, where the hardware
 // multiplies those faster. The others take them for sums of bfloat16 numbers, with 7 bits each, and
-// add up three products of those, or six, in float32: see parts.h.
-enum class Precision { kHighest, kTf32, kBf16x3, kBf16x6 };
-inline constexpr int kNumPrecisions = 4;
+// add up three products of those, or six, in float32: see parts.h. kChosen is what the device's
+// Tuning has for a matrix of that order.
+enum class Precision { kHighest, kTf32, kBf16x3, kBf16x6, kChosen };
+inline constexpr int kNumPrecisions = 4;  // kChosen is none
 
 template <typename T>
 constexpr PartsShape PartsOf(Precision precision) {
@@ -107,8 +108,8 @@ class Blas {
   // products aren't, neither is called.
   virtual PartsShape parts() const { return {}; }
   // The parts of the left or the right factor that A (m x n) is, or with `turned` A^H.
-  virtual Status Split(Stream, Side, bool /*turned*/, int64_t /*m*/, int64_t /*n*/,
-                       const T* /*a*/, int64_t /*lda*/, Part* /*parts*/, int64_t /*ld*/) {
+  virtual Status Split(Stream, Side, bool /*turned*/, int64_t /*m*/, int64_t /*n*/, const T* /*a*/,
+                       int64_t /*lda*/, Part* /*parts*/, int64_t /*ld*/) {
     return Status::Fixed(Code::kInternal, "products here aren't made of parts");
   }
   // C := alpha A B^H + beta C of the parts of A (m x k) and B (n x k), which were `turned` or not.

@@ -133,12 +133,12 @@ Status CudaBlas<T>::GemmOfParts(Stream stream, bool turned_a, bool turned_b, int
   const float f_alpha = static_cast<float>(alpha), f_beta = static_cast<float>(beta);
   cublasHandle_t handle;
   JAXMG_RETURN_IF_ERROR(device_.resources().BlasHandle(stream, precision_, &handle));
-  JAXMG_CHECK_CUDA(Get<Cublas>().cublasGemmEx_64(
-                       handle, turned_a ? CUBLAS_OP_T : CUBLAS_OP_N,
-                       turned_b ? CUBLAS_OP_N : CUBLAS_OP_T, shape.rows * m, n, shape.depth * k,
-                       &f_alpha, a, CUDA_R_16BF, lda, b, CUDA_R_16BF, ldb, &f_beta, c, CUDA_R_32F,
-                       shape.rows * ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-                   "gemm of parts on GPU ", device_.ordinal(), ", ", m, " x ", n);
+  JAXMG_CHECK_CUDA(
+      Get<Cublas>().cublasGemmEx_64(
+          handle, turned_a ? CUBLAS_OP_T : CUBLAS_OP_N, turned_b ? CUBLAS_OP_N : CUBLAS_OP_T,
+          shape.rows * m, n, shape.depth * k, &f_alpha, a, CUDA_R_16BF, lda, b, CUDA_R_16BF, ldb,
+          &f_beta, c, CUDA_R_32F, shape.rows * ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+      "gemm of parts on GPU ", device_.ordinal(), ", ", m, " x ", n);
   return Status::Ok();
 }
 

@@ -42,8 +42,7 @@ template <>
 struct SplitElement<cuComplex> {
   static constexpr int kComponents = 2;
   SplitNumber components[2];
-  __device__ explicit SplitElement(cuComplex x)
-      : components{SplitNumber(x.x), SplitNumber(x.y)} {}
+  __device__ explicit SplitElement(cuComplex x) : components{SplitNumber(x.x), SplitNumber(x.y)} {}
 };
 
 // One block a tile of a, m x n.

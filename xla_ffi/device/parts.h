@@ -1,11 +1,12 @@
 // Products made of parts: a float32 number is the sum of three bfloat16 numbers, x = x0 + x1 + x2,
-// and tensor cores multiply those at sixteen times the speed and add in float32. Of the nine products
-// of parts the six largest are as good as float32's own; the three largest have some 16 bits (G.
-// Henry, P. T. P. Tang and A. Heinecke, "Leveraging the bfloat16 artificial intelligence datatype
-// for higher-precision computations", ARITH 2019).
+// and tensor cores multiply those at sixteen times the speed and add in float32. Of the nine
+// products of parts the six largest are as good as float32's own; the three largest have some 16
+// bits (G. Henry, P. T. P. Tang and A. Heinecke, "Leveraging the bfloat16 artificial intelligence
+// datatype for higher-precision computations", ARITH 2019).
 //
-// They are one product of matrices that are as many times as deep: of A the parts kLeftPart lie side
-// by side, of B kRightPart, so that each meets the one that it is multiplied with, small ones first.
+// They are one product of matrices that are as many times as deep: of A the parts kLeftPart lie
+// side by side, of B kRightPart, so that each meets the one that it is multiplied with, small ones
+// first.
 //
 //                                  ┌    ┐
 //   A B^H  =  [ A1  A0  A0 ]   x   │B0^H│        three products; with six [ A2 A1 A0 A1 A0 A0 ]
@@ -13,8 +14,9 @@
 //                                  │B0^H│
 //                                  └    ┘
 //
-// A complex product is a real one of twice the depth, whose C has twice the rows, as complex numbers
-// lie in memory: a is [[Re a, Im a], [Im a, -Re a]] as a left factor, and [Re a, Im a] as a right one.
+// A complex product is a real one of twice the depth, whose C has twice the rows, as complex
+// numbers lie in memory: a is [[Re a, Im a], [Im a, -Re a]] as a left factor, and [Re a, Im a] as a
+// right one.
 #ifndef JAXMG_XLA_FFI_DEVICE_PARTS_H_
 #define JAXMG_XLA_FFI_DEVICE_PARTS_H_
 

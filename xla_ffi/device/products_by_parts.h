@@ -37,9 +37,9 @@ Status GemmByParts(Blas<T>& blas, Scratch scratch, Stream stream, Op op_a, Op op
     JAXMG_RETURN_IF_ERROR(scratch(size_a + size_b, &parts));
     Part* const parts_b = parts + size_a;
     JAXMG_RETURN_IF_ERROR(
-        turned_a ? blas.Split(stream, Side::kLeft, true, depth, m, a + begin, lda, parts, ld_a)
-                 : blas.Split(stream, Side::kLeft, false, m, depth, a + begin * lda, lda, parts,
-                              ld_a));
+        turned_a
+            ? blas.Split(stream, Side::kLeft, true, depth, m, a + begin, lda, parts, ld_a)
+            : blas.Split(stream, Side::kLeft, false, m, depth, a + begin * lda, lda, parts, ld_a));
     JAXMG_RETURN_IF_ERROR(
         turned_b ? blas.Split(stream, Side::kRight, true, depth, n, b + begin, ldb, parts_b, ld_b)
                  : blas.Split(stream, Side::kRight, false, n, depth, b + begin * ldb, ldb, parts_b,

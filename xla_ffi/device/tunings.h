@@ -49,6 +49,7 @@ inline Tuning CudaTuning() {
   tuning.whole_order = 12288;
   tuning.gather_to_solve = 7168;
   tuning.gather_to_invert = 1024;
+  tuning.parts_order = 16384;
   tuning.exchange_bytes = int64_t{64} << 20;
   tuning.inverse_order = 1024;
   tuning.syevd_matrices = tuning.syevd_value_matrices = 4.2;

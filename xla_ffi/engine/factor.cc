@@ -58,7 +58,7 @@ Status PotrfRoutine(const RankContext& context, const Operand<T>& operand, Real<
   auto work = [&]() -> Status {
     const Outcome<T>& outcome = frame.outcome();
     JAXMG_RETURN_IF_ERROR(frame.Take());
-    JAXMG_RETURN_IF_ERROR(Potrf(context, operand.precision, frame.factored(), RightHandSides<T>{},
+    JAXMG_RETURN_IF_ERROR(Potrf(context, frame.precision(), frame.factored(), RightHandSides<T>{},
                                 frame.panels(), outcome.info(), outcome.log_det()));
     JAXMG_RETURN_IF_ERROR(InvertDiagonals(context, frame.matrix(), frame.inverses()));
     JAXMG_RETURN_IF_ERROR(outcome.Set(log_det));
@@ -134,7 +134,7 @@ Status InvertRoutine(const RankContext& context, const Operand<T>& factor) {
     return CopyOverflow(context, factor, frame.matrix());
   };
   auto work = [&]() -> Status {
-    JAXMG_RETURN_IF_ERROR(Potri(context, factor.precision, frame.matrix(), frame.panels()));
+    JAXMG_RETURN_IF_ERROR(Potri(context, frame.precision(), frame.matrix(), frame.panels()));
     JAXMG_RETURN_IF_ERROR(frame.Untile());
     return Finish(frame, factor.n, factor.block, factor.a);
   };

@@ -19,7 +19,8 @@ Status RunOnAllRanks(Communicator& comm, const std::function<Status()>& prepare,
 template <typename T>
 Frame<T>::Frame(const RankContext& context, const Operand<T>& operand, Routine routine,
                 int64_t nrhs)
-    : Frame(context, operand, routine, Sizes{operand.n, operand.block, operand.tile, nrhs, true, 0, 0, operand.precision}) {}
+    : Frame(context, operand, routine,
+            Sizes{operand.n, operand.block, operand.tile, nrhs, true, 0, 0, operand.precision}) {}
 
 template <typename T>
 Frame<T>::Frame(const RankContext& context, const Operand<T>& operand, Routine routine,

@@ -73,6 +73,7 @@ class Frame {
   // --- Memory, after Prepare ---------------------------------------------------------------------
   T* panels() const { return space_.Get<T>(panels_); }
   T* gathered() const { return space_.Get<T>(gathered_); }
+  Precision precision() const { return plan_.precision; }
   T* sums() const { return space_.Get<T>(accumulated_); }
   T* eigen() const { return space_.Get<T>(eigen_); }
   T* rows() const { return space_.Get<T>(rows_); }

@@ -30,8 +30,8 @@ struct Factor {
   Op op;
 };
 
-// The workspace, in elements from its begin: everything twice, by the parity of the batch. The parts
-// of panels are there where products are made of those (parts.h), of rows that were gathered.
+// The workspace, in elements from its begin: everything twice, by the parity of the batch. The
+// parts of panels are there where products are made of those (parts.h), of rows that were gathered.
 template <typename T>
 struct PanelRegions {
   PanelRegions(const Tiles& tiles, int64_t rows, const Tuning& tuning, const PartsShape& parts) {
@@ -54,8 +54,8 @@ struct PanelRegions {
     if (tuning.panel_block == 0) return 1;
     return std::max<int64_t>(tuning.update_depth / std::max<int64_t>(tiles.width(), 1), 1);
   }
-  int64_t panels;    // the panels of a batch, side by side
-  int64_t gathered;  // their rows that meet this rank's tiles
+  int64_t panels;          // the panels of a batch, side by side
+  int64_t gathered;        // their rows that meet this rank's tiles
   int64_t first_part = 0;  // where parts begin, and those of both
   int64_t left = 0;
   int64_t right = 0;

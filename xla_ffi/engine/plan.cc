@@ -70,6 +70,13 @@ bool Inverts(Routine routine, int64_t nrhs) {
 
 }  // namespace
 
+template <typename T>
+Precision ChosenPrecision(Precision asked, int64_t n, const Tuning& tuning) {
+  if (asked != Precision::kChosen) return asked;
+  const bool parts = tuning.parts_order > 0 && n >= OrderOf<T>(tuning.parts_order);
+  return parts ? Precision::kBf16x6 : Precision::kHighest;
+}
+
 int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning) {
   if (ranks == 1) return tuning.usual_tile;  // nobody to share with, or to wait for
   return std::clamp<int64_t>(block / tuning.least_tiles, 32, tuning.usual_tile);
@@ -84,6 +91,7 @@ Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tu
       factored(routine == Routine::kPotrf && ranks == 1 && sizes.n <= OrderOf<T>(tuning.whole_order)
                    ? Tiles(sizes.n, sizes.block, 1, sizes.n)
                    : tiles),
+      precision(ChosenPrecision<T>(sizes.precision, sizes.n, tuning)),
       inverse_order(Inverts(routine, sizes.nrhs) ? std::min(tiles.width(), tuning.inverse_order)
                                                  : 0) {
   const int64_t n = sizes.n, tile_column = n * tiles.width();
@@ -104,7 +112,7 @@ Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tu
   if (routine != Routine::kApply && tiles.ranks() > 1) panels = tile_column;
   if (routine == Routine::kPotrs || routine == Routine::kPotri || routine == Routine::kSygst ||
       routine == Routine::kPotrf) {
-    panels = std::max(panels, PotrfWorkspace<T>(factored, n, sizes.precision, tuning));
+    panels = std::max(panels, PotrfWorkspace<T>(factored, n, precision, tuning));
   }
   if (routine == Routine::kSygst || routine == Routine::kSolveRows) {
     panels = std::max(panels, SolveRowsWorkspace(tiles));
@@ -112,7 +120,7 @@ Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tu
   if (routine == Routine::kSolveRows) rows = n * sizes.block;
   if (routine == Routine::kPotri || routine == Routine::kInvert) {
     panels = std::max(panels, PotriWorkspace(tiles, n));
-    const PartsShape parts = PartsOf<T>(sizes.precision);
+    const PartsShape parts = PartsOf<T>(precision);
     const int64_t columns = tiles.slots() * tiles.width();
     split_bytes = (parts.rows * n + columns) * std::min(n, kSplitDepth) * parts.depth *
                   static_cast<int64_t>(sizeof(Part));
@@ -136,7 +144,9 @@ size_t Plan<T>::bytes(int ranks) const {
   return total;
 }
 
-#define JAXMG_INSTANTIATE(T) template struct Plan<T>;
+#define JAXMG_INSTANTIATE(T)                                                \
+  template Precision ChosenPrecision<T>(Precision, int64_t, const Tuning&); \
+  template struct Plan<T>;
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

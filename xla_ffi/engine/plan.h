@@ -43,6 +43,10 @@ struct Sizes {
   Subset subset() const { return last > first ? Subset{first, last} : Subset{0, n}; }
 };
 
+// The precision of products of a matrix of order n, for one that was asked for.
+template <typename T>
+Precision ChosenPrecision(Precision asked, int64_t n, const Tuning& tuning);
+
 // The tile width that serves these ranks when the caller names none.
 int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning);
 
@@ -60,6 +64,7 @@ struct Plan {
   // same, a factor that is kept may be made as a single one.
   Tiles tiles;
   Tiles factored;
+  Precision precision;  // of products
   // Of the diagonal blocks that are inverted to be solved with (substitution.h); 0: none.
   int64_t inverse_order;
 

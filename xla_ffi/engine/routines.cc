@@ -29,7 +29,7 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand,
       const RankContext& ranks = frame.context();
       const Matrix<T> matrix = frame.matrix();
       const RightHandSides<T> b = frame.right_hand_sides(solution.nrhs, solution.x);
-      JAXMG_RETURN_IF_ERROR(Potrf(ranks, operand.precision, matrix, b, frame.panels(),
+      JAXMG_RETURN_IF_ERROR(Potrf(ranks, frame.precision(), matrix, b, frame.panels(),
                                   outcome.info(), outcome.log_det()));
       JAXMG_RETURN_IF_ERROR(InvertDiagonals(ranks, matrix, frame.inverses()));
       JAXMG_RETURN_IF_ERROR(BackSubstitution(ranks, matrix, b, frame.inverses()));
@@ -50,9 +50,9 @@ Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
     JAXMG_RETURN_IF_ERROR(frame.Take());
     if (frame.works()) {
       const RankContext& ranks = frame.context();
-      JAXMG_RETURN_IF_ERROR(Potrf(ranks, operand.precision, frame.matrix(), RightHandSides<T>{},
+      JAXMG_RETURN_IF_ERROR(Potrf(ranks, frame.precision(), frame.matrix(), RightHandSides<T>{},
                                   frame.panels(), outcome.info(), static_cast<Real<T>*>(nullptr)));
-      JAXMG_RETURN_IF_ERROR(Potri(ranks, operand.precision, frame.matrix(), frame.panels()));
+      JAXMG_RETURN_IF_ERROR(Potri(ranks, frame.precision(), frame.matrix(), frame.panels()));
     }
     JAXMG_RETURN_IF_ERROR(frame.Untile());
     JAXMG_RETURN_IF_ERROR(outcome.Set());

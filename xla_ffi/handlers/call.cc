@@ -213,15 +213,16 @@ Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attrib
   }
   JAXMG_RETURN_IF_ERROR(FindBackend(routine, attributes.backend, backend));
   const int64_t products = attributes.products;
-  if (products < 0 || products >= kNumPrecisions) {
+  if (products < 0 || products > static_cast<int64_t>(Precision::kChosen)) {
     return Error(Code::kInvalidArgument, routine, ": products = ", products);
   }
-  if (products != 0 && *backend != kNative) {
+  const bool lower = products > 0 && products < kNumPrecisions;
+  if (lower && *backend != kNative) {
     return Error(Code::kInvalidArgument, routine,
                  ": only backend 'native' computes products in lower precision");
   }
   const ffi::DataType dtype = a.element_type();
-  if (products != 0 && dtype != ffi::DataType::F32 && dtype != ffi::DataType::C64) {
+  if (lower && dtype != ffi::DataType::F32 && dtype != ffi::DataType::C64) {
     return Error(Code::kInvalidArgument, routine,
                  ": products in lower precision are for float32 and complex64");
   }

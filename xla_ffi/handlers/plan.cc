@@ -39,14 +39,15 @@ int64_t ResultBytes(Routine routine, const PlanQuery& query, int64_t overflow_ro
 
 template <typename T>
 void Answer(Routine routine, const PlanQuery& query, const Tuning& tuning, PlanAnswer* answer) {
-  const Sizes sizes = {query.n, query.rows, query.tile, query.nrhs, query.vectors};
+  const auto precision = static_cast<Precision>(query.products);
+  const Sizes sizes = {query.n, query.rows, query.tile, query.nrhs, query.vectors, 0, 0, precision};
   for (int rank = 0; rank < query.ranks; ++rank) {
     const Plan<T> plan(routine, sizes, query.ranks, rank, tuning);
     answer->tile = plan.tiles.width();
     answer->overflow_rows = plan.tiles.has_overflow() ? plan.tiles.width() : 0;
     answer->gathered = plan.gathers;
     if (rank == 0) answer->solver = static_cast<int64_t>(plan.solver * sizeof(T));
-    size_t bytes = plan.bytes(query.ranks) + plan.solver * sizeof(T);
+    size_t bytes = plan.bytes(query.ranks) + plan.solver * sizeof(T) + plan.split_bytes;
     if (routine == Routine::kSygvd) {
       bytes += Plan<T>(Routine::kSygst, sizes, query.ranks, rank, tuning).bytes(query.ranks);
     }
@@ -78,6 +79,9 @@ Status AnswerPlan(const PlanQuery& query, PlanAnswer* answer) {
       query.nrhs > kMost) {
     return Error(Code::kInvalidArgument, name, ": ", query.ranks, " x ", query.rows,
                  " rows, tile = ", query.tile, ", nrhs = ", query.nrhs, " for n = ", query.n);
+  }
+  if (query.products < 0 || query.products > static_cast<int64_t>(Precision::kChosen)) {
+    return Error(Code::kInvalidArgument, name, ": products = ", query.products);
   }
   for (const auto& known : kRoutines) {
     if (query.routine != known.name) continue;

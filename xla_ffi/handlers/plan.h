@@ -20,6 +20,7 @@ struct PlanQuery {
   int64_t nrhs;
   bool vectors;          // of an eigenproblem
   std::string platform;  // "cpu" or "gpu"; empty: the plugin's own
+  int64_t products;      // Precision
 };
 
 struct PlanAnswer {

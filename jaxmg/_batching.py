@@ -129,9 +129,15 @@ def in_front(arrays, dimensions):
     return size, tuple(marks), moved
 
 
-def over_leading(routine, names, function, arrays):
+def is_batch(a):
+    """Whether ``a`` is a matrix with leading dimensions, where they are taken."""
+    return bool(_checks.ALL) and getattr(a, "ndim", 0) > 2
+
+
+def over_leading(routine, names, function, arrays, pad=True):
     """``function`` of each matrix of a batch with leading dimensions, as NumPy has them: those of
     the others are the same, or none."""
+    _checks.batch(routine, names[0], arrays[0], pad)
     leading = arrays[0].shape[:-2]
     axes = []
     for name, array in zip(names, arrays, strict=False):

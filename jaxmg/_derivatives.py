@@ -48,6 +48,12 @@ def still(results):
     return jax.tree.map(lambda x: SymbolicZero(jax.typeof(x).to_tangent_aval()), results)
 
 
+def sum_of(*values):
+    """Of those that aren't None; None where there are none."""
+    there = [value for value in values if value is not None]
+    return functools.reduce(jnp.add, there) if there else None
+
+
 def as_composed(function):
     """The rule of what ``function``, made of functions with rules, computes too."""
 
@@ -104,6 +110,16 @@ class Linear(abc.ABC):
         if _compat.TRANSFORMS and _mesh.traced(arrays):
             return _linear.bind(*arrays, of=self, jaxpr=self._traced(arrays))
         return self.run(*arrays)
+
+
+class ByColumns(Linear):
+    """One of right-hand sides, (n,) or (n, nrhs), each column by itself."""
+
+    def batched(self, size, marks, *arrays):
+        if any(marks[:-1]):
+            return super().batched(size, marks, *arrays)
+        *others, b = arrays
+        return _batching.from_columns(self(*others, _batching.to_columns(b)), b)
 
 
 @functools.lru_cache(maxsize=512)

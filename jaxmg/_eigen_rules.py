@@ -103,8 +103,7 @@ def _tangents(layout, w, v, tangents, vectors):
         return w_dot, None
     half = None if b is None else -_hermitian.column_products(layout, x, b) / 2
     inner = _hermitian.quotients(layout, _hermitian.adjoint_times(layout, x, a), w, half)
-    v_dot = _hermitian.with_padding(layout, _hermitian.times(layout, x, inner), v.shape[0])
-    return w_dot, _mesh.constrain_like(v_dot, v)
+    return w_dot, _hermitian.as_given(layout, _hermitian.times(layout, x, inner), v)
 
 
 def _whole(layout, a):

@@ -56,6 +56,11 @@ def with_padding(layout, matrix, count):
     return _over(layout, lambda rank, a: _blocks.from_rows(a, layout.by_rows, shape), (matrix,))
 
 
+def as_given(layout, matrix, other):
+    """`with_padding` in the shape and the sharding of another one of the caller's."""
+    return _mesh.constrain_like(with_padding(layout, matrix, other.shape[0]), other)
+
+
 @on_mesh
 def product(layout, a, x):
     """H x of the Hermitian H with the upper triangle of ``a``."""

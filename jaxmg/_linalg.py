@@ -41,7 +41,7 @@ def slogdet(a, name, mesh, spec):
 
 def function(a, func, name, mesh, spec):
     """A function of a Hermitian matrix, by that of its eigenvalues."""
-    if _is_batch(a):
+    if _batching.is_batch(a):
         where = _where_each_is(name, a, mesh, _mesh.given_spec(f"linalg.{name}", spec, None))
         return _over_leading(name, lambda a: function(a, func, name, *where), (a,))
     w, v = eigh(a, name, mesh, spec)
@@ -85,8 +85,7 @@ def _of_eigenvalues(where, *arrays):
         inner = _hermitian.divided(layout, inner, w, values, slopes, values_dot)
         x = x.astype(inner.dtype)
         rows = _hermitian.times_adjoint(layout, _hermitian.times(layout, x, inner), x)
-        tangent = _hermitian.with_padding(layout, rows, found.shape[0])
-        return found, _mesh.constrain_like(tangent, found)
+        return found, _hermitian.as_given(layout, rows, found)
 
     return _derivatives.differentiable(value, derivative, *arrays)
 
@@ -102,7 +101,7 @@ def run(arrays, name, program, results, mesh, spec, *options):
         options: what the program finds as the call's attributes.
     """
     spec = _mesh.given_spec(f"linalg.{name}", spec, None)
-    if _is_batch(arrays[0]):
+    if _batching.is_batch(arrays[0]):
         mesh, spec = _where_each_is(name, arrays[0], mesh, spec)
         return _jitted_batch(name, program, results, mesh, spec, *options)(*arrays)
     if any(_compat.transformation(array) == "grad" for array in arrays):
@@ -143,10 +142,6 @@ def _found_below(see, *arrays):
     return found[-1]
 
 
-def _is_batch(a):
-    return bool(_checks.ALL) and getattr(a, "ndim", 0) > 2
-
-
 @functools.lru_cache(maxsize=512)
 def _jitted_batch(name, *call):
     return jax.jit(
@@ -155,7 +150,6 @@ def _jitted_batch(name, *call):
 
 
 def _over_leading(name, function, arrays):
-    _checks.batch(f"linalg.{name}", "a", arrays[0], True)
     return _batching.over_leading(f"linalg.{name}", ("a", "b"), function, arrays)
 
 

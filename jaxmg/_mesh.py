@@ -115,9 +115,7 @@ def infer(routine, arrays, mesh, spec):
             f"{routine}: the axes of the mesh must be all Auto or all Explicit; those of {mesh} "
             f"are {', '.join(str(kind) for kind in mesh.axis_types)}"
         )
-    sharding = named_sharding(arrays[0])
-    if spec is None and sharding is not None and sharding.mesh.shape == mesh.shape:
-        spec = sharding.spec
+    spec = known_spec(arrays[0], mesh) if spec is None else spec
     if spec is None:
         return _shared(routine, Layout(mesh, mesh.axis_names, (), P(mesh.axis_names, None)))
     entries = check_spec(routine, spec, mesh.axis_names)
@@ -284,10 +282,14 @@ def constrain_like(array, other):
 
 def spec_of(array, layout):
     """The spec of ``array`` on the layout's mesh; None where a trace doesn't know it."""
+    spec = known_spec(array, layout.mesh)
+    return P() if spec is None and not isinstance(array, Tracer) else spec
+
+
+def known_spec(array, mesh):
+    """The spec of ``array`` where it says that it lies on a mesh of this shape; else None."""
     sharding = named_sharding(array)
-    if sharding is not None and sharding.mesh.shape == layout.mesh.shape:
-        return sharding.spec
-    return None if isinstance(array, Tracer) else P()
+    return sharding.spec if sharding is not None and sharding.mesh.shape == mesh.shape else None
 
 
 def _axes(entry):

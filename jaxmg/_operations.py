@@ -103,7 +103,7 @@ class Kept:
     overflows: bool
     products: int
 
-    def run(self, native, arrays, **attributes):
+    def _plain(self, native, *arrays, **attributes):
         """The result of the native code."""
         operation = _OfFactor(self, native, tuple(attributes.items()))
         if self.layout.inside:
@@ -167,15 +167,12 @@ class Kept:
 
         return _derivatives.differentiable(run, derivative, *arrays)
 
-    def _plain(self, native, *arrays, **attributes):
-        return self.run(native, arrays, **attributes)
-
     def _invert_rule(self, primals, tangents):
         inverse = self.invert(*primals)
         rows = _hermitian.rows(self.layout, inverse)
         half = _hermitian.times(self.layout, rows, _hermitian.full(self.layout, tangents[0]))
         tangent = -_hermitian.times(self.layout, half, rows)
-        return inverse, self._like(inverse, tangent)
+        return inverse, _hermitian.as_given(self.layout, tangent, inverse)
 
     def _diagonal_rule(self, primals, tangents):
         found = self.diagonal(*primals)
@@ -186,7 +183,8 @@ class Kept:
         upper = self.upper(*primals)
         half = _hermitian.half(self.layout, self.reduced(primals, tangents[0]))
         rows = _hermitian.rows(self.layout, upper)
-        return upper, self._like(upper, _hermitian.times(self.layout, half, rows))
+        tangent = _hermitian.times(self.layout, half, rows)
+        return upper, _hermitian.as_given(self.layout, tangent, upper)
 
     def _logdet_rule(self, primals, tangents):
         *factor, log_det = primals
@@ -195,10 +193,6 @@ class Kept:
         # Inside a shard_map its shape is (1,), and it varies with the right-hand sides beside it.
         tangent = _compat.vary(tangent.reshape(log_det.shape), _compat.varying_axes(log_det))
         return self.logdet(log_det, *factor), _mesh.constrain_like(tangent, log_det)
-
-    def _like(self, matrix, rows):
-        """``rows`` as a matrix of the caller's."""
-        return _mesh.constrain_like(_hermitian.with_padding(self.layout, rows, self.n), matrix)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,6 +217,14 @@ class _OfFactor(_batching.Batchable):
     def program(self):
         return _OnDevice(self)
 
+    def on_rank(self, place, arrays):
+        """Of a rank's rows, inside a shard_map: (what it puts to the result, the call, b)."""
+        operation, parts = self.operation, 1 + self.of.overflows
+        factor, b = arrays[:parts], arrays[parts:]
+        columns = b if operation.by_rows else map(_results.columns, b)
+        call = self.call(factor[0], *b)
+        return operation.on_rank(call, place, *factor, *columns), call, b
+
     def call(self, tiles, *b):
         """As the cache of programs has it."""
         of, operation = self.of, self.operation
@@ -241,23 +243,17 @@ class _OnDevice:
     of: _OfFactor
 
     def __call__(self, place, *arrays):
-        operation, parts = self.of.operation, 1 + self.of.of.overflows
-        factor, b = arrays[:parts], arrays[parts:]
-        call = self.of.call(factor[0], *b)
-        columns = b if operation.by_rows else map(_results.columns, b)
-        return operation.result.whole(operation.on_rank(call, place, *factor, *columns), call, *b)
+        value, call, b = self.of.on_rank(place, arrays)
+        return self.of.operation.result.whole(value, call, *b)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _inside(of, *arrays):
     """An `_OfFactor` of a rank's rows, inside a shard_map of the caller's. Where he runs that
     eagerly XLA may end the process as it compiles a native call in place by itself."""
-    operation, layout, parts = of.operation, of.of.layout, 1 + of.of.overflows
-    factor, b = arrays[:parts], arrays[parts:]
-    columns = b if operation.by_rows else map(_results.columns, b)
-    call = of.call(factor[0], *b)
-    value = operation.on_rank(call, _mesh.local_place(layout), *factor, *columns)
-    return operation.result.on_rank(value, layout, factor[0], *b)
+    layout = of.of.layout
+    value, _, b = of.on_rank(_mesh.local_place(layout), arrays)
+    return of.operation.result.on_rank(value, layout, arrays[0], *b)
 
 
 class _OfRightHandSides(_derivatives.Linear):
@@ -294,7 +290,7 @@ class _OfRightHandSides(_derivatives.Linear):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Apply(_OfRightHandSides):
+class _Apply(_derivatives.ByColumns, _OfRightHandSides):
     """APPLY as a linear function of the right-hand sides."""
 
     of: Kept
@@ -321,12 +317,6 @@ class _Apply(_OfRightHandSides):
     def native(self):
         return _OfFactor(self.of, APPLY, (("operation", self.operation),))
 
-    def batched(self, size, marks, *arrays):
-        if any(marks[:-1]):
-            return super().batched(size, marks, *arrays)
-        *factor, b = arrays
-        return _batching.from_columns(self(*factor, _batching.to_columns(b)), b)
-
     @property
     def adjoint(self):
         return dataclasses.replace(self, operation=_ADJOINTS[self.operation])
@@ -338,8 +328,8 @@ class _Apply(_OfRightHandSides):
         if a_dot is None:
             return x, jnp.zeros_like(x) if b_dot is None else self(*factor, b_dot)
         before, after = self._moved(factor, a_dot, b, x)
-        moved = sum_of(b_dot, before)
-        return x, sum_of(after, None if moved is None else self(*factor, moved))
+        moved = _derivatives.sum_of(b_dot, before)
+        return x, _derivatives.sum_of(after, None if moved is None else self(*factor, moved))
 
     def _moved(self, factor, a_dot, b, x):
         """What the tangent of A adds to that of b, and to that of the result."""
@@ -357,12 +347,6 @@ class _Apply(_OfRightHandSides):
         if self.operation == LOWER:
             return times(_hermitian.half_adjoint_product, reduced, b), None
         return None, times(_hermitian.half_product, reduced, x)
-
-
-def sum_of(*values):
-    """Of those that aren't None; None where there are none."""
-    there = [value for value in values if value is not None]
-    return functools.reduce(jnp.add, there) if there else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -389,7 +373,7 @@ class _SolveRows(_OfRightHandSides):
         half = _hermitian.half(layout, self.of.reduced(factor, a_dot))
         if self.inverse:  # d(B L^-1) = (dB - B F) L^-1
             moved = -_hermitian.times_adjoint(layout, b, half)
-            return x, self(*factor, moved if b_dot is None else b_dot + moved)
+            return x, self(*factor, _derivatives.sum_of(b_dot, moved))
         moved = -_hermitian.times(layout, x, half)  # d(B L^-H) = dB L^-H - B L^-H F^H
         return x, moved if b_dot is None else self(*factor, b_dot) + moved
 

@@ -72,7 +72,7 @@ def _refined_rule(routine, chosen):
     """The same by a factor in lower precision."""
 
     def solve(a, b):
-        factor = _refined_factor.of_chosen(a, chosen)
+        factor = _refined_factor.factored(a, chosen)
         x, status, iterations = factor.solve(b, return_status=True, return_iterations=True)
         return routine.picked(
             chosen, {"x": lambda: x, "status": lambda: status, "iterations": lambda: iterations}
@@ -221,6 +221,7 @@ def potrs(
             64 bits, a call inside ``shard_map``, 64-bit dtypes while ``jax_enable_x64`` is off, the
             backend isn't available, the mesh has devices of another process, or b shares the memory
             of a donated ``a``.
+        NotImplementedError: a derivative or a batch, with JAX before 0.10.
         RuntimeError: no plugin is installed for the platform.
 
     Examples:

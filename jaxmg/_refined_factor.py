@@ -15,7 +15,6 @@ from jaxmg import (
     _hermitian,
     _mesh,
     _native,
-    _operations,
     _plugin,
     _programs,
     _refine,
@@ -132,13 +131,16 @@ def cho_factor(a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, ref
     options = (("refine", refine),)
     chosen = _routine.Chosen(_LOWERED.plain_gives, T_A, mesh, spec, pad, backend, False, options)
     made = functools.partial(_differentiable, chosen)
-    factor = _LOWERED.of_batch(made, (a,), pad) if _LOWERED.is_batch((a,)) else made(a)
+    if _batching.is_batch(a):
+        factor = _batching.over_leading("cho_factor", _LOWERED.operands, made, (a,), pad)
+    else:
+        factor = made(a)
     if donate and factor.rows is not a and isinstance(a, jax.Array) and not _mesh.traced((a,)):
         a.delete()
     return factor
 
 
-def of_chosen(a, chosen):
+def factored(a, chosen):
     """The factor of a matrix that is given to another routine, as that call would have it."""
     return cho_factor(
         a, chosen.T_A, chosen.mesh, chosen.spec, None, chosen.pad, False, None,
@@ -186,14 +188,7 @@ def _kept_rows(a, layout, n):
 
 
 def _laid_out(call, a):
-    layout = call.layout
-    mapped = _native.over_ranks(
-        layout,
-        lambda place, a: _blocks.to_rows(a, layout.by_rows),
-        (layout.row_spec,),
-        layout.row_spec,
-    )
-    return (mapped(_blocks.split_rows(a, layout)),)
+    return (_hermitian.rows(call.layout, a),)
 
 
 class _Lowered(_routine.Routine):
@@ -266,19 +261,13 @@ class _Solve(_batching.Batchable):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Solution(_derivatives.Linear):
+class _Solution(_derivatives.ByColumns):
     """The x of a solve as a linear function of the right-hand sides."""
 
     of: _Solve
 
     def run(self, *arrays):
         return dataclasses.replace(self.of, wanted=(True, False, False))(*arrays)[0]
-
-    def batched(self, size, marks, *arrays):
-        if any(marks[:-1]):
-            return super().batched(size, marks, *arrays)
-        *factor, b = arrays
-        return _batching.from_columns(self(*factor, _batching.to_columns(b)), b)
 
     @property
     def adjoint(self):
@@ -293,7 +282,7 @@ class _Solution(_derivatives.Linear):
         (a_dot, *_, b_dot), moved = tangents, None
         if a_dot is not None and x.size:
             moved = -_hermitian.of_right_hand_sides(_hermitian.product, self.of.layout, a_dot, x)
-        moved = _operations.sum_of(b_dot, moved)
+        moved = _derivatives.sum_of(b_dot, moved)
         return jnp.zeros_like(x) if moved is None else self(*primals[:-1], moved)
 
 

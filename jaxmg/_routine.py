@@ -125,9 +125,13 @@ class Routine:
 
     def plain(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, **options):
         """The routine on global arrays, eagerly or under jit."""
-        if self.rule and self.is_batch(arrays):
+        if self.rule and _batching.is_batch(arrays[0]):
             given = (T_A, mesh, matrix_specs, in_specs, pad, backend, False)
-            return self.of_batch(lambda *arrays: self.plain(arrays, *given, **options), arrays, pad)
+
+            def each(*arrays):
+                return self.plain(arrays, *given, **options)
+
+            return _batching.over_leading(self.name, self.operands, each, arrays, pad)
         if donate and len(arrays) > 1:
             _checks.separate(self.name, *arrays)
         spec = _mesh.given_spec(self.name, matrix_specs, in_specs)
@@ -135,15 +139,6 @@ class Routine:
         return self.run(
             arrays, Chosen(self.plain_gives, T_A, mesh, spec, pad, backend, donate, chosen)
         )
-
-    def is_batch(self, arrays):
-        """Whether the matrix is one with leading dimensions, where they are taken."""
-        return bool(_checks.ALL) and getattr(arrays[0], "ndim", 0) > 2
-
-    def of_batch(self, function, arrays, pad):
-        """``function`` of each matrix of a batch with leading dimensions."""
-        _checks.batch(self.name, self.operands[0], arrays[0], pad)
-        return _batching.over_leading(self.name, self.operands, function, arrays)
 
     def traced(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
         """The same for use inside jit, which decides what is donated."""
@@ -303,8 +298,9 @@ class Routine:
         sharding = _mesh.named_sharding(arrays[0])
         if sharding is not None:
             mesh = sharding.mesh if mesh is None or mesh.empty else mesh
-            if spec is None and sharding.mesh.shape == mesh.shape:
-                spec = P(*sharding.spec[1:] if marks[0] else sharding.spec)
+            there = _mesh.known_spec(arrays[0], mesh) if spec is None else None
+            if there is not None:
+                spec = P(*there[1:] if marks[0] else there)
         return chosen._replace(mesh=mesh, spec=spec, donate=False)
 
     def attributes(self, name, options, dtype, backend, layout, check_b):

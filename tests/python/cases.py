@@ -159,6 +159,11 @@ def hermitian(n, dtype):
     return (matrix + matrix.conj().T) / 2
 
 
+def hermitian_part(a):
+    """A Hermitian matrix has Hermitian tangents: there all conventions of derivatives agree."""
+    return (a + a.conj().T) / 2
+
+
 def upper_only(matrix):
     """The matrix with NaN below the diagonal, where no routine may look."""
     spoilt = matrix.copy()

@@ -11,6 +11,7 @@ from cases import (
     DTYPES,
     broad,
     context,
+    hermitian_part,
     line,
     needs_transformations,
     normal,
@@ -123,11 +124,6 @@ _FUNCTIONS = {
 }
 
 
-def _hermitian_part(a):
-    """A Hermitian matrix has Hermitian tangents: there all conventions agree."""
-    return (a + a.conj().T) / 2
-
-
 def _arguments(n, dtype):
     """A matrix, right-hand sides, and directions to go from there."""
     random = rng(n, 5)
@@ -140,8 +136,8 @@ def _functions(name, mesh):
     ours, theirs = _FUNCTIONS[name]
     where = {"mesh": mesh, "matrix_specs": P(mesh.axis_names[0], None)}
     return (
-        lambda a, b: ours(_hermitian_part(a), b, **where),
-        lambda a, b: theirs(_hermitian_part(a), b),
+        lambda a, b: ours(hermitian_part(a), b, **where),
+        lambda a, b: theirs(hermitian_part(a), b),
     )
 
 
@@ -372,10 +368,6 @@ def test_inside(around):
     def step(x, solve):
         return solve(a + jnp.diag(x**2), x + b[:, 0])
 
-    @jax.custom_vjp
-    def halved(x, solve):
-        return step(x, solve)
-
     def scaled(x, solve):
         run = lambda x: step(x, solve)  # noqa: E731
         if around == "checkpoint":
@@ -435,7 +427,7 @@ def test_equal_eigenvalues():
     """Of their sum, and of what belongs to others, the derivative is right; of an eigenvector of
     theirs there is none."""
     a, mesh = jnp.diag(jnp.array([1.0, 1, 2, 4])), line(2)
-    direction = _hermitian_part(normal(rng(2), (4, 4), "float64"))
+    direction = hermitian_part(normal(rng(2), (4, 4), "float64"))
 
     def along(f):
         return jax.jvp(f, (a,), (direction,))[1], jnp.vdot(jax.grad(f)(a), jnp.triu(direction))

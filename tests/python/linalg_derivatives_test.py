@@ -11,6 +11,7 @@ from cases import (
     DTYPES,
     broad,
     eps,
+    hermitian_part,
     line,
     needs_transformations,
     normal,
@@ -55,10 +56,6 @@ FUNCTIONS = {
 }
 
 
-def _hermitian(a):
-    return (a + a.conj().T) / 2
-
-
 @pytest.mark.parametrize(
     "name, n, dtype, jitted",
     broad(
@@ -80,7 +77,7 @@ def test_derivatives(name, n, dtype, jitted):
 
     def derivatives(function):
         def of_hermitian(a, b):
-            return function(_hermitian(a), b)
+            return function(hermitian_part(a), b)
 
         def loss(a, b):
             return jnp.sum(jnp.abs(of_hermitian(a, b)) ** 2)
@@ -116,9 +113,9 @@ def test_functions_of_matrices_with_equal_eigenvalues(dtype, ranks):
     @functools.partial(jax.jit, static_argnums=0)
     def derivatives(f, a, along):
         def size(a):
-            return jnp.sum(jnp.abs(f(_hermitian(a))) ** 2)
+            return jnp.sum(jnp.abs(f(hermitian_part(a))) ** 2)
 
-        return jax.jvp(lambda a: f(_hermitian(a)), (a,), (along,))[1], jax.grad(size)(a)
+        return jax.jvp(lambda a: f(hermitian_part(a)), (a,), (along,))[1], jax.grad(size)(a)
 
     found = derivatives(functools.partial(linalg.expm, mesh=mesh), matrix, along)
     expected = derivatives(jax.scipy.linalg.expm, matrix, along)
@@ -132,10 +129,10 @@ def test_what_a_function_of_eigenvalues_depends_on():
     mesh, matrix = line(2), positive_definite("well", 7, "float64")
 
     def ours(t, a):
-        return linalg.funm(_hermitian(a), lambda w: jnp.exp(-t * w), mesh=mesh).sum()
+        return linalg.funm(hermitian_part(a), lambda w: jnp.exp(-t * w), mesh=mesh).sum()
 
     def theirs(t, a):
-        return jax.scipy.linalg.expm(-t * _hermitian(a)).sum()
+        return jax.scipy.linalg.expm(-t * hermitian_part(a)).sum()
 
     along = np.diag(np.arange(7.0))
 

@@ -12,6 +12,7 @@ from cases import (
     DTYPES,
     devices,
     eps,
+    hermitian_part,
     needs_transformations,
     normal,
     one_process,
@@ -88,11 +89,6 @@ def _mesh(**sizes):
     return Mesh(np.array(devices(count)).reshape(tuple(sizes.values())), tuple(sizes))
 
 
-def _hermitian_part(a):
-    """A Hermitian matrix has Hermitian tangents: there all conventions agree."""
-    return (a + a.conj().T) / 2
-
-
 def _arguments(n, dtype):
     """(a, metric, b), and directions to go from there."""
     random = rng(n, 6)
@@ -117,12 +113,12 @@ def _mapped(name, mesh, n, check_vma, spec=None):
     )
 
     def run(a, metric, b):
-        padded = (jnp.pad(_hermitian_part(x), ((0, rows - n), (0, 0))) for x in (a, metric))
+        padded = (jnp.pad(hermitian_part(x), ((0, rows - n), (0, 0))) for x in (a, metric))
         found = inside(*padded, b)
         return tuple(x[:n] if how == _ROWS else x for x, how in zip(found, lie, strict=True))
 
     def alone(a, metric, b):
-        return theirs(_hermitian_part(a), _hermitian_part(metric), b)
+        return theirs(hermitian_part(a), hermitian_part(metric), b)
 
     return run, alone
 
@@ -218,10 +214,10 @@ def test_eigenvectors_in_blocks(check_vma):
     (a, metric, _), _ = _arguments(8, "complex128")
 
     def ours(a, metric):
-        return _magnitudes(mapped(_hermitian_part(a), _hermitian_part(metric)))
+        return _magnitudes(mapped(hermitian_part(a), hermitian_part(metric)))
 
     def theirs(a, metric):
-        return _generalized(_hermitian_part(a), _hermitian_part(metric))[1]
+        return _generalized(hermitian_part(a), hermitian_part(metric))[1]
 
     found, expected = (jax.jit(jax.grad(_loss(f), (0, 1)))(a, metric) for f in (ours, theirs))
     _assert_close(found, expected, "complex128")
@@ -243,7 +239,7 @@ def test_right_hand_sides_of_each_group_of_replicas(check_vma):
         return jnp.linalg.solve(a, b), jnp.tile(jnp.linalg.slogdet(a)[1], 2)
 
     ours, theirs = (
-        jax.grad(_loss(lambda a, b, f=f: f(_hermitian_part(a), b)), (0, 1)) for f in (mapped, alone)
+        jax.grad(_loss(lambda a, b, f=f: f(hermitian_part(a), b)), (0, 1)) for f in (mapped, alone)
     )
     _assert_close(jax.jit(ours)(a, b), theirs(a, b), "float64")
 

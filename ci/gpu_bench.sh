@@ -163,6 +163,9 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
     bench --ranks "$ranks" --backend native $(repeats 1) "${lower[@]}" \
       --matrix dominant moderate ill graded $(n 8192 32768) + --dtype float32 complex64
   }
+  precision_errors() { # not estimated
+    program precision_errors $(n 16384 32768) && program precision_errors $(n 16384) --dtype complex64
+  }
   # Solutions from factors in lower precision, by condition.
   modes=(--refine tf32 BF16_BF16_F32_X3 BF16_BF16_F32_X6 float32)
   refine() { # not estimated

@@ -110,7 +110,7 @@ double ProductError(Precision precision, Op op_a, Op op_b, int64_t m, int64_t n,
 
 template <typename T>
 void CheckProducts() {
-  constexpr int64_t kSizes[][3] = {{2, 2, 1}, {5, 3, 7}, {20, 30, 64}, {2, 3, kSplitDepth + 5}};
+  constexpr int64_t kSizes[][3] = {{2, 2, 1}, {5, 3, 7}, {20, 30, 64}, {2, 3, 2 * kPartsDepth + 5}};
   for (Op op_a : {Op::kNone, Op::kTrans, Op::kConjTrans}) {
     for (Op op_b : {Op::kNone, Op::kTrans, Op::kConjTrans}) {
       for (const auto& [m, n, k] : kSizes) {

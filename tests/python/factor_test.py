@@ -417,7 +417,8 @@ def test_precision_stays_with_the_factor():
     matrix, b = _problem(dtype="float32")
     factor = jaxmg.cho_factor(matrix, 2, mesh, precision="tf32")
     assert factor.precision == "tf32" and jax.jit(lambda f: f)(factor).precision == "tf32"
-    assert jaxmg.cho_factor(matrix, 2, mesh, precision="highest").precision is None
+    assert jaxmg.cho_factor(matrix, 2, mesh, precision="highest").precision == "highest"
+    assert jaxmg.cho_factor(matrix, 2, mesh).precision is None
     u = scipy.linalg.cholesky(matrix)
     assert jaxmg.CholeskyFactor.from_upper(u, 2, mesh, precision="tf32").precision == "tf32"
     assert jnp.isfinite(factor.solve(b)).all() and jnp.isfinite(factor.inv()).all()

@@ -65,7 +65,7 @@ def test_a_kept_factor_falls_back_as_often_as_it_is_used():
 
 
 def test_a_kept_factor_is_for_solving_alone():
-    factor = jaxmg.cho_factor(np.eye(4), mesh=line(2), refine="auto")
+    factor = jaxmg.cho_factor(np.eye(4), mesh=line(2), refine="float32")
     for name in ("logdet", "inv", "diagonal", "upper", "matmul", "solve_triangular"):
         with pytest.raises(AttributeError, match=f"RefinedFactor has no '{name}': .*without refi"):
             getattr(factor, name)

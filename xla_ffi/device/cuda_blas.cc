@@ -130,7 +130,9 @@ Status CudaBlas<T>::GemmOfParts(Stream stream, bool turned_a, bool turned_b, int
                                 int64_t ldb, R beta, T* c, int64_t ldc) {
   if (m == 0 || n == 0) return Status::Ok();
   const PartsShape shape = parts();
-  const float f_alpha = static_cast<float>(alpha), f_beta = static_cast<float>(beta);
+  const double short_by = kTruncation * static_cast<double>(k * (shape.depth / shape.products));
+  const float f_alpha = static_cast<float>(alpha * (1 + short_by)),
+              f_beta = static_cast<float>(beta);
   cublasHandle_t handle;
   JAXMG_RETURN_IF_ERROR(device_.resources().BlasHandle(stream, precision_, &handle));
   JAXMG_CHECK_CUDA(

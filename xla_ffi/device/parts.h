@@ -42,6 +42,13 @@ constexpr PartsShape PartsOf(int64_t products) {
   return {products, kIsComplex<T> ? 2 : 1, kIsComplex<T> ? 2 * products : products};
 }
 
+// Tensor cores cut off what they can't hold of a sum, rather than round it. On an H200 a sum of k
+// real products falls short of itself by kTruncation k on average, where signs are random, and by
+// twice that where they are all the same (docs/performance.md). So no product is deeper than
+// kPartsDepth, several are added in float32, and a GPU multiplies them by 1 + kTruncation k.
+inline constexpr int64_t kPartsDepth = 1024;
+inline constexpr double kTruncation = 8.4e-10;
+
 // A leading dimension of parts that tensor cores read best.
 constexpr int64_t AlignedParts(int64_t count) { return (count + 7) / 8 * 8; }
 

@@ -142,20 +142,22 @@ class Panels {
 
   // Whether products are made of parts, which are split once for all of them: those of every panel
   // as left factors, from its first row on, and as right ones those of the rows that meet this
-  // rank's tiles in the slots behind it.
+  // rank's tiles in the slots behind it. Piece by piece of
+  // at most Tuning::parts_depth columns.
   bool splits() const { return regions_.left > 0; }
-  PartsOfPanel Left(int64_t k, int64_t row) const {
+  // From that column of a panel on, which is where a piece begins.
+  PartsOfPanel Left(int64_t k, int64_t column, int64_t row) const {
     const Batch& batch = batches_.of(k);
     const int64_t ld = AlignedParts(Below(batch.first) * parts_.rows);
-    return {PartsFrom(batch.index % 2 * regions_.left) + ColumnOf(batch, k) * ld +
+    return {PartsFrom(batch.index % 2 * regions_.left) + PlaceOf(batch, k, column) * ld +
                 (row - tiles_.offset(batch.first + 1)) * parts_.rows,
             ld};
   }
-  PartsOfPanel Right(int64_t k, int64_t slot) const {
+  PartsOfPanel Right(int64_t k, int64_t column, int64_t slot) const {
     const Batch& batch = batches_.of(k);
     const int64_t ld = AlignedParts(batches_.Columns(0, tiles_.slots()));
     return {PartsFrom(2 * regions_.left + batch.index % 2 * regions_.right) +
-                ColumnOf(batch, k) * ld + batches_.Columns(0, slot),
+                PlaceOf(batch, k, column) * ld + batches_.Columns(0, slot),
             ld};
   }
 
@@ -168,9 +170,9 @@ class Panels {
   Part* PartsFrom(int64_t element) const {
     return reinterpret_cast<Part*>(workspace_ + regions_.first_part + element);
   }
-  // Where the parts of panel k begin among those of its batch.
-  int64_t ColumnOf(const Batch& batch, int64_t k) const {
-    return (tiles_.offset(k) - tiles_.offset(batch.first)) * parts_.depth;
+  // Where a column's parts, or those of the piece that it begins, are among those of its batch.
+  int64_t PlaceOf(const Batch& batch, int64_t k, int64_t column) const {
+    return (tiles_.offset(k) + column - tiles_.offset(batch.first)) * parts_.depth;
   }
 
   const Matrix<T>& matrix_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <complex>
 
-#include "xla_ffi/device/products_by_parts.h"
 #include "xla_ffi/engine/eigen.h"
 #include "xla_ffi/engine/gather.h"
 #include "xla_ffi/engine/potrf.h"
@@ -122,7 +121,7 @@ Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tu
     panels = std::max(panels, PotriWorkspace(tiles, n));
     const PartsShape parts = PartsOf<T>(precision);
     const int64_t columns = tiles.slots() * tiles.width();
-    split_bytes = (parts.rows * n + columns) * std::min(n, kSplitDepth) * parts.depth *
+    split_bytes = (parts.rows * n + columns) * std::min(n, kPartsDepth) * parts.depth *
                   static_cast<int64_t>(sizeof(Part));
   }
   // Else it is the caller's.

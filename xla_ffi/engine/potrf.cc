@@ -204,17 +204,20 @@ class Factorization {
     Step<T> on(flow_, stream, "split", k);
     on.Reads(panel_[k]).Gives(parts_[k]);
     const Panel<T> panel = panels_.Of(k);
-    auto split = [&](Side side, int64_t row, int64_t rows, const PartsOfPanel& target) {
-      const T* source = panel.data + (row - tiles_.offset(k + 1));
-      on.Split(side, false, rows, tiles_.width(k), source, panel.ld, target.data, target.ld);
-    };
-    for (int64_t slot = tiles_.slots_before(matrix_.rank, k + 1); slot < batches_.EndTrailing();
-         ++slot) {
-      const int64_t j = tiles_.tile_in(matrix_.rank, slot);
-      split(Side::kRight, tiles_.offset(j), tiles_.width(j), panels_.Right(k, slot));
-    }
     const int64_t first = tiles_.offset(k + 1);
-    split(Side::kLeft, first, panels_.Below(k), panels_.Left(k, first));
+    for (int64_t column = 0; column < tiles_.width(k); column += tuning_.parts_depth) {
+      const int64_t columns = std::min(tuning_.parts_depth, tiles_.width(k) - column);
+      auto split = [&](Side side, int64_t row, int64_t rows, const PartsOfPanel& target) {
+        const T* source = panel.data + column * panel.ld + (row - first);
+        on.Split(side, false, rows, columns, source, panel.ld, target.data, target.ld);
+      };
+      for (int64_t slot = tiles_.slots_before(matrix_.rank, k + 1); slot < batches_.EndTrailing();
+           ++slot) {
+        const int64_t j = tiles_.tile_in(matrix_.rank, slot);
+        split(Side::kRight, tiles_.offset(j), tiles_.width(j), panels_.Right(k, column, slot));
+      }
+      split(Side::kLeft, first, panels_.Below(k), panels_.Left(k, column, first));
+    }
   }
 
   // The rows of panel k that meet this rank's trailing tile columns.
@@ -268,9 +271,31 @@ class Factorization {
   // `columns` columns from there on.
   void SubtractParts(Step<T>& on, int64_t slot, int64_t columns, int64_t begin, int64_t end,
                      int64_t first, int64_t k) {
-    const PartsOfPanel a = panels_.Left(first, begin), b = panels_.Right(first, slot);
-    on.GemmOfParts(false, false, end - begin, columns, panels_.Depth(first, k), -1, a.data, a.ld,
-                   b.data, b.ld, 1, matrix_.slot(slot) + begin, matrix_.ld());
+    int64_t column = 0;  // of panel `first`
+    while (first <= k) {
+      const PartsOfPanel a = panels_.Left(first, column, begin);
+      const PartsOfPanel b = panels_.Right(first, column, slot);
+      const int64_t depth = NextProduct(&first, &column, k);
+      on.GemmOfParts(false, false, end - begin, columns, depth, -1, a.data, a.ld, b.data, b.ld, 1,
+                     matrix_.slot(slot) + begin, matrix_.ld());
+    }
+  }
+
+  // The depth of the product of parts that begins at a column of a panel: a piece of it, or all of
+  // that and of those after it up to panel `last` that fit. They become what comes after it.
+  int64_t NextProduct(int64_t* panel, int64_t* column, int64_t last) const {
+    const int64_t width = tiles_.width(*panel);
+    if (width > tuning_.parts_depth) {
+      const int64_t depth = std::min(tuning_.parts_depth, width - *column);
+      *column += depth;
+      if (*column == width) *panel += 1, *column = 0;
+      return depth;
+    }
+    int64_t depth = 0;
+    do {
+      depth += tiles_.width((*panel)++);
+    } while (*panel <= last && depth + tiles_.width(*panel) <= tuning_.parts_depth);
+    return depth;
   }
 
   // Diagonal tile j by panels [first, k]: C -= B B^H, B their rows j.

@@ -1,0 +1,104 @@
+"""Backward errors of potrs in each `precision`, beside plain products, on matrices that are hard.
+
+    precision_errors.py [--platform gpu] [--ranks 4] [--n 16384 32768] [--dtype float32] [--out FILE]
+
+Eigenvalues spread evenly over the logarithm, of some conditions, and Gaussian kernels of points in
+the unit square with noise. Errors are |b - A x| / (|A|_F |x|) sqrt(n) in units of rounding, computed
+in double precision. Prints a line and writes a record a matrix. The exit code is 1 where the error
+of six products is beyond twice that of plain ones, or where what None takes is.
+"""
+
+import functools
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import problems
+import records
+from absl import app
+from absl.flags import argparse_flags
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+
+PRECISIONS = ("highest", None, "BF16_BF16_F32_X6", "BF16_BF16_F32_X3", "tf32")
+CONDITIONS = (1e2, 1e4, 1e5)
+NOISES = (0.3, 1e-2, 1e-3)
+AS_GOOD = 2.0  # times the error of plain products
+
+
+def arguments(argv):
+    parser = argparse_flags.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--platform", choices=("cpu", "gpu"), default="gpu")
+    parser.add_argument("--dtype", choices=("float32", "complex64"), default="float32")
+    parser.add_argument("--n", nargs="+", type=int, default=(16384, 32768))
+    parser.add_argument("--nrhs", type=int, default=4)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--out", help="file to append records to")
+    return parser.parse_args(argv[1:])
+
+
+def kernel(n, noise, dtype):
+    """A Gaussian kernel of points in the unit square."""
+    points = jnp.asarray(np.random.default_rng(1).uniform(size=(n, 2)), jnp.finfo(dtype).dtype)
+    square = sum((points[:, None, k] - points[None, :, k]) ** 2 for k in range(2))
+    return (jnp.exp(-square / (2 * 0.2**2)) + noise**2 * jnp.eye(n)).astype(dtype)
+
+
+def matrices(args, n):
+    """(name, function without arguments that makes it) of each."""
+    for condition in CONDITIONS:
+        column = jnp.asarray(problems.even_column(n, condition))
+        make = functools.partial(problems.even_matrix, jnp, column, dtype=args.dtype)
+        yield f"condition {condition:.0e}", make
+    for noise in NOISES:
+        yield f"kernel, noise {noise:g}", functools.partial(kernel, n, noise, args.dtype)
+
+
+@jax.jit
+def error_of(a, x, b):
+    wide = jnp.complex128 if jnp.iscomplexobj(a) else jnp.float64
+    a, x, b = (value.astype(wide) for value in (a, x, b))
+    size = jnp.linalg.norm(a) * jnp.linalg.norm(x) / a.shape[0] ** 0.5
+    return jnp.linalg.norm(b - a @ x) / size / jnp.finfo(jnp.float32).eps
+
+
+def entry(args, n):
+    return {
+        **records.origin(
+            records.name_of(jax.devices()[: args.ranks]),
+            records.python("benchmarks/precision_errors.py", sys.argv[1:]),
+        ),
+        "routine": "potrs", "dtype": args.dtype, "n": n, "ranks": args.ranks,
+    }  # fmt: skip
+
+
+def main(args):
+    jax.config.update("jax_enable_x64", True)
+    if args.platform == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", args.ranks)
+    mesh = Mesh(np.array(jax.devices()[: args.ranks]), ("r",))
+    by_rows = NamedSharding(mesh, P("r", None))
+    good = True
+    for n in args.n:
+        b = problems.vectors(jnp, n, args.nrhs, args.dtype)
+        for name, make in matrices(args, n):
+            a, errors = jax.jit(make, out_shardings=by_rows)(), {}
+            for precision in PRECISIONS:
+                x, status = jaxmg.potrs(a, b, precision=precision, return_status=True)
+                errors[str(precision)] = None if status else float(error_of(a, x, b))
+            plain = errors["highest"]
+            for kept in ("None", "BF16_BF16_F32_X6"):
+                worse = errors[kept] is None or errors[kept] > AS_GOOD * plain
+                good &= plain is None or not worse
+            shown = (f"{k} {v and round(v, 3)}" for k, v in errors.items())
+            print(f"{args.dtype} n={n} {name}: eps ", ", ".join(shown), flush=True)
+            records.append(args.out, entry(args, n) | {"matrix": name, "errors": errors})
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=arguments)

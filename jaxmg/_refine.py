@@ -111,6 +111,11 @@ def plan(layout, dtype, n, tile):
     return _backend.plan("potrf", layout, "native", lower_dtype(dtype), n, tile)
 
 
+def piece_height(rows, n):
+    """How many of a rank's rows are rounded at a time."""
+    return min(max(_PIECE // n, 1), rows)
+
+
 def lowered(call, place, a, tile, overflow_rows):
     """The `Lowered` factor of which ``a`` is this rank's rows."""
     layout, n = call.layout, a.shape[1]
@@ -141,7 +146,7 @@ def _rounded(a, first, root, shift):
     Piece by piece: XLA may not fuse all of it, and would take memory of A's size in between.
     """
     rows, n = a.shape
-    height = min(max(_PIECE // n, 1), rows)
+    height = piece_height(rows, n)
 
     def piece(i, state):
         low, squares = state

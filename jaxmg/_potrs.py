@@ -287,6 +287,8 @@ def potrs_shardmap_ctx(
 
     JAX may differentiate it, around the ``shard_map`` or inside. Inside and with
     ``check_vma=False`` that is, as of a ``psum``, a derivative of the sum of what all ranks return.
+    In ``jax.vmap`` right-hand sides of one matrix become columns of one solve, and of many matrices
+    all ranks take one after the other.
 
     Errors, cost and source are those of `potrs`.
     """

@@ -125,8 +125,8 @@ def syevd_shardmap_ctx(
         many columns of zeros follow the eigenvectors. Of a block of rows and columns it is that
         block of V.
 
-    The exchange of rows of V for columns needs a copy of them. JAX may differentiate it, as
-    `potrs_shardmap_ctx`.
+    The exchange of rows of V for columns needs a copy of them. JAX may differentiate and batch it,
+    as `potrs_shardmap_ctx`.
     """
     return SYEVD.local(
         (a,), T_A, mesh, matrix_specs, in_specs, pad, backend,

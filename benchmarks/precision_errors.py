@@ -1,11 +1,11 @@
-"""Backward errors of potrs in each `precision`, beside plain products, on matrices that are hard.
+"""Backward errors of potrs in each `precision`, beside plain products, on hard matrices.
 
-    precision_errors.py [--platform gpu] [--ranks 4] [--n 16384 32768] [--dtype float32] [--out FILE]
+    precision_errors.py [--platform gpu] [--ranks 4] [--n 16384 32768] [--dtype float32] ...
 
 Eigenvalues spread evenly over the logarithm, of some conditions, and Gaussian kernels of points in
-the unit square with noise. Errors are |b - A x| / (|A|_F |x|) sqrt(n) in units of rounding, computed
-in double precision. Prints a line and writes a record a matrix. The exit code is 1 where the error
-of six products is beyond twice that of plain ones, or where what None takes is.
+the unit square with noise. Errors are |b - A x| / (|A|_F |x|) sqrt(n) in units of rounding,
+computed in double precision. Prints a line and writes a record a matrix. The exit code is 1 where
+the error of six products is beyond twice that of plain ones, or where what None takes is.
 """
 
 import functools

@@ -189,6 +189,7 @@ def plan(
     backend: _Backend = "auto",
     donate: bool = False,
     return_eigenvectors: bool = True,
+    refine: _Refine | None = None,
 ) -> Plan: ...
 def register_handlers(platform: str | None = None, *, mesh: Mesh | None = None) -> None: ...
 def potri_shardmap_ctx(

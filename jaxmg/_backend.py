@@ -37,9 +37,7 @@ def _fits(routine, layout, backend, a):
     return max(found["bytes"]) + 2 * block <= memory
 
 
-def plan(
-    routine, layout, backend, dtype, n, tile, nrhs=1, vectors=False, products=_checks.DEFAULT
-):
+def plan(routine, layout, backend, dtype, n, tile, nrhs=1, vectors=False, products=_checks.DEFAULT):
     """What the native code will do with a matrix of order n, by its own account.
 
     Returns:
@@ -49,6 +47,14 @@ def plan(
     """
     rows = -(-n // layout.ranks)
     return _plugin.load(layout.platform).plan(
-        routine, backend, str(dtype), n, rows, layout.ranks, tile, nrhs, bool(vectors),
+        routine,
+        backend,
+        str(dtype),
+        n,
+        rows,
+        layout.ranks,
+        tile,
+        nrhs,
+        bool(vectors),
         products=products,
     )

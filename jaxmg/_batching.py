@@ -3,7 +3,8 @@
 A rule gets the arrays with the batch in front, those that have one, and returns results that all
 have one. As in _derivatives.py it looks at the level below, at the caller's own arrays where he
 calls eagerly. Of many matrices each device takes its share, one after the other, where one fits a
-device (`spread`); else all devices take one after the other (`in_turn`).
+device (`spread`); else all devices take one after the other (`in_turn`), as they do inside a
+shard_map of the caller's, where each has its rows of all of them.
 """
 
 import abc

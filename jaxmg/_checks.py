@@ -35,10 +35,9 @@ _MG_POTRI_ORDER = 2048
 _INT64_MAX = 2**63 - 1
 _TRANSFORMED = {
     "vmap": (
-        "is batched by jax.vmap, which isn't supported here (functions of global arrays have it "
-        "with JAX 0.10 and newer). Call for one after the other, in a "
-        "Python loop or in jax.lax.map; inside a shard_map put right-hand sides of one matrix into "
-        "the columns of b, (n, nrhs)"
+        "is batched by jax.vmap, which isn't supported here (the routines have it with JAX 0.10 "
+        "and newer). Call for one after the other, in a Python loop or in jax.lax.map; right-hand "
+        "sides of one matrix may be the columns of b, (n, nrhs)"
     ),
     "grad": (
         "is being differentiated (jax.grad, jvp, linearize, ...), which isn't supported here (the "

@@ -110,6 +110,9 @@ TRANSFORMS = jax.__version_info__ >= (0, 10)
 COMPILES_EXCHANGES = jax.__version_info__ >= (0, 11)
 
 
+# Whether XLA lets a branch of a lax.cond work in the memory of a donated array; older ones copy it.
+BRANCHES_WORK_IN_PLACE = jax.__version_info__ >= (0, 11)
+
 # JAX before 0.9 hands programs to the GPUs of a mesh one by one. Two threads may then do so in
 # different orders, and each GPU waits in a program for those that are at the other one.
 _ONE_BY_ONE = jax.__version_info__ < (0, 9)

@@ -353,7 +353,11 @@ def _parts(routine, factor):
     """A factor as the native code takes it: what is known of it, and its arrays."""
     overflow = () if factor.overflow is None else (factor.overflow,)
     kept = _operations.Kept(
-        routine, factor.layout, factor.n, factor.tile, bool(overflow),
+        routine,
+        factor.layout,
+        factor.n,
+        factor.tile,
+        bool(overflow),
         _checks.PRODUCTS[factor.precision],
     )
     return kept, (factor.tiles, *overflow)

@@ -106,8 +106,6 @@ class Kept:
     def _plain(self, native, *arrays, **attributes):
         """The result of the native code."""
         operation = _OfFactor(self, native, tuple(attributes.items()))
-        if self.layout.inside:
-            return operation(*arrays)
         return _batching.batchable(operation, *arrays)
 
     def check(self, *arrays, by_rows=False):

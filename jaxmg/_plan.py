@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _backend, _checks, _mesh
+from jaxmg import _backend, _checks, _compat, _mesh, _plugin, _refine
 
 # The public name of a routine -> the plugin's.
 _ROUTINES = {
@@ -22,6 +22,11 @@ _ROUTINES = {
 _WITH_B = ("potrs", "cho_solve")
 # cho_solve has no matrix but the factor, which it leaves alone.
 _COPIES_A = ("potrs", "potri", "syevd", "sygvd", "cho_factor")
+_WITH_REFINE = ("potrs", "cho_factor", "cho_solve")
+# With refine: arrays like b in an iteration (solution, residual, correction, directions), and
+# vectors of n numbers beside them. What XLA makes of both was looked at in compiled programs.
+_LIKE_B, _OF_ROWS = 8, 2
+_MANY = 2**20  # an order of which a rank has rows enough for tiles as wide as they come
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Plan:
         memory: bytes that JAX may take on one device, of which what other arrays have is not taken
             off; None where it doesn't say, as on CPU devices.
         devices: how many there are.
+        refine: the precision of the factorization, "float32" or "tf32"; None without ``refine``.
     """
 
     routine: str
@@ -51,6 +57,7 @@ class Plan:
     bytes: tuple[int, ...]
     memory: int | None
     devices: int
+    refine: str | None = None
 
     @property
     def fits(self) -> bool | None:
@@ -64,9 +71,11 @@ class Plan:
         of = "" if self.memory is None else f" of {_readable(self.memory)}"
         where = f"{self.devices} device{'s' if self.devices > 1 else ''}"
         needed = f"{_readable(max(self.bytes))}{of}" if self.bytes else "memory that isn't known"
+        refine = f" with refine={self.refine!r}" if self.refine else ""
+        gathered = ", gathered on one device" if self.gathered else ""
         return (
-            f"{self.routine}, n = {self.n}, {self.dtype}, on {where}: backend {self.backend!r}, "
-            f"tiles of {self.tile}{', gathered on one device' if self.gathered else ''}; "
+            f"{self.routine}{refine}, n = {self.n}, {self.dtype}, on {where}: backend "
+            f"{self.backend!r}, tiles of {self.tile}{gathered}; "
             f"{needed} on the busiest device: {fits[self.fits]}"
         )
 
@@ -82,6 +91,8 @@ def plan(
     backend="auto",
     donate=False,
     return_eigenvectors=True,
+    refine=None,
+    precision=None,
 ):
     """Which solver, which tile width and how much memory a call would take; runs nothing.
 
@@ -96,12 +107,17 @@ def plan(
         backend: "auto", "native" or "cusolvermg", as in the call.
         donate: whether A (and the B of "sygvd") is donated, so that there is no copy of it.
         return_eigenvectors: for "syevd" and "sygvd".
+        refine: for "potrs" and "cho_factor" as in the call, for "cho_solve" as in that of the
+            factor. The tile is the one of the factor in lower precision; the bytes are enough where
+            a solve falls back too.
+        precision: for "potrs", "potri" and "cho_factor", as in the call: products by parts need
+            memory for those.
 
     Returns:
         A `Plan`, with attributes ``backend``, ``tile``, ``gathered``, ``bytes`` (one number a
-        device), ``memory`` (of one device, None where it isn't known), ``devices`` and ``fits``
-        (True, False, or None for unknown). It is for an A that lies as it is worked on, by rows;
-        one that has to be laid out first needs a copy more.
+        device), ``memory`` (of one device, None where it isn't known), ``devices``, ``refine`` and
+        ``fits`` (True, False, or None for unknown). It is for an A that lies as it is worked on, by
+        rows; one that has to be laid out first needs a copy more.
 
     Raises:
         TypeError, ValueError: an argument can't be right, or the backend isn't available.
@@ -121,14 +137,28 @@ def plan(
     tile = _checks.tile(name, T_A)
     layout = _layout(name, devices)
     a = jax.ShapeDtypeStruct((n, n), dtype)
-    kept = routine in ("cho_factor", "cho_solve")  # the engine's alone
-    backend = "native" if kept and backend == "auto" else backend
+    if refine is not None and routine not in _WITH_REFINE:
+        raise ValueError(
+            f"{name}: refine={refine!r} is for {', '.join(map(repr, _WITH_REFINE))} alone"
+        )
+    kept = routine in ("cho_factor", "cho_solve")
+    engine = kept or refine is not None  # which no other backend has
+    backend = "native" if engine and backend == "auto" else backend
     if kept and backend != "native":
         _checks.backend(routine, backend, ["native"], layout.platform)
     native = _ROUTINES[routine]
     backend = _backend.resolve(native, layout, backend, a)
+    if refine is not None:
+        refine = _refine.check(name, refine, dtype, backend, layout.platform)
+        lower = _refine.plan(layout, dtype, n, tile, refine)
+        needed = _refined_bytes(routine, layout, dtype, n, max(nrhs, 1), tile, donate, lower)
+        return Plan(
+            routine, n, dtype, backend, lower["tile"], False, needed, layout.memory, layout.ranks,
+            refine,
+        )  # fmt: skip
     vectors = bool(return_eigenvectors)
-    found = _backend.plan(native, layout, backend, dtype, n, tile, max(nrhs, 1), vectors)
+    products = _checks.precision(name, precision, dtype, backend)
+    found = _backend.plan(native, layout, backend, dtype, n, tile, max(nrhs, 1), vectors, products)
     own = _own_bytes(routine, n, layout.ranks, dtype, nrhs, donate)
     if routine == "cho_solve":
         own += found["overflow_rows"] * n * dtype.itemsize
@@ -144,6 +174,55 @@ def _own_bytes(routine, n, ranks, dtype, nrhs, donate):
     copies *= 2 if routine == "sygvd" else 1
     elements = copies * -(-n // ranks) * n + (n * nrhs if routine in _WITH_B else 0)
     return elements * dtype.itemsize
+
+
+def _refined_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower):
+    """What a call with ``refine`` takes on each device: its own arrays, the most that XLA has at a
+    time for others, and the most that a native routine in it works in.
+
+    Args:
+        lower: the plugin's plan of the factorization in lower precision.
+    """
+    size, low = dtype.itemsize, _refine.lower_dtype(dtype).itemsize
+    real = np.finfo(dtype).dtype.itemsize
+    height = -(-n // layout.ranks)
+    a, b, overflow = height * n * size, n * nrhs * size, lower["overflow_rows"] * n * low
+    tiles = height * n * low
+    vectors = _LIKE_B * b + _OF_ROWS * n * size
+    # A piece of A, and the squares of its elements, of which the sum is taken.
+    rounding = _refine.piece_height(height, n) * n * (size + real) + _OF_ROWS * n * size
+    # To fall back takes a copy of A, which lies where the rest was.
+    in_place = routine == "potrs" and donate and _compat.BRANCHES_WORK_IN_PLACE
+    again = 0 if in_place else a + b
+    kept = a + tiles + overflow + n * real
+    factoring = [count - overflow for count in lower["bytes"]]
+    solving = _solving_bytes(layout, dtype, n, nrhs, tile, lower["tile"])
+    own, others, native = {
+        "potrs": (
+            a + 2 * b,
+            max(tiles + max(rounding, overflow + vectors), again),
+            map(max, factoring, solving),
+        ),
+        "cho_factor": (kept, rounding, factoring),
+        "cho_solve": (kept + 2 * b, max(vectors, again), solving),
+    }[routine]
+    return tuple(own + others + count for count in native)
+
+
+def _solving_bytes(layout, dtype, n, nrhs, tile, lower_tile):
+    """The most that what a refined solve calls works in, on each device."""
+    height, low = -(-n // layout.ranks), _refine.lower_dtype(dtype)
+
+    def beside_x(routine, dtype, tile):
+        found = _backend.plan(routine, layout, "native", dtype, n, tile, nrhs)
+        return [count - n * nrhs * dtype.itemsize for count in found["bytes"]]
+
+    usual = _plugin.load(layout.platform).plan(
+        "potri", "native", str(dtype), _MANY, _MANY, 1, 0, 1, False
+    )["tile"]
+    product = ((n + height) * nrhs + min(usual, height) ** 2) * dtype.itemsize
+    applied, again = beside_x("cho_solve", low, lower_tile), beside_x("potrs", dtype, tile)
+    return [max(product, *both) for both in zip(applied, again, strict=True)]
 
 
 def _dtype(name, dtype):

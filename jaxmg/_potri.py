@@ -136,7 +136,7 @@ def potri_shardmap_ctx(
         zero below the diagonal and in rows of padding, and an int32 array of shape (1,).
         `potri_symmetrize` makes the full matrix of the result outside the ``shard_map``.
 
-    JAX may differentiate it, as `potrs_shardmap_ctx`.
+    JAX may differentiate and batch it, as `potrs_shardmap_ctx`.
     """
     return _POTRI.local((a,), T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision)
 

@@ -92,7 +92,8 @@ class _Refined(_routine.Routine):
 
     def call(self, call, place, a, b):
         place = _refine.after(place, b)
-        planned = _refine.plan(call.layout, a.dtype, a.shape[1], call.tile)
+        refine = dict(call.attributes)["refine"]
+        planned = _refine.plan(call.layout, a.dtype, a.shape[1], call.tile, refine)
         lower = _refine.lowered(call, place, a, planned["tile"], planned["overflow_rows"])
         return _refine.solve(call, place, a, lower, b)
 
@@ -287,6 +288,8 @@ def potrs_shardmap_ctx(
 
     JAX may differentiate it, around the ``shard_map`` or inside. Inside and with
     ``check_vma=False`` that is, as of a ``psum``, a derivative of the sum of what all ranks return.
+    In ``jax.vmap`` right-hand sides of one matrix become columns of one solve, and of many matrices
+    all ranks take one after the other.
 
     Errors, cost and source are those of `potrs`.
     """

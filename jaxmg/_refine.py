@@ -122,9 +122,17 @@ class Lowered:
     tile: int
 
 
-def plan(layout, dtype, n, tile):
+def plan(layout, dtype, n, tile, refine):
     """The plugin's plan of the factorization in lower precision."""
-    return _backend.plan("potrf", layout, "native", lower_dtype(dtype), n, tile)
+    return _backend.plan(
+        "potrf", layout, "native", lower_dtype(dtype), n, tile,
+        products=_PRECISIONS[refine].products,
+    )  # fmt: skip
+
+
+def piece_height(rows, n):
+    """How many of a rank's rows are rounded at a time."""
+    return min(max(_PIECE // n, 1), rows)
 
 
 def lowered(call, place, a, tile, overflow_rows):
@@ -157,7 +165,7 @@ def _rounded(a, first, root, shift):
     Piece by piece: XLA may not fuse all of it, and would take memory of A's size in between.
     """
     rows, n = a.shape
-    height = min(max(_PIECE // n, 1), rows)
+    height = piece_height(rows, n)
 
     def piece(i, state):
         low, squares = state

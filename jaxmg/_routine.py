@@ -14,7 +14,6 @@ from jaxmg import (
     _batching,
     _blocks,
     _checks,
-    _compat,
     _derivatives,
     _mesh,
     _native,
@@ -95,7 +94,7 @@ class Routine:
             engine's layout; there the tile width is resolved, and workspace of it is a result.
         rule: function of (routine, `Chosen`) that gives the derivative of a call as
             `_derivatives.differentiable` wants it; without one, JAX may neither differentiate nor
-            batch. Inside a shard_map it may not batch either way.
+            batch.
         together: function of the options that gives a function of a stack of matrices, which
             returns all results of all of them at once, each with the batch in front; or None, where
             it has nothing better than one after the other.
@@ -158,8 +157,7 @@ class Routine:
             if isinstance(options[argument], bool):
                 options[flag], options[argument] = options[argument], None
         spec = _mesh.given_spec(name, options["matrix_specs"], in_specs)
-        transformations = ("grad",) if self.rule and _compat.TRANSFORMS else ()
-        call = self._plan_local(name, arrays, T_A, spec, backend, options, transformations)
+        call = self._plan_local(name, arrays, T_A, spec, backend, options)
         chosen = Chosen(
             self.local_gives, T_A, mesh, spec, options["pad"], call.backend, False,
             tuple(options.items()), call,
@@ -169,15 +167,8 @@ class Routine:
             return give([result.empty(*arrays, local=True) for result in self.results])
         if self.rule is None:
             return self._on_rank(arrays, chosen)
-        rule = self.rule(self, chosen)
-
-        def derivative(primals, tangents):
-            for operand, array in zip(self.operands, primals, strict=True):
-                _checks.array(name, operand, array, transformations)  # of a batch of derivatives
-            return rule(primals, tangents)
-
         return _derivatives.differentiable(
-            lambda *arrays: self._on_rank(arrays, chosen), derivative, *arrays
+            lambda *arrays: self._on_rank(arrays, chosen), self.rule(self, chosen), *arrays
         )
 
     def _on_rank(self, arrays, chosen):
@@ -205,12 +196,13 @@ class Routine:
     def on_rows(self, call, *arrays):
         """All that the native code gives for a rank's rows of the matrices, inside a shard_map."""
         matrices, others = arrays[: self.matrices], arrays[self.matrices :]
-        place = _mesh.local_place(call.layout)
-        return self.call(call, place, *matrices, *map(_results.columns, others))
+        run = _OnRows(self, call)
+        return _batching.batchable(run, *matrices, *map(_results.columns, others))
 
-    def _plan_local(self, name, arrays, T_A, spec, backend, options, transformations):
+    def _plan_local(self, name, arrays, T_A, spec, backend, options):
         """Checks a call inside a shard_map; what it depends on."""
         a, *others = arrays
+        transformations = _checks.ALL if self.rule else ()
         _checks.block(name, a, transformations)
         tile = _checks.tile(name, T_A)
         layout = _mesh.infer_local(name, a, options["mesh"], spec, options["pad"])
@@ -256,9 +248,7 @@ class Routine:
             give = self.kept(give, self.described(layout, a, tile=1))
             return lambda *arrays: give([x.empty(*arrays, local=False) for x in self.results])
         backend = _backend.resolve(self.native_name, layout, backend, a)
-        attributes = self.attributes(
-            self.name, options, a.dtype, backend, layout, check_b=False
-        )
+        attributes = self.attributes(self.name, options, a.dtype, backend, layout, check_b=False)
         specs = tuple(result.spec(layout, *arrays) for result in self.results)
         call = self.described(layout, a, tile, backend, attributes, specs)
         run = _programs.runner(call, arrays, donate, wanted, self.matrices)
@@ -425,6 +415,31 @@ class _AtOnce:
         options = dict(self.chosen.options)
         give, _ = self.routine.given(self.chosen.names, options)
         return give(self.routine.together(options)(*stacks))
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnRows(_batching.Batchable):
+    """What the native code gives for a rank's rows and right-hand sides in columns, inside a
+    shard_map of the caller's; of a batch all ranks take one matrix after the other."""
+
+    routine: Routine
+    of: _programs.Call
+
+    def __call__(self, *arrays):
+        return self.routine.call(self.of, _mesh.local_place(self.of.layout), *arrays)
+
+    def batched(self, settled, size, marks, *arrays):
+        if any(marks[: self.routine.matrices]):
+            return _batching.in_turn(self, tuple(marks), *arrays)
+        a, b = arrays
+        return tuple(
+            _batching.from_columns(value, b)
+            if isinstance(result, _results.Solution)
+            else _batching.repeated(value, size)
+            for result, value in zip(
+                self.routine.results, self(a, _batching.to_columns(b)), strict=True
+            )
+        )
 
 
 @dataclasses.dataclass(frozen=True)

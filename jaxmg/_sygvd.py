@@ -109,7 +109,7 @@ def sygvd_shardmap_ctx(
     Returns:
         (w, x, status) or (w, status), as `syevd_shardmap_ctx`: x is this rank's eigenvectors.
 
-    JAX may differentiate it, as `potrs_shardmap_ctx`.
+    JAX may differentiate and batch it, as `potrs_shardmap_ctx`.
     """
     return SYGVD.local(
         (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend,

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _compat
+from jaxmg import _compat, _programs
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SIZES = (1, 2, 7, 97, 130)
@@ -90,6 +90,21 @@ def shard_rows(array, mesh):
 def context(mesh):
     """A context in which ``mesh`` is the context mesh."""
     return jax.set_mesh(mesh) if hasattr(jax, "set_mesh") else jax.sharding.use_mesh(mesh)
+
+
+def watch_programs(monkeypatch):
+    """The programs that are compiled for eager calls from here on: a list that grows."""
+    found, compiled = [], _programs._compiled
+
+    def watched(*key):
+        def run(*arrays):
+            found.append(compiled(*key).lower(*arrays).compile())
+            return found[-1](*arrays)
+
+        return run
+
+    monkeypatch.setattr(_programs, "_compiled", watched)
+    return found
 
 
 needs_transformations = pytest.mark.skipif(

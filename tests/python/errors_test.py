@@ -262,7 +262,7 @@ _REFUSED = {
     [
         (name, routine)
         for name, routine in itertools.product(_TRANSFORMATIONS, _REFUSED)
-        if routine == "cyclic_1d" or "vmap" in name or not _compat.TRANSFORMS
+        if routine == "cyclic_1d" or not _compat.TRANSFORMS
     ],
 )
 def test_transformations_that_are_not_there(name, routine):

@@ -1,4 +1,4 @@
-"""Derivatives inside the caller's shard_map, against JAX's own on one device."""
+"""Derivatives and batches inside the caller's shard_map, against JAX's own on one device."""
 
 import functools
 import itertools
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from cases import (
     DTYPES,
+    broad,
     devices,
     eps,
     hermitian_part,
@@ -100,22 +101,26 @@ def _arguments(n, dtype):
     )
 
 
-def _mapped(name, mesh, n, check_vma, spec=None):
-    """(function of global arrays by way of a shard_map, the same by JAX alone)"""
+def _mapped(name, mesh, n, check_vma, spec=None, each=lambda function: function, lead=()):
+    """(function of global arrays by way of a shard_map, the same by JAX alone); ``each`` is around
+    the rank's, and around what is done to its arguments and results, which it gives dimensions with
+    these specs."""
     ours, theirs, lie = _FUNCTIONS[name]
     spec = spec or P(mesh.axis_names, None)
     ranks = mesh.size if spec[1:] in ((), (None,)) else 1  # blocks need no padding
     rows = -(-n // ranks) * ranks
-    out = tuple(spec if how == _ROWS else P() for how in lie)
-    local = functools.partial(ours, in_specs=spec)
+    by_rows = P(*lead, *spec)
+    out = tuple(by_rows if how == _ROWS else P() for how in lie)
+    local = each(functools.partial(ours, in_specs=spec))
     inside = jax.shard_map(
-        local, mesh=mesh, in_specs=(spec, spec, P()), out_specs=out, check_vma=check_vma
+        local, mesh=mesh, in_specs=(by_rows, by_rows, P()), out_specs=out, check_vma=check_vma
     )
+    padded = each(lambda x: jnp.pad(hermitian_part(x), ((0, rows - n), (0, 0))))
+    whole = each(lambda x: x[:n])
 
     def run(a, metric, b):
-        padded = (jnp.pad(hermitian_part(x), ((0, rows - n), (0, 0))) for x in (a, metric))
-        found = inside(*padded, b)
-        return tuple(x[:n] if how == _ROWS else x for x, how in zip(found, lie, strict=True))
+        found = inside(padded(a), padded(metric), b)
+        return tuple(whole(x) if how == _ROWS else x for x, how in zip(found, lie, strict=True))
 
     def alone(a, metric, b):
         return theirs(hermitian_part(a), hermitian_part(metric), b)
@@ -294,6 +299,110 @@ def test_second_order(name, order, check_vma):
     scale = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(expected))
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-10 * scale)
+
+
+def _batch(n, dtype, size=3):
+    """Several of (a, metric, b), no two alike."""
+    arguments, _ = _arguments(n, dtype)
+    return tuple(np.stack([x * (1 + i) for i in range(size)]) for x in arguments)
+
+
+def _batched(name, ranks, check_vma):
+    ours, _ = _mapped(name, _mesh(r=ranks), 7, check_vma, each=jax.vmap, lead=(None,))
+    return ours, jax.vmap(_mapped(name, _mesh(r=ranks), 7, check_vma)[1])
+
+
+_BATCHES = [
+    (name, (1, 2, 4)[i % 3], check_vma, DTYPES[i % 4])
+    for i, (name, check_vma) in enumerate(itertools.product(_FUNCTIONS, [True, False]))
+]
+
+
+@pytest.mark.parametrize(
+    "name, ranks, check_vma, dtype",
+    broad(_BATCHES, lambda name, *_: name in ("logdet", "syevd")),
+)
+def test_batches(name, ranks, check_vma, dtype):
+    ours, theirs = _batched(name, ranks, check_vma)
+    arguments = _batch(7, dtype)
+    _assert_close(jax.jit(ours)(*arguments), theirs(*arguments), dtype)
+
+
+@pytest.mark.parametrize(
+    "name, ranks, check_vma, dtype",
+    broad(_BATCHES, lambda name, _, check_vma, __: (name, check_vma) == ("logdet", False)),
+)
+def test_gradient_of_batches(name, ranks, check_vma, dtype):
+    ours, theirs = _batched(name, ranks, check_vma)
+    arguments = _batch(7, dtype)
+    found, expected = (jax.jit(jax.grad(_loss(f), (0, 1, 2)))(*arguments) for f in (ours, theirs))
+    _assert_close(found, expected, dtype)
+
+
+@pytest.mark.breadth
+@_TRACKED
+@pytest.mark.parametrize("how", ["vmap of grad", "vmap of jit", "vmap of vmap"])
+def test_batches_of_other_functions(how, check_vma):
+    """Without tracking JAX differentiates the sum of what all ranks return."""
+    ranks = 2
+
+    def of(solve, vmap):
+        def loss(a, b):
+            x, logdet = solve(a, b)
+            return jnp.sum(jnp.sin(x)) + logdet[0]
+
+        if how == "vmap of grad":
+            return vmap(jax.grad(loss, (0, 1)))
+        return vmap(jax.jit(solve) if how == "vmap of jit" else vmap(solve, (None, 1), 1))
+
+    def local(a, b):
+        return jaxmg.potrs_shardmap_ctx(a, b, 3, return_logdet=True)[:2]
+
+    def alone(a, b):
+        a = jnp.triu(a) + jnp.conj(jnp.triu(a, 1)).T
+        return jnp.linalg.solve(a, b), jnp.linalg.slogdet(a)[1][None]
+
+    by_rows = P(None, "r", None)
+    mapped = jax.shard_map(
+        of(local, jax.vmap), mesh=_mesh(r=ranks), in_specs=(by_rows, P()),
+        out_specs=(by_rows, P()) if how == "vmap of grad" else P(), check_vma=check_vma,
+    )  # fmt: skip
+    a, _, b = _batch(8, "float64")
+    found, expected = jax.jit(mapped)(a, b), of(alone, jax.vmap)(a, b)
+    if how == "vmap of grad" and not check_vma:
+        expected = ranks * expected[0], expected[1]
+    _assert_close(found, expected, "float64")
+
+
+@_TRACKED
+def test_right_hand_sides_become_columns(check_vma):
+    (a, _, _), (_, _, many) = _arguments(8, "complex128")[0], _batch(8, "complex128")
+
+    def local(a, many):
+        return jax.vmap(lambda b: jaxmg.potrs_shardmap_ctx(a, b, 3)[0])(many)
+
+    mapped = jax.shard_map(
+        local, mesh=_mesh(r=2), in_specs=(P("r", None), P()), out_specs=P(), check_vma=check_vma
+    )
+    assert not re.search("scan|while", str(jax.make_jaxpr(mapped)(a, many)))
+    _assert_close(jax.jit(mapped)(a, many), np.linalg.solve(a, many), "complex128")
+
+
+@pytest.mark.breadth
+def test_failures_in_a_batch_are_of_one_matrix():
+    """One isn't positive definite; of another b differs between the ranks."""
+    a, _, b = _batch(8, "float64")
+    a[1, 5, 5] = -1
+    b = np.stack([b, b])
+    b[1, 2, 0, 0] += 1
+
+    mapped = jax.shard_map(
+        lambda a, b: jax.vmap(lambda a, b: jaxmg.potrs_shardmap_ctx(a, b, 3))(a, b[0]),
+        mesh=_mesh(r=2), in_specs=(P(None, "r", None), P("r")), out_specs=P(), check_vma=False,
+    )  # fmt: skip
+    x, status = jax.jit(mapped)(a, b)
+    np.testing.assert_array_equal(status[:, 0], [0, 6, -2])
+    assert np.isfinite(x[0]).all() and np.isnan(x[1:]).all()
 
 
 @pytest.mark.breadth

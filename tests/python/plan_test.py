@@ -6,10 +6,19 @@ import re
 import jax
 import numpy as np
 import pytest
-from cases import DTYPES, devices, line, one_process, positive_definite
+from cases import (
+    DTYPES,
+    broad,
+    devices,
+    line,
+    one_process,
+    positive_definite,
+    shard,
+    watch_programs,
+)
 
 import jaxmg
-from jaxmg import _mesh, _plan, _plugin
+from jaxmg import _compat, _mesh, _plan, _plugin, _refine
 
 _ROUTINES = ("potrs", "potri", "syevd", "sygvd", "cho_factor", "cho_solve")
 
@@ -69,6 +78,113 @@ def test_right_hand_sides(routine):
     one, many = (jaxmg.plan(routine, 1000, "float64", devices(2), nrhs=nrhs) for nrhs in (1, 101))
     for x, y in zip(one.bytes, many.bytes, strict=True):
         assert y - x >= 2 * 100 * 1000 * 8  # b and x
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("routine", ["potrs", "cho_factor", "cho_solve"])
+def test_refined_calls_have_a_plan(routine, dtype):
+    plan, usual = (
+        jaxmg.plan(routine, 1000, dtype, devices(2), nrhs=3, refine=refine)
+        for refine in ("auto", None)
+    )
+    refine = "float32" if dtype in ("float64", "complex128") else "tf32"
+    assert (plan.refine, usual.refine) == (refine, None)
+    assert plan == jaxmg.plan(routine, 1000, dtype, devices(2), nrhs=3, refine=refine)
+    assert str(plan).startswith(f"{routine} with refine={refine!r}, n = 1000, {dtype}, on 2 dev")
+    rows = 500 * 1000 * np.dtype(dtype).itemsize
+    lower = rows // 2 if refine == "float32" else rows
+    # A and a copy to fall back to; where a factor is kept, that too.
+    least = {"potrs": 2 * rows, "cho_factor": rows + lower, "cho_solve": 2 * rows + lower}[routine]
+    assert least < min(plan.bytes) <= max(plan.bytes) < least + 3 * rows
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_donated_to_a_refined_call(dtype):
+    """The half of A that its copy takes beyond the factor's memory, where there is that half."""
+    kept, donated = (
+        [
+            jaxmg.plan(routine, 10**5, dtype, devices(4), donate=donate, refine="auto").bytes[0]
+            for routine in ("potrs", "cho_factor", "cho_solve")
+        ]
+        for donate in (False, True)
+    )
+    rows = 25000 * 10**5 * np.dtype(dtype).itemsize
+    wide = dtype in ("float64", "complex128")
+    saved = rows // 2 if wide and _compat.BRANCHES_WORK_IN_PLACE else 0
+    assert kept[0] - donated[0] == pytest.approx(saved, abs=rows // 50)
+    assert kept[1:] == donated[1:]
+
+
+def _refined(routine, a, b, mesh, donate):
+    if routine == "potrs":
+        return jaxmg.potrs(a, b, None, mesh, refine="auto", donate=donate)
+    factor = jaxmg.cho_factor(a, None, mesh, refine="auto")
+    return jaxmg.cho_solve(factor, b) if routine == "cho_solve" else factor
+
+
+def _native_bytes(routine, n, dtype, ranks, nrhs):
+    """The most that what a refined call is made of works in, on the first rank of CPU devices."""
+    rows = n // ranks
+
+    def beside_results(native, dtype):
+        plan = _plugin.load("cpu").plan(native, "native", str(dtype), n, rows, ranks, 0, nrhs)
+        results = plan["overflow_rows"] if native == "potrf" else nrhs
+        return plan["bytes"][0] - results * n * np.dtype(dtype).itemsize
+
+    factoring = beside_results("potrf", _refine.lower_dtype(dtype))
+    # y once more, a rank's rows of it, a tile (hemm.h).
+    product = ((n + rows) * nrhs + min(256, rows) ** 2) * np.dtype(dtype).itemsize
+    solving = max(product, beside_results("potrs", dtype))
+    both = {"potrs": max(factoring, solving), "cho_factor": factoring, "cho_solve": solving}
+    return both[routine]
+
+
+@one_process("of what XLA says of its programs")
+@pytest.mark.parametrize(
+    "routine, dtype, ranks, nrhs, donate, piece",
+    broad(
+        [
+            (routine, dtype, (1, 2, 4, 8)[(i + j) % 4], nrhs, donate, piece)
+            for i, (routine, nrhs, donate) in enumerate(
+                [
+                    ("potrs", 1, True),
+                    ("potrs", 1, False),
+                    ("potrs", 60, True),
+                    ("potrs", 60, False),
+                    ("cho_factor", 1, False),
+                    ("cho_solve", 1, False),
+                    ("cho_solve", 60, False),
+                ]
+            )
+            for j, (dtype, piece) in enumerate(
+                zip(DTYPES, (2**10, 2**10, 2**24, 2**10), strict=True)
+            )
+        ],
+        lambda routine, dtype, ranks, nrhs, donate, piece: (
+            dtype == "float64"
+            and (routine, nrhs, donate) in {("potrs", 60, True), ("cho_factor", 1, False)}
+        ),
+    ),
+)
+def test_refined_calls_take_what_is_planned(
+    routine, dtype, ranks, nrhs, donate, piece, monkeypatch
+):
+    """What XLA has for their arrays, and the plugin for its work."""
+    n = 392 + 16 * (piece == 2**24)  # what is compiled knows nothing of it
+    monkeypatch.setattr(_refine, "_PIECE", piece)
+    mesh = line(ranks)
+    a, b = shard(np.eye(n, dtype=dtype), mesh, "r", None), np.ones((n, nrhs), dtype)
+    programs = watch_programs(monkeypatch)
+    jax.block_until_ready(_refined(routine, a, b, mesh, donate))
+    found = programs[-1].memory_analysis()
+    measured = (
+        found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+        - found.alias_size_in_bytes + _native_bytes(routine, n, dtype, ranks, nrhs)
+    )  # fmt: skip
+    plan = jaxmg.plan(routine, n, dtype, mesh, nrhs=nrhs, donate=donate, refine="auto")
+    # Old XLA doesn't keep the piece of A of which it sums up the squares.
+    most = 1.1 if jax.__version_info__ >= (0, 10) else 1.4
+    assert 0.99 * measured <= plan.bytes[0] <= most * measured
 
 
 def test_eigenvectors_take_more_where_lapack_has_no_use_for_memory_without_them():
@@ -150,6 +266,15 @@ def test_a_backend_that_does_not_say_what_it_needs():
         (("potrs", 8, "float32"), {"T_A": 0}, ValueError, "T_A, .* at least 1; got 0"),
         (("potrs", 8, "float32"), {"nrhs": -1}, ValueError, "nrhs must not be negative; got -1"),
         (("potrs", 8, "float32"), {"backend": "magma"}, ValueError, "backend must be one of"),
+        (("potri", 8, "float32"), {"refine": "auto"}, ValueError, "'cho_solve' alone"),
+        (("potrs", 8, "float32"), {"refine": "half"}, ValueError, "refine must be one of None, "),
+        (("potrs", 8, "float32"), {"refine": "float32"}, ValueError, "is for float64 and complex1"),
+        (
+            ("potrs", 8, "float32"),
+            {"refine": "auto", "backend": "cusolvermg"},
+            ValueError,
+            "backend 'cusolvermg' ",
+        ),
         (
             ("cho_solve", 8, "float32"),
             {"backend": "cusolvermg"},

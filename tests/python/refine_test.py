@@ -17,12 +17,13 @@ from cases import (
     shard,
     shard_rows,
     upper_only,
+    watch_programs,
 )
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _programs, _refine
+from jaxmg import _compat, _refine
 
 _FAILED, _SLOW = -3, -51
 
@@ -179,21 +180,6 @@ def _solve_traced(a, b, mesh):
     return jaxmg.potrs(a, b, None, mesh, P("r", None), **options)
 
 
-def _watch(monkeypatch):
-    """The programs that are compiled from here on."""
-    found, compiled = [], _programs._compiled
-
-    def watched(*key):
-        def run(*arrays):
-            found.append(compiled(*key).lower(*arrays).compile())
-            return found[-1](*arrays)
-
-        return run
-
-    monkeypatch.setattr(_programs, "_compiled", watched)
-    return found
-
-
 @pytest.mark.breadth
 @pytest.mark.parametrize("donate", [True, False])
 def test_nothing_is_gathered_or_copied(donate, monkeypatch):
@@ -204,7 +190,7 @@ def test_nothing_is_gathered_or_copied(donate, monkeypatch):
     matrix, b = of_condition(1e14, n), np.ones((n, nrhs))
     a = shard(matrix, mesh, "r", None)
     expected = jaxmg.potrs(a, b, None, mesh)
-    programs = _watch(monkeypatch)
+    programs = watch_programs(monkeypatch)
     x, status, iterations = _solve(a, b, mesh, donate=donate)
     assert status == 0 and iterations == _FAILED and a.is_deleted() == donate
     np.testing.assert_array_equal(x, expected)
@@ -212,7 +198,7 @@ def test_nothing_is_gathered_or_copied(donate, monkeypatch):
     sizes = re.findall(r"\b(?:f64|f32|pred|s32)\[([\d,]+)\]", program.as_text())
     assert max(math.prod(map(int, size.split(","))) for size in sizes) <= n * n // 4
     block, small = n * n // 4 * 8, 14 * n * nrhs * 8 + 6 * 8 * 2**10
-    in_place = donate and jax.__version_info__ >= (0, 11)  # older XLA copies into the conditional
+    in_place = donate and _compat.BRANCHES_WORK_IN_PLACE
     most = block // 2 if in_place else block
     assert block // 2 <= program.memory_analysis().temp_size_in_bytes <= most + small
 
@@ -220,7 +206,11 @@ def test_nothing_is_gathered_or_copied(donate, monkeypatch):
 @pytest.mark.parametrize(
     "dtype, options, message",
     [
-        ("float64", {"refine": "half"}, "refine must be one of None, 'auto', 'float32', 'tf32', 'BF16_"),
+        (
+            "float64",
+            {"refine": "half"},
+            "refine must be one of None, 'auto', 'float32', 'tf32', 'BF16_",
+        ),
         ("float32", {"refine": "float32"}, "is for float64 and complex128; a has dtype float32"),
         ("float64", {"refine": "auto", "precision": "tf32"}, "with refine leave precision out"),
         ("float64", {"refine": "auto", "return_logdet": True}, "return_logdet=True isn't possible"),

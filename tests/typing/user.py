@@ -190,6 +190,7 @@ def _plan(mesh: Mesh) -> None:
     assert_type(found.bytes, tuple[int, ...])
     assert_type(found.memory, int | None)
     assert_type(found.backend, str)
+    assert_type(jaxmg.plan("potrs", 10, "float64", refine="auto").refine, str | None)
     jaxmg.plan(
         "syevd", np.int64(10), "complex64", list(mesh.devices.flat), return_eigenvectors=False
     )

@@ -1,7 +1,8 @@
 """What a call of the native engine needs on a GPU beside A, by the plugin's own account, whatever
 platform the plugin is for (`plan`; docs/memory.md has the formulas).
 
-Left out are what cuSOLVER asks for and what cuBLAS keeps.
+Left out are what cuSOLVER asks for, what cuBLAS keeps, and the parts of products that are made of
+those.
 """
 
 import functools
@@ -10,6 +11,8 @@ import jax
 import numpy as np
 
 from jaxmg import _plugin
+
+_PLAIN = 0  # products: those that were measured
 
 
 def known():
@@ -23,8 +26,9 @@ def plan(routine, dtype, n, ranks, T_A=None, nrhs=1):
     plugin = _plugin.load(jax.default_backend())
     native = {"cho_factor": "potrf"}.get(routine, routine)
     return plugin.plan(
-        native, "native", dtype, n, -(-n // ranks), ranks, T_A or 0, nrhs, platform="gpu"
-    )
+        native, "native", dtype, n, -(-n // ranks), ranks, T_A or 0, nrhs, platform="gpu",
+        products=_PLAIN,
+    )  # fmt: skip
 
 
 def tile(routine, dtype, n, ranks, T_A=None):

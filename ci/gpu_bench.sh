@@ -153,7 +153,7 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
     program gradient $(n 8192 16384 32768) $(repeats 5) "${most[@]}"
   }
   # Products by bfloat16 parts beside TF32 and plain ones; and what is hard on their accuracy.
-  lower=(--precision default tf32 BF16_BF16_F32_X3 BF16_BF16_F32_X6)
+  lower=(--precision highest default tf32 BF16_BF16_F32_X3)
   precisions() { # not estimated
     bench --ranks "$ranks" --backend native --compare $(repeats 2) "${lower[@]}" \
       + --dtype float32 $(n 16384 32768 65536 131072) + --dtype complex64 $(n 32768) \

@@ -15,6 +15,7 @@ from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
 from jax import Array
+from jax.lax import DotAlgorithmPreset, Precision
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from matplotlib.figure import Figure
 from numpy.typing import DTypeLike, NDArray
@@ -62,8 +63,25 @@ _Mesh: TypeAlias = Mesh | AbstractMesh
 _Devices: TypeAlias = Sequence[Any] | NDArray[Any] | Mesh
 _Specs: TypeAlias = PartitionSpec | Sequence[PartitionSpec]
 _Backend: TypeAlias = Literal["auto", "native", "cusolvermg"]
-_Precision: TypeAlias = Literal["highest", "tf32"]
-_Refine: TypeAlias = Literal["auto", "float32", "tf32"]
+_Precision: TypeAlias = (
+    Literal[
+        "default",
+        "highest",
+        "high",
+        "float32",
+        "F32_F32_F32",
+        "tf32",
+        "tensorfloat32",
+        "TF32_TF32_F32",
+        "BF16_BF16_F32_X3",
+        "BF16_BF16_F32_X6",
+    ]
+    | Precision
+    | DotAlgorithmPreset
+)
+_Refine: TypeAlias = Literal[
+    "auto", "float32", "tf32", "high", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6"
+]
 _Routine: TypeAlias = Literal["potrs", "potri", "syevd", "sygvd", "cho_factor", "cho_solve"]
 _Subset: TypeAlias = Sequence[SupportsIndex]
 _Trans: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
@@ -190,6 +208,7 @@ def plan(
     donate: bool = False,
     return_eigenvectors: bool = True,
     refine: _Refine | None = None,
+    precision: _Precision | None = None,
 ) -> Plan: ...
 def register_handlers(platform: str | None = None, *, mesh: Mesh | None = None) -> None: ...
 def potri_shardmap_ctx(

@@ -37,6 +37,18 @@ def _fits(routine, layout, backend, a):
     return max(found["bytes"]) + 2 * block <= memory
 
 
+def lacks_room_for_parts(routine, layout, a, tile, donate):
+    """Whether a device hasn't the memory for what products take by default, as far as that is
+    known."""
+    memory = layout.memory
+    if memory is None or str(a.dtype) not in ("float32", "complex64"):
+        return False
+    n = a.shape[1]
+    block = -(-n // layout.ranks) * n * a.dtype.itemsize
+    needed = max(plan(routine, layout, "native", a.dtype, n, tile)["bytes"])
+    return needed + (1 if donate else 2) * block > memory
+
+
 def plan(routine, layout, backend, dtype, n, tile, nrhs=1, vectors=False, products=_checks.DEFAULT):
     """What the native code will do with a matrix of order n, by its own account.
 

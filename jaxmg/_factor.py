@@ -56,8 +56,8 @@ class CholeskyFactor:
         layout: the mesh and the axes that the rows are sharded over; static, as what follows.
         n: the order of A.
         tile: T, the width of the tiles.
-        precision: "tf32", "BF16_BF16_F32_X3" or "BF16_BF16_F32_X6", or None for that of the dtype;
-            `inv` computes with it too.
+        precision: "highest", "tf32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6", or None for the
+            default; `inv` computes with it too.
     """
 
     tiles: jax.Array
@@ -237,7 +237,7 @@ def cho_factor(
         in_specs: another name of ``matrix_specs``.
         donate: the factor takes a's own buffer, and ``a`` is deleted; ignored under an outer
             ``jit``, whose own ``donate_argnums`` decides.
-        precision: None, "highest" or "tf32", as for `potrs`, of the factorization and of `inv`.
+        precision: as for `potrs`, of the factorization and of `inv`.
         refine: as for `potrs`: the factor is one in lower precision, and is kept with ``a``, for
             solutions that are refined on it. The result is a `RefinedFactor`, which solves and has
             nothing else; ``donate`` doesn't save memory then.

@@ -81,7 +81,7 @@ def potri(
         in_specs: another name of ``matrix_specs``.
         donate: compute in a's own buffer and delete ``a``; ignored under an outer ``jit``.
         backend: "auto", "native" or "cusolvermg".
-        precision: None, "highest" or "tf32", as for `potrs`.
+        precision: as for `potrs`.
 
     Returns:
         The full Hermitian inverse, (n, n), of a's dtype and sharding; with ``return_status`` the

@@ -215,6 +215,7 @@ class Routine:
             _checks.right_hand_side(name, rows, b, transformations)
         check_b = any([_checks.same_on_ranks(name, b, layout) for b in sides])
         attributes = self.attributes(name, options, a.dtype, backend, layout, check_b)
+        attributes = self._with_room(attributes, layout, a, tile, donate=False)
         return self.described(layout, a, tile, backend, attributes)
 
     def run(self, arrays, chosen):
@@ -249,6 +250,7 @@ class Routine:
             return lambda *arrays: give([x.empty(*arrays, local=False) for x in self.results])
         backend = _backend.resolve(self.native_name, layout, backend, a)
         attributes = self.attributes(self.name, options, a.dtype, backend, layout, check_b=False)
+        attributes = self._with_room(attributes, layout, a, tile, donate)
         specs = tuple(result.spec(layout, *arrays) for result in self.results)
         call = self.described(layout, a, tile, backend, attributes, specs)
         run = _programs.runner(call, arrays, donate, wanted, self.matrices)
@@ -301,6 +303,15 @@ class Routine:
             for option in self.options
         }
         return found | {"check_b": check_b} if len(self.operands) > self.matrices else found
+
+    def _with_room(self, attributes, layout, a, tile, donate):
+        """The same, with plain products where nothing was asked for and a device hasn't the memory
+        for the parts of others."""
+        if attributes.get("products") != _checks.DEFAULT:
+            return attributes
+        if not _backend.lacks_room_for_parts(self.native_name, layout, a, tile, donate):
+            return attributes
+        return attributes | {"products": _checks.PRODUCTS["highest"]}
 
     def given(self, names, options):
         """(function that picks what a caller gets out of all results, which of them that needs)."""

@@ -1,6 +1,6 @@
 """The types of `jaxmg.lineax`; see ``__init__.pyi``."""
 
-from typing import Any, Literal
+from typing import Any
 
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
@@ -11,5 +11,5 @@ def Cholesky(
     mesh: Mesh | AbstractMesh | None = None,
     matrix_specs: PartitionSpec | None = None,
     T_A: int | None = None,
-    precision: Literal["highest", "tf32"] | None = None,
+    precision: str | None = None,
 ) -> Any: ...

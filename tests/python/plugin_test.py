@@ -150,7 +150,7 @@ def test_handlers_are_the_plugins():
 def test_auto_takes_what_a_device_has_memory_for(monkeypatch, backend, n, memory, chosen):
     monkeypatch.setattr(_checks, "BACKENDS", ("auto", "gathers", "spreads"))
 
-    def plan(routine, name, dtype, n, rows, ranks, *others):
+    def plan(routine, name, dtype, n, rows, ranks, *others, products):
         bytes_ = [(10 * n - 2 * rows) * n * 8, 0] if name == "gathers" else []
         return {"bytes": bytes_, "solver": 1}
 
@@ -179,7 +179,7 @@ def test_an_inverse_that_the_library_gets_wrong_is_refused(monkeypatch, backend,
     layout = _mesh.Layout(line(ranks), ("r",), (), P("r", None))
     plugin = types.SimpleNamespace(
         backends=lambda routine: ["native", "cusolvermg"],
-        plan=lambda *arguments: {"bytes": [1], "solver": 0},
+        plan=lambda *arguments, **_: {"bytes": [1], "solver": 0},
     )
     monkeypatch.setattr(_plugin, "_loaded", {layout.platform: plugin})
     a = jax.ShapeDtypeStruct((n, n), np.float32)

@@ -9,7 +9,7 @@ from cases import eps, line, rng, shard
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _checks
+from jaxmg import _backend, _checks, _mesh, _potrs
 
 _TF32_EPS = 2.0**-10
 _X3_EPS = 2.0**-16
@@ -72,7 +72,8 @@ def test_six_products_are_as_good_as_plain_ones_and_three_have_half_the_bits(dty
             )
             assert status == 0
             found[precision] = _backward_error(a, x, b)
-        assert found[_X6] < 2 * found[None]
+        # Tensor cores truncate each sum, and so narrow tiles have many.
+        assert found[_X6] < (4 if _GPU else 2) * found[None]
         assert 2 * found[None] < found[_X3] < _X3_EPS
 
 
@@ -152,3 +153,18 @@ def test_only_the_native_backend_has_it():
         _checks.precision("potrs", "tf32", "float32", "cusolvermg")
     for name in (None, "highest"):
         assert _checks.precision("potrs", name, "float64", "cusolvermg") in (0, _checks.DEFAULT)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "float64"])
+@pytest.mark.parametrize("donate", [False, True])
+def test_products_are_plain_where_parts_have_no_room(dtype, donate, monkeypatch):
+    routine, layout = _potrs._POTRS, _mesh.infer("potrs", (np.eye(96, dtype=dtype),), line(2), None)
+    a, attributes = jax.ShapeDtypeStruct((96, 96), dtype), {"products": _checks.DEFAULT}
+    block = 48 * 96 * np.dtype(dtype).itemsize
+    least = max(_backend.plan("potrs", layout, "native", dtype, 96, 8)["bytes"])
+    least += (1 if donate else 2) * block
+    for memory, products in ((least, _checks.DEFAULT), (least - 1, 0), (None, _checks.DEFAULT)):
+        monkeypatch.setattr(_mesh.Layout, "memory", memory)
+        found = routine._with_room(attributes, layout, a, 8, donate)
+        assert found == {"products": _checks.DEFAULT if dtype == "float64" else products}
+        assert routine._with_room({"products": 3}, layout, a, 8, donate) == {"products": 3}

@@ -222,6 +222,7 @@ def refused(a: Array, b: Array, mesh: Mesh) -> None:
     jaxmg.potrs([[1.0]], b)  # type: ignore[call-overload]
     jaxmg.potrs(a, b, None, mesh, None, False, True, P("r"))  # type: ignore[call-overload]
     jaxmg.potri(a, return_logdet=True)  # type: ignore[call-overload]
+    jaxmg.potri(a, precision=jax.lax.Precision.HIGH)
     jaxmg.syevd(a, precision="tf32")  # type: ignore[call-overload]
     jaxmg.sygvd(a)  # type: ignore[call-overload]
     jaxmg.eigh(a, 256)  # type: ignore[call-overload]

@@ -400,9 +400,8 @@ class _Run(_batching.Batchable):
         together = self.routine.together
         if together is None or chosen.backend == "cusolvermg" or n > _MOST_AT_ONCE:
             return None
-        if layout.platform not in _AT_ONCE or together(dict(chosen.options)) is None:
-            return None
-        return _AtOnce(self.routine, chosen)
+        function = together(dict(chosen.options)) if layout.platform in _AT_ONCE else None
+        return None if function is None else _AtOnce(self.routine, chosen, function)
 
     def _columns(self, size, a, b):
         """Of one matrix and a batch of right-hand sides."""
@@ -421,11 +420,11 @@ class _AtOnce:
 
     routine: Routine
     chosen: Chosen
+    function: collections.abc.Callable
 
     def of_all(self, place, *stacks):
-        options = dict(self.chosen.options)
-        give, _ = self.routine.given(self.chosen.names, options)
-        return give(self.routine.together(options)(*stacks))
+        give, _ = self.routine.given(self.chosen.names, dict(self.chosen.options))
+        return give(self.function(*stacks))
 
 
 @dataclasses.dataclass(frozen=True)

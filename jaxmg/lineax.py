@@ -6,6 +6,7 @@ It needs lineax (``pip install jaxmg[lineax]``), which nothing else in this pack
 # pyright: reportMissingImports=false
 
 import dataclasses
+from typing import Any
 
 import equinox
 import jax.flatten_util
@@ -53,7 +54,7 @@ class Cholesky(lineax.AbstractLinearSolver):
     mesh: Mesh | AbstractMesh | None = equinox.field(default=None, static=True)
     matrix_specs: PartitionSpec | None = equinox.field(default=None, static=True)
     T_A: int | None = equinox.field(default=None, static=True)
-    precision: str | None = equinox.field(default=None, static=True)
+    precision: Any = equinox.field(default=None, static=True)
 
     def init(self, operator, options):
         """Factors the operator's matrix; ``options`` has none."""

@@ -4,6 +4,8 @@ from typing import Any
 
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
+from jaxmg import _Precision
+
 __all__ = ["Cholesky"]
 
 # A class whose base checkers need not know, and which lineax's functions take.
@@ -11,5 +13,5 @@ def Cholesky(
     mesh: Mesh | AbstractMesh | None = None,
     matrix_specs: PartitionSpec | None = None,
     T_A: int | None = None,
-    precision: str | None = None,
+    precision: _Precision | None = None,
 ) -> Any: ...

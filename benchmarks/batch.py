@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 
+import devices
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,10 +46,7 @@ def arguments(argv):
 
 
 def main(args):
-    jax.config.update("jax_enable_x64", True)
-    if args.platform == "cpu":
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", max(args.ranks))
+    devices.prepare(args.platform, max(args.ranks))
     cases = {("jax", 1): problem(args, None)}
     cases |= {("jaxmg", count): problem(args, count) for count in args.ranks}
     errors = {case: error_of(*functions) for case, functions in cases.items()}  # compiles, too
@@ -89,10 +87,10 @@ def main(args):
 
 def problem(args, count):
     """(the compiled function, the batch) of jaxmg on so many devices, or of JAX if None."""
-    devices = jax.devices()[: count or 1]
-    mesh = Mesh(np.array(devices), ("rank",))
+    there = jax.devices()[: count or 1]
+    mesh = Mesh(np.array(there), ("rank",))
     if count is None:
-        function, sharding = jnp.linalg.eigh, SingleDeviceSharding(devices[0])
+        function, sharding = jnp.linalg.eigh, SingleDeviceSharding(there[0])
     else:
         function = functools.partial(jaxmg.eigh, mesh=mesh)
         sharding = NamedSharding(mesh, P("rank", None, None))

@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 
+import devices
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,16 +48,12 @@ def arguments(argv):
     parser.add_argument("--most", type=float, help="the ratio, at the largest n")
     parser.add_argument("--out", help="file to append records to")
     args = parser.parse_args(argv[1:])
-    if any(n % args.ranks for n in args.n):
-        parser.error(f"--n {args.n}: JAX shards multiples of {args.ranks} rows alone")
+    devices.check_orders(parser, args)
     return args
 
 
 def main(args):
-    jax.config.update("jax_enable_x64", True)
-    if args.platform == "cpu":
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", args.ranks)
+    devices.prepare(args.platform, args.ranks)
     lines, good = [], True
     for n in args.n:
         record = measure(Process(n, args), args)

@@ -11,6 +11,7 @@ the error of six products is beyond twice that of plain ones, or where what None
 import functools
 import sys
 
+import devices
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,10 +77,7 @@ def entry(args, n):
 
 
 def main(args):
-    jax.config.update("jax_enable_x64", True)
-    if args.platform == "cpu":
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", args.ranks)
+    devices.prepare(args.platform, args.ranks)
     mesh = Mesh(np.array(jax.devices()[: args.ranks]), ("r",))
     by_rows = NamedSharding(mesh, P("r", None))
     good = True

@@ -29,6 +29,7 @@ _N = flags.DEFINE_multi_integer("n", [4096], "orders", lower_bound=1)
 _ROUTINE = flags.DEFINE_enum("routine", "potrs", problems.ROUTINES, "what to time")
 _DTYPE = flags.DEFINE_enum("dtype", "float64", problems.DTYPES, "of the matrix")
 _BACKEND = flags.DEFINE_string("backend", "auto", "of the routine")
+_TILE = flags.DEFINE_integer("tile", None, "tile width", lower_bound=1)
 _RANKS = flags.DEFINE_integer("ranks", None, "devices, all by default", lower_bound=1)
 _REPEATS = flags.DEFINE_integer("repeats", 5, "runs that count", lower_bound=1)
 _LABEL = flags.DEFINE_string("label", "", "what the records are to be known by")
@@ -60,7 +61,7 @@ def main(_):
 def _measure(n, ranks):
     solver = JaxmgSolver({
         "routine": _ROUTINE.value, "backend": _BACKEND.value, "dtype": _DTYPE.value, "n": n,
-        "matrix": "dominant", "precision": None, "nrhs": 1, "T_A": None, "ranks": ranks,
+        "matrix": "dominant", "precision": None, "nrhs": 1, "T_A": _TILE.value, "ranks": ranks,
         "vectors": True, "donate": True,
     })  # fmt: skip
     seconds = []
@@ -72,7 +73,7 @@ def _measure(n, ranks):
         del operands
     return {
         "routine": _ROUTINE.value, "backend": _BACKEND.value, "dtype": _DTYPE.value, "n": n,
-        "seconds": statistics.median(seconds[1:]), "all_seconds": seconds,
+        "tile": _TILE.value, "seconds": statistics.median(seconds[1:]), "all_seconds": seconds,
         "backward_error": float(solver.check(results)),
     }  # fmt: skip
 

@@ -24,6 +24,7 @@ PAGES = {
     "xla_ffi/layout/README.md": "internals/layout.md",
     "xla_ffi/vendor/README.md": "internals/vendor.md",
     "xla_ffi/vendor/cusolvermg/README.md": "internals/cusolvermg.md",
+    "xla_ffi/vendor/cusolvermp/README.md": "internals/cusolvermp.md",
 }
 PICTURES = ("benchmarks/results/*.png", "examples/*.png", "examples/*/*.png")
 DOCS = "docs/"

@@ -1,8 +1,12 @@
 """What the plugin says of a call beforehand: which solver takes it, and what that needs."""
 
+import numpy as np
+
 from jaxmg import _checks, _plugin
 
 _ONE_PROCESS = "cusolvermg"
+# A process for each device; never what "auto" takes: docs/performance.md#cusolvermp.
+_PROCESS_EACH = "cusolvermp"
 
 
 def resolve(routine, layout, backend, a):
@@ -19,11 +23,27 @@ def resolve(routine, layout, backend, a):
             f"{routine}: backend {backend!r} drives the GPUs of one process, and the mesh has "
             "devices of several; use 'native' (or 'auto')"
         )
+    if backend != _PROCESS_EACH:
+        available = [name for name in available if name != _PROCESS_EACH]
+    elif backend in available and not _has_process_each(layout):
+        raise ValueError(
+            f"{routine}: backend {backend!r} needs a process for each of its {layout.ranks} GPUs, "
+            "and several of them are one process's; use 'native' (or 'auto'), or start one process "
+            "for each GPU (python -m jaxmg.launch)"
+        )
     if backend == "auto" and len(available) > 1 and layout.ranks > 1:
         available = [*(name for name in available if _fits(routine, layout, name, a)), *available]
     name = _checks.backend(routine, backend, available, layout.platform)
     _checks.order(routine, name, a.shape[1], layout.ranks)
     return name
+
+
+def _has_process_each(layout):
+    """Whether no two ranks that work on one matrix are in one process."""
+    if layout.ranks == 1:
+        return True
+    groups = np.array(layout.processes).reshape(-1, layout.ranks)
+    return groups.size > 0 and all(len(set(group)) == layout.ranks for group in groups)
 
 
 def _fits(routine, layout, backend, a):

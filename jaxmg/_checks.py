@@ -29,7 +29,7 @@ _PRECISIONS = sorted(PRODUCTS, key=lambda name: name is not None)  # None first
 _ANY_DTYPE = (None, "highest", "default")
 # The transformations of JAX.
 ALL = ("vmap", "grad") if _compat.TRANSFORMS else ()
-BACKENDS = ("auto", "native", "cusolvermg")
+BACKENDS = ("auto", "native", "cusolvermg", "cusolvermp")
 # cuSOLVERMg's inverse is wrong beyond this column where several GPUs share it (docs/cuda.md).
 _MG_POTRI_ORDER = 2048
 _INT64_MAX = 2**63 - 1

@@ -48,6 +48,13 @@ class Layout:
         return dataclasses.replace(self, spec=self.row_spec)
 
     @property
+    def grid_rows(self) -> int | None:
+        """Rows of the grid of ranks on which a matrix that is sharded over both of its dimensions
+        lies, read column by column, as native code does; None of one that is on no such grid."""
+        rows, columns = map(_axes, (*self.spec, None, None)[:2])
+        return _size(self.mesh, columns) if rows and columns else None
+
+    @property
     def explicit(self) -> bool:
         return AxisType.Explicit in self.mesh.axis_types
 

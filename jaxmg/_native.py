@@ -32,6 +32,8 @@ def call(
     attributes.update(ranks=layout.ranks, tile=tile)
     numbers = {name: np.int64(value) for name, value in attributes.items()}
     processes = np.array(layout.processes, np.int64)
+    if backend == "cusolvermp" and layout.grid_rows:
+        backend = f"{backend}:{layout.grid_rows}"
     values = function(place.reshape(2), *operands, backend=backend, processes=processes, **numbers)
     # Newer JAX takes the results for the same on all devices: say what they vary over. Along an
     # axis of one device nothing varies, whatever the caller's specs name.

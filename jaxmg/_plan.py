@@ -104,7 +104,7 @@ def plan(
             how many of ``jax.local_devices()``; None: all of those.
         nrhs: how many right-hand sides, for "potrs" and "cho_solve".
         T_A: tile width, as in the call; None lets the plugin choose.
-        backend: "auto", "native" or "cusolvermg", as in the call.
+        backend: "auto", "native", "cusolvermg" or "cusolvermp", as in the call.
         donate: whether A (and the B of "sygvd") is donated, so that there is no copy of it.
         return_eigenvectors: for "syevd" and "sygvd".
         refine: for "potrs" and "cho_factor" as in the call, for "cho_solve" as in that of the

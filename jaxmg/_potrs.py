@@ -170,7 +170,9 @@ def potrs(
         return_logdet: also return log(det(a)).
         donate: give a's buffer to the factorization, so that no second matrix is needed; ``a`` is
             deleted. Ignored under an outer ``jit``, whose own ``donate_argnums`` decides.
-        backend: "auto" (the fastest that can run the call), "native" or "cusolvermg".
+        backend: "auto" (the fastest that can run the call), "native", "cusolvermg", or
+            "cusolvermp", which wants a process for each GPU and works on a grid of them: on that of
+            the mesh where ``a`` is sharded ``P('r', 'c')``, else one that is nearly square.
         precision: of the products that make up the factorization, for float32 and complex64 with
             the native backend, by JAX's names (`jax.default_matmul_precision`), or a member of
             `jax.lax.Precision` or `jax.lax.DotAlgorithmPreset`. None: the fastest that is as

@@ -68,6 +68,8 @@ class Chosen(typing.NamedTuple):
 # routines that can have them (docs/performance.md).
 _AT_ONCE = ("gpu",)
 _MOST_AT_ONCE = 4096
+# Backends that stand for nobody's solver in particular.
+_ANY = ("auto", "native")
 
 PRECISION = Option("precision", "products", _checks.precision)
 
@@ -398,7 +400,7 @@ class _Run(_batching.Batchable):
     def _at_once(self, chosen, layout, n):
         """What has a batch's matrices of order n at once on each device, where that is faster."""
         together = self.routine.together
-        if together is None or chosen.backend == "cusolvermg" or n > _MOST_AT_ONCE:
+        if together is None or chosen.backend not in _ANY or n > _MOST_AT_ONCE:
             return None
         function = together(dict(chosen.options)) if layout.platform in _AT_ONCE else None
         return None if function is None else _AtOnce(self.routine, chosen, function)

@@ -80,8 +80,8 @@ def syevd(
             the same places.
         in_specs: another name of ``matrix_specs``.
         donate: compute in a's own buffer and delete ``a``; ignored under an outer ``jit``.
-        backend: "native", "cusolvermg", or "auto": on several GPUs the former while one of them has
-            the memory.
+        backend: "native", "cusolvermg", "cusolvermp" (as for `potrs`), or "auto": the first, on
+            several GPUs as long as one of them has the memory.
 
     Returns:
         w | (w, v) | (w, status) | (w, v, status), where

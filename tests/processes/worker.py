@@ -19,6 +19,8 @@ from jaxmg import _plugin, _processes
 
 # jaxlib raises the second where a program fails while it is being started.
 _ERRORS = (RuntimeError, ValueError)
+# Of the long and of the many calls.
+_BACKEND = os.environ.get("JAXMG_TEST_BACKEND", "auto")
 
 
 def say(*words):
@@ -87,13 +89,13 @@ def long_call(n):
     say("in the call")
     try:
         while True:
-            jax.block_until_ready(jaxmg.potrs(a, b))
+            jax.block_until_ready(jaxmg.potrs(a, b, backend=_BACKEND))
             say("again")
     except _ERRORS as error:
         say("failed:", error)
     try:  # what is lost is lost: no second wait
         start = time.monotonic()
-        jax.block_until_ready(jaxmg.potrs(a, b))
+        jax.block_until_ready(jaxmg.potrs(a, b, backend=_BACKEND))
     except _ERRORS as error:
         say(f"failed again after {time.monotonic() - start:.0f} s:", error)
     local = Mesh(np.array(jax.local_devices()), ("r",))  # what needs nobody goes on
@@ -282,7 +284,7 @@ def growth(count):
 
     def run(times):
         for _ in range(times):
-            jax.block_until_ready(jaxmg.potrs(a, b, 4))
+            jax.block_until_ready(jaxmg.potrs(a, b, 4, backend=_BACKEND))
 
     run(50)
     before = used()

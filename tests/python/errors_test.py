@@ -74,7 +74,7 @@ _VALUE_ERRORS = {
     ),
     "unknown backend": (
         lambda: jaxmg.potrs(_A, _B, backend="magma"),
-        "backend must be one of 'auto', 'native', 'cusolvermg'; got 'magma'",
+        "backend must be one of 'auto', 'native', 'cusolvermg', 'cusolvermp'; got 'magma'",
     ),
     "unknown precision": (
         lambda: jaxmg.potrs(_A, _B, precision="half"),
@@ -154,9 +154,10 @@ def test_messages_name_the_routine():
 def test_backend_of_another_platform():
     if jax.devices()[0].platform != "cpu":
         pytest.skip("about CPU devices")
-    message = "backend 'cusolvermg' is not available on platform 'cpu'; it has 'native'"
-    with pytest.raises(ValueError, match=message):
-        jaxmg.potrs(_A, _B, backend="cusolvermg")
+    for name in ("cusolvermg", "cusolvermp"):
+        message = f"backend '{name}' is not available on platform 'cpu'; it has 'native'"
+        with pytest.raises(ValueError, match=message):
+            jaxmg.potrs(_A, _B, backend=name)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])

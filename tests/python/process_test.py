@@ -11,7 +11,7 @@ from cases import line, one_process
 from jax.sharding import Mesh, PartitionSpec
 
 import jaxmg
-from jaxmg import _backend, _compat, _plugin, _processes
+from jaxmg import _backend, _compat, _mesh, _plugin, _processes
 
 _A, _B = np.eye(6), np.ones(6)
 
@@ -136,6 +136,48 @@ def test_a_backend_for_the_gpus_of_one_process_is_not_for_several(monkeypatch):
         _backend.resolve("syevd", layout, "cusolvermg", _A)
     layout.processes = ()
     assert _backend.resolve("syevd", layout, "auto", _A) == "cusolvermg"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "processes", "right"),
+    [
+        (1, (), True),
+        (2, (), False),
+        (2, (0, 1), True),
+        (4, (0, 1, 1, 2), False),
+        (2, (0, 1, 1, 0), True),  # two groups of replicas
+        (2, (0, 1, 2, 2), False),
+    ],
+)
+def test_a_backend_for_a_process_each_is_for_nothing_else(monkeypatch, ranks, processes, right):
+    plugin = types.SimpleNamespace(backends=lambda _: ["native", "cusolvermg", "cusolvermp"])
+    monkeypatch.setattr(_plugin, "load", lambda platform: plugin)
+    monkeypatch.setattr(_backend, "plan", lambda *_, **__: {"solver": False, "bytes": []})
+    layout = types.SimpleNamespace(platform="gpu", ranks=ranks, memory=None, processes=processes)
+    assert _backend.resolve("potrs", layout, "auto", _A) == "native"
+    if right:
+        assert _backend.resolve("potrs", layout, "cusolvermp", _A) == "cusolvermp"
+    else:
+        with pytest.raises(ValueError, match=f"a process for each of its {ranks} GPUs"):
+            _backend.resolve("potrs", layout, "cusolvermp", _A)
+
+
+@pytest.mark.parametrize(
+    ("spec", "rows"),
+    [
+        (("r",), None),
+        (("r", None), None),
+        ((None, "c"), None),
+        ((("r", "c"), None), None),
+        (("r", "c"), 2),
+        (("c", "r"), 4),
+    ],
+)
+def test_the_grid_of_a_matrix_on_one(spec, rows):
+    """Its rows are the devices along A's columns: native code reads A column by column."""
+    mesh = jax.sharding.AbstractMesh((4, 2), ("r", "c"))
+    layout = _mesh.Layout(mesh, ("r", "c"), (), PartitionSpec(*spec))
+    assert layout.grid_rows == rows
 
 
 def _calls(mesh):

@@ -21,6 +21,12 @@ Status AllGather(Communicator& comm, Device& device, Stream stream, const void* 
   return WaitAllSent(comm, stream);
 }
 
+Status Together(Communicator& comm, const std::function<Status()>& step) {
+  const Status status = Guarded(step);
+  if (!status.ok()) comm.Abort(status);
+  return comm.Agree(status);
+}
+
 Status WaitAllSent(Communicator& comm, Stream stream) {
   for (int step = 1; step < comm.size(); ++step) {
     const int peer = (comm.rank() + step) % comm.size();

@@ -7,6 +7,7 @@
 #define JAXMG_XLA_FFI_COMM_COMMUNICATOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "xla_ffi/base/status.h"
@@ -53,6 +54,8 @@ class Communicator {
 
   // Gives up: all ranks' calls return this error from now on.
   virtual void Abort(const Status& status) noexcept = 0;
+  // That error, once somebody has given up. Any thread, at any time.
+  virtual Status Failure() const noexcept = 0;
 };
 
 // A rank that is alone: nothing passes.
@@ -72,6 +75,7 @@ class SoloCommunicator : public Communicator {
   Status Borrow(Stream, int, Bytes2D*) override { return Nobody(); }
   Status Return(Stream, int) override { return Nobody(); }
   void Abort(const Status&) noexcept override {}
+  Status Failure() const noexcept override { return Status::Ok(); }
 
  private:
   static Status Nobody() { return Status::Fixed(Code::kInternal, "a rank alone has no peers"); }
@@ -85,6 +89,10 @@ Status Broadcast(Communicator& comm, Stream stream, int root, const Bytes2D& blo
 // later work starts after the others have taken it, and everything that was sent before.
 Status AllGather(Communicator& comm, Device& device, Stream stream, const void* mine, void* all,
                  size_t bytes);
+
+// A step that may fail on one rank alone: every rank does it, gives up for all where it fails, and
+// returns what all agree on.
+Status Together(Communicator& comm, const std::function<Status()>& step);
 
 // The stream's later work starts after everything this rank sent has been taken.
 Status WaitAllSent(Communicator& comm, Stream stream);

@@ -148,6 +148,11 @@ void InProcessGroup::AbortLocked(const Status& status) noexcept {
   monitor_.Changed();
 }
 
+Status InProcessGroup::Failure() noexcept {
+  auto lock = monitor_.Lock();
+  return aborted_;
+}
+
 void InProcessGroup::Depart(const Status& why) noexcept {
   auto lock = monitor_.Lock();
   DepartLocked(why);
@@ -247,6 +252,7 @@ class InProcessCommunicator : public Communicator {
   }
 
   void Abort(const Status& status) noexcept override { group_->Abort(status); }
+  Status Failure() const noexcept override { return group_->Failure(); }
 
  private:
   std::shared_ptr<InProcessGroup> group_;

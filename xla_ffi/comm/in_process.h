@@ -63,6 +63,7 @@ class InProcessGroup {
   virtual Status Share(int rank, int64_t mine, const Patience& patience, std::vector<int64_t>* all);
   virtual Status Agree(int rank, const Status& mine, const Patience& patience) noexcept;
   void Abort(const Status& status) noexcept;
+  Status Failure() noexcept;
 
   // For a rank that leaves in the midst of it, without a vote in the agreements to come: they are
   // this failure from now on.

@@ -58,12 +58,20 @@ Status CudaDevice::Scratch(Stream stream, size_t bytes, void** data) {
 }
 
 Status CudaDevice::Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) {
+  return AllocateFor(Readers::kAllRanks, bytes, buffer);
+}
+
+Status CudaDevice::AllocateForThisRank(size_t bytes, std::unique_ptr<Buffer>* buffer) {
+  return AllocateFor(Readers::kThisRank, bytes, buffer);
+}
+
+Status CudaDevice::AllocateFor(Readers readers, size_t bytes, std::unique_ptr<Buffer>* buffer) {
   // The memory belongs to the allocator.
   struct Borrowed : Buffer {
     explicit Borrowed(void* data) : Buffer(data) {}
   };
   void* data = nullptr;
-  JAXMG_RETURN_IF_ERROR(allocate_(std::max<size_t>(bytes, 1), &data));
+  JAXMG_RETURN_IF_ERROR(allocate_(std::max<size_t>(bytes, 1), readers, &data));
   *buffer = std::make_unique<Borrowed>(data);
   return Status::Ok();
 }

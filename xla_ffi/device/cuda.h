@@ -31,7 +31,8 @@ class CudaDevice : public Device {
   // `main` is the caller's stream. `allocate` gives device memory that stays until the call is over
   // for the host; work that uses it must then be ahead in `main`. The device must be the calling
   // thread's current one as long as this lives.
-  using Allocator = std::function<Status(size_t bytes, void** data)>;
+  enum class Readers { kAllRanks, kThisRank };
+  using Allocator = std::function<Status(size_t bytes, Readers readers, void** data)>;
   static Status New(int ordinal, cudaStream_t main, Allocator allocate,
                     std::unique_ptr<CudaDevice>* device);
 
@@ -42,6 +43,10 @@ class CudaDevice : public Device {
   }
   CudaResources& resources() { return *resources_; }
   cudaStream_t stream(Stream stream) const { return resources_->stream(stream); }
+
+  // As Allocate, but the runtime's own memory in every case: no rank of another process can read it
+  // where it is, and it takes nothing of what all of those share.
+  Status AllocateForThisRank(size_t bytes, std::unique_ptr<Buffer>* buffer);
 
   // Whether all work of the stream is done.
   Status IsDone(Stream stream, bool* done);
@@ -109,6 +114,7 @@ class CudaDevice : public Device {
 
  private:
   CudaDevice(int ordinal, Allocator allocate, std::unique_ptr<CudaResources> resources);
+  Status AllocateFor(Readers readers, size_t bytes, std::unique_ptr<Buffer>* buffer);
 
   template <typename T>
   struct OfDtype {

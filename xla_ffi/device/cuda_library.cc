@@ -80,6 +80,10 @@ JAXMG_DEFINE_LIBRARY(CusolverMg, "libcusolverMg.so." JAXMG_CUSOLVER_MAJOR,
                      JAXMG_CUSOLVER_MG_FUNCTIONS, "libcublasLt.so." JAXMG_CUDA_MAJOR,
                      "libcublas.so." JAXMG_CUDA_MAJOR)
 JAXMG_DEFINE_LIBRARY(Nccl, "libnccl.so.2", JAXMG_NCCL_FUNCTIONS, )
+JAXMG_DEFINE_LIBRARY(CusolverMp, "libcusolverMp.so.0", JAXMG_CUSOLVER_MP_FUNCTIONS, "libnccl.so.2",
+                     "libcublasLt.so." JAXMG_CUDA_MAJOR, "libcublas.so." JAXMG_CUDA_MAJOR,
+                     "libnvJitLink.so." JAXMG_CUDA_MAJOR, "libcusparse.so.12",
+                     "libcusolver.so." JAXMG_CUSOLVER_MAJOR, "libcublasmp.so.0")
 #undef JAXMG_DEFINE_LIBRARY
 #undef JAXMG_LIST_FUNCTION
 
@@ -108,6 +112,8 @@ Status NotFound(const Library& library) {
   text += ", and the system's library path.";
   if (library.soname == "libcuda.so.1") {
     text += " It comes with NVIDIA's driver";
+  } else if (library.soname == TheLibrary<CusolverMp>().soname) {
+    text += " Install it with `pip install 'jaxmg-plugin-cuda" JAXMG_CUDA_MAJOR "[mp]'`";
   } else {
     text += " Install it with `pip install 'jax[cuda" JAXMG_CUDA_MAJOR
             "]'`, or put the folder of a CUDA " JAXMG_CUDA_MAJOR " toolkit on LD_LIBRARY_PATH";
@@ -128,6 +134,7 @@ std::vector<Library*> AllLibraries() {
   Append<Cusolver>(all);
   Append<CusolverMg>(all);
   Append<Nccl>(all);
+  Append<CusolverMp>(all);
   return all;
 }
 
@@ -169,6 +176,7 @@ JAXMG_INSTANTIATE(Cublas)
 JAXMG_INSTANTIATE(Cusolver)
 JAXMG_INSTANTIATE(CusolverMg)
 JAXMG_INSTANTIATE(Nccl)
+JAXMG_INSTANTIATE(CusolverMp)
 #undef JAXMG_INSTANTIATE
 
 void SetCudaFolders(std::vector<std::string> folders) {

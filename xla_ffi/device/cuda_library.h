@@ -127,6 +127,19 @@
   F(ncclRecv)                   \
   F(ncclSend)
 
+#define JAXMG_CUSOLVER_MP_FUNCTIONS(F) \
+  F(cusolverMpCreate)                  \
+  F(cusolverMpCreateDeviceGrid)        \
+  F(cusolverMpCreateMatrixDesc)        \
+  F(cusolverMpDestroyMatrixDesc)       \
+  F(cusolverMpGetVersion)              \
+  F(cusolverMpPotrf)                   \
+  F(cusolverMpPotrf_bufferSize)        \
+  F(cusolverMpPotrs)                   \
+  F(cusolverMpPotrs_bufferSize)        \
+  F(cusolverMpSyevd)                   \
+  F(cusolverMpSyevd_bufferSize)
+
 namespace jaxmg {
 
 #define JAXMG_DECLARE_FUNCTION(function) decltype(&::function) function = nullptr;
@@ -148,12 +161,16 @@ struct CusolverMg {
 }  // namespace jaxmg
 
 // Not before: it brings overloads of the runtime's functions, of which no one type can be taken.
+#include <cusolverMp.h>
 #include <nccl.h>
 
 namespace jaxmg {
 
 struct Nccl {
   JAXMG_NCCL_FUNCTIONS(JAXMG_DECLARE_FUNCTION)
+};
+struct CusolverMp {
+  JAXMG_CUSOLVER_MP_FUNCTIONS(JAXMG_DECLARE_FUNCTION)
 };
 #undef JAXMG_DECLARE_FUNCTION
 

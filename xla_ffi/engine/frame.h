@@ -28,6 +28,7 @@ struct Operand {
   Precision precision = Precision::kHighest;  // of the products that potrf and potri consist of
   const T* source = nullptr;  // where the block is to be copied from first, if it isn't in a
   T* overflow = nullptr;      // the overflow tile of a factor that is kept, where it has one
+  int64_t grid_rows = 0;      // of a grid of ranks, for vendors' solvers that have one; 0: choose
 };
 
 // One allocation, handed out in aligned pieces: first all sizes, then all pointers.

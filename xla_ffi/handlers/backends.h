@@ -3,6 +3,7 @@
 #ifndef JAXMG_XLA_FFI_HANDLERS_BACKENDS_H_
 #define JAXMG_XLA_FFI_HANDLERS_BACKENDS_H_
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "xla_ffi/engine/routines.h"
 #ifdef JAXMG_CUDA
 #include "xla_ffi/vendor/cusolvermg/mg.h"
+#include "xla_ffi/vendor/cusolvermp/mp.h"
 #endif
 
 namespace jaxmg {
@@ -29,6 +31,7 @@ inline constexpr Solvers<T> kSolvers[] = {
     {"native", &PotrsRoutine<T>, &PotriRoutine<T>, &SyevdRoutine<T>},
 #ifdef JAXMG_CUDA
     {"cusolvermg", &mg::Potrs<T>, &mg::Potri<T>, &mg::Syevd<T>},
+    {"cusolvermp", &mp::Potrs<T>, nullptr, &mp::Syevd<T>},
 #endif
 };
 
@@ -36,8 +39,20 @@ inline constexpr Solvers<T> kSolvers[] = {
 using Backend = size_t;
 inline constexpr Backend kNative = 0;
 
+// The rows of the grid of ranks that a call names behind its backend, as in "cusolvermp:2"; 0 where
+// it names none.
+inline int64_t GridRows(std::string_view name) {
+  int64_t rows = 0;
+  const size_t colon = std::min(name.find(':'), name.size());
+  for (const char digit : name.substr(std::min(colon + 1, name.size()))) {
+    rows = rows * 10 + (digit - '0');
+  }
+  return rows;
+}
+
 // The backend that a call names, if this plugin has it.
 inline Status FindBackend(const char* routine, std::string_view name, Backend* backend) {
+  name = name.substr(0, name.find(':'));
   for (*backend = 0; *backend < std::size(kSolvers<double>); ++*backend) {
     if (name == kSolvers<double>[*backend].backend) return Status::Ok();
   }

@@ -160,8 +160,8 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
   std::unique_ptr<CudaDevice> device;
   SharedScratch shared(platform.ordinal);
   bool shares = false;
-  auto allocate = [&](size_t bytes, void** data) -> Status {
-    if (shares) return shared.Allocate(bytes, data);
+  auto allocate = [&](size_t bytes, CudaDevice::Readers readers, void** data) -> Status {
+    if (shares && readers == CudaDevice::Readers::kAllRanks) return shared.Allocate(bytes, data);
     *data = platform.scratch->Allocate(bytes).value_or(nullptr);
     if (*data != nullptr) return Status::Ok();
     return Error(Code::kResourceExhausted, "out of memory: ", bytes, " bytes of workspace on GPU ",

@@ -24,13 +24,14 @@ PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   }
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    const Operand<T> operand = {n,
-                                a.dimensions()[0],
-                                attributes.tile,
-                                Data<T>(*a_work),
-                                status->typed_data(),
-                                PrecisionOf(attributes),
-                                Data<T>(a)};
+    Operand<T> operand = {n,
+                          a.dimensions()[0],
+                          attributes.tile,
+                          Data<T>(*a_work),
+                          status->typed_data(),
+                          PrecisionOf(attributes),
+                          Data<T>(a)};
+    operand.grid_rows = GridRows(attributes.backend);
     const Solution<T> solution = {shape[1], Data<T>(*x), Data<Real<T>>(*log_det), Data<T>(b),
                                   attributes.check_b != 0};
     auto program = [=](const RankContext& context) {

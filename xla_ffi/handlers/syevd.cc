@@ -19,9 +19,10 @@ PlatformResult Syevd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    const Operand<T> operand = {n,           a.dimensions()[0],    attributes.tile,
-                                Data<T>(*v), status->typed_data(), Precision::kHighest,
-                                Data<T>(a)};
+    Operand<T> operand = {n,           a.dimensions()[0],    attributes.tile,
+                          Data<T>(*v), status->typed_data(), Precision::kHighest,
+                          Data<T>(a)};
+    operand.grid_rows = GridRows(attributes.backend);
     auto program = [=, w = Data<Real<T>>(*w)](const RankContext& context) {
       return kSolvers<T>[backend].syevd(context, operand, attributes.vectors != 0, w);
     };
@@ -43,13 +44,14 @@ PlatformResult Syevx(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kSubsetName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    const Operand<T> operand = {n,
-                                a.dimensions()[0],
-                                attributes.tile,
-                                Data<T>(*work),
-                                status->typed_data(),
-                                Precision::kHighest,
-                                Data<T>(a)};
+    Operand<T> operand = {n,
+                          a.dimensions()[0],
+                          attributes.tile,
+                          Data<T>(*work),
+                          status->typed_data(),
+                          Precision::kHighest,
+                          Data<T>(a)};
+    operand.grid_rows = GridRows(attributes.backend);
     auto program = [=, w = Data<Real<T>>(*w), v = Data<T>(*v)](const RankContext& context) {
       if (backend == kNative) return SyevxRoutine(context, operand, subset, w, v);
       const Status all = kSolvers<T>[backend].syevd(context, operand, true, w);

@@ -60,10 +60,11 @@ def about():
 
 def _library_folders():
     """The folders of NVIDIA's wheels: for CUDA 12 nvidia/<library>/lib, for CUDA 13 nvidia/cu13/lib
-    and that of NCCL.
+    and that of NCCL; of both that of cuBLASMp, which cuSOLVERMp needs.
     """
     cuda = _native.CUDA
     inside = (f"nvidia/cu{cuda}/lib", "nvidia/nccl/lib") if cuda >= 13 else ("nvidia/*/lib",)
+    inside += (f"nvidia/cublasmp/cu{cuda}/lib",)
     places = (os.path.join(path, folder) for path in sys.path for folder in inside)
     folders = (folder for place in places for folder in glob.glob(place))
     # Another CUDA's folder may hold a library of the same name, such as libcusparse.so.12.

@@ -17,13 +17,6 @@
 
 namespace jaxmg::mg {
 
-// Every rank does `step` and returns what all agree on.
-inline Status Together(Communicator& comm, const std::function<Status()>& step) {
-  const Status status = Guarded(step);
-  if (!status.ok()) comm.Abort(status);
-  return comm.Agree(status);
-}
-
 template <typename T>
 class Solver {
  public:

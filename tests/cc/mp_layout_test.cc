@@ -1,0 +1,150 @@
+// cuSOLVERMp's tiles: every element has one place, and goes there and comes back on every grid.
+#include "xla_ffi/vendor/cusolvermp/mp_layout.h"
+
+#include <complex>
+#include <vector>
+
+#include "tests/cc/ranks.h"
+#include "tests/cc/testing.h"
+
+namespace jaxmg::mp {
+namespace {
+
+using testing::RunRanks;
+using Complex = std::complex<double>;
+
+Complex Value(int64_t row, int64_t column) { return {1000.0 * column + row, 1.0 + row}; }
+const Complex kUntouched = {-1, 0};
+
+struct Case {
+  int64_t n, width;
+  Grid grid;
+  int64_t block() const { return (n + grid.size() - 1) / grid.size(); }
+};
+
+// Orders that divide nothing, ranks without a tile, tiles wider than a block and than the matrix.
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const Grid& grid : {Grid{1, 1}, Grid{1, 2}, Grid{2, 1}, Grid{2, 2}, Grid{1, 4}, Grid{4, 1},
+                           Grid{2, 3}, Grid{3, 2}, Grid{2, 4}}) {
+    for (const int64_t n : {1, 2, 7, 16, 29, 61}) {
+      for (const int64_t width : {1, 3, 8, 100}) cases.push_back({n, width, grid});
+    }
+  }
+  return cases;
+}
+
+#define JAXMG_EXPECT_ALL_OK(statuses, c)                                                 \
+  for (const Status& status : statuses) {                                                \
+    EXPECT(status.ok()) << status.message() << " n " << (c).n << " width " << (c).width; \
+  }
+
+TEST(GridsAreNearlySquare) {
+  const std::vector<std::vector<int>> expected = {{1, 1, 1}, {2, 1, 2},  {3, 1, 3},   {4, 2, 2},
+                                                  {6, 2, 3}, {8, 2, 4},  {16, 4, 4},  {12, 3, 4},
+                                                  {7, 1, 7}, {64, 8, 8}, {128, 8, 16}};
+  for (const std::vector<int>& row : expected) {
+    const Grid grid = GridOf(row[0], 0);
+    EXPECT(grid.rows == row[1] && grid.columns == row[2]) << row[0];
+  }
+  const Grid given = GridOf(8, 4);
+  EXPECT(given.rows == 4 && given.columns == 2);
+}
+
+TEST(EveryElementHasOnePlace) {
+  for (const Case& c : Cases()) {
+    const Dealt dealt = {c.n, c.n, c.width, c.grid};
+    int64_t elements = 0;
+    for (int rank = 0; rank < c.grid.size(); ++rank) {
+      elements += dealt.LocalRows(c.grid.row(rank)) * dealt.LocalColumns(c.grid.column(rank));
+    }
+    EXPECT(elements == c.n * c.n) << c.n << " " << c.width;
+    for (int place = 0; place < c.grid.rows; ++place) {
+      for (int64_t row = 0; row < c.n; ++row) {
+        const bool mine = row / c.width % c.grid.rows == place;
+        EXPECT(dealt.RowsBefore(row + 1, place) - dealt.RowsBefore(row, place) == (mine ? 1 : 0));
+      }
+    }
+  }
+}
+
+TEST(BlocksGoToTheirTiles) {
+  for (const Case& c : Cases()) {
+    const Dealt dealt = {c.n, c.n, c.width, c.grid};
+    const auto statuses = RunRanks(c.grid.size(), [&](const RankContext& context) -> Status {
+      const int rank = context.comm.rank();
+      std::vector<Complex> blocks(c.n * c.block(), kUntouched);
+      for (int64_t j = rank * c.block(); j < std::min((rank + 1) * c.block(), c.n); ++j) {
+        for (int64_t i = 0; i < c.n; ++i) blocks[(j - rank * c.block()) * c.n + i] = Value(i, j);
+      }
+      std::vector<Complex> local(dealt.Elements(rank), kUntouched), staging(2 * c.n * c.width);
+      JAXMG_RETURN_IF_ERROR(
+          ToGrid(context, dealt, c.block(), blocks.data(), local.data(), staging.data()));
+      for (int64_t j = 0; j < c.n; ++j) {
+        for (int64_t i = j; i < c.n; ++i) {
+          if (dealt.owner(i / c.width, j / c.width) != rank) continue;
+          const int64_t at =
+              dealt.offset(i / c.width, j / c.width) + j % c.width * dealt.ld(rank) + i % c.width;
+          EXPECT(local[at] == Value(i, j)) << "n " << c.n << " at " << i << ", " << j;
+        }
+      }
+      return context.comm.Agree(Status::Ok());
+    });
+    JAXMG_EXPECT_ALL_OK(statuses, c);
+  }
+}
+
+TEST(ColumnsGoToTheirTilesAndBack) {
+  for (const Case& c : Cases()) {
+    for (const int64_t columns : {1, 5, 19}) {
+      const Dealt dealt = {c.n, columns, c.width, c.grid};
+      const auto statuses = RunRanks(c.grid.size(), [&](const RankContext& context) -> Status {
+        const int rank = context.comm.rank();
+        std::vector<Complex> whole(c.n * columns), back(c.n * columns, kUntouched);
+        for (int64_t j = 0; j < columns; ++j) {
+          for (int64_t i = 0; i < c.n; ++i) whole[j * c.n + i] = Value(i, j);
+        }
+        std::vector<Complex> local(dealt.Elements(rank)), received(c.n * columns + columns);
+        JAXMG_RETURN_IF_ERROR(CopyTiles(context, dealt, rank, whole.data(), local.data(), true));
+        for (Complex& x : local) x *= 2.0;
+        JAXMG_RETURN_IF_ERROR(ToWhole(context, dealt, local.data(), received.data(), back.data()));
+        for (int64_t i = 0; i < c.n * columns; ++i) {
+          EXPECT(back[i] == 2.0 * whole[i]) << "n " << c.n << " element " << i;
+        }
+        return context.comm.Agree(Status::Ok());
+      });
+      JAXMG_EXPECT_ALL_OK(statuses, c);
+    }
+  }
+}
+
+TEST(TilesComeBackAsRows) {
+  for (const Case& c : Cases()) {
+    const Dealt dealt = {c.n, c.n, c.width, c.grid};
+    const auto statuses = RunRanks(c.grid.size(), [&](const RankContext& context) -> Status {
+      const int rank = context.comm.rank();
+      std::vector<Complex> local(dealt.Elements(rank), kUntouched);
+      for (int64_t j = 0; j < c.n; ++j) {
+        for (int64_t i = 0; i < c.n; ++i) {
+          if (dealt.owner(i / c.width, j / c.width) != rank) continue;
+          local[dealt.offset(i / c.width, j / c.width) + j % c.width * dealt.ld(rank) +
+                i % c.width] = Value(i, j);
+        }
+      }
+      std::vector<Complex> rows(c.block() * c.n, kUntouched), staging(c.block() * c.width);
+      JAXMG_RETURN_IF_ERROR(
+          ToRows(context, dealt, c.block(), local.data(), rows.data(), staging.data()));
+      for (int64_t i = rank * c.block(); i < std::min((rank + 1) * c.block(), c.n); ++i) {
+        for (int64_t j = 0; j < c.n; ++j) {
+          const Complex found = rows[(i - rank * c.block()) * c.n + j];
+          EXPECT(found == std::conj(Value(i, j))) << "n " << c.n << " at " << i << ", " << j;
+        }
+      }
+      return context.comm.Agree(Status::Ok());
+    });
+    JAXMG_EXPECT_ALL_OK(statuses, c);
+  }
+}
+
+}  // namespace
+}  // namespace jaxmg::mp

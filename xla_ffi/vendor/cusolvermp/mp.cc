@@ -1,0 +1,310 @@
+#include "xla_ffi/vendor/cusolvermp/mp.h"
+
+#include <algorithm>
+#include <complex>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "xla_ffi/vendor/cusolvermp/mp_session.h"
+
+namespace jaxmg::mp {
+namespace {
+
+// Tiles that serve the library.
+constexpr int64_t kFactorWidth = 1024, kEigenWidth = 512;
+
+// Every rank has a tile, where there are as many rows as ranks.
+int64_t WidthOf(int64_t n, int64_t asked, int64_t usual, const Grid& grid) {
+  const int64_t most = std::max(grid.rows, grid.columns);
+  return std::max<int64_t>(std::min(asked > 0 ? asked : usual, (n + most - 1) / most), 1);
+}
+
+// One rank's side of a call: what potrs and syevd have in common.
+template <typename T>
+class Solver {
+ public:
+  static constexpr cudaDataType kType = CudaType<T>::kValue;
+
+  Solver(const RankContext& context, const Operand<T>& operand, int64_t usual_width)
+      : context_(context),
+        device_(static_cast<CudaDevice&>(context.device)),
+        operand_(operand),
+        grid_(GridOf(context.comm.size(), operand.grid_rows)),
+        dealt_{operand.n, operand.n, WidthOf(operand.n, operand.tile, usual_width, grid_), grid_} {}
+
+  CudaDevice& device() { return device_; }
+  const Dealt& dealt() const { return dealt_; }
+  int rank() const { return context_.comm.rank(); }
+  int64_t n() const { return operand_.n; }
+  T* a() const { return a_; }
+  T* staging() const { return staging_; }
+  int32_t* info() const { return info_; }
+  const Outcome<T>& outcome() const { return *outcome_; }
+  Session& session() { return *session_; }
+  cusolverMpHandle_t handle() const { return session_->handle(); }
+  cusolverMpMatrixDescriptor_t descriptor() const { return descriptor_.get(); }
+  const T* source() const { return operand_.source != nullptr ? operand_.source : operand_.a; }
+
+  // Memory, that of `allocate` too, the library, and the matrix's descriptor.
+  Status Prepare(const std::function<Status()>& allocate) {
+    JAXMG_RETURN_IF_ERROR(Together(context_.comm, [&]() -> Status {
+      char* records = nullptr;
+      JAXMG_RETURN_IF_ERROR(Allocate(Outcome<T>::Bytes(context_.comm.size()), &records));
+      outcome_.emplace(context_, /*gathers=*/false, records, operand_.status);
+      JAXMG_RETURN_IF_ERROR(Allocate(3, &info_));
+      const int64_t height = std::max(2 * n(), operand_.block);
+      JAXMG_RETURN_IF_ERROR(Allocate(height * dealt_.width, &staging_));
+      JAXMG_RETURN_IF_ERROR(AllocateOwn(dealt_.Elements(rank()), &a_));
+      JAXMG_RETURN_IF_ERROR(allocate());
+      JAXMG_RETURN_IF_ERROR(device_.FillInt32(Stream::kMain, info_, 3, 0));
+      return outcome_->Init();
+    }));
+    JAXMG_RETURN_IF_ERROR(Session::Start(context_, grid_, &session_));
+    return Together(context_.comm,
+                    [&] { return descriptor_.Set(session_->grid(), dealt_, rank(), kType); });
+  }
+
+  // The library's workspace, of which `size` asks it.
+  Status AllocateWork(const std::function<Status(size_t* device, size_t* host)>& size) {
+    JAXMG_RETURN_IF_ERROR(session_->Run([&] { return size(&work_bytes_, &host_bytes_); }));
+    return Together(context_.comm, [&]() -> Status {
+      host_work_.resize(host_bytes_);
+      return AllocateOwn(static_cast<int64_t>(work_bytes_), &work_);
+    });
+  }
+  void* work() const { return work_; }
+  size_t work_bytes() const { return work_bytes_; }
+  void* host_work() { return host_work_.data(); }
+  size_t host_bytes() const { return host_bytes_; }
+
+  // Every rank does `step`, and leaves its device idle for the library, whose stream is another.
+  Status Step(const std::function<Status()>& step) {
+    return Together(context_.comm, [&]() -> Status {
+      JAXMG_RETURN_IF_ERROR(step());
+      return device_.Synchronize();
+    });
+  }
+
+  // A call of the library's, and its info.
+  Status Call(const char* routine, const std::function<cusolverStatus_t()>& call) {
+    return session_->Run([&]() -> Status {
+      const Range range(device_, Stream::kMain, routine, 0);
+      JAXMG_CHECK_CUDA(call(), routine, " of order ", n(), " in tiles of ", dealt_.width, " on ",
+                       grid_.rows, " x ", grid_.columns, " GPUs");
+      return Status::Ok();
+    });
+  }
+
+  // Calls f(tile, where it begins, its order) for the diagonal tiles of this rank.
+  template <typename F>
+  Status ForDiagonal(const F& f) {
+    for (int64_t k = 0; k < dealt_.tiles_down(); ++k) {
+      if (dealt_.owner(k, k) != rank()) continue;
+      JAXMG_RETURN_IF_ERROR(f(k, a_ + dealt_.offset(k, k), dealt_.height(k)));
+    }
+    return Status::Ok();
+  }
+
+  // What all ranks have noted becomes the status, of which the host hears too.
+  Status SetStatus(int32_t* status) {
+    JAXMG_RETURN_IF_ERROR(outcome_->Set());
+    return device_.CopyToHost(Stream::kMain, status, operand_.status, sizeof(*status));
+  }
+
+  template <typename U>
+  Status Allocate(int64_t count, U** data) {
+    std::unique_ptr<Buffer> buffer;
+    JAXMG_RETURN_IF_ERROR(device_.Allocate(count * sizeof(U), &buffer));
+    *data = buffer->template as<U>();
+    return Status::Ok();
+  }
+  template <typename U>
+  Status AllocateOwn(int64_t count, U** data) {
+    std::unique_ptr<Buffer> buffer;
+    JAXMG_RETURN_IF_ERROR(device_.AllocateForThisRank(count * sizeof(U), &buffer));
+    *data = buffer->template as<U>();
+    return Status::Ok();
+  }
+
+ private:
+  const RankContext& context_;
+  CudaDevice& device_;
+  const Operand<T>& operand_;
+  const Grid grid_;
+  const Dealt dealt_;
+  std::optional<Outcome<T>> outcome_;
+  int32_t* info_ = nullptr;  // the library's, none, and what failed in a tile
+  T* staging_ = nullptr;
+  T* a_ = nullptr;
+  char* work_ = nullptr;
+  size_t work_bytes_ = 0, host_bytes_ = 0;
+  std::vector<char> host_work_;
+  std::unique_ptr<Session> session_;
+  Descriptor descriptor_;
+};
+
+}  // namespace
+
+template <typename T>
+Status Potrs(const RankContext& context, const Operand<T>& operand, const Solution<T>& solution) {
+  constexpr cudaDataType kType = Solver<T>::kType;
+  const int64_t n = operand.n, nrhs = solution.nrhs;
+  Solver<T> solver(context, operand, kFactorWidth);
+  CudaDevice& device = solver.device();
+  Blas<T>& blas = device.template blas<T>();
+  const int rank = solver.rank();
+  const Dealt b = {n, nrhs, solver.dealt().width, solver.dealt().grid};
+  T *whole = nullptr, *local = nullptr, *received = nullptr;  // conj(B)
+  JAXMG_RETURN_IF_ERROR(solver.Prepare([&]() -> Status {
+    int64_t most = 0;
+    for (int r = 0; r < context.comm.size(); ++r) most = std::max(most, b.Elements(r));
+    JAXMG_RETURN_IF_ERROR(solver.Allocate(b.Elements(rank), &local));
+    JAXMG_RETURN_IF_ERROR(solver.AllocateOwn(most, &received));
+    return solver.AllocateOwn(n * nrhs, &whole);
+  }));
+  Descriptor descriptor;
+  if (nrhs > 0) {
+    JAXMG_RETURN_IF_ERROR(Together(
+        context.comm, [&] { return descriptor.Set(solver.session().grid(), b, rank, kType); }));
+  }
+  const CusolverMp& library = Get<CusolverMp>();
+  JAXMG_RETURN_IF_ERROR(solver.AllocateWork([&](size_t* on_device, size_t* on_host) -> Status {
+    JAXMG_CHECK_CUDA(
+        library.cusolverMpPotrf_bufferSize(solver.handle(), CUBLAS_FILL_MODE_LOWER, n, solver.a(),
+                                           1, 1, solver.descriptor(), kType, on_device, on_host),
+        "cuSOLVERMp: potrf of order ", n);
+    if (nrhs == 0) return Status::Ok();
+    size_t solve = 0, solve_on_host = 0;
+    JAXMG_CHECK_CUDA(
+        library.cusolverMpPotrs_bufferSize(solver.handle(), CUBLAS_FILL_MODE_LOWER, n, nrhs,
+                                           solver.a(), 1, 1, solver.descriptor(), local, 1, 1,
+                                           descriptor.get(), kType, &solve, &solve_on_host),
+        "cuSOLVERMp: potrs of order ", n, " for ", nrhs, " right-hand sides");
+    *on_device = std::max(*on_device, solve);
+    *on_host = std::max(*on_host, solve_on_host);
+    return Status::Ok();
+  }));
+  JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(CopyIfApart(device, solution.b, solution.x, nrhs * n));
+    if (solution.check_b) {
+      JAXMG_RETURN_IF_ERROR(device.status().Digest(Stream::kMain, solution.x,
+                                                   nrhs * n * sizeof(T) / sizeof(int32_t),
+                                                   solver.outcome().digest()));
+    }
+    return ToGrid(context, solver.dealt(), operand.block, solver.source(), solver.a(),
+                  solver.staging());
+  }));
+  JAXMG_RETURN_IF_ERROR(solver.Call("cusolverMpPotrf", [&] {
+    return library.cusolverMpPotrf(solver.handle(), CUBLAS_FILL_MODE_LOWER, n, solver.a(), 1, 1,
+                                   solver.descriptor(), kType, solver.work(), solver.work_bytes(),
+                                   solver.host_work(), solver.host_bytes(), solver.info());
+  }));
+  int32_t status = 0;
+  JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
+    int32_t found = 0;
+    JAXMG_RETURN_IF_ERROR(device.CopyToHost(Stream::kMain, &found, solver.info(), sizeof(found)));
+    if (found > 0) {
+      JAXMG_RETURN_IF_ERROR(device.FillInt32(Stream::kMain, solver.outcome().info(), 1, found));
+    }
+    // Libraries pass over a NaN.
+    JAXMG_RETURN_IF_ERROR(solver.ForDiagonal([&](int64_t k, T* tile, int64_t order) {
+      return device.cuda_status().CheckFactor(Stream::kMain, order, tile, solver.dealt().ld(rank),
+                                              k * solver.dealt().width, solver.info() + 1,
+                                              solver.info() + 2, solver.outcome().info());
+    }));
+    JAXMG_RETURN_IF_ERROR(solver.SetStatus(&status));
+    if (status != 0 || nrhs == 0) return Status::Ok();
+    JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, nrhs, n, solution.x, nrhs, whole, n));
+    return CopyTiles(context, b, rank, whole, local, /*to_tiles=*/true);
+  }));
+  if (status == 0 && nrhs > 0) {
+    JAXMG_RETURN_IF_ERROR(solver.Call("cusolverMpPotrs", [&] {
+      return library.cusolverMpPotrs(solver.handle(), CUBLAS_FILL_MODE_LOWER, n, nrhs, solver.a(),
+                                     1, 1, solver.descriptor(), local, 1, 1, descriptor.get(),
+                                     kType, solver.work(), solver.work_bytes(), solver.host_work(),
+                                     solver.host_bytes(), solver.info());
+    }));
+  }
+  return solver.Step([&]() -> Status {
+    if (status == 0 && nrhs > 0) {
+      JAXMG_RETURN_IF_ERROR(ToWhole(context, b, local, received, whole));
+      JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, n, nrhs, whole, n, solution.x, nrhs));
+    }
+    JAXMG_RETURN_IF_ERROR(solver.ForDiagonal([&](int64_t, T* tile, int64_t order) {
+      return blas.AddLogDet(Stream::kMain, order, tile, solver.dealt().ld(rank),
+                            solver.outcome().log_det());
+    }));
+    JAXMG_RETURN_IF_ERROR(solver.outcome().Set(solution.log_det));
+    return solver.outcome().PoisonIfFailed(nrhs, n, solution.x);
+  });
+}
+
+template <typename T>
+Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors, Real<T>* w) {
+  constexpr cudaDataType kType = Solver<T>::kType;
+  const int64_t n = operand.n;
+  Solver<T> solver(context, operand, kEigenWidth);
+  CudaDevice& device = solver.device();
+  const int rank = solver.rank();
+  T* u = nullptr;
+  JAXMG_RETURN_IF_ERROR(solver.Prepare(
+      [&] { return solver.AllocateOwn(vectors ? solver.dealt().Elements(rank) : 0, &u); }));
+  const CusolverMp& library = Get<CusolverMp>();
+  char job = vectors ? 'V' : 'N';
+  JAXMG_RETURN_IF_ERROR(solver.AllocateWork([&](size_t* on_device, size_t* on_host) -> Status {
+    JAXMG_CHECK_CUDA(
+        library.cusolverMpSyevd_bufferSize(solver.handle(), &job, CUBLAS_FILL_MODE_LOWER, n,
+                                           solver.a(), 1, 1, solver.descriptor(), w, u, 1, 1,
+                                           solver.descriptor(), kType, on_device, on_host),
+        "cuSOLVERMp: syevd of order ", n);
+    return Status::Ok();
+  }));
+  // The library need not come to an end with what is not finite.
+  int32_t status = 0;
+  JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
+    for (int64_t number = 0; number < Rounds(solver.dealt(), operand.block); ++number) {
+      const Cut cut = CutOf(solver.dealt(), operand.block, rank, number);
+      if (cut.columns == 0) continue;
+      const T* diagonal = solver.source() + (cut.first - rank * operand.block) * n + cut.first;
+      JAXMG_RETURN_IF_ERROR(device.cuda_status().CheckFinite(Stream::kMain, n - cut.first,
+                                                             cut.columns, diagonal, n, cut.first,
+                                                             solver.outcome().info()));
+    }
+    JAXMG_RETURN_IF_ERROR(solver.SetStatus(&status));
+    if (status != 0) return Status::Ok();
+    return ToGrid(context, solver.dealt(), operand.block, solver.source(), solver.a(),
+                  solver.staging());
+  }));
+  if (status == 0) {
+    JAXMG_RETURN_IF_ERROR(solver.Call("cusolverMpSyevd", [&] {
+      return library.cusolverMpSyevd(solver.handle(), &job, CUBLAS_FILL_MODE_LOWER, n, solver.a(),
+                                     1, 1, solver.descriptor(), w, u, 1, 1, solver.descriptor(),
+                                     kType, solver.work(), solver.work_bytes(), solver.host_work(),
+                                     solver.host_bytes(), solver.info());
+    }));
+    JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
+      int32_t found = 0;
+      JAXMG_RETURN_IF_ERROR(device.CopyToHost(Stream::kMain, &found, solver.info(), sizeof(found)));
+      if (found > 0) {
+        JAXMG_RETURN_IF_ERROR(device.FillInt32(Stream::kMain, solver.outcome().info(), 1, found));
+      }
+      JAXMG_RETURN_IF_ERROR(solver.SetStatus(&status));
+      return vectors
+                 ? ToRows(context, solver.dealt(), operand.block, u, operand.a, solver.staging())
+                 : Status::Ok();
+    }));
+  }
+  return solver.Step([&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(solver.outcome().PoisonIfFailed(n, 1, w));
+    return vectors ? solver.outcome().PoisonIfFailed(n, operand.block, operand.a) : Status::Ok();
+  });
+}
+
+#define JAXMG_INSTANTIATE(T)                                                        \
+  template Status Potrs(const RankContext&, const Operand<T>&, const Solution<T>&); \
+  template Status Syevd(const RankContext&, const Operand<T>&, bool, Real<T>*);
+JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
+#undef JAXMG_INSTANTIATE
+
+}  // namespace jaxmg::mp

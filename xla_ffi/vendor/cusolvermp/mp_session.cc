@@ -1,0 +1,303 @@
+#include "xla_ffi/vendor/cusolvermp/mp_session.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace jaxmg::mp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Earlier ones give wrong eigenvectors, without a word.
+constexpr int kOldest = 901;
+// What the library is built against; an older NCCL lacks functions that it calls.
+constexpr int kOldestNccl = 22900;
+// How often a rank that is in the library looks whether another has given up.
+constexpr std::chrono::milliseconds kLook(20);
+// How long ranks that have agreed to make a communicator wait for each other.
+constexpr std::chrono::seconds kLongestMeeting(120);
+// Bits of a token that tell the GPUs of a process apart.
+constexpr int kOrdinalBits = 8;
+
+// What no other process of the job has, and this GPU's number in it.
+int64_t TokenOf(int ordinal) {
+  static const uint64_t process = [] {
+    std::random_device random;
+    return (static_cast<uint64_t>(random()) << 32 | random()) >> (kOrdinalBits + 1);
+  }();
+  return static_cast<int64_t>(process << kOrdinalBits) | ordinal;
+}
+
+Status CheckNccl() {
+  JAXMG_RETURN_IF_ERROR(Open<Nccl>());
+  int version = 0;
+  JAXMG_CHECK_CUDA(Get<Nccl>().ncclGetVersion(&version), "NCCL");
+  if (version >= kOldestNccl) return Status::Ok();
+  return Error(Code::kUnavailable,
+               "backend 'cusolvermp' needs NCCL 2.29 or newer, and the process has ",
+               version / 10000, ".", version / 100 % 100, ".", version % 100,
+               "; a newer nvidia-nccl package serves JAX as well");
+}
+
+// A communicator, and who makes it on a thread that nobody waits for if another never comes.
+struct Meeting {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+  ncclResult_t result = ncclSuccess;
+  ncclComm_t comm = nullptr;
+};
+
+Status MeetByNccl(const RankContext& context, int ordinal, const ncclUniqueId& id,
+                  ncclComm_t* comm) {
+  const int rank = context.comm.rank(), ranks = context.comm.size();
+  auto meeting = std::make_shared<Meeting>();
+  std::thread([=] {
+    ncclResult_t result = ncclSystemError;
+    ncclComm_t made = nullptr;
+    if (IsSuccess(Get<CudaRuntime>().cudaSetDevice(ordinal))) {
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.blocking = 1;    // the library expects calls to be over when they return
+      config.splitShare = 1;  // an abort is of those too that the library splits off
+      result = Get<Nccl>().ncclCommInitRankConfig(&made, ranks, id, rank, &config);
+    }
+    const std::lock_guard<std::mutex> lock(meeting->mutex);
+    meeting->comm = made;
+    meeting->result = result;
+    meeting->done = true;
+    meeting->changed.notify_all();
+  }).detach();
+  std::unique_lock<std::mutex> lock(meeting->mutex);
+  const Clock::time_point deadline = Clock::now() + kLongestMeeting;
+  while (!meeting->changed.wait_for(lock, kLook, [&] { return meeting->done; })) {
+    JAXMG_RETURN_IF_ERROR(context.comm.Failure());
+    if (Clock::now() > deadline) {
+      return Error(Code::kDeadlineExceeded, "NCCL could not connect ", ranks, " GPUs within ",
+                   kLongestMeeting.count(), " s");
+    }
+  }
+  JAXMG_CHECK_CUDA(meeting->result, "NCCL between ", ranks, " GPUs");
+  *comm = meeting->comm;
+  return Status::Ok();
+}
+
+// The name of a communicator, from the first rank to all.
+Status ShareId(const RankContext& context, ncclUniqueId* id) {
+  JAXMG_RETURN_IF_ERROR(Together(context.comm, [&]() -> Status {
+    if (context.comm.rank() != 0) return Status::Ok();
+    JAXMG_CHECK_CUDA(Get<Nccl>().ncclGetUniqueId(id), "a name of a communicator");
+    return Status::Ok();
+  }));
+  for (size_t at = 0; at < sizeof(*id); at += sizeof(int64_t)) {
+    char* const place = reinterpret_cast<char*>(id) + at;
+    int64_t word = 0;
+    std::memcpy(&word, place, sizeof(word));
+    std::vector<int64_t> all;
+    JAXMG_RETURN_IF_ERROR(context.comm.Share(word, &all));
+    std::memcpy(place, &all[0], sizeof(word));
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Descriptor::~Descriptor() {
+  if (descriptor_ != nullptr) Get<CusolverMp>().cusolverMpDestroyMatrixDesc(descriptor_);
+}
+
+Status Descriptor::Set(cusolverMpGrid_t grid, const Dealt& dealt, int rank, cudaDataType type) {
+  JAXMG_CHECK_CUDA(Get<CusolverMp>().cusolverMpCreateMatrixDesc(
+                       &descriptor_, grid, type, dealt.rows, dealt.columns, dealt.width,
+                       dealt.width, 0, 0, dealt.ld(rank)),
+                   "cuSOLVERMp: a matrix of ", dealt.rows, " x ", dealt.columns, " in tiles of ",
+                   dealt.width);
+  return Status::Ok();
+}
+
+struct Session::Made {
+  std::vector<int64_t> members;  // the tokens of its ranks
+  int grid_rows = 0;
+  int64_t number = 0;  // which the first rank has given it
+  ncclComm_t comm = nullptr;
+  cudaStream_t stream = nullptr;
+  cusolverMpHandle_t handle = nullptr;
+  cusolverMpGrid_t grid = nullptr;
+};
+
+// Those that no call uses now.
+struct Session::Pool {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Made>> idle;
+  size_t made = 0;
+  int64_t numbers = 0;
+
+  // The one of that number, or any where that is 0.
+  std::unique_ptr<Made> Take(const std::vector<int64_t>& members, int grid_rows, int64_t number) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (auto made = idle.begin(); made != idle.end(); ++made) {
+      const Made& one = **made;
+      if (one.members != members || one.grid_rows != grid_rows) continue;
+      if (number != 0 && one.number != number) continue;
+      std::unique_ptr<Made> taken = std::move(*made);
+      idle.erase(made);
+      return taken;
+    }
+    return nullptr;
+  }
+};
+
+Session::Pool& Session::ThePool() {
+  static Pool* pool = new Pool;
+  return *pool;
+}
+
+// Looks after a call of the library from a thread of its own.
+class Session::Watch {
+ public:
+  Watch(Communicator& comm, ncclComm_t nccl) : thread_([this, &comm, nccl] { Run(comm, nccl); }) {}
+  ~Watch() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      over_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  bool aborted() const { return aborted_; }
+
+ private:
+  void Run(Communicator& comm, ncclComm_t nccl) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!changed_.wait_for(lock, kLook, [&] { return over_; })) {
+      if (comm.Failure().ok()) continue;
+      // What spins on the GPU ends as soon as NCCL has set its flag. The rest may take for ever.
+      aborted_ = true;
+      (void)Guarded([&] {
+        std::thread([nccl] { Get<Nccl>().ncclCommAbort(nccl); }).detach();
+        return Status::Ok();
+      });
+      return;
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+  std::atomic<bool> aborted_{false};
+  std::thread thread_;
+};
+
+Session::Session(const RankContext& context, std::unique_ptr<Made> made)
+    : context_(context), made_(std::move(made)) {}
+
+// One that is not sound stays as it is: to take it down could wait for a rank that is lost.
+Session::~Session() {
+  if (!sound_) {
+    (void)made_.release();
+    return;
+  }
+  Pool& pool = ThePool();
+  const std::lock_guard<std::mutex> lock(pool.mutex);
+  pool.idle.push_back(std::move(made_));
+}
+
+cusolverMpHandle_t Session::handle() const { return made_->handle; }
+cusolverMpGrid_t Session::grid() const { return made_->grid; }
+
+Status Session::Run(const std::function<Status()>& call) {
+  const Status status = Together(context_.comm, [&]() -> Status {
+    const Watch watch(context_.comm, made_->comm);
+    const Status done = Guarded(call);
+    if (!done.ok()) context_.comm.Abort(done);  // the others wait for this rank
+    const cudaError_t waited = Get<CudaRuntime>().cudaStreamSynchronize(made_->stream);
+    if (watch.aborted()) return context_.comm.Failure();
+    JAXMG_RETURN_IF_ERROR(done);
+    JAXMG_CHECK_CUDA(waited, "cuSOLVERMp");
+    return Status::Ok();
+  });
+  sound_ = sound_ && status.ok();
+  return status;
+}
+
+Status Session::Make(const RankContext& context, const Grid& grid, Made* made) {
+  const int ordinal = static_cast<CudaDevice&>(context.device).ordinal();
+  ncclUniqueId id = {};
+  JAXMG_RETURN_IF_ERROR(ShareId(context, &id));
+  JAXMG_RETURN_IF_ERROR(
+      Together(context.comm, [&] { return MeetByNccl(context, ordinal, id, &made->comm); }));
+  return Together(context.comm, [&]() -> Status {
+    const Watch watch(context.comm, made->comm);
+    const CusolverMp& library = Get<CusolverMp>();
+    JAXMG_CHECK_CUDA(
+        Get<CudaRuntime>().cudaStreamCreateWithPriority(&made->stream, cudaStreamNonBlocking, 0),
+        "a stream of device ", ordinal);
+    JAXMG_CHECK_CUDA(library.cusolverMpCreate(&made->handle, ordinal, made->stream), "cuSOLVERMp");
+    int version = 0;
+    JAXMG_CHECK_CUDA(library.cusolverMpGetVersion(made->handle, &version), "cuSOLVERMp");
+    if (version < kOldest) {
+      return Error(Code::kUnavailable, "cuSOLVERMp ", version / 10000, ".", version / 100 % 100,
+                   ".", version % 100, " is older than 0.9.1, and gives wrong eigenvectors");
+    }
+    JAXMG_CHECK_CUDA(
+        library.cusolverMpCreateDeviceGrid(made->handle, &made->grid, made->comm, grid.rows,
+                                           grid.columns, CUSOLVERMP_GRID_MAPPING_COL_MAJOR),
+        "cuSOLVERMp on a grid of ", grid.rows, " x ", grid.columns, " GPUs");
+    return Status::Ok();
+  });
+}
+
+Status Session::Start(const RankContext& context, const Grid& grid,
+                      std::unique_ptr<Session>* session) {
+  Communicator& comm = context.comm;
+  Pool& pool = ThePool();
+  JAXMG_RETURN_IF_ERROR(Together(comm, [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(CheckNccl());
+    return Open<CusolverMp>();
+  }));
+  std::vector<int64_t> members;
+  JAXMG_RETURN_IF_ERROR(
+      comm.Share(TokenOf(static_cast<CudaDevice&>(context.device).ordinal()), &members));
+  std::set<int64_t> processes;
+  for (int64_t member : members) processes.insert(member >> kOrdinalBits);
+  if (processes.size() != members.size()) {
+    return Error(Code::kInvalidArgument, "cuSOLVERMp wants a process for each GPU");
+  }
+  // The first rank says which of those that are idle it is to be; all have the same.
+  std::unique_ptr<Made> found;
+  if (comm.rank() == 0) found = pool.Take(members, grid.rows, 0);
+  std::vector<int64_t> all;
+  JAXMG_RETURN_IF_ERROR(comm.Share(found == nullptr ? 0 : found->number, &all));
+  if (comm.rank() != 0 && all[0] != 0) found = pool.Take(members, grid.rows, all[0]);
+  if (all[0] == 0) {
+    found = std::make_unique<Made>();
+    found->members = members;
+    found->grid_rows = grid.rows;
+    {
+      const std::lock_guard<std::mutex> lock(pool.mutex);
+      found->number = ++pool.numbers;
+      pool.idle.reserve(++pool.made);  // to be given back without fail
+    }
+    JAXMG_RETURN_IF_ERROR(comm.Share(found->number, &all));
+    found->number = all[0];
+    const Status made = Make(context, grid, found.get());
+    if (!made.ok()) {
+      (void)found.release();
+      return made;
+    }
+  }
+  const bool here = found != nullptr;
+  JAXMG_RETURN_IF_ERROR(Together(comm, [&]() -> Status {
+    if (here) return Status::Ok();
+    return Error(Code::kInternal, "cuSOLVERMp: rank ", comm.rank(), " has lost its communicator");
+  }));
+  session->reset(new Session(context, std::move(found)));
+  return Status::Ok();
+}
+
+}  // namespace jaxmg::mp

@@ -8,10 +8,10 @@
 # for the routines alone, where each sees its own GPU; nccl: the same over NCCL, as between hosts;
 # sockets: over TCP; hosts: two processes in network namespaces of their own, over NCCL's sockets;
 # jobs: solves beside other programs, replicas, a thousand calls; lost: processes that are killed and
-# stopped, and nccl_lost over NCCL; times: one process beside several, by turns; nccl_times: memory
-# that they share beside NCCL.
+# stopped, and nccl_lost over NCCL; mp: backend "cusolvermp", only where it is named; times: one
+# process beside several, by turns; nccl_times: memory that they share beside NCCL.
 #
-# Environment: PYTHON, another one than python3; GPUS, how many, all by default.
+# Environment: PYTHON, another one than python3; GPUS, how many, all by default; MP, for `mp`.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 python=${PYTHON:-python3} wheels=$(realpath "$1") results=$(realpath -m "$2")
@@ -59,6 +59,27 @@ nccl_times() (
   exit $failed
 )
 nccl_lost() { JAXMG_TRANSPORT=nccl lost; }
+# Backend "cusolvermp". MP is a folder that has NVIDIA's libraries for it as wheels do, where they aren't
+# installed; NCCL among them.
+mp() (
+  if [ -n "${MP:-}" ]; then
+    export PYTHONPATH=$PYTHONPATH:$MP LD_PRELOAD=$MP/nvidia/nccl/lib/libnccl.so.2
+  fi
+  export PYTHONPATH=$site/tests/gpu:$site/benchmarks:$PYTHONPATH failed=0
+  launch "${MP_LIMIT:-400}" tests/gpu/cusolvermp.py || failed=1
+  export JAXMG_TEST_BACKEND=cusolvermp
+  lost || failed=1
+  launch 200 tests/gpu/jobs.py 5 || failed=1
+  export XLA_PYTHON_CLIENT_PREALLOCATE=true XLA_PYTHON_CLIENT_MEM_FRACTION=0.8
+  local backend
+  for backend in native cusolvermp; do
+    launch 100 benchmarks/processes.py --backend $backend --n 1024 --n 4096 --n 16384 --n 32768 \
+      --n 65536 --repeats 3 --label mp || failed=1
+    launch 100 benchmarks/processes.py --routine syevd --backend $backend --n 2048 --n 8192 \
+      --n 16384 --repeats 1 --label mp || failed=1
+  done
+  exit $failed
+)
 hosts() { timeout 300 "$python" tests/gpu/hosts.py; }
 lost() { timeout 500 "$python" tests/gpu/lost.py "$gpus" "${LOST_N:-65536}"; }
 

@@ -3,8 +3,8 @@
     check.py [--quick] [SECTION ...]
 
 Stands beside the tests of tests/python, which run on GPUs too: here are the sizes, the backends
-and the loops that need GPUs. Sections: see the end; all but `small` unless named. Exits with the
-number of failures. Needs benchmarks/ on PYTHONPATH.
+and the loops that need GPUs. Sections: see the end; all but the small ones unless named. Exits
+with the number of failures. Needs benchmarks/ on PYTHONPATH.
 """
 
 import gc
@@ -404,6 +404,27 @@ def threads(quick):
         )
 
 
+def check_all_ranks(dtype, mesh):
+    """An eigenproblem that the engine's own stages solve, with and without eigenvectors."""
+    plugin = jaxmg._plugin.load(jax.default_backend())
+    plugin.set_eigensolver("all")
+    try:
+        for vectors in (True, False):
+            name = f"syevd {dtype} by all ranks, vectors={vectors}"
+            attempt(name, check_syevd, 300, dtype, mesh, None, "native", vectors)
+    finally:
+        plugin.set_eigensolver("auto")
+
+
+def check_parts(name, n, dtype, mesh, tile, precision):
+    a, b = matrix(n, dtype), vectors(n, 3, dtype)
+    where = (tile, mesh, P("r", None))
+    x, status = jaxmg.potrs(upper(a, mesh), b, *where, True, precision=precision)
+    inverse = jaxmg.potri(upper(a, mesh), *where, precision=precision)
+    errors = backward_error("potrs", a, (x,), b), backward_error("potri", a, (inverse,))
+    report(name, status == 0 and max(errors) < 200, *(f"{error:.2g}" for error in errors))
+
+
 def small(quick):
     """Every kernel and every copy once, for compute-sanitizer; those between GPUs where there are
     several."""
@@ -418,7 +439,10 @@ def small(quick):
         attempt(f"potrs {dtype} gathered", check_potrs, 70, dtype, mesh, None, "native")
         attempt(f"potri {dtype} gathered", check_potri, 70, dtype, mesh, None, "native")
         attempt(f"factor {dtype}", check_factor, 70, dtype, mesh, 16)
-        attempt(f"refined {dtype}", check_refined, 70, dtype, mesh, "tf32", "moderate")
+        check_all_ranks(dtype, mesh)
+    for precision in ("BF16_BF16_F32_X3", "BF16_BF16_F32_X6"):
+        for dtype in ("float32", "complex64"):
+            attempt(f"{dtype} by {precision}", check_parts, 150, dtype, mesh, 70, precision)
     # Columns of more bytes than one block copies, and blocks that are inverted in several.
     attempt("factor n=2200", check_factor, 2200, "float64", mesh, None)
     attempt("potrs n=2200", check_potrs, 2200, "float64", mesh, 128, "native")
@@ -426,6 +450,14 @@ def small(quick):
     a[50, 50] = -1
     _, status = jaxmg.potrs(a, np.ones(70), 16, mesh, P("r", None), True)
     report("not positive definite", status == 51)
+
+
+def small_refined(quick):
+    """With collectives of XLA's, beside which the sanitizer's tools need not come to an end."""
+    for dtype in DTYPES:
+        attempt(
+            f"refined {dtype}", check_refined, 70, dtype, mesh_of(jax.devices()), "tf32", "moderate"
+        )
 
 
 def loop(quick):
@@ -438,6 +470,7 @@ def loop(quick):
 if __name__ == "__main__":
     run(
         {"programs": programs, "threads": threads, "failures": failing, "loop": loop,
-         "table": table, "refined": refined, "wide": wide_tiles, "small": small},
-        left_out=("small",),
+         "table": table, "refined": refined, "wide": wide_tiles, "small": small,
+         "small_refined": small_refined},
+        left_out=("small", "small_refined"),
     )  # fmt: skip

@@ -7,6 +7,9 @@ PYTHONPATH. Exits with the number of failures.
 """
 
 import functools
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "4")  # of each process
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +26,7 @@ jax.distributed.initialize()
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_default_matmul_precision", "highest")  # of what is compared with
 
-SIZES = (1, 2, 3, 5, 16, 64, 97, 130, 1000, 1537)
+SIZES = (1, 2, 3, 5, 16, 97, 130, 1100)
 solve = functools.partial(jaxmg.potrs, backend="cusolvermp")
 eigen = functools.partial(jaxmg.syevd, backend="cusolvermp")
 
@@ -95,7 +98,7 @@ def check_syevd(name, n, dtype, mesh, spec, tile=None):
 
 
 def small(quick):
-    for n in SIZES[:7] if quick else SIZES:
+    for n in SIZES[:6] if quick else SIZES:
         for i, dtype in enumerate(DTYPES):
             meshes = grids()
             mesh, spec = meshes[(i + n) % len(meshes)]
@@ -160,7 +163,7 @@ def programs(quick):
             return
     report("50 calls beside native ones", True, "the same bits")
     w, v = jaxmg.eigh(rows, subset_by_index=(3, 8), mesh=mesh, backend="cusolvermp")
-    report("a subset", np.allclose(w, np.linalg.eigvalsh(a)[3:9]) and v.shape == (n, 6))
+    report("a subset", np.allclose(w, np.linalg.eigvalsh(a)[3:8]) and v.shape == (n, 5))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def test_six_products_are_as_good_as_plain_ones_and_three_have_half_the_bits(dty
             assert status == 0
             found[precision] = _backward_error(a, x, b)
         # Tensor cores truncate each sum, and so narrow tiles have many.
-        assert found[_X6] < (4 if _GPU else 2) * found[None]
+        assert found[_X6] < (6 if _GPU else 2) * found[None]
         assert 2 * found[None] < found[_X3] < _X3_EPS
 
 

@@ -210,6 +210,11 @@ Session::~Session() {
 cusolverMpHandle_t Session::handle() const { return made_->handle; }
 cusolverMpGrid_t Session::grid() const { return made_->grid; }
 
+Status Session::Synchronize() const {
+  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamSynchronize(made_->stream), "cuSOLVERMp");
+  return Status::Ok();
+}
+
 Status Session::Run(const std::function<Status()>& call) {
   const Status status = Together(context_.comm, [&]() -> Status {
     const Watch watch(context_.comm, made_->comm);

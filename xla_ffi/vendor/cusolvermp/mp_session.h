@@ -44,6 +44,9 @@ class Session {
   // result is of no use; the session isn't kept then. Every rank calls it; all get the same Status.
   Status Run(const std::function<Status()>& call);
 
+  // Waits for what has been enqueued; within `call`.
+  Status Synchronize() const;
+
   cusolverMpHandle_t handle() const;
   cusolverMpGrid_t grid() const;
 

@@ -37,10 +37,10 @@ docs() { bazel test //docs:all; }
 commands() { timeout 900 ci/compile_commands.sh; }
 # What type checkers say of the package with the newest JAX, and of its users' code with the oldest.
 types() {
-  bazel run --config=py312 //tools:typecheck &&
+  bazel test //tests/typing:all && bazel run --config=py312 //tools:typecheck &&
     timeout 1800 ci/installed_wheels.sh 3.11 tests/typing/check.py jax==0.6.2 mypy basedpyright
 }
-# The benchmarks themselves, in small.
+# What the benchmarks compute with, and the benchmarks themselves, in small.
 benchmarks() { bazel test //tests/benchmarks:all; }
 asan() { host_gcc && bazel test --config=asan //tests/cc; }
 tsan() { host_gcc && bazel test --config=tsan //tests/cc; }
@@ -81,19 +81,23 @@ faults() {
 # Each of a set of faults in the code is found by a test. Half an hour, so only where it is named.
 # MUTANTS_OUT is a file for a record of it.
 mutants() { host_gcc && timeout 3600 ci/mutants.sh ${MUTANTS_OUT:+--out "$MUTANTS_OUT"}; }
-# //tests:all ends four processes with calls under way.
+# Processes that end with calls under way.
 exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --test_timeout=900; }
 
 # From `wheels` on, steps that follow each other mostly build for the same Python.
-default=(tests quickstart cc examples exits lint docs cuda wheels release py313 processes netket323
-  lineax types py311)
+default=(tests quickstart cc examples exits benchmarks lint docs cuda wheels release py313 processes
+  netket323 lineax types py311)
 # What GitHub runs beside these, and `ci/cpu.sh` where it is named.
-also=(asan tsan faults netket322 workspace benchmarks commands aarch64 py312 py314)
-# Of these CI's own run leaves out the tests that are marked `breadth`, half an hour's; GitHub's
-# jobs have them.
-quick=
+also=(asan tsan faults netket322 workspace commands aarch64 py312 py314)
+# CI's own run leaves out the tests that are marked `breadth`, half an hour's, which GitHub's jobs
+# have, and runs those that are marked `slow` once.
+declare -A chosen
 case ${1:-} in
-  '') steps=("${default[@]}") quick=' py311 py313 processes ' ;;
+  '')
+    steps=("${default[@]}")
+    chosen=([py313]='not breadth' [py311]='not breadth and not slow')
+    chosen[processes]=${chosen[py311]}
+    ;;
   all) steps=("${default[@]}" "${also[@]}") ;;
   *) steps=("$@") ;;
 esac
@@ -112,7 +116,7 @@ summary='' said='' passed=0 failed=0 skipped=0
 for step in "${steps[@]}"; do
   echo "=== $step"
   start=$SECONDS options=
-  [[ $quick != *" $step "* ]] || options='-m "not breadth"'
+  [ -z "${chosen[$step]:-}" ] || options="-m '${chosen[$step]}'"
   PYTEST_ADDOPTS=$options "$step" </dev/null 2>&1 | tee "$log"
   case ${PIPESTATUS[0]} in
     0) result=passed passed=$((passed + 1)) ;;

@@ -3,9 +3,9 @@
 Bazel's --test_filter is an expression for pytest's -k; --test_arg passes any other argument on. A
 choice that no test meets is a failure, and the names to choose from are printed.
 
-Under Bazel tests that are marked `breadth` are left out, unless --breadth or a filter asks for
-them; and XLA optimizes nothing, which takes as long as much of what is tested. Other runs have it
-do both.
+Under Bazel tests that are marked `breadth` or `slow` are left out, unless --breadth or a filter asks
+for them; and XLA optimizes nothing, which takes as long as much of what is tested. Other runs have
+it do both.
 """
 
 import os
@@ -40,9 +40,11 @@ class WithoutBreadth:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config, items):
-        broad = [item for item in items if item.get_closest_marker("breadth")]
-        config.hook.pytest_deselected(items=broad)
-        items[:] = [item for item in items if not item.get_closest_marker("breadth")]
+        def is_left_out(item):
+            return item.get_closest_marker("breadth") or item.get_closest_marker("slow")
+
+        config.hook.pytest_deselected(items=[item for item in items if is_left_out(item)])
+        items[:] = [item for item in items if not is_left_out(item)]
 
 
 class Shard:

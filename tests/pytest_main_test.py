@@ -54,16 +54,19 @@ def test_narrow(): pass
 
 @pytest.mark.breadth
 def test_broad(): pass
+
+@pytest.mark.slow
+def test_broad_and_slow(): pass
 """
 
 
 @pytest.mark.parametrize(
     "bazel, words, filtered, count",
     [
-        (False, [], {}, 2),
+        (False, [], {}, 3),
         (True, [], {}, 1),
-        (True, ["--breadth"], {}, 2),
-        (True, [], {"TESTBRIDGE_TEST_ONLY": "broad"}, 1),
+        (True, ["--breadth"], {}, 3),
+        (True, [], {"TESTBRIDGE_TEST_ONLY": "broad"}, 2),
     ],
     ids=["elsewhere", "Bazel", "asked for", "named"],
 )

@@ -30,3 +30,6 @@ def pytest_configure(config):
         "breadth: more combinations of what other cases of the same test have each in its turn; "
         "bazel test leaves them out, and all other runs have them",
     )
+    config.addinivalue_line(
+        "markers", "slow: more than a second for what others show in part; left out in the same way"
+    )

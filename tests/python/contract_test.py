@@ -54,6 +54,7 @@ def _on_cpu_devices():
         pytest.skip("starts processes of its own, which would share the GPUs")
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_same_program_and_share_its_cache(tmp_path):
     cache = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path)}
     first = run("-c", _PROGRAM, "5", "7", **_CPU, **cache)

@@ -271,6 +271,7 @@ def test_what_is_not_read_has_no_derivative(function):
     np.testing.assert_allclose(along, (moved[0] - moved[1]) / (2 * step), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     broad(
@@ -353,6 +354,7 @@ def test_one_factorization_a_gradient():
     assert calls.count("potrf") == 1 and calls.count("potrs") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "around",
     broad(

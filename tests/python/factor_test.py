@@ -128,6 +128,7 @@ def test_names_of_transposes():
             np.testing.assert_array_equal(method(b, number), method(b, name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (0,)])
 @pytest.mark.parametrize("source", ["numpy", "replicated", "one device", "sharded"])
 def test_right_hand_sides(source, shape):
@@ -166,6 +167,7 @@ def _all_results(factor):
     yield from (factor.logdet(), factor.diagonal(), factor.upper()[np.triu_indices(factor.n)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jitted", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("what", ["indefinite", "NaN", "infinite"])
@@ -307,6 +309,7 @@ def _inputs(mesh_kind):
         yield grid(mesh_kind), P(*entries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case, n",
     broad(itertools.product(range(7), [16, _N]), lambda case, n: n == 16 or case in (1, 4)),
@@ -327,6 +330,7 @@ def test_meshes_and_specs(case, n):
         assert factor.upper().sharding.is_equivalent_to(a.sharding, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
 def test_context_mesh(kind):
     mesh = line(4, kind=kind)
@@ -352,6 +356,7 @@ def test_padded_by_the_caller():
 _MOVES = [(4, 2), (1, 8), (8, 3), (2, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "before, after, dtype",
     broad(

@@ -76,6 +76,7 @@ def _sharded(function, mesh, out_specs, in_specs):
     return jax.jit(mapped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_potrs(dtype):
     mesh, matrix, a, rhs, b = _problem(dtype)
@@ -87,6 +88,7 @@ def test_potrs(dtype):
         assert status.shape == () and status.dtype == np.int32 and status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_potri(dtype):
     mesh, matrix, a, *_ = _problem(dtype)
@@ -99,6 +101,7 @@ def test_potri(dtype):
         assert status.shape == () and status.dtype == np.int32 and status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_syevd(dtype):
     mesh, matrix, a, *_ = _problem(dtype)
@@ -142,6 +145,7 @@ def test_shape_of_the_right_hand_side(shape):
     check_potrs(matrix, jaxmg.potrs(a, shard(rhs, mesh), _T_A, mesh, _ROWS), rhs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("T_A", [1, 5, 6, 7, 100])
 def test_tile_that_does_not_fit_the_shards(T_A):
     mesh, matrix, a, rhs, b = _problem()
@@ -175,6 +179,7 @@ def _padded(matrix, rows):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n, rows", [(22, 24), (24, 24), (24, 32)])
 def test_matrix_that_the_caller_padded(n, rows):
     """pad=False: (rows, n), where the padding has whatever value."""
@@ -222,6 +227,7 @@ _SPELT = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @_SPELT
 def test_potri_shardmap_ctx(dtype, spelling):
     """The upper triangle of the inverse, which potri_symmetrize completes."""
@@ -237,6 +243,7 @@ def test_potri_shardmap_ctx(dtype, spelling):
         check_potri(matrix, inverse)
 
 
+@pytest.mark.slow
 @_SPELT
 def test_syevd_shardmap_ctx(dtype, spelling):
     """Each rank gets its columns of V, (N, N / P): callers put them together along axis 1."""
@@ -327,6 +334,7 @@ def test_get_cols_cyclic():
     assert columns == [(c, c // 4, c // 2 % 3) for c in range(12)]
 
 
+@pytest.mark.slow
 def test_plot_block_to_cyclic():
     figure = jaxmg.plot_block_to_cyclic(12, 2, 3)
     by_name = jaxmg.plot_block_to_cyclic(N=12, T_A=2, ndev=3, N_rows=8)

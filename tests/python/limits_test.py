@@ -32,6 +32,7 @@ def _on_cpu_devices():
         pytest.skip("about the plugin for CPU devices; the others read the limit by the same code")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "limit", broad([("inf",), ("1e300",), ("2.5",)], lambda limit: limit != "1e300")
 )
@@ -41,6 +42,7 @@ def test_a_number_of_seconds_or_none(limit):
     assert result.stdout == "4.0\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "limit",
     broad(

@@ -94,6 +94,7 @@ def test_derivatives(name, n, dtype, jitted):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e4 * eps(dtype) * largest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype, ranks",
     broad(
@@ -155,6 +156,7 @@ def test_vmap(name):
     np.testing.assert_allclose(found, jax.vmap(theirs)(matrices, b), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @one_process("it takes long")
 @pytest.mark.parametrize("name", broad([(name,) for name in FUNCTIONS], lambda name: name == "inv"))
 def test_leading_dimensions(name):

@@ -158,6 +158,7 @@ def test_is_the_one_of_one_device(name, n, ranks, dtype):
         assert found.sharding.is_equivalent_to(a.sharding, 2)
 
 
+@pytest.mark.slow
 @_each(OF_HERMITIAN)
 def test_no_device_has_a_whole_matrix(name):
     ranks = min(8, len(jax.devices()))
@@ -229,6 +230,7 @@ def test_one_triangle_is_read_where_one_is_named(lower, dtype):
     _close(linalg.eigvalsh(a, "L" if lower else "U", **half), w, dtype)
 
 
+@pytest.mark.slow
 @_each(OF_HERMITIAN)
 def test_not_hermitian_is_nan(name):
     """Where no argument says which triangle is meant, and by one entry of it."""

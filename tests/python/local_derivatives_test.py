@@ -318,6 +318,7 @@ _BATCHES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, ranks, check_vma, dtype",
     broad(_BATCHES, lambda name, *_: name in ("logdet", "syevd")),
@@ -328,6 +329,7 @@ def test_batches(name, ranks, check_vma, dtype):
     _assert_close(jax.jit(ours)(*arguments), theirs(*arguments), dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, ranks, check_vma, dtype",
     broad(_BATCHES, lambda name, _, check_vma, __: (name, check_vma) == ("logdet", False)),

@@ -68,6 +68,7 @@ def _check_eigenvalues(found, matrix):
     np.testing.assert_allclose(found, np.tile(expected, (len(found), 1)), atol=1e-13 * scale)
 
 
+@pytest.mark.slow
 @_TRACKED
 @pytest.mark.parametrize("order", [("y", "x"), ("x", "y")], ids="".join)
 @pytest.mark.parametrize("n", [1, 2, 4])
@@ -85,6 +86,7 @@ def test_order_of_several_axes_is_asked_for(n, order, check_vma):
 _SMALL = [{"r": 8}, {"r": 2, "c": 4}, {"r": 2, "c": 2, "d": 2}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sizes, n, check_vma",
     broad(
@@ -136,6 +138,7 @@ def test_spec_against_what_the_trace_knows(spec, given):
         _eigenvalues(a, mesh, P(spec, None), True, in_specs=P(given, None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec, sizes",
     broad(
@@ -219,6 +222,7 @@ def _without_padding(array, ranks, extra):
     return np.concatenate([block[: len(block) - extra] for block in blocks])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "n, ranks, extra, dtype, jitted",
     broad(
@@ -244,6 +248,7 @@ def test_padded_by_the_caller(n, ranks, extra, dtype, jitted):
     check_syevd(matrix, w, _without_padding(v, ranks, extra))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "n, ranks, extra, dtype", _deal((8, 2, 2), (12, 4, 1), (16, 8, 1), (6, 2, 1))
 )
@@ -305,6 +310,7 @@ def test_padding_has_to_be_announced():
         jaxmg.potri(np.ones((8, 6)), 2, _mesh(r=2), P("r", None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "row, column, dtype, check_vma",
     broad(

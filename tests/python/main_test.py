@@ -61,6 +61,7 @@ def test_import_touches_nothing():
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
 def test_rank_that_fails_before_it_meets_the_others():
     """They hear of it at once, and the next call works."""
     if "cpu" not in _plugin.entry_points():
@@ -85,6 +86,7 @@ def test_report():
     assert result.stdout.count(" ok\n") == 4
 
 
+@pytest.mark.slow
 def test_report_says_what_the_solve_changed():
     """A plugin opens most libraries at the first call that needs them."""
     pretend = (
@@ -98,6 +100,7 @@ def test_report_says_what_the_solve_changed():
     assert "opened: 1" in after and "same: 0" not in after
 
 
+@pytest.mark.slow
 def test_bench():
     """One that is measured, JAX's beside it, and the largest n that fits, as far as it is known."""
     result = run("-m", "jaxmg", "--bench", "61", "--repeat", "2", "--routine", "potri")
@@ -117,6 +120,7 @@ def test_bench_leaves_out_what_does_not_fit(capsys):
     assert "left out: it needs" in out and "GFLOP/s" not in out
 
 
+@pytest.mark.slow
 def test_bench_leaves_out_what_takes_too_long(capsys, monkeypatch):
     monkeypatch.setattr(_bench, "_PILOT_FROM", 64)
     assert _bench.bench(64, ("potrs",), "float32", repeat=1, limit=1e-6)
@@ -124,6 +128,7 @@ def test_bench_leaves_out_what_takes_too_long(capsys, monkeypatch):
     assert out.count("--limit is 1e-06") == 2 and "GFLOP/s" not in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("routine", _bench.ROUTINES)
 def test_bench_finds_a_wrong_result(routine, capsys):
     def nearly(a, b):

@@ -48,6 +48,7 @@ def test_devices():
     assert len(jaxmg.plan("potrs", 100, "float32", found[2:]).bytes) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("tile", [None, 1, 5, 1000])
 @pytest.mark.parametrize("n", [1, 13, 64])
@@ -141,6 +142,7 @@ def _native_bytes(routine, n, dtype, ranks, nrhs):
     return both[routine]
 
 
+@pytest.mark.slow
 @one_process("of what XLA says of its programs")
 @pytest.mark.parametrize(
     "routine, dtype, ranks, nrhs, donate, piece",

@@ -53,6 +53,7 @@ def test_error_is_that_of_the_precision(dtype, precision):
         assert error < 10 * eps(dtype) and distance < _N * eps(dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 3, 4, 8])
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_six_products_are_as_good_as_plain_ones_and_three_have_half_the_bits(dtype, ranks):

@@ -63,6 +63,7 @@ def test_is_the_product(name, sizes, ranks, dtype):
     _close(found, PRODUCTS[name][1](*operands), sizes[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("rows", [("r",), ("c",), ("c", "r")], ids="".join)
 def test_axes_of_a_larger_mesh(name, rows):
@@ -73,6 +74,7 @@ def test_axes_of_a_larger_mesh(name, rows):
     _close(found, PRODUCTS[name][1](*operands), 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("n", [16, 11])
 def test_explicit_axes(name, n):
@@ -83,6 +85,7 @@ def test_explicit_axes(name, n):
     _close(found, PRODUCTS[name][1](*operands), n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, sizes, ranks, dtype",
     broad(

@@ -45,6 +45,7 @@ def _local_solve(mesh, tile=3, **options):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("traced", ["each", "once"])
 def test_independent_calls(traced):
     """Calls of the same shapes that XLA is free to run in any order, also at one time; those that

@@ -72,6 +72,7 @@ def _shifted_by(monkeypatch, shift):
     monkeypatch.setitem(_refine._PRECISIONS, "float32", _refine._Lower(False, shift))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "condition, n, iterations",
     broad(
@@ -116,6 +117,7 @@ def test_right_hand_sides_of_all_kinds():
     assert status == 0 and iterations == 0 and not np.asarray(x).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exponents", [(-60, -60), (80, 80), (-70, 70)])
 def test_numbers_beyond_the_range_of_single_precision(exponents):
     mesh, n = line(2), 64
@@ -130,6 +132,7 @@ def test_numbers_beyond_the_range_of_single_precision(exponents):
     np.testing.assert_allclose(x, plain, rtol=0, atol=1e-14 * np.abs(plain).max())
 
 
+@pytest.mark.slow
 def test_not_positive_definite():
     mesh, n = line(3), 30
     b = normal(rng(5), (n, 2), "float64")
@@ -164,6 +167,7 @@ def test_nan_in_the_right_hand_side_stays_in_its_column():
     np.testing.assert_array_equal(x, jaxmg.potrs(a, b, None, mesh))
 
 
+@pytest.mark.slow
 def test_jit_gives_the_same():
     mesh, n = line(8), 130
     matrix, b = positive_definite("well", n, "float64"), normal(rng(1), (n, 3), "float64")

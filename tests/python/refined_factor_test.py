@@ -42,6 +42,7 @@ def test_a_kept_factor_refines():
     check_as_good_as_plain(matrix, a, b, mesh, each.T)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("donate", [False, True])
 def test_a_matrix_that_has_to_be_laid_out_first(donate):
     mesh, n = line(3), 61

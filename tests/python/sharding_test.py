@@ -57,6 +57,7 @@ def test_specs(name, kind):
     assert inverse.sharding.is_equivalent_to(a.sharding, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _SPECS)
 def test_specs_given_under_jit(name):
     mesh = grid()
@@ -137,6 +138,7 @@ def _two_axes(kind):
     return Mesh(np.array(devices(4)).reshape(2, 2), ("pr", "pc"), axis_types=(kind,) * 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "inside, abstract, jitted, kind",
     broad(
@@ -235,6 +237,7 @@ def test_one_device(source, n):
     check_potri(matrix, jaxmg.potri(a))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "n, dtype",
     broad(

@@ -274,6 +274,7 @@ def test_one_device():
     _check(a, b, *jaxmg.sygvd(jax.device_put(a, devices(1)[0]), jnp.asarray(b)))
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("vectors", [True, False])
 @pytest.mark.parametrize("n", [20, 21])

@@ -148,6 +148,7 @@ def test_right_hand_sides_become_columns(name, k):
     assert "scan" not in text and "while" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", broad([(False,), (True,)], lambda kept: not kept))
 def test_refined_right_hand_sides_become_columns(kept):
     mesh, (a, b) = line(2), _batch("float64")
@@ -197,6 +198,7 @@ def test_nested(axes, jitted):
     _check(ours(*arrays), theirs(*arrays), float)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, jitted",
     broad(
@@ -312,6 +314,7 @@ def test_factors_of_upper_triangles():
     _check(jax.vmap(solve)(uppers, b), expected, float)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype, ranks", [(d, (1, 2, 4, 8)[i]) for i, d in enumerate(DTYPES)])
 def test_eigenproblems_at_once(dtype, ranks, monkeypatch):
     """Where that is faster, each device gives its share to JAX's own solver."""
@@ -337,6 +340,7 @@ def test_eigenproblems_at_once(dtype, ranks, monkeypatch):
     _check(values(whole), jnp.linalg.eigvalsh(whole), dtype)
 
 
+@pytest.mark.slow
 def test_derivatives_of_eigenproblems_at_once(monkeypatch):
     monkeypatch.setattr(_routine, "_AT_ONCE", (jax.default_backend(),))
     a = _batch("float64")[0]

@@ -64,7 +64,8 @@ cc_toolchain_config(
     coverage_link_flags = [],
     cpu = "{cpu}",
     cxx_builtin_include_directories = ["{lib}"],
-    cxx_flags = ["-std=c++17"],
+    # libc++'s headers include others that they don't need, a second for most files.
+    cxx_flags = ["-std=c++17", "-D_LIBCPP_REMOVE_TRANSITIVE_INCLUDES"],
     dbg_compile_flags = ["-g"],
     host_system_name = "local",
     link_flags = ["-Wl,-z,relro,-z,now"],

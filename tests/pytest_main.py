@@ -3,9 +3,9 @@
 Bazel's --test_filter is an expression for pytest's -k; --test_arg passes any other argument on. A
 choice that no test meets is a failure, and the names to choose from are printed.
 
-Under Bazel tests that are marked `breadth` or `slow` are left out, unless --breadth or a filter asks
-for them; and XLA optimizes nothing, which takes as long as much of what is tested. Other runs have
-it do both.
+Under Bazel tests that are marked `breadth` or `slow` are left out, unless --breadth or a filter
+asks for them; and XLA optimizes nothing, which takes as long as much of what is tested. Other runs
+have it do both.
 """
 
 import os

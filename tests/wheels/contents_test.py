@@ -191,9 +191,14 @@ def test_requirements():
 def test_requirements_of_plugin(wheel):
     assert {str(r) for r in metadata(wheel).requires_dist} == {
         "jaxmg_plugin_cpu": {"jaxlib>=0.6.2", "scipy"},
-        "jaxmg_plugin_cuda12": {"jaxlib>=0.6.2"},
-        "jaxmg_plugin_cuda13": {"jaxlib>=0.7.2"},
+        "jaxmg_plugin_cuda12": {"jaxlib>=0.6.2", *_for_cusolvermp(12)},
+        "jaxmg_plugin_cuda13": {"jaxlib>=0.7.2", *_for_cusolvermp(13)},
     }[wheel]
+
+
+def _for_cusolvermp(cuda):
+    names = f"nvidia-cusolvermp-cu{cuda}>=0.9.1", f"nvidia-nccl-cu{cuda}>=2.29"
+    return {f'{name}; extra == "mp"' for name in names}
 
 
 @pytest.mark.parametrize("wheel", PLUGINS)

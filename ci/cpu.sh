@@ -84,11 +84,11 @@ mutants() { host_gcc && timeout 3600 ci/mutants.sh ${MUTANTS_OUT:+--out "$MUTANT
 # Processes that end with calls under way.
 exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --test_timeout=900; }
 
-# From `wheels` on, steps that follow each other mostly build for the same Python.
-default=(tests quickstart cc examples exits benchmarks lint docs cuda wheels release py313 processes
-  netket323 lineax types py311)
+# From `py313` on, steps that follow each other mostly build for the same Python.
+default=(tests quickstart cc examples exits benchmarks lint docs cuda py313 processes netket323
+  lineax types py311)
 # What GitHub runs beside these, and `ci/cpu.sh` where it is named.
-also=(asan tsan faults netket322 workspace commands aarch64 py312 py314)
+also=(asan tsan faults netket322 workspace commands aarch64 wheels release py312 py314)
 # CI's own run leaves out the tests that are marked `breadth`, half an hour's, which GitHub's jobs
 # have, and runs those that are marked `slow` once.
 declare -A chosen

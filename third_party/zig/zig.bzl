@@ -70,7 +70,8 @@ cc_toolchain_config(
     host_system_name = "local",
     link_flags = ["-Wl,-z,relro,-z,now"],
     link_libs = [],
-    opt_compile_flags = ["-O3", "-DNDEBUG", "-ffunction-sections", "-fdata-sections"],
+    # zig's own default is debug information, which every link would throw away.
+    opt_compile_flags = ["-O3", "-g0", "-DNDEBUG", "-ffunction-sections", "-fdata-sections"],
     opt_link_flags = ["-Wl,--gc-sections", "-s"],
     supports_start_end_lib = False,
     target_libc = "glibc_{glibc}",

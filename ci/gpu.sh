@@ -38,7 +38,7 @@ on() {
 
 # Several processes share the GPUs, so none may take all memory at its start.
 tests() {
-  XLA_PYTHON_CLIENT_PREALLOCATE=false on "$1" timeout 300 \
+  XLA_PYTHON_CLIENT_PREALLOCATE=false on "$1" timeout 550 \
     "$python" -m pytest -q -p no:cacheprovider ${PYTEST_WORKERS:+-n "$PYTEST_WORKERS"} \
     "$site/python"
 }

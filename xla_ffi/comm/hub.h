@@ -185,6 +185,8 @@ class Hub {
   std::map<int, std::pair<int, std::shared_ptr<Connection>>> open_;  // by socket: whose it is
   std::map<int, Greeting> greetings_;
   Clock::time_point last_turn_ = Clock::now(), next_tick_ = Clock::now();
+  Clock::time_point spin_until_ = {};
+  bool may_spin_ = false;
   double shortest_limit_ = 60;
 };
 

@@ -19,6 +19,11 @@ namespace {
 
 // No clock counts further.
 constexpr double kLongestLimit = 1e9;
+// How long the thread looks for more, after something has come, without giving its processor away:
+// frames of a call come one after the other, and a rank waits for each.
+constexpr std::chrono::microseconds kSpin(200);
+// Processors for each process of this host that there have to be for that.
+constexpr size_t kProcessorsToSpin = 4;
 
 }  // namespace
 
@@ -78,7 +83,8 @@ void Hub::Run() noexcept {
 void Hub::Turn() {
   epoll_event events[64];
   const Seconds left = next_tick_ - Clock::now();
-  const int wait = std::max(0, static_cast<int>(left.count() * 1e3) + 1);
+  const bool spins = Clock::now() < spin_until_;
+  const int wait = spins ? 0 : std::max(0, static_cast<int>(left.count() * 1e3) + 1);
   const int count = epoll_wait(poller_.get(), events, std::size(events), wait);
   const Clock::time_point now = Clock::now();
   // This process was stopped, or had no processor: others may have spoken meanwhile, and what they
@@ -103,6 +109,7 @@ void Hub::Turn() {
       AcceptAll(tcp_listener_, "tcp");
     } else {
       GoOn(fd, events[i].events);
+      if (may_spin_) spin_until_ = now + kSpin;
     }
   }
   if (Clock::now() >= next_tick_) {
@@ -188,14 +195,17 @@ void Hub::Tick(Clock::time_point now) {
   TickGreetings();
   Segments::The().ReleaseLost();
   std::vector<int> silent;
+  size_t processes = 1;  // of this host
   for (const auto& [fd, open] : open_) {
     const auto& connection = open.second;
+    if (connection->transport() == "unix") ++processes;
     if (now - std::max(connection->heard, since) > Seconds(mine)) silent.push_back(fd);
     const double theirs = limits[open.first] > 0 ? limits[open.first] : mine;
     const double pause = std::min({mine / 10, theirs / 10, 5.0});
     if (now - connection->sent() < Seconds(pause)) continue;
     Ping(*connection);
   }
+  may_spin_ = std::thread::hardware_concurrency() >= kProcessorsToSpin * processes;
   for (const int fd : silent) {
     std::ostringstream why;
     why << "nothing was heard of it for " << mine << " s (JAXMG_PEER_TIMEOUT sets the limit)";

@@ -22,8 +22,6 @@ constexpr int kOldest = 21801;
 // Multiprocessors that a wire occupies while a block moves. Few: a panel may come in while another
 // goes out and the rest multiplies. NCCL_MAX_CTAS says otherwise.
 constexpr int kMostBlocks = 16;
-// What no call of NCCL's should take, once there is a communicator.
-constexpr std::chrono::seconds kLongestCall(30);
 // How long an abort waits for a call that is under way in another thread.
 constexpr std::chrono::seconds kGrace(2);
 
@@ -32,26 +30,25 @@ std::string VersionOf(int code) {
          std::to_string(code % 100);
 }
 
-// A communicator of two, of which rank 0 sends and rank 1 receives, and its stream.
+// A communicator of two, of which rank 0 sends and rank 1 receives, and its stream. It is one whose
+// calls are over when they return: of those that go on meanwhile each has a thread of its own,
+// which takes ten times as long (docs/processes.md). Calls that wait for the other side, to make
+// it, are on a thread that nobody waits for if that never comes.
 class NcclWire : public Wire {
  public:
   explicit NcclWire(int ordinal) : ordinal_(ordinal), state_(std::make_shared<State>()) {}
-  // Of one that was not made. What NCCL still does for it in threads of its own uses variables of
-  // the thread that began it, which is this one.
-  ~NcclWire() override {
-    if (state_->comm != nullptr) Get<Nccl>().ncclCommAbort(state_->comm);
-  }
+  ~NcclWire() override { Abort(state_); }  // of one that was not made: those that were are kept
 
   Status Make(WireSource::End end, const std::string& id, const std::atomic<bool>& given_up);
 
   Status Send(const void* data, size_t bytes, std::shared_ptr<Event>* done) override {
-    return Enqueue("a block to another process", done, [=](ncclComm_t comm) {
-      return Get<Nccl>().ncclSend(data, bytes, ncclUint8, 1, comm, stream_);
+    return Enqueue("a block to another process", done, [=](const State& state) {
+      return Get<Nccl>().ncclSend(data, bytes, ncclUint8, 1, state.comm, state.stream);
     });
   }
   Status Receive(void* data, size_t bytes, std::shared_ptr<Event>* done) override {
-    return Enqueue("a block from another process", done, [=](ncclComm_t comm) {
-      return Get<Nccl>().ncclRecv(data, bytes, ncclUint8, 0, comm, stream_);
+    return Enqueue("a block from another process", done, [=](const State& state) {
+      return Get<Nccl>().ncclRecv(data, bytes, ncclUint8, 0, state.comm, state.stream);
     });
   }
   Status HasPassed(const Event& event, bool* passed) override {
@@ -61,49 +58,31 @@ class NcclWire : public Wire {
   void Abort() noexcept override { Abort(state_); }
 
  private:
-  // What an abort needs, which may take longer than all others.
+  // What the thread that makes it needs, and an abort, which may take longer than all others.
   struct State {
     std::timed_mutex mutex;  // of calls with the communicator, which an abort frees
     ncclComm_t comm = nullptr;
+    cudaStream_t stream = nullptr;
     std::atomic<bool> aborted{false};
+
+    std::shared_ptr<CudaEvent> greeted;  // behind the first transfer
+    Status made;
+    std::atomic<bool> is_made{false};  // or not, as `made` says
   };
 
+  static Status Begin(State& state, int ordinal, WireSource::End end, const ncclUniqueId& id);
+  static Status Hello(State& state, int ordinal, WireSource::End end);
   static void Abort(const std::shared_ptr<State>& state) noexcept;
-  Status Aborted() const {
-    return Error(Code::kUnavailable, "NCCL was given up between GPU ", ordinal_,
+  static Status Aborted(int ordinal) {
+    return Error(Code::kUnavailable, "NCCL was given up between GPU ", ordinal,
                  " and that of another process");
   }
   template <typename Call>
   Status Enqueue(const char* what, std::shared_ptr<Event>* done, const Call& call);
-  template <typename Stop>
-  Status Complete(const char* what, ncclResult_t result, Clock::time_point deadline,
-                  const Stop& stop);
-  Status TakeStream();
-  Status Hello(WireSource::End end, const std::atomic<bool>& given_up);
 
   const int ordinal_;
   const std::shared_ptr<State> state_;
-  cudaStream_t stream_ = nullptr;
 };
-
-// A call of a communicator that doesn't block may go on after it has returned, on a thread of
-// NCCL's. With the lock held.
-template <typename Stop>
-Status NcclWire::Complete(const char* what, ncclResult_t result, Clock::time_point deadline,
-                          const Stop& stop) {
-  while (result == ncclInProgress) {
-    if (stop()) return Aborted();
-    if (Clock::now() > deadline) {
-      return Error(Code::kDeadlineExceeded, "NCCL did not come to an end with ", what, " on GPU ",
-                   ordinal_);
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(10));
-    const ncclResult_t asked = Get<Nccl>().ncclCommGetAsyncError(state_->comm, &result);
-    if (asked != ncclSuccess) result = asked;
-  }
-  JAXMG_CHECK_CUDA(result, "NCCL, ", what, ", GPU ", ordinal_);
-  return Status::Ok();
-}
 
 template <typename Call>
 Status NcclWire::Enqueue(const char* what, std::shared_ptr<Event>* done, const Call& call) {
@@ -112,77 +91,86 @@ Status NcclWire::Enqueue(const char* what, std::shared_ptr<Event>* done, const C
   std::shared_ptr<CudaEvent> event;
   JAXMG_RETURN_IF_ERROR(NewCudaEvent(ordinal_, &event));
   std::lock_guard<std::timed_mutex> lock(state_->mutex);
-  if (state_->aborted) return Aborted();
-  const ncclResult_t result = call(state_->comm);
-  JAXMG_RETURN_IF_ERROR(
-      Complete(what, result, Clock::now() + kLongestCall, [&] { return state_->aborted.load(); }));
-  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaEventRecord(event->get(), stream_), "NCCL, ", what,
+  if (state_->aborted) return Aborted(ordinal_);
+  JAXMG_CHECK_CUDA(call(*state_), "NCCL, ", what, ", GPU ", ordinal_);
+  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaEventRecord(event->get(), state_->stream), "NCCL, ", what,
                    ", GPU ", ordinal_);
   *done = std::move(event);
   return Status::Ok();
 }
 
 // Of the highest priority: the other side's GPU waits as long as this one's has no room.
-Status NcclWire::TakeStream() {
+Status TakeStream(int ordinal, cudaStream_t* stream) {
   const CudaRuntime& runtime = Get<CudaRuntime>();
   int lowest = 0, highest = 0;
-  JAXMG_CHECK_CUDA(runtime.cudaDeviceGetStreamPriorityRange(&lowest, &highest), "device ",
-                   ordinal_);
-  JAXMG_CHECK_CUDA(runtime.cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, highest),
-                   "a stream of device ", ordinal_);
+  JAXMG_CHECK_CUDA(runtime.cudaDeviceGetStreamPriorityRange(&lowest, &highest), "device ", ordinal);
+  JAXMG_CHECK_CUDA(runtime.cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, highest),
+                   "a stream of device ", ordinal);
   return Status::Ok();
 }
 
 Status NcclWire::Make(WireSource::End end, const std::string& id,
                       const std::atomic<bool>& given_up) {
-  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaSetDevice(ordinal_), "device ", ordinal_);
-  JAXMG_RETURN_IF_ERROR(TakeStream());
   ncclUniqueId unique;
   if (id.size() != sizeof(unique)) return Error(Code::kInternal, "no name of a communicator");
   std::memcpy(&unique, id.data(), sizeof(unique));
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  config.maxCTAs = kMostBlocks;
-  Status made;
-  {
-    std::lock_guard<std::timed_mutex> lock(state_->mutex);
-    const int rank = end == WireSource::End::kSends ? 0 : 1;
-    const ncclResult_t result =
-        Get<Nccl>().ncclCommInitRankConfig(&state_->comm, 2, unique, rank, &config);
-    // Whoever wants it has a limit of its own.
-    made = Complete("a communicator with another process", result, Clock::time_point::max(),
-                    [&] { return given_up.load(); });
+  std::thread([state = state_, ordinal = ordinal_, end, unique] {
+    state->made = Guarded([&] { return Begin(*state, ordinal, end, unique); });
+    state->is_made = true;
+  }).detach();
+  const auto look = std::chrono::microseconds(100);
+  // Whoever wants it has a limit of its own.
+  for (; !state_->is_made; std::this_thread::sleep_for(look)) {
+    if (given_up) return Aborted(ordinal_);
   }
-  if (made.ok()) made = Hello(end, given_up);
-  if (made.ok()) return made;
-  return Error(made.code(), made.text(),
-               ". NCCL takes memory of the GPU beside JAX's own; an XLA_PYTHON_CLIENT_MEM_FRACTION "
-               "below the present one leaves more");
+  if (!state_->made.ok()) {
+    return Error(
+        state_->made.code(), state_->made.text(),
+        ". NCCL takes memory of the GPU beside JAX's own; an XLA_PYTHON_CLIENT_MEM_FRACTION "
+        "below the present one leaves more");
+  }
+  for (bool passed = false; !passed; std::this_thread::sleep_for(look)) {
+    if (given_up) return Aborted(ordinal_);
+    JAXMG_RETURN_IF_ERROR(Check());
+    JAXMG_RETURN_IF_ERROR(HasPassed(*state_->greeted, &passed));
+  }
+  return Status::Ok();
 }
 
-// The first transfer makes the connection, for which its two sides wait for each other.
-Status NcclWire::Hello(WireSource::End end, const std::atomic<bool>& given_up) {
+// Both sides wait for each other here.
+Status NcclWire::Begin(State& state, int ordinal, WireSource::End end, const ncclUniqueId& id) {
+  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaSetDevice(ordinal), "device ", ordinal);
+  JAXMG_RETURN_IF_ERROR(TakeStream(ordinal, &state.stream));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  config.maxCTAs = kMostBlocks;
+  ncclComm_t comm = nullptr;
+  const int rank = end == WireSource::End::kSends ? 0 : 1;
+  JAXMG_CHECK_CUDA(Get<Nccl>().ncclCommInitRankConfig(&comm, 2, id, rank, &config),
+                   "NCCL, a communicator with another process, GPU ", ordinal);
+  std::lock_guard<std::timed_mutex> lock(state.mutex);
+  if (!state.aborted) {
+    state.comm = comm;
+    return Hello(state, ordinal, end);
+  }
+  Get<Nccl>().ncclCommAbort(comm);  // nobody else knows it
+  return Aborted(ordinal);
+}
+
+// The first transfer makes the connection, for which its two sides wait for each other. With the
+// lock held.
+Status NcclWire::Hello(State& state, int ordinal, WireSource::End end) {
   constexpr size_t kBytes = 16;
   void* data = nullptr;
-  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaMalloc(&data, kBytes), "GPU ", ordinal_);
-  std::shared_ptr<CudaEvent> event;
-  JAXMG_RETURN_IF_ERROR(NewCudaEvent(ordinal_, &event));
-  {
-    std::lock_guard<std::timed_mutex> lock(state_->mutex);
-    const ncclResult_t result =
-        end == WireSource::End::kSends
-            ? Get<Nccl>().ncclSend(data, kBytes, ncclUint8, 1, state_->comm, stream_)
-            : Get<Nccl>().ncclRecv(data, kBytes, ncclUint8, 0, state_->comm, stream_);
-    JAXMG_RETURN_IF_ERROR(Complete("the first transfer", result, Clock::time_point::max(),
-                                   [&] { return given_up.load(); }));
-  }
-  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaEventRecord(event->get(), stream_), "GPU ", ordinal_);
-  for (bool passed = false; !passed;) {
-    if (given_up) return Aborted();
-    JAXMG_RETURN_IF_ERROR(Check());
-    JAXMG_RETURN_IF_ERROR(HasPassed(*event, &passed));
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
+  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaMalloc(&data, kBytes), "GPU ", ordinal);
+  JAXMG_RETURN_IF_ERROR(NewCudaEvent(ordinal, &state.greeted));
+  const ncclResult_t result =
+      end == WireSource::End::kSends
+          ? Get<Nccl>().ncclSend(data, kBytes, ncclUint8, 1, state.comm, state.stream)
+          : Get<Nccl>().ncclRecv(data, kBytes, ncclUint8, 0, state.comm, state.stream);
+  JAXMG_CHECK_CUDA(result, "NCCL, the first transfer, GPU ", ordinal);
+  JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaEventRecord(state.greeted->get(), state.stream), "GPU ",
+                   ordinal);
   return Status::Ok();
 }
 
@@ -192,7 +180,6 @@ Status NcclWire::Check() {
   ncclResult_t result = ncclSuccess;
   const ncclResult_t asked = Get<Nccl>().ncclCommGetAsyncError(state_->comm, &result);
   if (asked != ncclSuccess) result = asked;
-  if (result == ncclInProgress) return Status::Ok();
   JAXMG_CHECK_CUDA(result, "NCCL between GPU ", ordinal_, " and that of another process");
   return Status::Ok();
 }

@@ -1,5 +1,6 @@
 """Devices, matrices with known answers and error measures that the tests share."""
 
+import functools
 import itertools
 
 import jax
@@ -177,6 +178,17 @@ def hermitian(n, dtype):
 def hermitian_part(a):
     """A Hermitian matrix has Hermitian tangents: there all conventions of derivatives agree."""
     return (a + a.conj().T) / 2
+
+
+def precisely(function):
+    """The same with JAX's own products in full precision, which GPUs don't take by themselves."""
+
+    @functools.wraps(function)
+    def called(*arguments):
+        with jax.default_matmul_precision("highest"):
+            return function(*arguments)
+
+    return called
 
 
 def upper_only(matrix):

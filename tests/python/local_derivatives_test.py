@@ -18,6 +18,7 @@ from cases import (
     normal,
     one_process,
     positive_definite,
+    precisely,
     rng,
 )
 from jax.sharding import Mesh
@@ -122,6 +123,7 @@ def _mapped(name, mesh, n, check_vma, spec=None, each=lambda function: function,
         found = inside(padded(a), padded(metric), b)
         return tuple(whole(x) if how == _ROWS else x for x, how in zip(found, lie, strict=True))
 
+    @precisely
     def alone(a, metric, b):
         return theirs(hermitian_part(a), hermitian_part(metric), b)
 

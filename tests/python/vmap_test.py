@@ -15,6 +15,7 @@ from cases import (
     normal,
     one_process,
     positive_definite,
+    precisely,
     rng,
     shard,
 )
@@ -124,7 +125,7 @@ def test_matrices(name, dtype, ranks, how):
     function = lambda a, b: ours(a, b, mesh)  # noqa: E731
     function = jax.vmap(jax.jit(function) if how == "of jit" else function)
     found = (jax.jit(function) if how == "jit" else function)(*arrays)
-    _check(found, jax.vmap(theirs)(*arrays), dtype)
+    _check(found, jax.vmap(precisely(theirs))(*arrays), dtype)
 
 
 @pytest.mark.parametrize("name", ["potrs", "cho_solve"])

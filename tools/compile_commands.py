@@ -22,6 +22,8 @@ CUDA = " + deps(//xla_ffi/plugin:cuda13)"
 
 # Flags that name what is written; the first word, the compiler, goes too.
 OUTPUTS = {"-o", "-MF"}
+# What another clang can't read; sources include all that they use.
+PRECOMPILED = "-include-pch"
 OUTPUT_FLAGS = ("-MD", "-frandom-seed=")
 FOLDERS = ("-I", "-iquote", "-isystem")
 
@@ -74,7 +76,7 @@ def arguments(words, base, root=ROOT):
     kept, rest = [], iter(words[1:])
     for word in rest:
         flag = next((f for f in FOLDERS if word.startswith(f)), None)
-        if word in OUTPUTS:
+        if word in OUTPUTS or word == PRECOMPILED:
             next(rest)
         elif flag:
             path = absolute(word.removeprefix(flag) or next(rest))

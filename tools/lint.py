@@ -23,7 +23,7 @@ STARLARK = ("*.bzl", "*BUILD", "MODULE.bazel", "WORKSPACE")
 WORKFLOWS = (".github/workflows/*.yml",)
 
 # Bazel 7 still has these without a load; the load's name changes between releases of rules_cc.
-NATIVE = "-native-cc-binary,-native-cc-info,-native-cc-library,-native-cc-test"
+NATIVE = "-native-cc-binary,-native-cc-common,-native-cc-info,-native-cc-library,-native-cc-test"
 
 # The program, its files, its arguments to check and to fix (None: it can't).
 STEPS = [

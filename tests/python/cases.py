@@ -27,15 +27,19 @@ TABLE = [
 ]
 
 
-def broad(cases, core, alone=False):
-    """Parameters of a test, of which those without ``core(*values)`` are marked as its breadth;
-    ``alone`` leaves them to jobs of one process, where they take long enough."""
+def broad(cases, core, alone=False, slow=None):
+    """Parameters of a test, of which those without ``core(*values)`` are marked as its breadth, and
+    of its core those with ``slow(*values)`` as slow; ``alone`` leaves the breadth to jobs of one
+    process, where it takes long enough."""
     breadth = (pytest.mark.breadth, *((one_process("the core of it is run"),) if alone else ()))
     found = []
     for case in cases:
         if not hasattr(case, "values"):
             case = pytest.param(*case, id="-".join(map(str, case)))
-        marks = () if core(*case.values) else breadth
+        if not core(*case.values):
+            marks = breadth
+        else:
+            marks = (pytest.mark.slow,) if slow and slow(*case.values) else ()
         found.append(pytest.param(*case.values, id=case.id, marks=(*case.marks, *marks)))
     return found
 

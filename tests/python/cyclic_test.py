@@ -34,6 +34,7 @@ def test_layout(ranks, tile, tiles):
     assert np.asarray(back).tobytes() == matrix.tobytes()
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(rows=st.integers(1, 70), tile=st.integers(1, 9), ranks=st.sampled_from([1, 2, 3, 5, 8]))
 def test_round_trip_of_any_size(rows, tile, ranks):
@@ -89,6 +90,7 @@ def test_pad_and_unpad(rows):
     np.testing.assert_array_equal(jaxmg.unpad_rows(jaxmg.pad_rows(a, 0), 0), a)
 
 
+@pytest.mark.slow
 def test_plot():
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")

@@ -173,6 +173,7 @@ _CORE = {
         ],
         lambda name, dtype, _: (name, dtype) in _CORE,
         alone=True,
+        slow=lambda name, *_: name == "refined",
     ),
 )
 def test_jvp_and_vjp(name, dtype, ranks):

@@ -78,6 +78,7 @@ def test_rank_that_fails_before_it_meets_the_others():
     assert "potrs: no thread for rank" in result.stdout
 
 
+@pytest.mark.slow
 def test_report():
     result = run("-m", "jaxmg", JAX_ENABLE_X64="1")
     assert result.returncode == 0, result.stdout + result.stderr

@@ -112,6 +112,24 @@ cc_toolchain(
 )
 """
 
+# What of the wheel is unpacked: four fifths of its files are of other systems.
+_FILES = ["ziglang/zig", "ziglang/LICENSE", "ziglang/lib/*.zig"] + [
+    "ziglang/lib/%s/*" % folder
+    for folder in [
+        "compiler",
+        "compiler_rt",
+        "include",
+        "libcxx",
+        "libcxxabi",
+        "libunwind",
+        "std",
+        "libc/glibc",
+        "libc/include/*-linux-any",
+        "libc/include/*-linux-gnu",
+        "libc/include/generic-glibc",
+    ]
+]
+
 # What zig links into a program or library of C++, statically; NOTICE says how.
 _LICENSES = [
     "ziglang/LICENSE",
@@ -121,7 +139,7 @@ _LICENSES = [
 ]
 
 def _zig_impl(rctx):
-    fetch_wheel(rctx, any_python(rctx), "ziglang==" + _VERSION, _SHA256)
+    fetch_wheel(rctx, any_python(rctx), "ziglang==" + _VERSION, _SHA256, flags = _FILES)
     zig = str(rctx.path("ziglang/zig"))
     user = rctx.os.environ.get("USER", "user")
     cache = "/tmp/zig-cache-%s-%s" % (_VERSION, user)

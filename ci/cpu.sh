@@ -35,10 +35,11 @@ lint() {
 # The docs site, its links, and the code blocks of README and of the how-to pages.
 docs() { bazel test //docs:all; }
 commands() { timeout 900 ci/compile_commands.sh; }
-# What type checkers say of the package with the newest JAX, and of its users' code with the oldest.
-types() {
-  bazel test //tests/typing:all && bazel run --config=py312 //tools:typecheck &&
-    timeout 1800 ci/installed_wheels.sh 3.11 tests/typing/check.py jax==0.6.2 mypy basedpyright
+# What type checkers say of the package and of its users' code with the newest JAX, and of the latter
+# with the oldest.
+types() { bazel test //tests/typing:all && bazel run --config=py312 //tools:typecheck; }
+types311() {
+  timeout 1800 ci/installed_wheels.sh 3.11 tests/typing/check.py jax==0.6.2 mypy basedpyright
 }
 # What the benchmarks compute with, and the benchmarks themselves, in small.
 benchmarks() { bazel test //tests/benchmarks:all; }
@@ -81,20 +82,23 @@ faults() {
 # Each of a set of faults in the code is found by a test. Half an hour, so only where it is named.
 # MUTANTS_OUT is a file for a record of it.
 mutants() { host_gcc && timeout 3600 ci/mutants.sh ${MUTANTS_OUT:+--out "$MUTANTS_OUT"}; }
-# Processes that end with calls under way.
-exits() { bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS=50 --test_timeout=900; }
+# Processes that end with calls under way, EXITS of them.
+exits() {
+  bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS="${EXITS:-50}" --test_timeout=900
+}
 
 # From `py313` on, steps that follow each other mostly build for the same Python.
 default=(tests quickstart cc examples exits benchmarks lint docs cuda py313 processes netket323
   lineax types py311)
 # What GitHub runs beside these, and `ci/cpu.sh` where it is named.
-also=(asan tsan faults netket322 workspace commands aarch64 wheels release py312 py314)
+also=(asan tsan faults netket322 types311 workspace commands aarch64 wheels release py312 py314)
 # CI's own run leaves out the tests that are marked `breadth`, half an hour's, which GitHub's jobs
-# have, and runs those that are marked `slow` once.
+# have, runs those that are marked `slow` once, and has fewer processes end.
 declare -A chosen
 case ${1:-} in
   '')
     steps=("${default[@]}")
+    EXITS=${EXITS:-15}
     chosen=([py313]='not breadth' [py311]='not breadth and not slow')
     chosen[processes]=${chosen[py311]}
     ;;

@@ -26,7 +26,8 @@ flock 9
 SUITE=${DEBIAN_SUITE:-forky}
 PYTHON=$("$HERE/find_python.sh" | sed -n 1p)
 
-work=$(mktemp -d); trap 'wait; rm -rf "$work"' EXIT
+work=$(mktemp -d) java=
+trap '[ -z "$java" ] || kill "$java" 2>/dev/null || true; rm -rf "$work"' EXIT
 new=$PREFIX.new; rm -rf "$new"; mkdir -p "$new/bin"
 
 say "downloading a Java runtime from PyPI"

@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 _EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 _MINSR = [_EXAMPLES / "minsr.py", "--model", "square", "--samples", "128"]
 
@@ -27,6 +29,7 @@ def _energies(*launcher):
     return re.findall(r" -[\d.]{9,}", result.stdout), result.stdout
 
 
+@pytest.mark.slow
 def test_minsr():
     expected, output = _energies()
     assert "2 x 2 cpu, 1 process(es)" in output

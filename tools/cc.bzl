@@ -40,6 +40,11 @@ def _precompiled_headers_impl(ctx):
 
     # Times are not contents, which alone are the same on every machine.
     arguments.add_all(["-Xclang", "-fno-pch-timestamp"])
+
+    # zig keeps what it compiles for another folder of Bazel's, where the absolute paths are others,
+    # unless it is to write down what was included.
+    dependencies = ctx.actions.declare_file(ctx.label.name + ".d")
+    arguments.add_all(["-MD", "-MF", dependencies])
     ctx.actions.run(
         arguments = [arguments],
         env = cc_common.get_environment_variables(**action),
@@ -49,7 +54,7 @@ def _precompiled_headers_impl(ctx):
         ),
         inputs = toolchain.all_files,
         mnemonic = "CppPrecompile",
-        outputs = [result],
+        outputs = [result, dependencies],
         progress_message = "Precompiling %{output}",
     )
     return [

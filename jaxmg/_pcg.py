@@ -15,11 +15,11 @@ LIMIT = 50
 # From this step on it is given up where the steps so far, at their pace, would not make half of the
 # way within LIMIT: residuals fall faster later on, but not that much faster.
 _PATIENCE = 10
-# Residuals in units of u |A|_F |x| / sqrt(n), of which rounding x leaves about one, and products
-# with A some: to the first, conjugate gradients go by their own account, which can fall to
-# anything; above the second, x is corrected again while that makes it better; up to the third,
-# times sqrt(n), it is a solution, as LAPACK's dsposv has it.
-_INNER, _OUTER, _ACCEPTED = 1, 8, 2
+# Residuals in units of u |A|_F |x| / sqrt(n), of which rounding x leaves less than one, and sums of
+# a hundred products or two in the residuals 2 to 5: to the first, conjugate gradients go by their
+# own account, which can fall to anything; above the second, x is corrected again while that makes
+# it better; up to the third, times sqrt(n), it is a solution, as LAPACK's dsposv has it.
+_INNER, _OUTER, _ACCEPTED = 1, 6, 2
 
 
 class Refined(typing.NamedTuple):
@@ -54,7 +54,7 @@ class _Inner(typing.NamedTuple):
     sound: jax.Array
 
 
-def refine(multiply, precondition, b, size):
+def refine(multiply, residual, precondition, b, size):
     """Solves A x = b, with all columns of b at once.
 
     Outside, x is corrected by residuals of A itself, until they are as small as those of a solution
@@ -68,7 +68,8 @@ def refine(multiply, precondition, b, size):
 
     Args:
         multiply: function that gives A v for v of b's shape; A is Hermitian of unit diagonal or so.
-        precondition: the same with about the inverse of A.
+        residual: function that gives b - A x for b and x; the solution is as exact as this is.
+        precondition: the same as `multiply` with about the inverse of A.
         b: (n, nrhs), columns of norms near one, or zero.
         size: |A|_F.
 
@@ -82,7 +83,7 @@ def refine(multiply, precondition, b, size):
     def correct(state):
         inner = _conjugate_gradients(multiply, precondition, state, _INNER * floor)
         x = state.x + inner.d
-        r = b - multiply(x)
+        r = residual(b, x)
         norm = _norms(r)
         better = norm < state.norm
         x, r = jnp.where(better, x, state.x), jnp.where(better, r, state.r)

@@ -220,7 +220,9 @@ def _solving_bytes(layout, dtype, n, nrhs, tile, lower_tile):
     usual = _plugin.load(layout.platform).plan(
         "potri", "native", str(dtype), _MANY, _MANY, 1, 0, 1, False
     )["tile"]
-    product = ((n + height) * nrhs + min(usual, height) ** 2) * dtype.itemsize
+    parts = _refine.parts(n, layout.ranks, nrhs)
+    vectors = n * nrhs * (1 + 2 * parts * (parts > 1)) + height * nrhs
+    product = (vectors + min(usual, height) ** 2) * dtype.itemsize
     applied, again = beside_x("cho_solve", low, lower_tile), beside_x("potrs", dtype, tile)
     return [max(product, *both) for both in zip(applied, again, strict=True)]
 

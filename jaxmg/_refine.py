@@ -46,6 +46,10 @@ _AUTO = {
     (False, True): "float32",
     (False, False): "tf32",
 }
+# Of a residual, the products of so many elements of each row of A are added up by themselves: the
+# fewer, the less is rounded, and the more memory it takes (hemm.h), which is at most 1 / _MEMORY of
+# a rank's rows.
+_DEPTH, _MEMORY = 128, 16
 # Elements that are rounded at a time: little beside a large matrix, and much for a GPU.
 _PIECE = 2**24
 _LOWER_DTYPES = {"float64": "float32", "complex128": "complex64"}
@@ -135,6 +139,11 @@ def piece_height(rows, n):
     return min(max(_PIECE // n, 1), rows)
 
 
+def parts(n, ranks, nrhs):
+    """How many parts of x are multiplied by themselves for a residual."""
+    return max(n // max(_DEPTH, 2 * _MEMORY * ranks) // nrhs, 1)
+
+
 def lowered(call, place, a, tile, overflow_rows):
     """The `Lowered` factor of which ``a`` is this rank's rows."""
     layout, n = call.layout, a.shape[1]
@@ -193,8 +202,8 @@ def solve(call, place, a, lower, b):
     n, s = a.shape[1], lower.scale[:, None]
     factored = lower.status[0] == 0
 
-    def multiply(v):
-        return s * _native_like("jaxmg_hemm", call.layout, 0, (place, a, s * v))
+    def multiply(v, parts=1):
+        return s * _native_like("jaxmg_hemm", call.layout, 0, (place, a, s * v), parts=parts)
 
     def precondition(r):
         largest = _power_of_two(jnp.max(jnp.abs(r), axis=0))
@@ -205,9 +214,12 @@ def solve(call, place, a, lower, b):
         )  # fmt: skip
         return largest * z.astype(r.dtype)
 
+    def residual(b, x):
+        return b - multiply(x, parts(n, call.layout.ranks, x.shape[1]))
+
     scaled = jnp.where(factored, s * b, 0)
     columns = _power_of_two(jnp.max(jnp.abs(scaled), axis=0))
-    found = _pcg.refine(multiply, precondition, scaled / columns, lower.size[0])
+    found = _pcg.refine(multiply, residual, precondition, scaled / columns, lower.size[0])
     good = factored & found.accepted
 
     def keep(a, b, x, good):

@@ -2,9 +2,11 @@
 // engine_test.
 #include "xla_ffi/engine/hemm.h"
 
+#include <algorithm>
 #include <cmath>
 #include <complex>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "tests/cc/async_device.h"
@@ -28,7 +30,7 @@ const Case kCases[] = {
 // What each rank has of A x, from products of which each is repeated.
 template <typename T>
 std::vector<std::vector<T>> Products(const Case& c, const Problem<T>& problem,
-                                     const std::vector<T>& x, int64_t nrhs,
+                                     const std::vector<T>& x, int64_t nrhs, int64_t parts,
                                      const DeviceMaker& make) {
   std::vector<std::vector<T>> y(c.ranks), again(c.ranks);
   for (auto* products : {&y, &again}) {
@@ -39,7 +41,7 @@ std::vector<std::vector<T>> Products(const Case& c, const Problem<T>& problem,
           std::vector<T>& mine = (*products)[rank];
           mine.assign(x.size(), NaN<T>());
           return HemmRoutine<T>(context, {c.n, problem.block, c.tile, problem.blocks[rank].data(),
-                                          nrhs, x.data(), mine.data()});
+                                          nrhs, x.data(), mine.data(), parts});
         },
         kPatience, make);
     for (const Status& outcome : outcomes) EXPECT(outcome.ok()) << outcome.message();
@@ -49,13 +51,13 @@ std::vector<std::vector<T>> Products(const Case& c, const Problem<T>& problem,
 }
 
 template <typename T>
-void CheckProduct(const Case& c, int64_t nrhs, const DeviceMaker& make) {
+void CheckProduct(const Case& c, int64_t nrhs, int64_t parts, const DeviceMaker& make) {
   Problem<T> problem(c, /*definite=*/false);
   const auto before = problem.blocks;
   std::mt19937_64 random(c.n);
   std::vector<T> x(c.n * nrhs);
   for (T& value : x) value = Random<T>(random);
-  const auto y = Products(c, problem, x, nrhs, make);
+  const auto y = Products(c, problem, x, nrhs, parts, make);
   for (int rank = 0; rank < c.ranks; ++rank) {
     EXPECT(y[rank] == y[0]) << "n " << c.n << " ranks " << c.ranks << ": ranks differ";
     EXPECT(std::memcmp(before[rank].data(), problem.blocks[rank].data(),
@@ -74,7 +76,7 @@ void CheckProduct(const Case& c, int64_t nrhs, const DeviceMaker& make) {
       const Real<T> error = std::abs(y[0][i * nrhs + r] - exact);
       EXPECT(error <= 4 * c.n * kEps<T> * size)
           << "n " << c.n << " ranks " << c.ranks << " tile " << c.tile << " nrhs " << nrhs
-          << " row " << i << ": " << error;
+          << " parts " << parts << " row " << i << ": " << error;
     }
   }
 }
@@ -84,11 +86,12 @@ void CheckEveryDevice() {
   Tuning pieces = LikeGpu();
   pieces.resident_bytes = 5 * sizeof(T);
   for (const Case& c : kCases) {
-    for (int64_t nrhs : {0, 1, 3}) {
-      CheckProduct<T>(c, nrhs, OnHost);
+    for (const auto& [nrhs, parts] : {std::pair{0, 1}, {0, 2}, {1, 1}, {1, 7}, {3, 1}, {3, 5}}) {
+      CheckProduct<T>(c, nrhs, parts, OnHost);
       for (const Tuning& tuning : {LikeGpu(), pieces}) {
-        CheckProduct<T>(
-            c, nrhs, [&](int) { return std::make_unique<AsyncDevice>(NewHostDevice(), tuning); });
+        CheckProduct<T>(c, nrhs, parts, [&](int) {
+          return std::make_unique<AsyncDevice>(NewHostDevice(), tuning);
+        });
       }
     }
   }
@@ -102,11 +105,35 @@ TEST(TheProductIsThatOfTheUpperTriangle) {
 }
 
 TEST(OrdersOfManyTilesOfTheDefaultWidth) {
-  CheckProduct<double>({1300, 2, 0}, 2, OnHost);
-  CheckProduct<std::complex<float>>({700, 1, 0}, 1, OnHost);
+  CheckProduct<double>({1300, 2, 0}, 2, 1, OnHost);
+  CheckProduct<double>({1300, 2, 0}, 2, 10, OnHost);
+  CheckProduct<std::complex<float>>({700, 1, 0}, 1, 1, OnHost);
 }
 
-TEST(StreamsWaitForEachOther) {
+// Positive numbers, of which the sums of many are far larger than each.
+TEST(PartsRoundLess) {
+  const Case c = {4000, 1, 0};
+  const std::vector<float> a(c.n * c.n, 1.0f / 3), x(c.n, 1.0f / 7);
+  auto error = [&](int64_t parts) {
+    std::vector<float> y(c.n);
+    const auto outcomes = RunRanks(
+        1,
+        [&](const RankContext& context) {
+          return HemmRoutine<float>(context,
+                                    {c.n, c.n, c.tile, a.data(), 1, x.data(), y.data(), parts});
+        },
+        kPatience, OnHost);
+    EXPECT(outcomes[0].ok()) << outcomes[0].message();
+    const double exact = 1.0 * c.n * a[0] * x[0];
+    double largest = 0;
+    for (float value : y) largest = std::max(largest, std::abs(value - exact) / exact);
+    return largest / kEps<float>;
+  };
+  EXPECT(error(1) > 10) << error(1);
+  EXPECT(error(200) < 3) << error(200);
+}
+
+void CheckStreams(int64_t parts) {
   for (const Case& c : kCases) {
     Problem<double> problem(c);
     std::vector<std::vector<double>> x(c.ranks, std::vector<double>(c.n * 2, 1)), y = x;
@@ -117,7 +144,7 @@ TEST(StreamsWaitForEachOther) {
           const int rank = context.comm.rank();
           return HemmRoutine<double>(
               context, {c.n, problem.block, c.tile, problem.blocks[rank].data(), 2, x[rank].data(),
-                        y[rank].data()});
+                        y[rank].data(), parts});
         },
         kPatience,
         [&](int rank) {
@@ -127,6 +154,11 @@ TEST(StreamsWaitForEachOther) {
     const std::string race = recording.FirstRace();
     EXPECT(race.empty()) << "n " << c.n << " ranks " << c.ranks << ": " << race;
   }
+}
+
+TEST(StreamsWaitForEachOther) {
+  CheckStreams(1);
+  CheckStreams(4);
 }
 
 TEST(PartsAreGatheredInTheOrderOfTheRanks) {

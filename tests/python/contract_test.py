@@ -177,7 +177,7 @@ _HANDLERS = {
     "jaxmg_factor_diagonal": ([_BLOCK, _NONE], [(4,)], {}),
     "jaxmg_factor_tiles": ([_BLOCK], [_BLOCK, _NONE], {}),
     "jaxmg_factor_rows": ([_BLOCK, _NONE], [_BLOCK], {}),
-    "jaxmg_hemm": ([_BLOCK, _COLUMN], [_COLUMN], {}),
+    "jaxmg_hemm": ([_BLOCK, _COLUMN], [_COLUMN], {"parts": 2}),
     "jaxmg_all_gather": ([_BLOCK], [_BLOCK], {}),
 }
 
@@ -218,6 +218,11 @@ def test_eigenvalues_that_there_are_not(name, places):
 def test_operation_that_there_is_not():
     with pytest.raises(jax.errors.JaxRuntimeError, match="there is no operation 5"):
         _call_handler("jaxmg_factor_apply", operation=5)
+
+
+def test_no_parts():
+    with pytest.raises(jax.errors.JaxRuntimeError, match="parts must be positive; got 0"):
+        _call_handler("jaxmg_hemm", parts=0)
 
 
 @pytest.mark.parametrize("products", [1, 2, 3])

@@ -114,7 +114,7 @@ def test_donated_to_a_refined_call(dtype):
     rows = 25000 * 10**5 * np.dtype(dtype).itemsize
     wide = dtype in ("float64", "complex128")
     saved = rows // 2 if wide and _compat.BRANCHES_WORK_IN_PLACE else 0
-    assert kept[0] - donated[0] == pytest.approx(saved, abs=rows // 50)
+    assert kept[0] - donated[0] == pytest.approx(saved, abs=rows // 25)
     assert kept[1:] == donated[1:]
 
 
@@ -135,8 +135,10 @@ def _native_bytes(routine, n, dtype, ranks, nrhs):
         return plan["bytes"][0] - results * n * np.dtype(dtype).itemsize
 
     factoring = beside_results("potrf", _refine.lower_dtype(dtype))
-    # y once more, a rank's rows of it, a tile (hemm.h).
-    product = ((n + rows) * nrhs + min(256, rows) ** 2) * np.dtype(dtype).itemsize
+    # y once more, a rank's rows of it, a tile; x and y of all parts (hemm.h).
+    parts = _refine.parts(n, ranks, nrhs)
+    vectors = (n + rows) * nrhs + (2 * n * nrhs * parts if parts > 1 else 0)
+    product = (vectors + min(256, rows) ** 2) * np.dtype(dtype).itemsize
     solving = max(product, beside_results("potrs", dtype))
     both = {"potrs": max(factoring, solving), "cho_factor": factoring, "cho_solve": solving}
     return both[routine]
@@ -178,6 +180,7 @@ def test_refined_calls_take_what_is_planned(
         pytest.skip("XLA's account of memory is that of CPU devices here")
     n = 392 + 16 * (piece == 2**24)  # what is compiled knows nothing of it
     monkeypatch.setattr(_refine, "_PIECE", piece)
+    monkeypatch.setattr(_refine, "_DEPTH", 40)
     mesh = line(ranks)
     a, b = shard(np.eye(n, dtype=dtype), mesh, "r", None), np.ones((n, nrhs), dtype)
     programs = watch_programs(monkeypatch)

@@ -1,9 +1,11 @@
 """`refine=`: solutions from a factor in lower precision, as accurate as from one in A's own."""
 
+import functools
 import math
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import (
@@ -23,7 +25,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _compat, _refine
+from jaxmg import _compat, _pcg, _refine
 
 _FAILED, _SLOW = -3, -51
 
@@ -65,6 +67,57 @@ def test_error_is_that_of_the_plain_solution(n, ranks, dtype, kind):
     for scalar in (status, iterations):
         assert scalar.shape == () and scalar.dtype == np.int32
     check_as_good_as_plain(matrix, a, b, mesh, x)
+
+
+@pytest.mark.parametrize(
+    "n, ranks, dtype",
+    broad(
+        [
+            (n, ranks, dtype)
+            for n, ranks in ((203, 1), (121, 2), (302, 4), (120, 8))
+            for dtype in ("float32", "float64", "complex64", "complex128")
+        ],
+        lambda *case: case in {(302, 4, "float64"), (203, 1, "complex64")},
+    ),
+)
+@pytest.mark.parametrize("nrhs", [1, 3])
+def test_residuals_by_parts(n, ranks, dtype, nrhs, monkeypatch):
+    """Of x, of lengths that differ by one."""
+    for name, value in (("_DEPTH", 30), ("_MEMORY", 2)):
+        monkeypatch.setattr(_refine, name, value)
+    count = _refine.parts(n, ranks, nrhs)
+    assert count == n // max(30, 4 * ranks) // nrhs
+    mesh, matrix = line(ranks), positive_definite("well", n, dtype)
+    a, b = shard_rows(upper_only(matrix), mesh), normal(rng(1), (n, nrhs), dtype)
+    programs = watch_programs(monkeypatch)
+    x, status, iterations = _solve(a, b, mesh)
+    assert status == 0 and 0 < iterations < 10
+    products = set(re.findall(r"\bparts = (\d+)", programs[-1].as_text()))
+    assert products == {"1", str(count)}
+    check_as_good_as_plain(matrix, a, b, mesh, x)
+
+
+def test_a_solution_is_as_exact_as_its_residuals():
+    """Products with A of low precision, as sums of many terms are, decide on the steps alone."""
+    n = 300
+    matrix, b = positive_definite("well", n, "float64"), normal(rng(5), (n, 2), "float64")
+    inverse, size = np.linalg.inv(matrix), np.linalg.norm(matrix)
+
+    def off(v):
+        return v * (1 + 1e-14 * jnp.cos(jnp.arange(n)))[:, None]
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def solve(exact, b):
+        def multiply(v):
+            return off(matrix @ v)
+
+        def residual(b, x):
+            return b - (matrix @ x if exact else multiply(x))
+
+        return _pcg.refine(multiply, residual, lambda r: inverse @ r, b, size)
+
+    exact, same = (np.linalg.norm(b - matrix @ solve(which, b).x) for which in (True, False))
+    assert exact < same / 10
 
 
 def _shifted_by(monkeypatch, shift):

@@ -16,6 +16,7 @@ RELEASES = {
 def test_all_releases_are_there():
     assert sorted(RELEASES) in (
         ["cu12", "cu12_oldest", "cu13", "cu13_oldest"],
+        ["cu13", "cu13_oldest"],
         ["cu12_aarch64", "cu13_aarch64"],
     )
 

@@ -18,8 +18,11 @@ class Hemm {
         tuning_(device_.tuning()),
         width_(std::max<int64_t>(
             std::min(p_.tile > 0 ? p_.tile : tuning_.usual_tile, Width(comm_.rank())), 1)),
+        rows_(p_.nrhs * p_.parts),
         tile_(space_.Reserve<T>(width_ * width_)),
         sums_(space_.Reserve<T>(p_.nrhs * p_.n)),
+        parts_x_(space_.Reserve<T>(p_.parts > 1 ? rows_ * p_.n : 0)),
+        parts_sums_(space_.Reserve<T>(p_.parts > 1 ? rows_ * p_.n : 0)),
         received_(space_.Reserve<T>(p_.nrhs * Width(comm_.rank()))) {}
 
   Status Prepare() {
@@ -30,10 +33,11 @@ class Hemm {
   Status Work() {
     if (p_.nrhs == 0) return Status::Ok();
     const int64_t begin = Begin(comm_.rank()), end = Begin(comm_.rank() + 1);
-    JAXMG_RETURN_IF_ERROR(
-        blas().SetZero(Stream::kMain, p_.nrhs, p_.n - begin, Sums(begin), p_.nrhs));
+    JAXMG_RETURN_IF_ERROR(SpreadParts());
+    JAXMG_RETURN_IF_ERROR(blas().SetZero(Stream::kMain, rows_, p_.n - begin, To(begin), rows_));
     JAXMG_RETURN_IF_ERROR(Diagonal(begin, end - begin));
     JAXMG_RETURN_IF_ERROR(Rectangle(end, p_.n - end, begin, end - begin));
+    JAXMG_RETURN_IF_ERROR(SumOverParts(begin));
     return SumOverRanks();
   }
 
@@ -45,15 +49,56 @@ class Hemm {
   const T* Element(int64_t row, int64_t column) const {
     return p_.a + (column - Begin(comm_.rank())) * p_.n + row;
   }
-  const T* X(int64_t column) const { return p_.x + column * p_.nrhs; }
+  int64_t PartOf(int64_t column) const { return column * p_.parts / p_.n; }
+  // The first column of a part: the first one of which that is the part, or a later one.
+  int64_t PartBegin(int64_t part) const { return (part * p_.n + p_.parts - 1) / p_.parts; }
+  // X and what is added to, in rows of every part.
+  const T* From(int64_t column) const {
+    return p_.parts > 1 ? space_.Get<T>(parts_x_) + column * rows_ : p_.x + column * rows_;
+  }
+  T* To(int64_t column) const {
+    return p_.parts > 1 ? space_.Get<T>(parts_sums_) + column * rows_ : Sums(column);
+  }
   T* Sums(int64_t column) const { return space_.Get<T>(sums_) + column * p_.nrhs; }
   Bytes2D Columns(T* first, int rank) const { return Block(first, p_.nrhs, p_.nrhs, Width(rank)); }
 
-  // sums[:, to...] += X[:, from...] op(B).
+  Status SpreadParts() {
+    if (p_.parts == 1) return Status::Ok();
+    T* spread = space_.Get<T>(parts_x_);
+    JAXMG_RETURN_IF_ERROR(blas().SetZero(Stream::kMain, rows_, p_.n, spread, rows_));
+    for (int64_t part = 0; part < p_.parts; ++part) {
+      const int64_t begin = PartBegin(part), width = PartBegin(part + 1) - begin;
+      if (width == 0) continue;
+      const T* x = p_.x + begin * p_.nrhs;
+      JAXMG_RETURN_IF_ERROR(device_.CopyWithin(
+          Stream::kMain, Block(spread + begin * rows_ + part * p_.nrhs, rows_, p_.nrhs, width),
+          Block(x, p_.nrhs, p_.nrhs, width)));
+    }
+    return Status::Ok();
+  }
+
+  // To[:, to...] += From[:, from...] op(B), in the rows of the parts that those columns of x are
+  // of.
   Status Add(Op op, int64_t to, int64_t columns, int64_t from, int64_t depth, const T* b,
              int64_t ldb) {
-    return blas().Gemm(Stream::kMain, Op::kNone, op, p_.nrhs, columns, depth, 1, X(from), p_.nrhs,
-                       b, ldb, 1, Sums(to), p_.nrhs);
+    const int64_t first = PartOf(from), parts = PartOf(from + depth - 1) + 1 - first;
+    const int64_t above = first * p_.nrhs;
+    return blas().Gemm(Stream::kMain, Op::kNone, op, parts * p_.nrhs, columns, depth, 1,
+                       From(from) + above, rows_, b, ldb, 1, To(to) + above, rows_);
+  }
+
+  // Of the columns from `begin` on.
+  Status SumOverParts(int64_t begin) {
+    const int64_t columns = p_.n - begin;
+    if (p_.parts == 1 || columns == 0) return Status::Ok();
+    for (int64_t count = p_.parts; count > 1;) {
+      const int64_t left = (count + 1) / 2;
+      JAXMG_RETURN_IF_ERROR(blas().Add(Stream::kMain, (count - left) * p_.nrhs, columns,
+                                       To(begin) + left * p_.nrhs, rows_, To(begin), rows_));
+      count = left;
+    }
+    return device_.CopyWithin(Stream::kMain, Block(Sums(begin), p_.nrhs, p_.nrhs, columns),
+                              Block(To(begin), rows_, p_.nrhs, columns));
   }
 
   Status Diagonal(int64_t begin, int64_t width) {
@@ -125,7 +170,8 @@ class Hemm {
   const Tuning tuning_;
   Workspace space_;
   const int64_t width_;
-  const size_t tile_, sums_, received_;
+  const int64_t rows_;  // of X in parts
+  const size_t tile_, sums_, parts_x_, parts_sums_, received_;
 };
 
 }  // namespace

@@ -20,6 +20,11 @@
 // of the ranks, and sent to all: the same bits on all of them, and on every run. Half as many
 // multiply-adds as a product with the whole matrix would read; the first rank has the most of them,
 // nearly twice its share.
+//
+// What a BLAS rounds as it adds up a row's products grows with how many those are. In parts, each
+// product is with some of x's elements that follow each other, and the parts' products are added up
+// two by two. X then has a row for each part of each vector, zero elsewhere, of which a piece of A
+// is multiplied by those that aren't: no more of A is read, and hardly more multiplied.
 #ifndef JAXMG_XLA_FFI_ENGINE_HEMM_H_
 #define JAXMG_XLA_FFI_ENGINE_HEMM_H_
 
@@ -36,10 +41,12 @@ struct HermitianProduct {
   int64_t nrhs;
   const T* x;  // n x nrhs, row-major, the same on every rank
   T* y;        // A x, likewise
+  int64_t parts = 1;
 };
 
 // Every rank calls it with the same sizes; all return the same Status, as in routines.h.
-// Workspace: y once more, this rank's rows of it, and a diagonal tile.
+// Workspace: y once more, this rank's rows of it, and a diagonal tile; x and y of every part, where
+// there are several.
 template <typename T>
 Status HemmRoutine(const RankContext& context, const HermitianProduct<T>& product);
 

@@ -36,6 +36,7 @@ struct Attributes {
   int64_t products;  // Precision
   int64_t check_b;
   int64_t operation;
+  int64_t parts;
   int64_t first;
   int64_t last;
   Processes processes;
@@ -49,7 +50,8 @@ enum Takes : unsigned {
   kProducts = 8,
   kCheckB = 16,
   kOperation = 32,
-  kSubset = 64
+  kSubset = 64,
+  kParts = 128
 };
 
 // Exactly the attributes that a routine takes: one that is missing, unknown or of another type is

@@ -22,11 +22,15 @@ PlatformResult Hemm(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ff
   if (shape.size() != 2 || shape[0] != attributes.n || x.element_type() != a.element_type()) {
     return Refuse(Error(Code::kInvalidArgument, kName, ": x must be (n, nrhs), of a's dtype"));
   }
+  if (attributes.parts < 1) {
+    return Refuse(
+        Error(Code::kInvalidArgument, kName, ": parts must be positive; got ", attributes.parts));
+  }
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
     const HermitianProduct<T> product = {attributes.n, a.dimensions()[0], attributes.tile,
                                          Data<T>(a),   shape[1],          Data<T>(x),
-                                         Data<T>(*y)};
+                                         Data<T>(*y),  attributes.parts};
     auto program = [product](const RankContext& context) {
       return HemmRoutine<T>(context, product);
     };
@@ -37,7 +41,7 @@ PlatformResult Hemm(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ff
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgHemm, jaxmg::kName, jaxmg::Hemm, jaxmg::kN,
+JAXMG_DEFINE_HANDLER(JaxmgHemm, jaxmg::kName, jaxmg::Hemm, jaxmg::kN | jaxmg::kParts,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Arg<xla::ffi::AnyBuffer>()  // x

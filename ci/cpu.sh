@@ -47,6 +47,10 @@ asan() { host_gcc && bazel test --config=asan //tests/cc; }
 tsan() { host_gcc && bazel test --config=tsan //tests/cc; }
 # The CUDA wheels: what they hold, and that NVIDIA's libraries have all that they ask for.
 cuda() { bazel test //tests/wheels:cuda //third_party/cuda:cuda_test; }
+# That the one for CUDA 13 compiles and asks for what is there: a third of that step.
+cuda13() {
+  bazel test //tests/wheels:symbols_cuda13_test //third_party/cuda:axpy_cu13_test
+}
 # All that is released, for all Pythons; GPU machines take it from dist/.
 wheels() { timeout 1800 ci/wheels.sh dist; }
 # That an index takes them, with their licences, and that they are what their tags claim.
@@ -87,11 +91,11 @@ exits() {
   bazel test //tests/python:exit_test --test_env=JAXMG_TEST_EXITS="${EXITS:-50}" --test_timeout=900
 }
 
-# From `py313` on, steps that follow each other mostly build for the same Python.
-default=(tests quickstart cc examples exits benchmarks lint docs cuda py313 processes netket323
-  lineax types py311)
+# Steps that follow each other mostly build for the same Python.
+default=(tests quickstart cc examples exits benchmarks lint docs cuda13 py313 processes types py311)
 # What GitHub runs beside these, and `ci/cpu.sh` where it is named.
-also=(asan tsan faults netket322 types311 workspace commands aarch64 wheels release py312 py314)
+also=(asan tsan faults cuda netket322 netket323 lineax types311 workspace commands aarch64 wheels
+  release py312 py314)
 # CI's own run leaves out the tests that are marked `breadth`, half an hour's, which GitHub's jobs
 # have, runs those that are marked `slow` once, and has fewer processes end.
 declare -A chosen

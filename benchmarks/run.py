@@ -85,7 +85,14 @@ def arguments(words):
         "--precision",
         nargs="+",
         default=["default"],
-        choices=["default", "highest", "tf32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6"],
+        choices=[
+            "default",
+            "highest",
+            "tf32",
+            "BF16_BF16_F32_X3",
+            "BF16_BF16_F32_X6",
+            "F16_F16_F32_X3",
+        ],
         help=("of products, in single precision"),
     )
     add("--matrix", nargs="+", default=["dominant"], choices=problems.KINDS)

@@ -1,11 +1,13 @@
-// What tensor cores cut off a sum of bfloat16 products: errors of a product of float32 matrices
-// that is made of six products of parts, in pieces of some depth, against double precision.
+// What tensor cores cut off a sum of products of parts: errors of a product of float32 matrices
+// that is made of six products of bfloat16 parts, or of three of float16 ones, in pieces of some
+// depth, against double precision.
 //
 //   nvcc -O2 -arch=sm_90 -o truncation benchmarks/truncation.cu -lcublas && ./truncation
 //
 // In units u = 2^-24 of the product's size: the error, the part of it that is a multiple of the
 // product (`bias`), and the rest. Entries are normal, or uniform in [0, 1].
 #include <cublas_v2.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -31,23 +33,49 @@ __global__ void Fill(float* a, double* wide, size_t count, int seed, bool normal
   }
 }
 
-// Columns piece by piece, each with the parts of all six products.
-__global__ void Split(const float* a, Part* parts, size_t rows, size_t depth, bool left,
-                      size_t piece) {
-  const int of_left[6] = {2, 1, 0, 1, 0, 0}, of_right[6] = {0, 1, 2, 0, 1, 0};
-  for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < rows * depth;
-       i += size_t(gridDim.x) * blockDim.x) {
-    const size_t row = i % rows, column = i / rows;
-    float x = a[i];
+// The parts of a number that are multiplied, in a left or a right factor: see
+// xla_ffi/device/parts.h.
+struct Six {
+  static constexpr int kProducts = 6;
+  static constexpr cudaDataType kType = CUDA_R_16BF;
+  static constexpr float kScale = 1;
+  __device__ static void Of(float x, bool left, Part* found) {
+    const int of_left[] = {2, 1, 0, 1, 0, 0}, of_right[] = {0, 1, 2, 0, 1, 0};
     Part split[3];
     for (Part& part : split) {
       const unsigned bits = __float_as_uint(x);
       part = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
       x -= __uint_as_float(unsigned(part) << 16);
     }
-    for (int b = 0; b < 6; ++b) {
-      const size_t target = (column / piece * 6 + b) * piece + column % piece;
-      parts[target * rows + row] = split[left ? of_left[b] : of_right[b]];
+    for (int b = 0; b < 6; ++b) found[b] = split[left ? of_left[b] : of_right[b]];
+  }
+};
+struct Halves {
+  static constexpr int kProducts = 3;
+  static constexpr cudaDataType kType = CUDA_R_16F;
+  static constexpr float kScale = 4;
+  __device__ static void Of(float x, bool left, Part* found) {
+    const __half first = __float2half_rn(kScale * x);
+    const __half second = __float2half_rn((kScale * x - __half2float(first)) * 64);
+    const __half less = __float2half_rn(__half2float(first) / 64);
+    found[left ? 0 : 1] = __half_as_ushort(second);
+    found[left ? 1 : 0] = __half_as_ushort(less);
+    found[2] = __half_as_ushort(first);
+  }
+};
+
+// Columns piece by piece, each with the parts of all products.
+template <typename How>
+__global__ void Split(const float* a, Part* parts, size_t rows, size_t depth, bool left,
+                      size_t piece) {
+  for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < rows * depth;
+       i += size_t(gridDim.x) * blockDim.x) {
+    const size_t row = i % rows, column = i / rows;
+    Part found[How::kProducts];
+    How::Of(a[i], left, found);
+    for (int b = 0; b < How::kProducts; ++b) {
+      const size_t target = (column / piece * How::kProducts + b) * piece + column % piece;
+      parts[target * rows + row] = found[b];
     }
   }
 }
@@ -100,16 +128,23 @@ int main() {
                   kOrder, &zero, c, kOrder);
       report("plain", depth);
       for (long piece = 128; piece <= depth; piece *= 2) {
-        Split<<<4096, 256>>>(a, parts_a, kOrder, depth, true, piece);
-        Split<<<4096, 256>>>(b, parts_b, kOrder, depth, false, piece);
-        cudaMemset(c, 0, kEntries * sizeof(float));
-        for (long begin = 0; begin < depth; begin += piece) {
-          const size_t offset = 6 * begin * kOrder;
-          cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_T, kOrder, kOrder, 6 * piece, &one,
-                       parts_a + offset, CUDA_R_16BF, kOrder, parts_b + offset, CUDA_R_16BF, kOrder,
-                       &one, c, CUDA_R_32F, kOrder, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-        }
-        report("six", piece);
+        auto multiply = [&](auto how, const char* name) {
+          using How = decltype(how);
+          Split<How><<<4096, 256>>>(a, parts_a, kOrder, depth, true, piece);
+          Split<How><<<4096, 256>>>(b, parts_b, kOrder, depth, false, piece);
+          cudaMemset(c, 0, kEntries * sizeof(float));
+          const float scale = 1 / (How::kScale * How::kScale);
+          for (long begin = 0; begin < depth; begin += piece) {
+            const size_t offset = How::kProducts * begin * kOrder;
+            cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_T, kOrder, kOrder, How::kProducts * piece,
+                         &scale, parts_a + offset, How::kType, kOrder, parts_b + offset, How::kType,
+                         kOrder, &one, c, CUDA_R_32F, kOrder, CUBLAS_COMPUTE_32F,
+                         CUBLAS_GEMM_DEFAULT);
+          }
+          report(name, piece);
+        };
+        multiply(Six(), "six");
+        multiply(Halves(), "three");
       }
     }
   }

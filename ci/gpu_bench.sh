@@ -153,7 +153,7 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
     program gradient $(n 8192 16384 32768) $(repeats 5) "${most[@]}"
   }
   # Products by bfloat16 parts beside TF32 and plain ones; and what is hard on their accuracy.
-  lower=(--precision highest default tf32 BF16_BF16_F32_X3)
+  lower=(--precision highest default tf32 BF16_BF16_F32_X3 BF16_BF16_F32_X6)
   precisions() { # not estimated
     bench --ranks "$ranks" --backend native --compare $(repeats 2) "${lower[@]}" \
       + --dtype float32 $(n 16384 32768 65536 131072) + --dtype complex64 $(n 32768) \
@@ -167,7 +167,7 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
     program precision_errors $(n 16384 32768) && program precision_errors $(n 16384) --dtype complex64
   }
   # Solutions from factors in lower precision, by condition.
-  modes=(--refine tf32 BF16_BF16_F32_X3 BF16_BF16_F32_X6 float32)
+  modes=(--refine tf32 F16_F16_F32_X3 BF16_BF16_F32_X3 float32)
   refine() { # not estimated
     program refine $(n 16384 65536) $(repeats 1) "${modes[@]}"
   }

@@ -75,12 +75,13 @@ _Precision: TypeAlias = (
         "TF32_TF32_F32",
         "BF16_BF16_F32_X3",
         "BF16_BF16_F32_X6",
+        "F16_F16_F32_X3",
     ]
     | Precision
     | DotAlgorithmPreset
 )
 _Refine: TypeAlias = Literal[
-    "auto", "float32", "tf32", "high", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6"
+    "auto", "float32", "tf32", "high", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F16_F16_F32_X3"
 ]
 _Routine: TypeAlias = Literal["potrs", "potri", "syevd", "sygvd", "cho_factor", "cho_solve"]
 _Subset: TypeAlias = Sequence[SupportsIndex]

@@ -14,15 +14,16 @@ from jaxmg import _compat, _mesh
 DTYPES = ("float32", "float64", "complex64", "complex128")
 # What `precision` may be called, by the native code's `products` (Precision in device/blas.h): the
 # name that a factor has, and those of `jax.default_matmul_precision`, `jax.lax.Precision` and
-# `jax.lax.DotAlgorithmPreset`.
+# `jax.lax.DotAlgorithmPreset`. JAX has no "F16_F16_F32_X3", but names others so.
 _PRODUCTS = (
     ("highest", "float32", "F32_F32_F32"),
     ("tf32", "tensorfloat32", "TF32_TF32_F32"),
     ("BF16_BF16_F32_X3", "high"),
     ("BF16_BF16_F32_X6",),
+    ("F16_F16_F32_X3",),
     (None, "default"),
 )
-DEFAULT = 4  # what the device's tuning has
+DEFAULT = 5  # what the device's tuning has
 PRODUCTS = {name: products for products, names in enumerate(_PRODUCTS) for name in names}
 _PRECISIONS = sorted(PRODUCTS, key=lambda name: name is not None)  # None first
 # Those that say nothing of float32.

@@ -177,20 +177,22 @@ def potrs(
             the native backend, by JAX's names (`jax.default_matmul_precision`), or a member of
             `jax.lax.Precision` or `jax.lax.DotAlgorithmPreset`. None: the fastest that is as
             accurate as float32, whatever ``jax_default_matmul_precision`` says: on GPUs that of
-            "BF16_BF16_F32_X6" for large matrices, else "highest". "highest": plain.
-            "BF16_BF16_F32_X6" and "BF16_BF16_F32_X3" (or "high"): six, or three, products of
-            bfloat16 parts, on tensor cores or emulated; three have some 17 bits. "tf32": GPUs round
+            "F16_F16_F32_X3" for large matrices, else "highest". "highest": plain.
+            "F16_F16_F32_X3": three products of float16 parts of the equilibrated matrix, on tensor
+            cores or emulated, which are as good as float32. "BF16_BF16_F32_X6" and
+            "BF16_BF16_F32_X3" (or "high"): six, or three, products of bfloat16 parts, without
+            equilibration; six are as good too, three have some 17 bits. "tf32": GPUs round
             factors to TF32, which has a unit roundoff of 5e-4 in place of 6e-8, and a matrix with a
             condition beyond some 1e3 may come out as not positive definite; CPUs compute as with
             "highest". For other dtypes None or "highest".
         refine: None, or the precision in which ``a`` is factored, with x refined on ``a`` itself
             until its backward error is that of a solution without ``refine``: "float32", for
-            float64 and complex128; "BF16_BF16_F32_X6", "BF16_BF16_F32_X3" and "tf32", as for
-            ``precision``, for all dtypes; "auto" is "BF16_BF16_F32_X3" on GPUs, on CPUs "float32"
-            for float64 and complex128 and "tf32" for the others. Where that doesn't work (``a`` is
-            too ill-conditioned, beyond about 1e7 with "float32", 1e6 with "BF16_BF16_F32_X3" and
-            1e4 with "tf32"), it falls back to the factorization without ``refine`` by itself. With
-            the native backend.
+            float64 and complex128; "F16_F16_F32_X3", "BF16_BF16_F32_X6", "BF16_BF16_F32_X3" and
+            "tf32", as for ``precision``, for all dtypes; "auto" is "BF16_BF16_F32_X3" on GPUs, on
+            CPUs "float32" for float64 and complex128 and "tf32" for the others. Where that doesn't
+            work (``a`` is too ill-conditioned, beyond about 1e7 with "float32", 1e6 with
+            "BF16_BF16_F32_X3" and 1e4 with "tf32"), it falls back to the factorization without
+            ``refine`` by itself. With the native backend.
             A matrix that misses being positive definite by less than the lower precision can tell
             may be solved with, as by LAPACK's dsposv.
         return_iterations: with ``refine``, also return the number of iterations.

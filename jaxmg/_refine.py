@@ -36,6 +36,7 @@ _PRECISIONS = {
     "tf32": _Lower(1, 2.0**-14),
     "BF16_BF16_F32_X3": _Lower(2, 2.0**-20),
     "BF16_BF16_F32_X6": _Lower(3, 2.0**-23),
+    "F16_F16_F32_X3": _Lower(4, 2.0**-23),
 }
 NAMES = (None, "auto", *_PRECISIONS)
 # "auto", by whether it is on GPUs, and for float64 and complex128: what is fastest over the most
@@ -70,7 +71,7 @@ def check(routine, name, dtype, backend, platform):
     if name == "float32" and not wide:
         raise ValueError(
             f"{routine}: refine='float32' is for float64 and complex128; a has dtype {dtype}. For "
-            "that pass one of refine='tf32', 'BF16_BF16_F32_X3', 'BF16_BF16_F32_X6'"
+            f"that pass one of refine={', '.join(repr(n) for n in _PRECISIONS if n != name)}"
         )
     if backend != "native":
         raise ValueError(

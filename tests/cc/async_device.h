@@ -50,6 +50,17 @@ class AsyncBlas : public Blas<T> {
       return real_.GemmOfParts(s, turned_a, turned_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
     });
   }
+  Status Scale(Stream s, bool lower, bool divide, int64_t m, int64_t n, const R* left,
+               const R* right, T* a, int64_t lda) override {
+    return Later(workers_, s,
+                 [=] { return real_.Scale(s, lower, divide, m, n, left, right, a, lda); });
+  }
+  Status RowLargest(Stream s, int64_t m, int64_t n, const T* a, int64_t lda, R* largest) override {
+    return Later(workers_, s, [=] { return real_.RowLargest(s, m, n, a, lda, largest); });
+  }
+  Status PowersOfTwo(Stream s, bool root, int64_t n, R* x) override {
+    return Later(workers_, s, [=] { return real_.PowersOfTwo(s, root, n, x); });
+  }
   Status Potrf(Stream s, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override {
     return Later(workers_, s, [=] { return real_.Potrf(s, n, a, lda, offset, info); });
   }
@@ -256,13 +267,14 @@ class AsyncDevice : public Device {
         : blas(device.workers_, device.real_->blas<T>()),
           bf16x3(device.workers_, device.real_->blas<T>(Precision::kBf16x3)),
           bf16x6(device.workers_, device.real_->blas<T>(Precision::kBf16x6)),
+          f16x3(device.workers_, device.real_->blas<T>(Precision::kF16x3)),
           solver(device.workers_, device.real_->solver<T>()),
           panel(device.workers_, *device.real_->eigen<T>().panel),
           chase(device.workers_, *device.real_->eigen<T>().chase),
           secular(device.workers_, *device.real_->eigen<T>().secular) {}
-    BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6}; }
+    BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6, &f16x3}; }
     EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
-    AsyncBlas<T> blas, bf16x3, bf16x6;
+    AsyncBlas<T> blas, bf16x3, bf16x6, f16x3;
     AsyncSolver<T> solver;
     AsyncPanel<T> panel;
     AsyncChase<T> chase;

@@ -152,20 +152,27 @@ void CheckSplit(const Kernel& kernel) {
   const auto host = NewHostDevice();
   for (const bool turned : {false, true}) {
     for (const Side side : {Side::kLeft, Side::kRight}) {
-      for (const Precision precision : {Precision::kBf16x3, Precision::kBf16x6}) {
+      for (const Precision precision :
+           {Precision::kBf16x3, Precision::kBf16x6, Precision::kF16x3}) {
         const long long m = 37, n = 70;
         const PartsShape shape = PartsOf<T>(precision);
         Matrix<T> a = Matrix<T>::Uniform(m, n, random);
         a(3, 4) = std::numeric_limits<float>::max();
         a(5, 6) = std::numeric_limits<float>::denorm_min();
         a(7, 8) = std::numeric_limits<float>::infinity();
+        a(9, 1) = std::nanf("");
+        // All of float16's numbers, and those half-way between some.
+        for (long long j = 10; j < n; ++j) {
+          for (long long i = 0; i < m; ++i) a(i, j) *= std::ldexp(1.0f, static_cast<int>(j) - 46);
+        }
+        for (int i = 0; i < 30; ++i) a(i, 2) = (2048.0f + i) / 2048, a(i, 3) = i / 134217728.0f;
         const long long rows = (turned ? n : m) * (side == Side::kLeft ? shape.rows : 1);
         const long long depth = (turned ? m : n) * shape.depth;
         const long long ld = (turned ? depth : rows) + 3;
         std::vector<Part> found(ld * (turned ? rows : depth), 7), expected = found;
         Launch(Tiles(m, n), kTileEdge, kTileRows, [&] {
-          kernel(side == Side::kLeft, turned, static_cast<int>(shape.products), m, n, a.device(),
-                 a.ld, found.data(), ld);
+          kernel(side == Side::kLeft, turned, shape.format == PartFormat::kFloat16,
+                 static_cast<int>(shape.products), m, n, a.device(), a.ld, found.data(), ld);
         });
         const Status status = host->blas<T>(precision).Split(
             Stream::kMain, side, turned, m, n, a.data.data(), a.ld, expected.data(), ld);
@@ -179,6 +186,78 @@ void CheckSplit(const Kernel& kernel) {
 TEST(PartsAreThoseOfTheHost) {
   CheckSplit<float>(kernels::jaxmg_split_s);
   CheckSplit<std::complex<float>>(kernels::jaxmg_split_c);
+}
+
+// What equilibration needs is what the host's device computes, to the bit.
+template <typename T, typename ScaleKernel, typename LargestKernel>
+void CheckScaling(const ScaleKernel& scale, const LargestKernel& row_largest) {
+  std::mt19937_64 random(6);
+  const auto host = NewHostDevice();
+  const long long m = 77, n = 70;
+  std::vector<float> left(m), right(n);
+  for (long long i = 0; i < m; ++i) left[i] = std::ldexp(1.0f, static_cast<int>(i % 9) - 4);
+  for (long long j = 0; j < n; ++j) right[j] = j % 3 == 0 ? 1 : std::ldexp(1.0f, j % 70 - 60);
+  const Matrix<T> a = Matrix<T>::Uniform(m, n, random);
+  for (int which = 0; which < 12; ++which) {
+    const bool lower = which & 1, divide = which & 2;
+    const float* const rows = which / 4 == 0 ? nullptr : left.data();
+    const float* const columns = which / 4 == 1 ? nullptr : right.data();
+    Matrix<T> found = a, expected = a;
+    Launch(Tiles(m, n), kTileEdge, kTileRows,
+           [&] { scale(lower, divide, m, n, rows, columns, found.device(), found.ld); });
+    const Status status = host->blas<T>().Scale(Stream::kMain, lower, divide, m, n, rows, columns,
+                                                expected.data.data(), expected.ld);
+    EXPECT(status.ok()) << status.message();
+    EXPECT(found.data == expected.data && !(found.data == a.data)) << which;
+  }
+  Matrix<T> b = a;
+  b(50, 3) = std::nanf("");
+  b(51, 40) = -std::numeric_limits<float>::infinity();
+  std::vector<float> found(m, 0.01f);
+  found[60] = 1000;
+  std::vector<float> expected = found;
+  Launch(3, kThreads, 1, [&] { row_largest(m, n, b.device(), b.ld, found.data()); });
+  const Status status =
+      host->blas<T>().RowLargest(Stream::kMain, m, n, b.data.data(), b.ld, expected.data());
+  EXPECT(status.ok()) << status.message();
+  for (long long i = 0; i < m; ++i) {
+    EXPECT(found[i] == expected[i] || (i == 50 && std::isnan(found[i]))) << i << ": " << found[i];
+  }
+  EXPECT(std::isnan(expected[50]) && std::isinf(expected[51]) && expected[60] == 1000);
+}
+
+TEST(ScalingIsThatOfTheHost) {
+  CheckScaling<float>(kernels::jaxmg_scale_s, kernels::jaxmg_row_largest_s);
+  CheckScaling<std::complex<float>>(kernels::jaxmg_scale_c, kernels::jaxmg_row_largest_c);
+}
+
+TEST(PowersOfTwoAreThoseOfTheHost) {
+  std::vector<float> x = {0,
+                          -1,
+                          1,
+                          3.99f,
+                          4,
+                          0.25f,
+                          0.1f,
+                          1e-45f,
+                          std::nanf(""),
+                          std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::max(),
+                          std::numeric_limits<float>::min()};
+  const auto host = NewHostDevice();
+  for (bool root : {false, true}) {
+    std::vector<float> found = x, expected = x;
+    const auto n = static_cast<long long>(x.size());
+    Launch(1, 8, 1, [&] { kernels::jaxmg_powers_of_two(root, n, found.data()); });
+    EXPECT(host->blas<float>().PowersOfTwo(Stream::kMain, root, n, expected.data()).ok());
+    EXPECT(found == expected);
+    for (size_t i = 0; i < x.size(); ++i) {
+      const bool has = x[i] >= std::numeric_limits<float>::min() && std::isfinite(x[i]);
+      const float rest = has ? x[i] / (root ? found[i] * found[i] : found[i]) : 1;
+      EXPECT(rest >= 1 && rest < (root ? 4 : 2)) << x[i] << ": " << found[i];
+      EXPECT(has || found[i] == 1) << x[i];
+    }
+  }
 }
 
 template <typename T>

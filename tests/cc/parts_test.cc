@@ -1,5 +1,5 @@
-// Products made of bfloat16 parts: the parts of a number, products of every shape, and what
-// factorizations of them are worth.
+// Products made of bfloat16 and float16 parts: the parts of a number, products of every shape, and
+// what factorizations of them are worth.
 #include <cmath>
 #include <complex>
 #include <cstring>
@@ -28,7 +28,7 @@ namespace {
 using namespace testing;
 using Complex = std::complex<float>;
 
-constexpr Precision kByParts[] = {Precision::kBf16x3, Precision::kBf16x6};
+constexpr Precision kByParts[] = {Precision::kBf16x3, Precision::kBf16x6, Precision::kF16x3};
 
 float Number(Part part) {
   const uint32_t bits = uint32_t{part} << 16;
@@ -65,6 +65,54 @@ TEST(PartsOfANumberAddUpToIt) {
   }
   for (float x : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
     const std::vector<float> parts = PartsOfNumber(x);
+    EXPECT(!std::isfinite(parts[0] + parts[1] + parts[2])) << x;
+  }
+}
+
+float HalfNumber(Part part) {
+  const int exponent = part >> 10 & 31, fraction = part & 1023;
+  if (exponent == 31) return std::nanf("");
+  const float size = exponent > 0 ? std::ldexp(1024.0f + fraction, exponent - 25)
+                                  : std::ldexp(static_cast<float>(fraction), -24);
+  return part & 0x8000 ? -size : size;
+}
+
+// Those of a left factor of one element with three products, in their order: h1, h0, h0.
+std::vector<float> HalvesOfNumber(float x, Side side) {
+  const auto device = NewHostDevice();
+  std::vector<Part> parts(3);
+  const Status status = device->blas<float>(Precision::kF16x3)
+                            .Split(Stream::kMain, side, false, 1, 1, &x, 1, parts.data(), 1);
+  EXPECT(status.ok()) << status.message();
+  return {HalfNumber(parts[0]), HalfNumber(parts[1]), HalfNumber(parts[2])};
+}
+
+TEST(HalvesOfANumberAddUpToIt) {
+  std::mt19937_64 random(3);
+  std::uniform_real_distribution<float> fraction(-2, 2);
+  for (int exponent = -40; exponent <= 12; ++exponent) {
+    for (int i = 0; i < 300; ++i) {
+      const float x = std::ldexp(fraction(random), exponent), y = kHalfScale * x;
+      const std::vector<float> left = HalvesOfNumber(x, Side::kLeft);
+      const std::vector<float> right = HalvesOfNumber(x, Side::kRight);
+      const double first = left[2], second = left[0] / kHalfShift;
+      const double least = std::ldexp(1, -31);  // of kHalfScale x
+      EXPECT(std::abs(first - y) <= std::max(std::abs(y) / 2048, 1.0f / 33554432)) << x;
+      EXPECT(std::abs(first + second - y) <= std::max(double{std::abs(y)} / 4194304, least)) << x;
+      // What meets in a product: h1 and h0, h0 and h1, h0 and h0.
+      EXPECT(right[2] == left[2] && right[1] == left[0] && right[0] == left[1]) << x;
+      EXPECT(std::abs(left[1] * kHalfShift - first) <=
+             std::max(std::abs(first) / 2048, 64.0 / 33554432))
+          << x;
+    }
+  }
+  constexpr float kLargest = 65504;
+  for (float x : {1e6f, -1e30f, 3e37f}) {
+    EXPECT(HalvesOfNumber(x, Side::kLeft)[2] == std::copysign(kLargest, x)) << x;
+  }
+  EXPECT(HalvesOfNumber(kLargest / kHalfScale, Side::kLeft)[2] == kLargest);
+  for (float x : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    const std::vector<float> parts = HalvesOfNumber(x, Side::kLeft);
     EXPECT(!std::isfinite(parts[0] + parts[1] + parts[2])) << x;
   }
 }
@@ -116,6 +164,8 @@ void CheckProducts() {
       for (const auto& [m, n, k] : kSizes) {
         const double six = ProductError<T>(Precision::kBf16x6, op_a, op_b, m, n, k);
         const double three = ProductError<T>(Precision::kBf16x3, op_a, op_b, m, n, k);
+        const double halves = ProductError<T>(Precision::kF16x3, op_a, op_b, m, n, k);
+        EXPECT(halves < 8 * kEps<float>) << m << " x " << n << " x " << k << ": " << halves;
         EXPECT(six < 8 * kEps<float>) << m << " x " << n << " x " << k << ": " << six;
         EXPECT(three < 1.0 / 32768) << m << " x " << n << " x " << k << ": " << three;
         const bool plain = kIsComplex<T> && (op_a == Op::kTrans || op_b == Op::kTrans);
@@ -220,13 +270,17 @@ void CheckRoutines() {
       const auto exact = Errors<T>(c, Precision::kHighest, make);
       const auto six = Errors<T>(c, Precision::kBf16x6, make);
       const auto three = Errors<T>(c, Precision::kBf16x3, make);
+      const auto halves = Errors<T>(c, Precision::kF16x3, make);
       const std::string where = Describe(c) + " block " + std::to_string(tuning.panel_block);
       EXPECT(six.first < 2 * exact.first + kEps<T>) << where << ": " << six.first;
       EXPECT(six.second < 2 * exact.second + c.n * kEps<T>) << where << ": " << six.second;
+      EXPECT(halves.first < 2 * exact.first + kEps<T>) << where << ": " << halves.first;
+      EXPECT(halves.second < 2 * exact.second + c.n * kEps<T>) << where << ": " << halves.second;
       EXPECT(three.first < 1e-5) << where << ": " << three.first;
       EXPECT(three.second < 1e-3) << where << ": " << three.second;
       if (c.n < 90) continue;
       EXPECT(three.first != exact.first && six.first != exact.first) << where;
+      EXPECT(halves.first != exact.first && halves.first != six.first) << where;
       EXPECT(three.second > 2 * exact.second) << where << ": " << three.second;
     }
   }
@@ -240,14 +294,16 @@ TEST(RoutinesAreAsAccurateAsTheirProducts) {
 TEST(EveryAccessOfPartsIsOrdered) {
   for (const Case& c : kCases) {
     for (const Tuning& tuning : {NewHostDevice()->tuning(), LikeGpu(), LikeGpu(4)}) {
-      Recording recordings[] = {Recording(c.ranks), Recording(c.ranks)};
-      auto make = [&](int call, int rank) {
-        return std::make_unique<RecordingDevice>(NewHostDevice(), tuning, recordings[call], rank);
-      };
-      Errors<float>(c, Precision::kBf16x6, make);
-      for (const Recording& recording : recordings) {
-        const std::string race = recording.FirstRace();
-        EXPECT(race.empty()) << Describe(c) << " block " << tuning.panel_block << ": " << race;
+      for (Precision precision : {Precision::kBf16x6, Precision::kF16x3}) {
+        Recording recordings[] = {Recording(c.ranks), Recording(c.ranks)};
+        auto make = [&](int call, int rank) {
+          return std::make_unique<RecordingDevice>(NewHostDevice(), tuning, recordings[call], rank);
+        };
+        Errors<float>(c, precision, make);
+        for (const Recording& recording : recordings) {
+          const std::string race = recording.FirstRace();
+          EXPECT(race.empty()) << Describe(c) << " block " << tuning.panel_block << ": " << race;
+        }
       }
     }
   }

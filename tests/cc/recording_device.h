@@ -67,6 +67,23 @@ class RecordingBlas : public Blas<T> {
             turned_a, turned_b, alpha, beta);
     return real_.GemmOfParts(s, turned_a, turned_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
   }
+  Status Scale(Stream s, bool lower, bool divide, int64_t m, int64_t n, const R* left,
+               const R* right, T* a, int64_t lda) override {
+    // What it reads is as long as x, or as what is null: nothing.
+    to_.Add(s, "scale",
+            {to_.Read(left, 1, left != nullptr ? m : 0, 1),
+             to_.Read(right, 1, right != nullptr ? n : 0, 1), to_.Write(a, lda, m, n)},
+            lower, divide);
+    return real_.Scale(s, lower, divide, m, n, left, right, a, lda);
+  }
+  Status RowLargest(Stream s, int64_t m, int64_t n, const T* a, int64_t lda, R* largest) override {
+    to_.Add(s, "row largest", {to_.Read(a, lda, m, n), to_.Write(largest, m, m, 1)});
+    return real_.RowLargest(s, m, n, a, lda, largest);
+  }
+  Status PowersOfTwo(Stream s, bool root, int64_t n, R* x) override {
+    to_.Add(s, "powers of two", {to_.Write(x, n, n, 1)}, root);
+    return real_.PowersOfTwo(s, root, n, x);
+  }
   Status SolveRight(Stream s, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, const T* b,
                     int64_t ldb, T* x, int64_t ldx) override {
     to_.Add(s, "solve", {to_.Read(l, ldl, n, n), to_.Read(b, ldb, m, n), to_.Write(x, ldx, m, n)},
@@ -255,13 +272,14 @@ class RecordingDevice : public Device {
         : blas(device.to_, device.real_->blas<T>()),
           bf16x3(device.to_, device.real_->blas<T>(Precision::kBf16x3)),
           bf16x6(device.to_, device.real_->blas<T>(Precision::kBf16x6)),
+          f16x3(device.to_, device.real_->blas<T>(Precision::kF16x3)),
           solver(device.to_, device.real_->solver<T>()),
           panel(device.to_, *device.real_->eigen<T>().panel),
           chase(device.to_, *device.real_->eigen<T>().chase),
           secular(device.to_, *device.real_->eigen<T>().secular) {}
-    BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6}; }
+    BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6, &f16x3}; }
     EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
-    RecordingBlas<T> blas, bf16x3, bf16x6;
+    RecordingBlas<T> blas, bf16x3, bf16x6, f16x3;
     RecordingSolver<T> solver;
     RecordingPanel<T> panel;
     RecordingChase<T> chase;

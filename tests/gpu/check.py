@@ -440,7 +440,7 @@ def small(quick):
         attempt(f"potri {dtype} gathered", check_potri, 70, dtype, mesh, None, "native")
         attempt(f"factor {dtype}", check_factor, 70, dtype, mesh, 16)
         check_all_ranks(dtype, mesh)
-    for precision in ("BF16_BF16_F32_X3", "BF16_BF16_F32_X6"):
+    for precision in ("BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F16_F16_F32_X3"):
         for dtype in ("float32", "complex64"):
             attempt(f"{dtype} by {precision}", check_parts, 150, dtype, mesh, 70, precision)
     # Columns of more bytes than one block copies, and blocks that are inverted in several.

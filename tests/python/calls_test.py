@@ -302,7 +302,7 @@ def test_donated_buffer_is_the_work_space():
     layout = _mesh.infer("potrs", (a, b), None, None)
     program = _potrs._POTRS._program
     specs = (layout.row_spec, P(), P(), P())
-    attributes = (("products", 4), ("check_b", False))
+    attributes = (("products", _checks.DEFAULT), ("check_b", False))
     call = _programs.Call("potrs", program, layout, n, 8, "native", specs, attributes)
     block = n * n * 8 // 2
     analysis = _programs._compiled(call, (0,), (True,) * 4).lower(a, b).compile().memory_analysis()

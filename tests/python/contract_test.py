@@ -225,7 +225,7 @@ def test_no_parts():
         _call_handler("jaxmg_hemm", parts=0)
 
 
-@pytest.mark.parametrize("products", [1, 2, 3])
+@pytest.mark.parametrize("products", [1, 2, 3, 4])
 def test_lower_precision_is_for_single_precision(products):
     with pytest.raises(jax.errors.JaxRuntimeError, match="are for float32 and complex64"):
         _call(**(_RIGHT | {"products": products}))

@@ -13,7 +13,7 @@ from jaxmg import _backend, _checks, _mesh, _potrs
 
 _TF32_EPS = 2.0**-10
 _X3_EPS = 2.0**-16
-_X3, _X6 = "BF16_BF16_F32_X3", "BF16_BF16_F32_X6"
+_X3, _X6, _F16 = "BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F16_F16_F32_X3"
 _GPU = jax.default_backend() == "gpu"
 _N, _TILE = 200, 16
 
@@ -36,7 +36,7 @@ def _backward_error(a, x, b):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
-@pytest.mark.parametrize("precision", [None, "highest", "tf32", _X3, _X6])
+@pytest.mark.parametrize("precision", [None, "highest", "tf32", _X3, _X6, _F16])
 def test_error_is_that_of_the_precision(dtype, precision):
     a, b, there, _ = _problem(dtype)
     x, status = jaxmg.potrs(there, b, _TILE, precision=precision, return_status=True)
@@ -56,7 +56,7 @@ def test_error_is_that_of_the_precision(dtype, precision):
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 3, 4, 8])
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
-def test_six_products_are_as_good_as_plain_ones_and_three_have_half_the_bits(dtype, ranks):
+def test_what_is_as_good_as_plain_products_and_three_have_half_the_bits(dtype, ranks):
     """On CPU devices too, which make the same products of parts."""
     n, random = 150, rng(7)
     q = random.standard_normal((n, n)).astype(dtype)
@@ -67,15 +67,64 @@ def test_six_products_are_as_good_as_plain_ones_and_three_have_half_the_bits(dty
         a = ((q * spectrum) @ q.conj().T).astype(dtype)
         there = shard(a, line(ranks), "r", None) if n % ranks == 0 else a
         found = {}
-        for precision in (None, _X6, _X3):
+        for precision in (None, _X6, _F16, _X3):
             x, status = jaxmg.potrs(
                 there, b, 11, line(ranks), P("r", None), precision=precision, return_status=True
             )
             assert status == 0
             found[precision] = _backward_error(a, x, b)
         # Tensor cores truncate each sum, and so narrow tiles have many.
-        assert found[_X6] < (6 if _GPU else 2) * found[None]
+        assert max(found[_X6], found[_F16]) < (6 if _GPU else 2) * found[None]
         assert 2 * found[None] < found[_X3] < _X3_EPS
+
+
+# Of rows and columns, such that A's elements go from 1e-36 to 1e36.
+_SCALES = {"graded": (-60, 60), "tiny": (-60, -60), "huge": (60, 60)}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+@pytest.mark.parametrize("scales", _SCALES)
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_float16_has_exponents_enough(dtype, scales, ranks):
+    """A is equilibrated, exactly, and what comes of it is as if it were not: x, log det A, a factor
+    and its inverse, of matrices and right-hand sides that are far out of float16's range."""
+    n, tile = 61, 7
+    a, b, _, _ = _problem(dtype)
+    a, b = a[:n, :n], b[:n]
+    scale = np.ldexp(np.float32(1), np.linspace(*_SCALES[scales], n).astype(int))[:, None]
+    scaled, mesh = a * scale * scale.T, line(ranks)
+    there = shard(scaled, mesh, "r", None) if n % ranks == 0 else scaled
+    options = dict(T_A=tile, mesh=mesh, matrix_specs=P("r", None), precision=_F16)
+    x, log_det, status = jaxmg.potrs(
+        there, b * scale, **options, return_logdet=True, return_status=True
+    )
+    assert status == 0
+    assert _backward_error(a, np.asarray(x) * scale, b) < 10 * eps(dtype)
+    exact = np.linalg.slogdet(a.astype(complex))[1] + 2 * np.log(scale.astype(float)).sum()
+    np.testing.assert_allclose(log_det, exact, rtol=1e-5)
+    factor = jaxmg.cho_factor(there, **options)
+    for inverse in (jaxmg.potri(there, **options), factor.inv()):
+        found = a @ (np.asarray(inverse) * scale * scale.T)
+        assert np.linalg.norm(found - np.eye(n)) < n * eps(dtype) * np.linalg.cond(a)
+    assert factor.precision == _F16
+    u = np.asarray(factor.upper()) / scale.T
+    np.testing.assert_allclose(u.conj().T @ u, a, atol=20 * eps(dtype) * np.linalg.norm(a))
+    solved = np.asarray(jaxmg.cho_solve(factor, b * scale)) * scale
+    assert _backward_error(a, solved, b) < 10 * eps(dtype)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("failing", [0, 29, 60])
+def test_status_of_float16_products(failing, ranks):
+    a, b, _, _ = _problem("float32")
+    a, b = a[:61, :61].copy(), b[:61]
+    a[failing, failing] = -1e6
+    options = dict(T_A=7, mesh=line(ranks), matrix_specs=P("r", None), return_status=True)
+    for value in (-1e6, 0, 1e-3, np.nan, np.inf):
+        a[failing, failing] = value
+        x, status = jaxmg.potrs(a, b, **options, precision=_F16)
+        expected = jaxmg.potrs(a, b, **options, precision="highest")[1]
+        assert status == expected and (status == 0 or np.isnan(x).all())
 
 
 def test_a_factor_keeps_the_precision():
@@ -95,6 +144,7 @@ _NAMES = {
     "tf32": ["tf32", "tensorfloat32", jax.lax.DotAlgorithmPreset.TF32_TF32_F32],
     _X3: [_X3, "high", jax.lax.Precision.HIGH, jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3],
     _X6: [_X6, jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X6],
+    _F16: [_F16],
 }
 
 
@@ -168,4 +218,4 @@ def test_products_are_plain_where_parts_have_no_room(dtype, donate, monkeypatch)
         monkeypatch.setattr(_mesh.Layout, "memory", memory)
         found = routine._with_room(attributes, layout, a, 8, donate)
         assert found == {"products": _checks.DEFAULT if dtype == "float64" else products}
-        assert routine._with_room({"products": 3}, layout, a, 8, donate) == {"products": 3}
+        assert routine._with_room({"products": 4}, layout, a, 8, donate) == {"products": 4}

@@ -14,17 +14,24 @@ namespace jaxmg {
 // How products of matrices are computed; in lower precision those of float32 and complex64 alone.
 // kTf32 rounds the factors to TF32, with 10 bits behind the binary point, where the hardware
 // multiplies those faster. The others take them for sums of bfloat16 numbers, with 7 bits each, and
-// add up three products of those, or six, in float32: see parts.h. kChosen is what the device's
-// Tuning has for a matrix of that order.
-enum class Precision { kHighest, kTf32, kBf16x3, kBf16x6, kChosen };
-inline constexpr int kNumPrecisions = 4;  // kChosen is none
+// add up three products of those, or six, in float32: see parts.h. kF16x3 does so with float16
+// numbers, with 10 bits each, for matrices whose rows are of about the size 1. kChosen is what the
+// device's Tuning has for a matrix of that order.
+enum class Precision { kHighest, kTf32, kBf16x3, kBf16x6, kF16x3, kChosen };
+inline constexpr int kNumPrecisions = 5;  // kChosen is none
 
 template <typename T>
 constexpr PartsShape PartsOf(Precision precision) {
-  const int products = precision == Precision::kBf16x3   ? 3
-                       : precision == Precision::kBf16x6 ? 6
-                                                         : 0;
-  return PartsOf<T>(products);
+  switch (precision) {
+    case Precision::kBf16x3:
+      return PartsOf<T>(3, PartFormat::kBfloat16);
+    case Precision::kBf16x6:
+      return PartsOf<T>(6, PartFormat::kBfloat16);
+    case Precision::kF16x3:
+      return PartsOf<T>(3, PartFormat::kFloat16);
+    default:
+      return {};
+  }
 }
 
 enum class Op { kNone, kTrans, kConjTrans };
@@ -118,6 +125,26 @@ class Blas {
                              int64_t /*lda*/, const Part* /*b*/, int64_t /*ldb*/, Real<T> /*beta*/,
                              T* /*c*/, int64_t /*ldc*/) {
     return Status::Fixed(Code::kInternal, "products here aren't made of parts");
+  }
+
+  // For what these ask of a matrix (equilibrate.h), and in single precision alone. a_ij := a_ij
+  // left_i right_j, m x n, or with `divide` a_ij / (left_i right_j), on the lower trapezoid alone
+  // if `lower`; either factor may be null.
+  virtual Status Scale(Stream, bool /*lower*/, bool /*divide*/, int64_t /*m*/, int64_t /*n*/,
+                       const Real<T>* /*left*/, const Real<T>* /*right*/, T* /*a*/,
+                       int64_t /*lda*/) {
+    return Status::Fixed(Code::kInternal, "this dtype isn't scaled");
+  }
+  // largest_i becomes the largest of itself and the |Re a_ij| and |Im a_ij| of the lower trapezoid
+  // of a, m x n; NaN counts as more than everything.
+  virtual Status RowLargest(Stream, int64_t /*m*/, int64_t /*n*/, const T* /*a*/, int64_t /*lda*/,
+                            Real<T>* /*largest*/) {
+    return Status::Fixed(Code::kInternal, "this dtype isn't scaled");
+  }
+  // Each of x becomes the power of two 2^e with x = 2^e f, 1 <= f < 2, or with `root` that of its
+  // square root; 1 where x is no positive normal number.
+  virtual Status PowersOfTwo(Stream, bool /*root*/, int64_t /*n*/, Real<T>* /*x*/) {
+    return Status::Fixed(Code::kInternal, "this dtype isn't scaled");
   }
 
   // Takes memory that Potrf, on tiles of at most this order, needs beside its operands until the

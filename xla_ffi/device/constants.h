@@ -74,6 +74,12 @@ inline constexpr int kMostProducts = 6;
 inline constexpr int kLeftPart[kMostProducts] = {2, 1, 0, 1, 0, 0};
 inline constexpr int kRightPart[kMostProducts] = {0, 1, 2, 0, 1, 0};
 
+// Of float16 numbers there are three products, and of kHalfScale x = h0 + h1 the parts h0,
+// kHalfShift h1 and h0 / kHalfShift.
+inline constexpr float kHalfScale = 4, kHalfShift = 64;
+inline constexpr int kLeftHalf[] = {1, 2, 0};
+inline constexpr int kRightHalf[] = {2, 1, 0};
+
 // Bytes of a column that a block of kCopyColumns copies.
 inline constexpr int kCopySegment = kThreads * 64;
 

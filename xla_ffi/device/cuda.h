@@ -123,14 +123,15 @@ class CudaDevice : public Device {
           tf32(device, Precision::kTf32),
           bf16x3(device, Precision::kBf16x3),
           bf16x6(device, Precision::kBf16x6),
+          f16x3(device, Precision::kF16x3),
           solver(device),
           panel(device),
           chase(device, blas),
           secular(device) {}
-    BlasByPrecision<T> by_precision() { return {&blas, &tf32, &bf16x3, &bf16x6}; }
+    BlasByPrecision<T> by_precision() { return {&blas, &tf32, &bf16x3, &bf16x6, &f16x3}; }
     EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
 
-    CudaBlas<T> blas, tf32, bf16x3, bf16x6;
+    CudaBlas<T> blas, tf32, bf16x3, bf16x6, f16x3;
     CudaSolver<T> solver;
     CudaPanel<T> panel;
     CudaChase<T> chase;

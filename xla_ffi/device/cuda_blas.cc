@@ -119,9 +119,11 @@ Status CudaBlas<T>::ScratchForParts(Stream stream, int64_t count, Part** parts) 
 template <typename T>
 Status CudaBlas<T>::Split(Stream stream, Side side, bool turned, int64_t m, int64_t n, const T* a,
                           int64_t lda, Part* parts, int64_t ld) {
-  const int left = side == Side::kLeft, products = static_cast<int>(this->parts().products);
+  const PartsShape shape = this->parts();
+  const int left = side == Side::kLeft, products = static_cast<int>(shape.products);
+  const int halves = shape.format == PartFormat::kFloat16;
   return device_.LaunchTiles(Kernel::kSplit, CudaType<T>::kLetter, stream, m, n, left,
-                             static_cast<int>(turned), products, m, n, a, lda, parts, ld);
+                             static_cast<int>(turned), halves, products, m, n, a, lda, parts, ld);
 }
 
 template <typename T>
@@ -130,18 +132,53 @@ Status CudaBlas<T>::GemmOfParts(Stream stream, bool turned_a, bool turned_b, int
                                 int64_t ldb, R beta, T* c, int64_t ldc) {
   if (m == 0 || n == 0) return Status::Ok();
   const PartsShape shape = parts();
-  const double short_by = kTruncation * static_cast<double>(k * (shape.depth / shape.products));
-  const float f_alpha = static_cast<float>(alpha * (1 + short_by)),
+  const double short_by =
+      shape.truncation() * static_cast<double>(k * (shape.depth / shape.products));
+  const float f_alpha = static_cast<float>(alpha * (1 + short_by)) / shape.scale(),
               f_beta = static_cast<float>(beta);
+  const cudaDataType type = shape.format == PartFormat::kFloat16 ? CUDA_R_16F : CUDA_R_16BF;
   cublasHandle_t handle;
   JAXMG_RETURN_IF_ERROR(device_.resources().BlasHandle(stream, precision_, &handle));
   JAXMG_CHECK_CUDA(
       Get<Cublas>().cublasGemmEx_64(
           handle, turned_a ? CUBLAS_OP_T : CUBLAS_OP_N, turned_b ? CUBLAS_OP_N : CUBLAS_OP_T,
-          shape.rows * m, n, shape.depth * k, &f_alpha, a, CUDA_R_16BF, lda, b, CUDA_R_16BF, ldb,
-          &f_beta, c, CUDA_R_32F, shape.rows * ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+          shape.rows * m, n, shape.depth * k, &f_alpha, a, type, lda, b, type, ldb, &f_beta, c,
+          CUDA_R_32F, shape.rows * ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
       "gemm of parts on GPU ", device_.ordinal(), ", ", m, " x ", n);
   return Status::Ok();
+}
+
+template <typename T>
+Status CudaBlas<T>::Scale(Stream stream, bool lower, bool divide, int64_t m, int64_t n,
+                          const R* left, const R* right, T* a, int64_t lda) {
+  if constexpr (!std::is_same_v<R, float>) {
+    return Blas<T>::Scale(stream, lower, divide, m, n, left, right, a, lda);
+  } else {
+    return device_.LaunchTiles(Kernel::kScale, CudaType<T>::kLetter, stream, m, n,
+                               static_cast<int>(lower), static_cast<int>(divide), m, n, left, right,
+                               a, lda);
+  }
+}
+
+template <typename T>
+Status CudaBlas<T>::RowLargest(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
+                               R* largest) {
+  if constexpr (!std::is_same_v<R, float>) {
+    return Blas<T>::RowLargest(stream, m, n, a, lda, largest);
+  } else {
+    return device_.LaunchElements(Kernel::kRowLargest, CudaType<T>::kLetter, stream,
+                                  m * ((n + 63) / 64), m, n, a, lda, largest);
+  }
+}
+
+template <typename T>
+Status CudaBlas<T>::PowersOfTwo(Stream stream, bool root, int64_t n, R* x) {
+  if constexpr (!std::is_same_v<R, float>) {
+    return Blas<T>::PowersOfTwo(stream, root, n, x);
+  } else {
+    return device_.LaunchElements(Kernel::kPowersOfTwo, 's', stream, n, static_cast<int>(root), n,
+                                  x);
+  }
 }
 
 template <typename T>

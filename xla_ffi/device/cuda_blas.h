@@ -30,6 +30,11 @@ class CudaBlas : public Blas<T> {
   Status GemmOfParts(Stream stream, bool turned_a, bool turned_b, int64_t m, int64_t n, int64_t k,
                      R alpha, const Part* a, int64_t lda, const Part* b, int64_t ldb, R beta, T* c,
                      int64_t ldc) override;
+  Status Scale(Stream stream, bool lower, bool divide, int64_t m, int64_t n, const R* left,
+               const R* right, T* a, int64_t lda) override;
+  Status RowLargest(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
+                    R* largest) override;
+  Status PowersOfTwo(Stream stream, bool root, int64_t n, R* x) override;
   // Gemm of `count` operands, each so many elements behind the one before. The C may not overlap.
   Status GemmBatched(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha,
                      const T* a, int64_t lda, int64_t a_stride, const T* b, int64_t ldb,

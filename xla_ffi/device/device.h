@@ -107,10 +107,10 @@ struct Tuning {
   int64_t whole_order = 0;
   int64_t gather_to_solve = 0;
   int64_t gather_to_invert = 0;
-  // The order from which six products of bfloat16 parts stand for one of float32 where nothing else
-  // is asked for, being faster and as accurate; 0: never. 3/5 of it for complex64.
+  // The order from which three products of float16 parts stand for one of float32 where nothing
+  // else is asked for, being faster and as accurate; 0: never. 3/5 of it for complex64.
   int64_t parts_order = 0;
-  // The deepest product of parts (parts.h).
+  // The deepest product of parts, where their format allows more.
   int64_t parts_depth = kPartsDepth;
   // What redistribution sends at a time. On the host a chunk should stay in a cache until it is
   // taken; between GPUs it should be large beside the latency of a copy.

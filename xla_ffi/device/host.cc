@@ -80,12 +80,13 @@ class HostStatus : public StatusKernels {
 
 template <typename T>
 struct HostOperations {
-  HostBlas<T> blas, bf16x3{Precision::kBf16x3}, bf16x6{Precision::kBf16x6};
+  HostBlas<T> blas, bf16x3{Precision::kBf16x3}, bf16x6{Precision::kBf16x6},
+      f16x3{Precision::kF16x3};
   HostSolver<T> solver;
   HostPanel<T> panel{blas};
   HostChase<T> chase{blas};
   HostSecular<T> secular;
-  BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6}; }
+  BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6, &f16x3}; }
   EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
 };
 

@@ -27,21 +27,53 @@ void FillWithNaN(int64_t m, int64_t n, T* a, int64_t lda) {
 
 inline constexpr int kParts = 3;
 
-inline float NumberOf(Part part) {
-  const uint32_t bits = uint32_t{part} << 16;
+inline uint32_t BitsOf(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+inline float FromBits(uint32_t bits) {
   float number;
   std::memcpy(&number, &bits, sizeof(number));
   return number;
 }
 
+inline float NumberOf(Part part) { return FromBits(uint32_t{part} << 16); }
+
 // The bfloat16 number nearest to x, even ones where two are, and towards zero where that were
 // infinite.
 inline Part Nearest(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof(bits));
+  const uint32_t bits = BitsOf(x);
   if (std::isnan(x)) return 0x7fff;
   const Part rounded = static_cast<Part>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
   return (rounded & 0x7fff) == 0x7f80 ? static_cast<Part>(bits >> 16) : rounded;
+}
+
+inline float NumberOfHalf(Part part) {
+  const uint32_t sign = uint32_t{part} >> 15 << 31, bits = part & 0x7fff;
+  if (bits > 0x7c00) return std::numeric_limits<float>::quiet_NaN();
+  const float size = bits < 0x400 ? std::ldexp(static_cast<float>(bits), -24)
+                                  : FromBits((bits << 13) + 0x38000000);
+  return FromBits(BitsOf(size) | sign);
+}
+
+// The same of float16, but the largest number for what were infinite, and NaN for infinity.
+inline Part NearestHalf(float x) {
+  const uint32_t sign = BitsOf(x) >> 16 & 0x8000, bits = BitsOf(x) & 0x7fffffff;
+  if (bits >= 0x7f800000) return 0x7fff;
+  // Below its least normal number float16 has the places of float32 from 1/2 on.
+  const uint32_t rounded = bits < 0x38800000 ? BitsOf(FromBits(bits) + 0.5f) - 0x3f000000
+                                             : (bits + 0xfff + (bits >> 13 & 1) - 0x38000000) >> 13;
+  return static_cast<Part>(sign | std::min<uint32_t>(rounded, 0x7bff));
+}
+
+// Those of kHalfScale x: see parts.h.
+inline void SplitInHalves(float x, Part parts[kParts]) {
+  x *= kHalfScale;
+  parts[0] = NearestHalf(x);
+  const float first = NumberOfHalf(parts[0]);
+  parts[1] = NearestHalf((x - first) * kHalfShift);
+  parts[2] = NearestHalf(first / kHalfShift);
 }
 
 // x = x0 + x1 + x2 as far as bfloat16 has an exponent for it.
@@ -106,19 +138,23 @@ class HostBlas : public Blas<T> {
   Status Split(Stream stream, Side side, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
                Part* parts, int64_t ld) override {
     if (parts_.depth == 0) return Blas<T>::Split(stream, side, turned, m, n, a, lda, parts, ld);
-    const bool left = side == Side::kLeft;
-    const int* const of_block = left ? kLeftPart : kRightPart;
+    const bool left = side == Side::kLeft, halves = parts_.format == PartFormat::kFloat16;
+    const int* const of_block =
+        halves ? (left ? kLeftHalf : kRightHalf)
+               : (left ? kLeftPart : kRightPart) + (kMostProducts - parts_.products);
     const int64_t components = kIsComplex<T> ? 2 : 1;
     for (int64_t j = 0; j < n; ++j) {
       for (int64_t i = 0; i < m; ++i) {
         const auto* value = reinterpret_cast<const float*>(a + j * lda + i);
         Part split[2][kParts];
-        for (int64_t c = 0; c < components; ++c) SplitNumber(value[c], split[c]);
+        for (int64_t c = 0; c < components; ++c) {
+          halves ? SplitInHalves(value[c], split[c]) : SplitNumber(value[c], split[c]);
+        }
         // Of what the factor has for this element, row p and column q of block `block`.
         const int64_t row = turned ? j : i, column = turned ? i : j;
         const int64_t rows = left ? components : 1, depth = turned ? m : n;
         for (int64_t block = 0; block < parts_.products; ++block) {
-          const int part = of_block[kMostProducts - parts_.products + block];
+          const int part = of_block[block];
           for (int64_t p = 0; p < rows; ++p) {
             for (int64_t q = 0; q < components; ++q) {
               // [[Re, Im], [Im, -Re]], Im with the other sign in A^H.
@@ -149,13 +185,47 @@ class HostBlas : public Blas<T> {
       char trans_a = turned_a ? 'T' : 'N', trans_b = turned_b ? 'N' : 'T';
       LapackInts ints(rows, n, depth, ld_a, ld_b, ldc * parts_.rows);
       JAXMG_CHECK_LAPACK(gemm, ints);
-      float t_alpha = alpha, t_beta = beta;
+      float t_alpha = alpha / parts_.scale(), t_beta = beta;
       HostLapack<float>().gemm(&trans_a, &trans_b, ints[0], ints[1], ints[2], &t_alpha,
                                const_cast<float*>(left.data()), ints[3],
                                const_cast<float*>(right.data()), ints[4], &t_beta,
                                reinterpret_cast<float*>(c), ints[5]);
       return Status::Ok();
     }
+  }
+
+  Status Scale(Stream, bool lower, bool divide, int64_t m, int64_t n, const R* left, const R* right,
+               T* a, int64_t lda) override {
+    for (int64_t j = 0; j < n; ++j) {
+      const R column = right == nullptr ? 1 : divide ? 1 / right[j] : right[j];
+      for (int64_t i = lower ? j : 0; i < m; ++i) {
+        const R row = left == nullptr ? 1 : divide ? 1 / left[i] : left[i];
+        a[j * lda + i] = a[j * lda + i] * row * column;
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status RowLargest(Stream, int64_t m, int64_t n, const T* a, int64_t lda, R* largest) override {
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = j; i < m; ++i) {
+        for (R part : {std::real(a[j * lda + i]), std::imag(a[j * lda + i])}) {
+          if (!(std::abs(part) <= largest[i]) && !std::isnan(largest[i])) {
+            largest[i] = std::abs(part);
+          }
+        }
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status PowersOfTwo(Stream, bool root, int64_t n, R* x) override {
+    for (int64_t i = 0; i < n; ++i) {
+      const bool some = x[i] >= std::numeric_limits<R>::min() && std::isfinite(x[i]);
+      const int exponent = some ? std::ilogb(x[i]) : 0;
+      x[i] = std::ldexp(R(1), root ? (exponent - (exponent & 1)) / 2 : exponent);
+    }
+    return Status::Ok();
   }
 
   Status SolveRight(Stream stream, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, const T* b,
@@ -322,10 +392,14 @@ class HostBlas : public Blas<T> {
   }
 
   // Of a matrix of parts, column by column without gaps.
-  static std::vector<float> AsNumbers(const Part* parts, int64_t ld, int64_t m, int64_t n) {
+  std::vector<float> AsNumbers(const Part* parts, int64_t ld, int64_t m, int64_t n) const {
+    const bool halves = parts_.format == PartFormat::kFloat16;
     std::vector<float> numbers(m * n);
     for (int64_t j = 0; j < n; ++j) {
-      for (int64_t i = 0; i < m; ++i) numbers[j * m + i] = NumberOf(parts[j * ld + i]);
+      for (int64_t i = 0; i < m; ++i) {
+        const Part part = parts[j * ld + i];
+        numbers[j * m + i] = halves ? NumberOfHalf(part) : NumberOf(part);
+      }
     }
     return numbers;
   }

@@ -7,6 +7,7 @@
 #include "xla_ffi/device/parts.cuh"
 #include "xla_ffi/device/row_solver.cuh"
 #include "xla_ffi/device/scalars.cuh"
+#include "xla_ffi/device/scaling.cuh"
 #include "xla_ffi/device/secular.cuh"
 
 namespace jaxmg::kernels {
@@ -320,9 +321,16 @@ DOUBLE_KERNELS(cuDoubleComplex, true, z)
 
 // In single precision alone.
 #define SINGLE_KERNELS(T, letter)                                                               \
-  KERNEL jaxmg_split_##letter(int left, int turned, int products, Index m, Index n, const T* a, \
-                              Index lda, unsigned short* parts, Index ld) {                     \
-    Split(left != 0, turned != 0, products, m, n, a, lda, parts, ld);                           \
+  KERNEL jaxmg_row_largest_##letter(Index m, Index n, const T* a, Index lda, float* largest) {  \
+    RowLargest(m, n, a, lda, largest);                                                          \
+  }                                                                                             \
+  KERNEL jaxmg_scale_##letter(int lower, int divide, Index m, Index n, const float* left,       \
+                              const float* right, T* a, Index lda) {                            \
+    ScaleTile(lower != 0, divide != 0, m, n, left, right, a, lda);                              \
+  }                                                                                             \
+  KERNEL jaxmg_split_##letter(int left, int turned, int halves, int products, Index m, Index n, \
+                              const T* a, Index lda, unsigned short* parts, Index ld) {         \
+    Split(left != 0, turned != 0, halves != 0, products, m, n, a, lda, parts, ld);              \
   }
 
 SINGLE_KERNELS(float, s)
@@ -390,6 +398,10 @@ KERNEL jaxmg_digest(const unsigned* words, Index count, int* digest) {
     sum += words[i] * static_cast<unsigned>(2 * i + 1);
   }
   atomicAdd(reinterpret_cast<unsigned*>(digest), sum);
+}
+
+KERNEL jaxmg_powers_of_two(int root, Index n, float* x) {
+  for (Index i = FirstElement(); i < n; i += ElementStride()) x[i] = PowerOfTwo(root != 0, x[i]);
 }
 
 KERNEL jaxmg_reduce_info(const int* pairs, Index stride, Index count, int* status) {

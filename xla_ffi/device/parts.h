@@ -4,6 +4,18 @@
 // bits (G. Henry, P. T. P. Tang and A. Heinecke, "Leveraging the bfloat16 artificial intelligence
 // datatype for higher-precision computations", ARITH 2019).
 //
+// Or of two float16 numbers, whose 22 bits are nearly float32's 24: the three largest products of
+// those are as good as six of bfloat16 (H. Ootomo and R. Yokota, "Recovering single precision
+// accuracy from Tensor Cores while surpassing the FP32 theoretical peak performance", IJHPCA 36,
+// 2022). float16 has few exponents, so these are for matrices whose rows are of about the size 1:
+// equilibrate.h makes them so. x becomes
+//
+//   kHalfScale x = h0 + h1,   kept as h0, h1 2^6 and h0 2^-6, of which the last two are multiplied
+//                             with each other
+//
+// which keeps all bits for |x| from 2^-10 to 2^14; what is smaller is off by 2^-33 at most, and
+// what is larger counts as the largest.
+//
 // They are one product of matrices that are as many times as deep: of A the parts kLeftPart lie
 // side by side, of B kRightPart, so that each meets the one that it is multiplied with, small ones
 // first.
@@ -24,30 +36,41 @@
 #include <type_traits>
 
 #include "xla_ffi/base/dtype.h"
+#include "xla_ffi/device/constants.h"
 
 namespace jaxmg {
 
-using Part = uint16_t;  // a bfloat16 number's bits
+using Part = uint16_t;  // a bfloat16 or float16 number's bits
+
+enum class PartFormat { kBfloat16, kFloat16 };
+
+inline constexpr int64_t kPartsDepth = 1024, kDepthOfHalves = 512;
 
 // What an element becomes: in a left factor `rows` x `depth` parts, in a right one 1 x `depth`. All
 // of a matrix, m x k, is a matrix of (rows m) x (depth k) parts, or with `turned` its transpose;
 // several side by side are split one by one. depth = 0: products aren't made of parts.
 struct PartsShape {
   int64_t products = 0, rows = 0, depth = 0;
+  PartFormat format = PartFormat::kBfloat16;
+
+  // What a product of parts is divided by.
+  float scale() const { return format == PartFormat::kFloat16 ? kHalfScale * kHalfScale : 1; }
+
+  // Tensor cores cut off what they can't hold of a sum, rather than round it, and of the products
+  // of float16 numbers, which have 22 bits, more than of bfloat16's with 16. On an H200 a sum of k
+  // real products falls short of itself by truncation() k on average, where signs are random, and
+  // where they are all the same by twice that, or five times with float16 (docs/performance.md). So
+  // no product is deeper than deepest(), several are added in float32, and a GPU multiplies them by
+  // 1 + truncation() k.
+  int64_t deepest() const { return format == PartFormat::kFloat16 ? kDepthOfHalves : kPartsDepth; }
+  double truncation() const { return format == PartFormat::kFloat16 ? 1.07e-9 : 8.4e-10; }
 };
 
 template <typename T>
-constexpr PartsShape PartsOf(int64_t products) {
+constexpr PartsShape PartsOf(int64_t products, PartFormat format) {
   if (products == 0 || !std::is_same_v<Real<T>, float>) return {};
-  return {products, kIsComplex<T> ? 2 : 1, kIsComplex<T> ? 2 * products : products};
+  return {products, kIsComplex<T> ? 2 : 1, kIsComplex<T> ? 2 * products : products, format};
 }
-
-// Tensor cores cut off what they can't hold of a sum, rather than round it. On an H200 a sum of k
-// real products falls short of itself by kTruncation k on average, where signs are random, and by
-// twice that where they are all the same (docs/performance.md). So no product is deeper than
-// kPartsDepth, several are added in float32, and a GPU multiplies them by 1 + kTruncation k.
-inline constexpr int64_t kPartsDepth = 1024;
-inline constexpr double kTruncation = 8.4e-10;
 
 // A leading dimension of parts that tensor cores read best.
 constexpr int64_t AlignedParts(int64_t count) { return (count + 7) / 8 * 8; }

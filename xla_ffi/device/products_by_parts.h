@@ -23,8 +23,8 @@ Status GemmByParts(Blas<T>& blas, Scratch scratch, Stream stream, Op op_a, Op op
                    int64_t ldb, Real<T> beta, T* c, int64_t ldc) {
   const PartsShape shape = blas.parts();
   const bool turned_a = op_a != Op::kNone, turned_b = op_b == Op::kNone;
-  for (int64_t begin = 0; begin < k; begin += kPartsDepth) {
-    const int64_t depth = std::min(kPartsDepth, k - begin);
+  for (int64_t begin = 0; begin < k; begin += shape.deepest()) {
+    const int64_t depth = std::min(shape.deepest(), k - begin);
     const int64_t deep = AlignedParts(shape.depth * depth), rows_a = shape.rows * m;
     const int64_t ld_a = turned_a ? deep : AlignedParts(rows_a);
     const int64_t ld_b = turned_b ? deep : AlignedParts(n);

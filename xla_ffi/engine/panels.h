@@ -143,7 +143,7 @@ class Panels {
   // Whether products are made of parts, which are split once for all of them: those of every panel
   // as left factors, from its first row on, and as right ones those of the rows that meet this
   // rank's tiles in the slots behind it. Piece by piece of
-  // at most Tuning::parts_depth columns.
+  // at most as many columns as products of parts may be deep.
   bool splits() const { return regions_.left > 0; }
   // From that column of a panel on, which is where a piece begins.
   PartsOfPanel Left(int64_t k, int64_t column, int64_t row) const {

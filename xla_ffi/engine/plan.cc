@@ -73,7 +73,7 @@ template <typename T>
 Precision ChosenPrecision(Precision asked, int64_t n, const Tuning& tuning) {
   if (asked != Precision::kChosen) return asked;
   const bool parts = tuning.parts_order > 0 && n >= OrderOf<T>(tuning.parts_order);
-  return parts ? Precision::kBf16x6 : Precision::kHighest;
+  return parts ? Precision::kF16x3 : Precision::kHighest;
 }
 
 int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning) {
@@ -118,10 +118,10 @@ Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tu
   }
   if (routine == Routine::kSolveRows) rows = n * sizes.block;
   if (routine == Routine::kPotri || routine == Routine::kInvert) {
-    panels = std::max(panels, PotriWorkspace(tiles, n));
+    panels = std::max(panels, PotriWorkspace<T>(tiles, n, precision));
     const PartsShape parts = PartsOf<T>(precision);
     const int64_t columns = tiles.slots() * tiles.width();
-    split_bytes = (parts.rows * n + columns) * std::min(n, kPartsDepth) * parts.depth *
+    split_bytes = (parts.rows * n + columns) * std::min(n, parts.deepest()) * parts.depth *
                   static_cast<int64_t>(sizeof(Part));
   }
   // Else it is the caller's.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "xla_ffi/engine/batches.h"
+#include "xla_ffi/engine/equilibrate.h"
 #include "xla_ffi/engine/flow.h"
 #include "xla_ffi/engine/panels.h"
 
@@ -21,6 +22,7 @@ class Factorization {
         matrix_(matrix),
         tiles_(matrix.tiles),
         tuning_(flow_.tuning()),
+        deepest_(std::min(tuning_.parts_depth, PartsOf<T>(precision).deepest())),
         x_(x),
         info_(info),
         log_det_(log_det),
@@ -205,8 +207,8 @@ class Factorization {
     on.Reads(panel_[k]).Gives(parts_[k]);
     const Panel<T> panel = panels_.Of(k);
     const int64_t first = tiles_.offset(k + 1);
-    for (int64_t column = 0; column < tiles_.width(k); column += tuning_.parts_depth) {
-      const int64_t columns = std::min(tuning_.parts_depth, tiles_.width(k) - column);
+    for (int64_t column = 0; column < tiles_.width(k); column += deepest_) {
+      const int64_t columns = std::min(deepest_, tiles_.width(k) - column);
       auto split = [&](Side side, int64_t row, int64_t rows, const PartsOfPanel& target) {
         const T* source = panel.data + column * panel.ld + (row - first);
         on.Split(side, false, rows, columns, source, panel.ld, target.data, target.ld);
@@ -285,8 +287,8 @@ class Factorization {
   // that and of those after it up to panel `last` that fit. They become what comes after it.
   int64_t NextProduct(int64_t* panel, int64_t* column, int64_t last) const {
     const int64_t width = tiles_.width(*panel);
-    if (width > tuning_.parts_depth) {
-      const int64_t depth = std::min(tuning_.parts_depth, width - *column);
+    if (width > deepest_) {
+      const int64_t depth = std::min(deepest_, width - *column);
       *column += depth;
       if (*column == width) *panel += 1, *column = 0;
       return depth;
@@ -294,7 +296,7 @@ class Factorization {
     int64_t depth = 0;
     do {
       depth += tiles_.width((*panel)++);
-    } while (*panel <= last && depth + tiles_.width(*panel) <= tuning_.parts_depth);
+    } while (*panel <= last && depth + tiles_.width(*panel) <= deepest_);
     return depth;
   }
 
@@ -438,6 +440,7 @@ class Factorization {
   const Matrix<T>& matrix_;
   const Tiles& tiles_;
   const Tuning& tuning_;
+  const int64_t deepest_;  // of the products of parts
   const RightHandSides<T>& x_;
   int32_t* const info_;
   Real<T>* const log_det_;
@@ -457,13 +460,27 @@ class Factorization {
 template <typename T>
 int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, Precision precision,
                        const Tuning& tuning) {
-  return PanelRegions<T>(tiles, rows, tuning, PartsOf<T>(precision)).size;
+  return PanelRegions<T>(tiles, rows, tuning, PartsOf<T>(precision)).size +
+         Equilibration<T>::Workspace(tiles, precision);
 }
 
 template <typename T>
 Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det) {
-  return Factorization<T>(context, precision, matrix, x, workspace, info, log_det).Run();
+  Factorization<T> factorization(context, precision, matrix, x, workspace, info, log_det);
+  if (!Equilibration<T>::Needed(precision)) return factorization.Run();
+  // M = S^-1 L' (S^-1 L')^H with L' that of S M S; and X S L'^-H is X L^-H.
+  Equilibration<T> equilibration(
+      context, matrix,
+      workspace +
+          PanelRegions<T>(matrix.tiles, matrix.rows, context.device.tuning(), PartsOf<T>(precision))
+              .size);
+  JAXMG_RETURN_IF_ERROR(equilibration.FindForMatrix());
+  JAXMG_RETURN_IF_ERROR(equilibration.ScaleMatrix(false));
+  if (x.count > 0) JAXMG_RETURN_IF_ERROR(equilibration.ScaleRightHandSides(x.count, x.data));
+  JAXMG_RETURN_IF_ERROR(factorization.Run());
+  JAXMG_RETURN_IF_ERROR(equilibration.AddLogDet(log_det));
+  return equilibration.ScaleFactor(true);
 }
 
 #define JAXMG_INSTANTIATE(T)                                                                       \

@@ -88,10 +88,19 @@ Status Lauum(const RankContext& context, Precision precision, const Matrix<T>& m
 template <typename T>
 Status Potri(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              T* workspace) {
-  T* one_tile = workspace + 2 * matrix.rows * matrix.tiles.width();
+  const int64_t width = matrix.tiles.width();
+  T* one_tile = workspace + 2 * matrix.rows * width;
+  Equilibration<T> equilibration(context, matrix, one_tile + width * width);
+  const bool scaled = Equilibration<T>::Needed(precision);
+  if (scaled) {
+    JAXMG_RETURN_IF_ERROR(equilibration.FindForFactor());
+    JAXMG_RETURN_IF_ERROR(equilibration.ScaleFactor(false));
+  }
   JAXMG_RETURN_IF_ERROR(Trtri(context, precision, matrix, workspace, one_tile));
   JAXMG_RETURN_IF_ERROR(TransposeUpper(context, matrix, one_tile));
-  return Lauum(context, precision, matrix, workspace);
+  JAXMG_RETURN_IF_ERROR(Lauum(context, precision, matrix, workspace));
+  // S (S M S)^-1 S is M^-1.
+  return scaled ? equilibration.ScaleMatrix(false) : Status::Ok();
 }
 
 #define JAXMG_INSTANTIATE(T) \

@@ -19,13 +19,15 @@
 #ifndef JAXMG_XLA_FFI_ENGINE_POTRI_H_
 #define JAXMG_XLA_FFI_ENGINE_POTRI_H_
 
+#include "xla_ffi/engine/equilibrate.h"
 #include "xla_ffi/engine/matrix.h"
 
 namespace jaxmg {
 
-// Elements of workspace: two tile columns and a tile.
-inline int64_t PotriWorkspace(const Tiles& tiles, int64_t rows) {
-  return (2 * rows + tiles.width()) * tiles.width();
+// Elements of workspace: two tile columns and a tile, and what equilibration needs.
+template <typename T>
+int64_t PotriWorkspace(const Tiles& tiles, int64_t rows, Precision precision) {
+  return (2 * rows + tiles.width()) * tiles.width() + Equilibration<T>::Workspace(tiles, precision);
 }
 
 // Replaces the factor L (block-cyclic) by the lower triangle of M^-1; nothing is left of what lay

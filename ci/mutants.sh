@@ -12,5 +12,8 @@ trap 'rm -rf "$work"' EXIT
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 tools/retry.sh "$work/venv/bin/pip" install -q jax==0.11.2 scipy pybind11 pytest hypothesis matplotlib \
   packaging pyelftools
+# XLA's headers as Bazel has them (third_party/repositories.bzl).
+tools/retry.sh "$work/venv/bin/pip" install -q --no-deps --target "$work/oldest" jaxlib==0.6.0
+export JAXMG_XLA_HEADERS=$work/oldest/jaxlib/include
 "$work/venv/bin/python" tests/mutants/run.py \
   --cache "${JAXMG_MUTANTS_CACHE:-$work/cache}" "$@"

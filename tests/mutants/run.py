@@ -173,10 +173,11 @@ class Tree:
 
     def plugin(self):
         """The folder that the CPU plugin is installed in."""
-        import jax
         import pybind11
 
-        include = (jax.ffi.include_dir(), pybind11.get_include(), sysconfig.get_path("include"))
+        # Those that Bazel's plugins are compiled with: newer ones name some structures otherwise.
+        headers = os.environ["JAXMG_XLA_HEADERS"]
+        include = (headers, pybind11.get_include(), sysconfig.get_path("include"))
         flags = [f"-I{folder}" for folder in include]
         sources = [*self.sources("handlers/*.cc"), "xla_ffi/plugin/module.cc"]
         package = self.folder / "out/site/jaxmg_plugin_cpu"

@@ -80,6 +80,9 @@ inline constexpr float kHalfScale = 4, kHalfShift = 64;
 inline constexpr int kLeftHalf[] = {1, 2, 0};
 inline constexpr int kRightHalf[] = {2, 1, 0};
 
+// Columns of a row of which a thread of kRowLargest finds the largest element.
+inline constexpr int kLargestColumns = 64;
+
 // Bytes of a column that a block of kCopyColumns copies.
 inline constexpr int kCopySegment = kThreads * 64;
 

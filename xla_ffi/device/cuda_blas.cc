@@ -167,7 +167,8 @@ Status CudaBlas<T>::RowLargest(Stream stream, int64_t m, int64_t n, const T* a, 
     return Blas<T>::RowLargest(stream, m, n, a, lda, largest);
   } else {
     return device_.LaunchElements(Kernel::kRowLargest, CudaType<T>::kLetter, stream,
-                                  m * ((n + 63) / 64), m, n, a, lda, largest);
+                                  m * ((n + kLargestColumns - 1) / kLargestColumns), m, n, a, lda,
+                                  largest);
   }
 }
 

@@ -26,15 +26,14 @@ __device__ void ScaleTile(bool lower, bool divide, Index m, Index n, const float
   }
 }
 
-// See Blas::RowLargest. A thread has kColumns columns of a row at a time.
+// See Blas::RowLargest. A thread has kLargestColumns columns of a row at a time.
 template <typename T>
 __device__ void RowLargest(Index m, Index n, const T* a, Index lda, float* largest) {
-  constexpr int kColumns = 64;
-  const Index pieces = (n + kColumns - 1) / kColumns;
+  const Index pieces = (n + kLargestColumns - 1) / kLargestColumns;
   for (Index e = blockIdx.x * Index(blockDim.x) + threadIdx.x; e < m * pieces;
        e += gridDim.x * Index(blockDim.x)) {
-    const Index i = e % m, first = e / m * kColumns;
-    const Index end = min(min(first + kColumns, n), i + 1);
+    const Index i = e % m, first = e / m * kLargestColumns;
+    const Index end = min(min(first + kLargestColumns, n), i + 1);
     unsigned found = 0;  // numbers of one sign are in the order of their bits, NaN the last ones
     for (Index j = first; j < end; ++j) {
       const T entry = a[j * lda + i];

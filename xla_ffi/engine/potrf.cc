@@ -455,12 +455,18 @@ class Factorization {
   std::array<Room, 2> rooms_;  // by the parity of a batch
 };
 
+// What comes before what equilibration needs.
+template <typename T>
+int64_t PanelsSize(const Tiles& tiles, int64_t rows, Precision precision, const Tuning& tuning) {
+  return PanelRegions<T>(tiles, rows, tuning, PartsOf<T>(precision)).size;
+}
+
 }  // namespace
 
 template <typename T>
 int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, Precision precision,
                        const Tuning& tuning) {
-  return PanelRegions<T>(tiles, rows, tuning, PartsOf<T>(precision)).size +
+  return PanelsSize<T>(tiles, rows, precision, tuning) +
          Equilibration<T>::Workspace(tiles, precision);
 }
 
@@ -470,11 +476,9 @@ Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& m
   Factorization<T> factorization(context, precision, matrix, x, workspace, info, log_det);
   if (!Equilibration<T>::Needed(precision)) return factorization.Run();
   // M = S^-1 L' (S^-1 L')^H with L' that of S M S; and X S L'^-H is X L^-H.
-  Equilibration<T> equilibration(
-      context, matrix,
-      workspace +
-          PanelRegions<T>(matrix.tiles, matrix.rows, context.device.tuning(), PartsOf<T>(precision))
-              .size);
+  const int64_t panels =
+      PanelsSize<T>(matrix.tiles, matrix.rows, precision, context.device.tuning());
+  Equilibration<T> equilibration(context, matrix, workspace + panels);
   JAXMG_RETURN_IF_ERROR(equilibration.FindForMatrix());
   JAXMG_RETURN_IF_ERROR(equilibration.ScaleMatrix(false));
   if (x.count > 0) JAXMG_RETURN_IF_ERROR(equilibration.ScaleRightHandSides(x.count, x.data));

@@ -81,6 +81,15 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
       + --backend native cusolvermg jax --dtype float64 float32 complex64 complex128 \
       + --backend native jax --routine potri --dtype float64 float32 complex64 complex128
   }
+  # Orders that nothing divides, on one GPU: float32 by default and by plain products, and JAX.
+  orders() { # 120
+    local all=(20000 20480 20001 20002 20004 20008 20011 20015) base=(--ranks 1 --backend native)
+    bench "${base[@]}" $(repeats 5) --no-gemm + --dtype float32 --precision default highest \
+      $(n "${all[@]}") + --backend jax --dtype float32 $(n 20000 20480 20001 20011) \
+      + --routine potri --dtype float32 $(n 20000 20480 20001) \
+      + --dtype complex64 $(n 20000 20480 20001) + $(n 20480 20001) \
+      + --routine syevd $(n 12288 12289)
+  }
   # Twice as many GPUs, where there are eight.
   eight() { # 70
     bench --ranks 8 --backend native --compare $(repeats 3) + --routine potri $(n 32768 65536) \

@@ -45,6 +45,7 @@ _POTRI = _routine.Routine(
     traced_gives=("a_inv", "status"),
     options=(_routine.PRECISION,),
     older=(("mesh", "pad"),),
+    extends=True,
     rule=_rule,
 )
 

@@ -64,6 +64,7 @@ _POTRS = _routine.Routine(
     traced_gives=(_routine.WORK, "x", "logdet", "status"),
     options=(_routine.PRECISION,),
     older=(("mesh", "pad"),),
+    extends=True,
     rule=_rule,
 )
 

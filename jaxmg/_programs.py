@@ -36,6 +36,8 @@ class Call:
             replicated when compiled here.
         attributes: those of the native routine beside the common ones, as (name, value) pairs.
         overflow: rows of each rank's overflow array, of a factor that is kept.
+        order: that of the larger matrix that is worked on in place of the caller's
+            (`_alignment`); None where there is none.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Call:
     specs: tuple = ()
     attributes: tuple = ()
     overflow: int = 0
+    order: int | None = None
 
 
 def planned(plan) -> collections.abc.Callable[..., typing.Any]:
@@ -133,7 +136,7 @@ def runner(call, arrays, donate=False, wanted=None, matrices=1):
     reused = tuple(
         i
         for i, matrix in enumerate(arrays[:matrices])
-        if donate and lies_by_rows(matrix, call.layout)
+        if donate and call.order is None and lies_by_rows(matrix, call.layout)
     )
     computed = tuple(want or i in reused for i, want in enumerate(wanted))
     compiled = _compiled(call, reused, computed)

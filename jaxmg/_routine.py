@@ -10,6 +10,7 @@ import typing
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import (
+    _alignment,
     _backend,
     _batching,
     _blocks,
@@ -92,6 +93,7 @@ class Routine:
         older: (argument, flag) for those arguments of `local` that stand where JAXMg 0.0 had a
             flag: a bool is taken for that.
         native: the native name.
+        extends: whether the results of [A 0; 0 I] are those of A, with more rows.
         keeps: function of (call, results of the plain form) that makes what a caller keeps in the
             engine's layout; there the tile width is resolved, and workspace of it is a result.
         rule: function of (routine, `Chosen`) that gives the derivative of a call as
@@ -112,6 +114,7 @@ class Routine:
     options: tuple = ()
     older: tuple = ()
     native: str = ""
+    extends: bool = False
     keeps: collections.abc.Callable | None = None
     rule: collections.abc.Callable | None = None
     together: collections.abc.Callable | None = None
@@ -255,6 +258,9 @@ class Routine:
         attributes = self._with_room(attributes, layout, a, tile, donate)
         specs = tuple(result.spec(layout, *arrays) for result in self.results)
         call = self.described(layout, a, tile, backend, attributes, specs)
+        if self.extends:
+            order = _alignment.larger_order(self, layout, backend, a, tile, donate)
+            call = dataclasses.replace(call, order=order)
         run = _programs.runner(call, arrays, donate, wanted, self.matrices)
         give = self.kept(give, call)
         return lambda *arrays: give(run(*arrays))
@@ -340,6 +346,8 @@ class Routine:
     def _program(self, call, *arrays):
         """All results of global arrays; traced."""
         layout, count = call.layout, self.matrices
+        if call.order is not None:
+            return _alignment.run_larger(self._program, self.results, count, call, arrays)
         others = tuple(_blocks.replicate(b, layout) for b in arrays[count:])
 
         def local(place, *arrays):

@@ -43,11 +43,10 @@ class AsyncBlas : public Blas<T> {
     return Later(workers_, s,
                  [=] { return real_.Split(s, side, turned, m, n, a, lda, parts, ld); });
   }
-  Status GemmOfParts(Stream s, bool turned_a, bool turned_b, int64_t m, int64_t n, int64_t k,
-                     R alpha, const Part* a, int64_t lda, const Part* b, int64_t ldb, R beta, T* c,
-                     int64_t ldc) override {
+  Status GemmOfParts(Stream s, int64_t m, int64_t n, int64_t depth, R alpha, const Part* a,
+                     int64_t lda, const Part* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
     return Later(workers_, s, [=] {
-      return real_.GemmOfParts(s, turned_a, turned_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+      return real_.GemmOfParts(s, m, n, depth, alpha, a, lda, b, ldb, beta, c, ldc);
     });
   }
   Status Scale(Stream s, bool lower, bool divide, int64_t m, int64_t n, const R* left,

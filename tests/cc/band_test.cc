@@ -110,8 +110,9 @@ Real<T> Distance(const std::vector<T>& a, const std::vector<T>& b) {
 }
 
 template <typename T>
-void Check(const std::vector<T>& m, int64_t n, int ranks, int64_t block, int64_t width) {
-  const Reduced<T> reduced = Reduce(m, n, ranks, block, width);
+void Check(const std::vector<T>& m, int64_t n, int ranks, int64_t block, int64_t width,
+           const DeviceMaker& make = OnHost) {
+  const Reduced<T> reduced = Reduce(m, n, ranks, block, width, make);
   std::vector<T> identity(n * n);
   for (int64_t i = 0; i < n; ++i) identity[i * n + i] = 1;
   const std::vector<T>& q = reduced.q;
@@ -149,6 +150,49 @@ TEST(BandsOfFloat32) { CheckAll<float>(); }
 TEST(BandsOfFloat64) { CheckAll<double>(); }
 TEST(BandsOfComplex64) { CheckAll<std::complex<float>>(); }
 TEST(BandsOfComplex128) { CheckAll<std::complex<double>>(); }
+
+// A rank that is alone works on a triangle, in blocks of columns that tiles divide or don't.
+Tuning Triangular(int64_t columns) {
+  Tuning tuning;
+  tuning.triangle_columns = columns;
+  return tuning;
+}
+DeviceMaker OnTriangular(int64_t columns) {
+  return [=](int) -> std::unique_ptr<Device> {
+    return std::make_unique<AsyncDevice>(NewHostDevice(), Triangular(columns));
+  };
+}
+
+template <typename T>
+void CheckTriangles() {
+  for (const int64_t n : {1, 2, 7, 24, 50}) {
+    for (const int64_t width : {1, 3, 8}) {
+      for (const int64_t columns : {1, 4, 10, 24, 100}) {
+        Check(Hermitian<T>(n, 2), n, 1, n, width, OnTriangular(columns));
+      }
+    }
+  }
+  // Several ranks have all of their columns.
+  Check(Hermitian<T>(24, 2), 24, 3, 8, 3, OnTriangular(5));
+}
+TEST(TrianglesOfEveryType) {
+  CheckTriangles<float>();
+  CheckTriangles<double>();
+  CheckTriangles<std::complex<float>>();
+  CheckTriangles<std::complex<double>>();
+}
+
+// What lies above the blocks' diagonals is neither read nor written.
+TEST(TrianglesLeaveTheRestAlone) {
+  const int64_t n = 40, columns = 12;
+  std::vector<double> m = Hermitian<double>(n, 3);
+  const Reduced<double> whole = Reduce(m, n, 1, n, 4, OnTriangular(columns));
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t i = 0; i < j / columns * columns; ++i) m[j * n + i] = NaN<double>();
+  }
+  const Reduced<double> triangle = Reduce(m, n, 1, n, 4, OnTriangular(columns));
+  EXPECT(whole.band == triangle.band && whole.q == triangle.q);
+}
 
 // Panels that vanish, that are of low rank, or whose squares are beyond the dtype.
 TEST(PanelsWithoutFullRank) {
@@ -191,12 +235,15 @@ const BandCase kCases[] = {{24, 1, 0, 4}, {26, 1, 2, 5}, {24, 2, 0, 4}, {30, 3, 
 
 TEST(EveryAccessIsOrdered) {
   for (const BandCase& c : kCases) {
-    Recording recording(c.ranks);
-    Reduce(Hermitian<double>(c.n, 5), c.n, c.ranks, c.block(), c.width, [&](int rank) {
-      return std::make_unique<RecordingDevice>(NewHostDevice(), Tuning(), recording, rank);
-    });
-    const std::string race = recording.FirstRace();
-    EXPECT(race.empty()) << "n " << c.n << ", " << c.ranks << " ranks: " << race;
+    for (const int64_t columns : {0, 7}) {
+      Recording recording(c.ranks);
+      Reduce(Hermitian<double>(c.n, 5), c.n, c.ranks, c.block(), c.width, [&](int rank) {
+        return std::make_unique<RecordingDevice>(NewHostDevice(), Triangular(columns), recording,
+                                                 rank);
+      });
+      const std::string race = recording.FirstRace();
+      EXPECT(race.empty()) << "n " << c.n << ", " << c.ranks << " ranks: " << race;
+    }
   }
 }
 

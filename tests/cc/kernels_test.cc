@@ -167,9 +167,8 @@ void CheckSplit(const Kernel& kernel) {
         }
         for (int i = 0; i < 30; ++i) a(i, 2) = (2048.0f + i) / 2048, a(i, 3) = i / 134217728.0f;
         const long long rows = (turned ? n : m) * (side == Side::kLeft ? shape.rows : 1);
-        const long long depth = (turned ? m : n) * shape.depth;
-        const long long ld = (turned ? depth : rows) + 3;
-        std::vector<Part> found(ld * (turned ? rows : depth), 7), expected = found;
+        const long long ld = rows + 3;
+        std::vector<Part> found(ld * shape.Depth(turned ? m : n), 7), expected = found;
         Launch(Tiles(m, n), kTileEdge, kTileRows, [&] {
           kernel(side == Side::kLeft, turned, shape.format == PartFormat::kFloat16,
                  static_cast<int>(shape.products), m, n, a.device(), a.ld, found.data(), ld);

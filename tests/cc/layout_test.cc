@@ -86,7 +86,14 @@ TEST(EvenWidthKeepsTheNumberOfTiles) {
       const int64_t tiles = (block + std::min(width, block) - 1) / std::min(width, block);
       EXPECT(even >= 1 && even <= width) << block << " " << width;
       EXPECT((block + even - 1) / even <= tiles) << block << " " << width;
-      EXPECT(tiles * even - block < tiles) << block << " " << width;
+      EXPECT(Tiles::EvenWidth(block, even) == even) << block << " " << width;
+      // The largest multiple of a power of two, 64 at most, between the narrowest width and `width`.
+      const int64_t least = (block + tiles - 1) / tiles, most = std::min(width, block);
+      for (int64_t multiple = 64; multiple > 0; multiple /= 2) {
+        if ((least + multiple - 1) / multiple * multiple > most) continue;
+        EXPECT(even % multiple == 0 && even < least + multiple) << block << " " << width;
+        break;
+      }
     }
   }
 }

@@ -40,11 +40,13 @@ float Number(Part part) {
 // The parts of one number: those of a left factor of one element, with six products.
 std::vector<float> PartsOfNumber(float x) {
   const auto device = NewHostDevice();
-  std::vector<Part> parts(6);
+  std::vector<Part> parts(6 * kPartsGroup);
   const Status status = device->blas<float>(Precision::kBf16x6)
                             .Split(Stream::kMain, Side::kLeft, false, 1, 1, &x, 1, parts.data(), 1);
   EXPECT(status.ok()) << status.message();
-  return {Number(parts[5]), Number(parts[3]), Number(parts[0])};  // 0, 1, 2
+  for (size_t i = 0; i < parts.size(); ++i) EXPECT(i % kPartsGroup == 0 || parts[i] == 0) << i;
+  auto of_product = [&](int product) { return Number(parts[product * kPartsGroup]); };
+  return {of_product(5), of_product(3), of_product(0)};  // 0, 1, 2
 }
 
 TEST(PartsOfANumberAddUpToIt) {
@@ -80,11 +82,12 @@ float HalfNumber(Part part) {
 // Those of a left factor of one element with three products, in their order: h1, h0, h0.
 std::vector<float> HalvesOfNumber(float x, Side side) {
   const auto device = NewHostDevice();
-  std::vector<Part> parts(3);
+  std::vector<Part> parts(3 * kPartsGroup);
   const Status status = device->blas<float>(Precision::kF16x3)
                             .Split(Stream::kMain, side, false, 1, 1, &x, 1, parts.data(), 1);
   EXPECT(status.ok()) << status.message();
-  return {HalfNumber(parts[0]), HalfNumber(parts[1]), HalfNumber(parts[2])};
+  auto of_product = [&](int product) { return HalfNumber(parts[product * kPartsGroup]); };
+  return {of_product(0), of_product(1), of_product(2)};
 }
 
 TEST(HalvesOfANumberAddUpToIt) {

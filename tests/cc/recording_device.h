@@ -49,23 +49,18 @@ class RecordingBlas : public Blas<T> {
                Part* parts, int64_t ld) override {
     const PartsShape shape = real_.parts();
     const int64_t rows = (turned ? n : m) * (side == Side::kLeft ? shape.rows : 1);
-    const int64_t depth = (turned ? m : n) * shape.depth;
     to_.Add(s, "split",
-            {to_.Read(a, lda, m, n),
-             to_.Write(parts, ld, turned ? depth : rows, turned ? rows : depth)},
+            {to_.Read(a, lda, m, n), to_.Write(parts, ld, rows, shape.Depth(turned ? m : n))},
             int(side), turned);
     return real_.Split(s, side, turned, m, n, a, lda, parts, ld);
   }
-  Status GemmOfParts(Stream s, bool turned_a, bool turned_b, int64_t m, int64_t n, int64_t k,
-                     R alpha, const Part* a, int64_t lda, const Part* b, int64_t ldb, R beta, T* c,
-                     int64_t ldc) override {
-    const PartsShape shape = real_.parts();
-    const int64_t rows = m * shape.rows, depth = k * shape.depth;
+  Status GemmOfParts(Stream s, int64_t m, int64_t n, int64_t depth, R alpha, const Part* a,
+                     int64_t lda, const Part* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
     to_.Add(s, "gemm of parts",
-            {to_.Read(a, lda, turned_a ? depth : rows, turned_a ? rows : depth),
-             to_.Read(b, ldb, turned_b ? depth : n, turned_b ? n : depth), to_.Write(c, ldc, m, n)},
-            turned_a, turned_b, alpha, beta);
-    return real_.GemmOfParts(s, turned_a, turned_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+            {to_.Read(a, lda, m * real_.parts().rows, depth), to_.Read(b, ldb, n, depth),
+             to_.Write(c, ldc, m, n)},
+            alpha, beta);
+    return real_.GemmOfParts(s, m, n, depth, alpha, a, lda, b, ldb, beta, c, ldc);
   }
   Status Scale(Stream s, bool lower, bool divide, int64_t m, int64_t n, const R* left,
                const R* right, T* a, int64_t lda) override {

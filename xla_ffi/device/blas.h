@@ -114,16 +114,17 @@ class Blas {
   // Factors of products that are made of parts (parts.h), split once for many of them; where
   // products aren't, neither is called.
   virtual PartsShape parts() const { return {}; }
-  // The parts of the left or the right factor that A (m x n) is, or with `turned` A^H.
+  // The parts of the left or the right factor that A (m x n) is, or with `turned` A^H, with the zeros
+  // that fill the last group of columns.
   virtual Status Split(Stream, Side, bool /*turned*/, int64_t /*m*/, int64_t /*n*/, const T* /*a*/,
                        int64_t /*lda*/, Part* /*parts*/, int64_t /*ld*/) {
     return Status::Fixed(Code::kInternal, "products here aren't made of parts");
   }
-  // C := alpha A B^H + beta C of the parts of A (m x k) and B (n x k), which were `turned` or not.
-  virtual Status GemmOfParts(Stream, bool /*turned_a*/, bool /*turned_b*/, int64_t /*m*/,
-                             int64_t /*n*/, int64_t /*k*/, Real<T> /*alpha*/, const Part* /*a*/,
-                             int64_t /*lda*/, const Part* /*b*/, int64_t /*ldb*/, Real<T> /*beta*/,
-                             T* /*c*/, int64_t /*ldc*/) {
+  // C := alpha A B^H + beta C, m x n, of `depth` columns of the parts of A and of B, whole groups.
+  virtual Status GemmOfParts(Stream, int64_t /*m*/, int64_t /*n*/, int64_t /*depth*/,
+                             Real<T> /*alpha*/, const Part* /*a*/, int64_t /*lda*/,
+                             const Part* /*b*/, int64_t /*ldb*/, Real<T> /*beta*/, T* /*c*/,
+                             int64_t /*ldc*/) {
     return Status::Fixed(Code::kInternal, "products here aren't made of parts");
   }
 

@@ -72,6 +72,34 @@ constexpr size_t kScalarAlignment = alignof(cuDoubleComplex);
 // Rows and columns of C below which splitting the factors takes longer than it saves.
 constexpr int64_t kLeastByParts = 512;
 
+// The rows of a factor that the kernels of products of parts can number.
+constexpr int64_t kMostProductRows = INT32_MAX - 2 * kProductTileN;
+
+// What those kernels take (part_products.cuh).
+struct PartFactors {
+  CUtensorMap a, b;
+};
+
+// Describes a matrix of parts, rows x depth, and the rows before it in what is described, which
+// begins at a multiple of 16 bytes.
+Status Describe(bool halves, int64_t rows, int64_t depth, const Part* parts, int64_t ld,
+                CUtensorMap* map, int* first) {
+  const auto address = reinterpret_cast<uintptr_t>(parts), before = address % 16;
+  *first = static_cast<int>(before / sizeof(Part));
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(rows + *first),
+                              static_cast<cuuint64_t>(depth)};
+  const cuuint64_t pitch[] = {static_cast<cuuint64_t>(ld) * sizeof(Part)};
+  const cuuint32_t box[] = {kProductBox, kChunkDepth}, strides[] = {1, 1};
+  JAXMG_CHECK_CUDA(
+      Get<CudaDriver>().cuTensorMapEncodeTiled(
+          map, halves ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+          reinterpret_cast<void*>(address - before), sizes, pitch, box, strides,
+          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+      "parts of ", rows, " x ", depth);
+  return Status::Ok();
+}
+
 // Calls a routine of cuBLAS on the stream's handle.
 #define JAXMG_CUBLAS(routine, stream, ...)                                              \
   do {                                                                                  \
@@ -127,24 +155,71 @@ Status CudaBlas<T>::Split(Stream stream, Side side, bool turned, int64_t m, int6
 }
 
 template <typename T>
-Status CudaBlas<T>::GemmOfParts(Stream stream, bool turned_a, bool turned_b, int64_t m, int64_t n,
-                                int64_t k, R alpha, const Part* a, int64_t lda, const Part* b,
-                                int64_t ldb, R beta, T* c, int64_t ldc) {
+Status CudaBlas<T>::GemmOfParts(Stream stream, int64_t m, int64_t n, int64_t depth, R alpha,
+                                const Part* a, int64_t lda, const Part* b, int64_t ldb, R beta,
+                                T* c, int64_t ldc) {
   if (m == 0 || n == 0) return Status::Ok();
-  const PartsShape shape = parts();
-  const double short_by =
-      shape.truncation() * static_cast<double>(k * (shape.depth / shape.products));
-  const float f_alpha = static_cast<float>(alpha * (1 + short_by)) / shape.scale(),
-              f_beta = static_cast<float>(beta);
-  const cudaDataType type = shape.format == PartFormat::kFloat16 ? CUDA_R_16F : CUDA_R_16BF;
+  if constexpr (!std::is_same_v<R, float>) {
+    return Blas<T>::GemmOfParts(stream, m, n, depth, alpha, a, lda, b, ldb, beta, c, ldc);
+  } else {
+    const PartsShape shape = parts();
+    const auto multiply = device_.resources().multiplies_parts()
+                              ? &CudaBlas<T>::MultiplyParts
+                              : &CudaBlas<T>::MultiplyPartsInPieces;
+    return (this->*multiply)(stream, shape.rows * m, n, depth, alpha / shape.scale(), a, lda, b,
+                             ldb, beta, reinterpret_cast<float*>(c), shape.rows * ldc);
+  }
+}
+
+// By our own kernel, on GPUs of compute capability 9.0.
+template <typename T>
+Status CudaBlas<T>::MultiplyParts(Stream stream, int64_t m, int64_t n, int64_t depth, float alpha,
+                                  const Part* a, int64_t lda, const Part* b, int64_t ldb,
+                                  float beta, float* c, int64_t ldc) {
+  const bool halves = parts().format == PartFormat::kFloat16;
+  PartFactors factors;
+  int first_a = 0, first_b = 0;
+  JAXMG_RETURN_IF_ERROR(Describe(halves, m, depth, a, lda, &factors.a, &first_a));
+  JAXMG_RETURN_IF_ERROR(Describe(halves, n, depth, b, ldb, &factors.b, &first_b));
+  if (std::max(m, n) > kMostProductRows) {
+    return Error(Code::kInvalidArgument, "a matrix of ", m, " x ", n, " is too large for a GPU");
+  }
+  int multiprocessors = 0;
+  JAXMG_RETURN_IF_ERROR(device_.resources().Multiprocessors(&multiprocessors));
+  const int64_t tiles = (first_a + m + kProductTileM - 1) / kProductTileM *
+                        ((first_b + n + kProductTileN - 1) / kProductTileN);
+  return device_.LaunchShared(halves ? Kernel::kMultiplyHalves : Kernel::kMultiplyBfloats, 's',
+                              stream, std::min<int64_t>(tiles, multiprocessors), kProductThreads,
+                              kProductShared, factors, first_a, first_b, static_cast<int>(m),
+                              static_cast<int>(n), static_cast<int>(depth / kChunkDepth),
+                              alpha * kSumFactor, beta, c, ldc);
+}
+
+// By cuBLAS. Tensor cores truncate what they can't hold of a sum, and of products of float16
+// numbers, which have 22 bits, more than of bfloat16's with 16. On an H200 a sum of k real products
+// falls short of itself by `truncation` k on average where signs are random, and where they are all
+// the same by twice that, or five times with float16 (docs/performance.md). So the sum is multiplied
+// by 1 + truncation k, and several of them are added in float32.
+template <typename T>
+Status CudaBlas<T>::MultiplyPartsInPieces(Stream stream, int64_t m, int64_t n, int64_t depth,
+                                          float alpha, const Part* a, int64_t lda, const Part* b,
+                                          int64_t ldb, float beta, float* c, int64_t ldc) {
+  const bool halves = parts().format == PartFormat::kFloat16;
+  const double truncation = halves ? 1.07e-9 : 8.4e-10;
+  const int64_t products = parts().products, most = products * (halves ? 512 : 1024);
+  const cudaDataType type = halves ? CUDA_R_16F : CUDA_R_16BF;
   cublasHandle_t handle;
   JAXMG_RETURN_IF_ERROR(device_.resources().BlasHandle(stream, precision_, &handle));
-  JAXMG_CHECK_CUDA(
-      Get<Cublas>().cublasGemmEx_64(
-          handle, turned_a ? CUBLAS_OP_T : CUBLAS_OP_N, turned_b ? CUBLAS_OP_N : CUBLAS_OP_T,
-          shape.rows * m, n, shape.depth * k, &f_alpha, a, type, lda, b, type, ldb, &f_beta, c,
-          CUDA_R_32F, shape.rows * ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-      "gemm of parts on GPU ", device_.ordinal(), ", ", m, " x ", n);
+  for (int64_t begin = 0; begin < depth; begin += most) {
+    const int64_t piece = std::min(most, depth - begin);
+    const float scaled = static_cast<float>(alpha * (1 + truncation * (piece / products)));
+    const float sum = begin == 0 ? beta : 1;
+    JAXMG_CHECK_CUDA(
+        Get<Cublas>().cublasGemmEx_64(handle, CUBLAS_OP_N, CUBLAS_OP_T, m, n, piece, &scaled,
+                                      a + begin * lda, type, lda, b + begin * ldb, type, ldb, &sum,
+                                      c, CUDA_R_32F, ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        "gemm of parts on GPU ", device_.ordinal(), ", ", m, " x ", n);
+  }
   return Status::Ok();
 }
 

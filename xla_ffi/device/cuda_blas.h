@@ -27,9 +27,8 @@ class CudaBlas : public Blas<T> {
   PartsShape parts() const override { return PartsOf<T>(precision_); }
   Status Split(Stream stream, Side side, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
                Part* parts, int64_t ld) override;
-  Status GemmOfParts(Stream stream, bool turned_a, bool turned_b, int64_t m, int64_t n, int64_t k,
-                     R alpha, const Part* a, int64_t lda, const Part* b, int64_t ldb, R beta, T* c,
-                     int64_t ldc) override;
+  Status GemmOfParts(Stream stream, int64_t m, int64_t n, int64_t depth, R alpha, const Part* a,
+                     int64_t lda, const Part* b, int64_t ldb, R beta, T* c, int64_t ldc) override;
   Status Scale(Stream stream, bool lower, bool divide, int64_t m, int64_t n, const R* left,
                const R* right, T* a, int64_t lda) override;
   Status RowLargest(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
@@ -67,6 +66,12 @@ class CudaBlas : public Blas<T> {
                  int64_t ld) override;
 
  private:
+  Status MultiplyParts(Stream stream, int64_t m, int64_t n, int64_t depth, float alpha,
+                       const Part* a, int64_t lda, const Part* b, int64_t ldb, float beta, float* c,
+                       int64_t ldc);
+  Status MultiplyPartsInPieces(Stream stream, int64_t m, int64_t n, int64_t depth, float alpha,
+                               const Part* a, int64_t lda, const Part* b, int64_t ldb, float beta,
+                               float* c, int64_t ldc);
   Status ScratchForParts(Stream stream, int64_t count, Part** parts);
   Status SpaceForPotrf(Stream stream, int64_t n, T* a, int64_t lda, SolverSpace* space);
 

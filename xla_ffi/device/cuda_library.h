@@ -41,7 +41,8 @@
   F(cuModuleLoadData)                  \
   F(cuPointerGetAttributes)            \
   F(cuStreamWaitValue32)               \
-  F(cuStreamWriteValue32)
+  F(cuStreamWriteValue32)              \
+  F(cuTensorMapEncodeTiled)
 
 #define JAXMG_CUDA_RUNTIME_FUNCTIONS(F) \
   F(cudaDeviceCanAccessPeer)            \

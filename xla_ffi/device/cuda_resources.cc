@@ -156,6 +156,24 @@ class CudaPool {
     return Status::Ok();
   }
 
+  // Whether its tensor cores are those that part_products.cuh is written for.
+  Status MultipliesParts(bool* multiplies) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const CudaRuntime& runtime = Get<CudaRuntime>();
+    if (capability_ == 0) {
+      int minor = 0;
+      JAXMG_CHECK_CUDA(
+          runtime.cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal_),
+          "the compute capability of device ", ordinal_);
+      JAXMG_CHECK_CUDA(
+          runtime.cudaDeviceGetAttribute(&capability_, cudaDevAttrComputeCapabilityMajor, ordinal_),
+          "the compute capability of device ", ordinal_);
+      capability_ = 10 * capability_ + minor;
+    }
+    *multiplies = capability_ == 90;
+    return Status::Ok();
+  }
+
   Status SharedBytes(int* bytes) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (shared_bytes_ == 0) {
@@ -225,7 +243,7 @@ class CudaPool {
   size_t made_events_ = 0, made_parts_ = 0;
   int32_t* stale_flag_ = nullptr;  // once there are parts
   std::vector<std::array<CUfunction, 4>> functions_;
-  int multiprocessors_ = 0, shared_bytes_ = 0;  // once they have been asked for
+  int multiprocessors_ = 0, shared_bytes_ = 0, capability_ = 0;  // once they have been asked for
   std::set<int> peers_;
   std::atomic<uint64_t> reached_{0};  // those of them that can be, by bit
 };
@@ -235,6 +253,8 @@ CudaEvent::~CudaEvent() { pool_->GiveEvent(event_); }
 Status CudaResources::Lease(int ordinal, cudaStream_t main,
                             std::unique_ptr<CudaResources>* resources) {
   CudaPool& pool = CudaPool::Of(ordinal);
+  bool multiplies_parts = false;
+  JAXMG_RETURN_IF_ERROR(pool.MultipliesParts(&multiplies_parts));
   std::unique_ptr<Parts> parts;
   JAXMG_RETURN_IF_ERROR(pool.TakeParts(&parts));
   if (parts->called && parts->last_main != main) {
@@ -242,12 +262,16 @@ Status CudaResources::Lease(int ordinal, cudaStream_t main,
     JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamWaitEvent(main, parts->last_call->get(), 0),
                      "device ", ordinal);
   }
-  resources->reset(new CudaResources(&pool, std::move(parts), main));
+  resources->reset(new CudaResources(&pool, std::move(parts), main, multiplies_parts));
   return Status::Ok();
 }
 
-CudaResources::CudaResources(CudaPool* pool, std::unique_ptr<Parts> parts, cudaStream_t main)
-    : pool_(pool), parts_(std::move(parts)), streams_(parts_->streams) {
+CudaResources::CudaResources(CudaPool* pool, std::unique_ptr<Parts> parts, cudaStream_t main,
+                             bool multiplies_parts)
+    : pool_(pool),
+      parts_(std::move(parts)),
+      streams_(parts_->streams),
+      multiplies_parts_(multiplies_parts) {
   streams_[static_cast<int>(Stream::kMain)] = main;
 }
 

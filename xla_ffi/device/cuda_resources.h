@@ -65,6 +65,8 @@ class CudaResources {
   Status Multiprocessors(int* count) const;
   // That a block may have at most.
   Status SharedBytes(int* bytes) const;
+  // Whether the device has the kernels of part_products.cuh.
+  bool multiplies_parts() const { return multiplies_parts_; }
 
  private:
   // What goes back to the pool.
@@ -81,12 +83,14 @@ class CudaResources {
   };
   friend class CudaPool;
 
-  CudaResources(CudaPool* pool, std::unique_ptr<Parts> parts, cudaStream_t main);
+  CudaResources(CudaPool* pool, std::unique_ptr<Parts> parts, cudaStream_t main,
+                bool multiplies_parts);
 
   CudaPool* const pool_;
   std::unique_ptr<Parts> parts_;
   std::array<cudaStream_t, kNumStreams> streams_;
   std::array<bool, kNumStreams> blas_ready_{};
+  const bool multiplies_parts_;
 };
 
 // An event of the device's pool.

@@ -110,8 +110,6 @@ struct Tuning {
   // The order from which three products of float16 parts stand for one of float32 where nothing
   // else is asked for, being faster and as accurate; 0: never. 3/5 of it for complex64.
   int64_t parts_order = 0;
-  // The deepest product of parts, where their format allows more.
-  int64_t parts_depth = kPartsDepth;
   // What redistribution sends at a time. On the host a chunk should stay in a cache until it is
   // taken; between GPUs it should be large beside the latency of a copy.
   int64_t exchange_bytes = int64_t{512} << 10;
@@ -134,6 +132,10 @@ struct Tuning {
   // The subdiagonals of the band that they reduce it to, and of complex128's.
   int64_t band_width = 32;
   int64_t band_width_complex128 = 32;
+  // The columns of the blocks in which a rank that is alone reduces its matrix to a band: only what
+  // is below a block's diagonal is updated, which halves the operations of updates and makes
+  // products with the matrix two. 0: all of the matrix at once.
+  int64_t triangle_columns = 0;
   // Sweeps over the band whose reflectors are applied at once: products are deeper the more there
   // are, and are 1 + sweep_group / band_width times as many. And how many sweeps are chased, and
   // sent, at once: enough to keep busy what chases many at a time.

@@ -142,27 +142,27 @@ class HostBlas : public Blas<T> {
     const int* const of_block =
         halves ? (left ? kLeftHalf : kRightHalf)
                : (left ? kLeftPart : kRightPart) + (kMostProducts - parts_.products);
-    const int64_t components = kIsComplex<T> ? 2 : 1;
-    for (int64_t j = 0; j < n; ++j) {
-      for (int64_t i = 0; i < m; ++i) {
-        const auto* value = reinterpret_cast<const float*>(a + j * lda + i);
+    const int64_t components = kIsComplex<T> ? 2 : 1, group = parts_.group();
+    const int64_t rows = turned ? n : m, columns = turned ? m : n;
+    for (int64_t column = 0; column < parts_.Depth(columns) / parts_.depth; ++column) {
+      for (int64_t row = 0; row < rows; ++row) {
+        const T value = column >= columns ? T(0) : turned ? a[row * lda + column] : a[column * lda + row];
         Part split[2][kParts];
         for (int64_t c = 0; c < components; ++c) {
-          halves ? SplitInHalves(value[c], split[c]) : SplitNumber(value[c], split[c]);
+          const float number = reinterpret_cast<const float*>(&value)[c];
+          halves ? SplitInHalves(number, split[c]) : SplitNumber(number, split[c]);
         }
-        // Of what the factor has for this element, row p and column q of block `block`.
-        const int64_t row = turned ? j : i, column = turned ? i : j;
-        const int64_t rows = left ? components : 1, depth = turned ? m : n;
-        for (int64_t block = 0; block < parts_.products; ++block) {
-          const int part = of_block[block];
-          for (int64_t p = 0; p < rows; ++p) {
+        // Of what the factor has for this element, row p and column q of each product.
+        for (int64_t product = 0; product < parts_.products; ++product) {
+          const int part = of_block[product];
+          for (int64_t p = 0; p < (left ? components : 1); ++p) {
             for (int64_t q = 0; q < components; ++q) {
               // [[Re, Im], [Im, -Re]], Im with the other sign in A^H.
               const bool negative = (p == 1 && q == 1) || (turned && p != q);
-              const Part found = split[p ^ q][part] ^ (negative ? 0x8000 : 0);
-              const int64_t r = row * rows + p;
-              const int64_t d = (block * depth + column) * components + q;
-              parts[turned ? r * ld + d : d * ld + r] = found;
+              const int64_t first = (column / group * parts_.products + product) * kPartsGroup;
+              const int64_t d = first + column % group * components + q;
+              parts[d * ld + row * (left ? components : 1) + p] =
+                  split[p ^ q][part] ^ (negative ? 0x8000 : 0);
             }
           }
         }
@@ -171,22 +171,20 @@ class HostBlas : public Blas<T> {
     return Status::Ok();
   }
 
-  Status GemmOfParts(Stream, bool turned_a, bool turned_b, int64_t m, int64_t n, int64_t k, R alpha,
-                     const Part* a, int64_t lda, const Part* b, int64_t ldb, R beta, T* c,
-                     int64_t ldc) override {
+  Status GemmOfParts(Stream, int64_t m, int64_t n, int64_t depth, R alpha, const Part* a,
+                     int64_t lda, const Part* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
     if constexpr (!std::is_same_v<R, float>) {
       return Status::Fixed(Code::kInternal, "products here aren't made of parts");
     } else {
       if (m == 0 || n == 0) return Status::Ok();
-      const int64_t rows = m * parts_.rows, depth = k * parts_.depth;
-      const int64_t ld_a = turned_a ? depth : rows, ld_b = turned_b ? depth : n;
-      const std::vector<float> left = AsNumbers(a, lda, ld_a, turned_a ? rows : depth);
-      const std::vector<float> right = AsNumbers(b, ldb, ld_b, turned_b ? n : depth);
-      char trans_a = turned_a ? 'T' : 'N', trans_b = turned_b ? 'N' : 'T';
-      LapackInts ints(rows, n, depth, ld_a, ld_b, ldc * parts_.rows);
+      const int64_t rows = m * parts_.rows;
+      const std::vector<float> left = AsNumbers(a, lda, rows, depth);
+      const std::vector<float> right = AsNumbers(b, ldb, n, depth);
+      char none = 'N', transposed = 'T';
+      LapackInts ints(rows, n, depth, rows, n, ldc * parts_.rows);
       JAXMG_CHECK_LAPACK(gemm, ints);
       float t_alpha = alpha / parts_.scale(), t_beta = beta;
-      HostLapack<float>().gemm(&trans_a, &trans_b, ints[0], ints[1], ints[2], &t_alpha,
+      HostLapack<float>().gemm(&none, &transposed, ints[0], ints[1], ints[2], &t_alpha,
                                const_cast<float*>(left.data()), ints[3],
                                const_cast<float*>(right.data()), ints[4], &t_beta,
                                reinterpret_cast<float*>(c), ints[5]);
@@ -331,9 +329,9 @@ class HostBlas : public Blas<T> {
   }
 
   Status AddLogDet(Stream, int64_t n, const T* l, int64_t ldl, R* sum) override {
-    R log_det = 0;
-    for (int64_t j = 0; j < n; ++j) log_det += std::log(std::real(l[j * ldl + j]));
-    *sum += 2 * log_det;
+    double log_det = 0;  // for float32 too, whose sums would lose digits
+    for (int64_t j = 0; j < n; ++j) log_det += std::log(double{std::real(l[j * ldl + j])});
+    *sum += static_cast<R>(2 * log_det);
     return Status::Ok();
   }
 

@@ -4,6 +4,7 @@
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/groups.cuh"
 #include "xla_ffi/device/panel.cuh"
+#include "xla_ffi/device/part_products.cuh"
 #include "xla_ffi/device/parts.cuh"
 #include "xla_ffi/device/row_solver.cuh"
 #include "xla_ffi/device/scalars.cuh"
@@ -21,20 +22,22 @@ __device__ void Fill(Index m, Index n, T* a, Index lda, T value) {
   for (Index i = FirstElement(); i < m * n; i += ElementStride()) a[i / m * lda + i % m] = value;
 }
 
-// One block. 2 log of the product of the diagonal, in an order that does not depend on timing.
+// One block. 2 log of the product of the diagonal, in an order that does not depend on timing, and
+// in double precision, since sums of float32 would lose digits.
 template <typename T>
 __device__ void AddLogDet(Index n, const T* l, Index ldl, typename RealOf<T>::type* sum) {
-  using R = typename RealOf<T>::type;
-  __shared__ R partial[kThreads];
-  R mine = 0;
-  for (Index j = threadIdx.x; j < n; j += blockDim.x) mine += log(RealPart(l[j * ldl + j]));
+  __shared__ double partial[kThreads];
+  double mine = 0;
+  for (Index j = threadIdx.x; j < n; j += blockDim.x) {
+    mine += log(static_cast<double>(RealPart(l[j * ldl + j])));
+  }
   partial[threadIdx.x] = mine;
   __syncthreads();
   for (int half = blockDim.x / 2; half > 0; half /= 2) {
     if (threadIdx.x < half) partial[threadIdx.x] += partial[threadIdx.x + half];
     __syncthreads();
   }
-  if (threadIdx.x == 0) *sum += 2 * partial[0];
+  if (threadIdx.x == 0) *sum += static_cast<typename RealOf<T>::type>(2 * partial[0]);
 }
 
 // One block of kThreads. w[i] := max(w[0], ..., w[i]): each thread takes a run of elements, then
@@ -399,6 +402,25 @@ KERNEL jaxmg_digest(const unsigned* words, Index count, int* digest) {
   }
   atomicAdd(reinterpret_cast<unsigned*>(digest), sum);
 }
+
+// See PartProduct, which GPUs of other compute capabilities don't have.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define MULTIPLY_PARTS(kHalves) \
+  PartProduct<kHalves>(factors, first_a, first_b, m, n, chunks, alpha, beta, c, ldc).Run()
+#else
+#define MULTIPLY_PARTS(kHalves)
+#endif
+KERNEL __launch_bounds__(kProductThreads, 1)
+    jaxmg_multiply_bfloats(const __grid_constant__ PartFactors factors, int first_a, int first_b,
+                           int m, int n, int chunks, float alpha, float beta, float* c, Index ldc) {
+  MULTIPLY_PARTS(false);
+}
+KERNEL __launch_bounds__(kProductThreads, 1)
+    jaxmg_multiply_halves(const __grid_constant__ PartFactors factors, int first_a, int first_b,
+                          int m, int n, int chunks, float alpha, float beta, float* c, Index ldc) {
+  MULTIPLY_PARTS(true);
+}
+#undef MULTIPLY_PARTS
 
 KERNEL jaxmg_powers_of_two(int root, Index n, float* x) {
   for (Index i = FirstElement(); i < n; i += ElementStride()) x[i] = PowerOfTwo(root != 0, x[i]);

@@ -74,32 +74,51 @@ struct SplitElement<cuComplex> {
       : components{SplitNumber(x.x, halves), SplitNumber(x.y, halves)} {}
 };
 
-// One block a tile of a, m x n.
+// What an element of a factor becomes, in its rows and columns of the parts.
+template <typename T>
+__device__ void StoreParts(bool left, bool turned, bool halves, int products, T value, Index row,
+                           Index column, unsigned short* parts, Index ld) {
+  constexpr int kComponents = SplitElement<T>::kComponents, kGroup = kPartsGroup / kComponents;
+  const SplitElement<T> split(value, halves);
+  const int rows = left ? kComponents : 1;
+  for (int product = 0; product < products; ++product) {
+    const int at = halves ? product : kMostProducts - products + product;
+    const int part = halves ? (left ? kLeftHalf[at] : kRightHalf[at])
+                            : (left ? kLeftPart[at] : kRightPart[at]);
+    const Index first = (column / kGroup * products + product) * kPartsGroup;
+    for (int p = 0; p < rows; ++p) {
+      for (int q = 0; q < kComponents; ++q) {
+        // [[Re, Im], [Im, -Re]], Im with the other sign in A^H.
+        const bool negative = (p == 1 && q == 1) || (turned && p != q);
+        parts[(first + column % kGroup * kComponents + q) * ld + row * rows + p] =
+            split.components[p ^ q].part[part] ^ (negative ? 0x8000 : 0);
+      }
+    }
+  }
+}
+
+// One block a tile of a, m x n. Zeros fill the last group of columns, which no tile parts.
 template <typename T>
 __device__ void Split(bool left, bool turned, bool halves, int products, Index m, Index n,
                       const T* a, Index lda, unsigned short* parts, Index ld) {
-  constexpr int kComponents = SplitElement<T>::kComponents;
+  constexpr int kGroup = kPartsGroup / SplitElement<T>::kComponents;
+  static_assert(kTileEdge % kGroup == 0, "a group of columns is in one tile");
+  __shared__ T tile[kTileEdge][kTileEdge + 1];
   const Index tiles_m = (m + kTileEdge - 1) / kTileEdge;
-  const Index i = blockIdx.x % tiles_m * kTileEdge + threadIdx.x;
-  const Index first = blockIdx.x / tiles_m * kTileEdge;
-  const int rows = left ? kComponents : 1;
-  for (Index j = first + threadIdx.y; i < m && j < min(first + kTileEdge, n); j += blockDim.y) {
-    const SplitElement<T> split(a[j * lda + i], halves);
-    const Index row = turned ? j : i, column = turned ? i : j, depth = turned ? m : n;
-    for (int block = 0; block < products; ++block) {
-      const int at = halves ? block : kMostProducts - products + block;
-      const int part = halves ? (left ? kLeftHalf[at] : kRightHalf[at])
-                              : (left ? kLeftPart[at] : kRightPart[at]);
-      for (int p = 0; p < rows; ++p) {
-        for (int q = 0; q < kComponents; ++q) {
-          // [[Re, Im], [Im, -Re]], Im with the other sign in A^H.
-          const bool negative = (p == 1 && q == 1) || (turned && p != q);
-          const Index r = row * rows + p, d = (block * depth + column) * kComponents + q;
-          parts[turned ? r * ld + d : d * ld + r] =
-              split.components[p ^ q].part[part] ^ (negative ? 0x8000 : 0);
-        }
-      }
-    }
+  const Index first_row = blockIdx.x % tiles_m * kTileEdge;
+  const Index first_column = blockIdx.x / tiles_m * kTileEdge;
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
+    const Index row = first_row + threadIdx.x, column = first_column + j;
+    tile[j][threadIdx.x] = row < m && column < n ? a[column * lda + row] : T();
+  }
+  __syncthreads();
+  const Index rows = turned ? n : m, columns = ((turned ? m : n) + kGroup - 1) / kGroup * kGroup;
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
+    const Index row = (turned ? first_column : first_row) + threadIdx.x;
+    const Index column = (turned ? first_row : first_column) + j;
+    if (row >= rows || column >= columns) continue;
+    const T value = turned ? tile[threadIdx.x][j] : tile[j][threadIdx.x];
+    StoreParts(left, turned, halves, products, value, row, column, parts, ld);
   }
 }
 

@@ -16,15 +16,16 @@
 // which keeps all bits for |x| from 2^-10 to 2^14; what is smaller is off by 2^-33 at most, and
 // what is larger counts as the largest.
 //
-// They are one product of matrices that are as many times as deep: of A the parts kLeftPart lie
-// side by side, of B kRightPart, so that each meets the one that it is multiplied with, small ones
-// first.
+// They are one product of matrices that are as many times as deep: of a few columns of A the parts
+// kLeftPart lie side by side, of B kRightPart, so that each meets the one that it is multiplied
+// with, small ones first. Then come those of the next columns (`group`).
 //
-//                                  ┌    ┐
-//   A B^H  =  [ A1  A0  A0 ]   x   │B0^H│        three products; with six [ A2 A1 A0 A1 A0 A0 ]
-//                                  │B1^H│
-//                                  │B0^H│
-//                                  └    ┘
+//                                         ┌    ┐
+//   A B^H  =  [ A1 A0 A0 | A1 A0 A0 ... ] │B0^H│        three products; with six
+//                                         │B1^H│        [ A2 A1 A0 A1 A0 A0 | ... ]
+//                                         │B0^H│
+//                                         │ ...│
+//                                         └    ┘
 //
 // A complex product is a real one of twice the depth, whose C has twice the rows, as complex
 // numbers lie in memory: a is [[Re a, Im a], [Im a, -Re a]] as a left factor, and [Re a, Im a] as a
@@ -44,26 +45,22 @@ using Part = uint16_t;  // a bfloat16 or float16 number's bits
 
 enum class PartFormat { kBfloat16, kFloat16 };
 
-inline constexpr int64_t kPartsDepth = 1024, kDepthOfHalves = 512;
+// The deepest product whose factors are split for it alone, which bounds the memory that takes.
+inline constexpr int64_t kPartsDepth = 1024;
 
-// What an element becomes: in a left factor `rows` x `depth` parts, in a right one 1 x `depth`. All
-// of a matrix, m x k, is a matrix of (rows m) x (depth k) parts, or with `turned` its transpose;
-// several side by side are split one by one. depth = 0: products aren't made of parts.
+// What an element becomes: in a left factor `rows` x `depth` parts, in a right one 1 x `depth`. The
+// parts of a matrix, m x k, are a matrix of (rows m) x Depth(k), column-major. depth = 0: products
+// aren't made of parts.
 struct PartsShape {
   int64_t products = 0, rows = 0, depth = 0;
   PartFormat format = PartFormat::kBfloat16;
 
+  // Columns of a factor whose parts lie together: kPartsGroup real numbers for each product.
+  int64_t group() const { return kPartsGroup * products / depth; }
+  // Columns of parts for so many columns of a factor, of which the last group is filled with zeros.
+  int64_t Depth(int64_t columns) const { return (columns + group() - 1) / group() * group() * depth; }
   // What a product of parts is divided by.
   float scale() const { return format == PartFormat::kFloat16 ? kHalfScale * kHalfScale : 1; }
-
-  // Tensor cores cut off what they can't hold of a sum, rather than round it, and of the products
-  // of float16 numbers, which have 22 bits, more than of bfloat16's with 16. On an H200 a sum of k
-  // real products falls short of itself by truncation() k on average, where signs are random, and
-  // where they are all the same by twice that, or five times with float16 (docs/performance.md). So
-  // no product is deeper than deepest(), several are added in float32, and a GPU multiplies them by
-  // 1 + truncation() k.
-  int64_t deepest() const { return format == PartFormat::kFloat16 ? kDepthOfHalves : kPartsDepth; }
-  double truncation() const { return format == PartFormat::kFloat16 ? 1.07e-9 : 8.4e-10; }
 };
 
 template <typename T>

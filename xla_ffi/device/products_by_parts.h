@@ -23,26 +23,22 @@ Status GemmByParts(Blas<T>& blas, Scratch scratch, Stream stream, Op op_a, Op op
                    int64_t ldb, Real<T> beta, T* c, int64_t ldc) {
   const PartsShape shape = blas.parts();
   const bool turned_a = op_a != Op::kNone, turned_b = op_b == Op::kNone;
-  for (int64_t begin = 0; begin < k; begin += shape.deepest()) {
-    const int64_t depth = std::min(shape.deepest(), k - begin);
-    const int64_t deep = AlignedParts(shape.depth * depth), rows_a = shape.rows * m;
-    const int64_t ld_a = turned_a ? deep : AlignedParts(rows_a);
-    const int64_t ld_b = turned_b ? deep : AlignedParts(n);
-    const int64_t size_a = ld_a * (turned_a ? AlignedParts(rows_a) : deep);
-    const int64_t size_b = ld_b * (turned_b ? AlignedParts(n) : deep);
+  const int64_t ld_a = AlignedParts(shape.rows * m), ld_b = AlignedParts(n);
+  for (int64_t begin = 0; begin < k; begin += kPartsDepth) {
+    const int64_t columns = std::min(kPartsDepth, k - begin), depth = shape.Depth(columns);
     Part* parts = nullptr;
-    JAXMG_RETURN_IF_ERROR(scratch(size_a + size_b, &parts));
-    Part* const parts_b = parts + size_a;
+    JAXMG_RETURN_IF_ERROR(scratch((ld_a + ld_b) * depth, &parts));
+    Part* const parts_b = parts + ld_a * depth;
     JAXMG_RETURN_IF_ERROR(
         turned_a
-            ? blas.Split(stream, Side::kLeft, true, depth, m, a + begin, lda, parts, ld_a)
-            : blas.Split(stream, Side::kLeft, false, m, depth, a + begin * lda, lda, parts, ld_a));
-    JAXMG_RETURN_IF_ERROR(
-        turned_b ? blas.Split(stream, Side::kRight, true, depth, n, b + begin, ldb, parts_b, ld_b)
-                 : blas.Split(stream, Side::kRight, false, n, depth, b + begin * ldb, ldb, parts_b,
-                              ld_b));
-    JAXMG_RETURN_IF_ERROR(blas.GemmOfParts(stream, turned_a, turned_b, m, n, depth, alpha, parts,
-                                           ld_a, parts_b, ld_b, begin == 0 ? beta : 1, c, ldc));
+            ? blas.Split(stream, Side::kLeft, true, columns, m, a + begin, lda, parts, ld_a)
+            : blas.Split(stream, Side::kLeft, false, m, columns, a + begin * lda, lda, parts, ld_a));
+    JAXMG_RETURN_IF_ERROR(turned_b ? blas.Split(stream, Side::kRight, true, columns, n, b + begin,
+                                                ldb, parts_b, ld_b)
+                                   : blas.Split(stream, Side::kRight, false, n, columns,
+                                                b + begin * ldb, ldb, parts_b, ld_b));
+    JAXMG_RETURN_IF_ERROR(blas.GemmOfParts(stream, m, n, depth, alpha, parts, ld_a, parts_b, ld_b,
+                                           begin == 0 ? beta : 1, c, ldc));
   }
   return Status::Ok();
 }

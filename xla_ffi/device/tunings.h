@@ -55,6 +55,7 @@ inline Tuning CudaTuning() {
   tuning.syevd_matrices = tuning.syevd_value_matrices = 4.2;
   tuning.band_width = kMostBand;
   tuning.band_width_complex128 = kMostBandComplex128;
+  tuning.triangle_columns = 4096;
   tuning.sweep_group = kGroupSweeps;
   tuning.sweep_bundle = 1024;
   tuning.spread_eigen = 5120;

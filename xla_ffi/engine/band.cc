@@ -83,6 +83,7 @@ class BandReduction {
         tiles_(matrix.tiles),
         rank_(matrix.rank),
         alone_(tiles_.ranks() == 1),
+        block_(context.device.tuning().triangle_columns),
         n_(tiles_.columns()),
         b_(tiles_.width()),
         ldb_(BandRows(tiles_)),
@@ -159,6 +160,19 @@ class BandReduction {
     });
   }
 
+  // Whether a rank that is alone updates the rows from each block's own columns on, and no others.
+  bool triangular() const { return alone_ && block_ > 0; }
+  // Calls f(begin, columns) for the blocks of columns from `first` on, which end at multiples of
+  // block_.
+  template <typename F>
+  void ForBlocks(int64_t first, const F& f) const {
+    for (int64_t begin = first; begin < n_;) {
+      const int64_t end = std::min(n_, (begin / block_ + 1) * block_);
+      f(begin, end - begin);
+      begin = end;
+    }
+  }
+
   void Factor(const Panel& panel) {
     const int64_t r = panel.reflectors, above = panel.top - panel.behind;
     if (r == 0) return;
@@ -199,6 +213,7 @@ class BandReduction {
   // Y^H = V^H M, each rank its columns: as Y = M^H V, which BLAS makes faster.
   void Multiply(const Panel& panel) {
     const int64_t r = panel.reflectors;
+    if (triangular()) return MultiplyTriangle(panel);
     {
       Step<T> on(flow_, Stream::kMain, "multiply", panel.k);
       on.AwaitsSent(y_room_).Reads(columns_, FirstBehind(panel.k), EndOfSlots()).Reads(panel_);
@@ -224,6 +239,26 @@ class BandReduction {
       ForTileRuns(tiles_, peer, panel.k + 1,
                   [&](const TileRun& run) { on.Recv(peer, run.Spread(y_, r, panel.behind)); });
     }
+  }
+
+  // The same of what is valid alone: a block's columns from its diagonal on are also the rows of M
+  // that lie beyond it.
+  void MultiplyTriangle(const Panel& panel) {
+    const int64_t r = panel.reflectors, rows = panel.trailing;
+    Step<T> on(flow_, Stream::kMain, "multiply", panel.k);
+    on.Reads(columns_, FirstBehind(panel.k), EndOfSlots()).Reads(panel_);
+    Real<T> beta = 0;  // Y is all there after the first block
+    ForBlocks(panel.behind, [&](int64_t begin, int64_t columns) {
+      const int64_t before = begin - panel.behind, below = before + columns;
+      const T* block = matrix_.data + begin * n_ + begin;
+      const T* v = message_ + before * r;
+      on.Gemm(Op::kConjTrans, Op::kConjTrans, columns, r, rows - before, 1, block, n_, v, r, beta,
+              own_stack_ + before, rows);
+      on.Gemm(Op::kNone, Op::kConjTrans, rows - below, r, columns, 1, block + columns, n_, v, r,
+              beta, own_stack_ + below, rows);
+      beta = 1;
+    });
+    on.ConjTranspose(rows, r, own_stack_, rows, y_, r);
   }
 
   // W^H = X^H - (X^H V) T V^H / 2, to both sides of V^H: on the left for the next tile column
@@ -263,6 +298,13 @@ class BandReduction {
         on.Copy(run.Packed(own_stack_, ld), run.Spread(stack_, ld, panel.behind));
       });
     }
+    if (triangular()) {
+      return ForBlocks(next.behind, [&](int64_t begin, int64_t columns) {
+        const T* rows = behind + (begin - next.behind) * ld;
+        on.Gemm(Op::kConjTrans, Op::kNone, n_ - begin, columns, 2 * r, -1, rows + r, ld, rows, ld, 1,
+                matrix_.data + begin * n_ + begin, n_);
+      });
+    }
     const T* own = alone_ ? behind : own_stack_;
     ForOwnBehind(next.k, [&](int64_t columns, T* data, int64_t packed) {
       on.Gemm(Op::kConjTrans, Op::kNone, next.trailing, columns, 2 * r, -1, behind + r, ld,
@@ -290,7 +332,8 @@ class BandReduction {
   const Matrix<T>& matrix_;
   const Tiles& tiles_;
   const int rank_;
-  const bool alone_;  // one rank's columns lie side by side as they are
+  const bool alone_;      // one rank's columns lie side by side as they are
+  const int64_t block_;   // of columns, where it works on a triangle alone
   const int64_t n_, b_, ldb_;
   T* const factors_;
   T *message_, *unpacked_, *y_, *stack_, *own_y_, *own_stack_, *small_, *own_band_;

@@ -42,7 +42,7 @@ struct PanelRegions {
     panels = buffers ? rows * width : 0;
     gathered = any && tuning.group_columns > 0 ? tiles.slots() * tiles.width() * width : 0;
     if (gathered > 0 && parts.depth > 0) {
-      const int64_t depth = width * parts.depth;
+      const int64_t depth = parts.Depth(tiles.width()) * PanelsPerUpdate(tiles, tuning);
       first_part = AlignedElements(2 * (panels + gathered));
       left = Elements(AlignedParts(rows * parts.rows) * depth);
       right = Elements(AlignedParts(tiles.slots() * tiles.width()) * depth);
@@ -142,22 +142,26 @@ class Panels {
 
   // Whether products are made of parts, which are split once for all of them: those of every panel
   // as left factors, from its first row on, and as right ones those of the rows that meet this
-  // rank's tiles in the slots behind it. Piece by piece of
-  // at most as many columns as products of parts may be deep.
+  // rank's tiles in the slots behind it.
   bool splits() const { return regions_.left > 0; }
-  // From that column of a panel on, which is where a piece begins.
-  PartsOfPanel Left(int64_t k, int64_t column, int64_t row) const {
+  // Columns of the parts of panels [first, k].
+  int64_t PartsDepth(int64_t first, int64_t k) const {
+    int64_t depth = 0;
+    for (; first <= k; ++first) depth += parts_.Depth(tiles_.width(first));
+    return depth;
+  }
+  PartsOfPanel Left(int64_t k, int64_t row) const {
     const Batch& batch = batches_.of(k);
     const int64_t ld = AlignedParts(Below(batch.first) * parts_.rows);
-    return {PartsFrom(batch.index % 2 * regions_.left) + PlaceOf(batch, k, column) * ld +
+    return {PartsFrom(batch.index % 2 * regions_.left) + PartsDepth(batch.first, k - 1) * ld +
                 (row - tiles_.offset(batch.first + 1)) * parts_.rows,
             ld};
   }
-  PartsOfPanel Right(int64_t k, int64_t column, int64_t slot) const {
+  PartsOfPanel Right(int64_t k, int64_t slot) const {
     const Batch& batch = batches_.of(k);
     const int64_t ld = AlignedParts(batches_.Columns(0, tiles_.slots()));
     return {PartsFrom(2 * regions_.left + batch.index % 2 * regions_.right) +
-                PlaceOf(batch, k, column) * ld + batches_.Columns(0, slot),
+                PartsDepth(batch.first, k - 1) * ld + batches_.Columns(0, slot),
             ld};
   }
 
@@ -169,10 +173,6 @@ class Panels {
  private:
   Part* PartsFrom(int64_t element) const {
     return reinterpret_cast<Part*>(workspace_ + regions_.first_part + element);
-  }
-  // Where a column's parts, or those of the piece that it begins, are among those of its batch.
-  int64_t PlaceOf(const Batch& batch, int64_t k, int64_t column) const {
-    return (tiles_.offset(k) + column - tiles_.offset(batch.first)) * parts_.depth;
   }
 
   const Matrix<T>& matrix_;

@@ -121,8 +121,10 @@ Plan<T>::Plan(Routine routine, const Sizes& sizes, int ranks, int rank, const Tu
     panels = std::max(panels, PotriWorkspace<T>(tiles, n, precision));
     const PartsShape parts = PartsOf<T>(precision);
     const int64_t columns = tiles.slots() * tiles.width();
-    split_bytes = (parts.rows * n + columns) * std::min(n, parts.deepest()) * parts.depth *
-                  static_cast<int64_t>(sizeof(Part));
+    if (parts.depth > 0) {
+      split_bytes = (parts.rows * n + columns) * parts.Depth(std::min(n, kPartsDepth)) *
+                    static_cast<int64_t>(sizeof(Part));
+    }
   }
   // Else it is the caller's.
   const bool own_overflow =

@@ -22,7 +22,6 @@ class Factorization {
         matrix_(matrix),
         tiles_(matrix.tiles),
         tuning_(flow_.tuning()),
-        deepest_(std::min(tuning_.parts_depth, PartsOf<T>(precision).deepest())),
         x_(x),
         info_(info),
         log_det_(log_det),
@@ -206,20 +205,17 @@ class Factorization {
     Step<T> on(flow_, stream, "split", k);
     on.Reads(panel_[k]).Gives(parts_[k]);
     const Panel<T> panel = panels_.Of(k);
-    const int64_t first = tiles_.offset(k + 1);
-    for (int64_t column = 0; column < tiles_.width(k); column += deepest_) {
-      const int64_t columns = std::min(deepest_, tiles_.width(k) - column);
-      auto split = [&](Side side, int64_t row, int64_t rows, const PartsOfPanel& target) {
-        const T* source = panel.data + column * panel.ld + (row - first);
-        on.Split(side, false, rows, columns, source, panel.ld, target.data, target.ld);
-      };
-      for (int64_t slot = tiles_.slots_before(matrix_.rank, k + 1); slot < batches_.EndTrailing();
-           ++slot) {
-        const int64_t j = tiles_.tile_in(matrix_.rank, slot);
-        split(Side::kRight, tiles_.offset(j), tiles_.width(j), panels_.Right(k, column, slot));
-      }
-      split(Side::kLeft, first, panels_.Below(k), panels_.Left(k, column, first));
+    const int64_t first = tiles_.offset(k + 1), columns = tiles_.width(k);
+    auto split = [&](Side side, int64_t row, int64_t rows, const PartsOfPanel& target) {
+      on.Split(side, false, rows, columns, panel.data + (row - first), panel.ld, target.data,
+               target.ld);
+    };
+    for (int64_t slot = tiles_.slots_before(matrix_.rank, k + 1); slot < batches_.EndTrailing();
+         ++slot) {
+      const int64_t j = tiles_.tile_in(matrix_.rank, slot);
+      split(Side::kRight, tiles_.offset(j), tiles_.width(j), panels_.Right(k, slot));
     }
+    split(Side::kLeft, first, panels_.Below(k), panels_.Left(k, first));
   }
 
   // The rows of panel k that meet this rank's trailing tile columns.
@@ -273,31 +269,9 @@ class Factorization {
   // `columns` columns from there on.
   void SubtractParts(Step<T>& on, int64_t slot, int64_t columns, int64_t begin, int64_t end,
                      int64_t first, int64_t k) {
-    int64_t column = 0;  // of panel `first`
-    while (first <= k) {
-      const PartsOfPanel a = panels_.Left(first, column, begin);
-      const PartsOfPanel b = panels_.Right(first, column, slot);
-      const int64_t depth = NextProduct(&first, &column, k);
-      on.GemmOfParts(false, false, end - begin, columns, depth, -1, a.data, a.ld, b.data, b.ld, 1,
-                     matrix_.slot(slot) + begin, matrix_.ld());
-    }
-  }
-
-  // The depth of the product of parts that begins at a column of a panel: a piece of it, or all of
-  // that and of those after it up to panel `last` that fit. They become what comes after it.
-  int64_t NextProduct(int64_t* panel, int64_t* column, int64_t last) const {
-    const int64_t width = tiles_.width(*panel);
-    if (width > deepest_) {
-      const int64_t depth = std::min(deepest_, width - *column);
-      *column += depth;
-      if (*column == width) *panel += 1, *column = 0;
-      return depth;
-    }
-    int64_t depth = 0;
-    do {
-      depth += tiles_.width((*panel)++);
-    } while (*panel <= last && depth + tiles_.width(*panel) <= deepest_);
-    return depth;
+    const PartsOfPanel a = panels_.Left(first, begin), b = panels_.Right(first, slot);
+    on.GemmOfParts(end - begin, columns, panels_.PartsDepth(first, k), -1, a.data, a.ld, b.data,
+                   b.ld, 1, matrix_.slot(slot) + begin, matrix_.ld());
   }
 
   // Diagonal tile j by panels [first, k]: C -= B B^H, B their rows j.
@@ -440,7 +414,6 @@ class Factorization {
   const Matrix<T>& matrix_;
   const Tiles& tiles_;
   const Tuning& tuning_;
-  const int64_t deepest_;  // of the products of parts
   const RightHandSides<T>& x_;
   int32_t* const info_;
   Real<T>* const log_det_;

@@ -340,7 +340,9 @@ def spread(layout, function, size, marks, *arrays, place=None):
     """
     with _compat.entered(layout.mesh):
         if place is not None:
-            return _spread_and_placed(layout.automatic, function, size, tuple(marks), place, *arrays)
+            return _spread_and_placed(
+                layout.automatic, function, size, tuple(marks), place, *arrays
+            )
         return _spread(layout, function, size, tuple(marks), *arrays)
 
 

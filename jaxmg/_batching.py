@@ -67,14 +67,14 @@ class Placement:
         return jax.tree.map(_compat.reshard, results, shardings)
 
 
-def placement(layout, arrays, marks, specs, square=P()):
+def placement(layout, arrays, marks, specs, square=None):
     """The `Placement` of results for a batch of arrays, as the batch lies; None where no type says
     how arrays of this layout lie."""
     if not layout.explicit:
         return None
     specs = None if specs is None else tuple(P() if spec is None else spec for spec in specs)
     axes = axes_in_front(arrays, marks)
-    return Placement(layout.mesh, axes, specs, square)
+    return Placement(layout.mesh, axes, specs, square or P())
 
 
 def like_last(layout, arrays, marks):
@@ -319,7 +319,8 @@ def alone(layout):
 
 
 def is_alone(layout):
-    return not layout.rows and layout.mesh.size > 1
+    """Whether each device has whole matrices."""
+    return layout.ranks == 1 and not layout.inside
 
 
 def had_better_spread(layout, size, n, dtype):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import (
+    _at_once,
     _backend,
     _blocks,
     _checks,
@@ -413,6 +414,7 @@ def _measures(diagonal):
     return log_det, jnp.where(failed, first, 0).astype(jnp.int32)
 
 
+_AT_ONCE = _at_once.AtOnce(_at_once.cho_factor, _operations.ORDERS_AT_ONCE)
 _POTRF = _routine.Routine(
     name="cho_factor",
     native="potrf",
@@ -426,6 +428,7 @@ _POTRF = _routine.Routine(
     options=(_routine.PRECISION,),
     keeps=_keep,
     rule=_factor_rule,
+    together=lambda options: _AT_ONCE if _at_once.has_plain_products(options) else None,
 )
 _FROM_UPPER = _routine.Routine(
     name="CholeskyFactor.from_upper",

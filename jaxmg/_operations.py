@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import (
+    _at_once,
     _batching,
     _blocks,
     _checks,
@@ -32,6 +33,8 @@ from jaxmg import (
     _results,
 )
 
+# Up to which order all factors that a device has of a batch are worked with at once.
+ORDERS_AT_ONCE = (("gpu", 2048), ("cpu", 64))
 # The values of APPLY's attribute ``operation``, with A = L L^H.
 SOLVE, FORWARD, BACKWARD, LOWER, LOWER_H = range(5)
 _ADJOINTS = {SOLVE: SOLVE, FORWARD: BACKWARD, BACKWARD: FORWARD, LOWER: LOWER_H, LOWER_H: LOWER}
@@ -222,7 +225,13 @@ class _OfFactor(_batching.Batchable):
 
     @property
     def program(self):
-        return _OnDevice(self)
+        layout, n = self.of.layout, self.of.n
+        function = _AT_ONCE.get(self.operation.native)
+        plain = dict(self.attributes).get("products", _checks.DEFAULT) in _PLAIN
+        if function is None or self.of.overflows or not plain:
+            return _OnDevice(self)
+        at_once = _at_once.AtOnce(function, ORDERS_AT_ONCE)
+        return _AllOnDevice(self) if at_once.is_faster(layout.platform, n) else _OnDevice(self)
 
     def on_rank(self, place, arrays):
         """Of a rank's rows, inside a shard_map: (what it puts to the result, the call, b)."""
@@ -252,6 +261,44 @@ class _OnDevice:
     def __call__(self, place, *arrays):
         value, call, b = self.of.on_rank(place, arrays)
         return self.of.operation.result.whole(value, call, *b)
+
+
+@dataclasses.dataclass(frozen=True)
+class _AllOnDevice:
+    """The same for all factors of a batch that a device has, by JAX's own routines."""
+
+    of: _OfFactor
+
+    def of_all(self, place, u, *b):
+        function = _AT_ONCE[self.of.operation.native]
+        return function(jnp.triu(u), *b, **dict(self.of.attributes))
+
+
+def _apply_at_once(u, b, operation):
+    if not b.size:
+        return b
+    if operation == SOLVE:
+        return _at_once.solve(u, b)
+    if operation in (FORWARD, BACKWARD):
+        return _at_once.solve_upper(u, b, adjoint=operation == FORWARD)
+    factor = u if operation == LOWER_H else jnp.swapaxes(u, -1, -2).conj()
+    columns = b[..., None] if b.ndim == 2 else b
+    return _at_once.multiply(factor, columns).reshape(b.shape)
+
+
+def _solve_rows_at_once(u, b, inverse):
+    return _at_once.solve_upper(u, b, adjoint=bool(inverse), left=False)
+
+
+# Of stacks of upper factors U, of which A = U^H U, as a rank that has all of one has it.
+_AT_ONCE = {
+    APPLY.native: _apply_at_once,
+    SOLVE_ROWS.native: _solve_rows_at_once,
+    INVERT.native: lambda u, products: _at_once.inverse(u),
+    DIAGONAL.native: lambda u: jnp.diagonal(u, axis1=-2, axis2=-1).real,
+    ROWS.native: lambda u: u,
+}
+_PLAIN = (_checks.PRODUCTS["highest"], _checks.DEFAULT)
 
 
 @functools.partial(jax.jit, static_argnums=0)

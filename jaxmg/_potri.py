@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from jaxmg import _blocks, _derivatives, _factor, _hermitian, _mesh, _results, _routine
+from jaxmg import _at_once, _blocks, _derivatives, _factor, _hermitian, _mesh, _results, _routine
 
 
 def _upper(rows, layout, shape):
@@ -37,6 +37,7 @@ def _padded(factor, a):
     return _hermitian.with_padding(factor.layout, rows, a.shape[0])
 
 
+_AT_ONCE = _at_once.AtOnce(_at_once.potri, (("gpu", 2048), ("cpu", 96)))
 _POTRI = _routine.Routine(
     name="potri",
     results=(_results.Matrix("a_inv", back=_upper), _results.Status()),
@@ -46,6 +47,7 @@ _POTRI = _routine.Routine(
     options=(_routine.PRECISION,),
     older=(("mesh", "pad"),),
     rule=_rule,
+    together=lambda options: _AT_ONCE if _at_once.has_plain_products(options) else None,
 )
 
 

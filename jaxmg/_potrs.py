@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import (
+    _at_once,
     _compat,
     _derivatives,
     _factor,
@@ -50,6 +51,7 @@ def _alike(factor, b, call):
     return dataclasses.replace(factor, _log_det=log_det, status=status), b
 
 
+_AT_ONCE = _at_once.AtOnce(_at_once.potrs, (("gpu", 2048), ("cpu", 64)))
 _POTRS = _routine.Routine(
     name="potrs",
     operands=("a", "b"),
@@ -65,6 +67,7 @@ _POTRS = _routine.Routine(
     options=(_routine.PRECISION,),
     older=(("mesh", "pad"),),
     rule=_rule,
+    together=lambda options: _AT_ONCE if _at_once.has_plain_products(options) else None,
 )
 
 

@@ -175,7 +175,7 @@ class _Factor(_batching.Batchable):
     def batched(self, settled, size, marks, a):
         chosen = _LOWERED.of_each((a,), marks, self.chosen)
         layout = _LOWERED.layout((a,), chosen)
-        square = layout.result_spec(a.shape[1:]) or P()
+        square = layout.result_spec(a.shape[1:])
         place = _batching.placement(layout, (a,), marks, None, square)
         return _batching.in_turn(_Factor(chosen), marks, a, place=place)
 

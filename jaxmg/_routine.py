@@ -7,6 +7,8 @@ import functools
 import operator
 import typing
 
+import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import (
@@ -64,10 +66,6 @@ class Chosen(typing.NamedTuple):
     inside: _programs.Call | None = None
 
 
-# Where, and up to which order, many matrices at once are faster than one after the other, by
-# routines that can have them (docs/performance.md).
-_AT_ONCE = ("gpu",)
-_MOST_AT_ONCE = 4096
 # Backends that stand for nobody's solver in particular.
 _ANY = ("auto", "native")
 
@@ -97,8 +95,7 @@ class Routine:
         rule: function of (routine, `Chosen`) that gives the derivative of a call as
             `_derivatives.differentiable` wants it; without one, JAX may neither differentiate nor
             batch.
-        together: function of the options that gives a function of a stack of matrices, which
-            returns all results of all of them at once, each with the batch in front; or None, where
+        together: function of the options that gives the `AtOnce` for many matrices; or None, where
             it has nothing better than one after the other.
     """
 
@@ -403,7 +400,7 @@ class _Run(_batching.Batchable):
         """How the results of a batch lie, of which ``ones`` are one."""
         shape = ones[0].shape
         if self.routine.keeps:
-            square = layout.result_spec(shape) or P()
+            square = layout.result_spec(shape)
             return _batching.placement(layout, arrays, marks, None, square)
         give, _ = self.routine.given(self.chosen.names, dict(self.chosen.options))
         specs = give([result.spec(layout, *ones) for result in self.routine.results])
@@ -413,10 +410,12 @@ class _Run(_batching.Batchable):
     def _at_once(self, chosen, layout, n):
         """What has a batch's matrices of order n at once on each device, where that is faster."""
         together = self.routine.together
-        if together is None or chosen.backend not in _ANY or n > _MOST_AT_ONCE:
+        if together is None or chosen.backend not in _ANY:
             return None
-        function = together(dict(chosen.options)) if layout.platform in _AT_ONCE else None
-        return None if function is None else _AtOnce(self.routine, chosen, function)
+        at_once = together(dict(chosen.options))
+        if at_once is None or not at_once.is_faster(layout.platform, n):
+            return None
+        return _AtOnce(_OnDevice(self.routine, chosen, layout), at_once.function)
 
     def _columns(self, size, ones, a, b):
         """Of one matrix and a batch of right-hand sides."""
@@ -434,15 +433,33 @@ class _Run(_batching.Batchable):
 
 @dataclasses.dataclass(frozen=True)
 class _AtOnce:
-    """All matrices of a batch that a device has, by `Routine.together`."""
+    """All matrices of a batch that a device has, by a function of `AtOnce`; the native code takes
+    those again that it fails on, and says how they fail.
 
-    routine: Routine
-    chosen: Chosen
+    Attributes:
+        one: what the native code does.
+    """
+
+    one: "_OnDevice"
     function: collections.abc.Callable
 
     def of_all(self, place, *stacks):
-        give, _ = self.routine.given(self.chosen.names, dict(self.chosen.options))
-        return give(self.function(*stacks))
+        results, failed = self.function(*stacks)
+        call = self.one.call(jax.ShapeDtypeStruct(stacks[0].shape[1:], stacks[0].dtype))
+        if failed is not None:
+            results = jax.lax.cond(
+                jnp.any(failed),
+                lambda: self._again(place, stacks, results, failed),
+                lambda: results,
+            )
+        return self.one.give(call, results)
+
+    def _again(self, place, stacks, results, failed):
+        def each(one):
+            arrays, results, failed = one
+            return jax.lax.cond(failed, lambda: self.one.results(place, *arrays), lambda: results)
+
+        return jax.lax.map(each, (stacks, results, failed))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -482,20 +499,29 @@ class _OnDevice:
     chosen: Chosen
     layout: _mesh.Layout
 
-    def __call__(self, place, a, *others):
+    def __call__(self, place, *arrays):
+        return self.give(self.call(arrays[0]), self.results(place, *arrays))
+
+    def call(self, a):
+        """What is known of a call for a matrix such as ``a``."""
         routine, options = self.routine, dict(self.chosen.options)
         backend = _backend.resolve(routine.native_name, self.layout, self.chosen.backend, a)
-        call = routine.described(
+        return routine.described(
             self.layout, a, _checks.tile(routine.name, self.chosen.T_A), backend,
             routine.attributes(routine.name, options, a.dtype, backend, self.layout, check_b=False),
         )  # fmt: skip
-        b = others[routine.matrices - 1 :]
-        values = routine.call(
-            call, place, a, *others[: routine.matrices - 1], *map(_results.columns, b)
-        )
-        results = [
+
+    def results(self, place, a, *others):
+        """All that the routine gives."""
+        routine, call = self.routine, self.call(a)
+        matrices, b = others[: routine.matrices - 1], others[routine.matrices - 1 :]
+        values = routine.call(call, place, a, *matrices, *map(_results.columns, b))
+        return tuple(
             result.whole(value, call, *b)
             for result, value in zip(routine.results, values, strict=True)
-        ]
-        give, _ = routine.given(self.chosen.names, options)
-        return routine.kept(give, call)(results)
+        )
+
+    def give(self, call, results):
+        """What the caller asks for of all results."""
+        give, _ = self.routine.given(self.chosen.names, dict(self.chosen.options))
+        return self.routine.kept(give, call)(results)

@@ -1,7 +1,8 @@
 """Generalized eigenproblems, A x = lambda B x: LAPACK's sygvd and hegvd."""
 
-from jaxmg import _eigen_rules, _results, _routine, _syevd
+from jaxmg import _at_once, _eigen_rules, _results, _routine, _syevd
 
+_AT_ONCE = _at_once.AtOnce(_at_once.sygvd, (("gpu", 2048), ("cpu", 64)))
 SYGVD: _routine.Routine = _routine.Routine(
     name="sygvd",
     operands=("a", "b"),
@@ -17,6 +18,7 @@ SYGVD: _routine.Routine = _routine.Routine(
     traced_gives=(_routine.WORK, _routine.SECOND_WORK, "w", "x", "status"),
     options=(_syevd.VECTORS,),
     rule=_eigen_rules.rule(lambda: SYGVD, "x"),
+    together=lambda options: _AT_ONCE,
 )
 
 

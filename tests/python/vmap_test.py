@@ -23,11 +23,11 @@ from cases import (
     rng,
     shard,
 )
-
 from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _batching, _routine
+from jaxmg import _at_once, _batching, _derivatives
 
 pytestmark = needs_transformations
 
@@ -101,6 +101,13 @@ def _batch(dtype, size=_SIZE, n=_N):
     return jnp.asarray(a), jnp.asarray(normal(rng(4), (size, n, 2), dtype))
 
 
+def _one_after_the_other(monkeypatch):
+    """Has a device take its matrices as it does large ones."""
+    monkeypatch.setattr(_at_once.AtOnce, "is_faster", lambda *_: False)
+    _derivatives._jaxpr.cache_clear()
+    jax.clear_caches()
+
+
 def _check(found, expected, dtype):
     __tracebackhide__ = True
     jax.tree.map(
@@ -126,7 +133,9 @@ def _check(found, expected, dtype):
         ),
     ),
 )
-def test_matrices(name, dtype, ranks, how, kind):
+def test_matrices(name, dtype, ranks, how, kind, monkeypatch):
+    if (ranks + len(name)) % 2:
+        _one_after_the_other(monkeypatch)
     ours, theirs = _FUNCTIONS[name]
     mesh, arrays = line(ranks, kind=kind), _batch(dtype)
     function = lambda a, b: ours(a, b, mesh)  # noqa: E731
@@ -334,11 +343,88 @@ def test_factors_of_upper_triangles(kind):
     _check(jax.vmap(solve)(uppers, b), expected, float)
 
 
+def _all_of_factor(a, b, mesh):
+    factor = _factor(a, mesh)
+    triangular = [factor.solve_triangular(b, trans) for trans in "NTC"]
+    products = [factor.matmul(b[:, 0], trans) for trans in "NTC"]
+    inverse, upper, diagonal = factor.inv(), factor.upper(), factor.diagonal()
+    return (
+        factor.status,
+        factor.logdet(),
+        factor.solve(b),
+        triangular,
+        products,
+        inverse,
+        upper,
+        diagonal,
+    )
+
+
+_ASKED = {"return_status": True}
+_AT_ONCE = {
+    "potrs": lambda a, b, mesh: jaxmg.potrs(a, b, 2, mesh, return_logdet=True, **_ASKED),
+    "potrs of a vector": lambda a, b, mesh: jaxmg.potrs(a, b[:, 0], 2, mesh, **_ASKED),
+    "potri": lambda a, b, mesh: jaxmg.potri(a, 2, mesh, **_ASKED),
+    "factor": _all_of_factor,
+    "eigvalsh": lambda a, b, mesh: jaxmg.eigvalsh(a, mesh=mesh, **_ASKED),
+    "sygvd": lambda a, b, mesh: jaxmg.eigvalsh(b @ b.conj().T, a, mesh=mesh, **_ASKED),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, dtype, ranks, jitted",
+    broad(
+        [
+            (name, dtype, (1, 2, 4, 8)[(i + j) % 4], (i + j) % 2)
+            for i, name in enumerate(_AT_ONCE)
+            for j, dtype in enumerate(DTYPES)
+        ],
+        lambda name, dtype, *_: (name, dtype) in (("potrs", "complex64"), ("sygvd", "float64")),
+        alone=True,
+    ),
+)
+def test_many_at_once(name, dtype, ranks, jitted):
+    """As one after the other: the same status, NaN where a matrix fails, one triangle read."""
+    a, b = map(np.array, _batch(dtype))
+    below, places = np.tril_indices(_N, -1), np.arange(_N)
+    a[:, *below] = np.nan
+    if np.dtype(dtype).kind == "c":
+        a[:, places, places] += 1j  # nor is this read
+    a[1, 0, 0] = -1
+    a[2, 3, 5] = np.nan
+    a[3, 4, 4] = -2
+    mesh, function = line(ranks), _AT_ONCE[name]
+    found = jax.vmap(lambda a, b: function(a, b, mesh))
+    text = str(jax.make_jaxpr(found)(a, b))
+    assert "cholesky" in text or "eigh" in text
+    found = (jax.jit(found) if jitted else found)(a, b)
+    one_by_one = [function(a[i], b[i], mesh) for i in range(_SIZE)]
+    expected = jax.tree.map(lambda *x: np.stack(x), *one_by_one)
+    _check(found, expected, dtype)
+    statuses = [x for x in jax.tree.leaves(found) if x.dtype == np.int32]
+    assert statuses and all((x != 0).sum() >= 1 for x in statuses)
+
+
+def test_large_matrices_are_taken_one_after_the_other(monkeypatch):
+    a, b = _batch("float64")
+    solve = jax.vmap(lambda a, b: jaxmg.potrs(a, b, 2, line(2)))
+    assert "cholesky" in str(jax.make_jaxpr(solve)(a, b))
+    _one_after_the_other(monkeypatch)
+    assert "cholesky" not in str(jax.make_jaxpr(solve)(a, b))
+    _check(solve(a, b), jnp.linalg.solve(a, b), float)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "BF16_BF16_F32_X3"])
+def test_another_precision_is_that_of_the_native_code(precision):
+    a, b = _batch("float32")
+    solve = jax.vmap(lambda a, b: jaxmg.potrs(a, b, 2, line(2), precision=precision))
+    assert "cholesky" not in str(jax.make_jaxpr(solve)(a, b))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype, ranks", [(d, (1, 2, 4, 8)[i]) for i, d in enumerate(DTYPES)])
-def test_eigenproblems_at_once(dtype, ranks, monkeypatch):
-    """Where that is faster, each device gives its share to JAX's own solver."""
-    monkeypatch.setattr(_routine, "_AT_ONCE", (jax.default_backend(),))
+def test_eigenproblems_at_once(dtype, ranks):
     a = np.array(_batch(dtype)[0])
     whole, below = a.copy(), np.tril_indices(_N, -1)
     a[:, *below] = np.nan  # is not read
@@ -355,14 +441,10 @@ def test_eigenproblems_at_once(dtype, ranks, monkeypatch):
         for i in (0, 1, 3, 4):
             _check(whole[i] @ v[i], v[i] * w[i], dtype)
             _check(v[i].conj().T @ v[i], np.eye(_N, dtype=dtype), dtype)
-    values = jax.vmap(lambda a: jaxmg.eigvalsh(a, mesh=line(ranks)))
-    assert " eigh[" not in str(jax.make_jaxpr(values)(whole))
-    _check(values(whole), jnp.linalg.eigvalsh(whole), dtype)
 
 
 @pytest.mark.slow
-def test_derivatives_of_eigenproblems_at_once(monkeypatch):
-    monkeypatch.setattr(_routine, "_AT_ONCE", (jax.default_backend(),))
+def test_derivatives_of_eigenproblems_at_once():
     a = _batch("float64")[0]
 
     def loss(solver, a):
@@ -378,6 +460,14 @@ def test_derivatives_of_eigenproblems_at_once(monkeypatch):
     found = jax.vmap(jax.grad(lambda a: loss(ours, (a + a.T) / 2)))(a)
     expected = jax.vmap(jax.grad(lambda a: loss(symmetric, a)))(a)
     np.testing.assert_allclose(found, expected, atol=1e-10 * np.abs(expected).max())
+
+
+def test_no_axes_twice():
+    """Where the spec of each matrix names the axis that the batch is sharded over."""
+    mesh, a = line(4, kind=AxisType.Explicit), _batch("float64", 4, 8)[0]
+    found = jaxmg.potri(shard(np.asarray(a), mesh, "r"), 2, mesh, P("r", None))
+    assert found.sharding.spec == P("r", None, None)
+    _check(found, jnp.linalg.inv(a), float)
 
 
 # How the batch and the matrices, and the right-hand sides, are sharded.

@@ -185,7 +185,7 @@ class _Batch(Batchable):
         inner = tuple(axis for axis in inner if axis not in outer)
         each = zip(arrays, self.marks, marks, strict=True)
         results = larger(*(_merged(size, self.size, outer + inner, *one) for one in each))
-        return jax.tree.map(lambda x: _parted(x, size, outer, inner), results)
+        return jax.tree.map(lambda x: _parted(x, (size, self.size), outer, inner), results)
 
 
 def _merged(outer_size, inner_size, axes, array, inner, outer):
@@ -195,7 +195,7 @@ def _merged(outer_size, inner_size, axes, array, inner, outer):
         return array
     rest = array.shape[outer + inner :]
     missing = tuple(i for i, there in enumerate((outer, inner)) if not there)
-    shapes = (outer_size, inner_size, *rest), (-1, *rest)
+    shapes = (outer_size, inner_size, *rest), (outer_size * inner_size, *rest)
     explicit = _mesh.explicit_spec(array)
     if explicit is None:
         return _reshaped(missing, shapes, array)
@@ -204,10 +204,10 @@ def _merged(outer_size, inner_size, axes, array, inner, outer):
     return _reshaped_explicit(missing, shapes, mesh, spec, array)
 
 
-def _parted(result, size, outer, inner):
+def _parted(result, sizes, outer, inner):
     """A result for a larger batch as one of a batch of batches, of which explicit axes shard the
     ``outer`` and the ``inner`` one."""
-    shapes = result.shape, (size, -1, *result.shape[1:])
+    shapes = result.shape, (*sizes, *result.shape[1:])
     explicit = _mesh.explicit_spec(result)
     if explicit is None:
         return _reshaped((), shapes, result)
@@ -339,6 +339,8 @@ def spread(layout, function, size, marks, *arrays, place=None):
     Args:
         place: the `Placement` of the results, on explicit axes.
     """
+    if not size:
+        return _of_none(functools.partial(_spread, layout, function, 1), marks, arrays, place)
     with _compat.entered(layout.mesh):
         if place is not None:
             return _spread_and_placed(
@@ -383,9 +385,23 @@ def in_turn(function, marks, *arrays, place=None):
     Args:
         place: the `Placement` of the results, on explicit axes.
     """
-    each = zip(arrays, marks, strict=True)
+    each = list(zip(arrays, marks, strict=True))
+    if any(mark and not len(array) for array, mark in each):
+        return _of_none(functools.partial(_in_turn, function), marks, arrays, place)
     arrays = [_without_sharded_batch(array) if mark else array for array, mark in each]
     results = _in_turn(function, tuple(marks), *arrays)
+    return results if place is None else place.put(results)
+
+
+def _of_none(run, marks, arrays, place):
+    """The results for a batch of 0, which not all compilers take: none of ``run(marks, *arrays)``
+    of a batch of one."""
+    ones = (
+        jax.ShapeDtypeStruct((1, *x.shape[1:]) if mark else x.shape, x.dtype)
+        for x, mark in zip(arrays, marks, strict=True)
+    )
+    one = jax.eval_shape(functools.partial(run, tuple(marks)), *ones)
+    results = jax.tree.map(lambda x: jnp.zeros((0, *x.shape[1:]), x.dtype), one)
     return results if place is None else place.put(results)
 
 

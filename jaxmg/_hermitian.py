@@ -7,6 +7,7 @@ a matrix is a rank's rows of that. Of a Hermitian matrix the upper triangle is r
 where the whole isn't asked for. All is plain JAX, which differentiates it.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -29,6 +30,8 @@ def on_mesh_with(*static):
 
         @functools.wraps(function)
         def run(layout, *arguments):
+            if not arguments[0].size:  # there are no rows to exchange
+                layout = dataclasses.replace(layout, rows=(), others=layout.mesh.axis_names)
             if layout.inside:
                 return compiled(layout, *arguments)
             with _compat.entered(layout.mesh):
@@ -97,6 +100,8 @@ def half_adjoint_product(layout, h, x):
 
 def of_right_hand_sides(product, layout, matrix, b):
     """One of these products with b, (n,) or (n, nrhs), of the caller's, and like it."""
+    if not b.size:
+        return jnp.zeros_like(b)
     found = product(layout, matrix, _results.columns(b))
     return _mesh.constrain_like(_results.like(found, b), b)
 

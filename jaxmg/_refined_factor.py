@@ -309,7 +309,10 @@ def _solve(arrays, of):
     _checks.right_hand_side(name, a, b)
     _checks.kept(name, tiles, n, layout.ranks)
     if n == 0:
-        return lambda *arrays: tuple(x.empty(arrays[0], arrays[-1], local=False) for x in _FOUND)
+        return lambda *arrays: tuple(
+            x.empty(arrays[0], arrays[-1], local=False) if want else None
+            for x, want in zip(_FOUND, of.wanted, strict=True)
+        )
     layout = _mesh.located(name, layout, arrays)
     _plugin.load(layout.platform)
     call = _programs.Call(

@@ -473,11 +473,49 @@ def test_a_failed_factorization_has_derivatives_that_are_nan():
     assert np.isnan(np.triu(jax.grad(f)(a))[np.triu_indices(8)]).all()
 
 
-def test_empty():
-    a, b = np.zeros((0, 0)), np.zeros((0, 2))
-    f = lambda a, b: jaxmg.potrs(a, b, mesh=line(2), return_logdet=True)[1]  # noqa: E731
-    found = jax.grad(f, (0, 1))(a, b)
-    assert [x.shape for x in found] == [(0, 0), (0, 2)]
+_EMPTY = {
+    "logdet": lambda a, b, mesh: jaxmg.potrs(a, b, mesh=mesh, return_logdet=True),
+    "potri": lambda a, b, mesh: jaxmg.potri(a, mesh=mesh),
+    "syevd": lambda a, b, mesh: jaxmg.syevd(a, mesh=mesh),
+    "eigvalsh": lambda a, b, mesh: jaxmg.eigvalsh(a, mesh=mesh),
+    "sygvd": lambda a, b, mesh: jaxmg.sygvd(a, a, mesh=mesh),
+    "upper": lambda a, b, mesh: jaxmg.cho_factor(a, mesh=mesh).upper(),
+    "matmul": lambda a, b, mesh: jaxmg.cho_factor(a, mesh=mesh).matmul(b),
+    "from_upper": lambda a, b, mesh: jaxmg.CholeskyFactor.from_upper(a, mesh=mesh).solve(b),
+    "refined factor": lambda a, b, mesh: jaxmg.cho_factor(a, mesh=mesh, refine="auto").solve(b),
+    "expm": lambda a, b, mesh: jaxmg.linalg.expm(a, mesh=mesh),
+    "det": lambda a, b, mesh: jaxmg.linalg.det(a, mesh=mesh),
+}
+
+
+@kinds
+@pytest.mark.parametrize(
+    "name, dtype",
+    broad(
+        [(name, dtype) for name in _EMPTY for dtype in ("float64", "complex64")],
+        lambda name, dtype: (
+            (name, dtype)
+            in (("logdet", "float64"), ("eigvalsh", "complex64"), ("potri", "float64"))
+        ),
+    ),
+)
+def test_empty(name, dtype, kind):
+    mesh = line(2, kind=kind)
+    a, b = jnp.zeros((0, 0), dtype), jnp.zeros((0, 2), dtype)
+
+    def function(a, b):
+        return _EMPTY[name](a, b, mesh)
+
+    def size(a, b):
+        return sum(jnp.sum(jnp.abs(x) ** 2) for x in jax.tree.leaves(function(a, b)))
+
+    def both(a, b):
+        return jax.grad(size, (0, 1))(a, b), jax.jvp(function, (a, b), (a, b))
+
+    for run, count in ((both, ()), (jax.vmap(both), (3,)), (jax.jit(jax.vmap(both)), (3,))):
+        arrays = [jnp.zeros((*count, *x.shape), dtype) for x in (a, b)]
+        gradient, _ = on(mesh, run)(*arrays)
+        assert [(x.shape, x.dtype) for x in gradient] == [(x.shape, x.dtype) for x in arrays]
 
 
 @pytest.mark.breadth

@@ -462,6 +462,38 @@ def test_derivatives_of_eigenproblems_at_once():
     np.testing.assert_allclose(found, expected, atol=1e-10 * np.abs(expected).max())
 
 
+_OF_BATCHES = {
+    "potrs": lambda a, mesh: jaxmg.potrs(a, jnp.ones(3), mesh=mesh),
+    "potri": lambda a, mesh: jaxmg.potri(a, mesh=mesh),
+    "syevd": lambda a, mesh: jaxmg.syevd(a, mesh=mesh),
+    "subset": lambda a, mesh: jaxmg.eigh(a, mesh=mesh, subset_by_index=(0, 2)),
+    "sygvd": lambda a, mesh: jaxmg.sygvd(a, jnp.eye(3), mesh=mesh),
+    "refined": lambda a, mesh: jaxmg.potrs(a, jnp.ones(3), mesh=mesh, refine="auto"),
+    "inv": lambda a, mesh: jaxmg.linalg.inv(a, mesh=mesh),
+    "expm": lambda a, mesh: jaxmg.linalg.expm(a, mesh=mesh),
+}
+
+
+@kinds
+@pytest.mark.parametrize(
+    "name", broad([(name,) for name in _OF_BATCHES], lambda name: name in ("potrs", "syevd"))
+)
+@pytest.mark.parametrize(
+    "shape", broad([((0, 5),), ((2, 0),), ((0,),)], lambda shape: shape == (0, 5))
+)
+def test_batches_of_none(name, shape, kind):
+    mesh = line(2, kind=kind)
+    a = jnp.ones((*shape, 3, 3))
+    found = jax.tree.leaves(_OF_BATCHES[name](a, mesh))
+    assert all(x.shape[: len(shape)] == shape for x in found)
+
+    def size(a):
+        return sum(jnp.sum(x) for x in jax.tree.leaves(_OF_BATCHES[name](a, mesh)))
+
+    gradient = jax.jit(jax.grad(size))(a)
+    assert gradient.shape == a.shape
+
+
 def test_no_axes_twice():
     """Where the spec of each matrix names the axis that the batch is sharded over."""
     mesh, a = line(4, kind=AxisType.Explicit), _batch("float64", 4, 8)[0]

@@ -120,6 +120,8 @@ def batchable(of, *arrays):
         return _below(of, arrays)
     # Arrays that nothing traces stay outside, where they can be looked at.
     moving = [i for i, array in enumerate(arrays) if isinstance(array, Tracer)]
+    moved = [arrays[i] for i in moving]
+    arrays = without(arrays, moving)
     function = jax.custom_batching.custom_vmap(lambda *values: of(*put(arrays, moving, values)))
 
     @function.def_vmap
@@ -128,7 +130,12 @@ def batchable(of, *arrays):
         results = batchable(_Batch(of, True, size, marks), *put(arrays, moving, values))
         return results, jax.tree.map(lambda _: True, results)
 
-    return function(*(arrays[i] for i in moving))
+    return function(*moved)
+
+
+def without(arrays, places):
+    """``arrays`` without those in these places, for functions that outlive the trace of these."""
+    return put(arrays, places, [None] * len(places))
 
 
 def put(arrays, places, values):

@@ -30,6 +30,8 @@ def differentiable(function, rule, *arrays):
     moving = [i for i, array in enumerate(arrays) if isinstance(array, Tracer)]
     if not _compat.TRANSFORMS or not moving:
         return function(*arrays)
+    values = [arrays[i] for i in moving]
+    arrays = _batching.without(arrays, moving)
     run = jax.custom_jvp(lambda *values: function(*_batching.put(arrays, moving, values)))
 
     def jvp(primals, tangents):
@@ -40,7 +42,7 @@ def differentiable(function, rule, *arrays):
         )
 
     run.defjvp(jvp, symbolic_zeros=True)
-    return run(*(arrays[i] for i in moving))
+    return run(*values)
 
 
 def still(results):

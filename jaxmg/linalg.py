@@ -350,7 +350,8 @@ def sqrtm(A, blocksize=1, *, mesh=None, matrix_specs=None):
 
     Args:
         A: (n, n), Hermitian. Real, it has to be positive semidefinite: make it complex for a root
-            of a matrix with negative eigenvalues. Those within rounding of 0 are taken for 0.
+            of a matrix with negative eigenvalues. Negative ones within rounding of 0, which is
+            n eps times the largest, are taken for 0.
         blocksize: does nothing.
         mesh, matrix_specs: as for `jaxmg.syevd`.
 
@@ -362,8 +363,9 @@ def sqrtm(A, blocksize=1, *, mesh=None, matrix_specs=None):
     """
 
     def root(w):
-        small = jnp.abs(w) <= w.size * jnp.finfo(w.dtype).eps * jnp.max(jnp.abs(w), initial=0)
-        return jnp.where(small, 0, jnp.sqrt(jnp.where(small, 1, w)))
+        rounding = w.size * jnp.finfo(w.dtype).eps * jnp.max(jnp.abs(w), initial=0)
+        zero = (w.real <= 0) & (w.real >= -rounding)
+        return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, w)))
 
     return _linalg.function(A, root, "sqrtm", mesh, matrix_specs)
 

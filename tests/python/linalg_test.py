@@ -286,6 +286,25 @@ def test_root_of_a_singular_matrix():
     assert np.linalg.norm(root @ root - x @ x.T, 2) <= 1e-12 * np.linalg.norm(x, 2) ** 2
 
 
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("function", [linalg.sqrtm, linalg.logm])
+def test_functions_where_eigenvalues_are_small(function, dtype):
+    """Below n eps times the largest, and positive: they count."""
+    n = 200
+    w = np.logspace(0, -5, n)
+    q, _ = np.linalg.qr(normal(rng(1), (n, n), "complex128" if dtype[0] == "c" else "float64"))
+    matrix = ((q * w) @ q.conj().T).astype(dtype)
+    assert 50 * eps(dtype) < w[-1] and w[-10] < n * eps(dtype)
+    w, v = np.linalg.eigh(wide(matrix))
+    of_w = np.sqrt(w) if function is linalg.sqrtm else np.log(w)
+    found, expected = wide(function(matrix, mesh=line(4))), (v * of_w) @ v.conj().T
+    # What rounding of eigenvalues, eps of the largest, does to the function of the smallest one.
+    slope = 1 / (2 * np.sqrt(w[0])) if function is linalg.sqrtm else 1 / w[0]
+    assert np.linalg.norm(found - expected, 2) <= 20 * eps(dtype) * slope
+    if function is linalg.sqrtm:
+        assert np.linalg.norm(found @ found - matrix, 2) <= 20 * eps(dtype)
+
+
 @pytest.mark.parametrize("exponent", [0, 1, 2])
 def test_powers_of_any_matrix(exponent):
     matrix = normal(rng(2), (13, 13), "complex128")

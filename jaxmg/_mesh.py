@@ -55,6 +55,11 @@ class Layout:
         return _size(self.mesh, columns) if rows and columns else None
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The axes of several ranks that the caller has the columns sharded over."""
+        return tuple(axis for axis in _axes(self.spec[1]) if self.mesh.shape[axis] > 1)
+
+    @property
     def explicit(self) -> bool:
         return AxisType.Explicit in self.mesh.axis_types
 
@@ -231,7 +236,8 @@ def infer_local(routine, block, given, spec, pad):
             tuple(axis for axis in _axes(entry) if mesh.shape[axis] > 1) for entry in entries
         )
         _check_block(routine, mesh, block, pad, rows, columns)
-        rows, spec = rows + columns, P(rows, columns)
+        # Columns over an axis of one device are whole, and the caller has blocks all the same.
+        rows, spec = rows + columns, P(rows, columns or _axes(entries[1]))
         possible = _possible_axes(mesh, block)
         if unknown := [axis for axis in rows if axis not in possible]:
             raise ValueError(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import typing
+import math
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,13 @@ from jaxmg import (
     _derivatives,
     _hermitian,
     _mesh,
+    _native,
     _operations,
+    _refine,
     _refined_factor,
     _results,
     _routine,
+    _scaling,
 )
 
 # scipy.linalg.solve_triangular's names of what is done to L.
@@ -87,13 +90,16 @@ class CholeskyFactor:
         Args:
             u: (n, n), float32, float64, complex64 or complex128, with a real positive diagonal; a
                 JAX or NumPy array, sharded, replicated or on one device. What is below the diagonal
-                is not read.
+                doesn't count, so that u may be what LAPACK's potrf leaves. But a lower triangular
+                factor, which has zeros alone above its diagonal and others below, is refused: pass
+                its adjoint.
             T_A, mesh, matrix_specs, pad, in_specs, donate, precision: as for `cho_factor`; the mesh
                 need not have as many devices as that which U comes from.
 
         Returns:
-            A `CholeskyFactor`. Its ``log_det`` is that of U^H U; its ``status`` is 0, or the first
-            row (from 1) whose diagonal entry isn't positive, and ``log_det`` is NaN then.
+            A `CholeskyFactor`. Its ``log_det`` is that of U^H U. Its ``status`` is 0, or -1 where u
+            is a lower triangular factor, or the first row (from 1) whose diagonal entry isn't
+            positive. Where it isn't 0, all that the factor gives is NaN.
 
         Raises:
             TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
@@ -102,11 +108,7 @@ class CholeskyFactor:
         _checks.array(name, "u", u, _checks.ALL)
         products = _checks.precision(name, precision, u.dtype, "native")
         factor = _FROM_UPPER.plain((u,), T_A, mesh, matrix_specs, in_specs, pad, "native", donate)
-        # Their derivatives are those of A, by way of the tiles.
-        log_det, status = _measures(jax.lax.stop_gradient(factor.diagonal()))
-        return dataclasses.replace(
-            factor, _log_det=log_det, status=status, precision=_checks.precision_of(products)
-        )
+        return dataclasses.replace(factor, precision=_checks.precision_of(products))
 
     @property
     def shape(self):
@@ -363,7 +365,7 @@ def _parts(routine, factor):
     return kept, (factor.tiles, *overflow)
 
 
-def _keep(call, tiles, overflow, log_det: typing.Any = None, status: typing.Any = None):
+def _keep(call, tiles, overflow, log_det, status):
     """The factor that a call made."""
     products = dict(call.attributes).get("products", _checks.DEFAULT)
     return CholeskyFactor(
@@ -402,14 +404,40 @@ def _from_upper_rule(routine, chosen):
     return rule
 
 
-@jax.jit
-def _measures(diagonal):
-    """(log(det(A)), status) by the diagonal of the factor."""
-    bad = ~(diagonal > 0)
-    first = jnp.argmax(bad) + 1 if diagonal.size else 0
-    failed = jnp.any(bad)
-    log_det = jnp.where(failed, jnp.nan, 2 * jnp.sum(jnp.log(diagonal)))
-    return log_det, jnp.where(failed, first, 0).astype(jnp.int32)
+class _FromUpper(_routine.Routine):
+    """Brings U into the engine's layout, or NaN in its place where the status isn't 0."""
+
+    def call(self, call, place, u):
+        log_det, status = _measure(call.layout, place, u)
+        u = jnp.where(status == 0, u, jnp.nan)
+        tiles, overflow = _native.call(
+            f"jaxmg_{self.native_name}", call.layout, call.tile, call.backend,
+            (_refine.after(place, log_det), u),
+            tuple(result.native(call, u) for result in self.results[:2]),
+            differing=2, n=u.shape[1],
+        )  # fmt: skip
+        return tiles, overflow, log_det, status
+
+
+def _measure(layout, place, u):
+    """(log(det(U^H U)), status), each of shape (1,), of a rank's rows of what should be U."""
+    rows, n = u.shape
+    row = place.reshape(2)[0] * rows + jnp.arange(rows)[:, None]
+    column, some = jnp.arange(n), (_scaling.magnitude(u) > 0) & (row < n)
+    diagonal = jnp.take_along_axis(u, jnp.minimum(row, n - 1), 1)[:, 0].real
+    sides = [jnp.any(some & side)[None] for side in (row < column, row > column)]
+    part = jnp.concatenate([diagonal, *(side.astype(diagonal.dtype) for side in sides)])
+    if layout.ranks > 1:
+        part = _refine.gathered(part, layout, place)
+    parts = part.reshape(layout.ranks, rows + 2)
+    above, below = jnp.any(parts[:, rows:] > 0, axis=0)
+    diagonal, denormal = _scaling.lifted(parts[:, :rows].reshape(-1)[:n])
+    unit = jnp.where(denormal, _scaling.lowest_exponent(diagonal.dtype) * math.log(2), 0)
+    positive = diagonal > 0
+    status = jnp.where(jnp.all(positive), 0, 1 + jnp.argmin(positive))
+    status = jnp.where(below & ~above, -1, status).astype(jnp.int32)
+    log_det = 2 * jnp.sum(jnp.log(jnp.where(positive, diagonal, 1)) - unit)
+    return jnp.where(status == 0, log_det, jnp.nan)[None], status[None]
 
 
 _POTRF = _routine.Routine(
@@ -426,12 +454,12 @@ _POTRF = _routine.Routine(
     keeps=_keep,
     rule=_factor_rule,
 )
-_FROM_UPPER = _routine.Routine(
+_FROM_UPPER = _FromUpper(
     name="CholeskyFactor.from_upper",
     native="factor_tiles",
     operands=("u",),
-    results=(_results.Tiles("tiles"), _results.Overflow("overflow")),
-    plain_gives=("tiles", "overflow"),
+    results=_POTRF.results,
+    plain_gives=_POTRF.plain_gives,
     keeps=_keep,
     rule=_from_upper_rule,
 )

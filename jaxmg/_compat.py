@@ -9,6 +9,7 @@ import time
 
 import jax
 import numpy as np
+from jax._src import core as _core
 from jax._src import distributed as _distributed
 from jax._src.core import trace_state_clean as _trace_state_clean
 from jax._src.mesh import get_concrete_mesh as _get_concrete_mesh
@@ -89,6 +90,19 @@ def entered(mesh):
         same = same and context_mesh() == mesh
         return contextlib.nullcontext() if same else _set_mesh(mesh)
     return contextlib.nullcontext() if same else _use_abstract_mesh(mesh.abstract_mesh)
+
+
+def mapped_axes():
+    """The explicit mesh axes over which the batch of an enclosing vmap is sharded. What is traced
+    inside of it can't be sharded over these."""
+    return frozenset(getattr(_core.get_axis_env(), "explicit_mesh_axis_names", ()))
+
+
+def outside_vmap():
+    """A context in which all axes of the mesh can be used again, for what is traced to take the
+    place of a batch."""
+    axes = mapped_axes()
+    return _core.remove_explicit_mesh_axis_names(axes) if axes else contextlib.nullcontext()
 
 
 def transformation(array):

@@ -73,9 +73,14 @@ class Linear(abc.ABC):
     Hashable, as what identifies it to JAX."""
 
     @property
+    @abc.abstractmethod
+    def layout(self) -> _mesh.Layout:
+        """Where its arrays are."""
+
+    @property
     def inside(self) -> bool:
         """Whether its arrays are blocks inside a shard_map of the caller's."""
-        return False
+        return self.layout.inside
 
     def _traced(self, arrays):
         if self.inside:  # what varies over which axes counts there too
@@ -104,7 +109,8 @@ class Linear(abc.ABC):
 
     def batched(self, size, marks, *arrays):
         """The results for a batch, in front of the arrays that are marked."""
-        return _batching.in_turn(self, marks, *arrays)
+        place = _batching.like_last(self.layout, arrays, marks)
+        return _batching.in_turn(self, marks, *arrays, place=place)
 
     def __call__(self, *arrays) -> typing.Any:
         if _compat.TRANSFORMS and _mesh.traced(arrays):
@@ -119,7 +125,9 @@ class ByColumns(Linear):
         if any(marks[:-1]):
             return super().batched(size, marks, *arrays)
         *others, b = arrays
-        return _batching.from_columns(self(*others, _batching.to_columns(b)), b)
+        x = _batching.from_columns(self(*others, _batching.to_columns(b)), b)
+        place = _batching.like_last(self.layout, arrays, marks)
+        return x if place is None else place.put(x)
 
 
 @functools.lru_cache(maxsize=512)
@@ -176,9 +184,15 @@ class Spread(Linear):
     size: int
     marks: tuple
 
+    @property
+    def layout(self):
+        return self.of.layout
+
     def run(self, *arrays):
-        of = self.of
-        return _batching.spread(of.layout, of.program, self.size, self.marks, *arrays)
+        place = _batching.like_last(self.layout, arrays, self.marks)
+        return _batching.spread(
+            self.layout, self.of.program, self.size, self.marks, *arrays, place=place
+        )
 
     @property
     def adjoint(self):

@@ -377,6 +377,7 @@ def _keep(call, tiles, overflow, log_det, status):
 def _tangent(factor, a_dot):
     """The tangent of a factor: the rows of that of A (_operations.py)."""
     tiles = _hermitian.rows(factor.layout, a_dot) if factor.n else a_dot
+    tiles = _mesh.constrain_like(tiles, factor.tiles)
     return dataclasses.replace(_derivatives.still(factor), tiles=tiles)
 
 

@@ -260,14 +260,15 @@ def _over(layout, local, matrices, vectors=(), result=None):
     spec, isn't given."""
     if layout.inside:
         return local(_mesh.local_rank(layout), *matrices, *vectors)
+    out = layout.row_spec if result is None else result
     if not layout.rows:  # of a batch, which is spread
-        return local(0, *matrices, *vectors)
+        return local(0, *(_blocks.replicate(x, layout) for x in (*matrices, *vectors)))
     specs = (*(layout.row_spec for _ in matrices), *(P() for _ in vectors))
     mapped = _native.over_ranks(
         layout,
         lambda place, *arrays: local(place.reshape(2)[0], *arrays),
         specs,
-        layout.row_spec if result is None else result,
+        out,
     )
     matrices = (_blocks.split_rows(matrix, layout) for matrix in matrices)
     return mapped(*matrices, *(_blocks.replicate(vector, layout) for vector in vectors))

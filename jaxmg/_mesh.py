@@ -1,6 +1,7 @@
 """Which devices hold a matrix and how: the mesh and the spec, given or inferred, as a `Layout`."""
 
 import dataclasses
+import functools
 import itertools
 import math
 
@@ -62,6 +63,11 @@ class Layout:
     @property
     def explicit(self) -> bool:
         return AxisType.Explicit in self.mesh.axis_types
+
+    @property
+    def automatic(self) -> "Layout":
+        """The same on automatic axes."""
+        return dataclasses.replace(self, mesh=_automatic(self.mesh)) if self.explicit else self
 
     @property
     def platform(self) -> str:
@@ -279,6 +285,8 @@ def shared_axes(layout, *arrays):
 def constrain(array, layout, spec):
     """``array`` in ``spec`` while tracing, for meshes of automatic and of explicit axes."""
     if layout.explicit:
+        # An axis that shards the batch of a vmap around doesn't shard each of its arrays too.
+        spec = without(spec, _compat.mapped_axes())
         return _compat.reshard(array, layout.sharding(spec))
     return jax.lax.with_sharding_constraint(array, layout.sharding(spec))
 
@@ -303,6 +311,63 @@ def known_spec(array, mesh):
     """The spec of ``array`` where it says that it lies on a mesh of this shape; else None."""
     sharding = named_sharding(array)
     return sharding.spec if sharding is not None and sharding.mesh.shape == mesh.shape else None
+
+
+def automatically(mesh, function, specs, *arrays):
+    """Traces ``function(*arrays)`` with automatic axes in place of a mesh's explicit ones: XLA
+    moves the arrays as the function needs them.
+
+    Args:
+        specs: those of the results, a pytree like them.
+    """
+    mapped = _compat.mapped_axes()
+
+    def run(*arrays):
+        with _compat.outside_vmap():
+            return function(*arrays)
+
+    shardings = jax.tree.map(
+        lambda spec: NamedSharding(mesh, without(spec, mapped)),
+        specs,
+        is_leaf=lambda value: isinstance(value, P),
+    )
+    return jax.sharding.auto_axes(run, out_sharding=shardings)(*arrays)
+
+
+def explicit_spec(array):
+    """(mesh, spec with an entry for each dimension) of an array on a mesh of explicit axes; None of
+    others."""
+    sharding = named_sharding(array)
+    if sharding is None or AxisType.Explicit not in sharding.mesh.axis_types:
+        return None
+    return sharding.mesh, P(*sharding.spec, *(None,) * (array.ndim - len(sharding.spec)))
+
+
+def axes_in(spec):
+    """All axes of a spec."""
+    return tuple(itertools.chain.from_iterable(map(_axes, spec)))
+
+
+def leading_axes(array):
+    """The explicit axes that the first dimension of ``array`` is sharded over."""
+    explicit = explicit_spec(array)
+    return () if explicit is None else _axes(explicit[1][0])
+
+
+def without(spec, axes):
+    """``spec`` with none of these axes."""
+    if not axes:
+        return spec
+    entries = (tuple(axis for axis in _axes(entry) if axis not in axes) for entry in spec)
+    return P(*(entry or None for entry in entries))
+
+
+@functools.lru_cache(maxsize=64)
+def _automatic(mesh):
+    kinds = dict.fromkeys(mesh.axis_names, AxisType.Auto)
+    if isinstance(mesh, AbstractMesh):
+        return mesh.update_axis_types(kinds)
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=tuple(kinds.values()))
 
 
 def _axes(entry):

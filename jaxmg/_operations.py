@@ -207,9 +207,18 @@ class _OfFactor(_batching.Batchable):
         return _run(arrays, self.of, self.operation, self.attributes)
 
     def batched(self, settled, size, marks, *arrays):
+        place = self._placement(marks, arrays)
         if _batching.is_alone(self.of.layout):
-            return _batching.spread(self.of.layout, self.program, size, marks, *arrays)
-        return _batching.in_turn(self, tuple(marks), *arrays)
+            return _batching.spread(self.of.layout, self.program, size, marks, *arrays, place=place)
+        return _batching.in_turn(self, marks, *arrays, place=place)
+
+    def _placement(self, marks, arrays):
+        of, parts = self.of, 1 + self.of.overflows
+        a = jax.ShapeDtypeStruct((of.n, of.n), arrays[0].dtype)
+        each = list(zip(arrays, marks, strict=True))[parts:]
+        b = [_batching.of_one(array, mark) for array, mark in each]
+        spec = self.operation.result.spec(of.layout, a, *b)
+        return _batching.placement(of.layout, arrays, marks, (spec,))
 
     @property
     def program(self):
@@ -269,10 +278,6 @@ class _OfRightHandSides(_derivatives.Linear):
         return self.of.layout
 
     @property
-    def inside(self):
-        return self.layout.inside
-
-    @property
     def program(self):
         return self.native.program
 
@@ -283,7 +288,10 @@ class _OfRightHandSides(_derivatives.Linear):
         *factor, b = arrays
         if not _batching.is_alone(self.layout):
             return super().batched(size, marks, *arrays)
-        b = b if marks[-1] else _batching.repeated(b, size)
+        if not marks[-1]:
+            place = _batching.like_last(self.layout, arrays, marks)
+            b = _batching.repeated(b, size)
+            b = b if place is None else place.put(b)
         return _derivatives.Spread(self, size, (*marks[:-1], True))(*factor, b)
 
 

@@ -155,6 +155,7 @@ def _differentiable(chosen, a):
         factor = _differentiable(chosen, *primals)
         a_dot = tangents[0]
         rows = _hermitian.rows(factor.layout, a_dot) if factor.n else a_dot
+        rows = _mesh.constrain_like(rows, factor.rows)
         return factor, dataclasses.replace(_derivatives.still(factor), rows=rows)
 
     factor = _Factor(chosen)
@@ -173,7 +174,10 @@ class _Factor(_batching.Batchable):
 
     def batched(self, settled, size, marks, a):
         chosen = _LOWERED.of_each((a,), marks, self.chosen)
-        return _batching.in_turn(_Factor(chosen), tuple(marks), a)
+        layout = _LOWERED.layout((a,), chosen)
+        square = layout.result_spec(a.shape[1:]) or P()
+        place = _batching.placement(layout, (a,), marks, None, square)
+        return _batching.in_turn(_Factor(chosen), marks, a, place=place)
 
 
 def _kept_rows(a, layout, n):
@@ -242,11 +246,16 @@ class _Solve(_batching.Batchable):
         return tuple(_solve(arrays, self))
 
     def batched(self, settled, size, marks, *arrays):
-        if any(marks[:-1]):
-            return _batching.in_turn(self, tuple(marks), *arrays)
         *factor, b = arrays
+        one = _batching.of_one(b, marks[-1])
+        there = (x for x, want in zip(_FOUND, self.wanted, strict=True) if want)
+        specs = [x.spec(self.layout, None, one) for x in there]
+        place = _batching.placement(self.layout, arrays, marks, specs)
+        if any(marks[:-1]):
+            return _batching.in_turn(self, marks, *arrays, place=place)
         x, *others = self(*factor, _batching.to_columns(b))
-        return (_batching.from_columns(x, b), *_batching.repeated(others, size))
+        found = (_batching.from_columns(x, b), *_batching.repeated(others, size))
+        return found if place is None else place.put(found)
 
     def differentiable(self, *arrays):
         """The same with a derivative."""
@@ -265,6 +274,10 @@ class _Solution(_derivatives.ByColumns):
     """The x of a solve as a linear function of the right-hand sides."""
 
     of: _Solve
+
+    @property
+    def layout(self):
+        return self.of.layout
 
     def run(self, *arrays):
         return dataclasses.replace(self.of, wanted=(True, False, False))(*arrays)[0]

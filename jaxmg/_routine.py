@@ -381,11 +381,13 @@ class _Run(_batching.Batchable):
         return self.routine.planned(arrays, *self.chosen)
 
     def batched(self, settled, size, marks, *arrays):
+        ones = [_batching.of_one(x, mark) for x, mark in zip(arrays, marks, strict=True)]
         if not any(marks[: self.routine.matrices]):
-            return self._columns(size, *arrays)
+            return self._columns(size, ones, *arrays)
         n, dtype = arrays[0].shape[-1], arrays[0].dtype
         chosen = self.routine.of_each(arrays, marks, self.chosen)
         layout = self.routine.layout(arrays, chosen)
+        place = self._placement(layout, ones, marks, arrays)
         free = not (settled and self.routine.keeps)
         if (
             free
@@ -394,8 +396,19 @@ class _Run(_batching.Batchable):
         ):
             layout = _batching.alone(layout)
             function = self._at_once(chosen, layout, n) or _OnDevice(self.routine, chosen, layout)
-            return _batching.spread(layout, function, size, marks, *arrays)
-        return _batching.in_turn(_Run(self.routine, chosen), tuple(marks), *arrays)
+            return _batching.spread(layout, function, size, marks, *arrays, place=place)
+        return _batching.in_turn(_Run(self.routine, chosen), marks, *arrays, place=place)
+
+    def _placement(self, layout, ones, marks, arrays):
+        """How the results of a batch lie, of which ``ones`` are one."""
+        shape = ones[0].shape
+        if self.routine.keeps:
+            square = layout.result_spec(shape) or P()
+            return _batching.placement(layout, arrays, marks, None, square)
+        give, _ = self.routine.given(self.chosen.names, dict(self.chosen.options))
+        specs = give([result.spec(layout, *ones) for result in self.routine.results])
+        specs = specs if type(specs) is tuple else (specs,)
+        return _batching.placement(layout, arrays, marks, specs)
 
     def _at_once(self, chosen, layout, n):
         """What has a batch's matrices of order n at once on each device, where that is faster."""
@@ -405,15 +418,18 @@ class _Run(_batching.Batchable):
         function = together(dict(chosen.options)) if layout.platform in _AT_ONCE else None
         return None if function is None else _AtOnce(self.routine, chosen, function)
 
-    def _columns(self, size, a, b):
+    def _columns(self, size, ones, a, b):
         """Of one matrix and a batch of right-hand sides."""
+        layout = self.routine.layout((a, b), self.chosen)
+        place = self._placement(layout, ones, (False, True), (a, b))
         results = self(a, _batching.to_columns(b))
         names = self.routine.asked(self.chosen.names, dict(self.chosen.options))
         found = [
             _batching.from_columns(value, b) if name == "x" else _batching.repeated(value, size)
             for name, value in zip(names, (results,) if len(names) == 1 else results, strict=True)
         ]
-        return found[0] if len(names) == 1 else tuple(found)
+        found = found[0] if len(names) == 1 else tuple(found)
+        return found if place is None else place.put(found)
 
 
 @dataclasses.dataclass(frozen=True)

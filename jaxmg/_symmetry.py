@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxmg import _blocks, _native, _products, _scaling
+from jaxmg import _blocks, _mesh, _native, _products, _scaling
 
 # Elements that are multiplied at a time where that takes memory.
 _PIECE = 2**14
@@ -26,7 +26,9 @@ def nan_unless_hermitian(a, layout):
         (layout.row_spec,),
         jax.sharding.PartitionSpec(),
     )
-    return jnp.where(compare(rows), a, jnp.nan)
+    # Of a batch, explicit axes have to shard all operands of a selection alike.
+    hermitian = _mesh.constrain_like(jnp.broadcast_to(compare(rows), a.shape), a)
+    return jnp.where(hermitian, a, jnp.full_like(a, jnp.nan))
 
 
 def _is_hermitian(rank, rows, layout):

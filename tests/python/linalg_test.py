@@ -14,6 +14,7 @@ from cases import (
     broad,
     eps,
     hermitian,
+    kinds,
     line,
     normal,
     positive_definite,
@@ -145,10 +146,12 @@ def _where(mesh):
     return {"mesh": mesh, "matrix_specs": P(mesh.axis_names, None)}
 
 
+@kinds
 @pytest.mark.parametrize("name, n, ranks, dtype", TABLE)
-def test_is_the_one_of_one_device(name, n, ranks, dtype):
-    ours, theirs, kind = FUNCTIONS[name]
-    mesh, matrix, b = line(ranks), _matrix(kind, n, dtype), normal(rng(5), (n, 2), dtype)
+def test_is_the_one_of_one_device(name, n, ranks, dtype, kind):
+    ours, theirs, which = FUNCTIONS[name]
+    matrix, b = _matrix(which, n, dtype), normal(rng(5), (n, 2), dtype)
+    mesh = line(ranks, kind=kind)
     a = shard_rows(matrix, mesh)
     found = ours(a, b)
     _close(found, theirs(wide(matrix), wide(b)), dtype)
@@ -230,16 +233,17 @@ def test_one_triangle_is_read_where_one_is_named(lower, dtype):
     _close(linalg.eigvalsh(a, "L" if lower else "U", **half), w, dtype)
 
 
+@kinds
 @pytest.mark.slow
 @_each(OF_HERMITIAN)
-def test_not_hermitian_is_nan(name):
+def test_not_hermitian_is_nan(name, kind):
     """Where no argument says which triangle is meant, and by one entry of it."""
-    ours, *_, kind = FUNCTIONS[name]
-    matrix = _matrix(kind, 13, "float64")
+    ours, *_, which = FUNCTIONS[name]
+    matrix = _matrix(which, 13, "float64")
     for entry in {"cho_solve": (), "cho_solve_lower": ()}.get(name, ((12, 0), (3, 4))):
         spoilt = matrix.copy()
         spoilt[entry] += 1e-6
-        _all_nan(ours(spoilt, np.ones(13), mesh=line(4)))
+        _all_nan(ours(spoilt, np.ones(13), mesh=line(4, kind=kind)))
 
 
 @pytest.mark.parametrize("dtype", broad([(d,) for d in DTYPES], core=lambda d: d == "float32"))

@@ -74,6 +74,17 @@ def abstract_platform(mesh):
     return getattr(getattr(mesh, "abstract_device", None), "platform", None)
 
 
+def is_entered(mesh):
+    """Whether ``shard_map`` takes ``mesh`` in the current context: there is no context mesh, or it
+    is this one."""
+    current = jax.sharding.get_abstract_mesh()
+    if current.empty:
+        return True
+    same = current == mesh.abstract_mesh
+    # Outside of a trace the order of the devices counts too.
+    return same and not (_trace_state_clean() and context_mesh() != mesh)
+
+
 def entered(mesh):
     """A context in which ``mesh`` is the context mesh, where another one is now.
 
@@ -81,14 +92,9 @@ def entered(mesh):
     there is none: the mesh would be visible to what is traced inside, and cost a retrace. Inside a
     trace only the abstract mesh can be changed.
     """
-    current = jax.sharding.get_abstract_mesh()
-    if current.empty:
+    if is_entered(mesh):
         return contextlib.nullcontext()
-    same = current == mesh.abstract_mesh
-    if _trace_state_clean():  # where the order of the devices counts too
-        same = same and context_mesh() == mesh
-        return contextlib.nullcontext() if same else _set_mesh(mesh)
-    return contextlib.nullcontext() if same else _use_abstract_mesh(mesh.abstract_mesh)
+    return _set_mesh(mesh) if _trace_state_clean() else _use_abstract_mesh(mesh.abstract_mesh)
 
 
 def transformation(array):
@@ -119,10 +125,14 @@ _ONE_BY_ONE = jax.__version_info__ < (0, 9)
 _handing_out = threading.Lock()
 
 
+def launches_at_any_time(mesh):
+    """Whether a program may be handed to the devices of ``mesh`` whatever other threads do."""
+    return not _ONE_BY_ONE or mesh.size == 1 or mesh.devices.flat[0].platform != "gpu"
+
+
 def launching(mesh):
-    """A context in which a program may be handed to the GPUs of ``mesh``."""
-    alone = mesh.size == 1 or mesh.devices.flat[0].platform != "gpu"
-    return _handing_out if _ONE_BY_ONE and not alone else contextlib.nullcontext()
+    """A context in which a program may be handed to the devices of ``mesh``."""
+    return contextlib.nullcontext() if launches_at_any_time(mesh) else _handing_out
 
 
 def varying_axes(array):

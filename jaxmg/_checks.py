@@ -64,7 +64,7 @@ def array(routine, name, value, transformations=()):
             f"{routine}: {name} has dtype {value.dtype}; the supported dtypes are "
             f"{', '.join(DTYPES)}. Convert it with {name}.astype(...)"
         )
-    if str(value.dtype) in ("float64", "complex128") and not jax.config.jax_enable_x64:
+    if str(value.dtype) in ("float64", "complex128") and not _compat.x64_enabled():
         raise ValueError(
             f"{routine}: {name} has dtype {value.dtype}, which JAX only computes with in 64-bit "
             "mode. Switch it on with jax.config.update('jax_enable_x64', True) or the environment "

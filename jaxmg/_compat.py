@@ -53,6 +53,19 @@ def context_mesh():
     return None if mesh is None or mesh.empty else mesh
 
 
+# The stubs of some versions of jax.config don't have these two.
+
+
+def x64_enabled():
+    """Whether JAX computes with 64 bits here."""
+    return jax.config.jax_enable_x64
+
+
+def default_device():
+    """The device that JAX puts uncommitted arrays on, where somebody has chosen one."""
+    return jax.config.jax_default_device
+
+
 def shard_map_mesh():
     """The concrete mesh of the enclosing shard_map; None where there is none, or it isn't seen.
 

@@ -82,7 +82,7 @@ class Linear(abc.ABC):
             return jax.make_jaxpr(self.run)(*arrays)
         avals = ((array.shape, array.dtype, _mesh.named_sharding(array)) for array in arrays)
         return _jaxpr(
-            self, tuple(avals), jax.sharding.get_abstract_mesh(), jax.config.jax_enable_x64
+            self, tuple(avals), jax.sharding.get_abstract_mesh(), _compat.x64_enabled()
         )
 
     @abc.abstractmethod

@@ -344,7 +344,7 @@ def mesh_of(routine, arrays):
                     "and in_specs="
                 )
             return _one_device(next(iter(array.devices())))
-    if jax.config.jax_default_device is not None:
+    if _compat.default_device() is not None:
         return _one_device(jax.numpy.zeros(()).devices().pop())
     return Mesh(np.array(jax.local_devices()), ("rank",))
 

@@ -87,8 +87,8 @@ def _circumstances(arrays):
             return None
     return (
         *described,
-        jax.config.jax_enable_x64,
-        jax.config.jax_default_device,
+        _compat.x64_enabled(),
+        _compat.default_device(),
         jax.sharding.get_abstract_mesh(),
         _compat.context_mesh(),
     )

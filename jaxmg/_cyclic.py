@@ -84,6 +84,8 @@ def verify_cyclic(A, A_cyclic, T_A):
         AssertionError: a row is not where it has to be; it names the first one.
         ValueError: the shapes can't belong together.
     """
+    _checks.usable("verify_cyclic", "A", A)
+    _checks.usable("verify_cyclic", "A_cyclic", A_cyclic)
     width = _checks.positive("verify_cyclic", "T_A", T_A)
     ranks = _row_shards(A_cyclic)
     expected, actual = _processes.gathered(A), _processes.gathered(A_cyclic)

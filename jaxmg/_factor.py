@@ -271,9 +271,9 @@ def factored(a, chosen):
     """The factor of a matrix that is given to another routine, as that call would have it."""
     if chosen.inside is not None:
         return _factored_inside(_blocks.to_rows(a, chosen.inside.layout), chosen.inside)
-    return cho_factor(
-        a, chosen.T_A, chosen.mesh, chosen.spec, chosen.pad, donate=chosen.donate,
-        precision=dict(chosen.options)["precision"],
+    return _POTRF.plain(
+        (a,), chosen.T_A, chosen.mesh, chosen.spec, None, chosen.pad, "native", chosen.donate,
+        caller=chosen.caller, precision=dict(chosen.options)["precision"],
     )  # fmt: skip
 
 
@@ -335,7 +335,7 @@ def cho_solve(factor, b):
 
 def _apply(routine, factor, b, operations, trans):
     """One of ``operations``, which are by how L enters; of the transpose where there is none."""
-    how = _TRANS.get(trans) if isinstance(trans, (int, str)) else None
+    how = _transposition(trans)
     if how is None:
         raise ValueError(
             f"{routine}: trans must be 0 or 'N' (L), 1 or 'T' (its transpose), or 2 or 'C' (its "
@@ -349,8 +349,19 @@ def _apply(routine, factor, b, operations, trans):
     return kept.apply(operation, *arrays, b)
 
 
+def _transposition(trans):
+    """ "N", "T" or "C" by one of scipy.linalg.solve_triangular's names for it; else None."""
+    if not isinstance(trans, str):
+        try:
+            trans = _checks.index(trans)
+        except TypeError:
+            return None
+    return _TRANS.get(trans)
+
+
 def _parts(routine, factor):
     """A factor as the native code takes it: what is known of it, and its arrays."""
+    _checks.usable(routine, "factor", factor.tiles, factor.overflow, factor._log_det)
     overflow = () if factor.overflow is None else (factor.overflow,)
     kept = _operations.Kept(
         routine,

@@ -30,6 +30,7 @@ def pad_rows(a, padding):
     Returns:
         (rows + padding, ...), of a's dtype.
     """
+    _checks.usable("pad_rows", "a", a)
     padding = _checks.non_negative("pad_rows", "padding", padding)
     if padding == 0:
         return a
@@ -46,6 +47,7 @@ def unpad_rows(a, padding):
     Returns:
         (rows - padding, ...), of a's dtype.
     """
+    _checks.usable("unpad_rows", "a", a)
     padding = _checks.non_negative("unpad_rows", "padding", padding)
     if padding > a.shape[0]:
         raise ValueError(f"unpad_rows: padding is {padding}, but a has only {a.shape[0]} rows")

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from jaxmg import _blocks, _derivatives, _factor, _hermitian, _mesh, _results, _routine
+from jaxmg import _blocks, _checks, _derivatives, _factor, _hermitian, _mesh, _results, _routine
 
 
 def _upper(rows, layout, shape):
@@ -173,6 +173,7 @@ def potri_symmetrize(a):
     Raises:
         ValueError: ``a`` is not square.
     """
+    _checks.usable("potri_symmetrize", "a", a)
     a = jnp.asarray(a)
     if a.ndim != 2 or a.shape[0] != a.shape[1]:
         raise ValueError(f"potri_symmetrize: a must be square, (n, n); it has shape {a.shape}")

@@ -75,11 +75,13 @@ def planned(plan) -> collections.abc.Callable[..., typing.Any]:
 
 def _circumstances(arrays):
     """What a plan for ``arrays`` depends on besides its options, in hashable form; None where they
-    are traced or no arrays."""
+    are traced, or where a plan refuses them: they are deleted, masked, or no arrays."""
     described: list[tuple] = []
     for array in arrays:
         kind = _kind(array.__class__)
         if kind == "placed":
+            if array.is_deleted():
+                return None
             described.append((array.shape, array.dtype, array.sharding, array.committed))
         elif kind == "numpy":
             described.append((array.shape, array.dtype))
@@ -98,7 +100,7 @@ def _circumstances(arrays):
 def _kind(kind):
     """Whether arrays of a type are NumPy's, or JAX's with values somewhere; None for others."""
     if issubclass(kind, _compat.numpy_types):
-        return "numpy"
+        return None if issubclass(kind, np.ma.MaskedArray) else "numpy"
     return "placed" if issubclass(kind, jax.Array) and not issubclass(kind, Tracer) else None
 
 

@@ -30,6 +30,7 @@ import jax.numpy as jnp
 
 from jaxmg import _factor, _linalg
 from jaxmg._factor import CholeskyFactor
+from jaxmg._refined_factor import RefinedFactor
 
 __all__ = [
     "EighResult",
@@ -194,7 +195,8 @@ def cho_solve(
     """The x with ``a @ x = b`` by a factor of ``a``: `jax.scipy.linalg.cho_solve`.
 
     Args:
-        c_and_lower: what `cho_factor` gave; in the place of c also a `jaxmg.CholeskyFactor`.
+        c_and_lower: what `cho_factor` gave; in the place of the pair, or of c, also a factor that
+            `jaxmg.cho_factor` gave.
         b: (n,) or (n, nrhs), of c's dtype.
         overwrite_b, check_finite: do nothing.
         mesh, matrix_specs: as for `jaxmg.cho_factor`, of c.
@@ -208,8 +210,17 @@ def cho_solve(
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_solve`.
     """
-    c, lower = c_and_lower
-    if isinstance(c, CholeskyFactor):
+    if isinstance(c_and_lower, (CholeskyFactor, RefinedFactor)):
+        return _factor.cho_solve(c_and_lower, b)
+    try:
+        c, lower = c_and_lower
+    except (TypeError, ValueError):
+        raise TypeError(
+            "linalg.cho_solve: c_and_lower must be a pair (c, lower), as linalg.cho_factor makes "
+            "it, or a factor, as jaxmg.cho_factor does; got "
+            f"{type(c_and_lower).__name__}"
+        ) from None
+    if isinstance(c, (CholeskyFactor, RefinedFactor)):
         return _factor.cho_solve(c, b)
     return _linalg.run(
         (c, b),

@@ -250,7 +250,7 @@ def test_a_plan_is_for_calls_that_are_alike():
         jaxmg.potrs(matrix, b.astype("float32"), 1)
     single = jaxmg.potrs(matrix.astype("float32"), b.astype("float32"), 1)
     assert single.dtype == np.float32
-    with pytest.raises(TypeError, match="in_specs must be a PartitionSpec"):
+    with pytest.raises(TypeError, match="matrix_specs must be a PartitionSpec"):
         jaxmg.potrs(matrix, b, 1, two, ("r", None))
     jax.config.update("jax_enable_x64", False)
     try:

@@ -3,6 +3,7 @@
 # pyright: reportAttributeAccessIssue=false
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -36,6 +37,21 @@ except ImportError:
     numpy_types = (np.ndarray,)
 else:
     numpy_types = (np.ndarray, TypedNdArray)
+
+
+def _api_boundary():
+    """What JAX's own functions hide their frames in tracebacks with, there being no public way; a
+    function that changes nothing where this JAX has no such thing."""
+    try:
+        from jax._src import traceback_util
+
+        traceback_util.register_exclusion(os.path.dirname(__file__))
+        return traceback_util.api_boundary
+    except (ImportError, AttributeError):
+        return lambda function: function
+
+
+api_boundary = _api_boundary()
 
 # What differentiation and vmap put in the place of arrays, by class names: none is public.
 _TRANSFORMATIONS = {

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from jaxmg import _blocks, _checks, _eigen_rules, _results, _routine, _syevd, _sygvd
+from jaxmg import _blocks, _checks, _compat, _eigen_rules, _results, _routine, _syevd, _sygvd
 
 
 def _places(call):
@@ -103,6 +103,7 @@ def _all(caller, a, b, *arguments, **options):
     return routine.plain(matrices, *arguments, caller=caller, **options)
 
 
+@_compat.api_boundary
 def eigh(
     a,
     b=None,
@@ -163,6 +164,7 @@ def eigh(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def eigvalsh(
     a,
     b=None,

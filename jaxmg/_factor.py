@@ -11,6 +11,7 @@ from jaxmg import (
     _backend,
     _blocks,
     _checks,
+    _compat,
     _derivatives,
     _hermitian,
     _mesh,
@@ -70,6 +71,7 @@ class CholeskyFactor:
     precision: str | None = None
 
     @classmethod
+    @_compat.api_boundary
     def from_upper(
         cls,
         u,
@@ -123,10 +125,12 @@ class CholeskyFactor:
         """The mesh that the factor is spread over."""
         return self.layout.mesh
 
+    @_compat.api_boundary
     def solve(self, b):
         """The x with A x = b, of b's shape: `cho_solve`."""
         return cho_solve(self, b)
 
+    @_compat.api_boundary
     def solve_triangular(self, b, trans=0):
         """The x with op(L) x = b: with ``trans=0`` whitens what has the covariance A.
 
@@ -147,6 +151,7 @@ class CholeskyFactor:
         operations = {"N": _operations.FORWARD, "C": _operations.BACKWARD}
         return _apply(name, self, b, operations, trans)
 
+    @_compat.api_boundary
     def matmul(self, b, trans=0):
         """op(L) b: with ``trans=0`` and b of independent normal numbers samples of covariance A.
 
@@ -165,6 +170,7 @@ class CholeskyFactor:
         operations = {"N": _operations.LOWER, "C": _operations.LOWER_H}
         return _apply("CholeskyFactor.matmul", self, b, operations, trans)
 
+    @_compat.api_boundary
     def logdet(self):
         """log(det(A)), a real scalar; NaN where A wasn't positive definite.
 
@@ -178,11 +184,13 @@ class CholeskyFactor:
         """log(det(A)): `logdet`."""
         return self.logdet()
 
+    @_compat.api_boundary
     def diagonal(self):
         """The diagonal of L, and of U: (n,), real, the same on all devices."""
         kept, arrays = _parts("CholeskyFactor.diagonal", self)
         return kept.diagonal(*arrays)
 
+    @_compat.api_boundary
     def inv(self):
         """The inverse of A: (n, n), full and Hermitian, sharded like A; see `potri`.
 
@@ -193,6 +201,7 @@ class CholeskyFactor:
         kept, arrays = _parts("CholeskyFactor.inv", self)
         return kept.invert(*arrays)
 
+    @_compat.api_boundary
     def upper(self):
         """U, (n, n), upper triangular with zeros below its diagonal, sharded like A.
 
@@ -210,6 +219,7 @@ class CholeskyFactor:
         )
 
 
+@_compat.api_boundary
 def cho_factor(
     a,
     T_A=None,
@@ -301,6 +311,7 @@ def _factored_inside(rows, call):
     return differentiable(rows)
 
 
+@_compat.api_boundary
 def cho_solve(factor, b):
     """Solves A x = b with a factor of A that `cho_factor` made.
 

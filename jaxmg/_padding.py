@@ -2,9 +2,10 @@
 
 import jax.numpy as jnp
 
-from jaxmg import _checks
+from jaxmg import _checks, _compat
 
 
+@_compat.api_boundary
 def calculate_padding(shard_size, T_A):
     """How many rows are missing to the next multiple of the tile width: ``(-shard_size) % T_A``.
 
@@ -20,6 +21,7 @@ def calculate_padding(shard_size, T_A):
     return -size % _checks.positive("calculate_padding", "T_A", T_A)
 
 
+@_compat.api_boundary
 def pad_rows(a, padding):
     """``a`` with ``padding`` rows of zeros below it.
 
@@ -37,6 +39,7 @@ def pad_rows(a, padding):
     return jnp.pad(a, ((0, padding),) + ((0, 0),) * (a.ndim - 1))
 
 
+@_compat.api_boundary
 def unpad_rows(a, padding):
     """``a`` without its last ``padding`` rows: undoes `pad_rows`.
 

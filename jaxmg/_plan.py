@@ -79,6 +79,7 @@ class Plan:
         )
 
 
+@_compat.api_boundary
 def plan(
     routine,
     n,

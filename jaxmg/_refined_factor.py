@@ -11,6 +11,7 @@ from jaxmg import (
     _batching,
     _blocks,
     _checks,
+    _compat,
     _derivatives,
     _hermitian,
     _mesh,
@@ -89,6 +90,7 @@ class RefinedFactor:
         """The mesh that the factor is spread over."""
         return self.layout.mesh
 
+    @_compat.api_boundary
     def solve(self, b, return_status=False, return_iterations=False):
         """The x with A x = b, to A's own precision.
 

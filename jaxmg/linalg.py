@@ -28,7 +28,7 @@ import typing
 import jax
 import jax.numpy as jnp
 
-from jaxmg import _factor, _linalg
+from jaxmg import _compat, _factor, _linalg
 from jaxmg._factor import CholeskyFactor
 from jaxmg._refined_factor import RefinedFactor
 
@@ -66,6 +66,7 @@ class SlogdetResult(typing.NamedTuple):
     logabsdet: jax.Array
 
 
+@_compat.api_boundary
 def solve(
     a,
     b,
@@ -114,6 +115,7 @@ def solve(
     return _linalg.run((a, b), "solve", _linalg.solve, ("like b",), mesh, matrix_specs, read)
 
 
+@_compat.api_boundary
 def inv(a, *, mesh=None, matrix_specs=None):
     """The inverse of a Hermitian positive definite matrix: `jax.numpy.linalg.inv`.
 
@@ -134,6 +136,7 @@ def inv(a, *, mesh=None, matrix_specs=None):
     )
 
 
+@_compat.api_boundary
 def cholesky(a, *, upper=False, symmetrize_input=True, mesh=None, matrix_specs=None):
     """The Cholesky factor of a Hermitian positive definite matrix: `jax.numpy.linalg.cholesky`.
 
@@ -161,6 +164,7 @@ def cholesky(a, *, upper=False, symmetrize_input=True, mesh=None, matrix_specs=N
     )
 
 
+@_compat.api_boundary
 def cho_factor(
     a, lower=False, overwrite_a=False, check_finite=True, *, mesh=None, matrix_specs=None
 ):
@@ -189,6 +193,7 @@ def cho_factor(
     return c, lower
 
 
+@_compat.api_boundary
 def cho_solve(
     c_and_lower, b, overwrite_b=False, check_finite=True, *, mesh=None, matrix_specs=None
 ):
@@ -233,6 +238,7 @@ def cho_solve(
     )
 
 
+@_compat.api_boundary
 def eigh(a, UPLO=None, symmetrize_input=True, *, mesh=None, matrix_specs=None):
     """Eigenvalues and eigenvectors of a Hermitian matrix: `jax.numpy.linalg.eigh`.
 
@@ -255,6 +261,7 @@ def eigh(a, UPLO=None, symmetrize_input=True, *, mesh=None, matrix_specs=None):
     return EighResult(*_linalg.eigh(a, "eigh", mesh, matrix_specs, read))
 
 
+@_compat.api_boundary
 def eigvalsh(a, UPLO="L", *, symmetrize_input=True, mesh=None, matrix_specs=None):
     """Eigenvalues of a Hermitian matrix: `jax.numpy.linalg.eigvalsh`.
 
@@ -267,6 +274,7 @@ def eigvalsh(a, UPLO="L", *, symmetrize_input=True, mesh=None, matrix_specs=None
     return _linalg.run((a,), "eigvalsh", _linalg.eigenvalues, ("small",), mesh, matrix_specs, read)
 
 
+@_compat.api_boundary
 def slogdet(a, *, method=None, mesh=None, matrix_specs=None):
     """The determinant's sign and logarithm for a Hermitian positive definite matrix:
     `jax.numpy.linalg.slogdet`.
@@ -288,6 +296,7 @@ def slogdet(a, *, method=None, mesh=None, matrix_specs=None):
     return SlogdetResult(*_linalg.slogdet(a, "slogdet", mesh, matrix_specs))
 
 
+@_compat.api_boundary
 def det(a, *, mesh=None, matrix_specs=None):
     """The determinant of a Hermitian positive definite matrix: `jax.numpy.linalg.det`.
 
@@ -300,6 +309,7 @@ def det(a, *, mesh=None, matrix_specs=None):
     return sign * jnp.exp(logabsdet)
 
 
+@_compat.api_boundary
 def matrix_power(a, n, *, mesh=None, matrix_specs=None):
     """The n-th power of a square matrix: `jax.numpy.linalg.matrix_power`.
 
@@ -324,6 +334,7 @@ def matrix_power(a, n, *, mesh=None, matrix_specs=None):
     return _linalg.run((a,), "matrix_power", _linalg.power, ("matrix",), mesh, matrix_specs, n)
 
 
+@_compat.api_boundary
 def funm(A, func, disp=True, *, mesh=None, matrix_specs=None):
     """A function of a Hermitian matrix, by its eigenvalues: `jax.scipy.linalg.funm`.
 
@@ -356,6 +367,7 @@ def funm(A, func, disp=True, *, mesh=None, matrix_specs=None):
     return _linalg.function(A, func, "funm", mesh, matrix_specs)
 
 
+@_compat.api_boundary
 def sqrtm(A, blocksize=1, *, mesh=None, matrix_specs=None):
     """The principal square root of a Hermitian matrix: `jax.scipy.linalg.sqrtm`.
 
@@ -379,6 +391,7 @@ def sqrtm(A, blocksize=1, *, mesh=None, matrix_specs=None):
     return _linalg.function(A, root, "sqrtm", mesh, matrix_specs)
 
 
+@_compat.api_boundary
 def expm(A, *, upper_triangular=False, max_squarings=16, mesh=None, matrix_specs=None):
     """The exponential of a Hermitian matrix: `jax.scipy.linalg.expm`.
 
@@ -401,6 +414,7 @@ def expm(A, *, upper_triangular=False, max_squarings=16, mesh=None, matrix_specs
     return _linalg.function(A, jnp.exp, "expm", mesh, matrix_specs)
 
 
+@_compat.api_boundary
 def logm(A, disp=True, *, mesh=None, matrix_specs=None):
     """The principal logarithm of a Hermitian matrix: `scipy.linalg.logm`, which JAX hasn't.
 

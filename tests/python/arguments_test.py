@@ -1,16 +1,24 @@
 """Arguments that are refused, or taken, before anything is compiled: arrays without memory, masked
 arrays, scalars, integers of other types; and which function an error names."""
 
+import functools
+import inspect
+import os
+import pickle
 import re
+import subprocess
+import sys
+import traceback
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import line, needs_transformations, positive_definite, shard
+from cases import line, needs_transformations, one_process, positive_definite, shard
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
+from jaxmg import _compat
 
 _N = 6
 _A = positive_definite("well", _N, "float64")
@@ -291,3 +299,57 @@ def test_specs_of_a_mesh_still_have_two_names():
     a = shard(_A, mesh, "r", None)
     first = jaxmg.potrs(a, _B, 2, mesh, P("r", None))
     np.testing.assert_array_equal(first, jaxmg.potrs(a, _B, 2, mesh, in_specs=P("r", None)))
+
+
+_FACTOR = functools.cache(lambda: jaxmg.cho_factor(_A))
+_RAISING = {
+    "eager": lambda: jaxmg.potrs(_A, _B[:3]),
+    "jit": lambda: jax.jit(lambda a: jaxmg.eigh(a))(_FLAT),
+    "linalg": lambda: jaxmg.linalg.expm(_FLAT),
+    "method": lambda: _FACTOR().solve_triangular(_B[:3]),
+    "class method": lambda: jaxmg.CholeskyFactor.from_upper(_FLAT),
+    "helper": lambda: jaxmg.pad_rows(_A, -1),
+}
+
+
+def _files(call):
+    """Those of the frames that an error of the call shows."""
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call()
+    found = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
+    boundary = inspect.getsourcefile(_compat.api_boundary)
+    return {os.path.dirname(file) for file in found if file != boundary}
+
+
+@pytest.mark.parametrize("name", _RAISING)
+def test_an_error_shows_the_frames_of_the_caller_alone(name):
+    here, package = os.path.dirname(__file__), os.path.dirname(jaxmg.__file__)
+    assert _files(_RAISING[name]) == {here}
+    filtering = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", "off")
+    try:
+        assert package in _files(_RAISING[name])
+    finally:
+        jax.config.update("jax_traceback_filtering", filtering)
+
+
+def test_functions_are_what_their_modules_have():
+    """For pickle, and with signatures that tools can read."""
+    for name in jaxmg.__all__:
+        value = getattr(jaxmg, name)
+        if inspect.isfunction(value):
+            assert pickle.loads(pickle.dumps(value)) is value
+            assert "args" not in inspect.signature(value).parameters
+
+
+@one_process("it starts one that knows nothing of this job")
+def test_frames_are_shown_where_jax_has_no_way_to_hide_them():
+    code = """
+import importlib
+import jax._src.traceback_util as util
+from jaxmg import _compat
+del util.api_boundary
+importlib.reload(_compat)
+assert _compat.api_boundary(max) is max
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

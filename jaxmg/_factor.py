@@ -11,6 +11,7 @@ from jaxmg import (
     _backend,
     _blocks,
     _checks,
+    _compat,
     _derivatives,
     _hermitian,
     _mesh,
@@ -73,6 +74,7 @@ class CholeskyFactor:
     precision: str | None = None
 
     @classmethod
+    @_compat.api_boundary
     def from_upper(
         cls,
         u,
@@ -125,10 +127,12 @@ class CholeskyFactor:
         """The mesh that the factor is spread over."""
         return self.layout.mesh
 
+    @_compat.api_boundary
     def solve(self, b):
         """The x with A x = b, of b's shape: `cho_solve`."""
         return cho_solve(self, b)
 
+    @_compat.api_boundary
     def solve_triangular(self, b, trans=0):
         """The x with op(L) x = b: with ``trans=0`` whitens what has the covariance A.
 
@@ -149,6 +153,7 @@ class CholeskyFactor:
         operations = {"N": _operations.FORWARD, "C": _operations.BACKWARD}
         return _apply(name, self, b, operations, trans)
 
+    @_compat.api_boundary
     def matmul(self, b, trans=0):
         """op(L) b: with ``trans=0`` and b of independent normal numbers samples of covariance A.
 
@@ -167,6 +172,7 @@ class CholeskyFactor:
         operations = {"N": _operations.LOWER, "C": _operations.LOWER_H}
         return _apply("CholeskyFactor.matmul", self, b, operations, trans)
 
+    @_compat.api_boundary
     def logdet(self):
         """log(det(A)), a real scalar; NaN where A wasn't positive definite.
 
@@ -180,11 +186,13 @@ class CholeskyFactor:
         """log(det(A)): `logdet`."""
         return self.logdet()
 
+    @_compat.api_boundary
     def diagonal(self):
         """The diagonal of L, and of U: (n,), real, the same on all devices."""
         kept, arrays = _parts("CholeskyFactor.diagonal", self)
         return kept.diagonal(*arrays)
 
+    @_compat.api_boundary
     def inv(self):
         """The inverse of A: (n, n), full and Hermitian, sharded like A; see `potri`.
 
@@ -195,6 +203,7 @@ class CholeskyFactor:
         kept, arrays = _parts("CholeskyFactor.inv", self)
         return kept.invert(*arrays)
 
+    @_compat.api_boundary
     def upper(self):
         """U, (n, n), upper triangular with zeros below its diagonal, sharded like A.
 
@@ -212,6 +221,7 @@ class CholeskyFactor:
         )
 
 
+@_compat.api_boundary
 def cho_factor(
     a,
     T_A=None,
@@ -273,9 +283,9 @@ def factored(a, chosen):
     """The factor of a matrix that is given to another routine, as that call would have it."""
     if chosen.inside is not None:
         return _factored_inside(_blocks.to_rows(a, chosen.inside.layout), chosen.inside)
-    return cho_factor(
-        a, chosen.T_A, chosen.mesh, chosen.spec, chosen.pad, donate=chosen.donate,
-        precision=dict(chosen.options)["precision"],
+    return _POTRF.plain(
+        (a,), chosen.T_A, chosen.mesh, chosen.spec, None, chosen.pad, "native", chosen.donate,
+        caller=chosen.caller, precision=dict(chosen.options)["precision"],
     )  # fmt: skip
 
 
@@ -303,6 +313,7 @@ def _factored_inside(rows, call):
     return differentiable(rows)
 
 
+@_compat.api_boundary
 def cho_solve(factor, b):
     """Solves A x = b with a factor of A that `cho_factor` made.
 
@@ -337,7 +348,7 @@ def cho_solve(factor, b):
 
 def _apply(routine, factor, b, operations, trans):
     """One of ``operations``, which are by how L enters; of the transpose where there is none."""
-    how = _TRANS.get(trans) if isinstance(trans, (int, str)) else None
+    how = _transposition(trans)
     if how is None:
         raise ValueError(
             f"{routine}: trans must be 0 or 'N' (L), 1 or 'T' (its transpose), or 2 or 'C' (its "
@@ -351,8 +362,19 @@ def _apply(routine, factor, b, operations, trans):
     return kept.apply(operation, *arrays, b)
 
 
+def _transposition(trans):
+    """ "N", "T" or "C" by one of scipy.linalg.solve_triangular's names for it; else None."""
+    if not isinstance(trans, str):
+        try:
+            trans = _checks.index(trans)
+        except TypeError:
+            return None
+    return _TRANS.get(trans)
+
+
 def _parts(routine, factor):
     """A factor as the native code takes it: what is known of it, and its arrays."""
+    _checks.usable(routine, "factor", factor.tiles, factor.overflow, factor._log_det)
     overflow = () if factor.overflow is None else (factor.overflow,)
     kept = _operations.Kept(
         routine,

@@ -101,6 +101,8 @@ def run(arrays, name, program, results, mesh, spec, *options):
         options: what the program finds as the call's attributes.
     """
     spec = _mesh.given_spec(f"linalg.{name}", spec, None)
+    for argument, array in zip(("a", "b"), arrays, strict=False):
+        _checks.usable(f"linalg.{name}", argument, array)
     if _batching.is_batch(arrays[0]):
         mesh, spec = _where_each_is(name, arrays[0], mesh, spec)
         return _jitted_batch(name, program, results, mesh, spec, *options)(*arrays)

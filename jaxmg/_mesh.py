@@ -161,13 +161,14 @@ def given_spec(routine, specs, in_specs):
         raise ValueError(
             f"{routine}: matrix_specs and in_specs are two names of one argument; pass one of them"
         )
+    name = "in_specs" if specs is None else "matrix_specs"
     specs = in_specs if specs is None else specs
     if specs is None or isinstance(specs, P):
         return specs
     if isinstance(specs, (list, tuple)) and specs and isinstance(specs[0], P):
         return specs[0]
     raise TypeError(
-        f"{routine}: in_specs must be a PartitionSpec, or a list or tuple that starts with A's; "
+        f"{routine}: {name} must be a PartitionSpec, or a list or tuple that starts with A's; "
         f"got {specs!r}"
     )
 
@@ -403,8 +404,9 @@ def mesh_of(routine, arrays):
         if jax.device_count() == 1:
             return _one_device(jax.devices()[0])
         raise ValueError(
-            f"{routine}: inside jit the mesh of a can't be seen; pass mesh= and in_specs=, or run "
-            "in a context mesh (jax.set_mesh), or use a mesh with explicit axes"
+            f"{routine}: inside jit the mesh of a can't be seen; pass mesh= and "
+            f"{_spec_argument(routine)}=, or run in a context mesh (jax.set_mesh), or use a mesh "
+            "with explicit axes"
         )
     for array in arrays:
         # An array that JAX put where it likes says where the matrix is, a right-hand side doesn't.
@@ -412,12 +414,17 @@ def mesh_of(routine, arrays):
             if len(array.devices()) > 1:
                 raise ValueError(
                     f"{routine}: a has sharding {array.sharding}, which names no mesh; pass mesh= "
-                    "and in_specs="
+                    f"and {_spec_argument(routine)}="
                 )
             return _one_device(next(iter(array.devices())))
-    if jax.config.jax_default_device is not None:
+    if _compat.default_device() is not None:
         return _one_device(jax.numpy.zeros(()).devices().pop())
     return Mesh(np.array(jax.local_devices()), ("rank",))
+
+
+def _spec_argument(routine):
+    """What a public function calls the spec of A."""
+    return "in_specs" if routine == "cyclic_1d" else "matrix_specs"
 
 
 def _usable(routine, mesh, arrays):

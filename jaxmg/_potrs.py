@@ -116,6 +116,7 @@ _REFINED = _Refined(
 )
 
 
+@_compat.api_boundary
 def potrs(
     a,
     b,
@@ -254,6 +255,7 @@ def potrs(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def potrs_shardmap_ctx(
     a,
     b,
@@ -309,6 +311,7 @@ def potrs_shardmap_ctx(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def potrs_jit_ctx(
     a,
     b,

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxmg import _blocks, _eigen_rules, _results, _routine
+from jaxmg import _blocks, _compat, _eigen_rules, _results, _routine
 
 
 def columns(rows, layout, shape):
@@ -46,6 +46,7 @@ SYEVD: _routine.Routine = _routine.Routine(
 )
 
 
+@_compat.api_boundary
 def syevd(
     a,
     T_A=None,
@@ -109,6 +110,7 @@ def syevd(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def syevd_shardmap_ctx(
     a,
     T_A=None,
@@ -154,6 +156,7 @@ def syevd_shardmap_ctx(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def syevd_jit_ctx(
     a,
     T_A=None,

@@ -1,6 +1,6 @@
 """Generalized eigenproblems, A x = lambda B x: LAPACK's sygvd and hegvd."""
 
-from jaxmg import _eigen_rules, _results, _routine, _syevd
+from jaxmg import _compat, _eigen_rules, _results, _routine, _syevd
 
 SYGVD: _routine.Routine = _routine.Routine(
     name="sygvd",
@@ -20,6 +20,7 @@ SYGVD: _routine.Routine = _routine.Routine(
 )
 
 
+@_compat.api_boundary
 def sygvd(
     a,
     b,
@@ -86,6 +87,7 @@ def sygvd(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def sygvd_shardmap_ctx(
     a,
     b,
@@ -117,6 +119,7 @@ def sygvd_shardmap_ctx(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def sygvd_jit_ctx(
     a,
     b,

@@ -28,8 +28,9 @@ import typing
 import jax
 import jax.numpy as jnp
 
-from jaxmg import _factor, _linalg
+from jaxmg import _compat, _factor, _linalg
 from jaxmg._factor import CholeskyFactor
+from jaxmg._refined_factor import RefinedFactor
 
 __all__ = [
     "EighResult",
@@ -65,6 +66,7 @@ class SlogdetResult(typing.NamedTuple):
     logabsdet: jax.Array
 
 
+@_compat.api_boundary
 def solve(
     a,
     b,
@@ -113,6 +115,7 @@ def solve(
     return _linalg.run((a, b), "solve", _linalg.solve, ("like b",), mesh, matrix_specs, read)
 
 
+@_compat.api_boundary
 def inv(a, *, mesh=None, matrix_specs=None):
     """The inverse of a Hermitian positive definite matrix: `jax.numpy.linalg.inv`.
 
@@ -133,6 +136,7 @@ def inv(a, *, mesh=None, matrix_specs=None):
     )
 
 
+@_compat.api_boundary
 def cholesky(a, *, upper=False, symmetrize_input=True, mesh=None, matrix_specs=None):
     """The Cholesky factor of a Hermitian positive definite matrix: `jax.numpy.linalg.cholesky`.
 
@@ -160,6 +164,7 @@ def cholesky(a, *, upper=False, symmetrize_input=True, mesh=None, matrix_specs=N
     )
 
 
+@_compat.api_boundary
 def cho_factor(
     a, lower=False, overwrite_a=False, check_finite=True, *, mesh=None, matrix_specs=None
 ):
@@ -188,13 +193,15 @@ def cho_factor(
     return c, lower
 
 
+@_compat.api_boundary
 def cho_solve(
     c_and_lower, b, overwrite_b=False, check_finite=True, *, mesh=None, matrix_specs=None
 ):
     """The x with ``a @ x = b`` by a factor of ``a``: `jax.scipy.linalg.cho_solve`.
 
     Args:
-        c_and_lower: what `cho_factor` gave; in the place of c also a `jaxmg.CholeskyFactor`.
+        c_and_lower: what `cho_factor` gave; in the place of the pair, or of c, also a factor that
+            `jaxmg.cho_factor` gave.
         b: (n,) or (n, nrhs), of c's dtype.
         overwrite_b, check_finite: do nothing.
         mesh, matrix_specs: as for `jaxmg.cho_factor`, of c.
@@ -208,8 +215,17 @@ def cho_solve(
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_solve`.
     """
-    c, lower = c_and_lower
-    if isinstance(c, CholeskyFactor):
+    if isinstance(c_and_lower, (CholeskyFactor, RefinedFactor)):
+        return _factor.cho_solve(c_and_lower, b)
+    try:
+        c, lower = c_and_lower
+    except (TypeError, ValueError):
+        raise TypeError(
+            "linalg.cho_solve: c_and_lower must be a pair (c, lower), as linalg.cho_factor makes "
+            "it, or a factor, as jaxmg.cho_factor does; got "
+            f"{type(c_and_lower).__name__}"
+        ) from None
+    if isinstance(c, (CholeskyFactor, RefinedFactor)):
         return _factor.cho_solve(c, b)
     return _linalg.run(
         (c, b),
@@ -222,6 +238,7 @@ def cho_solve(
     )
 
 
+@_compat.api_boundary
 def eigh(a, UPLO=None, symmetrize_input=True, *, mesh=None, matrix_specs=None):
     """Eigenvalues and eigenvectors of a Hermitian matrix: `jax.numpy.linalg.eigh`.
 
@@ -244,6 +261,7 @@ def eigh(a, UPLO=None, symmetrize_input=True, *, mesh=None, matrix_specs=None):
     return EighResult(*_linalg.eigh(a, "eigh", mesh, matrix_specs, read))
 
 
+@_compat.api_boundary
 def eigvalsh(a, UPLO="L", *, symmetrize_input=True, mesh=None, matrix_specs=None):
     """Eigenvalues of a Hermitian matrix: `jax.numpy.linalg.eigvalsh`.
 
@@ -256,6 +274,7 @@ def eigvalsh(a, UPLO="L", *, symmetrize_input=True, mesh=None, matrix_specs=None
     return _linalg.run((a,), "eigvalsh", _linalg.eigenvalues, ("small",), mesh, matrix_specs, read)
 
 
+@_compat.api_boundary
 def slogdet(a, *, method=None, mesh=None, matrix_specs=None):
     """The determinant's sign and logarithm for a Hermitian positive definite matrix:
     `jax.numpy.linalg.slogdet`.
@@ -277,6 +296,7 @@ def slogdet(a, *, method=None, mesh=None, matrix_specs=None):
     return SlogdetResult(*_linalg.slogdet(a, "slogdet", mesh, matrix_specs))
 
 
+@_compat.api_boundary
 def det(a, *, mesh=None, matrix_specs=None):
     """The determinant of a Hermitian positive definite matrix: `jax.numpy.linalg.det`.
 
@@ -289,6 +309,7 @@ def det(a, *, mesh=None, matrix_specs=None):
     return sign * jnp.exp(logabsdet)
 
 
+@_compat.api_boundary
 def matrix_power(a, n, *, mesh=None, matrix_specs=None):
     """The n-th power of a square matrix: `jax.numpy.linalg.matrix_power`.
 
@@ -313,6 +334,7 @@ def matrix_power(a, n, *, mesh=None, matrix_specs=None):
     return _linalg.run((a,), "matrix_power", _linalg.power, ("matrix",), mesh, matrix_specs, n)
 
 
+@_compat.api_boundary
 def funm(A, func, disp=True, *, mesh=None, matrix_specs=None):
     """A function of a Hermitian matrix, by its eigenvalues: `jax.scipy.linalg.funm`.
 
@@ -345,6 +367,7 @@ def funm(A, func, disp=True, *, mesh=None, matrix_specs=None):
     return _linalg.function(A, func, "funm", mesh, matrix_specs)
 
 
+@_compat.api_boundary
 def sqrtm(A, blocksize=1, *, mesh=None, matrix_specs=None):
     """The principal square root of a Hermitian matrix: `jax.scipy.linalg.sqrtm`.
 
@@ -370,6 +393,7 @@ def sqrtm(A, blocksize=1, *, mesh=None, matrix_specs=None):
     return _linalg.function(A, root, "sqrtm", mesh, matrix_specs)
 
 
+@_compat.api_boundary
 def expm(A, *, upper_triangular=False, max_squarings=16, mesh=None, matrix_specs=None):
     """The exponential of a Hermitian matrix: `jax.scipy.linalg.expm`.
 
@@ -392,6 +416,7 @@ def expm(A, *, upper_triangular=False, max_squarings=16, mesh=None, matrix_specs
     return _linalg.function(A, jnp.exp, "expm", mesh, matrix_specs)
 
 
+@_compat.api_boundary
 def logm(A, disp=True, *, mesh=None, matrix_specs=None):
     """The principal logarithm of a Hermitian matrix: `scipy.linalg.logm`, which JAX hasn't.
 

@@ -8,7 +8,7 @@ from jax import Array
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from numpy.typing import NDArray
 
-from jaxmg import CholeskyFactor
+from jaxmg import CholeskyFactor, RefinedFactor
 
 __all__ = [
     "EighResult",
@@ -75,7 +75,9 @@ def cho_factor(
     matrix_specs: PartitionSpec | None = None,
 ) -> tuple[Array, bool]: ...
 def cho_solve(
-    c_and_lower: tuple[_Matrix | CholeskyFactor, bool],
+    c_and_lower: tuple[_Matrix | CholeskyFactor | RefinedFactor, bool]
+    | CholeskyFactor
+    | RefinedFactor,
     b: _Matrix,
     overwrite_b: bool = False,
     check_finite: bool = True,

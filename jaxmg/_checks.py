@@ -52,7 +52,7 @@ _TRANSFORMED = {
 def array(routine, name, value, transformations=()):
     """Checks that ``value`` is an array of a supported dtype, and not in a transformation of JAX's
     other than ``transformations``."""
-    if not isinstance(value, (jax.Array, *_compat.numpy_types)):
+    if not is_array(value):
         scalar = "a NumPy scalar of type " if isinstance(value, np.generic) else ""
         raise TypeError(
             f"{routine}: {name} must be a JAX or NumPy array; got {scalar}{type(value).__name__}"
@@ -88,6 +88,10 @@ def usable(routine, name, *arrays):
                 "call took its memory (donate=True, or donate_argnums of a jax.jit), or "
                 f"{name}.delete() was called. Pass a copy to that call, or don't donate to it"
             )
+
+
+def is_array(value):
+    return isinstance(value, (jax.Array, *_compat.numpy_types))
 
 
 def is_deleted(value):

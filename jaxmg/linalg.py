@@ -15,11 +15,15 @@ What is read of A:
   rounding, the results are NaN. ``symmetrize_input=True`` stands for this: the average of A and its
   adjoint isn't taken.
 
-Matrices with leading dimensions are batches, as in JAX; a ``b`` with fewer than three dimensions is
-the same for all of them.
+Matrices with leading dimensions are batches, as in JAX, and those of ``b`` broadcast against them.
+A ``b`` with one dimension is a vector, one with two a matrix, for all of them.
 
-``overwrite_a``, ``overwrite_b``, ``check_finite`` and ``debug`` are accepted and do nothing, as in
-JAX. What isn't a matrix of float32, float64, complex64 or complex128 raises.
+Arrays are promoted as JAX promotes them: float32 with float64, real with complex, integers and
+booleans to JAX's default; where ``jax_numpy_dtype_promotion`` is "strict" what differs raises. What
+isn't a matrix of float32, float64, complex64 or complex128 then raises.
+
+``overwrite_a``, ``overwrite_b``, ``check_finite``, ``turbo`` and ``debug`` are accepted and do
+nothing, as in JAX.
 """
 
 import operator
@@ -84,7 +88,7 @@ def solve(
 
     Args:
         a: (n, n), Hermitian positive definite, as for `jaxmg.potrs`.
-        b: (n,) or (n, nrhs), of a's dtype.
+        b: (n,) or (..., n, nrhs).
         lower: with ``assume_a="pos"`` the triangle that is read.
         overwrite_a, overwrite_b, debug, check_finite: do nothing.
         assume_a: "pos": Hermitian positive definite, of which one triangle is read. None, SciPy's
@@ -92,8 +96,8 @@ def solve(
         mesh, matrix_specs: as for `jaxmg.potrs`.
 
     Returns:
-        x, of b's shape, dtype and sharding; NaN where ``a`` isn't positive definite, and without
-        ``assume_a`` where it isn't Hermitian.
+        x, of b's shape and sharding; with leading dimensions, of those of ``a`` and b together. NaN
+        where ``a`` isn't positive definite, and without ``assume_a`` where it isn't Hermitian.
 
     Cost: that of `jaxmg.potrs`, which also takes a tile width, a precision and a's memory.
 
@@ -116,11 +120,12 @@ def solve(
 
 
 @_compat.api_boundary
-def inv(a, *, mesh=None, matrix_specs=None):
+def inv(a, overwrite_a=False, check_finite=True, *, mesh=None, matrix_specs=None):
     """The inverse of a Hermitian positive definite matrix: `jax.numpy.linalg.inv`.
 
     Args:
         a: (n, n), Hermitian positive definite.
+        overwrite_a, check_finite: do nothing.
         mesh, matrix_specs: as for `jaxmg.potri`.
 
     Returns:
@@ -137,11 +142,25 @@ def inv(a, *, mesh=None, matrix_specs=None):
 
 
 @_compat.api_boundary
-def cholesky(a, *, upper=False, symmetrize_input=True, mesh=None, matrix_specs=None):
-    """The Cholesky factor of a Hermitian positive definite matrix: `jax.numpy.linalg.cholesky`.
+def cholesky(
+    a,
+    lower=None,
+    overwrite_a=False,
+    check_finite=True,
+    *,
+    upper=False,
+    symmetrize_input=True,
+    mesh=None,
+    matrix_specs=None,
+):
+    """The Cholesky factor of a Hermitian positive definite matrix: `jax.numpy.linalg.cholesky`,
+    and with ``lower`` `jax.scipy.linalg.cholesky`.
 
     Args:
         a: (n, n), Hermitian positive definite.
+        lower: as in SciPy: True gives L by the lower triangle of ``a``, False U by the upper one,
+            and nothing else of ``a`` is read. None: ``upper`` says what to give.
+        overwrite_a, check_finite: do nothing.
         upper: give U with ``a = U^H U`` in place of L with ``a = L L^H``.
         symmetrize_input: True: ``a`` has to be Hermitian. False: of ``a`` that triangle is read
             which is asked for.
@@ -156,8 +175,16 @@ def cholesky(a, *, upper=False, symmetrize_input=True, mesh=None, matrix_specs=N
     better left in the solver's own layout: `jaxmg.cho_factor`.
 
     Raises:
+        ValueError: ``lower`` and ``upper`` both.
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_factor`.
     """
+    if lower is not None:
+        if upper:
+            raise ValueError(
+                f"linalg.cholesky: lower={lower!r} is SciPy's argument and upper={upper!r} is that "
+                "of jax.numpy.linalg; pass one of them"
+            )
+        upper, symmetrize_input = not lower, False
     read = _linalg.HERMITIAN if symmetrize_input else _linalg.triangle(not upper)
     return _linalg.run(
         (a,), "cholesky", _linalg.cholesky, ("matrix",), mesh, matrix_specs, read, bool(upper)
@@ -202,12 +229,13 @@ def cho_solve(
     Args:
         c_and_lower: what `cho_factor` gave; in the place of the pair, or of c, also a factor that
             `jaxmg.cho_factor` gave.
-        b: (n,) or (n, nrhs), of c's dtype.
+        b: (n,) or (..., n, nrhs).
         overwrite_b, check_finite: do nothing.
         mesh, matrix_specs: as for `jaxmg.cho_factor`, of c.
 
     Returns:
-        x, of b's shape, dtype and sharding.
+        x, of b's shape and sharding; with leading dimensions, of those of c and b together. NaN
+        where ``lower`` isn't what c is: `jaxmg.CholeskyFactor.from_upper` has how it is seen.
 
     Cost: that of `jaxmg.cho_solve`, and of c's way into the solver's layout, L's by way of its
     adjoint; a `jaxmg.CholeskyFactor` is there already.
@@ -239,25 +267,54 @@ def cho_solve(
 
 
 @_compat.api_boundary
-def eigh(a, UPLO=None, symmetrize_input=True, *, mesh=None, matrix_specs=None):
-    """Eigenvalues and eigenvectors of a Hermitian matrix: `jax.numpy.linalg.eigh`.
+def eigh(
+    a,
+    UPLO=None,
+    symmetrize_input=True,
+    *,
+    b=None,
+    lower=None,
+    eigvals_only=False,
+    overwrite_a=False,
+    overwrite_b=False,
+    turbo=True,
+    eigvals=None,
+    type=1,
+    check_finite=True,
+    mesh=None,
+    matrix_specs=None,
+):
+    """Eigenvalues and eigenvectors of a Hermitian matrix: `jax.numpy.linalg.eigh`, and by keywords
+    `jax.scipy.linalg.eigh`.
 
     Args:
         a: (n, n), Hermitian.
         UPLO: with ``symmetrize_input=False`` the triangle that is read, "L" (None too) or "U".
         symmetrize_input: True: ``a`` has to be Hermitian.
+        lower: as in SciPy: the triangle that is read, whether the lower one. None: as above.
+        eigvals_only: give the eigenvalues alone, as `eigvalsh`.
+        b, eigvals, type: None, None and 1 alone, as in JAX.
+        overwrite_a, overwrite_b, turbo, check_finite: do nothing.
         mesh, matrix_specs: as for `jaxmg.syevd`.
 
     Returns:
         `EighResult`: eigenvalues (n,), real, ascending and the same on all devices; eigenvectors
-        (n, n) in the columns, of a's dtype and sharding.
+        (n, n) in the columns, of a's dtype and sharding. With ``eigvals_only`` the eigenvalues.
 
     Cost: that of `jaxmg.syevd`. `jaxmg.eigh` has ``b`` and ``subset_by_index``.
 
     Raises:
         ValueError: another ``UPLO``; and all that `jaxmg.syevd` raises.
+        NotImplementedError: ``b``, ``eigvals`` or another ``type``.
     """
-    read = _read("eigh", UPLO, symmetrize_input)
+    if b is not None or eigvals is not None or type != 1:
+        raise NotImplementedError(
+            "linalg.eigh: b, eigvals and another type than 1 are not supported, as in JAX; "
+            "jaxmg.eigh(a, b, subset_by_index=(first, last)) has both"
+        )
+    read = _read("eigh", UPLO, symmetrize_input) if lower is None else _linalg.triangle(lower)
+    if eigvals_only:
+        return _linalg.run((a,), "eigh", _linalg.eigenvalues, ("small",), mesh, matrix_specs, read)
     return EighResult(*_linalg.eigh(a, "eigh", mesh, matrix_specs, read))
 
 
@@ -297,10 +354,11 @@ def slogdet(a, *, method=None, mesh=None, matrix_specs=None):
 
 
 @_compat.api_boundary
-def det(a, *, mesh=None, matrix_specs=None):
+def det(a, overwrite_a=False, check_finite=True, *, mesh=None, matrix_specs=None):
     """The determinant of a Hermitian positive definite matrix: `jax.numpy.linalg.det`.
 
-    Arguments, cost and errors are as for `slogdet`, which doesn't overflow.
+    Arguments, cost and errors are as for `slogdet`, which doesn't overflow; ``overwrite_a`` and
+    ``check_finite`` do nothing.
 
     Returns:
         A scalar of a's dtype; NaN where ``a`` isn't Hermitian positive definite.
@@ -440,6 +498,6 @@ def logm(A, disp=True, *, mesh=None, matrix_specs=None):
 
 
 def _read(name, UPLO, symmetrize_input):
-    if UPLO not in (None, "L", "U"):
+    if not (UPLO is None or (isinstance(UPLO, str) and UPLO in ("L", "U"))):
         raise ValueError(f"linalg.{name}: UPLO must be None, 'L' or 'U'; got {UPLO!r}")
     return _linalg.HERMITIAN if symmetrize_input else _linalg.triangle(UPLO != "U")

@@ -35,9 +35,12 @@ lint() {
 # The docs site, its links, and the code blocks of README and of the how-to pages.
 docs() { bazel test //docs:all; }
 commands() { timeout 900 ci/compile_commands.sh; }
-# What type checkers say of the package and of its users' code with the newest JAX, and of the latter
-# with the oldest.
-types() { bazel test //tests/typing:all && bazel run --config=py312 //tools:typecheck; }
+# What type checkers say of the package and of its users' code with the newest JAX and with the one
+# for Python 3.11, whose stubs are older, and of the latter with the oldest.
+types() {
+  bazel test //tests/typing:all &&
+    bazel run --config=py312 //tools:typecheck && bazel run //tools:typecheck
+}
 types311() {
   timeout 1800 ci/installed_wheels.sh 3.11 tests/typing/check.py jax==0.6.2 mypy basedpyright
 }

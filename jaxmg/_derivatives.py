@@ -88,9 +88,7 @@ class Linear(abc.ABC):
         if self.inside:  # what varies over which axes counts there too
             return jax.make_jaxpr(self.run)(*arrays)
         avals = ((array.shape, array.dtype, _mesh.named_sharding(array)) for array in arrays)
-        return _jaxpr(
-            self, tuple(avals), jax.sharding.get_abstract_mesh(), jax.config.jax_enable_x64
-        )
+        return _jaxpr(self, tuple(avals), jax.sharding.get_abstract_mesh(), _compat.x64_enabled())
 
     @abc.abstractmethod
     def run(self, *arrays) -> typing.Any:

@@ -56,6 +56,11 @@ class Layout:
         return _size(self.mesh, columns) if rows and columns else None
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The axes of several ranks that the caller has the columns sharded over."""
+        return tuple(axis for axis in _axes(self.spec[1]) if self.mesh.shape[axis] > 1)
+
+    @property
     def explicit(self) -> bool:
         return AxisType.Explicit in self.mesh.axis_types
 
@@ -156,13 +161,14 @@ def given_spec(routine, specs, in_specs):
         raise ValueError(
             f"{routine}: matrix_specs and in_specs are two names of one argument; pass one of them"
         )
+    name = "in_specs" if specs is None else "matrix_specs"
     specs = in_specs if specs is None else specs
     if specs is None or isinstance(specs, P):
         return specs
     if isinstance(specs, (list, tuple)) and specs and isinstance(specs[0], P):
         return specs[0]
     raise TypeError(
-        f"{routine}: in_specs must be a PartitionSpec, or a list or tuple that starts with A's; "
+        f"{routine}: {name} must be a PartitionSpec, or a list or tuple that starts with A's; "
         f"got {specs!r}"
     )
 
@@ -237,7 +243,8 @@ def infer_local(routine, block, given, spec, pad):
             tuple(axis for axis in _axes(entry) if mesh.shape[axis] > 1) for entry in entries
         )
         _check_block(routine, mesh, block, pad, rows, columns)
-        rows, spec = rows + columns, P(rows, columns)
+        # Columns over an axis of one device are whole, and the caller has blocks all the same.
+        rows, spec = rows + columns, P(rows, columns or _axes(entries[1]))
         possible = _possible_axes(mesh, block)
         if unknown := [axis for axis in rows if axis not in possible]:
             raise ValueError(
@@ -397,8 +404,9 @@ def mesh_of(routine, arrays):
         if jax.device_count() == 1:
             return _one_device(jax.devices()[0])
         raise ValueError(
-            f"{routine}: inside jit the mesh of a can't be seen; pass mesh= and in_specs=, or run "
-            "in a context mesh (jax.set_mesh), or use a mesh with explicit axes"
+            f"{routine}: inside jit the mesh of a can't be seen; pass mesh= and "
+            f"{_spec_argument(routine)}=, or run in a context mesh (jax.set_mesh), or use a mesh "
+            "with explicit axes"
         )
     for array in arrays:
         # An array that JAX put where it likes says where the matrix is, a right-hand side doesn't.
@@ -406,12 +414,17 @@ def mesh_of(routine, arrays):
             if len(array.devices()) > 1:
                 raise ValueError(
                     f"{routine}: a has sharding {array.sharding}, which names no mesh; pass mesh= "
-                    "and in_specs="
+                    f"and {_spec_argument(routine)}="
                 )
             return _one_device(next(iter(array.devices())))
-    if jax.config.jax_default_device is not None:
+    if _compat.default_device() is not None:
         return _one_device(jax.numpy.zeros(()).devices().pop())
     return Mesh(np.array(jax.local_devices()), ("rank",))
+
+
+def _spec_argument(routine):
+    """What a public function calls the spec of A."""
+    return "in_specs" if routine == "cyclic_1d" else "matrix_specs"
 
 
 def _usable(routine, mesh, arrays):

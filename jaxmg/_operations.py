@@ -118,6 +118,7 @@ class Kept:
         _mesh.refuse_manual_axes(self.routine)
         tiles, *others = arrays
         _checks.array(self.routine, "factor", tiles, _checks.ALL)
+        _checks.usable(self.routine, "factor", *others[: self.overflows])
         _checks.kept(self.routine, tiles, self.n, self.layout.ranks)
         a = jax.ShapeDtypeStruct((self.n, self.n), tiles.dtype)
         for array in () if by_rows else others[self.overflows :]:

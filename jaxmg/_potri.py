@@ -6,7 +6,18 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from jaxmg import _at_once, _blocks, _derivatives, _factor, _hermitian, _mesh, _results, _routine
+from jaxmg import (
+    _at_once,
+    _blocks,
+    _checks,
+    _compat,
+    _derivatives,
+    _factor,
+    _hermitian,
+    _mesh,
+    _results,
+    _routine,
+)
 
 
 def _upper(rows, layout, shape):
@@ -51,6 +62,7 @@ _POTRI = _routine.Routine(
 )
 
 
+@_compat.api_boundary
 def potri(
     a,
     T_A=None,
@@ -106,6 +118,7 @@ def potri(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def potri_shardmap_ctx(
     a,
     T_A=None,
@@ -143,6 +156,7 @@ def potri_shardmap_ctx(
     return _POTRI.local((a,), T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision)
 
 
+@_compat.api_boundary
 def potri_jit_ctx(
     a,
     T_A=None,
@@ -162,6 +176,7 @@ def potri_jit_ctx(
     return _POTRI.traced((a,), T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision)
 
 
+@_compat.api_boundary
 def potri_symmetrize(a):
     """The full Hermitian matrix of which ``a`` holds the upper triangle.
 
@@ -175,6 +190,7 @@ def potri_symmetrize(a):
     Raises:
         ValueError: ``a`` is not square.
     """
+    _checks.usable("potri_symmetrize", "a", a)
     a = jnp.asarray(a)
     if a.ndim != 2 or a.shape[0] != a.shape[1]:
         raise ValueError(f"potri_symmetrize: a must be square, (n, n); it has shape {a.shape}")

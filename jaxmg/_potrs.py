@@ -119,6 +119,7 @@ _REFINED = _Refined(
 )
 
 
+@_compat.api_boundary
 def potrs(
     a,
     b,
@@ -257,6 +258,7 @@ def potrs(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def potrs_shardmap_ctx(
     a,
     b,
@@ -312,6 +314,7 @@ def potrs_shardmap_ctx(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def potrs_jit_ctx(
     a,
     b,

@@ -11,6 +11,7 @@ from jaxmg import (
     _batching,
     _blocks,
     _checks,
+    _compat,
     _derivatives,
     _hermitian,
     _mesh,
@@ -89,6 +90,7 @@ class RefinedFactor:
         """The mesh that the factor is spread over."""
         return self.layout.mesh
 
+    @_compat.api_boundary
     def solve(self, b, return_status=False, return_iterations=False):
         """The x with A x = b, to A's own precision.
 
@@ -124,15 +126,19 @@ class RefinedFactor:
         )
 
 
-def cho_factor(a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine):
-    """`jaxmg.cho_factor` with ``refine``."""
-    backend = _refine.check_options("cho_factor", refine, "native", precision=precision)
-    spec = _mesh.given_spec("cho_factor", matrix_specs, in_specs)
+def cho_factor(
+    a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine, caller="cho_factor"
+):
+    """`jaxmg.cho_factor` with ``refine``, on behalf of a function that errors name."""
+    backend = _refine.check_options(caller, refine, "native", precision=precision)
+    spec = _mesh.given_spec(caller, matrix_specs, in_specs)
     options = (("refine", refine),)
-    chosen = _routine.Chosen(_LOWERED.plain_gives, T_A, mesh, spec, pad, backend, False, options)
+    chosen = _routine.Chosen(
+        _LOWERED.plain_gives, T_A, mesh, spec, pad, backend, False, options, caller=caller
+    )
     made = functools.partial(_differentiable, chosen)
     if _batching.is_batch(a):
-        factor = _batching.over_leading("cho_factor", _LOWERED.operands, made, (a,), pad)
+        factor = _batching.over_leading(caller, _LOWERED.operands, made, (a,), pad)
     else:
         factor = made(a)
     if donate and factor.rows is not a and isinstance(a, jax.Array) and not _mesh.traced((a,)):
@@ -144,7 +150,7 @@ def factored(a, chosen):
     """The factor of a matrix that is given to another routine, as that call would have it."""
     return cho_factor(
         a, chosen.T_A, chosen.mesh, chosen.spec, None, chosen.pad, False, None,
-        dict(chosen.options)["refine"],
+        dict(chosen.options)["refine"], chosen.caller,
     )  # fmt: skip
 
 
@@ -305,6 +311,7 @@ def _solve(arrays, of):
     _mesh.refuse_manual_axes(name)
     (rows, tiles, *_), b = arrays[:-1], arrays[-1]
     _checks.array(name, "factor", rows)
+    _checks.usable(name, "factor", *arrays[1:-1])
     a = jax.ShapeDtypeStruct((n, n), rows.dtype)
     _checks.right_hand_side(name, a, b)
     _checks.kept(name, tiles, n, layout.ranks)

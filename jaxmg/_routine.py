@@ -53,6 +53,7 @@ class Chosen(typing.NamedTuple):
         spec: how the matrix is sharded, None to be inferred.
         options: those of the routine and those that ask for results, as (name, value) pairs.
         inside: the planned call inside a shard_map of the caller's; None outside of one.
+        caller: the function that errors name.
     """
 
     names: tuple
@@ -64,6 +65,7 @@ class Chosen(typing.NamedTuple):
     donate: bool
     options: tuple
     inside: _programs.Call | None = None
+    caller: str = ""
 
 
 # Backends that stand for nobody's solver in particular.
@@ -121,30 +123,37 @@ class Routine:
     def native_name(self):
         return self.native or self.name
 
-    def plain(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, **options):
-        """The routine on global arrays, eagerly or under jit."""
+    def plain(
+        self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, *, caller="",
+        **options,
+    ):  # fmt: skip
+        """The routine on global arrays, eagerly or under jit, on behalf of a function that errors
+        name."""
+        caller = caller or self.name
         if self.rule and _batching.is_batch(arrays[0]):
             given = (T_A, mesh, matrix_specs, in_specs, pad, backend, False)
 
             def each(*arrays):
-                return self.plain(arrays, *given, **options)
+                return self.plain(arrays, *given, caller=caller, **options)
 
-            return _batching.over_leading(self.name, self.operands, each, arrays, pad)
+            return _batching.over_leading(caller, self.operands, each, arrays, pad)
         if donate and len(arrays) > 1:
-            _checks.separate(self.name, *arrays)
-        spec = _mesh.given_spec(self.name, matrix_specs, in_specs)
-        chosen = tuple(options.items())
-        return self.run(
-            arrays, Chosen(self.plain_gives, T_A, mesh, spec, pad, backend, donate, chosen)
-        )
+            _checks.separate(caller, *arrays)
+        spec = _mesh.given_spec(caller, matrix_specs, in_specs)
+        chosen = Chosen(
+            self.plain_gives, T_A, mesh, spec, pad, backend, donate, tuple(options.items()),
+            caller=caller,
+        )  # fmt: skip
+        return self.run(arrays, chosen)
 
     def traced(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
         """The same for use inside jit, which decides what is donated."""
         spec = _mesh.given_spec(self.name, matrix_specs, in_specs)
-        chosen = tuple(options.items())
-        return self.run(
-            arrays, Chosen(self.traced_gives, T_A, mesh, spec, pad, backend, False, chosen)
-        )
+        chosen = Chosen(
+            self.traced_gives, T_A, mesh, spec, pad, backend, False, tuple(options.items()),
+            caller=self.name,
+        )  # fmt: skip
+        return self.run(arrays, chosen)
 
     def local(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
         """The routine on this rank's block, inside a shard_map; outside of one, `traced`."""
@@ -159,7 +168,7 @@ class Routine:
         call = self._plan_local(name, arrays, T_A, spec, backend, options)
         chosen = Chosen(
             self.local_gives, T_A, mesh, spec, options["pad"], call.backend, False,
-            tuple(options.items()), call,
+            tuple(options.items()), call, name,
         )  # fmt: skip
         if arrays[0].size == 0:
             give, _ = self.given(self.local_gives, options)
@@ -186,7 +195,7 @@ class Routine:
         too."""
         call, options = chosen.inside, dict(chosen.options)
         attributes = self.attributes(
-            self.name, options, arrays[0].dtype, call.backend, call.layout, False
+            chosen.caller, options, arrays[0].dtype, call.backend, call.layout, False
         )
         give, _ = self.given(chosen.names, options)
         call = dataclasses.replace(call, attributes=tuple(attributes.items()))
@@ -208,7 +217,7 @@ class Routine:
         for b in others[: self.matrices - 1]:
             _checks.second_matrix(name, a, b, transformations)
         rows = _blocks.rows_of(a, layout)
-        backend = _backend.resolve(self.native_name, layout, backend, rows)
+        backend = _backend.resolve(self.native_name, layout, backend, rows, name)
         sides = arrays[self.matrices :]
         for b in sides:
             _checks.right_hand_side(name, rows, b, transformations)
@@ -247,8 +256,10 @@ class Routine:
         if a.size == 0:
             give = self.kept(give, self.described(layout, a, tile=1))
             return lambda *arrays: give([x.empty(*arrays, local=False) for x in self.results])
-        backend = _backend.resolve(self.native_name, layout, backend, a)
-        attributes = self.attributes(self.name, options, a.dtype, backend, layout, check_b=False)
+        backend = _backend.resolve(self.native_name, layout, backend, a, chosen.caller)
+        attributes = self.attributes(
+            chosen.caller, options, a.dtype, backend, layout, check_b=False
+        )
         attributes = self._with_room(attributes, layout, a, tile, donate)
         specs = tuple(result.spec(layout, *arrays) for result in self.results)
         call = self.described(layout, a, tile, backend, attributes, specs)
@@ -258,18 +269,19 @@ class Routine:
 
     def _check(self, arrays, chosen):
         """Raises what shapes and dtypes show to be wrong; the tile width."""
-        _mesh.refuse_manual_axes(self.name, self.local_gives and self.local_name)
+        name = chosen.caller
+        _mesh.refuse_manual_axes(name, self.local_gives and self.local_name)
         transformations = _checks.ALL if self.rule else ()
-        _checks.matrix(self.name, self.operands[0], arrays[0], chosen.pad, transformations)
+        _checks.matrix(name, self.operands[0], arrays[0], chosen.pad, transformations)
         if len(arrays) > 1:
             fits = _checks.second_matrix if self.matrices > 1 else _checks.right_hand_side
-            fits(self.name, arrays[0], arrays[1], transformations)
-        return _checks.tile(self.name, chosen.T_A)
+            fits(name, arrays[0], arrays[1], transformations)
+        return _checks.tile(name, chosen.T_A)
 
     def layout(self, arrays, chosen):
         """Where the matrices of a call are."""
-        layout = _mesh.infer(self.name, arrays, chosen.mesh, chosen.spec)
-        _checks.padding(self.name, arrays[0].shape, layout, chosen.pad)
+        layout = _mesh.infer(chosen.caller, arrays, chosen.mesh, chosen.spec)
+        _checks.padding(chosen.caller, arrays[0].shape, layout, chosen.pad)
         return layout
 
     def asked(self, names, options):
@@ -505,10 +517,11 @@ class _OnDevice:
     def call(self, a):
         """What is known of a call for a matrix such as ``a``."""
         routine, options = self.routine, dict(self.chosen.options)
-        backend = _backend.resolve(routine.native_name, self.layout, self.chosen.backend, a)
+        caller = self.chosen.caller
+        backend = _backend.resolve(routine.native_name, self.layout, self.chosen.backend, a, caller)
         return routine.described(
-            self.layout, a, _checks.tile(routine.name, self.chosen.T_A), backend,
-            routine.attributes(routine.name, options, a.dtype, backend, self.layout, check_b=False),
+            self.layout, a, _checks.tile(caller, self.chosen.T_A), backend,
+            routine.attributes(caller, options, a.dtype, backend, self.layout, check_b=False),
         )  # fmt: skip
 
     def results(self, place, a, *others):

@@ -1,6 +1,6 @@
 """Eigenvalues and eigenvectors of a Hermitian matrix: LAPACK's syevd and heevd."""
 
-from jaxmg import _at_once, _blocks, _eigen_rules, _results, _routine
+from jaxmg import _at_once, _blocks, _compat, _eigen_rules, _results, _routine
 
 
 def columns(rows, layout, shape):
@@ -36,6 +36,7 @@ SYEVD: _routine.Routine = _routine.Routine(
 )
 
 
+@_compat.api_boundary
 def syevd(
     a,
     T_A=None,
@@ -99,6 +100,7 @@ def syevd(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def syevd_shardmap_ctx(
     a,
     T_A=None,
@@ -144,6 +146,7 @@ def syevd_shardmap_ctx(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def syevd_jit_ctx(
     a,
     T_A=None,

@@ -1,6 +1,6 @@
 """Generalized eigenproblems, A x = lambda B x: LAPACK's sygvd and hegvd."""
 
-from jaxmg import _at_once, _eigen_rules, _results, _routine, _syevd
+from jaxmg import _at_once, _compat, _eigen_rules, _results, _routine, _syevd
 
 _AT_ONCE = _at_once.AtOnce(_at_once.sygvd, (("gpu", 2048), ("cpu", 64)))
 SYGVD: _routine.Routine = _routine.Routine(
@@ -22,6 +22,7 @@ SYGVD: _routine.Routine = _routine.Routine(
 )
 
 
+@_compat.api_boundary
 def sygvd(
     a,
     b,
@@ -88,6 +89,7 @@ def sygvd(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def sygvd_shardmap_ctx(
     a,
     b,
@@ -119,6 +121,7 @@ def sygvd_shardmap_ctx(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def sygvd_jit_ctx(
     a,
     b,

@@ -192,9 +192,47 @@ def test_leading_dimensions(name, kind):
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
 
 
+# Leading dimensions of a, of b, which is a vector where there are none.
+_LEADING = [
+    ((3,), None),
+    ((), (3,)),
+    ((3,), (1,)),
+    ((1,), (3,)),
+    ((2, 1), (3,)),
+    ((3,), (2, 3)),
+    ((2, 3), (1, 3)),
+    ((2, 3), ()),
+    ((1,), ()),
+]
+
+
+@kinds
+@pytest.mark.parametrize(
+    "of_a, of_b, jitted",
+    broad(
+        [(*case, jitted) for case in _LEADING for jitted in (False, True)],
+        core=lambda of_a, of_b, jitted: (of_a, jitted) in (((), False), ((2, 1), True)),
+    ),
+)
+def test_leading_dimensions_broadcast(of_a, of_b, jitted, kind):
+    mesh, n = line(4, kind=kind), 8
+    random = rng(1)
+    x = normal(random, (*of_a, n, n), "float64")
+    a = x @ np.swapaxes(x, -1, -2) / n + np.eye(n)
+    b = normal(random, (n,) if of_b is None else (*of_b, n, 2), "float64")
+    for function in (
+        functools.partial(linalg.solve, mesh=mesh),
+        lambda a, b: linalg.cho_solve((linalg.cho_factor(a, mesh=mesh)[0], False), b, mesh=mesh),
+    ):
+        found = (jax.jit(function) if jitted else function)(a, b)
+        expected = jnp.linalg.solve(a, b)
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
+
+
 def test_batches_that_cannot_be():
     a, b = np.stack([np.eye(7)] * 3), np.ones((2, 7, 2))
     with pytest.raises(ValueError, match=r"linalg.inv: a must be .* shape \(3, 5, 7\)"):
         linalg.inv(a[:, :5])
-    with pytest.raises(ValueError, match=r"linalg.solve: b must have the leading dimensions of a"):
+    with pytest.raises(ValueError, match=r"linalg.solve: the leading dimensions of b, of shape"):
         linalg.solve(a, b)

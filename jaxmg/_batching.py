@@ -365,6 +365,7 @@ def _spread_and_placed(layout, function, size, marks, place, *arrays):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+@_compat.default_promotion()
 def _spread(layout, function, size, marks, *arrays):
     share = -(-size // layout.mesh.size)
     extra = share * layout.mesh.size - size
@@ -413,6 +414,7 @@ def _of_none(run, marks, arrays, place):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
+@_compat.default_promotion()
 def _in_turn(function, marks, *arrays):
     return _each(function, marks, arrays)
 

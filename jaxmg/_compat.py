@@ -127,6 +127,15 @@ def entered(mesh):
     return _set_mesh(mesh) if _trace_state_clean() else _use_abstract_mesh(mesh.abstract_mesh)
 
 
+@contextlib.contextmanager
+def default_promotion():
+    """A context, and a decorator, in which dtypes and ranks are promoted by JAX's defaults, for
+    which this package is written, where the caller has ``jax_numpy_dtype_promotion="strict"`` or
+    ``jax_numpy_rank_promotion="raise"``."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
 def mapped_axes():
     """The explicit mesh axes over which the batch of an enclosing vmap is sharded. What is traced
     inside of it can't be sharded over these."""

@@ -34,6 +34,7 @@ def differentiable(function, rule, *arrays):
     arrays = _batching.without(arrays, moving)
     run = jax.custom_jvp(lambda *values: function(*_batching.put(arrays, moving, values)))
 
+    @_compat.default_promotion()
     def jvp(primals, tangents):
         tangents = [None if isinstance(t, SymbolicZero) else t for t in tangents]
         return rule(
@@ -149,6 +150,7 @@ mlir.register_lowering(
 )
 
 
+@_compat.default_promotion()
 def _linear_jvp(primals, tangents, *, of, jaxpr):
     return of.rule(primals, [None if isinstance(t, ad.Zero) else t for t in tangents])
 

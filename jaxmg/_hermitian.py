@@ -29,6 +29,7 @@ def on_mesh_with(*static):
         compiled = jax.jit(function, static_argnums=(0, *static))
 
         @functools.wraps(function)
+        @_compat.default_promotion()
         def run(layout, *arguments):
             if not arguments[0].size:  # there are no rows to exchange
                 layout = dataclasses.replace(layout, rows=(), others=layout.mesh.axis_names)

@@ -303,6 +303,7 @@ _PLAIN = (_checks.PRODUCTS["highest"], _checks.DEFAULT)
 
 
 @functools.partial(jax.jit, static_argnums=0)
+@_compat.default_promotion()
 def _inside(of, *arrays):
     """An `_OfFactor` of a rank's rows, inside a shard_map of the caller's. Where he runs that
     eagerly XLA may end the process as it compiles a native call in place by itself."""

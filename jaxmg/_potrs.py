@@ -39,6 +39,7 @@ def _rule(routine, chosen):
     return _derivatives.as_composed(solve)
 
 
+@_compat.default_promotion()
 def _alike(factor, b, call):
     """A factor and right-hand sides inside a shard_map of the caller's: NaN, and a status of -2, as
     the native code has them, where b differs between the ranks."""

@@ -257,6 +257,7 @@ def lies_by_rows(matrix, layout):
     return divides and matrix.sharding.is_equivalent_to(by_rows, matrix.ndim)
 
 
+@_compat.default_promotion()
 def _constrained(call, *arrays):
     results = call.program(call, *arrays)
     return tuple(

@@ -16,6 +16,7 @@ from jaxmg import (
     _batching,
     _blocks,
     _checks,
+    _compat,
     _derivatives,
     _mesh,
     _native,
@@ -179,6 +180,7 @@ class Routine:
             lambda *arrays: self._on_rank(arrays, chosen), self.rule(self, chosen), *arrays
         )
 
+    @_compat.default_promotion()
     def _on_rank(self, arrays, chosen):
         """What a rank is given, inside a shard_map, for its blocks."""
         give, wanted = self.given(chosen.names, dict(chosen.options))
@@ -201,6 +203,7 @@ class Routine:
         call = dataclasses.replace(call, attributes=tuple(attributes.items()))
         return give(self.on_rows(call, *arrays))
 
+    @_compat.default_promotion()
     def on_rows(self, call, *arrays):
         """All that the native code gives for a rank's rows of the matrices, inside a shard_map."""
         matrices, others = arrays[: self.matrices], arrays[self.matrices :]

@@ -2,10 +2,10 @@
 
     transformations.py [--seed 0] [--seconds 60] [--case N]
 
-A case is a function, a transformation, a mesh (automatic or explicit axes, permuted devices, some of
-them), how the batch lies, and a dtype, all of which follow from the seed and the case's number. Prints
-each failure with the command that repeats it, and how many cases were run; the exit code is 1 if any
-failed.
+A case is a function, a transformation, a mesh (automatic or explicit axes, permuted devices, some
+of them), how the batch lies, and a dtype, all of which follow from the seed and the case's number.
+Prints each failure with the command that repeats it, and how many cases were run; the exit code is
+1 if any failed.
 """
 
 import argparse
@@ -125,7 +125,8 @@ def run(seed, number):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=60)
+    seconds = float(os.environ.get("FUZZ_SECONDS", 60))
+    parser.add_argument("--seconds", type=float, default=seconds)
     parser.add_argument("--case", type=int, help="this one alone")
     args = parser.parse_args()
     end, count, failures = time.monotonic() + args.seconds, 0, 0

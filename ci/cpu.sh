@@ -35,9 +35,12 @@ lint() {
 # The docs site, its links, and the code blocks of README and of the how-to pages.
 docs() { bazel test //docs:all; }
 commands() { timeout 900 ci/compile_commands.sh; }
-# What type checkers say of the package and of its users' code with the newest JAX, and of the latter
-# with the oldest.
-types() { bazel test //tests/typing:all && bazel run --config=py312 //tools:typecheck; }
+# What type checkers say of the package and of its users' code with the newest JAX and with the one
+# for Python 3.11, whose stubs are older, and of the latter with the oldest.
+types() {
+  bazel test //tests/typing:all &&
+    bazel run --config=py312 //tools:typecheck && bazel run //tools:typecheck
+}
 types311() {
   timeout 1800 ci/installed_wheels.sh 3.11 tests/typing/check.py jax==0.6.2 mypy basedpyright
 }
@@ -83,6 +86,11 @@ faults() {
       FAULTS_OUT=${FAULTS_OUT:+$(realpath -m "$FAULTS_OUT")} \
       timeout 1800 ci/installed_wheels.sh 3.12 tests/faults/inject.py jax==0.11.2
 }
+# Batches and derivatives on random meshes, for FUZZ_SECONDS.
+fuzz() {
+  FUZZ_SECONDS=${FUZZ_SECONDS:-1200} \
+    timeout 1800 ci/installed_wheels.sh 3.12 tests/fuzz/transformations.py jax==0.11.2
+}
 # Each of a set of faults in the code is found by a test. Half an hour, so only where it is named.
 # MUTANTS_OUT is a file for a record of it.
 mutants() { host_gcc && timeout 3600 ci/mutants.sh ${MUTANTS_OUT:+--out "$MUTANTS_OUT"}; }
@@ -94,7 +102,7 @@ exits() {
 # Steps that follow each other mostly build for the same Python.
 default=(tests quickstart cc examples exits benchmarks lint docs cuda13 py313 processes types py311)
 # What GitHub runs beside these, and `ci/cpu.sh` where it is named.
-also=(asan tsan faults cuda netket322 netket323 lineax types311 workspace commands aarch64 wheels
+also=(asan tsan faults fuzz cuda netket322 netket323 lineax types311 workspace commands aarch64 wheels
   release py312 py314)
 # CI's own run leaves out the tests that are marked `breadth`, half an hour's, which GitHub's jobs
 # have, runs those that are marked `slow` once, and has fewer processes end.

@@ -6,6 +6,8 @@
 #   ci/installed_wheels.sh 3.11 tests/python jax==0.6.2
 #   ci/installed_wheels.sh 3.12 tests/netket/run.py jax==0.10.2 netket==3.22.4
 #
+# WHEELS=FOLDER takes the wheels from there, as ci/wheels.sh leaves them, and builds none.
+#
 # Exits with 77, "skipped", if the machine lacks that Python and isn't CI.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,15 +20,20 @@ python=$(tools/find_python.sh "$version" | sed -n 1p) || python=$(tools/debian_p
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-TARGETS=//:wheels ci/wheels.sh "$work/wheels" "$version"
+if [ -n "${WHEELS:-}" ]; then
+  wheels=$(realpath "$WHEELS")
+else
+  wheels=$work/wheels
+  TARGETS=//:wheels ci/wheels.sh "$wheels" "$version"
+fi
 
 # The environment's pip would come from a bundle that some systems leave out.
 "$python" -m venv --without-pip "$work/venv"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 pip=("$python" -m pip --python "$work/venv/bin/python")
 # By path: a package index may have another `jaxmg`, of a higher version.
-tools/retry.sh "${pip[@]}" install -q "$(echo "$work"/wheels/jaxmg-*.whl)[cpu,plot]" \
-  "$work"/wheels/jaxmg_plugin_*.whl "${requirements[@]}" pytest hypothesis flatbuffers absl-py
+tools/retry.sh "${pip[@]}" install -q "$(echo "$wheels"/jaxmg-*.whl)[cpu,plot]" \
+  "$wheels"/jaxmg_plugin_cpu-*-cp"${version/./}"-*_"$(uname -m)".whl "${requirements[@]}" pytest hypothesis flatbuffers absl-py
 "${pip[@]}" check
 "${pip[@]}" list | grep -iE '^(jax|netket|numpy|scipy)'
 

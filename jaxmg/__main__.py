@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _bench, _checks, _output, _plugin
+from jaxmg import _bench, _checks, _compat, _output, _plugin
 
 _N = 250  # divides by few device counts, so that padding is exercised too
 _LIMIT = 30 * _N  # residuals are compared with this many eps
@@ -95,7 +95,7 @@ def _print_versions():
         except importlib.metadata.PackageNotFoundError:
             if "cuda" not in name:
                 _output.fact(name, "not installed")
-    _output.fact("jax_enable_x64", jax.config.jax_enable_x64)
+    _output.fact("jax_enable_x64", _compat.x64_enabled())
 
 
 def _print_devices(devices):
@@ -135,7 +135,7 @@ def _print_facts(facts):
 
 
 def _solve(devices):
-    dtype = np.dtype(np.float64 if jax.config.jax_enable_x64 else np.float32)
+    dtype = np.dtype(np.float64 if _compat.x64_enabled() else np.float32)
     _output.section(f"checked solve, n = {_N}, {dtype}, {len(devices)} device(s)")
     mesh = Mesh(np.array(devices), ("rank",))
     random = np.random.default_rng(0)

@@ -9,31 +9,33 @@ _ONE_PROCESS = "cusolvermg"
 _PROCESS_EACH = "cusolvermp"
 
 
-def resolve(routine, layout, backend, a):
+def resolve(routine, layout, backend, a, caller=""):
     """Loads the plugin for the layout's platform and resolves ``backend`` for ``a``, (rows, n).
+    Errors name the caller.
 
     "auto" is the first backend for which a device has the memory, as far as that is known; the
     first of all where none has it.
     """
+    caller = caller or routine
     available = _plugin.load(layout.platform).backends(routine)
     if layout.processes and backend != _ONE_PROCESS:
         available = [name for name in available if name != _ONE_PROCESS]
     elif layout.processes and backend in available:
         raise ValueError(
-            f"{routine}: backend {backend!r} drives the GPUs of one process, and the mesh has "
+            f"{caller}: backend {backend!r} drives the GPUs of one process, and the mesh has "
             "devices of several; use 'native' (or 'auto')"
         )
     if backend != _PROCESS_EACH:
         available = [name for name in available if name != _PROCESS_EACH]
     elif backend in available and not _has_process_each(layout):
         raise ValueError(
-            f"{routine}: backend {backend!r} needs a process for each of its {layout.ranks} GPUs, "
+            f"{caller}: backend {backend!r} needs a process for each of its {layout.ranks} GPUs, "
             "and several of them are one process's; use 'native' (or 'auto'), or start one process "
             "for each GPU (python -m jaxmg.launch)"
         )
     if backend == "auto" and len(available) > 1 and layout.ranks > 1:
         available = [*(name for name in available if _fits(routine, layout, name, a)), *available]
-    name = _checks.backend(routine, backend, available, layout.platform)
+    name = _checks.backend(caller, backend, available, layout.platform)
     _checks.order(routine, name, a.shape[1], layout.ranks)
     return name
 

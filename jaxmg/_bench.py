@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _counts, _output, _plugin
+from jaxmg import _compat, _counts, _output, _plugin
 
 ROUTINES = ("potrs", "potri", "syevd")
 _SECONDS = 20.0  # of timed runs of one case, after which there are no more
@@ -70,7 +70,7 @@ def bench(n, routines, dtype, repeat, limit):
         repeat: timed runs of each case, at most.
         limit: seconds; what would take longer a run is left out.
     """
-    dtype = np.dtype(dtype or (np.float64 if jax.config.jax_enable_x64 else np.float32))
+    dtype = np.dtype(dtype or (np.float64 if _compat.x64_enabled() else np.float32))
     if dtype in (np.float64, np.complex128):
         jax.config.update("jax_enable_x64", True)  # this process is ours
     devices = jax.local_devices()

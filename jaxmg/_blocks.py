@@ -40,7 +40,7 @@ def replicate(array, layout):
 def to_rows(block, layout):
     """This rank's ceil(n / P) rows of the matrix: without the caller's padding below them, and
     exchanged for the block of rows and columns that a spec such as P("r", "c") leaves."""
-    columns = layout.spec[1]
+    columns = layout.columns
     if columns:
         return jax.lax.all_to_all(block, columns, 0, 1, tiled=True)
     return block[: _count(block.shape[1], layout)]
@@ -48,13 +48,13 @@ def to_rows(block, layout):
 
 def rows_of(block, layout):
     """Shape and dtype of `to_rows`."""
-    n = block.shape[1] * math.prod(layout.mesh.shape[axis] for axis in layout.spec[1] or ())
+    n = block.shape[1] * math.prod(layout.mesh.shape[axis] for axis in layout.columns)
     return jax.ShapeDtypeStruct((_count(n, layout), n), block.dtype)
 
 
 def from_rows(rows, layout, shape):
     """A matrix of `to_rows` in the caller's ``shape`` again, zeros in place of his padding."""
-    columns = layout.spec[1]
+    columns = layout.columns
     if columns:
         return jax.lax.all_to_all(rows, columns, 1, 0, tiled=True)
     return _pad(rows, shape[0] - rows.shape[0], 0)

@@ -52,10 +52,12 @@ _TRANSFORMED = {
 def array(routine, name, value, transformations=()):
     """Checks that ``value`` is an array of a supported dtype, and not in a transformation of JAX's
     other than ``transformations``."""
-    if not isinstance(value, (jax.Array, *_compat.numpy_types)):
+    if not is_array(value):
+        scalar = "a NumPy scalar of type " if isinstance(value, np.generic) else ""
         raise TypeError(
-            f"{routine}: {name} must be a JAX or NumPy array; got {type(value).__name__}"
+            f"{routine}: {name} must be a JAX or NumPy array; got {scalar}{type(value).__name__}"
         )
+    usable(routine, name, value)
     transformation = _compat.transformation(value)
     if transformation and transformation not in transformations:
         raise NotImplementedError(f"{routine}: {name} {_TRANSFORMED[transformation]}")
@@ -64,12 +66,45 @@ def array(routine, name, value, transformations=()):
             f"{routine}: {name} has dtype {value.dtype}; the supported dtypes are "
             f"{', '.join(DTYPES)}. Convert it with {name}.astype(...)"
         )
-    if str(value.dtype) in ("float64", "complex128") and not jax.config.jax_enable_x64:
+    if str(value.dtype) in ("float64", "complex128") and not _compat.x64_enabled():
         raise ValueError(
             f"{routine}: {name} has dtype {value.dtype}, which JAX only computes with in 64-bit "
             "mode. Switch it on with jax.config.update('jax_enable_x64', True) or the environment "
             f"variable JAX_ENABLE_X64=1, or pass {name} in single precision"
         )
+
+
+def usable(routine, name, *arrays):
+    """Checks that none of the arrays has a mask, which would be ignored, or has been deleted."""
+    for value in arrays:
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError(
+                f"{routine}: {name} is a masked array, whose mask would be ignored; fill it with "
+                f"{name}.filled(...)"
+            )
+        if is_deleted(value):
+            raise RuntimeError(
+                f"{routine}: {name}, of shape {tuple(value.shape)}, has been deleted: an earlier "
+                "call took its memory (donate=True, or donate_argnums of a jax.jit), or "
+                f"{name}.delete() was called. Pass a copy to that call, or don't donate to it"
+            )
+
+
+def is_array(value):
+    return isinstance(value, (jax.Array, *_compat.numpy_types))
+
+
+def is_deleted(value):
+    """Whether ``value`` is a JAX array without its memory."""
+    return isinstance(value, jax.Array) and not _mesh.traced((value,)) and value.is_deleted()
+
+
+def index(value):
+    """An integer of any type as an int; raises a TypeError for anything else, and for booleans,
+    which are integers to Python."""
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"expected an integer, got {value!r}")
+    return operator.index(value)
 
 
 def matrix(routine, name, value, pad, transformations=()):
@@ -152,9 +187,9 @@ def tile(routine, T_A, required=False):
     if T_A is None and not required:
         return 0
     try:
-        if T_A is None or isinstance(T_A, (bool, np.bool_)):
+        if T_A is None:
             raise TypeError
-        width = operator.index(T_A)
+        width = index(T_A)
     except TypeError:
         raise TypeError(
             f"{routine}: T_A, the tile width, must be an integer of at least 1"
@@ -242,7 +277,7 @@ def _addresses(array):
 def non_negative(routine, name, value):
     """Checks a count in the layout helpers; returns it as an int."""
     try:
-        count = operator.index(value)
+        count = index(value)
     except TypeError:
         raise TypeError(f"{routine}: {name} must be an integer; got {value!r}") from None
     if count < 0:

@@ -3,12 +3,14 @@
 # pyright: reportAttributeAccessIssue=false
 
 import contextlib
+import os
 import sys
 import threading
 import time
 
 import jax
 import numpy as np
+from jax._src import core as _core
 from jax._src import distributed as _distributed
 from jax._src.core import trace_state_clean as _trace_state_clean
 from jax._src.mesh import get_concrete_mesh as _get_concrete_mesh
@@ -37,6 +39,21 @@ except ImportError:
 else:
     numpy_types = (np.ndarray, TypedNdArray)
 
+
+def _api_boundary():
+    """What JAX's own functions hide their frames in tracebacks with, there being no public way; a
+    function that changes nothing where this JAX has no such thing."""
+    try:
+        from jax._src import traceback_util
+
+        traceback_util.register_exclusion(os.path.dirname(__file__))
+        return traceback_util.api_boundary
+    except (ImportError, AttributeError):
+        return lambda function: function
+
+
+api_boundary = _api_boundary()
+
 # What differentiation and vmap put in the place of arrays, by class names: none is public.
 _TRANSFORMATIONS = {
     "BatchTracer": "vmap",
@@ -51,6 +68,19 @@ def context_mesh():
     # The public jax.sharding.get_mesh isn't there in JAX 0.6, and raises where anything is traced.
     mesh = _get_concrete_mesh()
     return None if mesh is None or mesh.empty else mesh
+
+
+# The stubs of some versions of jax.config don't have these two.
+
+
+def x64_enabled():
+    """Whether JAX computes with 64 bits here."""
+    return jax.config.jax_enable_x64
+
+
+def default_device():
+    """The device that JAX puts uncommitted arrays on, where somebody has chosen one."""
+    return jax.config.jax_default_device
 
 
 def shard_map_mesh():
@@ -74,6 +104,17 @@ def abstract_platform(mesh):
     return getattr(getattr(mesh, "abstract_device", None), "platform", None)
 
 
+def is_entered(mesh):
+    """Whether ``shard_map`` takes ``mesh`` in the current context: there is no context mesh, or it
+    is this one."""
+    current = jax.sharding.get_abstract_mesh()
+    if current.empty:
+        return True
+    same = current == mesh.abstract_mesh
+    # Outside of a trace the order of the devices counts too.
+    return same and not (_trace_state_clean() and context_mesh() != mesh)
+
+
 def entered(mesh):
     """A context in which ``mesh`` is the context mesh, where another one is now.
 
@@ -81,14 +122,31 @@ def entered(mesh):
     there is none: the mesh would be visible to what is traced inside, and cost a retrace. Inside a
     trace only the abstract mesh can be changed.
     """
-    current = jax.sharding.get_abstract_mesh()
-    if current.empty:
+    if is_entered(mesh):
         return contextlib.nullcontext()
-    same = current == mesh.abstract_mesh
-    if _trace_state_clean():  # where the order of the devices counts too
-        same = same and context_mesh() == mesh
-        return contextlib.nullcontext() if same else _set_mesh(mesh)
-    return contextlib.nullcontext() if same else _use_abstract_mesh(mesh.abstract_mesh)
+    return _set_mesh(mesh) if _trace_state_clean() else _use_abstract_mesh(mesh.abstract_mesh)
+
+
+@contextlib.contextmanager
+def default_promotion():
+    """A context, and a decorator, in which dtypes and ranks are promoted by JAX's defaults, for
+    which this package is written, where the caller has ``jax_numpy_dtype_promotion="strict"`` or
+    ``jax_numpy_rank_promotion="raise"``."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def mapped_axes():
+    """The explicit mesh axes over which the batch of an enclosing vmap is sharded. What is traced
+    inside of it can't be sharded over these."""
+    return frozenset(getattr(_core.get_axis_env(), "explicit_mesh_axis_names", ()))
+
+
+def outside_vmap():
+    """A context in which all axes of the mesh can be used again, for what is traced to take the
+    place of a batch."""
+    axes = mapped_axes()
+    return _core.remove_explicit_mesh_axis_names(axes) if axes else contextlib.nullcontext()
 
 
 def transformation(array):
@@ -119,10 +177,14 @@ _ONE_BY_ONE = jax.__version_info__ < (0, 9)
 _handing_out = threading.Lock()
 
 
+def launches_at_any_time(mesh):
+    """Whether a program may be handed to the devices of ``mesh`` whatever other threads do."""
+    return not _ONE_BY_ONE or mesh.size == 1 or mesh.devices.flat[0].platform != "gpu"
+
+
 def launching(mesh):
-    """A context in which a program may be handed to the GPUs of ``mesh``."""
-    alone = mesh.size == 1 or mesh.devices.flat[0].platform != "gpu"
-    return _handing_out if _ONE_BY_ONE and not alone else contextlib.nullcontext()
+    """A context in which a program may be handed to the devices of ``mesh``."""
+    return contextlib.nullcontext() if launches_at_any_time(mesh) else _handing_out
 
 
 def varying_axes(array):

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _backend, _blocks, _checks, _mesh, _native, _processes, _programs
+from jaxmg import _backend, _blocks, _checks, _compat, _mesh, _native, _processes, _programs
 
 
+@_compat.api_boundary
 def cyclic_1d(a, T_A, mesh=None, in_specs=None, pad=True, *, inverse=False):
     """Deals tiles of ``T_A`` rows out to the ranks in turn: ScaLAPACK's 1-D block-cyclic layout.
 
@@ -41,6 +42,7 @@ def cyclic_1d(a, T_A, mesh=None, in_specs=None, pad=True, *, inverse=False):
     return _deal((a,), T_A, mesh, _mesh.given_spec("cyclic_1d", None, in_specs), pad, inverse)[0]
 
 
+@_compat.api_boundary
 def get_cols_cyclic(N, N_batch, T_A, num_devices):
     """Where each column goes when contiguous shards become block-cyclic ones.
 
@@ -71,6 +73,7 @@ def get_cols_cyclic(N, N_batch, T_A, num_devices):
     return [(column, column // batch, column // width % devices) for column in range(count)]
 
 
+@_compat.api_boundary
 def verify_cyclic(A, A_cyclic, T_A):
     """Asserts that ``A_cyclic`` is ``A`` in the block-cyclic layout that `cyclic_1d` makes.
 
@@ -84,6 +87,8 @@ def verify_cyclic(A, A_cyclic, T_A):
         AssertionError: a row is not where it has to be; it names the first one.
         ValueError: the shapes can't belong together.
     """
+    _checks.usable("verify_cyclic", "A", A)
+    _checks.usable("verify_cyclic", "A_cyclic", A_cyclic)
     width = _checks.positive("verify_cyclic", "T_A", T_A)
     ranks = _row_shards(A_cyclic)
     expected, actual = _processes.gathered(A), _processes.gathered(A_cyclic)
@@ -105,6 +110,7 @@ def verify_cyclic(A, A_cyclic, T_A):
     )
 
 
+@_compat.api_boundary
 def plot_block_to_cyclic(N, T_A, ndev, N_rows=8):
     """Draws which device holds each column before and after the redistribution.
 

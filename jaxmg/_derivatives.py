@@ -30,8 +30,11 @@ def differentiable(function, rule, *arrays):
     moving = [i for i, array in enumerate(arrays) if isinstance(array, Tracer)]
     if not _compat.TRANSFORMS or not moving:
         return function(*arrays)
+    values = [arrays[i] for i in moving]
+    arrays = _batching.without(arrays, moving)
     run = jax.custom_jvp(lambda *values: function(*_batching.put(arrays, moving, values)))
 
+    @_compat.default_promotion()
     def jvp(primals, tangents):
         tangents = [None if isinstance(t, SymbolicZero) else t for t in tangents]
         return rule(
@@ -40,7 +43,7 @@ def differentiable(function, rule, *arrays):
         )
 
     run.defjvp(jvp, symbolic_zeros=True)
-    return run(*(arrays[i] for i in moving))
+    return run(*values)
 
 
 def still(results):
@@ -73,17 +76,20 @@ class Linear(abc.ABC):
     Hashable, as what identifies it to JAX."""
 
     @property
+    @abc.abstractmethod
+    def layout(self) -> _mesh.Layout:
+        """Where its arrays are."""
+
+    @property
     def inside(self) -> bool:
         """Whether its arrays are blocks inside a shard_map of the caller's."""
-        return False
+        return self.layout.inside
 
     def _traced(self, arrays):
         if self.inside:  # what varies over which axes counts there too
             return jax.make_jaxpr(self.run)(*arrays)
         avals = ((array.shape, array.dtype, _mesh.named_sharding(array)) for array in arrays)
-        return _jaxpr(
-            self, tuple(avals), jax.sharding.get_abstract_mesh(), jax.config.jax_enable_x64
-        )
+        return _jaxpr(self, tuple(avals), jax.sharding.get_abstract_mesh(), _compat.x64_enabled())
 
     @abc.abstractmethod
     def run(self, *arrays) -> typing.Any:
@@ -104,7 +110,8 @@ class Linear(abc.ABC):
 
     def batched(self, size, marks, *arrays):
         """The results for a batch, in front of the arrays that are marked."""
-        return _batching.in_turn(self, marks, *arrays)
+        place = _batching.like_last(self.layout, arrays, marks)
+        return _batching.in_turn(self, marks, *arrays, place=place)
 
     def __call__(self, *arrays) -> typing.Any:
         if _compat.TRANSFORMS and _mesh.traced(arrays):
@@ -119,7 +126,9 @@ class ByColumns(Linear):
         if any(marks[:-1]):
             return super().batched(size, marks, *arrays)
         *others, b = arrays
-        return _batching.from_columns(self(*others, _batching.to_columns(b)), b)
+        x = _batching.from_columns(self(*others, _batching.to_columns(b)), b)
+        place = _batching.like_last(self.layout, arrays, marks)
+        return x if place is None else place.put(x)
 
 
 @functools.lru_cache(maxsize=512)
@@ -141,6 +150,7 @@ mlir.register_lowering(
 )
 
 
+@_compat.default_promotion()
 def _linear_jvp(primals, tangents, *, of, jaxpr):
     return of.rule(primals, [None if isinstance(t, ad.Zero) else t for t in tangents])
 
@@ -176,9 +186,15 @@ class Spread(Linear):
     size: int
     marks: tuple
 
+    @property
+    def layout(self):
+        return self.of.layout
+
     def run(self, *arrays):
-        of = self.of
-        return _batching.spread(of.layout, of.program, self.size, self.marks, *arrays)
+        place = _batching.like_last(self.layout, arrays, self.marks)
+        return _batching.spread(
+            self.layout, self.of.program, self.size, self.marks, *arrays, place=place
+        )
 
     @property
     def adjoint(self):

@@ -1,13 +1,11 @@
 """Some of the eigenvalues of a Hermitian matrix, or of two, with their eigenvectors."""
 
 import dataclasses
-import functools
-import operator
 
 import jax
 import jax.numpy as jnp
 
-from jaxmg import _blocks, _eigen_rules, _results, _routine, _syevd, _sygvd
+from jaxmg import _blocks, _checks, _compat, _eigen_rules, _results, _routine, _syevd, _sygvd
 
 
 def _places(call):
@@ -85,7 +83,7 @@ def _subset(routine, value, a):
     # What is no matrix is refused with the other arguments.
     n = a.shape[1] if getattr(a, "ndim", 0) == 2 else None
     try:
-        first, last = map(operator.index, value)
+        first, last = map(_checks.index, value)
     except (TypeError, ValueError):
         raise TypeError(
             f"{routine}: subset_by_index must be None or two integers, (first, last): the "
@@ -99,6 +97,13 @@ def _subset(routine, value, a):
     return first, last
 
 
+def _all(caller, a, b, *arguments, **options):
+    """All eigenvalues, and eigenvectors, on behalf of a function that errors name."""
+    routine, matrices = (_syevd.SYEVD, (a,)) if b is None else (_sygvd.SYGVD, (a, b))
+    return routine.plain(matrices, *arguments, caller=caller, **options)
+
+
+@_compat.api_boundary
 def eigh(
     a,
     b=None,
@@ -146,15 +151,10 @@ def eigh(
         >>> w, v = jaxmg.eigh(a, subset_by_index=(0, 10))  # the ten smallest
         >>> w, v = jaxmg.eigh(a, b)  # of a @ v = (b @ v) * w
     """
-    if subset_by_index is None and b is not None:
-        return _sygvd.sygvd(
-            a, b, T_A, mesh, matrix_specs, True, return_status, pad, in_specs=in_specs,
-            donate=donate, backend=backend,
-        )  # fmt: skip
     if subset_by_index is None:
-        return _syevd.syevd(
-            a, T_A, mesh, matrix_specs, True, return_status, pad, in_specs=in_specs, donate=donate,
-            backend=backend,
+        return _all(
+            "eigh", a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
+            return_eigenvectors=True, return_status=return_status,
         )  # fmt: skip
     subset = _subset("eigh", subset_by_index, a)
     routine, matrices = (_SYEVX, (a,)) if b is None else (_SYGVX, (a, b))
@@ -164,6 +164,7 @@ def eigh(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def eigvalsh(
     a,
     b=None,
@@ -192,10 +193,9 @@ def eigvalsh(
     subset = None
     if subset_by_index is not None:
         subset = _subset("eigvalsh", subset_by_index, a)
-    syevd, sygvd = functools.partial(_syevd.syevd, a), functools.partial(_sygvd.sygvd, a, b)
-    found = (syevd if b is None else sygvd)(
-        T_A, mesh, matrix_specs, False, return_status, pad, in_specs=in_specs,
-        donate=donate, backend=backend,
+    found = _all(
+        "eigvalsh", a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
+        return_eigenvectors=False, return_status=return_status,
     )  # fmt: skip
     if subset is None:
         return found

@@ -2,22 +2,27 @@
 
 import dataclasses
 import functools
-import typing
+import math
 
 import jax
 import jax.numpy as jnp
 
 from jaxmg import (
+    _at_once,
     _backend,
     _blocks,
     _checks,
+    _compat,
     _derivatives,
     _hermitian,
     _mesh,
+    _native,
     _operations,
+    _refine,
     _refined_factor,
     _results,
     _routine,
+    _scaling,
 )
 
 # scipy.linalg.solve_triangular's names of what is done to L.
@@ -70,6 +75,7 @@ class CholeskyFactor:
     precision: str | None = None
 
     @classmethod
+    @_compat.api_boundary
     def from_upper(
         cls,
         u,
@@ -87,13 +93,16 @@ class CholeskyFactor:
         Args:
             u: (n, n), float32, float64, complex64 or complex128, with a real positive diagonal; a
                 JAX or NumPy array, sharded, replicated or on one device. What is below the diagonal
-                is not read.
+                doesn't count, so that u may be what LAPACK's potrf leaves. But a lower triangular
+                factor, which has zeros alone above its diagonal and others below, is refused: pass
+                its adjoint.
             T_A, mesh, matrix_specs, pad, in_specs, donate, precision: as for `cho_factor`; the mesh
                 need not have as many devices as that which U comes from.
 
         Returns:
-            A `CholeskyFactor`. Its ``log_det`` is that of U^H U; its ``status`` is 0, or the first
-            row (from 1) whose diagonal entry isn't positive, and ``log_det`` is NaN then.
+            A `CholeskyFactor`. Its ``log_det`` is that of U^H U. Its ``status`` is 0, or -1 where u
+            is a lower triangular factor, or the first row (from 1) whose diagonal entry isn't
+            positive. Where it isn't 0, all that the factor gives is NaN.
 
         Raises:
             TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
@@ -102,11 +111,7 @@ class CholeskyFactor:
         _checks.array(name, "u", u, _checks.ALL)
         products = _checks.precision(name, precision, u.dtype, "native")
         factor = _FROM_UPPER.plain((u,), T_A, mesh, matrix_specs, in_specs, pad, "native", donate)
-        # Their derivatives are those of A, by way of the tiles.
-        log_det, status = _measures(jax.lax.stop_gradient(factor.diagonal()))
-        return dataclasses.replace(
-            factor, _log_det=log_det, status=status, precision=_checks.precision_of(products)
-        )
+        return dataclasses.replace(factor, precision=_checks.precision_of(products))
 
     @property
     def shape(self):
@@ -123,10 +128,12 @@ class CholeskyFactor:
         """The mesh that the factor is spread over."""
         return self.layout.mesh
 
+    @_compat.api_boundary
     def solve(self, b):
         """The x with A x = b, of b's shape: `cho_solve`."""
         return cho_solve(self, b)
 
+    @_compat.api_boundary
     def solve_triangular(self, b, trans=0):
         """The x with op(L) x = b: with ``trans=0`` whitens what has the covariance A.
 
@@ -147,6 +154,7 @@ class CholeskyFactor:
         operations = {"N": _operations.FORWARD, "C": _operations.BACKWARD}
         return _apply(name, self, b, operations, trans)
 
+    @_compat.api_boundary
     def matmul(self, b, trans=0):
         """op(L) b: with ``trans=0`` and b of independent normal numbers samples of covariance A.
 
@@ -165,6 +173,7 @@ class CholeskyFactor:
         operations = {"N": _operations.LOWER, "C": _operations.LOWER_H}
         return _apply("CholeskyFactor.matmul", self, b, operations, trans)
 
+    @_compat.api_boundary
     def logdet(self):
         """log(det(A)), a real scalar; NaN where A wasn't positive definite.
 
@@ -178,11 +187,13 @@ class CholeskyFactor:
         """log(det(A)): `logdet`."""
         return self.logdet()
 
+    @_compat.api_boundary
     def diagonal(self):
         """The diagonal of L, and of U: (n,), real, the same on all devices."""
         kept, arrays = _parts("CholeskyFactor.diagonal", self)
         return kept.diagonal(*arrays)
 
+    @_compat.api_boundary
     def inv(self):
         """The inverse of A: (n, n), full and Hermitian, sharded like A; see `potri`.
 
@@ -193,6 +204,7 @@ class CholeskyFactor:
         kept, arrays = _parts("CholeskyFactor.inv", self)
         return kept.invert(*arrays)
 
+    @_compat.api_boundary
     def upper(self):
         """U, (n, n), upper triangular with zeros below its diagonal, sharded like A.
 
@@ -210,6 +222,7 @@ class CholeskyFactor:
         )
 
 
+@_compat.api_boundary
 def cho_factor(
     a,
     T_A=None,
@@ -271,9 +284,9 @@ def factored(a, chosen):
     """The factor of a matrix that is given to another routine, as that call would have it."""
     if chosen.inside is not None:
         return _factored_inside(_blocks.to_rows(a, chosen.inside.layout), chosen.inside)
-    return cho_factor(
-        a, chosen.T_A, chosen.mesh, chosen.spec, chosen.pad, donate=chosen.donate,
-        precision=dict(chosen.options)["precision"],
+    return _POTRF.plain(
+        (a,), chosen.T_A, chosen.mesh, chosen.spec, None, chosen.pad, "native", chosen.donate,
+        caller=chosen.caller, precision=dict(chosen.options)["precision"],
     )  # fmt: skip
 
 
@@ -301,6 +314,7 @@ def _factored_inside(rows, call):
     return differentiable(rows)
 
 
+@_compat.api_boundary
 def cho_solve(factor, b):
     """Solves A x = b with a factor of A that `cho_factor` made.
 
@@ -335,7 +349,7 @@ def cho_solve(factor, b):
 
 def _apply(routine, factor, b, operations, trans):
     """One of ``operations``, which are by how L enters; of the transpose where there is none."""
-    how = _TRANS.get(trans) if isinstance(trans, (int, str)) else None
+    how = _transposition(trans)
     if how is None:
         raise ValueError(
             f"{routine}: trans must be 0 or 'N' (L), 1 or 'T' (its transpose), or 2 or 'C' (its "
@@ -349,8 +363,19 @@ def _apply(routine, factor, b, operations, trans):
     return kept.apply(operation, *arrays, b)
 
 
+def _transposition(trans):
+    """ "N", "T" or "C" by one of scipy.linalg.solve_triangular's names for it; else None."""
+    if not isinstance(trans, str):
+        try:
+            trans = _checks.index(trans)
+        except TypeError:
+            return None
+    return _TRANS.get(trans)
+
+
 def _parts(routine, factor):
     """A factor as the native code takes it: what is known of it, and its arrays."""
+    _checks.usable(routine, "factor", factor.tiles, factor.overflow, factor._log_det)
     overflow = () if factor.overflow is None else (factor.overflow,)
     kept = _operations.Kept(
         routine,
@@ -363,7 +388,7 @@ def _parts(routine, factor):
     return kept, (factor.tiles, *overflow)
 
 
-def _keep(call, tiles, overflow, log_det: typing.Any = None, status: typing.Any = None):
+def _keep(call, tiles, overflow, log_det, status):
     """The factor that a call made."""
     products = dict(call.attributes).get("products", _checks.DEFAULT)
     return CholeskyFactor(
@@ -375,6 +400,7 @@ def _keep(call, tiles, overflow, log_det: typing.Any = None, status: typing.Any 
 def _tangent(factor, a_dot):
     """The tangent of a factor: the rows of that of A (_operations.py)."""
     tiles = _hermitian.rows(factor.layout, a_dot) if factor.n else a_dot
+    tiles = _mesh.constrain_like(tiles, factor.tiles)
     return dataclasses.replace(_derivatives.still(factor), tiles=tiles)
 
 
@@ -402,16 +428,43 @@ def _from_upper_rule(routine, chosen):
     return rule
 
 
-@jax.jit
-def _measures(diagonal):
-    """(log(det(A)), status) by the diagonal of the factor."""
-    bad = ~(diagonal > 0)
-    first = jnp.argmax(bad) + 1 if diagonal.size else 0
-    failed = jnp.any(bad)
-    log_det = jnp.where(failed, jnp.nan, 2 * jnp.sum(jnp.log(diagonal)))
-    return log_det, jnp.where(failed, first, 0).astype(jnp.int32)
+class _FromUpper(_routine.Routine):
+    """Brings U into the engine's layout, or NaN in its place where the status isn't 0."""
+
+    def call(self, call, place, u):
+        log_det, status = _measure(call.layout, place, u)
+        u = jnp.where(status == 0, u, jnp.nan)
+        tiles, overflow = _native.call(
+            f"jaxmg_{self.native_name}", call.layout, call.tile, call.backend,
+            (_refine.after(place, log_det), u),
+            tuple(result.native(call, u) for result in self.results[:2]),
+            differing=2, n=u.shape[1],
+        )  # fmt: skip
+        return tiles, overflow, log_det, status
 
 
+def _measure(layout, place, u):
+    """(log(det(U^H U)), status), each of shape (1,), of a rank's rows of what should be U."""
+    rows, n = u.shape
+    row = place.reshape(2)[0] * rows + jnp.arange(rows)[:, None]
+    column, some = jnp.arange(n), (_scaling.magnitude(u) > 0) & (row < n)
+    diagonal = jnp.take_along_axis(u, jnp.minimum(row, n - 1), 1)[:, 0].real
+    sides = [jnp.any(some & side)[None] for side in (row < column, row > column)]
+    part = jnp.concatenate([diagonal, *(side.astype(diagonal.dtype) for side in sides)])
+    if layout.ranks > 1:
+        part = _refine.gathered(part, layout, place)
+    parts = part.reshape(layout.ranks, rows + 2)
+    above, below = jnp.any(parts[:, rows:] > 0, axis=0)
+    diagonal, denormal = _scaling.lifted(parts[:, :rows].reshape(-1)[:n])
+    unit = jnp.where(denormal, _scaling.lowest_exponent(diagonal.dtype) * math.log(2), 0)
+    positive = diagonal > 0
+    status = jnp.where(jnp.all(positive), 0, 1 + jnp.argmin(positive))
+    status = jnp.where(below & ~above, -1, status).astype(jnp.int32)
+    log_det = 2 * jnp.sum(jnp.log(jnp.where(positive, diagonal, 1)) - unit)
+    return jnp.where(status == 0, log_det, jnp.nan)[None], status[None]
+
+
+_AT_ONCE = _at_once.AtOnce(_at_once.cho_factor, _operations.ORDERS_AT_ONCE)
 _POTRF = _routine.Routine(
     name="cho_factor",
     native="potrf",
@@ -425,13 +478,14 @@ _POTRF = _routine.Routine(
     options=(_routine.PRECISION,),
     keeps=_keep,
     rule=_factor_rule,
+    together=lambda options: _AT_ONCE if _at_once.has_plain_products(options) else None,
 )
-_FROM_UPPER = _routine.Routine(
+_FROM_UPPER = _FromUpper(
     name="CholeskyFactor.from_upper",
     native="factor_tiles",
     operands=("u",),
-    results=(_results.Tiles("tiles"), _results.Overflow("overflow")),
-    plain_gives=("tiles", "overflow"),
+    results=_POTRF.results,
+    plain_gives=_POTRF.plain_gives,
     keeps=_keep,
     rule=_from_upper_rule,
 )

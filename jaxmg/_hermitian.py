@@ -7,6 +7,7 @@ a matrix is a rank's rows of that. Of a Hermitian matrix the upper triangle is r
 where the whole isn't asked for. All is plain JAX, which differentiates it.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -28,7 +29,10 @@ def on_mesh_with(*static):
         compiled = jax.jit(function, static_argnums=(0, *static))
 
         @functools.wraps(function)
+        @_compat.default_promotion()
         def run(layout, *arguments):
+            if not arguments[0].size:  # there are no rows to exchange
+                layout = dataclasses.replace(layout, rows=(), others=layout.mesh.axis_names)
             if layout.inside:
                 return compiled(layout, *arguments)
             with _compat.entered(layout.mesh):
@@ -97,6 +101,8 @@ def half_adjoint_product(layout, h, x):
 
 def of_right_hand_sides(product, layout, matrix, b):
     """One of these products with b, (n,) or (n, nrhs), of the caller's, and like it."""
+    if not b.size:
+        return jnp.zeros_like(b)
     found = product(layout, matrix, _results.columns(b))
     return _mesh.constrain_like(_results.like(found, b), b)
 
@@ -260,14 +266,15 @@ def _over(layout, local, matrices, vectors=(), result=None):
     spec, isn't given."""
     if layout.inside:
         return local(_mesh.local_rank(layout), *matrices, *vectors)
+    out = layout.row_spec if result is None else result
     if not layout.rows:  # of a batch, which is spread
-        return local(0, *matrices, *vectors)
+        return local(0, *(_blocks.replicate(x, layout) for x in (*matrices, *vectors)))
     specs = (*(layout.row_spec for _ in matrices), *(P() for _ in vectors))
     mapped = _native.over_ranks(
         layout,
         lambda place, *arrays: local(place.reshape(2)[0], *arrays),
         specs,
-        layout.row_spec if result is None else result,
+        out,
     )
     matrices = (_blocks.split_rows(matrix, layout) for matrix in matrices)
     return mapped(*matrices, *(_blocks.replicate(vector, layout) for vector in vectors))

@@ -1,9 +1,11 @@
 """What the functions of `jaxmg.linalg` compute: programs of routines and of products."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import (
@@ -41,6 +43,7 @@ def slogdet(a, name, mesh, spec):
 
 def function(a, func, name, mesh, spec):
     """A function of a Hermitian matrix, by that of its eigenvalues."""
+    (a,) = promoted(a)
     if _batching.is_batch(a):
         where = _where_each_is(name, a, mesh, _mesh.given_spec(f"linalg.{name}", spec, None))
         return _over_leading(name, lambda a: function(a, func, name, *where), (a,))
@@ -101,7 +104,10 @@ def run(arrays, name, program, results, mesh, spec, *options):
         options: what the program finds as the call's attributes.
     """
     spec = _mesh.given_spec(f"linalg.{name}", spec, None)
-    if _batching.is_batch(arrays[0]):
+    for argument, array in zip(("a", "b"), arrays, strict=False):
+        _checks.usable(f"linalg.{name}", argument, array)
+    arrays = promoted(*arrays)
+    if any(map(_batching.is_batch, arrays)):
         mesh, spec = _where_each_is(name, arrays[0], mesh, spec)
         return _jitted_batch(name, program, results, mesh, spec, *options)(*arrays)
     if any(_compat.transformation(array) == "grad" for array in arrays):
@@ -149,8 +155,58 @@ def _jitted_batch(name, *call):
     )
 
 
+def promoted(*arrays):
+    """The arrays as JAX promotes them to one inexact dtype; what is no array as it is."""
+    if not all(_checks.is_array(array) for array in arrays):
+        return arrays
+    dtypes = {array.dtype for array in arrays}
+    if len(dtypes) == 1 and all(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes):
+        return arrays
+    scalars = [
+        jax.ShapeDtypeStruct((), array.dtype, weak_type=getattr(array, "weak_type", False))
+        for array in arrays
+    ]
+    # Functions of one and of two arrays that promote them so.
+    dtype = jax.eval_shape(jnp.exp if len(scalars) == 1 else jnp.divide, *scalars).dtype
+    return tuple(_converted(array, dtype) for array in arrays)
+
+
+def _converted(array, dtype):
+    wide = str(array.dtype) in ("float64", "complex128")
+    if array.dtype == dtype or (wide and not _compat.x64_enabled()):  # which is refused later
+        return array
+    return array.astype(dtype)
+
+
 def _over_leading(name, function, arrays):
-    return _batching.over_leading(f"linalg.{name}", ("a", "b"), function, arrays)
+    """``function`` of each matrix of a batch, and of right-hand sides, whose leading dimensions
+    broadcast against each other's as in NumPy."""
+    called = f"linalg.{name}"
+    for argument, array in zip(("a", "b"), arrays, strict=False):
+        _checks.array(called, argument, array, _checks.ALL)
+    a, *b = arrays
+    _checks.batch(called, "a", a, True)
+    if not b or b[0].ndim <= 2 or b[0].shape[:-2] == a.shape[:-2]:
+        return _batching.over_leading(called, ("a", "b"), function, arrays)
+    try:
+        leading = np.broadcast_shapes(*(array.shape[:-2] for array in arrays))
+    except ValueError:
+        raise ValueError(
+            f"{called}: the leading dimensions of b, of shape {tuple(b[0].shape)}, don't broadcast "
+            f"against those of a, of shape {tuple(a.shape)}"
+        ) from None
+    # An array without a dimension, or with one of 1 where the other has more, is the same for all.
+    there = []
+    for array in arrays:
+        sizes = (1,) * (len(leading) - array.ndim + 2) + array.shape[:-2]
+        there.append([size == most for size, most in zip(sizes, leading, strict=True)])
+    arrays = [
+        array.reshape(*itertools.compress(leading, marks), *array.shape[-2:])
+        for array, marks in zip(arrays, there, strict=True)
+    ]
+    for place in reversed(range(len(leading))):
+        function = jax.vmap(function, [0 if marks[place] else None for marks in there])
+    return function(*arrays)
 
 
 def _where_each_is(name, a, mesh, spec):

@@ -1,6 +1,7 @@
 """Which devices hold a matrix and how: the mesh and the spec, given or inferred, as a `Layout`."""
 
 import dataclasses
+import functools
 import itertools
 import math
 
@@ -55,8 +56,18 @@ class Layout:
         return _size(self.mesh, columns) if rows and columns else None
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The axes of several ranks that the caller has the columns sharded over."""
+        return tuple(axis for axis in _axes(self.spec[1]) if self.mesh.shape[axis] > 1)
+
+    @property
     def explicit(self) -> bool:
         return AxisType.Explicit in self.mesh.axis_types
+
+    @property
+    def automatic(self) -> "Layout":
+        """The same on automatic axes."""
+        return dataclasses.replace(self, mesh=_automatic(self.mesh)) if self.explicit else self
 
     @property
     def platform(self) -> str:
@@ -150,13 +161,14 @@ def given_spec(routine, specs, in_specs):
         raise ValueError(
             f"{routine}: matrix_specs and in_specs are two names of one argument; pass one of them"
         )
+    name = "in_specs" if specs is None else "matrix_specs"
     specs = in_specs if specs is None else specs
     if specs is None or isinstance(specs, P):
         return specs
     if isinstance(specs, (list, tuple)) and specs and isinstance(specs[0], P):
         return specs[0]
     raise TypeError(
-        f"{routine}: in_specs must be a PartitionSpec, or a list or tuple that starts with A's; "
+        f"{routine}: {name} must be a PartitionSpec, or a list or tuple that starts with A's; "
         f"got {specs!r}"
     )
 
@@ -231,7 +243,8 @@ def infer_local(routine, block, given, spec, pad):
             tuple(axis for axis in _axes(entry) if mesh.shape[axis] > 1) for entry in entries
         )
         _check_block(routine, mesh, block, pad, rows, columns)
-        rows, spec = rows + columns, P(rows, columns)
+        # Columns over an axis of one device are whole, and the caller has blocks all the same.
+        rows, spec = rows + columns, P(rows, columns or _axes(entries[1]))
         possible = _possible_axes(mesh, block)
         if unknown := [axis for axis in rows if axis not in possible]:
             raise ValueError(
@@ -273,6 +286,8 @@ def shared_axes(layout, *arrays):
 def constrain(array, layout, spec):
     """``array`` in ``spec`` while tracing, for meshes of automatic and of explicit axes."""
     if layout.explicit:
+        # An axis that shards the batch of a vmap around doesn't shard each of its arrays too.
+        spec = without(spec, _compat.mapped_axes())
         return _compat.reshard(array, layout.sharding(spec))
     return jax.lax.with_sharding_constraint(array, layout.sharding(spec))
 
@@ -297,6 +312,63 @@ def known_spec(array, mesh):
     """The spec of ``array`` where it says that it lies on a mesh of this shape; else None."""
     sharding = named_sharding(array)
     return sharding.spec if sharding is not None and sharding.mesh.shape == mesh.shape else None
+
+
+def automatically(mesh, function, specs, *arrays):
+    """Traces ``function(*arrays)`` with automatic axes in place of a mesh's explicit ones: XLA
+    moves the arrays as the function needs them.
+
+    Args:
+        specs: those of the results, a pytree like them.
+    """
+    mapped = _compat.mapped_axes()
+
+    def run(*arrays):
+        with _compat.outside_vmap():
+            return function(*arrays)
+
+    shardings = jax.tree.map(
+        lambda spec: NamedSharding(mesh, without(spec, mapped)),
+        specs,
+        is_leaf=lambda value: isinstance(value, P),
+    )
+    return jax.sharding.auto_axes(run, out_sharding=shardings)(*arrays)
+
+
+def explicit_spec(array):
+    """(mesh, spec with an entry for each dimension) of an array on a mesh of explicit axes; None of
+    others."""
+    sharding = named_sharding(array)
+    if sharding is None or AxisType.Explicit not in sharding.mesh.axis_types:
+        return None
+    return sharding.mesh, P(*sharding.spec, *(None,) * (array.ndim - len(sharding.spec)))
+
+
+def axes_in(spec):
+    """All axes of a spec."""
+    return tuple(itertools.chain.from_iterable(map(_axes, spec)))
+
+
+def leading_axes(array):
+    """The explicit axes that the first dimension of ``array`` is sharded over."""
+    explicit = explicit_spec(array)
+    return () if explicit is None else _axes(explicit[1][0])
+
+
+def without(spec, axes):
+    """``spec`` with none of these axes."""
+    if not axes:
+        return spec
+    entries = (tuple(axis for axis in _axes(entry) if axis not in axes) for entry in spec)
+    return P(*(entry or None for entry in entries))
+
+
+@functools.lru_cache(maxsize=64)
+def _automatic(mesh):
+    kinds = dict.fromkeys(mesh.axis_names, AxisType.Auto)
+    if isinstance(mesh, AbstractMesh):
+        return mesh.update_axis_types(kinds)
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=tuple(kinds.values()))
 
 
 def _axes(entry):
@@ -332,8 +404,9 @@ def mesh_of(routine, arrays):
         if jax.device_count() == 1:
             return _one_device(jax.devices()[0])
         raise ValueError(
-            f"{routine}: inside jit the mesh of a can't be seen; pass mesh= and in_specs=, or run "
-            "in a context mesh (jax.set_mesh), or use a mesh with explicit axes"
+            f"{routine}: inside jit the mesh of a can't be seen; pass mesh= and "
+            f"{_spec_argument(routine)}=, or run in a context mesh (jax.set_mesh), or use a mesh "
+            "with explicit axes"
         )
     for array in arrays:
         # An array that JAX put where it likes says where the matrix is, a right-hand side doesn't.
@@ -341,12 +414,17 @@ def mesh_of(routine, arrays):
             if len(array.devices()) > 1:
                 raise ValueError(
                     f"{routine}: a has sharding {array.sharding}, which names no mesh; pass mesh= "
-                    "and in_specs="
+                    f"and {_spec_argument(routine)}="
                 )
             return _one_device(next(iter(array.devices())))
-    if jax.config.jax_default_device is not None:
+    if _compat.default_device() is not None:
         return _one_device(jax.numpy.zeros(()).devices().pop())
     return Mesh(np.array(jax.local_devices()), ("rank",))
+
+
+def _spec_argument(routine):
+    """What a public function calls the spec of A."""
+    return "in_specs" if routine == "cyclic_1d" else "matrix_specs"
 
 
 def _usable(routine, mesh, arrays):

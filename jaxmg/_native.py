@@ -50,6 +50,10 @@ def over_ranks(layout, function, in_specs, out_specs):
 
     The place comes as data, since an axis has no index where the mesh isn't the context's.
     """
+    if layout.explicit and _compat.mapped_axes():
+        # A shard_map can't be over the axes of a batch.
+        function = over_ranks(layout.automatic, function, in_specs, out_specs)
+        return functools.partial(_mesh.automatically, layout.mesh, function, out_specs)
     everywhere = P(layout.mesh.axis_names)
     mapped = jax.shard_map(
         function, mesh=layout.mesh, in_specs=(everywhere, *in_specs), out_specs=out_specs,

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import (
+    _at_once,
     _batching,
     _blocks,
     _checks,
@@ -32,6 +33,8 @@ from jaxmg import (
     _results,
 )
 
+# Up to which order all factors that a device has of a batch are worked with at once.
+ORDERS_AT_ONCE = (("gpu", 2048), ("cpu", 64))
 # The values of APPLY's attribute ``operation``, with A = L L^H.
 SOLVE, FORWARD, BACKWARD, LOWER, LOWER_H = range(5)
 _ADJOINTS = {SOLVE: SOLVE, FORWARD: BACKWARD, BACKWARD: FORWARD, LOWER: LOWER_H, LOWER_H: LOWER}
@@ -115,6 +118,7 @@ class Kept:
         _mesh.refuse_manual_axes(self.routine)
         tiles, *others = arrays
         _checks.array(self.routine, "factor", tiles, _checks.ALL)
+        _checks.usable(self.routine, "factor", *others[: self.overflows])
         _checks.kept(self.routine, tiles, self.n, self.layout.ranks)
         a = jax.ShapeDtypeStruct((self.n, self.n), tiles.dtype)
         for array in () if by_rows else others[self.overflows :]:
@@ -207,13 +211,28 @@ class _OfFactor(_batching.Batchable):
         return _run(arrays, self.of, self.operation, self.attributes)
 
     def batched(self, settled, size, marks, *arrays):
+        place = self._placement(marks, arrays)
         if _batching.is_alone(self.of.layout):
-            return _batching.spread(self.of.layout, self.program, size, marks, *arrays)
-        return _batching.in_turn(self, tuple(marks), *arrays)
+            return _batching.spread(self.of.layout, self.program, size, marks, *arrays, place=place)
+        return _batching.in_turn(self, marks, *arrays, place=place)
+
+    def _placement(self, marks, arrays):
+        of, parts = self.of, 1 + self.of.overflows
+        a = jax.ShapeDtypeStruct((of.n, of.n), arrays[0].dtype)
+        each = list(zip(arrays, marks, strict=True))[parts:]
+        b = [_batching.of_one(array, mark) for array, mark in each]
+        spec = self.operation.result.spec(of.layout, a, *b)
+        return _batching.placement(of.layout, arrays, marks, (spec,))
 
     @property
     def program(self):
-        return _OnDevice(self)
+        layout, n = self.of.layout, self.of.n
+        function = _AT_ONCE.get(self.operation.native)
+        plain = dict(self.attributes).get("products", _checks.DEFAULT) in _PLAIN
+        if function is None or self.of.overflows or not plain:
+            return _OnDevice(self)
+        at_once = _at_once.AtOnce(function, ORDERS_AT_ONCE)
+        return _AllOnDevice(self) if at_once.is_faster(layout.platform, n) else _OnDevice(self)
 
     def on_rank(self, place, arrays):
         """Of a rank's rows, inside a shard_map: (what it puts to the result, the call, b)."""
@@ -245,7 +264,46 @@ class _OnDevice:
         return self.of.operation.result.whole(value, call, *b)
 
 
+@dataclasses.dataclass(frozen=True)
+class _AllOnDevice:
+    """The same for all factors of a batch that a device has, by JAX's own routines."""
+
+    of: _OfFactor
+
+    def of_all(self, place, u, *b):
+        function = _AT_ONCE[self.of.operation.native]
+        return function(jnp.triu(u), *b, **dict(self.of.attributes))
+
+
+def _apply_at_once(u, b, operation):
+    if not b.size:
+        return b
+    if operation == SOLVE:
+        return _at_once.solve(u, b)
+    if operation in (FORWARD, BACKWARD):
+        return _at_once.solve_upper(u, b, adjoint=operation == FORWARD)
+    factor = u if operation == LOWER_H else jnp.swapaxes(u, -1, -2).conj()
+    columns = b[..., None] if b.ndim == 2 else b
+    return _at_once.multiply(factor, columns).reshape(b.shape)
+
+
+def _solve_rows_at_once(u, b, inverse):
+    return _at_once.solve_upper(u, b, adjoint=bool(inverse), left=False)
+
+
+# Of stacks of upper factors U, of which A = U^H U, as a rank that has all of one has it.
+_AT_ONCE = {
+    APPLY.native: _apply_at_once,
+    SOLVE_ROWS.native: _solve_rows_at_once,
+    INVERT.native: lambda u, products: _at_once.inverse(u),
+    DIAGONAL.native: lambda u: jnp.diagonal(u, axis1=-2, axis2=-1).real,
+    ROWS.native: lambda u: u,
+}
+_PLAIN = (_checks.PRODUCTS["highest"], _checks.DEFAULT)
+
+
 @functools.partial(jax.jit, static_argnums=0)
+@_compat.default_promotion()
 def _inside(of, *arrays):
     """An `_OfFactor` of a rank's rows, inside a shard_map of the caller's. Where he runs that
     eagerly XLA may end the process as it compiles a native call in place by itself."""
@@ -269,10 +327,6 @@ class _OfRightHandSides(_derivatives.Linear):
         return self.of.layout
 
     @property
-    def inside(self):
-        return self.layout.inside
-
-    @property
     def program(self):
         return self.native.program
 
@@ -283,7 +337,10 @@ class _OfRightHandSides(_derivatives.Linear):
         *factor, b = arrays
         if not _batching.is_alone(self.layout):
             return super().batched(size, marks, *arrays)
-        b = b if marks[-1] else _batching.repeated(b, size)
+        if not marks[-1]:
+            place = _batching.like_last(self.layout, arrays, marks)
+            b = _batching.repeated(b, size)
+            b = b if place is None else place.put(b)
         return _derivatives.Spread(self, size, (*marks[:-1], True))(*factor, b)
 
 

@@ -2,9 +2,10 @@
 
 import jax.numpy as jnp
 
-from jaxmg import _checks
+from jaxmg import _checks, _compat
 
 
+@_compat.api_boundary
 def calculate_padding(shard_size, T_A):
     """How many rows are missing to the next multiple of the tile width: ``(-shard_size) % T_A``.
 
@@ -20,6 +21,7 @@ def calculate_padding(shard_size, T_A):
     return -size % _checks.positive("calculate_padding", "T_A", T_A)
 
 
+@_compat.api_boundary
 def pad_rows(a, padding):
     """``a`` with ``padding`` rows of zeros below it.
 
@@ -30,12 +32,14 @@ def pad_rows(a, padding):
     Returns:
         (rows + padding, ...), of a's dtype.
     """
+    _checks.usable("pad_rows", "a", a)
     padding = _checks.non_negative("pad_rows", "padding", padding)
     if padding == 0:
         return a
     return jnp.pad(a, ((0, padding),) + ((0, 0),) * (a.ndim - 1))
 
 
+@_compat.api_boundary
 def unpad_rows(a, padding):
     """``a`` without its last ``padding`` rows: undoes `pad_rows`.
 
@@ -46,6 +50,7 @@ def unpad_rows(a, padding):
     Returns:
         (rows - padding, ...), of a's dtype.
     """
+    _checks.usable("unpad_rows", "a", a)
     padding = _checks.non_negative("unpad_rows", "padding", padding)
     if padding > a.shape[0]:
         raise ValueError(f"unpad_rows: padding is {padding}, but a has only {a.shape[0]} rows")

@@ -1,7 +1,6 @@
 """What a call would take, told before anything runs."""
 
 import dataclasses
-import operator
 
 import jax
 import numpy as np
@@ -80,6 +79,7 @@ class Plan:
         )
 
 
+@_compat.api_boundary
 def plan(
     routine,
     n,
@@ -257,7 +257,7 @@ def _layout(name, devices):
 def _count(name, devices):
     there = len(jax.local_devices())
     try:
-        count = operator.index(devices)
+        count = _checks.index(devices)
     except TypeError:
         raise TypeError(
             f"{name}: devices must be a sequence of JAX devices, a jax.sharding.Mesh, or how many "

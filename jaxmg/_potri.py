@@ -6,7 +6,18 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from jaxmg import _blocks, _derivatives, _factor, _hermitian, _mesh, _results, _routine
+from jaxmg import (
+    _at_once,
+    _blocks,
+    _checks,
+    _compat,
+    _derivatives,
+    _factor,
+    _hermitian,
+    _mesh,
+    _results,
+    _routine,
+)
 
 
 def _upper(rows, layout, shape):
@@ -37,6 +48,7 @@ def _padded(factor, a):
     return _hermitian.with_padding(factor.layout, rows, a.shape[0])
 
 
+_AT_ONCE = _at_once.AtOnce(_at_once.potri, (("gpu", 2048), ("cpu", 96)))
 _POTRI = _routine.Routine(
     name="potri",
     results=(_results.Matrix("a_inv", back=_upper), _results.Status()),
@@ -47,9 +59,11 @@ _POTRI = _routine.Routine(
     older=(("mesh", "pad"),),
     extends=True,
     rule=_rule,
+    together=lambda options: _AT_ONCE if _at_once.has_plain_products(options) else None,
 )
 
 
+@_compat.api_boundary
 def potri(
     a,
     T_A=None,
@@ -105,6 +119,7 @@ def potri(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def potri_shardmap_ctx(
     a,
     T_A=None,
@@ -142,6 +157,7 @@ def potri_shardmap_ctx(
     return _POTRI.local((a,), T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision)
 
 
+@_compat.api_boundary
 def potri_jit_ctx(
     a,
     T_A=None,
@@ -161,6 +177,7 @@ def potri_jit_ctx(
     return _POTRI.traced((a,), T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision)
 
 
+@_compat.api_boundary
 def potri_symmetrize(a):
     """The full Hermitian matrix of which ``a`` holds the upper triangle.
 
@@ -174,6 +191,7 @@ def potri_symmetrize(a):
     Raises:
         ValueError: ``a`` is not square.
     """
+    _checks.usable("potri_symmetrize", "a", a)
     a = jnp.asarray(a)
     if a.ndim != 2 or a.shape[0] != a.shape[1]:
         raise ValueError(f"potri_symmetrize: a must be square, (n, n); it has shape {a.shape}")

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import (
+    _at_once,
     _compat,
     _derivatives,
     _factor,
@@ -38,6 +39,7 @@ def _rule(routine, chosen):
     return _derivatives.as_composed(solve)
 
 
+@_compat.default_promotion()
 def _alike(factor, b, call):
     """A factor and right-hand sides inside a shard_map of the caller's: NaN, and a status of -2, as
     the native code has them, where b differs between the ranks."""
@@ -50,6 +52,7 @@ def _alike(factor, b, call):
     return dataclasses.replace(factor, _log_det=log_det, status=status), b
 
 
+_AT_ONCE = _at_once.AtOnce(_at_once.potrs, (("gpu", 2048), ("cpu", 64)))
 _POTRS = _routine.Routine(
     name="potrs",
     operands=("a", "b"),
@@ -66,6 +69,7 @@ _POTRS = _routine.Routine(
     older=(("mesh", "pad"),),
     extends=True,
     rule=_rule,
+    together=lambda options: _AT_ONCE if _at_once.has_plain_products(options) else None,
 )
 
 
@@ -117,6 +121,7 @@ _REFINED = _Refined(
 )
 
 
+@_compat.api_boundary
 def potrs(
     a,
     b,
@@ -255,6 +260,7 @@ def potrs(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def potrs_shardmap_ctx(
     a,
     b,
@@ -310,6 +316,7 @@ def potrs_shardmap_ctx(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def potrs_jit_ctx(
     a,
     b,

@@ -23,6 +23,7 @@ _lock = threading.Lock()
 _jobs: dict[str, "_Job"] = {}  # by platform
 
 
+@_compat.api_boundary
 def register_handlers(platform=None, *, mesh=None):
     """Makes the native routines known to XLA, for programs that were traced in another process.
 

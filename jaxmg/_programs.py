@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat, _mesh
@@ -78,11 +78,13 @@ def planned(plan) -> collections.abc.Callable[..., typing.Any]:
 
 def _circumstances(arrays):
     """What a plan for ``arrays`` depends on besides its options, in hashable form; None where they
-    are traced or no arrays."""
+    are traced, or where a plan refuses them: they are deleted, masked, or no arrays."""
     described: list[tuple] = []
     for array in arrays:
         kind = _kind(array.__class__)
         if kind == "placed":
+            if array.is_deleted():
+                return None
             described.append((array.shape, array.dtype, array.sharding, array.committed))
         elif kind == "numpy":
             described.append((array.shape, array.dtype))
@@ -90,8 +92,8 @@ def _circumstances(arrays):
             return None
     return (
         *described,
-        jax.config.jax_enable_x64,
-        jax.config.jax_default_device,
+        _compat.x64_enabled(),
+        _compat.default_device(),
         jax.sharding.get_abstract_mesh(),
         _compat.context_mesh(),
     )
@@ -101,7 +103,7 @@ def _circumstances(arrays):
 def _kind(kind):
     """Whether arrays of a type are NumPy's, or JAX's with values somewhere; None for others."""
     if issubclass(kind, _compat.numpy_types):
-        return "numpy"
+        return None if issubclass(kind, np.ma.MaskedArray) else "numpy"
     return "placed" if issubclass(kind, jax.Array) and not issubclass(kind, Tracer) else None
 
 
@@ -140,30 +142,84 @@ def runner(call, arrays, donate=False, wanted=None, matrices=1):
     )
     computed = tuple(want or i in reused for i, want in enumerate(wanted))
     compiled = _compiled(call, reused, computed)
-    places = (
-        *(_matrix_placer(matrix, call.layout) for matrix in arrays[:matrices]),
-        *(_placer(b, call.layout, P()) for b in arrays[matrices:]),
-    )
+    place = _placer(arrays, call.layout, matrices)
+    # The context is one of the circumstances of a plan, so it is the same in each call of `run`.
+    if not (_compat.is_entered(mesh) and _compat.launches_at_any_time(mesh)):
+        compiled = _in_contexts(compiled, mesh)
+    places = iter(range(len(wanted)))
+    sources = [next(places) if there else None for there in computed]
+    sources = [i if want else None for i, want in zip(sources, wanted, strict=True)]
 
     def run(*arrays):
-        placed = [place(array) for place, array in zip(places, arrays, strict=True)]
-        with _compat.entered(mesh), _compat.launching(mesh):
-            results = compiled(*placed)
-        for matrix in arrays[:matrices] if donate else ():
-            if isinstance(matrix, jax.Array) and not matrix.is_deleted():
-                matrix.delete()
-        results = iter(results)
-        found = [next(results) if there else None for there in computed]
-        return [result if want else None for result, want in zip(found, wanted, strict=True)]
+        results = compiled(*place(arrays))
+        if donate:
+            _delete(arrays[:matrices])
+        return [None if i is None else results[i] for i in sources]
 
     return run
 
 
-def _placer(array, layout, spec, extra=0):
-    """The function that brings arrays like ``array`` to the mesh, where they aren't there, with so
-    many rows of zeros below."""
+def _in_contexts(compiled, mesh):
+    """``compiled``, called where ``mesh`` is the context mesh and no other thread hands a program
+    to its GPUs."""
+
+    def run(*arrays):
+        with _compat.entered(mesh), _compat.launching(mesh):
+            return compiled(*arrays)
+
+    return run
+
+
+def _delete(matrices):
+    for matrix in matrices:
+        if isinstance(matrix, jax.Array) and not matrix.is_deleted():
+            matrix.delete()
+
+
+def _placer(arrays, layout, matrices):
+    """The function that brings arrays like these, the matrices first, to where the compiled program
+    takes them. Arrays that lie there go in as they are: a ``device_put`` of one takes the host as
+    long as the rest of an eager call."""
+    if _on_one_device(layout):
+        placers = [_placer_on_one_device(array, layout) for array in arrays]
+    else:
+        placers = [
+            *(_matrix_placer(matrix, layout) for matrix in arrays[:matrices]),
+            *(_array_placer(b, layout, P()) for b in arrays[matrices:]),
+        ]
+    if not any(placers):
+        return lambda arrays: arrays
+    return lambda arrays: [
+        array if place is None else place(array)
+        for place, array in zip(placers, arrays, strict=True)
+    ]
+
+
+def _on_one_device(layout):
+    """Whether programs take their arrays as those of a device, without a mesh: so that one program
+    serves all that lie on it, whatever their sharding says, and NumPy arrays. A mesh of explicit
+    axes is part of an array's type."""
+    return layout.mesh.size == 1 and not layout.explicit
+
+
+def _placer_on_one_device(array, layout):
+    """The function that makes of arrays like ``array`` those of the layout's one device; None where
+    they are."""
+    if not isinstance(array, jax.Array):
+        return None  # jit takes NumPy arrays there
+    sharding = layout.sharding(P())
+    if not array.sharding.is_equivalent_to(sharding, array.ndim):
+        return lambda array: jax.device_put(array, sharding).addressable_data(0)
+    if isinstance(array.sharding, SingleDeviceSharding):
+        return None
+    return lambda array: array.addressable_data(0)
+
+
+def _array_placer(array, layout, spec, extra=0):
+    """The function that brings arrays like ``array`` to the mesh, with so many rows of zeros below;
+    None where they are on it."""
     if _on_mesh(array, layout):
-        return lambda array: array
+        return None
     sharding = layout.sharding(spec)
     whole = not isinstance(array, jax.Array) or (
         array.is_fully_addressable or array.is_fully_replicated
@@ -178,7 +234,7 @@ def _placer(array, layout, spec, extra=0):
 def _matrix_placer(matrix, layout):
     """The same for the matrix, with its rows padded first where it has to move: a sharded transfer
     needs rows that divide, and a replicated one would put all of it on every device."""
-    return _placer(matrix, layout, layout.row_spec, -matrix.shape[0] % layout.ranks)
+    return _array_placer(matrix, layout, layout.row_spec, -matrix.shape[0] % layout.ranks)
 
 
 def _put_own_shards(array, sharding):
@@ -204,6 +260,7 @@ def lies_by_rows(matrix, layout):
     return divides and matrix.sharding.is_equivalent_to(by_rows, matrix.ndim)
 
 
+@_compat.default_promotion()
 def _constrained(call, *arrays):
     results = call.program(call, *arrays)
     return tuple(
@@ -227,8 +284,13 @@ def _compiled(call, reused, computed):
 
     program.__name__ = f"jaxmg_{call.name}"
     shardings = tuple(call.layout.sharding(P() if spec is None else spec) for spec in specs)
+    options: dict[str, typing.Any] = {}
+    if _on_one_device(call.layout):
+        # Without it jit compiles again for arrays that are committed to the device.
+        options["in_shardings"] = call.layout.sharding(P())
     return jax.jit(
         program,
         donate_argnums=reused,
         out_shardings=tuple(itertools.compress(shardings, computed)),
+        **options,
     )

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmg import _backend, _checks, _native, _operations, _pcg, _routine
+from jaxmg import _backend, _checks, _native, _operations, _pcg, _routine, _scaling
 
 # `iterations` where the solution is that of a factorization in A's own precision, as LAPACK's
 # dsposv has them: the one in lower precision failed; refinement did not converge.
@@ -152,9 +152,11 @@ def lowered(call, place, a, tile, overflow_rows):
     first = place.reshape(2)[0] * a.shape[0]
     own = first + jnp.arange(a.shape[0])[:, None]
     diagonal = jnp.take_along_axis(a, jnp.minimum(own, n - 1), 1)[:, 0].real
-    root = _power_of_two(jnp.sqrt(_gathered(diagonal, layout, place)))
+    halves = _scaling.exponents(gathered(diagonal, layout, place)) // 2
+    lowest = _scaling.lowest_exponent(diagonal.dtype)
+    root = _scaling.power(jnp.where(halves < -lowest, 0, halves), diagonal.dtype)  # 1 of zeros
     low, squares = _rounded(a, first, root, how.shift)
-    size = jnp.sqrt(jnp.sum(_gathered(squares[None], layout, place), keepdims=True))
+    size = jnp.sqrt(jnp.sum(gathered(squares[None], layout, place), keepdims=True))
     tiles, overflow, _, status = _native.call(
         "jaxmg_potrf", layout, tile, "native", (after(place, size), low),
         (
@@ -183,7 +185,7 @@ def _rounded(a, first, root, shift):
         row = first + start + jnp.arange(height)[:, None]
         column = jnp.arange(n)
         part = jax.lax.dynamic_slice_in_dim(a, start, height)
-        part = (1 / root[row]) * part * (1 / root[:n])
+        part = _times_both(part, 1 / root[row], 1 / root[:n])
         shifted = jnp.where(row == column, part * (1 + shift), part)
         low = jax.lax.dynamic_update_slice_in_dim(low, shifted.astype(low.dtype), start, 0)
         fresh = row >= first + i * height  # the last piece begins in the one before
@@ -193,6 +195,19 @@ def _rounded(a, first, root, shift):
 
     start = (jnp.zeros(a.shape, lower_dtype(a.dtype)), jnp.zeros((), root.dtype))
     return jax.lax.fori_loop(0, -(-rows // height), piece, start)
+
+
+def _times_both(part, left, right):
+    """``left * part * right`` of powers of two, also where ``part`` is denormal."""
+    if jnp.issubdtype(part.dtype, jnp.complexfloating):
+        parts = (_times_both(x, left, right) for x in (part.real, part.imag))
+        return jax.lax.complex(*parts)
+    lowest = _scaling.lowest_exponent(part.dtype)
+    half = lowest // 2
+    part, small = _scaling.lifted(part)
+    left = jnp.where(small, left * 2.0**-half, left)
+    right = jnp.where(small, right * 2.0 ** (half - lowest), right)
+    return left * part * right
 
 
 def solve(call, place, a, lower, b):
@@ -218,9 +233,13 @@ def solve(call, place, a, lower, b):
     def residual(b, x):
         return b - multiply(x, parts(n, call.layout.ranks, x.shape[1]))
 
-    scaled = jnp.where(factored, s * b, 0)
-    columns = _power_of_two(jnp.max(jnp.abs(scaled), axis=0))
-    found = _pcg.refine(multiply, residual, precondition, scaled / columns, lower.size[0])
+    # Columns of b are scaled by exponents, since they may be denormal, as x may.
+    scale = _scaling.exponents(s)
+    columns = jnp.max(_scaling.exponents(b) + scale, axis=0)
+    columns = jnp.where(jnp.any(_scaling.magnitude(b) > 0, axis=0), columns, 0)
+    scaled = _scaling.times_power(jnp.where(factored, b, 0), scale - columns)
+    found = _pcg.refine(multiply, residual, precondition, scaled, lower.size[0])
+    x = _scaling.times_power(found.x, scale + columns)
     good = factored & found.accepted
 
     def keep(a, b, x, good):
@@ -242,7 +261,7 @@ def solve(call, place, a, lower, b):
         )  # fmt: skip
         return a, x, status
 
-    a, x, status = jax.lax.cond(good, keep, factor_again, a, b, s * (columns * found.x), good)
+    a, x, status = jax.lax.cond(good, keep, factor_again, a, b, x, good)
     failed = jnp.where(factored, NOT_CONVERGED, NOT_FACTORED)
     return a, x, status, jnp.where(good, found.steps, failed).astype(jnp.int32)[None]
 
@@ -256,7 +275,7 @@ def _native_like(target, layout, tile, operands, **attributes):
     )[0]  # fmt: skip
 
 
-def _gathered(part, layout, place):
+def gathered(part, layout, place):
     """The ranks' parts, one after the other, on all of them: what is computed of it is the same
     everywhere, as a sum over ranks need not be."""
     whole = jax.ShapeDtypeStruct((layout.ranks * part.shape[0], 1), part.dtype)

@@ -11,6 +11,7 @@ from jaxmg import (
     _batching,
     _blocks,
     _checks,
+    _compat,
     _derivatives,
     _hermitian,
     _mesh,
@@ -89,6 +90,7 @@ class RefinedFactor:
         """The mesh that the factor is spread over."""
         return self.layout.mesh
 
+    @_compat.api_boundary
     def solve(self, b, return_status=False, return_iterations=False):
         """The x with A x = b, to A's own precision.
 
@@ -124,15 +126,19 @@ class RefinedFactor:
         )
 
 
-def cho_factor(a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine):
-    """`jaxmg.cho_factor` with ``refine``."""
-    backend = _refine.check_options("cho_factor", refine, "native", precision=precision)
-    spec = _mesh.given_spec("cho_factor", matrix_specs, in_specs)
+def cho_factor(
+    a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine, caller="cho_factor"
+):
+    """`jaxmg.cho_factor` with ``refine``, on behalf of a function that errors name."""
+    backend = _refine.check_options(caller, refine, "native", precision=precision)
+    spec = _mesh.given_spec(caller, matrix_specs, in_specs)
     options = (("refine", refine),)
-    chosen = _routine.Chosen(_LOWERED.plain_gives, T_A, mesh, spec, pad, backend, False, options)
+    chosen = _routine.Chosen(
+        _LOWERED.plain_gives, T_A, mesh, spec, pad, backend, False, options, caller=caller
+    )
     made = functools.partial(_differentiable, chosen)
     if _batching.is_batch(a):
-        factor = _batching.over_leading("cho_factor", _LOWERED.operands, made, (a,), pad)
+        factor = _batching.over_leading(caller, _LOWERED.operands, made, (a,), pad)
     else:
         factor = made(a)
     if donate and factor.rows is not a and isinstance(a, jax.Array) and not _mesh.traced((a,)):
@@ -144,7 +150,7 @@ def factored(a, chosen):
     """The factor of a matrix that is given to another routine, as that call would have it."""
     return cho_factor(
         a, chosen.T_A, chosen.mesh, chosen.spec, None, chosen.pad, False, None,
-        dict(chosen.options)["refine"],
+        dict(chosen.options)["refine"], chosen.caller,
     )  # fmt: skip
 
 
@@ -155,6 +161,7 @@ def _differentiable(chosen, a):
         factor = _differentiable(chosen, *primals)
         a_dot = tangents[0]
         rows = _hermitian.rows(factor.layout, a_dot) if factor.n else a_dot
+        rows = _mesh.constrain_like(rows, factor.rows)
         return factor, dataclasses.replace(_derivatives.still(factor), rows=rows)
 
     factor = _Factor(chosen)
@@ -173,7 +180,10 @@ class _Factor(_batching.Batchable):
 
     def batched(self, settled, size, marks, a):
         chosen = _LOWERED.of_each((a,), marks, self.chosen)
-        return _batching.in_turn(_Factor(chosen), tuple(marks), a)
+        layout = _LOWERED.layout((a,), chosen)
+        square = layout.result_spec(a.shape[1:])
+        place = _batching.placement(layout, (a,), marks, None, square)
+        return _batching.in_turn(_Factor(chosen), marks, a, place=place)
 
 
 def _kept_rows(a, layout, n):
@@ -242,11 +252,16 @@ class _Solve(_batching.Batchable):
         return tuple(_solve(arrays, self))
 
     def batched(self, settled, size, marks, *arrays):
-        if any(marks[:-1]):
-            return _batching.in_turn(self, tuple(marks), *arrays)
         *factor, b = arrays
+        one = _batching.of_one(b, marks[-1])
+        there = (x for x, want in zip(_FOUND, self.wanted, strict=True) if want)
+        specs = [x.spec(self.layout, None, one) for x in there]
+        place = _batching.placement(self.layout, arrays, marks, specs)
+        if any(marks[:-1]):
+            return _batching.in_turn(self, marks, *arrays, place=place)
         x, *others = self(*factor, _batching.to_columns(b))
-        return (_batching.from_columns(x, b), *_batching.repeated(others, size))
+        found = (_batching.from_columns(x, b), *_batching.repeated(others, size))
+        return found if place is None else place.put(found)
 
     def differentiable(self, *arrays):
         """The same with a derivative."""
@@ -265,6 +280,10 @@ class _Solution(_derivatives.ByColumns):
     """The x of a solve as a linear function of the right-hand sides."""
 
     of: _Solve
+
+    @property
+    def layout(self):
+        return self.of.layout
 
     def run(self, *arrays):
         return dataclasses.replace(self.of, wanted=(True, False, False))(*arrays)[0]
@@ -292,11 +311,15 @@ def _solve(arrays, of):
     _mesh.refuse_manual_axes(name)
     (rows, tiles, *_), b = arrays[:-1], arrays[-1]
     _checks.array(name, "factor", rows)
+    _checks.usable(name, "factor", *arrays[1:-1])
     a = jax.ShapeDtypeStruct((n, n), rows.dtype)
     _checks.right_hand_side(name, a, b)
     _checks.kept(name, tiles, n, layout.ranks)
     if n == 0:
-        return lambda *arrays: tuple(x.empty(arrays[0], arrays[-1], local=False) for x in _FOUND)
+        return lambda *arrays: tuple(
+            x.empty(arrays[0], arrays[-1], local=False) if want else None
+            for x, want in zip(_FOUND, of.wanted, strict=True)
+        )
     layout = _mesh.located(name, layout, arrays)
     _plugin.load(layout.platform)
     call = _programs.Call(

@@ -7,6 +7,8 @@ import functools
 import operator
 import typing
 
+import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import (
@@ -15,6 +17,7 @@ from jaxmg import (
     _batching,
     _blocks,
     _checks,
+    _compat,
     _derivatives,
     _mesh,
     _native,
@@ -52,6 +55,7 @@ class Chosen(typing.NamedTuple):
         spec: how the matrix is sharded, None to be inferred.
         options: those of the routine and those that ask for results, as (name, value) pairs.
         inside: the planned call inside a shard_map of the caller's; None outside of one.
+        caller: the function that errors name.
     """
 
     names: tuple
@@ -63,12 +67,9 @@ class Chosen(typing.NamedTuple):
     donate: bool
     options: tuple
     inside: _programs.Call | None = None
+    caller: str = ""
 
 
-# Where, and up to which order, many matrices at once are faster than one after the other, by
-# routines that can have them (docs/performance.md).
-_AT_ONCE = ("gpu",)
-_MOST_AT_ONCE = 4096
 # Backends that stand for nobody's solver in particular.
 _ANY = ("auto", "native")
 
@@ -99,8 +100,7 @@ class Routine:
         rule: function of (routine, `Chosen`) that gives the derivative of a call as
             `_derivatives.differentiable` wants it; without one, JAX may neither differentiate nor
             batch.
-        together: function of the options that gives a function of a stack of matrices, which
-            returns all results of all of them at once, each with the batch in front; or None, where
+        together: function of the options that gives the `AtOnce` for many matrices; or None, where
             it has nothing better than one after the other.
     """
 
@@ -127,30 +127,37 @@ class Routine:
     def native_name(self):
         return self.native or self.name
 
-    def plain(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, **options):
-        """The routine on global arrays, eagerly or under jit."""
+    def plain(
+        self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, *, caller="",
+        **options,
+    ):  # fmt: skip
+        """The routine on global arrays, eagerly or under jit, on behalf of a function that errors
+        name."""
+        caller = caller or self.name
         if self.rule and _batching.is_batch(arrays[0]):
             given = (T_A, mesh, matrix_specs, in_specs, pad, backend, False)
 
             def each(*arrays):
-                return self.plain(arrays, *given, **options)
+                return self.plain(arrays, *given, caller=caller, **options)
 
-            return _batching.over_leading(self.name, self.operands, each, arrays, pad)
+            return _batching.over_leading(caller, self.operands, each, arrays, pad)
         if donate and len(arrays) > 1:
-            _checks.separate(self.name, *arrays)
-        spec = _mesh.given_spec(self.name, matrix_specs, in_specs)
-        chosen = tuple(options.items())
-        return self.run(
-            arrays, Chosen(self.plain_gives, T_A, mesh, spec, pad, backend, donate, chosen)
-        )
+            _checks.separate(caller, *arrays)
+        spec = _mesh.given_spec(caller, matrix_specs, in_specs)
+        chosen = Chosen(
+            self.plain_gives, T_A, mesh, spec, pad, backend, donate, tuple(options.items()),
+            caller=caller,
+        )  # fmt: skip
+        return self.run(arrays, chosen)
 
     def traced(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
         """The same for use inside jit, which decides what is donated."""
         spec = _mesh.given_spec(self.name, matrix_specs, in_specs)
-        chosen = tuple(options.items())
-        return self.run(
-            arrays, Chosen(self.traced_gives, T_A, mesh, spec, pad, backend, False, chosen)
-        )
+        chosen = Chosen(
+            self.traced_gives, T_A, mesh, spec, pad, backend, False, tuple(options.items()),
+            caller=self.name,
+        )  # fmt: skip
+        return self.run(arrays, chosen)
 
     def local(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
         """The routine on this rank's block, inside a shard_map; outside of one, `traced`."""
@@ -165,7 +172,7 @@ class Routine:
         call = self._plan_local(name, arrays, T_A, spec, backend, options)
         chosen = Chosen(
             self.local_gives, T_A, mesh, spec, options["pad"], call.backend, False,
-            tuple(options.items()), call,
+            tuple(options.items()), call, name,
         )  # fmt: skip
         if arrays[0].size == 0:
             give, _ = self.given(self.local_gives, options)
@@ -176,6 +183,7 @@ class Routine:
             lambda *arrays: self._on_rank(arrays, chosen), self.rule(self, chosen), *arrays
         )
 
+    @_compat.default_promotion()
     def _on_rank(self, arrays, chosen):
         """What a rank is given, inside a shard_map, for its blocks."""
         give, wanted = self.given(chosen.names, dict(chosen.options))
@@ -192,12 +200,13 @@ class Routine:
         too."""
         call, options = chosen.inside, dict(chosen.options)
         attributes = self.attributes(
-            self.name, options, arrays[0].dtype, call.backend, call.layout, False
+            chosen.caller, options, arrays[0].dtype, call.backend, call.layout, False
         )
         give, _ = self.given(chosen.names, options)
         call = dataclasses.replace(call, attributes=tuple(attributes.items()))
         return give(self.on_rows(call, *arrays))
 
+    @_compat.default_promotion()
     def on_rows(self, call, *arrays):
         """All that the native code gives for a rank's rows of the matrices, inside a shard_map."""
         matrices, others = arrays[: self.matrices], arrays[self.matrices :]
@@ -214,7 +223,7 @@ class Routine:
         for b in others[: self.matrices - 1]:
             _checks.second_matrix(name, a, b, transformations)
         rows = _blocks.rows_of(a, layout)
-        backend = _backend.resolve(self.native_name, layout, backend, rows)
+        backend = _backend.resolve(self.native_name, layout, backend, rows, name)
         sides = arrays[self.matrices :]
         for b in sides:
             _checks.right_hand_side(name, rows, b, transformations)
@@ -253,8 +262,10 @@ class Routine:
         if a.size == 0:
             give = self.kept(give, self.described(layout, a, tile=1))
             return lambda *arrays: give([x.empty(*arrays, local=False) for x in self.results])
-        backend = _backend.resolve(self.native_name, layout, backend, a)
-        attributes = self.attributes(self.name, options, a.dtype, backend, layout, check_b=False)
+        backend = _backend.resolve(self.native_name, layout, backend, a, chosen.caller)
+        attributes = self.attributes(
+            chosen.caller, options, a.dtype, backend, layout, check_b=False
+        )
         attributes = self._with_room(attributes, layout, a, tile, donate)
         specs = tuple(result.spec(layout, *arrays) for result in self.results)
         call = self.described(layout, a, tile, backend, attributes, specs)
@@ -267,18 +278,19 @@ class Routine:
 
     def _check(self, arrays, chosen):
         """Raises what shapes and dtypes show to be wrong; the tile width."""
-        _mesh.refuse_manual_axes(self.name, self.local_gives and self.local_name)
+        name = chosen.caller
+        _mesh.refuse_manual_axes(name, self.local_gives and self.local_name)
         transformations = _checks.ALL if self.rule else ()
-        _checks.matrix(self.name, self.operands[0], arrays[0], chosen.pad, transformations)
+        _checks.matrix(name, self.operands[0], arrays[0], chosen.pad, transformations)
         if len(arrays) > 1:
             fits = _checks.second_matrix if self.matrices > 1 else _checks.right_hand_side
-            fits(self.name, arrays[0], arrays[1], transformations)
-        return _checks.tile(self.name, chosen.T_A)
+            fits(name, arrays[0], arrays[1], transformations)
+        return _checks.tile(name, chosen.T_A)
 
     def layout(self, arrays, chosen):
         """Where the matrices of a call are."""
-        layout = _mesh.infer(self.name, arrays, chosen.mesh, chosen.spec)
-        _checks.padding(self.name, arrays[0].shape, layout, chosen.pad)
+        layout = _mesh.infer(chosen.caller, arrays, chosen.mesh, chosen.spec)
+        _checks.padding(chosen.caller, arrays[0].shape, layout, chosen.pad)
         return layout
 
     def asked(self, names, options):
@@ -389,11 +401,13 @@ class _Run(_batching.Batchable):
         return self.routine.planned(arrays, *self.chosen)
 
     def batched(self, settled, size, marks, *arrays):
+        ones = [_batching.of_one(x, mark) for x, mark in zip(arrays, marks, strict=True)]
         if not any(marks[: self.routine.matrices]):
-            return self._columns(size, *arrays)
+            return self._columns(size, ones, *arrays)
         n, dtype = arrays[0].shape[-1], arrays[0].dtype
         chosen = self.routine.of_each(arrays, marks, self.chosen)
         layout = self.routine.layout(arrays, chosen)
+        place = self._placement(layout, ones, marks, arrays)
         free = not (settled and self.routine.keeps)
         if (
             free
@@ -402,39 +416,73 @@ class _Run(_batching.Batchable):
         ):
             layout = _batching.alone(layout)
             function = self._at_once(chosen, layout, n) or _OnDevice(self.routine, chosen, layout)
-            return _batching.spread(layout, function, size, marks, *arrays)
-        return _batching.in_turn(_Run(self.routine, chosen), tuple(marks), *arrays)
+            return _batching.spread(layout, function, size, marks, *arrays, place=place)
+        return _batching.in_turn(_Run(self.routine, chosen), marks, *arrays, place=place)
+
+    def _placement(self, layout, ones, marks, arrays):
+        """How the results of a batch lie, of which ``ones`` are one."""
+        shape = ones[0].shape
+        if self.routine.keeps:
+            square = layout.result_spec(shape)
+            return _batching.placement(layout, arrays, marks, None, square)
+        give, _ = self.routine.given(self.chosen.names, dict(self.chosen.options))
+        specs = give([result.spec(layout, *ones) for result in self.routine.results])
+        specs = specs if type(specs) is tuple else (specs,)
+        return _batching.placement(layout, arrays, marks, specs)
 
     def _at_once(self, chosen, layout, n):
         """What has a batch's matrices of order n at once on each device, where that is faster."""
         together = self.routine.together
-        if together is None or chosen.backend not in _ANY or n > _MOST_AT_ONCE:
+        if together is None or chosen.backend not in _ANY:
             return None
-        function = together(dict(chosen.options)) if layout.platform in _AT_ONCE else None
-        return None if function is None else _AtOnce(self.routine, chosen, function)
+        at_once = together(dict(chosen.options))
+        if at_once is None or not at_once.is_faster(layout.platform, n):
+            return None
+        return _AtOnce(_OnDevice(self.routine, chosen, layout), at_once.function)
 
-    def _columns(self, size, a, b):
+    def _columns(self, size, ones, a, b):
         """Of one matrix and a batch of right-hand sides."""
+        layout = self.routine.layout((a, b), self.chosen)
+        place = self._placement(layout, ones, (False, True), (a, b))
         results = self(a, _batching.to_columns(b))
         names = self.routine.asked(self.chosen.names, dict(self.chosen.options))
         found = [
             _batching.from_columns(value, b) if name == "x" else _batching.repeated(value, size)
             for name, value in zip(names, (results,) if len(names) == 1 else results, strict=True)
         ]
-        return found[0] if len(names) == 1 else tuple(found)
+        found = found[0] if len(names) == 1 else tuple(found)
+        return found if place is None else place.put(found)
 
 
 @dataclasses.dataclass(frozen=True)
 class _AtOnce:
-    """All matrices of a batch that a device has, by `Routine.together`."""
+    """All matrices of a batch that a device has, by a function of `AtOnce`; the native code takes
+    those again that it fails on, and says how they fail.
 
-    routine: Routine
-    chosen: Chosen
+    Attributes:
+        one: what the native code does.
+    """
+
+    one: "_OnDevice"
     function: collections.abc.Callable
 
     def of_all(self, place, *stacks):
-        give, _ = self.routine.given(self.chosen.names, dict(self.chosen.options))
-        return give(self.function(*stacks))
+        results, failed = self.function(*stacks)
+        call = self.one.call(jax.ShapeDtypeStruct(stacks[0].shape[1:], stacks[0].dtype))
+        if failed is not None:
+            results = jax.lax.cond(
+                jnp.any(failed),
+                lambda: self._again(place, stacks, results, failed),
+                lambda: results,
+            )
+        return self.one.give(call, results)
+
+    def _again(self, place, stacks, results, failed):
+        def each(one):
+            arrays, results, failed = one
+            return jax.lax.cond(failed, lambda: self.one.results(place, *arrays), lambda: results)
+
+        return jax.lax.map(each, (stacks, results, failed))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -474,20 +522,30 @@ class _OnDevice:
     chosen: Chosen
     layout: _mesh.Layout
 
-    def __call__(self, place, a, *others):
+    def __call__(self, place, *arrays):
+        return self.give(self.call(arrays[0]), self.results(place, *arrays))
+
+    def call(self, a):
+        """What is known of a call for a matrix such as ``a``."""
         routine, options = self.routine, dict(self.chosen.options)
-        backend = _backend.resolve(routine.native_name, self.layout, self.chosen.backend, a)
-        call = routine.described(
-            self.layout, a, _checks.tile(routine.name, self.chosen.T_A), backend,
-            routine.attributes(routine.name, options, a.dtype, backend, self.layout, check_b=False),
+        caller = self.chosen.caller
+        backend = _backend.resolve(routine.native_name, self.layout, self.chosen.backend, a, caller)
+        return routine.described(
+            self.layout, a, _checks.tile(caller, self.chosen.T_A), backend,
+            routine.attributes(caller, options, a.dtype, backend, self.layout, check_b=False),
         )  # fmt: skip
-        b = others[routine.matrices - 1 :]
-        values = routine.call(
-            call, place, a, *others[: routine.matrices - 1], *map(_results.columns, b)
-        )
-        results = [
+
+    def results(self, place, a, *others):
+        """All that the routine gives."""
+        routine, call = self.routine, self.call(a)
+        matrices, b = others[: routine.matrices - 1], others[routine.matrices - 1 :]
+        values = routine.call(call, place, a, *matrices, *map(_results.columns, b))
+        return tuple(
             result.whole(value, call, *b)
             for result, value in zip(routine.results, values, strict=True)
-        ]
-        give, _ = routine.given(self.chosen.names, options)
-        return routine.kept(give, call)(results)
+        )
+
+    def give(self, call, results):
+        """What the caller asks for of all results."""
+        give, _ = self.routine.given(self.chosen.names, dict(self.chosen.options))
+        return self.routine.kept(give, call)(results)

@@ -1,9 +1,6 @@
 """Eigenvalues and eigenvectors of a Hermitian matrix: LAPACK's syevd and heevd."""
 
-import jax
-import jax.numpy as jnp
-
-from jaxmg import _blocks, _eigen_rules, _results, _routine
+from jaxmg import _at_once, _blocks, _compat, _eigen_rules, _results, _routine
 
 
 def columns(rows, layout, shape):
@@ -13,19 +10,12 @@ def columns(rows, layout, shape):
 
 
 def _together(options):
-    """Of many matrices, JAX's own solver: cuSOLVER's has them at once."""
-    return _eigh if options["return_eigenvectors"] else None
+    orders = _ORDERS_AT_ONCE if options["return_eigenvectors"] else _ORDERS_OF_VALUES_AT_ONCE
+    return _at_once.AtOnce(_at_once.syevd, orders)
 
 
-def _eigh(a):
-    """(v, w, status) of (size, n, n)."""
-    lower = jnp.swapaxes(a, -1, -2).conj()  # cuSOLVER is slower on an upper triangle
-    v, w = jax.lax.linalg.eigh(lower, lower=True, symmetrize_input=False)
-    good = jnp.isfinite(jnp.triu(a)).all(axis=-1)
-    failed = jnp.where(jnp.isfinite(w).all(axis=-1), 0, a.shape[-1])
-    status = jnp.where(good.all(axis=-1), failed, 1 + jnp.argmin(good, axis=-1)).astype(jnp.int32)
-    solved = status[:, None] == 0
-    return jnp.where(solved[..., None], v, jnp.nan), jnp.where(solved, w, jnp.nan), status
+_ORDERS_AT_ONCE = (("gpu", 4096), ("cpu", 128))
+_ORDERS_OF_VALUES_AT_ONCE = (("cpu", 64),)
 
 
 VECTORS = _routine.Option("return_eigenvectors", "vectors", lambda routine, value, *_: bool(value))
@@ -46,6 +36,7 @@ SYEVD: _routine.Routine = _routine.Routine(
 )
 
 
+@_compat.api_boundary
 def syevd(
     a,
     T_A=None,
@@ -109,6 +100,7 @@ def syevd(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def syevd_shardmap_ctx(
     a,
     T_A=None,
@@ -154,6 +146,7 @@ def syevd_shardmap_ctx(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def syevd_jit_ctx(
     a,
     T_A=None,

@@ -1,7 +1,8 @@
 """Generalized eigenproblems, A x = lambda B x: LAPACK's sygvd and hegvd."""
 
-from jaxmg import _eigen_rules, _results, _routine, _syevd
+from jaxmg import _at_once, _compat, _eigen_rules, _results, _routine, _syevd
 
+_AT_ONCE = _at_once.AtOnce(_at_once.sygvd, (("gpu", 2048), ("cpu", 64)))
 SYGVD: _routine.Routine = _routine.Routine(
     name="sygvd",
     operands=("a", "b"),
@@ -17,9 +18,11 @@ SYGVD: _routine.Routine = _routine.Routine(
     traced_gives=(_routine.WORK, _routine.SECOND_WORK, "w", "x", "status"),
     options=(_syevd.VECTORS,),
     rule=_eigen_rules.rule(lambda: SYGVD, "x"),
+    together=lambda options: _AT_ONCE,
 )
 
 
+@_compat.api_boundary
 def sygvd(
     a,
     b,
@@ -86,6 +89,7 @@ def sygvd(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def sygvd_shardmap_ctx(
     a,
     b,
@@ -117,6 +121,7 @@ def sygvd_shardmap_ctx(
     )  # fmt: skip
 
 
+@_compat.api_boundary
 def sygvd_jit_ctx(
     a,
     b,

@@ -3,7 +3,10 @@
 import jax
 import jax.numpy as jnp
 
-from jaxmg import _blocks, _native, _products
+from jaxmg import _blocks, _mesh, _native, _products, _scaling
+
+# Elements that are multiplied at a time where that takes memory.
+_PIECE = 2**14
 
 
 def nan_unless_hermitian(a, layout):
@@ -23,22 +26,66 @@ def nan_unless_hermitian(a, layout):
         (layout.row_spec,),
         jax.sharding.PartitionSpec(),
     )
-    return jnp.where(compare(rows), a, jnp.nan)
+    # Of a batch, explicit axes have to shard all operands of a selection alike.
+    hermitian = _mesh.constrain_like(jnp.broadcast_to(compare(rows), a.shape), a)
+    return jnp.where(hermitian, a, jnp.full_like(a, jnp.nan))
 
 
 def _is_hermitian(rank, rows, layout):
     count, n = rows.shape
     dtype = jnp.finfo(rows.dtype).dtype
-    probe = _probe(count * layout.ranks, dtype).astype(rows.dtype)
+    largest = _scaling.largest(rows)
+    exponent = jax.lax.pmax(_scaling.exponents(largest), layout.rows)
+    # Products with the probe are near 1, so that none is beyond the range.
+    limit = _scaling.lowest_exponent(dtype) - jnp.finfo(dtype).nmant - 1
+    shift = jnp.clip(-exponent, -limit, limit)
+    probe = _probe(count * layout.ranks, dtype) * _scaling.power(shift, dtype)
+    probe = probe.astype(rows.dtype)
     own = jax.lax.dynamic_slice_in_dim(probe, rank * count, count)
-    along = _products.dot(rows, probe[:n], 1, 0)
-    across = jnp.pad(_products.dot(own, rows, 0, 0), (0, probe.size - n))
+    probe = probe[:n]
+
+    def products(rows, own):
+        return _products.dot(rows, probe, 1, 0), _products.dot(own, rows, 0, 0)
+
+    def products_of_small(rows, own):
+        """For XLA's CPU code, which takes denormals for 0; by pieces, without a second matrix."""
+        height = min(max(_PIECE // n, 1), count)
+
+        def piece(i, found):
+            start = jnp.minimum(i * height, count - height)
+            part, weights = (
+                jax.lax.dynamic_slice_in_dim(array, start, height) for array in (rows, own)
+            )
+            # The last piece begins in the one before.
+            fresh = start + jnp.arange(height) >= i * height
+            weights = jnp.where(fresh, weights, 0)
+            part = _scaling.times_power(part, jnp.int32(_raise(dtype)))
+            along, across = products(part, weights)
+            return jax.lax.dynamic_update_slice_in_dim(found[0], along, start, 0), found[1] + across
+
+        zeros = (jnp.zeros((count,), rows.dtype), jnp.zeros((n,), rows.dtype))
+        return jax.lax.fori_loop(0, -(-count // height), piece, zeros)
+
+    if layout.platform == "cpu":
+        small = exponent < _raise(dtype) - limit
+        along, across = jax.lax.cond(small, products_of_small, products, rows, own)
+        shift = jnp.where(small, shift + _raise(dtype), shift)
+    else:
+        along, across = products(rows, own)
+    across = jnp.pad(across, (0, count * layout.ranks - n))
     across = _products.scattered_sum(across, layout).conj()
     # Rows of padding are zeros, and so are the columns that there aren't.
     apart, largest = (
-        jax.lax.pmax(jnp.max(jnp.abs(values)), layout.rows) for values in (along - across, rows)
+        jax.lax.pmax(jnp.max(values), layout.rows)
+        for values in (jnp.abs(along - across), _scaling.times_power(largest, shift))
     )
     return apart <= 10 * n * jnp.finfo(dtype).eps * largest
+
+
+def _raise(dtype):
+    """What a matrix is multiplied by whose denormal entries count, as an exponent of 2: it makes
+    all entries normal. Beside entries so large denormals are rounding."""
+    return 2 * jnp.finfo(dtype).nmant
 
 
 def _probe(count, dtype):

@@ -15,11 +15,15 @@ What is read of A:
   rounding, the results are NaN. ``symmetrize_input=True`` stands for this: the average of A and its
   adjoint isn't taken.
 
-Matrices with leading dimensions are batches, as in JAX; a ``b`` with fewer than three dimensions is
-the same for all of them.
+Matrices with leading dimensions are batches, as in JAX, and those of ``b`` broadcast against them.
+A ``b`` with one dimension is a vector, one with two a matrix, for all of them.
 
-``overwrite_a``, ``overwrite_b``, ``check_finite`` and ``debug`` are accepted and do nothing, as in
-JAX. What isn't a matrix of float32, float64, complex64 or complex128 raises.
+Arrays are promoted as JAX promotes them: float32 with float64, real with complex, integers and
+booleans to JAX's default; where ``jax_numpy_dtype_promotion`` is "strict" what differs raises. What
+isn't a matrix of float32, float64, complex64 or complex128 then raises.
+
+``overwrite_a``, ``overwrite_b``, ``check_finite``, ``turbo`` and ``debug`` are accepted and do
+nothing, as in JAX.
 """
 
 import operator
@@ -28,8 +32,9 @@ import typing
 import jax
 import jax.numpy as jnp
 
-from jaxmg import _factor, _linalg
+from jaxmg import _compat, _factor, _linalg
 from jaxmg._factor import CholeskyFactor
+from jaxmg._refined_factor import RefinedFactor
 
 __all__ = [
     "EighResult",
@@ -65,6 +70,7 @@ class SlogdetResult(typing.NamedTuple):
     logabsdet: jax.Array
 
 
+@_compat.api_boundary
 def solve(
     a,
     b,
@@ -82,7 +88,7 @@ def solve(
 
     Args:
         a: (n, n), Hermitian positive definite, as for `jaxmg.potrs`.
-        b: (n,) or (n, nrhs), of a's dtype.
+        b: (n,) or (..., n, nrhs).
         lower: with ``assume_a="pos"`` the triangle that is read.
         overwrite_a, overwrite_b, debug, check_finite: do nothing.
         assume_a: "pos": Hermitian positive definite, of which one triangle is read. None, SciPy's
@@ -90,8 +96,8 @@ def solve(
         mesh, matrix_specs: as for `jaxmg.potrs`.
 
     Returns:
-        x, of b's shape, dtype and sharding; NaN where ``a`` isn't positive definite, and without
-        ``assume_a`` where it isn't Hermitian.
+        x, of b's shape and sharding; with leading dimensions, of those of ``a`` and b together. NaN
+        where ``a`` isn't positive definite, and without ``assume_a`` where it isn't Hermitian.
 
     Cost: that of `jaxmg.potrs`, which also takes a tile width, a precision and a's memory.
 
@@ -113,11 +119,13 @@ def solve(
     return _linalg.run((a, b), "solve", _linalg.solve, ("like b",), mesh, matrix_specs, read)
 
 
-def inv(a, *, mesh=None, matrix_specs=None):
+@_compat.api_boundary
+def inv(a, overwrite_a=False, check_finite=True, *, mesh=None, matrix_specs=None):
     """The inverse of a Hermitian positive definite matrix: `jax.numpy.linalg.inv`.
 
     Args:
         a: (n, n), Hermitian positive definite.
+        overwrite_a, check_finite: do nothing.
         mesh, matrix_specs: as for `jaxmg.potri`.
 
     Returns:
@@ -133,11 +141,26 @@ def inv(a, *, mesh=None, matrix_specs=None):
     )
 
 
-def cholesky(a, *, upper=False, symmetrize_input=True, mesh=None, matrix_specs=None):
-    """The Cholesky factor of a Hermitian positive definite matrix: `jax.numpy.linalg.cholesky`.
+@_compat.api_boundary
+def cholesky(
+    a,
+    lower=None,
+    overwrite_a=False,
+    check_finite=True,
+    *,
+    upper=False,
+    symmetrize_input=True,
+    mesh=None,
+    matrix_specs=None,
+):
+    """The Cholesky factor of a Hermitian positive definite matrix: `jax.numpy.linalg.cholesky`,
+    and with ``lower`` `jax.scipy.linalg.cholesky`.
 
     Args:
         a: (n, n), Hermitian positive definite.
+        lower: as in SciPy: True gives L by the lower triangle of ``a``, False U by the upper one,
+            and nothing else of ``a`` is read. None: ``upper`` says what to give.
+        overwrite_a, check_finite: do nothing.
         upper: give U with ``a = U^H U`` in place of L with ``a = L L^H``.
         symmetrize_input: True: ``a`` has to be Hermitian. False: of ``a`` that triangle is read
             which is asked for.
@@ -152,14 +175,23 @@ def cholesky(a, *, upper=False, symmetrize_input=True, mesh=None, matrix_specs=N
     better left in the solver's own layout: `jaxmg.cho_factor`.
 
     Raises:
+        ValueError: ``lower`` and ``upper`` both.
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_factor`.
     """
+    if lower is not None:
+        if upper:
+            raise ValueError(
+                f"linalg.cholesky: lower={lower!r} is SciPy's argument and upper={upper!r} is that "
+                "of jax.numpy.linalg; pass one of them"
+            )
+        upper, symmetrize_input = not lower, False
     read = _linalg.HERMITIAN if symmetrize_input else _linalg.triangle(not upper)
     return _linalg.run(
         (a,), "cholesky", _linalg.cholesky, ("matrix",), mesh, matrix_specs, read, bool(upper)
     )
 
 
+@_compat.api_boundary
 def cho_factor(
     a, lower=False, overwrite_a=False, check_finite=True, *, mesh=None, matrix_specs=None
 ):
@@ -188,19 +220,22 @@ def cho_factor(
     return c, lower
 
 
+@_compat.api_boundary
 def cho_solve(
     c_and_lower, b, overwrite_b=False, check_finite=True, *, mesh=None, matrix_specs=None
 ):
     """The x with ``a @ x = b`` by a factor of ``a``: `jax.scipy.linalg.cho_solve`.
 
     Args:
-        c_and_lower: what `cho_factor` gave; in the place of c also a `jaxmg.CholeskyFactor`.
-        b: (n,) or (n, nrhs), of c's dtype.
+        c_and_lower: what `cho_factor` gave; in the place of the pair, or of c, also a factor that
+            `jaxmg.cho_factor` gave.
+        b: (n,) or (..., n, nrhs).
         overwrite_b, check_finite: do nothing.
         mesh, matrix_specs: as for `jaxmg.cho_factor`, of c.
 
     Returns:
-        x, of b's shape, dtype and sharding.
+        x, of b's shape and sharding; with leading dimensions, of those of c and b together. NaN
+        where ``lower`` isn't what c is: `jaxmg.CholeskyFactor.from_upper` has how it is seen.
 
     Cost: that of `jaxmg.cho_solve`, and of c's way into the solver's layout, L's by way of its
     adjoint; a `jaxmg.CholeskyFactor` is there already.
@@ -208,8 +243,17 @@ def cho_solve(
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_solve`.
     """
-    c, lower = c_and_lower
-    if isinstance(c, CholeskyFactor):
+    if isinstance(c_and_lower, (CholeskyFactor, RefinedFactor)):
+        return _factor.cho_solve(c_and_lower, b)
+    try:
+        c, lower = c_and_lower
+    except (TypeError, ValueError):
+        raise TypeError(
+            "linalg.cho_solve: c_and_lower must be a pair (c, lower), as linalg.cho_factor makes "
+            "it, or a factor, as jaxmg.cho_factor does; got "
+            f"{type(c_and_lower).__name__}"
+        ) from None
+    if isinstance(c, (CholeskyFactor, RefinedFactor)):
         return _factor.cho_solve(c, b)
     return _linalg.run(
         (c, b),
@@ -222,28 +266,59 @@ def cho_solve(
     )
 
 
-def eigh(a, UPLO=None, symmetrize_input=True, *, mesh=None, matrix_specs=None):
-    """Eigenvalues and eigenvectors of a Hermitian matrix: `jax.numpy.linalg.eigh`.
+@_compat.api_boundary
+def eigh(
+    a,
+    UPLO=None,
+    symmetrize_input=True,
+    *,
+    b=None,
+    lower=None,
+    eigvals_only=False,
+    overwrite_a=False,
+    overwrite_b=False,
+    turbo=True,
+    eigvals=None,
+    type=1,
+    check_finite=True,
+    mesh=None,
+    matrix_specs=None,
+):
+    """Eigenvalues and eigenvectors of a Hermitian matrix: `jax.numpy.linalg.eigh`, and by keywords
+    `jax.scipy.linalg.eigh`.
 
     Args:
         a: (n, n), Hermitian.
         UPLO: with ``symmetrize_input=False`` the triangle that is read, "L" (None too) or "U".
         symmetrize_input: True: ``a`` has to be Hermitian.
+        lower: as in SciPy: the triangle that is read, whether the lower one. None: as above.
+        eigvals_only: give the eigenvalues alone, as `eigvalsh`.
+        b, eigvals, type: None, None and 1 alone, as in JAX.
+        overwrite_a, overwrite_b, turbo, check_finite: do nothing.
         mesh, matrix_specs: as for `jaxmg.syevd`.
 
     Returns:
         `EighResult`: eigenvalues (n,), real, ascending and the same on all devices; eigenvectors
-        (n, n) in the columns, of a's dtype and sharding.
+        (n, n) in the columns, of a's dtype and sharding. With ``eigvals_only`` the eigenvalues.
 
     Cost: that of `jaxmg.syevd`. `jaxmg.eigh` has ``b`` and ``subset_by_index``.
 
     Raises:
         ValueError: another ``UPLO``; and all that `jaxmg.syevd` raises.
+        NotImplementedError: ``b``, ``eigvals`` or another ``type``.
     """
-    read = _read("eigh", UPLO, symmetrize_input)
+    if b is not None or eigvals is not None or type != 1:
+        raise NotImplementedError(
+            "linalg.eigh: b, eigvals and another type than 1 are not supported, as in JAX; "
+            "jaxmg.eigh(a, b, subset_by_index=(first, last)) has both"
+        )
+    read = _read("eigh", UPLO, symmetrize_input) if lower is None else _linalg.triangle(lower)
+    if eigvals_only:
+        return _linalg.run((a,), "eigh", _linalg.eigenvalues, ("small",), mesh, matrix_specs, read)
     return EighResult(*_linalg.eigh(a, "eigh", mesh, matrix_specs, read))
 
 
+@_compat.api_boundary
 def eigvalsh(a, UPLO="L", *, symmetrize_input=True, mesh=None, matrix_specs=None):
     """Eigenvalues of a Hermitian matrix: `jax.numpy.linalg.eigvalsh`.
 
@@ -256,6 +331,7 @@ def eigvalsh(a, UPLO="L", *, symmetrize_input=True, mesh=None, matrix_specs=None
     return _linalg.run((a,), "eigvalsh", _linalg.eigenvalues, ("small",), mesh, matrix_specs, read)
 
 
+@_compat.api_boundary
 def slogdet(a, *, method=None, mesh=None, matrix_specs=None):
     """The determinant's sign and logarithm for a Hermitian positive definite matrix:
     `jax.numpy.linalg.slogdet`.
@@ -277,18 +353,21 @@ def slogdet(a, *, method=None, mesh=None, matrix_specs=None):
     return SlogdetResult(*_linalg.slogdet(a, "slogdet", mesh, matrix_specs))
 
 
-def det(a, *, mesh=None, matrix_specs=None):
+@_compat.api_boundary
+def det(a, overwrite_a=False, check_finite=True, *, mesh=None, matrix_specs=None):
     """The determinant of a Hermitian positive definite matrix: `jax.numpy.linalg.det`.
 
-    Arguments, cost and errors are as for `slogdet`, which doesn't overflow.
+    Arguments, cost and errors are as for `slogdet`, which doesn't overflow; ``overwrite_a`` and
+    ``check_finite`` do nothing.
 
     Returns:
         A scalar of a's dtype; NaN where ``a`` isn't Hermitian positive definite.
     """
     sign, logabsdet = _linalg.slogdet(a, "det", mesh, matrix_specs)
-    return sign * jnp.exp(logabsdet)
+    return sign * jnp.exp(logabsdet).astype(sign.dtype)
 
 
+@_compat.api_boundary
 def matrix_power(a, n, *, mesh=None, matrix_specs=None):
     """The n-th power of a square matrix: `jax.numpy.linalg.matrix_power`.
 
@@ -313,6 +392,7 @@ def matrix_power(a, n, *, mesh=None, matrix_specs=None):
     return _linalg.run((a,), "matrix_power", _linalg.power, ("matrix",), mesh, matrix_specs, n)
 
 
+@_compat.api_boundary
 def funm(A, func, disp=True, *, mesh=None, matrix_specs=None):
     """A function of a Hermitian matrix, by its eigenvalues: `jax.scipy.linalg.funm`.
 
@@ -345,12 +425,14 @@ def funm(A, func, disp=True, *, mesh=None, matrix_specs=None):
     return _linalg.function(A, func, "funm", mesh, matrix_specs)
 
 
+@_compat.api_boundary
 def sqrtm(A, blocksize=1, *, mesh=None, matrix_specs=None):
     """The principal square root of a Hermitian matrix: `jax.scipy.linalg.sqrtm`.
 
     Args:
         A: (n, n), Hermitian. Real, it has to be positive semidefinite: make it complex for a root
-            of a matrix with negative eigenvalues. Those within rounding of 0 are taken for 0.
+            of a matrix with negative eigenvalues. Negative ones within rounding of 0, which is
+            n eps times the largest, are taken for 0.
         blocksize: does nothing.
         mesh, matrix_specs: as for `jaxmg.syevd`.
 
@@ -362,12 +444,14 @@ def sqrtm(A, blocksize=1, *, mesh=None, matrix_specs=None):
     """
 
     def root(w):
-        small = jnp.abs(w) <= w.size * jnp.finfo(w.dtype).eps * jnp.max(jnp.abs(w), initial=0)
-        return jnp.where(small, 0, jnp.sqrt(jnp.where(small, 1, w)))
+        rounding = w.size * jnp.finfo(w.dtype).eps * jnp.max(jnp.abs(w), initial=0)
+        zero = (w.real <= 0) & (w.real >= -rounding)
+        return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, w)))
 
     return _linalg.function(A, root, "sqrtm", mesh, matrix_specs)
 
 
+@_compat.api_boundary
 def expm(A, *, upper_triangular=False, max_squarings=16, mesh=None, matrix_specs=None):
     """The exponential of a Hermitian matrix: `jax.scipy.linalg.expm`.
 
@@ -390,6 +474,7 @@ def expm(A, *, upper_triangular=False, max_squarings=16, mesh=None, matrix_specs
     return _linalg.function(A, jnp.exp, "expm", mesh, matrix_specs)
 
 
+@_compat.api_boundary
 def logm(A, disp=True, *, mesh=None, matrix_specs=None):
     """The principal logarithm of a Hermitian matrix: `scipy.linalg.logm`, which JAX hasn't.
 
@@ -413,6 +498,6 @@ def logm(A, disp=True, *, mesh=None, matrix_specs=None):
 
 
 def _read(name, UPLO, symmetrize_input):
-    if UPLO not in (None, "L", "U"):
+    if not (UPLO is None or (isinstance(UPLO, str) and UPLO in ("L", "U"))):
         raise ValueError(f"linalg.{name}: UPLO must be None, 'L' or 'U'; got {UPLO!r}")
     return _linalg.HERMITIAN if symmetrize_input else _linalg.triangle(UPLO != "U")

@@ -1,14 +1,14 @@
 """The types of `jaxmg.linalg`; see ``__init__.pyi``."""
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 from jax import Array
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from numpy.typing import NDArray
 
-from jaxmg import CholeskyFactor
+from jaxmg import CholeskyFactor, RefinedFactor
 
 __all__ = [
     "EighResult",
@@ -29,7 +29,7 @@ __all__ = [
     "sqrtm",
 ]
 
-_Matrix: TypeAlias = Array | NDArray[np.inexact[Any]]
+_Matrix: TypeAlias = Array | NDArray[np.number[Any] | np.bool_]
 _Mesh: TypeAlias = Mesh | AbstractMesh
 _Triangle: TypeAlias = Literal["L", "U"]
 
@@ -55,10 +55,18 @@ def solve(
     matrix_specs: PartitionSpec | None = None,
 ) -> Array: ...
 def inv(
-    a: _Matrix, *, mesh: _Mesh | None = None, matrix_specs: PartitionSpec | None = None
+    a: _Matrix,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    mesh: _Mesh | None = None,
+    matrix_specs: PartitionSpec | None = None,
 ) -> Array: ...
 def cholesky(
     a: _Matrix,
+    lower: bool | None = None,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
     *,
     upper: bool = False,
     symmetrize_input: bool = True,
@@ -75,7 +83,9 @@ def cho_factor(
     matrix_specs: PartitionSpec | None = None,
 ) -> tuple[Array, bool]: ...
 def cho_solve(
-    c_and_lower: tuple[_Matrix | CholeskyFactor, bool],
+    c_and_lower: tuple[_Matrix | CholeskyFactor | RefinedFactor, bool]
+    | CholeskyFactor
+    | RefinedFactor,
     b: _Matrix,
     overwrite_b: bool = False,
     check_finite: bool = True,
@@ -83,14 +93,42 @@ def cho_solve(
     mesh: _Mesh | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array: ...
+@overload
 def eigh(
     a: _Matrix,
     UPLO: _Triangle | None = None,
     symmetrize_input: bool = True,
     *,
+    b: None = None,
+    lower: bool | None = None,
+    eigvals_only: Literal[False] = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    turbo: bool = True,
+    eigvals: None = None,
+    type: Literal[1] = 1,
+    check_finite: bool = True,
     mesh: _Mesh | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> EighResult: ...
+@overload
+def eigh(
+    a: _Matrix,
+    UPLO: _Triangle | None = None,
+    symmetrize_input: bool = True,
+    *,
+    b: None = None,
+    lower: bool | None = None,
+    eigvals_only: Literal[True],
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    turbo: bool = True,
+    eigvals: None = None,
+    type: Literal[1] = 1,
+    check_finite: bool = True,
+    mesh: _Mesh | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array: ...
 def eigvalsh(
     a: _Matrix,
     UPLO: _Triangle | None = "L",
@@ -107,7 +145,12 @@ def slogdet(
     matrix_specs: PartitionSpec | None = None,
 ) -> SlogdetResult: ...
 def det(
-    a: _Matrix, *, mesh: _Mesh | None = None, matrix_specs: PartitionSpec | None = None
+    a: _Matrix,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    mesh: _Mesh | None = None,
+    matrix_specs: PartitionSpec | None = None,
 ) -> Array: ...
 def matrix_power(
     a: _Matrix,

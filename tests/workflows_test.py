@@ -84,6 +84,25 @@ def test_only_code_of_this_repository_runs_on_our_gpus():
     assert not any("self-hosted" in command for command in others)
 
 
+def _jobs(workflow):
+    """The text of each job by its name."""
+    jobs = COMMANDS[workflow].split("\njobs:\n")[1]
+    parts = re.split(r"^  (\w+):\n", jobs, flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_nothing_is_published_that_was_not_tested():
+    """With every Python, and those wheels that are published."""
+    jobs = _jobs("release.yml")
+    assert "needs: [wheels, test]" in jobs["pypi"] and "needs: pypi" in jobs["github"]
+    test = jobs["test"]
+    assert "needs: wheels\n" in test and "pattern: wheels-*" in test and "WHEELS: dist" in test
+    assert "ci/installed_wheels.sh ${{ matrix.python }} ${{ matrix.tests }}" in test
+    tested = re.findall(r'python: "([\d.]+)", .*tests: tests/python }', test)
+    supported = re.search(r"^SUPPORTED=\((.*)\)", text("tools/find_python.sh"), re.M)[1]
+    assert sorted(tested) == sorted(supported.split())
+
+
 @pytest.fixture
 def notes(tmp_path):
     """release_notes.notes on a version.bzl and a CHANGELOG.md of one's own."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import sys
 import threading
 import warnings
 import weakref
@@ -100,6 +101,125 @@ def test_second_call_is_not_planned_again(monkeypatch, name):
     jax.tree.map(np.testing.assert_array_equal, first, second)
 
 
+@contextlib.contextmanager
+def _nothing_is_moved():
+    """Fails where JAX brings an array to a device, or from one to another."""
+    moves = []
+
+    def watch(frame, event, _):
+        if event == "call" and "device_put" in frame.f_code.co_name:
+            moves.append(frame.f_code.co_name)
+
+    sys.setprofile(watch)
+    try:
+        with jax.transfer_guard("disallow"):
+            yield
+    finally:
+        sys.setprofile(None)
+    assert not moves
+
+
+def _on_one_device(kind):
+    """A function that has an array on the first local device, in one of the ways that JAX has."""
+    device = jax.local_devices()[0]
+    return {
+        "uncommitted": jnp.asarray,
+        "committed": lambda x: jax.device_put(x, device),
+        "mesh": lambda x: jax.device_put(
+            x, jax.NamedSharding(Mesh([device], ("x",)), P(*("x" for _ in x.shape[1:])))
+        ),
+    }[kind]
+
+
+_KINDS = ["uncommitted", "committed", "mesh"]
+
+
+def _eager_calls(a, b):
+    factor, refined = jaxmg.cho_factor(a, 3), jaxmg.cho_factor(a, 3, refine="float32")
+    return {
+        "potrs": lambda: jaxmg.potrs(a, b, 3, return_status=True, return_logdet=True),
+        "potrs(refine=)": lambda: jaxmg.potrs(a, b, 3, refine="float32"),
+        "potri": lambda: jaxmg.potri(a, 3),
+        "syevd": lambda: jaxmg.syevd(a, 3),
+        "sygvd": lambda: jaxmg.sygvd(a, a, 3),
+        "eigh": lambda: jaxmg.eigh(a, subset_by_index=(1, 3)),
+        "cho_factor": lambda: jaxmg.cho_factor(a, 3),
+        "cho_factor(refine=)": lambda: jaxmg.cho_factor(a, 3, refine="float32"),
+        "cho_solve": lambda: jaxmg.cho_solve(factor, b),
+        "RefinedFactor.solve": lambda: refined.solve(b),
+        "inv": factor.inv,
+        "upper": factor.upper,
+        "cyclic_1d": lambda: jaxmg.cyclic_1d(a, 2),
+        "linalg.solve": lambda: jaxmg.linalg.solve(a, b),
+        "linalg.eigh": lambda: jaxmg.linalg.eigh(a),
+    }
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("name", _eager_calls(np.eye(3), np.ones(3)))
+def test_arrays_on_the_device_are_not_moved(monkeypatch, name, kind):
+    """A second eager call hands the arrays to the compiled program and does nothing else."""
+    on_device = _on_one_device(kind)
+    a = on_device(positive_definite("well", _N, "float64"))
+    b = on_device(np.ones(_N))
+    call = _eager_calls(a, b)[name]
+    first = jax.block_until_ready(call())
+    with _nothing_is_moved(), _nothing_is_compiled(), _nothing_is_planned(monkeypatch):
+        second = jax.block_until_ready(call())
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+
+
+def test_arrays_on_the_mesh_are_not_moved():
+    mesh = line(2)
+    a = shard(positive_definite("well", _N, "float64"), mesh, "r", None)
+    b = shard(np.ones(_N), mesh)
+    first = jax.block_until_ready(jaxmg.potrs(a, b))
+    with _nothing_is_moved(), _nothing_is_compiled():
+        second = jax.block_until_ready(jaxmg.potrs(a, b))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_one_program_serves_all_arrays_on_a_device():
+    """However their shardings say that they are there; NumPy arrays too."""
+    matrix = positive_definite("well", _N, "float64")
+    mesh = Mesh(jax.local_devices()[:1], ("x",))
+    kinds = [np.asarray, *map(_on_one_device, _KINDS)]
+    arrays = [(kind(matrix), kind(np.ones(_N))) for kind in kinds]
+    first = jaxmg.potrs(*arrays[0], 5, mesh, P("x")).block_until_ready()
+    with _nothing_is_compiled():
+        for a, _ in arrays:
+            for _, b in arrays:
+                x = jaxmg.potrs(a, b, 5, mesh, P("x")).block_until_ready()
+                np.testing.assert_array_equal(x, first)
+
+
+@pytest.mark.parametrize("kind", [*_KINDS, "other device", "two devices"])
+def test_arrays_are_where_the_mesh_says(kind):
+    """On the one device of a mesh, wherever they come from."""
+    first, last = jax.local_devices()[0], jax.local_devices()[-1]
+    on_device = {
+        "other device": lambda x: jax.device_put(x, last),
+        "two devices": lambda x: shard(x, Mesh(jax.local_devices()[:2], ("r",))),
+    }.get(kind) or _on_one_device(kind)
+    matrix = positive_definite("well", _N, "float64")
+    a, b = on_device(matrix), on_device(np.ones(_N))
+    for device in (first, last):
+        x = jaxmg.potrs(a, b, 3, Mesh([device], ("r",)), P("r"))
+        assert x.devices() == {device}
+        check_potrs(matrix, x, np.ones(_N))
+    np.testing.assert_array_equal(a, matrix)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_donated_on_one_device(kind):
+    """The buffer is the work space, and the array that the caller has is deleted."""
+    matrix = positive_definite("well", _N, "float64")
+    for _ in range(2):
+        a = _on_one_device(kind)(matrix.copy())
+        check_potri(matrix, jaxmg.potri(a, 3, donate=True))
+        assert a.is_deleted()
+
+
 def test_a_plan_is_for_calls_that_are_alike():
     """The same shapes in other circumstances, between calls that are alike."""
     matrix, b = positive_definite("well", _N, "float64"), np.ones(_N)
@@ -130,7 +250,7 @@ def test_a_plan_is_for_calls_that_are_alike():
         jaxmg.potrs(matrix, b.astype("float32"), 1)
     single = jaxmg.potrs(matrix.astype("float32"), b.astype("float32"), 1)
     assert single.dtype == np.float32
-    with pytest.raises(TypeError, match="in_specs must be a PartitionSpec"):
+    with pytest.raises(TypeError, match="matrix_specs must be a PartitionSpec"):
         jaxmg.potrs(matrix, b, 1, two, ("r", None))
     jax.config.update("jax_enable_x64", False)
     try:
@@ -215,6 +335,12 @@ def test_exported_program_runs_on_devices_in_another_order(order):
 def test_the_listener_hears_a_compilation():
     with pytest.raises(AssertionError), _nothing_is_compiled():
         jax.jit(lambda x: x + 1.25)(np.ones(3))
+
+
+def test_the_profile_sees_an_array_move():
+    with pytest.raises(AssertionError), _nothing_is_moved():
+        with jax.transfer_guard("allow"):
+            jax.device_put(jnp.ones(3), jax.local_devices()[0])
 
 
 def test_equal_meshes_share_a_program():

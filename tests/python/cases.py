@@ -78,6 +78,37 @@ def grid(kind=AxisType.Auto):
     return Mesh(np.array(devices(count)).reshape(-1, 2), ("r", "c"), axis_types=(kind,) * 2)
 
 
+# Of tests that run on meshes of automatic and of explicit axes; the latter is their breadth.
+kinds = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(AxisType.Auto, id="automatic"),
+        pytest.param(AxisType.Explicit, id="explicit", marks=pytest.mark.breadth),
+    ],
+)
+
+
+def on(mesh, function):
+    """``function``, called in the context of a mesh of explicit axes, without which JAX can't
+    transpose eagerly what is on one."""
+
+    @functools.wraps(function)
+    def called(*arguments):
+        if AxisType.Explicit not in mesh.axis_types:
+            return function(*arguments)
+        with context(mesh):
+            return function(*arguments)
+
+    return called
+
+
+def like(array, other):
+    """``array`` lying as ``other`` does, where explicit axes say how."""
+    sharding = jax.typeof(other).sharding
+    explicit = AxisType.Explicit in sharding.mesh.axis_types
+    return jax.sharding.reshard(array, sharding) if explicit else array
+
+
 def shard(array, mesh, *entries):
     sharding = NamedSharding(mesh, P(*entries))
     if isinstance(array, jax.Array) or sharding.is_fully_addressable:
@@ -181,7 +212,7 @@ def hermitian(n, dtype):
 
 def hermitian_part(a):
     """A Hermitian matrix has Hermitian tangents: there all conventions of derivatives agree."""
-    return (a + a.conj().T) / 2
+    return (a + like(a.conj().T, a)) / 2
 
 
 def precisely(function):

@@ -16,6 +16,10 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 import jax  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
+if os.environ.get("JAXMG_TEST_STRICT"):  # as JAX's own tests run, and lineax's
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    jax.config.update("jax_check_tracer_leaks", True)
 
 from hypothesis import settings  # noqa: E402
 

@@ -12,9 +12,12 @@ from cases import (
     broad,
     context,
     hermitian_part,
+    kinds,
+    like,
     line,
     needs_transformations,
     normal,
+    on,
     one_process,
     positive_definite,
     precisely,
@@ -162,6 +165,7 @@ _CORE = {
 }
 
 
+@kinds
 @pytest.mark.parametrize(
     "name, dtype, ranks",
     broad(
@@ -176,16 +180,23 @@ _CORE = {
         slow=lambda name, *_: name == "refined",
     ),
 )
-def test_jvp_and_vjp(name, dtype, ranks):
-    ours, theirs = _functions(name, line(ranks))
+def test_jvp_and_vjp(name, dtype, ranks, kind):
+    mesh = line(ranks, kind=kind)
+    ours, theirs = _functions(name, mesh)
     primals, tangents = _arguments(7, dtype)
     if (ranks + len(name)) % 2:
         ours = jax.jit(ours)
-    found, expected = (jax.jvp(f, primals, tangents) for f in (ours, theirs))
+    found = on(mesh, lambda *t: jax.jvp(ours, primals, t))(*tangents)
+    expected = jax.jvp(theirs, primals, tangents)
     _assert_close(found, expected, dtype)
     cotangents = jax.tree.map(lambda x: normal(rng(3), x.shape, x.dtype), expected[0])
-    found, expected = (jax.vjp(f, *primals)[1](cotangents) for f in (ours, theirs))
-    _assert_close(found, expected, dtype)
+
+    def transposed(function, cotangents):
+        results, vjp = jax.vjp(function, *primals)
+        return vjp(jax.tree.map(lambda x, y: like(jnp.asarray(x), y), cotangents, results))
+
+    found = on(mesh, transposed)(ours, cotangents)
+    _assert_close(found, transposed(theirs, cotangents), dtype)
 
 
 _SECOND = {
@@ -195,6 +206,7 @@ _SECOND = {
 }
 
 
+@kinds
 @pytest.mark.parametrize(
     "name, order",
     broad(
@@ -215,8 +227,8 @@ _SECOND = {
         alone=True,
     ),
 )
-def test_second_derivatives(name, order):
-    ours, theirs = _functions(name, line(2))
+def test_second_derivatives(name, order, kind):
+    ours, theirs = _functions(name, line(2, kind=kind))
     (a, b), (a_dot, b_dot) = _arguments(5, "complex128" if "eig" in name else "float64")
 
     def along(f):
@@ -229,16 +241,18 @@ def test_second_derivatives(name, order):
     np.testing.assert_allclose(along(ours), along(theirs), rtol=1e-8)
 
 
+@kinds
 @pytest.mark.breadth
 @one_process("it takes long")
-def test_linearize_and_jacobians():
-    ours, theirs = _functions("logdet", line(2))
+def test_linearize_and_jacobians(kind):
+    mesh = line(2, kind=kind)
+    ours, theirs = _functions("logdet", mesh)
     (a, b), tangents = _arguments(4, "float64")
-    _assert_close(
-        jax.linearize(ours, a, b)[1](*tangents), jax.jvp(theirs, (a, b), tangents)[1], float
-    )
+    found = on(mesh, lambda *tangents: jax.linearize(ours, a, b)[1](*tangents))(*tangents)
+    _assert_close(found, jax.jvp(theirs, (a, b), tangents)[1], float)
     for jacobian in (jax.jacfwd, jax.jacrev):
-        _assert_close(jacobian(ours, (0, 1))(a, b), jacobian(theirs, (0, 1))(a, b), float)
+        found = on(mesh, jacobian(ours, (0, 1)))(a, b)
+        _assert_close(found, jacobian(theirs, (0, 1))(a, b), float)
 
 
 @pytest.mark.parametrize(
@@ -356,6 +370,7 @@ def test_one_factorization_a_gradient():
     assert calls.count("potrf") == 1 and calls.count("potrs") == 2
 
 
+@kinds
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "around",
@@ -365,8 +380,8 @@ def test_one_factorization_a_gradient():
         alone=True,
     ),
 )
-def test_inside(around):
-    mesh = line(2)
+def test_inside(around, kind):
+    mesh = line(2, kind=kind)
     (a, b), _ = _arguments(6, "float64")
 
     def step(x, solve):
@@ -395,11 +410,12 @@ def test_inside(around):
         _assert_close(jax.jit(transform(ours))(x), transform(theirs)(x), float)
 
 
+@kinds
 @pytest.mark.breadth
 @one_process("it takes long")
-def test_a_factor_in_a_loop_is_differentiated():
+def test_a_factor_in_a_loop_is_differentiated(kind):
     """It is carried, chosen by cond, and solved with in each step."""
-    mesh = line(2)
+    mesh = line(2, kind=kind)
     (a, b), _ = _arguments(6, "float64")
 
     def ours(t):
@@ -457,11 +473,49 @@ def test_a_failed_factorization_has_derivatives_that_are_nan():
     assert np.isnan(np.triu(jax.grad(f)(a))[np.triu_indices(8)]).all()
 
 
-def test_empty():
-    a, b = np.zeros((0, 0)), np.zeros((0, 2))
-    f = lambda a, b: jaxmg.potrs(a, b, mesh=line(2), return_logdet=True)[1]  # noqa: E731
-    found = jax.grad(f, (0, 1))(a, b)
-    assert [x.shape for x in found] == [(0, 0), (0, 2)]
+_EMPTY = {
+    "logdet": lambda a, b, mesh: jaxmg.potrs(a, b, mesh=mesh, return_logdet=True),
+    "potri": lambda a, b, mesh: jaxmg.potri(a, mesh=mesh),
+    "syevd": lambda a, b, mesh: jaxmg.syevd(a, mesh=mesh),
+    "eigvalsh": lambda a, b, mesh: jaxmg.eigvalsh(a, mesh=mesh),
+    "sygvd": lambda a, b, mesh: jaxmg.sygvd(a, a, mesh=mesh),
+    "upper": lambda a, b, mesh: jaxmg.cho_factor(a, mesh=mesh).upper(),
+    "matmul": lambda a, b, mesh: jaxmg.cho_factor(a, mesh=mesh).matmul(b),
+    "from_upper": lambda a, b, mesh: jaxmg.CholeskyFactor.from_upper(a, mesh=mesh).solve(b),
+    "refined factor": lambda a, b, mesh: jaxmg.cho_factor(a, mesh=mesh, refine="auto").solve(b),
+    "expm": lambda a, b, mesh: jaxmg.linalg.expm(a, mesh=mesh),
+    "det": lambda a, b, mesh: jaxmg.linalg.det(a, mesh=mesh),
+}
+
+
+@kinds
+@pytest.mark.parametrize(
+    "name, dtype",
+    broad(
+        [(name, dtype) for name in _EMPTY for dtype in ("float64", "complex64")],
+        lambda name, dtype: (
+            (name, dtype)
+            in (("logdet", "float64"), ("eigvalsh", "complex64"), ("potri", "float64"))
+        ),
+    ),
+)
+def test_empty(name, dtype, kind):
+    mesh = line(2, kind=kind)
+    a, b = jnp.zeros((0, 0), dtype), jnp.zeros((0, 2), dtype)
+
+    def function(a, b):
+        return _EMPTY[name](a, b, mesh)
+
+    def size(a, b):
+        return sum(jnp.sum(jnp.abs(x) ** 2) for x in jax.tree.leaves(function(a, b)))
+
+    def both(a, b):
+        return jax.grad(size, (0, 1))(a, b), jax.jvp(function, (a, b), (a, b))
+
+    for run, count in ((both, ()), (jax.vmap(both), (3,)), (jax.jit(jax.vmap(both)), (3,))):
+        arrays = [jnp.zeros((*count, *x.shape), dtype) for x in (a, b)]
+        gradient, _ = on(mesh, run)(*arrays)
+        assert [(x.shape, x.dtype) for x in gradient] == [(x.shape, x.dtype) for x in arrays]
 
 
 @pytest.mark.breadth

@@ -90,7 +90,7 @@ _VALUE_ERRORS = {
     ),
     "mesh under jit": (
         lambda: jax.jit(jaxmg.potrs)(_A, _B),
-        "inside jit the mesh of a can't be seen; pass mesh= and in_specs=",
+        "inside jit the mesh of a can't be seen; pass mesh= and matrix_specs=",
     ),
     "abstract mesh of nothing": (
         lambda: jaxmg.potrs(_A, _B, 2, _mesh().abstract_mesh, P("r")),
@@ -120,7 +120,7 @@ _TYPE_ERRORS = {
     ),
     "spec": (
         lambda: jaxmg.potrs(_A, _B, 2, _mesh(), "r"),
-        "in_specs must be a PartitionSpec, or a list or tuple that starts with A's; got 'r'",
+        "matrix_specs must be a PartitionSpec, or a list or tuple that starts with A's; got 'r'",
     ),
 }
 

@@ -55,7 +55,11 @@ def test_right_hand_sides_that_do_not_fit(name, b, error, message):
             "^CholeskyFactor.from_upper: u must be a square",
         ),
         (lambda f: jaxmg.cho_factor(np.eye(3), 0), ValueError, "T_A, .* at least 1; got 0"),
-        (lambda f: jax.jit(jaxmg.cho_factor)(np.eye(3)), ValueError, "pass mesh= and in_specs="),
+        (
+            lambda f: jax.jit(jaxmg.cho_factor)(np.eye(3)),
+            ValueError,
+            "pass mesh= and matrix_specs=",
+        ),
         (
             lambda f: jax.tree.map(lambda x: jnp.stack([x, x]), f).solve(_B),
             ValueError,

@@ -393,6 +393,30 @@ def test_restored_failure_has_a_status():
     u[4, 4] = np.nan
     factor = jaxmg.CholeskyFactor.from_upper(u, 2, mesh)
     assert factor.status == 5 and np.isnan(factor.log_det)
+    u[4, 4] = -1
+    factor = jaxmg.CholeskyFactor.from_upper(u, 2, mesh)
+    assert factor.status == 5 and np.isnan(factor.log_det) and np.isnan(factor.solve(u[0])).all()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("jitted", [False, True])
+def test_a_lower_factor_is_refused(jitted, ranks):
+    """It would be taken for its diagonal. One that is both is right, and so is one with anything
+    below the diagonal."""
+    mesh, matrix = line(ranks), _problem()[0]
+
+    def status(u):
+        factor = jaxmg.CholeskyFactor.from_upper(u, 2, mesh, P("r", None))
+        return factor.status, factor.log_det, *_all_results(factor)
+
+    status = jax.jit(status) if jitted else status
+    upper = scipy.linalg.cholesky(matrix)
+    first, *others = status(upper.T)
+    assert first == -1 and all(np.isnan(x).all() for x in others)
+    for right in (upper, np.diag(np.diag(upper)), scipy.linalg.cho_factor(matrix)[0]):
+        first, log_det, *_ = status(right)
+        assert first == 0
+        np.testing.assert_allclose(log_det, 2 * np.log(np.diag(upper)).sum(), rtol=1e-13)
 
 
 def test_leaves_are_all_there_is():

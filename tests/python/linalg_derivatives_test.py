@@ -12,9 +12,11 @@ from cases import (
     broad,
     eps,
     hermitian_part,
+    kinds,
     line,
     needs_transformations,
     normal,
+    on,
     one_process,
     positive_definite,
     rng,
@@ -56,6 +58,7 @@ FUNCTIONS = {
 }
 
 
+@kinds
 @pytest.mark.parametrize(
     "name, n, dtype, jitted",
     broad(
@@ -69,11 +72,12 @@ FUNCTIONS = {
         alone=True,
     ),
 )
-def test_derivatives(name, n, dtype, jitted):
-    mesh, (ours, theirs) = line(4), FUNCTIONS[name]
+def test_derivatives(name, n, dtype, jitted, kind):
+    mesh, (ours, theirs) = line(4, kind=kind), FUNCTIONS[name]
     where = {"mesh": mesh, "matrix_specs": P("r", None)} if jitted else {}
     matrix, b = positive_definite("well", n, dtype), normal(rng(5), (n,), dtype)
-    tangents = normal(rng(6), (n, n), dtype), normal(rng(7), (n,), dtype)
+    a = shard_rows(matrix, mesh)
+    tangents = shard_rows(normal(rng(6), (n, n), dtype), mesh), normal(rng(7), (n,), dtype)
 
     def derivatives(function):
         def of_hermitian(a, b):
@@ -87,13 +91,14 @@ def test_derivatives(name, n, dtype, jitted):
 
         return jax.jit(both) if jitted else both
 
-    found = derivatives(functools.partial(ours, **where))(shard_rows(matrix, mesh), b, *tangents)
-    expected = derivatives(theirs)(matrix, b, *tangents)
+    found = on(mesh, derivatives(functools.partial(ours, **where)))(a, b, *tangents)
+    expected = derivatives(theirs)(matrix, b, *map(np.asarray, tangents))
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         largest = max(1, np.abs(y).max())
         np.testing.assert_allclose(x, y, rtol=0, atol=1e4 * eps(dtype) * largest)
 
 
+@kinds
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype, ranks",
@@ -103,9 +108,9 @@ def test_derivatives(name, n, dtype, jitted):
         alone=True,
     ),
 )
-def test_functions_of_matrices_with_equal_eigenvalues(dtype, ranks):
+def test_functions_of_matrices_with_equal_eigenvalues(dtype, ranks, kind):
     """Where those of eigenvectors are infinite, or of no digit, these derivatives are not."""
-    n, mesh = 8, line(ranks)
+    n, mesh = 8, line(ranks, kind=kind)
     random = rng(8)
     v = np.linalg.qr(normal(random, (n, n), dtype))[0]
     w = np.array([1, 1, 1 + 1e-9, 2, 2 + 1e-5, 2 - 1e-3, 0, 0])
@@ -124,10 +129,11 @@ def test_functions_of_matrices_with_equal_eigenvalues(dtype, ranks):
         np.testing.assert_allclose(x, y, rtol=0, atol=10 * eps(dtype) ** (2 / 3) * np.abs(y).max())
 
 
+@kinds
 @pytest.mark.breadth
 @one_process("it takes long")
-def test_what_a_function_of_eigenvalues_depends_on():
-    mesh, matrix = line(2), positive_definite("well", 7, "float64")
+def test_what_a_function_of_eigenvalues_depends_on(kind):
+    mesh, matrix = line(2, kind=kind), positive_definite("well", 7, "float64")
 
     def ours(t, a):
         return linalg.funm(hermitian_part(a), lambda w: jnp.exp(-t * w), mesh=mesh).sum()
@@ -145,22 +151,24 @@ def test_what_a_function_of_eigenvalues_depends_on():
         np.testing.assert_allclose(x, y, rtol=1e-9)
 
 
+@kinds
 @pytest.mark.breadth
 @one_process("it takes long")
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_vmap(name):
-    mesh, (ours, theirs) = line(4), FUNCTIONS[name]
+def test_vmap(name, kind):
+    mesh, (ours, theirs) = line(4, kind=kind), FUNCTIONS[name]
     matrices = np.stack([positive_definite("well", 7, "float64") * i for i in (1, 2, 3)])
     b = normal(rng(5), (3, 7), "float64")
     found = jax.jit(jax.vmap(functools.partial(ours, mesh=mesh)))(matrices, b)
     np.testing.assert_allclose(found, jax.vmap(theirs)(matrices, b), rtol=1e-10, atol=1e-10)
 
 
+@kinds
 @pytest.mark.slow
 @one_process("it takes long")
 @pytest.mark.parametrize("name", broad([(name,) for name in FUNCTIONS], lambda name: name == "inv"))
-def test_leading_dimensions(name):
-    mesh, (ours, theirs) = line(4), FUNCTIONS[name]
+def test_leading_dimensions(name, kind):
+    mesh, (ours, theirs) = line(4, kind=kind), FUNCTIONS[name]
     matrices = np.stack([positive_definite("well", 7, "float64") * i for i in range(1, 5)])
     b = normal(rng(5), (4, 7, 2), "float64")
     theirs = jax.vmap(theirs)
@@ -176,15 +184,55 @@ def test_leading_dimensions(name):
     )
     if name == "inv":
         found, expected = (
-            jax.grad(lambda a, f=f: jnp.sum(f((a + a.mT) / 2, b) ** 2))(jnp.asarray(matrices))
+            on(mesh, jax.grad(lambda a, f=f: jnp.sum(f((a + a.mT) / 2, b) ** 2)))(
+                jnp.asarray(matrices)
+            )
             for f in (function, theirs)
         )
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+
+
+# Leading dimensions of a, of b, which is a vector where there are none.
+_LEADING = [
+    ((3,), None),
+    ((), (3,)),
+    ((3,), (1,)),
+    ((1,), (3,)),
+    ((2, 1), (3,)),
+    ((3,), (2, 3)),
+    ((2, 3), (1, 3)),
+    ((2, 3), ()),
+    ((1,), ()),
+]
+
+
+@kinds
+@pytest.mark.parametrize(
+    "of_a, of_b, jitted",
+    broad(
+        [(*case, jitted) for case in _LEADING for jitted in (False, True)],
+        core=lambda of_a, of_b, jitted: (of_a, jitted) in (((), False), ((2, 1), True)),
+    ),
+)
+def test_leading_dimensions_broadcast(of_a, of_b, jitted, kind):
+    mesh, n = line(4, kind=kind), 8
+    random = rng(1)
+    x = normal(random, (*of_a, n, n), "float64")
+    a = x @ np.swapaxes(x, -1, -2) / n + np.eye(n)
+    b = normal(random, (n,) if of_b is None else (*of_b, n, 2), "float64")
+    for function in (
+        functools.partial(linalg.solve, mesh=mesh),
+        lambda a, b: linalg.cho_solve((linalg.cho_factor(a, mesh=mesh)[0], False), b, mesh=mesh),
+    ):
+        found = (jax.jit(function) if jitted else function)(a, b)
+        expected = jnp.linalg.solve(a, b)
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
 
 
 def test_batches_that_cannot_be():
     a, b = np.stack([np.eye(7)] * 3), np.ones((2, 7, 2))
     with pytest.raises(ValueError, match=r"linalg.inv: a must be .* shape \(3, 5, 7\)"):
         linalg.inv(a[:, :5])
-    with pytest.raises(ValueError, match=r"linalg.solve: b must have the leading dimensions of a"):
+    with pytest.raises(ValueError, match=r"linalg.solve: the leading dimensions of b, of shape"):
         linalg.solve(a, b)

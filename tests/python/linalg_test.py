@@ -1,8 +1,10 @@
 """jaxmg.linalg against NumPy, SciPy and JAX on one device."""
 
+import ast
 import functools
 import inspect
 import itertools
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,7 @@ from cases import (
     broad,
     eps,
     hermitian,
+    kinds,
     line,
     normal,
     positive_definite,
@@ -145,10 +148,12 @@ def _where(mesh):
     return {"mesh": mesh, "matrix_specs": P(mesh.axis_names, None)}
 
 
+@kinds
 @pytest.mark.parametrize("name, n, ranks, dtype", TABLE)
-def test_is_the_one_of_one_device(name, n, ranks, dtype):
-    ours, theirs, kind = FUNCTIONS[name]
-    mesh, matrix, b = line(ranks), _matrix(kind, n, dtype), normal(rng(5), (n, 2), dtype)
+def test_is_the_one_of_one_device(name, n, ranks, dtype, kind):
+    ours, theirs, which = FUNCTIONS[name]
+    matrix, b = _matrix(which, n, dtype), normal(rng(5), (n, 2), dtype)
+    mesh = line(ranks, kind=kind)
     a = shard_rows(matrix, mesh)
     found = ours(a, b)
     _close(found, theirs(wide(matrix), wide(b)), dtype)
@@ -230,16 +235,17 @@ def test_one_triangle_is_read_where_one_is_named(lower, dtype):
     _close(linalg.eigvalsh(a, "L" if lower else "U", **half), w, dtype)
 
 
+@kinds
 @pytest.mark.slow
 @_each(OF_HERMITIAN)
-def test_not_hermitian_is_nan(name):
+def test_not_hermitian_is_nan(name, kind):
     """Where no argument says which triangle is meant, and by one entry of it."""
-    ours, *_, kind = FUNCTIONS[name]
-    matrix = _matrix(kind, 13, "float64")
+    ours, *_, which = FUNCTIONS[name]
+    matrix = _matrix(which, 13, "float64")
     for entry in {"cho_solve": (), "cho_solve_lower": ()}.get(name, ((12, 0), (3, 4))):
         spoilt = matrix.copy()
         spoilt[entry] += 1e-6
-        _all_nan(ours(spoilt, np.ones(13), mesh=line(4)))
+        _all_nan(ours(spoilt, np.ones(13), mesh=line(4, kind=kind)))
 
 
 @pytest.mark.parametrize("dtype", broad([(d,) for d in DTYPES], core=lambda d: d == "float32"))
@@ -286,6 +292,25 @@ def test_root_of_a_singular_matrix():
     assert np.linalg.norm(root @ root - x @ x.T, 2) <= 1e-12 * np.linalg.norm(x, 2) ** 2
 
 
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("function", [linalg.sqrtm, linalg.logm])
+def test_functions_where_eigenvalues_are_small(function, dtype):
+    """Below n eps times the largest, and positive: they count."""
+    n = 200
+    w = np.logspace(0, -5, n)
+    q, _ = np.linalg.qr(normal(rng(1), (n, n), "complex128" if dtype[0] == "c" else "float64"))
+    matrix = ((q * w) @ q.conj().T).astype(dtype)
+    assert 50 * eps(dtype) < w[-1] and w[-10] < n * eps(dtype)
+    w, v = np.linalg.eigh(wide(matrix))
+    of_w = np.sqrt(w) if function is linalg.sqrtm else np.log(w)
+    found, expected = wide(function(matrix, mesh=line(4))), (v * of_w) @ v.conj().T
+    # What rounding of eigenvalues, eps of the largest, does to the function of the smallest one.
+    slope = 1 / (2 * np.sqrt(w[0])) if function is linalg.sqrtm else 1 / w[0]
+    assert np.linalg.norm(found - expected, 2) <= 20 * eps(dtype) * slope
+    if function is linalg.sqrtm:
+        assert np.linalg.norm(found @ found - matrix, 2) <= 20 * eps(dtype)
+
+
 @pytest.mark.parametrize("exponent", [0, 1, 2])
 def test_powers_of_any_matrix(exponent):
     matrix = normal(rng(2), (13, 13), "complex128")
@@ -323,21 +348,97 @@ def test_no_rows(name):
     np.testing.assert_array_equal(ours(a, b, mesh=line(2)), theirs(a, b))
 
 
-_OF_SCIPY = ("solve", "cho_factor", "cho_solve", "sqrtm", "expm", "funm")
+# Defaults that are not JAX's: SciPy's of today, since "gen" is what there isn't; None leaves it to
+# the arguments of jax.numpy.linalg.
+_OTHER_DEFAULTS = {("solve", "assume_a"), ("cholesky", "lower"), ("eigh", "lower")}
+# Arguments of jax.scipy.linalg that come by keyword alone, as others have their places.
+_BY_KEYWORD = {"eigh"}
 
 
-@pytest.mark.parametrize("name", sorted({*linalg.__all__} - {"logm"}))
-def test_arguments_are_jaxs(name):
-    if name.endswith("Result"):
+@pytest.mark.parametrize("module", [jnp.linalg, jax.scipy.linalg], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "name", [name for name in linalg.__all__ if not name.endswith("Result") and name != "logm"]
+)
+def test_arguments_are_jaxs(name, module):
+    if not hasattr(module, name):
+        assert hasattr(jnp.linalg, name) or hasattr(jax.scipy.linalg, name)
         return
-    jaxs = getattr(jax.scipy.linalg if name in _OF_SCIPY else jnp.linalg, name)
-    theirs = [(p.name, p.kind, p.default) for p in inspect.signature(jaxs).parameters.values()]
-    parameters = inspect.signature(getattr(linalg, name)).parameters.values()
-    ours = [(p.name, p.kind, p.default) for p in parameters]
-    assert [p[0] for p in ours[-2:]] == ["mesh", "matrix_specs"]
-    if name == "solve":  # SciPy's default of today; "gen" is what there isn't
-        assert theirs.pop()[2] == "gen" and ours.pop(-3)[2] is None
-    assert ours[:-2] == theirs
+    ours = inspect.signature(getattr(linalg, name)).parameters
+    assert [*ours][-2:] == ["mesh", "matrix_specs"]
+    theirs = inspect.signature(getattr(module, name)).parameters.values()
+    by_keyword = module is jax.scipy.linalg and name in _BY_KEYWORD
+    for place, parameter in enumerate(theirs):
+        mine = ours[parameter.name]
+        if parameter.kind is not parameter.KEYWORD_ONLY and not (by_keyword and place):
+            assert [*ours].index(parameter.name) == place and mine.kind == parameter.kind
+        if (name, parameter.name) not in _OTHER_DEFAULTS:
+            assert mine.default == parameter.default
+
+
+def test_types_have_the_arguments():
+    """Of each function the stub has those that the function has, in order."""
+    stub = ast.parse(pathlib.Path(linalg.__file__).with_suffix(".pyi").read_text())
+    found = {}
+    for node in stub.body:
+        if isinstance(node, ast.FunctionDef):
+            arguments = node.args
+            names = [x.arg for x in (*arguments.args, *arguments.kwonlyargs)]
+            assert found.setdefault(node.name, names) == names
+    for name, names in found.items():
+        assert names == [*inspect.signature(getattr(linalg, name)).parameters]
+    assert {*found} == {name for name in linalg.__all__ if not name.endswith("Result")}
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_scipys_arguments(lower):
+    matrix, where = positive_definite("well", 13, "float64"), _where(line(4))
+    read = upper_only(matrix).T if lower else upper_only(matrix)
+    for found in (linalg.cholesky(read, lower, **where), linalg.cholesky(read, lower=lower)):
+        _close(found, scipy.linalg.cholesky(matrix, lower=lower), "float64")
+    w, v = linalg.eigh(read, lower=lower, check_finite=False, turbo=False, **where)
+    _close(w, np.linalg.eigvalsh(matrix), "float64")
+    _close((v * w) @ v.T, matrix, "float64")
+    _close(linalg.eigh(read, lower=lower, eigvals_only=True, **where), w, "float64")
+    _close(linalg.inv(matrix, True, check_finite=False), np.linalg.inv(matrix), "float64")
+    _close(linalg.det(matrix, True, check_finite=False), np.linalg.det(matrix), "float64")
+
+
+_PROMOTIONS = [
+    ("float32", "float64"),
+    ("float64", "float32"),
+    ("float64", "complex64"),
+    ("complex64", "float32"),
+    ("int32", "int64"),
+    ("int32", "float32"),
+    ("float32", "bool"),
+    ("int64", "complex128"),
+]
+
+
+@pytest.mark.parametrize("of_a, of_b", _PROMOTIONS)
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
+def test_dtypes_are_promoted_as_jax_does(of_a, of_b, kind):
+    a, b = kind(np.diag([1, 2, 3]).astype(of_a)), kind(np.ones((3, 2), of_b))
+    for ours, theirs in (
+        (linalg.solve, jnp.linalg.solve),
+        (
+            lambda a, b: linalg.cho_solve((a, False), b),
+            lambda a, b: jax.scipy.linalg.cho_solve((a, False), b),
+        ),
+        (lambda a, b: linalg.inv(a), lambda a, b: jnp.linalg.inv(a)),
+        (lambda a, b: linalg.eigvalsh(a), lambda a, b: jnp.linalg.eigvalsh(a)),
+        (lambda a, b: linalg.expm(a), lambda a, b: jax.scipy.linalg.expm(a)),
+    ):
+        found, expected = ours(a, b), theirs(a, b)
+        assert found.dtype == expected.dtype
+        _close(found, expected, found.dtype)
+
+
+def test_strict_promotion():
+    with jax.numpy_dtype_promotion("strict"):
+        with pytest.raises(ValueError, match="'float32', 'float64'.* no available implicit"):
+            linalg.solve(np.eye(3, dtype="float32"), np.ones(3))
+        assert linalg.solve(np.eye(3), np.ones(3)).dtype == "float64"
 
 
 _EYE = np.eye(3)
@@ -349,7 +450,15 @@ _EYE = np.eye(3)
         (lambda: linalg.solve(_EYE, _EYE, assume_a="gen"), NotImplementedError, "assume_a='pos'"),
         (lambda: linalg.solve(_EYE, np.ones(2)), ValueError, r"linalg.solve: b must have shape"),
         (lambda: linalg.inv(np.ones((3, 2))), ValueError, r"linalg.inv: a must be a square"),
-        (lambda: linalg.inv(np.eye(3, dtype=int)), TypeError, r"linalg.inv: a has dtype int64"),
+        (lambda: linalg.inv(jnp.eye(3, dtype="bfloat16")), TypeError, r"inv: a has dtype bfloat16"),
+        (lambda: linalg.cholesky(_EYE, lower=False, upper=True), ValueError, "pass one of them"),
+        (lambda: linalg.eigh(_EYE, b=_EYE), NotImplementedError, r"jaxmg.eigh\(a, b, subset"),
+        (lambda: linalg.eigh(_EYE, _EYE), ValueError, r"linalg.eigh: UPLO must be None, 'L' or"),
+        (
+            lambda: linalg.solve(np.ones((2, 3, 3)), np.ones((4, 3, 1))),
+            ValueError,
+            r"solve: the leading dimensions of b, of shape \(4, 3, 1\), don't broadcast against",
+        ),
         (lambda: linalg.det([[1.0]]), TypeError, r"linalg.det: a must be a JAX or NumPy array"),
         (lambda: linalg.eigh(_EYE, "l"), ValueError, r"linalg.eigh: UPLO must be None, 'L' or"),
         (lambda: linalg.matrix_power(_EYE, 0.5), TypeError, r"n must be an integer; got 0.5"),

@@ -11,6 +11,7 @@ import pytest
 from cases import (
     DTYPES,
     broad,
+    context,
     devices,
     eps,
     hermitian_part,
@@ -21,7 +22,7 @@ from cases import (
     precisely,
     rng,
 )
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
@@ -86,9 +87,10 @@ _FUNCTIONS = {
 }
 
 
-def _mesh(**sizes):
-    count = int(np.prod(list(sizes.values())))
-    return Mesh(np.array(devices(count)).reshape(tuple(sizes.values())), tuple(sizes))
+def _mesh(kind=AxisType.Auto, **sizes):
+    places = np.array(devices(int(np.prod(list(sizes.values())))))
+    kinds = (kind,) * len(sizes)
+    return Mesh(places.reshape(tuple(sizes.values())), tuple(sizes), axis_types=kinds)
 
 
 def _arguments(n, dtype):
@@ -119,8 +121,14 @@ def _mapped(name, mesh, n, check_vma, spec=None, each=lambda function: function,
     padded = each(lambda x: jnp.pad(hermitian_part(x), ((0, rows - n), (0, 0))))
     whole = each(lambda x: x[:n])
 
+    def put(x, spec):
+        if AxisType.Explicit not in mesh.axis_types:
+            return x
+        return jax.sharding.reshard(x, jax.NamedSharding(mesh, spec))
+
     def run(a, metric, b):
-        found = inside(padded(a), padded(metric), b)
+        found = inside(put(padded(a), by_rows), put(padded(metric), by_rows), put(b, P()))
+        found = (put(x, P()) for x in found)
         return tuple(whole(x) if how == _ROWS else x for x, how in zip(found, lie, strict=True))
 
     @precisely
@@ -195,6 +203,27 @@ def test_gradient(name, sizes, check_vma, jitted, dtype):
 
 
 _TRACKED = pytest.mark.parametrize("check_vma", [True, False], ids=["tracked", "untracked"])
+
+
+@pytest.mark.parametrize(
+    "name, batch, check_vma",
+    broad(
+        itertools.product(_FUNCTIONS, (False, True), (True, False)),
+        lambda *case: case == ("logdet", False, True),
+    ),
+)
+def test_explicit_axes(name, batch, check_vma):
+    mesh = _mesh(AxisType.Explicit, r=2)
+    around = {"each": jax.vmap, "lead": (None,)} if batch else {}
+    ours, theirs = _mapped(name, mesh, 7, check_vma, **around)
+    arguments = _batch(7, "float64") if batch else _arguments(7, "float64")[0]
+    theirs = jax.vmap(theirs) if batch else theirs
+    with context(mesh):
+        found = jax.jit(jax.value_and_grad(_loss(ours), (0, 1, 2)))(*arguments)
+    expected = jax.value_and_grad(_loss(theirs), (0, 1, 2))(*arguments)
+    _assert_close(found, expected, "float64")
+
+
 _SPECS = [P("r", "c"), P(("c", "r"), None), P("r", None), P(None, "c"), P(None, ("r", "c"))]
 
 

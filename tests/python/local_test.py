@@ -346,6 +346,29 @@ def test_blocks_of_rows_and_columns(row, column, dtype, check_vma):
     assert status[0] == 0
 
 
+@pytest.mark.parametrize("check_vma", [True, False], ids=["tracked", "untracked"])
+@pytest.mark.parametrize("row, column", [(2, 1), (1, 2), (2, 2), (1, 1)])
+def test_blocks_over_axes_of_any_size(row, column, check_vma):
+    """V comes as the block that was given, also where the columns' axis has one device; axes have
+    names of any length."""
+    if check_vma:
+        _needs_newer_ffi()
+    mesh, both = _mesh(row=row, column=column), P("row", "column")
+    a, b = (positive_definite(kind, 8, "float64") for kind in ("cond", "well"))
+
+    def local(a, b):
+        w, v, _ = jaxmg.syevd_shardmap_ctx(a, in_specs=both)
+        upper, _ = jaxmg.potri_shardmap_ctx(a, in_specs=both)
+        return w, v, upper, *jaxmg.sygvd_shardmap_ctx(a, b, in_specs=both)[:2]
+
+    run = _map(local, mesh, (both, both), (P(), both, both, P(), both), check_vma)
+    w, v, upper, values, x = map(np.asarray, run(a, b))
+    check_syevd(a, w, v)
+    np.testing.assert_array_equal(upper, np.triu(upper))
+    assert x.shape == (8, 8)
+    np.testing.assert_allclose(a @ x, b @ x * values, atol=1e-13)
+
+
 @pytest.mark.parametrize("n", [6, 10])
 def test_blocks_that_do_not_divide(n):
     mesh = _mesh(r=2, c=2)

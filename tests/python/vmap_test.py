@@ -10,18 +10,24 @@ from cases import (
     DTYPES,
     broad,
     eps,
+    grid,
+    hermitian_part,
+    kinds,
     line,
     needs_transformations,
     normal,
+    on,
     one_process,
     positive_definite,
     precisely,
     rng,
     shard,
 )
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _batching, _routine
+from jaxmg import _at_once, _batching, _derivatives
 
 pytestmark = needs_transformations
 
@@ -58,7 +64,7 @@ _FUNCTIONS = {
         lambda a, b: jnp.linalg.eigvalsh(a)[1:3],
     ),
     "sygvd": (
-        lambda a, b, mesh: jaxmg.eigvalsh(a, a + jnp.eye(_N, dtype=a.dtype), mesh=mesh),
+        lambda a, b, mesh: jaxmg.eigvalsh(a, a + jnp.eye(a.shape[-1], dtype=a.dtype), mesh=mesh),
         lambda a, b: jnp.linalg.eigvalsh(a) / (1 + jnp.linalg.eigvalsh(a)),
     ),
     "cho_solve": (lambda a, b, mesh: jaxmg.cho_solve(_factor(a, mesh), b), jnp.linalg.solve),
@@ -95,6 +101,13 @@ def _batch(dtype, size=_SIZE, n=_N):
     return jnp.asarray(a), jnp.asarray(normal(rng(4), (size, n, 2), dtype))
 
 
+def _one_after_the_other(monkeypatch):
+    """Has a device take its matrices as it does large ones."""
+    monkeypatch.setattr(_at_once.AtOnce, "is_faster", lambda *_: False)
+    _derivatives._jaxpr.cache_clear()
+    jax.clear_caches()
+
+
 def _check(found, expected, dtype):
     __tracebackhide__ = True
     jax.tree.map(
@@ -104,6 +117,7 @@ def _check(found, expected, dtype):
     )
 
 
+@kinds
 @pytest.mark.parametrize(
     "name, dtype, ranks, how",
     broad(
@@ -119,19 +133,22 @@ def _check(found, expected, dtype):
         ),
     ),
 )
-def test_matrices(name, dtype, ranks, how):
+def test_matrices(name, dtype, ranks, how, kind, monkeypatch):
+    if (ranks + len(name)) % 2:
+        _one_after_the_other(monkeypatch)
     ours, theirs = _FUNCTIONS[name]
-    mesh, arrays = line(ranks), _batch(dtype)
+    mesh, arrays = line(ranks, kind=kind), _batch(dtype)
     function = lambda a, b: ours(a, b, mesh)  # noqa: E731
     function = jax.vmap(jax.jit(function) if how == "of jit" else function)
     found = (jax.jit(function) if how == "jit" else function)(*arrays)
     _check(found, jax.vmap(precisely(theirs))(*arrays), dtype)
 
 
+@kinds
 @pytest.mark.parametrize("name", ["potrs", "cho_solve"])
 @pytest.mark.parametrize("k", [None, 2])
-def test_right_hand_sides_become_columns(name, k):
-    mesh, (a, b) = line(2), _batch("complex128")
+def test_right_hand_sides_become_columns(name, k, kind):
+    mesh, (a, b) = line(2, kind=kind), _batch("complex128")
     b = b[..., 0] if k is None else b
     if name == "potrs":
         solve = lambda b: jaxmg.potrs(a[0], b, 2, mesh)  # noqa: E731
@@ -149,10 +166,11 @@ def test_right_hand_sides_become_columns(name, k):
     assert "scan" not in text and "while" not in text
 
 
+@kinds
 @pytest.mark.slow
 @pytest.mark.parametrize("kept", broad([(False,), (True,)], lambda kept: not kept))
-def test_refined_right_hand_sides_become_columns(kept):
-    mesh, (a, b) = line(2), _batch("float64")
+def test_refined_right_hand_sides_become_columns(kept, kind):
+    mesh, (a, b) = line(2, kind=kind), _batch("float64")
     b = b.at[1].set(0)  # alone it would take no iteration
 
     def solve(b):
@@ -168,20 +186,22 @@ def test_refined_right_hand_sides_become_columns(kept):
     assert np.unique(iterations).size == 1 and iterations[0] > 0
 
 
+@kinds
 @pytest.mark.breadth
 @one_process("it takes long")
-def test_one_right_hand_side_for_all():
-    mesh, (a, b) = line(2), _batch("float64")
+def test_one_right_hand_side_for_all(kind):
+    mesh, (a, b) = line(2, kind=kind), _batch("float64")
     found = jax.vmap(lambda a: jaxmg.potrs(a, b[0, :, 0], 2, mesh))(a)
     _check(found, jax.vmap(lambda a: jnp.linalg.solve(a, b[0, :, 0]))(a), float)
 
 
+@kinds
 @pytest.mark.breadth
 @one_process("it takes long")
 @pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("axes", [((0, 0), (0, 0)), ((None, 0), (0, 0)), ((0, None), (None, 0))])
-def test_nested(axes, jitted):
-    mesh, (a, b) = line(2), _batch("float64")
+def test_nested(axes, jitted, kind):
+    mesh, (a, b) = line(2, kind=kind), _batch("float64")
     outer, inner = axes
     arrays = [
         jnp.stack([x, 2 * x, 3 * x])
@@ -212,9 +232,10 @@ def test_nested(axes, jitted):
         alone=True,
     ),
 )
+@kinds
 @pytest.mark.parametrize("order", ["grad of vmap", "vmap of grad"])
-def test_derivatives(name, jitted, order):
-    (ours, theirs), mesh, arrays = _FUNCTIONS[name], line(2), _batch("float64")
+def test_derivatives(name, jitted, order, kind):
+    (ours, theirs), mesh, arrays = _FUNCTIONS[name], line(2, kind=kind), _batch("float64")
 
     def size(f, mapped):
         def of_one(a, b):
@@ -228,17 +249,19 @@ def test_derivatives(name, jitted, order):
         (lambda f: f if first else jax.vmap(f))(jax.grad(size(f, first), (0, 1)))
         for f in (lambda a, b: ours(a, b, mesh), theirs)
     )
-    _check((jax.jit(found) if jitted else found)(*arrays), expected(*arrays), float)
+    found = jax.jit(found) if jitted else on(mesh, found)
+    _check(found(*arrays), expected(*arrays), float)
 
 
+@kinds
 @pytest.mark.breadth
 @one_process("it takes long")
 @pytest.mark.parametrize("name", ["potrs", "cho_solve", "potri"])
-def test_one_after_the_other(name, monkeypatch):
+def test_one_after_the_other(name, kind, monkeypatch):
     """As matrices are that no device has room for."""
     monkeypatch.setattr(_batching, "_MATRICES", float("inf"))
     monkeypatch.setattr(type(jaxmg.cho_factor(np.eye(2)).layout), "memory", 1)
-    (ours, theirs), mesh, arrays = _FUNCTIONS[name], line(2), _batch("float64")
+    (ours, theirs), mesh, arrays = _FUNCTIONS[name], line(2, kind=kind), _batch("float64")
     jax.clear_caches()
     function = jax.vmap(lambda a, b: ours(a, b, mesh))
     text = str(jax.make_jaxpr(function)(*arrays))
@@ -246,24 +269,27 @@ def test_one_after_the_other(name, monkeypatch):
     _check(function(*arrays), jax.vmap(theirs)(*arrays), float)
     size = lambda a, b: jnp.sum(function((a + a.mT) / 2, b) ** 2)  # noqa: E731
     expected = lambda a, b: jnp.sum(jax.vmap(theirs)((a + a.mT) / 2, b) ** 2)  # noqa: E731
-    _check(jax.grad(size, (0, 1))(*arrays), jax.grad(expected, (0, 1))(*arrays), float)
+    gradient = on(mesh, jax.grad(size, (0, 1)))
+    _check(gradient(*arrays), jax.grad(expected, (0, 1))(*arrays), float)
 
 
+@kinds
 @one_process("of a program's text")
-def test_every_device_takes_its_share():
-    mesh, n = line(4), 16
+def test_every_device_takes_its_share(kind):
+    mesh, n = line(4, kind=kind), 16
     a, b = _batch("float64", 8, n)
-    a = shard(np.asarray(a), mesh, "r", None, None)
+    a, b = (shard(np.asarray(x), mesh, "r", None, None) for x in (a, b))
     function = jax.jit(jax.vmap(lambda a, b: jaxmg.potrs(a, b, mesh=mesh)))
     text = function.lower(a, b).compile().as_text()
     assert f"f64[2,{n},{n}]" in text and f"f64[8,{n},{n}]" not in text
     _check(function(a, b), jnp.linalg.solve(a, b), float)
 
 
+@kinds
 @pytest.mark.breadth
 @pytest.mark.parametrize("shape", [(3,), (2, 3)])
-def test_leading_dimensions(shape):
-    mesh, count = line(2), int(np.prod(shape))
+def test_leading_dimensions(shape, kind):
+    mesh, count = line(2, kind=kind), int(np.prod(shape))
     a, b = _batch("float64", count)
     a, b = a.reshape(*shape, _N, _N), b.reshape(*shape, _N, 2)
     _check(jaxmg.potrs(a, b, 2, mesh), jnp.linalg.solve(a, b), float)
@@ -285,10 +311,11 @@ def test_leading_dimensions(shape):
     assert status.shape == shape and status.dtype == np.int32
 
 
-def test_a_failure_is_that_of_one_matrix():
+@kinds
+def test_a_failure_is_that_of_one_matrix(kind):
     a, b = _batch("float64")
     a = a.at[2, 3, 3].set(-1)
-    x, status = jaxmg.potrs(a, b, 2, line(2), return_status=True)
+    x, status = jaxmg.potrs(a, b, 2, line(2, kind=kind), return_status=True)
     np.testing.assert_array_equal(status, [0, 0, 4, 0, 0])
     assert np.isnan(x[2]).all() and np.isfinite(np.delete(np.asarray(x), 2, 0)).all()
 
@@ -301,10 +328,11 @@ def test_calls_that_cannot_be():
         jax.vmap(lambda a: jaxmg.cho_factor(a, 2, line(2)))(a).solve(b[0])
 
 
+@kinds
 @pytest.mark.breadth
 @one_process("it takes long")
-def test_factors_of_upper_triangles():
-    mesh, (a, b) = line(2), _batch("complex128")
+def test_factors_of_upper_triangles(kind):
+    mesh, (a, b) = line(2, kind=kind), _batch("complex128")
     uppers = jnp.linalg.cholesky(a).conj().mT
 
     def solve(u, b):
@@ -315,11 +343,88 @@ def test_factors_of_upper_triangles():
     _check(jax.vmap(solve)(uppers, b), expected, float)
 
 
+def _all_of_factor(a, b, mesh):
+    factor = _factor(a, mesh)
+    triangular = [factor.solve_triangular(b, trans) for trans in "NTC"]
+    products = [factor.matmul(b[:, 0], trans) for trans in "NTC"]
+    inverse, upper, diagonal = factor.inv(), factor.upper(), factor.diagonal()
+    return (
+        factor.status,
+        factor.logdet(),
+        factor.solve(b),
+        triangular,
+        products,
+        inverse,
+        upper,
+        diagonal,
+    )
+
+
+_ASKED = {"return_status": True}
+_AT_ONCE = {
+    "potrs": lambda a, b, mesh: jaxmg.potrs(a, b, 2, mesh, return_logdet=True, **_ASKED),
+    "potrs of a vector": lambda a, b, mesh: jaxmg.potrs(a, b[:, 0], 2, mesh, **_ASKED),
+    "potri": lambda a, b, mesh: jaxmg.potri(a, 2, mesh, **_ASKED),
+    "factor": _all_of_factor,
+    "eigvalsh": lambda a, b, mesh: jaxmg.eigvalsh(a, mesh=mesh, **_ASKED),
+    "sygvd": lambda a, b, mesh: jaxmg.eigvalsh(b @ b.conj().T, a, mesh=mesh, **_ASKED),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, dtype, ranks, jitted",
+    broad(
+        [
+            (name, dtype, (1, 2, 4, 8)[(i + j) % 4], (i + j) % 2)
+            for i, name in enumerate(_AT_ONCE)
+            for j, dtype in enumerate(DTYPES)
+        ],
+        lambda name, dtype, *_: (name, dtype) in (("potrs", "complex64"), ("sygvd", "float64")),
+        alone=True,
+    ),
+)
+def test_many_at_once(name, dtype, ranks, jitted):
+    """As one after the other: the same status, NaN where a matrix fails, one triangle read."""
+    a, b = map(np.array, _batch(dtype))
+    below, places = np.tril_indices(_N, -1), np.arange(_N)
+    a[:, *below] = np.nan
+    if np.dtype(dtype).kind == "c":
+        a[:, places, places] += 1j  # nor is this read
+    a[1, 0, 0] = -1
+    a[2, 3, 5] = np.nan
+    a[3, 4, 4] = -2
+    mesh, function = line(ranks), _AT_ONCE[name]
+    found = jax.vmap(lambda a, b: function(a, b, mesh))
+    text = str(jax.make_jaxpr(found)(a, b))
+    assert "cholesky" in text or "eigh" in text
+    found = (jax.jit(found) if jitted else found)(a, b)
+    one_by_one = [function(a[i], b[i], mesh) for i in range(_SIZE)]
+    expected = jax.tree.map(lambda *x: np.stack(x), *one_by_one)
+    _check(found, expected, dtype)
+    statuses = [x for x in jax.tree.leaves(found) if x.dtype == np.int32]
+    assert statuses and all((x != 0).sum() >= 1 for x in statuses)
+
+
+def test_large_matrices_are_taken_one_after_the_other(monkeypatch):
+    a, b = _batch("float64")
+    solve = jax.vmap(lambda a, b: jaxmg.potrs(a, b, 2, line(2)))
+    assert "cholesky" in str(jax.make_jaxpr(solve)(a, b))
+    _one_after_the_other(monkeypatch)
+    assert "cholesky" not in str(jax.make_jaxpr(solve)(a, b))
+    _check(solve(a, b), jnp.linalg.solve(a, b), float)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "BF16_BF16_F32_X3"])
+def test_another_precision_is_that_of_the_native_code(precision):
+    a, b = _batch("float32")
+    solve = jax.vmap(lambda a, b: jaxmg.potrs(a, b, 2, line(2), precision=precision))
+    assert "cholesky" not in str(jax.make_jaxpr(solve)(a, b))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype, ranks", [(d, (1, 2, 4, 8)[i]) for i, d in enumerate(DTYPES)])
-def test_eigenproblems_at_once(dtype, ranks, monkeypatch):
-    """Where that is faster, each device gives its share to JAX's own solver."""
-    monkeypatch.setattr(_routine, "_AT_ONCE", (jax.default_backend(),))
+def test_eigenproblems_at_once(dtype, ranks):
     a = np.array(_batch(dtype)[0])
     whole, below = a.copy(), np.tril_indices(_N, -1)
     a[:, *below] = np.nan  # is not read
@@ -336,14 +441,10 @@ def test_eigenproblems_at_once(dtype, ranks, monkeypatch):
         for i in (0, 1, 3, 4):
             _check(whole[i] @ v[i], v[i] * w[i], dtype)
             _check(v[i].conj().T @ v[i], np.eye(_N, dtype=dtype), dtype)
-    values = jax.vmap(lambda a: jaxmg.eigvalsh(a, mesh=line(ranks)))
-    assert " eigh[" not in str(jax.make_jaxpr(values)(whole))
-    _check(values(whole), jnp.linalg.eigvalsh(whole), dtype)
 
 
 @pytest.mark.slow
-def test_derivatives_of_eigenproblems_at_once(monkeypatch):
-    monkeypatch.setattr(_routine, "_AT_ONCE", (jax.default_backend(),))
+def test_derivatives_of_eigenproblems_at_once():
     a = _batch("float64")[0]
 
     def loss(solver, a):
@@ -359,3 +460,128 @@ def test_derivatives_of_eigenproblems_at_once(monkeypatch):
     found = jax.vmap(jax.grad(lambda a: loss(ours, (a + a.T) / 2)))(a)
     expected = jax.vmap(jax.grad(lambda a: loss(symmetric, a)))(a)
     np.testing.assert_allclose(found, expected, atol=1e-10 * np.abs(expected).max())
+
+
+_OF_BATCHES = {
+    "potrs": lambda a, mesh: jaxmg.potrs(a, jnp.ones(3), mesh=mesh),
+    "potri": lambda a, mesh: jaxmg.potri(a, mesh=mesh),
+    "syevd": lambda a, mesh: jaxmg.syevd(a, mesh=mesh),
+    "subset": lambda a, mesh: jaxmg.eigh(a, mesh=mesh, subset_by_index=(0, 2)),
+    "sygvd": lambda a, mesh: jaxmg.sygvd(a, jnp.eye(3), mesh=mesh),
+    "refined": lambda a, mesh: jaxmg.potrs(a, jnp.ones(3), mesh=mesh, refine="auto"),
+    "inv": lambda a, mesh: jaxmg.linalg.inv(a, mesh=mesh),
+    "expm": lambda a, mesh: jaxmg.linalg.expm(a, mesh=mesh),
+}
+
+
+@kinds
+@pytest.mark.parametrize(
+    "name", broad([(name,) for name in _OF_BATCHES], lambda name: name in ("potrs", "syevd"))
+)
+@pytest.mark.parametrize(
+    "shape", broad([((0, 5),), ((2, 0),), ((0,),)], lambda shape: shape == (0, 5))
+)
+def test_batches_of_none(name, shape, kind):
+    mesh = line(2, kind=kind)
+    a = jnp.ones((*shape, 3, 3))
+    found = jax.tree.leaves(_OF_BATCHES[name](a, mesh))
+    assert all(x.shape[: len(shape)] == shape for x in found)
+
+    def size(a):
+        return sum(jnp.sum(x) for x in jax.tree.leaves(_OF_BATCHES[name](a, mesh)))
+
+    gradient = jax.jit(jax.grad(size))(a)
+    assert gradient.shape == a.shape
+
+
+def test_no_axes_twice():
+    """Where the spec of each matrix names the axis that the batch is sharded over."""
+    mesh, a = line(4, kind=AxisType.Explicit), _batch("float64", 4, 8)[0]
+    found = jaxmg.potri(shard(np.asarray(a), mesh, "r"), 2, mesh, P("r", None))
+    assert found.sharding.spec == P("r", None, None)
+    _check(found, jnp.linalg.inv(a), float)
+
+
+# How the batch and the matrices, and the right-hand sides, are sharded.
+_LIE = {
+    "replicated": ((), ()),
+    "batch": (("r",), ("r",)),
+    "batch over both": ((("r", "c"),), (("r", "c"),)),
+    "batch and rows": (("c", "r"), ("c",)),
+    "batch of a alone": (("r",), ()),
+    "batch of b alone": ((), ("c",)),
+    "rows": ((None, "r"), (None, "c")),
+    "columns": ((None, None, "c"), (None, None)),
+    "blocks": ((None, "r", "c"), (None, "r")),
+    "batch of b alone, a as NumPy has it": (None, ("c",)),
+}
+# With factors, which take no leading dimensions.
+_OF_ONE_MATRIX = ("cho_solve", "refined factor", "factor")
+_WAYS = {
+    "leading": lambda f: f,
+    "vmap": lambda f: jax.vmap(f),
+    "jit of vmap": lambda f: jax.jit(jax.vmap(f)),
+    "vmap of jit": lambda f: jax.vmap(jax.jit(f)),
+    "vmap of grad": lambda f: jax.vmap(jax.grad(_size(f), (0, 1))),
+    "jit of vmap of grad": lambda f: jax.jit(jax.vmap(jax.grad(_size(f), (0, 1)))),
+    "vmap of jit of grad": lambda f: jax.vmap(jax.jit(jax.grad(_size(f), (0, 1)))),
+    "grad of vmap": lambda f: jax.grad(_size(f, jax.vmap), (0, 1)),
+    "jvp of vmap": lambda f: _jvp(jax.vmap(f)),
+    "jit of vmap of jvp": lambda f: jax.jit(jax.vmap(_jvp(f))),
+}
+
+
+def _size(function, mapped=lambda f: f):
+    """The squares of all that a function of a Hermitian matrix gives, summed up."""
+
+    def size(*arrays):
+        found = mapped(lambda a, b: function(hermitian_part(a), b))(*arrays)
+        return sum(jnp.sum(jnp.abs(x) ** 2) for x in jax.tree.leaves(found))
+
+    return size
+
+
+def _jvp(function):
+    def tangents(a, b):
+        found = jax.jvp(function, (a, b), (a * a + 1, b - 1))[1]
+        return [x for x in jax.tree.leaves(found) if x.dtype != jax.dtypes.float0]
+
+    return tangents
+
+
+@pytest.mark.parametrize(
+    "name, lie, way",
+    broad(
+        [
+            (name, lie, "leading" if "alone" in lie else list(_WAYS)[(i + j) % len(_WAYS)])
+            for i, name in enumerate(_FUNCTIONS)
+            for j, lie in enumerate(_LIE)
+            if name not in _OF_ONE_MATRIX or not ("alone" in lie or (i + j) % len(_WAYS) == 0)
+        ],
+        lambda name, lie, way: (name, lie) in (("potri", "batch"), ("cho_solve", "blocks")),
+        alone=True,
+    ),
+)
+def test_explicit_axes(name, lie, way):
+    """Results lie as the batch does, and each as its matrix or right-hand side."""
+    (ours, theirs), mesh = _FUNCTIONS[name], grid(AxisType.Explicit)
+    of_a, of_b = _LIE[lie]
+    a, b = _batch("float64", 8, 8)
+    expected = _WAYS[way if way != "leading" else "vmap"](precisely(theirs))(a, b)
+    a = np.asarray(a) if of_a is None else shard(np.asarray(a), mesh, *of_a)
+    b = shard(np.asarray(b), mesh, *of_b)
+    found = on(mesh, _WAYS[way](lambda a, b: ours(a, b, mesh)))(a, b)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=1e-9 * max(1, np.abs(y).max())),
+        found,
+        expected,
+    )
+    axes = (of_a or ())[:1] or (of_b[:1] if name in ("potrs", "logdet", "refined") else ())
+    for x in jax.tree.leaves(found):
+        assert x.sharding.mesh == mesh and x.sharding.spec[:1] == (axes or (None,))
+    if "grad" in way:
+        for x, given in zip(found, (a, b), strict=True):
+            assert x.sharding.is_equivalent_to(given.sharding, x.ndim)
+    elif name in ("potrs", "cho_solve"):
+        (x,) = jax.tree.leaves(found)
+        assert x.sharding.spec[1] == (of_b[1] if len(of_b) > 1 else None)

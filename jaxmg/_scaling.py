@@ -1,0 +1,121 @@
+"""Multiplication by powers of two, exact whatever the range.
+
+XLA's CPU code takes denormals for 0, in what it reads and in what it gives. Functions here look at
+bits, so that a problem whose numbers are denormal, or whose products are on the way, is scaled to
+one whose numbers are not, and its solution is scaled back.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def exponents(x):
+    """e of |x| = f 2^e with 1 <= f < 2, int32; 0 of what isn't finite, very low of 0. Of a complex
+    number that of its larger part."""
+    if _is_complex(x):
+        return jnp.maximum(exponents(x.real), exponents(x.imag))
+    return _split(x)[1]
+
+
+def times_power(x, exponent):
+    """x 2^exponent for int32 exponents, rounded once where it is denormal."""
+    if _is_complex(x):
+        return jax.lax.complex(times_power(x.real, exponent), times_power(x.imag, exponent))
+    format_ = _Format(x.dtype)
+    fraction, own = _split(x)
+    total = jnp.clip(own + exponent, -4 * format_.bias, 4 * format_.bias)
+    normal = jnp.clip(total, 1 - format_.bias, format_.bias)
+    scaled = fraction * format_.power(normal)  # of which one factor is in [1, 2)
+    # The bits of a denormal are an integer, of the least one's size.
+    places = total + format_.lowest
+    steps = jnp.abs(fraction) * format_.power(jnp.clip(places, -2, format_.digits))
+    bits = jax.lax.round(steps, jax.lax.RoundingMethod.TO_NEAREST_EVEN).astype(format_.integer)
+    denormal = format_.number(bits | (format_.bits(fraction) & format_.sign))
+    found = jnp.where(total < 1 - format_.bias, denormal, scaled)
+    found = jnp.where(total > format_.bias, fraction * jnp.inf, found)
+    return jnp.where(jnp.isfinite(x) & (fraction != 0), found, x)
+
+
+def lifted(x):
+    """(x where it is normal, and the multiple of the least denormal that it is elsewhere; where it
+    is denormal or 0); of a real x."""
+    format_ = _Format(x.dtype)
+    bits = format_.bits(x)
+    small = (bits & ~format_.sign) < format_.first_normal
+    # With the exponent of 2^digits the digits are an integer behind that.
+    base = format_.number(bits & format_.digit_mask | format_.power_bits(format_.digits))
+    count = base - format_.power(format_.digits)
+    count = jnp.where((bits & format_.sign) != 0, -count, count)
+    return jnp.where(small, count, x), small
+
+
+def power(exponent, dtype):
+    """2^exponent, which is normal, for int32 exponents."""
+    return _Format(dtype).power(exponent)
+
+
+def lowest_exponent(dtype):
+    """-e of the least denormal, 2^e."""
+    return _Format(jnp.finfo(dtype).dtype).lowest
+
+
+def magnitude(x):
+    """The bits of |x|, unsigned integers in the order of |x|: what compares denormals too."""
+    if _is_complex(x):
+        return jnp.maximum(magnitude(x.real), magnitude(x.imag))
+    format_ = _Format(x.dtype)
+    return format_.bits(x) & ~format_.sign
+
+
+def largest(x):
+    """The largest magnitude, of complex numbers that of a part; NaN where there is one."""
+    dtype = jnp.finfo(x.dtype).dtype
+    return _Format(dtype).number(jnp.max(magnitude(x), initial=0))
+
+
+def _is_complex(x):
+    return jnp.issubdtype(x.dtype, jnp.complexfloating)
+
+
+def _split(x):
+    """(f, e) with x = f 2^e and 1 <= |f| < 2; (x, 0) of what isn't finite."""
+    format_ = _Format(x.dtype)
+    value, small = lifted(x)
+    bits = format_.bits(value)
+    own = ((bits & ~format_.sign) >> format_.digits).astype(jnp.int32) - format_.bias
+    one = bits & (format_.digit_mask | format_.sign) | format_.power_bits(0)
+    finite, zero = jnp.isfinite(x), value == 0
+    fraction = jnp.where(finite & ~zero, format_.number(one), value)
+    own = jnp.where(small, own - format_.lowest, own)
+    return fraction, jnp.where(finite, jnp.where(zero, -4 * format_.bias, own), 0)
+
+
+class _Format:
+    """The bits of a real dtype of IEEE 754."""
+
+    def __init__(self, dtype):
+        info = jnp.finfo(dtype)
+        self.dtype = dtype
+        self.integer = np.dtype(f"uint{info.bits}")
+        self.digits = info.nmant
+        self.bias = 1 - int(info.minexp)
+        self.lowest = self.bias - 1 + self.digits
+        self.sign = self.integer.type(1 << (info.bits - 1))
+        self.first_normal = self.integer.type(1 << self.digits)
+        self.digit_mask = self.integer.type((1 << self.digits) - 1)
+
+    def bits(self, x):
+        return jax.lax.bitcast_convert_type(x, self.integer)
+
+    def number(self, bits):
+        return jax.lax.bitcast_convert_type(bits, self.dtype)
+
+    def power_bits(self, exponent):
+        return self.integer.type((exponent + self.bias) << self.digits)
+
+    def power(self, exponent):
+        """2^exponent, which is normal, of an integer or of int32."""
+        if isinstance(exponent, int):
+            return self.number(self.power_bits(exponent))
+        return self.number((exponent + self.bias).astype(self.integer) << self.digits)

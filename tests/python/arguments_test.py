@@ -1,0 +1,355 @@
+"""Arguments that are refused, or taken, before anything is compiled: arrays without memory, masked
+arrays, scalars, integers of other types; and which function an error names."""
+
+import functools
+import inspect
+import os
+import pickle
+import re
+import subprocess
+import sys
+import traceback
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import line, needs_transformations, one_process, positive_definite, shard
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+from jaxmg import _compat
+
+_N = 6
+_A = positive_definite("well", _N, "float64")
+_B = np.ones(_N)
+
+
+def _a():
+    return jnp.asarray(_A.copy())
+
+
+def _b():
+    return jnp.asarray(_B.copy())
+
+
+# Calls by their names, as functions of a matrix and right-hand sides, and the arguments they take.
+_CALLS = {
+    "potrs": (lambda a, b: jaxmg.potrs(a, b), "ab"),
+    "potrs(refine=)": (lambda a, b: jaxmg.potrs(a, b, refine="float32"), "ab"),
+    "potrs_jit_ctx": (lambda a, b: jaxmg.potrs_jit_ctx(a, b), "ab"),
+    "potri": (lambda a, b: jaxmg.potri(a), "a"),
+    "potri_jit_ctx": (lambda a, b: jaxmg.potri_jit_ctx(a), "a"),
+    "potri_symmetrize": (lambda a, b: jaxmg.potri_symmetrize(a), "a"),
+    "syevd": (lambda a, b: jaxmg.syevd(a), "a"),
+    "syevd_jit_ctx": (lambda a, b: jaxmg.syevd_jit_ctx(a), "a"),
+    "sygvd": (lambda a, b: jaxmg.sygvd(a, _A), "a"),
+    "sygvd(b)": (lambda a, b: jaxmg.sygvd(_A, a), "a"),
+    "sygvd_jit_ctx": (lambda a, b: jaxmg.sygvd_jit_ctx(_A, a), "a"),
+    "eigh": (lambda a, b: jaxmg.eigh(a), "a"),
+    "eigh(b)": (lambda a, b: jaxmg.eigh(_A, a), "a"),
+    "eigh(subset_by_index=)": (lambda a, b: jaxmg.eigh(a, subset_by_index=(0, 2)), "a"),
+    "eigvalsh": (lambda a, b: jaxmg.eigvalsh(a), "a"),
+    "cho_factor": (lambda a, b: jaxmg.cho_factor(a), "a"),
+    "cho_factor(refine=)": (lambda a, b: jaxmg.cho_factor(a, refine="float32"), "a"),
+    "cho_solve": (lambda a, b: jaxmg.cho_solve(jaxmg.cho_factor(_A), b), "b"),
+    "CholeskyFactor.solve_triangular": (
+        lambda a, b: jaxmg.cho_factor(_A).solve_triangular(b),
+        "b",
+    ),
+    "CholeskyFactor.matmul": (lambda a, b: jaxmg.cho_factor(_A).matmul(b), "b"),
+    "CholeskyFactor.from_upper": (lambda a, b: jaxmg.CholeskyFactor.from_upper(a), "a"),
+    "RefinedFactor.solve": (lambda a, b: jaxmg.cho_factor(_A, refine="float32").solve(b), "b"),
+    "cyclic_1d": (lambda a, b: jaxmg.cyclic_1d(a, 2), "a"),
+    "verify_cyclic": (lambda a, b: jaxmg.verify_cyclic(a, _A, 2), "a"),
+    "verify_cyclic(A_cyclic)": (lambda a, b: jaxmg.verify_cyclic(_A, a, 2), "a"),
+    "pad_rows": (lambda a, b: jaxmg.pad_rows(a, 2), "a"),
+    "unpad_rows": (lambda a, b: jaxmg.unpad_rows(a, 2), "a"),
+    "linalg.solve": (lambda a, b: jaxmg.linalg.solve(a, b), "ab"),
+    "linalg.inv": (lambda a, b: jaxmg.linalg.inv(a), "a"),
+    "linalg.cholesky": (lambda a, b: jaxmg.linalg.cholesky(a), "a"),
+    "linalg.cho_factor": (lambda a, b: jaxmg.linalg.cho_factor(a), "a"),
+    "linalg.cho_solve": (lambda a, b: jaxmg.linalg.cho_solve((a, False), b), "ab"),
+    "linalg.eigh": (lambda a, b: jaxmg.linalg.eigh(a), "a"),
+    "linalg.eigvalsh": (lambda a, b: jaxmg.linalg.eigvalsh(a), "a"),
+    "linalg.slogdet": (lambda a, b: jaxmg.linalg.slogdet(a), "a"),
+    "linalg.det": (lambda a, b: jaxmg.linalg.det(a), "a"),
+    "linalg.matrix_power": (lambda a, b: jaxmg.linalg.matrix_power(a, 2), "a"),
+    "linalg.sqrtm": (lambda a, b: jaxmg.linalg.sqrtm(a), "a"),
+    "linalg.expm": (lambda a, b: jaxmg.linalg.expm(a), "a"),
+    "linalg.logm": (lambda a, b: jaxmg.linalg.logm(a), "a"),
+    "linalg.funm": (lambda a, b: jaxmg.linalg.funm(a, jnp.tanh), "a"),
+}
+_ARGUMENTS = [
+    pytest.param(call, argument, id=f"{name}-{argument}")
+    for name, (call, arguments) in _CALLS.items()
+    for argument in arguments
+]
+
+
+def test_every_public_function_that_takes_an_array_is_called():
+    public = {*jaxmg.__all__, *(f"linalg.{name}" for name in jaxmg.linalg.__all__)}
+    called = {re.sub(r"\(.*", "", name) for name in _CALLS}
+    without_arrays = {
+        "CholeskyFactor", "RefinedFactor", "Plan", "plan", "calculate_padding", "get_cols_cyclic",
+        "plot_block_to_cyclic", "register_handlers", "linalg", "linalg.EighResult",
+        "linalg.SlogdetResult",
+    }  # fmt: skip
+    local = {name for name in public if name.endswith("_shardmap_ctx")}
+    assert public - local - without_arrays <= called
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.parametrize("call, argument", _ARGUMENTS)
+def test_a_deleted_array_is_refused(call, argument, warm):
+    """In a warm call JAX 0.10.2 would end the process."""
+    arrays = {"a": _a(), "b": _b()}
+    if warm:
+        jax.block_until_ready(call(*arrays.values()))
+    arrays[argument].delete()
+    with pytest.raises(RuntimeError, match="has been deleted: an earlier call took its memory"):
+        call(*arrays.values())
+
+
+def test_a_donated_array_is_refused():
+    for _ in range(2):
+        a, b = _a(), _b()
+        jaxmg.potrs(a, b, donate=True).block_until_ready()
+        with pytest.raises(RuntimeError, match=r"^potrs: a, of shape \(6, 6\), has been deleted"):
+            jaxmg.potrs(a, b)
+        with pytest.raises(RuntimeError, match=r"^potri: a, of shape \(6, 6\), has been deleted"):
+            jaxmg.potri(a, donate=True)
+
+
+_METHODS = {
+    "solve": lambda f: f.solve(_B),
+    "solve_triangular": lambda f: f.solve_triangular(_B),
+    "matmul": lambda f: f.matmul(_B),
+    "logdet": lambda f: f.logdet(),
+    "diagonal": lambda f: f.diagonal(),
+    "inv": lambda f: f.inv(),
+    "upper": lambda f: f.upper(),
+    "cho_solve": lambda f: jaxmg.cho_solve(f, _B),
+    "linalg.cho_solve": lambda f: jaxmg.linalg.cho_solve(f, _B),
+}
+
+
+@pytest.mark.parametrize("method", _METHODS)
+def test_a_factor_of_deleted_arrays_is_refused(method):
+    call = _METHODS[method]
+    for leaf in ("tiles", "overflow", "_log_det"):
+        factor = jax.tree.map(jnp.copy, jaxmg.cho_factor(shard(_A, line(2)), 2))
+        jax.block_until_ready(call(factor))
+        getattr(factor, leaf).delete()
+        with pytest.raises(RuntimeError, match="factor, of shape .*, has been deleted"):
+            call(factor)
+
+
+@pytest.mark.parametrize("leaf", ["rows", "tiles", "scale", "size", "status"])
+def test_a_refined_factor_of_deleted_arrays_is_refused(leaf):
+    factor = jax.tree.map(jnp.copy, jaxmg.cho_factor(_a(), refine="float32"))
+    jax.block_until_ready(factor.solve(_B))
+    getattr(factor, leaf).delete()
+    with pytest.raises(RuntimeError, match="cho_solve: factor, of shape .*, has been deleted"):
+        factor.solve(_B)
+
+
+@pytest.mark.parametrize("call, argument", _ARGUMENTS)
+def test_a_masked_array_is_refused(call, argument):
+    """Also where the same call with a plain array came before."""
+    arrays = {"a": _A.copy(), "b": _B.copy()}
+    jax.block_until_ready(call(*arrays.values()))
+    arrays[argument] = np.ma.masked_greater(arrays[argument], 1)
+    with pytest.raises(TypeError, match="is a masked array, whose mask would be ignored"):
+        call(*arrays.values())
+
+
+def test_a_scalar_is_named():
+    with pytest.raises(TypeError, match="b must be a JAX or NumPy array; got a NumPy scalar of ty"):
+        jaxmg.potrs(_A, np.float64(3))
+    with pytest.raises(TypeError, match="b must be a JAX or NumPy array; got float"):
+        jaxmg.potrs(_A, 3.0)
+
+
+@pytest.mark.parametrize("trans", [1, np.int64(1), np.uint8(1), np.array(1), "T", np.str_("T")])
+def test_integers_of_any_type_say_what_to_transpose(trans):
+    factor = jaxmg.cho_factor(_A)
+    expected = np.linalg.solve(np.linalg.cholesky(_A).T, _B)
+    np.testing.assert_allclose(factor.solve_triangular(_B, trans), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("trans", [True, False, np.bool_(True), 3, -1, 1.0, "t", None, (1,)])
+def test_other_values_say_nothing_to_transpose(trans):
+    factor = jaxmg.cho_factor(_A)
+    for method in (factor.solve_triangular, factor.matmul):
+        with pytest.raises(ValueError, match="trans must be 0 or 'N'"):
+            method(_B, trans)
+
+
+@pytest.mark.parametrize("function", [jaxmg.eigh, jaxmg.eigvalsh])
+@pytest.mark.parametrize("subset", [(True, 2), (0, np.bool_(True)), (False, True)])
+def test_booleans_are_no_places_of_eigenvalues(function, subset):
+    with pytest.raises(TypeError, match="subset_by_index must be None or two integers"):
+        function(_A, subset_by_index=subset)
+    assert len(jaxmg.eigvalsh(_A, subset_by_index=(np.int64(0), np.uint8(2)))) == 2
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: jaxmg.plan("potrs", True, "float64"),
+        lambda: jaxmg.plan("potrs", 4, "float64", True),
+        lambda: jaxmg.plan("potrs", 4, "float64", nrhs=True),
+        lambda: jaxmg.pad_rows(_A, True),
+        lambda: jaxmg.calculate_padding(4, True),
+    ],
+)
+def test_booleans_are_no_counts(call):
+    with pytest.raises(TypeError, match="integer|how many"):
+        call()
+
+
+_JITTED = {
+    "linalg.inv": (lambda a: jaxmg.linalg.inv(a), "matrix_specs"),
+    "linalg.expm": (lambda a: jaxmg.linalg.expm(a), "matrix_specs"),
+    "linalg.eigh": (lambda a: jaxmg.linalg.eigh(a), "matrix_specs"),
+    "potrs": (lambda a: jaxmg.potrs(a, _B), "matrix_specs"),
+    "eigh": (lambda a: jaxmg.eigh(a), "matrix_specs"),
+    "eigvalsh": (lambda a: jaxmg.eigvalsh(a), "matrix_specs"),
+    "cho_factor": (lambda a: jaxmg.cho_factor(a), "matrix_specs"),
+    "cyclic_1d": (lambda a: jaxmg.cyclic_1d(a, 2), "in_specs"),
+}
+
+
+@pytest.mark.parametrize("name", _JITTED)
+def test_the_name_of_the_argument_that_is_missing(name):
+    call, argument = _JITTED[name]
+    with pytest.raises(ValueError, match=f"^{name}: inside jit .*pass mesh= and {argument}=, or"):
+        jax.jit(call)(_A)
+
+
+def test_the_name_of_the_spec_that_is_wrong():
+    with pytest.raises(TypeError, match="^potrs: in_specs must be a PartitionSpec"):
+        jaxmg.potrs(_A, _B, in_specs="r")
+    with pytest.raises(TypeError, match="^potrs: matrix_specs must be a PartitionSpec"):
+        jaxmg.potrs(_A, _B, matrix_specs="r")
+    with pytest.raises(TypeError, match="^linalg.inv: matrix_specs must be a PartitionSpec"):
+        jaxmg.linalg.inv(_A, matrix_specs="r")
+    with pytest.raises(TypeError, match="^cyclic_1d: in_specs must be a PartitionSpec"):
+        jaxmg.cyclic_1d(_A, 2, in_specs="r")
+
+
+_FLAT = np.ones((4, 5))
+_WRONG = {
+    "eigh": lambda: jaxmg.eigh(_FLAT),
+    "eigh of two": lambda: jaxmg.eigh(_FLAT, _FLAT),
+    "eigh of a subset": lambda: jaxmg.eigh(_FLAT, subset_by_index=(0, 1)),
+    "eigh of a batch": lambda: jaxmg.eigh(_FLAT[None]),
+    "eigh with another dtype": lambda: jaxmg.eigh(_A, _A.astype("float32")),
+    "eigh with another backend": lambda: jaxmg.eigh(_A, backend="cusolvermg"),
+    "eigvalsh": lambda: jaxmg.eigvalsh(_FLAT),
+    "eigvalsh of two": lambda: jaxmg.eigvalsh(_FLAT, _FLAT),
+    "eigvalsh with another tile": lambda: jaxmg.eigvalsh(_A, T_A=0),
+    "cho_factor with another mesh": lambda: jaxmg.cho_factor(_A, mesh=3),
+    "potrs under jit": lambda: jax.jit(jaxmg.potrs)(_A, _B),
+}
+
+
+@pytest.mark.parametrize("name", _WRONG)
+def test_errors_name_the_function_that_was_called(name):
+    with pytest.raises((TypeError, ValueError, NotImplementedError), match=f"^{name.split()[0]}: "):
+        _WRONG[name]()
+
+
+@needs_transformations
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: jaxmg.potrs(a, _B).sum(),
+        lambda a: jaxmg.potrs(a, _B, refine="float32").sum(),
+        lambda a: jaxmg.potri(a).sum(),
+        lambda a: jaxmg.eigvalsh(a).sum(),
+        lambda a: jaxmg.eigh(a)[0].sum(),
+        lambda a: jaxmg.eigh(a, _A)[0].sum(),
+    ],
+    ids=["potrs", "potrs_refine", "potri", "eigvalsh", "eigh", "eigh_two"],
+)
+def test_errors_of_derivatives_name_the_function_that_was_called(request, function):
+    name = request.node.callspec.id.split("_")[0]
+    with pytest.raises(ValueError, match=f"^{name}: inside jit the mesh of a can't be seen"):
+        jax.jit(jax.grad(function))(_A)
+
+
+@pytest.mark.parametrize("refine", [None, "float32"])
+def test_a_factor_in_place_of_c_and_lower(refine):
+    factor = jaxmg.cho_factor(_A, refine=refine)
+    expected = np.linalg.solve(_A, _B)
+    for c in (factor, (factor, True), [factor, False]):
+        np.testing.assert_allclose(jaxmg.linalg.cho_solve(c, _B), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("c", [3, None, (1, 2, 3), "F"])
+def test_what_is_no_c_and_lower_is_refused(c):
+    with pytest.raises(TypeError, match="^linalg.cho_solve: .* a (pair|JAX or NumPy array)"):
+        jaxmg.linalg.cho_solve(c, _B)
+
+
+def test_specs_of_a_mesh_still_have_two_names():
+    mesh = line(2)
+    a = shard(_A, mesh, "r", None)
+    first = jaxmg.potrs(a, _B, 2, mesh, P("r", None))
+    np.testing.assert_array_equal(first, jaxmg.potrs(a, _B, 2, mesh, in_specs=P("r", None)))
+
+
+_FACTOR = functools.cache(lambda: jaxmg.cho_factor(_A))
+_RAISING = {
+    "eager": lambda: jaxmg.potrs(_A, _B[:3]),
+    "jit": lambda: jax.jit(lambda a: jaxmg.eigh(a))(_FLAT),
+    "linalg": lambda: jaxmg.linalg.expm(_FLAT),
+    "method": lambda: _FACTOR().solve_triangular(_B[:3]),
+    "class method": lambda: jaxmg.CholeskyFactor.from_upper(_FLAT),
+    "helper": lambda: jaxmg.pad_rows(_A, -1),
+}
+
+
+def _files(call):
+    """Those of the frames that an error of the call shows."""
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call()
+    found = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
+    boundary = inspect.getsourcefile(_compat.api_boundary)
+    return {os.path.dirname(file) for file in found if file != boundary}
+
+
+@pytest.mark.parametrize("name", _RAISING)
+def test_an_error_shows_the_frames_of_the_caller_alone(name):
+    here, package = os.path.dirname(__file__), os.path.dirname(jaxmg.__file__)
+    assert _files(_RAISING[name]) == {here}
+    filtering = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", "off")
+    try:
+        assert package in _files(_RAISING[name])
+    finally:
+        jax.config.update("jax_traceback_filtering", filtering)
+
+
+def test_functions_are_what_their_modules_have():
+    """For pickle, and with signatures that tools can read."""
+    for name in jaxmg.__all__:
+        value = getattr(jaxmg, name)
+        if inspect.isfunction(value):
+            assert pickle.loads(pickle.dumps(value)) is value
+            assert "args" not in inspect.signature(value).parameters
+
+
+@one_process("it starts one that knows nothing of this job")
+def test_frames_are_shown_where_jax_has_no_way_to_hide_them():
+    code = """
+import importlib
+import jax._src.traceback_util as util
+from jaxmg import _compat
+del util.api_boundary
+importlib.reload(_compat)
+assert _compat.api_boundary(max) is max
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

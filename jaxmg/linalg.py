@@ -364,7 +364,7 @@ def det(a, overwrite_a=False, check_finite=True, *, mesh=None, matrix_specs=None
         A scalar of a's dtype; NaN where ``a`` isn't Hermitian positive definite.
     """
     sign, logabsdet = _linalg.slogdet(a, "det", mesh, matrix_specs)
-    return sign * jnp.exp(logabsdet)
+    return sign * jnp.exp(logabsdet).astype(sign.dtype)
 
 
 @_compat.api_boundary

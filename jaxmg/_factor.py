@@ -433,7 +433,7 @@ class _FromUpper(_routine.Routine):
 
     def call(self, call, place, u):
         log_det, status = _measure(call.layout, place, u)
-        u = jnp.where(status == 0, u, jnp.nan)
+        u = jnp.where(status[0] == 0, u, jnp.nan)
         tiles, overflow = _native.call(
             f"jaxmg_{self.native_name}", call.layout, call.tile, call.backend,
             (_refine.after(place, log_det), u),

@@ -106,7 +106,8 @@ def run(arrays, name, program, results, mesh, spec, *options):
     spec = _mesh.given_spec(f"linalg.{name}", spec, None)
     for argument, array in zip(("a", "b"), arrays, strict=False):
         _checks.usable(f"linalg.{name}", argument, array)
-    arrays = promoted(*arrays)
+    # JAX's powers of integers are integers, which there are none of here.
+    arrays = arrays if program is power and options[0] >= 0 else promoted(*arrays)
     if any(map(_batching.is_batch, arrays)):
         mesh, spec = _where_each_is(name, arrays[0], mesh, spec)
         return _jitted_batch(name, program, results, mesh, spec, *options)(*arrays)
@@ -315,8 +316,10 @@ def log_det(call, a):
 def scaled(call, v, values):
     """V values V^H, where the eigenvalues may be complex and the eigenvectors real."""
     values = _blocks.replicate(values, call.layout)
-    scaled = v * values
-    return (_products.rows_times_adjoint(scaled, v.astype(scaled.dtype), call.layout),)
+    inexact = jnp.issubdtype(values.dtype, jnp.inexact)
+    dtype = np.promote_types(v.dtype, values.dtype) if inexact else v.dtype
+    v, values = v.astype(dtype), values.astype(dtype)
+    return (_products.rows_times_adjoint(v * values[None], v, call.layout),)
 
 
 @_program

@@ -14,6 +14,7 @@ import scipy.linalg
 from cases import (
     DTYPES,
     broad,
+    context,
     eps,
     hermitian,
     kinds,
@@ -389,6 +390,15 @@ def test_types_have_the_arguments():
     assert {*found} == {name for name in linalg.__all__ if not name.endswith("Result")}
 
 
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+@pytest.mark.parametrize("name", ["solve", "cho_solve_lower", "eigvalsh", "det", "expm"])
+def test_in_a_context_jit_needs_no_mesh(name, kind):
+    ours, theirs, which = FUNCTIONS[name]
+    matrix, b = _matrix(which, 8, "complex128"), normal(rng(5), (8, 2), "complex128")
+    with context(line(4, kind=kind)):
+        _close(jax.jit(ours)(matrix, b), theirs(matrix, b), "complex128")
+
+
 @pytest.mark.parametrize("lower", [False, True])
 def test_scipys_arguments(lower):
     matrix, where = positive_definite("well", 13, "float64"), _where(line(4))
@@ -461,6 +471,11 @@ _EYE = np.eye(3)
         ),
         (lambda: linalg.det([[1.0]]), TypeError, r"linalg.det: a must be a JAX or NumPy array"),
         (lambda: linalg.eigh(_EYE, "l"), ValueError, r"linalg.eigh: UPLO must be None, 'L' or"),
+        (
+            lambda: linalg.matrix_power(np.eye(3, dtype=int), 2),
+            TypeError,
+            "matrix_power: a has dtype int64",
+        ),
         (lambda: linalg.matrix_power(_EYE, 0.5), TypeError, r"n must be an integer; got 0.5"),
         (lambda: linalg.expm(_EYE, upper_triangular=True), NotImplementedError, "isn't Hermitian"),
         (lambda: linalg.funm(_EYE, jnp.exp, disp=False), NotImplementedError, "estimate of the"),

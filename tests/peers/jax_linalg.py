@@ -1,0 +1,212 @@
+"""JAX's own tests of linear algebra, with `jaxmg.linalg` in the place of JAX's functions.
+
+    python tests/peers/jax_linalg.py FOLDER [--axes explicit] [--cases 10] [-k PART] [-v]
+
+FOLDER has JAX's tests, ``linalg_test.py`` and ``eigh_test.py``, of about the JAX that is installed;
+nothing is fetched. They run on four CPU devices, in their own settings: strict promotion of dtypes,
+no promotion of ranks. What is different from a run of JAX's:
+
+- Names of ``jax.numpy.linalg`` and ``jax.scipy.linalg`` that `jaxmg.linalg` has are its functions,
+  on a mesh of all devices.
+- Square random matrices are Hermitian positive definite, as far as tests make them by
+  ``jtu.rand_default``, and Hermitian by ``jtu.rand_small``. A test whose first matrix isn't
+  Hermitian is skipped.
+- Functions take the Hermitian part of their matrix, unless they are told a triangle. JAX does so
+  where it symmetrizes; finite differences of derivatives leave Hermitian matrices.
+- ``assume_a="gen"`` is None, and ``expm(upper_triangular=True)`` is JAX's own.
+- Results of explicit axes are replicated, since tests index them as JAX refuses for shards.
+
+Tests that call none of these functions are counted, not run. What can't apply is skipped, with the
+reason that `NOT_APPLICABLE` has. The exit status is 1 where a test fails.
+"""
+
+import argparse
+import ast
+import collections
+import functools
+import importlib
+import os
+import pathlib
+import sys
+import unittest
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.linalg
+import numpy as np
+from jax._src import test_util as jtu
+from jax.sharding import AxisType
+
+from jaxmg import linalg
+
+FILES = ("linalg_test", "eigh_test")
+# Test -> why it isn't run.
+NOT_APPLICABLE = {
+    "testDetOfSingularMatrix": "the determinant of what isn't positive definite is NaN",
+    "testDetGradOfSingularMatrixCorank1": "the same, of its derivative",
+    "testDetGradOfSingularMatrixCorank2": "the same, of its derivative",
+    "testInvDtypeError": "a TypeError in other words",
+    "testLinalgPrimitivesInvalidDtype": "a TypeError in other words",
+    "testMatrixPowerBool": "matrices are of floating-point numbers",
+}
+# Functions whose matrix is any.
+_OF_ANY = ("matrix_power", "cho_solve")
+# Whether the matrix that comes next is the first one of a test.
+_first = [True]
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("folder", type=pathlib.Path)
+    arguments.add_argument("--axes", choices=("automatic", "explicit"), default="automatic")
+    arguments.add_argument("--cases", type=int, default=10, help="of each test, at most")
+    arguments.add_argument("-k", default="", help="a part of the names of tests that are run")
+    arguments.add_argument("-v", action="store_true", help="print failures with their tracebacks")
+    options = arguments.parse_args()
+    jax.config.update("jax_num_generated_cases", options.cases)
+    sys.path.insert(0, str(options.folder))
+    mesh = _mesh(options.axes)
+    _replace(mesh)
+    if options.axes == "explicit":  # without whose context JAX jits nothing on it
+        jax.set_mesh(mesh)
+    sys.argv[1:] = []  # which JAX's tests would read
+    total = collections.Counter()
+    for name in FILES:
+        module = importlib.import_module(name)
+        calling, others = _tests(pathlib.Path(module.__file__))
+        total["calls none of the functions"] += others
+        total += _run(module, calling, options)
+    print(*(f"{count} {what}" for what, count in total.items()), sep=", ")
+    return 1 if total["failed"] else 0
+
+
+def _tests(path):
+    """(names of tests that call a function which `jaxmg.linalg` has, how many do not)"""
+    source, calling, others = path.read_text(), set(), 0
+    ours = {name for name in linalg.__all__ if not name.endswith("Result")}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+            names = {
+                x.attr
+                for x in ast.walk(node)
+                if isinstance(x, ast.Attribute)
+                and ast.unparse(x.value) in ("jnp.linalg", "jsp.linalg", "jax.scipy.linalg")
+            }
+            helpers = "_normalizing_eigh" in ast.unparse(node)
+            calling |= {node.name} if names & ours or helpers else set()
+            others += not (names & ours or helpers)
+    return calling, others
+
+
+def _run(module, names, options):
+    """Runs those tests of a module; how many passed, failed and were skipped."""
+    found, reasons = collections.Counter(), collections.Counter()
+    for suite in unittest.defaultTestLoader.loadTestsFromModule(module):
+        for test in suite:
+            label = f"{type(test).__name__}.{test._testMethodName}"
+            base = test._testMethodName.rstrip("0123456789")
+            if base not in names or options.k not in label:
+                continue
+            reason = NOT_APPLICABLE.get(base)
+            if reason:
+                found["skipped"] += 1
+                reasons[f"{base}: {reason}"] += 1
+                continue
+            _first[0] = True
+            result = unittest.TestResult()
+            test.run(result)
+            for _, text in result.skipped:
+                found["skipped"] += 1
+                reasons[f"{base}: {text}"] += 1
+            failures = result.failures + result.errors
+            if failures:
+                found["failed"] += 1
+                text = failures[0][1].strip()
+                print(f"FAILED {label}", text if options.v else text.splitlines()[-1][:200])
+            elif not result.skipped:
+                found["passed"] += 1
+    for reason, count in sorted(reasons.items()):
+        print(f"skipped {count} x {reason}")
+    return found
+
+
+def _mesh(axes):
+    kind = AxisType.Explicit if axes == "explicit" else AxisType.Auto
+    return jax.make_mesh((4,), ("rank",), axis_types=(kind,))
+
+
+def _replace(mesh):
+    """Puts `jaxmg.linalg` in the place of JAX's functions, and Hermitian matrices in that of random
+    ones."""
+
+    def replicated(x):
+        if AxisType.Explicit not in mesh.axis_types or not isinstance(x, jax.Array):
+            return x
+        return jax.sharding.reshard(x, jax.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+
+    def wrapped(name, theirs):
+        function = getattr(linalg, name)
+
+        @functools.wraps(theirs)
+        def call(a, *others, **options):
+            if options.get("upper_triangular"):
+                return theirs(a, *others, **options)
+            if options.get("disp") is False:
+                raise unittest.SkipTest("disp=False, an estimate of the error, isn't there")
+            if options.get("assume_a") == "gen":
+                options["assume_a"] = None
+            told = "assume_a" in options and options["assume_a"] or name in ("cho_factor", *_OF_ANY)
+            if not told and options.get("symmetrize_input", True):
+                a = hermitian_part(a)
+            return jax.tree.map(replicated, function(a, *others, mesh=mesh, **options))
+
+        return call
+
+    def hermitian_part(a):
+        if not (hasattr(a, "dtype") and jnp.issubdtype(a.dtype, jnp.inexact) and jnp.ndim(a) > 1):
+            return a
+        adjoint = jnp.conj(jnp.swapaxes(a, -1, -2))
+        if _first[0] and not isinstance(a, jax.core.Tracer):
+            _first[0] = False
+            if not np.allclose(a, adjoint, atol=1e-3 * np.max(np.abs(a), initial=0)):
+                raise unittest.SkipTest("its matrix isn't Hermitian")
+        return (a + adjoint) / 2
+
+    for name in linalg.__all__:
+        for module in (jnp.linalg, jax.scipy.linalg):
+            if hasattr(module, name) and not name.endswith("Result"):
+                setattr(module, name, wrapped(name, getattr(module, name)))
+    for name, change in (("rand_default", _definite), ("rand_small", _hermitian)):
+        setattr(jtu, name, functools.partial(_random, getattr(jtu, name), change))
+
+
+def _random(make, change, *arguments, **options):
+    """JAX's random numbers, of which ``change`` is made of square matrices of inexact dtypes."""
+    random = make(*arguments, **options)
+
+    def changed(shape, dtype, *others):
+        x = random(shape, dtype, *others)
+        square = np.ndim(x) > 1 and x.shape[-1] == x.shape[-2]
+        return change(x).astype(dtype) if square and np.dtype(dtype).kind in "fc" else x
+
+    return changed
+
+
+def _definite(x):
+    return x @ _adjoint(x) / (10 * max(x.shape[-1], 1)) + np.eye(x.shape[-1])
+
+
+def _hermitian(x):
+    return (x + _adjoint(x)) / 2
+
+
+def _adjoint(x):
+    return np.swapaxes(x, -1, -2).conj()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

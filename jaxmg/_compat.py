@@ -131,6 +131,33 @@ def transformation(array):
     return _TRANSFORMATIONS.get(type(array).__name__)
 
 
+def below(array):
+    """(array, batches): the array that a tracer stands for where the caller transforms eagerly, and
+    the dimensions that ``jax.vmap`` took off, the inner ones first. What has a value is its own;
+    a tracer of which a jit hides the array comes back as it is."""
+    value, batches = array, []
+    while isinstance(value, jax.core.Tracer):
+        kind, trace = type(value).__name__, getattr(value, "_trace", None)
+        if kind == "BatchTracer":
+            dimension, value = getattr(value, "batch_dim", None), getattr(value, "val", None)
+            if isinstance(dimension, int):
+                batches.append(dimension)
+        elif kind in ("JVPTracer", "LinearizeTracer"):
+            value = getattr(value, "primal", None)
+        else:
+            return array, []
+        if value is None or not (isinstance(value, jax.core.Tracer) or _is_eager(trace)):
+            return array, []  # such as a constant in a jit
+    return value, batches
+
+
+def _is_eager(trace):
+    """Whether what is in a trace is computed as it comes, and not later by a jit."""
+    while type(trace).__name__ in ("BatchTrace", "JVPTrace", "LinearizeTrace"):
+        trace = getattr(trace, "parent_trace", None)
+    return type(trace).__name__ == "EvalTrace"
+
+
 def tracks_varying(axis):
     """Whether the enclosing shard_map tracks what varies over its manual ``axis``."""
     return bool(varying_axes(jax.lax.axis_index(axis)))

@@ -296,7 +296,7 @@ def spec_of(array, layout):
 
 def known_spec(array, mesh):
     """The spec of ``array`` where it says that it lies on a mesh of this shape; else None."""
-    sharding = named_sharding(array)
+    sharding = sharding_below(array)
     return sharding.spec if sharding is not None and sharding.mesh.shape == mesh.shape else None
 
 
@@ -321,14 +321,27 @@ def named_sharding(array):
     return sharding if isinstance(sharding, NamedSharding) else None
 
 
+def sharding_below(array):
+    """`named_sharding`, also of what an eager transformation hides: of each one of a batch."""
+    value, batches = _compat.below(array)
+    sharding = named_sharding(value)
+    if sharding is None or not batches:
+        return sharding
+    entries = [*sharding.spec, *(None for _ in range(value.ndim - len(sharding.spec)))]
+    for dimension in reversed(batches):
+        del entries[dimension]
+    return NamedSharding(sharding.mesh, P(*entries))
+
+
 def mesh_of(routine, arrays):
     for array in arrays:
-        sharding = named_sharding(array)
+        sharding = sharding_below(array)
         if sharding is not None:
             return sharding.mesh
     context = jax.sharding.get_abstract_mesh()
     if not context.empty:
         return context
+    arrays = [_compat.below(array)[0] for array in arrays]
     if traced(arrays):
         if jax.device_count() == 1:
             return _one_device(jax.devices()[0])

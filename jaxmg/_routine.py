@@ -301,12 +301,11 @@ class Routine:
         """What is chosen for each matrix of a batch, of which the arrays that are marked have it in
         front."""
         mesh, spec = chosen.mesh, chosen.spec
-        sharding = _mesh.named_sharding(arrays[0])
-        if sharding is not None:
-            mesh = sharding.mesh if mesh is None or mesh.empty else mesh
-            there = _mesh.known_spec(arrays[0], mesh) if spec is None else None
-            if there is not None:
-                spec = P(*there[1:] if marks[0] else there)
+        if mesh is None or mesh.empty:
+            mesh = _mesh.mesh_of(chosen.caller, arrays)
+        there = _mesh.known_spec(arrays[0], mesh) if spec is None else None
+        if there is not None:
+            spec = P(*there[1:] if marks[0] else there)
         return chosen._replace(mesh=mesh, spec=spec, donate=False)
 
     def attributes(self, name, options, dtype, backend, layout, check_b):

@@ -210,6 +210,7 @@ def plan(
     return_eigenvectors: bool = True,
     refine: _Refine | None = None,
     precision: _Precision | None = None,
+    memory: float | None = None,
 ) -> Plan: ...
 def register_handlers(platform: str | None = None, *, mesh: Mesh | None = None) -> None: ...
 def potri_shardmap_ctx(

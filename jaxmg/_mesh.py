@@ -68,8 +68,7 @@ class Layout:
     def memory(self) -> int | None:
         """Bytes that JAX may take on one device, all of which are taken for alike; None where it
         doesn't say."""
-        stats = jax.local_devices(backend=self.platform)[0].memory_stats()
-        return (stats or {}).get("bytes_limit")
+        return device_memory(self.platform)
 
     @property
     def places(self) -> np.ndarray:
@@ -95,6 +94,12 @@ class Layout:
             if size % _size(self.mesh, _axes(axes)):
                 return None
         return self.spec
+
+
+def device_memory(platform):
+    """Bytes that JAX may take on one device of this process; None where it doesn't say."""
+    stats = jax.local_devices(backend=platform)[0].memory_stats()
+    return (stats or {}).get("bytes_limit")
 
 
 def traced(arrays):

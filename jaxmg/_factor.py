@@ -16,6 +16,7 @@ from jaxmg import (
     _hermitian,
     _mesh,
     _operations,
+    _pickling,
     _refined_factor,
     _results,
     _routine,
@@ -31,7 +32,7 @@ _TRANS = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
     meta_fields=["layout", "n", "tile", "precision"],
 )
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class CholeskyFactor:
+class CholeskyFactor(_pickling.Pickled):
     """The Cholesky factor of a Hermitian positive definite A, spread over the devices of a mesh.
 
     A = L L^H, where L is lower triangular with a positive diagonal; U = L^H is the upper factor,
@@ -44,7 +45,8 @@ class CholeskyFactor:
     raise a ValueError. They have derivatives, and ``vmap`` takes them, as the factor itself: its
     tangent is that of A. Where A wasn't positive definite all that they return is NaN.
 
-    To save a factor, keep its leaves (orbax, onto the same mesh), or U for any number of devices:
+    To save a factor, pickle it, for as many devices of the same platform in one process; keep its
+    leaves (orbax, onto the same mesh); or save U, for any number of devices:
 
         >>> numpy.savez(file, u=factor.upper())
         >>> factor = jaxmg.CholeskyFactor.from_upper(numpy.load(file)["u"], mesh=mesh)

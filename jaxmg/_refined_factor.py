@@ -16,6 +16,7 @@ from jaxmg import (
     _hermitian,
     _mesh,
     _native,
+    _pickling,
     _plugin,
     _programs,
     _refine,
@@ -33,7 +34,7 @@ _NOT_HERE = ("solve_triangular", "matmul", "logdet", "diagonal", "inv", "upper",
     meta_fields=["layout", "n", "tile", "refine"],
 )
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class RefinedFactor:
+class RefinedFactor(_pickling.Pickled):
     """A Cholesky factor in lower precision and the matrix A that it is of, spread over a mesh.
 
     `cho_factor` makes it where ``refine`` is given. `cho_solve` and `solve` give x as accurately as

@@ -182,6 +182,7 @@ def cho_factor(
     donate: bool = False,
     precision: _Precision | None = None,
     refine: None = None,
+    check: bool = False,
 ) -> CholeskyFactor: ...
 @overload
 def cho_factor(
@@ -195,6 +196,7 @@ def cho_factor(
     donate: bool = False,
     precision: Literal["highest"] | None = None,
     refine: _Refine,
+    check: bool = False,
 ) -> RefinedFactor: ...
 def cho_solve(factor: CholeskyFactor | RefinedFactor, b: _Matrix) -> Array: ...
 def plan(
@@ -312,6 +314,7 @@ def potrs(
     in_specs: _Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
     refine: _Refine | None = None, return_iterations: Literal[False] = False,
+    check: bool = False,
 ) -> Array: ...
 @overload
 def potrs(
@@ -320,6 +323,7 @@ def potrs(
     in_specs: _Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
     refine: _Refine | None = None, return_iterations: Literal[False] = False,
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def potrs(
@@ -328,6 +332,7 @@ def potrs(
     in_specs: _Specs | None = None, return_logdet: Literal[True], donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
     refine: None = None, return_iterations: Literal[False] = False,
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def potrs(
@@ -336,6 +341,7 @@ def potrs(
     in_specs: _Specs | None = None, return_logdet: Literal[True], donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
     refine: None = None, return_iterations: Literal[False] = False,
+    check: bool = False,
 ) -> tuple[Array, Array, Array]: ...
 @overload
 def potrs(
@@ -344,6 +350,7 @@ def potrs(
     in_specs: _Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
     refine: _Refine, return_iterations: Literal[True],
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def potrs(
@@ -352,6 +359,7 @@ def potrs(
     in_specs: _Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
     refine: _Refine, return_iterations: Literal[True],
+    check: bool = False,
 ) -> tuple[Array, Array, Array]: ...
 @overload
 def potrs(
@@ -360,6 +368,7 @@ def potrs(
     in_specs: _Specs | None = None, return_logdet: bool = False, donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
     refine: _Refine | None = None, return_iterations: bool = False,
+    check: bool = False,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...
 
 # return_logdet: no, yes, unknown.
@@ -392,6 +401,7 @@ def potri(
     matrix_specs: _Specs | None = None, return_status: Literal[False] = False, pad: bool = True, *,
     in_specs: _Specs | None = None, donate: bool = False, backend: _Backend = "auto",
     precision: _Precision | None = None,
+    check: bool = False,
 ) -> Array: ...
 @overload
 def potri(
@@ -399,6 +409,7 @@ def potri(
     matrix_specs: _Specs | None = None, return_status: Literal[True] = ..., pad: bool = True, *,
     in_specs: _Specs | None = None, donate: bool = False, backend: _Backend = "auto",
     precision: _Precision | None = None,
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def potri(
@@ -406,6 +417,7 @@ def potri(
     matrix_specs: _Specs | None = None, return_status: bool = False, pad: bool = True, *,
     in_specs: _Specs | None = None, donate: bool = False, backend: _Backend = "auto",
     precision: _Precision | None = None,
+    check: bool = False,
 ) -> Array | tuple[Array, Array]: ...
 
 # return_eigenvectors, then return_status: the first, neither, both, the second, unknown.
@@ -415,6 +427,7 @@ def syevd(
     matrix_specs: _Specs | None = None, return_eigenvectors: Literal[True] = True,
     return_status: Literal[False] = False, pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def syevd(
@@ -422,6 +435,7 @@ def syevd(
     matrix_specs: _Specs | None = None, return_eigenvectors: Literal[False] = ...,
     return_status: Literal[False] = False, pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> Array: ...
 @overload
 def syevd(
@@ -429,6 +443,7 @@ def syevd(
     matrix_specs: _Specs | None = None, return_eigenvectors: Literal[True] = True,
     return_status: Literal[True] = ..., pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array, Array]: ...
 @overload
 def syevd(
@@ -436,6 +451,7 @@ def syevd(
     matrix_specs: _Specs | None = None, return_eigenvectors: Literal[False] = ...,
     return_status: Literal[True] = ..., pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def syevd(
@@ -443,6 +459,7 @@ def syevd(
     matrix_specs: _Specs | None = None, return_eigenvectors: bool = True,
     return_status: bool = False, pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...
 
 # The same.
@@ -452,6 +469,7 @@ def sygvd(
     matrix_specs: _Specs | None = None, return_eigenvectors: Literal[True] = True,
     return_status: Literal[False] = False, pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def sygvd(
@@ -459,6 +477,7 @@ def sygvd(
     matrix_specs: _Specs | None = None, return_eigenvectors: Literal[False] = ...,
     return_status: Literal[False] = False, pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> Array: ...
 @overload
 def sygvd(
@@ -466,6 +485,7 @@ def sygvd(
     matrix_specs: _Specs | None = None, return_eigenvectors: Literal[True] = True,
     return_status: Literal[True] = ..., pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array, Array]: ...
 @overload
 def sygvd(
@@ -473,6 +493,7 @@ def sygvd(
     matrix_specs: _Specs | None = None, return_eigenvectors: Literal[False] = ...,
     return_status: Literal[True] = ..., pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def sygvd(
@@ -480,6 +501,7 @@ def sygvd(
     matrix_specs: _Specs | None = None, return_eigenvectors: bool = True,
     return_status: bool = False, pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...
 
 # return_status: no, yes, unknown.
@@ -490,6 +512,7 @@ def eigh(
     subset_by_index: _Subset | None = None,
     return_status: Literal[False] = False, pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def eigh(
@@ -498,6 +521,7 @@ def eigh(
     subset_by_index: _Subset | None = None,
     return_status: Literal[True], pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array, Array]: ...
 @overload
 def eigh(
@@ -506,6 +530,7 @@ def eigh(
     subset_by_index: _Subset | None = None,
     return_status: bool = False, pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array] | tuple[Array, Array, Array]: ...
 
 @overload
@@ -515,6 +540,7 @@ def eigvalsh(
     subset_by_index: _Subset | None = None,
     return_status: Literal[False] = False, pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> Array: ...
 @overload
 def eigvalsh(
@@ -523,6 +549,7 @@ def eigvalsh(
     subset_by_index: _Subset | None = None,
     return_status: Literal[True], pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def eigvalsh(
@@ -531,6 +558,7 @@ def eigvalsh(
     subset_by_index: _Subset | None = None,
     return_status: bool = False, pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> Array | tuple[Array, Array]: ...
 
 # return_eigenvectors: yes, no, unknown.

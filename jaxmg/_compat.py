@@ -7,11 +7,12 @@ import os
 import sys
 import threading
 import time
+import warnings
 
 import jax
 import numpy as np
 from jax._src import distributed as _distributed
-from jax._src.core import trace_state_clean as _trace_state_clean
+from jax._src.core import trace_state_clean as trace_state_clean
 from jax._src.mesh import get_concrete_mesh as _get_concrete_mesh
 
 if hasattr(jax, "set_mesh"):
@@ -69,6 +70,20 @@ def context_mesh():
     return None if mesh is None or mesh.empty else mesh
 
 
+def warn_caller(message):
+    """Warns, in the name of the code that called this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and _is_internal(frame):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
+
+
+def _is_internal(frame):
+    """Whether a frame is of this package or of JAX."""
+    folders = (os.path.dirname(__file__), os.path.dirname(jax.__file__))
+    return frame.f_code.co_filename.startswith(folders)
+
+
 # The stubs of some versions of jax.config don't have these two.
 
 
@@ -111,7 +126,7 @@ def is_entered(mesh):
         return True
     same = current == mesh.abstract_mesh
     # Outside of a trace the order of the devices counts too.
-    return same and not (_trace_state_clean() and context_mesh() != mesh)
+    return same and not (trace_state_clean() and context_mesh() != mesh)
 
 
 def entered(mesh):
@@ -123,7 +138,7 @@ def entered(mesh):
     """
     if is_entered(mesh):
         return contextlib.nullcontext()
-    return _set_mesh(mesh) if _trace_state_clean() else _use_abstract_mesh(mesh.abstract_mesh)
+    return _set_mesh(mesh) if trace_state_clean() else _use_abstract_mesh(mesh.abstract_mesh)
 
 
 def transformation(array):

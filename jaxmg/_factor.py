@@ -233,6 +233,7 @@ def cho_factor(
     donate=False,
     precision=None,
     refine=None,
+    check=False,
 ):
     """The Cholesky factor of a Hermitian positive definite matrix, to be kept and used again.
 
@@ -253,6 +254,7 @@ def cho_factor(
         refine: as for `potrs`: the factor is one in lower precision, and is kept with ``a``, for
             solutions that are refined on it. The result is a `RefinedFactor`, which solves and has
             nothing else; ``donate`` doesn't save memory then.
+        check: as for `potrs`.
 
     Returns:
         A `CholeskyFactor`, or with ``refine`` a `RefinedFactor`. Where ``a`` isn't positive
@@ -272,11 +274,12 @@ def cho_factor(
     """
     if refine is not None:
         return _refined_factor.cho_factor(
-            a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine
+            a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine, check
         )
     return _POTRF.plain(
-        (a,), T_A, mesh, matrix_specs, in_specs, pad, "native", donate, precision=precision
-    )
+        (a,), T_A, mesh, matrix_specs, in_specs, pad, "native", donate, check=check,
+        precision=precision,
+    )  # fmt: skip
 
 
 def factored(a, chosen):

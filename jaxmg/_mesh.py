@@ -12,6 +12,10 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat, _processes
 
+# From this order on several devices are faster than one.
+_WORTH_SHARING = 4096
+_warned = False
+
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
@@ -363,10 +367,27 @@ def mesh_of(routine, arrays):
                     f"{routine}: a has sharding {array.sharding}, which names no mesh; pass mesh= "
                     f"and {_spec_argument(routine)}="
                 )
+            if array is arrays[0] and not array.committed and array.shape[-1:] >= (_WORTH_SHARING,):
+                _warn_of_one_device(routine, next(iter(array.devices())))
             return _one_device(next(iter(array.devices())))
     if _compat.default_device() is not None:
         return _one_device(jax.numpy.zeros(()).devices().pop())
     return Mesh(np.array(jax.local_devices()), ("rank",))
+
+
+def _warn_of_one_device(routine, device):
+    """Says, once in a process, that devices stay idle which the caller may have meant to use."""
+    global _warned
+    others = len(jax.local_devices(backend=device.platform)) - 1
+    if _warned or not others or _compat.default_device() is not None:
+        return
+    _warned = True
+    _compat.warn_caller(
+        f"{routine}: a is a JAX array on one device, {device}, which works on it alone; there are "
+        f"{others} more here. For all of them pass mesh=jax.make_mesh(({others + 1},), ('rank',)), "
+        "or shard a by rows over such a mesh (jax.device_put with a NamedSharding). For this one, "
+        "and without this warning, put a on it: jax.device_put(a, device)"
+    )
 
 
 def _spec_argument(routine):

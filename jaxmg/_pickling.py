@@ -34,7 +34,10 @@ class Pickled:
             )
         mesh = layout.mesh
         if isinstance(mesh, AbstractMesh):  # of a context: the arrays have its devices
-            mesh = next(iter(arrays.values())).sharding.mesh
+            sharding = next(iter(arrays.values())).sharding
+            assert isinstance(sharding, NamedSharding)
+            mesh = sharding.mesh
+        assert mesh.devices is not None
         devices = mesh.devices.ravel().tolist()
         platform = devices[0].platform
         local = jax.local_devices(backend=platform)

@@ -258,7 +258,7 @@ class _Imagined:
 
 def _layout(name, devices, memory):
     """A's rows over the devices that are meant."""
-    if memory is not None and not (isinstance(memory, numbers.Real) and memory > 0):
+    if memory is not None and not (isinstance(memory, numbers.Real) and float(memory) > 0):
         raise ValueError(
             f"{name}: memory must be a number of bytes above 0, of one device, or None for that of "
             f"the devices here; got {memory!r}"

@@ -22,6 +22,7 @@ from jaxmg import (
     _refine,
     _results,
     _routine,
+    _symmetry,
 )
 
 # What a `CholeskyFactor` has, and a factor in lower precision has with the accuracy of that alone.
@@ -128,8 +129,9 @@ class RefinedFactor(_pickling.Pickled):
 
 
 def cho_factor(
-    a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine, caller="cho_factor"
-):
+    a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine, check=False,
+    caller="cho_factor",
+):  # fmt: skip
     """`jaxmg.cho_factor` with ``refine``, on behalf of a function that errors name."""
     backend = _refine.check_options(caller, refine, "native", precision=precision)
     spec = _mesh.given_spec(caller, matrix_specs, in_specs)
@@ -137,7 +139,11 @@ def cho_factor(
     chosen = _routine.Chosen(
         _LOWERED.plain_gives, T_A, mesh, spec, pad, backend, False, options, caller=caller
     )
-    made = functools.partial(_differentiable, chosen)
+
+    def made(a):
+        a = _symmetry.checked(caller, "a", a, (a,), mesh, spec) if check else a
+        return _differentiable(chosen, a)
+
     if _batching.is_batch(a):
         factor = _batching.over_leading(caller, _LOWERED.operands, made, (a,), pad)
     else:
@@ -151,7 +157,7 @@ def factored(a, chosen):
     """The factor of a matrix that is given to another routine, as that call would have it."""
     return cho_factor(
         a, chosen.T_A, chosen.mesh, chosen.spec, None, chosen.pad, False, None,
-        dict(chosen.options)["refine"], chosen.caller,
+        dict(chosen.options)["refine"], caller=chosen.caller,
     )  # fmt: skip
 
 

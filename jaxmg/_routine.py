@@ -19,6 +19,7 @@ from jaxmg import (
     _native,
     _programs,
     _results,
+    _symmetry,
 )
 
 # The first result, for callers inside jit who want A's memory back, whatever is in it.
@@ -128,7 +129,7 @@ class Routine:
 
     def plain(
         self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, *, caller="",
-        **options,
+        check=False, **options,
     ):  # fmt: skip
         """The routine on global arrays, eagerly or under jit, on behalf of a function that errors
         name."""
@@ -137,7 +138,7 @@ class Routine:
             given = (T_A, mesh, matrix_specs, in_specs, pad, backend, False)
 
             def each(*arrays):
-                return self.plain(arrays, *given, caller=caller, **options)
+                return self.plain(arrays, *given, caller=caller, check=check, **options)
 
             return _batching.over_leading(caller, self.operands, each, arrays, pad)
         if donate and len(arrays) > 1:
@@ -147,7 +148,19 @@ class Routine:
             self.plain_gives, T_A, mesh, spec, pad, backend, donate, tuple(options.items()),
             caller=caller,
         )  # fmt: skip
+        if check:
+            self._check(arrays, chosen)
+            arrays = self._hermitian(arrays, chosen)
         return self.run(arrays, chosen)
+
+    def _hermitian(self, arrays, chosen):
+        """The arrays, of which the matrices were looked at: Hermitian, or NaN."""
+        count = self.matrices
+        matrices = (
+            _symmetry.checked(chosen.caller, name, matrix, arrays, chosen.mesh, chosen.spec)
+            for name, matrix in zip(self.operands, arrays[:count], strict=False)
+        )
+        return (*matrices, *arrays[count:])
 
     def traced(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
         """The same for use inside jit, which decides what is donated."""

@@ -91,10 +91,11 @@ def test_a_batch_by_leading_dimensions_with_refine():
 def test_a_jit_hides_where_arrays_are(function):
     """Also those of a constant, which the jit may compute with on other devices."""
     line(2)
+    constant = jnp.asarray(_A)
     error = "inside jit the mesh of a can't be seen"
     with pytest.raises(ValueError, match=error):
         jax.jit(jax.vmap(function))(_A)
     with pytest.raises(ValueError, match=error):
-        jax.jit(lambda y: y + jnp.sum(jax.vmap(function)(jnp.asarray(_A))))(1.0)
+        jax.jit(lambda y: y + jnp.sum(jax.vmap(function)(constant)))(1.0)
     with pytest.raises(ValueError, match=error):
         jax.vmap(jax.jit(function))(_A)

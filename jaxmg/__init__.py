@@ -7,7 +7,8 @@ functions do the same on local blocks inside ``shard_map``. `plan` says what a c
 `jaxmg.linalg` has all this under the names of ``jax.numpy.linalg`` and ``jax.scipy.linalg``.
 
 Importing this package touches no device, plugin or configuration: the first call does. There is no
-``__version__``: ``importlib.metadata.version("jaxmg")`` has it.
+``__version__``, which NetKet 3.22 would take for that of another project's package of this name:
+``importlib.metadata.version("jaxmg")`` has it.
 """
 
 from jaxmg import linalg as linalg
@@ -54,3 +55,13 @@ __all__ = [
     "unpad_rows",
     "verify_cyclic",
 ]
+
+
+def __getattr__(name):
+    if name == "__version__":
+        raise AttributeError(
+            "jaxmg has no __version__: released code takes one from 1.0 on for another project's "
+            "package of this name (NetKet 3.22 refuses it). importlib.metadata.version('jaxmg') "
+            "has the version"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -182,6 +182,7 @@ def cho_factor(
     donate: bool = False,
     precision: _Precision | None = None,
     refine: None = None,
+    check: bool = False,
 ) -> CholeskyFactor: ...
 @overload
 def cho_factor(
@@ -195,6 +196,7 @@ def cho_factor(
     donate: bool = False,
     precision: Literal["highest"] | None = None,
     refine: _Refine,
+    check: bool = False,
 ) -> RefinedFactor: ...
 def cho_solve(factor: CholeskyFactor | RefinedFactor, b: _Matrix) -> Array: ...
 def plan(
@@ -210,6 +212,7 @@ def plan(
     return_eigenvectors: bool = True,
     refine: _Refine | None = None,
     precision: _Precision | None = None,
+    memory: float | None = None,
 ) -> Plan: ...
 def register_handlers(platform: str | None = None, *, mesh: Mesh | None = None) -> None: ...
 def potri_shardmap_ctx(
@@ -311,6 +314,7 @@ def potrs(
     in_specs: _Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
     refine: _Refine | None = None, return_iterations: Literal[False] = False,
+    check: bool = False,
 ) -> Array: ...
 @overload
 def potrs(
@@ -319,6 +323,7 @@ def potrs(
     in_specs: _Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
     refine: _Refine | None = None, return_iterations: Literal[False] = False,
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def potrs(
@@ -327,6 +332,7 @@ def potrs(
     in_specs: _Specs | None = None, return_logdet: Literal[True], donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
     refine: None = None, return_iterations: Literal[False] = False,
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def potrs(
@@ -335,6 +341,7 @@ def potrs(
     in_specs: _Specs | None = None, return_logdet: Literal[True], donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
     refine: None = None, return_iterations: Literal[False] = False,
+    check: bool = False,
 ) -> tuple[Array, Array, Array]: ...
 @overload
 def potrs(
@@ -343,6 +350,7 @@ def potrs(
     in_specs: _Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
     refine: _Refine, return_iterations: Literal[True],
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def potrs(
@@ -351,6 +359,7 @@ def potrs(
     in_specs: _Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
     refine: _Refine, return_iterations: Literal[True],
+    check: bool = False,
 ) -> tuple[Array, Array, Array]: ...
 @overload
 def potrs(
@@ -359,6 +368,7 @@ def potrs(
     in_specs: _Specs | None = None, return_logdet: bool = False, donate: bool = False,
     backend: _Backend = "auto", precision: _Precision | None = None,
     refine: _Refine | None = None, return_iterations: bool = False,
+    check: bool = False,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...
 
 # return_logdet: no, yes, unknown.
@@ -391,6 +401,7 @@ def potri(
     matrix_specs: _Specs | None = None, return_status: Literal[False] = False, pad: bool = True, *,
     in_specs: _Specs | None = None, donate: bool = False, backend: _Backend = "auto",
     precision: _Precision | None = None,
+    check: bool = False,
 ) -> Array: ...
 @overload
 def potri(
@@ -398,6 +409,7 @@ def potri(
     matrix_specs: _Specs | None = None, return_status: Literal[True] = ..., pad: bool = True, *,
     in_specs: _Specs | None = None, donate: bool = False, backend: _Backend = "auto",
     precision: _Precision | None = None,
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def potri(
@@ -405,6 +417,7 @@ def potri(
     matrix_specs: _Specs | None = None, return_status: bool = False, pad: bool = True, *,
     in_specs: _Specs | None = None, donate: bool = False, backend: _Backend = "auto",
     precision: _Precision | None = None,
+    check: bool = False,
 ) -> Array | tuple[Array, Array]: ...
 
 # return_eigenvectors, then return_status: the first, neither, both, the second, unknown.
@@ -414,6 +427,7 @@ def syevd(
     matrix_specs: _Specs | None = None, return_eigenvectors: Literal[True] = True,
     return_status: Literal[False] = False, pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def syevd(
@@ -421,6 +435,7 @@ def syevd(
     matrix_specs: _Specs | None = None, return_eigenvectors: Literal[False] = ...,
     return_status: Literal[False] = False, pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> Array: ...
 @overload
 def syevd(
@@ -428,6 +443,7 @@ def syevd(
     matrix_specs: _Specs | None = None, return_eigenvectors: Literal[True] = True,
     return_status: Literal[True] = ..., pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array, Array]: ...
 @overload
 def syevd(
@@ -435,6 +451,7 @@ def syevd(
     matrix_specs: _Specs | None = None, return_eigenvectors: Literal[False] = ...,
     return_status: Literal[True] = ..., pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def syevd(
@@ -442,6 +459,7 @@ def syevd(
     matrix_specs: _Specs | None = None, return_eigenvectors: bool = True,
     return_status: bool = False, pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...
 
 # The same.
@@ -451,6 +469,7 @@ def sygvd(
     matrix_specs: _Specs | None = None, return_eigenvectors: Literal[True] = True,
     return_status: Literal[False] = False, pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def sygvd(
@@ -458,6 +477,7 @@ def sygvd(
     matrix_specs: _Specs | None = None, return_eigenvectors: Literal[False] = ...,
     return_status: Literal[False] = False, pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> Array: ...
 @overload
 def sygvd(
@@ -465,6 +485,7 @@ def sygvd(
     matrix_specs: _Specs | None = None, return_eigenvectors: Literal[True] = True,
     return_status: Literal[True] = ..., pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array, Array]: ...
 @overload
 def sygvd(
@@ -472,6 +493,7 @@ def sygvd(
     matrix_specs: _Specs | None = None, return_eigenvectors: Literal[False] = ...,
     return_status: Literal[True] = ..., pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def sygvd(
@@ -479,6 +501,7 @@ def sygvd(
     matrix_specs: _Specs | None = None, return_eigenvectors: bool = True,
     return_status: bool = False, pad: bool = True, *, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...
 
 # return_status: no, yes, unknown.
@@ -489,6 +512,7 @@ def eigh(
     subset_by_index: _Subset | None = None,
     return_status: Literal[False] = False, pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def eigh(
@@ -497,6 +521,7 @@ def eigh(
     subset_by_index: _Subset | None = None,
     return_status: Literal[True], pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array, Array]: ...
 @overload
 def eigh(
@@ -505,6 +530,7 @@ def eigh(
     subset_by_index: _Subset | None = None,
     return_status: bool = False, pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array] | tuple[Array, Array, Array]: ...
 
 @overload
@@ -514,6 +540,7 @@ def eigvalsh(
     subset_by_index: _Subset | None = None,
     return_status: Literal[False] = False, pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> Array: ...
 @overload
 def eigvalsh(
@@ -522,6 +549,7 @@ def eigvalsh(
     subset_by_index: _Subset | None = None,
     return_status: Literal[True], pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> tuple[Array, Array]: ...
 @overload
 def eigvalsh(
@@ -530,6 +558,7 @@ def eigvalsh(
     subset_by_index: _Subset | None = None,
     return_status: bool = False, pad: bool = True, in_specs: _Specs | None = None,
     donate: bool = False, backend: _Backend = "auto",
+    check: bool = False,
 ) -> Array | tuple[Array, Array]: ...
 
 # return_eigenvectors: yes, no, unknown.

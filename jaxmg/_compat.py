@@ -7,12 +7,13 @@ import os
 import sys
 import threading
 import time
+import warnings
 
 import jax
 import numpy as np
 from jax._src import core as _core
 from jax._src import distributed as _distributed
-from jax._src.core import trace_state_clean as _trace_state_clean
+from jax._src.core import trace_state_clean as trace_state_clean
 from jax._src.mesh import get_concrete_mesh as _get_concrete_mesh
 
 if hasattr(jax, "set_mesh"):
@@ -70,6 +71,20 @@ def context_mesh():
     return None if mesh is None or mesh.empty else mesh
 
 
+def warn_caller(message):
+    """Warns, in the name of the code that called this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and _is_internal(frame):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
+
+
+def _is_internal(frame):
+    """Whether a frame is of this package or of JAX."""
+    folders = (os.path.dirname(__file__), os.path.dirname(jax.__file__))
+    return frame.f_code.co_filename.startswith(folders)
+
+
 # The stubs of some versions of jax.config don't have these two.
 
 
@@ -112,7 +127,7 @@ def is_entered(mesh):
         return True
     same = current == mesh.abstract_mesh
     # Outside of a trace the order of the devices counts too.
-    return same and not (_trace_state_clean() and context_mesh() != mesh)
+    return same and not (trace_state_clean() and context_mesh() != mesh)
 
 
 def entered(mesh):
@@ -124,7 +139,7 @@ def entered(mesh):
     """
     if is_entered(mesh):
         return contextlib.nullcontext()
-    return _set_mesh(mesh) if _trace_state_clean() else _use_abstract_mesh(mesh.abstract_mesh)
+    return _set_mesh(mesh) if trace_state_clean() else _use_abstract_mesh(mesh.abstract_mesh)
 
 
 @contextlib.contextmanager
@@ -152,6 +167,33 @@ def outside_vmap():
 def transformation(array):
     """What ``array`` stands for in a transformation: "vmap", "grad" (any derivative) or None."""
     return _TRANSFORMATIONS.get(type(array).__name__)
+
+
+def below(array):
+    """(array, batches): the array that a tracer stands for where the caller transforms eagerly, and
+    the dimensions that ``jax.vmap`` took off, the inner ones first. What has a value is its own;
+    a tracer of which a jit hides the array comes back as it is."""
+    value, batches = array, []
+    while isinstance(value, jax.core.Tracer):
+        kind, trace = type(value).__name__, getattr(value, "_trace", None)
+        if kind == "BatchTracer":
+            dimension, value = getattr(value, "batch_dim", None), getattr(value, "val", None)
+            if isinstance(dimension, int):
+                batches.append(dimension)
+        elif kind in ("JVPTracer", "LinearizeTracer"):
+            value = getattr(value, "primal", None)
+        else:
+            return array, []
+        if value is None or not (isinstance(value, jax.core.Tracer) or _is_eager(trace)):
+            return array, []  # such as a constant in a jit
+    return value, batches
+
+
+def _is_eager(trace):
+    """Whether what is in a trace is computed as it comes, and not later by a jit."""
+    while type(trace).__name__ in ("BatchTrace", "JVPTrace", "LinearizeTrace"):
+        trace = getattr(trace, "parent_trace", None)
+    return type(trace).__name__ == "EvalTrace"
 
 
 def tracks_varying(axis):

@@ -117,6 +117,7 @@ def eigh(
     in_specs=None,
     donate=False,
     backend="auto",
+    check=False,
 ):
     """Eigenvalues and eigenvectors of a Hermitian matrix spread over several devices, or some; or
     of ``a @ x = w * b @ x``.
@@ -129,7 +130,7 @@ def eigh(
         a: (n, n), as for `syevd`. Only the upper triangle is read.
         b: (n, n), Hermitian positive definite, as for `sygvd`: SciPy's ``b`` with ``type=1``, the
             one type that there is. None: the identity.
-        T_A, mesh, matrix_specs, in_specs, pad, donate, backend: as for `syevd`.
+        T_A, mesh, matrix_specs, in_specs, pad, donate, backend, check: as for `syevd`.
         subset_by_index: (first, last): the eigenvalues with places first <= i < last in ascending
             order, as in ``jax.lax.linalg.eigh``: (n - 2, n) are the two largest. (SciPy counts
             last in.) None: all.
@@ -154,13 +155,13 @@ def eigh(
     if subset_by_index is None:
         return _all(
             "eigh", a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
-            return_eigenvectors=True, return_status=return_status,
+            return_eigenvectors=True, return_status=return_status, check=check,
         )  # fmt: skip
     subset = _subset("eigh", subset_by_index, a)
     routine, matrices = (_SYEVX, (a,)) if b is None else (_SYGVX, (a, b))
     return routine.plain(
         matrices, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
-        subset_by_index=subset, return_status=return_status,
+        subset_by_index=subset, return_status=return_status, check=check,
     )  # fmt: skip
 
 
@@ -178,6 +179,7 @@ def eigvalsh(
     in_specs=None,
     donate=False,
     backend="auto",
+    check=False,
 ):
     """Eigenvalues of a Hermitian matrix spread over several devices, or of ``a @ x = w * b @ x``,
     without eigenvectors.
@@ -195,7 +197,7 @@ def eigvalsh(
         subset = _subset("eigvalsh", subset_by_index, a)
     found = _all(
         "eigvalsh", a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
-        return_eigenvectors=False, return_status=return_status,
+        return_eigenvectors=False, return_status=return_status, check=check,
     )  # fmt: skip
     if subset is None:
         return found

@@ -19,6 +19,7 @@ from jaxmg import (
     _native,
     _operations,
     _refine,
+    _pickling,
     _refined_factor,
     _results,
     _routine,
@@ -35,7 +36,7 @@ _TRANS = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
     meta_fields=["layout", "n", "tile", "precision"],
 )
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class CholeskyFactor:
+class CholeskyFactor(_pickling.Pickled):
     """The Cholesky factor of a Hermitian positive definite A, spread over the devices of a mesh.
 
     A = L L^H, where L is lower triangular with a positive diagonal; U = L^H is the upper factor,
@@ -48,7 +49,8 @@ class CholeskyFactor:
     raise a ValueError. They have derivatives, and ``vmap`` takes them, as the factor itself: its
     tangent is that of A. Where A wasn't positive definite all that they return is NaN.
 
-    To save a factor, keep its leaves (orbax, onto the same mesh), or U for any number of devices:
+    To save a factor, pickle it, for as many devices of the same platform in one process; keep its
+    leaves (orbax, onto the same mesh); or save U, for any number of devices:
 
         >>> numpy.savez(file, u=factor.upper())
         >>> factor = jaxmg.CholeskyFactor.from_upper(numpy.load(file)["u"], mesh=mesh)
@@ -234,6 +236,7 @@ def cho_factor(
     donate=False,
     precision=None,
     refine=None,
+    check=False,
 ):
     """The Cholesky factor of a Hermitian positive definite matrix, to be kept and used again.
 
@@ -254,6 +257,7 @@ def cho_factor(
         refine: as for `potrs`: the factor is one in lower precision, and is kept with ``a``, for
             solutions that are refined on it. The result is a `RefinedFactor`, which solves and has
             nothing else; ``donate`` doesn't save memory then.
+        check: as for `potrs`.
 
     Returns:
         A `CholeskyFactor`, or with ``refine`` a `RefinedFactor`. Where ``a`` isn't positive
@@ -273,11 +277,12 @@ def cho_factor(
     """
     if refine is not None:
         return _refined_factor.cho_factor(
-            a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine
+            a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine, check
         )
     return _POTRF.plain(
-        (a,), T_A, mesh, matrix_specs, in_specs, pad, "native", donate, precision=precision
-    )
+        (a,), T_A, mesh, matrix_specs, in_specs, pad, "native", donate, check=check,
+        precision=precision,
+    )  # fmt: skip
 
 
 def factored(a, chosen):

@@ -47,6 +47,8 @@ def function(a, func, name, mesh, spec):
     if _batching.is_batch(a):
         where = _where_each_is(name, a, mesh, _mesh.given_spec(f"linalg.{name}", spec, None))
         return _over_leading(name, lambda a: function(a, func, name, *where), (a,))
+    if _compat.transformation(a):
+        mesh, spec = _seen_below(name, (a,), mesh, _mesh.given_spec(f"linalg.{name}", spec, None))
     w, v = eigh(a, name, mesh, spec)
     points = w.astype(v.dtype)
     values = jnp.asarray(func(points))
@@ -111,7 +113,7 @@ def run(arrays, name, program, results, mesh, spec, *options):
     if any(map(_batching.is_batch, arrays)):
         mesh, spec = _where_each_is(name, arrays[0], mesh, spec)
         return _jitted_batch(name, program, results, mesh, spec, *options)(*arrays)
-    if any(_compat.transformation(array) == "grad" for array in arrays):
+    if any(map(_compat.transformation, arrays)):
         mesh, spec = _seen_below(name, arrays, mesh, spec)
         return _jitted(name, program, results, mesh, spec, *options)(*arrays)
     return _run(arrays, name, program, results, mesh, spec, *options)
@@ -119,34 +121,17 @@ def run(arrays, name, program, results, mesh, spec, *options):
 
 @functools.lru_cache(maxsize=512)
 def _jitted(*call):
-    """A function of arrays that are traced: what JAX differentiates eagerly it would else compile
-    operation by operation."""
+    """A function of arrays that are traced: what JAX differentiates or batches eagerly it would
+    else compile operation by operation."""
     return jax.jit(lambda *arrays: _run(arrays, *call))
 
 
 def _seen_below(name, arrays, mesh, spec):
-    """The mesh and the spec of arrays that are being differentiated."""
-
-    def infer(*arrays):
-        layout = _mesh.infer(f"linalg.{name}", arrays, mesh, spec)
-        return layout.mesh, layout.spec
-
-    return _found_below(infer, *arrays)
-
-
-def _found_below(see, *arrays):
-    """``see(*arrays)`` of the arrays themselves, which the tracers of what is being differentiated
-    eagerly don't show; the rule of a custom_jvp has them."""
-    found = []
-
-    @jax.custom_jvp
-    def look(*arrays):
-        found.append(see(*arrays))
-        return arrays
-
-    look.defjvp(lambda primals, tangents: (look(*primals), tangents))
-    look(*arrays)
-    return found[-1]
+    """The mesh and the spec of arrays that are being differentiated or batched."""
+    called = f"linalg.{name}"
+    _mesh.refuse_manual_axes(called)
+    layout = _mesh.infer(called, arrays, mesh, spec)
+    return layout.mesh, layout.spec
 
 
 @functools.lru_cache(maxsize=512)
@@ -212,16 +197,12 @@ def _over_leading(name, function, arrays):
 
 def _where_each_is(name, a, mesh, spec):
     """The mesh and the spec for each matrix of a batch."""
-
-    def see(a):
-        on = _mesh.mesh_of(f"linalg.{name}", (a,)) if mesh is None else mesh
-        sharding = _mesh.named_sharding(a)
-        if spec is not None or sharding is None or sharding.mesh != on:
-            return on, spec
-        each = P(*sharding.spec[a.ndim - 2 :])
-        return on, each if any(each) else None
-
-    return _found_below(see, a)
+    on = _mesh.mesh_of(f"linalg.{name}", (a,)) if mesh is None else mesh
+    sharding = _mesh.sharding_below(a)
+    if spec is not None or sharding is None or sharding.mesh != on:
+        return on, spec
+    each = P(*sharding.spec[a.ndim - 2 :])
+    return on, each if any(each) else None
 
 
 @_programs.planned

@@ -13,6 +13,10 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat, _processes
 
+# From this order on several devices are faster than one.
+_WORTH_SHARING = 4096
+_warned = False
+
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
@@ -79,8 +83,7 @@ class Layout:
     def memory(self) -> int | None:
         """Bytes that JAX may take on one device, all of which are taken for alike; None where it
         doesn't say."""
-        stats = jax.local_devices(backend=self.platform)[0].memory_stats()
-        return (stats or {}).get("bytes_limit")
+        return device_memory(self.platform)
 
     @property
     def places(self) -> np.ndarray:
@@ -106,6 +109,12 @@ class Layout:
             if size % _size(self.mesh, _axes(axes)):
                 return None
         return self.spec
+
+
+def device_memory(platform):
+    """Bytes that JAX may take on one device of this process; None where it doesn't say."""
+    stats = jax.local_devices(backend=platform)[0].memory_stats()
+    return (stats or {}).get("bytes_limit")
 
 
 def traced(arrays):
@@ -310,7 +319,7 @@ def spec_of(array, layout):
 
 def known_spec(array, mesh):
     """The spec of ``array`` where it says that it lies on a mesh of this shape; else None."""
-    sharding = named_sharding(array)
+    sharding = sharding_below(array)
     return sharding.spec if sharding is not None and sharding.mesh.shape == mesh.shape else None
 
 
@@ -392,14 +401,27 @@ def named_sharding(array):
     return sharding if isinstance(sharding, NamedSharding) else None
 
 
+def sharding_below(array):
+    """`named_sharding`, also of what an eager transformation hides: of each one of a batch."""
+    value, batches = _compat.below(array)
+    sharding = named_sharding(value)
+    if sharding is None or not batches:
+        return sharding
+    entries = [*sharding.spec, *(None for _ in range(value.ndim - len(sharding.spec)))]
+    for dimension in reversed(batches):
+        del entries[dimension]
+    return NamedSharding(sharding.mesh, P(*entries))
+
+
 def mesh_of(routine, arrays):
     for array in arrays:
-        sharding = named_sharding(array)
+        sharding = sharding_below(array)
         if sharding is not None:
             return sharding.mesh
     context = jax.sharding.get_abstract_mesh()
     if not context.empty:
         return context
+    arrays = [_compat.below(array)[0] for array in arrays]
     if traced(arrays):
         if jax.device_count() == 1:
             return _one_device(jax.devices()[0])
@@ -416,10 +438,27 @@ def mesh_of(routine, arrays):
                     f"{routine}: a has sharding {array.sharding}, which names no mesh; pass mesh= "
                     f"and {_spec_argument(routine)}="
                 )
+            if array is arrays[0] and not array.committed and array.shape[-1:] >= (_WORTH_SHARING,):
+                _warn_of_one_device(routine, next(iter(array.devices())))
             return _one_device(next(iter(array.devices())))
     if _compat.default_device() is not None:
         return _one_device(jax.numpy.zeros(()).devices().pop())
     return Mesh(np.array(jax.local_devices()), ("rank",))
+
+
+def _warn_of_one_device(routine, device):
+    """Says, once in a process, that devices stay idle which the caller may have meant to use."""
+    global _warned
+    others = len(jax.local_devices(backend=device.platform)) - 1
+    if _warned or not others or _compat.default_device() is not None:
+        return
+    _warned = True
+    _compat.warn_caller(
+        f"{routine}: a is a JAX array on one device, {device}, which works on it alone; there are "
+        f"{others} more here. For all of them pass mesh=jax.make_mesh(({others + 1},), ('rank',)), "
+        "or shard a by rows over such a mesh (jax.device_put with a NamedSharding). For this one, "
+        "and without this warning, put a on it: jax.device_put(a, device)"
+    )
 
 
 def _spec_argument(routine):

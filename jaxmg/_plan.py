@@ -1,11 +1,11 @@
 """What a call would take, told before anything runs."""
 
 import dataclasses
+import numbers
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
 
 from jaxmg import _backend, _checks, _compat, _mesh, _plugin, _refine
 
@@ -42,7 +42,7 @@ class Plan:
             right-hand sides, results and workspace. Empty where the backend says so only when it
             has the matrix (cuSOLVERMg).
         memory: bytes that JAX may take on one device, of which what other arrays have is not taken
-            off; None where it doesn't say, as on CPU devices.
+            off; None where it doesn't say, as on CPU devices, and ``plan`` wasn't told.
         devices: how many there are.
         refine: the precision of the factorization, "float32" or "tf32"; None without ``refine``.
     """
@@ -93,6 +93,7 @@ def plan(
     return_eigenvectors=True,
     refine=None,
     precision=None,
+    memory=None,
 ):
     """Which solver, which tile width and how much memory a call would take; runs nothing.
 
@@ -101,7 +102,8 @@ def plan(
         n: the order of A, at least 1.
         dtype: of A: float32, float64, complex64 or complex128.
         devices: how A is spread by rows: a sequence of devices, a ``jax.sharding.Mesh`` of them, or
-            how many of ``jax.local_devices()``; None: all of those.
+            how many such as ``jax.local_devices()[0]``, which need not be there; None: all of
+            ``jax.local_devices()``.
         nrhs: how many right-hand sides, for "potrs" and "cho_solve".
         T_A: tile width, as in the call; None lets the plugin choose.
         backend: "auto", "native", "cusolvermg" or "cusolvermp", as in the call.
@@ -112,6 +114,7 @@ def plan(
             a solve falls back too.
         precision: for "potrs", "potri" and "cho_factor", as in the call: products by parts need
             memory for those.
+        memory: bytes that JAX may take on one device, such as 80e9; None: what it may take here.
 
     Returns:
         A `Plan`, with attributes ``backend``, ``tile``, ``gathered``, ``bytes`` (one number a
@@ -126,6 +129,7 @@ def plan(
     Examples:
         >>> print(jaxmg.plan("potrs", 65536, "float64", nrhs=16))
         >>> assert jaxmg.plan("potri", n, a.dtype, mesh, donate=True).fits is not False
+        >>> jaxmg.plan("syevd", 131072, "float64", devices=8, memory=140e9).fits
     """
     name = f"plan({routine!r})"
     if not isinstance(routine, str) or routine not in _ROUTINES:
@@ -135,7 +139,7 @@ def plan(
     n, nrhs = _checks.positive(name, "n", n), _checks.non_negative(name, "nrhs", nrhs)
     dtype = _dtype(name, dtype)
     tile = _checks.tile(name, T_A)
-    layout = _layout(name, devices)
+    layout = _layout(name, devices, memory)
     a = jax.ShapeDtypeStruct((n, n), dtype)
     if refine is not None and routine not in _WITH_REFINE:
         raise ValueError(
@@ -237,34 +241,58 @@ def _dtype(name, dtype):
     return dtype
 
 
-def _layout(name, devices):
+@dataclasses.dataclass(frozen=True)
+class _Imagined:
+    """What a plan looks at of a `_mesh.Layout`, for devices that need not be there.
+
+    Attributes:
+        platform: that of the devices of this process, with whose plugin the plan is made.
+        memory: bytes of one device.
+    """
+
+    ranks: int
+    platform: str
+    memory: int | None
+    processes = ()
+
+
+def _layout(name, devices, memory):
     """A's rows over the devices that are meant."""
+    if memory is not None and not (isinstance(memory, numbers.Real) and float(memory) > 0):
+        raise ValueError(
+            f"{name}: memory must be a number of bytes above 0, of one device, or None for that of "
+            f"the devices here; got {memory!r}"
+        )
     if isinstance(devices, Mesh):
         devices = devices.devices.flat
     elif devices is None:
         devices = jax.local_devices()
     elif not isinstance(devices, (list, tuple, np.ndarray)):
-        devices = jax.local_devices()[: _count(name, devices)]
+        return _imagined(_count(name, devices), jax.local_devices()[0].platform, memory)
     devices = np.array(devices, dtype=object).ravel()
     if not devices.size or not all(isinstance(device, jax.Device) for device in devices):
         raise TypeError(
             f"{name}: devices must be a sequence of JAX devices, a jax.sharding.Mesh, or how many "
-            f"of jax.local_devices(); got {devices.tolist()}"
+            f"there are; got {devices.tolist()}"
         )
-    return _mesh.Layout(Mesh(devices, ("rank",)), ("rank",), (), P("rank", None))
+    return _imagined(devices.size, devices[0].platform, memory)
+
+
+def _imagined(ranks, platform, memory):
+    memory = _mesh.device_memory(platform) if memory is None else int(memory)
+    return _Imagined(ranks, platform, memory)
 
 
 def _count(name, devices):
-    there = len(jax.local_devices())
     try:
         count = _checks.index(devices)
     except TypeError:
         raise TypeError(
             f"{name}: devices must be a sequence of JAX devices, a jax.sharding.Mesh, or how many "
-            f"of jax.local_devices(); got {devices!r}"
+            f"there are; got {devices!r}"
         ) from None
-    if not 1 <= count <= there:
-        raise ValueError(f"{name}: devices must be from 1 to {there}, which are there; got {count}")
+    if count < 1:
+        raise ValueError(f"{name}: devices must be at least 1; got {count}")
     return count
 
 

@@ -76,6 +76,7 @@ def potri(
     donate=False,
     backend="auto",
     precision=None,
+    check=False,
 ):
     """The inverse of a Hermitian positive definite matrix spread over several devices.
 
@@ -97,6 +98,7 @@ def potri(
         donate: compute in a's own buffer and delete ``a``; ignored under an outer ``jit``.
         backend: "auto", "native" or "cusolvermg".
         precision: as for `potrs`.
+        check: as for `potrs`.
 
     Returns:
         The full Hermitian inverse, (n, n), of a's dtype and sharding; with ``return_status`` the
@@ -114,7 +116,7 @@ def potri(
         >>> a_inv = jaxmg.potri(a)
     """
     return _POTRI.plain(
-        (a,), T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
+        (a,), T_A, mesh, matrix_specs, in_specs, pad, backend, donate, check=check,
         precision=precision, return_status=return_status,
     )  # fmt: skip
 

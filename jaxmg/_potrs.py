@@ -138,6 +138,7 @@ def potrs(
     precision=None,
     refine=None,
     return_iterations=False,
+    check=False,
 ):
     """Solves ``a @ x = b`` for a Hermitian positive definite matrix spread over several devices.
 
@@ -162,7 +163,8 @@ def potrs(
         T_A: tile width, any integer of at least 1; None lets the plugin choose.
         mesh: ``jax.sharding.Mesh`` or ``AbstractMesh`` to run on; the order of its devices is the
             order of the ranks. None takes a's own mesh, else the context mesh, else the one device
-            that holds ``a``, else, for NumPy arrays, ``jax_default_device`` or all local devices.
+            that holds ``a`` (with a warning, once, where other devices would be idle), else, for
+            NumPy arrays, ``jax_default_device`` or all local devices.
             Under ``jit`` with automatic axes pass it, or set a context mesh; given, it need not be
             the context's.
         matrix_specs: how ``a`` is sharded: ``P('r')``, ``P('r', None)``, ``P(None, 'c')``,
@@ -202,6 +204,9 @@ def potrs(
             A matrix that misses being positive definite by less than the lower precision can tell
             may be solved with, as by LAPACK's dsposv.
         return_iterations: with ``refine``, also return the number of iterations.
+        check: True looks whether ``a``, of which one triangle is read, is Hermitian but for
+            rounding, with one pass over it. Where it isn't, that is a ValueError; under ``jit``,
+            in derivatives and in batches the results are NaN and the status isn't 0.
 
     Returns:
         x | (x, status) | (x, logdet) | (x, logdet, status); with ``refine`` there is no logdet, and
@@ -252,10 +257,10 @@ def potrs(
         )
         return _REFINED.plain(
             (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend, donate, refine=refine,
-            return_status=return_status, return_iterations=return_iterations,
+            check=check, return_status=return_status, return_iterations=return_iterations,
         )  # fmt: skip
     return _POTRS.plain(
-        (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
+        (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend, donate, check=check,
         precision=precision, return_logdet=return_logdet, return_status=return_status,
     )  # fmt: skip
 

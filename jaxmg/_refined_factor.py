@@ -16,11 +16,13 @@ from jaxmg import (
     _hermitian,
     _mesh,
     _native,
+    _pickling,
     _plugin,
     _programs,
     _refine,
     _results,
     _routine,
+    _symmetry,
 )
 
 # What a `CholeskyFactor` has, and a factor in lower precision has with the accuracy of that alone.
@@ -33,7 +35,7 @@ _NOT_HERE = ("solve_triangular", "matmul", "logdet", "diagonal", "inv", "upper",
     meta_fields=["layout", "n", "tile", "refine"],
 )
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class RefinedFactor:
+class RefinedFactor(_pickling.Pickled):
     """A Cholesky factor in lower precision and the matrix A that it is of, spread over a mesh.
 
     `cho_factor` makes it where ``refine`` is given. `cho_solve` and `solve` give x as accurately as
@@ -127,8 +129,9 @@ class RefinedFactor:
 
 
 def cho_factor(
-    a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine, caller="cho_factor"
-):
+    a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine, check=False,
+    caller="cho_factor",
+):  # fmt: skip
     """`jaxmg.cho_factor` with ``refine``, on behalf of a function that errors name."""
     backend = _refine.check_options(caller, refine, "native", precision=precision)
     spec = _mesh.given_spec(caller, matrix_specs, in_specs)
@@ -136,7 +139,11 @@ def cho_factor(
     chosen = _routine.Chosen(
         _LOWERED.plain_gives, T_A, mesh, spec, pad, backend, False, options, caller=caller
     )
-    made = functools.partial(_differentiable, chosen)
+
+    def made(a):
+        a = _symmetry.checked(caller, "a", a, (a,), mesh, spec) if check else a
+        return _differentiable(chosen, a)
+
     if _batching.is_batch(a):
         factor = _batching.over_leading(caller, _LOWERED.operands, made, (a,), pad)
     else:
@@ -150,7 +157,7 @@ def factored(a, chosen):
     """The factor of a matrix that is given to another routine, as that call would have it."""
     return cho_factor(
         a, chosen.T_A, chosen.mesh, chosen.spec, None, chosen.pad, False, None,
-        dict(chosen.options)["refine"], chosen.caller,
+        dict(chosen.options)["refine"], caller=chosen.caller,
     )  # fmt: skip
 
 

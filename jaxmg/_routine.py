@@ -23,6 +23,7 @@ from jaxmg import (
     _native,
     _programs,
     _results,
+    _symmetry,
 )
 
 # The first result, for callers inside jit who want A's memory back, whatever is in it.
@@ -129,7 +130,7 @@ class Routine:
 
     def plain(
         self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, *, caller="",
-        **options,
+        check=False, **options,
     ):  # fmt: skip
         """The routine on global arrays, eagerly or under jit, on behalf of a function that errors
         name."""
@@ -138,7 +139,7 @@ class Routine:
             given = (T_A, mesh, matrix_specs, in_specs, pad, backend, False)
 
             def each(*arrays):
-                return self.plain(arrays, *given, caller=caller, **options)
+                return self.plain(arrays, *given, caller=caller, check=check, **options)
 
             return _batching.over_leading(caller, self.operands, each, arrays, pad)
         if donate and len(arrays) > 1:
@@ -148,7 +149,19 @@ class Routine:
             self.plain_gives, T_A, mesh, spec, pad, backend, donate, tuple(options.items()),
             caller=caller,
         )  # fmt: skip
+        if check:
+            self._check(arrays, chosen)
+            arrays = self._hermitian(arrays, chosen)
         return self.run(arrays, chosen)
+
+    def _hermitian(self, arrays, chosen):
+        """The arrays, of which the matrices were looked at: Hermitian, or NaN."""
+        count = self.matrices
+        matrices = (
+            _symmetry.checked(chosen.caller, name, matrix, arrays, chosen.mesh, chosen.spec)
+            for name, matrix in zip(self.operands, arrays[:count], strict=False)
+        )
+        return (*matrices, *arrays[count:])
 
     def traced(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
         """The same for use inside jit, which decides what is donated."""
@@ -307,12 +320,11 @@ class Routine:
         """What is chosen for each matrix of a batch, of which the arrays that are marked have it in
         front."""
         mesh, spec = chosen.mesh, chosen.spec
-        sharding = _mesh.named_sharding(arrays[0])
-        if sharding is not None:
-            mesh = sharding.mesh if mesh is None or mesh.empty else mesh
-            there = _mesh.known_spec(arrays[0], mesh) if spec is None else None
-            if there is not None:
-                spec = P(*there[1:] if marks[0] else there)
+        if mesh is None or mesh.empty:
+            mesh = _mesh.mesh_of(chosen.caller, arrays)
+        there = _mesh.known_spec(arrays[0], mesh) if spec is None else None
+        if there is not None:
+            spec = P(*there[1:] if marks[0] else there)
         return chosen._replace(mesh=mesh, spec=spec, donate=False)
 
     def attributes(self, name, options, dtype, backend, layout, check_b):

@@ -49,6 +49,7 @@ def syevd(
     in_specs=None,
     donate=False,
     backend="auto",
+    check=False,
 ):
     """Eigenvalues, and eigenvectors, of a Hermitian matrix spread over several devices.
 
@@ -73,6 +74,7 @@ def syevd(
         donate: compute in a's own buffer and delete ``a``; ignored under an outer ``jit``.
         backend: "native", "cusolvermg", "cusolvermp" (as for `potrs`), or "auto": the first, on
             several GPUs as long as one of them has the memory.
+        check: as for `potrs`.
 
     Returns:
         w | (w, v) | (w, status) | (w, v, status), where
@@ -95,7 +97,7 @@ def syevd(
         >>> w, v = jaxmg.syevd(a)
     """
     return SYEVD.plain(
-        (a,), T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
+        (a,), T_A, mesh, matrix_specs, in_specs, pad, backend, donate, check=check,
         return_eigenvectors=return_eigenvectors, return_status=return_status,
     )  # fmt: skip
 

@@ -36,6 +36,7 @@ def sygvd(
     in_specs=None,
     donate=False,
     backend="auto",
+    check=False,
 ):
     """Eigenvalues, and eigenvectors, of ``a @ x = w * b @ x`` spread over several devices.
 
@@ -57,6 +58,7 @@ def sygvd(
         donate: compute in the buffers of ``a`` and ``b`` and delete both; ignored under an outer
             ``jit``.
         backend: "native" or "auto", which are the same here.
+        check: as for `potrs`, of both matrices.
 
     Returns:
         w | (w, x) | (w, status) | (w, x, status), where
@@ -84,7 +86,7 @@ def sygvd(
         >>> w, x = jaxmg.sygvd(fock, overlap)  # Roothaan's equations, F C = S C E
     """
     return SYGVD.plain(
-        (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
+        (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend, donate, check=check,
         return_eigenvectors=return_eigenvectors, return_status=return_status,
     )  # fmt: skip
 

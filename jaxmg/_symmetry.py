@@ -1,9 +1,11 @@
 """Whether a matrix is Hermitian, which the native code, that reads one triangle, can't tell."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
-from jaxmg import _blocks, _mesh, _native, _products, _scaling
+from jaxmg import _blocks, _checks, _compat, _mesh, _native, _products, _programs, _scaling
 
 # Elements that are multiplied at a time where that takes memory.
 _PIECE = 2**14
@@ -29,6 +31,58 @@ def nan_unless_hermitian(a, layout):
     # Of a batch, explicit axes have to shard all operands of a selection alike.
     hermitian = _mesh.constrain_like(jnp.broadcast_to(compare(rows), a.shape), a)
     return jnp.where(hermitian, a, jnp.full_like(a, jnp.nan))
+
+
+def checked(caller, name, a, arrays, mesh, spec):
+    """``a`` (n, n) where it is Hermitian. Else raises; NaN where that depends on values which a
+    trace doesn't know.
+
+    Args:
+        arrays: those of the call, which say where ``a`` is.
+    """
+    if a.ndim != 2 or a.shape[0] != a.shape[1]:
+        raise ValueError(
+            f"{caller}: check=True looks at a square matrix; {name} has shape {tuple(a.shape)}, "
+            "with rows of padding"
+        )
+    if not _mesh.traced(arrays) and _compat.trace_state_clean():
+        if not a.size or _found_hermitian((a, *arrays), caller, name, mesh, spec):
+            return a
+        raise ValueError(
+            f"{caller}: {name} is not Hermitian: it differs from its adjoint by more than "
+            "rounding, or holds NaN or infinity. Of it the upper triangle would be read alone "
+            "(check=False)"
+        )
+    layout = _mesh.infer(caller, arrays, mesh, spec)
+    with _compat.entered(layout.mesh):
+        return _nan_unless_hermitian(a, layout)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _nan_unless_hermitian(a, layout):
+    return nan_unless_hermitian(a, layout)
+
+
+def _found_hermitian(arrays, caller, name, mesh, spec):
+    """Whether the first of the arrays is Hermitian."""
+    return bool(_compare(arrays, caller, name, mesh, spec))
+
+
+@_programs.planned
+def _compare(arrays, caller, name, mesh, spec):
+    a, *others = arrays
+    _checks.matrix(caller, name, a, True, _checks.ALL)
+    layout = _mesh.infer(caller, others, mesh, spec)
+    call = _programs.Call(
+        "is_hermitian", _program, layout, a.shape[0], 0, "", (jax.sharding.PartitionSpec(),)
+    )
+    run = _programs.runner(call, (a,))
+    return lambda a, *_: run(a)[0]
+
+
+def _program(call, a):
+    a = nan_unless_hermitian(_blocks.join_rows(a, call.layout, call.rows), call.layout)
+    return (~jnp.isnan(a[0, 0]),)
 
 
 def _is_hermitian(rank, rows, layout):

@@ -37,6 +37,10 @@ def _modes(function, *arguments):
 def test_no_version_attribute():
     """NetKet reads it to tell the generations apart, and skips its check where there is none."""
     assert not hasattr(jaxmg, "__version__")
+    with pytest.raises(AttributeError, match=r"importlib.metadata.version\('jaxmg'\) has the"):
+        jaxmg.__version__  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'jaxmg' has no attribute 'getrf'"):
+        jaxmg.getrf  # noqa: B018
 
 
 _NETKET_3_22_SPECS = {

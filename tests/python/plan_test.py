@@ -48,6 +48,32 @@ def test_devices():
     assert len(jaxmg.plan("potrs", 100, "float32", found[2:]).bytes) == 2
 
 
+@pytest.mark.parametrize("refine", [None, "float32"])
+@pytest.mark.parametrize("routine", ["potrs", "cho_factor", "cho_solve"])
+def test_devices_that_are_not_there(routine, refine):
+    """As many more as there are: their plan is that of those on another machine."""
+    there = len(jax.local_devices())
+    one = jaxmg.plan(routine, 4096, "float64", 1, refine=refine)
+    plans = [jaxmg.plan(routine, 4096, "float64", there * k, refine=refine) for k in (1, 2, 4)]
+    assert [plan.devices for plan in plans] == [there, 2 * there, 4 * there]
+    assert [len(plan.bytes) for plan in plans] == [there, 2 * there, 4 * there]
+    most = [max(plan.bytes) for plan in (one, *plans)]
+    assert most == sorted(most, reverse=True) and len(set(most)) > 2
+    if refine is None and there > 1:
+        assert jaxmg.plan(routine, 4096, "float64", jax.local_devices()) == plans[0]
+
+
+def test_memory_that_is_given():
+    needed = max(jaxmg.plan("potrs", 1000, "float64", 3).bytes)
+    for memory, fits in ((needed, True), (needed - 1, False), (1e12, True), (np.float32(9), False)):
+        plan = jaxmg.plan("potrs", 1000, "float64", 3, memory=memory)
+        assert (plan.memory, plan.fits) == (int(memory), fits)
+    assert "it does NOT fit" in str(jaxmg.plan("potrs", 1000, "float64", 3, memory=1000))
+    for wrong in (0, -1, "80 GB", 1j):
+        with pytest.raises(ValueError, match="memory must be a number of bytes above 0"):
+            jaxmg.plan("potrs", 1000, "float64", memory=wrong)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("tile", [None, 1, 5, 1000])

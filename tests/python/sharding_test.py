@@ -2,7 +2,9 @@
 
 import contextlib
 import itertools
+import re
 import threading
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +29,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _compat
+from jaxmg import _compat, _mesh
 
 _N = 16
 _MOVED = one_process("JAX moves nothing to a mesh of other devices")
@@ -400,3 +402,32 @@ def test_context_is_left_as_it_was():
     jaxmg.potrs(shard(matrix, line(2), "r", None), np.ones(4))
     assert _compat.context_mesh() is None
     assert jax.sharding.get_abstract_mesh().empty
+
+
+@one_process("a warning is of this process's devices")
+def test_a_large_matrix_on_one_of_several_devices_is_a_warning(monkeypatch):
+    """Once, in the name of the caller's line, and not where the caller has chosen the device."""
+    devices(2)
+    monkeypatch.setattr(_mesh, "_WORTH_SHARING", 8)
+    matrix = positive_definite("well", 8, "float64")
+    small, chosen = jnp.asarray(matrix[:7, :7]), jax.device_put(matrix, jax.local_devices()[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for tile in (2, 3):  # each is planned anew
+            monkeypatch.setattr(_mesh, "_warned", False)
+            jaxmg.potri(small, tile)
+            jaxmg.potri(chosen, tile)
+            jaxmg.potri(matrix, tile)
+            jaxmg.potri(jnp.asarray(matrix), tile, line(2))
+            with jax.default_device(jax.local_devices()[0]):
+                jaxmg.potri(jnp.asarray(matrix), tile)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for tile in (4, 5):
+            inverse = jaxmg.potri(jnp.asarray(matrix), tile)
+            assert inverse.devices() == jnp.asarray(matrix).devices()
+    (warning,) = caught
+    assert warning.filename == __file__
+    assert re.match(
+        "potri: a is a JAX array on one device, .* more here. For all", str(warning.message)
+    )

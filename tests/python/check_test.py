@@ -1,0 +1,131 @@
+"""``check=True``: matrices of which one triangle is read have to be Hermitian."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import line, needs_transformations, normal, positive_definite, rng, shard
+
+import jaxmg
+
+_N = 7
+_GOOD = {dtype: positive_definite("well", _N, dtype) for dtype in ("float32", "complex128")}
+_B = np.ones(_N)
+
+
+def _b(a):
+    return jnp.ones(_N, a.dtype)
+
+
+# Calls by name: functions of a matrix and options, which give (result, status) with return_status.
+_CALLS = {
+    "potrs": lambda a, **o: jaxmg.potrs(a, _b(a), return_status=True, **o),
+    "potrs_refine": lambda a, **o: jaxmg.potrs(a, _b(a), refine="tf32", return_status=True, **o),
+    "potri": lambda a, **o: jaxmg.potri(a, return_status=True, **o),
+    "syevd": lambda a, **o: jaxmg.syevd(a, return_status=True, **o)[1:],
+    "sygvd": lambda a, **o: jaxmg.sygvd(a, jnp.eye(_N, dtype=a.dtype), return_status=True, **o)[1:],
+    "sygvd_b": lambda b, **o: jaxmg.sygvd(jnp.eye(_N, dtype=b.dtype), b, return_status=True, **o)[
+        1:
+    ],
+    "eigh": lambda a, **o: jaxmg.eigh(a, return_status=True, **o)[1:],
+    "eigh_subset": lambda a, **o: jaxmg.eigh(a, subset_by_index=(0, 2), return_status=True, **o)[
+        1:
+    ],
+    "eigvalsh": lambda a, **o: jaxmg.eigvalsh(a, return_status=True, **o),
+    "cho_factor": lambda a, **o: _solved(jaxmg.cho_factor(a, **o)),
+    "cho_factor_refine": lambda a, **o: _solved(jaxmg.cho_factor(a, refine="tf32", **o)),
+}
+
+
+_NAMES = [
+    pytest.param(name, marks=[pytest.mark.slow] if "refine" in name else []) for name in _CALLS
+]
+
+
+def _solved(factor):
+    return factor.solve(_b(factor)), factor.status
+
+
+def _bad(dtype, kind):
+    a = _GOOD[dtype].copy()
+    if kind == "triangle":
+        return np.tril(a)
+    if kind == "entry":
+        a[_N - 1, 0] += 0.01
+    return a
+
+
+@pytest.mark.parametrize("dtype, ranks", [("float32", 1), ("complex128", 2)])
+@pytest.mark.parametrize("name", _NAMES)
+def test_a_hermitian_matrix_passes(name, dtype, ranks):
+    call, mesh = _CALLS[name], line(ranks)
+    rounded = _GOOD[dtype] * (1 + np.finfo(dtype).eps * normal(rng(1), (_N, _N), "float64") / 4)
+    for matrix in (_GOOD[dtype], rounded.astype(dtype)):
+        a = shard(matrix, mesh)
+        expected, result = call(a), call(a, check=True)
+        jax.tree.map(np.testing.assert_array_equal, result, expected)
+        assert result[1] == 0
+        jitted = jax.jit(lambda a: call(a, check=True, mesh=mesh))(a)
+        np.testing.assert_allclose(jitted[0], expected[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "dtype, kind, ranks", [("float32", "triangle", 2), ("complex128", "entry", 1)]
+)
+@pytest.mark.parametrize("name", _NAMES)
+def test_another_matrix_does_not(name, dtype, kind, ranks):
+    call, mesh = _CALLS[name], line(ranks)
+    a = shard(_bad(dtype, kind), mesh)
+    function, argument = name.split("_")[0], "b" if name == "sygvd_b" else "a"
+    function = "cho_factor" if function == "cho" else function
+    for _ in range(2):
+        with pytest.raises(ValueError, match=f"^{function}: {argument} is not Hermitian: it diff"):
+            call(a, check=True)
+    if name not in ("cho_factor", "cho_factor_refine"):
+        assert call(a)[1] == 0 or kind == "triangle"
+    result, status = jax.jit(lambda a: call(a, check=True, mesh=mesh))(a)
+    assert status != 0 and np.isnan(result).all()
+
+
+def test_nothing_is_changed_or_taken():
+    a = jnp.asarray(_bad("float32", "triangle"))
+    with pytest.raises(ValueError, match="is not Hermitian"):
+        jaxmg.potri(a, donate=True, check=True)
+    assert not a.is_deleted()
+    factor = jaxmg.cho_factor(jnp.asarray(_GOOD["float32"]), refine="tf32", check=True)
+    assert factor.status == 0
+
+
+def test_a_constant_in_a_jit():
+    a = _bad("float32", "triangle")
+    b = np.ones(_N, "float32")
+    x = jax.jit(lambda b: jaxmg.potrs(jnp.asarray(a), b, mesh=line(2), check=True))(b)
+    assert np.isnan(x).all()
+
+
+@needs_transformations
+def test_of_a_batch_the_matrices_that_are_not():
+    stack = jnp.stack([_GOOD["float32"], _bad("float32", "entry"), 2 * _GOOD["float32"]])
+    x, status = jaxmg.potrs(stack, jnp.ones(_N, "float32"), return_status=True, check=True)
+    np.testing.assert_array_equal(status == 0, [True, False, True])
+    np.testing.assert_array_equal(np.isnan(x).all(axis=1), [False, True, False])
+
+
+@needs_transformations
+def test_derivatives():
+    def loss(a, check):
+        return jnp.sum(jaxmg.potrs(a, jnp.ones(_N), check=check))
+
+    a = jnp.asarray(positive_definite("well", _N, "float64"))
+    np.testing.assert_allclose(jax.grad(loss)(a, True), jax.grad(loss)(a, False), rtol=1e-12)
+    assert np.isnan(jax.value_and_grad(loss)(jnp.tril(a), True)[0])
+
+
+def test_shapes():
+    assert jaxmg.potri(np.ones((0, 0)), check=True).shape == (0, 0)
+    with pytest.raises(ValueError, match="^potri: a must be a square matrix"):
+        jaxmg.potri(np.ones((2, 3)), check=True)
+    with pytest.raises(
+        ValueError, match="^potri: check=True looks at a square matrix; a has shape"
+    ):
+        jaxmg.potri(np.ones((8, 6)), 2, line(2), pad=False, check=True)

@@ -1,0 +1,101 @@
+"""Transformations of eager calls without ``mesh=``: the arrays below the tracers say where they
+are."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import broad, line, needs_transformations, one_process, positive_definite, shard
+
+import jaxmg
+
+pytestmark = needs_transformations
+
+_N, _SIZE = 6, 3
+_A = np.stack([positive_definite("well", _N, "float64") * (i + 1) for i in range(_SIZE)])
+_B = np.arange(1.0, 1 + _SIZE * _N).reshape(_SIZE, _N)
+
+_FUNCTIONS = {
+    "potrs": (lambda a, b: jaxmg.potrs(a, b), jnp.linalg.solve),
+    "potrs_refine": (lambda a, b: jaxmg.potrs(a, b, refine="float32"), jnp.linalg.solve),
+    "cho_factor_refine": (
+        lambda a, b: jaxmg.cho_factor(a, refine="float32").solve(b),
+        jnp.linalg.solve,
+    ),
+    "potri": (lambda a, b: jaxmg.potri(a), lambda a, b: jnp.linalg.inv(a)),
+    "eigvalsh": (lambda a, b: jaxmg.eigvalsh(a), lambda a, b: jnp.linalg.eigvalsh(a)),
+    "inv": (lambda a, b: jaxmg.linalg.inv(a), lambda a, b: jnp.linalg.inv(a)),
+    "solve": (lambda a, b: jaxmg.linalg.solve(a, b), jnp.linalg.solve),
+    "cholesky": (lambda a, b: jaxmg.linalg.cholesky(a), lambda a, b: jnp.linalg.cholesky(a)),
+    "expm": (lambda a, b: jaxmg.linalg.expm(a / 4), lambda a, b: jax.scipy.linalg.expm(a / 4)),
+    "sqrtm": (lambda a, b: jaxmg.linalg.sqrtm(a @ a), lambda a, b: a),
+}
+
+
+def _number(function):
+    """A number of a symmetric matrix's result, so that a derivative is symmetric too."""
+    return lambda a, b: jnp.sum(jnp.sin(function((a + a.T) / 2, b)))
+
+
+_TRANSFORMATIONS = {
+    "vmap": jax.vmap,
+    "vmap_grad": lambda f: jax.vmap(jax.grad(_number(f))),
+    "grad_vmap": lambda f: jax.grad(lambda a, b: jnp.sum(jax.vmap(_number(f))(a, b))),
+    "jvp_vmap": lambda f: lambda a, b: jax.jvp(jax.vmap(_number(f)), (a, b), (a, b))[1],
+    "vmap_vmap": lambda f: lambda a, b: jax.vmap(jax.vmap(f))(a[None], b[None])[0],
+}
+
+
+def _placed(where):
+    if where == "device":
+        return [jax.device_put(x, jax.local_devices()[-1]) for x in (_A, _B)]
+    mesh = line(2)
+    return [shard(_A, mesh, None, "r", None), shard(_B, mesh)]
+
+
+@pytest.mark.parametrize(
+    "name, transformation, where",
+    broad(
+        [
+            (name, transformation, where)
+            for name in _FUNCTIONS
+            for transformation in _TRANSFORMATIONS
+            for where in ("device", "rows")
+        ],
+        lambda name, transformation, where: (
+            where == "device" and transformation in ("vmap", "vmap_grad", "grad_vmap")
+        ),
+        slow=lambda name, transformation, _: (
+            transformation != "vmap" and (name, transformation) != ("eigvalsh", "vmap_grad")
+        ),
+    ),
+)
+@one_process("arrays are those of one process")
+def test_arrays_say_where_they_are(name, transformation, where):
+    function, reference = _FUNCTIONS[name]
+    transform = _TRANSFORMATIONS[transformation]
+    arrays = _placed(where)
+    found = jax.block_until_ready(transform(function)(*arrays))
+    assert found.devices() <= arrays[0].devices()
+    expected = transform(reference)(_A, _B)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_batch_by_leading_dimensions_with_refine():
+    factor = jaxmg.cho_factor(_placed("device")[0], refine="float32")
+    x = jax.vmap(lambda factor, b: factor.solve(b))(factor, jnp.asarray(_B))
+    np.testing.assert_allclose(x, np.linalg.solve(_A, _B[..., None])[..., 0], rtol=1e-10)
+
+
+@pytest.mark.parametrize("function", [jaxmg.linalg.inv, jaxmg.potri, jaxmg.linalg.expm])
+def test_a_jit_hides_where_arrays_are(function):
+    """Also those of a constant, which the jit may compute with on other devices."""
+    line(2)
+    constant = jnp.asarray(_A)
+    error = "inside jit the mesh of a can't be seen"
+    with pytest.raises(ValueError, match=error):
+        jax.jit(jax.vmap(function))(_A)
+    with pytest.raises(ValueError, match=error):
+        jax.jit(lambda y: y + jnp.sum(jax.vmap(function)(constant)))(1.0)
+    with pytest.raises(ValueError, match=error):
+        jax.vmap(jax.jit(function))(_A)

@@ -74,6 +74,13 @@ py313() { timeout 1800 ci/installed_wheels.sh 3.13 tests/python jax; }
 py314() { timeout 1800 ci/installed_wheels.sh 3.14 tests/python jax; }
 # Ranks in several processes: tests/python in two and in four, and what happens when one is lost.
 processes() { timeout 1800 ci/installed_wheels.sh 3.12 tests/processes/run.py jax==0.11.2; }
+# What who is not of a job can try, as another user where this is root, and what its own processes may
+# send that can't be right; well within a minute, to compile aside. The step processes has the rest.
+attacks() {
+  [ "$(id -u)" = 0 ] || echo "not root: nothing is tried as another user of the host"
+  bazel test //tests/cc:hmac_test //tests/cc:strangers_test //tests/cc:wrong_frames_test \
+    //tests/processes:attacks_test
+}
 # The two generations of NetKet, each with a JAX that it imports on.
 netket322() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket/run.py jax==0.10.2 netket==3.22.4; }
 netket323() { timeout 1800 ci/installed_wheels.sh 3.12 tests/netket/run.py jax==0.11.2 netket==3.23.0; }
@@ -100,7 +107,8 @@ exits() {
 }
 
 # Steps that follow each other mostly build for the same Python.
-default=(tests quickstart cc examples exits benchmarks lint docs cuda13 py313 processes types py311)
+default=(tests quickstart cc attacks examples exits benchmarks lint docs cuda13 py313 processes types
+  py311)
 # What GitHub runs beside these, and `ci/cpu.sh` where it is named.
 also=(asan tsan faults fuzz cuda netket322 netket323 lineax types311 workspace commands aarch64 wheels
   release py312 py314)

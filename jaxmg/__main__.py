@@ -1,8 +1,8 @@
 """``python -m jaxmg``: what a bug report needs, then a small checked solve on all devices.
 
-``python -m jaxmg --bench n`` measures the routines instead. With ``--distributed`` it is one of
-several processes: ``python -m jaxmg.launch -n 2 -m jaxmg --distributed``, or ``srun python -m jaxmg
---distributed``.
+``python -m jaxmg --bench n`` measures the routines instead. It is one of several processes under
+``python -m jaxmg.launch -n 2 -m jaxmg``, and elsewhere with ``--distributed``: ``srun python -m
+jaxmg --distributed``.
 
 The exit code is 1 where a routine is missing, fails or gives a wrong result.
 """
@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _bench, _checks, _compat, _output, _plugin
+from jaxmg import _bench, _checks, _compat, _output, _plugin, _processes
 
 _N = 250  # divides by few device counts, so that padding is exercised too
 _LIMIT = 30 * _N  # residuals are compared with this many eps
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     if args.bench is None:
         if [word for word in given if word != "--distributed"]:
             parser.error("the other options are for --bench n")
-        if args.distributed:
+        if args.distributed or _processes.launcher_secret:
             jax.distributed.initialize()
         return _report()
     return 0 if _bench.bench(args.bench, args.routine, args.dtype, args.repeat, args.limit) else 1

@@ -3,7 +3,8 @@
 A plugin is a module named by an entry point of the group ``jaxmg_plugins``: ``cpu``, ``cuda12`` or
 ``cuda13``. It offers ``PLATFORM``, ``registrations()``, ``about()``, ``backends(routine)`` and
 ``plan(routine, backend, dtype, n, rows, ranks, tile, nrhs, vectors)``, and for ranks in several
-processes ``process_address()`` and ``connect_processes(me, addresses, job)``.
+processes ``process_address()``, ``tcp_between(lower, higher)``, ``listen_over_tcp(scope)`` and
+``connect_processes(me, addresses, key)``.
 Nothing here runs when jaxmg is imported.
 """
 

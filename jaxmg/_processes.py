@@ -3,9 +3,12 @@ other.
 
 Native code of different processes talks over sockets of its own. Where each process listens it
 tells the others through the key-value store of ``jax.distributed``, the first time that it comes to
-a mesh that it shares with them.
+a mesh that it shares with them. Whoever reaches JAX's coordinator can read the store, so what lets
+a process join the job is a secret beside it, where there is one (`_secret`).
 """
 
+import hashlib
+import hmac
 import os
 import secrets
 import socket
@@ -21,6 +24,12 @@ from jaxmg import _compat, _plugin
 
 _lock = threading.Lock()
 _jobs: dict[str, "_Job"] = {}  # by platform
+_SHORTEST_SECRET = 16  # characters
+
+# What ``python -m jaxmg.launch`` has told this process, and those that it started beside it.
+# _child.py sets it when this module is imported: the environment would pass it on to whatever a
+# script starts, and to logs.
+launcher_secret = b""
 
 
 @_compat.api_boundary
@@ -149,6 +158,7 @@ class _Job:
     """What the processes of one job know of each other, on one platform."""
 
     def __init__(self, store, platform, me):
+        secret = _secret()
         self.store, self._me = store, me
         self._prefix = f"jaxmg/{platform}"
         self._plugin = _plugin.load(platform)
@@ -156,7 +166,8 @@ class _Job:
         store.key_value_set(f"{self._prefix}/{me}", self._known[me])
         # Whoever comes first names the job: process 0 may have no part in any mesh.
         _compat.set_if_new(store, f"{self._prefix}/job", secrets.token_hex(16))
-        self._token = _compat.get_key(store, f"{self._prefix}/job", 10)
+        self._key = _key(_compat.get_key(store, f"{self._prefix}/job", 10), secret)
+        self._listens: set[str] = set()  # over TCP: the scopes that others have been told of
 
     def find(self, routine, needed):
         """Waits for what ``needed`` say of themselves, and hands it to the native code."""
@@ -164,15 +175,14 @@ class _Job:
             return
         limit = self._plugin.rendezvous_timeout()
         until = time.monotonic() + limit
-        found, missing = {}, []
-        for index in sorted(needed - self._known.keys()):
-            address = _compat.get_key(
-                self.store, f"{self._prefix}/{index}", until - time.monotonic()
-            )
-            if address is None:
-                missing.append(index)
-            else:
-                found[index] = address
+        others = sorted(needed - self._known.keys())
+        found = self._get({index: f"{self._prefix}/{index}" for index in others}, until)
+        self._listen_for(found)
+        over_tcp = self._tcp_of(found)
+        lines = self._get(
+            {index: self._tcp_key(index, scope) for index, scope in over_tcp.items()}, until
+        )
+        missing = sorted({*others} - found.keys() | over_tcp.keys() - lines.keys())
         if missing:
             here = f"process {self._me} (host {socket.gethostname()}, pid {os.getpid()})"
             raise RuntimeError(
@@ -180,8 +190,63 @@ class _Job:
                 f"devices of the mesh ({_named(sorted(needed))}) has to make this call, and this "
                 f"is {here}. JAXMG_RENDEZVOUS_TIMEOUT sets the limit"
             )
-        self._plugin.connect_processes(self._me, self._known | found, self._token)
+        found = {index: address + lines.get(index, "") for index, address in found.items()}
+        self._plugin.connect_processes(self._me, self._known | found, self._key)
         self._known |= found
+
+    def _get(self, keys, until):
+        """What the store says, or says until then, of each index's key; without those of which it
+        says nothing."""
+        found = {
+            index: _compat.get_key(self.store, key, until - time.monotonic())
+            for index, key in keys.items()
+        }
+        return {index: value for index, value in found.items() if value is not None}
+
+    # The process of the lower index connects to the other one, which knows when it needs TCP for
+    # that: not within a host, unless it was asked for. Until then it doesn't listen.
+
+    def _listen_for(self, addresses):
+        mine = self._known[self._me]
+        for index, address in addresses.items():
+            scope = index < self._me and self._plugin.tcp_between(address, mine)
+            if scope and scope not in self._listens:
+                lines = self._plugin.listen_over_tcp(scope)
+                self.store.key_value_set(self._tcp_key(self._me, scope), lines)
+                self._listens.add(scope)
+
+    def _tcp_of(self, addresses):
+        """Which of these processes this one reaches over TCP, by which of their interfaces."""
+        mine = self._known[self._me]
+        scopes = {
+            index: self._plugin.tcp_between(mine, address)
+            for index, address in addresses.items()
+            if index > self._me
+        }
+        return {index: scope for index, scope in scopes.items() if scope}
+
+    def _tcp_key(self, index, scope):
+        return f"{self._prefix}/{index}/tcp/{scope}"
+
+
+def _key(token, secret):
+    """By what the processes of a job know each other: nobody else, where there is a secret."""
+    if not secret:
+        return token
+    return hmac.new(secret, b"jaxmg job " + token.encode(), hashlib.sha256).hexdigest()
+
+
+def _secret():
+    """What the processes of this job have been told beside the key-value store; b"" if nothing."""
+    if launcher_secret:
+        return launcher_secret
+    text = os.environ.get("JAXMG_SECRET", "")
+    if text and len(text) < _SHORTEST_SECRET:
+        raise ValueError(
+            f"JAXMG_SECRET must have at least {_SHORTEST_SECRET} characters, which nobody can "
+            f"guess, and be the same in all processes of the job; it has {len(text)}"
+        )
+    return text.encode()
 
 
 def _indices_of(devices):

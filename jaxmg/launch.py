@@ -1,13 +1,15 @@
 """``python -m jaxmg.launch -n 4 script.py``: the same script in several processes of this host.
 
 Each of them calls ``jax.distributed.initialize()``, without arguments, and has its own devices.
-Lines that they print come out with the number of the process in front. When one fails the others
-are ended, and the exit code is that of the first that failed.
+Lines that they print come out with the number of the process in front. When one fails, by an exit
+code, a signal or an exception that ends the script, the others are ended, and the exit code is that
+of the first that failed. They know each other by a secret that they inherit.
 """
 
 import argparse
 import os
 import pathlib
+import secrets
 import signal
 import socket
 import subprocess
@@ -23,11 +25,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the processes; returns the exit code."""
     options = _parse(arguments)
     address = f"127.0.0.1:{free_port()}"
+    secret = secrets.token_bytes(32)
     processes: list[_Process] = []
     stop = _Stop(processes)
     try:
         for index in range(options.processes):
-            processes.append(_start(index, options, address))
+            processes.append(_start(index, options, address, secret))
         return _wait(processes, stop)
     finally:
         _end(processes)
@@ -65,9 +68,20 @@ def free_port() -> int:
 
 class _Process(subprocess.Popen):
     printers: list[threading.Thread]  # of what it writes
+    failure: int  # a pipe in which it says with what code its script has failed
+    announced = 0  # that code: it ends by itself, but for jax.distributed, which waits for others
+
+    def failed(self):
+        """The exit code, or minus the signal, of a process that has failed; else 0 or None."""
+        if self.poll() is None and not self.announced:
+            try:
+                self.announced = int.from_bytes(os.read(self.failure, 1), "big")
+            except BlockingIOError:
+                pass
+        return self.announced if self.returncode is None else self.returncode
 
 
-def _start(index, options, address):
+def _start(index, options, address, secret):
     count = options.devices_per_process
     environment = {
         "JAX_COORDINATOR_ADDRESS": address,
@@ -78,13 +92,25 @@ def _start(index, options, address):
     }
     child = pathlib.Path(__file__).with_name("_child.py")
     kind = "module" if options.module else "script"
-    process = _Process(
-        [sys.executable, child, *map(str, (index, options.processes, os.getpid())), kind,
-         options.target, *options.arguments],
-        env=os.environ | environment,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        start_new_session=True,  # what it starts is ended with it
-    )  # fmt: skip
+    told, tells = os.pipe()
+    hears, failure = os.pipe()
+    os.set_blocking(hears, False)
+    os.write(tells, secret)
+    os.close(tells)
+    try:
+        process = _Process(
+            [sys.executable, child,
+             *map(str, (index, options.processes, os.getpid(), told, failure)), kind,
+             options.target, *options.arguments],
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            pass_fds=(told, failure),
+            start_new_session=True,  # what it starts is ended with it
+        )  # fmt: skip
+    finally:
+        os.close(told)
+        os.close(failure)
+    process.failure = hears
     prefix = f"[{index}] ".encode()
     process.printers = [
         threading.Thread(target=_print, args=(source, sink.buffer, prefix))
@@ -109,15 +135,16 @@ def _print(source, sink, prefix):
 def _wait(processes, stop):
     """Until all have ended, or one has failed; the exit code."""
     while True:
-        codes = [process.poll() for process in processes]
+        # After a signal that all have got, each ends as it likes.
+        codes = [process.poll() if stop.signal else process.failed() for process in processes]
         if failed := [index for index, code in enumerate(codes) if code]:
             first = failed[0]
             code = codes[first]
             how = f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
             if not stop.signal:
-                print(f"[{first}] ended: {how}; ending the others", file=sys.stderr, flush=True)
+                print(f"[{first}] failed: {how}; ending the others", file=sys.stderr, flush=True)
             return code if code > 0 else 128 - code
-        if None not in codes:
+        if all(process.poll() is not None for process in processes):
             return 128 + stop.signal if stop.signal else 0
         if stop.is_over():
             return 128 + stop.signal
@@ -129,7 +156,8 @@ def _end(processes):
     for number, seconds in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, _GRACE)):
         running = [process for process in processes if process.poll() is None]
         for process in running:
-            _signal(process, number)
+            if number == signal.SIGKILL or not process.announced:
+                _signal(process, number)
         until = time.monotonic() + seconds
         while any(process.poll() is None for process in running) and time.monotonic() < until:
             time.sleep(_POLL)
@@ -139,6 +167,7 @@ def _end(processes):
             _signal(process, signal.SIGKILL)
         for printer in process.printers:
             printer.join(1)
+        os.close(process.failure)
 
 
 def _signal(process, number):

@@ -35,6 +35,8 @@ struct JobOptions {
   int first = 0;  // the index of the first process
   // For what one process may be: another version, another job.
   std::function<void(int process, JobOptions*)> change = nullptr;
+  // Runs when a process has the others' addresses, and before it tells its hub.
+  std::function<void(int process, std::map<int, std::string>*)> before = nullptr;
 };
 
 // What is written in full or not at all; a process whose parent has gone ends by SIGPIPE.
@@ -104,11 +106,18 @@ inline std::vector<std::string> RunProcesses(int count, const Part& part,
       std::string address, others;
       const Status listening = hub.Listen(mine.version, SharedMeetings(), &address);
       EXPECT(listening.ok()) << listening.message();
+      if (mine.transport == Transport::kTcp) {
+        std::string lines;
+        const Status over_tcp = hub.ListenOverTcp(TcpScope::kLoopback, &lines);
+        EXPECT(over_tcp.ok()) << over_tcp.message();
+        address += lines;
+      }
       WriteText(up[1], address);
       std::map<int, std::string> addresses;
       for (int j = 0; j < count && ReadText(down[0], &others, 60000); ++j) {
         addresses[options.first + j] = others;
       }
+      if (mine.before) mine.before(process, &addresses);
       const Status connected = hub.Connect(process, addresses, mine.job);
       EXPECT(connected.ok()) << connected.message();
       const std::string result = part(process);

@@ -81,33 +81,96 @@ TEST(AMissingRankOfAnotherProcessIsNamed) {
   });
 }
 
-TEST(DifferentCallsAreNamedOnBothSides) {
-  // Other options in the call: no names that could meet, so the limit says what each waits in.
+// Says what both sides do, long before the limit.
+void FailsAtOnce(const std::vector<RankOutcome>& outcomes, const char* one, const char* other) {
+  for (const RankOutcome& outcome : outcomes) {
+    const std::string text = outcome.status.message();
+    EXPECT(outcome.status.code() == Code::kInvalidArgument) << text;
+    EXPECT(Has(text, one) && Has(text, other)) << text;
+    EXPECT(Has(text, "process 0 (host ") && Has(text, "process 1 (host ")) << text;
+  }
+}
+
+Status Agrees(const RankContext& context) { return context.comm.Agree(Status::Ok()); }
+
+TEST(DifferentCallsFailAtOnce) {
+  // Other options: sites of other names, which the processes don't know of each other.
   RunProcesses(2, [&](int process) {
+    const auto begin = Clock::now();
     const auto site = SiteOn(2, {0, 1}, process == 0 ? "potrs (n 8)" : "potri (n 50)");
-    for (const RankOutcome& one : RunRanksHere(
-             site, 1, [](const RankContext& context) { return context.comm.Agree(Status::Ok()); },
-             milliseconds(process == 0 ? 500 : 1500))) {
+    FailsAtOnce(RunRanksHere(site, 10 + process, Agrees), "potrs (n 8)", "potri (n 50)");
+    EXPECT(SecondsSince(begin) < 5) << SecondsSince(begin);
+    AllOk(RunRanksHere(SiteOn(2, {0, 1}, "potrs (n 9)"), 1, Agrees));
+    EXPECT(NothingIsLeft());
+    return "";
+  });
+  // Other operands, in an execution that XLA numbers the same and in others.
+  for (const int step : {0, 1}) {
+    RunProcesses(2, [&](int process) {
+      const auto begin = Clock::now();
+      const auto site = SiteOn(2, {0, 1});
+      FailsAtOnce(RunRanksHere(site, 1 + step * process, Agrees, kPatience,
+                               process == 0 ? "float64" : "float32"),
+                  "float64", "float32");
+      EXPECT(SecondsSince(begin) < 5) << SecondsSince(begin);
+      AllOk(RunRanksHere(site, 7, Agrees));
+      EXPECT(NothingIsLeft());
+      return "";
+    });
+  }
+}
+
+// The others have waited in calls that have failed.
+TEST(AProcessThatComesLaterHearsThatTheCallsDiffer) {
+  RunProcesses(3, [&](int process) {
+    const auto site = SiteOn(3, {0, 1, 2}, process == 0 ? "potrs (n 8)" : "potrs (n 9)");
+    if (process == 2) std::this_thread::sleep_for(milliseconds(2500));
+    const auto begin = Clock::now();
+    FailsAtOnce(RunRanksHere(site, 1 + (process > 0 ? 1 : 0), Agrees), "potrs (n 8)",
+                "potrs (n 9)");
+    EXPECT(SecondsSince(begin) < 5) << SecondsSince(begin);
+    EXPECT(NothingIsLeft());
+    return "";
+  });
+}
+
+// Programs run at one time, so who waits in one call may be about to come to the other: only where
+// neither had made the other's program is it certain that they differ.
+TEST(CallsThatMayStillMeetAreWaitedFor) {
+  for (const bool late : {false, true}) {  // process 0 makes the second program later
+    RunProcesses(2, [&](int process) {
+      const auto first = SiteOn(2, {0, 1}, "potrs (n 8)");
+      std::shared_ptr<const SharedSite> second;
+      const auto make = [&] { second = SiteOn(2, {0, 1}, "potrs (n 9)"); };
+      if (process == 1 || !late) make();
+      std::vector<RankOutcome> one;
+      std::thread other([&] {
+        if (process == 1) std::this_thread::sleep_for(milliseconds(2500));
+        one = RunRanksHere(first, 1, Agrees);
+      });
+      if (process == 0) std::this_thread::sleep_for(milliseconds(2500));
+      if (second == nullptr) make();
+      AllOk(RunRanksHere(second, 2, Agrees));
+      other.join();
+      AllOk(one);
+      EXPECT(NothingIsLeft());
+      return "";
+    });
+  }
+}
+
+// Nothing tells those apart that have made both programs from programs that run at one time.
+TEST(CallsInAnotherOrderAreNamedAtTheLimit) {
+  RunProcesses(2, [&](int process) {
+    const auto first = SiteOn(2, {0, 1}, "potrs (n 8)"), second = SiteOn(2, {0, 1}, "potri (n 50)");
+    for (const RankOutcome& one : RunRanksHere(process == 0 ? first : second, 1 + process, Agrees,
+                                               milliseconds(process == 0 ? 1500 : 2500))) {
       const std::string text = one.status.message();
       EXPECT(one.status.code() == Code::kDeadlineExceeded) << text;
       EXPECT(Has(text, "potri")) << text;
       EXPECT(process == 1 || (Has(text, "potrs (n 8)") && Has(text, "waits in potri (n 50)")))
           << text;
     }
-    return "";
-  });
-  // Other operands: the lead compares them.
-  RunProcesses(2, [&](int process) {
-    const auto begin = Clock::now();
-    for (const RankOutcome& one : RunRanksHere(
-             SiteOn(2, {0, 1}), 1,
-             [](const RankContext& context) { return context.comm.Agree(Status::Ok()); }, kPatience,
-             process == 0 ? "float64" : "float32")) {
-      const std::string text = one.status.message();
-      EXPECT(one.status.code() == Code::kInvalidArgument) << text;
-      EXPECT(Has(text, "float64") && Has(text, "float32") && Has(text, "process 1 (host ")) << text;
-    }
-    EXPECT(SecondsSince(begin) < 5);
     return "";
   });
 }
@@ -145,11 +208,40 @@ TEST(ProcessesOfAnotherJobAreRefused) {
                    SiteOn(2, {0, 1}), 1,
                    [](const RankContext& c) { return c.comm.Agree(Status::Ok()); },
                    milliseconds(500))) {
+            const std::string text = one.status.message();
             EXPECT(!one.status.ok()) << "process " << process << " met one of another job";
+            // Who connects has the proof first, and doesn't wait for what can't be.
+            EXPECT(process == 1 || Has(text, "has another secret (JAXMG_SECRET)")) << text;
           }
           for (const ConnectionInfo& info : Hub::The().Connections()) {
             EXPECT(info.state != "connected") << info.state;
           }
+          return "";
+        },
+        options);
+  }
+}
+
+// It is there, and does not look at who connects before it knows whom to expect. That may take
+// longer than a greeting.
+TEST(AProcessThatKnowsTheOthersLateIsWaitedFor) {
+  for (const Transport transport : {Transport::kTcp}) {
+    JobOptions options = Over(transport, seconds(20));
+    std::map<int, std::string> all;
+    options.before = [&](int process, std::map<int, std::string>* addresses) {
+      all = *addresses;
+      // Process 2 has heard of process 1 alone, which connects later than process 0.
+      if (process == 2) addresses->erase(0);
+      if (process == 1) std::this_thread::sleep_for(seconds(12));
+    };
+    RunProcesses(
+        3,
+        [&](int process) {
+          if (process == 2) {
+            std::this_thread::sleep_for(seconds(13));
+            EXPECT(Hub::The().Connect(2, all, options.job).ok());
+          }
+          AllOk(RunRanksHere(SiteOn(3, {0, 1, 2}), 1, Agrees));
           return "";
         },
         options);

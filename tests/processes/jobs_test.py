@@ -92,9 +92,10 @@ def test_two_network_namespaces():
             assert all("tcp" in output for output in job.wait())
 
 
-def test_report():
+@pytest.mark.parametrize("options", [(), ("--distributed",)])
+def test_report(options):
     """``python -m jaxmg`` in two processes: a checked solve, and who is reached how."""
-    command = [sys.executable, "-m", "jaxmg.launch", "-n", "2", "-m", "jaxmg", "--distributed"]
+    command = [sys.executable, "-m", "jaxmg.launch", "-n", "2", "-m", "jaxmg", *options]
     path = os.pathsep.join(filter(None, sys.path))
     result = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
@@ -104,3 +105,4 @@ def test_report():
     for index in range(2):
         assert f"[{index}] all right" in result.stdout
         assert f"[{index}]   processes: 2, this is {index}" in result.stdout
+        assert f"[{index}]   {1 - index}: unix, shared memory, connected" in result.stdout

@@ -98,9 +98,74 @@ def test_one_that_fails_ends_the_others(tmp_path, how, code, said):
         env=_environment(), capture_output=True, text=True, timeout=90,
     )  # fmt: skip
     assert result.returncode == code
-    assert f"[1] ended: {said}; ending the others" in result.stderr
+    assert f"[1] failed: {said}; ending the others" in result.stderr
     for pid in re.findall(r"\] (\d+)$", result.stdout, re.M):
         assert not _runs(int(pid))
+
+
+# As jax.distributed does, whose end of a process waits for all others.
+_WAITS_FOR_ALL = """
+import atexit, os, sys, time
+def wait():
+    print("waits for the others", flush=True)
+    time.sleep(600)
+atexit.register(wait)
+if os.environ["JAX_LOCAL_DEVICE_IDS"] == "1":
+    {how}
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "how, code, text",
+    [
+        ("1 / 0", 1, "ZeroDivisionError"),
+        ("sys.exit(7)", 7, "waits for"),
+        ("sys.exit('no')", 1, "no"),
+    ],
+)
+def test_an_exception_ends_the_others_at_once(tmp_path, how, code, text):
+    script = _script(tmp_path, _WAITS_FOR_ALL.format(how=how))
+    program = "import sys; from jaxmg import launch; launch._GRACE = 1; sys.exit(launch.main())"
+    start = time.monotonic()
+    result = subprocess.run(
+        [sys.executable, "-c", program, "-n", "2", script],
+        env=_environment(), capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    assert time.monotonic() - start < 20
+    assert result.returncode == code
+    assert f"[1] failed: exit code {code}; ending the others" in result.stderr
+    # It has ended as Python ends, for as long as it may.
+    assert text in result.stdout + result.stderr
+    assert "[1] waits for the others" in result.stdout
+
+
+def test_an_end_without_an_error_ends_nobody(tmp_path):
+    script = "import os, sys, time\nfirst = os.environ['JAX_LOCAL_DEVICE_IDS'] == '0'\n"
+    script += "time.sleep(1.0 if first else 0)\nprint('through')\nsys.exit(None if first else 0)"
+    result = _launch("-n", 2, _script(tmp_path, script))
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == ["[0] through", "[1] through"]
+
+
+def test_processes_inherit_a_secret(tmp_path):
+    """All the same, another one in each job, and none in what else sees of them."""
+    script = _script(
+        tmp_path,
+        "import os, subprocess, sys\nfrom jaxmg import _processes\n"
+        "print(_processes._secret().hex())\n"
+        "print(len(os.listdir('/proc/self/fd')), file=sys.stderr)\n"
+        "seen = subprocess.run(['env'], capture_output=True, text=True).stdout + str(sys.argv)\n"
+        "assert _processes._secret().hex() not in seen and 'SECRET' not in seen\n",
+    )
+    found = []
+    for _ in range(2):
+        result = _launch("-n", 2, script)
+        assert result.returncode == 0, result.stderr
+        secrets = {line.split()[1] for line in result.stdout.splitlines()}
+        assert len(secrets) == 1
+        found += secrets
+    assert len({*found}) == 2 and all(len(secret) == 64 for secret in found)
 
 
 _WAITS = """
@@ -110,7 +175,7 @@ def end(number, frame):
     print("told", signal.Signals(number).name, flush=True)
     sys.exit(5)
 signal.signal(signal.SIGINT, end)
-signal.signal(signal.SIGTERM, end)
+signal.signal(signal.SIGTERM, {how})
 print("pids", os.getpid(), child.pid, flush=True)
 time.sleep(600)
 """
@@ -126,8 +191,10 @@ def test_signals_are_passed_on(tmp_path, number):
     assert not any(map(_runs, pids))  # nor what they have started
 
 
-def test_none_stays_without_the_launcher(tmp_path):
-    process, pids = _waiting(tmp_path)
+@pytest.mark.parametrize("how", ["end", "signal.SIG_IGN"])
+def test_none_stays_without_the_launcher(tmp_path, how):
+    """Those that ignore SIGTERM, as all do that have called jax.distributed.initialize, too."""
+    process, pids = _waiting(tmp_path, how)
     process.kill()
     process.wait()
     until = time.monotonic() + 30
@@ -138,10 +205,10 @@ def test_none_stays_without_the_launcher(tmp_path):
         os.kill(pid, signal.SIGKILL)
 
 
-def _waiting(folder):
+def _waiting(folder, how="end"):
     """The launcher of two processes that wait; their pids, each with its child's behind."""
     process = subprocess.Popen(
-        _command("-n", 2, _script(folder, _WAITS)), env=_environment(), text=True,
+        _command("-n", 2, _script(folder, _WAITS.format(how=how))), env=_environment(), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     lines = [process.stdout.readline(), process.stdout.readline()]

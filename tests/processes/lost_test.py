@@ -1,8 +1,11 @@
 """A process that dies, stops, stays away or does something else: the others have an error that
 names it, within a limit, and go on."""
 
+import os
 import re
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -64,14 +67,52 @@ def test_one_that_makes_no_call(first):
 
 @pytest.mark.parametrize(
     "what, both",
-    [("order", ("n 40", "n 48")), ("routine", ("potrs", "potri")), ("tile", ("tile 5", "tile 7"))],
+    [
+        ("order", ("n 40", "n 48")),
+        ("routine", ("potrs", "potri")),
+        ("tile", ("tile 5", "tile 7")),
+        ("dtype", ("float64", "float32")),
+    ],
 )
 def test_different_calls(what, both):
-    """Each process says what both do."""
-    with Job("different", what, **_limits()) as job:
+    """Each process says what both do, long before the limit."""
+    with Job("different", what, JAXMG_RENDEZVOUS_TIMEOUT="100") as job:
         for output in job.wait(seconds=120):
             failure = re.search(r"failed after (\d+) s: (.*)", output, re.S)
             assert failure, output
-            assert int(failure[1]) <= 3 * _LIMIT
+            assert int(failure[1]) <= 5, output
+            assert "make different calls" in failure[2], output
             assert all(word in failure[2] for word in both), output
             assert "solved" in output
+
+
+_RAISES = """
+import os, sys
+os.environ["JAX_ENABLE_X64"] = "1"
+import jax, jaxmg, numpy as np
+jax.distributed.initialize()
+mesh = jax.make_mesh((2,), ("r",), devices=jax.devices())
+print("solves", flush=True)
+jax.block_until_ready(jaxmg.potrs(np.eye(8), np.ones(8), mesh=mesh))
+if jax.process_index() == {index}:
+    raise ValueError("this one fails")
+jax.block_until_ready(jaxmg.potrs(np.eye(12), np.ones(12), mesh=mesh))
+"""
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_exception_ends_the_job(tmp_path, index):
+    """The other process is in a solve, and process 0 of jax.distributed waits for process 1."""
+    script = tmp_path / "script.py"
+    script.write_text(_RAISES.format(index=index))
+    start = time.monotonic()
+    result = subprocess.run(
+        [sys.executable, "-m", "jaxmg.launch", "-n", "2", script],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+             "JAX_PLATFORMS": "cpu"},
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert result.returncode == 1
+    assert f"[{index}] failed: exit code 1; ending the others" in result.stderr
+    assert f"[{index}] ValueError: this one fails" in result.stderr
+    assert time.monotonic() - start < 40  # of which 5 s are for those that ignore SIGTERM

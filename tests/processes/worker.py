@@ -4,6 +4,7 @@ worker.py ADDRESS PROCESSES INDEX NAME [ARGUMENT ...]
 """
 
 import hashlib
+import json
 import os
 import sys
 import time
@@ -15,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _plugin, _processes
+from jaxmg import _compat, _plugin, _processes
 
 # jaxlib raises the second where a program fails while it is being started.
 _ERRORS = (RuntimeError, ValueError)
@@ -57,6 +58,24 @@ def solve(n, count=1):
         x = jaxmg.potrs(place(a, mesh, "r", None), place(b, mesh))
         np.testing.assert_allclose(a @ np.asarray(x), b, rtol=0, atol=1e-9)
     say("solved")
+
+
+def meet_a_stranger(folder):
+    """Process 1 comes to a call at once; process 0 only says what the key-value store has of it,
+    and comes when the file "go" is there."""
+    if jax.process_index() == 0:
+        store = _compat.key_value_store()
+        known = {key: _compat.get_key(store, f"jaxmg/cpu/{key}", 60) for key in ("1", "job")}
+        # Says where it is, as with its first call, and does not connect yet.
+        job = _processes._jobs["cpu"] = _processes._Job(store, "cpu", 0)
+        known["0"] = job._known[0]
+        path = os.path.join(folder, "known")
+        with open(path + "_", "w") as file:
+            json.dump(known, file)
+        os.rename(path + "_", path)
+        while not os.path.exists(os.path.join(folder, "go")):
+            time.sleep(0.02)
+    solve(8)
 
 
 def addresses():
@@ -144,7 +163,8 @@ def different(what):
     mesh, other = line(), jax.process_index() == 1
     jax.block_until_ready(jaxmg.potrs(place(np.eye(12), mesh, "r", None), place(np.ones(12), mesh)))
     n = 48 if what == "order" and other else 40
-    a, b = place(np.eye(n), mesh, "r", None), place(np.ones(n), mesh)
+    dtype = np.float32 if what == "dtype" and other else np.float64
+    a, b = place(np.eye(n, dtype=dtype), mesh, "r", None), place(np.ones(n, dtype), mesh)
     if what == "routine" and other:
         fail(lambda: jaxmg.potri(a))
     else:

@@ -2,6 +2,8 @@
 only look like them.  tests/processes has the real ones."""
 
 import functools
+import hashlib
+import hmac
 import types
 
 import jax
@@ -37,19 +39,36 @@ class Store(dict):
 
 @pytest.fixture
 def job(monkeypatch):
-    """Process 2 of a job of which 0 has come already, on a plugin that notes what it is told."""
+    """Process 2 of a job of which 0 has come already, on a plugin that notes what it is told.
+
+    Addresses that begin with a word are those of another host, or of this one where TCP is asked
+    for.
+    """
     store = Store({"jaxmg/cpu/0": "address 0", "jaxmg/cpu/job": "token"})
-    told = []
+    told, listens = [], []
+
+    def tcp_between(lower, higher):
+        assert int(lower[-1]) < int(higher[-1])
+        scopes = {"far": "any", "tcp": "loopback"}
+        return next((scopes[a[:3]] for a in (lower, higher) if a[:3] in scopes), "")
+
+    def listen_over_tcp(scope):
+        listens.append(scope)
+        return f" at {scope}"
+
     plugin = types.SimpleNamespace(
         process_address=lambda: "address 2",
+        tcp_between=tcp_between,
+        listen_over_tcp=listen_over_tcp,
         connect_processes=lambda *arguments: told.append(arguments),
         rendezvous_timeout=lambda: 0.01,
     )
+    monkeypatch.delenv("JAXMG_SECRET", raising=False)
     monkeypatch.setattr(jax, "process_index", lambda: 2)
     monkeypatch.setattr(_compat, "key_value_store", lambda: store)
     monkeypatch.setattr(_plugin, "load", lambda platform: plugin)
     monkeypatch.setattr(_processes, "_jobs", {})
-    return types.SimpleNamespace(store=store, told=told)
+    return types.SimpleNamespace(store=store, told=told, listens=listens)
 
 
 def test_processes_are_those_of_the_ranks_of_each_group():
@@ -94,12 +113,62 @@ def test_the_first_one_names_the_job(job):
     assert job.told[0][2] == job.store["jaxmg/cpu/job"] and len(job.told[0][2]) >= 16
 
 
+def test_a_secret_is_part_of_the_key(job, monkeypatch):
+    """What others can read in the store is not enough then; and jobs of one secret differ."""
+    monkeypatch.setenv("JAXMG_SECRET", "a secret of the job")
+    _processes.meet("potrs", "cpu", (0, 2))
+    expected = hmac.new(b"a secret of the job", b"jaxmg job token", hashlib.sha256).hexdigest()
+    assert job.told[0][2] == expected
+    assert not any("secret" in str(value) or expected in value for value in job.store.values())
+
+
+def test_the_launcher_s_secret_comes_first(monkeypatch):
+    monkeypatch.setenv("JAXMG_SECRET", "a secret of the job")
+    monkeypatch.setattr(_processes, "launcher_secret", b"another")
+    assert _processes._secret() == b"another"
+
+
+def test_a_secret_that_can_be_guessed_is_refused(job, monkeypatch):
+    monkeypatch.setenv("JAXMG_SECRET", "too short")
+    with pytest.raises(ValueError, match="JAXMG_SECRET must have at least 16 .* it has 9"):
+        _processes.meet("potrs", "cpu", (0, 2))
+
+
+def test_nobody_listens_over_tcp_within_a_host(job):
+    job.store["jaxmg/cpu/5"] = "address 5"
+    _processes.meet("potrs", "cpu", (0, 2, 5))
+    assert not job.listens and not any("tcp" in key for key in job.store)
+
+
+def test_who_is_reached_over_tcp_listens_and_says_where(job):
+    """The process of the higher index, once for each scope."""
+    job.store |= {"jaxmg/cpu/0": "far 0", "jaxmg/cpu/1": "tcp 1", "jaxmg/cpu/3": "far 3"}
+    job.store["jaxmg/cpu/3/tcp/any"] = " at far"
+    _processes.meet("potrs", "cpu", (0, 2))
+    assert job.listens == ["any"] and job.store["jaxmg/cpu/2/tcp/any"] == " at any"
+    _processes.meet("potrs", "cpu", (0, 1, 2))
+    assert job.listens == ["any", "loopback"]
+    assert job.store["jaxmg/cpu/2/tcp/loopback"] == " at loopback"
+    _processes.meet("potrs", "cpu", (0, 1, 2, 3))
+    assert job.listens == ["any", "loopback"]
+    assert job.told[-1][1][3] == "far 3 at far"
+
+
+def test_who_does_not_say_where_it_listens_is_named(job):
+    job.store["jaxmg/cpu/3"] = "far 3"
+    with pytest.raises(RuntimeError, match="potrs: process 3 did not come within"):
+        _processes.meet("potrs", "cpu", (0, 2, 3))
+    job.store["jaxmg/cpu/3/tcp/any"] = " at far"
+    _processes.meet("potrs", "cpu", (0, 2, 3))
+    assert job.told[0][1][3] == "far 3 at far"
+
+
 def test_a_job_that_was_initialized_again_is_another(job, monkeypatch):
     _processes.meet("potrs", "cpu", (0, 2))
-    store = Store({"jaxmg/cpu/0": "elsewhere", "jaxmg/cpu/job": "another"})
+    store = Store({"jaxmg/cpu/0": "elsewhere 0", "jaxmg/cpu/job": "another"})
     monkeypatch.setattr(_compat, "key_value_store", lambda: store)
     _processes.meet("potrs", "cpu", (0, 2))
-    assert job.told[1] == (2, {0: "elsewhere", 2: "address 2"}, "another")
+    assert job.told[1] == (2, {0: "elsewhere 0", 2: "address 2"}, "another")
 
 
 def test_who_does_not_come_is_named(job):

@@ -53,12 +53,39 @@ std::string Affinity() {
 
 }  // namespace
 
-std::string ProcessAddress::Text() const {
+const char* NameOf(Transport transport) {
+  switch (transport) {
+    case Transport::kUnix:
+      return "unix";
+    case Transport::kTcp:
+      return "tcp";
+    case Transport::kWires:
+      return "nccl";
+    default:
+      return "auto";
+  }
+}
+
+std::string TcpBetween(const ProcessAddress& lower, const ProcessAddress& higher) {
+  if (lower.transport == NameOf(Transport::kUnix)) return "";
+  if (lower.local != higher.local) return "any";
+  return lower.transport == NameOf(Transport::kTcp) ? "loopback" : "";
+}
+
+std::string TcpLines(const std::vector<std::string>& tcp) {
+  std::string text;
+  for (const std::string& address : tcp) text += "\ntcp=" + address;
+  return text;
+}
+
+std::string ProcessAddress::Text() const { return Identity() + TcpLines(tcp); }
+
+std::string ProcessAddress::Identity() const {
   std::ostringstream text;
   text << kMagic << "=" << kWireFormat << "\nversion=" << OneLine(version)
        << "\nhost=" << OneLine(host) << "\npid=" << pid << "\nlocal=" << OneLine(local)
-       << "\ncores=" << OneLine(cores) << "\nunix=" << unix_name;
-  for (const std::string& address : tcp) text << "\ntcp=" << address;
+       << "\ncores=" << OneLine(cores) << "\ntransport=" << OneLine(transport)
+       << "\nunix=" << unix_name;
   return text.str();
 }
 
@@ -84,6 +111,7 @@ Status ParseAddress(const std::string& text, ProcessAddress* address) {
     if (key == "pid") address->pid = std::strtoll(value.c_str(), nullptr, 10);
     if (key == "local") address->local = value;
     if (key == "cores") address->cores = value;
+    if (key == "transport") address->transport = value;
     if (key == "unix") address->unix_name = value;
     if (key == "tcp") address->tcp.push_back(value);
   }
@@ -100,7 +128,7 @@ ProcessAddress LocalAddress() {
   const std::string boot = BootId();
   address.host = host;
   address.pid = getpid();
-  address.local = boot + "/" + NetworkNamespace();
+  address.local = boot + "/" + NetworkNamespace() + "/" + std::to_string(geteuid());
   address.cores = boot + "/" + Affinity();
   return address;
 }

@@ -16,6 +16,8 @@ namespace {
 constexpr size_t kInputBytes = size_t{64} << 10;
 // Read at a time before other connections have their turn.
 constexpr size_t kTurnBytes = size_t{8} << 20;
+// Files that have come before the frames that they belong to. Those of one turn are fewer.
+constexpr size_t kMostFiles = 256;
 
 size_t BlockBytes(const Bytes2D& block) { return block.height * block.columns; }
 
@@ -59,8 +61,15 @@ class Pieces {
 }  // namespace
 
 Connection::Connection(Fd fd, std::string transport, int poller)
-    : fd_(std::move(fd)), transport_(std::move(transport)), poller_(poller), input_(kInputBytes) {
-  queue_.reserve(64);  // so that what says that memory has run out needs none
+    : fd_(std::move(fd)), transport_(std::move(transport)), poller_(poller) {}
+
+void Connection::Trust() {
+  input_.resize(kInputBytes);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    queue_.reserve(64);  // so that what says that memory has run out needs none
+  }
+  most_bytes_ = int64_t{1} << 46;
 }
 
 Clock::time_point Connection::sent() const {
@@ -197,7 +206,13 @@ void Connection::Recall(const void* owner, int rank) noexcept {
   WatchLocked();
 }
 
+// Of the header or of the payload that is being read.
+size_t Connection::Missing() const {
+  return in_payload_ ? payload_.size - received_ : sizeof(header_) - (end_ - begin_);
+}
+
 bool Connection::Read(const Deliver& deliver, std::string* why) {
+  if (input_.empty()) input_.resize(trusted() ? kInputBytes : kGreetingBytes);
   for (size_t turn = 0; turn < kTurnBytes;) {
     // The rest of a large payload goes straight to where it belongs.
     const size_t missing = in_payload_ ? payload_.size - received_ : 0;
@@ -208,7 +223,10 @@ bool Connection::Read(const Deliver& deliver, std::string* why) {
       begin_ = 0;
     }
     char* to = straight ? payload_.data.get() + received_ : input_.data() + end_;
-    const size_t room = straight ? missing : input_.size() - end_;
+    size_t room = straight ? missing : input_.size() - end_;
+    // What follows the frame by which the other side stops being a stranger may come with files,
+    // which are then to be received.
+    if (!trusted()) room = std::min(room, Missing());
     const ssize_t count = Receive(to, room);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
@@ -220,18 +238,20 @@ bool Connection::Read(const Deliver& deliver, std::string* why) {
     turn += static_cast<size_t>(count);
     (straight ? received_ : end_) += static_cast<size_t>(count);
     if (!Parse(deliver, why)) return false;
-    // What a stranger sent. Not before: the frame by which the other side stops being one may have
-    // come in the same turn.
-    if (!trusted()) files_.clear();
+    if (files_.size() > kMostFiles) {
+      *why = "it sent files that nobody asked for";
+      return false;
+    }
     if (static_cast<size_t>(count) < room) return true;
   }
   return true;
 }
 
-// recv, and the files that come with it.
+// recv, and the files that come with it: none of a stranger's.
 ssize_t Connection::Receive(void* to, size_t room) {
-  constexpr int kMostFiles = 16;
-  alignas(cmsghdr) char control[CMSG_SPACE(kMostFiles * sizeof(int))];
+  if (!trusted()) return recv(fd_.get(), to, room, MSG_DONTWAIT);
+  constexpr int kFilesAtATime = 16;
+  alignas(cmsghdr) char control[CMSG_SPACE(kFilesAtATime * sizeof(int))];
   iovec piece = {to, room};
   msghdr message = {};
   message.msg_iov = &piece;

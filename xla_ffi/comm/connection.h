@@ -78,8 +78,9 @@ class Connection {
   using Deliver = std::function<bool(const FrameHeader&, Payload)>;
   bool Read(const Deliver& deliver, std::string* why);
 
-  // The other side is known: its frames may be of any size from now on.
-  void Trust() { most_bytes_ = int64_t{1} << 46; }
+  // The other side has proved who it is: its frames may be of any size and bring files from now on.
+  // Before that no more is read than the frame that has begun, and files are refused.
+  void Trust();
   bool trusted() const { return most_bytes_ > kGreetingBytes; }
 
   // The file that came with the frame which is being handed over; none if none did.
@@ -100,6 +101,7 @@ class Connection {
   void BreakLocked() noexcept;
   void WatchLocked() noexcept;
   ssize_t Receive(void* to, size_t room);
+  size_t Missing() const;
   bool Parse(const Deliver& deliver, std::string* why);
   bool StartPayload(std::string* why);
 
@@ -114,9 +116,9 @@ class Connection {
   bool watched_ = false;  // the poller looks for room to write
   Clock::time_point sent_ = Clock::now();
 
-  std::vector<char> input_;  // read, and not handed over
+  std::vector<char> input_;  // read, and not handed over; no more than a frame of a stranger's
   size_t begin_ = 0, end_ = 0;
-  static constexpr int64_t kGreetingBytes = 4096;
+  static constexpr int64_t kGreetingBytes = 512;
   int64_t most_bytes_ = kGreetingBytes;
   std::deque<Fd> files_;  // that have come, and whose frames have not been handed over
   bool in_payload_ = false;

@@ -14,17 +14,23 @@
 
 namespace jaxmg {
 
-inline constexpr uint32_t kWireFormat = 3;
+inline constexpr uint32_t kWireFormat = 4;
 
 enum class FrameType : uint32_t {
-  kHello = 0x68676d6a,  // "jmgh": the first frame in both directions; anything else is closed
-  kPing = 1,            // value: the sender's limit of silence in ns
-  kRefused,             // in the place of a hello; text
+  // "jmgh": the first frame in both directions; anything else is closed. lead: the format, from and
+  // to: processes, value: the sender's limit of silence in ns; a random number, and in the answer
+  // the sender's proof
+  kHello = 0x68676d6a,
+  kPing = 1,  // value: the sender's limit of silence in ns
+  kRefused,   // in the place of a hello; aux 1: not yet, to be asked again; text
+  kProof,     // of who has said hello first
   // Meeting. `call` is the number under which the sender waits.
   kMeet,      // to the lead; CallName, text
   kWithdraw,  // to the lead: its limit is over
   kGo,        // from the lead; value: the call's number from now on
   kFail,      // from the lead; status
+  kAskMade,   // from the lead: has the process made the program of a call? CallName
+  kNotMade,   // to the lead: it has not, and waits in another call; CallName
   kFailCall,  // to all: a rank of this will not come; CallName, status
   // Of a call, whose number is `call` and whose lead is `lead`.
   kVote,  // to the lead; from: the rank; value: the number it shares, aux: whether it does; status
@@ -81,8 +87,9 @@ struct CallName {
   Digest digest;
   int64_t index, run, group;
   bool operator==(const CallName& other) const { return SameCall(other) && group == other.group; }
-  bool SameCall(const CallName& other) const {
-    return digest == other.digest && index == other.index && run == other.run;
+  bool SameCall(const CallName& other) const { return SameSite(other) && run == other.run; }
+  bool SameSite(const CallName& other) const {
+    return digest == other.digest && index == other.index;
   }
 };
 static_assert(std::is_trivially_copyable_v<CallName>);

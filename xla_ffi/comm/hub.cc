@@ -10,6 +10,14 @@
 #include "xla_ffi/comm/wires.h"
 
 namespace jaxmg {
+namespace {
+
+// Of one process, for calls that have not begun here. It hears from the lead that a call has begun
+// when this process does, and may send a few panels before this one has read as much.
+constexpr size_t kMostParkedFrames = 1 << 16;
+constexpr size_t kMostParkedBytes = size_t{4} << 30;
+
+}  // namespace
 
 Hub& Hub::The() { return Forever<Hub>(); }
 
@@ -29,6 +37,7 @@ Status Hub::Listen(const std::string& version, FrameSink* meetings, std::string*
   if (!started_) {
     self_ = LocalAddress();
     self_.version = version;
+    self_.transport = NameOf(transport_);
     meetings_ = meetings;
     JAXMG_RETURN_IF_ERROR(Start());
     started_ = true;
@@ -42,7 +51,23 @@ Status Hub::Listen(const std::string& version, FrameSink* meetings, std::string*
   return Status::Ok();
 }
 
-Status Hub::Connect(int me, const std::map<int, std::string>& addresses, const std::string& job) {
+Status Hub::ListenOverTcp(TcpScope scope, std::string* lines) {
+  auto lock = monitor_.Lock();
+  if (!started_) return Error(Code::kInternal, "this process listens over TCP before it listens");
+  const auto known = tcp_lines_.find(scope);
+  if (known != tcp_lines_.end()) {
+    *lines = known->second;
+    return Status::Ok();
+  }
+  Fd listener;
+  std::vector<std::string> addresses;
+  JAXMG_RETURN_IF_ERROR(ListenTcp(scope, &listener, &addresses));
+  JAXMG_RETURN_IF_ERROR(AddListener(std::move(listener), "tcp"));
+  *lines = tcp_lines_[scope] = TcpLines(addresses);
+  return Status::Ok();
+}
+
+Status Hub::Connect(int me, const std::map<int, std::string>& addresses, const std::string& key) {
   std::map<int, ProcessAddress> parsed;
   for (const auto& [process, text] : addresses) {
     if (process == me) continue;
@@ -50,21 +75,22 @@ Status Hub::Connect(int me, const std::map<int, std::string>& addresses, const s
   }
   auto lock = monitor_.Lock();
   if (!started_) return Error(Code::kInternal, "processes are connected before this one listens");
-  if (me < 0 || job.empty()) return Error(Code::kInvalidArgument, "process ", me, " of no job");
-  if (me_ >= 0 && (me != me_ || job != job_)) {
+  if (me < 0 || key.empty()) return Error(Code::kInvalidArgument, "process ", me, " of no job");
+  if (me_ >= 0 && (me != me_ || key != key_)) {
     return Error(Code::kInvalidArgument, "this is process ", me_,
                  " of a job already, and can't be process ", me, " of another");
   }
   me_ = me;
-  job_ = job;
+  key_ = key;
   for (auto& [process, address] : parsed) {
     Peer& peer = peers_[process];
-    if (!peer.address.unix_name.empty() || !peer.address.tcp.empty()) {
-      if (peer.address.Text() != address.Text()) {
+    if (!peer.address.unix_name.empty()) {
+      if (peer.address.Identity() != address.Identity()) {
         return Error(Code::kInvalidArgument, DescribeLocked(process),
                      " can't have another address, of a process started anew: ", address.host,
                      ", pid ", address.pid);
       }
+      peer.address.tcp = std::move(address.tcp);
       continue;
     }
     peer.address = std::move(address);
@@ -129,7 +155,9 @@ Status Hub::Await(int process, Clock::time_point deadline) {
     return peer->second.connection != nullptr || !peer->second.lost.ok();
   });
   if (!done) {
-    return Error(Code::kDeadlineExceeded, DescribeLocked(process), " has not connected");
+    const std::string& why = peer->second.why_not;
+    return Error(Code::kDeadlineExceeded, DescribeLocked(process), " has not connected",
+                 why.empty() ? "" : " (" + why + ")");
   }
   return peer->second.lost;
 }
@@ -153,6 +181,7 @@ void Hub::Enter(const CallId& id, const std::shared_ptr<FrameSink>& call) {
     calls_[id] = call;
     const auto parked = parked_.find(id);
     if (parked != parked_.end()) early = std::move(parked->second);
+    for (const Parked& frame : early) Unpark(frame);
     Know(id);
   }
   for (Parked& frame : early) call->OnFrame(frame.process, frame.header, std::move(frame.payload));
@@ -180,7 +209,33 @@ bool Hub::MayBegin(const CallId& id) const {
 void Hub::Know(const CallId& id) {
   int64_t& known = known_[id.first];
   known = std::max(known, id.second);
-  parked_.erase(parked_.lower_bound({id.first, INT64_MIN}), parked_.upper_bound({id.first, known}));
+  DropParked({id.first, INT64_MIN}, {id.first, known});
+}
+
+// What waits for calls of these ids, both of them too.
+void Hub::DropParked(const CallId& first, const CallId& last) noexcept {
+  const auto begin = parked_.lower_bound(first), end = parked_.upper_bound(last);
+  for (auto call = begin; call != end; ++call) {
+    for (const Parked& frame : call->second) Unpark(frame);
+  }
+  parked_.erase(begin, end);
+}
+
+void Hub::Unpark(const Parked& frame) noexcept {
+  ParkedSize& size = parked_size_[frame.process];
+  --size.frames;
+  size.bytes -= frame.payload.size;
+}
+
+// Whether another process's frame may wait for a call that has not begun here.
+bool Hub::Park(const CallId& id, Parked frame) {
+  ParkedSize& size = parked_size_[frame.process];
+  if (size.frames >= kMostParkedFrames || size.bytes >= kMostParkedBytes) return false;
+  const size_t bytes = frame.payload.size;
+  parked_[id].push_back(std::move(frame));
+  ++size.frames;
+  size.bytes += bytes;
+  return true;
 }
 
 size_t Hub::calls() {
@@ -209,7 +264,7 @@ bool Hub::Deliver(int process, const FrameHeader& header, Payload payload) {
     if (found != calls_.end()) {
       call = found->second.lock();
     } else if (MayBegin(id)) {
-      parked_[id].push_back({process, header, std::move(payload)});
+      return Park(id, {process, header, std::move(payload)});
     }
   }
   if (call != nullptr) call->OnFrame(process, header, std::move(payload));
@@ -229,9 +284,7 @@ void Hub::Lose(int process, const std::string& why) noexcept {
     found->second.lost = lost;
     connection = std::move(found->second.connection);
     found->second.connection = nullptr;
-    for (auto parked = parked_.begin(); parked != parked_.end();) {
-      parked = parked->first.first == process ? parked_.erase(parked) : std::next(parked);
-    }
+    DropParked({process, INT64_MIN}, {process, INT64_MAX});
     monitor_.Changed();
   }
   // Those that begin later find the process lost.

@@ -4,8 +4,10 @@
 #ifndef JAXMG_XLA_FFI_COMM_HUB_H_
 #define JAXMG_XLA_FFI_COMM_HUB_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -27,11 +29,9 @@ class FrameSink {
   virtual void OnFrame(int process, const FrameHeader& header, Payload payload) noexcept = 0;
   // The process is lost for ever.
   virtual void OnLost(int process, const Status& why) noexcept = 0;
+  // Of meetings: now and then, a second apart at most.
+  virtual void OnTick() noexcept {}
 };
-
-// How blocks pass between processes: as is best for each pair, or by sockets alone, or by wires
-// alone.
-enum class Transport { kAuto, kUnix, kTcp, kWires };
 
 struct ConnectionInfo {
   int process;
@@ -68,11 +68,14 @@ class Hub {
   Transport transport() const { return transport_; }
 
   // --- Becoming connected ------------------------------------------------------------------------
-  // Listens from the first call on. Frames of meetings go to `meetings`.
+  // Listens from the first call on, at a Unix socket. Frames of meetings go to `meetings`.
   Status Listen(const std::string& version, FrameSink* meetings, std::string* address);
-  // Says who is who in the job of that token: `me` is this process. May be called again with more
-  // processes. Begins to connect, and doesn't wait.
-  Status Connect(int me, const std::map<int, std::string>& addresses, const std::string& job);
+  // Listens over TCP too, from the first call for that scope on. `*lines` is what to append to this
+  // process's address for those that have to reach it so (TcpBetween).
+  Status ListenOverTcp(TcpScope scope, std::string* lines);
+  // Says who is who in the job whose processes alone know `key`: `me` is this process. May be
+  // called again with more processes. Begins to connect, and doesn't wait.
+  Status Connect(int me, const std::map<int, std::string>& addresses, const std::string& key);
   std::vector<ConnectionInfo> Connections();
 
   // --- Other processes ---------------------------------------------------------------------------
@@ -110,6 +113,9 @@ class Hub {
     FrameHeader header;
     Payload payload;
   };
+  struct ParkedSize {
+    size_t frames = 0, bytes = 0;
+  };
   struct Peer {
     ProcessAddress address;
     std::shared_ptr<Connection> connection;
@@ -119,20 +125,30 @@ class Hub {
     // Attempts to connect, by the process of the lower index.
     size_t next_route = 0;
     bool attempting = false, rounds_failed = false;
-    std::string tried;
+    std::string tried, why_not;  // of this round, and of the one before it
     Clock::time_point next_attempt = {}, give_up = {};
   };
-  // A socket that is not a peer's connection yet.
+  // A socket that is not a peer's connection yet. Who accepted it speaks with a stranger.
   struct Greeting {
     std::shared_ptr<Connection> connection;
-    int process = -1;         // whom this process connects to; -1: not known, it was accepted
+    int process = -1;         // whom this process connects to; -1: it was accepted
     bool connecting = false;  // not established yet
-    bool greeted = false;     // the hello has come, perhaps for a job that is not known here yet
-    bool replied = false;     // with this process's
-    FrameHeader hello;
-    std::string job;
+    bool replied = false;     // who connected has this process's hello
+    FrameHeader hello;        // of the other side
+    std::string nonce, their_nonce;
+    // For all of it: nothing that comes meanwhile makes it later.
     Clock::time_point deadline = {};
   };
+  // Looked at only while a process is awaited that has to connect to this one: strangers cost
+  // nothing in between.
+  struct Listener {
+    Fd fd;
+    const char* transport;
+    bool watched = false;
+    Clock::time_point rests_until = {};
+  };
+  // How a greeting ends: it may be tried again, later by the same route, or never.
+  enum class Ending { kFailed, kSilent, kNotYet, kWrong };
 
   // --- The thread (hub_loop.cc) ------------------------------------------------------------------
   Status Start();
@@ -141,26 +157,37 @@ class Hub {
   void Run() noexcept;
   void Turn();
   void Tick(Clock::time_point now);
+  void TickAt(Clock::time_point when) { next_tick_ = std::min(next_tick_, when); }
   void GoOn(int fd, uint32_t events);
   void Close(int fd, const std::string& why);
   bool Deliver(int process, const FrameHeader& header, Payload payload);
   bool MayBegin(const CallId& id) const;
   void Know(const CallId& id);
+  bool Park(const CallId& id, Parked frame);
+  void Unpark(const Parked& frame) noexcept;
+  void DropParked(const CallId& first, const CallId& last) noexcept;
   void Lose(int process, const std::string& why) noexcept;
   Seconds TickLength() const;
   void Ping(Connection& connection);
 
   // --- Becoming connected (hub_greeting.cc) ------------------------------------------------------
-  void AcceptAll(const Fd& listener, const char* transport);
+  Status AddListener(Fd fd, const char* transport);
+  Listener* ListenerOf(int fd);
+  void WatchListeners();
+  void AcceptSome(Listener& listener);
+  void EndOldestStranger();
   Status NewGreeting(Fd fd, std::string transport, int process);
   std::vector<std::string> Routes(const Peer& peer) const;
   void Attempt(int process, Peer& peer);
   bool Established(int fd, Greeting& greeting);
-  void Greet(Connection& connection, int process);
-  bool HelloCame(int fd, Greeting& greeting, const FrameHeader& header, const Payload& payload);
-  void Admit(int fd, Greeting& greeting);
+  void Greet(Connection& connection, int process, const std::string& body);
+  bool GreetingCame(int fd, Greeting& greeting, const FrameHeader& header, const Payload& payload);
+  void Answer(int fd, Greeting& greeting);
+  void Confirm(int fd, Greeting& greeting, const std::string& proof);
+  std::string ProofOf(int prover, int process, const Greeting& greeting) const;
+  void Refuse(int fd, Greeting& greeting, const std::string& why, bool not_yet = false);
   void Attach(int fd, Greeting& greeting);
-  void EndGreeting(int fd, const std::string& why);
+  void EndGreeting(int fd, const std::string& why, Ending ending = Ending::kFailed);
   void TickGreetings();
 
   std::string DescribeLocked(int process);
@@ -173,17 +200,21 @@ class Hub {
   Clock::time_point limit_since_ = Clock::now();  // others spoke as often as an older limit asked
   ProcessAddress self_;
   int me_ = -1;
-  std::string job_;
+  std::string key_;
+  std::map<TcpScope, std::string> tcp_lines_;
   std::map<int, Peer> peers_;
   FrameSink* meetings_ = nullptr;
   std::map<CallId, std::weak_ptr<FrameSink>> calls_;
   std::map<CallId, std::vector<Parked>> parked_;
+  std::map<int, ParkedSize> parked_size_;  // of each process's frames
   std::map<int, int64_t> known_;  // by lead: the last number of a call that this process heard of
 
-  Fd poller_, waker_, unix_listener_, tcp_listener_;
+  Fd poller_, waker_;
+  std::list<Listener> listeners_;  // none of them ends
   // The thread's own.
   std::map<int, std::pair<int, std::shared_ptr<Connection>>> open_;  // by socket: whose it is
   std::map<int, Greeting> greetings_;
+  size_t awaited_ = 0;  // processes that have to connect to this one
   Clock::time_point last_turn_ = Clock::now(), next_tick_ = Clock::now();
   Clock::time_point spin_until_ = {};
   bool may_spin_ = false;

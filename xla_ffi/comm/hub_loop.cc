@@ -28,20 +28,15 @@ constexpr size_t kProcessorsToSpin = 4;
 }  // namespace
 
 Status Hub::Start() {
+  listeners_.clear();
   poller_ = Fd(epoll_create1(EPOLL_CLOEXEC));
   waker_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (poller_.get() < 0 || waker_.get() < 0) {
     return Error(Code::kUnavailable, "no files for the hub: ", std::strerror(errno));
   }
-  const Transport transport = transport_;
-  if (transport != Transport::kTcp) {
-    JAXMG_RETURN_IF_ERROR(ListenUnix(&unix_listener_, &self_.unix_name));
-    JAXMG_RETURN_IF_ERROR(Watch(unix_listener_.get(), EPOLLIN));
-  }
-  if (transport != Transport::kUnix) {
-    JAXMG_RETURN_IF_ERROR(ListenTcp(&tcp_listener_, &self_.tcp));
-    JAXMG_RETURN_IF_ERROR(Watch(tcp_listener_.get(), EPOLLIN));
-  }
+  Fd listener;
+  JAXMG_RETURN_IF_ERROR(ListenUnix(&listener, &self_.unix_name));
+  JAXMG_RETURN_IF_ERROR(AddListener(std::move(listener), "unix"));
   JAXMG_RETURN_IF_ERROR(Watch(waker_.get(), EPOLLIN));
   return Guarded([&] {
     std::thread([this] { Run(); }).detach();
@@ -102,19 +97,18 @@ void Hub::Turn() {
       uint64_t drained;
       while (read(waker_.get(), &drained, sizeof(drained)) > 0) {
       }
-      next_tick_ = now;
-    } else if (fd == unix_listener_.get()) {
-      AcceptAll(unix_listener_, "unix");
-    } else if (fd == tcp_listener_.get()) {
-      AcceptAll(tcp_listener_, "tcp");
+      TickAt(now);
+    } else if (Listener* listener = ListenerOf(fd)) {
+      AcceptSome(*listener);
     } else {
       GoOn(fd, events[i].events);
       if (may_spin_) spin_until_ = now + kSpin;
     }
   }
   if (Clock::now() >= next_tick_) {
+    next_tick_ = now + std::chrono::seconds(1);
     Tick(now);
-    next_tick_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(TickLength());
+    TickAt(Clock::now() + std::chrono::duration_cast<Clock::duration>(TickLength()));
   }
 }
 
@@ -135,7 +129,7 @@ void Hub::GoOn(int fd, uint32_t events) {
   auto deliver = [&](const FrameHeader& header, Payload payload) {
     // A frame may make the connection a peer's.
     if (const auto now = greetings_.find(fd); now != greetings_.end()) {
-      return HelloCame(fd, now->second, header, payload);
+      return GreetingCame(fd, now->second, header, payload);
     }
     const auto open = open_.find(fd);
     if (open == open_.end()) return true;
@@ -193,6 +187,7 @@ void Hub::Tick(Clock::time_point now) {
     if (limit > 0) shortest_limit_ = std::min(shortest_limit_, limit);
   }
   TickGreetings();
+  meetings_->OnTick();
   Segments::The().ReleaseLost();
   std::vector<int> silent;
   size_t processes = 1;  // of this host

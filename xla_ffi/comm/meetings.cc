@@ -14,6 +14,8 @@ constexpr std::chrono::seconds kLastWord(5);
 // How long, and how many, meetings are remembered that somebody gave up.
 constexpr std::chrono::seconds kRemembered(60);
 constexpr size_t kMostRemembered = 16;
+// At a time; XLA has a few dozen programs in flight.
+constexpr size_t kMostGatherings = 4096;
 
 OutFrame ToLead(FrameType type, int64_t number, Seconds limit) {
   OutFrame frame;
@@ -135,9 +137,16 @@ void Meetings::Come(int process, const CallName& name, std::vector<int> processe
     return one.name == name && one.came.count(process) == 0;
   });
   if (gathering == gatherings_.end()) {
+    if (processes[0] != Hub::The().me() || gatherings_.size() >= kMostGatherings) {
+      return Answer(process, arrival.number, FrameType::kFail, 0,
+                    Status::Fixed(Code::kInternal, "a process came to a call that there is not"),
+                    Hub::The().me());
+    }
     gathering = gatherings_.insert(gatherings_.end(), {name, std::move(processes), {}});
   }
   gathering->came[process] = std::move(arrival);
+  gathering->since = Clock::now();
+  if (CompareOperands(*gathering)) return;
   for (const int expected : gathering->processes) {
     if (gathering->came.count(expected) == 0) return;
   }
@@ -148,22 +157,31 @@ void Meetings::Come(int process, const CallName& name, std::vector<int> processe
 
 // All have come: they go on if they have come to the same.
 void Meetings::Complete(Gathering& gathering) {
-  Hub& hub = Hub::The();
-  const int me = hub.me();
+  const int me = Hub::The().me();
   const std::string& text = gathering.came[me].text;
   for (const auto& [process, arrival] : gathering.came) {
     if (arrival.text == text) continue;
-    return FailGathering(
-        gathering, Error(Code::kInvalidArgument,
-                         "the processes of a mesh make different calls: ", hub.Describe(me), " ",
-                         text, "; ", hub.Describe(process), " ", arrival.text,
-                         ". All must make the same calls in the same order, with the "
-                         "same versions of jaxmg"));
+    return FailGathering(gathering, Different(me, text, process, arrival.text));
   }
   const int64_t number = ++last_call_;
   for (const auto& [process, arrival] : gathering.came) {
     Answer(process, arrival.number, FrameType::kGo, number, Status::Ok(), me);
   }
+}
+
+// Whoever comes to the call later gets this error, in whatever group.
+void Meetings::Remember(const CallName& name, const Status& status) noexcept {
+  failed_[next_failed_] = {name, status};
+  failed_[next_failed_].name.group = -1;
+  next_failed_ = (next_failed_ + 1) % failed_.size();
+}
+
+void Meetings::OnTick() noexcept {
+  auto lock = monitor_.Lock();
+  (void)Guarded([&] {  // of memory: the limit of those that wait is still theirs
+    ComparePrograms();
+    return Status::Ok();
+  });
 }
 
 void Meetings::FailGathering(const Gathering& gathering, const Status& status) noexcept {
@@ -247,9 +265,7 @@ void Meetings::Withdraw(int process, int64_t number, Seconds limit) {
     const Status late = Guarded([&] { return Late(*gathering, limit); });
     const Gathering over = std::move(*gathering);
     gatherings_.erase(gathering);
-    failed_[next_failed_] = {over.name, late};
-    failed_[next_failed_].name.group = -1;
-    next_failed_ = (next_failed_ + 1) % failed_.size();
+    Remember(over.name, late);
     FailGathering(over, late);
     (void)Guarded([&] {  // where there is no memory, a later error says less
       given_up_.push_front({Clock::now(), over});
@@ -290,8 +306,7 @@ bool Meetings::Fail(const CallName& name, const Status& status) noexcept {
   for (const FailedName& failed : failed_) {
     if (!failed.status.ok() && failed.name.SameCall(name)) return false;
   }
-  failed_[next_failed_] = {name, status};
-  next_failed_ = (next_failed_ + 1) % failed_.size();
+  Remember(name, status);
   for (auto gathering = gatherings_.begin(); gathering != gatherings_.end();) {
     if (gathering->name.SameCall(name)) {
       FailGathering(*gathering, status);
@@ -365,6 +380,27 @@ void Meetings::OnFrame(int process, const FrameHeader& header, Payload payload) 
       if (waiting == waiting_.end() || waiting->second->over()) return;
       waiting->second->failure = failure;
       return monitor_.Changed();
+    }
+    case FrameType::kAskMade:
+    case FrameType::kNotMade: {
+      if (size != sizeof(CallName)) return;
+      CallName name;
+      std::memcpy(&name, text, sizeof(name));
+      auto lock = monitor_.Lock();
+      (void)Guarded([&] {  // as in OnTick
+        if (header.type == FrameType::kNotMade) {
+          NotMade(process, header.call, name);
+        } else if (waiting_.count(header.call) > 0 && !HasMadeSite(name.digest, name.index)) {
+          OutFrame frame;
+          frame.header.type = FrameType::kNotMade;
+          frame.header.call = header.call;
+          frame.named = true;
+          frame.name = name;
+          Tell(process, std::move(frame));
+        }
+        return Status::Ok();
+      });
+      return;
     }
     case FrameType::kFailCall: {
       if (size < sizeof(CallName)) return;

@@ -36,11 +36,19 @@ struct Waiting {
 struct Arrival {
   int64_t number;  // under which it waits
   std::string text;
+  // Calls of which the lead has asked whether the process has made their programs; those whose
+  // programs it had not made when it had come to this one.
+  std::vector<CallName> asked = {}, not_made = {};
 };
 struct Gathering {
   CallName name;
   std::vector<int> processes;  // by rank
   std::map<int, Arrival> came;
+  Clock::time_point since = Clock::now();  // the last has come
+
+  bool IsBeside(const Gathering& other) const {
+    return this != &other && name.group == other.name.group && processes == other.processes;
+  }
 };
 
 // A meeting whose limit was over, so that who waits in another still learns of it.
@@ -66,6 +74,7 @@ class Meetings : public FrameSink {
 
   void OnFrame(int process, const FrameHeader& header, Payload payload) noexcept override;
   void OnLost(int process, const Status& why) noexcept override;
+  void OnTick() noexcept override;
 
  private:
   // All of these with the lock held.
@@ -73,6 +82,7 @@ class Meetings : public FrameSink {
   void Come(int process, const CallName& name, std::vector<int> processes, Arrival arrival);
   void Complete(Gathering& gathering);
   void FailGathering(const Gathering& gathering, const Status& status) noexcept;
+  void Remember(const CallName& name, const Status& status) noexcept;
   void Answer(int process, int64_t number, FrameType type, int64_t value, const Status& status,
               int lead) noexcept;
   Status Late(const Gathering& gathering, Seconds limit);
@@ -81,6 +91,13 @@ class Meetings : public FrameSink {
   void Begun(int process, const FrameHeader& header) noexcept;
   void MeetFrame(int process, const FrameHeader& header, const Payload& payload);
 
+  // meetings_compare.cc
+  bool CompareOperands(const Gathering& gathering);
+  void ComparePrograms();
+  void AskMade(int process, int64_t number, const CallName& name);
+  void NotMade(int process, int64_t number, const CallName& name);
+  void FailBoth(const Gathering& one, const Gathering& other);
+
   Monitor monitor_;
   int64_t last_number_ = 0, last_call_ = 0;
   std::map<int64_t, std::shared_ptr<Waiting>> waiting_;
@@ -88,7 +105,11 @@ class Meetings : public FrameSink {
   std::list<GivenUp> given_up_;      // youngest first
   std::array<FailedName, 64> failed_;
   size_t next_failed_ = 0;
+  Clock::time_point compared_ = {};  // programs
 };
+
+// Of two processes that have come to one call, or to two, with texts that differ.
+Status Different(int process, const std::string& text, int other, const std::string& other_text);
 
 // Who has no connection any more is lost, and all hear of that.
 void Tell(int process, OutFrame frame) noexcept;

@@ -251,10 +251,7 @@ void ProcessGroup::OnFrame(int process, const FrameHeader& header, Payload paylo
       const int mine = taken ? header.from : header.to;
       const int theirs = taken ? header.to : header.from;
       if (!IsRankOf(me_, mine) || !IsRankOf(process, theirs)) return;
-      const Status arrived = Guarded([&] {
-        Arrived(header, std::move(payload));
-        return Status::Ok();
-      });
+      const Status arrived = Guarded([&] { return Arrived(header, std::move(payload)); });
       if (!arrived.ok()) AbortLocked(arrived);
       return;
     }

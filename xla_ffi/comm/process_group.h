@@ -100,7 +100,7 @@ class ProcessGroup : public InProcessGroup, public FrameSink {
 
   // All of these with the lock held.
   std::deque<Held>::iterator LastTaken(int from, int to);
-  void Arrived(const FrameHeader& header, Payload payload);
+  Status Arrived(const FrameHeader& header, Payload payload);
   void CountLocally() noexcept;
   void Sever(const Status& why) noexcept;
   void Gone(int process, const Status& why) noexcept;

@@ -2,7 +2,7 @@
 // becomes of them on both sides.
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
+#include <new>
 #include <utility>
 
 #include "xla_ffi/comm/memory_link.h"
@@ -18,6 +18,18 @@ namespace {
 // Of what a rank has room for that has come and is not where it belongs yet: several pieces of a
 // large panel.
 constexpr size_t kMostArrivals = size_t{1} << 30;
+
+// The block of a frame, of memory that the frame says nothing of. An error where no block can be as
+// large.
+Status BlockOf(const FrameHeader& header, Bytes2D* block, size_t* bytes) {
+  const auto height = static_cast<size_t>(header.value);
+  const auto columns = static_cast<size_t>(header.aux);
+  if (header.value < 0 || header.aux < 0 || __builtin_mul_overflow(height, columns, bytes)) {
+    return Status::Fixed(Code::kInternal, "a process sent a block that can't be as large");
+  }
+  *block = {nullptr, height, height, columns};
+  return Status::Ok();
+}
 
 bool PassesAsItLies(Way way, const Bytes2D& block) {
   if (way == Way::kShared) return Segments::The().Has(block.data);
@@ -254,31 +266,43 @@ void ProcessGroup::PostTaken(int from, int to, std::shared_ptr<Event> done) {
   links_[from]->PostTaken(from, to, done);
 }
 
-void ProcessGroup::Arrived(const FrameHeader& header, Payload payload) {
+// A block may come before this process has its own link; what it has sent is taken after it has.
+Status ProcessGroup::Arrived(const FrameHeader& header, Payload payload) {
   Channel& here = channel(header.from, header.to);
   if (header.type == FrameType::kTaken) {
-    const auto event = header.aux == 1 ? links_[header.to]->EventOf(header) : arrived_;
-    if (event == nullptr) throw std::runtime_error("a block was taken after nothing known");
+    const Link* link = links_[header.to];
+    const auto event = header.aux != 1   ? arrived_
+                       : link == nullptr ? nullptr
+                                         : link->EventOf(header);
+    if (event == nullptr) {
+      return Status::Fixed(Code::kInternal, "a block was taken after nothing known");
+    }
     here.taken.push_back(event);
-    return monitor_.Changed();
+    monitor_.Changed();
+    return Status::Ok();
   }
   if (payload.size > 0 && payload.data == nullptr) throw std::bad_alloc();
   Held held = {};
   held.type = header.type;
-  Message message = {SocketLink::BlockOf(header, payload), arrived_};
+  Message message = {{}, arrived_};
+  size_t bytes = 0;
+  JAXMG_RETURN_IF_ERROR(BlockOf(header, &message.block, &bytes));
   if (held.type == FrameType::kData) {
+    if (payload.size != bytes) {
+      return Status::Fixed(Code::kInternal, "a process sent another block than it says");
+    }
+    message.block.data = payload.data.get();
     held.payload = std::move(payload);
   } else {
     const bool placed = held.type == FrameType::kPlaced;
     const size_t size = placed ? sizeof(held.place) : sizeof(held.number);
-    if (payload.size != size) throw std::runtime_error("a block lies nowhere");
+    if (payload.size != size) return Status::Fixed(Code::kInternal, "a block lies nowhere");
     std::memcpy(placed ? static_cast<void*>(&held.place) : &held.number, payload.data.get(), size);
-    const auto height = static_cast<size_t>(header.value);
-    message.block = {nullptr, height, height, static_cast<size_t>(header.aux)};
   }
   held_[header.from * size() + header.to].push_back(std::move(held));
   here.messages.push_back(std::move(message));
   monitor_.Changed();
+  return Status::Ok();
 }
 
 }  // namespace jaxmg

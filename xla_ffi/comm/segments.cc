@@ -22,6 +22,18 @@ constexpr uint32_t kFarAhead = uint32_t{1} << 30;
 
 constexpr int32_t kWordsNumber = -1;
 
+// What a process has told of that it has not taken back: a segment that a call works in has many
+// blocks.
+constexpr size_t kMostSegments = 4096;
+
+// Whether all columns lie in so many bytes. Another process says how large they are.
+bool Fits(const Bytes2D& block, size_t pitch, size_t bytes) {
+  const size_t last = block.columns == 0 ? 0 : block.columns - 1;
+  size_t end = 0;
+  return !__builtin_mul_overflow(last, pitch, &end) &&
+         !__builtin_add_overflow(end, block.height, &end) && end <= bytes;
+}
+
 OutFrame SegmentFrame(FrameType type, int32_t number, size_t bytes) {
   OutFrame frame;
   frame.header.type = type;
@@ -301,10 +313,9 @@ Status Neighbour::Find(const SharedPlace& place, Bytes2D* block) {
     found->data = static_cast<char*>(data);
     found->file = Fd();
   }
-  const size_t last = block->columns == 0 ? 0 : block->columns - 1;
   const auto offset = static_cast<size_t>(place.offset);
-  if (place.offset < 0 || offset > found->bytes ||
-      last * static_cast<size_t>(place.pitch) + block->height > found->bytes - offset) {
+  if (place.offset < 0 || place.pitch < 0 || offset > found->bytes ||
+      !Fits(*block, static_cast<size_t>(place.pitch), found->bytes - offset)) {
     return Error(Code::kInternal, "a block lies beyond its segment");
   }
   block->data = found->data + offset;
@@ -316,7 +327,7 @@ Status Neighbour::Find(const SharedPlace& place, Bytes2D* block) {
 // -----------------------------------------------------------------------------
 
 bool Segments::Came(int process, const FrameHeader& header, Fd file) {
-  if (file.get() < 0 || header.value < 0) return false;
+  if (file.get() < 0 || header.value <= 0) return false;
   auto lock = monitor_.Lock();
   Neighbour& neighbour = *NeighbourOf(process);
   if (header.from == kWordsNumber) {
@@ -325,8 +336,10 @@ bool Segments::Came(int process, const FrameHeader& header, Fd file) {
     monitor_.Changed();
     return true;
   }
+  if (neighbour.theirs_.size() >= kMostSegments || neighbour.theirs_.count(header.from) > 0) {
+    return false;
+  }
   Neighbour::Mapped& theirs = neighbour.theirs_[header.from];
-  if (theirs.bytes != 0) return false;
   theirs.file = std::move(file);
   theirs.bytes = static_cast<size_t>(header.value);
   return true;

@@ -56,6 +56,13 @@ std::shared_ptr<const SharedSite> NewSharedSite(std::string routine, std::string
   return shared;
 }
 
+bool HasMadeSite(const Digest& digest, int64_t index) {
+  Sites& sites = TheSites();
+  std::lock_guard<std::mutex> lock(sites.mutex);
+  const auto made = sites.made.find(digest);
+  return made != sites.made.end() && index < made->second;
+}
+
 std::shared_ptr<const SharedSite> FindSharedSite(const Digest& digest, int64_t index) {
   Sites& sites = TheSites();
   std::lock_guard<std::mutex> lock(sites.mutex);

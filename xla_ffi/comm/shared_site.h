@@ -34,6 +34,9 @@ struct SharedSite {
 std::shared_ptr<const SharedSite> NewSharedSite(std::string routine, std::string text, int ranks,
                                                 std::vector<int> processes);
 
+// Whether this process has made a site of that name, be it gone since.
+bool HasMadeSite(const Digest& digest, int64_t index);
+
 // The site of that name, if this process has one; null if it has none, or none any more.
 std::shared_ptr<const SharedSite> FindSharedSite(const Digest& digest, int64_t index);
 

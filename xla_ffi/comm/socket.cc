@@ -56,22 +56,21 @@ std::string NumericHost(const sockaddr* address, socklen_t size) {
   return host;
 }
 
-// Addresses of this host that others may know it by: those of interfaces that are up, IPv4 first,
-// the loopback's last. An IPv6 address of one link alone has no meaning elsewhere.
+// Addresses of this host that other hosts may know it by: those of interfaces that are up, IPv4
+// first. An IPv6 address of one link alone has no meaning elsewhere.
 std::vector<std::string> HostAddresses(bool ipv6) {
-  std::vector<std::string> groups[4];
+  std::vector<std::string> groups[2];
   ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return {"127.0.0.1"};
+  if (getifaddrs(&all) != 0) return {};
   for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
     if (one->ifa_addr == nullptr || !(one->ifa_flags & IFF_UP)) continue;
-    const bool loopback = one->ifa_flags & IFF_LOOPBACK;
+    if (one->ifa_flags & IFF_LOOPBACK) continue;
     if (one->ifa_addr->sa_family == AF_INET) {
-      groups[loopback ? 2 : 0].push_back(NumericHost(one->ifa_addr, sizeof(sockaddr_in)));
+      groups[0].push_back(NumericHost(one->ifa_addr, sizeof(sockaddr_in)));
     } else if (ipv6 && one->ifa_addr->sa_family == AF_INET6) {
       const auto* address = reinterpret_cast<const sockaddr_in6*>(one->ifa_addr);
       if (IN6_IS_ADDR_LINKLOCAL(&address->sin6_addr)) continue;
-      groups[loopback ? 3 : 1].push_back("[" + NumericHost(one->ifa_addr, sizeof(sockaddr_in6)) +
-                                         "]");
+      groups[1].push_back("[" + NumericHost(one->ifa_addr, sizeof(sockaddr_in6)) + "]");
     }
   }
   freeifaddrs(all);
@@ -80,13 +79,18 @@ std::vector<std::string> HostAddresses(bool ipv6) {
   return found;
 }
 
-// At any port of any address; IPv4's too.
-Status BindAny(int family, Fd* listener, int* port) {
+// At any port of the loopback interface's address or of all addresses; those of IPv6 are IPv4's
+// too.
+Status Bind(TcpScope scope, int family, Fd* listener, int* port) {
   JAXMG_RETURN_IF_ERROR(NewSocket(family, listener));
   sockaddr_in6 any6 = {};
   sockaddr_in any4 = {};
   any6.sin6_family = AF_INET6;
   any4.sin_family = AF_INET;
+  if (scope == TcpScope::kLoopback) {
+    any6.sin6_addr = in6addr_loopback;
+    any4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  }
   const bool six = family == AF_INET6;
   auto* address = six ? reinterpret_cast<sockaddr*>(&any6) : reinterpret_cast<sockaddr*>(&any4);
   socklen_t size = six ? sizeof(any6) : sizeof(any4);
@@ -106,22 +110,23 @@ Fd::~Fd() {
   if (fd_ >= 0) close(fd_);
 }
 
-std::string RandomName(size_t length) {
-  static constexpr char kLetters[] = "abcdefghijklmnopqrstuvwxyz234567";
-  std::string name(length, '\0');
-  if (getrandom(name.data(), length, 0) != static_cast<ssize_t>(length)) {
-    timespec now = {};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    uint64_t bits = now.tv_nsec * 6364136223846793005u + getpid();
-    for (char& c : name) c = static_cast<char>((bits = bits * 6364136223846793005u + 1) >> 40);
+Status RandomBytes(size_t size, std::string* bytes) {
+  bytes->assign(size, '\0');
+  for (size_t done = 0; done < size;) {
+    const ssize_t count = getrandom(bytes->data() + done, size - done, 0);
+    if (count < 0 && errno != EINTR) return SystemError("no random numbers");
+    if (count > 0) done += static_cast<size_t>(count);
   }
-  for (char& c : name) c = kLetters[static_cast<unsigned char>(c) % 32];
-  return name;
+  return Status::Ok();
 }
 
 Status ListenUnix(Fd* listener, std::string* name) {
+  static constexpr char kLetters[] = "abcdefghijklmnopqrstuvwxyz234567";
+  std::string random;
   JAXMG_RETURN_IF_ERROR(NewSocket(AF_UNIX, listener));
-  *name = "jaxmg-" + RandomName(24);
+  JAXMG_RETURN_IF_ERROR(RandomBytes(24, &random));
+  *name = "jaxmg-";
+  for (const char c : random) *name += kLetters[static_cast<unsigned char>(c) % 32];
   sockaddr_un address;
   const socklen_t size = UnixAddress(*name, &address);
   if (bind(listener->get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
@@ -131,15 +136,34 @@ Status ListenUnix(Fd* listener, std::string* name) {
   return Status::Ok();
 }
 
-Status ListenTcp(Fd* listener, std::vector<std::string>* addresses) {
+Status ListenTcp(TcpScope scope, Fd* listener, std::vector<std::string>* addresses) {
   int port = 0;
-  const bool ipv6 = BindAny(AF_INET6, listener, &port).ok();
-  if (!ipv6) JAXMG_RETURN_IF_ERROR(BindAny(AF_INET, listener, &port));
-  addresses->clear();
-  for (const std::string& host : HostAddresses(ipv6)) {
-    addresses->push_back(host + ":" + std::to_string(port));
+  std::vector<std::string> hosts = {"127.0.0.1"};
+  if (scope == TcpScope::kLoopback) {
+    if (!Bind(scope, AF_INET, listener, &port).ok()) {
+      JAXMG_RETURN_IF_ERROR(Bind(scope, AF_INET6, listener, &port));
+      hosts = {"[::1]"};
+    }
+  } else {
+    const bool ipv6 = Bind(scope, AF_INET6, listener, &port).ok();
+    if (!ipv6) JAXMG_RETURN_IF_ERROR(Bind(scope, AF_INET, listener, &port));
+    hosts = HostAddresses(ipv6);
   }
+  addresses->clear();
+  for (const std::string& host : hosts) addresses->push_back(host + ":" + std::to_string(port));
   return Status::Ok();
+}
+
+bool IsLoopback(const std::string& address) {
+  return address.rfind("127.", 0) == 0 || address.rfind("[::1]", 0) == 0 ||
+         address.rfind("[::ffff:127.", 0) == 0;
+}
+
+bool IsSameUser(const Fd& connection) {
+  ucred other = {};
+  socklen_t size = sizeof(other);
+  return getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &other, &size) == 0 &&
+         other.uid == geteuid();
 }
 
 Fd Accept(const Fd& listener) {
@@ -158,9 +182,12 @@ Status ConnectUnix(const std::string& name, Fd* connected) {
   sockaddr_un address;
   const socklen_t size = UnixAddress(name, &address);
   if (connect(connected->get(), reinterpret_cast<sockaddr*>(&address), size) != 0) {
-    return SystemError("the Unix socket @" + name);
+    const Code code = errno == EAGAIN ? Code::kResourceExhausted : Code::kUnavailable;
+    return Error(code, "the Unix socket @", name, ": ", std::strerror(errno));
   }
-  return Status::Ok();
+  // That of who listens; the name may be another user's by now.
+  if (IsSameUser(*connected)) return Status::Ok();
+  return Error(Code::kUnavailable, "the Unix socket @", name, " is another user's");
 }
 
 Status ConnectTcp(const std::string& address, Fd* connected) {

@@ -29,21 +29,26 @@ class Fd {
 
 // Under a random name of the abstract namespace, which other network namespaces don't see.
 Status ListenUnix(Fd* listener, std::string* name);
-// On all interfaces, at a random port; the addresses at which other hosts may reach it, those of
-// the loopback interface last.
-Status ListenTcp(Fd* listener, std::vector<std::string>* addresses);
+// At a random port of the loopback interface, or of all interfaces.
+enum class TcpScope { kLoopback, kAny };
+// `*addresses` are those at which other processes reach it: the loopback interface's for kLoopback,
+// all others' for kAny.
+Status ListenTcp(TcpScope scope, Fd* listener, std::vector<std::string>* addresses);
+bool IsLoopback(const std::string& address);
 
-// The next connection that waits, if any.
+// The next connection that waits. Where there is none the result is -1 and `errno` says why.
 Fd Accept(const Fd& listener);
+// Whether the process at the other end of a Unix connection runs as this process's user.
+bool IsSameUser(const Fd& connection);
 
 // Begins a connection; poll says when it is there, and ConnectError whether. Those over Unix are
-// there at once or not at all.
+// there at once or not at all; Code::kResourceExhausted: too many wait there to be accepted.
 Status ConnectUnix(const std::string& name, Fd* connecting);
 Status ConnectTcp(const std::string& address, Fd* connecting);
 int ConnectError(int connecting);
 
-// Random letters and digits.
-std::string RandomName(size_t length);
+// From the system's generator for keys.
+Status RandomBytes(size_t size, std::string* bytes);
 
 }  // namespace jaxmg
 

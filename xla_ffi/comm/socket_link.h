@@ -40,14 +40,6 @@ class SocketLink : public Link {
   // The other process is not to be reached any more: without this it would wait for ever.
   void Break() noexcept { connection_->Break(); }
 
-  // The block of a data frame; of no columns where the frame can't be right.
-  static Bytes2D BlockOf(const FrameHeader& header, const Payload& payload) {
-    const size_t height = static_cast<size_t>(header.value);
-    const size_t columns = static_cast<size_t>(header.aux);
-    const bool right = header.value >= 0 && header.aux >= 0 && height * columns == payload.size;
-    return {payload.data.get(), height, height, right ? columns : 0};
-  }
-
  private:
   const std::shared_ptr<Connection> connection_;
   const CallId id_;

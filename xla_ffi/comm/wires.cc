@@ -14,6 +14,12 @@ namespace {
 // about it then.
 constexpr std::chrono::seconds kLastWait(10);
 
+// Ordinals of a process's devices are below this.
+constexpr int kMostDevices = 1024;
+
+// Blocks of a channel that are withdrawn before a rank has come to them: those of failed calls.
+constexpr size_t kMostWithdrawn = 1 << 16;
+
 OutFrame WireFrame(FrameType type, const WireChannel& channel, int64_t number = 0) {
   OutFrame frame;
   frame.header.type = type;
@@ -350,6 +356,10 @@ bool Wires::Came(int process, const FrameHeader& header, Payload payload) {
 
 bool Wires::CameFor(WirePartner& partner, const std::shared_ptr<WirePartner>& shared,
                     const FrameHeader& header, const std::string& body) {
+  if (header.from < 0 || header.from >= kMostDevices || header.to < 0 ||
+      header.to >= kMostDevices) {
+    return false;
+  }
   // Who sends what says which direction it is about.
   const bool outgoing = header.aux == 0;
   WireChannel& channel = *ChannelOf(partner, outgoing, outgoing ? header.from : header.to,
@@ -376,6 +386,7 @@ bool Wires::CameFor(WirePartner& partner, const std::shared_ptr<WirePartner>& sh
       break;
     case FrameType::kWireWithdraw:
       if (channel.accepted == header.value) break;  // go is on its way
+      if (channel.withdrawn.size() >= kMostWithdrawn) return false;
       channel.withdrawn.insert(header.value);
       partner.connection_->SendOrBreak(WireFrame(FrameType::kWireNo, channel, header.value));
       break;

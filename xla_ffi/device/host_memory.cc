@@ -15,6 +15,8 @@ namespace jaxmg {
 namespace {
 
 constexpr size_t kLargePage = size_t{2} << 20;
+// Of memory for other processes: who reads what another has cut off is ended by a signal.
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 // What the system could give; all there is where it doesn't say.
 size_t AvailableBytes() {
@@ -52,11 +54,12 @@ class HostMemory : public MemorySource {
 // first written. The system takes all that there is before it says that this isn't enough.
 Status MakeHostSegment(size_t bytes, void** data, int* file) {
   if (bytes > AvailableBytes()) return NoMemory(bytes, "the system has less");
-  const int made = memfd_create("jaxmg", MFD_CLOEXEC);
+  const int made = memfd_create("jaxmg", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (made < 0) {
     return Error(Code::kUnavailable, "no shared memory: ", std::strerror(errno));
   }
   int failed = posix_fallocate(made, 0, static_cast<off_t>(bytes));
+  if (failed == 0 && fcntl(made, F_ADD_SEALS, kSeals) != 0) failed = errno;
   if (failed == 0) {
     const Status mapped = MapHostSegment(made, bytes, data);
     if (mapped.ok()) {
@@ -73,6 +76,10 @@ Status MapHostSegment(int file, size_t bytes, void** data) {
   struct stat about = {};
   if (fstat(file, &about) != 0 || static_cast<size_t>(about.st_size) < bytes) {
     return Error(Code::kInternal, "a segment of another process is no memory of ", bytes, " bytes");
+  }
+  const int seals = fcntl(file, F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals) {
+    return Error(Code::kInternal, "a segment of another process may change its size");
   }
   void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (mapped == MAP_FAILED) {

@@ -68,20 +68,41 @@ inline void DefineProcesses(pybind11::module_& module) {
       },
       pybind11::arg("version"),
       "Where other processes reach this one: a text for the key-value store of the job. Listens "
-      "from "
-      "the first call on.");
+      "at a Unix socket from the first call on.");
   module.def(
       "connect_processes",
-      [](int me, const pybind11::dict& addresses, const std::string& job) {
+      [](int me, const pybind11::dict& addresses, const std::string& key) {
         std::map<int, std::string> known;
         for (const auto& [process, address] : addresses) {
           known[process.cast<int>()] = address.cast<std::string>();
         }
-        Raise(Hub::The().Connect(me, known, job));
+        Raise(Hub::The().Connect(me, known, key));
       },
-      pybind11::arg("me"), pybind11::arg("addresses"), pybind11::arg("job"),
-      "Says which process of the job of that token has which address. May be called again with "
-      "more. Begins to connect, and doesn't wait.");
+      pybind11::arg("me"), pybind11::arg("addresses"), pybind11::arg("key"),
+      "Says which process has which address, in the job whose processes alone know the key. May be "
+      "called again with more. Begins to connect, and doesn't wait.");
+  module.def(
+      "tcp_between",
+      [](const std::string& lower, const std::string& higher) {
+        ProcessAddress one, other;
+        Raise(ParseAddress(lower, &one));
+        Raise(ParseAddress(higher, &other));
+        return TcpBetween(one, other);
+      },
+      pybind11::arg("lower"), pybind11::arg("higher"),
+      "By which interfaces of the process of the higher index the one of the lower index reaches "
+      "it: 'loopback', 'any', or '' where it needs no TCP.");
+  module.def(
+      "listen_over_tcp",
+      [](const std::string& scope) {
+        std::string lines;
+        const TcpScope as = scope == "any" ? TcpScope::kAny : TcpScope::kLoopback;
+        Raise(Hub::The().ListenOverTcp(as, &lines));
+        return lines;
+      },
+      pybind11::arg("scope"),
+      "Listens at those interfaces from the first call for them on; what to append to this "
+      "process's address for those that need it.");
   module.def(
       "peer_timeout", [] { return Hub::The().peer_timeout().count(); },
       "Seconds of silence after which another process is lost.");

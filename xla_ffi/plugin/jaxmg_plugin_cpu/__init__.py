@@ -13,6 +13,8 @@ plan = _native.plan
 peer_timeout = _native.peer_timeout
 set_peer_timeout = _native.set_peer_timeout
 connect_processes = _native.connect_processes
+tcp_between = _native.tcp_between
+listen_over_tcp = _native.listen_over_tcp
 connections = _native.connections
 
 

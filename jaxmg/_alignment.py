@@ -1,4 +1,5 @@
-"""Orders that GPUs are fast with: a matrix whose rows begin off 16 bytes is worked on as a larger one.
+"""Orders that GPUs are fast with: a matrix whose rows don't begin at multiples of 16 bytes is
+extended to a larger one.
 
 [A 0; 0 I] has the solutions, the inverse and the determinant of A. Products that write to its rows
 are up to a quarter faster (docs/performance.md#orders), and XLA makes the larger matrix in place of

@@ -91,7 +91,7 @@ def test_derivatives(orders):
         return jnp.sum(x**2) + logdet
 
     def reference(a):
-        a = (jnp.triu(a) + jnp.triu(a, 1).T)
+        a = jnp.triu(a) + jnp.triu(a, 1).T
         return jnp.sum(jnp.linalg.solve(a, b) ** 2) + jnp.linalg.slogdet(a)[1]
 
     np.testing.assert_allclose(value(a), reference(a), rtol=1e-12)

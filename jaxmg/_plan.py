@@ -26,6 +26,8 @@ _WITH_REFINE = ("potrs", "cho_factor", "cho_solve")
 # vectors of n numbers beside them. What XLA makes of both was looked at in compiled programs.
 _LIKE_B, _OF_ROWS = 8, 2
 _MANY = 2**20  # an order of which a rank has rows enough for tiles as wide as they come
+# That a plan is made for, one by one: more would take seconds.
+_MOST_DEVICES = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,8 +293,8 @@ def _count(name, devices):
             f"{name}: devices must be a sequence of JAX devices, a jax.sharding.Mesh, or how many "
             f"there are; got {devices!r}"
         ) from None
-    if count < 1:
-        raise ValueError(f"{name}: devices must be at least 1; got {count}")
+    if not 1 <= count <= _MOST_DEVICES:
+        raise ValueError(f"{name}: devices must be from 1 to {_MOST_DEVICES}; got {count}")
     return count
 
 

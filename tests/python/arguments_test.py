@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import line, needs_transformations, one_process, positive_definite, shard
+from cases import devices, line, needs_transformations, one_process, positive_definite, shard
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
@@ -223,6 +223,7 @@ _JITTED = {
 
 @pytest.mark.parametrize("name", _JITTED)
 def test_the_name_of_the_argument_that_is_missing(name):
+    devices(2)  # a single one needs no mesh
     call, argument = _JITTED[name]
     with pytest.raises(ValueError, match=f"^{name}: inside jit .*pass mesh= and {argument}=, or"):
         jax.jit(call)(_A)
@@ -257,6 +258,8 @@ _WRONG = {
 
 @pytest.mark.parametrize("name", _WRONG)
 def test_errors_name_the_function_that_was_called(name):
+    if name == "potrs under jit":
+        devices(2)  # a single one needs no mesh
     with pytest.raises((TypeError, ValueError, NotImplementedError), match=f"^{name.split()[0]}: "):
         _WRONG[name]()
 
@@ -275,6 +278,7 @@ def test_errors_name_the_function_that_was_called(name):
     ids=["potrs", "potrs_refine", "potri", "eigvalsh", "eigh", "eigh_two"],
 )
 def test_errors_of_derivatives_name_the_function_that_was_called(request, function):
+    devices(2)  # a single one needs no mesh
     name = request.node.callspec.id.split("_")[0]
     with pytest.raises(ValueError, match=f"^{name}: inside jit the mesh of a can't be seen"):
         jax.jit(jax.grad(function))(_A)

@@ -376,7 +376,7 @@ _A, _B = np.eye(6), np.eye(6)
         (lambda: jaxmg.sygvd(_A, _B.astype("f4")), TypeError, "sygvd: a and b must have one dtype"),
         (lambda: jaxmg.sygvd(_A, _B.astype("i4")), TypeError, "sygvd: b has dtype int32"),
         (lambda: jaxmg.sygvd(_A, 3), TypeError, "sygvd: b must be a JAX or NumPy array; got int"),
-        (lambda: jaxmg.eigh(_A, 3), TypeError, "sygvd: b must be a JAX or NumPy array; got int"),
+        (lambda: jaxmg.eigh(_A, 3), TypeError, "eigh: b must be a JAX or NumPy array; got int"),
         (
             lambda: jaxmg.eigh(_A, np.eye(5), subset_by_index=(0, 1)),
             ValueError,

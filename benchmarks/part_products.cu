@@ -4,8 +4,8 @@
 //   nvcc -O2 -std=c++17 -I. -gencode arch=compute_90a,code=sm_90a -o part_products \
 //     benchmarks/part_products.cu -lcublas -lcuda && ./part_products
 //
-// Errors are in units u = 2^-24 of the product's size, against double precision: the error, the part
-// of it that is a multiple of the product (`bias`), and the rest.
+// Errors are in units u = 2^-24 of the product's size, against double precision: the error, the
+// part of it that is a multiple of the product (`bias`), and the rest.
 #include <cublas_v2.h>
 #include <cuda.h>
 #include <cuda_fp16.h>
@@ -77,35 +77,39 @@ extern "C" __global__ void __launch_bounds__(kProductThreads, 1)
 #endif
 }
 
-#define CHECK(call)                                                             \
-  do {                                                                          \
-    const int code = static_cast<int>(call);                                    \
+#define CHECK(call)                                                                    \
+  do {                                                                                 \
+    const int code = static_cast<int>(call);                                           \
     if (code != 0) std::printf("error %d in line %d\n", code, __LINE__), std::exit(1); \
   } while (false)
 
 int Describe(TensorMap* map, const Part* data, long rows, long depth, long ld) {
   const auto address = reinterpret_cast<unsigned long long>(data);
   const int first = address % 16 / 2;
-  const cuuint64_t sizes[] = {cuuint64_t(rows + first), cuuint64_t(depth)}, pitch[] = {cuuint64_t(2 * ld)};
+  const cuuint64_t sizes[] = {cuuint64_t(rows + first), cuuint64_t(depth)},
+                   pitch[] = {cuuint64_t(2 * ld)};
   const cuuint32_t box[] = {64, kChunkDepth}, strides[] = {1, 1};
-  CHECK(cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
-                               reinterpret_cast<void*>(address - address % 16), sizes, pitch, box,
-                               strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+  CHECK(cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                               2, reinterpret_cast<void*>(address - address % 16), sizes, pitch,
+                               box, strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
   return first;
 }
 
-void Multiply(long m, long n, long depth, float alpha, const Part* a, long lda, const Part* b, long ldb,
-              float beta, float* c, long ldc) {
+void Multiply(long m, long n, long depth, float alpha, const Part* a, long lda, const Part* b,
+              long ldb, float beta, float* c, long ldc) {
   PartFactors factors;
   const int first_a = Describe(&factors.a, a, m, depth, lda);
   const int first_b = Describe(&factors.b, b, n, depth, ldb);
   static bool set = false;
   if (!set) {
-    CHECK(cudaFuncSetAttribute(Product, cudaFuncAttributeMaxDynamicSharedMemorySize, kProductShared));
+    CHECK(
+        cudaFuncSetAttribute(Product, cudaFuncAttributeMaxDynamicSharedMemorySize, kProductShared));
     set = true;
   }
-  const long tiles = (first_a + m + kProductTileM - 1) / kProductTileM * ((first_b + n + kProductTileN - 1) / kProductTileN);
+  const long tiles = (first_a + m + kProductTileM - 1) / kProductTileM *
+                     ((first_b + n + kProductTileN - 1) / kProductTileN);
   Product<<<std::min(tiles, 132l), kProductThreads, kProductShared>>>(
       factors, first_a, first_b, m, n, depth / kChunkDepth, alpha * kSumFactor, beta, c, ldc);
   CHECK(cudaGetLastError());
@@ -145,12 +149,15 @@ int main() {
   for (int kind = 0; kind < 3; ++kind) {
     for (long depth : {16l, 256l, 1024l, 2048l, 4096l}) {
       const long m = 2113, n = 1801, ld = 2128, ldc = 2117, offset = 5;
-      float *a = Allocate<float>(m * depth), *b = Allocate<float>(n * depth), *c = Allocate<float>(ldc * n + 1);
-      double *wide_a = Allocate<double>(m * depth), *wide_b = Allocate<double>(n * depth), *exact = Allocate<double>(m * n);
+      float *a = Allocate<float>(m * depth), *b = Allocate<float>(n * depth),
+            *c = Allocate<float>(ldc * n + 1);
+      double *wide_a = Allocate<double>(m * depth), *wide_b = Allocate<double>(n * depth),
+             *exact = Allocate<double>(m * n);
       Part *parts_a = Allocate<Part>(3 * depth * ld), *parts_b = Allocate<Part>(3 * depth * ld);
       Fill<<<4096, 256>>>(a, wide_a, m * depth, 1, kind);
       Fill<<<4096, 256>>>(b, wide_b, n * depth, 2, kind);
-      CHECK(cublasDgemm(handle, CUBLAS_OP_N, CUBLAS_OP_T, m, n, depth, &wide_one, wide_a, m, wide_b, n, &wide_zero, exact, m));
+      CHECK(cublasDgemm(handle, CUBLAS_OP_N, CUBLAS_OP_T, m, n, depth, &wide_one, wide_a, m, wide_b,
+                        n, &wide_zero, exact, m));
       auto report = [&](const char* how) {
         CHECK(cudaDeviceSynchronize());
         double sum[3], u = std::ldexp(1, -24);
@@ -158,10 +165,12 @@ int main() {
         AddErrors<<<1024, 256>>>(c + 1, ldc, exact, m, n, sums);
         cudaMemcpy(sum, sums, sizeof(sum), cudaMemcpyDeviceToHost);
         const double bias = sum[1] / sum[2], rest = std::max(0.0, sum[0] - bias * sum[1]);
-        std::printf("kind %d depth %4ld %-7s error %8.3f u, bias %8.3f u, rest %7.3f u\n", kind, depth, how,
-                    std::sqrt(sum[0] / sum[2]) / u, bias / u, std::sqrt(rest / sum[2]) / u);
+        std::printf("kind %d depth %4ld %-7s error %8.3f u, bias %8.3f u, rest %7.3f u\n", kind,
+                    depth, how, std::sqrt(sum[0] / sum[2]) / u, bias / u,
+                    std::sqrt(rest / sum[2]) / u);
       };
-      cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_T, m, n, depth, &one, a, m, b, n, &zero, c + 1, ldc);
+      cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_T, m, n, depth, &one, a, m, b, n, &zero, c + 1,
+                  ldc);
       report("plain");
       Split<<<4096, 256>>>(a, m, depth, parts_a + offset, ld, true, 16);
       Split<<<4096, 256>>>(b, n, depth, parts_b + 3, ld, false, 16);
@@ -174,16 +183,21 @@ int main() {
       cudaMemset(c, 0, (ldc * n + 1) * 4);
       for (long k = 0; k < depth; k += 512) {
         const long piece = std::min(512l, depth - k);
-        CHECK(cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_T, m, n, 3 * piece, &scale, parts_a + offset + 3 * k * ld, CUDA_R_16F, ld,
-                           parts_b + 3 + 3 * k * ld, CUDA_R_16F, ld, &one, c + 1, CUDA_R_32F, ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+        CHECK(cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_T, m, n, 3 * piece, &scale,
+                           parts_a + offset + 3 * k * ld, CUDA_R_16F, ld, parts_b + 3 + 3 * k * ld,
+                           CUDA_R_16F, ld, &one, c + 1, CUDA_R_32F, ldc, CUBLAS_COMPUTE_32F,
+                           CUBLAS_GEMM_DEFAULT));
       }
       report("cublas");
-      for (void* p : {(void*)a, (void*)b, (void*)c, (void*)wide_a, (void*)wide_b, (void*)exact, (void*)parts_a, (void*)parts_b}) cudaFree(p);
+      for (void* p : {(void*)a, (void*)b, (void*)c, (void*)wide_a, (void*)wide_b, (void*)exact,
+                      (void*)parts_a, (void*)parts_b})
+        cudaFree(p);
     }
   }
   // Times: the trailing matrix of a factorization of order 20000.
   const long m = 12000, n = 12000, most = 2048, ld = 12032;
-  float *a = Allocate<float>(m * most), *b = Allocate<float>(n * most), *c = Allocate<float>(20100l * n + 64);
+  float *a = Allocate<float>(m * most), *b = Allocate<float>(n * most),
+        *c = Allocate<float>(20100l * n + 64);
   Part *parts_a = Allocate<Part>(3 * most * ld), *parts_b = Allocate<Part>(3 * most * ld);
   Fill<<<4096, 256>>>(a, nullptr, m * most, 1, 0);
   Fill<<<4096, 256>>>(b, nullptr, n * most, 2, 0);
@@ -191,19 +205,23 @@ int main() {
   Split<<<4096, 256>>>(a, m, most, parts_a, ld, true, 16);
   Split<<<4096, 256>>>(b, n, most, parts_b, ld, false, 16);
   const float minus = -scale;
-  for (auto [mm, nn] : {std::pair<long, long>{m, n}, {m, 4096}, {m, 1024}, {1024, 1024}, {4096, 1024}}) {
+  for (auto [mm, nn] :
+       {std::pair<long, long>{m, n}, {m, 4096}, {m, 1024}, {1024, 1024}, {4096, 1024}}) {
     for (long depth : {512l, 1024l, 2048l}) {
       for (long ldc : {20000l, 20001l, 20032l}) {
-        const double ours = Time([&] { Multiply(mm, nn, 3 * depth, -scale, parts_a, ld, parts_b, ld, 1, c, ldc); });
+        const double ours =
+            Time([&] { Multiply(mm, nn, 3 * depth, -scale, parts_a, ld, parts_b, ld, 1, c, ldc); });
         const double theirs = Time([&] {
           for (long k = 0; k < depth; k += 512) {
-            cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_T, mm, nn, 3 * 512, &minus, parts_a + 3 * k * ld, CUDA_R_16F, ld,
-                         parts_b + 3 * k * ld, CUDA_R_16F, ld, &one, c, CUDA_R_32F, ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+            cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_T, mm, nn, 3 * 512, &minus,
+                         parts_a + 3 * k * ld, CUDA_R_16F, ld, parts_b + 3 * k * ld, CUDA_R_16F, ld,
+                         &one, c, CUDA_R_32F, ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
           }
         });
         const double operations = 6. * mm * nn * depth / 1e9;
-        std::printf("%ld x %ld depth %ld ldc %ld: kernel %.3f ms %.0f TFLOP/s, cuBLAS %.3f ms %.0f\n", mm, nn, depth, ldc, ours,
-                    operations / ours, theirs, operations / theirs);
+        std::printf(
+            "%ld x %ld depth %ld ldc %ld: kernel %.3f ms %.0f TFLOP/s, cuBLAS %.3f ms %.0f\n", mm,
+            nn, depth, ldc, ours, operations / ours, theirs, operations / theirs);
         std::fflush(stdout);
       }
     }

@@ -87,7 +87,8 @@ TEST(EvenWidthKeepsTheNumberOfTiles) {
       EXPECT(even >= 1 && even <= width) << block << " " << width;
       EXPECT((block + even - 1) / even <= tiles) << block << " " << width;
       EXPECT(Tiles::EvenWidth(block, even) == even) << block << " " << width;
-      // The largest multiple of a power of two, 64 at most, between the narrowest width and `width`.
+      // The largest multiple of a power of two, 64 at most, between the narrowest width and
+      // `width`.
       const int64_t least = (block + tiles - 1) / tiles, most = std::min(width, block);
       for (int64_t multiple = 64; multiple > 0; multiple /= 2) {
         if ((least + multiple - 1) / multiple * multiple > most) continue;

@@ -114,8 +114,8 @@ class Blas {
   // Factors of products that are made of parts (parts.h), split once for many of them; where
   // products aren't, neither is called.
   virtual PartsShape parts() const { return {}; }
-  // The parts of the left or the right factor that A (m x n) is, or with `turned` A^H, with the zeros
-  // that fill the last group of columns.
+  // The parts of the left or the right factor that A (m x n) is, or with `turned` A^H, with the
+  // zeros that fill the last group of columns.
   virtual Status Split(Stream, Side, bool /*turned*/, int64_t /*m*/, int64_t /*n*/, const T* /*a*/,
                        int64_t /*lda*/, Part* /*parts*/, int64_t /*ld*/) {
     return Status::Fixed(Code::kInternal, "products here aren't made of parts");

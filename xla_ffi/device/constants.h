@@ -80,8 +80,8 @@ inline constexpr float kHalfScale = 4, kHalfShift = 64;
 inline constexpr int kLeftHalf[] = {1, 2, 0};
 inline constexpr int kRightHalf[] = {2, 1, 0};
 
-// Real numbers of a factor whose parts, of each of the products, lie side by side (parts.h): as many
-// as tensor cores multiply at once.
+// Real numbers of a factor whose parts, of each of the products, lie side by side (parts.h): as
+// many as tensor cores multiply at once.
 inline constexpr int kPartsGroup = 16;
 
 // Products of parts on Hopper GPUs (part_products.cuh): the columns that tensor cores sum up, the
@@ -95,8 +95,8 @@ inline constexpr int kProductThreads = 384;
 inline constexpr int kProductShared =
     kProductStages * (kProductTileM + kProductTileN) * kChunkDepth * 2 + 2048;
 // What tensor cores sum up falls short of itself by 0.65 units of 2^-24 on average (0.50 to 0.75,
-// benchmarks/part_products.cu). So chunks are multiplied by kChunkFactor and their sum by kSumFactor,
-// which are together 1 + 0.65 * 2^-24 and far enough from 1 to be numbers of float32.
+// benchmarks/part_products.cu). So chunks are multiplied by kChunkFactor and their sum by
+// kSumFactor, which are together 1 + 0.65 * 2^-24 and far enough from 1 to be numbers of float32.
 inline constexpr float kChunkFactor = 1 + 1212.0f / 8388608;
 inline constexpr float kSumFactor = 1 - 2423.0f / 16777216;
 

@@ -198,8 +198,8 @@ Status CudaBlas<T>::MultiplyParts(Stream stream, int64_t m, int64_t n, int64_t d
 // By cuBLAS. Tensor cores truncate what they can't hold of a sum, and of products of float16
 // numbers, which have 22 bits, more than of bfloat16's with 16. On an H200 a sum of k real products
 // falls short of itself by `truncation` k on average where signs are random, and where they are all
-// the same by twice that, or five times with float16 (docs/performance.md). So the sum is multiplied
-// by 1 + truncation k, and several of them are added in float32.
+// the same by twice that, or five times with float16 (docs/performance.md). So the sum is
+// multiplied by 1 + truncation k, and several of them are added in float32.
 template <typename T>
 Status CudaBlas<T>::MultiplyPartsInPieces(Stream stream, int64_t m, int64_t n, int64_t depth,
                                           float alpha, const Part* a, int64_t lda, const Part* b,

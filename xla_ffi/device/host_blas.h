@@ -146,7 +146,9 @@ class HostBlas : public Blas<T> {
     const int64_t rows = turned ? n : m, columns = turned ? m : n;
     for (int64_t column = 0; column < parts_.Depth(columns) / parts_.depth; ++column) {
       for (int64_t row = 0; row < rows; ++row) {
-        const T value = column >= columns ? T(0) : turned ? a[row * lda + column] : a[column * lda + row];
+        const T value = column >= columns ? T(0)
+                        : turned          ? a[row * lda + column]
+                                          : a[column * lda + row];
         Part split[2][kParts];
         for (int64_t c = 0; c < components; ++c) {
           const float number = reinterpret_cast<const float*>(&value)[c];

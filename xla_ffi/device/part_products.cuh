@@ -1,6 +1,6 @@
 // C := beta C + alpha A B^T of matrices of 16-bit parts (parts.h), on the tensor cores of GPUs of
-// compute capability 9.0: more exact than a product in float32, and as fast whatever the alignment of
-// C's columns, to which cuBLAS is three times slower where they begin off 16 bytes.
+// compute capability 9.0: more exact than a product in float32, and as fast whatever the alignment
+// of C's columns, to which cuBLAS is three times slower where they begin off 16 bytes.
 //
 // Tensor cores truncate: every step of 16 columns cuts bits off the sum so far, always towards
 // zero, so that long sums come out too small. Here a sum is never longer than a chunk of
@@ -30,8 +30,8 @@ struct alignas(64) TensorMap {
   unsigned long long opaque[16];
 };
 
-// The two matrices of parts, each from a multiple of 16 bytes on. A begins at row `first_a` and B at
-// row `first_b` of what is described.
+// The two matrices of parts, each from a multiple of 16 bytes on. A begins at row `first_a` and B
+// at row `first_b` of what is described.
 struct PartFactors {
   TensorMap a, b;
 };
@@ -54,7 +54,8 @@ class SharedBarrier {
   }
   // The phase ends when so many bytes have come, too.
   __device__ void ArriveAndExpect(int bytes) const {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address_), "r"(bytes)
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address_),
+                 "r"(bytes)
                  : "memory");
   }
   // Returns once the phase of that parity is over.
@@ -96,19 +97,19 @@ __device__ inline unsigned long long DescribeBox(unsigned address, int box_bytes
 #define JAXMG_16(d, i) JAXMG_4(d, i), JAXMG_4(d, i + 4), JAXMG_4(d, i + 8), JAXMG_4(d, i + 12)
 
 // sum := A B^T + (add ? sum : 0), A 64 x 16 and B 128 x 16.
-#define JAXMG_MULTIPLY(type)                                                               \
-  asm volatile(                                                                            \
-      "{\n"                                                                                \
-      ".reg .pred add;\n"                                                                  \
-      "setp.ne.b32 add, %66, 0;\n"                                                         \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                         \
-      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17,"  \
-      " %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33,"   \
-      " %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49,"   \
-      " %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63},"            \
-      " %64, %65, add, 1, 1, 1, 1;\n"                                                      \
-      "}\n"                                                                                \
-      : JAXMG_16(sum, 0), JAXMG_16(sum, 16), JAXMG_16(sum, 32), JAXMG_16(sum, 48)          \
+#define JAXMG_MULTIPLY(type)                                                              \
+  asm volatile(                                                                           \
+      "{\n"                                                                               \
+      ".reg .pred add;\n"                                                                 \
+      "setp.ne.b32 add, %66, 0;\n"                                                        \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                        \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17," \
+      " %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33,"  \
+      " %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49,"  \
+      " %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63},"           \
+      " %64, %65, add, 1, 1, 1, 1;\n"                                                     \
+      "}\n"                                                                               \
+      : JAXMG_16(sum, 0), JAXMG_16(sum, 16), JAXMG_16(sum, 32), JAXMG_16(sum, 48)         \
       : "l"(a), "l"(b), "r"(static_cast<int>(add)))
 
 template <bool kHalves>

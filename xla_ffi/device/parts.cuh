@@ -83,8 +83,8 @@ __device__ void StoreParts(bool left, bool turned, bool halves, int products, T 
   const int rows = left ? kComponents : 1;
   for (int product = 0; product < products; ++product) {
     const int at = halves ? product : kMostProducts - products + product;
-    const int part = halves ? (left ? kLeftHalf[at] : kRightHalf[at])
-                            : (left ? kLeftPart[at] : kRightPart[at]);
+    const int part =
+        halves ? (left ? kLeftHalf[at] : kRightHalf[at]) : (left ? kLeftPart[at] : kRightPart[at]);
     const Index first = (column / kGroup * products + product) * kPartsGroup;
     for (int p = 0; p < rows; ++p) {
       for (int q = 0; q < kComponents; ++q) {

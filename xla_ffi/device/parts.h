@@ -58,7 +58,9 @@ struct PartsShape {
   // Columns of a factor whose parts lie together: kPartsGroup real numbers for each product.
   int64_t group() const { return kPartsGroup * products / depth; }
   // Columns of parts for so many columns of a factor, of which the last group is filled with zeros.
-  int64_t Depth(int64_t columns) const { return (columns + group() - 1) / group() * group() * depth; }
+  int64_t Depth(int64_t columns) const {
+    return (columns + group() - 1) / group() * group() * depth;
+  }
   // What a product of parts is divided by.
   float scale() const { return format == PartFormat::kFloat16 ? kHalfScale * kHalfScale : 1; }
 };

@@ -30,13 +30,13 @@ Status GemmByParts(Blas<T>& blas, Scratch scratch, Stream stream, Op op_a, Op op
     JAXMG_RETURN_IF_ERROR(scratch((ld_a + ld_b) * depth, &parts));
     Part* const parts_b = parts + ld_a * depth;
     JAXMG_RETURN_IF_ERROR(
-        turned_a
-            ? blas.Split(stream, Side::kLeft, true, columns, m, a + begin, lda, parts, ld_a)
-            : blas.Split(stream, Side::kLeft, false, m, columns, a + begin * lda, lda, parts, ld_a));
-    JAXMG_RETURN_IF_ERROR(turned_b ? blas.Split(stream, Side::kRight, true, columns, n, b + begin,
-                                                ldb, parts_b, ld_b)
-                                   : blas.Split(stream, Side::kRight, false, n, columns,
-                                                b + begin * ldb, ldb, parts_b, ld_b));
+        turned_a ? blas.Split(stream, Side::kLeft, true, columns, m, a + begin, lda, parts, ld_a)
+                 : blas.Split(stream, Side::kLeft, false, m, columns, a + begin * lda, lda, parts,
+                              ld_a));
+    JAXMG_RETURN_IF_ERROR(
+        turned_b ? blas.Split(stream, Side::kRight, true, columns, n, b + begin, ldb, parts_b, ld_b)
+                 : blas.Split(stream, Side::kRight, false, n, columns, b + begin * ldb, ldb,
+                              parts_b, ld_b));
     JAXMG_RETURN_IF_ERROR(blas.GemmOfParts(stream, m, n, depth, alpha, parts, ld_a, parts_b, ld_b,
                                            begin == 0 ? beta : 1, c, ldc));
   }

@@ -301,8 +301,8 @@ class BandReduction {
     if (triangular()) {
       return ForBlocks(next.behind, [&](int64_t begin, int64_t columns) {
         const T* rows = behind + (begin - next.behind) * ld;
-        on.Gemm(Op::kConjTrans, Op::kNone, n_ - begin, columns, 2 * r, -1, rows + r, ld, rows, ld, 1,
-                matrix_.data + begin * n_ + begin, n_);
+        on.Gemm(Op::kConjTrans, Op::kNone, n_ - begin, columns, 2 * r, -1, rows + r, ld, rows, ld,
+                1, matrix_.data + begin * n_ + begin, n_);
       });
     }
     const T* own = alone_ ? behind : own_stack_;
@@ -332,8 +332,8 @@ class BandReduction {
   const Matrix<T>& matrix_;
   const Tiles& tiles_;
   const int rank_;
-  const bool alone_;      // one rank's columns lie side by side as they are
-  const int64_t block_;   // of columns, where it works on a triangle alone
+  const bool alone_;     // one rank's columns lie side by side as they are
+  const int64_t block_;  // of columns, where it works on a triangle alone
   const int64_t n_, b_, ldb_;
   T* const factors_;
   T *message_, *unpacked_, *y_, *stack_, *own_y_, *own_stack_, *small_, *own_band_;

@@ -9,9 +9,9 @@
 //                    └──┘          the owner keeps V where P was
 //
 // Each rank has whole columns of M, both triangles, so that Y = M V is one product of its columns
-// and there is nothing to be summed over ranks: rows of Y are exchanged. That costs 2 n^3 operations.
-// A rank that is alone works on the lower triangle, in blocks of Tuning::triangle_columns columns:
-// 4/3 n^3 operations, in products half as large.
+// and there is nothing to be summed over ranks: rows of Y are exchanged. That costs 2 n^3
+// operations. A rank that is alone works on the lower triangle, in blocks of
+// Tuning::triangle_columns columns: 4/3 n^3 operations, in products half as large.
 //
 // C. H. Bischof, B. Lang, X. Sun, "A framework for symmetric band reduction", ACM TOMS 26, 2000.
 #ifndef JAXMG_XLA_FFI_ENGINE_BAND_H_

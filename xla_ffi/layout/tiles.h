@@ -29,9 +29,9 @@ class Tiles {
         width_(std::min(width, std::max<int64_t>(block, 1))),
         slots_((block + width_ - 1) / width_) {}
 
-  // The width at or below `width` that cuts a block into the same number of tiles, about equal ones,
-  // and is a multiple of 64 or, if none of those fits, of the largest power of two that does: tiles
-  // that begin at such columns are what products are fastest with.
+  // The width at or below `width` that cuts a block into the same number of tiles, about equal
+  // ones, and is a multiple of 64 or, if none of those fits, of the largest power of two that does:
+  // tiles that begin at such columns are what products are fastest with.
   static int64_t EvenWidth(int64_t block, int64_t width) {
     if (block < 1) return 1;
     width = std::clamp<int64_t>(width, 1, block);

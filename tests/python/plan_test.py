@@ -53,14 +53,14 @@ def test_devices():
 def test_devices_that_are_not_there(routine, refine):
     """As many more as there are: their plan is that of those on another machine."""
     there = len(jax.local_devices())
-    one = jaxmg.plan(routine, 4096, "float64", 1, refine=refine)
-    plans = [jaxmg.plan(routine, 4096, "float64", there * k, refine=refine) for k in (1, 2, 4)]
+    one = jaxmg.plan(routine, 16384, "float64", 1, refine=refine)
+    plans = [jaxmg.plan(routine, 16384, "float64", there * k, refine=refine) for k in (1, 2, 4)]
     assert [plan.devices for plan in plans] == [there, 2 * there, 4 * there]
     assert [len(plan.bytes) for plan in plans] == [there, 2 * there, 4 * there]
     most = [max(plan.bytes) for plan in (one, *plans)]
     assert most == sorted(most, reverse=True) and len(set(most)) > 2
     if refine is None and there > 1:
-        assert jaxmg.plan(routine, 4096, "float64", jax.local_devices()) == plans[0]
+        assert jaxmg.plan(routine, 16384, "float64", jax.local_devices()) == plans[0]
 
 
 def test_memory_that_is_given():

@@ -28,9 +28,13 @@ class AtOnce:
     function: collections.abc.Callable
     orders: tuple
 
-    def is_faster(self, platform, n):
-        """Whether it is for matrices of order n."""
-        return n <= dict(self.orders).get(platform, 0)
+    def is_faster(self, layout, n):
+        """Whether it is for matrices of order n on the devices of ``layout``. Of CPU devices only
+        one alone: JAX's LAPACK kernels wait in one thread of XLA's pool for others of it, and
+        several devices' at a time lock up (seen with jaxlib 0.10.2)."""
+        if layout.platform == "cpu" and layout.mesh.size > 1:
+            return False
+        return n <= dict(self.orders).get(layout.platform, 0)
 
 
 def has_plain_products(options):

@@ -58,7 +58,8 @@ def function(a, func, name, mesh, spec):
             f"{values.shape}"
         )
     if not (_compat.TRANSFORMS and _mesh.traced((a, values))):
-        return run((v, values), name, scaled, ("matrix",), mesh, spec)
+        with _compat.default_promotion():  # of a real v and complex values
+            return run((v, values), name, scaled, ("matrix",), mesh, spec)
     slopes = jax.jvp(func, (points,), (jnp.ones_like(points),))[1]
     return _of_eigenvalues((name, mesh, spec), a, w, v, values, slopes)
 

@@ -232,7 +232,7 @@ class _OfFactor(_batching.Batchable):
         if function is None or self.of.overflows or not plain:
             return _OnDevice(self)
         at_once = _at_once.AtOnce(function, ORDERS_AT_ONCE)
-        return _AllOnDevice(self) if at_once.is_faster(layout.platform, n) else _OnDevice(self)
+        return _AllOnDevice(self) if at_once.is_faster(layout, n) else _OnDevice(self)
 
     def on_rank(self, place, arrays):
         """Of a rank's rows, inside a shard_map: (what it puts to the result, the call, b)."""

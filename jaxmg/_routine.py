@@ -448,7 +448,7 @@ class _Run(_batching.Batchable):
         if together is None or chosen.backend not in _ANY:
             return None
         at_once = together(dict(chosen.options))
-        if at_once is None or not at_once.is_faster(layout.platform, n):
+        if at_once is None or not at_once.is_faster(layout, n):
             return None
         return _AtOnce(_OnDevice(self.routine, chosen, layout), at_once.function)
 

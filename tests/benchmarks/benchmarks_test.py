@@ -116,7 +116,7 @@ def _eigensolver(name):
 
 
 def _even(n, ranks, width):
-    """The width that cuts the rows of a rank into the most equal tiles, which records have that were
+    """The width that cuts the rows of a rank into the most equal tiles. Records have it that were
     measured before widths became multiples of 64 where that fits."""
     block = -(-n // ranks)
     return -(-block // -(-block // min(width, block)))

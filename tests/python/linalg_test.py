@@ -447,7 +447,8 @@ def test_dtypes_are_promoted_as_jax_does(of_a, of_b, kind):
 
 def test_strict_promotion():
     with jax.numpy_dtype_promotion("strict"):
-        with pytest.raises(ValueError, match="'float(32', 'float64|64', 'float32)'.* no available implicit"):
+        dtypes = "'float(32', 'float64|64', 'float32)'"
+        with pytest.raises(ValueError, match=f"{dtypes}.* no available implicit"):
             linalg.solve(np.eye(3, dtype="float32"), np.ones(3))
         assert linalg.solve(np.eye(3), np.ones(3)).dtype == "float64"
 

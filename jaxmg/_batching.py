@@ -396,8 +396,8 @@ def in_turn(function, marks, *arrays, place=None):
     each = list(zip(arrays, marks, strict=True))
     if any(mark and not len(array) for array, mark in each):
         return _of_none(functools.partial(_in_turn, function), marks, arrays, place)
-    arrays = [_without_sharded_batch(array) if mark else array for array, mark in each]
-    results = _in_turn(function, tuple(marks), *arrays)
+    whole = [_without_sharded_batch(array) if mark else array for array, mark in each]
+    results = _in_turn(function, tuple(marks), *whole)
     return results if place is None else place.put(results)
 
 
@@ -422,10 +422,10 @@ def _in_turn(function, marks, *arrays):
 def _without_sharded_batch(array):
     """``array`` with no explicit axis along the batch, which a loop can't be over; such axes shard
     the next dimension where they divide it."""
-    axes = _mesh.leading_axes(array)
-    if not axes:
+    axes, explicit = _mesh.leading_axes(array), _mesh.explicit_spec(array)
+    if not axes or explicit is None:
         return array
-    mesh, spec = _mesh.explicit_spec(array)
+    mesh, spec = explicit
     spec = P(None, *spec[1:])
     ranks = math.prod(mesh.shape[axis] for axis in axes)
     if array.ndim > 2 and spec[1] is None and array.shape[1] % ranks == 0:

@@ -1,6 +1,8 @@
 """The call of native code: `call` on one rank inside a shard_map, `over_ranks` on all of a mesh."""
 
+import collections.abc
 import functools
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +46,7 @@ def call(
     )
 
 
-def over_ranks(layout, function, in_specs, out_specs):
+def over_ranks(layout, function, in_specs, out_specs) -> collections.abc.Callable[..., typing.Any]:
     """``function`` of a device's place and blocks, mapped over the ranks; results with spec P() are
     the same on all of them.
 

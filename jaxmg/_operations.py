@@ -11,8 +11,10 @@ of the Hermitian S = L^-1 dA L^-H (S. P. Smith, J. Comput. Graph. Stat. 4, 1995)
 """
 
 import abc
+import collections.abc
 import dataclasses
 import functools
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -292,7 +294,7 @@ def _solve_rows_at_once(u, b, inverse):
 
 
 # Of stacks of upper factors U, of which A = U^H U, as a rank that has all of one has it.
-_AT_ONCE = {
+_AT_ONCE: dict[str, collections.abc.Callable[..., typing.Any]] = {
     APPLY.native: _apply_at_once,
     SOLVE_ROWS.native: _solve_rows_at_once,
     INVERT.native: lambda u, products: _at_once.inverse(u),

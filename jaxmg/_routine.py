@@ -462,8 +462,8 @@ class _Run(_batching.Batchable):
             _batching.from_columns(value, b) if name == "x" else _batching.repeated(value, size)
             for name, value in zip(names, (results,) if len(names) == 1 else results, strict=True)
         ]
-        found = found[0] if len(names) == 1 else tuple(found)
-        return found if place is None else place.put(found)
+        columns = found[0] if len(names) == 1 else tuple(found)
+        return columns if place is None else place.put(columns)
 
 
 @dataclasses.dataclass(frozen=True)

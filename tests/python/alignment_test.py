@@ -12,6 +12,9 @@ from jax.sharding import AxisType
 import jaxmg
 from jaxmg import _alignment, _potri, _potrs, _programs
 
+# Rows of results are looked at whole.
+pytestmark = cases.one_process("rows of processes are extended as those of devices")
+
 
 @pytest.fixture
 def orders(monkeypatch):

@@ -205,9 +205,9 @@ def tracks_varying(axis):
 # be where their primals are, and its scan isn't transposed where it closes over what is linear; JAX
 # 0.7 to 0.9 pass most tests of it, not all.
 TRANSFORMS = jax.__version_info__ >= (0, 10)
-# XLA of JAX 0.6.2 ends the process where it compiles an exchange before some native calls; that of
-# 0.11 does not, and those between have not been asked.
-COMPILES_EXCHANGES = jax.__version_info__ >= (0, 11)
+# XLA of JAX 0.6.2 aborts the process when it compiles an all-to-all before some native calls. Those
+# of JAX 0.10 and later don't; the versions between were not tried.
+COMPILES_EXCHANGES = jax.__version_info__ >= (0, 10)
 
 
 # Whether XLA lets a branch of a lax.cond work in the memory of a donated array; older ones copy it.

@@ -249,7 +249,11 @@ def _upper(call, a):
 
 
 def _adjoint(a, layout):
-    return _products.adjoint(a, layout) if _compat.COMPILES_EXCHANGES else a.conj().T
+    if _compat.COMPILES_EXCHANGES:
+        return _products.adjoint(a, layout)
+    a = _mesh.constrain(a, layout, P())
+    # JAX 0.6.2 can't lower `conj` in a context of explicit axes.
+    return (jax.lax.complex(a.real, -a.imag) if jnp.iscomplexobj(a) else a).T
 
 
 def _where(call):
@@ -270,7 +274,7 @@ def inverse(call, a):
 def cholesky(call, a):
     _, upper = call.attributes
     u = _factor.cho_factor(_upper(call, a), **_where(call)).upper()
-    return (u if upper else _products.adjoint(u, call.layout),)
+    return (u if upper else _adjoint(u, call.layout),)
 
 
 @_program

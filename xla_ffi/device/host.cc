@@ -12,6 +12,7 @@
 
 #include "xla_ffi/device/host_blas.h"
 #include "xla_ffi/device/host_chase.h"
+#include "xla_ffi/device/host_lu.h"
 #include "xla_ffi/device/host_panel.h"
 #include "xla_ffi/device/host_secular.h"
 #include "xla_ffi/device/host_solver.h"
@@ -86,6 +87,7 @@ struct HostOperations {
   HostPanel<T> panel{blas};
   HostChase<T> chase{blas};
   HostSecular<T> secular;
+  HostLu<T> lu;
   BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6, &f16x3}; }
   EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
 };
@@ -110,7 +112,7 @@ class HostDevice : public Device {
   explicit HostDevice(HostAllocator allocator) : allocator_(std::move(allocator)) {
     Offer(status_kernels_);
     std::apply(
-        [this](auto&... each) { (Offer(each.by_precision(), each.solver, each.eigen()), ...); },
+        [this](auto&... each) { (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu), ...); },
         of_dtype_);
   }
 

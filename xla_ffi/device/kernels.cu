@@ -3,6 +3,7 @@
 #include "xla_ffi/device/chase.cuh"
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/groups.cuh"
+#include "xla_ffi/device/lu.cuh"
 #include "xla_ffi/device/panel.cuh"
 #include "xla_ffi/device/part_products.cuh"
 #include "xla_ffi/device/parts.cuh"
@@ -218,6 +219,10 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
       T& sum = b[i / m * ldb + i % m];                                                             \
       sum = Plus(sum, a[i / m * lda + i % m]);                                                     \
     }                                                                                              \
+  }                                                                                                \
+  KERNEL jaxmg_add_determinant_##letter(Index n, const T* u, Index ldu, Index offset,              \
+                                        const int* pivots, R* log_abs, T* sign) {                  \
+    AddDeterminant(n, u, ldu, offset, pivots, log_abs, sign);                                      \
   }                                                                                                \
   KERNEL jaxmg_add_log_det_##letter(Index n, const T* l, Index ldl, R* sum) {                      \
     AddLogDet(n, l, ldl, sum);                                                                     \

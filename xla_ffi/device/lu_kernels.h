@@ -10,12 +10,10 @@
 
 #include "xla_ffi/base/dtype.h"
 #include "xla_ffi/base/status.h"
+#include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/stream.h"
 
 namespace jaxmg {
-
-// A number that is not finite came up as a pivot. Below all orders, so that it is what *info keeps.
-inline constexpr int32_t kNotFinite = -1;
 
 enum class Order { kForward, kBackward };
 

@@ -205,7 +205,7 @@ class Tree:
             tag = tag or f"{python}-{python}-manylinux_2_27_x86_64"
             if name == "jaxmg":
                 folder, pyproject = self.folder, "jaxmg/pyproject.toml"
-                files = sorted((folder / "jaxmg").glob("*.py"))
+                files = sorted((folder / "jaxmg").rglob("*.py"))
             else:
                 folder, pyproject = self.plugin(), "xla_ffi/plugin/pyproject_cpu.toml"
                 files = sorted((folder / name).iterdir())

@@ -155,7 +155,7 @@ class Tree:
 
     def engine(self):
         return self.compiled(self.sources(*(f"{p}/*.cc" for p in (
-            "base", "comm", "device", "engine", "layout"))))  # fmt: skip
+            "base", "comm", "comm/processes", "device", "engine", "layout"))))  # fmt: skip
 
     def link(self, out, objects, *flags):
         out.parent.mkdir(parents=True, exist_ok=True)

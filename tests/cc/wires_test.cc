@@ -1,6 +1,6 @@
 // Blocks over wires: their order, what becomes of them when a call fails or a process is lost at
 // any point, and what processes do that can't make wires.
-#include "xla_ffi/comm/wires.h"
+#include "xla_ffi/comm/processes/wires.h"
 
 #include <algorithm>
 #include <array>

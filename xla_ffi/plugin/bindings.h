@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "xla_ffi/comm/hub.h"
-#include "xla_ffi/comm/process_meeting.h"
+#include "xla_ffi/comm/processes/hub.h"
+#include "xla_ffi/comm/processes/process_meeting.h"
 #include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/handlers.h"
 #include "xla_ffi/handlers/options.h"

@@ -147,14 +147,15 @@ class Tree:
     def sources(self, *patterns):
         for pattern in patterns:
             for path in sorted((self.folder / "xla_ffi").glob(pattern)):
-                if not path.name.startswith("cuda"):
-                    yield str(path.relative_to(self.folder))
+                local = path.relative_to(self.folder)
+                if not any(part.startswith("cuda") for part in local.parts):
+                    yield str(local)
 
     def compiled(self, sources, *flags):
         return [self.objects.compile(self.folder, s, (*FLAGS, "-I.", *flags)) for s in sources]
 
     def engine(self):
-        return self.compiled(self.sources(*(f"{p}/*.cc" for p in (
+        return self.compiled(self.sources(*(f"{p}/**/*.cc" for p in (
             "base", "comm", "device", "engine", "layout"))))  # fmt: skip
 
     def link(self, out, objects, *flags):

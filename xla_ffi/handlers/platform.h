@@ -13,7 +13,7 @@
 #include "xla_ffi/comm/meeting.h"
 #include "xla_ffi/comm/process_meeting.h"
 #include "xla_ffi/comm/shared_site.h"
-#include "xla_ffi/engine/matrix.h"
+#include "xla_ffi/engine/core/matrix.h"
 
 namespace jaxmg {
 

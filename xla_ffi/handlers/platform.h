@@ -13,7 +13,7 @@
 #include "xla_ffi/comm/meeting.h"
 #include "xla_ffi/comm/processes/process_meeting.h"
 #include "xla_ffi/comm/processes/shared_site.h"
-#include "xla_ffi/engine/matrix.h"
+#include "xla_ffi/engine/core/matrix.h"
 
 namespace jaxmg {
 

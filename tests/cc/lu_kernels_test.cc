@@ -14,11 +14,11 @@
 #include "tests/cc/problem.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/device/host.h"
+#include "xla_ffi/device/host/device.h"
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
-#include "xla_ffi/device/lu.cuh"
+#include "xla_ffi/device/cuda/lu.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg {

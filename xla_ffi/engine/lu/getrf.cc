@@ -5,7 +5,7 @@
 #include <complex>
 #include <vector>
 
-#include "xla_ffi/engine/flow.h"
+#include "xla_ffi/engine/core/flow.h"
 
 namespace jaxmg {
 namespace {

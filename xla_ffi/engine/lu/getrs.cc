@@ -4,8 +4,8 @@
 #include <complex>
 #include <vector>
 
-#include "xla_ffi/engine/flow.h"
-#include "xla_ffi/engine/substitution.h"
+#include "xla_ffi/engine/core/flow.h"
+#include "xla_ffi/engine/cholesky/substitution.h"
 
 namespace jaxmg {
 namespace {

@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "xla_ffi/device/blas.h"
-#include "xla_ffi/engine/matrix.h"
-#include "xla_ffi/engine/potrf.h"
+#include "xla_ffi/engine/core/matrix.h"
+#include "xla_ffi/engine/cholesky/potrf.h"
 
 namespace jaxmg {
 

@@ -252,17 +252,21 @@ class LuFactorization {
   std::array<Room, 2> rooms_;  // by the parity of a panel
 };
 
-// Applies to each tile column of L the interchanges of the panels behind it.
+// Applies to each tile column of L the interchanges of the panels behind it, panel by panel: a device
+// finds out once what a panel's interchanges amount to.
 template <typename T>
 Status SwapLower(const RankContext& context, const Matrix<T>& matrix, const int32_t* pivots) {
   const Tiles& tiles = matrix.tiles;
-  const int64_t count = std::min(matrix.rows, tiles.columns());
-  for (int64_t k = matrix.rank; k < tiles.nonempty(); k += tiles.ranks()) {
-    const int64_t begin = tiles.offset(k + 1);
-    if (begin >= count) break;
-    JAXMG_RETURN_IF_ERROR(context.device.lu<T>().SwapRows(
-        Stream::kMain, Order::kForward, tiles.width(k), matrix.tile(k, begin), matrix.ld(), begin,
-        count - begin, pivots + begin));
+  for (int64_t k = 1; k < tiles.nonempty() && tiles.offset(k) < matrix.rows; ++k) {
+    const int64_t begin = tiles.offset(k), count = std::min(tiles.width(k), matrix.rows - begin);
+    Status status;
+    matrix.ForRuns(0, tiles.slots_before(matrix.rank, k), [&](int64_t, T* first, int64_t columns) {
+      if (!status.ok()) return;
+      status = context.device.lu<T>().SwapRows(Stream::kMain, Order::kForward, columns,
+                                               first + begin, matrix.ld(), begin, count,
+                                               pivots + begin);
+    });
+    JAXMG_RETURN_IF_ERROR(status);
   }
   return Status::Ok();
 }

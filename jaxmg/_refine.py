@@ -19,7 +19,7 @@ class _Lower:
     """A precision of factorizations.
 
     Attributes:
-        products: those of the factorization (_checks.PRECISIONS).
+        products: those of the factorization (_checks.PRODUCTS).
         shift: what is added to the unit diagonal, so that rounding A leaves it positive definite
             where it is nearly singular (N. J. Higham and S. Pranesh, "Exploiting lower precision
             arithmetic in solving symmetric positive definite linear systems and least squares

@@ -122,6 +122,14 @@ def matrix(routine, name, value, pad, transformations=()):
         )
 
 
+def operands(caller, routine, arrays, pad):
+    """Checks the arrays of a call: those of a `record.Routine`."""
+    matrix(caller, routine.operands[0], arrays[0], pad, ALL)
+    if len(arrays) > 1:
+        fits = second_matrix if routine.matrices > 1 else right_hand_side
+        fits(caller, arrays[0], arrays[1], ALL)
+
+
 def batch(routine, name, value, pad):
     """Checks that the last two dimensions of ``value`` are those of square matrices, or padded."""
     rows, columns = value.shape[-2:]
@@ -172,7 +180,7 @@ def right_hand_side(routine, a, b, transformations=()):
     one_dtype(routine, a, b)
 
 
-def kept(routine, tiles, n, ranks):
+def factor(routine, tiles, n, ranks):
     """Checks that ``tiles`` are those of one factor of order n."""
     rows = -(-n // ranks) * ranks
     if tiles.ndim != 2 or tiles.shape[1] != n or (n and tiles.shape[0] != rows):

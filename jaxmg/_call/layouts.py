@@ -162,27 +162,6 @@ def located(routine, layout, arrays):
     return _shared(routine, dataclasses.replace(layout, mesh=mesh))
 
 
-def given_spec(routine, specs, in_specs):
-    """The spec of A from ``matrix_specs`` or ``in_specs``: one spec, or a sequence that starts so.
-
-    Up to JAXMg 0.0.5 it was the pair (spec of A, spec of b); b is laid out from its own sharding.
-    """
-    if specs is not None and in_specs is not None:
-        raise ValueError(
-            f"{routine}: matrix_specs and in_specs are two names of one argument; pass one of them"
-        )
-    name = "in_specs" if specs is None else "matrix_specs"
-    specs = in_specs if specs is None else specs
-    if specs is None or isinstance(specs, P):
-        return specs
-    if isinstance(specs, (list, tuple)) and specs and isinstance(specs[0], P):
-        return specs[0]
-    raise TypeError(
-        f"{routine}: {name} must be a PartitionSpec, or a list or tuple that starts with A's; "
-        f"got {specs!r}"
-    )
-
-
 def check_spec(routine, spec, axis_names):
     """Two entries, for rows and columns; raises where ``spec`` can't lay out a matrix."""
     if len(spec) > 2:

@@ -22,14 +22,14 @@ class Result(abc.ABC):
 
     Attributes:
         name: what a `Routine` calls it.
-        asked: the caller's argument that asks for it; in a form without that argument, and where
-            there is none, it is given always.
+        argument: the public function's argument that asks for it. It is always returned where
+            that is None, and by functions without the argument.
     """
 
     differs = False
 
     name: str
-    asked: str | None = None
+    argument: str | None = None
 
     @abc.abstractmethod
     def native(self, call, a, *b):
@@ -86,7 +86,7 @@ class Matrix(Result):
         return blocks.from_rows(value, layout.by_rows, a.shape)
 
     def whole(self, value, call, *b):
-        return blocks.join_rows(value, call.layout, call.rows)
+        return blocks.join_rows(value, call.layout, call.shape[0])
 
     def on_rank(self, value, layout, a, *b):
         return self.back(value, layout, a.shape)
@@ -194,7 +194,7 @@ class Status(RealNumber):
     """0, or LAPACK's info."""
 
     name: str = "status"
-    asked: str | None = "return_status"
+    argument: str | None = "return_status"
 
     def _dtype(self, a):
         return jnp.int32

@@ -36,7 +36,7 @@ def nan_unless_hermitian(a, layout):
     return jnp.where(hermitian, a, jnp.full_like(a, jnp.nan))
 
 
-def checked(caller, name, a, arrays, mesh, spec):
+def check(caller, name, a, arrays, mesh, spec):
     """``a`` (n, n) where it is Hermitian. Else raises; NaN where that depends on values which a
     trace doesn't know.
 
@@ -49,7 +49,7 @@ def checked(caller, name, a, arrays, mesh, spec):
             "with rows of padding"
         )
     if not layouts.traced(arrays) and _compat.trace_state_clean():
-        if not a.size or _found_hermitian((a, *arrays), caller, name, mesh, spec):
+        if not a.size or _compare_eagerly((a, *arrays), caller, name, mesh, spec):
             return a
         raise ValueError(
             f"{caller}: {name} is not Hermitian: it differs from its adjoint by more than "
@@ -66,25 +66,25 @@ def _nan_unless_hermitian(a, layout):
     return nan_unless_hermitian(a, layout)
 
 
-def _found_hermitian(arrays, caller, name, mesh, spec):
+def _compare_eagerly(arrays, caller, name, mesh, spec):
     """Whether the first of the arrays is Hermitian."""
     return bool(_compare(arrays, caller, name, mesh, spec))
 
 
-@programs.planned
+@programs.cache_plans
 def _compare(arrays, caller, name, mesh, spec):
     a, *others = arrays
     checks.matrix(caller, name, a, True, checks.ALL)
     layout = layouts.infer(caller, others, mesh, spec)
     call = programs.Call(
-        "is_hermitian", _program, layout, a.shape[0], 0, "", (jax.sharding.PartitionSpec(),)
+        "is_hermitian", _program, layout, a.shape, 0, "", (jax.sharding.PartitionSpec(),)
     )
     run = programs.runner(call, (a,))
     return lambda a, *_: run(a)[0]
 
 
 def _program(call, a):
-    a = nan_unless_hermitian(blocks.join_rows(a, call.layout, call.rows), call.layout)
+    a = nan_unless_hermitian(blocks.join_rows(a, call.layout, call.shape[0]), call.layout)
     return (~jnp.isnan(a[0, 0]),)
 
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmg._call import backends, checks, ffi, record
-from jaxmg._factors import operations, pcg, scaling
+from jaxmg._factors import cholesky_operations as operations
+from jaxmg._factors import pcg, scaling
 
 # `iterations` where the solution is that of a factorization in A's own precision, as LAPACK's
 # dsposv has them: the one in lower precision failed; refinement did not converge.
@@ -54,7 +55,7 @@ _AUTO = {
 _DEPTH, _MEMORY = 128, 16
 # Elements that are rounded at a time: little beside a large matrix, and much for a GPU.
 _PIECE = 2**24
-_LOWER_DTYPES = {"float64": "float32", "complex128": "complex64"}
+LOWER_DTYPES = (("float64", "float32"), ("complex128", "complex64"))
 
 
 def check(routine, name, dtype, backend, platform):
@@ -66,7 +67,7 @@ def check(routine, name, dtype, backend, platform):
         raise ValueError(
             f"{routine}: refine must be one of {', '.join(map(repr, NAMES))}; got {name!r}"
         )
-    wide = str(dtype) in _LOWER_DTYPES
+    wide = str(dtype) in dict(LOWER_DTYPES)
     if name == "auto":
         name = _AUTO[platform == "gpu", wide]
     if name == "float32" and not wide:
@@ -106,7 +107,7 @@ def check_options(routine, refine, backend, *, precision=None, **refused):
 
 
 def lower_dtype(dtype):
-    return jnp.dtype(_LOWER_DTYPES.get(str(dtype), str(dtype)))
+    return jnp.dtype(dict(LOWER_DTYPES).get(str(dtype), str(dtype)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +145,14 @@ def piece_height(rows, n):
 def parts(n, ranks, nrhs):
     """How many parts of x are multiplied by themselves for a residual."""
     return max(n // max(_DEPTH, 2 * _MEMORY * ranks) // nrhs, 1)
+
+
+def factor_and_solve(call, place, a, b):
+    """`potrs` with refinement: (a, x, status, iterations) on this rank."""
+    place = after(place, b)
+    sizes = plan(call.layout, a.dtype, a.shape[1], call.tile, dict(call.attributes)["refine"])
+    lower = lowered(call, place, a, sizes["tile"], sizes["overflow_rows"])
+    return solve(call, place, a, lower, b)
 
 
 def lowered(call, place, a, tile, overflow_rows):
@@ -212,9 +221,9 @@ def _times_both(part, left, right):
 
 
 def solve(call, place, a, lower, b):
-    """The native code's part of `potrs` with refinement: (a, x, status, iterations) on this rank.
+    """Solves with a factor in lower precision: (a, x, status, iterations) on this rank.
 
-    The first one is A's memory for whoever has no use for A any more, with anything in it.
+    The first one is A's memory with unspecified contents, for a caller who has donated A.
     """
     n, s = a.shape[1], lower.scale[:, None]
     factored = lower.status[0] == 0
@@ -247,7 +256,7 @@ def solve(call, place, a, lower, b):
         return a, x, jnp.zeros((1,), jnp.int32)
 
     def factor_again(a, b, x, good):
-        if not dict(call.attributes).get("in_place"):
+        if not call.in_place:
             # Work is done on a copy. Made here, not by XLA before, it lies where the factor was.
             a = jnp.where(good, 0, a)
         a, x, _, status = ffi.call(

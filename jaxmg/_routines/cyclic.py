@@ -7,6 +7,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import backends, blocks, checks, ffi, layouts, programs
+from jaxmg._call.arguments import matrix_spec
 from jaxmg._processes import rendezvous
 
 
@@ -41,7 +42,7 @@ def cyclic_1d(a, T_A, mesh=None, in_specs=None, pad=True, *, inverse=False):
         >>> tiles = jaxmg.cyclic_1d(a, 64)
         >>> jaxmg.verify_cyclic(a, tiles, 64)
     """
-    return _deal((a,), T_A, mesh, layouts.given_spec("cyclic_1d", None, in_specs), pad, inverse)[0]
+    return _deal((a,), T_A, mesh, matrix_spec("cyclic_1d", None, in_specs), pad, inverse)[0]
 
 
 @_compat.api_boundary
@@ -153,7 +154,7 @@ def plot_block_to_cyclic(N, T_A, ndev, N_rows=8):
     return figure
 
 
-@programs.planned
+@programs.cache_plans
 def _deal(arrays, T_A, mesh, spec, pad, inverse):
     layouts.refuse_manual_axes("cyclic_1d")
     (a,) = arrays
@@ -171,9 +172,7 @@ def _deal(arrays, T_A, mesh, spec, pad, inverse):
         return lambda a: (jnp.asarray(a),)
     backend = backends.resolve("cyclic_1d", layout, "auto", a)
     specs, attributes = (layout.row_spec,), (("inverse", bool(inverse)),)
-    call = programs.Call(
-        "cyclic_1d", _cyclic_1d, layout, a.shape[0], tile, backend, specs, attributes
-    )
+    call = programs.Call("cyclic_1d", _cyclic_1d, layout, a.shape, tile, backend, specs, attributes)
     return programs.runner(call, arrays)
 
 

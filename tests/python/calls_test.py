@@ -30,7 +30,7 @@ from jax.sharding import PartitionSpec as P
 from routines import ROUTINES
 
 import jaxmg
-from jaxmg._call import checks, layouts, programs
+from jaxmg._call import checks, execute, layouts, programs
 from jaxmg._routines import potrs
 
 _N = 16
@@ -425,10 +425,9 @@ def test_donated_buffer_is_the_work_space():
     b = shard(np.ones(n), mesh)
     jaxmg.potrs(a, b, 8)
     layout = layouts.infer("potrs", (a, b), None, None)
-    program = potrs._POTRS._program
     specs = (layout.row_spec, P(), P(), P())
     attributes = (("products", checks.DEFAULT), ("check_b", False))
-    call = programs.Call("potrs", program, layout, n, 8, "native", specs, attributes)
+    call = execute.make_call(potrs.POTRS, layout, a, 8, "native", attributes, specs)
     block = n * n * 8 // 2
     analysis = programs._compiled(call, (0,), (True,) * 4).lower(a, b).compile().memory_analysis()
     assert analysis.alias_size_in_bytes >= block

@@ -1,0 +1,259 @@
+"""A factor that outlives its call: what any factor shares.
+
+`Operation` is the record of a native routine on a factor, `Kept` a factor without its arrays, and
+`OfFactor` one operation on it, which runs on global arrays, in batches and inside a shard_map.
+What a Cholesky factor can do is in `cholesky_operations`.
+
+The tangent of a factor is that of A, not of the tiles: in the place of the tiles it has the rows of
+dA. Every operation has its derivative in these terms, and nothing else reads either. Operations of
+JAX on all leaves of a pytree alike (``where``, ``cond``, ``scan``) do the same to both.
+"""
+
+import abc
+import collections.abc
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat
+from jaxmg._call import blocks, checks, ffi, layouts, plugins, programs, results
+from jaxmg._transform import at_once, batching, derivatives, hermitian
+
+# Up to which order a device computes with all factors of a batch at once.
+ORDERS_AT_ONCE = (("gpu", 2048), ("cpu", 64))
+_PLAIN = (checks.PRODUCTS["highest"], checks.DEFAULT)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Operation:
+    """A native routine that takes a factor, and right-hand sides where its result is like them.
+
+    Attributes:
+        native: its name; after "jaxmg_" the FFI target.
+        result: what it gives.
+        by_rows: whether the right-hand sides lie on the ranks by rows, as many as A has.
+        in_place: whether the result takes the memory of the factor's tiles. XLA copies them first
+            where the factor is still needed.
+        at_once: function of (a stack of factors, *right-hand sides, **attributes) that computes
+            all of a batch at once; None: there is none.
+    """
+
+    native: str
+    result: results.Result
+    by_rows: bool = False
+    in_place: bool = False
+    at_once: collections.abc.Callable | None = None
+
+    def on_rank(self, call, place, tiles, *others):
+        """What a rank puts to the result, of its rows and of right-hand sides in columns."""
+        n = tiles.shape[1]
+        others = others if call.overflow else (jnp.zeros((0, n), tiles.dtype), *others)
+        (value,) = ffi.call(
+            f"jaxmg_{self.native}", call.layout, call.tile, call.backend, (place, tiles, *others),
+            (self.result.native(call, tiles, *others[1:]),),
+            in_place=int(self.in_place), differing=int(self.result.differs),
+            n=n, **dict(call.attributes),
+        )  # fmt: skip
+        value = self.result.finished(value, place.reshape(2)[0])
+        return self.result.part(value, call.layout, tiles)
+
+    def program(self, call, tiles, *others):
+        """The global result; traced."""
+        layout, count = call.layout, 1 if call.overflow else 0
+        overflow, b = others[:count], others[count:]
+        by_rows, replicated = (b, ()) if self.by_rows else ((), b)
+        rows = [blocks.split_rows(array, layout) for array in (tiles, *overflow, *by_rows)]
+        replicated = tuple(blocks.replicate(array, layout) for array in replicated)
+        in_specs = (*(layout.row_spec for _ in rows), *(P() for _ in replicated))
+        out_specs = layout.row_spec if self.result.differs else P()
+        local = functools.partial(self.on_rank, call)
+        mapped = ffi.over_ranks(layout, local, in_specs, out_specs)
+        value = mapped(*rows, *map(results.columns, replicated))
+        return (self.result.whole(value, call, *replicated),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """A factor without its arrays: what identifies it to a trace, on behalf of ``routine``.
+
+    Its functions take the arrays of the factor first: the tiles, and the overflow where it has one.
+    """
+
+    routine: str
+    layout: layouts.Layout
+    n: int
+    tile: int
+    overflows: bool
+
+    def run(self, native, *arrays, **attributes):
+        """The result of the native code."""
+        operation = OfFactor(self, native, tuple(attributes.items()))
+        return batching.batchable(operation, *arrays)
+
+    def check(self, *arrays, by_rows=False):
+        """Raises unless these can be a factor and right-hand sides of it."""
+        if self.layout.inside:
+            return
+        layouts.refuse_manual_axes(self.routine)
+        tiles, *others = arrays
+        checks.array(self.routine, "factor", tiles, checks.ALL)
+        checks.usable(self.routine, "factor", *others[: self.overflows])
+        checks.factor(self.routine, tiles, self.n, self.layout.ranks)
+        a = jax.ShapeDtypeStruct((self.n, self.n), tiles.dtype)
+        for array in () if by_rows else others[self.overflows :]:
+            checks.right_hand_side(self.routine, a, array, checks.ALL)
+
+    def differentiable(self, run, rule, arrays):
+        """``run(*arrays)``, of which ``rule`` gives the derivative where A moves; where only other
+        leaves of a factor do, it has none."""
+
+        def derivative(primals, tangents):
+            if tangents[0] is not None:
+                return rule(primals, tangents)
+            value = self.differentiable(run, rule, primals)
+            return value, jnp.zeros_like(value)
+
+        return derivatives.differentiable(run, derivative, *arrays)
+
+
+def tangent(factor, a_dot):
+    """The tangent of a factor: the rows of dA in the place of the tiles, and zeros."""
+    tiles = hermitian.rows(factor.layout, a_dot) if factor.n else a_dot
+    tiles = layouts.constrain_like(tiles, factor.tiles)
+    return dataclasses.replace(derivatives.still(factor), tiles=tiles)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfFactor(batching.Batchable):
+    """An operation on a factor with its attributes, a function of the arrays."""
+
+    of: Kept
+    operation: Operation
+    attributes: tuple
+
+    def __call__(self, *arrays):
+        if self.of.layout.inside:
+            return _inside(self, *arrays)
+        return _run(arrays, self.of, self.operation, self.attributes)
+
+    def batched(self, settled, size, marks, *arrays):
+        place = self._placement(marks, arrays)
+        if batching.is_alone(self.of.layout):
+            return batching.spread(self.of.layout, self.program, size, marks, *arrays, place=place)
+        return batching.in_turn(self, marks, *arrays, place=place)
+
+    def _placement(self, marks, arrays):
+        of, parts = self.of, 1 + self.of.overflows
+        a = jax.ShapeDtypeStruct((of.n, of.n), arrays[0].dtype)
+        each = list(zip(arrays, marks, strict=True))[parts:]
+        b = [batching.of_one(array, mark) for array, mark in each]
+        spec = self.operation.result.spec(of.layout, a, *b)
+        return batching.placement(of.layout, arrays, marks, (spec,))
+
+    @property
+    def program(self):
+        layout, n = self.of.layout, self.of.n
+        function = self.operation.at_once
+        plain = dict(self.attributes).get("products", checks.DEFAULT) in _PLAIN
+        if function is None or self.of.overflows or not plain:
+            return _OnDevice(self)
+        faster = at_once.AtOnce(function, ORDERS_AT_ONCE)
+        return _AllOnDevice(self) if faster.is_faster(layout, n) else _OnDevice(self)
+
+    def on_rank(self, place, arrays):
+        """Of a rank's rows, inside a shard_map: (what it puts to the result, the call, b)."""
+        operation, parts = self.operation, 1 + self.of.overflows
+        factor, b = arrays[:parts], arrays[parts:]
+        columns = b if operation.by_rows else map(results.columns, b)
+        call = self.call(factor[0], *b)
+        return operation.on_rank(call, place, *factor, *columns), call, b
+
+    def call(self, tiles, *b):
+        """As the cache of programs has it."""
+        of, operation = self.of, self.operation
+        a = jax.ShapeDtypeStruct((of.n, of.n), tiles.dtype)
+        spec = operation.result.spec(of.layout, a, *b)
+        return programs.Call(
+            operation.native, operation.program, of.layout, (of.n, of.n), of.tile, "native",
+            (spec,), self.attributes, overflow=of.tile * of.overflows,
+        )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnDevice:
+    """The same on a device that has all of a factor, inside a shard_map."""
+
+    of: OfFactor
+
+    def __call__(self, place, *arrays):
+        value, call, b = self.of.on_rank(place, arrays)
+        return self.of.operation.result.whole(value, call, *b)
+
+
+@dataclasses.dataclass(frozen=True)
+class _AllOnDevice:
+    """The same for all factors of a batch that a device has, by JAX's own routines."""
+
+    of: OfFactor
+
+    def of_all(self, place, u, *b):
+        return self.of.operation.at_once(u, *b, **dict(self.of.attributes))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+@_compat.default_promotion()
+def _inside(of, *arrays):
+    """An `OfFactor` of a rank's rows, inside a shard_map of the caller's. Jitted, since in an eager
+    one XLA may end the process as it compiles a native call in place by itself."""
+    layout = of.of.layout
+    value, _, b = of.on_rank(layouts.local_place(layout), arrays)
+    return of.operation.result.on_rank(value, layout, arrays[0], *b)
+
+
+class OfRightHandSides(derivatives.Linear):
+    """An operation that is linear in its right-hand sides."""
+
+    of: Kept
+
+    @property
+    @abc.abstractmethod
+    def native(self) -> OfFactor:
+        """The operation with its attributes."""
+
+    @property
+    def layout(self):
+        return self.of.layout
+
+    @property
+    def program(self):
+        return self.native.program
+
+    def run(self, *arrays):
+        return self.native(*arrays)
+
+    def batched(self, size, marks, *arrays):
+        *factor, b = arrays
+        if not batching.is_alone(self.layout):
+            return super().batched(size, marks, *arrays)
+        if not marks[-1]:
+            place = batching.like_last(self.layout, arrays, marks)
+            b = batching.repeated(b, size)
+            b = b if place is None else place.put(b)
+        return derivatives.Spread(self, size, (*marks[:-1], True))(*factor, b)
+
+
+@programs.cache_plans
+def _run(arrays, of, operation, attributes):
+    of.check(*arrays, by_rows=operation.by_rows)
+    parts = 1 + of.overflows
+    tiles, b = arrays[0], arrays[parts:]
+    if of.n == 0:
+        return lambda tiles, *b: operation.result.empty(tiles, *b, local=False)
+    layout = layouts.located(of.routine, of.layout, arrays)
+    plugins.load(layout.platform)
+    here = dataclasses.replace(of, layout=layout)
+    run = programs.runner(OfFactor(here, operation, attributes).call(tiles, *b), arrays)
+    return lambda *arrays: run(*arrays)[0]

@@ -1,13 +1,13 @@
-// NCCL as what carries blocks between GPUs of different processes (wire.h).
+// NCCL channels between GPUs of different processes (nccl_channel.h).
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_WIRE_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_WIRE_H_
 
-#include "xla_ffi/device/wire.h"
+#include "xla_ffi/device/nccl_channel.h"
 
 namespace jaxmg {
 
-// The process's only one. Opens the library when it is first asked for wires.
-WireSource& NcclWires();
+// The process's single instance. Loads the NCCL library when it is first opened.
+ChannelSource& NcclChannelSource();
 
 }  // namespace jaxmg
 

@@ -16,7 +16,7 @@ SOLVES = ("potrs", "cho_solve")
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PROBES = 4  # random vectors with which inverses and eigenvectors are checked
 # The file of this checkout: the jaxmg to be measured may be an older one, and would import JAX.
-_COUNTS = pathlib.Path(__file__).absolute().parents[1] / "jaxmg" / "_counts.py"
+_COUNTS = pathlib.Path(__file__).absolute().parents[1] / "jaxmg/_routines/counts.py"
 _count = runpy.run_path(str(_COUNTS))["operations"]
 
 

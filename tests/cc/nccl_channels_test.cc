@@ -15,7 +15,7 @@
 #include "tests/cc/processes.h"
 #include "tests/cc/test_channel.h"
 #include "xla_ffi/comm/staging.h"
-#include "xla_ffi/device/host.h"
+#include "xla_ffi/device/host/device.h"
 #include "xla_ffi/device/tunings.h"
 
 namespace jaxmg {

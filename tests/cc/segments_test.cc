@@ -17,7 +17,7 @@
 #include "tests/cc/testing.h"
 #include "xla_ffi/comm/communicator.h"
 #include "xla_ffi/comm/processes/process_group.h"
-#include "xla_ffi/device/host.h"
+#include "xla_ffi/device/host/device.h"
 #include "xla_ffi/device/shared_memory.h"
 
 namespace jaxmg {

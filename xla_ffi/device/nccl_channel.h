@@ -1,5 +1,5 @@
 // NCCL channels carry blocks between memories that no process can map both of, such as those of
-// GPUs of different hosts. cuda_wire.h implements them by NCCL. comm/processes/nccl_channels.h
+// GPUs of different hosts. cuda/nccl_channel.h implements them by NCCL. comm/processes/nccl_channels.h
 // decides which channels exist and when they are used.
 #ifndef JAXMG_XLA_FFI_DEVICE_NCCL_CHANNEL_H_
 #define JAXMG_XLA_FFI_DEVICE_NCCL_CHANNEL_H_

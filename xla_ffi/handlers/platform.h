@@ -13,7 +13,7 @@
 #include "xla_ffi/comm/processes/shared_call_site.h"
 #include "xla_ffi/comm/processes/shared_rendezvous.h"
 #include "xla_ffi/comm/rendezvous.h"
-#include "xla_ffi/engine/matrix.h"
+#include "xla_ffi/engine/core/matrix.h"
 
 namespace jaxmg {
 

@@ -57,7 +57,7 @@ inline double Positive(double seconds) {
   return seconds;
 }
 
-// How processes of one job find each other; jaxmg/_processes.py says when.
+// How processes of one job find each other; jaxmg/_processes/rendezvous.py says when.
 inline void DefineProcesses(pybind11::module_& module) {
   module.def(
       "process_address",

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "xla_ffi/comm/processes/hub.h"
-#include "xla_ffi/device/host.h"
+#include "xla_ffi/device/host/device.h"
 
 namespace jaxmg {
 namespace {

@@ -1,6 +1,6 @@
 // Blocks over wires: their order, what becomes of them when a call fails or a process is lost at
 // any point, and what processes do that can't make wires.
-#include "xla_ffi/comm/processes/wires.h"
+#include "xla_ffi/comm/processes/nccl_channels.h"
 
 #include <algorithm>
 #include <array>
@@ -13,7 +13,7 @@
 
 #include "tests/cc/async_device.h"
 #include "tests/cc/processes.h"
-#include "tests/cc/test_wire.h"
+#include "tests/cc/test_channel.h"
 #include "xla_ffi/comm/staging.h"
 #include "xla_ffi/device/host/device.h"
 #include "xla_ffi/device/tunings.h"
@@ -39,10 +39,10 @@ Devices Apart(bool many = false) {
   return {[] { return std::make_unique<AsyncDevice>(NewHostDevice(), HostTuning()); }, false, many};
 }
 
-std::vector<RankOutcome> RunOverWires(const std::shared_ptr<const SharedSite>& site, int64_t run,
-                                      const RankProgram& program, Seconds limit = kPatience,
-                                      const Devices& devices = Apart()) {
-  Wires::The().Use(TheTestWires());
+std::vector<RankOutcome> RunOverWires(const std::shared_ptr<const SharedCallSite>& site,
+                                      int64_t run, const RankProgram& program,
+                                      Seconds limit = kPatience, const Devices& devices = Apart()) {
+  NcclChannels::The().Use(TheTestChannels());
   return RunRanksHere(site, run, program, limit, "float64", devices);
 }
 
@@ -133,13 +133,13 @@ TEST(BlocksArriveInTheirOrderAndShape) {
           AllOk(RunOverWires(
               site, ++run, [&](const RankContext& c) { return ExchangeAll(c, rows); }, kPatience,
               Apart(many)));
-          if (run == 1) made = TheTestWires().made;
+          if (run == 1) made = TheTestChannels().made;
         }
         // One for each direction between two devices, which all calls use.
         const auto here = std::count(deal.begin(), deal.end(), process);
         const auto there = static_cast<long>(deal.size()) - here;
         EXPECT(made == (many ? 2 * here * there : made)) << made;
-        EXPECT(TheTestWires().made == made) << TheTestWires().made << ", before " << made;
+        EXPECT(TheTestChannels().made == made) << TheTestChannels().made << ", before " << made;
         ExpectWires(true);
         EXPECT(NothingIsLeft());
         return "";
@@ -151,9 +151,9 @@ TEST(BlocksArriveInTheirOrderAndShape) {
 // Several calls over the same wires, which processes begin in different orders.
 TEST(CallsAtOneTimeShareWires) {
   RunProcesses(2, [&](int process) {
-    std::vector<std::shared_ptr<const SharedSite>> sites;
+    std::vector<std::shared_ptr<const SharedCallSite>> sites;
     for (int i = 0; i < 4; ++i) sites.push_back(SiteOn(4, {0, 0, 1, 1}));
-    Wires::The().Use(TheTestWires());
+    NcclChannels::The().Use(TheTestChannels());
     std::vector<std::thread> threads;
     for (int i = 0; i < 8; ++i) {
       const int call = process == 0 ? i : 7 - i;
@@ -242,17 +242,17 @@ TEST(WhatIsWithdrawnIsNotTaken) {
     const auto connection = Hub::The().ConnectionTo(1 - process);
     if (process == 1) {
       OutFrame frame;
-      frame.header.type = FrameType::kWireWithdraw;
+      frame.header.type = FrameType::kNcclWithdraw;
       frame.header.value = kNumber;
       frame.header.aux = 1;
       EXPECT(connection->Send(std::move(frame)).ok());
     }
     meet(2);
     if (process == 0) {
-      Wires& wires = Wires::The();
-      std::shared_ptr<WirePartner> partner;
+      NcclChannels& wires = NcclChannels::The();
+      std::shared_ptr<NcclPeer> partner;
       std::string why_not;
-      EXPECT(wires.Meet(1, connection, Deadline(seconds(5)), &partner, &why_not).ok());
+      EXPECT(wires.Negotiate(1, connection, Deadline(seconds(5)), &partner, &why_not).ok());
       double value = 0;
       const Status taken =
           wires.Receive(*wires.ChannelOf(*partner, false, 0, 0), kNumber, &value, sizeof(value));
@@ -273,7 +273,7 @@ TEST(RoomIsGivenAgainWhenNobodyReadsIt) {
   std::set<void*> seen;
   for (int i = 0; i < 50; ++i) {
     std::shared_ptr<Staging::Copy> room;
-    EXPECT(staging.Room(device, bytes, most, &room).ok());
+    EXPECT(staging.Reserve(device, bytes, most, &room).ok());
     auto* data = room->buffer->as<double>();
     seen.insert(data);
     std::fill(data, data + source.size(), i);  // as what comes, at any time from now on
@@ -340,7 +340,7 @@ TEST(AProcessThatIsStoppedLeavesNobodyWaiting) {
 
 TEST(OneThatMakesNoWireIsAnErrorWithinTheLimit) {
   RunProcesses(2, [](int process) {
-    TheTestWires().hangs = process == 1;
+    TheTestChannels().hangs = process == 1;
     const auto begin = Clock::now();
     for (const RankOutcome& one : RunOverWires(
              SiteOn(2, {0, 1}), 1, [](const RankContext& c) { return ExchangeAll(c, 5); },
@@ -351,7 +351,7 @@ TEST(OneThatMakesNoWireIsAnErrorWithinTheLimit) {
     }
     EXPECT(SecondsSince(begin) < 10) << SecondsSince(begin) << " s";
     // It has been slow, and is there now.
-    TheTestWires().hangs = false;
+    TheTestChannels().hangs = false;
     AllOk(
         RunOverWires(SiteOn(2, {0, 1}), 2, [](const RankContext& c) { return ExchangeAll(c, 5); }));
     return "";
@@ -363,8 +363,8 @@ TEST(WithoutWiresBlocksPassThroughTheHost) {
   for (const std::string why : {"refused on purpose", "sockets 2", "has none"}) {
     RunProcesses(3, [&](int process) {
       const bool odd = process == 1;
-      if (odd && why == "sockets 2") TheTestWires().name = why;
-      TheTestWires().refuses = odd && why == "refused on purpose";
+      if (odd && why == "sockets 2") TheTestChannels().name = why;
+      TheTestChannels().refuses = odd && why == "refused on purpose";
       if (odd && why == "has none") {
         AllOk(RunRanksHere(
             SiteOn(3, {0, 1, 2}), 1, [](const RankContext& c) { return ExchangeAll(c, 50); },
@@ -387,12 +387,12 @@ TEST(WithoutWiresBlocksPassThroughTheHost) {
 
 TEST(WiresThatAreAskedForAreUsedOrAnError) {
   JobOptions options;
-  options.transport = Transport::kWires;
+  options.transport = Transport::kNccl;
   RunProcesses(
       2,
       [](int process) {
-        Wires::The().Use(TheTestWires());
-        TheTestWires().refuses = process == 1;
+        NcclChannels::The().Use(TheTestChannels());
+        TheTestChannels().refuses = process == 1;
         for (const RankOutcome& one : RunOverWires(
                  SiteOn(2, {0, 1}), 1, [](const RankContext& c) { return ExchangeAll(c, 5); })) {
           EXPECT(Has(one.status.message(), "JAXMG_TRANSPORT asks for NCCL"))

@@ -303,7 +303,7 @@ class Routine:
     def layout(self, arrays, chosen):
         """Where the matrices of a call are."""
         layout = _mesh.infer(chosen.caller, arrays, chosen.mesh, chosen.spec)
-        _checks.padding(chosen.caller, arrays[0].shape, layout, chosen.pad)
+        _checks.padding(chosen.caller, arrays[0].shape[-2:], layout, chosen.pad)
         return layout
 
     def asked(self, names, options):

@@ -56,7 +56,7 @@ def check(routine, arrays, arguments):
 def resolve_layout(arrays, arguments):
     """The layout of the matrices of a call."""
     layout = layouts.infer(arguments.caller, arrays, arguments.mesh, arguments.spec)
-    checks.padding(arguments.caller, arrays[0].shape, layout, arguments.pad)
+    checks.padding(arguments.caller, arrays[0].shape[-2:], layout, arguments.pad)
     return layout
 
 

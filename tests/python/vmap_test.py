@@ -499,6 +499,16 @@ def test_batches_of_none(name, shape, kind):
     assert gradient.shape == a.shape
 
 
+def test_batches_without_padding():
+    a = np.stack([positive_definite("well", 8, "float64") * (1 + i) for i in range(3)])
+    expected = np.linalg.inv(a)
+    np.testing.assert_allclose(jaxmg.potri(a, 2, line(4), pad=False), expected, rtol=1e-11)
+    batched = jax.vmap(lambda a: jaxmg.potri(a, 2, line(4), pad=False))
+    np.testing.assert_allclose(batched(a), expected, rtol=1e-11)
+    with pytest.raises(ValueError, match="^potri: with pad=False the 7 rows of a must be a multi"):
+        jaxmg.potri(a[:, :7, :7], 2, line(4), pad=False)
+
+
 def test_no_axes_twice():
     """Where the spec of each matrix names the axis that the batch is sharded over."""
     mesh, a = line(4, kind=AxisType.Explicit), _batch("float64", 4, 8)[0]

@@ -17,26 +17,6 @@ import jax
 
 GROUP = "jaxmg_plugins"
 
-# The targets that the package calls. A plugin registers all of them, or is another version's.
-HANDLERS = (
-    "jaxmg_potrs",
-    "jaxmg_potri",
-    "jaxmg_syevd",
-    "jaxmg_syevx",
-    "jaxmg_sygvd",
-    "jaxmg_sygvx",
-    "jaxmg_cyclic_1d",
-    "jaxmg_potrf",
-    "jaxmg_factor_apply",
-    "jaxmg_factor_solve_rows",
-    "jaxmg_factor_invert",
-    "jaxmg_factor_diagonal",
-    "jaxmg_factor_tiles",
-    "jaxmg_factor_rows",
-    "jaxmg_hemm",
-    "jaxmg_all_gather",
-)
-
 # JAX's name of a platform -> (XLA's name for it, entry points that serve it, newest first).
 _PLATFORMS = {
     "cpu": ("cpu", ("cpu",)),
@@ -149,7 +129,9 @@ def _check_version(point):
 
 
 def _check_handlers(point, targets):
-    missing = [name for name in HANDLERS if name not in targets]
+    from jaxmg._routines import table  # whose modules import this one
+
+    missing = [name for name in table.HANDLERS if name not in targets]
     if missing:
         version = _package_version()
         raise RuntimeError(

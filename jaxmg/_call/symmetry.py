@@ -36,13 +36,14 @@ def nan_unless_hermitian(a, layout):
     return jnp.where(hermitian, a, jnp.full_like(a, jnp.nan))
 
 
-def check(caller, name, a, arrays, mesh, spec):
+def check(caller, name, a, arrays, arguments, triangle="upper"):
     """``a`` (n, n) where it is Hermitian. Else raises; NaN where that depends on values which a
     trace doesn't know.
 
     Args:
         arrays: those of the call, which say where ``a`` is.
     """
+    mesh, spec = arguments.mesh, arguments.spec
     if a.ndim != 2 or a.shape[0] != a.shape[1]:
         raise ValueError(
             f"{caller}: check=True looks at a square matrix; {name} has shape {tuple(a.shape)}, "
@@ -53,8 +54,8 @@ def check(caller, name, a, arrays, mesh, spec):
             return a
         raise ValueError(
             f"{caller}: {name} is not Hermitian: it differs from its adjoint by more than "
-            "rounding, or holds NaN or infinity. Of it the upper triangle would be read alone "
-            "(check=False)"
+            f"rounding, or holds NaN or infinity. Of it the {triangle} triangle would be read "
+            "alone (check=False)"
         )
     layout = layouts.infer(caller, arrays, mesh, spec)
     with _compat.entered(layout.mesh):

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._call import layouts, results
+from jaxmg._call import layouts, local_layouts, results
 from jaxmg._factors import kept
 from jaxmg._transform import at_once, derivatives, hermitian
 
@@ -60,6 +60,9 @@ DIAGONAL = kept.Operation(
 ROWS = kept.Operation(
     "factor_rows", results.UpperTriangle("u"), in_place=True, at_once=lambda u: jnp.triu(u)
 )
+
+
+OPERATIONS = (APPLY, SOLVE_ROWS, INVERT, DIAGONAL, ROWS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +149,9 @@ class _Apply(derivatives.ByColumns, kept.OfRightHandSides):
         *factor, b = map(jnp.asarray, arrays)
         alone = [axis for axis in _compat.varying_axes(b) if self.layout.mesh.shape[axis] == 1]
         b = jax.lax.psum(b, alone) if alone else b
-        return super().__call__(*factor, _compat.vary(b, layouts.shared_axes(self.layout, *arrays)))
+        return super().__call__(
+            *factor, _compat.vary(b, local_layouts.shared_axes(self.layout, *arrays))
+        )
 
     def cotangent(self, value):
         """Where a shard_map doesn't track what varies, a number that all ranks have counts once for

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import blocks, checks, ffi, layouts, plugins, programs, results
+from jaxmg._call import blocks, checks, ffi, layouts, local_layouts, plugins, programs, results
 from jaxmg._transform import at_once, batching, derivatives, hermitian
 
 # Up to which order a device computes with all factors of a batch at once.
@@ -209,7 +209,7 @@ def _inside(of, *arrays):
     """An `OfFactor` of a rank's rows, inside a shard_map of the caller's. Jitted, since in an eager
     one XLA may end the process as it compiles a native call in place by itself."""
     layout = of.of.layout
-    value, _, b = of.on_rank(layouts.local_place(layout), arrays)
+    value, _, b = of.on_rank(local_layouts.local_place(layout), arrays)
     return of.operation.result.on_rank(value, layout, arrays[0], *b)
 
 

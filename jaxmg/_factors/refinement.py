@@ -10,6 +10,8 @@ from jaxmg._call import backends, checks, ffi, record
 from jaxmg._factors import cholesky_operations as operations
 from jaxmg._factors import pcg, scaling
 
+# The native routines that refinement calls beside those of other modules.
+SERVICES = ("hemm", "all_gather")
 # `iterations` where the solution is that of a factorization in A's own precision, as LAPACK's
 # dsposv has them: the one in lower precision failed; refinement did not converge.
 NOT_FACTORED = -3
@@ -132,7 +134,7 @@ class Lowered:
 def plan(layout, dtype, n, tile, refine):
     """The plugin's plan of the factorization in lower precision."""
     return backends.plan(
-        "potrf", layout, "native", lower_dtype(dtype), n, tile,
+        "potrf", layout, "native", lower_dtype(dtype), (n, n), tile,
         products=_PRECISIONS[refine].products,
     )  # fmt: skip
 

@@ -48,6 +48,9 @@ FROM_UPPER = record.Routine(
     name="CholeskyFactor.from_upper",
     native="factor_tiles",
     operands=("u",),
+    triangle=None,
+    native_alone=True,
+    plans=False,
     results=(
         results.Tiles("tiles"),
         results.Overflow("overflow"),

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import blocks, ffi, layouts, results
+from jaxmg._call import blocks, ffi, layouts, local_layouts, results
 from jaxmg._transform import products
 
 
@@ -47,8 +47,10 @@ def on_mesh_with(*static):
 
 @on_mesh
 def rows(layout, a):
-    """A matrix as the caller has it, with padding of his too, as the functions here take it."""
-    return _over(layout, lambda rank, block: blocks.to_rows(block, layout.by_rows), (a,))
+    """The caller's square matrix, which may have padding, as the functions here take it."""
+    return _over(
+        layout, lambda rank, block: blocks.to_rows(block, layout.by_rows, block.shape[1]), (a,)
+    )
 
 
 @on_mesh_with(2)
@@ -267,7 +269,7 @@ def _over(layout, local, matrices, vectors=(), result=None):
     """``local`` of a rank, its rows of ``matrices``, and ``vectors``; by rows where ``result``, the
     spec, isn't given."""
     if layout.inside:
-        return local(layouts.local_rank(layout), *matrices, *vectors)
+        return local(local_layouts.local_rank(layout), *matrices, *vectors)
     out = layout.row_spec if result is None else result
     if not layout.rows:  # of a batch, which is spread
         return local(0, *(blocks.replicate(x, layout) for x in (*matrices, *vectors)))
@@ -323,7 +325,7 @@ def _placed(layout, rank, own, all_rows):
 def _sum(layout, value):
     """Over the ranks."""
     if layout.inside:
-        return layouts.summed(value, layout)
+        return local_layouts.summed(value, layout)
     return jax.lax.psum(value, layout.rows) if layout.rows else value
 
 

@@ -76,7 +76,7 @@ def adjoint_times_rows_on_rank(x, y, layout):
 
 def adjoint_on_rank(x, layout):
     """A rank's rows of X^H, of its rows of X (n, n)."""
-    return blocks.to_columns(x, layout, x.shape).conj().T
+    return blocks.to_columns(x, layout, x.shape[1], x.shape[0]).conj().T
 
 
 def _by_columns(part, x, y, count, layout):

@@ -1,4 +1,4 @@
-"""Which devices hold a matrix and how: the mesh and the spec, given or inferred, as a `Layout`."""
+"""Which devices hold a matrix and how: the mesh and the spec, as a `Layout`."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ class Layout:
         mesh: the devices; their order along ``rows`` is the order of the ranks.
         rows: the axes that the rows are sharded over while the native code runs.
         others: the remaining axes; the matrix is replicated along them.
-        spec: how the caller shards it, and how a result shaped like it is given back.
+        spec: the caller's sharding, which a result of the same shape gets too.
         processes: the process of each rank of each group of replicas, one group after the other;
             empty where every group has its ranks in one process.
         inside: whether the layout is of blocks inside a shard_map of the caller's.
@@ -123,9 +123,9 @@ def traced(arrays):
 
 
 def infer(routine, arrays, mesh, spec):
-    """The layout of ``arrays[0]``, a matrix, from what is given and from the arrays themselves.
+    """The layout of ``arrays[0]``, a matrix, from the arguments and from the arrays themselves.
 
-    The mesh is, in this order: the one given, that of the first array with a ``NamedSharding`` (or
+    The mesh is, in this order: the argument, that of the first array with a ``NamedSharding`` (or
     explicit axes, when traced), the context mesh, the one device that holds the arrays, and for
     NumPy arrays all devices of this process.
     """
@@ -414,10 +414,10 @@ def _concrete(routine, mesh, arrays):
     )
 
 
-def with_processes(routine, layout, given=None):
+def with_processes(routine, layout, concrete=None):
     """``layout`` with its processes, which have met."""
     mesh = layout.mesh
-    indices = rendezvous.indices(routine, mesh, given)
+    indices = rendezvous.indices(routine, mesh, concrete)
     processes = rendezvous.attribute(indices, mesh, layout.rows, layout.others)
     return _met(routine, dataclasses.replace(layout, processes=processes))
 

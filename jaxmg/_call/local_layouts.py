@@ -17,11 +17,11 @@ from jaxmg._call.layouts import (
 )
 
 
-def infer_local(routine, block, given, spec, pad, square=True):
+def infer_local(routine, block, concrete, spec, pad, square=True):
     """The layout of a matrix of which ``block`` is the local part, inside a shard_map.
 
     Without a spec the axes are those that make the ranks fit the block's shape and that JAX knows
-    the block to vary over, where that leaves one answer. A mesh that is ``given`` says which
+    the block to vary over, where that leaves one answer. A mesh that is ``concrete`` says which
     processes have the devices; inside a shard_map JAX doesn't.
     """
     mesh = jax.sharding.get_abstract_mesh()
@@ -51,7 +51,7 @@ def infer_local(routine, block, given, spec, pad, square=True):
                 "the spec that the shard_map has for A"
             )
     others = tuple(axis for axis in manual if axis not in rows)
-    return with_processes(routine, Layout(mesh, rows, others, spec, inside=True), given)
+    return with_processes(routine, Layout(mesh, rows, others, spec, inside=True), concrete)
 
 
 def local_rank(layout):

@@ -33,10 +33,10 @@ _loaded: dict[str, types.ModuleType] = {}
 
 def entry_points():
     """The installed plugins: entry-point name -> list of the entry points that have it."""
-    found: dict[str, list[importlib.metadata.EntryPoint]] = {}
+    points: dict[str, list[importlib.metadata.EntryPoint]] = {}
     for point in importlib.metadata.entry_points(group=GROUP):
-        found.setdefault(point.name, []).append(point)
-    return found
+        points.setdefault(point.name, []).append(point)
+    return points
 
 
 def origin(point):
@@ -91,10 +91,10 @@ def _register(platform):
 
 def _choose(platform, names):
     """The one entry point that serves ``platform``."""
-    found = entry_points()
-    if any(name in found for name in names):  # JAX knows which CUDA it runs on, and must start
+    installed = entry_points()
+    if any(name in installed for name in names):  # JAX knows which CUDA it runs on, and must start
         names = _for_backend(names)
-    points = next((found[name] for name in names if name in found), None)
+    points = next((installed[name] for name in names if name in installed), None)
     if not points:
         raise RuntimeError(
             f"no jaxmg plugin is installed for platform {platform!r} (entry point "

@@ -109,7 +109,7 @@ def _is_hermitian(rank, rows, layout):
         """For XLA's CPU code, which takes denormals for 0; by pieces, without a second matrix."""
         height = min(max(_PIECE // n, 1), count)
 
-        def piece(i, found):
+        def piece(i, sums):
             start = jnp.minimum(i * height, count - height)
             part, weights = (
                 jax.lax.dynamic_slice_in_dim(array, start, height) for array in (rows, own)
@@ -119,7 +119,7 @@ def _is_hermitian(rank, rows, layout):
             weights = jnp.where(fresh, weights, 0)
             part = scaling.times_power(part, jnp.int32(_raise(dtype)))
             along, across = row_products(part, weights)
-            return jax.lax.dynamic_update_slice_in_dim(found[0], along, start, 0), found[1] + across
+            return jax.lax.dynamic_update_slice_in_dim(sums[0], along, start, 0), sums[1] + across
 
         zeros = (jnp.zeros((count,), rows.dtype), jnp.zeros((n,), rows.dtype))
         return jax.lax.fori_loop(0, -(-count // height), piece, zeros)

@@ -3,7 +3,7 @@
 from jaxmg import _compat
 from jaxmg._call import backends, checks, execute, record, results
 from jaxmg._call.arguments import collect
-from jaxmg._factors import cholesky_factor, kept, refined_factor
+from jaxmg._factors import cholesky_factor, operations, refined_factor
 from jaxmg._transform import at_once, derivatives, dispatch
 
 POTRF = record.Routine(
@@ -20,7 +20,7 @@ POTRF = record.Routine(
     native_alone=True,
     refines=True,
     factor="potrf",
-    at_once=at_once.AtOnce(at_once.cho_factor, kept.ORDERS_AT_ONCE),
+    at_once=at_once.AtOnce(at_once.cho_factor, operations.ORDERS_AT_ONCE),
 )
 
 
@@ -107,7 +107,7 @@ def _rule(arguments):
 
     def derivative(primals, tangents):
         factor = dispatch.transform(POTRF, primals, arguments, _rule, cholesky_factor.pack)
-        return factor, kept.tangent(factor, tangents[0])
+        return factor, operations.tangent(factor, tangents[0])
 
     return derivative
 
@@ -144,7 +144,7 @@ def _factorize_rows(rows, call):
 
     def rule(primals, tangents):
         factor = differentiable(*primals)
-        return factor, kept.tangent(factor, tangents[0])
+        return factor, operations.tangent(factor, tangents[0])
 
     def differentiable(rows):
         return derivatives.differentiable(run, rule, rows)

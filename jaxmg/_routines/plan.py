@@ -1,4 +1,4 @@
-"""What a call would take, told before anything runs."""
+"""`plan`: which solver, tile width and memory a call takes, without running it."""
 
 import dataclasses
 import numbers
@@ -22,10 +22,10 @@ _MOST_DEVICES = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What `plan` found; printed, it says so in a sentence.
+    """The result of `plan`; printed, a sentence.
 
     Attributes:
-        routine, n, dtype: what was asked for.
+        routine, n, dtype: the arguments of `plan`.
         backend: the solver that takes the call.
         tile: the tile width that it takes.
         gathered: whether one device does all the work, as is best for small matrices on GPUs.
@@ -165,7 +165,7 @@ def plan(
 
 
 def _own_bytes(row, n, ranks, dtype, nrhs, donate):
-    """What the caller's arrays, and XLA's copies of matrices, take on a device."""
+    """Bytes of the caller's arrays, and of XLA's copies of matrices, on a device."""
     copies = 2 if row.overwrites and not donate else 1
     sides = len(row.operands) - row.matrices
     elements = copies * row.matrices * -(-n // ranks) * n + sides * n * nrhs
@@ -190,7 +190,7 @@ def _refined_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower):
     # To fall back takes a copy of A, which lies where the rest was.
     in_place = routine == "potrs" and donate and _compat.BRANCHES_WORK_IN_PLACE
     again = 0 if in_place else a + b
-    kept = a + tiles + overflow + n * real
+    factor_bytes = a + tiles + overflow + n * real
     factoring = [count - overflow for count in lower["bytes"]]
     solving = _solving_bytes(layout, dtype, n, nrhs, tile, lower["tile"])
     own, others, native = {
@@ -199,8 +199,8 @@ def _refined_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower):
             max(tiles + max(rounding, overflow + vectors), again),
             map(max, factoring, solving),
         ),
-        "cho_factor": (kept, rounding, factoring),
-        "cho_solve": (kept + 2 * b, max(vectors, again), solving),
+        "cho_factor": (factor_bytes, rounding, factoring),
+        "cho_solve": (factor_bytes + 2 * b, max(vectors, again), solving),
     }[routine]
     return tuple(own + others + count for count in native)
 

@@ -104,7 +104,7 @@ def _tangents(layout, w, v, tangents, vectors):
         return w_dot, None
     half = None if b is None else -hermitian.column_products(layout, x, b) / 2
     inner = hermitian.quotients(layout, hermitian.adjoint_times(layout, x, a), w, half)
-    return w_dot, hermitian.as_given(layout, hermitian.times(layout, x, inner), v)
+    return w_dot, hermitian.laid_out_like(layout, hermitian.times(layout, x, inner), v)
 
 
 def _whole(layout, a):

@@ -64,7 +64,7 @@ def with_padding(layout, matrix, count):
     return _over(layout, lambda rank, a: blocks.from_rows(a, layout.by_rows, shape), (matrix,))
 
 
-def as_given(layout, matrix, other):
+def laid_out_like(layout, matrix, other):
     """`with_padding` in the shape and the sharding of another one of the caller's."""
     return layouts.constrain_like(with_padding(layout, matrix, other.shape[0]), other)
 
@@ -107,8 +107,8 @@ def of_right_hand_sides(product, layout, matrix, b):
     """One of these products with b, (n,) or (n, nrhs), of the caller's, and like it."""
     if not b.size:
         return jnp.zeros_like(b)
-    found = product(layout, matrix, results.columns(b))
-    return layouts.constrain_like(results.like(found, b), b)
+    x = product(layout, matrix, results.columns(b))
+    return layouts.constrain_like(results.like(x, b), b)
 
 
 @on_mesh
@@ -215,13 +215,13 @@ def quotients(layout, c, w, diagonal=None):
         row, column = _places(rank, c)
         gap = jnp.where(row == column, 1, w - _own(layout, rank, w[:, None])).astype(c.dtype)
         gap = _compat.vary(gap, _compat.varying_axes(c))
-        found = jax.lax.custom_linear_solve(
+        off_diagonal = jax.lax.custom_linear_solve(
             lambda x: gap * x,
             jnp.where(row == column, 0, c),
             lambda _, c: jnp.where(c == 0, 0, c / gap),
             symmetric=True,
         )
-        return found + sum(jnp.where(row == column, x, 0).astype(c.dtype) for x in diagonal)
+        return off_diagonal + sum(jnp.where(row == column, x, 0).astype(c.dtype) for x in diagonal)
 
     return _over(layout, local, (c,), (w,) if diagonal is None else (w, diagonal))
 
@@ -247,8 +247,8 @@ def divided(layout, c, w, values, slopes, diagonal):
         mean = (slopes + own_slopes) / 2
         rounding = 4 * unit * (jnp.abs(values) + jnp.abs(own_values)) / jnp.abs(gap)
         close = equal | (jnp.abs(mean - quotient) <= rounding)
-        found = c * jnp.where(close, mean, quotient)
-        return jnp.where(row == column, diagonal, found)
+        divided = c * jnp.where(close, mean, quotient)
+        return jnp.where(row == column, diagonal, divided)
 
     return _over(layout, local, (c,), (w, values, slopes, diagonal))
 

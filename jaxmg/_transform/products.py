@@ -85,13 +85,13 @@ def _by_columns(part, x, y, count, layout):
     y = _with_columns(y, layout.ranks)
     width = y.shape[1] // layout.ranks
 
-    def found(x, y, step):
+    def compute(x, y, step):
         return part(x, _columns(y, step, width), layout)
 
     def write(rows, part, step):
         return jax.lax.dynamic_update_slice_in_dim(rows, part, step * width, 1)
 
-    return _steps(found, write, (count, y.shape[1]), x, y, layout)[:, :columns]
+    return _steps(compute, write, (count, y.shape[1]), x, y, layout)[:, :columns]
 
 
 def _steps(part, write, shape, x, y, layout):

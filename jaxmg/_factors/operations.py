@@ -1,6 +1,6 @@
 """A factor that outlives its call: what any factor shares.
 
-`Operation` is the record of a native routine on a factor, `Kept` a factor without its arrays, and
+`Operation` is the record of a native routine on a factor, `Factor` a factor without its arrays, and
 `OfFactor` one operation on it, which runs on global arrays, in batches and inside a shard_map.
 What a Cholesky factor can do is in `cholesky_operations`.
 
@@ -76,7 +76,7 @@ class Operation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class Factor:
     """A factor without its arrays: what identifies it to a trace, on behalf of ``routine``.
 
     Its functions take the arrays of the factor first: the tiles, and the overflow where it has one.
@@ -130,7 +130,7 @@ def tangent(factor, a_dot):
 class OfFactor(batching.Batchable):
     """An operation on a factor with its attributes, a function of the arrays."""
 
-    of: Kept
+    of: Factor
     operation: Operation
     attributes: tuple
 
@@ -216,7 +216,7 @@ def _inside(of, *arrays):
 class OfRightHandSides(derivatives.Linear):
     """An operation that is linear in its right-hand sides."""
 
-    of: Kept
+    of: Factor
 
     @property
     @abc.abstractmethod

@@ -10,8 +10,7 @@ import sys
 import pytest
 
 import jaxmg
-from jaxmg._call import plugins
-from jaxmg._routines import counts
+from jaxmg._routines import counts, table
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -52,7 +51,19 @@ def last(name):
 
 def test_these_are_the_handlers_that_are_registered():
     registered = re.findall(r'^ *\{"(\w+)", \w+, \w+\}', text("xla_ffi/handlers/handlers.h"), re.M)
-    assert sorted(registered) == sorted(plugins.HANDLERS) == sorted(HANDLERS)
+    assert sorted(registered) == sorted(table.HANDLERS) == sorted(HANDLERS)
+
+
+def test_the_functions_of_all_records_are_public():
+    """``__all__`` is written out for type checkers, which read no other."""
+    assert set(table.FUNCTIONS) <= set(jaxmg.__all__)
+    forms = {name for name in jaxmg.__all__ if name.endswith(("_shardmap_ctx", "_jit_ctx"))}
+    assert forms <= set(table.FUNCTIONS)
+
+
+@pytest.mark.parametrize("name", table.PLANS)
+def test_what_has_a_plan_has_a_count_of_operations(name):
+    assert counts.operations(name, False, 2, nrhs=1) < counts.operations(name, True, 4, nrhs=2)
 
 
 @pytest.mark.parametrize("name", CALLED)

@@ -43,7 +43,9 @@ def _has_room(routine, layout, dtype, order, tile, donate):
     if not donate and not routine.returns_matrix:  # A is copied anyway
         return True
     block = order // layout.ranks * order * jnp.dtype(dtype).itemsize
-    taken = max(backends.plan(routine.native, layout, "native", dtype, order, tile)["bytes"])
+    taken = max(
+        backends.plan(routine.native, layout, "native", dtype, (order, order), tile)["bytes"]
+    )
     return taken + (3 if routine.returns_matrix else 2) * block <= layout.memory
 
 

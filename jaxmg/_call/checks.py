@@ -108,10 +108,17 @@ def index(value):
     return operator.index(value)
 
 
-def matrix(routine, name, value, pad, transformations=(), dtypes=DTYPES):
-    """Checks that ``value`` is a square matrix of one of ``dtypes``, or one that the caller padded
-    with rows, which ``pad=False`` says."""
+def matrix(routine, name, value, pad, transformations=(), dtypes=DTYPES, square=True):
+    """Checks that ``value`` is a matrix of one of ``dtypes``: (m, n) without ``square``; else
+    square, or with ``pad=False`` with rows of padding below."""
     array(routine, name, value, transformations, dtypes)
+    if not square:
+        if value.ndim != 2:
+            raise ValueError(
+                f"{routine}: {name} must be a matrix of shape (m, n); it has shape "
+                f"{tuple(value.shape)}"
+            )
+        return
     square = value.ndim == 2 and value.shape[0] == value.shape[1]
     padded = value.ndim == 2 and value.shape[0] > value.shape[1]
     if not (square or (padded and not pad)):
@@ -124,10 +131,12 @@ def matrix(routine, name, value, pad, transformations=(), dtypes=DTYPES):
 
 def operands(caller, routine, arrays, pad):
     """Checks the arrays of a call: those of a `record.Routine`."""
-    matrix(caller, routine.operands[0], arrays[0], pad, ALL)
-    if len(arrays) > 1:
-        fits = second_matrix if routine.matrices > 1 else right_hand_side
-        fits(caller, arrays[0], arrays[1], ALL)
+    a, *others = arrays
+    matrix(caller, routine.operands[0], a, pad, ALL, routine.square)
+    for b in others[: routine.matrices - 1]:
+        second_matrix(caller, a, b, ALL)
+    for b in others[routine.matrices - 1 :]:
+        right_hand_side(caller, a, b, ALL, routine.square)
 
 
 def batch(routine, name, value, pad):
@@ -168,10 +177,11 @@ def one_dtype(routine, a, b):
         )
 
 
-def right_hand_side(routine, a, b, transformations=()):
-    """Checks that ``b`` fits the columns of ``a``."""
+def right_hand_side(routine, a, b, transformations=(), square=True):
+    """Checks that ``b`` has as many rows as the matrix ``a``. A square one has as many as columns;
+    ``a`` may have rows of padding then."""
     array(routine, "b", b, transformations)
-    n = a.shape[1]
+    n = a.shape[1] if square else a.shape[0]
     if b.ndim not in (1, 2) or b.shape[0] != n:
         raise ValueError(
             f"{routine}: b must have shape ({n},) or ({n}, nrhs) for a of shape "
@@ -214,14 +224,14 @@ def tile(routine, T_A, required=False):
     return width
 
 
-def padding(routine, shape, layout, pad):
-    """Checks what ``pad=False`` says of a matrix: it needs no rows, since n is a multiple of the
-    ranks or since the caller gave every rank's block its own."""
+def padding(routine, shape, layout, pad, square=True):
+    """Checks a matrix for which ``pad=False`` rules padding out: its rows are a multiple of the
+    ranks, or it is a square one and the caller padded every rank's block."""
     if pad:
         return
     (rows, n), ranks = shape, layout.ranks
     multiple(routine, rows, ranks, "ranks")
-    if rows == n or rows // ranks == -(-n // ranks):
+    if not square or rows == n or rows // ranks == -(-n // ranks):
         return
     if n % ranks:
         raise ValueError(

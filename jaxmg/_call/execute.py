@@ -7,9 +7,20 @@ transformations are the business of `_transform`, which calls this.
 import dataclasses
 import operator
 
+import jax
 from jax.sharding import PartitionSpec as P
 
-from jaxmg._call import alignment, backends, blocks, checks, ffi, layouts, programs, results
+from jaxmg._call import (
+    alignment,
+    backends,
+    blocks,
+    checks,
+    ffi,
+    layouts,
+    local_layouts,
+    programs,
+    results,
+)
 from jaxmg._call.arguments import Arguments, local_name
 
 
@@ -26,16 +37,17 @@ def _resolve(arrays, routine, *arguments):
     """Checks a call on global arrays; the function of the arrays that runs it."""
     arguments = Arguments(*arguments)
     tile = check(routine, arrays, arguments)
-    layout = resolve_layout(arrays, arguments)
+    layout = resolve_layout(routine, arrays, arguments)
     a, donate, options = arrays[0], arguments.donate, dict(arguments.options)
     select, wanted = selection(routine, arguments.outputs, options)
     if a.size == 0:
         call = make_call(routine, layout, a, tile=1)
         empty = [result.empty(*arrays, local=False) for result in routine.results]
         return lambda *arrays: (call, select(empty))
-    backend = backends.resolve(routine.native, layout, arguments.backend, a, arguments.caller)
+    matrix = jax.ShapeDtypeStruct((blocks.height(a.shape, routine.square), a.shape[1]), a.dtype)
+    backend = backends.resolve(routine.native, layout, arguments.backend, matrix, arguments.caller)
     attributes = resolve_attributes(routine, arguments, a.dtype, backend, layout)
-    attributes = fit_precision(routine, attributes, layout, a, tile, donate)
+    attributes = fit_precision(routine, attributes, layout, matrix, tile, donate)
     specs = tuple(result.spec(layout, *arrays) for result in routine.results)
     call = make_call(routine, layout, a, tile, backend, attributes, specs)
     if routine.extends:
@@ -53,10 +65,10 @@ def check(routine, arrays, arguments):
     return checks.tile(caller, arguments.T_A)
 
 
-def resolve_layout(arrays, arguments):
+def resolve_layout(routine, arrays, arguments):
     """The layout of the matrices of a call."""
     layout = layouts.infer(arguments.caller, arrays, arguments.mesh, arguments.spec)
-    checks.padding(arguments.caller, arrays[0].shape[-2:], layout, arguments.pad)
+    checks.padding(arguments.caller, arrays[0].shape[-2:], layout, arguments.pad, routine.square)
     return layout
 
 
@@ -72,18 +84,18 @@ def resolve_attributes(routine, arguments, dtype, backend, layout, check_b=False
     return attributes
 
 
-def fit_precision(routine, attributes, layout, a, tile, donate):
+def fit_precision(routine, attributes, layout, matrix, tile, donate):
     """The attributes with plain products where the caller left the precision open and a device
     hasn't the memory for the split components of others."""
     if attributes.get("products") != checks.DEFAULT:
         return attributes
-    if not backends.lacks_room_for_parts(routine.native, layout, a, tile, donate):
+    if not backends.lacks_room_for_parts(routine.native, layout, matrix, tile, donate):
         return attributes
     return attributes | {"products": checks.PRODUCTS["highest"]}
 
 
 def make_call(routine, layout, a, tile, backend="", attributes=(), specs=()):
-    """The `programs.Call` for a matrix ``a`` of the caller's."""
+    """The `programs.Call` for a global matrix ``a`` of the caller's, or for one of its shape."""
     call = programs.Call(
         routine.name, _program, layout, a.shape, tile, backend, specs,
         tuple(dict(attributes).items()), routine=routine,
@@ -91,7 +103,8 @@ def make_call(routine, layout, a, tile, backend="", attributes=(), specs=()):
     if not routine.factor or a.size == 0:
         return call
     dtype = dict(routine.factor_dtypes).get(str(a.dtype), a.dtype)
-    sizes = backends.plan(routine.factor, layout, backend, dtype, a.shape[1], tile)
+    shape = blocks.height(a.shape, routine.square), a.shape[1]
+    sizes = backends.plan(routine.factor, layout, backend, dtype, shape, tile)
     return dataclasses.replace(call, tile=sizes["tile"], overflow=sizes["overflow_rows"])
 
 
@@ -129,11 +142,11 @@ def _over_ranks(call, *arrays):
     """Lays the matrices out by rows, runs `run_on_rank` on every rank, and puts the results
     together."""
     layout, routine = call.layout, call.routine
-    count = routine.matrices
+    count, m = routine.matrices, blocks.height(arrays[0].shape, routine.square)
     others = tuple(blocks.replicate(b, layout) for b in arrays[count:])
 
     def local(coordinates, *arrays):
-        rows = (blocks.to_rows(matrix, layout.by_rows) for matrix in arrays[:count])
+        rows = (blocks.to_rows(matrix, layout.by_rows, m) for matrix in arrays[:count])
         values = run_on_rank(call, coordinates, *rows, *arrays[count:])
         return tuple(
             result.part(value, layout, arrays[0])
@@ -172,25 +185,28 @@ def resolve_local(routine, arrays, arguments):
     caller, (a, *others) = arguments.caller, arrays
     checks.block(caller, a, checks.ALL)
     tile = checks.tile(caller, arguments.T_A)
-    layout = layouts.infer_local(caller, a, arguments.mesh, arguments.spec, arguments.pad)
+    layout = local_layouts.infer_local(
+        caller, a, arguments.mesh, arguments.spec, arguments.pad, routine.square
+    )
     for b in others[: routine.matrices - 1]:
         checks.second_matrix(caller, a, b, checks.ALL)
-    rows = blocks.rows_of(a, layout)
-    backend = backends.resolve(routine.native, layout, arguments.backend, rows, caller)
+    matrix = jax.ShapeDtypeStruct(blocks.matrix_shape(a, layout, routine.square), a.dtype)
+    backend = backends.resolve(routine.native, layout, arguments.backend, matrix, caller)
     sides = arrays[routine.matrices :]
     for b in sides:
-        checks.right_hand_side(caller, rows, b, checks.ALL)
+        checks.right_hand_side(caller, matrix, b, checks.ALL)
     check_b = any([checks.same_on_ranks(caller, b, layout) for b in sides])
     attributes = resolve_attributes(routine, arguments, a.dtype, backend, layout, check_b)
-    attributes = fit_precision(routine, attributes, layout, a, tile, donate=False)
-    call = make_call(routine, layout, a, tile, backend, attributes)
+    attributes = fit_precision(routine, attributes, layout, matrix, tile, donate=False)
+    call = make_call(routine, layout, matrix, tile, backend, attributes)
     return arguments._replace(backend=backend, inside=call)
 
 
 def local_operands(routine, arrays, call):
     """A rank's rows of the matrices, and right-hand sides in columns."""
     count = routine.matrices
-    rows = [blocks.to_rows(matrix, call.layout) for matrix in arrays[:count]]
+    m, _ = blocks.matrix_shape(arrays[0], call.layout, routine.square)
+    rows = [blocks.to_rows(matrix, call.layout, m) for matrix in arrays[:count]]
     return *rows, *map(results.columns, arrays[count:])
 
 

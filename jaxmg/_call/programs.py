@@ -62,8 +62,8 @@ def cache_plans(plan) -> collections.abc.Callable[..., typing.Any]:
     """Makes of ``plan(arrays, *options)``, which checks a call and returns the function of the
     arrays that runs it, a function that does both.
 
-    A plan looks at shapes, dtypes and shardings, never at values. That of an eager call is kept,
-    under all that it depends on, so that the next such call goes straight to the compiled program.
+    A plan looks at shapes, dtypes and shardings, never at values. The plan of an eager call is
+    cached under all that it depends on: the next such call goes straight to the compiled program.
     A call that raises leaves nothing.
     """
     # typed: T_A=1 isn't T_A=True
@@ -73,7 +73,7 @@ def cache_plans(plan) -> collections.abc.Callable[..., typing.Any]:
     def run(arrays, *options, **named):
         slot = []
         if circumstances := _circumstances(arrays):
-            with contextlib.suppress(TypeError):  # what can't be hashed is planned anew
+            with contextlib.suppress(TypeError):  # not hashable: planned at each call
                 slot = slots(*circumstances, *options, **named)
         if not slot:
             slot.append(plan(arrays, *options, **named))
@@ -86,19 +86,19 @@ def cache_plans(plan) -> collections.abc.Callable[..., typing.Any]:
 def _circumstances(arrays):
     """What a plan for ``arrays`` depends on besides its options, in hashable form; None where they
     are traced, or where a plan refuses them: they are deleted, masked, or no arrays."""
-    described: list[tuple] = []
+    keys: list[tuple] = []
     for array in arrays:
         kind = _kind(array.__class__)
         if kind == "placed":
             if array.is_deleted():
                 return None
-            described.append((array.shape, array.dtype, array.sharding, array.committed))
+            keys.append((array.shape, array.dtype, array.sharding, array.committed))
         elif kind == "numpy":
-            described.append((array.shape, array.dtype))
+            keys.append((array.shape, array.dtype))
         else:
             return None
     return (
-        *described,
+        *keys,
         _compat.x64_enabled(),
         _compat.default_device(),
         jax.sharding.get_abstract_mesh(),

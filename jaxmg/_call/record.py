@@ -48,8 +48,15 @@ class Routine:
         options: arguments that become attributes.
         older: (argument, flag) for each argument of the ``_shardmap_ctx`` in whose position JAXMg
             0.0 had a flag: a bool there sets the flag.
-        square: whether the first operand must be square (with ``pad=False`` it may have rows of
-            padding).
+        square: whether a matrix must be square, (n, n), where with ``pad=False`` the caller may
+            have rows of padding below it; else it is (m, n).
+        triangle: the triangle that is read of a Hermitian matrix; None: all of a matrix is read,
+            and it need not be Hermitian.
+        overwrites: whether the native code overwrites the matrices, which XLA copies unless they
+            are donated.
+        native_alone: whether no backend but the engine has it.
+        refines: whether its public function takes ``refine``.
+        plans: whether `jaxmg.plan` takes it.
         extends: whether the results of [A 0; 0 I] contain those of A, so that an alignment may
             enlarge A.
         returns_matrix: whether the public function returns a matrix in A's memory, which takes
@@ -74,6 +81,11 @@ class Routine:
     options: tuple = ()
     older: tuple = ()
     square: bool = True
+    triangle: str | None = "upper"
+    overwrites: bool = True
+    native_alone: bool = False
+    refines: bool = False
+    plans: bool = True
     extends: bool = False
     returns_matrix: bool = False
     factor: str = ""

@@ -56,7 +56,7 @@ class Result(abc.ABC):
         return value
 
     def on_rank(self, value, layout, a, *b):
-        """The caller's result on this rank, inside his shard_map."""
+        """The caller's result on this rank, inside a shard_map."""
         return value
 
     def cut(self, value, n):
@@ -69,7 +69,8 @@ class Matrix(Result):
     """In A's memory, of its shape and sharded like it; the first result of its routine.
 
     Attributes:
-        back: function of (rows, layout, shape) that gives a caller inside a shard_map his block.
+        back: function of (rows, layout, shape) that makes the block that a caller inside a
+            shard_map gets.
     """
 
     differs = True

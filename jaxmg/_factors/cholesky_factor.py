@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jaxmg import _compat
 from jaxmg._call import checks, layouts
 from jaxmg._call.arguments import collect
-from jaxmg._factors import cholesky_operations as operations
-from jaxmg._factors import pickling, upper_factor
+from jaxmg._factors import cholesky_operations, pickling, upper_factor
 from jaxmg._transform import dispatch
 
 # scipy.linalg.solve_triangular's names of what is done to L.
@@ -126,7 +125,7 @@ class CholeskyFactor(pickling.Pickled):
     @_compat.api_boundary
     def solve(self, b):
         """The x with A x = b, of b's shape: `cho_solve`."""
-        return _apply("cho_solve", self, b, {"N": operations.SOLVE}, 0)
+        return _apply("cho_solve", self, b, {"N": cholesky_operations.SOLVE}, 0)
 
     @_compat.api_boundary
     def solve_triangular(self, b, trans=0):
@@ -146,7 +145,7 @@ class CholeskyFactor(pickling.Pickled):
             TypeError, ValueError, NotImplementedError: as `cho_solve`; another ``trans``.
         """
         name = "CholeskyFactor.solve_triangular"
-        by_transposition = {"N": operations.FORWARD, "C": operations.BACKWARD}
+        by_transposition = {"N": cholesky_operations.FORWARD, "C": cholesky_operations.BACKWARD}
         return _apply(name, self, b, by_transposition, trans)
 
     @_compat.api_boundary
@@ -165,7 +164,7 @@ class CholeskyFactor(pickling.Pickled):
         Raises:
             TypeError, ValueError, NotImplementedError: as `cho_solve`; another ``trans``.
         """
-        by_transposition = {"N": operations.LOWER, "C": operations.LOWER_H}
+        by_transposition = {"N": cholesky_operations.LOWER, "C": cholesky_operations.LOWER_H}
         return _apply("CholeskyFactor.matmul", self, b, by_transposition, trans)
 
     @_compat.api_boundary
@@ -257,7 +256,7 @@ def _parts(routine, factor):
     """(`cholesky_operations.Cholesky`, the arrays) of a factor."""
     checks.usable(routine, "factor", factor.tiles, factor.overflow, factor._log_det)
     overflow = () if factor.overflow is None else (factor.overflow,)
-    static = operations.Cholesky(
+    static = cholesky_operations.Cholesky(
         routine,
         factor.layout,
         factor.n,

@@ -1,8 +1,9 @@
 """The operations on a kept Cholesky factor, with their derivatives and batches.
 
 With A = L L^H, the derivative of L is L F, where F is the lower triangle, with half the diagonal,
-of the Hermitian S = L^-1 dA L^-H (S. P. Smith, J. Comput. Graph. Stat. 4, 1995). dA is in the
-tangent of a factor (`kept`) by its rows (`hermitian.rows`), of which the upper triangle counts.
+of the Hermitian S = L^-1 dA L^-H (S. P. Smith, J. Comput. Graph. Stat. 4, 1995). The
+tangent of a factor (`operations`) has the rows of dA (`hermitian.rows`), of which the upper
+triangle counts.
 """
 
 import dataclasses
@@ -12,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._call import layouts, results
-from jaxmg._factors import kept
+from jaxmg._call import layouts, local_layouts, results
+from jaxmg._factors import operations
 from jaxmg._transform import at_once, derivatives, hermitian
 
 # The values of APPLY's attribute ``operation``, with A = L L^H.
@@ -42,28 +43,31 @@ def _solve_rows_at_once(u, b, inverse):
     return at_once.solve_upper(jnp.triu(u), b, adjoint=bool(inverse), left=False)
 
 
-APPLY = kept.Operation("factor_apply", results.Solution("x"), at_once=_apply_at_once)
-SOLVE_ROWS = kept.Operation(
+APPLY = operations.Operation("factor_apply", results.Solution("x"), at_once=_apply_at_once)
+SOLVE_ROWS = operations.Operation(
     "factor_solve_rows", results.Tiles("x"), by_rows=True, at_once=_solve_rows_at_once
 )
-INVERT = kept.Operation(
+INVERT = operations.Operation(
     "factor_invert",
     results.Matrix("a_inv"),
     in_place=True,
     at_once=lambda u, products: at_once.inverse(jnp.triu(u)),
 )
-DIAGONAL = kept.Operation(
+DIAGONAL = operations.Operation(
     "factor_diagonal",
     results.RealVector("diagonal"),
     at_once=lambda u: jnp.diagonal(u, axis1=-2, axis2=-1).real,
 )
-ROWS = kept.Operation(
+ROWS = operations.Operation(
     "factor_rows", results.UpperTriangle("u"), in_place=True, at_once=lambda u: jnp.triu(u)
 )
 
 
+OPERATIONS = (APPLY, SOLVE_ROWS, INVERT, DIAGONAL, ROWS)
+
+
 @dataclasses.dataclass(frozen=True)
-class Cholesky(kept.Kept):
+class Cholesky(operations.Factor):
     """A Cholesky factor without its arrays.
 
     Attributes:
@@ -110,7 +114,7 @@ class Cholesky(kept.Kept):
         rows = hermitian.rows(self.layout, inverse)
         half = hermitian.times(self.layout, rows, hermitian.full(self.layout, tangents[0]))
         tangent = -hermitian.times(self.layout, half, rows)
-        return inverse, hermitian.as_given(self.layout, tangent, inverse)
+        return inverse, hermitian.laid_out_like(self.layout, tangent, inverse)
 
     def _diagonal_rule(self, primals, tangents):
         diagonal = self.diagonal(*primals)
@@ -122,7 +126,7 @@ class Cholesky(kept.Kept):
         half = hermitian.half(self.layout, self.reduced(primals, tangents[0]))
         rows = hermitian.rows(self.layout, upper)
         tangent = hermitian.times(self.layout, half, rows)
-        return upper, hermitian.as_given(self.layout, tangent, upper)
+        return upper, hermitian.laid_out_like(self.layout, tangent, upper)
 
     def _logdet_rule(self, primals, tangents):
         *factor, log_det = primals
@@ -134,7 +138,7 @@ class Cholesky(kept.Kept):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Apply(derivatives.ByColumns, kept.OfRightHandSides):
+class _Apply(derivatives.ByColumns, operations.OfRightHandSides):
     """APPLY as a linear function of the right-hand sides."""
 
     of: Cholesky
@@ -146,7 +150,9 @@ class _Apply(derivatives.ByColumns, kept.OfRightHandSides):
         *factor, b = map(jnp.asarray, arrays)
         alone = [axis for axis in _compat.varying_axes(b) if self.layout.mesh.shape[axis] == 1]
         b = jax.lax.psum(b, alone) if alone else b
-        return super().__call__(*factor, _compat.vary(b, layouts.shared_axes(self.layout, *arrays)))
+        return super().__call__(
+            *factor, _compat.vary(b, local_layouts.shared_axes(self.layout, *arrays))
+        )
 
     def cotangent(self, value):
         """Where a shard_map doesn't track what varies, a number that all ranks have counts once for
@@ -159,7 +165,7 @@ class _Apply(derivatives.ByColumns, kept.OfRightHandSides):
 
     @property
     def native(self):
-        return kept.OfFactor(self.of, APPLY, (("operation", self.operation),))
+        return operations.OfFactor(self.of, APPLY, (("operation", self.operation),))
 
     @property
     def adjoint(self):
@@ -194,7 +200,7 @@ class _Apply(derivatives.ByColumns, kept.OfRightHandSides):
 
 
 @dataclasses.dataclass(frozen=True)
-class _SolveRows(kept.OfRightHandSides):
+class _SolveRows(operations.OfRightHandSides):
     """B L^-H, or B L^-1 where ``inverse``, of a matrix B by rows."""
 
     of: Cholesky
@@ -202,7 +208,7 @@ class _SolveRows(kept.OfRightHandSides):
 
     @property
     def native(self):
-        return kept.OfFactor(self.of, SOLVE_ROWS, (("inverse", self.inverse),))
+        return operations.OfFactor(self.of, SOLVE_ROWS, (("inverse", self.inverse),))
 
     @property
     def adjoint(self):

@@ -139,7 +139,7 @@ def cho_factor(
 
     def factorize(a):
         if check:
-            a = symmetry.check(caller, "a", a, (a,), mesh, arguments.spec)
+            a = symmetry.check(caller, "a", a, (a,), arguments)
         return _differentiable(arguments, a)
 
     if batching.is_batch(a):
@@ -185,7 +185,7 @@ class _Factor(batching.Batchable):
 
     def batched(self, settled, size, marks, a):
         arguments = batched_calls.of_each((a,), marks, self.arguments)
-        layout = execute.resolve_layout((a,), arguments)
+        layout = execute.resolve_layout(_LOWERED, (a,), arguments)
         square = layout.result_spec(a.shape[1:])
         place = batching.placement(layout, (a,), marks, None, square)
         return batching.in_turn(_Factor(arguments), marks, a, place=place)

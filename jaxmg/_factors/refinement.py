@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmg._call import backends, checks, ffi, record
-from jaxmg._factors import cholesky_operations as operations
-from jaxmg._factors import pcg, scaling
+from jaxmg._factors import cholesky_operations, pcg, scaling
 
+# The native routines that refinement calls beside those of other modules.
+SERVICES = ("hemm", "all_gather")
 # `iterations` where the solution is that of a factorization in A's own precision, as LAPACK's
 # dsposv has them: the one in lower precision failed; refinement did not converge.
 NOT_FACTORED = -3
@@ -132,7 +133,7 @@ class Lowered:
 def plan(layout, dtype, n, tile, refine):
     """The plugin's plan of the factorization in lower precision."""
     return backends.plan(
-        "potrf", layout, "native", lower_dtype(dtype), n, tile,
+        "potrf", layout, "native", lower_dtype(dtype), (n, n), tile,
         products=_PRECISIONS[refine].products,
     )  # fmt: skip
 
@@ -236,7 +237,7 @@ def solve(call, place, a, lower, b):
         rounded = (r / largest).astype(lower.tiles.dtype)
         z = _native_like(
             "jaxmg_factor_apply", call.layout, lower.tile,
-            (place, lower.tiles, lower.overflow, rounded), operation=operations.SOLVE,
+            (place, lower.tiles, lower.overflow, rounded), operation=cholesky_operations.SOLVE,
         )  # fmt: skip
         return largest * z.astype(r.dtype)
 
@@ -248,9 +249,9 @@ def solve(call, place, a, lower, b):
     columns = jnp.max(scaling.exponents(b) + scale, axis=0)
     columns = jnp.where(jnp.any(scaling.magnitude(b) > 0, axis=0), columns, 0)
     scaled = scaling.times_power(jnp.where(factored, b, 0), scale - columns)
-    found = pcg.refine(multiply, residual, precondition, scaled, lower.size[0])
-    x = scaling.times_power(found.x, scale + columns)
-    good = factored & found.accepted
+    solution = pcg.refine(multiply, residual, precondition, scaled, lower.size[0])
+    x = scaling.times_power(solution.x, scale + columns)
+    good = factored & solution.accepted
 
     def keep(a, b, x, good):
         return a, x, jnp.zeros((1,), jnp.int32)
@@ -273,7 +274,7 @@ def solve(call, place, a, lower, b):
 
     a, x, status = jax.lax.cond(good, keep, factor_again, a, b, x, good)
     failed = jnp.where(factored, NOT_CONVERGED, NOT_FACTORED)
-    return a, x, status, jnp.where(good, found.steps, failed).astype(jnp.int32)[None]
+    return a, x, status, jnp.where(good, solution.steps, failed).astype(jnp.int32)[None]
 
 
 def _native_like(target, layout, tile, operands, **attributes):
@@ -310,5 +311,5 @@ def _power_of_two(values):
     kind = jnp.finfo(values.dtype)
     whole = np.array(np.inf, values.dtype).view(f"uint{kind.bits}")  # all ones in the exponent
     bits = jax.lax.bitcast_convert_type(values, whole.dtype) & whole
-    found = jax.lax.bitcast_convert_type(bits, values.dtype)
-    return jnp.where((found > 0) & (found < np.inf), found, 1)
+    power = jax.lax.bitcast_convert_type(bits, values.dtype)
+    return jnp.where((power > 0) & (power < np.inf), power, 1)

@@ -6,7 +6,7 @@ import math
 import jax.numpy as jnp
 
 from jaxmg._call import ffi, record, results
-from jaxmg._factors import kept, refinement, scaling
+from jaxmg._factors import operations, refinement, scaling
 from jaxmg._transform import dispatch, hermitian
 
 
@@ -48,6 +48,9 @@ FROM_UPPER = record.Routine(
     name="CholeskyFactor.from_upper",
     native="factor_tiles",
     operands=("u",),
+    triangle=None,
+    native_alone=True,
+    plans=False,
     results=(
         results.Tiles("tiles"),
         results.Overflow("overflow"),
@@ -67,13 +70,13 @@ def rule(pack, arguments):
         again = functools.partial(rule, pack)
         factor = dispatch.transform(FROM_UPPER, primals, arguments, again, pack)
         if not factor.n:
-            return factor, kept.tangent(factor, tangents[0])
+            return factor, operations.tangent(factor, tangents[0])
         layout = factor.layout
         u, u_dot = (
             hermitian.upper(layout, hermitian.rows(layout, value))
             for value in (factor.upper(), tangents[0])
         )
         half = hermitian.adjoint_times(layout, u, u_dot)
-        return factor, kept.tangent(factor, half + hermitian.adjoint(layout, half))
+        return factor, operations.tangent(factor, half + hermitian.adjoint(layout, half))
 
     return derivative

@@ -1,9 +1,9 @@
 """The Cholesky factorization, kept for later solves: LAPACK's potrf and potrs."""
 
 from jaxmg import _compat
-from jaxmg._call import backends, blocks, checks, execute, record, results
+from jaxmg._call import backends, checks, execute, record, results
 from jaxmg._call.arguments import collect
-from jaxmg._factors import cholesky_factor, kept, refined_factor
+from jaxmg._factors import cholesky_factor, operations, refined_factor
 from jaxmg._transform import at_once, derivatives, dispatch
 
 POTRF = record.Routine(
@@ -17,8 +17,23 @@ POTRF = record.Routine(
     ),
     outputs=("tiles", "overflow", "log_det", "status"),
     options=(record.PRECISION,),
+    native_alone=True,
+    refines=True,
     factor="potrf",
-    at_once=at_once.AtOnce(at_once.cho_factor, kept.ORDERS_AT_ONCE),
+    at_once=at_once.AtOnce(at_once.cho_factor, operations.ORDERS_AT_ONCE),
+)
+
+
+# It has no results: an operation on the factor (`cholesky_operations.APPLY`) does the work.
+CHO_SOLVE = record.Routine(
+    name="cho_solve",
+    native="cho_solve",
+    results=(),
+    outputs=(),
+    operands=("factor", "b"),
+    overwrites=False,
+    native_alone=True,
+    refines=True,
 )
 
 
@@ -92,7 +107,7 @@ def _rule(arguments):
 
     def derivative(primals, tangents):
         factor = dispatch.transform(POTRF, primals, arguments, _rule, cholesky_factor.pack)
-        return factor, kept.tangent(factor, tangents[0])
+        return factor, operations.tangent(factor, tangents[0])
 
     return derivative
 
@@ -105,7 +120,8 @@ def factor_for(a, arguments):
             ``backend`` they have.
     """
     if arguments.inside is not None:
-        return _factorize_rows(blocks.to_rows(a, arguments.inside.layout), arguments.inside)
+        (rows,) = execute.local_operands(POTRF, (a,), arguments.inside)
+        return _factorize_rows(rows, arguments.inside)
     options = (("precision", dict(arguments.options)["precision"]),)
     return _factorize(
         a, arguments._replace(outputs=POTRF.outputs, backend="native", options=options)
@@ -128,7 +144,7 @@ def _factorize_rows(rows, call):
 
     def rule(primals, tangents):
         factor = differentiable(*primals)
-        return factor, kept.tangent(factor, tangents[0])
+        return factor, operations.tangent(factor, tangents[0])
 
     def differentiable(rows):
         return derivatives.differentiable(run, rule, rows)

@@ -10,6 +10,9 @@ from jaxmg._call import backends, blocks, checks, ffi, layouts, programs
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._processes import rendezvous
 
+# The native routine.
+NATIVE = "cyclic_1d"
+
 
 @_compat.api_boundary
 def cyclic_1d(a, T_A, mesh=None, in_specs=None, pad=True, *, inverse=False):
@@ -170,7 +173,7 @@ def _deal(arrays, T_A, mesh, spec, pad, inverse):
         checks.multiple("cyclic_1d", a.shape[0], layout.ranks * tile, "ranks times T_A")
     if a.size == 0:
         return lambda a: (jnp.asarray(a),)
-    backend = backends.resolve("cyclic_1d", layout, "auto", a)
+    backend = backends.resolve(NATIVE, layout, "auto", a)
     specs, attributes = (layout.row_spec,), (("inverse", bool(inverse)),)
     call = programs.Call("cyclic_1d", _cyclic_1d, layout, a.shape, tile, backend, specs, attributes)
     return programs.runner(call, arrays)
@@ -182,7 +185,7 @@ def _cyclic_1d(call, a):
     def local(place, block):
         result = jax.ShapeDtypeStruct(block.shape, block.dtype)
         (out,) = ffi.call(
-            "jaxmg_cyclic_1d", layout, call.tile, call.backend, (place, block), (result,),
+            f"jaxmg_{NATIVE}", layout, call.tile, call.backend, (place, block), (result,),
             **attributes,
         )  # fmt: skip
         return out

@@ -66,6 +66,7 @@ def _subset_routine(native, *operands):
             results.Status(),
         ),
         outputs=("w", "v", "status"),
+        plans=False,
         options=(
             record.Option("subset_by_index", "first", _index(0)),
             record.Option("subset_by_index", "last", _index(1)),

@@ -1,4 +1,4 @@
-"""What the functions of `jaxmg.linalg` compute: programs of routines and of products."""
+"""The programs of the functions of `jaxmg.linalg`: compositions of routines and of products."""
 
 import functools
 import itertools
@@ -19,7 +19,7 @@ from jaxmg._transform import batching, derivatives, hermitian, products
 # native code.
 _INTEGERS = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 
-# What is read of a matrix.
+# Which part of a matrix is read.
 UPPER, LOWER, HERMITIAN = "upper", "lower", "hermitian"
 
 
@@ -73,11 +73,11 @@ def _of_eigenvalues(where, *arrays):
         return run((v, values), name, scaled, ("matrix",), mesh, spec)
 
     def derivative(primals, tangents):
-        found = _of_eigenvalues(where, *primals)
+        result = _of_eigenvalues(where, *primals)
         (a, w, v, values, slopes), (a_dot, *_, values_dot, _) = primals, tangents
         values_dot = jnp.zeros_like(values) if values_dot is None else values_dot
         if a_dot is None:
-            return found, value(a, w, v, values_dot, slopes)
+            return result, value(a, w, v, values_dot, slopes)
         layout = layouts.infer(f"linalg.{name}", (a,), *_seen_below(name, (a,), mesh, spec))
         x = hermitian.rows(layout, v)
         a_dot = hermitian.full(layout, hermitian.rows(layout, a_dot))
@@ -85,7 +85,7 @@ def _of_eigenvalues(where, *arrays):
         inner = hermitian.divided(layout, inner, w, values, slopes, values_dot)
         x = x.astype(inner.dtype)
         rows = hermitian.times_adjoint(layout, hermitian.times(layout, x, inner), x)
-        return found, hermitian.as_given(layout, rows, found)
+        return result, hermitian.laid_out_like(layout, rows, result)
 
     return derivatives.differentiable(value, derivative, *arrays)
 
@@ -323,10 +323,10 @@ def power(call, a):
     def times(x, y):
         return products.rows_times_rows(x, y, call.layout)
 
-    found = None
+    result = None
     while exponent:
         if exponent % 2:
-            found = a if found is None else times(found, a)
+            result = a if result is None else times(result, a)
         exponent //= 2
         a = times(a, a) if exponent else a
-    return (jnp.eye(call.shape[0], dtype=a.dtype) if found is None else found,)
+    return (jnp.eye(call.shape[0], dtype=a.dtype) if result is None else result,)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from jaxmg import _compat
-from jaxmg._call import blocks, checks, layouts, record, results
+from jaxmg._call import blocks, checks, layouts, local_layouts, record, results
 from jaxmg._call.arguments import collect, collect_local, collect_traced
 from jaxmg._call.execute import select_results
 from jaxmg._routines import cho_factor
@@ -17,7 +17,7 @@ from jaxmg._transform import at_once, derivatives, dispatch, hermitian
 def _upper(rows, layout, shape):
     """A rank's part of the inverse's upper triangle: all that 0.0.9 gave inside a shard_map."""
     count, n = rows.shape
-    row = layouts.local_rank(layout) * count + jnp.arange(count)[:, None]
+    row = local_layouts.local_rank(layout) * count + jnp.arange(count)[:, None]
     return blocks.from_rows(jnp.where(row <= jnp.arange(n), rows, 0), layout, shape)
 
 

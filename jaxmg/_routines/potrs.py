@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._call import layouts, record, results
+from jaxmg._call import local_layouts, record, results
 from jaxmg._call.arguments import collect, collect_local, collect_traced
 from jaxmg._call.execute import select_results
 from jaxmg._factors import refined_factor, refinement
@@ -28,6 +28,7 @@ POTRS = record.Routine(
     traced_outputs=(record.WORK, "x", "logdet", "status"),
     options=(record.PRECISION,),
     older=(("mesh", "pad"),),
+    refines=True,
     extends=True,
     at_once=at_once.AtOnce(at_once.potrs, (("gpu", 2048), ("cpu", 64))),
 )
@@ -304,7 +305,7 @@ def _rule(arguments):
 def _alike(factor, b, call):
     """A factor and right-hand sides inside a shard_map of the caller's. Where b differs between the
     ranks they are NaN and the status is -2, as from the native code."""
-    axes = layouts.shared_axes(factor.layout, b)
+    axes = local_layouts.shared_axes(factor.layout, b)
     log_det, status = (_compat.vary(x, axes) for x in (factor._log_det, factor.status))
     if dict(call.attributes)["check_b"]:
         same = hermitian.same_on_ranks(factor.layout, b)

@@ -8,8 +8,9 @@ from jaxmg._transform import at_once, dispatch, eigen_rules
 
 def columns(rows, layout, shape):
     """What a rank gets of the eigenvectors: its columns, or its block where A lies in blocks."""
-    back = blocks.from_rows if layout.spec[1] else blocks.to_columns
-    return back(rows, layout, shape)
+    if layout.spec[1]:
+        return blocks.from_rows(rows, layout, shape)
+    return blocks.to_columns(rows, layout, rows.shape[1], shape[0])
 
 
 VECTORS = record.Option("return_eigenvectors", "vectors", lambda routine, value, *_: bool(value))

@@ -46,7 +46,7 @@ def sygvd(
     LAPACK's sygvd and hegvd with ``itype=1``: b = L L^H as `potrs` factors it, the eigenproblem of
     L^-1 a L^-H as `syevd` solves it, and its eigenvectors times L^-H (G. H. Golub and C. F. Van
     Loan, "Matrix Computations", 4th ed., section 8.7.2). All ranks share the factorization and the
-    solves with L, whoever solves the eigenproblem.
+    solves with L, whichever solver the eigenproblem has.
 
     Args:
         a: (n, n), Hermitian, float32, float64, complex64 or complex128; a JAX or NumPy array,

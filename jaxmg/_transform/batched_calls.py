@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxmg._call import backends, checks, execute, layouts, programs, record, results
+from jaxmg._call import backends, checks, execute, layouts, local_layouts, programs, record, results
 from jaxmg._call.arguments import Arguments
 from jaxmg._transform import at_once, batching
 
@@ -43,7 +43,7 @@ class Execution(batching.Batchable):
             return self._columns(size, ones, *arrays)
         (rows, n), dtype = arrays[0].shape[-2:], arrays[0].dtype
         arguments = of_each(arrays, marks, self.arguments)
-        layout = execute.resolve_layout(arrays, arguments)
+        layout = execute.resolve_layout(routine, arrays, arguments)
         place = self._placement(layout, ones, marks, arrays)
         free = not (settled and routine.factor)
         if free and n == rows > 0 and batching.had_better_spread(layout, size, n, dtype):
@@ -68,7 +68,7 @@ class Execution(batching.Batchable):
 
     def _columns(self, size, ones, a, b):
         """The results for one matrix and a batch of right-hand sides."""
-        layout = execute.resolve_layout((a, b), self.arguments)
+        layout = execute.resolve_layout(self.routine, (a, b), self.arguments)
         place = self._placement(layout, ones, (False, True), (a, b))
         values = self(a, batching.to_columns(b))
         options = dict(self.arguments.options)
@@ -100,7 +100,7 @@ class LocalExecution(batching.Batchable):
     call: programs.Call
 
     def __call__(self, *arrays):
-        return execute.run_on_rank(self.call, layouts.local_place(self.call.layout), *arrays)
+        return execute.run_on_rank(self.call, local_layouts.local_place(self.call.layout), *arrays)
 
     def batched(self, settled, size, marks, *arrays):
         routine = self.call.routine

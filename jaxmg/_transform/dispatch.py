@@ -29,7 +29,7 @@ def call(routine, arrays, arguments, rule, check=False, pack=batched_calls.resul
         )
     if arguments.donate and len(arrays) > 1:
         checks.separate(caller, *arrays)
-    if check:
+    if check and routine.triangle:
         execute.check(routine, arrays, arguments)
         arrays = _check_hermitian(routine, arrays, arguments)
     return transform(routine, arrays, arguments, rule, pack)
@@ -89,7 +89,7 @@ def _check_hermitian(routine, arrays, arguments):
     """The arrays. Raises if a matrix isn't Hermitian; in a trace it is NaN then."""
     count = routine.matrices
     matrices = (
-        symmetry.check(arguments.caller, name, matrix, arrays, arguments.mesh, arguments.spec)
+        symmetry.check(arguments.caller, name, matrix, arrays, arguments, routine.triangle)
         for name, matrix in zip(routine.operands, arrays[:count], strict=False)
     )
     return (*matrices, *arrays[count:])

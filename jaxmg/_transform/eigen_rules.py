@@ -14,7 +14,7 @@ import functools
 
 import jax
 
-from jaxmg._call import blocks, execute, layouts, record
+from jaxmg._call import execute, layouts, record
 from jaxmg._transform import derivatives, dispatch, hermitian
 
 
@@ -41,7 +41,7 @@ def rule(routine, solver, arguments, places=slice(None)):
 
     def solve(*arrays):
         layout = inside and inside.layout
-        rows = [blocks.to_rows(x, layout) for x in arrays] if layout else arrays
+        rows = execute.local_operands(solver, arrays, inside) if layout else arrays
         (w, *v, status), _ = _solve(solver, everything, rows)
         if layout:
             v = [vectors.on_rank(x, layout, arrays[0]) for x in v]
@@ -70,7 +70,7 @@ def _solve(solver, arguments, arrays):
         if inside is not None:
             values = dispatch.run_by_rows(solver, arrays, arguments)
             return values, _Where(inside.layout.by_rows)
-        layout = execute.resolve_layout(arrays, arguments)
+        layout = execute.resolve_layout(solver, arrays, arguments)
         return dispatch.batch(solver, arrays, arguments), _Where(layout)
 
     def derivative(primals, tangents):
@@ -104,7 +104,7 @@ def _tangents(layout, w, v, tangents, vectors):
         return w_dot, None
     half = None if b is None else -hermitian.column_products(layout, x, b) / 2
     inner = hermitian.quotients(layout, hermitian.adjoint_times(layout, x, a), w, half)
-    return w_dot, hermitian.as_given(layout, hermitian.times(layout, x, inner), v)
+    return w_dot, hermitian.laid_out_like(layout, hermitian.times(layout, x, inner), v)
 
 
 def _whole(layout, a):

@@ -216,7 +216,7 @@ def test_products_are_plain_where_parts_have_no_room(dtype, donate, monkeypatch)
     )
     a, attributes = jax.ShapeDtypeStruct((96, 96), dtype), {"products": checks.DEFAULT}
     block = 48 * 96 * np.dtype(dtype).itemsize
-    least = max(backends.plan("potrs", layout, "native", dtype, 96, 8)["bytes"])
+    least = max(backends.plan("potrs", layout, "native", dtype, (96, 96), 8)["bytes"])
     least += (1 if donate else 2) * block
     for memory, products in ((least, checks.DEFAULT), (least - 1, 0), (None, checks.DEFAULT)):
         monkeypatch.setattr(layouts.Layout, "memory", memory)

@@ -1,6 +1,6 @@
 """A factor that outlives its call: what any factor shares.
 
-`Operation` is the record of a native routine on a factor, `Kept` a factor without its arrays, and
+`Operation` is the record of a native routine on a factor, `Factor` a factor without its arrays, and
 `OfFactor` one operation on it, which runs on global arrays, in batches and inside a shard_map.
 What a Cholesky factor can do is in `cholesky_operations`.
 
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import blocks, checks, ffi, layouts, plugins, programs, results
+from jaxmg._call import blocks, checks, ffi, layouts, local_layouts, plugins, programs, results
 from jaxmg._transform import at_once, batching, derivatives, hermitian
 
 # Up to which order a device computes with all factors of a batch at once.
@@ -76,7 +76,7 @@ class Operation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class Factor:
     """A factor without its arrays: what identifies it to a trace, on behalf of ``routine``.
 
     Its functions take the arrays of the factor first: the tiles, and the overflow where it has one.
@@ -130,7 +130,7 @@ def tangent(factor, a_dot):
 class OfFactor(batching.Batchable):
     """An operation on a factor with its attributes, a function of the arrays."""
 
-    of: Kept
+    of: Factor
     operation: Operation
     attributes: tuple
 
@@ -209,14 +209,14 @@ def _inside(of, *arrays):
     """An `OfFactor` of a rank's rows, inside a shard_map of the caller's. Jitted, since in an eager
     one XLA may end the process as it compiles a native call in place by itself."""
     layout = of.of.layout
-    value, _, b = of.on_rank(layouts.local_place(layout), arrays)
+    value, _, b = of.on_rank(local_layouts.local_place(layout), arrays)
     return of.operation.result.on_rank(value, layout, arrays[0], *b)
 
 
 class OfRightHandSides(derivatives.Linear):
     """An operation that is linear in its right-hand sides."""
 
-    of: Kept
+    of: Factor
 
     @property
     @abc.abstractmethod

@@ -13,7 +13,7 @@ import numpy as np
 _ROOT = pathlib.Path(__file__).absolute().parents[1]
 # Those of this checkout, by path: the jaxmg that is measured may be older, and would import JAX.
 TABLE = runpy.run_path(str(_ROOT / "tests/python/routines.py"))["ROUTINES"]
-_count = runpy.run_path(str(_ROOT / "jaxmg/_counts.py"))["operations"]
+_count = runpy.run_path(str(_ROOT / "jaxmg/_routines/counts.py"))["operations"]
 
 _MEASURED = [name for name, routine in TABLE.items() if routine.benchmark]
 ON_FACTORS = tuple(name for name in _MEASURED if TABLE[name].on_factor)

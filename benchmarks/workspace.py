@@ -10,20 +10,20 @@ import functools
 import jax
 import numpy as np
 
-from jaxmg import _plugin
+from jaxmg._call import plugins
 
 _PLAIN = 0  # products: those that were measured
 
 
 def known():
     """Whether the plugin has plans."""
-    return hasattr(_plugin.load(jax.default_backend()), "plan")
+    return hasattr(plugins.load(jax.default_backend()), "plan")
 
 
 @functools.cache
 def plan(routine, dtype, n, ranks, T_A=None, nrhs=1):
     """A dict, as the plugin's `plan` gives it."""
-    plugin = _plugin.load(jax.default_backend())
+    plugin = plugins.load(jax.default_backend())
     native = {"cho_factor": "potrf"}.get(routine, routine)
     return plugin.plan(
         native, "native", dtype, n, -(-n // ranks), ranks, T_A or 0, nrhs, platform="gpu",

@@ -12,17 +12,17 @@ Importing this package touches no device, plugin or configuration: the first cal
 """
 
 from jaxmg import linalg as linalg
-from jaxmg._cyclic import cyclic_1d, get_cols_cyclic, plot_block_to_cyclic, verify_cyclic
-from jaxmg._eigh import eigh, eigvalsh
-from jaxmg._factor import CholeskyFactor, cho_factor, cho_solve
-from jaxmg._padding import calculate_padding, pad_rows, unpad_rows
-from jaxmg._plan import Plan, plan
-from jaxmg._potri import potri, potri_jit_ctx, potri_shardmap_ctx, potri_symmetrize
-from jaxmg._potrs import potrs, potrs_jit_ctx, potrs_shardmap_ctx
-from jaxmg._processes import register_handlers
-from jaxmg._refined_factor import RefinedFactor
-from jaxmg._syevd import syevd, syevd_jit_ctx, syevd_shardmap_ctx
-from jaxmg._sygvd import sygvd, sygvd_jit_ctx, sygvd_shardmap_ctx
+from jaxmg._factors.cholesky_factor import CholeskyFactor, cho_factor, cho_solve
+from jaxmg._factors.refined_factor import RefinedFactor
+from jaxmg._processes.rendezvous import register_handlers
+from jaxmg._routines.cyclic import cyclic_1d, get_cols_cyclic, plot_block_to_cyclic, verify_cyclic
+from jaxmg._routines.eigh import eigh, eigvalsh
+from jaxmg._routines.padding import calculate_padding, pad_rows, unpad_rows
+from jaxmg._routines.plan import Plan, plan
+from jaxmg._routines.potri import potri, potri_jit_ctx, potri_shardmap_ctx, potri_symmetrize
+from jaxmg._routines.potrs import potrs, potrs_jit_ctx, potrs_shardmap_ctx
+from jaxmg._routines.syevd import syevd, syevd_jit_ctx, syevd_shardmap_ctx
+from jaxmg._routines.sygvd import sygvd, sygvd_jit_ctx, sygvd_shardmap_ctx
 
 __all__ = [
     "CholeskyFactor",

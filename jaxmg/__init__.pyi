@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 from numpy.typing import DTypeLike, NDArray
 
 from jaxmg import linalg as linalg
-from jaxmg._mesh import Layout
-from jaxmg._plan import Plan as Plan
+from jaxmg._call.layouts import Layout
+from jaxmg._routines.plan import Plan as Plan
 
 __all__ = [
     "CholeskyFactor",

@@ -21,7 +21,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _bench, _checks, _compat, _output, _plugin, _processes
+from jaxmg import _compat
+from jaxmg._call import checks, plugins
+from jaxmg._command import bench, output
+from jaxmg._processes import rendezvous
 
 _N = 250  # divides by few device counts, so that padding is exercised too
 _LIMIT = 30 * _N  # residuals are compared with this many eps
@@ -34,8 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("--bench", type=_positive, metavar="n", help="measure with matrices of order n instead")
-    add("--routine", nargs="+", choices=_bench.ROUTINES, default=_bench.ROUTINES)
-    add("--dtype", choices=_checks.DTYPES, help="default: what JAX computes with")
+    add("--routine", nargs="+", choices=bench.ROUTINES, default=bench.ROUTINES)
+    add("--dtype", choices=checks.DTYPES, help="default: what JAX computes with")
     add("--repeat", type=_positive, default=5, help="timed runs of each, at most; default: 5")
     add("--limit", type=float, default=60, help="seconds that one run may take; default: 60")
     add(
@@ -49,10 +52,10 @@ def main(arguments: list[str] | None = None) -> int:
     if args.bench is None:
         if [word for word in given if word != "--distributed"]:
             parser.error("the other options are for --bench n")
-        if args.distributed or _processes.launcher_secret:
+        if args.distributed or rendezvous.launcher_secret:
             jax.distributed.initialize()
         return _report()
-    return 0 if _bench.bench(args.bench, args.routine, args.dtype, args.repeat, args.limit) else 1
+    return 0 if bench.bench(args.bench, args.routine, args.dtype, args.repeat, args.limit) else 1
 
 
 def _positive(text):
@@ -75,7 +78,7 @@ def _report():
     passed = _solve(devices)
     # Most libraries are opened there.
     if changed := {k: v for k, v in plugin.about().items() if known.get(k) != v}:
-        _output.section("plugin, after the solve")
+        output.section("plugin, after the solve")
         _print_facts(changed)
     if jax.process_count() > 1:
         _print_processes(plugin)
@@ -84,59 +87,59 @@ def _report():
 
 
 def _print_versions():
-    _output.section("versions")
-    _output.fact("python", f"{platform.python_version()} ({platform.platform()})")
+    output.section("versions")
+    output.fact("python", f"{platform.python_version()} ({platform.platform()})")
     names = ["jax", "jaxlib", "jaxmg"]
     names += [f"jaxmg-plugin-{name}" for name in ("cpu", "cuda12", "cuda13")]
     names += ["jax-cuda12-plugin", "jax-cuda13-plugin", "numpy", "scipy"]
     for name in names:
         try:
-            _output.fact(name, importlib.metadata.version(name))
+            output.fact(name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
             if "cuda" not in name:
-                _output.fact(name, "not installed")
-    _output.fact("jax_enable_x64", _compat.x64_enabled())
+                output.fact(name, "not installed")
+    output.fact("jax_enable_x64", _compat.x64_enabled())
 
 
 def _print_devices(devices):
-    _output.section("devices")
+    output.section("devices")
     count = jax.process_count()
-    _output.fact("processes", f"{count}, this is {jax.process_index()}" if count > 1 else count)
+    output.fact("processes", f"{count}, this is {jax.process_index()}" if count > 1 else count)
     for device in devices:
-        _output.fact(str(device.id), f"{device.device_kind} ({device.platform}, {device})")
+        output.fact(str(device.id), f"{device.device_kind} ({device.platform}, {device})")
 
 
 def _print_plugins(name):
-    _output.section("plugins")
-    for point in itertools.chain(*_plugin.entry_points().values()):
-        _output.fact(f"{point.name} (found)", _plugin.origin(point))
+    output.section("plugins")
+    for point in itertools.chain(*plugins.entry_points().values()):
+        output.fact(f"{point.name} (found)", plugins.origin(point))
     try:
-        plugin = _plugin.load(name)
+        plugin = plugins.load(name)
     except RuntimeError as error:
-        _output.fact("error", error)
+        output.fact("error", error)
         return None
-    _output.fact("loaded", f"{plugin.__name__} from {getattr(plugin, '__file__', '?')}")
+    output.fact("loaded", f"{plugin.__name__} from {getattr(plugin, '__file__', '?')}")
     for routine in ("potrs", "potri", "syevd"):
-        _output.fact(f"backends of {routine}", ", ".join(plugin.backends(routine)))
+        output.fact(f"backends of {routine}", ", ".join(plugin.backends(routine)))
     return plugin
 
 
 def _print_processes(plugin):
-    _output.section("other processes")
+    output.section("other processes")
     for known in plugin.connections():
-        _output.fact(
+        output.fact(
             known["process"], "{transport}, {state} (host {host}, pid {pid})".format(**known)
         )
 
 
 def _print_facts(facts):
     for key, value in facts.items():
-        _output.fact(key, value)
+        output.fact(key, value)
 
 
 def _solve(devices):
     dtype = np.dtype(np.float64 if _compat.x64_enabled() else np.float32)
-    _output.section(f"checked solve, n = {_N}, {dtype}, {len(devices)} device(s)")
+    output.section(f"checked solve, n = {_N}, {dtype}, {len(devices)} device(s)")
     mesh = Mesh(np.array(devices), ("rank",))
     random = np.random.default_rng(0)
     factor = random.standard_normal((_N, _N))
@@ -145,14 +148,14 @@ def _solve(devices):
     a = jax.device_put(matrix, NamedSharding(mesh, P()))
     b = jax.device_put(rhs, NamedSharding(mesh, P()))
     exact = matrix.astype(np.float64)
-    checks = {
+    residuals = {
         "potrs |Ax - b| / (|A| |x|)": lambda: _potrs_residual(exact, rhs, a, b, mesh),
         "cho_solve |Ax - b| / (|A| |x|)": lambda: _cho_solve_residual(exact, rhs, a, b, mesh),
         "potri |A inv(A) - I|": lambda: _potri_residual(exact, a, mesh),
         "syevd |AV - VW| / |A|": lambda: _syevd_residual(exact, a, mesh),
     }
     # A list: every check is made, also after one that fails.
-    return all([_check(name, run, float(jnp.finfo(dtype).eps)) for name, run in checks.items()])
+    return all([_check(name, run, float(jnp.finfo(dtype).eps)) for name, run in residuals.items()])
 
 
 def _potrs_residual(matrix, rhs, a, b, mesh):
@@ -185,7 +188,7 @@ def _check(name, run, eps):
         traceback.print_exc(file=sys.stdout)
         return False
     good = bool(residual <= _LIMIT * eps)
-    _output.fact(
+    output.fact(
         name, f"{residual:.2e} {'ok' if good else f'WRONG, the limit is {_LIMIT * eps:.2e}'}"
     )
     return good

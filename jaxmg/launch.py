@@ -90,7 +90,7 @@ def _start(index, options, address, secret):
         "JAX_NUM_CPU_DEVICES": str(count),
         "PYTHONUNBUFFERED": "1",
     }
-    child = pathlib.Path(__file__).with_name("_child.py")
+    child = pathlib.Path(__file__).parent / "_processes" / "child.py"
     kind = "module" if options.module else "script"
     told, tells = os.pipe()
     hears, failure = os.pipe()

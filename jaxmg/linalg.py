@@ -32,9 +32,11 @@ import typing
 import jax
 import jax.numpy as jnp
 
-from jaxmg import _compat, _factor, _linalg
-from jaxmg._factor import CholeskyFactor
-from jaxmg._refined_factor import RefinedFactor
+from jaxmg import _compat
+from jaxmg._factors import cholesky_factor
+from jaxmg._factors.cholesky_factor import CholeskyFactor
+from jaxmg._factors.refined_factor import RefinedFactor
+from jaxmg._routines import jax_linalg
 
 __all__ = [
     "EighResult",
@@ -115,8 +117,8 @@ def solve(
             "solved with by its eigenvectors: w, v = jaxmg.linalg.eigh(a), then "
             "v @ ((v.conj().T @ b).T / w).T"
         )
-    read = _linalg.HERMITIAN if assume_a is None else _linalg.triangle(lower)
-    return _linalg.run((a, b), "solve", _linalg.solve, ("like b",), mesh, matrix_specs, read)
+    read = jax_linalg.HERMITIAN if assume_a is None else jax_linalg.triangle(lower)
+    return jax_linalg.run((a, b), "solve", jax_linalg.solve, ("like b",), mesh, matrix_specs, read)
 
 
 @_compat.api_boundary
@@ -136,8 +138,14 @@ def inv(a, overwrite_a=False, check_finite=True, *, mesh=None, matrix_specs=None
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.potri`.
     """
-    return _linalg.run(
-        (a,), "inv", _linalg.inverse, ("matrix",), mesh, matrix_specs, _linalg.HERMITIAN
+    return jax_linalg.run(
+        (a,),
+        "inv",
+        jax_linalg.inverse,
+        ("matrix",),
+        mesh,
+        matrix_specs,
+        jax_linalg.HERMITIAN,
     )
 
 
@@ -185,9 +193,16 @@ def cholesky(
                 "of jax.numpy.linalg; pass one of them"
             )
         upper, symmetrize_input = not lower, False
-    read = _linalg.HERMITIAN if symmetrize_input else _linalg.triangle(not upper)
-    return _linalg.run(
-        (a,), "cholesky", _linalg.cholesky, ("matrix",), mesh, matrix_specs, read, bool(upper)
+    read = jax_linalg.HERMITIAN if symmetrize_input else jax_linalg.triangle(not upper)
+    return jax_linalg.run(
+        (a,),
+        "cholesky",
+        jax_linalg.cholesky,
+        ("matrix",),
+        mesh,
+        matrix_specs,
+        read,
+        bool(upper),
     )
 
 
@@ -213,9 +228,16 @@ def cho_factor(
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_factor`.
     """
-    read = _linalg.triangle(lower)
-    c = _linalg.run(
-        (a,), "cho_factor", _linalg.cholesky, ("matrix",), mesh, matrix_specs, read, not lower
+    read = jax_linalg.triangle(lower)
+    c = jax_linalg.run(
+        (a,),
+        "cho_factor",
+        jax_linalg.cholesky,
+        ("matrix",),
+        mesh,
+        matrix_specs,
+        read,
+        not lower,
     )
     return c, lower
 
@@ -244,7 +266,7 @@ def cho_solve(
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_solve`.
     """
     if isinstance(c_and_lower, (CholeskyFactor, RefinedFactor)):
-        return _factor.cho_solve(c_and_lower, b)
+        return cholesky_factor.cho_solve(c_and_lower, b)
     try:
         c, lower = c_and_lower
     except (TypeError, ValueError):
@@ -254,15 +276,15 @@ def cho_solve(
             f"{type(c_and_lower).__name__}"
         ) from None
     if isinstance(c, (CholeskyFactor, RefinedFactor)):
-        return _factor.cho_solve(c, b)
-    return _linalg.run(
+        return cholesky_factor.cho_solve(c, b)
+    return jax_linalg.run(
         (c, b),
         "cho_solve",
-        _linalg.solve_again,
+        jax_linalg.solve_again,
         ("like b",),
         mesh,
         matrix_specs,
-        _linalg.triangle(lower),
+        jax_linalg.triangle(lower),
     )
 
 
@@ -312,10 +334,12 @@ def eigh(
             "linalg.eigh: b, eigvals and another type than 1 are not supported, as in JAX; "
             "jaxmg.eigh(a, b, subset_by_index=(first, last)) has both"
         )
-    read = _read("eigh", UPLO, symmetrize_input) if lower is None else _linalg.triangle(lower)
+    read = _read("eigh", UPLO, symmetrize_input) if lower is None else jax_linalg.triangle(lower)
     if eigvals_only:
-        return _linalg.run((a,), "eigh", _linalg.eigenvalues, ("small",), mesh, matrix_specs, read)
-    return EighResult(*_linalg.eigh(a, "eigh", mesh, matrix_specs, read))
+        return jax_linalg.run(
+            (a,), "eigh", jax_linalg.eigenvalues, ("small",), mesh, matrix_specs, read
+        )
+    return EighResult(*jax_linalg.eigh(a, "eigh", mesh, matrix_specs, read))
 
 
 @_compat.api_boundary
@@ -328,7 +352,9 @@ def eigvalsh(a, UPLO="L", *, symmetrize_input=True, mesh=None, matrix_specs=None
         (n,), real, ascending, the same on all devices.
     """
     read = _read("eigvalsh", UPLO, symmetrize_input)
-    return _linalg.run((a,), "eigvalsh", _linalg.eigenvalues, ("small",), mesh, matrix_specs, read)
+    return jax_linalg.run(
+        (a,), "eigvalsh", jax_linalg.eigenvalues, ("small",), mesh, matrix_specs, read
+    )
 
 
 @_compat.api_boundary
@@ -350,7 +376,7 @@ def slogdet(a, *, method=None, mesh=None, matrix_specs=None):
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_factor`.
     """
-    return SlogdetResult(*_linalg.slogdet(a, "slogdet", mesh, matrix_specs))
+    return SlogdetResult(*jax_linalg.slogdet(a, "slogdet", mesh, matrix_specs))
 
 
 @_compat.api_boundary
@@ -363,7 +389,7 @@ def det(a, overwrite_a=False, check_finite=True, *, mesh=None, matrix_specs=None
     Returns:
         A scalar of a's dtype; NaN where ``a`` isn't Hermitian positive definite.
     """
-    sign, logabsdet = _linalg.slogdet(a, "det", mesh, matrix_specs)
+    sign, logabsdet = jax_linalg.slogdet(a, "det", mesh, matrix_specs)
     return sign * jnp.exp(logabsdet).astype(sign.dtype)
 
 
@@ -389,7 +415,9 @@ def matrix_power(a, n, *, mesh=None, matrix_specs=None):
         n = operator.index(n)
     except TypeError:
         raise TypeError(f"linalg.matrix_power: n must be an integer; got {n!r}") from None
-    return _linalg.run((a,), "matrix_power", _linalg.power, ("matrix",), mesh, matrix_specs, n)
+    return jax_linalg.run(
+        (a,), "matrix_power", jax_linalg.power, ("matrix",), mesh, matrix_specs, n
+    )
 
 
 @_compat.api_boundary
@@ -422,7 +450,7 @@ def funm(A, func, disp=True, *, mesh=None, matrix_specs=None):
             "linalg.funm: disp=False asks for an estimate of the error, which there isn't; as the "
             "eigenvectors are orthonormal, it is some n eps max(abs(func(w)))"
         )
-    return _linalg.function(A, func, "funm", mesh, matrix_specs)
+    return jax_linalg.function(A, func, "funm", mesh, matrix_specs)
 
 
 @_compat.api_boundary
@@ -448,7 +476,7 @@ def sqrtm(A, blocksize=1, *, mesh=None, matrix_specs=None):
         zero = (w.real <= 0) & (w.real >= -rounding)
         return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, w)))
 
-    return _linalg.function(A, root, "sqrtm", mesh, matrix_specs)
+    return jax_linalg.function(A, root, "sqrtm", mesh, matrix_specs)
 
 
 @_compat.api_boundary
@@ -471,7 +499,7 @@ def expm(A, *, upper_triangular=False, max_squarings=16, mesh=None, matrix_specs
             "linalg.expm: upper_triangular=True is of a matrix that isn't Hermitian, as A has to "
             "be here; use jax.scipy.linalg.expm on one device"
         )
-    return _linalg.function(A, jnp.exp, "expm", mesh, matrix_specs)
+    return jax_linalg.function(A, jnp.exp, "expm", mesh, matrix_specs)
 
 
 @_compat.api_boundary
@@ -494,10 +522,10 @@ def logm(A, disp=True, *, mesh=None, matrix_specs=None):
         raise NotImplementedError(
             "linalg.logm: disp=False asks for an estimate of the error, which there isn't"
         )
-    return _linalg.function(A, jnp.log, "logm", mesh, matrix_specs)
+    return jax_linalg.function(A, jnp.log, "logm", mesh, matrix_specs)
 
 
 def _read(name, UPLO, symmetrize_input):
     if not (UPLO is None or (isinstance(UPLO, str) and UPLO in ("L", "U"))):
         raise ValueError(f"linalg.{name}: UPLO must be None, 'L' or 'U'; got {UPLO!r}")
-    return _linalg.HERMITIAN if symmetrize_input else _linalg.triangle(UPLO != "U")
+    return jax_linalg.HERMITIAN if symmetrize_input else jax_linalg.triangle(UPLO != "U")

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 import jaxmg
-from jaxmg import _counts, _plugin
+from jaxmg._call import plugins
+from jaxmg._routines import counts
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -51,7 +52,7 @@ def last(name):
 
 def test_these_are_the_handlers_that_are_registered():
     registered = re.findall(r'^ *\{"(\w+)", \w+, \w+\}', text("xla_ffi/handlers/handlers.h"), re.M)
-    assert sorted(registered) == sorted(_plugin.HANDLERS) == sorted(HANDLERS)
+    assert sorted(registered) == sorted(plugins.HANDLERS) == sorted(HANDLERS)
 
 
 @pytest.mark.parametrize("name", CALLED)
@@ -102,4 +103,4 @@ def test_its_name_is_in_the_api(name):
 def test_what_is_measured_has_operations():
     for name, routine in ROUTINES.items():
         if routine.benchmark:
-            assert _counts.operations(name, False, 10) > 0
+            assert counts.operations(name, False, 10) > 0

@@ -16,7 +16,7 @@ import run
 import versions
 import workspace
 
-from jaxmg import _plugin
+from jaxmg._call import plugins
 
 jax.config.update("jax_enable_x64", True)
 
@@ -107,7 +107,7 @@ def test_workspace_is_what_was_measured(routine, dtype, n, ranks, T_A, measured)
 
 @contextlib.contextmanager
 def _eigensolver(name):
-    plugin = _plugin.load("cpu")
+    plugin = plugins.load("cpu")
     plugin.set_eigensolver(name)
     try:
         yield
@@ -139,7 +139,7 @@ def test_workspace_of_eigenproblems_is_what_was_measured():
         for case in cases:
             n, ranks, vectors = case["n"], case["ranks"], case["vectors"]
             width = _even(n, ranks, 48 if case["dtype"] == "complex128" else 64)
-            plan = _plugin.load("cpu").plan(
+            plan = plugins.load("cpu").plan(
                 "syevd", "native", case["dtype"], n, n // ranks, ranks, width, vectors=vectors,
                 platform="gpu",
             )  # fmt: skip

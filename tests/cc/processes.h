@@ -20,10 +20,10 @@
 
 #include "tests/cc/ranks.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/comm/hub.h"
-#include "xla_ffi/comm/process_group.h"
-#include "xla_ffi/comm/process_meeting.h"
-#include "xla_ffi/comm/segments.h"
+#include "xla_ffi/comm/processes/hub.h"
+#include "xla_ffi/comm/processes/process_group.h"
+#include "xla_ffi/comm/processes/process_meeting.h"
+#include "xla_ffi/comm/processes/segments.h"
 
 namespace jaxmg::testing {
 

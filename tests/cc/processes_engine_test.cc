@@ -9,7 +9,7 @@
 #include "tests/cc/processes.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/test_wire.h"
-#include "xla_ffi/comm/wires.h"
+#include "xla_ffi/comm/processes/wires.h"
 #include "xla_ffi/engine/routines.h"
 
 namespace jaxmg {

@@ -1,6 +1,6 @@
 // Memory that processes share: what is allocated where, what other processes have of it, and what
 // becomes of it when one of them is lost.
-#include "xla_ffi/comm/segments.h"
+#include "xla_ffi/comm/processes/segments.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -16,8 +16,8 @@
 #include "tests/cc/ranks.h"
 #include "tests/cc/testing.h"
 #include "xla_ffi/comm/communicator.h"
-#include "xla_ffi/comm/process_group.h"
-#include "xla_ffi/device/host.h"
+#include "xla_ffi/comm/processes/process_group.h"
+#include "xla_ffi/device/host/device.h"
 #include "xla_ffi/device/shared_memory.h"
 
 namespace jaxmg {

@@ -11,7 +11,7 @@
 #include <random>
 
 #include "tests/cc/processes.h"
-#include "xla_ffi/comm/hmac.h"
+#include "xla_ffi/comm/processes/hmac.h"
 
 namespace jaxmg {
 namespace {

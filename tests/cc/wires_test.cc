@@ -1,6 +1,6 @@
 // Blocks over wires: their order, what becomes of them when a call fails or a process is lost at
 // any point, and what processes do that can't make wires.
-#include "xla_ffi/comm/wires.h"
+#include "xla_ffi/comm/processes/wires.h"
 
 #include <algorithm>
 #include <array>
@@ -15,7 +15,7 @@
 #include "tests/cc/processes.h"
 #include "tests/cc/test_wire.h"
 #include "xla_ffi/comm/staging.h"
-#include "xla_ffi/device/host.h"
+#include "xla_ffi/device/host/device.h"
 #include "xla_ffi/device/tunings.h"
 
 namespace jaxmg {

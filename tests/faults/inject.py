@@ -61,12 +61,12 @@ class Child:
 
     def __init__(self, shim, name):
         sys.path.insert(0, str(_ROOT / "tests/python"))  # cases.py, which routine_calls.py needs
-        from jaxmg import _plugin
+        from jaxmg._call import plugins
 
         self.name, self.shim = name, ctypes.CDLL(shim)
         self.shim.failing_counted.restype = ctypes.c_size_t
         self.shim.failing_disarm.restype = self.shim.failing_live.restype = ctypes.c_int64
-        self.plugin = _plugin.load("cpu")
+        self.plugin = plugins.load("cpu")
         self.library = self.plugin._native.__file__
         if not self.shim.failing_library(self.library.encode()):
             raise RuntimeError(f"{self.library} is not loaded")

@@ -51,10 +51,10 @@ class Problem:
         from jax.sharding import Mesh
 
         import jaxmg
-        from jaxmg import _plugin
+        from jaxmg._call import plugins
 
         routine, n, dtype, replicas = CASES[name]
-        _plugin.load("cpu").set_eigensolver("all" if routine == "eigh" else "auto")
+        plugins.load("cpu").set_eigensolver("all" if routine == "eigh" else "auto")
         self.routine, self.n = routine, _LARGE[routine] if large else n
         self.tile = _LARGE_TILE if large else _TILE
         mesh = Mesh(np.array(jax.devices()).reshape(-1, replicas), ("r", "group"))

@@ -419,7 +419,7 @@ def threads(quick):
 
 def check_all_ranks(dtype, mesh):
     """An eigenproblem that the engine's own stages solve, with and without eigenvectors."""
-    plugin = jaxmg._plugin.load(jax.default_backend())
+    plugin = jaxmg._call.plugins.load(jax.default_backend())
     plugin.set_eigensolver("all")
     try:
         for vectors in (True, False):

@@ -20,7 +20,9 @@ sys.path.insert(0, str(_TESTS / "processes"))
 
 from namespaces import CABLE, HOST, Namespaces, Unavailable  # noqa: E402
 
-_CHILD = pathlib.Path(jaxmg.__file__).with_name("_child.py")  # as jaxmg.launch starts it
+_CHILD = (
+    pathlib.Path(jaxmg.__file__).parent / "_processes" / "child.py"
+)  # as jaxmg.launch starts it
 _BENCHMARK = _TESTS.parent / "benchmarks" / "processes.py"
 _SECONDS = 100  # for each of the jobs
 

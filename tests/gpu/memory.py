@@ -26,7 +26,7 @@ from peaks import peaks
 from problems import DTYPES, matrix, vectors
 
 import jaxmg
-from jaxmg import _plugin
+from jaxmg._call import plugins
 
 jax.config.update("jax_enable_x64", True)
 
@@ -173,7 +173,7 @@ def check_kept(n, dtype, ranks, T_A):
 
 def main(argv):
     sizes = [int(word) for word in argv[1:]] or [4096, 12288]
-    _plugin.load("gpu").set_eigensolver("one")  # all: benchmarks/results/eigen_gpu.jsonl
+    plugins.load("gpu").set_eigensolver("one")  # all: benchmarks/results/eigen_gpu.jsonl
     table = list(cases(sizes, len(jax.devices())))
     failures = sum(not check(case) for case in table)
     for dtype in DTYPES:

@@ -152,11 +152,11 @@ def test_processes_inherit_a_secret(tmp_path):
     """All the same, another one in each job, and none in what else sees of them."""
     script = _script(
         tmp_path,
-        "import os, subprocess, sys\nfrom jaxmg import _processes\n"
-        "print(_processes._secret().hex())\n"
+        "import os, subprocess, sys\nfrom jaxmg._processes import rendezvous\n"
+        "print(rendezvous._secret().hex())\n"
         "print(len(os.listdir('/proc/self/fd')), file=sys.stderr)\n"
         "seen = subprocess.run(['env'], capture_output=True, text=True).stdout + str(sys.argv)\n"
-        "assert _processes._secret().hex() not in seen and 'SECRET' not in seen\n",
+        "assert rendezvous._secret().hex() not in seen and 'SECRET' not in seen\n",
     )
     found = []
     for _ in range(2):

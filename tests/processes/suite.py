@@ -25,7 +25,7 @@ import pytest  # noqa: E402
 from _pytest.runner import runtestprotocol  # noqa: E402
 from jax._src import array, distributed  # noqa: E402
 
-from jaxmg import _processes  # noqa: E402
+from jaxmg._processes import rendezvous  # noqa: E402
 
 
 class Steps:
@@ -99,7 +99,7 @@ def _read_from_all_processes():
     def value(self):
         if self.is_fully_addressable or self.is_fully_replicated:
             return local.fget(self)
-        return _processes.gathered(self)
+        return rendezvous.gathered(self)
 
     array.ArrayImpl._value = property(value)
 

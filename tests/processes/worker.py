@@ -16,7 +16,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _compat, _plugin, _processes
+from jaxmg import _compat
+from jaxmg._call import plugins
+from jaxmg._processes import rendezvous
 
 # jaxlib raises the second where a program fails while it is being started.
 _ERRORS = (RuntimeError, ValueError)
@@ -67,7 +69,7 @@ def meet_a_stranger(folder):
         store = _compat.key_value_store()
         known = {key: _compat.get_key(store, f"jaxmg/cpu/{key}", 60) for key in ("1", "job")}
         # Says where it is, as with its first call, and does not connect yet.
-        job = _processes._jobs["cpu"] = _processes._Job(store, "cpu", 0)
+        job = rendezvous._jobs["cpu"] = rendezvous._Job(store, "cpu", 0)
         known["0"] = job._known[0]
         path = os.path.join(folder, "known")
         with open(path + "_", "w") as file:
@@ -81,7 +83,7 @@ def meet_a_stranger(folder):
 def addresses():
     """What this process knows of the others."""
     solve(8)
-    for known in _plugin.load(jax.local_devices()[0].platform).connections():
+    for known in plugins.load(jax.local_devices()[0].platform).connections():
         say(known)
 
 
@@ -265,7 +267,7 @@ def bits():
         factor.solve(b), factor.upper(), factor.inv(),
     )  # fmt: skip
     for result in results:
-        say("bits", hashlib.sha256(_processes.gathered(result).tobytes()).hexdigest())
+        say("bits", hashlib.sha256(rendezvous.gathered(result).tobytes()).hexdigest())
 
 
 def export(folder):

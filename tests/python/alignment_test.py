@@ -10,7 +10,8 @@ import pytest
 from jax.sharding import AxisType
 
 import jaxmg
-from jaxmg import _alignment, _potri, _potrs, _programs
+from jaxmg._call import alignment, programs
+from jaxmg._routines import potri, potrs
 
 # Rows of results are looked at whole.
 pytestmark = cases.one_process("rows of processes are extended as those of devices")
@@ -26,14 +27,14 @@ def orders(monkeypatch):
         return original(program, results, matrices, call, arrays)
 
     def forget():  # the plans of other tests, which don't know of this one
-        for routine in (_potrs._POTRS, _potri._POTRI):
+        for routine in (potrs._POTRS, potri._POTRI):
             routine.__dict__.pop("planned", None)
-        _programs._compiled.cache_clear()
+        programs._compiled.cache_clear()
 
-    original = _alignment.run_larger
-    monkeypatch.setattr(_alignment, "run_larger", run_larger)
-    monkeypatch.setattr(_alignment, "_PLATFORMS", ("cpu", "gpu"))
-    monkeypatch.setattr(_alignment, "_LEAST", 1)
+    original = alignment.run_larger
+    monkeypatch.setattr(alignment, "run_larger", run_larger)
+    monkeypatch.setattr(alignment, "_PLATFORMS", ("cpu", "gpu"))
+    monkeypatch.setattr(alignment, "_LEAST", 1)
     forget()
     yield found
     forget()
@@ -123,14 +124,14 @@ def test_donated_matrices_are_gone(orders):
 
 
 def test_matrices_that_fill_a_device_stay_as_they_are(orders, monkeypatch):
-    from jaxmg import _mesh
+    from jaxmg._call import layouts
 
-    monkeypatch.setattr(_mesh.Layout, "memory", 64 * 64 * 8 * 5 // 2)
+    monkeypatch.setattr(layouts.Layout, "memory", 64 * 64 * 8 * 5 // 2)
     a = jnp.asarray(matrix(33, "float64"))
     jaxmg.potri(a)
     assert not orders
-    monkeypatch.setattr(_mesh.Layout, "memory", 1 << 30)
-    _potri._POTRI.__dict__.pop("planned", None)
+    monkeypatch.setattr(layouts.Layout, "memory", 1 << 30)
+    potri._POTRI.__dict__.pop("planned", None)
     jaxmg.potri(a)
     assert orders
 
@@ -143,4 +144,4 @@ def test_matrices_that_the_caller_has_padded_stay_as_they_are(orders):
 
 
 def test_small_orders_stay_as_they_are():
-    assert _alignment._LEAST >= 1024 and _alignment._PLATFORMS == ("gpu",)
+    assert alignment._LEAST >= 1024 and alignment._PLATFORMS == ("gpu",)

@@ -30,7 +30,8 @@ from jax.sharding import PartitionSpec as P
 from routines import ROUTINES
 
 import jaxmg
-from jaxmg import _checks, _mesh, _potrs, _programs
+from jaxmg._call import checks, layouts, programs
+from jaxmg._routines import potrs
 
 _N = 16
 
@@ -102,8 +103,8 @@ def _nothing_is_planned(monkeypatch):
         raise AssertionError("planned again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_checks, "array", prepare)
-        patch.setattr(_mesh, "infer", prepare)
+        patch.setattr(checks, "array", prepare)
+        patch.setattr(layouts, "infer", prepare)
         yield
 
 
@@ -423,17 +424,17 @@ def test_donated_buffer_is_the_work_space():
     a = shard(positive_definite("well", n, "float64"), mesh, "r", None)
     b = shard(np.ones(n), mesh)
     jaxmg.potrs(a, b, 8)
-    layout = _mesh.infer("potrs", (a, b), None, None)
-    program = _potrs._POTRS._program
+    layout = layouts.infer("potrs", (a, b), None, None)
+    program = potrs._POTRS._program
     specs = (layout.row_spec, P(), P(), P())
-    attributes = (("products", _checks.DEFAULT), ("check_b", False))
-    call = _programs.Call("potrs", program, layout, n, 8, "native", specs, attributes)
+    attributes = (("products", checks.DEFAULT), ("check_b", False))
+    call = programs.Call("potrs", program, layout, n, 8, "native", specs, attributes)
     block = n * n * 8 // 2
-    analysis = _programs._compiled(call, (0,), (True,) * 4).lower(a, b).compile().memory_analysis()
+    analysis = programs._compiled(call, (0,), (True,) * 4).lower(a, b).compile().memory_analysis()
     assert analysis.alias_size_in_bytes >= block
     assert analysis.temp_size_in_bytes < block
     kept = (
-        _programs._compiled(call, (), (False, True, True, True))
+        programs._compiled(call, (), (False, True, True, True))
         .lower(a, b)
         .compile()
         .memory_analysis()

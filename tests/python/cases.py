@@ -11,7 +11,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _compat, _programs
+from jaxmg import _compat
+from jaxmg._call import programs
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SIZES = (1, 2, 7, 97, 130)
@@ -130,7 +131,7 @@ def context(mesh):
 
 def watch_programs(monkeypatch):
     """The programs that are compiled for eager calls from here on: a list that grows."""
-    found, compiled = [], _programs._compiled
+    found, compiled = [], programs._compiled
 
     def watched(*key):
         def run(*arrays):
@@ -139,7 +140,7 @@ def watch_programs(monkeypatch):
 
         return run
 
-    monkeypatch.setattr(_programs, "_compiled", watched)
+    monkeypatch.setattr(programs, "_compiled", watched)
     return found
 
 

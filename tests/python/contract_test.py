@@ -8,7 +8,7 @@ from cases import check_potrs, line, positive_definite, shard
 from processes import run
 
 import jaxmg
-from jaxmg import _plugin
+from jaxmg._call import plugins
 
 # Prints what a program is made of; what was traced before differs from process to process.
 _PROGRAM = """
@@ -113,7 +113,7 @@ _RIGHT = {"processes": _NOBODY, "n": 4, "ranks": 1, "tile": 0, "products": 0, "c
 
 def _call(backend="native", **attributes):
     """The handler of potrs, on one device."""
-    _plugin.load("cpu")
+    plugins.load("cpu")
     a, b = np.eye(4), np.ones((4, 1))
     results = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in (a, b)]
     results += [jax.ShapeDtypeStruct((1,), dtype) for dtype in ("float64", "int32")]
@@ -183,7 +183,7 @@ _HANDLERS = {
 
 
 def _call_handler(name, without=None, **attributes):
-    _plugin.load("cpu")
+    plugins.load("cpu")
     operands, results, own = _HANDLERS[name]
     arrays = [np.eye(4) if shape == _BLOCK else np.ones(shape) for shape in operands]
     results = [x if x is _STATUS else jax.ShapeDtypeStruct(x, np.float64) for x in results]
@@ -198,7 +198,7 @@ def _call_handler(name, without=None, **attributes):
 
 @pytest.mark.parametrize("name", _HANDLERS)
 def test_every_handler_takes_exactly_its_attributes(name):
-    assert _HANDLERS.keys() | {"jaxmg_potrs", "jaxmg_cyclic_1d"} == set(_plugin.HANDLERS)
+    assert _HANDLERS.keys() | {"jaxmg_potrs", "jaxmg_cyclic_1d"} == set(plugins.HANDLERS)
     jax.block_until_ready(_call_handler(name))
     for attribute in ("n", "ranks", "tile", "backend", "processes", *_HANDLERS[name][2]):
         message = f"attribute '{attribute}' is missing"
@@ -253,7 +253,7 @@ def test_equal_calls_of_one_program_do_not_meet():
 )
 def test_a_factor_that_does_not_fit_itself_is_refused(tile, rows, message):
     """An overflow tile, or a width, that is not that of the layout."""
-    _plugin.load(jax.devices()[0].platform)
+    plugins.load(jax.devices()[0].platform)
     attributes = {
         name: np.int64(value) for name, value in {"n": 4, "ranks": 1, "tile": tile}.items()
     } | {"processes": _NOBODY}

@@ -23,7 +23,7 @@ from cases import (
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _plugin
+from jaxmg._call import plugins
 
 # Orders that all ranks share, on CPU devices, and one that a single one solves.
 _SHARED, _ALONE = 300, 40
@@ -32,7 +32,7 @@ _SHARED, _ALONE = 300, 40
 @pytest.fixture(params=["all"], autouse=True)
 def _eigensolver(request):
     """Matrices as small as these are left to one device."""
-    plugin = _plugin.load(jax.default_backend())
+    plugin = plugins.load(jax.default_backend())
     plugin.set_eigensolver(request.param)
     yield
     plugin.set_eigensolver("auto")
@@ -49,7 +49,7 @@ def test_which_ranks_work(request):
 
 def test_eigensolvers_that_there_are_not():
     with pytest.raises(ValueError, match="must be auto, one or all; got 'two'"):
-        _plugin.load(jax.default_backend()).set_eigensolver("two")
+        plugins.load(jax.default_backend()).set_eigensolver("two")
 
 
 @pytest.mark.parametrize("_eigensolver", ["one", "all"], indirect=True)

@@ -12,7 +12,8 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _compat, _plugin
+from jaxmg import _compat
+from jaxmg._call import plugins
 
 _A = positive_definite("well", 6, "float64")
 _B = np.ones(6)
@@ -183,10 +184,10 @@ def test_double_precision_needs_64_bit_mode(dtype):
     ],
 )
 def test_no_plugin(monkeypatch, platform, message):
-    monkeypatch.setattr(_plugin, "entry_points", dict)
-    monkeypatch.setattr(_plugin, "_loaded", {})
+    monkeypatch.setattr(plugins, "entry_points", dict)
+    monkeypatch.setattr(plugins, "_loaded", {})
     with pytest.raises(RuntimeError, match=message):
-        _plugin.load(platform)
+        plugins.load(platform)
 
 
 def test_plugin_that_fails_to_load_is_tried_again(monkeypatch):
@@ -198,11 +199,11 @@ def test_plugin_that_fails_to_load_is_tried_again(monkeypatch):
             raise ImportError("libopenblas.so: cannot open shared object file")
 
     point = Broken()
-    monkeypatch.setattr(_plugin, "entry_points", lambda: {"cpu": [point]})
-    monkeypatch.setattr(_plugin, "_loaded", {})
+    monkeypatch.setattr(plugins, "entry_points", lambda: {"cpu": [point]})
+    monkeypatch.setattr(plugins, "_loaded", {})
     for _ in range(2):
         with pytest.raises(RuntimeError, match="can't be loaded: libopenblas.so"):
-            _plugin.load("cpu")
+            plugins.load("cpu")
     assert point.loads == 2
 
 

@@ -12,7 +12,7 @@ import random
 import pytest
 from processes import run
 
-from jaxmg import _plugin
+from jaxmg._call import plugins
 
 _PROGRAM = """
 import sys
@@ -51,7 +51,7 @@ _COUNT = int(os.environ.get("JAXMG_TEST_EXITS", 4))
 
 @pytest.mark.parametrize("number", range(_COUNT))
 def test_end_with_calls_under_way(number):
-    if "cpu" not in _plugin.entry_points():
+    if "cpu" not in plugins.entry_points():
         pytest.skip("needs the plugin for CPU devices")
     end, routine, mode, n = _CASES[number % len(_CASES)]
     result = run(

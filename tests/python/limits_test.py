@@ -7,7 +7,7 @@ import pytest
 from cases import broad
 from processes import run
 
-from jaxmg import _plugin
+from jaxmg._call import plugins
 
 _SOLVE = """
 import jax, numpy as np
@@ -58,7 +58,7 @@ def test_what_is_no_limit_is_an_error_that_names_the_variable(limit):
 
 
 def test_none_from_python():
-    plugin = _plugin.load("cpu")
+    plugin = plugins.load("cpu")
     usual = plugin.rendezvous_timeout()
     try:
         plugin.set_rendezvous_timeout(float("inf"))

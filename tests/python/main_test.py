@@ -10,7 +10,9 @@ import pytest
 from processes import run
 
 import jaxmg
-from jaxmg import __main__, _bench, _plugin
+from jaxmg import __main__
+from jaxmg._call import plugins
+from jaxmg._command import bench
 
 _IMPORT = """
 import sys
@@ -64,7 +66,7 @@ def test_import_touches_nothing():
 @pytest.mark.slow
 def test_rank_that_fails_before_it_meets_the_others():
     """They hear of it at once, and the next call works."""
-    if "cpu" not in _plugin.entry_points():
+    if "cpu" not in plugins.entry_points():
         pytest.skip("needs the plugin for CPU devices")
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     if 0 <= hard < 64 << 20:
@@ -91,8 +93,8 @@ def test_report():
 def test_report_says_what_the_solve_changed():
     """A plugin opens most libraries at the first call that needs them."""
     pretend = (
-        "import itertools, runpy, jax; from jaxmg import _plugin;"
-        "plugin = _plugin.load(jax.devices()[0].platform); calls = itertools.count();"
+        "import itertools, runpy, jax; from jaxmg._call import plugins;"
+        "plugin = plugins.load(jax.devices()[0].platform); calls = itertools.count();"
         "plugin.about = lambda: {'same': 0, 'opened': next(calls)};"
         "runpy.run_module('jaxmg', run_name='__main__', alter_sys=True)"
     )
@@ -116,43 +118,43 @@ def test_bench():
 
 
 def test_bench_leaves_out_what_does_not_fit(capsys):
-    assert _bench.bench(8_000_000, ("potrs",), "complex64", repeat=1, limit=60)
+    assert bench.bench(8_000_000, ("potrs",), "complex64", repeat=1, limit=60)
     out = capsys.readouterr().out
     assert "left out: it needs" in out and "GFLOP/s" not in out
 
 
 @pytest.mark.slow
 def test_bench_leaves_out_what_takes_too_long(capsys, monkeypatch):
-    monkeypatch.setattr(_bench, "_PILOT_FROM", 64)
-    assert _bench.bench(64, ("potrs",), "float32", repeat=1, limit=1e-6)
+    monkeypatch.setattr(bench, "_PILOT_FROM", 64)
+    assert bench.bench(64, ("potrs",), "float32", repeat=1, limit=1e-6)
     out = capsys.readouterr().out
     assert out.count("--limit is 1e-06") == 2 and "GFLOP/s" not in out
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("routine", _bench.ROUTINES)
+@pytest.mark.parametrize("routine", bench.ROUTINES)
 def test_bench_finds_a_wrong_result(routine, capsys):
     def nearly(a, b):
         """The last entries are wrong in the third digit."""
-        return jax.tree.map(lambda part: part.at[-1].multiply(1.01), _bench._OURS[routine](a, b))
+        return jax.tree.map(lambda part: part.at[-1].multiply(1.01), bench._OURS[routine](a, b))
 
     mesh = jax.sharding.Mesh(jax.local_devices()[:1], ("rank",))
-    for solve, right in ((_bench._OURS[routine], True), (nearly, False)):
-        case = _bench._Case(routine, np.dtype("float64"), mesh, solve)
-        assert _bench._measure("name", case, 40, 1, 60)[1] is right
+    for solve, right in ((bench._OURS[routine], True), (nearly, False)):
+        case = bench._Case(routine, np.dtype("float64"), mesh, solve)
+        assert bench._measure("name", case, 40, 1, 60)[1] is right
         assert ("WRONG, the limit is" in capsys.readouterr().out) is not right
 
 
-@pytest.mark.parametrize("routine", _bench.ROUTINES)
+@pytest.mark.parametrize("routine", bench.ROUTINES)
 def test_largest_order_is_the_last_that_fits(routine):
     devices, room = jax.devices(), 1 << 30
-    n = _bench.largest_order(routine, "float32", devices, room)
+    n = bench.largest_order(routine, "float32", devices, room)
 
     def fits(n):
-        return _bench._needed(jaxmg.plan(routine, n, "float32", devices, donate=True)) <= room
+        return bench._needed(jaxmg.plan(routine, n, "float32", devices, donate=True)) <= room
 
     assert n > 0 and fits(n) and not fits(n + 1024)
-    assert _bench.largest_order(routine, "float32", devices, None) is None
+    assert bench.largest_order(routine, "float32", devices, None) is None
 
 
 def test_what_a_backend_does_not_say_is_not_taken_to_fit(monkeypatch):
@@ -163,7 +165,7 @@ def test_what_a_backend_does_not_say_is_not_taken_to_fit(monkeypatch):
         return dataclasses.replace(found, bytes=()) if n > 4096 else found
 
     monkeypatch.setattr(jaxmg, "plan", silent_beyond)
-    assert _bench.largest_order("syevd", "float32", jax.devices(), 1 << 40) == 4096
+    assert bench.largest_order("syevd", "float32", jax.devices(), 1 << 40) == 4096
 
 
 @pytest.mark.parametrize("words", [("--bench", "0"), ("--repeat", "3"), ("--bench", "9", "-x")])

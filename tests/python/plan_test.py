@@ -18,7 +18,9 @@ from cases import (
 )
 
 import jaxmg
-from jaxmg import _compat, _mesh, _plan, _plugin, _refine
+from jaxmg import _compat
+from jaxmg._call import layouts, plugins
+from jaxmg._factors import refinement
 
 _ROUTINES = ("potrs", "potri", "syevd", "sygvd", "cho_factor", "cho_solve")
 
@@ -115,7 +117,7 @@ def test_refined_calls_have_a_plan(routine, dtype):
         for refine in ("auto", None)
     )
     wide = dtype in ("float64", "complex128")
-    refine = _refine.check("potrs", "auto", dtype, "native", devices(1)[0].platform)
+    refine = refinement.check("potrs", "auto", dtype, "native", devices(1)[0].platform)
     assert (plan.refine, usual.refine) == (refine, None)
     assert plan == jaxmg.plan(routine, 1000, dtype, devices(2), nrhs=3, refine=refine)
     assert str(plan).startswith(f"{routine} with refine={refine!r}, n = 1000, {dtype}, on 2 dev")
@@ -156,13 +158,13 @@ def _native_bytes(routine, n, dtype, ranks, nrhs):
     rows = n // ranks
 
     def beside_results(native, dtype):
-        plan = _plugin.load("cpu").plan(native, "native", str(dtype), n, rows, ranks, 0, nrhs)
+        plan = plugins.load("cpu").plan(native, "native", str(dtype), n, rows, ranks, 0, nrhs)
         results = plan["overflow_rows"] if native == "potrf" else nrhs
         return plan["bytes"][0] - results * n * np.dtype(dtype).itemsize
 
-    factoring = beside_results("potrf", _refine.lower_dtype(dtype))
+    factoring = beside_results("potrf", refinement.lower_dtype(dtype))
     # y once more, a rank's rows of it, a tile; x and y of all parts (hemm.h).
-    parts = _refine.parts(n, ranks, nrhs)
+    parts = refinement.parts(n, ranks, nrhs)
     vectors = (n + rows) * nrhs + (2 * n * nrhs * parts if parts > 1 else 0)
     product = (vectors + min(256, rows) ** 2) * np.dtype(dtype).itemsize
     solving = max(product, beside_results("potrs", dtype))
@@ -205,8 +207,8 @@ def test_refined_calls_take_what_is_planned(
     if devices(1)[0].platform != "cpu":
         pytest.skip("XLA's account of memory is that of CPU devices here")
     n = 392 + 16 * (piece == 2**24)  # what is compiled knows nothing of it
-    monkeypatch.setattr(_refine, "_PIECE", piece)
-    monkeypatch.setattr(_refine, "_DEPTH", 40)
+    monkeypatch.setattr(refinement, "_PIECE", piece)
+    monkeypatch.setattr(refinement, "_DEPTH", 40)
     mesh = line(ranks)
     a, b = shard(np.eye(n, dtype=dtype), mesh, "r", None), np.ones((n, nrhs), dtype)
     programs = watch_programs(monkeypatch)
@@ -234,7 +236,7 @@ def test_eigenvectors_take_more_where_lapack_has_no_use_for_memory_without_them(
 
 def test_any_plugin_plans_for_gpus():
     """A factor there needs room for the inverses of diagonal blocks; a single solution doesn't."""
-    plugin = _plugin.load(devices(1)[0].platform)
+    plugin = plugins.load(devices(1)[0].platform)
 
     def of(routine):
         return plugin.plan(routine, "native", "float64", 8192, 2048, 4, 1024, 1, platform="gpu")
@@ -252,7 +254,7 @@ def test_whether_it_fits(monkeypatch, offset, fits):
     where = devices(4)
     needed = max(jaxmg.plan("potri", 1000, "float64", where).bytes)
     memory = None if offset is None else needed + offset
-    monkeypatch.setattr(_mesh, "device_memory", lambda platform: memory)
+    monkeypatch.setattr(layouts, "device_memory", lambda platform: memory)
     plan = jaxmg.plan("potri", 1000, "float64", where)
     assert plan.fits is fits
     expected = {True: "it fits", False: "it does NOT fit", None: "whether it fits isn't known"}
@@ -260,7 +262,7 @@ def test_whether_it_fits(monkeypatch, offset, fits):
 
 
 def test_the_sentence():
-    plan = _plan.Plan(
+    plan = jaxmg.Plan(
         "potri", 8, np.dtype("float32"), "native", 4, True, (100, 3 << 20), 5 << 30, 2
     )  # fmt: skip
     assert str(plan) == (
@@ -270,7 +272,7 @@ def test_the_sentence():
 
 
 def test_a_backend_that_does_not_say_what_it_needs():
-    plan = _plan.Plan(
+    plan = jaxmg.Plan(
         "syevd", 8, np.dtype("float32"), "cusolvermg", 4, False, (), 5 << 30, 2
     )  # fmt: skip
     assert plan.fits is None

@@ -11,7 +11,7 @@ from cases import line
 from jax.sharding import PartitionSpec as P
 from processes import run
 
-from jaxmg import _backend, _checks, _mesh, _plugin
+from jaxmg._call import backends, checks, layouts, plugins
 
 
 class Point:
@@ -19,7 +19,7 @@ class Point:
 
     value = "a_module"
 
-    def __init__(self, name, distribution=None, version="2.0.0", handlers=_plugin.HANDLERS):
+    def __init__(self, name, distribution=None, version="2.0.0", handlers=plugins.HANDLERS):
         self.name = name
         self.dist = distribution and types.SimpleNamespace(name=distribution, version=version)
         self.handlers = handlers
@@ -41,14 +41,14 @@ class Point:
 )
 def test_plugin_of_the_cuda_that_jax_runs_on(monkeypatch, version, installed, chosen):
     _pretend(monkeypatch, version, installed)
-    assert _plugin.load("gpu").name == chosen
+    assert plugins.load("gpu").name == chosen
 
 
 def test_plugin_of_another_cuda_does_not_serve(monkeypatch):
     _pretend(monkeypatch, "cuda 13000", ("cuda12",))
     message = re.escape(f"install it with {_how('[cuda13]==2.0.0')}")
     with pytest.raises(RuntimeError, match=message + "$"):
-        _plugin.load("gpu")
+        plugins.load("gpu")
 
 
 def _how(what):
@@ -59,7 +59,7 @@ def _how(what):
 
 
 _PLUGIN = "jaxmg-plugin-cpu"
-_WITHOUT_TWO = set(_plugin.HANDLERS) - {"jaxmg_potri", "jaxmg_cyclic_1d"}
+_WITHOUT_TWO = set(plugins.HANDLERS) - {"jaxmg_potri", "jaxmg_cyclic_1d"}
 
 # What is installed, and the one sentence that says what was found, what is needed, what to do.
 _UNFIT = {
@@ -107,11 +107,11 @@ def test_plugin_that_does_not_fit(monkeypatch, name):
     """Nothing of it is registered, and the next call looks again."""
     points, versions, message = _UNFIT[name]
     platform = "cpu" if points[0].name == "cpu" else "gpu"
-    monkeypatch.setattr(_plugin, "_for_backend", lambda names: names)
+    monkeypatch.setattr(plugins, "_for_backend", lambda names: names)
     registered = _install(monkeypatch, *points, **versions)
     for _ in range(2):
         with pytest.raises(RuntimeError, match=re.escape(message) + "$"):
-            _plugin.load(platform)
+            plugins.load(platform)
     assert not registered
 
 
@@ -128,13 +128,13 @@ def test_plugin_that_does_not_fit(monkeypatch, name):
 )
 def test_plugin_that_fits(monkeypatch, points, versions):
     registered = _install(monkeypatch, *points, **versions)
-    assert _plugin.load("cpu").name == "cpu"
-    assert sorted(registered) == sorted(_plugin.HANDLERS)
+    assert plugins.load("cpu").name == "cpu"
+    assert sorted(registered) == sorted(plugins.HANDLERS)
 
 
 def test_handlers_are_the_plugins():
-    plugin = _plugin.load(jax.devices()[0].platform)
-    assert set(plugin.registrations()) == set(_plugin.HANDLERS)
+    plugin = plugins.load(jax.devices()[0].platform)
+    assert set(plugin.registrations()) == set(plugins.HANDLERS)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_handlers_are_the_plugins():
     ],
 )
 def test_auto_takes_what_a_device_has_memory_for(monkeypatch, backend, n, memory, chosen):
-    monkeypatch.setattr(_checks, "BACKENDS", ("auto", "gathers", "spreads"))
+    monkeypatch.setattr(checks, "BACKENDS", ("auto", "gathers", "spreads"))
 
     def plan(routine, name, dtype, n, rows, ranks, *others, products):
         bytes_ = [(10 * n - 2 * rows) * n * 8, 0] if name == "gathers" else []
@@ -158,11 +158,11 @@ def test_auto_takes_what_a_device_has_memory_for(monkeypatch, backend, n, memory
     device = types.SimpleNamespace(
         memory_stats=lambda: memory if memory is None else {"bytes_limit": memory}
     )
-    layout = _mesh.Layout(line(2), ("r",), (), P("r", None))
-    monkeypatch.setattr(_plugin, "_loaded", {layout.platform: plugin})
+    layout = layouts.Layout(line(2), ("r",), (), P("r", None))
+    monkeypatch.setattr(plugins, "_loaded", {layout.platform: plugin})
     monkeypatch.setattr(jax, "local_devices", lambda backend: [device])
     a = jax.ShapeDtypeStruct((n, n), np.float64)
-    assert _backend.resolve("syevd", layout, backend, a) == chosen
+    assert backends.resolve("syevd", layout, backend, a) == chosen
 
 
 @pytest.mark.parametrize(
@@ -176,19 +176,19 @@ def test_auto_takes_what_a_device_has_memory_for(monkeypatch, backend, n, memory
     ],
 )
 def test_an_inverse_that_the_library_gets_wrong_is_refused(monkeypatch, backend, n, ranks, refused):
-    layout = _mesh.Layout(line(ranks), ("r",), (), P("r", None))
+    layout = layouts.Layout(line(ranks), ("r",), (), P("r", None))
     plugin = types.SimpleNamespace(
         backends=lambda routine: ["native", "cusolvermg"],
         plan=lambda *arguments, **_: {"bytes": [1], "solver": 0},
     )
-    monkeypatch.setattr(_plugin, "_loaded", {layout.platform: plugin})
+    monkeypatch.setattr(plugins, "_loaded", {layout.platform: plugin})
     a = jax.ShapeDtypeStruct((n, n), np.float32)
     if refused:
         with pytest.raises(ValueError, match="order 2049; .* right up to order 2048 .* 'native'"):
-            _backend.resolve("potri", layout, backend, a)
+            backends.resolve("potri", layout, backend, a)
     else:
-        assert _backend.resolve("potri", layout, backend, a) in (backend, "native")
-    assert _backend.resolve("potrs", layout, backend, a)
+        assert backends.resolve("potri", layout, backend, a) in (backend, "native")
+    assert backends.resolve("potrs", layout, backend, a)
 
 
 def _pretend(monkeypatch, version, installed):
@@ -212,13 +212,13 @@ def _install(monkeypatch, *points, version="2.0.0", jax_version="0.11.2"):
     monkeypatch.setattr(jax, "__version__", jax_version)
     monkeypatch.setattr(jax, "__version_info__", tuple(map(int, jax_version.split("."))))
     monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda *a, **_: registered.append(a[0]))
-    monkeypatch.setattr(_plugin, "_loaded", {})
+    monkeypatch.setattr(plugins, "_loaded", {})
     return registered
 
 
 def test_attribute_that_the_plugin_does_not_know():
     """What a package of another version asks for is not passed over."""
-    _plugin.load(jax.devices()[0].platform)
+    plugins.load(jax.devices()[0].platform)
     a, place = np.eye(4), np.zeros(2, np.int32)
     attributes = {"ranks": np.int64(1), "tile": np.int64(1), "inverse": np.int64(0)}
     attributes["processes"] = np.zeros(0, np.int64)
@@ -245,7 +245,7 @@ print(_native.blas_library(), _native.blas_threads() > 0)
 
 def test_a_folder_named_openblas_is_no_openblas(tmp_path):
     """What is in the process already comes first where libraries are listed."""
-    if "cpu" not in _plugin.entry_points():
+    if "cpu" not in plugins.entry_points():
         pytest.skip("needs the plugin for CPU devices")
     folder = tmp_path / "openblas"
     folder.mkdir()

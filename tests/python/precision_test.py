@@ -9,7 +9,8 @@ from cases import eps, line, rng, shard
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _backend, _checks, _mesh, _potrs
+from jaxmg._call import backends, checks, layouts
+from jaxmg._routines import potrs
 
 _TF32_EPS = 2.0**-10
 _X3_EPS = 2.0**-16
@@ -152,8 +153,8 @@ _NAMES = {
     "name, expected", [(name, key) for key, names in _NAMES.items() for name in names]
 )
 def test_names_of_jax(name, expected):
-    products = _checks.precision("potrs", name, "float32", "native")
-    assert _checks.precision_of(products) == expected
+    products = checks.precision("potrs", name, "float32", "native")
+    assert checks.precision_of(products) == expected
     _, b, there, _ = _problem("float32")
     solution = jaxmg.potrs(there, b, _TILE, precision=name)
     np.testing.assert_array_equal(solution, jaxmg.potrs(there, b, _TILE, precision=expected))
@@ -199,23 +200,26 @@ def test_every_way_to_call(routine):
 
 
 def test_only_the_native_backend_has_it():
-    assert _checks.precision("potrs", "tf32", "float32", "native")
+    assert checks.precision("potrs", "tf32", "float32", "native")
     with pytest.raises(ValueError, match="needs backend 'native' .*; got 'cusolvermg'"):
-        _checks.precision("potrs", "tf32", "float32", "cusolvermg")
+        checks.precision("potrs", "tf32", "float32", "cusolvermg")
     for name in (None, "highest"):
-        assert _checks.precision("potrs", name, "float64", "cusolvermg") in (0, _checks.DEFAULT)
+        assert checks.precision("potrs", name, "float64", "cusolvermg") in (0, checks.DEFAULT)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "float64"])
 @pytest.mark.parametrize("donate", [False, True])
 def test_products_are_plain_where_parts_have_no_room(dtype, donate, monkeypatch):
-    routine, layout = _potrs._POTRS, _mesh.infer("potrs", (np.eye(96, dtype=dtype),), line(2), None)
-    a, attributes = jax.ShapeDtypeStruct((96, 96), dtype), {"products": _checks.DEFAULT}
+    routine, layout = (
+        potrs._POTRS,
+        layouts.infer("potrs", (np.eye(96, dtype=dtype),), line(2), None),
+    )
+    a, attributes = jax.ShapeDtypeStruct((96, 96), dtype), {"products": checks.DEFAULT}
     block = 48 * 96 * np.dtype(dtype).itemsize
-    least = max(_backend.plan("potrs", layout, "native", dtype, 96, 8)["bytes"])
+    least = max(backends.plan("potrs", layout, "native", dtype, 96, 8)["bytes"])
     least += (1 if donate else 2) * block
-    for memory, products in ((least, _checks.DEFAULT), (least - 1, 0), (None, _checks.DEFAULT)):
-        monkeypatch.setattr(_mesh.Layout, "memory", memory)
+    for memory, products in ((least, checks.DEFAULT), (least - 1, 0), (None, checks.DEFAULT)):
+        monkeypatch.setattr(layouts.Layout, "memory", memory)
         found = routine._with_room(attributes, layout, a, 8, donate)
-        assert found == {"products": _checks.DEFAULT if dtype == "float64" else products}
+        assert found == {"products": checks.DEFAULT if dtype == "float64" else products}
         assert routine._with_room({"products": 4}, layout, a, 8, donate) == {"products": 4}

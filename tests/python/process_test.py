@@ -13,7 +13,9 @@ from cases import line, one_process
 from jax.sharding import Mesh, PartitionSpec
 
 import jaxmg
-from jaxmg import _backend, _compat, _mesh, _plugin, _processes
+from jaxmg import _compat
+from jaxmg._call import backends, layouts, plugins
+from jaxmg._processes import rendezvous
 
 _A, _B = np.eye(6), np.ones(6)
 
@@ -66,8 +68,8 @@ def job(monkeypatch):
     monkeypatch.delenv("JAXMG_SECRET", raising=False)
     monkeypatch.setattr(jax, "process_index", lambda: 2)
     monkeypatch.setattr(_compat, "key_value_store", lambda: store)
-    monkeypatch.setattr(_plugin, "load", lambda platform: plugin)
-    monkeypatch.setattr(_processes, "_jobs", {})
+    monkeypatch.setattr(plugins, "load", lambda platform: plugin)
+    monkeypatch.setattr(rendezvous, "_jobs", {})
     return types.SimpleNamespace(store=store, told=told, listens=listens)
 
 
@@ -75,7 +77,7 @@ def test_processes_are_those_of_the_ranks_of_each_group():
     mesh = line(4).devices.reshape(2, 2)
     mesh = Mesh(mesh, ("r", "c"))
     indices = np.array([[0, 0], [1, 2]])
-    attribute = functools.partial(_processes.attribute, indices, mesh)
+    attribute = functools.partial(rendezvous.attribute, indices, mesh)
     assert attribute(("r", "c"), ()) == (0, 0, 1, 2)
     assert attribute(("c", "r"), ()) == (0, 1, 0, 2)
     assert attribute(("r",), ("c",)) == (0, 1, 0, 2)
@@ -85,38 +87,38 @@ def test_processes_are_those_of_the_ranks_of_each_group():
 def test_groups_that_are_each_in_one_process_need_nobody():
     mesh = Mesh(line(4).devices.reshape(2, 2), ("r", "c"))
     indices = np.array([[0, 1], [0, 1]])
-    assert _processes.attribute(indices, mesh, ("r",), ("c",)) == ()
-    assert _processes.attribute(indices, mesh, ("c",), ("r",)) == (0, 1, 0, 1)
-    assert _processes.attribute(None, mesh, ("r", "c"), ()) == ()
+    assert rendezvous.attribute(indices, mesh, ("r",), ("c",)) == ()
+    assert rendezvous.attribute(indices, mesh, ("c",), ("r",)) == (0, 1, 0, 1)
+    assert rendezvous.attribute(None, mesh, ("r", "c"), ()) == ()
 
 
 def test_processes_tell_each_other_where_they_are(job):
-    _processes.meet("potrs", "cpu", (0, 0, 2, 2))
+    rendezvous.meet("potrs", "cpu", (0, 0, 2, 2))
     assert job.store["jaxmg/cpu/2"] == "address 2"
     assert job.told == [(2, {0: "address 0", 2: "address 2"}, "token")]
 
 
 def test_only_those_are_asked_who_are_not_known(job):
-    _processes.meet("potrs", "cpu", (0, 2))
-    _processes.meet("potrs", "cpu", (2, 0))
+    rendezvous.meet("potrs", "cpu", (0, 2))
+    rendezvous.meet("potrs", "cpu", (2, 0))
     assert len(job.told) == 1
     job.store["jaxmg/cpu/5"] = "address 5"
     job.store.asked = ()
-    _processes.meet("potrs", "cpu", (0, 2, 5))
+    rendezvous.meet("potrs", "cpu", (0, 2, 5))
     assert job.store.asked == ("jaxmg/cpu/5",)
     assert job.told[1:] == [(2, {0: "address 0", 2: "address 2", 5: "address 5"}, "token")]
 
 
 def test_the_first_one_names_the_job(job):
     del job.store["jaxmg/cpu/job"]
-    _processes.meet("potrs", "cpu", (0, 2))
+    rendezvous.meet("potrs", "cpu", (0, 2))
     assert job.told[0][2] == job.store["jaxmg/cpu/job"] and len(job.told[0][2]) >= 16
 
 
 def test_a_secret_is_part_of_the_key(job, monkeypatch):
     """What others can read in the store is not enough then; and jobs of one secret differ."""
     monkeypatch.setenv("JAXMG_SECRET", "a secret of the job")
-    _processes.meet("potrs", "cpu", (0, 2))
+    rendezvous.meet("potrs", "cpu", (0, 2))
     expected = hmac.new(b"a secret of the job", b"jaxmg job token", hashlib.sha256).hexdigest()
     assert job.told[0][2] == expected
     assert not any("secret" in str(value) or expected in value for value in job.store.values())
@@ -124,19 +126,19 @@ def test_a_secret_is_part_of_the_key(job, monkeypatch):
 
 def test_the_launcher_s_secret_comes_first(monkeypatch):
     monkeypatch.setenv("JAXMG_SECRET", "a secret of the job")
-    monkeypatch.setattr(_processes, "launcher_secret", b"another")
-    assert _processes._secret() == b"another"
+    monkeypatch.setattr(rendezvous, "launcher_secret", b"another")
+    assert rendezvous._secret() == b"another"
 
 
 def test_a_secret_that_can_be_guessed_is_refused(job, monkeypatch):
     monkeypatch.setenv("JAXMG_SECRET", "too short")
     with pytest.raises(ValueError, match="JAXMG_SECRET must have at least 16 .* it has 9"):
-        _processes.meet("potrs", "cpu", (0, 2))
+        rendezvous.meet("potrs", "cpu", (0, 2))
 
 
 def test_nobody_listens_over_tcp_within_a_host(job):
     job.store["jaxmg/cpu/5"] = "address 5"
-    _processes.meet("potrs", "cpu", (0, 2, 5))
+    rendezvous.meet("potrs", "cpu", (0, 2, 5))
     assert not job.listens and not any("tcp" in key for key in job.store)
 
 
@@ -144,12 +146,12 @@ def test_who_is_reached_over_tcp_listens_and_says_where(job):
     """The process of the higher index, once for each scope."""
     job.store |= {"jaxmg/cpu/0": "far 0", "jaxmg/cpu/1": "tcp 1", "jaxmg/cpu/3": "far 3"}
     job.store["jaxmg/cpu/3/tcp/any"] = " at far"
-    _processes.meet("potrs", "cpu", (0, 2))
+    rendezvous.meet("potrs", "cpu", (0, 2))
     assert job.listens == ["any"] and job.store["jaxmg/cpu/2/tcp/any"] == " at any"
-    _processes.meet("potrs", "cpu", (0, 1, 2))
+    rendezvous.meet("potrs", "cpu", (0, 1, 2))
     assert job.listens == ["any", "loopback"]
     assert job.store["jaxmg/cpu/2/tcp/loopback"] == " at loopback"
-    _processes.meet("potrs", "cpu", (0, 1, 2, 3))
+    rendezvous.meet("potrs", "cpu", (0, 1, 2, 3))
     assert job.listens == ["any", "loopback"]
     assert job.told[-1][1][3] == "far 3 at far"
 
@@ -157,17 +159,17 @@ def test_who_is_reached_over_tcp_listens_and_says_where(job):
 def test_who_does_not_say_where_it_listens_is_named(job):
     job.store["jaxmg/cpu/3"] = "far 3"
     with pytest.raises(RuntimeError, match="potrs: process 3 did not come within"):
-        _processes.meet("potrs", "cpu", (0, 2, 3))
+        rendezvous.meet("potrs", "cpu", (0, 2, 3))
     job.store["jaxmg/cpu/3/tcp/any"] = " at far"
-    _processes.meet("potrs", "cpu", (0, 2, 3))
+    rendezvous.meet("potrs", "cpu", (0, 2, 3))
     assert job.told[0][1][3] == "far 3 at far"
 
 
 def test_a_job_that_was_initialized_again_is_another(job, monkeypatch):
-    _processes.meet("potrs", "cpu", (0, 2))
+    rendezvous.meet("potrs", "cpu", (0, 2))
     store = Store({"jaxmg/cpu/0": "elsewhere 0", "jaxmg/cpu/job": "another"})
     monkeypatch.setattr(_compat, "key_value_store", lambda: store)
-    _processes.meet("potrs", "cpu", (0, 2))
+    rendezvous.meet("potrs", "cpu", (0, 2))
     assert job.told[1] == (2, {0: "elsewhere 0", 2: "address 2"}, "another")
 
 
@@ -177,11 +179,11 @@ def test_who_does_not_come_is_named(job):
         r"the mesh \(processes 0, 1, 2, 3 and 4\) .* this is process 2 .*JAXMG_RENDEZVOUS_TIMEOUT"
     )
     with pytest.raises(RuntimeError, match=message):
-        _processes.meet("potri", "cpu", (0, 1, 2, 3, 4))
+        rendezvous.meet("potri", "cpu", (0, 1, 2, 3, 4))
     assert not job.told
     for index in (1, 3, 4):  # a call that is made again once they are there
         job.store[f"jaxmg/cpu/{index}"] = f"address {index}"
-    _processes.meet("potri", "cpu", (0, 1, 2, 3, 4))
+    rendezvous.meet("potri", "cpu", (0, 1, 2, 3, 4))
     assert sorted(job.told[0][1]) == [0, 1, 2, 3, 4]
 
 
@@ -191,20 +193,20 @@ def test_what_else_the_store_says_is_an_error(job, monkeypatch):
 
     monkeypatch.setattr(job.store, "blocking_key_value_get", gone, raising=False)
     with pytest.raises(RuntimeError, match="the coordinator is gone"):
-        _processes.meet("potrs", "cpu", (0, 2))
+        rendezvous.meet("potrs", "cpu", (0, 2))
 
 
 def test_a_backend_for_the_gpus_of_one_process_is_not_for_several(monkeypatch):
     plugin = types.SimpleNamespace(backends=lambda _: ["cusolvermg", "native"])
-    monkeypatch.setattr(_plugin, "load", lambda platform: plugin)
-    monkeypatch.setattr(_backend, "plan", lambda *_, **__: {"solver": False, "bytes": []})
+    monkeypatch.setattr(plugins, "load", lambda platform: plugin)
+    monkeypatch.setattr(backends, "plan", lambda *_, **__: {"solver": False, "bytes": []})
     layout = types.SimpleNamespace(platform="gpu", ranks=2, memory=None, processes=(0, 1))
     for backend in ("native", "auto"):
-        assert _backend.resolve("syevd", layout, backend, _A) == "native"
+        assert backends.resolve("syevd", layout, backend, _A) == "native"
     with pytest.raises(ValueError, match="syevd: backend 'cusolvermg' .* GPUs of one process"):
-        _backend.resolve("syevd", layout, "cusolvermg", _A)
+        backends.resolve("syevd", layout, "cusolvermg", _A)
     layout.processes = ()
-    assert _backend.resolve("syevd", layout, "auto", _A) == "cusolvermg"
+    assert backends.resolve("syevd", layout, "auto", _A) == "cusolvermg"
 
 
 @pytest.mark.parametrize(
@@ -220,15 +222,15 @@ def test_a_backend_for_the_gpus_of_one_process_is_not_for_several(monkeypatch):
 )
 def test_a_backend_for_a_process_each_is_for_nothing_else(monkeypatch, ranks, processes, right):
     plugin = types.SimpleNamespace(backends=lambda _: ["native", "cusolvermg", "cusolvermp"])
-    monkeypatch.setattr(_plugin, "load", lambda platform: plugin)
-    monkeypatch.setattr(_backend, "plan", lambda *_, **__: {"solver": False, "bytes": []})
+    monkeypatch.setattr(plugins, "load", lambda platform: plugin)
+    monkeypatch.setattr(backends, "plan", lambda *_, **__: {"solver": False, "bytes": []})
     layout = types.SimpleNamespace(platform="gpu", ranks=ranks, memory=None, processes=processes)
-    assert _backend.resolve("potrs", layout, "auto", _A) == "native"
+    assert backends.resolve("potrs", layout, "auto", _A) == "native"
     if right:
-        assert _backend.resolve("potrs", layout, "cusolvermp", _A) == "cusolvermp"
+        assert backends.resolve("potrs", layout, "cusolvermp", _A) == "cusolvermp"
     else:
         with pytest.raises(ValueError, match=f"a process for each of its {ranks} GPUs"):
-            _backend.resolve("potrs", layout, "cusolvermp", _A)
+            backends.resolve("potrs", layout, "cusolvermp", _A)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +247,7 @@ def test_a_backend_for_a_process_each_is_for_nothing_else(monkeypatch, ranks, pr
 def test_the_grid_of_a_matrix_on_one(spec, rows):
     """Its rows are the devices along A's columns: native code reads A column by column."""
     mesh = jax.sharding.AbstractMesh((4, 2), ("r", "c"))
-    layout = _mesh.Layout(mesh, ("r", "c"), (), PartitionSpec(*spec))
+    layout = layouts.Layout(mesh, ("r", "c"), (), PartitionSpec(*spec))
     assert layout.grid_rows == rows
 
 
@@ -267,7 +269,7 @@ def test_without_jax_distributed(monkeypatch):
     """Devices of other processes, but no store to find them through."""
     mesh = line(2)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(_processes, "_indices_of", lambda devices: np.arange(devices.size))
+    monkeypatch.setattr(rendezvous, "_indices_of", lambda devices: np.arange(devices.size))
     for call in _calls(mesh):
         with pytest.raises(RuntimeError, match=r"jax.distributed has no client .*initialize\(\)"):
             call()
@@ -285,9 +287,9 @@ def test_abstract_mesh_whose_processes_can_not_be_seen(monkeypatch):
 def test_who_says_which_devices_an_abstract_mesh_stands_for(monkeypatch):
     mesh, other = line(2), Mesh(line(2).devices[::-1], ("r",))
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(_processes, "_indices_of", lambda found: [x.id for x in found.flat])
+    monkeypatch.setattr(rendezvous, "_indices_of", lambda found: [x.id for x in found.flat])
     ids = [device.id for device in mesh.devices]
-    indices = functools.partial(_processes.indices, "potrs", mesh.abstract_mesh)
+    indices = functools.partial(rendezvous.indices, "potrs", mesh.abstract_mesh)
     assert indices(mesh) == ids
     assert indices(other) == ids[::-1]
     with _compat._set_mesh(other):
@@ -299,10 +301,10 @@ def test_who_says_which_devices_an_abstract_mesh_stands_for(monkeypatch):
 def test_inside_a_shard_map_it_is_the_mesh_of_that(monkeypatch):
     mesh, seen = Mesh(line(2).devices[::-1], ("r",)), []
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(_processes, "_indices_of", lambda found: [x.id for x in found.flat])
+    monkeypatch.setattr(rendezvous, "_indices_of", lambda found: [x.id for x in found.flat])
 
     def local(a):
-        seen.append(_processes.indices("potrs", jax.sharding.get_abstract_mesh()))
+        seen.append(rendezvous.indices("potrs", jax.sharding.get_abstract_mesh()))
         return a
 
     spec = PartitionSpec("r")
@@ -320,8 +322,8 @@ def test_only_the_attribute_tells_programs_of_several_processes_apart(monkeypatc
 
     alone = text()
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(_processes, "_indices_of", lambda devices: np.arange(devices.size))
-    monkeypatch.setattr(_processes, "meet", lambda *_: None)
+    monkeypatch.setattr(rendezvous, "_indices_of", lambda devices: np.arange(devices.size))
+    monkeypatch.setattr(rendezvous, "meet", lambda *_: None)
     none, both = "processes = dense<> : tensor<0xi64>", "processes = dense<[0, 1]> : tensor<2xi64>"
     assert none in alone
     assert alone.replace(none, both) == text()

@@ -11,7 +11,9 @@ from cases import DTYPES, broad, eps, grid, line, normal, one_process, rng, shar
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from jaxmg import _compat, _mesh, _products
+from jaxmg import _compat
+from jaxmg._call import layouts
+from jaxmg._transform import products
 
 # Name -> (shapes of the operands for sizes (m, k, n), the product).
 PRODUCTS = {
@@ -35,7 +37,7 @@ TABLE = broad(
 def _layout(mesh, spec=None):
     rows = mesh.axis_names if spec is None else spec[0]
     others = tuple(axis for axis in mesh.axis_names if axis not in rows)
-    return _mesh.Layout(mesh, tuple(rows), others, P(tuple(rows), None))
+    return layouts.Layout(mesh, tuple(rows), others, P(tuple(rows), None))
 
 
 def _operands(name, sizes, dtype):
@@ -44,7 +46,7 @@ def _operands(name, sizes, dtype):
 
 
 def _product(name, layout):
-    return jax.jit(functools.partial(getattr(_products, name), layout=layout))
+    return jax.jit(functools.partial(getattr(products, name), layout=layout))
 
 
 def _close(found, expected, depth):
@@ -97,7 +99,7 @@ def test_derivatives(name, sizes, ranks, dtype):
     mesh, expected = line(ranks), PRODUCTS[name][1]
     operands = tuple(_operands(name, sizes, dtype))
     tangents = tuple(normal(rng(8), x.shape, dtype) for x in operands)
-    product = getattr(_products, name)
+    product = getattr(products, name)
 
     def found(*operands):
         return product(*operands, layout=_layout(mesh))
@@ -128,7 +130,7 @@ def test_no_device_has_a_whole_matrix(name, differentiated):
     ranks = max(2, min(8, len(jax.devices())))
     rows = 48
     n, mesh = rows * ranks, line(ranks)
-    function = functools.partial(getattr(_products, name), layout=_layout(mesh))
+    function = functools.partial(getattr(products, name), layout=_layout(mesh))
     operands = _operands(name, (n, n, n), "float64")
     operands = tuple(shard(x, mesh, "r", None) for x in operands)
 
@@ -151,8 +153,8 @@ def test_on_the_rows_inside_a_shard_map():
     x, y = _operands("rows_times_rows", (8, 12, 16), "float64")
 
     def local(x, y):
-        layout = _mesh.Layout(mesh, ("r",), (), P("r", None))
-        return _products.rows_times_rows_on_rank(x, y, layout)
+        layout = layouts.Layout(mesh, ("r",), (), P("r", None))
+        return products.rows_times_rows_on_rank(x, y, layout)
 
     rows = P("r", None)
     run = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(rows, rows), out_specs=rows))

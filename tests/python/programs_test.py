@@ -22,7 +22,7 @@ from cases import (
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _plugin
+from jaxmg._call import plugins
 
 _N = 24
 
@@ -277,7 +277,7 @@ def test_rank_that_never_arrives():
         local, mesh=mesh, in_specs=(P("r", None), P(), P()), out_specs=P("r"), check_vma=False
     )
     skips_one = jax.jit(skips_one)
-    plugin = _plugin.load(jax.devices()[0].platform)
+    plugin = plugins.load(jax.devices()[0].platform)
     usual = plugin.rendezvous_timeout()
     plugin.set_rendezvous_timeout(0.5)
     try:

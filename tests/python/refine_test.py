@@ -25,7 +25,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _compat, _pcg, _refine
+from jaxmg import _compat
+from jaxmg._factors import pcg, refinement
 
 _FAILED, _SLOW = -3, -51
 
@@ -84,8 +85,8 @@ def test_error_is_that_of_the_plain_solution(n, ranks, dtype, kind):
 def test_residuals_by_parts(n, ranks, dtype, nrhs, monkeypatch):
     """Of x, of lengths that differ by one."""
     for name, value in (("_DEPTH", 30), ("_MEMORY", 2)):
-        monkeypatch.setattr(_refine, name, value)
-    count = _refine.parts(n, ranks, nrhs)
+        monkeypatch.setattr(refinement, name, value)
+    count = refinement.parts(n, ranks, nrhs)
     assert count == n // max(30, 4 * ranks) // nrhs
     mesh, matrix = line(ranks), positive_definite("well", n, dtype)
     a, b = shard_rows(upper_only(matrix), mesh), normal(rng(1), (n, nrhs), dtype)
@@ -114,7 +115,7 @@ def test_a_solution_is_as_exact_as_its_residuals():
         def residual(b, x):
             return b - (matrix @ x if exact else multiply(x))
 
-        return _pcg.refine(multiply, residual, lambda r: inverse @ r, b, size)
+        return pcg.refine(multiply, residual, lambda r: inverse @ r, b, size)
 
     with _compat.default_promotion():  # as in all of the package's own code
         exact, same = (np.linalg.norm(b - matrix @ solve(which, b).x) for which in (True, False))
@@ -123,7 +124,7 @@ def test_a_solution_is_as_exact_as_its_residuals():
 
 def _shifted_by(monkeypatch, shift):
     """For calls with orders that no other test has: what is compiled knows nothing of it."""
-    monkeypatch.setitem(_refine._PRECISIONS, "float32", _refine._Lower(False, shift))
+    monkeypatch.setitem(refinement._PRECISIONS, "float32", refinement._Lower(False, shift))
 
 
 @pytest.mark.slow
@@ -243,7 +244,7 @@ def _solve_traced(a, b, mesh):
 def test_nothing_is_gathered_or_copied(donate, monkeypatch):
     """Beside A half of it in lower precision, or in its place a copy to fall back to. (Without the
     native code's own workspace, of which XLA knows nothing.)"""
-    monkeypatch.setattr(_refine, "_PIECE", 2**10)
+    monkeypatch.setattr(refinement, "_PIECE", 2**10)
     mesh, n, nrhs = line(4), 400, 1
     matrix, b = of_condition(1e14, n), np.ones((n, nrhs))
     a = shard(matrix, mesh, "r", None)
@@ -281,12 +282,12 @@ def test_calls_that_can_not_be(dtype, options, message):
 
 
 def test_only_the_native_backend_has_it():
-    assert _refine.check("potrs", "auto", "complex128", "native", "cpu") == "float32"
-    assert _refine.check("potrs", "auto", "float32", "native", "cpu") == "tf32"
+    assert refinement.check("potrs", "auto", "complex128", "native", "cpu") == "float32"
+    assert refinement.check("potrs", "auto", "float32", "native", "cpu") == "tf32"
     for dtype in ("float64", "complex64"):
-        assert _refine.check("potrs", "auto", dtype, "native", "gpu") == "BF16_BF16_F32_X3"
+        assert refinement.check("potrs", "auto", dtype, "native", "gpu") == "BF16_BF16_F32_X3"
     with pytest.raises(ValueError, match="needs backend 'native' .*; got 'cusolvermg'"):
-        _refine.check("potrs", "float32", "float64", "cusolvermg", "gpu")
+        refinement.check("potrs", "float32", "float64", "cusolvermg", "gpu")
 
 
 def test_empty():

@@ -29,7 +29,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _compat, _mesh
+from jaxmg import _compat
+from jaxmg._call import layouts
 
 _N = 16
 _MOVED = one_process("JAX moves nothing to a mesh of other devices")
@@ -408,13 +409,13 @@ def test_context_is_left_as_it_was():
 def test_a_large_matrix_on_one_of_several_devices_is_a_warning(monkeypatch):
     """Once, in the name of the caller's line, and not where the caller has chosen the device."""
     devices(2)
-    monkeypatch.setattr(_mesh, "_WORTH_SHARING", 8)
+    monkeypatch.setattr(layouts, "_WORTH_SHARING", 8)
     matrix = positive_definite("well", 8, "float64")
     small, chosen = jnp.asarray(matrix[:7, :7]), jax.device_put(matrix, jax.local_devices()[0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for tile in (2, 3):  # each is planned anew
-            monkeypatch.setattr(_mesh, "_warned", False)
+            monkeypatch.setattr(layouts, "_warned", False)
             jaxmg.potri(small, tile)
             jaxmg.potri(chosen, tile)
             jaxmg.potri(matrix, tile)

@@ -29,13 +29,13 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _plugin
+from jaxmg._call import plugins
 
 
 @pytest.fixture(params=["one", "all"])
 def _eigensolver(request):
     """Who diagonalises what B makes of A: small matrices are left to one device."""
-    plugin = _plugin.load(jax.default_backend())
+    plugin = plugins.load(jax.default_backend())
     plugin.set_eigensolver(request.param)
     yield
     plugin.set_eigensolver("auto")

@@ -27,7 +27,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import _at_once, _batching, _derivatives
+from jaxmg._transform import at_once, batching, derivatives
 
 pytestmark = needs_transformations
 
@@ -108,8 +108,8 @@ def _takes_at_once(ranks):
 
 def _one_after_the_other(monkeypatch):
     """Has a device take its matrices as it does large ones."""
-    monkeypatch.setattr(_at_once.AtOnce, "is_faster", lambda *_: False)
-    _derivatives._jaxpr.cache_clear()
+    monkeypatch.setattr(at_once.AtOnce, "is_faster", lambda *_: False)
+    derivatives._jaxpr.cache_clear()
     jax.clear_caches()
 
 
@@ -264,7 +264,7 @@ def test_derivatives(name, jitted, order, kind):
 @pytest.mark.parametrize("name", ["potrs", "cho_solve", "potri"])
 def test_one_after_the_other(name, kind, monkeypatch):
     """As matrices are that no device has room for."""
-    monkeypatch.setattr(_batching, "_MATRICES", float("inf"))
+    monkeypatch.setattr(batching, "_MATRICES", float("inf"))
     monkeypatch.setattr(type(jaxmg.cho_factor(np.eye(2)).layout), "memory", 1)
     (ours, theirs), mesh, arrays = _FUNCTIONS[name], line(2, kind=kind), _batch("float64")
     jax.clear_caches()

@@ -1,5 +1,5 @@
 // Wires: what carries blocks between memories that no process can both map, as those of GPUs of
-// different hosts: NCCL (cuda_wire.h). Who uses which, and when, is comm/wires.h's.
+// different hosts: NCCL (cuda/wire.h). Who uses which, and when, is comm/processes/wires.h's.
 #ifndef JAXMG_XLA_FFI_DEVICE_WIRE_H_
 #define JAXMG_XLA_FFI_DEVICE_WIRE_H_
 

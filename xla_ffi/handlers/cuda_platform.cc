@@ -8,12 +8,12 @@
 #include <tuple>
 #include <vector>
 
-#include "xla_ffi/comm/hub.h"
-#include "xla_ffi/comm/segments.h"
-#include "xla_ffi/comm/wires.h"
-#include "xla_ffi/device/cuda.h"
-#include "xla_ffi/device/cuda_memory.h"
-#include "xla_ffi/device/cuda_wire.h"
+#include "xla_ffi/comm/processes/hub.h"
+#include "xla_ffi/comm/processes/segments.h"
+#include "xla_ffi/comm/processes/wires.h"
+#include "xla_ffi/device/cuda/device.h"
+#include "xla_ffi/device/cuda/memory.h"
+#include "xla_ffi/device/cuda/wire.h"
 #include "xla_ffi/device/timeline.h"
 #include "xla_ffi/handlers/options.h"
 #include "xla_ffi/handlers/platform.h"

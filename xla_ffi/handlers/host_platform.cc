@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "xla_ffi/comm/in_process.h"
-#include "xla_ffi/comm/segments.h"
-#include "xla_ffi/device/host.h"
-#include "xla_ffi/device/lapack.h"
+#include "xla_ffi/comm/processes/segments.h"
+#include "xla_ffi/device/host/device.h"
+#include "xla_ffi/device/host/lapack.h"
 #include "xla_ffi/device/timeline.h"
 #include "xla_ffi/handlers/options.h"
 #include "xla_ffi/handlers/platform.h"

@@ -11,9 +11,9 @@
 
 #include "xla/ffi/api/ffi.h"
 #include "xla_ffi/comm/meeting.h"
-#include "xla_ffi/comm/process_meeting.h"
-#include "xla_ffi/comm/shared_site.h"
-#include "xla_ffi/engine/matrix.h"
+#include "xla_ffi/comm/processes/process_meeting.h"
+#include "xla_ffi/comm/processes/shared_site.h"
+#include "xla_ffi/engine/core/matrix.h"
 
 namespace jaxmg {
 

@@ -9,7 +9,7 @@
 
 #include "xla/ffi/api/ffi.h"
 #include "xla_ffi/base/status.h"
-#include "xla_ffi/comm/shared_site.h"
+#include "xla_ffi/comm/processes/shared_site.h"
 
 namespace jaxmg {
 

@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "xla_ffi/comm/hub.h"
-#include "xla_ffi/comm/process_meeting.h"
+#include "xla_ffi/comm/processes/hub.h"
+#include "xla_ffi/comm/processes/process_meeting.h"
 #include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/handlers.h"
 #include "xla_ffi/handlers/options.h"
@@ -57,7 +57,7 @@ inline double Positive(double seconds) {
   return seconds;
 }
 
-// How processes of one job find each other; jaxmg/_processes.py says when.
+// How processes of one job find each other; jaxmg/_processes/rendezvous.py says when.
 inline void DefineProcesses(pybind11::module_& module) {
   module.def(
       "process_address",

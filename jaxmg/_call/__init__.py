@@ -1,0 +1,1 @@
+"""A call, from its arguments to the native code and back."""

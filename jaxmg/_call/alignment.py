@@ -1,0 +1,69 @@
+"""Orders that GPUs are fast with: a matrix whose rows don't begin at multiples of 16 bytes is
+extended to a larger one.
+
+[A 0; 0 I] has the solutions, the inverse and the determinant of A. Products that write to its rows
+are up to a quarter faster (docs/performance.md#orders), and XLA makes the larger matrix in place of
+the copy that it makes of an input that is kept.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg._call import backends
+
+# Where rows of a matrix have to begin at multiples of these bytes, and from which order on.
+_PLATFORMS = ("gpu",)
+_BYTES = 16
+_LEAST = 4096
+# What the larger order, or each rank's part of it, is a multiple of.
+_MULTIPLE = 32
+
+
+def larger_order(routine, layout, backend, a, tile, donate):
+    """The order to work on ``a`` with; None where that is its own."""
+    rows, n = a.shape
+    whole = rows == n and (layout.ranks == 1 or n % layout.ranks)
+    aligned = n * a.dtype.itemsize % _BYTES == 0
+    if layout.platform not in _PLATFORMS or backend != "native" or n < _LEAST:
+        return None
+    if aligned or not whole or (layout.explicit and layout.ranks > 1):
+        return None
+    order = math.ceil(n / (_MULTIPLE * layout.ranks)) * _MULTIPLE * layout.ranks
+    return order if _has_room(routine, layout, a.dtype, order, tile, donate) else None
+
+
+def _has_room(routine, layout, dtype, order, tile, donate):
+    """Whether a device has the memory, as far as that is known: for A, the larger matrix and what
+    comes in its place, if it is given back."""
+    if layout.memory is None:
+        return True
+    returns_matrix = routine.plain_gives[0] == "a_inv"
+    if not donate and not returns_matrix:  # A is copied anyway
+        return True
+    block = order // layout.ranks * order * jnp.dtype(dtype).itemsize
+    taken = max(backends.plan(routine.native_name, layout, "native", dtype, order, tile)["bytes"])
+    return taken + (3 if returns_matrix else 2) * block <= layout.memory
+
+
+def run_larger(program, results, matrices, call, arrays):
+    """The results of ``program``, by these `results.Result`, of matrices of order ``call.order`` in
+    place of the first ``matrices`` arrays, cut to those of A."""
+    n, order = arrays[0].shape[1], call.order
+    larger = dataclasses.replace(call, order=None, rows=order)
+    extended = [_extend(matrix, order) for matrix in arrays[:matrices]]
+    padded = [
+        jnp.pad(b, [(0, order - n), *((0, 0) for _ in b.shape[1:])]) for b in arrays[matrices:]
+    ]
+    values = program(larger, *extended, *padded)
+    return tuple(result.cut(value, n) for result, value in zip(results, values, strict=True))
+
+
+def _extend(matrix, order):
+    """[A 0; 0 I] of that order. A may have come with rows of zeros below."""
+    rows, n = matrix.shape
+    larger = jnp.pad(matrix, ((0, order - rows), (0, order - n)))
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, larger.shape, d) for d in (0, 1))
+    return jnp.where((row == column) & (row >= n), jnp.ones((), matrix.dtype), larger)

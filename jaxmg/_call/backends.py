@@ -1,0 +1,94 @@
+"""What the plugin says of a call beforehand: which solver takes it, and what that needs."""
+
+import numpy as np
+
+from jaxmg._call import checks, plugins
+
+_ONE_PROCESS = "cusolvermg"
+# A process for each device; never what "auto" takes: docs/performance.md#cusolvermp.
+_PROCESS_EACH = "cusolvermp"
+
+
+def resolve(routine, layout, backend, a, caller=""):
+    """Loads the plugin for the layout's platform and resolves ``backend`` for ``a``, (rows, n).
+    Errors name the caller.
+
+    "auto" is the first backend for which a device has the memory, as far as that is known; the
+    first of all where none has it.
+    """
+    caller = caller or routine
+    available = plugins.load(layout.platform).backends(routine)
+    if layout.processes and backend != _ONE_PROCESS:
+        available = [name for name in available if name != _ONE_PROCESS]
+    elif layout.processes and backend in available:
+        raise ValueError(
+            f"{caller}: backend {backend!r} drives the GPUs of one process, and the mesh has "
+            "devices of several; use 'native' (or 'auto')"
+        )
+    if backend != _PROCESS_EACH:
+        available = [name for name in available if name != _PROCESS_EACH]
+    elif backend in available and not _has_process_each(layout):
+        raise ValueError(
+            f"{caller}: backend {backend!r} needs a process for each of its {layout.ranks} GPUs, "
+            "and several of them are one process's; use 'native' (or 'auto'), or start one process "
+            "for each GPU (python -m jaxmg.launch)"
+        )
+    if backend == "auto" and len(available) > 1 and layout.ranks > 1:
+        available = [*(name for name in available if _fits(routine, layout, name, a)), *available]
+    name = checks.backend(caller, backend, available, layout.platform)
+    checks.order(routine, name, a.shape[1], layout.ranks)
+    return name
+
+
+def _has_process_each(layout):
+    """Whether no two ranks that work on one matrix are in one process."""
+    if layout.ranks == 1:
+        return True
+    groups = np.array(layout.processes).reshape(-1, layout.ranks)
+    return groups.size > 0 and all(len(set(group)) == layout.ranks for group in groups)
+
+
+def _fits(routine, layout, backend, a):
+    """Whether a device has the memory for what one of them solves alone; yes where it isn't known,
+    and for what all of them share."""
+    n, memory = a.shape[1], layout.memory
+    found = plan(routine, layout, backend, a.dtype, n, 0, vectors=True)
+    if memory is None or not found["solver"] or not found["bytes"]:
+        return True
+    block = -(-n // layout.ranks) * n * a.dtype.itemsize  # as it was given, and as it is worked on
+    return max(found["bytes"]) + 2 * block <= memory
+
+
+def lacks_room_for_parts(routine, layout, a, tile, donate):
+    """Whether a device hasn't the memory for what products take by default, as far as that is
+    known."""
+    memory = layout.memory
+    if memory is None or str(a.dtype) not in ("float32", "complex64"):
+        return False
+    n = a.shape[1]
+    block = -(-n // layout.ranks) * n * a.dtype.itemsize
+    needed = max(plan(routine, layout, "native", a.dtype, n, tile)["bytes"])
+    return needed + (1 if donate else 2) * block > memory
+
+
+def plan(routine, layout, backend, dtype, n, tile, nrhs=1, vectors=False, products=checks.DEFAULT):
+    """What the native code will do with a matrix of order n, by its own account.
+
+    Returns:
+        A dict: "tile", the width that it takes; "overflow_rows", those of a kept factor's overflow
+        array on a rank; "bytes", a list of what each rank takes beside A; "gathered", whether one
+        rank does it all.
+    """
+    rows = -(-n // layout.ranks)
+    return plugins.load(layout.platform).plan(
+        routine,
+        backend,
+        str(dtype),
+        n,
+        rows,
+        layout.ranks,
+        tile,
+        nrhs,
+        bool(vectors),
+        products=products,
+    )

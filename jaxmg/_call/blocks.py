@@ -1,0 +1,83 @@
+"""A matrix as the caller has it, and the blocks of rows that the native code takes, one a rank.
+
+`split_rows` and `join_rows` are for global arrays; the others for this device's block, inside a
+shard_map. The ranks are those of a `Layout`, in the order of its ``rows``.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxmg._call import layouts
+
+
+def split_rows(array, layout, multiple=1):
+    """``array`` padded with rows of zeros until each rank has a multiple of ``multiple``."""
+    extra = -array.shape[0] % (layout.ranks * multiple)
+    if extra:
+        if layout.explicit:
+            array = layouts.constrain(array, layout, P())
+        array = jnp.pad(array, ((0, extra), (0, 0)))
+    return layouts.constrain(array, layout, layout.row_spec) if layout.explicit else array
+
+
+def join_rows(array, layout, count):
+    """The first ``count`` rows: undoes `split_rows`."""
+    if array.shape[0] == count:
+        return array
+    if layout.explicit:  # a size that P doesn't divide can't be sharded over explicit axes
+        array = layouts.constrain(array, layout, P())
+    return array[:count]
+
+
+def replicate(array, layout):
+    """A copy of ``array`` on every rank, as shard_map wants it of explicit axes."""
+    return layouts.constrain(array, layout, P()) if layout.explicit else array
+
+
+def to_rows(block, layout):
+    """This rank's ceil(n / P) rows of the matrix: without the caller's padding below them, and
+    exchanged for the block of rows and columns that a spec such as P("r", "c") leaves."""
+    columns = layout.columns
+    if columns:
+        return jax.lax.all_to_all(block, columns, 0, 1, tiled=True)
+    return block[: _count(block.shape[1], layout)]
+
+
+def rows_of(block, layout):
+    """Shape and dtype of `to_rows`."""
+    n = block.shape[1] * math.prod(layout.mesh.shape[axis] for axis in layout.columns)
+    return jax.ShapeDtypeStruct((_count(n, layout), n), block.dtype)
+
+
+def from_rows(rows, layout, shape):
+    """A matrix of `to_rows` in the caller's ``shape`` again, zeros in place of his padding."""
+    columns = layout.columns
+    if columns:
+        return jax.lax.all_to_all(rows, columns, 1, 0, tiled=True)
+    return _pad(rows, shape[0] - rows.shape[0], 0)
+
+
+def to_columns(rows, layout, shape):
+    """The rank's columns in place of its ``rows``: (n, r) where the caller's block was (r, n).
+
+    Zeros fill the last columns, as many as there are rows of padding.
+    """
+    n = rows.shape[1]
+    if layout.rows:
+        rows = _pad(rows, rows.shape[0] * layout.ranks - n, 1)
+        rows = jax.lax.all_to_all(rows, layout.rows, 1, 0, tiled=True)[:n]
+    return _pad(rows, shape[0] - rows.shape[1], 1)
+
+
+def _count(n, layout):
+    return -(-n // layout.ranks)
+
+
+def _pad(array, extra, axis):
+    """``array`` with ``extra`` rows (axis 0) or columns (axis 1) of zeros at its end."""
+    if not extra:
+        return array
+    return jnp.pad(array, [(0, extra if axis == dimension else 0) for dimension in (0, 1)])

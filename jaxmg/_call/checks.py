@@ -1,0 +1,349 @@
+"""Errors for calls that can't be right, raised before anything is traced or run.
+
+Every message names the routine, the argument, what it was and what it must be.
+"""
+
+import math
+import operator
+
+import jax
+import numpy as np
+
+from jaxmg import _compat
+from jaxmg._call import layouts
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+# What `precision` may be called, by the native code's `products` (Precision in device/blas.h): the
+# name that a factor has, and those of `jax.default_matmul_precision`, `jax.lax.Precision` and
+# `jax.lax.DotAlgorithmPreset`. JAX has no "F16_F16_F32_X3", but names others so.
+_PRODUCTS = (
+    ("highest", "float32", "F32_F32_F32"),
+    ("tf32", "tensorfloat32", "TF32_TF32_F32"),
+    ("BF16_BF16_F32_X3", "high"),
+    ("BF16_BF16_F32_X6",),
+    ("F16_F16_F32_X3",),
+    (None, "default"),
+)
+DEFAULT = 5  # what the device's tuning has
+PRODUCTS = {name: products for products, names in enumerate(_PRODUCTS) for name in names}
+_PRECISIONS = sorted(PRODUCTS, key=lambda name: name is not None)  # None first
+# Those that say nothing of float32.
+_ANY_DTYPE = (None, "highest", "default")
+# The transformations of JAX.
+ALL = ("vmap", "grad") if _compat.TRANSFORMS else ()
+BACKENDS = ("auto", "native", "cusolvermg", "cusolvermp")
+# cuSOLVERMg's inverse is wrong beyond this column where several GPUs share it (docs/cuda.md).
+_MG_POTRI_ORDER = 2048
+_INT64_MAX = 2**63 - 1
+_TRANSFORMED = {
+    "vmap": (
+        "is batched by jax.vmap, which isn't supported here (the routines have it with JAX 0.10 "
+        "and newer). Call for one after the other, in a Python loop or in jax.lax.map; right-hand "
+        "sides of one matrix may be the columns of b, (n, nrhs)"
+    ),
+    "grad": (
+        "is being differentiated (jax.grad, jvp, linearize, ...), which isn't supported here (the "
+        "routines have derivatives with JAX 0.10 and newer). Give the call a rule "
+        "with jax.custom_vjp or jax.custom_jvp, or keep the derivative out of it with "
+        "jax.lax.stop_gradient"
+    ),
+}
+
+
+def array(routine, name, value, transformations=()):
+    """Checks that ``value`` is an array of a supported dtype, and not in a transformation of JAX's
+    other than ``transformations``."""
+    if not is_array(value):
+        scalar = "a NumPy scalar of type " if isinstance(value, np.generic) else ""
+        raise TypeError(
+            f"{routine}: {name} must be a JAX or NumPy array; got {scalar}{type(value).__name__}"
+        )
+    usable(routine, name, value)
+    transformation = _compat.transformation(value)
+    if transformation and transformation not in transformations:
+        raise NotImplementedError(f"{routine}: {name} {_TRANSFORMED[transformation]}")
+    if str(value.dtype) not in DTYPES:
+        raise TypeError(
+            f"{routine}: {name} has dtype {value.dtype}; the supported dtypes are "
+            f"{', '.join(DTYPES)}. Convert it with {name}.astype(...)"
+        )
+    if str(value.dtype) in ("float64", "complex128") and not _compat.x64_enabled():
+        raise ValueError(
+            f"{routine}: {name} has dtype {value.dtype}, which JAX only computes with in 64-bit "
+            "mode. Switch it on with jax.config.update('jax_enable_x64', True) or the environment "
+            f"variable JAX_ENABLE_X64=1, or pass {name} in single precision"
+        )
+
+
+def usable(routine, name, *arrays):
+    """Checks that none of the arrays has a mask, which would be ignored, or has been deleted."""
+    for value in arrays:
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError(
+                f"{routine}: {name} is a masked array, whose mask would be ignored; fill it with "
+                f"{name}.filled(...)"
+            )
+        if is_deleted(value):
+            raise RuntimeError(
+                f"{routine}: {name}, of shape {tuple(value.shape)}, has been deleted: an earlier "
+                "call took its memory (donate=True, or donate_argnums of a jax.jit), or "
+                f"{name}.delete() was called. Pass a copy to that call, or don't donate to it"
+            )
+
+
+def is_array(value):
+    return isinstance(value, (jax.Array, *_compat.numpy_types))
+
+
+def is_deleted(value):
+    """Whether ``value`` is a JAX array without its memory."""
+    return isinstance(value, jax.Array) and not layouts.traced((value,)) and value.is_deleted()
+
+
+def index(value):
+    """An integer of any type as an int; raises a TypeError for anything else, and for booleans,
+    which are integers to Python."""
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"expected an integer, got {value!r}")
+    return operator.index(value)
+
+
+def matrix(routine, name, value, pad, transformations=()):
+    """Checks that ``value`` is a square matrix of a supported dtype, or one that the caller padded
+    with rows himself, which ``pad=False`` says."""
+    array(routine, name, value, transformations)
+    square = value.ndim == 2 and value.shape[0] == value.shape[1]
+    padded = value.ndim == 2 and value.shape[0] > value.shape[1]
+    if not (square or (padded and not pad)):
+        raise ValueError(
+            f"{routine}: {name} must be a square matrix of shape (n, n); "
+            f"it has shape {tuple(value.shape)}"
+            + (". With rows of padding in it pass pad=False" if padded else "")
+        )
+
+
+def batch(routine, name, value, pad):
+    """Checks that the last two dimensions of ``value`` are those of square matrices, or padded."""
+    rows, columns = value.shape[-2:]
+    if rows < columns or (rows > columns and pad):
+        raise ValueError(
+            f"{routine}: {name} must be a square matrix, or a batch of shape (..., n, n); it has "
+            f"shape {tuple(value.shape)}"
+        )
+
+
+def block(routine, value, transformations=()):
+    """Checks that ``value`` is a local block of a matrix, inside a shard_map."""
+    array(routine, "a", value, transformations)
+    if value.ndim != 2:
+        raise ValueError(
+            f"{routine}: a must be a local block of shape (rows, n); got {value.shape}"
+        )
+
+
+def second_matrix(routine, a, b, transformations=()):
+    """Checks that ``b`` is another matrix, or block of one, such as ``a``."""
+    array(routine, "b", b, transformations)
+    if a.shape != b.shape:
+        raise ValueError(
+            f"{routine}: b must be a matrix of a's shape, {tuple(a.shape)}; it has shape "
+            f"{tuple(b.shape)}"
+        )
+    one_dtype(routine, a, b)
+
+
+def one_dtype(routine, a, b):
+    if a.dtype != b.dtype:
+        raise TypeError(
+            f"{routine}: a and b must have one dtype; a has {a.dtype} and b has {b.dtype}. "
+            "Convert one of them with .astype(...)"
+        )
+
+
+def right_hand_side(routine, a, b, transformations=()):
+    """Checks that ``b`` fits the columns of ``a``."""
+    array(routine, "b", b, transformations)
+    n = a.shape[1]
+    if b.ndim not in (1, 2) or b.shape[0] != n:
+        raise ValueError(
+            f"{routine}: b must have shape ({n},) or ({n}, nrhs) for a of shape "
+            f"{tuple(a.shape)}; it has shape {tuple(b.shape)}"
+        )
+    one_dtype(routine, a, b)
+
+
+def kept(routine, tiles, n, ranks):
+    """Checks that ``tiles`` are those of one factor of order n."""
+    rows = -(-n // ranks) * ranks
+    if tiles.ndim != 2 or tiles.shape[1] != n or (n and tiles.shape[0] != rows):
+        raise ValueError(
+            f"{routine}: the leaves of the factor are not those that cho_factor gave: its tiles "
+            f"have shape {tuple(tiles.shape)}, and a factor of order {n} on {ranks} ranks has "
+            f"({rows}, {n}). Of a batch of factors take each in jax.vmap, or one (jax.tree.map)"
+        )
+
+
+def tile(routine, T_A, required=False):
+    """The tile width as an int; 0 stands for "the plugin chooses"."""
+    if T_A is None and not required:
+        return 0
+    try:
+        if T_A is None:
+            raise TypeError
+        width = index(T_A)
+    except TypeError:
+        raise TypeError(
+            f"{routine}: T_A, the tile width, must be an integer of at least 1"
+            f"{'' if required else ' or None'}; got {T_A!r}"
+        ) from None
+    if width < 1:
+        raise ValueError(f"{routine}: T_A, the tile width, must be at least 1; got {width}")
+    if width > _INT64_MAX:
+        raise ValueError(
+            f"{routine}: T_A, the tile width, must be below 2**63 (for cyclic_1d times the ranks); "
+            f"got {width}. A tile needs no more rows than a has"
+        )
+    return width
+
+
+def padding(routine, shape, layout, pad):
+    """Checks what ``pad=False`` says of a matrix: it needs no rows, since n is a multiple of the
+    ranks or since the caller gave every rank's block its own."""
+    if pad:
+        return
+    (rows, n), ranks = shape, layout.ranks
+    multiple(routine, rows, ranks, "ranks")
+    if rows == n or rows // ranks == -(-n // ranks):
+        return
+    if n % ranks:
+        raise ValueError(
+            f"{routine}: with pad=False the rows of padding in a, of shape {tuple(shape)}, lie at "
+            f"the end of each of {ranks} blocks of rows, after n / {ranks} rows of the matrix, but "
+            f"{ranks} doesn't divide n = {n}; pass a of shape ({n}, {n}) and pad=True"
+        )
+    if layout.spec[1:] not in ((), (None,)):
+        raise ValueError(
+            f"{routine}: a has rows of padding, shape {tuple(shape)}, so it must be sharded by "
+            f"rows, as P(axis, None); got {layout.spec}"
+        )
+
+
+def multiple(routine, rows, factor, meaning):
+    """Checks that ``rows`` of a are a multiple of ``factor``, where ``pad=False`` was passed."""
+    if rows % factor:
+        raise ValueError(
+            f"{routine}: with pad=False the {rows} rows of a must be a multiple of {factor} "
+            f"({meaning}); pass pad=True, or a with {math.ceil(rows / factor) * factor} rows"
+        )
+
+
+def same_on_ranks(routine, b, layout):
+    """Raises where ``b`` of a local call is known to differ between the ranks; returns whether the
+    native code has to look, since the trace doesn't know."""
+    if not layout.rows or not _compat.tracks_varying(layout.rows[0]):
+        return bool(layout.rows)
+    varies = _compat.varying_axes(b)
+    if varying := [axis for axis in layout.rows if axis in varies]:
+        raise ValueError(
+            f"{routine}: b must be the same on all ranks of the matrix, but it varies over "
+            f"{', '.join(map(repr, varying))}, over which a is sharded; pass it to the shard_map "
+            "with P(), and make it of values that are the same on all ranks, such as a psum's"
+        )
+    return False
+
+
+def separate(routine, a, b):
+    """Raises where ``b`` is ``a`` or lies in its memory, which ``donate=True`` gives away."""
+    if not all(isinstance(array, jax.Array) for array in (a, b)) or layouts.traced((a, b)):
+        return
+    # Arrays share whole buffers; to ask where these are takes longer than a small solve's dispatch.
+    if a is b or (_shard_size(a) == _shard_size(b) and _addresses(a) & _addresses(b)):
+        raise ValueError(
+            f"{routine}: b shares the memory of a, which donate=True gives away; pass "
+            "donate=False, or b as a copy (b.copy())"
+        )
+
+
+def _shard_size(array):
+    return math.prod(array.sharding.shard_shape(array.shape))
+
+
+def _addresses(array):
+    """Where the parts of ``array`` lie in memory."""
+    if array.is_deleted() or not array.size:
+        return set()
+    return {shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards}
+
+
+def non_negative(routine, name, value):
+    """Checks a count in the layout helpers; returns it as an int."""
+    try:
+        count = index(value)
+    except TypeError:
+        raise TypeError(f"{routine}: {name} must be an integer; got {value!r}") from None
+    if count < 0:
+        raise ValueError(f"{routine}: {name} must not be negative; got {count}")
+    return count
+
+
+def positive(routine, name, value):
+    """Checks a size in the layout helpers; returns it as an int."""
+    count = non_negative(routine, name, value)
+    if count < 1:
+        raise ValueError(f"{routine}: {name} must be at least 1; got {count}")
+    return count
+
+
+def precision(routine, name, dtype, backend, *_):
+    """Checks ``precision=`` against the resolved backend; the native code's ``products``."""
+    name = plain_precision(name)
+    if not isinstance(name, str | None) or name not in PRODUCTS:
+        raise ValueError(
+            f"{routine}: precision must be one of {', '.join(map(repr, _PRECISIONS))}; got {name!r}"
+        )
+    if name not in _ANY_DTYPE and str(dtype) not in ("float32", "complex64"):
+        raise ValueError(
+            f"{routine}: precision={name!r} is for float32 and complex64; a has dtype {dtype}"
+        )
+    if 0 < PRODUCTS[name] < DEFAULT and backend != "native":
+        raise ValueError(
+            f"{routine}: precision={name!r} needs backend 'native' (or 'auto'); got {backend!r}"
+        )
+    return PRODUCTS[name]
+
+
+def plain_precision(name):
+    """One of JAX's enumerations as the text that `jax.default_matmul_precision` has for it."""
+    if isinstance(name, jax.lax.Precision):
+        return name.name.lower()
+    return name.name if isinstance(name, jax.lax.DotAlgorithmPreset) else name
+
+
+def precision_of(products):
+    """The name of a precision; None for the default."""
+    return _PRODUCTS[products][0]
+
+
+def backend(routine, name, available, platform):
+    """Resolves ``backend=`` to one that the plugin has for this routine."""
+    if name not in BACKENDS:
+        raise ValueError(
+            f"{routine}: backend must be one of {', '.join(map(repr, BACKENDS))}; got {name!r}"
+        )
+    if name == "auto":
+        return available[0]
+    if name not in available:
+        raise ValueError(
+            f"{routine}: backend {name!r} is not available on platform {platform!r}; it has "
+            f"{', '.join(map(repr, available))}"
+        )
+    return name
+
+
+def order(routine, backend, n, ranks):
+    """Refuses what the backend would compute wrong."""
+    if routine == "potri" and backend == "cusolvermg" and ranks > 1 and n > _MG_POTRI_ORDER:
+        raise ValueError(
+            f"potri: a has order {n}; on several GPUs backend 'cusolvermg' is right up to order "
+            f"{_MG_POTRI_ORDER} alone; use 'native' (or 'auto')"
+        )

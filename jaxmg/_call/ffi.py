@@ -1,0 +1,68 @@
+"""The call of native code: `call` on one rank inside a shard_map, `over_ranks` on all of a mesh."""
+
+import collections.abc
+import functools
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat
+from jaxmg._call import layouts
+
+
+def call(
+    target, layout, tile, backend, operands, results, *, in_place=1, differing=1, **attributes
+):  # fmt: skip
+    """The native routine on this rank's block, inside a shard_map.
+
+    Args:
+        target: FFI target name.
+        layout: says how many ranks there are.
+        operands: arrays; the first is this device's place, [rank, group of replicas], the second
+            the block.
+        results: shape and dtype of each result, as ShapeDtypeStructs.
+        in_place: how many of the results overwrite the operands behind the place, the first ones.
+        differing: of how many of the results, the first ones, each rank has its own.
+        **attributes: integers that the routine takes beside the common ones; the handler refuses
+            any other, and a call without them.
+    """
+    place, *operands = operands
+    aliases = {i + 1: i for i in range(in_place)}
+    function = jax.ffi.ffi_call(target, results, input_output_aliases=aliases)
+    attributes.update(ranks=layout.ranks, tile=tile)
+    numbers = {name: np.int64(value) for name, value in attributes.items()}
+    processes = np.array(layout.processes, np.int64)
+    if backend == "cusolvermp" and layout.grid_rows:
+        backend = f"{backend}:{layout.grid_rows}"
+    values = function(place.reshape(2), *operands, backend=backend, processes=processes, **numbers)
+    # Newer JAX takes the results for the same on all devices: say what they vary over. Along an
+    # axis of one device nothing varies, whatever the caller's specs name.
+    varying = frozenset().union(*map(_compat.varying_axes, operands))
+    shared = layouts.shared_axes(layout, *operands)
+    return tuple(
+        _compat.vary(value, varying if i < differing else shared) for i, value in enumerate(values)
+    )
+
+
+def over_ranks(layout, function, in_specs, out_specs) -> collections.abc.Callable[..., typing.Any]:
+    """``function`` of a device's place and blocks, mapped over the ranks; results with spec P() are
+    the same on all of them.
+
+    The place comes as data, since an axis has no index where the mesh isn't the context's.
+    """
+    if layout.explicit and _compat.mapped_axes():
+        # A shard_map can't be over the axes of a batch.
+        function = over_ranks(layout.automatic, function, in_specs, out_specs)
+        return functools.partial(layouts.automatically, layout.mesh, function, out_specs)
+    everywhere = P(layout.mesh.axis_names)
+    mapped = jax.shard_map(
+        function, mesh=layout.mesh, in_specs=(everywhere, *in_specs), out_specs=out_specs,
+        check_vma=False,
+    )  # fmt: skip
+    places = layout.places
+    if layout.explicit:
+        places = layouts.constrain(jnp.asarray(places), layout, everywhere)
+    return functools.partial(mapped, places)

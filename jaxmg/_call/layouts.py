@@ -1,0 +1,586 @@
+"""Which devices hold a matrix and how: the mesh and the spec, given or inferred, as a `Layout`."""
+
+import dataclasses
+import functools
+import itertools
+import math
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat
+from jaxmg._processes import rendezvous
+
+# From this order on several devices are faster than one.
+_WORTH_SHARING = 4096
+_warned = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A matrix sharded by rows over a mesh.
+
+    Attributes:
+        mesh: the devices; their order along ``rows`` is the order of the ranks.
+        rows: the axes that the rows are sharded over while the native code runs.
+        others: the remaining axes; the matrix is replicated along them.
+        spec: how the caller shards it, and how a result shaped like it is given back.
+        processes: the process of each rank of each group of replicas, one group after the other;
+            empty where every group has its ranks in one process.
+        inside: whether the layout is of blocks inside a shard_map of the caller's.
+    """
+
+    mesh: Mesh | AbstractMesh
+    rows: tuple[str, ...]
+    others: tuple[str, ...]
+    spec: P
+    processes: tuple[int, ...] = ()
+    inside: bool = False
+
+    @property
+    def ranks(self) -> int:
+        return _size(self.mesh, self.rows)
+
+    @property
+    def row_spec(self) -> P:
+        return P(self.rows, None)
+
+    @property
+    def by_rows(self) -> "Layout":
+        """The same ranks, of a matrix that has been brought into ``row_spec``."""
+        return dataclasses.replace(self, spec=self.row_spec)
+
+    @property
+    def grid_rows(self) -> int | None:
+        """Rows of the grid of ranks on which a matrix that is sharded over both of its dimensions
+        lies, read column by column, as native code does; None of one that is on no such grid."""
+        rows, columns = map(_axes, (*self.spec, None, None)[:2])
+        return _size(self.mesh, columns) if rows and columns else None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The axes of several ranks that the caller has the columns sharded over."""
+        return tuple(axis for axis in _axes(self.spec[1]) if self.mesh.shape[axis] > 1)
+
+    @property
+    def explicit(self) -> bool:
+        return AxisType.Explicit in self.mesh.axis_types
+
+    @property
+    def automatic(self) -> "Layout":
+        """The same on automatic axes."""
+        return dataclasses.replace(self, mesh=_automatic(self.mesh)) if self.explicit else self
+
+    @property
+    def platform(self) -> str:
+        if isinstance(self.mesh, Mesh):
+            return self.mesh.devices.flat[0].platform
+        return _compat.abstract_platform(self.mesh) or jax.default_backend()
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes that JAX may take on one device, all of which are taken for alike; None where it
+        doesn't say."""
+        return device_memory(self.platform)
+
+    @property
+    def places(self) -> np.ndarray:
+        """[rank, group of replicas] of every device, in the mesh's order: (devices, 2), int32."""
+        sizes = self.mesh.shape
+        index = dict(zip(sizes, np.indices(tuple(sizes.values())), strict=True))
+
+        def along(axes):
+            place = np.zeros(tuple(sizes.values()), np.int32)
+            for axis in axes:
+                place = place * sizes[axis] + index[axis]
+            return place.ravel()
+
+        return np.stack([along(self.rows), along(self.others)], axis=1).astype(np.int32)
+
+    def sharding(self, spec: P) -> NamedSharding:
+        return NamedSharding(self.mesh, spec)
+
+    def result_spec(self, shape: tuple[int, ...]) -> P | None:
+        """``spec`` where JAX can represent it for ``shape``: the axes have to divide it. Else None,
+        which leaves the choice to XLA."""
+        for size, axes in zip(shape, self.spec, strict=True):
+            if size % _size(self.mesh, _axes(axes)):
+                return None
+        return self.spec
+
+
+def device_memory(platform):
+    """Bytes that JAX may take on one device of this process; None where it doesn't say."""
+    stats = jax.local_devices(backend=platform)[0].memory_stats()
+    return (stats or {}).get("bytes_limit")
+
+
+def traced(arrays):
+    return any(isinstance(array, Tracer) for array in arrays)
+
+
+def infer(routine, arrays, mesh, spec):
+    """The layout of ``arrays[0]``, a matrix, from what is given and from the arrays themselves.
+
+    The mesh is, in this order: the one given, that of the first array with a ``NamedSharding`` (or
+    explicit axes, when traced), the context mesh, the one device that holds the arrays, and for
+    NumPy arrays all devices of this process.
+    """
+    if mesh is not None and not isinstance(mesh, (Mesh, AbstractMesh)):
+        raise TypeError(
+            f"{routine}: mesh must be a jax.sharding.Mesh or AbstractMesh; got "
+            f"{type(mesh).__name__}"
+        )
+    if mesh is None or mesh.empty:  # an empty one is what get_abstract_mesh() gives without context
+        mesh = mesh_of(routine, arrays)
+    mesh = _usable(routine, mesh, arrays)
+    kinds = set(mesh.axis_types)
+    if kinds not in ({AxisType.Auto}, {AxisType.Explicit}):
+        raise ValueError(
+            f"{routine}: the axes of the mesh must be all Auto or all Explicit; those of {mesh} "
+            f"are {', '.join(str(kind) for kind in mesh.axis_types)}"
+        )
+    spec = known_spec(arrays[0], mesh) if spec is None else spec
+    if spec is None:
+        return _shared(routine, Layout(mesh, mesh.axis_names, (), P(mesh.axis_names, None)))
+    entries = check_spec(routine, spec, mesh.axis_names)
+    # Columns join the rows: the native code takes whole rows, and XLA reshards what isn't so.
+    rows = tuple(itertools.chain.from_iterable(_axes(entry) for entry in entries))
+    rows = rows or mesh.axis_names
+    others = tuple(axis for axis in mesh.axis_names if axis not in rows)
+    return _shared(routine, Layout(mesh, rows, others, P(*entries)))
+
+
+def located(routine, layout, arrays):
+    """``layout`` of arrays that were laid out by an earlier call, for use now."""
+    mesh = _usable(routine, layout.mesh, arrays)
+    if isinstance(mesh, AbstractMesh):  # whose devices were known then
+        return _met(routine, layout)
+    return _shared(routine, dataclasses.replace(layout, mesh=mesh))
+
+
+def given_spec(routine, specs, in_specs):
+    """The spec of A from ``matrix_specs`` or ``in_specs``: one spec, or a sequence that starts so.
+
+    Up to JAXMg 0.0.5 it was the pair (spec of A, spec of b); b is laid out from its own sharding.
+    """
+    if specs is not None and in_specs is not None:
+        raise ValueError(
+            f"{routine}: matrix_specs and in_specs are two names of one argument; pass one of them"
+        )
+    name = "in_specs" if specs is None else "matrix_specs"
+    specs = in_specs if specs is None else specs
+    if specs is None or isinstance(specs, P):
+        return specs
+    if isinstance(specs, (list, tuple)) and specs and isinstance(specs[0], P):
+        return specs[0]
+    raise TypeError(
+        f"{routine}: {name} must be a PartitionSpec, or a list or tuple that starts with A's; "
+        f"got {specs!r}"
+    )
+
+
+def check_spec(routine, spec, axis_names):
+    """Two entries, for rows and columns; raises where ``spec`` can't lay out a matrix."""
+    if len(spec) > 2:
+        raise ValueError(
+            f"{routine}: the spec of a matrix has at most 2 entries; got {spec} with {len(spec)}"
+        )
+    entries = tuple(spec) + (None,) * (2 - len(spec))
+    seen = set()
+    for axis in itertools.chain.from_iterable(_axes(entry) for entry in entries):
+        if axis not in axis_names:
+            raise ValueError(
+                f"{routine}: spec {spec} names axis {axis!r}, which the mesh doesn't have; its "
+                f"axes are {tuple(axis_names)}"
+            )
+        if axis in seen:
+            raise ValueError(
+                f"{routine}: spec {spec} names axis {axis!r} twice; an axis shards one dimension"
+            )
+        seen.add(axis)
+    return entries
+
+
+def manual_axes():
+    """The axes of the enclosing shard_map, in the mesh's order; empty outside of one."""
+    mesh = jax.sharding.get_abstract_mesh()
+    types = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return tuple(name for name, kind in types if kind == AxisType.Manual)
+
+
+def refuse_manual_axes(routine, local=None):
+    """Raises inside a shard_map, where functions of global arrays have nothing to work on.
+
+    Args:
+        local: the function that takes local blocks instead, where there is one.
+    """
+    if manual_axes():
+        raise ValueError(
+            f"{routine}: it takes global arrays, but this call is inside a shard_map; "
+            + (
+                f"use jaxmg.{local} there, which takes the local block"
+                if local
+                else "call it outside, on the global array"
+            )
+        )
+
+
+def infer_local(routine, block, given, spec, pad):
+    """The layout of a matrix of which ``block`` is the local part, inside a shard_map.
+
+    Without a spec the axes are those that make the ranks fit the block's shape and that JAX knows
+    the block to vary over, where that leaves one answer. A mesh that is ``given`` says which
+    processes have the devices; inside a shard_map JAX doesn't.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    manual = manual_axes()
+    for axis in mesh.axis_names:
+        if axis not in manual and mesh.shape[axis] > 1:
+            raise ValueError(
+                f"{routine}: inside shard_map all axes must be manual, but axis {axis!r} of size "
+                f"{mesh.shape[axis]} is not; leave axis_names out of the shard_map"
+            )
+    if spec is None:
+        rows = _fitting_axes(routine, mesh, block, pad)
+        spec = P(rows, None)
+    else:
+        entries = check_spec(routine, spec, manual)
+        rows, columns = (
+            tuple(axis for axis in _axes(entry) if mesh.shape[axis] > 1) for entry in entries
+        )
+        _check_block(routine, mesh, block, pad, rows, columns)
+        # Columns over an axis of one device are whole, and the caller has blocks all the same.
+        rows, spec = rows + columns, P(rows, columns or _axes(entries[1]))
+        possible = _possible_axes(mesh, block)
+        if unknown := [axis for axis in rows if axis not in possible]:
+            raise ValueError(
+                f"{routine}: by in_specs the matrix is sharded over {_names(rows)}, but this block "
+                f"is the same on all ranks along {_names(unknown)}; pass the spec that the "
+                "shard_map has for A"
+            )
+    others = tuple(axis for axis in manual if axis not in rows)
+    return _shared(routine, Layout(mesh, rows, others, spec, inside=True), given)
+
+
+def local_rank(layout):
+    """This device's rank, inside a shard_map of the caller's."""
+    return _local_index(layout.rows)
+
+
+def local_place(layout):
+    """[rank, group of replicas] of this device, inside a shard_map of the caller's."""
+    return jax.numpy.stack([local_rank(layout), _local_index(layout.others)])
+
+
+def summed(value, layout):
+    """The sum over the ranks of what each has, inside a shard_map: the same on all of them, and
+    known to be where the trace tracks that."""
+    alone = [axis for axis in _compat.varying_axes(value) if layout.mesh.shape[axis] == 1]
+    axes = (*layout.rows, *(axis for axis in alone if axis not in layout.rows))
+    return jax.lax.psum(value, axes) if axes else value
+
+
+def shared_axes(layout, *arrays):
+    """Those axes over which what all ranks share varies, of these arrays in the caller's shard_map:
+    another group of replicas has another one. Along an axis of one device nothing varies."""
+    varying = frozenset().union(*map(_compat.varying_axes, arrays))
+    return frozenset(
+        axis for axis in varying if axis not in layout.rows and layout.mesh.shape[axis] > 1
+    )
+
+
+def constrain(array, layout, spec):
+    """``array`` in ``spec`` while tracing, for meshes of automatic and of explicit axes."""
+    if layout.explicit:
+        # An axis that shards the batch of a vmap around doesn't shard each of its arrays too.
+        spec = without(spec, _compat.mapped_axes())
+        return _compat.reshard(array, layout.sharding(spec))
+    return jax.lax.with_sharding_constraint(array, layout.sharding(spec))
+
+
+def constrain_like(array, other):
+    """``array`` in the sharding that ``other`` is known to have."""
+    sharding = named_sharding(other)
+    if sharding is None:
+        return array
+    if AxisType.Explicit in sharding.mesh.axis_types:
+        return _compat.reshard(array, sharding)
+    return jax.lax.with_sharding_constraint(array, sharding)
+
+
+def spec_of(array, layout):
+    """The spec of ``array`` on the layout's mesh; None where a trace doesn't know it."""
+    spec = known_spec(array, layout.mesh)
+    return P() if spec is None and not isinstance(array, Tracer) else spec
+
+
+def known_spec(array, mesh):
+    """The spec of ``array`` where it says that it lies on a mesh of this shape; else None."""
+    sharding = sharding_below(array)
+    return sharding.spec if sharding is not None and sharding.mesh.shape == mesh.shape else None
+
+
+def automatically(mesh, function, specs, *arrays):
+    """Traces ``function(*arrays)`` with automatic axes in place of a mesh's explicit ones: XLA
+    moves the arrays as the function needs them.
+
+    Args:
+        specs: those of the results, a pytree like them.
+    """
+    mapped = _compat.mapped_axes()
+
+    def run(*arrays):
+        with _compat.outside_vmap():
+            return function(*arrays)
+
+    shardings = jax.tree.map(
+        lambda spec: NamedSharding(mesh, without(spec, mapped)),
+        specs,
+        is_leaf=lambda value: isinstance(value, P),
+    )
+    return jax.sharding.auto_axes(run, out_sharding=shardings)(*arrays)
+
+
+def explicit_spec(array):
+    """(mesh, spec with an entry for each dimension) of an array on a mesh of explicit axes; None of
+    others."""
+    sharding = named_sharding(array)
+    if sharding is None or AxisType.Explicit not in sharding.mesh.axis_types:
+        return None
+    return sharding.mesh, P(*sharding.spec, *(None,) * (array.ndim - len(sharding.spec)))
+
+
+def axes_in(spec):
+    """All axes of a spec."""
+    return tuple(itertools.chain.from_iterable(map(_axes, spec)))
+
+
+def leading_axes(array):
+    """The explicit axes that the first dimension of ``array`` is sharded over."""
+    explicit = explicit_spec(array)
+    return () if explicit is None else _axes(explicit[1][0])
+
+
+def without(spec, axes):
+    """``spec`` with none of these axes."""
+    if not axes:
+        return spec
+    entries = (tuple(axis for axis in _axes(entry) if axis not in axes) for entry in spec)
+    return P(*(entry or None for entry in entries))
+
+
+@functools.lru_cache(maxsize=64)
+def _automatic(mesh):
+    kinds = dict.fromkeys(mesh.axis_names, AxisType.Auto)
+    if isinstance(mesh, AbstractMesh):
+        return mesh.update_axis_types(kinds)
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=tuple(kinds.values()))
+
+
+def _axes(entry):
+    """One entry of a spec as a tuple of axes."""
+    if entry is None:
+        return ()
+    if isinstance(entry, (tuple, list)):
+        return tuple(entry)
+    return (entry,)
+
+
+def named_sharding(array):
+    """How ``array`` is sharded, where it says so: concrete arrays, and traced ones whose mesh has
+    explicit axes (a trace doesn't know how XLA will shard automatic ones)."""
+    if isinstance(array, Tracer):
+        sharding = getattr(jax.typeof(array), "sharding", None)
+        if sharding is None or sharding.mesh.empty:
+            return None
+        return sharding if AxisType.Explicit in sharding.mesh.axis_types else None
+    sharding = getattr(array, "sharding", None)
+    return sharding if isinstance(sharding, NamedSharding) else None
+
+
+def sharding_below(array):
+    """`named_sharding`, also of what an eager transformation hides: of each one of a batch."""
+    value, batches = _compat.below(array)
+    sharding = named_sharding(value)
+    if sharding is None or not batches:
+        return sharding
+    entries = [*sharding.spec, *(None for _ in range(value.ndim - len(sharding.spec)))]
+    for dimension in reversed(batches):
+        del entries[dimension]
+    return NamedSharding(sharding.mesh, P(*entries))
+
+
+def mesh_of(routine, arrays):
+    for array in arrays:
+        sharding = sharding_below(array)
+        if sharding is not None:
+            return sharding.mesh
+    context = jax.sharding.get_abstract_mesh()
+    if not context.empty:
+        return context
+    arrays = [_compat.below(array)[0] for array in arrays]
+    if traced(arrays):
+        if jax.device_count() == 1:
+            return _one_device(jax.devices()[0])
+        raise ValueError(
+            f"{routine}: inside jit the mesh of a can't be seen; pass mesh= and "
+            f"{_spec_argument(routine)}=, or run in a context mesh (jax.set_mesh), or use a mesh "
+            "with explicit axes"
+        )
+    for array in arrays:
+        # An array that JAX put where it likes says where the matrix is, a right-hand side doesn't.
+        if isinstance(array, jax.Array) and (array is arrays[0] or array.committed):
+            if len(array.devices()) > 1:
+                raise ValueError(
+                    f"{routine}: a has sharding {array.sharding}, which names no mesh; pass mesh= "
+                    f"and {_spec_argument(routine)}="
+                )
+            if array is arrays[0] and not array.committed and array.shape[-1:] >= (_WORTH_SHARING,):
+                _warn_of_one_device(routine, next(iter(array.devices())))
+            return _one_device(next(iter(array.devices())))
+    if _compat.default_device() is not None:
+        return _one_device(jax.numpy.zeros(()).devices().pop())
+    return Mesh(np.array(jax.local_devices()), ("rank",))
+
+
+def _warn_of_one_device(routine, device):
+    """Says, once in a process, that devices stay idle which the caller may have meant to use."""
+    global _warned
+    others = len(jax.local_devices(backend=device.platform)) - 1
+    if _warned or not others or _compat.default_device() is not None:
+        return
+    _warned = True
+    _compat.warn_caller(
+        f"{routine}: a is a JAX array on one device, {device}, which works on it alone; there are "
+        f"{others} more here. For all of them pass mesh=jax.make_mesh(({others + 1},), ('rank',)), "
+        "or shard a by rows over such a mesh (jax.device_put with a NamedSharding). For this one, "
+        "and without this warning, put a on it: jax.device_put(a, device)"
+    )
+
+
+def _spec_argument(routine):
+    """What a public function calls the spec of A."""
+    return "in_specs" if routine == "cyclic_1d" else "matrix_specs"
+
+
+def _usable(routine, mesh, arrays):
+    """``mesh``, of devices where the arrays have values; raises where a call can't run on it."""
+    if isinstance(mesh, AbstractMesh) and not traced(arrays):
+        mesh = _concrete(routine, mesh, arrays)
+    context = jax.sharding.get_abstract_mesh()
+    if traced(arrays) and not context.empty and context.size != mesh.size:
+        raise ValueError(
+            f"{routine}: inside jit a mesh must have the devices of the context mesh; got one of "
+            f"{mesh.size} devices in the context of one of {context.size}. Call what is jitted "
+            "outside of that context"
+        )
+    return mesh
+
+
+def _one_device(device):
+    return Mesh(np.array([device]), ("rank",))
+
+
+def _concrete(routine, mesh, arrays):
+    """The mesh of devices that an abstract one stands for: the arrays' own, or the context's."""
+    shardings = [named_sharding(array) for array in arrays]
+    candidates = [sharding.mesh for sharding in shardings if sharding is not None]
+    candidates.append(_compat.context_mesh())
+    for candidate in candidates:
+        if candidate is not None and candidate.shape == mesh.shape:
+            return candidate
+    raise ValueError(
+        f"{routine}: mesh is abstract ({mesh}), and neither the arrays nor the context say which "
+        "devices it stands for; pass a jax.sharding.Mesh, or run in jax.set_mesh(mesh)"
+    )
+
+
+def _fitting_axes(routine, mesh, block, pad):
+    """The axes that ``block`` must be sharded over by rows. Raises where its shape and what the
+    trace knows leave more than one answer: a wrong one would solve another matrix."""
+    possible = _possible_axes(mesh, block)
+    wide = [axis for axis in mesh.axis_names if axis in possible]
+    subsets = itertools.chain.from_iterable(
+        itertools.combinations(wide, count) for count in range(len(wide) + 1)
+    )
+    fitting = [axes for axes in subsets if _fits(mesh, block, pad, axes)]
+    if not fitting:
+        _refuse_block(routine, mesh, block)
+    if block.shape[1] == 0:
+        return ()
+    if len(fitting) > 1 or len(fitting[0]) > 1:
+        raise ValueError(
+            f"{routine}: a local block of shape {tuple(block.shape)} could be sharded over any of "
+            f"{fitting}, in any order; pass in_specs=P(axis, None), the spec that the shard_map has"
+            f" for A, such as in_specs=P({fitting[-1]!r}, None): the order of the axes counts"
+        )
+    return fitting[0]
+
+
+def _possible_axes(mesh, block):
+    """The manual axes of more than one rank that ``block`` may be sharded over: all of them, or
+    where the trace tracks it those that the block varies over."""
+    wide = frozenset(axis for axis in manual_axes() if mesh.shape[axis] > 1)
+    if wide and _compat.tracks_varying(next(iter(wide))):
+        return wide & _compat.varying_axes(block)
+    return wide
+
+
+def _fits(mesh, block, pad, axes):
+    """Whether ``block`` is what rows over ``axes`` give; longer ones are the caller's padding."""
+    rows, n = block.shape
+    ranks = _size(mesh, axes)
+    return rows == -(-n // ranks) or (not pad and n % ranks == 0 and rows > n // ranks)
+
+
+def _check_block(routine, mesh, block, pad, rows, columns):
+    """Raises where ``block`` isn't what a spec of these axes leaves of an (n, n) matrix."""
+    if not columns:
+        if not _fits(mesh, block, pad, rows):
+            _refuse_block(routine, mesh, block)
+        return
+    n = block.shape[1] * _size(mesh, columns)
+    if block.shape[0] * _size(mesh, rows) != n or n % _size(mesh, rows + columns):
+        raise ValueError(
+            f"{routine}: sharded over rows and columns the local block of an (n, n) matrix has "
+            f"shape (n / Pr, n / Pc), and Pr Pc must divide n; got {tuple(block.shape)} with Pr = "
+            f"{_size(mesh, rows)} and Pc = {_size(mesh, columns)}"
+        )
+
+
+def _refuse_block(routine, mesh, block):
+    sizes = {axis: mesh.shape[axis] for axis in manual_axes()}
+    raise ValueError(
+        f"{routine}: the local block of an (n, n) matrix on P ranks has shape (ceil(n / P), n);"
+        f" {tuple(block.shape)} fits no P of the mesh {sizes}. With rows of padding below it pass "
+        "pad=False, and with columns sharded too in_specs=P(row axis, column axis)"
+    )
+
+
+def _shared(routine, layout, given=None):
+    """``layout`` with its processes, which have met."""
+    mesh = layout.mesh
+    indices = rendezvous.indices(routine, mesh, given)
+    processes = rendezvous.attribute(indices, mesh, layout.rows, layout.others)
+    return _met(routine, dataclasses.replace(layout, processes=processes))
+
+
+def _met(routine, layout):
+    rendezvous.meet(routine, layout.platform, layout.processes)
+    return layout
+
+
+def _local_index(axes):
+    return jax.numpy.int32(jax.lax.axis_index(axes) if axes else 0)
+
+
+def _size(mesh, axes):
+    return math.prod(mesh.shape[axis] for axis in axes)
+
+
+def _names(axes):
+    return " x ".join(map(repr, axes))

@@ -1,0 +1,297 @@
+"""What of a call is kept for the next: its plan (`planned`) and its compiled program (`runner`).
+
+A *program* is a function of a `Call` and global arrays that is traced once: it lays the matrix out
+by rows, maps the native call over the mesh and brings the results back.
+"""
+
+import collections.abc
+import contextlib
+import dataclasses
+import functools
+import itertools
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat
+from jaxmg._call import layouts
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What a program depends on besides its arrays: the key of the cache of compiled programs.
+
+    Attributes:
+        name: the program's, for profiles and dumps.
+        program: function of (call, *arrays) that returns a tuple, the matrix first.
+        layout: where the matrix is.
+        rows: how many the caller's matrix has, before any that are added on its way to the mesh.
+        tile: tile width, 0 for the plugin's choice.
+        backend: the solver, resolved.
+        specs: for each result, how it is given back; None where XLA chooses when traced, and
+            replicated when compiled here.
+        attributes: those of the native routine beside the common ones, as (name, value) pairs.
+        overflow: rows of each rank's overflow array, of a factor that is kept.
+        order: that of the larger matrix that is worked on in place of the caller's
+            (`_alignment`); None where there is none.
+    """
+
+    name: str
+    program: collections.abc.Callable
+    layout: layouts.Layout
+    rows: int
+    tile: int
+    backend: str
+    specs: tuple = ()
+    attributes: tuple = ()
+    overflow: int = 0
+    order: int | None = None
+
+
+def planned(plan) -> collections.abc.Callable[..., typing.Any]:
+    """Makes of ``plan(arrays, *options)``, which checks a call and returns the function of the
+    arrays that runs it, a function that does both.
+
+    A plan looks at shapes, dtypes and shardings, never at values. That of an eager call is kept,
+    under all that it depends on, so that the next such call goes straight to the compiled program.
+    A call that raises leaves nothing.
+    """
+    # T_A: 1 isn't True
+    kept = functools.lru_cache(maxsize=512, typed=True)(lambda *key, **named: [])
+
+    @functools.wraps(plan)
+    def run(arrays, *options, **named):
+        slot = []
+        if circumstances := _circumstances(arrays):
+            with contextlib.suppress(TypeError):  # what can't be hashed is planned anew
+                slot = kept(*circumstances, *options, **named)
+        if not slot:
+            slot.append(plan(arrays, *options, **named))
+        return slot[0](*arrays)
+
+    return run
+
+
+def _circumstances(arrays):
+    """What a plan for ``arrays`` depends on besides its options, in hashable form; None where they
+    are traced, or where a plan refuses them: they are deleted, masked, or no arrays."""
+    described: list[tuple] = []
+    for array in arrays:
+        kind = _kind(array.__class__)
+        if kind == "placed":
+            if array.is_deleted():
+                return None
+            described.append((array.shape, array.dtype, array.sharding, array.committed))
+        elif kind == "numpy":
+            described.append((array.shape, array.dtype))
+        else:
+            return None
+    return (
+        *described,
+        _compat.x64_enabled(),
+        _compat.default_device(),
+        jax.sharding.get_abstract_mesh(),
+        _compat.context_mesh(),
+    )
+
+
+@functools.cache
+def _kind(kind):
+    """Whether arrays of a type are NumPy's, or JAX's with values somewhere; None for others."""
+    if issubclass(kind, _compat.numpy_types):
+        return None if issubclass(kind, np.ma.MaskedArray) else "numpy"
+    return "placed" if issubclass(kind, jax.Array) and not issubclass(kind, Tracer) else None
+
+
+def runner(call, arrays, donate=False, wanted=None, matrices=1):
+    """The function that runs ``call.program`` on arrays such as these: within the caller's trace,
+    or compiled here once and cached.
+
+    Args:
+        arrays: the matrices first.
+        donate: gives the matrices' buffers to the program and deletes them; ignored in a trace,
+            where only the caller's own jit can donate.
+        wanted: for each result whether the caller has a use for it; None: for all. On a mesh each
+            costs the host some 10 us a device.
+        matrices: how many matrices there are.
+
+    Returns:
+        A function of the arrays that returns the program's results as a list, None in place of one
+        that isn't wanted.
+    """
+    mesh = call.layout.mesh
+    wanted = (True,) * len(call.specs) if wanted is None else tuple(map(bool, wanted))
+    if layouts.traced(arrays):
+
+        def run_traced(*arrays):
+            with _compat.entered(mesh):
+                results = _constrained(call, *arrays)
+            return [result if want else None for result, want in zip(results, wanted, strict=True)]
+
+        return run_traced
+    # Only a buffer that already lies as the ranks need it can become the work space; one that
+    # device_put made here is ours, the caller's NumPy memory behind it is not.
+    reused = tuple(
+        i
+        for i, matrix in enumerate(arrays[:matrices])
+        if donate and call.order is None and lies_by_rows(matrix, call.layout)
+    )
+    computed = tuple(want or i in reused for i, want in enumerate(wanted))
+    compiled = _compiled(call, reused, computed)
+    place = _placer(arrays, call.layout, matrices)
+    # The context is one of the circumstances of a plan, so it is the same in each call of `run`.
+    if not (_compat.is_entered(mesh) and _compat.launches_at_any_time(mesh)):
+        compiled = _in_contexts(compiled, mesh)
+    places = iter(range(len(wanted)))
+    sources = [next(places) if there else None for there in computed]
+    sources = [i if want else None for i, want in zip(sources, wanted, strict=True)]
+
+    def run(*arrays):
+        results = compiled(*place(arrays))
+        if donate:
+            _delete(arrays[:matrices])
+        return [None if i is None else results[i] for i in sources]
+
+    return run
+
+
+def _in_contexts(compiled, mesh):
+    """``compiled``, called where ``mesh`` is the context mesh and no other thread hands a program
+    to its GPUs."""
+
+    def run(*arrays):
+        with _compat.entered(mesh), _compat.launching(mesh):
+            return compiled(*arrays)
+
+    return run
+
+
+def _delete(matrices):
+    for matrix in matrices:
+        if isinstance(matrix, jax.Array) and not matrix.is_deleted():
+            matrix.delete()
+
+
+def _placer(arrays, layout, matrices):
+    """The function that brings arrays like these, the matrices first, to where the compiled program
+    takes them. Arrays that lie there go in as they are: a ``device_put`` of one takes the host as
+    long as the rest of an eager call."""
+    if _on_one_device(layout):
+        placers = [_placer_on_one_device(array, layout) for array in arrays]
+    else:
+        placers = [
+            *(_matrix_placer(matrix, layout) for matrix in arrays[:matrices]),
+            *(_array_placer(b, layout, P()) for b in arrays[matrices:]),
+        ]
+    if not any(placers):
+        return lambda arrays: arrays
+    return lambda arrays: [
+        array if place is None else place(array)
+        for place, array in zip(placers, arrays, strict=True)
+    ]
+
+
+def _on_one_device(layout):
+    """Whether programs take their arrays as those of a device, without a mesh: so that one program
+    serves all that lie on it, whatever their sharding says, and NumPy arrays. A mesh of explicit
+    axes is part of an array's type."""
+    return layout.mesh.size == 1 and not layout.explicit
+
+
+def _placer_on_one_device(array, layout):
+    """The function that makes of arrays like ``array`` those of the layout's one device; None where
+    they are."""
+    if not isinstance(array, jax.Array):
+        return None  # jit takes NumPy arrays there
+    sharding = layout.sharding(P())
+    if not array.sharding.is_equivalent_to(sharding, array.ndim):
+        return lambda array: jax.device_put(array, sharding).addressable_data(0)
+    if isinstance(array.sharding, SingleDeviceSharding):
+        return None
+    return lambda array: array.addressable_data(0)
+
+
+def _array_placer(array, layout, spec, extra=0):
+    """The function that brings arrays like ``array`` to the mesh, with so many rows of zeros below;
+    None where they are on it."""
+    if _on_mesh(array, layout):
+        return None
+    sharding = layout.sharding(spec)
+    whole = not isinstance(array, jax.Array) or (
+        array.is_fully_addressable or array.is_fully_replicated
+    )
+    put = _put_own_shards if whole and not sharding.is_fully_addressable else jax.device_put
+    if not extra:
+        return lambda array: put(array, sharding)
+    pad = jnp.pad if isinstance(array, jax.Array) else np.pad
+    return lambda array: put(pad(array, ((0, extra), (0, 0))), sharding)
+
+
+def _matrix_placer(matrix, layout):
+    """The same for the matrix, with its rows padded first where it has to move: a sharded transfer
+    needs rows that divide, and a replicated one would put all of it on every device."""
+    return _array_placer(matrix, layout, layout.row_spec, -matrix.shape[0] % layout.ranks)
+
+
+def _put_own_shards(array, sharding):
+    """``array``, which every process has whole, on a mesh of several. device_put would send one
+    process's array to the others, to compare them, and finds that NaN isn't NaN."""
+    array = np.asarray(array)
+    return jax.make_array_from_callback(
+        array.shape, sharding, lambda index: array[index], dtype=array.dtype
+    )
+
+
+def _on_mesh(array, layout):
+    sharding = getattr(array, "sharding", None)
+    return isinstance(sharding, NamedSharding) and sharding.mesh == layout.mesh
+
+
+def lies_by_rows(matrix, layout):
+    """Whether ``matrix`` has every rank's rows, and no more, where the rank is."""
+    if not isinstance(matrix, jax.Array) or layouts.traced((matrix,)):
+        return False
+    by_rows = layout.sharding(layout.row_spec)
+    divides = matrix.shape[0] % layout.ranks == 0
+    return divides and matrix.sharding.is_equivalent_to(by_rows, matrix.ndim)
+
+
+@_compat.default_promotion()
+def _constrained(call, *arrays):
+    results = call.program(call, *arrays)
+    return tuple(
+        result if spec is None else layouts.constrain(result, call.layout, spec)
+        for result, spec in zip(results, call.specs, strict=True)
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def _compiled(call, reused, computed):
+    """The jitted program, of those results that are marked. A matrix that is reused has to be among
+    them, in its own sharding, for XLA to take its buffer; what isn't kept is not computed for the
+    caller's sake."""
+    specs = list(call.specs)
+    for i in reused:
+        specs[i] = call.layout.row_spec
+    call = dataclasses.replace(call, specs=tuple(specs))
+
+    def program(*arrays):
+        return tuple(itertools.compress(_constrained(call, *arrays), computed))
+
+    program.__name__ = f"jaxmg_{call.name}"
+    shardings = tuple(call.layout.sharding(P() if spec is None else spec) for spec in specs)
+    options: dict[str, typing.Any] = {}
+    if _on_one_device(call.layout):
+        # Without it jit compiles again for arrays that are committed to the device.
+        options["in_shardings"] = call.layout.sharding(P())
+    return jax.jit(
+        program,
+        donate_argnums=reused,
+        out_shardings=tuple(itertools.compress(shardings, computed)),
+        **options,
+    )

@@ -1,0 +1,213 @@
+"""What a routine can give: for each kind of result how the native code makes it on a rank, and how
+a caller has it of global arrays, inside a shard_map, and of a matrix without rows.
+
+``a`` and ``b`` are the arrays of the call: a rank's rows and `columns` of b in `native`, the
+caller's own elsewhere.
+"""
+
+import abc
+import collections.abc
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxmg._call import blocks, layouts
+
+
+@dataclasses.dataclass(frozen=True)
+class Result(abc.ABC):
+    """The same on all ranks where `differs` is false; else each rank has its own part, by rows.
+
+    Attributes:
+        name: what a `Routine` calls it.
+        asked: the caller's argument that asks for it; in a form without that argument, and where
+            there is none, it is given always.
+    """
+
+    differs = False
+
+    name: str
+    asked: str | None = None
+
+    @abc.abstractmethod
+    def native(self, call, a, *b):
+        """Shape and dtype of what the native code makes on a rank."""
+
+    @abc.abstractmethod
+    def empty(self, a, *b, local):
+        """The caller's result for a matrix without rows; ``local``: inside a shard_map."""
+
+    def spec(self, layout, a, *b):
+        """The spec of the global result, None where XLA chooses."""
+        return P()
+
+    def finished(self, value, rank):
+        """What the native code has made on this rank, where something is left to be done to it."""
+        return value
+
+    def part(self, value, layout, a):
+        """What a rank puts to the global result."""
+        return value
+
+    def whole(self, value, call, *b):
+        """The caller's global result, of what the ranks put together."""
+        return value
+
+    def on_rank(self, value, layout, a, *b):
+        """The caller's result on this rank, inside his shard_map."""
+        return value
+
+    def cut(self, value, n):
+        """The global result for a matrix of order n, of that for one with more rows and columns."""
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Matrix(Result):
+    """In A's memory, of its shape and sharded like it; the first result of its routine.
+
+    Attributes:
+        back: function of (rows, layout, shape) that gives a caller inside a shard_map his block.
+    """
+
+    differs = True
+
+    back: collections.abc.Callable = blocks.from_rows
+
+    def native(self, call, a, *b):
+        return jax.ShapeDtypeStruct(a.shape, a.dtype)
+
+    def spec(self, layout, a, *b):
+        return layout.result_spec(a.shape)
+
+    def part(self, value, layout, a):
+        return blocks.from_rows(value, layout.by_rows, a.shape)
+
+    def whole(self, value, call, *b):
+        return blocks.join_rows(value, call.layout, call.rows)
+
+    def on_rank(self, value, layout, a, *b):
+        return self.back(value, layout, a.shape)
+
+    def empty(self, a, *b, local):
+        return jnp.asarray(a)
+
+    def cut(self, value, n):
+        return value[:n, :n]
+
+
+@dataclasses.dataclass(frozen=True)
+class UpperTriangle(Matrix):
+    """The same with zeros below the diagonal, where the native code leaves anything."""
+
+    def finished(self, value, rank):
+        rows, n = value.shape
+        row = rank * rows + jnp.arange(rows)[:, None]
+        return jnp.where(row <= jnp.arange(n), value, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiles(Matrix):
+    """In A's memory too, and left in the engine's layout: (rows, n) on a rank."""
+
+    def spec(self, layout, a, *b):
+        return layout.row_spec
+
+    def part(self, value, layout, a):
+        return value
+
+    def whole(self, value, call, *b):
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Overflow(Result):
+    """What of the engine's layout doesn't fit in A's memory: a tile on a rank, or nothing."""
+
+    differs = True
+
+    def native(self, call, a, *b):
+        return jax.ShapeDtypeStruct((call.overflow, a.shape[1]), a.dtype)
+
+    def spec(self, layout, a, *b):
+        return layout.row_spec
+
+    def empty(self, a, *b, local):
+        return jnp.asarray(a)
+
+
+@dataclasses.dataclass(frozen=True)
+class Solution(Result):
+    """Of b's shape and dtype, and sharded like it."""
+
+    def native(self, call, a, b):
+        return jax.ShapeDtypeStruct(b.shape, b.dtype)
+
+    def spec(self, layout, a, b):
+        return layouts.spec_of(b, layout)
+
+    def whole(self, value, call, b):
+        return like(value, b)
+
+    def on_rank(self, value, layout, a, b):
+        return like(value, b)
+
+    def cut(self, value, n):
+        return value[:n]
+
+    def empty(self, a, *b, local):
+        return jnp.zeros(b[0].shape, b[0].dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class RealVector(Result):
+    """(n,), of the real dtype that belongs to A's."""
+
+    def native(self, call, a, *b):
+        return jax.ShapeDtypeStruct((a.shape[1],), jnp.finfo(a.dtype).dtype)
+
+    def empty(self, a, *b, local):
+        return jnp.zeros((0,), jnp.finfo(a.dtype).dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class RealNumber(Result):
+    """A scalar; inside a shard_map and in native code of shape (1,)."""
+
+    def native(self, call, a, *b):
+        return jax.ShapeDtypeStruct((1,), self._dtype(a))
+
+    def whole(self, value, call, *b):
+        return value[0]
+
+    def empty(self, a, *b, local):
+        return jnp.zeros((1,) if local else (), self._dtype(a))
+
+    def _dtype(self, a):
+        return jnp.finfo(a.dtype).dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class Status(RealNumber):
+    """0, or LAPACK's info."""
+
+    name: str = "status"
+    asked: str | None = "return_status"
+
+    def _dtype(self, a):
+        return jnp.int32
+
+
+def columns(b):
+    """The right-hand sides as a matrix, of one column of zeros where there are none: the status and
+    the log-determinant are those of A all the same."""
+    if b.size == 0:
+        return jnp.zeros((b.shape[0], 1), b.dtype)
+    return b[:, None] if b.ndim == 1 else b
+
+
+def like(x, b):
+    """The solution for `columns` in the shape of ``b``."""
+    return x[:, 0] if b.ndim == 1 else x[:, : b.shape[1]]

@@ -1,0 +1,153 @@
+"""Whether a matrix is Hermitian, which the native code, that reads one triangle, can't tell."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg import _compat
+from jaxmg._call import blocks, checks, ffi, layouts, programs
+from jaxmg._factors import scaling
+from jaxmg._transform import products
+
+# Elements that are multiplied at a time where that takes memory.
+_PIECE = 2**14
+
+
+def nan_unless_hermitian(a, layout):
+    """``a`` (n, n), or NaN where it differs from its adjoint by more than rounding.
+
+    Compared are the products of both with one vector, which is a pass over the rows that each rank
+    has; to compare the entries would be an exchange of all with all. Differences below 10 n eps
+    times the largest entry are rounding, and lie below the backward error of what follows.
+    """
+    if not a.size:
+        return a
+    layout = layout.by_rows
+    rows = blocks.split_rows(jax.lax.stop_gradient(a), layout)
+    compare = ffi.over_ranks(
+        layout,
+        lambda place, rows: _is_hermitian(place.reshape(2)[0], rows, layout),
+        (layout.row_spec,),
+        jax.sharding.PartitionSpec(),
+    )
+    # Of a batch, explicit axes have to shard all operands of a selection alike.
+    hermitian = layouts.constrain_like(jnp.broadcast_to(compare(rows), a.shape), a)
+    return jnp.where(hermitian, a, jnp.full_like(a, jnp.nan))
+
+
+def checked(caller, name, a, arrays, mesh, spec):
+    """``a`` (n, n) where it is Hermitian. Else raises; NaN where that depends on values which a
+    trace doesn't know.
+
+    Args:
+        arrays: those of the call, which say where ``a`` is.
+    """
+    if a.ndim != 2 or a.shape[0] != a.shape[1]:
+        raise ValueError(
+            f"{caller}: check=True looks at a square matrix; {name} has shape {tuple(a.shape)}, "
+            "with rows of padding"
+        )
+    if not layouts.traced(arrays) and _compat.trace_state_clean():
+        if not a.size or _found_hermitian((a, *arrays), caller, name, mesh, spec):
+            return a
+        raise ValueError(
+            f"{caller}: {name} is not Hermitian: it differs from its adjoint by more than "
+            "rounding, or holds NaN or infinity. Of it the upper triangle would be read alone "
+            "(check=False)"
+        )
+    layout = layouts.infer(caller, arrays, mesh, spec)
+    with _compat.entered(layout.mesh):
+        return _nan_unless_hermitian(a, layout)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _nan_unless_hermitian(a, layout):
+    return nan_unless_hermitian(a, layout)
+
+
+def _found_hermitian(arrays, caller, name, mesh, spec):
+    """Whether the first of the arrays is Hermitian."""
+    return bool(_compare(arrays, caller, name, mesh, spec))
+
+
+@programs.planned
+def _compare(arrays, caller, name, mesh, spec):
+    a, *others = arrays
+    checks.matrix(caller, name, a, True, checks.ALL)
+    layout = layouts.infer(caller, others, mesh, spec)
+    call = programs.Call(
+        "is_hermitian", _program, layout, a.shape[0], 0, "", (jax.sharding.PartitionSpec(),)
+    )
+    run = programs.runner(call, (a,))
+    return lambda a, *_: run(a)[0]
+
+
+def _program(call, a):
+    a = nan_unless_hermitian(blocks.join_rows(a, call.layout, call.rows), call.layout)
+    return (~jnp.isnan(a[0, 0]),)
+
+
+def _is_hermitian(rank, rows, layout):
+    count, n = rows.shape
+    dtype = jnp.finfo(rows.dtype).dtype
+    largest = scaling.largest(rows)
+    exponent = jax.lax.pmax(scaling.exponents(largest), layout.rows)
+    # Products with the probe are near 1, so that none is beyond the range.
+    limit = scaling.lowest_exponent(dtype) - jnp.finfo(dtype).nmant - 1
+    shift = jnp.clip(-exponent, -limit, limit)
+    probe = _probe(count * layout.ranks, dtype) * scaling.power(shift, dtype)
+    probe = probe.astype(rows.dtype)
+    own = jax.lax.dynamic_slice_in_dim(probe, rank * count, count)
+    probe = probe[:n]
+
+    def row_products(rows, own):
+        return products.dot(rows, probe, 1, 0), products.dot(own, rows, 0, 0)
+
+    def row_products_of_small(rows, own):
+        """For XLA's CPU code, which takes denormals for 0; by pieces, without a second matrix."""
+        height = min(max(_PIECE // n, 1), count)
+
+        def piece(i, found):
+            start = jnp.minimum(i * height, count - height)
+            part, weights = (
+                jax.lax.dynamic_slice_in_dim(array, start, height) for array in (rows, own)
+            )
+            # The last piece begins in the one before.
+            fresh = start + jnp.arange(height) >= i * height
+            weights = jnp.where(fresh, weights, 0)
+            part = scaling.times_power(part, jnp.int32(_raise(dtype)))
+            along, across = row_products(part, weights)
+            return jax.lax.dynamic_update_slice_in_dim(found[0], along, start, 0), found[1] + across
+
+        zeros = (jnp.zeros((count,), rows.dtype), jnp.zeros((n,), rows.dtype))
+        return jax.lax.fori_loop(0, -(-count // height), piece, zeros)
+
+    if layout.platform == "cpu":
+        small = exponent < _raise(dtype) - limit
+        along, across = jax.lax.cond(small, row_products_of_small, row_products, rows, own)
+        shift = jnp.where(small, shift + _raise(dtype), shift)
+    else:
+        along, across = row_products(rows, own)
+    across = jnp.pad(across, (0, count * layout.ranks - n))
+    across = products.scattered_sum(across, layout).conj()
+    # Rows of padding are zeros, and so are the columns that there aren't.
+    apart, largest = (
+        jax.lax.pmax(jnp.max(values), layout.rows)
+        for values in (jnp.abs(along - across), scaling.times_power(largest, shift))
+    )
+    return apart <= 10 * n * jnp.finfo(dtype).eps * largest
+
+
+def _raise(dtype):
+    """What a matrix is multiplied by whose denormal entries count, as an exponent of 2: it makes
+    all entries normal. Beside entries so large denormals are rounding."""
+    return 2 * jnp.finfo(dtype).nmant
+
+
+def _probe(count, dtype):
+    """Numbers of both signs and of no pattern, for differences not to cancel: D. E. Knuth's
+    multiplicative hashing ("The Art of Computer Programming", volume 3, section 6.4)."""
+    hashed = jax.lax.iota(jnp.uint32, count) * jnp.uint32(2654435769)
+    fraction = (hashed >> 9).astype(dtype) / 2**23
+    return jnp.where(fraction < 0.5, fraction - 1, fraction)

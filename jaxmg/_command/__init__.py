@@ -1,0 +1,1 @@
+"""What ``python -m jaxmg`` prints and measures."""

@@ -1,0 +1,1 @@
+"""Factors that outlive a call, and refinement with them."""

@@ -1,0 +1,92 @@
+"""Pickles of factors: NumPy arrays, and where on a mesh they were."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxmg._call import layouts
+
+# What a pickle holds. Another engine's layout of a factor needs another number.
+_FORMAT = 1
+_INSTEAD = "the matrix, or U of a CholeskyFactor (factor.upper(), CholeskyFactor.from_upper)"
+
+
+class Pickled:
+    """A dataclass of arrays and a ``layout`` that pickle and ``copy`` take. Loaded, it lies on as
+    many devices as before: those in the same places of ``jax.local_devices()`` where they are
+    there, else the first ones."""
+
+    layout: layouts.Layout
+
+    def __reduce__(self):
+        name = type(self).__name__
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore
+        layout = values.pop("layout")
+        arrays = {name: x for name, x in values.items() if isinstance(x, jax.Array)}
+        if not all(array.is_fully_addressable for array in arrays.values()):
+            raise ValueError(
+                f"{name}: it lies on devices of several processes, which a pickle can't hold; save "
+                f"its leaves with orbax, or {_INSTEAD}"
+            )
+        mesh = layout.mesh
+        if isinstance(mesh, AbstractMesh):  # of a context: the arrays have its devices
+            sharding = next(iter(arrays.values())).sharding
+            assert isinstance(sharding, NamedSharding)
+            mesh = sharding.mesh
+        assert mesh.devices is not None
+        devices = mesh.devices.ravel().tolist()
+        platform = devices[0].platform
+        local = jax.local_devices(backend=platform)
+        state = {
+            "format": _FORMAT,
+            "platform": platform,
+            "places": [local.index(device) for device in devices],
+            "shape": mesh.devices.shape,
+            "axes": (mesh.axis_names, mesh.axis_types),
+            "layout": {"rows": layout.rows, "others": layout.others, "spec": layout.spec},
+            "specs": {name: _spec(array) for name, array in arrays.items()},
+            "values": {**values, **{name: np.asarray(x) for name, x in arrays.items()}},
+        }
+        return _restore, (type(self), state)
+
+    def __copy__(self):
+        return self  # which nothing changes
+
+    def __deepcopy__(self, _):
+        return jax.tree.map(jnp.copy, self)
+
+
+def _spec(array):
+    sharding = array.sharding
+    return sharding.spec if isinstance(sharding, NamedSharding) else P()
+
+
+def _restore(kind, state):
+    """What `Pickled.__reduce__` has taken apart."""
+    name, platform, places = kind.__name__, state["platform"], state["places"]
+    if state["format"] != _FORMAT:
+        raise ValueError(
+            f"{name}: this pickle is another version's of jaxmg; load it with that, and save "
+            f"{_INSTEAD}"
+        )
+    try:
+        local = jax.local_devices(backend=platform)
+    except RuntimeError:
+        local = []
+    if len(local) < len(places):
+        raise ValueError(
+            f"{name}: this pickle is of a factor on {len(places)} devices of platform "
+            f"{platform!r}, and there are {len(local)}; for any number of devices save {_INSTEAD}"
+        )
+    places = places if max(places) < len(local) else range(len(places))
+    devices = np.array([local[place] for place in places], dtype=object)
+    names, types = state["axes"]
+    mesh = Mesh(devices.reshape(state["shape"]), names, axis_types=types)
+    values = dict(state["values"])
+    for leaf, spec in state["specs"].items():
+        values[leaf] = jax.device_put(values[leaf], NamedSharding(mesh, spec))
+    return kind(layout=layouts.Layout(mesh, **state["layout"]), **values)

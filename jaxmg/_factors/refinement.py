@@ -1,0 +1,305 @@
+"""Solving from a Cholesky factor in lower precision: what each rank does."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmg._call import backends, checks, ffi, record
+from jaxmg._factors import operations, pcg, scaling
+
+# `iterations` where the solution is that of a factorization in A's own precision, as LAPACK's
+# dsposv has them: the one in lower precision failed; refinement did not converge.
+NOT_FACTORED = -3
+NOT_CONVERGED = -(pcg.LIMIT + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Lower:
+    """A precision of factorizations.
+
+    Attributes:
+        products: those of the factorization (checks.PRODUCTS).
+        shift: what is added to the unit diagonal, so that rounding A leaves it positive definite
+            where it is nearly singular (N. J. Higham and S. Pranesh, "Exploiting lower precision
+            arithmetic in solving symmetric positive definite linear systems and least squares
+            problems", SIAM J. Sci. Comput. 43, 2021). About what products of it are off by: more
+            costs iterations.
+    """
+
+    products: int
+    shift: float
+
+
+_PRECISIONS = {
+    "float32": _Lower(checks.DEFAULT, 2.0**-24),
+    "tf32": _Lower(1, 2.0**-14),
+    "BF16_BF16_F32_X3": _Lower(2, 2.0**-20),
+    "BF16_BF16_F32_X6": _Lower(3, 2.0**-23),
+    "F16_F16_F32_X3": _Lower(4, 2.0**-23),
+}
+NAMES = (None, "auto", *_PRECISIONS)
+# "auto", by whether it is on GPUs, and for float64 and complex128: what is fastest over the most
+# conditions (docs/performance.md).
+_AUTO = {
+    (True, True): "BF16_BF16_F32_X3",
+    (True, False): "BF16_BF16_F32_X3",
+    (False, True): "float32",
+    (False, False): "tf32",
+}
+# Of a residual, the products of so many elements of each row of A are added up by themselves: the
+# fewer, the less is rounded, and the more memory it takes (hemm.h), which is at most 1 / _MEMORY of
+# a rank's rows.
+_DEPTH, _MEMORY = 128, 16
+# Elements that are rounded at a time: little beside a large matrix, and much for a GPU.
+_PIECE = 2**24
+_LOWER_DTYPES = {"float64": "float32", "complex128": "complex64"}
+
+
+def check(routine, name, dtype, backend, platform):
+    """Checks ``refine=``; the name of the precision of the factorization, "auto" resolved."""
+    name = checks.plain_precision(name)
+    if isinstance(name, str) and 0 < checks.PRODUCTS.get(name, 0) < checks.DEFAULT:
+        name = checks.precision_of(checks.PRODUCTS[name])
+    if not isinstance(name, str | None) or name not in NAMES:
+        raise ValueError(
+            f"{routine}: refine must be one of {', '.join(map(repr, NAMES))}; got {name!r}"
+        )
+    wide = str(dtype) in _LOWER_DTYPES
+    if name == "auto":
+        name = _AUTO[platform == "gpu", wide]
+    if name == "float32" and not wide:
+        raise ValueError(
+            f"{routine}: refine='float32' is for float64 and complex128; a has dtype {dtype}. For "
+            f"that pass one of refine={', '.join(repr(n) for n in _PRECISIONS if n != name)}"
+        )
+    if backend != "native":
+        raise ValueError(
+            f"{routine}: refine={name!r} needs backend 'native' (or 'auto'); got {backend!r}"
+        )
+    return name
+
+
+OPTION = record.Option("refine", "refine", check)
+
+
+def check_options(routine, refine, backend, *, precision=None, **refused):
+    """Checks what can't be had with ``refine``; the backend to ask for."""
+    if refine is None:
+        raise ValueError(
+            f"{routine}: return_iterations=True is for a call with refine; pass refine='auto', or "
+            f"one of {', '.join(map(repr, _PRECISIONS))}"
+        )
+    if precision not in (None, "highest"):
+        raise ValueError(
+            f"{routine}: precision={precision!r} and refine={refine!r} both name the precision of "
+            "the factorization; with refine leave precision out"
+        )
+    for argument, value in refused.items():
+        if value:
+            raise ValueError(
+                f"{routine}: {argument}=True isn't possible with refine={refine!r}: a factor in "
+                "lower precision has it with the accuracy of that; leave refine out"
+            )
+    return "native" if backend == "auto" else backend
+
+
+def lower_dtype(dtype):
+    return jnp.dtype(_LOWER_DTYPES.get(str(dtype), str(dtype)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """A factor in lower precision on a rank, that of S A S + shift, S diagonal.
+
+    Attributes:
+        tiles, overflow, tile: as a `CholeskyFactor` has them; ``overflow`` may be without rows.
+        status: (1,), of the factorization.
+        scale: (n,), the diagonal of S: powers of two, with which that of S A S is about one.
+        size: (1,), |S A S|_F.
+    """
+
+    tiles: jax.Array
+    overflow: jax.Array
+    status: jax.Array
+    scale: jax.Array
+    size: jax.Array
+    tile: int
+
+
+def plan(layout, dtype, n, tile, refine):
+    """The plugin's plan of the factorization in lower precision."""
+    return backends.plan(
+        "potrf", layout, "native", lower_dtype(dtype), n, tile,
+        products=_PRECISIONS[refine].products,
+    )  # fmt: skip
+
+
+def piece_height(rows, n):
+    """How many of a rank's rows are rounded at a time."""
+    return min(max(_PIECE // n, 1), rows)
+
+
+def parts(n, ranks, nrhs):
+    """How many parts of x are multiplied by themselves for a residual."""
+    return max(n // max(_DEPTH, 2 * _MEMORY * ranks) // nrhs, 1)
+
+
+def lowered(call, place, a, tile, overflow_rows):
+    """The `Lowered` factor of which ``a`` is this rank's rows."""
+    layout, n = call.layout, a.shape[1]
+    how = _PRECISIONS[dict(call.attributes)["refine"]]
+    first = place.reshape(2)[0] * a.shape[0]
+    own = first + jnp.arange(a.shape[0])[:, None]
+    diagonal = jnp.take_along_axis(a, jnp.minimum(own, n - 1), 1)[:, 0].real
+    halves = scaling.exponents(gathered(diagonal, layout, place)) // 2
+    lowest = scaling.lowest_exponent(diagonal.dtype)
+    root = scaling.power(jnp.where(halves < -lowest, 0, halves), diagonal.dtype)  # 1 of zeros
+    low, squares = _rounded(a, first, root, how.shift)
+    size = jnp.sqrt(jnp.sum(gathered(squares[None], layout, place), keepdims=True))
+    tiles, overflow, _, status = ffi.call(
+        "jaxmg_potrf", layout, tile, "native", (after(place, size), low),
+        (
+            jax.ShapeDtypeStruct(low.shape, low.dtype),
+            jax.ShapeDtypeStruct((overflow_rows, n), low.dtype),
+            jax.ShapeDtypeStruct((1,), jnp.finfo(low.dtype).dtype),
+            jax.ShapeDtypeStruct((1,), jnp.int32),
+        ),
+        differing=2, n=n, products=how.products,
+    )  # fmt: skip
+    return Lowered(tiles, overflow, status, 1 / root[:n], size, tile)
+
+
+def _rounded(a, first, root, shift):
+    """(S A S + shift in lower precision, the sum of squares of what S A S has on and above the
+    diagonal, twice for what is above), for the rows from ``first`` on.
+
+    Piece by piece: XLA may not fuse all of it, and would take memory of A's size in between.
+    """
+    rows, n = a.shape
+    height = piece_height(rows, n)
+
+    def piece(i, state):
+        low, squares = state
+        start = jnp.minimum(i * height, rows - height)
+        row = first + start + jnp.arange(height)[:, None]
+        column = jnp.arange(n)
+        part = jax.lax.dynamic_slice_in_dim(a, start, height)
+        part = _times_both(part, 1 / root[row], 1 / root[:n])
+        shifted = jnp.where(row == column, part * (1 + shift), part)
+        low = jax.lax.dynamic_update_slice_in_dim(low, shifted.astype(low.dtype), start, 0)
+        fresh = row >= first + i * height  # the last piece begins in the one before
+        part = jnp.where((row <= column) & fresh, part, 0)
+        weights = jnp.where(row < column, 2, 1)
+        return low, squares + jnp.sum(weights * (part.real**2 + part.imag**2))
+
+    start = (jnp.zeros(a.shape, lower_dtype(a.dtype)), jnp.zeros((), root.dtype))
+    return jax.lax.fori_loop(0, -(-rows // height), piece, start)
+
+
+def _times_both(part, left, right):
+    """``left * part * right`` of powers of two, also where ``part`` is denormal."""
+    if jnp.issubdtype(part.dtype, jnp.complexfloating):
+        parts = (_times_both(x, left, right) for x in (part.real, part.imag))
+        return jax.lax.complex(*parts)
+    lowest = scaling.lowest_exponent(part.dtype)
+    half = lowest // 2
+    part, small = scaling.lifted(part)
+    left = jnp.where(small, left * 2.0**-half, left)
+    right = jnp.where(small, right * 2.0 ** (half - lowest), right)
+    return left * part * right
+
+
+def solve(call, place, a, lower, b):
+    """The native code's part of `potrs` with refinement: (a, x, status, iterations) on this rank.
+
+    The first one is A's memory for whoever has no use for A any more, with anything in it.
+    """
+    n, s = a.shape[1], lower.scale[:, None]
+    factored = lower.status[0] == 0
+
+    def multiply(v, parts=1):
+        return s * _native_like("jaxmg_hemm", call.layout, 0, (place, a, s * v), parts=parts)
+
+    def precondition(r):
+        largest = _power_of_two(jnp.max(jnp.abs(r), axis=0))
+        rounded = (r / largest).astype(lower.tiles.dtype)
+        z = _native_like(
+            "jaxmg_factor_apply", call.layout, lower.tile,
+            (place, lower.tiles, lower.overflow, rounded), operation=operations.SOLVE,
+        )  # fmt: skip
+        return largest * z.astype(r.dtype)
+
+    def residual(b, x):
+        return b - multiply(x, parts(n, call.layout.ranks, x.shape[1]))
+
+    # Columns of b are scaled by exponents, since they may be denormal, as x may.
+    scale = scaling.exponents(s)
+    columns = jnp.max(scaling.exponents(b) + scale, axis=0)
+    columns = jnp.where(jnp.any(scaling.magnitude(b) > 0, axis=0), columns, 0)
+    scaled = scaling.times_power(jnp.where(factored, b, 0), scale - columns)
+    found = pcg.refine(multiply, residual, precondition, scaled, lower.size[0])
+    x = scaling.times_power(found.x, scale + columns)
+    good = factored & found.accepted
+
+    def keep(a, b, x, good):
+        return a, x, jnp.zeros((1,), jnp.int32)
+
+    def factor_again(a, b, x, good):
+        if not dict(call.attributes).get("in_place"):
+            # Work is done on a copy. Made here, not by XLA before, it lies where the factor was.
+            a = jnp.where(good, 0, a)
+        a, x, _, status = ffi.call(
+            "jaxmg_potrs", call.layout, call.tile, "native", (place, a, b),
+            (
+                jax.ShapeDtypeStruct(a.shape, a.dtype),
+                jax.ShapeDtypeStruct(b.shape, b.dtype),
+                jax.ShapeDtypeStruct((1,), jnp.finfo(a.dtype).dtype),
+                jax.ShapeDtypeStruct((1,), jnp.int32),
+            ),
+            n=n, products=checks.DEFAULT, check_b=0,
+        )  # fmt: skip
+        return a, x, status
+
+    a, x, status = jax.lax.cond(good, keep, factor_again, a, b, x, good)
+    failed = jnp.where(factored, NOT_CONVERGED, NOT_FACTORED)
+    return a, x, status, jnp.where(good, found.steps, failed).astype(jnp.int32)[None]
+
+
+def _native_like(target, layout, tile, operands, **attributes):
+    """The result of a native routine that is like its last operand, the same on all ranks."""
+    last = operands[-1]
+    return ffi.call(
+        target, layout, tile, "native", operands, (jax.ShapeDtypeStruct(last.shape, last.dtype),),
+        in_place=0, differing=0, n=last.shape[0], **attributes,
+    )[0]  # fmt: skip
+
+
+def gathered(part, layout, place):
+    """The ranks' parts, one after the other, on all of them: what is computed of it is the same
+    everywhere, as a sum over ranks need not be."""
+    whole = jax.ShapeDtypeStruct((layout.ranks * part.shape[0], 1), part.dtype)
+    return ffi.call(
+        "jaxmg_all_gather", layout, 0, "native", (place, part[:, None]), (whole,),
+        in_place=0, differing=0, n=1,
+    )[0][:, 0]  # fmt: skip
+
+
+def after(place, *arrays):
+    """``place`` for a native call that is to begin when there are ``arrays``, and not beside them.
+
+    A call that fails does so on all ranks, but one that has left the program for it would be missed
+    by the others in a second call, or in a collective of XLA's, that had begun beside the first.
+    """
+    never = [array.ravel()[0].real < -jnp.inf for array in arrays if array.size]
+    return place + sum(value.astype(place.dtype) for value in never)
+
+
+def _power_of_two(values):
+    """2^e with values / 2^e in [1, 2); 1 where there is none: of zero, NaN, infinity."""
+    kind = jnp.finfo(values.dtype)
+    whole = np.array(np.inf, values.dtype).view(f"uint{kind.bits}")  # all ones in the exponent
+    bits = jax.lax.bitcast_convert_type(values, whole.dtype) & whole
+    found = jax.lax.bitcast_convert_type(bits, values.dtype)
+    return jnp.where((found > 0) & (found < np.inf), found, 1)

@@ -1,0 +1,1 @@
+"""Meshes with devices of several processes, and the processes of ``jaxmg.launch``."""

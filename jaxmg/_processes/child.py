@@ -1,0 +1,116 @@
+"""One process of ``python -m jaxmg.launch``: runs the script as Python itself would, but that
+``jax.distributed.initialize()`` finds what the launcher has chosen, and that the launcher hears at
+once of an exception that ends the script.
+
+It is run by its path and imports neither jaxmg nor JAX: a script may set environment variables
+before it does so.
+"""
+
+import ctypes
+import importlib.abc
+import importlib.util
+import os
+import runpy
+import signal
+import sys
+import typing
+
+_PR_SET_PDEATHSIG = 1
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Calls a function with a module as soon as that has been imported."""
+
+    def __init__(self, module, function):
+        self._module, self._function = module, function
+
+    def find_spec(self, name, path, target=None):
+        if name != self._module:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        loader: typing.Any = spec.loader
+        execute = loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            self._function(module)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+def _register(cluster_env: typing.Any, index, count):
+    # The coordinator's address and the devices JAX reads from the environment.
+    launched = type(
+        "Launched",
+        (cluster_env,),
+        {
+            "name": "jaxmg.launch",
+            "is_env_present": classmethod(lambda cls: True),
+            "get_process_count": classmethod(lambda cls: count),
+            "get_process_id": classmethod(lambda cls: index),
+        },
+    )
+    # Before SLURM's, say, in whose allocation the launcher may run.
+    types = cluster_env._cluster_types
+    types.insert(0, types.pop(types.index(launched)))
+
+
+def _exit_code(error):
+    """What Python ends with after this exception; 0 of Ctrl-C, which all processes get."""
+    if isinstance(error, KeyboardInterrupt):
+        return 0
+    if not isinstance(error, SystemExit):
+        return 1
+    if error.code is None or isinstance(error.code, int):
+        return (error.code or 0) & 0xFF
+    return 1
+
+
+def main():
+    index, count, launcher, secret, failure, kind, target, *arguments = sys.argv[1:]
+    # Without its launcher, killed say, a process would stay for ever. The launcher passes on
+    # whatever signal leaves time to end: when it is gone nobody ends those that ignore one, as
+    # jax.distributed ignores SIGTERM.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(launcher):
+        sys.exit(1)
+    with open(int(secret), "rb") as file:
+        told = file.read()
+    os.set_inheritable(int(failure), False)
+
+    def register(module):
+        _register(module.ClusterEnv, int(index), int(count))
+
+    def tell(module):
+        module.launcher_secret = told
+
+    sys.meta_path[:0] = [
+        _Finder("jax._src.clusters", register),
+        _Finder("jaxmg._processes.rendezvous", tell),
+    ]
+    try:
+        _run(kind, target, arguments)
+    except BaseException as error:
+        # The end of a process of jax.distributed waits until all others end too, for minutes.
+        if code := _exit_code(error):
+            os.write(int(failure), bytes([code]))
+        raise
+
+
+def _run(kind, target, arguments):
+    sys.argv = [target, *arguments]
+    module = kind == "module"
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.abspath(target))
+    if module:
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(target, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""Meshes with devices of several processes: which process has which rank, and how they find each
+other.
+
+Native code of different processes talks over sockets of its own. Where each process listens it
+tells the others through the key-value store of ``jax.distributed``, the first time that it comes to
+a mesh that it shares with them. Whoever reaches JAX's coordinator can read the store, so what lets
+a process join the job is a secret beside it, where there is one (`_secret`).
+"""
+
+import hashlib
+import hmac
+import os
+import secrets
+import socket
+import threading
+import time
+import typing
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxmg import _compat
+from jaxmg._call import plugins
+
+_lock = threading.Lock()
+_jobs: dict[str, "_Job"] = {}  # by platform
+_SHORTEST_SECRET = 16  # characters
+
+# What ``python -m jaxmg.launch`` has told this process, and those that it started beside it.
+# child.py sets it when this module is imported: the environment would pass it on to whatever a
+# script starts, and to logs.
+launcher_secret = b""
+
+
+@_compat.api_boundary
+def register_handlers(platform=None, *, mesh=None):
+    """Makes the native routines known to XLA, for programs that were traced in another process.
+
+    A program that `jax.export` has serialized, or an executable that was deserialized, calls them
+    by name. They are registered when a jaxmg function is first called, or here. Safe to call again.
+
+    Args:
+        platform: "cpu" or "gpu"; None: that of the mesh, or of JAX's default backend.
+        mesh: the ``jax.sharding.Mesh`` that such programs run on, where its devices belong to
+            several processes. Each of these has to make the call, and waits for the others.
+
+    Raises:
+        RuntimeError: no plugin is installed for the platform, it can't be loaded, or a process did
+            not come.
+
+    Examples:
+        >>> jaxmg.register_handlers()
+        >>> x = jax.export.deserialize(blob).call(a, b)
+    """
+    if platform is None:
+        platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+    plugins.load(platform)
+    if mesh is not None:
+        found = {device.process_index for device in mesh.devices.flat}
+        meet("register_handlers", platform, found if len(found) > 1 else ())
+
+
+def attribute(indices, mesh, rows, others):
+    """The native code's ``processes``: the process of every rank of every group of replicas.
+
+    Args:
+        indices: the process of each device, in the mesh's shape; None: all are in this one.
+        mesh: the mesh.
+        rows: its axes that the ranks are along.
+        others: its axes that the groups are along.
+
+    Returns:
+        A tuple of groups x ranks numbers, one group's after the other's. It is empty where each
+        group is in one process, whichever that is: no rank has to look for another elsewhere.
+    """
+    if indices is None:
+        return ()
+    axes = [mesh.axis_names.index(axis) for axis in (*others, *rows)]
+    ranks = int(np.prod([mesh.shape[axis] for axis in rows], dtype=int))
+    table = np.transpose(indices, axes).reshape(-1, ranks)
+    return () if np.all(table == table[:, :1]) else tuple(table.ravel().tolist())
+
+
+def indices(routine, mesh, given=None):
+    """The process of each device of ``mesh``, in its shape; None where there is one process.
+
+    An abstract mesh doesn't say. The one ``given`` may, then that of the enclosing shard_map and
+    the context's; else it is taken for one of this process's devices, or for all devices in their
+    order. The native code compares each rank's own process with this, so that what is wrong here is
+    an error and no wrong result.
+    """
+    if jax.process_count() == 1:
+        return None
+    shape = tuple(mesh.shape.values())
+    said = (mesh, given, _compat.shard_map_mesh(), _compat.context_mesh())
+    candidates = [found for found in said if isinstance(found, Mesh)]
+    # Meshes of one program have the same devices in the same order, whatever their axes.
+    for alike in (lambda found: found.shape == mesh.shape, lambda found: found.size == mesh.size):
+        for candidate in filter(alike, candidates):
+            return _indices_of(candidate.devices.reshape(shape))
+    if mesh.size <= jax.local_device_count():
+        return None
+    if mesh.size == jax.device_count():
+        return _indices_of(np.array(jax.devices()).reshape(shape))
+    raise ValueError(
+        f"{routine}: the mesh {mesh} is abstract, and of {mesh.size} devices: more than the "
+        f"{jax.local_device_count()} of this process, and not all {jax.device_count()}. Which "
+        "processes have them can't be seen; pass mesh= as a jax.sharding.Mesh, or run in "
+        "jax.set_mesh(mesh)"
+    )
+
+
+def meet(routine, platform, processes):
+    """Makes the ``processes`` that share a mesh, an `attribute`, known to the native code.
+
+    Every one of them has to call this; each waits for the others' addresses, the first time alone.
+
+    Raises:
+        ValueError: the platform's devices can't be shared between processes.
+        RuntimeError: jax.distributed isn't initialized, or some process didn't come in time.
+    """
+    if not processes:
+        return
+    needed = frozenset(processes)
+    me = jax.process_index()
+    if me not in needed:
+        return  # JAX runs nothing here for such a mesh
+    with _lock:
+        store = _compat.key_value_store()
+        job = _jobs.get(platform)
+        if job is None or job.store is not store:
+            if store is None:
+                raise RuntimeError(
+                    f"{routine}: the mesh has devices of other processes, but jax.distributed has "
+                    "no client here through which to find them; start each process with "
+                    "jax.distributed.initialize()"
+                )
+            job = _jobs[platform] = _Job(store, platform, me)
+        job.find(routine, needed)
+
+
+def gathered(array):
+    """``array`` in NumPy, from whichever processes have its shards; all of them have to call."""
+    whole = not isinstance(array, jax.Array) or array.is_fully_replicated
+    if not whole and not array.is_fully_addressable:
+        sharding: typing.Any = array.sharding
+        mesh = sharding.mesh
+        with _compat.entered(mesh):
+            array = jax.jit(_itself, out_shardings=NamedSharding(mesh, PartitionSpec()))(array)
+    return np.asarray(array)
+
+
+def _itself(array):
+    return array
+
+
+class _Job:
+    """What the processes of one job know of each other, on one platform."""
+
+    def __init__(self, store, platform, me):
+        secret = _secret()
+        self.store, self._me = store, me
+        self._prefix = f"jaxmg/{platform}"
+        self._plugin = plugins.load(platform)
+        self._known = {me: self._plugin.process_address()}
+        store.key_value_set(f"{self._prefix}/{me}", self._known[me])
+        # Whoever comes first names the job: process 0 may have no part in any mesh.
+        _compat.set_if_new(store, f"{self._prefix}/job", secrets.token_hex(16))
+        self._key = _key(_compat.get_key(store, f"{self._prefix}/job", 10), secret)
+        self._listens: set[str] = set()  # over TCP: the scopes that others have been told of
+
+    def find(self, routine, needed):
+        """Waits for what ``needed`` say of themselves, and hands it to the native code."""
+        if needed <= self._known.keys():
+            return
+        limit = self._plugin.rendezvous_timeout()
+        until = time.monotonic() + limit
+        others = sorted(needed - self._known.keys())
+        found = self._get({index: f"{self._prefix}/{index}" for index in others}, until)
+        self._listen_for(found)
+        over_tcp = self._tcp_of(found)
+        lines = self._get(
+            {index: self._tcp_key(index, scope) for index, scope in over_tcp.items()}, until
+        )
+        missing = sorted({*others} - found.keys() | over_tcp.keys() - lines.keys())
+        if missing:
+            here = f"process {self._me} (host {socket.gethostname()}, pid {os.getpid()})"
+            raise RuntimeError(
+                f"{routine}: {_named(missing)} did not come within {limit:g} s; every process with "
+                f"devices of the mesh ({_named(sorted(needed))}) has to make this call, and this "
+                f"is {here}. JAXMG_RENDEZVOUS_TIMEOUT sets the limit"
+            )
+        found = {index: address + lines.get(index, "") for index, address in found.items()}
+        self._plugin.connect_processes(self._me, self._known | found, self._key)
+        self._known |= found
+
+    def _get(self, keys, until):
+        """What the store says, or says until then, of each index's key; without those of which it
+        says nothing."""
+        found = {
+            index: _compat.get_key(self.store, key, until - time.monotonic())
+            for index, key in keys.items()
+        }
+        return {index: value for index, value in found.items() if value is not None}
+
+    # The process of the lower index connects to the other one, which knows when it needs TCP for
+    # that: not within a host, unless it was asked for. Until then it doesn't listen.
+
+    def _listen_for(self, addresses):
+        mine = self._known[self._me]
+        for index, address in addresses.items():
+            scope = index < self._me and self._plugin.tcp_between(address, mine)
+            if scope and scope not in self._listens:
+                lines = self._plugin.listen_over_tcp(scope)
+                self.store.key_value_set(self._tcp_key(self._me, scope), lines)
+                self._listens.add(scope)
+
+    def _tcp_of(self, addresses):
+        """Which of these processes this one reaches over TCP, by which of their interfaces."""
+        mine = self._known[self._me]
+        scopes = {
+            index: self._plugin.tcp_between(mine, address)
+            for index, address in addresses.items()
+            if index > self._me
+        }
+        return {index: scope for index, scope in scopes.items() if scope}
+
+    def _tcp_key(self, index, scope):
+        return f"{self._prefix}/{index}/tcp/{scope}"
+
+
+def _key(token, secret):
+    """By what the processes of a job know each other: nobody else, where there is a secret."""
+    if not secret:
+        return token
+    return hmac.new(secret, b"jaxmg job " + token.encode(), hashlib.sha256).hexdigest()
+
+
+def _secret():
+    """What the processes of this job have been told beside the key-value store; b"" if nothing."""
+    if launcher_secret:
+        return launcher_secret
+    text = os.environ.get("JAXMG_SECRET", "")
+    if text and len(text) < _SHORTEST_SECRET:
+        raise ValueError(
+            f"JAXMG_SECRET must have at least {_SHORTEST_SECRET} characters, which nobody can "
+            f"guess, and be the same in all processes of the job; it has {len(text)}"
+        )
+    return text.encode()
+
+
+def _indices_of(devices):
+    flat = [device.process_index for device in devices.flat]
+    return np.array(flat, int).reshape(devices.shape)
+
+
+def _named(indices):
+    """As in "processes 1, 2 and 3"."""
+    *first, last = map(str, indices)
+    return f"processes {', '.join(first)} and {last}" if first else f"process {last}"

@@ -1,0 +1,1 @@
+"""The routines: each module has a record and the public functions of one of them."""

@@ -1,0 +1,206 @@
+"""The block-cyclic layout: dealing tiles of rows out to the ranks in turn, and looking at it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat
+from jaxmg._call import backends, blocks, checks, ffi, layouts, programs
+from jaxmg._processes import rendezvous
+
+
+@_compat.api_boundary
+def cyclic_1d(a, T_A, mesh=None, in_specs=None, pad=True, *, inverse=False):
+    """Deals tiles of ``T_A`` rows out to the ranks in turn: ScaLAPACK's 1-D block-cyclic layout.
+
+    Rank r's shard then holds the tiles r, r + P, r + 2 P, ... of the matrix, on P ranks (J. J.
+    Dongarra, R. A. van de Geijn and D. W. Walker, "Scalability issues affecting the design of a
+    dense linear algebra library", J. Parallel Distrib. Comput. 22, 1994). `potrs` and its kin do
+    this themselves; it is here to look at, and for code of one's own.
+
+    Args:
+        a: (m, k), float32, float64, complex64 or complex128; sharded by rows as ``P(axis, None)``.
+        T_A: tile width in rows, at least 1.
+        mesh: the mesh; inferred as in `potrs`.
+        in_specs: how ``a`` is sharded; inferred as in `potrs`.
+        pad: False raises where m isn't a multiple of P * T_A, instead of padding.
+        inverse: brings the rows back into their order.
+
+    Returns:
+        Of a's shape and sharding where m is a multiple of P * T_A. Otherwise rows of zeros are
+        appended first, to the next multiple, and the result has them too (in their places); after
+        ``inverse`` they are again the last rows, and ``[:m]`` takes them off.
+
+    Cost: every row moves once; a copy of ``a`` and a few tiles per rank.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
+
+    Examples:
+        >>> tiles = jaxmg.cyclic_1d(a, 64)
+        >>> jaxmg.verify_cyclic(a, tiles, 64)
+    """
+    return _deal((a,), T_A, mesh, layouts.given_spec("cyclic_1d", None, in_specs), pad, inverse)[0]
+
+
+@_compat.api_boundary
+def get_cols_cyclic(N, N_batch, T_A, num_devices):
+    """Where each column goes when contiguous shards become block-cyclic ones.
+
+    Args:
+        N: number of columns.
+        N_batch: columns of one shard before, the last may have fewer; N <= N_batch * num_devices.
+        T_A: tile width, at least 1.
+        num_devices: number of shards.
+
+    Returns:
+        A list of N tuples (column, source, destination): the device that holds the column in the
+        contiguous layout, column // N_batch, and in the block-cyclic one, column // T_A modulo
+        num_devices.
+
+    Examples:
+        >>> get_cols_cyclic(4, 2, 1, 2)
+        [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)]
+    """
+    count = checks.non_negative("get_cols_cyclic", "N", N)
+    batch = checks.positive("get_cols_cyclic", "N_batch", N_batch)
+    width = checks.positive("get_cols_cyclic", "T_A", T_A)
+    devices = checks.positive("get_cols_cyclic", "num_devices", num_devices)
+    if count > batch * devices:
+        raise ValueError(
+            f"get_cols_cyclic: N must be at most N_batch * num_devices = {batch * devices}; "
+            f"got {count}"
+        )
+    return [(column, column // batch, column // width % devices) for column in range(count)]
+
+
+@_compat.api_boundary
+def verify_cyclic(A, A_cyclic, T_A):
+    """Asserts that ``A_cyclic`` is ``A`` in the block-cyclic layout that `cyclic_1d` makes.
+
+    Args:
+        A: (m, k), in order.
+        A_cyclic: (m', k), m' >= m where it was padded, sharded by rows; the number of its shards is
+            the number of ranks.
+        T_A: tile width, at least 1.
+
+    Raises:
+        AssertionError: a row is not where it has to be; it names the first one.
+        ValueError: the shapes can't belong together.
+    """
+    checks.usable("verify_cyclic", "A", A)
+    checks.usable("verify_cyclic", "A_cyclic", A_cyclic)
+    width = checks.positive("verify_cyclic", "T_A", T_A)
+    ranks = _row_shards(A_cyclic)
+    expected, actual = rendezvous.gathered(A), rendezvous.gathered(A_cyclic)
+    rows = actual.shape[0]
+    if expected.shape[1:] != actual.shape[1:] or expected.shape[0] > rows or rows % (ranks * width):
+        raise ValueError(
+            f"verify_cyclic: A_cyclic must have the columns of A, at least its rows, and a multiple"
+            f" of ranks * T_A = {ranks} * {width} of them; A has shape {expected.shape} and "
+            f"A_cyclic {actual.shape}"
+        )
+    expected = np.pad(expected, ((0, rows - expected.shape[0]), (0, 0)))[
+        _cyclic_order(rows, width, ranks)
+    ]
+    same = (expected == actual) | ((expected != expected) & (actual != actual))  # NaN moves too
+    wrong = np.flatnonzero(~np.all(same, axis=1))
+    assert wrong.size == 0, (
+        f"A_cyclic is not A in block-cyclic tiles of {width} rows on {ranks} ranks: {wrong.size} of"
+        f" {rows} rows differ, the first is row {wrong[0]}"
+    )
+
+
+@_compat.api_boundary
+def plot_block_to_cyclic(N, T_A, ndev, N_rows=8):
+    """Draws which device holds each column before and after the redistribution.
+
+    Args:
+        N: number of columns.
+        T_A: tile width, at least 1.
+        ndev: number of devices.
+        N_rows: number of rows to draw.
+
+    Returns:
+        A matplotlib figure with the contiguous layout above the block-cyclic one; a colour is a
+        device, a label a tile.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    import matplotlib.pyplot as plt  # an optional dependency, for this function alone
+
+    count = checks.positive("plot_block_to_cyclic", "N", N)
+    height = checks.positive("plot_block_to_cyclic", "N_rows", N_rows)
+    batch = -(-count // checks.positive("plot_block_to_cyclic", "ndev", ndev))
+    moves = np.array(get_cols_cyclic(count, batch, T_A, ndev))
+    # Columns as they lie in memory afterwards: device after device, in order on each.
+    after = moves[np.argsort(moves[:, 2], kind="stable")]
+    figure, axes = plt.subplots(2, 1, figsize=(10, 4), constrained_layout=True)
+    orders = (("contiguous", moves, 1), (f"block-cyclic, T_A = {T_A}", after, 2))
+    for axis, (title, columns, device) in zip(axes, orders, strict=True):
+        image = np.tile(columns[:, device], (height, 1))
+        axis.imshow(image, cmap="tab10", vmin=0, vmax=max(ndev - 1, 9), aspect="auto")
+        axis.set_title(title)
+        axis.set_yticks([])
+        tiles = columns[:, 0] // T_A
+        starts = np.flatnonzero(np.diff(tiles, prepend=-1))
+        for start, end in zip(starts, [*starts[1:], count], strict=True):
+            axis.axvline(start - 0.5, color="black", linewidth=0.5)
+            axis.text((start + end - 1) / 2, (height - 1) / 2, str(tiles[start]), ha="center")
+    axes[1].set_xlabel("column in memory; colour: device, number: tile")
+    return figure
+
+
+@programs.planned
+def _deal(arrays, T_A, mesh, spec, pad, inverse):
+    layouts.refuse_manual_axes("cyclic_1d")
+    (a,) = arrays
+    checks.array("cyclic_1d", "a", a)
+    if a.ndim != 2:
+        raise ValueError(f"cyclic_1d: a must have 2 dimensions; it has shape {tuple(a.shape)}")
+    tile = checks.tile("cyclic_1d", T_A, required=True)
+    layout = layouts.infer("cyclic_1d", arrays, mesh, spec)
+    if layout.spec != P() and layout.spec[1] is not None:
+        raise ValueError(f"cyclic_1d: a is sharded by rows, as P(axis, None); got {layout.spec}")
+    checks.tile("cyclic_1d", layout.ranks * tile)  # rows are padded to a multiple of it
+    if not pad:
+        checks.multiple("cyclic_1d", a.shape[0], layout.ranks * tile, "ranks times T_A")
+    if a.size == 0:
+        return lambda a: (jnp.asarray(a),)
+    backend = backends.resolve("cyclic_1d", layout, "auto", a)
+    specs, attributes = (layout.row_spec,), (("inverse", bool(inverse)),)
+    call = programs.Call(
+        "cyclic_1d", _cyclic_1d, layout, a.shape[0], tile, backend, specs, attributes
+    )
+    return programs.runner(call, arrays)
+
+
+def _cyclic_1d(call, a):
+    layout, attributes = call.layout, dict(call.attributes)
+
+    def local(place, block):
+        result = jax.ShapeDtypeStruct(block.shape, block.dtype)
+        (out,) = ffi.call(
+            "jaxmg_cyclic_1d", layout, call.tile, call.backend, (place, block), (result,),
+            **attributes,
+        )  # fmt: skip
+        return out
+
+    rows = blocks.split_rows(a, layout, call.tile)
+    return (ffi.over_ranks(layout, local, (layout.row_spec,), layout.row_spec)(rows),)
+
+
+def _row_shards(array):
+    """How many different blocks of rows the devices hold."""
+    if not isinstance(array, jax.Array):
+        return 1
+    shards = array.sharding.devices_indices_map(array.shape).values()
+    return len({index[0].indices(array.shape[0]) for index in shards})
+
+
+def _cyclic_order(rows, width, ranks):
+    """The row of A at each position of the block-cyclic layout."""
+    tiles = np.arange(rows).reshape(-1, ranks, width)
+    return tiles.transpose(1, 0, 2).reshape(-1)

@@ -1,0 +1,208 @@
+"""Some of the eigenvalues of a Hermitian matrix, or of two, with their eigenvectors."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg import _compat
+from jaxmg._call import blocks, checks, record, results
+from jaxmg._routines import syevd, sygvd
+from jaxmg._transform import eigen_rules
+
+
+def _places(call):
+    """The places of the eigenvalues that a call asks for: [first, last)."""
+    attributes = dict(call.attributes)
+    return attributes["first"], attributes["last"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Values(results.RealVector):
+    """Those that were asked for, of all of them."""
+
+    def whole(self, value, call, *b):
+        first, last = _places(call)
+        return value[first:last]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Vectors(results.Result):
+    """Their eigenvectors in columns, rows on the ranks."""
+
+    differs = True
+
+    def native(self, call, a, *b):
+        first, last = _places(call)
+        return jax.ShapeDtypeStruct((a.shape[0], last - first), a.dtype)
+
+    def spec(self, layout, a, *b):
+        return layout.row_spec if a.shape[0] % layout.ranks == 0 else None
+
+    def whole(self, value, call, *b):
+        return blocks.join_rows(value, call.layout, call.rows)
+
+    def empty(self, a, *b, local):
+        return jnp.zeros((0, 0), a.dtype)
+
+
+def _index(place):
+    return lambda routine, value, *_: value[place]
+
+
+def _places_of(options):
+    return slice(*options["subset_by_index"])
+
+
+def _of_a_subset(native, whole, vectors, *operands):
+    """The routine `eigh` of these operands, all matrices; ``whole`` gives all, in ``vectors``."""
+    works = (record.WORK, record.SECOND_WORK)[: len(operands)]
+    return record.Routine(
+        name="eigh",
+        native=native,
+        operands=operands,
+        matrices=len(operands),
+        results=(
+            *map(results.Matrix, works),
+            _Vectors("v"),
+            _Values("w"),
+            results.Status(),
+        ),
+        plain_gives=("w", "v", "status"),
+        options=(
+            record.Option("subset_by_index", "first", _index(0)),
+            record.Option("subset_by_index", "last", _index(1)),
+        ),
+        rule=eigen_rules.rule(lambda: whole, vectors, _places_of),
+    )
+
+
+_SYEVX = _of_a_subset("syevx", syevd.SYEVD, "v", "a")
+_SYGVX = _of_a_subset("sygvx", sygvd.SYGVD, "x", "a", "b")
+
+
+def _subset(routine, value, a):
+    """The places as integers; raises where there are no such eigenvalues."""
+    # What is no matrix is refused with the other arguments.
+    n = a.shape[1] if getattr(a, "ndim", 0) == 2 else None
+    try:
+        first, last = map(checks.index, value)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{routine}: subset_by_index must be None or two integers, (first, last): the "
+            f"eigenvalues with places first <= i < last in ascending order; got {value!r}"
+        ) from None
+    if n is not None and not 0 <= first < last <= n:
+        raise ValueError(
+            f"{routine}: subset_by_index must be (first, last) with 0 <= first < last <= {n}, the "
+            f"order of a; got {value!r}"
+        )
+    return first, last
+
+
+def _all(caller, a, b, *arguments, **options):
+    """All eigenvalues, and eigenvectors, on behalf of a function that errors name."""
+    routine, matrices = (syevd.SYEVD, (a,)) if b is None else (sygvd.SYGVD, (a, b))
+    return routine.plain(matrices, *arguments, caller=caller, **options)
+
+
+@_compat.api_boundary
+def eigh(
+    a,
+    b=None,
+    T_A=None,
+    mesh=None,
+    matrix_specs=None,
+    *,
+    subset_by_index=None,
+    return_status=False,
+    pad=True,
+    in_specs=None,
+    donate=False,
+    backend="auto",
+    check=False,
+):
+    """Eigenvalues and eigenvectors of a Hermitian matrix spread over several devices, or some; or
+    of ``a @ x = w * b @ x``.
+
+    All of them as `syevd`, and with ``b`` as `sygvd`, gives them. With ``subset_by_index`` those
+    alone are computed, where several devices share the work: of k eigenvectors the last merge of
+    divide and conquer, the way back and the result are k/n of what they are for all.
+
+    Args:
+        a: (n, n), as for `syevd`. Only the upper triangle is read.
+        b: (n, n), Hermitian positive definite, as for `sygvd`: SciPy's ``b`` with ``type=1``, the
+            one type that there is. None: the identity.
+        T_A, mesh, matrix_specs, in_specs, pad, donate, backend, check: as for `syevd`.
+        subset_by_index: (first, last): the eigenvalues with places first <= i < last in ascending
+            order, as in ``jax.lax.linalg.eigh``: (n - 2, n) are the two largest. (SciPy counts
+            last in.) None: all.
+        return_status: also return the status.
+
+    Returns:
+        (w, v) | (w, v, status) with k = last - first, where
+
+        - w, (k,), real: the eigenvalues in ascending order, replicated;
+        - v, (n, k): the eigenvectors in its columns, orthonormal (with ``b``, ``v^H b v = I``), of
+          a's dtype; its rows are spread over all ranks, where they divide n;
+        - status, an int32 scalar, as for `syevd` or `sygvd`.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `syevd` or `sygvd`, and where
+            there are no such eigenvalues.
+
+    Examples:
+        >>> w, v = jaxmg.eigh(a, subset_by_index=(0, 10))  # the ten smallest
+        >>> w, v = jaxmg.eigh(a, b)  # of a @ v = (b @ v) * w
+    """
+    if subset_by_index is None:
+        return _all(
+            "eigh", a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
+            return_eigenvectors=True, return_status=return_status, check=check,
+        )  # fmt: skip
+    subset = _subset("eigh", subset_by_index, a)
+    routine, matrices = (_SYEVX, (a,)) if b is None else (_SYGVX, (a, b))
+    return routine.plain(
+        matrices, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
+        subset_by_index=subset, return_status=return_status, check=check,
+    )  # fmt: skip
+
+
+@_compat.api_boundary
+def eigvalsh(
+    a,
+    b=None,
+    T_A=None,
+    mesh=None,
+    matrix_specs=None,
+    *,
+    subset_by_index=None,
+    return_status=False,
+    pad=True,
+    in_specs=None,
+    donate=False,
+    backend="auto",
+    check=False,
+):
+    """Eigenvalues of a Hermitian matrix spread over several devices, or of ``a @ x = w * b @ x``,
+    without eigenvectors.
+
+    Arguments, errors and the status are as for `eigh`; a subset costs as much as all.
+
+    Returns:
+        w | (w, status): (k,), real, ascending, replicated.
+
+    Examples:
+        >>> smallest, largest = jaxmg.eigvalsh(a)[jnp.array([0, -1])]
+    """
+    subset = None
+    if subset_by_index is not None:
+        subset = _subset("eigvalsh", subset_by_index, a)
+    found = _all(
+        "eigvalsh", a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
+        return_eigenvectors=False, return_status=return_status, check=check,
+    )  # fmt: skip
+    if subset is None:
+        return found
+    first, last = subset
+    return (found[0][first:last], found[1]) if return_status else found[first:last]

@@ -1,0 +1,316 @@
+"""What the functions of `jaxmg.linalg` compute: programs of routines and of products."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat
+from jaxmg._call import blocks, checks, layouts, programs, symmetry
+from jaxmg._factors import cholesky_factor
+from jaxmg._routines import potri, potrs, syevd
+from jaxmg._transform import batching, derivatives, hermitian, products
+
+# What is read of a matrix.
+UPPER, LOWER, HERMITIAN = "upper", "lower", "hermitian"
+
+
+def triangle(lower):
+    return LOWER if lower else UPPER
+
+
+def eigh(a, name, mesh, spec, read=HERMITIAN):
+    return run((a,), name, eigenvectors, ("small", "matrix"), mesh, spec, read)
+
+
+def slogdet(a, name, mesh, spec):
+    return run((a,), name, log_det, ("small", "small"), mesh, spec, HERMITIAN)
+
+
+def function(a, func, name, mesh, spec):
+    """A function of a Hermitian matrix, by that of its eigenvalues."""
+    (a,) = promoted(a)
+    if batching.is_batch(a):
+        where = _where_each_is(name, a, mesh, layouts.given_spec(f"linalg.{name}", spec, None))
+        return _over_leading(name, lambda a: function(a, func, name, *where), (a,))
+    if _compat.transformation(a):
+        mesh, spec = _seen_below(name, (a,), mesh, layouts.given_spec(f"linalg.{name}", spec, None))
+    w, v = eigh(a, name, mesh, spec)
+    points = w.astype(v.dtype)
+    values = jnp.asarray(func(points))
+    if values.shape != w.shape:
+        raise ValueError(
+            f"linalg.{name}: func must give as many values as it gets, {w.shape}; it gave "
+            f"{values.shape}"
+        )
+    if not (_compat.TRANSFORMS and layouts.traced((a, values))):
+        with _compat.default_promotion():  # of a real v and complex values
+            return run((v, values), name, scaled, ("matrix",), mesh, spec)
+    slopes = jax.jvp(func, (points,), (jnp.ones_like(points),))[1]
+    return _of_eigenvalues((name, mesh, spec), a, w, v, values, slopes)
+
+
+def _of_eigenvalues(where, *arrays):
+    """V values V^H of (a, w, v, values, slopes), with the derivative
+
+        V (F o V^H dA V) V^H,  F_ij = (values_i - values_j) / (w_i - w_j), slopes_i if w_i = w_j
+
+    (N. J. Higham, "Functions of Matrices", SIAM 2008, theorem 3.11). On the diagonal are the
+    tangents of the values, which may depend on more than on A. The tangents of w and v have no part
+    in it: those of eigenvectors are infinite where eigenvalues are equal.
+    """
+    name, mesh, spec = where
+
+    def value(a, w, v, values, slopes):
+        return run((v, values), name, scaled, ("matrix",), mesh, spec)
+
+    def derivative(primals, tangents):
+        found = _of_eigenvalues(where, *primals)
+        (a, w, v, values, slopes), (a_dot, *_, values_dot, _) = primals, tangents
+        values_dot = jnp.zeros_like(values) if values_dot is None else values_dot
+        if a_dot is None:
+            return found, value(a, w, v, values_dot, slopes)
+        layout = layouts.infer(f"linalg.{name}", (a,), *_seen_below(name, (a,), mesh, spec))
+        x = hermitian.rows(layout, v)
+        a_dot = hermitian.full(layout, hermitian.rows(layout, a_dot))
+        inner = hermitian.adjoint_times(layout, x, hermitian.times(layout, a_dot, x))
+        inner = hermitian.divided(layout, inner, w, values, slopes, values_dot)
+        x = x.astype(inner.dtype)
+        rows = hermitian.times_adjoint(layout, hermitian.times(layout, x, inner), x)
+        return found, hermitian.as_given(layout, rows, found)
+
+    return derivatives.differentiable(value, derivative, *arrays)
+
+
+def run(arrays, name, program, results, mesh, spec, *options):
+    """The results of ``program(call, *arrays)``, compiled as a program of its own or traced; a
+    single one comes without a list.
+
+    Args:
+        arrays: the matrix, and what goes with it.
+        results: of each whether it is a "matrix" like the first array, "like b" or "small", which
+            every device has.
+        options: what the program finds as the call's attributes.
+    """
+    spec = layouts.given_spec(f"linalg.{name}", spec, None)
+    for argument, array in zip(("a", "b"), arrays, strict=False):
+        checks.usable(f"linalg.{name}", argument, array)
+    # JAX's powers of integers are integers, which there are none of here.
+    arrays = arrays if program is power and options[0] >= 0 else promoted(*arrays)
+    if any(map(batching.is_batch, arrays)):
+        mesh, spec = _where_each_is(name, arrays[0], mesh, spec)
+        return _jitted_batch(name, program, results, mesh, spec, *options)(*arrays)
+    if any(map(_compat.transformation, arrays)):
+        mesh, spec = _seen_below(name, arrays, mesh, spec)
+        return _jitted(name, program, results, mesh, spec, *options)(*arrays)
+    return _run(arrays, name, program, results, mesh, spec, *options)
+
+
+@functools.lru_cache(maxsize=512)
+def _jitted(*call):
+    """A function of arrays that are traced: what JAX differentiates or batches eagerly it would
+    else compile operation by operation."""
+    return jax.jit(lambda *arrays: _run(arrays, *call))
+
+
+def _seen_below(name, arrays, mesh, spec):
+    """The mesh and the spec of arrays that are being differentiated or batched."""
+    called = f"linalg.{name}"
+    layouts.refuse_manual_axes(called)
+    layout = layouts.infer(called, arrays, mesh, spec)
+    return layout.mesh, layout.spec
+
+
+@functools.lru_cache(maxsize=512)
+def _jitted_batch(name, *call):
+    return jax.jit(
+        lambda *arrays: _over_leading(name, lambda *arrays: run(arrays, name, *call), arrays)
+    )
+
+
+def promoted(*arrays):
+    """The arrays as JAX promotes them to one inexact dtype; what is no array as it is."""
+    if not all(checks.is_array(array) for array in arrays):
+        return arrays
+    dtypes = {array.dtype for array in arrays}
+    if len(dtypes) == 1 and all(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes):
+        return arrays
+    scalars = [
+        jax.ShapeDtypeStruct((), array.dtype, weak_type=getattr(array, "weak_type", False))
+        for array in arrays
+    ]
+    # Functions of one and of two arrays that promote them so.
+    dtype = jax.eval_shape(jnp.exp if len(scalars) == 1 else jnp.divide, *scalars).dtype
+    return tuple(_converted(array, dtype) for array in arrays)
+
+
+def _converted(array, dtype):
+    wide = str(array.dtype) in ("float64", "complex128")
+    if array.dtype == dtype or (wide and not _compat.x64_enabled()):  # which is refused later
+        return array
+    return array.astype(dtype)
+
+
+def _over_leading(name, function, arrays):
+    """``function`` of each matrix of a batch, and of right-hand sides, whose leading dimensions
+    broadcast against each other's as in NumPy."""
+    called = f"linalg.{name}"
+    for argument, array in zip(("a", "b"), arrays, strict=False):
+        checks.array(called, argument, array, checks.ALL)
+    a, *b = arrays
+    checks.batch(called, "a", a, True)
+    if not b or b[0].ndim <= 2 or b[0].shape[:-2] == a.shape[:-2]:
+        return batching.over_leading(called, ("a", "b"), function, arrays)
+    try:
+        leading = np.broadcast_shapes(*(array.shape[:-2] for array in arrays))
+    except ValueError:
+        raise ValueError(
+            f"{called}: the leading dimensions of b, of shape {tuple(b[0].shape)}, don't broadcast "
+            f"against those of a, of shape {tuple(a.shape)}"
+        ) from None
+    # An array without a dimension, or with one of 1 where the other has more, is the same for all.
+    there = []
+    for array in arrays:
+        sizes = (1,) * (len(leading) - array.ndim + 2) + array.shape[:-2]
+        there.append([size == most for size, most in zip(sizes, leading, strict=True)])
+    arrays = [
+        array.reshape(*itertools.compress(leading, marks), *array.shape[-2:])
+        for array, marks in zip(arrays, there, strict=True)
+    ]
+    for place in reversed(range(len(leading))):
+        function = jax.vmap(function, [0 if marks[place] else None for marks in there])
+    return function(*arrays)
+
+
+def _where_each_is(name, a, mesh, spec):
+    """The mesh and the spec for each matrix of a batch."""
+    on = layouts.mesh_of(f"linalg.{name}", (a,)) if mesh is None else mesh
+    sharding = layouts.sharding_below(a)
+    if spec is not None or sharding is None or sharding.mesh != on:
+        return on, spec
+    each = P(*sharding.spec[a.ndim - 2 :])
+    return on, each if any(each) else None
+
+
+@programs.planned
+def _run(arrays, name, program, results, mesh, spec, *options):
+    called = f"linalg.{name}"
+    layouts.refuse_manual_axes(called)
+    a = arrays[0]
+    checks.matrix(called, "a", a, True, checks.ALL)
+    if "like b" in results:
+        checks.right_hand_side(called, a, arrays[1], checks.ALL)
+    layout = layouts.infer(called, arrays, mesh, spec)
+    specs = {
+        "matrix": lambda: layout.result_spec(a.shape),
+        "like b": lambda: layouts.spec_of(arrays[1], layout),
+        "small": P,
+    }
+    call = programs.Call(
+        f"linalg_{name}", program, layout, a.shape[0], 0, "",
+        tuple(specs[result]() for result in results), options,
+    )  # fmt: skip
+    run = programs.runner(call, arrays)
+    return (lambda *arrays: run(*arrays)[0]) if len(results) == 1 else run
+
+
+# Programs: of a call, whose first attribute says what to read of its matrix, and of global arrays.
+
+
+def _program(function):
+    @functools.wraps(function)
+    def program(call, a, *others):
+        # On its way to the mesh a matrix may have got rows of padding.
+        return function(call, blocks.join_rows(a, call.layout, call.rows), *others)
+
+    return program
+
+
+def _upper(call, a):
+    """A matrix of which the upper triangle is what the routine has to read."""
+    read = call.attributes[0]
+    if read == HERMITIAN:
+        return symmetry.nan_unless_hermitian(a, call.layout)
+    return _adjoint(a, call.layout) if read == LOWER else a
+
+
+def _adjoint(a, layout):
+    if _compat.COMPILES_EXCHANGES:
+        return products.adjoint(a, layout)
+    a = layouts.constrain(a, layout, P())
+    # JAX 0.6.2 can't lower `conj` in a context of explicit axes.
+    return (jax.lax.complex(a.real, -a.imag) if jnp.iscomplexobj(a) else a).T
+
+
+def _where(call):
+    return {"mesh": call.layout.mesh, "matrix_specs": call.layout.spec}
+
+
+@_program
+def solve(call, a, b):
+    return (potrs.potrs(_upper(call, a), b, **_where(call)),)
+
+
+@_program
+def inverse(call, a):
+    return (potri.potri(_upper(call, a), **_where(call)),)
+
+
+@_program
+def cholesky(call, a):
+    _, upper = call.attributes
+    u = cholesky_factor.cho_factor(_upper(call, a), **_where(call)).upper()
+    return (u if upper else _adjoint(u, call.layout),)
+
+
+@_program
+def solve_again(call, c, b):
+    return (cholesky_factor.CholeskyFactor.from_upper(_upper(call, c), **_where(call)).solve(b),)
+
+
+@_program
+def eigenvectors(call, a):
+    return syevd.syevd(_upper(call, a), **_where(call))
+
+
+@_program
+def eigenvalues(call, a):
+    return (syevd.syevd(_upper(call, a), return_eigenvectors=False, **_where(call)),)
+
+
+@_program
+def log_det(call, a):
+    log_det = cholesky_factor.cho_factor(_upper(call, a), **_where(call)).logdet()
+    return jnp.where(jnp.isnan(log_det), jnp.nan, 1).astype(a.dtype), log_det
+
+
+@_program
+def scaled(call, v, values):
+    """V values V^H, where the eigenvalues may be complex and the eigenvectors real."""
+    values = blocks.replicate(values, call.layout)
+    inexact = jnp.issubdtype(values.dtype, jnp.inexact)
+    dtype = np.promote_types(v.dtype, values.dtype) if inexact else v.dtype
+    v, values = v.astype(dtype), values.astype(dtype)
+    return (products.rows_times_adjoint(v * values[None], v, call.layout),)
+
+
+@_program
+def power(call, a):
+    (exponent,) = call.attributes
+    if exponent < 0:
+        a = symmetry.nan_unless_hermitian(a, call.layout)
+        a, exponent = potri.potri(a, **_where(call)), -exponent
+
+    def times(x, y):
+        return products.rows_times_rows(x, y, call.layout)
+
+    found = None
+    while exponent:
+        if exponent % 2:
+            found = a if found is None else times(found, a)
+        exponent //= 2
+        a = times(a, a) if exponent else a
+    return (jnp.eye(call.rows, dtype=a.dtype) if found is None else found,)

@@ -1,0 +1,58 @@
+"""Rows of zeros below a matrix, for code that pads by hand; `potrs` and its kin need none."""
+
+import jax.numpy as jnp
+
+from jaxmg import _compat
+from jaxmg._call import checks
+
+
+@_compat.api_boundary
+def calculate_padding(shard_size, T_A):
+    """How many rows are missing to the next multiple of the tile width: ``(-shard_size) % T_A``.
+
+    Args:
+        shard_size: number of rows of one shard, at least 0.
+        T_A: tile width, at least 1.
+
+    Examples:
+        >>> calculate_padding(10, 4)
+        2
+    """
+    size = checks.non_negative("calculate_padding", "shard_size", shard_size)
+    return -size % checks.positive("calculate_padding", "T_A", T_A)
+
+
+@_compat.api_boundary
+def pad_rows(a, padding):
+    """``a`` with ``padding`` rows of zeros below it.
+
+    Args:
+        a: (rows, ...), any dtype; a local block inside ``shard_map``, or a global array.
+        padding: number of rows, at least 0; with 0 ``a`` is returned as it is.
+
+    Returns:
+        (rows + padding, ...), of a's dtype.
+    """
+    checks.usable("pad_rows", "a", a)
+    padding = checks.non_negative("pad_rows", "padding", padding)
+    if padding == 0:
+        return a
+    return jnp.pad(a, ((0, padding),) + ((0, 0),) * (a.ndim - 1))
+
+
+@_compat.api_boundary
+def unpad_rows(a, padding):
+    """``a`` without its last ``padding`` rows: undoes `pad_rows`.
+
+    Args:
+        a: (rows, ...), any dtype; a local block inside ``shard_map``, or a global array.
+        padding: number of rows, at least 0 and at most rows; with 0 ``a`` is returned as it is.
+
+    Returns:
+        (rows - padding, ...), of a's dtype.
+    """
+    checks.usable("unpad_rows", "a", a)
+    padding = checks.non_negative("unpad_rows", "padding", padding)
+    if padding > a.shape[0]:
+        raise ValueError(f"unpad_rows: padding is {padding}, but a has only {a.shape[0]} rows")
+    return a[: a.shape[0] - padding] if padding else a

@@ -1,0 +1,308 @@
+"""What a call would take, told before anything runs."""
+
+import dataclasses
+import numbers
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxmg import _compat
+from jaxmg._call import backends, checks, layouts, plugins
+from jaxmg._factors import refinement
+
+# The public name of a routine -> the plugin's.
+_ROUTINES = {
+    "potrs": "potrs",
+    "potri": "potri",
+    "syevd": "syevd",
+    "sygvd": "sygvd",
+    "cho_factor": "potrf",
+    "cho_solve": "cho_solve",
+}
+_WITH_B = ("potrs", "cho_solve")
+# cho_solve has no matrix but the factor, which it leaves alone.
+_COPIES_A = ("potrs", "potri", "syevd", "sygvd", "cho_factor")
+_WITH_REFINE = ("potrs", "cho_factor", "cho_solve")
+# With refine: arrays like b in an iteration (solution, residual, correction, directions), and
+# vectors of n numbers beside them. What XLA makes of both was looked at in compiled programs.
+_LIKE_B, _OF_ROWS = 8, 2
+_MANY = 2**20  # an order of which a rank has rows enough for tiles as wide as they come
+# That a plan is made for, one by one: more would take seconds.
+_MOST_DEVICES = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What `plan` found; printed, it says so in a sentence.
+
+    Attributes:
+        routine, n, dtype: what was asked for.
+        backend: the solver that takes the call.
+        tile: the tile width that it takes.
+        gathered: whether one device does all the work, as is best for small matrices on GPUs.
+        bytes: for each device, in order, the most that it needs at a time: its rows of A (for
+            "cho_solve" of the factor, for "sygvd" of B too), their copy unless donated, the
+            right-hand sides, results and workspace. Empty where the backend says so only when it
+            has the matrix (cuSOLVERMg).
+        memory: bytes that JAX may take on one device, of which what other arrays have is not taken
+            off; None where it doesn't say, as on CPU devices, and ``plan`` wasn't told.
+        devices: how many there are.
+        refine: the precision of the factorization, "float32" or "tf32"; None without ``refine``.
+    """
+
+    routine: str
+    n: int
+    dtype: np.dtype
+    backend: str
+    tile: int
+    gathered: bool
+    bytes: tuple[int, ...]
+    memory: int | None
+    devices: int
+    refine: str | None = None
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether each device has the memory; None where that isn't known."""
+        if self.memory is None or not self.bytes:
+            return None
+        return max(self.bytes) <= self.memory
+
+    def __str__(self) -> str:
+        fits = {True: "it fits", False: "it does NOT fit", None: "whether it fits isn't known"}
+        of = "" if self.memory is None else f" of {_readable(self.memory)}"
+        where = f"{self.devices} device{'s' if self.devices > 1 else ''}"
+        needed = f"{_readable(max(self.bytes))}{of}" if self.bytes else "memory that isn't known"
+        refine = f" with refine={self.refine!r}" if self.refine else ""
+        gathered = ", gathered on one device" if self.gathered else ""
+        return (
+            f"{self.routine}{refine}, n = {self.n}, {self.dtype}, on {where}: backend "
+            f"{self.backend!r}, tiles of {self.tile}{gathered}; "
+            f"{needed} on the busiest device: {fits[self.fits]}"
+        )
+
+
+@_compat.api_boundary
+def plan(
+    routine,
+    n,
+    dtype,
+    devices=None,
+    *,
+    nrhs=1,
+    T_A=None,
+    backend="auto",
+    donate=False,
+    return_eigenvectors=True,
+    refine=None,
+    precision=None,
+    memory=None,
+):
+    """Which solver, which tile width and how much memory a call would take; runs nothing.
+
+    Args:
+        routine: "potrs", "potri", "syevd", "sygvd", "cho_factor" or "cho_solve".
+        n: the order of A, at least 1.
+        dtype: of A: float32, float64, complex64 or complex128.
+        devices: how A is spread by rows: a sequence of devices, a ``jax.sharding.Mesh`` of them, or
+            how many such as ``jax.local_devices()[0]``, which need not be there; None: all of
+            ``jax.local_devices()``.
+        nrhs: how many right-hand sides, for "potrs" and "cho_solve".
+        T_A: tile width, as in the call; None lets the plugin choose.
+        backend: "auto", "native", "cusolvermg" or "cusolvermp", as in the call.
+        donate: whether A (and the B of "sygvd") is donated, so that there is no copy of it.
+        return_eigenvectors: for "syevd" and "sygvd".
+        refine: for "potrs" and "cho_factor" as in the call, for "cho_solve" as in that of the
+            factor. The tile is the one of the factor in lower precision; the bytes are enough where
+            a solve falls back too.
+        precision: for "potrs", "potri" and "cho_factor", as in the call: products by parts need
+            memory for those.
+        memory: bytes that JAX may take on one device, such as 80e9; None: what it may take here.
+
+    Returns:
+        A `Plan`, with attributes ``backend``, ``tile``, ``gathered``, ``bytes`` (one number a
+        device), ``memory`` (of one device, None where it isn't known), ``devices``, ``refine`` and
+        ``fits`` (True, False, or None for unknown). It is for an A that lies as it is worked on, by
+        rows; one that has to be laid out first needs a copy more.
+
+    Raises:
+        TypeError, ValueError: an argument can't be right, or the backend isn't available.
+        RuntimeError: no plugin is installed for the platform.
+
+    Examples:
+        >>> print(jaxmg.plan("potrs", 65536, "float64", nrhs=16))
+        >>> assert jaxmg.plan("potri", n, a.dtype, mesh, donate=True).fits is not False
+        >>> jaxmg.plan("syevd", 131072, "float64", devices=8, memory=140e9).fits
+    """
+    name = f"plan({routine!r})"
+    if not isinstance(routine, str) or routine not in _ROUTINES:
+        raise ValueError(
+            f"plan: routine must be one of {', '.join(map(repr, _ROUTINES))}; got {routine!r}"
+        )
+    n, nrhs = checks.positive(name, "n", n), checks.non_negative(name, "nrhs", nrhs)
+    dtype = _dtype(name, dtype)
+    tile = checks.tile(name, T_A)
+    layout = _layout(name, devices, memory)
+    a = jax.ShapeDtypeStruct((n, n), dtype)
+    if refine is not None and routine not in _WITH_REFINE:
+        raise ValueError(
+            f"{name}: refine={refine!r} is for {', '.join(map(repr, _WITH_REFINE))} alone"
+        )
+    kept = routine in ("cho_factor", "cho_solve")
+    engine = kept or refine is not None  # which no other backend has
+    backend = "native" if engine and backend == "auto" else backend
+    if kept and backend != "native":
+        checks.backend(routine, backend, ["native"], layout.platform)
+    native = _ROUTINES[routine]
+    backend = backends.resolve(native, layout, backend, a)
+    if refine is not None:
+        refine = refinement.check(name, refine, dtype, backend, layout.platform)
+        lower = refinement.plan(layout, dtype, n, tile, refine)
+        needed = _refined_bytes(routine, layout, dtype, n, max(nrhs, 1), tile, donate, lower)
+        return Plan(
+            routine, n, dtype, backend, lower["tile"], False, needed, layout.memory, layout.ranks,
+            refine,
+        )  # fmt: skip
+    vectors = bool(return_eigenvectors)
+    products = checks.precision(name, precision, dtype, backend)
+    found = backends.plan(native, layout, backend, dtype, n, tile, max(nrhs, 1), vectors, products)
+    own = _own_bytes(routine, n, layout.ranks, dtype, nrhs, donate)
+    if routine == "cho_solve":
+        own += found["overflow_rows"] * n * dtype.itemsize
+    return Plan(
+        routine, n, dtype, backend, found["tile"], bool(found["gathered"]),
+        tuple(own + count for count in found["bytes"]), layout.memory, layout.ranks,
+    )  # fmt: skip
+
+
+def _own_bytes(routine, n, ranks, dtype, nrhs, donate):
+    """What the caller's arrays, and XLA's copies of matrices, take on a device."""
+    copies = 2 if routine in _COPIES_A and not donate else 1
+    copies *= 2 if routine == "sygvd" else 1
+    elements = copies * -(-n // ranks) * n + (n * nrhs if routine in _WITH_B else 0)
+    return elements * dtype.itemsize
+
+
+def _refined_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower):
+    """What a call with ``refine`` takes on each device: its own arrays, the most that XLA has at a
+    time for others, and the most that a native routine in it works in.
+
+    Args:
+        lower: the plugin's plan of the factorization in lower precision.
+    """
+    size, low = dtype.itemsize, refinement.lower_dtype(dtype).itemsize
+    real = np.finfo(dtype).dtype.itemsize
+    height = -(-n // layout.ranks)
+    a, b, overflow = height * n * size, n * nrhs * size, lower["overflow_rows"] * n * low
+    tiles = height * n * low
+    vectors = _LIKE_B * b + _OF_ROWS * n * size
+    # A piece of A, and the squares of its elements, of which the sum is taken.
+    rounding = refinement.piece_height(height, n) * n * (size + real) + _OF_ROWS * n * size
+    # To fall back takes a copy of A, which lies where the rest was.
+    in_place = routine == "potrs" and donate and _compat.BRANCHES_WORK_IN_PLACE
+    again = 0 if in_place else a + b
+    kept = a + tiles + overflow + n * real
+    factoring = [count - overflow for count in lower["bytes"]]
+    solving = _solving_bytes(layout, dtype, n, nrhs, tile, lower["tile"])
+    own, others, native = {
+        "potrs": (
+            a + 2 * b,
+            max(tiles + max(rounding, overflow + vectors), again),
+            map(max, factoring, solving),
+        ),
+        "cho_factor": (kept, rounding, factoring),
+        "cho_solve": (kept + 2 * b, max(vectors, again), solving),
+    }[routine]
+    return tuple(own + others + count for count in native)
+
+
+def _solving_bytes(layout, dtype, n, nrhs, tile, lower_tile):
+    """The most that what a refined solve calls works in, on each device."""
+    height, low = -(-n // layout.ranks), refinement.lower_dtype(dtype)
+
+    def beside_x(routine, dtype, tile):
+        found = backends.plan(routine, layout, "native", dtype, n, tile, nrhs)
+        return [count - n * nrhs * dtype.itemsize for count in found["bytes"]]
+
+    usual = plugins.load(layout.platform).plan(
+        "potri", "native", str(dtype), _MANY, _MANY, 1, 0, 1, False
+    )["tile"]
+    parts = refinement.parts(n, layout.ranks, nrhs)
+    vectors = n * nrhs * (1 + 2 * parts * (parts > 1)) + height * nrhs
+    product = (vectors + min(usual, height) ** 2) * dtype.itemsize
+    applied, again = beside_x("cho_solve", low, lower_tile), beside_x("potrs", dtype, tile)
+    return [max(product, *both) for both in zip(applied, again, strict=True)]
+
+
+def _dtype(name, dtype):
+    try:
+        dtype = np.dtype(dtype)
+    except TypeError:
+        raise TypeError(f"{name}: dtype must name a dtype; got {dtype!r}") from None
+    if str(dtype) not in checks.DTYPES:
+        raise TypeError(f"{name}: dtype must be one of {', '.join(checks.DTYPES)}; got {dtype}")
+    return dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class _Imagined:
+    """What a plan looks at of a `layouts.Layout`, for devices that need not be there.
+
+    Attributes:
+        platform: that of the devices of this process, with whose plugin the plan is made.
+        memory: bytes of one device.
+    """
+
+    ranks: int
+    platform: str
+    memory: int | None
+    processes = ()
+
+
+def _layout(name, devices, memory):
+    """A's rows over the devices that are meant."""
+    if memory is not None and not (isinstance(memory, numbers.Real) and float(memory) > 0):
+        raise ValueError(
+            f"{name}: memory must be a number of bytes above 0, of one device, or None for that of "
+            f"the devices here; got {memory!r}"
+        )
+    if isinstance(devices, Mesh):
+        devices = devices.devices.flat
+    elif devices is None:
+        devices = jax.local_devices()
+    elif not isinstance(devices, (list, tuple, np.ndarray)):
+        return _imagined(_count(name, devices), jax.local_devices()[0].platform, memory)
+    devices = np.array(devices, dtype=object).ravel()
+    if not devices.size or not all(isinstance(device, jax.Device) for device in devices):
+        raise TypeError(
+            f"{name}: devices must be a sequence of JAX devices, a jax.sharding.Mesh, or how many "
+            f"there are; got {devices.tolist()}"
+        )
+    return _imagined(devices.size, devices[0].platform, memory)
+
+
+def _imagined(ranks, platform, memory):
+    memory = layouts.device_memory(platform) if memory is None else int(memory)
+    return _Imagined(ranks, platform, memory)
+
+
+def _count(name, devices):
+    try:
+        count = checks.index(devices)
+    except TypeError:
+        raise TypeError(
+            f"{name}: devices must be a sequence of JAX devices, a jax.sharding.Mesh, or how many "
+            f"there are; got {devices!r}"
+        ) from None
+    if not 1 <= count <= _MOST_DEVICES:
+        raise ValueError(f"{name}: devices must be from 1 to {_MOST_DEVICES}; got {count}")
+    return count
+
+
+def _readable(count):
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.2f} {unit}" if unit != "bytes" else f"{count} bytes"
+        count /= 1024
+    return None

@@ -1,0 +1,204 @@
+"""The inverse of a positive definite matrix: LAPACK's potrf and potri."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from jaxmg import _compat
+from jaxmg._call import blocks, checks, layouts, record, results
+from jaxmg._factors import cholesky_factor
+from jaxmg._transform import at_once, derivatives, hermitian
+
+
+def _upper(rows, layout, shape):
+    """A rank's part of the inverse's upper triangle: all that 0.0.9 gave inside a shard_map."""
+    count, n = rows.shape
+    row = layouts.local_rank(layout) * count + jnp.arange(count)[:, None]
+    return blocks.from_rows(jnp.where(row <= jnp.arange(n), rows, 0), layout, shape)
+
+
+def _rule(routine, chosen):
+    """By a factor, which is kept for the derivative."""
+
+    def invert(a):
+        factor, call = cholesky_factor.factored(a, chosen), chosen.inside
+        found = _padded if call is None else lambda f, a: _upper(f.inv(), call.layout, a.shape)
+        makers = {"a_inv": lambda: found(factor, a), "status": lambda: factor.status}
+        return routine.picked(chosen, makers)
+
+    return derivatives.as_composed(invert)
+
+
+def _padded(factor, a):
+    """The inverse with the padding that the caller has in ``a``."""
+    inverse = factor.inv()
+    if a.shape == inverse.shape:
+        return inverse
+    rows = hermitian.rows(factor.layout, inverse)
+    return hermitian.with_padding(factor.layout, rows, a.shape[0])
+
+
+_AT_ONCE = at_once.AtOnce(at_once.potri, (("gpu", 2048), ("cpu", 96)))
+_POTRI = record.Routine(
+    name="potri",
+    results=(results.Matrix("a_inv", back=_upper), results.Status()),
+    plain_gives=("a_inv", "status"),
+    local_gives=("a_inv", "status"),
+    traced_gives=("a_inv", "status"),
+    options=(record.PRECISION,),
+    older=(("mesh", "pad"),),
+    extends=True,
+    rule=_rule,
+    together=lambda options: _AT_ONCE if at_once.has_plain_products(options) else None,
+)
+
+
+@_compat.api_boundary
+def potri(
+    a,
+    T_A=None,
+    mesh=None,
+    matrix_specs=None,
+    return_status=False,
+    pad=True,
+    *,
+    in_specs=None,
+    donate=False,
+    backend="auto",
+    precision=None,
+    check=False,
+):
+    """The inverse of a Hermitian positive definite matrix spread over several devices.
+
+    Factors ``a`` by a distributed Cholesky decomposition, inverts the factor and multiplies it with
+    its conjugate transpose, in place (LAPACK's potrf, trtri and lauum; method 2 of J. J. Du Croz
+    and N. J. Higham, "Stability of methods for matrix inversion", IMA J. Numer. Anal. 12, 1992).
+    To solve a system, `potrs` is faster and more accurate.
+
+    Args:
+        a: (n, n), Hermitian positive definite, float32, float64, complex64 or complex128; a JAX or
+            NumPy array, sharded, replicated or on one device. Only the upper triangle is read.
+        T_A: tile width, any integer of at least 1; None lets the plugin choose.
+        mesh: the mesh to run on; inferred as in `potrs`.
+        matrix_specs: how ``a`` is sharded; inferred as in `potrs`.
+        return_status: also return the status.
+        pad: as for `potrs`; where the caller padded ``a``, the inverse has its shape, with rows of
+            zeros in the same places.
+        in_specs: another name of ``matrix_specs``.
+        donate: compute in a's own buffer and delete ``a``; ignored under an outer ``jit``.
+        backend: "auto", "native" or "cusolvermg".
+        precision: as for `potrs`.
+        check: as for `potrs`.
+
+    Returns:
+        The full Hermitian inverse, (n, n), of a's dtype and sharding; with ``return_status`` the
+        pair of it and an int32 scalar: 0, or LAPACK's info, the order k of the leading minor that
+        is not positive definite. The inverse is NaN then.
+
+    Cost: n^3 multiplications and additions over all ranks (four times as many when complex).
+    Memory: a copy of ``a`` unless ``donate``, and a few panels of n x T_A per rank.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.
+
+    Examples:
+        >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
+        >>> a_inv = jaxmg.potri(a)
+    """
+    return _POTRI.plain(
+        (a,), T_A, mesh, matrix_specs, in_specs, pad, backend, donate, check=check,
+        precision=precision, return_status=return_status,
+    )  # fmt: skip
+
+
+@_compat.api_boundary
+def potri_shardmap_ctx(
+    a,
+    T_A=None,
+    mesh=None,
+    matrix_specs=None,
+    *,
+    in_specs=None,
+    pad=True,
+    backend="auto",
+    precision=None,
+):
+    """`potri` on the local block inside ``shard_map``; outside of one, `potri_jit_ctx`.
+
+    Inside a ``shard_map`` of which all axes are manual, every rank calls it with its block:
+
+    Args:
+        a: (rows, n), this rank's rows of the matrix, rows = ceil(n / P) on P ranks, or a block of
+            rows and columns, as for `potrs_shardmap_ctx`.
+        T_A: tile width; None lets the plugin choose.
+        mesh: not used here; True or False is taken for ``pad``, which is third in older code.
+        matrix_specs: the spec that the ``shard_map`` has for A; needed where the axes are open, as
+            for `potrs_shardmap_ctx`.
+        in_specs: another name of ``matrix_specs``.
+        pad: as for `potrs_shardmap_ctx`.
+        backend: as for `potrs`.
+        precision: as for `potrs`.
+
+    Returns:
+        (a_inv, status): this rank's part of the inverse's upper triangle, of the shape of ``a``,
+        zero below the diagonal and in rows of padding, and an int32 array of shape (1,).
+        `potri_symmetrize` makes the full matrix of the result outside the ``shard_map``.
+
+    JAX may differentiate and batch it, as `potrs_shardmap_ctx`.
+    """
+    return _POTRI.local((a,), T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision)
+
+
+@_compat.api_boundary
+def potri_jit_ctx(
+    a,
+    T_A=None,
+    mesh=None,
+    matrix_specs=None,
+    *,
+    in_specs=None,
+    pad=True,
+    backend="auto",
+    precision=None,
+):
+    """`potri` on global arrays for use inside ``jit``: always returns (a_inv, status).
+
+    Donate A to the outer ``jit`` and the inverse is computed in A's own buffer. Arguments, errors
+    and cost are those of `potri`.
+    """
+    return _POTRI.traced((a,), T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision)
+
+
+@_compat.api_boundary
+def potri_symmetrize(a):
+    """The full Hermitian matrix of which ``a`` holds the upper triangle.
+
+    Args:
+        a: (n, n), real or complex; what is below the diagonal is not read. Sharded in any way.
+
+    Returns:
+        (n, n), triu(a) + triu(a, 1)^H, sharded like ``a``. It needs a transposition of ``a`` across
+        the devices; `potri` returns the full inverse without one.
+
+    Raises:
+        ValueError: ``a`` is not square.
+    """
+    checks.usable("potri_symmetrize", "a", a)
+    a = jnp.asarray(a)
+    if a.ndim != 2 or a.shape[0] != a.shape[1]:
+        raise ValueError(f"potri_symmetrize: a must be square, (n, n); it has shape {a.shape}")
+    if isinstance(a, Tracer):
+        return _symmetrize(a)
+    return _symmetrizer(a.sharding)(a)
+
+
+@functools.lru_cache(maxsize=64)
+def _symmetrizer(sharding):
+    return jax.jit(_symmetrize, out_shardings=sharding)
+
+
+def _symmetrize(a):
+    lower = layouts.constrain_like(jnp.triu(a, 1).conj().T, a)
+    return jnp.triu(a) + lower

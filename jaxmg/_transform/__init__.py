@@ -1,0 +1,1 @@
+"""Batches and derivatives of calls."""

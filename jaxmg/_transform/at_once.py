@@ -1,0 +1,146 @@
+"""All matrices of a batch at once on the device that has them, by JAX's own routines: LAPACK's on
+CPUs, and cuSOLVER's and cuBLAS's batched ones on GPUs.
+
+The functions take stacks, (count, n, n) and (count, n) or (count, n, nrhs), and give all results of
+a `Routine` with the batch in front. As the native code does they read the upper triangle alone.
+"""
+
+import collections.abc
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg._call import checks
+
+
+@dataclasses.dataclass(frozen=True)
+class AtOnce:
+    """How a routine computes many matrices at once.
+
+    Attributes:
+        function: of the stacks; gives all results, and which matrices the native code has to
+            take again, (count,), None for none.
+        orders: by platform up to which order that is faster than one after the other
+            (docs/performance.md).
+    """
+
+    function: collections.abc.Callable
+    orders: tuple
+
+    def is_faster(self, layout, n):
+        """Whether it is for matrices of order n on the devices of ``layout``. Of CPU devices only
+        one alone: JAX's LAPACK kernels wait in one thread of XLA's pool for others of it, and
+        several devices' at a time lock up (seen with jaxlib 0.10.2)."""
+        if layout.platform == "cpu" and layout.mesh.size > 1:
+            return False
+        return n <= dict(self.orders).get(layout.platform, 0)
+
+
+def has_plain_products(options):
+    """Whether the options ask for no other precision than JAX's routines have here."""
+    name = checks.plain_precision(options.get("precision"))
+    return checks.PRODUCTS.get(name) in (checks.PRODUCTS["highest"], checks.DEFAULT)
+
+
+def factored(a):
+    """(U with A = U^H U, the logarithm of det(A), where that failed)"""
+    lower = _adjoint(a)  # of which the lower triangle is read
+    lower = jax.lax.linalg.cholesky(_with_real_diagonal(lower), symmetrize_input=False)
+    diagonal = _diagonal(lower)
+    failed = ~jnp.isfinite(diagonal).all(axis=-1)
+    return _adjoint(lower), 2 * jnp.log(diagonal).sum(axis=-1), failed
+
+
+def solve_upper(u, b, adjoint=False, left=True):
+    """U^-1 b, or with the adjoint of U; B U^-1 and the like where it isn't on the left."""
+    columns = b[..., None] if b.ndim == 2 else b
+    x = jax.lax.linalg.triangular_solve(
+        u, columns, left_side=left, lower=False, transpose_a=adjoint, conjugate_a=adjoint
+    )
+    return x.reshape(b.shape)
+
+
+def solve(u, b):
+    """The x with U^H U x = b."""
+    return solve_upper(u, solve_upper(u, b, adjoint=True)) if b.size else b
+
+
+def inverse(u):
+    """The inverse of U^H U, Hermitian."""
+    eye = jnp.broadcast_to(jnp.eye(u.shape[-1], dtype=u.dtype), u.shape)
+    inverse = solve_upper(u, eye)
+    return whole(multiply(inverse, _adjoint(inverse)))
+
+
+def multiply(x, y):
+    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)
+
+
+def whole(a):
+    """The Hermitian matrices of which the stack has the upper triangles."""
+    upper = jnp.triu(a, 1)
+    return _with_real_diagonal(upper + _adjoint(upper), _diagonal(a))
+
+
+def potrs(a, b):
+    u, log_det, failed = factored(a)
+    return (a, solve(u, b), log_det, _solved(failed)), failed
+
+
+def potri(a):
+    u, _, failed = factored(a)
+    return (inverse(u), _solved(failed)), failed
+
+
+def cho_factor(a):
+    """As the engine has a factor on one rank: U, and no overflow."""
+    u, log_det, failed = factored(a)
+    overflow = jnp.zeros((len(a), 0, a.shape[-1]), a.dtype)
+    return (u, overflow, log_det, _solved(failed)), failed
+
+
+def syevd(a):
+    v, w, status = _eigh(a)
+    return (v, w, status), None
+
+
+def sygvd(a, b):
+    """Of C = L^-1 A L^-H with B = L L^H: a failure of either step is looked at again."""
+    u, _, failed = factored(b)
+    half = solve_upper(u, whole(a), left=False)
+    v, w, status = _eigh(solve_upper(u, half, adjoint=True))
+    return (solve_upper(u, v), b, w, status), failed | (status != 0)
+
+
+def _eigh(a):
+    """(v, w, status)"""
+    # cuSOLVER is slower on an upper triangle.
+    v, w = jax.lax.linalg.eigh(_adjoint(a), lower=True, symmetrize_input=False)
+    good = jnp.isfinite(jnp.triu(a)).all(axis=-1)
+    failed = jnp.where(jnp.isfinite(w).all(axis=-1), 0, a.shape[-1])
+    first = 1 + jnp.argmin(good, axis=-1)
+    status = jnp.where(good.all(axis=-1), failed, first).astype(jnp.int32)
+    solved = status[:, None] == 0
+    return jnp.where(solved[..., None], v, jnp.nan), jnp.where(solved, w, jnp.nan), status
+
+
+def _solved(failed):
+    """The status 0 of each."""
+    return jnp.zeros(failed.shape, jnp.int32)
+
+
+def _adjoint(a):
+    return jnp.swapaxes(a, -1, -2).conj()
+
+
+def _diagonal(a):
+    return jnp.diagonal(a, axis1=-2, axis2=-1).real
+
+
+def _with_real_diagonal(a, diagonal=None):
+    if diagonal is None and not jnp.iscomplexobj(a):
+        return a
+    diagonal = _diagonal(a) if diagonal is None else diagonal
+    eye = jnp.eye(a.shape[-1], dtype=bool)
+    return jnp.where(eye, diagonal[..., None].astype(a.dtype), a)

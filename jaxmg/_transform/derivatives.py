@@ -1,0 +1,215 @@
+"""What JAX's differentiation sees of the functions: `differentiable` gives a rule to what isn't
+linear, `linear` to what is, with a transpose.
+
+A rule looks at arrays of the level below: at the caller's own ones where the caller differentiates
+eagerly, so that the mesh is found as without a derivative. It is made of functions that have rules
+themselves, for derivatives of higher order.
+"""
+
+import abc
+import dataclasses
+import functools
+import typing
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, mlir
+from jax.interpreters import batching as jax_batching
+
+from jaxmg import _compat
+from jaxmg._call import layouts
+from jaxmg._transform import batching
+
+
+def differentiable(function, rule, *arrays):
+    """``function(*arrays)``, of which ``rule(primals, tangents)`` gives the results and their
+    tangents; the tangent of an array that isn't being differentiated is None.
+
+    Arrays that nothing traces never enter JAX's machinery, which would hide where they are.
+    """
+    moving = [i for i, array in enumerate(arrays) if isinstance(array, Tracer)]
+    if not _compat.TRANSFORMS or not moving:
+        return function(*arrays)
+    values = [arrays[i] for i in moving]
+    arrays = batching.without(arrays, moving)
+    run = jax.custom_jvp(lambda *values: function(*batching.put(arrays, moving, values)))
+
+    @_compat.default_promotion()
+    def jvp(primals, tangents):
+        tangents = [None if isinstance(t, SymbolicZero) else t for t in tangents]
+        return rule(
+            batching.put(arrays, moving, primals),
+            batching.put([None] * len(arrays), moving, tangents),
+        )
+
+    run.defjvp(jvp, symbolic_zeros=True)
+    return run(*values)
+
+
+def still(results):
+    """The tangents of ``results`` that don't move, for a rule to return."""
+    return jax.tree.map(lambda x: SymbolicZero(jax.typeof(x).to_tangent_aval()), results)
+
+
+def sum_of(*values):
+    """Of those that aren't None; None where there are none."""
+    there = [value for value in values if value is not None]
+    return functools.reduce(jnp.add, there) if there else None
+
+
+def as_composed(function):
+    """The rule of what ``function``, made of functions with rules, computes too."""
+
+    def rule(primals, tangents):
+        moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
+        return jax.jvp(
+            lambda *values: function(*batching.put(primals, moving, values)),
+            [primals[i] for i in moving],
+            [tangents[i] for i in moving],
+        )
+
+    return rule
+
+
+class Linear(abc.ABC):
+    """A function of arrays that is linear in the last one, whose shape and dtype the result has.
+    Hashable, as what identifies it to JAX."""
+
+    @property
+    @abc.abstractmethod
+    def layout(self) -> layouts.Layout:
+        """Where its arrays are."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether its arrays are blocks inside a shard_map of the caller's."""
+        return self.layout.inside
+
+    def _traced(self, arrays):
+        if self.inside:  # what varies over which axes counts there too
+            return jax.make_jaxpr(self.run)(*arrays)
+        avals = ((array.shape, array.dtype, layouts.named_sharding(array)) for array in arrays)
+        return _jaxpr(self, tuple(avals), jax.sharding.get_abstract_mesh(), _compat.x64_enabled())
+
+    @abc.abstractmethod
+    def run(self, *arrays) -> typing.Any:
+        """The result."""
+
+    @abc.abstractmethod
+    def rule(self, primals, tangents):
+        """The result and its tangent; as for `differentiable`."""
+
+    @property
+    @abc.abstractmethod
+    def adjoint(self) -> "Linear":
+        """The function of the same other arrays that is the adjoint in the last one."""
+
+    def cotangent(self, value):
+        """What the adjoint takes of what the transpose is given."""
+        return value
+
+    def batched(self, size, marks, *arrays):
+        """The results for a batch, in front of the arrays that are marked."""
+        place = batching.like_last(self.layout, arrays, marks)
+        return batching.in_turn(self, marks, *arrays, place=place)
+
+    def __call__(self, *arrays) -> typing.Any:
+        if _compat.TRANSFORMS and layouts.traced(arrays):
+            return _linear.bind(*arrays, of=self, jaxpr=self._traced(arrays))
+        return self.run(*arrays)
+
+
+class ByColumns(Linear):
+    """One of right-hand sides, (n,) or (n, nrhs), each column by itself."""
+
+    def batched(self, size, marks, *arrays):
+        if any(marks[:-1]):
+            return super().batched(size, marks, *arrays)
+        *others, b = arrays
+        x = batching.from_columns(self(*others, batching.to_columns(b)), b)
+        place = batching.like_last(self.layout, arrays, marks)
+        return x if place is None else place.put(x)
+
+
+@functools.lru_cache(maxsize=512)
+def _jaxpr(of, described, mesh, x64):
+    """What runs, of arrays of these shapes, dtypes and shardings, and in this context: jit looks
+    into it for the devices that a program needs."""
+    arrays = (jax.ShapeDtypeStruct(shape, dtype, sharding=s) for shape, dtype, s in described)
+    return jax.make_jaxpr(of.run)(*arrays)
+
+
+_linear = Primitive("jaxmg_linear")
+_linear.def_impl(lambda *arrays, of, jaxpr: of.run(*arrays))
+_linear.def_abstract_eval(lambda *avals, of, jaxpr: jaxpr.out_avals[0] if of.inside else avals[-1])
+mlir.register_lowering(
+    _linear,
+    mlir.lower_fun(
+        lambda *arrays, of, jaxpr: jaxpr_as_fun(jaxpr)(*arrays)[0], multiple_results=False
+    ),
+)
+
+
+@_compat.default_promotion()
+def _linear_jvp(primals, tangents, *, of, jaxpr):
+    return of.rule(primals, [None if isinstance(t, ad.Zero) else t for t in tangents])
+
+
+def _linear_transpose(cotangent, *arrays, of, jaxpr):
+    if isinstance(cotangent, ad.Zero):
+        return (None,) * len(arrays)
+    # JAX's transpose doesn't conjugate.
+    cotangent = of.cotangent(jnp.conj(cotangent))
+    return *(None for _ in arrays[:-1]), jnp.conj(of.adjoint(*arrays[:-1], cotangent))
+
+
+def _linear_batch(arrays, dimensions, *, of, jaxpr):
+    size, marks, arrays = batching.in_front(arrays, dimensions)
+    return of.batched(size, marks, *arrays), 0
+
+
+jax_batching.primitive_batchers[_linear] = _linear_batch
+ad.primitive_jvps[_linear] = _linear_jvp
+ad.primitive_transposes[_linear] = _linear_transpose
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread(Linear):
+    """A linear function of a batch, of which every device takes its share: the arrays that are
+    marked, the last of them, have the batch in front.
+
+    Attributes:
+        of: the function, with a ``layout`` of devices that are alone and a ``program`` for one.
+    """
+
+    of: typing.Any
+    size: int
+    marks: tuple
+
+    @property
+    def layout(self):
+        return self.of.layout
+
+    def run(self, *arrays):
+        place = batching.like_last(self.layout, arrays, self.marks)
+        return batching.spread(
+            self.layout, self.of.program, self.size, self.marks, *arrays, place=place
+        )
+
+    @property
+    def adjoint(self):
+        return dataclasses.replace(self, of=self.of.adjoint)
+
+    def rule(self, primals, tangents):
+        moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
+        axes = [0 if mark else None for mark in self.marks]
+
+        def each(primals, moved):
+            return self.of.rule(primals, batching.put([None] * len(primals), moving, moved))
+
+        return jax.vmap(each, (axes, [axes[i] for i in moving]))(
+            list(primals), [tangents[i] for i in moving]
+        )

@@ -1,0 +1,331 @@
+"""What derivatives of solvers are made of: products with Hermitian matrices that lie on the ranks
+by rows.
+
+A matrix is here as `rows` makes it: (P ceil(n / P), n), each rank with its rows, zeros below the
+last. Vectors are (n, k) and replicated. Inside a shard_map of the caller's, which a layout knows,
+a matrix is a rank's rows of that. Of a Hermitian matrix the upper triangle is read alone,
+where the whole isn't asked for. All is plain JAX, which differentiates it.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat
+from jaxmg._call import blocks, ffi, layouts, results
+from jaxmg._transform import products
+
+
+def on_mesh(function):
+    """``function(layout, *arrays)`` compiled once, on the layout's mesh whatever the context's."""
+    return on_mesh_with()(function)
+
+
+def on_mesh_with(*static):
+    """The same of a function with more arguments that aren't arrays, in these places."""
+
+    def decorated(function):
+        compiled = jax.jit(function, static_argnums=(0, *static))
+
+        @functools.wraps(function)
+        @_compat.default_promotion()
+        def run(layout, *arguments):
+            if not arguments[0].size:  # there are no rows to exchange
+                layout = dataclasses.replace(layout, rows=(), others=layout.mesh.axis_names)
+            if layout.inside:
+                return compiled(layout, *arguments)
+            with _compat.entered(layout.mesh):
+                return compiled(layout, *arguments)
+
+        return run
+
+    return decorated
+
+
+@on_mesh
+def rows(layout, a):
+    """A matrix as the caller has it, with padding of his too, as the functions here take it."""
+    return _over(layout, lambda rank, block: blocks.to_rows(block, layout.by_rows), (a,))
+
+
+@on_mesh_with(2)
+def with_padding(layout, matrix, count):
+    """The caller's matrix of ``count`` rows: what `rows` was made of, zeros in place of padding."""
+    if layout.inside:  # where callers have their rows
+        return matrix
+    shape = count // layout.ranks, matrix.shape[1]
+    if count <= len(matrix):
+        return blocks.join_rows(matrix, layout, count)
+    return _over(layout, lambda rank, a: blocks.from_rows(a, layout.by_rows, shape), (matrix,))
+
+
+def as_given(layout, matrix, other):
+    """`with_padding` in the shape and the sharding of another one of the caller's."""
+    return layouts.constrain_like(with_padding(layout, matrix, other.shape[0]), other)
+
+
+@on_mesh
+def product(layout, a, x):
+    """H x of the Hermitian H with the upper triangle of ``a``."""
+
+    def local(rank, a, x):
+        upper, diagonal = _upper(rank, a)
+        own = _own(layout, rank, x)
+        below = _dot(upper.conj().T, own)
+        return _placed(layout, rank, _dot(upper, x) + diagonal[:, None] * own, below)
+
+    return _over(layout, local, (a,), (x,), P())
+
+
+@on_mesh
+def half_product(layout, h, x):
+    """The upper triangle of a Hermitian H, with half its diagonal, times x."""
+
+    def local(rank, h, x):
+        return _placed(layout, rank, _dot(_half(rank, h), x), jnp.zeros_like(x))
+
+    return _over(layout, local, (h,), (x,), P())
+
+
+@on_mesh
+def half_adjoint_product(layout, h, x):
+    """The adjoint of that triangle times x."""
+
+    def local(rank, h, x):
+        below = _dot(_half(rank, h).conj().T, _own(layout, rank, x))
+        return _sum(layout, below)
+
+    return _over(layout, local, (h,), (x,), P())
+
+
+def of_right_hand_sides(product, layout, matrix, b):
+    """One of these products with b, (n,) or (n, nrhs), of the caller's, and like it."""
+    if not b.size:
+        return jnp.zeros_like(b)
+    found = product(layout, matrix, results.columns(b))
+    return layouts.constrain_like(results.like(found, b), b)
+
+
+@on_mesh
+def trace(layout, a, b):
+    """The trace of H B for the Hermitian matrices with the upper triangles of ``a`` and ``b``."""
+
+    def local(rank, a, b):
+        (upper, diagonal), (others, its) = _upper(rank, a), _upper(rank, b)
+        twice = jnp.sum((upper * others.conj()).real)
+        return _sum(layout, 2 * twice + jnp.sum((diagonal * its).real))
+
+    return _over(layout, local, (a, b), (), P())
+
+
+@on_mesh
+def diagonal(layout, a):
+    """The diagonal, real, (n,)."""
+
+    def local(rank, a):
+        n = a.shape[1]
+        own = _upper(rank, a)[1].real[:, None]
+        return _placed(layout, rank, own, jnp.zeros((n, 1), own.dtype))[:, 0]
+
+    return _over(layout, local, (a,), (), P())
+
+
+@on_mesh
+def full(layout, a):
+    """The whole Hermitian matrix with the upper triangle of ``a``: one exchange of all with all."""
+
+    def local(rank, a):
+        half = _half(rank, a)
+        return half + products.adjoint_on_rank(half, layout.by_rows)
+
+    return _over(layout, local, (a,))
+
+
+@on_mesh
+def upper(layout, a):
+    """The upper triangle, with a real diagonal."""
+
+    def local(rank, a):
+        row, column = _places(rank, a)
+        above, diagonal = _upper(rank, a)
+        return above + jnp.where(row == column, diagonal[:, None], 0)
+
+    return _over(layout, local, (a,))
+
+
+@on_mesh
+def half(layout, h):
+    """The upper triangle of a Hermitian H, with half its diagonal."""
+    return _over(layout, _half, (h,))
+
+
+@on_mesh
+def adjoint(layout, a):
+    """The conjugate transpose."""
+    return _over(layout, lambda rank, a: products.adjoint_on_rank(a, layout.by_rows), (a,))
+
+
+@on_mesh
+def times(layout, x, y):
+    """X Y."""
+    return _over(layout, _product(products.rows_times_rows_on_rank, layout), (x, y))
+
+
+@on_mesh
+def times_adjoint(layout, x, y):
+    """X Y^H."""
+    product = _product(products.rows_times_adjoint_on_rank, layout)
+    n = x.shape[1]
+    return _over(layout, lambda rank, x, y: product(rank, x, y)[:, :n], (x, y))
+
+
+@on_mesh
+def adjoint_times(layout, x, y):
+    """X^H Y."""
+    return _over(layout, _product(products.adjoint_times_rows_on_rank, layout), (x, y))
+
+
+@on_mesh
+def scaled(layout, x, w):
+    """The columns of X times the numbers of w, (n,)."""
+    return _over(layout, lambda rank, x, w: x * w.astype(x.dtype), (x,), (w,))
+
+
+@on_mesh
+def column_products(layout, x, y):
+    """The real parts of the inner products of the columns of X with those of Y, (n,)."""
+
+    def local(rank, x, y):
+        return _sum(layout, jnp.sum((x.conj() * y).real, axis=0))
+
+    return _over(layout, local, (x, y), (), P())
+
+
+@on_mesh
+def quotients(layout, c, w, diagonal=None):
+    """The C_ij / (w_j - w_i) with i != j, 0 / 0 taken for 0, and on the diagonal the numbers that
+    are given, or zeros."""
+
+    def local(rank, c, w, *diagonal):
+        row, column = _places(rank, c)
+        gap = jnp.where(row == column, 1, w - _own(layout, rank, w[:, None])).astype(c.dtype)
+        gap = _compat.vary(gap, _compat.varying_axes(c))
+        found = jax.lax.custom_linear_solve(
+            lambda x: gap * x,
+            jnp.where(row == column, 0, c),
+            lambda _, c: jnp.where(c == 0, 0, c / gap),
+            symmetric=True,
+        )
+        return found + sum(jnp.where(row == column, x, 0).astype(c.dtype) for x in diagonal)
+
+    return _over(layout, local, (c,), (w,) if diagonal is None else (w, diagonal))
+
+
+@on_mesh
+def divided(layout, c, w, values, slopes, diagonal):
+    """C_ij F_ij, with F the divided differences of the values at w, and ``diagonal`` on it.
+
+    Where w_i and w_j are so close that rounding makes up their divided difference, the mean of both
+    slopes is nearer to it: there the two differ by no more than the rounding.
+    """
+    unit = jnp.finfo(w.dtype).eps
+
+    def local(rank, c, w, values, slopes, diagonal):
+        row, column = _places(rank, c)
+        own_w, own_values, own_slopes = (
+            _own(layout, rank, x[:, None]) for x in (w, values, slopes)
+        )
+        gap = w - own_w
+        equal = gap == 0
+        gap = jnp.where(equal, 1, gap)
+        quotient = (values - own_values) / gap
+        mean = (slopes + own_slopes) / 2
+        rounding = 4 * unit * (jnp.abs(values) + jnp.abs(own_values)) / jnp.abs(gap)
+        close = equal | (jnp.abs(mean - quotient) <= rounding)
+        found = c * jnp.where(close, mean, quotient)
+        return jnp.where(row == column, diagonal, found)
+
+    return _over(layout, local, (c,), (w, values, slopes, diagonal))
+
+
+@on_mesh
+def same_on_ranks(layout, x):
+    """Whether all ranks have the same numbers, or NaN, in what is to be replicated."""
+
+    def local(rank, x):
+        first = _sum(layout, jnp.where(rank == 0, x, 0))
+        apart = (x != first) & ~(jnp.isnan(x) & jnp.isnan(first))
+        return _sum(layout, jnp.any(apart).astype(jnp.int32)) == 0
+
+    return _over(layout, local, (), (jax.lax.stop_gradient(x),), P())
+
+
+def _over(layout, local, matrices, vectors=(), result=None):
+    """``local`` of a rank, its rows of ``matrices``, and ``vectors``; by rows where ``result``, the
+    spec, isn't given."""
+    if layout.inside:
+        return local(layouts.local_rank(layout), *matrices, *vectors)
+    out = layout.row_spec if result is None else result
+    if not layout.rows:  # of a batch, which is spread
+        return local(0, *(blocks.replicate(x, layout) for x in (*matrices, *vectors)))
+    specs = (*(layout.row_spec for _ in matrices), *(P() for _ in vectors))
+    mapped = ffi.over_ranks(
+        layout,
+        lambda place, *arrays: local(place.reshape(2)[0], *arrays),
+        specs,
+        out,
+    )
+    matrices = (blocks.split_rows(matrix, layout) for matrix in matrices)
+    return mapped(*matrices, *(blocks.replicate(vector, layout) for vector in vectors))
+
+
+def _product(of, layout):
+    return lambda rank, x, y: of(x, y, layout.by_rows)
+
+
+def _upper(rank, a):
+    """(what is above the diagonal in a rank's rows, and zeros; the diagonal, which is real)"""
+    row, column = _places(rank, a)
+    diagonal = jnp.sum(jnp.where(row == column, a.real, 0), axis=1)
+    return jnp.where(row < column, a, 0), diagonal.astype(a.dtype)
+
+
+def _half(rank, a):
+    row, column = _places(rank, a)
+    upper, diagonal = _upper(rank, a)
+    return upper + jnp.where(row == column, diagonal[:, None] / 2, 0)
+
+
+def _places(rank, a):
+    count, n = a.shape
+    return rank * count + jnp.arange(count)[:, None], jnp.arange(n)[None]
+
+
+def _own(layout, rank, x):
+    """The rows of a vector that belong to a rank's rows of a matrix."""
+    count = -(-len(x) // layout.ranks)
+    padded = jnp.pad(x, ((0, count * layout.ranks - len(x)), (0, 0)))
+    return jax.lax.dynamic_slice_in_dim(padded, rank * count, count)
+
+
+def _placed(layout, rank, own, all_rows):
+    """The sum over the ranks of ``all_rows`` with ``own`` added in a rank's rows."""
+    n, count = len(all_rows), len(own)
+    padded = jnp.pad(all_rows, ((0, count * layout.ranks - n), (0, 0)))
+    start = rank * count
+    mine = jax.lax.dynamic_slice_in_dim(padded, start, count) + own
+    return _sum(layout, jax.lax.dynamic_update_slice_in_dim(padded, mine, start, 0)[:n])
+
+
+def _sum(layout, value):
+    """Over the ranks."""
+    if layout.inside:
+        return layouts.summed(value, layout)
+    return jax.lax.psum(value, layout.rows) if layout.rows else value
+
+
+def _dot(x, y):
+    return products.dot(x, y, 1, 0)

@@ -1,0 +1,152 @@
+"""Products of matrices that lie on the ranks by rows, and the adjoint of one.
+
+    rows_times_adjoint   X Y^H   sums over columns of X and of Y
+    rows_times_rows      X Y     columns of Y give as many of the product
+    adjoint_times_rows   X^H Y   likewise, of what each rank's rows contribute
+
+On P ranks each takes P steps, one for every P-th part of the columns. A step gathers those columns
+of Y from all ranks, or sums up theirs of the product, so that what a rank has at a time beside its
+rows of X, Y and the product is as much as its rows.
+
+The functions of global arrays are for use in a trace, in a program of `_programs`; those whose
+names end in ``_on_rank`` for a rank's rows inside a shard_map, where rows of padding have to be
+zeros. JAX differentiates all of them, of which the same stays true.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg import _compat
+from jaxmg._call import blocks, ffi
+
+
+def rows_times_adjoint(x, y, layout):
+    """X Y^H, (m, n), of x (m, k) and y (n, k), all by rows on the ranks of ``layout``."""
+    shape = (x.shape[0], y.shape[0])
+    return _over_ranks(rows_times_adjoint_on_rank, layout, shape, x, y)
+
+
+def rows_times_rows(x, y, layout):
+    """X Y, (m, n), of x (m, k) and y (k, n), all by rows on the ranks of ``layout``."""
+    return _over_ranks(rows_times_rows_on_rank, layout, (x.shape[0], y.shape[1]), x, y)
+
+
+def adjoint_times_rows(x, y, layout):
+    """X^H Y, (m, n), of x (k, m) and y (k, n), all by rows on the ranks of ``layout``."""
+    return _over_ranks(adjoint_times_rows_on_rank, layout, (x.shape[1], y.shape[1]), x, y)
+
+
+def adjoint(x, layout):
+    """X^H of x (n, n), both by rows on the ranks of ``layout``: one exchange of all with all."""
+    return _over_ranks(adjoint_on_rank, layout, x.shape, x)
+
+
+def rows_times_adjoint_on_rank(x, y, layout):
+    """A rank's rows of X Y^H, of its rows of X and Y; Y's rows of padding are columns there."""
+    x, y = (_with_columns(matrix, layout.ranks) for matrix in (x, y))
+    width = y.shape[1] // layout.ranks
+
+    def part(x, y, step):
+        y = _gathered(_columns(y, step, width), layout)
+        return dot(_columns(x, step, width), y.conj(), 1, 1)
+
+    shape = (x.shape[0], layout.ranks * y.shape[0])
+    return _steps(part, lambda rows, part, _: rows + part, shape, x, y, layout)
+
+
+def rows_times_rows_on_rank(x, y, layout):
+    """A rank's rows of X Y, of its rows of X and Y."""
+
+    def part(x, y, layout):
+        y = _gathered(y, layout)[: x.shape[1]]
+        return dot(x, y, 1, 0)
+
+    return _by_columns(part, x, y, x.shape[0], layout)
+
+
+def adjoint_times_rows_on_rank(x, y, layout):
+    """A rank's rows of X^H Y, ceil(m / P) of m, of its rows of X and Y."""
+    x = _with_columns(x, layout.ranks)
+
+    def part(x, y, layout):
+        return scattered_sum(dot(x.conj(), y, 0, 0), layout)
+
+    return _by_columns(part, x, y, x.shape[1] // layout.ranks, layout)
+
+
+def adjoint_on_rank(x, layout):
+    """A rank's rows of X^H, of its rows of X (n, n)."""
+    return blocks.to_columns(x, layout, x.shape).conj().T
+
+
+def _by_columns(part, x, y, count, layout):
+    """``count`` rows of a product, of which ``part(x, columns of y, layout)`` gives columns."""
+    columns = y.shape[1]
+    y = _with_columns(y, layout.ranks)
+    width = y.shape[1] // layout.ranks
+
+    def found(x, y, step):
+        return part(x, _columns(y, step, width), layout)
+
+    def write(rows, part, step):
+        return jax.lax.dynamic_update_slice_in_dim(rows, part, step * width, 1)
+
+    return _steps(found, write, (count, y.shape[1]), x, y, layout)[:, :columns]
+
+
+def _steps(part, write, shape, x, y, layout):
+    """Zeros of this shape after all steps of ``rows = write(rows, part(x, y, step), step)``.
+
+    A derivative of the loop would keep what was gathered in all steps, a whole matrix on each rank,
+    were it not for jax.checkpoint.
+    """
+
+    def step(rows, i):
+        return write(rows, jax.checkpoint(part)(x, y, i), i), None
+
+    zeros = jnp.zeros(shape, x.dtype)
+    # Where a shard_map of the caller's tracks what varies, a loop has to from its start on.
+    zeros = _compat.vary(zeros, _compat.varying_axes(x) | _compat.varying_axes(y))
+    return jax.lax.scan(step, zeros, jnp.arange(layout.ranks))[0]
+
+
+def _with_columns(x, multiple):
+    """``x`` with columns of zeros behind its own, until they are a multiple of ``multiple``."""
+    extra = -x.shape[1] % multiple
+    return jnp.pad(x, ((0, 0), (0, extra))) if extra else x
+
+
+def _columns(x, step, width):
+    return jax.lax.dynamic_slice_in_dim(x, step * width, width, 1)
+
+
+def _gathered(rows, layout):
+    """All ranks' ``rows``, one rank's below another's."""
+    return jax.lax.all_gather(rows, layout.rows, tiled=True) if layout.ranks > 1 else rows
+
+
+def scattered_sum(rows, layout):
+    """This rank's part of the sum of all ranks' ``rows``."""
+    return jax.lax.psum_scatter(rows, layout.rows, tiled=True) if layout.ranks > 1 else rows
+
+
+def dot(x, y, of_x, of_y):
+    """The product over these dimensions, in the precision of the dtype."""
+    return jax.lax.dot_general(
+        x, y, (((of_x,), (of_y,)), ((), ())), precision=jax.lax.Precision.HIGHEST
+    )
+
+
+def _over_ranks(local, layout, shape, *matrices):
+    """``local`` of each rank's rows of global matrices: a matrix of this shape, and of padding."""
+    if not all(matrix.size for matrix in matrices):
+        return jnp.zeros(shape, matrices[0].dtype)
+    layout = layout.by_rows
+
+    def on_rank(_, *rows):
+        return local(*rows, layout)[:, : shape[1]]
+
+    in_specs = tuple(layout.row_spec for _ in matrices)
+    mapped = ffi.over_ranks(layout, on_rank, in_specs, layout.row_spec)
+    rows = mapped(*(blocks.split_rows(matrix, layout) for matrix in matrices))
+    return blocks.join_rows(rows, layout, shape[0])

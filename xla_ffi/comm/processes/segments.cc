@@ -1,0 +1,388 @@
+#include "xla_ffi/comm/processes/segments.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "xla_ffi/comm/processes/hub.h"
+#include "xla_ffi/device/host/device.h"
+
+namespace jaxmg {
+namespace {
+
+// What a block of memory is a multiple of, as cuBLAS would have it.
+constexpr size_t kAlignment = 512;
+// A segment at least: small ones would be many, each with a file.
+constexpr size_t kLeastBytes = size_t{16} << 20;
+// Words of a pair of processes, for as many calls at a time as they have streams.
+constexpr size_t kWordBytes = size_t{256} << 10;
+constexpr uint32_t kWords = kWordBytes / sizeof(uint32_t);
+// No count is so far ahead of what its word has come to.
+constexpr uint32_t kFarAhead = uint32_t{1} << 30;
+
+constexpr int32_t kWordsNumber = -1;
+
+// What a process has told of that it has not taken back: a segment that a call works in has many
+// blocks.
+constexpr size_t kMostSegments = 4096;
+
+// Whether all columns lie in so many bytes. Another process says how large they are.
+bool Fits(const Bytes2D& block, size_t pitch, size_t bytes) {
+  const size_t last = block.columns == 0 ? 0 : block.columns - 1;
+  size_t end = 0;
+  return !__builtin_mul_overflow(last, pitch, &end) &&
+         !__builtin_add_overflow(end, block.height, &end) && end <= bytes;
+}
+
+OutFrame SegmentFrame(FrameType type, int32_t number, size_t bytes) {
+  OutFrame frame;
+  frame.header.type = type;
+  frame.header.from = number;
+  frame.header.value = static_cast<int64_t>(bytes);
+  return frame;
+}
+
+}  // namespace
+
+Segments& Segments::The() { return Forever<Segments>(); }
+
+std::unique_ptr<Device> NewSharingHostDevice() {
+  const Transport transport = Hub::The().transport();
+  if (transport == Transport::kUnix || transport == Transport::kTcp) return NewHostDevice();
+  Segments& segments = Segments::The();
+  segments.Use(HostMemorySource());
+  return NewHostDevice(
+      {[&](size_t bytes, void** data) { return segments.Allocate(0, bytes, data); },
+       [&](void* data) { segments.Free(data); }});
+}
+
+// --- This process's memory
+// ------------------------------------------------------------------------
+
+// From the smallest gap that is large enough.
+bool Segments::Take(int ordinal, size_t bytes, void** data) {
+  Segment* from = nullptr;
+  std::map<size_t, size_t>::iterator best;
+  for (Segment& segment : segments_) {
+    if (segment.ordinal != ordinal) continue;
+    for (auto gap = segment.free.begin(); gap != segment.free.end(); ++gap) {
+      if (gap->second < bytes || (from != nullptr && gap->second >= best->second)) continue;
+      from = &segment;
+      best = gap;
+    }
+  }
+  if (from == nullptr) return false;
+  const auto [offset, room] = *best;
+  from->used[offset] = bytes;
+  if (room > bytes) from->free[offset + bytes] = room - bytes;
+  from->free.erase(offset);
+  *data = from->data + offset;
+  return true;
+}
+
+Status Segments::Allocate(int ordinal, size_t bytes, void** data) {
+  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  std::lock_guard<std::mutex> lock(pool_);
+  if (Take(ordinal, bytes, data)) return Status::Ok();
+  // What is too small for this is in the way of it.
+  DropUnused(ordinal);
+  MemorySource* source = source_;
+  if (source == nullptr) return Error(Code::kInternal, "processes share no memory");
+  size_t room = std::max(bytes, kLeastBytes);
+  void* begin = nullptr;
+  int file = -1;
+  JAXMG_RETURN_IF_ERROR(source->Make(ordinal, &room, &begin, &file));
+  Fd owned(file);
+  segments_.push_back({++last_number_,
+                       ordinal,
+                       static_cast<char*>(begin),
+                       room,
+                       std::make_shared<const Fd>(std::move(owned)),
+                       {{0, room}},
+                       {}});
+  Take(ordinal, bytes, data);
+  return Status::Ok();
+}
+
+void Segments::Free(void* data) noexcept {
+  std::lock_guard<std::mutex> lock(pool_);
+  for (Segment& segment : segments_) {
+    const auto offset = static_cast<size_t>(static_cast<char*>(data) - segment.data);
+    const auto used = segment.used.find(offset);
+    if (static_cast<char*>(data) < segment.data || used == segment.used.end()) continue;
+    // Its node is that of the gap: nothing here takes memory.
+    auto node = segment.used.extract(used);
+    auto gap = segment.free.insert(std::move(node)).position;
+    if (const auto next = std::next(gap);
+        next != segment.free.end() && gap->first + gap->second == next->first) {
+      gap->second += next->second;
+      segment.free.erase(next);
+    }
+    if (gap != segment.free.begin()) {
+      const auto before = std::prev(gap);
+      if (before->first + before->second == gap->first) {
+        before->second += gap->second;
+        segment.free.erase(gap);
+      }
+    }
+    return;
+  }
+}
+
+bool Segments::Has(const void* data) {
+  std::lock_guard<std::mutex> lock(pool_);
+  return std::any_of(segments_.begin(), segments_.end(), [&](const Segment& segment) {
+    return data >= segment.data && data < segment.data + segment.bytes;
+  });
+}
+
+size_t Segments::bytes() {
+  std::lock_guard<std::mutex> lock(pool_);
+  size_t sum = 0;
+  for (const Segment& segment : segments_) sum += segment.bytes;
+  return sum;
+}
+
+void Segments::DropUnused(int ordinal) noexcept {
+  for (auto segment = segments_.begin(); segment != segments_.end();) {
+    if (segment->ordinal != ordinal || !segment->used.empty()) {
+      ++segment;
+      continue;
+    }
+    {
+      auto lock = monitor_.Lock();
+      for (const auto& [process, neighbour] : neighbours_) {
+        auto& told = neighbour->told_;
+        const auto found = std::find(told.begin(), told.end(), segment->number);
+        if (found == told.end()) continue;
+        told.erase(found);
+        neighbour->connection_->SendOrBreak(
+            SegmentFrame(FrameType::kForget, segment->number, segment->bytes));
+      }
+    }
+    source_.load()->Unmap(segment->data, segment->bytes);
+    segment = segments_.erase(segment);
+  }
+}
+
+Status Neighbour::Describe(const Bytes2D& block, SharedPlace* place) {
+  Segments& segments = Segments::The();
+  std::lock_guard<std::mutex> pool(segments.pool_);
+  for (const Segments::Segment& segment : segments.segments_) {
+    const auto* begin = static_cast<const char*>(block.data);
+    if (begin < segment.data || begin >= segment.data + segment.bytes) continue;
+    place->segment = segment.number;
+    place->offset = begin - segment.data;
+    place->pitch = static_cast<int64_t>(block.pitch);
+    auto lock = segments.monitor_.Lock();
+    if (std::find(told_.begin(), told_.end(), segment.number) != told_.end()) return Status::Ok();
+    told_.reserve(told_.size() + 1);
+    OutFrame frame = SegmentFrame(FrameType::kSegment, segment.number, segment.bytes);
+    frame.file = segment.file;
+    JAXMG_RETURN_IF_ERROR(connection_->Send(std::move(frame)));
+    told_.push_back(segment.number);
+    return Status::Ok();
+  }
+  return Error(Code::kInternal, "a block for another process lies in no memory that it shares");
+}
+
+// --- Other processes
+// ------------------------------------------------------------------------------
+
+std::shared_ptr<Neighbour> Segments::NeighbourOf(int process) {
+  std::shared_ptr<Neighbour>& neighbour = neighbours_[process];
+  if (neighbour == nullptr) neighbour = std::make_shared<Neighbour>();
+  return neighbour;
+}
+
+// This process's, of which the other is told.
+Status Segments::OpenWords(Neighbour& neighbour) {
+  void* words = nullptr;
+  int file = -1;
+  JAXMG_RETURN_IF_ERROR(MakeHostSegment(kWordBytes, &words, &file));
+  auto owned = std::make_shared<const Fd>(Fd(file));
+  JAXMG_RETURN_IF_ERROR(source_.load()->Register(words, kWordBytes));
+  neighbour.words_ = static_cast<uint32_t*>(words);
+  neighbour.counts_.assign(kWords, 0);
+  neighbour.taken_.assign(kWords, 0);
+  neighbour.released_.assign(kWords, 0);
+  OutFrame frame = SegmentFrame(FrameType::kSegment, kWordsNumber, kWordBytes);
+  frame.file = std::move(owned);
+  return neighbour.connection_->Send(std::move(frame));
+}
+
+Status Segments::Connect(int process, const std::shared_ptr<Connection>& connection,
+                         Clock::time_point deadline, std::shared_ptr<Neighbour>* neighbour) {
+  std::shared_ptr<Neighbour> found;
+  {
+    auto lock = monitor_.Lock();
+    found = NeighbourOf(process);
+    if (found->connection_ == nullptr) found->connection_ = connection;
+  }
+  std::lock_guard<std::mutex> connecting(found->connecting_);
+  if (found->connected_) {
+    *neighbour = std::move(found);
+    return Status::Ok();
+  }
+  if (source_ == nullptr) {
+    if (!found->told_refusal_) {
+      JAXMG_RETURN_IF_ERROR(connection->Send(SegmentFrame(FrameType::kForget, kWordsNumber, 0)));
+      found->told_refusal_ = true;
+    }
+    return Status::Ok();
+  }
+  if (found->words_ == nullptr) JAXMG_RETURN_IF_ERROR(OpenWords(*found));
+  Fd file;
+  {
+    auto lock = monitor_.Lock();
+    const Patience patience = {deadline - Clock::now()};
+    monitor_.Wait(lock, patience,
+                  [&] { return found->words_file_.get() >= 0 || found->refused_ || found->lost_; });
+    if (found->refused_) return Status::Ok();
+    file = std::move(found->words_file_);
+  }
+  if (file.get() < 0) {
+    return Error(Code::kUnavailable, Hub::The().Describe(process),
+                 " has shared no memory with this process in time");
+  }
+  void* words = nullptr;
+  JAXMG_RETURN_IF_ERROR(MapHostSegment(file.get(), kWordBytes, &words));
+  JAXMG_RETURN_IF_ERROR(source_.load()->Register(words, kWordBytes));
+  found->their_words_ = static_cast<uint32_t*>(words);
+  found->connected_ = true;
+  *neighbour = std::move(found);
+  return Status::Ok();
+}
+
+bool Segments::Shares(int process) {
+  auto lock = monitor_.Lock();
+  const auto found = neighbours_.find(process);
+  return found != neighbours_.end() && found->second->their_words_ != nullptr;
+}
+
+Status Neighbour::TakeWords(uint32_t count, uint32_t* first) {
+  auto lock = Segments::The().monitor_.Lock();
+  uint32_t run = 0;
+  for (uint32_t word = 0; word < kWords; ++word) {
+    run = taken_[word] ? 0 : run + 1;
+    if (run < count) continue;
+    *first = word + 1 - count;
+    std::fill_n(taken_.begin() + *first, count, 1);
+    return Status::Ok();
+  }
+  return Error(Code::kResourceExhausted, "too many calls at a time with one other process");
+}
+
+void Neighbour::GiveWords(uint32_t first, uint32_t count) noexcept {
+  auto lock = Segments::The().monitor_.Lock();
+  std::fill_n(taken_.begin() + first, count, 0);
+}
+
+std::shared_ptr<Event> Neighbour::Theirs(const SharedCount& count) const {
+  uint32_t* words = their_words_;
+  if (words == nullptr || count.word >= kWords) return nullptr;
+  return std::make_shared<SharedEvent>(words + count.word, count.count);
+}
+
+Status Neighbour::Find(const SharedPlace& place, Bytes2D* block) {
+  std::lock_guard<std::mutex> mapping(mapping_);
+  Segments& segments = Segments::The();
+  MemorySource& source = *segments.source();
+  Mapped* found = nullptr;
+  std::vector<std::pair<char*, size_t>> forgotten;
+  {
+    auto lock = segments.monitor_.Lock();
+    for (auto theirs = theirs_.begin(); theirs != theirs_.end();) {
+      if (!theirs->second.forgotten) {
+        ++theirs;
+        continue;
+      }
+      if (theirs->second.data) forgotten.emplace_back(theirs->second.data, theirs->second.bytes);
+      theirs = theirs_.erase(theirs);
+    }
+    const auto theirs = theirs_.find(place.segment);
+    if (theirs != theirs_.end()) found = &theirs->second;  // stays until it is forgotten, here
+  }
+  for (const auto& [data, bytes] : forgotten) source.Unmap(data, bytes);
+  if (found == nullptr) {
+    return Error(Code::kInternal, "a block lies in a segment of which nobody has told");
+  }
+  if (found->data == nullptr) {
+    void* data = nullptr;
+    JAXMG_RETURN_IF_ERROR(source.Map(found->file.get(), found->bytes, &data));
+    found->data = static_cast<char*>(data);
+    found->file = Fd();
+  }
+  const auto offset = static_cast<size_t>(place.offset);
+  if (place.offset < 0 || place.pitch < 0 || offset > found->bytes ||
+      !Fits(*block, static_cast<size_t>(place.pitch), found->bytes - offset)) {
+    return Error(Code::kInternal, "a block lies beyond its segment");
+  }
+  block->data = found->data + offset;
+  block->pitch = static_cast<size_t>(place.pitch);
+  return Status::Ok();
+}
+
+// --- The hub's thread
+// -----------------------------------------------------------------------------
+
+bool Segments::Came(int process, const FrameHeader& header, Fd file) {
+  if (file.get() < 0 || header.value <= 0) return false;
+  auto lock = monitor_.Lock();
+  Neighbour& neighbour = *NeighbourOf(process);
+  if (header.from == kWordsNumber) {
+    if (neighbour.their_words_ != nullptr) return false;
+    neighbour.words_file_ = std::move(file);
+    monitor_.Changed();
+    return true;
+  }
+  if (neighbour.theirs_.size() >= kMostSegments || neighbour.theirs_.count(header.from) > 0) {
+    return false;
+  }
+  Neighbour::Mapped& theirs = neighbour.theirs_[header.from];
+  theirs.file = std::move(file);
+  theirs.bytes = static_cast<size_t>(header.value);
+  return true;
+}
+
+bool Segments::Forgotten(int process, const FrameHeader& header) {
+  auto lock = monitor_.Lock();
+  Neighbour& neighbour = *NeighbourOf(process);
+  if (header.from == kWordsNumber) {
+    neighbour.refused_ = true;
+    monitor_.Changed();
+    return true;
+  }
+  const auto theirs = neighbour.theirs_.find(header.from);
+  if (theirs == neighbour.theirs_.end()) return false;
+  theirs->second.forgotten = true;
+  return true;
+}
+
+void Segments::Lose(int process) noexcept {
+  {
+    auto lock = monitor_.Lock();
+    const auto found = neighbours_.find(process);
+    if (found == neighbours_.end()) return;
+    found->second->lost_ = true;
+    monitor_.Changed();
+  }
+  ReleaseLost();
+}
+
+void Segments::ReleaseLost() noexcept {
+  auto lock = monitor_.Lock();
+  for (const auto& [process, neighbour] : neighbours_) {
+    uint32_t* words = neighbour->their_words_;
+    if (!neighbour->lost_ || words == nullptr) continue;
+    for (uint32_t i = 0; i < kWords; ++i) {
+      // Once: counts go on from what they were when it was lost.
+      if (neighbour->released_[i] == 0) {
+        neighbour->released_[i] = (__atomic_load_n(words + i, __ATOMIC_RELAXED) + kFarAhead) | 1u;
+      }
+      __atomic_store_n(words + i, neighbour->released_[i], __ATOMIC_RELEASE);
+    }
+  }
+}
+
+}  // namespace jaxmg

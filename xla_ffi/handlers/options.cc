@@ -50,7 +50,7 @@ void ReadOptions() {
     }
     Hub::The().set_transport(name == "unix"   ? Transport::kUnix
                              : name == "tcp"  ? Transport::kTcp
-                             : name == "nccl" ? Transport::kWires
+                             : name == "nccl" ? Transport::kNccl
                                               : Transport::kAuto);
   }
   if (const char* text = std::getenv("JAXMG_EIGENSOLVER")) {

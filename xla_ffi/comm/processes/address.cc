@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kMagic[] = "jaxmg-process";
 
-// Lines are key=value, so a value is one line.
+// The format has one line for each key, so a value must not contain line breaks.
 std::string OneLine(std::string text) {
   for (char& c : text) {
     if (c == '\n' || c == '\r') c = ' ';
@@ -22,7 +22,7 @@ std::string OneLine(std::string text) {
   return text;
 }
 
-// New with every start of the machine; containers of one machine have the same.
+// The same for all containers of one machine; changes with every boot.
 std::string BootId() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;
@@ -59,7 +59,7 @@ const char* NameOf(Transport transport) {
       return "unix";
     case Transport::kTcp:
       return "tcp";
-    case Transport::kWires:
+    case Transport::kNccl:
       return "nccl";
     default:
       return "auto";
@@ -82,7 +82,7 @@ std::string ProcessAddress::Text() const { return Identity() + TcpLines(tcp); }
 
 std::string ProcessAddress::Identity() const {
   std::ostringstream text;
-  text << kMagic << "=" << kWireFormat << "\nversion=" << OneLine(version)
+  text << kMagic << "=" << kFrameFormat << "\nversion=" << OneLine(version)
        << "\nhost=" << OneLine(host) << "\npid=" << pid << "\nlocal=" << OneLine(local)
        << "\ncores=" << OneLine(cores) << "\ntransport=" << OneLine(transport)
        << "\nunix=" << unix_name;
@@ -93,12 +93,12 @@ Status ParseAddress(const std::string& text, ProcessAddress* address) {
   std::istringstream lines(text);
   std::string line;
   if (!std::getline(lines, line) || line.rfind(std::string(kMagic) + "=", 0) != 0) {
-    return Error(Code::kInvalidArgument, "no address of a process: '", text, "'");
+    return Error(Code::kInvalidArgument, "not the address of a process: '", text, "'");
   }
-  if (line != std::string(kMagic) + "=" + std::to_string(kWireFormat)) {
+  if (line != std::string(kMagic) + "=" + std::to_string(kFrameFormat)) {
     return Error(Code::kInvalidArgument,
                  "the address of a process is of another version of jaxmg ('", line,
-                 "', here it is ", kWireFormat,
+                 "', here it is ", kFrameFormat,
                  "): install the same version of jaxmg and its plugin for all processes");
   }
   *address = {};
@@ -116,7 +116,7 @@ Status ParseAddress(const std::string& text, ProcessAddress* address) {
     if (key == "tcp") address->tcp.push_back(value);
   }
   if (address->unix_name.empty() && address->tcp.empty()) {
-    return Error(Code::kInvalidArgument, "an address at which nobody listens: '", text, "'");
+    return Error(Code::kInvalidArgument, "the address of a process names no socket: '", text, "'");
   }
   return Status::Ok();
 }

@@ -1,4 +1,4 @@
-// ProcessAddress: where the hub of a process can be reached, as a text that passes through the
+// ProcessAddress: where other processes reach the hub of a process. Its text form goes through the
 // key-value store of the job.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_ADDRESS_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_ADDRESS_H_
@@ -11,38 +11,39 @@
 
 namespace jaxmg {
 
-// How blocks pass between processes: as is best for each pair, or by sockets alone, or by wires
-// alone.
-enum class Transport { kAuto, kUnix, kTcp, kWires };
+// What JAXMG_TRANSPORT selects: the best path for each pair of processes, only sockets (Unix or
+// TCP), or only NCCL.
+enum class Transport { kAuto, kUnix, kTcp, kNccl };
 
 struct ProcessAddress {
   std::string version;  // of the plugin
-  std::string host;     // its name
+  std::string host;     // host name
   int64_t pid = 0;
-  std::string local;      // boot, network namespace and user: equal where the Unix name is reached
-  std::string cores;      // boot and affinity mask: equal where processes share processors
-  std::string unix_name;  // abstract; nothing in the file system. No other process has it
-  std::string transport;  // what JAXMG_TRANSPORT asks for there
+  std::string local;  // boot, network namespace and user: equal if the Unix socket can be reached
+  std::string cores;  // boot and affinity mask: equal if processes share processors
+  std::string unix_name;  // an abstract Unix socket name, without a file; unique to the process
+  std::string transport;  // the process's JAXMG_TRANSPORT
   std::vector<std::string> tcp;  // numeric, "10.0.0.1:4711" or "[fe80::1]:4711"
 
   std::string Text() const;
-  // The same without where it listens over TCP, of which others hear later.
+  // The text without the TCP addresses, which other processes may learn later.
   std::string Identity() const;
 };
 
-// "auto", "unix", "tcp" or "nccl".
+// Returns "auto", "unix", "tcp" or "nccl".
 const char* NameOf(Transport transport);
 
-// By what interfaces the process of the lower index reaches the other over TCP, which then has to
-// listen there: "loopback", "any", or "" where it doesn't need TCP. Both sides come to the same.
+// Returns the interfaces at which the process of the higher index must listen over TCP so that the
+// other one reaches it: "loopback", "any", or "" if TCP is not needed. Both processes compute the
+// same result.
 std::string TcpBetween(const ProcessAddress& lower, const ProcessAddress& higher);
-// What a process adds to its text when it listens over TCP.
+// The lines that a process appends to its text when it listens over TCP.
 std::string TcpLines(const std::vector<std::string>& tcp);
 
-// The address of a text; an error that says what is wrong with it.
+// Parses a text. An error says what is wrong with it.
 Status ParseAddress(const std::string& text, ProcessAddress* address);
 
-// This process's, but for the version and what is listened at.
+// Returns this process's address, without the version and without the sockets.
 ProcessAddress LocalAddress();
 
 }  // namespace jaxmg

@@ -25,7 +25,7 @@ void Closer::Close(std::shared_ptr<const void> connection) {
   std::lock_guard<std::mutex> lock(mutex_);
   waiting_.push_back(std::move(connection));
   if (threads_ == kMostThreads) return;
-  // Where no thread can be started, the next call or a thread that is there closes it.
+  // If no thread can be started, a running thread or the next call closes the connection.
   const Status started = Guarded([&] {
     std::thread([this] { Run(); }).detach();
     return Status::Ok();

@@ -1,9 +1,9 @@
-// Closer: closes connections of strangers on threads of its own.
+// Closer: closes connections of strangers on its own threads.
 //
-// A Unix connection holds the descriptors that its other end has sent, received or not. When it is
-// closed the system closes these, and waits as long as their sender has made them wait: a TCP
-// socket with unsent data and SO_LINGER for as many seconds as that says. Whoever may connect could
-// stop the thread that closes.
+// Closing a Unix connection also closes the file descriptors that its peer has sent over it,
+// received or not, and this can block for as long as the peer chooses: for a TCP socket with unsent
+// data, for the number of seconds in SO_LINGER. Closing on the hub's thread would let any process
+// that can connect block the hub.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_CLOSER_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_CLOSER_H_
 
@@ -16,10 +16,11 @@ namespace jaxmg {
 
 class Closer {
  public:
-  // The process's only one.
+  // The process's single instance.
   static Closer& The();
 
-  // Whether fewer wait to be closed than may. Who accepts connections stops where there is no room.
+  // Returns whether another connection can be queued. The hub accepts no connections while the
+  // queue is full.
   bool HasRoom();
   // Destroys `connection` (a Connection or an Fd) on another thread; doesn't wait.
   void Close(std::shared_ptr<const void> connection);

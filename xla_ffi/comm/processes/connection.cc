@@ -14,20 +14,20 @@ namespace jaxmg {
 namespace {
 
 constexpr size_t kInputBytes = size_t{64} << 10;
-// Read at a time before other connections have their turn.
+// Bytes to read from one connection before other connections are served.
 constexpr size_t kTurnBytes = size_t{8} << 20;
-// Files that have come before the frames that they belong to. Those of one turn are fewer.
+// Received files whose frames have not been processed. One turn receives fewer.
 constexpr size_t kMostFiles = 256;
 
 size_t BlockBytes(const Bytes2D& block) { return block.height * block.columns; }
 
-// The pieces of a frame from an offset on.
+// The memory ranges of a frame, from an offset on, as sendmsg takes them.
 class Pieces {
  public:
   static constexpr int kMost = 64;
   Pieces(const OutFrame& frame, size_t offset) : skip_(offset) {
     Add(&frame.header, sizeof(frame.header));
-    if (frame.named) Add(&frame.name, sizeof(frame.name));
+    if (frame.has_name) Add(&frame.name, sizeof(frame.name));
     Add(frame.body.data(), frame.body.size());
     const Bytes2D& block = frame.block;
     if (block.pitch == block.height) {
@@ -67,20 +67,20 @@ void Connection::Trust() {
   input_.resize(kInputBytes);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    queue_.reserve(64);  // so that what says that memory has run out needs none
+    queue_.reserve(64);  // so that reporting an out-of-memory error needs no allocation
   }
   most_bytes_ = int64_t{1} << 46;
 }
 
-Clock::time_point Connection::sent() const {
+Clock::time_point Connection::last_sent() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return sent_;
+  return last_sent_;
 }
 
 Status Connection::Send(OutFrame frame) noexcept {
   frame.header.code = static_cast<int32_t>(frame.status.code());
   frame.header.bytes =
-      static_cast<int64_t>((frame.named ? sizeof(frame.name) : 0) + frame.body.size() +
+      static_cast<int64_t>((frame.has_name ? sizeof(frame.name) : 0) + frame.body.size() +
                            BlockBytes(frame.block) + std::strlen(frame.status.text()));
   std::lock_guard<std::mutex> lock(mutex_);
   if (broken_) return Status::Ok();
@@ -106,10 +106,11 @@ void Connection::Flush() noexcept {
   WriteLocked();
 }
 
-// All reading of the callers' memory is under the lock: after Recall there is none.
+// Reads the callers' memory only under the lock, so that Recall can guarantee that it isn't read
+// afterwards.
 void Connection::WriteLocked() noexcept {
   while (!broken_ && head_ < queue_.size()) {
-    Queued& front = queue_[head_];
+    QueuedFrame& front = queue_[head_];
     if (!WriteFrame(front.frame, &front.sent)) break;
     front = {};
     ++head_;
@@ -121,7 +122,7 @@ void Connection::WriteLocked() noexcept {
   WatchLocked();
 }
 
-// Whether all of the frame has gone.
+// Returns whether the whole frame has been written.
 bool Connection::WriteFrame(const OutFrame& frame, size_t* sent) noexcept {
   const size_t total = sizeof(frame.header) + static_cast<size_t>(frame.header.bytes);
   while (*sent < total) {
@@ -147,7 +148,7 @@ bool Connection::WriteFrame(const OutFrame& frame, size_t* sent) noexcept {
       return false;
     }
     *sent += static_cast<size_t>(count);
-    sent_ = Clock::now();
+    last_sent_ = Clock::now();
   }
   return true;
 }
@@ -168,7 +169,7 @@ void Connection::Break() noexcept {
   head_ = 0;
 }
 
-// What has arrived can still be read; then the hub's thread finds the end.
+// Data that has arrived can still be read; then the hub's thread finds the end of the stream.
 void Connection::BreakLocked() noexcept {
   broken_ = true;
   shutdown(fd_.get(), SHUT_RDWR);
@@ -181,7 +182,7 @@ void Connection::Recall(const void* owner, int rank) noexcept {
     OutFrame& frame = queue_[i].frame;
     if (frame.owner == owner && frame.header.from == rank) {
       if (queue_[i].sent == 0) continue;
-      // Its header has gone: the rest has to follow, from memory of ours.
+      // The header has been sent, so the rest must follow: from a copy.
       const Status copied = Guarded([&] {
         std::string body(BlockBytes(frame.block), '\0');
         for (size_t j = 0; j < frame.block.columns; ++j) {
@@ -206,15 +207,15 @@ void Connection::Recall(const void* owner, int rank) noexcept {
   WatchLocked();
 }
 
-// Of the header or of the payload that is being read.
-size_t Connection::Missing() const {
+// The number of bytes missing from the header or the payload that is being read.
+size_t Connection::CountMissing() const {
   return in_payload_ ? payload_.size - received_ : sizeof(header_) - (end_ - begin_);
 }
 
 bool Connection::Read(const Deliver& deliver, std::string* why) {
-  if (input_.empty()) input_.resize(trusted() ? kInputBytes : kGreetingBytes);
+  if (input_.empty()) input_.resize(trusted() ? kInputBytes : kHandshakeBytes);
   for (size_t turn = 0; turn < kTurnBytes;) {
-    // The rest of a large payload goes straight to where it belongs.
+    // The rest of a large payload is read directly into the payload's memory.
     const size_t missing = in_payload_ ? payload_.size - received_ : 0;
     const bool straight = begin_ == end_ && missing >= kInputBytes && payload_.data != nullptr;
     if (!straight && begin_ > 0) {
@@ -224,9 +225,9 @@ bool Connection::Read(const Deliver& deliver, std::string* why) {
     }
     char* to = straight ? payload_.data.get() + received_ : input_.data() + end_;
     size_t room = straight ? missing : input_.size() - end_;
-    // What follows the frame by which the other side stops being a stranger may come with files,
-    // which are then to be received.
-    if (!trusted()) room = std::min(room, Missing());
+    // Must not read beyond the frame with which the peer stops being a stranger: the next frame may
+    // carry files, which only a trusted connection receives.
+    if (!trusted()) room = std::min(room, CountMissing());
     const ssize_t count = Receive(to, room);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
@@ -234,12 +235,12 @@ bool Connection::Read(const Deliver& deliver, std::string* why) {
       *why = count == 0 ? "its connection was closed" : std::strerror(errno);
       return false;
     }
-    heard = Clock::now();
+    last_received = Clock::now();
     turn += static_cast<size_t>(count);
     (straight ? received_ : end_) += static_cast<size_t>(count);
     if (!Parse(deliver, why)) return false;
     if (files_.size() > kMostFiles) {
-      *why = "it sent files that nobody asked for";
+      *why = "it sent files without frames for them";
       return false;
     }
     if (static_cast<size_t>(count) < room) return true;
@@ -247,7 +248,7 @@ bool Connection::Read(const Deliver& deliver, std::string* why) {
   return true;
 }
 
-// recv, and the files that come with it: none of a stranger's.
+// recv, or, on a trusted connection, recvmsg with the files that come with the data.
 ssize_t Connection::Receive(void* to, size_t room) {
   if (!trusted()) return recv(fd_.get(), to, room, MSG_DONTWAIT);
   constexpr int kFilesAtATime = 16;
@@ -280,7 +281,7 @@ Fd Connection::TakeFile() {
   return file;
 }
 
-// Hands over what is complete.
+// Delivers the complete frames.
 bool Connection::Parse(const Deliver& deliver, std::string* why) {
   for (;;) {
     if (!in_payload_) {
@@ -298,7 +299,7 @@ bool Connection::Parse(const Deliver& deliver, std::string* why) {
     if (received_ < payload_.size) return true;
     in_payload_ = false;
     if (!deliver(header_, std::move(payload_))) {
-      *why = "it sent what nobody understands";
+      *why = "it sent an invalid frame";
       return false;
     }
   }
@@ -306,7 +307,7 @@ bool Connection::Parse(const Deliver& deliver, std::string* why) {
 
 bool Connection::StartPayload(std::string* why) {
   if (header_.bytes < 0 || header_.bytes > most_bytes_) {
-    *why = "it sent what nobody understands";
+    *why = "it sent an invalid frame";
     return false;
   }
   in_payload_ = true;
@@ -314,7 +315,7 @@ bool Connection::StartPayload(std::string* why) {
   payload_ = {};
   payload_.size = static_cast<size_t>(header_.bytes);
   if (payload_.size == 0) return true;
-  // Large pages where there are any: a fault on each small one would cost as much as the bytes.
+  // Use large pages if possible: page faults on small ones cost as much as the copy.
   constexpr size_t kLargePage = size_t{2} << 20;
   const size_t alignment = payload_.size >= 2 * kLargePage ? kLargePage : 64;
   const size_t size = (payload_.size + alignment - 1) / alignment * alignment;

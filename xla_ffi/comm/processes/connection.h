@@ -1,6 +1,6 @@
-// Connection: frames both ways over one socket. Any thread sends, without waiting: what the socket
-// doesn't take at once is queued, and goes when the hub's thread finds that it can. That thread
-// alone reads.
+// Connection: sends and receives frames over one socket. Any thread may send, without waiting: data
+// that the socket doesn't take at once is queued and written by the hub's thread. Only the hub's
+// thread reads.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_CONNECTION_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_CONNECTION_H_
 
@@ -24,76 +24,77 @@
 
 namespace jaxmg {
 
-// The bytes behind a header, in memory of their own.
+// The bytes that follow a frame's header.
 struct Payload {
   struct Free {
     void operator()(char* data) const { std::free(data); }
   };
-  std::unique_ptr<char, Free> data;  // null where there was no memory for it
+  std::unique_ptr<char, Free> data;  // null if memory was exhausted
   size_t size = 0;
 };
 
-// A frame to be sent. Its bytes are those of the name, where there is one, of `body`, of the block
-// and of the status's text.
+// A frame to be sent. Its bytes are those of `name` (if has_name), `body`, `block` and the status's
+// text, in this order.
 struct OutFrame {
   FrameHeader header;
-  bool named = false;
+  bool has_name = false;
   CallName name = {};
   std::string body;
   Status status;
   Bytes2D block = {};              // the caller's memory
-  const void* owner = nullptr;     // of the block: whoever may recall it
-  std::shared_ptr<const Fd> file;  // for the other process to have too, over Unix
+  const void* owner = nullptr;     // of the block: the object that may recall it
+  std::shared_ptr<const Fd> file;  // a file descriptor to pass to the other process, over Unix only
 };
 
 class Connection {
  public:
-  // `transport` is for people. `poller` is the epoll that the socket is in.
+  // `transport` is a description for users. `poller` is the epoll instance that watches the socket.
   Connection(Fd fd, std::string transport, int poller);
 
   int fd() const { return fd_.get(); }
   const std::string& transport() const { return transport_; }
 
-  // --- Any thread --------------------------------------------------------------------------------
-  // Frames of one thread arrive in their order. An error is that of memory; then nothing of the
-  // frame has gone. What is sent over a broken connection is lost without a word here: whoever
-  // waits for an answer hears of it from the hub.
+  // --- Any thread -------------------------------------------------------------------------------
+  // Sends a frame. Frames of one thread arrive in order. An error means that memory is exhausted
+  // and no part of the frame was sent. Frames sent over a broken connection are dropped silently:
+  // the hub reports the loss to all waiting calls.
   Status Send(OutFrame frame) noexcept;
-  // The same for frames without which the other side would wait for ever: where there is no memory
-  // for one the connection is broken.
+  // Sends a frame whose absence would make the other side wait for ever: breaks the connection if
+  // there is no memory for the frame.
   void SendOrBreak(OutFrame frame) noexcept;
-  // No block of a rank of this owner's is read after this.
+  // Guarantees that no block of this owner's rank is read afterwards.
   void Recall(const void* owner, int rank) noexcept;
-  // What other threads have sent, and the other side has answered, has been read by them: the
-  // answer came through another process, of which this one's memory model knows nothing.
+  // Synchronizes with the threads that read blocks for sending. Needed before a block's memory is
+  // written again: the acknowledgement comes through another process, which establishes no ordering
+  // in this process's memory model.
   void Settle() noexcept { std::lock_guard<std::mutex> lock(mutex_); }
-  // As if the other side had closed it.
+  // Shuts the connection down, as if the other side had closed it.
   void Break() noexcept;
 
-  // --- The hub's thread --------------------------------------------------------------------------
-  // Writes what the socket takes.
+  // --- The hub's thread -------------------------------------------------------------------------
+  // Writes queued data until the socket takes no more.
   void Flush() noexcept;
-  // Reads what is there, up to a limit, and hands over the frames. Whether the connection still
-  // stands; *why says why not.
+  // Reads available data up to a limit and delivers the frames. Returns false if the connection has
+  // ended; *why says why.
   using Deliver = std::function<bool(const FrameHeader&, Payload)>;
   bool Read(const Deliver& deliver, std::string* why);
 
-  // The other side has proved who it is: its frames may be of any size and bring files from now on.
-  // Before that no more is read than the frame that has begun, and files are refused.
+  // Marks the peer as authenticated: its frames may have any size and carry files from now on.
+  // Before that, nothing is read beyond the current frame, and files are refused.
   void Trust();
-  bool trusted() const { return most_bytes_ > kGreetingBytes; }
+  bool trusted() const { return most_bytes_ > kHandshakeBytes; }
 
-  // The file that came with the frame which is being handed over; none if none did.
+  // Returns the file that came with the frame being delivered, or an empty Fd.
   Fd TakeFile();
 
-  // When something was last read, and sent.
-  Clock::time_point heard = Clock::now();
-  Clock::time_point sent() const;
+  // When data was last received and last sent.
+  Clock::time_point last_received = Clock::now();
+  Clock::time_point last_sent() const;
 
  private:
-  struct Queued {
+  struct QueuedFrame {
     OutFrame frame;
-    size_t sent = 0;  // bytes of it
+    size_t sent = 0;  // bytes written
   };
 
   void WriteLocked() noexcept;
@@ -101,7 +102,7 @@ class Connection {
   void BreakLocked() noexcept;
   void WatchLocked() noexcept;
   ssize_t Receive(void* to, size_t room);
-  size_t Missing() const;
+  size_t CountMissing() const;
   bool Parse(const Deliver& deliver, std::string* why);
   bool StartPayload(std::string* why);
 
@@ -110,17 +111,18 @@ class Connection {
   const int poller_;
 
   mutable std::mutex mutex_;
-  std::vector<Queued> queue_;  // from head_ on
+  std::vector<QueuedFrame> queue_;  // valid from head_ on
   size_t head_ = 0;
   bool broken_ = false;
-  bool watched_ = false;  // the poller looks for room to write
-  Clock::time_point sent_ = Clock::now();
+  bool watched_ = false;  // whether the poller watches for writability
+  Clock::time_point last_sent_ = Clock::now();
 
-  std::vector<char> input_;  // read, and not handed over; no more than a frame of a stranger's
+  // received data that was not delivered; at most one frame of a stranger's
+  std::vector<char> input_;
   size_t begin_ = 0, end_ = 0;
-  static constexpr int64_t kGreetingBytes = 512;
-  int64_t most_bytes_ = kGreetingBytes;
-  std::deque<Fd> files_;  // that have come, and whose frames have not been handed over
+  static constexpr int64_t kHandshakeBytes = 512;
+  int64_t most_bytes_ = kHandshakeBytes;
+  std::deque<Fd> files_;  // files received whose frames were not delivered
   bool in_payload_ = false;
   FrameHeader header_;
   Payload payload_;

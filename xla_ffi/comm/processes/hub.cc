@@ -6,14 +6,14 @@
 #include <climits>
 #include <iterator>
 
+#include "xla_ffi/comm/processes/nccl_channels.h"
 #include "xla_ffi/comm/processes/segments.h"
-#include "xla_ffi/comm/processes/wires.h"
 
 namespace jaxmg {
 namespace {
 
-// Of one process, for calls that have not begun here. It hears from the lead that a call has begun
-// when this process does, and may send a few panels before this one has read as much.
+// Limits for the frames of one process for calls that have not begun here. A process begins a call
+// when the lead says so, and may send a few panels before this process has heard of it.
 constexpr size_t kMostParkedFrames = 1 << 16;
 constexpr size_t kMostParkedBytes = size_t{4} << 30;
 
@@ -32,17 +32,17 @@ void Hub::set_peer_timeout(Seconds limit) {
 
 void Hub::set_transport(Transport transport) { transport_ = transport; }
 
-Status Hub::Listen(const std::string& version, FrameSink* meetings, std::string* address) {
+Status Hub::Listen(const std::string& version, FrameSink* rendezvous, std::string* address) {
   auto lock = monitor_.Lock();
   if (!started_) {
     self_ = LocalAddress();
     self_.version = version;
     self_.transport = NameOf(transport_);
-    meetings_ = meetings;
+    rendezvous_ = rendezvous;
     JAXMG_RETURN_IF_ERROR(Start());
     started_ = true;
   }
-  if (self_.pid != getpid()) {  // whose thread the hub's is not
+  if (self_.pid != getpid()) {  // the hub's thread exists only in the parent
     return Error(Code::kUnavailable,
                  "this process was forked from one that others are connected with, and can't be "
                  "reached itself: start it by spawn or forkserver");
@@ -109,9 +109,9 @@ std::vector<ConnectionInfo> Hub::Connections() {
                               : peer.connection != nullptr ? "connected"
                                                            : "connecting";
     std::string transport = peer.transport;
-    if (Segments::The().Shares(process)) transport += ", shared memory";
-    if (const std::string wires = Wires::The().Describe(process); !wires.empty()) {
-      transport += ", " + wires;
+    if (Segments::The().SharesWith(process)) transport += ", shared memory";
+    if (const std::string channels = NcclChannels::The().Describe(process); !channels.empty()) {
+      transport += ", " + channels;
     }
     all.push_back({process, peer.address.host, peer.address.pid, transport, state});
   }
@@ -148,12 +148,11 @@ Status Hub::Await(int process, Clock::time_point deadline) {
   auto lock = monitor_.Lock();
   const auto peer = peers_.find(process);
   if (peer == peers_.end()) {
-    return Error(Code::kUnavailable, "nobody said where process ", process, " is");
+    return Error(Code::kUnavailable, "the address of process ", process, " is unknown");
   }
-  const Patience patience = {deadline - Clock::now()};
-  const bool done = monitor_.Wait(lock, patience, [&] {
-    return peer->second.connection != nullptr || !peer->second.lost.ok();
-  });
+  const WaitPolicy policy = {deadline - Clock::now()};
+  const bool done = monitor_.Wait(
+      lock, policy, [&] { return peer->second.connection != nullptr || !peer->second.lost.ok(); });
   if (!done) {
     const std::string& why = peer->second.why_not;
     return Error(Code::kDeadlineExceeded, DescribeLocked(process), " has not connected",
@@ -168,28 +167,29 @@ std::shared_ptr<Connection> Hub::ConnectionTo(int process) {
   return peer == peers_.end() ? nullptr : peer->second.connection;
 }
 
-Status Hub::LostBecause(int process) {
+Status Hub::LossOf(int process) {
   auto lock = monitor_.Lock();
   const auto peer = peers_.find(process);
   return peer == peers_.end() ? Status::Ok() : peer->second.lost;
 }
 
 void Hub::Enter(const CallId& id, const std::shared_ptr<FrameSink>& call) {
-  std::vector<Parked> early;
+  std::vector<ParkedFrame> early;
   {
     auto lock = monitor_.Lock();
     calls_[id] = call;
     const auto parked = parked_.find(id);
     if (parked != parked_.end()) early = std::move(parked->second);
-    for (const Parked& frame : early) Unpark(frame);
-    Know(id);
+    for (const ParkedFrame& frame : early) Unpark(frame);
+    RecordKnown(id);
   }
-  for (Parked& frame : early) call->OnFrame(frame.process, frame.header, std::move(frame.payload));
+  for (ParkedFrame& frame : early)
+    call->OnFrame(frame.process, frame.header, std::move(frame.payload));
 }
 
 void Hub::Skip(const CallId& id) {
   auto lock = monitor_.Lock();
-  Know(id);
+  RecordKnown(id);
 }
 
 void Hub::Leave(const CallId& id) {
@@ -197,7 +197,7 @@ void Hub::Leave(const CallId& id) {
   calls_.erase(id);
 }
 
-// Whether this process may still hear that the call begins.
+// Returns whether this process may still be told that the call begins.
 bool Hub::MayBegin(const CallId& id) const {
   const auto known = known_.find(id.first);
   if (known != known_.end() && id.second <= known->second) return false;
@@ -205,30 +205,32 @@ bool Hub::MayBegin(const CallId& id) const {
   return lead == peers_.end() || lead->second.lost.ok();
 }
 
-// This process has heard of the call: of none that its lead began before will it hear any more.
-void Hub::Know(const CallId& id) {
+// Records that this process was told of the call. The lead announces calls in order, so earlier
+// ones will not begin any more.
+void Hub::RecordKnown(const CallId& id) {
   int64_t& known = known_[id.first];
   known = std::max(known, id.second);
   DropParked({id.first, INT64_MIN}, {id.first, known});
 }
 
-// What waits for calls of these ids, both of them too.
+// Drops the frames that wait for the calls `first` to `last`, inclusive.
 void Hub::DropParked(const CallId& first, const CallId& last) noexcept {
   const auto begin = parked_.lower_bound(first), end = parked_.upper_bound(last);
   for (auto call = begin; call != end; ++call) {
-    for (const Parked& frame : call->second) Unpark(frame);
+    for (const ParkedFrame& frame : call->second) Unpark(frame);
   }
   parked_.erase(begin, end);
 }
 
-void Hub::Unpark(const Parked& frame) noexcept {
+void Hub::Unpark(const ParkedFrame& frame) noexcept {
   ParkedSize& size = parked_size_[frame.process];
   --size.frames;
   size.bytes -= frame.payload.size;
 }
 
-// Whether another process's frame may wait for a call that has not begun here.
-bool Hub::Park(const CallId& id, Parked frame) {
+// Stores a frame for a call that has not begun here. Returns false if the process exceeds its
+// limits.
+bool Hub::Park(const CallId& id, ParkedFrame frame) {
   ParkedSize& size = parked_size_[frame.process];
   if (size.frames >= kMostParkedFrames || size.bytes >= kMostParkedBytes) return false;
   const size_t bytes = frame.payload.size;
@@ -243,16 +245,16 @@ size_t Hub::calls() {
   return calls_.size() + parked_.size();
 }
 
-// What a frame is for: the meeting, a call under way, one that has not begun here, or one that is
-// over.
+// Delivers a frame: to the rendezvous, to a call in progress, to the store of a call that has not
+// begun, or drops it if the call is over.
 bool Hub::Deliver(int process, const FrameHeader& header, Payload payload) {
   if (header.type == FrameType::kPing) {
     auto lock = monitor_.Lock();
     peers_[process].limit = static_cast<double>(header.value) * 1e-9;
     return true;
   }
-  if (header.type >= FrameType::kMeet && header.type <= FrameType::kFailCall) {
-    meetings_->OnFrame(process, header, std::move(payload));
+  if (header.type >= FrameType::kJoin && header.type <= FrameType::kFailCall) {
+    rendezvous_->OnFrame(process, header, std::move(payload));
     return true;
   }
   if (header.type < FrameType::kVote || header.type > FrameType::kDevices) return false;
@@ -271,9 +273,9 @@ bool Hub::Deliver(int process, const FrameHeader& header, Payload payload) {
   return true;
 }
 
-// Takes no memory but for the message.
+// Allocates no memory except for the message.
 void Hub::Lose(int process, const std::string& why) noexcept {
-  std::shared_ptr<Connection> connection;  // goes after the lock
+  std::shared_ptr<Connection> connection;  // released after the lock
   Status lost;
   {
     auto lock = monitor_.Lock();
@@ -285,9 +287,9 @@ void Hub::Lose(int process, const std::string& why) noexcept {
     connection = std::move(found->second.connection);
     found->second.connection = nullptr;
     DropParked({process, INT64_MIN}, {process, INT64_MAX});
-    monitor_.Changed();
+    monitor_.Notify();
   }
-  // Those that begin later find the process lost.
+  // Calls that begin later find the process lost.
   for (CallId last = {INT_MIN, INT64_MIN};;) {
     std::shared_ptr<FrameSink> call;
     {
@@ -299,9 +301,9 @@ void Hub::Lose(int process, const std::string& why) noexcept {
     }
     if (call != nullptr) call->OnLost(process, lost);
   }
-  meetings_->OnLost(process, lost);
+  rendezvous_->OnLost(process, lost);
   Segments::The().Lose(process);
-  Wires::The().Lose(process);
+  NcclChannels::The().Lose(process);
 }
 
 }  // namespace jaxmg

@@ -1,6 +1,6 @@
-// Hub: this process's end of the connections with other processes of the job. It listens, connects,
-// notices whom it has lost, and hands frames to whom they are for. It knows neither what a call is
-// nor how ranks agree: that is process_meeting.h and process_group.h. README.md has the picture.
+// Hub: this process's end of the connections with the other processes of the job. It listens,
+// connects, detects lost processes and delivers frames. It has no notion of what a call is or how
+// ranks agree: that is in shared_rendezvous.h and process_group.h. README.md has a diagram.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_HUB_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_HUB_H_
 
@@ -22,14 +22,14 @@
 
 namespace jaxmg {
 
-// Who gets frames. Called on the hub's thread, which must not be kept.
+// Receives frames. Called on the hub's thread, which must not be blocked.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
   virtual void OnFrame(int process, const FrameHeader& header, Payload payload) noexcept = 0;
-  // The process is lost for ever.
+  // The process is permanently lost.
   virtual void OnLost(int process, const Status& why) noexcept = 0;
-  // Of meetings: now and then, a second apart at most.
+  // For the rendezvous: called periodically, at least once a second.
   virtual void OnTick() noexcept {}
 };
 
@@ -37,11 +37,12 @@ struct ConnectionInfo {
   int process;
   std::string host;
   int64_t pid;
-  std::string transport;  // empty where there is none
+  std::string transport;  // empty if there is none
   std::string state;      // "connected", "connecting" or "lost: ..."
 };
 
-// A call, after its lead has given it a number: (index of the lead's process, number).
+// A call that has begun, by the number that its lead has assigned: (index of the lead's process,
+// number).
 using CallId = std::pair<int, int64_t>;
 
 inline OutFrame CallFrame(const CallId& id, FrameType type, int from, int to = 0) noexcept {
@@ -56,51 +57,51 @@ inline OutFrame CallFrame(const CallId& id, FrameType type, int from, int to = 0
 
 class Hub {
  public:
-  // The process's only one.
+  // The process's single instance.
   static Hub& The();
 
-  // --- Settings ----------------------------------------------------------------------------------
-  // From how long a silence on a process counts as lost.
+  // --- Settings ---------------------------------------------------------------------------------
+  // The duration of silence after which another process counts as lost.
   Seconds peer_timeout() const;
   void set_peer_timeout(Seconds limit);
-  // Before the first connection.
+  // To be called before the first connection.
   void set_transport(Transport transport);
   Transport transport() const { return transport_; }
 
-  // --- Becoming connected ------------------------------------------------------------------------
-  // Listens from the first call on, at a Unix socket. Frames of meetings go to `meetings`.
-  Status Listen(const std::string& version, FrameSink* meetings, std::string* address);
-  // Listens over TCP too, from the first call for that scope on. `*lines` is what to append to this
-  // process's address for those that have to reach it so (TcpBetween).
+  // --- Becoming connected -----------------------------------------------------------------------
+  // Listens at a Unix socket from the first call on. Delivers rendezvous frames to `rendezvous`.
+  Status Listen(const std::string& version, FrameSink* rendezvous, std::string* address);
+  // Listens over TCP too, from the first call for that scope on. `*lines` is to be appended to this
+  // process's address for the processes that need TCP (TcpBetween).
   Status ListenOverTcp(TcpScope scope, std::string* lines);
-  // Says who is who in the job whose processes alone know `key`: `me` is this process. May be
-  // called again with more processes. Begins to connect, and doesn't wait.
+  // Sets the index of this process and the addresses of the others, in the job whose processes
+  // alone know `key`. May be called again with more processes. Starts to connect; doesn't wait.
   Status Connect(int me, const std::map<int, std::string>& addresses, const std::string& key);
   std::vector<ConnectionInfo> Connections();
 
-  // --- Other processes ---------------------------------------------------------------------------
-  // -1 before Connect.
+  // --- Other processes --------------------------------------------------------------------------
+  // The index of this process; -1 before Connect.
   int me();
   const std::string& version() const { return self_.version; }
   // "process 1 (host h, pid 42)".
   std::string Describe(int process);
-  // Of some processes, how many run on processors that this one has too.
+  // Returns how many of these processes share processors with this one.
   int CountOnMyCores(const std::vector<int>& processes);
-  // Waits until the connection is there, or the process is lost.
+  // Waits until the process is connected or lost.
   Status Await(int process, Clock::time_point deadline);
-  // The connection; null where there is none, or none any more.
+  // The connection; null if there is none.
   std::shared_ptr<Connection> ConnectionTo(int process);
-  // Why a process is lost; Ok if it isn't.
-  Status LostBecause(int process);
+  // Returns why a process is lost; Ok if it isn't.
+  Status LossOf(int process);
 
-  // --- Calls -------------------------------------------------------------------------------------
-  // Frames of the call, those that came before it too, go to `call` while it lives. Those that come
-  // for a call later are dropped.
+  // --- Calls ------------------------------------------------------------------------------------
+  // Delivers the frames of the call, including those that came earlier, to `call` while it lives.
+  // Frames that come afterwards are dropped.
   void Enter(const CallId& id, const std::shared_ptr<FrameSink>& call);
-  // A call that this process has left before it began: frames for it are dropped.
+  // Drops the frames of a call that this process has abandoned before it began.
   void Skip(const CallId& id);
   void Leave(const CallId& id);
-  // Calls that are under way and frames that wait for one.
+  // The number of calls in progress and of calls for which frames are stored.
   size_t calls();
 
  private:
@@ -108,7 +109,7 @@ class Hub {
   friend T& Forever();
   Hub() = default;
 
-  struct Parked {
+  struct ParkedFrame {
     int process;
     FrameHeader header;
     Payload payload;
@@ -121,100 +122,104 @@ class Hub {
     std::shared_ptr<Connection> connection;
     std::string transport;
     Status lost;
-    double limit = 0;  // of its patience with this process, in seconds; 0: unknown
-    // Attempts to connect, by the process of the lower index.
+    double limit = 0;  // the peer's silence limit for this process, in seconds; 0: unknown
+    // Attempts to connect, if this process has the lower index.
     size_t next_route = 0;
     bool attempting = false, rounds_failed = false;
-    std::string tried, why_not;  // of this round, and of the one before it
+    std::string tried, why_not;  // errors of this round of attempts, and of the previous one
     Clock::time_point next_attempt = {}, give_up = {};
   };
-  // A socket that is not a peer's connection yet. Who accepted it speaks with a stranger.
-  struct Greeting {
+  // A socket that isn't a peer's connection yet. The accepting side treats the other as a stranger.
+  struct Handshake {
     std::shared_ptr<Connection> connection;
-    int process = -1;         // whom this process connects to; -1: it was accepted
+    int process = -1;         // the process to connect to; -1 if the connection was accepted
     bool connecting = false;  // not established yet
-    bool replied = false;     // who connected has this process's hello
-    FrameHeader hello;        // of the other side
+    bool replied = false;     // the hello was sent to the connecting process
+    FrameHeader hello;        // received from the other side
     std::string nonce, their_nonce;
-    // For all of it: nothing that comes meanwhile makes it later.
+    // The limit of the whole handshake; received data doesn't extend it.
     Clock::time_point deadline = {};
   };
-  // Looked at only while a process is awaited that has to connect to this one: strangers cost
-  // nothing in between.
+  // Watched only while a process with a lower index is not connected: at other times strangers take
+  // no time.
   struct Listener {
     Fd fd;
     const char* transport;
     bool watched = false;
     Clock::time_point rests_until = {};
   };
-  // How a greeting ends: it may be tried again, later by the same route, or never.
+  // How a handshake ends. After kFailed or kSilent the next route is tried, after kNotYet the same
+  // one again. After kWrong the process is lost when the remaining routes have failed.
   enum class Ending { kFailed, kSilent, kNotYet, kWrong };
 
-  // --- The thread (hub_loop.cc) ------------------------------------------------------------------
+  // --- The thread (hub_loop.cc) -----------------------------------------------------------------
   Status Start();
   Status Watch(int fd, uint32_t events);
   void Wake() noexcept;
   void Run() noexcept;
-  void Turn();
+  void RunOnce();
   void Tick(Clock::time_point now);
   void TickAt(Clock::time_point when) { next_tick_ = std::min(next_tick_, when); }
-  void GoOn(int fd, uint32_t events);
+  void HandleEvents(int fd, uint32_t events);
   void Close(int fd, const std::string& why);
   bool Deliver(int process, const FrameHeader& header, Payload payload);
   bool MayBegin(const CallId& id) const;
-  void Know(const CallId& id);
-  bool Park(const CallId& id, Parked frame);
-  void Unpark(const Parked& frame) noexcept;
+  void RecordKnown(const CallId& id);
+  bool Park(const CallId& id, ParkedFrame frame);
+  void Unpark(const ParkedFrame& frame) noexcept;
   void DropParked(const CallId& first, const CallId& last) noexcept;
   void Lose(int process, const std::string& why) noexcept;
   Seconds TickLength() const;
   void Ping(Connection& connection);
 
-  // --- Becoming connected (hub_greeting.cc) ------------------------------------------------------
+  // --- Becoming connected (hub_greeting.cc) -----------------------------------------------------
   Status AddListener(Fd fd, const char* transport);
-  Listener* ListenerOf(int fd);
+  Listener* FindListener(int fd);
   void WatchListeners();
   void AcceptSome(Listener& listener);
   void EndOldestStranger();
-  Status NewGreeting(Fd fd, std::string transport, int process);
+  Status NewHandshake(Fd fd, std::string transport, int process);
   std::vector<std::string> Routes(const Peer& peer) const;
   void Attempt(int process, Peer& peer);
-  bool Established(int fd, Greeting& greeting);
-  void Greet(Connection& connection, int process, const std::string& body);
-  bool GreetingCame(int fd, Greeting& greeting, const FrameHeader& header, const Payload& payload);
-  void Answer(int fd, Greeting& greeting);
-  void Confirm(int fd, Greeting& greeting, const std::string& proof);
-  std::string ProofOf(int prover, int process, const Greeting& greeting) const;
-  void Refuse(int fd, Greeting& greeting, const std::string& why, bool not_yet = false);
-  void Attach(int fd, Greeting& greeting);
-  void EndGreeting(int fd, const std::string& why, Ending ending = Ending::kFailed);
-  void TickGreetings();
+  bool OnConnected(int fd, Handshake& handshake);
+  void SendHello(Connection& connection, int process, const std::string& body);
+  bool OnHandshakeFrame(int fd, Handshake& handshake, const FrameHeader& header,
+                        const Payload& payload);
+  void Answer(int fd, Handshake& handshake);
+  void Confirm(int fd, Handshake& handshake, const std::string& proof);
+  std::string ProofOf(int prover, int process, const Handshake& handshake) const;
+  void Refuse(int fd, Handshake& handshake, const std::string& why, bool not_yet = false);
+  void Attach(int fd, Handshake& handshake);
+  void EndHandshake(int fd, const std::string& why, Ending ending = Ending::kFailed);
+  void TickHandshakes();
 
   std::string DescribeLocked(int process);
 
   std::atomic<double> peer_timeout_{60};
   std::atomic<Transport> transport_{Transport::kAuto};
 
-  Monitor monitor_;  // of all that follows but what is the thread's own
+  Monitor monitor_;  // guards all that follows except the thread's own state
   bool started_ = false;
-  Clock::time_point limit_since_ = Clock::now();  // others spoke as often as an older limit asked
+  Clock::time_point limit_since_ = Clock::now();  // before that, peers kept to an older limit
   ProcessAddress self_;
   int me_ = -1;
   std::string key_;
   std::map<TcpScope, std::string> tcp_lines_;
   std::map<int, Peer> peers_;
-  FrameSink* meetings_ = nullptr;
+  FrameSink* rendezvous_ = nullptr;
   std::map<CallId, std::weak_ptr<FrameSink>> calls_;
-  std::map<CallId, std::vector<Parked>> parked_;
-  std::map<int, ParkedSize> parked_size_;  // of each process's frames
-  std::map<int, int64_t> known_;  // by lead: the last number of a call that this process heard of
+  std::map<CallId, std::vector<ParkedFrame>> parked_;
+  std::map<int, ParkedSize> parked_size_;  // of each process's stored frames
+  // by lead: the number of the last call that this process was told of
+  std::map<int, int64_t> known_;
 
   Fd poller_, waker_;
-  std::list<Listener> listeners_;  // none of them ends
-  // The thread's own.
-  std::map<int, std::pair<int, std::shared_ptr<Connection>>> open_;  // by socket: whose it is
-  std::map<int, Greeting> greetings_;
-  size_t awaited_ = 0;  // processes that have to connect to this one
+  std::list<Listener> listeners_;  // elements are never removed
+  // State of the thread.
+  // by socket: the process and its connection
+  std::map<int, std::pair<int, std::shared_ptr<Connection>>> open_;
+  std::map<int, Handshake> handshakes_;
+  size_t awaited_ = 0;  // number of processes that have to connect to this one
   Clock::time_point last_turn_ = Clock::now(), next_tick_ = Clock::now();
   Clock::time_point spin_until_ = {};
   bool may_spin_ = false;

@@ -1,5 +1,4 @@
-// The hub's thread: listens, connects, reads, writes what could not be written at once, and counts
-// the silence of others.
+// The hub's thread: accepts, connects, reads, writes queued data, and detects silent processes.
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -11,18 +10,18 @@
 #include <thread>
 
 #include "xla_ffi/comm/processes/hub.h"
+#include "xla_ffi/comm/processes/nccl_channels.h"
 #include "xla_ffi/comm/processes/segments.h"
-#include "xla_ffi/comm/processes/wires.h"
 
 namespace jaxmg {
 namespace {
 
-// No clock counts further.
+// In seconds; larger values overflow the clock.
 constexpr double kLongestLimit = 1e9;
-// How long the thread looks for more, after something has come, without giving its processor away:
-// frames of a call come one after the other, and a rank waits for each.
+// How long the thread polls without sleeping after an event: the frames of a call follow each other
+// closely, and a rank waits for each.
 constexpr std::chrono::microseconds kSpin(200);
-// Processors for each process of this host that there have to be for that.
+// The number of processors per process of this host that polling requires.
 constexpr size_t kProcessorsToSpin = 4;
 
 }  // namespace
@@ -54,40 +53,41 @@ Status Hub::Watch(int fd, uint32_t events) {
 
 void Hub::Wake() noexcept {
   const uint64_t one = 1;
-  if (waker_.get() >= 0 && write(waker_.get(), &one, sizeof(one)) < 0) return;  // it is awake
+  // the thread is awake
+  if (waker_.get() >= 0 && write(waker_.get(), &one, sizeof(one)) < 0) return;
 }
 
-// Often enough that a silence is seen in time, and that this process's own is none: by the shortest
-// limit of those that it is connected with.
+// The interval of ticks: short enough, for the shortest limit among the connected processes, to
+// detect silence in time and to send pings in time.
 Seconds Hub::TickLength() const {
   return std::clamp(Seconds(shortest_limit_) / 20, Seconds(0.002), Seconds(1));
 }
 
-// The thread outlives main: the process ends with it in epoll_wait.
+// The thread outlives main: the process exits while it waits in epoll_wait.
 void Hub::Run() noexcept {
   for (;;) {
     const Status turned = Guarded([&] {
-      Turn();
+      RunOnce();
       return Status::Ok();
     });
-    // Out of memory, in something that can be done again.
+    // Memory was exhausted in an operation that can be repeated.
     if (!turned.ok()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }
 
-void Hub::Turn() {
+void Hub::RunOnce() {
   epoll_event events[64];
   const Seconds left = next_tick_ - Clock::now();
   const bool spins = Clock::now() < spin_until_;
   const int wait = spins ? 0 : std::max(0, static_cast<int>(left.count() * 1e3) + 1);
   const int count = epoll_wait(poller_.get(), events, std::size(events), wait);
   const Clock::time_point now = Clock::now();
-  // This process was stopped, or had no processor: others may have spoken meanwhile, and what they
-  // said lies in sockets that come to their turn now.
+  // This process was stopped or had no processor. Others may have sent data meanwhile, which is in
+  // the sockets' buffers and is read next, so the time doesn't count as their silence.
   const Seconds away = now - last_turn_ - Seconds(wait * 1e-3);
   if (away > TickLength()) {
     for (auto& [fd, open] : open_) {
-      open.second->heard += std::chrono::duration_cast<Clock::duration>(away);
+      open.second->last_received += std::chrono::duration_cast<Clock::duration>(away);
     }
   }
   last_turn_ = now;
@@ -98,10 +98,10 @@ void Hub::Turn() {
       while (read(waker_.get(), &drained, sizeof(drained)) > 0) {
       }
       TickAt(now);
-    } else if (Listener* listener = ListenerOf(fd)) {
+    } else if (Listener* listener = FindListener(fd)) {
       AcceptSome(*listener);
     } else {
-      GoOn(fd, events[i].events);
+      HandleEvents(fd, events[i].events);
       if (may_spin_) spin_until_ = now + kSpin;
     }
   }
@@ -112,40 +112,40 @@ void Hub::Turn() {
   }
 }
 
-// A socket has something to read, or room to write.
-void Hub::GoOn(int fd, uint32_t events) {
+// Handles a socket that is readable or writable.
+void Hub::HandleEvents(int fd, uint32_t events) {
   std::shared_ptr<Connection> connection;
-  const auto greeting = greetings_.find(fd);
-  if (greeting != greetings_.end()) {
-    if (greeting->second.connecting && !Established(fd, greeting->second)) return;
-    connection = greeting->second.connection;
+  const auto handshake = handshakes_.find(fd);
+  if (handshake != handshakes_.end()) {
+    if (handshake->second.connecting && !OnConnected(fd, handshake->second)) return;
+    connection = handshake->second.connection;
   } else if (const auto open = open_.find(fd); open != open_.end()) {
     connection = open->second.second;
   } else {
-    return;  // closed in this turn
+    return;  // closed earlier in this turn
   }
   if (events & EPOLLOUT) connection->Flush();
   if (!(events & ~static_cast<uint32_t>(EPOLLOUT))) return;
   auto deliver = [&](const FrameHeader& header, Payload payload) {
-    // A frame may make the connection a peer's.
-    if (const auto now = greetings_.find(fd); now != greetings_.end()) {
-      return GreetingCame(fd, now->second, header, payload);
+    // A frame may turn a handshake into a peer's connection.
+    if (const auto now = handshakes_.find(fd); now != handshakes_.end()) {
+      return OnHandshakeFrame(fd, now->second, header, payload);
     }
     const auto open = open_.find(fd);
     if (open == open_.end()) return true;
     const int process = open->second.first;
     if (header.type == FrameType::kSegment) {
-      return Segments::The().Came(process, header, connection->TakeFile());
+      return Segments::The().OnSegment(process, header, connection->TakeFile());
     }
-    if (header.type == FrameType::kForget) return Segments::The().Forgotten(process, header);
-    if (header.type >= FrameType::kWireOffer && header.type <= FrameType::kWireNo) {
-      return Wires::The().Came(process, header, std::move(payload));
+    if (header.type == FrameType::kForget) return Segments::The().OnForget(process, header);
+    if (header.type >= FrameType::kNcclOffer && header.type <= FrameType::kNcclNo) {
+      return NcclChannels::The().OnFrame(process, header, std::move(payload));
     }
     return Deliver(process, header, std::move(payload));
   };
   std::string why;
   bool stands = false;
-  // A frame for which there is no memory would be waited for in vain.
+  // If there is no memory for a frame, its receiver would wait for ever: closes the connection.
   const Status read = Guarded([&] {
     stands = connection->Read(deliver, &why);
     return Status::Ok();
@@ -155,15 +155,16 @@ void Hub::GoOn(int fd, uint32_t events) {
 
 void Hub::Close(int fd, const std::string& why) {
   const auto open = open_.find(fd);
-  if (open == open_.end()) return EndGreeting(fd, why);
+  if (open == open_.end()) return EndHandshake(fd, why);
   const auto [process, connection] = std::move(open->second);
   open_.erase(open);
-  epoll_ctl(poller_.get(), EPOLL_CTL_DEL, fd, nullptr);  // calls may have it open for a while yet
+  // calls may hold the connection a little longer
+  epoll_ctl(poller_.get(), EPOLL_CTL_DEL, fd, nullptr);
   connection->Break();
   Lose(process, why);
 }
 
-// Says that this process lives, and how long it waits to hear as much.
+// Tells the peer that this process is alive, and its silence limit.
 void Hub::Ping(Connection& connection) {
   OutFrame ping;
   ping.header.type = FrameType::kPing;
@@ -171,10 +172,10 @@ void Hub::Ping(Connection& connection) {
   (void)connection.Send(std::move(ping));
 }
 
-// `now` is when what had been said until then was at hand: this process may be stopped at any
-// moment since, and has then heard nothing without anybody's fault.
+// `now` is the time at which data was last read. The process may have been stopped since, which
+// must not count as silence of others.
 void Hub::Tick(Clock::time_point now) {
-  std::map<int, double> limits;  // of the peers, of their patience with this process
+  std::map<int, double> limits;  // the peers' silence limits for this process
   Clock::time_point since;
   {
     auto lock = monitor_.Lock();
@@ -186,18 +187,18 @@ void Hub::Tick(Clock::time_point now) {
   for (const auto& [process, limit] : limits) {
     if (limit > 0) shortest_limit_ = std::min(shortest_limit_, limit);
   }
-  TickGreetings();
-  meetings_->OnTick();
+  TickHandshakes();
+  rendezvous_->OnTick();
   Segments::The().ReleaseLost();
   std::vector<int> silent;
   size_t processes = 1;  // of this host
   for (const auto& [fd, open] : open_) {
     const auto& connection = open.second;
     if (connection->transport() == "unix") ++processes;
-    if (now - std::max(connection->heard, since) > Seconds(mine)) silent.push_back(fd);
+    if (now - std::max(connection->last_received, since) > Seconds(mine)) silent.push_back(fd);
     const double theirs = limits[open.first] > 0 ? limits[open.first] : mine;
     const double pause = std::min({mine / 10, theirs / 10, 5.0});
-    if (now - connection->sent() < Seconds(pause)) continue;
+    if (now - connection->last_sent() < Seconds(pause)) continue;
     Ping(*connection);
   }
   may_spin_ = std::thread::hardware_concurrency() >= kProcessorsToSpin * processes;

@@ -1,6 +1,7 @@
-// MemoryLink: blocks between processes of a host, through memory that they share. The receiver
-// copies a block from where it lies, as a rank of the same process would; frames say where that is
-// and after which count of the sender's stream it is ready, and the same for what was taken.
+// MemoryLink: moves blocks between processes of one host through memory that both map. The receiver
+// copies a block from the sender's memory, as a rank of the same process would. Frames carry the
+// location of the block and the count of the sender's stream after which it is ready, and likewise
+// for acknowledgements.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_MEMORY_LINK_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_MEMORY_LINK_H_
 
@@ -15,30 +16,30 @@ namespace jaxmg {
 
 class MemoryLink : public Link {
  public:
-  // In a call of that many ranks, of which `here` are this process's.
-  static Status New(std::shared_ptr<Connection> connection, std::shared_ptr<Neighbour> neighbour,
+  // Creates the link for a call of `ranks` ranks, of which `here` belong to this process.
+  static Status New(std::shared_ptr<Connection> connection, std::shared_ptr<MemoryPeer> peer,
                     const CallId& id, int ranks, const std::vector<int>& here,
                     std::unique_ptr<Link>* link);
-  ~MemoryLink() override { neighbour_->GiveWords(first_, words_); }
+  ~MemoryLink() override { peer_->ReleaseWords(first_, words_); }
 
-  Way way() const override { return Way::kShared; }
+  LinkKind kind() const override { return LinkKind::kMemory; }
   Status Record(Device& device, Stream stream, int rank, std::shared_ptr<Event>* event) override;
   void Post(int from, int to, const InProcessGroup::Message& message) override;
   void PostTaken(int from, int to, const std::shared_ptr<Event>& done) noexcept override;
-  // Ranks of a failed call have done with each other's memory before they leave it.
+  // Does nothing: ranks of a failed call stop reading each other's memory before they leave it.
   void Recall(int) noexcept override {}
-  Status Find(const SharedPlace& place, InProcessGroup::Message* message) override;
+  Status Resolve(const BlockLocation& location, InProcessGroup::Message* message) override;
   std::shared_ptr<Event> EventOf(const FrameHeader& header) const override;
 
  private:
-  MemoryLink(std::shared_ptr<Connection> connection, std::shared_ptr<Neighbour> neighbour,
+  MemoryLink(std::shared_ptr<Connection> connection, std::shared_ptr<MemoryPeer> peer,
              const CallId& id, int ranks);
 
   const std::shared_ptr<Connection> connection_;
-  const std::shared_ptr<Neighbour> neighbour_;
+  const std::shared_ptr<MemoryPeer> peer_;
   const CallId id_;
   uint32_t first_ = 0, words_ = 0;
-  std::vector<uint32_t> word_of_;  // by rank: of its first stream
+  std::vector<uint32_t> word_of_;  // by rank: the word of its first stream
 };
 
 }  // namespace jaxmg

@@ -23,13 +23,13 @@ ProcessGroup::ProcessGroup(std::string routine, std::vector<int> processes, int 
       others_(processes_.begin(), processes_.end()),
       links_(size(), nullptr),
       arrivals_(size()),
-      held_(size() * size()),
+      received_(size() * size()),
       staging_(size()),
       host_staging_(size()),
       copies_(size() * size()),
       arrived_(std::make_shared<PassedEvent>()),
       voted_already_(size(), false),
-      gone_(size(), false),
+      departed_ranks_(size(), false),
       sharing_(size(), false) {
   others_.erase(me_);
   here_ = static_cast<int>(std::count(processes_.begin(), processes_.end(), me_));
@@ -42,14 +42,14 @@ ProcessGroup::~ProcessGroup() {
   if (id_.second >= 0) Hub::The().Leave(id_);
 }
 
-std::string ProcessGroup::Ranks(int process) const {
+std::string ProcessGroup::DescribeRanks(int process) const {
   return "rank(s) " + RanksOf(processes_, process);
 }
 
-Status ProcessGroup::About(int process, const Status& status) const {
+Status ProcessGroup::AddContext(int process, const Status& status) const {
   if (status.ok()) return status;
-  const bool lost = !Hub::The().LostBecause(process).ok();
-  return Error(status.code(), routine_, lost ? " has lost " : ", ", Ranks(process), ": ",
+  const bool lost = !Hub::The().LossOf(process).ok();
+  return Error(status.code(), routine_, lost ? " has lost " : ", ", DescribeRanks(process), ": ",
                status.text());
 }
 
@@ -58,18 +58,18 @@ void ProcessGroup::Begin(const CallId& id) noexcept {
   id_ = id;
 }
 
-Status ProcessGroup::Share(int rank, int64_t mine, const Patience& patience,
+Status ProcessGroup::Share(int rank, int64_t mine, const WaitPolicy& policy,
                            std::vector<int64_t>* all) {
   {
     auto lock = monitor_.Lock();
     sharing_[rank] = true;
   }
-  return InProcessGroup::Share(rank, mine, patience, all);
+  return InProcessGroup::Share(rank, mine, policy, all);
 }
 
-// A failed call leaves no message on its way: the memory of this rank may go next.
-Status ProcessGroup::Agree(int rank, const Status& mine, const Patience& patience) noexcept {
-  const Status outcome = InProcessGroup::Agree(rank, mine, patience);
+// After a failure, recalls all messages of this rank: its memory may be freed next.
+Status ProcessGroup::Agree(int rank, const Status& mine, const WaitPolicy& policy) noexcept {
+  const Status outcome = InProcessGroup::Agree(rank, mine, policy);
   if (outcome.ok()) return outcome;
   Recall(rank);
   return outcome;
@@ -84,7 +84,7 @@ void ProcessGroup::Vote(int rank, const Status& mine) noexcept {
   const bool shares = sharing_[rank];
   sharing_[rank] = false;
   if (!severed_.ok()) return CountLocally();
-  if (Leads()) {
+  if (IsLead()) {
     voted_already_[rank] = true;
     round_shares_ = round_shares_ || shares;
     return InProcessGroup::Vote(rank, mine);
@@ -93,14 +93,14 @@ void ProcessGroup::Vote(int rank, const Status& mine) noexcept {
   vote.header.value = shared_[rank];
   vote.header.aux = shares ? 1 : 0;
   vote.status = mine;
-  Tell(lead(), std::move(vote));
+  SendFrame(lead(), std::move(vote));
 }
 
-// The lead has counted: CountVotes begins the next round.
-void ProcessGroup::Decided() noexcept {
+// Called at the lead when CountVotes begins the next round.
+void ProcessGroup::OnOutcome() noexcept {
   std::fill(voted_already_.begin(), voted_already_.end(), false);
   voted_here_ = 0;
-  if (!Leads()) return;
+  if (!IsLead()) return;
   const bool shares = round_shares_ && outcome_.ok();
   round_shares_ = false;
   if (shares) {
@@ -114,22 +114,22 @@ void ProcessGroup::Decided() noexcept {
       return Status::Ok();
     });
     if (copied.ok()) {
-      for (auto& [process, outcome] : outcomes) Tell(process, std::move(outcome));
+      for (auto& [process, outcome] : outcomes) SendFrame(process, std::move(outcome));
       return;
     }
     outcome_ = copied;
   }
-  TellAll(FrameType::kOutcome, outcome_);
+  SendToOthers(FrameType::kOutcome, outcome_);
 }
 
-// Without a lead the ranks of this process still wait for each other: they read each other's
-// memory.
+// Without a lead the ranks of this process must still wait for each other, because they read each
+// other's memory.
 void ProcessGroup::CountLocally() noexcept {
   if (voted_here_ == 0 || voted_here_ + gone_here_ < here_) return;
   voted_here_ = 0;
   outcome_ = severed_;
   ++agreements_;
-  monitor_.Changed();
+  monitor_.Notify();
 }
 
 void ProcessGroup::Sever(const Status& why) noexcept {
@@ -138,17 +138,17 @@ void ProcessGroup::Sever(const Status& why) noexcept {
   CountLocally();
 }
 
-// All ranks of another process are gone, and bring no vote any more.
-void ProcessGroup::Gone(int process, const Status& why) noexcept {
+// All ranks of another process have left and will not vote any more.
+void ProcessGroup::OnProcessGone(int process, const Status& why) noexcept {
   if (process == lead()) return Sever(why);
   AbortLocked(why);
-  if (!Leads() || !severed_.ok()) return;
+  if (!IsLead() || !severed_.ok()) return;
   for (int rank = 0; rank < size(); ++rank) {
     if (processes_[rank] != process) continue;
     if (voted_already_[rank]) --voted_;
     voted_already_[rank] = false;
-    if (gone_[rank]) continue;
-    gone_[rank] = true;
+    if (departed_ranks_[rank]) continue;
+    departed_ranks_[rank] = true;
     if (departed_++ == 0) departure_ = why;
   }
   CountVotes();
@@ -159,53 +159,54 @@ void ProcessGroup::Depart(const Status& why) noexcept {
   AbortLocked(why);
   ++gone_here_;
   if (!severed_.ok()) return CountLocally();
-  if (!Leads()) {
+  if (!IsLead()) {
     OutFrame departure = CallFrame(id_, FrameType::kDepart, -1);
-    // Which of the ranks here it was makes no difference to who counts.
+    // The lead counts departures, so any rank of this process can be named.
     for (int rank = 0; rank < size() && departure.header.from < 0; ++rank) {
-      if (IsHere(rank) && !gone_[rank]) departure.header.from = rank;
+      if (IsHere(rank) && !departed_ranks_[rank]) departure.header.from = rank;
     }
-    if (departure.header.from >= 0) gone_[departure.header.from] = true;
+    if (departure.header.from >= 0) departed_ranks_[departure.header.from] = true;
     departure.status = why;
-    Tell(lead(), std::move(departure));
+    SendFrame(lead(), std::move(departure));
     return;
   }
   DepartLocked(why);
-  // Nobody is left here to count.
-  if (gone_here_ == here_) TellAll(FrameType::kDepart, why);
+  // No rank is left here to count votes.
+  if (gone_here_ == here_) SendToOthers(FrameType::kDepart, why);
 }
 
 void ProcessGroup::DepartAll(const Status& why) noexcept {
   auto lock = monitor_.Lock();
   AbortLocked(why);
   gone_here_ = here_;
-  TellAll(FrameType::kDepart, why);
+  SendToOthers(FrameType::kDepart, why);
 }
 
-void ProcessGroup::Aborted() noexcept {
-  if (!heard_) TellAll(FrameType::kAbort, aborted_);
+void ProcessGroup::OnAbort() noexcept {
+  if (!abort_received_) SendToOthers(FrameType::kAbort, aborted_);
 }
 
-void ProcessGroup::Tell(int process, OutFrame frame) noexcept {
+void ProcessGroup::SendFrame(int process, OutFrame frame) noexcept {
   const auto connection = connections_.find(process);
   if (connection != connections_.end()) return connection->second->SendOrBreak(std::move(frame));
   if (const auto now = Hub::The().ConnectionTo(process)) now->SendOrBreak(std::move(frame));
 }
 
-void ProcessGroup::TellAll(FrameType type, const Status& status) noexcept {
+void ProcessGroup::SendToOthers(FrameType type, const Status& status) noexcept {
   for (const int process : others_) {
     OutFrame frame = CallFrame(id_, type, -1);
     frame.status = status;
-    Tell(process, std::move(frame));
+    SendFrame(process, std::move(frame));
   }
 }
 
 void ProcessGroup::OnLost(int process, const Status& why) noexcept {
   if (others_.count(process) == 0) return;
-  const Status lost = Guarded(
-      [&] { return Error(why.code(), routine_, " has lost ", Ranks(process), ": ", why.text()); });
+  const Status lost = Guarded([&] {
+    return Error(why.code(), routine_, " has lost ", DescribeRanks(process), ": ", why.text());
+  });
   auto lock = monitor_.Lock();
-  Gone(process, lost);
+  OnProcessGone(process, lost);
 }
 
 void ProcessGroup::OnFrame(int process, const FrameHeader& header, Payload payload) noexcept {
@@ -213,7 +214,7 @@ void ProcessGroup::OnFrame(int process, const FrameHeader& header, Payload paylo
   const char* text = payload.data == nullptr ? "" : payload.data.get();
   switch (header.type) {
     case FrameType::kVote:
-      if (!Leads() || !IsRankOf(process, header.from) || voted_already_[header.from]) return;
+      if (!IsLead() || !IsRankOf(process, header.from) || voted_already_[header.from]) return;
       voted_already_[header.from] = true;
       shared_[header.from] = header.value;
       round_shares_ = round_shares_ || header.aux != 0;
@@ -231,27 +232,27 @@ void ProcessGroup::OnFrame(int process, const FrameHeader& header, Payload paylo
       }
       voted_here_ = 0;
       ++agreements_;
-      return monitor_.Changed();
+      return monitor_.Notify();
     case FrameType::kAbort:
-      heard_ = true;
+      abort_received_ = true;
       return AbortLocked(StatusFrom(header.code, text, payload.data ? payload.size : 0));
     case FrameType::kDepart: {
       const Status why = StatusFrom(header.code, text, payload.data ? payload.size : 0);
-      heard_ = heard_ || header.from >= 0;
-      if (header.from < 0) return Gone(process, why);
-      if (!Leads() || !IsRankOf(process, header.from) || gone_[header.from]) return;
-      gone_[header.from] = true;
+      abort_received_ = abort_received_ || header.from >= 0;
+      if (header.from < 0) return OnProcessGone(process, why);
+      if (!IsLead() || !IsRankOf(process, header.from) || departed_ranks_[header.from]) return;
+      departed_ranks_[header.from] = true;
       return DepartLocked(why);
     }
     case FrameType::kData:
-    case FrameType::kPlaced:
+    case FrameType::kLocation:
     case FrameType::kReady:
     case FrameType::kTaken: {
       const bool taken = header.type == FrameType::kTaken;
       const int mine = taken ? header.from : header.to;
       const int theirs = taken ? header.to : header.from;
       if (!IsRankOf(me_, mine) || !IsRankOf(process, theirs)) return;
-      const Status arrived = Guarded([&] { return Arrived(header, std::move(payload)); });
+      const Status arrived = Guarded([&] { return AddReceived(header, std::move(payload)); });
       if (!arrived.ok()) AbortLocked(arrived);
       return;
     }
@@ -263,7 +264,7 @@ void ProcessGroup::OnFrame(int process, const FrameHeader& header, Payload paylo
         return Status::Ok();
       });
       if (!named.ok()) AbortLocked(named);
-      return monitor_.Changed();
+      return monitor_.Notify();
     }
     default:
       return;

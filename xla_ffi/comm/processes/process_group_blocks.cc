@@ -1,26 +1,25 @@
-// Blocks between ranks of different processes: by which link each pair passes them, and what
-// becomes of them on both sides.
+// Blocks between ranks of different processes: selects the link of each pair and keeps track of
+// messages on both sides.
 #include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
 
 #include "xla_ffi/comm/processes/memory_link.h"
+#include "xla_ffi/comm/processes/nccl_link.h"
 #include "xla_ffi/comm/processes/process_group.h"
 #include "xla_ffi/comm/processes/segments.h"
 #include "xla_ffi/comm/processes/socket_link.h"
 #include "xla_ffi/comm/processes/staged_link.h"
-#include "xla_ffi/comm/processes/wire_link.h"
 
 namespace jaxmg {
 namespace {
 
-// Of what a rank has room for that has come and is not where it belongs yet: several pieces of a
-// large panel.
+// Limit for a rank's memory for received blocks that were not copied to their final location:
+// several pieces of a large panel.
 constexpr size_t kMostArrivals = size_t{1} << 30;
 
-// The block of a frame, of memory that the frame says nothing of. An error where no block can be as
-// large.
+// Returns the shape of a frame's block, without memory. Returns an error if the size overflows.
 Status BlockOf(const FrameHeader& header, Bytes2D* block, size_t* bytes) {
   const auto height = static_cast<size_t>(header.value);
   const auto columns = static_cast<size_t>(header.aux);
@@ -31,58 +30,58 @@ Status BlockOf(const FrameHeader& header, Bytes2D* block, size_t* bytes) {
   return Status::Ok();
 }
 
-bool PassesAsItLies(Way way, const Bytes2D& block) {
-  if (way == Way::kShared) return Segments::The().Has(block.data);
-  // As one run of bytes.
-  if (way == Way::kWire) return block.columns <= 1 || block.pitch == block.height;
-  return way != Way::kStaged;
+bool CanSendInPlace(LinkKind kind, const Bytes2D& block) {
+  if (kind == LinkKind::kMemory) return Segments::The().Contains(block.data);
+  // As one contiguous range.
+  if (kind == LinkKind::kNccl) return block.columns <= 1 || block.pitch == block.height;
+  return kind != LinkKind::kStaged;
 }
 
 }  // namespace
 
-// Through memory where both can, which they can on one host alone. None for devices that share
-// none: NewWires.
+// Uses shared memory if both processes can, which requires the same host. Leaves `*link` null for
+// devices that share no memory: see NewNcclLinks.
 Status ProcessGroup::NewLink(int process, const std::shared_ptr<Connection>& connection,
                              Clock::time_point deadline, std::unique_ptr<Link>* link) {
   Segments& segments = Segments::The();
-  std::shared_ptr<Neighbour> neighbour;
+  std::shared_ptr<MemoryPeer> peer;
   if (connection->transport() == "unix") {
-    JAXMG_RETURN_IF_ERROR(segments.Connect(process, connection, deadline, &neighbour));
+    JAXMG_RETURN_IF_ERROR(segments.Connect(process, connection, deadline, &peer));
   }
-  if (neighbour == nullptr && on_host_) {
+  if (peer == nullptr && on_host_) {
     *link = std::make_unique<SocketLink>(connection, id_);
     return Status::Ok();
   }
-  if (neighbour == nullptr) return Status::Ok();
+  if (peer == nullptr) return Status::Ok();
   std::vector<int> here;
   for (int rank = 0; rank < size(); ++rank) {
     if (IsHere(rank)) here.push_back(rank);
   }
-  return MemoryLink::New(connection, std::move(neighbour), id_, size(), here, link);
+  return MemoryLink::New(connection, std::move(peer), id_, size(), here, link);
 }
 
-// By wires where both have the same, else by copies in the hosts' memory. All processes decide
-// alike: from what both sides of a pair have told each other.
-Status ProcessGroup::NewWires(const std::vector<int>& apart, const Connections& connections,
-                              Clock::time_point deadline, Links* links) {
+// Uses NCCL channels if both sides have the same kind, else copies in host memory. Both processes
+// of a pair make the same choice, because it depends only on what they have told each other.
+Status ProcessGroup::NewNcclLinks(const std::vector<int>& apart, const Connections& connections,
+                                  Clock::time_point deadline, Links* links) {
   struct Pair {
-    std::shared_ptr<WirePartner> partner;
+    std::shared_ptr<NcclPeer> peer;
     std::vector<int> there;
     Status failure;
   };
   Hub& hub = Hub::The();
-  Wires& wires = Wires::The();
+  NcclChannels& channels = NcclChannels::The();
   std::map<int, Pair> pairs;
   std::vector<int> here;
   for (int rank = 0; rank < size(); ++rank) {
-    if (IsHere(rank)) here.push_back(static_cast<int>(brought()[rank]));
+    if (IsHere(rank)) here.push_back(static_cast<int>(rank_values()[rank]));
   }
   for (const int process : apart) {
     Pair& pair = pairs[process];
     std::string why_not;
-    JAXMG_RETURN_IF_ERROR(About(
-        process, wires.Meet(process, connections.at(process), deadline, &pair.partner, &why_not)));
-    if (pair.partner == nullptr) {
+    JAXMG_RETURN_IF_ERROR(AddContext(process, channels.Negotiate(process, connections.at(process),
+                                                                 deadline, &pair.peer, &why_not)));
+    if (pair.peer == nullptr) {
       pair.failure = Error(Code::kUnavailable, why_not);
       continue;
     }
@@ -91,18 +90,18 @@ Status ProcessGroup::NewWires(const std::vector<int>& apart, const Connections& 
     JAXMG_RETURN_IF_ERROR(connections.at(process)->Send(std::move(frame)));
   }
   for (auto& [process, pair] : pairs) {
-    if (pair.partner == nullptr) continue;
+    if (pair.peer == nullptr) continue;
     JAXMG_RETURN_IF_ERROR(AwaitDevices(process, deadline, &pair.there));
-    JAXMG_RETURN_IF_ERROR(wires.Begin(pair.partner, here, pair.there));
+    JAXMG_RETURN_IF_ERROR(channels.StartMakingAll(pair.peer, here, pair.there));
   }
   for (auto& [process, pair] : pairs) {
-    if (pair.partner != nullptr) {
-      JAXMG_RETURN_IF_ERROR(About(
-          process, wires.Await(process, *pair.partner, here, pair.there, deadline, &pair.failure)));
+    if (pair.peer != nullptr) {
+      JAXMG_RETURN_IF_ERROR(AddContext(
+          process, channels.Await(process, *pair.peer, here, pair.there, deadline, &pair.failure)));
     }
     std::unique_ptr<Link>& link = (*links)[process];
     if (!pair.failure.ok()) {
-      if (hub.transport() == Transport::kWires) {
+      if (hub.transport() == Transport::kNccl) {
         return Error(pair.failure.code(), routine_, ": JAXMG_TRANSPORT asks for NCCL, and ",
                      hub.Describe(process), " can't be reached by it: ", pair.failure.text());
       }
@@ -112,13 +111,13 @@ Status ProcessGroup::NewWires(const std::vector<int>& apart, const Connections& 
     std::vector<int> ordinals(size(), -1);
     size_t next = 0;
     for (int rank = 0; rank < size(); ++rank) {
-      if (IsHere(rank)) ordinals[rank] = static_cast<int>(brought()[rank]);
+      if (IsHere(rank)) ordinals[rank] = static_cast<int>(rank_values()[rank]);
       if (IsRankOf(process, rank)) ordinals[rank] = pair.there[next++];
     }
-    link = std::make_unique<WireLink>(
-        pair.partner, id_, std::move(ordinals),
+    link = std::make_unique<NcclLink>(
+        pair.peer, id_, std::move(ordinals),
         [this](int from, int to, const Status& status, std::shared_ptr<Event> done) {
-          Sent(from, to, status, std::move(done));
+          OnSent(from, to, status, std::move(done));
         });
   }
   return Status::Ok();
@@ -147,15 +146,15 @@ Status ProcessGroup::Join(Clock::time_point deadline) {
   for (const int process : others_) {
     auto connection = hub.ConnectionTo(process);
     if (connection == nullptr) {
-      const Status lost = hub.LostBecause(process);
-      return Error(Code::kUnavailable, routine_, " has lost ", Ranks(process), ": ",
+      const Status lost = hub.LossOf(process);
+      return Error(Code::kUnavailable, routine_, " has lost ", DescribeRanks(process), ": ",
                    lost.ok() ? "no connection" : lost.text());
     }
     JAXMG_RETURN_IF_ERROR(NewLink(process, connection, deadline, &links[process]));
     if (links[process] == nullptr) apart.push_back(process);
     connections[process] = std::move(connection);
   }
-  JAXMG_RETURN_IF_ERROR(NewWires(apart, connections, deadline, &links));
+  JAXMG_RETURN_IF_ERROR(NewNcclLinks(apart, connections, deadline, &links));
   auto lock = monitor_.Lock();
   connections_ = std::move(connections);
   link_of_ = std::move(links);
@@ -167,9 +166,9 @@ Status ProcessGroup::Join(Clock::time_point deadline) {
 
 Status ProcessGroup::Prepare(Device& device, Stream stream, int from, int to, Message* message) {
   if (IsHere(to)) return InProcessGroup::Prepare(device, stream, from, to, message);
-  const Way way = links_[to]->way();
-  if (message->copy == nullptr && !PassesAsItLies(way, message->block)) {
-    const bool on_host = way == Way::kStaged;
+  const LinkKind kind = links_[to]->kind();
+  if (message->copy == nullptr && !CanSendInPlace(kind, message->block)) {
+    const bool on_host = kind == LinkKind::kStaged;
     JAXMG_RETURN_IF_ERROR((on_host ? host_staging_ : staging_)[from].Stage(
         device, stream, on_host ? &Device::AllocateOnHost : &Device::Allocate, &message->block,
         &message->copy));
@@ -183,9 +182,9 @@ void ProcessGroup::Post(int from, int to, Message message) {
   copies_[from * size() + to].push_back(std::move(message.copy));
 }
 
-Status ProcessGroup::AwaitTaken(int from, int to, const Patience& patience,
+Status ProcessGroup::AwaitTaken(int from, int to, const WaitPolicy& policy,
                                 std::shared_ptr<Event>* done) {
-  JAXMG_RETURN_IF_ERROR(InProcessGroup::AwaitTaken(from, to, patience, done));
+  JAXMG_RETURN_IF_ERROR(InProcessGroup::AwaitTaken(from, to, policy, done));
   if (IsHere(to)) return Status::Ok();
   links_[to]->Settle();
   auto& copies = copies_[from * size() + to];
@@ -195,56 +194,56 @@ Status ProcessGroup::AwaitTaken(int from, int to, const Patience& patience,
   return Status::Ok();
 }
 
-// Others may have come while a block was borrowed.
-std::deque<ProcessGroup::Held>::iterator ProcessGroup::LastTaken(int from, int to) {
-  std::deque<Held>& held = held_[from * size() + to];
-  return held.end() - channel(from, to).messages.size() - 1;
+// Other messages may have arrived while a block was borrowed.
+std::deque<ProcessGroup::ReceivedBlock>::iterator ProcessGroup::FindLastTaken(int from, int to) {
+  std::deque<ReceivedBlock>& received = received_[from * size() + to];
+  return received.end() - queues(from, to).messages.size() - 1;
 }
 
-Status ProcessGroup::TakeMessage(Device& device, int from, int to, const Patience& patience,
+Status ProcessGroup::TakeMessage(Device& device, int from, int to, const WaitPolicy& policy,
                                  Message* message) {
-  JAXMG_RETURN_IF_ERROR(InProcessGroup::TakeMessage(device, from, to, patience, message));
+  JAXMG_RETURN_IF_ERROR(InProcessGroup::TakeMessage(device, from, to, policy, message));
   if (IsHere(from)) return Status::Ok();
   FrameType type;
-  SharedPlace place;
+  BlockLocation location;
   int64_t number;
   {
     auto lock = monitor_.Lock();
-    const auto held = LastTaken(from, to);
-    type = held->type;
-    place = held->place;
-    number = held->number;
+    const auto received = FindLastTaken(from, to);
+    type = received->type;
+    location = received->location;
+    number = received->number;
   }
-  if (type == FrameType::kPlaced) return links_[from]->Find(place, message);
-  if (type == FrameType::kReady) return TakeFromWire(device, from, to, number, message);
+  if (type == FrameType::kLocation) return links_[from]->Resolve(location, message);
+  if (type == FrameType::kReady) return ReceiveOverNccl(device, from, to, number, message);
   return Status::Ok();
 }
 
-Status ProcessGroup::TakeFromWire(Device& device, int from, int to, int64_t number,
-                                  Message* message) {
+Status ProcessGroup::ReceiveOverNccl(Device& device, int from, int to, int64_t number,
+                                     Message* message) {
   Bytes2D& block = message->block;
   std::shared_ptr<Staging::Copy> room;
   if (block.height * block.columns > 0) {
     JAXMG_RETURN_IF_ERROR(
-        arrivals_[to].Room(device, block.height * block.columns, kMostArrivals, &room));
+        arrivals_[to].Reserve(device, block.height * block.columns, kMostArrivals, &room));
     block.data = room->buffer->data();
   }
   JAXMG_RETURN_IF_ERROR(links_[from]->Fetch(from, to, number, block));
   auto lock = monitor_.Lock();
-  LastTaken(from, to)->room = std::move(room);
+  FindLastTaken(from, to)->room = std::move(room);
   return Status::Ok();
 }
 
-void ProcessGroup::Sent(int from, int to, const Status& status,
-                        std::shared_ptr<Event> done) noexcept {
+void ProcessGroup::OnSent(int from, int to, const Status& status,
+                          std::shared_ptr<Event> done) noexcept {
   auto lock = monitor_.Lock();
   const Status noted = Guarded([&]() -> Status {
     JAXMG_RETURN_IF_ERROR(status);
-    channel(from, to).taken.push_back(std::move(done));
+    queues(from, to).taken.push_back(std::move(done));
     return Status::Ok();
   });
   if (!noted.ok()) AbortLocked(noted);
-  monitor_.Changed();
+  monitor_.Notify();
 }
 
 Status ProcessGroup::RecordTaken(Device& device, Stream stream, int from, int to,
@@ -255,20 +254,20 @@ Status ProcessGroup::RecordTaken(Device& device, Stream stream, int from, int to
 
 void ProcessGroup::PostTaken(int from, int to, std::shared_ptr<Event> done) {
   if (IsHere(from)) return InProcessGroup::PostTaken(from, to, std::move(done));
-  Held taken;  // is freed after the lock
+  ReceivedBlock taken;  // destroyed after the lock is released
   {
     auto lock = monitor_.Lock();
-    const auto last = LastTaken(from, to);
+    const auto last = FindLastTaken(from, to);
     taken = std::move(*last);
-    held_[from * size() + to].erase(last);
+    received_[from * size() + to].erase(last);
   }
   if (taken.room != nullptr) taken.room->taken.push_back(done);
   links_[from]->PostTaken(from, to, done);
 }
 
-// A block may come before this process has its own link; what it has sent is taken after it has.
-Status ProcessGroup::Arrived(const FrameHeader& header, Payload payload) {
-  Channel& here = channel(header.from, header.to);
+// A block may arrive before this process has created its link. An acknowledgement can't.
+Status ProcessGroup::AddReceived(const FrameHeader& header, Payload payload) {
+  Queues& here = queues(header.from, header.to);
   if (header.type == FrameType::kTaken) {
     const Link* link = links_[header.to];
     const auto event = header.aux != 1   ? arrived_
@@ -278,30 +277,31 @@ Status ProcessGroup::Arrived(const FrameHeader& header, Payload payload) {
       return Status::Fixed(Code::kInternal, "a block was taken after nothing known");
     }
     here.taken.push_back(event);
-    monitor_.Changed();
+    monitor_.Notify();
     return Status::Ok();
   }
   if (payload.size > 0 && payload.data == nullptr) throw std::bad_alloc();
-  Held held = {};
-  held.type = header.type;
+  ReceivedBlock received = {};
+  received.type = header.type;
   Message message = {{}, arrived_};
   size_t bytes = 0;
   JAXMG_RETURN_IF_ERROR(BlockOf(header, &message.block, &bytes));
-  if (held.type == FrameType::kData) {
+  if (received.type == FrameType::kData) {
     if (payload.size != bytes) {
       return Status::Fixed(Code::kInternal, "a process sent another block than it says");
     }
     message.block.data = payload.data.get();
-    held.payload = std::move(payload);
+    received.payload = std::move(payload);
   } else {
-    const bool placed = held.type == FrameType::kPlaced;
-    const size_t size = placed ? sizeof(held.place) : sizeof(held.number);
+    const bool placed = received.type == FrameType::kLocation;
+    const size_t size = placed ? sizeof(received.location) : sizeof(received.number);
     if (payload.size != size) return Status::Fixed(Code::kInternal, "a block lies nowhere");
-    std::memcpy(placed ? static_cast<void*>(&held.place) : &held.number, payload.data.get(), size);
+    std::memcpy(placed ? static_cast<void*>(&received.location) : &received.number,
+                payload.data.get(), size);
   }
-  held_[header.from * size() + header.to].push_back(std::move(held));
+  received_[header.from * size() + header.to].push_back(std::move(received));
   here.messages.push_back(std::move(message));
-  monitor_.Changed();
+  monitor_.Notify();
   return Status::Ok();
 }
 

@@ -10,23 +10,23 @@
 namespace jaxmg {
 namespace {
 
-// What a block of memory is a multiple of, as cuBLAS would have it.
+// Alignment of allocations, as cuBLAS prefers it.
 constexpr size_t kAlignment = 512;
-// A segment at least: small ones would be many, each with a file.
+// The smallest segment. Smaller ones would be many, each with a file.
 constexpr size_t kLeastBytes = size_t{16} << 20;
-// Words of a pair of processes, for as many calls at a time as they have streams.
+// Words of a pair of processes: enough for the streams of many concurrent calls.
 constexpr size_t kWordBytes = size_t{256} << 10;
 constexpr uint32_t kWords = kWordBytes / sizeof(uint32_t);
-// No count is so far ahead of what its word has come to.
+// More than any count that a stream may still reach.
 constexpr uint32_t kFarAhead = uint32_t{1} << 30;
 
 constexpr int32_t kWordsNumber = -1;
 
-// What a process has told of that it has not taken back: a segment that a call works in has many
-// blocks.
+// Limit for the segments that a process has announced and not released. Few are needed: a segment
+// holds many blocks.
 constexpr size_t kMostSegments = 4096;
 
-// Whether all columns lie in so many bytes. Another process says how large they are.
+// Returns whether all columns of a block lie within `bytes`. The sizes come from another process.
 bool Fits(const Bytes2D& block, size_t pitch, size_t bytes) {
   const size_t last = block.columns == 0 ? 0 : block.columns - 1;
   size_t end = 0;
@@ -56,11 +56,10 @@ std::unique_ptr<Device> NewSharingHostDevice() {
        [&](void* data) { segments.Free(data); }});
 }
 
-// --- This process's memory
-// ------------------------------------------------------------------------
+// --- This process's memory ----------------------------------------------------------------------
 
-// From the smallest gap that is large enough.
-bool Segments::Take(int ordinal, size_t bytes, void** data) {
+// Allocates from the smallest gap that is large enough.
+bool Segments::TakeGap(int ordinal, size_t bytes, void** data) {
   Segment* from = nullptr;
   std::map<size_t, size_t>::iterator best;
   for (Segment& segment : segments_) {
@@ -83,8 +82,8 @@ bool Segments::Take(int ordinal, size_t bytes, void** data) {
 Status Segments::Allocate(int ordinal, size_t bytes, void** data) {
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   std::lock_guard<std::mutex> lock(pool_);
-  if (Take(ordinal, bytes, data)) return Status::Ok();
-  // What is too small for this is in the way of it.
+  if (TakeGap(ordinal, bytes, data)) return Status::Ok();
+  // Unused segments are too small for this allocation and occupy memory that it needs.
   DropUnused(ordinal);
   MemorySource* source = source_;
   if (source == nullptr) return Error(Code::kInternal, "processes share no memory");
@@ -100,7 +99,7 @@ Status Segments::Allocate(int ordinal, size_t bytes, void** data) {
                        std::make_shared<const Fd>(std::move(owned)),
                        {{0, room}},
                        {}});
-  Take(ordinal, bytes, data);
+  TakeGap(ordinal, bytes, data);
   return Status::Ok();
 }
 
@@ -110,7 +109,7 @@ void Segments::Free(void* data) noexcept {
     const auto offset = static_cast<size_t>(static_cast<char*>(data) - segment.data);
     const auto used = segment.used.find(offset);
     if (static_cast<char*>(data) < segment.data || used == segment.used.end()) continue;
-    // Its node is that of the gap: nothing here takes memory.
+    // Moves the map node from `used` to `free`, which allocates no memory.
     auto node = segment.used.extract(used);
     auto gap = segment.free.insert(std::move(node)).position;
     if (const auto next = std::next(gap);
@@ -129,7 +128,7 @@ void Segments::Free(void* data) noexcept {
   }
 }
 
-bool Segments::Has(const void* data) {
+bool Segments::Contains(const void* data) {
   std::lock_guard<std::mutex> lock(pool_);
   return std::any_of(segments_.begin(), segments_.end(), [&](const Segment& segment) {
     return data >= segment.data && data < segment.data + segment.bytes;
@@ -151,12 +150,12 @@ void Segments::DropUnused(int ordinal) noexcept {
     }
     {
       auto lock = monitor_.Lock();
-      for (const auto& [process, neighbour] : neighbours_) {
-        auto& told = neighbour->told_;
-        const auto found = std::find(told.begin(), told.end(), segment->number);
-        if (found == told.end()) continue;
-        told.erase(found);
-        neighbour->connection_->SendOrBreak(
+      for (const auto& [process, peer] : peers_) {
+        auto& announced = peer->announced_;
+        const auto found = std::find(announced.begin(), announced.end(), segment->number);
+        if (found == announced.end()) continue;
+        announced.erase(found);
+        peer->connection_->SendOrBreak(
             SegmentFrame(FrameType::kForget, segment->number, segment->bytes));
       }
     }
@@ -165,69 +164,69 @@ void Segments::DropUnused(int ordinal) noexcept {
   }
 }
 
-Status Neighbour::Describe(const Bytes2D& block, SharedPlace* place) {
+Status MemoryPeer::Locate(const Bytes2D& block, BlockLocation* location) {
   Segments& segments = Segments::The();
   std::lock_guard<std::mutex> pool(segments.pool_);
   for (const Segments::Segment& segment : segments.segments_) {
     const auto* begin = static_cast<const char*>(block.data);
     if (begin < segment.data || begin >= segment.data + segment.bytes) continue;
-    place->segment = segment.number;
-    place->offset = begin - segment.data;
-    place->pitch = static_cast<int64_t>(block.pitch);
+    location->segment = segment.number;
+    location->offset = begin - segment.data;
+    location->pitch = static_cast<int64_t>(block.pitch);
     auto lock = segments.monitor_.Lock();
-    if (std::find(told_.begin(), told_.end(), segment.number) != told_.end()) return Status::Ok();
-    told_.reserve(told_.size() + 1);
+    if (std::find(announced_.begin(), announced_.end(), segment.number) != announced_.end())
+      return Status::Ok();
+    announced_.reserve(announced_.size() + 1);
     OutFrame frame = SegmentFrame(FrameType::kSegment, segment.number, segment.bytes);
     frame.file = segment.file;
     JAXMG_RETURN_IF_ERROR(connection_->Send(std::move(frame)));
-    told_.push_back(segment.number);
+    announced_.push_back(segment.number);
     return Status::Ok();
   }
   return Error(Code::kInternal, "a block for another process lies in no memory that it shares");
 }
 
-// --- Other processes
-// ------------------------------------------------------------------------------
+// --- Other processes ----------------------------------------------------------------------------
 
-std::shared_ptr<Neighbour> Segments::NeighbourOf(int process) {
-  std::shared_ptr<Neighbour>& neighbour = neighbours_[process];
-  if (neighbour == nullptr) neighbour = std::make_shared<Neighbour>();
-  return neighbour;
+std::shared_ptr<MemoryPeer> Segments::FindOrAddPeer(int process) {
+  std::shared_ptr<MemoryPeer>& peer = peers_[process];
+  if (peer == nullptr) peer = std::make_shared<MemoryPeer>();
+  return peer;
 }
 
-// This process's, of which the other is told.
-Status Segments::OpenWords(Neighbour& neighbour) {
+// Creates this process's words and announces them to the peer.
+Status Segments::OpenWords(MemoryPeer& peer) {
   void* words = nullptr;
   int file = -1;
   JAXMG_RETURN_IF_ERROR(MakeHostSegment(kWordBytes, &words, &file));
   auto owned = std::make_shared<const Fd>(Fd(file));
   JAXMG_RETURN_IF_ERROR(source_.load()->Register(words, kWordBytes));
-  neighbour.words_ = static_cast<uint32_t*>(words);
-  neighbour.counts_.assign(kWords, 0);
-  neighbour.taken_.assign(kWords, 0);
-  neighbour.released_.assign(kWords, 0);
+  peer.words_ = static_cast<uint32_t*>(words);
+  peer.counts_.assign(kWords, 0);
+  peer.taken_.assign(kWords, 0);
+  peer.released_.assign(kWords, 0);
   OutFrame frame = SegmentFrame(FrameType::kSegment, kWordsNumber, kWordBytes);
   frame.file = std::move(owned);
-  return neighbour.connection_->Send(std::move(frame));
+  return peer.connection_->Send(std::move(frame));
 }
 
 Status Segments::Connect(int process, const std::shared_ptr<Connection>& connection,
-                         Clock::time_point deadline, std::shared_ptr<Neighbour>* neighbour) {
-  std::shared_ptr<Neighbour> found;
+                         Clock::time_point deadline, std::shared_ptr<MemoryPeer>* peer) {
+  std::shared_ptr<MemoryPeer> found;
   {
     auto lock = monitor_.Lock();
-    found = NeighbourOf(process);
+    found = FindOrAddPeer(process);
     if (found->connection_ == nullptr) found->connection_ = connection;
   }
   std::lock_guard<std::mutex> connecting(found->connecting_);
   if (found->connected_) {
-    *neighbour = std::move(found);
+    *peer = std::move(found);
     return Status::Ok();
   }
   if (source_ == nullptr) {
-    if (!found->told_refusal_) {
+    if (!found->refusal_sent_) {
       JAXMG_RETURN_IF_ERROR(connection->Send(SegmentFrame(FrameType::kForget, kWordsNumber, 0)));
-      found->told_refusal_ = true;
+      found->refusal_sent_ = true;
     }
     return Status::Ok();
   }
@@ -235,8 +234,8 @@ Status Segments::Connect(int process, const std::shared_ptr<Connection>& connect
   Fd file;
   {
     auto lock = monitor_.Lock();
-    const Patience patience = {deadline - Clock::now()};
-    monitor_.Wait(lock, patience,
+    const WaitPolicy policy = {deadline - Clock::now()};
+    monitor_.Wait(lock, policy,
                   [&] { return found->words_file_.get() >= 0 || found->refused_ || found->lost_; });
     if (found->refused_) return Status::Ok();
     file = std::move(found->words_file_);
@@ -250,17 +249,17 @@ Status Segments::Connect(int process, const std::shared_ptr<Connection>& connect
   JAXMG_RETURN_IF_ERROR(source_.load()->Register(words, kWordBytes));
   found->their_words_ = static_cast<uint32_t*>(words);
   found->connected_ = true;
-  *neighbour = std::move(found);
+  *peer = std::move(found);
   return Status::Ok();
 }
 
-bool Segments::Shares(int process) {
+bool Segments::SharesWith(int process) {
   auto lock = monitor_.Lock();
-  const auto found = neighbours_.find(process);
-  return found != neighbours_.end() && found->second->their_words_ != nullptr;
+  const auto found = peers_.find(process);
+  return found != peers_.end() && found->second->their_words_ != nullptr;
 }
 
-Status Neighbour::TakeWords(uint32_t count, uint32_t* first) {
+Status MemoryPeer::AcquireWords(uint32_t count, uint32_t* first) {
   auto lock = Segments::The().monitor_.Lock();
   uint32_t run = 0;
   for (uint32_t word = 0; word < kWords; ++word) {
@@ -273,39 +272,40 @@ Status Neighbour::TakeWords(uint32_t count, uint32_t* first) {
   return Error(Code::kResourceExhausted, "too many calls at a time with one other process");
 }
 
-void Neighbour::GiveWords(uint32_t first, uint32_t count) noexcept {
+void MemoryPeer::ReleaseWords(uint32_t first, uint32_t count) noexcept {
   auto lock = Segments::The().monitor_.Lock();
   std::fill_n(taken_.begin() + first, count, 0);
 }
 
-std::shared_ptr<Event> Neighbour::Theirs(const SharedCount& count) const {
+std::shared_ptr<Event> MemoryPeer::PeerEvent(const SharedCount& count) const {
   uint32_t* words = their_words_;
   if (words == nullptr || count.word >= kWords) return nullptr;
   return std::make_shared<SharedEvent>(words + count.word, count.count);
 }
 
-Status Neighbour::Find(const SharedPlace& place, Bytes2D* block) {
+Status MemoryPeer::Map(const BlockLocation& location, Bytes2D* block) {
   std::lock_guard<std::mutex> mapping(mapping_);
   Segments& segments = Segments::The();
   MemorySource& source = *segments.source();
-  Mapped* found = nullptr;
+  MappedSegment* found = nullptr;
   std::vector<std::pair<char*, size_t>> forgotten;
   {
     auto lock = segments.monitor_.Lock();
-    for (auto theirs = theirs_.begin(); theirs != theirs_.end();) {
+    for (auto theirs = peer_segments_.begin(); theirs != peer_segments_.end();) {
       if (!theirs->second.forgotten) {
         ++theirs;
         continue;
       }
       if (theirs->second.data) forgotten.emplace_back(theirs->second.data, theirs->second.bytes);
-      theirs = theirs_.erase(theirs);
+      theirs = peer_segments_.erase(theirs);
     }
-    const auto theirs = theirs_.find(place.segment);
-    if (theirs != theirs_.end()) found = &theirs->second;  // stays until it is forgotten, here
+    const auto theirs = peer_segments_.find(location.segment);
+    if (theirs != peer_segments_.end())
+      found = &theirs->second;  // not erased before this function handles its release
   }
   for (const auto& [data, bytes] : forgotten) source.Unmap(data, bytes);
   if (found == nullptr) {
-    return Error(Code::kInternal, "a block lies in a segment of which nobody has told");
+    return Error(Code::kInternal, "a block lies in a segment that was not announced");
   }
   if (found->data == nullptr) {
     void* data = nullptr;
@@ -313,48 +313,47 @@ Status Neighbour::Find(const SharedPlace& place, Bytes2D* block) {
     found->data = static_cast<char*>(data);
     found->file = Fd();
   }
-  const auto offset = static_cast<size_t>(place.offset);
-  if (place.offset < 0 || place.pitch < 0 || offset > found->bytes ||
-      !Fits(*block, static_cast<size_t>(place.pitch), found->bytes - offset)) {
+  const auto offset = static_cast<size_t>(location.offset);
+  if (location.offset < 0 || location.pitch < 0 || offset > found->bytes ||
+      !Fits(*block, static_cast<size_t>(location.pitch), found->bytes - offset)) {
     return Error(Code::kInternal, "a block lies beyond its segment");
   }
   block->data = found->data + offset;
-  block->pitch = static_cast<size_t>(place.pitch);
+  block->pitch = static_cast<size_t>(location.pitch);
   return Status::Ok();
 }
 
-// --- The hub's thread
-// -----------------------------------------------------------------------------
+// --- The hub's thread ---------------------------------------------------------------------------
 
-bool Segments::Came(int process, const FrameHeader& header, Fd file) {
+bool Segments::OnSegment(int process, const FrameHeader& header, Fd file) {
   if (file.get() < 0 || header.value <= 0) return false;
   auto lock = monitor_.Lock();
-  Neighbour& neighbour = *NeighbourOf(process);
+  MemoryPeer& peer = *FindOrAddPeer(process);
   if (header.from == kWordsNumber) {
-    if (neighbour.their_words_ != nullptr) return false;
-    neighbour.words_file_ = std::move(file);
-    monitor_.Changed();
+    if (peer.their_words_ != nullptr) return false;
+    peer.words_file_ = std::move(file);
+    monitor_.Notify();
     return true;
   }
-  if (neighbour.theirs_.size() >= kMostSegments || neighbour.theirs_.count(header.from) > 0) {
+  if (peer.peer_segments_.size() >= kMostSegments || peer.peer_segments_.count(header.from) > 0) {
     return false;
   }
-  Neighbour::Mapped& theirs = neighbour.theirs_[header.from];
+  MemoryPeer::MappedSegment& theirs = peer.peer_segments_[header.from];
   theirs.file = std::move(file);
   theirs.bytes = static_cast<size_t>(header.value);
   return true;
 }
 
-bool Segments::Forgotten(int process, const FrameHeader& header) {
+bool Segments::OnForget(int process, const FrameHeader& header) {
   auto lock = monitor_.Lock();
-  Neighbour& neighbour = *NeighbourOf(process);
+  MemoryPeer& peer = *FindOrAddPeer(process);
   if (header.from == kWordsNumber) {
-    neighbour.refused_ = true;
-    monitor_.Changed();
+    peer.refused_ = true;
+    monitor_.Notify();
     return true;
   }
-  const auto theirs = neighbour.theirs_.find(header.from);
-  if (theirs == neighbour.theirs_.end()) return false;
+  const auto theirs = peer.peer_segments_.find(header.from);
+  if (theirs == peer.peer_segments_.end()) return false;
   theirs->second.forgotten = true;
   return true;
 }
@@ -362,25 +361,25 @@ bool Segments::Forgotten(int process, const FrameHeader& header) {
 void Segments::Lose(int process) noexcept {
   {
     auto lock = monitor_.Lock();
-    const auto found = neighbours_.find(process);
-    if (found == neighbours_.end()) return;
+    const auto found = peers_.find(process);
+    if (found == peers_.end()) return;
     found->second->lost_ = true;
-    monitor_.Changed();
+    monitor_.Notify();
   }
   ReleaseLost();
 }
 
 void Segments::ReleaseLost() noexcept {
   auto lock = monitor_.Lock();
-  for (const auto& [process, neighbour] : neighbours_) {
-    uint32_t* words = neighbour->their_words_;
-    if (!neighbour->lost_ || words == nullptr) continue;
+  for (const auto& [process, peer] : peers_) {
+    uint32_t* words = peer->their_words_;
+    if (!peer->lost_ || words == nullptr) continue;
     for (uint32_t i = 0; i < kWords; ++i) {
-      // Once: counts go on from what they were when it was lost.
-      if (neighbour->released_[i] == 0) {
-        neighbour->released_[i] = (__atomic_load_n(words + i, __ATOMIC_RELAXED) + kFarAhead) | 1u;
+      // Only once: the value is relative to the count at the time of the loss.
+      if (peer->released_[i] == 0) {
+        peer->released_[i] = (__atomic_load_n(words + i, __ATOMIC_RELAXED) + kFarAhead) | 1u;
       }
-      __atomic_store_n(words + i, neighbour->released_[i], __ATOMIC_RELEASE);
+      __atomic_store_n(words + i, peer->released_[i], __ATOMIC_RELEASE);
     }
   }
 }

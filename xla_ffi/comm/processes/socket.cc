@@ -20,8 +20,8 @@
 namespace jaxmg {
 namespace {
 
-// What a connection holds on its way, where the system gives as much: a large message then needs
-// fewer wake-ups of either side.
+// The buffer size of a connection, if the system grants as much: large messages then need fewer
+// wake-ups on both sides.
 constexpr int kBufferBytes = 4 << 20;
 
 Status SystemError(const std::string& what) {
@@ -34,7 +34,7 @@ Status NewSocket(int family, Fd* fd) {
 }
 
 void Tune(const Fd& fd, int family) {
-  if (family == AF_UNIX) {  // TCP sizes its own better
+  if (family == AF_UNIX) {  // TCP adapts its buffers itself
     setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &kBufferBytes, sizeof(kBufferBytes));
     return;
   }
@@ -46,7 +46,7 @@ socklen_t UnixAddress(const std::string& name, sockaddr_un* address) {
   *address = {};
   address->sun_family = AF_UNIX;
   const size_t size = std::min(name.size(), sizeof(address->sun_path) - 1);
-  std::memcpy(address->sun_path + 1, name.data(), size);  // a 0 in front: abstract
+  std::memcpy(address->sun_path + 1, name.data(), size);  // a leading 0 marks an abstract name
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
 }
 
@@ -56,8 +56,8 @@ std::string NumericHost(const sockaddr* address, socklen_t size) {
   return host;
 }
 
-// Addresses of this host that other hosts may know it by: those of interfaces that are up, IPv4
-// first. An IPv6 address of one link alone has no meaning elsewhere.
+// Addresses at which other hosts may reach this one: those of interfaces that are up, IPv4 first.
+// Link-local IPv6 addresses are omitted, because they have no meaning on other hosts.
 std::vector<std::string> HostAddresses(bool ipv6) {
   std::vector<std::string> groups[2];
   ifaddrs* all = nullptr;
@@ -79,7 +79,7 @@ std::vector<std::string> HostAddresses(bool ipv6) {
   return found;
 }
 
-// At any port of the loopback interface's address or of all addresses; those of IPv6 are IPv4's
+// Binds to any port of the loopback interface or of all interfaces. An IPv6 socket accepts IPv4
 // too.
 Status Bind(TcpScope scope, int family, Fd* listener, int* port) {
   JAXMG_RETURN_IF_ERROR(NewSocket(family, listener));
@@ -185,7 +185,7 @@ Status ConnectUnix(const std::string& name, Fd* connected) {
     const Code code = errno == EAGAIN ? Code::kResourceExhausted : Code::kUnavailable;
     return Error(code, "the Unix socket @", name, ": ", std::strerror(errno));
   }
-  // That of who listens; the name may be another user's by now.
+  // Checks the user of the listener: another user may own the name by now.
   if (IsSameUser(*connected)) return Status::Ok();
   return Error(Code::kUnavailable, "the Unix socket @", name, " is another user's");
 }

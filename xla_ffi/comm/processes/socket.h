@@ -1,4 +1,4 @@
-// Sockets: those of a process's hub. All are closed by exec, and none blocks.
+// Sockets of a process's hub. All are non-blocking and closed on exec.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_SOCKET_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_SOCKET_H_
 
@@ -10,7 +10,7 @@
 
 namespace jaxmg {
 
-// A file descriptor that is closed with its owner.
+// Owns a file descriptor and closes it.
 class Fd {
  public:
   Fd() = default;
@@ -27,27 +27,28 @@ class Fd {
   int fd_ = -1;
 };
 
-// Under a random name of the abstract namespace, which other network namespaces don't see.
+// Listens under a random abstract name, which other network namespaces don't see.
 Status ListenUnix(Fd* listener, std::string* name);
-// At a random port of the loopback interface, or of all interfaces.
+// Listens at a random port of the loopback interface or of all interfaces.
 enum class TcpScope { kLoopback, kAny };
-// `*addresses` are those at which other processes reach it: the loopback interface's for kLoopback,
-// all others' for kAny.
+// `*addresses` are those at which other processes reach it: the loopback address for kLoopback, all
+// other addresses for kAny.
 Status ListenTcp(TcpScope scope, Fd* listener, std::vector<std::string>* addresses);
 bool IsLoopback(const std::string& address);
 
-// The next connection that waits. Where there is none the result is -1 and `errno` says why.
+// Accepts the next pending connection. Returns -1 and sets `errno` if there is none.
 Fd Accept(const Fd& listener);
-// Whether the process at the other end of a Unix connection runs as this process's user.
+// Returns whether the process at the other end of a Unix connection runs as this process's user.
 bool IsSameUser(const Fd& connection);
 
-// Begins a connection; poll says when it is there, and ConnectError whether. Those over Unix are
-// there at once or not at all; Code::kResourceExhausted: too many wait there to be accepted.
+// Starts to connect. Poll reports when the connection attempt is over, and ConnectError its result.
+// A Unix connection is established at once or fails; Code::kResourceExhausted means that the
+// listener's backlog is full.
 Status ConnectUnix(const std::string& name, Fd* connecting);
 Status ConnectTcp(const std::string& address, Fd* connecting);
 int ConnectError(int connecting);
 
-// From the system's generator for keys.
+// Random bytes of the system's cryptographic generator.
 Status RandomBytes(size_t size, std::string* bytes);
 
 }  // namespace jaxmg

@@ -1,5 +1,5 @@
-// SocketLink: blocks between hosts' memories, over the hub's connection. The sender's block goes
-// from where it is; the receiver has it in memory of the group's until it is taken.
+// SocketLink: moves blocks between hosts' memories over the hub's connection. The sender's block is
+// sent from its own memory; the receiver keeps it in the group's memory until it is taken.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_SOCKET_LINK_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_SOCKET_LINK_H_
 
@@ -12,14 +12,14 @@
 
 namespace jaxmg {
 
-// For devices whose memory is the host's, and whose streams do everything at once: what is ready
-// behind an event is ready.
+// For devices whose memory is host memory and whose streams are synchronous, so that an event that
+// was recorded has passed.
 class SocketLink : public Link {
  public:
   SocketLink(std::shared_ptr<Connection> connection, const CallId& id)
       : connection_(std::move(connection)), id_(id) {}
 
-  Way way() const override { return Way::kSocket; }
+  LinkKind kind() const override { return LinkKind::kSocket; }
 
   void Post(int from, int to, const InProcessGroup::Message& message) override {
     OutFrame frame = CallFrame(id_, FrameType::kData, from, to);
@@ -37,7 +37,7 @@ class SocketLink : public Link {
   void Recall(int from) noexcept override { connection_->Recall(this, from); }
   void Settle() noexcept override { connection_->Settle(); }
 
-  // The other process is not to be reached any more: without this it would wait for ever.
+  // Breaks the connection if a block can't be sent: the other process would wait for it for ever.
   void Break() noexcept { connection_->Break(); }
 
  private:

@@ -22,7 +22,7 @@ Status StagedLink::Record(Device& device, Stream stream, int rank, std::shared_p
   return SocketLink::Record(device, stream, rank, event);
 }
 
-// What came goes when it was taken, so the copy of it has to be done.
+// The received block is freed when it is taken, so the copy from it must be complete.
 Status StagedLink::RecordTaken(Device& device, Stream stream, int rank,
                                std::shared_ptr<Event>* event) {
   JAXMG_RETURN_IF_ERROR(SocketLink::Record(device, stream, rank, event));
@@ -32,25 +32,25 @@ Status StagedLink::RecordTaken(Device& device, Stream stream, int rank,
 void StagedLink::Post(int from, int to, const InProcessGroup::Message& message) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
-  // The copy is the rank's thread's to give up, after all of it has gone.
-  parcels_.push_back({from, to, {message.block, message.ready}});
+  // The rank's thread releases the staged copy after the block was sent.
+  pending_.push_back({from, to, {message.block, message.ready}});
   changed_.notify_all();
 }
 
-// What a block waits for are this process's devices alone, which come to it: all that their work
-// takes from other processes has arrived before it was enqueued.
+// Each send waits only for this process's devices, whose enqueued work always completes: everything
+// that it needs from other processes arrived before it was enqueued.
 void StagedLink::Run() noexcept {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return over_ || !parcels_.empty(); });
-    if (parcels_.empty()) return;
-    const Parcel parcel = std::move(parcels_.front());
-    parcels_.pop_front();
-    sending_ = parcel.from;
+    changed_.wait(lock, [&] { return over_ || !pending_.empty(); });
+    if (pending_.empty()) return;
+    const PendingSend pending = std::move(pending_.front());
+    pending_.pop_front();
+    sending_ = pending.from;
     lock.unlock();
     const Status sent = Guarded([&] {
-      JAXMG_RETURN_IF_ERROR(devices_[parcel.from]->AwaitOnHost(*parcel.message.ready));
-      SocketLink::Post(parcel.from, parcel.to, parcel.message);
+      JAXMG_RETURN_IF_ERROR(devices_[pending.from]->AwaitOnHost(*pending.message.ready));
+      SocketLink::Post(pending.from, pending.to, pending.message);
       return Status::Ok();
     });
     if (!sent.ok()) Break();
@@ -63,8 +63,8 @@ void StagedLink::Run() noexcept {
 void StagedLink::Recall(int from) noexcept {
   {
     std::unique_lock<std::mutex> lock(mutex_);
-    const auto mine = [&](const Parcel& parcel) { return parcel.from == from; };
-    parcels_.erase(std::remove_if(parcels_.begin(), parcels_.end(), mine), parcels_.end());
+    const auto mine = [&](const PendingSend& pending) { return pending.from == from; };
+    pending_.erase(std::remove_if(pending_.begin(), pending_.end(), mine), pending_.end());
     changed_.wait(lock, [&] { return sending_ != from; });
   }
   SocketLink::Recall(from);

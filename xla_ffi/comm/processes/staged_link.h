@@ -1,6 +1,6 @@
-// StagedLink: blocks of devices whose memory is not the host's, over the hub's connection. A block
-// is copied to memory of the host; when it is there, a thread of the link's sends it. So this is
-// for processes that share no memory, and slower than what it stands in for.
+// StagedLink: moves blocks of devices whose memory isn't host memory over the hub's connection. A
+// block is copied to host memory; a thread of the link sends it when the copy is complete. Slower
+// than the other links; used for processes that share no memory and have no NCCL channels.
 #ifndef JAXMG_XLA_FFI_COMM_PROCESSES_STAGED_LINK_H_
 #define JAXMG_XLA_FFI_COMM_PROCESSES_STAGED_LINK_H_
 
@@ -20,7 +20,7 @@ class StagedLink : public SocketLink {
   StagedLink(std::shared_ptr<Connection> connection, const CallId& id, int ranks);
   ~StagedLink() override;
 
-  Way way() const override { return Way::kStaged; }
+  LinkKind kind() const override { return LinkKind::kStaged; }
   Status Record(Device& device, Stream stream, int rank, std::shared_ptr<Event>* event) override;
   Status RecordTaken(Device& device, Stream stream, int rank,
                      std::shared_ptr<Event>* event) override;
@@ -28,19 +28,20 @@ class StagedLink : public SocketLink {
   void Recall(int from) noexcept override;
 
  private:
-  struct Parcel {
+  struct PendingSend {
     int from, to;
     InProcessGroup::Message message;
   };
   void Run() noexcept;
 
-  std::vector<Device*> devices_;  // by rank, once it has sent; each rank's thread has its own
+  // by rank, set with its first send; each rank's thread sets its own
+  std::vector<Device*> devices_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Parcel> parcels_;
-  int sending_ = -1;  // the rank whose parcel is not in the queue any more, and not sent
+  std::deque<PendingSend> pending_;
+  int sending_ = -1;  // the rank whose send was taken from the queue and is not complete
   bool over_ = false;
-  std::thread thread_;  // from the first parcel on
+  std::thread thread_;  // started with the first send
 };
 
 }  // namespace jaxmg

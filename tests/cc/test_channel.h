@@ -1,8 +1,8 @@
-// Wires of the host's: sockets, at whose ends threads do what is enqueued, each at a time of its
-// own choice. As a GPU's do, an end waits for the other for ever, even if that is gone, until it is
-// aborted; and it holds up whoever enqueues behind what waits.
-#ifndef JAXMG_TESTS_CC_TEST_WIRE_H_
-#define JAXMG_TESTS_CC_TEST_WIRE_H_
+// Channels on the host: sockets, at whose ends threads execute what is enqueued, each after a
+// random delay. As on a GPU, an end waits for the other for ever, even if that is gone, until it is
+// aborted; and it blocks whatever is enqueued behind it.
+#ifndef JAXMG_TESTS_CC_TEST_CHANNEL_H_
+#define JAXMG_TESTS_CC_TEST_CHANNEL_H_
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -21,13 +21,14 @@
 #include "tests/cc/async_workers.h"
 #include "tests/cc/testing.h"
 #include "xla_ffi/comm/processes/socket.h"
-#include "xla_ffi/device/wire.h"
+#include "xla_ffi/device/nccl_channel.h"
 
 namespace jaxmg::testing {
 
-class TestWire : public Wire {
+class TestChannelEnd : public ChannelEnd {
  public:
-  TestWire(Fd socket, unsigned seed) : end_(std::make_shared<End>()), random_(seed), worker_(seed) {
+  TestChannelEnd(Fd socket, unsigned seed)
+      : end_(std::make_shared<End>()), random_(seed), worker_(seed) {
     end_->socket = std::move(socket);
   }
 
@@ -40,7 +41,7 @@ class TestWire : public Wire {
   }
 
   Status Receive(void* data, size_t bytes, std::shared_ptr<Event>* done) override {
-    // What is behind a receive might be what its sender waits for.
+    // The sender may wait for what is behind this receive.
     EXPECT(!last_ || last_->IsSet()) << "a receive is enqueued behind one that waits";
     return Enqueue(done, [=](End& end) {
       size_t sent = 0;
@@ -83,7 +84,7 @@ class TestWire : public Wire {
   Status Enqueue(std::shared_ptr<Event>* done, const Work& work) {
     // As long as a call of NCCL's may take.
     if (random_() % 16 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (end_->aborted) return Status::Fixed(Code::kUnavailable, "the wire is aborted");
+    if (end_->aborted) return Status::Fixed(Code::kUnavailable, "the channel is aborted");
     auto event = std::make_shared<AsyncEvent>();
     event->signal = last_ = std::make_shared<Signal>();
     worker_.Enqueue([work, end = end_, signal = last_] {
@@ -101,7 +102,7 @@ class TestWire : public Wire {
   Worker worker_;
 };
 
-class TestWireSource : public WireSource {
+class TestChannelSource : public ChannelSource {
  public:
   // For what a source may come across.
   std::string name = "sockets 1";
@@ -122,7 +123,7 @@ class TestWireSource : public WireSource {
   }
 
   Status Make(int, End end, const std::string& id, const std::atomic<bool>& given_up,
-              std::unique_ptr<Wire>* wire) override {
+              std::unique_ptr<ChannelEnd>* channel_end) override {
     Fd connected;
     if (refuses) return Error(Code::kInternal, "refused on purpose");
     while (!given_up) {
@@ -136,7 +137,7 @@ class TestWireSource : public WireSource {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     if (given_up) return Error(Code::kAborted, "given up");
-    *wire = std::make_unique<TestWire>(std::move(connected), static_cast<unsigned>(++made));
+    *channel_end = std::make_unique<TestChannelEnd>(std::move(connected), static_cast<unsigned>(++made));
     return Status::Ok();
   }
 
@@ -145,12 +146,12 @@ class TestWireSource : public WireSource {
   std::map<std::string, Fd> listeners_;
 };
 
-// The process's only one, which its threads may use to its end.
-inline TestWireSource& TheTestWires() {
-  static auto* source = new TestWireSource;
+// The process's single instance, which threads may use until the process ends.
+inline TestChannelSource& TheTestChannels() {
+  static auto* source = new TestChannelSource;
   return *source;
 }
 
 }  // namespace jaxmg::testing
 
-#endif  // JAXMG_TESTS_CC_TEST_WIRE_H_
+#endif  // JAXMG_TESTS_CC_TEST_CHANNEL_H_

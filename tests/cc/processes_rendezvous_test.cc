@@ -3,7 +3,7 @@
 #include <csignal>
 
 #include "tests/cc/processes.h"
-#include "xla_ffi/comm/meeting.h"
+#include "xla_ffi/comm/rendezvous.h"
 
 namespace jaxmg {
 namespace {
@@ -70,7 +70,8 @@ TEST(AMissingRankOfAnotherProcessIsNamed) {
       threads.emplace_back([&, rank] {
         std::shared_ptr<InProcessGroup> group;
         int sharing = 0;
-        statuses[rank] = MeetAcross({site, 1, 0, rank, ""}, {milliseconds(500)}, &group, &sharing);
+        statuses[rank] =
+            JoinSharedRendezvous({site, 1, 0, rank, ""}, {milliseconds(500)}, &group, &sharing);
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -140,7 +141,7 @@ TEST(CallsThatMayStillMeetAreWaitedFor) {
   for (const bool late : {false, true}) {  // process 0 makes the second program later
     RunProcesses(2, [&](int process) {
       const auto first = SiteOn(2, {0, 1}, "potrs (n 8)");
-      std::shared_ptr<const SharedSite> second;
+      std::shared_ptr<const SharedCallSite> second;
       const auto make = [&] { second = SiteOn(2, {0, 1}, "potrs (n 9)"); };
       if (process == 1 || !late) make();
       std::vector<RankOutcome> one;

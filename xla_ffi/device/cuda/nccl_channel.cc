@@ -1,4 +1,4 @@
-#include "xla_ffi/device/cuda/wire.h"
+#include "xla_ffi/device/cuda/nccl_channel.h"
 
 #include <atomic>
 #include <chrono>
@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 // Of JAX 0.6.2 the oldest.
 constexpr int kOldest = 21801;
-// Multiprocessors that a wire occupies while a block moves. Few: a panel may come in while another
+// Multiprocessors that a channel occupies while a block moves. Few: a panel may come in while another
 // goes out and the rest multiplies. NCCL_MAX_CTAS says otherwise.
 constexpr int kMostBlocks = 16;
 // How long an abort waits for a call that is under way in another thread.
@@ -34,12 +34,14 @@ std::string VersionOf(int code) {
 // calls are over when they return: of those that go on meanwhile each has a thread of its own,
 // which takes ten times as long (docs/processes.md). Calls that wait for the other side, to make
 // it, are on a thread that nobody waits for if that never comes.
-class NcclWire : public Wire {
+class NcclChannelEnd : public ChannelEnd {
  public:
-  explicit NcclWire(int ordinal) : ordinal_(ordinal), state_(std::make_shared<State>()) {}
-  ~NcclWire() override { Abort(state_); }  // of one that was not made: those that were are kept
+  explicit NcclChannelEnd(int ordinal) : ordinal_(ordinal), state_(std::make_shared<State>()) {}
+  ~NcclChannelEnd() override {
+    Abort(state_);
+  }  // of one that was not made: those that were are kept
 
-  Status Make(WireSource::End end, const std::string& id, const std::atomic<bool>& given_up);
+  Status Make(ChannelSource::End end, const std::string& id, const std::atomic<bool>& given_up);
 
   Status Send(const void* data, size_t bytes, std::shared_ptr<Event>* done) override {
     return Enqueue("a block to another process", done, [=](const State& state) {
@@ -70,8 +72,8 @@ class NcclWire : public Wire {
     std::atomic<bool> is_made{false};  // or not, as `made` says
   };
 
-  static Status Begin(State& state, int ordinal, WireSource::End end, const ncclUniqueId& id);
-  static Status Hello(State& state, int ordinal, WireSource::End end);
+  static Status Begin(State& state, int ordinal, ChannelSource::End end, const ncclUniqueId& id);
+  static Status Hello(State& state, int ordinal, ChannelSource::End end);
   static void Abort(const std::shared_ptr<State>& state) noexcept;
   static Status Aborted(int ordinal) {
     return Error(Code::kUnavailable, "NCCL was given up between GPU ", ordinal,
@@ -85,7 +87,7 @@ class NcclWire : public Wire {
 };
 
 template <typename Call>
-Status NcclWire::Enqueue(const char* what, std::shared_ptr<Event>* done, const Call& call) {
+Status NcclChannelEnd::Enqueue(const char* what, std::shared_ptr<Event>* done, const Call& call) {
   // The thread's own for ever: to go back to another device would open that.
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaSetDevice(ordinal_), "device ", ordinal_);
   std::shared_ptr<CudaEvent> event;
@@ -109,8 +111,8 @@ Status TakeStream(int ordinal, cudaStream_t* stream) {
   return Status::Ok();
 }
 
-Status NcclWire::Make(WireSource::End end, const std::string& id,
-                      const std::atomic<bool>& given_up) {
+Status NcclChannelEnd::Make(ChannelSource::End end, const std::string& id,
+                            const std::atomic<bool>& given_up) {
   ncclUniqueId unique;
   if (id.size() != sizeof(unique)) return Error(Code::kInternal, "no name of a communicator");
   std::memcpy(&unique, id.data(), sizeof(unique));
@@ -138,14 +140,15 @@ Status NcclWire::Make(WireSource::End end, const std::string& id,
 }
 
 // Both sides wait for each other here.
-Status NcclWire::Begin(State& state, int ordinal, WireSource::End end, const ncclUniqueId& id) {
+Status NcclChannelEnd::Begin(State& state, int ordinal, ChannelSource::End end,
+                             const ncclUniqueId& id) {
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaSetDevice(ordinal), "device ", ordinal);
   JAXMG_RETURN_IF_ERROR(TakeStream(ordinal, &state.stream));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
   config.maxCTAs = kMostBlocks;
   ncclComm_t comm = nullptr;
-  const int rank = end == WireSource::End::kSends ? 0 : 1;
+  const int rank = end == ChannelSource::End::kSends ? 0 : 1;
   JAXMG_CHECK_CUDA(Get<Nccl>().ncclCommInitRankConfig(&comm, 2, id, rank, &config),
                    "NCCL, a communicator with another process, GPU ", ordinal);
   std::lock_guard<std::timed_mutex> lock(state.mutex);
@@ -159,13 +162,13 @@ Status NcclWire::Begin(State& state, int ordinal, WireSource::End end, const ncc
 
 // The first transfer makes the connection, for which its two sides wait for each other. With the
 // lock held.
-Status NcclWire::Hello(State& state, int ordinal, WireSource::End end) {
+Status NcclChannelEnd::Hello(State& state, int ordinal, ChannelSource::End end) {
   constexpr size_t kBytes = 16;
   void* data = nullptr;
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaMalloc(&data, kBytes), "GPU ", ordinal);
   JAXMG_RETURN_IF_ERROR(NewCudaEvent(ordinal, &state.greeted));
   const ncclResult_t result =
-      end == WireSource::End::kSends
+      end == ChannelSource::End::kSends
           ? Get<Nccl>().ncclSend(data, kBytes, ncclUint8, 1, state.comm, state.stream)
           : Get<Nccl>().ncclRecv(data, kBytes, ncclUint8, 0, state.comm, state.stream);
   JAXMG_CHECK_CUDA(result, "NCCL, the first transfer, GPU ", ordinal);
@@ -174,7 +177,7 @@ Status NcclWire::Hello(State& state, int ordinal, WireSource::End end) {
   return Status::Ok();
 }
 
-Status NcclWire::Check() {
+Status NcclChannelEnd::Check() {
   std::unique_lock<std::timed_mutex> lock(state_->mutex, std::try_to_lock);
   if (!lock || state_->aborted) return Status::Ok();
   ncclResult_t result = ncclSuccess;
@@ -187,7 +190,7 @@ Status NcclWire::Check() {
 // What spins on the GPU ends as soon as NCCL has set its flag, which comes before all else that it
 // does; that may take long, or never end. Nothing of CUDA before it: another communicator's abort
 // may wait for the device, and this one's kernels with it.
-void NcclWire::Abort(const std::shared_ptr<State>& state) noexcept {
+void NcclChannelEnd::Abort(const std::shared_ptr<State>& state) noexcept {
   if (state->aborted.exchange(true)) return;
   (void)Guarded([&] {
     std::thread([state] {
@@ -201,7 +204,7 @@ void NcclWire::Abort(const std::shared_ptr<State>& state) noexcept {
   });
 }
 
-class NcclSource : public WireSource {
+class NcclSource : public ChannelSource {
  public:
   Status Open(std::string* name) override {
     JAXMG_RETURN_IF_ERROR(jaxmg::Open<Nccl>());
@@ -223,8 +226,8 @@ class NcclSource : public WireSource {
   }
 
   Status Make(int ordinal, End end, const std::string& id, const std::atomic<bool>& given_up,
-              std::unique_ptr<Wire>* wire) override {
-    auto made = std::make_unique<NcclWire>(ordinal);
+              std::unique_ptr<ChannelEnd>* wire) override {
+    auto made = std::make_unique<NcclChannelEnd>(ordinal);
     const Status status = made->Make(end, id, given_up);
     *wire = std::move(made);
     return status;
@@ -233,7 +236,7 @@ class NcclSource : public WireSource {
 
 }  // namespace
 
-WireSource& NcclWires() {
+ChannelSource& NcclChannelSource() {
   static auto* source = new NcclSource;
   return *source;
 }

@@ -1,6 +1,6 @@
-// How two hubs become connected: the process of the lower index goes through the other's addresses.
-// Each sends a random number, and by it the other proves that it knows the key of their job, which
-// never passes between them (README.md).
+// How two hubs connect: the process of the lower index tries the addresses of the other. Each side
+// sends a random number, and the other proves by it that it knows the key of the job, which is
+// never sent (README.md).
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -15,18 +15,18 @@
 namespace jaxmg {
 namespace {
 
-// From when a connection is begun, or accepted, until both sides know each other.
-constexpr std::chrono::seconds kGreetingLimit(10);
-// Between rounds over all routes to a process, and until a process none of whose addresses can be
-// reached is lost. It has listened before anybody knew of it.
+// The limit from the start of a connection, or from its acceptance, to mutual authentication.
+constexpr std::chrono::seconds kHandshakeLimit(10);
+// The pause between rounds over all routes to a process, and the time after which a process is lost
+// if no address can be reached. A process listens before others learn its address.
 constexpr std::chrono::milliseconds kPause(200);
 constexpr std::chrono::seconds kGiveUp(2);
 
-// Of connections that are accepted at a time, and until the next are. So strangers, however many
-// they are, leave the thread and the processor to the job.
+// Connections to accept at a time, and the pause before the next ones, so that any number of
+// strangers leaves the thread and the processor to the job.
 constexpr int kAcceptsAtATime = 64;
 constexpr std::chrono::milliseconds kRest(20);
-// Accepted and not known, beside two for each process that is awaited.
+// Unauthenticated connections, in addition to two for each process that is awaited.
 constexpr size_t kMostStrangers = 64;
 
 constexpr size_t kNonceBytes = 32;
@@ -43,7 +43,7 @@ Status Hub::AddListener(Fd fd, const char* transport) {
   return Status::Ok();
 }
 
-Hub::Listener* Hub::ListenerOf(int fd) {
+Hub::Listener* Hub::FindListener(int fd) {
   auto lock = monitor_.Lock();
   for (Listener& listener : listeners_) {
     if (listener.fd.get() == fd) return &listener;
@@ -79,52 +79,52 @@ void Hub::AcceptSome(Listener& listener) {
     if (fd.get() < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
       if (errno == ECONNABORTED || errno == EINTR) continue;
-      break;  // no descriptors or no memory: it would be asked at once again
+      break;  // no descriptors or no memory: retrying at once would fail again
     }
     if (near && !IsSameUser(fd)) {
       Closer::The().Close(std::make_shared<const Fd>(std::move(fd)));
       continue;
     }
     EndOldestStranger();
-    (void)NewGreeting(std::move(fd), listener.transport, -1);
+    (void)NewHandshake(std::move(fd), listener.transport, -1);
   }
   listener.rests_until = Clock::now() + kRest;
   WatchListeners();
 }
 
-// Where there are as many as may be: it has had the longest time to say who it is.
+// Makes room if the limit is reached. The oldest stranger has had the longest time to authenticate.
 void Hub::EndOldestStranger() {
   size_t strangers = 0;
-  auto oldest = greetings_.end();
-  for (auto greeting = greetings_.begin(); greeting != greetings_.end(); ++greeting) {
-    if (greeting->second.process >= 0) continue;
+  auto oldest = handshakes_.end();
+  for (auto handshake = handshakes_.begin(); handshake != handshakes_.end(); ++handshake) {
+    if (handshake->second.process >= 0) continue;
     ++strangers;
-    if (oldest == greetings_.end() || greeting->second.deadline < oldest->second.deadline) {
-      oldest = greeting;
+    if (oldest == handshakes_.end() || handshake->second.deadline < oldest->second.deadline) {
+      oldest = handshake;
     }
   }
   if (strangers >= kMostStrangers + 2 * awaited_) {
-    EndGreeting(oldest->first, "too many connections");
+    EndHandshake(oldest->first, "too many connections");
   }
 }
 
-Status Hub::NewGreeting(Fd fd, std::string transport, int process) {
+Status Hub::NewHandshake(Fd fd, std::string transport, int process) {
   const int number = fd.get();
-  Greeting greeting;
-  greeting.connection =
+  Handshake handshake;
+  handshake.connection =
       std::make_shared<Connection>(std::move(fd), std::move(transport), poller_.get());
-  greeting.process = process;
-  greeting.connecting = process >= 0;
-  greeting.deadline = Clock::now() + kGreetingLimit;
-  greetings_[number] = std::move(greeting);
-  // Room to write says that a connection is there.
+  handshake.process = process;
+  handshake.connecting = process >= 0;
+  handshake.deadline = Clock::now() + kHandshakeLimit;
+  handshakes_[number] = std::move(handshake);
+  // Writability signals that the connection is established.
   const Status watched = Watch(number, process >= 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
-  if (!watched.ok()) greetings_.erase(number);
+  if (!watched.ok()) handshakes_.erase(number);
   return watched;
 }
 
-// To a process that is reached by the Unix socket, or over the loopback interface, no other way is
-// tried; and of another host's addresses not those that lead to whoever listens on this one.
+// A process that is reached by the Unix socket or over the loopback interface is tried by no other
+// route. Loopback addresses of another host are skipped, since they lead to processes of this host.
 std::vector<std::string> Hub::Routes(const Peer& peer) const {
   const bool near = peer.address.local == self_.local;
   const std::string tcp = TcpBetween(self_, peer.address);
@@ -136,7 +136,7 @@ std::vector<std::string> Hub::Routes(const Peer& peer) const {
   return routes;
 }
 
-// Begins with the next route that can be begun with; with the lock held.
+// Starts to connect over the next usable route. Requires the lock.
 void Hub::Attempt(int process, Peer& peer) {
   const std::vector<std::string> routes = Routes(peer);
   if (peer.next_route == 0) peer.tried.clear();
@@ -146,7 +146,7 @@ void Hub::Attempt(int process, Peer& peer) {
     const bool near = route == "unix";
     Fd fd;
     Status begun = near ? ConnectUnix(peer.address.unix_name, &fd) : ConnectTcp(route, &fd);
-    if (begun.ok()) begun = NewGreeting(std::move(fd), near ? route : "tcp " + route, process);
+    if (begun.ok()) begun = NewHandshake(std::move(fd), near ? route : "tcp " + route, process);
     if (begun.ok()) {
       peer.attempting = true;
       return;
@@ -160,35 +160,35 @@ void Hub::Attempt(int process, Peer& peer) {
   peer.rounds_failed = true;
 }
 
-// Whether the connection that was begun is there; then the hello goes.
-bool Hub::Established(int fd, Greeting& greeting) {
+// Returns whether the connection was established; if so, sends the hello.
+bool Hub::OnConnected(int fd, Handshake& handshake) {
   if (const int error = ConnectError(fd)) {
-    EndGreeting(fd, greeting.connection->transport() + ": " + std::strerror(error));
+    EndHandshake(fd, handshake.connection->transport() + ": " + std::strerror(error));
     return false;
   }
-  const Status random = RandomBytes(kNonceBytes, &greeting.nonce);
+  const Status random = RandomBytes(kNonceBytes, &handshake.nonce);
   if (!random.ok()) {
-    EndGreeting(fd, random.message());
+    EndHandshake(fd, random.message());
     return false;
   }
-  greeting.connecting = false;
-  greeting.deadline = Clock::now() + kGreetingLimit;
+  handshake.connecting = false;
+  handshake.deadline = Clock::now() + kHandshakeLimit;
   epoll_event event = {};
   event.events = EPOLLIN;
   event.data.fd = fd;
   epoll_ctl(poller_.get(), EPOLL_CTL_MOD, fd, &event);
   auto lock = monitor_.Lock();
-  Peer& peer = peers_[greeting.process];
-  peer.give_up = Clock::now() + kGiveUp;  // somebody is there
-  Greet(*greeting.connection, greeting.process, greeting.nonce);
+  Peer& peer = peers_[handshake.process];
+  peer.give_up = Clock::now() + kGiveUp;  // a process listens there
+  SendHello(*handshake.connection, handshake.process, handshake.nonce);
   return true;
 }
 
-// With the lock held.
-void Hub::Greet(Connection& connection, int process, const std::string& body) {
+// Requires the lock.
+void Hub::SendHello(Connection& connection, int process, const std::string& body) {
   OutFrame hello;
   hello.header.type = FrameType::kHello;
-  hello.header.lead = static_cast<int32_t>(kWireFormat);
+  hello.header.lead = static_cast<int32_t>(kFrameFormat);
   hello.header.from = me_;
   hello.header.to = process;
   hello.header.value = static_cast<int64_t>(std::min(peer_timeout().count(), 1e9) * 1e9);
@@ -196,141 +196,142 @@ void Hub::Greet(Connection& connection, int process, const std::string& body) {
   connection.SendOrBreak(std::move(hello));
 }
 
-// Whether the connection may go on.
-bool Hub::GreetingCame(int fd, Greeting& greeting, const FrameHeader& header,
-                       const Payload& payload) {
+// Returns whether the connection may continue.
+bool Hub::OnHandshakeFrame(int fd, Handshake& handshake, const FrameHeader& header,
+                           const Payload& payload) {
   if (payload.size > 0 && payload.data == nullptr) return false;
   const std::string body(payload.size > 0 ? payload.data.get() : "", payload.size);
-  const bool accepted = greeting.process < 0;
-  if (accepted && greeting.replied) {
+  const bool accepted = handshake.process < 0;
+  if (accepted && handshake.replied) {
     if (header.type != FrameType::kProof) return false;
-    Confirm(fd, greeting, body);
+    Confirm(fd, handshake, body);
     return true;
   }
-  if (!accepted && header.type == FrameType::kRefused) {
+  if (!accepted && header.type == FrameType::kRefusal) {
     const Ending ending = header.aux == 1 ? Ending::kNotYet : Ending::kFailed;
-    EndGreeting(fd, greeting.connection->transport() + ": " + body, ending);
+    EndHandshake(fd, handshake.connection->transport() + ": " + body, ending);
     return true;
   }
-  if (header.type != FrameType::kHello || header.lead != static_cast<int32_t>(kWireFormat) ||
+  if (header.type != FrameType::kHello || header.lead != static_cast<int32_t>(kFrameFormat) ||
       body.size() != kNonceBytes + (accepted ? 0 : kSha256Bytes)) {
     return false;
   }
-  greeting.hello = header;
-  greeting.their_nonce = body.substr(0, kNonceBytes);
-  accepted ? Answer(fd, greeting) : Confirm(fd, greeting, body.substr(kNonceBytes));
+  handshake.hello = header;
+  handshake.their_nonce = body.substr(0, kNonceBytes);
+  accepted ? Answer(fd, handshake) : Confirm(fd, handshake, body.substr(kNonceBytes));
   return true;
 }
 
-// What only who has the key can say of these two processes, as they are now, and of this
-// connection; with the lock held.
-std::string Hub::ProofOf(int prover, int process, const Greeting& greeting) const {
+// An HMAC over both processes' identities and this connection's nonces, which only holders of the
+// key can compute. Requires the lock.
+std::string Hub::ProofOf(int prover, int process, const Handshake& handshake) const {
   const bool lower = me_ < process;
   const std::string mine = self_.Identity(), theirs = peers_.at(process).address.Identity();
-  std::string message = "jaxmg " + std::to_string(kWireFormat) + " proof of " +
+  std::string message = "jaxmg " + std::to_string(kFrameFormat) + " proof of " +
                         std::to_string(prover) + " for " + std::to_string(std::min(me_, process)) +
                         " and " + std::to_string(std::max(me_, process)) + " ";
-  Append(&message, lower ? greeting.nonce : greeting.their_nonce);
-  Append(&message, lower ? greeting.their_nonce : greeting.nonce);
+  Append(&message, lower ? handshake.nonce : handshake.their_nonce);
+  Append(&message, lower ? handshake.their_nonce : handshake.nonce);
   Append(&message, lower ? mine : theirs);
   Append(&message, lower ? theirs : mine);
   return HmacSha256(key_, message);
 }
 
-// To who has connected: this process's proof, or why it is not let in. A process that this one does
-// not know yet may be of the job all the same.
-void Hub::Answer(int fd, Greeting& greeting) {
-  const int process = greeting.hello.from;
-  const Status random = RandomBytes(kNonceBytes, &greeting.nonce);
-  if (!random.ok()) return EndGreeting(fd, random.message());
+// Replies to a process that has connected: with this process's proof or with a refusal. A process
+// that isn't known yet may still belong to the job.
+void Hub::Answer(int fd, Handshake& handshake) {
+  const int process = handshake.hello.from;
+  const Status random = RandomBytes(kNonceBytes, &handshake.nonce);
+  if (!random.ok()) return EndHandshake(fd, random.message());
   std::string wrong;
   {
     auto lock = monitor_.Lock();
     const auto peer = peers_.find(process);
-    if (greeting.hello.to != me_) {
+    if (handshake.hello.to != me_) {
       wrong = "process " + std::to_string(me_) + " is here";
     } else if (process < 0 || process >= me_) {
       wrong = "a process connects to those of higher indices alone";
     } else if (peer == peers_.end() || peer->second.address.unix_name.empty()) {
       lock.unlock();
-      return Refuse(fd, greeting, "the process is not known yet", true);
+      return Refuse(fd, handshake, "the process is not known yet", true);
     } else if (!peer->second.lost.ok() || peer->second.connection != nullptr) {
       wrong = "the process is connected already, or was lost";
     } else {
-      greeting.replied = true;
-      return Greet(*greeting.connection, process, greeting.nonce + ProofOf(me_, process, greeting));
+      handshake.replied = true;
+      return SendHello(*handshake.connection, process,
+                       handshake.nonce + ProofOf(me_, process, handshake));
     }
   }
-  Refuse(fd, greeting, wrong);
+  Refuse(fd, handshake, wrong);
 }
 
-// The other side's proof has come: last of all to who accepted the connection, so that who
-// connected has taken this route and no other.
-void Hub::Confirm(int fd, Greeting& greeting, const std::string& proof) {
-  const bool accepted = greeting.process < 0;
-  const int process = greeting.hello.from;
+// Checks the other side's proof. The accepting side receives its proof last, so that it knows that
+// the connecting side has chosen this route.
+void Hub::Confirm(int fd, Handshake& handshake, const std::string& proof) {
+  const bool accepted = handshake.process < 0;
+  const int process = handshake.hello.from;
   {
     auto lock = monitor_.Lock();
-    if (!accepted && (process != greeting.process || greeting.hello.to != me_)) {
+    if (!accepted && (process != handshake.process || handshake.hello.to != me_)) {
       lock.unlock();
-      return EndGreeting(fd, "another process is there");
+      return EndHandshake(fd, "another process is there");
     }
-    if (!EqualInConstantTime(proof, ProofOf(process, process, greeting))) {
+    if (!EqualInConstantTime(proof, ProofOf(process, process, handshake))) {
       lock.unlock();
       const char* wrong = "it is of another job, or has another secret (JAXMG_SECRET)";
-      return accepted ? Refuse(fd, greeting, wrong) : EndGreeting(fd, wrong, Ending::kWrong);
+      return accepted ? Refuse(fd, handshake, wrong) : EndHandshake(fd, wrong, Ending::kWrong);
     }
     if (!accepted) {
       OutFrame mine;
       mine.header.type = FrameType::kProof;
-      mine.body = ProofOf(me_, process, greeting);
-      greeting.connection->SendOrBreak(std::move(mine));
+      mine.body = ProofOf(me_, process, handshake);
+      handshake.connection->SendOrBreak(std::move(mine));
     }
   }
-  Attach(fd, greeting);
+  Attach(fd, handshake);
 }
 
-void Hub::Refuse(int fd, Greeting& greeting, const std::string& why, bool not_yet) {
+void Hub::Refuse(int fd, Handshake& handshake, const std::string& why, bool not_yet) {
   OutFrame refusal;
-  refusal.header.type = FrameType::kRefused;
+  refusal.header.type = FrameType::kRefusal;
   refusal.header.aux = not_yet ? 1 : 0;
   refusal.body = why;
-  (void)greeting.connection->Send(std::move(refusal));
-  EndGreeting(fd, why);
+  (void)handshake.connection->Send(std::move(refusal));
+  EndHandshake(fd, why);
 }
 
-void Hub::Attach(int fd, Greeting& greeting) {
-  const int process = greeting.hello.from;
-  const std::shared_ptr<Connection> connection = greeting.connection;
+void Hub::Attach(int fd, Handshake& handshake) {
+  const int process = handshake.hello.from;
+  const std::shared_ptr<Connection> connection = handshake.connection;
   {
     auto lock = monitor_.Lock();
     Peer& peer = peers_[process];
     if (!peer.lost.ok() || peer.connection != nullptr) {
       lock.unlock();
-      return EndGreeting(fd, "the process is connected already, or was lost");
+      return EndHandshake(fd, "the process is connected already, or was lost");
     }
     connection->Trust();
-    connection->heard = Clock::now();
+    connection->last_received = Clock::now();
     Ping(*connection);
     open_[fd] = {process, connection};
-    peer.limit = static_cast<double>(greeting.hello.value) * 1e-9;
+    peer.limit = static_cast<double>(handshake.hello.value) * 1e-9;
     peer.transport = connection->transport();
     peer.connection = connection;
     peer.attempting = false;
-    monitor_.Changed();
+    monitor_.Notify();
   }
-  greetings_.erase(fd);
+  handshakes_.erase(fd);
   TickAt(Clock::now());
 }
 
-void Hub::EndGreeting(int fd, const std::string& why, Ending ending) {
-  const auto found = greetings_.find(fd);
-  if (found == greetings_.end()) return;
+void Hub::EndHandshake(int fd, const std::string& why, Ending ending) {
+  const auto found = handshakes_.find(fd);
+  if (found == handshakes_.end()) return;
   const int process = found->second.process;
   epoll_ctl(poller_.get(), EPOLL_CTL_DEL, fd, nullptr);
-  // The caller may be about to return through its Read.
+  // The caller may be inside the connection's Read.
   const std::shared_ptr<Connection> connection = found->second.connection;
-  greetings_.erase(found);
+  handshakes_.erase(found);
   if (process < 0) {
     if (connection->transport() == "unix") Closer::The().Close(connection);
     return;
@@ -345,7 +346,7 @@ void Hub::EndGreeting(int fd, const std::string& why, Ending ending) {
   } else {
     peer.tried += (peer.tried.empty() ? "" : "; ") + why;
   }
-  // Somebody is there, and may answer when it is asked again; or will never say anything else.
+  // A process listens there: it may answer a later attempt, or, after kWrong, never will.
   if (ending == Ending::kNotYet || ending == Ending::kSilent) {
     peer.give_up = Clock::now() + kPause + kGiveUp;
   }
@@ -353,17 +354,17 @@ void Hub::EndGreeting(int fd, const std::string& why, Ending ending) {
   TickAt(peer.next_attempt);
 }
 
-void Hub::TickGreetings() {
+void Hub::TickHandshakes() {
   WatchListeners();
   const Clock::time_point now = Clock::now();
   std::vector<int> all;
-  for (const auto& [fd, greeting] : greetings_) all.push_back(fd);
+  for (const auto& [fd, handshake] : handshakes_) all.push_back(fd);
   for (const int fd : all) {
-    const auto found = greetings_.find(fd);
-    if (found == greetings_.end()) continue;
-    Greeting& greeting = found->second;
-    if (now <= greeting.deadline) continue;
-    EndGreeting(fd, greeting.connection->transport() + ": no answer", Ending::kSilent);
+    const auto found = handshakes_.find(fd);
+    if (found == handshakes_.end()) continue;
+    Handshake& handshake = found->second;
+    if (now <= handshake.deadline) continue;
+    EndHandshake(fd, handshake.connection->transport() + ": no answer", Ending::kSilent);
   }
   std::map<int, std::string> unreachable;
   {

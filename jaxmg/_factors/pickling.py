@@ -1,6 +1,7 @@
 """Pickles of factors: NumPy arrays, and where on a mesh they were."""
 
 import dataclasses
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +83,8 @@ class Pickled:
         values = dict(state["values"])
         for leaf, spec in state["specs"].items():
             values[leaf] = jax.device_put(values[leaf], NamedSharding(mesh, spec))
-        return cls(layout=layouts.Layout(mesh, **state["layout"]), **values)
+        factor: typing.Any = cls
+        return factor(layout=layouts.Layout(mesh, **state["layout"]), **values)
 
     def __copy__(self):
         return self  # immutable

@@ -27,10 +27,13 @@ examples() {
     bazel run //examples:random_field &&
     bazel run //examples:random_field -- --fft_bench 128
 }
-# That it would find something, too, and that every fault of the step mutants fits the sources.
+# That it would find something, too, that every fault of the step mutants fits the sources, and that
+# what pages name is there.
 lint() {
+  local python
   bazel test //tests:lint_test && bazel run //tools:lint &&
-    "$(tools/find_python.sh 3.12 | sed -n 1p)" tests/mutants/run.py --check
+    python=$(tools/find_python.sh 3.12 | sed -n 1p) &&
+    "$python" tests/mutants/run.py --check && "$python" tests/names.py
 }
 # The docs site, its links, and the code blocks of README and of the how-to pages.
 docs() { bazel test //docs:all; }
@@ -72,6 +75,11 @@ py312() { timeout 1800 ci/installed_wheels.sh 3.12 tests/python jax==0.11.2; }
 py313() { timeout 1800 ci/installed_wheels.sh 3.13 tests/python jax; }
 # On a Python that may have to come from Debian's packages.
 py314() { timeout 1800 ci/installed_wheels.sh 3.14 tests/python jax; }
+# As JAX's own tests run and lineax's: no promotion of dtypes or of ranks, no tracers that leak.
+strict() {
+  JAXMG_TEST_STRICT=1 PYTEST_ADDOPTS="-m 'not breadth and not slow'" \
+    timeout 1800 ci/installed_wheels.sh 3.12 tests/python jax==0.11.2
+}
 # Ranks in several processes: tests/python in two and in four, and what happens when one is lost.
 processes() { timeout 1800 ci/installed_wheels.sh 3.12 tests/processes/run.py jax==0.11.2; }
 # What who is not of a job can try, as another user where this is root, and what its own processes may
@@ -110,8 +118,8 @@ exits() {
 default=(tests quickstart cc attacks examples exits benchmarks lint docs cuda13 py313 processes types
   py311)
 # What GitHub runs beside these, and `ci/cpu.sh` where it is named.
-also=(asan tsan faults fuzz cuda netket322 netket323 lineax types311 workspace commands aarch64 wheels
-  release py312 py314)
+also=(asan tsan faults fuzz strict cuda netket322 netket323 lineax types311 workspace commands aarch64
+  wheels release py312 py314)
 # CI's own run leaves out the tests that are marked `breadth`, half an hour's, which GitHub's jobs
 # have, runs those that are marked `slow` once, and has fewer processes end.
 declare -A chosen

@@ -33,9 +33,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._factors import cholesky_factor
 from jaxmg._factors.cholesky_factor import CholeskyFactor
 from jaxmg._factors.refined_factor import RefinedFactor
+from jaxmg._routines import cho_factor as keep_factor
 from jaxmg._routines import jax_linalg
 
 __all__ = [
@@ -266,7 +266,7 @@ def cho_solve(
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_solve`.
     """
     if isinstance(c_and_lower, (CholeskyFactor, RefinedFactor)):
-        return cholesky_factor.cho_solve(c_and_lower, b)
+        return keep_factor.cho_solve(c_and_lower, b)
     try:
         c, lower = c_and_lower
     except (TypeError, ValueError):
@@ -276,7 +276,7 @@ def cho_solve(
             f"{type(c_and_lower).__name__}"
         ) from None
     if isinstance(c, (CholeskyFactor, RefinedFactor)):
-        return cholesky_factor.cho_solve(c, b)
+        return keep_factor.cho_solve(c, b)
     return jax_linalg.run(
         (c, b),
         "cho_solve",
@@ -398,7 +398,7 @@ def matrix_power(a, n, *, mesh=None, matrix_specs=None):
     """The n-th power of a square matrix: `jax.numpy.linalg.matrix_power`.
 
     Args:
-        a: (k, k); Hermitian positive definite where n < 0, any matrix otherwise.
+        a: (k, k); Hermitian positive definite where n < 0, any matrix otherwise, of integers too.
         n: an integer, of any sign.
         mesh, matrix_specs: as for `jaxmg.potri`.
 

@@ -7,7 +7,11 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import backends, blocks, checks, ffi, layouts, programs
+from jaxmg._call.arguments import matrix_spec
 from jaxmg._processes import rendezvous
+
+# The native routine.
+NATIVE = "cyclic_1d"
 
 
 @_compat.api_boundary
@@ -41,7 +45,7 @@ def cyclic_1d(a, T_A, mesh=None, in_specs=None, pad=True, *, inverse=False):
         >>> tiles = jaxmg.cyclic_1d(a, 64)
         >>> jaxmg.verify_cyclic(a, tiles, 64)
     """
-    return _deal((a,), T_A, mesh, layouts.given_spec("cyclic_1d", None, in_specs), pad, inverse)[0]
+    return _deal((a,), T_A, mesh, matrix_spec("cyclic_1d", None, in_specs), pad, inverse)[0]
 
 
 @_compat.api_boundary
@@ -153,7 +157,7 @@ def plot_block_to_cyclic(N, T_A, ndev, N_rows=8):
     return figure
 
 
-@programs.planned
+@programs.cache_plans
 def _deal(arrays, T_A, mesh, spec, pad, inverse):
     layouts.refuse_manual_axes("cyclic_1d")
     (a,) = arrays
@@ -169,11 +173,9 @@ def _deal(arrays, T_A, mesh, spec, pad, inverse):
         checks.multiple("cyclic_1d", a.shape[0], layout.ranks * tile, "ranks times T_A")
     if a.size == 0:
         return lambda a: (jnp.asarray(a),)
-    backend = backends.resolve("cyclic_1d", layout, "auto", a)
+    backend = backends.resolve(NATIVE, layout, "auto", a)
     specs, attributes = (layout.row_spec,), (("inverse", bool(inverse)),)
-    call = programs.Call(
-        "cyclic_1d", _cyclic_1d, layout, a.shape[0], tile, backend, specs, attributes
-    )
+    call = programs.Call("cyclic_1d", _cyclic_1d, layout, a.shape, tile, backend, specs, attributes)
     return programs.runner(call, arrays)
 
 
@@ -183,7 +185,7 @@ def _cyclic_1d(call, a):
     def local(place, block):
         result = jax.ShapeDtypeStruct(block.shape, block.dtype)
         (out,) = ffi.call(
-            "jaxmg_cyclic_1d", layout, call.tile, call.backend, (place, block), (result,),
+            f"jaxmg_{NATIVE}", layout, call.tile, call.backend, (place, block), (result,),
             **attributes,
         )  # fmt: skip
         return out

@@ -2,8 +2,8 @@
 linear, `linear` to what is, with a transpose.
 
 A rule looks at arrays of the level below: at the caller's own ones where the caller differentiates
-eagerly, so that the mesh is found as without a derivative. It is made of functions that have rules
-themselves, for derivatives of higher order.
+eagerly, so that the mesh is inferred as without a derivative. It is made of functions that have
+rules themselves, for derivatives of higher order.
 """
 
 import abc
@@ -36,14 +36,17 @@ def differentiable(function, rule, *arrays):
     values = [arrays[i] for i in moving]
     arrays = batching.without(arrays, moving)
     run = jax.custom_jvp(lambda *values: function(*batching.put(arrays, moving, values)))
+    # JAX traces the rule of a function in a jit later, when it has left a vmap around that.
+    mapped = _compat.mapped_axes()
 
     @_compat.default_promotion()
     def jvp(primals, tangents):
         tangents = [None if isinstance(t, SymbolicZero) else t for t in tangents]
-        return rule(
-            batching.put(arrays, moving, primals),
-            batching.put([None] * len(arrays), moving, tangents),
-        )
+        with _compat.inside_vmap(mapped):
+            return rule(
+                batching.put(arrays, moving, primals),
+                batching.put([None] * len(arrays), moving, tangents),
+            )
 
     run.defjvp(jvp, symbolic_zeros=True)
     return run(*values)
@@ -135,10 +138,10 @@ class ByColumns(Linear):
 
 
 @functools.lru_cache(maxsize=512)
-def _jaxpr(of, described, mesh, x64):
+def _jaxpr(of, avals, mesh, x64):
     """What runs, of arrays of these shapes, dtypes and shardings, and in this context: jit looks
     into it for the devices that a program needs."""
-    arrays = (jax.ShapeDtypeStruct(shape, dtype, sharding=s) for shape, dtype, s in described)
+    arrays = (jax.ShapeDtypeStruct(shape, dtype, sharding=s) for shape, dtype, s in avals)
     return jax.make_jaxpr(of.run)(*arrays)
 
 

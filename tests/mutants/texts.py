@@ -31,6 +31,18 @@ def load(folder):
     ]
 
 
+def select(name, files):
+    """Those of the paths in ``files`` that end with the file of ``name``, below its folders."""
+    *folders, last = name.split("/")
+
+    def fits(file):
+        *path, base = file.split("/")
+        path = iter(path)
+        return base == last and all(folder in path for folder in folders)
+
+    return [file for file in files if fits(file)]
+
+
 def resolve(source, files):
     """The one path in `files` that `source` names.
 
@@ -38,14 +50,7 @@ def resolve(source, files):
     name: "engine/plan.cc" names xla_ffi/engine/plan.cc, and xla_ffi/engine/core/plan.cc too. So a
     file may move, and folders may be put between others.
     """
-    *folders, name = source.split("/")
-
-    def fits(file):
-        *path, last = file.split("/")
-        path = iter(path)
-        return last == name and all(folder in path for folder in folders)
-
-    fitting = [file for file in files if fits(file)]
+    fitting = select(source, files)
     if len(fitting) != 1:
         raise Broken(f"{source} names {len(fitting)} files of the tree: {' '.join(fitting)}")
     return fitting[0]

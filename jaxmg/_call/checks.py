@@ -132,11 +132,11 @@ def matrix(routine, name, value, pad, transformations=(), dtypes=DTYPES, square=
 def operands(caller, routine, arrays, pad):
     """Checks the arrays of a call: those of a `record.Routine`."""
     a, *others = arrays
-    matrix(caller, routine.operands[0], a, pad, ALL, routine.square)
+    matrix(caller, routine.operands[0], a, pad, ALL, square=routine.square)
     for b in others[: routine.matrices - 1]:
         second_matrix(caller, a, b, ALL)
     for b in others[routine.matrices - 1 :]:
-        right_hand_side(caller, a, b, ALL, routine.square)
+        right_hand_side(caller, a, b, ALL, square=routine.square)
 
 
 def batch(routine, name, value, pad):

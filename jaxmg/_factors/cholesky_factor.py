@@ -1,16 +1,22 @@
 """A Cholesky factor that outlives the call that made it."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import math
+from typing import Any, Literal, SupportsIndex, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import Array
 
 from jaxmg import _compat
 from jaxmg._call import backends, blocks, checks, ffi, layouts, record, results
 from jaxmg._factors import operations, pickling, refined_factor, refinement, scaling
 from jaxmg._transform import at_once, derivatives, hermitian
+from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Refine, Specs, Trans
 
 # scipy.linalg.solve_triangular's names of what is done to L.
 _TRANS = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
@@ -66,16 +72,16 @@ class CholeskyFactor(pickling.Pickled):
     @_compat.api_boundary
     def from_upper(
         cls,
-        u,
-        T_A=None,
-        mesh=None,
-        matrix_specs=None,
-        pad=True,
+        u: MatrixLike,
+        T_A: SupportsIndex | None = None,
+        mesh: MeshLike | None = None,
+        matrix_specs: Specs | None = None,
+        pad: bool = True,
         *,
-        in_specs=None,
-        donate=False,
-        precision=None,
-    ):
+        in_specs: Specs | None = None,
+        donate: bool = False,
+        precision: PrecisionLike | None = None,
+    ) -> CholeskyFactor:
         """The factor of A = U^H U, of a U that `upper` or another library gave.
 
         Args:
@@ -102,27 +108,27 @@ class CholeskyFactor(pickling.Pickled):
         return dataclasses.replace(factor, precision=checks.precision_of(products))
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, int]:
         """(n, n), the shape of A."""
         return (self.n, self.n)
 
     @property
-    def dtype(self):
+    def dtype(self) -> np.dtype[Any]:
         """The dtype of A and of the factor."""
         return self.tiles.dtype
 
     @property
-    def mesh(self):
+    def mesh(self) -> MeshLike:
         """The mesh that the factor is spread over."""
         return self.layout.mesh
 
     @_compat.api_boundary
-    def solve(self, b):
+    def solve(self, b: MatrixLike) -> Array:
         """The x with A x = b, of b's shape: `cho_solve`."""
         return cho_solve(self, b)
 
     @_compat.api_boundary
-    def solve_triangular(self, b, trans=0):
+    def solve_triangular(self, b: MatrixLike, trans: Trans = 0) -> Array:
         """The x with op(L) x = b: with ``trans=0`` whitens what has the covariance A.
 
         Args:
@@ -143,7 +149,7 @@ class CholeskyFactor(pickling.Pickled):
         return _apply(name, self, b, by_transposition, trans)
 
     @_compat.api_boundary
-    def matmul(self, b, trans=0):
+    def matmul(self, b: MatrixLike, trans: Trans = 0) -> Array:
         """op(L) b: with ``trans=0`` and b of independent normal numbers samples of covariance A.
 
         Args:
@@ -162,7 +168,7 @@ class CholeskyFactor(pickling.Pickled):
         return _apply("CholeskyFactor.matmul", self, b, by_transposition, trans)
 
     @_compat.api_boundary
-    def logdet(self):
+    def logdet(self) -> Array:
         """log(det(A)), a real scalar; NaN where A wasn't positive definite.
 
         Its derivative takes the inverse: the cost and the memory of `inv`.
@@ -171,18 +177,18 @@ class CholeskyFactor(pickling.Pickled):
         return kept.logdet(self._log_det, *arrays)
 
     @property
-    def log_det(self):
+    def log_det(self) -> Array:
         """log(det(A)): `logdet`."""
         return self.logdet()
 
     @_compat.api_boundary
-    def diagonal(self):
+    def diagonal(self) -> Array:
         """The diagonal of L, and of U: (n,), real, the same on all devices."""
         kept, arrays = _parts("CholeskyFactor.diagonal", self)
         return kept.diagonal(*arrays)
 
     @_compat.api_boundary
-    def inv(self):
+    def inv(self) -> Array:
         """The inverse of A: (n, n), full and Hermitian, sharded like A; see `potri`.
 
         Cost: 2 n^3 / 3 multiplications and additions over all ranks (four times as many when
@@ -193,7 +199,7 @@ class CholeskyFactor(pickling.Pickled):
         return kept.invert(*arrays)
 
     @_compat.api_boundary
-    def upper(self):
+    def upper(self) -> Array:
         """U, (n, n), upper triangular with zeros below its diagonal, sharded like A.
 
         Memory: the result, which takes the factor's place where that is donated, and a few tiles.
@@ -201,7 +207,7 @@ class CholeskyFactor(pickling.Pickled):
         kept, arrays = _parts("CholeskyFactor.upper", self)
         return kept.upper(*arrays)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         dtype = getattr(self.tiles, "dtype", None)
         return (
             f"CholeskyFactor(n={self.n}, dtype={dtype}, tile={self.tile}, "
@@ -210,20 +216,38 @@ class CholeskyFactor(pickling.Pickled):
         )
 
 
+@overload
+def cho_factor(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, precision: PrecisionLike | None = None, refine: None = None,
+    check: bool = False,
+) -> CholeskyFactor: ...  # fmt: skip
+
+
+@overload
+def cho_factor(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, precision: Literal["highest"] | None = None, refine: Refine,
+    check: bool = False,
+) -> refined_factor.RefinedFactor: ...  # fmt: skip
+
+
 @_compat.api_boundary
 def cho_factor(
-    a,
-    T_A=None,
-    mesh=None,
-    matrix_specs=None,
-    pad=True,
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    pad: bool = True,
     *,
-    in_specs=None,
-    donate=False,
-    precision=None,
-    refine=None,
-    check=False,
-):
+    in_specs: Specs | None = None,
+    donate: bool = False,
+    precision: PrecisionLike | None = None,
+    refine: Refine | None = None,
+    check: bool = False,
+) -> CholeskyFactor | refined_factor.RefinedFactor:
     """The Cholesky factor of a Hermitian positive definite matrix, to be kept and used again.
 
     `potrs` is faster for right-hand sides that are there at once, and needs no second matrix; it
@@ -306,7 +330,7 @@ def _factored_inside(rows, call):
 
 
 @_compat.api_boundary
-def cho_solve(factor, b):
+def cho_solve(factor: CholeskyFactor | refined_factor.RefinedFactor, b: MatrixLike) -> Array:
     """Solves A x = b with a factor of A that `cho_factor` made.
 
     Args:

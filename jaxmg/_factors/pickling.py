@@ -1,6 +1,7 @@
 """Pickles of factors: NumPy arrays, and where on a mesh they were."""
 
 import dataclasses
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ class Pickled:
 
     layout: layouts.Layout
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         name = type(self).__name__
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore
         layout = values.pop("layout")
@@ -53,10 +54,10 @@ class Pickled:
         }
         return _restore, (type(self), state)
 
-    def __copy__(self):
+    def __copy__(self) -> Self:
         return self  # which nothing changes
 
-    def __deepcopy__(self, _):
+    def __deepcopy__(self, _: dict[int, Any]) -> Self:
         return jax.tree.map(jnp.copy, self)
 
 

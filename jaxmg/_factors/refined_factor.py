@@ -1,16 +1,22 @@
 """A Cholesky factor in lower precision, kept with its matrix to solve in the precision of that."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import Array
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, ffi, layouts, plugins, programs, record, results, symmetry
 from jaxmg._factors import pickling, refinement
 from jaxmg._transform import batching, derivatives, hermitian
+from jaxmg._types import MatrixLike, MeshLike
 
 # What a `CholeskyFactor` has, and a factor in lower precision has with the accuracy of that alone.
 _NOT_HERE = ("solve_triangular", "matmul", "logdet", "diagonal", "inv", "upper", "from_upper")
@@ -56,31 +62,62 @@ class RefinedFactor(pickling.Pickled):
     tile: int
     refine: str
 
-    def __getattr__(self, name):
-        if name in _NOT_HERE:
-            raise AttributeError(
-                f"RefinedFactor has no {name!r}: its factor is one in lower precision (refine="
-                f"{self.refine!r}), and only solutions are refined; call cho_factor without refine"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+        def __getattr__(self, name):
+            if name in _NOT_HERE:
+                raise AttributeError(
+                    f"RefinedFactor has no {name!r}: its factor is one in lower precision "
+                    f"(refine={self.refine!r}), and only solutions are refined; call cho_factor "
+                    "without refine"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, int]:
         """(n, n), the shape of A."""
         return (self.n, self.n)
 
     @property
-    def dtype(self):
+    def dtype(self) -> np.dtype[Any]:
         """The dtype of A and of solutions."""
         return self.rows.dtype
 
     @property
-    def mesh(self):
+    def mesh(self) -> MeshLike:
         """The mesh that the factor is spread over."""
         return self.layout.mesh
 
+    @overload
+    def solve(
+        self, b: MatrixLike, return_status: Literal[False] = False,
+        return_iterations: Literal[False] = False,
+    ) -> Array: ...  # fmt: skip
+
+    @overload
+    def solve(
+        self, b: MatrixLike, return_status: Literal[True],
+        return_iterations: Literal[False] = False,
+    ) -> tuple[Array, Array]: ...  # fmt: skip
+
+    @overload
+    def solve(
+        self, b: MatrixLike, return_status: Literal[False] = False,
+        return_iterations: Literal[True] = ...,
+    ) -> tuple[Array, Array]: ...  # fmt: skip
+
+    @overload
+    def solve(
+        self, b: MatrixLike, return_status: Literal[True], return_iterations: Literal[True],
+    ) -> tuple[Array, Array, Array]: ...  # fmt: skip
+
     @_compat.api_boundary
-    def solve(self, b, return_status=False, return_iterations=False):
+    def solve(
+        self,
+        b: MatrixLike,
+        return_status: bool = False,
+        return_iterations: bool = False,
+    ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
         """The x with A x = b, to A's own precision.
 
         Args:
@@ -107,7 +144,7 @@ class RefinedFactor(pickling.Pickled):
         given = tuple(value for value, want in zip(found, wanted, strict=True) if want)
         return given if len(given) > 1 else found[0]
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return (
             f"RefinedFactor(n={self.n}, dtype={getattr(self.rows, 'dtype', None)}, "
             f"tile={self.tile}, mesh={dict(self.mesh.shape)}, rows over {self.layout.rows}, "

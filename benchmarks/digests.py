@@ -3,8 +3,9 @@
     digests.py [--platform gpu] [--out FILE] [--routine potrs ...] [--share 2/3]
     digests.py --compare OLD NEW
 
-A line of JSON for each call: all routines and dtypes, on 1, 2 and 4 devices, orders that divide
-nothing, tile widths that are given and not, with TF32, and a matrix that is not positive definite.
+A line of JSON for each call: all routines of the table in tests/python/routines.py, all dtypes, on
+1, 2 and 4 devices, orders that divide nothing, tile widths that are given and not, with TF32, and a
+matrix that is not positive definite.
 --share takes every third call, from the second on, for several processes at a time. --compare says
 what is not the same in two such files, or in one of them alone, and exits with 1 if anything is.
 
@@ -29,11 +30,6 @@ SIZES = (1, 2, 7, 97, 130, 513, 1000, 2200)
 LARGE = 9001  # on GPUs: beyond what one of them is given to do alone
 RANKS = (1, 2, 4)
 TILES = (3, 64, 500)
-RESULTS = {
-    "potrs": ("x", "logdet", "status"),
-    "potri": ("inverse", "status"),
-    "syevd": ("w", "v", "status"),
-}
 CASE = ("routine", "dtype", "n", "ranks", "T_A", "nrhs", "precision", "matrix")
 
 
@@ -41,7 +37,9 @@ def arguments(argv):
     parser = argparse_flags.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--platform", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--out", help="file to write, standard output unless given")
-    parser.add_argument("--routine", nargs="+", choices=RESULTS, default=list(RESULTS))
+    parser.add_argument(
+        "--routine", nargs="+", choices=problems.TABLE, default=list(problems.TABLE)
+    )
     parser.add_argument("--n", nargs="+", type=int, help="orders, in place of the usual ones")
     parser.add_argument("--share", default="1/1", help="I/N: the I-th of N parts of the calls")
     parser.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), type=pathlib.Path)
@@ -74,7 +72,8 @@ def main(args):
 
 
 def cases(routines, sizes):
-    """Tile widths, right-hand sides and kinds of matrices are dealt out over the rest."""
+    """Tile widths, right-hand sides and kinds of matrices are dealt out over the rest, and dtypes
+    for routines that benchmarks don't measure."""
     kinds = [*problems.KINDS, "indefinite"]
     table = itertools.product(enumerate(sizes), enumerate(RANKS), enumerate(problems.DTYPES))
     for (i, n), (j, ranks), (k, dtype) in table:
@@ -86,7 +85,15 @@ def cases(routines, sizes):
         tf32 = dtype in ("float32", "complex64") and n > 7
         means = [(None, None), (tile, None)] + [(tile, "tf32")] * tf32
         for routine, (T_A, precision) in itertools.product(routines, means):
-            if routine == "syevd" and (n > 600 or precision or (T_A is None) == turn % 2):
+            row = problems.TABLE[routine]
+            if precision and not row.precision:
+                continue
+            if not row.benchmark and k != (i + j) % len(problems.DTYPES):
+                continue
+            # Eigenproblems take longest; of all that have no precision one width is enough.
+            if not row.precision and (T_A is None) == turn % 2:
+                continue
+            if "w" in row.returns and n > 600:
                 continue
             yield {
                 "routine": routine,
@@ -94,7 +101,7 @@ def cases(routines, sizes):
                 "n": n,
                 "ranks": ranks,
                 "T_A": T_A,
-                "nrhs": (1, 3)[turn % 2] if routine == "potrs" else None,
+                "nrhs": (1, 3)[turn % 2] if "b" in row.takes else None,
                 "precision": precision,
                 "matrix": kinds[(turn // 2) % len(kinds)],
             }
@@ -116,28 +123,30 @@ def digests(case):
 
     import jaxmg
 
-    n, dtype, routine = case["n"], case["dtype"], case["routine"]
+    n, dtype, routine = case["n"], case["dtype"], problems.TABLE[case["routine"]]
     mesh = Mesh(np.array(jax.devices()[: case["ranks"]]), ("rank",))
     divides = n % case["ranks"] == 0
     rows = NamedSharding(mesh, P("rank", None) if divides else P())
-    operands = [jax.device_put(matrix(n, dtype, case["matrix"]), rows)]
-    options = {"return_status": True}
-    if routine == "potrs":
-        b = problems.vectors(np, n, case["nrhs"], dtype)
-        operands.append(jax.device_put(b, NamedSharding(mesh, P())))
-        options["return_logdet"] = True
+    make = {
+        "a": lambda: jax.device_put(matrix(n, dtype, case["matrix"]), rows),
+        "m": lambda: jax.device_put(matrix(n, dtype, "moderate"), rows),
+        "b": lambda: jax.device_put(
+            problems.vectors(np, n, case["nrhs"], dtype), NamedSharding(mesh, P())
+        ),
+    }
+    where = {"mesh": mesh, "in_specs": P("rank", None)}
+    options = {"backend": "native"} if routine.backends else {}
     if case["precision"]:
         options["precision"] = case["precision"]
     try:
-        results = getattr(jaxmg, routine)(
-            *operands, case["T_A"], mesh, P("rank", None), backend="native", **options
-        )
+        operands = routine.make_operands(jaxmg, lambda kind: make[kind](), case["T_A"], **where)
+        results = routine.call(jaxmg, operands, case["T_A"], **where, **options)
         results = jax.block_until_ready(results)
     except Exception as error:
         return {"error": type(error).__name__}
     return {
         name: hashlib.sha256(np.ascontiguousarray(result).tobytes()).hexdigest()
-        for name, result in zip(RESULTS[routine], results, strict=True)
+        for name, result in zip(routine.returns, results, strict=True)
     }
 
 

@@ -10,14 +10,17 @@ import runpy
 
 import numpy as np
 
-ROUTINES = ("potrs", "potri", "syevd")
-ON_FACTORS = ("cho_solve",)  # what takes a factor that was made before
-SOLVES = ("potrs", "cho_solve")
+_ROOT = pathlib.Path(__file__).absolute().parents[1]
+# Those of this checkout, by path: the jaxmg that is measured may be older, and would import JAX.
+TABLE = runpy.run_path(str(_ROOT / "tests/python/routines.py"))["ROUTINES"]
+_count = runpy.run_path(str(_ROOT / "jaxmg/_routines/counts.py"))["operations"]
+
+_MEASURED = [name for name, routine in TABLE.items() if routine.benchmark]
+ON_FACTORS = tuple(name for name in _MEASURED if TABLE[name].on_factor)
+ROUTINES = tuple(name for name in _MEASURED if name not in ON_FACTORS)
+SOLVES = tuple(name for name in _MEASURED if "b" in TABLE[name].takes)
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PROBES = 4  # random vectors with which inverses and eigenvectors are checked
-# The file of this checkout: the jaxmg to be measured may be an older one, and would import JAX.
-_COUNTS = pathlib.Path(__file__).absolute().parents[1] / "jaxmg/_routines/counts.py"
-_count = runpy.run_path(str(_COUNTS))["operations"]
 
 
 def operations(routine, dtype, n, nrhs, vectors=True):

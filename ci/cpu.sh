@@ -27,10 +27,13 @@ examples() {
     bazel run //examples:random_field &&
     bazel run //examples:random_field -- --fft_bench 128
 }
-# That it would find something, too, and that every fault of the step mutants fits the sources.
+# That it would find something, too, that every fault of the step mutants fits the sources, and that
+# what pages name is there.
 lint() {
+  local python
   bazel test //tests:lint_test && bazel run //tools:lint &&
-    "$(tools/find_python.sh 3.12 | sed -n 1p)" tests/mutants/run.py --check
+    python=$(tools/find_python.sh 3.12 | sed -n 1p) &&
+    "$python" tests/mutants/run.py --check && "$python" tests/names.py
 }
 # The docs site, its links, and the code blocks of README and of the how-to pages.
 docs() { bazel test //docs:all; }

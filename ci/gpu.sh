@@ -22,7 +22,7 @@ mkdir -p "$results"
 site=$(mktemp -d) || exit
 trap 'rm -rf "$site"' EXIT
 PYTHON=$python ci/gpu_install.sh "$wheels" "$site" || exit
-cp -r tests/python tests/gpu benchmarks "$site" || exit
+mkdir "$site/tests" && cp -r tests/python tests/gpu "$site/tests" && cp -r benchmarks "$site" || exit
 cd "$site" || exit
 export PYTHONPATH=$site:$site/benchmarks
 export JAX_PLATFORMS=cuda JAXMG_TEST_PLATFORM=cuda PYTHONUNBUFFERED=1
@@ -40,17 +40,17 @@ on() {
 tests() {
   XLA_PYTHON_CLIENT_PREALLOCATE=false on "$1" timeout 550 \
     "$python" -m pytest -q -p no:cacheprovider ${PYTEST_WORKERS:+-n "$PYTEST_WORKERS"} \
-    "$site/python"
+    "$site/tests/python"
 }
-program() { timeout 550 "$python" -X faulthandler "$site/gpu/$1" "${@:2}"; }
+program() { timeout 550 "$python" -X faulthandler "$site/tests/gpu/$1" "${@:2}"; }
 check() { program check.py "$@"; }
 
-crowd() { on 2 timeout 120 "$python" "$site/gpu/crowd.py"; }
+crowd() { on 2 timeout 120 "$python" "$site/tests/gpu/crowd.py"; }
 
 # On N GPUs. Every allocation is one of CUDA's, so that a read beyond its end is seen.
 sanitize() {
   XLA_PYTHON_CLIENT_ALLOCATOR=platform on "$1" timeout 550 compute-sanitizer --error-exitcode 9 \
-    "${@:2}" "$python" "$site/gpu/check.py" small
+    "${@:2}" "$python" "$site/tests/gpu/check.py" small
 }
 
 python1() { tests 1; }
@@ -64,9 +64,9 @@ programs() { check programs threads failures; }
 accuracy() { program hard.py accuracy; }
 repeat() { program hard.py repeat; }
 loop() { check loop; }
-memory() { timeout 300 "$python" "$site/gpu/memory.py"; }
-link() { timeout 120 "$python" "$site/gpu/link.py"; }
-fill() { timeout 400 "$python" "$site/gpu/fill.py"; }
+memory() { timeout 300 "$python" "$site/tests/gpu/memory.py"; }
+link() { timeout 120 "$python" "$site/tests/gpu/link.py"; }
+fill() { timeout 400 "$python" "$site/tests/gpu/fill.py"; }
 # The steps that say most, in a Python of its own for each release that is in the folder.
 cuda12() {
   [ -n "${CUDA12:-}" ] || { echo "CUDA12 names no folder of ci/cuda12.sh" && return 77; }
@@ -119,7 +119,7 @@ for step in "${steps[@]}"; do
   # Records, for benchmarks/results.
   grep -a '^{"' "$results/$step.log" >"$results/$step.jsonl" || rm "$results/$step.jsonl"
   summary+=$(printf '%-12s %-8s %5d s' "$step" "$result" $seconds)$'\n'
-  "$python" "$site/gpu/outcome.py" "$step" "$result" $seconds "$results/$step.log" \
+  "$python" "$site/tests/gpu/outcome.py" "$step" "$result" $seconds "$results/$step.log" \
     >>"$results/checks.jsonl"
 done
 printf '\n%s\n' "$summary" | tee "$results/summary.txt"

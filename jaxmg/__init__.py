@@ -14,9 +14,10 @@ Importing this package touches no device, plugin or configuration: the first cal
 from typing import TYPE_CHECKING
 
 from jaxmg import linalg as linalg
-from jaxmg._factors.cholesky_factor import CholeskyFactor, cho_factor, cho_solve
+from jaxmg._factors.cholesky_factor import CholeskyFactor
 from jaxmg._factors.refined_factor import RefinedFactor
 from jaxmg._processes.rendezvous import register_handlers
+from jaxmg._routines.cho_factor import cho_factor, cho_solve
 from jaxmg._routines.cyclic import cyclic_1d, get_cols_cyclic, plot_block_to_cyclic, verify_cyclic
 from jaxmg._routines.eigh import eigh, eigvalsh
 from jaxmg._routines.padding import calculate_padding, pad_rows, unpad_rows

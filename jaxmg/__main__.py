@@ -45,12 +45,12 @@ def main(arguments: list[str] | None = None) -> int:
         "--distributed", action="store_true",
         help="call jax.distributed.initialize() first, in each of several processes",
     )  # fmt: skip
-    given = sys.argv[1:] if arguments is None else arguments
-    args = parser.parse_args(given)
+    words = sys.argv[1:] if arguments is None else arguments
+    args = parser.parse_args(words)
     if args.distributed and args.bench is not None:
         parser.error("--bench measures in one process")
     if args.bench is None:
-        if [word for word in given if word != "--distributed"]:
+        if [word for word in words if word != "--distributed"]:
             parser.error("the other options are for --bench n")
         if args.distributed or rendezvous.launcher_secret:
             jax.distributed.initialize()

@@ -38,9 +38,9 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._factors import cholesky_factor
 from jaxmg._factors.cholesky_factor import CholeskyFactor
 from jaxmg._factors.refined_factor import RefinedFactor
+from jaxmg._routines import cho_factor as keep_factor
 from jaxmg._routines import jax_linalg
 from jaxmg._types import AnyMatrixLike, MeshLike, Triangle
 
@@ -293,7 +293,7 @@ def cho_solve(
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_solve`.
     """
     if isinstance(c_and_lower, (CholeskyFactor, RefinedFactor)):
-        return cholesky_factor.cho_solve(c_and_lower, b)  # type: ignore[arg-type]
+        return keep_factor.cho_solve(c_and_lower, b)  # type: ignore[arg-type]
     try:
         c, lower = c_and_lower
     except (TypeError, ValueError):
@@ -303,7 +303,7 @@ def cho_solve(
             f"{type(c_and_lower).__name__}"
         ) from None
     if isinstance(c, (CholeskyFactor, RefinedFactor)):
-        return cholesky_factor.cho_solve(c, b)  # type: ignore[arg-type]
+        return keep_factor.cho_solve(c, b)  # type: ignore[arg-type]
     return jax_linalg.run(
         (c, b),
         "cho_solve",

@@ -23,7 +23,8 @@ def inject(monkeypatch):
 
 
 @pytest.fixture
-def mutants():
+def mutants(monkeypatch):
+    monkeypatch.syspath_prepend(pathlib.Path(__file__).parent / "mutants")  # texts
     return program(pathlib.Path(__file__).parent / "mutants/run.py")
 
 

@@ -5,34 +5,25 @@ What is compared is text, and the package's names: no module of the package is n
 
 import pathlib
 import re
+import sys
 
 import pytest
 
 import jaxmg
-from jaxmg._call import plugins
+from jaxmg._routines import counts, table
 
 ROOT = pathlib.Path(__file__).parents[1]
 
-# Handler -> (what users call, with its class where it is a method; a word of its mutants).
-ROUTINES = {
-    "jaxmg_potrs": ("potrs", "potrs"),
-    "jaxmg_potri": ("potri", "potri"),
-    "jaxmg_syevd": ("syevd", "syevd"),
-    "jaxmg_syevx": ("eigh", "eigh"),
-    "jaxmg_sygvd": ("sygvd", "sygvd"),
-    "jaxmg_sygvx": ("eigh", "eigh leaves out its second matrix"),
-    "jaxmg_cyclic_1d": ("cyclic_1d", "cyclic"),
-    "jaxmg_potrf": ("cho_factor", "cho_factor"),
-    "jaxmg_factor_apply": ("cho_solve", "cho_solve"),
-    "jaxmg_factor_solve_rows": ("CholeskyFactor.solve_triangular", "rows of a matrix"),
-    "jaxmg_factor_invert": ("CholeskyFactor.inv", "inverse of a factor"),
-    "jaxmg_factor_diagonal": ("CholeskyFactor.diagonal", "diagonal of a factor"),
-    "jaxmg_factor_tiles": ("CholeskyFactor.from_upper", "from_upper"),
-    "jaxmg_factor_rows": ("CholeskyFactor.upper", "upper factor"),
-    "jaxmg_hemm": ("potrs", "hemm"),
-    "jaxmg_all_gather": ("potrs", "refine"),
-}
-CALLED = [name for name, _ in ROUTINES.values()]
+sys.path.append(str(ROOT / "tests/python"))
+
+from routines import ROUTINES  # noqa: E402
+
+# Handler -> the first routine of the table that has it.
+HANDLERS = {}
+for routine in ROUTINES.values():
+    for handler in routine.handlers:
+        HANDLERS.setdefault(handler, routine)
+CALLED = sorted({routine.function for routine in HANDLERS.values()})
 
 
 def text(path):
@@ -60,7 +51,19 @@ def last(name):
 
 def test_these_are_the_handlers_that_are_registered():
     registered = re.findall(r'^ *\{"(\w+)", \w+, \w+\}', text("xla_ffi/handlers/handlers.h"), re.M)
-    assert sorted(registered) == sorted(plugins.HANDLERS) == sorted(ROUTINES)
+    assert sorted(registered) == sorted(table.HANDLERS) == sorted(HANDLERS)
+
+
+def test_the_functions_of_all_records_are_public():
+    """``__all__`` is written out for type checkers, which read no other."""
+    assert set(table.FUNCTIONS) <= set(jaxmg.__all__)
+    forms = {name for name in jaxmg.__all__ if name.endswith(("_shardmap_ctx", "_jit_ctx"))}
+    assert forms <= set(table.FUNCTIONS)
+
+
+@pytest.mark.parametrize("name", table.PLANS)
+def test_what_has_a_plan_has_a_count_of_operations(name):
+    assert counts.operations(name, False, 2, nrhs=1) < counts.operations(name, True, 4, nrhs=2)
 
 
 @pytest.mark.parametrize("name", CALLED)
@@ -79,7 +82,7 @@ def test_its_memory_is_in_a_table(name):
     assert re.search(rf"^\|[^|\n]*`[^`|\n]*\b{last(name)}\b", text("docs/memory.md"), re.M)
 
 
-@pytest.mark.parametrize("handler", ROUTINES)
+@pytest.mark.parametrize("handler", HANDLERS)
 def test_the_contract_names_its_handler(handler):
     assert f"`{handler}`" in text("docs/architecture.md")
 
@@ -96,7 +99,19 @@ def test_allocations_fail_in_it(name):
     assert f'("{last(name)}",' in cases[0]
 
 
-@pytest.mark.parametrize("handler", ROUTINES)
+@pytest.mark.parametrize("handler", HANDLERS)
 def test_faults_are_put_into_it(handler):
-    _, word = ROUTINES[handler]
-    assert re.search(rf"^(what|file|tests) = .*{word}", text("tests/mutants/mutants.toml"), re.M)
+    word = HANDLERS[handler].handlers[handler]
+    faults = (path.read_text() for path in (ROOT / "tests/mutants").rglob("*.toml"))
+    assert any(re.search(rf"^(\[\[|what = |tests = ).*{word}", text, re.M) for text in faults)
+
+
+@pytest.mark.parametrize("name", ROUTINES)
+def test_its_name_is_in_the_api(name):
+    assert ROUTINES[name].function.split(".")[0] in jaxmg.__all__
+
+
+def test_what_is_measured_has_operations():
+    for name, routine in ROUTINES.items():
+        if routine.benchmark:
+            assert counts.operations(name, False, 10) > 0

@@ -40,25 +40,30 @@ def _has_room(routine, layout, dtype, order, tile, donate):
     comes in its place, if it is given back."""
     if layout.memory is None:
         return True
-    returns_matrix = routine.plain_gives[0] == "a_inv"
-    if not donate and not returns_matrix:  # A is copied anyway
+    if not donate and not routine.returns_matrix:  # A is copied anyway
         return True
     block = order // layout.ranks * order * jnp.dtype(dtype).itemsize
-    taken = max(backends.plan(routine.native_name, layout, "native", dtype, order, tile)["bytes"])
-    return taken + (3 if returns_matrix else 2) * block <= layout.memory
+    taken = max(
+        backends.plan(routine.native, layout, "native", dtype, (order, order), tile)["bytes"]
+    )
+    return taken + (3 if routine.returns_matrix else 2) * block <= layout.memory
 
 
-def run_larger(program, results, matrices, call, arrays):
-    """The results of ``program``, by these `results.Result`, of matrices of order ``call.order`` in
-    place of the first ``matrices`` arrays, cut to those of A."""
-    n, order = arrays[0].shape[1], call.order
-    larger = dataclasses.replace(call, order=None, rows=order)
-    extended = [_extend(matrix, order) for matrix in arrays[:matrices]]
-    padded = [
-        jnp.pad(b, [(0, order - n), *((0, 0) for _ in b.shape[1:])]) for b in arrays[matrices:]
-    ]
-    values = program(larger, *extended, *padded)
-    return tuple(result.cut(value, n) for result, value in zip(results, values, strict=True))
+def extend(call, arrays):
+    """The call and the arrays with matrices of order ``call.order``."""
+    n, order, count = arrays[0].shape[1], call.order, call.routine.matrices
+    larger = dataclasses.replace(call, order=None, shape=(order, order))
+    matrices = [_extend(matrix, order) for matrix in arrays[:count]]
+    others = [jnp.pad(b, [(0, order - n), *((0, 0) for _ in b.shape[1:])]) for b in arrays[count:]]
+    return larger, [*matrices, *others]
+
+
+def cut(call, arrays, values):
+    """The results for the caller's matrices, of those for the larger ones."""
+    n = arrays[0].shape[1]
+    return tuple(
+        result.cut(value, n) for result, value in zip(call.routine.results, values, strict=True)
+    )
 
 
 def _extend(matrix, order):

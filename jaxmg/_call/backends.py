@@ -51,12 +51,12 @@ def _has_process_each(layout):
 def _fits(routine, layout, backend, a):
     """Whether a device has the memory for what one of them solves alone; yes where it isn't known,
     and for what all of them share."""
-    n, memory = a.shape[1], layout.memory
-    found = plan(routine, layout, backend, a.dtype, n, 0, vectors=True)
-    if memory is None or not found["solver"] or not found["bytes"]:
+    memory = layout.memory
+    sizes = plan(routine, layout, backend, a.dtype, a.shape, 0, vectors=True)
+    if memory is None or not sizes["solver"] or not sizes["bytes"]:
         return True
-    block = -(-n // layout.ranks) * n * a.dtype.itemsize  # as it was given, and as it is worked on
-    return max(found["bytes"]) + 2 * block <= memory
+    # The caller's matrix and the copy that the solver works on.
+    return max(sizes["bytes"]) + 2 * block_bytes(layout, a.shape, a.dtype) <= memory
 
 
 def lacks_room_for_parts(routine, layout, a, tile, donate):
@@ -65,21 +65,29 @@ def lacks_room_for_parts(routine, layout, a, tile, donate):
     memory = layout.memory
     if memory is None or str(a.dtype) not in ("float32", "complex64"):
         return False
-    n = a.shape[1]
-    block = -(-n // layout.ranks) * n * a.dtype.itemsize
-    needed = max(plan(routine, layout, "native", a.dtype, n, tile)["bytes"])
+    block = block_bytes(layout, a.shape, a.dtype)
+    needed = max(plan(routine, layout, "native", a.dtype, a.shape, tile)["bytes"])
     return needed + (1 if donate else 2) * block > memory
 
 
-def plan(routine, layout, backend, dtype, n, tile, nrhs=1, vectors=False, products=checks.DEFAULT):
-    """What the native code will do with a matrix of order n, by its own account.
+def block_bytes(layout, shape, dtype):
+    """Bytes of a rank's rows of a matrix."""
+    m, n = shape
+    return -(-m // layout.ranks) * n * np.dtype(dtype).itemsize
+
+
+def plan(
+    routine, layout, backend, dtype, shape, tile, nrhs=1, vectors=False, products=checks.DEFAULT
+):
+    """What the native code will do with a matrix (m, n), by its own account.
 
     Returns:
         A dict: "tile", the width that it takes; "overflow_rows", those of a kept factor's overflow
         array on a rank; "bytes", a list of what each rank takes beside A; "gathered", whether one
         rank does it all.
     """
-    rows = -(-n // layout.ranks)
+    m, n = shape
+    rows = -(-m // layout.ranks)
     return plugins.load(layout.platform).plan(
         routine,
         backend,

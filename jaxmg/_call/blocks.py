@@ -1,4 +1,4 @@
-"""A matrix as the caller has it, and the blocks of rows that the native code takes, one a rank.
+"""A matrix (m, n) of the caller's, and the blocks of rows that the native code takes, one a rank.
 
 `split_rows` and `join_rows` are for global arrays; the others for this device's block, inside a
 shard_map. The ranks are those of a `Layout`, in the order of its ``rows``.
@@ -37,43 +37,50 @@ def replicate(array, layout):
     return layouts.constrain(array, layout, P()) if layout.explicit else array
 
 
-def to_rows(block, layout):
-    """This rank's ceil(n / P) rows of the matrix: without the caller's padding below them, and
-    exchanged for the block of rows and columns that a spec such as P("r", "c") leaves."""
+def height(shape, square):
+    """The number of rows m of a matrix. Those below the first n of a square matrix are padding by
+    the caller."""
+    return shape[1] if square else shape[0]
+
+
+def matrix_shape(block, layout, square):
+    """(m, n) of the matrix of which ``block`` is this rank's part, without the caller's padding."""
+    across = math.prod(layout.mesh.shape[axis] for axis in layout.columns)
+    m, n = block.shape[0] * layout.ranks // across, block.shape[1] * across
+    return height((m, n), square), n
+
+
+def to_rows(block, layout, m):
+    """This rank's ceil(m / P) rows of a matrix of m rows: without the caller's padding below them,
+    and exchanged for the block of rows and columns that a spec such as P("r", "c") leaves."""
     columns = layout.columns
     if columns:
         return jax.lax.all_to_all(block, columns, 0, 1, tiled=True)
-    return block[: _count(block.shape[1], layout)]
+    return block[: -(-m // layout.ranks)]
 
 
-def rows_of(block, layout):
+def rows_of(block, layout, square):
     """Shape and dtype of `to_rows`."""
-    n = block.shape[1] * math.prod(layout.mesh.shape[axis] for axis in layout.columns)
-    return jax.ShapeDtypeStruct((_count(n, layout), n), block.dtype)
+    m, n = matrix_shape(block, layout, square)
+    return jax.ShapeDtypeStruct((-(-m // layout.ranks), n), block.dtype)
 
 
 def from_rows(rows, layout, shape):
-    """A matrix of `to_rows` in the caller's ``shape`` again, zeros in place of his padding."""
+    """The rank's block of ``shape``, of `to_rows`: undoes that, with zeros for padding."""
     columns = layout.columns
     if columns:
         return jax.lax.all_to_all(rows, columns, 1, 0, tiled=True)
     return _pad(rows, shape[0] - rows.shape[0], 0)
 
 
-def to_columns(rows, layout, shape):
-    """The rank's columns in place of its ``rows``: (n, r) where the caller's block was (r, n).
-
-    Zeros fill the last columns, as many as there are rows of padding.
-    """
+def to_columns(rows, layout, m, width):
+    """The rank's ceil(n / P) columns of a matrix (m, n), in place of its ``rows``: (m, width) with
+    columns of zeros at the end."""
     n = rows.shape[1]
     if layout.rows:
-        rows = _pad(rows, rows.shape[0] * layout.ranks - n, 1)
-        rows = jax.lax.all_to_all(rows, layout.rows, 1, 0, tiled=True)[:n]
-    return _pad(rows, shape[0] - rows.shape[1], 1)
-
-
-def _count(n, layout):
-    return -(-n // layout.ranks)
+        rows = _pad(rows, -n % layout.ranks, 1)
+        rows = jax.lax.all_to_all(rows, layout.rows, 1, 0, tiled=True)[:m]
+    return _pad(rows, width - rows.shape[1], 1)
 
 
 def _pad(array, extra, axis):

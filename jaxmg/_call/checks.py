@@ -108,10 +108,17 @@ def index(value):
     return operator.index(value)
 
 
-def matrix(routine, name, value, pad, transformations=()):
-    """Checks that ``value`` is a square matrix of a supported dtype, or one that the caller padded
-    with rows himself, which ``pad=False`` says."""
+def matrix(routine, name, value, pad, transformations=(), square=True):
+    """Checks that ``value`` is a matrix of a supported dtype: (m, n) without ``square``; else
+    square, or with ``pad=False`` with rows of padding below."""
     array(routine, name, value, transformations)
+    if not square:
+        if value.ndim != 2:
+            raise ValueError(
+                f"{routine}: {name} must be a matrix of shape (m, n); it has shape "
+                f"{tuple(value.shape)}"
+            )
+        return
     square = value.ndim == 2 and value.shape[0] == value.shape[1]
     padded = value.ndim == 2 and value.shape[0] > value.shape[1]
     if not (square or (padded and not pad)):
@@ -120,6 +127,16 @@ def matrix(routine, name, value, pad, transformations=()):
             f"it has shape {tuple(value.shape)}"
             + (". With rows of padding in it pass pad=False" if padded else "")
         )
+
+
+def operands(caller, routine, arrays, pad):
+    """Checks the arrays of a call: those of a `record.Routine`."""
+    a, *others = arrays
+    matrix(caller, routine.operands[0], a, pad, ALL, routine.square)
+    for b in others[: routine.matrices - 1]:
+        second_matrix(caller, a, b, ALL)
+    for b in others[routine.matrices - 1 :]:
+        right_hand_side(caller, a, b, ALL, routine.square)
 
 
 def batch(routine, name, value, pad):
@@ -160,10 +177,11 @@ def one_dtype(routine, a, b):
         )
 
 
-def right_hand_side(routine, a, b, transformations=()):
-    """Checks that ``b`` fits the columns of ``a``."""
+def right_hand_side(routine, a, b, transformations=(), square=True):
+    """Checks that ``b`` has as many rows as the matrix ``a``. A square one has as many as columns;
+    ``a`` may have rows of padding then."""
     array(routine, "b", b, transformations)
-    n = a.shape[1]
+    n = a.shape[1] if square else a.shape[0]
     if b.ndim not in (1, 2) or b.shape[0] != n:
         raise ValueError(
             f"{routine}: b must have shape ({n},) or ({n}, nrhs) for a of shape "
@@ -172,7 +190,7 @@ def right_hand_side(routine, a, b, transformations=()):
     one_dtype(routine, a, b)
 
 
-def kept(routine, tiles, n, ranks):
+def factor(routine, tiles, n, ranks):
     """Checks that ``tiles`` are those of one factor of order n."""
     rows = -(-n // ranks) * ranks
     if tiles.ndim != 2 or tiles.shape[1] != n or (n and tiles.shape[0] != rows):
@@ -206,14 +224,14 @@ def tile(routine, T_A, required=False):
     return width
 
 
-def padding(routine, shape, layout, pad):
-    """Checks what ``pad=False`` says of a matrix: it needs no rows, since n is a multiple of the
-    ranks or since the caller gave every rank's block its own."""
+def padding(routine, shape, layout, pad, square=True):
+    """Checks a matrix for which ``pad=False`` rules padding out: its rows are a multiple of the
+    ranks, or it is a square one and the caller padded every rank's block."""
     if pad:
         return
     (rows, n), ranks = shape, layout.ranks
     multiple(routine, rows, ranks, "ranks")
-    if rows == n or rows // ranks == -(-n // ranks):
+    if not square or rows == n or rows // ranks == -(-n // ranks):
         return
     if n % ranks:
         raise ValueError(

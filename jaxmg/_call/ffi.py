@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import layouts
+from jaxmg._call import layouts, local_layouts
 
 
 def call(
@@ -41,7 +41,7 @@ def call(
     # Newer JAX takes the results for the same on all devices: say what they vary over. Along an
     # axis of one device nothing varies, whatever the caller's specs name.
     varying = frozenset().union(*map(_compat.varying_axes, operands))
-    shared = layouts.shared_axes(layout, *operands)
+    shared = local_layouts.shared_axes(layout, *operands)
     return tuple(
         _compat.vary(value, varying if i < differing else shared) for i, value in enumerate(values)
     )

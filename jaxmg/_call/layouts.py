@@ -1,4 +1,4 @@
-"""Which devices hold a matrix and how: the mesh and the spec, given or inferred, as a `Layout`."""
+"""Which devices hold a matrix and how: the mesh and the spec, as a `Layout`."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ class Layout:
         mesh: the devices; their order along ``rows`` is the order of the ranks.
         rows: the axes that the rows are sharded over while the native code runs.
         others: the remaining axes; the matrix is replicated along them.
-        spec: how the caller shards it, and how a result shaped like it is given back.
+        spec: the caller's sharding, which a result of the same shape gets too.
         processes: the process of each rank of each group of replicas, one group after the other;
             empty where every group has its ranks in one process.
         inside: whether the layout is of blocks inside a shard_map of the caller's.
@@ -42,7 +42,7 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        return _size(self.mesh, self.rows)
+        return axes_size(self.mesh, self.rows)
 
     @property
     def row_spec(self) -> P:
@@ -57,13 +57,13 @@ class Layout:
     def grid_rows(self) -> int | None:
         """Rows of the grid of ranks on which a matrix that is sharded over both of its dimensions
         lies, read column by column, as native code does; None of one that is on no such grid."""
-        rows, columns = map(_axes, (*self.spec, None, None)[:2])
-        return _size(self.mesh, columns) if rows and columns else None
+        rows, columns = map(entry_axes, (*self.spec, None, None)[:2])
+        return axes_size(self.mesh, columns) if rows and columns else None
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The axes of several ranks that the caller has the columns sharded over."""
-        return tuple(axis for axis in _axes(self.spec[1]) if self.mesh.shape[axis] > 1)
+        return tuple(axis for axis in entry_axes(self.spec[1]) if self.mesh.shape[axis] > 1)
 
     @property
     def explicit(self) -> bool:
@@ -107,7 +107,7 @@ class Layout:
         """``spec`` where JAX can represent it for ``shape``: the axes have to divide it. Else None,
         which leaves the choice to XLA."""
         for size, axes in zip(shape, self.spec, strict=True):
-            if size % _size(self.mesh, _axes(axes)):
+            if size % axes_size(self.mesh, entry_axes(axes)):
                 return None
         return self.spec
 
@@ -123,9 +123,9 @@ def traced(arrays):
 
 
 def infer(routine, arrays, mesh, spec):
-    """The layout of ``arrays[0]``, a matrix, from what is given and from the arrays themselves.
+    """The layout of ``arrays[0]``, a matrix, from the arguments and from the arrays themselves.
 
-    The mesh is, in this order: the one given, that of the first array with a ``NamedSharding`` (or
+    The mesh is, in this order: the argument, that of the first array with a ``NamedSharding`` (or
     explicit axes, when traced), the context mesh, the one device that holds the arrays, and for
     NumPy arrays all devices of this process.
     """
@@ -145,13 +145,13 @@ def infer(routine, arrays, mesh, spec):
         )
     spec = known_spec(arrays[0], mesh) if spec is None else spec
     if spec is None:
-        return _shared(routine, Layout(mesh, mesh.axis_names, (), P(mesh.axis_names, None)))
+        return with_processes(routine, Layout(mesh, mesh.axis_names, (), P(mesh.axis_names, None)))
     entries = check_spec(routine, spec, mesh.axis_names)
     # Columns join the rows: the native code takes whole rows, and XLA reshards what isn't so.
-    rows = tuple(itertools.chain.from_iterable(_axes(entry) for entry in entries))
+    rows = tuple(itertools.chain.from_iterable(entry_axes(entry) for entry in entries))
     rows = rows or mesh.axis_names
     others = tuple(axis for axis in mesh.axis_names if axis not in rows)
-    return _shared(routine, Layout(mesh, rows, others, P(*entries)))
+    return with_processes(routine, Layout(mesh, rows, others, P(*entries)))
 
 
 def located(routine, layout, arrays):
@@ -159,28 +159,7 @@ def located(routine, layout, arrays):
     mesh = _usable(routine, layout.mesh, arrays)
     if isinstance(mesh, AbstractMesh):  # whose devices were known then
         return _met(routine, layout)
-    return _shared(routine, dataclasses.replace(layout, mesh=mesh))
-
-
-def given_spec(routine, specs, in_specs):
-    """The spec of A from ``matrix_specs`` or ``in_specs``: one spec, or a sequence that starts so.
-
-    Up to JAXMg 0.0.5 it was the pair (spec of A, spec of b); b is laid out from its own sharding.
-    """
-    if specs is not None and in_specs is not None:
-        raise ValueError(
-            f"{routine}: matrix_specs and in_specs are two names of one argument; pass one of them"
-        )
-    name = "in_specs" if specs is None else "matrix_specs"
-    specs = in_specs if specs is None else specs
-    if specs is None or isinstance(specs, P):
-        return specs
-    if isinstance(specs, (list, tuple)) and specs and isinstance(specs[0], P):
-        return specs[0]
-    raise TypeError(
-        f"{routine}: {name} must be a PartitionSpec, or a list or tuple that starts with A's; "
-        f"got {specs!r}"
-    )
+    return with_processes(routine, dataclasses.replace(layout, mesh=mesh))
 
 
 def check_spec(routine, spec, axis_names):
@@ -191,7 +170,7 @@ def check_spec(routine, spec, axis_names):
         )
     entries = tuple(spec) + (None,) * (2 - len(spec))
     seen = set()
-    for axis in itertools.chain.from_iterable(_axes(entry) for entry in entries):
+    for axis in itertools.chain.from_iterable(entry_axes(entry) for entry in entries):
         if axis not in axis_names:
             raise ValueError(
                 f"{routine}: spec {spec} names axis {axis!r}, which the mesh doesn't have; its "
@@ -227,70 +206,6 @@ def refuse_manual_axes(routine, local=None):
                 else "call it outside, on the global array"
             )
         )
-
-
-def infer_local(routine, block, given, spec, pad):
-    """The layout of a matrix of which ``block`` is the local part, inside a shard_map.
-
-    Without a spec the axes are those that make the ranks fit the block's shape and that JAX knows
-    the block to vary over, where that leaves one answer. A mesh that is ``given`` says which
-    processes have the devices; inside a shard_map JAX doesn't.
-    """
-    mesh = jax.sharding.get_abstract_mesh()
-    manual = manual_axes()
-    for axis in mesh.axis_names:
-        if axis not in manual and mesh.shape[axis] > 1:
-            raise ValueError(
-                f"{routine}: inside shard_map all axes must be manual, but axis {axis!r} of size "
-                f"{mesh.shape[axis]} is not; leave axis_names out of the shard_map"
-            )
-    if spec is None:
-        rows = _fitting_axes(routine, mesh, block, pad)
-        spec = P(rows, None)
-    else:
-        entries = check_spec(routine, spec, manual)
-        rows, columns = (
-            tuple(axis for axis in _axes(entry) if mesh.shape[axis] > 1) for entry in entries
-        )
-        _check_block(routine, mesh, block, pad, rows, columns)
-        # Columns over an axis of one device are whole, and the caller has blocks all the same.
-        rows, spec = rows + columns, P(rows, columns or _axes(entries[1]))
-        possible = _possible_axes(mesh, block)
-        if unknown := [axis for axis in rows if axis not in possible]:
-            raise ValueError(
-                f"{routine}: by in_specs the matrix is sharded over {_names(rows)}, but this block "
-                f"is the same on all ranks along {_names(unknown)}; pass the spec that the "
-                "shard_map has for A"
-            )
-    others = tuple(axis for axis in manual if axis not in rows)
-    return _shared(routine, Layout(mesh, rows, others, spec, inside=True), given)
-
-
-def local_rank(layout):
-    """This device's rank, inside a shard_map of the caller's."""
-    return _local_index(layout.rows)
-
-
-def local_place(layout):
-    """[rank, group of replicas] of this device, inside a shard_map of the caller's."""
-    return jax.numpy.stack([local_rank(layout), _local_index(layout.others)])
-
-
-def summed(value, layout):
-    """The sum over the ranks of what each has, inside a shard_map: the same on all of them, and
-    known to be where the trace tracks that."""
-    alone = [axis for axis in _compat.varying_axes(value) if layout.mesh.shape[axis] == 1]
-    axes = (*layout.rows, *(axis for axis in alone if axis not in layout.rows))
-    return jax.lax.psum(value, axes) if axes else value
-
-
-def shared_axes(layout, *arrays):
-    """Those axes over which what all ranks share varies, of these arrays in the caller's shard_map:
-    another group of replicas has another one. Along an axis of one device nothing varies."""
-    varying = frozenset().union(*map(_compat.varying_axes, arrays))
-    return frozenset(
-        axis for axis in varying if axis not in layout.rows and layout.mesh.shape[axis] > 1
-    )
 
 
 def constrain(array, layout, spec):
@@ -356,20 +271,20 @@ def explicit_spec(array):
 
 def axes_in(spec):
     """All axes of a spec."""
-    return tuple(itertools.chain.from_iterable(map(_axes, spec)))
+    return tuple(itertools.chain.from_iterable(map(entry_axes, spec)))
 
 
 def leading_axes(array):
     """The explicit axes that the first dimension of ``array`` is sharded over."""
     explicit = explicit_spec(array)
-    return () if explicit is None else _axes(explicit[1][0])
+    return () if explicit is None else entry_axes(explicit[1][0])
 
 
 def without(spec, axes):
     """``spec`` with none of these axes."""
     if not axes:
         return spec
-    entries = (tuple(axis for axis in _axes(entry) if axis not in axes) for entry in spec)
+    entries = (tuple(axis for axis in entry_axes(entry) if axis not in axes) for entry in spec)
     return P(*(entry or None for entry in entries))
 
 
@@ -381,7 +296,7 @@ def _automatic(mesh):
     return Mesh(mesh.devices, mesh.axis_names, axis_types=tuple(kinds.values()))
 
 
-def _axes(entry):
+def entry_axes(entry):
     """One entry of a spec as a tuple of axes."""
     if entry is None:
         return ()
@@ -499,72 +414,10 @@ def _concrete(routine, mesh, arrays):
     )
 
 
-def _fitting_axes(routine, mesh, block, pad):
-    """The axes that ``block`` must be sharded over by rows. Raises where its shape and what the
-    trace knows leave more than one answer: a wrong one would solve another matrix."""
-    possible = _possible_axes(mesh, block)
-    wide = [axis for axis in mesh.axis_names if axis in possible]
-    subsets = itertools.chain.from_iterable(
-        itertools.combinations(wide, count) for count in range(len(wide) + 1)
-    )
-    fitting = [axes for axes in subsets if _fits(mesh, block, pad, axes)]
-    if not fitting:
-        _refuse_block(routine, mesh, block)
-    if block.shape[1] == 0:
-        return ()
-    if len(fitting) > 1 or len(fitting[0]) > 1:
-        raise ValueError(
-            f"{routine}: a local block of shape {tuple(block.shape)} could be sharded over any of "
-            f"{fitting}, in any order; pass in_specs=P(axis, None), the spec that the shard_map has"
-            f" for A, such as in_specs=P({fitting[-1]!r}, None): the order of the axes counts"
-        )
-    return fitting[0]
-
-
-def _possible_axes(mesh, block):
-    """The manual axes of more than one rank that ``block`` may be sharded over: all of them, or
-    where the trace tracks it those that the block varies over."""
-    wide = frozenset(axis for axis in manual_axes() if mesh.shape[axis] > 1)
-    if wide and _compat.tracks_varying(next(iter(wide))):
-        return wide & _compat.varying_axes(block)
-    return wide
-
-
-def _fits(mesh, block, pad, axes):
-    """Whether ``block`` is what rows over ``axes`` give; longer ones are the caller's padding."""
-    rows, n = block.shape
-    ranks = _size(mesh, axes)
-    return rows == -(-n // ranks) or (not pad and n % ranks == 0 and rows > n // ranks)
-
-
-def _check_block(routine, mesh, block, pad, rows, columns):
-    """Raises where ``block`` isn't what a spec of these axes leaves of an (n, n) matrix."""
-    if not columns:
-        if not _fits(mesh, block, pad, rows):
-            _refuse_block(routine, mesh, block)
-        return
-    n = block.shape[1] * _size(mesh, columns)
-    if block.shape[0] * _size(mesh, rows) != n or n % _size(mesh, rows + columns):
-        raise ValueError(
-            f"{routine}: sharded over rows and columns the local block of an (n, n) matrix has "
-            f"shape (n / Pr, n / Pc), and Pr Pc must divide n; got {tuple(block.shape)} with Pr = "
-            f"{_size(mesh, rows)} and Pc = {_size(mesh, columns)}"
-        )
-
-
-def _refuse_block(routine, mesh, block):
-    sizes = {axis: mesh.shape[axis] for axis in manual_axes()}
-    raise ValueError(
-        f"{routine}: the local block of an (n, n) matrix on P ranks has shape (ceil(n / P), n);"
-        f" {tuple(block.shape)} fits no P of the mesh {sizes}. With rows of padding below it pass "
-        "pad=False, and with columns sharded too in_specs=P(row axis, column axis)"
-    )
-
-
-def _shared(routine, layout, given=None):
+def with_processes(routine, layout, concrete=None):
     """``layout`` with its processes, which have met."""
     mesh = layout.mesh
-    indices = rendezvous.indices(routine, mesh, given)
+    indices = rendezvous.indices(routine, mesh, concrete)
     processes = rendezvous.attribute(indices, mesh, layout.rows, layout.others)
     return _met(routine, dataclasses.replace(layout, processes=processes))
 
@@ -574,13 +427,9 @@ def _met(routine, layout):
     return layout
 
 
-def _local_index(axes):
-    return jax.numpy.int32(jax.lax.axis_index(axes) if axes else 0)
-
-
-def _size(mesh, axes):
+def axes_size(mesh, axes):
     return math.prod(mesh.shape[axis] for axis in axes)
 
 
-def _names(axes):
+def axes_names(axes):
     return " x ".join(map(repr, axes))

@@ -17,26 +17,6 @@ import jax
 
 GROUP = "jaxmg_plugins"
 
-# The targets that the package calls. A plugin registers all of them, or is another version's.
-HANDLERS = (
-    "jaxmg_potrs",
-    "jaxmg_potri",
-    "jaxmg_syevd",
-    "jaxmg_syevx",
-    "jaxmg_sygvd",
-    "jaxmg_sygvx",
-    "jaxmg_cyclic_1d",
-    "jaxmg_potrf",
-    "jaxmg_factor_apply",
-    "jaxmg_factor_solve_rows",
-    "jaxmg_factor_invert",
-    "jaxmg_factor_diagonal",
-    "jaxmg_factor_tiles",
-    "jaxmg_factor_rows",
-    "jaxmg_hemm",
-    "jaxmg_all_gather",
-)
-
 # JAX's name of a platform -> (XLA's name for it, entry points that serve it, newest first).
 _PLATFORMS = {
     "cpu": ("cpu", ("cpu",)),
@@ -53,10 +33,10 @@ _loaded: dict[str, types.ModuleType] = {}
 
 def entry_points():
     """The installed plugins: entry-point name -> list of the entry points that have it."""
-    found: dict[str, list[importlib.metadata.EntryPoint]] = {}
+    points: dict[str, list[importlib.metadata.EntryPoint]] = {}
     for point in importlib.metadata.entry_points(group=GROUP):
-        found.setdefault(point.name, []).append(point)
-    return found
+        points.setdefault(point.name, []).append(point)
+    return points
 
 
 def origin(point):
@@ -111,10 +91,10 @@ def _register(platform):
 
 def _choose(platform, names):
     """The one entry point that serves ``platform``."""
-    found = entry_points()
-    if any(name in found for name in names):  # JAX knows which CUDA it runs on, and must start
+    installed = entry_points()
+    if any(name in installed for name in names):  # JAX knows which CUDA it runs on, and must start
         names = _for_backend(names)
-    points = next((found[name] for name in names if name in found), None)
+    points = next((installed[name] for name in names if name in installed), None)
     if not points:
         raise RuntimeError(
             f"no jaxmg plugin is installed for platform {platform!r} (entry point "
@@ -149,7 +129,9 @@ def _check_version(point):
 
 
 def _check_handlers(point, targets):
-    missing = [name for name in HANDLERS if name not in targets]
+    from jaxmg._routines import table  # whose modules import this one
+
+    missing = [name for name in table.HANDLERS if name not in targets]
     if missing:
         version = _package_version()
         raise RuntimeError(

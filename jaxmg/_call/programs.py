@@ -1,4 +1,5 @@
-"""What of a call is kept for the next: its plan (`planned`) and its compiled program (`runner`).
+"""What a call leaves for the next one: its plan (`cache_plans`) and its compiled program
+(`runner`).
 
 A *program* is a function of a `Call` and global arrays that is traced once: it lays the matrix out
 by rows, maps the native call over the mesh and brings the results back.
@@ -29,70 +30,75 @@ class Call:
     Attributes:
         name: the program's, for profiles and dumps.
         program: function of (call, *arrays) that returns a tuple, the matrix first.
-        layout: where the matrix is.
-        rows: how many the caller's matrix has, before any that are added on its way to the mesh.
+        layout: the layout of the matrix.
+        shape: (m, n) of the caller's matrix, before rows are added on its way to the mesh.
         tile: tile width, 0 for the plugin's choice.
         backend: the solver, resolved.
-        specs: for each result, how it is given back; None where XLA chooses when traced, and
-            replicated when compiled here.
+        specs: the sharding of each result; None where XLA chooses when traced, and replicated
+            when compiled here.
         attributes: those of the native routine beside the common ones, as (name, value) pairs.
-        overflow: rows of each rank's overflow array, of a factor that is kept.
+        overflow: rows of each rank's overflow array, of a factor in the engine's layout.
         order: that of the larger matrix that is worked on in place of the caller's
-            (`_alignment`); None where there is none.
+            (`alignment`); None where there is none.
+        routine: the `record.Routine` that the program runs, if it runs one.
+        in_place: whether the program has the matrix's buffer to itself.
     """
 
     name: str
     program: collections.abc.Callable
     layout: layouts.Layout
-    rows: int
+    shape: tuple[int, ...]
     tile: int
     backend: str
     specs: tuple = ()
     attributes: tuple = ()
     overflow: int = 0
     order: int | None = None
+    routine: typing.Any = None
+    in_place: bool = False
 
 
-def planned(plan) -> collections.abc.Callable[..., typing.Any]:
+def cache_plans(plan) -> collections.abc.Callable[..., typing.Any]:
     """Makes of ``plan(arrays, *options)``, which checks a call and returns the function of the
     arrays that runs it, a function that does both.
 
-    A plan looks at shapes, dtypes and shardings, never at values. That of an eager call is kept,
-    under all that it depends on, so that the next such call goes straight to the compiled program.
+    A plan looks at shapes, dtypes and shardings, never at values. The plan of an eager call is
+    cached under all that it depends on: the next such call goes straight to the compiled program.
     A call that raises leaves nothing.
     """
-    # T_A: 1 isn't True
-    kept = functools.lru_cache(maxsize=512, typed=True)(lambda *key, **named: [])
+    # typed: T_A=1 isn't T_A=True
+    slots = functools.lru_cache(maxsize=4096, typed=True)(lambda *key, **named: [])
 
     @functools.wraps(plan)
     def run(arrays, *options, **named):
         slot = []
         if circumstances := _circumstances(arrays):
-            with contextlib.suppress(TypeError):  # what can't be hashed is planned anew
-                slot = kept(*circumstances, *options, **named)
+            with contextlib.suppress(TypeError):  # not hashable: planned at each call
+                slot = slots(*circumstances, *options, **named)
         if not slot:
             slot.append(plan(arrays, *options, **named))
         return slot[0](*arrays)
 
+    run.cache_clear = slots.cache_clear  # type: ignore
     return run
 
 
 def _circumstances(arrays):
     """What a plan for ``arrays`` depends on besides its options, in hashable form; None where they
     are traced, or where a plan refuses them: they are deleted, masked, or no arrays."""
-    described: list[tuple] = []
+    keys: list[tuple] = []
     for array in arrays:
         kind = _kind(array.__class__)
         if kind == "placed":
             if array.is_deleted():
                 return None
-            described.append((array.shape, array.dtype, array.sharding, array.committed))
+            keys.append((array.shape, array.dtype, array.sharding, array.committed))
         elif kind == "numpy":
-            described.append((array.shape, array.dtype))
+            keys.append((array.shape, array.dtype))
         else:
             return None
     return (
-        *described,
+        *keys,
         _compat.x64_enabled(),
         _compat.default_device(),
         jax.sharding.get_abstract_mesh(),
@@ -278,7 +284,7 @@ def _compiled(call, reused, computed):
     specs = list(call.specs)
     for i in reused:
         specs[i] = call.layout.row_spec
-    call = dataclasses.replace(call, specs=tuple(specs))
+    call = dataclasses.replace(call, specs=tuple(specs), in_place=bool(reused))
 
     def program(*arrays):
         return tuple(itertools.compress(_constrained(call, *arrays), computed))

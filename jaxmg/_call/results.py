@@ -22,14 +22,14 @@ class Result(abc.ABC):
 
     Attributes:
         name: what a `Routine` calls it.
-        asked: the caller's argument that asks for it; in a form without that argument, and where
-            there is none, it is given always.
+        argument: the public function's argument that asks for it. It is always returned where
+            that is None, and by functions without the argument.
     """
 
     differs = False
 
     name: str
-    asked: str | None = None
+    argument: str | None = None
 
     @abc.abstractmethod
     def native(self, call, a, *b):
@@ -56,7 +56,7 @@ class Result(abc.ABC):
         return value
 
     def on_rank(self, value, layout, a, *b):
-        """The caller's result on this rank, inside his shard_map."""
+        """The caller's result on this rank, inside a shard_map."""
         return value
 
     def cut(self, value, n):
@@ -69,7 +69,8 @@ class Matrix(Result):
     """In A's memory, of its shape and sharded like it; the first result of its routine.
 
     Attributes:
-        back: function of (rows, layout, shape) that gives a caller inside a shard_map his block.
+        back: function of (rows, layout, shape) that makes the block that a caller inside a
+            shard_map gets.
     """
 
     differs = True
@@ -86,7 +87,7 @@ class Matrix(Result):
         return blocks.from_rows(value, layout.by_rows, a.shape)
 
     def whole(self, value, call, *b):
-        return blocks.join_rows(value, call.layout, call.rows)
+        return blocks.join_rows(value, call.layout, call.shape[0])
 
     def on_rank(self, value, layout, a, *b):
         return self.back(value, layout, a.shape)
@@ -194,7 +195,7 @@ class Status(RealNumber):
     """0, or LAPACK's info."""
 
     name: str = "status"
-    asked: str | None = "return_status"
+    argument: str | None = "return_status"
 
     def _dtype(self, a):
         return jnp.int32

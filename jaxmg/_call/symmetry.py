@@ -36,25 +36,26 @@ def nan_unless_hermitian(a, layout):
     return jnp.where(hermitian, a, jnp.full_like(a, jnp.nan))
 
 
-def checked(caller, name, a, arrays, mesh, spec):
+def check(caller, name, a, arrays, arguments, triangle="upper"):
     """``a`` (n, n) where it is Hermitian. Else raises; NaN where that depends on values which a
     trace doesn't know.
 
     Args:
         arrays: those of the call, which say where ``a`` is.
     """
+    mesh, spec = arguments.mesh, arguments.spec
     if a.ndim != 2 or a.shape[0] != a.shape[1]:
         raise ValueError(
             f"{caller}: check=True looks at a square matrix; {name} has shape {tuple(a.shape)}, "
             "with rows of padding"
         )
     if not layouts.traced(arrays) and _compat.trace_state_clean():
-        if not a.size or _found_hermitian((a, *arrays), caller, name, mesh, spec):
+        if not a.size or _compare_eagerly((a, *arrays), caller, name, mesh, spec):
             return a
         raise ValueError(
             f"{caller}: {name} is not Hermitian: it differs from its adjoint by more than "
-            "rounding, or holds NaN or infinity. Of it the upper triangle would be read alone "
-            "(check=False)"
+            f"rounding, or holds NaN or infinity. Of it the {triangle} triangle would be read "
+            "alone (check=False)"
         )
     layout = layouts.infer(caller, arrays, mesh, spec)
     with _compat.entered(layout.mesh):
@@ -66,25 +67,25 @@ def _nan_unless_hermitian(a, layout):
     return nan_unless_hermitian(a, layout)
 
 
-def _found_hermitian(arrays, caller, name, mesh, spec):
+def _compare_eagerly(arrays, caller, name, mesh, spec):
     """Whether the first of the arrays is Hermitian."""
     return bool(_compare(arrays, caller, name, mesh, spec))
 
 
-@programs.planned
+@programs.cache_plans
 def _compare(arrays, caller, name, mesh, spec):
     a, *others = arrays
     checks.matrix(caller, name, a, True, checks.ALL)
     layout = layouts.infer(caller, others, mesh, spec)
     call = programs.Call(
-        "is_hermitian", _program, layout, a.shape[0], 0, "", (jax.sharding.PartitionSpec(),)
+        "is_hermitian", _program, layout, a.shape, 0, "", (jax.sharding.PartitionSpec(),)
     )
     run = programs.runner(call, (a,))
     return lambda a, *_: run(a)[0]
 
 
 def _program(call, a):
-    a = nan_unless_hermitian(blocks.join_rows(a, call.layout, call.rows), call.layout)
+    a = nan_unless_hermitian(blocks.join_rows(a, call.layout, call.shape[0]), call.layout)
     return (~jnp.isnan(a[0, 0]),)
 
 
@@ -108,7 +109,7 @@ def _is_hermitian(rank, rows, layout):
         """For XLA's CPU code, which takes denormals for 0; by pieces, without a second matrix."""
         height = min(max(_PIECE // n, 1), count)
 
-        def piece(i, found):
+        def piece(i, sums):
             start = jnp.minimum(i * height, count - height)
             part, weights = (
                 jax.lax.dynamic_slice_in_dim(array, start, height) for array in (rows, own)
@@ -118,7 +119,7 @@ def _is_hermitian(rank, rows, layout):
             weights = jnp.where(fresh, weights, 0)
             part = scaling.times_power(part, jnp.int32(_raise(dtype)))
             along, across = row_products(part, weights)
-            return jax.lax.dynamic_update_slice_in_dim(found[0], along, start, 0), found[1] + across
+            return jax.lax.dynamic_update_slice_in_dim(sums[0], along, start, 0), sums[1] + across
 
         zeros = (jnp.zeros((count,), rows.dtype), jnp.zeros((n,), rows.dtype))
         return jax.lax.fori_loop(0, -(-count // height), piece, zeros)

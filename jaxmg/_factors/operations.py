@@ -1,17 +1,15 @@
-"""What the native code does with a kept Cholesky factor: each an `Operation`, declared once. And
-what derivatives and batches of it are.
+"""A factor that outlives its call: what any factor shares.
+
+`Operation` is the record of a native routine on a factor, `Factor` a factor without its arrays, and
+`OfFactor` one operation on it, which runs on global arrays, in batches and inside a shard_map.
+What a Cholesky factor can do is in `cholesky_operations`.
 
 The tangent of a factor is that of A, not of the tiles: in the place of the tiles it has the rows of
-dA (`hermitian.rows`), of which the upper triangle counts. Every operation knows its derivative by
-that, and nothing else looks into either. What one does to all leaves of a pytree alike (``where``,
-``cond``, ``scan``) does the same to both.
-
-With A = L L^H, the derivative of L is L F, where F is the lower triangle, with half the diagonal,
-of the Hermitian S = L^-1 dA L^-H (S. P. Smith, J. Comput. Graph. Stat. 4, 1995).
+dA. Every operation has its derivative in these terms, and nothing else reads either. Operations of
+JAX on all leaves of a pytree alike (``where``, ``cond``, ``scan``) do the same to both.
 """
 
 import abc
-import collections.abc
 import dataclasses
 import functools
 import typing
@@ -21,14 +19,12 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import blocks, checks, ffi, layouts, plugins, programs, results
+from jaxmg._call import blocks, checks, ffi, layouts, local_layouts, plugins, programs, results
 from jaxmg._transform import at_once, batching, derivatives, hermitian
 
-# Up to which order all factors that a device has of a batch are worked with at once.
+# Up to which order a device computes with all factors of a batch at once.
 ORDERS_AT_ONCE = (("gpu", 2048), ("cpu", 64))
-# The values of APPLY's attribute ``operation``, with A = L L^H.
-SOLVE, FORWARD, BACKWARD, LOWER, LOWER_H = range(5)
-_ADJOINTS = {SOLVE: SOLVE, FORWARD: BACKWARD, BACKWARD: FORWARD, LOWER: LOWER_H, LOWER_H: LOWER}
+_PLAIN = (checks.PRODUCTS["highest"], checks.DEFAULT)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,12 +37,15 @@ class Operation:
         by_rows: whether the right-hand sides lie on the ranks by rows, as many as A has.
         in_place: whether the result takes the memory of the factor's tiles. XLA copies them first
             where the factor is still needed.
+        at_once: function of (a stack of factors, *right-hand sides, **attributes) that computes
+            all of a batch at once; None: there is none.
     """
 
     native: str
     result: results.Result
     by_rows: bool = False
     in_place: bool = False
+    at_once: typing.Any = None
 
     def on_rank(self, call, place, tiles, *others):
         """What a rank puts to the result, of its rows and of right-hand sides in columns."""
@@ -76,15 +75,8 @@ class Operation:
         return (self.result.whole(value, call, *replicated),)
 
 
-APPLY = Operation("factor_apply", results.Solution("x"))
-SOLVE_ROWS = Operation("factor_solve_rows", results.Tiles("x"), by_rows=True)
-INVERT = Operation("factor_invert", results.Matrix("a_inv"), in_place=True)
-DIAGONAL = Operation("factor_diagonal", results.RealVector("diagonal"))
-ROWS = Operation("factor_rows", results.UpperTriangle("u"), in_place=True)
-
-
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class Factor:
     """A factor without its arrays: what identifies it to a trace, on behalf of ``routine``.
 
     Its functions take the arrays of the factor first: the tiles, and the overflow where it has one.
@@ -95,11 +87,10 @@ class Kept:
     n: int
     tile: int
     overflows: bool
-    products: int
 
-    def _plain(self, native, *arrays, **attributes):
+    def run(self, native, *arrays, **attributes):
         """The result of the native code."""
-        operation = _OfFactor(self, native, tuple(attributes.items()))
+        operation = OfFactor(self, native, tuple(attributes.items()))
         return batching.batchable(operation, *arrays)
 
     def check(self, *arrays, by_rows=False):
@@ -110,89 +101,36 @@ class Kept:
         tiles, *others = arrays
         checks.array(self.routine, "factor", tiles, checks.ALL)
         checks.usable(self.routine, "factor", *others[: self.overflows])
-        checks.kept(self.routine, tiles, self.n, self.layout.ranks)
+        checks.factor(self.routine, tiles, self.n, self.layout.ranks)
         a = jax.ShapeDtypeStruct((self.n, self.n), tiles.dtype)
         for array in () if by_rows else others[self.overflows :]:
             checks.right_hand_side(self.routine, a, array, checks.ALL)
 
-    def apply(self, operation, *arrays):
-        """What APPLY does by ``operation``; of the last array."""
-        if layouts.traced(arrays):
-            self.check(*arrays)
-        return _Apply(self, operation)(*arrays)
-
-    def invert(self, *arrays):
-        """The inverse of A."""
-        run = functools.partial(self._plain, INVERT, products=self.products)
-        return self._differentiable(run, self._invert_rule, arrays)
-
-    def diagonal(self, *arrays):
-        """The diagonal of L."""
-        run = functools.partial(self._plain, DIAGONAL)
-        return self._differentiable(run, self._diagonal_rule, arrays)
-
-    def upper(self, *arrays):
-        """U = L^H."""
-        run = functools.partial(self._plain, ROWS)
-        return self._differentiable(run, self._upper_rule, arrays)
-
-    def logdet(self, log_det, *arrays):
-        """log(det(A)), which ``log_det`` is."""
-        return self._differentiable(
-            lambda *arrays: arrays[-1], self._logdet_rule, (*arrays, log_det)
-        )
-
-    def reduced(self, factor, a_dot):
-        """S = L^-1 dA L^-H by rows."""
-        solve = functools.partial(_SolveRows(self, inverse=False), *factor)
-        half = solve(hermitian.full(self.layout, a_dot))
-        return solve(hermitian.adjoint(self.layout, half))
-
-    def _differentiable(self, run, rule, arrays):
+    def differentiable(self, run, rule, arrays):
         """``run(*arrays)``, of which ``rule`` gives the derivative where A moves; where only other
         leaves of a factor do, it has none."""
 
         def derivative(primals, tangents):
             if tangents[0] is not None:
                 return rule(primals, tangents)
-            found = self._differentiable(run, rule, primals)
-            return found, jnp.zeros_like(found)
+            value = self.differentiable(run, rule, primals)
+            return value, jnp.zeros_like(value)
 
         return derivatives.differentiable(run, derivative, *arrays)
 
-    def _invert_rule(self, primals, tangents):
-        inverse = self.invert(*primals)
-        rows = hermitian.rows(self.layout, inverse)
-        half = hermitian.times(self.layout, rows, hermitian.full(self.layout, tangents[0]))
-        tangent = -hermitian.times(self.layout, half, rows)
-        return inverse, hermitian.as_given(self.layout, tangent, inverse)
 
-    def _diagonal_rule(self, primals, tangents):
-        found = self.diagonal(*primals)
-        reduced = self.reduced(primals, tangents[0])
-        return found, found * hermitian.diagonal(self.layout, reduced) / 2
-
-    def _upper_rule(self, primals, tangents):
-        upper = self.upper(*primals)
-        half = hermitian.half(self.layout, self.reduced(primals, tangents[0]))
-        rows = hermitian.rows(self.layout, upper)
-        tangent = hermitian.times(self.layout, half, rows)
-        return upper, hermitian.as_given(self.layout, tangent, upper)
-
-    def _logdet_rule(self, primals, tangents):
-        *factor, log_det = primals
-        inverse = hermitian.rows(self.layout, self.invert(*factor))
-        tangent = hermitian.trace(self.layout, inverse, tangents[0]).astype(log_det.dtype)
-        # Inside a shard_map its shape is (1,), and it varies with the right-hand sides beside it.
-        tangent = _compat.vary(tangent.reshape(log_det.shape), _compat.varying_axes(log_det))
-        return self.logdet(log_det, *factor), layouts.constrain_like(tangent, log_det)
+def tangent(factor, a_dot):
+    """The tangent of a factor: the rows of dA in the place of the tiles, and zeros."""
+    tiles = hermitian.rows(factor.layout, a_dot) if factor.n else a_dot
+    tiles = layouts.constrain_like(tiles, factor.tiles)
+    return dataclasses.replace(derivatives.still(factor), tiles=tiles)
 
 
 @dataclasses.dataclass(frozen=True)
-class _OfFactor(batching.Batchable):
+class OfFactor(batching.Batchable):
     """An operation on a factor with its attributes, a function of the arrays."""
 
-    of: Kept
+    of: Factor
     operation: Operation
     attributes: tuple
 
@@ -218,7 +156,7 @@ class _OfFactor(batching.Batchable):
     @property
     def program(self):
         layout, n = self.of.layout, self.of.n
-        function = _AT_ONCE.get(self.operation.native)
+        function = self.operation.at_once
         plain = dict(self.attributes).get("products", checks.DEFAULT) in _PLAIN
         if function is None or self.of.overflows or not plain:
             return _OnDevice(self)
@@ -239,8 +177,8 @@ class _OfFactor(batching.Batchable):
         a = jax.ShapeDtypeStruct((of.n, of.n), tiles.dtype)
         spec = operation.result.spec(of.layout, a, *b)
         return programs.Call(
-            operation.native, operation.program, of.layout, of.n, of.tile, "native", (spec,),
-            self.attributes, overflow=of.tile * of.overflows,
+            operation.native, operation.program, of.layout, (of.n, of.n), of.tile, "native",
+            (spec,), self.attributes, overflow=of.tile * of.overflows,
         )  # fmt: skip
 
 
@@ -248,7 +186,7 @@ class _OfFactor(batching.Batchable):
 class _OnDevice:
     """The same on a device that has all of a factor, inside a shard_map."""
 
-    of: _OfFactor
+    of: OfFactor
 
     def __call__(self, place, *arrays):
         value, call, b = self.of.on_rank(place, arrays)
@@ -259,59 +197,31 @@ class _OnDevice:
 class _AllOnDevice:
     """The same for all factors of a batch that a device has, by JAX's own routines."""
 
-    of: _OfFactor
+    of: OfFactor
 
     def of_all(self, place, u, *b):
-        function = _AT_ONCE[self.of.operation.native]
-        return function(jnp.triu(u), *b, **dict(self.of.attributes))
-
-
-def _apply_at_once(u, b, operation):
-    if not b.size:
-        return b
-    if operation == SOLVE:
-        return at_once.solve(u, b)
-    if operation in (FORWARD, BACKWARD):
-        return at_once.solve_upper(u, b, adjoint=operation == FORWARD)
-    factor = u if operation == LOWER_H else jnp.swapaxes(u, -1, -2).conj()
-    columns = b[..., None] if b.ndim == 2 else b
-    return at_once.multiply(factor, columns).reshape(b.shape)
-
-
-def _solve_rows_at_once(u, b, inverse):
-    return at_once.solve_upper(u, b, adjoint=bool(inverse), left=False)
-
-
-# Of stacks of upper factors U, of which A = U^H U, as a rank that has all of one has it.
-_AT_ONCE: dict[str, collections.abc.Callable[..., typing.Any]] = {
-    APPLY.native: _apply_at_once,
-    SOLVE_ROWS.native: _solve_rows_at_once,
-    INVERT.native: lambda u, products: at_once.inverse(u),
-    DIAGONAL.native: lambda u: jnp.diagonal(u, axis1=-2, axis2=-1).real,
-    ROWS.native: lambda u: u,
-}
-_PLAIN = (checks.PRODUCTS["highest"], checks.DEFAULT)
+        return self.of.operation.at_once(u, *b, **dict(self.of.attributes))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 @_compat.default_promotion()
 def _inside(of, *arrays):
-    """An `_OfFactor` of a rank's rows, inside a shard_map of the caller's. Where he runs that
-    eagerly XLA may end the process as it compiles a native call in place by itself."""
+    """An `OfFactor` of a rank's rows, inside a shard_map of the caller's. Jitted, since in an eager
+    one XLA may end the process as it compiles a native call in place by itself."""
     layout = of.of.layout
-    value, _, b = of.on_rank(layouts.local_place(layout), arrays)
+    value, _, b = of.on_rank(local_layouts.local_place(layout), arrays)
     return of.operation.result.on_rank(value, layout, arrays[0], *b)
 
 
-class _OfRightHandSides(derivatives.Linear):
-    """What is linear in right-hand sides."""
+class OfRightHandSides(derivatives.Linear):
+    """An operation that is linear in its right-hand sides."""
 
-    of: Kept
+    of: Factor
 
     @property
     @abc.abstractmethod
-    def native(self) -> _OfFactor:
-        """What runs."""
+    def native(self) -> OfFactor:
+        """The operation with its attributes."""
 
     @property
     def layout(self):
@@ -335,96 +245,7 @@ class _OfRightHandSides(derivatives.Linear):
         return derivatives.Spread(self, size, (*marks[:-1], True))(*factor, b)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Apply(derivatives.ByColumns, _OfRightHandSides):
-    """APPLY as a linear function of the right-hand sides."""
-
-    of: Kept
-    operation: int
-
-    def __call__(self, *arrays):
-        if not self.inside:
-            return super().__call__(*arrays)
-        *factor, b = map(jnp.asarray, arrays)
-        alone = [axis for axis in _compat.varying_axes(b) if self.layout.mesh.shape[axis] == 1]
-        b = jax.lax.psum(b, alone) if alone else b
-        return super().__call__(*factor, _compat.vary(b, layouts.shared_axes(self.layout, *arrays)))
-
-    def cotangent(self, value):
-        """Where a shard_map doesn't track what varies, a number that all ranks have counts once for
-        each of them, and the cotangent is the sum of all ranks'. As each of them applies the
-        adjoint to that sum, it takes its share."""
-        layout = self.layout
-        if not (layout.inside and layout.rows) or _compat.tracks_varying(layout.rows[0]):
-            return value
-        return jax.lax.psum(value, layout.rows) / layout.ranks
-
-    @property
-    def native(self):
-        return _OfFactor(self.of, APPLY, (("operation", self.operation),))
-
-    @property
-    def adjoint(self):
-        return dataclasses.replace(self, operation=_ADJOINTS[self.operation])
-
-    def rule(self, primals, tangents):
-        *factor, b = primals
-        a_dot, b_dot = tangents[0], tangents[-1]
-        x = self(*primals)
-        if a_dot is None:
-            return x, jnp.zeros_like(x) if b_dot is None else self(*factor, b_dot)
-        before, after = self._moved(factor, a_dot, b, x)
-        moved = derivatives.sum_of(b_dot, before)
-        return x, derivatives.sum_of(after, None if moved is None else self(*factor, moved))
-
-    def _moved(self, factor, a_dot, b, x):
-        """What the tangent of A adds to that of b, and to that of the result."""
-
-        def times(product, matrix, vector):
-            return hermitian.of_right_hand_sides(product, self.of.layout, matrix, vector)
-
-        if self.operation == SOLVE:
-            return -times(hermitian.product, a_dot, x), None
-        reduced = self.of.reduced(factor, a_dot)
-        if self.operation == FORWARD:
-            return None, -times(hermitian.half_adjoint_product, reduced, x)
-        if self.operation == BACKWARD:
-            return -times(hermitian.half_product, reduced, b), None
-        if self.operation == LOWER:
-            return times(hermitian.half_adjoint_product, reduced, b), None
-        return None, times(hermitian.half_product, reduced, x)
-
-
-@dataclasses.dataclass(frozen=True)
-class _SolveRows(_OfRightHandSides):
-    """B L^-H, or B L^-1 where ``inverse``, of a matrix B by rows."""
-
-    of: Kept
-    inverse: bool
-
-    @property
-    def native(self):
-        return _OfFactor(self.of, SOLVE_ROWS, (("inverse", self.inverse),))
-
-    @property
-    def adjoint(self):
-        return dataclasses.replace(self, inverse=not self.inverse)
-
-    def rule(self, primals, tangents):
-        *factor, b = primals
-        a_dot, b_dot = tangents[0], tangents[-1]
-        x, layout = self(*primals), self.of.layout
-        if a_dot is None:
-            return x, jnp.zeros_like(x) if b_dot is None else self(*factor, b_dot)
-        half = hermitian.half(layout, self.of.reduced(factor, a_dot))
-        if self.inverse:  # d(B L^-1) = (dB - B F) L^-1
-            moved = -hermitian.times_adjoint(layout, b, half)
-            return x, self(*factor, derivatives.sum_of(b_dot, moved))
-        moved = -hermitian.times(layout, x, half)  # d(B L^-H) = dB L^-H - B L^-H F^H
-        return x, moved if b_dot is None else self(*factor, b_dot) + moved
-
-
-@programs.planned
+@programs.cache_plans
 def _run(arrays, of, operation, attributes):
     of.check(*arrays, by_rows=operation.by_rows)
     parts = 1 + of.overflows
@@ -434,5 +255,5 @@ def _run(arrays, of, operation, attributes):
     layout = layouts.located(of.routine, of.layout, arrays)
     plugins.load(layout.platform)
     here = dataclasses.replace(of, layout=layout)
-    run = programs.runner(_OfFactor(here, operation, attributes).call(tiles, *b), arrays)
+    run = programs.runner(OfFactor(here, operation, attributes).call(tiles, *b), arrays)
     return lambda *arrays: run(*arrays)[0]

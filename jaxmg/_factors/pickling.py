@@ -18,8 +18,11 @@ _INSTEAD = "the matrix, or U of a CholeskyFactor (factor.upper(), CholeskyFactor
 
 class Pickled:
     """A dataclass of arrays and a ``layout`` that pickle and ``copy`` take. Loaded, it lies on as
-    many devices as before: those in the same places of ``jax.local_devices()`` where they are
-    there, else the first ones."""
+    many devices as before: those in the same places of ``jax.local_devices()`` if they exist,
+    else the first ones. A pickle names no module of this package but ``jaxmg``."""
+
+    def __init_subclass__(cls) -> None:
+        cls.__module__ = "jaxmg"
 
     layout: layouts.Layout
 
@@ -52,10 +55,38 @@ class Pickled:
             "specs": {name: _spec(array) for name, array in arrays.items()},
             "values": {**values, **{name: np.asarray(x) for name, x in arrays.items()}},
         }
-        return _restore, (type(self), state)
+        return self._restore, (state,)  # which names the class alone
+
+    @classmethod
+    def _restore(cls, state):
+        """The factor of a state that `__reduce__` made."""
+        name, platform, places = cls.__name__, state["platform"], state["places"]
+        if state["format"] != _FORMAT:
+            raise ValueError(
+                f"{name}: this pickle is another version's of jaxmg; load it with that, and save "
+                f"{_INSTEAD}"
+            )
+        try:
+            local = jax.local_devices(backend=platform)
+        except RuntimeError:
+            local = []
+        if len(local) < len(places):
+            raise ValueError(
+                f"{name}: this pickle is of a factor on {len(places)} devices of platform "
+                f"{platform!r}, and there are {len(local)}; for any number of devices save "
+                f"{_INSTEAD}"
+            )
+        places = places if max(places) < len(local) else range(len(places))
+        devices = np.array([local[place] for place in places], dtype=object)
+        names, types = state["axes"]
+        mesh = Mesh(devices.reshape(state["shape"]), names, axis_types=types)
+        values = dict(state["values"])
+        for leaf, spec in state["specs"].items():
+            values[leaf] = jax.device_put(values[leaf], NamedSharding(mesh, spec))
+        return cls(layout=layouts.Layout(mesh, **state["layout"]), **values)  # type: ignore[call-arg]
 
     def __copy__(self) -> Self:
-        return self  # which nothing changes
+        return self  # immutable
 
     def __deepcopy__(self, _: dict[int, Any]) -> Self:
         return jax.tree.map(jnp.copy, self)
@@ -64,30 +95,3 @@ class Pickled:
 def _spec(array):
     sharding = array.sharding
     return sharding.spec if isinstance(sharding, NamedSharding) else P()
-
-
-def _restore(kind, state):
-    """What `Pickled.__reduce__` has taken apart."""
-    name, platform, places = kind.__name__, state["platform"], state["places"]
-    if state["format"] != _FORMAT:
-        raise ValueError(
-            f"{name}: this pickle is another version's of jaxmg; load it with that, and save "
-            f"{_INSTEAD}"
-        )
-    try:
-        local = jax.local_devices(backend=platform)
-    except RuntimeError:
-        local = []
-    if len(local) < len(places):
-        raise ValueError(
-            f"{name}: this pickle is of a factor on {len(places)} devices of platform "
-            f"{platform!r}, and there are {len(local)}; for any number of devices save {_INSTEAD}"
-        )
-    places = places if max(places) < len(local) else range(len(places))
-    devices = np.array([local[place] for place in places], dtype=object)
-    names, types = state["axes"]
-    mesh = Mesh(devices.reshape(state["shape"]), names, axis_types=types)
-    values = dict(state["values"])
-    for leaf, spec in state["specs"].items():
-        values[leaf] = jax.device_put(values[leaf], NamedSharding(mesh, spec))
-    return kind(layout=layouts.Layout(mesh, **state["layout"]), **values)

@@ -13,9 +13,21 @@ from jax import Array
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import blocks, checks, ffi, layouts, plugins, programs, record, results, symmetry
+from jaxmg._call import (
+    blocks,
+    checks,
+    execute,
+    ffi,
+    layouts,
+    plugins,
+    programs,
+    record,
+    results,
+    symmetry,
+)
+from jaxmg._call.arguments import Arguments, collect
 from jaxmg._factors import pickling, refinement
-from jaxmg._transform import batching, derivatives, hermitian
+from jaxmg._transform import batched_calls, batching, derivatives, hermitian
 from jaxmg._types import MatrixLike, MeshLike
 
 # What a `CholeskyFactor` has, and a factor in lower precision has with the accuracy of that alone.
@@ -140,9 +152,9 @@ class RefinedFactor(pickling.Pickled):
         arrays = (self.rows, self.tiles, *overflow, self.scale, self.size, self.status, b)
         wanted = (True, bool(return_status), bool(return_iterations))
         solve = _Solve(self.layout, self.n, self.tile, self.refine, wanted)
-        found = solve.differentiable(*arrays)
-        given = tuple(value for value, want in zip(found, wanted, strict=True) if want)
-        return given if len(given) > 1 else found[0]
+        values = solve.differentiable(*arrays)
+        values = [value for value, want in zip(values, wanted, strict=True) if want]
+        return tuple(values) if len(values) > 1 else values[0]
 
     def __repr__(self) -> str:
         return (
@@ -156,46 +168,45 @@ def cho_factor(
     a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine, check=False,
     caller="cho_factor",
 ):  # fmt: skip
-    """`jaxmg.cho_factor` with ``refine``, on behalf of a function that errors name."""
+    """`jaxmg.cho_factor` with ``refine``, on behalf of a ``caller``."""
     backend = refinement.check_options(caller, refine, "native", precision=precision)
-    spec = layouts.given_spec(caller, matrix_specs, in_specs)
-    options = (("refine", refine),)
-    chosen = record.Chosen(
-        _LOWERED.plain_gives, T_A, mesh, spec, pad, backend, False, options, caller=caller
+    arguments = collect(
+        _LOWERED, T_A, mesh, matrix_specs, in_specs, pad, backend, caller=caller, refine=refine
     )
 
-    def made(a):
-        a = symmetry.checked(caller, "a", a, (a,), mesh, spec) if check else a
-        return _differentiable(chosen, a)
+    def factorize(a):
+        if check:
+            a = symmetry.check(caller, "a", a, (a,), arguments)
+        return _differentiable(arguments, a)
 
     if batching.is_batch(a):
-        factor = batching.over_leading(caller, _LOWERED.operands, made, (a,), pad)
+        factor = batching.over_leading(caller, _LOWERED.operands, factorize, (a,), pad)
     else:
-        factor = made(a)
+        factor = factorize(a)
     if donate and factor.rows is not a and isinstance(a, jax.Array) and not layouts.traced((a,)):
         a.delete()
     return factor
 
 
-def factored(a, chosen):
-    """The factor of a matrix that is given to another routine, as that call would have it."""
+def factor_for(a, arguments):
+    """The factor of a matrix that is an operand of another routine, for its derivative."""
     return cho_factor(
-        a, chosen.T_A, chosen.mesh, chosen.spec, None, chosen.pad, False, None,
-        dict(chosen.options)["refine"], caller=chosen.caller,
+        a, arguments.T_A, arguments.mesh, arguments.spec, None, arguments.pad, False, None,
+        dict(arguments.options)["refine"], caller=arguments.caller,
     )  # fmt: skip
 
 
-def _differentiable(chosen, a):
+def _differentiable(arguments, a):
     """The factor, whose tangent is that of A, in the place of A's rows."""
 
     def derivative(primals, tangents):
-        factor = _differentiable(chosen, *primals)
+        factor = _differentiable(arguments, *primals)
         a_dot = tangents[0]
         rows = hermitian.rows(factor.layout, a_dot) if factor.n else a_dot
         rows = layouts.constrain_like(rows, factor.rows)
         return factor, dataclasses.replace(derivatives.still(factor), rows=rows)
 
-    factor = _Factor(chosen)
+    factor = _Factor(arguments)
     return derivatives.differentiable(lambda a: batching.batchable(factor, a), derivative, a)
 
 
@@ -203,28 +214,27 @@ def _differentiable(chosen, a):
 class _Factor(batching.Batchable):
     """The factorization, a function of the matrix."""
 
-    chosen: record.Chosen
+    arguments: Arguments
 
     def __call__(self, a):
-        factor = _LOWERED.run((a,), self.chosen)
-        return dataclasses.replace(factor, rows=_kept_rows(a, factor.layout, factor.n))
+        call, values = execute.run(_LOWERED, (a,), self.arguments)
+        return _pack(call, values, _rows(a, call.layout))
 
     def batched(self, settled, size, marks, a):
-        chosen = _LOWERED.of_each((a,), marks, self.chosen)
-        layout = _LOWERED.layout((a,), chosen)
+        arguments = batched_calls.of_each((a,), marks, self.arguments)
+        layout = execute.resolve_layout(_LOWERED, (a,), arguments)
         square = layout.result_spec(a.shape[1:])
         place = batching.placement(layout, (a,), marks, None, square)
-        return batching.in_turn(_Factor(chosen), marks, a, place=place)
+        return batching.in_turn(_Factor(arguments), marks, a, place=place)
 
 
-def _kept_rows(a, layout, n):
+def _rows(a, layout):
     """``a`` by rows as the native code takes them: itself where it lies so."""
+    n = a.shape[1]
     padded = -(-n // layout.ranks) * layout.ranks
     if n == 0 or (a.shape[0] == padded and programs.lies_by_rows(a, layout)):
         return a
-    call = programs.Call(
-        "cho_factor_rows", _laid_out, layout, a.shape[0], 0, "", (layout.row_spec,)
-    )
+    call = programs.Call("cho_factor_rows", _laid_out, layout, a.shape, 0, "", (layout.row_spec,))
     return programs.runner(call, (a,))(a)[0]
 
 
@@ -232,27 +242,22 @@ def _laid_out(call, a):
     return (hermitian.rows(call.layout, a),)
 
 
-class _Lowered(record.Routine):
-    """A routine that `refinement.lowered` does the work of."""
-
-    def described(self, layout, a, tile, backend="", attributes=(), specs=()):
-        low = jax.ShapeDtypeStruct(a.shape, refinement.lower_dtype(a.dtype))
-        return super().described(layout, low, tile, backend, attributes, specs)
-
-    def call(self, call, place, a):
-        lower = refinement.lowered(call, place, a, call.tile, call.overflow)
-        return lower.tiles, lower.overflow, lower.status, lower.scale, lower.size
+def _factorize(call, place, a):
+    """The factorization in lower precision on a rank."""
+    lower = refinement.lowered(call, place, a, call.tile, call.overflow)
+    return lower.tiles, lower.overflow, lower.status, lower.scale, lower.size
 
 
-def _keep(call, tiles, overflow, status, scale, size):
-    """Without A yet."""
+def _pack(call, values, rows):
+    """The factor, of a call, its results and A by rows."""
+    tiles, overflow, status, scale, size = values
     return RefinedFactor(
-        tiles, tiles, overflow if call.overflow else None, scale, size, status, call.layout,
+        rows, tiles, overflow if call.overflow else None, scale, size, status, call.layout,
         tiles.shape[1], call.tile, dict(call.attributes).get("refine", ""),
     )  # fmt: skip
 
 
-_LOWERED = _Lowered(
+_LOWERED = record.Routine(
     name="cho_factor",
     native="potrf",
     results=(
@@ -262,16 +267,18 @@ _LOWERED = _Lowered(
         results.RealVector("scale"),
         results.RealNumber("size"),
     ),
-    plain_gives=("tiles", "overflow", "status", "scale", "size"),
+    outputs=("tiles", "overflow", "status", "scale", "size"),
     options=(refinement.OPTION,),
-    keeps=_keep,
+    factor="potrf",
+    factor_dtypes=refinement.LOWER_DTYPES,
+    kernel=_factorize,
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Solve(batching.Batchable):
     """A solve, of the factor's arrays, A's rows first, and right-hand sides; (x, status,
-    iterations), None in place of what isn't wanted."""
+    iterations), None in place of one that isn't wanted."""
 
     layout: layouts.Layout
     n: int
@@ -285,14 +292,14 @@ class _Solve(batching.Batchable):
     def batched(self, settled, size, marks, *arrays):
         *factor, b = arrays
         one = batching.of_one(b, marks[-1])
-        there = (x for x, want in zip(_FOUND, self.wanted, strict=True) if want)
+        there = (x for x, want in zip(_RESULTS, self.wanted, strict=True) if want)
         specs = [x.spec(self.layout, None, one) for x in there]
         place = batching.placement(self.layout, arrays, marks, specs)
         if any(marks[:-1]):
             return batching.in_turn(self, marks, *arrays, place=place)
         x, *others = self(*factor, batching.to_columns(b))
-        found = (batching.from_columns(x, b), *batching.repeated(others, size))
-        return found if place is None else place.put(found)
+        values = (batching.from_columns(x, b), *batching.repeated(others, size))
+        return values if place is None else place.put(values)
 
     def differentiable(self, *arrays):
         """The same with a derivative."""
@@ -301,9 +308,9 @@ class _Solve(batching.Batchable):
         )
 
     def _rule(self, primals, tangents):
-        found = self.differentiable(*primals)
-        x_dot = _Solution(self).moved(primals, tangents, found[0])
-        return found, (x_dot, *derivatives.still(found[1:]))
+        values = self.differentiable(*primals)
+        x_dot = _Solution(self).moved(primals, tangents, values[0])
+        return values, (x_dot, *derivatives.still(values[1:]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -336,7 +343,7 @@ class _Solution(derivatives.ByColumns):
         return jnp.zeros_like(x) if moved is None else self(*primals[:-1], moved)
 
 
-@programs.planned
+@programs.cache_plans
 def _solve(arrays, of):
     name, n, layout = "cho_solve", of.n, of.layout
     layouts.refuse_manual_axes(name)
@@ -345,22 +352,23 @@ def _solve(arrays, of):
     checks.usable(name, "factor", *arrays[1:-1])
     a = jax.ShapeDtypeStruct((n, n), rows.dtype)
     checks.right_hand_side(name, a, b)
-    checks.kept(name, tiles, n, layout.ranks)
+    checks.factor(name, tiles, n, layout.ranks)
     if n == 0:
         return lambda *arrays: tuple(
             x.empty(arrays[0], arrays[-1], local=False) if want else None
-            for x, want in zip(_FOUND, of.wanted, strict=True)
+            for x, want in zip(_RESULTS, of.wanted, strict=True)
         )
     layout = layouts.located(name, layout, arrays)
     plugins.load(layout.platform)
     call = programs.Call(
-        name, _program, layout, n, of.tile, "native", tuple(x.spec(layout, a, b) for x in _FOUND),
-        (("refine", of.refine),), overflow=of.tile if len(arrays) > 6 else 0,
+        name, _program, layout, (n, n), of.tile, "native",
+        tuple(x.spec(layout, a, b) for x in _RESULTS), (("refine", of.refine),),
+        overflow=of.tile if len(arrays) > 6 else 0,
     )  # fmt: skip
     return programs.runner(call, arrays, wanted=of.wanted)
 
 
-_FOUND: tuple[results.Result, ...] = (
+_RESULTS: tuple[results.Result, ...] = (
     results.Solution("x"),
     results.Status(),
     results.Status("iterations", "return_iterations"),
@@ -384,7 +392,7 @@ def _program(call, *arrays):
     rows = [blocks.split_rows(array, layout) for array in arrays[:count]]
     others = (*others[:-1], results.columns(b))
     in_specs = (*(layout.row_spec for _ in rows), *(P() for _ in others))
-    mapped = ffi.over_ranks(layout, local, in_specs, tuple(P() for _ in _FOUND))
+    mapped = ffi.over_ranks(layout, local, in_specs, tuple(P() for _ in _RESULTS))
     operands: list[jax.Array] = [*rows, *others]
     values = mapped(*operands)
-    return tuple(x.whole(value, call, b) for x, value in zip(_FOUND, values, strict=True))
+    return tuple(x.whole(value, call, b) for x, value in zip(_RESULTS, values, strict=True))

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmg._call import backends, checks, ffi, record
-from jaxmg._factors import operations, pcg, scaling
+from jaxmg._factors import cholesky_operations, pcg, scaling
 
+# The native routines that refinement calls beside those of other modules.
+SERVICES = ("hemm", "all_gather")
 # `iterations` where the solution is that of a factorization in A's own precision, as LAPACK's
 # dsposv has them: the one in lower precision failed; refinement did not converge.
 NOT_FACTORED = -3
@@ -54,7 +56,7 @@ _AUTO = {
 _DEPTH, _MEMORY = 128, 16
 # Elements that are rounded at a time: little beside a large matrix, and much for a GPU.
 _PIECE = 2**24
-_LOWER_DTYPES = {"float64": "float32", "complex128": "complex64"}
+LOWER_DTYPES = (("float64", "float32"), ("complex128", "complex64"))
 
 
 def check(routine, name, dtype, backend, platform):
@@ -66,7 +68,7 @@ def check(routine, name, dtype, backend, platform):
         raise ValueError(
             f"{routine}: refine must be one of {', '.join(map(repr, NAMES))}; got {name!r}"
         )
-    wide = str(dtype) in _LOWER_DTYPES
+    wide = str(dtype) in dict(LOWER_DTYPES)
     if name == "auto":
         name = _AUTO[platform == "gpu", wide]
     if name == "float32" and not wide:
@@ -106,7 +108,7 @@ def check_options(routine, refine, backend, *, precision=None, **refused):
 
 
 def lower_dtype(dtype):
-    return jnp.dtype(_LOWER_DTYPES.get(str(dtype), str(dtype)))
+    return jnp.dtype(dict(LOWER_DTYPES).get(str(dtype), str(dtype)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +133,7 @@ class Lowered:
 def plan(layout, dtype, n, tile, refine):
     """The plugin's plan of the factorization in lower precision."""
     return backends.plan(
-        "potrf", layout, "native", lower_dtype(dtype), n, tile,
+        "potrf", layout, "native", lower_dtype(dtype), (n, n), tile,
         products=_PRECISIONS[refine].products,
     )  # fmt: skip
 
@@ -144,6 +146,14 @@ def piece_height(rows, n):
 def parts(n, ranks, nrhs):
     """How many parts of x are multiplied by themselves for a residual."""
     return max(n // max(_DEPTH, 2 * _MEMORY * ranks) // nrhs, 1)
+
+
+def factor_and_solve(call, place, a, b):
+    """`potrs` with refinement: (a, x, status, iterations) on this rank."""
+    place = after(place, b)
+    sizes = plan(call.layout, a.dtype, a.shape[1], call.tile, dict(call.attributes)["refine"])
+    lower = lowered(call, place, a, sizes["tile"], sizes["overflow_rows"])
+    return solve(call, place, a, lower, b)
 
 
 def lowered(call, place, a, tile, overflow_rows):
@@ -212,9 +222,9 @@ def _times_both(part, left, right):
 
 
 def solve(call, place, a, lower, b):
-    """The native code's part of `potrs` with refinement: (a, x, status, iterations) on this rank.
+    """Solves with a factor in lower precision: (a, x, status, iterations) on this rank.
 
-    The first one is A's memory for whoever has no use for A any more, with anything in it.
+    The first one is A's memory with unspecified contents, for a caller who has donated A.
     """
     n, s = a.shape[1], lower.scale[:, None]
     factored = lower.status[0] == 0
@@ -227,7 +237,7 @@ def solve(call, place, a, lower, b):
         rounded = (r / largest).astype(lower.tiles.dtype)
         z = _native_like(
             "jaxmg_factor_apply", call.layout, lower.tile,
-            (place, lower.tiles, lower.overflow, rounded), operation=operations.SOLVE,
+            (place, lower.tiles, lower.overflow, rounded), operation=cholesky_operations.SOLVE,
         )  # fmt: skip
         return largest * z.astype(r.dtype)
 
@@ -239,15 +249,15 @@ def solve(call, place, a, lower, b):
     columns = jnp.max(scaling.exponents(b) + scale, axis=0)
     columns = jnp.where(jnp.any(scaling.magnitude(b) > 0, axis=0), columns, 0)
     scaled = scaling.times_power(jnp.where(factored, b, 0), scale - columns)
-    found = pcg.refine(multiply, residual, precondition, scaled, lower.size[0])
-    x = scaling.times_power(found.x, scale + columns)
-    good = factored & found.accepted
+    solution = pcg.refine(multiply, residual, precondition, scaled, lower.size[0])
+    x = scaling.times_power(solution.x, scale + columns)
+    good = factored & solution.accepted
 
     def keep(a, b, x, good):
         return a, x, jnp.zeros((1,), jnp.int32)
 
     def factor_again(a, b, x, good):
-        if not dict(call.attributes).get("in_place"):
+        if not call.in_place:
             # Work is done on a copy. Made here, not by XLA before, it lies where the factor was.
             a = jnp.where(good, 0, a)
         a, x, _, status = ffi.call(
@@ -264,7 +274,7 @@ def solve(call, place, a, lower, b):
 
     a, x, status = jax.lax.cond(good, keep, factor_again, a, b, x, good)
     failed = jnp.where(factored, NOT_CONVERGED, NOT_FACTORED)
-    return a, x, status, jnp.where(good, found.steps, failed).astype(jnp.int32)[None]
+    return a, x, status, jnp.where(good, solution.steps, failed).astype(jnp.int32)[None]
 
 
 def _native_like(target, layout, tile, operands, **attributes):
@@ -301,5 +311,5 @@ def _power_of_two(values):
     kind = jnp.finfo(values.dtype)
     whole = np.array(np.inf, values.dtype).view(f"uint{kind.bits}")  # all ones in the exponent
     bits = jax.lax.bitcast_convert_type(values, whole.dtype) & whole
-    found = jax.lax.bitcast_convert_type(bits, values.dtype)
-    return jnp.where((found > 0) & (found < np.inf), found, 1)
+    power = jax.lax.bitcast_convert_type(bits, values.dtype)
+    return jnp.where((power > 0) & (power < np.inf), power, 1)

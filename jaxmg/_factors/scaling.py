@@ -32,9 +32,9 @@ def times_power(x, exponent):
     steps = jnp.abs(fraction) * format_.power(jnp.clip(places, -2, format_.digits))
     bits = jax.lax.round(steps, jax.lax.RoundingMethod.TO_NEAREST_EVEN).astype(format_.integer)
     denormal = format_.number(bits | (format_.bits(fraction) & format_.sign))
-    found = jnp.where(total < 1 - format_.bias, denormal, scaled)
-    found = jnp.where(total > format_.bias, fraction * jnp.inf, found)
-    return jnp.where(jnp.isfinite(x) & (fraction != 0), found, x)
+    result = jnp.where(total < 1 - format_.bias, denormal, scaled)
+    result = jnp.where(total > format_.bias, fraction * jnp.inf, result)
+    return jnp.where(jnp.isfinite(x) & (fraction != 0), result, x)
 
 
 def lifted(x):

@@ -3,8 +3,8 @@ other.
 
 Native code of different processes talks over sockets of its own. Where each process listens it
 tells the others through the key-value store of ``jax.distributed``, the first time that it comes to
-a mesh that it shares with them. Whoever reaches JAX's coordinator can read the store, so what lets
-a process join the job is a secret beside it, where there is one (`_secret`).
+a mesh that it shares with them. Anyone who reaches JAX's coordinator can read the store, so a
+process joins the job by a secret beside it, if there is one (`_secret`).
 """
 
 import hashlib
@@ -57,8 +57,8 @@ def register_handlers(platform: str | None = None, *, mesh: Mesh | None = None) 
         platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
     plugins.load(platform)
     if mesh is not None:
-        found = {device.process_index for device in mesh.devices.flat}
-        meet("register_handlers", platform, found if len(found) > 1 else ())
+        processes = {device.process_index for device in mesh.devices.flat}
+        meet("register_handlers", platform, processes if len(processes) > 1 else ())
 
 
 def attribute(indices, mesh, rows, others):
@@ -82,10 +82,10 @@ def attribute(indices, mesh, rows, others):
     return () if np.all(table == table[:, :1]) else tuple(table.ravel().tolist())
 
 
-def indices(routine, mesh, given=None):
+def indices(routine, mesh, concrete=None):
     """The process of each device of ``mesh``, in its shape; None where there is one process.
 
-    An abstract mesh doesn't say. The one ``given`` may, then that of the enclosing shard_map and
+    An abstract mesh doesn't say. The one ``concrete`` may, then that of the enclosing shard_map and
     the context's; else it is taken for one of this process's devices, or for all devices in their
     order. The native code compares each rank's own process with this, so that what is wrong here is
     an error and no wrong result.
@@ -93,10 +93,10 @@ def indices(routine, mesh, given=None):
     if jax.process_count() == 1:
         return None
     shape = tuple(mesh.shape.values())
-    said = (mesh, given, _compat.shard_map_mesh(), _compat.context_mesh())
-    candidates = [found for found in said if isinstance(found, Mesh)]
+    meshes = (mesh, concrete, _compat.shard_map_mesh(), _compat.context_mesh())
+    candidates = [one for one in meshes if isinstance(one, Mesh)]
     # Meshes of one program have the same devices in the same order, whatever their axes.
-    for alike in (lambda found: found.shape == mesh.shape, lambda found: found.size == mesh.size):
+    for alike in (lambda one: one.shape == mesh.shape, lambda one: one.size == mesh.size):
         for candidate in filter(alike, candidates):
             return _indices_of(candidate.devices.reshape(shape))
     if mesh.size <= jax.local_device_count():
@@ -165,7 +165,7 @@ class _Job:
         self._plugin = plugins.load(platform)
         self._known = {me: self._plugin.process_address()}
         store.key_value_set(f"{self._prefix}/{me}", self._known[me])
-        # Whoever comes first names the job: process 0 may have no part in any mesh.
+        # The first process names the job: process 0 may have no part in any mesh.
         _compat.set_if_new(store, f"{self._prefix}/job", secrets.token_hex(16))
         self._key = _key(_compat.get_key(store, f"{self._prefix}/job", 10), secret)
         self._listens: set[str] = set()  # over TCP: the scopes that others have been told of
@@ -177,13 +177,13 @@ class _Job:
         limit = self._plugin.rendezvous_timeout()
         until = time.monotonic() + limit
         others = sorted(needed - self._known.keys())
-        found = self._get({index: f"{self._prefix}/{index}" for index in others}, until)
-        self._listen_for(found)
-        over_tcp = self._tcp_of(found)
+        addresses = self._get({index: f"{self._prefix}/{index}" for index in others}, until)
+        self._listen_for(addresses)
+        over_tcp = self._tcp_of(addresses)
         lines = self._get(
             {index: self._tcp_key(index, scope) for index, scope in over_tcp.items()}, until
         )
-        missing = sorted({*others} - found.keys() | over_tcp.keys() - lines.keys())
+        missing = sorted({*others} - addresses.keys() | over_tcp.keys() - lines.keys())
         if missing:
             here = f"process {self._me} (host {socket.gethostname()}, pid {os.getpid()})"
             raise RuntimeError(
@@ -191,18 +191,18 @@ class _Job:
                 f"devices of the mesh ({_named(sorted(needed))}) has to make this call, and this "
                 f"is {here}. JAXMG_RENDEZVOUS_TIMEOUT sets the limit"
             )
-        found = {index: address + lines.get(index, "") for index, address in found.items()}
-        self._plugin.connect_processes(self._me, self._known | found, self._key)
-        self._known |= found
+        addresses = {i: address + lines.get(i, "") for i, address in addresses.items()}
+        self._plugin.connect_processes(self._me, self._known | addresses, self._key)
+        self._known |= addresses
 
     def _get(self, keys, until):
         """What the store says, or says until then, of each index's key; without those of which it
         says nothing."""
-        found = {
+        values = {
             index: _compat.get_key(self.store, key, until - time.monotonic())
             for index, key in keys.items()
         }
-        return {index: value for index, value in found.items() if value is not None}
+        return {index: value for index, value in values.items() if value is not None}
 
     # The process of the lower index connects to the other one, which knows when it needs TCP for
     # that: not within a host, unless it was asked for. Until then it doesn't listen.

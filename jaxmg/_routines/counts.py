@@ -8,10 +8,14 @@ def operations(routine, is_complex, n, nrhs=1, vectors=True):
     For syevd the count is nominal: tridiagonal reduction and, with vectors, divide and conquer
     without deflation and the back transformation.
     """
+    eigenproblem = (4 / 3 + (4 / 3 + 2) * vectors) * n**3
     count = {
         "potrs": n**3 / 3 + 2 * n**2 * nrhs,
         "cho_solve": 2 * n**2 * nrhs,
+        "cho_factor": n**3 / 3,
         "potri": n**3,
-        "syevd": (4 / 3 + (4 / 3 + 2) * vectors) * n**3,
+        "syevd": eigenproblem,
+        # Beside that B is factored, A reduced and the eigenvectors substituted into.
+        "sygvd": n**3 / 3 + 2 * n**3 + vectors * n**3 + eigenproblem,
     }[routine]
     return count * (4 if is_complex else 1)

@@ -12,11 +12,15 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import backends, blocks, checks, ffi, layouts, programs
+from jaxmg._call.arguments import matrix_spec
 from jaxmg._processes import rendezvous
 from jaxmg._types import AnyArray, MatrixLike, MeshLike, Specs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# The native routine.
+NATIVE = "cyclic_1d"
 
 
 @_compat.api_boundary
@@ -58,7 +62,7 @@ def cyclic_1d(
         >>> tiles = jaxmg.cyclic_1d(a, 64)
         >>> jaxmg.verify_cyclic(a, tiles, 64)
     """
-    return _deal((a,), T_A, mesh, layouts.given_spec("cyclic_1d", None, in_specs), pad, inverse)[0]
+    return _deal((a,), T_A, mesh, matrix_spec("cyclic_1d", None, in_specs), pad, inverse)[0]
 
 
 @_compat.api_boundary
@@ -181,7 +185,7 @@ def plot_block_to_cyclic(
     return figure
 
 
-@programs.planned
+@programs.cache_plans
 def _deal(arrays, T_A, mesh, spec, pad, inverse):
     layouts.refuse_manual_axes("cyclic_1d")
     (a,) = arrays
@@ -197,11 +201,9 @@ def _deal(arrays, T_A, mesh, spec, pad, inverse):
         checks.multiple("cyclic_1d", a.shape[0], layout.ranks * tile, "ranks times T_A")
     if a.size == 0:
         return lambda a: (jnp.asarray(a),)
-    backend = backends.resolve("cyclic_1d", layout, "auto", a)
+    backend = backends.resolve(NATIVE, layout, "auto", a)
     specs, attributes = (layout.row_spec,), (("inverse", bool(inverse)),)
-    call = programs.Call(
-        "cyclic_1d", _cyclic_1d, layout, a.shape[0], tile, backend, specs, attributes
-    )
+    call = programs.Call("cyclic_1d", _cyclic_1d, layout, a.shape, tile, backend, specs, attributes)
     return programs.runner(call, arrays)
 
 
@@ -211,7 +213,7 @@ def _cyclic_1d(call, a):
     def local(place, block):
         result = jax.ShapeDtypeStruct(block.shape, block.dtype)
         (out,) = ffi.call(
-            "jaxmg_cyclic_1d", layout, call.tile, call.backend, (place, block), (result,),
+            f"jaxmg_{NATIVE}", layout, call.tile, call.backend, (place, block), (result,),
             **attributes,
         )  # fmt: skip
         return out

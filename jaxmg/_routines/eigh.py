@@ -11,20 +11,21 @@ from jax import Array
 
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, record, results
+from jaxmg._call.arguments import collect
 from jaxmg._routines import syevd, sygvd
-from jaxmg._transform import eigen_rules
+from jaxmg._transform import dispatch, eigen_rules
 from jaxmg._types import Backend, MatrixLike, MeshLike, Specs, Subset
 
 
 def _places(call):
-    """The places of the eigenvalues that a call asks for: [first, last)."""
+    """The places [first, last) of the eigenvalues that a call computes."""
     attributes = dict(call.attributes)
     return attributes["first"], attributes["last"]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Values(results.RealVector):
-    """Those that were asked for, of all of them."""
+    """The eigenvalues of the subset, of all of them."""
 
     def whole(self, value, call, *b):
         first, last = _places(call)
@@ -33,7 +34,7 @@ class _Values(results.RealVector):
 
 @dataclasses.dataclass(frozen=True)
 class _Vectors(results.Result):
-    """Their eigenvectors in columns, rows on the ranks."""
+    """The eigenvectors of the subset in columns, by rows on the ranks."""
 
     differs = True
 
@@ -45,7 +46,7 @@ class _Vectors(results.Result):
         return layout.row_spec if a.shape[0] % layout.ranks == 0 else None
 
     def whole(self, value, call, *b):
-        return blocks.join_rows(value, call.layout, call.rows)
+        return blocks.join_rows(value, call.layout, call.shape[0])
 
     def empty(self, a, *b, local):
         return jnp.zeros((0, 0), a.dtype)
@@ -55,12 +56,8 @@ def _index(place):
     return lambda routine, value, *_: value[place]
 
 
-def _places_of(options):
-    return slice(*options["subset_by_index"])
-
-
-def _of_a_subset(native, whole, vectors, *operands):
-    """The routine `eigh` of these operands, all matrices; ``whole`` gives all, in ``vectors``."""
+def _subset_routine(native, *operands):
+    """The record of `eigh` with a subset, of these operands, all matrices."""
     works = (record.WORK, record.SECOND_WORK)[: len(operands)]
     return record.Routine(
         name="eigh",
@@ -73,17 +70,17 @@ def _of_a_subset(native, whole, vectors, *operands):
             _Values("w"),
             results.Status(),
         ),
-        plain_gives=("w", "v", "status"),
+        outputs=("w", "v", "status"),
+        plans=False,
         options=(
             record.Option("subset_by_index", "first", _index(0)),
             record.Option("subset_by_index", "last", _index(1)),
         ),
-        rule=eigen_rules.rule(lambda: whole, vectors, _places_of),
     )
 
 
-_SYEVX = _of_a_subset("syevx", syevd.SYEVD, "v", "a")
-_SYGVX = _of_a_subset("sygvx", sygvd.SYGVD, "x", "a", "b")
+SYEVX = _subset_routine("syevx", "a")
+SYGVX = _subset_routine("sygvx", "a", "b")
 
 
 def _subset(routine, value, a):
@@ -105,10 +102,13 @@ def _subset(routine, value, a):
     return first, last
 
 
-def _all(caller, a, b, *arguments, **options):
+def _all(caller, a, b, check, *arguments, **options):
     """All eigenvalues, and eigenvectors, on behalf of a function that errors name."""
     routine, matrices = (syevd.SYEVD, (a,)) if b is None else (sygvd.SYGVD, (a, b))
-    return routine.plain(matrices, *arguments, caller=caller, **options)
+    return dispatch.call(
+        routine, matrices, collect(routine, *arguments, caller=caller, **options),
+        lambda each: eigen_rules.rule(routine, routine, each), check,
+    )  # fmt: skip
 
 
 @overload
@@ -192,14 +192,20 @@ def eigh(
     """
     if subset_by_index is None:
         return _all(
-            "eigh", a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
-            return_eigenvectors=True, return_status=return_status, check=check,
+            "eigh", a, b, check, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
+            return_eigenvectors=True, return_status=return_status,
         )  # fmt: skip
     subset = _subset("eigh", subset_by_index, a)
-    routine, matrices = (_SYEVX, (a,)) if b is None else (_SYGVX, (a, b))
-    return routine.plain(
-        matrices, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
-        subset_by_index=subset, return_status=return_status, check=check,
+    routine, matrices = (SYEVX, (a,)) if b is None else (SYGVX, (a, b))
+    whole = syevd.SYEVD if b is None else sygvd.SYGVD
+    arguments = collect(
+        routine, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
+        subset_by_index=subset, return_status=return_status,
+    )  # fmt: skip
+    places = slice(*subset)
+    return dispatch.call(
+        routine, matrices, arguments,
+        lambda each: eigen_rules.rule(routine, whole, each, places), check,
     )  # fmt: skip
 
 
@@ -263,11 +269,11 @@ def eigvalsh(
     subset = None
     if subset_by_index is not None:
         subset = _subset("eigvalsh", subset_by_index, a)
-    found = _all(
-        "eigvalsh", a, b, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
-        return_eigenvectors=False, return_status=return_status, check=check,
+    values = _all(
+        "eigvalsh", a, b, check, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
+        return_eigenvectors=False, return_status=return_status,
     )  # fmt: skip
     if subset is None:
-        return found
+        return values
     first, last = subset
-    return (found[0][first:last], found[1]) if return_status else found[first:last]
+    return (values[0][first:last], values[1]) if return_status else values[first:last]

@@ -1,4 +1,4 @@
-"""What the functions of `jaxmg.linalg` compute: programs of routines and of products."""
+"""The programs of the functions of `jaxmg.linalg`: compositions of routines and of products."""
 
 import functools
 import itertools
@@ -10,11 +10,12 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, layouts, programs, symmetry
+from jaxmg._call.arguments import matrix_spec
 from jaxmg._factors import cholesky_factor
-from jaxmg._routines import potri, potrs, syevd
+from jaxmg._routines import cho_factor, potri, potrs, syevd
 from jaxmg._transform import batching, derivatives, hermitian, products
 
-# What is read of a matrix.
+# Which part of a matrix is read.
 UPPER, LOWER, HERMITIAN = "upper", "lower", "hermitian"
 
 
@@ -34,10 +35,10 @@ def function(a, func, name, mesh, spec):
     """A function of a Hermitian matrix, by that of its eigenvalues."""
     (a,) = promoted(a)
     if batching.is_batch(a):
-        where = _where_each_is(name, a, mesh, layouts.given_spec(f"linalg.{name}", spec, None))
+        where = _where_each_is(name, a, mesh, matrix_spec(f"linalg.{name}", spec, None))
         return _over_leading(name, lambda a: function(a, func, name, *where), (a,))
     if _compat.transformation(a):
-        mesh, spec = _seen_below(name, (a,), mesh, layouts.given_spec(f"linalg.{name}", spec, None))
+        mesh, spec = _seen_below(name, (a,), mesh, matrix_spec(f"linalg.{name}", spec, None))
     w, v = eigh(a, name, mesh, spec)
     points = w.astype(v.dtype)
     values = jnp.asarray(func(points))
@@ -68,11 +69,11 @@ def _of_eigenvalues(where, *arrays):
         return run((v, values), name, scaled, ("matrix",), mesh, spec)
 
     def derivative(primals, tangents):
-        found = _of_eigenvalues(where, *primals)
+        result = _of_eigenvalues(where, *primals)
         (a, w, v, values, slopes), (a_dot, *_, values_dot, _) = primals, tangents
         values_dot = jnp.zeros_like(values) if values_dot is None else values_dot
         if a_dot is None:
-            return found, value(a, w, v, values_dot, slopes)
+            return result, value(a, w, v, values_dot, slopes)
         layout = layouts.infer(f"linalg.{name}", (a,), *_seen_below(name, (a,), mesh, spec))
         x = hermitian.rows(layout, v)
         a_dot = hermitian.full(layout, hermitian.rows(layout, a_dot))
@@ -80,7 +81,7 @@ def _of_eigenvalues(where, *arrays):
         inner = hermitian.divided(layout, inner, w, values, slopes, values_dot)
         x = x.astype(inner.dtype)
         rows = hermitian.times_adjoint(layout, hermitian.times(layout, x, inner), x)
-        return found, hermitian.as_given(layout, rows, found)
+        return result, hermitian.laid_out_like(layout, rows, result)
 
     return derivatives.differentiable(value, derivative, *arrays)
 
@@ -95,7 +96,7 @@ def run(arrays, name, program, results, mesh, spec, *options):
             every device has.
         options: what the program finds as the call's attributes.
     """
-    spec = layouts.given_spec(f"linalg.{name}", spec, None)
+    spec = matrix_spec(f"linalg.{name}", spec, None)
     for argument, array in zip(("a", "b"), arrays, strict=False):
         checks.usable(f"linalg.{name}", argument, array)
     # JAX's powers of integers are integers, which there are none of here.
@@ -195,7 +196,7 @@ def _where_each_is(name, a, mesh, spec):
     return on, each if any(each) else None
 
 
-@programs.planned
+@programs.cache_plans
 def _run(arrays, name, program, results, mesh, spec, *options):
     called = f"linalg.{name}"
     layouts.refuse_manual_axes(called)
@@ -210,7 +211,7 @@ def _run(arrays, name, program, results, mesh, spec, *options):
         "small": P,
     }
     call = programs.Call(
-        f"linalg_{name}", program, layout, a.shape[0], 0, "",
+        f"linalg_{name}", program, layout, a.shape, 0, "",
         tuple(specs[result]() for result in results), options,
     )  # fmt: skip
     run = programs.runner(call, arrays)
@@ -224,7 +225,7 @@ def _program(function):
     @functools.wraps(function)
     def program(call, a, *others):
         # On its way to the mesh a matrix may have got rows of padding.
-        return function(call, blocks.join_rows(a, call.layout, call.rows), *others)
+        return function(call, blocks.join_rows(a, call.layout, call.shape[0]), *others)
 
     return program
 
@@ -262,7 +263,7 @@ def inverse(call, a):
 @_program
 def cholesky(call, a):
     _, upper = call.attributes
-    u = cholesky_factor.cho_factor(_upper(call, a), **_where(call)).upper()
+    u = cho_factor.cho_factor(_upper(call, a), **_where(call)).upper()
     return (u if upper else _adjoint(u, call.layout),)
 
 
@@ -283,7 +284,7 @@ def eigenvalues(call, a):
 
 @_program
 def log_det(call, a):
-    log_det = cholesky_factor.cho_factor(_upper(call, a), **_where(call)).logdet()
+    log_det = cho_factor.cho_factor(_upper(call, a), **_where(call)).logdet()
     return jnp.where(jnp.isnan(log_det), jnp.nan, 1).astype(a.dtype), log_det
 
 
@@ -307,10 +308,10 @@ def power(call, a):
     def times(x, y):
         return products.rows_times_rows(x, y, call.layout)
 
-    found = None
+    result = None
     while exponent:
         if exponent % 2:
-            found = a if found is None else times(found, a)
+            result = a if result is None else times(result, a)
         exponent //= 2
         a = times(a, a) if exponent else a
-    return (jnp.eye(call.rows, dtype=a.dtype) if found is None else found,)
+    return (jnp.eye(call.shape[0], dtype=a.dtype) if result is None else result,)

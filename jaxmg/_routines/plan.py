@@ -1,4 +1,4 @@
-"""What a call would take, told before anything runs."""
+"""`plan`: which solver, tile width and memory a call takes, without running it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,9 @@ from numpy.typing import DTypeLike
 from jaxmg import _compat
 from jaxmg._call import backends, checks, layouts, plugins
 from jaxmg._factors import refinement
+from jaxmg._routines import table
 from jaxmg._types import Backend, Devices, PrecisionLike, Refine, RoutineName
 
-# The public name of a routine -> the plugin's.
-_ROUTINES = {
-    "potrs": "potrs",
-    "potri": "potri",
-    "syevd": "syevd",
-    "sygvd": "sygvd",
-    "cho_factor": "potrf",
-    "cho_solve": "cho_solve",
-}
-_WITH_B = ("potrs", "cho_solve")
-# cho_solve has no matrix but the factor, which it leaves alone.
-_COPIES_A = ("potrs", "potri", "syevd", "sygvd", "cho_factor")
-_WITH_REFINE = ("potrs", "cho_factor", "cho_solve")
 # With refine: arrays like b in an iteration (solution, residual, correction, directions), and
 # vectors of n numbers beside them. What XLA makes of both was looked at in compiled programs.
 _LIKE_B, _OF_ROWS = 8, 2
@@ -39,10 +27,10 @@ _MOST_DEVICES = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What `plan` found; printed, it says so in a sentence.
+    """The result of `plan`; printed, a sentence.
 
     Attributes:
-        routine, n, dtype: what was asked for.
+        routine, n, dtype: the arguments of `plan`.
         backend: the solver that takes the call.
         tile: the tile width that it takes.
         gathered: whether one device does all the work, as is best for small matrices on GPUs.
@@ -141,26 +129,24 @@ def plan(
         >>> jaxmg.plan("syevd", 131072, "float64", devices=8, memory=140e9).fits
     """
     name = f"plan({routine!r})"
-    if not isinstance(routine, str) or routine not in _ROUTINES:
+    if not isinstance(routine, str) or routine not in table.PLANS:
         raise ValueError(
-            f"plan: routine must be one of {', '.join(map(repr, _ROUTINES))}; got {routine!r}"
+            f"plan: routine must be one of {', '.join(map(repr, table.PLANS))}; got {routine!r}"
         )
     n, nrhs = checks.positive(name, "n", n), checks.non_negative(name, "nrhs", nrhs)
     dtype = _dtype(name, dtype)
     tile = checks.tile(name, T_A)
     layout = _layout(name, devices, memory)
     a = jax.ShapeDtypeStruct((n, n), dtype)
-    if refine is not None and routine not in _WITH_REFINE:
-        raise ValueError(
-            f"{name}: refine={refine!r} is for {', '.join(map(repr, _WITH_REFINE))} alone"
-        )
-    kept = routine in ("cho_factor", "cho_solve")
-    engine = kept or refine is not None  # which no other backend has
-    backend = "native" if engine and backend == "auto" else backend
-    if kept and backend != "native":
+    row = table.PLANS[routine]
+    if refine is not None and not row.refines:
+        takers = (other.name for other in table.PLANS.values() if other.refines)
+        raise ValueError(f"{name}: refine={refine!r} is for {', '.join(map(repr, takers))} alone")
+    if backend == "auto" and (row.native_alone or refine is not None):
+        backend = "native"
+    if backend != "native" and row.native_alone:
         checks.backend(routine, backend, ["native"], layout.platform)
-    native = _ROUTINES[routine]
-    backend = backends.resolve(native, layout, backend, a)
+    backend = backends.resolve(row.native, layout, backend, a)
     if refine is not None:
         precision_name = refinement.check(name, refine, dtype, backend, layout.platform)
         lower = refinement.plan(layout, dtype, n, tile, precision_name)
@@ -171,21 +157,23 @@ def plan(
         )  # fmt: skip
     vectors = bool(return_eigenvectors)
     products = checks.precision(name, precision, dtype, backend)
-    found = backends.plan(native, layout, backend, dtype, n, tile, max(nrhs, 1), vectors, products)
-    own = _own_bytes(routine, n, layout.ranks, dtype, nrhs, donate)
+    sizes = backends.plan(
+        row.native, layout, backend, dtype, (n, n), tile, max(nrhs, 1), vectors, products
+    )
+    own = _own_bytes(row, n, layout.ranks, dtype, nrhs, donate)
     if routine == "cho_solve":
-        own += found["overflow_rows"] * n * dtype.itemsize
+        own += sizes["overflow_rows"] * n * dtype.itemsize
     return Plan(
-        routine, n, dtype, backend, found["tile"], bool(found["gathered"]),
-        tuple(own + count for count in found["bytes"]), layout.memory, layout.ranks,
+        routine, n, dtype, backend, sizes["tile"], bool(sizes["gathered"]),
+        tuple(own + count for count in sizes["bytes"]), layout.memory, layout.ranks,
     )  # fmt: skip
 
 
-def _own_bytes(routine, n, ranks, dtype, nrhs, donate):
-    """What the caller's arrays, and XLA's copies of matrices, take on a device."""
-    copies = 2 if routine in _COPIES_A and not donate else 1
-    copies *= 2 if routine == "sygvd" else 1
-    elements = copies * -(-n // ranks) * n + (n * nrhs if routine in _WITH_B else 0)
+def _own_bytes(row, n, ranks, dtype, nrhs, donate):
+    """Bytes of the caller's arrays, and of XLA's copies of matrices, on a device."""
+    copies = 2 if row.overwrites and not donate else 1
+    sides = len(row.operands) - row.matrices
+    elements = copies * row.matrices * -(-n // ranks) * n + sides * n * nrhs
     return elements * dtype.itemsize
 
 
@@ -207,7 +195,7 @@ def _refined_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower):
     # To fall back takes a copy of A, which lies where the rest was.
     in_place = routine == "potrs" and donate and _compat.BRANCHES_WORK_IN_PLACE
     again = 0 if in_place else a + b
-    kept = a + tiles + overflow + n * real
+    factor_bytes = a + tiles + overflow + n * real
     factoring = [count - overflow for count in lower["bytes"]]
     solving = _solving_bytes(layout, dtype, n, nrhs, tile, lower["tile"])
     own, others, native = {
@@ -216,8 +204,8 @@ def _refined_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower):
             max(tiles + max(rounding, overflow + vectors), again),
             map(max, factoring, solving),
         ),
-        "cho_factor": (kept, rounding, factoring),
-        "cho_solve": (kept + 2 * b, max(vectors, again), solving),
+        "cho_factor": (factor_bytes, rounding, factoring),
+        "cho_solve": (factor_bytes + 2 * b, max(vectors, again), solving),
     }[routine]
     return tuple(own + others + count for count in native)
 
@@ -227,8 +215,8 @@ def _solving_bytes(layout, dtype, n, nrhs, tile, lower_tile):
     height, low = -(-n // layout.ranks), refinement.lower_dtype(dtype)
 
     def beside_x(routine, dtype, tile):
-        found = backends.plan(routine, layout, "native", dtype, n, tile, nrhs)
-        return [count - n * nrhs * dtype.itemsize for count in found["bytes"]]
+        sizes = backends.plan(routine, layout, "native", dtype, (n, n), tile, nrhs)
+        return [count - n * nrhs * dtype.itemsize for count in sizes["bytes"]]
 
     usual = plugins.load(layout.platform).plan(
         "potri", "native", str(dtype), _MANY, _MANY, 1, 0, 1, False

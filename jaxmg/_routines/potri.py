@@ -11,52 +11,33 @@ from jax import Array
 from jax.core import Tracer
 
 from jaxmg import _compat
-from jaxmg._call import blocks, checks, layouts, record, results
-from jaxmg._factors import cholesky_factor
-from jaxmg._transform import at_once, derivatives, hermitian
+from jaxmg._call import blocks, checks, layouts, local_layouts, record, results
+from jaxmg._call.arguments import collect, collect_local, collect_traced
+from jaxmg._call.execute import select_results
+from jaxmg._routines import cho_factor
+from jaxmg._transform import at_once, derivatives, dispatch, hermitian
 from jaxmg._types import Backend, MatrixLike, MeshLike, PrecisionLike, Specs
 
 
 def _upper(rows, layout, shape):
     """A rank's part of the inverse's upper triangle: all that 0.0.9 gave inside a shard_map."""
     count, n = rows.shape
-    row = layouts.local_rank(layout) * count + jnp.arange(count)[:, None]
+    row = local_layouts.local_rank(layout) * count + jnp.arange(count)[:, None]
     return blocks.from_rows(jnp.where(row <= jnp.arange(n), rows, 0), layout, shape)
 
 
-def _rule(routine, chosen):
-    """By a factor, which is kept for the derivative."""
-
-    def invert(a):
-        factor, call = cholesky_factor.factored(a, chosen), chosen.inside
-        found = _padded if call is None else lambda f, a: _upper(f.inv(), call.layout, a.shape)
-        makers = {"a_inv": lambda: found(factor, a), "status": lambda: factor.status}
-        return routine.picked(chosen, makers)
-
-    return derivatives.as_composed(invert)
-
-
-def _padded(factor, a):
-    """The inverse with the padding that the caller has in ``a``."""
-    inverse = factor.inv()
-    if a.shape == inverse.shape:
-        return inverse
-    rows = hermitian.rows(factor.layout, inverse)
-    return hermitian.with_padding(factor.layout, rows, a.shape[0])
-
-
-_AT_ONCE = at_once.AtOnce(at_once.potri, (("gpu", 2048), ("cpu", 96)))
-_POTRI = record.Routine(
+POTRI = record.Routine(
     name="potri",
+    native="potri",
     results=(results.Matrix("a_inv", back=_upper), results.Status()),
-    plain_gives=("a_inv", "status"),
-    local_gives=("a_inv", "status"),
-    traced_gives=("a_inv", "status"),
+    outputs=("a_inv", "status"),
+    local_outputs=("a_inv", "status"),
+    traced_outputs=("a_inv", "status"),
     options=(record.PRECISION,),
     older=(("mesh", "pad"),),
     extends=True,
-    rule=_rule,
-    together=lambda options: _AT_ONCE if at_once.has_plain_products(options) else None,
+    returns_matrix=True,
+    at_once=at_once.AtOnce(at_once.potri, (("gpu", 2048), ("cpu", 96))),
 )
 
 
@@ -139,10 +120,11 @@ def potri(
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> a_inv = jaxmg.potri(a)
     """
-    return _POTRI.plain(
-        (a,), T_A, mesh, matrix_specs, in_specs, pad, backend, donate, check=check,
-        precision=precision, return_status=return_status,
+    arguments = collect(
+        POTRI, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, precision=precision,
+        return_status=return_status,
     )  # fmt: skip
+    return dispatch.call(POTRI, (a,), arguments, _rule, check)
 
 
 @_compat.api_boundary
@@ -180,7 +162,10 @@ def potri_shardmap_ctx(
 
     JAX may differentiate and batch it, as `potrs_shardmap_ctx`.
     """
-    return _POTRI.local((a,), T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision)
+    arguments = collect_local(
+        POTRI, T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision
+    )
+    return dispatch.call_local(POTRI, (a,), arguments, _rule)
 
 
 @_compat.api_boundary
@@ -200,7 +185,10 @@ def potri_jit_ctx(
     Donate A to the outer ``jit`` and the inverse is computed in A's own buffer. Arguments, errors
     and cost are those of `potri`.
     """
-    return _POTRI.traced((a,), T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision)
+    arguments = collect_traced(
+        POTRI, T_A, mesh, matrix_specs, in_specs, pad, backend, precision=precision
+    )
+    return dispatch.transform(POTRI, (a,), arguments, _rule)
 
 
 @_compat.api_boundary
@@ -234,3 +222,29 @@ def _symmetrizer(sharding):
 def _symmetrize(a):
     lower = layouts.constrain_like(jnp.triu(a, 1).conj().T, a)
     return jnp.triu(a) + lower
+
+
+def _rule(arguments):
+    """JVP rule: differentiates the inverse that a kept factor gives."""
+
+    def invert(a):
+        factor, call = cho_factor.factor_for(a, arguments), arguments.inside
+
+        def inverse():
+            if call is None:
+                return _padded(factor, a)
+            return _upper(factor.inv(), call.layout, a.shape)
+
+        makers = {"a_inv": inverse, "status": lambda: factor.status}
+        return select_results(POTRI, arguments, makers)
+
+    return derivatives.as_composed(invert)
+
+
+def _padded(factor, a):
+    """The inverse, with padding where the caller has it in ``a``."""
+    inverse = factor.inv()
+    if a.shape == inverse.shape:
+        return inverse
+    rows = hermitian.rows(factor.layout, inverse)
+    return hermitian.with_padding(factor.layout, rows, a.shape[0])

@@ -10,98 +10,37 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxmg import _compat
-from jaxmg._call import layouts, record, results
-from jaxmg._factors import cholesky_factor, refined_factor, refinement
-from jaxmg._transform import at_once, derivatives, hermitian
+from jaxmg._call import local_layouts, record, results
+from jaxmg._call.arguments import collect, collect_local, collect_traced
+from jaxmg._call.execute import select_results
+from jaxmg._factors import refined_factor, refinement
+from jaxmg._routines import cho_factor
+from jaxmg._transform import at_once, derivatives, dispatch, hermitian
 from jaxmg._types import Backend, MatrixLike, MeshLike, PrecisionLike, Refine, Specs
 
-
-def _rule(routine, chosen):
-    """By a factor, which is kept for the derivative."""
-
-    def solve(a, b):
-        factor = cholesky_factor.factored(a, chosen)
-        if chosen.inside is not None:
-            factor, b = _alike(factor, b, chosen.inside)
-        return routine.picked(
-            chosen,
-            {
-                record.WORK: lambda: jax.lax.stop_gradient(a),
-                "x": lambda: factor.solve(b),
-                "logdet": factor.logdet,
-                "status": lambda: factor.status,
-            },
-        )
-
-    return derivatives.as_composed(solve)
-
-
-@_compat.default_promotion()
-def _alike(factor, b, call):
-    """A factor and right-hand sides inside a shard_map of the caller's: NaN, and a status of -2, as
-    the native code has them, where b differs between the ranks."""
-    axes = layouts.shared_axes(factor.layout, b)
-    log_det, status = (_compat.vary(x, axes) for x in (factor._log_det, factor.status))
-    if dict(call.attributes)["check_b"]:
-        same = hermitian.same_on_ranks(factor.layout, b)
-        b, log_det = (jnp.where(same, x, jnp.nan) for x in (b, log_det))
-        status = jnp.where(same, status, -2)
-    return dataclasses.replace(factor, _log_det=log_det, status=status), b
-
-
-_AT_ONCE = at_once.AtOnce(at_once.potrs, (("gpu", 2048), ("cpu", 64)))
-_POTRS = record.Routine(
+POTRS = record.Routine(
     name="potrs",
+    native="potrs",
     operands=("a", "b"),
     results=(
         results.Matrix(record.WORK),
         results.Solution("x"),
-        results.RealNumber("logdet", asked="return_logdet"),
+        results.RealNumber("logdet", argument="return_logdet"),
         results.Status(),
     ),
-    plain_gives=("x", "logdet", "status"),
-    local_gives=("x", "logdet", "status"),
-    traced_gives=(record.WORK, "x", "logdet", "status"),
+    outputs=("x", "logdet", "status"),
+    local_outputs=("x", "logdet", "status"),
+    traced_outputs=(record.WORK, "x", "logdet", "status"),
     options=(record.PRECISION,),
     older=(("mesh", "pad"),),
+    refines=True,
     extends=True,
-    rule=_rule,
-    together=lambda options: _AT_ONCE if at_once.has_plain_products(options) else None,
+    at_once=at_once.AtOnce(at_once.potrs, (("gpu", 2048), ("cpu", 64))),
 )
-
-
-def _refined_rule(routine, chosen):
-    """The same by a factor in lower precision."""
-
-    def solve(a, b):
-        factor = refined_factor.factored(a, chosen)
-        x, status, iterations = factor.solve(b, return_status=True, return_iterations=True)
-        return routine.picked(
-            chosen, {"x": lambda: x, "status": lambda: status, "iterations": lambda: iterations}
-        )
-
-    return derivatives.as_composed(solve)
-
-
-class _Refined(record.Routine):
-    """The routine that `refinement.solve` does the work of."""
-
-    def plain(self, arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, **options):
-        options["in_place"] = bool(donate) and not layouts.traced(arrays)
-        return super().plain(
-            arrays, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, **options
-        )
-
-    def call(self, call, place, a, b):
-        place = refinement.after(place, b)
-        refine = dict(call.attributes)["refine"]
-        planned = refinement.plan(call.layout, a.dtype, a.shape[1], call.tile, refine)
-        lower = refinement.lowered(call, place, a, planned["tile"], planned["overflow_rows"])
-        return refinement.solve(call, place, a, lower, b)
-
-
-_REFINED = _Refined(
+# potrs with ``refine``. It has no native routine of its own: refinement.py makes it of several.
+REFINED = record.Routine(
     name="potrs",
+    native="potrs",
     operands=("a", "b"),
     results=(
         results.Matrix(record.WORK),
@@ -109,12 +48,9 @@ _REFINED = _Refined(
         results.Status(),
         results.Status("iterations", "return_iterations"),
     ),
-    plain_gives=("x", "status", "iterations"),
-    options=(
-        refinement.OPTION,
-        record.Option("in_place", "in_place", lambda _, donated, *__: donated),
-    ),
-    rule=_refined_rule,
+    outputs=("x", "status", "iterations"),
+    options=(refinement.OPTION,),
+    kernel=refinement.factor_and_solve,
 )
 
 
@@ -247,7 +183,8 @@ def potrs(
             deleted. Ignored under an outer ``jit``, whose own ``donate_argnums`` decides.
         backend: "auto" (the fastest that can run the call), "native", "cusolvermg", or
             "cusolvermp", which wants a process for each GPU and works on a grid of them: on that of
-            the mesh where ``a`` is sharded ``P('r', 'c')``, else one that is nearly square.
+            the mesh where ``a`` is sharded ``P('r', 'c')``, else one that is nearly square. What a
+            derivative factors and solves beside the call itself takes "native".
         precision: of the products that make up the factorization, for float32 and complex64 with
             the native backend, by JAX's names (`jax.default_matmul_precision`), or a member of
             `jax.lax.Precision` or `jax.lax.DotAlgorithmPreset`. None: the fastest that is as
@@ -322,14 +259,16 @@ def potrs(
         backend = refinement.check_options(
             "potrs", refine, backend, precision=precision, return_logdet=return_logdet
         )
-        return _REFINED.plain(
-            (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend, donate, refine=refine,
-            check=check, return_status=return_status, return_iterations=return_iterations,
+        arguments = collect(
+            REFINED, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, refine=refine,
+            return_status=return_status, return_iterations=return_iterations,
         )  # fmt: skip
-    return _POTRS.plain(
-        (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend, donate, check=check,
-        precision=precision, return_logdet=return_logdet, return_status=return_status,
+        return dispatch.call(REFINED, (a, b), arguments, _refined_rule, check)
+    arguments = collect(
+        POTRS, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, precision=precision,
+        return_logdet=return_logdet, return_status=return_status,
     )  # fmt: skip
+    return dispatch.call(POTRS, (a, b), arguments, _rule, check)
 
 
 @_compat.api_boundary
@@ -382,10 +321,11 @@ def potrs_shardmap_ctx(
 
     Errors, cost and source are those of `potrs`.
     """
-    return _POTRS.local(
-        (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend,
+    arguments = collect_local(
+        POTRS, T_A, mesh, matrix_specs, in_specs, pad, backend,
         precision=precision, return_logdet=return_logdet,
     )  # fmt: skip
+    return dispatch.call_local(POTRS, (a, b), arguments, _rule)
 
 
 @overload
@@ -438,7 +378,51 @@ def potrs_jit_ctx(
         (a_work, x, status) or (a_work, x, logdet, status); ``a_work`` has a's shape and dtype and
         unspecified contents. The rest is as for `potrs`, as are arguments, errors and cost.
     """
-    return _POTRS.traced(
-        (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend,
+    arguments = collect_traced(
+        POTRS, T_A, mesh, matrix_specs, in_specs, pad, backend,
         precision=precision, return_logdet=return_logdet,
     )  # fmt: skip
+    return dispatch.transform(POTRS, (a, b), arguments, _rule)
+
+
+def _rule(arguments):
+    """JVP rule: differentiates the equivalent composition of cho_factor and cho_solve."""
+
+    def solve(a, b):
+        factor = cho_factor.factor_for(a, arguments)
+        if arguments.inside is not None:
+            factor, b = _alike(factor, b, arguments.inside)
+        makers = {
+            record.WORK: lambda: jax.lax.stop_gradient(a),
+            "x": lambda: factor.solve(b),
+            "logdet": factor.logdet,
+            "status": lambda: factor.status,
+        }
+        return select_results(POTRS, arguments, makers)
+
+    return derivatives.as_composed(solve)
+
+
+@_compat.default_promotion()
+def _alike(factor, b, call):
+    """A factor and right-hand sides inside a shard_map of the caller's. Where b differs between the
+    ranks they are NaN and the status is -2, as from the native code."""
+    axes = local_layouts.shared_axes(factor.layout, b)
+    log_det, status = (_compat.vary(x, axes) for x in (factor._log_det, factor.status))
+    if dict(call.attributes)["check_b"]:
+        same = hermitian.same_on_ranks(factor.layout, b)
+        b, log_det = (jnp.where(same, x, jnp.nan) for x in (b, log_det))
+        status = jnp.where(same, status, -2)
+    return dataclasses.replace(factor, _log_det=log_det, status=status), b
+
+
+def _refined_rule(arguments):
+    """JVP rule of potrs with ``refine``: the same composition with a factor in lower precision."""
+
+    def solve(a, b):
+        factor = refined_factor.factor_for(a, arguments)
+        x, status, iterations = factor.solve(b, return_status=True, return_iterations=True)
+        makers = {"x": lambda: x, "status": lambda: status, "iterations": lambda: iterations}
+        return select_results(REFINED, arguments, makers)
+
+    return derivatives.as_composed(solve)

@@ -8,40 +8,33 @@ from jax import Array
 
 from jaxmg import _compat
 from jaxmg._call import blocks, record, results
-from jaxmg._transform import at_once, eigen_rules
+from jaxmg._call.arguments import collect, collect_local, collect_traced
+from jaxmg._transform import at_once, dispatch, eigen_rules
 from jaxmg._types import Backend, MatrixLike, MeshLike, Specs
 
 
 def columns(rows, layout, shape):
     """What a rank gets of the eigenvectors: its columns, or its block where A lies in blocks."""
-    back = blocks.from_rows if layout.spec[1] else blocks.to_columns
-    return back(rows, layout, shape)
-
-
-def _together(options):
-    orders = _ORDERS_AT_ONCE if options["return_eigenvectors"] else _ORDERS_OF_VALUES_AT_ONCE
-    return at_once.AtOnce(at_once.syevd, orders)
-
-
-_ORDERS_AT_ONCE = (("gpu", 4096), ("cpu", 128))
-_ORDERS_OF_VALUES_AT_ONCE = (("cpu", 64),)
+    if layout.spec[1]:
+        return blocks.from_rows(rows, layout, shape)
+    return blocks.to_columns(rows, layout, rows.shape[1], shape[0])
 
 
 VECTORS = record.Option("return_eigenvectors", "vectors", lambda routine, value, *_: bool(value))
-SYEVD: record.Routine = record.Routine(
+SYEVD = record.Routine(
     name="syevd",
+    native="syevd",
     results=(
-        results.Matrix("v", asked="return_eigenvectors", back=columns),
+        results.Matrix("v", argument="return_eigenvectors", back=columns),
         results.RealVector("w"),
         results.Status(),
     ),
-    plain_gives=("w", "v", "status"),
-    local_gives=("w", "v", "status"),
-    traced_gives=(record.WORK, "w", "v", "status"),
+    outputs=("w", "v", "status"),
+    local_outputs=("w", "v", "status"),
+    traced_outputs=(record.WORK, "w", "v", "status"),
     options=(VECTORS,),
     older=(("mesh", "return_eigenvectors"), ("matrix_specs", "pad")),
-    rule=eigen_rules.rule(lambda: SYEVD, "v"),
-    together=_together,
+    at_once=at_once.AtOnce(at_once.syevd, (("gpu", 4096), ("cpu", 128)), (("cpu", 64),)),
 )
 
 
@@ -150,10 +143,11 @@ def syevd(
         >>> a = jax.device_put(a, jax.NamedSharding(mesh, P("r", None)))
         >>> w, v = jaxmg.syevd(a)
     """
-    return SYEVD.plain(
-        (a,), T_A, mesh, matrix_specs, in_specs, pad, backend, donate, check=check,
+    arguments = collect(
+        SYEVD, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
         return_eigenvectors=return_eigenvectors, return_status=return_status,
     )  # fmt: skip
+    return dispatch.call(SYEVD, (a,), arguments, _rule, check)
 
 
 @_compat.api_boundary
@@ -196,10 +190,11 @@ def syevd_shardmap_ctx(
     The exchange of rows of V for columns needs a copy of them. JAX may differentiate and batch it,
     as `potrs_shardmap_ctx`.
     """
-    return SYEVD.local(
-        (a,), T_A, mesh, matrix_specs, in_specs, pad, backend,
+    arguments = collect_local(
+        SYEVD, T_A, mesh, matrix_specs, in_specs, pad, backend,
         return_eigenvectors=return_eigenvectors,
     )  # fmt: skip
+    return dispatch.call_local(SYEVD, (a,), arguments, _rule)
 
 
 @overload
@@ -246,7 +241,12 @@ def syevd_jit_ctx(
         (a_work, w, v, status) or (a_work, w, status); ``a_work`` has a's shape and dtype and
         unspecified contents. The rest is as for `syevd`, as are arguments, errors and cost.
     """
-    return SYEVD.traced(
-        (a,), T_A, mesh, matrix_specs, in_specs, pad, backend,
+    arguments = collect_traced(
+        SYEVD, T_A, mesh, matrix_specs, in_specs, pad, backend,
         return_eigenvectors=return_eigenvectors,
     )  # fmt: skip
+    return dispatch.transform(SYEVD, (a,), arguments, _rule)
+
+
+def _rule(arguments):
+    return eigen_rules.rule(SYEVD, SYEVD, arguments)

@@ -8,27 +8,27 @@ from jax import Array
 
 from jaxmg import _compat
 from jaxmg._call import record, results
+from jaxmg._call.arguments import collect, collect_local, collect_traced
 from jaxmg._routines import syevd
-from jaxmg._transform import at_once, eigen_rules
+from jaxmg._transform import at_once, dispatch, eigen_rules
 from jaxmg._types import Backend, MatrixLike, MeshLike, Specs
 
-_AT_ONCE = at_once.AtOnce(at_once.sygvd, (("gpu", 2048), ("cpu", 64)))
-SYGVD: record.Routine = record.Routine(
+SYGVD = record.Routine(
     name="sygvd",
+    native="sygvd",
     operands=("a", "b"),
     matrices=2,
     results=(
-        results.Matrix("x", asked="return_eigenvectors", back=syevd.columns),
+        results.Matrix("x", argument="return_eigenvectors", back=syevd.columns),
         results.Matrix(record.SECOND_WORK),
         results.RealVector("w"),
         results.Status(),
     ),
-    plain_gives=("w", "x", "status"),
-    local_gives=("w", "x", "status"),
-    traced_gives=(record.WORK, record.SECOND_WORK, "w", "x", "status"),
+    outputs=("w", "x", "status"),
+    local_outputs=("w", "x", "status"),
+    traced_outputs=(record.WORK, record.SECOND_WORK, "w", "x", "status"),
     options=(syevd.VECTORS,),
-    rule=eigen_rules.rule(lambda: SYGVD, "x"),
-    together=lambda options: _AT_ONCE,
+    at_once=at_once.AtOnce(at_once.sygvd, (("gpu", 2048), ("cpu", 64))),
 )
 
 
@@ -98,7 +98,7 @@ def sygvd(
     LAPACK's sygvd and hegvd with ``itype=1``: b = L L^H as `potrs` factors it, the eigenproblem of
     L^-1 a L^-H as `syevd` solves it, and its eigenvectors times L^-H (G. H. Golub and C. F. Van
     Loan, "Matrix Computations", 4th ed., section 8.7.2). All ranks share the factorization and the
-    solves with L, whoever solves the eigenproblem.
+    solves with L, whichever solver the eigenproblem has.
 
     Args:
         a: (n, n), Hermitian, float32, float64, complex64 or complex128; a JAX or NumPy array,
@@ -140,10 +140,11 @@ def sygvd(
     Examples:
         >>> w, x = jaxmg.sygvd(fock, overlap)  # Roothaan's equations, F C = S C E
     """
-    return SYGVD.plain(
-        (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend, donate, check=check,
+    arguments = collect(
+        SYGVD, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
         return_eigenvectors=return_eigenvectors, return_status=return_status,
     )  # fmt: skip
+    return dispatch.call(SYGVD, (a, b), arguments, _rule, check)
 
 
 @_compat.api_boundary
@@ -172,10 +173,11 @@ def sygvd_shardmap_ctx(
 
     JAX may differentiate and batch it, as `potrs_shardmap_ctx`.
     """
-    return SYGVD.local(
-        (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend,
+    arguments = collect_local(
+        SYGVD, T_A, mesh, matrix_specs, in_specs, pad, backend,
         return_eigenvectors=return_eigenvectors,
     )  # fmt: skip
+    return dispatch.call_local(SYGVD, (a, b), arguments, _rule)
 
 
 @overload
@@ -225,7 +227,12 @@ def sygvd_jit_ctx(
         shape and dtype and unspecified contents. The rest is as for `sygvd`, as are arguments,
         errors and cost.
     """
-    return SYGVD.traced(
-        (a, b), T_A, mesh, matrix_specs, in_specs, pad, backend,
+    arguments = collect_traced(
+        SYGVD, T_A, mesh, matrix_specs, in_specs, pad, backend,
         return_eigenvectors=return_eigenvectors,
     )  # fmt: skip
+    return dispatch.transform(SYGVD, (a, b), arguments, _rule)
+
+
+def _rule(arguments):
+    return eigen_rules.rule(SYGVD, SYGVD, arguments)

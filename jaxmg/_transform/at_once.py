@@ -7,6 +7,7 @@ a `Routine` with the batch in front. As the native code does they read the upper
 
 import collections.abc
 import dataclasses
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -21,20 +22,24 @@ class AtOnce:
     Attributes:
         function: of the stacks; gives all results, and which matrices the native code has to
             take again, (count,), None for none.
-        orders: by platform up to which order that is faster than one after the other
+        orders: (platform, order) pairs: up to which order that is faster than one after the other
             (docs/performance.md).
+        orders_of_values: the same for eigenvalues without eigenvectors; None: the same orders.
     """
 
     function: collections.abc.Callable
     orders: tuple
+    orders_of_values: tuple | None = None
 
-    def is_faster(self, layout, n):
+    def is_faster(self, layout, n, vectors=True):
         """Whether it is for matrices of order n on the devices of ``layout``. Of CPU devices only
         one alone: JAX's LAPACK kernels wait in one thread of XLA's pool for others of it, and
         several devices' at a time lock up (seen with jaxlib 0.10.2)."""
         if layout.platform == "cpu" and layout.mesh.size > 1:
             return False
-        return n <= dict(self.orders).get(layout.platform, 0)
+        values_alone = not vectors and self.orders_of_values is not None
+        orders: typing.Any = self.orders_of_values if values_alone else self.orders
+        return n <= dict(orders).get(layout.platform, 0)
 
 
 def has_plain_products(options):

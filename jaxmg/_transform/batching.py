@@ -1,9 +1,9 @@
 """What ``jax.vmap`` makes of the functions: a `Batchable` has a rule.
 
-A rule gets the arrays with the batch in front, those that have one, and returns results that all
-have one. As in derivatives.py it looks at the level below, at the caller's own arrays where he
-calls eagerly. Of many matrices each device takes its share, one after the other, where one fits a
-device (`spread`); else all devices take one after the other (`in_turn`), as they do inside a
+A rule takes the arrays with the batch in front, if they have one, and returns results that all have
+one. As in derivatives.py it looks at the level below: at the caller's own arrays in an eager call.
+Where a matrix fits on a device, each device takes its part of the batch, one matrix after the other
+(`spread`). Else all devices take one matrix after the other (`in_turn`), as they do inside a
 shard_map of the caller's, where each has its rows of all of them.
 """
 
@@ -143,10 +143,10 @@ def without(arrays, places):
 
 def put(arrays, places, values):
     """``arrays`` with ``values`` in these places."""
-    found = list(arrays)
+    result = list(arrays)
     for i, value in zip(places, values, strict=True):
-        found[i] = value
-    return found
+        result[i] = value
+    return result
 
 
 def _below(of, arrays):
@@ -281,15 +281,15 @@ def _alike_in_front(arrays, count):
     explicit axes, as vmap wants them, and with none of these axes elsewhere."""
     explicit = [layouts.explicit_spec(array) for array in arrays]
     batches = [array.ndim > 2 for array in arrays]
-    known = [found for found, batch in zip(explicit, batches, strict=True) if found and batch]
+    known = [one for one, batch in zip(explicit, batches, strict=True) if one and batch]
     lead = next((P(*spec[:count]) for _, spec in known if any(spec[:count])), None)
     if lead is None:
         return arrays
     mesh = known[0][0]
     axes = layouts.axes_in(lead)
 
-    def put(array, found, batch):
-        spec = P(*(None,) * array.ndim) if found is None else found[1]
+    def put(array, known, batch):
+        spec = P(*(None,) * array.ndim) if known is None else known[1]
         rest = layouts.without(P(*spec[count if batch else 0 :]), axes)
         wanted = P(*lead, *rest) if batch else rest
         if wanted == spec:
@@ -438,8 +438,8 @@ def _without_sharded_batch(array):
 
 def _each(function, marks, arrays):
     def one(stacked):
-        found = iter(stacked)
+        values = iter(stacked)
         each = zip(arrays, marks, strict=True)
-        return function(*(next(found) if mark else array for array, mark in each))
+        return function(*(next(values) if mark else array for array, mark in each))
 
     return jax.lax.map(one, [x for x, mark in zip(arrays, marks, strict=True) if mark])

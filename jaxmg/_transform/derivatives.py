@@ -2,8 +2,8 @@
 linear, `linear` to what is, with a transpose.
 
 A rule looks at arrays of the level below: at the caller's own ones where the caller differentiates
-eagerly, so that the mesh is found as without a derivative. It is made of functions that have rules
-themselves, for derivatives of higher order.
+eagerly, so that the mesh is inferred as without a derivative. It is made of functions that have
+rules themselves, for derivatives of higher order.
 """
 
 import abc
@@ -135,10 +135,10 @@ class ByColumns(Linear):
 
 
 @functools.lru_cache(maxsize=512)
-def _jaxpr(of, described, mesh, x64):
+def _jaxpr(of, avals, mesh, x64):
     """What runs, of arrays of these shapes, dtypes and shardings, and in this context: jit looks
     into it for the devices that a program needs."""
-    arrays = (jax.ShapeDtypeStruct(shape, dtype, sharding=s) for shape, dtype, s in described)
+    arrays = (jax.ShapeDtypeStruct(shape, dtype, sharding=s) for shape, dtype, s in avals)
     return jax.make_jaxpr(of.run)(*arrays)
 
 

@@ -14,72 +14,72 @@ import functools
 
 import jax
 
-from jaxmg._call import blocks, layouts, record
-from jaxmg._transform import derivatives, hermitian
+from jaxmg._call import execute, layouts, record
+from jaxmg._transform import derivatives, dispatch, hermitian
 
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class _Where:
-    """Where the matrices of a call were, which no tracer knows."""
+    """The layout of the matrices of a call, which tracers don't carry."""
 
     layout: layouts.Layout
 
 
-def rule(solver, vectors, subset=lambda chosen: slice(None)):
-    """The ``rule`` of a `Routine`: what it gives, of those of all eigenvectors.
+def rule(routine, solver, arguments, places=slice(None)):
+    """The derivative of a call of ``routine``, as `derivatives.differentiable` takes it.
 
     Args:
-        solver: function without arguments that returns the routine of all eigenvectors, in a matrix
-            of the name ``vectors``.
-        vectors: what either calls them.
-        subset: function of the routine's options, a dict, that returns which ones it gives.
+        solver: the routine of all eigenvectors, its first result.
+        places: which of the eigenvalues the call returns, in ascending order.
     """
+    wanted = dict(arguments.options).get("return_eigenvectors", True)
+    vectors, inside = solver.results[0], arguments.inside
+    everything = arguments._replace(
+        outputs=("w", *((vectors.name,) if wanted else ()), "status"), options=_options(wanted)
+    )
 
-    def of_routine(routine, chosen):
-        options = dict(chosen.options)
-        wanted = options.get("return_eigenvectors", True)
-        places = subset(options)
-        names = ("w", *((vectors,) if wanted else ()), "status")
-        full = (("return_eigenvectors", wanted), ("return_status", True))
-        everything = chosen._replace(names=names, options=full)
+    def solve(*arrays):
+        layout = inside and inside.layout
+        rows = execute.local_operands(solver, arrays, inside) if layout else arrays
+        (w, *v, status), _ = _solve(solver, everything, rows)
+        if layout:
+            v = [vectors.on_rank(x, layout, arrays[0]) for x in v]
+        makers = {
+            "w": lambda: w[places],
+            "status": lambda: status,
+            **{name: lambda: v[0][:, places] for name in (vectors.name, "v") if wanted},
+        }
+        works = zip((record.WORK, record.SECOND_WORK), arrays, strict=False)
+        for name, array in works:
+            makers[name] = functools.partial(jax.lax.stop_gradient, array)
+        return execute.select_results(routine, arguments, makers)
 
-        def solve(*arrays):
-            found, layout = solver(), chosen.inside and chosen.inside.layout
-            rows = [blocks.to_rows(x, layout) for x in arrays] if layout else arrays
-            (w, *v, status), _ = _solved(found, everything, rows)
-            if layout:
-                v = [found.results[0].on_rank(x, layout, arrays[0]) for x in v]
-            makers = {
-                "w": lambda: w[places],
-                "status": lambda: status,
-                **{name: lambda: v[0][:, places] for name in (vectors, "v") if wanted},
-            }
-            works = zip((record.WORK, record.SECOND_WORK), arrays, strict=False)
-            for name, array in works:
-                makers[name] = functools.partial(jax.lax.stop_gradient, array)
-            return routine.picked(chosen, makers)
-
-        return derivatives.as_composed(solve)
-
-    return of_routine
+    return derivatives.as_composed(solve)
 
 
-def _solved(routine, chosen, arrays):
+def _options(vectors):
+    return (("return_eigenvectors", vectors), ("return_status", True))
+
+
+def _solve(solver, arguments, arrays):
     """((w, v, status) or (w, status), `_Where`)"""
+    inside = arguments.inside
 
     def run(*arrays):
-        if chosen.inside is not None:
-            return routine.found_by_rows(arrays, chosen), _Where(chosen.inside.layout.by_rows)
-        return routine.found(arrays, chosen), _Where(routine.layout(arrays, chosen))
+        if inside is not None:
+            values = dispatch.run_by_rows(solver, arrays, arguments)
+            return values, _Where(inside.layout.by_rows)
+        layout = execute.resolve_layout(solver, arrays, arguments)
+        return dispatch.batch(solver, arrays, arguments), _Where(layout)
 
     def derivative(primals, tangents):
-        vectors = chosen._replace(
-            names=("w", routine.results[0].name, "status"),
-            options=(("return_eigenvectors", True), ("return_status", True)),
+        with_vectors = arguments._replace(
+            outputs=("w", solver.results[0].name, "status"), options=_options(True)
         )
-        (w, v, status), where = _solved(routine, vectors, primals)
-        w_dot, v_dot = _tangents(where.layout, w, v, tangents, len(chosen.names) == 3)
+        (w, v, status), where = _solve(solver, with_vectors, primals)
+        wanted = len(arguments.outputs) == 3
+        w_dot, v_dot = _tangents(where.layout, w, v, tangents, wanted)
         still = derivatives.still(status)
         if v_dot is None:
             return ((w, status), where), ((w_dot, still), where)
@@ -104,7 +104,7 @@ def _tangents(layout, w, v, tangents, vectors):
         return w_dot, None
     half = None if b is None else -hermitian.column_products(layout, x, b) / 2
     inner = hermitian.quotients(layout, hermitian.adjoint_times(layout, x, a), w, half)
-    return w_dot, hermitian.as_given(layout, hermitian.times(layout, x, inner), v)
+    return w_dot, hermitian.laid_out_like(layout, hermitian.times(layout, x, inner), v)
 
 
 def _whole(layout, a):

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import blocks, ffi, layouts, results
+from jaxmg._call import blocks, ffi, layouts, local_layouts, results
 from jaxmg._transform import products
 
 
@@ -47,8 +47,10 @@ def on_mesh_with(*static):
 
 @on_mesh
 def rows(layout, a):
-    """A matrix as the caller has it, with padding of his too, as the functions here take it."""
-    return _over(layout, lambda rank, block: blocks.to_rows(block, layout.by_rows), (a,))
+    """The caller's square matrix, which may have padding, as the functions here take it."""
+    return _over(
+        layout, lambda rank, block: blocks.to_rows(block, layout.by_rows, block.shape[1]), (a,)
+    )
 
 
 @on_mesh_with(2)
@@ -62,7 +64,7 @@ def with_padding(layout, matrix, count):
     return _over(layout, lambda rank, a: blocks.from_rows(a, layout.by_rows, shape), (matrix,))
 
 
-def as_given(layout, matrix, other):
+def laid_out_like(layout, matrix, other):
     """`with_padding` in the shape and the sharding of another one of the caller's."""
     return layouts.constrain_like(with_padding(layout, matrix, other.shape[0]), other)
 
@@ -105,8 +107,8 @@ def of_right_hand_sides(product, layout, matrix, b):
     """One of these products with b, (n,) or (n, nrhs), of the caller's, and like it."""
     if not b.size:
         return jnp.zeros_like(b)
-    found = product(layout, matrix, results.columns(b))
-    return layouts.constrain_like(results.like(found, b), b)
+    x = product(layout, matrix, results.columns(b))
+    return layouts.constrain_like(results.like(x, b), b)
 
 
 @on_mesh
@@ -213,13 +215,13 @@ def quotients(layout, c, w, diagonal=None):
         row, column = _places(rank, c)
         gap = jnp.where(row == column, 1, w - _own(layout, rank, w[:, None])).astype(c.dtype)
         gap = _compat.vary(gap, _compat.varying_axes(c))
-        found = jax.lax.custom_linear_solve(
+        off_diagonal = jax.lax.custom_linear_solve(
             lambda x: gap * x,
             jnp.where(row == column, 0, c),
             lambda _, c: jnp.where(c == 0, 0, c / gap),
             symmetric=True,
         )
-        return found + sum(jnp.where(row == column, x, 0).astype(c.dtype) for x in diagonal)
+        return off_diagonal + sum(jnp.where(row == column, x, 0).astype(c.dtype) for x in diagonal)
 
     return _over(layout, local, (c,), (w,) if diagonal is None else (w, diagonal))
 
@@ -245,8 +247,8 @@ def divided(layout, c, w, values, slopes, diagonal):
         mean = (slopes + own_slopes) / 2
         rounding = 4 * unit * (jnp.abs(values) + jnp.abs(own_values)) / jnp.abs(gap)
         close = equal | (jnp.abs(mean - quotient) <= rounding)
-        found = c * jnp.where(close, mean, quotient)
-        return jnp.where(row == column, diagonal, found)
+        divided = c * jnp.where(close, mean, quotient)
+        return jnp.where(row == column, diagonal, divided)
 
     return _over(layout, local, (c,), (w, values, slopes, diagonal))
 
@@ -267,7 +269,7 @@ def _over(layout, local, matrices, vectors=(), result=None):
     """``local`` of a rank, its rows of ``matrices``, and ``vectors``; by rows where ``result``, the
     spec, isn't given."""
     if layout.inside:
-        return local(layouts.local_rank(layout), *matrices, *vectors)
+        return local(local_layouts.local_rank(layout), *matrices, *vectors)
     out = layout.row_spec if result is None else result
     if not layout.rows:  # of a batch, which is spread
         return local(0, *(blocks.replicate(x, layout) for x in (*matrices, *vectors)))
@@ -323,7 +325,7 @@ def _placed(layout, rank, own, all_rows):
 def _sum(layout, value):
     """Over the ranks."""
     if layout.inside:
-        return layouts.summed(value, layout)
+        return local_layouts.summed(value, layout)
     return jax.lax.psum(value, layout.rows) if layout.rows else value
 
 

@@ -76,7 +76,7 @@ def adjoint_times_rows_on_rank(x, y, layout):
 
 def adjoint_on_rank(x, layout):
     """A rank's rows of X^H, of its rows of X (n, n)."""
-    return blocks.to_columns(x, layout, x.shape).conj().T
+    return blocks.to_columns(x, layout, x.shape[1], x.shape[0]).conj().T
 
 
 def _by_columns(part, x, y, count, layout):
@@ -85,13 +85,13 @@ def _by_columns(part, x, y, count, layout):
     y = _with_columns(y, layout.ranks)
     width = y.shape[1] // layout.ranks
 
-    def found(x, y, step):
+    def compute(x, y, step):
         return part(x, _columns(y, step, width), layout)
 
     def write(rows, part, step):
         return jax.lax.dynamic_update_slice_in_dim(rows, part, step * width, 1)
 
-    return _steps(found, write, (count, y.shape[1]), x, y, layout)[:, :columns]
+    return _steps(compute, write, (count, y.shape[1]), x, y, layout)[:, :columns]
 
 
 def _steps(part, write, shape, x, y, layout):

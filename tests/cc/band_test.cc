@@ -1,5 +1,5 @@
 // The reduction of a Hermitian matrix to a band: what it keeps, and the products with it.
-#include "xla_ffi/engine/band.h"
+#include "xla_ffi/engine/eigen/band.h"
 
 #include <algorithm>
 #include <complex>
@@ -14,8 +14,8 @@
 #include "tests/cc/recording_device.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/engine/gather.h"
-#include "xla_ffi/engine/redistribute.h"
+#include "xla_ffi/engine/core/gather.h"
+#include "xla_ffi/engine/core/redistribute.h"
 
 namespace jaxmg {
 namespace {

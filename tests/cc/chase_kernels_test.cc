@@ -11,12 +11,12 @@
 #include "tests/cc/host_cuda/host_cuda.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/device/host.h"
+#include "xla_ffi/device/host/device.h"
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
-#include "xla_ffi/device/chase.cuh"
-#include "xla_ffi/device/groups.cuh"
+#include "xla_ffi/device/cuda/chase.cuh"
+#include "xla_ffi/device/cuda/groups.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg {

@@ -15,7 +15,7 @@
 #include "tests/cc/problem.h"
 #include "tests/cc/ranks.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/engine/chase.h"
+#include "xla_ffi/engine/eigen/chase.h"
 
 namespace jaxmg::testing {
 

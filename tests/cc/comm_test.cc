@@ -15,7 +15,7 @@
 #include "tests/cc/ranks.h"
 #include "tests/cc/testing.h"
 #include "xla_ffi/comm/communicator.h"
-#include "xla_ffi/comm/meeting.h"
+#include "xla_ffi/comm/rendezvous.h"
 
 // Counts what is alive.
 static std::atomic<int64_t> alive{0};
@@ -166,7 +166,7 @@ constexpr Seconds kMeeting(10);
 // Every rank brings its number.
 Status MeetAt(int64_t run, int rank, int ranks, Seconds limit,
               std::shared_ptr<InProcessGroup>* group) {
-  return Meet({{run, nullptr}, 0}, "potrs", rank, ranks, {limit}, 10 + rank, group);
+  return JoinRendezvous({{run, nullptr}, 0}, "potrs", rank, ranks, {limit}, 10 + rank, group);
 }
 
 TEST(MeetingsMatchTheirCalls) {
@@ -183,7 +183,7 @@ TEST(MeetingsMatchTheirCalls) {
           EXPECT(status.ok()) << status.message();
           if (!status.ok()) return;
           for (int other = 0; other < kRanks; ++other) {
-            EXPECT(group->brought()[other] == 10 + other) << group->brought()[other];
+            EXPECT(group->rank_values()[other] == 10 + other) << group->rank_values()[other];
           }
           auto device = NewHostDevice();
           auto comm = NewInProcessCommunicator(group, rank, device.get(), {kMeeting});
@@ -250,15 +250,15 @@ TEST(OnlyEqualKeysMeet) {
   const int here = 0, there = 0;
   for (int64_t number : {0, 1, 2}) {
     // Of a run by itself: a call that has failed, as these do, is not met at again.
-    const MeetingKey key = {{20 + 2 * number, &here}, 0};
-    MeetingKey other = key;
+    const RendezvousKey key = {{20 + 2 * number, &here}, 0};
+    RendezvousKey other = key;
     if (number == 0) ++other.call.run;
-    if (number == 1) other.call.site = &there;
+    if (number == 1) other.call.call_site = &there;
     if (number == 2) ++other.group;
     Status statuses[2];
-    auto meet = [&](int rank, const MeetingKey& mine) {
+    auto meet = [&](int rank, const RendezvousKey& mine) {
       std::shared_ptr<InProcessGroup> group;
-      statuses[rank] = Meet(mine, "potrs", rank, 2, {milliseconds(50)}, 0, &group);
+      statuses[rank] = JoinRendezvous(mine, "potrs", rank, 2, {milliseconds(50)}, 0, &group);
     };
     std::thread first(meet, 0, key);
     meet(1, other);

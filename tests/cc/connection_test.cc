@@ -1,5 +1,5 @@
 // A connection's frames and the files that come with them, over a pair of sockets of this process.
-#include "xla_ffi/comm/connection.h"
+#include "xla_ffi/comm/processes/connection.h"
 
 #include <fcntl.h>
 #include <sys/epoll.h>

@@ -9,8 +9,8 @@
 
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/device/host.h"
-#include "xla_ffi/device/lapack.h"
+#include "xla_ffi/device/host/device.h"
+#include "xla_ffi/device/host/lapack.h"
 
 namespace jaxmg {
 namespace {

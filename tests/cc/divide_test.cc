@@ -1,6 +1,6 @@
 // Divide and conquer on several ranks: LAPACK's kinds of tridiagonal matrices, every small order,
 // parts of the vectors, values alone, and what does not converge.
-#include "xla_ffi/engine/divide.h"
+#include "xla_ffi/engine/eigen/divide.h"
 
 #include <cmath>
 #include <cstdint>
@@ -17,7 +17,7 @@
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
 #include "tests/cc/tridiagonal.h"
-#include "xla_ffi/engine/deflation.h"
+#include "xla_ffi/engine/eigen/deflation.h"
 
 namespace jaxmg {
 namespace {

@@ -1,5 +1,5 @@
 // The eigensolver of all ranks, from a caller's rows to his results.
-#include "xla_ffi/engine/eigen.h"
+#include "xla_ffi/engine/eigen/eigen.h"
 
 #include <algorithm>
 #include <complex>

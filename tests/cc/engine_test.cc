@@ -13,8 +13,8 @@
 #include "tests/cc/ranks.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/device/lapack.h"
-#include "xla_ffi/engine/redistribute.h"
+#include "xla_ffi/device/host/lapack.h"
+#include "xla_ffi/engine/core/redistribute.h"
 #include "xla_ffi/engine/routines.h"
 
 namespace jaxmg {

@@ -1,5 +1,5 @@
 // Rows on ranks to columns on ranks, and back.
-#include "xla_ffi/engine/exchange.h"
+#include "xla_ffi/engine/core/exchange.h"
 
 #include <complex>
 #include <vector>

@@ -1,5 +1,5 @@
 // The Cholesky factor as a value: made once, used in every way, on the devices of engine_test.
-#include "xla_ffi/engine/factor.h"
+#include "xla_ffi/engine/cholesky/factor.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@
 #include "tests/cc/ranks.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/device/lapack.h"
+#include "xla_ffi/device/host/lapack.h"
 #include "xla_ffi/engine/routines.h"
 
 namespace jaxmg {

@@ -1,5 +1,5 @@
 // The layer that keeps an algorithm's events: what waits for what, and what a failure ends.
-#include "xla_ffi/engine/flow.h"
+#include "xla_ffi/engine/core/flow.h"
 
 #include <cstdint>
 #include <memory>

@@ -1,6 +1,6 @@
 // The product of a Hermitian matrix with vectors, in the caller's rows, on the devices of
 // engine_test.
-#include "xla_ffi/engine/hemm.h"
+#include "xla_ffi/engine/cholesky/hemm.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@
 #include "tests/cc/recording_device.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/engine/gather.h"
+#include "xla_ffi/engine/core/gather.h"
 
 namespace jaxmg {
 namespace {

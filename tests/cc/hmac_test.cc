@@ -1,5 +1,5 @@
 // SHA-256 and HMAC-SHA256 give what the standards say.
-#include "xla_ffi/comm/hmac.h"
+#include "xla_ffi/comm/processes/hmac.h"
 
 #include <string>
 

@@ -1,5 +1,5 @@
 // The kernels of kernels.cu, on the host.
-#include "xla_ffi/device/kernels.h"
+#include "xla_ffi/device/cuda/kernels.h"
 
 #include <algorithm>
 #include <complex>
@@ -10,11 +10,11 @@
 
 #include "tests/cc/host_cuda/host_cuda.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/device/host.h"
+#include "xla_ffi/device/host/device.h"
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
-#include "xla_ffi/device/kernels.cu"
+#include "xla_ffi/device/cuda/kernels.cu"
 #pragma GCC diagnostic pop
 
 namespace jaxmg {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tests/cc/testing.h"
-#include "xla_ffi/engine/batches.h"
+#include "xla_ffi/engine/core/batches.h"
 #include "xla_ffi/layout/redistribution.h"
 #include "xla_ffi/layout/tiles.h"
 

@@ -21,12 +21,12 @@
 #include "tests/cc/ranks.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/device/host.h"
+#include "xla_ffi/device/host/device.h"
 #include "xla_ffi/engine/routines.h"
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
-#include "xla_ffi/device/panel.cuh"
+#include "xla_ffi/device/cuda/panel.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg {

@@ -17,9 +17,9 @@
 #include "tests/cc/recording_device.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/device/host.h"
+#include "xla_ffi/device/host/device.h"
 #include "xla_ffi/device/products_by_parts.h"
-#include "xla_ffi/engine/factor.h"
+#include "xla_ffi/engine/cholesky/factor.h"
 #include "xla_ffi/engine/routines.h"
 
 namespace jaxmg {

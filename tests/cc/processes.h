@@ -20,10 +20,10 @@
 
 #include "tests/cc/ranks.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/comm/hub.h"
-#include "xla_ffi/comm/process_group.h"
-#include "xla_ffi/comm/process_meeting.h"
-#include "xla_ffi/comm/segments.h"
+#include "xla_ffi/comm/processes/hub.h"
+#include "xla_ffi/comm/processes/process_group.h"
+#include "xla_ffi/comm/processes/segments.h"
+#include "xla_ffi/comm/processes/shared_rendezvous.h"
 
 namespace jaxmg::testing {
 
@@ -104,7 +104,7 @@ inline std::vector<std::string> RunProcesses(int count, const Part& part,
       hub.set_peer_timeout(mine.peer_timeout);
       hub.set_transport(mine.transport);
       std::string address, others;
-      const Status listening = hub.Listen(mine.version, SharedMeetings(), &address);
+      const Status listening = hub.Listen(mine.version, SharedRendezvousSink(), &address);
       EXPECT(listening.ok()) << listening.message();
       if (mine.transport == Transport::kTcp) {
         std::string lines;
@@ -165,9 +165,9 @@ inline std::vector<std::string> RunProcesses(int count, const Part& part,
 }
 
 // A call of ranks that are dealt to processes, as a handler's instantiate stage makes it.
-inline std::shared_ptr<const SharedSite> SiteOn(int ranks, const std::vector<int>& processes,
-                                                const std::string& text = "potrs (n 8)") {
-  return NewSharedSite(text.substr(0, text.find(' ')), text, ranks, processes);
+inline std::shared_ptr<const SharedCallSite> SiteOn(int ranks, const std::vector<int>& processes,
+                                                    const std::string& text = "potrs (n 8)") {
+  return NewSharedCallSite(text.substr(0, text.find(' ')), text, ranks, processes);
 }
 
 struct RankOutcome {
@@ -183,7 +183,7 @@ struct Devices {
 };
 
 // The ranks of this process in a call, each on a thread, as the handlers run them.
-inline std::vector<RankOutcome> RunRanksHere(const std::shared_ptr<const SharedSite>& site,
+inline std::vector<RankOutcome> RunRanksHere(const std::shared_ptr<const SharedCallSite>& site,
                                              int64_t run, const RankProgram& program,
                                              Seconds limit = kPatience,
                                              const std::string& block = "float64",
@@ -202,9 +202,9 @@ inline std::vector<RankOutcome> RunRanksHere(const std::shared_ptr<const SharedS
       std::shared_ptr<InProcessGroup> group;
       int sharing = 0;
       const int ordinal = devices.many ? outcome.rank : 0;
-      outcome.status =
-          MeetAcross({site, run, outcome.group, outcome.rank, block, devices.on_host, ordinal},
-                     {limit}, &group, &sharing);
+      outcome.status = JoinSharedRendezvous(
+          {site, run, outcome.group, outcome.rank, block, devices.on_host, ordinal}, {limit},
+          &group, &sharing);
       if (!outcome.status.ok()) return;
       outcome.status = RunInGroup(group, outcome.rank, device.get(), {kPatience},
                                   [&](Communicator& comm) -> Status {
@@ -258,7 +258,7 @@ inline bool NoCallIsLeft() {
 
 // Nor does anybody wait for this process to come to a call.
 inline bool NothingIsLeft() {
-  return Soon([] { return Hub::The().calls() == 0 && OpenSharedMeetings() == 0; });
+  return Soon([] { return Hub::The().calls() == 0 && CountOpenSharedRendezvous() == 0; });
 }
 
 }  // namespace jaxmg::testing

@@ -8,8 +8,8 @@
 #include "tests/cc/problem.h"
 #include "tests/cc/processes.h"
 #include "tests/cc/reference_lapack.h"
-#include "tests/cc/test_wire.h"
-#include "xla_ffi/comm/wires.h"
+#include "tests/cc/test_channel.h"
+#include "xla_ffi/comm/processes/nccl_channels.h"
 #include "xla_ffi/engine/routines.h"
 
 namespace jaxmg {
@@ -83,12 +83,12 @@ const Means kMeans[] = {
     {"sockets", Transport::kUnix, true, false},
     {"memory, streams", Transport::kAuto, false, true},
     {"copies through sockets, streams", Transport::kTcp, false, true},
-    {"wires, streams", Transport::kWires, false, true},
+    {"wires, streams", Transport::kNccl, false, true},
 };
 
 std::unique_ptr<Device> Across(const Means& means) {
-  if (means.transport != Transport::kWires) return NewSharingHostDevice();
-  Wires::The().Use(TheTestWires());
+  if (means.transport != Transport::kNccl) return NewSharingHostDevice();
+  NcclChannels::The().Use(TheTestChannels());
   return NewHostDevice();
 }
 
@@ -97,7 +97,7 @@ std::unique_ptr<Device> OnStreams(std::unique_ptr<Device> device) {
 }
 
 template <typename T>
-void Compare(const std::shared_ptr<const SharedSite>& site, int64_t* run, bool definite,
+void Compare(const std::shared_ptr<const SharedCallSite>& site, int64_t* run, bool definite,
              const Means& means) {
   const DeviceMaker alone = [&](int rank) {
     return means.streams ? OnStreams(OnHost(rank)) : OnHost(rank);

@@ -382,7 +382,7 @@ TEST(FramesWaitForTheirCallAndNoLongerThanThat) {
 // Several sites and executions at one time, which processes begin in different orders.
 TEST(CallsAtOneTimeDoNotMix) {
   RunProcesses(2, [&](int process) {
-    std::vector<std::shared_ptr<const SharedSite>> sites;
+    std::vector<std::shared_ptr<const SharedCallSite>> sites;
     for (int i = 0; i < 4; ++i) sites.push_back(SiteOn(4, {0, 0, 1, 1}));
     std::vector<std::thread> threads;
     for (int i = 0; i < 8; ++i) {

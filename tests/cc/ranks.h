@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "xla_ffi/comm/in_process.h"
-#include "xla_ffi/device/host.h"
-#include "xla_ffi/engine/matrix.h"
+#include "xla_ffi/device/host/device.h"
+#include "xla_ffi/engine/core/matrix.h"
 
 namespace jaxmg::testing {
 

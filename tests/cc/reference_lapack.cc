@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "xla_ffi/device/lapack.h"
+#include "xla_ffi/device/host/lapack.h"
 
 namespace jaxmg::testing {
 namespace {

@@ -9,7 +9,7 @@
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
-#include "xla_ffi/device/kernels.cu"
+#include "xla_ffi/device/cuda/kernels.cu"
 #pragma GCC diagnostic pop
 
 namespace jaxmg::testing {

@@ -1,6 +1,6 @@
 // Memory that processes share: what is allocated where, what other processes have of it, and what
 // becomes of it when one of them is lost.
-#include "xla_ffi/comm/segments.h"
+#include "xla_ffi/comm/processes/segments.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -16,8 +16,8 @@
 #include "tests/cc/ranks.h"
 #include "tests/cc/testing.h"
 #include "xla_ffi/comm/communicator.h"
-#include "xla_ffi/comm/process_group.h"
-#include "xla_ffi/device/host.h"
+#include "xla_ffi/comm/processes/process_group.h"
+#include "xla_ffi/device/host/device.h"
 #include "xla_ffi/device/shared_memory.h"
 
 namespace jaxmg {
@@ -66,7 +66,7 @@ TEST(BlocksOfSegmentsDoNotOverlap) {
       void* data = nullptr;
       EXPECT(segments.Allocate(0, bytes, &data).ok());
       EXPECT(reinterpret_cast<uintptr_t>(data) % 512 == 0);
-      EXPECT(segments.Has(data) && segments.Has(static_cast<char*>(data) + bytes - 1));
+      EXPECT(segments.Contains(data) && segments.Contains(static_cast<char*>(data) + bytes - 1));
       const char mark = static_cast<char>(random());
       std::memset(data, mark, bytes);
       blocks.push_back({static_cast<char*>(data), bytes, mark});
@@ -104,7 +104,7 @@ TEST(MemoryThatIsFreeServesAgainAndWhatIsTooSmallGoes) {
   void* larger = take(200 * kMiB);
   EXPECT(segments.bytes() < before + 200 * kMiB);
   segments.Free(larger);
-  EXPECT(!segments.Has(&segments));
+  EXPECT(!segments.Contains(&segments));
 }
 
 TEST(NoMemoryIsAnError) {
@@ -210,13 +210,13 @@ TEST(WhatWaitsForALostProcessGoesOn) {
         std::shared_ptr<Event> event;
         const SharedEvent* shared = nullptr;
         AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1, [&](const RankContext& context) -> Status {
-          std::shared_ptr<Neighbour> other;
+          std::shared_ptr<MemoryPeer> other;
           JAXMG_RETURN_IF_ERROR(
               Segments::The().Connect(1 - process, Hub::The().ConnectionTo(1 - process),
                                       Deadline(std::chrono::seconds(20)), &other));
-          event = other->Theirs({123, 7});  // which nobody signals
+          event = other->PeerEvent({123, 7});  // which nobody signals
           shared = event->shared();
-          EXPECT(other->Theirs({uint32_t{1} << 30, 7}) == nullptr);
+          EXPECT(other->PeerEvent({uint32_t{1} << 30, 7}) == nullptr);
           return context.comm.Agree(Status::Ok());
         }));
         if (process == 1) {
@@ -238,7 +238,7 @@ TEST(WhatWaitsForALostProcessGoesOn) {
 TEST(TooManyCallsAtATimeAreAnError) {
   RunProcesses(2, [](int process) {
     AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1, [&](const RankContext& context) -> Status {
-      std::shared_ptr<Neighbour> other;
+      std::shared_ptr<MemoryPeer> other;
       JAXMG_RETURN_IF_ERROR(Segments::The().Connect(1 - process,
                                                     Hub::The().ConnectionTo(1 - process),
                                                     Deadline(std::chrono::seconds(20)), &other));
@@ -246,17 +246,17 @@ TEST(TooManyCallsAtATimeAreAnError) {
       Status last;
       while (last.ok()) {
         uint32_t first = 0;
-        last = other->TakeWords(40, &first);
+        last = other->AcquireWords(40, &first);
         if (last.ok()) taken.push_back(first);
         EXPECT(taken.size() < 1 << 20);
       }
       EXPECT(last.code() == Code::kResourceExhausted && taken.size() > 1000) << taken.size();
-      const SharedEvent one = other->Next(taken[5]);
-      EXPECT(other->Next(taken[5]).count() == one.count() + 1);
-      for (const uint32_t first : taken) other->GiveWords(first, 40);
+      const SharedEvent one = other->NextEvent(taken[5]);
+      EXPECT(other->NextEvent(taken[5]).count() == one.count() + 1);
+      for (const uint32_t first : taken) other->ReleaseWords(first, 40);
       uint32_t again = 0;
-      EXPECT(other->TakeWords(40, &again).ok());
-      other->GiveWords(again, 40);
+      EXPECT(other->AcquireWords(40, &again).ok());
+      other->ReleaseWords(again, 40);
       return context.comm.Agree(Status::Ok());
     }));
     return "";

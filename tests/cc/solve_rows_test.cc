@@ -1,5 +1,5 @@
 // Rows that are spread over ranks, times a factor's inverse.
-#include "xla_ffi/engine/solve_rows.h"
+#include "xla_ffi/engine/cholesky/solve_rows.h"
 
 #include <complex>
 #include <vector>

@@ -11,7 +11,7 @@
 #include <random>
 
 #include "tests/cc/processes.h"
-#include "xla_ffi/comm/hmac.h"
+#include "xla_ffi/comm/processes/hmac.h"
 
 namespace jaxmg {
 namespace {
@@ -111,7 +111,7 @@ std::string FrameOf(FrameHeader header, const std::string& body, int64_t bytes =
 FrameHeader HelloOf(int from, int to) {
   FrameHeader header;
   header.type = FrameType::kHello;
-  header.lead = static_cast<int32_t>(kWireFormat);
+  header.lead = static_cast<int32_t>(kFrameFormat);
   header.from = from;
   header.to = to;
   header.value = int64_t{60} * 1000000000;
@@ -269,10 +269,10 @@ TEST(WhatIsNoGreetingIsClosed) {
         words.push_back(FrameOf(HelloOf(0, 1), std::string(size, 'x')));
       }
       FrameHeader other = HelloOf(0, 1);
-      other.lead = static_cast<int32_t>(kWireFormat) + 1;
+      other.lead = static_cast<int32_t>(kFrameFormat) + 1;
       words.push_back(FrameOf(other, std::string(32, 'x')));
-      for (const auto type : {FrameType::kPing, FrameType::kProof, FrameType::kRefused,
-                              FrameType::kMeet, FrameType::kSegment, FrameType::kWireId}) {
+      for (const auto type : {FrameType::kPing, FrameType::kProof, FrameType::kRefusal,
+                              FrameType::kJoin, FrameType::kSegment, FrameType::kNcclId}) {
         FrameHeader header = HelloOf(0, 1);
         header.type = type;
         words.push_back(FrameOf(header, std::string(32, 'x')));
@@ -313,7 +313,7 @@ TEST(NobodyJoinsWithoutAProof) {
         std::string body;
         EXPECT(stranger.Send(FrameOf(HelloOf(one.from, one.to), std::string(32, 'x'))));
         const FrameHeader header = stranger.ReadFrame(&body);
-        EXPECT(header.type == FrameType::kRefused) << one.from << " to " << one.to;
+        EXPECT(header.type == FrameType::kRefusal) << one.from << " to " << one.to;
         EXPECT(body.find(one.answer) != std::string::npos) << body;
         EXPECT(stranger.IsClosed(seconds(5)));
       }
@@ -332,7 +332,7 @@ TEST(NobodyJoinsWithoutAProof) {
         FrameHeader header = HelloOf(0, 1);
         header.type = FrameType::kProof;
         EXPECT(stranger.Send(FrameOf(header, i == 2 ? std::string(32, '\0') : proof)));
-        EXPECT(stranger.ReadFrame(&refusal).type == FrameType::kRefused) << refusal;
+        EXPECT(stranger.ReadFrame(&refusal).type == FrameType::kRefusal) << refusal;
         EXPECT(stranger.IsClosed(seconds(5)));
       }
     };
@@ -557,11 +557,11 @@ TEST(WhereProcessesNeedTcp) {
     one.transport = NameOf(transport);
     return TcpBetween(one, higher);
   };
-  EXPECT(between(Transport::kAuto, same).empty() && between(Transport::kWires, same).empty());
+  EXPECT(between(Transport::kAuto, same).empty() && between(Transport::kNccl, same).empty());
   EXPECT(between(Transport::kUnix, same).empty() && between(Transport::kUnix, other).empty());
   EXPECT(between(Transport::kTcp, same) == "loopback");
   EXPECT(between(Transport::kTcp, other) == "any" && between(Transport::kAuto, other) == "any");
-  EXPECT(between(Transport::kWires, other) == "any");
+  EXPECT(between(Transport::kNccl, other) == "any");
   EXPECT(IsLoopback("127.0.0.1:5") && IsLoopback("127.3.0.1:5") && IsLoopback("[::1]:5"));
   EXPECT(!IsLoopback("10.0.0.1:127") && !IsLoopback("[fe80::1]:5"));
   Fd listener;

@@ -10,9 +10,9 @@
 #include "tests/cc/recording_device.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/engine/factor.h"
+#include "xla_ffi/engine/cholesky/factor.h"
+#include "xla_ffi/engine/eigen/sygvd.h"
 #include "xla_ffi/engine/routines.h"
-#include "xla_ffi/engine/sygvd.h"
 
 namespace jaxmg {
 namespace {

@@ -1,5 +1,5 @@
 // Generalized eigenproblems, from a caller's rows of A and B to his results.
-#include "xla_ffi/engine/sygvd.h"
+#include "xla_ffi/engine/eigen/sygvd.h"
 
 #include <algorithm>
 #include <complex>

@@ -77,15 +77,15 @@ TEST(PlacesBeyondASegmentAreRefused) {
         [&](const RankContext& context) {
           std::unique_ptr<Buffer> workspace;
           EXPECT(context.device.Allocate(1 << 20, &workspace).ok());
-          std::shared_ptr<Neighbour> other;
+          std::shared_ptr<MemoryPeer> other;
           EXPECT(Segments::The()
                      .Connect(1, Hub::The().ConnectionTo(1), Deadline(seconds(20)), &other)
                      .ok());
-          SharedPlace place = {};
-          EXPECT(other->Describe({workspace->data(), 8, 8, 5}, &place).ok());
+          BlockLocation place = {};
+          EXPECT(other->Locate({workspace->data(), 8, 8, 5}, &place).ok());
           place.offset = one.offset;
           place.pitch = one.pitch;
-          OutFrame frame = ToRank1(FrameType::kPlaced, 1, 8, 5);
+          OutFrame frame = ToRank1(FrameType::kLocation, 1, 8, 5);
           frame.body.assign(reinterpret_cast<const char*>(&place), sizeof(place));
           return frame;
         },
@@ -137,7 +137,7 @@ TEST(WhoSendsForCallsThatNeverBeginIsLost) {
       }
     }
     const int other = 1 - process;
-    EXPECT(Soon([&] { return !Hub::The().LostBecause(other).ok(); }));
+    EXPECT(Soon([&] { return !Hub::The().LossOf(other).ok(); }));
     EXPECT(process == 0 || Soon([] { return Hub::The().calls() == 0; })) << Hub::The().calls();
     return "";
   });
@@ -150,11 +150,11 @@ TEST(WhoNamesDevicesThatThereAreNotIsLost) {
       AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1, Agrees));
       if (process == 0) {
         OutFrame frame;
-        frame.header.type = FrameType::kWireWithdraw;
+        frame.header.type = FrameType::kNcclWithdraw;
         frame.header.from = device;
         EXPECT(Hub::The().ConnectionTo(1)->Send(std::move(frame)).ok());
       }
-      EXPECT(Soon([&] { return !Hub::The().LostBecause(1 - process).ok(); }));
+      EXPECT(Soon([&] { return !Hub::The().LossOf(1 - process).ok(); }));
       return "";
     });
   }

@@ -136,14 +136,15 @@ def check_syevd(name, n, dtype, mesh, tile, backend, vectors=True):
     )
 
 
-def check_sygvd(name, n, dtype, mesh, tile):
+def check_sygvd(name, n, dtype, mesh, tile, backend):
     """D Z D x = w D^2 x with D diagonal: the eigenvalues are those of Z, the vectors D^-1 times."""
     z = problems.matrix(np, n, dtype, kind="ill")
     d = 1 + np.arange(n, dtype=np.finfo(dtype).dtype) / n
     a, b = (d[:, None] * z * d).astype(dtype), np.diag(d * d).astype(dtype)
     w, x, status = jaxmg.sygvd(
-        upper(a, mesh), upper(b, mesh), tile, mesh, P("r", None), return_status=True
-    )
+        upper(a, mesh), upper(b, mesh), tile, mesh, P("r", None), return_status=True,
+        backend=backend,
+    )  # fmt: skip
     exact = problems.ill_eigenvalues(n, dtype)
     error = float(abs(np.asarray(w) - exact).max()) / exact[-1] / eps(dtype)
     others = backward_error("syevd", z, (w, d[:, None] * np.asarray(x)))
@@ -154,7 +155,39 @@ def check_sygvd(name, n, dtype, mesh, tile):
     )
 
 
+def check_row(name, n, dtype, mesh, tile, backend, routine, nrhs):
+    """A routine of the table, by the error that the table measures."""
+    a, m, b = matrix(n, dtype), problems.matrix(np, n, dtype), vectors(n, nrhs, dtype)
+    arrays = {"a": a, "m": m, "b": b}
+    where = {"mesh": mesh, "in_specs": P("r", None)}
+    operands = routine.make_operands(jaxmg, arrays.get, tile, **where)
+    options = {"backend": backend} if routine.backends else {}
+    results = dict(
+        zip(routine.returns, routine.call(jaxmg, operands, tile, **where, **options), strict=True)
+    )
+    status = results.pop("status", 0)
+    error = routine.error(a, m, b, results.values()) / eps(dtype)
+    report(name, status == 0 and error < 50 + 10 * n, f"{error:.2g} {status}")
+
+
+# Those of which more is known than the table says.
+CHECKS = {
+    "potrs": lambda *case, turn: check_potrs(*case, nrhs=(1, 3, 300)[turn % 3]),
+    "potri": lambda *case, turn: check_potri(*case),
+    "syevd": lambda *case, turn: check_syevd(*case, vectors=turn % 3 != 0),
+    "sygvd": lambda *case, turn: check_sygvd(*case),
+}
+
+
+def check_routine(name, routine, turn, *case):
+    if routine in CHECKS:
+        CHECKS[routine](name, *case, turn=turn)
+    else:
+        check_row(name, *case, problems.TABLE[routine], (1, 3)[turn % 2])
+
+
 def table(quick):
+    """Every routine; dtypes are dealt out for those that have no check of their own."""
     sizes = (1, 7, 97, 1000) if quick else (1, 2, 7, 97, 130, 513, 1000, 2048)
     tiles = (None, 3, 64, 500)
     counts = [count for count in (1, 2, 3, 4, 8) if count <= len(jax.devices())]
@@ -165,33 +198,13 @@ def table(quick):
                 tile = tiles[(i + j + k) % 4]
                 if tile == 3 and n > 200:
                     tile = 32
-                for backend in BACKENDS:
-                    case = f"n={n} ranks={count} {dtype} tile={tile} {backend}"
-                    nrhs = (1, 3, 300)[(i + k) % 3]
-                    attempt(
-                        f"potrs {case} nrhs={nrhs}",
-                        check_potrs,
-                        n,
-                        dtype,
-                        mesh,
-                        tile,
-                        backend,
-                        nrhs,
-                    )
-                    attempt(f"potri {case}", check_potri, n, dtype, mesh, tile, backend)
-                    vectors = (i + j + k) % 3 != 0
-                    attempt(
-                        f"syevd {case} vectors={vectors}",
-                        check_syevd,
-                        n,
-                        dtype,
-                        mesh,
-                        tile,
-                        backend,
-                        vectors,
-                    )
-                case = f"n={n} ranks={count} {dtype} tile={tile}"
-                attempt(f"sygvd {case}", check_sygvd, n, dtype, mesh, tile)
+                case = n, dtype, mesh, tile
+                for name, routine in problems.TABLE.items():
+                    if name not in CHECKS and k != (i + j) % len(DTYPES):
+                        continue
+                    for backend in routine.backends or ("native",):
+                        label = f"{name} n={n} ranks={count} {dtype} tile={tile} {backend}"
+                        attempt(label, check_routine, name, i + j + k, *case, backend)
 
 
 def refined(quick):

@@ -6,10 +6,11 @@
 With words, only the faults that contain one of them. --out is a file to which a record of the run
 is appended: which test found which fault, and why none found the others.
 
-mutants.toml has the faults: a text that occurs once in a file, another one in its place, and the
-tests that have to fail within the limit. A test that takes longer has found nothing: nobody would
-wait for it. C++ is built by the host's g++, and what did not change is taken from a cache; Python
-is this interpreter's, in which jax, scipy, pybind11 and the tests' own packages are installed.
+The folders beside this file have the faults, a file for each source: a text that occurs once in the
+source, another one in its place, and the tests that have to fail within the limit (see texts.py). A
+test that takes longer has found nothing: nobody would wait for it. C++ is built by the host's g++,
+and what did not change is taken from a cache; Python is this interpreter's, in which jax, scipy,
+pybind11 and the tests' own packages are installed.
 
 Exits with 1 where a fault survives without a reason, has a reason and doesn't survive, can't be
 put in, or where a test fails without any.
@@ -30,7 +31,9 @@ import sysconfig
 import tempfile
 import threading
 import time
-import tomllib
+
+import texts
+from texts import Broken
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FLAGS = ["-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-w", "-pthread"]
@@ -52,28 +55,24 @@ def run(command, folder, limit=None, **environment):
         return None, process.communicate()[0]
 
 
-class Broken(Exception):
-    """What doesn't build, or is not where it should be."""
-
-
-def original(folder, mutant):
-    """The text that the fault is put into."""
-    file = folder / mutant["file"]
-    text = file.read_text() if file.exists() else ""
-    if text.count(mutant["old"]) != 1:
-        raise Broken(f"{mutant['file']} has {mutant['old']!r} {text.count(mutant['old'])} times")
-    return text
+def list_files():
+    """The files of the tree: what git tracks or would track."""
+    names = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split("\n")  # fmt: skip
+    return [name for name in names if name and (ROOT / name).is_file()]
 
 
 def check(mutants):
     """Prints those that can't be put in; how many they are."""
-    broken = 0
+    broken, files = 0, list_files()
     for mutant in mutants:
         try:
-            original(ROOT, mutant)
+            texts.put(mutant, ROOT, files)
         except Broken as error:
             broken += 1
-            print(f"{mutant['what']}: {error}")
+            print(f"{mutant['file']}: {mutant['what']}: {error}")
     print(f"{len(mutants)} faults, {broken} can't be put in")
     return broken
 
@@ -118,14 +117,10 @@ class Tree:
 
     def __init__(self, folder, objects, limit):
         self.folder, self.objects, self.limit = folder, objects, limit
-        names = subprocess.run(
-            ["git", "ls-files", "-co", "--exclude-standard"],
-            cwd=ROOT, capture_output=True, text=True, check=True,
-        ).stdout.split("\n")  # fmt: skip
-        for name in filter(None, names):
-            if (ROOT / name).is_file():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, folder / name)
+        self.files = list_files()
+        for name in self.files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
 
     def run(self, test):
         """(exit status or None, output) of `cc/NAME`, `python/FILE ...` or `wheels/FILE ...`."""
@@ -144,18 +139,19 @@ class Tree:
             PYTHONDONTWRITEBYTECODE="1",
         )  # fmt: skip
 
-    def sources(self, *patterns):
-        for pattern in patterns:
-            for path in sorted((self.folder / "xla_ffi").glob(pattern)):
-                if not path.name.startswith("cuda"):
-                    yield str(path.relative_to(self.folder))
+    def sources(self, *folders):
+        """The C++ files below these folders of xla_ffi, without those for CUDA."""
+        for file in sorted(self.files):
+            top, *path = file.split("/")
+            if top == "xla_ffi" and path[0] in folders and file.endswith(".cc"):
+                if not any(part.startswith("cuda") for part in path):
+                    yield file
 
     def compiled(self, sources, *flags):
         return [self.objects.compile(self.folder, s, (*FLAGS, "-I.", *flags)) for s in sources]
 
     def engine(self):
-        return self.compiled(self.sources(*(f"{p}/*.cc" for p in (
-            "base", "comm", "device", "engine", "layout"))))  # fmt: skip
+        return self.compiled(self.sources("base", "comm", "device", "engine", "layout"))
 
     def link(self, out, objects, *flags):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +175,7 @@ class Tree:
         headers = os.environ["JAXMG_XLA_HEADERS"]
         include = (headers, pybind11.get_include(), sysconfig.get_path("include"))
         flags = [f"-I{folder}" for folder in include]
-        sources = [*self.sources("handlers/*.cc"), "xla_ffi/plugin/module.cc"]
+        sources = [*self.sources("handlers"), "xla_ffi/plugin/module.cc"]
         package = self.folder / "out/site/jaxmg_plugin_cpu"
         objects = [*self.compiled(sources, *flags), *self.engine()]
         script = f"-Wl,--version-script={self.folder}/xla_ffi/plugin/export.lds"
@@ -223,9 +219,10 @@ class Tree:
 
     def try_fault(self, mutant):
         """(test that found it or None, what happened)."""
-        file = self.folder / mutant["file"]
-        text = original(self.folder, mutant)
-        file.write_text(text.replace(mutant["old"], mutant["new"]))
+        path, text = texts.put(mutant, self.folder, self.files)
+        file = self.folder / path
+        original = file.read_text()
+        file.write_text(text)
         said = []
         try:
             for test in mutant["tests"]:
@@ -236,7 +233,7 @@ class Tree:
                     return test, f"found by {test} in {seconds}"
                 said.append(f"{test} {'passed' if status == 0 else 'hung'} in {seconds}")
         finally:
-            file.write_text(text)
+            file.write_text(original)
         return None, "; ".join(said)
 
 
@@ -280,9 +277,9 @@ def main():
     parser.add_argument("--check", action="store_true", help="only whether they can be put in")
     parser.add_argument("words", nargs="*")
     options = parser.parse_args()
-    mutants = tomllib.loads((ROOT / "tests/mutants/mutants.toml").read_text())["mutant"]
+    mutants = texts.load(pathlib.Path(__file__).parent)
     wanted = [m for m in mutants if not options.words or any(
-        word in m["what"] + m["file"] for word in options.words)]  # fmt: skip
+        word in f"{m['what']} {m['source']} {m['file']}" for word in options.words)]  # fmt: skip
 
     if options.check:
         sys.exit(1 if check(wanted) else 0)

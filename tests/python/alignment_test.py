@@ -10,8 +10,7 @@ import pytest
 from jax.sharding import AxisType
 
 import jaxmg
-from jaxmg._call import alignment, programs
-from jaxmg._routines import potri, potrs
+from jaxmg._call import alignment, execute, programs
 
 # Rows of results are looked at whole.
 pytestmark = cases.one_process("rows of processes are extended as those of devices")
@@ -22,17 +21,16 @@ def orders(monkeypatch):
     """The larger orders that calls work on, a list that grows."""
     found = []
 
-    def run_larger(program, results, matrices, call, arrays):
+    def extend(call, arrays):
         found.append((arrays[0].shape[1], call.order))
-        return original(program, results, matrices, call, arrays)
+        return original(call, arrays)
 
     def forget():  # the plans of other tests, which don't know of this one
-        for routine in (potrs._POTRS, potri._POTRI):
-            routine.__dict__.pop("planned", None)
+        execute._resolve.cache_clear()
         programs._compiled.cache_clear()
 
-    original = alignment.run_larger
-    monkeypatch.setattr(alignment, "run_larger", run_larger)
+    original = alignment.extend
+    monkeypatch.setattr(alignment, "extend", extend)
     monkeypatch.setattr(alignment, "_PLATFORMS", ("cpu", "gpu"))
     monkeypatch.setattr(alignment, "_LEAST", 1)
     forget()
@@ -131,7 +129,7 @@ def test_matrices_that_fill_a_device_stay_as_they_are(orders, monkeypatch):
     jaxmg.potri(a)
     assert not orders
     monkeypatch.setattr(layouts.Layout, "memory", 1 << 30)
-    potri._POTRI.__dict__.pop("planned", None)
+    execute._resolve.cache_clear()
     jaxmg.potri(a)
     assert orders
 

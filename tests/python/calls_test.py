@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import (
+    broad,
     check_potri,
     check_potrs,
     check_syevd,
@@ -26,13 +27,13 @@ from cases import (
 from jax import export
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from routines import ROUTINES
 
 import jaxmg
-from jaxmg._call import checks, layouts, programs
+from jaxmg._call import checks, execute, layouts, programs
 from jaxmg._routines import potrs
 
 _N = 16
-_PLANNED = ["potrs", "potri", "syevd", "cyclic_1d", "cho_factor", "cho_solve", "numpy"]
 
 
 @contextlib.contextmanager
@@ -52,28 +53,42 @@ def _nothing_is_compiled():
     assert not events
 
 
-def _calls(mesh, matrix):
+def _call_of(name, a, b):
+    """A function that calls a routine of the table with these arrays."""
+    routine = ROUTINES[name]
+    operands = routine.make_operands(jaxmg, {"a": a, "m": a, "b": b}.get, 3)
+    return lambda: routine.call(jaxmg, operands, 3)
+
+
+# Other calls, of a matrix and right-hand sides.
+_OTHERS = {
+    "cho_factor(refine=)": lambda a, b: lambda: jaxmg.cho_factor(a, 3, refine="float32"),
+    "linalg.eigh": lambda a, b: lambda: jaxmg.linalg.eigh(a),
+    "linalg.solve": lambda a, b: lambda: jaxmg.linalg.solve(a, b),
+    "numpy": lambda a, b: lambda: jaxmg.potrs(np.asarray(a), np.asarray(b), 3, line(2)),
+    "potri_symmetrize": lambda a, b: lambda: jaxmg.potri_symmetrize(a),
+    "potrs_jit_ctx": lambda a, b: lambda: jaxmg.potrs_jit_ctx(a, b, 3),
+}
+
+
+def _call_on(mesh, name):
+    """A call of a routine or of another name, with arrays on a mesh."""
+    matrix = positive_definite("well", _N, "float64")
     a, b = shard(matrix, mesh, "r", None), shard(np.ones(_N), mesh)
-    factor = jaxmg.cho_factor(a, 3)
-    return {
-        "potrs": lambda: jaxmg.potrs(a, b, 3, return_logdet=True),
-        "potri": lambda: jaxmg.potri(a, 3, return_status=True),
-        "syevd": lambda: jaxmg.syevd(a, 3),
-        "cyclic_1d": lambda: jaxmg.cyclic_1d(a, 2),
-        "cho_factor": lambda: jaxmg.cho_factor(a, 3).upper(),
-        "cho_solve": lambda: jaxmg.cho_solve(factor, b),
-        "potri_symmetrize": lambda: jaxmg.potri_symmetrize(a),
-        "potrs_jit_ctx": lambda: jaxmg.potrs_jit_ctx(a, b, 3),
-        "numpy": lambda: jaxmg.potrs(matrix, np.ones(_N), 3, mesh),
-    }
+    return _OTHERS[name](a, b) if name in _OTHERS else _call_of(name, a, b)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [*_PLANNED, "potri_symmetrize", "potrs_jit_ctx"],
-)
+def _is_quick(name):
+    """Refinement takes long to compile."""
+    return name not in ("refine", "refined")
+
+
+_NAMES = broad([(name,) for name in ROUTINES], _is_quick)
+
+
+@pytest.mark.parametrize("name", [*_NAMES, "numpy", "potri_symmetrize", "potrs_jit_ctx"])
 def test_second_call_compiles_nothing(name):
-    call = _calls(line(2), positive_definite("well", _N, "float64"))[name]
+    call = _call_on(line(2), name)
     first = jax.block_until_ready(call())
     with _nothing_is_compiled():
         second = jax.block_until_ready(call())
@@ -93,9 +108,13 @@ def _nothing_is_planned(monkeypatch):
         yield
 
 
-@pytest.mark.parametrize("name", _PLANNED)
+# from_upper lays U out anew in each call.
+_PLANNED = [name for name in ROUTINES if name != "from_upper"]
+
+
+@pytest.mark.parametrize("name", [*broad([(name,) for name in _PLANNED], _is_quick), "numpy"])
 def test_second_call_is_not_planned_again(monkeypatch, name):
-    call = _calls(line(2), positive_definite("well", _N, "float64"))[name]
+    call = _call_on(line(2), name)
     first = jax.block_until_ready(call())
     with _nothing_is_planned(monkeypatch):
         second = jax.block_until_ready(call())
@@ -135,35 +154,14 @@ def _on_one_device(kind):
 _KINDS = ["uncommitted", "committed", "mesh"]
 
 
-def _eager_calls(a, b):
-    factor, refined = jaxmg.cho_factor(a, 3), jaxmg.cho_factor(a, 3, refine="float32")
-    return {
-        "potrs": lambda: jaxmg.potrs(a, b, 3, return_status=True, return_logdet=True),
-        "potrs(refine=)": lambda: jaxmg.potrs(a, b, 3, refine="float32"),
-        "potri": lambda: jaxmg.potri(a, 3),
-        "syevd": lambda: jaxmg.syevd(a, 3),
-        "sygvd": lambda: jaxmg.sygvd(a, a, 3),
-        "eigh": lambda: jaxmg.eigh(a, subset_by_index=(1, 3)),
-        "cho_factor": lambda: jaxmg.cho_factor(a, 3),
-        "cho_factor(refine=)": lambda: jaxmg.cho_factor(a, 3, refine="float32"),
-        "cho_solve": lambda: jaxmg.cho_solve(factor, b),
-        "RefinedFactor.solve": lambda: refined.solve(b),
-        "inv": factor.inv,
-        "upper": factor.upper,
-        "cyclic_1d": lambda: jaxmg.cyclic_1d(a, 2),
-        "linalg.solve": lambda: jaxmg.linalg.solve(a, b),
-        "linalg.eigh": lambda: jaxmg.linalg.eigh(a),
-    }
-
-
 @pytest.mark.parametrize("kind", _KINDS)
-@pytest.mark.parametrize("name", _eager_calls(np.eye(3), np.ones(3)))
+@pytest.mark.parametrize("name", [*_PLANNED, "cho_factor(refine=)", "linalg.eigh", "linalg.solve"])
 def test_arrays_on_the_device_are_not_moved(monkeypatch, name, kind):
     """A second eager call hands the arrays to the compiled program and does nothing else."""
     on_device = _on_one_device(kind)
     a = on_device(positive_definite("well", _N, "float64"))
     b = on_device(np.ones(_N))
-    call = _eager_calls(a, b)[name]
+    call = _OTHERS[name](a, b) if name in _OTHERS else _call_of(name, a, b)
     first = jax.block_until_ready(call())
     with _nothing_is_moved(), _nothing_is_compiled(), _nothing_is_planned(monkeypatch):
         second = jax.block_until_ready(call())
@@ -427,10 +425,9 @@ def test_donated_buffer_is_the_work_space():
     b = shard(np.ones(n), mesh)
     jaxmg.potrs(a, b, 8)
     layout = layouts.infer("potrs", (a, b), None, None)
-    program = potrs._POTRS._program
     specs = (layout.row_spec, P(), P(), P())
     attributes = (("products", checks.DEFAULT), ("check_b", False))
-    call = programs.Call("potrs", program, layout, n, 8, "native", specs, attributes)
+    call = execute.make_call(potrs.POTRS, layout, a, 8, "native", attributes, specs)
     block = n * n * 8 // 2
     analysis = programs._compiled(call, (0,), (True,) * 4).lower(a, b).compile().memory_analysis()
     assert analysis.alias_size_in_bytes >= block

@@ -9,6 +9,7 @@ from processes import run
 
 import jaxmg
 from jaxmg._call import plugins
+from jaxmg._routines import table
 
 # Prints what a program is made of; what was traced before differs from process to process.
 _PROGRAM = """
@@ -198,7 +199,7 @@ def _call_handler(name, without=None, **attributes):
 
 @pytest.mark.parametrize("name", _HANDLERS)
 def test_every_handler_takes_exactly_its_attributes(name):
-    assert _HANDLERS.keys() | {"jaxmg_potrs", "jaxmg_cyclic_1d"} == set(plugins.HANDLERS)
+    assert _HANDLERS.keys() | {"jaxmg_potrs", "jaxmg_cyclic_1d"} == set(table.HANDLERS)
     jax.block_until_ready(_call_handler(name))
     for attribute in ("n", "ranks", "tile", "backend", "processes", *_HANDLERS[name][2]):
         message = f"attribute '{attribute}' is missing"

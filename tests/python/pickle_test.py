@@ -95,9 +95,9 @@ def test_another_platform(monkeypatch):
 
 
 def test_another_format():
-    restore, (kind, state) = _factor(line(2)).__reduce__()
+    restore, (state,) = _factor(line(2)).__reduce__()
     with pytest.raises(ValueError, match="another version's of jaxmg"):
-        restore(kind, {**state, "format": -1})
+        restore({**state, "format": -1})
 
 
 @pytest.mark.parametrize("refine", [None, "float32"])
@@ -109,3 +109,8 @@ def test_copies(refine):
     for leaf in jax.tree.leaves(factor):
         leaf.delete()
     np.testing.assert_allclose(again.solve(_B), np.linalg.solve(_A, _B), rtol=1e-12)
+
+
+@pytest.mark.parametrize("refine", [None, "float32"])
+def test_a_pickle_names_no_private_module(refine):
+    assert b"jaxmg._" not in pickle.dumps(_factor(line(1), refine))

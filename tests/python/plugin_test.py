@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from processes import run
 
 from jaxmg._call import backends, checks, layouts, plugins
+from jaxmg._routines import table
 
 
 class Point:
@@ -19,7 +20,7 @@ class Point:
 
     value = "a_module"
 
-    def __init__(self, name, distribution=None, version="2.0.0", handlers=plugins.HANDLERS):
+    def __init__(self, name, distribution=None, version="2.0.0", handlers=table.HANDLERS):
         self.name = name
         self.dist = distribution and types.SimpleNamespace(name=distribution, version=version)
         self.handlers = handlers
@@ -59,7 +60,7 @@ def _how(what):
 
 
 _PLUGIN = "jaxmg-plugin-cpu"
-_WITHOUT_TWO = set(plugins.HANDLERS) - {"jaxmg_potri", "jaxmg_cyclic_1d"}
+_WITHOUT_TWO = set(table.HANDLERS) - {"jaxmg_potri", "jaxmg_cyclic_1d"}
 
 # What is installed, and the one sentence that says what was found, what is needed, what to do.
 _UNFIT = {
@@ -129,12 +130,12 @@ def test_plugin_that_does_not_fit(monkeypatch, name):
 def test_plugin_that_fits(monkeypatch, points, versions):
     registered = _install(monkeypatch, *points, **versions)
     assert plugins.load("cpu").name == "cpu"
-    assert sorted(registered) == sorted(plugins.HANDLERS)
+    assert sorted(registered) == sorted(table.HANDLERS)
 
 
 def test_handlers_are_the_plugins():
     plugin = plugins.load(jax.devices()[0].platform)
-    assert set(plugin.registrations()) == set(plugins.HANDLERS)
+    assert set(plugin.registrations()) == set(table.HANDLERS)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from cases import eps, line, rng, shard
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg._call import backends, checks, layouts
+from jaxmg._call import backends, checks, execute, layouts
 from jaxmg._routines import potrs
 
 _TF32_EPS = 2.0**-10
@@ -211,15 +211,16 @@ def test_only_the_native_backend_has_it():
 @pytest.mark.parametrize("donate", [False, True])
 def test_products_are_plain_where_parts_have_no_room(dtype, donate, monkeypatch):
     routine, layout = (
-        potrs._POTRS,
+        potrs.POTRS,
         layouts.infer("potrs", (np.eye(96, dtype=dtype),), line(2), None),
     )
     a, attributes = jax.ShapeDtypeStruct((96, 96), dtype), {"products": checks.DEFAULT}
     block = 48 * 96 * np.dtype(dtype).itemsize
-    least = max(backends.plan("potrs", layout, "native", dtype, 96, 8)["bytes"])
+    least = max(backends.plan("potrs", layout, "native", dtype, (96, 96), 8)["bytes"])
     least += (1 if donate else 2) * block
     for memory, products in ((least, checks.DEFAULT), (least - 1, 0), (None, checks.DEFAULT)):
         monkeypatch.setattr(layouts.Layout, "memory", memory)
-        found = routine._with_room(attributes, layout, a, 8, donate)
-        assert found == {"products": checks.DEFAULT if dtype == "float64" else products}
-        assert routine._with_room({"products": 4}, layout, a, 8, donate) == {"products": 4}
+        fit = functools.partial(execute.fit_precision, routine)
+        expected = {"products": checks.DEFAULT if dtype == "float64" else products}
+        assert fit(attributes, layout, a, 8, donate) == expected
+        assert fit({"products": 4}, layout, a, 8, donate) == {"products": 4}

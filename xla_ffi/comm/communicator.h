@@ -1,8 +1,9 @@
-// Communicator: all that passes between the ranks of one call.
+// Communicator: the interface through which the ranks of one call exchange data.
 //
-// Every rank holds one, and calls it from one thread. Messages between two ranks arrive in the
-// order in which they were sent. A failing rank calls Abort, after which every call of every rank
-// returns the same error. A wait for another rank has a limit, which the maker chooses.
+// Every rank holds one Communicator and calls it from one thread. Messages between two ranks arrive
+// in the order in which they were sent. A rank that fails calls Abort; from then on every call of
+// every rank returns the same error. Waits for another rank have a time limit, which the creator of
+// the Communicator chooses.
 #ifndef JAXMG_XLA_FFI_COMM_COMMUNICATOR_H_
 #define JAXMG_XLA_FFI_COMM_COMMUNICATOR_H_
 
@@ -22,43 +23,45 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Every rank brings the outcome of what it did alone; all get the same one: Ok if all are, else
-  // the error of the lowest rank that has one. A meeting of the hosts; devices are not waited for.
+  // Collective. Each rank passes the status of its own work; all ranks get the same result: Ok if
+  // all are Ok, else the error of the lowest rank that has one. Synchronizes the hosts; does not
+  // wait for devices.
   virtual Status Agree(const Status& mine) noexcept = 0;
-  // Every rank brings a number and gets all of them, in rank order. A meeting of the hosts too.
+  // Collective. Each rank passes a number and gets the numbers of all ranks, in rank order.
+  // Synchronizes the hosts, as Agree does.
   virtual Status Share(int64_t mine, std::vector<int64_t>* all) = 0;
 
-  // Enqueues sending `block` to `peer` after the stream's work so far. Never blocks. The block must
-  // stay as it is until WaitSent.
+  // Enqueues a send of `block` to `peer` behind the stream's work so far. Never blocks. The block
+  // must not change until WaitSent.
   virtual Status Send(Stream stream, int peer, const Bytes2D& block) = 0;
-  // The same to every other rank.
+  // Sends the block to every other rank.
   virtual Status SendToAll(Stream stream, const Bytes2D& block) {
     for (int peer = 0; peer < size(); ++peer) {
       if (peer != rank()) JAXMG_RETURN_IF_ERROR(Send(stream, peer, block));
     }
     return Status::Ok();
   }
-  // How many blocks have been sent to `peer` so far.
+  // The number of blocks sent to `peer` so far.
   virtual int64_t Sent(int peer) const = 0;
-  // The stream's later work starts after the first `count` blocks sent to `peer` have been taken.
+  // Makes the stream's later work wait until `peer` has taken the first `count` blocks sent to it.
   virtual Status WaitSent(Stream stream, int peer, int64_t count) = 0;
-  // Enqueues receiving into `block`, which must have the sent block's height and columns. Blocks
-  // the host until the peer's Send was called.
+  // Enqueues a receive into `block`, which must have the height and the columns of the block that
+  // was sent. Blocks the host until the peer has called Send.
   virtual Status Recv(Stream stream, int peer, const Bytes2D& block) = 0;
 
-  // Receives by reference, where ranks share their memory (the host's do): `block` becomes the
-  // peer's own, to be read until Return. Blocks as Recv does.
+  // Receives by reference, on devices whose ranks share memory (the host): sets `block` to the
+  // peer's own block, which may be read until Return. Blocks the host as Recv does.
   virtual Status Borrow(Stream stream, int peer, Bytes2D* block) = 0;
-  // The block last borrowed from `peer` is not needed after the stream's work so far.
+  // Releases the block last borrowed from `peer`, behind the stream's work so far.
   virtual Status Return(Stream stream, int peer) = 0;
 
-  // Gives up: all ranks' calls return this error from now on.
+  // Fails the call: from now on every call of every rank returns this error.
   virtual void Abort(const Status& status) noexcept = 0;
-  // That error, once somebody has given up. Any thread, at any time.
+  // The error passed to Abort, or Ok. Any thread may call it at any time.
   virtual Status Failure() const noexcept = 0;
 };
 
-// A rank that is alone: nothing passes.
+// The Communicator of a call of one rank. Has no peers to send to.
 class SoloCommunicator : public Communicator {
  public:
   int rank() const override { return 0; }
@@ -81,20 +84,21 @@ class SoloCommunicator : public Communicator {
   static Status Nobody() { return Status::Fixed(Code::kInternal, "a rank alone has no peers"); }
 };
 
-// `block` of rank `root` to the same block of every other rank. The root may
-// change it only after WaitSent to each of them.
+// Sends `block` of rank `root` to the same block of every other rank. The root may change it only
+// after WaitSent to each of them.
 Status Broadcast(Communicator& comm, Stream stream, int root, const Bytes2D& block);
 
-// Every rank's `mine` (bytes) to `all` (size * bytes) on every rank, in rank order. The stream's
-// later work starts after the others have taken it, and everything that was sent before.
+// Gathers `bytes` bytes at `mine` of every rank into `all` (size * bytes), in rank order, on every
+// rank. The stream's later work starts after the other ranks have taken this rank's part and
+// everything sent before.
 Status AllGather(Communicator& comm, Device& device, Stream stream, const void* mine, void* all,
                  size_t bytes);
 
-// A step that may fail on one rank alone: every rank does it, gives up for all where it fails, and
-// returns what all agree on.
+// Runs a step that may fail on one rank alone. If it fails on this rank, aborts the call; returns
+// the status that all ranks agree on.
 Status Together(Communicator& comm, const std::function<Status()>& step);
 
-// The stream's later work starts after everything this rank sent has been taken.
+// Makes the stream's later work wait until all blocks that this rank sent have been taken.
 Status WaitAllSent(Communicator& comm, Stream stream);
 
 }  // namespace jaxmg

@@ -6,7 +6,7 @@
 namespace jaxmg {
 
 InProcessGroup::InProcessGroup(int size)
-    : size_(size), channels_(size * size), votes_(size), shared_(size), brought_(size) {}
+    : size_(size), queues_(size * size), votes_(size), shared_(size), rank_values_(size) {}
 
 Status InProcessGroup::Prepare(Device& device, Stream stream, int, int, Message* message) {
   if (message->ready != nullptr) return Status::Ok();
@@ -22,37 +22,37 @@ Status InProcessGroup::RecordTaken(Device& device, Stream stream, int, int,
 
 void InProcessGroup::Post(int from, int to, Message message) {
   auto lock = monitor_.Lock();
-  channel(from, to).messages.push_back(std::move(message));
-  monitor_.Changed();
+  queues(from, to).messages.push_back(std::move(message));
+  monitor_.Notify();
 }
 
-Status InProcessGroup::TakeMessage(Device&, int from, int to, const Patience& patience,
+Status InProcessGroup::TakeMessage(Device&, int from, int to, const WaitPolicy& policy,
                                    Message* message) {
   return Await(
-      patience, [&] { return !channel(from, to).messages.empty(); },
+      policy, [&] { return !queues(from, to).messages.empty(); },
       [&] {
-        *message = std::move(channel(from, to).messages.front());
-        channel(from, to).messages.pop_front();
+        *message = std::move(queues(from, to).messages.front());
+        queues(from, to).messages.pop_front();
       },
       [&] {
         return Error(Code::kDeadlineExceeded, "rank ", to,
-                     " waited in vain for a message from rank ", from);
+                     " timed out waiting for a message from rank ", from);
       });
 }
 
 void InProcessGroup::PostTaken(int from, int to, std::shared_ptr<Event> done) {
   auto lock = monitor_.Lock();
-  channel(from, to).taken.push_back(std::move(done));
-  monitor_.Changed();
+  queues(from, to).taken.push_back(std::move(done));
+  monitor_.Notify();
 }
 
-Status InProcessGroup::AwaitTaken(int from, int to, const Patience& patience,
+Status InProcessGroup::AwaitTaken(int from, int to, const WaitPolicy& policy,
                                   std::shared_ptr<Event>* done) {
   return Await(
-      patience, [&] { return !channel(from, to).taken.empty(); },
+      policy, [&] { return !queues(from, to).taken.empty(); },
       [&] {
-        *done = std::move(channel(from, to).taken.front());
-        channel(from, to).taken.pop_front();
+        *done = std::move(queues(from, to).taken.front());
+        queues(from, to).taken.pop_front();
       },
       [&] {
         return Error(Code::kDeadlineExceeded, "rank ", to, " did not take a message from rank ",
@@ -61,9 +61,9 @@ Status InProcessGroup::AwaitTaken(int from, int to, const Patience& patience,
 }
 
 template <typename Ready, typename Take, typename Late>
-Status InProcessGroup::Await(const Patience& patience, Ready ready, Take take, Late late) {
+Status InProcessGroup::Await(const WaitPolicy& policy, Ready ready, Take take, Late late) {
   auto lock = monitor_.Lock();
-  monitor_.Wait(lock, patience, [&] { return !aborted_.ok() || ready(); });
+  monitor_.Wait(lock, policy, [&] { return !aborted_.ok() || ready(); });
   if (!aborted_.ok()) {
     return Error(Code::kAborted, "given up because another rank failed: ", aborted_.text());
   }
@@ -75,9 +75,9 @@ Status InProcessGroup::Await(const Patience& patience, Ready ready, Take take, L
   return Status::Ok();
 }
 
-// Between two agreements, of which the second keeps a quick rank from bringing its next number
-// before all have read this one.
-Status InProcessGroup::Share(int rank, int64_t mine, const Patience& patience,
+// Between two agreements: the second one keeps a fast rank from writing its next number before all
+// ranks have read this one.
+Status InProcessGroup::Share(int rank, int64_t mine, const WaitPolicy& policy,
                              std::vector<int64_t>* all) {
   const Status room = Guarded([&] {
     all->resize(size_);
@@ -87,23 +87,23 @@ Status InProcessGroup::Share(int rank, int64_t mine, const Patience& patience,
     auto lock = monitor_.Lock();
     shared_[rank] = mine;
   }
-  JAXMG_RETURN_IF_ERROR(Agree(rank, room, patience));
+  JAXMG_RETURN_IF_ERROR(Agree(rank, room, policy));
   {
     auto lock = monitor_.Lock();
     *all = shared_;
   }
-  return Agree(rank, Status::Ok(), patience);
+  return Agree(rank, Status::Ok(), policy);
 }
 
-// An abort of the group is one of the outcomes that ranks agree on, so it does not end the wait.
-Status InProcessGroup::Agree(int rank, const Status& mine, const Patience& patience) noexcept {
+// An abort is one of the possible results of an agreement, so it doesn't end the wait.
+Status InProcessGroup::Agree(int rank, const Status& mine, const WaitPolicy& policy) noexcept {
   auto lock = monitor_.Lock();
   const int64_t round = agreements_;
   Vote(rank, mine);
-  if (!monitor_.Wait(lock, patience, [&] { return agreements_ != round; })) {
+  if (!monitor_.Wait(lock, policy, [&] { return agreements_ != round; })) {
     const Status late = Guarded([&] {
       return Error(Code::kDeadlineExceeded, "rank ", rank,
-                   " waited in vain for the others to agree");
+                   " timed out waiting for the other ranks to agree");
     });
     AbortLocked(late);
     return aborted_;
@@ -117,12 +117,13 @@ void InProcessGroup::Vote(int rank, const Status& mine) noexcept {
   CountVotes();
 }
 
-// Ends the round if nobody is left to wait for.
+// Ends the round if all votes have arrived.
 void InProcessGroup::CountVotes() noexcept {
   if (voted_ == 0 || voted_ + departed_ < size_) return;
   outcome_ = departure_;
   for (Status& vote : votes_) {
-    // Ranks that were only told of a failure repeat it as kAborted; the cause goes first.
+    // Ranks that were only told of a failure repeat it as kAborted; the original error takes
+    // precedence.
     if (outcome_.ok() ||
         (outcome_.code() == Code::kAborted && !vote.ok() && vote.code() != Code::kAborted)) {
       outcome_ = vote;
@@ -131,8 +132,8 @@ void InProcessGroup::CountVotes() noexcept {
   }
   voted_ = 0;
   ++agreements_;
-  Decided();
-  monitor_.Changed();
+  OnOutcome();
+  monitor_.Notify();
 }
 
 void InProcessGroup::Abort(const Status& status) noexcept {
@@ -143,9 +144,9 @@ void InProcessGroup::Abort(const Status& status) noexcept {
 void InProcessGroup::AbortLocked(const Status& status) noexcept {
   if (aborted_.ok()) {
     aborted_ = status;
-    Aborted();
+    OnAbort();
   }
-  monitor_.Changed();
+  monitor_.Notify();
 }
 
 Status InProcessGroup::Failure() noexcept {
@@ -169,11 +170,11 @@ namespace {
 class InProcessCommunicator : public Communicator {
  public:
   InProcessCommunicator(std::shared_ptr<InProcessGroup> group, int rank, Device* device,
-                        const Patience& patience)
+                        const WaitPolicy& policy)
       : group_(std::move(group)),
         rank_(rank),
         device_(device),
-        patience_(patience),
+        patience_(policy),
         sent_(group_->size(), 0),
         taken_(group_->size(), 0) {}
 
@@ -196,13 +197,13 @@ class InProcessCommunicator : public Communicator {
     return Status::Ok();
   }
 
-  // Those of this process all wait for one event.
+  // All peers in this process wait for the same event.
   Status SendToAll(Stream stream, const Bytes2D& block) override {
-    std::array<InProcessGroup::Message, kNumWays> messages;
+    std::array<InProcessGroup::Message, kNumLinkKinds> messages;
     for (InProcessGroup::Message& message : messages) message.block = block;
     for (int step = 1; step < size(); ++step) {
       const int peer = (rank_ + size() - step) % size();
-      InProcessGroup::Message& message = messages[static_cast<int>(group_->WayTo(peer))];
+      InProcessGroup::Message& message = messages[static_cast<int>(group_->LinkKindTo(peer))];
       JAXMG_RETURN_IF_ERROR(group_->Prepare(*device_, stream, rank_, peer, &message));
       group_->Post(rank_, peer, message);
       ++sent_[peer];
@@ -258,8 +259,8 @@ class InProcessCommunicator : public Communicator {
   std::shared_ptr<InProcessGroup> group_;
   const int rank_;
   Device* const device_;
-  const Patience patience_;
-  // By peer: messages to it, and how many of them are known to have been taken.
+  const WaitPolicy patience_;
+  // By peer: the number of messages sent, and how many of them are known to have been taken.
   std::vector<int64_t> sent_, taken_;
 };
 
@@ -267,8 +268,8 @@ class InProcessCommunicator : public Communicator {
 
 std::unique_ptr<Communicator> NewInProcessCommunicator(std::shared_ptr<InProcessGroup> group,
                                                        int rank, Device* device,
-                                                       const Patience& patience) {
-  return std::make_unique<InProcessCommunicator>(std::move(group), rank, device, patience);
+                                                       const WaitPolicy& policy) {
+  return std::make_unique<InProcessCommunicator>(std::move(group), rank, device, policy);
 }
 
 }  // namespace jaxmg

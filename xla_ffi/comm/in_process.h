@@ -1,6 +1,7 @@
-// In-process ranks: threads of one process that have met (meeting.h) and exchange device memory
-// directly. A message is the sender's block and the event behind which it is ready; the receiver
-// copies it and answers with the event behind which the copy is done.
+// In-process ranks: threads of one process that have met in a rendezvous (rendezvous.h) and
+// exchange device memory directly. A message is the sender's block and the event after which the
+// block is ready; the receiver copies it and replies with the event after which the copy is
+// complete.
 #ifndef JAXMG_XLA_FFI_COMM_IN_PROCESS_H_
 #define JAXMG_XLA_FFI_COMM_IN_PROCESS_H_
 
@@ -15,14 +16,14 @@
 
 namespace jaxmg {
 
-// How blocks reach a rank: one of this process; one of another, which reads them where they lie in
-// memory that both share; over a wire; over a socket, from where they lie or from a copy in the
-// host's memory.
-enum class Way { kHere, kShared, kWire, kSocket, kStaged };
-inline constexpr int kNumWays = 5;
+// How blocks reach a rank: a rank of this process (kInProcess); a rank of another process, which
+// reads the block from memory that both processes map (kMemory); over an NCCL channel (kNccl); over
+// a socket, from the block itself (kSocket) or from a copy in host memory (kStaged).
+enum class LinkKind { kInProcess, kMemory, kNccl, kSocket, kStaged };
+inline constexpr int kNumLinkKinds = 5;
 
-// What the ranks of one call share. ProcessGroup (process_group.h) extends it to ranks of other
-// processes.
+// The state that the ranks of one call share. ProcessGroup (processes/process_group.h) extends it
+// to ranks of several processes.
 class InProcessGroup {
  public:
   explicit InProcessGroup(int size);
@@ -30,89 +31,94 @@ class InProcessGroup {
 
   int size() const { return size_; }
 
-  // A number of each rank's, brought before the ranks have met and read after it.
-  void Bring(int rank, int64_t mine) noexcept { brought_[rank] = mine; }
-  const std::vector<int64_t>& brought() const { return brought_; }
+  // A number for each rank. Each rank sets its own before the rendezvous completes, and reads all
+  // of them afterwards.
+  void SetRankValue(int rank, int64_t mine) noexcept { rank_values_[rank] = mine; }
+  const std::vector<int64_t>& rank_values() const { return rank_values_; }
 
   struct Message {
     Bytes2D block;
     std::shared_ptr<Event> ready = nullptr;
-    std::shared_ptr<Staging::Copy> copy = nullptr;  // where the block is one
+    std::shared_ptr<Staging::Copy> copy = nullptr;  // the staged copy, if `block` is one
   };
-  // Whether the rank is one of this process.
+  // Returns whether the rank belongs to this process.
   virtual bool IsHere(int /*rank*/) const { return true; }
-  // How a block reaches it.
-  virtual Way WayTo(int /*rank*/) const { return Way::kHere; }
-  // Makes a message of its block, behind the stream's work so far. One that was made so for a rank
-  // of this process is right for all of them, and a block that was copied for a way stays so.
+  // Returns how a block reaches the rank.
+  virtual LinkKind LinkKindTo(int /*rank*/) const { return LinkKind::kInProcess; }
+  // Makes a message of its block: records the event behind the stream's work so far and stages a
+  // copy if the link needs one. A message prepared for a rank of this process is valid for all of
+  // them; a copy staged for one kind of link is valid for all ranks of that kind.
   virtual Status Prepare(Device& device, Stream stream, int from, int to, Message* message);
   virtual void Post(int from, int to, Message message);
-  virtual Status TakeMessage(Device& device, int from, int to, const Patience& patience,
+  virtual Status TakeMessage(Device& device, int from, int to, const WaitPolicy& policy,
                              Message* message);
-  // What to post when a message of `from` was taken, behind the stream's work so far.
+  // Records the event to post when a message of `from` has been taken, behind the stream's work so
+  // far.
   virtual Status RecordTaken(Device& device, Stream stream, int from, int to,
                              std::shared_ptr<Event>* done);
   virtual void PostTaken(int from, int to, std::shared_ptr<Event> done);
-  virtual Status AwaitTaken(int from, int to, const Patience& patience,
+  virtual Status AwaitTaken(int from, int to, const WaitPolicy& policy,
                             std::shared_ptr<Event>* done);
 
-  // Nothing of a rank that leaves is read after this.
+  // Guarantees that no memory of this rank is read afterwards. Called when a rank leaves a call.
   virtual void Recall(int /*rank*/) noexcept {}
 
-  // As Communicator's.
-  virtual Status Share(int rank, int64_t mine, const Patience& patience, std::vector<int64_t>* all);
-  virtual Status Agree(int rank, const Status& mine, const Patience& patience) noexcept;
+  // As in Communicator.
+  virtual Status Share(int rank, int64_t mine, const WaitPolicy& policy, std::vector<int64_t>* all);
+  virtual Status Agree(int rank, const Status& mine, const WaitPolicy& policy) noexcept;
   void Abort(const Status& status) noexcept;
   Status Failure() noexcept;
 
-  // For a rank that leaves in the midst of it, without a vote in the agreements to come: they are
-  // this failure from now on.
+  // For a rank that leaves the call early and will not vote again: all later agreements return this
+  // failure.
   virtual void Depart(const Status& why) noexcept;
 
  protected:
-  // One direction between two ranks.
-  struct Channel {
+  // The queues of one direction between two ranks.
+  struct Queues {
     std::deque<Message> messages;
-    std::deque<std::shared_ptr<Event>> taken;  // one event a message that the receiver copied
+    // one event for each message that the receiver has copied
+    std::deque<std::shared_ptr<Event>> taken;
   };
 
-  Channel& channel(int from, int to) { return channels_[from * size_ + to]; }
+  Queues& queues(int from, int to) { return queues_[from * size_ + to]; }
   template <typename Ready, typename Take, typename Late>
-  Status Await(const Patience& patience, Ready ready, Take take, Late late);
+  Status Await(const WaitPolicy& policy, Ready ready, Take take, Late late);
   void AbortLocked(const Status& status) noexcept;
-  // A rank's vote has come, or one that will not vote has gone; with the lock held.
+  // Counts the vote of a rank. With the lock held.
   virtual void Vote(int rank, const Status& mine) noexcept;
   void DepartLocked(const Status& why) noexcept;
   void CountVotes() noexcept;
-  // What other processes are to hear of; with the lock held.
-  virtual void Aborted() noexcept {}
-  virtual void Decided() noexcept {}
+  // Notify other processes. With the lock held.
+  virtual void OnAbort() noexcept {}
+  virtual void OnOutcome() noexcept {}
 
   const int size_;
   Monitor monitor_;
-  std::vector<Channel> channels_;
+  std::vector<Queues> queues_;
   Status aborted_;
   std::vector<Status> votes_;
-  std::vector<int64_t> shared_, brought_;  // what each rank brought to Share, and to the meeting
+  std::vector<int64_t> shared_,
+      rank_values_;  // the arguments of Share and of SetRankValue, by rank
   int voted_ = 0, departed_ = 0;
-  Status departure_;  // why the first of them left
+  Status departure_;  // why the first rank departed
   int64_t agreements_ = 0;
   Status outcome_;
 };
 
-// This rank's end of the group. `patience` bounds every wait for another rank.
+// Returns this rank's Communicator. `policy` bounds every wait for another rank.
 std::unique_ptr<Communicator> NewInProcessCommunicator(std::shared_ptr<InProcessGroup> group,
                                                        int rank, Device* device,
-                                                       const Patience& patience);
+                                                       const WaitPolicy& policy);
 
-// Makes this rank's Communicator, calls `program` with it, and returns what that returns, or what
-// it throws, of which all ranks then hear. Before it first agrees with the others a program may
-// leave at any time, after that only with all of them.
+// Makes this rank's Communicator, calls `program` with it and returns its status. If the program
+// throws, reports the exception to all ranks. Before its first agreement a program may return at
+// any time; after that, only together with all other ranks.
 template <typename Program>  // Status(Communicator&)
 Status RunInGroup(const std::shared_ptr<InProcessGroup>& group, int rank, Device* device,
-                  const Patience& patience, const Program& program) noexcept {
+                  const WaitPolicy& policy, const Program& program) noexcept {
   try {
-    return program(*NewInProcessCommunicator(group, rank, device, patience));
+    return program(*NewInProcessCommunicator(group, rank, device, policy));
   } catch (...) {
     const Status status = CurrentException();
     group->Depart(status);

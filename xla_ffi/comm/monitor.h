@@ -1,4 +1,4 @@
-// Monitor: state that several threads share, and waits for it to change.
+// Monitor: a mutex and a condition variable for state that several threads share.
 #ifndef JAXMG_XLA_FFI_COMM_MONITOR_H_
 #define JAXMG_XLA_FFI_COMM_MONITOR_H_
 
@@ -16,11 +16,11 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 // How long to wait for another thread.
-struct Patience {
-  // In all. What is infinite, or longer than anybody lives to see, is no limit.
+struct WaitPolicy {
+  // The limit of the whole wait. An infinite value, or one beyond ten years, means no limit.
   Seconds limit;
-  // At first without giving the processor away. Waking up takes longer than many a wait between
-  // ranks, but somebody else may need the processor.
+  // How long to spin before giving up the processor. Waking a thread takes longer than many waits
+  // between ranks, but spinning takes the processor from other threads.
   Seconds spin = Seconds(0);
 };
 
@@ -33,18 +33,18 @@ class Monitor {
  public:
   std::unique_lock<std::mutex> Lock() { return std::unique_lock<std::mutex>(mutex_); }
 
-  // To be called with the lock held, after a change.
-  void Changed() noexcept {
+  // Wakes the waiting threads after a change. Requires the lock.
+  void Notify() noexcept {
     changes_.fetch_add(1, std::memory_order_release);
     changed_.notify_all();
   }
 
-  // Whether `condition` came to hold in time. It is looked at under the lock, which is given up
-  // meanwhile.
+  // Waits until `condition` holds; returns false if the limit passes first. Evaluates the condition
+  // under the lock, and releases the lock in between.
   template <typename Condition>
-  bool Wait(std::unique_lock<std::mutex>& lock, const Patience& patience, Condition condition) {
+  bool Wait(std::unique_lock<std::mutex>& lock, const WaitPolicy& policy, Condition condition) {
     if (condition()) return true;
-    const Clock::time_point spun = Deadline(std::min(patience.spin, patience.limit));
+    const Clock::time_point spun = Deadline(std::min(policy.spin, policy.limit));
     while (Clock::now() < spun) {
       const uint32_t seen = changes_.load(std::memory_order_relaxed);
       lock.unlock();
@@ -53,7 +53,7 @@ class Monitor {
       lock.lock();
       if (condition()) return true;
     }
-    return changed_.wait_until(lock, Deadline(patience.limit), condition);
+    return changed_.wait_until(lock, Deadline(policy.limit), condition);
   }
 
  private:
@@ -62,8 +62,8 @@ class Monitor {
   std::atomic<uint32_t> changes_{0};
 };
 
-// The only T of the process, made when first asked for. It takes no memory of the heap, and is
-// never destroyed: threads of the runtime may still use it when the process ends.
+// The process's single instance of T, constructed at the first call. Uses no heap memory and is
+// never destroyed, because threads of the runtime may use it while the process exits.
 template <typename T>
 T& Forever() {
   alignas(T) static unsigned char storage[sizeof(T)];

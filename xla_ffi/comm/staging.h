@@ -1,6 +1,5 @@
-// Staging: memory for blocks that can't pass to other processes from where they lie, or come to
-// where they belong: copies in memory from which they can, and room for what comes. Of one rank, in
-// one call, and used by its thread alone.
+// Staging: temporary device or host memory for blocks that can't be sent from, or received into,
+// their final location. Belongs to one rank of one call; only that rank's thread uses it.
 #ifndef JAXMG_XLA_FFI_COMM_STAGING_H_
 #define JAXMG_XLA_FFI_COMM_STAGING_H_
 
@@ -15,7 +14,7 @@ namespace jaxmg {
 
 class Staging {
  public:
-  // A copy that is in use until all messages of it have been taken.
+  // A buffer that is in use until all messages that refer to it have been taken.
   struct Copy {
     std::unique_ptr<Buffer> buffer;
     size_t bytes = 0;
@@ -23,13 +22,14 @@ class Staging {
     std::vector<std::shared_ptr<Event>> taken;
   };
 
-  // Enqueues the copy; `*block` becomes it. `*copy` is given up by its last holder.
+  // Enqueues a copy of `*block` and sets `*block` to the copy. The copy can be reused when the last
+  // owner of `*copy` releases it.
   using Allocate = Status (Device::*)(size_t bytes, std::unique_ptr<Buffer>* buffer);
   Status Stage(Device& device, Stream stream, Allocate allocate, Bytes2D* block,
                std::shared_ptr<Copy>* copy) {
     const size_t bytes = block->height * block->columns;
-    Copy* best = Smallest(bytes, [](Copy&) { return true; });
-    if (best == nullptr) JAXMG_RETURN_IF_ERROR(Make(device, allocate, bytes, &best));
+    Copy* best = FindSmallest(bytes, [](Copy&) { return true; });
+    if (best == nullptr) JAXMG_RETURN_IF_ERROR(Add(device, allocate, bytes, &best));
     for (const auto& taken : best->taken) JAXMG_RETURN_IF_ERROR(device.Wait(stream, *taken));
     *copy = Use(best);
     const Bytes2D target = {best->buffer->data(), block->height, block->height, block->columns};
@@ -38,23 +38,23 @@ class Staging {
     return Status::Ok();
   }
 
-  // Memory in which nothing is needed any more: the host waits for that where it would be more than
-  // `most` bytes in all otherwise.
-  Status Room(Device& device, size_t bytes, size_t most, std::shared_ptr<Copy>* room) {
-    Status looked;
-    Copy* best = Smallest(bytes, [&](Copy& one) {
+  // Returns a buffer whose previous contents no device needs any more. Waits on the host for a
+  // buffer to become free if a new one would bring the total above `most` bytes.
+  Status Reserve(Device& device, size_t bytes, size_t most, std::shared_ptr<Copy>* room) {
+    Status status;
+    Copy* best = FindSmallest(bytes, [&](Copy& one) {
       bool passed = true;
       for (const auto& taken : one.taken) {
-        if (passed && looked.ok()) looked = device.HasPassed(*taken, &passed);
+        if (passed && status.ok()) status = device.HasPassed(*taken, &passed);
       }
       return passed;
     });
-    JAXMG_RETURN_IF_ERROR(looked);
+    JAXMG_RETURN_IF_ERROR(status);
     if (best == nullptr && bytes_ + bytes > most) {
-      best = Smallest(bytes, [](Copy&) { return true; });
+      best = FindSmallest(bytes, [](Copy&) { return true; });
     }
     if (best == nullptr) {
-      JAXMG_RETURN_IF_ERROR(Make(device, &Device::Allocate, bytes, &best));
+      JAXMG_RETURN_IF_ERROR(Add(device, &Device::Allocate, bytes, &best));
     }
     for (const auto& taken : best->taken) JAXMG_RETURN_IF_ERROR(device.AwaitOnHost(*taken));
     *room = Use(best);
@@ -63,7 +63,7 @@ class Staging {
 
  private:
   template <typename Condition>
-  Copy* Smallest(size_t bytes, const Condition& condition) {
+  Copy* FindSmallest(size_t bytes, const Condition& condition) {
     Copy* best = nullptr;
     for (Copy& one : copies_) {
       if (one.used || one.bytes < bytes || (best != nullptr && one.bytes >= best->bytes)) continue;
@@ -72,11 +72,11 @@ class Staging {
     return best;
   }
 
-  Status Make(Device& device, Allocate allocate, size_t bytes, Copy** copy) {
-    Copy made;
-    JAXMG_RETURN_IF_ERROR((device.*allocate)(bytes, &made.buffer));
-    made.bytes = bytes;
-    copies_.push_back(std::move(made));
+  Status Add(Device& device, Allocate allocate, size_t bytes, Copy** copy) {
+    Copy added;
+    JAXMG_RETURN_IF_ERROR((device.*allocate)(bytes, &added.buffer));
+    added.bytes = bytes;
+    copies_.push_back(std::move(added));
     bytes_ += bytes;
     *copy = &copies_.back();
     return Status::Ok();
@@ -89,7 +89,7 @@ class Staging {
   }
 
   std::list<Copy> copies_;
-  size_t bytes_ = 0;  // of all
+  size_t bytes_ = 0;  // of all buffers
 };
 
 }  // namespace jaxmg

@@ -1,5 +1,5 @@
 // Memory that several processes of a host map: what a platform has to give for that. Which segments
-// there are, and who has mapped them, is comm/segments.h's.
+// there are, and who has mapped them, is comm/processes/segments.h's.
 #ifndef JAXMG_XLA_FFI_DEVICE_SHARED_MEMORY_H_
 #define JAXMG_XLA_FFI_DEVICE_SHARED_MEMORY_H_
 

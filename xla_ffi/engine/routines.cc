@@ -2,11 +2,11 @@
 
 #include <complex>
 
-#include "xla_ffi/engine/eigenproblem.h"
-#include "xla_ffi/engine/potrf.h"
-#include "xla_ffi/engine/potri.h"
-#include "xla_ffi/engine/redistribute.h"
-#include "xla_ffi/engine/substitution.h"
+#include "xla_ffi/engine/cholesky/potrf.h"
+#include "xla_ffi/engine/cholesky/potri.h"
+#include "xla_ffi/engine/cholesky/substitution.h"
+#include "xla_ffi/engine/core/redistribute.h"
+#include "xla_ffi/engine/eigen/eigenproblem.h"
 
 namespace jaxmg {
 template <typename T>

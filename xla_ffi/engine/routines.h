@@ -6,7 +6,7 @@
 #ifndef JAXMG_XLA_FFI_ENGINE_ROUTINES_H_
 #define JAXMG_XLA_FFI_ENGINE_ROUTINES_H_
 
-#include "xla_ffi/engine/frame.h"
+#include "xla_ffi/engine/core/frame.h"
 
 namespace jaxmg {
 

@@ -1,6 +1,6 @@
 #include <complex>
 
-#include "xla_ffi/engine/gather.h"
+#include "xla_ffi/engine/core/gather.h"
 #include "xla_ffi/handlers/call.h"
 #include "xla_ffi/handlers/handlers.h"
 

@@ -107,7 +107,7 @@ CallSite SiteOf(const char* routine, const Platform& platform,
   site.number = kept.number;
   if (!site.spans_processes) return site;
   site.shared = std::move(kept.shared);
-  site.key.site = site.shared.get();
+  site.key.call_site = site.shared.get();
   const auto shape = a.dimensions();
   site.block = {static_cast<int64_t>(a.element_type()), shape.size() > 0 ? shape[0] : 0,
                 shape.size() > 1 ? shape[1] : 0};
@@ -125,8 +125,9 @@ std::string BlockText(const CallSite& site) {
          std::to_string(columns);
 }
 
-Status MeetAcross(const CallSite& site, const Place& place, const Patience& patience, bool on_host,
-                  int64_t mine, std::shared_ptr<InProcessGroup>* group, int* sharing) noexcept {
+Status JoinSharedRendezvous(const CallSite& site, const Place& place, const WaitPolicy& patience,
+                            bool on_host, int64_t mine, std::shared_ptr<InProcessGroup>* group,
+                            int* sharing) noexcept {
   if (site.shared == nullptr) {
     return Status::Fixed(Code::kInternal, "XLA kept no state of a call with other processes");
   }
@@ -140,7 +141,7 @@ Status MeetAcross(const CallSite& site, const Place& place, const Patience& pati
     return described;
   }
   int here = 0;
-  return MeetAcross(call, patience, group, sharing == nullptr ? &here : sharing);
+  return JoinSharedRendezvous(call, patience, group, sharing == nullptr ? &here : sharing);
 }
 
 CallKey KeyOf(const XLA_FFI_CallFrame* frame) noexcept {
@@ -150,18 +151,18 @@ CallKey KeyOf(const XLA_FFI_CallFrame* frame) noexcept {
   args.ctx = frame->ctx;
   if (frame->api->XLA_FFI_RunId_Get(&args) == nullptr) key.run = args.run_id;
   if (const auto shared = SharedSiteOf(frame)) {
-    key.site = shared.get();
+    key.call_site = shared.get();
     return key;
   }
   for (int64_t i = 0; i < frame->attrs.size; ++i) {
     if (NameOf(frame->attrs, i) != "backend") continue;
     if (frame->attrs.types[i] != XLA_FFI_AttrType_STRING) continue;
-    key.site = static_cast<const XLA_FFI_ByteSpan*>(frame->attrs.attrs[i])->ptr;
+    key.call_site = static_cast<const XLA_FFI_ByteSpan*>(frame->attrs.attrs[i])->ptr;
   }
   return key;
 }
 
-std::shared_ptr<const SharedSite> SharedSiteOf(const XLA_FFI_CallFrame* frame) noexcept {
+std::shared_ptr<const SharedCallSite> SharedSiteOf(const XLA_FFI_CallFrame* frame) noexcept {
   for (int64_t i = 0; i < frame->attrs.size; ++i) {
     if (NameOf(frame->attrs, i) != "processes") continue;
     if (frame->attrs.types[i] != XLA_FFI_AttrType_ARRAY) continue;
@@ -192,8 +193,8 @@ Made MakeSite(const char* routine, unsigned takes, const Attributes& attributes)
     if (IsTaken(field, takes)) text << ", " << field.name << " " << attributes.*field.value;
   }
   text << ")";
-  return {Status::Ok(), NewSharedSite(routine, text.str(), static_cast<int>(attributes.ranks),
-                                      std::move(indices))};
+  return {Status::Ok(), NewSharedCallSite(routine, text.str(), static_cast<int>(attributes.ranks),
+                                          std::move(indices))};
 }
 
 Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attributes,

@@ -78,13 +78,13 @@ CallSite SiteOf(const char* routine, const Platform& platform,
                 const Attributes& attributes) noexcept;
 
 // The site of a call with ranks in other processes; null of any other. Takes no memory.
-std::shared_ptr<const SharedSite> SharedSiteOf(const XLA_FFI_CallFrame* frame) noexcept;
+std::shared_ptr<const SharedCallSite> SharedSiteOf(const XLA_FFI_CallFrame* frame) noexcept;
 
 // What the instantiate stage of a handler gives XLA to keep: nothing where all ranks of the call
 // are in this process.
 struct Made {
   Status status;
-  std::shared_ptr<const SharedSite> site;
+  std::shared_ptr<const SharedCallSite> site;
 };
 Made MakeSite(const char* routine, unsigned takes, const Attributes& attributes);
 

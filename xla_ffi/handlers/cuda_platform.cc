@@ -8,12 +8,12 @@
 #include <tuple>
 #include <vector>
 
-#include "xla_ffi/comm/hub.h"
-#include "xla_ffi/comm/segments.h"
-#include "xla_ffi/comm/wires.h"
-#include "xla_ffi/device/cuda.h"
-#include "xla_ffi/device/cuda_memory.h"
-#include "xla_ffi/device/cuda_wire.h"
+#include "xla_ffi/comm/processes/hub.h"
+#include "xla_ffi/comm/processes/nccl_channels.h"
+#include "xla_ffi/comm/processes/segments.h"
+#include "xla_ffi/device/cuda/device.h"
+#include "xla_ffi/device/cuda/memory.h"
+#include "xla_ffi/device/cuda/nccl_channel.h"
 #include "xla_ffi/device/timeline.h"
 #include "xla_ffi/handlers/options.h"
 #include "xla_ffi/handlers/platform.h"
@@ -30,7 +30,7 @@ Seconds Spin(int ranks) {
 
 // Ranks of one process can't be lost once they have met, and one of them may compute for hours
 // while the others wait (cuSOLVERMg), so only the meeting has a time limit.
-Patience Patient(int ranks) { return {std::chrono::hours(24 * 365), Spin(ranks)}; }
+WaitPolicy Patient(int ranks) { return {std::chrono::hours(24 * 365), Spin(ranks)}; }
 
 // The places of the process's devices in the calls of its programs. A device has to know its place
 // before it meets the others, and to read it from the device's memory is to wait for all that XLA
@@ -56,8 +56,8 @@ Status ReadPlace(const CallSite& site, CudaDevice& device, Place* place) {
 Status FindPlace(const CallSite& site, CudaDevice& device, Place* place) {
   constexpr size_t kMost = 1 << 16;
   Places& places = Forever<Places>();
-  const Places::Key key = {site.number, site.key.site, site.routine,    site.n,
-                           site.tile,   site.ranks,    device.ordinal()};
+  const Places::Key key = {site.number, site.key.call_site, site.routine,    site.n,
+                           site.tile,   site.ranks,         device.ordinal()};
   {
     std::lock_guard<std::mutex> lock(places.mutex);
     if (device.resources().TakeStaleFlag() || places.known.size() > kMost) places.known.clear();
@@ -80,7 +80,7 @@ Status FindPlace(const CallSite& site, CudaDevice& device, Place* place) {
 Status ConnectPeers(const InProcessGroup& group, int ordinal) {
   for (int rank = 0; rank < group.size(); ++rank) {
     if (!group.IsHere(rank)) continue;
-    JAXMG_RETURN_IF_ERROR(EnablePeerAccess(ordinal, static_cast<int>(group.brought()[rank])));
+    JAXMG_RETURN_IF_ERROR(EnablePeerAccess(ordinal, static_cast<int>(group.rank_values()[rank])));
   }
   return Status::Ok();
 }
@@ -149,10 +149,11 @@ Status Finish(CudaDevice& device) {
 
 Status MeetOthers(const CallSite& site, const Place& place, int ordinal,
                   std::shared_ptr<InProcessGroup>* group) {
-  const Patience patience = {RendezvousTimeout(), Spin(site.ranks)};
-  if (site.spans_processes) return MeetAcross(site, place, patience, false, ordinal, group);
-  return Meet({site.key, place.group}, site.routine, place.rank, site.ranks, patience, ordinal,
-              group);
+  const WaitPolicy patience = {RendezvousTimeout(), Spin(site.ranks)};
+  if (site.spans_processes)
+    return JoinSharedRendezvous(site, place, patience, false, ordinal, group);
+  return JoinRendezvous({site.key, place.group}, site.routine, place.rank, site.ranks, patience,
+                        ordinal, group);
 }
 
 Status RunRank(const Platform& platform, const CallSite& site, const RankProgram& program) {
@@ -174,7 +175,7 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
     JAXMG_RETURN_IF_ERROR(current.Set(platform.ordinal));
     if (site.spans_processes) {
       JAXMG_RETURN_IF_ERROR(FindWhetherShared(platform.ordinal, &shares));
-      Wires::The().Use(NcclWires());
+      NcclChannels::The().Use(NcclChannelSource());
     }
     JAXMG_RETURN_IF_ERROR(CudaDevice::New(
         platform.ordinal, static_cast<cudaStream_t>(platform.stream), allocate, &device));
@@ -197,7 +198,7 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
         if (!done.ok()) (void)comm.Agree(device->Synchronize());
         return done;
       });
-  AppendTimeline(site.routine, site.key.run, site.key.site, place.rank, *device);
+  AppendTimeline(site.routine, site.key.run, site.key.call_site, place.rank, *device);
   return status;
 }
 

@@ -1,6 +1,6 @@
 // The handlers of the Cholesky factor as a value. Its operands are `tiles` (rows, n), in the place
 // of the rows of A, and `overflow`: (tile, n) where the layout has an overflow tile, else (0, n).
-#include "xla_ffi/engine/factor.h"
+#include "xla_ffi/engine/cholesky/factor.h"
 
 #include <complex>
 

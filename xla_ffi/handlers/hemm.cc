@@ -1,4 +1,4 @@
-#include "xla_ffi/engine/hemm.h"
+#include "xla_ffi/engine/cholesky/hemm.h"
 
 #include <complex>
 

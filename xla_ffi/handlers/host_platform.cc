@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "xla_ffi/comm/in_process.h"
-#include "xla_ffi/comm/segments.h"
-#include "xla_ffi/device/host.h"
-#include "xla_ffi/device/lapack.h"
+#include "xla_ffi/comm/processes/segments.h"
+#include "xla_ffi/device/host/device.h"
+#include "xla_ffi/device/host/lapack.h"
 #include "xla_ffi/device/timeline.h"
 #include "xla_ffi/handlers/options.h"
 #include "xla_ffi/handlers/platform.h"
@@ -17,13 +17,15 @@ namespace {
 
 // Ranks of one process can't be lost once they have met, and one of them may compute for hours
 // while the others wait (syevd), so only the meeting has a time limit.
-constexpr Patience kPatient = {std::chrono::hours(24 * 365)};
+constexpr WaitPolicy kPatient = {std::chrono::hours(24 * 365)};
 
 Status MeetOthers(const CallSite& site, const Place& place, std::shared_ptr<InProcessGroup>* group,
                   int* sharing) noexcept {
-  const Patience patience = {RendezvousTimeout()};
-  if (site.spans_processes) return MeetAcross(site, place, patience, true, 0, group, sharing);
-  return Meet({site.key, place.group}, site.routine, place.rank, site.ranks, patience, 0, group);
+  const WaitPolicy patience = {RendezvousTimeout()};
+  if (site.spans_processes)
+    return JoinSharedRendezvous(site, place, patience, true, 0, group, sharing);
+  return JoinRendezvous({site.key, place.group}, site.routine, place.rank, site.ranks, patience, 0,
+                        group);
 }
 
 Status RunRank(const CallSite& site, const RankProgram& program) noexcept {
@@ -43,7 +45,7 @@ Status RunRank(const CallSite& site, const RankProgram& program) noexcept {
   const BlasThreadShare threads(sharing);
   const Status status = RunInGroup(group, place.rank, device.get(), kPatient,
                                    [&](Communicator& comm) { return program({*device, comm}); });
-  AppendTimeline(site.routine, site.key.run, site.key.site, place.rank, *device);
+  AppendTimeline(site.routine, site.key.run, site.key.call_site, place.rank, *device);
   return status;
 }
 

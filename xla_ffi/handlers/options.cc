@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "xla_ffi/comm/hub.h"
+#include "xla_ffi/comm/processes/hub.h"
 #include "xla_ffi/device/tunings.h"
 
 namespace jaxmg {
@@ -50,7 +50,7 @@ void ReadOptions() {
     }
     Hub::The().set_transport(name == "unix"   ? Transport::kUnix
                              : name == "tcp"  ? Transport::kTcp
-                             : name == "nccl" ? Transport::kWires
+                             : name == "nccl" ? Transport::kNccl
                                               : Transport::kAuto);
   }
   if (const char* text = std::getenv("JAXMG_EIGENSOLVER")) {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "xla_ffi/device/tunings.h"
-#include "xla_ffi/engine/plan.h"
+#include "xla_ffi/engine/core/plan.h"
 #include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/platform.h"
 

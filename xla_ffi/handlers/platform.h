@@ -10,10 +10,10 @@
 #include <string>
 
 #include "xla/ffi/api/ffi.h"
-#include "xla_ffi/comm/meeting.h"
-#include "xla_ffi/comm/process_meeting.h"
-#include "xla_ffi/comm/shared_site.h"
-#include "xla_ffi/engine/matrix.h"
+#include "xla_ffi/comm/processes/shared_call_site.h"
+#include "xla_ffi/comm/processes/shared_rendezvous.h"
+#include "xla_ffi/comm/rendezvous.h"
+#include "xla_ffi/engine/core/matrix.h"
 
 namespace jaxmg {
 
@@ -27,8 +27,8 @@ struct CallSite {
   bool checks_place;     // the routine compares it with the place that its host has assumed
   bool spans_processes;  // some ranks are in other processes
   int64_t number;        // which no other call site of this process has had; 0: unknown
-  std::shared_ptr<const SharedSite> shared;  // of a call that does
-  std::array<int64_t, 3> block;              // its dtype, rows and columns, to be compared
+  std::shared_ptr<const SharedCallSite> shared;  // of a call that does
+  std::array<int64_t, 3> block;                  // its dtype, rows and columns, to be compared
 };
 
 // What the ranks of several processes compare: "float64, blocks of 13 x 50".
@@ -41,9 +41,9 @@ struct Place {
 };
 
 // Meets the ranks of a call that spans processes; see process_meeting.h.
-Status MeetAcross(const CallSite& site, const Place& place, const Patience& patience, bool on_host,
-                  int64_t mine, std::shared_ptr<InProcessGroup>* group,
-                  int* sharing = nullptr) noexcept;
+Status JoinSharedRendezvous(const CallSite& site, const Place& place, const WaitPolicy& patience,
+                            bool on_host, int64_t mine, std::shared_ptr<InProcessGroup>* group,
+                            int* sharing = nullptr) noexcept;
 
 // What one rank does. Called once, on a thread of the rank's own or on the runtime's.
 using RankProgram = std::function<Status(const RankContext&)>;

@@ -92,7 +92,7 @@ Status RegisterKept(const XLA_FFI_Api* api, XLA_FFI_TypeId** id) {
 }  // namespace
 
 Status KeepSite(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
-                std::shared_ptr<const SharedSite> shared) {
+                std::shared_ptr<const SharedCallSite> shared) {
   static std::atomic<int64_t> numbers{0};
   XLA_FFI_TypeId* id;
   JAXMG_RETURN_IF_ERROR(RegisterKept(api, &id));

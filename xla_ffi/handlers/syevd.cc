@@ -1,6 +1,6 @@
 #include <complex>
 
-#include "xla_ffi/engine/eigenproblem.h"
+#include "xla_ffi/engine/eigen/eigenproblem.h"
 #include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/call.h"
 #include "xla_ffi/handlers/handlers.h"

@@ -1,4 +1,4 @@
-#include "xla_ffi/engine/sygvd.h"
+#include "xla_ffi/engine/eigen/sygvd.h"
 
 #include <complex>
 

@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "xla_ffi/comm/hub.h"
-#include "xla_ffi/comm/process_meeting.h"
+#include "xla_ffi/comm/processes/hub.h"
+#include "xla_ffi/comm/processes/shared_rendezvous.h"
 #include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/handlers.h"
 #include "xla_ffi/handlers/options.h"
@@ -63,7 +63,7 @@ inline void DefineProcesses(pybind11::module_& module) {
       "process_address",
       [](const std::string& version) {
         std::string address;
-        Raise(Hub::The().Listen(version, SharedMeetings(), &address));
+        Raise(Hub::The().Listen(version, SharedRendezvousSink(), &address));
         return address;
       },
       pybind11::arg("version"),

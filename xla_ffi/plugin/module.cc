@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "xla_ffi/device/lapack.h"
+#include "xla_ffi/device/host/lapack.h"
 #include "xla_ffi/plugin/bindings.h"
 
 namespace jaxmg {

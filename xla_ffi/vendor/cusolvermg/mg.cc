@@ -4,7 +4,7 @@
 #include <complex>
 #include <vector>
 
-#include "xla_ffi/engine/symmetrize.h"
+#include "xla_ffi/engine/core/symmetrize.h"
 #include "xla_ffi/vendor/cusolvermg/mg_solver.h"
 
 namespace jaxmg::mg {

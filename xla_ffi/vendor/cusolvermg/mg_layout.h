@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <functional>
 
-#include "xla_ffi/engine/matrix.h"
-#include "xla_ffi/engine/redistribute.h"
+#include "xla_ffi/engine/core/matrix.h"
+#include "xla_ffi/engine/core/redistribute.h"
 
 namespace jaxmg::mg {
 

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "xla_ffi/device/cuda.h"
+#include "xla_ffi/device/cuda/device.h"
 #include "xla_ffi/engine/routines.h"
 #include "xla_ffi/vendor/cusolvermg/mg_layout.h"
 #include "xla_ffi/vendor/cusolvermg/mg_library.h"

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "xla_ffi/engine/matrix.h"
+#include "xla_ffi/engine/core/matrix.h"
 
 namespace jaxmg::mp {
 

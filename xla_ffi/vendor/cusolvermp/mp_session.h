@@ -10,8 +10,8 @@
 #include <mutex>
 #include <thread>
 
-#include "xla_ffi/device/cuda.h"
-#include "xla_ffi/device/cuda_library.h"
+#include "xla_ffi/device/cuda/device.h"
+#include "xla_ffi/device/cuda/library.h"
 #include "xla_ffi/vendor/cusolvermp/mp_layout.h"
 
 namespace jaxmg::mp {

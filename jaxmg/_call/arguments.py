@@ -1,0 +1,91 @@
+"""The arguments that all routines share, as one frozen object."""
+
+import typing
+
+from jax.sharding import PartitionSpec as P
+
+from jaxmg._call import layouts
+
+
+class Arguments(typing.NamedTuple):
+    """The arguments of a call beside its arrays. A tuple: the key of the cache of plans.
+
+    Attributes:
+        caller: the public function, for errors.
+        outputs: the names of the results that it returns.
+        spec: how the matrix is sharded; None: inferred.
+        options: the routine's own arguments and those that ask for results, as (name, value) pairs.
+        inside: the `programs.Call` of a call inside a shard_map; None outside of one.
+    """
+
+    caller: str
+    outputs: tuple
+    T_A: typing.Any
+    mesh: typing.Any
+    spec: P | None
+    pad: bool
+    backend: str
+    donate: bool = False
+    options: tuple = ()
+    inside: typing.Any = None
+
+
+def collect(
+    routine, T_A, mesh, matrix_specs, in_specs, pad, backend, donate=False, *, caller="",
+    **options,
+):  # fmt: skip
+    """The `Arguments` of the public function of ``routine``, or of another ``caller``."""
+    caller = caller or routine.name
+    spec = matrix_spec(caller, matrix_specs, in_specs)
+    return Arguments(
+        caller, routine.outputs, T_A, mesh, spec, pad, backend, donate, tuple(options.items())
+    )
+
+
+def collect_traced(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
+    """The same for its ``_jit_ctx``, where the enclosing jit decides what is donated."""
+    arguments = collect(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options)
+    return arguments._replace(outputs=routine.traced_outputs)
+
+
+def collect_local(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
+    """The same for its ``_shardmap_ctx``, which outside of a shard_map is its ``_jit_ctx``."""
+    if not layouts.manual_axes():
+        return collect_traced(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options)
+    values = {"mesh": mesh, "matrix_specs": matrix_specs, "pad": pad, **options}
+    for argument, flag in routine.older:
+        if isinstance(values[argument], bool):
+            values[flag], values[argument] = values[argument], None
+    options = {name: values[name] for name in options}
+    arguments = collect(
+        routine, T_A, values["mesh"], values["matrix_specs"], in_specs, values["pad"], backend,
+        caller=local_name(routine), **options,
+    )  # fmt: skip
+    return arguments._replace(outputs=routine.local_outputs)
+
+
+def local_name(routine):
+    """The function for use inside a shard_map; "" if there is none."""
+    return routine.local_outputs and f"{routine.name}_shardmap_ctx"
+
+
+def matrix_spec(caller, specs, in_specs):
+    """The spec of A from ``matrix_specs`` or ``in_specs``: one spec, or a sequence that starts with
+    it.
+
+    Up to JAXMg 0.0.5 it was the pair (spec of A, spec of b); b is laid out from its own sharding.
+    """
+    if specs is not None and in_specs is not None:
+        raise ValueError(
+            f"{caller}: matrix_specs and in_specs are two names of one argument; pass one of them"
+        )
+    name = "in_specs" if specs is None else "matrix_specs"
+    specs = in_specs if specs is None else specs
+    if specs is None or isinstance(specs, P):
+        return specs
+    if isinstance(specs, (list, tuple)) and specs and isinstance(specs[0], P):
+        return specs[0]
+    raise TypeError(
+        f"{caller}: {name} must be a PartitionSpec, or a list or tuple that starts with A's; "
+        f"got {specs!r}"
+    )

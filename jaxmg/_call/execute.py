@@ -1,0 +1,233 @@
+"""Runs a routine on global arrays: resolves the arguments, compiles the program once, runs it.
+
+`run` is the entry; the functions below it stand in the order in which a call passes them. JAX's
+transformations are the business of `_transform`, which calls this.
+"""
+
+import dataclasses
+import operator
+
+import jax
+from jax.sharding import PartitionSpec as P
+
+from jaxmg._call import (
+    alignment,
+    backends,
+    blocks,
+    checks,
+    ffi,
+    layouts,
+    local_layouts,
+    programs,
+    results,
+)
+from jaxmg._call.arguments import Arguments, local_name
+
+
+def run(routine, arrays, arguments):
+    """(`programs.Call`, results) of ``routine`` on global arrays, eagerly or in the caller's trace.
+
+    The results are those that the arguments ask for: a tuple, or a single one alone.
+    """
+    return _resolve(arrays, routine, *arguments)
+
+
+@programs.cache_plans
+def _resolve(arrays, routine, *arguments):
+    """Checks a call on global arrays; the function of the arrays that runs it."""
+    arguments = Arguments(*arguments)
+    tile = check(routine, arrays, arguments)
+    layout = resolve_layout(routine, arrays, arguments)
+    a, donate, options = arrays[0], arguments.donate, dict(arguments.options)
+    select, wanted = selection(routine, arguments.outputs, options)
+    if a.size == 0:
+        call = make_call(routine, layout, a, tile=1)
+        empty = [result.empty(*arrays, local=False) for result in routine.results]
+        return lambda *arrays: (call, select(empty))
+    matrix = jax.ShapeDtypeStruct((blocks.height(a.shape, routine.square), a.shape[1]), a.dtype)
+    backend = backends.resolve(routine.native, layout, arguments.backend, matrix, arguments.caller)
+    attributes = resolve_attributes(routine, arguments, a.dtype, backend, layout)
+    attributes = fit_precision(routine, attributes, layout, matrix, tile, donate)
+    specs = tuple(result.spec(layout, *arrays) for result in routine.results)
+    call = make_call(routine, layout, a, tile, backend, attributes, specs)
+    if routine.extends:
+        order = alignment.larger_order(routine, layout, backend, a, tile, donate)
+        call = dataclasses.replace(call, order=order)
+    compiled = programs.runner(call, arrays, donate, wanted, routine.matrices)
+    return lambda *arrays: (call, select(compiled(*arrays)))
+
+
+def check(routine, arrays, arguments):
+    """Raises if shapes or dtypes are invalid; the tile width."""
+    caller = arguments.caller
+    layouts.refuse_manual_axes(caller, local_name(routine))
+    checks.operands(caller, routine, arrays, arguments.pad)
+    return checks.tile(caller, arguments.T_A)
+
+
+def resolve_layout(routine, arrays, arguments):
+    """The layout of the matrices of a call."""
+    layout = layouts.infer(arguments.caller, arrays, arguments.mesh, arguments.spec)
+    checks.padding(arguments.caller, arrays[0].shape, layout, arguments.pad, routine.square)
+    return layout
+
+
+def resolve_attributes(routine, arguments, dtype, backend, layout, check_b=False):
+    """The attributes of the native routine, from the options. Raises if one is invalid."""
+    options, call = dict(arguments.options), (dtype, backend, layout.platform)
+    attributes = {
+        option.attribute: option.check(arguments.caller, options[option.name], *call)
+        for option in routine.options
+    }
+    if len(routine.operands) > routine.matrices:
+        attributes["check_b"] = check_b
+    return attributes
+
+
+def fit_precision(routine, attributes, layout, matrix, tile, donate):
+    """The attributes with plain products where the caller left the precision open and a device
+    hasn't the memory for the split components of others."""
+    if attributes.get("products") != checks.DEFAULT:
+        return attributes
+    if not backends.lacks_room_for_parts(routine.native, layout, matrix, tile, donate):
+        return attributes
+    return attributes | {"products": checks.PRODUCTS["highest"]}
+
+
+def make_call(routine, layout, a, tile, backend="", attributes=(), specs=()):
+    """The `programs.Call` for a global matrix ``a`` of the caller's, or for one of its shape."""
+    call = programs.Call(
+        routine.name, _program, layout, a.shape, tile, backend, specs,
+        tuple(dict(attributes).items()), routine=routine,
+    )  # fmt: skip
+    if not routine.factor or a.size == 0:
+        return call
+    dtype = dict(routine.factor_dtypes).get(str(a.dtype), a.dtype)
+    shape = blocks.height(a.shape, routine.square), a.shape[1]
+    sizes = backends.plan(routine.factor, layout, backend, dtype, shape, tile)
+    return dataclasses.replace(call, tile=sizes["tile"], overflow=sizes["overflow_rows"])
+
+
+def selection(routine, outputs, options):
+    """(function that selects the results to return from all of them, for each result whether it is
+    among these)."""
+    index = {result.name: i for i, result in enumerate(routine.results)}
+    places = [index.get(name, 0) for name in requested(routine, outputs, options)]
+    wanted = tuple(i in places for i in range(len(routine.results)))
+    return operator.itemgetter(*places), wanted
+
+
+def requested(routine, outputs, options):
+    """Those ``outputs`` that the options ask for."""
+    wanted = {result.name: options.get(result.argument, True) for result in routine.results}
+    return [name for name in outputs if wanted.get(name, True)]
+
+
+def select_results(routine, arguments, makers):
+    """The results to return, made by ``makers``: name -> function without arguments."""
+    names = requested(routine, arguments.outputs, dict(arguments.options))
+    values = [makers[name]() for name in names]
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _program(call, *arrays):
+    """The program: all results of global arrays. Traced once for each `programs.Call`."""
+    if call.order is None:
+        return _over_ranks(call, *arrays)
+    larger, extended = alignment.extend(call, arrays)
+    return alignment.cut(call, arrays, _over_ranks(larger, *extended))
+
+
+def _over_ranks(call, *arrays):
+    """Lays the matrices out by rows, runs `run_on_rank` on every rank, and puts the results
+    together."""
+    layout, routine = call.layout, call.routine
+    count, m = routine.matrices, blocks.height(arrays[0].shape, routine.square)
+    others = tuple(blocks.replicate(b, layout) for b in arrays[count:])
+
+    def local(coordinates, *arrays):
+        rows = (blocks.to_rows(matrix, layout.by_rows, m) for matrix in arrays[:count])
+        values = run_on_rank(call, coordinates, *rows, *arrays[count:])
+        return tuple(
+            result.part(value, layout, arrays[0])
+            for result, value in zip(routine.results, values, strict=True)
+        )
+
+    in_specs = (*(layout.row_spec for _ in arrays[:count]), *(P() for _ in others))
+    out_specs = tuple(layout.row_spec if x.differs else P() for x in routine.results)
+    mapped = ffi.over_ranks(layout, local, in_specs, out_specs)
+    matrices = (blocks.split_rows(matrix, layout) for matrix in arrays[:count])
+    values = mapped(*matrices, *map(results.columns, others))
+    return tuple(
+        result.whole(value, call, *others)
+        for result, value in zip(routine.results, values, strict=True)
+    )
+
+
+def run_on_rank(call, coordinates, *operands):
+    """All results of a rank: of its rows of the matrices and of right-hand sides in columns."""
+    routine = call.routine
+    if routine.kernel is not None:
+        return routine.kernel(call, coordinates, *operands)
+    return ffi.call(
+        f"jaxmg_{routine.native}", call.layout, call.tile, call.backend, (coordinates, *operands),
+        tuple(result.native(call, *operands) for result in routine.results),
+        in_place=routine.matrices, differing=sum(result.differs for result in routine.results),
+        n=operands[0].shape[1], **dict(call.attributes),
+    )  # fmt: skip
+
+
+# Inside a shard_map of the caller's, where each rank makes the call with its block.
+
+
+def resolve_local(routine, arrays, arguments):
+    """Checks a call inside a shard_map; the arguments with its `programs.Call`."""
+    caller, (a, *others) = arguments.caller, arrays
+    checks.block(caller, a, checks.ALL)
+    tile = checks.tile(caller, arguments.T_A)
+    layout = local_layouts.infer_local(
+        caller, a, arguments.mesh, arguments.spec, arguments.pad, routine.square
+    )
+    for b in others[: routine.matrices - 1]:
+        checks.second_matrix(caller, a, b, checks.ALL)
+    matrix = jax.ShapeDtypeStruct(blocks.matrix_shape(a, layout, routine.square), a.dtype)
+    backend = backends.resolve(routine.native, layout, arguments.backend, matrix, caller)
+    sides = arrays[routine.matrices :]
+    for b in sides:
+        checks.right_hand_side(caller, matrix, b, checks.ALL)
+    check_b = any([checks.same_on_ranks(caller, b, layout) for b in sides])
+    attributes = resolve_attributes(routine, arguments, a.dtype, backend, layout, check_b)
+    attributes = fit_precision(routine, attributes, layout, matrix, tile, donate=False)
+    call = make_call(routine, layout, matrix, tile, backend, attributes)
+    return arguments._replace(backend=backend, inside=call)
+
+
+def local_operands(routine, arrays, call):
+    """A rank's rows of the matrices, and right-hand sides in columns."""
+    count = routine.matrices
+    m, _ = blocks.matrix_shape(arrays[0], call.layout, routine.square)
+    rows = [blocks.to_rows(matrix, call.layout, m) for matrix in arrays[:count]]
+    return *rows, *map(results.columns, arrays[count:])
+
+
+def local_results(routine, arrays, arguments, values):
+    """The results that this rank returns, of all that the native code has computed."""
+    layout = arguments.inside.layout
+    select, wanted = selection(routine, arguments.outputs, dict(arguments.options))
+    return select([
+        result.on_rank(value, layout, *arrays) if want else None
+        for result, value, want in zip(routine.results, values, wanted, strict=True)
+    ])  # fmt: skip
+
+
+def local_empty(routine, arrays, arguments):
+    """The results for a matrix without rows."""
+    select, _ = selection(routine, arguments.outputs, dict(arguments.options))
+    return select([result.empty(*arrays, local=True) for result in routine.results])
+
+
+def with_attributes(routine, arguments, dtype):
+    """The `programs.Call` of a call inside a shard_map, with the attributes of other arguments."""
+    call = arguments.inside
+    attributes = resolve_attributes(routine, arguments, dtype, call.backend, call.layout)
+    return dataclasses.replace(call, routine=routine, attributes=tuple(attributes.items()))

@@ -1,0 +1,210 @@
+"""The Cholesky factorization, kept for later solves: LAPACK's potrf and potrs."""
+
+from __future__ import annotations
+
+from typing import Literal, SupportsIndex, overload
+
+from jax import Array
+
+from jaxmg import _compat
+from jaxmg._call import backends, checks, execute, record, results
+from jaxmg._call.arguments import collect
+from jaxmg._factors import cholesky_factor, operations, refined_factor
+from jaxmg._transform import at_once, derivatives, dispatch
+from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Refine, Specs
+
+POTRF = record.Routine(
+    name="cho_factor",
+    native="potrf",
+    results=(
+        results.Tiles("tiles"),
+        results.Overflow("overflow"),
+        results.RealNumber("log_det"),
+        results.Status(),
+    ),
+    outputs=("tiles", "overflow", "log_det", "status"),
+    options=(record.PRECISION,),
+    native_alone=True,
+    refines=True,
+    factor="potrf",
+    at_once=at_once.AtOnce(at_once.cho_factor, operations.ORDERS_AT_ONCE),
+)
+
+
+# It has no results: an operation on the factor (`cholesky_operations.APPLY`) does the work.
+CHO_SOLVE = record.Routine(
+    name="cho_solve",
+    native="cho_solve",
+    results=(),
+    outputs=(),
+    operands=("factor", "b"),
+    overwrites=False,
+    native_alone=True,
+    refines=True,
+)
+
+
+@overload
+def cho_factor(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, precision: PrecisionLike | None = None, refine: None = None,
+    check: bool = False,
+) -> cholesky_factor.CholeskyFactor: ...  # fmt: skip
+
+
+@overload
+def cho_factor(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, precision: Literal["highest"] | None = None, refine: Refine,
+    check: bool = False,
+) -> refined_factor.RefinedFactor: ...  # fmt: skip
+
+
+@_compat.api_boundary
+def cho_factor(
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    pad: bool = True,
+    *,
+    in_specs: Specs | None = None,
+    donate: bool = False,
+    precision: PrecisionLike | None = None,
+    refine: Refine | None = None,
+    check: bool = False,
+) -> cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor:
+    """The Cholesky factor of a Hermitian positive definite matrix, to be kept and used again.
+
+    `potrs` is faster for right-hand sides that are there at once, and needs no second matrix; it
+    has the same factorization and its accuracy.
+
+    Args:
+        a: (n, n), Hermitian positive definite, float32, float64, complex64 or complex128; a JAX or
+            NumPy array, sharded, replicated or on one device. Only the upper triangle is read.
+        T_A: tile width, any integer of at least 1; None lets the plugin choose.
+        mesh: the mesh to run on; inferred as in `potrs`.
+        matrix_specs: how ``a`` is sharded; inferred as in `potrs`.
+        pad: as for `potrs`.
+        in_specs: another name of ``matrix_specs``.
+        donate: the factor takes a's own buffer, and ``a`` is deleted; ignored under an outer
+            ``jit``, whose own ``donate_argnums`` decides.
+        precision: as for `potrs`, of the factorization and of `inv`.
+        refine: as for `potrs`: the factor is one in lower precision, and is kept with ``a``, for
+            solutions that are refined on it. The result is a `RefinedFactor`, which solves and has
+            nothing else; ``donate`` doesn't save memory then.
+        check: as for `potrs`.
+
+    Returns:
+        A `CholeskyFactor`, or with ``refine`` a `RefinedFactor`. Where ``a`` isn't positive
+        definite, its ``status`` isn't 0 and it is NaN.
+
+    Cost: n^3 / 3 multiplications and additions over all ranks (four times as many when complex).
+    Memory: the factor, which is as large as ``a``, and a few panels of n x T_A per rank.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`. A call inside
+            ``shard_map`` is a ValueError.
+
+    Examples:
+        >>> factor = jaxmg.cho_factor(a)
+        >>> x = jaxmg.cho_solve(factor, b)
+        >>> sample = mean + factor.matmul(jax.random.normal(key, (n,), a.dtype))
+    """
+    if refine is not None:
+        return refined_factor.cho_factor(
+            a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine, check
+        )
+    arguments = collect(
+        POTRF, T_A, mesh, matrix_specs, in_specs, pad, "native", donate, precision=precision
+    )
+    return _factorize(a, arguments, check)
+
+
+def _factorize(a, arguments, check=False):
+    return dispatch.call(POTRF, (a,), arguments, _rule, check, cholesky_factor.pack)
+
+
+def _rule(arguments):
+    """JVP rule: the tangent of a factor is that of A."""
+
+    def derivative(primals, tangents):
+        factor = dispatch.transform(POTRF, primals, arguments, _rule, cholesky_factor.pack)
+        return factor, operations.tangent(factor, tangents[0])
+
+    return derivative
+
+
+def factor_for(a, arguments):
+    """The factor of a matrix that is an operand of another routine, for its derivative.
+
+    Args:
+        arguments: the arguments of that call. The factorization is the engine's, whatever
+            ``backend`` they have.
+    """
+    if arguments.inside is not None:
+        (rows,) = execute.local_operands(POTRF, (a,), arguments.inside)
+        return _factorize_rows(rows, arguments.inside)
+    options = (("precision", dict(arguments.options)["precision"]),)
+    return _factorize(
+        a, arguments._replace(outputs=POTRF.outputs, backend="native", options=options)
+    )
+
+
+def _factorize_rows(rows, call):
+    """The factor of a matrix of which a rank has these rows, inside a shard_map of the caller's.
+
+    Args:
+        call: the `programs.Call` of the other routine.
+    """
+    layout = call.layout.by_rows
+    products = dict(call.attributes).get("products", checks.DEFAULT)
+    backend = backends.resolve(POTRF.native, layout, "native", rows)
+    call = execute.make_call(POTRF, layout, rows, call.tile, backend, {"products": products})
+
+    def run(rows):
+        return cholesky_factor.pack(call, dispatch.batch_rows(call, rows))
+
+    def rule(primals, tangents):
+        factor = differentiable(*primals)
+        return factor, operations.tangent(factor, tangents[0])
+
+    def differentiable(rows):
+        return derivatives.differentiable(run, rule, rows)
+
+    return differentiable(rows)
+
+
+@_compat.api_boundary
+def cho_solve(
+    factor: cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor, b: MatrixLike
+) -> Array:
+    """Solves A x = b with a factor of A that `cho_factor` made.
+
+    Args:
+        factor: a `CholeskyFactor` of order n, or a `RefinedFactor`.
+        b: (n,) or (n, nrhs), of the factor's dtype; a JAX or NumPy array. Every device holds all of
+            it during the solve.
+
+    Returns:
+        x, of b's shape, dtype and sharding, as for `potrs`; NaN where ``factor.status`` isn't 0.
+
+    Cost: 2 n^2 nrhs multiplications and additions over all ranks (four times as many when complex).
+
+    Raises:
+        TypeError: ``factor`` is none, b is no array, or has another dtype than the factor.
+        ValueError: shapes don't fit, or the call is inside ``shard_map``.
+
+    Examples:
+        >>> factor = jaxmg.cho_factor(a)
+        >>> for b in measurements:
+        ...     x = jaxmg.cho_solve(factor, b)
+    """
+    if not isinstance(factor, cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor):
+        raise TypeError(
+            "cho_solve: factor must be a jaxmg.CholeskyFactor, as jaxmg.cho_factor makes it; got "
+            f"{type(factor).__name__}"
+        )
+    return factor.solve(b)

@@ -1,0 +1,46 @@
+"""The table of routines: one row a routine, from which the rest follows.
+
+A new routine is a module beside this one with its record and its public functions, and a row here.
+"""
+
+from jaxmg._factors import cholesky_operations, refinement, upper_factor
+from jaxmg._routines import cho_factor, cyclic, eigh, potri, potrs, syevd, sygvd
+
+ROUTINES = (
+    potrs.POTRS,
+    potri.POTRI,
+    syevd.SYEVD,
+    sygvd.SYGVD,
+    eigh.SYEVX,
+    eigh.SYGVX,
+    cho_factor.POTRF,
+    cho_factor.CHO_SOLVE,
+    upper_factor.FROM_UPPER,
+)
+# Native routines without a record: operations on a kept factor, and services to the routines.
+_OTHERS = (
+    *(operation.native for operation in cholesky_operations.OPERATIONS),
+    *refinement.SERVICES,
+    cyclic.NATIVE,
+)
+
+# The FFI targets that the package calls. A plugin registers all of them, or is another version's.
+HANDLERS = tuple(
+    f"jaxmg_{native}"
+    for native in (*(routine.native for routine in ROUTINES if routine.outputs), *_OTHERS)
+)
+# What `jaxmg.plan` takes.
+PLANS = {routine.name: routine for routine in ROUTINES if routine.plans}
+# The public functions that the records stand for, in ``jaxmg.__all__``.
+FUNCTIONS = tuple(
+    dict.fromkeys(
+        name
+        for routine in ROUTINES
+        if "." not in routine.name
+        for name in (
+            routine.name,
+            *((f"{routine.name}_shardmap_ctx",) if routine.local_outputs else ()),
+            *((f"{routine.name}_jit_ctx",) if routine.traced_outputs else ()),
+        )
+    )
+)

@@ -1,0 +1,201 @@
+"""What `jax.vmap` makes of calls of a routine: on each device its matrices of the batch, one after
+the other or all at once; or all devices on one matrix after the other."""
+
+import collections.abc
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxmg._call import backends, checks, execute, layouts, local_layouts, programs, record, results
+from jaxmg._call.arguments import Arguments
+from jaxmg._transform import at_once, batching
+
+# Backends that name no vendor's solver.
+_OPEN_BACKENDS = ("auto", "native")
+
+
+def results_alone(call, results):
+    """The results as they are."""
+    return results
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution(batching.Batchable):
+    """`execute.run` as a function of the arrays.
+
+    Attributes:
+        pack: as in `dispatch`.
+    """
+
+    routine: record.Routine
+    arguments: Arguments
+    pack: collections.abc.Callable = results_alone
+
+    def __call__(self, *arrays):
+        return self.pack(*execute.run(self.routine, arrays, self.arguments))
+
+    def batched(self, settled, size, marks, *arrays):
+        routine = self.routine
+        ones = [batching.of_one(x, mark) for x, mark in zip(arrays, marks, strict=True)]
+        if not any(marks[: routine.matrices]):
+            return self._columns(size, ones, *arrays)
+        (rows, n), dtype = arrays[0].shape[-2:], arrays[0].dtype
+        arguments = of_each(arrays, marks, self.arguments)
+        layout = execute.resolve_layout(routine, arrays, arguments)
+        place = self._placement(layout, ones, marks, arrays)
+        free = not (settled and routine.factor)
+        if free and n == rows > 0 and batching.had_better_spread(layout, size, n, dtype):
+            layout = batching.alone(layout)
+            one = _OnDevice(routine, arguments, self.pack, layout)
+            function = _all_at_once(one, n) or one
+            return batching.spread(layout, function, size, marks, *arrays, place=place)
+        each = dataclasses.replace(self, arguments=arguments)
+        return batching.in_turn(each, marks, *arrays, place=place)
+
+    def _placement(self, layout, ones, marks, arrays):
+        """How the results of a batch lie, of which ``ones`` are one."""
+        if self.routine.factor:
+            square = layout.result_spec(ones[0].shape)
+            return batching.placement(layout, arrays, marks, None, square)
+        select, _ = execute.selection(
+            self.routine, self.arguments.outputs, dict(self.arguments.options)
+        )
+        specs = select([result.spec(layout, *ones) for result in self.routine.results])
+        specs = specs if type(specs) is tuple else (specs,)
+        return batching.placement(layout, arrays, marks, specs)
+
+    def _columns(self, size, ones, a, b):
+        """The results for one matrix and a batch of right-hand sides."""
+        layout = execute.resolve_layout(self.routine, (a, b), self.arguments)
+        place = self._placement(layout, ones, (False, True), (a, b))
+        values = self(a, batching.to_columns(b))
+        options = dict(self.arguments.options)
+        names = execute.requested(self.routine, self.arguments.outputs, options)
+        values = [
+            batching.from_columns(value, b) if name == "x" else batching.repeated(value, size)
+            for name, value in zip(names, (values,) if len(names) == 1 else values, strict=True)
+        ]
+        columns = values[0] if len(names) == 1 else tuple(values)
+        return columns if place is None else place.put(columns)
+
+
+def of_each(arrays, marks, arguments):
+    """The arguments for each matrix of a batch; the arrays that are marked have it in front."""
+    mesh, spec = arguments.mesh, arguments.spec
+    if mesh is None or mesh.empty:
+        mesh = layouts.mesh_of(arguments.caller, arrays)
+    known = layouts.known_spec(arrays[0], mesh) if spec is None else None
+    if known is not None:
+        spec = P(*known[1:] if marks[0] else known)
+    return arguments._replace(mesh=mesh, spec=spec, donate=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalExecution(batching.Batchable):
+    """`execute.run_on_rank` for a rank's rows and right-hand sides in columns, inside a shard_map
+    of the caller's. All ranks take the matrices of a batch one after the other."""
+
+    call: programs.Call
+
+    def __call__(self, *arrays):
+        return execute.run_on_rank(self.call, local_layouts.local_place(self.call.layout), *arrays)
+
+    def batched(self, settled, size, marks, *arrays):
+        routine = self.call.routine
+        if any(marks[: routine.matrices]):
+            return batching.in_turn(self, tuple(marks), *arrays)
+        a, b = arrays
+        values = self(a, batching.to_columns(b))
+        return tuple(
+            batching.from_columns(value, b)
+            if isinstance(result, results.Solution)
+            else batching.repeated(value, size)
+            for result, value in zip(routine.results, values, strict=True)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnDevice:
+    """The routine on a device that has all of the matrices, inside a shard_map.
+
+    Attributes:
+        layout: of devices that are alone.
+    """
+
+    routine: record.Routine
+    arguments: Arguments
+    pack: collections.abc.Callable
+    layout: layouts.Layout
+
+    def __call__(self, place, *arrays):
+        return self.select(self.make_call(arrays[0]), self.compute(place, *arrays))
+
+    def make_call(self, a):
+        """The `programs.Call` for a matrix such as ``a``."""
+        routine, arguments, layout = self.routine, self.arguments, self.layout
+        backend = backends.resolve(routine.native, layout, arguments.backend, a, arguments.caller)
+        attributes = execute.resolve_attributes(routine, arguments, a.dtype, backend, layout)
+        tile = checks.tile(arguments.caller, arguments.T_A)
+        return execute.make_call(routine, layout, a, tile, backend, attributes)
+
+    def compute(self, place, a, *others):
+        """All results of the routine."""
+        routine, call = self.routine, self.make_call(a)
+        matrices, b = others[: routine.matrices - 1], others[routine.matrices - 1 :]
+        values = execute.run_on_rank(call, place, a, *matrices, *map(results.columns, b))
+        return tuple(
+            result.whole(value, call, *b)
+            for result, value in zip(routine.results, values, strict=True)
+        )
+
+    def select(self, call, values):
+        """The public function's result, of all results."""
+        select, _ = execute.selection(
+            self.routine, self.arguments.outputs, dict(self.arguments.options)
+        )
+        return self.pack(call, select(values))
+
+
+def _all_at_once(one, n):
+    """The `_AtOnce` of matrices of order n; None where one after the other is faster, or where the
+    caller wants another solver or other products."""
+    faster, options = one.routine.at_once, dict(one.arguments.options)
+    if faster is None or one.arguments.backend not in _OPEN_BACKENDS:
+        return None
+    if not at_once.has_plain_products(options):
+        return None
+    vectors = options.get("return_eigenvectors", True)
+    return _AtOnce(one, faster.function) if faster.is_faster(one.layout, n, vectors) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class _AtOnce:
+    """All matrices of a batch that a device has, by a function of `at_once`; the native code
+    computes those again that it fails on, for their status.
+
+    Attributes:
+        one: the native code for one matrix.
+    """
+
+    one: _OnDevice
+    function: collections.abc.Callable
+
+    def of_all(self, place, *stacks):
+        values, failed = self.function(*stacks)
+        call = self.one.make_call(jax.ShapeDtypeStruct(stacks[0].shape[1:], stacks[0].dtype))
+        if failed is not None:
+            values = jax.lax.cond(
+                jnp.any(failed),
+                lambda: self._again(place, stacks, values, failed),
+                lambda: values,
+            )
+        return self.one.select(call, values)
+
+    def _again(self, place, stacks, values, failed):
+        def each(one):
+            arrays, values, failed = one
+            return jax.lax.cond(failed, lambda: self.one.compute(place, *arrays), lambda: values)
+
+        return jax.lax.map(each, (stacks, values, failed))

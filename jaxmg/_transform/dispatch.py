@@ -1,0 +1,95 @@
+"""Calls under JAX's transformations: takes batches and derivatives apart, and has `execute` run
+what is left.
+
+`call` and `call_local` are what the public functions call. A ``rule`` is a function of the
+`Arguments` that returns the derivative as `derivatives.differentiable` takes it. ``pack`` makes the
+public function's result of a (`programs.Call`, results) pair.
+"""
+
+from jaxmg import _compat
+from jaxmg._call import checks, execute, layouts, symmetry
+from jaxmg._transform import batched_calls, batching, derivatives
+
+
+def call(routine, arrays, arguments, rule, check=False, pack=batched_calls.results_alone):
+    """The results of a routine on global arrays, eagerly or under jit.
+
+    Args:
+        check: whether to check that the matrices are Hermitian.
+    """
+    caller = arguments.caller
+    if batching.is_batch(arrays[0]):
+        each = arguments._replace(donate=False)
+        return batching.over_leading(
+            caller,
+            routine.operands,
+            lambda *arrays: call(routine, arrays, each, rule, check, pack),
+            arrays,
+            arguments.pad,
+        )
+    if arguments.donate and len(arrays) > 1:
+        checks.separate(caller, *arrays)
+    if check and routine.triangle:
+        execute.check(routine, arrays, arguments)
+        arrays = _check_hermitian(routine, arrays, arguments)
+    return transform(routine, arrays, arguments, rule, pack)
+
+
+def call_local(routine, arrays, arguments, rule):
+    """The results on this rank's block, inside a shard_map; outside of one those of `call`."""
+    if not layouts.manual_axes():
+        return transform(routine, arrays, arguments, rule)
+    arguments = execute.resolve_local(routine, arrays, arguments)
+    if arrays[0].size == 0:
+        return execute.local_empty(routine, arrays, arguments)
+    return derivatives.differentiable(
+        lambda *arrays: _run_local(routine, arrays, arguments), rule(arguments), *arrays
+    )
+
+
+def transform(routine, arrays, arguments, rule, pack=batched_calls.results_alone):
+    """The results of global arrays that are no batch by their shape, with a derivative."""
+    if not layouts.traced(arrays):
+        return pack(*execute.run(routine, arrays, arguments))
+    execute.check(routine, arrays, arguments)
+    return derivatives.differentiable(
+        lambda *arrays: batch(routine, arrays, arguments, pack), rule(arguments), *arrays
+    )
+
+
+def batch(routine, arrays, arguments, pack=batched_calls.results_alone):
+    """The same without a derivative."""
+    return batching.batchable(batched_calls.Execution(routine, arguments, pack), *arrays)
+
+
+def batch_rows(call, *operands):
+    """All results of a rank's rows of the matrices and of right-hand sides in columns, inside a
+    shard_map of the caller's."""
+    with _compat.default_promotion():
+        return batching.batchable(batched_calls.LocalExecution(call), *operands)
+
+
+def run_by_rows(routine, arrays, arguments):
+    """The results to return of a rank's rows of the matrices, inside a shard_map: matrices by rows
+    too."""
+    call = execute.with_attributes(routine, arguments, arrays[0].dtype)
+    select, _ = execute.selection(routine, arguments.outputs, dict(arguments.options))
+    return select(batch_rows(call, *arrays))
+
+
+@_compat.default_promotion()
+def _run_local(routine, arrays, arguments):
+    """The results that a rank returns for its blocks, inside a shard_map."""
+    operands = execute.local_operands(routine, arrays, arguments.inside)
+    values = batch_rows(arguments.inside, *operands)
+    return execute.local_results(routine, arrays, arguments, values)
+
+
+def _check_hermitian(routine, arrays, arguments):
+    """The arrays. Raises if a matrix isn't Hermitian; in a trace it is NaN then."""
+    count = routine.matrices
+    matrices = (
+        symmetry.check(arguments.caller, name, matrix, arrays, arguments, routine.triangle)
+        for name, matrix in zip(routine.operands, arrays[:count], strict=False)
+    )
+    return (*matrices, *arrays[count:])

@@ -1,0 +1,302 @@
+// Processes that never come to a call, come to another one, can't get ready for it, or don't belong
+// to the job: all others have an error that says who and what, within the limit.
+#include <csignal>
+
+#include "tests/cc/processes.h"
+#include "xla_ffi/comm/rendezvous.h"
+
+namespace jaxmg {
+namespace {
+
+using namespace testing;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const Transport kTransports[] = {Transport::kUnix, Transport::kTcp};
+
+bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+double SecondsSince(Clock::time_point begin) { return Seconds(Clock::now() - begin).count(); }
+
+JobOptions Over(Transport transport, Seconds peer_timeout) {
+  JobOptions options;
+  options.transport = transport;
+  options.peer_timeout = peer_timeout;
+  return options;
+}
+
+TEST(ARankThatNeverComesIsNamed) {
+  for (const int absent : {0, 1, 2}) {
+    RunProcesses(3, [&](int process) -> std::string {
+      const auto site = SiteOn(3, {0, 1, 2});
+      if (process == absent) {
+        std::this_thread::sleep_for(milliseconds(1000));
+        // What comes after all hears of it.
+        const auto begin = Clock::now();
+        for (const RankOutcome& one : RunRanksHere(site, 1, [](const RankContext& context) {
+               return context.comm.Agree(Status::Ok());
+             })) {
+          EXPECT(!one.status.ok());
+        }
+        EXPECT(SecondsSince(begin) < 5);
+        return "";
+      }
+      const auto begin = Clock::now();
+      for (const RankOutcome& one : RunRanksHere(
+               site, 1, [](const RankContext& context) { return context.comm.Agree(Status::Ok()); },
+               milliseconds(500))) {
+        const std::string text = one.status.message();
+        EXPECT(one.status.code() == Code::kDeadlineExceeded) << text;
+        const std::string a = std::to_string(absent);
+        EXPECT(Has(text, a + " of process " + a + " (host ")) << text;
+        EXPECT(Has(text, "potrs")) << text;
+      }
+      EXPECT(SecondsSince(begin) < 7);
+      EXPECT(NothingIsLeft());
+      return "";
+    });
+  }
+}
+
+// Where some ranks of a process come and others don't.
+TEST(AMissingRankOfAnotherProcessIsNamed) {
+  RunProcesses(2, [&](int process) {
+    const auto site = SiteOn(3, {0, 1, 1});
+    std::vector<Status> statuses(3);
+    std::vector<std::thread> threads;
+    for (int rank = process; rank <= process; ++rank) {  // rank 2 doesn't come
+      threads.emplace_back([&, rank] {
+        std::shared_ptr<InProcessGroup> group;
+        int sharing = 0;
+        statuses[rank] =
+            JoinSharedRendezvous({site, 1, 0, rank, ""}, {milliseconds(500)}, &group, &sharing);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    const std::string text = statuses[process].message();
+    EXPECT(statuses[process].code() == Code::kDeadlineExceeded) << text;
+    EXPECT(Has(text, "1, 2 of process 1 (host ")) << text;
+    return "";
+  });
+}
+
+// Says what both sides do, long before the limit.
+void FailsAtOnce(const std::vector<RankOutcome>& outcomes, const char* one, const char* other) {
+  for (const RankOutcome& outcome : outcomes) {
+    const std::string text = outcome.status.message();
+    EXPECT(outcome.status.code() == Code::kInvalidArgument) << text;
+    EXPECT(Has(text, one) && Has(text, other)) << text;
+    EXPECT(Has(text, "process 0 (host ") && Has(text, "process 1 (host ")) << text;
+  }
+}
+
+Status Agrees(const RankContext& context) { return context.comm.Agree(Status::Ok()); }
+
+TEST(DifferentCallsFailAtOnce) {
+  // Other options: sites of other names, which the processes don't know of each other.
+  RunProcesses(2, [&](int process) {
+    const auto begin = Clock::now();
+    const auto site = SiteOn(2, {0, 1}, process == 0 ? "potrs (n 8)" : "potri (n 50)");
+    FailsAtOnce(RunRanksHere(site, 10 + process, Agrees), "potrs (n 8)", "potri (n 50)");
+    EXPECT(SecondsSince(begin) < 5) << SecondsSince(begin);
+    AllOk(RunRanksHere(SiteOn(2, {0, 1}, "potrs (n 9)"), 1, Agrees));
+    EXPECT(NothingIsLeft());
+    return "";
+  });
+  // Other operands, in an execution that XLA numbers the same and in others.
+  for (const int step : {0, 1}) {
+    RunProcesses(2, [&](int process) {
+      const auto begin = Clock::now();
+      const auto site = SiteOn(2, {0, 1});
+      FailsAtOnce(RunRanksHere(site, 1 + step * process, Agrees, kPatience,
+                               process == 0 ? "float64" : "float32"),
+                  "float64", "float32");
+      EXPECT(SecondsSince(begin) < 5) << SecondsSince(begin);
+      AllOk(RunRanksHere(site, 7, Agrees));
+      EXPECT(NothingIsLeft());
+      return "";
+    });
+  }
+}
+
+// The others have waited in calls that have failed.
+TEST(AProcessThatComesLaterHearsThatTheCallsDiffer) {
+  RunProcesses(3, [&](int process) {
+    const auto site = SiteOn(3, {0, 1, 2}, process == 0 ? "potrs (n 8)" : "potrs (n 9)");
+    if (process == 2) std::this_thread::sleep_for(milliseconds(2500));
+    const auto begin = Clock::now();
+    FailsAtOnce(RunRanksHere(site, 1 + (process > 0 ? 1 : 0), Agrees), "potrs (n 8)",
+                "potrs (n 9)");
+    EXPECT(SecondsSince(begin) < 5) << SecondsSince(begin);
+    EXPECT(NothingIsLeft());
+    return "";
+  });
+}
+
+// Programs run at one time, so who waits in one call may be about to come to the other: only where
+// neither had made the other's program is it certain that they differ.
+TEST(CallsThatMayStillMeetAreWaitedFor) {
+  for (const bool late : {false, true}) {  // process 0 makes the second program later
+    RunProcesses(2, [&](int process) {
+      const auto first = SiteOn(2, {0, 1}, "potrs (n 8)");
+      std::shared_ptr<const SharedCallSite> second;
+      const auto make = [&] { second = SiteOn(2, {0, 1}, "potrs (n 9)"); };
+      if (process == 1 || !late) make();
+      std::vector<RankOutcome> one;
+      std::thread other([&] {
+        if (process == 1) std::this_thread::sleep_for(milliseconds(2500));
+        one = RunRanksHere(first, 1, Agrees);
+      });
+      if (process == 0) std::this_thread::sleep_for(milliseconds(2500));
+      if (second == nullptr) make();
+      AllOk(RunRanksHere(second, 2, Agrees));
+      other.join();
+      AllOk(one);
+      EXPECT(NothingIsLeft());
+      return "";
+    });
+  }
+}
+
+// Nothing tells those apart that have made both programs from programs that run at one time.
+TEST(CallsInAnotherOrderAreNamedAtTheLimit) {
+  RunProcesses(2, [&](int process) {
+    const auto first = SiteOn(2, {0, 1}, "potrs (n 8)"), second = SiteOn(2, {0, 1}, "potri (n 50)");
+    for (const RankOutcome& one : RunRanksHere(process == 0 ? first : second, 1 + process, Agrees,
+                                               milliseconds(process == 0 ? 1500 : 2500))) {
+      const std::string text = one.status.message();
+      EXPECT(one.status.code() == Code::kDeadlineExceeded) << text;
+      EXPECT(Has(text, "potri")) << text;
+      EXPECT(process == 1 || (Has(text, "potrs (n 8)") && Has(text, "waits in potri (n 50)")))
+          << text;
+    }
+    return "";
+  });
+}
+
+TEST(OtherVersionsOfThePluginAreNamed) {
+  JobOptions options;
+  options.change = [](int process, JobOptions* mine) {
+    mine->version = process == 0 ? "1.2" : "1.3";
+  };
+  RunProcesses(
+      2,
+      [&](int) {
+        for (const RankOutcome& one : RunRanksHere(SiteOn(2, {0, 1}), 1, [](const RankContext& c) {
+               return c.comm.Agree(Status::Ok());
+             })) {
+          const std::string text = one.status.message();
+          EXPECT(Has(text, "jaxmg 1.2") && Has(text, "jaxmg 1.3")) << text;
+        }
+        return "";
+      },
+      options);
+}
+
+// Two jobs whose processes have the same indices, and know each other's addresses.
+TEST(ProcessesOfAnotherJobAreRefused) {
+  for (const Transport transport : kTransports) {
+    JobOptions options = Over(transport, seconds(20));
+    options.change = [](int process, JobOptions* mine) {
+      if (process == 1) mine->job = "another job";
+    };
+    RunProcesses(
+        2,
+        [&](int process) {
+          for (const RankOutcome& one : RunRanksHere(
+                   SiteOn(2, {0, 1}), 1,
+                   [](const RankContext& c) { return c.comm.Agree(Status::Ok()); },
+                   milliseconds(500))) {
+            const std::string text = one.status.message();
+            EXPECT(!one.status.ok()) << "process " << process << " met one of another job";
+            // Who connects has the proof first, and doesn't wait for what can't be.
+            EXPECT(process == 1 || Has(text, "has another secret (JAXMG_SECRET)")) << text;
+          }
+          for (const ConnectionInfo& info : Hub::The().Connections()) {
+            EXPECT(info.state != "connected") << info.state;
+          }
+          return "";
+        },
+        options);
+  }
+}
+
+// It is there, and does not look at who connects before it knows whom to expect. That may take
+// longer than a greeting.
+TEST(AProcessThatKnowsTheOthersLateIsWaitedFor) {
+  for (const Transport transport : {Transport::kTcp}) {
+    JobOptions options = Over(transport, seconds(20));
+    std::map<int, std::string> all;
+    options.before = [&](int process, std::map<int, std::string>* addresses) {
+      all = *addresses;
+      // Process 2 has heard of process 1 alone, which connects later than process 0.
+      if (process == 2) addresses->erase(0);
+      if (process == 1) std::this_thread::sleep_for(seconds(12));
+    };
+    RunProcesses(
+        3,
+        [&](int process) {
+          if (process == 2) {
+            std::this_thread::sleep_for(seconds(13));
+            EXPECT(Hub::The().Connect(2, all, options.job).ok());
+          }
+          AllOk(RunRanksHere(SiteOn(3, {0, 1, 2}), 1, Agrees));
+          return "";
+        },
+        options);
+  }
+}
+
+// A rank that can't get ready fails the call everywhere, before it and after it.
+TEST(ARankThatWillNotComeTellsAllProcesses) {
+  RunProcesses(3, [&](int process) {
+    const auto site = SiteOn(4, {0, 1, 1, 2});
+    for (const int broken : {0, 1, 2}) {
+      const auto begin = Clock::now();
+      const Status why = Error(Code::kUnavailable, "no library in process ", broken);
+      std::vector<Status> statuses;
+      // All are connected before one fails.
+      for (const RankOutcome& one : RunRanksHere(site, 10 + 2 * broken, [](const RankContext& c) {
+             return c.comm.Agree(Status::Ok());
+           })) {
+        EXPECT(one.status.ok()) << one.status.message();
+      }
+      if (process == broken) {
+        std::this_thread::sleep_for(milliseconds(100));
+        FailCall({11 + 2 * broken, site.get()}, why);
+        FailSharedCall(*site, 11 + 2 * broken, why);
+      }
+      for (const RankOutcome& one : RunRanksHere(site, 11 + 2 * broken, [](const RankContext& c) {
+             return c.comm.Agree(Status::Ok());
+           })) {
+        EXPECT(one.status.message() == "potrs: " + why.message()) << one.status.message();
+      }
+      EXPECT(SecondsSince(begin) < 10);
+    }
+    EXPECT(NothingIsLeft());
+    return "";
+  });
+}
+
+// Nobody is there who could answer: a process that ended before anybody connected.
+TEST(AProcessThatIsGoneBeforeIsNamed) {
+  for (const Transport transport : {Transport::kAuto}) {
+    RunProcesses(2,
+                 [&](int process) -> std::string {
+                   if (process == 1) kill(getpid(), SIGKILL);
+                   for (const RankOutcome& one : RunRanksHere(
+                            SiteOn(2, {0, 1}), 1,
+                            [](const RankContext& c) { return c.comm.Agree(Status::Ok()); })) {
+                     EXPECT(one.status.code() == Code::kUnavailable) << one.status.message();
+                     EXPECT(Has(one.status.message(), "process 1 (host ")) << one.status.message();
+                   }
+                   return "";
+                 },
+                 Over(transport, seconds(20)), {1});
+  }
+}
+
+}  // namespace
+}  // namespace jaxmg

@@ -1,0 +1,37 @@
+"""names.py finds what pages name and the tree doesn't have, and nothing else."""
+
+import pathlib
+import sys
+
+import pytest
+
+sys.path.append(str(pathlib.Path(__file__).parent))
+
+import names  # noqa: E402
+
+FILES = {
+    "docs/api.md": "",
+    "jaxmg/_checks.py": "PRODUCTS = {}",
+    "jaxmg/__init__.py": "",
+    "xla_ffi/engine/core/frame.h": "void RunOnAllRanks();",
+}
+
+
+@pytest.mark.parametrize("text, absent", [
+    ("`frame.h`, `engine/frame.h` and `../engine/core/frame.h`", []),
+    ("`flow.h` and `engine/_checks.py`", ["flow.h", "engine/_checks.py"]),
+    ("`engine/NAME.h`, flow.h, `make flow.h`, `frame`, `x.json`", []),
+])  # fmt: skip
+def test_files(text, absent):
+    assert list(names.absent_files(text, [*FILES])) == absent
+
+
+@pytest.mark.parametrize("text, absent", [
+    ("`RunOnAllRanks` in `frame.h`; _checks.PRODUCTS, `_checks.py`, __init__.pyi", []),
+    ("`RunOnAllRanks`\nin `api.md`", ["RunOnAllRanks in api.md"]),
+    ("those of _checks.PRECISIONS", ["PRECISIONS in _checks.py"]),
+    ("`PROD` in `_checks.py`", ["PROD in _checks.py"]),
+    ("`x` in `other.h`, self._checks.x, np_checks.x", []),
+])  # fmt: skip
+def test_names_in_files(text, absent):
+    assert list(names.absent_names(text, [*FILES], FILES.get)) == absent

@@ -1,0 +1,128 @@
+"""Matrices (m, n) that are not square, through all that lies between a caller's array and the
+native code. The routine here copies its matrix."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from cases import grid, line, shard
+from jax.sharding import PartitionSpec as P
+
+from jaxmg._call import blocks, checks, execute, ffi, layouts, local_layouts, record, results
+from jaxmg._call.arguments import collect, collect_local
+
+SHAPES = ((1, 1), (2, 9), (9, 2), (8, 4), (4, 8), (13, 7), (7, 13), (1, 5), (5, 1))
+_COPY = record.Routine(
+    name="copy",
+    native="potrs",  # whose backends and plans the plugin has
+    results=(results.Matrix("copy"), results.Status()),
+    outputs=("copy",),
+    local_outputs=("copy",),
+    square=False,
+    triangle=None,
+    kernel=lambda call, coordinates, a: (a, jax.numpy.zeros((1,), "int32")),
+)
+
+
+def _matrix(shape):
+    return np.arange(1.0, 1 + np.prod(shape)).reshape(shape)
+
+
+def _copy(a, mesh, spec=None, pad=True, **options):
+    arguments = collect(_COPY, 2, mesh, spec, None, pad, "auto", **options)
+    return execute.run(_COPY, (a,), arguments)[1]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("ranks", (1, 2, 4))
+def test_a_rank_has_its_rows(ranks, shape):
+    layout = layouts.infer("copy", (_matrix(shape),), line(ranks), None)
+    height = -(-shape[0] // ranks)
+
+    @jax.jit
+    def split(a):
+        def local(place, block):
+            rows = blocks.to_rows(block, layout.by_rows, shape[0])
+            assert rows.shape == (height, shape[1])
+            return blocks.from_rows(rows, layout.by_rows, block.shape)
+
+        mapped = ffi.over_ranks(layout, local, (layout.row_spec,), layout.row_spec)
+        return mapped(blocks.split_rows(a, layout))
+
+    rows = np.asarray(split(_matrix(shape)))
+    assert rows.shape == (height * ranks, shape[1])
+    np.testing.assert_array_equal(rows[: shape[0]], _matrix(shape))
+    assert not rows[shape[0] :].any()
+    np.testing.assert_array_equal(blocks.join_rows(rows, layout, shape[0]), _matrix(shape))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("ranks", (1, 2, 4))
+def test_a_rank_has_its_columns(ranks, shape):
+    (m, n), layout = shape, layouts.infer("copy", (_matrix(shape),), line(ranks), None)
+    width = -(-n // ranks)
+
+    @jax.jit
+    def turn(a):
+        def local(place, rows):
+            return blocks.to_columns(rows, layout, m, width)
+
+        mapped = ffi.over_ranks(layout, local, (layout.row_spec,), P(None, layout.rows))
+        return mapped(blocks.split_rows(a, layout))
+
+    columns = np.asarray(turn(_matrix(shape)))
+    assert columns.shape == (m, width * ranks)
+    np.testing.assert_array_equal(columns[:, :n], _matrix(shape))
+    assert not columns[:, n:].any()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("ranks", (1, 2, 4))
+def test_a_call_has_the_whole_matrix(ranks, shape):
+    mesh, a = line(ranks), _matrix(shape)
+    for array in (a, shard(a, mesh)):
+        run = functools.partial(_copy, mesh=mesh)
+        for result in (run(array), jax.jit(run)(array)):
+            assert result.shape == shape
+            np.testing.assert_array_equal(result, a)
+
+
+@pytest.mark.parametrize("spec", (P("r"), P(None, "r"), P("r", "c"), P(("r", "c"), None)))
+@pytest.mark.parametrize("shape", ((16, 8), (8, 16)))
+def test_a_matrix_is_sharded_in_any_way(spec, shape):
+    a = _matrix(shape)
+    result = _copy(shard(a, grid(), *spec), grid())
+    np.testing.assert_array_equal(result, a)
+    assert result.sharding.is_equivalent_to(shard(a, grid(), *spec).sharding, 2)
+
+
+@pytest.mark.parametrize("spec", (P("r", None), P("r", "c")))
+@pytest.mark.parametrize("shape", ((16, 8), (8, 16)))
+def test_a_block_inside_a_shard_map(spec, shape):
+    mesh, a = grid(), _matrix(shape)
+
+    def local(block):
+        arguments = collect_local(_COPY, 2, None, spec, None, True, "auto")
+        arguments = execute.resolve_local(_COPY, (block,), arguments)
+        call = arguments.inside
+        rows = execute.local_operands(_COPY, (block,), call)
+        assert rows[0].shape == (shape[0] // call.layout.ranks, shape[1])
+        values = execute.run_on_rank(call, local_layouts.local_place(call.layout), *rows)
+        return execute.local_results(_COPY, (block,), arguments, values)
+
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    np.testing.assert_array_equal(jax.jit(mapped)(shard(a, mesh, *spec)), a)
+
+
+def test_what_a_matrix_must_be():
+    mesh = line(2)
+    with pytest.raises(ValueError, match=r"copy: a must be a matrix of shape \(m, n\)"):
+        _copy(np.ones(3), mesh)
+    with pytest.raises(ValueError, match="the 3 rows of a must be a multiple of 2"):
+        _copy(_matrix((3, 5)), mesh, pad=False)
+    np.testing.assert_array_equal(_copy(_matrix((6, 2)), mesh, pad=False), _matrix((6, 2)))
+    a, b = _matrix((6, 2)), _matrix((6, 3))
+    checks.right_hand_side("lstsq", a, b, square=False)
+    with pytest.raises(ValueError, match=r"b must have shape \(6,\) or \(6, nrhs\)"):
+        checks.right_hand_side("lstsq", a, b[:2], square=False)

@@ -1,0 +1,234 @@
+"""The table of routines: tests, digests, benchmarks and the check on GPUs run over its rows.
+
+A new routine is a new row. This module imports neither JAX nor jaxmg, so that benchmarks can read
+it beside any version of the package, which they hand in as `jaxmg`.
+"""
+
+import dataclasses
+
+import numpy as np
+
+
+def _no_options(n):
+    return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Routine:
+    """What a routine takes and returns.
+
+    Attributes:
+        function: what users call: a function of jaxmg, or a method with its class.
+        handlers: native handler -> a word of the faults of tests/mutants that are put into it.
+        takes: operands. "a": a Hermitian positive definite matrix; "m": another one; "b":
+            right-hand sides; "factor", "refined": kept factors of "a"; "upper": the factor U.
+        returns: names of all results, with `options`.
+        measure: function of (a, m, b, results), in double precision: the backward error.
+        options: function of the order n: the options with which it is called.
+        unpack: function of what the call returns: the results, where that is not a tuple of them.
+        backends: values of `backend=`; none where it takes no such option.
+        precision: whether it takes `precision=`.
+        T_A: the tile width in the place of None, where the function has no choice of its own.
+        benchmark: whether benchmarks measure it: problems.py then has its operations and error.
+    """
+
+    function: str
+    handlers: dict
+    takes: tuple
+    returns: tuple
+    measure: callable
+    options: callable = _no_options
+    unpack: callable = None
+    backends: tuple = ()
+    precision: bool = False
+    T_A: int = None
+    benchmark: bool = False
+
+    @property
+    def on_factor(self):
+        """Whether the first operand is a factor, which has tile width and mesh."""
+        return self.takes[0] in ("factor", "refined")
+
+    def make_operands(self, jaxmg, make, T_A=None, **where):
+        """Operands of a call; ``make(kind)`` returns the arrays "a", "m" and "b"."""
+
+        def operand(kind):
+            if kind in ("a", "m", "b"):
+                return make(kind)
+            options = {"refine": "auto"} if kind == "refined" else {}
+            factor = jaxmg.cho_factor(make("a"), T_A, **where, **options)
+            return factor.upper() if kind == "upper" else factor
+
+        return [operand(kind) for kind in self.takes]
+
+    def call(self, jaxmg, operands, T_A=None, **options):
+        """The tuple of all results; ``options`` are mesh, in_specs, backend, precision."""
+        function, first = jaxmg, operands[0]
+        if self.on_factor:
+            options = {}
+        else:
+            options["T_A"] = T_A or self.T_A
+        options |= self.options(first.shape[-1])
+        for part in self.function.split("."):
+            function = getattr(function, part)
+        results = function(*operands, **options)
+        if self.unpack:
+            return self.unpack(results)
+        return tuple(results) if isinstance(results, tuple) else (results,)
+
+    def error(self, a, m, b, results):
+        """The backward error of results, in units of 1; n times the dtype's eps where right."""
+        a, m, b, *results = map(_wide, (a, m, b, *results))
+        return float(self.measure(a, m, b, results))
+
+
+def _wide(array):
+    array = np.asarray(array)
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def _norm(array):
+    return np.linalg.norm(array, 2 if array.ndim == 2 else None) if array.size else 0.0
+
+
+def _upper(a):
+    return np.linalg.cholesky(a).conj().T
+
+
+def _residual(a, x, b):
+    return _norm(a @ x - b) / (_norm(a) * _norm(x) + _norm(b))
+
+
+def _of_solution(a, m, b, results):
+    return _residual(a, results[0], b)
+
+
+def _of_triangular_solution(a, m, b, results):
+    return _residual(_upper(a).conj().T, results[0], b)
+
+
+def _of_product(a, m, b, results):
+    return _norm(results[0] - _upper(a).conj().T @ b) / (_norm(_upper(a)) * _norm(b))
+
+
+def _of_inverse(a, m, b, results):
+    return _norm(a @ results[0] - np.eye(len(a))) / (_norm(a) * _norm(results[0]))
+
+
+def _of_factor(a, m, b, results):
+    u = np.triu(results[0])
+    return _norm(u.conj().T @ u - a) / _norm(a)
+
+
+def _of_diagonal(a, m, b, results):
+    return _norm(results[0] - np.diagonal(_upper(a))) / _norm(_upper(a))
+
+
+def _of_eigenvectors(a, m, b, results):
+    return _of_pair(a, np.eye(len(a)), b, results)
+
+
+def _of_pair(a, m, b, results):
+    w, v = results[:2]
+    orthogonality = v.conj().T @ m @ v - np.eye(v.shape[1])
+    return max(_norm(a @ v - m @ v * w) / (_norm(a) * _norm(v)), _norm(orthogonality))
+
+
+def _of_eigenvalues(a, m, b, results):
+    return _norm(results[0] - np.linalg.eigvalsh(a)) / _norm(a)
+
+
+def _of_rows(a, m, b, results):
+    """Whether these are A's rows in another order; zeros may be added."""
+    (rows,) = results
+    same = sorted(map(tuple, rows[np.any(rows != 0, axis=1)])) if rows.size else []
+    return 0 if [*map(list, same)] == [*map(list, sorted(map(tuple, a)))] else np.inf
+
+
+def _with_status(n):
+    return {"return_status": True}
+
+
+def _subset(n):
+    return {"subset_by_index": (n // 4, n // 4 + (n + 1) // 2), "return_status": True}
+
+
+_ALL = ("native", "cusolvermg")
+
+ROUTINES = {
+    "potrs": Routine(
+        "potrs", {"jaxmg_potrs": "potrs"}, ("a", "b"), ("x", "logdet", "status"), _of_solution,
+        lambda n: {"return_status": True, "return_logdet": True},
+        backends=_ALL, precision=True, benchmark=True,
+    ),
+    "refine": Routine(
+        "potrs", {"jaxmg_hemm": "hemm", "jaxmg_all_gather": "refine"}, ("a", "b"),
+        ("x", "status", "iterations"), _of_solution,
+        lambda n: {"refine": "auto", "return_status": True, "return_iterations": True},
+    ),
+    "potri": Routine(
+        "potri", {"jaxmg_potri": "potri"}, ("a",), ("inverse", "status"), _of_inverse, _with_status,
+        backends=_ALL, precision=True, benchmark=True,
+    ),
+    "syevd": Routine(
+        "syevd", {"jaxmg_syevd": "syevd"}, ("a",), ("w", "v", "status"), _of_eigenvectors,
+        _with_status, backends=_ALL, benchmark=True,
+    ),
+    "eigvalsh": Routine(
+        "eigvalsh", {"jaxmg_syevd": "syevd"}, ("a",), ("w", "status"), _of_eigenvalues,
+        _with_status, backends=("native",),
+    ),
+    "eigh": Routine(
+        "eigh", {"jaxmg_syevx": "eigh"}, ("a",), ("w", "v", "status"), _of_eigenvectors, _subset,
+        backends=("native",),
+    ),
+    "sygvd": Routine(
+        "sygvd", {"jaxmg_sygvd": "sygvd"}, ("a", "m"), ("w", "v", "status"), _of_pair, _with_status,
+        backends=("native",),
+    ),
+    "eigh_pair": Routine(
+        "eigh", {"jaxmg_sygvx": "eigh leaves out its second matrix"}, ("a", "m"),
+        ("w", "v", "status"), _of_pair, _subset, backends=("native",),
+    ),
+    "cyclic_1d": Routine(
+        "cyclic_1d", {"jaxmg_cyclic_1d": "cyclic"}, ("a",), ("rows",), _of_rows, T_A=2,
+    ),
+    "cho_factor": Routine(
+        "cho_factor", {"jaxmg_potrf": "cho_factor"}, ("a",), ("upper", "logdet", "status"),
+        _of_factor, unpack=lambda factor: (factor.upper(), factor.logdet(), factor.status),
+        precision=True,
+    ),
+    "cho_solve": Routine(
+        "cho_solve", {"jaxmg_factor_apply": "cho_solve"}, ("factor", "b"), ("x",), _of_solution,
+        benchmark=True,
+    ),
+    "solve_triangular": Routine(
+        "CholeskyFactor.solve_triangular", {"jaxmg_factor_solve_rows": "rows of a matrix"},
+        ("factor", "b"), ("x",), _of_triangular_solution,
+    ),
+    "matmul": Routine(
+        "CholeskyFactor.matmul", {"jaxmg_factor_apply": "cho_solve"}, ("factor", "b"), ("product",),
+        _of_product,
+    ),
+    "inv": Routine(
+        "CholeskyFactor.inv", {"jaxmg_factor_invert": "inverse of a factor"}, ("factor",),
+        ("inverse",), _of_inverse,
+    ),
+    "diagonal": Routine(
+        "CholeskyFactor.diagonal", {"jaxmg_factor_diagonal": "diagonal of a factor"}, ("factor",),
+        ("diagonal",), _of_diagonal,
+    ),
+    "from_upper": Routine(
+        "CholeskyFactor.from_upper", {"jaxmg_factor_tiles": "from_upper"}, ("upper",), ("upper",),
+        _of_factor, unpack=lambda factor: (factor.upper(),),
+    ),
+    "upper": Routine(
+        "CholeskyFactor.upper", {"jaxmg_factor_rows": "upper factor"}, ("factor",), ("upper",),
+        _of_factor,
+    ),
+    "refined": Routine(
+        "RefinedFactor.solve", {"jaxmg_hemm": "hemm", "jaxmg_all_gather": "refine"},
+        ("refined", "b"), ("x", "status", "iterations"), _of_solution,
+        lambda n: {"return_status": True, "return_iterations": True},
+    ),
+}  # fmt: skip

@@ -1,0 +1,49 @@
+// Rendezvous of the ranks of one call that are in several processes. The ranks of each process meet
+// as in rendezvous.h; then the processes meet at the lead, the process of rank 0 (README.md).
+#ifndef JAXMG_XLA_FFI_COMM_PROCESSES_SHARED_RENDEZVOUS_H_
+#define JAXMG_XLA_FFI_COMM_PROCESSES_SHARED_RENDEZVOUS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "xla_ffi/base/status.h"
+#include "xla_ffi/comm/in_process.h"
+#include "xla_ffi/comm/monitor.h"
+#include "xla_ffi/comm/processes/hub.h"
+#include "xla_ffi/comm/processes/shared_call_site.h"
+
+namespace jaxmg {
+
+// One arrival of a rank of this process at a call.
+struct SharedCall {
+  std::shared_ptr<const SharedCallSite> call_site;
+  int64_t run;  // the execution; the same number in all processes
+  int group;
+  int rank;
+  std::string
+      block;  // dtype and shape, which the ranks compare in addition to the call site's text
+  bool on_host = true;     // whether device memory is host memory
+  int64_t rank_value = 0;  // for the other ranks of this process (InProcessGroup::rank_values)
+};
+
+// Waits until all ranks have arrived, in all processes. An error names the missing ranks, their
+// processes and hosts, and the calls in which these wait meanwhile, as far as is known; or both
+// calls, if two processes make different ones. `*here` is the number of ranks that share this
+// process's processors.
+Status JoinSharedRendezvous(const SharedCall& call, const WaitPolicy& policy,
+                            std::shared_ptr<InProcessGroup>* group, int* here) noexcept;
+
+// Fails a call for the ranks of other processes: those that wait for it and those that arrive later
+// get this error. Complements FailCall, which serves the ranks of this process.
+void FailSharedCall(const SharedCallSite& site, int64_t run, const Status& status) noexcept;
+
+// Receives the rendezvous frames of other processes from the hub.
+FrameSink* SharedRendezvousSink();
+
+// The number of rendezvous in progress that this process knows of. For tests.
+size_t CountOpenSharedRendezvous();
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_COMM_PROCESSES_SHARED_RENDEZVOUS_H_

@@ -1,0 +1,38 @@
+// Copies to shared memory that nobody waits for until AwaitCopies, and such memory.
+#ifndef JAXMG_XLA_FFI_DEVICE_CUDA_COPIES_CUH_
+#define JAXMG_XLA_FFI_DEVICE_CUDA_COPIES_CUH_
+
+namespace jaxmg::kernels {
+
+// The bytes of one element to shared memory, on their own; see AwaitCopies. On the host, where
+// tests/cc/kernels_test.cc runs all of this, at once.
+template <int kBytes>
+__device__ void CopyAsync(void* shared, const void* global) {
+#ifdef __CUDA_ARCH__
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
+               "l"(global), "n"(kBytes)
+               : "memory");
+#else
+  __builtin_memcpy(shared, global, kBytes);
+#endif
+}
+__device__ inline void AwaitCopies() {
+#ifdef __CUDA_ARCH__
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// The memory of a block whose size the launch has named.
+__device__ inline void* DynamicShared() {
+#ifdef __CUDA_ARCH__
+  extern __shared__ __align__(16) unsigned char dynamic_shared[];
+#else
+  static __align__(16) unsigned char dynamic_shared[1 << 18];
+#endif
+  return dynamic_shared;
+}
+
+}  // namespace jaxmg::kernels
+
+#endif  // JAXMG_XLA_FFI_DEVICE_CUDA_COPIES_CUH_

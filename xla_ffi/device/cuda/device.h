@@ -1,0 +1,230 @@
+// An NVIDIA GPU as a Device: streams and events of CUDA, cuBLAS and cuSOLVER on tiles, kernels of
+// our own for the rest (kernels.cu). One is made per call, on resources that outlive it.
+#ifndef JAXMG_XLA_FFI_DEVICE_CUDA_DEVICE_H_
+#define JAXMG_XLA_FFI_DEVICE_CUDA_DEVICE_H_
+
+#include <algorithm>
+#include <array>
+#include <complex>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "xla_ffi/device/constants.h"
+#include "xla_ffi/device/cuda/blas.h"
+#include "xla_ffi/device/cuda/chase.h"
+#include "xla_ffi/device/cuda/panel.h"
+#include "xla_ffi/device/cuda/resources.h"
+#include "xla_ffi/device/cuda/secular.h"
+#include "xla_ffi/device/cuda/solver.h"
+#include "xla_ffi/device/cuda/status.h"
+#include "xla_ffi/device/cuda/timeline.h"
+#include "xla_ffi/device/cuda/type.h"
+#include "xla_ffi/device/device.h"
+#include "xla_ffi/device/tunings.h"
+
+namespace jaxmg {
+
+class CudaDevice : public Device {
+ public:
+  // `main` is the caller's stream. `allocate` gives device memory that stays until the call is over
+  // for the host; work that uses it must then be ahead in `main`. The device must be the calling
+  // thread's current one as long as this lives.
+  enum class Readers { kAllRanks, kThisRank };
+  using Allocator = std::function<Status(size_t bytes, Readers readers, void** data)>;
+  static Status New(int ordinal, cudaStream_t main, Allocator allocate,
+                    std::unique_ptr<CudaDevice>* device);
+
+  int ordinal() const { return ordinal_; }
+  // See CudaStatus.
+  void ExpectPlace(const int32_t* place, int32_t rank, int32_t group) {
+    status_kernels_.ExpectPlace(place, rank, group);
+  }
+  CudaResources& resources() { return *resources_; }
+  cudaStream_t stream(Stream stream) const { return resources_->stream(stream); }
+
+  // As Allocate, but the runtime's own memory in every case: no rank of another process can read it
+  // where it is, and it takes nothing of what all of those share.
+  Status AllocateForThisRank(size_t bytes, std::unique_ptr<Buffer>* buffer);
+
+  // Whether all work of the stream is done.
+  Status IsDone(Stream stream, bool* done);
+
+  // Memory for one operation on the stream; the next operation may reuse it.
+  Status Scratch(Stream stream, size_t bytes, void** data);
+
+  // Runs a kernel on every element of `count`, in one block, in so many blocks of so many threads,
+  // on every row with so many threads, or on every tile of a matrix.
+  template <typename... Arguments>
+  Status LaunchElements(Kernel kernel, char letter, Stream stream, int64_t count,
+                        Arguments... arguments);
+  template <typename... Arguments>
+  Status LaunchOne(Kernel kernel, char letter, Stream stream, Arguments... arguments);
+  template <typename... Arguments>
+  Status LaunchBlocks(Kernel kernel, char letter, Stream stream, int64_t blocks, int threads,
+                      Arguments... arguments);
+  template <typename... Arguments>
+  Status LaunchRows(Kernel kernel, char letter, Stream stream, int64_t rows, int of_block, int team,
+                    Arguments... arguments);
+  template <typename... Arguments>
+  Status LaunchTiles(Kernel kernel, char letter, Stream stream, int64_t m, int64_t n,
+                     Arguments... arguments);
+
+  // The same with so many bytes of shared memory a block, beside the kernel's own.
+  template <typename... Arguments>
+  Status LaunchShared(Kernel kernel, char letter, Stream stream, int64_t blocks, int threads,
+                      int shared_bytes, Arguments... arguments);
+
+  // Runs blocks that wait for each other: see CudaResources.
+  template <typename... Arguments>
+  Status LaunchTogether(Kernel kernel, char letter, Stream stream, int64_t blocks, int threads,
+                        Arguments... arguments);
+
+  // The same for memory of the host on one side.
+  Status CopyToHost(Stream stream, void* target, const void* source, size_t bytes);
+  Status CopyFromHost(Stream stream, void* target, const void* source, size_t bytes);
+
+  // Products of parts are as exact as float32 by our own kernels alone.
+  Tuning tuning() const override {
+    Tuning tuning = CudaTuning();
+    if (!resources_->multiplies_parts()) tuning.parts_order = 0;
+    return tuning;
+  }
+
+  Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) override;
+  Status AllocateOnHost(size_t bytes, std::unique_ptr<Buffer>* buffer) override;
+  Status NewEvent(std::shared_ptr<Event>* event) override;
+  Status Record(Stream stream, Event* event) override;
+  Status Wait(Stream stream, const Event& event) override;
+  Status AwaitOnHost(const Event& event) override;
+  Status HasPassed(const Event& event, bool* passed) override;
+  Status RecordShared(Stream stream, const SharedEvent& event) override;
+  Status Synchronize() override;
+  Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
+  Status CopyWithin(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
+  Status CopyFromPeer(Stream stream, const Bytes2D& target, const Bytes2D& source) override;
+  Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) override;
+  Status ReserveHandles() override;
+  void BeginRange(Stream stream, const char* name, int64_t index) override {
+    if (timeline_) timeline_->Begin(stream, this->stream(stream), name, index);
+  }
+  void EndRange(Stream stream) override {
+    if (timeline_) timeline_->End(stream, this->stream(stream));
+  }
+  std::vector<TimelineRange> TakeRanges() override;
+
+  // With what it has beyond StatusKernels.
+  CudaStatus& cuda_status() { return status_kernels_; }
+
+ private:
+  CudaDevice(int ordinal, Allocator allocate, std::unique_ptr<CudaResources> resources);
+  Status AllocateFor(Readers readers, size_t bytes, std::unique_ptr<Buffer>* buffer);
+
+  template <typename T>
+  struct OfDtype {
+    explicit OfDtype(CudaDevice& device)
+        : blas(device, Precision::kHighest),
+          tf32(device, Precision::kTf32),
+          bf16x3(device, Precision::kBf16x3),
+          bf16x6(device, Precision::kBf16x6),
+          f16x3(device, Precision::kF16x3),
+          solver(device),
+          panel(device),
+          chase(device, blas),
+          secular(device) {}
+    BlasByPrecision<T> by_precision() { return {&blas, &tf32, &bf16x3, &bf16x6, &f16x3}; }
+    EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
+
+    CudaBlas<T> blas, tf32, bf16x3, bf16x6, f16x3;
+    CudaSolver<T> solver;
+    CudaPanel<T> panel;
+    CudaChase<T> chase;
+    CudaSecular<T> secular;
+  };
+  struct ScratchSpace {
+    void* data = nullptr;
+    size_t bytes = 0;
+  };
+
+  const int ordinal_;
+  const Allocator allocate_;
+  std::unique_ptr<CudaResources> resources_;
+  std::array<ScratchSpace, kNumStreams> scratch_;
+  std::unique_ptr<CudaTimeline> timeline_;  // if one is wanted
+  CudaStatus status_kernels_;
+  PerDtype<OfDtype> of_dtype_;
+};
+
+template <typename... Arguments>
+Status CudaDevice::LaunchElements(Kernel kernel, char letter, Stream stream, int64_t count,
+                                  Arguments... arguments) {
+  if (count <= 0) return Status::Ok();
+  // Enough to fill any GPU; the kernels take several elements each beyond that.
+  constexpr int64_t kMostBlocks = 4096;
+  const int64_t blocks = std::min<int64_t>((count + kThreads - 1) / kThreads, kMostBlocks);
+  void* pointers[] = {&arguments...};
+  return resources_->Launch(kernel, letter, stream, static_cast<unsigned>(blocks), kThreads, 1,
+                            pointers);
+}
+
+template <typename... Arguments>
+Status CudaDevice::LaunchOne(Kernel kernel, char letter, Stream stream, Arguments... arguments) {
+  void* pointers[] = {&arguments...};
+  return resources_->Launch(kernel, letter, stream, 1, kThreads, 1, pointers);
+}
+
+template <typename... Arguments>
+Status CudaDevice::LaunchBlocks(Kernel kernel, char letter, Stream stream, int64_t blocks,
+                                int threads, Arguments... arguments) {
+  if (blocks <= 0) return Status::Ok();
+  if (blocks > INT32_MAX) {
+    return Error(Code::kInvalidArgument, blocks, " blocks are too many for a GPU");
+  }
+  void* pointers[] = {&arguments...};
+  return resources_->Launch(kernel, letter, stream, static_cast<unsigned>(blocks), threads, 1,
+                            pointers);
+}
+
+template <typename... Arguments>
+Status CudaDevice::LaunchRows(Kernel kernel, char letter, Stream stream, int64_t rows, int of_block,
+                              int team, Arguments... arguments) {
+  void* pointers[] = {&arguments...};
+  return resources_->Launch(kernel, letter, stream,
+                            static_cast<unsigned>((rows + of_block - 1) / of_block),
+                            of_block * team, 1, pointers);
+}
+
+template <typename... Arguments>
+Status CudaDevice::LaunchTiles(Kernel kernel, char letter, Stream stream, int64_t m, int64_t n,
+                               Arguments... arguments) {
+  const int64_t blocks = ((m + kTileEdge - 1) / kTileEdge) * ((n + kTileEdge - 1) / kTileEdge);
+  if (blocks == 0) return Status::Ok();
+  if (blocks > INT32_MAX) {
+    return Error(Code::kInvalidArgument, "a matrix of ", m, " x ", n, " is too large for a GPU");
+  }
+  void* pointers[] = {&arguments...};
+  return resources_->Launch(kernel, letter, stream, static_cast<unsigned>(blocks), kTileEdge,
+                            kTileRows, pointers);
+}
+
+template <typename... Arguments>
+Status CudaDevice::LaunchShared(Kernel kernel, char letter, Stream stream, int64_t blocks,
+                                int threads, int shared_bytes, Arguments... arguments) {
+  if (blocks <= 0) return Status::Ok();
+  void* pointers[] = {&arguments...};
+  return resources_->Launch(kernel, letter, stream, static_cast<unsigned>(blocks), threads, 1,
+                            pointers, shared_bytes);
+}
+
+template <typename... Arguments>
+Status CudaDevice::LaunchTogether(Kernel kernel, char letter, Stream stream, int64_t blocks,
+                                  int threads, Arguments... arguments) {
+  void* pointers[] = {&arguments...};
+  return resources_->LaunchTogether(kernel, letter, stream, static_cast<unsigned>(blocks), threads,
+                                    pointers);
+}
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_DEVICE_CUDA_DEVICE_H_

@@ -1,0 +1,444 @@
+// The engine's own kernels: everything beside cuBLAS and cuSOLVER that has to run on the device.
+// Matrices are column-major. Compiled by NVRTC, so without the standard library.
+#include "xla_ffi/device/constants.h"
+#include "xla_ffi/device/cuda/chase.cuh"
+#include "xla_ffi/device/cuda/groups.cuh"
+#include "xla_ffi/device/cuda/panel.cuh"
+#include "xla_ffi/device/cuda/part_products.cuh"
+#include "xla_ffi/device/cuda/parts.cuh"
+#include "xla_ffi/device/cuda/row_solver.cuh"
+#include "xla_ffi/device/cuda/scalars.cuh"
+#include "xla_ffi/device/cuda/scaling.cuh"
+#include "xla_ffi/device/cuda/secular.cuh"
+
+namespace jaxmg::kernels {
+namespace {
+
+__device__ Index FirstElement() { return blockIdx.x * Index(blockDim.x) + threadIdx.x; }
+__device__ Index ElementStride() { return gridDim.x * Index(blockDim.x); }
+
+template <typename T>
+__device__ void Fill(Index m, Index n, T* a, Index lda, T value) {
+  for (Index i = FirstElement(); i < m * n; i += ElementStride()) a[i / m * lda + i % m] = value;
+}
+
+// One block. 2 log of the product of the diagonal, in an order that does not depend on timing, and
+// in double precision, since sums of float32 would lose digits.
+template <typename T>
+__device__ void AddLogDet(Index n, const T* l, Index ldl, typename RealOf<T>::type* sum) {
+  __shared__ double partial[kThreads];
+  double mine = 0;
+  for (Index j = threadIdx.x; j < n; j += blockDim.x) {
+    mine += log(static_cast<double>(RealPart(l[j * ldl + j])));
+  }
+  partial[threadIdx.x] = mine;
+  __syncthreads();
+  for (int half = blockDim.x / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) partial[threadIdx.x] += partial[threadIdx.x + half];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) *sum += static_cast<typename RealOf<T>::type>(2 * partial[0]);
+}
+
+// One block of kThreads. w[i] := max(w[0], ..., w[i]): each thread takes a run of elements, then
+// the largest of all runs before its own.
+template <typename R>
+__device__ void Ascend(Index n, R* w) {
+  __shared__ R last[kThreads];
+  const Index run = (n + blockDim.x - 1) / blockDim.x;
+  const Index begin = min(threadIdx.x * run, n), end = min(begin + run, n);
+  for (Index i = begin + 1; i < end; ++i) {
+    if (w[i] < w[i - 1]) w[i] = w[i - 1];
+  }
+  if (begin < end) last[threadIdx.x] = w[end - 1];
+  __syncthreads();
+  if (begin == end || threadIdx.x == 0) return;
+  R before = last[0];
+  for (int i = 1; i < threadIdx.x; ++i) {
+    if (before < last[i]) before = last[i];
+  }
+  for (Index i = begin; i < end && w[i] < before; ++i) w[i] = before;
+}
+
+// One block. *failed: the order of the first leading minor of the tile that is not positive
+// definite, or 0. The solver need not stop at a diagonal that is not finite. *info: see
+// Blas::Potrf.
+template <typename T>
+__device__ void CheckFactor(Index n, const T* a, Index lda, Index offset, const int* solver_info,
+                            int* failed, int* info) {
+  __shared__ int first;
+  if (threadIdx.x == 0) first = *solver_info > 0 ? *solver_info : kNoInfo;
+  __syncthreads();
+  for (Index j = threadIdx.x; j < n; j += blockDim.x) {
+    if (!Finite(a[j * lda + j])) atomicMin(&first, static_cast<int>(j + 1));
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  *failed = first == kNoInfo ? 0 : first;
+  if (first != kNoInfo) *info = min(*info, static_cast<int>(offset + first));
+}
+
+// *first: the smallest of itself and offset + the column, from 1, where the lower trapezoid of an
+// m x n block holds NaN or infinity.
+template <typename T>
+__device__ void CheckFinite(Index m, Index n, const T* a, Index lda, Index offset, int* first) {
+  for (Index i = FirstElement(); i < m * n; i += ElementStride()) {
+    const Index row = i % m, column = i / m;
+    if (row >= column && !Finite(a[column * lda + row])) {
+      atomicMin(first, static_cast<int>(offset + column + 1));
+    }
+  }
+}
+
+// b := a^H through shared memory; a is m x n. One block a tile.
+template <typename T>
+__device__ void ConjTranspose(Index m, Index n, const T* a, Index lda, T* b, Index ldb) {
+  __shared__ T tile[kTileEdge][kTileEdge + 1];
+  const Index tiles_m = (m + kTileEdge - 1) / kTileEdge;
+  const Index row = blockIdx.x % tiles_m * kTileEdge, column = blockIdx.x / tiles_m * kTileEdge;
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
+    if (row + threadIdx.x < m && column + j < n) {
+      tile[j][threadIdx.x] = a[(column + j) * lda + row + threadIdx.x];
+    }
+  }
+  __syncthreads();
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
+    if (column + threadIdx.x < n && row + j < m) {
+      b[(row + j) * ldb + column + threadIdx.x] = Conj(tile[threadIdx.x][j]);
+    }
+  }
+}
+
+// A block's segment of a column of `height` bytes, Unit by Unit, a few of them under way at a time.
+template <typename Unit>
+__device__ void CopySegment(char* target, Index target_pitch, const char* source,
+                            Index source_pitch, Index height) {
+  constexpr int kAtOnce = 4;
+  const Index segments = (height + kCopySegment - 1) / kCopySegment;
+  const Index column = blockIdx.x / segments, begin = blockIdx.x % segments * kCopySegment;
+  Unit* to = reinterpret_cast<Unit*>(target + column * target_pitch + begin);
+  const Unit* from = reinterpret_cast<const Unit*>(source + column * source_pitch + begin);
+  const int count = static_cast<int>(min(height - begin, Index(kCopySegment)) / sizeof(Unit));
+  for (int i = threadIdx.x; i < count; i += kAtOnce * blockDim.x) {
+    Unit units[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (i + j * blockDim.x < count) units[j] = from[i + j * blockDim.x];
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (i + j * blockDim.x < count) to[i + j * blockDim.x] = units[j];
+    }
+  }
+}
+
+// One block a tile of the n x n block. l := the lower triangle of a, v := the inverse that
+// StoreInverse has put above its diagonal, both n x n and zero above theirs; or l^H and v^H.
+template <typename T>
+__device__ void LoadInverse(Index n, int transposed, const T* a, Index lda, T* l, T* v) {
+  __shared__ T tile[kTileEdge][kTileEdge + 1];
+  const Index tiles = (n + kTileEdge - 1) / kTileEdge;
+  const Index row = blockIdx.x % tiles * kTileEdge, column = blockIdx.x / tiles * kTileEdge;
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
+    if (row + j < n && column + threadIdx.x < n) {
+      tile[j][threadIdx.x] = a[(row + j) * lda + column + threadIdx.x];
+    }
+  }
+  __syncthreads();
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
+    const Index i = row + threadIdx.x, k = column + j;
+    if (i >= n || k >= n) continue;
+    const T here = a[k * lda + i], across = Conj(tile[threadIdx.x][j]);
+    T lower = FromReal<T>(0), inverse = lower;
+    if (i == k) {
+      lower = here;
+      inverse = FromReal<T>(1 / RealPart(here));
+    } else if ((i > k) != (transposed != 0)) {
+      lower = transposed ? across : here;
+      inverse = transposed ? here : across;
+    }
+    l[k * n + i] = lower;
+    v[k * n + i] = inverse;
+  }
+}
+
+// One block a tile of the n x n block; those above the diagonal have nothing to do.
+template <typename T>
+__device__ void MirrorLower(Index n, T* a, Index lda) {
+  __shared__ T tile[kTileEdge][kTileEdge + 1];
+  const Index tiles = (n + kTileEdge - 1) / kTileEdge;
+  const Index row = blockIdx.x % tiles * kTileEdge, column = blockIdx.x / tiles * kTileEdge;
+  if (row < column) return;
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
+    // Above the diagonal may lie what nobody has written.
+    if (row + threadIdx.x < n && row + threadIdx.x >= column + j) {
+      tile[j][threadIdx.x] = a[(column + j) * lda + row + threadIdx.x];
+    }
+  }
+  __syncthreads();
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
+    const Index target_row = column + threadIdx.x, target_column = row + j;
+    if (target_row >= n || target_column >= n || target_row > target_column) continue;
+    T value = Conj(tile[threadIdx.x][j]);
+    if (target_row == target_column) value = FromReal<T>(RealPart(value));
+    a[target_column * lda + target_row] = value;
+  }
+}
+
+// One block a tile of the n x n block. Above the diagonal, a becomes v^H.
+template <typename T>
+__device__ void StoreInverse(Index n, const T* v, Index ldv, T* a, Index lda) {
+  __shared__ T tile[kTileEdge][kTileEdge + 1];
+  const Index tiles = (n + kTileEdge - 1) / kTileEdge;
+  const Index row = blockIdx.x % tiles * kTileEdge, column = blockIdx.x / tiles * kTileEdge;
+  if (row < column) return;
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
+    if (row + threadIdx.x < n && column + j < row + threadIdx.x) {
+      tile[j][threadIdx.x] = v[(column + j) * ldv + row + threadIdx.x];
+    }
+  }
+  __syncthreads();
+  for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
+    const Index target_row = column + threadIdx.x, target_column = row + j;
+    if (target_column >= n || target_row >= target_column) continue;
+    a[target_column * lda + target_row] = Conj(tile[threadIdx.x][j]);
+  }
+}
+
+}  // namespace
+
+template <typename T>
+constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
+
+#define KERNEL extern "C" __global__ void
+
+#define KERNELS(T, R, letter)                                                                      \
+  KERNEL jaxmg_add_##letter(Index m, Index n, const T* a, Index lda, T* b, Index ldb) {            \
+    for (Index i = FirstElement(); i < m * n; i += ElementStride()) {                              \
+      T& sum = b[i / m * ldb + i % m];                                                             \
+      sum = Plus(sum, a[i / m * lda + i % m]);                                                     \
+    }                                                                                              \
+  }                                                                                                \
+  KERNEL jaxmg_add_log_det_##letter(Index n, const T* l, Index ldl, R* sum) {                      \
+    AddLogDet(n, l, ldl, sum);                                                                     \
+  }                                                                                                \
+  KERNEL jaxmg_ascend_##letter(Index n, R* w) { Ascend(n, w); }                                    \
+  KERNEL __launch_bounds__(kChaseRows<T>* kChaseGroups, 2)                                         \
+      jaxmg_chase_##letter(Index n, Index b, T* band, Index ldb, Index first, Index sweeps, T* v,  \
+                           Index ldv, T* tau, Index ldtau, unsigned* progress) {                   \
+    Chaser<T, kChaseRows<T>, kChaseGroups>(n, b, band, ldb, first, sweeps, v, ldv, tau, ldtau,     \
+                                           progress)                                               \
+        .Run();                                                                                    \
+  }                                                                                                \
+  KERNEL jaxmg_check_factor_##letter(Index n, const T* a, Index lda, Index offset,                 \
+                                     const int* solver_info, int* failed, int* info) {             \
+    CheckFactor(n, a, lda, offset, solver_info, failed, info);                                     \
+  }                                                                                                \
+  KERNEL jaxmg_check_finite_##letter(Index m, Index n, const T* a, Index lda, Index offset,        \
+                                     int* first) {                                                 \
+    CheckFinite(m, n, a, lda, offset, first);                                                      \
+  }                                                                                                \
+  KERNEL jaxmg_clear_if_##letter(const int* first, Index n, T* a, Index lda) {                     \
+    if (*first != kNoInfo) Fill(n, n, a, lda, FromReal<T>(0));                                     \
+  }                                                                                                \
+  KERNEL jaxmg_conj_transpose_##letter(Index m, Index n, const T* a, Index lda, T* b, Index ldb) { \
+    ConjTranspose(m, n, a, lda, b, ldb);                                                           \
+  }                                                                                                \
+  KERNEL jaxmg_conjugate_##letter(Index m, Index n, T* a, Index lda) {                             \
+    for (Index i = FirstElement(); i < m * n; i += ElementStride()) {                              \
+      a[i / m * lda + i % m] = Conj(a[i / m * lda + i % m]);                                       \
+    }                                                                                              \
+  }                                                                                                \
+  KERNEL __launch_bounds__(kExpandThreads) jaxmg_expand_reflectors_##letter(                       \
+      Index n, Index b, Index first, int sweeps, const T* v, Index ldv, const T* tau, Index ldtau, \
+      T* blocks, T* weighted) {                                                                    \
+    ExpandReflectors<T, kChaseRows<T> + kGroupSweeps - 1, kGroupSweeps>(                           \
+        n, b, first, sweeps, v, ldv, tau, ldtau, blocks, weighted);                                \
+  }                                                                                                \
+  KERNEL __launch_bounds__(kPanelThreads, 1) jaxmg_factor_panel_##letter(                          \
+      Index m, int n, T* a, Index lda, T* t, Index ldt, unsigned* met, T* sums, R* largest) {      \
+    PanelFactor<T, 32>(m, n, a, lda, t, ldt, met, sums, largest).Run();                            \
+  }                                                                                                \
+  KERNEL jaxmg_from_real_##letter(Index m, Index n, const R* a, Index lda, T* b, Index ldb) {      \
+    for (Index i = FirstElement(); i < m * n; i += ElementStride()) {                              \
+      b[i / m * ldb + i % m] = FromReal<T>(a[i / m * lda + i % m]);                                \
+    }                                                                                              \
+  }                                                                                                \
+  KERNEL jaxmg_identity_##letter(Index n, T* a, Index lda) {                                       \
+    for (Index i = FirstElement(); i < n * n; i += ElementStride()) {                              \
+      a[i / n * lda + i % n] = FromReal<T>(i / n == i % n ? 1 : 0);                                \
+    }                                                                                              \
+  }                                                                                                \
+  KERNEL jaxmg_load_inverse_##letter(Index n, int transposed, const T* a, Index lda, T* l, T* v) { \
+    LoadInverse(n, transposed, a, lda, l, v);                                                      \
+  }                                                                                                \
+  KERNEL jaxmg_mirror_lower_##letter(Index n, T* a, Index lda) { MirrorLower(n, a, lda); }         \
+  KERNEL jaxmg_pack_band_##letter(Index m, Index n, Index k, const T* a, Index lda, T* band,       \
+                                  Index ldb) {                                                     \
+    PackBand(m, n, k, a, lda, band, ldb);                                                          \
+  }                                                                                                \
+  KERNEL jaxmg_poison_if_##letter(const int* status, Index m, Index n, T* a, Index lda) {          \
+    if (*status != 0) Fill(m, n, a, lda, Nan<T>());                                                \
+  }                                                                                                \
+  KERNEL jaxmg_solve_rows_##letter(Index m, Index n, int backward, const T* l, Index ldl,          \
+                                   const T* b, Index ldb, T* x, Index ldx) {                       \
+    RowSolver<T, 1>(m, n, backward, l, ldl, b, ldb, x, ldx).Run();                                 \
+  }                                                                                                \
+  KERNEL jaxmg_solve_rows_in_teams_##letter(Index m, Index n, int backward, const T* l, Index ldl, \
+                                            const T* b, Index ldb, T* x, Index ldx) {              \
+    RowSolver<T, kTeam>(m, n, backward, l, ldl, b, ldb, x, ldx).Run();                             \
+  }                                                                                                \
+  KERNEL jaxmg_store_inverse_##letter(Index n, const T* v, Index ldv, T* a, Index lda) {           \
+    StoreInverse(n, v, ldv, a, lda);                                                               \
+  }                                                                                                \
+  KERNEL jaxmg_sum_reals_##letter(const R* terms, Index stride, Index count, R* sum) {             \
+    if (threadIdx.x != 0) return;                                                                  \
+    R total = 0;                                                                                   \
+    for (Index i = 0; i < count; ++i) total += terms[i * stride];                                  \
+    *sum = total;                                                                                  \
+  }                                                                                                \
+  KERNEL jaxmg_take_tridiagonal_##letter(Index n, const T* band, Index ldb, R* d, R* e) {          \
+    TakeTridiagonal(n, band, ldb, d, e);                                                           \
+  }                                                                                                \
+  KERNEL jaxmg_unpack_reflectors_##letter(Index m, Index k, const T* a, Index lda, T* v,           \
+                                          Index ldv) {                                             \
+    UnpackReflectors(m, k, a, lda, v, ldv);                                                        \
+  }
+
+KERNELS(float, float, s)
+KERNELS(double, double, d)
+KERNELS(cuComplex, float, c)
+KERNELS(cuDoubleComplex, double, z)
+
+// In float64 alone.
+#define DOUBLE_KERNELS(T, kComplex, letter)                                                      \
+  KERNEL __launch_bounds__(GroupShape<kComplex>::kThreads, 1)                                    \
+      jaxmg_apply_groups_##letter(Groups groups, Index columns, const T* blocks,                 \
+                                  const T* weighted, T* z, Index ldz, unsigned* progress) {      \
+    GroupApplier<T, GroupShape<kComplex>>({groups, columns, blocks, weighted, z, ldz, progress}) \
+        .Run();                                                                                  \
+  }
+
+DOUBLE_KERNELS(double, false, d)
+DOUBLE_KERNELS(cuDoubleComplex, true, z)
+
+// In single precision alone.
+#define SINGLE_KERNELS(T, letter)                                                               \
+  KERNEL jaxmg_row_largest_##letter(Index m, Index n, const T* a, Index lda, float* largest) {  \
+    RowLargest(m, n, a, lda, largest);                                                          \
+  }                                                                                             \
+  KERNEL jaxmg_scale_##letter(int lower, int divide, Index m, Index n, const float* left,       \
+                              const float* right, T* a, Index lda) {                            \
+    ScaleTile(lower != 0, divide != 0, m, n, left, right, a, lda);                              \
+  }                                                                                             \
+  KERNEL jaxmg_split_##letter(int left, int turned, int halves, int products, Index m, Index n, \
+                              const T* a, Index lda, unsigned short* parts, Index ld) {         \
+    Split(left != 0, turned != 0, halves != 0, products, m, n, a, lda, parts, ld);              \
+  }
+
+SINGLE_KERNELS(float, s)
+SINGLE_KERNELS(cuComplex, c)
+
+// Those that are real whatever the dtype.
+#define REAL_KERNELS(R, letter)                                                                  \
+  KERNEL jaxmg_arrange_columns_##letter(Index rows, Index columns, const int* from,              \
+                                        const R* source, Index lds, const int* to, R* target,    \
+                                        Index ldt) {                                             \
+    ArrangeColumns(rows, columns, from, source, lds, to, target, ldt);                           \
+  }                                                                                              \
+  KERNEL jaxmg_refine_z_##letter(Index k, Index begin, const int* order, const R* d, const R* z, \
+                                 R rho, const R* origin, const R* tau, R* refined) {             \
+    RefineZ(k, begin, order, d, z, rho, origin, tau, refined);                                   \
+  }                                                                                              \
+  KERNEL jaxmg_rotate_columns_##letter(Index rows, const int* starts, const int* first,          \
+                                       const int* second, const R* c, const R* s, R* q,          \
+                                       Index ldq) {                                              \
+    RotateColumns(rows, starts, first, second, c, s, q, ldq);                                    \
+  }                                                                                              \
+  KERNEL jaxmg_secular_roots_##letter(Index k, Index begin, const R* d, const R* z, R rho,       \
+                                      int limit, R* origin, R* tau, R* roots, int* info) {       \
+    SecularRoots(k, begin, d, z, rho, limit, origin, tau, roots, info);                          \
+  }                                                                                              \
+  KERNEL jaxmg_secular_vectors_##letter(Index k, Index begin, const R* d, const R* z,            \
+                                        const R* origin, const R* tau, R* u, Index ldu) {        \
+    SecularVectors(k, begin, d, z, origin, tau, u, ldu);                                         \
+  }
+
+REAL_KERNELS(float, s)
+REAL_KERNELS(double, d)
+
+// Columns of `height` bytes. Pointers, pitches and heights are multiples of 4.
+KERNEL jaxmg_copy_columns(char* target, Index target_pitch, const char* source, Index source_pitch,
+                          Index height) {
+  const Index all = reinterpret_cast<Index>(target) | reinterpret_cast<Index>(source) |
+                    target_pitch | source_pitch | height;
+  if (all % 16 == 0) {
+    CopySegment<uint4>(target, target_pitch, source, source_pitch, height);
+  } else if (all % 8 == 0) {
+    CopySegment<uint2>(target, target_pitch, source, source_pitch, height);
+  } else {
+    CopySegment<unsigned>(target, target_pitch, source, source_pitch, height);
+  }
+}
+
+KERNEL jaxmg_fill_int32(int* data, Index count, int value) {
+  for (Index i = FirstElement(); i < count; i += ElementStride()) data[i] = value;
+}
+
+// One block. `stale` is memory of the host, or null.
+KERNEL jaxmg_init_info(const int* place, int rank, int group, int* info, int* stale) {
+  if (threadIdx.x != 0) return;
+  const bool misplaced = place[0] != rank || place[1] != group;
+  *info = misplaced ? kMisplaced : kNoInfo;
+  if (misplaced && stale != nullptr) *stale = 1;
+}
+
+// *digest, which is 0, grows by what the host's device computes: sums of integers are the same in
+// any order.
+KERNEL jaxmg_digest(const unsigned* words, Index count, int* digest) {
+  unsigned sum = 0;
+  for (Index i = FirstElement(); i < count; i += ElementStride()) {
+    sum += words[i] * static_cast<unsigned>(2 * i + 1);
+  }
+  atomicAdd(reinterpret_cast<unsigned*>(digest), sum);
+}
+
+// See PartProduct, which GPUs of other compute capabilities don't have.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define MULTIPLY_PARTS(kHalves) \
+  PartProduct<kHalves>(factors, first_a, first_b, m, n, chunks, alpha, beta, c, ldc).Run()
+#else
+#define MULTIPLY_PARTS(kHalves)
+#endif
+KERNEL __launch_bounds__(kProductThreads, 1)
+    jaxmg_multiply_bfloats(const __grid_constant__ PartFactors factors, int first_a, int first_b,
+                           int m, int n, int chunks, float alpha, float beta, float* c, Index ldc) {
+  MULTIPLY_PARTS(false);
+}
+KERNEL __launch_bounds__(kProductThreads, 1)
+    jaxmg_multiply_halves(const __grid_constant__ PartFactors factors, int first_a, int first_b,
+                          int m, int n, int chunks, float alpha, float beta, float* c, Index ldc) {
+  MULTIPLY_PARTS(true);
+}
+#undef MULTIPLY_PARTS
+
+KERNEL jaxmg_powers_of_two(int root, Index n, float* x) {
+  for (Index i = FirstElement(); i < n; i += ElementStride()) x[i] = PowerOfTwo(root != 0, x[i]);
+}
+
+KERNEL jaxmg_reduce_info(const int* pairs, Index stride, Index count, int* status) {
+  if (threadIdx.x != 0) return;
+  int least = kNoInfo;
+  for (Index i = 0; i < count; ++i) {
+    least = min(least, pairs[i * stride]);
+    if (pairs[i * stride + 1] != pairs[1]) least = min(least, kDifferentOperands);
+  }
+  *status = least == kNoInfo ? 0 : least;
+}
+
+// What the check of the matrix found goes before what the solver said of zeros.
+KERNEL jaxmg_set_syevd_info(const int* first, const int* solver_info, int* info) {
+  if (threadIdx.x == 0) *info = *first != kNoInfo ? *first : *solver_info;
+}
+
+}  // namespace jaxmg::kernels

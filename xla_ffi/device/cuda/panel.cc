@@ -1,0 +1,67 @@
+#include "xla_ffi/device/cuda/panel.h"
+
+#include <algorithm>
+#include <complex>
+
+#include "xla_ffi/device/cuda/device.h"
+
+namespace jaxmg {
+
+template <typename T>
+Status CudaPanel<T>::QrPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, T* t,
+                             int64_t ldt) {
+  if (m == 0 || n == 0) return Status::Ok();
+  if (n > kPanelColumns) {
+    return Error(Code::kInternal, "a panel of ", n, " columns; at most ", kPanelColumns);
+  }
+  int multiprocessors = 0;
+  JAXMG_RETURN_IF_ERROR(device_.resources().Multiprocessors(&multiprocessors));
+  // As the kernel counts them: where several blocks have rows, one more has none.
+  const int64_t most = std::clamp(multiprocessors - 1, 1, kPanelBlocks);
+  const int64_t owners = std::clamp<int64_t>(m / kPanelRows, 1, most);
+  const int64_t blocks = owners == 1 ? 1 : owners + 1;
+  constexpr size_t kHead = 16;  // aligns what follows
+  const size_t sums_bytes = 2 * n * (1 + owners) * sizeof(T);
+  void* scratch = nullptr;
+  JAXMG_RETURN_IF_ERROR(
+      device_.Scratch(stream, kHead + sums_bytes + 2 * owners * sizeof(R), &scratch));
+  auto* met = static_cast<int32_t*>(scratch);
+  char* sums = static_cast<char*>(scratch) + kHead;
+  JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, met, 1, 0));
+  return device_.LaunchTogether(Kernel::kFactorPanel, CudaType<T>::kLetter, stream, blocks,
+                                kPanelThreads, m, static_cast<int>(n), a, lda, t, ldt, met, sums,
+                                sums + sums_bytes);
+}
+
+template <typename T>
+Status CudaPanel<T>::UnpackReflectors(Stream stream, int64_t m, int64_t k, const T* a, int64_t lda,
+                                      T* v, int64_t ldv) {
+  return device_.LaunchElements(Kernel::kUnpackReflectors, CudaType<T>::kLetter, stream, m * k, m,
+                                k, a, lda, v, ldv);
+}
+
+template <typename T>
+Status CudaPanel<T>::PackBand(Stream stream, int64_t m, int64_t n, int64_t k, const T* a,
+                              int64_t lda, T* band, int64_t ldb) {
+  return device_.LaunchElements(Kernel::kPackBand, CudaType<T>::kLetter, stream, ldb * n, m, n, k,
+                                a, lda, band, ldb);
+}
+
+template <typename T>
+Status CudaPanel<T>::CheckFinite(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
+                                 int64_t offset, int32_t* first) {
+  return device_.cuda_status().CheckFinite(stream, m, n, a, lda, offset, first);
+}
+
+template <typename T>
+Status CudaPanel<T>::FromReal(Stream stream, int64_t m, int64_t n, const R* a, int64_t lda, T* b,
+                              int64_t ldb) {
+  return device_.LaunchElements(Kernel::kFromReal, CudaType<T>::kLetter, stream, m * n, m, n, a,
+                                lda, b, ldb);
+}
+
+#define JAXMG_INSTANTIATE(T) template class CudaPanel<T>;
+JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
+#undef JAXMG_INSTANTIATE
+
+}  // namespace jaxmg

@@ -1,0 +1,52 @@
+// Whole matrices on one NVIDIA GPU, and what any call of cuSOLVER needs.
+#ifndef JAXMG_XLA_FFI_DEVICE_CUDA_SOLVER_H_
+#define JAXMG_XLA_FFI_DEVICE_CUDA_SOLVER_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "xla_ffi/device/cuda/library.h"
+#include "xla_ffi/device/matrix_solver.h"
+
+namespace jaxmg {
+
+class CudaDevice;
+
+// What a call of cuSOLVER needs beside its operands: first the handle, with which the library says
+// how many bytes it wants, then those.
+struct SolverSpace {
+  cusolverDnHandle_t handle;
+  cusolverDnParams_t params;
+  int32_t* info;  // the solver's, and one of ours after it
+  void* device;
+  size_t device_bytes = 0;
+  void* host;
+  size_t host_bytes = 0;
+
+  Status Open(CudaDevice& device, Stream stream);
+  Status Allocate(CudaDevice& device, Stream stream);
+};
+
+template <typename T>
+class CudaSolver : public MatrixSolver<T> {
+  using R = Real<T>;
+
+ public:
+  explicit CudaSolver(CudaDevice& device) : device_(device) {}
+
+  // Zeros are solved in place of a matrix that holds NaN or infinity, with which cuSOLVER need not
+  // come to an end.
+  Status Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w,
+               int32_t* info) override;
+  Status ReserveSyevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w) override;
+
+ private:
+  Status SpaceForSyevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w,
+                       SolverSpace* space);
+
+  CudaDevice& device_;
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_DEVICE_CUDA_SOLVER_H_

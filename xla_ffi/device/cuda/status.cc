@@ -1,0 +1,67 @@
+#include "xla_ffi/device/cuda/status.h"
+
+#include <complex>
+
+#include "xla_ffi/device/cuda/device.h"
+
+namespace jaxmg {
+
+Status CudaStatus::InitInfo(Stream stream, int32_t* info) {
+  if (place_ == nullptr) return device_.FillInt32(stream, info, 1, kNoInfo);
+  int* stale = device_.resources().StaleFlag();
+  return device_.LaunchOne(Kernel::kInitInfo, 's', stream, place_, expected_[0], expected_[1], info,
+                           stale);
+}
+
+Status CudaStatus::Digest(Stream stream, const void* words, int64_t count, int32_t* digest) {
+  JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, digest, 1, 0));
+  return device_.LaunchElements(Kernel::kDigest, 's', stream, count, words, count, digest);
+}
+
+Status CudaStatus::ReduceInfo(Stream stream, const int32_t* pairs, int64_t stride, int64_t count,
+                              int32_t* status) {
+  return device_.LaunchOne(Kernel::kReduceInfo, 's', stream, pairs, stride, count, status);
+}
+
+Status CudaStatus::SumReals(Stream stream, const float* terms, int64_t stride, int64_t count,
+                            float* sum) {
+  return device_.LaunchOne(Kernel::kSumReals, 's', stream, terms, stride, count, sum);
+}
+
+Status CudaStatus::SumReals(Stream stream, const double* terms, int64_t stride, int64_t count,
+                            double* sum) {
+  return device_.LaunchOne(Kernel::kSumReals, 'd', stream, terms, stride, count, sum);
+}
+
+#define JAXMG_POISON_IF(T)                                                                        \
+  Status CudaStatus::PoisonIf(Stream stream, const int32_t* status, int64_t m, int64_t n, T* a,   \
+                              int64_t lda) {                                                      \
+    return device_.LaunchElements(Kernel::kPoisonIf, CudaType<T>::kLetter, stream, m * n, status, \
+                                  m, n, a, lda);                                                  \
+  }
+JAXMG_FOR_EACH_DTYPE(JAXMG_POISON_IF)
+#undef JAXMG_POISON_IF
+
+template <typename T>
+Status CudaStatus::CheckFactor(Stream stream, int64_t n, const T* a, int64_t lda, int64_t offset,
+                               const int32_t* solver_info, int32_t* failed, int32_t* info) {
+  return device_.LaunchOne(Kernel::kCheckFactor, CudaType<T>::kLetter, stream, n, a, lda, offset,
+                           solver_info, failed, info);
+}
+
+template <typename T>
+Status CudaStatus::CheckFinite(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
+                               int64_t offset, int32_t* first) {
+  return device_.LaunchElements(Kernel::kCheckFinite, CudaType<T>::kLetter, stream, m * n, m, n, a,
+                                lda, offset, first);
+}
+
+#define JAXMG_INSTANTIATE(T)                                                                    \
+  template Status CudaStatus::CheckFactor(Stream, int64_t, const T*, int64_t, int64_t,          \
+                                          const int32_t*, int32_t*, int32_t*);                  \
+  template Status CudaStatus::CheckFinite(Stream, int64_t, int64_t, const T*, int64_t, int64_t, \
+                                          int32_t*);
+JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
+#undef JAXMG_INSTANTIATE
+
+}  // namespace jaxmg

@@ -1,0 +1,442 @@
+// Tile operations on the host. Included by device.cc alone.
+#ifndef JAXMG_XLA_FFI_DEVICE_HOST_BLAS_H_
+#define JAXMG_XLA_FFI_DEVICE_HOST_BLAS_H_
+
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+#include "xla_ffi/device/blas.h"
+#include "xla_ffi/device/constants.h"
+#include "xla_ffi/device/host/lapack_checks.h"
+#include "xla_ffi/device/products_by_parts.h"
+
+namespace jaxmg {
+
+template <typename T>
+void FillWithNaN(int64_t m, int64_t n, T* a, int64_t lda) {
+  const T nan = std::numeric_limits<Real<T>>::quiet_NaN();
+  for (int64_t j = 0; j < n; ++j) std::fill_n(a + j * lda, m, nan);
+}
+
+inline constexpr int kParts = 3;
+
+inline uint32_t BitsOf(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+inline float FromBits(uint32_t bits) {
+  float number;
+  std::memcpy(&number, &bits, sizeof(number));
+  return number;
+}
+
+inline float NumberOf(Part part) { return FromBits(uint32_t{part} << 16); }
+
+// The bfloat16 number nearest to x, even ones where two are, and towards zero where that were
+// infinite.
+inline Part Nearest(float x) {
+  const uint32_t bits = BitsOf(x);
+  if (std::isnan(x)) return 0x7fff;
+  const Part rounded = static_cast<Part>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  return (rounded & 0x7fff) == 0x7f80 ? static_cast<Part>(bits >> 16) : rounded;
+}
+
+inline float NumberOfHalf(Part part) {
+  const uint32_t sign = uint32_t{part} >> 15 << 31, bits = part & 0x7fff;
+  if (bits > 0x7c00) return std::numeric_limits<float>::quiet_NaN();
+  const float size = bits < 0x400 ? std::ldexp(static_cast<float>(bits), -24)
+                                  : FromBits((bits << 13) + 0x38000000);
+  return FromBits(BitsOf(size) | sign);
+}
+
+// The same of float16, but the largest number for what were infinite, and NaN for infinity.
+inline Part NearestHalf(float x) {
+  const uint32_t sign = BitsOf(x) >> 16 & 0x8000, bits = BitsOf(x) & 0x7fffffff;
+  if (bits >= 0x7f800000) return 0x7fff;
+  // Below its least normal number float16 has the places of float32 from 1/2 on.
+  const uint32_t rounded = bits < 0x38800000 ? BitsOf(FromBits(bits) + 0.5f) - 0x3f000000
+                                             : (bits + 0xfff + (bits >> 13 & 1) - 0x38000000) >> 13;
+  return static_cast<Part>(sign | std::min<uint32_t>(rounded, 0x7bff));
+}
+
+// Those of kHalfScale x: see parts.h.
+inline void SplitInHalves(float x, Part parts[kParts]) {
+  x *= kHalfScale;
+  parts[0] = NearestHalf(x);
+  const float first = NumberOfHalf(parts[0]);
+  parts[1] = NearestHalf((x - first) * kHalfShift);
+  parts[2] = NearestHalf(first / kHalfShift);
+}
+
+// x = x0 + x1 + x2 as far as bfloat16 has an exponent for it.
+inline void SplitNumber(float x, Part parts[kParts]) {
+  for (int p = 0; p < kParts; ++p) {
+    parts[p] = Nearest(x);
+    x -= NumberOf(parts[p]);
+  }
+}
+
+template <typename T>
+class HostBlas : public Blas<T> {
+  using R = Real<T>;
+
+ public:
+  // kTf32 is kHighest here; products of parts are made, at the cost of as many, so that results are
+  // what they are on devices that are made for them.
+  explicit HostBlas(Precision precision = Precision::kHighest) : parts_(PartsOf<T>(precision)) {}
+
+  Status Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha, const T* a,
+              int64_t lda, const T* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
+    if (m == 0 || n == 0) return Status::Ok();
+    if (parts_.depth > 0 && IsByParts<T>(op_a, op_b, m, n, k, 2)) {
+      return GemmByParts(*this, InScratch(), stream, op_a, op_b, m, n, k, alpha, a, lda, b, ldb,
+                         beta, c, ldc);
+    }
+    T t_alpha = alpha, t_beta = beta;
+    // One row times a matrix: xGEMV reads the matrix at the speed of memory.
+    if (m == 1 && op_a == Op::kNone && (op_b == Op::kNone || !kIsComplex<T>)) {
+      char trans = op_b == Op::kNone ? 'T' : 'N';
+      LapackInts ints(op_b == Op::kNone ? k : n, op_b == Op::kNone ? n : k, ldb, lda, ldc);
+      JAXMG_CHECK_LAPACK(gemv, ints);
+      HostLapack<T>().gemv(&trans, ints[0], ints[1], &t_alpha, const_cast<T*>(b), ints[2],
+                           const_cast<T*>(a), ints[3], &t_beta, c, ints[4]);
+      return Status::Ok();
+    }
+    char trans_a = Letter(op_a), trans_b = Letter(op_b);
+    LapackInts ints(m, n, k, lda, ldb, ldc);
+    JAXMG_CHECK_LAPACK(gemm, ints);
+    HostLapack<T>().gemm(&trans_a, &trans_b, ints[0], ints[1], ints[2], &t_alpha, const_cast<T*>(a),
+                         ints[3], const_cast<T*>(b), ints[4], &t_beta, c, ints[5]);
+    return Status::Ok();
+  }
+
+  Status Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
+              int64_t ldc) override {
+    if (n == 0) return Status::Ok();
+    if (parts_.depth > 0 && k > 0) {
+      return GemmByParts(*this, InScratch(), stream, Op::kNone, Op::kConjTrans, n, n, k, alpha, a,
+                         lda, a, lda, beta, c, ldc);
+    }
+    char uplo = 'L', trans = 'N';
+    LapackInts ints(n, k, lda, ldc);
+    JAXMG_CHECK_LAPACK(herk, ints);
+    HostLapack<T>().herk(&uplo, &trans, ints[0], ints[1], &alpha, const_cast<T*>(a), ints[2], &beta,
+                         c, ints[3]);
+    return Status::Ok();
+  }
+
+  PartsShape parts() const override { return parts_; }
+
+  Status Split(Stream stream, Side side, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
+               Part* parts, int64_t ld) override {
+    if (parts_.depth == 0) return Blas<T>::Split(stream, side, turned, m, n, a, lda, parts, ld);
+    const bool left = side == Side::kLeft, halves = parts_.format == PartFormat::kFloat16;
+    const int* const of_block =
+        halves ? (left ? kLeftHalf : kRightHalf)
+               : (left ? kLeftPart : kRightPart) + (kMostProducts - parts_.products);
+    const int64_t components = kIsComplex<T> ? 2 : 1, group = parts_.group();
+    const int64_t rows = turned ? n : m, columns = turned ? m : n;
+    for (int64_t column = 0; column < parts_.Depth(columns) / parts_.depth; ++column) {
+      for (int64_t row = 0; row < rows; ++row) {
+        const T value = column >= columns ? T(0)
+                        : turned          ? a[row * lda + column]
+                                          : a[column * lda + row];
+        Part split[2][kParts];
+        for (int64_t c = 0; c < components; ++c) {
+          const float number = reinterpret_cast<const float*>(&value)[c];
+          halves ? SplitInHalves(number, split[c]) : SplitNumber(number, split[c]);
+        }
+        // Of what the factor has for this element, row p and column q of each product.
+        for (int64_t product = 0; product < parts_.products; ++product) {
+          const int part = of_block[product];
+          for (int64_t p = 0; p < (left ? components : 1); ++p) {
+            for (int64_t q = 0; q < components; ++q) {
+              // [[Re, Im], [Im, -Re]], Im with the other sign in A^H.
+              const bool negative = (p == 1 && q == 1) || (turned && p != q);
+              const int64_t first = (column / group * parts_.products + product) * kPartsGroup;
+              const int64_t d = first + column % group * components + q;
+              parts[d * ld + row * (left ? components : 1) + p] =
+                  split[p ^ q][part] ^ (negative ? 0x8000 : 0);
+            }
+          }
+        }
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status GemmOfParts(Stream, int64_t m, int64_t n, int64_t depth, R alpha, const Part* a,
+                     int64_t lda, const Part* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
+    if constexpr (!std::is_same_v<R, float>) {
+      return Status::Fixed(Code::kInternal, "products here aren't made of parts");
+    } else {
+      if (m == 0 || n == 0) return Status::Ok();
+      const int64_t rows = m * parts_.rows;
+      const std::vector<float> left = AsNumbers(a, lda, rows, depth);
+      const std::vector<float> right = AsNumbers(b, ldb, n, depth);
+      char none = 'N', transposed = 'T';
+      LapackInts ints(rows, n, depth, rows, n, ldc * parts_.rows);
+      JAXMG_CHECK_LAPACK(gemm, ints);
+      float t_alpha = alpha / parts_.scale(), t_beta = beta;
+      HostLapack<float>().gemm(&none, &transposed, ints[0], ints[1], ints[2], &t_alpha,
+                               const_cast<float*>(left.data()), ints[3],
+                               const_cast<float*>(right.data()), ints[4], &t_beta,
+                               reinterpret_cast<float*>(c), ints[5]);
+      return Status::Ok();
+    }
+  }
+
+  Status Scale(Stream, bool lower, bool divide, int64_t m, int64_t n, const R* left, const R* right,
+               T* a, int64_t lda) override {
+    for (int64_t j = 0; j < n; ++j) {
+      const R column = right == nullptr ? 1 : divide ? 1 / right[j] : right[j];
+      for (int64_t i = lower ? j : 0; i < m; ++i) {
+        const R row = left == nullptr ? 1 : divide ? 1 / left[i] : left[i];
+        a[j * lda + i] = a[j * lda + i] * row * column;
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status RowLargest(Stream, int64_t m, int64_t n, const T* a, int64_t lda, R* largest) override {
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = j; i < m; ++i) {
+        for (R part : {std::real(a[j * lda + i]), std::imag(a[j * lda + i])}) {
+          if (!(std::abs(part) <= largest[i]) && !std::isnan(largest[i])) {
+            largest[i] = std::abs(part);
+          }
+        }
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status PowersOfTwo(Stream, bool root, int64_t n, R* x) override {
+    for (int64_t i = 0; i < n; ++i) {
+      const bool some = x[i] >= std::numeric_limits<R>::min() && std::isfinite(x[i]);
+      const int exponent = some ? std::ilogb(x[i]) : 0;
+      x[i] = std::ldexp(R(1), root ? (exponent - (exponent & 1)) / 2 : exponent);
+    }
+    return Status::Ok();
+  }
+
+  Status SolveRight(Stream stream, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, const T* b,
+                    int64_t ldb, T* x, int64_t ldx) override {
+    for (int64_t j = 0; j < n; ++j) std::copy_n(b + j * ldb, m, x + j * ldx);
+    return this->Trsm(stream, Side::kRight, op, m, n, l, ldl, x, ldx);
+  }
+
+  Status Potrf(Stream, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override {
+    if (n == 0) return Status::Ok();
+    char uplo = 'L';
+    LapackInts ints(n, lda);
+    JAXMG_CHECK_LAPACK(potrf, ints);
+    int failed = 0;
+    HostLapack<T>().potrf(&uplo, ints[0], a, ints[1], &failed);
+    // Not every LAPACK stops at a diagonal that is NaN or infinite.
+    const int64_t factored = failed > 0 ? failed - 1 : n;
+    for (int64_t j = 0; j < factored; ++j) {
+      if (!std::isfinite(std::real(a[j * lda + j]))) {
+        failed = static_cast<int>(j + 1);
+        break;
+      }
+    }
+    if (failed != 0) {
+      *info = std::min(*info, static_cast<int32_t>(offset + failed));
+      FillWithNaN(n, n, a, lda);
+    }
+    return Status::Ok();
+  }
+
+  Status ConjTranspose(Stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
+                       int64_t ldb) override {
+    // Square blocks that fit the nearest cache with their transposes.
+    constexpr int64_t kBlock = 32;
+    for (int64_t j0 = 0; j0 < n; j0 += kBlock) {
+      const int64_t j1 = std::min(j0 + kBlock, n);
+      for (int64_t i0 = 0; i0 < m; i0 += kBlock) {
+        const int64_t i1 = std::min(i0 + kBlock, m);
+        for (int64_t j = j0; j < j1; ++j) {
+          for (int64_t i = i0; i < i1; ++i) b[i * ldb + j] = Conj(a[j * lda + i]);
+        }
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status MirrorLower(Stream stream, int64_t n, T* a, int64_t lda) override {
+    constexpr int64_t kBlock = 32;
+    for (int64_t j0 = 0; j0 < n; j0 += kBlock) {
+      const int64_t j1 = std::min(j0 + kBlock, n);
+      for (int64_t j = j0; j < j1; ++j) {
+        a[j * lda + j] = std::real(a[j * lda + j]);
+        for (int64_t i = j + 1; i < j1; ++i) a[i * lda + j] = Conj(a[j * lda + i]);
+      }
+      JAXMG_RETURN_IF_ERROR(
+          ConjTranspose(stream, n - j1, j1 - j0, a + j0 * lda + j1, lda, a + j1 * lda + j0, lda));
+    }
+    return Status::Ok();
+  }
+
+  Status Conjugate(Stream, int64_t m, int64_t n, T* a, int64_t lda) override {
+    if constexpr (kIsComplex<T>) {
+      for (int64_t j = 0; j < n; ++j) {
+        for (int64_t i = 0; i < m; ++i) a[j * lda + i] = std::conj(a[j * lda + i]);
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status Add(Stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b, int64_t ldb) override {
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < m; ++i) b[j * ldb + i] += a[j * lda + i];
+    }
+    return Status::Ok();
+  }
+
+  Status SetZero(Stream, int64_t m, int64_t n, T* a, int64_t lda) override {
+    for (int64_t j = 0; j < n; ++j) std::fill_n(a + j * lda, m, T(0));
+    return Status::Ok();
+  }
+
+  Status StoreInverse(Stream, int64_t n, const T* inverse, int64_t ld, T* a, int64_t lda) override {
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < j; ++i) a[j * lda + i] = Conj(inverse[i * ld + j]);
+    }
+    return Status::Ok();
+  }
+
+  Status LoadInverse(Stream, int64_t n, bool transposed, const T* a, int64_t lda, T* l,
+                     T* inverse) override {
+    std::fill_n(l, n * n, T(0));
+    std::fill_n(inverse, n * n, T(0));
+    for (int64_t j = 0; j < n; ++j) {
+      l[j * n + j] = a[j * lda + j];
+      inverse[j * n + j] = 1 / std::real(a[j * lda + j]);
+      for (int64_t i = j + 1; i < n; ++i) {
+        const T lower = a[j * lda + i], upper = a[i * lda + j];
+        (transposed ? l[i * n + j] : l[j * n + i]) = transposed ? Conj(lower) : lower;
+        (transposed ? inverse[i * n + j] : inverse[j * n + i]) = transposed ? upper : Conj(upper);
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status AddLogDet(Stream, int64_t n, const T* l, int64_t ldl, R* sum) override {
+    double log_det = 0;  // for float32 too, whose sums would lose digits
+    for (int64_t j = 0; j < n; ++j) log_det += std::log(double{std::real(l[j * ldl + j])});
+    *sum += static_cast<R>(2 * log_det);
+    return Status::Ok();
+  }
+
+ protected:
+  Status DoTrsm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,
+                const T* a, int64_t lda, T* b, int64_t ldb) override {
+    JAXMG_CHECK_LAPACK(trsm, LapackInts());
+    // A panel. BLAS's TRSM runs at half the speed of its GEMM, so as much as possible goes there:
+    // X1 = B1 L11^-H, B2 -= X1 L21^H, X2 = B2 L22^-H.
+    constexpr int64_t kNarrow = 32;
+    if (side == Side::kRight && op == Op::kConjTrans && triangle.uplo == Uplo::kLower &&
+        n > kNarrow && m > n) {
+      const int64_t half = n / 2, rest = n - half;
+      T* right = b + half * ldb;
+      JAXMG_RETURN_IF_ERROR(DoTrsm(stream, side, op, triangle, m, half, a, lda, b, ldb));
+      JAXMG_RETURN_IF_ERROR(Gemm(stream, Op::kNone, Op::kConjTrans, m, rest, half, -1, b, ldb,
+                                 a + half, lda, 1, right, ldb));
+      return DoTrsm(stream, side, op, triangle, m, rest, a + half * lda + half, lda, right, ldb);
+    }
+    return Triangular(HostLapack<T>().trsm, "trsm", side, op, triangle, m, n, a, lda, b, ldb);
+  }
+
+  Status DoTrmm(Stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n, const T* a,
+                int64_t lda, T* b, int64_t ldb) override {
+    JAXMG_CHECK_LAPACK(trmm, LapackInts());
+    return Triangular(HostLapack<T>().trmm, "trmm", side, op, triangle, m, n, a, lda, b, ldb);
+  }
+
+  Status DoTrtri(Stream, Triangle triangle, int64_t n, const T* a, int64_t lda, T* inverse,
+                 int64_t ld) override {
+    if (n == 0) return Status::Ok();
+    char uplo = Letter(triangle.uplo), diag = Letter(triangle.diag);
+    LapackInts ints(n, ld);
+    JAXMG_CHECK_LAPACK(trtri, ints);
+    for (int64_t j = 0; j < n; ++j) {
+      const bool lower = triangle.uplo == Uplo::kLower;
+      const int64_t begin = lower ? j : 0, end = lower ? n : j + 1;
+      T* column = inverse + j * ld;
+      std::fill_n(column, n, T(0));
+      std::copy(a + j * lda + begin, a + j * lda + end, column + begin);
+      if (triangle.diag == Diag::kUnit) column[j] = 1;
+    }
+    int info = 0;
+    HostLapack<T>().trtri(&uplo, &diag, ints[0], inverse, ints[1], &info);
+    return Status::Ok();
+  }
+
+ private:
+  // Memory for parts, for one product.
+  static auto InScratch() {
+    return [space = std::make_shared<std::vector<Part>>()](int64_t count, Part** parts) {
+      space->resize(count);
+      *parts = space->data();
+      return Status::Ok();
+    };
+  }
+
+  // Of a matrix of parts, column by column without gaps.
+  std::vector<float> AsNumbers(const Part* parts, int64_t ld, int64_t m, int64_t n) const {
+    const bool halves = parts_.format == PartFormat::kFloat16;
+    std::vector<float> numbers(m * n);
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < m; ++i) {
+        const Part part = parts[j * ld + i];
+        numbers[j * m + i] = halves ? NumberOfHalf(part) : NumberOf(part);
+      }
+    }
+    return numbers;
+  }
+
+  static char Letter(Op op) {
+    switch (op) {
+      case Op::kNone:
+        return 'N';
+      case Op::kTrans:
+        return 'T';
+      case Op::kConjTrans:
+        return 'C';
+    }
+    return 'N';
+  }
+
+  static char Letter(Side side) { return side == Side::kLeft ? 'L' : 'R'; }
+  static char Letter(Uplo uplo) { return uplo == Uplo::kLower ? 'L' : 'U'; }
+  static char Letter(Diag diag) { return diag == Diag::kNonUnit ? 'N' : 'U'; }
+
+  template <typename Routine>
+  static Status Triangular(Routine routine, const char* name, Side side, Op op, Triangle triangle,
+                           int64_t m, int64_t n, const T* a, int64_t lda, T* b, int64_t ldb) {
+    if (m == 0 || n == 0) return Status::Ok();
+    char c_side = Letter(side), uplo = Letter(triangle.uplo), trans = Letter(op);
+    char diag = Letter(triangle.diag);
+    T one = 1;
+    LapackInts ints(m, n, lda, ldb);
+    JAXMG_RETURN_IF_ERROR(ints.Check(name));
+    routine(&c_side, &uplo, &trans, &diag, ints[0], ints[1], &one, const_cast<T*>(a), ints[2], b,
+            ints[3]);
+    return Status::Ok();
+  }
+
+  const PartsShape parts_;
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_DEVICE_HOST_BLAS_H_

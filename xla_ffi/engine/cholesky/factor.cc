@@ -1,0 +1,201 @@
+#include "xla_ffi/engine/cholesky/factor.h"
+
+#include <algorithm>
+#include <complex>
+
+#include "xla_ffi/engine/cholesky/potrf.h"
+#include "xla_ffi/engine/cholesky/potri.h"
+#include "xla_ffi/engine/cholesky/solve_rows.h"
+#include "xla_ffi/engine/cholesky/substitution.h"
+#include "xla_ffi/engine/core/redistribute.h"
+
+namespace jaxmg {
+namespace {
+
+// Work on a factor ends so: the outcome, and NaN in what has come of it.
+template <typename T, typename U>
+Status Finish(const Frame<T>& frame, int64_t m, int64_t n, U* data) {
+  const Outcome<T>& outcome = frame.outcome();
+  JAXMG_RETURN_IF_ERROR(outcome.Set());
+  JAXMG_RETURN_IF_ERROR(outcome.PoisonIfFailed(m, n, data));
+  return WaitAllSent(frame.context().comm, Stream::kMain);
+}
+
+// The overflow tile in memory of the routine's own, for work that changes it.
+template <typename T>
+Operand<T> WithoutOverflow(Operand<T> factor) {
+  factor.overflow = nullptr;
+  return factor;
+}
+
+template <typename T>
+Status CopyOverflow(const RankContext& context, const Operand<T>& factor, const Matrix<T>& matrix) {
+  if (!matrix.tiles.has_overflow()) return Status::Ok();
+  return CopyIfApart(context.device, factor.overflow, matrix.overflow,
+                     factor.n * matrix.tiles.width());
+}
+
+// A caller keeps the overflow tile, of which the factor takes a part.
+template <typename T>
+Status ClearOverflow(const RankContext& context, const Matrix<T>& matrix) {
+  if (!matrix.tiles.has_overflow()) return Status::Ok();
+  return context.device.blas<T>().SetZero(Stream::kMain, matrix.rows, matrix.tiles.width(),
+                                          matrix.overflow, matrix.rows);
+}
+
+template <typename T>
+Status PoisonOverflow(const Frame<T>& frame) {
+  const Matrix<T> matrix = frame.matrix();
+  if (!matrix.tiles.has_overflow()) return Status::Ok();
+  return frame.outcome().PoisonIfFailed(matrix.rows, matrix.tiles.width(), matrix.overflow);
+}
+
+}  // namespace
+
+template <typename T>
+Status PotrfRoutine(const RankContext& context, const Operand<T>& operand, Real<T>* log_det) {
+  Frame<T> frame(context, operand, Routine::kPotrf);
+  auto work = [&]() -> Status {
+    const Outcome<T>& outcome = frame.outcome();
+    JAXMG_RETURN_IF_ERROR(frame.Take());
+    JAXMG_RETURN_IF_ERROR(Potrf(context, frame.precision(), frame.factored(), RightHandSides<T>{},
+                                frame.panels(), outcome.info(), outcome.log_det()));
+    JAXMG_RETURN_IF_ERROR(InvertDiagonals(context, frame.matrix(), frame.inverses()));
+    JAXMG_RETURN_IF_ERROR(outcome.Set(log_det));
+    JAXMG_RETURN_IF_ERROR(outcome.PoisonIfFailed(operand.n, operand.block, operand.a));
+    JAXMG_RETURN_IF_ERROR(PoisonOverflow(frame));
+    return WaitAllSent(context.comm, Stream::kMain);
+  };
+  auto prepare = [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(frame.PrepareFactor());
+    return ClearOverflow(context, frame.matrix());
+  };
+  return RunOnAllRanks(context.comm, prepare, work);
+}
+
+template <typename T>
+Status ApplyRoutine(const RankContext& context, const Operand<T>& factor, Apply apply, int64_t nrhs,
+                    T* x, const T* source) {
+  Frame<T> frame(context, factor, Routine::kApply, nrhs);
+  auto prepare = [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(frame.Prepare());
+    JAXMG_RETURN_IF_ERROR(context.device.ReserveHandles());
+    return CopyIfApart(context.device, source, x, nrhs * factor.n);
+  };
+  auto work = [&]() -> Status {
+    const Matrix<T> matrix = frame.matrix();
+    const RightHandSides<T> b = frame.right_hand_sides(nrhs, x);
+    const bool forward = apply == Apply::kSolve || apply == Apply::kSolveL;
+    if (apply == Apply::kMultiplyL || apply == Apply::kMultiplyLH) {
+      const Op op = apply == Apply::kMultiplyL ? Op::kConjTrans : Op::kNone;
+      JAXMG_RETURN_IF_ERROR(Multiply(context, matrix, op, b, frame.sums()));
+    } else {
+      JAXMG_RETURN_IF_ERROR(
+          forward ? ForwardSubstitution(context, matrix, b, frame.sums(), frame.inverses())
+                  : TakeShare(context, matrix, b));
+      JAXMG_RETURN_IF_ERROR(apply == Apply::kSolveL
+                                ? GatherShares(context, matrix, b)
+                                : BackSubstitution(context, matrix, b, frame.inverses()));
+    }
+    return Finish(frame, nrhs, factor.n, x);
+  };
+  return RunOnAllRanks(context.comm, prepare, work);
+}
+
+template <typename T>
+Status SolveRowsRoutine(const RankContext& context, const Operand<T>& factor, bool inverse, T* x,
+                        const T* source) {
+  Frame<T> frame(context, factor, Routine::kSolveRows);
+  const int64_t n = factor.n, rows = factor.block, ld = std::max<int64_t>(rows, 1);
+  auto prepare = [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(frame.Prepare());
+    JAXMG_RETURN_IF_ERROR(context.device.ReserveHandles());
+    return CopyIfApart(context.device, source, x, rows * n);
+  };
+  auto work = [&]() -> Status {
+    // Row-major and of L' here, column-major and of its conjugate there.
+    Blas<T>& blas = context.device.template blas<T>();
+    JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, n, rows, x, n, frame.rows(), ld));
+    JAXMG_RETURN_IF_ERROR(SolveRows(context, frame.matrix(), inverse ? Op::kNone : Op::kConjTrans,
+                                    rows, frame.rows(), frame.panels()));
+    JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, rows, n, frame.rows(), ld, x, n));
+    return Finish(frame, n, rows, x);
+  };
+  return RunOnAllRanks(context.comm, prepare, work);
+}
+
+template <typename T>
+Status InvertRoutine(const RankContext& context, const Operand<T>& factor) {
+  const Operand<T> own = WithoutOverflow(factor);
+  Frame<T> frame(context, own, Routine::kInvert);
+  auto prepare = [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(frame.Prepare());
+    JAXMG_RETURN_IF_ERROR(context.device.ReserveHandles());
+    return CopyOverflow(context, factor, frame.matrix());
+  };
+  auto work = [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(Potri(context, frame.precision(), frame.matrix(), frame.panels()));
+    JAXMG_RETURN_IF_ERROR(frame.Untile());
+    return Finish(frame, factor.n, factor.block, factor.a);
+  };
+  return RunOnAllRanks(context.comm, prepare, work);
+}
+
+template <typename T>
+Status DiagonalRoutine(const RankContext& context, const Operand<T>& factor, Real<T>* diagonal) {
+  Frame<T> frame(context, factor, Routine::kApply);
+  auto work = [&]() -> Status {
+    const Matrix<T> matrix = frame.matrix();
+    const Tiles& tiles = matrix.tiles;
+    for (int64_t k = 0; k < tiles.nonempty(); ++k) {
+      const int64_t begin = tiles.offset(k), width = tiles.width(k);
+      const Bytes2D target = Block(diagonal + begin, 1, 1, width);
+      if (tiles.owner(k) == matrix.rank) {
+        // The real parts come first in their elements.
+        const Bytes2D source = {matrix.tile(k, begin), (matrix.ld() + 1) * sizeof(T),
+                                sizeof(Real<T>), static_cast<size_t>(width)};
+        JAXMG_RETURN_IF_ERROR(context.device.Copy(Stream::kMain, target, source));
+      }
+      JAXMG_RETURN_IF_ERROR(Broadcast(context.comm, Stream::kMain, tiles.owner(k), target));
+    }
+    return Finish(frame, factor.n, 1, diagonal);
+  };
+  return RunOnAllRanks(context.comm, [&] { return frame.Prepare(); }, work);
+}
+
+template <typename T>
+Status MoveFactorRoutine(const RankContext& context, const Operand<T>& factor, bool inverse) {
+  const Operand<T> own = inverse ? WithoutOverflow(factor) : factor;
+  Frame<T> frame(context, own, inverse ? Routine::kUnpack : Routine::kPack);
+  auto prepare = [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(frame.Prepare());
+    if (inverse) return CopyOverflow(context, factor, frame.matrix());
+    JAXMG_RETURN_IF_ERROR(context.device.ReserveHandles());
+    return ClearOverflow(context, frame.matrix());
+  };
+  auto work = [&]() -> Status {
+    const Matrix<T> matrix = frame.matrix();
+    if (inverse) {
+      JAXMG_RETURN_IF_ERROR(ToContiguous(context, matrix, Region::kLower, frame.panels()));
+    } else {
+      JAXMG_RETURN_IF_ERROR(frame.Take());
+      JAXMG_RETURN_IF_ERROR(InvertDiagonals(context, matrix, frame.inverses()));
+    }
+    JAXMG_RETURN_IF_ERROR(Finish(frame, factor.n, factor.block, factor.a));
+    return inverse ? Status::Ok() : PoisonOverflow(frame);
+  };
+  return RunOnAllRanks(context.comm, prepare, work);
+}
+
+#define JAXMG_INSTANTIATE(T)                                                                   \
+  template Status PotrfRoutine(const RankContext&, const Operand<T>&, Real<T>*);               \
+  template Status ApplyRoutine(const RankContext&, const Operand<T>&, Apply, int64_t, T*,      \
+                               const T*);                                                      \
+  template Status SolveRowsRoutine(const RankContext&, const Operand<T>&, bool, T*, const T*); \
+  template Status InvertRoutine(const RankContext&, const Operand<T>&);                        \
+  template Status DiagonalRoutine(const RankContext&, const Operand<T>&, Real<T>*);            \
+  template Status MoveFactorRoutine(const RankContext&, const Operand<T>&, bool);
+JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
+#undef JAXMG_INSTANTIATE
+
+}  // namespace jaxmg

@@ -1,0 +1,470 @@
+#include "xla_ffi/engine/cholesky/potrf.h"
+
+#include <algorithm>
+#include <array>
+#include <complex>
+#include <vector>
+
+#include "xla_ffi/engine/cholesky/equilibrate.h"
+#include "xla_ffi/engine/core/batches.h"
+#include "xla_ffi/engine/core/flow.h"
+#include "xla_ffi/engine/core/panels.h"
+
+namespace jaxmg {
+namespace {
+
+template <typename T>
+class Factorization {
+ public:
+  Factorization(const RankContext& context, Precision precision, const Matrix<T>& matrix,
+                const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det)
+      : flow_(context, precision),
+        matrix_(matrix),
+        tiles_(matrix.tiles),
+        tuning_(flow_.tuning()),
+        x_(x),
+        info_(info),
+        log_det_(log_det),
+        batches_(tiles_, matrix.rank, PanelRegions<T>::PanelsPerUpdate(tiles_, tuning_)),
+        panels_(matrix, batches_, tuning_, context.device.blas<T>(precision), workspace),
+        panel_(tiles_.nonempty()),
+        rows_(tiles_.nonempty()),
+        parts_(tiles_.nonempty()),
+        solved_(tiles_.nonempty()),
+        diagonal_(tiles_.slots()),
+        below_(tiles_.slots()),
+        share_(tiles_.slots()) {}
+
+  Status Run() {
+    TakeShare();
+    flow_.Fork();
+    if (tiles_.nonempty() > 0 && Mine(0)) FactorAndSend(0);
+    for (const Batch& batch : batches_.all()) {
+      for (int64_t k = batch.first; k <= batch.last; ++k) {
+        if (!Mine(k)) Receive(k);
+        if (k == batch.last && !tuning_.borrow_panels) flow_.NoteSent(RoomOf(k));
+        if (Mine(k + 1)) {
+          UpdateNext(k);
+          FactorAndSend(k + 1);
+        }
+        UpdateWindow(k);
+      }
+      UpdateTrailing(batch);
+      UpdateShares(batch);
+      Release(batch);
+    }
+    return flow_.Finish();
+  }
+
+ private:
+  bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
+  int64_t WidthIn(int64_t slot) const { return tiles_.width(tiles_.tile_in(matrix_.rank, slot)); }
+
+  // Tile column k: its diagonal tile, and what is below that.
+  Data& Diagonal(int64_t k) { return diagonal_[tiles_.slot(k)]; }
+  Data& BelowTile(int64_t k) { return below_[tiles_.slot(k)]; }
+  // Where panel k comes, in the place of those of the batch before the last one.
+  Room& RoomOf(int64_t k) { return rooms_[batches_.of(k).index % 2]; }
+
+  // What goes along with panel k: the solved right-hand sides of tile k.
+  Bytes2D Solved(int64_t k) const {
+    return Block(x_.column(tiles_.offset(k)), x_.count, x_.count, tiles_.width(k));
+  }
+
+  void TakeShare() {
+    Step<T> on(flow_, Stream::kMain);
+    for (int64_t slot = 0; x_.count > 0 && slot < tiles_.slots(); ++slot) {
+      const int64_t p = tiles_.tile_in(matrix_.rank, slot);
+      on.Copy(Block(x_.of_slot(tiles_, slot), x_.count, x_.count, tiles_.width(p)), Solved(p));
+    }
+  }
+
+  // --- What passes between ranks ---------------------------------------------------------------
+
+  // Where a panel goes first, and on from a rank that has received it; -1: nowhere.
+  int Next(int64_t root) const {
+    const int next = (matrix_.rank + 1) % tiles_.ranks();
+    return tuning_.chain && next != root ? next : -1;
+  }
+
+  void Send(Step<T>& on, int64_t k, const Bytes2D& block) {
+    if (tiles_.ranks() == 1) return;
+    if (!tuning_.chain) return on.Broadcast(matrix_.rank, block);
+    on.Send(Next(tiles_.owner(k)), block);
+  }
+
+  void ReceiveBlock(Step<T>& on, int64_t k, const Bytes2D& block) {
+    const int root = tiles_.owner(k);
+    on.Recv(tuning_.chain ? (matrix_.rank + tiles_.ranks() - 1) % tiles_.ranks() : root, block);
+    if (Next(root) >= 0) on.Send(Next(root), block);
+  }
+
+  void Receive(int64_t k) {
+    ReceivePanel(k);
+    SplitPanel(Stream::kCopy, k);
+    GatherRows(Stream::kCopy, k);
+    if (x_.count == 0) return;
+    Step<T> on(flow_, Stream::kSide);
+    on.Gives(solved_[k]);
+    ReceiveBlock(on, k, Solved(k));
+  }
+
+  void ReceivePanel(int64_t k) {
+    Step<T> on(flow_, Stream::kCopy);
+    on.Takes(RoomOf(k)).Gives(panel_[k]);
+    if (tuning_.borrow_panels) return panels_.Borrow(on.Borrow(tiles_.owner(k)));
+    const int64_t width = tiles_.width(k);
+    const int64_t step = panels_.in_place() ? width : tuning_.panel_block;
+    for (int64_t column = 0; column < width; column += step) {
+      ReceiveBlock(on, k, panels_.Piece(k, column, std::min(step, width - column)));
+    }
+  }
+
+  // The panels of a batch are not needed any more.
+  void Release(const Batch& batch) {
+    Step<T> on(flow_, Stream::kMain);
+    on.Writes(panel_, batch.first, batch.last + 1);
+    on.Writes(parts_, batch.first, batch.last + 1);
+    if (tuning_.borrow_panels) {
+      if (!Mine(batch.last)) on.Return(tiles_.owner(batch.last));
+      return;
+    }
+    on.AwaitsSent(RoomOf(batch.last)).Frees(RoomOf(batch.last));
+  }
+
+  // --- The panel -------------------------------------------------------------------------------
+
+  void FactorAndSend(int64_t k) {
+    const DiagonalTile<T> tile = DiagonalOf(matrix_, k);
+    const bool last = panels_.Below(k) == 0;
+    FactorTile(k, tile);
+    if (!last) {
+      SolvePanel(k, tile);
+      SplitPanel(Stream::kPanel, k);
+      GatherRows(Stream::kPanel, k);
+    }
+    if (x_.count > 0) SolveShare(k, tile);
+    if (!last) StorePanel(k);
+    if (log_det_ == nullptr) return;
+    Step<T> on(flow_, Stream::kPanel);
+    on.Reads(Diagonal(k));
+    on.AddLogDet(tile.n, tile.l, tile.ld, log_det_);
+  }
+
+  void FactorTile(int64_t k, const DiagonalTile<T>& tile) {
+    const int64_t begin = tiles_.offset(k);
+    Step<T> on(flow_, Stream::kPanel, "potrf", k);
+    on.Writes(Diagonal(k));
+    on.Potrf(tile.n, matrix_.tile(k, begin), tile.ld, begin, info_);
+  }
+
+  void SolvePanel(int64_t k, const DiagonalTile<T>& tile) {
+    Step<T> on(flow_, Stream::kPanel, "panel", k);
+    on.Reads(Diagonal(k)).Takes(RoomOf(k)).Writes(BelowTile(k)).Gives(panel_[k]);
+    return panels_.in_place() ? SolveInPlace(on, k, tile) : SolveInPieces(on, k, tile);
+  }
+
+  void SolveInPlace(Step<T>& on, int64_t k, const DiagonalTile<T>& tile) {
+    const Panel<T> panel = panels_.Of(k);
+    on.Trsm(Side::kRight, Op::kConjTrans, panels_.Below(k), tile.n, tile.l, tile.ld, panel.data,
+            panel.ld);
+    Send(on, k, panels_.Piece(k, 0, tile.n));
+  }
+
+  // Piece by piece: X_c = (B_c - X_<c L_c,<c^H) L_cc^-H, sent as soon as it is there.
+  void SolveInPieces(Step<T>& on, int64_t k, const DiagonalTile<T>& tile) {
+    const Panel<T> panel = panels_.Of(k);
+    const int64_t m = panels_.Below(k), ld = tile.ld, block = tuning_.panel_block;
+    T* below = matrix_.tile(k, tiles_.offset(k + 1));
+    for (int64_t column = 0; column < tile.n; column += block) {
+      const int64_t columns = std::min(block, tile.n - column);
+      T* right_side = below + column * ld;
+      if (column > 0) {
+        on.Gemm(Op::kNone, Op::kConjTrans, m, columns, column, -1, panel.data, panel.ld,
+                tile.l + column, ld, 1, right_side, ld);
+      }
+      on.SolveRight(Op::kConjTrans, m, columns, tile.l + column * ld + column, ld, right_side, ld,
+                    panel.data + column * panel.ld, panel.ld);
+      Send(on, k, panels_.Piece(k, column, columns));
+    }
+  }
+
+  // A panel that was solved out of place goes where it belongs.
+  void StorePanel(int64_t k) {
+    if (panels_.in_place()) return;
+    Step<T> on(flow_, Stream::kPanel, "store panel", k);
+    on.Reads(panel_[k]).Writes(BelowTile(k));
+    const T* target = matrix_.tile(k, tiles_.offset(k + 1));
+    on.Copy(Block(target, matrix_.ld(), panels_.Below(k), tiles_.width(k)),
+            panels_.Piece(k, 0, tiles_.width(k)));
+  }
+
+  // The parts of panel k, where updates are made of those.
+  void SplitPanel(Stream stream, int64_t k) {
+    if (!panels_.splits()) return;
+    Step<T> on(flow_, stream, "split", k);
+    on.Reads(panel_[k]).Gives(parts_[k]);
+    const Panel<T> panel = panels_.Of(k);
+    const int64_t first = tiles_.offset(k + 1), columns = tiles_.width(k);
+    auto split = [&](Side side, int64_t row, int64_t rows, const PartsOfPanel& target) {
+      on.Split(side, false, rows, columns, panel.data + (row - first), panel.ld, target.data,
+               target.ld);
+    };
+    for (int64_t slot = tiles_.slots_before(matrix_.rank, k + 1); slot < batches_.EndTrailing();
+         ++slot) {
+      const int64_t j = tiles_.tile_in(matrix_.rank, slot);
+      split(Side::kRight, tiles_.offset(j), tiles_.width(j), panels_.Right(k, slot));
+    }
+    split(Side::kLeft, first, panels_.Below(k), panels_.Left(k, first));
+  }
+
+  // The rows of panel k that meet this rank's trailing tile columns.
+  void GatherRows(Stream stream, int64_t k) {
+    if (!panels_.gathers()) return;
+    Step<T> on(flow_, stream, "gather rows", k);
+    on.Reads(panel_[k]).Gives(rows_[k]);
+    const Batch& batch = batches_.of(k);
+    const Panel<T> panel = panels_.Of(k);
+    const int64_t before = tiles_.offset(k) - tiles_.offset(batch.first);
+    for (int64_t slot = batches_.FirstTrailing(batch); slot < batches_.EndTrailing(); ++slot) {
+      const int64_t j = tiles_.tile_in(matrix_.rank, slot), rows = WidthIn(slot);
+      const int64_t columns = tiles_.width(k);
+      const T* source = panel.data + (tiles_.offset(j) - tiles_.offset(k + 1));
+      const Factor<T> target = panels_.Gathered(batch, slot);
+      if (target.op == Op::kNone) {
+        on.ConjTranspose(rows, columns, source, panel.ld, target.data + before, target.ld);
+      } else {
+        T* data = target.data + before * target.ld;
+        on.Copy(Block(data, target.ld, rows, columns), Block(source, panel.ld, rows, columns));
+      }
+    }
+  }
+
+  // The right-hand sides of tile k, behind the panel, for which others wait more: the updates by
+  // the panels of its batch, those of earlier ones being kMain's, and the forward substitution.
+  void SolveShare(int64_t k, const DiagonalTile<T>& tile) {
+    const int64_t slot = tiles_.slot(k), width = tiles_.width(k);
+    if (k > 0) {
+      const Batch& batch = batches_.of(k - 1);
+      Step<T> on(flow_, Stream::kSide);
+      on.Reads(Diagonal(k)).Reads(panel_, batch.first, k).Reads(solved_, batch.first, k);
+      on.Writes(share_[slot]);
+      UpdateShare(on, slot, width, batch.first, k - 1,
+                  panels_.FactorFrom(batch.first, tiles_.offset(k)));
+    }
+    Step<T> on(flow_, Stream::kSide, "right-hand sides", k);
+    on.Reads(Diagonal(k)).Writes(share_[slot]).Gives(solved_[k]);
+    T* share = x_.of_slot(tiles_, slot);
+    SolveForward(on, tile, x_.count, share, x_.column(tiles_.offset(k)));
+    on.Copy(Block(share, x_.count, x_.count, width), Solved(k));
+    if (panels_.Below(k) > 0) Send(on, k, Solved(k));
+  }
+
+  // --- Updates ---------------------------------------------------------------------------------
+
+  // What updates by panel k have to wait for.
+  Data& Ready(int64_t k) { return panels_.splits() ? parts_[k] : panel_[k]; }
+
+  // C -= A B^H, A rows [begin, end) of panels [first, k], B their rows of the tile in `slot` and of
+  // `columns` columns from there on.
+  void SubtractParts(Step<T>& on, int64_t slot, int64_t columns, int64_t begin, int64_t end,
+                     int64_t first, int64_t k) {
+    const PartsOfPanel a = panels_.Left(first, begin), b = panels_.Right(first, slot);
+    on.GemmOfParts(end - begin, columns, panels_.PartsDepth(first, k), -1, a.data, a.ld, b.data,
+                   b.ld, 1, matrix_.slot(slot) + begin, matrix_.ld());
+  }
+
+  // Diagonal tile j by panels [first, k]: C -= B B^H, B their rows j.
+  void UpdateDiagonal(Step<T>& on, int64_t j, int64_t first, int64_t k) {
+    const int64_t begin = tiles_.offset(j);
+    if (panels_.splits()) {
+      return SubtractParts(on, tiles_.slot(j), tiles_.width(j), begin, tiles_.offset(j + 1), first,
+                           k);
+    }
+    const Panel<T> b = panels_.From(first, begin);
+    on.Herk(tiles_.width(j), panels_.Depth(first, k), -1, b.data, b.ld, 1, matrix_.tile(j, begin),
+            matrix_.ld());
+  }
+
+  // Rows [begin, end) of tile column j: C -= A B^H, A those rows of the panels, B their rows j.
+  void UpdateRows(Step<T>& on, int64_t j, int64_t begin, int64_t end, int64_t first, int64_t k,
+                  const Factor<T>& b) {
+    if (panels_.splits()) {
+      return SubtractParts(on, tiles_.slot(j), tiles_.width(j), begin, end, first, k);
+    }
+    const Panel<T> a = panels_.From(first, begin);
+    on.Gemm(Op::kNone, b.op, end - begin, tiles_.width(j), panels_.Depth(first, k), -1, a.data,
+            a.ld, b.data, b.ld, 1, matrix_.tile(j, begin), matrix_.ld());
+  }
+
+  // Tile column j, from its diagonal tile to row `end`.
+  void UpdateTile(Step<T>& on, int64_t j, int64_t end, int64_t first, int64_t k,
+                  const Factor<T>& b) {
+    UpdateDiagonal(on, j, first, k);
+    UpdateRows(on, j, tiles_.offset(j + 1), end, first, k, b);
+  }
+
+  // This rank's right-hand sides from `slot` on by panels [first, k]: X -= Y B^H.
+  void UpdateShare(Step<T>& on, int64_t slot, int64_t columns, int64_t first, int64_t k,
+                   const Factor<T>& b) {
+    on.ExactGemm(Op::kNone, b.op, x_.count, columns, panels_.Depth(first, k), -1,
+                 x_.column(tiles_.offset(first)), x_.count, b.data, b.ld, 1,
+                 x_.of_slot(tiles_, slot), x_.count);
+  }
+
+  // Tile column k + 1 by panel k, on the critical path: the diagonal tile on kPanel, what is below
+  // it on kNext while that tile is factored, which leaves the hardware almost idle.
+  void UpdateNext(int64_t k) {
+    const int64_t j = k + 1;
+    {
+      Step<T> on(flow_, Stream::kPanel, "update next tile", k);
+      on.Reads(Ready(k)).Writes(Diagonal(j));
+      UpdateDiagonal(on, j, k, k);
+    }
+    Step<T> on(flow_, Stream::kNext, "update next", k);
+    on.Reads(Ready(k)).Gives(BelowTile(j));
+    UpdateRows(on, j, tiles_.offset(j + 1), tiles_.columns(), k, k,
+               panels_.FactorFrom(k, tiles_.offset(j)));
+  }
+
+  // The other tile columns that are factored with this batch or next after it, by panel k.
+  void UpdateWindow(int64_t k) {
+    for (int64_t j = k + 2; j <= batches_.of(k).last + 1; ++j) {
+      if (!Mine(j)) continue;
+      Step<T> on(flow_, Stream::kNext, "update window", k);
+      on.Reads(Ready(k)).Writes(Diagonal(j), BelowTile(j));
+      UpdateTile(on, j, tiles_.columns(), k, k, panels_.FactorFrom(k, tiles_.offset(j)));
+    }
+  }
+
+  // All of this rank's tile columns behind a batch and the tile that follows it: first those that
+  // the next batch factors.
+  void UpdateTrailing(const Batch& batch) {
+    const int64_t first = batches_.FirstTrailing(batch), window = batches_.EndOfWindow(batch);
+    Step<T> on(flow_, Stream::kMain, "update", batch.last);
+    ReadsPanels(on, batch);
+    on.Writes(trailing_).Gives(diagonal_, first, window).Gives(below_, first, window);
+    UpdateSlots(on, on, batch, first, window);
+    on.GivesNow();
+    // What is too small to fill the device goes beside what does.
+    Step<T> beside(flow_, Stream::kSide);
+    beside.Follows(Stream::kMain);
+    ReadsPanels(beside, batch);
+    UpdateSlots(beside, on, batch, window, batches_.EndTrailing());
+    on.Follows(Stream::kSide);
+  }
+
+  // Gathered rows first: with them the panels are there too.
+  void ReadsPanels(Step<T>& on, const Batch& batch) {
+    on.Reads(rows_, batch.first, batch.last + 1).Reads(panel_, batch.first, batch.last + 1);
+    on.Reads(parts_, batch.first, batch.last + 1);
+  }
+
+  // Slots in [slot, end): those side by side share one product below the last of them; what lies
+  // above that is `beside`'s.
+  void UpdateSlots(Step<T>& beside, Step<T>& on, const Batch& batch, int64_t slot, int64_t end) {
+    while (slot < end) {
+      int64_t after = slot, columns = 0;
+      do {
+        columns += WidthIn(after++);
+      } while (after < end && columns + WidthIn(after) <= tuning_.group_columns &&
+               matrix_.slot(after) == matrix_.slot(slot) + columns * matrix_.ld());
+      UpdateGroup(beside, on, batch, slot, after, columns);
+      slot = after;
+    }
+  }
+
+  // Slots in [slot, end), `columns` columns side by side.
+  void UpdateGroup(Step<T>& beside, Step<T>& on, const Batch& batch, int64_t slot, int64_t end,
+                   int64_t columns) {
+    const int64_t bottom = tiles_.offset(tiles_.tile_in(matrix_.rank, end - 1) + 1);
+    for (int64_t s = slot; s < end; ++s) {
+      UpdateTile(beside, tiles_.tile_in(matrix_.rank, s), bottom, batch.first, batch.last,
+                 panels_.FactorOfSlot(batch, s));
+    }
+    if (panels_.splits()) {
+      return SubtractParts(on, slot, columns, bottom, tiles_.columns(), batch.first, batch.last);
+    }
+    const Panel<T> a = panels_.From(batch.first, bottom);
+    const Factor<T> b = panels_.FactorOfSlot(batch, slot);
+    on.Gemm(Op::kNone, b.op, tiles_.columns() - bottom, columns,
+            panels_.Depth(batch.first, batch.last), -1, a.data, a.ld, b.data, b.ld, 1,
+            matrix_.slot(slot) + bottom, matrix_.ld());
+  }
+
+  // This rank's right-hand sides of its trailing tiles. Rows that were gathered lie side by side,
+  // as shares do except behind a narrow tile, and are multiplied at once.
+  void UpdateShares(const Batch& batch) {
+    const int64_t first = batches_.FirstTrailing(batch), last = batches_.EndTrailing();
+    if (x_.count == 0 || first >= last) return;
+    Step<T> on(flow_, Stream::kMain);
+    ReadsPanels(on, batch);
+    on.Reads(solved_, batch.first, batch.last + 1).Gives(share_, first, last);
+    auto is_last = [&](int64_t slot) {
+      return !panels_.gathers() || WidthIn(slot) < tiles_.width() || slot + 1 == last;
+    };
+    for (int64_t slot = first, end; slot < last; slot = end) {
+      for (end = slot + 1; !is_last(end - 1);) ++end;
+      UpdateShare(on, slot, batches_.Columns(slot, end), batch.first, batch.last,
+                  panels_.FactorOfSlot(batch, slot));
+    }
+  }
+
+  Flow flow_;
+  const Matrix<T>& matrix_;
+  const Tiles& tiles_;
+  const Tuning& tuning_;
+  const RightHandSides<T>& x_;
+  int32_t* const info_;
+  Real<T>* const log_det_;
+  const Batches batches_;
+  Panels<T> panels_;
+  // By tile: its panel, the rows of that that were gathered, its parts, its right-hand sides when
+  // solved.
+  std::vector<Data> panel_, rows_, parts_, solved_;
+  // By slot: the diagonal tile, what is below it, the share of the right-hand sides.
+  std::vector<Data> diagonal_, below_, share_;
+  Data trailing_;              // tile columns that come into no window yet
+  std::array<Room, 2> rooms_;  // by the parity of a batch
+};
+
+// What comes before what equilibration needs.
+template <typename T>
+int64_t PanelsSize(const Tiles& tiles, int64_t rows, Precision precision, const Tuning& tuning) {
+  return PanelRegions<T>(tiles, rows, tuning, PartsOf<T>(precision)).size;
+}
+
+}  // namespace
+
+template <typename T>
+int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, Precision precision,
+                       const Tuning& tuning) {
+  return PanelsSize<T>(tiles, rows, precision, tuning) +
+         Equilibration<T>::Workspace(tiles, precision);
+}
+
+template <typename T>
+Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
+             const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det) {
+  Factorization<T> factorization(context, precision, matrix, x, workspace, info, log_det);
+  if (!Equilibration<T>::Needed(precision)) return factorization.Run();
+  // M = S^-1 L' (S^-1 L')^H with L' that of S M S; and X S L'^-H is X L^-H.
+  const int64_t panels =
+      PanelsSize<T>(matrix.tiles, matrix.rows, precision, context.device.tuning());
+  Equilibration<T> equilibration(context, matrix, workspace + panels);
+  JAXMG_RETURN_IF_ERROR(equilibration.FindForMatrix());
+  JAXMG_RETURN_IF_ERROR(equilibration.ScaleMatrix(false));
+  if (x.count > 0) JAXMG_RETURN_IF_ERROR(equilibration.ScaleRightHandSides(x.count, x.data));
+  JAXMG_RETURN_IF_ERROR(factorization.Run());
+  JAXMG_RETURN_IF_ERROR(equilibration.AddLogDet(log_det));
+  return equilibration.ScaleFactor(true);
+}
+
+#define JAXMG_INSTANTIATE(T)                                                                       \
+  template int64_t PotrfWorkspace<T>(const Tiles&, int64_t, Precision, const Tuning&);             \
+  template Status Potrf(const RankContext&, Precision, const Matrix<T>&, const RightHandSides<T>&, \
+                        T*, int32_t*, Real<T>*);
+JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
+#undef JAXMG_INSTANTIATE
+
+}  // namespace jaxmg

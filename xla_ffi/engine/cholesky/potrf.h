@@ -1,0 +1,58 @@
+// potrf: Cholesky factorization M = L L^H of a distributed Hermitian matrix, right-looking, with
+// look-ahead, on a 1 x P grid of tile columns.
+//
+//   for each tile column k:
+//     owner of k:  factor the diagonal tile, solve the panel below it, send the panel
+//     owner of k+1, as soon as it has panel k:  update tile column k+1 and factor it; the diagonal
+//                  tile first, so that the rest is updated while that tile is factored
+//     everyone:    update its other tile columns beyond k with panel k
+//
+// The factor of k+1 is thus under way while the updates of k still run (Kurzak, Luszczek, Dongarra:
+// look-ahead in LAPACK Working Note 201). n^3/3 operations; a rank sends or receives n^2/2
+// elements in all.
+#ifndef JAXMG_XLA_FFI_ENGINE_CHOLESKY_POTRF_H_
+#define JAXMG_XLA_FFI_ENGINE_CHOLESKY_POTRF_H_
+
+#include "xla_ffi/engine/cholesky/diagonal.h"
+#include "xla_ffi/engine/core/matrix.h"
+
+namespace jaxmg {
+
+// Right-hand sides in row form: X is nrhs x n, column-major with leading dimension nrhs (an n x
+// nrhs row-major array). Rows appended to M take part in every panel, so that the forward
+// substitution Y = X L^-H costs no pass of its own.
+template <typename T>
+struct RightHandSides {
+  int64_t count;  // nrhs; 0 for none
+  T* data;        // all columns, on every rank
+  T* share;       // workspace: those of this rank's tiles, side by side as the slots are
+  T* column(int64_t j) const { return data + j * count; }
+  T* of_slot(const Tiles& tiles, int64_t slot) const {
+    return share + slot * tiles.width() * count;
+  }
+};
+
+// Elements that the share takes.
+inline int64_t RightHandSidesShare(const Tiles& tiles, int64_t nrhs) {
+  return nrhs * tiles.slots() * tiles.width();
+}
+
+// Elements of workspace: two batches of panels, and those of their rows that meet this rank's
+// tiles, each only where the tuning needs them; and the parts of both, where products are made of
+// those.
+template <typename T>
+int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, Precision precision, const Tuning& tuning);
+
+// Needs `matrix` square and block-cyclic, its lower triangle valid. Replaces that by L, and leaves
+// this rank's columns of X L^-H in x.share; x.data is used up. *info becomes the smallest order of
+// a leading minor that is not positive definite that this rank saw, and *log_det (real, may be
+// null) grows by this rank's share of log(det M); both are device memory that the caller has set.
+// Panels and updates are computed in `precision`; diagonal tiles and right-hand sides never in a
+// lower one than T's. Enqueued on all streams, kMain last.
+template <typename T>
+Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
+             const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det);
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_ENGINE_CHOLESKY_POTRF_H_

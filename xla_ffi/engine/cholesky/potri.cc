@@ -1,0 +1,111 @@
+#include "xla_ffi/engine/cholesky/potri.h"
+
+#include <complex>
+#include <numeric>
+#include <vector>
+
+#include "xla_ffi/engine/core/feed.h"
+#include "xla_ffi/engine/core/flow.h"
+#include "xla_ffi/engine/core/transpose.h"
+
+namespace jaxmg {
+namespace {
+
+// L below the diagonal to V = L^-H above it.
+template <typename T>
+Status Trtri(const RankContext& context, Precision precision, const Matrix<T>& matrix, T* buffers,
+             T* one_tile) {
+  const Tiles& tiles = matrix.tiles;
+  const int rank = matrix.rank;
+  const int64_t ld = matrix.ld(), count = tiles.nonempty();
+  // Row k of tiles, from the first to the diagonal one: one below the other in the buffer's
+  // columns.
+  auto gather = [&](Step<T>& on, int64_t k, T* row) {
+    const int64_t height = tiles.width(k);
+    auto piece = [&](int64_t j) {
+      return Block(row + tiles.offset(j) * height, height, height, tiles.width(j));
+    };
+    for (int64_t j = rank; j <= k; j += tiles.ranks()) {
+      on.Copy(piece(j), Block(matrix.tile(j, tiles.offset(k)), ld, height, tiles.width(j)));
+      on.Broadcast(rank, piece(j));
+    }
+    for (int64_t j = 0; j <= k; ++j) {
+      if (tiles.owner(j) != rank) on.Broadcast(tiles.owner(j), piece(j));
+    }
+  };
+  auto step = [&](Step<T>& on, int64_t k, const T* row) {
+    const int64_t width = tiles.width(k), begin = tiles.offset(k);
+    const T* l = row + begin * width;
+    const int64_t end = tiles.slots_before(rank, count);
+    matrix.ForRuns(tiles.slots_before(rank, k + 1), end, [&](int64_t, T* run, int64_t columns) {
+      on.Trsm(Side::kLeft, Op::kConjTrans, width, columns, l, width, run + begin, ld);
+    });
+    if (tiles.owner(k) == rank) {
+      // Its own column takes part in the product below like the others, starting from nothing.
+      on.Trtri(width, l, width, one_tile, width);
+      on.ConjTranspose(width, width, one_tile, width, matrix.tile(k, begin), ld);
+      on.SetZero(begin, width, matrix.tile(k), ld);
+    }
+    matrix.ForRuns(tiles.slots_before(rank, k), end, [&](int64_t, T* run, int64_t columns) {
+      on.Gemm(Op::kConjTrans, Op::kNone, begin, columns, width, -1, row, width, run + begin, ld, 1,
+              run, ld);
+    });
+  };
+  std::vector<int64_t> order(count);
+  std::iota(order.rbegin(), order.rend(), 0);
+  Flow flow(context, precision);
+  Feed<T>(flow, buffers, matrix.rows * tiles.width()).ForEach(order, gather, "trtri", step);
+  return flow.status();
+}
+
+// W to the lower triangle of W^H W.
+template <typename T>
+Status Lauum(const RankContext& context, Precision precision, const Matrix<T>& matrix, T* buffers) {
+  const Tiles& tiles = matrix.tiles;
+  const int64_t ld = matrix.ld();
+  auto height = [&](int64_t k) { return tiles.columns() - tiles.offset(k); };
+  auto gather = [&](Step<T>& on, int64_t k, T* column) { GatherColumn(on, matrix, k, column); };
+  auto step = [&](Step<T>& on, int64_t k, const T* column) {
+    const int64_t width = tiles.width(k), begin = tiles.offset(k), end = tiles.offset(k + 1);
+    const int64_t below = tiles.columns() - end;
+    auto multiply = [&](int64_t, T* run, int64_t columns) {
+      on.Trmm(Side::kLeft, Op::kConjTrans, width, columns, column, height(k), run + begin, ld);
+      if (below == 0) return;
+      on.Gemm(Op::kConjTrans, Op::kNone, width, columns, below, 1, column + width, height(k),
+              run + end, ld, 1, run + begin, ld);
+    };
+    matrix.ForRuns(0, tiles.slots_before(matrix.rank, k + 1), multiply);
+  };
+  std::vector<int64_t> order(tiles.nonempty());
+  std::iota(order.begin(), order.end(), 0);
+  Flow flow(context, precision);
+  Feed<T>(flow, buffers, matrix.rows * tiles.width()).ForEach(order, gather, "lauum", step);
+  return flow.status();
+}
+
+}  // namespace
+
+template <typename T>
+Status Potri(const RankContext& context, Precision precision, const Matrix<T>& matrix,
+             T* workspace) {
+  const int64_t width = matrix.tiles.width();
+  T* one_tile = workspace + 2 * matrix.rows * width;
+  Equilibration<T> equilibration(context, matrix, one_tile + width * width);
+  const bool scaled = Equilibration<T>::Needed(precision);
+  if (scaled) {
+    JAXMG_RETURN_IF_ERROR(equilibration.FindForFactor());
+    JAXMG_RETURN_IF_ERROR(equilibration.ScaleFactor(false));
+  }
+  JAXMG_RETURN_IF_ERROR(Trtri(context, precision, matrix, workspace, one_tile));
+  JAXMG_RETURN_IF_ERROR(TransposeUpper(context, matrix, one_tile));
+  JAXMG_RETURN_IF_ERROR(Lauum(context, precision, matrix, workspace));
+  // S (S M S)^-1 S is M^-1.
+  return scaled ? equilibration.ScaleMatrix(false) : Status::Ok();
+}
+
+#define JAXMG_INSTANTIATE(T) \
+  template Status Potri(const RankContext&, Precision, const Matrix<T>&, T*);
+JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
+#undef JAXMG_INSTANTIATE
+
+}  // namespace jaxmg

@@ -1,0 +1,66 @@
+// The order of a factorization's updates: which panels update the trailing matrix at once, and
+// which of a rank's tile columns each of these batches finds there.
+#ifndef JAXMG_XLA_FFI_ENGINE_CORE_BATCHES_H_
+#define JAXMG_XLA_FFI_ENGINE_CORE_BATCHES_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "xla_ffi/layout/tiles.h"
+
+namespace jaxmg {
+
+// Panels [first, last], of which one product updates the trailing matrix.
+struct Batch {
+  int64_t index, first, last;
+};
+
+class Batches {
+ public:
+  // Of at most `most` panels each. Updates can't wait for several at the beginning, where there is
+  // nothing else to do, nor towards the end, where the panels take longest.
+  Batches(const Tiles& tiles, int rank, int64_t most)
+      : tiles_(tiles), rank_(rank), end_(tiles.slots_before(rank, tiles.nonempty())) {
+    const int64_t panels = tiles.nonempty() - 1;
+    for (int64_t first = 0; first < panels;) {
+      const int64_t left = first == 0 ? 0 : panels - first;
+      const int64_t size = std::clamp<int64_t>(left / (2 * tiles.ranks()), 1, most);
+      const Batch batch = {static_cast<int64_t>(all_.size()), first, first + size - 1};
+      all_.push_back(batch);
+      of_panel_.resize(batch.last + 1, batch);
+      first += size;
+    }
+    columns_.reserve(tiles.slots() + 1);
+    for (int64_t slot = 0; slot < tiles.slots(); ++slot) {
+      columns_.push_back(columns_.back() + tiles.width(tiles.tile_in(rank, slot)));
+    }
+  }
+
+  const std::vector<Batch>& all() const { return all_; }
+  const Batch& of(int64_t panel) const { return of_panel_[panel]; }
+
+  // This rank's slots beyond the tile behind a batch: those that it updates as a whole.
+  int64_t FirstTrailing(const Batch& batch) const {
+    return tiles_.slots_before(rank_, batch.last + 2);
+  }
+  int64_t EndTrailing() const { return end_; }
+  // Those of them that are factored with the next batch end here.
+  int64_t EndOfWindow(const Batch& batch) const {
+    const size_t next = batch.index + 1;
+    return next < all_.size() ? FirstTrailing(all_[next]) : EndTrailing();
+  }
+  // Columns in slots [slot, end).
+  int64_t Columns(int64_t slot, int64_t end) const { return columns_[end] - columns_[slot]; }
+
+ private:
+  const Tiles& tiles_;
+  const int rank_;
+  const int64_t end_;
+  std::vector<Batch> all_, of_panel_;
+  std::vector<int64_t> columns_ = {0};  // before each slot
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_ENGINE_CORE_BATCHES_H_

@@ -1,0 +1,66 @@
+// Feed: hands every rank what all ranks need in turn, each one step before it is needed.
+#ifndef JAXMG_XLA_FFI_ENGINE_CORE_FEED_H_
+#define JAXMG_XLA_FFI_ENGINE_CORE_FEED_H_
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "xla_ffi/engine/core/flow.h"
+
+namespace jaxmg {
+
+// Two buffers take turns, which are filled on kCopy, and sent from, while kMain works on the other.
+template <typename T>
+class Feed {
+ public:
+  Feed(Flow& flow, T* workspace, int64_t buffer_size)
+      : flow_(flow), buffers_{workspace, workspace + buffer_size} {}
+
+  // For every k of `order`: gather(on, k, buffer), whose step is on kCopy, then use(on, k, buffer),
+  // whose step is on kMain and has the name.
+  template <typename Gather, typename Use>
+  void ForEach(const std::vector<int64_t>& order, const Gather& gather, const char* name,
+               const Use& use) {
+    flow_.Fork();
+    auto fetch = [&](size_t i) {
+      if (i >= order.size()) return;
+      Step<T> on(flow_, Stream::kCopy);
+      on.Gives(fetched_[i % 2]).AwaitsSent(rooms_[i % 2]);
+      gather(on, order[i], buffers_[i % 2]);
+      flow_.NoteSent(rooms_[i % 2]);
+    };
+    fetch(0);
+    for (size_t i = 0; i < order.size(); ++i) {
+      fetch(i + 1);
+      Step<T> on(flow_, Stream::kMain, name, order[i]);
+      on.Reads(fetched_[i % 2]);
+      use(on, order[i], buffers_[i % 2]);
+    }
+    Step<T>(flow_, Stream::kCopy).WaitAllSent();
+    flow_.Join();
+  }
+
+ private:
+  Flow& flow_;
+  const std::array<T*, 2> buffers_;
+  // By the parity of the step.
+  std::array<Room, 2> rooms_;
+  std::array<Data, 2> fetched_;
+};
+
+// What gather may be: tile column k of a factor from its diagonal tile down, its rows side by side.
+template <typename T>
+void GatherColumn(Step<T>& on, const Matrix<T>& matrix, int64_t k, T* column) {
+  const Tiles& tiles = matrix.tiles;
+  const int64_t begin = tiles.offset(k), height = tiles.columns() - begin;
+  const Bytes2D buffer = Block(column, height, height, tiles.width(k));
+  if (tiles.owner(k) == matrix.rank) {
+    on.Copy(buffer, Block(matrix.tile(k, begin), matrix.ld(), height, tiles.width(k)));
+  }
+  on.Broadcast(tiles.owner(k), buffer);
+}
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_ENGINE_CORE_FEED_H_

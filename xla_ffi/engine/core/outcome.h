@@ -1,0 +1,107 @@
+// Outcome: what the ranks of a call find out on their own becomes one status, and one logarithm of
+// the determinant, on all of them; results are NaN where the status is not 0. For the engine's
+// routines and for vendors'.
+#ifndef JAXMG_XLA_FFI_ENGINE_CORE_OUTCOME_H_
+#define JAXMG_XLA_FFI_ENGINE_CORE_OUTCOME_H_
+
+#include <cstdint>
+
+#include "xla_ffi/engine/core/gather.h"
+#include "xla_ffi/engine/core/matrix.h"
+#include "xla_ffi/engine/core/plan.h"
+
+namespace jaxmg {
+
+// A rank's record is an info, a digest of what all have to have brought alike, and its share of a
+// logarithm. Memory of the device: one record for this rank, then one for each.
+template <typename T>
+class Outcome {
+ public:
+  static size_t Bytes(int ranks) { return kRecordBytes * (1 + ranks); }
+
+  // Where `gathers`, the root alone works, and the others tell it theirs.
+  Outcome(const RankContext& context, bool gathers, void* records, int32_t* status)
+      : context_(context), gathers_(gathers), records_(records), status_(status) {}
+
+  int32_t* status() const { return status_; }
+  int32_t* info() const { return static_cast<int32_t*>(records_); }
+  int32_t* digest() const { return info() + 1; }
+  Real<T>* log_det() const {
+    return reinterpret_cast<Real<T>*>(static_cast<char*>(records_) + kLogDet);
+  }
+  // Whether this rank has a part in the work on the matrix.
+  bool works() const { return !gathers_ || context_.comm.rank() == kRoot; }
+
+  Status Init() const {
+    JAXMG_RETURN_IF_ERROR(device().status().InitInfo(Stream::kMain, info()));
+    JAXMG_RETURN_IF_ERROR(device().FillInt32(Stream::kMain, digest(), 1, 0));
+    return device().template blas<Real<T>>().SetZero(Stream::kMain, 1, 1, log_det(), 1);
+  }
+
+  // Those of ranks that leave the work to the root, which adds its own in the end.
+  Status GatherRecords() const {
+    if (!works()) return context_.comm.Send(Stream::kMain, kRoot, mine());
+    for (int rank = 1; rank < context_.comm.size(); ++rank) {
+      JAXMG_RETURN_IF_ERROR(context_.comm.Recv(Stream::kMain, rank, RecordOf(rank)));
+    }
+    return Status::Ok();
+  }
+
+  // The ranks' records become *status and, unless it is null, *log_det.
+  Status Set(Real<T>* log_det = nullptr) const {
+    const int ranks = context_.comm.size();
+    if (works()) {
+      JAXMG_RETURN_IF_ERROR(gathers_ ? device().Copy(Stream::kMain, RecordOf(kRoot), mine())
+                                     : AllGather(context_.comm, device(), Stream::kMain,
+                                                 mine().data, RecordOf(0).data, kRecordBytes));
+      JAXMG_RETURN_IF_ERROR(
+          device().status().ReduceInfo(Stream::kMain, static_cast<int32_t*>(RecordOf(0).data),
+                                       kRecordBytes / sizeof(int32_t), ranks, status_));
+    }
+    JAXMG_RETURN_IF_ERROR(Spread(status_, 1));
+    if (log_det == nullptr) return Status::Ok();
+    if (works()) {
+      const char* terms = static_cast<char*>(RecordOf(0).data) + kLogDet;
+      JAXMG_RETURN_IF_ERROR(
+          device().status().SumReals(Stream::kMain, reinterpret_cast<const Real<T>*>(terms),
+                                     kRecordBytes / sizeof(Real<T>), ranks, log_det));
+      JAXMG_RETURN_IF_ERROR(PoisonIfFailed(1, 1, log_det));
+    }
+    return Spread(log_det, 1);
+  }
+
+  // Results that this rank has computed.
+  template <typename U>
+  Status PoisonIfFailed(int64_t m, int64_t n, U* data) const {
+    if (!works()) return Status::Ok();
+    return device().status().PoisonIf(Stream::kMain, status_, m, n, data, m);
+  }
+
+  // What the root has computed for all, if it was the root alone.
+  template <typename U>
+  Status Spread(U* data, int64_t count) const {
+    if (!gathers_ || count == 0) return Status::Ok();
+    return Broadcast(context_.comm, Stream::kMain, kRoot, Block(data, count, count, 1));
+  }
+
+ private:
+  static constexpr int64_t kLogDet = 8;  // where a record has its logarithm
+
+  Device& device() const { return context_.device; }
+  Bytes2D mine() const {
+    return Block(static_cast<char*>(records_), kRecordBytes, kRecordBytes, 1);
+  }
+  Bytes2D RecordOf(int rank) const {
+    return Block(static_cast<char*>(records_) + (1 + rank) * kRecordBytes, kRecordBytes,
+                 kRecordBytes, 1);
+  }
+
+  const RankContext& context_;
+  const bool gathers_;
+  void* const records_;
+  int32_t* const status_;
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_ENGINE_CORE_OUTCOME_H_

@@ -1,0 +1,191 @@
+// Panels: where a factorization's panels lie, in the matrix, in its workspace or on another rank.
+//
+// A panel is what is below a diagonal tile. Where it is solved in place it lies in its tile column;
+// else in the workspace, beside the others of its batch, so that one product can take in all of
+// them: each from the row below the batch's first diagonal tile on, column after column.
+#ifndef JAXMG_XLA_FFI_ENGINE_CORE_PANELS_H_
+#define JAXMG_XLA_FFI_ENGINE_CORE_PANELS_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "xla_ffi/device/device.h"
+#include "xla_ffi/engine/core/batches.h"
+#include "xla_ffi/engine/core/matrix.h"
+
+namespace jaxmg {
+
+// The rows below diagonal tile k of panel k, or below that of the first of several panels.
+template <typename T>
+struct Panel {
+  T* data;
+  int64_t ld;
+};
+
+// Of some rows B of panels, what makes a product with B^H: B itself, or B^H.
+template <typename T>
+struct Factor {
+  T* data;
+  int64_t ld;
+  Op op;
+};
+
+// The workspace, in elements from its begin: everything twice, by the parity of the batch. The
+// parts of panels are there where products are made of those (parts.h), of rows that were gathered.
+template <typename T>
+struct PanelRegions {
+  PanelRegions(const Tiles& tiles, int64_t rows, const Tuning& tuning, const PartsShape& parts) {
+    const int64_t width = tiles.width() * PanelsPerUpdate(tiles, tuning);
+    const bool received = tiles.ranks() > 1 && !tuning.borrow_panels;
+    const bool any = tiles.nonempty() > 1;  // below a single tile is nothing
+    const bool buffers = any && (received || tuning.panel_block > 0);
+    panels = buffers ? rows * width : 0;
+    gathered = any && tuning.group_columns > 0 ? tiles.slots() * tiles.width() * width : 0;
+    if (gathered > 0 && parts.depth > 0) {
+      const int64_t depth = parts.Depth(tiles.width()) * PanelsPerUpdate(tiles, tuning);
+      first_part = AlignedElements(2 * (panels + gathered));
+      left = Elements(AlignedParts(rows * parts.rows) * depth);
+      right = Elements(AlignedParts(tiles.slots() * tiles.width()) * depth);
+    }
+    size = left > 0 ? first_part + 2 * (left + right) : 2 * (panels + gathered);
+  }
+  // Panels that are solved in place lie where their tiles do, not side by side.
+  static int64_t PanelsPerUpdate(const Tiles& tiles, const Tuning& tuning) {
+    if (tuning.panel_block == 0) return 1;
+    return std::max<int64_t>(tuning.update_depth / std::max<int64_t>(tiles.width(), 1), 1);
+  }
+  int64_t panels;          // the panels of a batch, side by side
+  int64_t gathered;        // their rows that meet this rank's tiles
+  int64_t first_part = 0;  // where parts begin, and those of both
+  int64_t left = 0;
+  int64_t right = 0;
+  int64_t size;
+
+ private:
+  static int64_t AlignedElements(int64_t count) { return (count + 63) / 64 * 64; }
+  static int64_t Elements(int64_t parts) {
+    return AlignedElements(parts / (sizeof(T) / sizeof(Part)) + 1);
+  }
+};
+
+// Parts of rows of panels; of several panels one behind the other.
+struct PartsOfPanel {
+  Part* data;
+  int64_t ld;
+};
+
+template <typename T>
+class Panels {
+ public:
+  // `products` are those that panels are for.
+  Panels(const Matrix<T>& matrix, const Batches& batches, const Tuning& tuning,
+         const Blas<T>& products, T* workspace)
+      : matrix_(matrix),
+        tiles_(matrix.tiles),
+        batches_(batches),
+        tuning_(tuning),
+        regions_(matrix.tiles, matrix.rows, tuning, products.parts()),
+        stored_(products.StoredFactor()),
+        parts_(products.parts()),
+        workspace_(workspace) {}
+
+  bool in_place() const { return tuning_.panel_block == 0; }
+  int64_t Below(int64_t k) const { return tiles_.columns() - tiles_.offset(k + 1); }
+  // Columns of panels [first, k].
+  int64_t Depth(int64_t first, int64_t k) const {
+    return tiles_.offset(k + 1) - tiles_.offset(first);
+  }
+
+  Panel<T> Of(int64_t k) const {
+    if (in_place() && tiles_.owner(k) == matrix_.rank) {
+      return {matrix_.tile(k, tiles_.offset(k + 1)), matrix_.ld()};
+    }
+    if (tuning_.borrow_panels) return borrowed_;
+    const Batch& batch = batches_.of(k);
+    const int64_t ld = Below(batch.first);
+    T* buffer = workspace_ + batch.index % 2 * regions_.panels;
+    return {buffer + (tiles_.offset(k) - tiles_.offset(batch.first)) * ld +
+                (tiles_.offset(k + 1) - tiles_.offset(batch.first + 1)),
+            ld};
+  }
+  // Panel `first`, and what follows it in its batch, from `row` of the matrix on.
+  Panel<T> From(int64_t first, int64_t row) const {
+    const Panel<T> panel = Of(first);
+    return {panel.data + (row - tiles_.offset(first + 1)), panel.ld};
+  }
+  Factor<T> FactorFrom(int64_t first, int64_t row) const {
+    const Panel<T> rows = From(first, row);
+    return {rows.data, rows.ld, Op::kConjTrans};
+  }
+  // Columns [column, column + columns) of panel k.
+  Bytes2D Piece(int64_t k, int64_t column, int64_t columns) const {
+    const Panel<T> panel = Of(k);
+    return Block(panel.data + column * panel.ld, panel.ld, Below(k), columns);
+  }
+
+  // Rows are gathered so that tile columns that lie side by side can share one large product.
+  bool gathers() const { return tuning_.group_columns > 0; }
+  // The rows B of a batch that meet this rank's trailing tile columns, or B^H, from `slot` on.
+  Factor<T> Gathered(const Batch& batch, int64_t slot) const {
+    T* data = workspace_ + 2 * regions_.panels + batch.index % 2 * regions_.gathered;
+    const int64_t first = batches_.FirstTrailing(batch), before = batches_.Columns(first, slot);
+    const bool turned = stored_ == Op::kNone;
+    const int64_t ld =
+        turned ? Depth(batch.first, batch.last) : batches_.Columns(first, batches_.EndTrailing());
+    return {data + (turned ? before * ld : before), ld, stored_};
+  }
+  // The rows of a batch that meet the tile in a slot; what is gathered goes on with the next slot.
+  Factor<T> FactorOfSlot(const Batch& batch, int64_t slot) const {
+    return gathers() ? Gathered(batch, slot)
+                     : FactorFrom(batch.first, tiles_.offset(tiles_.tile_in(matrix_.rank, slot)));
+  }
+
+  // Whether products are made of parts, which are split once for all of them: those of every panel
+  // as left factors, from its first row on, and as right ones those of the rows that meet this
+  // rank's tiles in the slots behind it.
+  bool splits() const { return regions_.left > 0; }
+  // Columns of the parts of panels [first, k].
+  int64_t PartsDepth(int64_t first, int64_t k) const {
+    int64_t depth = 0;
+    for (; first <= k; ++first) depth += parts_.Depth(tiles_.width(first));
+    return depth;
+  }
+  PartsOfPanel Left(int64_t k, int64_t row) const {
+    const Batch& batch = batches_.of(k);
+    const int64_t ld = AlignedParts(Below(batch.first) * parts_.rows);
+    return {PartsFrom(batch.index % 2 * regions_.left) + PartsDepth(batch.first, k - 1) * ld +
+                (row - tiles_.offset(batch.first + 1)) * parts_.rows,
+            ld};
+  }
+  PartsOfPanel Right(int64_t k, int64_t slot) const {
+    const Batch& batch = batches_.of(k);
+    const int64_t ld = AlignedParts(batches_.Columns(0, tiles_.slots()));
+    return {PartsFrom(2 * regions_.left + batch.index % 2 * regions_.right) +
+                PartsDepth(batch.first, k - 1) * ld + batches_.Columns(0, slot),
+            ld};
+  }
+
+  // Another rank's panel, which this one reads where it is.
+  void Borrow(const Bytes2D& block) {
+    borrowed_ = {static_cast<T*>(block.data), static_cast<int64_t>(block.pitch / sizeof(T))};
+  }
+
+ private:
+  Part* PartsFrom(int64_t element) const {
+    return reinterpret_cast<Part*>(workspace_ + regions_.first_part + element);
+  }
+
+  const Matrix<T>& matrix_;
+  const Tiles& tiles_;
+  const Batches& batches_;
+  const Tuning tuning_;
+  const PanelRegions<T> regions_;
+  const Op stored_;
+  const PartsShape parts_;
+  T* const workspace_;
+  Panel<T> borrowed_ = {};
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_ENGINE_CORE_PANELS_H_

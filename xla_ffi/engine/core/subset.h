@@ -1,0 +1,16 @@
+#ifndef JAXMG_XLA_FFI_ENGINE_CORE_SUBSET_H_
+#define JAXMG_XLA_FFI_ENGINE_CORE_SUBSET_H_
+
+#include <cstdint>
+
+namespace jaxmg {
+
+// Eigenvalues, and their eigenvectors, by their places in ascending order: [first, last).
+struct Subset {
+  int64_t first, last;
+  int64_t count() const { return last - first; }
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_ENGINE_CORE_SUBSET_H_

@@ -1,0 +1,21 @@
+// syevd: eigenvalues and eigenvectors of a distributed Hermitian matrix by the device's own LAPACK
+// on rank 0: the matrix is gathered there, so that rank needs room for all of it (and LAPACK's
+// workspace of about 2 n^2 elements beside it when vectors are wanted).
+#ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_SYEVD_H_
+#define JAXMG_XLA_FFI_ENGINE_EIGEN_SYEVD_H_
+
+#include "xla_ffi/engine/core/matrix.h"
+
+namespace jaxmg {
+
+// Needs `matrix` = M = conj(A) in contiguous blocks with a valid lower triangle. Ascending
+// eigenvalues to `w` (n, on every rank). With `vectors`, the blocks become columns of U^H with
+// M U = U diag(w): read as rows, they are the rows of V = conj(U), and A V = V diag(w). `gathered`
+// holds n x n elements on rank 0, `staging` one tile on each rank. *info as LAPACK's, on rank 0.
+template <typename T>
+Status Syevd(const RankContext& context, const Matrix<T>& matrix, bool vectors, T* gathered,
+             T* staging, Real<T>* w, int32_t* info);
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_ENGINE_EIGEN_SYEVD_H_

@@ -1,0 +1,130 @@
+#include "xla_ffi/engine/eigen/sygvd.h"
+
+#include <algorithm>
+#include <complex>
+
+#include "xla_ffi/engine/cholesky/potrf.h"
+#include "xla_ffi/engine/cholesky/solve_rows.h"
+#include "xla_ffi/engine/core/exchange.h"
+#include "xla_ffi/engine/core/host_copy.h"
+#include "xla_ffi/engine/core/symmetrize.h"
+#include "xla_ffi/engine/eigen/eigenproblem.h"
+
+namespace jaxmg {
+namespace {
+
+template <typename T>
+class Generalized {
+ public:
+  Generalized(const RankContext& context, const Operand<T>& a, const Operand<T>& b,
+              const Subset& subset, Real<T>* w, T* v)
+      : context_(context),
+        problem_(context, a, Routine::kSygvd, subset, w, v),
+        a_(problem_.frame()),
+        b_(context, b, Routine::kSygst),
+        rows_({a.n, a.block}),
+        subset_(subset),
+        v_(v) {}
+
+  Status Prepare() {
+    JAXMG_RETURN_IF_ERROR(problem_.Prepare());
+    return b_.PrepareFactor();
+  }
+
+  Status Run() {
+    int32_t status = 0;
+    JAXMG_RETURN_IF_ERROR(Factor(&status));
+    if (status == 0) {
+      JAXMG_RETURN_IF_ERROR(Reduce());
+      JAXMG_RETURN_IF_ERROR(problem_.Solve());
+      JAXMG_RETURN_IF_ERROR(Return());
+    } else {
+      // What is below 0 is not of b.
+      const int32_t order = status > 0 ? static_cast<int32_t>(rows_.count) : 0;
+      JAXMG_RETURN_IF_ERROR(
+          context_.device.FillInt32(Stream::kMain, a_.outcome().status(), 1, order + status));
+    }
+    JAXMG_RETURN_IF_ERROR(problem_.PoisonIfFailed());
+    return WaitAllSent(context_.comm, Stream::kMain);
+  }
+
+ private:
+  // N to L. The host waits for its status, the same on all ranks: to go on without a factor would
+  // take as long as to solve.
+  Status Factor(int32_t* status) {
+    const Outcome<T>& outcome = b_.outcome();
+    JAXMG_RETURN_IF_ERROR(b_.Take());
+    JAXMG_RETURN_IF_ERROR(Potrf(context_, Precision::kHighest, b_.factored(), RightHandSides<T>{},
+                                b_.panels(), outcome.info(), static_cast<Real<T>*>(nullptr)));
+    JAXMG_RETURN_IF_ERROR(outcome.Set());
+    auto* found = static_cast<int32_t*>(b_.host());
+    JAXMG_RETURN_IF_ERROR(
+        CopyToHost(context_.device, Block(found, 1, 1, 1), Block(outcome.status(), 1, 1, 1)));
+    *status = *found;
+    return Status::Ok();
+  }
+
+  // M to C in its place. Either solve takes rows, and what is Hermitian has them as its columns,
+  // conjugated and transposed; M L^-H is not, and its rows become columns between the two.
+  Status Reduce() {
+    const Range range(context_.device, Stream::kMain, "reduce", 0);
+    JAXMG_RETURN_IF_ERROR(Symmetrize(context_, a_.matrix(), a_.panels()));
+    JAXMG_RETURN_IF_ERROR(RowsOfMatrix());
+    JAXMG_RETURN_IF_ERROR(Solve(Op::kConjTrans, width()));
+    JAXMG_RETURN_IF_ERROR(ColumnsToRows(context_, rows_, rows_, rows(), a_.matrix().data));
+    JAXMG_RETURN_IF_ERROR(RowsOfMatrix());
+    JAXMG_RETURN_IF_ERROR(Solve(Op::kConjTrans, width()));
+    return context_.device.blas<T>().ConjTranspose(Stream::kMain, width(), rows_.count, rows(),
+                                                   ld(), a_.matrix().data, rows_.count);
+  }
+
+  // Y^H in v to U^H.
+  Status Return() {
+    if (v_ == nullptr) return Status::Ok();
+    const Shares columns = SharesOf(subset_, context_.comm.size());
+    JAXMG_RETURN_IF_ERROR(RowsToColumns(context_, rows_, columns, v_, rows()));
+    JAXMG_RETURN_IF_ERROR(Solve(Op::kNone, columns.width(context_.comm.rank())));
+    return ColumnsToRows(context_, rows_, columns, rows(), v_);
+  }
+
+  // This rank's columns of the matrix, conjugated and transposed, to rows().
+  Status RowsOfMatrix() {
+    return context_.device.blas<T>().ConjTranspose(Stream::kMain, rows_.count, width(),
+                                                   a_.matrix().data, rows_.count, rows(), ld());
+  }
+
+  Status Solve(Op op, int64_t count) {
+    return SolveRows(context_, b_.factored(), op, count, rows(), b_.panels());
+  }
+
+  // Room for as many rows of a matrix as this rank has columns: what the eigensolver takes later.
+  T* rows() const { return a_.eigen(); }
+  int64_t width() const { return rows_.width(context_.comm.rank()); }
+  int64_t ld() const { return std::max<int64_t>(width(), 1); }
+
+  const RankContext& context_;
+  Eigenproblem<T> problem_;
+  const Frame<T>& a_;
+  Frame<T> b_;
+  const Shares rows_;
+  const Subset subset_;
+  T* const v_;
+};
+
+}  // namespace
+
+template <typename T>
+Status SygvdRoutine(const RankContext& context, const Operand<T>& a, const Operand<T>& b,
+                    const Subset& subset, Real<T>* w, T* v) {
+  Generalized<T> problem(context, a, b, subset, w, v);
+  return RunOnAllRanks(
+      context.comm, [&] { return problem.Prepare(); }, [&] { return problem.Run(); });
+}
+
+#define JAXMG_INSTANTIATE(T)                                                             \
+  template Status SygvdRoutine(const RankContext&, const Operand<T>&, const Operand<T>&, \
+                               const Subset&, Real<T>*, T*);
+JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
+#undef JAXMG_INSTANTIATE
+
+}  // namespace jaxmg

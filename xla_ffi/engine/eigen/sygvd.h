@@ -1,0 +1,31 @@
+// sygvd: A x = lambda B x, A Hermitian and B Hermitian positive definite, as LAPACK's problem of
+// type 1. With M = conj(A), N = conj(B) = L L^H and u = conj(x):
+//
+//   N ──potrf.h──► L         C = L^-1 M L^-H,   C y = lambda y,   u = L^-H y,   u^H N u = y^H y = 1
+//                  │
+//   M ─────── solve_rows.h ──► C ──eigenproblem.h──► lambda, Y^H ─── solve_rows.h ──► U^H = Y^H
+//   L^-1
+//
+// C is formed in whole: 2 n^3 operations, twice LAPACK's sygst, by two solves that are products for
+// the most part (G. H. Golub and C. F. Van Loan, "Matrix Computations", 4th ed., section 8.7.2).
+// The way back takes n^2 k, for k eigenvectors.
+#ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_SYGVD_H_
+#define JAXMG_XLA_FFI_ENGINE_EIGEN_SYGVD_H_
+
+#include "xla_ffi/engine/core/frame.h"
+
+namespace jaxmg {
+
+// As the routines of routines.h. w (n): the eigenvalues, ascending. Unless it is null, v becomes
+// the block's rows of those eigenvectors that `subset` names, block x subset.count(), row-major,
+// with X^H B X = I; it may be a's block if they are all wanted. Both blocks are overwritten; a and
+// b are of one order, block and tile width. Where b is not positive definite *a.status is n + its
+// info, and b.status is not used. Workspace (docs/memory.md): that of SyevdRoutine with a's block
+// once more at least, and two tile columns of b or what Potrf needs.
+template <typename T>
+Status SygvdRoutine(const RankContext& context, const Operand<T>& a, const Operand<T>& b,
+                    const Subset& subset, Real<T>* w, T* v);
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_ENGINE_EIGEN_SYGVD_H_

@@ -1,4 +1,4 @@
-"""Errors for calls that can't be right, raised before anything is traced or run.
+"""Checks of arguments. Invalid ones raise before any computation starts.
 
 Every message names the routine, the argument, what it was and what it must be.
 """
@@ -287,7 +287,7 @@ def _shard_size(array):
 
 
 def _addresses(array):
-    """Where the parts of ``array`` lie in memory."""
+    """The addresses of the parts of ``array``."""
     if array.is_deleted() or not array.size:
         return set()
     return {shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards}

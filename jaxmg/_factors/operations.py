@@ -48,7 +48,7 @@ class Operation:
     at_once: typing.Any = None
 
     def on_rank(self, call, place, tiles, *others):
-        """What a rank puts to the result, of its rows and of right-hand sides in columns."""
+        """A rank's part of the result, from its rows and from right-hand sides in columns."""
         n = tiles.shape[1]
         others = others if call.overflow else (jnp.zeros((0, n), tiles.dtype), *others)
         (value,) = ffi.call(
@@ -164,7 +164,7 @@ class OfFactor(batching.Batchable):
         return _AllOnDevice(self) if faster.is_faster(layout, n) else _OnDevice(self)
 
     def on_rank(self, place, arrays):
-        """Of a rank's rows, inside a shard_map: (what it puts to the result, the call, b)."""
+        """(A rank's part of the result, the call, b), from its rows, inside a shard_map."""
         operation, parts = self.operation, 1 + self.of.overflows
         factor, b = arrays[:parts], arrays[parts:]
         columns = b if operation.by_rows else map(results.columns, b)
@@ -184,7 +184,7 @@ class OfFactor(batching.Batchable):
 
 @dataclasses.dataclass(frozen=True)
 class _OnDevice:
-    """The same on a device that has all of a factor, inside a shard_map."""
+    """`OfFactor` on a device that has all of a factor, inside a shard_map."""
 
     of: OfFactor
 
@@ -195,7 +195,7 @@ class _OnDevice:
 
 @dataclasses.dataclass(frozen=True)
 class _AllOnDevice:
-    """The same for all factors of a batch that a device has, by JAX's own routines."""
+    """`OfFactor` for all factors of a batch that a device has, by JAX's own routines."""
 
     of: OfFactor
 

@@ -302,7 +302,7 @@ class _Solve(batching.Batchable):
         return values if place is None else place.put(values)
 
     def differentiable(self, *arrays):
-        """The same with a derivative."""
+        """`__call__` with a derivative."""
         return derivatives.differentiable(
             lambda *arrays: batching.batchable(self, *arrays), self._rule, *arrays
         )

@@ -139,12 +139,12 @@ def plan(layout, dtype, n, tile, refine):
 
 
 def piece_height(rows, n):
-    """How many of a rank's rows are rounded at a time."""
+    """The number of a rank's rows that are rounded at a time."""
     return min(max(_PIECE // n, 1), rows)
 
 
 def parts(n, ranks, nrhs):
-    """How many parts of x are multiplied by themselves for a residual."""
+    """The number of split components of x, which a residual multiplies one by one."""
     return max(n // max(_DEPTH, 2 * _MEMORY * ranks) // nrhs, 1)
 
 

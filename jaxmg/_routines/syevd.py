@@ -14,7 +14,7 @@ from jaxmg._types import Backend, MatrixLike, MeshLike, Specs
 
 
 def columns(rows, layout, shape):
-    """What a rank gets of the eigenvectors: its columns, or its block where A lies in blocks."""
+    """A rank's columns of the eigenvectors, or its block of them if A is sharded in blocks."""
     if layout.spec[1]:
         return blocks.from_rows(rows, layout, shape)
     return blocks.to_columns(rows, layout, rows.shape[1], shape[0])

@@ -111,7 +111,7 @@ def syevd(a):
 
 
 def sygvd(a, b):
-    """Of C = L^-1 A L^-H with B = L L^H: a failure of either step is looked at again."""
+    """Solves for C = L^-1 A L^-H, B = L L^H. A failure of either step is marked."""
     u, _, failed = factored(b)
     half = solve_upper(u, whole(a), left=False)
     v, w, status = _eigh(solve_upper(u, half, adjoint=True))

@@ -293,7 +293,7 @@ def _addresses(array):
     return {shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards}
 
 
-def non_negative(routine, name, value):
+def non_negative(routine, name, value) -> int:
     """Checks a count in the layout helpers; returns it as an int."""
     try:
         count = index(value)
@@ -304,7 +304,7 @@ def non_negative(routine, name, value):
     return count
 
 
-def positive(routine, name, value):
+def positive(routine, name, value) -> int:
     """Checks a size in the layout helpers; returns it as an int."""
     count = non_negative(routine, name, value)
     if count < 1:

@@ -10,9 +10,9 @@ JAX on all leaves of a pytree alike (``where``, ``cond``, ``scan``) do the same 
 """
 
 import abc
-import collections.abc
 import dataclasses
 import functools
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ class Operation:
     result: results.Result
     by_rows: bool = False
     in_place: bool = False
-    at_once: collections.abc.Callable | None = None
+    at_once: typing.Any = None
 
     def on_rank(self, call, place, tiles, *others):
         """A rank's part of the result, from its rows and from right-hand sides in columns."""

@@ -34,7 +34,7 @@ launcher_secret = b""
 
 
 @_compat.api_boundary
-def register_handlers(platform=None, *, mesh=None):
+def register_handlers(platform: str | None = None, *, mesh: Mesh | None = None) -> None:
     """Makes the native routines known to XLA, for programs that were traced in another process.
 
     A program that `jax.export` has serialized, or an executable that was deserialized, calls them

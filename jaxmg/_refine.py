@@ -257,7 +257,7 @@ def solve(call, place, a, lower, b):
                 jax.ShapeDtypeStruct((1,), jnp.finfo(a.dtype).dtype),
                 jax.ShapeDtypeStruct((1,), jnp.int32),
             ),
-            n=n, products=_checks.DEFAULT, check_b=0,
+            n=n, products=_checks.DEFAULT, check_b=False,
         )  # fmt: skip
         return a, x, status
 

@@ -268,7 +268,7 @@ def solve(call, place, a, lower, b):
                 jax.ShapeDtypeStruct((1,), jnp.finfo(a.dtype).dtype),
                 jax.ShapeDtypeStruct((1,), jnp.int32),
             ),
-            n=n, products=checks.DEFAULT, check_b=0,
+            n=n, products=checks.DEFAULT, check_b=False,
         )  # fmt: skip
         return a, x, status
 

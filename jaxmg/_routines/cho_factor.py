@@ -34,7 +34,7 @@ POTRF = record.Routine(
 # It has no results: an operation on the factor (`cholesky_operations.APPLY`) does the work.
 CHO_SOLVE = record.Routine(
     name="cho_solve",
-    native="cho_solve",
+    native="factor_apply",
     results=(),
     outputs=(),
     operands=("factor", "b"),

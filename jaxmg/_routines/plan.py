@@ -224,7 +224,7 @@ def _solving_bytes(layout, dtype, n, nrhs, tile, lower_tile):
     parts = refinement.parts(n, layout.ranks, nrhs)
     vectors = n * nrhs * (1 + 2 * parts * (parts > 1)) + height * nrhs
     product = (vectors + min(usual, height) ** 2) * dtype.itemsize
-    applied, again = beside_x("cho_solve", low, lower_tile), beside_x("potrs", dtype, tile)
+    applied, again = beside_x("factor_apply", low, lower_tile), beside_x("potrs", dtype, tile)
     return [max(product, *both) for both in zip(applied, again, strict=True)]
 
 

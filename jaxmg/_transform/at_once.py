@@ -7,7 +7,6 @@ a `Routine` with the batch in front. As the native code does they read the upper
 
 import collections.abc
 import dataclasses
-import typing
 
 import jax
 import jax.numpy as jnp

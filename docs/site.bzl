@@ -9,9 +9,7 @@ def _site_impl(ctx):
     ctx.actions.run(
         executable = ctx.executable._tool,
         arguments = [args],
-        # Types are in the docstrings' text; a stub has each function once for each of its results.
-        inputs = [ctx.file.config, ctx.file.iframe_worker] +
-                 [f for f in ctx.files.srcs if f.extension != "pyi"],
+        inputs = [ctx.file.config, ctx.file.iframe_worker] + ctx.files.srcs,
         outputs = [out],
         # Pages have no date, so that the same sources make the same site.
         env = {"SOURCE_DATE_EPOCH": "0"},

@@ -11,6 +11,8 @@ Importing this package touches no device, plugin or configuration: the first cal
 ``importlib.metadata.version("jaxmg")`` has it.
 """
 
+from typing import TYPE_CHECKING
+
 from jaxmg import linalg as linalg
 from jaxmg._factors.cholesky_factor import CholeskyFactor
 from jaxmg._factors.refined_factor import RefinedFactor
@@ -58,11 +60,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
-    if name == "__version__":
-        raise AttributeError(
-            "jaxmg has no __version__: released code takes one from 1.0 on for another project's "
-            "package of this name (NetKet 3.22 refuses it). importlib.metadata.version('jaxmg') "
-            "has the version"
-        )
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+    def __getattr__(name):
+        if name == "__version__":
+            raise AttributeError(
+                "jaxmg has no __version__: released code takes one from 1.0 on for another "
+                "project's package of this name (NetKet 3.22 refuses it). "
+                "importlib.metadata.version('jaxmg') has the version"
+            )
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+import typing
 import warnings
 
 import jax
@@ -15,6 +16,8 @@ from jax._src import core as _core
 from jax._src import distributed as _distributed
 from jax._src.core import trace_state_clean as trace_state_clean
 from jax._src.mesh import get_concrete_mesh as _get_concrete_mesh
+
+_F = typing.TypeVar("_F")
 
 if hasattr(jax, "set_mesh"):
     _set_mesh = jax.set_mesh
@@ -53,7 +56,13 @@ def _api_boundary():
         return lambda function: function
 
 
-api_boundary = _api_boundary()
+_boundary = _api_boundary()
+
+
+def api_boundary(function: _F) -> _F:
+    """``function``, whose frames JAX's tracebacks leave out where this JAX can do that."""
+    return _boundary(function)
+
 
 # What differentiation and vmap put in the place of arrays, by class names: none is public.
 _TRANSFORMATIONS = {

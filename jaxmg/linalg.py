@@ -26,17 +26,23 @@ isn't a matrix of float32, float64, complex64 or complex128 then raises.
 nothing, as in JAX.
 """
 
+from __future__ import annotations
+
 import operator
-import typing
+from collections.abc import Callable
+from typing import Literal, NamedTuple, SupportsIndex, overload
 
 import jax
 import jax.numpy as jnp
+from jax import Array
+from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._factors.cholesky_factor import CholeskyFactor
 from jaxmg._factors.refined_factor import RefinedFactor
 from jaxmg._routines import cho_factor as keep_factor
 from jaxmg._routines import jax_linalg
+from jaxmg._types import AnyMatrixLike, MeshLike, Triangle
 
 __all__ = [
     "EighResult",
@@ -58,14 +64,14 @@ __all__ = [
 ]
 
 
-class EighResult(typing.NamedTuple):
+class EighResult(NamedTuple):
     """What `eigh` gives."""
 
     eigenvalues: jax.Array
     eigenvectors: jax.Array
 
 
-class SlogdetResult(typing.NamedTuple):
+class SlogdetResult(NamedTuple):
     """What `slogdet` gives."""
 
     sign: jax.Array
@@ -74,18 +80,18 @@ class SlogdetResult(typing.NamedTuple):
 
 @_compat.api_boundary
 def solve(
-    a,
-    b,
-    lower=False,
-    overwrite_a=False,
-    overwrite_b=False,
-    debug=False,
-    check_finite=True,
-    assume_a=None,
+    a: AnyMatrixLike,
+    b: AnyMatrixLike,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    debug: bool = False,
+    check_finite: bool = True,
+    assume_a: Literal["pos", "positive definite"] | None = None,
     *,
-    mesh=None,
-    matrix_specs=None,
-):
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
     """The x with ``a @ x = b``, for a Hermitian positive definite matrix: `jax.scipy.linalg.solve`.
 
     Args:
@@ -122,7 +128,14 @@ def solve(
 
 
 @_compat.api_boundary
-def inv(a, overwrite_a=False, check_finite=True, *, mesh=None, matrix_specs=None):
+def inv(
+    a: AnyMatrixLike,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
     """The inverse of a Hermitian positive definite matrix: `jax.numpy.linalg.inv`.
 
     Args:
@@ -151,16 +164,16 @@ def inv(a, overwrite_a=False, check_finite=True, *, mesh=None, matrix_specs=None
 
 @_compat.api_boundary
 def cholesky(
-    a,
-    lower=None,
-    overwrite_a=False,
-    check_finite=True,
+    a: AnyMatrixLike,
+    lower: bool | None = None,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
     *,
-    upper=False,
-    symmetrize_input=True,
-    mesh=None,
-    matrix_specs=None,
-):
+    upper: bool = False,
+    symmetrize_input: bool = True,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
     """The Cholesky factor of a Hermitian positive definite matrix: `jax.numpy.linalg.cholesky`,
     and with ``lower`` `jax.scipy.linalg.cholesky`.
 
@@ -208,8 +221,14 @@ def cholesky(
 
 @_compat.api_boundary
 def cho_factor(
-    a, lower=False, overwrite_a=False, check_finite=True, *, mesh=None, matrix_specs=None
-):
+    a: AnyMatrixLike,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> tuple[Array, bool]:
     """A Cholesky factor for `cho_solve`: `jax.scipy.linalg.cho_factor`.
 
     Args:
@@ -244,8 +263,16 @@ def cho_factor(
 
 @_compat.api_boundary
 def cho_solve(
-    c_and_lower, b, overwrite_b=False, check_finite=True, *, mesh=None, matrix_specs=None
-):
+    c_and_lower: tuple[AnyMatrixLike | CholeskyFactor | RefinedFactor, bool]
+    | CholeskyFactor
+    | RefinedFactor,
+    b: AnyMatrixLike,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
     """The x with ``a @ x = b`` by a factor of ``a``: `jax.scipy.linalg.cho_solve`.
 
     Args:
@@ -266,7 +293,7 @@ def cho_solve(
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_solve`.
     """
     if isinstance(c_and_lower, (CholeskyFactor, RefinedFactor)):
-        return keep_factor.cho_solve(c_and_lower, b)
+        return keep_factor.cho_solve(c_and_lower, b)  # type: ignore[arg-type]
     try:
         c, lower = c_and_lower
     except (TypeError, ValueError):
@@ -276,7 +303,7 @@ def cho_solve(
             f"{type(c_and_lower).__name__}"
         ) from None
     if isinstance(c, (CholeskyFactor, RefinedFactor)):
-        return keep_factor.cho_solve(c, b)
+        return keep_factor.cho_solve(c, b)  # type: ignore[arg-type]
     return jax_linalg.run(
         (c, b),
         "cho_solve",
@@ -288,24 +315,44 @@ def cho_solve(
     )
 
 
+@overload
+def eigh(
+    a: AnyMatrixLike, UPLO: Triangle | None = None, symmetrize_input: bool = True, *,
+    b: None = None, lower: bool | None = None, eigvals_only: Literal[False] = False,
+    overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True,
+    eigvals: None = None, type: Literal[1] = 1, check_finite: bool = True,
+    mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
+) -> EighResult: ...  # fmt: skip
+
+
+@overload
+def eigh(
+    a: AnyMatrixLike, UPLO: Triangle | None = None, symmetrize_input: bool = True, *,
+    b: None = None, lower: bool | None = None, eigvals_only: Literal[True],
+    overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True,
+    eigvals: None = None, type: Literal[1] = 1, check_finite: bool = True,
+    mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
+) -> Array: ...  # fmt: skip
+
+
 @_compat.api_boundary
 def eigh(
-    a,
-    UPLO=None,
-    symmetrize_input=True,
+    a: AnyMatrixLike,
+    UPLO: Triangle | None = None,
+    symmetrize_input: bool = True,
     *,
-    b=None,
-    lower=None,
-    eigvals_only=False,
-    overwrite_a=False,
-    overwrite_b=False,
-    turbo=True,
-    eigvals=None,
-    type=1,
-    check_finite=True,
-    mesh=None,
-    matrix_specs=None,
-):
+    b: None = None,
+    lower: bool | None = None,
+    eigvals_only: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    turbo: bool = True,
+    eigvals: None = None,
+    type: Literal[1] = 1,
+    check_finite: bool = True,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> EighResult | Array:
     """Eigenvalues and eigenvectors of a Hermitian matrix: `jax.numpy.linalg.eigh`, and by keywords
     `jax.scipy.linalg.eigh`.
 
@@ -343,7 +390,14 @@ def eigh(
 
 
 @_compat.api_boundary
-def eigvalsh(a, UPLO="L", *, symmetrize_input=True, mesh=None, matrix_specs=None):
+def eigvalsh(
+    a: AnyMatrixLike,
+    UPLO: Triangle | None = "L",
+    *,
+    symmetrize_input: bool = True,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
     """Eigenvalues of a Hermitian matrix: `jax.numpy.linalg.eigvalsh`.
 
     Arguments, cost and errors are as for `eigh`.
@@ -358,7 +412,13 @@ def eigvalsh(a, UPLO="L", *, symmetrize_input=True, mesh=None, matrix_specs=None
 
 
 @_compat.api_boundary
-def slogdet(a, *, method=None, mesh=None, matrix_specs=None):
+def slogdet(
+    a: AnyMatrixLike,
+    *,
+    method: str | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> SlogdetResult:
     """The determinant's sign and logarithm for a Hermitian positive definite matrix:
     `jax.numpy.linalg.slogdet`.
 
@@ -380,7 +440,14 @@ def slogdet(a, *, method=None, mesh=None, matrix_specs=None):
 
 
 @_compat.api_boundary
-def det(a, overwrite_a=False, check_finite=True, *, mesh=None, matrix_specs=None):
+def det(
+    a: AnyMatrixLike,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
     """The determinant of a Hermitian positive definite matrix: `jax.numpy.linalg.det`.
 
     Arguments, cost and errors are as for `slogdet`, which doesn't overflow; ``overwrite_a`` and
@@ -394,7 +461,13 @@ def det(a, overwrite_a=False, check_finite=True, *, mesh=None, matrix_specs=None
 
 
 @_compat.api_boundary
-def matrix_power(a, n, *, mesh=None, matrix_specs=None):
+def matrix_power(
+    a: AnyMatrixLike,
+    n: SupportsIndex,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
     """The n-th power of a square matrix: `jax.numpy.linalg.matrix_power`.
 
     Args:
@@ -421,7 +494,14 @@ def matrix_power(a, n, *, mesh=None, matrix_specs=None):
 
 
 @_compat.api_boundary
-def funm(A, func, disp=True, *, mesh=None, matrix_specs=None):
+def funm(
+    A: AnyMatrixLike,
+    func: Callable[[Array], Array],
+    disp: Literal[True] = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
     """A function of a Hermitian matrix, by its eigenvalues: `jax.scipy.linalg.funm`.
 
     Args:
@@ -454,7 +534,13 @@ def funm(A, func, disp=True, *, mesh=None, matrix_specs=None):
 
 
 @_compat.api_boundary
-def sqrtm(A, blocksize=1, *, mesh=None, matrix_specs=None):
+def sqrtm(
+    A: AnyMatrixLike,
+    blocksize: int = 1,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
     """The principal square root of a Hermitian matrix: `jax.scipy.linalg.sqrtm`.
 
     Args:
@@ -471,7 +557,7 @@ def sqrtm(A, blocksize=1, *, mesh=None, matrix_specs=None):
     Cost and errors are as for `funm`.
     """
 
-    def root(w):
+    def root(w: Array) -> Array:
         rounding = w.size * jnp.finfo(w.dtype).eps * jnp.max(jnp.abs(w), initial=0)
         zero = (w.real <= 0) & (w.real >= -rounding)
         return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, w)))
@@ -480,7 +566,14 @@ def sqrtm(A, blocksize=1, *, mesh=None, matrix_specs=None):
 
 
 @_compat.api_boundary
-def expm(A, *, upper_triangular=False, max_squarings=16, mesh=None, matrix_specs=None):
+def expm(
+    A: AnyMatrixLike,
+    *,
+    upper_triangular: Literal[False] = False,
+    max_squarings: int = 16,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
     """The exponential of a Hermitian matrix: `jax.scipy.linalg.expm`.
 
     Args:
@@ -503,7 +596,13 @@ def expm(A, *, upper_triangular=False, max_squarings=16, mesh=None, matrix_specs
 
 
 @_compat.api_boundary
-def logm(A, disp=True, *, mesh=None, matrix_specs=None):
+def logm(
+    A: AnyMatrixLike,
+    disp: Literal[True] = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
     """The principal logarithm of a Hermitian matrix: `scipy.linalg.logm`, which JAX hasn't.
 
     Args:
@@ -525,7 +624,7 @@ def logm(A, disp=True, *, mesh=None, matrix_specs=None):
     return jax_linalg.function(A, jnp.log, "logm", mesh, matrix_specs)
 
 
-def _read(name, UPLO, symmetrize_input):
+def _read(name: str, UPLO: Triangle | None, symmetrize_input: bool) -> str:
     if not (UPLO is None or (isinstance(UPLO, str) and UPLO in ("L", "U"))):
         raise ValueError(f"linalg.{name}: UPLO must be None, 'L' or 'U'; got {UPLO!r}")
     return jax_linalg.HERMITIAN if symmetrize_input else jax_linalg.triangle(UPLO != "U")

@@ -6,15 +6,16 @@ It needs lineax (``pip install jaxmg[lineax]``), which nothing else in this pack
 # pyright: reportMissingImports=false
 
 import dataclasses
-from typing import Any
+from typing import Any, SupportsIndex
 
 import equinox
 import jax.flatten_util
 import jax.numpy as jnp
 import lineax
-from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from jaxmg import CholeskyFactor, cho_factor, cho_solve
+from jaxmg._types import MeshLike, PrecisionLike
 
 __all__ = ["Cholesky"]
 
@@ -51,12 +52,12 @@ class Cholesky(lineax.AbstractLinearSolver):
         >>> x = lineax.linear_solve(operator, b, jaxmg.lineax.Cholesky(mesh)).value
     """
 
-    mesh: Mesh | AbstractMesh | None = equinox.field(default=None, static=True)
+    mesh: MeshLike | None = equinox.field(default=None, static=True)
     matrix_specs: PartitionSpec | None = equinox.field(default=None, static=True)
-    T_A: int | None = equinox.field(default=None, static=True)
-    precision: Any = equinox.field(default=None, static=True)
+    T_A: SupportsIndex | None = equinox.field(default=None, static=True)
+    precision: PrecisionLike | None = equinox.field(default=None, static=True)
 
-    def init(self, operator, options):
+    def init(self, operator: lineax.AbstractLinearOperator, options: dict[str, Any]) -> _State:
         """Factors the operator's matrix; ``options`` has none."""
         del options
         negative = lineax.is_negative_semidefinite(operator)
@@ -72,7 +73,9 @@ class Cholesky(lineax.AbstractLinearSolver):
         )  # fmt: skip
         return _State(factor, bool(negative))
 
-    def compute(self, state, vector, options):
+    def compute(
+        self, state: _State, vector: Any, options: dict[str, Any]
+    ) -> tuple[Any, lineax.RESULTS, dict[str, Any]]:
         """Solves with the factor; ``options`` has none."""
         del options
         b, restore = jax.flatten_util.ravel_pytree(vector)
@@ -82,17 +85,17 @@ class Cholesky(lineax.AbstractLinearSolver):
         result = results.where(definite, results.successful, results.singular)
         return restore(-x if state.negative else x), result, {}
 
-    def transpose(self, state, options):
+    def transpose(self, state: _State, options: dict[str, Any]) -> tuple[_State, dict[str, Any]]:
         """Of a Hermitian operator the transpose is the conjugate."""
         return self.conj(state, options)
 
-    def conj(self, state, options):
+    def conj(self, state: _State, options: dict[str, Any]) -> tuple[_State, dict[str, Any]]:
         """The state of the conjugate operator: the factor's conjugate."""
         factor = state.factor
         overflow = None if factor.overflow is None else jnp.conj(factor.overflow)
         factor = dataclasses.replace(factor, tiles=jnp.conj(factor.tiles), overflow=overflow)
         return _State(factor, state.negative), options
 
-    def assume_full_rank(self):
+    def assume_full_rank(self) -> bool:
         """Yes: of a definite operator."""
         return True

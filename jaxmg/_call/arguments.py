@@ -43,13 +43,13 @@ def collect(
 
 
 def collect_traced(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
-    """The same for its ``_jit_ctx``, where the enclosing jit decides what is donated."""
+    """The `Arguments` of its ``_jit_ctx``, where the enclosing jit decides what is donated."""
     arguments = collect(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options)
     return arguments._replace(outputs=routine.traced_outputs)
 
 
 def collect_local(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
-    """The same for its ``_shardmap_ctx``, which outside of a shard_map is its ``_jit_ctx``."""
+    """The `Arguments` of its ``_shardmap_ctx``: its ``_jit_ctx`` outside of a shard_map."""
     if not layouts.manual_axes():
         return collect_traced(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options)
     values = {"mesh": mesh, "matrix_specs": matrix_specs, "pad": pad, **options}

@@ -1,4 +1,4 @@
-"""What the plugin says of a call beforehand: which solver takes it, and what that needs."""
+"""Asks the plugin which solver takes a call, and how much memory that needs."""
 
 import numpy as np
 
@@ -79,12 +79,12 @@ def block_bytes(layout, shape, dtype):
 def plan(
     routine, layout, backend, dtype, shape, tile, nrhs=1, vectors=False, products=checks.DEFAULT
 ):
-    """What the native code will do with a matrix (m, n), by its own account.
+    """The plugin's plan for a matrix (m, n).
 
     Returns:
-        A dict: "tile", the width that it takes; "overflow_rows", those of a kept factor's overflow
-        array on a rank; "bytes", a list of what each rank takes beside A; "gathered", whether one
-        rank does it all.
+        A dict: "tile", the width that it takes; "overflow_rows", those of a factor's overflow
+        array on a rank; "bytes", a list of the bytes that each rank needs beyond A; "gathered",
+        whether one rank does all the work.
     """
     m, n = shape
     rows = -(-m // layout.ranks)

@@ -1,4 +1,4 @@
-"""Errors for calls that can't be right, raised before anything is traced or run.
+"""Checks of arguments. Invalid ones raise before any computation starts.
 
 Every message names the routine, the argument, what it was and what it must be.
 """
@@ -132,11 +132,11 @@ def matrix(routine, name, value, pad, transformations=(), dtypes=DTYPES, square=
 def operands(caller, routine, arrays, pad):
     """Checks the arrays of a call: those of a `record.Routine`."""
     a, *others = arrays
-    matrix(caller, routine.operands[0], a, pad, ALL, routine.square)
+    matrix(caller, routine.operands[0], a, pad, ALL, square=routine.square)
     for b in others[: routine.matrices - 1]:
         second_matrix(caller, a, b, ALL)
     for b in others[routine.matrices - 1 :]:
-        right_hand_side(caller, a, b, ALL, routine.square)
+        right_hand_side(caller, a, b, ALL, square=routine.square)
 
 
 def batch(routine, name, value, pad):
@@ -287,13 +287,13 @@ def _shard_size(array):
 
 
 def _addresses(array):
-    """Where the parts of ``array`` lie in memory."""
+    """The addresses of the parts of ``array``."""
     if array.is_deleted() or not array.size:
         return set()
     return {shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards}
 
 
-def non_negative(routine, name, value):
+def non_negative(routine, name, value) -> int:
     """Checks a count in the layout helpers; returns it as an int."""
     try:
         count = index(value)
@@ -304,7 +304,7 @@ def non_negative(routine, name, value):
     return count
 
 
-def positive(routine, name, value):
+def positive(routine, name, value) -> int:
     """Checks a size in the layout helpers; returns it as an int."""
     count = non_negative(routine, name, value)
     if count < 1:

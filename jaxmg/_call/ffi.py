@@ -26,17 +26,19 @@ def call(
         results: shape and dtype of each result, as ShapeDtypeStructs.
         in_place: how many of the results overwrite the operands behind the place, the first ones.
         differing: of how many of the results, the first ones, each rank has its own.
-        **attributes: integers that the routine takes beside the common ones; the handler refuses
-            any other, and a call without them.
+        **attributes: integers and booleans that the routine takes beside the common ones; the
+            handler refuses any other, and a call without them.
     """
     place, *operands = operands
     aliases = {i + 1: i for i in range(in_place)}
     function = jax.ffi.ffi_call(target, results, input_output_aliases=aliases)
-    attributes.update(ranks=layout.ranks, tile=tile)
-    numbers = {name: np.int64(value) for name, value in attributes.items()}
+    grid_rows = (layout.grid_rows or 0) if backend == "cusolvermp" else 0
+    attributes.update(ranks=layout.ranks, tile=tile, grid_rows=grid_rows)
+    numbers = {
+        name: value if isinstance(value, bool) else np.int64(value)
+        for name, value in attributes.items()
+    }
     processes = np.array(layout.processes, np.int64)
-    if backend == "cusolvermp" and layout.grid_rows:
-        backend = f"{backend}:{layout.grid_rows}"
     values = function(place.reshape(2), *operands, backend=backend, processes=processes, **numbers)
     # Newer JAX takes the results for the same on all devices: say what they vary over. Along an
     # axis of one device nothing varies, whatever the caller's specs name.

@@ -50,7 +50,7 @@ class Layout:
 
     @property
     def by_rows(self) -> "Layout":
-        """The same ranks, of a matrix that has been brought into ``row_spec``."""
+        """This layout for a matrix that has been brought into ``row_spec``."""
         return dataclasses.replace(self, spec=self.row_spec)
 
     @property
@@ -71,7 +71,7 @@ class Layout:
 
     @property
     def automatic(self) -> "Layout":
-        """The same on automatic axes."""
+        """This layout on automatic axes."""
         return dataclasses.replace(self, mesh=_automatic(self.mesh)) if self.explicit else self
 
     @property
@@ -306,7 +306,7 @@ def entry_axes(entry):
 
 
 def named_sharding(array):
-    """How ``array`` is sharded, where it says so: concrete arrays, and traced ones whose mesh has
+    """The sharding of ``array``, if it carries one: concrete arrays, and traced ones whose mesh has
     explicit axes (a trace doesn't know how XLA will shard automatic ones)."""
     if isinstance(array, Tracer):
         sharding = getattr(jax.typeof(array), "sharding", None)
@@ -378,7 +378,7 @@ def _warn_of_one_device(routine, device):
 
 
 def _spec_argument(routine):
-    """What a public function calls the spec of A."""
+    """The name of the argument of a public function that is the spec of A."""
     return "in_specs" if routine == "cyclic_1d" else "matrix_specs"
 
 

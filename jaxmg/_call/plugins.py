@@ -23,7 +23,7 @@ _PLATFORMS = {
     "gpu": ("CUDA", ("cuda13", "cuda12")),
 }
 
-# Entry point -> the oldest JAX that its requirements allow. pip keeps to that; whoever installed
+# Entry point -> the oldest JAX that its requirements allow. pip keeps to that; a user who installed
 # with --no-deps, or JAX afterwards, may have another.
 _OLDEST_JAX = {"cpu": (0, 6, 2), "cuda12": (0, 6, 2), "cuda13": (0, 7, 2)}
 
@@ -40,7 +40,7 @@ def entry_points():
 
 
 def origin(point):
-    """Where an entry point leads and what installed it, for messages."""
+    """The module of an entry point and the distribution that installed it, for messages."""
     of = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
     return f"{point.value}{of}"
 
@@ -154,7 +154,7 @@ def _reinstall(point, version):
 
 
 def _install(extras, version):
-    """What to type. PyPI's jaxmg before 2 is another package, and ours isn't there yet."""
+    """The command that installs. PyPI's jaxmg before 2 is another package."""
     which = f"=={version}" if version else ">=2"
     commands = (f"`pip install --find-links WHEELS 'jaxmg[{e}]{which}'`" for e in extras)
     return f"{' or '.join(commands)}, where WHEELS is the folder of jaxmg's wheels"

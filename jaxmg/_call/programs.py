@@ -1,5 +1,4 @@
-"""What a call leaves for the next one: its plan (`cache_plans`) and its compiled program
-(`runner`).
+"""The caches of calls: of plans (`cache_plans`) and of compiled programs (`runner`).
 
 A *program* is a function of a `Call` and global arrays that is traced once: it lays the matrix out
 by rows, maps the native call over the mesh and brings the results back.
@@ -25,7 +24,7 @@ from jaxmg._call import layouts
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What a program depends on besides its arrays: the key of the cache of compiled programs.
+    """All that a program depends on besides its arrays: the key of the cache of compiled programs.
 
     Attributes:
         name: the program's, for profiles and dumps.
@@ -84,7 +83,7 @@ def cache_plans(plan) -> collections.abc.Callable[..., typing.Any]:
 
 
 def _circumstances(arrays):
-    """What a plan for ``arrays`` depends on besides its options, in hashable form; None where they
+    """The key of a plan for ``arrays`` besides its options; None where they
     are traced, or where a plan refuses them: they are deleted, masked, or no arrays."""
     keys: list[tuple] = []
     for array in arrays:

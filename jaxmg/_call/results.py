@@ -1,5 +1,5 @@
-"""What a routine can give: for each kind of result how the native code makes it on a rank, and how
-a caller has it of global arrays, inside a shard_map, and of a matrix without rows.
+"""The kinds of results: for each the shape that the native code makes on a rank, and how the result
+gets back to the caller of global arrays, inside a shard_map, and for a matrix without rows.
 
 ``a`` and ``b`` are the arrays of the call: a rank's rows and `columns` of b in `native`, the
 caller's own elsewhere.
@@ -33,7 +33,7 @@ class Result(abc.ABC):
 
     @abc.abstractmethod
     def native(self, call, a, *b):
-        """Shape and dtype of what the native code makes on a rank."""
+        """Shape and dtype of the native code's result on a rank."""
 
     @abc.abstractmethod
     def empty(self, a, *b, local):
@@ -44,15 +44,15 @@ class Result(abc.ABC):
         return P()
 
     def finished(self, value, rank):
-        """What the native code has made on this rank, where something is left to be done to it."""
+        """Completes the native code's result on this rank."""
         return value
 
     def part(self, value, layout, a):
-        """What a rank puts to the global result."""
+        """A rank's part of the global result."""
         return value
 
     def whole(self, value, call, *b):
-        """The caller's global result, of what the ranks put together."""
+        """The caller's global result, from the ranks' parts."""
         return value
 
     def on_rank(self, value, layout, a, *b):
@@ -60,7 +60,7 @@ class Result(abc.ABC):
         return value
 
     def cut(self, value, n):
-        """The global result for a matrix of order n, of that for one with more rows and columns."""
+        """The global result for a matrix of order n, from that for an enlarged matrix."""
         return value
 
 
@@ -101,7 +101,7 @@ class Matrix(Result):
 
 @dataclasses.dataclass(frozen=True)
 class UpperTriangle(Matrix):
-    """The same with zeros below the diagonal, where the native code leaves anything."""
+    """A matrix with zeros below the diagonal, where the native code leaves unspecified contents."""
 
     def finished(self, value, rank):
         rows, n = value.shape
@@ -125,7 +125,7 @@ class Tiles(Matrix):
 
 @dataclasses.dataclass(frozen=True)
 class Overflow(Result):
-    """What of the engine's layout doesn't fit in A's memory: a tile on a rank, or nothing."""
+    """The part of the engine's layout that doesn't fit in A's memory: a tile on a rank, or none."""
 
     differs = True
 
@@ -141,7 +141,7 @@ class Overflow(Result):
 
 @dataclasses.dataclass(frozen=True)
 class Solution(Result):
-    """Of b's shape and dtype, and sharded like it."""
+    """The solution, of b's shape, dtype and sharding."""
 
     def native(self, call, a, b):
         return jax.ShapeDtypeStruct(b.shape, b.dtype)

@@ -1,4 +1,4 @@
-"""Whether a matrix is Hermitian, which the native code, that reads one triangle, can't tell."""
+"""Checks whether a matrix is Hermitian. The native code reads one triangle and can't."""
 
 import functools
 
@@ -143,8 +143,8 @@ def _is_hermitian(rank, rows, layout):
 
 
 def _raise(dtype):
-    """What a matrix is multiplied by whose denormal entries count, as an exponent of 2: it makes
-    all entries normal. Beside entries so large denormals are rounding."""
+    """The exponent of the power of 2 that makes all entries of a matrix normal, if its denormal
+    entries count. Beside entries so large denormals are rounding."""
     return 2 * jnp.finfo(dtype).nmant
 
 

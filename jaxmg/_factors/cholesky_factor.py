@@ -1,16 +1,22 @@
 """`CholeskyFactor`, which outlives the call that made it."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
+from typing import Any, SupportsIndex
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import Array
 
 from jaxmg import _compat
 from jaxmg._call import checks, layouts
 from jaxmg._call.arguments import collect
 from jaxmg._factors import cholesky_operations, pickling, upper_factor
 from jaxmg._transform import dispatch
+from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs, Trans
 
 # scipy.linalg.solve_triangular's names of what is done to L.
 _TRANS = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
@@ -66,16 +72,16 @@ class CholeskyFactor(pickling.Pickled):
     @_compat.api_boundary
     def from_upper(
         cls,
-        u,
-        T_A=None,
-        mesh=None,
-        matrix_specs=None,
-        pad=True,
+        u: MatrixLike,
+        T_A: SupportsIndex | None = None,
+        mesh: MeshLike | None = None,
+        matrix_specs: Specs | None = None,
+        pad: bool = True,
         *,
-        in_specs=None,
-        donate=False,
-        precision=None,
-    ):
+        in_specs: Specs | None = None,
+        donate: bool = False,
+        precision: PrecisionLike | None = None,
+    ) -> CholeskyFactor:
         """The factor of A = U^H U, of a U that `upper` or another library gave.
 
         Args:
@@ -108,27 +114,27 @@ class CholeskyFactor(pickling.Pickled):
         return dataclasses.replace(factor, precision=checks.precision_of(products))
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, int]:
         """(n, n), the shape of A."""
         return (self.n, self.n)
 
     @property
-    def dtype(self):
+    def dtype(self) -> np.dtype[Any]:
         """The dtype of A and of the factor."""
         return self.tiles.dtype
 
     @property
-    def mesh(self):
+    def mesh(self) -> MeshLike:
         """The mesh that the factor is spread over."""
         return self.layout.mesh
 
     @_compat.api_boundary
-    def solve(self, b):
+    def solve(self, b: MatrixLike) -> Array:
         """The x with A x = b, of b's shape: `cho_solve`."""
         return _apply("cho_solve", self, b, {"N": cholesky_operations.SOLVE}, 0)
 
     @_compat.api_boundary
-    def solve_triangular(self, b, trans=0):
+    def solve_triangular(self, b: MatrixLike, trans: Trans = 0) -> Array:
         """The x with op(L) x = b: with ``trans=0`` whitens what has the covariance A.
 
         Args:
@@ -149,7 +155,7 @@ class CholeskyFactor(pickling.Pickled):
         return _apply(name, self, b, by_transposition, trans)
 
     @_compat.api_boundary
-    def matmul(self, b, trans=0):
+    def matmul(self, b: MatrixLike, trans: Trans = 0) -> Array:
         """op(L) b: with ``trans=0`` and b of independent normal numbers samples of covariance A.
 
         Args:
@@ -168,7 +174,7 @@ class CholeskyFactor(pickling.Pickled):
         return _apply("CholeskyFactor.matmul", self, b, by_transposition, trans)
 
     @_compat.api_boundary
-    def logdet(self):
+    def logdet(self) -> Array:
         """log(det(A)), a real scalar; NaN where A wasn't positive definite.
 
         Its derivative takes the inverse: the cost and the memory of `inv`.
@@ -177,18 +183,18 @@ class CholeskyFactor(pickling.Pickled):
         return factor.logdet(self._log_det, *arrays)
 
     @property
-    def log_det(self):
+    def log_det(self) -> Array:
         """log(det(A)): `logdet`."""
         return self.logdet()
 
     @_compat.api_boundary
-    def diagonal(self):
+    def diagonal(self) -> Array:
         """The diagonal of L, and of U: (n,), real, the same on all devices."""
         factor, arrays = _parts("CholeskyFactor.diagonal", self)
         return factor.diagonal(*arrays)
 
     @_compat.api_boundary
-    def inv(self):
+    def inv(self) -> Array:
         """The inverse of A: (n, n), full and Hermitian, sharded like A; see `potri`.
 
         Cost: 2 n^3 / 3 multiplications and additions over all ranks (four times as many when
@@ -199,7 +205,7 @@ class CholeskyFactor(pickling.Pickled):
         return factor.invert(*arrays)
 
     @_compat.api_boundary
-    def upper(self):
+    def upper(self) -> Array:
         """U, (n, n), upper triangular with zeros below its diagonal, sharded like A.
 
         Memory: the result, which takes the factor's place where that is donated, and a few tiles.
@@ -207,7 +213,7 @@ class CholeskyFactor(pickling.Pickled):
         factor, arrays = _parts("CholeskyFactor.upper", self)
         return factor.upper(*arrays)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         dtype = getattr(self.tiles, "dtype", None)
         return (
             f"CholeskyFactor(n={self.n}, dtype={dtype}, tile={self.tile}, "

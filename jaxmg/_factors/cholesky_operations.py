@@ -77,7 +77,7 @@ class Cholesky(operations.Factor):
     products: int
 
     def apply(self, operation, *arrays):
-        """What APPLY does by ``operation``; of the last array."""
+        """Applies an ``operation`` of APPLY to the last array."""
         if layouts.traced(arrays):
             self.check(*arrays)
         return _Apply(self, operation)(*arrays)
@@ -155,9 +155,9 @@ class _Apply(derivatives.ByColumns, operations.OfRightHandSides):
         )
 
     def cotangent(self, value):
-        """Where a shard_map doesn't track what varies, a number that all ranks have counts once for
-        each of them, and the cotangent is the sum of all ranks'. As each of them applies the
-        adjoint to that sum, it takes its share."""
+        """The argument of the adjoint. If a shard_map doesn't track what varies, a replicated
+        number counts once for each rank, and the cotangent is the sum over the ranks. Each rank
+        applies the adjoint to that sum, so each takes 1 / P of it."""
         layout = self.layout
         if not (layout.inside and layout.rows) or _compat.tracks_varying(layout.rows[0]):
             return value
@@ -182,7 +182,7 @@ class _Apply(derivatives.ByColumns, operations.OfRightHandSides):
         return x, derivatives.sum_of(after, None if moved is None else self(*factor, moved))
 
     def _moved(self, factor, a_dot, b, x):
-        """What the tangent of A adds to that of b, and to that of the result."""
+        """(The term of dA in the tangent of b, that in the tangent of the result)."""
 
         def times(product, matrix, vector):
             return hermitian.of_right_hand_sides(product, self.of.layout, matrix, vector)

@@ -10,9 +10,9 @@ JAX on all leaves of a pytree alike (``where``, ``cond``, ``scan``) do the same 
 """
 
 import abc
-import collections.abc
 import dataclasses
 import functools
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -45,10 +45,10 @@ class Operation:
     result: results.Result
     by_rows: bool = False
     in_place: bool = False
-    at_once: collections.abc.Callable | None = None
+    at_once: typing.Any = None
 
     def on_rank(self, call, place, tiles, *others):
-        """What a rank puts to the result, of its rows and of right-hand sides in columns."""
+        """A rank's part of the result, from its rows and from right-hand sides in columns."""
         n = tiles.shape[1]
         others = others if call.overflow else (jnp.zeros((0, n), tiles.dtype), *others)
         (value,) = ffi.call(
@@ -164,7 +164,7 @@ class OfFactor(batching.Batchable):
         return _AllOnDevice(self) if faster.is_faster(layout, n) else _OnDevice(self)
 
     def on_rank(self, place, arrays):
-        """Of a rank's rows, inside a shard_map: (what it puts to the result, the call, b)."""
+        """(A rank's part of the result, the call, b), from its rows, inside a shard_map."""
         operation, parts = self.operation, 1 + self.of.overflows
         factor, b = arrays[:parts], arrays[parts:]
         columns = b if operation.by_rows else map(results.columns, b)
@@ -184,7 +184,7 @@ class OfFactor(batching.Batchable):
 
 @dataclasses.dataclass(frozen=True)
 class _OnDevice:
-    """The same on a device that has all of a factor, inside a shard_map."""
+    """`OfFactor` on a device that has all of a factor, inside a shard_map."""
 
     of: OfFactor
 
@@ -195,12 +195,14 @@ class _OnDevice:
 
 @dataclasses.dataclass(frozen=True)
 class _AllOnDevice:
-    """The same for all factors of a batch that a device has, by JAX's own routines."""
+    """`OfFactor` for all factors of a batch that a device has, by JAX's own routines."""
 
     of: OfFactor
 
     def of_all(self, place, u, *b):
-        return self.of.operation.at_once(u, *b, **dict(self.of.attributes))
+        function = self.of.operation.at_once
+        assert function is not None
+        return function(u, *b, **dict(self.of.attributes))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -139,7 +139,7 @@ def _conjugate_gradients(multiply, precondition, outer, floor):
 
 
 def _norms(v):
-    """Of the columns."""
+    """The norms of the columns."""
     return jnp.sqrt(_dots(v, v).real)
 
 

@@ -1,6 +1,7 @@
 """Pickles of factors: NumPy arrays, and where on a mesh they were."""
 
 import dataclasses
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +21,12 @@ class Pickled:
     many devices as before: those in the same places of ``jax.local_devices()`` if they exist,
     else the first ones. A pickle names no module of this package but ``jaxmg``."""
 
-    def __init_subclass__(cls):
+    def __init_subclass__(cls) -> None:
         cls.__module__ = "jaxmg"
 
     layout: layouts.Layout
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         name = type(self).__name__
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore
         layout = values.pop("layout")
@@ -82,12 +83,13 @@ class Pickled:
         values = dict(state["values"])
         for leaf, spec in state["specs"].items():
             values[leaf] = jax.device_put(values[leaf], NamedSharding(mesh, spec))
-        return cls(layout=layouts.Layout(mesh, **state["layout"]), **values)
+        factor: Any = cls
+        return factor(layout=layouts.Layout(mesh, **state["layout"]), **values)
 
-    def __copy__(self):
+    def __copy__(self) -> Self:
         return self  # immutable
 
-    def __deepcopy__(self, _):
+    def __deepcopy__(self, _: dict[int, Any]) -> Self:
         return jax.tree.map(jnp.copy, self)
 
 

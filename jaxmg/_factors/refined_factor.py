@@ -1,10 +1,15 @@
 """A Cholesky factor in lower precision, kept with its matrix to solve in the precision of that."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import Array
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
@@ -23,6 +28,7 @@ from jaxmg._call import (
 from jaxmg._call.arguments import Arguments, collect
 from jaxmg._factors import pickling, refinement
 from jaxmg._transform import batched_calls, batching, derivatives, hermitian
+from jaxmg._types import MatrixLike, MeshLike
 
 # What a `CholeskyFactor` has, and a factor in lower precision has with the accuracy of that alone.
 _NOT_HERE = ("solve_triangular", "matmul", "logdet", "diagonal", "inv", "upper", "from_upper")
@@ -68,31 +74,62 @@ class RefinedFactor(pickling.Pickled):
     tile: int
     refine: str
 
-    def __getattr__(self, name):
-        if name in _NOT_HERE:
-            raise AttributeError(
-                f"RefinedFactor has no {name!r}: its factor is one in lower precision (refine="
-                f"{self.refine!r}), and only solutions are refined; call cho_factor without refine"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+        def __getattr__(self, name):
+            if name in _NOT_HERE:
+                raise AttributeError(
+                    f"RefinedFactor has no {name!r}: its factor is one in lower precision "
+                    f"(refine={self.refine!r}), and only solutions are refined; call cho_factor "
+                    "without refine"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, int]:
         """(n, n), the shape of A."""
         return (self.n, self.n)
 
     @property
-    def dtype(self):
+    def dtype(self) -> np.dtype[Any]:
         """The dtype of A and of solutions."""
         return self.rows.dtype
 
     @property
-    def mesh(self):
+    def mesh(self) -> MeshLike:
         """The mesh that the factor is spread over."""
         return self.layout.mesh
 
+    @overload
+    def solve(
+        self, b: MatrixLike, return_status: Literal[False] = False,
+        return_iterations: Literal[False] = False,
+    ) -> Array: ...  # fmt: skip
+
+    @overload
+    def solve(
+        self, b: MatrixLike, return_status: Literal[True],
+        return_iterations: Literal[False] = False,
+    ) -> tuple[Array, Array]: ...  # fmt: skip
+
+    @overload
+    def solve(
+        self, b: MatrixLike, return_status: Literal[False] = False,
+        return_iterations: Literal[True] = ...,
+    ) -> tuple[Array, Array]: ...  # fmt: skip
+
+    @overload
+    def solve(
+        self, b: MatrixLike, return_status: Literal[True], return_iterations: Literal[True],
+    ) -> tuple[Array, Array, Array]: ...  # fmt: skip
+
     @_compat.api_boundary
-    def solve(self, b, return_status=False, return_iterations=False):
+    def solve(
+        self,
+        b: MatrixLike,
+        return_status: bool = False,
+        return_iterations: bool = False,
+    ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
         """The x with A x = b, to A's own precision.
 
         Args:
@@ -116,10 +153,10 @@ class RefinedFactor(pickling.Pickled):
         wanted = (True, bool(return_status), bool(return_iterations))
         solve = _Solve(self.layout, self.n, self.tile, self.refine, wanted)
         values = solve.differentiable(*arrays)
-        values = tuple(value for value, want in zip(values, wanted, strict=True) if want)
-        return values if len(values) > 1 else values[0]
+        values = [value for value, want in zip(values, wanted, strict=True) if want]
+        return tuple(values) if len(values) > 1 else values[0]
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return (
             f"RefinedFactor(n={self.n}, dtype={getattr(self.rows, 'dtype', None)}, "
             f"tile={self.tile}, mesh={dict(self.mesh.shape)}, rows over {self.layout.rows}, "
@@ -265,7 +302,7 @@ class _Solve(batching.Batchable):
         return values if place is None else place.put(values)
 
     def differentiable(self, *arrays):
-        """The same with a derivative."""
+        """`__call__` with a derivative."""
         return derivatives.differentiable(
             lambda *arrays: batching.batchable(self, *arrays), self._rule, *arrays
         )

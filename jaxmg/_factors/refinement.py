@@ -139,12 +139,12 @@ def plan(layout, dtype, n, tile, refine):
 
 
 def piece_height(rows, n):
-    """How many of a rank's rows are rounded at a time."""
+    """The number of a rank's rows that are rounded at a time."""
     return min(max(_PIECE // n, 1), rows)
 
 
 def parts(n, ranks, nrhs):
-    """How many parts of x are multiplied by themselves for a residual."""
+    """The number of split components of x, which a residual multiplies one by one."""
     return max(n // max(_DEPTH, 2 * _MEMORY * ranks) // nrhs, 1)
 
 
@@ -268,7 +268,7 @@ def solve(call, place, a, lower, b):
                 jax.ShapeDtypeStruct((1,), jnp.finfo(a.dtype).dtype),
                 jax.ShapeDtypeStruct((1,), jnp.int32),
             ),
-            n=n, products=checks.DEFAULT, check_b=0,
+            n=n, products=checks.DEFAULT, check_b=False,
         )  # fmt: skip
         return a, x, status
 

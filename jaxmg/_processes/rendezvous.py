@@ -34,7 +34,7 @@ launcher_secret = b""
 
 
 @_compat.api_boundary
-def register_handlers(platform=None, *, mesh=None):
+def register_handlers(platform: str | None = None, *, mesh: Mesh | None = None) -> None:
     """Makes the native routines known to XLA, for programs that were traced in another process.
 
     A program that `jax.export` has serialized, or an executable that was deserialized, calls them
@@ -85,7 +85,7 @@ def attribute(indices, mesh, rows, others):
 def indices(routine, mesh, concrete=None):
     """The process of each device of ``mesh``, in its shape; None where there is one process.
 
-    An abstract mesh doesn't say. The one ``concrete`` may, then that of the enclosing shard_map and
+    An abstract mesh has no devices. ``concrete`` may have, then that of the shard_map and
     the context's; else it is taken for one of this process's devices, or for all devices in their
     order. The native code compares each rank's own process with this, so that what is wrong here is
     an error and no wrong result.
@@ -156,7 +156,7 @@ def _itself(array):
 
 
 class _Job:
-    """What the processes of one job know of each other, on one platform."""
+    """The addresses of the processes of one job, on one platform."""
 
     def __init__(self, store, platform, me):
         secret = _secret()
@@ -238,7 +238,7 @@ def _key(token, secret):
 
 
 def _secret():
-    """What the processes of this job have been told beside the key-value store; b"" if nothing."""
+    """The secret of the processes of this job; b"" if there is none."""
     if launcher_secret:
         return launcher_secret
     text = os.environ.get("JAXMG_SECRET", "")

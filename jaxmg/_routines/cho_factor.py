@@ -1,10 +1,17 @@
 """The Cholesky factorization, kept for later solves: LAPACK's potrf and potrs."""
 
+from __future__ import annotations
+
+from typing import Literal, SupportsIndex, overload
+
+from jax import Array
+
 from jaxmg import _compat
 from jaxmg._call import backends, checks, execute, record, results
 from jaxmg._call.arguments import collect
 from jaxmg._factors import cholesky_factor, operations, refined_factor
 from jaxmg._transform import at_once, derivatives, dispatch
+from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Refine, Specs
 
 POTRF = record.Routine(
     name="cho_factor",
@@ -27,7 +34,7 @@ POTRF = record.Routine(
 # It has no results: an operation on the factor (`cholesky_operations.APPLY`) does the work.
 CHO_SOLVE = record.Routine(
     name="cho_solve",
-    native="cho_solve",
+    native="factor_apply",
     results=(),
     outputs=(),
     operands=("factor", "b"),
@@ -37,20 +44,38 @@ CHO_SOLVE = record.Routine(
 )
 
 
+@overload
+def cho_factor(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, precision: PrecisionLike | None = None, refine: None = None,
+    check: bool = False,
+) -> cholesky_factor.CholeskyFactor: ...  # fmt: skip
+
+
+@overload
+def cho_factor(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, precision: Literal["highest"] | None = None, refine: Refine,
+    check: bool = False,
+) -> refined_factor.RefinedFactor: ...  # fmt: skip
+
+
 @_compat.api_boundary
 def cho_factor(
-    a,
-    T_A=None,
-    mesh=None,
-    matrix_specs=None,
-    pad=True,
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    pad: bool = True,
     *,
-    in_specs=None,
-    donate=False,
-    precision=None,
-    refine=None,
-    check=False,
-):
+    in_specs: Specs | None = None,
+    donate: bool = False,
+    precision: PrecisionLike | None = None,
+    refine: Refine | None = None,
+    check: bool = False,
+) -> cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor:
     """The Cholesky factor of a Hermitian positive definite matrix, to be kept and used again.
 
     `potrs` is faster for right-hand sides that are there at once, and needs no second matrix; it
@@ -153,7 +178,9 @@ def _factorize_rows(rows, call):
 
 
 @_compat.api_boundary
-def cho_solve(factor, b):
+def cho_solve(
+    factor: cholesky_factor.CholeskyFactor | refined_factor.RefinedFactor, b: MatrixLike
+) -> Array:
     """Solves A x = b with a factor of A that `cho_factor` made.
 
     Args:

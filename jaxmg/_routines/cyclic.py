@@ -1,21 +1,38 @@
 """The block-cyclic layout: dealing tiles of rows out to the ranks in turn, and looking at it."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, SupportsIndex
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import backends, blocks, checks, ffi, layouts, programs
 from jaxmg._call.arguments import matrix_spec
 from jaxmg._processes import rendezvous
+from jaxmg._types import AnyArray, MatrixLike, MeshLike, Specs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # The native routine.
 NATIVE = "cyclic_1d"
 
 
 @_compat.api_boundary
-def cyclic_1d(a, T_A, mesh=None, in_specs=None, pad=True, *, inverse=False):
+def cyclic_1d(
+    a: MatrixLike,
+    T_A: SupportsIndex,
+    mesh: MeshLike | None = None,
+    in_specs: Specs | None = None,
+    pad: bool = True,
+    *,
+    inverse: bool = False,
+) -> Array:
     """Deals tiles of ``T_A`` rows out to the ranks in turn: ScaLAPACK's 1-D block-cyclic layout.
 
     Rank r's shard then holds the tiles r, r + P, r + 2 P, ... of the matrix, on P ranks (J. J.
@@ -49,7 +66,12 @@ def cyclic_1d(a, T_A, mesh=None, in_specs=None, pad=True, *, inverse=False):
 
 
 @_compat.api_boundary
-def get_cols_cyclic(N, N_batch, T_A, num_devices):
+def get_cols_cyclic(
+    N: SupportsIndex,
+    N_batch: SupportsIndex,
+    T_A: SupportsIndex,
+    num_devices: SupportsIndex,
+) -> list[tuple[int, int, int]]:
     """Where each column goes when contiguous shards become block-cyclic ones.
 
     Args:
@@ -80,7 +102,7 @@ def get_cols_cyclic(N, N_batch, T_A, num_devices):
 
 
 @_compat.api_boundary
-def verify_cyclic(A, A_cyclic, T_A):
+def verify_cyclic(A: AnyArray, A_cyclic: AnyArray, T_A: SupportsIndex) -> None:
     """Asserts that ``A_cyclic`` is ``A`` in the block-cyclic layout that `cyclic_1d` makes.
 
     Args:
@@ -117,7 +139,12 @@ def verify_cyclic(A, A_cyclic, T_A):
 
 
 @_compat.api_boundary
-def plot_block_to_cyclic(N, T_A, ndev, N_rows=8):
+def plot_block_to_cyclic(
+    N: SupportsIndex,
+    T_A: SupportsIndex,
+    ndev: SupportsIndex,
+    N_rows: SupportsIndex = 8,
+) -> Figure:
     """Draws which device holds each column before and after the redistribution.
 
     Args:
@@ -137,15 +164,16 @@ def plot_block_to_cyclic(N, T_A, ndev, N_rows=8):
 
     count = checks.positive("plot_block_to_cyclic", "N", N)
     height = checks.positive("plot_block_to_cyclic", "N_rows", N_rows)
-    batch = -(-count // checks.positive("plot_block_to_cyclic", "ndev", ndev))
-    moves = np.array(get_cols_cyclic(count, batch, T_A, ndev))
+    devices = checks.positive("plot_block_to_cyclic", "ndev", ndev)
+    batch = -(-count // devices)
+    moves = np.array(get_cols_cyclic(count, batch, T_A, devices))
     # Columns as they lie in memory afterwards: device after device, in order on each.
     after = moves[np.argsort(moves[:, 2], kind="stable")]
     figure, axes = plt.subplots(2, 1, figsize=(10, 4), constrained_layout=True)
     orders = (("contiguous", moves, 1), (f"block-cyclic, T_A = {T_A}", after, 2))
     for axis, (title, columns, device) in zip(axes, orders, strict=True):
         image = np.tile(columns[:, device], (height, 1))
-        axis.imshow(image, cmap="tab10", vmin=0, vmax=max(ndev - 1, 9), aspect="auto")
+        axis.imshow(image, cmap="tab10", vmin=0, vmax=max(devices - 1, 9), aspect="auto")
         axis.set_title(title)
         axis.set_yticks([])
         tiles = columns[:, 0] // T_A

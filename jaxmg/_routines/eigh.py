@@ -1,15 +1,20 @@
 """Some of the eigenvalues of a Hermitian matrix, or of two, with their eigenvectors."""
 
+from __future__ import annotations
+
 import dataclasses
+from typing import Literal, SupportsIndex, overload
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, record, results
 from jaxmg._call.arguments import collect
 from jaxmg._routines import syevd, sygvd
 from jaxmg._transform import dispatch, eigen_rules
+from jaxmg._types import Backend, MatrixLike, MeshLike, Specs, Subset
 
 
 def _places(call):
@@ -106,22 +111,52 @@ def _all(caller, a, b, check, *arguments, **options):
     )  # fmt: skip
 
 
+@overload
+def eigh(
+    a: MatrixLike, b: MatrixLike | None = None, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None, *,
+    subset_by_index: Subset | None = None, return_status: Literal[False] = False,
+    pad: bool = True, in_specs: Specs | None = None, donate: bool = False,
+    backend: Backend = "auto", check: bool = False,
+) -> tuple[Array, Array]: ...  # fmt: skip
+
+
+@overload
+def eigh(
+    a: MatrixLike, b: MatrixLike | None = None, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None, *,
+    subset_by_index: Subset | None = None, return_status: Literal[True], pad: bool = True,
+    in_specs: Specs | None = None, donate: bool = False, backend: Backend = "auto",
+    check: bool = False,
+) -> tuple[Array, Array, Array]: ...  # fmt: skip
+
+
+@overload
+def eigh(
+    a: MatrixLike, b: MatrixLike | None = None, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None, *,
+    subset_by_index: Subset | None = None, return_status: bool = False, pad: bool = True,
+    in_specs: Specs | None = None, donate: bool = False, backend: Backend = "auto",
+    check: bool = False,
+) -> tuple[Array, Array] | tuple[Array, Array, Array]: ...  # fmt: skip
+
+
 @_compat.api_boundary
 def eigh(
-    a,
-    b=None,
-    T_A=None,
-    mesh=None,
-    matrix_specs=None,
+    a: MatrixLike,
+    b: MatrixLike | None = None,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
     *,
-    subset_by_index=None,
-    return_status=False,
-    pad=True,
-    in_specs=None,
-    donate=False,
-    backend="auto",
-    check=False,
-):
+    subset_by_index: Subset | None = None,
+    return_status: bool = False,
+    pad: bool = True,
+    in_specs: Specs | None = None,
+    donate: bool = False,
+    backend: Backend = "auto",
+    check: bool = False,
+) -> tuple[Array, Array] | tuple[Array, Array, Array]:
     """Eigenvalues and eigenvectors of a Hermitian matrix spread over several devices, or some; or
     of ``a @ x = w * b @ x``.
 
@@ -174,22 +209,52 @@ def eigh(
     )  # fmt: skip
 
 
+@overload
+def eigvalsh(
+    a: MatrixLike, b: MatrixLike | None = None, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None, *,
+    subset_by_index: Subset | None = None, return_status: Literal[False] = False,
+    pad: bool = True, in_specs: Specs | None = None, donate: bool = False,
+    backend: Backend = "auto", check: bool = False,
+) -> Array: ...  # fmt: skip
+
+
+@overload
+def eigvalsh(
+    a: MatrixLike, b: MatrixLike | None = None, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None, *,
+    subset_by_index: Subset | None = None, return_status: Literal[True], pad: bool = True,
+    in_specs: Specs | None = None, donate: bool = False, backend: Backend = "auto",
+    check: bool = False,
+) -> tuple[Array, Array]: ...  # fmt: skip
+
+
+@overload
+def eigvalsh(
+    a: MatrixLike, b: MatrixLike | None = None, T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None, matrix_specs: Specs | None = None, *,
+    subset_by_index: Subset | None = None, return_status: bool = False, pad: bool = True,
+    in_specs: Specs | None = None, donate: bool = False, backend: Backend = "auto",
+    check: bool = False,
+) -> Array | tuple[Array, Array]: ...  # fmt: skip
+
+
 @_compat.api_boundary
 def eigvalsh(
-    a,
-    b=None,
-    T_A=None,
-    mesh=None,
-    matrix_specs=None,
+    a: MatrixLike,
+    b: MatrixLike | None = None,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
     *,
-    subset_by_index=None,
-    return_status=False,
-    pad=True,
-    in_specs=None,
-    donate=False,
-    backend="auto",
-    check=False,
-):
+    subset_by_index: Subset | None = None,
+    return_status: bool = False,
+    pad: bool = True,
+    in_specs: Specs | None = None,
+    donate: bool = False,
+    backend: Backend = "auto",
+    check: bool = False,
+) -> Array | tuple[Array, Array]:
     """Eigenvalues of a Hermitian matrix spread over several devices, or of ``a @ x = w * b @ x``,
     without eigenvectors.
 

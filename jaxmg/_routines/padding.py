@@ -1,13 +1,22 @@
 """Rows of zeros below a matrix, for code that pads by hand; `potrs` and its kin need none."""
 
+from __future__ import annotations
+
+from typing import Any, SupportsIndex, TypeVar, overload
+
 import jax.numpy as jnp
+from jax import Array
+from numpy.typing import NDArray
 
 from jaxmg import _compat
 from jaxmg._call import checks
+from jaxmg._types import AnyArray
+
+_A = TypeVar("_A", Array, NDArray[Any])
 
 
 @_compat.api_boundary
-def calculate_padding(shard_size, T_A):
+def calculate_padding(shard_size: SupportsIndex, T_A: SupportsIndex) -> int:
     """How many rows are missing to the next multiple of the tile width: ``(-shard_size) % T_A``.
 
     Args:
@@ -22,8 +31,16 @@ def calculate_padding(shard_size, T_A):
     return -size % checks.positive("calculate_padding", "T_A", T_A)
 
 
+@overload
+def pad_rows(a: Array, padding: SupportsIndex) -> Array: ...
+
+
+@overload
+def pad_rows(a: NDArray[Any], padding: SupportsIndex) -> AnyArray: ...
+
+
 @_compat.api_boundary
-def pad_rows(a, padding):
+def pad_rows(a: AnyArray, padding: SupportsIndex) -> AnyArray:
     """``a`` with ``padding`` rows of zeros below it.
 
     Args:
@@ -41,7 +58,7 @@ def pad_rows(a, padding):
 
 
 @_compat.api_boundary
-def unpad_rows(a, padding):
+def unpad_rows(a: _A, padding: SupportsIndex) -> _A:
     """``a`` without its last ``padding`` rows: undoes `pad_rows`.
 
     Args:

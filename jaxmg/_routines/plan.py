@@ -1,16 +1,21 @@
 """`plan`: which solver, tile width and memory a call takes, without running it."""
 
+from __future__ import annotations
+
 import dataclasses
 import numbers
+from typing import SupportsIndex
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from numpy.typing import DTypeLike
 
 from jaxmg import _compat
 from jaxmg._call import backends, checks, layouts, plugins
 from jaxmg._factors import refinement
 from jaxmg._routines import table
+from jaxmg._types import Backend, Devices, PrecisionLike, Refine, RoutineName
 
 # With refine: arrays like b in an iteration (solution, residual, correction, directions), and
 # vectors of n numbers beside them. What XLA makes of both was looked at in compiled programs.
@@ -73,20 +78,20 @@ class Plan:
 
 @_compat.api_boundary
 def plan(
-    routine,
-    n,
-    dtype,
-    devices=None,
+    routine: RoutineName,
+    n: SupportsIndex,
+    dtype: DTypeLike,
+    devices: Devices | SupportsIndex | None = None,
     *,
-    nrhs=1,
-    T_A=None,
-    backend="auto",
-    donate=False,
-    return_eigenvectors=True,
-    refine=None,
-    precision=None,
-    memory=None,
-):
+    nrhs: SupportsIndex = 1,
+    T_A: SupportsIndex | None = None,
+    backend: Backend = "auto",
+    donate: bool = False,
+    return_eigenvectors: bool = True,
+    refine: Refine | None = None,
+    precision: PrecisionLike | None = None,
+    memory: float | None = None,
+) -> Plan:
     """Which solver, which tile width and how much memory a call would take; runs nothing.
 
     Args:
@@ -143,12 +148,12 @@ def plan(
         checks.backend(routine, backend, ["native"], layout.platform)
     backend = backends.resolve(row.native, layout, backend, a)
     if refine is not None:
-        refine = refinement.check(name, refine, dtype, backend, layout.platform)
-        lower = refinement.plan(layout, dtype, n, tile, refine)
+        precision_name = refinement.check(name, refine, dtype, backend, layout.platform)
+        lower = refinement.plan(layout, dtype, n, tile, precision_name)
         needed = _refined_bytes(routine, layout, dtype, n, max(nrhs, 1), tile, donate, lower)
         return Plan(
             routine, n, dtype, backend, lower["tile"], False, needed, layout.memory, layout.ranks,
-            refine,
+            precision_name,
         )  # fmt: skip
     vectors = bool(return_eigenvectors)
     products = checks.precision(name, precision, dtype, backend)
@@ -219,11 +224,11 @@ def _solving_bytes(layout, dtype, n, nrhs, tile, lower_tile):
     parts = refinement.parts(n, layout.ranks, nrhs)
     vectors = n * nrhs * (1 + 2 * parts * (parts > 1)) + height * nrhs
     product = (vectors + min(usual, height) ** 2) * dtype.itemsize
-    applied, again = beside_x("cho_solve", low, lower_tile), beside_x("potrs", dtype, tile)
+    applied, again = beside_x("factor_apply", low, lower_tile), beside_x("potrs", dtype, tile)
     return [max(product, *both) for both in zip(applied, again, strict=True)]
 
 
-def _dtype(name, dtype):
+def _dtype(name, dtype) -> np.dtype:
     try:
         dtype = np.dtype(dtype)
     except TypeError:

@@ -1,9 +1,13 @@
 """The inverse of a positive definite matrix: LAPACK's potrf and potri."""
 
+from __future__ import annotations
+
 import functools
+from typing import Literal, SupportsIndex, overload
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.core import Tracer
 
 from jaxmg import _compat
@@ -12,6 +16,7 @@ from jaxmg._call.arguments import collect, collect_local, collect_traced
 from jaxmg._call.execute import select_results
 from jaxmg._routines import cho_factor
 from jaxmg._transform import at_once, derivatives, dispatch, hermitian
+from jaxmg._types import Backend, MatrixLike, MeshLike, PrecisionLike, Specs
 
 
 def _upper(rows, layout, shape):
@@ -36,21 +41,48 @@ POTRI = record.Routine(
 )
 
 
+@overload
+def potri(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_status: Literal[False] = False, pad: bool = True, *,
+    in_specs: Specs | None = None, donate: bool = False, backend: Backend = "auto",
+    precision: PrecisionLike | None = None, check: bool = False,
+) -> Array: ...  # fmt: skip
+
+
+@overload
+def potri(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_status: Literal[True] = ..., pad: bool = True, *,
+    in_specs: Specs | None = None, donate: bool = False, backend: Backend = "auto",
+    precision: PrecisionLike | None = None, check: bool = False,
+) -> tuple[Array, Array]: ...  # fmt: skip
+
+
+@overload
+def potri(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_status: bool = False, pad: bool = True, *,
+    in_specs: Specs | None = None, donate: bool = False, backend: Backend = "auto",
+    precision: PrecisionLike | None = None, check: bool = False,
+) -> Array | tuple[Array, Array]: ...  # fmt: skip
+
+
 @_compat.api_boundary
 def potri(
-    a,
-    T_A=None,
-    mesh=None,
-    matrix_specs=None,
-    return_status=False,
-    pad=True,
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    return_status: bool = False,
+    pad: bool = True,
     *,
-    in_specs=None,
-    donate=False,
-    backend="auto",
-    precision=None,
-    check=False,
-):
+    in_specs: Specs | None = None,
+    donate: bool = False,
+    backend: Backend = "auto",
+    precision: PrecisionLike | None = None,
+    check: bool = False,
+) -> Array | tuple[Array, Array]:
     """The inverse of a Hermitian positive definite matrix spread over several devices.
 
     Factors ``a`` by a distributed Cholesky decomposition, inverts the factor and multiplies it with
@@ -97,16 +129,16 @@ def potri(
 
 @_compat.api_boundary
 def potri_shardmap_ctx(
-    a,
-    T_A=None,
-    mesh=None,
-    matrix_specs=None,
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | bool | None = None,
+    matrix_specs: Specs | None = None,
     *,
-    in_specs=None,
-    pad=True,
-    backend="auto",
-    precision=None,
-):
+    in_specs: Specs | None = None,
+    pad: bool = True,
+    backend: Backend = "auto",
+    precision: PrecisionLike | None = None,
+) -> tuple[Array, Array]:
     """`potri` on the local block inside ``shard_map``; outside of one, `potri_jit_ctx`.
 
     Inside a ``shard_map`` of which all axes are manual, every rank calls it with its block:
@@ -138,16 +170,16 @@ def potri_shardmap_ctx(
 
 @_compat.api_boundary
 def potri_jit_ctx(
-    a,
-    T_A=None,
-    mesh=None,
-    matrix_specs=None,
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
     *,
-    in_specs=None,
-    pad=True,
-    backend="auto",
-    precision=None,
-):
+    in_specs: Specs | None = None,
+    pad: bool = True,
+    backend: Backend = "auto",
+    precision: PrecisionLike | None = None,
+) -> tuple[Array, Array]:
     """`potri` on global arrays for use inside ``jit``: always returns (a_inv, status).
 
     Donate A to the outer ``jit`` and the inverse is computed in A's own buffer. Arguments, errors
@@ -160,7 +192,7 @@ def potri_jit_ctx(
 
 
 @_compat.api_boundary
-def potri_symmetrize(a):
+def potri_symmetrize(a: MatrixLike) -> Array:
     """The full Hermitian matrix of which ``a`` holds the upper triangle.
 
     Args:

@@ -1,9 +1,13 @@
 """Solving with a positive definite matrix: LAPACK's potrf and potrs."""
 
+from __future__ import annotations
+
 import dataclasses
+from typing import Literal, SupportsIndex, overload
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from jaxmg import _compat
 from jaxmg._call import local_layouts, record, results
@@ -12,6 +16,7 @@ from jaxmg._call.execute import select_results
 from jaxmg._factors import refined_factor, refinement
 from jaxmg._routines import cho_factor
 from jaxmg._transform import at_once, derivatives, dispatch, hermitian
+from jaxmg._types import Backend, MatrixLike, MeshLike, PrecisionLike, Refine, Specs
 
 POTRS = record.Routine(
     name="potrs",
@@ -49,25 +54,95 @@ REFINED = record.Routine(
 )
 
 
+@overload
+def potrs(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_status: Literal[False] = False, pad: bool = True, *,
+    in_specs: Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
+    backend: Backend = "auto", precision: PrecisionLike | None = None,
+    refine: Refine | None = None, return_iterations: Literal[False] = False, check: bool = False,
+) -> Array: ...  # fmt: skip
+
+
+@overload
+def potrs(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_status: Literal[True] = ..., pad: bool = True, *,
+    in_specs: Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
+    backend: Backend = "auto", precision: PrecisionLike | None = None,
+    refine: Refine | None = None, return_iterations: Literal[False] = False, check: bool = False,
+) -> tuple[Array, Array]: ...  # fmt: skip
+
+
+@overload
+def potrs(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_status: Literal[False] = False, pad: bool = True, *,
+    in_specs: Specs | None = None, return_logdet: Literal[True], donate: bool = False,
+    backend: Backend = "auto", precision: PrecisionLike | None = None, refine: None = None,
+    return_iterations: Literal[False] = False, check: bool = False,
+) -> tuple[Array, Array]: ...  # fmt: skip
+
+
+@overload
+def potrs(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_status: Literal[True] = ..., pad: bool = True, *,
+    in_specs: Specs | None = None, return_logdet: Literal[True], donate: bool = False,
+    backend: Backend = "auto", precision: PrecisionLike | None = None, refine: None = None,
+    return_iterations: Literal[False] = False, check: bool = False,
+) -> tuple[Array, Array, Array]: ...  # fmt: skip
+
+
+@overload
+def potrs(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_status: Literal[False] = False, pad: bool = True, *,
+    in_specs: Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
+    backend: Backend = "auto", precision: PrecisionLike | None = None, refine: Refine,
+    return_iterations: Literal[True], check: bool = False,
+) -> tuple[Array, Array]: ...  # fmt: skip
+
+
+@overload
+def potrs(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_status: Literal[True] = ..., pad: bool = True, *,
+    in_specs: Specs | None = None, return_logdet: Literal[False] = False, donate: bool = False,
+    backend: Backend = "auto", precision: PrecisionLike | None = None, refine: Refine,
+    return_iterations: Literal[True], check: bool = False,
+) -> tuple[Array, Array, Array]: ...  # fmt: skip
+
+
+@overload
+def potrs(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_status: bool = False, pad: bool = True, *,
+    in_specs: Specs | None = None, return_logdet: bool = False, donate: bool = False,
+    backend: Backend = "auto", precision: PrecisionLike | None = None,
+    refine: Refine | None = None, return_iterations: bool = False, check: bool = False,
+) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...  # fmt: skip
+
+
 @_compat.api_boundary
 def potrs(
-    a,
-    b,
-    T_A=None,
-    mesh=None,
-    matrix_specs=None,
-    return_status=False,
-    pad=True,
+    a: MatrixLike,
+    b: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    return_status: bool = False,
+    pad: bool = True,
     *,
-    in_specs=None,
-    return_logdet=False,
-    donate=False,
-    backend="auto",
-    precision=None,
-    refine=None,
-    return_iterations=False,
-    check=False,
-):
+    in_specs: Specs | None = None,
+    return_logdet: bool = False,
+    donate: bool = False,
+    backend: Backend = "auto",
+    precision: PrecisionLike | None = None,
+    refine: Refine | None = None,
+    return_iterations: bool = False,
+    check: bool = False,
+) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
     """Solves ``a @ x = b`` for a Hermitian positive definite matrix spread over several devices.
 
     Factors ``a`` by a distributed Cholesky decomposition and substitutes forward and back (LAPACK's
@@ -198,18 +273,18 @@ def potrs(
 
 @_compat.api_boundary
 def potrs_shardmap_ctx(
-    a,
-    b,
-    T_A=None,
-    mesh=None,
-    matrix_specs=None,
+    a: MatrixLike,
+    b: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | bool | None = None,
+    matrix_specs: Specs | None = None,
     *,
-    in_specs=None,
-    return_logdet=False,
-    pad=True,
-    backend="auto",
-    precision=None,
-):
+    in_specs: Specs | None = None,
+    return_logdet: bool = False,
+    pad: bool = True,
+    backend: Backend = "auto",
+    precision: PrecisionLike | None = None,
+) -> tuple[Array, ...]:
     """`potrs` on the local block inside ``shard_map``; outside of one, `potrs_jit_ctx`.
 
     Inside a ``shard_map`` of which all axes are manual, every rank calls it with its block:
@@ -253,20 +328,47 @@ def potrs_shardmap_ctx(
     return dispatch.call_local(POTRS, (a, b), arguments, _rule)
 
 
+@overload
+def potrs_jit_ctx(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
+    return_logdet: Literal[False] = False, pad: bool = True, backend: Backend = "auto",
+    precision: PrecisionLike | None = None,
+) -> tuple[Array, Array, Array]: ...  # fmt: skip
+
+
+@overload
+def potrs_jit_ctx(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
+    return_logdet: Literal[True], pad: bool = True, backend: Backend = "auto",
+    precision: PrecisionLike | None = None,
+) -> tuple[Array, Array, Array, Array]: ...  # fmt: skip
+
+
+@overload
+def potrs_jit_ctx(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
+    return_logdet: bool = False, pad: bool = True, backend: Backend = "auto",
+    precision: PrecisionLike | None = None,
+) -> tuple[Array, Array, Array] | tuple[Array, Array, Array, Array]: ...  # fmt: skip
+
+
 @_compat.api_boundary
 def potrs_jit_ctx(
-    a,
-    b,
-    T_A=None,
-    mesh=None,
-    matrix_specs=None,
+    a: MatrixLike,
+    b: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
     *,
-    in_specs=None,
-    return_logdet=False,
-    pad=True,
-    backend="auto",
-    precision=None,
-):
+    in_specs: Specs | None = None,
+    return_logdet: bool = False,
+    pad: bool = True,
+    backend: Backend = "auto",
+    precision: PrecisionLike | None = None,
+) -> tuple[Array, Array, Array] | tuple[Array, Array, Array, Array]:
     """`potrs` on global arrays for use inside ``jit``: also gives the work array back.
 
     Donate A to the outer ``jit`` and return ``a_work`` from it, and the factorization runs in A's

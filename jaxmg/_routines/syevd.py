@@ -1,13 +1,20 @@
 """Eigenvalues and eigenvectors of a Hermitian matrix: LAPACK's syevd and heevd."""
 
+from __future__ import annotations
+
+from typing import Literal, SupportsIndex, overload
+
+from jax import Array
+
 from jaxmg import _compat
 from jaxmg._call import blocks, record, results
 from jaxmg._call.arguments import collect, collect_local, collect_traced
 from jaxmg._transform import at_once, dispatch, eigen_rules
+from jaxmg._types import Backend, MatrixLike, MeshLike, Specs
 
 
 def columns(rows, layout, shape):
-    """What a rank gets of the eigenvectors: its columns, or its block where A lies in blocks."""
+    """A rank's columns of the eigenvectors, or its block of them if A is sharded in blocks."""
     if layout.spec[1]:
         return blocks.from_rows(rows, layout, shape)
     return blocks.to_columns(rows, layout, rows.shape[1], shape[0])
@@ -31,21 +38,66 @@ SYEVD = record.Routine(
 )
 
 
+@overload
+def syevd(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_eigenvectors: Literal[True] = True,
+    return_status: Literal[False] = False, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, backend: Backend = "auto", check: bool = False,
+) -> tuple[Array, Array]: ...  # fmt: skip
+
+
+@overload
+def syevd(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_eigenvectors: Literal[False] = ...,
+    return_status: Literal[False] = False, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, backend: Backend = "auto", check: bool = False,
+) -> Array: ...  # fmt: skip
+
+
+@overload
+def syevd(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_eigenvectors: Literal[True] = True,
+    return_status: Literal[True] = ..., pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, backend: Backend = "auto", check: bool = False,
+) -> tuple[Array, Array, Array]: ...  # fmt: skip
+
+
+@overload
+def syevd(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_eigenvectors: Literal[False] = ...,
+    return_status: Literal[True] = ..., pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, backend: Backend = "auto", check: bool = False,
+) -> tuple[Array, Array]: ...  # fmt: skip
+
+
+@overload
+def syevd(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_eigenvectors: bool = True,
+    return_status: bool = False, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, backend: Backend = "auto", check: bool = False,
+) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...  # fmt: skip
+
+
 @_compat.api_boundary
 def syevd(
-    a,
-    T_A=None,
-    mesh=None,
-    matrix_specs=None,
-    return_eigenvectors=True,
-    return_status=False,
-    pad=True,
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    return_eigenvectors: bool = True,
+    return_status: bool = False,
+    pad: bool = True,
     *,
-    in_specs=None,
-    donate=False,
-    backend="auto",
-    check=False,
-):
+    in_specs: Specs | None = None,
+    donate: bool = False,
+    backend: Backend = "auto",
+    check: bool = False,
+) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
     """Eigenvalues, and eigenvectors, of a Hermitian matrix spread over several devices.
 
     Reduces ``a`` to tridiagonal form and solves that by divide and conquer (LAPACK's syevd and
@@ -100,16 +152,16 @@ def syevd(
 
 @_compat.api_boundary
 def syevd_shardmap_ctx(
-    a,
-    T_A=None,
-    mesh=None,
-    matrix_specs=None,
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | bool | None = None,
+    matrix_specs: Specs | bool | None = None,
     *,
-    in_specs=None,
-    return_eigenvectors=True,
-    pad=True,
-    backend="auto",
-):
+    in_specs: Specs | None = None,
+    return_eigenvectors: bool = True,
+    pad: bool = True,
+    backend: Backend = "auto",
+) -> tuple[Array, ...]:
     """`syevd` on the local block inside ``shard_map``; outside of one, `syevd_jit_ctx`.
 
     Inside a ``shard_map`` of which all axes are manual, every rank calls it with its block:
@@ -145,18 +197,42 @@ def syevd_shardmap_ctx(
     return dispatch.call_local(SYEVD, (a,), arguments, _rule)
 
 
+@overload
+def syevd_jit_ctx(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
+    return_eigenvectors: Literal[True] = True, pad: bool = True, backend: Backend = "auto",
+) -> tuple[Array, Array, Array, Array]: ...  # fmt: skip
+
+
+@overload
+def syevd_jit_ctx(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
+    return_eigenvectors: Literal[False], pad: bool = True, backend: Backend = "auto",
+) -> tuple[Array, Array, Array]: ...  # fmt: skip
+
+
+@overload
+def syevd_jit_ctx(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
+    return_eigenvectors: bool = True, pad: bool = True, backend: Backend = "auto",
+) -> tuple[Array, Array, Array] | tuple[Array, Array, Array, Array]: ...  # fmt: skip
+
+
 @_compat.api_boundary
 def syevd_jit_ctx(
-    a,
-    T_A=None,
-    mesh=None,
-    matrix_specs=None,
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
     *,
-    in_specs=None,
-    return_eigenvectors=True,
-    pad=True,
-    backend="auto",
-):
+    in_specs: Specs | None = None,
+    return_eigenvectors: bool = True,
+    pad: bool = True,
+    backend: Backend = "auto",
+) -> tuple[Array, Array, Array] | tuple[Array, Array, Array, Array]:
     """`syevd` on global arrays for use inside ``jit``: also gives the work array back.
 
     Donate A to the outer ``jit`` and return ``a_work`` from it, and the solver runs in A's buffer.

@@ -1,10 +1,17 @@
 """Generalized eigenproblems, A x = lambda B x: LAPACK's sygvd and hegvd."""
 
+from __future__ import annotations
+
+from typing import Literal, SupportsIndex, overload
+
+from jax import Array
+
 from jaxmg import _compat
 from jaxmg._call import record, results
 from jaxmg._call.arguments import collect, collect_local, collect_traced
 from jaxmg._routines import syevd
 from jaxmg._transform import at_once, dispatch, eigen_rules
+from jaxmg._types import Backend, MatrixLike, MeshLike, Specs
 
 SYGVD = record.Routine(
     name="sygvd",
@@ -25,22 +32,67 @@ SYGVD = record.Routine(
 )
 
 
+@overload
+def sygvd(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_eigenvectors: Literal[True] = True,
+    return_status: Literal[False] = False, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, backend: Backend = "auto", check: bool = False,
+) -> tuple[Array, Array]: ...  # fmt: skip
+
+
+@overload
+def sygvd(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_eigenvectors: Literal[False] = ...,
+    return_status: Literal[False] = False, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, backend: Backend = "auto", check: bool = False,
+) -> Array: ...  # fmt: skip
+
+
+@overload
+def sygvd(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_eigenvectors: Literal[True] = True,
+    return_status: Literal[True] = ..., pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, backend: Backend = "auto", check: bool = False,
+) -> tuple[Array, Array, Array]: ...  # fmt: skip
+
+
+@overload
+def sygvd(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_eigenvectors: Literal[False] = ...,
+    return_status: Literal[True] = ..., pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, backend: Backend = "auto", check: bool = False,
+) -> tuple[Array, Array]: ...  # fmt: skip
+
+
+@overload
+def sygvd(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, return_eigenvectors: bool = True,
+    return_status: bool = False, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, backend: Backend = "auto", check: bool = False,
+) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]: ...  # fmt: skip
+
+
 @_compat.api_boundary
 def sygvd(
-    a,
-    b,
-    T_A=None,
-    mesh=None,
-    matrix_specs=None,
-    return_eigenvectors=True,
-    return_status=False,
-    pad=True,
+    a: MatrixLike,
+    b: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    return_eigenvectors: bool = True,
+    return_status: bool = False,
+    pad: bool = True,
     *,
-    in_specs=None,
-    donate=False,
-    backend="auto",
-    check=False,
-):
+    in_specs: Specs | None = None,
+    donate: bool = False,
+    backend: Backend = "auto",
+    check: bool = False,
+) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
     """Eigenvalues, and eigenvectors, of ``a @ x = w * b @ x`` spread over several devices.
 
     LAPACK's sygvd and hegvd with ``itype=1``: b = L L^H as `potrs` factors it, the eigenproblem of
@@ -97,17 +149,17 @@ def sygvd(
 
 @_compat.api_boundary
 def sygvd_shardmap_ctx(
-    a,
-    b,
-    T_A=None,
-    mesh=None,
-    matrix_specs=None,
+    a: MatrixLike,
+    b: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
     *,
-    in_specs=None,
-    return_eigenvectors=True,
-    pad=True,
-    backend="auto",
-):
+    in_specs: Specs | None = None,
+    return_eigenvectors: bool = True,
+    pad: bool = True,
+    backend: Backend = "auto",
+) -> tuple[Array, ...]:
     """`sygvd` on the local blocks inside ``shard_map``; outside of one, `sygvd_jit_ctx`.
 
     Args:
@@ -128,19 +180,43 @@ def sygvd_shardmap_ctx(
     return dispatch.call_local(SYGVD, (a, b), arguments, _rule)
 
 
+@overload
+def sygvd_jit_ctx(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
+    return_eigenvectors: Literal[True] = True, pad: bool = True, backend: Backend = "auto",
+) -> tuple[Array, Array, Array, Array, Array]: ...  # fmt: skip
+
+
+@overload
+def sygvd_jit_ctx(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
+    return_eigenvectors: Literal[False], pad: bool = True, backend: Backend = "auto",
+) -> tuple[Array, Array, Array, Array]: ...  # fmt: skip
+
+
+@overload
+def sygvd_jit_ctx(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
+    return_eigenvectors: bool = True, pad: bool = True, backend: Backend = "auto",
+) -> tuple[Array, Array, Array, Array] | tuple[Array, Array, Array, Array, Array]: ...  # fmt: skip
+
+
 @_compat.api_boundary
 def sygvd_jit_ctx(
-    a,
-    b,
-    T_A=None,
-    mesh=None,
-    matrix_specs=None,
+    a: MatrixLike,
+    b: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
     *,
-    in_specs=None,
-    return_eigenvectors=True,
-    pad=True,
-    backend="auto",
-):
+    in_specs: Specs | None = None,
+    return_eigenvectors: bool = True,
+    pad: bool = True,
+    backend: Backend = "auto",
+) -> tuple[Array, Array, Array, Array] | tuple[Array, Array, Array, Array, Array]:
     """`sygvd` on global arrays for use inside ``jit``: also gives the work arrays back.
 
     Donate A and B to the outer ``jit`` and return both from it, and the solver runs in their

@@ -36,8 +36,7 @@ class AtOnce:
         several devices' at a time lock up (seen with jaxlib 0.10.2)."""
         if layout.platform == "cpu" and layout.mesh.size > 1:
             return False
-        values_alone = not vectors and self.orders_of_values is not None
-        orders = self.orders_of_values if values_alone else self.orders
+        orders = self.orders if vectors or self.orders_of_values is None else self.orders_of_values
         return n <= dict(orders).get(layout.platform, 0)
 
 
@@ -110,7 +109,7 @@ def syevd(a):
 
 
 def sygvd(a, b):
-    """Of C = L^-1 A L^-H with B = L L^H: a failure of either step is looked at again."""
+    """Solves for C = L^-1 A L^-H, B = L L^H. A failure of either step is marked."""
     u, _, failed = factored(b)
     half = solve_upper(u, whole(a), left=False)
     v, w, status = _eigh(solve_upper(u, half, adjoint=True))

@@ -1,5 +1,5 @@
-"""What `jax.vmap` makes of calls of a routine: on each device its matrices of the batch, one after
-the other or all at once; or all devices on one matrix after the other."""
+"""The batching rules of calls of a routine. Each device takes its matrices of the batch, one after
+the other or all at once; or all devices take one matrix after the other."""
 
 import collections.abc
 import dataclasses
@@ -55,7 +55,7 @@ class Execution(batching.Batchable):
         return batching.in_turn(each, marks, *arrays, place=place)
 
     def _placement(self, layout, ones, marks, arrays):
-        """How the results of a batch lie, of which ``ones`` are one."""
+        """The `Placement` of the results of a batch, of which ``ones`` are one."""
         if self.routine.factor:
             square = layout.result_spec(ones[0].shape)
             return batching.placement(layout, arrays, marks, None, square)

@@ -1,4 +1,4 @@
-"""What ``jax.vmap`` makes of the functions: a `Batchable` has a rule.
+"""The batching rules under ``jax.vmap``: a `Batchable` has one.
 
 A rule takes the arrays with the batch in front, if they have one, and returns results that all have
 one. As in derivatives.py it looks at the level below: at the caller's own arrays in an eager call.
@@ -32,7 +32,7 @@ _MATRICES = 6
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """How the results of a batch lie on a mesh of explicit axes, whose types say it.
+    """The shardings of the results of a batch on a mesh of explicit axes.
 
     Attributes:
         mesh: the mesh.
@@ -233,7 +233,7 @@ def _reshaped(missing, shapes, array):
 
 
 def _reshaped_explicit(missing, shapes, mesh, spec, array):
-    """The same in this spec: not all that reshapes can be done on explicit axes."""
+    """`_reshaped` in this spec. Explicit axes don't allow every reshape."""
     with _compat.entered(mesh):
         return _reshaped_automatically(missing, shapes, mesh, spec, array)
 
@@ -334,7 +334,7 @@ def is_alone(layout):
 
 
 def had_better_spread(layout, size, n, dtype):
-    """Whether each device had better take its own of so many matrices of order n."""
+    """Whether it is faster that each device takes its part of so many matrices of order n."""
     room = layout.memory
     if room is not None and _MATRICES * n * n * jnp.dtype(dtype).itemsize > room:
         return False

@@ -1,5 +1,5 @@
-"""What JAX's differentiation sees of the functions: `differentiable` gives a rule to what isn't
-linear, `linear` to what is, with a transpose.
+"""Derivative rules: `differentiable` for functions that aren't linear, `Linear` for those that are,
+with a transpose.
 
 A rule looks at arrays of the level below: at the caller's own ones where the caller differentiates
 eagerly, so that the mesh is inferred as without a derivative. It is made of functions that have
@@ -58,7 +58,7 @@ def still(results):
 
 
 def sum_of(*values):
-    """Of those that aren't None; None where there are none."""
+    """The sum of the values that aren't None; None if all are."""
     there = [value for value in values if value is not None]
     return functools.reduce(jnp.add, there) if there else None
 
@@ -84,7 +84,7 @@ class Linear(abc.ABC):
     @property
     @abc.abstractmethod
     def layout(self) -> layouts.Layout:
-        """Where its arrays are."""
+        """The layout of its arrays."""
 
     @property
     def inside(self) -> bool:
@@ -111,7 +111,7 @@ class Linear(abc.ABC):
         """The function of the same other arrays that is the adjoint in the last one."""
 
     def cotangent(self, value):
-        """What the adjoint takes of what the transpose is given."""
+        """The argument of the adjoint, from the cotangent."""
         return value
 
     def batched(self, size, marks, *arrays):

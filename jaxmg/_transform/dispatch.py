@@ -58,7 +58,7 @@ def transform(routine, arrays, arguments, rule, pack=batched_calls.results_alone
 
 
 def batch(routine, arrays, arguments, pack=batched_calls.results_alone):
-    """The same without a derivative."""
+    """The results of global arrays, without a derivative."""
     return batching.batchable(batched_calls.Execution(routine, arguments, pack), *arrays)
 
 

@@ -109,7 +109,15 @@ def test_handlers_may_be_registered_again():
 
 
 _NOBODY = np.zeros(0, np.int64)  # all ranks are in this process
-_RIGHT = {"processes": _NOBODY, "n": 4, "ranks": 1, "tile": 0, "products": 0, "check_b": 0}
+_RIGHT = {
+    "processes": _NOBODY, "n": 4, "ranks": 1, "tile": 0, "grid_rows": 0, "products": 0,
+    "check_b": False,
+}  # fmt: skip
+
+
+def _number(value):
+    """As an attribute: a 64-bit integer, unless it is a boolean."""
+    return np.int64(value) if type(value) is int else value
 
 
 def _call(backend="native", **attributes):
@@ -119,10 +127,7 @@ def _call(backend="native", **attributes):
     results = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in (a, b)]
     results += [jax.ShapeDtypeStruct((1,), dtype) for dtype in ("float64", "int32")]
     call = jax.ffi.ffi_call("jaxmg_potrs", results)
-    numbers = {
-        name: np.int64(value) if isinstance(value, int) else value
-        for name, value in attributes.items()
-    }
+    numbers = {name: _number(value) for name, value in attributes.items()}
     numbers |= {} if backend is None else {"backend": backend}
     with jax.default_device(jax.local_devices()[0]):
         return jax.jit(lambda *arrays: call(*arrays, **numbers))(np.zeros(2, np.int32), a, b)
@@ -150,6 +155,8 @@ def test_an_unknown_attribute_is_an_error(name):
 def test_an_attribute_of_another_type_is_an_error():
     with pytest.raises(jax.errors.JaxRuntimeError, match="attribute 'tile' is no 64-bit integer"):
         _call(**(_RIGHT | {"tile": np.float32(1)}))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="attribute 'check_b' is no boolean"):
+        _call(**(_RIGHT | {"check_b": 0}))
     with pytest.raises(jax.errors.JaxRuntimeError, match="attribute 'processes' is no array"):
         _call(**(_RIGHT | {"processes": 0}))
     with pytest.raises(jax.errors.JaxRuntimeError, match="attribute 'backend' is no string"):
@@ -163,9 +170,9 @@ _STATUS = jax.ShapeDtypeStruct((1,), np.int32)
 # Handler -> (operands after the place, results, attributes beside n, ranks, tile and backend).
 _HANDLERS = {
     "jaxmg_potri": ([_BLOCK], [_BLOCK, _STATUS], {"products": 0}),
-    "jaxmg_syevd": ([_BLOCK], [_BLOCK, (4,), _STATUS], {"vectors": 1}),
+    "jaxmg_syevd": ([_BLOCK], [_BLOCK, (4,), _STATUS], {"vectors": True}),
     "jaxmg_syevx": ([_BLOCK], [_BLOCK, (4, 2), (4,), _STATUS], {"first": 1, "last": 3}),
-    "jaxmg_sygvd": ([_BLOCK, _BLOCK], [_BLOCK, _BLOCK, (4,), _STATUS], {"vectors": 1}),
+    "jaxmg_sygvd": ([_BLOCK, _BLOCK], [_BLOCK, _BLOCK, (4,), _STATUS], {"vectors": True}),
     "jaxmg_sygvx": (
         [_BLOCK, _BLOCK],
         [_BLOCK, _BLOCK, (4, 2), (4,), _STATUS],
@@ -173,7 +180,7 @@ _HANDLERS = {
     ),
     "jaxmg_potrf": ([_BLOCK], [_BLOCK, _NONE, (1,), _STATUS], {"products": 0}),
     "jaxmg_factor_apply": ([_BLOCK, _NONE, _COLUMN], [_COLUMN], {"operation": 0}),
-    "jaxmg_factor_solve_rows": ([_BLOCK, _NONE, _BLOCK], [_BLOCK], {"inverse": 0}),
+    "jaxmg_factor_solve_rows": ([_BLOCK, _NONE, _BLOCK], [_BLOCK], {"inverse": False}),
     "jaxmg_factor_invert": ([_BLOCK, _NONE], [_BLOCK], {"products": 0}),
     "jaxmg_factor_diagonal": ([_BLOCK, _NONE], [(4,)], {}),
     "jaxmg_factor_tiles": ([_BLOCK], [_BLOCK, _NONE], {}),
@@ -183,13 +190,18 @@ _HANDLERS = {
 }
 
 
+_COMMON = ("n", "ranks", "tile", "grid_rows", "backend", "processes")
+
+
 def _call_handler(name, without=None, **attributes):
     plugins.load("cpu")
     operands, results, own = _HANDLERS[name]
     arrays = [np.eye(4) if shape == _BLOCK else np.ones(shape) for shape in operands]
     results = [x if x is _STATUS else jax.ShapeDtypeStruct(x, np.float64) for x in results]
-    numbers = {"n": 4, "ranks": 1, "tile": 2, "processes": _NOBODY} | own | attributes
-    everything = {key: np.asarray(value, np.int64)[()] for key, value in numbers.items()}
+    numbers = (
+        {"n": 4, "ranks": 1, "tile": 2, "grid_rows": 0, "processes": _NOBODY} | own | attributes
+    )
+    everything = {key: _number(value) for key, value in numbers.items()}
     everything["backend"] = "native"
     everything.pop(without, None)
     call = jax.ffi.ffi_call(name, results)
@@ -201,7 +213,7 @@ def _call_handler(name, without=None, **attributes):
 def test_every_handler_takes_exactly_its_attributes(name):
     assert _HANDLERS.keys() | {"jaxmg_potrs", "jaxmg_cyclic_1d"} == set(table.HANDLERS)
     jax.block_until_ready(_call_handler(name))
-    for attribute in ("n", "ranks", "tile", "backend", "processes", *_HANDLERS[name][2]):
+    for attribute in _COMMON + tuple(_HANDLERS[name][2]):
         message = f"attribute '{attribute}' is missing"
         with pytest.raises(jax.errors.JaxRuntimeError, match=message):
             _call_handler(name, without=attribute)
@@ -216,9 +228,15 @@ def test_eigenvalues_that_there_are_not(name, places):
         _call_handler(name, **places)
 
 
-def test_operation_that_there_is_not():
+def test_operation_that_is_not_there():
     with pytest.raises(jax.errors.JaxRuntimeError, match="there is no operation 5"):
         _call_handler("jaxmg_factor_apply", operation=5)
+
+
+def test_precision_that_is_not_there():
+    for products in (-1, 9):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=f"there is no precision {products}"):
+            _call(**(_RIGHT | {"products": products}))
 
 
 def test_no_parts():
@@ -256,7 +274,8 @@ def test_a_factor_that_does_not_fit_itself_is_refused(tile, rows, message):
     """An overflow tile, or a width, that is not that of the layout."""
     plugins.load(jax.devices()[0].platform)
     attributes = {
-        name: np.int64(value) for name, value in {"n": 4, "ranks": 1, "tile": tile}.items()
+        name: np.int64(value)
+        for name, value in {"n": 4, "ranks": 1, "tile": tile, "grid_rows": 0}.items()
     } | {"processes": _NOBODY}
     call = jax.ffi.ffi_call("jaxmg_factor_diagonal", jax.ShapeDtypeStruct((4,), np.float64))
     arrays = np.zeros(2, np.int32), np.eye(4), np.zeros((rows, 4))

@@ -221,8 +221,8 @@ def test_attribute_that_the_plugin_does_not_know():
     """What a package of another version asks for is not passed over."""
     plugins.load(jax.devices()[0].platform)
     a, place = np.eye(4), np.zeros(2, np.int32)
-    attributes = {"ranks": np.int64(1), "tile": np.int64(1), "inverse": np.int64(0)}
-    attributes["processes"] = np.zeros(0, np.int64)
+    attributes = {"ranks": np.int64(1), "tile": np.int64(1), "inverse": False}
+    attributes |= {"grid_rows": np.int64(0), "processes": np.zeros(0, np.int64)}
     call = jax.ffi.ffi_call(
         "jaxmg_cyclic_1d", jax.ShapeDtypeStruct(a.shape, a.dtype), input_output_aliases={1: 0}
     )

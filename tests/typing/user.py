@@ -210,6 +210,13 @@ def _layout(a: Array, mesh: Mesh) -> None:
     jaxmg.register_handlers("cpu")
 
 
+def accepted(a: Array, b: Array, mesh: Mesh) -> None:
+    """Needs GPUs, and a process for each of them."""
+    assert_type(jaxmg.potrs(a, b, mesh=mesh, backend="cusolvermp"), Array)
+    assert_type(jaxmg.syevd(a, backend="cusolvermp"), tuple[Array, Array])
+    assert_type(jaxmg.plan("syevd", 10, "float32", mesh, backend="cusolvermp"), jaxmg.Plan)
+
+
 def refused(a: Array, b: Array, mesh: Mesh) -> None:
     """Each of these is an error to a type checker, or its comment is one: it would be of no use."""
     jaxmg.potrs(a)  # type: ignore[call-overload]
@@ -230,6 +237,7 @@ def refused(a: Array, b: Array, mesh: Mesh) -> None:
     jaxmg.cho_solve(a, b)  # type: ignore[arg-type]
     jaxmg.cho_factor(a).solve(b, 1)  # type: ignore[call-arg]
     jaxmg.cho_factor(a).matmul(b, trans="H")  # type: ignore[arg-type]
+    jaxmg.cho_factor(a, refine="auto").inv()  # type: ignore[attr-defined]
     jaxmg.cho_factor(a).n = 3  # type: ignore[misc]
     jaxmg.linalg.solve(a, b, assume_a="gen")  # type: ignore[arg-type]
     jaxmg.linalg.eigh(a, "lower")  # type: ignore[call-overload]

@@ -2,7 +2,6 @@
 
 #include "xla_ffi/engine/core/gather.h"
 #include "xla_ffi/handlers/call.h"
-#include "xla_ffi/handlers/handlers.h"
 
 namespace jaxmg {
 namespace {
@@ -10,9 +9,8 @@ namespace {
 constexpr char kName[] = "all_gather";
 
 PlatformResult Gather(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer part,
-                      ffi::Result<ffi::AnyBuffer> all, Attributes attributes) {
-  Backend backend;
-  const Status checked = CheckCall(kName, part, attributes, &backend);
+                      ffi::Result<ffi::AnyBuffer> all, SquareAttributes attributes) {
+  const Status checked = CheckCall(kName, part, attributes);
   if (!checked.ok()) return Refuse(checked);
   const int64_t count = part.dimensions()[0] * part.dimensions()[1];
   return ForDtype(kName, part.element_type(), [&](auto zero) {
@@ -20,15 +18,16 @@ PlatformResult Gather(Platform platform, ffi::Buffer<ffi::DataType::S32> place, 
     auto program = [count, part = Data<T>(part), all = Data<T>(*all)](const RankContext& context) {
       return AllGatherRoutine<T>(context, count, part, all);
     };
-    return Launch(platform, SiteOf(kName, platform, place, part, attributes), program);
+    return Launch(platform, SiteOf(kName, platform, place, part, attributes, attributes.n),
+                  program);
   });
 }
 
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgAllGather, jaxmg::kName, jaxmg::Gather, jaxmg::kN,
+JAXMG_DEFINE_ROUTINE(JaxmgAllGather, jaxmg::kName, jaxmg::Gather, jaxmg::SquareAttributes,
                      JAXMG_BIND()
-                         .Arg<xla::ffi::AnyBuffer>()  // a part, rows x n
-                         .Ret<xla::ffi::AnyBuffer>()  // all of them, ranks * rows x n
-);
+                         .Arg<xla::ffi::AnyBuffer>()   // a part, rows x n
+                         .Ret<xla::ffi::AnyBuffer>(),  // all of them, ranks * rows x n
+                     jaxmg::kNativeAlone);

@@ -1,9 +1,6 @@
 #include "xla_ffi/handlers/call.h"
 
-#include <algorithm>
-#include <iterator>
 #include <limits>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,89 +13,18 @@ std::string_view NameOf(const XLA_FFI_Attrs& attributes, int64_t i) {
   return {attributes.names[i]->ptr, attributes.names[i]->len};
 }
 
-// The integers: what each is called, what a routine has to take to be given it, where it is kept.
-struct Field {
-  std::string_view name;
-  unsigned takes;
-  int64_t Attributes::* value;
-};
-
-constexpr unsigned kAlways = ~0u;
-constexpr Field kFields[] = {{"check_b", kCheckB, &Attributes::check_b},
-                             {"first", kSubset, &Attributes::first},
-                             {"inverse", kInverse, &Attributes::inverse},
-                             {"last", kSubset, &Attributes::last},
-                             {"n", kN, &Attributes::n},
-                             {"operation", kOperation, &Attributes::operation},
-                             {"parts", kParts, &Attributes::parts},
-                             {"products", kProducts, &Attributes::products},
-                             {"ranks", kAlways, &Attributes::ranks},
-                             {"tile", kAlways, &Attributes::tile},
-                             {"vectors", kVectors, &Attributes::vectors}};
-
-bool IsTaken(const Field& field, unsigned takes) {
-  return field.takes == kAlways || (takes & field.takes) != 0;
-}
-
 }  // namespace
-
-bool DecodeAttributes(const XLA_FFI_Attrs& attributes, unsigned takes, Attributes* decoded,
-                      std::string* message) {
-  auto wrong = [&](std::string_view name, const char* what) {
-    *message = "attribute '" + std::string(name) + "' " + what;
-    return false;
-  };
-  auto given = [&](std::string_view name) {
-    for (int64_t i = 0; i < attributes.size; ++i) {
-      if (NameOf(attributes, i) == name) return true;
-    }
-    return false;
-  };
-  for (int64_t i = 0; i < attributes.size; ++i) {
-    const std::string_view name = NameOf(attributes, i);
-    if (name == "backend") {
-      if (attributes.types[i] != XLA_FFI_AttrType_STRING) return wrong(name, "is no string");
-      const auto* text = static_cast<const XLA_FFI_ByteSpan*>(attributes.attrs[i]);
-      decoded->backend = {text->ptr, text->len};
-      continue;
-    }
-    if (name == "processes") {
-      const auto* array = static_cast<const XLA_FFI_Array*>(attributes.attrs[i]);
-      if (attributes.types[i] != XLA_FFI_AttrType_ARRAY || array->dtype != XLA_FFI_DataType_S64) {
-        return wrong(name, "is no array of 64-bit integers");
-      }
-      decoded->processes = {static_cast<const int64_t*>(array->data), array->size};
-      continue;
-    }
-    const auto field = std::find_if(std::begin(kFields), std::end(kFields), [&](const Field& f) {
-      return f.name == name && IsTaken(f, takes);
-    });
-    if (field == std::end(kFields)) return wrong(name, "is unknown to this routine");
-    const auto* scalar = static_cast<const XLA_FFI_Scalar*>(attributes.attrs[i]);
-    if (attributes.types[i] != XLA_FFI_AttrType_SCALAR || scalar->dtype != XLA_FFI_DataType_S64) {
-      return wrong(name, "is no 64-bit integer");
-    }
-    decoded->*field->value = *static_cast<const int64_t*>(scalar->value);
-  }
-  for (const char* name : {"backend", "processes"}) {
-    if (!given(name)) return wrong(name, "is missing");
-  }
-  for (const Field& field : kFields) {
-    if (IsTaken(field, takes) && !given(field.name)) return wrong(field.name, "is missing");
-  }
-  return true;
-}
 
 CallSite SiteOf(const char* routine, const Platform& platform,
                 ffi::Buffer<ffi::DataType::S32>& place, ffi::AnyBuffer a,
-                const Attributes& attributes) noexcept {
+                const CommonAttributes& attributes, int64_t n) noexcept {
   CallSite site = {routine,
                    {platform.run_id, attributes.backend.data()},
                    static_cast<int>(attributes.ranks),
                    place.typed_data(),
-                   attributes.n,
+                   n,
                    attributes.tile,
-                   attributes.n > 0 && attributes.backend == "native",
+                   n > 0 && attributes.backend == kNative,
                    attributes.processes.count > 0,
                    0,
                    nullptr,
@@ -172,7 +98,7 @@ std::shared_ptr<const SharedCallSite> SharedSiteOf(const XLA_FFI_CallFrame* fram
   return nullptr;
 }
 
-Made MakeSite(const char* routine, unsigned takes, const Attributes& attributes) {
+Made MakeSite(const char* routine, const CommonAttributes& attributes, const std::string& text) {
   const Processes& processes = attributes.processes;
   if (processes.count == 0) return {};
   if (attributes.ranks < 1 || processes.count % attributes.ranks != 0 ||
@@ -187,39 +113,45 @@ Made MakeSite(const char* routine, unsigned takes, const Attributes& attributes)
     }
     indices.push_back(static_cast<int>(processes.data[i]));
   }
-  std::ostringstream text;
-  text << routine << " (backend " << attributes.backend;
-  for (const Field& field : kFields) {
-    if (IsTaken(field, takes)) text << ", " << field.name << " " << attributes.*field.value;
-  }
-  text << ")";
-  return {Status::Ok(), NewSharedCallSite(routine, text.str(), static_cast<int>(attributes.ranks),
-                                          std::move(indices))};
+  const std::string call = std::string(routine) + " (" + text + ")";
+  return {Status::Ok(),
+          NewSharedCallSite(routine, call, static_cast<int>(attributes.ranks), std::move(indices))};
 }
 
-Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attributes,
-                 Backend* backend) {
+Status CheckBlock(const char* routine, ffi::AnyBuffer a, int64_t m, int64_t n,
+                  const CommonAttributes& attributes, const Backends& backends, size_t* backend) {
   const auto dimensions = a.dimensions();
   if (dimensions.size() != 2) {
     return Error(Code::kInvalidArgument, routine, ": a has ", dimensions.size(),
                  " dimensions, not 2");
   }
-  if (attributes.ranks < 1 || attributes.tile < 0 || attributes.n < 1) {
-    return Error(Code::kInvalidArgument, routine, ": n = ", attributes.n,
-                 ", ranks = ", attributes.ranks, ", tile = ", attributes.tile);
+  if (attributes.ranks < 1 || attributes.tile < 0 || attributes.grid_rows < 0 || m < 1 || n < 1) {
+    return Error(Code::kInvalidArgument, routine, ": ", m, " x ", n, ", ranks = ", attributes.ranks,
+                 ", tile = ", attributes.tile, ", grid_rows = ", attributes.grid_rows);
   }
-  if (dimensions[1] != attributes.n || dimensions[0] * attributes.ranks < attributes.n) {
+  if (dimensions[1] != n || dimensions[0] * attributes.ranks < m) {
     return Error(Code::kInvalidArgument, routine, ": a block of ", dimensions[0], " x ",
                  dimensions[1], " on each of ", attributes.ranks,
-                 " ranks does not hold a matrix of order ", attributes.n);
+                 " ranks does not hold a matrix of ", m, " x ", n);
   }
-  JAXMG_RETURN_IF_ERROR(FindBackend(routine, attributes.backend, backend));
-  const int64_t products = attributes.products;
-  if (products < 0 || products > static_cast<int64_t>(Precision::kChosen)) {
-    return Error(Code::kInvalidArgument, routine, ": products = ", products);
-  }
+  return FindBackend(routine, backends, attributes.backend, backend);
+}
+
+Status CheckCall(const char* routine, ffi::AnyBuffer a, const SquareAttributes& attributes,
+                 const Backends& backends, size_t* backend) {
+  return CheckBlock(routine, a, attributes.n, attributes.n, attributes, backends, backend);
+}
+
+Status CheckCall(const char* routine, ffi::AnyBuffer a, const SquareAttributes& attributes) {
+  size_t backend = 0;
+  return CheckCall(routine, a, attributes, kNativeAlone, &backend);
+}
+
+Status CheckPrecision(const char* routine, ffi::AnyBuffer a,
+                      const PrecisionAttributes& attributes) {
+  const auto products = static_cast<int64_t>(attributes.products);
   const bool lower = products > 0 && products < kNumPrecisions;
-  if (lower && *backend != kNative) {
+  if (lower && attributes.backend != kNative) {
     return Error(Code::kInvalidArgument, routine,
                  ": only backend 'native' computes products in lower precision");
   }
@@ -231,7 +163,7 @@ Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attrib
   return Status::Ok();
 }
 
-Status CheckSubset(const char* routine, const Attributes& attributes) {
+Status CheckSubset(const char* routine, const SubsetAttributes& attributes) {
   const int64_t first = attributes.first, last = attributes.last;
   if (first >= 0 && first < last && last <= attributes.n) return Status::Ok();
   return Error(Code::kInvalidArgument, routine, ": there are no eigenvalues [", first, ", ", last,

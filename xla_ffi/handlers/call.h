@@ -11,7 +11,9 @@
 #include <string_view>
 #include <utility>
 
-#include "xla_ffi/handlers/backends.h"
+#include "xla_ffi/engine/core/frame.h"
+#include "xla_ffi/handlers/attributes.h"
+#include "xla_ffi/handlers/handlers.h"
 #include "xla_ffi/handlers/platform.h"
 #include "xla_ffi/handlers/site_state.h"
 
@@ -19,63 +21,16 @@ namespace jaxmg {
 
 namespace ffi = xla::ffi;
 
-// The attributes of a call; see docs/architecture.md for their meaning. Those that a routine does
-// not take are 0.
-struct Processes {
-  const int64_t* data;  // of rank r of group g: data[g * ranks + r]
-  size_t count;         // 0: all ranks are in this process
-};
-
-struct Attributes {
-  int64_t ranks;
-  int64_t tile;
-  std::string_view backend;
-  int64_t n;
-  int64_t vectors;
-  int64_t inverse;
-  int64_t products;  // Precision
-  int64_t check_b;
-  int64_t operation;
-  int64_t parts;
-  int64_t first;
-  int64_t last;
-  Processes processes;
-};
-
-// What a routine takes beside `ranks`, `tile`, `backend` and `processes`, which all do.
-enum Takes : unsigned {
-  kN = 1,
-  kVectors = 2,
-  kInverse = 4,
-  kProducts = 8,
-  kCheckB = 16,
-  kOperation = 32,
-  kSubset = 64,
-  kParts = 128
-};
-
-// Exactly the attributes that a routine takes: one that is missing, unknown or of another type is
-// an error that names it.
-template <unsigned kTakes>
-struct AttributesOf : Attributes {};
-
-// `attributes` as XLA has them; *message names the first that is wrong.
-bool DecodeAttributes(const XLA_FFI_Attrs& attributes, unsigned takes, Attributes* decoded,
-                      std::string* message);
-
-inline Precision PrecisionOf(const Attributes& attributes) {
-  return static_cast<Precision>(attributes.products);
-}
-
 // `place` is [rank, group]. The calls of a program may carry the same attributes and run in any
 // order, so they are told apart by where XLA keeps those: one place for every call, shared by all
 // devices of the process.
 //
 // Those of a call with ranks in other processes are told apart by what XLA keeps for each since it
-// made the executable. `a` is what the ranks compare of their blocks.
+// made the executable. `a` is what the ranks compare of their blocks, `n` the columns of the
+// matrix, or 0.
 CallSite SiteOf(const char* routine, const Platform& platform,
                 ffi::Buffer<ffi::DataType::S32>& place, ffi::AnyBuffer a,
-                const Attributes& attributes) noexcept;
+                const CommonAttributes& attributes, int64_t n) noexcept;
 
 // The site of a call with ranks in other processes; null of any other. Takes no memory.
 std::shared_ptr<const SharedCallSite> SharedSiteOf(const XLA_FFI_CallFrame* frame) noexcept;
@@ -86,14 +41,23 @@ struct Made {
   Status status;
   std::shared_ptr<const SharedCallSite> site;
 };
-Made MakeSite(const char* routine, unsigned takes, const Attributes& attributes);
+// `text` has all that the ranks have to agree on.
+Made MakeSite(const char* routine, const CommonAttributes& attributes, const std::string& text);
 
-// A Status that names the routine unless the block of rows and the attributes fit.
-Status CheckCall(const char* routine, ffi::AnyBuffer a, const Attributes& attributes,
-                 Backend* backend);
+// A Status that names the routine unless the block of rows holds a rank's part of an m x n matrix,
+// and the attributes fit. *backend: the index of the solver among `backends`.
+Status CheckBlock(const char* routine, ffi::AnyBuffer a, int64_t m, int64_t n,
+                  const CommonAttributes& attributes, const Backends& backends, size_t* backend);
+// Of a square matrix.
+Status CheckCall(const char* routine, ffi::AnyBuffer a, const SquareAttributes& attributes,
+                 const Backends& backends, size_t* backend);
+Status CheckCall(const char* routine, ffi::AnyBuffer a, const SquareAttributes& attributes);
+
+// The same unless products can be computed so.
+Status CheckPrecision(const char* routine, ffi::AnyBuffer a, const PrecisionAttributes& attributes);
 
 // The same unless there are the eigenvalues [first, last).
-Status CheckSubset(const char* routine, const Attributes& attributes);
+Status CheckSubset(const char* routine, const SubsetAttributes& attributes);
 
 // f(T()) for the C++ type T of `dtype`.
 template <typename F>
@@ -140,54 +104,38 @@ XLA_FFI_Error* Protected(XLA_FFI_CallFrame* frame, Handler handler) noexcept {
 
 }  // namespace jaxmg
 
-// Every handler begins so: the platform and `place`; JAXMG_DEFINE_HANDLER adds the
-// attributes.
+// Every handler begins so: the platform and `place`; JAXMG_DEFINE_ROUTINE adds the attributes.
 #define JAXMG_BIND()          \
   xla::ffi::Ffi::Bind()       \
       .Ctx<jaxmg::Platform>() \
       .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>() /* place */
 
-// The symbols that handlers.h declares, for a function, what it takes and its binding: that of the
-// instantiate stage, and the handler. XLA gives the former the operands too for GPUs, and none for
-// CPU devices.
-#define JAXMG_DEFINE_HANDLER(symbol, name, function, takes, ...)                                \
-  extern "C" XLA_FFI_Error* symbol##Instantiate(XLA_FFI_CallFrame* frame) {                     \
-    return jaxmg::Protected(frame, [](XLA_FFI_CallFrame* call) {                                \
-      static const auto* handler = xla::ffi::Ffi::BindInstantiate()                             \
-                                       .RemainingArgs()                                         \
-                                       .RemainingRets()                                         \
-                                       .Attrs<jaxmg::AttributesOf<(takes)>>()                   \
-                                       .To([](xla::ffi::RemainingArgs, xla::ffi::RemainingRets, \
-                                              const jaxmg::Attributes& attributes) {            \
-                                         return jaxmg::MakeSite(name, takes, attributes);       \
-                                       })                                                       \
-                                       .release();                                              \
-      return handler->Call(call);                                                               \
-    });                                                                                         \
-  }                                                                                             \
-  extern "C" XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame) {                                  \
-    return jaxmg::Protected(frame, [](XLA_FFI_CallFrame* call) {                                \
-      static const auto* handler =                                                              \
-          (__VA_ARGS__).Attrs<jaxmg::AttributesOf<(takes)>>().To(function).release();           \
-      return handler->Call(call);                                                               \
-    });                                                                                         \
-  }
-
-template <unsigned kTakes>
-struct xla::ffi::AttrDecoding<jaxmg::AttributesOf<kTakes>> {
-  using Type = jaxmg::AttributesOf<kTakes>;
-  static std::optional<Type> Decode(XLA_FFI_AttrType, void* attributes,
-                                    DiagnosticEngine& diagnostic) {
-    Type decoded = {};
-    std::string message;
-    if (jaxmg::DecodeAttributes(*static_cast<const XLA_FFI_Attrs*>(attributes), kTakes, &decoded,
-                                &message)) {
-      return decoded;
-    }
-    diagnostic.Emit(message);
-    return std::nullopt;
-  }
-};
+// The row of a routine that handlers.h lists, with its two handlers: those of the instantiate and
+// of the execute stage. XLA gives the former the operands too for GPUs, and none for CPU devices.
+// After the binding of the execute stage come what Routine has beside the handlers.
+#define JAXMG_DEFINE_ROUTINE(symbol, name, function, attributes, binding, ...)                     \
+  extern "C" XLA_FFI_Error* symbol##Instantiate(XLA_FFI_CallFrame* frame) {                        \
+    return jaxmg::Protected(frame, [](XLA_FFI_CallFrame* call) {                                   \
+      static const auto* handler =                                                                 \
+          xla::ffi::Ffi::BindInstantiate()                                                         \
+              .RemainingArgs()                                                                     \
+              .RemainingRets()                                                                     \
+              .Attrs<jaxmg::Exactly<attributes>>()                                                 \
+              .To([](xla::ffi::RemainingArgs, xla::ffi::RemainingRets, const attributes& values) { \
+                return jaxmg::MakeSite(name, values, jaxmg::TextOf(values));                       \
+              })                                                                                   \
+              .release();                                                                          \
+      return handler->Call(call);                                                                  \
+    });                                                                                            \
+  }                                                                                                \
+  extern "C" XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame) {                                     \
+    return jaxmg::Protected(frame, [](XLA_FFI_CallFrame* call) {                                   \
+      static const auto* handler =                                                                 \
+          (binding).Attrs<jaxmg::Exactly<attributes>>().To(function).release();                    \
+      return handler->Call(call);                                                                  \
+    });                                                                                            \
+  }                                                                                                \
+  const jaxmg::Routine symbol##Routine = {name, symbol##Instantiate, symbol, __VA_ARGS__}
 
 template <xla::ffi::ExecutionStage stage>
 struct xla::ffi::ResultEncoding<stage, jaxmg::Made> {

@@ -1,16 +1,26 @@
 #include <complex>
 
-#include "xla_ffi/engine/routines.h"
+#include "xla_ffi/engine/core/cyclic.h"
 #include "xla_ffi/handlers/call.h"
-#include "xla_ffi/handlers/handlers.h"
 
 namespace jaxmg {
+
+struct CyclicAttributes : CommonAttributes {
+  bool inverse;  // the way back, to contiguous rows
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    CommonAttributes::Visit(attributes, visit);
+    visit("inverse", attributes.inverse);
+  }
+};
+
 namespace {
 
 constexpr char kName[] = "cyclic_1d";
 
 PlatformResult Cyclic(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
-                      ffi::Result<ffi::AnyBuffer> out, Attributes attributes) {
+                      ffi::Result<ffi::AnyBuffer> out, CyclicAttributes attributes) {
   const auto shape = a.dimensions();
   if (shape.size() != 2 || attributes.ranks < 1) {
     return Refuse(Error(Code::kInvalidArgument, kName, ": a must have 2 dimensions, on ",
@@ -20,18 +30,17 @@ PlatformResult Cyclic(Platform platform, ffi::Buffer<ffi::DataType::S32> place, 
     using T = decltype(zero);
     auto program = [=, rows = shape[0], columns = shape[1], a = Data<T>(a),
                     out = Data<T>(*out)](const RankContext& context) {
-      return CyclicRoutine<T>(context, rows, columns, attributes.tile, attributes.inverse != 0, out,
-                              a);
+      return CyclicRoutine<T>(context, rows, columns, attributes.tile, attributes.inverse, out, a);
     };
-    return Launch(platform, SiteOf(kName, platform, place, a, attributes), program);
+    return Launch(platform, SiteOf(kName, platform, place, a, attributes, /*n=*/0), program);
   });
 }
 
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgCyclic1d, jaxmg::kName, jaxmg::Cyclic, jaxmg::kInverse,
+JAXMG_DEFINE_ROUTINE(JaxmgCyclic1d, jaxmg::kName, jaxmg::Cyclic, jaxmg::CyclicAttributes,
                      JAXMG_BIND()
-                         .Arg<xla::ffi::AnyBuffer>()  // a
-                         .Ret<xla::ffi::AnyBuffer>()  // in a's place
-);
+                         .Arg<xla::ffi::AnyBuffer>()   // a
+                         .Ret<xla::ffi::AnyBuffer>(),  // in a's place
+                     jaxmg::kNativeAlone);

@@ -5,20 +5,58 @@
 #include <complex>
 
 #include "xla_ffi/handlers/call.h"
-#include "xla_ffi/handlers/handlers.h"
 
 namespace jaxmg {
+
+template <>
+struct EnumAttribute<Apply> {
+  static constexpr int64_t kCount = static_cast<int64_t>(Apply::kMultiplyLH) + 1;
+  static constexpr char kWhat[] = "operation";
+};
+
+struct ApplyAttributes : SquareAttributes {
+  Apply operation;
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    SquareAttributes::Visit(attributes, visit);
+    visit("operation", attributes.operation);
+  }
+};
+
+struct SolveRowsAttributes : SquareAttributes {
+  bool inverse;  // b L^-1 in place of b L^-H
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    SquareAttributes::Visit(attributes, visit);
+    visit("inverse", attributes.inverse);
+  }
+};
+
 namespace {
+
+// What a call takes of a rank, for plans.
+struct PotrfNeeds {
+  template <typename T>
+  static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
+    const PotrfSpace<T> space(sizes, ranks);
+    return NeedsOf<T>(space, space.tiles.has_overflow() ? space.tiles.width() * query.n : 0);
+  }
+};
+
+struct ApplyNeeds {
+  template <typename T>
+  static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
+    return NeedsOf<T>(ApplySpace<T>(sizes, query.nrhs, ranks), query.n * query.nrhs);
+  }
+};
 
 // A Status that names the routine unless the block, the tile width and the overflow tile fit each
 // other as the plan has them.
 Status CheckFactor(const char* routine, ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
-                   const Attributes& attributes) {
-  Backend backend;
-  JAXMG_RETURN_IF_ERROR(CheckCall(routine, tiles, attributes, &backend));
-  if (backend != kNative) {
-    return Error(Code::kInvalidArgument, routine, ": only backend 'native' keeps factors");
-  }
+                   const SquareAttributes& attributes) {
+  JAXMG_RETURN_IF_ERROR(CheckCall(routine, tiles, attributes));
   const int64_t n = attributes.n, block = tiles.dimensions()[0];
   if (attributes.tile != Tiles::EvenWidth(block, attributes.tile)) {
     return Error(Code::kInvalidArgument, routine, ": tiles of ", attributes.tile,
@@ -38,33 +76,37 @@ Status CheckFactor(const char* routine, ffi::AnyBuffer tiles, ffi::AnyBuffer ove
 
 // What a rank works on in `a`, and where that is copied from first.
 template <typename T>
-Operand<T> OperandOf(const Attributes& attributes, ffi::AnyBuffer a, ffi::AnyBuffer overflow,
-                     int32_t* status, const T* source) {
-  return {attributes.n,     attributes.n, a.dimensions()[0],       attributes.tile,
-          Data<T>(a),       status,       PrecisionOf(attributes), source,
-          Data<T>(overflow)};
+Operand<T> OperandOf(const SquareAttributes& attributes, ffi::AnyBuffer a, ffi::AnyBuffer overflow,
+                     int32_t* status, const T* source, Precision precision = Precision::kHighest) {
+  return {attributes.n, attributes.n, a.dimensions()[0], attributes.tile, Data<T>(a), status,
+          precision,    source,       Data<T>(overflow)};
 }
 
 // Launches the rank program that `program` gives for the factor's dtype, if the call can be right.
 // What that needs of buffers it has to take out of them: they may be gone when it runs.
 template <typename Program>
 PlatformResult OnFactor(const char* name, const Platform& platform,
-                        ffi::Buffer<ffi::DataType::S32>& place, const Attributes& attributes,
+                        ffi::Buffer<ffi::DataType::S32>& place, const SquareAttributes& attributes,
                         ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, const Program& program) {
   const Status checked = CheckFactor(name, tiles, overflow, attributes);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(name, tiles.element_type(), [&](auto zero) {
-    return Launch(platform, SiteOf(name, platform, place, tiles, attributes), program(zero));
+    return Launch(platform, SiteOf(name, platform, place, tiles, attributes, attributes.n),
+                  program(zero));
   });
 }
 
 PlatformResult Factorize(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
                          ffi::Result<ffi::AnyBuffer> tiles, ffi::Result<ffi::AnyBuffer> overflow,
                          ffi::Result<ffi::AnyBuffer> log_det,
-                         ffi::ResultBuffer<ffi::DataType::S32> status, Attributes attributes) {
+                         ffi::ResultBuffer<ffi::DataType::S32> status,
+                         PrecisionAttributes attributes) {
+  const Status checked = CheckPrecision("potrf", a, attributes);
+  if (!checked.ok()) return Refuse(checked);
   return OnFactor("potrf", platform, place, attributes, *tiles, *overflow, [&](auto zero) {
     using T = decltype(zero);
-    return [operand = OperandOf<T>(attributes, *tiles, *overflow, status->typed_data(), Data<T>(a)),
+    return [operand = OperandOf<T>(attributes, *tiles, *overflow, status->typed_data(), Data<T>(a),
+                                   attributes.products),
             log_det = Data<Real<T>>(*log_det)](const RankContext& context) {
       return PotrfRoutine<T>(context, operand, log_det);
     };
@@ -73,20 +115,16 @@ PlatformResult Factorize(Platform platform, ffi::Buffer<ffi::DataType::S32> plac
 
 PlatformResult FactorApply(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
                            ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, ffi::AnyBuffer b,
-                           ffi::Result<ffi::AnyBuffer> x, Attributes attributes) {
+                           ffi::Result<ffi::AnyBuffer> x, ApplyAttributes attributes) {
   static constexpr char kName[] = "factor_apply";
   const auto shape = b.dimensions();
   if (shape.size() != 2 || shape[0] != attributes.n || b.element_type() != tiles.element_type()) {
     return Refuse(Error(Code::kInvalidArgument, kName, ": b must be (n, nrhs), of a's dtype"));
   }
-  if (attributes.operation < 0 || attributes.operation > static_cast<int64_t>(Apply::kMultiplyLH)) {
-    return Refuse(
-        Error(Code::kInvalidArgument, kName, ": there is no operation ", attributes.operation));
-  }
   return OnFactor(kName, platform, place, attributes, tiles, overflow, [&](auto zero) {
     using T = decltype(zero);
     return [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
-            apply = static_cast<Apply>(attributes.operation), nrhs = shape[1], x = Data<T>(*x),
+            apply = attributes.operation, nrhs = shape[1], x = Data<T>(*x),
             b = Data<T>(b)](const RankContext& context) {
       return ApplyRoutine<T>(context, factor, apply, nrhs, x, b);
     };
@@ -95,7 +133,7 @@ PlatformResult FactorApply(Platform platform, ffi::Buffer<ffi::DataType::S32> pl
 
 PlatformResult FactorSolveRows(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
                                ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, ffi::AnyBuffer b,
-                               ffi::Result<ffi::AnyBuffer> x, Attributes attributes) {
+                               ffi::Result<ffi::AnyBuffer> x, SolveRowsAttributes attributes) {
   static constexpr char kName[] = "factor_solve_rows";
   const auto shape = b.dimensions(), block = tiles.dimensions();
   if (shape.size() != 2 || block.size() != 2 || shape[0] != block[0] || shape[1] != block[1] ||
@@ -105,7 +143,7 @@ PlatformResult FactorSolveRows(Platform platform, ffi::Buffer<ffi::DataType::S32
   return OnFactor(kName, platform, place, attributes, tiles, overflow, [&](auto zero) {
     using T = decltype(zero);
     return [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
-            inverse = attributes.inverse != 0, x = Data<T>(*x),
+            inverse = attributes.inverse, x = Data<T>(*x),
             b = Data<T>(b)](const RankContext& context) {
       return SolveRowsRoutine<T>(context, factor, inverse, x, b);
     };
@@ -114,17 +152,21 @@ PlatformResult FactorSolveRows(Platform platform, ffi::Buffer<ffi::DataType::S32
 
 PlatformResult FactorInvert(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
                             ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
-                            ffi::Result<ffi::AnyBuffer> inverse, Attributes attributes) {
+                            ffi::Result<ffi::AnyBuffer> inverse, PrecisionAttributes attributes) {
+  const Status checked = CheckPrecision("factor_invert", tiles, attributes);
+  if (!checked.ok()) return Refuse(checked);
   return OnFactor("factor_invert", platform, place, attributes, tiles, overflow, [&](auto zero) {
     using T = decltype(zero);
-    return [factor = OperandOf<T>(attributes, *inverse, overflow, nullptr, Data<T>(tiles))](
-               const RankContext& context) { return InvertRoutine<T>(context, factor); };
+    return [factor = OperandOf<T>(attributes, *inverse, overflow, nullptr, Data<T>(tiles),
+                                  attributes.products)](const RankContext& context) {
+      return InvertRoutine<T>(context, factor);
+    };
   });
 }
 
 PlatformResult FactorDiagonal(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
                               ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
-                              ffi::Result<ffi::AnyBuffer> diagonal, Attributes attributes) {
+                              ffi::Result<ffi::AnyBuffer> diagonal, SquareAttributes attributes) {
   return OnFactor("factor_diagonal", platform, place, attributes, tiles, overflow, [&](auto zero) {
     using T = decltype(zero);
     return [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
@@ -136,7 +178,7 @@ PlatformResult FactorDiagonal(Platform platform, ffi::Buffer<ffi::DataType::S32>
 
 PlatformResult FactorTiles(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
                            ffi::AnyBuffer rows, ffi::Result<ffi::AnyBuffer> tiles,
-                           ffi::Result<ffi::AnyBuffer> overflow, Attributes attributes) {
+                           ffi::Result<ffi::AnyBuffer> overflow, SquareAttributes attributes) {
   return OnFactor("factor_tiles", platform, place, attributes, *tiles, *overflow, [&](auto zero) {
     using T = decltype(zero);
     return [factor = OperandOf<T>(attributes, *tiles, *overflow, nullptr, Data<T>(rows))](
@@ -148,7 +190,7 @@ PlatformResult FactorTiles(Platform platform, ffi::Buffer<ffi::DataType::S32> pl
 
 PlatformResult FactorRows(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
                           ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
-                          ffi::Result<ffi::AnyBuffer> rows, Attributes attributes) {
+                          ffi::Result<ffi::AnyBuffer> rows, SquareAttributes attributes) {
   return OnFactor("factor_rows", platform, place, attributes, tiles, overflow, [&](auto zero) {
     using T = decltype(zero);
     return [factor = OperandOf<T>(attributes, *rows, overflow, nullptr, Data<T>(tiles))](
@@ -161,58 +203,58 @@ PlatformResult FactorRows(Platform platform, ffi::Buffer<ffi::DataType::S32> pla
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgPotrf, "potrf", jaxmg::Factorize, jaxmg::kN | jaxmg::kProducts,
+JAXMG_DEFINE_ROUTINE(JaxmgPotrf, "potrf", jaxmg::Factorize, jaxmg::PrecisionAttributes,
                      JAXMG_BIND()
-                         .Arg<xla::ffi::AnyBuffer>()                        // a
-                         .Ret<xla::ffi::AnyBuffer>()                        // tiles, in a's place
-                         .Ret<xla::ffi::AnyBuffer>()                        // overflow
-                         .Ret<xla::ffi::AnyBuffer>()                        // log_det
-                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-);
+                         .Arg<xla::ffi::AnyBuffer>()                         // a
+                         .Ret<xla::ffi::AnyBuffer>()                         // tiles, in a's place
+                         .Ret<xla::ffi::AnyBuffer>()                         // overflow
+                         .Ret<xla::ffi::AnyBuffer>()                         // log_det
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
+                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::PotrfNeeds>);
 
-JAXMG_DEFINE_HANDLER(JaxmgFactorApply, "factor_apply", jaxmg::FactorApply,
-                     jaxmg::kN | jaxmg::kOperation,
+JAXMG_DEFINE_ROUTINE(JaxmgFactorApply, "factor_apply", jaxmg::FactorApply, jaxmg::ApplyAttributes,
                      JAXMG_BIND()
-                         .Arg<xla::ffi::AnyBuffer>()  // tiles
-                         .Arg<xla::ffi::AnyBuffer>()  // overflow
-                         .Arg<xla::ffi::AnyBuffer>()  // b
-                         .Ret<xla::ffi::AnyBuffer>()  // x
-);
+                         .Arg<xla::ffi::AnyBuffer>()   // tiles
+                         .Arg<xla::ffi::AnyBuffer>()   // overflow
+                         .Arg<xla::ffi::AnyBuffer>()   // b
+                         .Ret<xla::ffi::AnyBuffer>(),  // x
+                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::ApplyNeeds>);
 
-JAXMG_DEFINE_HANDLER(JaxmgFactorSolveRows, "factor_solve_rows", jaxmg::FactorSolveRows,
-                     jaxmg::kN | jaxmg::kInverse,
+JAXMG_DEFINE_ROUTINE(JaxmgFactorSolveRows, "factor_solve_rows", jaxmg::FactorSolveRows,
+                     jaxmg::SolveRowsAttributes,
                      JAXMG_BIND()
-                         .Arg<xla::ffi::AnyBuffer>()  // tiles
-                         .Arg<xla::ffi::AnyBuffer>()  // overflow
-                         .Arg<xla::ffi::AnyBuffer>()  // b, a block of rows
-                         .Ret<xla::ffi::AnyBuffer>()  // x
-);
+                         .Arg<xla::ffi::AnyBuffer>()   // tiles
+                         .Arg<xla::ffi::AnyBuffer>()   // overflow
+                         .Arg<xla::ffi::AnyBuffer>()   // b, a block of rows
+                         .Ret<xla::ffi::AnyBuffer>(),  // x
+                     jaxmg::kNativeAlone);
 
-JAXMG_DEFINE_HANDLER(JaxmgFactorInvert, "factor_invert", jaxmg::FactorInvert,
-                     jaxmg::kN | jaxmg::kProducts,
+JAXMG_DEFINE_ROUTINE(JaxmgFactorInvert, "factor_invert", jaxmg::FactorInvert,
+                     jaxmg::PrecisionAttributes,
                      JAXMG_BIND()
-                         .Arg<xla::ffi::AnyBuffer>()  // tiles
-                         .Arg<xla::ffi::AnyBuffer>()  // overflow
-                         .Ret<xla::ffi::AnyBuffer>()  // the inverse, in the tiles' place
-);
+                         .Arg<xla::ffi::AnyBuffer>()   // tiles
+                         .Arg<xla::ffi::AnyBuffer>()   // overflow
+                         .Ret<xla::ffi::AnyBuffer>(),  // the inverse, in the tiles' place
+                     jaxmg::kNativeAlone);
 
-JAXMG_DEFINE_HANDLER(JaxmgFactorDiagonal, "factor_diagonal", jaxmg::FactorDiagonal, jaxmg::kN,
+JAXMG_DEFINE_ROUTINE(JaxmgFactorDiagonal, "factor_diagonal", jaxmg::FactorDiagonal,
+                     jaxmg::SquareAttributes,
                      JAXMG_BIND()
-                         .Arg<xla::ffi::AnyBuffer>()  // tiles
-                         .Arg<xla::ffi::AnyBuffer>()  // overflow
-                         .Ret<xla::ffi::AnyBuffer>()  // diagonal, real
-);
+                         .Arg<xla::ffi::AnyBuffer>()   // tiles
+                         .Arg<xla::ffi::AnyBuffer>()   // overflow
+                         .Ret<xla::ffi::AnyBuffer>(),  // diagonal, real
+                     jaxmg::kNativeAlone);
 
-JAXMG_DEFINE_HANDLER(JaxmgFactorTiles, "factor_tiles", jaxmg::FactorTiles, jaxmg::kN,
+JAXMG_DEFINE_ROUTINE(JaxmgFactorTiles, "factor_tiles", jaxmg::FactorTiles, jaxmg::SquareAttributes,
                      JAXMG_BIND()
-                         .Arg<xla::ffi::AnyBuffer>()  // rows of U
-                         .Ret<xla::ffi::AnyBuffer>()  // tiles, in their place
-                         .Ret<xla::ffi::AnyBuffer>()  // overflow
-);
+                         .Arg<xla::ffi::AnyBuffer>()   // rows of U
+                         .Ret<xla::ffi::AnyBuffer>()   // tiles, in their place
+                         .Ret<xla::ffi::AnyBuffer>(),  // overflow
+                     jaxmg::kNativeAlone);
 
-JAXMG_DEFINE_HANDLER(JaxmgFactorRows, "factor_rows", jaxmg::FactorRows, jaxmg::kN,
+JAXMG_DEFINE_ROUTINE(JaxmgFactorRows, "factor_rows", jaxmg::FactorRows, jaxmg::SquareAttributes,
                      JAXMG_BIND()
-                         .Arg<xla::ffi::AnyBuffer>()  // tiles
-                         .Arg<xla::ffi::AnyBuffer>()  // overflow
-                         .Ret<xla::ffi::AnyBuffer>()  // rows of U, in the tiles' place
-);
+                         .Arg<xla::ffi::AnyBuffer>()   // tiles
+                         .Arg<xla::ffi::AnyBuffer>()   // overflow
+                         .Ret<xla::ffi::AnyBuffer>(),  // rows of U, in the tiles' place
+                     jaxmg::kNativeAlone);

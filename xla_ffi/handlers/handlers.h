@@ -1,57 +1,52 @@
-// The handlers that a plugin registers, and the table that binds names to them.
+// The table of routines. A line has the routine's name and that of its row, which its own file
+// defines (JAXMG_DEFINE_ROUTINE in call.h): handlers, backends, plan.
 #ifndef JAXMG_XLA_FFI_HANDLERS_HANDLERS_H_
 #define JAXMG_XLA_FFI_HANDLERS_HANDLERS_H_
 
+#include <string_view>
+
 #include "xla/ffi/api/ffi.h"
+#include "xla_ffi/handlers/routine.h"
 
-// With what makes the state of a call of it, where there is any.
-#define JAXMG_DECLARE_HANDLER(symbol)                  \
+#define JAXMG_FOR_EACH_ROUTINE(ROUTINE)            \
+  ROUTINE(potrs, JaxmgPotrs)                       \
+  ROUTINE(potri, JaxmgPotri)                       \
+  ROUTINE(syevd, JaxmgSyevd)                       \
+  ROUTINE(syevx, JaxmgSyevx)                       \
+  ROUTINE(sygvd, JaxmgSygvd)                       \
+  ROUTINE(sygvx, JaxmgSygvx)                       \
+  ROUTINE(cyclic_1d, JaxmgCyclic1d)                \
+  ROUTINE(potrf, JaxmgPotrf)                       \
+  ROUTINE(factor_apply, JaxmgFactorApply)          \
+  ROUTINE(factor_solve_rows, JaxmgFactorSolveRows) \
+  ROUTINE(factor_invert, JaxmgFactorInvert)        \
+  ROUTINE(factor_diagonal, JaxmgFactorDiagonal)    \
+  ROUTINE(factor_tiles, JaxmgFactorTiles)          \
+  ROUTINE(factor_rows, JaxmgFactorRows)            \
+  ROUTINE(hemm, JaxmgHemm)                         \
+  ROUTINE(all_gather, JaxmgAllGather)
+
+// Declares the execute stage, the instantiate stage and the row.
+#define JAXMG_DECLARE_ROUTINE(name, symbol)            \
   XLA_FFI_DECLARE_HANDLER_SYMBOL(symbol##Instantiate); \
-  XLA_FFI_DECLARE_HANDLER_SYMBOL(symbol)
-
-JAXMG_DECLARE_HANDLER(JaxmgPotrs);
-JAXMG_DECLARE_HANDLER(JaxmgPotri);
-JAXMG_DECLARE_HANDLER(JaxmgSyevd);
-JAXMG_DECLARE_HANDLER(JaxmgSyevx);
-JAXMG_DECLARE_HANDLER(JaxmgSygvd);
-JAXMG_DECLARE_HANDLER(JaxmgSygvx);
-JAXMG_DECLARE_HANDLER(JaxmgCyclic1d);
-JAXMG_DECLARE_HANDLER(JaxmgPotrf);
-JAXMG_DECLARE_HANDLER(JaxmgFactorApply);
-JAXMG_DECLARE_HANDLER(JaxmgFactorSolveRows);
-JAXMG_DECLARE_HANDLER(JaxmgFactorInvert);
-JAXMG_DECLARE_HANDLER(JaxmgFactorDiagonal);
-JAXMG_DECLARE_HANDLER(JaxmgFactorTiles);
-JAXMG_DECLARE_HANDLER(JaxmgFactorRows);
-JAXMG_DECLARE_HANDLER(JaxmgHemm);
-JAXMG_DECLARE_HANDLER(JaxmgAllGather);
+  XLA_FFI_DECLARE_HANDLER_SYMBOL(symbol);              \
+  extern const jaxmg::Routine symbol##Routine;
+JAXMG_FOR_EACH_ROUTINE(JAXMG_DECLARE_ROUTINE)
+#undef JAXMG_DECLARE_ROUTINE
 
 namespace jaxmg {
 
-struct Registration {
-  const char* name;
-  XLA_FFI_Handler* instantiate;
-  XLA_FFI_Handler* execute;
-};
+#define JAXMG_ROW(name, symbol) &symbol##Routine,
+inline constexpr const Routine* kRoutines[] = {JAXMG_FOR_EACH_ROUTINE(JAXMG_ROW)};
+#undef JAXMG_ROW
 
-inline constexpr Registration kRegistrations[] = {
-    {"jaxmg_potrs", JaxmgPotrsInstantiate, JaxmgPotrs},
-    {"jaxmg_potri", JaxmgPotriInstantiate, JaxmgPotri},
-    {"jaxmg_syevd", JaxmgSyevdInstantiate, JaxmgSyevd},
-    {"jaxmg_syevx", JaxmgSyevxInstantiate, JaxmgSyevx},
-    {"jaxmg_sygvd", JaxmgSygvdInstantiate, JaxmgSygvd},
-    {"jaxmg_sygvx", JaxmgSygvxInstantiate, JaxmgSygvx},
-    {"jaxmg_cyclic_1d", JaxmgCyclic1dInstantiate, JaxmgCyclic1d},
-    {"jaxmg_potrf", JaxmgPotrfInstantiate, JaxmgPotrf},
-    {"jaxmg_factor_apply", JaxmgFactorApplyInstantiate, JaxmgFactorApply},
-    {"jaxmg_factor_solve_rows", JaxmgFactorSolveRowsInstantiate, JaxmgFactorSolveRows},
-    {"jaxmg_factor_invert", JaxmgFactorInvertInstantiate, JaxmgFactorInvert},
-    {"jaxmg_factor_diagonal", JaxmgFactorDiagonalInstantiate, JaxmgFactorDiagonal},
-    {"jaxmg_factor_tiles", JaxmgFactorTilesInstantiate, JaxmgFactorTiles},
-    {"jaxmg_factor_rows", JaxmgFactorRowsInstantiate, JaxmgFactorRows},
-    {"jaxmg_hemm", JaxmgHemmInstantiate, JaxmgHemm},
-    {"jaxmg_all_gather", JaxmgAllGatherInstantiate, JaxmgAllGather},
-};
+// Null where there is none of that name.
+inline const Routine* FindRoutine(std::string_view name) {
+  for (const Routine* routine : kRoutines) {
+    if (name == routine->name) return routine;
+  }
+  return nullptr;
+}
 
 }  // namespace jaxmg
 

@@ -3,21 +3,27 @@
 #include <complex>
 
 #include "xla_ffi/handlers/call.h"
-#include "xla_ffi/handlers/handlers.h"
 
 namespace jaxmg {
+
+struct HemmAttributes : SquareAttributes {
+  int64_t parts;  // in how many parts of x the products of a row are added up by themselves
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    SquareAttributes::Visit(attributes, visit);
+    visit("parts", attributes.parts);
+  }
+};
+
 namespace {
 
 constexpr char kName[] = "hemm";
 
 PlatformResult Hemm(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
-                    ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> y, Attributes attributes) {
-  Backend backend;
-  const Status checked = CheckCall(kName, a, attributes, &backend);
+                    ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> y, HemmAttributes attributes) {
+  const Status checked = CheckCall(kName, a, attributes);
   if (!checked.ok()) return Refuse(checked);
-  if (backend != kNative) {
-    return Refuse(Error(Code::kInvalidArgument, kName, ": only backend 'native' has it"));
-  }
   const auto shape = x.dimensions();
   if (shape.size() != 2 || shape[0] != attributes.n || x.element_type() != a.element_type()) {
     return Refuse(Error(Code::kInvalidArgument, kName, ": x must be (n, nrhs), of a's dtype"));
@@ -34,16 +40,16 @@ PlatformResult Hemm(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ff
     auto program = [product](const RankContext& context) {
       return HemmRoutine<T>(context, product);
     };
-    return Launch(platform, SiteOf(kName, platform, place, a, attributes), program);
+    return Launch(platform, SiteOf(kName, platform, place, a, attributes, attributes.n), program);
   });
 }
 
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgHemm, jaxmg::kName, jaxmg::Hemm, jaxmg::kN | jaxmg::kParts,
+JAXMG_DEFINE_ROUTINE(JaxmgHemm, jaxmg::kName, jaxmg::Hemm, jaxmg::HemmAttributes,
                      JAXMG_BIND()
-                         .Arg<xla::ffi::AnyBuffer>()  // a
-                         .Arg<xla::ffi::AnyBuffer>()  // x
-                         .Ret<xla::ffi::AnyBuffer>()  // y
-);
+                         .Arg<xla::ffi::AnyBuffer>()   // a
+                         .Arg<xla::ffi::AnyBuffer>()   // x
+                         .Ret<xla::ffi::AnyBuffer>(),  // y
+                     jaxmg::kNativeAlone);

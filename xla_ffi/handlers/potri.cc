@@ -1,20 +1,44 @@
+#include "xla_ffi/engine/cholesky/potri.h"
+
 #include <complex>
 
-#include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/call.h"
-#include "xla_ffi/handlers/handlers.h"
+#ifdef JAXMG_CUDA
+#include "xla_ffi/vendor/cusolvermg/mg.h"
+#endif
 
 namespace jaxmg {
 namespace {
 
 constexpr char kName[] = "potri";
 
+// By backend, the preferred one first.
+template <typename T>
+constexpr Solver<Status(const RankContext&, const Operand<T>&)> kSolvers[] = {
+    {kNative, &PotriRoutine<T>},
+#ifdef JAXMG_CUDA
+    {"cusolvermg", &mg::Potri<T>},
+#endif
+};
+constexpr auto kNames = NamesOf(kSolvers<double>);
+constexpr Backends kBackends = {kNames.data(), kNames.size()};
+
+// What a call takes of a rank, for plans.
+struct Needs {
+  template <typename T>
+  static RankNeeds Of(const PlanQuery&, const Sizes& sizes, const Ranks& ranks) {
+    return NeedsOf<T>(PotriSpace<T>(sizes, ranks), 0);
+  }
+};
+
 PlatformResult Invert(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
                       ffi::Result<ffi::AnyBuffer> inverse,
-                      ffi::ResultBuffer<ffi::DataType::S32> status, Attributes attributes) {
+                      ffi::ResultBuffer<ffi::DataType::S32> status,
+                      PrecisionAttributes attributes) {
   const int64_t n = attributes.n;
-  Backend backend;
-  const Status checked = CheckCall(kName, a, attributes, &backend);
+  size_t backend = 0;
+  Status checked = CheckCall(kName, a, attributes, kBackends, &backend);
+  if (checked.ok()) checked = CheckPrecision(kName, a, attributes);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
@@ -24,21 +48,21 @@ PlatformResult Invert(Platform platform, ffi::Buffer<ffi::DataType::S32> place, 
                                 attributes.tile,
                                 Data<T>(*inverse),
                                 status->typed_data(),
-                                PrecisionOf(attributes),
+                                attributes.products,
                                 Data<T>(a)};
     auto program = [=](const RankContext& context) {
-      return kSolvers<T>[backend].potri(context, operand);
+      return kSolvers<T>[backend].solve(context, operand);
     };
-    return Launch(platform, SiteOf(kName, platform, place, a, attributes), program);
+    return Launch(platform, SiteOf(kName, platform, place, a, attributes, n), program);
   });
 }
 
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgPotri, jaxmg::kName, jaxmg::Invert, jaxmg::kN | jaxmg::kProducts,
+JAXMG_DEFINE_ROUTINE(JaxmgPotri, jaxmg::kName, jaxmg::Invert, jaxmg::PrecisionAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Ret<xla::ffi::AnyBuffer>()  // the inverse, in a's place
-                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-);
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
+                     jaxmg::kBackends, &jaxmg::AnswerWith<jaxmg::Needs>);

@@ -1,22 +1,57 @@
-#include <complex>
-#include <cstring>
+#include "xla_ffi/engine/cholesky/potrs.h"
 
-#include "xla_ffi/handlers/backends.h"
+#include <complex>
+
 #include "xla_ffi/handlers/call.h"
-#include "xla_ffi/handlers/handlers.h"
+#ifdef JAXMG_CUDA
+#include "xla_ffi/vendor/cusolvermg/mg.h"
+#include "xla_ffi/vendor/cusolvermp/mp.h"
+#endif
 
 namespace jaxmg {
+
+struct PotrsAttributes : PrecisionAttributes {
+  bool check_b;  // ranks may have brought different b
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    PrecisionAttributes::Visit(attributes, visit);
+    visit("check_b", attributes.check_b);
+  }
+};
+
 namespace {
 
 constexpr char kName[] = "potrs";
 
+// By backend, the preferred one first.
+template <typename T>
+constexpr Solver<Status(const RankContext&, const Operand<T>&, const Solution<T>&)> kSolvers[] = {
+    {kNative, &PotrsRoutine<T>},
+#ifdef JAXMG_CUDA
+    {"cusolvermg", &mg::Potrs<T>},
+    {"cusolvermp", &mp::Potrs<T>},
+#endif
+};
+constexpr auto kNames = NamesOf(kSolvers<double>);
+constexpr Backends kBackends = {kNames.data(), kNames.size()};
+
+// What a call takes of a rank, for plans.
+struct Needs {
+  template <typename T>
+  static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
+    return NeedsOf<T>(PotrsSpace<T>(sizes, query.nrhs, ranks), query.n * query.nrhs);
+  }
+};
+
 PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
                      ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> a_work,
                      ffi::Result<ffi::AnyBuffer> x, ffi::Result<ffi::AnyBuffer> log_det,
-                     ffi::ResultBuffer<ffi::DataType::S32> status, Attributes attributes) {
+                     ffi::ResultBuffer<ffi::DataType::S32> status, PotrsAttributes attributes) {
   const int64_t n = attributes.n;
-  Backend backend;
-  const Status checked = CheckCall(kName, a, attributes, &backend);
+  size_t backend = 0;
+  Status checked = CheckCall(kName, a, attributes, kBackends, &backend);
+  if (checked.ok()) checked = CheckPrecision(kName, a, attributes);
   if (!checked.ok()) return Refuse(checked);
   const auto shape = b.dimensions();
   if (shape.size() != 2 || shape[0] != n || b.element_type() != a.element_type()) {
@@ -30,28 +65,27 @@ PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
                           attributes.tile,
                           Data<T>(*a_work),
                           status->typed_data(),
-                          PrecisionOf(attributes),
+                          attributes.products,
                           Data<T>(a)};
-    operand.grid_rows = GridRows(attributes.backend);
+    operand.grid_rows = attributes.grid_rows;
     const Solution<T> solution = {shape[1], Data<T>(*x), Data<Real<T>>(*log_det), Data<T>(b),
-                                  attributes.check_b != 0};
+                                  attributes.check_b};
     auto program = [=](const RankContext& context) {
-      return kSolvers<T>[backend].potrs(context, operand, solution);
+      return kSolvers<T>[backend].solve(context, operand, solution);
     };
-    return Launch(platform, SiteOf(kName, platform, place, a, attributes), program);
+    return Launch(platform, SiteOf(kName, platform, place, a, attributes, n), program);
   });
 }
 
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgPotrs, jaxmg::kName, jaxmg::Potrs,
-                     jaxmg::kN | jaxmg::kProducts | jaxmg::kCheckB,
+JAXMG_DEFINE_ROUTINE(JaxmgPotrs, jaxmg::kName, jaxmg::Potrs, jaxmg::PotrsAttributes,
                      JAXMG_BIND()
-                         .Arg<xla::ffi::AnyBuffer>()                        // a
-                         .Arg<xla::ffi::AnyBuffer>()                        // b
-                         .Ret<xla::ffi::AnyBuffer>()                        // a_work, in a's place
-                         .Ret<xla::ffi::AnyBuffer>()                        // x
-                         .Ret<xla::ffi::AnyBuffer>()                        // log_det
-                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-);
+                         .Arg<xla::ffi::AnyBuffer>()                         // a
+                         .Arg<xla::ffi::AnyBuffer>()                         // b
+                         .Ret<xla::ffi::AnyBuffer>()                         // a_work, in a's place
+                         .Ret<xla::ffi::AnyBuffer>()                         // x
+                         .Ret<xla::ffi::AnyBuffer>()                         // log_det
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
+                     jaxmg::kBackends, &jaxmg::AnswerWith<jaxmg::Needs>);

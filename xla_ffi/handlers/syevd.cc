@@ -1,21 +1,46 @@
 #include <complex>
 
 #include "xla_ffi/engine/eigen/eigenproblem.h"
-#include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/call.h"
-#include "xla_ffi/handlers/handlers.h"
+#ifdef JAXMG_CUDA
+#include "xla_ffi/vendor/cusolvermg/mg.h"
+#include "xla_ffi/vendor/cusolvermp/mp.h"
+#endif
 
 namespace jaxmg {
 namespace {
 
 constexpr char kName[] = "syevd";
 
+// By backend, the preferred one first.
+template <typename T>
+constexpr Solver<Status(const RankContext&, const Operand<T>&, bool, Real<T>*)> kSolvers[] = {
+    {kNative, &SyevdRoutine<T>},
+#ifdef JAXMG_CUDA
+    {"cusolvermg", &mg::Syevd<T>},
+    {"cusolvermp", &mp::Syevd<T>},
+#endif
+};
+constexpr auto kNames = NamesOf(kSolvers<double>);
+constexpr Backends kBackends = {kNames.data(), kNames.size()};
+
+// What a call takes of a rank, for plans.
+struct Needs {
+  template <typename T>
+  static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
+    RankNeeds needs =
+        NeedsOf<T>(EigenproblemSpace<T>(sizes, query.vectors, {0, query.n}, ranks), 0);
+    needs.bytes += query.n * sizeof(Real<T>);
+    return needs;
+  }
+};
+
 PlatformResult Syevd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
                      ffi::Result<ffi::AnyBuffer> v, ffi::Result<ffi::AnyBuffer> w,
-                     ffi::ResultBuffer<ffi::DataType::S32> status, Attributes attributes) {
+                     ffi::ResultBuffer<ffi::DataType::S32> status, VectorsAttributes attributes) {
   const int64_t n = attributes.n;
-  Backend backend;
-  const Status checked = CheckCall(kName, a, attributes, &backend);
+  size_t backend = 0;
+  const Status checked = CheckCall(kName, a, attributes, kBackends, &backend);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
@@ -27,11 +52,11 @@ PlatformResult Syevd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
                           status->typed_data(),
                           Precision::kHighest,
                           Data<T>(a)};
-    operand.grid_rows = GridRows(attributes.backend);
+    operand.grid_rows = attributes.grid_rows;
     auto program = [=, w = Data<Real<T>>(*w)](const RankContext& context) {
-      return kSolvers<T>[backend].syevd(context, operand, attributes.vectors != 0, w);
+      return kSolvers<T>[backend].solve(context, operand, attributes.vectors, w);
     };
-    return Launch(platform, SiteOf(kName, platform, place, a, attributes), program);
+    return Launch(platform, SiteOf(kName, platform, place, a, attributes, n), program);
   });
 }
 
@@ -40,11 +65,11 @@ constexpr char kSubsetName[] = "syevx";
 PlatformResult Syevx(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
                      ffi::Result<ffi::AnyBuffer> work, ffi::Result<ffi::AnyBuffer> v,
                      ffi::Result<ffi::AnyBuffer> w, ffi::ResultBuffer<ffi::DataType::S32> status,
-                     Attributes attributes) {
+                     SubsetAttributes attributes) {
   const int64_t n = attributes.n;
   const Subset subset = {attributes.first, attributes.last};
-  Backend backend;
-  Status checked = CheckCall(kSubsetName, a, attributes, &backend);
+  size_t backend = 0;
+  Status checked = CheckCall(kSubsetName, a, attributes, kBackends, &backend);
   if (checked.ok()) checked = CheckSubset(kSubsetName, attributes);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kSubsetName, a.element_type(), [&](auto zero) {
@@ -57,31 +82,31 @@ PlatformResult Syevx(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
                           status->typed_data(),
                           Precision::kHighest,
                           Data<T>(a)};
-    operand.grid_rows = GridRows(attributes.backend);
+    operand.grid_rows = attributes.grid_rows;
     auto program = [=, w = Data<Real<T>>(*w), v = Data<T>(*v)](const RankContext& context) {
-      if (backend == kNative) return SyevxRoutine(context, operand, subset, w, v);
-      const Status all = kSolvers<T>[backend].syevd(context, operand, true, w);
+      if (attributes.backend == kNative) return SyevxRoutine(context, operand, subset, w, v);
+      const Status all = kSolvers<T>[backend].solve(context, operand, true, w);
       return all.ok() ? TakeSubset(context.device, operand, subset, v) : all;
     };
-    return Launch(platform, SiteOf(kSubsetName, platform, place, a, attributes), program);
+    return Launch(platform, SiteOf(kSubsetName, platform, place, a, attributes, n), program);
   });
 }
 
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgSyevd, jaxmg::kName, jaxmg::Syevd, jaxmg::kN | jaxmg::kVectors,
+JAXMG_DEFINE_ROUTINE(JaxmgSyevd, jaxmg::kName, jaxmg::Syevd, jaxmg::VectorsAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Ret<xla::ffi::AnyBuffer>()  // rows of V, in a's place
                          .Ret<xla::ffi::AnyBuffer>()  // w
-                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-);
-JAXMG_DEFINE_HANDLER(JaxmgSyevx, jaxmg::kSubsetName, jaxmg::Syevx, jaxmg::kN | jaxmg::kSubset,
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
+                     jaxmg::kBackends, &jaxmg::AnswerWith<jaxmg::Needs>);
+JAXMG_DEFINE_ROUTINE(JaxmgSyevx, jaxmg::kSubsetName, jaxmg::Syevx, jaxmg::SubsetAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Ret<xla::ffi::AnyBuffer>()  // of no meaning, in a's place
                          .Ret<xla::ffi::AnyBuffer>()  // rows of those columns of V
                          .Ret<xla::ffi::AnyBuffer>()  // w
-                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-);
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
+                     jaxmg::kBackends, &jaxmg::AnswerWith<jaxmg::Needs>);

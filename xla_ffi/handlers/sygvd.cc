@@ -3,20 +3,24 @@
 #include <complex>
 
 #include "xla_ffi/handlers/call.h"
-#include "xla_ffi/handlers/handlers.h"
 
 namespace jaxmg {
 namespace {
 
+// What a call takes of a rank, for plans.
+struct Needs {
+  template <typename T>
+  static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
+    RankNeeds needs = NeedsOf<T>(SygvdSpace<T>(sizes, query.vectors, {0, query.n}, ranks), 0);
+    needs.bytes += query.n * sizeof(Real<T>) + SygstSpace<T>(sizes, ranks).bytes();
+    return needs;
+  }
+};
+
 // A Status that names the routine unless A, B and the attributes fit each other.
 Status CheckPair(const char* routine, ffi::AnyBuffer a, ffi::AnyBuffer b,
-                 const Attributes& attributes) {
-  Backend backend;
-  JAXMG_RETURN_IF_ERROR(CheckCall(routine, a, attributes, &backend));
-  if (backend != kNative) {
-    return Error(Code::kInvalidArgument, routine,
-                 ": only backend 'native' has generalized eigenproblems");
-  }
+                 const SquareAttributes& attributes) {
+  JAXMG_RETURN_IF_ERROR(CheckCall(routine, a, attributes));
   if (!(b.dimensions() == a.dimensions()) || b.element_type() != a.element_type()) {
     return Error(Code::kInvalidArgument, routine, ": b must have a's shape and dtype");
   }
@@ -28,7 +32,7 @@ template <typename T>
 PlatformResult Solve(const char* name, const Platform& platform,
                      ffi::Buffer<ffi::DataType::S32>& place, ffi::AnyBuffer a, ffi::AnyBuffer b,
                      T* a_work, T* b_work, const Subset& subset, T* v, Real<T>* w, int32_t* status,
-                     const Attributes& attributes) {
+                     const SquareAttributes& attributes) {
   auto operand = [&](ffi::AnyBuffer buffer, T* work, int32_t* outcome) {
     return Operand<T>{attributes.n, attributes.n, buffer.dimensions()[0], attributes.tile,
                       work,         outcome,      Precision::kHighest,    Data<T>(buffer)};
@@ -37,7 +41,7 @@ PlatformResult Solve(const char* name, const Platform& platform,
                   w](const RankContext& context) {
     return SygvdRoutine<T>(context, left, right, subset, w, v);
   };
-  return Launch(platform, SiteOf(name, platform, place, a, attributes), program);
+  return Launch(platform, SiteOf(name, platform, place, a, attributes, attributes.n), program);
 }
 
 constexpr char kName[] = "sygvd";
@@ -45,15 +49,15 @@ constexpr char kName[] = "sygvd";
 PlatformResult Sygvd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
                      ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> v,
                      ffi::Result<ffi::AnyBuffer> b_work, ffi::Result<ffi::AnyBuffer> w,
-                     ffi::ResultBuffer<ffi::DataType::S32> status, Attributes attributes) {
+                     ffi::ResultBuffer<ffi::DataType::S32> status, VectorsAttributes attributes) {
   const Status checked = CheckPair(kName, a, b, attributes);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
     T* rows = Data<T>(*v);
     return Solve<T>(kName, platform, place, a, b, rows, Data<T>(*b_work), {0, attributes.n},
-                    attributes.vectors != 0 ? rows : nullptr, Data<Real<T>>(*w),
-                    status->typed_data(), attributes);
+                    attributes.vectors ? rows : nullptr, Data<Real<T>>(*w), status->typed_data(),
+                    attributes);
   });
 }
 
@@ -63,7 +67,7 @@ PlatformResult Sygvx(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
                      ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> a_work,
                      ffi::Result<ffi::AnyBuffer> b_work, ffi::Result<ffi::AnyBuffer> v,
                      ffi::Result<ffi::AnyBuffer> w, ffi::ResultBuffer<ffi::DataType::S32> status,
-                     Attributes attributes) {
+                     SubsetAttributes attributes) {
   Status checked = CheckPair(kSubsetName, a, b, attributes);
   if (checked.ok()) checked = CheckSubset(kSubsetName, attributes);
   if (!checked.ok()) return Refuse(checked);
@@ -78,16 +82,16 @@ PlatformResult Sygvx(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgSygvd, jaxmg::kName, jaxmg::Sygvd, jaxmg::kN | jaxmg::kVectors,
+JAXMG_DEFINE_ROUTINE(JaxmgSygvd, jaxmg::kName, jaxmg::Sygvd, jaxmg::VectorsAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Arg<xla::ffi::AnyBuffer>()  // b
                          .Ret<xla::ffi::AnyBuffer>()  // rows of X, in a's place
                          .Ret<xla::ffi::AnyBuffer>()  // of no meaning, in b's place
                          .Ret<xla::ffi::AnyBuffer>()  // w
-                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-);
-JAXMG_DEFINE_HANDLER(JaxmgSygvx, jaxmg::kSubsetName, jaxmg::Sygvx, jaxmg::kN | jaxmg::kSubset,
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
+                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::Needs>);
+JAXMG_DEFINE_ROUTINE(JaxmgSygvx, jaxmg::kSubsetName, jaxmg::Sygvx, jaxmg::SubsetAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Arg<xla::ffi::AnyBuffer>()  // b
@@ -95,5 +99,5 @@ JAXMG_DEFINE_HANDLER(JaxmgSygvx, jaxmg::kSubsetName, jaxmg::Sygvx, jaxmg::kN | j
                          .Ret<xla::ffi::AnyBuffer>()  // the same in b's
                          .Ret<xla::ffi::AnyBuffer>()  // rows of those columns of X
                          .Ret<xla::ffi::AnyBuffer>()  // w
-                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // status
-);
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
+                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::Needs>);

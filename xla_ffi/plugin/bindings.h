@@ -10,7 +10,6 @@
 
 #include "xla_ffi/comm/processes/hub.h"
 #include "xla_ffi/comm/processes/shared_rendezvous.h"
-#include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/handlers.h"
 #include "xla_ffi/handlers/options.h"
 #include "xla_ffi/handlers/plan.h"
@@ -19,11 +18,11 @@ namespace jaxmg {
 
 inline pybind11::dict Registrations() {
   pybind11::dict registrations;
-  for (const Registration& entry : kRegistrations) {
+  for (const Routine* routine : kRoutines) {
     pybind11::dict stages;
-    stages["instantiate"] = pybind11::capsule(reinterpret_cast<void*>(entry.instantiate));
-    stages["execute"] = pybind11::capsule(reinterpret_cast<void*>(entry.execute));
-    registrations[entry.name] = stages;
+    stages["instantiate"] = pybind11::capsule(reinterpret_cast<void*>(routine->instantiate));
+    stages["execute"] = pybind11::capsule(reinterpret_cast<void*>(routine->execute));
+    registrations[pybind11::str(std::string("jaxmg_") + routine->name)] = stages;
   }
   return registrations;
 }
@@ -144,7 +143,9 @@ inline void DefineCommon(pybind11::module_& module) {
       "backends",
       [](const std::string& routine) {
         pybind11::list names;
-        for (const std::string& name : BackendsOf(routine)) names.append(name);
+        if (const Routine* row = FindRoutine(routine)) {
+          for (const char* name : row->backends) names.append(name);
+        }
         return names;
       },
       pybind11::arg("routine"), "The backends that serve a routine, the preferred one first.");

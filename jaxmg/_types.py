@@ -1,0 +1,69 @@
+"""The types in the signatures of public functions; the names are not part of the public API."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, SupportsIndex, TypeAlias
+
+import jax.lax
+import numpy as np
+from jax import Array
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+from numpy.typing import NDArray
+
+MatrixLike: TypeAlias = Array | NDArray[np.inexact[Any]]
+"""A matrix, or right-hand sides: float32, float64, complex64 or complex128."""
+
+AnyMatrixLike: TypeAlias = Array | NDArray[np.number[Any] | np.bool_]
+"""The same for `jaxmg.linalg`, which promotes integers and booleans."""
+
+AnyArray: TypeAlias = Array | NDArray[Any]
+"""An array of any dtype."""
+
+MeshLike: TypeAlias = Mesh | AbstractMesh
+"""A mesh of devices."""
+
+# Any: a jax.Device, which isn't a type to a checker where jaxlib has no stubs.
+Devices: TypeAlias = Sequence[Any] | NDArray[Any] | Mesh
+"""Instances of ``jax.Device``, or a mesh of them."""
+
+Specs: TypeAlias = PartitionSpec | Sequence[PartitionSpec]
+"""How a matrix is sharded; of a sequence the first spec counts."""
+
+# tests/typing/annotations_test.py compares the names below with those that the functions accept.
+
+Backend: TypeAlias = Literal["auto", "native", "cusolvermg", "cusolvermp"]
+"""The solver that takes the call."""
+
+PrecisionName: TypeAlias = Literal[
+    "default",
+    "highest",
+    "high",
+    "float32",
+    "F32_F32_F32",
+    "tf32",
+    "tensorfloat32",
+    "TF32_TF32_F32",
+    "BF16_BF16_F32_X3",
+    "BF16_BF16_F32_X6",
+    "F16_F16_F32_X3",
+]
+"""The precision of products, by JAX's names."""
+
+PrecisionLike: TypeAlias = PrecisionName | jax.lax.Precision | jax.lax.DotAlgorithmPreset
+"""The same, or a member of JAX's enumerations."""
+
+Refine: TypeAlias = Literal[
+    "auto", "float32", "tf32", "high", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F16_F16_F32_X3"
+]
+"""The precision of a factorization whose solutions are refined."""
+
+RoutineName: TypeAlias = Literal["potrs", "potri", "syevd", "sygvd", "cho_factor", "cho_solve"]
+"""A routine that `plan` knows."""
+
+Trans: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
+"""L itself, its transpose or its conjugate transpose, as in ``scipy.linalg``."""
+
+Triangle: TypeAlias = Literal["L", "U"]
+"""The lower or the upper triangle of a matrix."""
+
+Subset: TypeAlias = Sequence[SupportsIndex]
+"""(first, last): indices of eigenvalues in ascending order, first <= i < last."""

@@ -1,0 +1,184 @@
+// Attributes: what a handler takes beside operands. Each routine has a struct of its own, which
+// names them once: XLA's are decoded into it, and the ranks of several processes compare its text.
+//
+// A call has exactly the attributes of its struct: one that is missing, unknown or of another type
+// is an error that names it.
+#ifndef JAXMG_XLA_FFI_HANDLERS_ATTRIBUTES_H_
+#define JAXMG_XLA_FFI_HANDLERS_ATTRIBUTES_H_
+
+#include <cstdint>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "xla/ffi/api/ffi.h"
+#include "xla_ffi/device/blas.h"
+
+namespace jaxmg {
+
+struct Processes {
+  const int64_t* data;  // of rank r of group g: data[g * ranks + r]
+  size_t count;         // 0: all ranks are in this process
+};
+
+// Those of every call; docs/architecture.md has their meaning. `Visit` calls visit(name, value) for
+// each.
+struct CommonAttributes {
+  int64_t ranks;
+  int64_t tile;
+  int64_t grid_rows;
+  std::string_view backend;
+  Processes processes;
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    visit("backend", attributes.backend);
+    visit("grid_rows", attributes.grid_rows);
+    visit("processes", attributes.processes);
+    visit("ranks", attributes.ranks);
+    visit("tile", attributes.tile);
+  }
+};
+
+// Of a routine on a square matrix.
+struct SquareAttributes : CommonAttributes {
+  int64_t n;
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    CommonAttributes::Visit(attributes, visit);
+    visit("n", attributes.n);
+  }
+};
+
+// How products are computed.
+struct PrecisionAttributes : SquareAttributes {
+  Precision products;
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    SquareAttributes::Visit(attributes, visit);
+    visit("products", attributes.products);
+  }
+};
+
+// Of which eigenvalues, [first, last) in ascending order, the eigenvectors are wanted.
+struct SubsetAttributes : SquareAttributes {
+  int64_t first;
+  int64_t last;
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    SquareAttributes::Visit(attributes, visit);
+    visit("first", attributes.first);
+    visit("last", attributes.last);
+  }
+};
+
+// Of an eigenproblem: whether eigenvectors are wanted.
+struct VectorsAttributes : SquareAttributes {
+  bool vectors;
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    SquareAttributes::Visit(attributes, visit);
+    visit("vectors", attributes.vectors);
+  }
+};
+
+// An enumeration that is an attribute says how many values it has, from 0 on, and its name in
+// errors.
+template <typename Enum>
+struct EnumAttribute;
+template <>
+struct EnumAttribute<Precision> {
+  static constexpr int64_t kCount = static_cast<int64_t>(Precision::kChosen) + 1;
+  static constexpr char kWhat[] = "precision";
+};
+
+// Reads a struct's attributes one by one; the first that is wrong is the error.
+class AttributeDecoder {
+ public:
+  explicit AttributeDecoder(const XLA_FFI_Attrs& attributes) : attributes_(attributes) {}
+
+  void operator()(std::string_view name, int64_t& value);
+  void operator()(std::string_view name, bool& value);
+  void operator()(std::string_view name, std::string_view& value);
+  void operator()(std::string_view name, Processes& value);
+  template <typename Enum, typename = std::enable_if_t<std::is_enum_v<Enum>>>
+  void operator()(std::string_view name, Enum& value) {
+    int64_t number = 0;
+    (*this)(name, number);
+    if (number < 0 || number >= EnumAttribute<Enum>::kCount) {
+      Fail(name, std::string(": there is no ") + EnumAttribute<Enum>::kWhat + " " +
+                     std::to_string(number));
+    }
+    value = static_cast<Enum>(number);
+  }
+
+  // Once all attributes of the struct are read: empty, or what is wrong.
+  std::string Finish();
+
+ private:
+  // The attribute's index, or -1 where it is missing.
+  int64_t Find(std::string_view name);
+  const void* Scalar(std::string_view name, XLA_FFI_DataType dtype, const char* otherwise);
+  void Fail(std::string_view name, const std::string& what);
+
+  const XLA_FFI_Attrs& attributes_;
+  uint64_t read_ = 0;  // bits, by index
+  std::string error_;
+};
+
+// Writes the values that the ranks of several processes compare: ", n 5, tile 2".
+class AttributeText {
+ public:
+  void operator()(std::string_view, const Processes&) {}
+  void operator()(std::string_view name, std::string_view value) { Add(name) << value; }
+  template <typename Value,
+            typename = std::enable_if_t<std::is_arithmetic_v<Value> || std::is_enum_v<Value>>>
+  void operator()(std::string_view name, Value value) {
+    Add(name) << static_cast<int64_t>(value);
+  }
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostream& Add(std::string_view name) {
+    if (text_.tellp() > 0) text_ << ", ";
+    return text_ << name << " ";
+  }
+
+  std::ostringstream text_;
+};
+
+template <typename Attributes>
+std::string TextOf(const Attributes& attributes) {
+  AttributeText text;
+  Attributes::Visit(attributes, text);
+  return text.text();
+}
+
+// As a handler binds them: all attributes of a call at once.
+template <typename Attributes>
+struct Exactly : Attributes {};
+
+}  // namespace jaxmg
+
+template <typename Attributes>
+struct xla::ffi::AttrDecoding<jaxmg::Exactly<Attributes>> {
+  using Type = jaxmg::Exactly<Attributes>;
+  static std::optional<Type> Decode(XLA_FFI_AttrType, void* attributes,
+                                    DiagnosticEngine& diagnostic) {
+    Type decoded = {};
+    jaxmg::AttributeDecoder decoder(*static_cast<const XLA_FFI_Attrs*>(attributes));
+    Attributes::Visit(static_cast<Attributes&>(decoded), decoder);
+    const std::string error = decoder.Finish();
+    if (error.empty()) return decoded;
+    diagnostic.Emit(error);
+    return std::nullopt;
+  }
+};
+
+#endif  // JAXMG_XLA_FFI_HANDLERS_ATTRIBUTES_H_

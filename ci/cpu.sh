@@ -75,8 +75,17 @@ py312() { timeout 1800 ci/installed_wheels.sh 3.12 tests/python jax==0.11.2; }
 py313() { timeout 1800 ci/installed_wheels.sh 3.13 tests/python jax; }
 # On a Python that may have to come from Debian's packages.
 py314() { timeout 1800 ci/installed_wheels.sh 3.14 tests/python jax; }
+# As JAX's own tests run and lineax's: no promotion of dtypes or of ranks, no tracers that leak.
+strict() {
+  JAXMG_TEST_STRICT=1 PYTEST_ADDOPTS="-m 'not breadth and not slow'" \
+    timeout 1800 ci/installed_wheels.sh 3.12 tests/python jax==0.11.2
+}
 # Ranks in several processes: tests/python in two and in four, and what happens when one is lost.
-processes() { timeout 1800 ci/installed_wheels.sh 3.12 tests/processes/run.py jax==0.11.2; }
+# PROCESSES=core leaves out of tests/python what each process does by itself.
+processes() {
+  JAXMG_TEST_PROCESSES=${PROCESSES:-all} \
+    timeout 1800 ci/installed_wheels.sh 3.12 tests/processes/run.py jax==0.11.2
+}
 # What who is not of a job can try, as another user where this is root, and what its own processes may
 # send that can't be right; well within a minute, to compile aside. The step processes has the rest.
 attacks() {
@@ -113,17 +122,17 @@ exits() {
 default=(tests quickstart cc attacks examples exits benchmarks lint docs cuda13 py313 processes types
   py311)
 # What GitHub runs beside these, and `ci/cpu.sh` where it is named.
-also=(asan tsan faults fuzz cuda netket322 netket323 lineax types311 workspace commands aarch64 wheels
-  release py312 py314)
-# CI's own run leaves out the tests that are marked `breadth`, half an hour's, which GitHub's jobs
-# have, runs those that are marked `slow` once, and has fewer processes end.
+also=(asan tsan faults fuzz strict cuda netket322 netket323 lineax types311 workspace commands aarch64
+  wheels release py312 py314)
+# CI's own run, which has half an hour, leaves to GitHub's jobs the tests that are marked `breadth` or
+# `slow`, and most of what `processes` repeats; it has fewer processes end.
 declare -A chosen
 case ${1:-} in
   '')
     steps=("${default[@]}")
     EXITS=${EXITS:-15}
-    chosen=([py313]='not breadth' [py311]='not breadth and not slow')
-    chosen[processes]=${chosen[py311]}
+    PROCESSES=${PROCESSES:-core}
+    for step in py313 py311 processes; do chosen[$step]='not breadth and not slow'; done
     ;;
   all) steps=("${default[@]}" "${also[@]}") ;;
   *) steps=("$@") ;;

@@ -16,6 +16,7 @@ from jaxmg._internals import (  # noqa: F401
     api_boundary,
     below,
     context_mesh,
+    inside_vmap,
     key_value_store,
     mapped_axes,
     numpy_types,

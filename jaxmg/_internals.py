@@ -99,6 +99,11 @@ def mapped_axes():
     return frozenset(getattr(_core.get_axis_env(), "explicit_mesh_axis_names", ()))
 
 
+def inside_vmap(axes):
+    """A context in which the batch of an enclosing vmap is sharded over these axes too."""
+    return _core.add_explicit_mesh_axis_names(axes) if axes else contextlib.nullcontext()
+
+
 def outside_vmap():
     """A context in which all axes of the mesh can be used again, for what is traced to take the
     place of a batch."""

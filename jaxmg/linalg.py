@@ -471,7 +471,7 @@ def matrix_power(
     """The n-th power of a square matrix: `jax.numpy.linalg.matrix_power`.
 
     Args:
-        a: (k, k); Hermitian positive definite where n < 0, any matrix otherwise.
+        a: (k, k); Hermitian positive definite where n < 0, any matrix otherwise, of integers too.
         n: an integer, of any sign.
         mesh, matrix_specs: as for `jaxmg.potri`.
 

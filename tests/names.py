@@ -36,12 +36,12 @@ def absent_files(text, files):
 
 
 def absent_names(text, files, read):
-    """`name` in `file`, and _module.name, where the file doesn't have that word."""
+    """`name` in `file`, and module.NAME of jaxmg, where the file doesn't have that word."""
     pairs = re.findall(rf"`(\w+)`\s+in\s+`({FILE})`", text)
-    modules = [file for file in files if re.fullmatch(r"jaxmg/(\w+/)*_\w+\.py", file)]
-    for module, name in re.findall(r"(?<![\w.])(_\w+)\.([A-Za-z_]\w*)", text):
-        if any(file.endswith(f"/{module}.py") for file in modules) and name not in ("py", "pyi"):
-            pairs.append((name, f"{module}.py"))
+    modules = {pathlib.Path(file).stem for file in files if file.startswith("jaxmg/")}
+    for module, name in re.findall(r"(?<![\w.])(\w+)\.(_?[A-Z][A-Z_]+)\b", text):
+        if module in modules:
+            pairs.append((name, f"jaxmg/{module}.py"))
     for name, file in dict.fromkeys(pairs):
         places = has(files, file)
         if places and not any(re.search(rf"\b{name}\b", read(place)) for place in places):
@@ -53,7 +53,7 @@ def main():
         ["git", "ls-files", "-co", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.splitlines()  # fmt: skip
-    files = [name for name in names if (ROOT / name).is_file()]
+    files = [name for name in sorted({*names}) if (ROOT / name).is_file()]
 
     def read(file):
         return (ROOT / file).read_text()

@@ -11,7 +11,7 @@ import names  # noqa: E402
 
 FILES = {
     "docs/api.md": "",
-    "jaxmg/_checks.py": "PRODUCTS = {}",
+    "jaxmg/_call/checks.py": "PRODUCTS = {}",
     "jaxmg/__init__.py": "",
     "xla_ffi/engine/core/frame.h": "void RunOnAllRanks();",
 }
@@ -19,7 +19,7 @@ FILES = {
 
 @pytest.mark.parametrize("text, absent", [
     ("`frame.h`, `engine/frame.h` and `../engine/core/frame.h`", []),
-    ("`flow.h` and `engine/_checks.py`", ["flow.h", "engine/_checks.py"]),
+    ("`flow.h` and `engine/checks.py`", ["flow.h", "engine/checks.py"]),
     ("`engine/NAME.h`, flow.h, `make flow.h`, `frame`, `x.json`", []),
 ])  # fmt: skip
 def test_files(text, absent):
@@ -27,11 +27,11 @@ def test_files(text, absent):
 
 
 @pytest.mark.parametrize("text, absent", [
-    ("`RunOnAllRanks` in `frame.h`; _checks.PRODUCTS, `_checks.py`, __init__.pyi", []),
+    ("`RunOnAllRanks` in `frame.h`; checks.PRODUCTS, `_call/checks.py`", []),
     ("`RunOnAllRanks`\nin `api.md`", ["RunOnAllRanks in api.md"]),
-    ("those of _checks.PRECISIONS", ["PRECISIONS in _checks.py"]),
-    ("`PROD` in `_checks.py`", ["PROD in _checks.py"]),
-    ("`x` in `other.h`, self._checks.x, np_checks.x", []),
+    ("those of checks.PRECISIONS", ["PRECISIONS in jaxmg/checks.py"]),
+    ("`PROD` in `checks.py`", ["PROD in checks.py"]),
+    ("`x` in `other.h`, self.checks.X, np_checks.X, checks.x", []),
 ])  # fmt: skip
 def test_names_in_files(text, absent):
     assert list(names.absent_names(text, [*FILES], FILES.get)) == absent

@@ -50,8 +50,8 @@ _TRANSFORMED = {
 }
 
 
-def array(routine, name, value, transformations=()):
-    """Checks that ``value`` is an array of a supported dtype, and not in a transformation of JAX's
+def array(routine, name, value, transformations=(), dtypes=DTYPES):
+    """Checks that ``value`` is an array of one of ``dtypes``, and not in a transformation of JAX's
     other than ``transformations``."""
     if not is_array(value):
         scalar = "a NumPy scalar of type " if isinstance(value, np.generic) else ""
@@ -62,10 +62,10 @@ def array(routine, name, value, transformations=()):
     transformation = _compat.transformation(value)
     if transformation and transformation not in transformations:
         raise NotImplementedError(f"{routine}: {name} {_TRANSFORMED[transformation]}")
-    if str(value.dtype) not in DTYPES:
+    if str(value.dtype) not in dtypes:
         raise TypeError(
             f"{routine}: {name} has dtype {value.dtype}; the supported dtypes are "
-            f"{', '.join(DTYPES)}. Convert it with {name}.astype(...)"
+            f"{', '.join(dtypes)}. Convert it with {name}.astype(...)"
         )
     if str(value.dtype) in ("float64", "complex128") and not _compat.x64_enabled():
         raise ValueError(
@@ -108,10 +108,10 @@ def index(value):
     return operator.index(value)
 
 
-def matrix(routine, name, value, pad, transformations=(), square=True):
-    """Checks that ``value`` is a matrix of a supported dtype: (m, n) without ``square``; else
+def matrix(routine, name, value, pad, transformations=(), dtypes=DTYPES, square=True):
+    """Checks that ``value`` is a matrix of one of ``dtypes``: (m, n) without ``square``; else
     square, or with ``pad=False`` with rows of padding below."""
-    array(routine, name, value, transformations)
+    array(routine, name, value, transformations, dtypes)
     if not square:
         if value.ndim != 2:
             raise ValueError(
@@ -132,11 +132,11 @@ def matrix(routine, name, value, pad, transformations=(), square=True):
 def operands(caller, routine, arrays, pad):
     """Checks the arrays of a call: those of a `record.Routine`."""
     a, *others = arrays
-    matrix(caller, routine.operands[0], a, pad, ALL, routine.square)
+    matrix(caller, routine.operands[0], a, pad, ALL, square=routine.square)
     for b in others[: routine.matrices - 1]:
         second_matrix(caller, a, b, ALL)
     for b in others[routine.matrices - 1 :]:
-        right_hand_side(caller, a, b, ALL, routine.square)
+        right_hand_side(caller, a, b, ALL, square=routine.square)
 
 
 def batch(routine, name, value, pad):

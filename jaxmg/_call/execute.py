@@ -68,7 +68,7 @@ def check(routine, arrays, arguments):
 def resolve_layout(routine, arrays, arguments):
     """The layout of the matrices of a call."""
     layout = layouts.infer(arguments.caller, arrays, arguments.mesh, arguments.spec)
-    checks.padding(arguments.caller, arrays[0].shape, layout, arguments.pad, routine.square)
+    checks.padding(arguments.caller, arrays[0].shape[-2:], layout, arguments.pad, routine.square)
     return layout
 
 

@@ -2,6 +2,7 @@
 
 import collections.abc
 import dataclasses
+import typing
 
 from jaxmg._call import checks
 
@@ -91,4 +92,4 @@ class Routine:
     factor: str = ""
     factor_dtypes: tuple = ()
     kernel: collections.abc.Callable | None = None
-    at_once: object = None
+    at_once: typing.Any = None

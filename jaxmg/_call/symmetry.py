@@ -15,7 +15,8 @@ _PIECE = 2**14
 
 
 def nan_unless_hermitian(a, layout):
-    """``a`` (n, n), or NaN where it differs from its adjoint by more than rounding.
+    """``a`` (n, n), or NaN, as its derivative, where it differs from its adjoint by more than
+    rounding.
 
     Compared are the products of both with one vector, which is a pass over the rows that each rank
     has; to compare the entries would be an exchange of all with all. Differences below 10 n eps
@@ -33,7 +34,8 @@ def nan_unless_hermitian(a, layout):
     )
     # Of a batch, explicit axes have to shard all operands of a selection alike.
     hermitian = layouts.constrain_like(jnp.broadcast_to(compare(rows), a.shape), a)
-    return jnp.where(hermitian, a, jnp.full_like(a, jnp.nan))
+    # A constant NaN would have the derivative 0.
+    return jnp.where(hermitian, a, a * jnp.where(hermitian, 1, jnp.nan).astype(a.dtype))
 
 
 def check(caller, name, a, arrays, arguments, triangle="upper"):

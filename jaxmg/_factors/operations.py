@@ -200,7 +200,9 @@ class _AllOnDevice:
     of: OfFactor
 
     def of_all(self, place, u, *b):
-        return self.of.operation.at_once(u, *b, **dict(self.of.attributes))
+        function = self.of.operation.at_once
+        assert function is not None
+        return function(u, *b, **dict(self.of.attributes))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -15,6 +15,10 @@ from jaxmg._factors import cholesky_factor
 from jaxmg._routines import cho_factor, potri, potrs, syevd
 from jaxmg._transform import batching, derivatives, hermitian, products
 
+# Besides the routines' dtypes those of which JAX has powers of the same dtype: products need no
+# native code.
+_INTEGERS = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
+
 # Which part of a matrix is read.
 UPPER, LOWER, HERMITIAN = "upper", "lower", "hermitian"
 
@@ -99,8 +103,7 @@ def run(arrays, name, program, results, mesh, spec, *options):
     spec = matrix_spec(f"linalg.{name}", spec, None)
     for argument, array in zip(("a", "b"), arrays, strict=False):
         checks.usable(f"linalg.{name}", argument, array)
-    # JAX's powers of integers are integers, which there are none of here.
-    arrays = arrays if program is power and options[0] >= 0 else promoted(*arrays)
+    arrays = arrays if _is_product(program, options) else promoted(*arrays)
     if any(map(batching.is_batch, arrays)):
         mesh, spec = _where_each_is(name, arrays[0], mesh, spec)
         return _jitted_batch(name, program, results, mesh, spec, *options)(*arrays)
@@ -126,10 +129,22 @@ def _seen_below(name, arrays, mesh, spec):
 
 
 @functools.lru_cache(maxsize=512)
-def _jitted_batch(name, *call):
-    return jax.jit(
-        lambda *arrays: _over_leading(name, lambda *arrays: run(arrays, name, *call), arrays)
-    )
+def _jitted_batch(name, program, results, mesh, spec, *options):
+    def each(*arrays):
+        return run(arrays, name, program, results, mesh, spec, *options)
+
+    dtypes = _dtypes(program, options)
+    return jax.jit(lambda *arrays: _over_leading(name, each, arrays, dtypes))
+
+
+def _is_product(program, options):
+    """Whether a program multiplies matrices and does nothing else."""
+    return program is power and options[0] >= 0
+
+
+def _dtypes(program, options):
+    """The dtypes of the arrays that a program takes."""
+    return checks.DTYPES + (_INTEGERS if _is_product(program, options) else ())
 
 
 def promoted(*arrays):
@@ -155,16 +170,16 @@ def _converted(array, dtype):
     return array.astype(dtype)
 
 
-def _over_leading(name, function, arrays):
+def _over_leading(name, function, arrays, dtypes=checks.DTYPES):
     """``function`` of each matrix of a batch, and of right-hand sides, whose leading dimensions
     broadcast against each other's as in NumPy."""
     called = f"linalg.{name}"
     for argument, array in zip(("a", "b"), arrays, strict=False):
-        checks.array(called, argument, array, checks.ALL)
+        checks.array(called, argument, array, checks.ALL, dtypes)
     a, *b = arrays
     checks.batch(called, "a", a, True)
     if not b or b[0].ndim <= 2 or b[0].shape[:-2] == a.shape[:-2]:
-        return batching.over_leading(called, ("a", "b"), function, arrays)
+        return batching.over_leading(called, ("a", "b"), function, arrays, dtypes=dtypes)
     try:
         leading = np.broadcast_shapes(*(array.shape[:-2] for array in arrays))
     except ValueError:
@@ -201,7 +216,7 @@ def _run(arrays, name, program, results, mesh, spec, *options):
     called = f"linalg.{name}"
     layouts.refuse_manual_axes(called)
     a = arrays[0]
-    checks.matrix(called, "a", a, True, checks.ALL)
+    checks.matrix(called, "a", a, True, checks.ALL, _dtypes(program, options))
     if "like b" in results:
         checks.right_hand_side(called, a, arrays[1], checks.ALL)
     layout = layouts.infer(called, arrays, mesh, spec)

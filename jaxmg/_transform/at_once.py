@@ -7,7 +7,6 @@ a `Routine` with the batch in front. As the native code does they read the upper
 
 import collections.abc
 import dataclasses
-import typing
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +36,7 @@ class AtOnce:
         several devices' at a time lock up (seen with jaxlib 0.10.2)."""
         if layout.platform == "cpu" and layout.mesh.size > 1:
             return False
-        values_alone = not vectors and self.orders_of_values is not None
-        orders: typing.Any = self.orders_of_values if values_alone else self.orders
+        orders = self.orders if vectors or self.orders_of_values is None else self.orders_of_values
         return n <= dict(orders).get(layout.platform, 0)
 
 

@@ -257,14 +257,14 @@ def is_batch(a):
     return bool(checks.ALL) and getattr(a, "ndim", 0) > 2
 
 
-def over_leading(routine, names, function, arrays, pad=True):
+def over_leading(routine, names, function, arrays, pad=True, dtypes=checks.DTYPES):
     """``function`` of each matrix of a batch with leading dimensions, as NumPy has them: those of
     the others are the same, or none."""
     checks.batch(routine, names[0], arrays[0], pad)
     leading = arrays[0].shape[:-2]
     axes = []
     for name, array in zip(names, arrays, strict=False):
-        checks.array(routine, name, array, checks.ALL)
+        checks.array(routine, name, array, checks.ALL, dtypes)
         if array.ndim > 2 and array.shape[:-2] != leading:
             raise ValueError(
                 f"{routine}: {name} must have the leading dimensions of {names[0]}, {leading}, or "

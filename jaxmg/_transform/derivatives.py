@@ -36,14 +36,17 @@ def differentiable(function, rule, *arrays):
     values = [arrays[i] for i in moving]
     arrays = batching.without(arrays, moving)
     run = jax.custom_jvp(lambda *values: function(*batching.put(arrays, moving, values)))
+    # JAX traces the rule of a function in a jit later, when it has left a vmap around that.
+    mapped = _compat.mapped_axes()
 
     @_compat.default_promotion()
     def jvp(primals, tangents):
         tangents = [None if isinstance(t, SymbolicZero) else t for t in tangents]
-        return rule(
-            batching.put(arrays, moving, primals),
-            batching.put([None] * len(arrays), moving, tangents),
-        )
+        with _compat.inside_vmap(mapped):
+            return rule(
+                batching.put(arrays, moving, primals),
+                batching.put([None] * len(arrays), moving, tangents),
+            )
 
     run.defjvp(jvp, symbolic_zeros=True)
     return run(*values)

@@ -45,11 +45,10 @@ class Factors {
     std::mt19937_64 random(5);
     for (T& value : b) value = Random<T>(random);
     const Tuning tuning = make(0)->tuning();
-    const Sizes sizes = {c.n, problem.block, c.tile, kCount};
-    const Plan<T> plan(Routine::kPotrf, sizes, c.ranks, 0, tuning);
-    tile_ = plan.tiles.width();
+    const PotrfSpace<T> space({c.n, c.n, problem.block, c.tile}, {c.ranks, 0, tuning});
+    tile_ = space.tiles.width();
     for (Part<T>& part : parts) {
-      if (plan.tiles.has_overflow()) part.overflow.resize(c.n * tile_);
+      if (space.tiles.has_overflow()) part.overflow.resize(c.n * tile_);
       part.diagonal.resize(c.n);
     }
   }

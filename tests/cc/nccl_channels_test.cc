@@ -1,5 +1,5 @@
-// Blocks over wires: their order, what becomes of them when a call fails or a process is lost at
-// any point, and what processes do that can't make wires.
+// Blocks over NCCL channels: their order, their fate when a call fails or a process is lost at
+// any point, and the path that processes take which can't make channels.
 #include "xla_ffi/comm/processes/nccl_channels.h"
 
 #include <algorithm>
@@ -39,9 +39,10 @@ Devices Apart(bool many = false) {
   return {[] { return std::make_unique<AsyncDevice>(NewHostDevice(), HostTuning()); }, false, many};
 }
 
-std::vector<RankOutcome> RunOverWires(const std::shared_ptr<const SharedCallSite>& site,
-                                      int64_t run, const RankProgram& program,
-                                      Seconds limit = kPatience, const Devices& devices = Apart()) {
+std::vector<RankOutcome> RunOverChannels(const std::shared_ptr<const SharedCallSite>& site,
+                                         int64_t run, const RankProgram& program,
+                                         Seconds limit = kPatience,
+                                         const Devices& devices = Apart()) {
   NcclChannels::The().Use(TheTestChannels());
   return RunRanksHere(site, run, program, limit, "float64", devices);
 }
@@ -116,7 +117,7 @@ Status ExchangeAll(const RankContext& context, int64_t rows) {
   return Status::Ok();
 }
 
-void ExpectWires(bool some) {
+void ExpectChannels(bool some) {
   for (const ConnectionInfo& info : Hub::The().Connections()) {
     EXPECT(Has(info.transport, ", sockets 1") == some) << info.transport;
   }
@@ -130,7 +131,7 @@ TEST(BlocksArriveInTheirOrderAndShape) {
         int64_t run = 0;
         int made = 0;
         for (const int64_t rows : {0, 1, 7, 3001, 50003, 7}) {
-          AllOk(RunOverWires(
+          AllOk(RunOverChannels(
               site, ++run, [&](const RankContext& c) { return ExchangeAll(c, rows); }, kPatience,
               Apart(many)));
           if (run == 1) made = TheTestChannels().made;
@@ -140,7 +141,7 @@ TEST(BlocksArriveInTheirOrderAndShape) {
         const auto there = static_cast<long>(deal.size()) - here;
         EXPECT(made == (many ? 2 * here * there : made)) << made;
         EXPECT(TheTestChannels().made == made) << TheTestChannels().made << ", before " << made;
-        ExpectWires(true);
+        ExpectChannels(true);
         EXPECT(NothingIsLeft());
         return "";
       });
@@ -148,8 +149,8 @@ TEST(BlocksArriveInTheirOrderAndShape) {
   }
 }
 
-// Several calls over the same wires, which processes begin in different orders.
-TEST(CallsAtOneTimeShareWires) {
+// Several calls over the same channels, which processes begin in different orders.
+TEST(CallsAtOneTimeShareChannels) {
   RunProcesses(2, [&](int process) {
     std::vector<std::shared_ptr<const SharedCallSite>> sites;
     for (int i = 0; i < 4; ++i) sites.push_back(SiteOn(4, {0, 0, 1, 1}));
@@ -158,7 +159,7 @@ TEST(CallsAtOneTimeShareWires) {
     for (int i = 0; i < 8; ++i) {
       const int call = process == 0 ? i : 7 - i;
       threads.emplace_back([&, call] {
-        AllOk(RunOverWires(sites[call % 4], 10 + call / 4, [&](const RankContext& context) {
+        AllOk(RunOverChannels(sites[call % 4], 10 + call / 4, [&](const RankContext& context) {
           return ExchangeAll(context, 100 * (call + 1));
         }));
       });
@@ -170,9 +171,9 @@ TEST(CallsAtOneTimeShareWires) {
 }
 
 // One rank gives up at a point of its own choice, with blocks in all states, or leaves without a
-// word: none is read after the call, none that is taken stays without its sender, and the wires
+// word: none is read after the call, none that is taken stays without its sender, and the channels
 // serve the next call.
-TEST(ACallThatFailsLeavesTheWiresInOrder) {
+TEST(ACallThatFailsLeavesTheChannelsInOrder) {
   const std::vector<int> deal = {0, 1, 1, 2};
   RunProcesses(3, [&](int) {
     const auto site = SiteOn(4, deal);
@@ -181,7 +182,7 @@ TEST(ACallThatFailsLeavesTheWiresInOrder) {
       const int bad = static_cast<int>(seed % 4);
       // Freed when the call has failed: nobody may read it then.
       std::array<std::vector<double>, 4> all_mine, all_theirs;
-      const auto outcomes = RunOverWires(site, ++run, [&](const RankContext& context) {
+      const auto outcomes = RunOverChannels(site, ++run, [&](const RankContext& context) {
         Communicator& comm = context.comm;
         std::minstd_rand random(seed);
         const int after = static_cast<int>(random() % 40);
@@ -219,7 +220,8 @@ TEST(ACallThatFailsLeavesTheWiresInOrder) {
         EXPECT(Has(one.status.message(), "gives up")) << one.status.message();
       }
       if (seed % 10 == 9) {
-        AllOk(RunOverWires(site, ++run, [](const RankContext& c) { return ExchangeAll(c, 300); }));
+        AllOk(
+            RunOverChannels(site, ++run, [](const RankContext& c) { return ExchangeAll(c, 300); }));
       }
     }
     for (const ConnectionInfo& info : Hub::The().Connections()) {
@@ -235,7 +237,7 @@ TEST(WhatIsWithdrawnIsNotTaken) {
   RunProcesses(2, [](int process) {
     const auto site = SiteOn(2, {0, 1});
     const auto meet = [&](int64_t run) {
-      AllOk(RunOverWires(site, run, [](const RankContext& c) { return ExchangeAll(c, 5); }));
+      AllOk(RunOverChannels(site, run, [](const RankContext& c) { return ExchangeAll(c, 5); }));
     };
     constexpr int64_t kNumber = 1000;
     meet(1);
@@ -249,13 +251,13 @@ TEST(WhatIsWithdrawnIsNotTaken) {
     }
     meet(2);
     if (process == 0) {
-      NcclChannels& wires = NcclChannels::The();
+      NcclChannels& channels = NcclChannels::The();
       std::shared_ptr<NcclPeer> partner;
       std::string why_not;
-      EXPECT(wires.Negotiate(1, connection, Deadline(seconds(5)), &partner, &why_not).ok());
+      EXPECT(channels.Negotiate(1, connection, Deadline(seconds(5)), &partner, &why_not).ok());
       double value = 0;
-      const Status taken =
-          wires.Receive(*wires.ChannelOf(*partner, false, 0, 0), kNumber, &value, sizeof(value));
+      const Status taken = channels.Receive(*channels.ChannelOf(*partner, false, 0, 0), kNumber,
+                                            &value, sizeof(value));
       EXPECT(taken.code() == Code::kAborted) << taken.message();
     }
     meet(3);
@@ -293,41 +295,42 @@ TEST(RoomIsGivenAgainWhenNobodyReadsIt) {
 void LoseOne(int signal, int victim, milliseconds after, double within) {
   JobOptions options;
   options.peer_timeout = signal == SIGSTOP ? milliseconds(1500) : milliseconds(20000);
-  RunProcesses(
-      3,
-      [&](int process) {
-        const auto site = SiteOn(4, {0, 1, 1, 2});
-        int64_t run = 0;
-        AllOk(RunOverWires(site, ++run, [](const RankContext& c) { return ExchangeAll(c, 10); }));
-        if (process == victim) {
-          std::thread([&] {
-            std::this_thread::sleep_for(after);
-            kill(getpid(), signal);
-          }).detach();
-        }
-        std::vector<RankOutcome> outcomes;
-        Clock::time_point begin;
-        do {
-          begin = Clock::now();
-          outcomes =
-              RunOverWires(site, ++run, [](const RankContext& c) { return ExchangeAll(c, 20000); });
-        } while (outcomes[0].status.ok());
-        EXPECT(SecondsSince(begin) < within) << SecondsSince(begin) << " s";
-        const std::string who = "process " + std::to_string(victim) + " (host ";
-        for (const RankOutcome& one : outcomes) {
-          EXPECT(!one.status.ok() && Has(one.status.message(), who)) << one.status.message();
-        }
-        // Those that are left go on without it.
-        std::vector<int> rest;
-        for (const int other : {0, 1, 2}) {
-          if (other != victim) rest.push_back(other);
-        }
-        AllOk(RunOverWires(SiteOn(2, rest, "potri (n 9)"), 1,
-                           [](const RankContext& c) { return ExchangeAll(c, 100); }));
-        EXPECT(NothingIsLeft());
-        return "";
-      },
-      options, {victim});
+  RunProcesses(3,
+               [&](int process) {
+                 const auto site = SiteOn(4, {0, 1, 1, 2});
+                 int64_t run = 0;
+                 AllOk(RunOverChannels(site, ++run,
+                                       [](const RankContext& c) { return ExchangeAll(c, 10); }));
+                 if (process == victim) {
+                   std::thread([&] {
+                     std::this_thread::sleep_for(after);
+                     kill(getpid(), signal);
+                   }).detach();
+                 }
+                 std::vector<RankOutcome> outcomes;
+                 Clock::time_point begin;
+                 do {
+                   begin = Clock::now();
+                   outcomes = RunOverChannels(
+                       site, ++run, [](const RankContext& c) { return ExchangeAll(c, 20000); });
+                 } while (outcomes[0].status.ok());
+                 EXPECT(SecondsSince(begin) < within) << SecondsSince(begin) << " s";
+                 const std::string who = "process " + std::to_string(victim) + " (host ";
+                 for (const RankOutcome& one : outcomes) {
+                   EXPECT(!one.status.ok() && Has(one.status.message(), who))
+                       << one.status.message();
+                 }
+                 // Those that are left go on without it.
+                 std::vector<int> rest;
+                 for (const int other : {0, 1, 2}) {
+                   if (other != victim) rest.push_back(other);
+                 }
+                 AllOk(RunOverChannels(SiteOn(2, rest, "potri (n 9)"), 1,
+                                       [](const RankContext& c) { return ExchangeAll(c, 100); }));
+                 EXPECT(NothingIsLeft());
+                 return "";
+               },
+               options, {victim});
 }
 
 TEST(AProcessThatIsKilledLeavesNobodyWaiting) {
@@ -338,11 +341,11 @@ TEST(AProcessThatIsStoppedLeavesNobodyWaiting) {
   for (const int victim : {0, 2}) LoseOne(SIGSTOP, victim, milliseconds(5 + 13 * victim), 7);
 }
 
-TEST(OneThatMakesNoWireIsAnErrorWithinTheLimit) {
+TEST(OneThatMakesNoChannelIsAnErrorWithinTheLimit) {
   RunProcesses(2, [](int process) {
     TheTestChannels().hangs = process == 1;
     const auto begin = Clock::now();
-    for (const RankOutcome& one : RunOverWires(
+    for (const RankOutcome& one : RunOverChannels(
              SiteOn(2, {0, 1}), 1, [](const RankContext& c) { return ExchangeAll(c, 5); },
              milliseconds(1500))) {
       EXPECT(Has(one.status.message(), "no sockets 1 in time") &&
@@ -352,14 +355,14 @@ TEST(OneThatMakesNoWireIsAnErrorWithinTheLimit) {
     EXPECT(SecondsSince(begin) < 10) << SecondsSince(begin) << " s";
     // It has been slow, and is there now.
     TheTestChannels().hangs = false;
-    AllOk(
-        RunOverWires(SiteOn(2, {0, 1}), 2, [](const RankContext& c) { return ExchangeAll(c, 5); }));
+    AllOk(RunOverChannels(SiteOn(2, {0, 1}), 2,
+                          [](const RankContext& c) { return ExchangeAll(c, 5); }));
     return "";
   });
 }
 
-// Whoever can't make wires is reached by copies in the host's memory, and says why.
-TEST(WithoutWiresBlocksPassThroughTheHost) {
+// A process that can't make channels is reached by copies in host memory, and reports the reason.
+TEST(WithoutChannelsBlocksPassThroughTheHost) {
   for (const std::string why : {"refused on purpose", "sockets 2", "has none"}) {
     RunProcesses(3, [&](int process) {
       const bool odd = process == 1;
@@ -372,8 +375,8 @@ TEST(WithoutWiresBlocksPassThroughTheHost) {
         return "";
       }
       for (const int64_t run : {1, 2, 3}) {
-        AllOk(RunOverWires(SiteOn(3, {0, 1, 2}), run,
-                           [](const RankContext& c) { return ExchangeAll(c, 50); }));
+        AllOk(RunOverChannels(SiteOn(3, {0, 1, 2}), run,
+                              [](const RankContext& c) { return ExchangeAll(c, 50); }));
         if (why == "has none") break;
       }
       for (const ConnectionInfo& info : Hub::The().Connections()) {
@@ -385,7 +388,7 @@ TEST(WithoutWiresBlocksPassThroughTheHost) {
   }
 }
 
-TEST(WiresThatAreAskedForAreUsedOrAnError) {
+TEST(ChannelsThatAreRequestedAreUsedOrAnError) {
   JobOptions options;
   options.transport = Transport::kNccl;
   RunProcesses(
@@ -393,7 +396,7 @@ TEST(WiresThatAreAskedForAreUsedOrAnError) {
       [](int process) {
         NcclChannels::The().Use(TheTestChannels());
         TheTestChannels().refuses = process == 1;
-        for (const RankOutcome& one : RunOverWires(
+        for (const RankOutcome& one : RunOverChannels(
                  SiteOn(2, {0, 1}), 1, [](const RankContext& c) { return ExchangeAll(c, 5); })) {
           EXPECT(Has(one.status.message(), "JAXMG_TRANSPORT asks for NCCL"))
               << one.status.message();
@@ -406,9 +409,9 @@ TEST(WiresThatAreAskedForAreUsedOrAnError) {
       2,
       [](int) {
         // Memory that both could map.
-        AllOk(RunOverWires(SiteOn(2, {0, 1}), 1,
-                           [](const RankContext& c) { return ExchangeAll(c, 5); }));
-        ExpectWires(true);
+        AllOk(RunOverChannels(SiteOn(2, {0, 1}), 1,
+                              [](const RankContext& c) { return ExchangeAll(c, 5); }));
+        ExpectChannels(true);
         return "";
       },
       options);
@@ -424,7 +427,7 @@ TEST(ManyCallsLeaveNothing) {
         files = OpenFiles();
         threads = Threads();
       }
-      AllOk(RunOverWires(site, ++run, [&](const RankContext& c) { return ExchangeAll(c, 20); }));
+      AllOk(RunOverChannels(site, ++run, [&](const RankContext& c) { return ExchangeAll(c, 20); }));
     }
     EXPECT(NothingIsLeft());
     EXPECT(OpenFiles() == files) << OpenFiles() << " files, before " << files;

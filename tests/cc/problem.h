@@ -68,7 +68,7 @@ struct Problem {
   T block_at(int64_t i, int64_t j) const { return blocks[i / block][(i % block) * n + j]; }
 
   Operand<T> operand(int rank, int64_t tile, int32_t* status) {
-    return {n, block, tile, blocks[rank].data(), status};
+    return {n, n, block, tile, blocks[rank].data(), status};
   }
 
   Real<T> norm() const {

@@ -83,7 +83,7 @@ const Means kMeans[] = {
     {"sockets", Transport::kUnix, true, false},
     {"memory, streams", Transport::kAuto, false, true},
     {"copies through sockets, streams", Transport::kTcp, false, true},
-    {"wires, streams", Transport::kNccl, false, true},
+    {"NCCL, streams", Transport::kNccl, false, true},
 };
 
 std::unique_ptr<Device> Across(const Means& means) {

@@ -137,7 +137,8 @@ class TestChannelSource : public ChannelSource {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     if (given_up) return Error(Code::kAborted, "given up");
-    *channel_end = std::make_unique<TestChannelEnd>(std::move(connected), static_cast<unsigned>(++made));
+    *channel_end =
+        std::make_unique<TestChannelEnd>(std::move(connected), static_cast<unsigned>(++made));
     return Status::Ok();
   }
 

@@ -143,7 +143,7 @@ TEST(WhoSendsForCallsThatNeverBeginIsLost) {
   });
 }
 
-// Frames of wires between devices that there can't be.
+// Frames of NCCL channels between devices that do not exist.
 TEST(WhoNamesDevicesThatThereAreNotIsLost) {
   for (const int device : {-1, 1 << 20}) {
     RunProcesses(2, [&](int process) {

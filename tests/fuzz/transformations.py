@@ -3,9 +3,9 @@
     transformations.py [--seed 0] [--seconds 60] [--case N]
 
 A case is a function, a transformation, a mesh (automatic or explicit axes, permuted devices, some
-of them), how the batch lies, and a dtype, all of which follow from the seed and the case's number.
-Prints each failure with the command that repeats it, and how many cases were run; the exit code is
-1 if any failed.
+of them), how the batch lies, an order, and a dtype, all of which follow from the seed and the
+case's number. Prints each failure with the command that repeats it, and how many cases were run;
+the exit code is 1 if any failed.
 """
 
 import argparse
@@ -28,23 +28,133 @@ import jaxmg  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 
-_N, _SIZE = 8, 8
+ORDERS = (1, 2, 3, 5, 6, 7, 8, 11, 12)
+SIZES = (1, 3, 8)
 DTYPES = ("float32", "float64", "complex64", "complex128")
-# Function of (a, b, mesh) -> the same by JAX of (a, b).
+
+
+def _adjoint(x):
+    return jnp.swapaxes(x, -1, -2).conj()
+
+
+def _lower(a):
+    return jnp.linalg.cholesky(a)
+
+
+def _phaseless(w, v):
+    """What eigenvectors have whatever their phases."""
+    return w, jnp.abs(v) ** 2
+
+
+def _metric(a, b):
+    n = a.shape[-1]
+    return (
+        jnp.eye(n) * (2 + jnp.mean(jnp.abs(b) ** 2)) + jnp.eye(n, k=1) + jnp.eye(n, k=-1)
+    ).astype(a.dtype)
+
+
+def _generalized(a, metric):
+    inverse = jnp.linalg.inv(_lower(metric))
+    w, y = jnp.linalg.eigh(inverse @ a @ _adjoint(inverse))
+    return _phaseless(w, _adjoint(inverse) @ y)
+
+
+def _of_eigenvalues(function):
+    def of(a, b):
+        w, v = jnp.linalg.eigh(a)
+        return (v * function(w).astype(v.dtype)) @ _adjoint(v)
+
+    return of
+
+
+def _factor(use, **chosen):
+    """A function of (a, b, where): of a factor and b."""
+    return lambda a, b, where: use(jaxmg.cho_factor(a, **where, **chosen), b)
+
+
+# By name: function of (a, b, where), the same by JAX of (a, b). Those of LEADING take arrays with
+# leading dimensions.
 FUNCTIONS = {
-    "potrs": (lambda a, b, m: jaxmg.potrs(a, b, mesh=m), jnp.linalg.solve),
-    "potri": (lambda a, b, m: jaxmg.potri(a, mesh=m), lambda a, b: jnp.linalg.inv(a)),
-    "cho_solve": (
-        lambda a, b, m: jaxmg.cho_solve(jaxmg.cho_factor(a, mesh=m), b),
+    "potrs": (lambda a, b, w: jaxmg.potrs(a, b, **w), jnp.linalg.solve),
+    "potrs, logdet": (
+        lambda a, b, w: jaxmg.potrs(a, b, return_logdet=True, **w),
+        lambda a, b: (jnp.linalg.solve(a, b), jnp.linalg.slogdet(a)[1]),
+    ),
+    "potrs, refined": (lambda a, b, w: jaxmg.potrs(a, b, refine="auto", **w), jnp.linalg.solve),
+    "potri": (lambda a, b, w: jaxmg.potri(a, **w), lambda a, b: jnp.linalg.inv(a)),
+    "syevd": (
+        lambda a, b, w: _phaseless(*jaxmg.syevd(a, **w)),
+        lambda a, b: _phaseless(*jnp.linalg.eigh(a)),
+    ),
+    "eigvalsh": (lambda a, b, w: jaxmg.eigvalsh(a, **w), lambda a, b: jnp.linalg.eigvalsh(a)),
+    "some eigenvectors": (
+        lambda a, b, w: _phaseless(
+            *jaxmg.eigh(a, subset_by_index=(a.shape[-1] // 2, a.shape[-1]), **w)
+        ),
+        lambda a, b: _some(*_phaseless(*jnp.linalg.eigh(a))),
+    ),
+    "sygvd": (
+        lambda a, b, w: _phaseless(*jaxmg.sygvd(a, _metric(a, b), **w)),
+        lambda a, b: _generalized(a, _metric(a, b)),
+    ),
+    "factor: solve": (_factor(lambda f, b: f.solve(b)), jnp.linalg.solve),
+    "factor: solve, refined": (
+        _factor(lambda f, b: f.solve(b), refine="auto"),
         jnp.linalg.solve,
     ),
-    "logdet": (
-        lambda a, b, m: jaxmg.cho_factor(a, mesh=m).logdet(),
+    "factor: logdet": (
+        _factor(lambda f, b: f.logdet()),
         lambda a, b: jnp.linalg.slogdet(a)[1],
     ),
-    "eigvalsh": (lambda a, b, m: jaxmg.eigvalsh(a, mesh=m), lambda a, b: jnp.linalg.eigvalsh(a)),
-    "inv": (lambda a, b, m: jaxmg.linalg.inv(a, mesh=m), lambda a, b: jnp.linalg.inv(a)),
+    "factor: inv": (_factor(lambda f, b: f.inv()), lambda a, b: jnp.linalg.inv(a)),
+    "factor: upper": (_factor(lambda f, b: f.upper()), lambda a, b: _adjoint(_lower(a))),
+    "factor: diagonal": (
+        _factor(lambda f, b: f.diagonal()),
+        lambda a, b: jnp.diagonal(_lower(a), axis1=-2, axis2=-1).real,
+    ),
+    "factor: L b": (_factor(lambda f, b: f.matmul(b)), lambda a, b: _lower(a) @ b),
+    "factor: L^T b": (
+        _factor(lambda f, b: f.matmul(b, "T")),
+        lambda a, b: jnp.swapaxes(_lower(a), -1, -2) @ b,
+    ),
+    "factor: L^H b": (
+        _factor(lambda f, b: f.matmul(b, "C")),
+        lambda a, b: _adjoint(_lower(a)) @ b,
+    ),
+    "factor: L \\ b": (
+        _factor(lambda f, b: f.solve_triangular(b)),
+        lambda a, b: jnp.linalg.solve(_lower(a), b),
+    ),
+    "factor: L^H \\ b": (
+        _factor(lambda f, b: f.solve_triangular(b, 2)),
+        lambda a, b: jnp.linalg.solve(_adjoint(_lower(a)), b),
+    ),
+    "linalg.solve": (lambda a, b, w: jaxmg.linalg.solve(a, b, **w), jnp.linalg.solve),
+    "linalg.inv": (lambda a, b, w: jaxmg.linalg.inv(a, **w), lambda a, b: jnp.linalg.inv(a)),
+    "linalg.cholesky": (lambda a, b, w: jaxmg.linalg.cholesky(a, **w), lambda a, b: _lower(a)),
+    "linalg.slogdet": (
+        lambda a, b, w: jaxmg.linalg.slogdet(a, **w)[1],
+        lambda a, b: jnp.linalg.slogdet(a)[1],
+    ),
+    "linalg.matrix_power": (
+        lambda a, b, w: jaxmg.linalg.matrix_power(a, -3, **w),
+        lambda a, b: jnp.linalg.matrix_power(a, -3),
+    ),
+    "linalg.expm": (
+        lambda a, b, w: jaxmg.linalg.expm(a / a.shape[-1], **w),
+        lambda a, b: jax.scipy.linalg.expm(a / a.shape[-1]),
+    ),
+    "linalg.sqrtm": (lambda a, b, w: jaxmg.linalg.sqrtm(a, **w), _of_eigenvalues(jnp.sqrt)),
 }
+LEADING = [name for name in FUNCTIONS if not name.startswith("factor") and name != "sygvd"]
+
+
+def _some(w, v):
+    first = w.shape[-1] // 2
+    return w[..., first:], v[..., first:]
+
+
+# How the batches of a and of b lie.
 SPECS = (
     ((), ()),
     (("r",), ("r",)),
@@ -53,20 +163,43 @@ SPECS = (
     ((None, "r", None), ()),
     ((None, None, "c"), ()),
     ((None, "r", "c"), (None, "c")),
+    ((None, ("c", "r")), (None, None, "c")),
 )
+# Functions of (f, each): f is of one matrix, where each is vmap, or of arrays with leading
+# dimensions, where it changes nothing.
 WAYS = {
-    "vmap": lambda f: jax.vmap(f),
-    "jit of vmap": lambda f: jax.jit(jax.vmap(f)),
-    "vmap of jit": lambda f: jax.vmap(jax.jit(f)),
+    "batch": lambda f, each: each(f),
+    "jit of batch": lambda f, each: jax.jit(each(f)),
+    "batch of jit": lambda f, each: each(jax.jit(f)),
+    "grad of batch": lambda f, each: jax.grad(_size(each(f)), (0, 1)),
+    "jit of grad of batch": lambda f, each: jax.jit(jax.grad(_size(each(f)), (0, 1))),
+    "jit of jvp of batch": lambda f, each: jax.jit(_jvp(each(f))),
+    "jvp of batch": lambda f, each: _jvp(each(f)),
+}
+# Of one matrix alone, and those in which only vmap can be around the rest.
+ONE = {
+    "one": lambda f: f,
+    "jit": lambda f: jax.jit(f),
+    "grad": lambda f: jax.grad(_size(f), (0, 1)),
+    "jit of grad": lambda f: jax.jit(jax.grad(_size(f), (0, 1))),
+    "jit of jvp of grad": lambda f: jax.jit(_jvp(jax.grad(_size(f), (0, 1)))),
+}
+MAPPED = {
     "vmap of grad": lambda f: jax.vmap(jax.grad(_size(f), (0, 1))),
     "jit of vmap of grad": lambda f: jax.jit(jax.vmap(jax.grad(_size(f), (0, 1)))),
-    "grad of vmap": lambda f: jax.grad(_size(jax.vmap(f)), (0, 1)),
-    "jit of jvp of vmap": lambda f: jax.jit(_jvp(jax.vmap(f))),
 }
+# Of one matrix, with a batch of right-hand sides.
+SIDES = {
+    "vmap over b": lambda f: jax.vmap(f, (None, 0)),
+    "jit of grad of vmap over b": lambda f: jax.jit(
+        jax.grad(_size(jax.vmap(f, (None, 0))), (0, 1))
+    ),
+}
+KINDS = {"vmap": WAYS, "leading": WAYS, "one": ONE, "mapped": MAPPED, "sides": SIDES}
 
 
 def _size(function):
-    return lambda a, b: jnp.sum(jnp.abs(function(a, b)) ** 2)
+    return lambda a, b: sum(jnp.sum(jnp.abs(x) ** 2) for x in jax.tree.leaves(function(a, b)))
 
 
 def _jvp(function):
@@ -75,7 +208,7 @@ def _jvp(function):
 
 def _of_hermitian_part(function):
     def called(a, b):
-        adjoint, sharding = a.conj().T, jax.typeof(a).sharding
+        adjoint, sharding = _adjoint(a), jax.typeof(a).sharding
         if AxisType.Explicit in sharding.mesh.axis_types:
             adjoint = jax.sharding.reshard(adjoint, sharding)
         return function((a + adjoint) / 2, b)
@@ -83,42 +216,89 @@ def _of_hermitian_part(function):
     return called
 
 
+def _transformed(kind, way, ours, theirs):
+    """Both functions in this way."""
+    if kind == "vmap":
+        return (WAYS[way](f, jax.vmap) for f in (ours, theirs))
+    if kind == "leading":
+        return WAYS[way](ours, lambda f: f), WAYS[way](theirs, jax.vmap)
+    return (KINDS[kind][way](f) for f in (ours, theirs))
+
+
+def _divides(spec, shape, mesh):
+    """Whether a mesh's axes divide the dimensions that lie over them."""
+    for size, axes in zip(shape, spec, strict=False):
+        axes = axes if isinstance(axes, tuple) else (axes,) if axes else ()
+        if size % int(np.prod([mesh.shape[axis] for axis in axes], dtype=int)):
+            return False
+    return True
+
+
 def run(seed, number):
     """None, or what is wrong with a case."""
     random = np.random.default_rng([seed, number])
-    name, way, dtype = (str(random.choice(list(x))) for x in (FUNCTIONS, WAYS, DTYPES))
-    kind = (AxisType.Auto, AxisType.Explicit)[random.integers(2)]
-    shape = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 2), (2, 4))[random.integers(6)]
+
+    def choice(options):
+        options = list(options)
+        return options[random.integers(len(options))]
+
+    kind = choice(KINDS)
+    way, dtype = choice(KINDS[kind]), choice(DTYPES)
+    name = choice(LEADING if kind == "leading" else FUNCTIONS)
+    axes = choice((AxisType.Auto, AxisType.Explicit))
+    shape = choice(((1, 1), (2, 1), (1, 2), (2, 2), (4, 2), (2, 4)))
     devices = random.permutation(np.array(jax.devices()))[: shape[0] * shape[1]]
-    mesh = Mesh(devices.reshape(shape), ("r", "c"), axis_types=(kind,) * 2)
-    of_a, of_b = SPECS[random.integers(len(SPECS))]
+    mesh = Mesh(devices.reshape(shape), ("r", "c"), axis_types=(axes,) * 2)
+    while True:
+        (of_a, of_b), n, size = choice(SPECS), choice(ORDERS), choice(SIZES)
+        if _divides(of_a, (size, n, n), mesh) and _divides(of_b, (size, n, 2), mesh):
+            break
     wide = np.complex128 if np.dtype(dtype).kind == "c" else np.float64
 
     def normal(*shape):
         value = random.standard_normal(shape)
         return value + 1j * random.standard_normal(shape) if wide is np.complex128 else value
 
-    x = normal(_SIZE, _N, _N)
-    a = x @ x.conj().swapaxes(1, 2) / _N + np.diag(np.arange(1.0, _N + 1))
-    a, b = a.astype(dtype), normal(_SIZE, _N, 2).astype(dtype)
-    where = f"{name}, {way}, {dtype}, {kind.name} {shape}, {of_a} {of_b}"
+    x = normal(size, n, n)
+    a = x @ x.conj().swapaxes(1, 2) / n + np.diag(np.arange(1.0, n + 1))
+    a, b = a.astype(dtype), normal(size, n, 2).astype(dtype)
+    each = of_a[1:]
+    if kind in ("one", "sides"):
+        a, of_a = a[0], of_a[1:]
+    if kind == "one":
+        b, of_b = b[0], of_b[1:]
+    given = {"mesh": mesh}
+    if any(each) and random.integers(2):
+        given["matrix_specs"] = P(*each)
+    described = (
+        f"{name}, {kind}: {way}, {dtype}, n = {n}, {size}, {axes.name} {shape}, {of_a} {of_b}, "
+        f"{given.get('matrix_specs', '')}"
+    )
     ours, theirs = FUNCTIONS[name]
-    expected = WAYS[way](_of_hermitian_part(theirs))(a.astype(wide), b.astype(wide))
-    context = jax.set_mesh(mesh) if kind == AxisType.Explicit else contextlib.nullcontext()
+    found, expected = _transformed(
+        kind,
+        way,
+        _of_hermitian_part(lambda a, b: ours(a, b, given)),
+        _of_hermitian_part(theirs),
+    )
+    expected = expected(jnp.asarray(a, wide), jnp.asarray(b, wide))
+    context = jax.set_mesh(mesh) if axes == AxisType.Explicit else contextlib.nullcontext()
     try:
         with context:
             placed = (
                 jax.device_put(x, NamedSharding(mesh, P(*s))) for x, s in ((a, of_a), (b, of_b))
             )
-            function = _of_hermitian_part(lambda a, b: ours(a, b, mesh))
-            found = jax.block_until_ready(WAYS[way](function)(*placed))
+            found = jax.block_until_ready(found(*placed))
     except Exception as error:
-        return f"{where}: {type(error).__name__}: {str(error)[:200]!r}"
+        return f"{described}: {type(error).__name__}: {str(error)[:200]!r}"
     limit = 5000 * float(np.finfo(dtype).eps)
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        of_y = np.dtype(dtype) if y.dtype.kind == "c" else np.finfo(dtype).dtype
+        if (x.shape, x.dtype) != (y.shape, of_y):
+            return f"{described}: {x.dtype} {x.shape} for {y.dtype} {y.shape}"
         apart = np.abs(np.asarray(x) - np.asarray(y)).max()
         if not apart <= limit * max(1, np.abs(np.asarray(y)).max()):
-            return f"{where}: differs by {apart}"
+            return f"{described}: differs by {apart} of {np.abs(np.asarray(y)).max()}"
     return None
 
 

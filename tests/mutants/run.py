@@ -61,7 +61,7 @@ def list_files():
         ["git", "ls-files", "-co", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split("\n")  # fmt: skip
-    return [name for name in names if name and (ROOT / name).is_file()]
+    return [name for name in sorted({*names}) if name and (ROOT / name).is_file()]
 
 
 def check(mutants):

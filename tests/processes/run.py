@@ -2,6 +2,9 @@
 then the tests of this folder.  The step `processes` of ci/cpu.sh.
 
     python tests/processes/run.py
+
+With JAXMG_TEST_PROCESSES=core in the environment less of tests/python: in each number of processes,
+and over each transport, the files whose calls cross processes.
 """
 
 import os
@@ -22,21 +25,49 @@ _ROUTINES = [
     "sygvd_test.py",
     "factor_test.py",
 ]
-# Processes, devices each, what of tests/python, and how blocks pass.
-_RUNS = [
-    (2, 4, ["."], "auto"),
-    (4, 2, [*_ROUTINES, "calls_test.py", "sharding_test.py"], "unix"),
-    (2, 2, _ROUTINES, "tcp"),
-    (4, 1, _ROUTINES, "auto"),
+# Not in the core: arguments, options, plans and errors, which each process checks by itself.
+_IN_EACH = [
+    "alignment_test.py",
+    "arguments_test.py",
+    "check_test.py",
+    "compat_test.py",
+    "contract_test.py",
+    "errors_test.py",
+    "jaxmg_0_0_test.py",
+    "limits_test.py",
+    "main_test.py",
+    "plan_test.py",
+    "plugin_test.py",
+    "precision_test.py",
+    "small_numbers_test.py",
+    "timeline_test.py",
 ]
+_FEW = ["potrs_test.py", "eigh_test.py", "factor_test.py"]
+# Processes, devices each, what of tests/python, and how blocks pass.
+_RUNS = {
+    "all": [
+        (2, 4, ["."], "auto"),
+        (4, 2, [*_ROUTINES, "calls_test.py", "sharding_test.py"], "unix"),
+        (2, 2, _ROUTINES, "tcp"),
+        (4, 1, _ROUTINES, "auto"),
+    ],
+    "core": [
+        (2, 4, [p.name for p in _PYTHON.glob("*_test.py") if p.name not in _IN_EACH], "auto"),
+        (4, 2, [*_ROUTINES, "sharding_test.py"], "unix"),
+        (2, 2, _FEW, "tcp"),
+        (4, 1, _FEW, "auto"),
+    ],
+}
 
 
 def main():
     failed = []
-    for processes, devices, files, transport in _RUNS:
+    for processes, devices, files, transport in _RUNS[
+        os.environ.get("JAXMG_TEST_PROCESSES", "all")
+    ]:
         command = [
             "-m", "jaxmg.launch", "-n", str(processes), "-d", str(devices), _SUITE,
-            *(_PYTHON / file for file in files),
+            *(_PYTHON / file for file in sorted(files)),
         ]  # fmt: skip
         title = f"{processes} x {devices}, {transport}"
         if not _run(title, command, JAXMG_TRANSPORT=transport):

@@ -121,6 +121,25 @@ def test_derivatives():
     assert np.isnan(jax.value_and_grad(loss)(jnp.tril(a), True)[0])
 
 
+@needs_transformations
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("potri", "syevd") else pytest.mark.breadth)
+        for name in _CALLS
+        if "refine" not in name
+    ],
+)
+def test_a_derivative_is_nan_where_the_value_is(name):
+    def loss(a):
+        return jnp.sum(jnp.abs(_CALLS[name](a, mesh=line(2), check=True)[0]))
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(_bad("float32", "entry"))
+    assert np.isnan(value) and np.isnan(gradient).all()
+    value, gradient = jax.jit(jax.value_and_grad(loss))(_GOOD["float32"])
+    assert np.isfinite(value) and np.isfinite(gradient).all()
+
+
 def test_shapes():
     assert jaxmg.potri(np.ones((0, 0)), check=True).shape == (0, 0)
     with pytest.raises(ValueError, match="^potri: a must be a square matrix"):

@@ -21,6 +21,7 @@ if os.environ.get("JAXMG_TEST_STRICT"):  # as JAX's own tests run, and lineax's
     jax.config.update("jax_numpy_rank_promotion", "raise")
     jax.config.update("jax_check_tracer_leaks", True)
 
+import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
 # The same examples every time, and no database of them.
@@ -37,3 +38,19 @@ def pytest_configure(config):
     config.addinivalue_line(
         "markers", "slow: more than a second for what others show in part; left out in the same way"
     )
+    config.addinivalue_line(
+        "markers",
+        "leaks_in_jax: JAX 0.11 itself reports a leak from what these tests differentiate, as it "
+        "does from jit(grad(f)) where f is a shard_map of lambda x: lax.psum(x * x, 'r') + x; "
+        "JAXMG_TEST_STRICT looks for no leaks there",
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_search_for_leaks_of_jax(request):
+    off = request.node.get_closest_marker("leaks_in_jax") and jax.config.jax_check_tracer_leaks
+    if off:
+        jax.config.update("jax_check_tracer_leaks", False)
+    yield
+    if off:
+        jax.config.update("jax_check_tracer_leaks", True)

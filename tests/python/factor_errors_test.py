@@ -73,14 +73,18 @@ def test_calls_that_cannot_be_right(call, error, message):
         call(factor)
 
 
+def _scaled(factor, x):
+    return jax.tree.map(lambda leaf: x.astype(leaf.dtype) * leaf, factor)
+
+
 _EVERY = {
     "cho_factor": lambda f, x: jaxmg.cho_factor(x * jnp.eye(_N), 2, f.mesh).log_det,
     "cho_solve": lambda f, x: f.solve(x * _B),
     "CholeskyFactor.solve_triangular": lambda f, x: f.solve_triangular(x * _B),
     "CholeskyFactor.matmul": lambda f, x: f.matmul(x * _B),
-    "CholeskyFactor.inv": lambda f, x: jax.tree.map(lambda leaf: x * leaf, f).inv(),
-    "CholeskyFactor.diagonal": lambda f, x: jax.tree.map(lambda leaf: x * leaf, f).diagonal(),
-    "CholeskyFactor.upper": lambda f, x: jax.tree.map(lambda leaf: x * leaf, f).upper(),
+    "CholeskyFactor.inv": lambda f, x: _scaled(f, x).inv(),
+    "CholeskyFactor.diagonal": lambda f, x: _scaled(f, x).diagonal(),
+    "CholeskyFactor.upper": lambda f, x: _scaled(f, x).upper(),
     "CholeskyFactor.from_upper": lambda f, x: (
         jaxmg.CholeskyFactor.from_upper(x * jnp.eye(_N), 2, f.mesh).log_det
     ),

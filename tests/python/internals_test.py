@@ -128,12 +128,14 @@ def test_mapped_axes_that_are_explicit():
         axes.append(_internals.mapped_axes())
         with _internals.outside_vmap():
             axes.append(_internals.mapped_axes())
+            with _internals.inside_vmap(("r",)):
+                axes.append(_internals.mapped_axes())
         return x
 
     with canary("explicit_mesh_axis_names of jax._src.core"):
         with _compat._set_mesh(mesh):
             jax.vmap(one)(x)
-        assert axes == [frozenset({"r"}), frozenset()]
+        assert axes == [frozenset({"r"}), frozenset(), frozenset({"r"})]
 
 
 @pytest.mark.parametrize(

@@ -318,6 +318,22 @@ def test_powers_of_any_matrix(exponent):
     _close(found, np.linalg.matrix_power(matrix, exponent), "complex128")
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint8"])
+@pytest.mark.parametrize("leading", [(), pytest.param((2,), marks=needs_transformations)])
+@pytest.mark.parametrize("exponent", [0, 1, 5])
+def test_powers_of_integers_are_integers(exponent, leading, dtype):
+    matrix = rng(2).integers(0, 9, (*leading, 13, 13)).astype(dtype)
+    found = linalg.matrix_power(matrix, exponent, mesh=line(4))
+    expected = jnp.linalg.matrix_power(matrix, exponent)
+    assert found.dtype == expected.dtype == dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_negative_power_of_integers_is_not_of_integers():
+    found = linalg.matrix_power(2 * np.eye(3, dtype="int32"), -2, mesh=line(2))
+    np.testing.assert_allclose(found, np.eye(3) / 4, rtol=1e-6)
+
+
 def test_mesh_of_what_is_differentiated():
     """Eagerly, where the tracers don't show it."""
     mesh = line(2)
@@ -460,9 +476,9 @@ _EYE = np.eye(3)
         (lambda: linalg.det([[1.0]]), TypeError, r"linalg.det: a must be a JAX or NumPy array"),
         (lambda: linalg.eigh(_EYE, "l"), ValueError, r"linalg.eigh: UPLO must be None, 'L' or"),
         (
-            lambda: linalg.matrix_power(np.eye(3, dtype=int), 2),
+            lambda: linalg.matrix_power(np.eye(3, dtype=bool), 2),
             TypeError,
-            "matrix_power: a has dtype int64",
+            "matrix_power: a has dtype bool; the supported dtypes are float32, .*, int8",
         ),
         (lambda: linalg.matrix_power(_EYE, 0.5), TypeError, r"n must be an integer; got 0.5"),
         (lambda: linalg.expm(_EYE, upper_triangular=True), NotImplementedError, "isn't Hermitian"),

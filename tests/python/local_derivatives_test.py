@@ -143,7 +143,9 @@ def _loss(function):
 
     def loss(*arguments):
         return sum(
-            jnp.sum(jnp.abs(x) ** 2 * jnp.arange(1, x.size + 1).reshape(x.shape))
+            jnp.sum(
+                jnp.abs(x) ** 2 * jnp.arange(1, x.size + 1, dtype=x.real.dtype).reshape(x.shape)
+            )
             for x in jax.tree.leaves(function(*arguments))
         )
 
@@ -194,6 +196,7 @@ def test_jvp(name, sizes, check_vma, jitted, dtype):
     _assert_close(found, jax.jvp(theirs, arguments, directions), dtype)
 
 
+@pytest.mark.leaks_in_jax
 @_parameters(lambda *case: case in [("logdet", 2, True), ("potri", 2, False)])
 def test_gradient(name, sizes, check_vma, jitted, dtype):
     arguments, _ = _arguments(7, dtype)
@@ -205,6 +208,7 @@ def test_gradient(name, sizes, check_vma, jitted, dtype):
 _TRACKED = pytest.mark.parametrize("check_vma", [True, False], ids=["tracked", "untracked"])
 
 
+@pytest.mark.leaks_in_jax
 @pytest.mark.parametrize(
     "name, batch, check_vma",
     broad(
@@ -530,6 +534,7 @@ def test_empty():
     assert [x.shape for x in found] == [(0, 0), (0, 2)]
 
 
+@pytest.mark.leaks_in_jax
 @one_process("of a program's text")
 def test_one_factorization_a_gradient():
     mapped = _solve(_mesh(r=4))

@@ -124,6 +124,7 @@ def test_derivatives(name, sizes, ranks, dtype):
         _close(ours, theirs, 100)
 
 
+@pytest.mark.leaks_in_jax
 @pytest.mark.parametrize("differentiated", [False, True])
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_no_device_has_a_whole_matrix(name, differentiated):

@@ -1,5 +1,6 @@
 """jax.vmap, and batches by leading dimensions."""
 
+import functools
 import re
 
 import jax
@@ -497,6 +498,33 @@ def test_batches_of_none(name, shape, kind):
 
     gradient = jax.jit(jax.grad(size))(a)
     assert gradient.shape == a.shape
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_derivatives_of_a_jit_in_a_batch_over_explicit_axes(jitted):
+    """JAX traces the derivative's rule when it has left the vmap."""
+    mesh = line(2, kind=AxisType.Explicit)
+    random = rng(4)
+    a = np.stack([positive_definite("well", 6, "float64") * (1 + i) for i in range(4)])
+    direction = normal(random, a.shape, "float64")
+    a_dot = direction + direction.swapaxes(1, 2)
+    derivative = functools.partial(jax.jvp, jax.vmap(jax.jit(lambda a: jaxmg.potri(a, 2, mesh))))
+    with jax.set_mesh(mesh):
+        arguments = ((shard(x, mesh, "r", None, None),) for x in (a, a_dot))
+        inverse, found = (jax.jit(derivative) if jitted else derivative)(*arguments)
+    np.testing.assert_allclose(inverse, np.linalg.inv(a), rtol=0, atol=1e-11)
+    expected = -np.linalg.inv(a) @ a_dot @ np.linalg.inv(a)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
+
+
+def test_batches_without_padding():
+    a = np.stack([positive_definite("well", 8, "float64") * (1 + i) for i in range(3)])
+    expected = np.linalg.inv(a)
+    np.testing.assert_allclose(jaxmg.potri(a, 2, line(4), pad=False), expected, rtol=1e-11)
+    batched = jax.vmap(lambda a: jaxmg.potri(a, 2, line(4), pad=False))
+    np.testing.assert_allclose(batched(a), expected, rtol=1e-11)
+    with pytest.raises(ValueError, match="^potri: with pad=False the 7 rows of a must be a multi"):
+        jaxmg.potri(a[:, :7, :7], 2, line(4), pad=False)
 
 
 def test_no_axes_twice():

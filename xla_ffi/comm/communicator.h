@@ -71,17 +71,19 @@ class SoloCommunicator : public Communicator {
     all->assign(1, mine);
     return Status::Ok();
   }
-  Status Send(Stream, int, const Bytes2D&) override { return Nobody(); }
+  Status Send(Stream, int, const Bytes2D&) override { return NoPeersError(); }
   int64_t Sent(int) const override { return 0; }
   Status WaitSent(Stream, int, int64_t) override { return Status::Ok(); }
-  Status Recv(Stream, int, const Bytes2D&) override { return Nobody(); }
-  Status Borrow(Stream, int, Bytes2D*) override { return Nobody(); }
-  Status Return(Stream, int) override { return Nobody(); }
+  Status Recv(Stream, int, const Bytes2D&) override { return NoPeersError(); }
+  Status Borrow(Stream, int, Bytes2D*) override { return NoPeersError(); }
+  Status Return(Stream, int) override { return NoPeersError(); }
   void Abort(const Status&) noexcept override {}
   Status Failure() const noexcept override { return Status::Ok(); }
 
  private:
-  static Status Nobody() { return Status::Fixed(Code::kInternal, "a rank alone has no peers"); }
+  static Status NoPeersError() {
+    return Status::Fixed(Code::kInternal, "a rank alone has no peers");
+  }
 };
 
 // Sends `block` of rank `root` to the same block of every other rank. The root may change it only

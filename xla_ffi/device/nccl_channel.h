@@ -1,6 +1,6 @@
 // NCCL channels carry blocks between memories that no process can map both of, such as those of
-// GPUs of different hosts. cuda/nccl_channel.h implements them by NCCL. comm/processes/nccl_channels.h
-// decides which channels exist and when they are used.
+// GPUs of different hosts. cuda/nccl_channel.h implements them by NCCL.
+// comm/processes/nccl_channels.h decides which channels exist and when they are used.
 #ifndef JAXMG_XLA_FFI_DEVICE_NCCL_CHANNEL_H_
 #define JAXMG_XLA_FFI_DEVICE_NCCL_CHANNEL_H_
 
@@ -49,7 +49,8 @@ class ChannelSource {
   // Waits until the other side has made its end and a first transfer has passed; returns early if
   // `given_up` is set. The destructor of a failed channel runs on this thread, which may take long.
   virtual Status Make(int ordinal, End end, const std::string& id,
-                      const std::atomic<bool>& given_up, std::unique_ptr<ChannelEnd>* channel_end) = 0;
+                      const std::atomic<bool>& given_up,
+                      std::unique_ptr<ChannelEnd>* channel_end) = 0;
 };
 
 }  // namespace jaxmg

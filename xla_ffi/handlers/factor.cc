@@ -40,8 +40,9 @@ Status CheckFactor(const char* routine, ffi::AnyBuffer tiles, ffi::AnyBuffer ove
 template <typename T>
 Operand<T> OperandOf(const Attributes& attributes, ffi::AnyBuffer a, ffi::AnyBuffer overflow,
                      int32_t* status, const T* source) {
-  return {attributes.n, a.dimensions()[0],       attributes.tile, Data<T>(a),
-          status,       PrecisionOf(attributes), source,          Data<T>(overflow)};
+  return {attributes.n,     attributes.n, a.dimensions()[0],       attributes.tile,
+          Data<T>(a),       status,       PrecisionOf(attributes), source,
+          Data<T>(overflow)};
 }
 
 // Launches the rank program that `program` gives for the factor's dtype, if the call can be right.

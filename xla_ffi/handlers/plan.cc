@@ -4,57 +4,117 @@
 #include <limits>
 
 #include "xla_ffi/device/tunings.h"
-#include "xla_ffi/engine/core/plan.h"
+#include "xla_ffi/engine/routines.h"
 #include "xla_ffi/handlers/backends.h"
 #include "xla_ffi/handlers/platform.h"
 
 namespace jaxmg {
 namespace {
 
+// What a call takes of one rank.
+struct RankNeeds {
+  Tiles tiles;
+  bool gathers;
+  int64_t solver;  // bytes of the device's own solver of a whole matrix, about
+  int64_t bytes;   // with those
+};
+
+// `results`: the elements of results that don't lie in A's place.
+template <typename T>
+RankNeeds NeedsOf(const RoutineSpace<T>& space, int64_t results) {
+  const int64_t solver = space.solver * sizeof(T);
+  return {space.tiles, space.gathers, solver,
+          static_cast<int64_t>(space.bytes()) + solver + space.split_bytes +
+              results * static_cast<int64_t>(sizeof(T))};
+}
+
+// A routine's, by query, sizes and ranks.
+struct Potrs {
+  template <typename T>
+  static RankNeeds Needs(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
+    return NeedsOf<T>(PotrsSpace<T>(sizes, query.nrhs, ranks), query.n * query.nrhs);
+  }
+};
+
+struct Potri {
+  template <typename T>
+  static RankNeeds Needs(const PlanQuery&, const Sizes& sizes, const Ranks& ranks) {
+    return NeedsOf<T>(PotriSpace<T>(sizes, ranks), 0);
+  }
+};
+
+struct Syevd {
+  template <typename T>
+  static RankNeeds Needs(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
+    RankNeeds needs =
+        NeedsOf<T>(EigenproblemSpace<T>(sizes, query.vectors, {0, query.n}, ranks), 0);
+    needs.bytes += query.n * sizeof(Real<T>);
+    return needs;
+  }
+};
+
+struct Sygvd {
+  template <typename T>
+  static RankNeeds Needs(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
+    RankNeeds needs = NeedsOf<T>(SygvdSpace<T>(sizes, query.vectors, {0, query.n}, ranks), 0);
+    needs.bytes += query.n * sizeof(Real<T>) + SygstSpace<T>(sizes, ranks).bytes();
+    return needs;
+  }
+};
+
+struct Potrf {
+  template <typename T>
+  static RankNeeds Needs(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
+    const PotrfSpace<T> space(sizes, ranks);
+    return NeedsOf<T>(space, space.tiles.has_overflow() ? space.tiles.width() * query.n : 0);
+  }
+};
+
+struct Apply {
+  template <typename T>
+  static RankNeeds Needs(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
+    return NeedsOf<T>(ApplySpace<T>(sizes, query.nrhs, ranks), query.n * query.nrhs);
+  }
+};
+
+template <typename Routine, typename T>
+void AnswerFor(const PlanQuery& query, const Tuning& tuning, PlanAnswer* answer) {
+  const Sizes sizes = {query.n, query.n, query.rows, query.tile,
+                       static_cast<Precision>(query.products)};
+  for (int rank = 0; rank < query.ranks; ++rank) {
+    const RankNeeds needs =
+        Routine::template Needs<T>(query, sizes, Ranks{query.ranks, rank, tuning});
+    answer->tile = needs.tiles.width();
+    answer->overflow_rows = needs.tiles.has_overflow() ? needs.tiles.width() : 0;
+    answer->gathered = needs.gathers;
+    if (rank == 0) answer->solver = needs.solver;
+    answer->bytes.push_back(needs.bytes);
+  }
+}
+
+// False where there is no such dtype.
+template <typename Routine>
+bool Answer(const PlanQuery& query, const Tuning& tuning, PlanAnswer* answer) {
+  if (query.dtype == "float32") {
+    AnswerFor<Routine, float>(query, tuning, answer);
+  } else if (query.dtype == "float64") {
+    AnswerFor<Routine, double>(query, tuning, answer);
+  } else if (query.dtype == "complex64") {
+    AnswerFor<Routine, std::complex<float>>(query, tuning, answer);
+  } else if (query.dtype == "complex128") {
+    AnswerFor<Routine, std::complex<double>>(query, tuning, answer);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 constexpr struct {
   const char* name;
-  Routine routine;
-} kRoutines[] = {{"potrs", Routine::kPotrs}, {"potri", Routine::kPotri},
-                 {"syevd", Routine::kSyevd}, {"syevx", Routine::kSyevd},
-                 {"sygvd", Routine::kSygvd}, {"sygvx", Routine::kSygvd},
-                 {"potrf", Routine::kPotrf}, {"cho_solve", Routine::kApply}};
-
-// Results that don't lie in A's place, each an allocation.
-template <typename T>
-int64_t ResultBytes(Routine routine, const PlanQuery& query, int64_t overflow_rows) {
-  const int64_t x = query.n * query.nrhs * sizeof(T);
-  switch (routine) {
-    case Routine::kPotrs:
-    case Routine::kApply:
-      return x;
-    case Routine::kSyevd:
-    case Routine::kSygvd:
-      return query.n * sizeof(Real<T>);
-    case Routine::kPotrf:
-      return overflow_rows * query.n * sizeof(T);
-    default:
-      return 0;
-  }
-}
-
-template <typename T>
-void Answer(Routine routine, const PlanQuery& query, const Tuning& tuning, PlanAnswer* answer) {
-  const auto precision = static_cast<Precision>(query.products);
-  const Sizes sizes = {query.n, query.rows, query.tile, query.nrhs, query.vectors, 0, 0, precision};
-  for (int rank = 0; rank < query.ranks; ++rank) {
-    const Plan<T> plan(routine, sizes, query.ranks, rank, tuning);
-    answer->tile = plan.tiles.width();
-    answer->overflow_rows = plan.tiles.has_overflow() ? plan.tiles.width() : 0;
-    answer->gathered = plan.gathers;
-    if (rank == 0) answer->solver = static_cast<int64_t>(plan.solver * sizeof(T));
-    size_t bytes = plan.bytes(query.ranks) + plan.solver * sizeof(T) + plan.split_bytes;
-    if (routine == Routine::kSygvd) {
-      bytes += Plan<T>(Routine::kSygst, sizes, query.ranks, rank, tuning).bytes(query.ranks);
-    }
-    answer->bytes.push_back(static_cast<int64_t>(bytes) +
-                            ResultBytes<T>(routine, query, answer->overflow_rows));
-  }
-}
+  bool (*answer)(const PlanQuery&, const Tuning&, PlanAnswer*);
+} kRoutines[] = {{"potrs", &Answer<Potrs>}, {"potri", &Answer<Potri>},    {"syevd", &Answer<Syevd>},
+                 {"syevx", &Answer<Syevd>}, {"sygvd", &Answer<Sygvd>},    {"sygvx", &Answer<Sygvd>},
+                 {"potrf", &Answer<Potrf>}, {"cho_solve", &Answer<Apply>}};
 
 }  // namespace
 
@@ -85,15 +145,7 @@ Status AnswerPlan(const PlanQuery& query, PlanAnswer* answer) {
   }
   for (const auto& known : kRoutines) {
     if (query.routine != known.name) continue;
-    if (query.dtype == "float32") {
-      Answer<float>(known.routine, query, tuning, answer);
-    } else if (query.dtype == "float64") {
-      Answer<double>(known.routine, query, tuning, answer);
-    } else if (query.dtype == "complex64") {
-      Answer<std::complex<float>>(known.routine, query, tuning, answer);
-    } else if (query.dtype == "complex128") {
-      Answer<std::complex<double>>(known.routine, query, tuning, answer);
-    } else {
+    if (!known.answer(query, tuning, answer)) {
       return Error(Code::kInvalidArgument, name, ": no dtype '", query.dtype, "'");
     }
     if (backend != kNative) answer->bytes.clear();

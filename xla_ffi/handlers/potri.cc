@@ -9,9 +9,9 @@ namespace {
 
 constexpr char kName[] = "potri";
 
-PlatformResult Potri(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
-                     ffi::Result<ffi::AnyBuffer> inverse,
-                     ffi::ResultBuffer<ffi::DataType::S32> status, Attributes attributes) {
+PlatformResult Invert(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
+                      ffi::Result<ffi::AnyBuffer> inverse,
+                      ffi::ResultBuffer<ffi::DataType::S32> status, Attributes attributes) {
   const int64_t n = attributes.n;
   Backend backend;
   const Status checked = CheckCall(kName, a, attributes, &backend);
@@ -19,6 +19,7 @@ PlatformResult Potri(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
     const Operand<T> operand = {n,
+                                n,
                                 a.dimensions()[0],
                                 attributes.tile,
                                 Data<T>(*inverse),
@@ -35,7 +36,7 @@ PlatformResult Potri(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_HANDLER(JaxmgPotri, jaxmg::kName, jaxmg::Potri, jaxmg::kN | jaxmg::kProducts,
+JAXMG_DEFINE_HANDLER(JaxmgPotri, jaxmg::kName, jaxmg::Invert, jaxmg::kN | jaxmg::kProducts,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Ret<xla::ffi::AnyBuffer>()  // the inverse, in a's place

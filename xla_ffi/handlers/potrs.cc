@@ -25,6 +25,7 @@ PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
     Operand<T> operand = {n,
+                          n,
                           a.dimensions()[0],
                           attributes.tile,
                           Data<T>(*a_work),

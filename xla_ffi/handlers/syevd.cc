@@ -19,8 +19,13 @@ PlatformResult Syevd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    Operand<T> operand = {n,           a.dimensions()[0],    attributes.tile,
-                          Data<T>(*v), status->typed_data(), Precision::kHighest,
+    Operand<T> operand = {n,
+                          n,
+                          a.dimensions()[0],
+                          attributes.tile,
+                          Data<T>(*v),
+                          status->typed_data(),
+                          Precision::kHighest,
                           Data<T>(a)};
     operand.grid_rows = GridRows(attributes.backend);
     auto program = [=, w = Data<Real<T>>(*w)](const RankContext& context) {
@@ -45,6 +50,7 @@ PlatformResult Syevx(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   return ForDtype(kSubsetName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
     Operand<T> operand = {n,
+                          n,
                           a.dimensions()[0],
                           attributes.tile,
                           Data<T>(*work),

@@ -30,8 +30,8 @@ PlatformResult Solve(const char* name, const Platform& platform,
                      T* a_work, T* b_work, const Subset& subset, T* v, Real<T>* w, int32_t* status,
                      const Attributes& attributes) {
   auto operand = [&](ffi::AnyBuffer buffer, T* work, int32_t* outcome) {
-    return Operand<T>{attributes.n, buffer.dimensions()[0], attributes.tile, work,
-                      outcome,      Precision::kHighest,    Data<T>(buffer)};
+    return Operand<T>{attributes.n, attributes.n, buffer.dimensions()[0], attributes.tile,
+                      work,         outcome,      Precision::kHighest,    Data<T>(buffer)};
   };
   auto program = [left = operand(a, a_work, status), right = operand(b, b_work, nullptr), subset, v,
                   w](const RankContext& context) {

@@ -110,8 +110,8 @@ std::vector<ConnectionInfo> Hub::Connections() {
                                                            : "connecting";
     std::string transport = peer.transport;
     if (Segments::The().SharesWith(process)) transport += ", shared memory";
-    if (const std::string wires = NcclChannels::The().Describe(process); !wires.empty()) {
-      transport += ", " + wires;
+    if (const std::string channels = NcclChannels::The().Describe(process); !channels.empty()) {
+      transport += ", " + channels;
     }
     all.push_back({process, peer.address.host, peer.address.pid, transport, state});
   }
@@ -246,7 +246,7 @@ size_t Hub::calls() {
 }
 
 // Delivers a frame: to the rendezvous, to a call in progress, to the store of a call that has not
-// begun, or to nobody if the call is over.
+// begun, or drops it if the call is over.
 bool Hub::Deliver(int process, const FrameHeader& header, Payload payload) {
   if (header.type == FrameType::kPing) {
     auto lock = monitor_.Lock();

@@ -40,7 +40,7 @@ class Link {
   // Resolves a location in the other process's memory to the block and event of a message.
   virtual Status Resolve(const BlockLocation&, InProcessGroup::Message*) {
     return Status::Fixed(Code::kInternal,
-                         "a process sent a place in memory that it does not share");
+                         "a process sent a location in memory that it does not share");
   }
   // Receives the block that the other process has announced under a number.
   virtual Status Fetch(int /*from*/, int /*to*/, int64_t /*number*/, const Bytes2D& /*room*/) {

@@ -378,7 +378,7 @@ bool NcclChannels::OnChannelFrame(NcclPeer& peer, const std::shared_ptr<NcclPeer
           channel.failure = StatusFrom(header.code, body.data(), body.size());
         }
         channel.canceled = true;
-        // Nobody waits for an end whose creation has not started.
+        // An end whose creation has not started counts as failed.
         if (channel.mine == NcclChannel::State::kNone) channel.mine = NcclChannel::State::kFailed;
       }
       break;

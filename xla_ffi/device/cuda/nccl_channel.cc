@@ -19,8 +19,8 @@ using Clock = std::chrono::steady_clock;
 
 // Of JAX 0.6.2 the oldest.
 constexpr int kOldest = 21801;
-// Multiprocessors that a channel occupies while a block moves. Few: a panel may come in while another
-// goes out and the rest multiplies. NCCL_MAX_CTAS says otherwise.
+// Multiprocessors that a channel occupies while a block moves. Few: a panel may come in while
+// another goes out and the rest multiplies. NCCL_MAX_CTAS says otherwise.
 constexpr int kMostBlocks = 16;
 // How long an abort waits for a call that is under way in another thread.
 constexpr std::chrono::seconds kGrace(2);
@@ -226,10 +226,10 @@ class NcclSource : public ChannelSource {
   }
 
   Status Make(int ordinal, End end, const std::string& id, const std::atomic<bool>& given_up,
-              std::unique_ptr<ChannelEnd>* wire) override {
+              std::unique_ptr<ChannelEnd>* channel_end) override {
     auto made = std::make_unique<NcclChannelEnd>(ordinal);
     const Status status = made->Make(end, id, given_up);
-    *wire = std::move(made);
+    *channel_end = std::move(made);
     return status;
   }
 };

@@ -50,24 +50,88 @@ Status PoisonOverflow(const Frame<T>& frame) {
   return frame.outcome().PoisonIfFailed(matrix.rows, matrix.tiles.width(), matrix.overflow);
 }
 
+// Diagonal blocks of these tiles.
+int64_t InverseOrder(const Tiles& tiles, const Ranks& ranks) {
+  return std::min(tiles.width(), ranks.tuning.inverse_order);
+}
+
+template <typename T>
+Inverses<T> InversesOf(const Frame<T>& frame, const InversesSpace<T>& space) {
+  return {space.order, frame.at(space.piece)};
+}
+
 }  // namespace
 
 template <typename T>
+PotrfSpace<T>::PotrfSpace(const Sizes& sizes, const Ranks& ranks)
+    : RoutineSpace<T>(sizes, ranks, TilesOf(sizes, ranks.size, ranks.tuning)),
+      precision(ChosenPrecision<T>(sizes.precision, sizes.n, ranks.tuning)),
+      factored(ranks.size == 1 && sizes.n <= OrderOf<T>(ranks.tuning.whole_order)
+                   ? Tiles(sizes.m, sizes.block, 1, sizes.n)
+                   : this->tiles) {
+  this->ReservePanels(PotrfWorkspace<T>(factored, sizes.n, precision, ranks.tuning));
+  inverses.order = InverseOrder(this->tiles, ranks);
+  inverses.piece = this->Reserve(DiagonalSolverWorkspace(inverses.order));
+}
+
+template <typename T>
+ApplySpace<T>::ApplySpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks)
+    : RoutineSpace<T>(sizes, ranks, TilesOf(sizes, ranks.size, ranks.tuning)),
+      share(this->Reserve(RightHandSidesShare(this->tiles, nrhs))),
+      sums(this->Reserve(nrhs * sizes.n)) {
+  inverses.order = InverseOrder(this->tiles, ranks);
+  inverses.piece = this->Reserve(DiagonalSolverWorkspace(inverses.order));
+}
+
+template <typename T>
+SolveRowsSpace<T>::SolveRowsSpace(const Sizes& sizes, const Ranks& ranks)
+    : RoutineSpace<T>(sizes, ranks, TilesOf(sizes, ranks.size, ranks.tuning)),
+      rows(this->Reserve(sizes.n * sizes.block)) {
+  this->ReservePanels(SolveRowsWorkspace(this->tiles));
+}
+
+template <typename T>
+InvertSpace<T>::InvertSpace(const Sizes& sizes, const Ranks& ranks)
+    : RoutineSpace<T>(sizes, ranks, TilesOf(sizes, ranks.size, ranks.tuning)),
+      precision(ChosenPrecision<T>(sizes.precision, sizes.n, ranks.tuning)) {
+  this->ReservePanels(PotriWorkspace<T>(this->tiles, sizes.n, precision));
+  this->ReserveOverflow();
+  this->split_bytes = PotriSplitBytes<T>(this->tiles, sizes.n, precision);
+}
+
+template <typename T>
+MoveFactorSpace<T>::MoveFactorSpace(const Sizes& sizes, bool inverse, const Ranks& ranks)
+    : RoutineSpace<T>(sizes, ranks, TilesOf(sizes, ranks.size, ranks.tuning)) {
+  this->ReservePanels();
+  if (inverse) {
+    this->ReserveOverflow();
+  } else {
+    inverses.order = InverseOrder(this->tiles, ranks);
+    inverses.piece = this->Reserve(DiagonalSolverWorkspace(inverses.order));
+  }
+}
+
+template <typename T>
 Status PotrfRoutine(const RankContext& context, const Operand<T>& operand, Real<T>* log_det) {
-  Frame<T> frame(context, operand, Routine::kPotrf);
+  const PotrfSpace<T> space(operand.sizes(), RanksOf(context));
+  Frame<T> frame(context, operand, space);
   auto work = [&]() -> Status {
     const Outcome<T>& outcome = frame.outcome();
-    JAXMG_RETURN_IF_ERROR(frame.Take());
-    JAXMG_RETURN_IF_ERROR(Potrf(context, frame.precision(), frame.factored(), RightHandSides<T>{},
-                                frame.panels(), outcome.info(), outcome.log_det()));
-    JAXMG_RETURN_IF_ERROR(InvertDiagonals(context, frame.matrix(), frame.inverses()));
-    JAXMG_RETURN_IF_ERROR(outcome.Set(log_det));
+    JAXMG_RETURN_IF_ERROR(frame.Take(Region::kLower));
+    JAXMG_RETURN_IF_ERROR(Potrf(context, space.precision, frame.matrix(space.factored),
+                                RightHandSides<T>{}, frame.panels(), outcome.info(),
+                                outcome.log_det()));
+    JAXMG_RETURN_IF_ERROR(
+        InvertDiagonals(context, frame.matrix(), InversesOf(frame, space.inverses)));
+    JAXMG_RETURN_IF_ERROR(outcome.Set());
+    JAXMG_RETURN_IF_ERROR(outcome.SetLogDet(log_det));
     JAXMG_RETURN_IF_ERROR(outcome.PoisonIfFailed(operand.n, operand.block, operand.a));
     JAXMG_RETURN_IF_ERROR(PoisonOverflow(frame));
     return WaitAllSent(context.comm, Stream::kMain);
   };
   auto prepare = [&]() -> Status {
-    JAXMG_RETURN_IF_ERROR(frame.PrepareFactor());
+    JAXMG_RETURN_IF_ERROR(frame.Prepare());
+    JAXMG_RETURN_IF_ERROR(ReservePotrf(context.device, frame.matrix(space.factored)));
     return ClearOverflow(context, frame.matrix());
   };
   return RunOnAllRanks(context.comm, prepare, work);
@@ -76,7 +140,8 @@ Status PotrfRoutine(const RankContext& context, const Operand<T>& operand, Real<
 template <typename T>
 Status ApplyRoutine(const RankContext& context, const Operand<T>& factor, Apply apply, int64_t nrhs,
                     T* x, const T* source) {
-  Frame<T> frame(context, factor, Routine::kApply, nrhs);
+  const ApplySpace<T> space(factor.sizes(), nrhs, RanksOf(context));
+  Frame<T> frame(context, factor, space);
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(frame.Prepare());
     JAXMG_RETURN_IF_ERROR(context.device.ReserveHandles());
@@ -84,18 +149,19 @@ Status ApplyRoutine(const RankContext& context, const Operand<T>& factor, Apply 
   };
   auto work = [&]() -> Status {
     const Matrix<T> matrix = frame.matrix();
-    const RightHandSides<T> b = frame.right_hand_sides(nrhs, x);
+    const RightHandSides<T> b = {nrhs, x, frame.at(space.share)};
+    const Inverses<T> inverses = InversesOf(frame, space.inverses);
+    T* sums = frame.at(space.sums);
     const bool forward = apply == Apply::kSolve || apply == Apply::kSolveL;
     if (apply == Apply::kMultiplyL || apply == Apply::kMultiplyLH) {
       const Op op = apply == Apply::kMultiplyL ? Op::kConjTrans : Op::kNone;
-      JAXMG_RETURN_IF_ERROR(Multiply(context, matrix, op, b, frame.sums()));
+      JAXMG_RETURN_IF_ERROR(Multiply(context, matrix, op, b, sums));
     } else {
-      JAXMG_RETURN_IF_ERROR(
-          forward ? ForwardSubstitution(context, matrix, b, frame.sums(), frame.inverses())
-                  : TakeShare(context, matrix, b));
+      JAXMG_RETURN_IF_ERROR(forward ? ForwardSubstitution(context, matrix, b, sums, inverses)
+                                    : TakeShare(context, matrix, b));
       JAXMG_RETURN_IF_ERROR(apply == Apply::kSolveL
                                 ? GatherShares(context, matrix, b)
-                                : BackSubstitution(context, matrix, b, frame.inverses()));
+                                : BackSubstitution(context, matrix, b, inverses));
     }
     return Finish(frame, nrhs, factor.n, x);
   };
@@ -105,7 +171,8 @@ Status ApplyRoutine(const RankContext& context, const Operand<T>& factor, Apply 
 template <typename T>
 Status SolveRowsRoutine(const RankContext& context, const Operand<T>& factor, bool inverse, T* x,
                         const T* source) {
-  Frame<T> frame(context, factor, Routine::kSolveRows);
+  const SolveRowsSpace<T> space(factor.sizes(), RanksOf(context));
+  Frame<T> frame(context, factor, space);
   const int64_t n = factor.n, rows = factor.block, ld = std::max<int64_t>(rows, 1);
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(frame.Prepare());
@@ -113,12 +180,13 @@ Status SolveRowsRoutine(const RankContext& context, const Operand<T>& factor, bo
     return CopyIfApart(context.device, source, x, rows * n);
   };
   auto work = [&]() -> Status {
+    T* turned = frame.at(space.rows);
     // Row-major and of L' here, column-major and of its conjugate there.
     Blas<T>& blas = context.device.template blas<T>();
-    JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, n, rows, x, n, frame.rows(), ld));
+    JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, n, rows, x, n, turned, ld));
     JAXMG_RETURN_IF_ERROR(SolveRows(context, frame.matrix(), inverse ? Op::kNone : Op::kConjTrans,
-                                    rows, frame.rows(), frame.panels()));
-    JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, rows, n, frame.rows(), ld, x, n));
+                                    rows, turned, frame.panels()));
+    JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, rows, n, turned, ld, x, n));
     return Finish(frame, n, rows, x);
   };
   return RunOnAllRanks(context.comm, prepare, work);
@@ -127,15 +195,16 @@ Status SolveRowsRoutine(const RankContext& context, const Operand<T>& factor, bo
 template <typename T>
 Status InvertRoutine(const RankContext& context, const Operand<T>& factor) {
   const Operand<T> own = WithoutOverflow(factor);
-  Frame<T> frame(context, own, Routine::kInvert);
+  const InvertSpace<T> space(own.sizes(), RanksOf(context));
+  Frame<T> frame(context, own, space);
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(frame.Prepare());
     JAXMG_RETURN_IF_ERROR(context.device.ReserveHandles());
     return CopyOverflow(context, factor, frame.matrix());
   };
   auto work = [&]() -> Status {
-    JAXMG_RETURN_IF_ERROR(Potri(context, frame.precision(), frame.matrix(), frame.panels()));
-    JAXMG_RETURN_IF_ERROR(frame.Untile());
+    JAXMG_RETURN_IF_ERROR(Potri(context, space.precision, frame.matrix(), frame.panels()));
+    JAXMG_RETURN_IF_ERROR(UntileHermitian(frame));
     return Finish(frame, factor.n, factor.block, factor.a);
   };
   return RunOnAllRanks(context.comm, prepare, work);
@@ -143,7 +212,10 @@ Status InvertRoutine(const RankContext& context, const Operand<T>& factor) {
 
 template <typename T>
 Status DiagonalRoutine(const RankContext& context, const Operand<T>& factor, Real<T>* diagonal) {
-  Frame<T> frame(context, factor, Routine::kApply);
+  const RoutineSpace<T> space(
+      factor.sizes(), RanksOf(context),
+      TilesOf(factor.sizes(), context.comm.size(), context.device.tuning()));
+  Frame<T> frame(context, factor, space);
   auto work = [&]() -> Status {
     const Matrix<T> matrix = frame.matrix();
     const Tiles& tiles = matrix.tiles;
@@ -166,7 +238,8 @@ Status DiagonalRoutine(const RankContext& context, const Operand<T>& factor, Rea
 template <typename T>
 Status MoveFactorRoutine(const RankContext& context, const Operand<T>& factor, bool inverse) {
   const Operand<T> own = inverse ? WithoutOverflow(factor) : factor;
-  Frame<T> frame(context, own, inverse ? Routine::kUnpack : Routine::kPack);
+  const MoveFactorSpace<T> space(own.sizes(), inverse, RanksOf(context));
+  Frame<T> frame(context, own, space);
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(frame.Prepare());
     if (inverse) return CopyOverflow(context, factor, frame.matrix());
@@ -178,8 +251,8 @@ Status MoveFactorRoutine(const RankContext& context, const Operand<T>& factor, b
     if (inverse) {
       JAXMG_RETURN_IF_ERROR(ToContiguous(context, matrix, Region::kLower, frame.panels()));
     } else {
-      JAXMG_RETURN_IF_ERROR(frame.Take());
-      JAXMG_RETURN_IF_ERROR(InvertDiagonals(context, matrix, frame.inverses()));
+      JAXMG_RETURN_IF_ERROR(frame.Take(Region::kLower));
+      JAXMG_RETURN_IF_ERROR(InvertDiagonals(context, matrix, InversesOf(frame, space.inverses)));
     }
     JAXMG_RETURN_IF_ERROR(Finish(frame, factor.n, factor.block, factor.a));
     return inverse ? Status::Ok() : PoisonOverflow(frame);
@@ -188,6 +261,11 @@ Status MoveFactorRoutine(const RankContext& context, const Operand<T>& factor, b
 }
 
 #define JAXMG_INSTANTIATE(T)                                                                   \
+  template struct PotrfSpace<T>;                                                               \
+  template struct ApplySpace<T>;                                                               \
+  template struct SolveRowsSpace<T>;                                                           \
+  template struct InvertSpace<T>;                                                              \
+  template struct MoveFactorSpace<T>;                                                          \
   template Status PotrfRoutine(const RankContext&, const Operand<T>&, Real<T>*);               \
   template Status ApplyRoutine(const RankContext&, const Operand<T>&, Apply, int64_t, T*,      \
                                const T*);                                                      \

@@ -4,6 +4,7 @@
 #include <complex>
 
 #include "xla_ffi/engine/core/frame.h"
+#include "xla_ffi/engine/core/workspace.h"
 
 namespace jaxmg {
 namespace {
@@ -54,17 +55,17 @@ class Hemm {
   int64_t PartBegin(int64_t part) const { return (part * p_.n + p_.parts - 1) / p_.parts; }
   // X and what is added to, in rows of every part.
   const T* From(int64_t column) const {
-    return p_.parts > 1 ? space_.Get<T>(parts_x_) + column * rows_ : p_.x + column * rows_;
+    return p_.parts > 1 ? space_.Get(parts_x_) + column * rows_ : p_.x + column * rows_;
   }
   T* To(int64_t column) const {
-    return p_.parts > 1 ? space_.Get<T>(parts_sums_) + column * rows_ : Sums(column);
+    return p_.parts > 1 ? space_.Get(parts_sums_) + column * rows_ : Sums(column);
   }
-  T* Sums(int64_t column) const { return space_.Get<T>(sums_) + column * p_.nrhs; }
+  T* Sums(int64_t column) const { return space_.Get(sums_) + column * p_.nrhs; }
   Bytes2D Columns(T* first, int rank) const { return Block(first, p_.nrhs, p_.nrhs, Width(rank)); }
 
   Status SpreadParts() {
     if (p_.parts == 1) return Status::Ok();
-    T* spread = space_.Get<T>(parts_x_);
+    T* spread = space_.Get(parts_x_);
     JAXMG_RETURN_IF_ERROR(blas().SetZero(Stream::kMain, rows_, p_.n, spread, rows_));
     for (int64_t part = 0; part < p_.parts; ++part) {
       const int64_t begin = PartBegin(part), width = PartBegin(part + 1) - begin;
@@ -110,7 +111,7 @@ class Hemm {
     }
     if (width == 0) return Status::Ok();
     const Range range(device_, Stream::kMain, "diagonal", begin);
-    T* tile = space_.Get<T>(tile_);
+    T* tile = space_.Get(tile_);
     JAXMG_RETURN_IF_ERROR(device_.CopyWithin(Stream::kMain, Block(tile, width, width, width),
                                              Block(Element(begin, begin), p_.n, width, width)));
     JAXMG_RETURN_IF_ERROR(blas().MirrorLower(Stream::kMain, width, tile, width));
@@ -146,7 +147,7 @@ class Hemm {
     }
     const Bytes2D mine = Columns(Sums(begin), rank);
     if (width > 0) {
-      T* received = space_.Get<T>(received_);
+      T* received = space_.Get(received_);
       for (int peer = 0; peer < rank; ++peer) {
         JAXMG_RETURN_IF_ERROR(comm_.Recv(Stream::kMain, peer, Columns(received, rank)));
         JAXMG_RETURN_IF_ERROR(
@@ -171,7 +172,7 @@ class Hemm {
   Workspace space_;
   const int64_t width_;
   const int64_t rows_;  // of X in parts
-  const size_t tile_, sums_, parts_x_, parts_sums_, received_;
+  const Piece<T> tile_, sums_, parts_x_, parts_sums_, received_;
 };
 
 }  // namespace

@@ -460,10 +460,18 @@ Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& m
   return equilibration.ScaleFactor(true);
 }
 
+template <typename T>
+Status ReservePotrf(Device& device, const Matrix<T>& matrix) {
+  JAXMG_RETURN_IF_ERROR(device.ReserveHandles());
+  return device.blas<T>().ReservePotrf(Stream::kPanel, std::min(matrix.tiles.width(), matrix.rows),
+                                       matrix.data, matrix.rows);
+}
+
 #define JAXMG_INSTANTIATE(T)                                                                       \
   template int64_t PotrfWorkspace<T>(const Tiles&, int64_t, Precision, const Tuning&);             \
   template Status Potrf(const RankContext&, Precision, const Matrix<T>&, const RightHandSides<T>&, \
-                        T*, int32_t*, Real<T>*);
+                        T*, int32_t*, Real<T>*);                                                   \
+  template Status ReservePotrf(Device&, const Matrix<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

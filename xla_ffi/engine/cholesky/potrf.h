@@ -53,6 +53,10 @@ template <typename T>
 Status Potrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              const RightHandSides<T>& x, T* workspace, int32_t* info, Real<T>* log_det);
 
+// Reserves what Potrf takes of the device beside its workspace.
+template <typename T>
+Status ReservePotrf(Device& device, const Matrix<T>& matrix);
+
 }  // namespace jaxmg
 
 #endif  // JAXMG_XLA_FFI_ENGINE_CHOLESKY_POTRF_H_

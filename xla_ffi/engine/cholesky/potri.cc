@@ -1,11 +1,14 @@
 #include "xla_ffi/engine/cholesky/potri.h"
 
+#include <algorithm>
 #include <complex>
 #include <numeric>
 #include <vector>
 
+#include "xla_ffi/engine/cholesky/potrf.h"
 #include "xla_ffi/engine/core/feed.h"
 #include "xla_ffi/engine/core/flow.h"
+#include "xla_ffi/engine/core/symmetrize.h"
 #include "xla_ffi/engine/core/transpose.h"
 
 namespace jaxmg {
@@ -103,8 +106,82 @@ Status Potri(const RankContext& context, Precision precision, const Matrix<T>& m
   return scaled ? equilibration.ScaleMatrix(false) : Status::Ok();
 }
 
-#define JAXMG_INSTANTIATE(T) \
-  template Status Potri(const RankContext&, Precision, const Matrix<T>&, T*);
+namespace {
+
+template <typename T>
+bool Gathers(const Sizes& sizes, const Ranks& ranks) {
+  return sizes.tile == 0 && ranks.size > 1 && sizes.n <= ranks.tuning.gather_to_invert;
+}
+
+template <typename T>
+Tiles TilesToInvert(Sizes sizes, const Ranks& ranks) {
+  if (!Gathers<T>(sizes, ranks)) return TilesOf(sizes, ranks.size, ranks.tuning);
+  sizes.block = sizes.m;
+  return TilesOf(sizes, 1, ranks.tuning);
+}
+
+}  // namespace
+
+template <typename T>
+int64_t PotriSplitBytes(const Tiles& tiles, int64_t rows, Precision precision) {
+  const PartsShape parts = PartsOf<T>(precision);
+  if (parts.depth == 0) return 0;
+  const int64_t columns = tiles.slots() * tiles.width();
+  return (parts.rows * rows + columns) * parts.Depth(std::min(rows, kPartsDepth)) *
+         static_cast<int64_t>(sizeof(Part));
+}
+
+template <typename T>
+PotriSpace<T>::PotriSpace(const Sizes& sizes, const Ranks& ranks)
+    : RoutineSpace<T>(sizes, ranks, TilesToInvert<T>(sizes, ranks), Gathers<T>(sizes, ranks)),
+      precision(ChosenPrecision<T>(sizes.precision, sizes.n, ranks.tuning)) {
+  if (!this->works) return;
+  this->ReservePanels(std::max(PotrfWorkspace<T>(this->tiles, sizes.n, precision, ranks.tuning),
+                               PotriWorkspace<T>(this->tiles, sizes.n, precision)));
+  this->ReserveOverflow();
+  this->split_bytes = PotriSplitBytes<T>(this->tiles, sizes.n, precision);
+}
+
+template <typename T>
+Status UntileHermitian(Frame<T>& frame) {
+  JAXMG_RETURN_IF_ERROR(frame.Untile(Region::kLower));
+  if (!frame.works()) return Status::Ok();
+  return Symmetrize(frame.context(), frame.matrix(), frame.panels());
+}
+
+template <typename T>
+Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
+  const PotriSpace<T> space(operand.sizes(), RanksOf(context));
+  Frame<T> frame(context, operand, space);
+  auto work = [&]() -> Status {
+    const Outcome<T>& outcome = frame.outcome();
+    JAXMG_RETURN_IF_ERROR(frame.Take(Region::kLower));
+    if (frame.works()) {
+      const RankContext& ranks = frame.context();
+      JAXMG_RETURN_IF_ERROR(Potrf(ranks, space.precision, frame.matrix(), RightHandSides<T>{},
+                                  frame.panels(), outcome.info(), static_cast<Real<T>*>(nullptr)));
+      JAXMG_RETURN_IF_ERROR(Potri(ranks, space.precision, frame.matrix(), frame.panels()));
+    }
+    JAXMG_RETURN_IF_ERROR(UntileHermitian(frame));
+    JAXMG_RETURN_IF_ERROR(outcome.Set());
+    JAXMG_RETURN_IF_ERROR(
+        outcome.PoisonIfFailed(operand.n, frame.tiles().block(), frame.matrix().data));
+    JAXMG_RETURN_IF_ERROR(frame.Return());
+    return WaitAllSent(context.comm, Stream::kMain);
+  };
+  auto prepare = [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(frame.Prepare());
+    return frame.works() ? ReservePotrf(context.device, frame.matrix()) : Status::Ok();
+  };
+  return RunOnAllRanks(context.comm, prepare, work);
+}
+
+#define JAXMG_INSTANTIATE(T)                                                  \
+  template Status Potri(const RankContext&, Precision, const Matrix<T>&, T*); \
+  template int64_t PotriSplitBytes<T>(const Tiles&, int64_t, Precision);      \
+  template struct PotriSpace<T>;                                              \
+  template Status UntileHermitian(Frame<T>&);                                 \
+  template Status PotriRoutine(const RankContext&, const Operand<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

@@ -20,6 +20,7 @@
 #define JAXMG_XLA_FFI_ENGINE_CHOLESKY_POTRI_H_
 
 #include "xla_ffi/engine/cholesky/equilibrate.h"
+#include "xla_ffi/engine/core/frame.h"
 #include "xla_ffi/engine/core/matrix.h"
 
 namespace jaxmg {
@@ -36,6 +37,28 @@ int64_t PotriWorkspace(const Tiles& tiles, int64_t rows, Precision precision) {
 template <typename T>
 Status Potri(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              T* workspace);
+
+// Bytes that the products of Potri split into parts, beside its workspace.
+template <typename T>
+int64_t PotriSplitBytes(const Tiles& tiles, int64_t rows, Precision precision);
+
+// Panels of Potrf or tile columns of Potri, and an overflow tile; on rank 0 the matrix, where it is
+// gathered there.
+template <typename T>
+struct PotriSpace : RoutineSpace<T> {
+  PotriSpace(const Sizes& sizes, const Ranks& ranks);
+
+  Precision precision;
+};
+
+// The lower triangle of tiles back to blocks, and its image above the diagonal.
+template <typename T>
+Status UntileHermitian(Frame<T>& frame);
+
+// As the routines of routines.h. The block becomes the rows of the inverse of A, NaN where *status
+// is not 0. Workspace: PotriSpace.
+template <typename T>
+Status PotriRoutine(const RankContext& context, const Operand<T>& operand);
 
 }  // namespace jaxmg
 

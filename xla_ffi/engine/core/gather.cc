@@ -7,30 +7,32 @@
 namespace jaxmg {
 
 template <typename T>
-Status GatherLower(const RankContext& context, const Blocks<T>& blocks, T* whole) {
-  const int64_t n = blocks.n;
-  auto lower = [&](int rank, const T* columns) {
-    const int64_t begin = blocks.begin(rank);
-    return Block(columns + begin, n, n - begin, blocks.width(rank));
+Status GatherBlocks(const RankContext& context, const Blocks<T>& blocks, Region region, T* whole) {
+  const int64_t rows = blocks.rows;
+  auto part = [&](int rank, const T* columns) {
+    const int64_t begin = region == Region::kLower ? blocks.begin(rank) : 0;
+    return Block(columns + begin, rows, rows - begin, blocks.width(rank));
   };
   const int rank = context.comm.rank();
   if (rank != kRoot) {
     if (blocks.width(rank) == 0) return Status::Ok();
-    return context.comm.Send(Stream::kMain, kRoot, lower(rank, blocks.data));
+    return context.comm.Send(Stream::kMain, kRoot, part(rank, blocks.data));
   }
   JAXMG_RETURN_IF_ERROR(
-      context.device.CopyWithin(Stream::kMain, lower(kRoot, whole), lower(kRoot, blocks.data)));
+      context.device.CopyWithin(Stream::kMain, part(kRoot, whole), part(kRoot, blocks.data)));
   for (int r = 1; r < context.comm.size() && blocks.width(r) > 0; ++r) {
     JAXMG_RETURN_IF_ERROR(
-        context.comm.Recv(Stream::kMain, r, lower(r, whole + blocks.begin(r) * n)));
+        context.comm.Recv(Stream::kMain, r, part(r, whole + blocks.begin(r) * rows)));
   }
   return Status::Ok();
 }
 
 template <typename T>
 Status Scatter(const RankContext& context, const T* whole, const Blocks<T>& blocks) {
-  const int64_t n = blocks.n;
-  auto columns = [&](int rank, const T* data) { return Block(data, n, n, blocks.width(rank)); };
+  const int64_t rows = blocks.rows;
+  auto columns = [&](int rank, const T* data) {
+    return Block(data, rows, rows, blocks.width(rank));
+  };
   const int rank = context.comm.rank();
   if (rank != kRoot) {
     if (blocks.width(rank) == 0) return Status::Ok();
@@ -38,7 +40,7 @@ Status Scatter(const RankContext& context, const T* whole, const Blocks<T>& bloc
   }
   for (int r = 1; r < context.comm.size() && blocks.width(r) > 0; ++r) {
     JAXMG_RETURN_IF_ERROR(
-        context.comm.Send(Stream::kMain, r, columns(r, whole + blocks.begin(r) * n)));
+        context.comm.Send(Stream::kMain, r, columns(r, whole + blocks.begin(r) * rows)));
   }
   JAXMG_RETURN_IF_ERROR(
       context.device.CopyWithin(Stream::kMain, columns(kRoot, blocks.data), columns(kRoot, whole)));
@@ -55,9 +57,9 @@ Status AllGatherRoutine(const RankContext& context, int64_t count, const T* part
       });
 }
 
-#define JAXMG_INSTANTIATE(T)                                               \
-  template Status GatherLower(const RankContext&, const Blocks<T>&, T*);   \
-  template Status Scatter(const RankContext&, const T*, const Blocks<T>&); \
+#define JAXMG_INSTANTIATE(T)                                                      \
+  template Status GatherBlocks(const RankContext&, const Blocks<T>&, Region, T*); \
+  template Status Scatter(const RankContext&, const T*, const Blocks<T>&);        \
   template Status AllGatherRoutine(const RankContext&, int64_t, const T*, T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -6,27 +6,30 @@
 #include <cstdint>
 
 #include "xla_ffi/engine/core/matrix.h"
+#include "xla_ffi/engine/core/redistribute.h"
 
 namespace jaxmg {
 
 // The rank that has the whole matrix.
 inline constexpr int kRoot = 0;
 
-// Columns of `n` elements in contiguous blocks of `block` columns, rank by rank.
+// `columns` columns of `rows` elements in contiguous blocks of `block` columns, rank by rank.
 template <typename T>
 struct Blocks {
-  int64_t n;
+  int64_t rows;
+  int64_t columns;
   int64_t block;
   T* data;  // this rank's
 
-  int64_t begin(int rank) const { return std::min(rank * block, n); }
+  int64_t begin(int rank) const { return std::min(rank * block, columns); }
   int64_t width(int rank) const { return begin(rank + 1) - begin(rank); }
 };
 
-// Each rank's columns, from their first diagonal element down, to their places in `whole`, n x n on
-// the root. Enqueued on kMain; the blocks may change after WaitAllSent.
+// Each rank's columns to their places in `whole`, rows x columns on the root: all of them, or, of
+// the lower region, those rows that begin with the block's first diagonal element. Enqueued on
+// kMain; the blocks may change after WaitAllSent.
 template <typename T>
-Status GatherLower(const RankContext& context, const Blocks<T>& blocks, T* whole);
+Status GatherBlocks(const RankContext& context, const Blocks<T>& blocks, Region region, T* whole);
 
 // The columns of `whole` to the ranks' blocks. Enqueued on kMain; `whole` may change after it.
 template <typename T>

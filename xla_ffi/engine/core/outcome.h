@@ -1,6 +1,6 @@
 // Outcome: what the ranks of a call find out on their own becomes one status, and one logarithm of
-// the determinant, on all of them; results are NaN where the status is not 0. For the engine's
-// routines and for vendors'.
+// the determinant, on all of them. Whether results are NaN where the status is not 0 is the
+// routine's choice. For the engine's routines and for vendors'.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_OUTCOME_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_OUTCOME_H_
 
@@ -47,8 +47,8 @@ class Outcome {
     return Status::Ok();
   }
 
-  // The ranks' records become *status and, unless it is null, *log_det.
-  Status Set(Real<T>* log_det = nullptr) const {
+  // The ranks' records become *status.
+  Status Set() const {
     const int ranks = context_.comm.size();
     if (works()) {
       JAXMG_RETURN_IF_ERROR(gathers_ ? device().Copy(Stream::kMain, RecordOf(kRoot), mine())
@@ -58,19 +58,26 @@ class Outcome {
           device().status().ReduceInfo(Stream::kMain, static_cast<int32_t*>(RecordOf(0).data),
                                        kRecordBytes / sizeof(int32_t), ranks, status_));
     }
-    JAXMG_RETURN_IF_ERROR(Spread(status_, 1));
-    if (log_det == nullptr) return Status::Ok();
-    if (works()) {
-      const char* terms = static_cast<char*>(RecordOf(0).data) + kLogDet;
-      JAXMG_RETURN_IF_ERROR(
-          device().status().SumReals(Stream::kMain, reinterpret_cast<const Real<T>*>(terms),
-                                     kRecordBytes / sizeof(Real<T>), ranks, log_det));
-      JAXMG_RETURN_IF_ERROR(PoisonIfFailed(1, 1, log_det));
-    }
+    return Spread(status_, 1);
+  }
+
+  // *log_det := the sum of the ranks' shares, after Set, on ranks that work.
+  Status SumLogDets(Real<T>* log_det) const {
+    if (!works()) return Status::Ok();
+    const char* terms = static_cast<char*>(RecordOf(0).data) + kLogDet;
+    return device().status().SumReals(Stream::kMain, reinterpret_cast<const Real<T>*>(terms),
+                                      kRecordBytes / sizeof(Real<T>), context_.comm.size(),
+                                      log_det);
+  }
+
+  // A logarithm that is of no use where the status is not 0.
+  Status SetLogDet(Real<T>* log_det) const {
+    JAXMG_RETURN_IF_ERROR(SumLogDets(log_det));
+    JAXMG_RETURN_IF_ERROR(PoisonIfFailed(1, 1, log_det));
     return Spread(log_det, 1);
   }
 
-  // Results that this rank has computed.
+  // Results that this rank has computed become NaN, for routines that give none where they fail.
   template <typename U>
   Status PoisonIfFailed(int64_t m, int64_t n, U* data) const {
     if (!works()) return Status::Ok();

@@ -15,11 +15,11 @@ Status Syevd(const RankContext& context, const Matrix<T>& matrix, bool vectors, 
   const int rank = matrix.rank, ranks = tiles.ranks();
   Device& device = context.device;
   Blas<T>& blas = device.blas<T>();
-  const Blocks<T> blocks = {n, tiles.block(), matrix.data};
+  const Blocks<T> blocks = {n, n, tiles.block(), matrix.data};
   auto begin = [&](int r) { return blocks.begin(r); };
   auto width = [&](int r) { return blocks.width(r); };
 
-  JAXMG_RETURN_IF_ERROR(GatherLower(context, blocks, gathered));
+  JAXMG_RETURN_IF_ERROR(GatherBlocks(context, blocks, Region::kLower, gathered));
   if (rank == kRoot) {
     const Range range(device, Stream::kMain, "syevd", 0);
     JAXMG_RETURN_IF_ERROR(

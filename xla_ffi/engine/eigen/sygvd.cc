@@ -13,22 +13,27 @@
 namespace jaxmg {
 namespace {
 
+// Elements of the rows that a rank works on.
+int64_t RowsWorkspace(const Sizes& sizes) { return sizes.n * sizes.block; }
+
 template <typename T>
 class Generalized {
  public:
   Generalized(const RankContext& context, const Operand<T>& a, const Operand<T>& b,
               const Subset& subset, Real<T>* w, T* v)
       : context_(context),
-        problem_(context, a, Routine::kSygvd, subset, w, v),
+        problem_(context, a, subset, w, v, RowsWorkspace(a.sizes())),
         a_(problem_.frame()),
-        b_(context, b, Routine::kSygst),
+        b_space_(b.sizes(), RanksOf(context)),
+        b_(context, b, b_space_),
         rows_({a.n, a.block}),
         subset_(subset),
         v_(v) {}
 
   Status Prepare() {
     JAXMG_RETURN_IF_ERROR(problem_.Prepare());
-    return b_.PrepareFactor();
+    JAXMG_RETURN_IF_ERROR(b_.Prepare());
+    return ReservePotrf(context_.device, b_.matrix());
   }
 
   Status Run() {
@@ -53,8 +58,8 @@ class Generalized {
   // take as long as to solve.
   Status Factor(int32_t* status) {
     const Outcome<T>& outcome = b_.outcome();
-    JAXMG_RETURN_IF_ERROR(b_.Take());
-    JAXMG_RETURN_IF_ERROR(Potrf(context_, Precision::kHighest, b_.factored(), RightHandSides<T>{},
+    JAXMG_RETURN_IF_ERROR(b_.Take(Region::kLower));
+    JAXMG_RETURN_IF_ERROR(Potrf(context_, Precision::kHighest, b_.matrix(), RightHandSides<T>{},
                                 b_.panels(), outcome.info(), static_cast<Real<T>*>(nullptr)));
     JAXMG_RETURN_IF_ERROR(outcome.Set());
     auto* found = static_cast<int32_t*>(b_.host());
@@ -94,17 +99,18 @@ class Generalized {
   }
 
   Status Solve(Op op, int64_t count) {
-    return SolveRows(context_, b_.factored(), op, count, rows(), b_.panels());
+    return SolveRows(context_, b_.matrix(), op, count, rows(), b_.panels());
   }
 
   // Room for as many rows of a matrix as this rank has columns: what the eigensolver takes later.
-  T* rows() const { return a_.eigen(); }
+  T* rows() const { return problem_.workspace(); }
   int64_t width() const { return rows_.width(context_.comm.rank()); }
   int64_t ld() const { return std::max<int64_t>(width(), 1); }
 
   const RankContext& context_;
   Eigenproblem<T> problem_;
   const Frame<T>& a_;
+  const SygstSpace<T> b_space_;
   Frame<T> b_;
   const Shares rows_;
   const Subset subset_;
@@ -114,6 +120,22 @@ class Generalized {
 }  // namespace
 
 template <typename T>
+EigenproblemSpace<T> SygvdSpace(const Sizes& sizes, bool vectors, const Subset& subset,
+                                const Ranks& ranks) {
+  return EigenproblemSpace<T>(sizes, vectors, subset, ranks, RowsWorkspace(sizes));
+}
+
+template <typename T>
+SygstSpace<T>::SygstSpace(const Sizes& sizes, const Ranks& ranks)
+    : RoutineSpace<T>(sizes, ranks, TilesOf(sizes, ranks.size, ranks.tuning)) {
+  const Precision precision = ChosenPrecision<T>(sizes.precision, sizes.n, ranks.tuning);
+  this->ReservePanels(std::max(PotrfWorkspace<T>(this->tiles, sizes.n, precision, ranks.tuning),
+                               SolveRowsWorkspace(this->tiles)));
+  this->ReserveOverflow();
+  this->host_bytes = sizeof(int32_t);
+}
+
+template <typename T>
 Status SygvdRoutine(const RankContext& context, const Operand<T>& a, const Operand<T>& b,
                     const Subset& subset, Real<T>* w, T* v) {
   Generalized<T> problem(context, a, b, subset, w, v);
@@ -121,8 +143,10 @@ Status SygvdRoutine(const RankContext& context, const Operand<T>& a, const Opera
       context.comm, [&] { return problem.Prepare(); }, [&] { return problem.Run(); });
 }
 
-#define JAXMG_INSTANTIATE(T)                                                             \
-  template Status SygvdRoutine(const RankContext&, const Operand<T>&, const Operand<T>&, \
+#define JAXMG_INSTANTIATE(T)                                                                 \
+  template EigenproblemSpace<T> SygvdSpace(const Sizes&, bool, const Subset&, const Ranks&); \
+  template struct SygstSpace<T>;                                                             \
+  template Status SygvdRoutine(const RankContext&, const Operand<T>&, const Operand<T>&,     \
                                const Subset&, Real<T>*, T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

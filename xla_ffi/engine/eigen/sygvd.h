@@ -13,15 +13,27 @@
 #define JAXMG_XLA_FFI_ENGINE_EIGEN_SYGVD_H_
 
 #include "xla_ffi/engine/core/frame.h"
+#include "xla_ffi/engine/core/subset.h"
+#include "xla_ffi/engine/eigen/eigenproblem.h"
 
 namespace jaxmg {
+
+// Of A: EigenproblemSpace, and this rank's block of rows at least.
+template <typename T>
+EigenproblemSpace<T> SygvdSpace(const Sizes& sizes, bool vectors, const Subset& subset,
+                                const Ranks& ranks);
+
+// Of B: what Potrf or SolveRows needs, and an overflow tile.
+template <typename T>
+struct SygstSpace : RoutineSpace<T> {
+  SygstSpace(const Sizes& sizes, const Ranks& ranks);
+};
 
 // As the routines of routines.h. w (n): the eigenvalues, ascending. Unless it is null, v becomes
 // the block's rows of those eigenvectors that `subset` names, block x subset.count(), row-major,
 // with X^H B X = I; it may be a's block if they are all wanted. Both blocks are overwritten; a and
 // b are of one order, block and tile width. Where b is not positive definite *a.status is n + its
-// info, and b.status is not used. Workspace (docs/memory.md): that of SyevdRoutine with a's block
-// once more at least, and two tile columns of b or what Potrf needs.
+// info, and b.status is not used. Workspace (docs/memory.md): SygvdSpace and SygstSpace.
 template <typename T>
 Status SygvdRoutine(const RankContext& context, const Operand<T>& a, const Operand<T>& b,
                     const Subset& subset, Real<T>* w, T* v);

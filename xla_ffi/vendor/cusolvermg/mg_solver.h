@@ -167,7 +167,8 @@ class Solver {
       JAXMG_RETURN_IF_ERROR(
           blas.AddLogDet(Stream::kMain, tiles_.columns(j), tile(j), n(), outcome_->log_det()));
     }
-    return outcome_->Set(log_det);
+    JAXMG_RETURN_IF_ERROR(outcome_->Set());
+    return outcome_->SetLogDet(log_det);
   }
 
   Status OnRoot(const std::function<Status()>& step) {

@@ -245,7 +245,8 @@ Status Potrs(const RankContext& context, const Operand<T>& operand, const Soluti
       return blas.AddLogDet(Stream::kMain, order, tile, solver.dealt().ld(rank),
                             solver.outcome().log_det());
     }));
-    JAXMG_RETURN_IF_ERROR(solver.outcome().Set(solution.log_det));
+    JAXMG_RETURN_IF_ERROR(solver.outcome().Set());
+    JAXMG_RETURN_IF_ERROR(solver.outcome().SetLogDet(solution.log_det));
     return solver.outcome().PoisonIfFailed(nrhs, n, solution.x);
   });
 }

@@ -38,12 +38,10 @@ lint() {
 # The docs site, its links, and the code blocks of README and of the how-to pages.
 docs() { bazel test //docs:all; }
 commands() { timeout 900 ci/compile_commands.sh; }
-# What type checkers say of the package and of its users' code with the newest JAX and with the one
-# for Python 3.11, whose stubs are older, and of the latter with the oldest.
-types() {
-  bazel test //tests/typing:all &&
-    bazel run --config=py312 //tools:typecheck && bazel run //tools:typecheck
-}
+# What type checkers say of the package and of its users' code with the JAX for Python 3.11, whose
+# stubs are older, with the newest, and of users' code with the oldest.
+types() { bazel test //tests/typing:all && bazel run //tools:typecheck; }
+types312() { bazel run --config=py312 //tools:typecheck; }
 types311() {
   timeout 1800 ci/installed_wheels.sh 3.11 tests/typing/check.py jax==0.6.2 mypy basedpyright
 }
@@ -122,8 +120,8 @@ exits() {
 default=(tests quickstart cc attacks examples exits benchmarks lint docs cuda13 py313 processes types
   py311)
 # What GitHub runs beside these, and `ci/cpu.sh` where it is named.
-also=(asan tsan faults fuzz strict cuda netket322 netket323 lineax types311 workspace commands aarch64
-  wheels release py312 py314)
+also=(asan tsan faults fuzz strict cuda netket322 netket323 lineax types311 types312 workspace commands
+  aarch64 wheels release py312 py314)
 # CI's own run, which has half an hour, leaves to GitHub's jobs the tests that are marked `breadth` or
 # `slow`, and most of what `processes` repeats; it has fewer processes end.
 declare -A chosen

@@ -7,27 +7,30 @@ import os
 import sys
 import threading
 import time
-import typing
 import warnings
 
 import jax
-import numpy as np
-from jax._src import core as _core
-from jax._src import distributed as _distributed
-from jax._src.core import trace_state_clean as trace_state_clean
-from jax._src.mesh import get_concrete_mesh as _get_concrete_mesh
 
-_F = typing.TypeVar("_F")
+from jaxmg._internals import (  # noqa: F401
+    abstract_platform,
+    api_boundary,
+    below,
+    context_mesh,
+    inside_vmap,
+    key_value_store,
+    mapped_axes,
+    numpy_types,
+    outside_vmap,
+    shard_map_mesh,
+    trace_state_clean,
+    transformation,
+    use_abstract_mesh,
+)
 
 if hasattr(jax, "set_mesh"):
     _set_mesh = jax.set_mesh
 else:  # JAX 0.6
     _set_mesh = jax.sharding.use_mesh
-
-if hasattr(jax.sharding, "use_abstract_mesh"):
-    _use_abstract_mesh = jax.sharding.use_abstract_mesh
-else:  # JAX 0.6
-    from jax._src.mesh import use_abstract_mesh as _use_abstract_mesh
 
 if hasattr(jax.sharding, "reshard"):
     reshard = jax.sharding.reshard
@@ -35,49 +38,6 @@ else:  # JAX 0.6
     from jax.experimental import shard
 
     reshard = shard.reshard
-
-try:  # how JAX 0.8 hands NumPy arrays to the functions that it traces
-    from jax._src.literals import TypedNdArray
-except ImportError:
-    numpy_types = (np.ndarray,)
-else:
-    numpy_types = (np.ndarray, TypedNdArray)
-
-
-def _api_boundary():
-    """What JAX's own functions hide their frames in tracebacks with, there being no public way; a
-    function that changes nothing where this JAX has no such thing."""
-    try:
-        from jax._src import traceback_util
-
-        traceback_util.register_exclusion(os.path.dirname(__file__))
-        return traceback_util.api_boundary
-    except (ImportError, AttributeError):
-        return lambda function: function
-
-
-_boundary = _api_boundary()
-
-
-def api_boundary(function: _F) -> _F:
-    """``function``, whose frames JAX's tracebacks leave out where this JAX can do that."""
-    return _boundary(function)
-
-
-# What differentiation and vmap put in the place of arrays, by class names: none is public.
-_TRANSFORMATIONS = {
-    "BatchTracer": "vmap",
-    "JVPTracer": "grad",
-    "LinearizeTracer": "grad",
-    "JaxprTracer": "grad",
-}
-
-
-def context_mesh():
-    """The concrete mesh of the enclosing ``jax.set_mesh`` (or ``use_mesh``), or None."""
-    # The public jax.sharding.get_mesh isn't there in JAX 0.6, and raises where anything is traced.
-    mesh = _get_concrete_mesh()
-    return None if mesh is None or mesh.empty else mesh
 
 
 def warn_caller(message):
@@ -107,27 +67,6 @@ def default_device():
     return jax.config.jax_default_device
 
 
-def shard_map_mesh():
-    """The concrete mesh of the enclosing shard_map; None where there is none, or it isn't seen.
-
-    JAX tells the function that it maps how many devices there are, and not which; only its own
-    frames know that.
-    """
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").endswith(".shard_map"):
-            mesh = frame.f_locals.get("mesh")
-            if isinstance(mesh, jax.sharding.Mesh):
-                return mesh
-        frame = frame.f_back
-    return None
-
-
-def abstract_platform(mesh):
-    """The platform of an ``AbstractMesh``, where it knows one."""
-    return getattr(getattr(mesh, "abstract_device", None), "platform", None)
-
-
 def is_entered(mesh):
     """Whether ``shard_map`` takes ``mesh`` in the current context: there is no context mesh, or it
     is this one."""
@@ -148,7 +87,7 @@ def entered(mesh):
     """
     if is_entered(mesh):
         return contextlib.nullcontext()
-    return _set_mesh(mesh) if trace_state_clean() else _use_abstract_mesh(mesh.abstract_mesh)
+    return _set_mesh(mesh) if trace_state_clean() else use_abstract_mesh(mesh.abstract_mesh)
 
 
 @contextlib.contextmanager
@@ -158,56 +97,6 @@ def default_promotion():
     ``jax_numpy_rank_promotion="raise"``."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
-
-
-def mapped_axes():
-    """The explicit mesh axes over which the batch of an enclosing vmap is sharded. What is traced
-    inside of it can't be sharded over these."""
-    return frozenset(getattr(_core.get_axis_env(), "explicit_mesh_axis_names", ()))
-
-
-def inside_vmap(axes):
-    """A context in which the batch of an enclosing vmap is sharded over these axes too."""
-    return _core.add_explicit_mesh_axis_names(axes) if axes else contextlib.nullcontext()
-
-
-def outside_vmap():
-    """A context in which all axes of the mesh can be used again, for what is traced to take the
-    place of a batch."""
-    axes = mapped_axes()
-    return _core.remove_explicit_mesh_axis_names(axes) if axes else contextlib.nullcontext()
-
-
-def transformation(array):
-    """What ``array`` stands for in a transformation: "vmap", "grad" (any derivative) or None."""
-    return _TRANSFORMATIONS.get(type(array).__name__)
-
-
-def below(array):
-    """(array, batches): the array that a tracer stands for where the caller transforms eagerly, and
-    the dimensions that ``jax.vmap`` took off, the inner ones first. What has a value is its own;
-    a tracer of which a jit hides the array comes back as it is."""
-    value, batches = array, []
-    while isinstance(value, jax.core.Tracer):
-        kind, trace = type(value).__name__, getattr(value, "_trace", None)
-        if kind == "BatchTracer":
-            dimension, value = getattr(value, "batch_dim", None), getattr(value, "val", None)
-            if isinstance(dimension, int):
-                batches.append(dimension)
-        elif kind in ("JVPTracer", "LinearizeTracer"):
-            value = getattr(value, "primal", None)
-        else:
-            return array, []
-        if value is None or not (isinstance(value, jax.core.Tracer) or _is_eager(trace)):
-            return array, []  # such as a constant in a jit
-    return value, batches
-
-
-def _is_eager(trace):
-    """Whether what is in a trace is computed as it comes, and not later by a jit."""
-    while type(trace).__name__ in ("BatchTrace", "JVPTrace", "LinearizeTrace"):
-        trace = getattr(trace, "parent_trace", None)
-    return type(trace).__name__ == "EvalTrace"
 
 
 def tracks_varying(axis):
@@ -259,11 +148,6 @@ def vary(array, axes):
     if hasattr(jax.lax, "pcast"):
         return jax.lax.pcast(array, missing, to="varying")
     return jax.lax.pvary(array, missing)
-
-
-def key_value_store():
-    """The store that the processes of ``jax.distributed`` share; None where there is none."""
-    return _distributed.global_state.client
 
 
 def set_if_new(store, key, value):

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -17,104 +18,24 @@
 #include "tests/cc/async_eigen.h"
 #include "tests/cc/async_lu.h"
 #include "tests/cc/async_workers.h"
+#include "tests/cc/forwarding_blas.h"
 #include "xla_ffi/device/device.h"
 
 namespace jaxmg::testing {
 
 template <typename T>
-class AsyncBlas : public Blas<T> {
-  using R = Real<T>;
-
+class AsyncBlas : public ForwardingBlas<T> {
  public:
-  AsyncBlas(Workers& workers, Blas<T>& real) : workers_(workers), real_(real) {}
-
-  Status Gemm(Stream s, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha, const T* a,
-              int64_t lda, const T* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
-    return Later(workers_, s, [=] {
-      return real_.Gemm(s, op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-    });
-  }
-  Status Herk(Stream s, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
-              int64_t ldc) override {
-    return Later(workers_, s, [=] { return real_.Herk(s, n, k, alpha, a, lda, beta, c, ldc); });
-  }
-  PartsShape parts() const override { return real_.parts(); }
-  Status Split(Stream s, Side side, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
-               Part* parts, int64_t ld) override {
-    return Later(workers_, s,
-                 [=] { return real_.Split(s, side, turned, m, n, a, lda, parts, ld); });
-  }
-  Status GemmOfParts(Stream s, int64_t m, int64_t n, int64_t depth, R alpha, const Part* a,
-                     int64_t lda, const Part* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
-    return Later(workers_, s, [=] {
-      return real_.GemmOfParts(s, m, n, depth, alpha, a, lda, b, ldb, beta, c, ldc);
-    });
-  }
-  Status Scale(Stream s, bool lower, bool divide, int64_t m, int64_t n, const R* left,
-               const R* right, T* a, int64_t lda) override {
-    return Later(workers_, s,
-                 [=] { return real_.Scale(s, lower, divide, m, n, left, right, a, lda); });
-  }
-  Status RowLargest(Stream s, int64_t m, int64_t n, const T* a, int64_t lda, R* largest) override {
-    return Later(workers_, s, [=] { return real_.RowLargest(s, m, n, a, lda, largest); });
-  }
-  Status PowersOfTwo(Stream s, bool root, int64_t n, R* x) override {
-    return Later(workers_, s, [=] { return real_.PowersOfTwo(s, root, n, x); });
-  }
-  Status Potrf(Stream s, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override {
-    return Later(workers_, s, [=] { return real_.Potrf(s, n, a, lda, offset, info); });
-  }
-  Status SolveRight(Stream s, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, const T* b,
-                    int64_t ldb, T* x, int64_t ldx) override {
-    return Later(workers_, s,
-                 [=] { return real_.SolveRight(s, op, m, n, l, ldl, b, ldb, x, ldx); });
-  }
-  Status ConjTranspose(Stream s, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
-                       int64_t ldb) override {
-    return Later(workers_, s, [=] { return real_.ConjTranspose(s, m, n, a, lda, b, ldb); });
-  }
-  Status MirrorLower(Stream s, int64_t n, T* a, int64_t lda) override {
-    return Later(workers_, s, [=] { return real_.MirrorLower(s, n, a, lda); });
-  }
-  Status Conjugate(Stream s, int64_t m, int64_t n, T* a, int64_t lda) override {
-    return Later(workers_, s, [=] { return real_.Conjugate(s, m, n, a, lda); });
-  }
-  Status Add(Stream s, int64_t m, int64_t n, const T* a, int64_t lda, T* b, int64_t ldb) override {
-    return Later(workers_, s, [=] { return real_.Add(s, m, n, a, lda, b, ldb); });
-  }
-  Status SetZero(Stream s, int64_t m, int64_t n, T* a, int64_t lda) override {
-    return Later(workers_, s, [=] { return real_.SetZero(s, m, n, a, lda); });
-  }
-  Status StoreInverse(Stream s, int64_t n, const T* v, int64_t ldv, T* a, int64_t lda) override {
-    return Later(workers_, s, [=] { return real_.StoreInverse(s, n, v, ldv, a, lda); });
-  }
-  Status LoadInverse(Stream s, int64_t n, bool transposed, const T* a, int64_t lda, T* l,
-                     T* v) override {
-    return Later(workers_, s, [=] { return real_.LoadInverse(s, n, transposed, a, lda, l, v); });
-  }
-  Status AddLogDet(Stream s, int64_t n, const T* l, int64_t ldl, R* sum) override {
-    return Later(workers_, s, [=] { return real_.AddLogDet(s, n, l, ldl, sum); });
-  }
+  AsyncBlas(Workers& workers, Blas<T>& real) : ForwardingBlas<T>(real), workers_(workers) {}
 
  protected:
-  Status DoTrsm(Stream s, Side side, Op op, Triangle triangle, int64_t m, int64_t n, const T* a,
-                int64_t lda, T* b, int64_t ldb) override {
-    return Later(workers_, s,
-                 [=] { return real_.Trsm(s, side, op, m, n, a, lda, b, ldb, triangle); });
-  }
-  Status DoTrmm(Stream s, Side side, Op op, Triangle triangle, int64_t m, int64_t n, const T* a,
-                int64_t lda, T* b, int64_t ldb) override {
-    return Later(workers_, s,
-                 [=] { return real_.Trmm(s, side, op, m, n, a, lda, b, ldb, triangle); });
-  }
-  Status DoTrtri(Stream s, Triangle triangle, int64_t n, const T* a, int64_t lda, T* inverse,
-                 int64_t ld) override {
-    return Later(workers_, s, [=] { return real_.Trtri(s, n, a, lda, inverse, ld, triangle); });
+  Status Run(Stream s, const char*, std::vector<MemoryAccess>, const std::string&,
+             std::function<Status()> work) override {
+    return Later(workers_, s, std::move(work));
   }
 
  private:
   Workers& workers_;
-  Blas<T>& real_;
 };
 
 template <typename T>

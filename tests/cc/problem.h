@@ -10,8 +10,10 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
+#include "tests/cc/forwarding_blas.h"
 #include "xla_ffi/device/device.h"
 #include "xla_ffi/engine/routines.h"
 
@@ -130,61 +132,31 @@ class Tuned : public Wrapped {
 
 // Products whose factors are rounded to TF32; everything else is refused.
 template <typename T>
-class Tf32Products : public Blas<T> {
+class Tf32Products : public ForwardingBlas<T> {
   using R = Real<T>;
 
  public:
-  explicit Tf32Products(Blas<T>& exact) : exact_(exact) {}
+  using ForwardingBlas<T>::ForwardingBlas;
 
   Status Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha, const T* a,
               int64_t lda, const T* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
     const std::vector<T> x = op_a == Op::kNone ? Rounded(m, k, a, lda) : Rounded(k, m, a, lda);
     const std::vector<T> y = op_b == Op::kNone ? Rounded(k, n, b, ldb) : Rounded(n, k, b, ldb);
-    return exact_.Gemm(stream, op_a, op_b, m, n, k, alpha, x.data(), lda, y.data(), ldb, beta, c,
-                       ldc);
+    return this->real_.Gemm(stream, op_a, op_b, m, n, k, alpha, x.data(), lda, y.data(), ldb, beta,
+                            c, ldc);
   }
   Status Herk(Stream stream, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
               int64_t ldc) override {
-    return exact_.Herk(stream, n, k, alpha, Rounded(n, k, a, lda).data(), lda, beta, c, ldc);
+    return this->real_.Herk(stream, n, k, alpha, Rounded(n, k, a, lda).data(), lda, beta, c, ldc);
   }
-  Status Potrf(Stream, int64_t, T*, int64_t, int64_t, int32_t*) override { return Refused(); }
-  Status SolveRight(Stream, Op, int64_t, int64_t, const T*, int64_t, const T*, int64_t, T*,
-                    int64_t) override {
-    return Refused();
-  }
-  Status ConjTranspose(Stream, int64_t, int64_t, const T*, int64_t, T*, int64_t) override {
-    return Refused();
-  }
-  Status MirrorLower(Stream, int64_t, T*, int64_t) override { return Refused(); }
-  Status Conjugate(Stream, int64_t, int64_t, T*, int64_t) override { return Refused(); }
-  Status Add(Stream, int64_t, int64_t, const T*, int64_t, T*, int64_t) override {
-    return Refused();
-  }
-  Status SetZero(Stream, int64_t, int64_t, T*, int64_t) override { return Refused(); }
-  Status StoreInverse(Stream, int64_t, const T*, int64_t, T*, int64_t) override {
-    return Refused();
-  }
-  Status LoadInverse(Stream, int64_t, bool, const T*, int64_t, T*, T*) override {
-    return Refused();
-  }
-  Status AddLogDet(Stream, int64_t, const T*, int64_t, R*) override { return Refused(); }
 
  protected:
-  Status DoTrsm(Stream, Side, Op, Triangle, int64_t, int64_t, const T*, int64_t, T*,
-                int64_t) override {
-    return Refused();
-  }
-  Status DoTrmm(Stream, Side, Op, Triangle, int64_t, int64_t, const T*, int64_t, T*,
-                int64_t) override {
-    return Refused();
-  }
-  Status DoTrtri(Stream, Triangle, int64_t, const T*, int64_t, T*, int64_t) override {
-    return Refused();
+  Status Run(Stream, const char*, std::vector<MemoryAccess>, const std::string&,
+             std::function<Status()>) override {
+    return Error(Code::kInternal, "not a product");
   }
 
  private:
-  static Status Refused() { return Error(Code::kInternal, "not a product"); }
-
   // A copy of m x n elements as they lie, with 10 bits behind the binary point.
   static std::vector<T> Rounded(int64_t m, int64_t n, const T* a, int64_t lda) {
     std::vector<T> copy(lda * n);
@@ -201,8 +173,6 @@ class Tf32Products : public Blas<T> {
     }
     return copy;
   }
-
-  Blas<T>& exact_;
 };
 
 // A device that has TF32.

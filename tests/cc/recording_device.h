@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <complex>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/cc/forwarding_blas.h"
 #include "tests/cc/recorder.h"
 #include "tests/cc/recording_eigen.h"
 #include "tests/cc/recording_lu.h"
@@ -25,131 +27,23 @@
 namespace jaxmg::testing {
 
 template <typename T>
-class RecordingBlas : public Blas<T> {
-  using R = Real<T>;
-
+class RecordingBlas : public ForwardingBlas<T> {
  public:
-  RecordingBlas(Recorder& to, Blas<T>& real) : to_(to), real_(real) {}
-
-  Status Gemm(Stream s, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha, const T* a,
-              int64_t lda, const T* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
-    const bool ta = op_a != Op::kNone, tb = op_b != Op::kNone;
-    to_.Add(s, "gemm",
-            {to_.Read(a, lda, ta ? k : m, ta ? m : k), to_.Read(b, ldb, tb ? n : k, tb ? k : n),
-             to_.Write(c, ldc, m, n)},
-            int(op_a), int(op_b), alpha, beta);
-    return real_.Gemm(s, op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-  }
-  Status Herk(Stream s, int64_t n, int64_t k, R alpha, const T* a, int64_t lda, R beta, T* c,
-              int64_t ldc) override {
-    to_.Add(s, "herk", {to_.Read(a, lda, n, k), to_.Write(c, ldc, n, n)}, alpha, beta);
-    return real_.Herk(s, n, k, alpha, a, lda, beta, c, ldc);
-  }
-  PartsShape parts() const override { return real_.parts(); }
-  Status Split(Stream s, Side side, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
-               Part* parts, int64_t ld) override {
-    const PartsShape shape = real_.parts();
-    const int64_t rows = (turned ? n : m) * (side == Side::kLeft ? shape.rows : 1);
-    to_.Add(s, "split",
-            {to_.Read(a, lda, m, n), to_.Write(parts, ld, rows, shape.Depth(turned ? m : n))},
-            int(side), turned);
-    return real_.Split(s, side, turned, m, n, a, lda, parts, ld);
-  }
-  Status GemmOfParts(Stream s, int64_t m, int64_t n, int64_t depth, R alpha, const Part* a,
-                     int64_t lda, const Part* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
-    to_.Add(s, "gemm of parts",
-            {to_.Read(a, lda, m * real_.parts().rows, depth), to_.Read(b, ldb, n, depth),
-             to_.Write(c, ldc, m, n)},
-            alpha, beta);
-    return real_.GemmOfParts(s, m, n, depth, alpha, a, lda, b, ldb, beta, c, ldc);
-  }
-  Status Scale(Stream s, bool lower, bool divide, int64_t m, int64_t n, const R* left,
-               const R* right, T* a, int64_t lda) override {
-    // What it reads is as long as x, or as what is null: nothing.
-    to_.Add(s, "scale",
-            {to_.Read(left, 1, left != nullptr ? m : 0, 1),
-             to_.Read(right, 1, right != nullptr ? n : 0, 1), to_.Write(a, lda, m, n)},
-            lower, divide);
-    return real_.Scale(s, lower, divide, m, n, left, right, a, lda);
-  }
-  Status RowLargest(Stream s, int64_t m, int64_t n, const T* a, int64_t lda, R* largest) override {
-    to_.Add(s, "row largest", {to_.Read(a, lda, m, n), to_.Write(largest, m, m, 1)});
-    return real_.RowLargest(s, m, n, a, lda, largest);
-  }
-  Status PowersOfTwo(Stream s, bool root, int64_t n, R* x) override {
-    to_.Add(s, "powers of two", {to_.Write(x, n, n, 1)}, root);
-    return real_.PowersOfTwo(s, root, n, x);
-  }
-  Status SolveRight(Stream s, Op op, int64_t m, int64_t n, const T* l, int64_t ldl, const T* b,
-                    int64_t ldb, T* x, int64_t ldx) override {
-    to_.Add(s, "solve", {to_.Read(l, ldl, n, n), to_.Read(b, ldb, m, n), to_.Write(x, ldx, m, n)},
-            int(op));
-    return real_.SolveRight(s, op, m, n, l, ldl, b, ldb, x, ldx);
-  }
-  Status Potrf(Stream s, int64_t n, T* a, int64_t lda, int64_t offset, int32_t* info) override {
-    to_.Add(s, "potrf", {to_.Write(a, lda, n, n), to_.Write(info, 1, 1, 1)}, offset);
-    return real_.Potrf(s, n, a, lda, offset, info);
-  }
-  Status ConjTranspose(Stream s, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
-                       int64_t ldb) override {
-    to_.Add(s, "transpose", {to_.Read(a, lda, m, n), to_.Write(b, ldb, n, m)});
-    return real_.ConjTranspose(s, m, n, a, lda, b, ldb);
-  }
-  Status MirrorLower(Stream s, int64_t n, T* a, int64_t lda) override {
-    to_.Add(s, "mirror", {to_.Write(a, lda, n, n)});
-    return real_.MirrorLower(s, n, a, lda);
-  }
-  Status Conjugate(Stream s, int64_t m, int64_t n, T* a, int64_t lda) override {
-    to_.Add(s, "conjugate", {to_.Write(a, lda, m, n)});
-    return real_.Conjugate(s, m, n, a, lda);
-  }
-  Status SetZero(Stream s, int64_t m, int64_t n, T* a, int64_t lda) override {
-    to_.Add(s, "zero", {to_.Write(a, lda, m, n)});
-    return real_.SetZero(s, m, n, a, lda);
-  }
-  Status AddLogDet(Stream s, int64_t n, const T* l, int64_t ldl, R* sum) override {
-    to_.Add(s, "logdet", {to_.Read(l, ldl, n, n), to_.Write(sum, 1, 1, 1)});
-    return real_.AddLogDet(s, n, l, ldl, sum);
-  }
-  Status Add(Stream s, int64_t m, int64_t n, const T* a, int64_t lda, T* b, int64_t ldb) override {
-    to_.Add(s, "add", {to_.Read(a, lda, m, n), to_.Write(b, ldb, m, n)});
-    return real_.Add(s, m, n, a, lda, b, ldb);
-  }
-  Status StoreInverse(Stream s, int64_t n, const T* v, int64_t ldv, T* a, int64_t lda) override {
-    to_.Add(s, "store inverse", {to_.Read(v, ldv, n, n), to_.Write(a, lda, n, n)});
-    return real_.StoreInverse(s, n, v, ldv, a, lda);
-  }
-  Status LoadInverse(Stream s, int64_t n, bool transposed, const T* a, int64_t lda, T* l,
-                     T* v) override {
-    to_.Add(s, transposed ? "load inverse transposed" : "load inverse",
-            {to_.Read(a, lda, n, n), to_.Write(l, n, n, n), to_.Write(v, n, n, n)});
-    return real_.LoadInverse(s, n, transposed, a, lda, l, v);
-  }
+  RecordingBlas(Recorder& to, Blas<T>& real) : ForwardingBlas<T>(real), to_(to) {}
 
  protected:
-  Status DoTrsm(Stream s, Side side, Op op, Triangle triangle, int64_t m, int64_t n, const T* a,
-                int64_t lda, T* b, int64_t ldb) override {
-    const int64_t order = side == Side::kLeft ? m : n;
-    to_.Add(s, "trsm", {to_.Read(a, lda, order, order), to_.Write(b, ldb, m, n)}, int(side),
-            int(op));
-    return real_.Trsm(s, side, op, m, n, a, lda, b, ldb, triangle);
-  }
-  Status DoTrmm(Stream s, Side side, Op op, Triangle triangle, int64_t m, int64_t n, const T* a,
-                int64_t lda, T* b, int64_t ldb) override {
-    const int64_t order = side == Side::kLeft ? m : n;
-    to_.Add(s, "trmm", {to_.Read(a, lda, order, order), to_.Write(b, ldb, m, n)}, int(side),
-            int(op));
-    return real_.Trmm(s, side, op, m, n, a, lda, b, ldb, triangle);
-  }
-  Status DoTrtri(Stream s, Triangle triangle, int64_t n, const T* a, int64_t lda, T* inverse,
-                 int64_t ld) override {
-    to_.Add(s, "trtri", {to_.Read(a, lda, n, n), to_.Write(inverse, ld, n, n)});
-    return real_.Trtri(s, n, a, lda, inverse, ld, triangle);
+  Status Run(Stream s, const char* name, std::vector<MemoryAccess> accesses,
+             const std::string& scalars, std::function<Status()> work) override {
+    if (scalars.empty()) {
+      to_.Add(s, name, std::move(accesses));
+    } else {
+      to_.Add(s, name, std::move(accesses), scalars);
+    }
+    return work();
   }
 
  private:
   Recorder& to_;
-  Blas<T>& real_;
 };
 
 template <typename T>

@@ -332,7 +332,7 @@ def test_an_error_shows_the_frames_of_the_caller_alone(name):
     filtering = jax.config.jax_traceback_filtering
     jax.config.update("jax_traceback_filtering", "off")
     try:
-        assert package in _files(_RAISING[name])
+        assert any(folder.startswith(package) for folder in _files(_RAISING[name]))
     finally:
         jax.config.update("jax_traceback_filtering", filtering)
 
@@ -351,9 +351,9 @@ def test_frames_are_shown_where_jax_has_no_way_to_hide_them():
     code = """
 import importlib
 import jax._src.traceback_util as util
-from jaxmg import _compat
+from jaxmg import _internals
 del util.api_boundary
-importlib.reload(_compat)
-assert _compat.api_boundary(max) is max
+importlib.reload(_internals)
+assert _internals.api_boundary(max) is max
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -15,7 +15,8 @@ PlatformResult Gather(Platform platform, ffi::Buffer<ffi::DataType::S32> place, 
   const int64_t count = part.dimensions()[0] * part.dimensions()[1];
   return ForDtype(kName, part.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    auto program = [count, part = Data<T>(part), all = Data<T>(*all)](const RankContext& context) {
+    auto program = [count, part = DataOf<T>(part),
+                    all = DataOf<T>(*all)](const RankContext& context) {
       return AllGatherRoutine<T>(context, count, part, all);
     };
     return Launch(platform, SiteOf(kName, platform, place, part, attributes, attributes.n),

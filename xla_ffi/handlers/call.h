@@ -78,7 +78,7 @@ PlatformResult ForDtype(const char* routine, ffi::DataType dtype, F&& f) {
 }
 
 template <typename T>
-T* Data(ffi::AnyBuffer buffer) {
+T* DataOf(ffi::AnyBuffer buffer) {
   return static_cast<T*>(buffer.untyped_data());
 }
 

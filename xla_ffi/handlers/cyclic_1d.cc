@@ -28,8 +28,8 @@ PlatformResult Cyclic(Platform platform, ffi::Buffer<ffi::DataType::S32> place, 
   }
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    auto program = [=, rows = shape[0], columns = shape[1], a = Data<T>(a),
-                    out = Data<T>(*out)](const RankContext& context) {
+    auto program = [=, rows = shape[0], columns = shape[1], a = DataOf<T>(a),
+                    out = DataOf<T>(*out)](const RankContext& context) {
       return CyclicRoutine<T>(context, rows, columns, attributes.tile, attributes.inverse, out, a);
     };
     return Launch(platform, SiteOf(kName, platform, place, a, attributes, /*n=*/0), program);

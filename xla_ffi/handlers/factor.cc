@@ -78,8 +78,8 @@ Status CheckFactor(const char* routine, ffi::AnyBuffer tiles, ffi::AnyBuffer ove
 template <typename T>
 Operand<T> OperandOf(const SquareAttributes& attributes, ffi::AnyBuffer a, ffi::AnyBuffer overflow,
                      int32_t* status, const T* source, Precision precision = Precision::kHighest) {
-  return {attributes.n, attributes.n, a.dimensions()[0], attributes.tile, Data<T>(a), status,
-          precision,    source,       Data<T>(overflow)};
+  return {attributes.n, attributes.n, a.dimensions()[0],  attributes.tile, DataOf<T>(a), status,
+          precision,    source,       DataOf<T>(overflow)};
 }
 
 // Launches the rank program that `program` gives for the factor's dtype, if the call can be right.
@@ -105,9 +105,9 @@ PlatformResult Factorize(Platform platform, ffi::Buffer<ffi::DataType::S32> plac
   if (!checked.ok()) return Refuse(checked);
   return OnFactor("potrf", platform, place, attributes, *tiles, *overflow, [&](auto zero) {
     using T = decltype(zero);
-    return [operand = OperandOf<T>(attributes, *tiles, *overflow, status->typed_data(), Data<T>(a),
-                                   attributes.products),
-            log_det = Data<Real<T>>(*log_det)](const RankContext& context) {
+    return [operand = OperandOf<T>(attributes, *tiles, *overflow, status->typed_data(),
+                                   DataOf<T>(a), attributes.products),
+            log_det = DataOf<Real<T>>(*log_det)](const RankContext& context) {
       return PotrfRoutine<T>(context, operand, log_det);
     };
   });
@@ -124,8 +124,8 @@ PlatformResult FactorApply(Platform platform, ffi::Buffer<ffi::DataType::S32> pl
   return OnFactor(kName, platform, place, attributes, tiles, overflow, [&](auto zero) {
     using T = decltype(zero);
     return [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
-            apply = attributes.operation, nrhs = shape[1], x = Data<T>(*x),
-            b = Data<T>(b)](const RankContext& context) {
+            apply = attributes.operation, nrhs = shape[1], x = DataOf<T>(*x),
+            b = DataOf<T>(b)](const RankContext& context) {
       return ApplyRoutine<T>(context, factor, apply, nrhs, x, b);
     };
   });
@@ -143,8 +143,8 @@ PlatformResult FactorSolveRows(Platform platform, ffi::Buffer<ffi::DataType::S32
   return OnFactor(kName, platform, place, attributes, tiles, overflow, [&](auto zero) {
     using T = decltype(zero);
     return [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
-            inverse = attributes.inverse, x = Data<T>(*x),
-            b = Data<T>(b)](const RankContext& context) {
+            inverse = attributes.inverse, x = DataOf<T>(*x),
+            b = DataOf<T>(b)](const RankContext& context) {
       return SolveRowsRoutine<T>(context, factor, inverse, x, b);
     };
   });
@@ -157,7 +157,7 @@ PlatformResult FactorInvert(Platform platform, ffi::Buffer<ffi::DataType::S32> p
   if (!checked.ok()) return Refuse(checked);
   return OnFactor("factor_invert", platform, place, attributes, tiles, overflow, [&](auto zero) {
     using T = decltype(zero);
-    return [factor = OperandOf<T>(attributes, *inverse, overflow, nullptr, Data<T>(tiles),
+    return [factor = OperandOf<T>(attributes, *inverse, overflow, nullptr, DataOf<T>(tiles),
                                   attributes.products)](const RankContext& context) {
       return InvertRoutine<T>(context, factor);
     };
@@ -170,7 +170,7 @@ PlatformResult FactorDiagonal(Platform platform, ffi::Buffer<ffi::DataType::S32>
   return OnFactor("factor_diagonal", platform, place, attributes, tiles, overflow, [&](auto zero) {
     using T = decltype(zero);
     return [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
-            diagonal = Data<Real<T>>(*diagonal)](const RankContext& context) {
+            diagonal = DataOf<Real<T>>(*diagonal)](const RankContext& context) {
       return DiagonalRoutine<T>(context, factor, diagonal);
     };
   });
@@ -181,7 +181,7 @@ PlatformResult FactorTiles(Platform platform, ffi::Buffer<ffi::DataType::S32> pl
                            ffi::Result<ffi::AnyBuffer> overflow, SquareAttributes attributes) {
   return OnFactor("factor_tiles", platform, place, attributes, *tiles, *overflow, [&](auto zero) {
     using T = decltype(zero);
-    return [factor = OperandOf<T>(attributes, *tiles, *overflow, nullptr, Data<T>(rows))](
+    return [factor = OperandOf<T>(attributes, *tiles, *overflow, nullptr, DataOf<T>(rows))](
                const RankContext& context) {
       return MoveFactorRoutine<T>(context, factor, /*inverse=*/false);
     };
@@ -193,7 +193,7 @@ PlatformResult FactorRows(Platform platform, ffi::Buffer<ffi::DataType::S32> pla
                           ffi::Result<ffi::AnyBuffer> rows, SquareAttributes attributes) {
   return OnFactor("factor_rows", platform, place, attributes, tiles, overflow, [&](auto zero) {
     using T = decltype(zero);
-    return [factor = OperandOf<T>(attributes, *rows, overflow, nullptr, Data<T>(tiles))](
+    return [factor = OperandOf<T>(attributes, *rows, overflow, nullptr, DataOf<T>(tiles))](
                const RankContext& context) {
       return MoveFactorRoutine<T>(context, factor, /*inverse=*/true);
     };

@@ -34,9 +34,9 @@ PlatformResult Hemm(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ff
   }
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    const HermitianProduct<T> product = {attributes.n, a.dimensions()[0], attributes.tile,
-                                         Data<T>(a),   shape[1],          Data<T>(x),
-                                         Data<T>(*y),  attributes.parts};
+    const HermitianProduct<T> product = {attributes.n,  a.dimensions()[0], attributes.tile,
+                                         DataOf<T>(a),  shape[1],          DataOf<T>(x),
+                                         DataOf<T>(*y), attributes.parts};
     auto program = [product](const RankContext& context) {
       return HemmRoutine<T>(context, product);
     };

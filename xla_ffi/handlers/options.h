@@ -19,7 +19,7 @@ bool SetEigensolver(const std::string& name);
 
 // Takes what the environment sets: JAXMG_RENDEZVOUS_TIMEOUT; JAXMG_PEER_TIMEOUT, from how long a
 // silence on another process is lost (60 s); JAXMG_TRANSPORT, by what processes are connected
-// (auto, unix or tcp); JAXMG_EIGENSOLVER, as SetEigensolver has it. Throws
+// (auto, nccl, unix or tcp); JAXMG_EIGENSOLVER, as SetEigensolver has it. Throws
 // std::invalid_argument, which names the variable, where a value can't be right.
 void ReadOptions();
 

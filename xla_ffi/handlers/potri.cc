@@ -46,10 +46,10 @@ PlatformResult Invert(Platform platform, ffi::Buffer<ffi::DataType::S32> place, 
                                 n,
                                 a.dimensions()[0],
                                 attributes.tile,
-                                Data<T>(*inverse),
+                                DataOf<T>(*inverse),
                                 status->typed_data(),
                                 attributes.products,
-                                Data<T>(a)};
+                                DataOf<T>(a)};
     auto program = [=](const RankContext& context) {
       return kSolvers<T>[backend].solve(context, operand);
     };

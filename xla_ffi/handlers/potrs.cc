@@ -63,12 +63,12 @@ PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
                           n,
                           a.dimensions()[0],
                           attributes.tile,
-                          Data<T>(*a_work),
+                          DataOf<T>(*a_work),
                           status->typed_data(),
                           attributes.products,
-                          Data<T>(a)};
+                          DataOf<T>(a)};
     operand.grid_rows = attributes.grid_rows;
-    const Solution<T> solution = {shape[1], Data<T>(*x), Data<Real<T>>(*log_det), Data<T>(b),
+    const Solution<T> solution = {shape[1], DataOf<T>(*x), DataOf<Real<T>>(*log_det), DataOf<T>(b),
                                   attributes.check_b};
     auto program = [=](const RankContext& context) {
       return kSolvers<T>[backend].solve(context, operand, solution);

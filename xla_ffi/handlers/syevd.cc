@@ -48,12 +48,12 @@ PlatformResult Syevd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
                           n,
                           a.dimensions()[0],
                           attributes.tile,
-                          Data<T>(*v),
+                          DataOf<T>(*v),
                           status->typed_data(),
                           Precision::kHighest,
-                          Data<T>(a)};
+                          DataOf<T>(a)};
     operand.grid_rows = attributes.grid_rows;
-    auto program = [=, w = Data<Real<T>>(*w)](const RankContext& context) {
+    auto program = [=, w = DataOf<Real<T>>(*w)](const RankContext& context) {
       return kSolvers<T>[backend].solve(context, operand, attributes.vectors, w);
     };
     return Launch(platform, SiteOf(kName, platform, place, a, attributes, n), program);
@@ -78,12 +78,12 @@ PlatformResult Syevx(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
                           n,
                           a.dimensions()[0],
                           attributes.tile,
-                          Data<T>(*work),
+                          DataOf<T>(*work),
                           status->typed_data(),
                           Precision::kHighest,
-                          Data<T>(a)};
+                          DataOf<T>(a)};
     operand.grid_rows = attributes.grid_rows;
-    auto program = [=, w = Data<Real<T>>(*w), v = Data<T>(*v)](const RankContext& context) {
+    auto program = [=, w = DataOf<Real<T>>(*w), v = DataOf<T>(*v)](const RankContext& context) {
       if (attributes.backend == kNative) return SyevxRoutine(context, operand, subset, w, v);
       const Status all = kSolvers<T>[backend].solve(context, operand, true, w);
       return all.ok() ? TakeSubset(context.device, operand, subset, v) : all;

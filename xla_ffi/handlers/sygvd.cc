@@ -35,7 +35,7 @@ PlatformResult Solve(const char* name, const Platform& platform,
                      const SquareAttributes& attributes) {
   auto operand = [&](ffi::AnyBuffer buffer, T* work, int32_t* outcome) {
     return Operand<T>{attributes.n, attributes.n, buffer.dimensions()[0], attributes.tile,
-                      work,         outcome,      Precision::kHighest,    Data<T>(buffer)};
+                      work,         outcome,      Precision::kHighest,    DataOf<T>(buffer)};
   };
   auto program = [left = operand(a, a_work, status), right = operand(b, b_work, nullptr), subset, v,
                   w](const RankContext& context) {
@@ -54,9 +54,9 @@ PlatformResult Sygvd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    T* rows = Data<T>(*v);
-    return Solve<T>(kName, platform, place, a, b, rows, Data<T>(*b_work), {0, attributes.n},
-                    attributes.vectors ? rows : nullptr, Data<Real<T>>(*w), status->typed_data(),
+    T* rows = DataOf<T>(*v);
+    return Solve<T>(kName, platform, place, a, b, rows, DataOf<T>(*b_work), {0, attributes.n},
+                    attributes.vectors ? rows : nullptr, DataOf<Real<T>>(*w), status->typed_data(),
                     attributes);
   });
 }
@@ -73,8 +73,8 @@ PlatformResult Sygvx(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kSubsetName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    return Solve<T>(kSubsetName, platform, place, a, b, Data<T>(*a_work), Data<T>(*b_work),
-                    {attributes.first, attributes.last}, Data<T>(*v), Data<Real<T>>(*w),
+    return Solve<T>(kSubsetName, platform, place, a, b, DataOf<T>(*a_work), DataOf<T>(*b_work),
+                    {attributes.first, attributes.last}, DataOf<T>(*v), DataOf<Real<T>>(*w),
                     status->typed_data(), attributes);
   });
 }

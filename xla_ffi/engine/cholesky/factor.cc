@@ -77,7 +77,7 @@ PotrfSpace<T>::PotrfSpace(const Sizes& sizes, const Ranks& ranks)
 template <typename T>
 ApplySpace<T>::ApplySpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks)
     : RoutineSpace<T>(sizes, ranks, TilesOf(sizes, ranks.size, ranks.tuning)),
-      share(this->Reserve(RightHandSidesShare(this->tiles, nrhs))),
+      local(this->Reserve(LocalRightHandSides(this->tiles, nrhs))),
       sums(this->Reserve(nrhs * sizes.n)) {
   inverses.order = InverseOrder(this->tiles, ranks);
   inverses.piece = this->Reserve(DiagonalSolverWorkspace(inverses.order));
@@ -149,7 +149,7 @@ Status ApplyRoutine(const RankContext& context, const Operand<T>& factor, Apply 
   };
   auto work = [&]() -> Status {
     const Matrix<T> matrix = frame.matrix();
-    const RightHandSides<T> b = {nrhs, x, frame.at(space.share)};
+    const RightHandSides<T> b = {nrhs, x, frame.at(space.local)};
     const Inverses<T> inverses = InversesOf(frame, space.inverses);
     T* sums = frame.at(space.sums);
     const bool forward = apply == Apply::kSolve || apply == Apply::kSolveL;
@@ -158,9 +158,9 @@ Status ApplyRoutine(const RankContext& context, const Operand<T>& factor, Apply 
       JAXMG_RETURN_IF_ERROR(Multiply(context, matrix, op, b, sums));
     } else {
       JAXMG_RETURN_IF_ERROR(forward ? ForwardSubstitution(context, matrix, b, sums, inverses)
-                                    : TakeShare(context, matrix, b));
+                                    : TakeLocal(context, matrix, b));
       JAXMG_RETURN_IF_ERROR(apply == Apply::kSolveL
-                                ? GatherShares(context, matrix, b)
+                                ? GatherLocal(context, matrix, b)
                                 : BackSubstitution(context, matrix, b, inverses));
     }
     return Finish(frame, nrhs, factor.n, x);

@@ -31,12 +31,12 @@ struct PotrfSpace : RoutineSpace<T> {
   InversesSpace<T> inverses;
 };
 
-// This rank's share of x, and x once more.
+// This rank's columns of x, and x once more.
 template <typename T>
 struct ApplySpace : RoutineSpace<T> {
   ApplySpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks);
 
-  Piece<T> share;  // right-hand sides of this rank's tiles
+  Piece<T> local;  // right-hand sides of this rank's tiles
   Piece<T> sums;   // what it has to add to those of others
   InversesSpace<T> inverses;
 };

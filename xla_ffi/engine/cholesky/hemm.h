@@ -7,14 +7,13 @@
 //   Y[:, mine]  += X[:, mine] D + X[:, below] B
 //   Y[:, below] += X[:, mine] B^H
 //
-//        ┌───┐                 D is halved until a diagonal tile is left, which is made whole
-//        beside
-//   mine │ D │                 it; every rectangle has its two products at once, in pieces that
-//   stay
-//        ├───┤                 in a cache where the device's tuning has such pieces. So each
-//        element
-//  below │ B │                 is read once or twice, and none is copied but of diagonal tiles.
+// clang-format off
+//        ┌───┐    D is halved until a diagonal tile is left, which is made whole beside it; every
+//   mine │ D │    rectangle has its two products at once, in pieces that stay in a cache where the
+//        ├───┤    device's tuning has such pieces. So each element is read once or twice, and none
+//  below │ B │    is copied but those of diagonal tiles.
 //        └───┘
+// clang-format on
 //
 // What the ranks have of a column is added by the rank whose rows of A it belongs to, in the order
 // of the ranks, and sent to all: the same bits on all of them, and on every run. Half as many

@@ -36,7 +36,7 @@ class Factorization {
         share_(tiles_.slots()) {}
 
   Status Run() {
-    TakeShare();
+    TakeLocal();
     flow_.Fork();
     if (tiles_.nonempty() > 0 && Mine(0)) FactorAndSend(0);
     for (const Batch& batch : batches_.all()) {
@@ -71,7 +71,7 @@ class Factorization {
     return Block(x_.column(tiles_.offset(k)), x_.count, x_.count, tiles_.width(k));
   }
 
-  void TakeShare() {
+  void TakeLocal() {
     Step<T> on(flow_, Stream::kMain);
     for (int64_t slot = 0; x_.count > 0 && slot < tiles_.slots(); ++slot) {
       const int64_t p = tiles_.tile_in(matrix_.rank, slot);
@@ -254,9 +254,9 @@ class Factorization {
     }
     Step<T> on(flow_, Stream::kSide, "right-hand sides", k);
     on.Reads(Diagonal(k)).Writes(share_[slot]).Gives(solved_[k]);
-    T* share = x_.of_slot(tiles_, slot);
-    SolveForward(on, tile, x_.count, share, x_.column(tiles_.offset(k)));
-    on.Copy(Block(share, x_.count, x_.count, width), Solved(k));
+    T* local = x_.of_slot(tiles_, slot);
+    SolveForward(on, tile, x_.count, local, x_.column(tiles_.offset(k)));
+    on.Copy(Block(local, x_.count, x_.count, width), Solved(k));
     if (panels_.Below(k) > 0) Send(on, k, Solved(k));
   }
 
@@ -422,7 +422,7 @@ class Factorization {
   // By tile: its panel, the rows of that that were gathered, its parts, its right-hand sides when
   // solved.
   std::vector<Data> panel_, rows_, parts_, solved_;
-  // By slot: the diagonal tile, what is below it, the share of the right-hand sides.
+  // By slot: the diagonal tile, what is below it, this rank's right-hand sides.
   std::vector<Data> diagonal_, below_, share_;
   Data trailing_;              // tile columns that come into no window yet
   std::array<Room, 2> rooms_;  // by the parity of a batch

@@ -25,15 +25,15 @@ template <typename T>
 struct RightHandSides {
   int64_t count;  // nrhs; 0 for none
   T* data;        // all columns, on every rank
-  T* share;       // workspace: those of this rank's tiles, side by side as the slots are
+  T* local;       // workspace: those of this rank's tiles, side by side as the slots are
   T* column(int64_t j) const { return data + j * count; }
   T* of_slot(const Tiles& tiles, int64_t slot) const {
-    return share + slot * tiles.width() * count;
+    return local + slot * tiles.width() * count;
   }
 };
 
-// Elements that the share takes.
-inline int64_t RightHandSidesShare(const Tiles& tiles, int64_t nrhs) {
+// Elements that `local` takes.
+inline int64_t LocalRightHandSides(const Tiles& tiles, int64_t nrhs) {
   return nrhs * tiles.slots() * tiles.width();
 }
 
@@ -44,7 +44,7 @@ template <typename T>
 int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, Precision precision, const Tuning& tuning);
 
 // Needs `matrix` square and block-cyclic, its lower triangle valid. Replaces that by L, and leaves
-// this rank's columns of X L^-H in x.share; x.data is used up. *info becomes the smallest order of
+// this rank's columns of X L^-H in x.local; x.data is used up. *info becomes the smallest order of
 // a leading minor that is not positive definite that this rank saw, and *log_det (real, may be
 // null) grows by this rank's share of log(det M); both are device memory that the caller has set.
 // Panels and updates are computed in `precision`; diagonal tiles and right-hand sides never in a

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "xla_ffi/engine/cholesky/potrf.h"
-#include "xla_ffi/engine/core/feed.h"
+#include "xla_ffi/engine/core/double_buffer.h"
 #include "xla_ffi/engine/core/flow.h"
 #include "xla_ffi/engine/core/symmetrize.h"
 #include "xla_ffi/engine/core/transpose.h"
@@ -57,7 +57,7 @@ Status Trtri(const RankContext& context, Precision precision, const Matrix<T>& m
   std::vector<int64_t> order(count);
   std::iota(order.rbegin(), order.rend(), 0);
   Flow flow(context, precision);
-  Feed<T>(flow, buffers, matrix.rows * tiles.width()).ForEach(order, gather, "trtri", step);
+  DoubleBuffer<T>(flow, buffers, matrix.rows * tiles.width()).ForEach(order, gather, "trtri", step);
   return flow.status();
 }
 
@@ -82,7 +82,7 @@ Status Lauum(const RankContext& context, Precision precision, const Matrix<T>& m
   std::vector<int64_t> order(tiles.nonempty());
   std::iota(order.begin(), order.end(), 0);
   Flow flow(context, precision);
-  Feed<T>(flow, buffers, matrix.rows * tiles.width()).ForEach(order, gather, "lauum", step);
+  DoubleBuffer<T>(flow, buffers, matrix.rows * tiles.width()).ForEach(order, gather, "lauum", step);
   return flow.status();
 }
 

@@ -35,7 +35,7 @@ PotrsSpace<T>::PotrsSpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks)
   if (!this->works) return;
   this->ReservePanels(PotrfWorkspace<T>(this->tiles, sizes.n, precision, ranks.tuning));
   this->ReserveOverflow();
-  share = this->Reserve(RightHandSidesShare(this->tiles, nrhs));
+  local = this->Reserve(LocalRightHandSides(this->tiles, nrhs));
   inverses = this->Reserve(DiagonalSolverWorkspace(inverse_order));
 }
 
@@ -60,7 +60,7 @@ Status PotrsRoutine(const RankContext& context, const Operand<T>& operand,
     if (frame.works()) {
       const RankContext& ranks = frame.context();
       const Matrix<T> matrix = frame.matrix();
-      const RightHandSides<T> b = {solution.nrhs, solution.x, frame.at(space.share)};
+      const RightHandSides<T> b = {solution.nrhs, solution.x, frame.at(space.local)};
       const Inverses<T> inverses = {space.inverse_order, frame.at(space.inverses)};
       JAXMG_RETURN_IF_ERROR(Potrf(ranks, space.precision, matrix, b, frame.panels(), outcome.info(),
                                   outcome.log_det()));

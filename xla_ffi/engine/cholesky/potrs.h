@@ -18,7 +18,7 @@ struct Solution {
   bool check_b = false;  // ranks may have brought different ones, which is a status
 };
 
-// Panels as the device's tuning asks for, an overflow tile and this rank's share of x; on rank 0
+// Panels as the device's tuning asks for, an overflow tile and this rank's columns of x; on rank 0
 // the matrix, where it is gathered there.
 template <typename T>
 struct PotrsSpace : RoutineSpace<T> {
@@ -28,7 +28,7 @@ struct PotrsSpace : RoutineSpace<T> {
   // Of the diagonal blocks that are inverted to be solved with (substitution.h); 0: none, as for a
   // single right-hand side, which isn't worth an inverse.
   int64_t inverse_order;
-  Piece<T> share = {};     // right-hand sides of this rank's tiles
+  Piece<T> local = {};     // right-hand sides of this rank's tiles
   Piece<T> inverses = {};  // of diagonal tiles
 };
 

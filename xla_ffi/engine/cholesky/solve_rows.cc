@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "xla_ffi/engine/core/feed.h"
+#include "xla_ffi/engine/core/double_buffer.h"
 #include "xla_ffi/engine/core/flow.h"
 
 namespace jaxmg {
@@ -36,7 +36,7 @@ Status SolveRows(const RankContext& context, const Matrix<T>& factor, Op op, int
   std::iota(order.begin(), order.end(), 0);
   if (!forward) std::reverse(order.begin(), order.end());
   Flow flow(context);
-  Feed<T>(flow, workspace, n * tiles.width())
+  DoubleBuffer<T>(flow, workspace, n * tiles.width())
       .ForEach(order, gather, forward ? "solve forward" : "solve back", solve);
   return flow.status();
 }

@@ -18,7 +18,7 @@ Bytes2D Columns(const RightHandSides<T>& x, const Tiles& tiles, int64_t first, i
   return Block(x.column(begin), x.count, x.count, tiles.offset(end) - begin);
 }
 
-// Tile k in its owner's share.
+// Tile k among its owner's right-hand sides.
 template <typename T>
 Bytes2D ShareOf(const RightHandSides<T>& x, const Tiles& tiles, int64_t k) {
   return Block(x.of_slot(tiles, tiles.slot(k)), x.count, x.count, tiles.width(k));
@@ -204,14 +204,14 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
             columns + tiles.offset(k), ld, 1, x.of_slot(tiles, slot), nrhs);
   };
   // By tile, what is solved; by slot, what it is solved from.
-  std::vector<Data> solved(tiles.nonempty()), share(tiles.slots());
+  std::vector<Data> solved(tiles.nonempty()), local(tiles.slots());
   Flow flow(context);
   flow.Fork();
   DiagonalSolver<T> diagonal(flow, matrix, Sweep::kBackward, inverses);
   auto solve = [&](int64_t k) {
     const int64_t slot = tiles.slot(k);
     Step<T> on(flow, Stream::kPanel, "solve tile", k);
-    on.Writes(share[slot]).Gives(solved[k]);
+    on.Writes(local[slot]).Gives(solved[k]);
     if (k < last) {
       on.Reads(solved[k + 1]);
       subtract(on, k + 1, slot, matrix.slot(slot), tiles.width(k));
@@ -230,7 +230,7 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
     if (k > 0 && mine(k - 1)) solve(k - 1);
     const int64_t rest = tiles.slots_before(matrix.rank, std::max<int64_t>(k - 1, 0));
     Step<T> on(flow, Stream::kMain, "substitute", k);
-    on.Reads(solved[k]).Gives(share, 0, rest);
+    on.Reads(solved[k]).Gives(local, 0, rest);
     matrix.ForRuns(0, rest, [&](int64_t slot, const T* columns, int64_t count) {
       subtract(on, k, slot, columns, count);
     });
@@ -242,7 +242,7 @@ Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
 // --- Right-hand sides ----------------------------------------------------------------------------
 
 template <typename T>
-Status TakeShare(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x) {
+Status TakeLocal(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x) {
   const Tiles& tiles = matrix.tiles;
   for (int64_t k = matrix.rank; k < tiles.nonempty() && x.count > 0; k += tiles.ranks()) {
     JAXMG_RETURN_IF_ERROR(
@@ -252,8 +252,8 @@ Status TakeShare(const RankContext& context, const Matrix<T>& matrix, const Righ
 }
 
 template <typename T>
-Status GatherShares(const RankContext& context, const Matrix<T>& matrix,
-                    const RightHandSides<T>& x) {
+Status GatherLocal(const RankContext& context, const Matrix<T>& matrix,
+                   const RightHandSides<T>& x) {
   const Tiles& tiles = matrix.tiles;
   for (int64_t k = 0; k < tiles.nonempty() && x.count > 0; ++k) {
     const Bytes2D columns = Columns(x, tiles, k, k + 1);
@@ -298,27 +298,27 @@ Status Multiply(const RankContext& context, const Matrix<T>& matrix, Op op,
   const int64_t nrhs = x.count, ld = matrix.ld(), n = tiles.columns();
   const bool by_rows = op == Op::kNone;  // X L: a tile column makes a tile of the result
   if (nrhs == 0) return Status::Ok();
-  JAXMG_RETURN_IF_ERROR(TakeShare(context, matrix, x));
+  JAXMG_RETURN_IF_ERROR(TakeLocal(context, matrix, x));
   if (!by_rows) JAXMG_RETURN_IF_ERROR(blas.SetZero(Stream::kMain, nrhs, n, sums, nrhs));
   for (int64_t k = matrix.rank; k < tiles.nonempty(); k += tiles.ranks()) {
     const Range range(device, Stream::kMain, "multiply", k);
     const int64_t width = tiles.width(k), begin = tiles.offset(k), end = tiles.offset(k + 1);
-    T* share = x.of_slot(tiles, tiles.slot(k));
+    T* local = x.of_slot(tiles, tiles.slot(k));
     JAXMG_RETURN_IF_ERROR(blas.Trmm(Stream::kMain, Side::kRight, op, nrhs, width,
-                                    matrix.tile(k, begin), ld, share, nrhs));
+                                    matrix.tile(k, begin), ld, local, nrhs));
     if (by_rows) {
       JAXMG_RETURN_IF_ERROR(blas.Gemm(Stream::kMain, Op::kNone, op, nrhs, width, n - end, 1,
-                                      x.column(end), nrhs, matrix.tile(k, end), ld, 1, share,
+                                      x.column(end), nrhs, matrix.tile(k, end), ld, 1, local,
                                       nrhs));
     } else {
       JAXMG_RETURN_IF_ERROR(
-          blas.Add(Stream::kMain, nrhs, width, share, nrhs, sums + begin * nrhs, nrhs));
+          blas.Add(Stream::kMain, nrhs, width, local, nrhs, sums + begin * nrhs, nrhs));
       JAXMG_RETURN_IF_ERROR(blas.Gemm(Stream::kMain, Op::kNone, op, nrhs, n - end, width, 1,
                                       x.column(begin), nrhs, matrix.tile(k, end), ld, 1,
                                       sums + end * nrhs, nrhs));
     }
   }
-  return by_rows ? GatherShares(context, matrix, x) : SumOverRanks(context, n, x, sums);
+  return by_rows ? GatherLocal(context, matrix, x) : SumOverRanks(context, n, x, sums);
 }
 
 #define JAXMG_INSTANTIATE(T)                                                                       \
@@ -328,8 +328,8 @@ Status Multiply(const RankContext& context, const Matrix<T>& matrix, Op op,
                                       const RightHandSides<T>&, T*, const Inverses<T>&);           \
   template Status BackSubstitution(const RankContext&, const Matrix<T>&, const RightHandSides<T>&, \
                                    const Inverses<T>&);                                            \
-  template Status TakeShare(const RankContext&, const Matrix<T>&, const RightHandSides<T>&);       \
-  template Status GatherShares(const RankContext&, const Matrix<T>&, const RightHandSides<T>&);    \
+  template Status TakeLocal(const RankContext&, const Matrix<T>&, const RightHandSides<T>&);       \
+  template Status GatherLocal(const RankContext&, const Matrix<T>&, const RightHandSides<T>&);     \
   template Status Multiply(const RankContext&, const Matrix<T>&, Op, const RightHandSides<T>&, T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -84,7 +84,7 @@ class DiagonalSolver {
   std::array<Data, 2> prepared_;         // by the parity of the block: L and its inverse
 };
 
-// Y = X L^-H. x.data holds X on every rank and is used up; x.share becomes this rank's columns of
+// Y = X L^-H. x.data holds X on every rank and is used up; x.local becomes this rank's columns of
 // Y. `sums`, nrhs x n, is workspace. A window of the next P tiles passes from owner to owner, and
 // each adds what its columns contribute to those; what they contribute to tiles behind the window
 // it keeps in `sums` until the window gets there. Enqueued on all streams, kMain last.
@@ -92,7 +92,7 @@ template <typename T>
 Status ForwardSubstitution(const RankContext& context, const Matrix<T>& matrix,
                            const RightHandSides<T>& x, T* sums, const Inverses<T>& inverses);
 
-// X = Y L^-1: x.share holds this rank's columns of Y and is used up, x.data becomes X on every
+// X = Y L^-1: x.local holds this rank's columns of Y and is used up, x.data becomes X on every
 // rank. From the last tile column to the first, its owner solves with the diagonal tile and sends
 // the result to all, and every rank subtracts its product with one row of tiles of L from what it
 // holds. Both sweeps have nrhs * n^2 / 2 multiply-adds over all ranks.
@@ -100,16 +100,15 @@ template <typename T>
 Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
                         const RightHandSides<T>& x, const Inverses<T>& inverses);
 
-// This rank's columns of x.data to x.share.
+// This rank's columns of x.data to x.local.
 template <typename T>
-Status TakeShare(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x);
+Status TakeLocal(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x);
 
-// The ranks' shares to x.data on every rank.
+// The ranks' x.local to x.data on every rank.
 template <typename T>
-Status GatherShares(const RankContext& context, const Matrix<T>& matrix,
-                    const RightHandSides<T>& x);
+Status GatherLocal(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x);
 
-// x.data := x.data L^H, or x.data L, on every rank. `sums`, nrhs x n, is workspace, as is x.share.
+// x.data := x.data L^H, or x.data L, on every rank. `sums`, nrhs x n, is workspace, as is x.local.
 template <typename T>
 Status Multiply(const RankContext& context, const Matrix<T>& matrix, Op op,
                 const RightHandSides<T>& x, T* sums);

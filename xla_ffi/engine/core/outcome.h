@@ -70,8 +70,9 @@ class Outcome {
                                       log_det);
   }
 
-  // A logarithm that is of no use where the status is not 0.
+  // *log_det, unless it is null: a logarithm that is NaN where the status is not 0.
   Status SetLogDet(Real<T>* log_det) const {
+    if (log_det == nullptr) return Status::Ok();
     JAXMG_RETURN_IF_ERROR(SumLogDets(log_det));
     JAXMG_RETURN_IF_ERROR(PoisonIfFailed(1, 1, log_det));
     return Spread(log_det, 1);

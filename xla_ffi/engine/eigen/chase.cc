@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "xla_ffi/engine/core/feed.h"
+#include "xla_ffi/engine/core/double_buffer.h"
 #include "xla_ffi/engine/core/flow.h"
 
 namespace jaxmg {
@@ -137,7 +137,7 @@ Status ApplyChase(const RankContext& context, const ChaseShape& shape, const T* 
   std::vector<int64_t> order(shape.bundles());
   std::iota(order.rbegin(), order.rend(), 0);
   Flow flow(context);
-  Feed<T>(flow, workspace, shape.elements(0)).ForEach(order, gather, "unmtr", apply);
+  DoubleBuffer<T>(flow, workspace, shape.elements(0)).ForEach(order, gather, "unmtr", apply);
   return flow.Finish();
 }
 

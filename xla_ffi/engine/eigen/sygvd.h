@@ -1,10 +1,11 @@
 // sygvd: A x = lambda B x, A Hermitian and B Hermitian positive definite, as LAPACK's problem of
 // type 1. With M = conj(A), N = conj(B) = L L^H and u = conj(x):
 //
-//   N ──potrf.h──► L         C = L^-1 M L^-H,   C y = lambda y,   u = L^-H y,   u^H N u = y^H y = 1
-//                  │
-//   M ─────── solve_rows.h ──► C ──eigenproblem.h──► lambda, Y^H ─── solve_rows.h ──► U^H = Y^H
-//   L^-1
+// clang-format off
+//   N ── potrf.h ──► L       C = L^-1 M L^-H,   C y = lambda y,   u = L^-H y,   u^H N u = y^H y = 1
+//                    │
+//   M ───── solve_rows.h ──► C ── eigenproblem.h ──► lambda, Y^H ── solve_rows.h ──► U^H = Y^H L^-1
+// clang-format on
 //
 // C is formed in whole: 2 n^3 operations, twice LAPACK's sygst, by two solves that are products for
 // the most part (G. H. Golub and C. F. Van Loan, "Matrix Computations", 4th ed., section 8.7.2).

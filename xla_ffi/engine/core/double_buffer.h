@@ -1,6 +1,6 @@
-// Feed: hands every rank what all ranks need in turn, each one step before it is needed.
-#ifndef JAXMG_XLA_FFI_ENGINE_CORE_FEED_H_
-#define JAXMG_XLA_FFI_ENGINE_CORE_FEED_H_
+// DoubleBuffer: hands every rank what all ranks need in turn, each one step before it is needed.
+#ifndef JAXMG_XLA_FFI_ENGINE_CORE_DOUBLE_BUFFER_H_
+#define JAXMG_XLA_FFI_ENGINE_CORE_DOUBLE_BUFFER_H_
 
 #include <array>
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace jaxmg {
 
 // Two buffers take turns, which are filled on kCopy, and sent from, while kMain works on the other.
 template <typename T>
-class Feed {
+class DoubleBuffer {
  public:
-  Feed(Flow& flow, T* workspace, int64_t buffer_size)
+  DoubleBuffer(Flow& flow, T* workspace, int64_t buffer_size)
       : flow_(flow), buffers_{workspace, workspace + buffer_size} {}
 
   // For every k of `order`: gather(on, k, buffer), whose step is on kCopy, then use(on, k, buffer),
@@ -63,4 +63,4 @@ void GatherColumn(Step<T>& on, const Matrix<T>& matrix, int64_t k, T* column) {
 
 }  // namespace jaxmg
 
-#endif  // JAXMG_XLA_FFI_ENGINE_CORE_FEED_H_
+#endif  // JAXMG_XLA_FFI_ENGINE_CORE_DOUBLE_BUFFER_H_

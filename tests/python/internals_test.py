@@ -1,0 +1,196 @@
+"""Canaries: one test for each function of jaxmg/_internals.py. A failure says which version of JAX
+broke which internal; the functions of the package that need it fail in other ways."""
+
+import contextlib
+import inspect
+import traceback
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import line
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat, _internals
+
+
+@contextlib.contextmanager
+def canary(internal):
+    """Adds the version of JAX and the internal's name to a failure."""
+    try:
+        yield
+    except Exception as error:
+        pytest.fail(
+            f"JAX {jax.__version__} broke {internal}, on which jaxmg/_internals.py relies: "
+            f"{type(error).__name__}: {error}"
+        )
+
+
+def shard_map(function, mesh, in_specs, out_specs):
+    if hasattr(jax, "shard_map"):
+        return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
+    from jax.experimental.shard_map import shard_map
+
+    return shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
+
+
+def test_api_boundary():
+    @_internals.api_boundary
+    def raises():
+        raise ValueError("expected")
+
+    with canary("jax._src.traceback_util.api_boundary"):
+        assert inspect.unwrap(raises) is not raises
+        try:
+            raises()
+        except ValueError as error:
+            assert traceback.extract_tb(error.__traceback__)
+
+
+def test_trace_state_clean():
+    states = []
+    with canary("jax._src.core.trace_state_clean"):
+        assert _internals.trace_state_clean()
+        jax.jit(lambda x: (states.append(_internals.trace_state_clean()), x)[1])(1.0)
+        assert states == [False]
+
+
+def test_context_mesh():
+    mesh = line(2)
+    with canary("jax._src.mesh.get_concrete_mesh"):
+        assert _internals.context_mesh() is None
+        with _compat._set_mesh(mesh):
+            assert _internals.context_mesh() == mesh
+
+
+def test_use_abstract_mesh():
+    mesh, meshes = line(2).abstract_mesh, []
+
+    def traced(x):
+        with _internals.use_abstract_mesh(mesh):
+            meshes.append(jax.sharding.get_abstract_mesh())
+        return x
+
+    with canary("use_abstract_mesh"):
+        jax.jit(traced)(1.0)
+        assert meshes == [mesh]
+
+
+def test_numpy_types():
+    types = []
+    with canary("jax._src.literals.TypedNdArray"):
+        array = np.ones(2, np.float32)
+        assert isinstance(array, _internals.numpy_types)
+        jax.vmap(lambda x: types.append(_internals.transformation(x)) or x)(array)
+        assert types == ["vmap"]
+
+
+def test_shard_map_mesh():
+    mesh, meshes = line(2), []
+
+    def local(x):
+        meshes.append(_internals.shard_map_mesh())
+        return x
+
+    with canary("the local `mesh` in the frames of shard_map's modules"):
+        assert _internals.shard_map_mesh() is None
+        jax.jit(shard_map(local, mesh, (P("r"),), P("r")))(jnp.ones(2))
+        assert meshes and all(seen == mesh for seen in meshes)
+
+
+def test_abstract_platform():
+    with canary("AbstractMesh.abstract_device"):
+        assert _internals.abstract_platform(line(2).abstract_mesh) in (None, "cpu", "gpu")
+
+
+def test_mapped_axes():
+    axes = []
+
+    def one(x):
+        axes.append(_internals.mapped_axes())
+        with _internals.outside_vmap():
+            axes.append(_internals.mapped_axes())
+        return x
+
+    with canary("jax._src.core.get_axis_env or remove_explicit_mesh_axis_names"):
+        jax.vmap(one)(jnp.ones(2))
+        assert axes == [frozenset(), frozenset()]
+
+
+def test_mapped_axes_that_are_explicit():
+    if not hasattr(_internals._core.get_axis_env(), "explicit_mesh_axis_names"):
+        pytest.skip("this JAX keeps no explicit axes of a vmap")
+    mesh = line(2, kind=jax.sharding.AxisType.Explicit)
+    x, axes = jax.device_put(jnp.ones(2), jax.NamedSharding(mesh, P("r"))), []
+
+    def one(x):
+        axes.append(_internals.mapped_axes())
+        with _internals.outside_vmap():
+            axes.append(_internals.mapped_axes())
+            with _internals.inside_vmap(("r",)):
+                axes.append(_internals.mapped_axes())
+        return x
+
+    with canary("explicit_mesh_axis_names of jax._src.core"):
+        with _compat._set_mesh(mesh):
+            jax.vmap(one)(x)
+        assert axes == [frozenset({"r"}), frozenset(), frozenset({"r"})]
+
+
+@pytest.mark.parametrize(
+    "transform, name", [(jax.vmap, "vmap"), (jax.grad, "grad"), (jax.linearize, "grad")]
+)
+def test_transformation(transform, name):
+    names = []
+
+    def traced(x):
+        names.append(_internals.transformation(x))
+        return x
+
+    with canary("the class names of tracers"):
+        if transform is jax.linearize:
+            jax.linearize(traced, 1.0)
+        else:
+            transform(traced)(jnp.ones(2) if transform is jax.vmap else 1.0)
+        assert names == [name]
+
+
+def test_below():
+    values, x = [], jnp.arange(6.0).reshape(2, 3)
+
+    def traced(row):
+        values.append(_internals.below(row))
+        return jnp.sum(row)
+
+    with canary("the attributes of BatchTracer and JVPTracer, and EvalTrace"):
+        jax.vmap(jax.grad(traced), 1)(x)
+        ((value, batches),) = values
+        assert value is x and batches == [1]
+
+
+def test_below_leaves_what_a_jit_traces():
+    values = []
+
+    def traced(x):
+        values.append((x, _internals.below(x)))
+        return x
+
+    with canary("the attributes of tracers of a jit"):
+        jax.jit(jax.vmap(traced))(jnp.ones(2))
+        ((tracer, (value, batches)),) = values
+        assert value is tracer and batches == []
+
+
+def test_key_value_store():
+    with canary("jax._src.distributed.global_state.client"):
+        store = _internals.key_value_store()
+        assert store is None or hasattr(store, "blocking_key_value_get")
+
+
+def test_launch_finds_its_cluster():
+    """Of jaxmg/_processes/child.py, which imports neither JAX nor this package."""
+    with canary("jax._src.clusters.ClusterEnv._cluster_types"):
+        from jax._src.clusters import ClusterEnv
+
+        assert isinstance(ClusterEnv._cluster_types, list)

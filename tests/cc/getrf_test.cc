@@ -115,11 +115,11 @@ Result<T> Factor(const Shape& shape, const std::vector<T>& a, const std::vector<
         const Matrix<T> matrix = distributed.matrix(rank);
         const int64_t workspace =
             GetrfWorkspace(matrix.tiles, matrix.rows, context.device.tuning());
-        std::unique_ptr<Buffer> space, share;
+        std::unique_ptr<Buffer> space, local;
         JAXMG_RETURN_IF_ERROR(context.device.Allocate(workspace * sizeof(T), &space));
         JAXMG_RETURN_IF_ERROR(context.device.Allocate(
-            RightHandSidesShare(matrix.tiles, nrhs) * sizeof(T), &share));
-        const RightHandSides<T> x = {nrhs, result.x[rank].data(), share->as<T>()};
+            LocalRightHandSides(matrix.tiles, nrhs) * sizeof(T), &local));
+        const RightHandSides<T> x = {nrhs, result.x[rank].data(), local->as<T>()};
         const Determinant<T> determinant = {&log_abs[rank], &signs[rank]};
         JAXMG_RETURN_IF_ERROR(Getrf(context, matrix, x, space->as<T>(),
                                     result.pivots[rank].data(), &result.info[rank], determinant));

@@ -36,10 +36,10 @@ class LuFactorization {
         solved_(panels_),
         column_(tiles_.slots()),
         above_(tiles_.slots()),
-        share_(tiles_.slots()) {}
+        local_(tiles_.slots()) {}
 
   Status Run() {
-    TakeShare();
+    TakeLocal();
     flow_.Fork();
     if (panels_ > 0 && Mine(0)) FactorAndSend(0);
     for (int64_t k = 0; k < panels_; ++k) {
@@ -89,7 +89,7 @@ class LuFactorization {
     return Block(x_.column(Begin(k)), x_.count, x_.count, tiles_.width(k));
   }
 
-  void TakeShare() {
+  void TakeLocal() {
     Step<T> on(flow_, Stream::kMain);
     for (int64_t p = matrix_.rank; x_.count > 0 && p < tiles_.nonempty(); p += tiles_.ranks()) {
       on.Copy(Block(x_.of_slot(tiles_, tiles_.slot(p)), x_.count, x_.count, tiles_.width(p)),
@@ -158,7 +158,7 @@ class LuFactorization {
       Send(on, PanelBlock(k));
       Send(on, PivotBlock(k));
     }
-    if (x_.count > 0) SolveShare(k);
+    if (x_.count > 0) SolveLocal(k);
     if (determinant_.sign == nullptr) return;
     Step<T> on(flow_, Stream::kPanel);
     on.Reads(panel_[k]);
@@ -167,14 +167,14 @@ class LuFactorization {
   }
 
   // The right-hand sides of tile k, by all panels before it: those with its diagonal tile.
-  void SolveShare(int64_t k) {
+  void SolveLocal(int64_t k) {
     const int64_t slot = tiles_.slot(k), width = tiles_.width(k);
     Step<T> on(flow_, Stream::kSide, "right-hand sides", k);
-    on.Reads(panel_[k]).Writes(share_[slot]).Gives(solved_[k]);
-    T* share = x_.of_slot(tiles_, slot);
+    on.Reads(panel_[k]).Writes(local_[slot]).Gives(solved_[k]);
+    T* local = x_.of_slot(tiles_, slot);
     on.Trsm(Side::kRight, Op::kNone, x_.count, width, matrix_.tile(k, Begin(k)), matrix_.ld(),
-            share, x_.count, kUpper);
-    on.Copy(Solved(k), Block(share, x_.count, x_.count, width));
+            local, x_.count, kUpper);
+    on.Copy(Solved(k), Block(local, x_.count, x_.count, width));
     Send(on, Solved(k));
   }
 
@@ -192,7 +192,7 @@ class LuFactorization {
   }
 
   // The right-hand sides from `slot` on, which belong to those columns: X -= Y U.
-  void UpdateShare(Step<T>& on, int64_t k, int64_t columns, const T* first, int64_t slot) {
+  void UpdateLocal(Step<T>& on, int64_t k, int64_t columns, const T* first, int64_t slot) {
     on.ExactGemm(Op::kNone, Op::kNone, x_.count, columns, Depth(k), -1, x_.column(Begin(k)),
                  x_.count, first + Begin(k), matrix_.ld(), 1, x_.of_slot(tiles_, slot), x_.count);
   }
@@ -208,8 +208,8 @@ class LuFactorization {
     }
     if (x_.count == 0) return;
     Step<T> on(flow_, Stream::kSide);
-    on.Reads(above_[slot], solved_[k]).Writes(share_[slot]);
-    UpdateShare(on, k, width, first, slot);
+    on.Reads(above_[slot], solved_[k]).Writes(local_[slot]);
+    UpdateLocal(on, k, width, first, slot);
   }
 
   // All of this rank's other tile columns beyond k.
@@ -227,9 +227,9 @@ class LuFactorization {
     }
     if (x_.count == 0) return;
     Step<T> on(flow_, Stream::kMain);
-    on.Reads(above_, begin, end).Reads(solved_[k]).Gives(share_, begin, end);
+    on.Reads(above_, begin, end).Reads(solved_[k]).Gives(local_, begin, end);
     matrix_.ForRuns(begin, end, [&](int64_t slot, const T* first, int64_t columns) {
-      UpdateShare(on, k, columns, first, slot);
+      UpdateLocal(on, k, columns, first, slot);
     });
   }
 
@@ -248,7 +248,7 @@ class LuFactorization {
   std::vector<Data> panel_, solved_;
   // By slot: the tile column from the next panel's first row on, its rows of U, its right-hand
   // sides.
-  std::vector<Data> column_, above_, share_;
+  std::vector<Data> column_, above_, local_;
   std::array<Room, 2> rooms_;  // by the parity of a panel
 };
 

@@ -37,7 +37,7 @@ int64_t GetrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning);
 // smallest that this rank saw, of what LuKernels::FactorPanel says.
 //
 // Right-hand sides in row form (potrf.h) are further rows of M that can't be pivots; they need a
-// square matrix. x.share becomes this rank's columns of X U^-1; x.data is used up. Enqueued on all
+// square matrix. x.local becomes this rank's columns of X U^-1; x.data is used up. Enqueued on all
 // streams, kMain last.
 template <typename T>
 Status Getrf(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x,

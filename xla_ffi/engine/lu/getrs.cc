@@ -21,7 +21,7 @@ class TriangularSweep {
         triangle_(triangle),
         x_(x),
         solved_(tiles_.nonempty()),
-        share_(tiles_.slots()) {}
+        local_(tiles_.slots()) {}
 
   Status Run() {
     const int64_t count = tiles_.nonempty();
@@ -60,15 +60,15 @@ class TriangularSweep {
   void Solve(int64_t step) {
     const int64_t k = Tile(step), slot = tiles_.slot(k), width = tiles_.width(k);
     Step<T> on(flow_, Stream::kPanel, "solve tile", k);
-    on.Writes(share_[slot]).Gives(solved_[k]);
+    on.Writes(local_[slot]).Gives(solved_[k]);
     if (step > 0) {
       on.Reads(solved_[Tile(step - 1)]);
       Subtract(on, Tile(step - 1), slot, matrix_.slot(slot), width);
     }
-    T* share = x_.of_slot(tiles_, slot);
+    T* local = x_.of_slot(tiles_, slot);
     on.Trsm(Side::kRight, Op::kNone, x_.count, width, matrix_.tile(k, tiles_.offset(k)),
-            matrix_.ld(), share, x_.count, triangle_);
-    on.Copy(Columns(k), Block(share, x_.count, x_.count, width));
+            matrix_.ld(), local, x_.count, triangle_);
+    on.Copy(Columns(k), Block(local, x_.count, x_.count, width));
     if (tiles_.ranks() > 1) on.Broadcast(matrix_.rank, Columns(k));
   }
 
@@ -82,7 +82,7 @@ class TriangularSweep {
     }
     if (begin >= end) return;
     Step<T> on(flow_, Stream::kMain, "substitute", k);
-    on.Reads(solved_[k]).Gives(share_, begin, end);
+    on.Reads(solved_[k]).Gives(local_, begin, end);
     matrix_.ForRuns(begin, end, [&](int64_t slot, const T* first, int64_t columns) {
       Subtract(on, k, slot, first, columns);
     });
@@ -94,7 +94,7 @@ class TriangularSweep {
   const Triangle triangle_;
   const RightHandSides<T>& x_;
   std::vector<Data> solved_;  // by tile
-  std::vector<Data> share_;   // by slot: what is solved from
+  std::vector<Data> local_;   // by slot: what is solved from
 };
 
 }  // namespace
@@ -118,9 +118,9 @@ Status FinishGesv(const RankContext& context, const Matrix<T>& matrix, const int
 template <typename T>
 Status Getrs(const RankContext& context, const Matrix<T>& matrix, const int32_t* pivots,
              const RightHandSides<T>& x) {
-  JAXMG_RETURN_IF_ERROR(TakeShare(context, matrix, x));
+  JAXMG_RETURN_IF_ERROR(TakeLocal(context, matrix, x));
   JAXMG_RETURN_IF_ERROR(SolveWithTriangle(context, matrix, {Uplo::kUpper, Diag::kNonUnit}, x));
-  JAXMG_RETURN_IF_ERROR(TakeShare(context, matrix, x));
+  JAXMG_RETURN_IF_ERROR(TakeLocal(context, matrix, x));
   return FinishGesv(context, matrix, pivots, x);
 }
 

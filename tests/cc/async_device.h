@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tests/cc/async_eigen.h"
+#include "tests/cc/async_lu.h"
 #include "tests/cc/async_workers.h"
 #include "tests/cc/forwarding_blas.h"
 #include "xla_ffi/device/device.h"
@@ -98,7 +99,7 @@ class AsyncDevice : public Device {
         of_dtype_(*this, *this, *this, *this) {
     Offer(status_kernels_);
     std::apply(
-        [this](auto&... each) { (Offer(each.by_precision(), each.solver, each.eigen()), ...); },
+        [this](auto&... each) { (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu), ...); },
         of_dtype_);
   }
   ~AsyncDevice() override { (void)Synchronize(); }
@@ -191,7 +192,8 @@ class AsyncDevice : public Device {
           solver(device.workers_, device.real_->solver<T>()),
           panel(device.workers_, *device.real_->eigen<T>().panel),
           chase(device.workers_, *device.real_->eigen<T>().chase),
-          secular(device.workers_, *device.real_->eigen<T>().secular) {}
+          secular(device.workers_, *device.real_->eigen<T>().secular),
+          lu(device.workers_, device.real_->lu<T>()) {}
     BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6, &f16x3}; }
     EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
     AsyncBlas<T> blas, bf16x3, bf16x6, f16x3;
@@ -199,6 +201,7 @@ class AsyncDevice : public Device {
     AsyncPanel<T> panel;
     AsyncChase<T> chase;
     AsyncSecular<T> secular;
+    AsyncLu<T> lu;
   };
 
   const std::unique_ptr<Device> real_;

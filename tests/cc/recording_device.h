@@ -21,6 +21,7 @@
 #include "tests/cc/forwarding_blas.h"
 #include "tests/cc/recorder.h"
 #include "tests/cc/recording_eigen.h"
+#include "tests/cc/recording_lu.h"
 #include "xla_ffi/device/device.h"
 
 namespace jaxmg::testing {
@@ -115,7 +116,7 @@ class RecordingDevice : public Device {
         of_dtype_(*this, *this, *this, *this) {
     Offer(status_kernels_);
     std::apply(
-        [this](auto&... each) { (Offer(each.by_precision(), each.solver, each.eigen()), ...); },
+        [this](auto&... each) { (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu), ...); },
         of_dtype_);
   }
 
@@ -165,7 +166,8 @@ class RecordingDevice : public Device {
           solver(device.to_, device.real_->solver<T>()),
           panel(device.to_, *device.real_->eigen<T>().panel),
           chase(device.to_, *device.real_->eigen<T>().chase),
-          secular(device.to_, *device.real_->eigen<T>().secular) {}
+          secular(device.to_, *device.real_->eigen<T>().secular),
+          lu(device.to_, device.real_->lu<T>()) {}
     BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6, &f16x3}; }
     EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
     RecordingBlas<T> blas, bf16x3, bf16x6, f16x3;
@@ -173,6 +175,7 @@ class RecordingDevice : public Device {
     RecordingPanel<T> panel;
     RecordingChase<T> chase;
     RecordingSecular<T> secular;
+    RecordingLu<T> lu;
   };
 
   const std::unique_ptr<Device> real_;

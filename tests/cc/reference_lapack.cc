@@ -112,6 +112,12 @@ void Trmm(char* side, char* uplo, char* transa, char* diag, int* m, int* n, T*, 
   }
 }
 
+// What xGETRF compares pivots by.
+template <typename T>
+Real<T> Size(const T& x) {
+  return std::abs(std::real(x)) + std::abs(std::imag(x));
+}
+
 template <typename T>
 void Potrf(char*, int* n, T* a, int* lda, int* info) {
   *info = 0;
@@ -128,6 +134,28 @@ void Potrf(char*, int* n, T* a, int* lda, int* info) {
       T sum = a[j * *lda + i];
       for (int k = 0; k < j; ++k) sum -= a[k * *lda + i] * Conj(a[k * *lda + j]);
       a[j * *lda + i] = sum / diagonal;
+    }
+  }
+}
+
+template <typename T>
+void Getrf(int* m, int* n, T* a, int* lda, int* pivots, int* info) {
+  *info = 0;
+  for (int j = 0; j < std::min(*m, *n); ++j) {
+    int pivot = j;
+    for (int i = j + 1; i < *m; ++i) {
+      if (Size(a[j * *lda + i]) > Size(a[j * *lda + pivot])) pivot = i;
+    }
+    pivots[j] = pivot + 1;
+    for (int k = 0; k < *n; ++k) std::swap(a[k * *lda + j], a[k * *lda + pivot]);
+    const T diagonal = a[j * *lda + j];
+    if (diagonal == T(0)) {
+      if (*info == 0) *info = j + 1;
+      continue;
+    }
+    for (int i = j + 1; i < *m; ++i) {
+      a[j * *lda + i] /= diagonal;
+      for (int k = j + 1; k < *n; ++k) a[k * *lda + i] -= a[j * *lda + i] * a[k * *lda + j];
     }
   }
 }
@@ -231,7 +259,7 @@ void Heevd(char* jobz, char*, int* n, T* a, int* lda, Real<T>* w, T*, int*, Real
 template <typename T>
 void Install() {
   HostLapack<T>() = {Gemm<T>,  Gemv<T>,  Herk<T>,  Trsm<T>, Trmm<T>,
-                     Potrf<T>, Trtri<T>, Syevd<T>, Heevd<T>};
+                     Potrf<T>, Getrf<T>, Trtri<T>, Syevd<T>, Heevd<T>};
 }
 
 }  // namespace

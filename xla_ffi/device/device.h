@@ -21,6 +21,7 @@
 #include "xla_ffi/device/blas.h"
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/eigen_kernels.h"
+#include "xla_ffi/device/lu_kernels.h"
 #include "xla_ffi/device/matrix_solver.h"
 #include "xla_ffi/device/status_kernels.h"
 #include "xla_ffi/device/stream.h"
@@ -231,6 +232,11 @@ class Device {
   const EigenKernels<T>& eigen() const {
     return std::get<Operations<T>>(operations_).eigen;
   }
+  // Of an LU factorization, where the device has them.
+  template <typename T>
+  LuKernels<T>& lu() {
+    return *std::get<Operations<T>>(operations_).lu;
+  }
   StatusKernels& status() { return *status_; }
 
   // For timelines: what the stream is given between the two is `name`, of step `index`. Pairs may
@@ -246,8 +252,8 @@ class Device {
   void Offer(StatusKernels& status) { status_ = &status; }
   template <typename T>
   void Offer(const BlasByPrecision<T>& blas, MatrixSolver<T>& solver,
-             const EigenKernels<T>& eigen = {}) {
-    std::get<Operations<T>>(operations_) = {blas, &solver, eigen};
+             const EigenKernels<T>& eigen = {}, LuKernels<T>* lu = nullptr) {
+    std::get<Operations<T>>(operations_) = {blas, &solver, eigen, lu};
   }
   void OfferAllOf(const Device& other) {
     status_ = other.status_;
@@ -260,6 +266,7 @@ class Device {
     BlasByPrecision<T> blas = {};
     MatrixSolver<T>* solver = nullptr;
     EigenKernels<T> eigen;
+    LuKernels<T>* lu = nullptr;
   };
 
   StatusKernels* status_ = nullptr;

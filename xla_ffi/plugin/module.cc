@@ -47,6 +47,7 @@ void LoadLapack(const std::string& letter) {
   blas.Load(letter + "trsm", table.trsm);
   blas.Load(letter + "trmm", table.trmm);
   lapack.Load(letter + "potrf", table.potrf);
+  lapack.Load(letter + "getrf", table.getrf);
   lapack.Load(letter + "trtri", table.trtri);
   if constexpr (kIsComplex<T>) {
     lapack.Load(letter + "heevd", table.heevd);

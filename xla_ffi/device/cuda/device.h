@@ -14,6 +14,7 @@
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/cuda/blas.h"
 #include "xla_ffi/device/cuda/chase.h"
+#include "xla_ffi/device/cuda/lu.h"
 #include "xla_ffi/device/cuda/panel.h"
 #include "xla_ffi/device/cuda/resources.h"
 #include "xla_ffi/device/cuda/secular.h"
@@ -79,7 +80,7 @@ class CudaDevice : public Device {
   // Runs blocks that wait for each other: see CudaResources.
   template <typename... Arguments>
   Status LaunchTogether(Kernel kernel, char letter, Stream stream, int64_t blocks, int threads,
-                        Arguments... arguments);
+                        int shared_bytes, Arguments... arguments);
 
   // The same for memory of the host on one side.
   Status CopyToHost(Stream stream, void* target, const void* source, size_t bytes);
@@ -132,7 +133,8 @@ class CudaDevice : public Device {
           solver(device),
           panel(device),
           chase(device, blas),
-          secular(device) {}
+          secular(device),
+          lu(device, blas) {}
     BlasByPrecision<T> by_precision() { return {&blas, &tf32, &bf16x3, &bf16x6, &f16x3}; }
     EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
 
@@ -141,6 +143,7 @@ class CudaDevice : public Device {
     CudaPanel<T> panel;
     CudaChase<T> chase;
     CudaSecular<T> secular;
+    CudaLu<T> lu;
   };
   struct ScratchSpace {
     void* data = nullptr;
@@ -219,10 +222,10 @@ Status CudaDevice::LaunchShared(Kernel kernel, char letter, Stream stream, int64
 
 template <typename... Arguments>
 Status CudaDevice::LaunchTogether(Kernel kernel, char letter, Stream stream, int64_t blocks,
-                                  int threads, Arguments... arguments) {
+                                  int threads, int shared_bytes, Arguments... arguments) {
   void* pointers[] = {&arguments...};
   return resources_->LaunchTogether(kernel, letter, stream, static_cast<unsigned>(blocks), threads,
-                                    pointers);
+                                    pointers, static_cast<unsigned>(shared_bytes));
 }
 
 }  // namespace jaxmg

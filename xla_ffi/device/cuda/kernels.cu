@@ -3,6 +3,7 @@
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/cuda/chase.cuh"
 #include "xla_ffi/device/cuda/groups.cuh"
+#include "xla_ffi/device/cuda/lu.cuh"
 #include "xla_ffi/device/cuda/panel.cuh"
 #include "xla_ffi/device/cuda/part_products.cuh"
 #include "xla_ffi/device/cuda/parts.cuh"
@@ -219,6 +220,10 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
       sum = Plus(sum, a[i / m * lda + i % m]);                                                     \
     }                                                                                              \
   }                                                                                                \
+  KERNEL jaxmg_add_determinant_##letter(Index n, const T* u, Index ldu, Index offset,              \
+                                        const int* pivots, R* log_abs, T* sign) {                  \
+    AddDeterminant(n, u, ldu, offset, pivots, log_abs, sign);                                      \
+  }                                                                                                \
   KERNEL jaxmg_add_log_det_##letter(Index n, const T* l, Index ldl, R* sum) {                      \
     AddLogDet(n, l, ldl, sum);                                                                     \
   }                                                                                                \
@@ -255,6 +260,11 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
     ExpandReflectors<T, kChaseRows<T> + kGroupSweeps - 1, kGroupSweeps>(                           \
         n, b, first, sweeps, v, ldv, tau, ldtau, blocks, weighted);                                \
   }                                                                                                \
+  KERNEL __launch_bounds__(kLuThreads, 1) jaxmg_factor_lu_panel_##letter(                          \
+      Index m, int n, T* a, Index lda, Index offset, int* pivots, int* info, unsigned* met,        \
+      T* rows, R* sizes, int* places) {                                                            \
+    LuPanel<T>(m, n, a, lda, offset, pivots, info, met, rows, sizes, places).Run();                \
+  }                                                                                                \
   KERNEL __launch_bounds__(kPanelThreads, 1) jaxmg_factor_panel_##letter(                          \
       Index m, int n, T* a, Index lda, T* t, Index ldt, unsigned* met, T* sums, R* largest) {      \
     PanelFactor<T, 32>(m, n, a, lda, t, ldt, met, sums, largest).Run();                            \
@@ -273,6 +283,10 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
     LoadInverse(n, transposed, a, lda, l, v);                                                      \
   }                                                                                                \
   KERNEL jaxmg_mirror_lower_##letter(Index n, T* a, Index lda) { MirrorLower(n, a, lda); }         \
+  KERNEL jaxmg_move_rows_##letter(Index n, int count, const int* from, const int* to, T* a,        \
+                                  Index row, Index column) {                                       \
+    MoveRows(n, count, from, to, a, row, column);                                                  \
+  }                                                                                                \
   KERNEL jaxmg_pack_band_##letter(Index m, Index n, Index k, const T* a, Index lda, T* band,       \
                                   Index ldb) {                                                     \
     PackBand(m, n, k, a, lda, band, ldb);                                                          \
@@ -421,6 +435,11 @@ KERNEL __launch_bounds__(kProductThreads, 1)
   MULTIPLY_PARTS(true);
 }
 #undef MULTIPLY_PARTS
+
+KERNEL jaxmg_plan_swaps(int backward, int count, Index offset, const int* pivots, int* from,
+                        int* to) {
+  PlanSwaps(backward, count, offset, pivots, from, to);
+}
 
 KERNEL jaxmg_powers_of_two(int root, Index n, float* x) {
   for (Index i = FirstElement(); i < n; i += ElementStride()) x[i] = PowerOfTwo(root != 0, x[i]);

@@ -29,7 +29,7 @@ Status CudaPanel<T>::QrPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t 
   char* sums = static_cast<char*>(scratch) + kHead;
   JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, met, 1, 0));
   return device_.LaunchTogether(Kernel::kFactorPanel, CudaType<T>::kLetter, stream, blocks,
-                                kPanelThreads, m, static_cast<int>(n), a, lda, t, ldt, met, sums,
+                                kPanelThreads, 0, m, static_cast<int>(n), a, lda, t, ldt, met, sums,
                                 sums + sums_bytes);
 }
 

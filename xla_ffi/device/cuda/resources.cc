@@ -363,29 +363,40 @@ void* CudaResources::HostWorkspace(size_t bytes) {
   return parts_->host_workspace.data();
 }
 
+namespace {
+
+// Lets blocks of the kernel have so many bytes of shared memory beside its own.
+Status TakeShared(CUfunction function, Kernel kernel, char letter, unsigned bytes) {
+  if (bytes == 0) return Status::Ok();
+  JAXMG_CHECK_CUDA(
+      Get<CudaDriver>().cuFuncSetAttribute(
+          function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(bytes)),
+      bytes, " bytes of shared memory for kernel ", static_cast<int>(kernel), letter);
+  return Status::Ok();
+}
+
+}  // namespace
+
 Status CudaResources::Launch(Kernel kernel, char letter, Stream stream, unsigned blocks, unsigned x,
                              unsigned y, void** arguments, unsigned shared_bytes) {
   CUfunction function = nullptr;
   JAXMG_RETURN_IF_ERROR(pool_->FindKernel(kernel, letter, &function));
-  const CudaDriver& driver = Get<CudaDriver>();
-  if (shared_bytes > 0) {
-    JAXMG_CHECK_CUDA(
-        driver.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                  static_cast<int>(shared_bytes)),
-        shared_bytes, " bytes of shared memory for kernel ", static_cast<int>(kernel), letter);
-  }
-  JAXMG_CHECK_CUDA(driver.cuLaunchKernel(function, blocks, 1, 1, x, y, 1, shared_bytes,
+  JAXMG_RETURN_IF_ERROR(TakeShared(function, kernel, letter, shared_bytes));
+  JAXMG_CHECK_CUDA(Get<CudaDriver>().cuLaunchKernel(function, blocks, 1, 1, x, y, 1, shared_bytes,
                                          this->stream(stream), arguments, nullptr),
                    "kernel ", static_cast<int>(kernel), letter, " in ", blocks, " blocks");
   return Status::Ok();
 }
 
 Status CudaResources::LaunchTogether(Kernel kernel, char letter, Stream stream, unsigned blocks,
-                                     unsigned threads, void** arguments) {
+                                     unsigned threads, void** arguments,
+                                     unsigned shared_bytes) {
   CUfunction function = nullptr;
   JAXMG_RETURN_IF_ERROR(pool_->FindKernel(kernel, letter, &function));
+  JAXMG_RETURN_IF_ERROR(TakeShared(function, kernel, letter, shared_bytes));
   JAXMG_CHECK_CUDA(Get<CudaDriver>().cuLaunchCooperativeKernel(
-                       function, blocks, 1, 1, threads, 1, 1, 0, this->stream(stream), arguments),
+                       function, blocks, 1, 1, threads, 1, 1, shared_bytes, this->stream(stream),
+                       arguments),
                    "kernel ", static_cast<int>(kernel), letter, " in ", blocks,
                    " blocks at the same time");
   return Status::Ok();

@@ -12,6 +12,7 @@
 
 #include "xla_ffi/device/host/blas.h"
 #include "xla_ffi/device/host/chase.h"
+#include "xla_ffi/device/host/lu.h"
 #include "xla_ffi/device/host/panel.h"
 #include "xla_ffi/device/host/secular.h"
 #include "xla_ffi/device/host/solver.h"
@@ -86,6 +87,7 @@ struct HostOperations {
   HostPanel<T> panel{blas};
   HostChase<T> chase{blas};
   HostSecular<T> secular;
+  HostLu<T> lu;
   BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6, &f16x3}; }
   EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
 };
@@ -110,7 +112,7 @@ class HostDevice : public Device {
   explicit HostDevice(HostAllocator allocator) : allocator_(std::move(allocator)) {
     Offer(status_kernels_);
     std::apply(
-        [this](auto&... each) { (Offer(each.by_precision(), each.solver, each.eigen()), ...); },
+        [this](auto&... each) { (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu), ...); },
         of_dtype_);
   }
 

@@ -23,6 +23,7 @@ struct Lapack {
   void (*trmm)(char* side, char* uplo, char* transa, char* diag, int* m, int* n, T* alpha, T* a,
                int* lda, T* b, int* ldb) = nullptr;
   void (*potrf)(char* uplo, int* n, T* a, int* lda, int* info) = nullptr;
+  void (*getrf)(int* m, int* n, T* a, int* lda, int* ipiv, int* info) = nullptr;
   void (*trtri)(char* uplo, char* diag, int* n, T* a, int* lda, int* info) = nullptr;
   // xSYEVD for real dtypes (no rwork), xHEEVD for complex ones.
   void (*syevd)(char* jobz, char* uplo, int* n, T* a, int* lda, R* w, T* work, int* lwork,

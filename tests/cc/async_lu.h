@@ -1,0 +1,44 @@
+// The LU kernels of an AsyncDevice. Included by async_device.h alone.
+#ifndef JAXMG_TESTS_CC_ASYNC_LU_H_
+#define JAXMG_TESTS_CC_ASYNC_LU_H_
+
+#include "tests/cc/async_workers.h"
+#include "xla_ffi/device/lu_kernels.h"
+
+namespace jaxmg::testing {
+
+template <typename T>
+class AsyncLu : public LuKernels<T> {
+ public:
+  AsyncLu(Workers& workers, LuKernels<T>& real) : workers_(workers), real_(real) {}
+
+  Status FactorPanel(Stream s, int64_t m, int64_t n, T* a, int64_t lda, int64_t offset,
+                     int32_t* pivots, int32_t* info) override {
+    return Later(workers_, s,
+                 [=] { return real_.FactorPanel(s, m, n, a, lda, offset, pivots, info); });
+  }
+  Status SwapRows(Stream s, Order order, int64_t n, T* a, int64_t lda, int64_t offset,
+                  int64_t count, const int32_t* pivots) override {
+    return Later(workers_, s,
+                 [=] { return real_.SwapRows(s, order, n, a, lda, offset, count, pivots); });
+  }
+  Status SwapColumns(Stream s, Order order, int64_t m, T* a, int64_t lda, int64_t count,
+                     const int32_t* pivots) override {
+    return Later(workers_, s,
+                 [=] { return real_.SwapColumns(s, order, m, a, lda, count, pivots); });
+  }
+  Status AddDeterminant(Stream s, int64_t n, const T* u, int64_t ldu, int64_t offset,
+                        const int32_t* pivots, Real<T>* log_abs, T* sign) override {
+    return Later(workers_, s, [=] {
+      return real_.AddDeterminant(s, n, u, ldu, offset, pivots, log_abs, sign);
+    });
+  }
+
+ private:
+  Workers& workers_;
+  LuKernels<T>& real_;
+};
+
+}  // namespace jaxmg::testing
+
+#endif  // JAXMG_TESTS_CC_ASYNC_LU_H_

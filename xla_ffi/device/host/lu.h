@@ -1,0 +1,89 @@
+// LU panels, row interchanges and determinants on the host. Included by device.cc alone.
+#ifndef JAXMG_XLA_FFI_DEVICE_HOST_LU_H_
+#define JAXMG_XLA_FFI_DEVICE_HOST_LU_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "xla_ffi/device/host/lapack.h"
+#include "xla_ffi/device/host/lapack_checks.h"
+#include "xla_ffi/device/lu_kernels.h"
+
+namespace jaxmg {
+
+template <typename T>
+class HostLu : public LuKernels<T> {
+  using R = Real<T>;
+
+ public:
+  Status FactorPanel(Stream, int64_t m, int64_t n, T* a, int64_t lda, int64_t offset,
+                     int32_t* pivots, int32_t* info) override {
+    const int64_t count = std::min(m, n);
+    if (count == 0) return Status::Ok();
+    LapackInts ints(m, n, lda);
+    JAXMG_CHECK_LAPACK(getrf, ints);
+    int failed = 0;
+    HostLapack<T>().getrf(ints[0], ints[1], a, ints[2], pivots, &failed);
+    if (failed > 0) *info = std::min(*info, static_cast<int32_t>(offset + failed));
+    for (int64_t i = 0; i < count; ++i) {
+      pivots[i] += static_cast<int32_t>(offset - 1);
+      const T pivot = a[i * lda + i];
+      if (!std::isfinite(std::real(pivot)) || !std::isfinite(std::imag(pivot))) {
+        *info = std::min(*info, kNotFinite);
+      }
+    }
+    return Status::Ok();
+  }
+
+  // Column by column: a column of a tile stays in a cache while its rows are interchanged.
+  Status SwapRows(Stream, Order order, int64_t n, T* a, int64_t lda, int64_t offset, int64_t count,
+                  const int32_t* pivots) override {
+    for (int64_t j = 0; j < n; ++j) {
+      T* column = a + j * lda;
+      ForEach(order, count, [&](int64_t i) { std::swap(column[i], column[pivots[i] - offset]); });
+    }
+    return Status::Ok();
+  }
+
+  Status SwapColumns(Stream, Order order, int64_t m, T* a, int64_t lda, int64_t count,
+                     const int32_t* pivots) override {
+    ForEach(order, count, [&](int64_t i) {
+      if (pivots[i] != i) std::swap_ranges(a + i * lda, a + i * lda + m, a + pivots[i] * lda);
+    });
+    return Status::Ok();
+  }
+
+  Status AddDeterminant(Stream, int64_t n, const T* u, int64_t ldu, int64_t offset,
+                        const int32_t* pivots, R* log_abs, T* sign) override {
+    double sum = 0;  // for float32 too, whose sums would lose digits
+    T phase = *sign;
+    for (int64_t j = 0; j < n; ++j) {
+      const T x = u[j * ldu + j];
+      const R size = std::abs(x);
+      sum += std::log(double{size});
+      phase *= size == 0 ? T(0) : x / size;
+      if (pivots[j] != offset + j) phase = -phase;
+    }
+    *log_abs += static_cast<R>(sum);
+    *sign = phase;
+    return Status::Ok();
+  }
+
+ private:
+  template <typename F>
+  static void ForEach(Order order, int64_t count, const F& f) {
+    if (order == Order::kForward) {
+      for (int64_t i = 0; i < count; ++i) f(i);
+    } else {
+      for (int64_t i = count - 1; i >= 0; --i) f(i);
+    }
+  }
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_DEVICE_HOST_LU_H_

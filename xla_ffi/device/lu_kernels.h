@@ -1,0 +1,50 @@
+// What an LU factorization does on one device besides products: panels, row interchanges, and the
+// determinant.
+//
+// Pivots are numbers in device memory, as LAPACK's getrf has them but counted from 0: row i of the
+// matrix was interchanged with row pivots[i] >= i, one after the other.
+#ifndef JAXMG_XLA_FFI_DEVICE_LU_KERNELS_H_
+#define JAXMG_XLA_FFI_DEVICE_LU_KERNELS_H_
+
+#include <cstdint>
+
+#include "xla_ffi/base/dtype.h"
+#include "xla_ffi/base/status.h"
+#include "xla_ffi/device/constants.h"
+#include "xla_ffi/device/stream.h"
+
+namespace jaxmg {
+
+enum class Order { kForward, kBackward };
+
+template <typename T>
+class LuKernels {
+ public:
+  virtual ~LuKernels() = default;
+
+  // P A = L U with partial pivoting of a panel A, m x n, whose first row and column are those of
+  // number `offset` of the matrix. L and U replace A as LAPACK's getrf leaves them. Writes
+  // min(m, n) pivots. *info becomes the smaller of itself and offset + k for the first pivot k (from
+  // 1) that is zero, or kNotFinite. The factorization goes on past a zero pivot.
+  virtual Status FactorPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, int64_t offset,
+                             int32_t* pivots, int32_t* info) = 0;
+
+  // Interchanges rows i and pivots[i] - offset of A, for i = 0 .. count - 1 or in the other order.
+  // A has n columns, and its first row is number `offset` of the matrix.
+  virtual Status SwapRows(Stream stream, Order order, int64_t n, T* a, int64_t lda, int64_t offset,
+                          int64_t count, const int32_t* pivots) = 0;
+
+  // Interchanges columns i and pivots[i] of A, m rows, likewise.
+  virtual Status SwapColumns(Stream stream, Order order, int64_t m, T* a, int64_t lda,
+                             int64_t count, const int32_t* pivots) = 0;
+
+  // For the determinant of the n columns of P^T L U from number `offset` on: *log_abs += log |det U|
+  // of the diagonal tile U, n x n, and *sign *= its sign (complex: its phase), times that of the
+  // interchanges. A zero on the diagonal makes these -infinity and 0.
+  virtual Status AddDeterminant(Stream stream, int64_t n, const T* u, int64_t ldu, int64_t offset,
+                                const int32_t* pivots, Real<T>* log_abs, T* sign) = 0;
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_DEVICE_LU_KERNELS_H_

@@ -1,0 +1,294 @@
+#include "xla_ffi/engine/lu/getrf.h"
+
+#include <algorithm>
+#include <array>
+#include <complex>
+#include <vector>
+
+#include "xla_ffi/engine/core/flow.h"
+
+namespace jaxmg {
+namespace {
+
+constexpr Triangle kUnitLower = {Uplo::kLower, Diag::kUnit};
+constexpr Triangle kUpper = {Uplo::kUpper, Diag::kNonUnit};
+
+bool NeedsBuffers(const Tiles& tiles, const Tuning& tuning) {
+  return tiles.ranks() > 1 && !tuning.borrow_panels;
+}
+
+template <typename T>
+class LuFactorization {
+ public:
+  LuFactorization(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x,
+                  T* workspace, int32_t* pivots, int32_t* info, const Determinant<T>& determinant)
+      : flow_(context),
+        matrix_(matrix),
+        tiles_(matrix.tiles),
+        tuning_(flow_.tuning()),
+        x_(x),
+        workspace_(workspace),
+        pivots_(pivots),
+        info_(info),
+        determinant_(determinant),
+        panels_(CountPanels()),
+        panel_(panels_),
+        solved_(panels_),
+        column_(tiles_.slots()),
+        above_(tiles_.slots()),
+        local_(tiles_.slots()) {}
+
+  Status Run() {
+    TakeLocal();
+    flow_.Fork();
+    if (panels_ > 0 && Mine(0)) FactorAndSend(0);
+    for (int64_t k = 0; k < panels_; ++k) {
+      if (!Mine(k)) Receive(k);
+      if (NeedsBuffers(tiles_, tuning_)) flow_.NoteSent(RoomOf(k));
+      if (k + 1 < panels_ && Mine(k + 1)) {
+        UpdateNext(k);
+        FactorAndSend(k + 1);
+      }
+      UpdateTrailing(k);
+      Release(k);
+    }
+    return flow_.Finish();
+  }
+
+ private:
+  // Tile columns that begin above the last row.
+  int64_t CountPanels() const {
+    int64_t count = tiles_.nonempty();
+    while (count > 0 && tiles_.offset(count - 1) >= matrix_.rows) --count;
+    return count;
+  }
+
+  bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
+  int64_t Begin(int64_t k) const { return tiles_.offset(k); }
+  // Rows from the first of panel k on, and its pivots.
+  int64_t RowsFrom(int64_t k) const { return matrix_.rows - Begin(k); }
+  int64_t Depth(int64_t k) const { return std::min(tiles_.width(k), RowsFrom(k)); }
+  Room& RoomOf(int64_t k) { return rooms_[k % 2]; }
+
+  // Panel k where this rank reads it.
+  Bytes2D PanelBlock(int64_t k) const {
+    const int64_t rows = RowsFrom(k), width = tiles_.width(k);
+    if (Mine(k)) return Block(matrix_.tile(k, Begin(k)), matrix_.ld(), rows, width);
+    if (tuning_.borrow_panels) return borrowed_;
+    T* buffer = workspace_ + k % 2 * matrix_.rows * tiles_.width();
+    return Block(buffer, rows, rows, width);
+  }
+  const T* PanelData(int64_t k) const { return static_cast<const T*>(PanelBlock(k).data); }
+  int64_t PanelLd(int64_t k) const {
+    return static_cast<int64_t>(PanelBlock(k).pitch / sizeof(T));
+  }
+  Bytes2D PivotBlock(int64_t k) const {
+    return Block(pivots_ + Begin(k), Depth(k), Depth(k), 1);
+  }
+  Bytes2D Solved(int64_t k) const {
+    return Block(x_.column(Begin(k)), x_.count, x_.count, tiles_.width(k));
+  }
+
+  void TakeLocal() {
+    Step<T> on(flow_, Stream::kMain);
+    for (int64_t p = matrix_.rank; x_.count > 0 && p < tiles_.nonempty(); p += tiles_.ranks()) {
+      on.Copy(Block(x_.of_slot(tiles_, tiles_.slot(p)), x_.count, x_.count, tiles_.width(p)),
+              Solved(p));
+    }
+  }
+
+  // --- What passes between ranks ---------------------------------------------------------------
+
+  // Where a block goes first, and on from a rank that has received it; -1: nowhere.
+  int Next(int root) const {
+    const int next = (matrix_.rank + 1) % tiles_.ranks();
+    return tuning_.chain && next != root ? next : -1;
+  }
+  void Send(Step<T>& on, const Bytes2D& block) {
+    if (tiles_.ranks() == 1) return;
+    if (!tuning_.chain) return on.Broadcast(matrix_.rank, block);
+    on.Send(Next(matrix_.rank), block);
+  }
+  void ReceiveBlock(Step<T>& on, int64_t k, const Bytes2D& block) {
+    const int root = tiles_.owner(k);
+    on.Recv(tuning_.chain ? (matrix_.rank + tiles_.ranks() - 1) % tiles_.ranks() : root, block);
+    if (Next(root) >= 0) on.Send(Next(root), block);
+  }
+
+  void Receive(int64_t k) {
+    {
+      Step<T> on(flow_, Stream::kCopy, "receive panel", k);
+      if (!tuning_.borrow_panels) on.Takes(RoomOf(k));
+      on.Gives(panel_[k]);
+      if (tuning_.borrow_panels) {
+        borrowed_ = on.Borrow(tiles_.owner(k));
+      } else {
+        ReceiveBlock(on, k, PanelBlock(k));
+      }
+      ReceiveBlock(on, k, PivotBlock(k));
+    }
+    if (x_.count == 0) return;
+    Step<T> on(flow_, Stream::kSide);
+    on.Gives(solved_[k]);
+    ReceiveBlock(on, k, Solved(k));
+  }
+
+  // Panel k is not needed any more.
+  void Release(int64_t k) {
+    if (tiles_.ranks() == 1) return;
+    Step<T> on(flow_, Stream::kMain);
+    on.Writes(panel_[k]);
+    if (tuning_.borrow_panels) {
+      if (!Mine(k)) on.Return(tiles_.owner(k));
+      return;
+    }
+    on.AwaitsSent(RoomOf(k)).Frees(RoomOf(k));
+  }
+
+  // --- The panel -------------------------------------------------------------------------------
+
+  void FactorAndSend(int64_t k) {
+    const int64_t slot = tiles_.slot(k);
+    T* panel = matrix_.tile(k, Begin(k));
+    {
+      Step<T> on(flow_, Stream::kPanel, "getrf", k);
+      on.Writes(column_[slot]).Gives(panel_[k]);
+      on.FactorPanel(RowsFrom(k), tiles_.width(k), panel, matrix_.ld(), Begin(k),
+                     pivots_ + Begin(k), info_);
+      Send(on, PanelBlock(k));
+      Send(on, PivotBlock(k));
+    }
+    if (x_.count > 0) SolveLocal(k);
+    if (determinant_.sign == nullptr) return;
+    Step<T> on(flow_, Stream::kPanel);
+    on.Reads(panel_[k]);
+    on.AddDeterminant(Depth(k), panel, matrix_.ld(), Begin(k), pivots_ + Begin(k),
+                      determinant_.log_abs, determinant_.sign);
+  }
+
+  // The right-hand sides of tile k, by all panels before it: those with its diagonal tile.
+  void SolveLocal(int64_t k) {
+    const int64_t slot = tiles_.slot(k), width = tiles_.width(k);
+    Step<T> on(flow_, Stream::kSide, "right-hand sides", k);
+    on.Reads(panel_[k]).Writes(local_[slot]).Gives(solved_[k]);
+    T* local = x_.of_slot(tiles_, slot);
+    on.Trsm(Side::kRight, Op::kNone, x_.count, width, matrix_.tile(k, Begin(k)), matrix_.ld(),
+            local, x_.count, kUpper);
+    on.Copy(Solved(k), Block(local, x_.count, x_.count, width));
+    Send(on, Solved(k));
+  }
+
+  // --- Updates ---------------------------------------------------------------------------------
+
+  // `columns` columns from `first` on, which is in row 0 of the matrix, by panel k.
+  void UpdateColumns(Step<T>& on, int64_t k, int64_t columns, T* first) {
+    const int64_t depth = Depth(k), ld = matrix_.ld(), rest = RowsFrom(k) - depth;
+    const T* panel = PanelData(k);
+    T* top = first + Begin(k);
+    on.SwapRows(Order::kForward, columns, top, ld, Begin(k), depth, pivots_ + Begin(k));
+    on.Trsm(Side::kLeft, Op::kNone, depth, columns, panel, PanelLd(k), top, ld, kUnitLower);
+    on.Gemm(Op::kNone, Op::kNone, rest, columns, depth, -1, panel + depth, PanelLd(k), top, ld, 1,
+            top + depth, ld);
+  }
+
+  // The right-hand sides from `slot` on, which belong to those columns: X -= Y U.
+  void UpdateLocal(Step<T>& on, int64_t k, int64_t columns, const T* first, int64_t slot) {
+    on.ExactGemm(Op::kNone, Op::kNone, x_.count, columns, Depth(k), -1, x_.column(Begin(k)),
+                 x_.count, first + Begin(k), matrix_.ld(), 1, x_.of_slot(tiles_, slot), x_.count);
+  }
+
+  // Tile column k + 1 by panel k, on the critical path.
+  void UpdateNext(int64_t k) {
+    const int64_t slot = tiles_.slot(k + 1), width = tiles_.width(k + 1);
+    T* first = matrix_.tile(k + 1);
+    {
+      Step<T> on(flow_, Stream::kNext, "update next", k);
+      on.Reads(panel_[k]).Writes(above_[slot]).Gives(column_[slot]);
+      UpdateColumns(on, k, width, first);
+    }
+    if (x_.count == 0) return;
+    Step<T> on(flow_, Stream::kSide);
+    on.Reads(above_[slot], solved_[k]).Writes(local_[slot]);
+    UpdateLocal(on, k, width, first, slot);
+  }
+
+  // All of this rank's other tile columns beyond k.
+  void UpdateTrailing(int64_t k) {
+    const int64_t begin = tiles_.slots_before(matrix_.rank, k + 1) +
+                          (k + 1 < panels_ && Mine(k + 1) ? 1 : 0);
+    const int64_t end = tiles_.slots_before(matrix_.rank, tiles_.nonempty());
+    if (begin >= end) return;
+    {
+      Step<T> on(flow_, Stream::kMain, "update", k);
+      on.Reads(panel_[k]).Writes(above_, begin, end).Gives(column_, begin, end);
+      matrix_.ForRuns(begin, end, [&](int64_t, T* first, int64_t columns) {
+        UpdateColumns(on, k, columns, first);
+      });
+    }
+    if (x_.count == 0) return;
+    Step<T> on(flow_, Stream::kMain);
+    on.Reads(above_, begin, end).Reads(solved_[k]).Gives(local_, begin, end);
+    matrix_.ForRuns(begin, end, [&](int64_t slot, const T* first, int64_t columns) {
+      UpdateLocal(on, k, columns, first, slot);
+    });
+  }
+
+  Flow flow_;
+  const Matrix<T>& matrix_;
+  const Tiles& tiles_;
+  const Tuning& tuning_;
+  const RightHandSides<T>& x_;
+  T* const workspace_;
+  int32_t* const pivots_;
+  int32_t* const info_;
+  const Determinant<T> determinant_;
+  const int64_t panels_;
+  Bytes2D borrowed_ = {};
+  // By panel: L, U's diagonal tile and the pivots; its right-hand sides when solved.
+  std::vector<Data> panel_, solved_;
+  // By slot: the tile column from the next panel's first row on, its rows of U, its right-hand
+  // sides.
+  std::vector<Data> column_, above_, local_;
+  std::array<Room, 2> rooms_;  // by the parity of a panel
+};
+
+// Applies to each tile column of L the interchanges of the panels behind it, panel by panel: a device
+// finds out once what a panel's interchanges amount to.
+template <typename T>
+Status SwapLower(const RankContext& context, const Matrix<T>& matrix, const int32_t* pivots) {
+  const Tiles& tiles = matrix.tiles;
+  for (int64_t k = 1; k < tiles.nonempty() && tiles.offset(k) < matrix.rows; ++k) {
+    const int64_t begin = tiles.offset(k), count = std::min(tiles.width(k), matrix.rows - begin);
+    Status status;
+    matrix.ForRuns(0, tiles.slots_before(matrix.rank, k), [&](int64_t, T* first, int64_t columns) {
+      if (!status.ok()) return;
+      status = context.device.lu<T>().SwapRows(Stream::kMain, Order::kForward, columns,
+                                               first + begin, matrix.ld(), begin, count,
+                                               pivots + begin);
+    });
+    JAXMG_RETURN_IF_ERROR(status);
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+int64_t GetrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
+  return NeedsBuffers(tiles, tuning) ? 2 * rows * tiles.width() : 0;
+}
+
+template <typename T>
+Status Getrf(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x,
+             T* workspace, int32_t* pivots, int32_t* info, const Determinant<T>& determinant) {
+  JAXMG_RETURN_IF_ERROR(
+      LuFactorization<T>(context, matrix, x, workspace, pivots, info, determinant).Run());
+  return SwapLower(context, matrix, pivots);
+}
+
+#define JAXMG_INSTANTIATE(T)                                                                   \
+  template Status Getrf(const RankContext&, const Matrix<T>&, const RightHandSides<T>&, T*,    \
+                        int32_t*, int32_t*, const Determinant<T>&);
+JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
+#undef JAXMG_INSTANTIATE
+
+}  // namespace jaxmg

@@ -191,7 +191,7 @@ def test_positional_arguments(name):
 def test_no_public_name_hides_a_module():
     """``import jaxmg.potrs`` would else be a module or a function, by who came first."""
     names = [module.name for module in pkgutil.iter_modules(jaxmg.__path__)]
-    assert "_routine" in names and not set(names) & set(jaxmg.__all__)
+    assert "_routines" in names and not set(names) & set(jaxmg.__all__)
     for name in set(names) - {"__main__", "lineax"}:  # an extra, of a package that isn't here
         assert importlib.import_module(f"jaxmg.{name}") is getattr(jaxmg, name)
 

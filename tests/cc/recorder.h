@@ -16,7 +16,7 @@
 namespace jaxmg::testing {
 
 // By stream of all ranks: how many of its operations are before a point.
-using Clock = std::vector<int64_t>;
+using VectorClock = std::vector<int64_t>;
 
 struct MemoryAccess {
   Bytes2D block;
@@ -27,7 +27,7 @@ struct Operation {
   int lane;  // rank * kNumStreams + stream
   std::string text;
   std::vector<MemoryAccess> accesses;
-  Clock before;  // its own lane's includes itself
+  VectorClock before;  // its own lane's includes itself
 };
 
 // What all ranks of one call have given to their streams.
@@ -51,7 +51,7 @@ class Recording {
     return offset <= named.second ? named.first + "+" + std::to_string(offset) : "?";
   }
 
-  Clock& clock(int lane) { return lanes_[lane]; }
+  VectorClock& clock(int lane) { return lanes_[lane]; }
   void Add(int lane, std::string text, std::vector<MemoryAccess> accesses) {
     ++lanes_[lane][lane];
     std::lock_guard<std::mutex> lock(mutex_);
@@ -106,7 +106,7 @@ class Recording {
   }
 
   std::mutex mutex_;
-  std::vector<Clock> lanes_;
+  std::vector<VectorClock> lanes_;
   std::map<const char*, std::pair<std::string, size_t>> memory_;
   std::vector<Operation> operations_;
 };
@@ -117,7 +117,7 @@ class Recorder {
   Recorder(Recording& recording, int rank) : recording_(recording), rank_(rank) {}
 
   struct Point : Event {
-    Clock before;
+    VectorClock before;
   };
 
   int lane(Stream stream) const { return rank_ * kNumStreams + static_cast<int>(stream); }
@@ -128,8 +128,8 @@ class Recorder {
     static_cast<Point*>(event)->before = recording_.clock(lane(stream));
   }
   void Wait(Stream stream, const Event& event) {
-    const Clock& before = static_cast<const Point&>(event).before;
-    Clock& clock = recording_.clock(lane(stream));
+    const VectorClock& before = static_cast<const Point&>(event).before;
+    VectorClock& clock = recording_.clock(lane(stream));
     for (size_t i = 0; i < before.size(); ++i) clock[i] = std::max(clock[i], before[i]);
   }
 

@@ -10,7 +10,10 @@ import functools
 import jax
 import numpy as np
 
-from jaxmg._call import plugins
+try:
+    from jaxmg._call import plugins
+except ImportError:  # a version to compare with, from before the package had folders
+    from jaxmg import _plugin as plugins
 
 _PLAIN = 0  # products: those that were measured
 
@@ -24,7 +27,7 @@ def known():
 def plan(routine, dtype, n, ranks, T_A=None, nrhs=1):
     """A dict, as the plugin's `plan` gives it."""
     plugin = plugins.load(jax.default_backend())
-    native = {"cho_factor": "potrf"}.get(routine, routine)
+    native = {"cho_factor": "potrf", "cho_solve": "factor_apply"}.get(routine, routine)
     return plugin.plan(
         native, "native", dtype, n, -(-n // ranks), ranks, T_A or 0, nrhs, platform="gpu",
         products=_PLAIN,

@@ -28,13 +28,13 @@ Seconds Spin(int ranks) {
   return processors >= 2u * ranks ? std::chrono::microseconds(100) : Seconds(0);
 }
 
-// Ranks of one process can't be lost once they have met, and one of them may compute for hours
-// while the others wait (cuSOLVERMg), so only the meeting has a time limit.
+// Ranks of one process can't be lost after their rendezvous, and one of them may compute for hours
+// while the others wait (cuSOLVERMg), so only the rendezvous has a time limit.
 WaitPolicy Patient(int ranks) { return {std::chrono::hours(24 * 365), Spin(ranks)}; }
 
 // The places of the process's devices in the calls of its programs. A device has to know its place
-// before it meets the others, and to read it from the device's memory is to wait for all that XLA
-// has given that so far. So it is read once for each call site of a program. An XLA that keeps no
+// before the rendezvous, and to read it from the device's memory is to wait for all that XLA
+// has enqueued there so far. So it is read once for each call site of a program. An XLA that keeps no
 // number for it leaves its address, where another program may come to lie, with other places: then
 // kernels see that (CudaDevice::ExpectPlace), the results are NaN, and places are read anew from
 // then on.
@@ -147,7 +147,7 @@ Status Finish(CudaDevice& device) {
   }
 }
 
-Status MeetOthers(const CallSite& site, const Place& place, int ordinal,
+Status JoinOthers(const CallSite& site, const Place& place, int ordinal,
                   std::shared_ptr<InProcessGroup>* group) {
   const WaitPolicy patience = {RendezvousTimeout(), Spin(site.ranks)};
   if (site.spans_processes)
@@ -186,7 +186,7 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
     return ready;
   }
   std::shared_ptr<InProcessGroup> group;
-  JAXMG_RETURN_IF_ERROR(MeetOthers(site, place, platform.ordinal, &group));
+  JAXMG_RETURN_IF_ERROR(JoinOthers(site, place, platform.ordinal, &group));
   const Status status = RunInGroup(
       group, place.rank, device.get(), Patient(site.ranks), [&](Communicator& comm) -> Status {
         const Status connected = Guarded([&] { return ConnectPeers(*group, platform.ordinal); });

@@ -15,11 +15,11 @@
 namespace jaxmg {
 namespace {
 
-// Ranks of one process can't be lost once they have met, and one of them may compute for hours
-// while the others wait (syevd), so only the meeting has a time limit.
+// Ranks of one process can't be lost after their rendezvous, and one of them may compute for hours
+// while the others wait (syevd), so only the rendezvous has a time limit.
 constexpr WaitPolicy kPatient = {std::chrono::hours(24 * 365)};
 
-Status MeetOthers(const CallSite& site, const Place& place, std::shared_ptr<InProcessGroup>* group,
+Status JoinOthers(const CallSite& site, const Place& place, std::shared_ptr<InProcessGroup>* group,
                   int* sharing) noexcept {
   const WaitPolicy patience = {RendezvousTimeout()};
   if (site.spans_processes)
@@ -41,7 +41,7 @@ Status RunRank(const CallSite& site, const RankProgram& program) noexcept {
   }
   std::shared_ptr<InProcessGroup> group;
   int sharing = site.ranks;  // this process's processors
-  JAXMG_RETURN_IF_ERROR(MeetOthers(site, place, &group, &sharing));
+  JAXMG_RETURN_IF_ERROR(JoinOthers(site, place, &group, &sharing));
   const BlasThreadShare threads(sharing);
   const Status status = RunInGroup(group, place.rank, device.get(), kPatient,
                                    [&](Communicator& comm) { return program({*device, comm}); });

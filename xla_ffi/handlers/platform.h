@@ -34,13 +34,13 @@ struct CallSite {
 // What the ranks of several processes compare: "float64, blocks of 13 x 50".
 std::string BlockText(const CallSite& site);
 
-// This rank's place in the call.
+// This rank's coordinates in the call.
 struct Place {
   int rank;
   int group;  // where the mesh holds several replicas of A, each has a group of ranks
 };
 
-// Meets the ranks of a call that spans processes; see process_meeting.h.
+// Joins the rendezvous of a call whose ranks are in several processes; see shared_rendezvous.h.
 Status JoinSharedRendezvous(const CallSite& site, const Place& place, const WaitPolicy& patience,
                             bool on_host, int64_t mine, std::shared_ptr<InProcessGroup>* group,
                             int* sharing = nullptr) noexcept;

@@ -21,7 +21,7 @@ constexpr int kOldestNccl = 22900;
 // How often a rank that is in the library looks whether another has given up.
 constexpr std::chrono::milliseconds kLook(20);
 // How long ranks that have agreed to make a communicator wait for each other.
-constexpr std::chrono::seconds kLongestMeeting(120);
+constexpr std::chrono::seconds kLongestRendezvous(120);
 // Bits of a token that tell the GPUs of a process apart.
 constexpr int kOrdinalBits = 8;
 
@@ -45,8 +45,9 @@ Status CheckNccl() {
                "; a newer nvidia-nccl package serves JAX as well");
 }
 
-// A communicator, and who makes it on a thread that nobody waits for if another never comes.
-struct Meeting {
+// A communicator, made on a thread of its own: if another rank never comes, that thread is left
+// behind.
+struct Rendezvous {
   std::mutex mutex;
   std::condition_variable changed;
   bool done = false;
@@ -54,10 +55,10 @@ struct Meeting {
   ncclComm_t comm = nullptr;
 };
 
-Status MeetByNccl(const RankContext& context, int ordinal, const ncclUniqueId& id,
+Status ConnectByNccl(const RankContext& context, int ordinal, const ncclUniqueId& id,
                   ncclComm_t* comm) {
   const int rank = context.comm.rank(), ranks = context.comm.size();
-  auto meeting = std::make_shared<Meeting>();
+  auto rendezvous = std::make_shared<Rendezvous>();
   std::thread([=] {
     ncclResult_t result = ncclSystemError;
     ncclComm_t made = nullptr;
@@ -67,23 +68,23 @@ Status MeetByNccl(const RankContext& context, int ordinal, const ncclUniqueId& i
       config.splitShare = 1;  // an abort is of those too that the library splits off
       result = Get<Nccl>().ncclCommInitRankConfig(&made, ranks, id, rank, &config);
     }
-    const std::lock_guard<std::mutex> lock(meeting->mutex);
-    meeting->comm = made;
-    meeting->result = result;
-    meeting->done = true;
-    meeting->changed.notify_all();
+    const std::lock_guard<std::mutex> lock(rendezvous->mutex);
+    rendezvous->comm = made;
+    rendezvous->result = result;
+    rendezvous->done = true;
+    rendezvous->changed.notify_all();
   }).detach();
-  std::unique_lock<std::mutex> lock(meeting->mutex);
-  const Clock::time_point deadline = Clock::now() + kLongestMeeting;
-  while (!meeting->changed.wait_for(lock, kLook, [&] { return meeting->done; })) {
+  std::unique_lock<std::mutex> lock(rendezvous->mutex);
+  const Clock::time_point deadline = Clock::now() + kLongestRendezvous;
+  while (!rendezvous->changed.wait_for(lock, kLook, [&] { return rendezvous->done; })) {
     JAXMG_RETURN_IF_ERROR(context.comm.Failure());
     if (Clock::now() > deadline) {
       return Error(Code::kDeadlineExceeded, "NCCL could not connect ", ranks, " GPUs within ",
-                   kLongestMeeting.count(), " s");
+                   kLongestRendezvous.count(), " s");
     }
   }
-  JAXMG_CHECK_CUDA(meeting->result, "NCCL between ", ranks, " GPUs");
-  *comm = meeting->comm;
+  JAXMG_CHECK_CUDA(rendezvous->result, "NCCL between ", ranks, " GPUs");
+  *comm = rendezvous->comm;
   return Status::Ok();
 }
 
@@ -235,7 +236,7 @@ Status Session::Make(const RankContext& context, const Grid& grid, Made* made) {
   ncclUniqueId id = {};
   JAXMG_RETURN_IF_ERROR(ShareId(context, &id));
   JAXMG_RETURN_IF_ERROR(
-      Together(context.comm, [&] { return MeetByNccl(context, ordinal, id, &made->comm); }));
+      Together(context.comm, [&] { return ConnectByNccl(context, ordinal, id, &made->comm); }));
   return Together(context.comm, [&]() -> Status {
     const Watch watch(context.comm, made->comm);
     const CusolverMp& library = Get<CusolverMp>();

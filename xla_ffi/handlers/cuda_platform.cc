@@ -32,12 +32,12 @@ Seconds Spin(int ranks) {
 // while the others wait (cuSOLVERMg), so only the rendezvous has a time limit.
 WaitPolicy Patient(int ranks) { return {std::chrono::hours(24 * 365), Spin(ranks)}; }
 
-// The places of the process's devices in the calls of its programs. A device has to know its place
-// before the rendezvous, and to read it from the device's memory is to wait for all that XLA
-// has enqueued there so far. So it is read once for each call site of a program. An XLA that keeps no
-// number for it leaves its address, where another program may come to lie, with other places: then
-// kernels see that (CudaDevice::ExpectPlace), the results are NaN, and places are read anew from
-// then on.
+// The coordinates of the process's devices in the calls of its programs. A device has to know its
+// own before the rendezvous, and to read them from the device's memory is to wait for all that XLA
+// has enqueued there so far. So they are read once for each call site of a program. An XLA that
+// keeps no number for it leaves its address, where another program may come to lie, with other
+// coordinates: then kernels see that (CudaDevice::ExpectPlace), the results are NaN, and the
+// coordinates are read anew from then on.
 struct Places {
   // The call site, and what tells it from most others at the same address; the device.
   using Key = std::tuple<int64_t, const void*, const char*, int64_t, int64_t, int, int>;

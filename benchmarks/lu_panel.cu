@@ -4,9 +4,9 @@
 //   nvcc -std=c++17 -O3 -arch=sm_90a -I. -o lu_panel benchmarks/lu_panel.cu -lcublas -lcusolver
 //   ./lu_panel
 //
-// Prints a row for each number of rows: microseconds a column of a panel of 32 columns by one kernel,
-// of one of 1024 columns by halves with cuBLAS's products, and of the same by cuSOLVER's getrf; and
-// whether the pivots are the same.
+// Prints a row for each number of rows: microseconds a column of a panel of 32 columns by one
+// kernel, of one of 1024 columns by halves with cuBLAS's products, and of the same by cuSOLVER's
+// getrf; and whether the pivots are the same.
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 #include <cusolverDn.h>
@@ -22,10 +22,10 @@
 namespace jaxmg::kernels {
 
 template <typename T>
-__global__ __launch_bounds__(kLuThreads, 1) void Panel(Index m, int n, T* a, Index lda, Index offset,
-                                                       int* pivots, int* info, unsigned* met,
-                                                       T* rows, typename RealOf<T>::type* sizes,
-                                                       int* places) {
+__global__ __launch_bounds__(kLuThreads,
+                             1) void Panel(Index m, int n, T* a, Index lda, Index offset,
+                                           int* pivots, int* info, unsigned* met, T* rows,
+                                           typename RealOf<T>::type* sizes, int* places) {
   LuPanel<T>(m, n, a, lda, offset, pivots, info, met, rows, sizes, places).Run();
 }
 __global__ void Plan(int count, Index offset, const int* pivots, int* from, int* to) {
@@ -100,7 +100,8 @@ class Panels {
     const int blocks = Blocks(m), rows = (m + blocks - 1) / blocks;
     const int shared = static_cast<int>(rows * n * sizeof(T));
     char* exchanged = scratch_ + 256;
-    const size_t rows_bytes = 2 * n * (blocks + 1) * sizeof(T), sizes_bytes = 2 * blocks * sizeof(T);
+    const size_t rows_bytes = 2 * n * (blocks + 1) * sizeof(T),
+                 sizes_bytes = 2 * blocks * sizeof(T);
     auto* met = reinterpret_cast<unsigned*>(scratch_);
     auto* exchanged_rows = reinterpret_cast<T*>(exchanged);
     auto* sizes = reinterpret_cast<T*>(exchanged + rows_bytes);
@@ -108,8 +109,9 @@ class Panels {
     cudaMemsetAsync(met, 0, sizeof(unsigned));
     Index wide_m = m, wide_lda = lda, wide_offset = offset;
     int* pivots = pivots_ + offset;
-    void* arguments[] = {&wide_m, &n,    &a,   &wide_lda,       &wide_offset, &pivots,
-                         &info_,  &met,  &exchanged_rows, &sizes, &places};
+    void* arguments[] = {&wide_m,         &n,      &a,     &wide_lda,
+                         &wide_offset,    &pivots, &info_, &met,
+                         &exchanged_rows, &sizes,  &places};
     const void* kernel = reinterpret_cast<const void*>(&jaxmg::kernels::Panel<T>);
     Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared) ==
               cudaSuccess,
@@ -221,9 +223,10 @@ void Run(const char* dtype, cudaDataType type) {
     cudaMemcpy(expected.data(), their_pivots, n * sizeof(int64_t), cudaMemcpyDeviceToHost);
     int same = 0;
     for (int i = 0; i < n; ++i) same += pivots[i] + 1 == expected[i];
-    std::printf("%s %7d rows: %2d columns %6.2f, 1024 columns %6.2f, cuSOLVER %6.2f us a column; "
-                "%d of 1024 pivots the same\n",
-                dtype, m, columns, narrow / columns, wide / n, theirs / n, same);
+    std::printf(
+        "%s %7d rows: %2d columns %6.2f, 1024 columns %6.2f, cuSOLVER %6.2f us a column; "
+        "%d of 1024 pivots the same\n",
+        dtype, m, columns, narrow / columns, wide / n, theirs / n, same);
     std::fflush(stdout);
     for (void* memory : {static_cast<void*>(original), static_cast<void*>(a), workspace,
                          static_cast<void*>(their_pivots), static_cast<void*>(info)}) {

@@ -99,7 +99,9 @@ class AsyncDevice : public Device {
         of_dtype_(*this, *this, *this, *this) {
     Offer(status_kernels_);
     std::apply(
-        [this](auto&... each) { (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu), ...); },
+        [this](auto&... each) {
+          (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu), ...);
+        },
         of_dtype_);
   }
   ~AsyncDevice() override { (void)Synchronize(); }

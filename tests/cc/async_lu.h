@@ -29,9 +29,8 @@ class AsyncLu : public LuKernels<T> {
   }
   Status AddDeterminant(Stream s, int64_t n, const T* u, int64_t ldu, int64_t offset,
                         const int32_t* pivots, Real<T>* log_abs, T* sign) override {
-    return Later(workers_, s, [=] {
-      return real_.AddDeterminant(s, n, u, ldu, offset, pivots, log_abs, sign);
-    });
+    return Later(workers_, s,
+                 [=] { return real_.AddDeterminant(s, n, u, ldu, offset, pivots, log_abs, sign); });
   }
 
  private:

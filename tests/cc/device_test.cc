@@ -1,4 +1,6 @@
 // The host device: copies, the checks around LAPACK, and the share of the cores that BLAS gets.
+#include "xla_ffi/device/host/device.h"
+
 #include <cmath>
 #include <complex>
 #include <limits>
@@ -9,7 +11,6 @@
 
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
-#include "xla_ffi/device/host/device.h"
 #include "xla_ffi/device/host/lapack.h"
 
 namespace jaxmg {

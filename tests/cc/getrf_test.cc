@@ -28,10 +28,9 @@ struct Shape {
 };
 
 const Shape kShapes[] = {
-    {1, 1, 1, 1},    {1, 1, 3, 1},   {2, 2, 2, 1},   {5, 5, 8, 2},   {7, 7, 2, 3},
-    {16, 16, 4, 4},  {17, 17, 4, 2}, {33, 33, 3, 5}, {40, 40, 1, 7}, {61, 61, 4, 2},
-    {63, 63, 5, 9},  {97, 97, 3, 8}, {40, 13, 3, 4}, {50, 31, 1, 6}, {13, 40, 3, 4},
-    {29, 50, 4, 11}, {3, 61, 2, 5},  {61, 3, 2, 5},
+    {1, 1, 1, 1},   {1, 1, 3, 1},   {2, 2, 2, 1},   {5, 5, 8, 2},    {7, 7, 2, 3},   {16, 16, 4, 4},
+    {17, 17, 4, 2}, {33, 33, 3, 5}, {40, 40, 1, 7}, {61, 61, 4, 2},  {63, 63, 5, 9}, {97, 97, 3, 8},
+    {40, 13, 3, 4}, {50, 31, 1, 6}, {13, 40, 3, 4}, {29, 50, 4, 11}, {3, 61, 2, 5},  {61, 3, 2, 5},
 };
 
 // One rank's tiles, side by side, and a place for the last one as overflow.
@@ -117,12 +116,12 @@ Result<T> Factor(const Shape& shape, const std::vector<T>& a, const std::vector<
             GetrfWorkspace(matrix.tiles, matrix.rows, context.device.tuning());
         std::unique_ptr<Buffer> space, local;
         JAXMG_RETURN_IF_ERROR(context.device.Allocate(workspace * sizeof(T), &space));
-        JAXMG_RETURN_IF_ERROR(context.device.Allocate(
-            LocalRightHandSides(matrix.tiles, nrhs) * sizeof(T), &local));
+        JAXMG_RETURN_IF_ERROR(
+            context.device.Allocate(LocalRightHandSides(matrix.tiles, nrhs) * sizeof(T), &local));
         const RightHandSides<T> x = {nrhs, result.x[rank].data(), local->as<T>()};
         const Determinant<T> determinant = {&log_abs[rank], &signs[rank]};
-        JAXMG_RETURN_IF_ERROR(Getrf(context, matrix, x, space->as<T>(),
-                                    result.pivots[rank].data(), &result.info[rank], determinant));
+        JAXMG_RETURN_IF_ERROR(Getrf(context, matrix, x, space->as<T>(), result.pivots[rank].data(),
+                                    &result.info[rank], determinant));
         JAXMG_RETURN_IF_ERROR(FinishGesv(context, matrix, result.pivots[rank].data(), x));
         // The memory lives until all ranks are through.
         const Status done = context.device.Synchronize();
@@ -141,8 +140,8 @@ Result<T> Factor(const Shape& shape, const std::vector<T>& a, const std::vector<
 template <typename T>
 std::string Name(const Shape& shape) {
   std::ostringstream text;
-  text << shape.rows << " x " << shape.columns << " ranks " << shape.ranks << " tile "
-       << shape.tile << ": ";
+  text << shape.rows << " x " << shape.columns << " ranks " << shape.ranks << " tile " << shape.tile
+       << ": ";
   return text.str();
 }
 
@@ -222,9 +221,8 @@ void CheckEveryDevice() {
   for (const Shape& shape : kShapes) {
     for (int64_t nrhs : {0, 1, 3}) {
       CheckShape<T>(shape, nrhs, OnHost);
-      CheckShape<T>(shape, nrhs, [](int) {
-        return std::make_unique<AsyncDevice>(NewHostDevice(), LikeGpu());
-      });
+      CheckShape<T>(shape, nrhs,
+                    [](int) { return std::make_unique<AsyncDevice>(NewHostDevice(), LikeGpu()); });
     }
   }
 }
@@ -281,8 +279,8 @@ TEST(StreamsWaitForEachOther) {
   for (const Shape& shape : kShapes) {
     const int64_t n = shape.columns, nrhs = shape.rows == n ? 2 : 0;
     Recording recording(shape.ranks);
-    Factor<double>(shape, RandomMatrix<double>(shape.rows * n, 1), RandomMatrix<double>(n * nrhs, 2),
-                   [&](int rank) {
+    Factor<double>(shape, RandomMatrix<double>(shape.rows * n, 1),
+                   RandomMatrix<double>(n * nrhs, 2), [&](int rank) {
                      return std::make_unique<RecordingDevice>(NewHostDevice(), LikeGpu(), recording,
                                                               rank);
                    });

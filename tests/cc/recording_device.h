@@ -116,7 +116,9 @@ class RecordingDevice : public Device {
         of_dtype_(*this, *this, *this, *this) {
     Offer(status_kernels_);
     std::apply(
-        [this](auto&... each) { (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu), ...); },
+        [this](auto&... each) {
+          (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu), ...);
+        },
         of_dtype_);
   }
 

@@ -25,9 +25,8 @@ class RecordingLu : public LuKernels<T> {
   // Rows from the first on may change, to the last of the matrix: the leading dimension's.
   Status SwapRows(Stream s, Order order, int64_t n, T* a, int64_t lda, int64_t offset,
                   int64_t count, const int32_t* pivots) override {
-    to_.Add(s, "swap rows",
-            {to_.Write(a, lda, lda - offset, n), to_.Read(pivots, count, count, 1)}, int(order),
-            offset);
+    to_.Add(s, "swap rows", {to_.Write(a, lda, lda - offset, n), to_.Read(pivots, count, count, 1)},
+            int(order), offset);
     return real_.SwapRows(s, order, n, a, lda, offset, count, pivots);
   }
   Status SwapColumns(Stream s, Order order, int64_t m, T* a, int64_t lda, int64_t count,

@@ -258,7 +258,7 @@ void Heevd(char* jobz, char*, int* n, T* a, int* lda, Real<T>* w, T*, int*, Real
 
 template <typename T>
 void Install() {
-  HostLapack<T>() = {Gemm<T>,  Gemv<T>,  Herk<T>,  Trsm<T>, Trmm<T>,
+  HostLapack<T>() = {Gemm<T>,  Gemv<T>,  Herk<T>,  Trsm<T>,  Trmm<T>,
                      Potrf<T>, Getrf<T>, Trtri<T>, Syevd<T>, Heevd<T>};
 }
 

@@ -10,8 +10,8 @@ namespace jaxmg {
 inline constexpr int kNoInfo = 0x7fffffff;
 // As LAPACK's -i, argument i is illegal: ranks have brought different b.
 inline constexpr int kDifferentOperands = -2;
-// An LU factorization has come upon a pivot that is not finite. Below all orders, so that it is what
-// an info keeps.
+// An LU factorization has come upon a pivot that is not finite. Below all orders, so that it is
+// what an info keeps.
 inline constexpr int kNotFinite = -1;
 // The program runs on other devices than those that it was made for.
 inline constexpr int kMisplaced = -101;
@@ -69,8 +69,8 @@ inline constexpr int kPanelThreads = 512;
 inline constexpr int kPanelRows = 256;
 inline constexpr int kPanelBlocks = 256;
 
-// LU of a panel: its most columns, threads of a block, rows that a block has at least where there are
-// several, and the most blocks. And the most interchanges of rows that are done at once.
+// LU of a panel: its most columns, threads of a block, rows that a block has at least where there
+// are several, and the most blocks. And the most interchanges of rows that are done at once.
 inline constexpr int kLuColumns = 32;
 inline constexpr int kLuThreads = 512;
 inline constexpr int kLuRows = 128;

@@ -24,8 +24,8 @@ class LuKernels {
 
   // P A = L U with partial pivoting of a panel A, m x n, whose first row and column are those of
   // number `offset` of the matrix. L and U replace A as LAPACK's getrf leaves them. Writes
-  // min(m, n) pivots. *info becomes the smaller of itself and offset + k for the first pivot k (from
-  // 1) that is zero, or kNotFinite. The factorization goes on past a zero pivot.
+  // min(m, n) pivots. *info becomes the smaller of itself and offset + k for the first pivot k
+  // (from 1) that is zero, or kNotFinite. The factorization goes on past a zero pivot.
   virtual Status FactorPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, int64_t offset,
                              int32_t* pivots, int32_t* info) = 0;
 
@@ -38,8 +38,8 @@ class LuKernels {
   virtual Status SwapColumns(Stream stream, Order order, int64_t m, T* a, int64_t lda,
                              int64_t count, const int32_t* pivots) = 0;
 
-  // For the determinant of the n columns of P^T L U from number `offset` on: *log_abs += log |det U|
-  // of the diagonal tile U, n x n, and *sign *= its sign (complex: its phase), times that of the
+  // For the determinant of the n columns of P^T L U from number `offset` on: *log_abs += log |det
+  // U| of the diagonal tile U, n x n, and *sign *= its sign (complex: its phase), times that of the
   // interchanges. A zero on the diagonal makes these -infinity and 0.
   virtual Status AddDeterminant(Stream stream, int64_t n, const T* u, int64_t ldu, int64_t offset,
                                 const int32_t* pivots, Real<T>* log_abs, T* sign) = 0;

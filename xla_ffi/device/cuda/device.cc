@@ -36,7 +36,9 @@ CudaDevice::CudaDevice(int ordinal, Allocator allocate, std::unique_ptr<CudaReso
       of_dtype_(*this, *this, *this, *this) {
   Offer(status_kernels_);
   std::apply(
-      [this](auto&... each) { (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu), ...); },
+      [this](auto&... each) {
+        (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu), ...);
+      },
       of_dtype_);
   if (TimelineWanted()) timeline_ = std::make_unique<CudaTimeline>(stream(Stream::kMain));
 }

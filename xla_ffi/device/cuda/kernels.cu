@@ -260,9 +260,9 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
     ExpandReflectors<T, kChaseRows<T> + kGroupSweeps - 1, kGroupSweeps>(                           \
         n, b, first, sweeps, v, ldv, tau, ldtau, blocks, weighted);                                \
   }                                                                                                \
-  KERNEL __launch_bounds__(kLuThreads, 1) jaxmg_factor_lu_panel_##letter(                          \
-      Index m, int n, T* a, Index lda, Index offset, int* pivots, int* info, unsigned* met,        \
-      T* rows, R* sizes, int* places) {                                                            \
+  KERNEL __launch_bounds__(kLuThreads, 1)                                                          \
+      jaxmg_factor_lu_panel_##letter(Index m, int n, T* a, Index lda, Index offset, int* pivots,   \
+                                     int* info, unsigned* met, T* rows, R* sizes, int* places) {   \
     LuPanel<T>(m, n, a, lda, offset, pivots, info, met, rows, sizes, places).Run();                \
   }                                                                                                \
   KERNEL __launch_bounds__(kPanelThreads, 1) jaxmg_factor_panel_##letter(                          \

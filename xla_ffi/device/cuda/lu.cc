@@ -53,9 +53,9 @@ Status CudaLu<T>::FactorColumns(Stream stream, int64_t m, int64_t n, T* a, int64
                                 exchanged + rows_bytes, exchanged + rows_bytes + sizes_bytes);
 }
 
-// Halves, so that most of it is products: [A1 A2], P1 A1 = L1 U1, then A2 by L1, then what is left of
-// A2. (S. Toledo, "Locality of reference in LU decomposition with partial pivoting", SIAM J. Matrix
-// Anal. Appl. 18, 1997.)
+// Halves, so that most of it is products: [A1 A2], P1 A1 = L1 U1, then A2 by L1, then what is left
+// of A2. (S. Toledo, "Locality of reference in LU decomposition with partial pivoting", SIAM J.
+// Matrix Anal. Appl. 18, 1997.)
 template <typename T>
 Status CudaLu<T>::FactorPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t lda,
                               int64_t offset, int32_t* pivots, int32_t* info) {
@@ -68,15 +68,14 @@ Status CudaLu<T>::FactorPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t
   const int64_t depth = std::min(m, left), rest = m - depth;
   T* a2 = a + left * lda;
   JAXMG_RETURN_IF_ERROR(FactorPanel(stream, m, left, a, lda, offset, pivots, info));
-  JAXMG_RETURN_IF_ERROR(
-      SwapRows(stream, Order::kForward, right, a2, lda, offset, depth, pivots));
+  JAXMG_RETURN_IF_ERROR(SwapRows(stream, Order::kForward, right, a2, lda, offset, depth, pivots));
   JAXMG_RETURN_IF_ERROR(blas_.Trsm(stream, Side::kLeft, Op::kNone, depth, right, a, lda, a2, lda,
                                    {Uplo::kLower, Diag::kUnit}));
   if (rest == 0) return Status::Ok();
   JAXMG_RETURN_IF_ERROR(blas_.Gemm(stream, Op::kNone, Op::kNone, rest, right, depth, -1, a + depth,
                                    lda, a2, lda, 1, a2 + depth, lda));
-  JAXMG_RETURN_IF_ERROR(FactorPanel(stream, rest, right, a2 + depth, lda, offset + depth,
-                                    pivots + depth, info));
+  JAXMG_RETURN_IF_ERROR(
+      FactorPanel(stream, rest, right, a2 + depth, lda, offset + depth, pivots + depth, info));
   return SwapRows(stream, Order::kForward, left, a + depth, lda, offset + depth,
                   std::min(rest, right), pivots + depth);
 }
@@ -98,8 +97,8 @@ Status CudaLu<T>::Swap(Stream stream, Order order, int64_t n, T* a, int64_t line
                                             static_cast<int>(backward), piece, offset + begin,
                                             pivots + begin, from, to));
     JAXMG_RETURN_IF_ERROR(device_.LaunchBlocks(Kernel::kMoveRows, CudaType<T>::kLetter, stream,
-                                               std::min<int64_t>(n, 4096), kThreads, n, piece,
-                                               from, to, a + begin * line, line, element));
+                                               std::min<int64_t>(n, 4096), kThreads, n, piece, from,
+                                               to, a + begin * line, line, element));
   }
   return Status::Ok();
 }

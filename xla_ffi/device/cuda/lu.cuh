@@ -32,9 +32,9 @@ __device__ T Divide(T x, T y) {
 // LU with partial pivoting of an m x n panel, n at most kLuColumns, by blocks that run at the same
 // time and meet once a column. Each block has rows of its own in shared memory.
 //
-// Before they meet, each block writes the row of its largest element of column j, and the block that
-// has row j writes that. Behind the meeting all blocks choose the same pivot from what all have
-// written; the two blocks concerned exchange the rows; each updates its rows by column j.
+// Before they meet, each block writes the row of its largest element of column j, and the block
+// that has row j writes that. Behind the meeting all blocks choose the same pivot from what all
+// have written; the two blocks concerned exchange the rows; each updates its rows by column j.
 template <typename T>
 class LuPanel {
   using R = typename RealOf<T>::type;
@@ -90,9 +90,7 @@ class LuPanel {
     return memory;
   }
 
-  __device__ T& At(int c, int r) const {
-    return static_cast<T*>(DynamicShared())[c * stride_ + r];
-  }
+  __device__ T& At(int c, int r) const { return static_cast<T*>(DynamicShared())[c * stride_ + r]; }
   // By turns, so that a block may be one column ahead of another one that still reads.
   __device__ T* RowOf(int j, int block) const {
     return rows_ + (Index(j & 1) * (blocks_ + 1) + block) * n_;
@@ -110,8 +108,8 @@ class LuPanel {
     __syncthreads();
   }
 
-  // f(column, row of this block) for columns from `first` on; a thread has a row's elements as far as
-  // there are rows enough.
+  // f(column, row of this block) for columns from `first` on; a thread has a row's elements as far
+  // as there are rows enough.
   template <typename F>
   __device__ void ForElements(int first, const F& f) const {
     const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
@@ -249,8 +247,8 @@ __device__ inline void PlanSwaps(int backward, int count, Index offset, const in
   }
 }
 
-// Columns by blocks: rows `from` to rows `to`, as PlanSwaps has them. Element (i, j) of the n columns
-// is a[i * row + j * column], so that this moves columns of a matrix as well.
+// Columns by blocks: rows `from` to rows `to`, as PlanSwaps has them. Element (i, j) of the n
+// columns is a[i * row + j * column], so that this moves columns of a matrix as well.
 template <typename T>
 __device__ void MoveRows(Index n, int count, const int* from, const int* to, T* a, Index row,
                          Index column) {

@@ -33,8 +33,8 @@ class CudaLu : public LuKernels<T> {
                        int32_t* pivots, int32_t* info);
   Status MostColumns(int64_t m, int64_t* columns) const;
   Status Blocks(int64_t m, int64_t* blocks) const;
-  // Interchanges i and pivots[i] - offset of lines that are `line` elements apart, of which each has
-  // n elements `element` elements apart.
+  // Interchanges i and pivots[i] - offset of lines that are `line` elements apart, of which each
+  // has n elements `element` elements apart.
   Status Swap(Stream stream, Order order, int64_t n, T* a, int64_t line, int64_t element,
               int64_t offset, int64_t count, const int32_t* pivots);
 

@@ -383,22 +383,20 @@ Status CudaResources::Launch(Kernel kernel, char letter, Stream stream, unsigned
   JAXMG_RETURN_IF_ERROR(pool_->FindKernel(kernel, letter, &function));
   JAXMG_RETURN_IF_ERROR(TakeShared(function, kernel, letter, shared_bytes));
   JAXMG_CHECK_CUDA(Get<CudaDriver>().cuLaunchKernel(function, blocks, 1, 1, x, y, 1, shared_bytes,
-                                         this->stream(stream), arguments, nullptr),
+                                                    this->stream(stream), arguments, nullptr),
                    "kernel ", static_cast<int>(kernel), letter, " in ", blocks, " blocks");
   return Status::Ok();
 }
 
 Status CudaResources::LaunchTogether(Kernel kernel, char letter, Stream stream, unsigned blocks,
-                                     unsigned threads, void** arguments,
-                                     unsigned shared_bytes) {
+                                     unsigned threads, void** arguments, unsigned shared_bytes) {
   CUfunction function = nullptr;
   JAXMG_RETURN_IF_ERROR(pool_->FindKernel(kernel, letter, &function));
   JAXMG_RETURN_IF_ERROR(TakeShared(function, kernel, letter, shared_bytes));
-  JAXMG_CHECK_CUDA(Get<CudaDriver>().cuLaunchCooperativeKernel(
-                       function, blocks, 1, 1, threads, 1, 1, shared_bytes, this->stream(stream),
-                       arguments),
-                   "kernel ", static_cast<int>(kernel), letter, " in ", blocks,
-                   " blocks at the same time");
+  JAXMG_CHECK_CUDA(
+      Get<CudaDriver>().cuLaunchCooperativeKernel(function, blocks, 1, 1, threads, 1, 1,
+                                                  shared_bytes, this->stream(stream), arguments),
+      "kernel ", static_cast<int>(kernel), letter, " in ", blocks, " blocks at the same time");
   return Status::Ok();
 }
 

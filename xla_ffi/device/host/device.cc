@@ -112,7 +112,9 @@ class HostDevice : public Device {
   explicit HostDevice(HostAllocator allocator) : allocator_(std::move(allocator)) {
     Offer(status_kernels_);
     std::apply(
-        [this](auto&... each) { (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu), ...); },
+        [this](auto&... each) {
+          (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu), ...);
+        },
         of_dtype_);
   }
 

@@ -79,12 +79,8 @@ class LuFactorization {
     return Block(buffer, rows, rows, width);
   }
   const T* PanelData(int64_t k) const { return static_cast<const T*>(PanelBlock(k).data); }
-  int64_t PanelLd(int64_t k) const {
-    return static_cast<int64_t>(PanelBlock(k).pitch / sizeof(T));
-  }
-  Bytes2D PivotBlock(int64_t k) const {
-    return Block(pivots_ + Begin(k), Depth(k), Depth(k), 1);
-  }
+  int64_t PanelLd(int64_t k) const { return static_cast<int64_t>(PanelBlock(k).pitch / sizeof(T)); }
+  Bytes2D PivotBlock(int64_t k) const { return Block(pivots_ + Begin(k), Depth(k), Depth(k), 1); }
   Bytes2D Solved(int64_t k) const {
     return Block(x_.column(Begin(k)), x_.count, x_.count, tiles_.width(k));
   }
@@ -214,8 +210,8 @@ class LuFactorization {
 
   // All of this rank's other tile columns beyond k.
   void UpdateTrailing(int64_t k) {
-    const int64_t begin = tiles_.slots_before(matrix_.rank, k + 1) +
-                          (k + 1 < panels_ && Mine(k + 1) ? 1 : 0);
+    const int64_t begin =
+        tiles_.slots_before(matrix_.rank, k + 1) + (k + 1 < panels_ && Mine(k + 1) ? 1 : 0);
     const int64_t end = tiles_.slots_before(matrix_.rank, tiles_.nonempty());
     if (begin >= end) return;
     {
@@ -252,8 +248,8 @@ class LuFactorization {
   std::array<Room, 2> rooms_;  // by the parity of a panel
 };
 
-// Applies to each tile column of L the interchanges of the panels behind it, panel by panel: a device
-// finds out once what a panel's interchanges amount to.
+// Applies to each tile column of L the interchanges of the panels behind it, panel by panel: a
+// device finds out once what a panel's interchanges amount to.
 template <typename T>
 Status SwapLower(const RankContext& context, const Matrix<T>& matrix, const int32_t* pivots) {
   const Tiles& tiles = matrix.tiles;
@@ -262,9 +258,9 @@ Status SwapLower(const RankContext& context, const Matrix<T>& matrix, const int3
     Status status;
     matrix.ForRuns(0, tiles.slots_before(matrix.rank, k), [&](int64_t, T* first, int64_t columns) {
       if (!status.ok()) return;
-      status = context.device.lu<T>().SwapRows(Stream::kMain, Order::kForward, columns,
-                                               first + begin, matrix.ld(), begin, count,
-                                               pivots + begin);
+      status =
+          context.device.lu<T>().SwapRows(Stream::kMain, Order::kForward, columns, first + begin,
+                                          matrix.ld(), begin, count, pivots + begin);
     });
     JAXMG_RETURN_IF_ERROR(status);
   }
@@ -285,8 +281,8 @@ Status Getrf(const RankContext& context, const Matrix<T>& matrix, const RightHan
   return SwapLower(context, matrix, pivots);
 }
 
-#define JAXMG_INSTANTIATE(T)                                                                   \
-  template Status Getrf(const RankContext&, const Matrix<T>&, const RightHandSides<T>&, T*,    \
+#define JAXMG_INSTANTIATE(T)                                                                \
+  template Status Getrf(const RankContext&, const Matrix<T>&, const RightHandSides<T>&, T*, \
                         int32_t*, int32_t*, const Determinant<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -16,8 +16,8 @@
 
 #include <cstdint>
 
-#include "xla_ffi/engine/core/matrix.h"
 #include "xla_ffi/engine/cholesky/potrf.h"
+#include "xla_ffi/engine/core/matrix.h"
 
 namespace jaxmg {
 
@@ -32,9 +32,9 @@ struct Determinant {
 // Elements of workspace: two panels, where they can't be read on their owner.
 int64_t GetrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning);
 
-// Needs `matrix` block-cyclic, of any number of rows. Replaces it by L and U as LAPACK's getrf does.
-// pivots: min(rows, columns) numbers on every rank, counted from 0 (lu_kernels.h); *info becomes the
-// smallest that this rank saw, of what LuKernels::FactorPanel says.
+// Needs `matrix` block-cyclic, of any number of rows. Replaces it by L and U as LAPACK's getrf
+// does. pivots: min(rows, columns) numbers on every rank, counted from 0 (lu_kernels.h); *info
+// becomes the smallest that this rank saw, of what LuKernels::FactorPanel says.
 //
 // Right-hand sides in row form (potrf.h) are further rows of M that can't be pivots; they need a
 // square matrix. x.local becomes this rank's columns of X U^-1; x.data is used up. Enqueued on all

@@ -4,8 +4,8 @@
 #include <complex>
 #include <vector>
 
-#include "xla_ffi/engine/core/flow.h"
 #include "xla_ffi/engine/cholesky/substitution.h"
+#include "xla_ffi/engine/core/flow.h"
 
 namespace jaxmg {
 namespace {
@@ -124,12 +124,12 @@ Status Getrs(const RankContext& context, const Matrix<T>& matrix, const int32_t*
   return FinishGesv(context, matrix, pivots, x);
 }
 
-#define JAXMG_INSTANTIATE(T)                                                                    \
-  template Status SolveWithTriangle(const RankContext&, const Matrix<T>&, const Triangle&,      \
-                                    const RightHandSides<T>&);                                  \
-  template Status FinishGesv(const RankContext&, const Matrix<T>&, const int32_t*,              \
-                             const RightHandSides<T>&);                                         \
-  template Status Getrs(const RankContext&, const Matrix<T>&, const int32_t*,                   \
+#define JAXMG_INSTANTIATE(T)                                                               \
+  template Status SolveWithTriangle(const RankContext&, const Matrix<T>&, const Triangle&, \
+                                    const RightHandSides<T>&);                             \
+  template Status FinishGesv(const RankContext&, const Matrix<T>&, const int32_t*,         \
+                             const RightHandSides<T>&);                                    \
+  template Status Getrs(const RankContext&, const Matrix<T>&, const int32_t*,              \
                         const RightHandSides<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -8,15 +8,15 @@
 #include <cstdint>
 
 #include "xla_ffi/device/blas.h"
-#include "xla_ffi/engine/core/matrix.h"
 #include "xla_ffi/engine/cholesky/potrf.h"
+#include "xla_ffi/engine/core/matrix.h"
 
 namespace jaxmg {
 
 // X := Y R^-1 with R one triangle of `matrix`, which is square: upper from the first tile column to
-// the last, lower from the last to the first. x.local holds this rank's columns of Y and is used up;
-// x.data becomes X on every rank. The owner of a tile column solves with the diagonal tile and sends
-// the result to all; every rank subtracts its product with one row of tiles. nrhs n^2 / 2
+// the last, lower from the last to the first. x.local holds this rank's columns of Y and is used
+// up; x.data becomes X on every rank. The owner of a tile column solves with the diagonal tile and
+// sends the result to all; every rank subtracts its product with one row of tiles. nrhs n^2 / 2
 // multiply-adds over all ranks. Enqueued on all streams, kMain last.
 template <typename T>
 Status SolveWithTriangle(const RankContext& context, const Matrix<T>& matrix,

@@ -56,7 +56,7 @@ struct Rendezvous {
 };
 
 Status ConnectByNccl(const RankContext& context, int ordinal, const ncclUniqueId& id,
-                  ncclComm_t* comm) {
+                     ncclComm_t* comm) {
   const int rank = context.comm.rank(), ranks = context.comm.size();
   auto rendezvous = std::make_shared<Rendezvous>();
   std::thread([=] {

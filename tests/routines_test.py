@@ -6,10 +6,12 @@ What is compared is text, and the package's names: no module of the package is n
 import pathlib
 import re
 import sys
+import typing
 
 import pytest
 
 import jaxmg
+from jaxmg import _types
 from jaxmg._routines import counts, table
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -24,6 +26,12 @@ for routine in ROUTINES.values():
     for handler in routine.handlers:
         HANDLERS.setdefault(handler, routine)
 CALLED = sorted({routine.function for routine in HANDLERS.values()})
+# The engine's headers that declare what a handler calls.
+HEADERS = [
+    str(path.relative_to(ROOT))
+    for path in sorted((ROOT / "xla_ffi/engine").rglob("*.h"))
+    if re.search(r"^Status \w+Routine\(", path.read_text(), re.M)
+]
 
 
 def text(path):
@@ -67,6 +75,13 @@ def test_what_has_a_plan_has_a_count_of_operations(name):
     assert counts.operations(name, False, 2, nrhs=1) < counts.operations(name, True, 4, nrhs=2)
 
 
+@pytest.mark.parametrize("name", table.PLANS)
+def test_what_has_a_plan_is_among_the_names_that_plan_takes(name):
+    assert name in typing.get_args(_types.RoutineName)
+    assert f'"{name}"' in jaxmg.plan.__doc__
+    assert f'`"{name}"`' in text("docs/api.md")
+
+
 @pytest.mark.parametrize("name", CALLED)
 def test_users_find_it(name):
     top, *method = name.split(".")
@@ -81,6 +96,31 @@ def test_users_find_it(name):
 @pytest.mark.parametrize("name", CALLED)
 def test_its_memory_is_in_a_table(name):
     assert re.search(rf"^\|[^|\n]*`[^`|\n]*\b{last(name)}\b", text("docs/memory.md"), re.M)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in table.FUNCTIONS if not name.endswith(("_shardmap_ctx", "_jit_ctx"))]
+)
+def test_the_readme_has_it_in_its_table(name):
+    assert re.search(rf"^\|[^|\n]*`{name}`", text("README.md"), re.M)
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_the_changelog_names_it(name):
+    assert re.search(rf"`(\w+\.)?{last(name)}`", text("CHANGELOG.md"))
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_type_checkers_see_a_call_of_it(name):
+    assert re.search(rf"\.{last(name)}\(", text("tests/typing/user.py"))
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_a_rank_program_is_listed_and_has_a_test_on_host_devices(header):
+    assert f'#include "{header}"' in text("xla_ffi/engine/routines.h")
+    programs = re.findall(r"^Status (\w+Routine)\(", text(header), re.M)
+    tests = "".join(path.read_text() for path in (ROOT / "tests/cc").glob("*.[ch]*"))
+    assert any(re.search(rf"\b{program}[<(]", tests) for program in programs)
 
 
 @pytest.mark.parametrize("handler", HANDLERS)

@@ -21,12 +21,11 @@ import jaxmg
 from jaxmg import _compat
 from jaxmg._call import layouts, plugins
 from jaxmg._factors import refinement
-
-_ROUTINES = ("potrs", "potri", "syevd", "sygvd", "cho_factor", "cho_solve")
+from jaxmg._routines import table
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("routine", _ROUTINES)
+@pytest.mark.parametrize("routine", table.PLANS)
 def test_every_routine_has_a_plan(routine, dtype):
     before = len(jax.live_arrays())
     plan = jaxmg.plan(routine, 1000, dtype, devices(2), nrhs=3)
@@ -92,7 +91,7 @@ def test_the_factor_is_as_planned(n, tile, ranks):
     assert min(jaxmg.plan("cho_solve", n, "float64", mesh, T_A=tile).bytes) >= kept
 
 
-@pytest.mark.parametrize("routine", _ROUTINES)
+@pytest.mark.parametrize("routine", table.PLANS)
 def test_donated(routine):
     kept, donated = (
         jaxmg.plan(routine, 1001, "complex64", devices(2), donate=x) for x in (False, True)

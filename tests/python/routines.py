@@ -28,6 +28,7 @@ class Routine:
         unpack: function of what the call returns: the results, where that is not a tuple of them.
         backends: values of `backend=`; none where it takes no such option.
         precision: whether it takes `precision=`.
+        transforms: whether JAX may batch and differentiate it.
         T_A: the tile width in the place of None, where the function has no choice of its own.
         benchmark: whether benchmarks measure it: problems.py then has its operations and error.
     """
@@ -41,6 +42,7 @@ class Routine:
     unpack: callable = None
     backends: tuple = ()
     precision: bool = False
+    transforms: bool = True
     T_A: int = None
     benchmark: bool = False
 
@@ -191,7 +193,8 @@ ROUTINES = {
         ("w", "v", "status"), _of_pair, _subset, backends=("native",),
     ),
     "cyclic_1d": Routine(
-        "cyclic_1d", {"jaxmg_cyclic_1d": "cyclic"}, ("a",), ("rows",), _of_rows, T_A=2,
+        "cyclic_1d", {"jaxmg_cyclic_1d": "cyclic"}, ("a",), ("rows",), _of_rows,
+        transforms=False, T_A=2,
     ),
     "cho_factor": Routine(
         "cho_factor", {"jaxmg_potrf": "cho_factor"}, ("a",), ("upper", "logdet", "status"),

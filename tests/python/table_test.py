@@ -2,12 +2,16 @@
 
 import itertools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import (
     broad,
     eps,
+    hermitian_part,
     line,
+    needs_transformations,
     normal,
     one_process,
     positive_definite,
@@ -70,3 +74,59 @@ def test_results_are_right(name, n, ranks, dtype, tile):
         assert result.dtype == {
             "w": real, "logdet": real, "diagonal": real, "iterations": np.int32
         }.get(key, dtype)  # fmt: skip
+
+
+_TRANSFORMED = broad(
+    [(name,) for name, routine in ROUTINES.items() if routine.transforms],
+    lambda name: "jaxmg_hemm" not in ROUTINES[name].handlers,
+)
+
+
+def _function(name, ranks):
+    """The routine as a function of (a, m, b); a factor that it takes is made of a."""
+    routine, mesh = ROUTINES[name], line(ranks)
+
+    def function(*arrays):
+        arrays = dict(zip("amb", arrays, strict=True))
+        operands = routine.make_operands(jaxmg, arrays.get, 2, mesh=mesh)
+        return dict(zip(routine.returns, routine.call(jaxmg, operands, 2, mesh=mesh), strict=True))
+
+    return function
+
+
+@needs_transformations
+@pytest.mark.parametrize("name", _TRANSFORMED)
+def test_each_matrix_of_a_batch_has_its_result(name):
+    n, dtype = 6, "float64"
+    a, m, b = _matrices(n, dtype)
+    batch = [np.stack([x * scale for scale in (1, 2, 3)]) for x in (a, m, b)]
+    found = jax.vmap(_function(name, 2))(*batch)
+    for i, arrays in enumerate(zip(*batch, strict=True)):
+        results = {key: found[key][i] for key in ROUTINES[name].returns}
+        assert results.pop("status", 0) == 0
+        assert _error(name, dict(zip("amb", arrays, strict=True)), results) <= 10 * n * eps(dtype)
+
+
+@needs_transformations
+@pytest.mark.parametrize("name", _TRANSFORMED)
+def test_the_derivative_is_that_of_finite_differences(name):
+    n, step, function = 6, 1e-5, _function(name, 2)
+    arrays = _matrices(n, "float64")
+    directions = [normal(rng(n, k), array.shape, "float64") for k, array in enumerate(arrays)]
+    directions[:2] = map(hermitian_part, directions[:2])
+
+    def along(t):
+        results = function(*(x + t * y for x, y in zip(arrays, directions, strict=True)))
+        # An eigenvector may have either sign.
+        return {
+            key: value**2 if key == "v" else value
+            for key, value in results.items()
+            if jnp.issubdtype(value.dtype, jnp.inexact)
+        }
+
+    _, found = jax.jvp(along, (0.0,), (1.0,))
+    ahead, behind = along(step), along(-step)
+    for key, value in found.items():
+        difference = (ahead[key] - behind[key]) / (2 * step)
+        assert np.any(difference)
+        np.testing.assert_allclose(value, difference, rtol=0, atol=1e-6 * np.abs(difference).max())

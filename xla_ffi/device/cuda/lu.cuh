@@ -29,12 +29,12 @@ __device__ T Divide(T x, T y) {
   return FromParts<T>((x.x * ratio + x.y) / divisor, (x.y * ratio - x.x) / divisor);
 }
 
-// LU with partial pivoting of an m x n panel, n at most kLuColumns, by blocks that run at the same
-// time and meet once a column. Each block has rows of its own in shared memory.
+// LU with partial pivoting of an m x n panel, n at most kLuColumns. The blocks run at the same time
+// and share one barrier a column. Each block keeps rows of its own in shared memory.
 //
-// Before they meet, each block writes the row of its largest element of column j, and the block
-// that has row j writes that. Behind the meeting all blocks choose the same pivot from what all
-// have written; the two blocks concerned exchange the rows; each updates its rows by column j.
+// Before the barrier, each block writes the row of its largest element of column j, and the block
+// that has row j writes that row. After it, all blocks choose the same pivot from these candidates,
+// the two blocks concerned exchange the rows, and each block updates its rows by column j.
 template <typename T>
 class LuPanel {
   using R = typename RealOf<T>::type;

@@ -1,7 +1,7 @@
 // getrs: solves with the factors that getrf made, for right-hand sides in row form (potrf.h).
 //
-// With P M = L U and A = M^T, A x = b is X M = B, so X = B U^-1 L^-1 P. Potrf's right-hand sides
-// pass the first of these with the factorization; the second is a sweep of its own.
+// With P M = L U and A = M^T, A x = b is X M = B, so X = B U^-1 L^-1 P. Getrf applies U^-1 to its
+// right-hand sides while it factors; L^-1 is a sweep after it.
 #ifndef JAXMG_XLA_FFI_ENGINE_LU_GETRS_H_
 #define JAXMG_XLA_FFI_ENGINE_LU_GETRS_H_
 

@@ -150,8 +150,7 @@ Status Finish(CudaDevice& device) {
 Status JoinOthers(const CallSite& site, const Place& place, int ordinal,
                   std::shared_ptr<InProcessGroup>* group) {
   const WaitPolicy patience = {RendezvousTimeout(), Spin(site.ranks)};
-  if (site.spans_processes)
-    return JoinSharedRendezvous(site, place, patience, false, ordinal, group);
+  if (site.spans_processes) return JoinSharedRendezvous(site, place, patience, false, group);
   return JoinRendezvous({site.key, place.group}, site.routine, place.rank, site.ranks, patience,
                         ordinal, group);
 }

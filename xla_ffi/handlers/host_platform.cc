@@ -23,7 +23,7 @@ Status JoinOthers(const CallSite& site, const Place& place, std::shared_ptr<InPr
                   int* sharing) noexcept {
   const WaitPolicy patience = {RendezvousTimeout()};
   if (site.spans_processes)
-    return JoinSharedRendezvous(site, place, patience, true, 0, group, sharing);
+    return JoinSharedRendezvous(site, place, patience, true, group, sharing);
   return JoinRendezvous({site.key, place.group}, site.routine, place.rank, site.ranks, patience, 0,
                         group);
 }

@@ -29,6 +29,7 @@ struct CallSite {
   int64_t number;        // which no other call site of this process has had; 0: unknown
   std::shared_ptr<const SharedCallSite> shared;  // of a call that does
   std::array<int64_t, 3> block;                  // its dtype, rows and columns, to be compared
+  int64_t device;                                // the ordinal of the rank's device; -1: unknown
 };
 
 // What the ranks of several processes compare: "float64, blocks of 13 x 50".
@@ -42,7 +43,7 @@ struct Place {
 
 // Joins the rendezvous of a call whose ranks are in several processes; see shared_rendezvous.h.
 Status JoinSharedRendezvous(const CallSite& site, const Place& place, const WaitPolicy& patience,
-                            bool on_host, int64_t mine, std::shared_ptr<InProcessGroup>* group,
+                            bool on_host, std::shared_ptr<InProcessGroup>* group,
                             int* sharing = nullptr) noexcept;
 
 // What one rank does. Called once, on a thread of the rank's own or on the runtime's.

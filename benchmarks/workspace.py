@@ -29,7 +29,7 @@ def plan(routine, dtype, n, ranks, T_A=None, nrhs=1):
     plugin = plugins.load(jax.default_backend())
     native = {"cho_factor": "potrf", "cho_solve": "factor_apply"}.get(routine, routine)
     return plugin.plan(
-        native, "native", dtype, n, -(-n // ranks), ranks, T_A or 0, nrhs, platform="gpu",
+        native, "native", dtype, n, n, -(-n // ranks), ranks, T_A or 0, nrhs, platform="gpu",
         products=_PLAIN,
     )  # fmt: skip
 

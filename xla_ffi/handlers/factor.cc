@@ -210,7 +210,7 @@ JAXMG_DEFINE_ROUTINE(JaxmgPotrf, "potrf", jaxmg::Factorize, jaxmg::PrecisionAttr
                          .Ret<xla::ffi::AnyBuffer>()                         // overflow
                          .Ret<xla::ffi::AnyBuffer>()                         // log_det
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::PotrfNeeds>);
+                     jaxmg::kNativeAlone, &jaxmg::AnswerSquareWith<jaxmg::PotrfNeeds>);
 
 JAXMG_DEFINE_ROUTINE(JaxmgFactorApply, "factor_apply", jaxmg::FactorApply, jaxmg::ApplyAttributes,
                      JAXMG_BIND()
@@ -218,7 +218,7 @@ JAXMG_DEFINE_ROUTINE(JaxmgFactorApply, "factor_apply", jaxmg::FactorApply, jaxmg
                          .Arg<xla::ffi::AnyBuffer>()   // overflow
                          .Arg<xla::ffi::AnyBuffer>()   // b
                          .Ret<xla::ffi::AnyBuffer>(),  // x
-                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::ApplyNeeds>);
+                     jaxmg::kNativeAlone, &jaxmg::AnswerSquareWith<jaxmg::ApplyNeeds>);
 
 JAXMG_DEFINE_ROUTINE(JaxmgFactorSolveRows, "factor_solve_rows", jaxmg::FactorSolveRows,
                      jaxmg::SolveRowsAttributes,

@@ -65,4 +65,4 @@ JAXMG_DEFINE_ROUTINE(JaxmgPotri, jaxmg::kName, jaxmg::Invert, jaxmg::PrecisionAt
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Ret<xla::ffi::AnyBuffer>()  // the inverse, in a's place
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kBackends, &jaxmg::AnswerWith<jaxmg::Needs>);
+                     jaxmg::kBackends, &jaxmg::AnswerSquareWith<jaxmg::Needs>);

@@ -88,4 +88,4 @@ JAXMG_DEFINE_ROUTINE(JaxmgPotrs, jaxmg::kName, jaxmg::Potrs, jaxmg::PotrsAttribu
                          .Ret<xla::ffi::AnyBuffer>()                         // x
                          .Ret<xla::ffi::AnyBuffer>()                         // log_det
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kBackends, &jaxmg::AnswerWith<jaxmg::Needs>);
+                     jaxmg::kBackends, &jaxmg::AnswerSquareWith<jaxmg::Needs>);

@@ -101,7 +101,7 @@ JAXMG_DEFINE_ROUTINE(JaxmgSyevd, jaxmg::kName, jaxmg::Syevd, jaxmg::VectorsAttri
                          .Ret<xla::ffi::AnyBuffer>()  // rows of V, in a's place
                          .Ret<xla::ffi::AnyBuffer>()  // w
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kBackends, &jaxmg::AnswerWith<jaxmg::Needs>);
+                     jaxmg::kBackends, &jaxmg::AnswerSquareWith<jaxmg::Needs>);
 JAXMG_DEFINE_ROUTINE(JaxmgSyevx, jaxmg::kSubsetName, jaxmg::Syevx, jaxmg::SubsetAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
@@ -109,4 +109,4 @@ JAXMG_DEFINE_ROUTINE(JaxmgSyevx, jaxmg::kSubsetName, jaxmg::Syevx, jaxmg::Subset
                          .Ret<xla::ffi::AnyBuffer>()  // rows of those columns of V
                          .Ret<xla::ffi::AnyBuffer>()  // w
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kBackends, &jaxmg::AnswerWith<jaxmg::Needs>);
+                     jaxmg::kBackends, &jaxmg::AnswerSquareWith<jaxmg::Needs>);

@@ -90,7 +90,7 @@ JAXMG_DEFINE_ROUTINE(JaxmgSygvd, jaxmg::kName, jaxmg::Sygvd, jaxmg::VectorsAttri
                          .Ret<xla::ffi::AnyBuffer>()  // of no meaning, in b's place
                          .Ret<xla::ffi::AnyBuffer>()  // w
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::Needs>);
+                     jaxmg::kNativeAlone, &jaxmg::AnswerSquareWith<jaxmg::Needs>);
 JAXMG_DEFINE_ROUTINE(JaxmgSygvx, jaxmg::kSubsetName, jaxmg::Sygvx, jaxmg::SubsetAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
@@ -100,4 +100,4 @@ JAXMG_DEFINE_ROUTINE(JaxmgSygvx, jaxmg::kSubsetName, jaxmg::Sygvx, jaxmg::Subset
                          .Ret<xla::ffi::AnyBuffer>()  // rows of those columns of X
                          .Ret<xla::ffi::AnyBuffer>()  // w
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::Needs>);
+                     jaxmg::kNativeAlone, &jaxmg::AnswerSquareWith<jaxmg::Needs>);

@@ -15,13 +15,13 @@ namespace jaxmg {
 // all by the engine. For a process that sets it, before its first call.
 enum class Eigensolver { kAuto, kOne, kAll };
 
-inline std::atomic<Eigensolver>& TheEigensolver() {
+inline std::atomic<Eigensolver>& EigensolverSetting() {
   static std::atomic<Eigensolver> eigensolver{Eigensolver::kAuto};
   return eigensolver;
 }
 
 inline void ChooseEigensolver(Tuning* tuning) {
-  const Eigensolver chosen = TheEigensolver();
+  const Eigensolver chosen = EigensolverSetting();
   if (chosen == Eigensolver::kAuto) return;
   tuning->ShareEigenproblemsFrom(chosen == Eigensolver::kAll ? 1 : 0);
 }

@@ -19,11 +19,11 @@ ChaseShape ChaseOf(const Tiles& tiles, const Tuning& tuning) {
           tiles.ranks()};
 }
 
-Shares RowsOf(const Tiles& tiles) { return {tiles.columns(), tiles.block()}; }
+Distribution RowsOf(const Tiles& tiles) { return {tiles.columns(), tiles.block()}; }
 
 // The same on all ranks.
 int64_t StagingOf(const Tiles& tiles) {
-  return std::max(tiles.columns() * tiles.width(), LeastStaging(RowsOf(tiles)));
+  return std::max(tiles.columns() * tiles.width(), MinimumStaging(RowsOf(tiles)));
 }
 
 template <typename T>
@@ -44,7 +44,7 @@ EigenSpace<T>::EigenSpace(const Tiles& tiles, int rank, bool vectors, const Subs
                           const Tuning& tuning) {
   const int64_t n = tiles.columns(), block = tiles.block();
   const ChaseShape chase = ChaseOf(tiles, tuning);
-  const int64_t own = vectors ? SharesOf(subset, tiles.ranks()).width(rank) : 0;
+  const int64_t own = vectors ? DistributionOf(subset, tiles.ranks()).width(rank) : 0;
   const DivideBytes bytes = DivideWorkspace<Real<T>>(n, block, vectors);
   const int64_t divide = ElementsOf<T>(bytes.device);
   host_bytes = static_cast<int64_t>(Aligned(2 * n * sizeof(Real<T>)) + Aligned(bytes.host));
@@ -82,7 +82,7 @@ Status SpreadEigen(const RankContext& context, const Matrix<T>& matrix, const Su
   const bool vectors = v != nullptr;
   const Tuning tuning = device.tuning();
   const EigenSpace<T> at(tiles, rank, vectors, subset, tuning);
-  const Shares rows = RowsOf(tiles), columns = SharesOf(subset, tiles.ranks());
+  const Distribution rows = RowsOf(tiles), columns = DistributionOf(subset, tiles.ranks());
   const ChaseShape chase = ChaseOf(tiles, tuning);
   T *factors = space + at.factors, *stage = space + at.stage;
   const int64_t begin = rows.begin(rank), width = rows.width(rank);

@@ -86,7 +86,7 @@ class Generalized {
   // Y^H in v to U^H.
   Status Return() {
     if (v_ == nullptr) return Status::Ok();
-    const Shares columns = SharesOf(subset_, context_.comm.size());
+    const Distribution columns = DistributionOf(subset_, context_.comm.size());
     JAXMG_RETURN_IF_ERROR(RowsToColumns(context_, rows_, columns, v_, rows()));
     JAXMG_RETURN_IF_ERROR(Solve(Op::kNone, columns.width(context_.comm.rank())));
     return ColumnsToRows(context_, rows_, columns, rows(), v_);
@@ -112,7 +112,7 @@ class Generalized {
   const Frame<T>& a_;
   const SygstSpace<T> b_space_;
   Frame<T> b_;
-  const Shares rows_;
+  const Distribution rows_;
   const Subset subset_;
   T* const v_;
 };

@@ -3,10 +3,10 @@ native code. The routine here copies its matrix."""
 
 import functools
 
+import cases
 import jax
 import numpy as np
 import pytest
-from cases import grid, line, shard
 from jax.sharding import PartitionSpec as P
 
 from jaxmg._call import blocks, checks, execute, ffi, layouts, local_layouts, record, results
@@ -21,7 +21,7 @@ _COPY = record.Routine(
     local_outputs=("copy",),
     square=False,
     triangle=None,
-    kernel=lambda call, coordinates, a: (a, jax.numpy.zeros((1,), "int32")),
+    kernel=lambda call, place, a: (a, jax.numpy.zeros((1,), "int32")),
 )
 
 
@@ -37,7 +37,7 @@ def _copy(a, mesh, spec=None, pad=True, **options):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("ranks", (1, 2, 4))
 def test_a_rank_has_its_rows(ranks, shape):
-    layout = layouts.infer("copy", (_matrix(shape),), line(ranks), None)
+    layout = layouts.infer("copy", (_matrix(shape),), cases.line(ranks), None)
     height = -(-shape[0] // ranks)
 
     @jax.jit
@@ -60,7 +60,7 @@ def test_a_rank_has_its_rows(ranks, shape):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("ranks", (1, 2, 4))
 def test_a_rank_has_its_columns(ranks, shape):
-    (m, n), layout = shape, layouts.infer("copy", (_matrix(shape),), line(ranks), None)
+    (m, n), layout = shape, layouts.infer("copy", (_matrix(shape),), cases.line(ranks), None)
     width = -(-n // ranks)
 
     @jax.jit
@@ -80,8 +80,8 @@ def test_a_rank_has_its_columns(ranks, shape):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("ranks", (1, 2, 4))
 def test_a_call_has_the_whole_matrix(ranks, shape):
-    mesh, a = line(ranks), _matrix(shape)
-    for array in (a, shard(a, mesh)):
+    mesh, a = cases.line(ranks), _matrix(shape)
+    for array in (a, cases.shard(a, mesh)):
         run = functools.partial(_copy, mesh=mesh)
         for result in (run(array), jax.jit(run)(array)):
             assert result.shape == shape
@@ -92,15 +92,15 @@ def test_a_call_has_the_whole_matrix(ranks, shape):
 @pytest.mark.parametrize("shape", ((16, 8), (8, 16)))
 def test_a_matrix_is_sharded_in_any_way(spec, shape):
     a = _matrix(shape)
-    result = _copy(shard(a, grid(), *spec), grid())
+    result = _copy(cases.shard(a, cases.grid(), *spec), cases.grid())
     np.testing.assert_array_equal(result, a)
-    assert result.sharding.is_equivalent_to(shard(a, grid(), *spec).sharding, 2)
+    assert result.sharding.is_equivalent_to(cases.shard(a, cases.grid(), *spec).sharding, 2)
 
 
 @pytest.mark.parametrize("spec", (P("r", None), P("r", "c")))
 @pytest.mark.parametrize("shape", ((16, 8), (8, 16)))
 def test_a_block_inside_a_shard_map(spec, shape):
-    mesh, a = grid(), _matrix(shape)
+    mesh, a = cases.grid(), _matrix(shape)
 
     def local(block):
         arguments = collect_local(_COPY, 2, None, spec, None, True, "auto")
@@ -112,11 +112,11 @@ def test_a_block_inside_a_shard_map(spec, shape):
         return execute.local_results(_COPY, (block,), arguments, values)
 
     mapped = jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    np.testing.assert_array_equal(jax.jit(mapped)(shard(a, mesh, *spec)), a)
+    np.testing.assert_array_equal(jax.jit(mapped)(cases.shard(a, mesh, *spec)), a)
 
 
 def test_what_a_matrix_must_be():
-    mesh = line(2)
+    mesh = cases.line(2)
     with pytest.raises(ValueError, match=r"copy: a must be a matrix of shape \(m, n\)"):
         _copy(np.ones(3), mesh)
     with pytest.raises(ValueError, match="the 3 rows of a must be a multiple of 2"):

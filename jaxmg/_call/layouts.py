@@ -87,16 +87,16 @@ class Layout:
         return device_memory(self.platform)
 
     @property
-    def places(self) -> np.ndarray:
+    def coordinates(self) -> np.ndarray:
         """[rank, group of replicas] of every device, in the mesh's order: (devices, 2), int32."""
         sizes = self.mesh.shape
         index = dict(zip(sizes, np.indices(tuple(sizes.values())), strict=True))
 
         def along(axes):
-            place = np.zeros(tuple(sizes.values()), np.int32)
+            linear = np.zeros(tuple(sizes.values()), np.int32)
             for axis in axes:
-                place = place * sizes[axis] + index[axis]
-            return place.ravel()
+                linear = linear * sizes[axis] + index[axis]
+            return linear.ravel()
 
         return np.stack([along(self.rows), along(self.others)], axis=1).astype(np.int32)
 

@@ -152,8 +152,8 @@ def runner(call, arrays, donate=False, wanted=None, matrices=1):
     # The context is one of the circumstances of a plan, so it is the same in each call of `run`.
     if not (_compat.is_entered(mesh) and _compat.launches_at_any_time(mesh)):
         compiled = _in_contexts(compiled, mesh)
-    places = iter(range(len(wanted)))
-    sources = [next(places) if there else None for there in computed]
+    positions = iter(range(len(wanted)))
+    sources = [next(positions) if there else None for there in computed]
     sources = [i if want else None for i, want in zip(sources, wanted, strict=True)]
 
     def run(*arrays):

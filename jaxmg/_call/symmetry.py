@@ -28,7 +28,7 @@ def nan_unless_hermitian(a, layout):
     rows = blocks.split_rows(jax.lax.stop_gradient(a), layout)
     compare = ffi.over_ranks(
         layout,
-        lambda place, rows: _is_hermitian(place.reshape(2)[0], rows, layout),
+        lambda coordinates, rows: _is_hermitian(coordinates.reshape(2)[0], rows, layout),
         (layout.row_spec,),
         jax.sharding.PartitionSpec(),
     )

@@ -28,8 +28,8 @@ def times_power(x, exponent):
     normal = jnp.clip(total, 1 - format_.bias, format_.bias)
     scaled = fraction * format_.power(normal)  # of which one factor is in [1, 2)
     # The bits of a denormal are an integer, of the least one's size.
-    places = total + format_.lowest
-    steps = jnp.abs(fraction) * format_.power(jnp.clip(places, -2, format_.digits))
+    power = total + format_.lowest
+    steps = jnp.abs(fraction) * format_.power(jnp.clip(power, -2, format_.digits))
     bits = jax.lax.round(steps, jax.lax.RoundingMethod.TO_NEAREST_EVEN).astype(format_.integer)
     denormal = format_.number(bits | (format_.bits(fraction) & format_.sign))
     result = jnp.where(total < 1 - format_.bias, denormal, scaled)

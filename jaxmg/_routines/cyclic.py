@@ -210,10 +210,10 @@ def _deal(arrays, T_A, mesh, spec, pad, inverse):
 def _cyclic_1d(call, a):
     layout, attributes = call.layout, dict(call.attributes)
 
-    def local(place, block):
+    def local(coordinates, block):
         result = jax.ShapeDtypeStruct(block.shape, block.dtype)
         (out,) = ffi.call(
-            f"jaxmg_{NATIVE}", layout, call.tile, call.backend, (place, block), (result,),
+            f"jaxmg_{NATIVE}", layout, call.tile, call.backend, (coordinates, block), (result,),
             **attributes,
         )  # fmt: skip
         return out

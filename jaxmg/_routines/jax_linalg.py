@@ -196,8 +196,8 @@ def _over_leading(name, function, arrays, dtypes=checks.DTYPES):
         array.reshape(*itertools.compress(leading, marks), *array.shape[-2:])
         for array, marks in zip(arrays, there, strict=True)
     ]
-    for place in reversed(range(len(leading))):
-        function = jax.vmap(function, [0 if marks[place] else None for marks in there])
+    for axis in reversed(range(len(leading))):
+        function = jax.vmap(function, [0 if marks[axis] else None for marks in there])
     return function(*arrays)
 
 

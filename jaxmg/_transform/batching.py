@@ -68,7 +68,7 @@ class Placement:
         return jax.tree.map(_compat.reshard, results, shardings)
 
 
-def placement(layout, arrays, marks, specs, square=None):
+def make_placement(layout, arrays, marks, specs, square=None):
     """The `Placement` of results for a batch of arrays, as the batch lies; None where no type says
     how arrays of this layout lie."""
     if not layout.explicit:
@@ -78,9 +78,9 @@ def placement(layout, arrays, marks, specs, square=None):
     return Placement(layout.mesh, axes, specs, square or P())
 
 
-def like_last(layout, arrays, marks):
+def placement_of_last(layout, arrays, marks):
     """The `Placement` of a result that lies as the last of the arrays does."""
-    return placement(
+    return make_placement(
         layout, arrays, marks, (layouts.spec_of(of_one(arrays[-1], marks[-1]), layout),)
     )
 
@@ -136,15 +136,15 @@ def batchable(of, *arrays):
     return function(*moved)
 
 
-def without(arrays, places):
-    """``arrays`` without those in these places, for functions that outlive the trace of these."""
-    return put(arrays, places, [None] * len(places))
+def without(arrays, positions):
+    """``arrays`` with None at these positions, for functions that outlive the trace of these."""
+    return put(arrays, positions, [None] * len(positions))
 
 
-def put(arrays, places, values):
-    """``arrays`` with ``values`` in these places."""
+def put(arrays, positions, values):
+    """``arrays`` with ``values`` at these positions."""
     result = list(arrays)
-    for i, value in zip(places, values, strict=True):
+    for i, value in zip(positions, values, strict=True):
         result[i] = value
     return result
 
@@ -341,30 +341,30 @@ def had_better_spread(layout, size, n, dtype):
     return size >= layout.mesh.size or (size > 1 and n < _WORTH_SHARING)
 
 
-def spread(layout, function, size, marks, *arrays, place=None):
-    """``function(place, *arrays)`` of each of a batch, on the devices of ``layout``, which are
-    `alone`: every one takes its share, one after the other, or all at once by the function's
-    ``of_all``. The function is hashable.
+def spread(layout, function, size, marks, *arrays, placement=None):
+    """``function(coordinates, *arrays)`` for each of a batch, on the devices of ``layout``, which
+    are `alone`: each device computes its part of the batch, one after the other, or all at once by
+    the function's ``of_all``. The function is hashable.
 
     Args:
-        place: the `Placement` of the results, on explicit axes.
+        placement: the `Placement` of the results, on explicit axes.
     """
     if not size:
-        return _of_none(functools.partial(_spread, layout, function, 1), marks, arrays, place)
+        return _of_none(functools.partial(_spread, layout, function, 1), marks, arrays, placement)
     with _compat.entered(layout.mesh):
-        if place is not None:
+        if placement is not None:
             return _spread_and_placed(
-                layout.automatic, function, size, tuple(marks), place, *arrays
+                layout.automatic, function, size, tuple(marks), placement, *arrays
             )
         return _spread(layout, function, size, tuple(marks), *arrays)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _spread_and_placed(layout, function, size, marks, place, *arrays):
+def _spread_and_placed(layout, function, size, marks, placement, *arrays):
     run = functools.partial(_spread, layout, function, size, marks)
     with _compat.entered(layout.mesh):
         results = jax.eval_shape(run, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays))
-    return layouts.automatically(place.mesh, run, place.of_results(results), *arrays)
+    return layouts.automatically(placement.mesh, run, placement.of_results(results), *arrays)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -374,12 +374,12 @@ def _spread(layout, function, size, marks, *arrays):
     extra = share * layout.mesh.size - size
     by_batch = P(layout.others)
 
-    def on_device(place, *arrays):
+    def on_device(coordinates, *arrays):
         if hasattr(function, "of_all"):
             each = zip(arrays, marks, strict=True)
             stacks = [x if mark else jnp.broadcast_to(x, (share, *x.shape)) for x, mark in each]
-            return function.of_all(place, *stacks)
-        return _each(functools.partial(function, place), marks, arrays)
+            return function.of_all(coordinates, *stacks)
+        return _each(functools.partial(function, coordinates), marks, arrays)
 
     padded = [
         jnp.pad(array, [(0, extra)] + [(0, 0)] * (array.ndim - 1)) if mark else array
@@ -390,21 +390,21 @@ def _spread(layout, function, size, marks, *arrays):
     return jax.tree.map(lambda x: x[:size], results)
 
 
-def in_turn(function, marks, *arrays, place=None):
+def in_turn(function, marks, *arrays, placement=None):
     """``function(*arrays)`` of each of a batch, one after the other; the function is hashable.
 
     Args:
-        place: the `Placement` of the results, on explicit axes.
+        placement: the `Placement` of the results, on explicit axes.
     """
     each = list(zip(arrays, marks, strict=True))
     if any(mark and not len(array) for array, mark in each):
-        return _of_none(functools.partial(_in_turn, function), marks, arrays, place)
+        return _of_none(functools.partial(_in_turn, function), marks, arrays, placement)
     whole = [_without_sharded_batch(array) if mark else array for array, mark in each]
     results = _in_turn(function, tuple(marks), *whole)
-    return results if place is None else place.put(results)
+    return results if placement is None else placement.put(results)
 
 
-def _of_none(run, marks, arrays, place):
+def _of_none(run, marks, arrays, placement):
     """The results for a batch of 0, which not all compilers take: none of ``run(marks, *arrays)``
     of a batch of one."""
     ones = (
@@ -413,7 +413,7 @@ def _of_none(run, marks, arrays, place):
     )
     one = jax.eval_shape(functools.partial(run, tuple(marks)), *ones)
     results = jax.tree.map(lambda x: jnp.zeros((0, *x.shape[1:]), x.dtype), one)
-    return results if place is None else place.put(results)
+    return results if placement is None else placement.put(results)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -116,8 +116,8 @@ class Linear(abc.ABC):
 
     def batched(self, size, marks, *arrays):
         """The results for a batch, in front of the arrays that are marked."""
-        place = batching.like_last(self.layout, arrays, marks)
-        return batching.in_turn(self, marks, *arrays, place=place)
+        placement = batching.placement_of_last(self.layout, arrays, marks)
+        return batching.in_turn(self, marks, *arrays, placement=placement)
 
     def __call__(self, *arrays) -> typing.Any:
         if _compat.TRANSFORMS and layouts.traced(arrays):
@@ -133,8 +133,8 @@ class ByColumns(Linear):
             return super().batched(size, marks, *arrays)
         *others, b = arrays
         x = batching.from_columns(self(*others, batching.to_columns(b)), b)
-        place = batching.like_last(self.layout, arrays, marks)
-        return x if place is None else place.put(x)
+        placement = batching.placement_of_last(self.layout, arrays, marks)
+        return x if placement is None else placement.put(x)
 
 
 @functools.lru_cache(maxsize=512)
@@ -197,9 +197,9 @@ class Spread(Linear):
         return self.of.layout
 
     def run(self, *arrays):
-        place = batching.like_last(self.layout, arrays, self.marks)
+        placement = batching.placement_of_last(self.layout, arrays, self.marks)
         return batching.spread(
-            self.layout, self.of.program, self.size, self.marks, *arrays, place=place
+            self.layout, self.of.program, self.size, self.marks, *arrays, placement=placement
         )
 
     @property

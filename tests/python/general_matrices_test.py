@@ -21,7 +21,7 @@ _COPY = record.Routine(
     local_outputs=("copy",),
     square=False,
     triangle=None,
-    kernel=lambda call, place, a: (a, jax.numpy.zeros((1,), "int32")),
+    kernel=lambda call, coordinates, a: (a, jax.numpy.zeros((1,), "int32")),
 )
 
 
@@ -42,7 +42,7 @@ def test_a_rank_has_its_rows(ranks, shape):
 
     @jax.jit
     def split(a):
-        def local(place, block):
+        def local(coordinates, block):
             rows = blocks.to_rows(block, layout.by_rows, shape[0])
             assert rows.shape == (height, shape[1])
             return blocks.from_rows(rows, layout.by_rows, block.shape)
@@ -65,7 +65,7 @@ def test_a_rank_has_its_columns(ranks, shape):
 
     @jax.jit
     def turn(a):
-        def local(place, rows):
+        def local(coordinates, rows):
             return blocks.to_columns(rows, layout, m, width)
 
         mapped = ffi.over_ranks(layout, local, (layout.row_spec,), P(None, layout.rows))
@@ -108,7 +108,7 @@ def test_a_block_inside_a_shard_map(spec, shape):
         call = arguments.inside
         rows = execute.local_operands(_COPY, (block,), call)
         assert rows[0].shape == (shape[0] // call.layout.ranks, shape[1])
-        values = execute.run_on_rank(call, local_layouts.local_place(call.layout), *rows)
+        values = execute.run_on_rank(call, local_layouts.local_coordinates(call.layout), *rows)
         return execute.local_results(_COPY, (block,), arguments, values)
 
     mapped = jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)

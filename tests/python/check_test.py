@@ -37,9 +37,14 @@ _CALLS = {
 }
 
 
-_NAMES = [
-    pytest.param(name, marks=[pytest.mark.slow] if "refine" in name else []) for name in _CALLS
-]
+def _cases(*others):
+    """Each call with each of the ``others``; with one of them in the core."""
+    names = list(_CALLS)
+    return cases.broad(
+        [(name, *other) for name in names for other in others],
+        lambda name, *other: other == others[names.index(name) % len(others)],
+        slow=lambda name, *_: "refine" in name,
+    )
 
 
 def _solved(factor):
@@ -55,26 +60,24 @@ def _bad(dtype, kind):
     return a
 
 
-@pytest.mark.parametrize("dtype, ranks", [("float32", 1), ("complex128", 2)])
-@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize("name, dtype, ranks", _cases(("float32", 1), ("complex128", 2)))
 def test_a_hermitian_matrix_passes(name, dtype, ranks):
     call, mesh = _CALLS[name], cases.line(ranks)
     rounded = _GOOD[dtype] * (
         1 + np.finfo(dtype).eps * cases.normal(cases.rng(1), (_N, _N), "float64") / 4
     )
+    jitted = jax.jit(lambda a: call(a, check=True, mesh=mesh)[0])
     for matrix in (_GOOD[dtype], rounded.astype(dtype)):
         a = cases.shard(matrix, mesh)
         expected, result = call(a), call(a, check=True)
         jax.tree.map(np.testing.assert_array_equal, result, expected)
         assert result[1] == 0
-        jitted = jax.jit(lambda a: call(a, check=True, mesh=mesh))(a)
-        np.testing.assert_allclose(jitted[0], expected[0], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(jitted(a), expected[0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
-    "dtype, kind, ranks", [("float32", "triangle", 2), ("complex128", "entry", 1)]
+    "name, dtype, kind, ranks", _cases(("float32", "triangle", 2), ("complex128", "entry", 1))
 )
-@pytest.mark.parametrize("name", _NAMES)
 def test_another_matrix_does_not(name, dtype, kind, ranks):
     call, mesh = _CALLS[name], cases.line(ranks)
     a = cases.shard(_bad(dtype, kind), mesh)

@@ -133,7 +133,7 @@ def _is_hermitian(rank, rows, layout):
     else:
         along, across = row_products(rows, own)
     across = jnp.pad(across, (0, count * layout.ranks - n))
-    across = products.scattered_sum(across, layout).conj()
+    across = products.reduce_scatter(across, layout).conj()
     # Rows of padding are zeros, and so are the columns that there aren't.
     apart, largest = (
         jax.lax.pmax(jnp.max(values), layout.rows)

@@ -244,7 +244,7 @@ def _laid_out(call, a):
 
 def _factorize(call, coordinates, a):
     """The factorization in lower precision on a rank."""
-    lower = refinement.lowered(call, coordinates, a, call.tile, call.overflow)
+    lower = refinement.factor_lower(call, coordinates, a, call.tile, call.overflow)
     return lower.tiles, lower.overflow, lower.status, lower.scale, lower.size
 
 

@@ -152,22 +152,22 @@ def factor_and_solve(call, coordinates, a, b):
     """`potrs` with refinement: (a, x, status, iterations) on this rank."""
     coordinates = after(coordinates, b)
     sizes = plan(call.layout, a.dtype, a.shape[1], call.tile, dict(call.attributes)["refine"])
-    lower = lowered(call, coordinates, a, sizes["tile"], sizes["overflow_rows"])
+    lower = factor_lower(call, coordinates, a, sizes["tile"], sizes["overflow_rows"])
     return solve(call, coordinates, a, lower, b)
 
 
-def lowered(call, coordinates, a, tile, overflow_rows):
+def factor_lower(call, coordinates, a, tile, overflow_rows):
     """The `Lowered` factor of which ``a`` is this rank's rows."""
     layout, n = call.layout, a.shape[1]
     how = _PRECISIONS[dict(call.attributes)["refine"]]
     first = coordinates.reshape(2)[0] * a.shape[0]
     own = first + jnp.arange(a.shape[0])[:, None]
     diagonal = jnp.take_along_axis(a, jnp.minimum(own, n - 1), 1)[:, 0].real
-    halves = scaling.exponents(gathered(diagonal, layout, coordinates)) // 2
+    halves = scaling.exponents(all_gather(diagonal, layout, coordinates)) // 2
     lowest = scaling.lowest_exponent(diagonal.dtype)
     root = scaling.power(jnp.where(halves < -lowest, 0, halves), diagonal.dtype)  # 1 of zeros
-    low, squares = _rounded(a, first, root, how.shift)
-    size = jnp.sqrt(jnp.sum(gathered(squares[None], layout, coordinates), keepdims=True))
+    low, squares = _round(a, first, root, how.shift)
+    size = jnp.sqrt(jnp.sum(all_gather(squares[None], layout, coordinates), keepdims=True))
     tiles, overflow, _, status = ffi.call(
         "jaxmg_potrf", layout, tile, "native", (after(coordinates, size), low),
         (
@@ -181,7 +181,7 @@ def lowered(call, coordinates, a, tile, overflow_rows):
     return Lowered(tiles, overflow, status, 1 / root[:n], size, tile)
 
 
-def _rounded(a, first, root, shift):
+def _round(a, first, root, shift):
     """(S A S + shift in lower precision, the sum of squares of what S A S has on and above the
     diagonal, twice for what is above), for the rows from ``first`` on.
 
@@ -215,7 +215,7 @@ def _times_both(part, left, right):
         return jax.lax.complex(*parts)
     lowest = scaling.lowest_exponent(part.dtype)
     half = lowest // 2
-    part, small = scaling.lifted(part)
+    part, small = scaling.lift_denormals(part)
     left = jnp.where(small, left * 2.0**-half, left)
     right = jnp.where(small, right * 2.0 ** (half - lowest), right)
     return left * part * right
@@ -287,7 +287,7 @@ def _native_like(target, layout, tile, operands, **attributes):
     )[0]  # fmt: skip
 
 
-def gathered(part, layout, coordinates):
+def all_gather(part, layout, coordinates):
     """The ranks' parts, one after the other, on all of them: what is computed of it is the same
     everywhere, as a sum over ranks need not be."""
     whole = jax.ShapeDtypeStruct((layout.ranks * part.shape[0], 1), part.dtype)

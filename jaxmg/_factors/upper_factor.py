@@ -32,10 +32,10 @@ def _measure(layout, coordinates, u):
     sides = [jnp.any(some & side)[None] for side in (row < column, row > column)]
     part = jnp.concatenate([diagonal, *(side.astype(diagonal.dtype) for side in sides)])
     if layout.ranks > 1:
-        part = refinement.gathered(part, layout, coordinates)
+        part = refinement.all_gather(part, layout, coordinates)
     parts = part.reshape(layout.ranks, rows + 2)
     above, below = jnp.any(parts[:, rows:] > 0, axis=0)
-    diagonal, denormal = scaling.lifted(parts[:, :rows].reshape(-1)[:n])
+    diagonal, denormal = scaling.lift_denormals(parts[:, :rows].reshape(-1)[:n])
     unit = jnp.where(denormal, scaling.lowest_exponent(diagonal.dtype) * math.log(2), 0)
     positive = diagonal > 0
     status = jnp.where(jnp.all(positive), 0, 1 + jnp.argmin(positive))

@@ -119,7 +119,7 @@ def verify_cyclic(A: AnyArray, A_cyclic: AnyArray, T_A: SupportsIndex) -> None:
     checks.usable("verify_cyclic", "A_cyclic", A_cyclic)
     width = checks.positive("verify_cyclic", "T_A", T_A)
     ranks = _row_shards(A_cyclic)
-    expected, actual = rendezvous.gathered(A), rendezvous.gathered(A_cyclic)
+    expected, actual = rendezvous.gather(A), rendezvous.gather(A_cyclic)
     rows = actual.shape[0]
     if expected.shape[1:] != actual.shape[1:] or expected.shape[0] > rows or rows % (ranks * width):
         raise ValueError(

@@ -194,11 +194,11 @@ class _Batch(Batchable):
         )
         inner = tuple(axis for axis in inner if axis not in outer)
         each = zip(arrays, self.marks, marks, strict=True)
-        results = larger(*(_merged(size, self.size, outer + inner, *one) for one in each))
-        return jax.tree.map(lambda x: _parted(x, (size, self.size), outer, inner), results)
+        results = larger(*(_merge(size, self.size, outer + inner, *one) for one in each))
+        return jax.tree.map(lambda x: _split(x, (size, self.size), outer, inner), results)
 
 
-def _merged(outer_size, inner_size, axes, array, inner, outer):
+def _merge(outer_size, inner_size, axes, array, inner, outer):
     """An array of a batch of batches as one of a larger batch, which is sharded over explicit
     ``axes``; ``inner`` and ``outer`` say of which of the two it has dimensions in front."""
     if not (inner or outer):
@@ -208,39 +208,39 @@ def _merged(outer_size, inner_size, axes, array, inner, outer):
     shapes = (outer_size, inner_size, *rest), (outer_size * inner_size, *rest)
     explicit = layouts.explicit_spec(array)
     if explicit is None:
-        return _reshaped(missing, shapes, array)
+        return _reshape(missing, shapes, array)
     mesh, spec = explicit
     spec = P(axes or None, *layouts.without(P(*spec[outer + inner :]), axes))
-    return _reshaped_explicit(missing, shapes, mesh, spec, array)
+    return _reshape_explicit(missing, shapes, mesh, spec, array)
 
 
-def _parted(result, sizes, outer, inner):
+def _split(result, sizes, outer, inner):
     """A result for a larger batch as one of a batch of batches, of which explicit axes shard the
     ``outer`` and the ``inner`` one."""
     shapes = result.shape, (*sizes, *result.shape[1:])
     explicit = layouts.explicit_spec(result)
     if explicit is None:
-        return _reshaped((), shapes, result)
+        return _reshape((), shapes, result)
     mesh, spec = explicit
     spec = P(outer or None, inner or None, *spec[1:])
-    return _reshaped_explicit((), shapes, mesh, spec, result)
+    return _reshape_explicit((), shapes, mesh, spec, result)
 
 
-def _reshaped(missing, shapes, array):
+def _reshape(missing, shapes, array):
     """``array`` with the dimensions that are missing, broadcast to one shape, and in another."""
     whole, shape = shapes
     return jnp.broadcast_to(jnp.expand_dims(array, missing), whole).reshape(shape)
 
 
-def _reshaped_explicit(missing, shapes, mesh, spec, array):
-    """`_reshaped` in this spec. Explicit axes don't allow every reshape."""
+def _reshape_explicit(missing, shapes, mesh, spec, array):
+    """`_reshape` in this spec. Explicit axes don't allow every reshape."""
     with _compat.entered(mesh):
-        return _reshaped_automatically(missing, shapes, mesh, spec, array)
+        return _reshape_automatically(missing, shapes, mesh, spec, array)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _reshaped_automatically(missing, shapes, mesh, spec, array):
-    return layouts.automatically(mesh, functools.partial(_reshaped, missing, shapes), spec, array)
+def _reshape_automatically(missing, shapes, mesh, spec, array):
+    return layouts.automatically(mesh, functools.partial(_reshape, missing, shapes), spec, array)
 
 
 def in_front(arrays, dimensions):
@@ -353,14 +353,14 @@ def spread(layout, function, size, marks, *arrays, placement=None):
         return _of_none(functools.partial(_spread, layout, function, 1), marks, arrays, placement)
     with _compat.entered(layout.mesh):
         if placement is not None:
-            return _spread_and_placed(
+            return _spread_explicit(
                 layout.automatic, function, size, tuple(marks), placement, *arrays
             )
         return _spread(layout, function, size, tuple(marks), *arrays)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _spread_and_placed(layout, function, size, marks, placement, *arrays):
+def _spread_explicit(layout, function, size, marks, placement, *arrays):
     run = functools.partial(_spread, layout, function, size, marks)
     with _compat.entered(layout.mesh):
         results = jax.eval_shape(run, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays))
@@ -399,7 +399,7 @@ def in_turn(function, marks, *arrays, placement=None):
     each = list(zip(arrays, marks, strict=True))
     if any(mark and not len(array) for array, mark in each):
         return _of_none(functools.partial(_in_turn, function), marks, arrays, placement)
-    whole = [_without_sharded_batch(array) if mark else array for array, mark in each]
+    whole = [_unshard_batch(array) if mark else array for array, mark in each]
     results = _in_turn(function, tuple(marks), *whole)
     return results if placement is None else placement.put(results)
 
@@ -422,7 +422,7 @@ def _in_turn(function, marks, *arrays):
     return _each(function, marks, arrays)
 
 
-def _without_sharded_batch(array):
+def _unshard_batch(array):
     """``array`` with no explicit axis along the batch, which a loop can't be over; such axes shard
     the next dimension where they divide it."""
     axes, explicit = layouts.leading_axes(array), layouts.explicit_spec(array)

@@ -91,7 +91,7 @@ class Linear(abc.ABC):
         """Whether its arrays are blocks inside a shard_map of the caller's."""
         return self.layout.inside
 
-    def _traced(self, arrays):
+    def _trace(self, arrays):
         if self.inside:  # what varies over which axes counts there too
             return jax.make_jaxpr(self.run)(*arrays)
         avals = ((array.shape, array.dtype, layouts.named_sharding(array)) for array in arrays)
@@ -121,7 +121,7 @@ class Linear(abc.ABC):
 
     def __call__(self, *arrays) -> typing.Any:
         if _compat.TRANSFORMS and layouts.traced(arrays):
-            return _linear.bind(*arrays, of=self, jaxpr=self._traced(arrays))
+            return _linear.bind(*arrays, of=self, jaxpr=self._trace(arrays))
         return self.run(*arrays)
 
 

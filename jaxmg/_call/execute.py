@@ -118,9 +118,9 @@ def selection(routine, outputs, options):
     """(function that selects the results to return from all of them, for each result whether it is
     among these)."""
     index = {result.name: i for i, result in enumerate(routine.results)}
-    places = [index.get(name, 0) for name in requested(routine, outputs, options)]
-    wanted = tuple(i in places for i in range(len(routine.results)))
-    return operator.itemgetter(*places), wanted
+    positions = [index.get(name, 0) for name in requested(routine, outputs, options)]
+    wanted = tuple(i in positions for i in range(len(routine.results)))
+    return operator.itemgetter(*positions), wanted
 
 
 def requested(routine, outputs, options):

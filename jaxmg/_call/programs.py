@@ -135,7 +135,7 @@ def runner(call, arrays, donate=False, wanted=None, matrices=1):
 
         def run_traced(*arrays):
             with _compat.entered(mesh):
-                results = _constrained(call, *arrays)
+                results = _constrain(call, *arrays)
             return [result if want else None for result, want in zip(results, wanted, strict=True)]
 
         return run_traced
@@ -152,8 +152,8 @@ def runner(call, arrays, donate=False, wanted=None, matrices=1):
     # The context is one of the circumstances of a plan, so it is the same in each call of `run`.
     if not (_compat.is_entered(mesh) and _compat.launches_at_any_time(mesh)):
         compiled = _in_contexts(compiled, mesh)
-    places = iter(range(len(wanted)))
-    sources = [next(places) if there else None for there in computed]
+    positions = iter(range(len(wanted)))
+    sources = [next(positions) if there else None for there in computed]
     sources = [i if want else None for i, want in zip(sources, wanted, strict=True)]
 
     def run(*arrays):
@@ -278,7 +278,7 @@ def lies_by_rows(matrix, layout):
 
 
 @_compat.default_promotion()
-def _constrained(call, *arrays):
+def _constrain(call, *arrays):
     results = call.program(call, *arrays)
     return tuple(
         result if spec is None else layouts.constrain(result, call.layout, spec)
@@ -297,7 +297,7 @@ def _compiled(call, reused, computed):
     call = dataclasses.replace(call, specs=tuple(specs), in_place=bool(reused))
 
     def program(*arrays):
-        return tuple(itertools.compress(_constrained(call, *arrays), computed))
+        return tuple(itertools.compress(_constrain(call, *arrays), computed))
 
     program.__name__ = f"jaxmg_{call.name}"
     shardings = tuple(call.layout.sharding(P() if spec is None else spec) for spec in specs)

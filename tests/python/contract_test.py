@@ -1,10 +1,10 @@
 """What a compiled program says to the native code: nothing of the process that traced it, and
 nothing that the handlers don't know."""
 
+import cases
 import jax
 import numpy as np
 import pytest
-from cases import check_potrs, line, positive_definite, shard
 from processes import run
 
 import jaxmg
@@ -102,8 +102,8 @@ def test_exported_program_runs_in_a_new_process(tmp_path):
 def test_handlers_may_be_registered_again():
     for platform in (None, "cpu"):
         jaxmg.register_handlers(platform)
-    matrix = positive_definite("well", 8, "float64")
-    check_potrs(matrix, jaxmg.potrs(matrix, np.ones(8), 2, line(2)), np.ones(8))
+    matrix = cases.positive_definite("well", 8, "float64")
+    cases.check_potrs(matrix, jaxmg.potrs(matrix, np.ones(8), 2, cases.line(2)), np.ones(8))
     with pytest.raises(RuntimeError, match="no plugin for platform 'tpu'"):
         jaxmg.register_handlers("tpu")
 
@@ -255,9 +255,9 @@ def test_lower_precision_is_for_single_precision(products):
 
 def test_equal_calls_of_one_program_do_not_meet():
     """Without a number of their own: calls of the same shapes, in whatever order they run."""
-    mesh = line(4)
-    matrix = positive_definite("well", 24, "float64")
-    a = shard(matrix, mesh, "r", None)
+    mesh = cases.line(4)
+    matrix = cases.positive_definite("well", 24, "float64")
+    a = cases.shard(matrix, mesh, "r", None)
     b = np.ones((24, 2))
 
     @jax.jit
@@ -266,7 +266,7 @@ def test_equal_calls_of_one_program_do_not_meet():
 
     for _ in range(5):
         for k, x in enumerate(jax.block_until_ready(solve(a, b))):
-            check_potrs((k + 1) * matrix, x, b)
+            cases.check_potrs((k + 1) * matrix, x, b)
 
 
 @pytest.mark.parametrize(

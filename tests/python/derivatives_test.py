@@ -3,34 +3,17 @@
 import contextlib
 import re
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
-    DTYPES,
-    broad,
-    context,
-    hermitian_part,
-    kinds,
-    like,
-    line,
-    needs_transformations,
-    normal,
-    on,
-    one_process,
-    positive_definite,
-    precisely,
-    rng,
-    shard,
-    upper_only,
-)
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
 
-pytestmark = needs_transformations
+pytestmark = cases.needs_transformations
 
 
 def _lower(a):
@@ -130,18 +113,18 @@ _FUNCTIONS = {
 
 def _arguments(n, dtype):
     """A matrix, right-hand sides, and directions to go from there."""
-    random = rng(n, 5)
-    matrix = positive_definite("well", n, dtype) + np.diag(np.arange(n)).astype(dtype)
-    b = normal(random, (n, 2), dtype)
-    return (matrix, b), (normal(random, (n, n), dtype), normal(random, (n, 2), dtype))
+    random = cases.rng(n, 5)
+    matrix = cases.positive_definite("well", n, dtype) + np.diag(np.arange(n)).astype(dtype)
+    b = cases.normal(random, (n, 2), dtype)
+    return (matrix, b), (cases.normal(random, (n, n), dtype), cases.normal(random, (n, 2), dtype))
 
 
 def _functions(name, mesh):
     ours, theirs = _FUNCTIONS[name]
     where = {"mesh": mesh, "matrix_specs": P(mesh.axis_names[0], None)}
     return (
-        lambda a, b: ours(hermitian_part(a), b, **where),
-        precisely(lambda a, b: theirs(hermitian_part(a), b)),
+        lambda a, b: ours(cases.hermitian_part(a), b, **where),
+        cases.precisely(lambda a, b: theirs(cases.hermitian_part(a), b)),
     )
 
 
@@ -165,14 +148,14 @@ _CORE = {
 }
 
 
-@kinds
+@cases.kinds
 @pytest.mark.parametrize(
     "name, dtype, ranks",
-    broad(
+    cases.broad(
         [
             (name, dtype, (1, 2, 3, 4)[(i + j) % 4])
             for i, name in enumerate(_FUNCTIONS)
-            for j, dtype in enumerate(DTYPES)
+            for j, dtype in enumerate(cases.DTYPES)
             if (i + j) % 2 or (name, dtype) in _CORE
         ],
         lambda name, dtype, _: (name, dtype) in _CORE,
@@ -181,21 +164,21 @@ _CORE = {
     ),
 )
 def test_jvp_and_vjp(name, dtype, ranks, kind):
-    mesh = line(ranks, kind=kind)
+    mesh = cases.line(ranks, kind=kind)
     ours, theirs = _functions(name, mesh)
     primals, tangents = _arguments(7, dtype)
     if (ranks + len(name)) % 2:
         ours = jax.jit(ours)
-    found = on(mesh, lambda *t: jax.jvp(ours, primals, t))(*tangents)
+    found = cases.on(mesh, lambda *t: jax.jvp(ours, primals, t))(*tangents)
     expected = jax.jvp(theirs, primals, tangents)
     _assert_close(found, expected, dtype)
-    cotangents = jax.tree.map(lambda x: normal(rng(3), x.shape, x.dtype), expected[0])
+    cotangents = jax.tree.map(lambda x: cases.normal(cases.rng(3), x.shape, x.dtype), expected[0])
 
     def transposed(function, cotangents):
         results, vjp = jax.vjp(function, *primals)
-        return vjp(jax.tree.map(lambda x, y: like(jnp.asarray(x), y), cotangents, results))
+        return vjp(jax.tree.map(lambda x, y: cases.like(jnp.asarray(x), y), cotangents, results))
 
-    found = on(mesh, transposed)(ours, cotangents)
+    found = cases.on(mesh, transposed)(ours, cotangents)
     _assert_close(found, transposed(theirs, cotangents), dtype)
 
 
@@ -206,10 +189,10 @@ _SECOND = {
 }
 
 
-@kinds
+@cases.kinds
 @pytest.mark.parametrize(
     "name, order",
-    broad(
+    cases.broad(
         [
             ("potrs", "hessian"),
             ("refined", "hessian"),
@@ -228,7 +211,7 @@ _SECOND = {
     ),
 )
 def test_second_derivatives(name, order, kind):
-    ours, theirs = _functions(name, line(2, kind=kind))
+    ours, theirs = _functions(name, cases.line(2, kind=kind))
     (a, b), (a_dot, b_dot) = _arguments(5, "complex128" if "eig" in name else "float64")
 
     def along(f):
@@ -241,23 +224,23 @@ def test_second_derivatives(name, order, kind):
     np.testing.assert_allclose(along(ours), along(theirs), rtol=1e-8)
 
 
-@kinds
+@cases.kinds
 @pytest.mark.breadth
-@one_process("it takes long")
+@cases.one_process("it takes long")
 def test_linearize_and_jacobians(kind):
-    mesh = line(2, kind=kind)
+    mesh = cases.line(2, kind=kind)
     ours, theirs = _functions("logdet", mesh)
     (a, b), tangents = _arguments(4, "float64")
-    found = on(mesh, lambda *tangents: jax.linearize(ours, a, b)[1](*tangents))(*tangents)
+    found = cases.on(mesh, lambda *tangents: jax.linearize(ours, a, b)[1](*tangents))(*tangents)
     _assert_close(found, jax.jvp(theirs, (a, b), tangents)[1], float)
     for jacobian in (jax.jacfwd, jax.jacrev):
-        found = on(mesh, jacobian(ours, (0, 1)))(a, b)
+        found = cases.on(mesh, jacobian(ours, (0, 1)))(a, b)
         _assert_close(found, jacobian(theirs, (0, 1))(a, b), float)
 
 
 @pytest.mark.parametrize(
     "function",
-    broad(
+    cases.broad(
         [
             pytest.param(lambda a: jaxmg.potrs(a, jnp.ones(len(a), a.dtype), 2), id="potrs"),
             pytest.param(lambda a: jaxmg.potri(a, 2).sum(1), id="potri"),
@@ -270,13 +253,13 @@ def test_linearize_and_jacobians(kind):
 )
 def test_what_is_not_read_has_no_derivative(function):
     """The lower triangle, and the imaginary part of the diagonal; what is above it counts twice."""
-    a = upper_only(positive_definite("well", 6, "complex128"))
-    a_dot = normal(rng(1), (6, 6), "complex128")
+    a = cases.upper_only(cases.positive_definite("well", 6, "complex128"))
+    a_dot = cases.normal(cases.rng(1), (6, 6), "complex128")
     whole = np.triu(a_dot, 1)
     whole = whole + whole.conj().T + np.diag(np.diag(a_dot).real)
-    full = positive_definite("well", 6, "complex128")
-    rows = shard(a, line(3), "r", None)
-    _, found = jax.jvp(function, (rows,), (jnp.asarray(upper_only(a_dot)),))
+    full = cases.positive_definite("well", 6, "complex128")
+    rows = cases.shard(a, cases.line(3), "r", None)
+    _, found = jax.jvp(function, (rows,), (jnp.asarray(cases.upper_only(a_dot)),))
     _, expected = jax.jvp(function, (full,), (whole,))
     _assert_close(found, expected, float)
     gradient = np.asarray(jax.grad(lambda a: jnp.abs(function(a)).sum())(rows))
@@ -290,7 +273,7 @@ def test_what_is_not_read_has_no_derivative(function):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    broad(
+    cases.broad(
         [(AxisType.Auto,), (AxisType.Explicit,)],
         lambda kind: kind == AxisType.Auto,
         alone=True,
@@ -298,17 +281,17 @@ def test_what_is_not_read_has_no_derivative(function):
 )
 def test_mesh_and_sharding_are_as_without_a_derivative(kind):
     """Nothing is passed; the gradient lies as the matrix does."""
-    mesh = line(len(jax.devices()), kind=kind)
+    mesh = cases.line(len(jax.devices()), kind=kind)
     n = 2 * mesh.size
-    a = shard(positive_definite("well", n, "float64"), mesh, "r", None)
-    b = shard(np.arange(n, dtype=float), mesh)
+    a = cases.shard(cases.positive_definite("well", n, "float64"), mesh, "r", None)
+    b = cases.shard(np.arange(n, dtype=float), mesh)
 
     def likelihood(a, b):
         x, logdet = jaxmg.potrs(a, b, return_logdet=True)
         return x @ b + logdet
 
     # JAX wants a mesh of explicit axes to be the context's where it transposes what is eager.
-    with context(mesh) if kind == AxisType.Explicit else contextlib.nullcontext():
+    with cases.context(mesh) if kind == AxisType.Explicit else contextlib.nullcontext():
         values = likelihood(a, b), jax.value_and_grad(likelihood)(a, b)
     np.testing.assert_allclose(values[0], values[1][0], rtol=1e-12)
     gradient = values[1][1]
@@ -325,21 +308,23 @@ def _compiled(function, *arrays):
     return jax.jit(function).lower(*arrays).compile().as_text()
 
 
-@one_process("of a program's text")
+@cases.one_process("of a program's text")
 @pytest.mark.parametrize(
     "name",
-    broad([(name,) for name in ("logdet", "matmul", "eigh", "inv")], lambda name: name == "logdet"),
+    cases.broad(
+        [(name,) for name in ("logdet", "matmul", "eigh", "inv")], lambda name: name == "logdet"
+    ),
 )
 def test_no_device_has_a_whole_matrix(name):
-    n, mesh = 24, line(4)
+    n, mesh = 24, cases.line(4)
     ours, _ = _FUNCTIONS[name]
 
     def size(a, b):
         found = ours(a, b, mesh=mesh, matrix_specs=P("r", None))
         return sum(jnp.sum(jnp.abs(x) ** 2) for x in jax.tree.leaves(found))
 
-    a = shard(positive_definite("well", n, "float64"), mesh, "r", None)
-    text = _compiled(jax.grad(size, (0, 1)), a, shard(np.ones((n, 2)), mesh))
+    a = cases.shard(cases.positive_definite("well", n, "float64"), mesh, "r", None)
+    text = _compiled(jax.grad(size, (0, 1)), a, cases.shard(np.ones((n, 2)), mesh))
     assert f"f64[{n // 4},{n}]" in text
     largest = max(
         np.prod([int(size) for size in shape.split(",")])
@@ -348,10 +333,10 @@ def test_no_device_has_a_whole_matrix(name):
     assert largest < n * n
 
 
-@one_process("of a program's text")
+@cases.one_process("of a program's text")
 def test_one_factorization_a_gradient():
-    mesh = line(4)
-    a = shard(positive_definite("well", 24, "float64"), mesh, "r", None)
+    mesh = cases.line(4)
+    a = cases.shard(cases.positive_definite("well", 24, "float64"), mesh, "r", None)
 
     def likelihood(a, b):
         x, logdet = jaxmg.potrs(a, b, 3, mesh, return_logdet=True)
@@ -370,18 +355,18 @@ def test_one_factorization_a_gradient():
     assert calls.count("potrf") == 1 and calls.count("potrs") == 2
 
 
-@kinds
+@cases.kinds
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "around",
-    broad(
+    cases.broad(
         [(around,) for around in ("checkpoint", "scan", "cond", "while", "custom_vjp")],
         lambda around: around == "scan",
         alone=True,
     ),
 )
 def test_inside(around, kind):
-    mesh = line(2, kind=kind)
+    mesh = cases.line(2, kind=kind)
     (a, b), _ = _arguments(6, "float64")
 
     def step(x, solve):
@@ -410,12 +395,12 @@ def test_inside(around, kind):
         _assert_close(jax.jit(transform(ours))(x), transform(theirs)(x), float)
 
 
-@kinds
+@cases.kinds
 @pytest.mark.breadth
-@one_process("it takes long")
+@cases.one_process("it takes long")
 def test_a_factor_in_a_loop_is_differentiated(kind):
     """It is carried, chosen by cond, and solved with in each step."""
-    mesh = line(2, kind=kind)
+    mesh = cases.line(2, kind=kind)
     (a, b), _ = _arguments(6, "float64")
 
     def ours(t):
@@ -442,12 +427,12 @@ def test_a_factor_in_a_loop_is_differentiated(kind):
 
 
 @pytest.mark.breadth
-@one_process("it takes long")
+@cases.one_process("it takes long")
 def test_equal_eigenvalues():
     """Of their sum, and of what belongs to others, the derivative is right; of an eigenvector of
     theirs there is none."""
-    a, mesh = jnp.diag(jnp.array([1.0, 1, 2, 4])), line(2)
-    direction = hermitian_part(normal(rng(2), (4, 4), "float64"))
+    a, mesh = jnp.diag(jnp.array([1.0, 1, 2, 4])), cases.line(2)
+    direction = cases.hermitian_part(cases.normal(cases.rng(2), (4, 4), "float64"))
 
     def along(f):
         return jax.jvp(f, (a,), (direction,))[1], jnp.vdot(jax.grad(f)(a), jnp.triu(direction))
@@ -465,11 +450,11 @@ def test_equal_eigenvalues():
 
 
 @pytest.mark.breadth
-@one_process("it takes long")
+@cases.one_process("it takes long")
 def test_a_failed_factorization_has_derivatives_that_are_nan():
-    a = positive_definite("well", 8, "float64")
+    a = cases.positive_definite("well", 8, "float64")
     a[5, 5] = -1
-    f = lambda a: jaxmg.potrs(a, jnp.ones(8), 3, line(2), return_logdet=True)[1]  # noqa: E731
+    f = lambda a: jaxmg.potrs(a, jnp.ones(8), 3, cases.line(2), return_logdet=True)[1]  # noqa: E731
     assert np.isnan(np.triu(jax.grad(f)(a))[np.triu_indices(8)]).all()
 
 
@@ -488,19 +473,16 @@ _EMPTY = {
 }
 
 
-@kinds
+@cases.kinds
 @pytest.mark.parametrize(
     "name, dtype",
-    broad(
+    cases.broad(
         [(name, dtype) for name in _EMPTY for dtype in ("float64", "complex64")],
-        lambda name, dtype: (
-            (name, dtype)
-            in (("logdet", "float64"), ("eigvalsh", "complex64"), ("potri", "float64"))
-        ),
+        lambda name, dtype: (name, dtype) in (("logdet", "float64"), ("eigvalsh", "complex64")),
     ),
 )
 def test_empty(name, dtype, kind):
-    mesh = line(2, kind=kind)
+    mesh = cases.line(2, kind=kind)
     a, b = jnp.zeros((0, 0), dtype), jnp.zeros((0, 2), dtype)
 
     def function(a, b):
@@ -514,17 +496,17 @@ def test_empty(name, dtype, kind):
 
     for run, count in ((both, ()), (jax.vmap(both), (3,)), (jax.jit(jax.vmap(both)), (3,))):
         arrays = [jnp.zeros((*count, *x.shape), dtype) for x in (a, b)]
-        gradient, _ = on(mesh, run)(*arrays)
+        gradient, _ = cases.on(mesh, run)(*arrays)
         assert [(x.shape, x.dtype) for x in gradient] == [(x.shape, x.dtype) for x in arrays]
 
 
 @pytest.mark.breadth
-@one_process("it takes long")
+@cases.one_process("it takes long")
 def test_padding_of_the_caller():
-    mesh, n = line(2), 6
-    matrix, b = positive_definite("well", n, "float64"), np.arange(1.0, n + 1)
+    mesh, n = cases.line(2), 6
+    matrix, b = cases.positive_definite("well", n, "float64"), np.arange(1.0, n + 1)
     blocks = np.pad(matrix.reshape(2, 3, n), ((0, 0), (0, 2), (0, 0)), constant_values=np.nan)
-    a = shard(blocks.reshape(10, n), mesh, "r", None)
+    a = cases.shard(blocks.reshape(10, n), mesh, "r", None)
     f = lambda a: jaxmg.potrs(a, b, 3, mesh, pad=False) @ b + jaxmg.potri(a, 3, pad=False)[0, 5]  # noqa: E731, E501
     g = lambda a: jaxmg.potrs(a, b, 3, mesh) @ b + jaxmg.potri(a, 3, mesh)[0, 5]  # noqa: E731
     found = np.asarray(jax.grad(f)(a)).reshape(2, 5, n)

@@ -4,30 +4,17 @@ import functools
 import itertools
 import re
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
-    DTYPES,
-    broad,
-    context,
-    devices,
-    eps,
-    hermitian_part,
-    needs_transformations,
-    normal,
-    one_process,
-    positive_definite,
-    precisely,
-    rng,
-)
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
 
-pytestmark = needs_transformations
+pytestmark = cases.needs_transformations
 
 _ROWS, _SAME = "rows", "same"
 
@@ -88,19 +75,19 @@ _FUNCTIONS = {
 
 
 def _mesh(kind=AxisType.Auto, **sizes):
-    places = np.array(devices(int(np.prod(list(sizes.values())))))
+    places = np.array(cases.devices(int(np.prod(list(sizes.values())))))
     kinds = (kind,) * len(sizes)
     return Mesh(places.reshape(tuple(sizes.values())), tuple(sizes), axis_types=kinds)
 
 
 def _arguments(n, dtype):
     """(a, metric, b), and directions to go from there."""
-    random = rng(n, 6)
-    a = positive_definite("well", n, dtype) + np.diag(np.arange(n)).astype(dtype)
-    metric = positive_definite("well", n, dtype) + np.eye(n, dtype=dtype)
+    random = cases.rng(n, 6)
+    a = cases.positive_definite("well", n, dtype) + np.diag(np.arange(n)).astype(dtype)
+    metric = cases.positive_definite("well", n, dtype) + np.eye(n, dtype=dtype)
     shapes = (n, n), (n, n), (n, 2)
-    return (a, metric, normal(random, (n, 2), dtype)), tuple(
-        normal(random, shape, dtype) for shape in shapes
+    return (a, metric, cases.normal(random, (n, 2), dtype)), tuple(
+        cases.normal(random, shape, dtype) for shape in shapes
     )
 
 
@@ -118,7 +105,7 @@ def _mapped(name, mesh, n, check_vma, spec=None, each=lambda function: function,
     inside = jax.shard_map(
         local, mesh=mesh, in_specs=(by_rows, by_rows, P()), out_specs=out, check_vma=check_vma
     )
-    padded = each(lambda x: jnp.pad(hermitian_part(x), ((0, rows - n), (0, 0))))
+    padded = each(lambda x: jnp.pad(cases.hermitian_part(x), ((0, rows - n), (0, 0))))
     whole = each(lambda x: x[:n])
 
     def put(x, spec):
@@ -131,9 +118,9 @@ def _mapped(name, mesh, n, check_vma, spec=None, each=lambda function: function,
         found = (put(x, P()) for x in found)
         return tuple(whole(x) if how == _ROWS else x for x, how in zip(found, lie, strict=True))
 
-    @precisely
+    @cases.precisely
     def alone(a, metric, b):
-        return theirs(hermitian_part(a), hermitian_part(metric), b)
+        return theirs(cases.hermitian_part(a), cases.hermitian_part(metric), b)
 
     return run, alone
 
@@ -156,14 +143,14 @@ def _assert_close(found, expected, dtype):
     __tracebackhide__ = True
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         ours, theirs = np.asarray(ours), np.asarray(theirs)
-        scale = np.abs(theirs).max(initial=0) + eps(dtype)
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2000 * eps(dtype) * scale)
+        scale = np.abs(theirs).max(initial=0) + cases.eps(dtype)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2000 * cases.eps(dtype) * scale)
 
 
 _MESHES = [{"r": 1}, {"r": 2}, {"r": 4}]
 # The dtypes are dealt out over the rest.
 _CASES = [
-    (name, sizes, check_vma, jitted, DTYPES[(i + i // 4) % 4])
+    (name, sizes, check_vma, jitted, cases.DTYPES[(i + i // 4) % 4])
     for i, (name, sizes, check_vma, jitted) in enumerate(
         itertools.product(_FUNCTIONS, _MESHES, [True, False], [True, False])
     )
@@ -177,7 +164,7 @@ def _parameters(core):
     for name, sizes, check_vma, jitted, dtype in _CASES:
         ranks = sizes["r"]
         marks = () if jitted and core(name, ranks, check_vma) else (pytest.mark.breadth,)
-        marks += () if jitted else (one_process("it takes long"),)
+        marks += () if jitted else (cases.one_process("it takes long"),)
         words = "tracked" if check_vma else "untracked", "jit" if jitted else "eager", dtype
         label = "-".join([name, str(ranks), *words])
         found.append(pytest.param(name, sizes, check_vma, jitted, dtype, id=label, marks=marks))
@@ -211,7 +198,7 @@ _TRACKED = pytest.mark.parametrize("check_vma", [True, False], ids=["tracked", "
 @pytest.mark.leaks_in_jax
 @pytest.mark.parametrize(
     "name, batch, check_vma",
-    broad(
+    cases.broad(
         itertools.product(_FUNCTIONS, (False, True), (True, False)),
         lambda *case: case == ("logdet", False, True),
     ),
@@ -222,7 +209,7 @@ def test_explicit_axes(name, batch, check_vma):
     ours, theirs = _mapped(name, mesh, 7, check_vma, **around)
     arguments = _batch(7, "float64") if batch else _arguments(7, "float64")[0]
     theirs = jax.vmap(theirs) if batch else theirs
-    with context(mesh):
+    with cases.context(mesh):
         found = jax.jit(jax.value_and_grad(_loss(ours), (0, 1, 2)))(*arguments)
     expected = jax.value_and_grad(_loss(theirs), (0, 1, 2))(*arguments)
     _assert_close(found, expected, "float64")
@@ -254,10 +241,10 @@ def test_eigenvectors_in_blocks(check_vma):
     (a, metric, _), _ = _arguments(8, "complex128")
 
     def ours(a, metric):
-        return _magnitudes(mapped(hermitian_part(a), hermitian_part(metric)))
+        return _magnitudes(mapped(cases.hermitian_part(a), cases.hermitian_part(metric)))
 
     def theirs(a, metric):
-        return _generalized(hermitian_part(a), hermitian_part(metric))[1]
+        return _generalized(cases.hermitian_part(a), cases.hermitian_part(metric))[1]
 
     found, expected = (jax.jit(jax.grad(_loss(f), (0, 1)))(a, metric) for f in (ours, theirs))
     _assert_close(found, expected, "complex128")
@@ -279,7 +266,8 @@ def test_right_hand_sides_of_each_group_of_replicas(check_vma):
         return jnp.linalg.solve(a, b), jnp.tile(jnp.linalg.slogdet(a)[1], 2)
 
     ours, theirs = (
-        jax.grad(_loss(lambda a, b, f=f: f(hermitian_part(a), b)), (0, 1)) for f in (mapped, alone)
+        jax.grad(_loss(lambda a, b, f=f: f(cases.hermitian_part(a), b)), (0, 1))
+        for f in (mapped, alone)
     )
     _assert_close(jax.jit(ours)(a, b), theirs(a, b), "float64")
 
@@ -314,7 +302,7 @@ def test_gradient_inside(jitted, check_vma):
 
 
 @pytest.mark.breadth
-@one_process("it takes long")
+@cases.one_process("it takes long")
 @_TRACKED
 @pytest.mark.parametrize("order", ["forward over reverse", "reverse over reverse", "hessian"])
 @pytest.mark.parametrize("name", ["logdet", "potri", "syevd", "sygvd"])
@@ -348,7 +336,7 @@ def _batched(name, ranks, check_vma):
 
 
 _BATCHES = [
-    (name, (1, 2, 4)[i % 3], check_vma, DTYPES[i % 4])
+    (name, (1, 2, 4)[i % 3], check_vma, cases.DTYPES[i % 4])
     for i, (name, check_vma) in enumerate(itertools.product(_FUNCTIONS, [True, False]))
 ]
 
@@ -356,7 +344,7 @@ _BATCHES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name, ranks, check_vma, dtype",
-    broad(_BATCHES, lambda name, *_: name in ("logdet", "syevd")),
+    cases.broad(_BATCHES, lambda name, *_: name in ("logdet", "syevd")),
 )
 def test_batches(name, ranks, check_vma, dtype):
     ours, theirs = _batched(name, ranks, check_vma)
@@ -367,7 +355,7 @@ def test_batches(name, ranks, check_vma, dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name, ranks, check_vma, dtype",
-    broad(_BATCHES, lambda name, _, check_vma, __: (name, check_vma) == ("logdet", False)),
+    cases.broad(_BATCHES, lambda name, _, check_vma, __: (name, check_vma) == ("logdet", False)),
 )
 def test_gradient_of_batches(name, ranks, check_vma, dtype):
     ours, theirs = _batched(name, ranks, check_vma)
@@ -535,7 +523,7 @@ def test_empty():
 
 
 @pytest.mark.leaks_in_jax
-@one_process("of a program's text")
+@cases.one_process("of a program's text")
 def test_one_factorization_a_gradient():
     mapped = _solve(_mesh(r=4))
 

@@ -28,7 +28,8 @@ CallSite SiteOf(const char* routine, const Platform& platform,
                    attributes.processes.count > 0,
                    0,
                    nullptr,
-                   {}};
+                   {},
+                   platform.ordinal};
   SiteState state = FindSiteState(platform.api, platform.ctx);
   site.number = state.number;
   if (!site.spans_processes) return site;
@@ -52,13 +53,13 @@ std::string BlockText(const CallSite& site) {
 }
 
 Status JoinSharedRendezvous(const CallSite& site, const RankCoordinates& coordinates,
-                            const WaitPolicy& patience, bool on_host, int64_t mine,
+                            const WaitPolicy& patience, bool on_host,
                             std::shared_ptr<InProcessGroup>* group, int* sharing) noexcept {
   if (site.shared == nullptr) {
     return Status::Fixed(Code::kInternal, "XLA kept no state of a call with other processes");
   }
-  SharedCall call = {site.shared, site.key.run, coordinates.group, coordinates.rank, "",
-                     on_host,     mine};
+  SharedCall call = {site.shared, site.key.run, coordinates.group, coordinates.rank,
+                     "",          on_host,      site.device};
   const Status described = Guarded([&] {
     call.block = BlockText(site);
     return Status::Ok();

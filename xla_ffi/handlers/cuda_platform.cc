@@ -151,8 +151,7 @@ Status Finish(CudaDevice& device) {
 Status JoinOthers(const CallSite& site, const RankCoordinates& coordinates, int ordinal,
                   std::shared_ptr<InProcessGroup>* group) {
   const WaitPolicy patience = {RendezvousTimeout(), Spin(site.ranks)};
-  if (site.spans_processes)
-    return JoinSharedRendezvous(site, coordinates, patience, false, ordinal, group);
+  if (site.spans_processes) return JoinSharedRendezvous(site, coordinates, patience, false, group);
   return JoinRendezvous({site.key, coordinates.group}, site.routine, coordinates.rank, site.ranks,
                         patience, ordinal, group);
 }

@@ -23,7 +23,7 @@ Status JoinOthers(const CallSite& site, const RankCoordinates& coordinates,
                   std::shared_ptr<InProcessGroup>* group, int* sharing) noexcept {
   const WaitPolicy patience = {RendezvousTimeout()};
   if (site.spans_processes)
-    return JoinSharedRendezvous(site, coordinates, patience, true, 0, group, sharing);
+    return JoinSharedRendezvous(site, coordinates, patience, true, group, sharing);
   return JoinRendezvous({site.key, coordinates.group}, site.routine, coordinates.rank, site.ranks,
                         patience, 0, group);
 }

@@ -17,6 +17,7 @@ struct Platform {
   int64_t run_id;
   const XLA_FFI_Api* api;
   XLA_FFI_ExecutionContext* ctx;  // valid while the handler runs
+  int32_t ordinal;                // the device's number; -1: unknown
 };
 
 // A rank that is ready to start, or the error of an invalid call.
@@ -45,8 +46,9 @@ struct xla::ffi::CtxDecoding<jaxmg::Platform> {
   static std::optional<Type> Decode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
                                     DiagnosticEngine& diagnostic) {
     auto run_id = CtxDecoding<RunId>::Decode(api, ctx, diagnostic);
+    auto ordinal = CtxDecoding<DeviceOrdinal>::Decode(api, ctx, diagnostic);
     if (!run_id) return std::nullopt;
-    return jaxmg::Platform{run_id->run_id, api, ctx};
+    return jaxmg::Platform{run_id->run_id, api, ctx, ordinal.value_or(-1)};
   }
 };
 

@@ -29,6 +29,7 @@ struct CallSite {
   int64_t number;              // unique in this process; 0: unknown
   std::shared_ptr<const SharedCallSite> shared;  // null unless the call spans processes
   std::array<int64_t, 3> block;  // dtype, rows and columns of the block, which ranks compare
+  int64_t device;                // the number of the rank's device; -1: unknown
 };
 
 // Returns the text that the ranks of several processes compare: "float64, blocks of 13 x 50".
@@ -42,7 +43,7 @@ struct RankCoordinates {
 
 // Joins the rendezvous of a call whose ranks are in several processes (shared_rendezvous.h).
 Status JoinSharedRendezvous(const CallSite& site, const RankCoordinates& coordinates,
-                            const WaitPolicy& patience, bool on_host, int64_t mine,
+                            const WaitPolicy& patience, bool on_host,
                             std::shared_ptr<InProcessGroup>* group,
                             int* sharing = nullptr) noexcept;
 

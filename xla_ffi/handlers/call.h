@@ -55,6 +55,10 @@ Status CheckCall(const char* routine, ffi::AnyBuffer a, const SquareAttributes& 
 
 // The same unless products can be computed so.
 Status CheckPrecision(const char* routine, ffi::AnyBuffer a, const PrecisionAttributes& attributes);
+// Of a general matrix, whose rows can't all be scaled to the size that products of float16 parts
+// need.
+Status CheckGeneralPrecision(const char* routine, ffi::AnyBuffer a,
+                             const PrecisionAttributes& attributes);
 
 // The same unless there are the eigenvalues [first, last).
 Status CheckSubset(const char* routine, const SubsetAttributes& attributes);

@@ -27,11 +27,22 @@ class StatusKernels {
   // the digests differ, else the smallest info, or 0 if that is kNoInfo.
   virtual Status ReduceInfo(Stream stream, const int32_t* pairs, int64_t stride, int64_t count,
                             int32_t* status) = 0;
+  // *failure := *status if that is negative, else 0: for results that are NaN only then.
+  virtual Status KeepNegative(Stream stream, const int32_t* status, int32_t* failure) = 0;
   // *sum := the sum of `count` terms: terms[0] + terms[stride] + ..., in this order.
   virtual Status SumReals(Stream stream, const float* terms, int64_t stride, int64_t count,
                           float* sum) = 0;
   virtual Status SumReals(Stream stream, const double* terms, int64_t stride, int64_t count,
                           double* sum) = 0;
+  // *product := factors[0] * factors[stride] * ..., likewise.
+  virtual Status Multiply(Stream stream, const float* factors, int64_t stride, int64_t count,
+                          float* product) = 0;
+  virtual Status Multiply(Stream stream, const double* factors, int64_t stride, int64_t count,
+                          double* product) = 0;
+  virtual Status Multiply(Stream stream, const std::complex<float>* factors, int64_t stride,
+                          int64_t count, std::complex<float>* product) = 0;
+  virtual Status Multiply(Stream stream, const std::complex<double>* factors, int64_t stride,
+                          int64_t count, std::complex<double>* product) = 0;
 
   // Fills an m x n block with NaN if *status is not 0.
   virtual Status PoisonIf(Stream stream, const int32_t* status, int64_t m, int64_t n, float* a,

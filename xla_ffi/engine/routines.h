@@ -20,5 +20,6 @@
 #include "xla_ffi/engine/core/gather.h"
 #include "xla_ffi/engine/eigen/eigenproblem.h"
 #include "xla_ffi/engine/eigen/sygvd.h"
+#include "xla_ffi/engine/lu/gesv.h"
 
 #endif  // JAXMG_XLA_FFI_ENGINE_ROUTINES_H_

@@ -166,6 +166,15 @@ Status CheckPrecision(const char* routine, ffi::AnyBuffer a,
   return Status::Ok();
 }
 
+Status CheckGeneralPrecision(const char* routine, ffi::AnyBuffer a,
+                             const PrecisionAttributes& attributes) {
+  if (attributes.products == Precision::kF16x3) {
+    return Error(Code::kInvalidArgument, routine,
+                 ": products of float16 parts are for Hermitian matrices, which can be scaled");
+  }
+  return CheckPrecision(routine, a, attributes);
+}
+
 Status CheckSubset(const char* routine, const SubsetAttributes& attributes) {
   const int64_t first = attributes.first, last = attributes.last;
   if (first >= 0 && first < last && last <= attributes.n) return Status::Ok();

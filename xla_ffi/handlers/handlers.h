@@ -23,6 +23,7 @@
   ROUTINE(factor_diagonal, JaxmgFactorDiagonal)    \
   ROUTINE(factor_tiles, JaxmgFactorTiles)          \
   ROUTINE(factor_rows, JaxmgFactorRows)            \
+  ROUTINE(gesv, JaxmgGesv)                         \
   ROUTINE(hemm, JaxmgHemm)                         \
   ROUTINE(all_gather, JaxmgAllGather)
 

@@ -291,6 +291,12 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
                                   Index ldb) {                                                     \
     PackBand(m, n, k, a, lda, band, ldb);                                                          \
   }                                                                                                \
+  KERNEL jaxmg_multiply_##letter(const T* factors, Index stride, Index count, T* product) {        \
+    if (threadIdx.x != 0) return;                                                                  \
+    T total = FromReal<T>(1);                                                                      \
+    for (Index i = 0; i < count; ++i) total = Times(total, factors[i * stride]);                   \
+    *product = total;                                                                              \
+  }                                                                                                \
   KERNEL jaxmg_poison_if_##letter(const int* status, Index m, Index n, T* a, Index lda) {          \
     if (*status != 0) Fill(m, n, a, lda, Nan<T>());                                                \
   }                                                                                                \
@@ -443,6 +449,10 @@ KERNEL jaxmg_plan_swaps(int backward, int count, Index offset, const int* pivots
 
 KERNEL jaxmg_powers_of_two(int root, Index n, float* x) {
   for (Index i = FirstElement(); i < n; i += ElementStride()) x[i] = PowerOfTwo(root != 0, x[i]);
+}
+
+KERNEL jaxmg_keep_negative(const int* status, int* failure) {
+  if (threadIdx.x == 0) *failure = min(*status, 0);
 }
 
 KERNEL jaxmg_reduce_info(const int* pairs, Index stride, Index count, int* status) {

@@ -23,6 +23,10 @@ Status CudaStatus::ReduceInfo(Stream stream, const int32_t* pairs, int64_t strid
   return device_.LaunchOne(Kernel::kReduceInfo, 's', stream, pairs, stride, count, status);
 }
 
+Status CudaStatus::KeepNegative(Stream stream, const int32_t* status, int32_t* failure) {
+  return device_.LaunchOne(Kernel::kKeepNegative, 's', stream, status, failure);
+}
+
 Status CudaStatus::SumReals(Stream stream, const float* terms, int64_t stride, int64_t count,
                             float* sum) {
   return device_.LaunchOne(Kernel::kSumReals, 's', stream, terms, stride, count, sum);
@@ -32,6 +36,15 @@ Status CudaStatus::SumReals(Stream stream, const double* terms, int64_t stride, 
                             double* sum) {
   return device_.LaunchOne(Kernel::kSumReals, 'd', stream, terms, stride, count, sum);
 }
+
+#define JAXMG_MULTIPLY(T)                                                                      \
+  Status CudaStatus::Multiply(Stream stream, const T* factors, int64_t stride, int64_t count,  \
+                              T* product) {                                                    \
+    return device_.LaunchOne(Kernel::kMultiply, CudaType<T>::kLetter, stream, factors, stride, \
+                             count, product);                                                  \
+  }
+JAXMG_FOR_EACH_DTYPE(JAXMG_MULTIPLY)
+#undef JAXMG_MULTIPLY
 
 #define JAXMG_POISON_IF(T)                                                                        \
   Status CudaStatus::PoisonIf(Stream stream, const int32_t* status, int64_t m, int64_t n, T* a,   \

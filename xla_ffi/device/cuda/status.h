@@ -28,10 +28,16 @@ class CudaStatus : public StatusKernels {
   Status Digest(Stream stream, const void* words, int64_t count, int32_t* digest) override;
   Status ReduceInfo(Stream stream, const int32_t* pairs, int64_t stride, int64_t count,
                     int32_t* status) override;
+  Status KeepNegative(Stream stream, const int32_t* status, int32_t* failure) override;
   Status SumReals(Stream stream, const float* terms, int64_t stride, int64_t count,
                   float* sum) override;
   Status SumReals(Stream stream, const double* terms, int64_t stride, int64_t count,
                   double* sum) override;
+#define JAXMG_MULTIPLY(T)                                                                     \
+  Status Multiply(Stream stream, const T* factors, int64_t stride, int64_t count, T* product) \
+      override;
+  JAXMG_FOR_EACH_DTYPE(JAXMG_MULTIPLY)
+#undef JAXMG_MULTIPLY
 #define JAXMG_POISON_IF(T)                                                                       \
   Status PoisonIf(Stream stream, const int32_t* status, int64_t m, int64_t n, T* a, int64_t lda) \
       override;

@@ -52,6 +52,11 @@ class HostStatus : public StatusKernels {
     return Status::Ok();
   }
 
+  Status KeepNegative(Stream, const int32_t* status, int32_t* failure) override {
+    *failure = std::min(*status, 0);
+    return Status::Ok();
+  }
+
   Status SumReals(Stream, const float* terms, int64_t stride, int64_t count, float* sum) override {
     return Sum(terms, stride, count, sum);
   }
@@ -59,6 +64,15 @@ class HostStatus : public StatusKernels {
                   double* sum) override {
     return Sum(terms, stride, count, sum);
   }
+
+#define JAXMG_MULTIPLY(T)                                                                         \
+  Status Multiply(Stream, const T* factors, int64_t stride, int64_t count, T* product) override { \
+    *product = T(1);                                                                              \
+    for (int64_t i = 0; i < count; ++i) *product *= factors[i * stride];                          \
+    return Status::Ok();                                                                          \
+  }
+  JAXMG_FOR_EACH_DTYPE(JAXMG_MULTIPLY)
+#undef JAXMG_MULTIPLY
 
 #define JAXMG_POISON_IF(T)                                                                \
   Status PoisonIf(Stream, const int32_t* status, int64_t m, int64_t n, T* a, int64_t lda) \

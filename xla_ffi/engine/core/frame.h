@@ -58,7 +58,10 @@ class Frame {
   Frame(const RankContext& context, const Operand<T>& operand, const RoutineSpace<T>& space);
 
   // --- Memory, after Prepare ---------------------------------------------------------------------
-  T* at(const Piece<T>& piece) const { return workspace_.Get(piece); }
+  template <typename U>
+  U* at(const Piece<U>& piece) const {
+    return workspace_.Get(piece);
+  }
   T* panels() const { return at(space_.panels); }
   T* gathered() const { return at(space_.gathered); }
   void* host() const { return host_ == nullptr ? nullptr : host_->data(); }

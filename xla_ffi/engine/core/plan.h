@@ -41,14 +41,30 @@ int64_t OrderOf(int64_t real) {
 template <typename T>
 Precision ChosenPrecision(Precision asked, int64_t n, const Tuning& tuning);
 
+// Bytes that products with a matrix of `rows` rows and the columns of a rank's tiles split into
+// parts, where they are split one by one.
+template <typename T>
+int64_t SplitBytes(const Tiles& tiles, int64_t rows, Precision precision);
+
 // The tile width if the caller names none.
 int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning);
 
 // Tiles of the caller's width, else of the default one.
 Tiles TilesOf(const Sizes& sizes, int ranks, const Tuning& tuning);
 
+// Whether several ranks leave a matrix to one of them to be factored and solved with, and the tiles
+// of that: one rank alone factors a small matrix as a single tile.
+template <typename T>
+bool GathersToSolve(const Sizes& sizes, const Ranks& ranks);
+template <typename T>
+Tiles TilesToSolve(const Sizes& sizes, const Ranks& ranks);
+// The same to be inverted, in tiles of the usual width.
+bool GathersToInvert(const Sizes& sizes, const Ranks& ranks);
+Tiles TilesToInvert(const Sizes& sizes, const Ranks& ranks);
+
 // The bytes of a rank's record of the outcome (outcome.h).
-inline constexpr int64_t kRecordBytes = 16;
+inline constexpr int64_t kRecordBytes = 32;
+inline constexpr int64_t RecordsBytes(int ranks) { return kRecordBytes * (1 + ranks) + 16; }
 
 // The workspace of one rank that every routine has. A routine derives its own struct and adds the
 // pieces that its algorithm needs. Sizes are in elements of T.

@@ -21,9 +21,10 @@ bool NeedsBuffers(const Tiles& tiles, const Tuning& tuning) {
 template <typename T>
 class LuFactorization {
  public:
-  LuFactorization(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x,
-                  T* workspace, int32_t* pivots, int32_t* info, const Determinant<T>& determinant)
-      : flow_(context),
+  LuFactorization(const RankContext& context, Precision precision, const Matrix<T>& matrix,
+                  const RightHandSides<T>& x, T* workspace, int32_t* pivots, int32_t* info,
+                  const Determinant<T>& determinant)
+      : flow_(context, precision),
         matrix_(matrix),
         tiles_(matrix.tiles),
         tuning_(flow_.tuning()),
@@ -261,16 +262,18 @@ int64_t GetrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
 }
 
 template <typename T>
-Status Getrf(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x,
-             T* workspace, int32_t* pivots, int32_t* info, const Determinant<T>& determinant) {
+Status Getrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
+             const RightHandSides<T>& x, T* workspace, int32_t* pivots, int32_t* info,
+             const Determinant<T>& determinant) {
   JAXMG_RETURN_IF_ERROR(
-      LuFactorization<T>(context, matrix, x, workspace, pivots, info, determinant).Run());
+      LuFactorization<T>(context, precision, matrix, x, workspace, pivots, info, determinant)
+          .Run());
   return SwapLower(context, matrix, pivots);
 }
 
-#define JAXMG_INSTANTIATE(T)                                                                \
-  template Status Getrf(const RankContext&, const Matrix<T>&, const RightHandSides<T>&, T*, \
-                        int32_t*, int32_t*, const Determinant<T>&);
+#define JAXMG_INSTANTIATE(T)                                                                       \
+  template Status Getrf(const RankContext&, Precision, const Matrix<T>&, const RightHandSides<T>&, \
+                        T*, int32_t*, int32_t*, const Determinant<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

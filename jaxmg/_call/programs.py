@@ -227,6 +227,11 @@ def _array_placer(array, layout, spec, extra=0):
     if _on_mesh(array, layout):
         return None
     sharding = layout.sharding(spec)
+    if _lies_on_only_device(array, layout):
+        # Takes the host a third of the time of a device_put.
+        return lambda array: jax.make_array_from_single_device_arrays(
+            array.shape, sharding, [array.addressable_data(0)]
+        )
     whole = not isinstance(array, jax.Array) or (
         array.is_fully_addressable or array.is_fully_replicated
     )
@@ -235,6 +240,12 @@ def _array_placer(array, layout, spec, extra=0):
         return lambda array: put(array, sharding)
     pad = jnp.pad if isinstance(array, jax.Array) else np.pad
     return lambda array: put(pad(array, ((0, extra), (0, 0))), sharding)
+
+
+def _lies_on_only_device(array, layout):
+    """Whether ``array`` lies on the device of a mesh of one."""
+    one = layout.mesh.size == 1 and isinstance(array, jax.Array)
+    return one and array.devices() == set(layout.mesh.devices.flat)
 
 
 def _matrix_placer(matrix, layout):

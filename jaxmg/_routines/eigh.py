@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Literal, SupportsIndex, overload
 
 import jax
@@ -105,10 +106,16 @@ def _subset(routine, value, a):
 def _all(caller, a, b, check, *arguments, **options):
     """All eigenvalues, and eigenvectors, on behalf of a function that errors name."""
     routine, matrices = (syevd.SYEVD, (a,)) if b is None else (sygvd.SYGVD, (a, b))
-    return dispatch.call(
-        routine, matrices, collect(routine, *arguments, caller=caller, **options),
-        lambda each: eigen_rules.rule(routine, routine, each), check,
-    )  # fmt: skip
+    arguments = collect(routine, *arguments, caller=caller, **options)
+    return dispatch.call(routine, matrices, arguments, _rule(routine, routine, None), check)
+
+
+@functools.cache
+def _rule(routine, solver, subset):
+    """The derivative rule: the same function for the same arguments, as `dispatch.call` needs it
+    to cache plans."""
+    positions = slice(None) if subset is None else slice(*subset)
+    return lambda arguments: eigen_rules.rule(routine, solver, arguments, positions)
 
 
 @overload
@@ -202,11 +209,7 @@ def eigh(
         routine, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
         subset_by_index=subset, return_status=return_status,
     )  # fmt: skip
-    positions = slice(*subset)
-    return dispatch.call(
-        routine, matrices, arguments,
-        lambda each: eigen_rules.rule(routine, whole, each, positions), check,
-    )  # fmt: skip
+    return dispatch.call(routine, matrices, arguments, _rule(routine, whole, subset), check)
 
 
 @overload

@@ -219,7 +219,7 @@ def _solving_bytes(layout, dtype, n, nrhs, tile, lower_tile):
         return [count - n * nrhs * dtype.itemsize for count in sizes["bytes"]]
 
     usual = plugins.load(layout.platform).plan(
-        "potri", "native", str(dtype), _MANY, _MANY, 1, 0, 1, False
+        "potri", "native", str(dtype), _MANY, _MANY, _MANY, 1, 0, 1, False
     )["tile"]
     parts = refinement.parts(n, layout.ranks, nrhs)
     vectors = n * nrhs * (1 + 2 * parts * (parts > 1)) + height * nrhs

@@ -13,6 +13,7 @@ from jax.sharding import AxisType
 
 import jaxmg
 from jaxmg._call import alignment, execute, programs
+from jaxmg._transform import dispatch
 
 # Rows of results are looked at whole.
 pytestmark = cases.one_process("rows of processes are extended as those of devices")
@@ -28,7 +29,8 @@ def orders(monkeypatch):
         return original(call, arrays)
 
     def forget():  # the plans of other tests, which don't know of this one
-        execute._resolve.cache_clear()
+        dispatch._plan.cache_clear()
+        execute._resolve_with_call.cache_clear()
         programs._compiled.cache_clear()
 
     original = alignment.extend
@@ -140,7 +142,7 @@ def test_matrices_that_fill_a_device_stay_as_they_are(orders, monkeypatch):
     jaxmg.potri(a)
     assert not orders
     monkeypatch.setattr(layouts.Layout, "memory", 1 << 30)
-    execute._resolve.cache_clear()
+    dispatch._plan.cache_clear()
     jaxmg.potri(a)
     assert orders
 

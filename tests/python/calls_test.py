@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from routines import ROUTINES
 
@@ -173,6 +173,19 @@ def test_arrays_on_the_mesh_are_not_moved():
     with _nothing_is_moved(), _nothing_is_compiled():
         second = jax.block_until_ready(jaxmg.potrs(a, b))
     np.testing.assert_array_equal(first, second)
+
+
+def test_arrays_on_the_only_device_of_a_mesh_are_not_moved():
+    """Of explicit axes too, which are part of an array's type."""
+    mesh = cases.line(1, kind=AxisType.Explicit)
+    a, b = map(jax.numpy.asarray, (cases.positive_definite("well", _N, "float64"), np.ones(_N)))
+    first = jax.block_until_ready(jaxmg.potrs(a, b, mesh=mesh))
+    with _nothing_is_moved(), _nothing_is_compiled():
+        second = jax.block_until_ready(jaxmg.potrs(a, b, mesh=mesh))
+    np.testing.assert_array_equal(first, second)
+    cases.check_potrs(cases.positive_definite("well", _N, "float64"), second, np.ones(_N))
+    jaxmg.potrs(a, b, mesh=mesh, donate=True)
+    assert a.is_deleted() and not b.is_deleted()
 
 
 def test_one_program_serves_all_arrays_on_a_device():

@@ -152,7 +152,7 @@ def _native_bytes(routine, n, dtype, ranks, nrhs):
     rows = n // ranks
 
     def beside_results(native, dtype):
-        plan = plugins.load("cpu").plan(native, "native", str(dtype), n, rows, ranks, 0, nrhs)
+        plan = plugins.load("cpu").plan(native, "native", str(dtype), n, n, rows, ranks, 0, nrhs)
         results = plan["overflow_rows"] if native == "potrf" else nrhs
         return plan["bytes"][0] - results * n * np.dtype(dtype).itemsize
 
@@ -233,14 +233,25 @@ def test_any_plugin_plans_for_gpus():
     plugin = plugins.load(cases.devices(1)[0].platform)
 
     def of(routine):
-        return plugin.plan(routine, "native", "float64", 8192, 2048, 4, 1024, 1, platform="gpu")
+        return plugin.plan(
+            routine, "native", "float64", 8192, 8192, 2048, 4, 1024, 1, platform="gpu"
+        )
 
     share, x = 2 * 1024 * 8, 8192 * 8
     kept, solved = of("potrf"), of("potrs")
     assert kept["tile"] == solved["tile"] == 1024
     assert kept["bytes"][0] - (solved["bytes"][0] - share - x) == 4 * 1024**2 * 8
     with pytest.raises(ValueError, match="no platform 'tpu'"):
-        plugin.plan("potrs", "native", "float64", 8, 8, 1, platform="tpu")
+        plugin.plan("potrs", "native", "float64", 8, 8, 8, 1, platform="tpu")
+
+
+@pytest.mark.parametrize("routine", ["potrs", "potri", "syevd", "sygvd", "potrf", "factor_apply"])
+def test_the_plugin_plans_square_matrices_of_its_routines(routine):
+    plugin = plugins.load(cases.devices(1)[0].platform)
+    with pytest.raises(ValueError, match=f"{routine}: A must be square, but m = 9 and n = 8"):
+        plugin.plan(routine, "native", "float64", 9, 8, 5, 2)
+    with pytest.raises(ValueError, match="2 blocks of 3 rows.*for m = 8"):
+        plugin.plan(routine, "native", "float64", 8, 8, 3, 2)
 
 
 @pytest.mark.parametrize("offset, fits", [(0, True), (-1, False), (None, None)])

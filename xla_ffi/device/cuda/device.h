@@ -39,8 +39,8 @@ class CudaDevice : public Device {
 
   int ordinal() const { return ordinal_; }
   // See CudaStatus.
-  void ExpectPlace(const int32_t* place, int32_t rank, int32_t group) {
-    status_kernels_.ExpectPlace(place, rank, group);
+  void ExpectCoordinates(const int32_t* coordinates, int32_t rank, int32_t group) {
+    status_kernels_.ExpectCoordinates(coordinates, rank, group);
   }
   CudaResources& resources() { return *resources_; }
   cudaStream_t stream(Stream stream) const { return resources_->stream(stream); }
@@ -79,8 +79,8 @@ class CudaDevice : public Device {
 
   // Runs blocks that wait for each other: see CudaResources.
   template <typename... Arguments>
-  Status LaunchTogether(Kernel kernel, char letter, Stream stream, int64_t blocks, int threads,
-                        int shared_bytes, Arguments... arguments);
+  Status LaunchCooperative(Kernel kernel, char letter, Stream stream, int64_t blocks, int threads,
+                           int shared_bytes, Arguments... arguments);
 
   // The same for memory of the host on one side.
   Status CopyToHost(Stream stream, void* target, const void* source, size_t bytes);
@@ -221,11 +221,11 @@ Status CudaDevice::LaunchShared(Kernel kernel, char letter, Stream stream, int64
 }
 
 template <typename... Arguments>
-Status CudaDevice::LaunchTogether(Kernel kernel, char letter, Stream stream, int64_t blocks,
-                                  int threads, int shared_bytes, Arguments... arguments) {
+Status CudaDevice::LaunchCooperative(Kernel kernel, char letter, Stream stream, int64_t blocks,
+                                     int threads, int shared_bytes, Arguments... arguments) {
   void* pointers[] = {&arguments...};
-  return resources_->LaunchTogether(kernel, letter, stream, static_cast<unsigned>(blocks), threads,
-                                    pointers, static_cast<unsigned>(shared_bytes));
+  return resources_->LaunchCooperative(kernel, letter, stream, static_cast<unsigned>(blocks),
+                                       threads, pointers, static_cast<unsigned>(shared_bytes));
 }
 
 }  // namespace jaxmg

@@ -400,9 +400,9 @@ KERNEL jaxmg_fill_int32(int* data, Index count, int value) {
 }
 
 // One block. `stale` is memory of the host, or null.
-KERNEL jaxmg_init_info(const int* place, int rank, int group, int* info, int* stale) {
+KERNEL jaxmg_init_info(const int* coordinates, int rank, int group, int* info, int* stale) {
   if (threadIdx.x != 0) return;
-  const bool misplaced = place[0] != rank || place[1] != group;
+  const bool misplaced = coordinates[0] != rank || coordinates[1] != group;
   *info = misplaced ? kMisplaced : kNoInfo;
   if (misplaced && stale != nullptr) *stale = 1;
 }

@@ -44,7 +44,7 @@ std::vector<std::string>& Folders() {
 }
 
 template <typename Table>
-Table& TheTable() {
+Table& TableOf() {
   static Table table;
   return table;
 }
@@ -54,13 +54,13 @@ Table& TheTable() {
   {JAXMG_TEXT(function), reinterpret_cast<void**>(&table.function)},
 
 template <typename Table>
-Library& TheLibrary();
+Library& LibraryOf();
 
 #define JAXMG_DEFINE_LIBRARY(Table, name, FUNCTIONS, ...) \
   template <>                                             \
-  Library& TheLibrary<Table>() {                          \
+  Library& LibraryOf<Table>() {                           \
     static Library* library = [] {                        \
-      Table& table = TheTable<Table>();                   \
+      Table& table = TableOf<Table>();                    \
       auto* made = new Library;                           \
       made->soname = name;                                \
       made->needs = {__VA_ARGS__};                        \
@@ -112,7 +112,7 @@ Status NotFound(const Library& library) {
   text += ", and the system's library path.";
   if (library.soname == "libcuda.so.1") {
     text += " It comes with NVIDIA's driver";
-  } else if (library.soname == TheLibrary<CusolverMp>().soname) {
+  } else if (library.soname == LibraryOf<CusolverMp>().soname) {
     text += " Install it with `pip install 'jaxmg-plugin-cuda" JAXMG_CUDA_MAJOR "[mp]'`";
   } else {
     text += " Install it with `pip install 'jax[cuda" JAXMG_CUDA_MAJOR
@@ -123,7 +123,7 @@ Status NotFound(const Library& library) {
 
 template <typename Table>
 void Append(std::vector<Library*>& all) {
-  all.push_back(&TheLibrary<Table>());
+  all.push_back(&LibraryOf<Table>());
 }
 
 std::vector<Library*> AllLibraries() {
@@ -142,7 +142,7 @@ std::vector<Library*> AllLibraries() {
 
 template <typename Table>
 Status Open() {
-  Library& library = TheLibrary<Table>();
+  Library& library = LibraryOf<Table>();
   if (library.opened) return Status::Ok();
   std::lock_guard<std::mutex> lock(Mutex());
   if (library.opened) return Status::Ok();
@@ -164,7 +164,7 @@ Status Open() {
 
 template <typename Table>
 const Table& Get() {
-  return TheTable<Table>();
+  return TableOf<Table>();
 }
 
 #define JAXMG_INSTANTIATE(Table) \

@@ -134,15 +134,15 @@ class CudaMemory : public MemorySource {
   std::map<CUdeviceptr, size_t> segments_;  // bytes, by address
 };
 
-CudaMemory& TheMemory() {
+CudaMemory& ProcessMemory() {
   static CudaMemory* memory = new CudaMemory;
   return *memory;
 }
 
 }  // namespace
 
-MemorySource& CudaMemorySource() { return TheMemory(); }
+MemorySource& CudaMemorySource() { return ProcessMemory(); }
 
-bool IsSharedSegment(const void* data) { return TheMemory().Has(data); }
+bool IsSharedSegment(const void* data) { return ProcessMemory().Has(data); }
 
 }  // namespace jaxmg

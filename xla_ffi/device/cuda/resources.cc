@@ -388,8 +388,8 @@ Status CudaResources::Launch(Kernel kernel, char letter, Stream stream, unsigned
   return Status::Ok();
 }
 
-Status CudaResources::LaunchTogether(Kernel kernel, char letter, Stream stream, unsigned blocks,
-                                     unsigned threads, void** arguments, unsigned shared_bytes) {
+Status CudaResources::LaunchCooperative(Kernel kernel, char letter, Stream stream, unsigned blocks,
+                                        unsigned threads, void** arguments, unsigned shared_bytes) {
   CUfunction function = nullptr;
   JAXMG_RETURN_IF_ERROR(pool_->FindKernel(kernel, letter, &function));
   JAXMG_RETURN_IF_ERROR(TakeShared(function, kernel, letter, shared_bytes));

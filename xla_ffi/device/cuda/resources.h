@@ -60,8 +60,8 @@ class CudaResources {
                 void** arguments, unsigned shared_bytes = 0);
   // Blocks that wait for each other, and so have to run at the same time: no more than fit. One on
   // each multiprocessor does.
-  Status LaunchTogether(Kernel kernel, char letter, Stream stream, unsigned blocks,
-                        unsigned threads, void** arguments, unsigned shared_bytes = 0);
+  Status LaunchCooperative(Kernel kernel, char letter, Stream stream, unsigned blocks,
+                           unsigned threads, void** arguments, unsigned shared_bytes = 0);
   Status Multiprocessors(int* count) const;
   // That a block may have at most.
   Status SharedBytes(int* bytes) const;

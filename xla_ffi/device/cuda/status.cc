@@ -7,9 +7,9 @@
 namespace jaxmg {
 
 Status CudaStatus::InitInfo(Stream stream, int32_t* info) {
-  if (place_ == nullptr) return device_.FillInt32(stream, info, 1, kNoInfo);
+  if (coordinates_ == nullptr) return device_.FillInt32(stream, info, 1, kNoInfo);
   int* stale = device_.resources().StaleFlag();
-  return device_.LaunchOne(Kernel::kInitInfo, 's', stream, place_, expected_[0], expected_[1], info,
+  return device_.LaunchOne(Kernel::kInitInfo, 's', stream, coordinates_, expected_[0], expected_[1], info,
                            stale);
 }
 

@@ -19,8 +19,8 @@ class CudaStatus : public StatusKernels {
 
   // Where the caller's data, on the device, say that this rank is, and where its host takes it to
   // be: InitInfo compares the two.
-  void ExpectPlace(const int32_t* place, int32_t rank, int32_t group) {
-    place_ = place;
+  void ExpectCoordinates(const int32_t* coordinates, int32_t rank, int32_t group) {
+    coordinates_ = coordinates;
     expected_ = {rank, group};
   }
 
@@ -52,7 +52,7 @@ class CudaStatus : public StatusKernels {
 
  private:
   CudaDevice& device_;
-  const int32_t* place_ = nullptr;  // [rank, group], if they are to be compared
+  const int32_t* coordinates_ = nullptr;  // [rank, group]; null: no comparison
   std::array<int32_t, 2> expected_{};
 };
 

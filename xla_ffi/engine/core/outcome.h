@@ -19,7 +19,7 @@ class Outcome {
  public:
   static size_t Bytes(int ranks) { return kRecordBytes * (1 + ranks); }
 
-  // Where `gathers`, the root alone works, and the others tell it theirs.
+  // If `gathers`, only the root works, and the other ranks send it their records.
   Outcome(const RankContext& context, bool gathers, void* records, int32_t* status)
       : context_(context), gathers_(gathers), records_(records), status_(status) {}
 
@@ -29,7 +29,7 @@ class Outcome {
   Real<T>* log_det() const {
     return reinterpret_cast<Real<T>*>(static_cast<char*>(records_) + kLogDet);
   }
-  // Whether this rank has a part in the work on the matrix.
+  // Whether this rank works on the matrix.
   bool works() const { return !gathers_ || context_.comm.rank() == kRoot; }
 
   Status Init() const {
@@ -38,7 +38,8 @@ class Outcome {
     return device().template blas<Real<T>>().SetZero(Stream::kMain, 1, 1, log_det(), 1);
   }
 
-  // Those of ranks that leave the work to the root, which adds its own in the end.
+  // Sends the records of the other ranks to the root if only the root works. Set adds the root's
+  // own.
   Status GatherRecords() const {
     if (!works()) return context_.comm.Send(Stream::kMain, kRoot, mine());
     for (int rank = 1; rank < context_.comm.size(); ++rank) {
@@ -47,7 +48,7 @@ class Outcome {
     return Status::Ok();
   }
 
-  // The ranks' records become *status.
+  // Reduces the ranks' records to *status.
   Status Set() const {
     const int ranks = context_.comm.size();
     if (works()) {
@@ -61,7 +62,7 @@ class Outcome {
     return Spread(status_, 1);
   }
 
-  // *log_det := the sum of the ranks' shares, after Set, on ranks that work.
+  // *log_det := the sum of the ranks' logarithms, on ranks that work. Call after Set.
   Status SumLogDets(Real<T>* log_det) const {
     if (!works()) return Status::Ok();
     const char* terms = static_cast<char*>(RecordOf(0).data) + kLogDet;
@@ -70,7 +71,7 @@ class Outcome {
                                       log_det);
   }
 
-  // *log_det, unless it is null: a logarithm that is NaN where the status is not 0.
+  // Sets *log_det, unless it is null; it is NaN if the status is not 0.
   Status SetLogDet(Real<T>* log_det) const {
     if (log_det == nullptr) return Status::Ok();
     JAXMG_RETURN_IF_ERROR(SumLogDets(log_det));
@@ -78,14 +79,15 @@ class Outcome {
     return Spread(log_det, 1);
   }
 
-  // Results that this rank has computed become NaN, for routines that give none where they fail.
+  // Fills results of this rank with NaN if the status is not 0, for routines whose failure leaves
+  // no result.
   template <typename U>
   Status PoisonIfFailed(int64_t m, int64_t n, U* data) const {
     if (!works()) return Status::Ok();
     return device().status().PoisonIf(Stream::kMain, status_, m, n, data, m);
   }
 
-  // What the root has computed for all, if it was the root alone.
+  // Broadcasts a result of the root to all ranks if only the root works.
   template <typename U>
   Status Spread(U* data, int64_t count) const {
     if (!gathers_ || count == 0) return Status::Ok();

@@ -13,7 +13,7 @@ Precision ChosenPrecision(Precision asked, int64_t n, const Tuning& tuning) {
 }
 
 int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning) {
-  if (ranks == 1) return tuning.usual_tile;  // nobody to share with, or to wait for
+  if (ranks == 1) return tuning.usual_tile;  // no other rank shares the work or waits
   return std::clamp<int64_t>(block / tuning.least_tiles, 32, tuning.usual_tile);
 }
 

@@ -71,9 +71,9 @@ FUNCTIONS = {
 
 
 def make_mesh(kind=AxisType.Auto, **sizes):
-    places = np.array(cases.devices(int(np.prod(list(sizes.values())))))
+    chosen = np.array(cases.devices(int(np.prod(list(sizes.values())))))
     kinds = (kind,) * len(sizes)
-    return Mesh(places.reshape(tuple(sizes.values())), tuple(sizes), axis_types=kinds)
+    return Mesh(chosen.reshape(tuple(sizes.values())), tuple(sizes), axis_types=kinds)
 
 
 def make_arguments(n, dtype):

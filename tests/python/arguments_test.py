@@ -189,7 +189,7 @@ def test_other_values_say_nothing_to_transpose(trans):
 
 @pytest.mark.parametrize("function", [jaxmg.eigh, jaxmg.eigvalsh])
 @pytest.mark.parametrize("subset", [(True, 2), (0, np.bool_(True)), (False, True)])
-def test_booleans_are_no_places_of_eigenvalues(function, subset):
+def test_booleans_are_no_indices_of_eigenvalues(function, subset):
     with pytest.raises(TypeError, match="subset_by_index must be None or two integers"):
         function(_A, subset_by_index=subset)
     assert len(jaxmg.eigvalsh(_A, subset_by_index=(np.int64(0), np.uint8(2)))) == 2

@@ -167,7 +167,7 @@ def test_an_attribute_of_another_type_is_an_error():
 
 _BLOCK, _NONE, _COLUMN = (4, 4), (0, 4), (4, 1)
 _STATUS = jax.ShapeDtypeStruct((1,), np.int32)
-# Handler -> (operands after the place, results, attributes beside n, ranks, tile and backend).
+# Handler -> (operands after the coordinates, results, attributes that not every handler has).
 _HANDLERS = {
     "jaxmg_potri": ([_BLOCK], [_BLOCK, _STATUS], {"products": 0}),
     "jaxmg_syevd": ([_BLOCK], [_BLOCK, (4,), _STATUS], {"vectors": True}),
@@ -225,10 +225,10 @@ def test_every_handler_takes_exactly_its_attributes(name):
 
 
 @pytest.mark.parametrize("name", ["jaxmg_syevx", "jaxmg_sygvx"])
-@pytest.mark.parametrize("places", [{"first": -1}, {"first": 3}, {"last": 5}])
-def test_eigenvalues_that_there_are_not(name, places):
+@pytest.mark.parametrize("subset", [{"first": -1}, {"first": 3}, {"last": 5}])
+def test_eigenvalues_that_there_are_not(name, subset):
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"there are no eigenvalues \["):
-        _call_handler(name, **places)
+        _call_handler(name, **subset)
 
 
 def test_operation_that_is_not_there():

@@ -364,7 +364,7 @@ def test_no_rows(name):
 # Defaults that are not JAX's: SciPy's of today, since "gen" is what there isn't; None leaves it to
 # the arguments of jax.numpy.linalg.
 _OTHER_DEFAULTS = {("solve", "assume_a"), ("cholesky", "lower"), ("eigh", "lower")}
-# Arguments of jax.scipy.linalg that come by keyword alone, as others have their places.
+# Arguments of jax.scipy.linalg that are keyword-only here, where others have their positions.
 _BY_KEYWORD = {"eigh"}
 
 
@@ -380,10 +380,10 @@ def test_arguments_are_jaxs(name, module):
     assert [*ours][-2:] == ["mesh", "matrix_specs"]
     theirs = inspect.signature(getattr(module, name)).parameters.values()
     by_keyword = module is jax.scipy.linalg and name in _BY_KEYWORD
-    for place, parameter in enumerate(theirs):
+    for position, parameter in enumerate(theirs):
         mine = ours[parameter.name]
-        if parameter.kind is not parameter.KEYWORD_ONLY and not (by_keyword and place):
-            assert [*ours].index(parameter.name) == place and mine.kind == parameter.kind
+        if parameter.kind is not parameter.KEYWORD_ONLY and not (by_keyword and position):
+            assert [*ours].index(parameter.name) == position and mine.kind == parameter.kind
         if (name, parameter.name) not in _OTHER_DEFAULTS:
             assert mine.default == parameter.default
 

@@ -69,8 +69,8 @@ def test_factors_of_a_batch():
     np.testing.assert_array_equal(solve(again), solve(factors))
 
 
-def test_devices_in_other_places(monkeypatch):
-    """Where those in the same places aren't there, the first ones."""
+def test_devices_at_other_indices(monkeypatch):
+    """If there are no devices at the same indices, the first ones."""
     here = jax.local_devices()
     mesh = jax.sharding.Mesh(cases.line(4).devices[2:], ("r",))
     pickled = pickle.dumps(_factor(mesh))

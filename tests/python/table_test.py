@@ -40,9 +40,9 @@ def _prepare(name, n, ranks, dtype, tile):
     """(function that calls the routine, its arrays on the host)."""
     routine, mesh = ROUTINES[name], cases.line(ranks)
     arrays = dict(zip("amb", _matrices(n, dtype), strict=True))
-    place = {kind: cases.shard_rows(arrays[kind], mesh) for kind in "am"}
-    place["b"] = cases.shard(arrays["b"], mesh)
-    operands = routine.make_operands(jaxmg, place.get, tile, mesh=mesh)
+    on_mesh = {kind: cases.shard_rows(arrays[kind], mesh) for kind in "am"}
+    on_mesh["b"] = cases.shard(arrays["b"], mesh)
+    operands = routine.make_operands(jaxmg, on_mesh.get, tile, mesh=mesh)
     return lambda: routine.call(jaxmg, operands, tile, mesh=mesh), arrays
 
 

@@ -11,6 +11,8 @@ using std::chrono::seconds;
 
 // Longer than it takes to find out that calls can't meet.
 constexpr milliseconds kLate(4500);
+// Of calls that have to fail long before.
+constexpr seconds kLimit(6);
 
 bool Has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -37,7 +39,7 @@ void Runs(const std::shared_ptr<const SharedCallSite>& site, int64_t run,
 void Fails(const std::shared_ptr<const SharedCallSite>& site, int64_t run,
            const std::vector<std::string>& texts, const Devices& devices = {}) {
   const auto begin = Clock::now();
-  for (const RankOutcome& one : RunRanksHere(site, run, Agrees, kPatience, "float64", devices)) {
+  for (const RankOutcome& one : RunRanksHere(site, run, Agrees, kLimit, "float64", devices)) {
     const std::string text = one.status.message();
     EXPECT(one.status.code() == Code::kInvalidArgument) << text;
     EXPECT(Has(text, "in different orders")) << text;

@@ -93,7 +93,8 @@ class CudaMemory : public MemorySource {
   }
 
  private:
-  // With addresses, for all devices that are served; the handle goes with the mapping.
+  // Maps the memory and gives all served devices access. Releases the handle; the mapping keeps the
+  // memory alive.
   Status Place(CUmemGenericAllocationHandle handle, size_t bytes, void** data) {
     const CudaDriver& driver = Get<CudaDriver>();
     CUdeviceptr begin = 0;

@@ -9,8 +9,8 @@ namespace jaxmg {
 Status CudaStatus::InitInfo(Stream stream, int32_t* info) {
   if (coordinates_ == nullptr) return device_.FillInt32(stream, info, 1, kNoInfo);
   int* stale = device_.resources().StaleFlag();
-  return device_.LaunchOne(Kernel::kInitInfo, 's', stream, coordinates_, expected_[0], expected_[1], info,
-                           stale);
+  return device_.LaunchOne(Kernel::kInitInfo, 's', stream, coordinates_, expected_[0], expected_[1],
+                           info, stale);
 }
 
 Status CudaStatus::Digest(Stream stream, const void* words, int64_t count, int32_t* digest) {

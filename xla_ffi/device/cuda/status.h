@@ -17,8 +17,8 @@ class CudaStatus : public StatusKernels {
  public:
   explicit CudaStatus(CudaDevice& device) : device_(device) {}
 
-  // Where the caller's data, on the device, say that this rank is, and where its host takes it to
-  // be: InitInfo compares the two.
+  // Sets the rank coordinates in device memory and those that the host assumes. InitInfo compares
+  // them.
   void ExpectCoordinates(const int32_t* coordinates, int32_t rank, int32_t group) {
     coordinates_ = coordinates;
     expected_ = {rank, group};
@@ -44,14 +44,14 @@ class CudaStatus : public StatusKernels {
   JAXMG_FOR_EACH_DTYPE(JAXMG_POISON_IF)
 #undef JAXMG_POISON_IF
 
-  // What Blas::Potrf does after cuSOLVER: a tile that has failed, or whose diagonal is not finite,
-  // counts in *info. *failed, device memory, becomes the order of the leading minor in the tile, or
-  // 0.
+  // The check of Blas::Potrf after cuSOLVER: records a tile that has failed, or whose diagonal is
+  // not finite, in *info. Sets *failed, in device memory, to the order of the leading minor in the
+  // tile, or 0.
   template <typename T>
   Status CheckFactor(Stream stream, int64_t n, const T* a, int64_t lda, int64_t offset,
                      const int32_t* solver_info, int32_t* failed, int32_t* info);
-  // *first becomes the smallest of itself and offset + k, k the first column (from 1) where the
-  // lower trapezoid of an m x n block is not finite.
+  // *first := min(*first, offset + k), where k is the first column (from 1) in which the lower
+  // trapezoid of an m x n block is not finite.
   template <typename T>
   Status CheckFinite(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, int64_t offset,
                      int32_t* first);

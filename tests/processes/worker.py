@@ -267,7 +267,7 @@ def bits():
         factor.solve(b), factor.upper(), factor.inv(),
     )  # fmt: skip
     for result in results:
-        say("bits", hashlib.sha256(rendezvous.gathered(result).tobytes()).hexdigest())
+        say("bits", hashlib.sha256(rendezvous.gather(result).tobytes()).hexdigest())
 
 
 def export(folder):

@@ -1,5 +1,5 @@
-// The kernels of kernels.cu. Their names in the fatbin are jaxmg_ and what stands here, and a
-// letter for the dtype where they have one: jaxmg_mirror_lower_d.
+// The kernels of kernels.cu. Their names in the fatbin have the prefix jaxmg_ and, if they depend
+// on the dtype, its letter as a suffix: jaxmg_mirror_lower_d.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_KERNELS_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_KERNELS_H_
 
@@ -28,9 +28,11 @@ enum class Kernel {
   kFromReal,
   kIdentity,
   kInitInfo,
+  kKeepNegative,
   kLoadInverse,
   kMirrorLower,
   kMoveRows,
+  kMultiply,
   kMultiplyBfloats,
   kMultiplyHalves,
   kPackBand,
@@ -54,7 +56,7 @@ enum class Kernel {
   kUnpackReflectors,
 };
 
-// In that order. `letters`: of the dtypes that they are for.
+// In the same order. `letters`: the dtypes of a kernel.
 struct KernelName {
   const char *name, *letters;
 };
@@ -81,9 +83,11 @@ inline constexpr KernelName kKernels[] = {
     {"from_real", "sdcz"},
     {"identity", "sdcz"},
     {"init_info", ""},
+    {"keep_negative", ""},
     {"load_inverse", "sdcz"},
     {"mirror_lower", "sdcz"},
     {"move_rows", "sdcz"},
+    {"multiply", "sdcz"},
     {"multiply_bfloats", ""},
     {"multiply_halves", ""},
     {"pack_band", "sdcz"},

@@ -47,7 +47,7 @@ Status CudaLu<T>::FactorColumns(Stream stream, int64_t m, int64_t n, T* a, int64
   auto* met = static_cast<int32_t*>(scratch);
   char* exchanged = static_cast<char*>(scratch) + kHead;
   JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, met, 1, 0));
-  return device_.LaunchTogether(Kernel::kFactorLuPanel, CudaType<T>::kLetter, stream, blocks,
+  return device_.LaunchCooperative(Kernel::kFactorLuPanel, CudaType<T>::kLetter, stream, blocks,
                                 kLuThreads, static_cast<int>(rows * n * sizeof(T)), m,
                                 static_cast<int>(n), a, lda, offset, pivots, info, met, exchanged,
                                 exchanged + rows_bytes, exchanged + rows_bytes + sizes_bytes);

@@ -30,7 +30,7 @@ Status CudaPanel<T>::QrPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t 
   auto* met = static_cast<int32_t*>(scratch);
   char* sums = static_cast<char*>(scratch) + kHead;
   JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, met, 1, 0));
-  return device_.LaunchTogether(Kernel::kFactorPanel, CudaType<T>::kLetter, stream, blocks,
+  return device_.LaunchCooperative(Kernel::kFactorPanel, CudaType<T>::kLetter, stream, blocks,
                                 kPanelThreads, 0, m, static_cast<int>(n), a, lda, t, ldt, met, sums,
                                 sums + sums_bytes);
 }

@@ -68,6 +68,14 @@ inline constexpr int kPanelColumns = 64;
 inline constexpr int kPanelThreads = 512;
 inline constexpr int kPanelRows = 256;
 inline constexpr int kPanelBlocks = 256;
+// Where all of its rows are in registers: the columns that a warp has, the most rows that a lane
+// has of an element's size, the blocks from which on they have more than half of that, and the
+// parts of a sum for T.
+inline constexpr int kWarpColumns = 4;
+template <int kBytes>
+inline constexpr int kLaneRows = 64 / kBytes;
+inline constexpr int kRegisterBlocks = 32;
+inline constexpr int kPanelParts = 8;
 
 // LU of a panel: its most columns, threads of a block, rows that a block has at least where there
 // are several, and the most blocks. And the most interchanges of rows that are done at once.

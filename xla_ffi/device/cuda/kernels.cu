@@ -7,6 +7,7 @@
 #include "xla_ffi/device/cuda/panel.cuh"
 #include "xla_ffi/device/cuda/part_products.cuh"
 #include "xla_ffi/device/cuda/parts.cuh"
+#include "xla_ffi/device/cuda/register_panel.cuh"
 #include "xla_ffi/device/cuda/row_solver.cuh"
 #include "xla_ffi/device/cuda/scalars.cuh"
 #include "xla_ffi/device/cuda/scaling.cuh"
@@ -270,6 +271,10 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
   KERNEL __launch_bounds__(kPanelThreads, 1) jaxmg_factor_panel_##letter(                          \
       Index m, int n, T* a, Index lda, T* t, Index ldt, unsigned* met, T* sums, R* largest) {      \
     PanelFactor<T, 32>(m, n, a, lda, t, ldt, met, sums, largest).Run();                            \
+  }                                                                                                \
+  KERNEL __launch_bounds__(kPanelThreads, 1) jaxmg_factor_panel_in_registers_##letter(             \
+      Index m, int n, T* a, Index lda, T* t, Index ldt, T* numbers) {                              \
+    RegisterPanel<T>(m, n, a, lda, t, ldt, numbers).Run();                                         \
   }                                                                                                \
   KERNEL jaxmg_from_real_##letter(Index m, Index n, const R* a, Index lda, T* b, Index ldb) {      \
     for (Index i = FirstElement(); i < m * n; i += ElementStride()) {                              \

@@ -1,0 +1,63 @@
+// What the lanes of a warp compute together. All lanes call these, and get the same result.
+#ifndef JAXMG_XLA_FFI_DEVICE_CUDA_WARPS_CUH_
+#define JAXMG_XLA_FFI_DEVICE_CUDA_WARPS_CUH_
+
+#include "xla_ffi/device/cuda/scalars.cuh"
+
+namespace jaxmg::kernels {
+
+__device__ inline unsigned LargestOfWarp(unsigned x) { return __reduce_max_sync(~0u, x); }
+
+// What lane `lane` has.
+template <typename T>
+__device__ T OfLane(T x, int lane) {
+  return __shfl_sync(~0u, x, lane);
+}
+template <>
+__device__ inline cuComplex OfLane(cuComplex x, int lane) {
+  return make_cuComplex(OfLane(x.x, lane), OfLane(x.y, lane));
+}
+template <>
+__device__ inline cuDoubleComplex OfLane(cuDoubleComplex x, int lane) {
+  return make_cuDoubleComplex(OfLane(x.x, lane), OfLane(x.y, lane));
+}
+
+// What the lane has whose number differs in the bits of `lanes`.
+template <typename T>
+__device__ T AcrossLanes(T x, int lanes) {
+  return __shfl_xor_sync(~0u, x, lanes);
+}
+template <>
+__device__ inline cuComplex AcrossLanes(cuComplex x, int lanes) {
+  return make_cuComplex(AcrossLanes(x.x, lanes), AcrossLanes(x.y, lanes));
+}
+template <>
+__device__ inline cuDoubleComplex AcrossLanes(cuDoubleComplex x, int lanes) {
+  return make_cuDoubleComplex(AcrossLanes(x.x, lanes), AcrossLanes(x.y, lanes));
+}
+
+// The sum over all lanes, in the same order in every lane.
+template <typename T>
+__device__ T SumOfWarp(T x) {
+  for (int lanes = 16; lanes > 0; lanes /= 2) x = Plus(x, AcrossLanes(x, lanes));
+  return x;
+}
+
+// Of four numbers a lane: lane l gets the sum of number l / 8. The order of a sum's terms is that
+// of SumOfWarp.
+template <typename T>
+__device__ T SumsOfWarp(const T (&x)[4], int lane) {
+  const bool upper = (lane & 16) != 0, odd = (lane & 8) != 0;
+  T pair[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    pair[i] = Plus(upper ? x[2 + i] : x[i], AcrossLanes(upper ? x[i] : x[2 + i], 16));
+  }
+  T sum = Plus(odd ? pair[1] : pair[0], AcrossLanes(odd ? pair[0] : pair[1], 8));
+  for (int lanes = 4; lanes > 0; lanes /= 2) sum = Plus(sum, AcrossLanes(sum, lanes));
+  return sum;
+}
+
+}  // namespace jaxmg::kernels
+
+#endif  // JAXMG_XLA_FFI_DEVICE_CUDA_WARPS_CUH_

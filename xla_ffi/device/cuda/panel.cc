@@ -31,8 +31,8 @@ Status CudaPanel<T>::QrPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t 
   char* sums = static_cast<char*>(scratch) + kHead;
   JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, met, 1, 0));
   return device_.LaunchCooperative(Kernel::kFactorPanel, CudaType<T>::kLetter, stream, blocks,
-                                kPanelThreads, 0, m, static_cast<int>(n), a, lda, t, ldt, met, sums,
-                                sums + sums_bytes);
+                                   kPanelThreads, 0, m, static_cast<int>(n), a, lda, t, ldt, met,
+                                   sums, sums + sums_bytes);
 }
 
 // More blocks have more to say to each other, fewer have more rows to pass through.
@@ -51,9 +51,9 @@ Status CudaPanel<T>::InRegisters(Stream stream, int64_t m, int64_t n, T* a, int6
   JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, static_cast<int32_t*>(numbers),
                                           count * sizeof(T) / sizeof(int32_t), -1));
   const int warps = static_cast<int>((n + kWarpColumns - 1) / kWarpColumns);
-  return device_.LaunchTogether(Kernel::kFactorPanelInRegisters, CudaType<T>::kLetter, stream,
-                                blocks, 32 * warps, 0, m, static_cast<int>(n), a, lda, t, ldt,
-                                numbers);
+  return device_.LaunchCooperative(Kernel::kFactorPanelInRegisters, CudaType<T>::kLetter, stream,
+                                   blocks, 32 * warps, 0, m, static_cast<int>(n), a, lda, t, ldt,
+                                   numbers);
 }
 
 template <typename T>

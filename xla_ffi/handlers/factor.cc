@@ -52,28 +52,6 @@ struct ApplyNeeds {
   }
 };
 
-// A Status that names the routine unless the block, the tile width and the overflow tile fit each
-// other as the plan has them.
-Status CheckFactor(const char* routine, ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
-                   const SquareAttributes& attributes) {
-  JAXMG_RETURN_IF_ERROR(CheckCall(routine, tiles, attributes));
-  const int64_t n = attributes.n, block = tiles.dimensions()[0];
-  if (attributes.tile != Tiles::EvenWidth(block, attributes.tile)) {
-    return Error(Code::kInvalidArgument, routine, ": tiles of ", attributes.tile,
-                 " columns are not what blocks of ", block, " are cut into");
-  }
-  const bool overflows =
-      Tiles(n, block, static_cast<int>(attributes.ranks), attributes.tile).has_overflow();
-  const int64_t rows = overflows ? attributes.tile : 0;
-  const auto shape = overflow.dimensions();
-  if (shape.size() != 2 || shape[0] != rows || shape[1] != n ||
-      overflow.element_type() != tiles.element_type()) {
-    return Error(Code::kInvalidArgument, routine, ": the overflow tile must be (", rows, ", ", n,
-                 "), of the tiles' dtype");
-  }
-  return Status::Ok();
-}
-
 // What a rank works on in `a`, and where that is copied from first.
 template <typename T>
 Operand<T> OperandOf(const SquareAttributes& attributes, ffi::AnyBuffer a, ffi::AnyBuffer overflow,
@@ -88,7 +66,7 @@ template <typename Program>
 PlatformResult OnFactor(const char* name, const Platform& platform,
                         ffi::Buffer<ffi::DataType::S32>& place, const SquareAttributes& attributes,
                         ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, const Program& program) {
-  const Status checked = CheckFactor(name, tiles, overflow, attributes);
+  const Status checked = CheckTiles(name, tiles, overflow, attributes.n, attributes.n, attributes);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(name, tiles.element_type(), [&](auto zero) {
     return Launch(platform, SiteOf(name, platform, place, tiles, attributes, attributes.n),

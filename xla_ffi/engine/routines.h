@@ -21,5 +21,7 @@
 #include "xla_ffi/engine/eigen/eigenproblem.h"
 #include "xla_ffi/engine/eigen/sygvd.h"
 #include "xla_ffi/engine/lu/gesv.h"
+#include "xla_ffi/engine/lu/getri.h"
+#include "xla_ffi/engine/lu/lu_factor.h"
 
 #endif  // JAXMG_XLA_FFI_ENGINE_ROUTINES_H_

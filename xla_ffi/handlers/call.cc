@@ -150,6 +150,27 @@ Status CheckCall(const char* routine, ffi::AnyBuffer a, const SquareAttributes& 
   return CheckCall(routine, a, attributes, kNativeAlone, &backend);
 }
 
+Status CheckTiles(const char* routine, ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, int64_t m,
+                  int64_t n, const CommonAttributes& attributes) {
+  size_t backend = 0;
+  JAXMG_RETURN_IF_ERROR(CheckBlock(routine, tiles, m, n, attributes, kNativeAlone, &backend));
+  const int64_t block = tiles.dimensions()[0];
+  if (attributes.tile != Tiles::EvenWidth(block, attributes.tile)) {
+    return Error(Code::kInvalidArgument, routine, ": tiles of ", attributes.tile,
+                 " columns are not what blocks of ", block, " are cut into");
+  }
+  const bool overflows =
+      Tiles(m, block, static_cast<int>(attributes.ranks), attributes.tile).has_overflow();
+  const int64_t rows = overflows ? attributes.tile : 0;
+  const auto shape = overflow.dimensions();
+  if (shape.size() != 2 || shape[0] != rows || shape[1] != n ||
+      overflow.element_type() != tiles.element_type()) {
+    return Error(Code::kInvalidArgument, routine, ": the overflow tile must be (", rows, ", ", n,
+                 "), of the tiles' dtype");
+  }
+  return Status::Ok();
+}
+
 Status CheckPrecision(const char* routine, ffi::AnyBuffer a,
                       const PrecisionAttributes& attributes) {
   const auto products = static_cast<int64_t>(attributes.products);

@@ -55,6 +55,11 @@ Status CheckCall(const char* routine, ffi::AnyBuffer a, const SquareAttributes& 
                  const Backends& backends, size_t* backend);
 Status CheckCall(const char* routine, ffi::AnyBuffer a, const SquareAttributes& attributes);
 
+// Checks that the block, the tile width and the overflow tile of a kept factor of an m x n matrix
+// match the plan; an error names the routine.
+Status CheckTiles(const char* routine, ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, int64_t m,
+                  int64_t n, const CommonAttributes& attributes);
+
 // Checks that products of this dtype can be computed in this precision.
 Status CheckPrecision(const char* routine, ffi::AnyBuffer a, const PrecisionAttributes& attributes);
 // Of a general matrix, whose rows can't all be scaled to the size that products of float16 parts

@@ -53,28 +53,6 @@ struct ApplyNeeds {
   }
 };
 
-// Checks that the block, the tile width and the overflow tile match the plan; an error names the
-// routine.
-Status CheckFactor(const char* routine, ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
-                   const SquareAttributes& attributes) {
-  JAXMG_RETURN_IF_ERROR(CheckCall(routine, tiles, attributes));
-  const int64_t n = attributes.n, block = tiles.dimensions()[0];
-  if (attributes.tile != Tiles::EvenWidth(block, attributes.tile)) {
-    return Error(Code::kInvalidArgument, routine, ": tiles of ", attributes.tile,
-                 " columns are not what blocks of ", block, " are cut into");
-  }
-  const bool overflows =
-      Tiles(n, block, static_cast<int>(attributes.ranks), attributes.tile).has_overflow();
-  const int64_t rows = overflows ? attributes.tile : 0;
-  const auto shape = overflow.dimensions();
-  if (shape.size() != 2 || shape[0] != rows || shape[1] != n ||
-      overflow.element_type() != tiles.element_type()) {
-    return Error(Code::kInvalidArgument, routine, ": the overflow tile must be (", rows, ", ", n,
-                 "), of the tiles' dtype");
-  }
-  return Status::Ok();
-}
-
 // The operand in `a`, which is first copied from `source` unless that is null.
 template <typename T>
 Operand<T> OperandOf(const SquareAttributes& attributes, ffi::AnyBuffer a, ffi::AnyBuffer overflow,
@@ -91,7 +69,7 @@ PlatformResult OnFactor(const char* name, const Platform& platform,
                         ffi::Buffer<ffi::DataType::S32>& coordinates,
                         const SquareAttributes& attributes, ffi::AnyBuffer tiles,
                         ffi::AnyBuffer overflow, const Program& program) {
-  const Status checked = CheckFactor(name, tiles, overflow, attributes);
+  const Status checked = CheckTiles(name, tiles, overflow, attributes.n, attributes.n, attributes);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(name, tiles.element_type(), [&](auto zero) {
     return Launch(platform, SiteOf(name, platform, coordinates, tiles, attributes, attributes.n),

@@ -28,8 +28,8 @@ struct Needs {
   }
 };
 
-PlatformResult Gesv(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
-                    ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> a_work,
+PlatformResult Gesv(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                    ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> a_work,
                     ffi::Result<ffi::AnyBuffer> x, ffi::Result<ffi::AnyBuffer> log_abs,
                     ffi::Result<ffi::AnyBuffer> sign, ffi::ResultBuffer<ffi::DataType::S32> status,
                     GesvAttributes attributes) {
@@ -56,7 +56,7 @@ PlatformResult Gesv(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ff
     auto program = [=](const RankContext& context) {
       return GesvRoutine<T>(context, operand, solution);
     };
-    return Launch(platform, SiteOf(kName, platform, place, a, attributes, n), program);
+    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n), program);
   });
 }
 
@@ -65,11 +65,11 @@ PlatformResult Gesv(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ff
 
 JAXMG_DEFINE_ROUTINE(JaxmgGesv, jaxmg::kName, jaxmg::Gesv, jaxmg::GesvAttributes,
                      JAXMG_BIND()
-                         .Arg<xla::ffi::AnyBuffer>()                         // a
-                         .Arg<xla::ffi::AnyBuffer>()                         // b
-                         .Ret<xla::ffi::AnyBuffer>()                         // a_work, in a's place
-                         .Ret<xla::ffi::AnyBuffer>()                         // x
-                         .Ret<xla::ffi::AnyBuffer>()                         // log_abs
-                         .Ret<xla::ffi::AnyBuffer>()                         // sign
+                         .Arg<xla::ffi::AnyBuffer>()  // a
+                         .Arg<xla::ffi::AnyBuffer>()  // b
+                         .Ret<xla::ffi::AnyBuffer>()  // a_work, in the memory of a
+                         .Ret<xla::ffi::AnyBuffer>()  // x
+                         .Ret<xla::ffi::AnyBuffer>()  // log_abs
+                         .Ret<xla::ffi::AnyBuffer>()  // sign
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
                      jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::Needs>);

@@ -24,6 +24,14 @@
   ROUTINE(factor_tiles, JaxmgFactorTiles)          \
   ROUTINE(factor_rows, JaxmgFactorRows)            \
   ROUTINE(gesv, JaxmgGesv)                         \
+  ROUTINE(getri, JaxmgGetri)                       \
+  ROUTINE(getrf, JaxmgGetrf)                       \
+  ROUTINE(lu_apply, JaxmgLuApply)                  \
+  ROUTINE(lu_solve_rows, JaxmgLuSolveRows)         \
+  ROUTINE(lu_invert, JaxmgLuInvert)                \
+  ROUTINE(lu_diagonal, JaxmgLuDiagonal)            \
+  ROUTINE(lu_tiles, JaxmgLuTiles)                  \
+  ROUTINE(lu_rows, JaxmgLuRows)                    \
   ROUTINE(hemm, JaxmgHemm)                         \
   ROUTINE(all_gather, JaxmgAllGather)
 

@@ -7,6 +7,7 @@
 #include "xla_ffi/engine/cholesky/potri.h"
 #include "xla_ffi/engine/cholesky/solve_rows.h"
 #include "xla_ffi/engine/cholesky/substitution.h"
+#include "xla_ffi/engine/core/kept_factor.h"
 #include "xla_ffi/engine/core/redistribute.h"
 
 namespace jaxmg {
@@ -19,28 +20,6 @@ Status Finish(const Frame<T>& frame, int64_t m, int64_t n, U* data) {
   JAXMG_RETURN_IF_ERROR(outcome.Set());
   JAXMG_RETURN_IF_ERROR(outcome.PoisonIfFailed(m, n, data));
   return WaitAllSent(frame.context().comm, Stream::kMain);
-}
-
-// The overflow tile in memory of the routine's own, for work that changes it.
-template <typename T>
-Operand<T> WithoutOverflow(Operand<T> factor) {
-  factor.overflow = nullptr;
-  return factor;
-}
-
-template <typename T>
-Status CopyOverflow(const RankContext& context, const Operand<T>& factor, const Matrix<T>& matrix) {
-  if (!matrix.tiles.has_overflow()) return Status::Ok();
-  return CopyIfApart(context.device, factor.overflow, matrix.overflow,
-                     factor.n * matrix.tiles.width());
-}
-
-// A caller keeps the overflow tile, of which the factor takes a part.
-template <typename T>
-Status ClearOverflow(const RankContext& context, const Matrix<T>& matrix) {
-  if (!matrix.tiles.has_overflow()) return Status::Ok();
-  return context.device.blas<T>().SetZero(Stream::kMain, matrix.rows, matrix.tiles.width(),
-                                          matrix.overflow, matrix.rows);
 }
 
 template <typename T>

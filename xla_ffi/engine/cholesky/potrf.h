@@ -15,27 +15,9 @@
 
 #include "xla_ffi/engine/cholesky/diagonal.h"
 #include "xla_ffi/engine/core/matrix.h"
+#include "xla_ffi/engine/core/right_hand_sides.h"
 
 namespace jaxmg {
-
-// Right-hand sides in row form: X is nrhs x n, column-major with leading dimension nrhs (an n x
-// nrhs row-major array). Rows appended to M take part in every panel, so that the forward
-// substitution Y = X L^-H costs no pass of its own.
-template <typename T>
-struct RightHandSides {
-  int64_t count;  // nrhs; 0 for none
-  T* data;        // all columns, on every rank
-  T* local;       // workspace: those of this rank's tiles, side by side as the slots are
-  T* column(int64_t j) const { return data + j * count; }
-  T* of_slot(const Tiles& tiles, int64_t slot) const {
-    return local + slot * tiles.width() * count;
-  }
-};
-
-// Elements that `local` takes.
-inline int64_t LocalRightHandSides(const Tiles& tiles, int64_t nrhs) {
-  return nrhs * tiles.slots() * tiles.width();
-}
 
 // Elements of workspace: two batches of panels, and those of their rows that meet this rank's
 // tiles, each only where the tuning needs them; and the parts of both, where products are made of
@@ -43,6 +25,9 @@ inline int64_t LocalRightHandSides(const Tiles& tiles, int64_t nrhs) {
 template <typename T>
 int64_t PotrfWorkspace(const Tiles& tiles, int64_t rows, Precision precision, const Tuning& tuning);
 
+// Right-hand sides in row form are further rows of M, which take part in every panel, so that the
+// forward substitution Y = X L^-H costs no pass of its own.
+//
 // Needs `matrix` square and block-cyclic, its lower triangle valid. Replaces that by L, and leaves
 // this rank's columns of X L^-H in x.local; x.data is used up. *info becomes the smallest order of
 // a leading minor that is not positive definite that this rank saw, and *log_det (real, may be

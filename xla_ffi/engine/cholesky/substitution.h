@@ -1,5 +1,6 @@
-// Substitution with the factor, for right-hand sides in row form (potrf.h): X is nrhs x n, and with
-// A = conj(M), M = L L^H, A x = b is X M = B. So Y = B L^-H goes forward and X = Y L^-1 back.
+// Substitution with the factor, for right-hand sides in row form (right_hand_sides.h): X is nrhs x
+// n, and with A = conj(M), M = L L^H, A x = b is X M = B. So Y = B L^-H goes forward and X = Y L^-1
+// back.
 //
 // One tile after the other is solved for, so the time of each step counts, not its operations: a
 // TRSV of 1024 columns takes a GPU 80 us, in which it could read the tile 60 times. Where the
@@ -26,9 +27,7 @@
 #include <vector>
 
 #include "xla_ffi/engine/cholesky/diagonal.h"
-#include "xla_ffi/engine/cholesky/potrf.h"
-#include "xla_ffi/engine/core/flow.h"
-#include "xla_ffi/engine/core/matrix.h"
+#include "xla_ffi/engine/core/sweep.h"
 
 namespace jaxmg {
 
@@ -54,16 +53,16 @@ enum class Sweep { kForward, kBackward };
 // Solves with the diagonal tiles of one rank in the order of a sweep. What it needs of a block is
 // brought into place while others are solved for.
 template <typename T>
-class DiagonalSolver {
+class DiagonalSolver : public TileSolver<T> {
  public:
   // `workspace` as for InvertDiagonals.
   DiagonalSolver(Flow& flow, const Matrix<T>& matrix, Sweep sweep, const Inverses<T>& inverses);
 
   // solved := x op(L)^-1 with tile k, L^H where the sweep is forward. x is count x width, used up;
   // both have leading dimension `count`. Tiles come in the order of the sweep.
-  void Solve(Step<T>& on, int64_t k, int64_t count, T* x, T* solved);
+  void Solve(Step<T>& on, int64_t k, int64_t count, T* x, T* solved) override;
   // Brings the next blocks into place: once what others wait for is on its way.
-  void Refill();
+  void Refill() override;
 
  private:
   bool inverts() const { return order_ > 0; }
@@ -85,28 +84,16 @@ class DiagonalSolver {
 };
 
 // Y = X L^-H. x.data holds X on every rank and is used up; x.local becomes this rank's columns of
-// Y. `sums`, nrhs x n, is workspace. A window of the next P tiles passes from owner to owner, and
-// each adds what its columns contribute to those; what they contribute to tiles behind the window
-// it keeps in `sums` until the window gets there. Enqueued on all streams, kMain last.
+// Y. `sums`, nrhs x n, is workspace. SweepByColumns.
 template <typename T>
 Status ForwardSubstitution(const RankContext& context, const Matrix<T>& matrix,
                            const RightHandSides<T>& x, T* sums, const Inverses<T>& inverses);
 
 // X = Y L^-1: x.local holds this rank's columns of Y and is used up, x.data becomes X on every
-// rank. From the last tile column to the first, its owner solves with the diagonal tile and sends
-// the result to all, and every rank subtracts its product with one row of tiles of L from what it
-// holds. Both sweeps have nrhs * n^2 / 2 multiply-adds over all ranks.
+// rank. SweepByRows.
 template <typename T>
 Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
                         const RightHandSides<T>& x, const Inverses<T>& inverses);
-
-// This rank's columns of x.data to x.local.
-template <typename T>
-Status TakeLocal(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x);
-
-// The ranks' x.local to x.data on every rank.
-template <typename T>
-Status GatherLocal(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x);
 
 // x.data := x.data L^H, or x.data L, on every rank. `sums`, nrhs x n, is workspace, as is x.local.
 template <typename T>

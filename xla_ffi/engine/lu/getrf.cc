@@ -11,9 +11,6 @@
 namespace jaxmg {
 namespace {
 
-constexpr Triangle kUnitLower = {Uplo::kLower, Diag::kUnit};
-constexpr Triangle kUpper = {Uplo::kUpper, Diag::kNonUnit};
-
 bool NeedsBuffers(const Tiles& tiles, const Tuning& tuning) {
   return tiles.ranks() > 1 && !tuning.borrow_panels;
 }

@@ -16,10 +16,15 @@
 
 #include <cstdint>
 
-#include "xla_ffi/engine/cholesky/potrf.h"
+#include "xla_ffi/device/blas.h"
 #include "xla_ffi/engine/core/matrix.h"
+#include "xla_ffi/engine/core/right_hand_sides.h"
 
 namespace jaxmg {
+
+// The triangles of M's factors.
+inline constexpr Triangle kUnitLower = {Uplo::kLower, Diag::kUnit};
+inline constexpr Triangle kUpper = {Uplo::kUpper, Diag::kNonUnit};
 
 // log |det| and sign of this rank's tile columns; null pointers: not wanted. Both are in device
 // memory and are added to, or multiplied.
@@ -37,9 +42,9 @@ int64_t GetrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning);
 // counted from 0 (lu_kernels.h); *info becomes the smallest that this rank saw, of what
 // LuKernels::FactorPanel says.
 //
-// Right-hand sides in row form (potrf.h) are further rows of M that can't be pivots; they need a
-// square matrix. x.local becomes this rank's columns of X U^-1; x.data is used up. Enqueued on all
-// streams, kMain last.
+// Right-hand sides in row form (right_hand_sides.h) are further rows of M that can't be pivots;
+// they need a square matrix. x.local becomes this rank's columns of X U^-1; x.data is used up.
+// Enqueued on all streams, kMain last.
 template <typename T>
 Status Getrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              const RightHandSides<T>& x, T* workspace, int32_t* pivots, int32_t* info,

@@ -2,135 +2,169 @@
 
 #include <algorithm>
 #include <complex>
+#include <numeric>
 #include <vector>
 
-#include "xla_ffi/engine/cholesky/substitution.h"
-#include "xla_ffi/engine/core/flow.h"
+#include "xla_ffi/engine/core/double_buffer.h"
+#include "xla_ffi/engine/core/sweep.h"
 
 namespace jaxmg {
 namespace {
 
-template <typename T>
-class TriangularSweep {
- public:
-  TriangularSweep(const RankContext& context, const Matrix<T>& matrix, const Triangle& triangle,
-                  const RightHandSides<T>& x)
-      : flow_(context),
-        matrix_(matrix),
-        tiles_(matrix.tiles),
-        triangle_(triangle),
-        x_(x),
-        solved_(tiles_.nonempty()),
-        local_(tiles_.slots()) {}
+bool IsUpper(const Triangle& triangle) { return triangle.uplo == Uplo::kUpper; }
 
-  Status Run() {
-    const int64_t count = tiles_.nonempty();
-    flow_.Fork();
-    if (count > 0 && Mine(Tile(0))) Solve(0);
-    for (int64_t step = 0; step < count; ++step) {
-      const int64_t k = Tile(step);
-      if (!Mine(k)) {
-        Step<T> on(flow_, Stream::kCopy);
-        on.Gives(solved_[k]);
-        on.Recv(tiles_.owner(k), Columns(k));
-      }
-      // What is solved next comes first, the rest beside it.
-      const bool next = step + 1 < count && Mine(Tile(step + 1));
-      if (next) Solve(step + 1);
-      SubtractFromRest(k, next);
-    }
-    return flow_.Finish();
+// X := Y R^-1, from x.local to x.data.
+template <typename T>
+Status SolveWith(const RankContext& context, const Matrix<T>& matrix, const Triangle& triangle,
+                 const RightHandSides<T>& x) {
+  Flow flow(context);
+  flow.Fork();
+  TrsmSolver<T> diagonal(matrix, triangle, Op::kNone);
+  return SweepByRows(flow, matrix, /*ascends=*/IsUpper(triangle), x, diagonal);
+}
+
+// X := X op(R)^-1 in x.data, op a transposition.
+template <typename T>
+Status SolveWithTransposed(const RankContext& context, const Matrix<T>& matrix,
+                           const Triangle& triangle, Op op, const RightHandSides<T>& x, T* sums) {
+  Flow flow(context);
+  ClearSums(flow, matrix.tiles, x, sums);
+  flow.Fork();
+  TrsmSolver<T> diagonal(matrix, triangle, op);
+  JAXMG_RETURN_IF_ERROR(
+      SweepByColumns(flow, matrix, op, /*ascends=*/!IsUpper(triangle), x, sums, diagonal));
+  return GatherLocal(context, matrix, x);
+}
+
+// z := op(R)^-1 z for columns that this rank has alone.
+template <typename T>
+class ColumnsSweep {
+ public:
+  ColumnsSweep(const Matrix<T>& matrix, const Triangle& triangle, Op op, int64_t columns, T* z)
+      : matrix_(matrix),
+        tiles_(matrix.tiles),
+        n_(matrix.rows),
+        triangle_(triangle),
+        op_(op),
+        columns_(columns),
+        z_(z) {}
+
+  Status Run(const RankContext& context, T* workspace) {
+    const bool ascends = IsUpper(triangle_) != (op_ == Op::kNone);
+    std::vector<int64_t> order(tiles_.nonempty());
+    std::iota(order.begin(), order.end(), 0);
+    if (!ascends) std::reverse(order.begin(), order.end());
+    Flow flow(context);
+    DoubleBuffer<T>(flow, workspace, n_ * tiles_.width())
+        .ForEach(
+            order, [&](Step<T>& on, int64_t k, T* column) { Gather(on, k, column); },
+            "solve columns",
+            [&](Step<T>& on, int64_t k, const T* column) { Solve(on, k, column); });
+    return flow.status();
   }
 
  private:
-  bool ascends() const { return triangle_.uplo == Uplo::kUpper; }
-  int64_t Tile(int64_t step) const { return ascends() ? step : tiles_.nonempty() - 1 - step; }
-  bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
-  Bytes2D Columns(int64_t k) const {
-    return Block(x_.column(tiles_.offset(k)), x_.count, x_.count, tiles_.width(k));
+  // Rows of tile column k that R has: from the diagonal tile down, or down to its end.
+  int64_t Begin(int64_t k) const { return IsUpper(triangle_) ? 0 : tiles_.offset(k); }
+  int64_t Height(int64_t k) const {
+    return IsUpper(triangle_) ? tiles_.offset(k + 1) : n_ - tiles_.offset(k);
   }
 
-  // Right-hand sides from `slot` on -= X_k R, R rows k of `columns` columns from `first` on.
-  void Subtract(Step<T>& on, int64_t k, int64_t slot, const T* first, int64_t columns) {
-    on.ExactGemm(Op::kNone, Op::kNone, x_.count, columns, tiles_.width(k), -1,
-                 x_.column(tiles_.offset(k)), x_.count, first + tiles_.offset(k), matrix_.ld(), 1,
-                 x_.of_slot(tiles_, slot), x_.count);
-  }
-
-  void Solve(int64_t step) {
-    const int64_t k = Tile(step), slot = tiles_.slot(k), width = tiles_.width(k);
-    Step<T> on(flow_, Stream::kPanel, "solve tile", k);
-    on.Writes(local_[slot]).Gives(solved_[k]);
-    if (step > 0) {
-      on.Reads(solved_[Tile(step - 1)]);
-      Subtract(on, Tile(step - 1), slot, matrix_.slot(slot), width);
+  void Gather(Step<T>& on, int64_t k, T* column) {
+    const int64_t height = Height(k), width = tiles_.width(k);
+    const Bytes2D buffer = Block(column, height, height, width);
+    if (tiles_.owner(k) == matrix_.rank) {
+      on.Copy(buffer, Block(matrix_.tile(k, Begin(k)), matrix_.ld(), height, width));
     }
-    T* local = x_.of_slot(tiles_, slot);
-    on.Trsm(Side::kRight, Op::kNone, x_.count, width, matrix_.tile(k, tiles_.offset(k)),
-            matrix_.ld(), local, x_.count, triangle_);
-    on.Copy(Columns(k), Block(local, x_.count, x_.count, width));
-    if (tiles_.ranks() > 1) on.Broadcast(matrix_.rank, Columns(k));
+    on.Broadcast(tiles_.owner(k), buffer);
   }
 
-  // From all tiles that come later than the one after k, or than k where that is another rank's.
-  void SubtractFromRest(int64_t k, bool next_is_mine) {
-    int64_t begin = 0, end = tiles_.slots_before(matrix_.rank, tiles_.nonempty());
-    if (ascends()) {
-      begin = tiles_.slots_before(matrix_.rank, k + 1) + (next_is_mine ? 1 : 0);
+  void Solve(Step<T>& on, int64_t k, const T* column) {
+    if (columns_ == 0) return;
+    const int64_t width = tiles_.width(k), ld = Height(k), others = ld - width;
+    const int64_t first = IsUpper(triangle_) ? 0 : tiles_.offset(k + 1);
+    const T* diagonal = column + (tiles_.offset(k) - Begin(k));
+    const T* rest = column + (first - Begin(k));
+    T *solved = z_ + tiles_.offset(k), *z = z_ + first;
+    auto with_diagonal = [&] {
+      on.Trsm(Side::kLeft, op_, width, columns_, diagonal, ld, solved, n_, triangle_);
+    };
+    if (op_ == Op::kNone) {
+      with_diagonal();
+      if (others == 0) return;
+      on.ExactGemm(Op::kNone, Op::kNone, others, columns_, width, -1, rest, ld, solved, n_, 1, z,
+                   n_);
     } else {
-      end = tiles_.slots_before(matrix_.rank, k) - (next_is_mine ? 1 : 0);
+      if (others > 0) {
+        on.ExactGemm(op_, Op::kNone, width, columns_, others, -1, rest, ld, z, n_, 1, solved, n_);
+      }
+      with_diagonal();
     }
-    if (begin >= end) return;
-    Step<T> on(flow_, Stream::kMain, "substitute", k);
-    on.Reads(solved_[k]).Gives(local_, begin, end);
-    matrix_.ForRuns(begin, end, [&](int64_t slot, const T* first, int64_t columns) {
-      Subtract(on, k, slot, first, columns);
-    });
   }
 
-  Flow flow_;
   const Matrix<T>& matrix_;
   const Tiles& tiles_;
+  const int64_t n_;
   const Triangle triangle_;
-  const RightHandSides<T>& x_;
-  std::vector<Data> solved_;  // by tile
-  std::vector<Data> local_;   // by slot: what is solved from
+  const Op op_;
+  const int64_t columns_;
+  T* const z_;
 };
 
 }  // namespace
 
 template <typename T>
-Status SolveWithTriangle(const RankContext& context, const Matrix<T>& matrix,
-                         const Triangle& triangle, const RightHandSides<T>& x) {
-  if (x.count == 0) return Status::Ok();
-  return TriangularSweep<T>(context, matrix, triangle, x).Run();
-}
-
-template <typename T>
 Status FinishGesv(const RankContext& context, const Matrix<T>& matrix, const int32_t* pivots,
                   const RightHandSides<T>& x) {
   if (x.count == 0) return Status::Ok();
-  JAXMG_RETURN_IF_ERROR(SolveWithTriangle(context, matrix, {Uplo::kLower, Diag::kUnit}, x));
+  JAXMG_RETURN_IF_ERROR(SolveWith(context, matrix, kUnitLower, x));
   return context.device.lu<T>().SwapColumns(Stream::kMain, Order::kBackward, x.count, x.data,
                                             x.count, matrix.rows, pivots);
 }
 
 template <typename T>
-Status Getrs(const RankContext& context, const Matrix<T>& matrix, const int32_t* pivots,
-             const RightHandSides<T>& x) {
+Status Getrs(const RankContext& context, const Matrix<T>& matrix, const int32_t* pivots, Op op,
+             const RightHandSides<T>& x, T* sums) {
+  if (x.count == 0) return Status::Ok();
+  if (op != Op::kNone) {
+    JAXMG_RETURN_IF_ERROR(context.device.lu<T>().SwapColumns(
+        Stream::kMain, Order::kForward, x.count, x.data, x.count, matrix.rows, pivots));
+    JAXMG_RETURN_IF_ERROR(SolveWithTransposed(context, matrix, kUnitLower, op, x, sums));
+    return SolveWithTransposed(context, matrix, kUpper, op, x, sums);
+  }
   JAXMG_RETURN_IF_ERROR(TakeLocal(context, matrix, x));
-  JAXMG_RETURN_IF_ERROR(SolveWithTriangle(context, matrix, {Uplo::kUpper, Diag::kNonUnit}, x));
+  JAXMG_RETURN_IF_ERROR(SolveWith(context, matrix, kUpper, x));
   JAXMG_RETURN_IF_ERROR(TakeLocal(context, matrix, x));
   return FinishGesv(context, matrix, pivots, x);
 }
 
-#define JAXMG_INSTANTIATE(T)                                                               \
-  template Status SolveWithTriangle(const RankContext&, const Matrix<T>&, const Triangle&, \
-                                    const RightHandSides<T>&);                             \
-  template Status FinishGesv(const RankContext&, const Matrix<T>&, const int32_t*,         \
-                             const RightHandSides<T>&);                                    \
-  template Status Getrs(const RankContext&, const Matrix<T>&, const int32_t*,              \
-                        const RightHandSides<T>&);
+template <typename T>
+Status GetrsColumns(const RankContext& context, const Matrix<T>& matrix, const int32_t* pivots,
+                    Op op, int64_t columns, T* z, T* workspace) {
+  const int64_t n = matrix.rows;
+  auto solve = [&](const Triangle& triangle) {
+    return ColumnsSweep<T>(matrix, triangle, op, columns, z).Run(context, workspace);
+  };
+  auto swap = [&](Order order) {
+    return context.device.lu<T>().SwapRows(Stream::kMain, order, columns, z, n, 0, n, pivots);
+  };
+  if (op == Op::kNone) {
+    JAXMG_RETURN_IF_ERROR(swap(Order::kForward));
+    JAXMG_RETURN_IF_ERROR(solve(kUnitLower));
+    return solve(kUpper);
+  }
+  JAXMG_RETURN_IF_ERROR(solve(kUpper));
+  JAXMG_RETURN_IF_ERROR(solve(kUnitLower));
+  return swap(Order::kBackward);
+}
+
+#define JAXMG_INSTANTIATE(T)                                                                      \
+  template Status FinishGesv(const RankContext&, const Matrix<T>&, const int32_t*,                \
+                             const RightHandSides<T>&);                                           \
+  template Status Getrs(const RankContext&, const Matrix<T>&, const int32_t*, Op,                 \
+                        const RightHandSides<T>&, T*);                                            \
+  template Status GetrsColumns(const RankContext&, const Matrix<T>&, const int32_t*, Op, int64_t, \
+                               T*, T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

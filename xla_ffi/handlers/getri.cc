@@ -1,0 +1,51 @@
+#include "xla_ffi/engine/lu/getri.h"
+
+#include <complex>
+
+#include "xla_ffi/handlers/call.h"
+
+namespace jaxmg {
+namespace {
+
+constexpr char kName[] = "getri";
+
+// What a call takes of a rank, for plans.
+struct Needs {
+  template <typename T>
+  static RankNeeds Of(const PlanQuery&, const Sizes& sizes, const Ranks& ranks) {
+    return NeedsOf<T>(GetriSpace<T>(sizes, ranks), 0);
+  }
+};
+
+PlatformResult Invert(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                      ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffer> inverse,
+                      ffi::ResultBuffer<ffi::DataType::S32> status,
+                      PrecisionAttributes attributes) {
+  const int64_t n = attributes.n;
+  Status checked = CheckCall(kName, a, attributes);
+  if (checked.ok()) checked = CheckGeneralPrecision(kName, a, attributes);
+  if (!checked.ok()) return Refuse(checked);
+  return ForDtype(kName, a.element_type(), [&](auto zero) {
+    using T = decltype(zero);
+    const Operand<T> operand = {n,
+                                n,
+                                a.dimensions()[0],
+                                attributes.tile,
+                                DataOf<T>(*inverse),
+                                status->typed_data(),
+                                attributes.products,
+                                DataOf<T>(a)};
+    auto program = [=](const RankContext& context) { return GetriRoutine<T>(context, operand); };
+    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n), program);
+  });
+}
+
+}  // namespace
+}  // namespace jaxmg
+
+JAXMG_DEFINE_ROUTINE(JaxmgGetri, jaxmg::kName, jaxmg::Invert, jaxmg::PrecisionAttributes,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()  // a
+                         .Ret<xla::ffi::AnyBuffer>()  // the inverse, in the memory of a
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
+                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::Needs>);

@@ -1,0 +1,288 @@
+// The handlers of the LU factors as a value. Their operands are `tiles` (rows, n), in the memory of
+// the rows of A, m x n; `overflow`: (tile, n) where the layout has an overflow tile, else (0, n);
+// `pivots`: min(m, n) numbers, the same on every rank.
+#include "xla_ffi/engine/lu/lu_factor.h"
+
+#include <algorithm>
+#include <complex>
+
+#include "xla_ffi/handlers/call.h"
+
+namespace jaxmg {
+
+template <>
+struct EnumAttribute<Op> {
+  static constexpr int64_t kCount = static_cast<int64_t>(Op::kConjTrans) + 1;
+  static constexpr char kWhat[] = "operation";
+};
+
+// Of a matrix of m rows.
+template <typename Base>
+struct WithRows : Base {
+  int64_t m;
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    Base::Visit(attributes, visit);
+    visit("m", attributes.m);
+  }
+};
+using GetrfAttributes = WithRows<PrecisionAttributes>;
+using LuAttributes = WithRows<SquareAttributes>;
+
+// Of what is done with A, A^T or A^H.
+struct LuSolveAttributes : SquareAttributes {
+  Op operation;
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    SquareAttributes::Visit(attributes, visit);
+    visit("operation", attributes.operation);
+  }
+};
+
+namespace {
+
+using Pivots = ffi::Buffer<ffi::DataType::S32>;
+
+// What a call takes of a rank, for plans.
+struct GetrfNeeds {
+  template <typename T>
+  static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
+    const LuFactorSpace<T> space(sizes, ranks);
+    return NeedsOf<T>(space, space.tiles.has_overflow() ? space.tiles.width() * query.n : 0);
+  }
+};
+
+struct ApplyNeeds {
+  template <typename T>
+  static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
+    return NeedsOf<T>(LuApplySpace<T>(sizes, query.nrhs, ranks), query.n * query.nrhs);
+  }
+};
+
+struct InvertNeeds {
+  template <typename T>
+  static RankNeeds Of(const PlanQuery&, const Sizes& sizes, const Ranks& ranks) {
+    return NeedsOf<T>(LuInvertSpace<T>(sizes, ranks), 0);
+  }
+};
+
+Status CheckPivots(const char* routine, const ffi::Span<const int64_t>& shape, int64_t count) {
+  if (shape.size() == 1 && shape[0] == count) return Status::Ok();
+  return Error(Code::kInvalidArgument, routine, ": pivots must be (", count, ")");
+}
+
+// What a rank works on in `a`, and where that is copied from first.
+template <typename T>
+Operand<T> OperandOf(const SquareAttributes& attributes, int64_t m, ffi::AnyBuffer a,
+                     ffi::AnyBuffer overflow, int32_t* status, const T* source,
+                     Precision precision = Precision::kHighest) {
+  return {m,         attributes.n, a.dimensions()[0],  attributes.tile, DataOf<T>(a), status,
+          precision, source,       DataOf<T>(overflow)};
+}
+
+// Launches the rank program that `program` gives for the factors' dtype, if the call can be right.
+// What that needs of buffers it has to take out of them: they may be gone when it runs.
+template <typename Program>
+PlatformResult OnFactors(const char* name, const Platform& platform,
+                         ffi::Buffer<ffi::DataType::S32>& coordinates,
+                         const SquareAttributes& attributes, int64_t m, ffi::AnyBuffer tiles,
+                         ffi::AnyBuffer overflow, const Status& checked, const Program& program) {
+  const Status fitting = CheckTiles(name, tiles, overflow, m, attributes.n, attributes);
+  if (!fitting.ok()) return Refuse(fitting);
+  if (!checked.ok()) return Refuse(checked);
+  return ForDtype(name, tiles.element_type(), [&](auto zero) {
+    return Launch(platform, SiteOf(name, platform, coordinates, tiles, attributes, attributes.n),
+                  program(zero));
+  });
+}
+
+PlatformResult FactorizeLu(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                           ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffer> tiles,
+                           ffi::Result<ffi::AnyBuffer> overflow, ffi::Result<Pivots> pivots,
+                           ffi::Result<ffi::AnyBuffer> log_abs, ffi::Result<ffi::AnyBuffer> sign,
+                           ffi::ResultBuffer<ffi::DataType::S32> status,
+                           GetrfAttributes attributes) {
+  static constexpr char kName[] = "getrf";
+  const int64_t m = attributes.m;
+  Status checked = CheckGeneralPrecision(kName, a, attributes);
+  if (checked.ok()) {
+    checked = CheckPivots(kName, pivots->dimensions(), std::min(m, attributes.n));
+  }
+  return OnFactors(
+      kName, platform, coordinates, attributes, m, *tiles, *overflow, checked, [&](auto zero) {
+        using T = decltype(zero);
+        return [operand = OperandOf<T>(attributes, m, *tiles, *overflow, status->typed_data(),
+                                       DataOf<T>(a), attributes.products),
+                pivots = pivots->typed_data(), log_abs = DataOf<Real<T>>(*log_abs),
+                sign = DataOf<T>(*sign)](const RankContext& context) {
+          return LuFactorRoutine<T>(context, operand, pivots, log_abs, sign);
+        };
+      });
+}
+
+PlatformResult Apply(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                     ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, Pivots pivots, ffi::AnyBuffer b,
+                     ffi::Result<ffi::AnyBuffer> x, LuSolveAttributes attributes) {
+  static constexpr char kName[] = "lu_apply";
+  const int64_t n = attributes.n;
+  Status checked = CheckPivots(kName, pivots.dimensions(), n);
+  const auto shape = b.dimensions();
+  if (shape.size() != 2 || shape[0] != n || b.element_type() != tiles.element_type()) {
+    checked = Error(Code::kInvalidArgument, kName, ": b must be (n, nrhs), of a's dtype");
+  }
+  return OnFactors(
+      kName, platform, coordinates, attributes, n, tiles, overflow, checked, [&](auto zero) {
+        using T = decltype(zero);
+        return [factor = OperandOf<T>(attributes, n, tiles, overflow, nullptr, nullptr),
+                pivots = pivots.typed_data(), op = attributes.operation, nrhs = shape[1],
+                x = DataOf<T>(*x), b = DataOf<T>(b)](const RankContext& context) {
+          return LuApplyRoutine<T>(context, factor, pivots, op, nrhs, x, b);
+        };
+      });
+}
+
+PlatformResult SolveRows(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                         ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, Pivots pivots,
+                         ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> x,
+                         LuSolveAttributes attributes) {
+  static constexpr char kName[] = "lu_solve_rows";
+  const int64_t n = attributes.n;
+  Status checked = CheckPivots(kName, pivots.dimensions(), n);
+  const auto shape = b.dimensions();
+  if (shape.size() != 2 || shape[1] != n || b.element_type() != tiles.element_type()) {
+    checked = Error(Code::kInvalidArgument, kName, ": b must be (rows, n), of a's dtype");
+  }
+  return OnFactors(
+      kName, platform, coordinates, attributes, n, tiles, overflow, checked, [&](auto zero) {
+        using T = decltype(zero);
+        return [factor = OperandOf<T>(attributes, n, tiles, overflow, nullptr, nullptr),
+                pivots = pivots.typed_data(), op = attributes.operation, rows = shape[0],
+                x = DataOf<T>(*x), b = DataOf<T>(b)](const RankContext& context) {
+          return LuSolveRowsRoutine<T>(context, factor, pivots, op, rows, x, b);
+        };
+      });
+}
+
+PlatformResult InvertFactors(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                             ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, Pivots pivots,
+                             ffi::Result<ffi::AnyBuffer> inverse, PrecisionAttributes attributes) {
+  static constexpr char kName[] = "lu_invert";
+  const int64_t n = attributes.n;
+  Status checked = CheckGeneralPrecision(kName, tiles, attributes);
+  if (checked.ok()) checked = CheckPivots(kName, pivots.dimensions(), n);
+  return OnFactors(kName, platform, coordinates, attributes, n, tiles, overflow, checked,
+                   [&](auto zero) {
+                     using T = decltype(zero);
+                     return [factor = OperandOf<T>(attributes, n, *inverse, overflow, nullptr,
+                                                   DataOf<T>(tiles), attributes.products),
+                             pivots = pivots.typed_data()](const RankContext& context) {
+                       return LuInvertRoutine<T>(context, factor, pivots);
+                     };
+                   });
+}
+
+PlatformResult Diagonal(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                        ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
+                        ffi::Result<ffi::AnyBuffer> diagonal, LuAttributes attributes) {
+  const int64_t m = attributes.m;
+  return OnFactors("lu_diagonal", platform, coordinates, attributes, m, tiles, overflow,
+                   Status::Ok(), [&](auto zero) {
+                     using T = decltype(zero);
+                     return
+                         [factor = OperandOf<T>(attributes, m, tiles, overflow, nullptr, nullptr),
+                          diagonal = DataOf<T>(*diagonal)](const RankContext& context) {
+                           return LuDiagonalRoutine<T>(context, factor, diagonal);
+                         };
+                   });
+}
+
+PlatformResult TilesOfRows(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                           ffi::AnyBuffer rows, ffi::Result<ffi::AnyBuffer> tiles,
+                           ffi::Result<ffi::AnyBuffer> overflow, LuAttributes attributes) {
+  const int64_t m = attributes.m;
+  return OnFactors("lu_tiles", platform, coordinates, attributes, m, *tiles, *overflow,
+                   Status::Ok(), [&](auto zero) {
+                     using T = decltype(zero);
+                     return [factor = OperandOf<T>(attributes, m, *tiles, *overflow, nullptr,
+                                                   DataOf<T>(rows))](const RankContext& context) {
+                       return MoveLuRoutine<T>(context, factor, /*to_rows=*/false);
+                     };
+                   });
+}
+
+PlatformResult RowsOfTiles(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                           ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
+                           ffi::Result<ffi::AnyBuffer> rows, LuAttributes attributes) {
+  const int64_t m = attributes.m;
+  return OnFactors("lu_rows", platform, coordinates, attributes, m, tiles, overflow, Status::Ok(),
+                   [&](auto zero) {
+                     using T = decltype(zero);
+                     return [factor = OperandOf<T>(attributes, m, *rows, overflow, nullptr,
+                                                   DataOf<T>(tiles))](const RankContext& context) {
+                       return MoveLuRoutine<T>(context, factor, /*to_rows=*/true);
+                     };
+                   });
+}
+
+}  // namespace
+}  // namespace jaxmg
+
+JAXMG_DEFINE_ROUTINE(JaxmgGetrf, "getrf", jaxmg::FactorizeLu, jaxmg::GetrfAttributes,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()  // a
+                         .Ret<xla::ffi::AnyBuffer>()  // tiles, in the memory of a
+                         .Ret<xla::ffi::AnyBuffer>()  // overflow
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>()   // pivots
+                         .Ret<xla::ffi::AnyBuffer>()                         // log_abs
+                         .Ret<xla::ffi::AnyBuffer>()                         // sign
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
+                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::GetrfNeeds>);
+
+JAXMG_DEFINE_ROUTINE(JaxmgLuApply, "lu_apply", jaxmg::Apply, jaxmg::LuSolveAttributes,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()                        // tiles
+                         .Arg<xla::ffi::AnyBuffer>()                        // overflow
+                         .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // pivots
+                         .Arg<xla::ffi::AnyBuffer>()                        // b
+                         .Ret<xla::ffi::AnyBuffer>(),                       // x
+                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::ApplyNeeds>);
+
+JAXMG_DEFINE_ROUTINE(JaxmgLuSolveRows, "lu_solve_rows", jaxmg::SolveRows, jaxmg::LuSolveAttributes,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()                        // tiles
+                         .Arg<xla::ffi::AnyBuffer>()                        // overflow
+                         .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // pivots
+                         .Arg<xla::ffi::AnyBuffer>()                        // b, some rows
+                         .Ret<xla::ffi::AnyBuffer>(),                       // x
+                     jaxmg::kNativeAlone);
+
+JAXMG_DEFINE_ROUTINE(JaxmgLuInvert, "lu_invert", jaxmg::InvertFactors, jaxmg::PrecisionAttributes,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()                        // tiles
+                         .Arg<xla::ffi::AnyBuffer>()                        // overflow
+                         .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // pivots
+                         .Ret<xla::ffi::AnyBuffer>(),  // the inverse, in the tiles' place
+                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::InvertNeeds>);
+
+JAXMG_DEFINE_ROUTINE(JaxmgLuDiagonal, "lu_diagonal", jaxmg::Diagonal, jaxmg::LuAttributes,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()   // tiles
+                         .Arg<xla::ffi::AnyBuffer>()   // overflow
+                         .Ret<xla::ffi::AnyBuffer>(),  // diagonal of U
+                     jaxmg::kNativeAlone);
+
+JAXMG_DEFINE_ROUTINE(JaxmgLuTiles, "lu_tiles", jaxmg::TilesOfRows, jaxmg::LuAttributes,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()   // rows
+                         .Ret<xla::ffi::AnyBuffer>()   // tiles, in their place
+                         .Ret<xla::ffi::AnyBuffer>(),  // overflow
+                     jaxmg::kNativeAlone);
+
+JAXMG_DEFINE_ROUTINE(JaxmgLuRows, "lu_rows", jaxmg::RowsOfTiles, jaxmg::LuAttributes,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()   // tiles
+                         .Arg<xla::ffi::AnyBuffer>()   // overflow
+                         .Ret<xla::ffi::AnyBuffer>(),  // rows, in the tiles' place
+                     jaxmg::kNativeAlone);

@@ -83,6 +83,43 @@ T __shfl_xor_sync(unsigned, T x, int lanes) {
   return other;
 }
 
+template <typename T>
+T __shfl_sync(unsigned, T x, int lane) {
+  static T given[1024];
+  given[threadIdx.x] = x;
+  __syncwarp();
+  const T other = given[threadIdx.x / 32 * 32 + static_cast<unsigned>(lane)];
+  __syncwarp();
+  return other;
+}
+
+// Over whole warps.
+template <typename T, typename F>
+T __reduce_sync(T x, const F& choose) {
+  static T given[1024];
+  given[threadIdx.x] = x;
+  __syncwarp();
+  const unsigned first = threadIdx.x / 32 * 32;
+  T chosen = given[first];
+  for (unsigned i = 1; i < 32; ++i) chosen = choose(chosen, given[first + i]);
+  __syncwarp();
+  return chosen;
+}
+template <typename T>
+T __reduce_max_sync(unsigned, T x) {
+  return __reduce_sync(x, [](T a, T b) { return a < b ? b : a; });
+}
+template <typename T>
+T __reduce_min_sync(unsigned, T x) {
+  return __reduce_sync(x, [](T a, T b) { return b < a ? b : a; });
+}
+inline unsigned __ballot_sync(unsigned, bool x) {
+  return __reduce_sync(x ? 1u << threadIdx.x % 32 : 0u,
+                       [](unsigned a, unsigned b) { return a | b; });
+}
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+
 inline unsigned atomicAdd(unsigned* address, unsigned value) {
   return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
 }
@@ -134,6 +171,12 @@ inline double __longlong_as_double(long long bits) {
   return value;
 }
 
+inline long long __double_as_longlong(double value) {
+  long long bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
 inline void __nanosleep(unsigned) { std::this_thread::yield(); }
 
 template <typename T>
@@ -145,6 +188,7 @@ T max(T a, T b) {
   return a < b ? b : a;
 }
 using std::isfinite;
+using std::memcpy;
 
 namespace host_cuda {
 

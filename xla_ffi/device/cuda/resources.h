@@ -62,6 +62,11 @@ class CudaResources {
   // each multiprocessor does.
   Status LaunchTogether(Kernel kernel, char letter, Stream stream, unsigned blocks,
                         unsigned threads, void** arguments, unsigned shared_bytes = 0);
+  // Blocks that read each other's shared memory: no more than MostInCluster, a power of two.
+  Status LaunchCluster(Kernel kernel, char letter, Stream stream, unsigned blocks, unsigned threads,
+                       void** arguments);
+  // 1 where the device has no clusters.
+  Status MostInCluster(Kernel kernel, char letter, unsigned threads, int* blocks) const;
   Status Multiprocessors(int* count) const;
   // That a block may have at most.
   Status SharedBytes(int* bytes) const;

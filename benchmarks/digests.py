@@ -130,6 +130,7 @@ def digests(case):
     make = {
         "a": lambda: jax.device_put(matrix(n, dtype, case["matrix"]), rows),
         "m": lambda: jax.device_put(matrix(n, dtype, "moderate"), rows),
+        "g": lambda: jax.device_put(matrix(n, dtype, "uniform"), rows),
         "b": lambda: jax.device_put(
             problems.vectors(np, n, case["nrhs"], dtype), NamedSharding(mesh, P())
         ),

@@ -1,6 +1,8 @@
-"""A Cholesky factor that is kept: how long a solution with it takes, in calls one after the other.
+"""A factor that is kept, of Cholesky or LU: how long a solution with it takes, in calls one after
+the other.
 
-    kept.py [--platform gpu] [--ranks 4] [--n 16384 65536] [--nrhs 1 256] [--out FILE] ...
+    kept.py [--routine lu_solve] [--platform gpu] [--ranks 4] [--n 16384 65536] [--nrhs 1 256]
+        [--out FILE] ...
 
 `run.py --routine cho_solve` times calls between which the machine idles, so that processors and
 GPUs wake up within them. Here a call follows the other, as in an iteration that has a factor: calls
@@ -32,6 +34,7 @@ WARM, SECONDS = 10, 0.5
 def arguments(argv):
     parser = argparse_flags.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--platform", choices=("cpu", "gpu"), default="gpu")
+    parser.add_argument("--routine", choices=problems.ON_FACTORS, default="cho_solve")
     parser.add_argument("--dtype", choices=problems.DTYPES, default="float64")
     parser.add_argument("--n", nargs="+", type=int, default=(16384, 32768, 65536))
     parser.add_argument("--nrhs", nargs="+", type=int, default=(1,))
@@ -47,15 +50,16 @@ def main(args):
         jax.config.update("jax_num_cpu_devices", args.ranks)
     for n in args.n:
         factor = None  # gives the last one's memory back
-        a = matrix(n, args.dtype, args.ranks)
+        a = matrix(args.routine, n, args.dtype, args.ranks)
+        make = jaxmg.lu_factor if args.routine in problems.GENERAL else jaxmg.cho_factor
         start = time.perf_counter()
-        factor = jax.block_until_ready(jaxmg.cho_factor(a, donate=True))
+        factor = jax.block_until_ready(make(a, donate=True))
         made = time.perf_counter() - start
         for nrhs in args.nrhs:
-            record = measure(factor, args.dtype, n, nrhs, args.ranks)
+            record = measure(args.routine, factor, args.dtype, n, nrhs, args.ranks)
             record["factor_seconds"] = made
             print(
-                f"cho_solve {args.dtype} n={n} nrhs={nrhs} {args.ranks} rank(s): "
+                f"{args.routine} {args.dtype} n={n} nrhs={nrhs} {args.ranks} rank(s): "
                 f"{record['seconds'] * 1e3:.3f} ms ({record['calls']} calls, quartiles "
                 f"{record['quartiles'][0] * 1e3:.3f} to {record['quartiles'][1] * 1e3:.3f}), "
                 f"{record['tflops']:.2f} TFLOP/s, error {record['backward_error']:.1e}",
@@ -70,17 +74,18 @@ def mesh_of(ranks):
     return Mesh(np.array(jax.devices()[:ranks]), ("r",))
 
 
-def matrix(n, dtype, ranks):
+def matrix(routine, n, dtype, ranks):
     by_rows = NamedSharding(mesh_of(ranks), P("r", None))
-    make = functools.partial(problems.matrix, jnp, n, dtype)
+    kind = problems.usual_kind(routine)
+    make = functools.partial(problems.matrix, jnp, n, dtype, kind=kind)
     return jax.block_until_ready(jax.jit(make, out_shardings=by_rows)())
 
 
-def measure(factor, dtype, n, nrhs, ranks):
+def measure(routine, factor, dtype, n, nrhs, ranks):
     everywhere = NamedSharding(mesh_of(ranks), P())
     make = functools.partial(problems.vectors, jnp, n, nrhs, dtype)
     b = jax.block_until_ready(jax.jit(make, out_shardings=everywhere)())
-    solve = jax.jit(jaxmg.cho_solve)
+    solve = jax.jit(getattr(jaxmg, routine))
     for _ in range(WARM):
         x = jax.block_until_ready(solve(factor, b))
     times, end = [], time.perf_counter() + SECONDS
@@ -94,7 +99,7 @@ def measure(factor, dtype, n, nrhs, ranks):
             records.name_of(jax.devices()[:ranks]),
             records.python("benchmarks/kept.py", sys.argv[1:]),
         ),
-        "routine": "cho_solve",
+        "routine": routine,
         "backend": "native",
         "dtype": dtype,
         "n": n,
@@ -103,21 +108,19 @@ def measure(factor, dtype, n, nrhs, ranks):
         "seconds": statistics.median(times),
         "quartiles": [quartiles[0], quartiles[2]],
         "calls": len(times),
-        "tflops": problems.operations("cho_solve", dtype, n, nrhs)
-        / statistics.median(times)
-        / 1e12,
+        "tflops": problems.operations(routine, dtype, n, nrhs) / statistics.median(times) / 1e12,
         "factor_gbps": n * n * np.dtype(dtype).itemsize / statistics.median(times) / 1e9,
-        "backward_error": float(backward_error(n, dtype, x, b)),
+        "backward_error": float(backward_error(routine, n, dtype, x, b)),
     }
 
 
-def backward_error(n, dtype, x, b):
+def backward_error(routine, n, dtype, x, b):
     """max |b - A x| / (|A| |x| + |b|), in the infinity norm; every device makes A anew, by rows."""
     step = min(n, 1024)
 
     @functools.partial(jax.jit, static_argnums=2)
     def rows(x, first, count):
-        a = problems.matrix(jnp, n, dtype, first, count)
+        a = problems.matrix(jnp, n, dtype, first, count, problems.usual_kind(routine))
         return a @ x, abs(a).sum(axis=1).max()
 
     worst, norm = 0.0, 0.0

@@ -18,6 +18,7 @@ _count = runpy.run_path(str(_ROOT / "jaxmg/_routines/counts.py"))["operations"]
 _MEASURED = [name for name, routine in TABLE.items() if routine.benchmark]
 ON_FACTORS = tuple(name for name in _MEASURED if TABLE[name].on_factor)
 ROUTINES = tuple(name for name in _MEASURED if name not in ON_FACTORS)
+GENERAL = tuple(name for name in _MEASURED if TABLE[name].takes[0] in ("g", "lu"))
 SOLVES = tuple(name for name in _MEASURED if "b" in TABLE[name].takes)
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PROBES = 4  # random vectors with which inverses and eigenvectors are checked
@@ -33,8 +34,13 @@ def factor_bytes(dtype, n):
     return n * (n + 1) // 2 * np.dtype(dtype).itemsize
 
 
+def usual_kind(routine):
+    """The kind of matrix that a routine is measured with."""
+    return "uniform" if routine in GENERAL else "dominant"
+
+
 def matrix(xp, n, dtype, first_row=0, rows=None, kind="dominant"):
-    """Rows of a Hermitian positive definite matrix of order n.
+    """Rows of a matrix of order n, which is Hermitian positive definite but for the kind "uniform".
 
     kind is one of
 
@@ -47,6 +53,7 @@ def matrix(xp, n, dtype, first_row=0, rows=None, kind="dominant"):
       Condition about 3; of all kinds, what a wrong entry of a factor changes most.
     - "graded": D (I + R) D, with D_i = condition(dtype)^(-i / 2n) and the same R. Condition 1 to 3
       times condition(dtype)^(1 - 1/n).
+    - "uniform": uniform in [-1, 1] (both parts, where complex), not Hermitian. Condition about n.
     """
     rows = n if rows is None else rows
     i = (xp.arange(rows, dtype=xp.uint32) + xp.uint32(first_row))[:, None]
@@ -131,7 +138,17 @@ def _graded(xp, i, j, n, dtype):
     return scale * _moderate(xp, i, j, n, dtype)
 
 
-KINDS = {"dominant": _dominant, "moderate": _moderate, "ill": _ill, "graded": _graded}
+def _uniform_everywhere(xp, i, j, n, dtype):
+    return _entries(xp, i, j, dtype, 1)
+
+
+KINDS = {
+    "dominant": _dominant,
+    "moderate": _moderate,
+    "ill": _ill,
+    "graded": _graded,
+    "uniform": _uniform_everywhere,
+}
 
 
 def _decay(dtype):
@@ -158,10 +175,15 @@ def vectors(xp, n, count, dtype, seed=3):
     """(n, count), uniform in [-1, 1]: right-hand sides and probes."""
     i = xp.arange(n, dtype=xp.uint32)[:, None]
     j = xp.arange(count, dtype=xp.uint32)[None, :]
+    return _entries(xp, i, j, dtype, seed).astype(dtype)
+
+
+def _entries(xp, i, j, dtype, seed):
+    """Uniform in [-1, 1), both parts where complex, from pairs of uint32."""
     entries = _uniform(xp, i, j, seed, dtype)
     if np.dtype(dtype).kind == "c":
         entries = entries + 1j * _uniform(xp, i, j, seed + 1, dtype)
-    return entries.astype(dtype)
+    return entries
 
 
 def _uniform(xp, i, j, seed, dtype):
@@ -193,14 +215,14 @@ def _bits(x):
 def backward_error(xp, routine, a, operands, results, multiply):
     """How far the results are from those of an exact computation, in units of 1.
 
-    potrs, cho_solve: the largest |b - A x| / (|A| |x| + |b|) of the columns, in the infinity norm.
-    potri: |X (A g) - g| / (|X| |A| |g|) for random g, which bounds the residual of the inverse.
+    Solves: the largest |b - A x| / (|A| |x| + |b|) of the columns, in the infinity norm.
+    Inverses: |X (A g) - g| / (|X| |A| |g|) for random g, which bounds the residual of the inverse.
     syevd: the larger of |A V g - V W g| / (|A| |V g|) and |V^H V g - g| / |g|; without vectors, how
         far the sum of the eigenvalues is from the trace, beside n times the largest.
 
     Args:
         a: the matrix; may be sharded by rows, as may V and the inverse.
-        operands: {"b": right-hand sides}, for potrs and cho_solve.
+        operands: {"b": right-hand sides}, for solves.
         results: what the routine returned.
         multiply: the product of matrices at full precision.
     """
@@ -217,7 +239,7 @@ def backward_error(xp, routine, a, operands, results, multiply):
         (x,), b = results, operands["b"]
         scale = matrix_norm(a) * norm(x) + norm(b)
         return (norm(b - multiply(a, x)) / scale).max()
-    if routine == "potri":
+    if routine in ("potri", "getri"):
         (x,) = results
         error = multiply(x, multiply(a, probe)) - probe
         return (norm(error) / (matrix_norm(x) * matrix_norm(a) * norm(probe))).max()

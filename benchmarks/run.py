@@ -95,9 +95,14 @@ def arguments(words):
         ],
         help=("of products, in single precision"),
     )
-    add("--matrix", nargs="+", default=["dominant"], choices=problems.KINDS)
+    add(
+        "--matrix",
+        nargs="+",
+        choices=problems.KINDS,
+        help="default: uniform for general routines, dominant for others",
+    )
     add("--n", nargs="+", type=int, default=[4096])
-    add("--nrhs", nargs="+", type=int, default=[1], help="of potrs and cho_solve")
+    add("--nrhs", nargs="+", type=int, default=[1], help="of solves")
     add("--T_A", nargs="+", type=int, default=[0], help="tile widths; 0: jaxmg's choice")
     add("--ranks", nargs="+", type=int, default=[1])
     add("--threads", nargs="+", type=int, default=[1], help="of BLAS, for each rank on CPU devices")
@@ -137,7 +142,7 @@ def arguments(words):
 def combinations(args):
     """The cases: what a worker needs to know of one measurement. No case comes twice."""
     seen = []
-    problem = (args.routine, args.dtype, args.matrix, args.n, args.nrhs)
+    problem = (args.routine, args.dtype, args.matrix or [None], args.n, args.nrhs)
     means = (args.precision, args.backend, args.ranks, args.threads, args.T_A, args.eigensolver)
     for (
         routine, dtype, matrix, n, nrhs, precision, backend, ranks, threads, tile, eigensolver
@@ -146,7 +151,7 @@ def combinations(args):
             "routine": routine,
             "backend": backend,
             "dtype": dtype,
-            "matrix": matrix,
+            "matrix": matrix or problems.usual_kind(routine),
             "precision": None if precision == "default" else precision,
             "n": n,
             "nrhs": nrhs if routine in problems.SOLVES else None,

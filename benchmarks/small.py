@@ -118,8 +118,9 @@ def measure(routine, dtype, n, ranks, out):
 
 
 def _operands(routine, dtype, n, sharding, everywhere):
-    a = jax.jit(lambda: problems.matrix(jnp, n, dtype), out_shardings=sharding)()
-    if routine != "potrs":
+    kind = problems.usual_kind(routine)
+    a = jax.jit(lambda: problems.matrix(jnp, n, dtype, kind=kind), out_shardings=sharding)()
+    if routine not in problems.SOLVES:
         return (a,)
     make = jax.jit(lambda: problems.vectors(jnp, n, 1, dtype), out_shardings=everywhere)
     return a, make()
@@ -130,6 +131,8 @@ def _jax(routine, dtype, n):
     function = {
         "potrs": lambda a, b: linalg.cho_solve(linalg.cho_factor(a), b),
         "potri": jnp.linalg.inv,
+        "gesv": lambda a, b: jnp.linalg.solve(a, b),
+        "getri": jnp.linalg.inv,
         "syevd": lambda a: tuple(jnp.linalg.eigh(a, symmetrize_input=False)),
     }[routine]
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])

@@ -164,7 +164,9 @@ class JaxmgSolver:
         if case["backend"] not in ("auto", "native"):
             raise ValueError(f"there are no factors of {case['backend']}")
         options = {"precision": case["precision"]} if case["precision"] else {}
-        return jaxmg.cho_factor(self.make_matrix(), case["T_A"], donate=True, **options)
+        general = case["routine"] in problems.GENERAL
+        factor = jaxmg.lu_factor if general else jaxmg.cho_factor
+        return factor(self.make_matrix(), case["T_A"], donate=True, **options)
 
     def run(self, operands):
         return self.jax.block_until_ready(self.call(operands))
@@ -287,7 +289,7 @@ class JaxSolver(JaxmgSolver):
     def __init__(self, case):
         super().__init__(case)
         # Only a result of the same shape can take the matrix's place.
-        donated = (0,) if case["donate"] and case["routine"] == "potri" else ()
+        donated = (0,) if case["donate"] and case["routine"] in ("potri", "getri") else ()
         self.compiled = self.jax.jit(getattr(self, case["routine"]), donate_argnums=donated)
 
     def call(self, operands):
@@ -297,14 +299,24 @@ class JaxSolver(JaxmgSolver):
         linalg = self.jax.scipy.linalg
         return linalg.cho_solve(linalg.cho_factor(a), b)
 
+    def gesv(self, a, b):
+        return self.jax.numpy.linalg.solve(a, b)
+
     def make_factor(self):
+        if self.case["routine"] in problems.GENERAL:
+            return self.jax.jit(self.jax.scipy.linalg.lu_factor)(self.make_matrix())
         return self.jax.jit(lambda a: self.jax.scipy.linalg.cho_factor(a)[0])(self.make_matrix())
 
     def cho_solve(self, factor, b):
         return self.jax.scipy.linalg.cho_solve((factor, False), b)
 
+    def lu_solve(self, factor, b):
+        return self.jax.scipy.linalg.lu_solve(factor, b)
+
     def potri(self, a):
         return self.jax.numpy.linalg.inv(a)
+
+    getri = potri
 
     def syevd(self, a):
         if not self.case["vectors"]:
@@ -315,7 +327,7 @@ class JaxSolver(JaxmgSolver):
 class ScipySolver:
     """SciPy's LAPACK on arrays as LAPACK wants them, column-major: no call has to transpose.
 
-    For potrs, `details` has the time of cho_factor alone.
+    For potrs and gesv, `details` has the time of the factorization alone.
     """
 
     def __init__(self, case):
@@ -327,13 +339,15 @@ class ScipySolver:
 
     def matrix(self):
         n, dtype = self.case["n"], self.case["dtype"]
+        general = self.case["routine"] in problems.GENERAL
         a = np.empty((n, n), dtype, order="F")
         step = max(1, 2**22 // n)
         for first in range(0, n, step):
             rows = min(step, n - first)
-            # These rows, conjugated, are the columns, which lie side by side.
+            # These rows, conjugated, are the columns, which lie side by side; of a general matrix
+            # they are those of its transpose, which is as hard.
             block = problems.matrix(np, n, dtype, first, rows, self.case["matrix"])
-            a[:, first : first + rows] = block.conj().T
+            a[:, first : first + rows] = block.T if general else block.conj().T
         return a
 
     def operands(self):
@@ -341,12 +355,23 @@ class ScipySolver:
 
     @functools.cached_property
     def factor(self):
+        if self.case["routine"] in problems.GENERAL:
+            return self.linalg.lu_factor(self.matrix(), **self.options)
         return self.linalg.cho_factor(self.matrix(), lower=True, **self.options)
 
     def run(self, a):
         options, linalg = self.options, self.linalg
         if self.case["routine"] == "cho_solve":
             return linalg.cho_solve(a, self.b, check_finite=False)
+        if self.case["routine"] == "lu_solve":
+            return linalg.lu_solve(a, self.b, check_finite=False)
+        if self.case["routine"] == "gesv":
+            start = time.perf_counter()
+            factor = linalg.lu_factor(a, **options)
+            self.details = {"factor_seconds": time.perf_counter() - start}
+            return linalg.lu_solve(factor, self.b, check_finite=False)
+        if self.case["routine"] == "getri":
+            return linalg.inv(a, **options)
         if self.case["routine"] == "potrs":
             start = time.perf_counter()
             factor = linalg.cho_factor(a, lower=True, **options)

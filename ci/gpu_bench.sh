@@ -90,6 +90,21 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
       + --dtype complex64 $(n 20000 20480 20001) + $(n 20480 20001) \
       + --routine syevd $(n 12288 12289)
   }
+  # General matrices on one GPU, beside JAX where that fits, and kept factors.
+  general() { # 170
+    local base=(--ranks 1 --no-gemm)
+    bench "${base[@]}" $(repeats 3) --routine gesv + --backend native jax $(n 8192 16384 32768) \
+      + --backend native jax --dtype complex128 $(n 32768) \
+      + --backend native --dtype float32 $(n 65536) + --routine getri $(n 32768) \
+      && bench "${base[@]}" $(repeats 1) --routine gesv --backend native jax $(n 65536) \
+      && timeout --foreground 120 "$python" benchmarks/kept.py --platform "${PLATFORM:-gpu}" \
+        --ranks 1 --out "$out" --routine lu_solve $(n 65536)
+  }
+  # Small ones, call by call.
+  small_general() { # 40
+    timeout --foreground 300 "$python" benchmarks/small.py --platform "${PLATFORM:-gpu}" --ranks 1 \
+      --out "$out" --routine gesv getri --dtype float64 $(n 100 256 1000 2048 4096)
+  }
   # Twice as many GPUs, where there are eight.
   eight() { # 70
     bench --ranks 8 --backend native --compare $(repeats 3) + --routine potri $(n 32768 65536) \

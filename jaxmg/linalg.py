@@ -381,7 +381,11 @@ def eigh(
             "linalg.eigh: b, eigvals and another type than 1 are not supported, as in JAX; "
             "jaxmg.eigh(a, b, subset_by_index=(first, last)) has both"
         )
-    read = _read("eigh", UPLO, symmetrize_input) if lower is None else jax_linalg.triangle(lower)
+    read = (
+        _part_to_read("eigh", UPLO, symmetrize_input)
+        if lower is None
+        else jax_linalg.triangle(lower)
+    )
     if eigvals_only:
         return jax_linalg.run(
             (a,), "eigh", jax_linalg.eigenvalues, ("small",), mesh, matrix_specs, read
@@ -405,7 +409,7 @@ def eigvalsh(
     Returns:
         (n,), real, ascending, the same on all devices.
     """
-    read = _read("eigvalsh", UPLO, symmetrize_input)
+    read = _part_to_read("eigvalsh", UPLO, symmetrize_input)
     return jax_linalg.run(
         (a,), "eigvalsh", jax_linalg.eigenvalues, ("small",), mesh, matrix_specs, read
     )
@@ -624,7 +628,7 @@ def logm(
     return jax_linalg.function(A, jnp.log, "logm", mesh, matrix_specs)
 
 
-def _read(name: str, UPLO: Triangle | None, symmetrize_input: bool) -> str:
+def _part_to_read(name: str, UPLO: Triangle | None, symmetrize_input: bool) -> str:
     if not (UPLO is None or (isinstance(UPLO, str) and UPLO in ("L", "U"))):
         raise ValueError(f"linalg.{name}: UPLO must be None, 'L' or 'U'; got {UPLO!r}")
     return jax_linalg.HERMITIAN if symmetrize_input else jax_linalg.triangle(UPLO != "U")

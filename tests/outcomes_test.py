@@ -56,12 +56,12 @@ def test_injected_failures_are_counted_by_case_and_together(inject, tmp_path):
 
 def test_a_fault_is_recorded_with_what_found_it_or_why_nothing_did(mutants, tmp_path):
     outcomes = [
-        ({"what": "a wait less"}, "cc/engine_test", "found by cc/engine_test in 3 s"),
-        ({"what": "a wait twice", "survives": "it is"}, None, "cc/engine_test passed in 2 s"),
+        ({"what": "a wait less"}, "cc/potrs_test", "found by cc/potrs_test in 3 s"),
+        ({"what": "a wait twice", "survives": "it is"}, None, "cc/potrs_test passed in 2 s"),
     ]
     mutants.record(tmp_path / "out", outcomes, 0, 5)
     found = entry(tmp_path / "out")
     assert (found["faults"], found["found"], found["failures"]) == (2, 1, 0)
-    assert found["found_by"] == {"a wait less": "cc/engine_test"}
-    said = {"said": "cc/engine_test passed in 2 s", "reason": "it is"}
+    assert found["found_by"] == {"a wait less": "cc/potrs_test"}
+    said = {"said": "cc/potrs_test passed in 2 s", "reason": "it is"}
     assert found["survived"] == {"a wait twice": said}

@@ -8,6 +8,7 @@ asks for them; and XLA optimizes nothing, which takes as long as much of what is
 have it do both.
 """
 
+import itertools
 import os
 import sys
 
@@ -48,7 +49,9 @@ class WithoutBreadth:
 
 
 class Shard:
-    """Keeps every n-th test of those chosen, for targets with `shard_count`."""
+    """Keeps a part of the tests that were chosen, for targets with `shard_count`. A shard has all
+    cases of a test function, since they share most of what is compiled. Each function goes to the
+    shard with the fewest tests so far."""
 
     index = int(os.environ.get("TEST_SHARD_INDEX", 0))
     total = int(os.environ.get("TEST_TOTAL_SHARDS", 1))
@@ -59,9 +62,14 @@ class Shard:
         if status := os.environ.get("TEST_SHARD_STATUS_FILE"):
             open(status, "w").close()
         self.chosen = len(items)
-        others = [item for i, item in enumerate(items) if i % self.total != self.index]
-        config.hook.pytest_deselected(items=others)
-        items[:] = items[self.index :: self.total]
+        functions = {}
+        for item in items:
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        shards = [[] for _ in range(self.total)]
+        for tests in functions.values():
+            min(shards, key=len).extend(tests)
+        items[:] = shards.pop(self.index)
+        config.hook.pytest_deselected(items=[*itertools.chain(*shards)])
 
 
 def main():

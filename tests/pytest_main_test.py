@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -75,6 +76,30 @@ def test_breadth_is_left_out_by_bazel_alone(tmp_path, bazel, words, filtered, co
     words = [*words, "-W", "ignore::pytest.PytestUnknownMarkWarning"]
     code, output = run(tmp_path, *words, tests=_BROAD, **environment, **filtered)
     assert code == 0 and f"{count} passed" in output
+
+
+_CASES = """
+import pytest
+
+@pytest.mark.parametrize("i", range(3))
+def test_gamma(i): pass
+
+@pytest.mark.parametrize("i", range(2))
+def test_delta(i): pass
+
+def test_alpha(): pass
+def test_beta(): pass
+"""
+
+
+def test_shards_have_all_tests_and_whole_functions(tmp_path):
+    shards = []
+    for i in range(2):
+        shard = {"TEST_TOTAL_SHARDS": "2", "TEST_SHARD_INDEX": str(i)}
+        code, output = run(tmp_path, "-vv", tests=_CASES, **shard)
+        assert code == 0
+        shards.append(re.findall(r"::test_(\w+)\S* PASSED", output))
+    assert shards == [["gamma"] * 3 + ["beta"], ["delta"] * 2 + ["alpha"]]
 
 
 def test_a_shard_without_tests_is_no_failure_unless_none_has_any(tmp_path):

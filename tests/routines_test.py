@@ -140,6 +140,21 @@ def test_allocations_fail_in_it(name):
     assert f'("{last(name)}",' in cases[0]
 
 
+TRANSFORMED = [name for name, routine in ROUTINES.items() if routine.transforms]
+
+
+def test_the_fuzz_compares_it_with_jax():
+    rows = re.search(r"^REFERENCES = \{.*?^\}", text("tests/fuzz/transformations.py"), re.M | re.S)
+    assert sorted(re.findall(r'^    "(\w+)":', rows[0], re.M)) == sorted(TRANSFORMED)
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_the_page_says_that_it_has_a_derivative(name):
+    section = re.search(r"^## Derivatives$.*?^## ", text("docs/api.md"), re.M | re.S)
+    function = last(ROUTINES[name].function)
+    assert re.search(rf"`([A-Z]\w+\.)?{function}`", section[0])
+
+
 @pytest.mark.parametrize("handler", HANDLERS)
 def test_faults_are_put_into_it(handler):
     word = HANDLERS[handler].handlers[handler]

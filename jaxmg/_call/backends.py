@@ -87,13 +87,14 @@ def plan(
         whether one rank does all the work.
     """
     m, n = shape
-    rows = -(-m // layout.ranks)
+    block = -(-m // layout.ranks)
     return plugins.load(layout.platform).plan(
         routine,
         backend,
         str(dtype),
+        m,
         n,
-        rows,
+        block,
         layout.ranks,
         tile,
         nrhs,

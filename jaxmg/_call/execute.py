@@ -29,13 +29,19 @@ def run(routine, arrays, arguments):
 
     The results are those that the arguments ask for: a tuple, or a single one alone.
     """
-    return _resolve(arrays, routine, *arguments)
+    return _resolve_with_call(arrays, routine, *arguments)
 
 
 @programs.cache_plans
-def _resolve(arrays, routine, *arguments):
-    """Checks a call on global arrays; the function of the arrays that runs it."""
-    arguments = Arguments(*arguments)
+def _resolve_with_call(arrays, routine, *arguments):
+    """The function of arrays like these that `run` runs."""
+    call, compiled = resolve(routine, arrays, Arguments(*arguments))
+    return lambda *arrays: (call, compiled(*arrays))
+
+
+def resolve(routine, arrays, arguments):
+    """Checks a call on global arrays; its `programs.Call`, and the function of arrays like these
+    that returns the results."""
     tile = check(routine, arrays, arguments)
     layout = resolve_layout(routine, arrays, arguments)
     a, donate, options = arrays[0], arguments.donate, dict(arguments.options)
@@ -43,7 +49,7 @@ def _resolve(arrays, routine, *arguments):
     if a.size == 0:
         call = make_call(routine, layout, a, tile=1)
         empty = [result.empty(*arrays, local=False) for result in routine.results]
-        return lambda *arrays: (call, select(empty))
+        return call, lambda *arrays: select(empty)
     matrix = jax.ShapeDtypeStruct((blocks.height(a.shape, routine.square), a.shape[1]), a.dtype)
     backend = backends.resolve(routine.native, layout, arguments.backend, matrix, arguments.caller)
     attributes = resolve_attributes(routine, arguments, a.dtype, backend, layout)
@@ -54,7 +60,7 @@ def _resolve(arrays, routine, *arguments):
         order = alignment.larger_order(routine, layout, backend, a, tile, donate)
         call = dataclasses.replace(call, order=order)
     compiled = programs.runner(call, arrays, donate, wanted, routine.matrices)
-    return lambda *arrays: (call, select(compiled(*arrays)))
+    return call, lambda *arrays: select(compiled(*arrays))
 
 
 def check(routine, arrays, arguments):
@@ -112,9 +118,9 @@ def selection(routine, outputs, options):
     """(function that selects the results to return from all of them, for each result whether it is
     among these)."""
     index = {result.name: i for i, result in enumerate(routine.results)}
-    places = [index.get(name, 0) for name in requested(routine, outputs, options)]
-    wanted = tuple(i in places for i in range(len(routine.results)))
-    return operator.itemgetter(*places), wanted
+    positions = [index.get(name, 0) for name in requested(routine, outputs, options)]
+    wanted = tuple(i in positions for i in range(len(routine.results)))
+    return operator.itemgetter(*positions), wanted
 
 
 def requested(routine, outputs, options):

@@ -21,15 +21,16 @@ def call(
     Args:
         target: FFI target name.
         layout: says how many ranks there are.
-        operands: arrays; the first is this device's place, [rank, group of replicas], the second
-            the block.
+        operands: arrays; the first is this device's coordinates, [rank, group of replicas],
+            the second the block.
         results: shape and dtype of each result, as ShapeDtypeStructs.
-        in_place: how many of the results overwrite the operands behind the place, the first ones.
+        in_place: how many of the results overwrite the operands after the coordinates, the first
+            ones.
         differing: of how many of the results, the first ones, each rank has its own.
         **attributes: integers and booleans that the routine takes beside the common ones; the
             handler refuses any other, and a call without them.
     """
-    place, *operands = operands
+    coordinates, *operands = operands
     aliases = {i + 1: i for i in range(in_place)}
     function = jax.ffi.ffi_call(target, results, input_output_aliases=aliases)
     grid_rows = (layout.grid_rows or 0) if backend == "cusolvermp" else 0
@@ -39,7 +40,9 @@ def call(
         for name, value in attributes.items()
     }
     processes = np.array(layout.processes, np.int64)
-    values = function(place.reshape(2), *operands, backend=backend, processes=processes, **numbers)
+    values = function(
+        coordinates.reshape(2), *operands, backend=backend, processes=processes, **numbers
+    )
     # Newer JAX takes the results for the same on all devices: say what they vary over. Along an
     # axis of one device nothing varies, whatever the caller's specs name.
     varying = frozenset().union(*map(_compat.varying_axes, operands))
@@ -50,10 +53,10 @@ def call(
 
 
 def over_ranks(layout, function, in_specs, out_specs) -> collections.abc.Callable[..., typing.Any]:
-    """``function`` of a device's place and blocks, mapped over the ranks; results with spec P() are
-    the same on all of them.
+    """``function`` of a device's rank coordinates and blocks, mapped over the ranks; results with
+    spec P() are the same on all of them.
 
-    The place comes as data, since an axis has no index where the mesh isn't the context's.
+    The coordinates are data, since an axis has no index where the mesh isn't the context's.
     """
     if layout.explicit and _compat.mapped_axes():
         # A shard_map can't be over the axes of a batch.
@@ -64,7 +67,7 @@ def over_ranks(layout, function, in_specs, out_specs) -> collections.abc.Callabl
         function, mesh=layout.mesh, in_specs=(everywhere, *in_specs), out_specs=out_specs,
         check_vma=False,
     )  # fmt: skip
-    places = layout.places
+    coordinates = layout.coordinates
     if layout.explicit:
-        places = layouts.constrain(jnp.asarray(places), layout, everywhere)
-    return functools.partial(mapped, places)
+        coordinates = layouts.constrain(jnp.asarray(coordinates), layout, everywhere)
+    return functools.partial(mapped, coordinates)

@@ -87,16 +87,16 @@ class Layout:
         return device_memory(self.platform)
 
     @property
-    def places(self) -> np.ndarray:
+    def coordinates(self) -> np.ndarray:
         """[rank, group of replicas] of every device, in the mesh's order: (devices, 2), int32."""
         sizes = self.mesh.shape
         index = dict(zip(sizes, np.indices(tuple(sizes.values())), strict=True))
 
         def along(axes):
-            place = np.zeros(tuple(sizes.values()), np.int32)
+            linear = np.zeros(tuple(sizes.values()), np.int32)
             for axis in axes:
-                place = place * sizes[axis] + index[axis]
-            return place.ravel()
+                linear = linear * sizes[axis] + index[axis]
+            return linear.ravel()
 
         return np.stack([along(self.rows), along(self.others)], axis=1).astype(np.int32)
 
@@ -158,7 +158,7 @@ def located(routine, layout, arrays):
     """``layout`` of arrays that were laid out by an earlier call, for use now."""
     mesh = _usable(routine, layout.mesh, arrays)
     if isinstance(mesh, AbstractMesh):  # whose devices were known then
-        return _met(routine, layout)
+        return _meet(routine, layout)
     return with_processes(routine, dataclasses.replace(layout, mesh=mesh))
 
 
@@ -419,10 +419,10 @@ def with_processes(routine, layout, concrete=None):
     mesh = layout.mesh
     indices = rendezvous.indices(routine, mesh, concrete)
     processes = rendezvous.attribute(indices, mesh, layout.rows, layout.others)
-    return _met(routine, dataclasses.replace(layout, processes=processes))
+    return _meet(routine, dataclasses.replace(layout, processes=processes))
 
 
-def _met(routine, layout):
+def _meet(routine, layout):
     rendezvous.meet(routine, layout.platform, layout.processes)
     return layout
 

@@ -59,7 +59,7 @@ def local_rank(layout):
     return _local_index(layout.rows)
 
 
-def local_place(layout):
+def local_coordinates(layout):
     """[rank, group of replicas] of this device, inside a shard_map of the caller's."""
     return jax.numpy.stack([local_rank(layout), _local_index(layout.others)])
 

@@ -135,7 +135,7 @@ def runner(call, arrays, donate=False, wanted=None, matrices=1):
 
         def run_traced(*arrays):
             with _compat.entered(mesh):
-                results = _constrained(call, *arrays)
+                results = _constrain(call, *arrays)
             return [result if want else None for result, want in zip(results, wanted, strict=True)]
 
         return run_traced
@@ -152,8 +152,8 @@ def runner(call, arrays, donate=False, wanted=None, matrices=1):
     # The context is one of the circumstances of a plan, so it is the same in each call of `run`.
     if not (_compat.is_entered(mesh) and _compat.launches_at_any_time(mesh)):
         compiled = _in_contexts(compiled, mesh)
-    places = iter(range(len(wanted)))
-    sources = [next(places) if there else None for there in computed]
+    positions = iter(range(len(wanted)))
+    sources = [next(positions) if there else None for there in computed]
     sources = [i if want else None for i, want in zip(sources, wanted, strict=True)]
 
     def run(*arrays):
@@ -227,6 +227,11 @@ def _array_placer(array, layout, spec, extra=0):
     if _on_mesh(array, layout):
         return None
     sharding = layout.sharding(spec)
+    if _lies_on_only_device(array, layout):
+        # Takes the host a third of the time of a device_put.
+        return lambda array: jax.make_array_from_single_device_arrays(
+            array.shape, sharding, [array.addressable_data(0)]
+        )
     whole = not isinstance(array, jax.Array) or (
         array.is_fully_addressable or array.is_fully_replicated
     )
@@ -235,6 +240,12 @@ def _array_placer(array, layout, spec, extra=0):
         return lambda array: put(array, sharding)
     pad = jnp.pad if isinstance(array, jax.Array) else np.pad
     return lambda array: put(pad(array, ((0, extra), (0, 0))), sharding)
+
+
+def _lies_on_only_device(array, layout):
+    """Whether ``array`` lies on the device of a mesh of one."""
+    one = layout.mesh.size == 1 and isinstance(array, jax.Array)
+    return one and array.devices() == set(layout.mesh.devices.flat)
 
 
 def _matrix_placer(matrix, layout):
@@ -267,7 +278,7 @@ def lies_by_rows(matrix, layout):
 
 
 @_compat.default_promotion()
-def _constrained(call, *arrays):
+def _constrain(call, *arrays):
     results = call.program(call, *arrays)
     return tuple(
         result if spec is None else layouts.constrain(result, call.layout, spec)
@@ -286,7 +297,7 @@ def _compiled(call, reused, computed):
     call = dataclasses.replace(call, specs=tuple(specs), in_place=bool(reused))
 
     def program(*arrays):
-        return tuple(itertools.compress(_constrained(call, *arrays), computed))
+        return tuple(itertools.compress(_constrain(call, *arrays), computed))
 
     program.__name__ = f"jaxmg_{call.name}"
     shardings = tuple(call.layout.sharding(P() if spec is None else spec) for spec in specs)

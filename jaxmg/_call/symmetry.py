@@ -28,7 +28,7 @@ def nan_unless_hermitian(a, layout):
     rows = blocks.split_rows(jax.lax.stop_gradient(a), layout)
     compare = ffi.over_ranks(
         layout,
-        lambda place, rows: _is_hermitian(place.reshape(2)[0], rows, layout),
+        lambda coordinates, rows: _is_hermitian(coordinates.reshape(2)[0], rows, layout),
         (layout.row_spec,),
         jax.sharding.PartitionSpec(),
     )
@@ -133,7 +133,7 @@ def _is_hermitian(rank, rows, layout):
     else:
         along, across = row_products(rows, own)
     across = jnp.pad(across, (0, count * layout.ranks - n))
-    across = products.scattered_sum(across, layout).conj()
+    across = products.reduce_scatter(across, layout).conj()
     # Rows of padding are zeros, and so are the columns that there aren't.
     apart, largest = (
         jax.lax.pmax(jnp.max(values), layout.rows)

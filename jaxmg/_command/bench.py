@@ -97,7 +97,7 @@ def _routine(routine, n, dtype, devices, repeat, limit):
     plan = jaxmg.plan(routine, n, dtype, devices)
     output.fact("plan", plan)
     everywhere = _Case(routine, dtype, Mesh(np.array(devices), ("rank",)), _OURS[routine])
-    room, needed = _room(plan), _needed(plan)
+    room, needed = _room(plan), _required_bytes(plan)
     if room is not None and needed is not None and needed > room:
         output.fact("jaxmg", f"left out: it needs {_gib(needed)}, and there are {_gib(room)}")
         return True
@@ -162,7 +162,7 @@ def largest_order(routine, dtype, devices, room):
         return None
 
     def fits(steps):
-        needed = _needed(jaxmg.plan(routine, steps * _STEP, dtype, devices, donate=True))
+        needed = _required_bytes(jaxmg.plan(routine, steps * _STEP, dtype, devices, donate=True))
         return needed is not None and needed <= room
 
     low, high = 0, 1
@@ -174,7 +174,7 @@ def largest_order(routine, dtype, devices, room):
     return low * _STEP
 
 
-def _needed(plan):
+def _required_bytes(plan):
     """Bytes: of the busiest device, or of all where they share the host's memory; None where the
     backend says so only when it has the matrix, as cuSOLVERMg does."""
     if not plan.bytes:
@@ -183,7 +183,7 @@ def _needed(plan):
 
 
 def _room(plan):
-    """Bytes that there are for `_needed`; None where that isn't known."""
+    """Bytes that there are for `_required_bytes`; None where that isn't known."""
     return plan.memory or _host_memory()
 
 

@@ -108,7 +108,7 @@ class CholeskyFactor(pickling.Pickled):
             routine,
             (u,),
             collect(routine, T_A, mesh, matrix_specs, in_specs, pad, "native", donate),
-            functools.partial(upper_factor.rule, pack),
+            _from_upper_rule,
             pack=pack,
         )
         return dataclasses.replace(factor, precision=checks.precision_of(products))
@@ -230,6 +230,9 @@ def pack(call, values):
         tiles, overflow if call.overflow else None, log_det, status, call.layout,
         tiles.shape[-1], call.tile, checks.precision_of(products),
     )  # fmt: skip
+
+
+_from_upper_rule = functools.partial(upper_factor.rule, pack)
 
 
 def _apply(routine, factor, b, by_transposition, trans):

@@ -47,17 +47,18 @@ class Operation:
     in_place: bool = False
     at_once: typing.Any = None
 
-    def on_rank(self, call, place, tiles, *others):
+    def on_rank(self, call, coordinates, tiles, *others):
         """A rank's part of the result, from its rows and from right-hand sides in columns."""
         n = tiles.shape[1]
         others = others if call.overflow else (jnp.zeros((0, n), tiles.dtype), *others)
         (value,) = ffi.call(
-            f"jaxmg_{self.native}", call.layout, call.tile, call.backend, (place, tiles, *others),
+            f"jaxmg_{self.native}", call.layout, call.tile, call.backend,
+            (coordinates, tiles, *others),
             (self.result.native(call, tiles, *others[1:]),),
             in_place=int(self.in_place), differing=int(self.result.differs),
             n=n, **dict(call.attributes),
         )  # fmt: skip
-        value = self.result.finished(value, place.reshape(2)[0])
+        value = self.result.finished(value, coordinates.reshape(2)[0])
         return self.result.part(value, call.layout, tiles)
 
     def program(self, call, tiles, *others):
@@ -140,18 +141,20 @@ class OfFactor(batching.Batchable):
         return _run(arrays, self.of, self.operation, self.attributes)
 
     def batched(self, settled, size, marks, *arrays):
-        place = self._placement(marks, arrays)
+        placement = self._make_placement(marks, arrays)
         if batching.is_alone(self.of.layout):
-            return batching.spread(self.of.layout, self.program, size, marks, *arrays, place=place)
-        return batching.in_turn(self, marks, *arrays, place=place)
+            return batching.spread(
+                self.of.layout, self.program, size, marks, *arrays, placement=placement
+            )
+        return batching.in_turn(self, marks, *arrays, placement=placement)
 
-    def _placement(self, marks, arrays):
+    def _make_placement(self, marks, arrays):
         of, parts = self.of, 1 + self.of.overflows
         a = jax.ShapeDtypeStruct((of.n, of.n), arrays[0].dtype)
         each = list(zip(arrays, marks, strict=True))[parts:]
         b = [batching.of_one(array, mark) for array, mark in each]
         spec = self.operation.result.spec(of.layout, a, *b)
-        return batching.placement(of.layout, arrays, marks, (spec,))
+        return batching.make_placement(of.layout, arrays, marks, (spec,))
 
     @property
     def program(self):
@@ -163,13 +166,13 @@ class OfFactor(batching.Batchable):
         faster = at_once.AtOnce(function, ORDERS_AT_ONCE)
         return _AllOnDevice(self) if faster.is_faster(layout, n) else _OnDevice(self)
 
-    def on_rank(self, place, arrays):
+    def on_rank(self, coordinates, arrays):
         """(A rank's part of the result, the call, b), from its rows, inside a shard_map."""
         operation, parts = self.operation, 1 + self.of.overflows
         factor, b = arrays[:parts], arrays[parts:]
         columns = b if operation.by_rows else map(results.columns, b)
         call = self.call(factor[0], *b)
-        return operation.on_rank(call, place, *factor, *columns), call, b
+        return operation.on_rank(call, coordinates, *factor, *columns), call, b
 
     def call(self, tiles, *b):
         """As the cache of programs has it."""
@@ -188,8 +191,8 @@ class _OnDevice:
 
     of: OfFactor
 
-    def __call__(self, place, *arrays):
-        value, call, b = self.of.on_rank(place, arrays)
+    def __call__(self, coordinates, *arrays):
+        value, call, b = self.of.on_rank(coordinates, arrays)
         return self.of.operation.result.whole(value, call, *b)
 
 
@@ -199,7 +202,7 @@ class _AllOnDevice:
 
     of: OfFactor
 
-    def of_all(self, place, u, *b):
+    def of_all(self, coordinates, u, *b):
         function = self.of.operation.at_once
         assert function is not None
         return function(u, *b, **dict(self.of.attributes))
@@ -211,7 +214,7 @@ def _inside(of, *arrays):
     """An `OfFactor` of a rank's rows, inside a shard_map of the caller's. Jitted, since in an eager
     one XLA may end the process as it compiles a native call in place by itself."""
     layout = of.of.layout
-    value, _, b = of.on_rank(local_layouts.local_place(layout), arrays)
+    value, _, b = of.on_rank(local_layouts.local_coordinates(layout), arrays)
     return of.operation.result.on_rank(value, layout, arrays[0], *b)
 
 
@@ -241,9 +244,9 @@ class OfRightHandSides(derivatives.Linear):
         if not batching.is_alone(self.layout):
             return super().batched(size, marks, *arrays)
         if not marks[-1]:
-            place = batching.like_last(self.layout, arrays, marks)
+            placement = batching.placement_of_last(self.layout, arrays, marks)
             b = batching.repeated(b, size)
-            b = b if place is None else place.put(b)
+            b = b if placement is None else placement.put(b)
         return derivatives.Spread(self, size, (*marks[:-1], True))(*factor, b)
 
 

@@ -18,7 +18,7 @@ _INSTEAD = "the matrix, or U of a CholeskyFactor (factor.upper(), CholeskyFactor
 
 class Pickled:
     """A dataclass of arrays and a ``layout`` that pickle and ``copy`` take. Loaded, it lies on as
-    many devices as before: those in the same places of ``jax.local_devices()`` if they exist,
+    many devices as before: those at the same indices of ``jax.local_devices()`` if they exist,
     else the first ones. A pickle names no module of this package but ``jaxmg``."""
 
     def __init_subclass__(cls) -> None:
@@ -60,7 +60,7 @@ class Pickled:
     @classmethod
     def _restore(cls, state):
         """The factor of a state that `__reduce__` made."""
-        name, platform, places = cls.__name__, state["platform"], state["places"]
+        name, platform, indices = cls.__name__, state["platform"], state["places"]
         if state["format"] != _FORMAT:
             raise ValueError(
                 f"{name}: this pickle is another version's of jaxmg; load it with that, and save "
@@ -70,14 +70,14 @@ class Pickled:
             local = jax.local_devices(backend=platform)
         except RuntimeError:
             local = []
-        if len(local) < len(places):
+        if len(local) < len(indices):
             raise ValueError(
-                f"{name}: this pickle is of a factor on {len(places)} devices of platform "
+                f"{name}: this pickle is of a factor on {len(indices)} devices of platform "
                 f"{platform!r}, and there are {len(local)}; for any number of devices save "
                 f"{_INSTEAD}"
             )
-        places = places if max(places) < len(local) else range(len(places))
-        devices = np.array([local[place] for place in places], dtype=object)
+        indices = indices if max(indices) < len(local) else range(len(indices))
+        devices = np.array([local[i] for i in indices], dtype=object)
         names, types = state["axes"]
         mesh = Mesh(devices.reshape(state["shape"]), names, axis_types=types)
         values = dict(state["values"])

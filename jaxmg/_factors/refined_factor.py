@@ -224,8 +224,8 @@ class _Factor(batching.Batchable):
         arguments = batched_calls.of_each((a,), marks, self.arguments)
         layout = execute.resolve_layout(_LOWERED, (a,), arguments)
         square = layout.result_spec(a.shape[1:])
-        place = batching.placement(layout, (a,), marks, None, square)
-        return batching.in_turn(_Factor(arguments), marks, a, place=place)
+        placement = batching.make_placement(layout, (a,), marks, None, square)
+        return batching.in_turn(_Factor(arguments), marks, a, placement=placement)
 
 
 def _rows(a, layout):
@@ -242,9 +242,9 @@ def _laid_out(call, a):
     return (hermitian.rows(call.layout, a),)
 
 
-def _factorize(call, place, a):
+def _factorize(call, coordinates, a):
     """The factorization in lower precision on a rank."""
-    lower = refinement.lowered(call, place, a, call.tile, call.overflow)
+    lower = refinement.factor_lower(call, coordinates, a, call.tile, call.overflow)
     return lower.tiles, lower.overflow, lower.status, lower.scale, lower.size
 
 
@@ -294,12 +294,12 @@ class _Solve(batching.Batchable):
         one = batching.of_one(b, marks[-1])
         there = (x for x, want in zip(_RESULTS, self.wanted, strict=True) if want)
         specs = [x.spec(self.layout, None, one) for x in there]
-        place = batching.placement(self.layout, arrays, marks, specs)
+        placement = batching.make_placement(self.layout, arrays, marks, specs)
         if any(marks[:-1]):
-            return batching.in_turn(self, marks, *arrays, place=place)
+            return batching.in_turn(self, marks, *arrays, placement=placement)
         x, *others = self(*factor, batching.to_columns(b))
         values = (batching.from_columns(x, b), *batching.repeated(others, size))
-        return values if place is None else place.put(values)
+        return values if placement is None else placement.put(values)
 
     def differentiable(self, *arrays):
         """`__call__` with a derivative."""
@@ -381,13 +381,13 @@ def _program(call, *arrays):
     others = tuple(blocks.replicate(array, layout) for array in arrays[count:])
     b = others[-1]
 
-    def local(place, rows, tiles, *others):
+    def local(coordinates, rows, tiles, *others):
         *overflow, scale, size, status, b = others
         spare = overflow[0] if overflow else jnp.zeros((0, tiles.shape[1]), tiles.dtype)
         lower = refinement.Lowered(
             tiles, spare, status.reshape(1), scale, size.reshape(1), call.tile
         )
-        return refinement.solve(call, refinement.after(place, b), rows, lower, b)[1:]
+        return refinement.solve(call, refinement.after(coordinates, b), rows, lower, b)[1:]
 
     rows = [blocks.split_rows(array, layout) for array in arrays[:count]]
     others = (*others[:-1], results.columns(b))

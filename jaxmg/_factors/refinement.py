@@ -148,28 +148,28 @@ def parts(n, ranks, nrhs):
     return max(n // max(_DEPTH, 2 * _MEMORY * ranks) // nrhs, 1)
 
 
-def factor_and_solve(call, place, a, b):
+def factor_and_solve(call, coordinates, a, b):
     """`potrs` with refinement: (a, x, status, iterations) on this rank."""
-    place = after(place, b)
+    coordinates = after(coordinates, b)
     sizes = plan(call.layout, a.dtype, a.shape[1], call.tile, dict(call.attributes)["refine"])
-    lower = lowered(call, place, a, sizes["tile"], sizes["overflow_rows"])
-    return solve(call, place, a, lower, b)
+    lower = factor_lower(call, coordinates, a, sizes["tile"], sizes["overflow_rows"])
+    return solve(call, coordinates, a, lower, b)
 
 
-def lowered(call, place, a, tile, overflow_rows):
+def factor_lower(call, coordinates, a, tile, overflow_rows):
     """The `Lowered` factor of which ``a`` is this rank's rows."""
     layout, n = call.layout, a.shape[1]
     how = _PRECISIONS[dict(call.attributes)["refine"]]
-    first = place.reshape(2)[0] * a.shape[0]
+    first = coordinates.reshape(2)[0] * a.shape[0]
     own = first + jnp.arange(a.shape[0])[:, None]
     diagonal = jnp.take_along_axis(a, jnp.minimum(own, n - 1), 1)[:, 0].real
-    halves = scaling.exponents(gathered(diagonal, layout, place)) // 2
+    halves = scaling.exponents(all_gather(diagonal, layout, coordinates)) // 2
     lowest = scaling.lowest_exponent(diagonal.dtype)
     root = scaling.power(jnp.where(halves < -lowest, 0, halves), diagonal.dtype)  # 1 of zeros
-    low, squares = _rounded(a, first, root, how.shift)
-    size = jnp.sqrt(jnp.sum(gathered(squares[None], layout, place), keepdims=True))
+    low, squares = _round(a, first, root, how.shift)
+    size = jnp.sqrt(jnp.sum(all_gather(squares[None], layout, coordinates), keepdims=True))
     tiles, overflow, _, status = ffi.call(
-        "jaxmg_potrf", layout, tile, "native", (after(place, size), low),
+        "jaxmg_potrf", layout, tile, "native", (after(coordinates, size), low),
         (
             jax.ShapeDtypeStruct(low.shape, low.dtype),
             jax.ShapeDtypeStruct((overflow_rows, n), low.dtype),
@@ -181,7 +181,7 @@ def lowered(call, place, a, tile, overflow_rows):
     return Lowered(tiles, overflow, status, 1 / root[:n], size, tile)
 
 
-def _rounded(a, first, root, shift):
+def _round(a, first, root, shift):
     """(S A S + shift in lower precision, the sum of squares of what S A S has on and above the
     diagonal, twice for what is above), for the rows from ``first`` on.
 
@@ -215,13 +215,13 @@ def _times_both(part, left, right):
         return jax.lax.complex(*parts)
     lowest = scaling.lowest_exponent(part.dtype)
     half = lowest // 2
-    part, small = scaling.lifted(part)
+    part, small = scaling.lift_denormals(part)
     left = jnp.where(small, left * 2.0**-half, left)
     right = jnp.where(small, right * 2.0 ** (half - lowest), right)
     return left * part * right
 
 
-def solve(call, place, a, lower, b):
+def solve(call, coordinates, a, lower, b):
     """Solves with a factor in lower precision: (a, x, status, iterations) on this rank.
 
     The first one is A's memory with unspecified contents, for a caller who has donated A.
@@ -230,14 +230,15 @@ def solve(call, place, a, lower, b):
     factored = lower.status[0] == 0
 
     def multiply(v, parts=1):
-        return s * _native_like("jaxmg_hemm", call.layout, 0, (place, a, s * v), parts=parts)
+        return s * _native_like("jaxmg_hemm", call.layout, 0, (coordinates, a, s * v), parts=parts)
 
     def precondition(r):
         largest = _power_of_two(jnp.max(jnp.abs(r), axis=0))
         rounded = (r / largest).astype(lower.tiles.dtype)
         z = _native_like(
             "jaxmg_factor_apply", call.layout, lower.tile,
-            (place, lower.tiles, lower.overflow, rounded), operation=cholesky_operations.SOLVE,
+            (coordinates, lower.tiles, lower.overflow, rounded),
+            operation=cholesky_operations.SOLVE,
         )  # fmt: skip
         return largest * z.astype(r.dtype)
 
@@ -261,7 +262,7 @@ def solve(call, place, a, lower, b):
             # Work is done on a copy. Made here, not by XLA before, it lies where the factor was.
             a = jnp.where(good, 0, a)
         a, x, _, status = ffi.call(
-            "jaxmg_potrs", call.layout, call.tile, "native", (place, a, b),
+            "jaxmg_potrs", call.layout, call.tile, "native", (coordinates, a, b),
             (
                 jax.ShapeDtypeStruct(a.shape, a.dtype),
                 jax.ShapeDtypeStruct(b.shape, b.dtype),
@@ -286,24 +287,24 @@ def _native_like(target, layout, tile, operands, **attributes):
     )[0]  # fmt: skip
 
 
-def gathered(part, layout, place):
+def all_gather(part, layout, coordinates):
     """The ranks' parts, one after the other, on all of them: what is computed of it is the same
     everywhere, as a sum over ranks need not be."""
     whole = jax.ShapeDtypeStruct((layout.ranks * part.shape[0], 1), part.dtype)
     return ffi.call(
-        "jaxmg_all_gather", layout, 0, "native", (place, part[:, None]), (whole,),
+        "jaxmg_all_gather", layout, 0, "native", (coordinates, part[:, None]), (whole,),
         in_place=0, differing=0, n=1,
     )[0][:, 0]  # fmt: skip
 
 
-def after(place, *arrays):
-    """``place`` for a native call that is to begin when there are ``arrays``, and not beside them.
+def after(coordinates, *arrays):
+    """``coordinates`` for a native call that must start after ``arrays`` have been computed.
 
-    A call that fails does so on all ranks, but one that has left the program for it would be missed
-    by the others in a second call, or in a collective of XLA's, that had begun beside the first.
+    A call that fails does so on all ranks. If a second call, or a collective of XLA's, ran at the
+    same time, a rank that has left the program would be missing there, and the others would wait.
     """
     never = [array.ravel()[0].real < -jnp.inf for array in arrays if array.size]
-    return place + sum(value.astype(place.dtype) for value in never)
+    return coordinates + sum(value.astype(coordinates.dtype) for value in never)
 
 
 def _power_of_two(values):

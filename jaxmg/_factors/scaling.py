@@ -28,8 +28,8 @@ def times_power(x, exponent):
     normal = jnp.clip(total, 1 - format_.bias, format_.bias)
     scaled = fraction * format_.power(normal)  # of which one factor is in [1, 2)
     # The bits of a denormal are an integer, of the least one's size.
-    places = total + format_.lowest
-    steps = jnp.abs(fraction) * format_.power(jnp.clip(places, -2, format_.digits))
+    power = total + format_.lowest
+    steps = jnp.abs(fraction) * format_.power(jnp.clip(power, -2, format_.digits))
     bits = jax.lax.round(steps, jax.lax.RoundingMethod.TO_NEAREST_EVEN).astype(format_.integer)
     denormal = format_.number(bits | (format_.bits(fraction) & format_.sign))
     result = jnp.where(total < 1 - format_.bias, denormal, scaled)
@@ -37,7 +37,7 @@ def times_power(x, exponent):
     return jnp.where(jnp.isfinite(x) & (fraction != 0), result, x)
 
 
-def lifted(x):
+def lift_denormals(x):
     """(x where it is normal, and the multiple of the least denormal that it is elsewhere; where it
     is denormal or 0); of a real x."""
     format_ = _Format(x.dtype)
@@ -81,7 +81,7 @@ def _is_complex(x):
 def _split(x):
     """(f, e) with x = f 2^e and 1 <= |f| < 2; (x, 0) of what isn't finite."""
     format_ = _Format(x.dtype)
-    value, small = lifted(x)
+    value, small = lift_denormals(x)
     bits = format_.bits(value)
     own = ((bits & ~format_.sign) >> format_.digits).astype(jnp.int32) - format_.bias
     one = bits & (format_.digit_mask | format_.sign) | format_.power_bits(0)

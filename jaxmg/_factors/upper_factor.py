@@ -10,32 +10,32 @@ from jaxmg._factors import operations, refinement, scaling
 from jaxmg._transform import dispatch, hermitian
 
 
-def _from_upper(call, place, u):
+def _from_upper(call, coordinates, u):
     """Brings U into the engine's layout, or NaN in its place where the status isn't 0."""
-    log_det, status = _measure(call.layout, place, u)
+    log_det, status = _measure(call.layout, coordinates, u)
     u = jnp.where(status[0] == 0, u, jnp.nan)
     tiles, overflow = ffi.call(
         f"jaxmg_{call.routine.native}", call.layout, call.tile, call.backend,
-        (refinement.after(place, log_det), u),
+        (refinement.after(coordinates, log_det), u),
         tuple(result.native(call, u) for result in call.routine.results[:2]),
         differing=2, n=u.shape[1],
     )  # fmt: skip
     return tiles, overflow, log_det, status
 
 
-def _measure(layout, place, u):
+def _measure(layout, coordinates, u):
     """(log(det(U^H U)), status), each of shape (1,), of a rank's rows of what should be U."""
     rows, n = u.shape
-    row = place.reshape(2)[0] * rows + jnp.arange(rows)[:, None]
+    row = coordinates.reshape(2)[0] * rows + jnp.arange(rows)[:, None]
     column, some = jnp.arange(n), (scaling.magnitude(u) > 0) & (row < n)
     diagonal = jnp.take_along_axis(u, jnp.minimum(row, n - 1), 1)[:, 0].real
     sides = [jnp.any(some & side)[None] for side in (row < column, row > column)]
     part = jnp.concatenate([diagonal, *(side.astype(diagonal.dtype) for side in sides)])
     if layout.ranks > 1:
-        part = refinement.gathered(part, layout, place)
+        part = refinement.all_gather(part, layout, coordinates)
     parts = part.reshape(layout.ranks, rows + 2)
     above, below = jnp.any(parts[:, rows:] > 0, axis=0)
-    diagonal, denormal = scaling.lifted(parts[:, :rows].reshape(-1)[:n])
+    diagonal, denormal = scaling.lift_denormals(parts[:, :rows].reshape(-1)[:n])
     unit = jnp.where(denormal, scaling.lowest_exponent(diagonal.dtype) * math.log(2), 0)
     positive = diagonal > 0
     status = jnp.where(jnp.all(positive), 0, 1 + jnp.argmin(positive))

@@ -140,7 +140,7 @@ def meet(routine, platform, processes):
         job.find(routine, needed)
 
 
-def gathered(array):
+def gather(array):
     """``array`` in NumPy, from whichever processes have its shards; all of them have to call."""
     whole = not isinstance(array, jax.Array) or array.is_fully_replicated
     if not whole and not array.is_fully_addressable:
@@ -187,9 +187,9 @@ class _Job:
         if missing:
             here = f"process {self._me} (host {socket.gethostname()}, pid {os.getpid()})"
             raise RuntimeError(
-                f"{routine}: {_named(missing)} did not come within {limit:g} s; every process with "
-                f"devices of the mesh ({_named(sorted(needed))}) has to make this call, and this "
-                f"is {here}. JAXMG_RENDEZVOUS_TIMEOUT sets the limit"
+                f"{routine}: {_name_processes(missing)} did not come within {limit:g} s; every "
+                f"process with devices of the mesh ({_name_processes(sorted(needed))}) has to make "
+                f"this call, and this is {here}. JAXMG_RENDEZVOUS_TIMEOUT sets the limit"
             )
         addresses = {i: address + lines.get(i, "") for i, address in addresses.items()}
         self._plugin.connect_processes(self._me, self._known | addresses, self._key)
@@ -255,7 +255,7 @@ def _indices_of(devices):
     return np.array(flat, int).reshape(devices.shape)
 
 
-def _named(indices):
+def _name_processes(indices):
     """As in "processes 1, 2 and 3"."""
     *first, last = map(str, indices)
     return f"processes {', '.join(first)} and {last}" if first else f"process {last}"

@@ -14,6 +14,10 @@ def operations(routine, is_complex, n, nrhs=1, vectors=True):
         "cho_solve": 2 * n**2 * nrhs,
         "cho_factor": n**3 / 3,
         "potri": n**3,
+        "gesv": 2 / 3 * n**3 + 2 * n**2 * nrhs,
+        "lu_factor": 2 / 3 * n**3,
+        "lu_solve": 2 * n**2 * nrhs,
+        "getri": 2 * n**3,
         "syevd": eigenproblem,
         # Beside that B is factored, A reduced and the eigenvectors substituted into.
         "sygvd": n**3 / 3 + 2 * n**3 + vectors * n**3 + eigenproblem,

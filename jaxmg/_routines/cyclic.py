@@ -119,7 +119,7 @@ def verify_cyclic(A: AnyArray, A_cyclic: AnyArray, T_A: SupportsIndex) -> None:
     checks.usable("verify_cyclic", "A_cyclic", A_cyclic)
     width = checks.positive("verify_cyclic", "T_A", T_A)
     ranks = _row_shards(A_cyclic)
-    expected, actual = rendezvous.gathered(A), rendezvous.gathered(A_cyclic)
+    expected, actual = rendezvous.gather(A), rendezvous.gather(A_cyclic)
     rows = actual.shape[0]
     if expected.shape[1:] != actual.shape[1:] or expected.shape[0] > rows or rows % (ranks * width):
         raise ValueError(
@@ -210,10 +210,10 @@ def _deal(arrays, T_A, mesh, spec, pad, inverse):
 def _cyclic_1d(call, a):
     layout, attributes = call.layout, dict(call.attributes)
 
-    def local(place, block):
+    def local(coordinates, block):
         result = jax.ShapeDtypeStruct(block.shape, block.dtype)
         (out,) = ffi.call(
-            f"jaxmg_{NATIVE}", layout, call.tile, call.backend, (place, block), (result,),
+            f"jaxmg_{NATIVE}", layout, call.tile, call.backend, (coordinates, block), (result,),
             **attributes,
         )  # fmt: skip
         return out

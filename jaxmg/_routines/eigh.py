@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Literal, SupportsIndex, overload
 
 import jax
@@ -18,7 +19,7 @@ from jaxmg._types import Backend, MatrixLike, MeshLike, Specs, Subset
 
 
 def _places(call):
-    """The places [first, last) of the eigenvalues that a call computes."""
+    """The indices [first, last) of the eigenvalues that a call computes."""
     attributes = dict(call.attributes)
     return attributes["first"], attributes["last"]
 
@@ -52,8 +53,8 @@ class _Vectors(results.Result):
         return jnp.zeros((0, 0), a.dtype)
 
 
-def _index(place):
-    return lambda routine, value, *_: value[place]
+def _index(end):
+    return lambda routine, value, *_: value[end]
 
 
 def _subset_routine(native, *operands):
@@ -84,7 +85,7 @@ SYGVX = _subset_routine("sygvx", "a", "b")
 
 
 def _subset(routine, value, a):
-    """The places as integers; raises where there are no such eigenvalues."""
+    """The indices as integers; raises if there are no such eigenvalues."""
     # What is no matrix is refused with the other arguments.
     n = a.shape[1] if getattr(a, "ndim", 0) == 2 else None
     try:
@@ -92,7 +93,7 @@ def _subset(routine, value, a):
     except (TypeError, ValueError):
         raise TypeError(
             f"{routine}: subset_by_index must be None or two integers, (first, last): the "
-            f"eigenvalues with places first <= i < last in ascending order; got {value!r}"
+            f"eigenvalues with indices first <= i < last in ascending order; got {value!r}"
         ) from None
     if n is not None and not 0 <= first < last <= n:
         raise ValueError(
@@ -105,10 +106,16 @@ def _subset(routine, value, a):
 def _all(caller, a, b, check, *arguments, **options):
     """All eigenvalues, and eigenvectors, on behalf of a function that errors name."""
     routine, matrices = (syevd.SYEVD, (a,)) if b is None else (sygvd.SYGVD, (a, b))
-    return dispatch.call(
-        routine, matrices, collect(routine, *arguments, caller=caller, **options),
-        lambda each: eigen_rules.rule(routine, routine, each), check,
-    )  # fmt: skip
+    arguments = collect(routine, *arguments, caller=caller, **options)
+    return dispatch.call(routine, matrices, arguments, _rule(routine, routine, None), check)
+
+
+@functools.cache
+def _rule(routine, solver, subset):
+    """The derivative rule: the same function for the same arguments, as `dispatch.call` needs it
+    to cache plans."""
+    positions = slice(None) if subset is None else slice(*subset)
+    return lambda arguments: eigen_rules.rule(routine, solver, arguments, positions)
 
 
 @overload
@@ -169,7 +176,7 @@ def eigh(
         b: (n, n), Hermitian positive definite, as for `sygvd`: SciPy's ``b`` with ``type=1``, the
             one type that there is. None: the identity.
         T_A, mesh, matrix_specs, in_specs, pad, donate, backend, check: as for `syevd`.
-        subset_by_index: (first, last): the eigenvalues with places first <= i < last in ascending
+        subset_by_index: (first, last): the eigenvalues with indices first <= i < last in ascending
             order, as in ``jax.lax.linalg.eigh``: (n - 2, n) are the two largest. (SciPy counts
             last in.) None: all.
         return_status: also return the status.
@@ -202,11 +209,7 @@ def eigh(
         routine, T_A, mesh, matrix_specs, in_specs, pad, backend, donate,
         subset_by_index=subset, return_status=return_status,
     )  # fmt: skip
-    places = slice(*subset)
-    return dispatch.call(
-        routine, matrices, arguments,
-        lambda each: eigen_rules.rule(routine, whole, each, places), check,
-    )  # fmt: skip
+    return dispatch.call(routine, matrices, arguments, _rule(routine, whole, subset), check)
 
 
 @overload

@@ -37,7 +37,7 @@ def slogdet(a, name, mesh, spec):
 
 def function(a, func, name, mesh, spec):
     """A function of a Hermitian matrix, by that of its eigenvalues."""
-    (a,) = promoted(a)
+    (a,) = promote(a)
     if batching.is_batch(a):
         where = _where_each_is(name, a, mesh, matrix_spec(f"linalg.{name}", spec, None))
         return _over_leading(name, lambda a: function(a, func, name, *where), (a,))
@@ -103,18 +103,18 @@ def run(arrays, name, program, results, mesh, spec, *options):
     spec = matrix_spec(f"linalg.{name}", spec, None)
     for argument, array in zip(("a", "b"), arrays, strict=False):
         checks.usable(f"linalg.{name}", argument, array)
-    arrays = arrays if _is_product(program, options) else promoted(*arrays)
+    arrays = arrays if _is_product(program, options) else promote(*arrays)
     if any(map(batching.is_batch, arrays)):
         mesh, spec = _where_each_is(name, arrays[0], mesh, spec)
-        return _jitted_batch(name, program, results, mesh, spec, *options)(*arrays)
+        return _jit_batch(name, program, results, mesh, spec, *options)(*arrays)
     if any(map(_compat.transformation, arrays)):
         mesh, spec = _seen_below(name, arrays, mesh, spec)
-        return _jitted(name, program, results, mesh, spec, *options)(*arrays)
+        return _jit_run(name, program, results, mesh, spec, *options)(*arrays)
     return _run(arrays, name, program, results, mesh, spec, *options)
 
 
 @functools.lru_cache(maxsize=512)
-def _jitted(*call):
+def _jit_run(*call):
     """A function of arrays that are traced: what JAX differentiates or batches eagerly it would
     else compile operation by operation."""
     return jax.jit(lambda *arrays: _run(arrays, *call))
@@ -129,7 +129,7 @@ def _seen_below(name, arrays, mesh, spec):
 
 
 @functools.lru_cache(maxsize=512)
-def _jitted_batch(name, program, results, mesh, spec, *options):
+def _jit_batch(name, program, results, mesh, spec, *options):
     def each(*arrays):
         return run(arrays, name, program, results, mesh, spec, *options)
 
@@ -147,7 +147,7 @@ def _dtypes(program, options):
     return checks.DTYPES + (_INTEGERS if _is_product(program, options) else ())
 
 
-def promoted(*arrays):
+def promote(*arrays):
     """The arrays as JAX promotes them to one inexact dtype; what is no array as it is."""
     if not all(checks.is_array(array) for array in arrays):
         return arrays
@@ -160,10 +160,10 @@ def promoted(*arrays):
     ]
     # Functions of one and of two arrays that promote them so.
     dtype = jax.eval_shape(jnp.exp if len(scalars) == 1 else jnp.divide, *scalars).dtype
-    return tuple(_converted(array, dtype) for array in arrays)
+    return tuple(_convert(array, dtype) for array in arrays)
 
 
-def _converted(array, dtype):
+def _convert(array, dtype):
     wide = str(array.dtype) in ("float64", "complex128")
     if array.dtype == dtype or (wide and not _compat.x64_enabled()):  # which is refused later
         return array
@@ -196,8 +196,8 @@ def _over_leading(name, function, arrays, dtypes=checks.DTYPES):
         array.reshape(*itertools.compress(leading, marks), *array.shape[-2:])
         for array, marks in zip(arrays, there, strict=True)
     ]
-    for place in reversed(range(len(leading))):
-        function = jax.vmap(function, [0 if marks[place] else None for marks in there])
+    for axis in reversed(range(len(leading))):
+        function = jax.vmap(function, [0 if marks[axis] else None for marks in there])
     return function(*arrays)
 
 

@@ -219,7 +219,7 @@ def _solving_bytes(layout, dtype, n, nrhs, tile, lower_tile):
         return [count - n * nrhs * dtype.itemsize for count in sizes["bytes"]]
 
     usual = plugins.load(layout.platform).plan(
-        "potri", "native", str(dtype), _MANY, _MANY, 1, 0, 1, False
+        "potri", "native", str(dtype), _MANY, _MANY, _MANY, 1, 0, 1, False
     )["tile"]
     parts = refinement.parts(n, layout.ranks, nrhs)
     vectors = n * nrhs * (1 + 2 * parts * (parts > 1)) + height * nrhs
@@ -265,17 +265,17 @@ def _layout(name, devices, memory):
     elif devices is None:
         devices = jax.local_devices()
     elif not isinstance(devices, (list, tuple, np.ndarray)):
-        return _imagined(_count(name, devices), jax.local_devices()[0].platform, memory)
+        return _imagine(_count(name, devices), jax.local_devices()[0].platform, memory)
     devices = np.array(devices, dtype=object).ravel()
     if not devices.size or not all(isinstance(device, jax.Device) for device in devices):
         raise TypeError(
             f"{name}: devices must be a sequence of JAX devices, a jax.sharding.Mesh, or how many "
             f"there are; got {devices.tolist()}"
         )
-    return _imagined(devices.size, devices[0].platform, memory)
+    return _imagine(devices.size, devices[0].platform, memory)
 
 
-def _imagined(ranks, platform, memory):
+def _imagine(ranks, platform, memory):
     memory = layouts.device_memory(platform) if memory is None else int(memory)
     return _Imagined(ranks, platform, memory)
 

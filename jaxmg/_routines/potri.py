@@ -232,7 +232,7 @@ def _rule(arguments):
 
         def inverse():
             if call is None:
-                return _padded(factor, a)
+                return _pad_like(factor, a)
             return _upper(factor.inv(), call.layout, a.shape)
 
         makers = {"a_inv": inverse, "status": lambda: factor.status}
@@ -241,7 +241,7 @@ def _rule(arguments):
     return derivatives.as_composed(invert)
 
 
-def _padded(factor, a):
+def _pad_like(factor, a):
     """The inverse, with padding where the caller has it in ``a``."""
     inverse = factor.inv()
     if a.shape == inverse.shape:

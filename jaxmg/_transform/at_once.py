@@ -46,7 +46,7 @@ def has_plain_products(options):
     return checks.PRODUCTS.get(name) in (checks.PRODUCTS["highest"], checks.DEFAULT)
 
 
-def factored(a):
+def factorize(a):
     """(U with A = U^H U, the logarithm of det(A), where that failed)"""
     lower = _adjoint(a)  # of which the lower triangle is read
     lower = jax.lax.linalg.cholesky(_with_real_diagonal(lower), symmetrize_input=False)
@@ -87,20 +87,20 @@ def whole(a):
 
 
 def potrs(a, b):
-    u, log_det, failed = factored(a)
-    return (a, solve(u, b), log_det, _solved(failed)), failed
+    u, log_det, failed = factorize(a)
+    return (a, solve(u, b), log_det, _zero_status(failed)), failed
 
 
 def potri(a):
-    u, _, failed = factored(a)
-    return (inverse(u), _solved(failed)), failed
+    u, _, failed = factorize(a)
+    return (inverse(u), _zero_status(failed)), failed
 
 
 def cho_factor(a):
     """As the engine has a factor on one rank: U, and no overflow."""
-    u, log_det, failed = factored(a)
+    u, log_det, failed = factorize(a)
     overflow = jnp.zeros((len(a), 0, a.shape[-1]), a.dtype)
-    return (u, overflow, log_det, _solved(failed)), failed
+    return (u, overflow, log_det, _zero_status(failed)), failed
 
 
 def syevd(a):
@@ -110,7 +110,7 @@ def syevd(a):
 
 def sygvd(a, b):
     """Solves for C = L^-1 A L^-H, B = L L^H. A failure of either step is marked."""
-    u, _, failed = factored(b)
+    u, _, failed = factorize(b)
     half = solve_upper(u, whole(a), left=False)
     v, w, status = _eigh(solve_upper(u, half, adjoint=True))
     return (solve_upper(u, v), b, w, status), failed | (status != 0)
@@ -128,7 +128,7 @@ def _eigh(a):
     return jnp.where(solved[..., None], v, jnp.nan), jnp.where(solved, w, jnp.nan), status
 
 
-def _solved(failed):
+def _zero_status(failed):
     """The status 0 of each."""
     return jnp.zeros(failed.shape, jnp.int32)
 

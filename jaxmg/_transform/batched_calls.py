@@ -44,32 +44,32 @@ class Execution(batching.Batchable):
         (rows, n), dtype = arrays[0].shape[-2:], arrays[0].dtype
         arguments = of_each(arrays, marks, self.arguments)
         layout = execute.resolve_layout(routine, arrays, arguments)
-        place = self._placement(layout, ones, marks, arrays)
+        placement = self._make_placement(layout, ones, marks, arrays)
         free = not (settled and routine.factor)
         if free and n == rows > 0 and batching.had_better_spread(layout, size, n, dtype):
             layout = batching.alone(layout)
             one = _OnDevice(routine, arguments, self.pack, layout)
             function = _all_at_once(one, n) or one
-            return batching.spread(layout, function, size, marks, *arrays, place=place)
+            return batching.spread(layout, function, size, marks, *arrays, placement=placement)
         each = dataclasses.replace(self, arguments=arguments)
-        return batching.in_turn(each, marks, *arrays, place=place)
+        return batching.in_turn(each, marks, *arrays, placement=placement)
 
-    def _placement(self, layout, ones, marks, arrays):
+    def _make_placement(self, layout, ones, marks, arrays):
         """The `Placement` of the results of a batch, of which ``ones`` are one."""
         if self.routine.factor:
             square = layout.result_spec(ones[0].shape)
-            return batching.placement(layout, arrays, marks, None, square)
+            return batching.make_placement(layout, arrays, marks, None, square)
         select, _ = execute.selection(
             self.routine, self.arguments.outputs, dict(self.arguments.options)
         )
         specs = select([result.spec(layout, *ones) for result in self.routine.results])
         specs = specs if type(specs) is tuple else (specs,)
-        return batching.placement(layout, arrays, marks, specs)
+        return batching.make_placement(layout, arrays, marks, specs)
 
     def _columns(self, size, ones, a, b):
         """The results for one matrix and a batch of right-hand sides."""
         layout = execute.resolve_layout(self.routine, (a, b), self.arguments)
-        place = self._placement(layout, ones, (False, True), (a, b))
+        placement = self._make_placement(layout, ones, (False, True), (a, b))
         values = self(a, batching.to_columns(b))
         options = dict(self.arguments.options)
         names = execute.requested(self.routine, self.arguments.outputs, options)
@@ -78,7 +78,7 @@ class Execution(batching.Batchable):
             for name, value in zip(names, (values,) if len(names) == 1 else values, strict=True)
         ]
         columns = values[0] if len(names) == 1 else tuple(values)
-        return columns if place is None else place.put(columns)
+        return columns if placement is None else placement.put(columns)
 
 
 def of_each(arrays, marks, arguments):
@@ -100,7 +100,9 @@ class LocalExecution(batching.Batchable):
     call: programs.Call
 
     def __call__(self, *arrays):
-        return execute.run_on_rank(self.call, local_layouts.local_place(self.call.layout), *arrays)
+        return execute.run_on_rank(
+            self.call, local_layouts.local_coordinates(self.call.layout), *arrays
+        )
 
     def batched(self, settled, size, marks, *arrays):
         routine = self.call.routine
@@ -129,8 +131,8 @@ class _OnDevice:
     pack: collections.abc.Callable
     layout: layouts.Layout
 
-    def __call__(self, place, *arrays):
-        return self.select(self.make_call(arrays[0]), self.compute(place, *arrays))
+    def __call__(self, coordinates, *arrays):
+        return self.select(self.make_call(arrays[0]), self.compute(coordinates, *arrays))
 
     def make_call(self, a):
         """The `programs.Call` for a matrix such as ``a``."""
@@ -140,11 +142,11 @@ class _OnDevice:
         tile = checks.tile(arguments.caller, arguments.T_A)
         return execute.make_call(routine, layout, a, tile, backend, attributes)
 
-    def compute(self, place, a, *others):
+    def compute(self, coordinates, a, *others):
         """All results of the routine."""
         routine, call = self.routine, self.make_call(a)
         matrices, b = others[: routine.matrices - 1], others[routine.matrices - 1 :]
-        values = execute.run_on_rank(call, place, a, *matrices, *map(results.columns, b))
+        values = execute.run_on_rank(call, coordinates, a, *matrices, *map(results.columns, b))
         return tuple(
             result.whole(value, call, *b)
             for result, value in zip(routine.results, values, strict=True)
@@ -182,20 +184,22 @@ class _AtOnce:
     one: _OnDevice
     function: collections.abc.Callable
 
-    def of_all(self, place, *stacks):
+    def of_all(self, coordinates, *stacks):
         values, failed = self.function(*stacks)
         call = self.one.make_call(jax.ShapeDtypeStruct(stacks[0].shape[1:], stacks[0].dtype))
         if failed is not None:
             values = jax.lax.cond(
                 jnp.any(failed),
-                lambda: self._again(place, stacks, values, failed),
+                lambda: self._again(coordinates, stacks, values, failed),
                 lambda: values,
             )
         return self.one.select(call, values)
 
-    def _again(self, place, stacks, values, failed):
+    def _again(self, coordinates, stacks, values, failed):
         def each(one):
             arrays, values, failed = one
-            return jax.lax.cond(failed, lambda: self.one.compute(place, *arrays), lambda: values)
+            return jax.lax.cond(
+                failed, lambda: self.one.compute(coordinates, *arrays), lambda: values
+            )
 
         return jax.lax.map(each, (stacks, values, failed))

@@ -68,7 +68,7 @@ class Placement:
         return jax.tree.map(_compat.reshard, results, shardings)
 
 
-def placement(layout, arrays, marks, specs, square=None):
+def make_placement(layout, arrays, marks, specs, square=None):
     """The `Placement` of results for a batch of arrays, as the batch lies; None where no type says
     how arrays of this layout lie."""
     if not layout.explicit:
@@ -78,9 +78,9 @@ def placement(layout, arrays, marks, specs, square=None):
     return Placement(layout.mesh, axes, specs, square or P())
 
 
-def like_last(layout, arrays, marks):
+def placement_of_last(layout, arrays, marks):
     """The `Placement` of a result that lies as the last of the arrays does."""
-    return placement(
+    return make_placement(
         layout, arrays, marks, (layouts.spec_of(of_one(arrays[-1], marks[-1]), layout),)
     )
 
@@ -136,15 +136,15 @@ def batchable(of, *arrays):
     return function(*moved)
 
 
-def without(arrays, places):
-    """``arrays`` without those in these places, for functions that outlive the trace of these."""
-    return put(arrays, places, [None] * len(places))
+def without(arrays, positions):
+    """``arrays`` with None at these positions, for functions that outlive the trace of these."""
+    return put(arrays, positions, [None] * len(positions))
 
 
-def put(arrays, places, values):
-    """``arrays`` with ``values`` in these places."""
+def put(arrays, positions, values):
+    """``arrays`` with ``values`` at these positions."""
     result = list(arrays)
-    for i, value in zip(places, values, strict=True):
+    for i, value in zip(positions, values, strict=True):
         result[i] = value
     return result
 
@@ -194,11 +194,11 @@ class _Batch(Batchable):
         )
         inner = tuple(axis for axis in inner if axis not in outer)
         each = zip(arrays, self.marks, marks, strict=True)
-        results = larger(*(_merged(size, self.size, outer + inner, *one) for one in each))
-        return jax.tree.map(lambda x: _parted(x, (size, self.size), outer, inner), results)
+        results = larger(*(_merge(size, self.size, outer + inner, *one) for one in each))
+        return jax.tree.map(lambda x: _split(x, (size, self.size), outer, inner), results)
 
 
-def _merged(outer_size, inner_size, axes, array, inner, outer):
+def _merge(outer_size, inner_size, axes, array, inner, outer):
     """An array of a batch of batches as one of a larger batch, which is sharded over explicit
     ``axes``; ``inner`` and ``outer`` say of which of the two it has dimensions in front."""
     if not (inner or outer):
@@ -208,39 +208,39 @@ def _merged(outer_size, inner_size, axes, array, inner, outer):
     shapes = (outer_size, inner_size, *rest), (outer_size * inner_size, *rest)
     explicit = layouts.explicit_spec(array)
     if explicit is None:
-        return _reshaped(missing, shapes, array)
+        return _reshape(missing, shapes, array)
     mesh, spec = explicit
     spec = P(axes or None, *layouts.without(P(*spec[outer + inner :]), axes))
-    return _reshaped_explicit(missing, shapes, mesh, spec, array)
+    return _reshape_explicit(missing, shapes, mesh, spec, array)
 
 
-def _parted(result, sizes, outer, inner):
+def _split(result, sizes, outer, inner):
     """A result for a larger batch as one of a batch of batches, of which explicit axes shard the
     ``outer`` and the ``inner`` one."""
     shapes = result.shape, (*sizes, *result.shape[1:])
     explicit = layouts.explicit_spec(result)
     if explicit is None:
-        return _reshaped((), shapes, result)
+        return _reshape((), shapes, result)
     mesh, spec = explicit
     spec = P(outer or None, inner or None, *spec[1:])
-    return _reshaped_explicit((), shapes, mesh, spec, result)
+    return _reshape_explicit((), shapes, mesh, spec, result)
 
 
-def _reshaped(missing, shapes, array):
+def _reshape(missing, shapes, array):
     """``array`` with the dimensions that are missing, broadcast to one shape, and in another."""
     whole, shape = shapes
     return jnp.broadcast_to(jnp.expand_dims(array, missing), whole).reshape(shape)
 
 
-def _reshaped_explicit(missing, shapes, mesh, spec, array):
-    """`_reshaped` in this spec. Explicit axes don't allow every reshape."""
+def _reshape_explicit(missing, shapes, mesh, spec, array):
+    """`_reshape` in this spec. Explicit axes don't allow every reshape."""
     with _compat.entered(mesh):
-        return _reshaped_automatically(missing, shapes, mesh, spec, array)
+        return _reshape_automatically(missing, shapes, mesh, spec, array)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _reshaped_automatically(missing, shapes, mesh, spec, array):
-    return layouts.automatically(mesh, functools.partial(_reshaped, missing, shapes), spec, array)
+def _reshape_automatically(missing, shapes, mesh, spec, array):
+    return layouts.automatically(mesh, functools.partial(_reshape, missing, shapes), spec, array)
 
 
 def in_front(arrays, dimensions):
@@ -341,30 +341,30 @@ def had_better_spread(layout, size, n, dtype):
     return size >= layout.mesh.size or (size > 1 and n < _WORTH_SHARING)
 
 
-def spread(layout, function, size, marks, *arrays, place=None):
-    """``function(place, *arrays)`` of each of a batch, on the devices of ``layout``, which are
-    `alone`: every one takes its share, one after the other, or all at once by the function's
-    ``of_all``. The function is hashable.
+def spread(layout, function, size, marks, *arrays, placement=None):
+    """``function(coordinates, *arrays)`` for each of a batch, on the devices of ``layout``, which
+    are `alone`: each device computes its part of the batch, one after the other, or all at once by
+    the function's ``of_all``. The function is hashable.
 
     Args:
-        place: the `Placement` of the results, on explicit axes.
+        placement: the `Placement` of the results, on explicit axes.
     """
     if not size:
-        return _of_none(functools.partial(_spread, layout, function, 1), marks, arrays, place)
+        return _of_none(functools.partial(_spread, layout, function, 1), marks, arrays, placement)
     with _compat.entered(layout.mesh):
-        if place is not None:
-            return _spread_and_placed(
-                layout.automatic, function, size, tuple(marks), place, *arrays
+        if placement is not None:
+            return _spread_explicit(
+                layout.automatic, function, size, tuple(marks), placement, *arrays
             )
         return _spread(layout, function, size, tuple(marks), *arrays)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _spread_and_placed(layout, function, size, marks, place, *arrays):
+def _spread_explicit(layout, function, size, marks, placement, *arrays):
     run = functools.partial(_spread, layout, function, size, marks)
     with _compat.entered(layout.mesh):
         results = jax.eval_shape(run, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays))
-    return layouts.automatically(place.mesh, run, place.of_results(results), *arrays)
+    return layouts.automatically(placement.mesh, run, placement.of_results(results), *arrays)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -374,12 +374,12 @@ def _spread(layout, function, size, marks, *arrays):
     extra = share * layout.mesh.size - size
     by_batch = P(layout.others)
 
-    def on_device(place, *arrays):
+    def on_device(coordinates, *arrays):
         if hasattr(function, "of_all"):
             each = zip(arrays, marks, strict=True)
             stacks = [x if mark else jnp.broadcast_to(x, (share, *x.shape)) for x, mark in each]
-            return function.of_all(place, *stacks)
-        return _each(functools.partial(function, place), marks, arrays)
+            return function.of_all(coordinates, *stacks)
+        return _each(functools.partial(function, coordinates), marks, arrays)
 
     padded = [
         jnp.pad(array, [(0, extra)] + [(0, 0)] * (array.ndim - 1)) if mark else array
@@ -390,21 +390,21 @@ def _spread(layout, function, size, marks, *arrays):
     return jax.tree.map(lambda x: x[:size], results)
 
 
-def in_turn(function, marks, *arrays, place=None):
+def in_turn(function, marks, *arrays, placement=None):
     """``function(*arrays)`` of each of a batch, one after the other; the function is hashable.
 
     Args:
-        place: the `Placement` of the results, on explicit axes.
+        placement: the `Placement` of the results, on explicit axes.
     """
     each = list(zip(arrays, marks, strict=True))
     if any(mark and not len(array) for array, mark in each):
-        return _of_none(functools.partial(_in_turn, function), marks, arrays, place)
-    whole = [_without_sharded_batch(array) if mark else array for array, mark in each]
+        return _of_none(functools.partial(_in_turn, function), marks, arrays, placement)
+    whole = [_unshard_batch(array) if mark else array for array, mark in each]
     results = _in_turn(function, tuple(marks), *whole)
-    return results if place is None else place.put(results)
+    return results if placement is None else placement.put(results)
 
 
-def _of_none(run, marks, arrays, place):
+def _of_none(run, marks, arrays, placement):
     """The results for a batch of 0, which not all compilers take: none of ``run(marks, *arrays)``
     of a batch of one."""
     ones = (
@@ -413,7 +413,7 @@ def _of_none(run, marks, arrays, place):
     )
     one = jax.eval_shape(functools.partial(run, tuple(marks)), *ones)
     results = jax.tree.map(lambda x: jnp.zeros((0, *x.shape[1:]), x.dtype), one)
-    return results if place is None else place.put(results)
+    return results if placement is None else placement.put(results)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -422,7 +422,7 @@ def _in_turn(function, marks, *arrays):
     return _each(function, marks, arrays)
 
 
-def _without_sharded_batch(array):
+def _unshard_batch(array):
     """``array`` with no explicit axis along the batch, which a loop can't be over; such axes shard
     the next dimension where they divide it."""
     axes, explicit = layouts.leading_axes(array), layouts.explicit_spec(array)

@@ -91,7 +91,7 @@ class Linear(abc.ABC):
         """Whether its arrays are blocks inside a shard_map of the caller's."""
         return self.layout.inside
 
-    def _traced(self, arrays):
+    def _trace(self, arrays):
         if self.inside:  # what varies over which axes counts there too
             return jax.make_jaxpr(self.run)(*arrays)
         avals = ((array.shape, array.dtype, layouts.named_sharding(array)) for array in arrays)
@@ -116,12 +116,12 @@ class Linear(abc.ABC):
 
     def batched(self, size, marks, *arrays):
         """The results for a batch, in front of the arrays that are marked."""
-        place = batching.like_last(self.layout, arrays, marks)
-        return batching.in_turn(self, marks, *arrays, place=place)
+        placement = batching.placement_of_last(self.layout, arrays, marks)
+        return batching.in_turn(self, marks, *arrays, placement=placement)
 
     def __call__(self, *arrays) -> typing.Any:
         if _compat.TRANSFORMS and layouts.traced(arrays):
-            return _linear.bind(*arrays, of=self, jaxpr=self._traced(arrays))
+            return _linear.bind(*arrays, of=self, jaxpr=self._trace(arrays))
         return self.run(*arrays)
 
 
@@ -133,8 +133,8 @@ class ByColumns(Linear):
             return super().batched(size, marks, *arrays)
         *others, b = arrays
         x = batching.from_columns(self(*others, batching.to_columns(b)), b)
-        place = batching.like_last(self.layout, arrays, marks)
-        return x if place is None else place.put(x)
+        placement = batching.placement_of_last(self.layout, arrays, marks)
+        return x if placement is None else placement.put(x)
 
 
 @functools.lru_cache(maxsize=512)
@@ -197,9 +197,9 @@ class Spread(Linear):
         return self.of.layout
 
     def run(self, *arrays):
-        place = batching.like_last(self.layout, arrays, self.marks)
+        placement = batching.placement_of_last(self.layout, arrays, self.marks)
         return batching.spread(
-            self.layout, self.of.program, self.size, self.marks, *arrays, place=place
+            self.layout, self.of.program, self.size, self.marks, *arrays, placement=placement
         )
 
     @property

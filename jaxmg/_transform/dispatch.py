@@ -3,11 +3,13 @@ what is left.
 
 `call` and `call_local` are what the public functions call. A ``rule`` is a function of the
 `Arguments` that returns the derivative as `derivatives.differentiable` takes it. ``pack`` makes the
-public function's result of a (`programs.Call`, results) pair.
+public function's result of a (`programs.Call`, results) pair. Both are part of a plan's key, so a
+public function passes the same objects in each call.
 """
 
 from jaxmg import _compat
-from jaxmg._call import checks, execute, layouts, symmetry
+from jaxmg._call import checks, execute, layouts, programs, symmetry
+from jaxmg._call.arguments import Arguments
 from jaxmg._transform import batched_calls, batching, derivatives
 
 
@@ -17,22 +19,48 @@ def call(routine, arrays, arguments, rule, check=False, pack=batched_calls.resul
     Args:
         check: whether to check that the matrices are Hermitian.
     """
+    return _plan(arrays, routine, rule, check, pack, *arguments)
+
+
+@programs.cache_plans
+def _plan(arrays, routine, rule, check, pack, *values):
+    """The function of arrays like these that `call` runs with the `Arguments` of these values.
+
+    An eager call with cached plan runs little of this package. That counts: what runs only once
+    between two solves is not in the processor's caches, and takes the host four times as long.
+    """
+    arguments = Arguments(*values)
     caller = arguments.caller
     if batching.is_batch(arrays[0]):
         each = arguments._replace(donate=False)
-        return batching.over_leading(
+        return lambda *arrays: batching.over_leading(
             caller,
             routine.operands,
             lambda *arrays: call(routine, arrays, each, rule, check, pack),
             arrays,
             arguments.pad,
         )
-    if arguments.donate and len(arrays) > 1:
-        checks.separate(caller, *arrays)
     if check and routine.triangle:
         execute.check(routine, arrays, arguments)
-        arrays = _check_hermitian(routine, arrays, arguments)
-    return transform(routine, arrays, arguments, rule, pack)
+    elif not arguments.donate and not layouts.traced(arrays):
+        return _resolve(routine, arrays, arguments, pack)
+
+    def run(*arrays):
+        if arguments.donate and len(arrays) > 1:
+            checks.separate(caller, *arrays)
+        if check and routine.triangle:
+            arrays = _check_hermitian(routine, arrays, arguments)
+        return transform(routine, arrays, arguments, rule, pack)
+
+    return run
+
+
+def _resolve(routine, arrays, arguments, pack):
+    """The function of arrays like these, which are not traced, that packs the results."""
+    call, run = execute.resolve(routine, arrays, arguments)
+    if pack is batched_calls.results_alone:
+        return run
+    return lambda *arrays: pack(call, run(*arrays))
 
 
 def call_local(routine, arrays, arguments, rule):

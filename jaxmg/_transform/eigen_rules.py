@@ -26,12 +26,12 @@ class _Where:
     layout: layouts.Layout
 
 
-def rule(routine, solver, arguments, places=slice(None)):
+def rule(routine, solver, arguments, positions=slice(None)):
     """The derivative of a call of ``routine``, as `derivatives.differentiable` takes it.
 
     Args:
         solver: the routine of all eigenvectors, its first result.
-        places: which of the eigenvalues the call returns, in ascending order.
+        positions: which of the eigenvalues the call returns, in ascending order.
     """
     wanted = dict(arguments.options).get("return_eigenvectors", True)
     vectors, inside = solver.results[0], arguments.inside
@@ -46,9 +46,9 @@ def rule(routine, solver, arguments, places=slice(None)):
         if layout:
             v = [vectors.on_rank(x, layout, arrays[0]) for x in v]
         makers = {
-            "w": lambda: w[places],
+            "w": lambda: w[positions],
             "status": lambda: status,
-            **{name: lambda: v[0][:, places] for name in (vectors.name, "v") if wanted},
+            **{name: lambda: v[0][:, positions] for name in (vectors.name, "v") if wanted},
         }
         works = zip((record.WORK, record.SECOND_WORK), arrays, strict=False)
         for name, array in works:

@@ -25,7 +25,7 @@ def on_mesh(function):
 
 
 def on_mesh_with(*static):
-    """The same of a function with more arguments that aren't arrays, in these places."""
+    """The same of a function with more arguments that aren't arrays, in these positions."""
 
     def decorated(function):
         compiled = jax.jit(function, static_argnums=(0, *static))
@@ -276,7 +276,7 @@ def _over(layout, local, matrices, vectors=(), result=None):
     specs = (*(layout.row_spec for _ in matrices), *(P() for _ in vectors))
     mapped = ffi.over_ranks(
         layout,
-        lambda place, *arrays: local(place.reshape(2)[0], *arrays),
+        lambda coordinates, *arrays: local(coordinates.reshape(2)[0], *arrays),
         specs,
         out,
     )

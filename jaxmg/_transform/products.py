@@ -47,7 +47,7 @@ def rows_times_adjoint_on_rank(x, y, layout):
     width = y.shape[1] // layout.ranks
 
     def part(x, y, step):
-        y = _gathered(_columns(y, step, width), layout)
+        y = _all_gather(_columns(y, step, width), layout)
         return dot(_columns(x, step, width), y.conj(), 1, 1)
 
     shape = (x.shape[0], layout.ranks * y.shape[0])
@@ -58,7 +58,7 @@ def rows_times_rows_on_rank(x, y, layout):
     """A rank's rows of X Y, of its rows of X and Y."""
 
     def part(x, y, layout):
-        y = _gathered(y, layout)[: x.shape[1]]
+        y = _all_gather(y, layout)[: x.shape[1]]
         return dot(x, y, 1, 0)
 
     return _by_columns(part, x, y, x.shape[0], layout)
@@ -69,7 +69,7 @@ def adjoint_times_rows_on_rank(x, y, layout):
     x = _with_columns(x, layout.ranks)
 
     def part(x, y, layout):
-        return scattered_sum(dot(x.conj(), y, 0, 0), layout)
+        return reduce_scatter(dot(x.conj(), y, 0, 0), layout)
 
     return _by_columns(part, x, y, x.shape[1] // layout.ranks, layout)
 
@@ -120,12 +120,12 @@ def _columns(x, step, width):
     return jax.lax.dynamic_slice_in_dim(x, step * width, width, 1)
 
 
-def _gathered(rows, layout):
+def _all_gather(rows, layout):
     """All ranks' ``rows``, one rank's below another's."""
     return jax.lax.all_gather(rows, layout.rows, tiled=True) if layout.ranks > 1 else rows
 
 
-def scattered_sum(rows, layout):
+def reduce_scatter(rows, layout):
     """This rank's part of the sum of all ranks' ``rows``."""
     return jax.lax.psum_scatter(rows, layout.rows, tiled=True) if layout.ranks > 1 else rows
 

@@ -140,7 +140,7 @@ def test_workspace_of_eigenproblems_is_what_was_measured():
             n, ranks, vectors = case["n"], case["ranks"], case["vectors"]
             width = _even(n, ranks, 48 if case["dtype"] == "complex128" else 64)
             plan = plugins.load("cpu").plan(
-                "syevd", "native", case["dtype"], n, n // ranks, ranks, width, vectors=vectors,
+                "syevd", "native", case["dtype"], n, n, n // ranks, ranks, width, vectors=vectors,
                 platform="gpu",
             )  # fmt: skip
             assert case["peak_bytes"] == pytest.approx(max(plan["bytes"]), rel=1e-3, abs=1 << 19)

@@ -67,6 +67,9 @@ class AsyncStatus : public StatusKernels {
                     int32_t* status) override {
     return Later(workers_, s, [=] { return real_.ReduceInfo(s, pairs, stride, count, status); });
   }
+  Status KeepNegative(Stream s, const int32_t* status, int32_t* failure) override {
+    return Later(workers_, s, [=] { return real_.KeepNegative(s, status, failure); });
+  }
   Status SumReals(Stream s, const float* terms, int64_t stride, int64_t count,
                   float* sum) override {
     return Later(workers_, s, [=] { return real_.SumReals(s, terms, stride, count, sum); });
@@ -75,6 +78,13 @@ class AsyncStatus : public StatusKernels {
                   double* sum) override {
     return Later(workers_, s, [=] { return real_.SumReals(s, terms, stride, count, sum); });
   }
+#define JAXMG_MULTIPLY(T)                                                                          \
+  Status Multiply(Stream s, const T* factors, int64_t stride, int64_t count, T* product)           \
+      override {                                                                                   \
+    return Later(workers_, s, [=] { return real_.Multiply(s, factors, stride, count, product); }); \
+  }
+  JAXMG_FOR_EACH_DTYPE(JAXMG_MULTIPLY)
+#undef JAXMG_MULTIPLY
 #define JAXMG_POISON_IF(T)                                                                  \
   Status PoisonIf(Stream s, const int32_t* status, int64_t m, int64_t n, T* a, int64_t lda) \
       override {                                                                            \

@@ -84,12 +84,12 @@ Chased<T> Run(const ChaseCase& c, const BandMatrix<T>& matrix, bool vectors = tr
   chased.e.assign(c.ranks, std::vector<Real<T>>(std::max<int64_t>(n - 1, 0)));
   chased.q.assign(n * n, T(0));
   // No more than was asked for, and NaN where nothing is expected to be.
-  std::vector<std::vector<T>> kept, chase_space, apply_space, z;
+  std::vector<std::vector<T>> bundles, chase_space, apply_space, z;
   auto first = [&](int rank) { return std::min(rank * block, n); };
   for (int rank = 0; rank < c.ranks; ++rank) {
     const int64_t columns = first(rank + 1) - first(rank);
     auto space = [](int64_t elements) { return std::vector<T>(elements, NaN<T>()); };
-    kept.push_back(space(vectors ? shape.kept(rank) : 0));
+    bundles.push_back(space(vectors ? shape.stored(rank) : 0));
     chase_space.push_back(space(ChaseWorkspace(shape, rank, vectors)));
     apply_space.push_back(space(vectors ? ApplyChaseWorkspace(shape, columns) : 0));
     // Columns of the identity, transposed.
@@ -103,9 +103,9 @@ Chased<T> Run(const ChaseCase& c, const BandMatrix<T>& matrix, bool vectors = tr
         JAXMG_RETURN_IF_ERROR(ChaseBulges<T>(context, shape, vectors,
                                              rank == kRoot ? band.data() : nullptr, matrix.ld(),
                                              chased.d[rank].data(), chased.e[rank].data(),
-                                             kept[rank].data(), chase_space[rank].data()));
+                                             bundles[rank].data(), chase_space[rank].data()));
         if (!vectors) return Status::Ok();
-        return ApplyChase<T>(context, shape, kept[rank].data(), first(rank + 1) - first(rank),
+        return ApplyChase<T>(context, shape, bundles[rank].data(), first(rank + 1) - first(rank),
                              z[rank].data(), apply_space[rank].data());
       },
       kPatience, make);

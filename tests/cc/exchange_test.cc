@@ -19,7 +19,7 @@ T Element(int64_t i, int64_t j) {
 }
 
 template <typename T>
-void Check(const Shares& rows, const Shares& columns, int ranks, int64_t staging_size) {
+void Check(const Distribution& rows, const Distribution& columns, int ranks, int64_t staging_size) {
   const auto statuses = RunRanks(ranks, [&](const RankContext& context) -> Status {
     const int rank = context.comm.rank();
     const int64_t height = rows.width(rank), width = columns.width(rank), ldq = height + 2;
@@ -68,9 +68,9 @@ void CheckAll() {
     for (const int64_t n : {1, 2, 5, 13, 40}) {
       for (const int64_t m : {int64_t{1}, (n + 1) / 2, n}) {
         for (const int64_t padding : {0, 2}) {
-          const Shares rows = {n, (n + ranks - 1) / ranks + padding};
-          const Shares columns = {m, (m + ranks - 1) / ranks};
-          for (const int64_t room : {LeastStaging(rows), 7 * rows.block + 1, n * n + 50}) {
+          const Distribution rows = {n, (n + ranks - 1) / ranks + padding};
+          const Distribution columns = {m, (m + ranks - 1) / ranks};
+          for (const int64_t room : {MinimumStaging(rows), 7 * rows.block + 1, n * n + 50}) {
             Check<T>(rows, columns, ranks, room);
           }
         }

@@ -1,5 +1,5 @@
 // The frame around a routine, of matrices that are square, tall and wide: rows to tiles, or to the
-// whole matrix on one rank, and back.
+// whole matrix on one rank, and back. Ranks that fail.
 #include "xla_ffi/engine/core/frame.h"
 
 #include <cstdint>
@@ -97,6 +97,21 @@ TEST(MatricesOfAnyShapeGoToTilesAndBack) {
         }
       }
     }
+  }
+}
+
+// The other ranks don't wait for what the failed rank would have sent.
+TEST(ARankThatFailsMidwayIsEveryRanksError) {
+  const auto outcomes = testing::RunRanks(3, [&](const RankContext& context) {
+    auto work = [&]() -> Status {
+      if (context.comm.rank() == 1) return Error(Code::kInternal, "midway on purpose");
+      double value;
+      return context.comm.Recv(Stream::kMain, 1, Block(&value, 1, 1, 1));
+    };
+    return RunOnAllRanks(context.comm, [] { return Status::Ok(); }, work);
+  });
+  for (const Status& outcome : outcomes) {
+    EXPECT(outcome.message() == "midway on purpose") << outcome.message();
   }
 }
 

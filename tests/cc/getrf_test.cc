@@ -120,8 +120,8 @@ Result<T> Factor(const Shape& shape, const std::vector<T>& a, const std::vector<
             context.device.Allocate(LocalRightHandSides(matrix.tiles, nrhs) * sizeof(T), &local));
         const RightHandSides<T> x = {nrhs, result.x[rank].data(), local->as<T>()};
         const Determinant<T> determinant = {&log_abs[rank], &signs[rank]};
-        JAXMG_RETURN_IF_ERROR(Getrf(context, matrix, x, space->as<T>(), result.pivots[rank].data(),
-                                    &result.info[rank], determinant));
+        JAXMG_RETURN_IF_ERROR(Getrf(context, Precision::kHighest, matrix, x, space->as<T>(),
+                                    result.pivots[rank].data(), &result.info[rank], determinant));
         JAXMG_RETURN_IF_ERROR(FinishGesv(context, matrix, result.pivots[rank].data(), x));
         // The memory lives until all ranks are through.
         const Status done = context.device.Synchronize();

@@ -1,5 +1,5 @@
-// The product of a Hermitian matrix with vectors, in the caller's rows, on the devices of
-// engine_test.
+// The product of a Hermitian matrix with vectors, in the caller's rows, on the host and on devices
+// with streams.
 #include "xla_ffi/engine/cholesky/hemm.h"
 
 #include <algorithm>

@@ -41,6 +41,7 @@ struct Kernels;
     static constexpr auto identity = kernels::jaxmg_identity_##letter;                       \
     static constexpr auto load_inverse = kernels::jaxmg_load_inverse_##letter;               \
     static constexpr auto mirror_lower = kernels::jaxmg_mirror_lower_##letter;               \
+    static constexpr auto multiply = kernels::jaxmg_multiply_##letter;                       \
     static constexpr auto poison_if = kernels::jaxmg_poison_if_##letter;                     \
     static constexpr auto solve_rows = kernels::jaxmg_solve_rows_##letter;                   \
     static constexpr auto solve_rows_in_teams = kernels::jaxmg_solve_rows_in_teams_##letter; \
@@ -355,6 +356,17 @@ void CheckFills() {
   for (long long j = 0; j < n; ++j) {
     for (long long i = 0; i < n; ++i) EXPECT(a(i, j) == T(i == j));
   }
+  std::vector<T> factors(9);
+  for (T& factor : factors) factor = Random<T>(random);
+  T product = T(0), expected = T(1);
+  Launch(1, kThreads, 1, [&] {
+    Kernels<T>::multiply(reinterpret_cast<DeviceType<T>*>(factors.data()), 2, 4,
+                         reinterpret_cast<DeviceType<T>*>(&product));
+  });
+  for (size_t i = 0; i < 8; i += 2) expected *= factors[i];
+  EXPECT(std::abs(product - expected) <=
+         10 * std::numeric_limits<RealType<T>>::epsilon() * std::abs(expected))
+      << product;
   for (int status : {0, 3}) {
     Matrix<T> b = a;
     Launch(2, 8, 1, [&] { Kernels<T>::poison_if(&status, n, n, b.device(), b.ld); });
@@ -515,6 +527,11 @@ TEST(Infos) {
   EXPECT(reduce() == kDifferentOperands) << status;
   infos[9] = kMisplaced;
   EXPECT(reduce() == kMisplaced) << status;
+  for (int value : {0, 7, -1, kMisplaced}) {
+    int failure = 5;
+    Launch(1, 8, 1, [&] { kernels::jaxmg_keep_negative(&value, &failure); });
+    EXPECT(failure == (value < 0 ? value : 0)) << value << " became " << failure;
+  }
   for (int first : {kNoInfo, 5}) {
     const int solver = 9;
     Launch(1, 8, 1, [&] { kernels::jaxmg_set_syevd_info(&first, &solver, &status); });

@@ -121,14 +121,15 @@ class Simulation {
           if (exchange.round != round) continue;
           ++parts;
           ok &= exchange.to != rank && exchange.from != rank;
-          ok &= before[rank][exchange.slot] == exchange.given;
+          ok &= before[rank][exchange.slot] == exchange.outgoing;
           // The sender of what this rank takes sends it here in the same round.
           bool matched = false;
           for (const auto& other : plans[exchange.from].exchanges) {
-            matched |= other.round == round && other.to == rank && other.given == exchange.taken;
+            matched |=
+                other.round == round && other.to == rank && other.outgoing == exchange.incoming;
           }
           ok &= matched;
-          slots_[rank][exchange.slot] = exchange.taken;
+          slots_[rank][exchange.slot] = exchange.incoming;
         }
         ok &= parts <= 1;
       }

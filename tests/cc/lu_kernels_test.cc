@@ -154,8 +154,8 @@ void CheckPanels(const std::vector<std::pair<int64_t, int64_t>>& shapes) {
 template <typename T>
 void CheckPanels() {
   const int64_t rows = kBlockRows<T, 32>;
-  CheckPanels<T, 32>({{1, 3}, {40, 18}, {2 * rows + 1, 6}});
-  CheckPanels<T, 8>({{40, 27}});
+  CheckPanels<T, 32>({{1, 3}, {40, 32}, {2 * rows + 1, 9}});
+  CheckPanels<T, 8>({{20, 50}, {40, 27}});
   CheckPanels<T, 4>({{7, 11}});
 }
 

@@ -53,16 +53,16 @@ TEST(GridsAreNearlySquare) {
 
 TEST(EveryElementHasOnePlace) {
   for (const Case& c : Cases()) {
-    const Dealt dealt = {c.n, c.n, c.width, c.grid};
+    const GridLayout layout = {c.n, c.n, c.width, c.grid};
     int64_t elements = 0;
     for (int rank = 0; rank < c.grid.size(); ++rank) {
-      elements += dealt.LocalRows(c.grid.row(rank)) * dealt.LocalColumns(c.grid.column(rank));
+      elements += layout.LocalRows(c.grid.row(rank)) * layout.LocalColumns(c.grid.column(rank));
     }
     EXPECT(elements == c.n * c.n) << c.n << " " << c.width;
     for (int place = 0; place < c.grid.rows; ++place) {
       for (int64_t row = 0; row < c.n; ++row) {
         const bool mine = row / c.width % c.grid.rows == place;
-        EXPECT(dealt.RowsBefore(row + 1, place) - dealt.RowsBefore(row, place) == (mine ? 1 : 0));
+        EXPECT(layout.RowsBefore(row + 1, place) - layout.RowsBefore(row, place) == (mine ? 1 : 0));
       }
     }
   }
@@ -70,21 +70,21 @@ TEST(EveryElementHasOnePlace) {
 
 TEST(BlocksGoToTheirTiles) {
   for (const Case& c : Cases()) {
-    const Dealt dealt = {c.n, c.n, c.width, c.grid};
+    const GridLayout layout = {c.n, c.n, c.width, c.grid};
     const auto statuses = RunRanks(c.grid.size(), [&](const RankContext& context) -> Status {
       const int rank = context.comm.rank();
       std::vector<Complex> blocks(c.n * c.block(), kUntouched);
       for (int64_t j = rank * c.block(); j < std::min((rank + 1) * c.block(), c.n); ++j) {
         for (int64_t i = 0; i < c.n; ++i) blocks[(j - rank * c.block()) * c.n + i] = Value(i, j);
       }
-      std::vector<Complex> local(dealt.Elements(rank), kUntouched), staging(2 * c.n * c.width);
+      std::vector<Complex> local(layout.Elements(rank), kUntouched), staging(2 * c.n * c.width);
       JAXMG_RETURN_IF_ERROR(
-          ToGrid(context, dealt, c.block(), blocks.data(), local.data(), staging.data()));
+          ToGrid(context, layout, c.block(), blocks.data(), local.data(), staging.data()));
       for (int64_t j = 0; j < c.n; ++j) {
         for (int64_t i = j; i < c.n; ++i) {
-          if (dealt.owner(i / c.width, j / c.width) != rank) continue;
+          if (layout.owner(i / c.width, j / c.width) != rank) continue;
           const int64_t at =
-              dealt.offset(i / c.width, j / c.width) + j % c.width * dealt.ld(rank) + i % c.width;
+              layout.offset(i / c.width, j / c.width) + j % c.width * layout.ld(rank) + i % c.width;
           EXPECT(local[at] == Value(i, j)) << "n " << c.n << " at " << i << ", " << j;
         }
       }
@@ -97,17 +97,17 @@ TEST(BlocksGoToTheirTiles) {
 TEST(ColumnsGoToTheirTilesAndBack) {
   for (const Case& c : Cases()) {
     for (const int64_t columns : {1, 5, 19}) {
-      const Dealt dealt = {c.n, columns, c.width, c.grid};
+      const GridLayout layout = {c.n, columns, c.width, c.grid};
       const auto statuses = RunRanks(c.grid.size(), [&](const RankContext& context) -> Status {
         const int rank = context.comm.rank();
         std::vector<Complex> whole(c.n * columns), back(c.n * columns, kUntouched);
         for (int64_t j = 0; j < columns; ++j) {
           for (int64_t i = 0; i < c.n; ++i) whole[j * c.n + i] = Value(i, j);
         }
-        std::vector<Complex> local(dealt.Elements(rank)), received(c.n * columns + columns);
-        JAXMG_RETURN_IF_ERROR(CopyTiles(context, dealt, rank, whole.data(), local.data(), true));
+        std::vector<Complex> local(layout.Elements(rank)), received(c.n * columns + columns);
+        JAXMG_RETURN_IF_ERROR(CopyTiles(context, layout, rank, whole.data(), local.data(), true));
         for (Complex& x : local) x *= 2.0;
-        JAXMG_RETURN_IF_ERROR(ToWhole(context, dealt, local.data(), received.data(), back.data()));
+        JAXMG_RETURN_IF_ERROR(ToWhole(context, layout, local.data(), received.data(), back.data()));
         for (int64_t i = 0; i < c.n * columns; ++i) {
           EXPECT(back[i] == 2.0 * whole[i]) << "n " << c.n << " element " << i;
         }
@@ -120,20 +120,20 @@ TEST(ColumnsGoToTheirTilesAndBack) {
 
 TEST(TilesComeBackAsRows) {
   for (const Case& c : Cases()) {
-    const Dealt dealt = {c.n, c.n, c.width, c.grid};
+    const GridLayout layout = {c.n, c.n, c.width, c.grid};
     const auto statuses = RunRanks(c.grid.size(), [&](const RankContext& context) -> Status {
       const int rank = context.comm.rank();
-      std::vector<Complex> local(dealt.Elements(rank), kUntouched);
+      std::vector<Complex> local(layout.Elements(rank), kUntouched);
       for (int64_t j = 0; j < c.n; ++j) {
         for (int64_t i = 0; i < c.n; ++i) {
-          if (dealt.owner(i / c.width, j / c.width) != rank) continue;
-          local[dealt.offset(i / c.width, j / c.width) + j % c.width * dealt.ld(rank) +
+          if (layout.owner(i / c.width, j / c.width) != rank) continue;
+          local[layout.offset(i / c.width, j / c.width) + j % c.width * layout.ld(rank) +
                 i % c.width] = Value(i, j);
         }
       }
       std::vector<Complex> rows(c.block() * c.n, kUntouched), staging(c.block() * c.width);
       JAXMG_RETURN_IF_ERROR(
-          ToRows(context, dealt, c.block(), local.data(), rows.data(), staging.data()));
+          ToRows(context, layout, c.block(), local.data(), rows.data(), staging.data()));
       for (int64_t i = rank * c.block(); i < std::min((rank + 1) * c.block(), c.n); ++i) {
         for (int64_t j = 0; j < c.n; ++j) {
           const Complex found = rows[(i - rank * c.block()) * c.n + j];

@@ -1,8 +1,9 @@
-// The kernels of panel.cuh, on the host.
+// The kernels of panel.cuh and register_panel.cuh, on the host.
 #include <algorithm>
 #include <cmath>
 #include <complex>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -27,6 +28,7 @@
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
 #include "xla_ffi/device/cuda/panel.cuh"
+#include "xla_ffi/device/cuda/register_panel.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg {
@@ -99,6 +101,25 @@ Factored<T> ByKernel(const Case& c, Factored<T> panel) {
     kernels::PanelFactor<Cuda<T>, kLanes>(c.m, static_cast<int>(c.n), Cast(a.data()), panel.lda,
                                           Cast(t.data()), panel.ldt, met.data(), Cast(sums.data()),
                                           largest.data())
+        .Run();
+  });
+  panel.a.assign(a.data(), a.data() + panel.a.size());
+  panel.t.assign(t.data(), t.data() + panel.t.size());
+  return panel;
+}
+
+// Blocks of a warp for each kWarpColumns columns.
+template <typename T>
+Factored<T> ByRegisters(const Case& c, Factored<T> panel) {
+  const int64_t owners = c.blocks > 1 ? c.blocks - 1 : 1;
+  EXPECT(c.m <= owners * 32 * kernels::RegisterPanel<Cuda<T>>::kRows);
+  T nothing;
+  std::memset(&nothing, 0xff, sizeof(nothing));
+  Together<T> a(panel.a), t(panel.t), numbers(panel.k * (c.n + 1) * (owners + 1), nothing);
+  const int64_t warps = (c.n + kWarpColumns - 1) / kWarpColumns;
+  LaunchTogether(c.blocks, static_cast<unsigned>(32 * warps), [&] {
+    kernels::RegisterPanel<Cuda<T>>(c.m, static_cast<int>(c.n), Cast(a.data()), panel.lda,
+                                    Cast(t.data()), panel.ldt, Cast(numbers.data()))
         .Run();
   });
   panel.a.assign(a.data(), a.data() + panel.a.size());
@@ -179,9 +200,12 @@ void CheckFactors(Factored<T>& given, Factored<T>& found, double scale, const st
 }
 
 template <typename T>
-void Check(const Case& c, double scale = 1) {
+using Kernel = Factored<T> (*)(const Case&, Factored<T>);
+
+template <typename T>
+void Check(Kernel<T> kernel, const Case& c, double scale = 1) {
   const std::string what = Describe(c, scale);
-  Factored<T> given = Given<T>(c, scale), found = ByKernel(c, given);
+  Factored<T> given = Given<T>(c, scale), found = kernel(c, given);
   CheckFactors(given, found, scale, what);
   if (c.kind != Kind::kNormal && c.kind != Kind::kRealDiagonal) return;
   // The reflectors are the host's: nothing about them is left open.
@@ -217,33 +241,60 @@ void CheckAll() {
                         {64, 17},
                         {300, 1},
                         {300, 33}}) {
-    Check<T>(c);
-    Check<T>(c, huge);
-    Check<T>(c, tiny);
+    Check<T>(ByKernel<T>, c);
+    Check<T>(ByKernel<T>, c, huge);
+    Check<T>(ByKernel<T>, c, tiny);
   }
   for (const Kind kind :
        {Kind::kZeroColumns, Kind::kSameColumns, Kind::kSmallRest, Kind::kRealDiagonal}) {
     for (unsigned blocks : {1, 3}) {
-      Check<T>({50, 20, blocks, kind});
-      Check<T>({20, 50, blocks, kind});
+      Check<T>(ByKernel<T>, {50, 20, blocks, kind});
+      Check<T>(ByKernel<T>, {20, 50, blocks, kind});
     }
   }
   // Blocks without a row, and several that are done while others are not.
   for (unsigned blocks : {2, 3, 6}) {
-    for (double scale : {1.0, huge, tiny}) Check<T>({7, 5, blocks}, scale);
-    Check<T>({2, 4, blocks});
-    Check<T>({100, 64, blocks});
-    Check<T>({40, 48, blocks});
+    for (double scale : {1.0, huge, tiny}) Check<T>(ByKernel<T>, {7, 5, blocks}, scale);
+    Check<T>(ByKernel<T>, {2, 4, blocks});
+    Check<T>(ByKernel<T>, {100, 64, blocks});
+    Check<T>(ByKernel<T>, {40, 48, blocks});
   }
   std::mt19937_64 random(sizeof(T));
   for (int i = 0; i < 20; ++i) {
     const int64_t m = 1 + static_cast<int64_t>(random() % 300);
     const int64_t n = 1 + static_cast<int64_t>(random() % kPanelColumns);
-    Check<T>({m, n, i % 4 == 0 ? 4u : 1u}, i % 5 == 1 ? huge : i % 5 == 2 ? tiny : 1);
+    Check<T>(ByKernel<T>, {m, n, i % 4 == 0 ? 4u : 1u}, i % 5 == 1 ? huge : i % 5 == 2 ? tiny : 1);
   }
   // The same bits every time.
   const Factored<T> given = Given<T>({90, 30, 4}, 1);
   const Factored<T> once = ByKernel<T>({90, 30, 4}, given), again = ByKernel<T>({90, 30, 4}, given);
+  EXPECT(once.a == again.a && once.t == again.t);
+}
+
+// A warp has four columns, so that few columns do.
+template <typename T>
+void CheckRegisters() {
+  const double huge = static_cast<double>(std::numeric_limits<Real<T>>::max()) / 1e8;
+  const double tiny = static_cast<double>(std::numeric_limits<Real<T>>::min()) * 1e2;
+  auto check = [](const Case& c, double scale = 1) { Check<T>(ByRegisters<T>, c, scale); };
+  for (const Case& c : {Case{1, 1}, {1, 3}, {2, 1}, {3, 7}, {8, 8}}) check(c);
+  // All rows that a block can have, and about half of them.
+  const int64_t most = 32 * kernels::RegisterPanel<Cuda<T>>::kRows;
+  for (const int64_t m : {most / 2, most / 2 + 1, most}) check({m, 2});
+  check({2 * most - 5, 3, 3});
+  for (const Kind kind :
+       {Kind::kZeroColumns, Kind::kSameColumns, Kind::kSmallRest, Kind::kRealDiagonal}) {
+    check({50, 6, 3, kind});
+    check({3, 6, 1, kind});
+  }
+  // Blocks without a row, blocks that differ in size by far, and more blocks than a warp has lanes.
+  for (double scale : {1.0, huge, tiny}) check({7, 4, 4}, scale);
+  check({7, 5, 2});
+  check({2, 4, 5});
+  check({150, 2, 41});
+  const Factored<T> given = Given<T>({90, 4, 4}, 1);
+  const Factored<T> once = ByRegisters<T>({90, 4, 4}, given);
+  const Factored<T> again = ByRegisters<T>({90, 4, 4}, given);
   EXPECT(once.a == again.a && once.t == again.t);
 }
 
@@ -252,13 +303,47 @@ TEST(QrPanelDouble) { CheckAll<double>(); }
 TEST(QrPanelComplexFloat) { CheckAll<std::complex<float>>(); }
 TEST(QrPanelComplexDouble) { CheckAll<std::complex<double>>(); }
 
-// NaN goes everywhere rather than nowhere.
+TEST(QrPanelInRegistersFloat) { CheckRegisters<float>(); }
+TEST(QrPanelInRegistersDouble) { CheckRegisters<double>(); }
+TEST(QrPanelInRegistersComplexFloat) { CheckRegisters<std::complex<float>>(); }
+TEST(QrPanelInRegistersComplexDouble) { CheckRegisters<std::complex<double>>(); }
+
+// Of a column (0, x) R is -x and T is 1, for the smallest x too.
+template <typename T>
+void CheckSmallestNumber() {
+  for (const Kernel<T> kernel : {ByKernel<T>, ByRegisters<T>}) {
+    const Case c = {2, 1};
+    Factored<T> given(c.m, c.n);
+    given(0, 0) = T(0);
+    given(1, 0) = std::numeric_limits<Real<T>>::denorm_min();
+    Factored<T> found = kernel(c, given);
+    EXPECT(found(0, 0) == -given(1, 0) && found.t[0] == T(1)) << found(0, 0);
+  }
+}
+
+TEST(QrPanelOfTheSmallestNumber) {
+  CheckSmallestNumber<float>();
+  CheckSmallestNumber<double>();
+  CheckSmallestNumber<std::complex<float>>();
+  CheckSmallestNumber<std::complex<double>>();
+}
+
+// NaN goes everywhere rather than nowhere, and no block waits for one forever whose bits are those
+// of a number that has not come.
 TEST(QrPanelOfNan) {
-  const Case c = {30, 5, 3};
-  Factored<double> given = Given<double>(c, 1);
-  given(20, 0) = NaN<double>();
-  Factored<double> found = ByKernel(c, given);
-  EXPECT(std::isnan(found(0, 0)) && std::isnan(found(4, 4)) && std::isnan(found(29, 4)));
+  const Case c = {30, 4, 3};
+  double all_ones;
+  std::memset(&all_ones, 0xff, sizeof(all_ones));
+  for (const double nan : {NaN<double>(), all_ones}) {
+    for (const Kernel<double> kernel : {ByKernel<double>, ByRegisters<double>}) {
+      Factored<double> first = Given<double>(c, 1), second = first;
+      first(20, 0) = nan;
+      Factored<double> found = kernel(c, first);
+      EXPECT(std::isnan(found(0, 0)) && std::isnan(found(3, 3)) && std::isnan(found(29, 3)));
+      second(1, 1) = nan;  // sent as it is
+      EXPECT(std::isnan(kernel(c, second)(3, 3)));
+    }
+  }
 }
 
 // In the place of the host's own. Ranks are threads, and a block's threads share one place in this

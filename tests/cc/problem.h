@@ -192,7 +192,7 @@ class WithTf32 : public Tuned {
   void OfferTf32(Device& real, Blas<T>& tf32) {
     BlasByPrecision<T> blas = real.by_precision<T>();
     blas[static_cast<int>(Precision::kTf32)] = &tf32;
-    Offer<T>(blas, real.solver<T>());
+    Offer<T>(blas, real.solver<T>(), real.eigen<T>(), &real.lu<T>());
   }
 
   Tf32Products<float> float_;

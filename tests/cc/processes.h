@@ -180,6 +180,7 @@ struct Devices {
   std::function<std::unique_ptr<Device>()> make = NewSharingHostDevice;
   bool on_host = true;  // blocks pass through sockets from where they lie
   bool many = false;    // each rank has its own
+  int64_t ordinal = 0;  // of the device of all ranks, where not each has its own
 };
 
 // The ranks of this process in a call, each on a thread, as the handlers run them.
@@ -201,7 +202,7 @@ inline std::vector<RankOutcome> RunRanksHere(const std::shared_ptr<const SharedC
       const auto device = devices.make();
       std::shared_ptr<InProcessGroup> group;
       int sharing = 0;
-      const int ordinal = devices.many ? outcome.rank : 0;
+      const int64_t ordinal = devices.many ? outcome.rank : devices.ordinal;
       outcome.status = JoinSharedRendezvous(
           {site, run, outcome.group, outcome.rank, block, devices.on_host, ordinal}, {limit},
           &group, &sharing);

@@ -135,8 +135,9 @@ TEST(AProcessThatComesLaterHearsThatTheCallsDiffer) {
   });
 }
 
-// Programs run at one time, so who waits in one call may be about to come to the other: only where
-// neither had made the other's program is it certain that they differ.
+// Programs may run at one time, so a process that waits in one call may be about to come to the
+// other, if it has made its program. What devices that one needs isn't known before it has run.
+// processes_order_test.cc has the calls that are known to differ.
 TEST(CallsThatMayStillMeetAreWaitedFor) {
   for (const bool late : {false, true}) {  // process 0 makes the second program later
     RunProcesses(2, [&](int process) {
@@ -160,7 +161,7 @@ TEST(CallsThatMayStillMeetAreWaitedFor) {
   }
 }
 
-// Nothing tells those apart that have made both programs from programs that run at one time.
+// The processes have made both programs and run neither, so that no order of them is known.
 TEST(CallsInAnotherOrderAreNamedAtTheLimit) {
   RunProcesses(2, [&](int process) {
     const auto first = SiteOn(2, {0, 1}, "potrs (n 8)"), second = SiteOn(2, {0, 1}, "potri (n 50)");

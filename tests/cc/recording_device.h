@@ -81,6 +81,10 @@ class RecordingStatus : public StatusKernels {
     to_.Add(s, "reduce", {to_.Read(pairs, stride, 2, count), to_.Write(status, 1, 1, 1)});
     return real_.ReduceInfo(s, pairs, stride, count, status);
   }
+  Status KeepNegative(Stream s, const int32_t* status, int32_t* failure) override {
+    to_.Add(s, "keep negative", {to_.Read(status, 1, 1, 1), to_.Write(failure, 1, 1, 1)});
+    return real_.KeepNegative(s, status, failure);
+  }
   Status SumReals(Stream s, const float* terms, int64_t stride, int64_t count,
                   float* sum) override {
     to_.Add(s, "sum", {to_.Read(terms, stride, 1, count), to_.Write(sum, 1, 1, 1)});
@@ -91,6 +95,14 @@ class RecordingStatus : public StatusKernels {
     to_.Add(s, "sum", {to_.Read(terms, stride, 1, count), to_.Write(sum, 1, 1, 1)});
     return real_.SumReals(s, terms, stride, count, sum);
   }
+#define JAXMG_MULTIPLY(T)                                                                       \
+  Status Multiply(Stream s, const T* factors, int64_t stride, int64_t count, T* product)        \
+      override {                                                                                \
+    to_.Add(s, "multiply", {to_.Read(factors, stride, 1, count), to_.Write(product, 1, 1, 1)}); \
+    return real_.Multiply(s, factors, stride, count, product);                                  \
+  }
+  JAXMG_FOR_EACH_DTYPE(JAXMG_MULTIPLY)
+#undef JAXMG_MULTIPLY
 #define JAXMG_POISON_IF(T)                                                                  \
   Status PoisonIf(Stream s, const int32_t* status, int64_t m, int64_t n, T* a, int64_t lda) \
       override {                                                                            \

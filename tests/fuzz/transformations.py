@@ -2,15 +2,17 @@
 
     transformations.py [--seed 0] [--seconds 60] [--case N]
 
-A case is a function, a transformation, a mesh (automatic or explicit axes, permuted devices, some
-of them), how the batch lies, an order, and a dtype, all of which follow from the seed and the
-case's number. Prints each failure with the command that repeats it, and how many cases were run;
-the exit code is 1 if any failed.
+A case is a function (a routine of the table in tests/python/routines.py, or another one), a
+transformation, a mesh (automatic or explicit axes, permuted devices, some of them), how the batch
+lies, an order, and a dtype, all of which follow from the seed and the case's number. Prints each
+failure with the command that repeats it, and how many cases were run; the exit code is 1 if any
+failed.
 """
 
 import argparse
 import contextlib
 import os
+import pathlib
 import sys
 import time
 
@@ -25,6 +27,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 import jaxmg  # noqa: E402
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "python"))
+
+from routines import ROUTINES  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 
@@ -41,22 +47,11 @@ def _lower(a):
     return jnp.linalg.cholesky(a)
 
 
-def _phaseless(w, v):
-    """What eigenvectors have whatever their phases."""
-    return w, jnp.abs(v) ** 2
-
-
 def _metric(a, b):
     n = a.shape[-1]
     return (
         jnp.eye(n) * (2 + jnp.mean(jnp.abs(b) ** 2)) + jnp.eye(n, k=1) + jnp.eye(n, k=-1)
     ).astype(a.dtype)
-
-
-def _generalized(a, metric):
-    inverse = jnp.linalg.inv(_lower(metric))
-    w, y = jnp.linalg.eigh(inverse @ a @ _adjoint(inverse))
-    return _phaseless(w, _adjoint(inverse) @ y)
 
 
 def _of_eigenvalues(function):
@@ -67,52 +62,87 @@ def _of_eigenvalues(function):
     return of
 
 
-def _factor(use, **chosen):
+def _factor(use):
     """A function of (a, b, where): of a factor and b."""
-    return lambda a, b, where: use(jaxmg.cho_factor(a, **where, **chosen), b)
+    return lambda a, b, where: use(jaxmg.cho_factor(a, **where), b)
 
 
-# By name: function of (a, b, where), the same by JAX of (a, b). Those of LEADING take arrays with
-# leading dimensions.
+def _solution(a, b, m):
+    return {"x": jnp.linalg.solve(a, b)}
+
+
+def _inverse(a, b, m):
+    return {"inverse": jnp.linalg.inv(a)}
+
+
+def _upper(a, b, m):
+    return {"upper": _adjoint(_lower(a))}
+
+
+def _log_det(a):
+    return jnp.linalg.slogdet(a)[1]
+
+
+def _eigen(a, b, m):
+    return dict(zip("wv", jnp.linalg.eigh(a), strict=True))
+
+
+def _pair(a, b, m):
+    inverse = jnp.linalg.inv(_lower(m))
+    w, y = jnp.linalg.eigh(inverse @ a @ _adjoint(inverse))
+    return {"w": w, "v": _adjoint(inverse) @ y}
+
+
+def _subset(name, results, n):
+    first, last = ROUTINES[name].options(n)["subset_by_index"]
+    return {key: value[..., first:last] for key, value in results.items()}
+
+
+# Row of the table -> its results by JAX, a function of (a, b, m).
+REFERENCES = {
+    "potrs": lambda a, b, m: {**_solution(a, b, m), "logdet": _log_det(a)},
+    "refine": _solution,
+    "potri": _inverse,
+    "syevd": _eigen,
+    "eigvalsh": lambda a, b, m: {"w": jnp.linalg.eigvalsh(a)},
+    "eigh": lambda a, b, m: _subset("eigh", _eigen(a, b, m), a.shape[-1]),
+    "sygvd": _pair,
+    "eigh_pair": lambda a, b, m: _subset("eigh_pair", _pair(a, b, m), a.shape[-1]),
+    "cho_factor": lambda a, b, m: {**_upper(a, b, m), "logdet": _log_det(a)},
+    "cho_solve": _solution,
+    "solve_triangular": lambda a, b, m: {"x": jnp.linalg.solve(_lower(a), b)},
+    "matmul": lambda a, b, m: {"product": _lower(a) @ b},
+    "inv": _inverse,
+    "diagonal": lambda a, b, m: {"diagonal": jnp.diagonal(_lower(a), axis1=-2, axis2=-1).real},
+    "from_upper": _upper,
+    "upper": _upper,
+    "refined": _solution,
+}
+
+
+def _comparable(results):
+    """Results by name, without those that have no derivative; of eigenvectors what they have
+    whatever their phases."""
+    results = {name: x for name, x in results.items() if name not in ("status", "iterations")}
+    return {name: jnp.abs(x) ** 2 if name == "v" else x for name, x in results.items()}
+
+
+def _row(name):
+    """(function of (a, b, where) that calls the routine of a row, the same by JAX of (a, b))."""
+    routine = ROUTINES[name]
+
+    def ours(a, b, where):
+        arrays = {"a": a, "b": b, "m": _metric(a, b)}
+        operands = routine.make_operands(jaxmg, arrays.get, **where)
+        results = routine.call(jaxmg, operands, **where)
+        return _comparable(dict(zip(routine.returns, results, strict=True)))
+
+    return ours, lambda a, b: _comparable(REFERENCES[name](a, b, _metric(a, b)))
+
+
+# By name: function of (a, b, where), the same by JAX of (a, b).
 FUNCTIONS = {
-    "potrs": (lambda a, b, w: jaxmg.potrs(a, b, **w), jnp.linalg.solve),
-    "potrs, logdet": (
-        lambda a, b, w: jaxmg.potrs(a, b, return_logdet=True, **w),
-        lambda a, b: (jnp.linalg.solve(a, b), jnp.linalg.slogdet(a)[1]),
-    ),
-    "potrs, refined": (lambda a, b, w: jaxmg.potrs(a, b, refine="auto", **w), jnp.linalg.solve),
-    "potri": (lambda a, b, w: jaxmg.potri(a, **w), lambda a, b: jnp.linalg.inv(a)),
-    "syevd": (
-        lambda a, b, w: _phaseless(*jaxmg.syevd(a, **w)),
-        lambda a, b: _phaseless(*jnp.linalg.eigh(a)),
-    ),
-    "eigvalsh": (lambda a, b, w: jaxmg.eigvalsh(a, **w), lambda a, b: jnp.linalg.eigvalsh(a)),
-    "some eigenvectors": (
-        lambda a, b, w: _phaseless(
-            *jaxmg.eigh(a, subset_by_index=(a.shape[-1] // 2, a.shape[-1]), **w)
-        ),
-        lambda a, b: _some(*_phaseless(*jnp.linalg.eigh(a))),
-    ),
-    "sygvd": (
-        lambda a, b, w: _phaseless(*jaxmg.sygvd(a, _metric(a, b), **w)),
-        lambda a, b: _generalized(a, _metric(a, b)),
-    ),
-    "factor: solve": (_factor(lambda f, b: f.solve(b)), jnp.linalg.solve),
-    "factor: solve, refined": (
-        _factor(lambda f, b: f.solve(b), refine="auto"),
-        jnp.linalg.solve,
-    ),
-    "factor: logdet": (
-        _factor(lambda f, b: f.logdet()),
-        lambda a, b: jnp.linalg.slogdet(a)[1],
-    ),
-    "factor: inv": (_factor(lambda f, b: f.inv()), lambda a, b: jnp.linalg.inv(a)),
-    "factor: upper": (_factor(lambda f, b: f.upper()), lambda a, b: _adjoint(_lower(a))),
-    "factor: diagonal": (
-        _factor(lambda f, b: f.diagonal()),
-        lambda a, b: jnp.diagonal(_lower(a), axis1=-2, axis2=-1).real,
-    ),
-    "factor: L b": (_factor(lambda f, b: f.matmul(b)), lambda a, b: _lower(a) @ b),
+    **{name: _row(name) for name, routine in ROUTINES.items() if routine.transforms},
     "factor: L^T b": (
         _factor(lambda f, b: f.matmul(b, "T")),
         lambda a, b: jnp.swapaxes(_lower(a), -1, -2) @ b,
@@ -120,10 +150,6 @@ FUNCTIONS = {
     "factor: L^H b": (
         _factor(lambda f, b: f.matmul(b, "C")),
         lambda a, b: _adjoint(_lower(a)) @ b,
-    ),
-    "factor: L \\ b": (
-        _factor(lambda f, b: f.solve_triangular(b)),
-        lambda a, b: jnp.linalg.solve(_lower(a), b),
     ),
     "factor: L^H \\ b": (
         _factor(lambda f, b: f.solve_triangular(b, 2)),
@@ -146,12 +172,13 @@ FUNCTIONS = {
     ),
     "linalg.sqrtm": (lambda a, b, w: jaxmg.linalg.sqrtm(a, **w), _of_eigenvalues(jnp.sqrt)),
 }
-LEADING = [name for name in FUNCTIONS if not name.startswith("factor") and name != "sygvd"]
-
-
-def _some(w, v):
-    first = w.shape[-1] // 2
-    return w[..., first:], v[..., first:]
+# Those that take arrays with leading dimensions.
+LEADING = [
+    name
+    for name in FUNCTIONS
+    if name.startswith("linalg")
+    or (name in ROUTINES and {*ROUTINES[name].takes} <= {"a", "b"} and not ROUTINES[name].unpack)
+]
 
 
 # How the batches of a and of b lie.

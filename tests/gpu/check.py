@@ -453,6 +453,11 @@ def small(quick):
         attempt(f"potri {dtype} gathered", check_potri, 70, dtype, mesh, None, "native")
         attempt(f"factor {dtype}", check_factor, 70, dtype, mesh, 16)
         check_all_ranks(dtype, mesh)
+        for name, routine in problems.TABLE.items():
+            # Those above have checks of their own, and those with hemm are in small_refined.
+            if name not in ("potrs", "potri", "syevd") and "jaxmg_hemm" not in routine.handlers:
+                label = f"{name} {dtype}"
+                attempt(label, check_routine, name, 1, 70, dtype, mesh, 16, "native")
     for precision in ("BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F16_F16_F32_X3"):
         for dtype in ("float32", "complex64"):
             attempt(f"{dtype} by {precision}", check_parts, 150, dtype, mesh, 70, precision)

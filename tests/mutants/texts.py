@@ -6,7 +6,7 @@
     what = "a wait is left out"         what the fault does, in words
     old = "stream.Wait(event);"         a text that occurs once in the source: see `replace`
     new = ""                            the text in its place
-    tests = ["cc/engine_test"]          tests, of which one has to fail; ~ stands for a space
+    tests = ["cc/potrs_test"]          tests, of which one has to fail; ~ stands for a space
     survives = "..."                    why no test can find it: only where that is so
 
 The folders are those of the sources when a fault was added. Nothing depends on them, nor on the

@@ -86,6 +86,29 @@ def test_different_calls(what, both):
             assert "solved" in output
 
 
+@pytest.mark.parametrize("known", ["known", "new"])
+@pytest.mark.parametrize("processes, odd", [(2, 0), (2, 1), (3, 0), (3, 2)])
+def test_calls_in_another_order(processes, odd, known):
+    """Each process says what all do, long before the limit; one that comes late is no such case."""
+    with Job("orders", odd, known, processes=processes, JAXMG_RENDEZVOUS_TIMEOUT="100") as job:
+        for output in job.wait(seconds=120):
+            failures = re.findall(r"failed after (\d+) s: (.*)", output)
+            assert len(failures) == 2, output
+            for seconds, failure in failures:
+                assert int(seconds) <= 8, output
+                assert "the same calls in different orders" in failure, output
+                for words in ("waits in potrs", "waits in syevd", f"process {odd} ", "float64"):
+                    assert words in failure, output
+            assert "solved" in output
+
+
+@pytest.mark.parametrize("processes, index", [(2, 0), (2, 1), (3, 1)])
+def test_one_that_is_late_is_waited_for(processes, index):
+    with Job("late", index, processes=processes, JAXMG_RENDEZVOUS_TIMEOUT="100") as job:
+        for output in job.wait(seconds=120):
+            assert "solved" in output
+
+
 _RAISES = """
 import os, sys
 os.environ["JAX_ENABLE_X64"] = "1"

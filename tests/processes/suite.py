@@ -99,7 +99,7 @@ def _read_from_all_processes():
     def value(self):
         if self.is_fully_addressable or self.is_fully_replicated:
             return local.fget(self)
-        return rendezvous.gathered(self)
+        return rendezvous.gather(self)
 
     array.ArrayImpl._value = property(value)
 

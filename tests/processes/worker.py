@@ -178,6 +178,43 @@ def different(what):
     say("solved")
 
 
+def orders(odd, known):
+    """Process ``odd`` makes two calls in the other order; "known": all have made both before."""
+    mesh, swapped = line(), jax.process_index() == int(odd)
+    a, b = place(matrix(24), mesh, "r", None), place(np.ones(24), mesh)
+    calls = [lambda: jaxmg.potrs(a, b, 5), lambda: jaxmg.syevd(a)[0]]
+    if known == "known":
+        for call in calls:
+            jax.block_until_ready(call())
+    for call in reversed(calls) if swapped else calls:
+        fail(call)
+    # A process that comes late is waited for: it reads a file, and compiles a program that the
+    # others have compiled.
+    if swapped:
+        time.sleep(5)
+    n = 36
+    x = jaxmg.potrs(place(np.eye(n), mesh, "r", None), place(np.ones(n), mesh))
+    np.testing.assert_allclose(np.asarray(x), 1, rtol=0, atol=1e-10)
+    say("solved")
+
+
+def late(index):
+    """One process comes to each of its calls much later than the others."""
+    mesh, waits = line(), jax.process_index() == int(index)
+    a, b = place(matrix(24), mesh, "r", None), place(np.ones(24), mesh)
+    solve_ = jax.jit(lambda a, b: jaxmg.potrs(a, b, 5, mesh, P("r", None)))
+    for _ in range(2):
+        if waits:
+            time.sleep(5)
+        x = solve_(a, b)  # not waited for
+        if waits:
+            time.sleep(5)
+        values = jaxmg.syevd(a, mesh=mesh)[0]
+        np.testing.assert_allclose(matrix(24) @ np.asarray(x), 1, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(values, np.linalg.eigvalsh(matrix(24)), rtol=0, atol=1e-10)
+    say("solved")
+
+
 def beside(count):
     """A solve beside a collective that has nothing to do with it, in one program, in a loop of one,
     twice in one with other data, and in two programs at once; each so many times."""
@@ -267,7 +304,7 @@ def bits():
         factor.solve(b), factor.upper(), factor.inv(),
     )  # fmt: skip
     for result in results:
-        say("bits", hashlib.sha256(rendezvous.gathered(result).tobytes()).hexdigest())
+        say("bits", hashlib.sha256(rendezvous.gather(result).tobytes()).hexdigest())
 
 
 def export(folder):

@@ -2,6 +2,8 @@
 the same results. That is for large orders on GPUs; these tests have it for small ones, and on CPU
 devices too."""
 
+import itertools
+
 import cases
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ from jax.sharding import AxisType
 
 import jaxmg
 from jaxmg._call import alignment, execute, programs
+from jaxmg._transform import dispatch
 
 # Rows of results are looked at whole.
 pytestmark = cases.one_process("rows of processes are extended as those of devices")
@@ -26,7 +29,8 @@ def orders(monkeypatch):
         return original(call, arrays)
 
     def forget():  # the plans of other tests, which don't know of this one
-        execute._resolve.cache_clear()
+        dispatch._plan.cache_clear()
+        execute._resolve_with_call.cache_clear()
         programs._compiled.cache_clear()
 
     original = alignment.extend
@@ -50,9 +54,18 @@ def is_larger(n, dtype, ranks):
     return n * np.dtype(dtype).itemsize % 16 != 0 and (ranks == 1 or n % ranks != 0)
 
 
-@pytest.mark.parametrize("n", (1, 33, 42, 63))
-@pytest.mark.parametrize("dtype", cases.DTYPES)
-@pytest.mark.parametrize("ranks", (1, 2, 4))
+_ORDERS, _RANKS = (1, 33, 42, 63), (1, 2, 4)
+
+
+@pytest.mark.parametrize(
+    "ranks, dtype, n",
+    cases.broad(  # in the core each pair of two values
+        itertools.product(_RANKS, cases.DTYPES, _ORDERS),
+        lambda ranks, dtype, n: (
+            (_RANKS.index(ranks) + cases.DTYPES.index(dtype) + _ORDERS.index(n)) % 4 == 0
+        ),
+    ),
+)
 def test_results_are_those_of_the_matrix(orders, n, dtype, ranks):
     mesh = cases.line(ranks)
     a = matrix(n, dtype)
@@ -129,7 +142,7 @@ def test_matrices_that_fill_a_device_stay_as_they_are(orders, monkeypatch):
     jaxmg.potri(a)
     assert not orders
     monkeypatch.setattr(layouts.Layout, "memory", 1 << 30)
-    execute._resolve.cache_clear()
+    dispatch._plan.cache_clear()
     jaxmg.potri(a)
     assert orders
 

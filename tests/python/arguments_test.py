@@ -10,11 +10,11 @@ import subprocess
 import sys
 import traceback
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import devices, line, needs_transformations, one_process, positive_definite, shard
 from jax.sharding import PartitionSpec as P
 from routines import ROUTINES
 
@@ -22,7 +22,7 @@ import jaxmg
 from jaxmg import _compat
 
 _N = 6
-_A = positive_definite("well", _N, "float64")
+_A = cases.positive_definite("well", _N, "float64")
 _B = np.ones(_N)
 
 
@@ -139,7 +139,7 @@ _METHODS = {
 def test_a_factor_of_deleted_arrays_is_refused(method):
     call = _METHODS[method]
     for leaf in ("tiles", "overflow", "_log_det"):
-        factor = jax.tree.map(jnp.copy, jaxmg.cho_factor(shard(_A, line(2)), 2))
+        factor = jax.tree.map(jnp.copy, jaxmg.cho_factor(cases.shard(_A, cases.line(2)), 2))
         jax.block_until_ready(call(factor))
         getattr(factor, leaf).delete()
         with pytest.raises(RuntimeError, match="factor, of shape .*, has been deleted"):
@@ -189,7 +189,7 @@ def test_other_values_say_nothing_to_transpose(trans):
 
 @pytest.mark.parametrize("function", [jaxmg.eigh, jaxmg.eigvalsh])
 @pytest.mark.parametrize("subset", [(True, 2), (0, np.bool_(True)), (False, True)])
-def test_booleans_are_no_places_of_eigenvalues(function, subset):
+def test_booleans_are_no_indices_of_eigenvalues(function, subset):
     with pytest.raises(TypeError, match="subset_by_index must be None or two integers"):
         function(_A, subset_by_index=subset)
     assert len(jaxmg.eigvalsh(_A, subset_by_index=(np.int64(0), np.uint8(2)))) == 2
@@ -224,7 +224,7 @@ _JITTED = {
 
 @pytest.mark.parametrize("name", _JITTED)
 def test_the_name_of_the_argument_that_is_missing(name):
-    devices(2)  # a single one needs no mesh
+    cases.devices(2)  # a single one needs no mesh
     call, argument = _JITTED[name]
     with pytest.raises(ValueError, match=f"^{name}: inside jit .*pass mesh= and {argument}=, or"):
         jax.jit(call)(_A)
@@ -260,12 +260,12 @@ _WRONG = {
 @pytest.mark.parametrize("name", _WRONG)
 def test_errors_name_the_function_that_was_called(name):
     if name == "potrs under jit":
-        devices(2)  # a single one needs no mesh
+        cases.devices(2)  # a single one needs no mesh
     with pytest.raises((TypeError, ValueError, NotImplementedError), match=f"^{name.split()[0]}: "):
         _WRONG[name]()
 
 
-@needs_transformations
+@cases.needs_transformations
 @pytest.mark.parametrize(
     "function",
     [
@@ -279,7 +279,7 @@ def test_errors_name_the_function_that_was_called(name):
     ids=["potrs", "potrs_refine", "potri", "eigvalsh", "eigh", "eigh_two"],
 )
 def test_errors_of_derivatives_name_the_function_that_was_called(request, function):
-    devices(2)  # a single one needs no mesh
+    cases.devices(2)  # a single one needs no mesh
     name = request.node.callspec.id.split("_")[0]
     with pytest.raises(ValueError, match=f"^{name}: inside jit the mesh of a can't be seen"):
         jax.jit(jax.grad(function))(_A)
@@ -300,8 +300,8 @@ def test_what_is_no_c_and_lower_is_refused(c):
 
 
 def test_specs_of_a_mesh_still_have_two_names():
-    mesh = line(2)
-    a = shard(_A, mesh, "r", None)
+    mesh = cases.line(2)
+    a = cases.shard(_A, mesh, "r", None)
     first = jaxmg.potrs(a, _B, 2, mesh, P("r", None))
     np.testing.assert_array_equal(first, jaxmg.potrs(a, _B, 2, mesh, in_specs=P("r", None)))
 
@@ -347,7 +347,7 @@ def test_functions_are_what_their_modules_have():
             assert "args" not in inspect.signature(value).parameters
 
 
-@one_process("it starts one that knows nothing of this job")
+@cases.one_process("it starts one that knows nothing of this job")
 def test_frames_are_shown_where_jax_has_no_way_to_hide_them():
     code = """
 import importlib

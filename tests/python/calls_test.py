@@ -8,25 +8,13 @@ import threading
 import warnings
 import weakref
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
-    broad,
-    check_potri,
-    check_potrs,
-    check_syevd,
-    context,
-    devices,
-    line,
-    one_process,
-    pick,
-    positive_definite,
-    shard,
-)
 from jax import export
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from routines import ROUTINES
 
@@ -66,7 +54,7 @@ _OTHERS = {
     "cho_factor(refine=)": lambda a, b: lambda: jaxmg.cho_factor(a, 3, refine="float32"),
     "linalg.eigh": lambda a, b: lambda: jaxmg.linalg.eigh(a),
     "linalg.solve": lambda a, b: lambda: jaxmg.linalg.solve(a, b),
-    "numpy": lambda a, b: lambda: jaxmg.potrs(np.asarray(a), np.asarray(b), 3, line(2)),
+    "numpy": lambda a, b: lambda: jaxmg.potrs(np.asarray(a), np.asarray(b), 3, cases.line(2)),
     "potri_symmetrize": lambda a, b: lambda: jaxmg.potri_symmetrize(a),
     "potrs_jit_ctx": lambda a, b: lambda: jaxmg.potrs_jit_ctx(a, b, 3),
 }
@@ -74,8 +62,8 @@ _OTHERS = {
 
 def _call_on(mesh, name):
     """A call of a routine or of another name, with arrays on a mesh."""
-    matrix = positive_definite("well", _N, "float64")
-    a, b = shard(matrix, mesh, "r", None), shard(np.ones(_N), mesh)
+    matrix = cases.positive_definite("well", _N, "float64")
+    a, b = cases.shard(matrix, mesh, "r", None), cases.shard(np.ones(_N), mesh)
     return _OTHERS[name](a, b) if name in _OTHERS else _call_of(name, a, b)
 
 
@@ -84,12 +72,12 @@ def _is_quick(name):
     return name not in ("refine", "refined", "cho_factor(refine=)")
 
 
-_NAMES = broad([(name,) for name in ROUTINES], _is_quick)
+_NAMES = cases.broad([(name,) for name in ROUTINES], _is_quick)
 
 
 @pytest.mark.parametrize("name", [*_NAMES, "numpy", "potri_symmetrize", "potrs_jit_ctx"])
 def test_second_call_compiles_nothing(name):
-    call = _call_on(line(2), name)
+    call = _call_on(cases.line(2), name)
     first = jax.block_until_ready(call())
     with _nothing_is_compiled():
         second = jax.block_until_ready(call())
@@ -113,9 +101,9 @@ def _nothing_is_planned(monkeypatch):
 _PLANNED = [name for name in ROUTINES if name != "from_upper"]
 
 
-@pytest.mark.parametrize("name", [*broad([(name,) for name in _PLANNED], _is_quick), "numpy"])
+@pytest.mark.parametrize("name", [*cases.broad([(name,) for name in _PLANNED], _is_quick), "numpy"])
 def test_second_call_is_not_planned_again(monkeypatch, name):
-    call = _call_on(line(2), name)
+    call = _call_on(cases.line(2), name)
     first = jax.block_until_ready(call())
     with _nothing_is_planned(monkeypatch):
         second = jax.block_until_ready(call())
@@ -155,10 +143,10 @@ def _on_one_device(kind):
 _KINDS = ["uncommitted", "committed", "mesh"]
 
 
-@one_process("the device is of this process's")
+@cases.one_process("the device is of this process's")
 @pytest.mark.parametrize(
     "name, kind",
-    broad(
+    cases.broad(
         itertools.product(
             [*_PLANNED, "cho_factor(refine=)", "linalg.eigh", "linalg.solve"], _KINDS
         ),
@@ -168,7 +156,7 @@ _KINDS = ["uncommitted", "committed", "mesh"]
 def test_arrays_on_the_device_are_not_moved(monkeypatch, name, kind):
     """A second eager call hands the arrays to the compiled program and does nothing else."""
     on_device = _on_one_device(kind)
-    a = on_device(positive_definite("well", _N, "float64"))
+    a = on_device(cases.positive_definite("well", _N, "float64"))
     b = on_device(np.ones(_N))
     call = _OTHERS[name](a, b) if name in _OTHERS else _call_of(name, a, b)
     first = jax.block_until_ready(call())
@@ -178,18 +166,31 @@ def test_arrays_on_the_device_are_not_moved(monkeypatch, name, kind):
 
 
 def test_arrays_on_the_mesh_are_not_moved():
-    mesh = line(2)
-    a = shard(positive_definite("well", _N, "float64"), mesh, "r", None)
-    b = shard(np.ones(_N), mesh)
+    mesh = cases.line(2)
+    a = cases.shard(cases.positive_definite("well", _N, "float64"), mesh, "r", None)
+    b = cases.shard(np.ones(_N), mesh)
     first = jax.block_until_ready(jaxmg.potrs(a, b))
     with _nothing_is_moved(), _nothing_is_compiled():
         second = jax.block_until_ready(jaxmg.potrs(a, b))
     np.testing.assert_array_equal(first, second)
 
 
+def test_arrays_on_the_only_device_of_a_mesh_are_not_moved():
+    """Of explicit axes too, which are part of an array's type."""
+    mesh = cases.line(1, kind=AxisType.Explicit)
+    a, b = map(jax.numpy.asarray, (cases.positive_definite("well", _N, "float64"), np.ones(_N)))
+    first = jax.block_until_ready(jaxmg.potrs(a, b, mesh=mesh))
+    with _nothing_is_moved(), _nothing_is_compiled():
+        second = jax.block_until_ready(jaxmg.potrs(a, b, mesh=mesh))
+    np.testing.assert_array_equal(first, second)
+    cases.check_potrs(cases.positive_definite("well", _N, "float64"), second, np.ones(_N))
+    jaxmg.potrs(a, b, mesh=mesh, donate=True)
+    assert a.is_deleted() and not b.is_deleted()
+
+
 def test_one_program_serves_all_arrays_on_a_device():
     """However their shardings say that they are there; NumPy arrays too."""
-    matrix = positive_definite("well", _N, "float64")
+    matrix = cases.positive_definite("well", _N, "float64")
     mesh = Mesh(jax.local_devices()[:1], ("x",))
     kinds = [np.asarray, *map(_on_one_device, _KINDS)]
     arrays = [(kind(matrix), kind(np.ones(_N))) for kind in kinds]
@@ -207,44 +208,44 @@ def test_arrays_are_where_the_mesh_says(kind):
     first, last = jax.local_devices()[0], jax.local_devices()[-1]
     on_device = {
         "other device": lambda x: jax.device_put(x, last),
-        "two devices": lambda x: shard(x, Mesh(jax.local_devices()[:2], ("r",))),
+        "two devices": lambda x: cases.shard(x, Mesh(jax.local_devices()[:2], ("r",))),
     }.get(kind) or _on_one_device(kind)
-    matrix = positive_definite("well", _N, "float64")
+    matrix = cases.positive_definite("well", _N, "float64")
     a, b = on_device(matrix), on_device(np.ones(_N))
     for device in (first, last):
         x = jaxmg.potrs(a, b, 3, Mesh([device], ("r",)), P("r"))
         assert x.devices() == {device}
-        check_potrs(matrix, x, np.ones(_N))
+        cases.check_potrs(matrix, x, np.ones(_N))
     np.testing.assert_array_equal(a, matrix)
 
 
 @pytest.mark.parametrize("kind", _KINDS)
 def test_donated_on_one_device(kind):
     """The buffer is the work space, and the array that the caller has is deleted."""
-    matrix = positive_definite("well", _N, "float64")
+    matrix = cases.positive_definite("well", _N, "float64")
     for _ in range(2):
         a = _on_one_device(kind)(matrix.copy())
-        check_potri(matrix, jaxmg.potri(a, 3, donate=True))
+        cases.check_potri(matrix, jaxmg.potri(a, 3, donate=True))
         assert a.is_deleted()
 
 
 def test_a_plan_is_for_calls_that_are_alike():
     """The same shapes in other circumstances, between calls that are alike."""
-    matrix, b = positive_definite("well", _N, "float64"), np.ones(_N)
-    two, four = line(2), line(4)
-    a = shard(matrix, two, "r", None)
+    matrix, b = cases.positive_definite("well", _N, "float64"), np.ones(_N)
+    two, four = cases.line(2), cases.line(4)
+    a = cases.shard(matrix, two, "r", None)
 
     def usual():
         x = jaxmg.potrs(matrix, b, 1)
         assert x.devices() == set(jax.local_devices())
-        check_potrs(matrix, x, b)
+        cases.check_potrs(matrix, x, b)
 
     usual()
     for wrong, error in ((True, TypeError), (1.0, TypeError), (0, ValueError)):
         with pytest.raises(error, match="T_A"):
             jaxmg.potrs(matrix, b, wrong)
     for mesh in (two, four):
-        with context(mesh):
+        with cases.context(mesh):
             assert jaxmg.potrs(matrix, b, 1).devices() == set(mesh.devices.flat)
     for mesh in (two, four):
         assert jaxmg.potrs(matrix, b, 1, mesh).devices() == set(mesh.devices.flat)
@@ -252,7 +253,7 @@ def test_a_plan_is_for_calls_that_are_alike():
     with jax.default_device(jax.local_devices()[-1]):
         assert jaxmg.potrs(matrix, b, 1).devices() == {jax.local_devices()[-1]}
     with pytest.raises(ValueError, match="padding|multiple of 3"):
-        jaxmg.potrs(matrix, b, 1, line(3), pad=False)
+        jaxmg.potrs(matrix, b, 1, cases.line(3), pad=False)
     assert len(jaxmg.potrs(matrix, b, 1, return_status=True, return_logdet=True)) == 3
     with pytest.raises(TypeError, match="one dtype"):
         jaxmg.potrs(matrix, b.astype("float32"), 1)
@@ -271,20 +272,20 @@ def test_a_plan_is_for_calls_that_are_alike():
 
 def test_an_abstract_mesh_is_planned_for_the_devices_of_its_context():
     """Two meshes that are one in the abstract."""
-    matrix, b = positive_definite("well", _N, "float64"), np.ones(_N)
+    matrix, b = cases.positive_definite("well", _N, "float64"), np.ones(_N)
     for order in ([0, 2], [1, 3], [0, 2]):
-        part = pick(order)
+        part = cases.pick(order)
         mesh = Mesh(part, ("r",))
-        with context(mesh):
+        with cases.context(mesh):
             x = jaxmg.potrs(matrix, b, 3, mesh.abstract_mesh, P("r"))
         assert x.devices() == set(part)
-        check_potrs(matrix, x, b)
+        cases.check_potrs(matrix, x, b)
 
 
 def test_plans_keep_no_arrays_alive():
-    mesh = line(2)
-    matrix = positive_definite("well", _N, "float64")
-    a, b = shard(matrix, mesh, "r", None), shard(np.ones(_N), mesh)
+    mesh = cases.line(2)
+    matrix = cases.positive_definite("well", _N, "float64")
+    a, b = cases.shard(matrix, mesh, "r", None), cases.shard(np.ones(_N), mesh)
     jaxmg.potrs(a, b, 6).block_until_ready()
     watched = [weakref.ref(a), weakref.ref(b)]
     del a, b
@@ -294,24 +295,24 @@ def test_plans_keep_no_arrays_alive():
 
 def test_unhashable_tile_width():
     """An array of no dimensions is an integer too, if no key."""
-    matrix = positive_definite("well", _N, "float64")
+    matrix = cases.positive_definite("well", _N, "float64")
     for _ in range(2):
-        check_potrs(matrix, jaxmg.potrs(matrix, np.ones(_N), np.array(3)), np.ones(_N))
+        cases.check_potrs(matrix, jaxmg.potrs(matrix, np.ones(_N), np.array(3)), np.ones(_N))
 
 
-@one_process("each would start the programs of two threads in an order of its own")
+@cases.one_process("each would start the programs of two threads in an order of its own")
 def test_plans_from_several_threads():
-    matrix, failures = positive_definite("well", _N, "float64"), []
+    matrix, failures = cases.positive_definite("well", _N, "float64"), []
 
     def work(mesh):
         try:
             for tile in (1, 2, 3, 1, 2, 3):
                 x = jaxmg.potrs(matrix, np.ones(_N), tile, mesh).block_until_ready()
-                check_potrs(matrix, x, np.ones(_N))
+                cases.check_potrs(matrix, x, np.ones(_N))
         except BaseException as error:
             failures.append(error)
 
-    meshes = [Mesh(np.array(part), ("t",)) for part in np.split(np.array(devices(4)), 4)]
+    meshes = [Mesh(np.array(part), ("t",)) for part in np.split(np.array(cases.devices(4)), 4)]
     threads = [threading.Thread(target=work, args=(mesh,)) for mesh in meshes]
     for thread in threads:
         thread.start()
@@ -320,24 +321,24 @@ def test_plans_from_several_threads():
     assert not failures
 
 
-_SWAPPED = one_process("the program has the processes of its ranks")
+_SWAPPED = cases.one_process("the program has the processes of its ranks")
 
 
 @pytest.mark.parametrize("order", [[0, 1], pytest.param([1, 0], marks=_SWAPPED)])
 def test_exported_program_runs_on_devices_in_another_order(order):
     """Nothing about the devices of the trace is in the program."""
-    matrix, b = positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
-    traced, mesh = line(2), Mesh(np.array(devices(2))[order], ("r",))
+    matrix, b = cases.positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
+    traced, mesh = cases.line(2), Mesh(np.array(cases.devices(2))[order], ("r",))
 
     def solve(a, b):
         return jaxmg.potrs(a, b, 3, traced, P("r", None))
 
     check = [export.DisabledSafetyCheck.custom_call("jaxmg_potrs")]
     exported = export.export(jax.jit(solve), disabled_checks=check)(
-        shard(matrix, traced, "r", None), shard(b, traced)
+        cases.shard(matrix, traced, "r", None), cases.shard(b, traced)
     )
-    x = jax.jit(exported.call)(shard(matrix, mesh, "r", None), shard(b, mesh))
-    check_potrs(matrix, x, b)
+    x = jax.jit(exported.call)(cases.shard(matrix, mesh, "r", None), cases.shard(b, mesh))
+    cases.check_potrs(matrix, x, b)
 
 
 def test_the_listener_hears_a_compilation():
@@ -352,19 +353,19 @@ def test_the_profile_sees_an_array_move():
 
 
 def test_equal_meshes_share_a_program():
-    matrix = positive_definite("well", _N, "float64")
-    a, b = shard(matrix, line(2), "r", None), shard(np.ones(_N), line(2))
+    matrix = cases.positive_definite("well", _N, "float64")
+    a, b = cases.shard(matrix, cases.line(2), "r", None), cases.shard(np.ones(_N), cases.line(2))
     jaxmg.potrs(a, b, 5).block_until_ready()
-    again = shard(matrix, line(2), "r", None)
+    again = cases.shard(matrix, cases.line(2), "r", None)
     with _nothing_is_compiled():
         jaxmg.potrs(again, b, 5).block_until_ready()
 
 
 def test_calls_that_say_the_same_share_a_program():
     """What is given and what is inferred, when it is the same."""
-    mesh = line(2)
-    matrix = positive_definite("well", _N, "float64")
-    a, b = shard(matrix, mesh, "r", None), shard(np.ones(_N), mesh)
+    mesh = cases.line(2)
+    matrix = cases.positive_definite("well", _N, "float64")
+    a, b = cases.shard(matrix, mesh, "r", None), cases.shard(np.ones(_N), mesh)
     jaxmg.potrs(a, b, 6).block_until_ready()
     with _nothing_is_compiled():
         jaxmg.potrs(a, b, 6, mesh, P("r", None)).block_until_ready()
@@ -372,16 +373,16 @@ def test_calls_that_say_the_same_share_a_program():
 
 @pytest.mark.parametrize("source", ["numpy", "sharded", "replicated", "one device"])
 def test_inputs_are_kept(source):
-    mesh = line(2)
-    matrix = positive_definite("well", _N, "float64")
+    mesh = cases.line(2)
+    matrix = cases.positive_definite("well", _N, "float64")
     kept = matrix.copy()
     a = {
         "numpy": lambda: matrix,
-        "sharded": lambda: shard(matrix, mesh, "r", None),
-        "replicated": lambda: shard(matrix, mesh),
+        "sharded": lambda: cases.shard(matrix, mesh, "r", None),
+        "replicated": lambda: cases.shard(matrix, mesh),
         "one device": lambda: jnp.asarray(matrix),
     }[source]()
-    b = shard(np.ones(_N), mesh)
+    b = cases.shard(np.ones(_N), mesh)
     for _ in range(2):
         jax.block_until_ready(jaxmg.potrs(a, np.ones(_N), 3, mesh))
         jax.block_until_ready(jaxmg.potri(a, 3, mesh))
@@ -395,14 +396,14 @@ def test_inputs_are_kept(source):
 @pytest.mark.parametrize("nrhs", [None, 0])
 def test_donated_again_and_again(nrhs):
     """The plan for a donated matrix, and that for a matrix that is kept."""
-    mesh, b = line(2), np.ones(_N if nrhs is None else (_N, nrhs))
-    matrix = positive_definite("well", _N, "float64")
+    mesh, b = cases.line(2), np.ones(_N if nrhs is None else (_N, nrhs))
+    matrix = cases.positive_definite("well", _N, "float64")
     for donate in (True, True, False, True):
-        a = shard(matrix, mesh, "r", None)
+        a = cases.shard(matrix, mesh, "r", None)
         x, status = jaxmg.potrs(a, b, 3, donate=donate, return_status=True)
         assert status == 0 and x.shape == b.shape
         if nrhs is None:
-            check_potrs(matrix, x, b)
+            cases.check_potrs(matrix, x, b)
         assert a.is_deleted() == donate
 
 
@@ -410,28 +411,30 @@ def test_donated_again_and_again(nrhs):
 @pytest.mark.parametrize("n", [_N, 7])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_donate(ranks, n, routine):
-    mesh = line(ranks)
-    matrix = positive_definite("well", n, "float64")
-    a = shard(matrix, mesh, *(("r", None) if n % ranks == 0 else ()))
+    mesh = cases.line(ranks)
+    matrix = cases.positive_definite("well", n, "float64")
+    a = cases.shard(matrix, mesh, *(("r", None) if n % ranks == 0 else ()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # "donated buffers were not usable"
         if routine == "potrs":
             x = jaxmg.potrs(a, np.ones(n), 3, donate=True)
-            check_potrs(matrix, x, np.ones(n))
+            cases.check_potrs(matrix, x, np.ones(n))
         elif routine == "potri":
-            check_potri(matrix, jaxmg.potri(a, 3, donate=True))
+            cases.check_potri(matrix, jaxmg.potri(a, 3, donate=True))
         else:
-            check_syevd(matrix, *jaxmg.syevd(a, 3, donate=True))
-            w = jaxmg.syevd(shard(matrix, mesh), 3, mesh, donate=True, return_eigenvectors=False)
+            cases.check_syevd(matrix, *jaxmg.syevd(a, 3, donate=True))
+            w = jaxmg.syevd(
+                cases.shard(matrix, mesh), 3, mesh, donate=True, return_eigenvectors=False
+            )
             np.testing.assert_allclose(w, np.linalg.eigvalsh(matrix), rtol=1e-12)
     assert a.is_deleted()
 
 
 def test_donated_buffer_is_the_work_space():
     """XLA aliases A's buffer to a result, and holds no second matrix."""
-    n, mesh = 64, line(2)
-    a = shard(positive_definite("well", n, "float64"), mesh, "r", None)
-    b = shard(np.ones(n), mesh)
+    n, mesh = 64, cases.line(2)
+    a = cases.shard(cases.positive_definite("well", n, "float64"), mesh, "r", None)
+    b = cases.shard(np.ones(n), mesh)
     jaxmg.potrs(a, b, 8)
     layout = layouts.infer("potrs", (a, b), None, None)
     specs = (layout.row_spec, P(), P(), P())
@@ -452,43 +455,43 @@ def test_donated_buffer_is_the_work_space():
 
 
 def test_donated_numpy_memory_is_kept():
-    matrix = positive_definite("well", 64, "float64")
+    matrix = cases.positive_definite("well", 64, "float64")
     kept = matrix.copy()
-    check_potrs(kept, jaxmg.potrs(matrix, np.ones(64), donate=True), np.ones(64))
+    cases.check_potrs(kept, jaxmg.potrs(matrix, np.ones(64), donate=True), np.ones(64))
     np.testing.assert_array_equal(matrix, kept)
     jaxmg.potrs(jnp.asarray(matrix), np.ones(64), donate=True).block_until_ready()
     np.testing.assert_array_equal(matrix, kept)
 
 
 def test_donate_under_jit_is_ignored():
-    mesh = line(2)
-    matrix = positive_definite("well", _N, "float64")
-    a = shard(matrix, mesh, "r", None)
+    mesh = cases.line(2)
+    matrix = cases.positive_definite("well", _N, "float64")
+    a = cases.shard(matrix, mesh, "r", None)
     x = jax.jit(lambda a, b: jaxmg.potrs(a, b, 3, mesh, donate=True))(a, np.ones(_N))
-    check_potrs(matrix, x, np.ones(_N))
+    cases.check_potrs(matrix, x, np.ones(_N))
     np.testing.assert_array_equal(a, matrix)
 
 
 def test_donation_to_the_outer_jit():
     """The work array takes the place of A."""
-    mesh = line(2)
-    matrix = positive_definite("well", _N, "float64")
-    a = shard(matrix, mesh, "r", None)
+    mesh = cases.line(2)
+    matrix = cases.positive_definite("well", _N, "float64")
+    a = cases.shard(matrix, mesh, "r", None)
     solve = jax.jit(lambda a, b: jaxmg.potrs_jit_ctx(a, b, 3, mesh, P("r", None)), donate_argnums=0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         a_work, x, status = solve(a, np.ones(_N))
     assert a.is_deleted()
     assert a_work.shape == matrix.shape and status == 0
-    check_potrs(matrix, x, np.ones(_N))
+    cases.check_potrs(matrix, x, np.ones(_N))
 
 
 def test_64_bit_mode_is_left_alone():
     assert jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", False)
     try:
-        matrix = positive_definite("well", 5, "float32")
-        check_potrs(matrix, jaxmg.potrs(matrix, np.ones(5, "float32")), np.ones(5, "float32"))
+        matrix = cases.positive_definite("well", 5, "float32")
+        cases.check_potrs(matrix, jaxmg.potrs(matrix, np.ones(5, "float32")), np.ones(5, "float32"))
         assert not jax.config.jax_enable_x64
     finally:
         jax.config.update("jax_enable_x64", True)

@@ -61,7 +61,7 @@ def devices(count):
 
 
 def pick(order):
-    """Devices by their places; skips the test where a process has none of them."""
+    """The devices at these indices; skips the test where a process has none of them."""
     found = np.array(devices(max(order) + 1))[order]
     if len({device.process_index for device in found}) < jax.process_count():
         pytest.skip(f"a process has none of the devices {order}")

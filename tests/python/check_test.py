@@ -1,15 +1,15 @@
 """``check=True``: matrices of which one triangle is read have to be Hermitian."""
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import line, needs_transformations, normal, positive_definite, rng, shard
 
 import jaxmg
 
 _N = 7
-_GOOD = {dtype: positive_definite("well", _N, dtype) for dtype in ("float32", "complex128")}
+_GOOD = {dtype: cases.positive_definite("well", _N, dtype) for dtype in ("float32", "complex128")}
 _B = np.ones(_N)
 
 
@@ -37,9 +37,14 @@ _CALLS = {
 }
 
 
-_NAMES = [
-    pytest.param(name, marks=[pytest.mark.slow] if "refine" in name else []) for name in _CALLS
-]
+def _cases(*others):
+    """Each call with each of the ``others``; with one of them in the core."""
+    names = list(_CALLS)
+    return cases.broad(
+        [(name, *other) for name in names for other in others],
+        lambda name, *other: other == others[names.index(name) % len(others)],
+        slow=lambda name, *_: "refine" in name,
+    )
 
 
 def _solved(factor):
@@ -55,27 +60,27 @@ def _bad(dtype, kind):
     return a
 
 
-@pytest.mark.parametrize("dtype, ranks", [("float32", 1), ("complex128", 2)])
-@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize("name, dtype, ranks", _cases(("float32", 1), ("complex128", 2)))
 def test_a_hermitian_matrix_passes(name, dtype, ranks):
-    call, mesh = _CALLS[name], line(ranks)
-    rounded = _GOOD[dtype] * (1 + np.finfo(dtype).eps * normal(rng(1), (_N, _N), "float64") / 4)
+    call, mesh = _CALLS[name], cases.line(ranks)
+    rounded = _GOOD[dtype] * (
+        1 + np.finfo(dtype).eps * cases.normal(cases.rng(1), (_N, _N), "float64") / 4
+    )
+    jitted = jax.jit(lambda a: call(a, check=True, mesh=mesh)[0])
     for matrix in (_GOOD[dtype], rounded.astype(dtype)):
-        a = shard(matrix, mesh)
+        a = cases.shard(matrix, mesh)
         expected, result = call(a), call(a, check=True)
         jax.tree.map(np.testing.assert_array_equal, result, expected)
         assert result[1] == 0
-        jitted = jax.jit(lambda a: call(a, check=True, mesh=mesh))(a)
-        np.testing.assert_allclose(jitted[0], expected[0], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(jitted(a), expected[0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
-    "dtype, kind, ranks", [("float32", "triangle", 2), ("complex128", "entry", 1)]
+    "name, dtype, kind, ranks", _cases(("float32", "triangle", 2), ("complex128", "entry", 1))
 )
-@pytest.mark.parametrize("name", _NAMES)
 def test_another_matrix_does_not(name, dtype, kind, ranks):
-    call, mesh = _CALLS[name], line(ranks)
-    a = shard(_bad(dtype, kind), mesh)
+    call, mesh = _CALLS[name], cases.line(ranks)
+    a = cases.shard(_bad(dtype, kind), mesh)
     function, argument = name.split("_")[0], "b" if name == "sygvd_b" else "a"
     function = "cho_factor" if function == "cho" else function
     for _ in range(2):
@@ -99,11 +104,11 @@ def test_nothing_is_changed_or_taken():
 def test_a_constant_in_a_jit():
     a = _bad("float32", "triangle")
     b = np.ones(_N, "float32")
-    x = jax.jit(lambda b: jaxmg.potrs(jnp.asarray(a), b, mesh=line(2), check=True))(b)
+    x = jax.jit(lambda b: jaxmg.potrs(jnp.asarray(a), b, mesh=cases.line(2), check=True))(b)
     assert np.isnan(x).all()
 
 
-@needs_transformations
+@cases.needs_transformations
 def test_of_a_batch_the_matrices_that_are_not():
     stack = jnp.stack([_GOOD["float32"], _bad("float32", "entry"), 2 * _GOOD["float32"]])
     x, status = jaxmg.potrs(stack, jnp.ones(_N, "float32"), return_status=True, check=True)
@@ -111,17 +116,17 @@ def test_of_a_batch_the_matrices_that_are_not():
     np.testing.assert_array_equal(np.isnan(x).all(axis=1), [False, True, False])
 
 
-@needs_transformations
+@cases.needs_transformations
 def test_derivatives():
     def loss(a, check):
         return jnp.sum(jaxmg.potrs(a, jnp.ones(_N), check=check))
 
-    a = jnp.asarray(positive_definite("well", _N, "float64"))
+    a = jnp.asarray(cases.positive_definite("well", _N, "float64"))
     np.testing.assert_allclose(jax.grad(loss)(a, True), jax.grad(loss)(a, False), rtol=1e-12)
     assert np.isnan(jax.value_and_grad(loss)(jnp.tril(a), True)[0])
 
 
-@needs_transformations
+@cases.needs_transformations
 @pytest.mark.parametrize(
     "name",
     [
@@ -132,7 +137,7 @@ def test_derivatives():
 )
 def test_a_derivative_is_nan_where_the_value_is(name):
     def loss(a):
-        return jnp.sum(jnp.abs(_CALLS[name](a, mesh=line(2), check=True)[0]))
+        return jnp.sum(jnp.abs(_CALLS[name](a, mesh=cases.line(2), check=True)[0]))
 
     value, gradient = jax.jit(jax.value_and_grad(loss))(_bad("float32", "entry"))
     assert np.isnan(value) and np.isnan(gradient).all()
@@ -147,4 +152,4 @@ def test_shapes():
     with pytest.raises(
         ValueError, match="^potri: check=True looks at a square matrix; a has shape"
     ):
-        jaxmg.potri(np.ones((8, 6)), 2, line(2), pad=False, check=True)
+        jaxmg.potri(np.ones((8, 6)), 2, cases.line(2), pad=False, check=True)

@@ -4,27 +4,18 @@ import importlib
 import inspect
 import pkgutil
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
-    check_potri,
-    check_potrs,
-    check_syevd,
-    context,
-    grid,
-    line,
-    positive_definite,
-    shard,
-)
 from jax.sharding import AxisType, get_abstract_mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
 
 _N = 24
-_MATRIX = positive_definite("well", _N, "float64")
+_MATRIX = cases.positive_definite("well", _N, "float64")
 _B = np.linspace(1, 2, _N)
 
 
@@ -52,7 +43,7 @@ _NETKET_3_22_SPECS = {
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
 @pytest.mark.parametrize("version", _NETKET_3_22_SPECS)
 def test_netket_3_22(version, kind):
-    mesh = line(2, "S", kind)
+    mesh = cases.line(2, "S", kind)
     for_potrs, for_syevd = _NETKET_3_22_SPECS[version]
 
     def solve(A, b):
@@ -62,18 +53,18 @@ def test_netket_3_22(version, kind):
     def diagonalise(A):
         return jaxmg.syevd(A, T_A=5, mesh=get_abstract_mesh(), in_specs=for_syevd)
 
-    with context(mesh):
-        A, b = shard(_MATRIX, mesh, "S", None), shard(_B[:, None], mesh)
+    with cases.context(mesh):
+        A, b = cases.shard(_MATRIX, mesh, "S", None), cases.shard(_B[:, None], mesh)
         for x in _modes(solve, A, b):
-            check_potrs(_MATRIX, x, _B)
+            cases.check_potrs(_MATRIX, x, _B)
         for w, V in _modes(diagonalise, A):
-            check_syevd(_MATRIX, w, V)
+            cases.check_syevd(_MATRIX, w, V)
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
 @pytest.mark.parametrize("mesh_axes", [1, 2])
 def test_netket_3_23(mesh_axes, kind):
-    mesh = line(4, "S", kind) if mesh_axes == 1 else grid(kind)
+    mesh = cases.line(4, "S", kind) if mesh_axes == 1 else cases.grid(kind)
 
     def solve(A, b):
         _, x, _ = jaxmg.potrs_shardmap_ctx(A, b, T_A=4096)
@@ -83,35 +74,35 @@ def test_netket_3_23(mesh_axes, kind):
         _, w, V, _ = jaxmg.syevd_shardmap_ctx(A, T_A=512)
         return w, V
 
-    with context(mesh):
+    with cases.context(mesh):
         entries = ("S", None) if mesh_axes == 1 else ("r", "c")
-        A, b = shard(_MATRIX, mesh, *entries), shard(_B, mesh)
+        A, b = cases.shard(_MATRIX, mesh, *entries), cases.shard(_B, mesh)
         for x in _modes(solve, A, b):
-            check_potrs(_MATRIX, x, _B)
+            cases.check_potrs(_MATRIX, x, _B)
         for w, V in _modes(diagonalise, A):
-            check_syevd(_MATRIX, w, V)
+            cases.check_syevd(_MATRIX, w, V)
 
 
 def test_0_0_9_positional():
-    mesh = line(2)
-    a, b, specs = shard(_MATRIX, mesh, "r", None), jnp.asarray(_B), P("r", None)
-    check_potrs(_MATRIX, jaxmg.potrs(a, b, 3, mesh, specs), _B)
+    mesh = cases.line(2)
+    a, b, specs = cases.shard(_MATRIX, mesh, "r", None), jnp.asarray(_B), P("r", None)
+    cases.check_potrs(_MATRIX, jaxmg.potrs(a, b, 3, mesh, specs), _B)
     x, status = jaxmg.potrs(a, b, 3, mesh, (specs,), True, True)
-    check_potrs(_MATRIX, x, _B)
+    cases.check_potrs(_MATRIX, x, _B)
     assert status.dtype == np.int32 and status.shape == ()
-    check_potri(_MATRIX, jaxmg.potri(a, 3, mesh, [specs]))
+    cases.check_potri(_MATRIX, jaxmg.potri(a, 3, mesh, [specs]))
     inverse, status = jaxmg.potri(a, 3, mesh, specs, True, True)
-    check_potri(_MATRIX, inverse)
+    cases.check_potri(_MATRIX, inverse)
     w, v, status = jaxmg.syevd(a, 3, mesh, specs, True, True, True)
-    check_syevd(_MATRIX, w, v)
+    cases.check_syevd(_MATRIX, w, v)
     w = jaxmg.syevd(a, 3, mesh, specs, False)
     np.testing.assert_allclose(w, np.linalg.eigvalsh(_MATRIX), rtol=1e-12)
     jaxmg.verify_cyclic(a, jaxmg.cyclic_1d(a, 3, mesh, specs, True), 3)
 
 
 def test_0_0_9_local_positional():
-    mesh = line(2)
-    a = shard(_MATRIX, mesh, "r", None)
+    mesh = cases.line(2)
+    a = cases.shard(_MATRIX, mesh, "r", None)
 
     def local(a, b):
         x, status = jaxmg.potrs_shardmap_ctx(a, b, 3, True)
@@ -126,18 +117,18 @@ def test_0_0_9_local_positional():
         out_specs=(P(), P(), rows, P(), P(None, "r"), P()), check_vma=False,
     )  # fmt: skip
     x, status, inverse, w, v, alone = jax.jit(run)(a, _B)
-    check_potrs(_MATRIX, x, _B)
+    cases.check_potrs(_MATRIX, x, _B)
     assert status.shape == (1,)
-    check_potri(_MATRIX, jaxmg.potri_symmetrize(inverse))
-    check_syevd(_MATRIX, w, v)
+    cases.check_potri(_MATRIX, jaxmg.potri_symmetrize(inverse))
+    cases.check_syevd(_MATRIX, w, v)
     np.testing.assert_allclose(alone, w, rtol=1e-12)
 
 
 @pytest.mark.parametrize("suffix", ["shardmap_ctx", "jit_ctx"])
 def test_1_4_1_global_contract(suffix):
     """Outside a shard_map one name takes global arrays and gives the work array back first."""
-    mesh = line(2)
-    a, specs = shard(_MATRIX, mesh, "r", None), P("r", None)
+    mesh = cases.line(2)
+    a, specs = cases.shard(_MATRIX, mesh, "r", None), P("r", None)
     potrs, potri, syevd = (
         getattr(jaxmg, f"{name}_{suffix}") for name in ("potrs", "potri", "syevd")
     )
@@ -154,12 +145,12 @@ def test_1_4_1_global_contract(suffix):
     for both in _modes(run, a, _B):
         (work, x, status), (_, x2, logdet, _), (_, w, v, _), (_, alone, _), (inverse, _) = both
         assert work.shape == a.shape and work.dtype == a.dtype and status == 0
-        check_potrs(_MATRIX, x, _B)
-        check_potrs(_MATRIX, x2, _B)
+        cases.check_potrs(_MATRIX, x, _B)
+        cases.check_potrs(_MATRIX, x2, _B)
         np.testing.assert_allclose(logdet, np.linalg.slogdet(_MATRIX)[1], rtol=1e-12)
-        check_syevd(_MATRIX, w, v)
+        cases.check_syevd(_MATRIX, w, v)
         np.testing.assert_allclose(alone, w, rtol=1e-12)
-        check_potri(_MATRIX, inverse)
+        cases.check_potri(_MATRIX, inverse)
 
 
 _SIGNATURES = {

@@ -1,10 +1,10 @@
 """What a compiled program says to the native code: nothing of the process that traced it, and
 nothing that the handlers don't know."""
 
+import cases
 import jax
 import numpy as np
 import pytest
-from cases import check_potrs, line, positive_definite, shard
 from processes import run
 
 import jaxmg
@@ -102,8 +102,8 @@ def test_exported_program_runs_in_a_new_process(tmp_path):
 def test_handlers_may_be_registered_again():
     for platform in (None, "cpu"):
         jaxmg.register_handlers(platform)
-    matrix = positive_definite("well", 8, "float64")
-    check_potrs(matrix, jaxmg.potrs(matrix, np.ones(8), 2, line(2)), np.ones(8))
+    matrix = cases.positive_definite("well", 8, "float64")
+    cases.check_potrs(matrix, jaxmg.potrs(matrix, np.ones(8), 2, cases.line(2)), np.ones(8))
     with pytest.raises(RuntimeError, match="no plugin for platform 'tpu'"):
         jaxmg.register_handlers("tpu")
 
@@ -167,7 +167,7 @@ def test_an_attribute_of_another_type_is_an_error():
 
 _BLOCK, _NONE, _COLUMN = (4, 4), (0, 4), (4, 1)
 _STATUS = jax.ShapeDtypeStruct((1,), np.int32)
-# Handler -> (operands after the place, results, attributes beside n, ranks, tile and backend).
+# Handler -> (operands after the coordinates, results, attributes that not every handler has).
 _HANDLERS = {
     "jaxmg_potri": ([_BLOCK], [_BLOCK, _STATUS], {"products": 0}),
     "jaxmg_syevd": ([_BLOCK], [_BLOCK, (4,), _STATUS], {"vectors": True}),
@@ -225,10 +225,10 @@ def test_every_handler_takes_exactly_its_attributes(name):
 
 
 @pytest.mark.parametrize("name", ["jaxmg_syevx", "jaxmg_sygvx"])
-@pytest.mark.parametrize("places", [{"first": -1}, {"first": 3}, {"last": 5}])
-def test_eigenvalues_that_there_are_not(name, places):
+@pytest.mark.parametrize("subset", [{"first": -1}, {"first": 3}, {"last": 5}])
+def test_eigenvalues_that_there_are_not(name, subset):
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"there are no eigenvalues \["):
-        _call_handler(name, **places)
+        _call_handler(name, **subset)
 
 
 def test_operation_that_is_not_there():
@@ -255,9 +255,9 @@ def test_lower_precision_is_for_single_precision(products):
 
 def test_equal_calls_of_one_program_do_not_meet():
     """Without a number of their own: calls of the same shapes, in whatever order they run."""
-    mesh = line(4)
-    matrix = positive_definite("well", 24, "float64")
-    a = shard(matrix, mesh, "r", None)
+    mesh = cases.line(4)
+    matrix = cases.positive_definite("well", 24, "float64")
+    a = cases.shard(matrix, mesh, "r", None)
     b = np.ones((24, 2))
 
     @jax.jit
@@ -266,7 +266,7 @@ def test_equal_calls_of_one_program_do_not_meet():
 
     for _ in range(5):
         for k, x in enumerate(jax.block_until_ready(solve(a, b))):
-            check_potrs((k + 1) * matrix, x, b)
+            cases.check_potrs((k + 1) * matrix, x, b)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
+import cases
 import jax
 import numpy as np
 import pytest
-from cases import DTYPES, line, normal, rng, shard, shard_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,10 +21,10 @@ def _block_cyclic(matrix, tile, ranks):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("tile, tiles", [(1, 5), (3, 4), (5, 1)])
 def test_layout(ranks, tile, tiles):
-    mesh = line(ranks)
-    dtype = DTYPES[(ranks + tile) % 4]
-    matrix = normal(rng(ranks, tile), (ranks * tile * tiles, 6), dtype)
-    a = shard(matrix, mesh, "r", None)
+    mesh = cases.line(ranks)
+    dtype = cases.DTYPES[(ranks + tile) % 4]
+    matrix = cases.normal(cases.rng(ranks, tile), (ranks * tile * tiles, 6), dtype)
+    a = cases.shard(matrix, mesh, "r", None)
     dealt = jaxmg.cyclic_1d(a, tile)
     np.testing.assert_array_equal(dealt, _block_cyclic(matrix, tile, ranks))
     jaxmg.verify_cyclic(a, dealt, tile)
@@ -40,9 +40,9 @@ def test_layout(ranks, tile, tiles):
 def test_round_trip_of_any_size(rows, tile, ranks):
     """Bit for bit, with rows of zeros appended where the tiles don't divide."""
     ranks = min(ranks, len(jax.devices()))
-    mesh = line(ranks)
-    matrix = normal(rng(rows, tile), (rows, 3), "complex64")
-    dealt = jaxmg.cyclic_1d(shard_rows(matrix, mesh), tile, mesh)
+    mesh = cases.line(ranks)
+    matrix = cases.normal(cases.rng(rows, tile), (rows, 3), "complex64")
+    dealt = jaxmg.cyclic_1d(cases.shard_rows(matrix, mesh), tile, mesh)
     assert dealt.shape == (-(-rows // (ranks * tile)) * ranks * tile, 3)
     jaxmg.verify_cyclic(matrix, dealt, tile)
     back = np.asarray(jaxmg.cyclic_1d(dealt, tile, inverse=True))
@@ -51,12 +51,12 @@ def test_round_trip_of_any_size(rows, tile, ranks):
 
 
 def test_verify_finds_a_wrong_row():
-    mesh = line(min(2, len(jax.devices())))
+    mesh = cases.line(min(2, len(jax.devices())))
     matrix = np.arange(24.0).reshape(12, 2)
-    dealt = np.asarray(jaxmg.cyclic_1d(shard(matrix, mesh, "r", None), 3)).copy()
+    dealt = np.asarray(jaxmg.cyclic_1d(cases.shard(matrix, mesh, "r", None), 3)).copy()
     dealt[4, 1] = -1
     with pytest.raises(AssertionError, match="1 of 12 rows differ, the first is row 4"):
-        jaxmg.verify_cyclic(matrix, shard(dealt, mesh, "r", None), 3)
+        jaxmg.verify_cyclic(matrix, cases.shard(dealt, mesh, "r", None), 3)
     with pytest.raises(ValueError, match="a multiple of ranks"):
         jaxmg.verify_cyclic(matrix, matrix[:11], 3)
 

@@ -3,11 +3,11 @@
 import itertools
 import re
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import check_potrs, devices, grid, line, one_process, positive_definite, shard
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -15,13 +15,13 @@ import jaxmg
 from jaxmg import _compat
 from jaxmg._call import plugins
 
-_A = positive_definite("well", 6, "float64")
+_A = cases.positive_definite("well", 6, "float64")
 _B = np.ones(6)
 _DTYPES = "the supported dtypes are float32, float64, complex64, complex128"
 
 
 def _mesh():
-    return line(2)
+    return cases.line(2)
 
 
 _VALUE_ERRORS = {
@@ -134,7 +134,7 @@ def _pattern(message):
 def test_values(name):
     call, message = _VALUE_ERRORS[name]
     if name in ("mesh under jit", "abstract mesh of nothing"):
-        devices(2)
+        cases.devices(2)
     with pytest.raises(ValueError, match=_pattern(message)):
         call()
 
@@ -247,7 +247,7 @@ _TRANSFORMATIONS = {
 
 def _local(f):
     """``f`` of a matrix that every device has, as a caller's shard_map has it."""
-    return jax.shard_map(f, mesh=line(1), in_specs=P(), out_specs=P(), check_vma=False)
+    return jax.shard_map(f, mesh=cases.line(1), in_specs=P(), out_specs=P(), check_vma=False)
 
 
 _REFUSED = {
@@ -273,13 +273,13 @@ def test_transformations_that_are_not_there(name, routine):
         transform(call, _A)
 
 
-_A_SHARD = pytest.param("a shard", marks=one_process("each has another one"))
+_A_SHARD = pytest.param("a shard", marks=cases.one_process("each has another one"))
 
 
 @pytest.mark.parametrize("source", ["itself", "shared", _A_SHARD, "one device"])
 def test_right_hand_side_in_donated_memory(source):
-    mesh = line(1) if source == "one device" else _mesh()
-    a = shard(_A, mesh, *((None, "r") if source == "a shard" else ("r", None)))
+    mesh = cases.line(1) if source == "one device" else _mesh()
+    a = cases.shard(_A, mesh, *((None, "r") if source == "a shard" else ("r", None)))
     b = {
         "itself": lambda: a,
         "one device": lambda: a,
@@ -289,8 +289,8 @@ def test_right_hand_side_in_donated_memory(source):
     with pytest.raises(ValueError, match="b shares the memory of a, which donate=True gives away"):
         jaxmg.potrs(a, b, 2, donate=True)
     assert not a.is_deleted()
-    check_potrs(_A, jaxmg.potrs(a, b, 2), np.asarray(b))
-    check_potrs(_A, jaxmg.potrs(a, b.copy(), 2, donate=True), _A[:, : b.shape[1]])
+    cases.check_potrs(_A, jaxmg.potrs(a, b, 2), np.asarray(b))
+    cases.check_potrs(_A, jaxmg.potrs(a, b.copy(), 2, donate=True), _A[:, : b.shape[1]])
 
 
 @pytest.mark.parametrize(
@@ -311,13 +311,13 @@ def test_local_blocks(block, message):
 
 def test_mixed_axis_types():
     kinds = (AxisType.Auto, AxisType.Explicit)
-    mesh = Mesh(grid().devices, ("r", "c"), axis_types=kinds)
+    mesh = Mesh(cases.grid().devices, ("r", "c"), axis_types=kinds)
     with pytest.raises(ValueError, match="must be all Auto or all Explicit"):
         jaxmg.potrs(_A, _B, mesh=mesh)
 
 
 def test_partly_manual_shard_map():
-    mesh = grid()
+    mesh = cases.grid()
     call = jax.shard_map(
         lambda a: jaxmg.potri_shardmap_ctx(a)[0],
         mesh=mesh, in_specs=P("r"), out_specs=P("r"), axis_names={"r"}, check_vma=False,
@@ -327,9 +327,9 @@ def test_partly_manual_shard_map():
 
 
 def test_ambiguous_local_block():
-    mesh = Mesh(np.array(devices(4)).reshape(2, 2), ("r", "c"))
-    matrix = positive_definite("well", 8, "float64")
-    a = shard(matrix, mesh, "c", None)
+    mesh = Mesh(np.array(cases.devices(4)).reshape(2, 2), ("r", "c"))
+    matrix = cases.positive_definite("well", 8, "float64")
+    a = cases.shard(matrix, mesh, "c", None)
 
     def invert(**options):
         def local(a):

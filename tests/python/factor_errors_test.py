@@ -2,11 +2,11 @@
 
 import re
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import line, positive_definite
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
@@ -32,7 +32,7 @@ _METHODS = {
     ids=["rows", "dimensions", "dtype", "list"],
 )
 def test_right_hand_sides_that_do_not_fit(name, b, error, message):
-    factor = jaxmg.cho_factor(positive_definite("well", _N, "float64"), 2, line(2))
+    factor = jaxmg.cho_factor(cases.positive_definite("well", _N, "float64"), 2, cases.line(2))
     pattern = re.escape(message).replace(r"\.\*", ".*")
     with pytest.raises(error, match=f"^{name}: .*{pattern}"):
         _METHODS[name](factor, b)
@@ -68,7 +68,7 @@ def test_right_hand_sides_that_do_not_fit(name, b, error, message):
     ],
 )
 def test_calls_that_cannot_be_right(call, error, message):
-    factor = jaxmg.cho_factor(positive_definite("well", _N, "float64"), 2, line(2))
+    factor = jaxmg.cho_factor(cases.positive_definite("well", _N, "float64"), 2, cases.line(2))
     with pytest.raises(error, match=message):
         call(factor)
 
@@ -93,8 +93,8 @@ _EVERY = {
 
 @pytest.mark.parametrize("name", _EVERY)
 def test_inside_shard_map(name):
-    mesh = line(2)
-    factor = jaxmg.cho_factor(positive_definite("well", _N, "float64"), 2, mesh)
+    mesh = cases.line(2)
+    factor = jaxmg.cho_factor(cases.positive_definite("well", _N, "float64"), 2, mesh)
     call = jax.shard_map(
         lambda x: _EVERY[name](factor, x), mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False
     )

@@ -3,32 +3,12 @@
 import itertools
 import warnings
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
-from cases import (
-    DTYPES,
-    RANKS,
-    SIZES,
-    TABLE,
-    broad,
-    check_potri,
-    check_potrs,
-    context,
-    eps,
-    grid,
-    line,
-    normal,
-    pick,
-    positive_definite,
-    rng,
-    shard,
-    shard_rows,
-    upper_only,
-    wide,
-)
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -43,15 +23,17 @@ _TRANS = {
 
 
 def _problem(n=_N, dtype="float64", nrhs=2):
-    return positive_definite("well", n, dtype), normal(rng(n, 1), (n, nrhs), dtype)
+    return cases.positive_definite("well", n, dtype), cases.normal(
+        cases.rng(n, 1), (n, nrhs), dtype
+    )
 
 
 def _close(actual, expected, scale, dtype):
     """To rounding errors, where ``scale`` bounds the sum of what was added up."""
     __tracebackhide__ = True
     assert np.shape(actual) == np.shape(expected)
-    error = np.abs(wide(actual) - wide(expected)).max(initial=0)
-    assert error <= 10 * eps(dtype) * scale
+    error = np.abs(cases.wide(actual) - cases.wide(expected)).max(initial=0)
+    assert error <= 10 * cases.eps(dtype) * scale
 
 
 def _compute(factor, b):
@@ -72,56 +54,59 @@ def _check(matrix, b, factor, compute=None):
     __tracebackhide__ = True
     dtype, n = matrix.dtype, len(matrix)
     real = np.finfo(dtype).dtype
-    norm = np.linalg.norm(wide(matrix), 2)
+    norm = np.linalg.norm(cases.wide(matrix), 2)
     assert (factor.shape, factor.dtype, factor.status) == ((n, n), dtype, 0)
     assert factor.status.dtype == np.int32 and factor.status.shape == ()
     found = jax.tree.map(np.asarray, (compute or jax.jit(_compute))(factor, b))
     upper, diagonal, logdet = found["upper"], found["diagonal"], found["logdet"]
     assert upper.shape == matrix.shape and upper.dtype == dtype
     np.testing.assert_array_equal(upper, np.triu(upper))
-    lower = wide(upper).conj().T
-    assert np.linalg.norm(lower @ lower.conj().T - wide(matrix), 2) <= 10 * n * eps(dtype) * norm
+    lower = cases.wide(upper).conj().T
+    assert (
+        np.linalg.norm(lower @ lower.conj().T - cases.wide(matrix), 2)
+        <= 10 * n * cases.eps(dtype) * norm
+    )
     assert diagonal.dtype == logdet.dtype == real and np.all(diagonal > 0)
     np.testing.assert_array_equal(diagonal, np.diagonal(upper))
-    logarithms = 2 * np.log(wide(diagonal))
+    logarithms = 2 * np.log(cases.wide(diagonal))
     _close(logdet, logarithms.sum(), n * (1 + np.abs(logarithms).max()), dtype)
-    check_potrs(matrix, found["solve"], b)
-    check_potri(matrix, found["inv"])
+    cases.check_potrs(matrix, found["solve"], b)
+    cases.check_potri(matrix, found["inv"])
     for trans, op in _TRANS.items():
         x, product = found["solve_triangular"][trans], found["matmul"][trans]
         assert x.dtype == product.dtype == dtype
         scale = n * np.linalg.norm(lower, 2)
-        _close(product, op(lower) @ wide(b), scale * np.linalg.norm(b, 2), dtype)
-        _close(op(lower) @ wide(x), b, scale * np.linalg.norm(x, 2), dtype)
+        _close(product, op(lower) @ cases.wide(b), scale * np.linalg.norm(b, 2), dtype)
+        _close(op(lower) @ cases.wide(x), b, scale * np.linalg.norm(x, 2), dtype)
 
 
 def _is_dealt(n, ranks, *_):
     """A third of the table, in which every size, number of ranks, dtype and tile width occurs."""
-    return SIZES.index(n) % 3 == RANKS.index(ranks) % 3
+    return cases.SIZES.index(n) % 3 == cases.RANKS.index(ranks) % 3
 
 
-@pytest.mark.parametrize("n, ranks, dtype, tile", broad(TABLE, _is_dealt))
+@pytest.mark.parametrize("n, ranks, dtype, tile", cases.broad(cases.TABLE, _is_dealt))
 def test_sizes_and_meshes(n, ranks, dtype, tile):
     matrix, b = _problem(n, dtype)
-    mesh = line(ranks)
-    _check(matrix, b, jaxmg.cho_factor(shard_rows(matrix, mesh), tile, mesh))
+    mesh = cases.line(ranks)
+    _check(matrix, b, jaxmg.cho_factor(cases.shard_rows(matrix, mesh), tile, mesh))
 
 
 @pytest.mark.parametrize(
     "ranks, dtype",
-    broad(
-        itertools.product([1, 2, 4], DTYPES),
+    cases.broad(
+        itertools.product([1, 2, 4], cases.DTYPES),
         lambda ranks, dtype: ranks == (4 if dtype == "complex128" else 2),
     ),
 )
 def test_dtypes(ranks, dtype):
     matrix, b = _problem(dtype=dtype)
-    _check(matrix, b, jaxmg.cho_factor(upper_only(matrix), 2, line(ranks)), _compute)
+    _check(matrix, b, jaxmg.cho_factor(cases.upper_only(matrix), 2, cases.line(ranks)), _compute)
 
 
 def test_names_of_transposes():
     matrix, b = _problem(dtype="complex128")
-    factor = jaxmg.cho_factor(matrix, 2, line(2))
+    factor = jaxmg.cho_factor(matrix, 2, cases.line(2))
     for method in (factor.matmul, factor.solve_triangular):
         np.testing.assert_array_equal(method(b), method(b, "N"))
         for number, name in enumerate(_TRANS):
@@ -132,32 +117,32 @@ def test_names_of_transposes():
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (0,)])
 @pytest.mark.parametrize("source", ["numpy", "replicated", "one device", "sharded"])
 def test_right_hand_sides(source, shape):
-    mesh = line(2)
-    matrix = positive_definite("well", 14, "float64")
-    b = normal(rng(2), (14, *shape), "float64")
+    mesh = cases.line(2)
+    matrix = cases.positive_definite("well", 14, "float64")
+    b = cases.normal(cases.rng(2), (14, *shape), "float64")
     array = {
         "numpy": lambda: b,
-        "replicated": lambda: shard(b, mesh),
+        "replicated": lambda: cases.shard(b, mesh),
         "one device": lambda: jnp.asarray(b),
-        "sharded": lambda: shard(b, mesh, "r"),
+        "sharded": lambda: cases.shard(b, mesh, "r"),
     }[source]()
     factor = jaxmg.cho_factor(matrix, 3, mesh)
     for x in (jaxmg.cho_solve(factor, array), factor.solve(array), factor.matmul(array)):
         assert x.shape == b.shape and x.dtype == b.dtype
         assert x.sharding.is_equivalent_to(
-            array.sharding if source == "sharded" else shard(b, mesh).sharding, b.ndim
+            array.sharding if source == "sharded" else cases.shard(b, mesh).sharding, b.ndim
         )
     if b.size:
-        check_potrs(matrix, jaxmg.cho_solve(factor, array), b)
+        cases.check_potrs(matrix, jaxmg.cho_solve(factor, array), b)
 
 
 def test_order_zero():
-    factor = jaxmg.cho_factor(np.zeros((0, 0)), mesh=line(2))
+    factor = jaxmg.cho_factor(np.zeros((0, 0)), mesh=cases.line(2))
     assert (factor.log_det, factor.status, factor.shape) == (0, 0, (0, 0))
     assert factor.solve(np.zeros((0, 3))).shape == (0, 3)
     assert factor.inv().shape == factor.upper().shape == (0, 0)
     assert factor.diagonal().shape == (0,)
-    again = jaxmg.CholeskyFactor.from_upper(factor.upper(), mesh=line(2))
+    again = jaxmg.CholeskyFactor.from_upper(factor.upper(), mesh=cases.line(2))
     assert (again.log_det, again.status) == (0, 0)
 
 
@@ -172,8 +157,8 @@ def _all_results(factor):
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("what", ["indefinite", "NaN", "infinite"])
 def test_a_failed_factorization_is_a_nan_factor(what, ranks, jitted):
-    mesh = line(ranks)
-    matrix = positive_definite("well", _N, "float64")
+    mesh = cases.line(ranks)
+    matrix = cases.positive_definite("well", _N, "float64")
     matrix[9, 9] = {"indefinite": -1, "NaN": np.nan, "infinite": np.inf}[what]
 
     def factorize(a):
@@ -192,9 +177,9 @@ def _factorize_on(mesh):
     return matrix, b, jaxmg.cho_factor(matrix, 2, mesh)
 
 
-@pytest.mark.parametrize("ranks", broad([(1,), (2,), (4,)], lambda ranks: ranks == 4))
+@pytest.mark.parametrize("ranks", cases.broad([(1,), (2,), (4,)], lambda ranks: ranks == 4))
 def test_across_the_borders_of_jit(ranks):
-    mesh = line(ranks)
+    mesh = cases.line(ranks)
     matrix, b, eager = _factorize_on(mesh)
     factor = jax.jit(lambda a: jaxmg.cho_factor(a, 2, mesh))(matrix)
     assert jax.tree.structure(factor) == jax.tree.structure(eager)
@@ -204,25 +189,25 @@ def test_across_the_borders_of_jit(ranks):
     solve = jax.jit(lambda factor, b: (factor.solve(b), factor.inv(), factor.matmul(b)))
     for one in (eager, factor):
         x, inverse, product = solve(one, b)
-        check_potrs(matrix, x, b)
-        check_potri(matrix, inverse)
+        cases.check_potrs(matrix, x, b)
+        cases.check_potri(matrix, inverse)
         np.testing.assert_allclose(product, one.matmul(b), rtol=1e-12)
 
 
 def test_closed_over():
-    matrix, b, factor = _factorize_on(line(4))
-    check_potrs(matrix, jax.jit(lambda b: factor.solve(b))(b), b)
+    matrix, b, factor = _factorize_on(cases.line(4))
+    cases.check_potrs(matrix, jax.jit(lambda b: factor.solve(b))(b), b)
 
 
 def test_in_a_loop():
     """A factor that a scan closes over, and one that it carries and replaces."""
-    mesh = line(4)
+    mesh = cases.line(4)
     matrix, b, factor = _factorize_on(mesh)
 
     def refine(x, _):
         return x + factor.solve(b - matrix @ x), None
 
-    check_potrs(matrix, jax.lax.scan(refine, jnp.zeros_like(b), length=3)[0], b)
+    cases.check_potrs(matrix, jax.lax.scan(refine, jnp.zeros_like(b), length=3)[0], b)
 
     def replace(kept, k):
         return jaxmg.cho_factor(k * matrix, 2, mesh), kept.solve(b)
@@ -231,13 +216,13 @@ def test_in_a_loop():
         factor
     )
     for k, x in zip((1, 2, 3), solutions, strict=True):
-        check_potrs(k * matrix, x, b)
+        cases.check_potrs(k * matrix, x, b)
     _check(4 * matrix, b, last)
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_in_a_branch(first):
-    mesh = line(2)
+    mesh = cases.line(2)
     matrix, b, factor = _factorize_on(mesh)
     other = jaxmg.cho_factor(2 * matrix, 2, mesh)
 
@@ -248,14 +233,14 @@ def test_in_a_branch(first):
 
     chosen, x = choose(first, factor, other)
     _check(matrix if first else 2 * matrix, b, chosen)
-    check_potrs(matrix, x, b)
+    cases.check_potrs(matrix, x, b)
 
 
 @pytest.mark.parametrize("method", ["inv", "upper"])
 def test_donated_factor(method):
     """The result takes the place of the factor, which is gone."""
-    matrix = positive_definite("well", 16, "float64")
-    factor = jaxmg.cho_factor(shard(matrix, line(2), "r", None), 4)
+    matrix = cases.positive_definite("well", 16, "float64")
+    factor = jaxmg.cho_factor(cases.shard(matrix, cases.line(2), "r", None), 4)
     expected = np.asarray(getattr(factor, method)())
     assert not factor.tiles.is_deleted()
     donated = jax.jit(lambda factor: getattr(factor, method)(), donate_argnums=0)
@@ -266,7 +251,7 @@ def test_donated_factor(method):
 
 
 def test_donated_factor_given_back():
-    matrix, b, factor = _factorize_on(line(2))
+    matrix, b, factor = _factorize_on(cases.line(2))
     expected = np.asarray(factor.solve(b))
     step = jax.jit(lambda factor, b: (factor, factor.solve(b)), donate_argnums=0)
     for _ in range(3):
@@ -278,7 +263,7 @@ def test_donated_factor_given_back():
 @pytest.mark.parametrize("donate", [False, True])
 def test_donated_matrix(donate):
     matrix, b = _problem(16)
-    a = shard(matrix, line(2), "r", None)
+    a = cases.shard(matrix, cases.line(2), "r", None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # "donated buffers were not usable"
         factor = jaxmg.cho_factor(a, 4, donate=donate)
@@ -287,8 +272,8 @@ def test_donated_matrix(donate):
 
 
 def test_the_factor_is_made_in_the_place_of_a():
-    n, mesh = 64, line(2)
-    a = shard(positive_definite("well", n, "float64"), mesh, "r", None)
+    n, mesh = 64, cases.line(2)
+    a = cases.shard(cases.positive_definite("well", n, "float64"), mesh, "r", None)
     block = n * n * 8 // 2
 
     def analyse(**options):
@@ -303,16 +288,16 @@ def test_the_factor_is_made_in_the_place_of_a():
 
 def _inputs(mesh_kind):
     """Meshes, and specs of A on them."""
-    yield Mesh(pick([1, 3]), ("r",)), P("r", None)
-    yield Mesh(pick([2, 0, 3, 1]), ("r",)), P("r", None)
+    yield Mesh(cases.pick([1, 3]), ("r",)), P("r", None)
+    yield Mesh(cases.pick([2, 0, 3, 1]), ("r",)), P("r", None)
     for entries in (("r", None), (None, "c"), ("r", "c"), (("r", "c"), None), ()):
-        yield grid(mesh_kind), P(*entries)
+        yield cases.grid(mesh_kind), P(*entries)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "case, n",
-    broad(itertools.product(range(7), [16, _N]), lambda case, n: n == 16 or case in (1, 4)),
+    cases.broad(itertools.product(range(7), [16, _N]), lambda case, n: n == 16 or case in (1, 4)),
 )
 def test_meshes_and_specs(case, n):
     """Some of the devices, in any order, with replicas, and of rows and columns; automatic axes and
@@ -320,7 +305,7 @@ def test_meshes_and_specs(case, n):
     kind = (AxisType.Auto, AxisType.Explicit)[(case + (n == 16)) % 2]
     mesh, spec = list(_inputs(kind))[case]
     matrix, b = _problem(n)
-    a = shard(matrix, mesh, *spec) if n == 16 else matrix
+    a = cases.shard(matrix, mesh, *spec) if n == 16 else matrix
     factor = jaxmg.cho_factor(a, 3, mesh, spec)
     assert factor.tiles.devices() == set(mesh.devices.flat)
     assert factor.mesh == mesh
@@ -333,18 +318,18 @@ def test_meshes_and_specs(case, n):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
 def test_context_mesh(kind):
-    mesh = line(4, kind=kind)
+    mesh = cases.line(4, kind=kind)
     matrix, b = _problem(16)
-    with context(mesh):
-        a = shard(matrix, mesh, "r", None)
+    with cases.context(mesh):
+        a = cases.shard(matrix, mesh, "r", None)
         factor = jax.jit(lambda a: jaxmg.cho_factor(a, 3))(a)
         _check(matrix, b, factor)
-        check_potrs(matrix, jax.jit(jaxmg.cho_solve)(factor, b), b)
+        cases.check_potrs(matrix, jax.jit(jaxmg.cho_solve)(factor, b), b)
     _check(matrix, b, factor)  # its arrays know the devices
 
 
 def test_padded_by_the_caller():
-    mesh = line(2)
+    mesh = cases.line(2)
     matrix, b = _problem(16)
     blocks = np.pad(matrix.reshape(2, 8, 16), ((0, 0), (0, 3), (0, 0)), constant_values=np.nan)
     factor = jaxmg.cho_factor(blocks.reshape(22, 16), 3, mesh, P("r", None), pad=False)
@@ -359,27 +344,27 @@ _MOVES = [(4, 2), (1, 8), (8, 3), (2, 2)]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "before, after, dtype",
-    broad(
-        [(*move, dtype) for move in _MOVES for dtype in DTYPES],
-        lambda *case: _MOVES.index(case[:2]) == DTYPES.index(case[2]),
+    cases.broad(
+        [(*move, dtype) for move in _MOVES for dtype in cases.DTYPES],
+        lambda *case: _MOVES.index(case[:2]) == cases.DTYPES.index(case[2]),
     ),
 )
 def test_saved_and_restored_on_other_devices(tmp_path, before, after, dtype):
     matrix, b = _problem(dtype=dtype)
-    factor = jaxmg.cho_factor(matrix, 2, line(before))
+    factor = jaxmg.cho_factor(matrix, 2, cases.line(before))
     np.savez(tmp_path / "factor", u=factor.upper())
     with np.load(tmp_path / "factor.npz") as file:
         u = file["u"]
-    restored = jaxmg.CholeskyFactor.from_upper(u, 3, line(after))
-    assert restored.tiles.devices() == set(line(after).devices.flat)
+    restored = jaxmg.CholeskyFactor.from_upper(u, 3, cases.line(after))
+    assert restored.tiles.devices() == set(cases.line(after).devices.flat)
     _check(matrix, b, restored)
     np.testing.assert_array_equal(restored.upper(), u)
 
 
 def test_restored_under_jit_and_from_spoilt_lower_triangle():
-    mesh = line(4)
+    mesh = cases.line(4)
     matrix, b = _problem()
-    u = upper_only(scipy.linalg.cholesky(matrix))
+    u = cases.upper_only(scipy.linalg.cholesky(matrix))
     restore = jax.jit(lambda u: jaxmg.CholeskyFactor.from_upper(u, 2, mesh, P("r", None)))
     factor = restore(u)
     _check(matrix, b, factor)
@@ -388,7 +373,7 @@ def test_restored_under_jit_and_from_spoilt_lower_triangle():
 
 
 def test_restored_failure_has_a_status():
-    mesh = line(2)
+    mesh = cases.line(2)
     u = scipy.linalg.cholesky(_problem()[0])
     u[4, 4] = np.nan
     factor = jaxmg.CholeskyFactor.from_upper(u, 2, mesh)
@@ -403,7 +388,7 @@ def test_restored_failure_has_a_status():
 def test_a_lower_factor_is_refused(jitted, ranks):
     """It would be taken for its diagonal. One that is both is right, and so is one with anything
     below the diagonal."""
-    mesh, matrix = line(ranks), _problem()[0]
+    mesh, matrix = cases.line(ranks), _problem()[0]
 
     def status(u):
         factor = jaxmg.CholeskyFactor.from_upper(u, 2, mesh, P("r", None))
@@ -421,7 +406,7 @@ def test_a_lower_factor_is_refused(jitted, ranks):
 
 def test_leaves_are_all_there_is():
     """Saved and restored leaf by leaf, as checkpoints do, onto the same mesh."""
-    matrix, b, factor = _factorize_on(line(4))
+    matrix, b, factor = _factorize_on(cases.line(4))
     leaves, structure = jax.tree.flatten(factor)
     assert all(isinstance(leaf, jax.Array) for leaf in leaves)
     on_host = jax.tree.unflatten(structure, [np.asarray(leaf) for leaf in leaves])
@@ -432,7 +417,7 @@ def test_leaves_are_all_there_is():
 
 
 def test_shapes_alone():
-    mesh = line(2)
+    mesh = cases.line(2)
     a = jax.ShapeDtypeStruct((_N, _N), np.float64)
     factor = jax.eval_shape(lambda a: jaxmg.cho_factor(a, 2, mesh, P("r", None)), a)
     assert factor.shape == (_N, _N) and factor.dtype == np.float64
@@ -442,7 +427,7 @@ def test_shapes_alone():
 
 
 def test_precision_stays_with_the_factor():
-    mesh = line(2)
+    mesh = cases.line(2)
     matrix, b = _problem(dtype="float32")
     factor = jaxmg.cho_factor(matrix, 2, mesh, precision="tf32")
     assert factor.precision == "tf32" and jax.jit(lambda f: f)(factor).precision == "tf32"
@@ -457,8 +442,8 @@ def test_precision_stays_with_the_factor():
 
 
 def test_in_the_context_of_another_mesh():
-    matrix, b, factor = _factorize_on(line(2))
-    with context(line(4)):
-        check_potrs(matrix, jaxmg.cho_solve(factor, b), b)
+    matrix, b, factor = _factorize_on(cases.line(2))
+    with cases.context(cases.line(4)):
+        cases.check_potrs(matrix, jaxmg.cho_solve(factor, b), b)
         with pytest.raises(ValueError, match="cho_solve: inside jit a mesh must have the devices"):
             jax.jit(lambda b: factor.solve(b))(b)

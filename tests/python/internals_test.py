@@ -5,11 +5,11 @@ import contextlib
 import inspect
 import traceback
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import line
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat, _internals
@@ -57,7 +57,7 @@ def test_trace_state_clean():
 
 
 def test_context_mesh():
-    mesh = line(2)
+    mesh = cases.line(2)
     with canary("jax._src.mesh.get_concrete_mesh"):
         assert _internals.context_mesh() is None
         with _compat._set_mesh(mesh):
@@ -65,7 +65,7 @@ def test_context_mesh():
 
 
 def test_use_abstract_mesh():
-    mesh, meshes = line(2).abstract_mesh, []
+    mesh, meshes = cases.line(2).abstract_mesh, []
 
     def traced(x):
         with _internals.use_abstract_mesh(mesh):
@@ -87,7 +87,7 @@ def test_numpy_types():
 
 
 def test_shard_map_mesh():
-    mesh, meshes = line(2), []
+    mesh, meshes = cases.line(2), []
 
     def local(x):
         meshes.append(_internals.shard_map_mesh())
@@ -101,7 +101,7 @@ def test_shard_map_mesh():
 
 def test_abstract_platform():
     with canary("AbstractMesh.abstract_device"):
-        assert _internals.abstract_platform(line(2).abstract_mesh) in (None, "cpu", "gpu")
+        assert _internals.abstract_platform(cases.line(2).abstract_mesh) in (None, "cpu", "gpu")
 
 
 def test_mapped_axes():
@@ -121,7 +121,7 @@ def test_mapped_axes():
 def test_mapped_axes_that_are_explicit():
     if not hasattr(_internals._core.get_axis_env(), "explicit_mesh_axis_names"):
         pytest.skip("this JAX keeps no explicit axes of a vmap")
-    mesh = line(2, kind=jax.sharding.AxisType.Explicit)
+    mesh = cases.line(2, kind=jax.sharding.AxisType.Explicit)
     x, axes = jax.device_put(jnp.ones(2), jax.NamedSharding(mesh, P("r"))), []
 
     def one(x):

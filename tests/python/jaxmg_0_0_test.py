@@ -6,26 +6,11 @@ of global arrays the eigenvectors come sharded like A (there by columns).
 
 import itertools
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
-    DTYPES,
-    backward_error,
-    broad,
-    check_potri,
-    check_potrs,
-    check_syevd,
-    eps,
-    grid,
-    line,
-    normal,
-    one_process,
-    positive_definite,
-    rng,
-    shard,
-)
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -45,17 +30,20 @@ _SPECS = {
 
 def _problem(dtype="float64", n=_N, nrhs=2):
     """A mesh, A by rows over it with its values, and replicated right-hand sides."""
-    mesh = line(_RANKS, "x")
-    matrix, rhs = positive_definite("well", n, dtype), normal(rng(n), (n, nrhs), dtype)
-    a = shard(matrix, mesh, *(_ROWS if n % _RANKS == 0 else ()))
-    return mesh, matrix, a, rhs, shard(rhs, mesh, None, None)
+    mesh = cases.line(_RANKS, "x")
+    matrix, rhs = (
+        cases.positive_definite("well", n, dtype),
+        cases.normal(cases.rng(n), (n, nrhs), dtype),
+    )
+    a = cases.shard(matrix, mesh, *(_ROWS if n % _RANKS == 0 else ()))
+    return mesh, matrix, a, rhs, cases.shard(rhs, mesh, None, None)
 
 
 def _indefinite():
     mesh, matrix, _, _, b = _problem()
     matrix = matrix.copy()
     matrix[10, 10] = -1
-    return mesh, shard(matrix, mesh, *_ROWS), b
+    return mesh, cases.shard(matrix, mesh, *_ROWS), b
 
 
 def _by_rows(array, mesh):
@@ -77,47 +65,47 @@ def _sharded(function, mesh, out_specs, in_specs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
 def test_potrs(dtype):
     mesh, matrix, a, rhs, b = _problem(dtype)
     for x in _modes(lambda a, b: jaxmg.potrs(a, b, _T_A, mesh, _ROWS), a, b):
-        check_potrs(matrix, x, rhs)
+        cases.check_potrs(matrix, x, rhs)
     by_name = dict(T_A=_T_A, mesh=mesh, in_specs=(_ROWS,), return_status=True, pad=True)
     for x, status in _modes(lambda a, b: jaxmg.potrs(a=a, b=b, **by_name), a, b):
-        check_potrs(matrix, x, rhs)
+        cases.check_potrs(matrix, x, rhs)
         assert status.shape == () and status.dtype == np.int32 and status == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
 def test_potri(dtype):
     mesh, matrix, a, *_ = _problem(dtype)
     for inverse in _modes(lambda a: jaxmg.potri(a, _T_A, mesh, _ROWS), a):
-        check_potri(matrix, inverse)
+        cases.check_potri(matrix, inverse)
         assert _by_rows(inverse, mesh)
     by_name = dict(T_A=_T_A, mesh=mesh, in_specs=(_ROWS,), return_status=True, pad=True)
     for inverse, status in _modes(lambda a: jaxmg.potri(a=a, **by_name), a):
-        check_potri(matrix, inverse)
+        cases.check_potri(matrix, inverse)
         assert status.shape == () and status.dtype == np.int32 and status == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
 def test_syevd(dtype):
     mesh, matrix, a, *_ = _problem(dtype)
     expected = np.linalg.eigvalsh(matrix)
     for w, v in _modes(lambda a: jaxmg.syevd(a, _T_A, mesh, _ROWS), a):
-        check_syevd(matrix, w, v)
+        cases.check_syevd(matrix, w, v)
         assert w.sharding.is_fully_replicated and _by_rows(v, mesh)
     by_name = dict(T_A=_T_A, mesh=mesh, in_specs=(_ROWS,), return_status=True, pad=True)
     for w, v, status in _modes(lambda a: jaxmg.syevd(a=a, **by_name), a):
-        check_syevd(matrix, w, v)
+        cases.check_syevd(matrix, w, v)
         assert status.shape == () and status.dtype == np.int32 and status == 0
     for w in _modes(lambda a: jaxmg.syevd(a, _T_A, mesh, _ROWS, False), a):
-        np.testing.assert_allclose(w, expected, rtol=0, atol=10 * _N * eps(dtype))
+        np.testing.assert_allclose(w, expected, rtol=0, atol=10 * _N * cases.eps(dtype))
     by_name["return_eigenvectors"] = False
     for w, status in _modes(lambda a: jaxmg.syevd(a=a, **by_name), a):
-        np.testing.assert_allclose(w, expected, rtol=0, atol=10 * _N * eps(dtype))
+        np.testing.assert_allclose(w, expected, rtol=0, atol=10 * _N * cases.eps(dtype))
         assert status == 0
 
 
@@ -125,33 +113,33 @@ def test_syevd(dtype):
 def test_spellings_of_in_specs(spelling):
     mesh, matrix, a, rhs, b = _problem()
     specs = _SPECS[spelling]
-    check_potrs(matrix, jaxmg.potrs(a, b, _T_A, mesh, specs), rhs)
-    check_potri(matrix, jaxmg.potri(a, _T_A, mesh, specs))
-    check_syevd(matrix, *jaxmg.syevd(a, _T_A, mesh, specs))
+    cases.check_potrs(matrix, jaxmg.potrs(a, b, _T_A, mesh, specs), rhs)
+    cases.check_potri(matrix, jaxmg.potri(a, _T_A, mesh, specs))
+    cases.check_syevd(matrix, *jaxmg.syevd(a, _T_A, mesh, specs))
     jaxmg.verify_cyclic(a, jaxmg.cyclic_1d(a, _T_A, mesh, specs), _T_A)
 
 
-@one_process("an abstract mesh as large as its own devices is taken for these")
+@cases.one_process("an abstract mesh as large as its own devices is taken for these")
 def test_abstract_mesh():
     mesh, matrix, a, rhs, b = _problem()
     for x in _modes(lambda a, b: jaxmg.potrs(a, b, _T_A, mesh.abstract_mesh, _ROWS), a, b):
-        check_potrs(matrix, x, rhs)
+        cases.check_potrs(matrix, x, rhs)
 
 
 @pytest.mark.parametrize("shape", [(_N,), (_N, 1), (_N, 7)])
 def test_shape_of_the_right_hand_side(shape):
     mesh, matrix, a, *_ = _problem()
-    rhs = normal(rng(3), shape, "float64")
-    check_potrs(matrix, jaxmg.potrs(a, shard(rhs, mesh), _T_A, mesh, _ROWS), rhs)
+    rhs = cases.normal(cases.rng(3), shape, "float64")
+    cases.check_potrs(matrix, jaxmg.potrs(a, cases.shard(rhs, mesh), _T_A, mesh, _ROWS), rhs)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("T_A", [1, 5, 6, 7, 100])
 def test_tile_that_does_not_fit_the_shards(T_A):
     mesh, matrix, a, rhs, b = _problem()
-    check_potrs(matrix, jaxmg.potrs(a, b, T_A, mesh, _ROWS), rhs)
-    check_potri(matrix, jaxmg.potri(a, T_A, mesh, _ROWS))
-    check_syevd(matrix, *jaxmg.syevd(a, T_A, mesh, _ROWS))
+    cases.check_potrs(matrix, jaxmg.potrs(a, b, T_A, mesh, _ROWS), rhs)
+    cases.check_potri(matrix, jaxmg.potri(a, T_A, mesh, _ROWS))
+    cases.check_syevd(matrix, *jaxmg.syevd(a, T_A, mesh, _ROWS))
 
 
 def test_status_where_it_fails():
@@ -161,7 +149,7 @@ def test_status_where_it_fails():
         assert status == 11 and np.isnan(x).all()
     for inverse, status in _modes(lambda a: jaxmg.potri(a, _T_A, mesh, _ROWS, True), a):
         assert status == 11 and np.isnan(inverse).all()
-    spoilt = shard(np.full((_N, _N), np.nan), mesh, *_ROWS)
+    spoilt = cases.shard(np.full((_N, _N), np.nan), mesh, *_ROWS)
     for w, v, status in _modes(lambda a: jaxmg.syevd(a, _T_A, mesh, _ROWS, True, True), spoilt):
         assert status != 0 and np.isnan(w).all() and np.isnan(v).all()
 
@@ -184,26 +172,28 @@ def _padded(matrix, rows):
 def test_matrix_that_the_caller_padded(n, rows):
     """pad=False: (rows, n), where the padding has whatever value."""
     mesh, matrix, _, rhs, b = _problem(n=n)
-    a = shard(_padded(matrix, rows), mesh, *_ROWS)
+    a = cases.shard(_padded(matrix, rows), mesh, *_ROWS)
     for x in _modes(lambda a, b: jaxmg.potrs(a, b, 3, mesh, _ROWS, pad=False), a, b):
-        check_potrs(matrix, x, rhs)
+        cases.check_potrs(matrix, x, rhs)
     for w in _modes(lambda a: jaxmg.syevd(a, 3, mesh, _ROWS, False, False, False), a):
-        np.testing.assert_allclose(w, np.linalg.eigvalsh(matrix), rtol=0, atol=10 * n * eps("f8"))
+        np.testing.assert_allclose(
+            w, np.linalg.eigvalsh(matrix), rtol=0, atol=10 * n * cases.eps("f8")
+        )
 
 
 @pytest.mark.parametrize("n, rows", [(22, 24), (24, 24), (24, 32)])
 def test_local_block_of_a_matrix_that_the_caller_padded(n, rows):
     mesh, matrix, _, rhs, b = _problem(n=n)
-    a = shard(_padded(matrix, rows), mesh, *_ROWS)
+    a = cases.shard(_padded(matrix, rows), mesh, *_ROWS)
     solve = _sharded(
         lambda a, b: jaxmg.potrs_shardmap_ctx(a, b, 3, False), mesh, (P(), P()), (_ROWS, P())
     )
     x, status = solve(a, b)
-    check_potrs(matrix, x, rhs)
+    cases.check_potrs(matrix, x, rhs)
     assert status.shape == (1,) and status[0] == 0
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
 def test_potrs_shardmap_ctx(dtype):
     mesh, matrix, a, rhs, b = _problem(dtype)
     calls = {
@@ -213,15 +203,15 @@ def test_potrs_shardmap_ctx(dtype):
     }
     for call in calls.values():
         x, status = _sharded(call, mesh, (P(None, None), P(None)), (_ROWS, P(None, None)))(a, b)
-        check_potrs(matrix, x, rhs)
+        cases.check_potrs(matrix, x, rhs)
         assert status.shape == (1,) and status.dtype == np.int32 and status[0] == 0
 
 
 # A dtype is not spelt: one of them has all spellings.
 _SPELT = pytest.mark.parametrize(
     "dtype, spelling",
-    broad(
-        itertools.product(DTYPES, ["positional", "by name", "default"]),
+    cases.broad(
+        itertools.product(cases.DTYPES, ["positional", "by name", "default"]),
         lambda dtype, spelling: dtype == "float64" or spelling == "default",
     ),
 )
@@ -240,7 +230,7 @@ def test_potri_shardmap_ctx(dtype, spelling):
     upper, status = _sharded(calls[spelling], mesh, (_ROWS, P(None)), (_ROWS,))(a)
     assert status.shape == (1,) and status[0] == 0
     for inverse in _modes(jaxmg.potri_symmetrize, upper):
-        check_potri(matrix, inverse)
+        cases.check_potri(matrix, inverse)
 
 
 @pytest.mark.slow
@@ -262,7 +252,7 @@ def test_syevd_shardmap_ctx(dtype, spelling):
         "default": lambda a: shaped(*jaxmg.syevd_shardmap_ctx(a, _T_A)),
     }
     w, v, status = _sharded(calls[spelling], mesh, (P(None), P(None, "x"), P(None)), (_ROWS,))(a)
-    check_syevd(matrix, w, v)
+    cases.check_syevd(matrix, w, v)
     assert status.shape == (1,) and status[0] == 0
     assert set(shapes) == {(_N, _N // _RANKS)}
 
@@ -275,7 +265,9 @@ def test_syevd_shardmap_ctx_without_eigenvectors():
     }
     for call in calls.values():
         w, status = _sharded(call, mesh, (P(None), P(None)), (_ROWS,))(a)
-        np.testing.assert_allclose(w, np.linalg.eigvalsh(matrix), rtol=0, atol=10 * _N * eps("f8"))
+        np.testing.assert_allclose(
+            w, np.linalg.eigvalsh(matrix), rtol=0, atol=10 * _N * cases.eps("f8")
+        )
         assert status.shape == (1,) and status[0] == 0
 
 
@@ -311,7 +303,7 @@ def test_calculate_padding(size, T_A, padding):
     assert jaxmg.calculate_padding(shard_size=size, T_A=T_A) == padding
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
 def test_cyclic_1d(dtype):
     """Tile t of the rows goes to rank t mod P; verify_cyclic asserts it."""
     mesh, matrix, a, *_ = _problem(dtype)
@@ -359,8 +351,8 @@ def test_loop_over_steps_under_one_jit():
 
 
 def test_mesh_with_a_second_axis():
-    mesh = grid()
-    matrix = positive_definite("well", _N, "float64")
-    a, b = shard(matrix, mesh, "r", None), shard(np.ones((_N, 1)), mesh)
+    mesh = cases.grid()
+    matrix = cases.positive_definite("well", _N, "float64")
+    a, b = cases.shard(matrix, mesh, "r", None), cases.shard(np.ones((_N, 1)), mesh)
     x = jaxmg.potrs(a, b, _T_A, mesh, P("r", None))
-    assert backward_error(matrix, x, np.ones((_N, 1))) <= 10 * _N * eps("float64")
+    assert cases.backward_error(matrix, x, np.ones((_N, 1))) <= 10 * _N * cases.eps("float64")

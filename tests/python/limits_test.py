@@ -2,9 +2,9 @@
 
 import re
 
+import cases
 import jax
 import pytest
-from cases import broad
 from processes import run
 
 from jaxmg._call import plugins
@@ -34,7 +34,7 @@ def _on_cpu_devices():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "limit", broad([("inf",), ("1e300",), ("2.5",)], lambda limit: limit != "1e300")
+    "limit", cases.broad([("inf",), ("1e300",), ("2.5",)], lambda limit: limit != "1e300")
 )
 def test_a_number_of_seconds_or_none(limit):
     result = _solve(limit)
@@ -45,7 +45,7 @@ def test_a_number_of_seconds_or_none(limit):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "limit",
-    broad(
+    cases.broad(
         [("abc",), ("5abc",), ("-1",), ("0",), ("nan",), ("",)],
         lambda limit: limit in ("5abc", "0", "nan"),
     ),

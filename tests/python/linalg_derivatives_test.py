@@ -3,31 +3,16 @@
 import functools
 import itertools
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
-    DTYPES,
-    broad,
-    eps,
-    hermitian_part,
-    kinds,
-    line,
-    needs_transformations,
-    normal,
-    on,
-    one_process,
-    positive_definite,
-    rng,
-    shard,
-    shard_rows,
-)
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import linalg
 
-pytestmark = needs_transformations
+pytestmark = cases.needs_transformations
 
 
 def _of_eigenvalues(function, a):
@@ -58,10 +43,10 @@ FUNCTIONS = {
 }
 
 
-@kinds
+@cases.kinds
 @pytest.mark.parametrize(
     "name, n, dtype, jitted",
-    broad(
+    cases.broad(
         [
             (name, n, dtype, (i + j) % 4 > 0)
             for i, name in enumerate(FUNCTIONS)
@@ -73,15 +58,18 @@ FUNCTIONS = {
     ),
 )
 def test_derivatives(name, n, dtype, jitted, kind):
-    mesh, (ours, theirs) = line(4, kind=kind), FUNCTIONS[name]
+    mesh, (ours, theirs) = cases.line(4, kind=kind), FUNCTIONS[name]
     where = {"mesh": mesh, "matrix_specs": P("r", None)} if jitted else {}
-    matrix, b = positive_definite("well", n, dtype), normal(rng(5), (n,), dtype)
-    a = shard_rows(matrix, mesh)
-    tangents = shard_rows(normal(rng(6), (n, n), dtype), mesh), normal(rng(7), (n,), dtype)
+    matrix, b = cases.positive_definite("well", n, dtype), cases.normal(cases.rng(5), (n,), dtype)
+    a = cases.shard_rows(matrix, mesh)
+    tangents = (
+        cases.shard_rows(cases.normal(cases.rng(6), (n, n), dtype), mesh),
+        cases.normal(cases.rng(7), (n,), dtype),
+    )
 
     def derivatives(function):
         def of_hermitian(a, b):
-            return function(hermitian_part(a), b)
+            return function(cases.hermitian_part(a), b)
 
         def loss(a, b):
             return jnp.sum(jnp.abs(of_hermitian(a, b)) ** 2)
@@ -91,55 +79,57 @@ def test_derivatives(name, n, dtype, jitted, kind):
 
         return jax.jit(both) if jitted else both
 
-    found = on(mesh, derivatives(functools.partial(ours, **where)))(a, b, *tangents)
+    found = cases.on(mesh, derivatives(functools.partial(ours, **where)))(a, b, *tangents)
     expected = derivatives(theirs)(matrix, b, *map(np.asarray, tangents))
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         largest = max(1, np.abs(y).max())
-        np.testing.assert_allclose(x, y, rtol=0, atol=1e4 * eps(dtype) * largest)
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e4 * cases.eps(dtype) * largest)
 
 
-@kinds
+@cases.kinds
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype, ranks",
-    broad(
-        list(zip(DTYPES, (1, 2, 3, 4), strict=True)),
+    cases.broad(
+        list(zip(cases.DTYPES, (1, 2, 3, 4), strict=True)),
         lambda dtype, _: dtype == "float64",
         alone=True,
     ),
 )
 def test_functions_of_matrices_with_equal_eigenvalues(dtype, ranks, kind):
     """Where those of eigenvectors are infinite, or of no digit, these derivatives are not."""
-    n, mesh = 8, line(ranks, kind=kind)
-    random = rng(8)
-    v = np.linalg.qr(normal(random, (n, n), dtype))[0]
+    n, mesh = 8, cases.line(ranks, kind=kind)
+    random = cases.rng(8)
+    v = np.linalg.qr(cases.normal(random, (n, n), dtype))[0]
     w = np.array([1, 1, 1 + 1e-9, 2, 2 + 1e-5, 2 - 1e-3, 0, 0])
-    matrix, along = ((v * w) @ v.conj().T).astype(dtype), normal(random, (n, n), dtype)
+    matrix, along = ((v * w) @ v.conj().T).astype(dtype), cases.normal(random, (n, n), dtype)
 
     @functools.partial(jax.jit, static_argnums=0)
     def derivatives(f, a, along):
         def size(a):
-            return jnp.sum(jnp.abs(f(hermitian_part(a))) ** 2)
+            return jnp.sum(jnp.abs(f(cases.hermitian_part(a))) ** 2)
 
-        return jax.jvp(lambda a: f(hermitian_part(a)), (a,), (along,))[1], jax.grad(size)(a)
+        return jax.jvp(lambda a: f(cases.hermitian_part(a)), (a,), (along,))[1], jax.grad(size)(a)
 
     found = derivatives(functools.partial(linalg.expm, mesh=mesh), matrix, along)
     expected = derivatives(jax.scipy.linalg.expm, matrix, along)
     for x, y in zip(found, expected, strict=True):
-        np.testing.assert_allclose(x, y, rtol=0, atol=10 * eps(dtype) ** (2 / 3) * np.abs(y).max())
+        np.testing.assert_allclose(
+            x, y, rtol=0, atol=10 * cases.eps(dtype) ** (2 / 3) * np.abs(y).max()
+        )
 
 
-@kinds
+@cases.kinds
 @pytest.mark.breadth
-@one_process("it takes long")
+@cases.one_process("it takes long")
 def test_what_a_function_of_eigenvalues_depends_on(kind):
-    mesh, matrix = line(2, kind=kind), positive_definite("well", 7, "float64")
+    mesh, matrix = cases.line(2, kind=kind), cases.positive_definite("well", 7, "float64")
 
     def ours(t, a):
-        return linalg.funm(hermitian_part(a), lambda w: jnp.exp(-t * w), mesh=mesh).sum()
+        return linalg.funm(cases.hermitian_part(a), lambda w: jnp.exp(-t * w), mesh=mesh).sum()
 
     def theirs(t, a):
-        return jax.scipy.linalg.expm(-t * hermitian_part(a)).sum()
+        return jax.scipy.linalg.expm(-t * cases.hermitian_part(a)).sum()
 
     along = np.diag(np.arange(7.0))
 
@@ -151,29 +141,31 @@ def test_what_a_function_of_eigenvalues_depends_on(kind):
         np.testing.assert_allclose(x, y, rtol=1e-9)
 
 
-@kinds
+@cases.kinds
 @pytest.mark.breadth
-@one_process("it takes long")
+@cases.one_process("it takes long")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_vmap(name, kind):
-    mesh, (ours, theirs) = line(4, kind=kind), FUNCTIONS[name]
-    matrices = np.stack([positive_definite("well", 7, "float64") * i for i in (1, 2, 3)])
-    b = normal(rng(5), (3, 7), "float64")
+    mesh, (ours, theirs) = cases.line(4, kind=kind), FUNCTIONS[name]
+    matrices = np.stack([cases.positive_definite("well", 7, "float64") * i for i in (1, 2, 3)])
+    b = cases.normal(cases.rng(5), (3, 7), "float64")
     found = jax.jit(jax.vmap(functools.partial(ours, mesh=mesh)))(matrices, b)
     np.testing.assert_allclose(found, jax.vmap(theirs)(matrices, b), rtol=1e-10, atol=1e-10)
 
 
-@kinds
+@cases.kinds
 @pytest.mark.slow
-@one_process("it takes long")
-@pytest.mark.parametrize("name", broad([(name,) for name in FUNCTIONS], lambda name: name == "inv"))
+@cases.one_process("it takes long")
+@pytest.mark.parametrize(
+    "name", cases.broad([(name,) for name in FUNCTIONS], lambda name: name == "inv")
+)
 def test_leading_dimensions(name, kind):
-    mesh, (ours, theirs) = line(4, kind=kind), FUNCTIONS[name]
-    matrices = np.stack([positive_definite("well", 7, "float64") * i for i in range(1, 5)])
-    b = normal(rng(5), (4, 7, 2), "float64")
+    mesh, (ours, theirs) = cases.line(4, kind=kind), FUNCTIONS[name]
+    matrices = np.stack([cases.positive_definite("well", 7, "float64") * i for i in range(1, 5)])
+    b = cases.normal(cases.rng(5), (4, 7, 2), "float64")
     theirs = jax.vmap(theirs)
     # On the mesh that the batch is on.
-    found = ours(shard(matrices, mesh, "r", None, None), b)
+    found = ours(cases.shard(matrices, mesh, "r", None, None), b)
     np.testing.assert_allclose(found, theirs(matrices, b), rtol=1e-10, atol=1e-10)
     assert found.sharding.mesh == mesh
     # Of two dimensions, and differentiated.
@@ -184,7 +176,7 @@ def test_leading_dimensions(name, kind):
     )
     if name == "inv":
         found, expected = (
-            on(mesh, jax.grad(lambda a, f=f: jnp.sum(f((a + a.mT) / 2, b) ** 2)))(
+            cases.on(mesh, jax.grad(lambda a, f=f: jnp.sum(f((a + a.mT) / 2, b) ** 2)))(
                 jnp.asarray(matrices)
             )
             for f in (function, theirs)
@@ -206,20 +198,20 @@ _LEADING = [
 ]
 
 
-@kinds
+@cases.kinds
 @pytest.mark.parametrize(
     "of_a, of_b, jitted",
-    broad(
+    cases.broad(
         [(*case, jitted) for case in _LEADING for jitted in (False, True)],
         core=lambda of_a, of_b, jitted: (of_a, jitted) in (((), False), ((2, 1), True)),
     ),
 )
 def test_leading_dimensions_broadcast(of_a, of_b, jitted, kind):
-    mesh, n = line(4, kind=kind), 8
-    random = rng(1)
-    x = normal(random, (*of_a, n, n), "float64")
+    mesh, n = cases.line(4, kind=kind), 8
+    random = cases.rng(1)
+    x = cases.normal(random, (*of_a, n, n), "float64")
     a = x @ np.swapaxes(x, -1, -2) / n + np.eye(n)
-    b = normal(random, (n,) if of_b is None else (*of_b, n, 2), "float64")
+    b = cases.normal(random, (n,) if of_b is None else (*of_b, n, 2), "float64")
     for function in (
         functools.partial(linalg.solve, mesh=mesh),
         lambda a, b: linalg.cho_solve((linalg.cho_factor(a, mesh=mesh)[0], False), b, mesh=mesh),

@@ -3,22 +3,11 @@
 import functools
 import itertools
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
-    DTYPES,
-    broad,
-    check_potri,
-    check_potrs,
-    check_syevd,
-    devices,
-    normal,
-    positive_definite,
-    rng,
-    shard,
-)
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -29,15 +18,15 @@ _MATRIX = np.array([[20, 0.1, 0.1, 0.1], [0.1, 5, 2, 0.1], [0.1, 2, 1, 0], [0.1,
 _TRACKED = pytest.mark.parametrize("check_vma", [True, False], ids=["tracked", "untracked"])
 
 
-def _deal(*cases):
+def _deal(*rows):
     """The cases, each with one of the dtypes, which are dealt out over them."""
-    return [(*case, DTYPES[i % len(DTYPES)]) for i, case in enumerate(cases)]
+    return [(*row, cases.DTYPES[i % len(cases.DTYPES)]) for i, row in enumerate(rows)]
 
 
 def _mesh(**sizes):
     """A mesh of named axes of these sizes, whatever of them is 1."""
     count = int(np.prod(list(sizes.values())))
-    return Mesh(np.array(devices(count)).reshape(tuple(sizes.values())), tuple(sizes))
+    return Mesh(np.array(cases.devices(count)).reshape(tuple(sizes.values())), tuple(sizes))
 
 
 def _map(function, mesh, in_specs, out_specs, check_vma=False):
@@ -89,7 +78,7 @@ _SMALL = [{"r": 8}, {"r": 2, "c": 4}, {"r": 2, "c": 2, "d": 2}]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "sizes, n, check_vma",
-    broad(
+    cases.broad(
         itertools.product(_SMALL, [1, 2, 4], [True, False]),
         lambda sizes, n, check_vma: (_SMALL.index(sizes) + n) % 2 == check_vma,
     ),
@@ -141,7 +130,7 @@ def test_spec_against_what_the_trace_knows(spec, given):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "spec, sizes",
-    broad(
+    cases.broad(
         itertools.product(
             ["r", ("r", "c"), ("c", "r")],
             [{"r": 1}, {"r": 2}, {"r": 2, "c": 1}, {"c": 1, "r": 4}],
@@ -154,7 +143,7 @@ def test_axes_of_one_device_vary_over_nothing(sizes, spec):
     _needs_newer_ffi()
     mesh, n = _mesh(**sizes), 8
     axes = tuple(axis for axis in spec if axis in sizes)
-    matrix, b = positive_definite("well", n, "float64"), np.ones(n)
+    matrix, b = cases.positive_definite("well", n, "float64"), np.ones(n)
 
     def local(a, b):
         x, logdet, status = jaxmg.potrs_shardmap_ctx(a, b, 3, return_logdet=True)
@@ -167,9 +156,9 @@ def test_axes_of_one_device_vary_over_nothing(sizes, spec):
         local, mesh, (rows, P()), (P(), P(), P(), rows, P(), P(), columns, P()), check_vma=True
     )
     x, logdet, status, upper, info, w, v, found = run(matrix, b)
-    check_potrs(matrix, x, b)
-    check_potri(matrix, jaxmg.potri_symmetrize(upper))
-    check_syevd(matrix, w, v)
+    cases.check_potrs(matrix, x, b)
+    cases.check_potri(matrix, jaxmg.potri_symmetrize(upper))
+    cases.check_syevd(matrix, w, v)
     np.testing.assert_allclose(logdet[0], np.linalg.slogdet(matrix)[1], rtol=1e-12)
     assert status[0] == info[0] == found[0] == 0
 
@@ -180,7 +169,7 @@ def test_axes_of_one_device_vary_over_nothing(sizes, spec):
 def test_eigenvectors_by_columns(n, ranks, dtype):
     """out_specs=P(None, axis) puts V together, with columns of zeros where P doesn't divide n."""
     mesh = _mesh(r=ranks)
-    matrix = normal(rng(n), (n, n), dtype)
+    matrix = cases.normal(cases.rng(n), (n, n), dtype)
     matrix = (matrix + matrix.conj().T) / 2
     rows = -(-n // ranks)
     padded = np.full((rows * ranks, n), np.nan, dtype)
@@ -194,18 +183,18 @@ def test_eigenvectors_by_columns(n, ranks, dtype):
 
     w, v, status = _map(local, mesh, P("r", None), (P(), P(None, "r"), P()))(padded)
     assert set(shapes) == {(n, rows)} and status[0] == 0
-    check_syevd(matrix, w, v[:, :n])
+    cases.check_syevd(matrix, w, v[:, :n])
     assert not np.asarray(v[:, n:]).any()
 
 
 @pytest.mark.parametrize("axes", [("y", "x"), ("x", "y"), "y"], ids=str)
 def test_eigenvectors_by_columns_of_two_axes(axes):
-    mesh, matrix = _mesh(x=4, y=2), positive_definite("well", 16, "complex128")
+    mesh, matrix = _mesh(x=4, y=2), cases.positive_definite("well", 16, "complex128")
     run = _map(
         lambda a: jaxmg.syevd_shardmap_ctx(a, 3, in_specs=P(axes, None))[:2],
         mesh, P(axes, None), (P(), P(None, axes)),
     )  # fmt: skip
-    check_syevd(matrix, *run(matrix))
+    cases.check_syevd(matrix, *run(matrix))
 
 
 def _with_rows_of_padding(matrix, ranks, extra):
@@ -225,7 +214,7 @@ def _without_padding(array, ranks, extra):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "n, ranks, extra, dtype, jitted",
-    broad(
+    cases.broad(
         [
             (*case, jitted)
             for case in _deal((8, 1, 3), (8, 2, 2), (12, 4, 1), (16, 8, 6))
@@ -235,17 +224,17 @@ def _without_padding(array, ranks, extra):
     ),
 )
 def test_padded_by_the_caller(n, ranks, extra, dtype, jitted):
-    mesh, matrix = _mesh(r=ranks), positive_definite("well", n, dtype)
-    padded = shard(_with_rows_of_padding(matrix, ranks, extra), mesh, "r", None)
+    mesh, matrix = _mesh(r=ranks), cases.positive_definite("well", n, dtype)
+    padded = cases.shard(_with_rows_of_padding(matrix, ranks, extra), mesh, "r", None)
     b, options = np.ones(n, dtype), {"mesh": mesh, "in_specs": P("r", None), "pad": False}
     jit = jax.jit if jitted else lambda function: function
-    check_potrs(matrix, jit(functools.partial(jaxmg.potrs, T_A=3, **options))(padded, b), b)
+    cases.check_potrs(matrix, jit(functools.partial(jaxmg.potrs, T_A=3, **options))(padded, b), b)
     inverse = jit(functools.partial(jaxmg.potri, T_A=3, **options))(padded)
     assert inverse.sharding.is_equivalent_to(padded.sharding, 2)
-    check_potri(matrix, _without_padding(inverse, ranks, extra))
+    cases.check_potri(matrix, _without_padding(inverse, ranks, extra))
     w, v = jit(functools.partial(jaxmg.syevd, T_A=3, **options))(padded)
     assert v.sharding.is_equivalent_to(padded.sharding, 2)
-    check_syevd(matrix, w, _without_padding(v, ranks, extra))
+    cases.check_syevd(matrix, w, _without_padding(v, ranks, extra))
 
 
 @pytest.mark.slow
@@ -253,7 +242,7 @@ def test_padded_by_the_caller(n, ranks, extra, dtype, jitted):
     "n, ranks, extra, dtype", _deal((8, 2, 2), (12, 4, 1), (16, 8, 1), (6, 2, 1))
 )
 def test_local_blocks_padded_by_the_caller(n, ranks, extra, dtype):
-    mesh, matrix = _mesh(r=ranks), positive_definite("well", n, dtype)
+    mesh, matrix = _mesh(r=ranks), cases.positive_definite("well", n, dtype)
     padded, b = _with_rows_of_padding(matrix, ranks, extra), np.ones((n, 2), dtype)
 
     def local(a, b):
@@ -264,9 +253,9 @@ def test_local_blocks_padded_by_the_caller(n, ranks, extra, dtype):
 
     rows = P("r", None)
     x, upper, w, v = _map(local, mesh, (rows, P()), (P(), rows, P(), P(None, "r")))(padded, b)
-    check_potrs(matrix, x, b)
-    check_potri(matrix, jaxmg.potri_symmetrize(_without_padding(upper, ranks, extra)))
-    check_syevd(matrix, w, _without_padding(np.transpose(v), ranks, extra).T)
+    cases.check_potrs(matrix, x, b)
+    cases.check_potri(matrix, jaxmg.potri_symmetrize(_without_padding(upper, ranks, extra)))
+    cases.check_syevd(matrix, w, _without_padding(np.transpose(v), ranks, extra).T)
     with pytest.raises(
         ValueError, match="fits no P of the mesh .* padding below it pass pad=False"
     ):
@@ -275,19 +264,21 @@ def test_local_blocks_padded_by_the_caller(n, ranks, extra, dtype):
 
 def test_padded_to_a_multiple_of_the_ranks():
     """Rows at the end are at the end of the last block too."""
-    mesh, matrix = _mesh(r=2), positive_definite("well", 7, "float64")
+    mesh, matrix = _mesh(r=2), cases.positive_definite("well", 7, "float64")
     padded = np.full((8, 7), np.nan)
     padded[:7] = matrix
     options = {"mesh": mesh, "in_specs": P("r", None), "pad": False}
-    check_potrs(matrix, jaxmg.potrs(padded, np.ones(7), 3, **options), np.ones(7))
+    cases.check_potrs(matrix, jaxmg.potrs(padded, np.ones(7), 3, **options), np.ones(7))
     inverse = jaxmg.potri(padded, 3, **options)
     assert inverse.shape == (8, 7)
-    check_potri(matrix, inverse[:7])
-    check_potri(matrix, jaxmg.potri(matrix, 3, mesh))  # the same shapes on their way to the mesh
+    cases.check_potri(matrix, inverse[:7])
+    cases.check_potri(
+        matrix, jaxmg.potri(matrix, 3, mesh)
+    )  # the same shapes on their way to the mesh
     local = _map(
         lambda a: jaxmg.potri_shardmap_ctx(a, 3, pad=False)[0], mesh, P("r", None), P("r", None)
     )
-    check_potri(matrix, jaxmg.potri_symmetrize(local(padded)[:7]))
+    cases.check_potri(matrix, jaxmg.potri_symmetrize(local(padded)[:7]))
 
 
 @pytest.mark.parametrize(
@@ -313,7 +304,7 @@ def test_padding_has_to_be_announced():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "row, column, dtype, check_vma",
-    broad(
+    cases.broad(
         [
             (*case, check_vma)
             for case in _deal(
@@ -329,7 +320,10 @@ def test_blocks_of_rows_and_columns(row, column, dtype, check_vma):
     if check_vma:
         _needs_newer_ffi()
     mesh = _mesh(r=2, c=2, d=2)
-    matrix, b = positive_definite("well", 16, dtype), normal(rng(4), (16, 2), dtype)
+    matrix, b = (
+        cases.positive_definite("well", 16, dtype),
+        cases.normal(cases.rng(4), (16, 2), dtype),
+    )
     both = P(row, column)
 
     def local(a, b):
@@ -340,9 +334,9 @@ def test_blocks_of_rows_and_columns(row, column, dtype, check_vma):
 
     run = _map(local, mesh, (both, P()), (P(), P(), both, P(), both), check_vma)
     x, status, upper, w, v = run(matrix, b)
-    check_potrs(matrix, x, b)
-    check_potri(matrix, jaxmg.potri_symmetrize(upper))
-    check_syevd(matrix, w, v)
+    cases.check_potrs(matrix, x, b)
+    cases.check_potri(matrix, jaxmg.potri_symmetrize(upper))
+    cases.check_syevd(matrix, w, v)
     assert status[0] == 0
 
 
@@ -354,7 +348,7 @@ def test_blocks_over_axes_of_any_size(row, column, check_vma):
     if check_vma:
         _needs_newer_ffi()
     mesh, both = _mesh(row=row, column=column), P("row", "column")
-    a, b = (positive_definite(kind, 8, "float64") for kind in ("cond", "well"))
+    a, b = (cases.positive_definite(kind, 8, "float64") for kind in ("cond", "well"))
 
     def local(a, b):
         w, v, _ = jaxmg.syevd_shardmap_ctx(a, in_specs=both)
@@ -363,7 +357,7 @@ def test_blocks_over_axes_of_any_size(row, column, check_vma):
 
     run = _map(local, mesh, (both, both), (P(), both, both, P(), both), check_vma)
     w, v, upper, values, x = map(np.asarray, run(a, b))
-    check_syevd(a, w, v)
+    cases.check_syevd(a, w, v)
     np.testing.assert_array_equal(upper, np.triu(upper))
     assert x.shape == (8, 8)
     np.testing.assert_allclose(a @ x, b @ x * values, atol=1e-13)
@@ -394,13 +388,13 @@ def test_right_hand_side_that_varies_over_the_ranks(spec):
 
 def test_replicas_may_have_right_hand_sides_of_their_own():
     _needs_newer_ffi()
-    mesh, matrix = _mesh(r=2, c=2), positive_definite("well", 8, "float64")
-    b = normal(rng(6), (8, 4), "float64")
+    mesh, matrix = _mesh(r=2, c=2), cases.positive_definite("well", 8, "float64")
+    b = cases.normal(cases.rng(6), (8, 4), "float64")
     run = _map(
         lambda a, b: jaxmg.potrs_shardmap_ctx(a, b, 3)[0],
         mesh, (P("r", None), P(None, "c")), P(None, "c"), True,
     )  # fmt: skip
-    check_potrs(matrix, run(matrix, b), b)
+    cases.check_potrs(matrix, run(matrix, b), b)
 
 
 def test_native_code_is_asked_to_compare_where_the_trace_does_not_know():
@@ -441,7 +435,7 @@ def test_right_hand_side_that_differs_is_an_illegal_argument():
 @pytest.mark.parametrize("definite", [True, False])
 def test_no_right_hand_sides(definite):
     """Status and log-determinant are A's all the same."""
-    mesh, matrix = _mesh(r=2), positive_definite("well", 8, "float64")
+    mesh, matrix = _mesh(r=2), cases.positive_definite("well", 8, "float64")
     if not definite:
         matrix[4, 4] = -1
     run = _map(

@@ -151,7 +151,9 @@ def test_largest_order_is_the_last_that_fits(routine):
     n = bench.largest_order(routine, "float32", devices, room)
 
     def fits(n):
-        return bench._needed(jaxmg.plan(routine, n, "float32", devices, donate=True)) <= room
+        return (
+            bench._required_bytes(jaxmg.plan(routine, n, "float32", devices, donate=True)) <= room
+        )
 
     assert n > 0 and fits(n) and not fits(n + 1024)
     assert bench.largest_order(routine, "float32", devices, None) is None

@@ -3,19 +3,10 @@
 import dataclasses
 import re
 
+import cases
 import jax
 import numpy as np
 import pytest
-from cases import (
-    DTYPES,
-    broad,
-    devices,
-    line,
-    one_process,
-    positive_definite,
-    shard,
-    watch_programs,
-)
 
 import jaxmg
 from jaxmg import _compat
@@ -24,11 +15,11 @@ from jaxmg._factors import refinement
 from jaxmg._routines import table
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
 @pytest.mark.parametrize("routine", table.PLANS)
 def test_every_routine_has_a_plan(routine, dtype):
     before = len(jax.live_arrays())
-    plan = jaxmg.plan(routine, 1000, dtype, devices(2), nrhs=3)
+    plan = jaxmg.plan(routine, 1000, dtype, cases.devices(2), nrhs=3)
     assert len(jax.live_arrays()) == before
     assert (plan.routine, plan.n, plan.dtype, plan.backend) == (routine, 1000, dtype, "native")
     assert 1 <= plan.tile <= 1000
@@ -39,10 +30,10 @@ def test_every_routine_has_a_plan(routine, dtype):
         plan.tile = 1
 
 
-@one_process("a number of devices is of this process's")
+@cases.one_process("a number of devices is of this process's")
 def test_devices():
-    found = devices(4)
-    mesh = line(4)
+    found = cases.devices(4)
+    mesh = cases.line(4)
     plans = [jaxmg.plan("potrs", 100, "float32", where) for where in (found, tuple(found), mesh, 4)]
     assert plans[0] == plans[1] == plans[2] == plans[3]
     assert len(jaxmg.plan("potrs", 100, "float32").bytes) == len(jax.local_devices())
@@ -80,9 +71,9 @@ def test_memory_that_is_given():
 @pytest.mark.parametrize("tile", [None, 1, 5, 1000])
 @pytest.mark.parametrize("n", [1, 13, 64])
 def test_the_factor_is_as_planned(n, tile, ranks):
-    mesh = line(ranks)
+    mesh = cases.line(ranks)
     plan = jaxmg.plan("cho_factor", n, "float64", mesh, T_A=tile)
-    factor = jaxmg.cho_factor(positive_definite("well", n, "float64"), tile, mesh)
+    factor = jaxmg.cho_factor(cases.positive_definite("well", n, "float64"), tile, mesh)
     assert factor.tile == plan.tile
     assert tile is None or plan.tile <= tile
     overflow = 0 if factor.overflow is None else factor.overflow.nbytes // ranks
@@ -94,7 +85,7 @@ def test_the_factor_is_as_planned(n, tile, ranks):
 @pytest.mark.parametrize("routine", table.PLANS)
 def test_donated(routine):
     kept, donated = (
-        jaxmg.plan(routine, 1001, "complex64", devices(2), donate=x) for x in (False, True)
+        jaxmg.plan(routine, 1001, "complex64", cases.devices(2), donate=x) for x in (False, True)
     )
     copies = {"cho_solve": 0, "sygvd": 2}.get(routine, 1)
     copy = copies * 501 * 1001 * 8
@@ -103,37 +94,41 @@ def test_donated(routine):
 
 @pytest.mark.parametrize("routine", ["potrs", "cho_solve"])
 def test_right_hand_sides(routine):
-    one, many = (jaxmg.plan(routine, 1000, "float64", devices(2), nrhs=nrhs) for nrhs in (1, 101))
+    one, many = (
+        jaxmg.plan(routine, 1000, "float64", cases.devices(2), nrhs=nrhs) for nrhs in (1, 101)
+    )
     for x, y in zip(one.bytes, many.bytes, strict=True):
         assert y - x >= 2 * 100 * 1000 * 8  # b and x
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
 @pytest.mark.parametrize("routine", ["potrs", "cho_factor", "cho_solve"])
 def test_refined_calls_have_a_plan(routine, dtype):
     plan, usual = (
-        jaxmg.plan(routine, 1000, dtype, devices(2), nrhs=3, refine=refine)
+        jaxmg.plan(routine, 1000, dtype, cases.devices(2), nrhs=3, refine=refine)
         for refine in ("auto", None)
     )
     wide = dtype in ("float64", "complex128")
-    refine = refinement.check("potrs", "auto", dtype, "native", devices(1)[0].platform)
+    refine = refinement.check("potrs", "auto", dtype, "native", cases.devices(1)[0].platform)
     assert (plan.refine, usual.refine) == (refine, None)
-    assert plan == jaxmg.plan(routine, 1000, dtype, devices(2), nrhs=3, refine=refine)
+    assert plan == jaxmg.plan(routine, 1000, dtype, cases.devices(2), nrhs=3, refine=refine)
     assert str(plan).startswith(f"{routine} with refine={refine!r}, n = 1000, {dtype}, on 2 dev")
     rows = 500 * 1000 * np.dtype(dtype).itemsize
     lower = rows // 2 if wide else rows
     # A and a copy to fall back to; where a factor is kept, that too.
     least = {"potrs": 2 * rows, "cho_factor": rows + lower, "cho_solve": 2 * rows + lower}[routine]
-    panels = 0 if devices(1)[0].platform == "cpu" else 200 * 2**20
+    panels = 0 if cases.devices(1)[0].platform == "cpu" else 200 * 2**20
     assert least < min(plan.bytes) <= max(plan.bytes) < least + 3 * rows + panels
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
 def test_donated_to_a_refined_call(dtype):
     """The half of A that its copy takes beyond the factor's memory, where there is that half."""
     kept, donated = (
         [
-            jaxmg.plan(routine, 10**5, dtype, devices(4), donate=donate, refine="auto").bytes[0]
+            jaxmg.plan(routine, 10**5, dtype, cases.devices(4), donate=donate, refine="auto").bytes[
+                0
+            ]
             for routine in ("potrs", "cho_factor", "cho_solve")
         ]
         for donate in (False, True)
@@ -157,7 +152,7 @@ def _native_bytes(routine, n, dtype, ranks, nrhs):
     rows = n // ranks
 
     def beside_results(native, dtype):
-        plan = plugins.load("cpu").plan(native, "native", str(dtype), n, rows, ranks, 0, nrhs)
+        plan = plugins.load("cpu").plan(native, "native", str(dtype), n, n, rows, ranks, 0, nrhs)
         results = plan["overflow_rows"] if native == "potrf" else nrhs
         return plan["bytes"][0] - results * n * np.dtype(dtype).itemsize
 
@@ -172,10 +167,10 @@ def _native_bytes(routine, n, dtype, ranks, nrhs):
 
 
 @pytest.mark.slow
-@one_process("of what XLA says of its programs")
+@cases.one_process("of what XLA says of its programs")
 @pytest.mark.parametrize(
     "routine, dtype, ranks, nrhs, donate, piece",
-    broad(
+    cases.broad(
         [
             (routine, dtype, (1, 2, 4, 8)[(i + j) % 4], nrhs, donate, piece)
             for i, (routine, nrhs, donate) in enumerate(
@@ -190,7 +185,7 @@ def _native_bytes(routine, n, dtype, ranks, nrhs):
                 ]
             )
             for j, (dtype, piece) in enumerate(
-                zip(DTYPES, (2**10, 2**10, 2**24, 2**10), strict=True)
+                zip(cases.DTYPES, (2**10, 2**10, 2**24, 2**10), strict=True)
             )
         ],
         lambda routine, dtype, ranks, nrhs, donate, piece: (
@@ -203,14 +198,14 @@ def test_refined_calls_take_what_is_planned(
     routine, dtype, ranks, nrhs, donate, piece, monkeypatch
 ):
     """What XLA has for their arrays, and the plugin for its work."""
-    if devices(1)[0].platform != "cpu":
+    if cases.devices(1)[0].platform != "cpu":
         pytest.skip("XLA's account of memory is that of CPU devices here")
     n = 392 + 16 * (piece == 2**24)  # what is compiled knows nothing of it
     monkeypatch.setattr(refinement, "_PIECE", piece)
     monkeypatch.setattr(refinement, "_DEPTH", 40)
-    mesh = line(ranks)
-    a, b = shard(np.eye(n, dtype=dtype), mesh, "r", None), np.ones((n, nrhs), dtype)
-    programs = watch_programs(monkeypatch)
+    mesh = cases.line(ranks)
+    a, b = cases.shard(np.eye(n, dtype=dtype), mesh, "r", None), np.ones((n, nrhs), dtype)
+    programs = cases.watch_programs(monkeypatch)
     jax.block_until_ready(_refined(routine, a, b, mesh, donate))
     found = programs[-1].memory_analysis()
     measured = (
@@ -225,32 +220,43 @@ def test_refined_calls_take_what_is_planned(
 
 def test_eigenvectors_take_more_where_lapack_has_no_use_for_memory_without_them():
     with_them, without = (
-        jaxmg.plan("syevd", 1000, "float64", devices(2), return_eigenvectors=x)
+        jaxmg.plan("syevd", 1000, "float64", cases.devices(2), return_eigenvectors=x)
         for x in (True, False)
     )
-    same = devices(1)[0].platform == "gpu"  # cuSOLVER asks for as much in both cases
+    same = cases.devices(1)[0].platform == "gpu"  # cuSOLVER asks for as much in both cases
     assert (max(with_them.bytes) == max(without.bytes)) is same
     assert max(with_them.bytes) >= max(without.bytes)
 
 
 def test_any_plugin_plans_for_gpus():
     """A factor there needs room for the inverses of diagonal blocks; a single solution doesn't."""
-    plugin = plugins.load(devices(1)[0].platform)
+    plugin = plugins.load(cases.devices(1)[0].platform)
 
     def of(routine):
-        return plugin.plan(routine, "native", "float64", 8192, 2048, 4, 1024, 1, platform="gpu")
+        return plugin.plan(
+            routine, "native", "float64", 8192, 8192, 2048, 4, 1024, 1, platform="gpu"
+        )
 
     share, x = 2 * 1024 * 8, 8192 * 8
     kept, solved = of("potrf"), of("potrs")
     assert kept["tile"] == solved["tile"] == 1024
     assert kept["bytes"][0] - (solved["bytes"][0] - share - x) == 4 * 1024**2 * 8
     with pytest.raises(ValueError, match="no platform 'tpu'"):
-        plugin.plan("potrs", "native", "float64", 8, 8, 1, platform="tpu")
+        plugin.plan("potrs", "native", "float64", 8, 8, 8, 1, platform="tpu")
+
+
+@pytest.mark.parametrize("routine", ["potrs", "potri", "syevd", "sygvd", "potrf", "factor_apply"])
+def test_the_plugin_plans_square_matrices_of_its_routines(routine):
+    plugin = plugins.load(cases.devices(1)[0].platform)
+    with pytest.raises(ValueError, match=f"{routine}: A must be square, but m = 9 and n = 8"):
+        plugin.plan(routine, "native", "float64", 9, 8, 5, 2)
+    with pytest.raises(ValueError, match="2 blocks of 3 rows.*for m = 8"):
+        plugin.plan(routine, "native", "float64", 8, 8, 3, 2)
 
 
 @pytest.mark.parametrize("offset, fits", [(0, True), (-1, False), (None, None)])
 def test_whether_it_fits(monkeypatch, offset, fits):
-    where = devices(4)
+    where = cases.devices(4)
     needed = max(jaxmg.plan("potri", 1000, "float64", where).bytes)
     memory = None if offset is None else needed + offset
     monkeypatch.setattr(layouts, "device_memory", lambda platform: memory)

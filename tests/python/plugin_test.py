@@ -4,10 +4,10 @@ import importlib.metadata
 import re
 import types
 
+import cases
 import jax
 import numpy as np
 import pytest
-from cases import line
 from jax.sharding import PartitionSpec as P
 from processes import run
 
@@ -159,7 +159,7 @@ def test_auto_takes_what_a_device_has_memory_for(monkeypatch, backend, n, memory
     device = types.SimpleNamespace(
         memory_stats=lambda: memory if memory is None else {"bytes_limit": memory}
     )
-    layout = layouts.Layout(line(2), ("r",), (), P("r", None))
+    layout = layouts.Layout(cases.line(2), ("r",), (), P("r", None))
     monkeypatch.setattr(plugins, "_loaded", {layout.platform: plugin})
     monkeypatch.setattr(jax, "local_devices", lambda backend: [device])
     a = jax.ShapeDtypeStruct((n, n), np.float64)
@@ -177,7 +177,7 @@ def test_auto_takes_what_a_device_has_memory_for(monkeypatch, backend, n, memory
     ],
 )
 def test_an_inverse_that_the_library_gets_wrong_is_refused(monkeypatch, backend, n, ranks, refused):
-    layout = layouts.Layout(line(ranks), ("r",), (), P("r", None))
+    layout = layouts.Layout(cases.line(ranks), ("r",), (), P("r", None))
     plugin = types.SimpleNamespace(
         backends=lambda routine: ["native", "cusolvermg"],
         plan=lambda *arguments, **_: {"bytes": [1], "solver": 0},

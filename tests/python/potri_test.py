@@ -1,47 +1,47 @@
+import cases
 import jax
 import numpy as np
 import pytest
-from cases import DTYPES, KINDS, TABLE, check_potri, line, positive_definite, shard_rows, upper_only
 
 import jaxmg
 
 
-@pytest.mark.parametrize("n, ranks, dtype, tile", TABLE)
+@pytest.mark.parametrize("n, ranks, dtype, tile", cases.TABLE)
 def test_inverts(n, ranks, dtype, tile):
-    mesh = line(ranks)
-    matrix = positive_definite("well", n, dtype)
-    a = shard_rows(upper_only(matrix), mesh)
+    mesh = cases.line(ranks)
+    matrix = cases.positive_definite("well", n, dtype)
+    a = cases.shard_rows(cases.upper_only(matrix), mesh)
     inverse, status = jaxmg.potri(a, tile, mesh, return_status=True)
-    check_potri(matrix, inverse)
+    cases.check_potri(matrix, inverse)
     assert inverse.sharding.is_equivalent_to(a.sharding, 2)
     np.testing.assert_array_equal(inverse, np.conj(inverse).T)
     assert status.shape == () and status.dtype == np.int32 and status == 0
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize("kind", cases.KINDS)
 def test_accuracy_of_lapack(kind, dtype):
-    mesh = line(min(4, len(jax.devices())))
-    matrix = positive_definite(kind, 60, dtype)
-    check_potri(matrix, jaxmg.potri(shard_rows(matrix, mesh), 8))
+    mesh = cases.line(min(4, len(jax.devices())))
+    matrix = cases.positive_definite(kind, 60, dtype)
+    cases.check_potri(matrix, jaxmg.potri(cases.shard_rows(matrix, mesh), 8))
 
 
 @pytest.mark.parametrize("minor", [1, 23, 40])
 def test_not_positive_definite(minor):
-    mesh = line(min(4, len(jax.devices())))
-    matrix = positive_definite("well", 40, "complex64")
+    mesh = cases.line(min(4, len(jax.devices())))
+    matrix = cases.positive_definite("well", 40, "complex64")
     matrix[minor - 1, minor - 1] = -1
-    inverse, status = jaxmg.potri(shard_rows(matrix, mesh), 7, return_status=True)
+    inverse, status = jaxmg.potri(cases.shard_rows(matrix, mesh), 7, return_status=True)
     assert status == minor
     assert np.isnan(inverse).all()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_not_finite(value):
-    mesh = line(min(4, len(jax.devices())))
-    matrix = positive_definite("well", 40, "complex64")
+    mesh = cases.line(min(4, len(jax.devices())))
+    matrix = cases.positive_definite("well", 40, "complex64")
     matrix[3, 30] = value
-    inverse, status = jaxmg.potri(shard_rows(matrix, mesh), 7, return_status=True)
+    inverse, status = jaxmg.potri(cases.shard_rows(matrix, mesh), 7, return_status=True)
     assert status != 0
     assert np.isnan(inverse).all()
 
@@ -54,9 +54,9 @@ def test_empty():
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_symmetrize(dtype):
-    mesh = line(min(4, len(jax.devices())))
-    matrix = positive_definite("well", 8, dtype)
-    a = shard_rows(upper_only(matrix), mesh)
+    mesh = cases.line(min(4, len(jax.devices())))
+    matrix = cases.positive_definite("well", 8, dtype)
+    a = cases.shard_rows(cases.upper_only(matrix), mesh)
     full = jaxmg.potri_symmetrize(a)
     np.testing.assert_array_equal(full, matrix)
     assert full.sharding.is_equivalent_to(a.sharding, 2)

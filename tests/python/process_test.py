@@ -6,10 +6,10 @@ import hashlib
 import hmac
 import types
 
+import cases
 import jax
 import numpy as np
 import pytest
-from cases import line, one_process
 from jax.sharding import Mesh, PartitionSpec
 
 import jaxmg
@@ -19,7 +19,7 @@ from jaxmg._processes import rendezvous
 
 _A, _B = np.eye(6), np.ones(6)
 
-pytestmark = one_process("about a job of other processes that are not there")
+pytestmark = cases.one_process("about a job of other processes that are not there")
 
 
 class Store(dict):
@@ -74,7 +74,7 @@ def job(monkeypatch):
 
 
 def test_processes_are_those_of_the_ranks_of_each_group():
-    mesh = line(4).devices.reshape(2, 2)
+    mesh = cases.line(4).devices.reshape(2, 2)
     mesh = Mesh(mesh, ("r", "c"))
     indices = np.array([[0, 0], [1, 2]])
     attribute = functools.partial(rendezvous.attribute, indices, mesh)
@@ -85,7 +85,7 @@ def test_processes_are_those_of_the_ranks_of_each_group():
 
 
 def test_groups_that_are_each_in_one_process_need_nobody():
-    mesh = Mesh(line(4).devices.reshape(2, 2), ("r", "c"))
+    mesh = Mesh(cases.line(4).devices.reshape(2, 2), ("r", "c"))
     indices = np.array([[0, 1], [0, 1]])
     assert rendezvous.attribute(indices, mesh, ("r",), ("c",)) == ()
     assert rendezvous.attribute(indices, mesh, ("c",), ("r",)) == (0, 1, 0, 1)
@@ -267,7 +267,7 @@ def _calls(mesh):
 
 def test_without_jax_distributed(monkeypatch):
     """Devices of other processes, but no store to find them through."""
-    mesh = line(2)
+    mesh = cases.line(2)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(rendezvous, "_indices_of", lambda devices: np.arange(devices.size))
     for call in _calls(mesh):
@@ -276,7 +276,7 @@ def test_without_jax_distributed(monkeypatch):
 
 
 def test_abstract_mesh_whose_processes_can_not_be_seen(monkeypatch):
-    mesh = line(3).abstract_mesh
+    mesh = cases.line(3).abstract_mesh
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(jax, "local_device_count", lambda: 2)
     monkeypatch.setattr(jax, "device_count", lambda: 4)
@@ -285,7 +285,7 @@ def test_abstract_mesh_whose_processes_can_not_be_seen(monkeypatch):
 
 
 def test_who_says_which_devices_an_abstract_mesh_stands_for(monkeypatch):
-    mesh, other = line(2), Mesh(line(2).devices[::-1], ("r",))
+    mesh, other = cases.line(2), Mesh(cases.line(2).devices[::-1], ("r",))
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(rendezvous, "_indices_of", lambda found: [x.id for x in found.flat])
     ids = [device.id for device in mesh.devices]
@@ -295,11 +295,11 @@ def test_who_says_which_devices_an_abstract_mesh_stands_for(monkeypatch):
     with _compat._set_mesh(other):
         assert indices() == ids[::-1]
         assert indices(mesh) == ids
-    assert indices(line(1)) is None  # another size, and as many as this process has
+    assert indices(cases.line(1)) is None  # another size, and as many as this process has
 
 
 def test_inside_a_shard_map_it_is_the_mesh_of_that(monkeypatch):
-    mesh, seen = Mesh(line(2).devices[::-1], ("r",)), []
+    mesh, seen = Mesh(cases.line(2).devices[::-1], ("r",)), []
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(rendezvous, "_indices_of", lambda found: [x.id for x in found.flat])
 
@@ -314,7 +314,7 @@ def test_inside_a_shard_map_it_is_the_mesh_of_that(monkeypatch):
 
 
 def test_only_the_attribute_tells_programs_of_several_processes_apart(monkeypatch):
-    mesh = line(2)
+    mesh = cases.line(2)
 
     def text():
         solve = jax.jit(lambda a: jaxmg.potri(a, 2, mesh, PartitionSpec("r")))

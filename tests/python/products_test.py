@@ -3,11 +3,11 @@
 import functools
 import itertools
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import DTYPES, broad, eps, grid, line, normal, one_process, rng, shard, shard_rows
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
@@ -23,9 +23,9 @@ PRODUCTS = {
     "adjoint": (lambda m, k, n: ((n, n),), lambda x: x.conj().T),
 }
 SIZES = ((8, 16, 24), (7, 5, 11), (3, 1, 2), (5, 0, 3))
-TABLE = broad(
+TABLE = cases.broad(
     [
-        (name, sizes, ranks, DTYPES[(i + j + k) % 4])
+        (name, sizes, ranks, cases.DTYPES[(i + j + k) % 4])
         for (i, name), (j, sizes), (k, ranks) in itertools.product(
             enumerate(PRODUCTS), enumerate(SIZES), enumerate((1, 2, 3, 4, 8))
         )
@@ -42,7 +42,7 @@ def _layout(mesh, spec=None):
 
 def _operands(name, sizes, dtype):
     shapes, _ = PRODUCTS[name]
-    return [normal(rng(4, i), shape, dtype) for i, shape in enumerate(shapes(*sizes))]
+    return [cases.normal(cases.rng(4, i), shape, dtype) for i, shape in enumerate(shapes(*sizes))]
 
 
 def _product(name, layout):
@@ -53,15 +53,15 @@ def _close(found, expected, depth):
     __tracebackhide__ = True
     expected = np.asarray(expected)
     assert found.shape == expected.shape and found.dtype == expected.dtype
-    atol = 10 * (depth + 1) * eps(expected.dtype) * np.abs(expected).max(initial=0)
+    atol = 10 * (depth + 1) * cases.eps(expected.dtype) * np.abs(expected).max(initial=0)
     np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("name, sizes, ranks, dtype", TABLE)
 def test_is_the_product(name, sizes, ranks, dtype):
-    mesh = line(ranks)
+    mesh = cases.line(ranks)
     operands = _operands(name, sizes, dtype)
-    found = _product(name, _layout(mesh))(*(shard_rows(x, mesh) for x in operands))
+    found = _product(name, _layout(mesh))(*(cases.shard_rows(x, mesh) for x in operands))
     _close(found, PRODUCTS[name][1](*operands), sizes[1])
 
 
@@ -70,7 +70,7 @@ def test_is_the_product(name, sizes, ranks, dtype):
 @pytest.mark.parametrize("rows", [("r",), ("c",), ("c", "r")], ids="".join)
 def test_axes_of_a_larger_mesh(name, rows):
     """Ranks along some axes, in another order than the mesh's; the rest has replicas."""
-    mesh = grid()
+    mesh = cases.grid()
     operands = _operands(name, (7, 5, 11), "complex128")
     found = _product(name, _layout(mesh, (rows,)))(*operands)
     _close(found, PRODUCTS[name][1](*operands), 5)
@@ -80,25 +80,25 @@ def test_axes_of_a_larger_mesh(name, rows):
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("n", [16, 11])
 def test_explicit_axes(name, n):
-    mesh = line(4, kind=AxisType.Explicit)
+    mesh = cases.line(4, kind=AxisType.Explicit)
     operands = _operands(name, (n, n, n), "float64")
     with _compat.entered(mesh):
-        found = _product(name, _layout(mesh))(*(shard_rows(x, mesh) for x in operands))
+        found = _product(name, _layout(mesh))(*(cases.shard_rows(x, mesh) for x in operands))
     _close(found, PRODUCTS[name][1](*operands), n)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name, sizes, ranks, dtype",
-    broad(
+    cases.broad(
         itertools.product(PRODUCTS, SIZES[:2], (1, 3, 4), ("float64", "complex128")),
         core=lambda name, sizes, ranks, dtype: (sizes[0], ranks, dtype) == (7, 3, "complex128"),
     ),
 )
 def test_derivatives(name, sizes, ranks, dtype):
-    mesh, expected = line(ranks), PRODUCTS[name][1]
+    mesh, expected = cases.line(ranks), PRODUCTS[name][1]
     operands = tuple(_operands(name, sizes, dtype))
-    tangents = tuple(normal(rng(8), x.shape, dtype) for x in operands)
+    tangents = tuple(cases.normal(cases.rng(8), x.shape, dtype) for x in operands)
     product = getattr(products, name)
 
     def found(*operands):
@@ -117,7 +117,7 @@ def test_derivatives(name, sizes, ranks, dtype):
             return value, tangent, back(cotangent), second
 
         shape = jax.eval_shape(expected, *operands)
-        return all_of_them(operands, tangents, normal(rng(9), shape.shape, dtype))
+        return all_of_them(operands, tangents, cases.normal(cases.rng(9), shape.shape, dtype))
 
     pairs = zip(*map(jax.tree.leaves, map(derivatives, (found, expected))), strict=True)
     for ours, theirs in pairs:
@@ -130,10 +130,10 @@ def test_derivatives(name, sizes, ranks, dtype):
 def test_no_device_has_a_whole_matrix(name, differentiated):
     ranks = max(2, min(8, len(jax.devices())))
     rows = 48
-    n, mesh = rows * ranks, line(ranks)
+    n, mesh = rows * ranks, cases.line(ranks)
     function = functools.partial(getattr(products, name), layout=_layout(mesh))
     operands = _operands(name, (n, n, n), "float64")
-    operands = tuple(shard(x, mesh, "r", None) for x in operands)
+    operands = tuple(cases.shard(x, mesh, "r", None) for x in operands)
 
     def gradients(*operands):
         value, back = jax.vjp(function, *operands)
@@ -148,9 +148,9 @@ def test_no_device_has_a_whole_matrix(name, differentiated):
     assert matrices <= (5.2 if differentiated else 3.2)
 
 
-@one_process("the mesh of a shard_map is that of the devices")
+@cases.one_process("the mesh of a shard_map is that of the devices")
 def test_on_the_rows_inside_a_shard_map():
-    mesh = line(4)
+    mesh = cases.line(4)
     x, y = _operands("rows_times_rows", (8, 12, 16), "float64")
 
     def local(x, y):

@@ -2,23 +2,11 @@
 
 import threading
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
-    check_potri,
-    check_potrs,
-    check_syevd,
-    grid,
-    line,
-    normal,
-    one_process,
-    positive_definite,
-    rng,
-    shard,
-    upper_only,
-)
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
@@ -28,12 +16,12 @@ _N = 24
 
 
 def _widest():
-    return line(min(8, len(jax.devices())))
+    return cases.line(min(8, len(jax.devices())))
 
 
 def _inputs(mesh, dtype="float64"):
-    matrix = positive_definite("well", _N, dtype)
-    return matrix, shard(matrix, mesh, "r", None), normal(rng(3), (_N, 2), dtype)
+    matrix = cases.positive_definite("well", _N, dtype)
+    return matrix, cases.shard(matrix, mesh, "r", None), cases.normal(cases.rng(3), (_N, 2), dtype)
 
 
 def _local_solve(mesh, tile=3, **options):
@@ -62,7 +50,7 @@ def test_independent_calls(traced):
     solve = jax.jit(lambda a, b: [one(factor * a, b) for factor in factors])
     for _ in range(20):
         for factor, x in zip(factors, solve(a, b), strict=True):
-            check_potrs(factor * matrix, x, b)
+            cases.check_potrs(factor * matrix, x, b)
 
 
 def test_identical_calls():
@@ -70,11 +58,11 @@ def test_identical_calls():
     matrix, a, b = _inputs(mesh)
     solutions = jax.jit(lambda a, b: [jaxmg.potrs(a, b, 2, mesh) for _ in range(3)])(a, b)
     for x in solutions:
-        check_potrs(matrix, x, b)
+        cases.check_potrs(matrix, x, b)
 
 
 def test_all_routines_in_one_program():
-    mesh = line(min(4, len(jax.devices())))
+    mesh = cases.line(min(4, len(jax.devices())))
     matrix, a, b = _inputs(mesh, "complex128")
 
     @jax.jit
@@ -83,9 +71,9 @@ def test_all_routines_in_one_program():
         return x, jaxmg.potri(a, 4, mesh), jaxmg.syevd(a, 4, mesh)
 
     x, inverse, (w, v) = everything(a, b)
-    check_potrs(matrix, x, b)
-    check_potri(matrix, inverse)
-    check_syevd(matrix, w, v)
+    cases.check_potrs(matrix, x, b)
+    cases.check_potri(matrix, inverse)
+    cases.check_syevd(matrix, w, v)
 
 
 def test_scan():
@@ -103,12 +91,12 @@ def test_scan():
     shifts = np.arange(1.0, 6.0)
     right = b
     for shift, x in zip(shifts, solve(a, shifts), strict=True):
-        check_potrs(matrix + shift * np.eye(_N), x, right)
+        cases.check_potrs(matrix + shift * np.eye(_N), x, right)
         right = np.asarray(x)
 
 
 def test_fori_loop():
-    mesh = line(2)
+    mesh = cases.line(2)
     matrix, a, b = _inputs(mesh)
     power = jax.jit(
         lambda a, b: jax.lax.fori_loop(0, 4, lambda _, x: jaxmg.potrs(a, x, 5, mesh), b)
@@ -132,26 +120,26 @@ def test_between_collectives():
     )
     for _ in range(3):
         x, status = jax.block_until_ready(jax.jit(run)(a, b))
-        check_potrs(matrix, x, b)
+        cases.check_potrs(matrix, x, b)
         assert status == 0
 
 
 @pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
 def test_local_potrs(jitted):
-    mesh = line(2)
+    mesh = cases.line(2)
     matrix, a, b = _inputs(mesh)
     solve = _local_solve(mesh, return_logdet=True)
     x, logdet, status = (jax.jit(solve) if jitted else solve)(a, b[:, 0])
-    check_potrs(matrix, x, b[:, 0])
+    cases.check_potrs(matrix, x, b[:, 0])
     assert logdet.shape == status.shape == (1,)
     np.testing.assert_allclose(logdet[0], np.linalg.slogdet(matrix)[1], rtol=1e-12)
     assert status[0] == 0
 
 
 def test_local_potri_gives_the_upper_triangle():
-    mesh = line(2)
+    mesh = cases.line(2)
     matrix, _, _ = _inputs(mesh, "complex64")
-    a = shard(upper_only(matrix), mesh, "r", None)
+    a = cases.shard(cases.upper_only(matrix), mesh, "r", None)
     invert = jax.shard_map(
         lambda a: jaxmg.potri_shardmap_ctx(a, 3),
         mesh=mesh, in_specs=P("r", None), out_specs=(P("r", None), P()), check_vma=False,
@@ -159,12 +147,12 @@ def test_local_potri_gives_the_upper_triangle():
     upper, status = jax.jit(invert)(a)
     assert status.shape == (1,) and status[0] == 0
     assert not np.tril(upper, -1).any()
-    check_potri(matrix, jaxmg.potri_symmetrize(upper))
+    cases.check_potri(matrix, jaxmg.potri_symmetrize(upper))
 
 
 @pytest.mark.parametrize("vectors", [True, False])
 def test_local_syevd(vectors):
-    mesh = line(2)
+    mesh = cases.line(2)
     matrix, a, _ = _inputs(mesh)
     specs = (P(), P(None, "r"), P()) if vectors else (P(), P())
     diagonalise = jax.shard_map(
@@ -174,16 +162,18 @@ def test_local_syevd(vectors):
     w, *v, status = jax.jit(diagonalise)(a)
     assert status.shape == (1,) and status[0] == 0
     if vectors:
-        check_syevd(matrix, w, *v)
+        cases.check_syevd(matrix, w, *v)
     np.testing.assert_allclose(w, np.linalg.eigvalsh(matrix), rtol=1e-12)
 
 
 def test_groups_hold_different_matrices():
     """A system of its own for each column of the mesh: ranks of two groups never meet."""
-    mesh = grid()
-    matrices = [positive_definite("well", _N, "float64") + 3 * c * np.eye(_N) for c in range(2)]
-    a = shard(np.concatenate(matrices, axis=1), mesh, "r", "c")
-    b = shard(normal(rng(5), (_N, 2), "float64"), mesh, None, "c")
+    mesh = cases.grid()
+    matrices = [
+        cases.positive_definite("well", _N, "float64") + 3 * c * np.eye(_N) for c in range(2)
+    ]
+    a = cases.shard(np.concatenate(matrices, axis=1), mesh, "r", "c")
+    b = cases.shard(cases.normal(cases.rng(5), (_N, 2), "float64"), mesh, None, "c")
     solve = jax.shard_map(
         lambda a, b: jaxmg.potrs_shardmap_ctx(a, b, 3, in_specs=P("r", None))[0],
         mesh=mesh, in_specs=(P("r", "c"), P(None, "c")), out_specs=P(None, "c"), check_vma=False,
@@ -192,22 +182,22 @@ def test_groups_hold_different_matrices():
     for _ in range(20):
         x = np.asarray(solve(a, b))
         for c, matrix in enumerate(matrices):
-            check_potrs(matrix, x[:, c : c + 1], np.asarray(b)[:, c : c + 1])
+            cases.check_potrs(matrix, x[:, c : c + 1], np.asarray(b)[:, c : c + 1])
 
 
-@one_process("each would start the programs of two threads in an order of its own")
+@cases.one_process("each would start the programs of two threads in an order of its own")
 def test_one_program_from_two_threads():
     """Executions that run at the same time under one key but for the number of the run."""
-    mesh = line(2)
+    mesh = cases.line(2)
     solve = jax.jit(lambda a, b: jaxmg.potrs(a, b, 3, mesh, P("r", None)))
     failures = []
 
     def work(factor):
-        matrix = factor * positive_definite("well", _N, "float64")
-        a, b = shard(matrix, mesh, "r", None), shard(np.ones((_N, 2)), mesh)
+        matrix = factor * cases.positive_definite("well", _N, "float64")
+        a, b = cases.shard(matrix, mesh, "r", None), cases.shard(np.ones((_N, 2)), mesh)
         try:
             for _ in range(50):
-                check_potrs(matrix, np.asarray(solve(a, b)), np.ones((_N, 2)))
+                cases.check_potrs(matrix, np.asarray(solve(a, b)), np.ones((_N, 2)))
         except BaseException as error:
             failures.append(error)
 
@@ -221,28 +211,28 @@ def test_one_program_from_two_threads():
 
 def test_local_blocks_with_replicas():
     """A system for each column of the mesh, with its own right-hand side."""
-    mesh = grid()
-    matrix = positive_definite("well", _N, "float64")
-    a = shard(matrix, mesh, "r", None)
-    b = shard(normal(rng(5), (_N, 2), "float64"), mesh, None, "c")
+    mesh = cases.grid()
+    matrix = cases.positive_definite("well", _N, "float64")
+    a = cases.shard(matrix, mesh, "r", None)
+    b = cases.shard(cases.normal(cases.rng(5), (_N, 2), "float64"), mesh, None, "c")
     # On a square mesh the shape of the block can't tell which axis it is sharded over.
     spec = P("r", None) if len(set(mesh.shape.values())) == 1 else None
     solve = jax.shard_map(
         lambda a, b: jaxmg.potrs_shardmap_ctx(a, b, 3, in_specs=spec)[0],
         mesh=mesh, in_specs=(P("r", None), P(None, "c")), out_specs=P(None, "c"), check_vma=False,
     )  # fmt: skip
-    check_potrs(matrix, jax.jit(solve)(a, b), np.asarray(b))
+    cases.check_potrs(matrix, jax.jit(solve)(a, b), np.asarray(b))
 
 
 @pytest.mark.parametrize("n", [7, 2])
 def test_local_block_with_padding_at_the_end(n):
     """Rows of the global array beyond n are never read."""
-    mesh = line(2)
-    matrix = positive_definite("well", n, "float64")
+    mesh = cases.line(2)
+    matrix = cases.positive_definite("well", n, "float64")
     padded = np.full((2 * -(-n // 2), n), np.nan)
     padded[:n] = matrix
-    x, status = jax.jit(_local_solve(mesh))(shard(padded, mesh, "r", None), np.ones(n))
-    check_potrs(matrix, x, np.ones(n))
+    x, status = jax.jit(_local_solve(mesh))(cases.shard(padded, mesh, "r", None), np.ones(n))
+    cases.check_potrs(matrix, x, np.ones(n))
     assert status[0] == 0
 
 
@@ -250,20 +240,20 @@ def test_checked_replication():
     """A newer shard_map is told that all ranks hold the same solution."""
     if not hasattr(jax.lax, "pcast"):
         pytest.skip("this JAX takes the results of an FFI call for varying")
-    mesh = line(2)
+    mesh = cases.line(2)
     matrix, a, b = _inputs(mesh)
     solve = jax.shard_map(
         lambda a, b: jaxmg.potrs_shardmap_ctx(a, b, 3),
         mesh=mesh, in_specs=(P("r", None), P()), out_specs=P(),
     )  # fmt: skip
-    check_potrs(matrix, jax.jit(solve)(a, b)[0], b)
+    cases.check_potrs(matrix, jax.jit(solve)(a, b)[0], b)
 
 
-@one_process("tests/processes has ranks of other processes that never arrive")
+@cases.one_process("tests/processes has ranks of other processes that never arrive")
 def test_rank_that_never_arrives():
     """An error that names who came and who is missing; the next call works, and so does the next
     execution of the same one."""
-    mesh = line(2)
+    mesh = cases.line(2)
     matrix, a, b = _inputs(mesh)
 
     def local(a, b, skips):
@@ -287,6 +277,6 @@ def test_rank_that_never_arrives():
         plugin.set_rendezvous_timeout(usual)
     assert str(caught.value).startswith("DEADLINE_EXCEEDED: ")
     assert "only rank(s) 0 of 2 came to the call; missing: 1" in str(caught.value)
-    check_potrs(matrix, jaxmg.potrs(a, b, 3), b)
+    cases.check_potrs(matrix, jaxmg.potrs(a, b, 3), b)
     for x in np.asarray(skips_one(a, b, False)):
-        check_potrs(matrix, x, b)
+        cases.check_potrs(matrix, x, b)

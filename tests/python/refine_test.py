@@ -4,23 +4,11 @@ import functools
 import math
 import re
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
-    broad,
-    check_as_good_as_plain,
-    line,
-    normal,
-    of_condition,
-    positive_definite,
-    rng,
-    shard,
-    shard_rows,
-    upper_only,
-    watch_programs,
-)
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -49,7 +37,7 @@ _CORE = {
 
 @pytest.mark.parametrize(
     "n, ranks, dtype, kind",
-    broad(
+    cases.broad(
         [
             (n, ranks, dtype, kind)
             for n, ranks in ((97, 1), (130, 2), (97, 3), (130, 8), (1, 2), (7, 4))
@@ -60,48 +48,57 @@ _CORE = {
     ),
 )
 def test_error_is_that_of_the_plain_solution(n, ranks, dtype, kind):
-    mesh, matrix = line(ranks), positive_definite(kind, n, dtype)
-    a, b = shard_rows(upper_only(matrix), mesh), normal(rng(1), (n, 3), dtype)
+    mesh, matrix = cases.line(ranks), cases.positive_definite(kind, n, dtype)
+    a, b = (
+        cases.shard_rows(cases.upper_only(matrix), mesh),
+        cases.normal(cases.rng(1), (n, 3), dtype),
+    )
     x, status, iterations = _solve(a, b, mesh)
     assert status == 0 and 0 < iterations < 10
     assert x.shape == b.shape and x.dtype == b.dtype and x.sharding.is_fully_replicated
     for scalar in (status, iterations):
         assert scalar.shape == () and scalar.dtype == np.int32
-    check_as_good_as_plain(matrix, a, b, mesh, x)
+    cases.check_as_good_as_plain(matrix, a, b, mesh, x)
 
 
 @pytest.mark.parametrize(
-    "n, ranks, dtype",
-    broad(
+    "n, ranks, dtype, nrhs",
+    cases.broad(
         [
-            (n, ranks, dtype)
+            (n, ranks, dtype, nrhs)
             for n, ranks in ((203, 1), (121, 2), (302, 4), (120, 8))
             for dtype in ("float32", "float64", "complex64", "complex128")
+            for nrhs in (1, 3)
         ],
-        lambda *case: case in {(302, 4, "float64"), (203, 1, "complex64")},
+        lambda *case: case in {(302, 4, "float64", 1), (203, 1, "complex64", 3)},
     ),
 )
-@pytest.mark.parametrize("nrhs", [1, 3])
 def test_residuals_by_parts(n, ranks, dtype, nrhs, monkeypatch):
     """Of x, of lengths that differ by one."""
     for name, value in (("_DEPTH", 30), ("_MEMORY", 2)):
         monkeypatch.setattr(refinement, name, value)
     count = refinement.parts(n, ranks, nrhs)
     assert count == n // max(30, 4 * ranks) // nrhs
-    mesh, matrix = line(ranks), positive_definite("well", n, dtype)
-    a, b = shard_rows(upper_only(matrix), mesh), normal(rng(1), (n, nrhs), dtype)
-    programs = watch_programs(monkeypatch)
+    mesh, matrix = cases.line(ranks), cases.positive_definite("well", n, dtype)
+    a, b = (
+        cases.shard_rows(cases.upper_only(matrix), mesh),
+        cases.normal(cases.rng(1), (n, nrhs), dtype),
+    )
+    programs = cases.watch_programs(monkeypatch)
     x, status, iterations = _solve(a, b, mesh)
     assert status == 0 and 0 < iterations < 10
     products = set(re.findall(r"\bparts = (\d+)", programs[-1].as_text()))
     assert products == {"1", str(count)}
-    check_as_good_as_plain(matrix, a, b, mesh, x)
+    cases.check_as_good_as_plain(matrix, a, b, mesh, x)
 
 
 def test_a_solution_is_as_exact_as_its_residuals():
     """Products with A of low precision, as sums of many terms are, decide on the steps alone."""
     n = 300
-    matrix, b = positive_definite("well", n, "float64"), normal(rng(5), (n, 2), "float64")
+    matrix, b = (
+        cases.positive_definite("well", n, "float64"),
+        cases.normal(cases.rng(5), (n, 2), "float64"),
+    )
     inverse, size = np.linalg.inv(matrix), np.linalg.norm(matrix)
 
     def off(v):
@@ -130,7 +127,7 @@ def _shifted_by(monkeypatch, shift):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "condition, n, iterations",
-    broad(
+    cases.broad(
         [
             (1e2, 200, (1, 5)),
             (1e8, 200, (6, 17 if _CPU else 25)),  # GPUs factor so small a matrix another way
@@ -144,30 +141,30 @@ def test_ill_conditioned_matrices(condition, n, iterations, monkeypatch):
     """Refined, given up, or not even factored."""
     if condition == 1e10:
         _shifted_by(monkeypatch, 1e-5)
-    mesh = line(2)
-    matrix, b = of_condition(condition, n), normal(rng(2), (n, 2), "float64")
-    a = shard_rows(upper_only(matrix), mesh)
+    mesh = cases.line(2)
+    matrix, b = cases.of_condition(condition, n), cases.normal(cases.rng(2), (n, 2), "float64")
+    a = cases.shard_rows(cases.upper_only(matrix), mesh)
     x, status, taken = _solve(a, b, mesh, refine="float32")
     least, most = iterations
     assert status == 0 and least <= taken <= most
-    check_as_good_as_plain(matrix, a, b, mesh, x)
+    cases.check_as_good_as_plain(matrix, a, b, mesh, x)
     # By another way than without, or by the same.
     assert np.array_equal(x, jaxmg.potrs(a, b, None, mesh)) == (taken < 0)
 
 
 @pytest.mark.breadth
 def test_right_hand_sides_of_all_kinds():
-    mesh, n = line(4), 60
-    matrix = positive_definite("well", n, "float64")
-    a = shard_rows(upper_only(matrix), mesh)
-    many = normal(rng(3), (n, 40), "float64") * np.logspace(-250, 250, 40)
+    mesh, n = cases.line(4), 60
+    matrix = cases.positive_definite("well", n, "float64")
+    a = cases.shard_rows(cases.upper_only(matrix), mesh)
+    many = cases.normal(cases.rng(3), (n, 40), "float64") * np.logspace(-250, 250, 40)
     many[:, 17] = 0
     many[1:, 18] = 0
-    there = shard(many, mesh, "r", None)
+    there = cases.shard(many, mesh, "r", None)
     x, status, iterations = _solve(a, there, mesh)
     assert status == 0 and iterations > 0
     assert x.sharding.is_equivalent_to(there.sharding, 2)
-    check_as_good_as_plain(matrix, a, many, mesh, x)
+    cases.check_as_good_as_plain(matrix, a, many, mesh, x)
     x, status, iterations = _solve(a, 0 * there, mesh)
     assert status == 0 and iterations == 0 and not np.asarray(x).any()
 
@@ -175,10 +172,13 @@ def test_right_hand_sides_of_all_kinds():
 @pytest.mark.slow
 @pytest.mark.parametrize("exponents", [(-60, -60), (80, 80), (-70, 70)])
 def test_numbers_beyond_the_range_of_single_precision(exponents):
-    mesh, n = line(2), 64
+    mesh, n = cases.line(2), 64
     scale = np.exp2(np.round(np.linspace(*exponents, n) * np.log2(10)))
-    matrix = scale[:, None] * positive_definite("well", n, "complex128") * scale
-    a, b = shard_rows(upper_only(matrix), mesh), normal(rng(4), (n,), "complex128")
+    matrix = scale[:, None] * cases.positive_definite("well", n, "complex128") * scale
+    a, b = (
+        cases.shard_rows(cases.upper_only(matrix), mesh),
+        cases.normal(cases.rng(4), (n,), "complex128"),
+    )
     x, status, iterations = _solve(a, b, mesh)
     assert status == 0 and 0 < iterations < 8
     plain = np.asarray(jaxmg.potrs(a, b, None, mesh))
@@ -189,12 +189,12 @@ def test_numbers_beyond_the_range_of_single_precision(exponents):
 
 @pytest.mark.slow
 def test_not_positive_definite():
-    mesh, n = line(3), 30
-    b = normal(rng(5), (n, 2), "float64")
+    mesh, n = cases.line(3), 30
+    b = cases.normal(cases.rng(5), (n, 2), "float64")
     for fault, place in ((-1, 12), (np.nan, 29), (np.inf, 0)):
-        matrix = positive_definite("well", n, "float64")
+        matrix = cases.positive_definite("well", n, "float64")
         matrix[place, place] = fault
-        a = shard_rows(matrix, mesh)
+        a = cases.shard_rows(matrix, mesh)
         x, status, iterations = _solve(a, b, mesh)
         expected = jaxmg.potrs(a, b, None, mesh, return_status=True)[1]
         assert np.isnan(x).all() and status == expected != 0 and iterations == _FAILED
@@ -204,19 +204,22 @@ def test_not_positive_definite():
 def test_indefinite_by_less_than_the_shift(monkeypatch):
     """What is factored is positive definite; conjugate gradients find that A isn't."""
     _shifted_by(monkeypatch, 1e-5)
-    mesh, n = line(2), 42
-    q, _ = np.linalg.qr(normal(rng(6), (n, n), "float64"))
+    mesh, n = cases.line(2), 42
+    q, _ = np.linalg.qr(cases.normal(cases.rng(6), (n, n), "float64"))
     matrix = (q * np.append(np.linspace(1, 2, n - 1), -1e-7)) @ q.T
-    a, b = shard_rows((matrix + matrix.T) / 2, mesh), normal(rng(7), (n,), "float64")
+    a, b = (
+        cases.shard_rows((matrix + matrix.T) / 2, mesh),
+        cases.normal(cases.rng(7), (n,), "float64"),
+    )
     x, status, iterations = _solve(a, b, mesh)
     assert np.isnan(x).all() and status == n and iterations == _SLOW
 
 
 def test_nan_in_the_right_hand_side_stays_in_its_column():
-    mesh, n = line(3), 30
-    matrix, b = positive_definite("well", n, "float64"), np.ones((n, 2))
+    mesh, n = cases.line(3), 30
+    matrix, b = cases.positive_definite("well", n, "float64"), np.ones((n, 2))
     b[3, 1] = np.nan
-    a = shard_rows(matrix, mesh)
+    a = cases.shard_rows(matrix, mesh)
     x, status, iterations = _solve(a, b, mesh)
     assert status == 0 and iterations == _SLOW
     np.testing.assert_array_equal(x, jaxmg.potrs(a, b, None, mesh))
@@ -224,9 +227,12 @@ def test_nan_in_the_right_hand_side_stays_in_its_column():
 
 @pytest.mark.slow
 def test_jit_gives_the_same():
-    mesh, n = line(8), 130
-    matrix, b = positive_definite("well", n, "float64"), normal(rng(1), (n, 3), "float64")
-    a = shard_rows(upper_only(matrix), mesh)
+    mesh, n = cases.line(8), 130
+    matrix, b = (
+        cases.positive_definite("well", n, "float64"),
+        cases.normal(cases.rng(1), (n, 3), "float64"),
+    )
+    a = cases.shard_rows(cases.upper_only(matrix), mesh)
     solve = jax.jit(
         lambda a, b: _solve_traced(a, b, mesh), out_shardings=NamedSharding(mesh, P())
     )  # fmt: skip
@@ -245,11 +251,11 @@ def test_nothing_is_gathered_or_copied(donate, monkeypatch):
     """Beside A half of it in lower precision, or in its place a copy to fall back to. (Without the
     native code's own workspace, of which XLA knows nothing.)"""
     monkeypatch.setattr(refinement, "_PIECE", 2**10)
-    mesh, n, nrhs = line(4), 400, 1
-    matrix, b = of_condition(1e14, n), np.ones((n, nrhs))
-    a = shard(matrix, mesh, "r", None)
+    mesh, n, nrhs = cases.line(4), 400, 1
+    matrix, b = cases.of_condition(1e14, n), np.ones((n, nrhs))
+    a = cases.shard(matrix, mesh, "r", None)
     expected = jaxmg.potrs(a, b, None, mesh)
-    programs = watch_programs(monkeypatch)
+    programs = cases.watch_programs(monkeypatch)
     x, status, iterations = _solve(a, b, mesh, donate=donate)
     assert status == 0 and iterations == _FAILED and a.is_deleted() == donate
     np.testing.assert_array_equal(x, expected)
@@ -278,7 +284,7 @@ def test_nothing_is_gathered_or_copied(donate, monkeypatch):
 )
 def test_calls_that_can_not_be(dtype, options, message):
     with pytest.raises(ValueError, match=f"^potrs: .*{message}"):
-        jaxmg.potrs(np.eye(3, dtype=dtype), np.ones(3, dtype), None, line(1), **options)
+        jaxmg.potrs(np.eye(3, dtype=dtype), np.ones(3, dtype), None, cases.line(1), **options)
 
 
 def test_only_the_native_backend_has_it():
@@ -291,5 +297,5 @@ def test_only_the_native_backend_has_it():
 
 
 def test_empty():
-    x, status, iterations = _solve(np.zeros((0, 0)), np.zeros((0, 2)), line(1))
+    x, status, iterations = _solve(np.zeros((0, 0)), np.zeros((0, 2)), cases.line(1))
     assert x.shape == (0, 2) and status == 0 and iterations == 0

@@ -6,25 +6,11 @@ import re
 import threading
 import warnings
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
-    DTYPES,
-    broad,
-    check_potri,
-    check_potrs,
-    check_syevd,
-    context,
-    devices,
-    grid,
-    line,
-    one_process,
-    pick,
-    positive_definite,
-    shard,
-)
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -33,8 +19,8 @@ from jaxmg import _compat
 from jaxmg._call import layouts
 
 _N = 16
-_MOVED = one_process("JAX moves nothing to a mesh of other devices")
-_UNSEEN = one_process("an abstract mesh no larger than its own devices is taken for these")
+_MOVED = cases.one_process("JAX moves nothing to a mesh of other devices")
+_UNSEEN = cases.one_process("an abstract mesh no larger than its own devices is taken for these")
 _SPECS = {
     "row": P("r"),
     "rows": P("r", None),
@@ -50,22 +36,22 @@ _SPECS = {
 @pytest.mark.parametrize("name", _SPECS)
 def test_specs(name, kind):
     """Every spec, inferred; the result comes back in it."""
-    mesh = grid(kind)
-    matrix = positive_definite("well", _N, "float64")
-    a = shard(matrix, mesh, *_SPECS[name])
+    mesh = cases.grid(kind)
+    matrix = cases.positive_definite("well", _N, "float64")
+    a = cases.shard(matrix, mesh, *_SPECS[name])
     b = np.arange(1.0, _N + 1)
-    check_potrs(matrix, jaxmg.potrs(a, b), b)
+    cases.check_potrs(matrix, jaxmg.potrs(a, b), b)
     inverse = jaxmg.potri(a, 3)
-    check_potri(matrix, inverse)
+    cases.check_potri(matrix, inverse)
     assert inverse.sharding.is_equivalent_to(a.sharding, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _SPECS)
 def test_specs_given_under_jit(name):
-    mesh = grid()
-    matrix = positive_definite("well", _N, "complex64")
-    a = shard(matrix, mesh, *_SPECS[name])
+    mesh = cases.grid()
+    matrix = cases.positive_definite("well", _N, "complex64")
+    a = cases.shard(matrix, mesh, *_SPECS[name])
 
     @jax.jit
     def solve(a, b):
@@ -74,8 +60,8 @@ def test_specs_given_under_jit(name):
 
     b = np.ones(_N, "complex64")
     x, w, v = solve(a, b)
-    check_potrs(matrix, x, b)
-    check_syevd(matrix, w, v)
+    cases.check_potrs(matrix, x, b)
+    cases.check_syevd(matrix, w, v)
 
 
 @pytest.mark.parametrize(
@@ -83,68 +69,71 @@ def test_specs_given_under_jit(name):
 )
 def test_explicit_axes_under_jit(name, n):
     """The mesh and the spec are part of the traced type."""
-    mesh = grid(AxisType.Explicit)
-    matrix = positive_definite("well", n, "float64")
-    a = shard(matrix, mesh, *_SPECS[name])
-    b = shard(np.ones((n, 2)), mesh)
+    mesh = cases.grid(AxisType.Explicit)
+    matrix = cases.positive_definite("well", n, "float64")
+    a = cases.shard(matrix, mesh, *_SPECS[name])
+    b = cases.shard(np.ones((n, 2)), mesh)
     inverse, x = jax.jit(lambda a, b: (jaxmg.potri(a), jaxmg.potrs(a, b)))(a, b)
-    check_potri(matrix, inverse)
-    check_potrs(matrix, x, np.ones((n, 2)))
+    cases.check_potri(matrix, inverse)
+    cases.check_potrs(matrix, x, np.ones((n, 2)))
     assert inverse.sharding.is_equivalent_to(a.sharding, 2)
 
 
 @pytest.mark.parametrize(
     "n, jitted, kind",
-    broad(
+    cases.broad(
         itertools.product([_N, 7], [False, True], [AxisType.Auto, AxisType.Explicit]),
         # Half of them, in which all combinations of any two occur.
         lambda n, jitted, kind: ((n == 7) + jitted + (kind == AxisType.Explicit)) % 2 == 0,
     ),
 )
 def test_context_mesh(n, jitted, kind):
-    mesh = grid(kind)
-    matrix = positive_definite("well", n, "float64")
+    mesh = cases.grid(kind)
+    matrix = cases.positive_definite("well", n, "float64")
     b = np.ones(n)
-    with context(mesh):
+    with cases.context(mesh):
         solve = jax.jit(jaxmg.potrs) if jitted else jaxmg.potrs
         x = solve(jnp.asarray(matrix), jnp.asarray(b))
-        check_potrs(matrix, x, b)
+        cases.check_potrs(matrix, x, b)
         assert len(x.devices()) == mesh.devices.size
-        check_potri(matrix, jaxmg.potri(matrix, 3))
+        cases.check_potri(matrix, jaxmg.potri(matrix, 3))
 
 
 def test_context_of_another_mesh():
-    mesh = line(4)
-    matrix = positive_definite("well", _N, "float64")
-    a = shard(matrix, mesh, "r", None)
-    with context(line(2, "s")):
-        check_potrs(matrix, jaxmg.potrs(a, np.ones(_N)), np.ones(_N))
+    mesh = cases.line(4)
+    matrix = cases.positive_definite("well", _N, "float64")
+    a = cases.shard(matrix, mesh, "r", None)
+    with cases.context(cases.line(2, "s")):
+        cases.check_potrs(matrix, jaxmg.potrs(a, np.ones(_N)), np.ones(_N))
 
 
 @pytest.mark.parametrize("order", [[3, 2, 1, 0], [4, 5, 6, 7]])
 def test_context_of_the_same_axes_on_other_devices(order):
-    mesh = Mesh(pick(order), ("r",))
-    matrix, b = positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
-    a = shard(matrix, mesh, "r", None)
-    with context(line(4)):
-        check_potrs(matrix, jaxmg.potrs(a, b, 3), b)
-        check_potri(matrix, jaxmg.potri(a, 3))
+    mesh = Mesh(cases.pick(order), ("r",))
+    matrix, b = cases.positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
+    a = cases.shard(matrix, mesh, "r", None)
+    with cases.context(cases.line(4)):
+        cases.check_potrs(matrix, jaxmg.potrs(a, b, 3), b)
+        cases.check_potri(matrix, jaxmg.potri(a, 3))
 
 
 def test_context_of_another_size_under_jit():
-    mesh, a = line(4), positive_definite("well", _N, "float64")
-    with context(line(2, "s")), pytest.raises(ValueError, match="got one of 4 .* one of 2"):
+    mesh, a = cases.line(4), cases.positive_definite("well", _N, "float64")
+    with (
+        cases.context(cases.line(2, "s")),
+        pytest.raises(ValueError, match="got one of 4 .* one of 2"),
+    ):
         jax.jit(lambda a: jaxmg.potri(a, 3, mesh, P("r")))(a)
 
 
 def _two_axes(kind):
-    return Mesh(np.array(devices(4)).reshape(2, 2), ("pr", "pc"), axis_types=(kind,) * 2)
+    return Mesh(np.array(cases.devices(4)).reshape(2, 2), ("pr", "pc"), axis_types=(kind,) * 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "inside, abstract, jitted, kind",
-    broad(
+    cases.broad(
         itertools.product(*[(False, True)] * 3, (AxisType.Auto, AxisType.Explicit)),
         # Half of them, in which all combinations of any three occur.
         lambda *case: (sum(case[:3]) + (case[3] == AxisType.Explicit)) % 2 == 0,
@@ -154,8 +143,8 @@ def test_given_mesh_against_the_context(inside, abstract, jitted, kind):
     """The mesh that is given is the one that counts."""
     if abstract and jitted and jax.process_count() > 1:
         pytest.skip("a traced array doesn't say which processes an abstract mesh stands for")
-    mesh, other = _two_axes(kind), line(4, "S", kind)
-    matrix, b = positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
+    mesh, other = _two_axes(kind), cases.line(4, "S", kind)
+    matrix, b = cases.positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
     where = (mesh.abstract_mesh if abstract else mesh), P("pr", "pc")
 
     def solve(a, b):
@@ -165,19 +154,19 @@ def test_given_mesh_against_the_context(inside, abstract, jitted, kind):
             *jaxmg.syevd(a, 3, *where), jaxmg.cyclic_1d(a, 2, where[0], P("pr")),
         )  # fmt: skip
 
-    a = shard(matrix, mesh, "pr", "pc")
-    with context(other) if inside else contextlib.nullcontext():
+    a = cases.shard(matrix, mesh, "pr", "pc")
+    with cases.context(other) if inside else contextlib.nullcontext():
         run = jax.jit(solve) if jitted else solve
-        x, again, work, inverse, w, v, dealt = run(a, shard(b, mesh))
-        check_potrs(matrix, x, b)
-        check_potrs(matrix, again, b)
+        x, again, work, inverse, w, v, dealt = run(a, cases.shard(b, mesh))
+        cases.check_potrs(matrix, x, b)
+        cases.check_potrs(matrix, again, b)
         assert work.shape == matrix.shape
-        check_potri(matrix, inverse)
-        check_syevd(matrix, w, v)
+        cases.check_potri(matrix, inverse)
+        cases.check_syevd(matrix, w, v)
         rows = Mesh(mesh.devices[:, 0], ("pr",))
         # A process that has none of them has nothing to look at.
         if len({device.process_index for device in rows.devices}) == jax.process_count():
-            jaxmg.verify_cyclic(matrix, shard(np.asarray(dealt), rows, "pr", None), 2)
+            jaxmg.verify_cyclic(matrix, cases.shard(np.asarray(dealt), rows, "pr", None), 2)
 
 
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
@@ -187,8 +176,8 @@ def test_arrays_move_to_a_mesh_of_two_axes_under_jit(kind):
         pytest.skip("this JAX has no public use_abstract_mesh")
     if kind == AxisType.Explicit and jax.__version_info__ < (0, 10):
         pytest.skip("this JAX can't move arrays of explicit axes to another mesh")
-    other, mesh = line(4, "S", kind), _two_axes(kind)
-    matrix, b = positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
+    other, mesh = cases.line(4, "S", kind), _two_axes(kind)
+    matrix, b = cases.positive_definite("well", _N, "float64"), np.arange(1.0, _N + 1)
 
     @jax.jit
     def solve(a, b):
@@ -199,32 +188,32 @@ def test_arrays_move_to_a_mesh_of_two_axes_under_jit(kind):
             _, w, v, _ = jaxmg.syevd_shardmap_ctx(a, T_A=4)
         return x, w, v
 
-    with context(other):
-        x, w, v = solve(shard(matrix, other, "S", None), shard(b, other))
-    check_potrs(matrix, x, b)
-    check_syevd(matrix, w, v)
+    with cases.context(other):
+        x, w, v = solve(cases.shard(matrix, other, "S", None), cases.shard(b, other))
+    cases.check_potrs(matrix, x, b)
+    cases.check_syevd(matrix, w, v)
 
 
 @_MOVED
 def test_spec_is_not_taken_from_another_mesh():
     """The columns of A on its own mesh say nothing about the mesh that is given."""
-    matrix = positive_definite("well", _N, "float64")
-    a, mesh = shard(matrix, line(4), None, "r"), line(2)
+    matrix = cases.positive_definite("well", _N, "float64")
+    a, mesh = cases.shard(matrix, cases.line(4), None, "r"), cases.line(2)
     inverse = jaxmg.potri(a, 3, mesh)
-    check_potri(matrix, inverse)
+    cases.check_potri(matrix, inverse)
     assert inverse.sharding.is_equivalent_to(NamedSharding(mesh, P("r", None)), 2)
 
 
 @_UNSEEN
 @pytest.mark.parametrize("n", [_N, 7])
 def test_abstract_mesh(n):
-    mesh = line(2, "S")
-    matrix = positive_definite("well", n, "float64")
-    a = shard(matrix, mesh, *(("S", None) if n == _N else ()))
+    mesh = cases.line(2, "S")
+    matrix = cases.positive_definite("well", n, "float64")
+    a = cases.shard(matrix, mesh, *(("S", None) if n == _N else ()))
     b = np.ones(n)
     arguments = (3, mesh.abstract_mesh, P("S", None))
-    check_potrs(matrix, jaxmg.potrs(a, b, *arguments), b)
-    check_potrs(matrix, jax.jit(lambda a, b: jaxmg.potrs(a, b, *arguments))(a, b), b)
+    cases.check_potrs(matrix, jaxmg.potrs(a, b, *arguments), b)
+    cases.check_potrs(matrix, jax.jit(lambda a, b: jaxmg.potrs(a, b, *arguments))(a, b), b)
 
 
 @pytest.mark.parametrize("n", [_N, 7])
@@ -232,43 +221,43 @@ def test_abstract_mesh(n):
 def test_one_device(source, n):
     """Without a mesh: one rank, on the device that holds the matrix."""
     device = jax.local_devices()[-1 if source == "other device" else 0]
-    matrix = positive_definite("well", n, "float64")
+    matrix = cases.positive_definite("well", n, "float64")
     a = jnp.asarray(matrix) if source == "default" else jax.device_put(matrix, device)
     x = jaxmg.potrs(a, np.ones(n))
-    check_potrs(matrix, x, np.ones(n))
+    cases.check_potrs(matrix, x, np.ones(n))
     assert x.devices() == {device}
-    check_potri(matrix, jaxmg.potri(a))
+    cases.check_potri(matrix, jaxmg.potri(a))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "n, dtype",
-    broad(
-        itertools.product([_N, 7, 1], DTYPES),
+    cases.broad(
+        itertools.product([_N, 7, 1], cases.DTYPES),
         lambda n, dtype: n == 7 or (n, dtype) in [(_N, "complex64"), (1, "float64")],
     ),
 )
 def test_numpy_matrix_goes_to_all_devices(n, dtype):
-    matrix = positive_definite("well", n, dtype)
+    matrix = cases.positive_definite("well", n, dtype)
     for b in (np.ones(n, dtype), jnp.ones(n, dtype)):  # JAX only parked the second one somewhere
         x = jaxmg.potrs(matrix, b)
-        check_potrs(matrix, x, np.ones(n, dtype))
+        cases.check_potrs(matrix, x, np.ones(n, dtype))
         assert x.devices() == set(jax.local_devices())
     inverse = jaxmg.potri(matrix)
-    check_potri(matrix, inverse)
+    cases.check_potri(matrix, inverse)
     assert inverse.devices() == set(jax.local_devices())
     assert set(jaxmg.cyclic_1d(matrix, 2).sharding.mesh.axis_names) == {"rank"}
 
 
 def test_numpy_matrix_goes_where_it_is_told():
-    matrix, device = positive_definite("well", _N, "float64"), jax.local_devices()[-1]
+    matrix, device = cases.positive_definite("well", _N, "float64"), jax.local_devices()[-1]
     assert jaxmg.potrs(matrix, np.ones(_N)).devices() == set(jax.local_devices())
     with jax.default_device(device):
         assert jaxmg.potrs(matrix, np.ones(_N)).devices() == {device}
     b = jax.device_put(np.ones(_N), device)
     assert jaxmg.potrs(matrix, b).devices() == {device}
-    mesh = line(2)
-    with context(mesh):
+    mesh = cases.line(2)
+    with cases.context(mesh):
         assert jaxmg.potrs(matrix, np.ones(_N)).devices() == set(mesh.devices.flat)
     assert jaxmg.potrs(matrix, np.ones(_N)).devices() == set(jax.local_devices())
 
@@ -278,50 +267,50 @@ def test_numpy_matrix_goes_where_it_is_told():
     "source", ["numpy", "one device", pytest.param("other mesh", marks=_MOVED)]
 )
 def test_moves_to_the_mesh(source, n):
-    mesh = line(4)
-    matrix = positive_definite("well", n, "float64")
+    mesh = cases.line(4)
+    matrix = cases.positive_definite("well", n, "float64")
     a = {
         "numpy": lambda: matrix,
         "one device": lambda: jax.device_put(matrix, jax.local_devices()[-1]),
-        "other mesh": lambda: shard(matrix, line(2, "s")),
+        "other mesh": lambda: cases.shard(matrix, cases.line(2, "s")),
     }[source]()
-    check_potrs(matrix, jaxmg.potrs(a, np.ones(n), mesh=mesh), np.ones(n))
+    cases.check_potrs(matrix, jaxmg.potrs(a, np.ones(n), mesh=mesh), np.ones(n))
     inverse = jaxmg.potri(a, mesh=mesh)
-    check_potri(matrix, inverse)
+    cases.check_potri(matrix, inverse)
     assert inverse.devices() == set(mesh.devices.flat)
 
 
 @pytest.mark.parametrize("order", [[1, 0], [3, 1, 0, 2], [2, 3], [3, 1, 2]])
 def test_permuted_and_partial_mesh(order):
     """The ranks are the mesh's devices in the mesh's order."""
-    mesh = Mesh(pick(order), ("r",))
+    mesh = Mesh(cases.pick(order), ("r",))
     n = 4 * len(order)
-    matrix = positive_definite("well", n, "float64")
-    a = shard(matrix, mesh, "r", None)
+    matrix = cases.positive_definite("well", n, "float64")
+    a = cases.shard(matrix, mesh, "r", None)
     b = np.arange(1.0, n + 1)
-    check_potrs(matrix, jaxmg.potrs(a, b, 3), b)
-    check_potri(matrix, jaxmg.potri(a, 3))
-    check_syevd(matrix, *jaxmg.syevd(a, 3))
+    cases.check_potrs(matrix, jaxmg.potrs(a, b, 3), b)
+    cases.check_potri(matrix, jaxmg.potri(a, 3))
+    cases.check_syevd(matrix, *jaxmg.syevd(a, 3))
     jaxmg.verify_cyclic(a, jaxmg.cyclic_1d(a, 2), 2)
 
 
 @pytest.mark.parametrize("axis", ["r", "c"])
 def test_replicas_along_other_axes(axis):
-    mesh = grid()
-    matrix = positive_definite("well", _N, "float64")
-    a = shard(matrix, mesh, axis, None)
-    check_potri(matrix, jaxmg.potri(a, 3))
-    check_potrs(matrix, jaxmg.potrs(a, np.ones(_N), 3), np.ones(_N))
+    mesh = cases.grid()
+    matrix = cases.positive_definite("well", _N, "float64")
+    a = cases.shard(matrix, mesh, axis, None)
+    cases.check_potri(matrix, jaxmg.potri(a, 3))
+    cases.check_potrs(matrix, jaxmg.potrs(a, np.ones(_N), 3), np.ones(_N))
 
 
 @pytest.mark.parametrize("entries", [(), ("r",), (None, "r"), ("r", None)])
 def test_solution_is_sharded_like_right_hand_side(entries):
-    mesh = line(2)
-    matrix = positive_definite("well", _N, "float64")
+    mesh = cases.line(2)
+    matrix = cases.positive_definite("well", _N, "float64")
     values = np.ones(_N) if len(entries) == 1 else np.ones((_N, 4))
-    b = shard(values, mesh, *entries)
-    x = jaxmg.potrs(shard(matrix, mesh, "r", None), b)
-    check_potrs(matrix, x, values)
+    b = cases.shard(values, mesh, *entries)
+    x = jaxmg.potrs(cases.shard(matrix, mesh, "r", None), b)
+    cases.check_potrs(matrix, x, values)
     assert x.sharding.is_equivalent_to(b.sharding, b.ndim)
 
 
@@ -329,47 +318,47 @@ def test_solution_is_sharded_like_right_hand_side(entries):
 @pytest.mark.parametrize("axis", ["r", "s"])
 def test_right_hand_side_on_another_mesh(axis):
     """Its spec says nothing of A's mesh, whatever its axes are called."""
-    mesh, other = line(4), line(2, axis)
-    matrix = positive_definite("well", _N, "float64")
-    b = shard(np.ones(_N), other, axis)
-    x = jaxmg.potrs(shard(matrix, mesh, "r", None), b)
-    check_potrs(matrix, x, np.ones(_N))
+    mesh, other = cases.line(4), cases.line(2, axis)
+    matrix = cases.positive_definite("well", _N, "float64")
+    b = cases.shard(np.ones(_N), other, axis)
+    x = jaxmg.potrs(cases.shard(matrix, mesh, "r", None), b)
+    cases.check_potrs(matrix, x, np.ones(_N))
     assert x.sharding.is_equivalent_to(NamedSharding(mesh, P()), 1)
 
 
 @_UNSEEN
 def test_solution_is_sharded_like_explicit_right_hand_side():
-    mesh = line(2, kind=AxisType.Explicit)
-    matrix = positive_definite("well", _N, "float64")
-    b = shard(np.ones(_N), mesh, "r")
-    x = jax.jit(jaxmg.potrs)(shard(matrix, mesh, "r", None), b)
-    check_potrs(matrix, x, np.ones(_N))
+    mesh = cases.line(2, kind=AxisType.Explicit)
+    matrix = cases.positive_definite("well", _N, "float64")
+    b = cases.shard(np.ones(_N), mesh, "r")
+    x = jax.jit(jaxmg.potrs)(cases.shard(matrix, mesh, "r", None), b)
+    cases.check_potrs(matrix, x, np.ones(_N))
     assert x.sharding.is_equivalent_to(b.sharding, 1)
 
 
 @pytest.mark.parametrize("entries", [("r",), (None, "r"), ()])
 def test_solution_under_jit_is_sharded_like_a_constant(entries):
     """Of a right-hand side that isn't traced the sharding is known."""
-    mesh = line(2)
-    matrix = positive_definite("well", _N, "float64")
-    b = shard(np.ones((_N, 4)), mesh, *entries)
+    mesh = cases.line(2)
+    matrix = cases.positive_definite("well", _N, "float64")
+    b = cases.shard(np.ones((_N, 4)), mesh, *entries)
     x = jax.jit(lambda a: jaxmg.potrs(a, b, 3, mesh, P("r")))(matrix)
-    check_potrs(matrix, x, b)
+    cases.check_potrs(matrix, x, b)
     assert x.sharding.is_equivalent_to(b.sharding, 2)
 
 
 def test_result_without_a_possible_sharding_is_replicated():
-    mesh = line(4)
-    matrix = positive_definite("well", 7, "float64")
+    mesh = cases.line(4)
+    matrix = cases.positive_definite("well", 7, "float64")
     inverse = jaxmg.potri(matrix, mesh=mesh, in_specs=P("r", None))
-    check_potri(matrix, inverse)
+    cases.check_potri(matrix, inverse)
     assert inverse.sharding.is_fully_replicated
 
 
-@one_process("each would start the programs of two threads in an order of its own")
+@cases.one_process("each would start the programs of two threads in an order of its own")
 def test_two_disjoint_meshes_from_two_threads():
-    found = devices(4)
-    matrix = positive_definite("well", _N, "float64")
+    found = cases.devices(4)
+    matrix = cases.positive_definite("well", _N, "float64")
     failures = []
 
     def work(part):
@@ -378,7 +367,7 @@ def test_two_disjoint_meshes_from_two_threads():
             a = jax.device_put(matrix, NamedSharding(mesh, P("r", None)))
             for _ in range(8):
                 x = jaxmg.potrs(a, np.ones(_N), 3).block_until_ready()
-                check_potrs(matrix, x, np.ones(_N))
+                cases.check_potrs(matrix, x, np.ones(_N))
         except BaseException as error:
             failures.append(error)
 
@@ -391,26 +380,28 @@ def test_two_disjoint_meshes_from_two_threads():
 
 
 def test_two_disjoint_meshes_at_once():
-    matrix = positive_definite("well", _N, "float64")
-    meshes = [Mesh(pick(order), ("r",)) for order in ([0, 2], [1, 3])]
-    solutions = [jaxmg.potrs(shard(matrix, mesh, "r", None), np.ones(_N), 3) for mesh in meshes]
+    matrix = cases.positive_definite("well", _N, "float64")
+    meshes = [Mesh(cases.pick(order), ("r",)) for order in ([0, 2], [1, 3])]
+    solutions = [
+        jaxmg.potrs(cases.shard(matrix, mesh, "r", None), np.ones(_N), 3) for mesh in meshes
+    ]
     for x in jax.block_until_ready(solutions):
-        check_potrs(matrix, x, np.ones(_N))
+        cases.check_potrs(matrix, x, np.ones(_N))
 
 
 def test_context_is_left_as_it_was():
-    matrix = positive_definite("well", 4, "float64")
-    jaxmg.potrs(shard(matrix, line(2), "r", None), np.ones(4))
+    matrix = cases.positive_definite("well", 4, "float64")
+    jaxmg.potrs(cases.shard(matrix, cases.line(2), "r", None), np.ones(4))
     assert _compat.context_mesh() is None
     assert jax.sharding.get_abstract_mesh().empty
 
 
-@one_process("a warning is of this process's devices")
+@cases.one_process("a warning is of this process's devices")
 def test_a_large_matrix_on_one_of_several_devices_is_a_warning(monkeypatch):
     """Once, in the name of the caller's line, and not where the caller has chosen the device."""
-    devices(2)
+    cases.devices(2)
     monkeypatch.setattr(layouts, "_WORTH_SHARING", 8)
-    matrix = positive_definite("well", 8, "float64")
+    matrix = cases.positive_definite("well", 8, "float64")
     small, chosen = jnp.asarray(matrix[:7, :7]), jax.device_put(matrix, jax.local_devices()[0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -419,7 +410,7 @@ def test_a_large_matrix_on_one_of_several_devices_is_a_warning(monkeypatch):
             jaxmg.potri(small, tile)
             jaxmg.potri(chosen, tile)
             jaxmg.potri(matrix, tile)
-            jaxmg.potri(jnp.asarray(matrix), tile, line(2))
+            jaxmg.potri(jnp.asarray(matrix), tile, cases.line(2))
             with jax.default_device(jax.local_devices()[0]):
                 jaxmg.potri(jnp.asarray(matrix), tile)
     with warnings.catch_warnings(record=True) as caught:

@@ -1,42 +1,31 @@
+import cases
 import jax
 import numpy as np
 import pytest
-from cases import (
-    DTYPES,
-    KINDS,
-    TABLE,
-    check_diagonalises,
-    check_syevd,
-    eps,
-    hermitian,
-    line,
-    positive_definite,
-    shard_rows,
-)
 
 import jaxmg
 
 
-@pytest.mark.parametrize("n, ranks, dtype, tile", TABLE)
+@pytest.mark.parametrize("n, ranks, dtype, tile", cases.TABLE)
 def test_diagonalises(n, ranks, dtype, tile):
-    check_diagonalises(n, ranks, dtype, tile)
+    cases.check_diagonalises(n, ranks, dtype, tile)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize("kind", cases.KINDS)
 def test_accuracy_of_lapack(kind, dtype):
-    mesh = line(min(4, len(jax.devices())))
-    matrix = positive_definite(kind, 60, dtype)
-    check_syevd(matrix, *jaxmg.syevd(shard_rows(matrix, mesh), 8))
+    mesh = cases.line(min(4, len(jax.devices())))
+    matrix = cases.positive_definite(kind, 60, dtype)
+    cases.check_syevd(matrix, *jaxmg.syevd(cases.shard_rows(matrix, mesh), 8))
 
 
 @pytest.mark.parametrize("n, ranks", [(60, 4), (7, 3), (1, 2)])
 def test_eigenvalues_alone(n, ranks):
-    mesh = line(ranks)
-    matrix = hermitian(n, "complex128")
-    a = shard_rows(matrix, mesh)
+    mesh = cases.line(ranks)
+    matrix = cases.hermitian(n, "complex128")
+    a = cases.shard_rows(matrix, mesh)
     expected = np.linalg.eigvalsh(matrix)
-    tolerance = {"rtol": 0, "atol": 10 * n * eps("float64") * np.abs(expected).max()}
+    tolerance = {"rtol": 0, "atol": 10 * n * cases.eps("float64") * np.abs(expected).max()}
     w = jaxmg.syevd(a, 8, mesh, return_eigenvectors=False)
     np.testing.assert_allclose(w, expected, **tolerance)
     w, status = jaxmg.syevd(a, 8, mesh, return_eigenvectors=False, return_status=True)
@@ -47,10 +36,10 @@ def test_eigenvalues_alone(n, ranks):
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("row, column", [(0, 0), (3, 30)])
 def test_not_finite(value, row, column):
-    mesh = line(min(4, len(jax.devices())))
-    matrix = hermitian(40, "float64")
+    mesh = cases.line(min(4, len(jax.devices())))
+    matrix = cases.hermitian(40, "float64")
     matrix[row, column] = value
-    w, v, status = jaxmg.syevd(shard_rows(matrix, mesh), 7, return_status=True)
+    w, v, status = jaxmg.syevd(cases.shard_rows(matrix, mesh), 7, return_status=True)
     assert status != 0
     assert np.isnan(w).all()
     assert np.isnan(v).all()

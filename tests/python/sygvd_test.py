@@ -3,28 +3,12 @@
 import re
 import warnings
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
-from cases import (
-    DTYPES,
-    broad,
-    devices,
-    eps,
-    grid,
-    hermitian,
-    line,
-    normal,
-    one_process,
-    positive_definite,
-    rng,
-    shard,
-    shard_rows,
-    upper_only,
-    wide,
-)
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
@@ -46,14 +30,14 @@ both = pytest.mark.usefixtures("_eigensolver")
 
 def _metric(n, dtype, kappa=10.0):
     """A positive definite matrix of a condition."""
-    q, _ = np.linalg.qr(normal(rng(n, 3), (n, n), np.result_type(dtype, np.float64)))
+    q, _ = np.linalg.qr(cases.normal(cases.rng(n, 3), (n, n), np.result_type(dtype, np.float64)))
     matrix = (q * np.logspace(0, -np.log10(kappa), n)) @ q.conj().T
     return ((matrix + matrix.conj().T) / 2).astype(dtype)
 
 
 def _errors(a, b, w, x):
     """(A X - B X W, X^H B X - 1), the former relative to |A| |X| + |B| |X| |W|."""
-    a, b, w, x = map(wide, (a, b, w, x))
+    a, b, w, x = map(cases.wide, (a, b, w, x))
     size = np.linalg.norm(a, 2) + np.linalg.norm(b, 2) * np.abs(w).max(initial=0)
     residual = np.linalg.norm(a @ x - b @ x * w, 2) / (size * np.linalg.norm(x, 2))
     return residual, np.linalg.norm(x.conj().T @ b @ x - np.eye(x.shape[1]), 2)
@@ -62,7 +46,7 @@ def _errors(a, b, w, x):
 def _check(a, b, w, x, first=0, last=None):
     """Against LAPACK's own, by way of SciPy: its eigenvalues, and its errors."""
     __tracebackhide__ = True
-    n, unit = len(a), eps(a.dtype)
+    n, unit = len(a), cases.eps(a.dtype)
     expected, vectors = scipy.linalg.eigh(a, b, driver="gvd")
     expected, vectors = expected[first:last], vectors[:, first:last]
     assert x.shape == vectors.shape and x.dtype == a.dtype
@@ -77,7 +61,7 @@ def _check_values(a, b, w, expected):
     """As near as LAPACK's: |A| |B^-1| and cond(B) |w| in units of n eps (LAPACK Users' Guide, error
     bounds for the generalized symmetric definite eigenproblem)."""
     __tracebackhide__ = True
-    unit = 10 * len(a) * eps(a.dtype)
+    unit = 10 * len(a) * cases.eps(a.dtype)
     smallest = np.linalg.norm(b, -2)
     atol = unit * np.linalg.norm(a, 2) / smallest
     rtol = unit * np.linalg.norm(b, 2) / smallest
@@ -87,7 +71,7 @@ def _check_values(a, b, w, expected):
 @both
 @pytest.mark.parametrize(
     "n, ranks, dtype, tile",
-    broad(
+    cases.broad(
         [
             (1, 2, "float64", None),
             (7, 4, "complex64", 1),
@@ -102,31 +86,31 @@ def _check_values(a, b, w, expected):
     ),
 )
 def test_diagonalises(n, ranks, dtype, tile):
-    mesh = line(ranks)
-    a, b = hermitian(n, dtype), _metric(n, dtype)
-    rows, metric = (shard_rows(upper_only(matrix), mesh) for matrix in (a, b))
+    mesh = cases.line(ranks)
+    a, b = cases.hermitian(n, dtype), _metric(n, dtype)
+    rows, metric = (cases.shard_rows(cases.upper_only(matrix), mesh) for matrix in (a, b))
     w, x, status = jaxmg.sygvd(rows, metric, tile, mesh, return_status=True)
     _check(a, b, w, x)
     assert x.sharding.is_equivalent_to(rows.sharding, 2)
     assert w.sharding.is_fully_replicated
     assert status.shape == () and status.dtype == np.int32 and status == 0
-    np.testing.assert_array_equal(rows, upper_only(a))
-    np.testing.assert_array_equal(metric, upper_only(b))
+    np.testing.assert_array_equal(rows, cases.upper_only(a))
+    np.testing.assert_array_equal(metric, cases.upper_only(b))
 
 
 @both
 @pytest.mark.parametrize("kappa", [1e3, 1e6])
 def test_ill_conditioned(kappa):
-    a, b = hermitian(60, "float64"), _metric(60, "float64", kappa)
-    _check(a, b, *jaxmg.sygvd(shard_rows(a, line(2)), b))
+    a, b = cases.hermitian(60, "float64"), _metric(60, "float64", kappa)
+    _check(a, b, *jaxmg.sygvd(cases.shard_rows(a, cases.line(2)), b))
 
 
 @both
 @pytest.mark.parametrize("subset", [(0, 3), (17, 40)])
 def test_subset(subset):
-    mesh = line(4)
-    a, b = hermitian(40, "complex128"), _metric(40, "complex128")
-    rows, metric = (shard_rows(upper_only(matrix), mesh) for matrix in (a, b))
+    mesh = cases.line(4)
+    a, b = cases.hermitian(40, "complex128"), _metric(40, "complex128")
+    rows, metric = (cases.shard_rows(cases.upper_only(matrix), mesh) for matrix in (a, b))
     w, x, status = jaxmg.eigh(rows, metric, subset_by_index=subset, return_status=True)
     _check(a, b, w, x, *subset)
     assert status == 0
@@ -135,9 +119,9 @@ def test_subset(subset):
 
 @both
 def test_eigenvalues_alone():
-    a, b = hermitian(39, "float64"), _metric(39, "float64")
+    a, b = cases.hermitian(39, "float64"), _metric(39, "float64")
     expected = scipy.linalg.eigh(a, b, eigvals_only=True)
-    rows = shard_rows(a, line(2))
+    rows = cases.shard_rows(a, cases.line(2))
     w, status = jaxmg.sygvd(rows, b, return_eigenvectors=False, return_status=True)
     assert status == 0
     _check_values(a, b, w, expected)
@@ -146,8 +130,8 @@ def test_eigenvalues_alone():
 
 
 def test_eigh_of_all_is_sygvd():
-    mesh = line(2)
-    a, b = hermitian(10, "float32"), _metric(10, "float32")
+    mesh = cases.line(2)
+    a, b = cases.hermitian(10, "float32"), _metric(10, "float32")
     for found, expected in zip(
         jaxmg.eigh(a, b, 3, mesh, return_status=True),
         jaxmg.sygvd(a, b, 3, mesh, return_status=True),
@@ -156,24 +140,26 @@ def test_eigh_of_all_is_sygvd():
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
 def test_diagonal_matrices(dtype):
     """The eigenvalues are quotients, the eigenvectors columns of B^(-1/2)."""
     b = np.arange(1, 9)[::-1] ** 2
     a = (b * np.arange(8)).astype(dtype)
-    w, x = jaxmg.sygvd(np.diag(a), np.diag(b.astype(dtype)), mesh=line(3))
-    np.testing.assert_allclose(w, np.arange(8), rtol=10 * eps(dtype), atol=100 * eps(dtype))
-    np.testing.assert_allclose(np.abs(x), np.diag(b**-0.5), atol=100 * eps(dtype))
+    w, x = jaxmg.sygvd(np.diag(a), np.diag(b.astype(dtype)), mesh=cases.line(3))
+    np.testing.assert_allclose(
+        w, np.arange(8), rtol=10 * cases.eps(dtype), atol=100 * cases.eps(dtype)
+    )
+    np.testing.assert_allclose(np.abs(x), np.diag(b**-0.5), atol=100 * cases.eps(dtype))
 
 
 @both
 @pytest.mark.parametrize("order", [1, 6, 20])
 @pytest.mark.parametrize("wrong", [-1.0, np.nan, np.inf])
 def test_b_is_not_positive_definite(order, wrong):
-    mesh = line(2)
-    a, b = (positive_definite("well", 20, "float64") for _ in range(2))
+    mesh = cases.line(2)
+    a, b = (cases.positive_definite("well", 20, "float64") for _ in range(2))
     b[order - 1, order - 1] = wrong
-    a, b = shard_rows(a, mesh), shard_rows(b, mesh)
+    a, b = cases.shard_rows(a, mesh), cases.shard_rows(b, mesh)
     w, x, status = jaxmg.sygvd(a, b, 3, return_status=True)
     assert status == 20 + order
     assert np.isnan(w).all() and np.isnan(x).all()
@@ -186,11 +172,11 @@ def test_b_is_not_positive_definite(order, wrong):
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 @pytest.mark.parametrize("row, column", [(0, 0), (3, 30), (39, 39)])
 def test_not_finite(value, row, column):
-    mesh = line(2)
-    good = positive_definite("well", 40, "complex64")
+    mesh = cases.line(2)
+    good = cases.positive_definite("well", 40, "complex64")
     bad = good.copy()
     bad[row, column] = value
-    good, bad = shard_rows(good, mesh), shard_rows(bad, mesh)
+    good, bad = cases.shard_rows(good, mesh), cases.shard_rows(bad, mesh)
     for a, b in ((bad, good), (good, bad)):
         w, x, status = jaxmg.sygvd(a, b, 7, return_status=True)
         assert 0 < status <= 40 if a is bad else 40 < status <= 80
@@ -199,17 +185,17 @@ def test_not_finite(value, row, column):
 
 @both
 def test_the_same_bits_every_time():
-    mesh = line(3)
-    a, b = (shard_rows(f(60, "float64"), mesh) for f in (hermitian, _metric))
+    mesh = cases.line(3)
+    a, b = (cases.shard_rows(f(60, "float64"), mesh) for f in (cases.hermitian, _metric))
     for first, second in zip(jaxmg.sygvd(a, b), jaxmg.sygvd(a, b), strict=True):
         np.testing.assert_array_equal(first, second)
 
 
 @pytest.mark.parametrize("subset", [None, (2, 9)])
 def test_donated(subset):
-    mesh = line(2)
-    a, b = hermitian(40, "float64"), _metric(40, "float64")
-    rows, metric = shard_rows(a, mesh), shard_rows(b, mesh)
+    mesh = cases.line(2)
+    a, b = cases.hermitian(40, "float64"), _metric(40, "float64")
+    rows, metric = cases.shard_rows(a, mesh), cases.shard_rows(b, mesh)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # "donated buffers were not usable"
         w, x = jaxmg.eigh(rows, metric, subset_by_index=subset, donate=True)
@@ -218,19 +204,19 @@ def test_donated(subset):
 
 
 def test_donated_where_one_of_them_lies_otherwise():
-    mesh = line(2)
-    a, b = hermitian(40, "float64"), _metric(40, "float64")
-    rows, metric = shard_rows(a, mesh), shard(b, mesh)
+    mesh = cases.line(2)
+    a, b = cases.hermitian(40, "float64"), _metric(40, "float64")
+    rows, metric = cases.shard_rows(a, mesh), cases.shard(b, mesh)
     w = jaxmg.sygvd(rows, metric, return_eigenvectors=False, donate=True)
     _check_values(a, b, w, scipy.linalg.eigh(a, b, eigvals_only=True))
     assert rows.is_deleted() and metric.is_deleted()
     kept = b.copy()
-    jax.block_until_ready(jaxmg.sygvd(shard_rows(a, mesh), b, donate=True))
+    jax.block_until_ready(jaxmg.sygvd(cases.shard_rows(a, mesh), b, donate=True))
     np.testing.assert_array_equal(b, kept)
 
 
 def test_one_matrix_twice_cannot_be_donated():
-    a = shard_rows(_metric(8, "float64"), line(2))
+    a = cases.shard_rows(_metric(8, "float64"), cases.line(2))
     np.testing.assert_allclose(jaxmg.sygvd(a, a)[0], np.ones(8), rtol=1e-13)
     with pytest.raises(ValueError, match="sygvd: b shares the memory of a"):
         jaxmg.sygvd(a, a, donate=True)
@@ -238,8 +224,8 @@ def test_one_matrix_twice_cannot_be_donated():
 
 @both
 def test_under_jit_on_a_grid():
-    mesh = grid()
-    a, b = hermitian(40, "float64"), _metric(40, "float64")
+    mesh = cases.grid()
+    a, b = cases.hermitian(40, "float64"), _metric(40, "float64")
 
     @jax.jit
     def solve(a, b):
@@ -247,31 +233,31 @@ def test_under_jit_on_a_grid():
         w, x = jaxmg.sygvd(a + a, b, **where)
         return w / 2, x, *jaxmg.eigh(a, b, subset_by_index=(1, 5), **where)
 
-    w, x, some, of_some = solve(shard(a, mesh, "r", "c"), shard(b, mesh, None, "c"))
+    w, x, some, of_some = solve(cases.shard(a, mesh, "r", "c"), cases.shard(b, mesh, None, "c"))
     _check(a, b, w, x)
     _check(a, b, some, of_some, 1, 5)
 
 
 def test_meshes_of_explicit_axes():
-    mesh = grid(AxisType.Explicit)
-    a, b = hermitian(24, "float64"), _metric(24, "float64")
-    w, x = jax.jit(jaxmg.sygvd)(shard(a, mesh, "r", "c"), shard(b, mesh, None, "r"))
+    mesh = cases.grid(AxisType.Explicit)
+    a, b = cases.hermitian(24, "float64"), _metric(24, "float64")
+    w, x = jax.jit(jaxmg.sygvd)(cases.shard(a, mesh, "r", "c"), cases.shard(b, mesh, None, "r"))
     _check(a, b, w, x)
 
 
 def test_the_mesh_is_that_of_either_matrix():
-    mesh = line(2)
-    a, b = hermitian(20, "float64"), _metric(20, "float64")
-    for pair in ((shard_rows(a, mesh), b), (a, shard_rows(b, mesh))):
+    mesh = cases.line(2)
+    a, b = cases.hermitian(20, "float64"), _metric(20, "float64")
+    for pair in ((cases.shard_rows(a, mesh), b), (a, cases.shard_rows(b, mesh))):
         w, x = jaxmg.sygvd(*pair)
         assert x.sharding.mesh == mesh
         _check(a, b, w, x)
 
 
-@one_process("a device is of this process's")
+@cases.one_process("a device is of this process's")
 def test_one_device():
-    a, b = hermitian(30, "complex64"), _metric(30, "complex64")
-    _check(a, b, *jaxmg.sygvd(jax.device_put(a, devices(1)[0]), jnp.asarray(b)))
+    a, b = cases.hermitian(30, "complex64"), _metric(30, "complex64")
+    _check(a, b, *jaxmg.sygvd(jax.device_put(a, cases.devices(1)[0]), jnp.asarray(b)))
 
 
 @pytest.mark.slow
@@ -280,10 +266,12 @@ def test_one_device():
 @pytest.mark.parametrize("n", [20, 21])
 def test_inside_shard_map(n, vectors):
     ranks = 4
-    mesh = line(ranks)
+    mesh = cases.line(ranks)
     extra = -n % ranks
-    a, b = hermitian(n, "float64"), _metric(n, "float64")
-    padded = [shard(np.pad(matrix, ((0, extra), (0, 0))), mesh, "r", None) for matrix in (a, b)]
+    a, b = cases.hermitian(n, "float64"), _metric(n, "float64")
+    padded = [
+        cases.shard(np.pad(matrix, ((0, extra), (0, 0))), mesh, "r", None) for matrix in (a, b)
+    ]
 
     def solve(a, b):
         found = jaxmg.sygvd_shardmap_ctx(a, b, 3, return_eigenvectors=vectors)
@@ -303,12 +291,12 @@ def test_inside_shard_map(n, vectors):
 
 def test_padding_of_the_caller():
     n, ranks = 20, 4
-    mesh = line(ranks)
-    a, b = hermitian(n, "float64"), _metric(n, "float64")
+    mesh = cases.line(ranks)
+    a, b = cases.hermitian(n, "float64"), _metric(n, "float64")
 
     def pad(matrix):
         blocks = matrix.reshape(ranks, n // ranks, n)
-        return shard(np.pad(blocks, ((0, 0), (0, 2), (0, 0))).reshape(-1, n), mesh, "r", None)
+        return cases.shard(np.pad(blocks, ((0, 0), (0, 2), (0, 0))).reshape(-1, n), mesh, "r", None)
 
     w, x = jaxmg.sygvd(pad(a), pad(b), pad=False)
     x = np.asarray(x).reshape(ranks, -1, n)[:, : n // ranks].reshape(n, n)
@@ -316,12 +304,12 @@ def test_padding_of_the_caller():
 
 
 def test_the_work_arrays_take_the_memory_of_both():
-    mesh = line(2)
-    a, b = hermitian(20, "float64"), _metric(20, "float64")
+    mesh = cases.line(2)
+    a, b = cases.hermitian(20, "float64"), _metric(20, "float64")
     solve = jax.jit(
         lambda a, b: jaxmg.sygvd_jit_ctx(a, b, 3, mesh, P("r", None)), donate_argnums=(0, 1)
     )
-    rows, metric = (shard(matrix, mesh, "r", None) for matrix in (a, b))
+    rows, metric = (cases.shard(matrix, mesh, "r", None) for matrix in (a, b))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         a_work, b_work, w, x, status = solve(rows, metric)
@@ -337,7 +325,7 @@ def test_the_work_arrays_take_the_memory_of_both():
 def test_its_plan(request, vectors):
     """As docs/memory.md has it: that of syevd, B and two of its tile columns, on GPUs at least, and
     room for a rank's rows of A, which all ranks have where they solve with vectors."""
-    n, mesh = 1024, line(2)
+    n, mesh = 1024, cases.line(2)
     alone, pair = (
         jaxmg.plan(name, n, "float64", mesh, donate=True, return_eigenvectors=vectors)
         for name in ("syevd", "sygvd")

@@ -2,28 +2,16 @@
 
 import itertools
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
-    broad,
-    eps,
-    hermitian_part,
-    line,
-    needs_transformations,
-    normal,
-    one_process,
-    positive_definite,
-    rng,
-    shard,
-    shard_rows,
-)
 from routines import ROUTINES
 
 import jaxmg
 
-pytestmark = one_process("each routine has tests of its own")
+pytestmark = cases.one_process("each routine has tests of its own")
 
 # Each value of every parameter once; refinement, which takes long to compile, is breadth.
 _SHAPES = [
@@ -32,7 +20,7 @@ _SHAPES = [
     (33, 3, "float64", None),
     (50, 4, "complex128", 7),
 ]
-_CASES = broad(
+_CASES = cases.broad(
     [(name, *shape) for name, shape in itertools.product(ROUTINES, _SHAPES)],
     lambda name, *_: "jaxmg_hemm" not in ROUTINES[name].handlers,
 )
@@ -40,17 +28,21 @@ _CASES = broad(
 
 def _matrices(n, dtype):
     """(a, m, b), with a and m positive definite and spectra of their own."""
-    a = positive_definite("well", n, dtype) + np.diag(np.arange(n) / n).astype(dtype)
-    return a, positive_definite("well", n, dtype), normal(rng(n, 3), (n, 2), dtype)
+    a = cases.positive_definite("well", n, dtype) + np.diag(np.arange(n) / n).astype(dtype)
+    return (
+        a,
+        cases.positive_definite("well", n, dtype),
+        cases.normal(cases.rng(n, 3), (n, 2), dtype),
+    )
 
 
 def _prepare(name, n, ranks, dtype, tile):
     """(function that calls the routine, its arrays on the host)."""
-    routine, mesh = ROUTINES[name], line(ranks)
+    routine, mesh = ROUTINES[name], cases.line(ranks)
     arrays = dict(zip("amb", _matrices(n, dtype), strict=True))
-    place = {kind: shard_rows(arrays[kind], mesh) for kind in "am"}
-    place["b"] = shard(arrays["b"], mesh)
-    operands = routine.make_operands(jaxmg, place.get, tile, mesh=mesh)
+    on_mesh = {kind: cases.shard_rows(arrays[kind], mesh) for kind in "am"}
+    on_mesh["b"] = cases.shard(arrays["b"], mesh)
+    operands = routine.make_operands(jaxmg, on_mesh.get, tile, mesh=mesh)
     return lambda: routine.call(jaxmg, operands, tile, mesh=mesh), arrays
 
 
@@ -63,7 +55,7 @@ def test_results_are_right(name, n, ranks, dtype, tile):
     call, arrays = _prepare(name, n, ranks, dtype, tile)
     results = dict(zip(ROUTINES[name].returns, call(), strict=True))
     assert results.pop("status", 0) == 0
-    limit = 10 * n * eps(dtype)
+    limit = 10 * n * cases.eps(dtype)
     assert _error(name, arrays, results) <= limit
     # An entry that is wrong is seen.
     first, *others = map(np.array, results.values())
@@ -76,7 +68,7 @@ def test_results_are_right(name, n, ranks, dtype, tile):
         }.get(key, dtype)  # fmt: skip
 
 
-_TRANSFORMED = broad(
+_TRANSFORMED = cases.broad(
     [(name,) for name, routine in ROUTINES.items() if routine.transforms],
     lambda name: "jaxmg_hemm" not in ROUTINES[name].handlers,
 )
@@ -84,7 +76,7 @@ _TRANSFORMED = broad(
 
 def _function(name, ranks):
     """The routine as a function of (a, m, b); a factor that it takes is made of a."""
-    routine, mesh = ROUTINES[name], line(ranks)
+    routine, mesh = ROUTINES[name], cases.line(ranks)
 
     def function(*arrays):
         arrays = dict(zip("amb", arrays, strict=True))
@@ -94,7 +86,7 @@ def _function(name, ranks):
     return function
 
 
-@needs_transformations
+@cases.needs_transformations
 @pytest.mark.parametrize("name", _TRANSFORMED)
 def test_each_matrix_of_a_batch_has_its_result(name):
     n, dtype = 6, "float64"
@@ -104,16 +96,20 @@ def test_each_matrix_of_a_batch_has_its_result(name):
     for i, arrays in enumerate(zip(*batch, strict=True)):
         results = {key: found[key][i] for key in ROUTINES[name].returns}
         assert results.pop("status", 0) == 0
-        assert _error(name, dict(zip("amb", arrays, strict=True)), results) <= 10 * n * eps(dtype)
+        assert _error(name, dict(zip("amb", arrays, strict=True)), results) <= 10 * n * cases.eps(
+            dtype
+        )
 
 
-@needs_transformations
+@cases.needs_transformations
 @pytest.mark.parametrize("name", _TRANSFORMED)
 def test_the_derivative_is_that_of_finite_differences(name):
     n, step, function = 6, 1e-5, _function(name, 2)
     arrays = _matrices(n, "float64")
-    directions = [normal(rng(n, k), array.shape, "float64") for k, array in enumerate(arrays)]
-    directions[:2] = map(hermitian_part, directions[:2])
+    directions = [
+        cases.normal(cases.rng(n, k), array.shape, "float64") for k, array in enumerate(arrays)
+    ]
+    directions[:2] = map(cases.hermitian_part, directions[:2])
 
     def along(t):
         results = function(*(x + t * y for x, y in zip(arrays, directions, strict=True)))

@@ -4,10 +4,10 @@ import collections
 import json
 import os
 
+import cases
 import jax
 import numpy as np
 import pytest
-from cases import line, one_process, positive_definite, shard
 
 import jaxmg
 
@@ -32,10 +32,10 @@ def traced(tmp_path, monkeypatch):
     return path
 
 
-@one_process("each records its own ranks")
+@cases.one_process("each records its own ranks")
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_potrs_shows_every_step_of_every_rank(traced, ranks):
-    a = shard(positive_definite("well", _N, "float64"), line(ranks), "r", None)
+    a = cases.shard(cases.positive_definite("well", _N, "float64"), cases.line(ranks), "r", None)
     jax.block_until_ready(jaxmg.potrs(a, np.ones(_N), _TILE))
     steps = collections.defaultdict(lambda: collections.defaultdict(list))
     for event in _ranges(traced):
@@ -54,7 +54,7 @@ def test_potrs_shows_every_step_of_every_rank(traced, ranks):
 
 
 def test_calls_are_told_apart(traced):
-    a = shard(positive_definite("well", _N, "float32"), line(2), "r", None)
+    a = cases.shard(cases.positive_definite("well", _N, "float32"), cases.line(2), "r", None)
     for _ in range(2):
         jax.block_until_ready(jaxmg.potri(a, _TILE))
         jax.block_until_ready(jaxmg.syevd(a, _TILE))
@@ -67,8 +67,8 @@ def test_calls_are_told_apart(traced):
 def test_nothing_is_written_unless_asked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("JAXMG_TRACE", raising=False)
-    a = positive_definite("well", _N, "float64")
-    jax.block_until_ready(jaxmg.potrs(a, np.ones(_N), _TILE, line(2)))
+    a = cases.positive_definite("well", _N, "float64")
+    jax.block_until_ready(jaxmg.potrs(a, np.ones(_N), _TILE, cases.line(2)))
     assert not list(tmp_path.iterdir())
 
 
@@ -81,8 +81,8 @@ def test_a_file_that_cannot_be_written_stops_nothing(kind, tmp_path, monkeypatch
     else:
         os.mkfifo(path)
     monkeypatch.setenv("JAXMG_TRACE", str(path))
-    a = positive_definite("well", _N, "float64")
+    a = cases.positive_definite("well", _N, "float64")
     for _ in range(2):
-        x = jaxmg.potrs(a, np.ones(_N), _TILE, line(2))
+        x = jaxmg.potrs(a, np.ones(_N), _TILE, cases.line(2))
         np.testing.assert_allclose(a @ np.asarray(x), 1, rtol=1e-10)
     assert capfd.readouterr().err.count("JAXMG_TRACE: can't write") == 1

@@ -3,34 +3,18 @@
 import functools
 import re
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
-    DTYPES,
-    broad,
-    eps,
-    grid,
-    hermitian_part,
-    kinds,
-    line,
-    needs_transformations,
-    normal,
-    on,
-    one_process,
-    positive_definite,
-    precisely,
-    rng,
-    shard,
-)
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg._transform import at_once, batching, derivatives
 
-pytestmark = needs_transformations
+pytestmark = cases.needs_transformations
 
 _SIZE, _N = 5, 7
 
@@ -97,9 +81,9 @@ _FUNCTIONS = {
 
 
 def _batch(dtype, size=_SIZE, n=_N):
-    matrix = positive_definite("well", n, dtype)
+    matrix = cases.positive_definite("well", n, dtype)
     a = np.stack([matrix + i * np.diag(np.arange(n)).astype(dtype) / n for i in range(size)])
-    return jnp.asarray(a), jnp.asarray(normal(rng(4), (size, n, 2), dtype))
+    return jnp.asarray(a), jnp.asarray(cases.normal(cases.rng(4), (size, n, 2), dtype))
 
 
 def _takes_at_once(ranks):
@@ -117,20 +101,20 @@ def _one_after_the_other(monkeypatch):
 def _check(found, expected, dtype):
     __tracebackhide__ = True
     jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=2000 * eps(dtype)),
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=2000 * cases.eps(dtype)),
         found,
         expected,
     )
 
 
-@kinds
+@cases.kinds
 @pytest.mark.parametrize(
     "name, dtype, ranks, how",
-    broad(
+    cases.broad(
         [
             (name, dtype, (1, 2, 4, 8)[(i + j) % 4], ("eager", "jit", "of jit")[(i + j) % 3])
             for i, name in enumerate(_FUNCTIONS)
-            for j, dtype in enumerate(DTYPES)
+            for j, dtype in enumerate(cases.DTYPES)
             if (i + j) % 2 == 0
         ],
         lambda name, dtype, *_: (
@@ -143,18 +127,18 @@ def test_matrices(name, dtype, ranks, how, kind, monkeypatch):
     if (ranks + len(name)) % 2:
         _one_after_the_other(monkeypatch)
     ours, theirs = _FUNCTIONS[name]
-    mesh, arrays = line(ranks, kind=kind), _batch(dtype)
+    mesh, arrays = cases.line(ranks, kind=kind), _batch(dtype)
     function = lambda a, b: ours(a, b, mesh)  # noqa: E731
     function = jax.vmap(jax.jit(function) if how == "of jit" else function)
     found = (jax.jit(function) if how == "jit" else function)(*arrays)
-    _check(found, jax.vmap(precisely(theirs))(*arrays), dtype)
+    _check(found, jax.vmap(cases.precisely(theirs))(*arrays), dtype)
 
 
-@kinds
+@cases.kinds
 @pytest.mark.parametrize("name", ["potrs", "cho_solve"])
 @pytest.mark.parametrize("k", [None, 2])
 def test_right_hand_sides_become_columns(name, k, kind):
-    mesh, (a, b) = line(2, kind=kind), _batch("complex128")
+    mesh, (a, b) = cases.line(2, kind=kind), _batch("complex128")
     b = b[..., 0] if k is None else b
     if name == "potrs":
         solve = lambda b: jaxmg.potrs(a[0], b, 2, mesh)  # noqa: E731
@@ -172,11 +156,11 @@ def test_right_hand_sides_become_columns(name, k, kind):
     assert "scan" not in text and "while" not in text
 
 
-@kinds
+@cases.kinds
 @pytest.mark.slow
-@pytest.mark.parametrize("kept", broad([(False,), (True,)], lambda kept: not kept))
+@pytest.mark.parametrize("kept", cases.broad([(False,), (True,)], lambda kept: not kept))
 def test_refined_right_hand_sides_become_columns(kept, kind):
-    mesh, (a, b) = line(2, kind=kind), _batch("float64")
+    mesh, (a, b) = cases.line(2, kind=kind), _batch("float64")
     b = b.at[1].set(0)  # alone it would take no iteration
 
     def solve(b):
@@ -192,22 +176,22 @@ def test_refined_right_hand_sides_become_columns(kept, kind):
     assert np.unique(iterations).size == 1 and iterations[0] > 0
 
 
-@kinds
+@cases.kinds
 @pytest.mark.breadth
-@one_process("it takes long")
+@cases.one_process("it takes long")
 def test_one_right_hand_side_for_all(kind):
-    mesh, (a, b) = line(2, kind=kind), _batch("float64")
+    mesh, (a, b) = cases.line(2, kind=kind), _batch("float64")
     found = jax.vmap(lambda a: jaxmg.potrs(a, b[0, :, 0], 2, mesh))(a)
     _check(found, jax.vmap(lambda a: jnp.linalg.solve(a, b[0, :, 0]))(a), float)
 
 
-@kinds
+@cases.kinds
 @pytest.mark.breadth
-@one_process("it takes long")
+@cases.one_process("it takes long")
 @pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("axes", [((0, 0), (0, 0)), ((None, 0), (0, 0)), ((0, None), (None, 0))])
 def test_nested(axes, jitted, kind):
-    mesh, (a, b) = line(2, kind=kind), _batch("float64")
+    mesh, (a, b) = cases.line(2, kind=kind), _batch("float64")
     outer, inner = axes
     arrays = [
         jnp.stack([x, 2 * x, 3 * x])
@@ -228,7 +212,7 @@ def test_nested(axes, jitted, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name, jitted",
-    broad(
+    cases.broad(
         [
             (name, jitted)
             for name in ("potrs", "potri", "factor", "refined factor", "eigvalsh")
@@ -238,10 +222,10 @@ def test_nested(axes, jitted, kind):
         alone=True,
     ),
 )
-@kinds
+@cases.kinds
 @pytest.mark.parametrize("order", ["grad of vmap", "vmap of grad"])
 def test_derivatives(name, jitted, order, kind):
-    (ours, theirs), mesh, arrays = _FUNCTIONS[name], line(2, kind=kind), _batch("float64")
+    (ours, theirs), mesh, arrays = _FUNCTIONS[name], cases.line(2, kind=kind), _batch("float64")
 
     def size(f, mapped):
         def of_one(a, b):
@@ -255,19 +239,19 @@ def test_derivatives(name, jitted, order, kind):
         (lambda f: f if first else jax.vmap(f))(jax.grad(size(f, first), (0, 1)))
         for f in (lambda a, b: ours(a, b, mesh), theirs)
     )
-    found = jax.jit(found) if jitted else on(mesh, found)
+    found = jax.jit(found) if jitted else cases.on(mesh, found)
     _check(found(*arrays), expected(*arrays), float)
 
 
-@kinds
+@cases.kinds
 @pytest.mark.breadth
-@one_process("it takes long")
+@cases.one_process("it takes long")
 @pytest.mark.parametrize("name", ["potrs", "cho_solve", "potri"])
 def test_one_after_the_other(name, kind, monkeypatch):
     """As matrices are that no device has room for."""
     monkeypatch.setattr(batching, "_MATRICES", float("inf"))
     monkeypatch.setattr(type(jaxmg.cho_factor(np.eye(2)).layout), "memory", 1)
-    (ours, theirs), mesh, arrays = _FUNCTIONS[name], line(2, kind=kind), _batch("float64")
+    (ours, theirs), mesh, arrays = _FUNCTIONS[name], cases.line(2, kind=kind), _batch("float64")
     jax.clear_caches()
     function = jax.vmap(lambda a, b: ours(a, b, mesh))
     text = str(jax.make_jaxpr(function)(*arrays))
@@ -275,27 +259,27 @@ def test_one_after_the_other(name, kind, monkeypatch):
     _check(function(*arrays), jax.vmap(theirs)(*arrays), float)
     size = lambda a, b: jnp.sum(function((a + a.mT) / 2, b) ** 2)  # noqa: E731
     expected = lambda a, b: jnp.sum(jax.vmap(theirs)((a + a.mT) / 2, b) ** 2)  # noqa: E731
-    gradient = on(mesh, jax.grad(size, (0, 1)))
+    gradient = cases.on(mesh, jax.grad(size, (0, 1)))
     _check(gradient(*arrays), jax.grad(expected, (0, 1))(*arrays), float)
 
 
-@kinds
-@one_process("of a program's text")
+@cases.kinds
+@cases.one_process("of a program's text")
 def test_every_device_takes_its_share(kind):
-    mesh, n = line(4, kind=kind), 16
+    mesh, n = cases.line(4, kind=kind), 16
     a, b = _batch("float64", 8, n)
-    a, b = (shard(np.asarray(x), mesh, "r", None, None) for x in (a, b))
+    a, b = (cases.shard(np.asarray(x), mesh, "r", None, None) for x in (a, b))
     function = jax.jit(jax.vmap(lambda a, b: jaxmg.potrs(a, b, mesh=mesh)))
     text = function.lower(a, b).compile().as_text()
     assert f"f64[2,{n},{n}]" in text and f"f64[8,{n},{n}]" not in text
     _check(function(a, b), jnp.linalg.solve(a, b), float)
 
 
-@kinds
+@cases.kinds
 @pytest.mark.breadth
 @pytest.mark.parametrize("shape", [(3,), (2, 3)])
 def test_leading_dimensions(shape, kind):
-    mesh, count = line(2, kind=kind), int(np.prod(shape))
+    mesh, count = cases.line(2, kind=kind), int(np.prod(shape))
     a, b = _batch("float64", count)
     a, b = a.reshape(*shape, _N, _N), b.reshape(*shape, _N, 2)
     _check(jaxmg.potrs(a, b, 2, mesh), jnp.linalg.solve(a, b), float)
@@ -317,11 +301,11 @@ def test_leading_dimensions(shape, kind):
     assert status.shape == shape and status.dtype == np.int32
 
 
-@kinds
+@cases.kinds
 def test_a_failure_is_that_of_one_matrix(kind):
     a, b = _batch("float64")
     a = a.at[2, 3, 3].set(-1)
-    x, status = jaxmg.potrs(a, b, 2, line(2, kind=kind), return_status=True)
+    x, status = jaxmg.potrs(a, b, 2, cases.line(2, kind=kind), return_status=True)
     np.testing.assert_array_equal(status, [0, 0, 4, 0, 0])
     assert np.isnan(x[2]).all() and np.isfinite(np.delete(np.asarray(x), 2, 0)).all()
 
@@ -331,14 +315,14 @@ def test_calls_that_cannot_be():
     with pytest.raises(ValueError, match=r"potrs: b must have the leading dimensions of a, \(5,\)"):
         jaxmg.potrs(a, b[:3])
     with pytest.raises(ValueError, match="Of a batch of factors take each in jax.vmap"):
-        jax.vmap(lambda a: jaxmg.cho_factor(a, 2, line(2)))(a).solve(b[0])
+        jax.vmap(lambda a: jaxmg.cho_factor(a, 2, cases.line(2)))(a).solve(b[0])
 
 
-@kinds
+@cases.kinds
 @pytest.mark.breadth
-@one_process("it takes long")
+@cases.one_process("it takes long")
 def test_factors_of_upper_triangles(kind):
-    mesh, (a, b) = line(2, kind=kind), _batch("complex128")
+    mesh, (a, b) = cases.line(2, kind=kind), _batch("complex128")
     uppers = jnp.linalg.cholesky(a).conj().mT
 
     def solve(u, b):
@@ -380,11 +364,11 @@ _AT_ONCE = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name, dtype, ranks, jitted",
-    broad(
+    cases.broad(
         [
             (name, dtype, (1, 2, 4, 8)[(i + j) % 4], (i + j) % 2)
             for i, name in enumerate(_AT_ONCE)
-            for j, dtype in enumerate(DTYPES)
+            for j, dtype in enumerate(cases.DTYPES)
         ],
         lambda name, dtype, *_: (name, dtype) in (("potrs", "complex64"), ("sygvd", "float64")),
         alone=True,
@@ -400,7 +384,7 @@ def test_many_at_once(name, dtype, ranks, jitted):
     a[1, 0, 0] = -1
     a[2, 3, 5] = np.nan
     a[3, 4, 4] = -2
-    mesh, function = line(ranks), _AT_ONCE[name]
+    mesh, function = cases.line(ranks), _AT_ONCE[name]
     found = jax.vmap(lambda a, b: function(a, b, mesh))
     text = str(jax.make_jaxpr(found)(a, b))
     assert ("cholesky" in text or "eigh" in text) is _takes_at_once(ranks)
@@ -414,7 +398,7 @@ def test_many_at_once(name, dtype, ranks, jitted):
 
 def test_large_matrices_are_taken_one_after_the_other(monkeypatch):
     a, b = _batch("float64")
-    solve = jax.vmap(lambda a, b: jaxmg.potrs(a, b, 2, line(1)))
+    solve = jax.vmap(lambda a, b: jaxmg.potrs(a, b, 2, cases.line(1)))
     assert "cholesky" in str(jax.make_jaxpr(solve)(a, b))
     _one_after_the_other(monkeypatch)
     assert "cholesky" not in str(jax.make_jaxpr(solve)(a, b))
@@ -424,12 +408,12 @@ def test_large_matrices_are_taken_one_after_the_other(monkeypatch):
 @pytest.mark.parametrize("precision", ["tf32", "BF16_BF16_F32_X3"])
 def test_another_precision_is_that_of_the_native_code(precision):
     a, b = _batch("float32")
-    solve = jax.vmap(lambda a, b: jaxmg.potrs(a, b, 2, line(1), precision=precision))
+    solve = jax.vmap(lambda a, b: jaxmg.potrs(a, b, 2, cases.line(1), precision=precision))
     assert "cholesky" not in str(jax.make_jaxpr(solve)(a, b))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype, ranks", [(d, (1, 2, 4, 8)[i]) for i, d in enumerate(DTYPES)])
+@pytest.mark.parametrize("dtype, ranks", [(d, (1, 2, 4, 8)[i]) for i, d in enumerate(cases.DTYPES)])
 def test_eigenproblems_at_once(dtype, ranks):
     a = np.array(_batch(dtype)[0])
     whole, below = a.copy(), np.tril_indices(_N, -1)
@@ -437,7 +421,7 @@ def test_eigenproblems_at_once(dtype, ranks):
     a[2, 3, 5] = np.nan
 
     def solve(a):
-        return jaxmg.syevd(a, mesh=line(ranks), return_status=True)
+        return jaxmg.syevd(a, mesh=cases.line(ranks), return_status=True)
 
     assert (" eigh[" in str(jax.make_jaxpr(jax.vmap(solve))(a))) is _takes_at_once(ranks)
     for function in (jax.vmap(solve), jax.jit(jax.vmap(solve))):
@@ -458,7 +442,7 @@ def test_derivatives_of_eigenproblems_at_once():
         return jnp.sum(w**3) + jnp.sum(v**4)
 
     def ours(a):
-        return jaxmg.syevd(a, mesh=line(1))
+        return jaxmg.syevd(a, mesh=cases.line(1))
 
     def symmetric(a):
         return jnp.linalg.eigh((a + a.T) / 2, symmetrize_input=False)
@@ -480,15 +464,15 @@ _OF_BATCHES = {
 }
 
 
-@kinds
+@cases.kinds
 @pytest.mark.parametrize(
-    "name", broad([(name,) for name in _OF_BATCHES], lambda name: name in ("potrs", "syevd"))
+    "name", cases.broad([(name,) for name in _OF_BATCHES], lambda name: name in ("potrs", "syevd"))
 )
 @pytest.mark.parametrize(
-    "shape", broad([((0, 5),), ((2, 0),), ((0,),)], lambda shape: shape == (0, 5))
+    "shape", cases.broad([((0, 5),), ((2, 0),), ((0,),)], lambda shape: shape == (0, 5))
 )
 def test_batches_of_none(name, shape, kind):
-    mesh = line(2, kind=kind)
+    mesh = cases.line(2, kind=kind)
     a = jnp.ones((*shape, 3, 3))
     found = jax.tree.leaves(_OF_BATCHES[name](a, mesh))
     assert all(x.shape[: len(shape)] == shape for x in found)
@@ -503,14 +487,14 @@ def test_batches_of_none(name, shape, kind):
 @pytest.mark.parametrize("jitted", [False, True])
 def test_derivatives_of_a_jit_in_a_batch_over_explicit_axes(jitted):
     """JAX traces the derivative's rule when it has left the vmap."""
-    mesh = line(2, kind=AxisType.Explicit)
-    random = rng(4)
-    a = np.stack([positive_definite("well", 6, "float64") * (1 + i) for i in range(4)])
-    direction = normal(random, a.shape, "float64")
+    mesh = cases.line(2, kind=AxisType.Explicit)
+    random = cases.rng(4)
+    a = np.stack([cases.positive_definite("well", 6, "float64") * (1 + i) for i in range(4)])
+    direction = cases.normal(random, a.shape, "float64")
     a_dot = direction + direction.swapaxes(1, 2)
     derivative = functools.partial(jax.jvp, jax.vmap(jax.jit(lambda a: jaxmg.potri(a, 2, mesh))))
     with jax.set_mesh(mesh):
-        arguments = ((shard(x, mesh, "r", None, None),) for x in (a, a_dot))
+        arguments = ((cases.shard(x, mesh, "r", None, None),) for x in (a, a_dot))
         inverse, found = (jax.jit(derivative) if jitted else derivative)(*arguments)
     np.testing.assert_allclose(inverse, np.linalg.inv(a), rtol=0, atol=1e-11)
     expected = -np.linalg.inv(a) @ a_dot @ np.linalg.inv(a)
@@ -518,19 +502,19 @@ def test_derivatives_of_a_jit_in_a_batch_over_explicit_axes(jitted):
 
 
 def test_batches_without_padding():
-    a = np.stack([positive_definite("well", 8, "float64") * (1 + i) for i in range(3)])
+    a = np.stack([cases.positive_definite("well", 8, "float64") * (1 + i) for i in range(3)])
     expected = np.linalg.inv(a)
-    np.testing.assert_allclose(jaxmg.potri(a, 2, line(4), pad=False), expected, rtol=1e-11)
-    batched = jax.vmap(lambda a: jaxmg.potri(a, 2, line(4), pad=False))
+    np.testing.assert_allclose(jaxmg.potri(a, 2, cases.line(4), pad=False), expected, rtol=1e-11)
+    batched = jax.vmap(lambda a: jaxmg.potri(a, 2, cases.line(4), pad=False))
     np.testing.assert_allclose(batched(a), expected, rtol=1e-11)
     with pytest.raises(ValueError, match="^potri: with pad=False the 7 rows of a must be a multi"):
-        jaxmg.potri(a[:, :7, :7], 2, line(4), pad=False)
+        jaxmg.potri(a[:, :7, :7], 2, cases.line(4), pad=False)
 
 
 def test_no_axes_twice():
     """Where the spec of each matrix names the axis that the batch is sharded over."""
-    mesh, a = line(4, kind=AxisType.Explicit), _batch("float64", 4, 8)[0]
-    found = jaxmg.potri(shard(np.asarray(a), mesh, "r"), 2, mesh, P("r", None))
+    mesh, a = cases.line(4, kind=AxisType.Explicit), _batch("float64", 4, 8)[0]
+    found = jaxmg.potri(cases.shard(np.asarray(a), mesh, "r"), 2, mesh, P("r", None))
     assert found.sharding.spec == P("r", None, None)
     _check(found, jnp.linalg.inv(a), float)
 
@@ -568,7 +552,7 @@ def _size(function, mapped=lambda f: f):
     """The squares of all that a function of a Hermitian matrix gives, summed up."""
 
     def size(*arrays):
-        found = mapped(lambda a, b: function(hermitian_part(a), b))(*arrays)
+        found = mapped(lambda a, b: function(cases.hermitian_part(a), b))(*arrays)
         return sum(jnp.sum(jnp.abs(x) ** 2) for x in jax.tree.leaves(found))
 
     return size
@@ -584,7 +568,7 @@ def _jvp(function):
 
 @pytest.mark.parametrize(
     "name, lie, way",
-    broad(
+    cases.broad(
         [
             (name, lie, "leading" if "alone" in lie else list(_WAYS)[(i + j) % len(_WAYS)])
             for i, name in enumerate(_FUNCTIONS)
@@ -597,13 +581,13 @@ def _jvp(function):
 )
 def test_explicit_axes(name, lie, way):
     """Results lie as the batch does, and each as its matrix or right-hand side."""
-    (ours, theirs), mesh = _FUNCTIONS[name], grid(AxisType.Explicit)
+    (ours, theirs), mesh = _FUNCTIONS[name], cases.grid(AxisType.Explicit)
     of_a, of_b = _LIE[lie]
     a, b = _batch("float64", 8, 8)
-    expected = _WAYS[way if way != "leading" else "vmap"](precisely(theirs))(a, b)
-    a = np.asarray(a) if of_a is None else shard(np.asarray(a), mesh, *of_a)
-    b = shard(np.asarray(b), mesh, *of_b)
-    found = on(mesh, _WAYS[way](lambda a, b: ours(a, b, mesh)))(a, b)
+    expected = _WAYS[way if way != "leading" else "vmap"](cases.precisely(theirs))(a, b)
+    a = np.asarray(a) if of_a is None else cases.shard(np.asarray(a), mesh, *of_a)
+    b = cases.shard(np.asarray(b), mesh, *of_b)
+    found = cases.on(mesh, _WAYS[way](lambda a, b: ours(a, b, mesh)))(a, b)
     jax.tree.map(
         lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=1e-9 * max(1, np.abs(y).max())),
         found,

@@ -1,4 +1,4 @@
-// The four dtypes that every routine serves, and what the templates need to know of them.
+// The four dtypes of every routine, and their traits for templates.
 #ifndef JAXMG_XLA_FFI_BASE_DTYPE_H_
 #define JAXMG_XLA_FFI_BASE_DTYPE_H_
 
@@ -24,7 +24,7 @@ using Real = typename RealOf<T>::type;
 template <typename T>
 inline constexpr bool kIsComplex = !std::is_same_v<T, Real<T>>;
 
-// An X of each dtype: std::get<X<T>>.
+// A tuple with an X of each dtype: std::get<X<T>>.
 template <template <typename> class X>
 using PerDtype = std::tuple<X<float>, X<double>, X<std::complex<float>>, X<std::complex<double>>>;
 

@@ -8,14 +8,14 @@
 
 namespace jaxmg {
 
-// `kSlots` pieces of `kBytes` bytes each, for any thread. It never waits, and is constant
-// initialized: it is there before and after everything else.
+// `kSlots` pieces of `kBytes` bytes each. Thread-safe and lock-free. Constant initialized, so that
+// it is usable before and after all other objects.
 template <size_t kSlots, size_t kBytes>
 class EmergencyMemory {
  public:
   static_assert(kBytes % alignof(std::max_align_t) == 0, "every piece has to be aligned");
 
-  // Null if `bytes` are more than a piece has, or none is free.
+  // Returns null if `bytes` exceeds the size of a piece, or no piece is free.
   void* Allocate(size_t bytes) noexcept {
     if (bytes > kBytes) return nullptr;
     for (size_t i = 0; i < kSlots; ++i) {
@@ -24,7 +24,7 @@ class EmergencyMemory {
     return nullptr;
   }
 
-  // Whether this was one of the pieces; then it is free.
+  // Frees a piece; returns false if the pointer is not one of the pieces.
   bool Free(void* memory) noexcept {
     const uintptr_t address = reinterpret_cast<uintptr_t>(memory);
     const uintptr_t first = reinterpret_cast<uintptr_t>(memory_);

@@ -13,7 +13,7 @@ namespace jaxmg {
 
 enum class Code {
   kOk = 0,
-  kInvalidArgument,    // the call can't be right
+  kInvalidArgument,    // the call is invalid
   kResourceExhausted,  // out of memory
   kUnavailable,        // a library or a device is missing
   kDeadlineExceeded,   // a rank did not arrive in time
@@ -21,13 +21,13 @@ enum class Code {
   kInternal,
 };
 
-// Copies of a Status take no memory, so that a failure can be passed on whatever has failed.
+// Copying a Status allocates no memory, so that any failure can be passed on.
 class [[nodiscard]] Status {
  public:
   Status() = default;
   Status(Code code, std::string message)
       : code_(code), message_(std::make_shared<const std::string>(std::move(message))) {}
-  // Of a text that is there for ever; takes no memory either.
+  // Makes a Status from a text with static lifetime. Allocates no memory.
   static Status Fixed(Code code, const char* text) noexcept {
     Status status;
     status.code_ = code;
@@ -47,7 +47,7 @@ class [[nodiscard]] Status {
   std::shared_ptr<const std::string> message_;
 };
 
-// Error(Code::kInternal, "rank ", 3, " is missing"): a Status from the pieces of its message.
+// Makes a Status from the pieces of its message: Error(Code::kInternal, "rank ", 3, " is missing").
 template <typename... Pieces>
 Status Error(Code code, const Pieces&... pieces) {
   std::ostringstream text;
@@ -55,7 +55,7 @@ Status Error(Code code, const Pieces&... pieces) {
   return Status(code, text.str());
 }
 
-// Of the exception that is being handled.
+// Makes a Status from the exception that is being handled.
 inline Status CurrentException() noexcept {
   try {
     try {
@@ -71,8 +71,8 @@ inline Status CurrentException() noexcept {
   return Status::Fixed(Code::kResourceExhausted, "out of host memory");
 }
 
-// What `step` returns, or an error where it throws: the host may run out of memory for small things
-// anywhere, and other ranks must hear of it.
+// Calls `step` and returns its Status, or an error if it throws: small allocations on the host may
+// fail anywhere, and other ranks must learn of it.
 template <typename Step>
 Status Guarded(const Step& step) noexcept {
   try {

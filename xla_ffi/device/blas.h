@@ -1,4 +1,4 @@
-// What BLAS and LAPACK do with tiles: the operations that algorithms are written in.
+// Blas: the operations of BLAS and LAPACK on tiles, of which algorithms consist.
 #ifndef JAXMG_XLA_FFI_DEVICE_BLAS_H_
 #define JAXMG_XLA_FFI_DEVICE_BLAS_H_
 
@@ -11,14 +11,14 @@
 
 namespace jaxmg {
 
-// How products of matrices are computed; in lower precision those of float32 and complex64 alone.
-// kTf32 rounds the factors to TF32, with 10 bits behind the binary point, where the hardware
-// multiplies those faster. The others take them for sums of bfloat16 numbers, with 7 bits each, and
-// add up three products of those, or six, in float32: see parts.h. kF16x3 does so with float16
-// numbers, with 10 bits each, for matrices whose rows are of about the size 1. kChosen is what the
-// device's Tuning has for a matrix of that order.
+// The precision of matrix products. Lower precisions apply only to float32 and complex64. kTf32
+// rounds the factors to TF32, with a fraction of 10 bits, if the hardware multiplies these faster.
+// kBf16x3 and kBf16x6 split each number into a sum of bfloat16 numbers, with fractions of 7 bits,
+// and add three or six of their products in float32 (parts.h). kF16x3 does the same with float16
+// numbers, with fractions of 10 bits, for matrices whose rows have elements of about the size 1.
+// kChosen is the precision that the device's Tuning specifies for the order of the matrix.
 enum class Precision { kHighest, kTf32, kBf16x3, kBf16x6, kF16x3, kChosen };
-inline constexpr int kNumPrecisions = 5;  // kChosen is none
+inline constexpr int kNumPrecisions = 5;  // without kChosen
 
 template <typename T>
 constexpr PartsShape PartsOf(Precision precision) {
@@ -37,8 +37,8 @@ constexpr PartsShape PartsOf(Precision precision) {
 enum class Op { kNone, kTrans, kConjTrans };
 enum class Side { kLeft, kRight };
 
-// Which triangle of a matrix is meant, the other one not being read, and whether its diagonal is
-// taken for ones and not read either. A Cholesky factor is lower; LU has both, the lower one unit.
+// The triangle of a matrix that an operation reads, and whether its diagonal is assumed to be ones
+// and not read. A Cholesky factor is lower; LU has both triangles, the lower one unit.
 enum class Uplo { kLower, kUpper };
 enum class Diag { kNonUnit, kUnit };
 struct Triangle {
@@ -46,7 +46,7 @@ struct Triangle {
   Diag diag = Diag::kNonUnit;
 };
 
-// Tile operations of one dtype. Every argument that BLAS calls alpha or beta is real here.
+// Tile operations of one dtype. alpha and beta are real for all dtypes.
 template <typename T>
 class Blas {
  public:
@@ -56,12 +56,12 @@ class Blas {
   virtual Status Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k,
                       Real<T> alpha, const T* a, int64_t lda, const T* b, int64_t ldb, Real<T> beta,
                       T* c, int64_t ldc) = 0;
-  // For a large product with B^H, what B is best stored as: itself (kConjTrans) or B^H (kNone).
+  // The faster way to store B for a large product with B^H: as B (kConjTrans) or as B^H (kNone).
   virtual Op StoredFactor() const {
     return sizeof(Real<T>) == sizeof(double) ? Op::kNone : Op::kConjTrans;
   }
-  // C := alpha A A^H + beta C on the lower triangle, C n x n, A n x k. Made of parts (below) it may
-  // write all of C.
+  // C := alpha A A^H + beta C on the lower triangle, C n x n, A n x k. A product that consists of
+  // parts (below) may write all of C.
   virtual Status Herk(Stream stream, int64_t n, int64_t k, Real<T> alpha, const T* a, int64_t lda,
                       Real<T> beta, T* c, int64_t ldc) = 0;
   // B := op(A)^-1 B (left) or B op(A)^-1 (right), B m x n, A triangular.
@@ -70,7 +70,7 @@ class Blas {
     return DoTrsm(stream, side, op, triangle, m, n, a, lda, b, ldb);
   }
   // X := B op(L)^-1 by substitution, L lower, for kNone and kConjTrans. B is m x n and may not
-  // overlap X; n is at most Tuning::panel_block, where there is such a block, unless m is 1.
+  // overlap X. If Tuning::panel_block is positive, n is at most that, unless m is 1.
   virtual Status SolveRight(Stream stream, Op op, int64_t m, int64_t n, const T* l, int64_t ldl,
                             const T* b, int64_t ldb, T* x, int64_t ldx) = 0;
   // B := op(A) B (left) or B op(A) (right), B m x n, A triangular.
@@ -78,14 +78,14 @@ class Blas {
               int64_t ldb, Triangle triangle = {}) {
     return DoTrmm(stream, side, op, triangle, m, n, a, lda, b, ldb);
   }
-  // Cholesky factor L of the tile in its lower triangle. On failure *info, in device memory,
-  // becomes the smaller of itself and offset + k, k the order of the first leading minor that is
-  // not positive definite (a diagonal that is not finite counts), and the tile becomes NaN.
+  // Overwrites the lower triangle of the tile by its Cholesky factor L. On failure sets *info, in
+  // device memory, to min(*info, offset + k), where k is the order of the first leading minor that
+  // is not positive definite (or whose diagonal is not finite), and fills the tile with NaN.
   virtual Status Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
                        int32_t* info) = 0;
-  // The inverse of a triangular tile A, which it may not overlap: whole, with zeros in the other
-  // triangle, and ones on the diagonal where A's is unit. What is the identity to rounding is
-  // inverse * A, as with LAPACK, and not A * inverse.
+  // Computes the inverse of a triangular tile A, which it may not overlap, with zeros in the other
+  // triangle, and ones on the diagonal if A is unit. inverse * A is the identity up to rounding, as
+  // with LAPACK; A * inverse need not be.
   Status Trtri(Stream stream, int64_t n, const T* a, int64_t lda, T* inverse, int64_t ld,
                Triangle triangle = {}) {
     return DoTrtri(stream, triangle, n, a, lda, inverse, ld);
@@ -100,27 +100,29 @@ class Blas {
   virtual Status Add(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
                      int64_t ldb) = 0;
   virtual Status SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) = 0;
-  // The inverse of a lower triangular tile, as Trtri makes it, to a place above the tile's own
-  // diagonal: a_ij := conj(inverse_ji) for i < j. Its diagonal is that of the tile inverted.
+  // Stores the inverse of a lower triangular tile, as computed by Trtri, above the tile's diagonal:
+  // a_ij := conj(inverse_ji) for i < j. The diagonal of the inverse is not stored: it consists of
+  // the reciprocals of the tile's.
   virtual Status StoreInverse(Stream stream, int64_t n, const T* inverse, int64_t ld, T* a,
                               int64_t lda) = 0;
-  // From there: l := the tile L, inverse := its inverse, both n x n with zeros above the diagonal;
-  // or L^H and that of L^H.
+  // Loads a tile after StoreInverse: l := L and inverse := L^-1, both n x n with zeros above the
+  // diagonal, or if `transposed` L^H and L^-H.
   virtual Status LoadInverse(Stream stream, int64_t n, bool transposed, const T* a, int64_t lda,
                              T* l, T* inverse) = 0;
   // *sum += 2 log of the product of the diagonal of a tile of the factor.
   virtual Status AddLogDet(Stream stream, int64_t n, const T* l, int64_t ldl, Real<T>* sum) = 0;
 
-  // Factors of products that are made of parts (parts.h), split once for many of them; where
-  // products aren't, neither is called.
+  // The operations on products that consist of parts (parts.h), whose factors are split once for
+  // many products. Not called if parts().depth is 0.
   virtual PartsShape parts() const { return {}; }
-  // The parts of the left or the right factor that A (m x n) is, or with `turned` A^H, with the
-  // zeros that fill the last group of columns.
+  // Computes the parts of A (m x n), or with `turned` of A^H, as a left or right factor, including
+  // the zeros that fill the last group of columns.
   virtual Status Split(Stream, Side, bool /*turned*/, int64_t /*m*/, int64_t /*n*/, const T* /*a*/,
                        int64_t /*lda*/, Part* /*parts*/, int64_t /*ld*/) {
     return Status::Fixed(Code::kInternal, "products here aren't made of parts");
   }
-  // C := alpha A B^H + beta C, m x n, of `depth` columns of the parts of A and of B, whole groups.
+  // C := alpha A B^H + beta C, m x n, given `depth` columns of the parts of A and of B, which are
+  // whole groups.
   virtual Status GemmOfParts(Stream, int64_t /*m*/, int64_t /*n*/, int64_t /*depth*/,
                              Real<T> /*alpha*/, const Part* /*a*/, int64_t /*lda*/,
                              const Part* /*b*/, int64_t /*ldb*/, Real<T> /*beta*/, T* /*c*/,
@@ -128,32 +130,33 @@ class Blas {
     return Status::Fixed(Code::kInternal, "products here aren't made of parts");
   }
 
-  // For what these ask of a matrix (equilibrate.h), and in single precision alone. a_ij := a_ij
-  // left_i right_j, m x n, or with `divide` a_ij / (left_i right_j), on the lower trapezoid alone
-  // if `lower`; either factor may be null.
+  // Scaling, for the requirements of parts on a matrix (equilibrate.h); single precision only. a_ij
+  // := a_ij left_i right_j, m x n, or with `divide` a_ij / (left_i right_j). `lower` restricts it
+  // to the lower trapezoid. Either factor may be null.
   virtual Status Scale(Stream, bool /*lower*/, bool /*divide*/, int64_t /*m*/, int64_t /*n*/,
                        const Real<T>* /*left*/, const Real<T>* /*right*/, T* /*a*/,
                        int64_t /*lda*/) {
     return Status::Fixed(Code::kInternal, "this dtype isn't scaled");
   }
-  // largest_i becomes the largest of itself and the |Re a_ij| and |Im a_ij| of the lower trapezoid
-  // of a, m x n; NaN counts as more than everything.
+  // largest_i := max(largest_i, |Re a_ij|, |Im a_ij|) over the lower trapezoid of a, m x n. NaN
+  // counts as larger than any number.
   virtual Status RowLargest(Stream, int64_t /*m*/, int64_t /*n*/, const T* /*a*/, int64_t /*lda*/,
                             Real<T>* /*largest*/) {
     return Status::Fixed(Code::kInternal, "this dtype isn't scaled");
   }
-  // Each of x becomes the power of two 2^e with x = 2^e f, 1 <= f < 2, or with `root` that of its
-  // square root; 1 where x is no positive normal number.
+  // Replaces each x by the power of two 2^e with x = 2^e f, 1 <= f < 2, or with `root` by that of
+  // its square root. The result is 1 unless x is a positive normal number.
   virtual Status PowersOfTwo(Stream, bool /*root*/, int64_t /*n*/, Real<T>* /*x*/) {
     return Status::Fixed(Code::kInternal, "this dtype isn't scaled");
   }
 
-  // Takes memory that Potrf, on tiles of at most this order, needs beside its operands until the
-  // call is over, so that a lack of it shows before the ranks have begun.
+  // Allocates the workspace of Potrf on tiles of at most this order until the call is over, so that
+  // an allocation fails before the ranks start to work.
   virtual Status ReservePotrf(Stream, int64_t, T*, int64_t) { return Status::Ok(); }
 
  protected:
-  // A default argument and a virtual function don't go together: these are what devices implement.
+  // The virtual functions that devices implement. They are separate because virtual functions
+  // should not have default arguments.
   virtual Status DoTrsm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,
                         const T* a, int64_t lda, T* b, int64_t ldb) = 0;
   virtual Status DoTrmm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,

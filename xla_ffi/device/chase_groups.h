@@ -1,5 +1,4 @@
-// The order in which products with the blocks of groups of sweeps are done, where products are all
-// that a device has for it.
+// The order of products with the blocks of groups of sweeps, for devices without a special kernel.
 #ifndef JAXMG_XLA_FFI_DEVICE_CHASE_GROUPS_H_
 #define JAXMG_XLA_FFI_DEVICE_CHASE_GROUPS_H_
 
@@ -10,14 +9,14 @@
 
 namespace jaxmg {
 
-// Blocks that are applied at a time: block (g + i, j + i), i < count, to as many as `rows` columns
-// of z from row(g + i, j + i) on, and of those to `wide` elements from `column` on.
+// Blocks that are applied at a time: blocks (g + i, j + i), i < count, each to at most `rows`
+// columns of z from row(g + i, j + i) on, and to `wide` elements of them from `column` on.
 struct BlocksAtOnce {
   int64_t g, j, count, rows, column, wide;
 };
 
-// Calls apply(BlocksAtOnce) for all blocks of the groups. Each group is one step behind the one
-// after it: so far apart their rows do not meet.
+// Calls apply(BlocksAtOnce) for all blocks of the groups. Each group is one step behind the next
+// one; at this distance their rows are disjoint.
 template <typename F>
 Status ForBlocksAtOnce(const SweepGroups& groups, int64_t columns, int64_t at_once,
                        const F& apply) {

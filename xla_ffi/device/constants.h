@@ -1,63 +1,63 @@
-// Numbers that the kernels and the code that calls them both need. NVRTC compiles the kernels
-// without the standard library, so nothing is included here.
+// Constants that the kernels share with the code that calls them. NVRTC compiles the kernels
+// without the standard library, so this header includes nothing.
 #ifndef JAXMG_XLA_FFI_DEVICE_CONSTANTS_H_
 #define JAXMG_XLA_FFI_DEVICE_CONSTANTS_H_
 
 namespace jaxmg {
 
-// An info is the smallest order of a leading minor that is not positive definite, or LAPACK's of
-// the solver of eigenvalues. What an info starts from: larger than any.
+// The initial value of an info, larger than any other. An info is the smallest order of a leading
+// minor that is not positive definite, or LAPACK's info of the eigensolver.
 inline constexpr int kNoInfo = 0x7fffffff;
-// As LAPACK's -i, argument i is illegal: ranks have brought different b.
+// As in LAPACK, -i means that argument i is illegal: the ranks have different b.
 inline constexpr int kDifferentOperands = -2;
-// An LU factorization has come upon a pivot that is not finite. Below all orders, so that it is
-// what an info keeps.
+// An LU factorization has a pivot that is not finite. Smaller than all orders, so that an info
+// keeps it.
 inline constexpr int kNotFinite = -1;
-// The program runs on other devices than those that it was made for.
+// The rank coordinates differ from those that the host assumes (handlers/cuda_platform.cc).
 inline constexpr int kMisplaced = -101;
 
 // Threads of a block: one row of 256, or 32 x 8 for the kernels that move tiles of 32 x 32.
 inline constexpr int kThreads = 256;
 inline constexpr int kTileEdge = 32;
 inline constexpr int kTileRows = 8;
-// Rows that a block of kSolveRowsAlone solves, one a thread, and the most columns that they have.
+// Rows that a block of kSolveRowsAlone solves, one per thread, and the maximum number of columns.
 inline constexpr int kSolveRows = 128;
 inline constexpr int kSolveColumns = 128;
-// Threads that have a row in kSolveRowsInTeams, rows of a block (half as many of complex128), and
-// the rows up to which that is faster, for complex128 alone: docs/performance.md.
+// kSolveRowsInTeams: threads per row, rows per block (half as many for complex128), and the number
+// of rows up to which it is faster, which applies only to complex128 (docs/performance.md).
 inline constexpr int kTeam = 4;
 inline constexpr int kTeamRows = 16;
 inline constexpr int kMostTeams = 8192;
 
-// The most subdiagonals of a band whose bulges are chased, and of complex128's; the threads that
-// share a row of what is worked on.
+// The maximum number of subdiagonals of a band in the chase, and that for complex128; the number of
+// threads that share a row.
 inline constexpr int kMostBand = 64;
 inline constexpr int kMostBandComplex128 = 48;
 inline constexpr int kChaseGroups = 4;
 
-// The most sweeps of a group, whose reflectors kernels expand, and the threads of a block of those.
+// The maximum number of sweeps of a group, and the threads of a block that expands reflectors.
 inline constexpr int kGroupSweeps = 32;
 inline constexpr int kExpandThreads = 128;
 
-// How a kernel applies groups of sweeps: tiles of 8 columns that a warp has, of 8 rows by which a
-// step is further down, of 8 sweeps, and warps that have columns.
+// The shape of the kernel that applies groups of sweeps: the tiles of 8 columns of a warp, the
+// tiles of 8 rows by which a step advances, the tiles of 8 sweeps, and the warps that compute.
 template <int kColumnTiles, int kStepTiles, int kSweepTiles, int kWorkingWarps>
 struct GroupLayout {
   static constexpr int kM = kColumnTiles, kShift = kStepTiles, kGroupTiles = kSweepTiles;
-  static constexpr int kTiles = kShift + kGroupTiles;  // of a block of reflectors
+  static constexpr int kTiles = kShift + kGroupTiles;  // in the height of a block of reflectors
   static constexpr int kWarps = kWorkingWarps, kThreads = 32 * (kWarps + 1);
   static constexpr int kColumns = 8 * kM * kWarps;
   static constexpr int kRows = 8 * kTiles, kSweeps = 8 * kGroupTiles;
-  // Of V and of W in shared memory, such that what a warp reads at a time lies in different banks;
-  // and the elements of both.
+  // The leading dimensions of V and of W in shared memory, which avoid bank conflicts, and the
+  // elements of both.
   static constexpr int kLdV = (kRows + 15) / 16 * 16 + 8, kLdW = kRows + 2;
   static constexpr int kBuffer = kSweeps * (kLdV + kLdW);
-  // The rows of a step that come next, of every warp; and all of it.
+  // The leading dimension of the prefetched rows of every warp, and all elements of shared memory.
   static constexpr int kLdZ = 8 * kM + 2;
   static constexpr int kShared = 2 * kBuffer + kWarps * 8 * kShift * kLdZ;
 };
 
-// Of float64, and of complex128.
+// The shapes for float64 and complex128.
 template <bool kComplex>
 struct GroupShape : GroupLayout<kComplex ? 1 : 2, (kComplex ? kMostBandComplex128 : kMostBand) / 8,
                                 kGroupSweeps / 8, 7> {};
@@ -68,6 +68,14 @@ inline constexpr int kPanelColumns = 64;
 inline constexpr int kPanelThreads = 512;
 inline constexpr int kPanelRows = 256;
 inline constexpr int kPanelBlocks = 256;
+// Where all of its rows are in registers: the columns that a warp has, the most rows that a lane
+// has of an element's size, the blocks from which on they have more than half of that, and the
+// parts of a sum for T.
+inline constexpr int kWarpColumns = 4;
+template <int kBytes>
+inline constexpr int kLaneRows = 64 / kBytes;
+inline constexpr int kRegisterBlocks = 32;
+inline constexpr int kPanelParts = 8;
 
 // LU of a panel: the most columns and the least that kernels are for, threads of a block, bytes
 // that a thread has in registers, and hence rows, by the bytes of an element; the most blocks, and
@@ -86,27 +94,28 @@ inline constexpr int kLuSwaps = 1024;
 inline constexpr int kLuDepth = 512;
 inline constexpr int kLuStepColumns = 4;
 
-// Threads that have a root, an element of z or a vector of a merge of divide and conquer.
+// Threads that share a root, an element of z or a vector in a merge of divide and conquer.
 inline constexpr int kSecularThreads = 128;
 
-// The parts of a factor that are multiplied, of three to six products the last ones (parts.h).
+// The parts that are multiplied with each other; three products use the last three entries
+// (parts.h).
 inline constexpr int kMostProducts = 6;
 inline constexpr int kLeftPart[kMostProducts] = {2, 1, 0, 1, 0, 0};
 inline constexpr int kRightPart[kMostProducts] = {0, 1, 2, 0, 1, 0};
 
-// Of float16 numbers there are three products, and of kHalfScale x = h0 + h1 the parts h0,
-// kHalfShift h1 and h0 / kHalfShift.
+// float16 numbers have three products. The parts of kHalfScale x = h0 + h1 are h0, kHalfShift h1
+// and h0 / kHalfShift.
 inline constexpr float kHalfScale = 4, kHalfShift = 64;
 inline constexpr int kLeftHalf[] = {1, 2, 0};
 inline constexpr int kRightHalf[] = {2, 1, 0};
 
-// Real numbers of a factor whose parts, of each of the products, lie side by side (parts.h): as
-// many as tensor cores multiply at once.
+// The number of real numbers of a factor in a group of parts (parts.h): as many as one instruction
+// of tensor cores multiplies.
 inline constexpr int kPartsGroup = 16;
 
-// Products of parts on Hopper GPUs (part_products.cuh): the columns that tensor cores sum up, the
-// tile of C that a block has, the rows of a factor that are loaded at once, the block's stages of
-// shared memory, and its threads.
+// Products of parts on Hopper GPUs (part_products.cuh): the columns that tensor cores sum, the tile
+// of C of a block, the rows of a factor per load, the stages of shared memory, and the threads of a
+// block.
 inline constexpr int kChunkDepth = 3 * kPartsGroup;
 inline constexpr int kProductTileM = 128, kProductTileN = 256;
 inline constexpr int kProductBox = 64;
@@ -114,16 +123,17 @@ inline constexpr int kProductStages = 6;
 inline constexpr int kProductThreads = 384;
 inline constexpr int kProductShared =
     kProductStages * (kProductTileM + kProductTileN) * kChunkDepth * 2 + 2048;
-// What tensor cores sum up falls short of itself by 0.65 units of 2^-24 on average (0.50 to 0.75,
-// benchmarks/part_products.cu). So chunks are multiplied by kChunkFactor and their sum by
-// kSumFactor, which are together 1 + 0.65 * 2^-24 and far enough from 1 to be numbers of float32.
+// Tensor cores truncate sums, by 0.65 * 2^-24 relative on average (0.50 to 0.75,
+// benchmarks/part_products.cu). To compensate, chunks are multiplied by kChunkFactor and their sum
+// by kSumFactor. Their product is 1 + 0.65 * 2^-24, and both differ enough from 1 to be float32
+// numbers.
 inline constexpr float kChunkFactor = 1 + 1212.0f / 8388608;
 inline constexpr float kSumFactor = 1 - 2423.0f / 16777216;
 
-// Columns of a row of which a thread of kRowLargest finds the largest element.
+// The columns of a row in which a thread of kRowLargest searches the largest element.
 inline constexpr int kLargestColumns = 64;
 
-// Bytes of a column that a block of kCopyColumns copies.
+// The bytes of a column that a block of kCopyColumns copies.
 inline constexpr int kCopySegment = kThreads * 64;
 
 }  // namespace jaxmg

@@ -1,10 +1,10 @@
-// Device: what the engine's algorithms ask of the hardware that one rank drives: streams, events,
-// memory and copies here, tile operations in blas.h, whole matrices in matrix_solver.h, stages of
-// an eigensolver in eigen_kernels.h, the outcome in status_kernels.h.
+// Device: the interface of the engine's algorithms to the hardware of one rank. It has streams,
+// events, memory and copies; blas.h has tile operations, matrix_solver.h operations on whole
+// matrices, eigen_kernels.h the stages of an eigensolver, status_kernels.h the outcome.
 //
-// Work is enqueued on a rank's streams in program order and orders itself against other streams
-// through events, as CUDA does. The host device runs every call at once; its events do nothing.
-// Pointers are device memory. Matrices are column-major, as in BLAS and LAPACK.
+// Work is enqueued on a rank's streams in program order; events order it between streams, as in
+// CUDA. The host device runs every call immediately, and its events do nothing. Pointers refer to
+// device memory. Matrices are column-major, as in BLAS and LAPACK.
 #ifndef JAXMG_XLA_FFI_DEVICE_DEVICE_H_
 #define JAXMG_XLA_FFI_DEVICE_DEVICE_H_
 
@@ -42,9 +42,9 @@ class SharedEvent;
 class Event {
  public:
   virtual ~Event() = default;
-  // For what other processes may wait for too.
+  // Returns the SharedEvent if other processes can wait for the event, else null.
   virtual const SharedEvent* shared() const { return nullptr; }
-  // It has passed, whatever device asks.
+  // Whether the event is known to have passed, on any device.
   virtual bool passed() const { return false; }
 };
 
@@ -53,8 +53,8 @@ class PassedEvent : public Event {
   bool passed() const override { return true; }
 };
 
-// That a word of memory which processes share has come to a count, or to one that is at most 2^31
-// beyond it.
+// An event that passes when a word of shared memory reaches a count (or exceeds it by at most
+// 2^31).
 class SharedEvent : public Event {
  public:
   SharedEvent(uint32_t* word, uint32_t count) : word_(word), count_(count) {}
@@ -82,47 +82,49 @@ class Buffer {
   void* data_;
 };
 
-// How algorithms are best laid out on a device; measured, not derived.
+// Parameters of algorithms on a device. The values are measured.
 struct Tuning {
-  // A panel is solved in place by one TRSM (0), or out of place in pieces of this many columns:
-  // what is before a piece is subtracted by a product, and SolveRight does the rest.
+  // 0: one TRSM solves a panel in place. Otherwise a panel is solved out of place in pieces of this
+  // many columns: a product subtracts the earlier pieces, and SolveRight solves the piece.
   int64_t panel_block = 0;
-  // Panels are read where their owner made them, which needs memory that ranks share and panels
-  // that are solved in place.
+  // Whether ranks read panels in the owner's memory. This needs memory that all ranks can access,
+  // and panels that are solved in place.
   bool borrow_panels = false;
-  // Panels pass from rank to rank while they are made, rather than from their owner to all.
+  // Whether panels pass from rank to rank piece by piece, instead of from their owner to all.
   bool chain = false;
-  // Columns that one product of a trailing update spans, where as many lie side by side; their rows
-  // of the panel are gathered first. 0: one product a tile, of the panel as it is.
+  // The maximum number of contiguous columns that one product of a trailing update spans; their
+  // rows of the panel are gathered first. 0: one product per tile, without gathering.
   int64_t group_columns = 0;
-  // The columns of panels that one update of the trailing matrix takes in, where panels are out of
-  // place and tiles narrower than that: deeper products, for more workspace.
+  // The total width of the panels in one update of the trailing matrix, if panels are out of place
+  // and tiles are narrower. Larger values make products deeper and take more workspace.
   int64_t update_depth = 0;
-  // Where the caller names no tile width: this one, narrower where a rank would get fewer tiles
-  // than this. Many share the trailing matrix evenly; each is a step of the critical path.
+  // The default tile width, which is reduced if a rank would get fewer tiles than least_tiles. More
+  // tiles balance the work better, but each is a step of the critical path.
   int64_t usual_tile = 256;
   int64_t least_tiles = 4;
-  // Where the caller names no tile width, the orders up to which one rank factors a matrix as a
-  // single tile, and up to which several ranks leave it to one of them: to solve, and to invert. Of
-  // real dtypes; complex ones have more operations an element, so for them 3/5 of the first two.
+  // If the caller names no tile width: the orders up to which one rank factors a matrix as a single
+  // tile, and up to which several ranks gather it on one of them, to solve and to invert. These are
+  // for real dtypes; the first two are multiplied by 3/5 for complex ones, which have more
+  // operations per element.
   int64_t whole_order = 0;
   int64_t gather_to_solve = 0;
   int64_t gather_to_invert = 0;
-  // The order from which three products of float16 parts stand for one of float32 where nothing
-  // else is asked for, being faster and as accurate; 0: never. 3/5 of it for complex64.
+  // The order from which kChosen means kF16x3, which is faster there than float32 products and as
+  // accurate; 0: never. Multiplied by 3/5 for complex64.
   int64_t parts_order = 0;
-  // What redistribution sends at a time. On the host a chunk should stay in a cache until it is
-  // taken; between GPUs it should be large beside the latency of a copy.
+  // The size of a chunk in a redistribution. On the host a chunk should stay in a cache until the
+  // receiver copies it; between GPUs its transfer should take longer than the latency of a copy.
   int64_t exchange_bytes = int64_t{512} << 10;
-  // What is multiplied from the left again and again goes so many bytes of columns at a time, which
-  // stay in a cache meanwhile. 0: all columns at once.
+  // The bytes of columns that are multiplied repeatedly from the left at a time, so that they stay
+  // in a cache. 0: all columns at once.
   int64_t resident_bytes = 0;
-  // The order of diagonal blocks that are inverted to be substituted with: by products, which a GPU
-  // is through with sooner than with a TRSV. 0: none.
+  // The order of the diagonal blocks whose inverses are used in substitution: on a GPU products
+  // take less time than a TRSV. 0: no inverses.
   int64_t inverse_order = 0;
-  // The orders from which several ranks share an eigenproblem, rather than leave it to one of them
-  // (0: never): real with eigenvectors, without, and complex. And those from which one rank that is
-  // alone goes the same way, rather than the device's own solver's.
+  // The orders from which several ranks share an eigenproblem instead of leaving it to one of them
+  // (0: never): for real dtypes with eigenvectors, for real ones without, and for complex ones.
+  // stages_alone is the order from which a single rank uses the engine's stages instead of the
+  // device's own solver.
   int64_t spread_eigen = 0;
   int64_t spread_values = 0;
   int64_t spread_complex = 0;
@@ -130,20 +132,19 @@ struct Tuning {
   void ShareEigenproblemsFrom(int64_t order) {
     spread_eigen = spread_values = spread_complex = stages_alone = order;
   }
-  // The subdiagonals of the band that they reduce it to, and of complex128's.
+  // The subdiagonals of the intermediate band matrix, and those for complex128.
   int64_t band_width = 32;
   int64_t band_width_complex128 = 32;
-  // The columns of the blocks in which a rank that is alone reduces its matrix to a band: only what
-  // is below a block's diagonal is updated, which halves the operations of updates and makes
-  // products with the matrix two. 0: all of the matrix at once.
+  // The columns of the blocks in which a single rank reduces its matrix to a band. Only the part
+  // below a block's diagonal is updated, which halves the operations of updates but makes two
+  // products of each product with the matrix. 0: the whole matrix at once.
   int64_t triangle_columns = 0;
-  // Sweeps over the band whose reflectors are applied at once: products are deeper the more there
-  // are, and are 1 + sweep_group / band_width times as many. And how many sweeps are chased, and
-  // sent, at once: enough to keep busy what chases many at a time.
+  // The sweeps whose reflectors are applied at once: larger groups make products deeper, but take 1
+  // + sweep_group / band_width times the operations. And the sweeps that are chased and sent at
+  // once, enough for a device that chases many sweeps concurrently.
   int64_t sweep_group = 16;
   int64_t sweep_bundle = 16;
-  // What Syevd needs beside its operands, in multiples of the matrix, about: with eigenvectors and
-  // without.
+  // The approximate workspace of Syevd in multiples of the matrix, with and without eigenvectors.
   double syevd_matrices = 2;
   double syevd_value_matrices = 0;
 };
@@ -172,51 +173,51 @@ class Device {
 
   virtual Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) = 0;
 
-  // Memory of the host's, from and to which the device copies while the host goes on.
+  // Allocates host memory for asynchronous copies.
   virtual Status AllocateOnHost(size_t bytes, std::unique_ptr<Buffer>* buffer) {
     return Allocate(bytes, buffer);
   }
 
   virtual Status NewEvent(std::shared_ptr<Event>* event) = 0;
   virtual Status Record(Stream stream, Event* event) = 0;
-  // The stream's later work starts after the event, which may be another device's.
+  // Makes the stream's later work wait for the event, which may be another device's.
   virtual Status Wait(Stream stream, const Event& event) = 0;
 
-  // Blocks the calling thread, which may be any, until the device has come to the event.
+  // Blocks the calling thread until the device has reached the event. Any thread may call it.
   virtual Status AwaitOnHost(const Event&) { return Status::Ok(); }
-  // Whether the device has come to an event of its own. A thread that is no rank's has this device
-  // for its current one from then on.
+  // Sets *passed to whether the device has reached one of its events. May change the current device
+  // of a thread that is no rank's.
   virtual Status HasPassed(const Event&, bool* passed) {
     *passed = true;
     return Status::Ok();
   }
-  // Record for a SharedEvent: its word comes to its count after the stream's work so far. A word
+  // Record for a SharedEvent: sets its word to its count after the stream's work so far. A word
   // belongs to one stream.
   virtual Status RecordShared(Stream, const SharedEvent&) {
     return Status::Fixed(Code::kInternal, "the device shares no memory with other processes");
   }
 
-  // Blocks until all work of all streams is done.
+  // Blocks until all work of all streams is complete.
   virtual Status Synchronize() = 0;
 
   // Copies between blocks of equal height and columns that do not overlap. The source may be on
   // another device of the same process.
   virtual Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) = 0;
-  // The same where both are this device's, for large blocks while it has nothing else to compute.
-  // Pitches and heights are multiples of 4, as those of every dtype.
+  // The same if both blocks are on this device, for large blocks while it has no other work.
+  // Pitches and heights must be multiples of 4, as they are for every dtype.
   virtual Status CopyWithin(Stream stream, const Bytes2D& target, const Bytes2D& source) {
     return Copy(stream, target, source);
   }
-  // Copy where the source is another device's, as a message is: small ones at once.
+  // Copy from another device, for messages; optimized for small ones.
   virtual Status CopyFromPeer(Stream stream, const Bytes2D& target, const Bytes2D& source) {
     return Copy(stream, target, source);
   }
   virtual Status FillInt32(Stream stream, int32_t* data, int64_t count, int32_t value) = 0;
 
-  // Takes what operations need beside memory, as Blas::ReservePotrf does what that one needs.
+  // Creates the handles of operations, so that a failure occurs before the ranks start to work.
   virtual Status ReserveHandles() { return Status::Ok(); }
 
-  // Tile operations, with products of that precision or of a higher one.
+  // Tile operations, with products of this precision or a higher one.
   template <typename T>
   Blas<T>& blas(Precision precision = Precision::kHighest);
   template <typename T>
@@ -227,28 +228,28 @@ class Device {
   MatrixSolver<T>& solver() {
     return *std::get<Operations<T>>(operations_).solver;
   }
-  // Of an eigensolver's stages, where the device has them.
+  // The kernels of the stages of an eigensolver, if the device has them.
   template <typename T>
   const EigenKernels<T>& eigen() const {
     return std::get<Operations<T>>(operations_).eigen;
   }
-  // Of an LU factorization, where the device has them.
+  // The kernels of an LU factorization, if the device has them.
   template <typename T>
   LuKernels<T>& lu() {
     return *std::get<Operations<T>>(operations_).lu;
   }
   StatusKernels& status() { return *status_; }
 
-  // For timelines: what the stream is given between the two is `name`, of step `index`. Pairs may
-  // be nested; use Range.
+  // For timelines: names the work that the stream is given between the two calls. Pairs may be
+  // nested; use Range.
   virtual void BeginRange(Stream, const char* /*name*/, int64_t /*index*/) {}
   virtual void EndRange(Stream) {}
-  // All ranges so far, after a wait for their end.
+  // Waits for all ranges so far and returns them.
   virtual std::vector<TimelineRange> TakeRanges() { return {}; }
 
  protected:
-  // What the device gives; whoever makes one names all of it, of every dtype: tile operations for
-  // each Precision, the same again where the hardware has nothing faster for it.
+  // Sets the operations that the device offers. A subclass must call Offer for every dtype, with
+  // tile operations for each Precision; they may be the same object for several.
   void Offer(StatusKernels& status) { status_ = &status; }
   template <typename T>
   void Offer(const BlasByPrecision<T>& blas, MatrixSolver<T>& solver,
@@ -279,7 +280,7 @@ Blas<T>& Device::blas(Precision precision) {
   return *std::get<Operations<T>>(operations_).blas[kLower ? static_cast<int>(precision) : 0];
 }
 
-// Names what a stream is given while this lives.
+// Names the work that a stream is given during the lifetime of this object.
 class Range {
  public:
   Range(Device& device, Stream stream, const char* name, int64_t index)

@@ -1,4 +1,4 @@
-// What the stages of an eigensolver do on one device beside products: each in a header of its own.
+// EigenKernels: the operations of an eigensolver's stages on one device other than products.
 #ifndef JAXMG_XLA_FFI_DEVICE_EIGEN_KERNELS_H_
 #define JAXMG_XLA_FFI_DEVICE_EIGEN_KERNELS_H_
 
@@ -9,7 +9,7 @@
 
 namespace jaxmg {
 
-// Of one dtype; null where the device has none.
+// The kernels of one dtype; null if the device has none.
 template <typename T>
 struct EigenKernels {
   PanelKernels<T>* panel = nullptr;

@@ -1,4 +1,4 @@
-// What one device alone does with a whole matrix, where no algorithm of tiles does it.
+// MatrixSolver: solvers of one device for a whole matrix.
 #ifndef JAXMG_XLA_FFI_DEVICE_MATRIX_SOLVER_H_
 #define JAXMG_XLA_FFI_DEVICE_MATRIX_SOLVER_H_
 
@@ -10,15 +10,15 @@
 
 namespace jaxmg {
 
-// Of one dtype. Each solver has a Reserve beside it, which takes the memory that it needs beside
-// its operands until the call is over, so that a lack of it shows before the ranks have begun.
+// The solvers of one dtype. Each solver has a Reserve function, which allocates its workspace until
+// the call is over, so that an allocation fails before the ranks start to work.
 template <typename T>
 class MatrixSolver {
  public:
   virtual ~MatrixSolver() = default;
 
-  // Eigenvalues (ascending) and, if wanted, eigenvectors of a Hermitian matrix of which the lower
-  // triangle is read; the vectors replace it. *info as LAPACK's.
+  // Computes the eigenvalues (ascending) and, with `vectors`, the eigenvectors of a Hermitian
+  // matrix. Reads the lower triangle; the vectors overwrite the matrix. *info is LAPACK's.
   virtual Status Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, Real<T>* w,
                        int32_t* info) = 0;
   virtual Status ReserveSyevd(Stream, bool /*vectors*/, int64_t /*n*/, T* /*a*/, int64_t /*lda*/,

@@ -1,4 +1,5 @@
-// Products of matrices as they lie, made of parts: for a Blas that has Split and GemmOfParts.
+// GemmByParts: computes a matrix product from parts (parts.h), for a Blas that has Split and
+// GemmOfParts.
 #ifndef JAXMG_XLA_FFI_DEVICE_PRODUCTS_BY_PARTS_H_
 #define JAXMG_XLA_FFI_DEVICE_PRODUCTS_BY_PARTS_H_
 
@@ -9,14 +10,16 @@
 
 namespace jaxmg {
 
-// Whether GemmByParts has that product. What it hasn't is of right-hand sides and the like.
+// Whether GemmByParts supports the product. It doesn't support narrow ones, such as those with few
+// right-hand sides.
 template <typename T>
 bool IsByParts(Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, int64_t least) {
   if (kIsComplex<T> && (op_a == Op::kTrans || op_b == Op::kTrans)) return false;
   return std::min(m, n) >= least && k > 0;
 }
 
-// Blas::Gemm. `scratch(count, &parts)` gives memory for so many parts, until the next call of it.
+// The same as Blas::Gemm. `scratch(count, &parts)` returns memory for `count` parts, valid until
+// its next call.
 template <typename T, typename Scratch>
 Status GemmByParts(Blas<T>& blas, Scratch scratch, Stream stream, Op op_a, Op op_b, int64_t m,
                    int64_t n, int64_t k, Real<T> alpha, const T* a, int64_t lda, const T* b,

@@ -1,4 +1,5 @@
-// What merges of divide and conquer do on one device beside products.
+// SecularKernels: the operations of a merge of divide and conquer on one device other than
+// products.
 #ifndef JAXMG_XLA_FFI_DEVICE_SECULAR_KERNELS_H_
 #define JAXMG_XLA_FFI_DEVICE_SECULAR_KERNELS_H_
 
@@ -12,13 +13,13 @@ namespace jaxmg {
 
 // A merge is the eigenproblem of diag(d) + rho z z^T: k poles d_0 < d_1 < ..., every z_i nonzero,
 // rho > 0. Root j of 1 + rho sum_i z_i^2 / (d_i - x) lies between d_j and d_j+1, the last one
-// between the last pole and that plus rho z^T z. It is kept as the pole `origin` that is next to it
-// and the distance `tau`: (d_i - origin) - tau is d_i minus the root to full relative accuracy,
+// between the last pole and that plus rho z^T z. It is stored as its nearest pole `origin` and the
+// distance `tau` from it: (d_i - origin) - tau is d_i minus the root to full relative accuracy,
 // which d_i minus the rounded root is not.
 //
-// All of it is real: T says which. Arrays are in the device's memory; what is passed by value comes
-// from the host; counts are positive, and there may be one row alone. Of every operation the
-// iterations of its outer loop (a root, a pole, a column, a row) do not depend on each other.
+// All numbers are real, of type Real<T>. Arrays are in device memory. Counts are positive. The
+// iterations of the outer loop of every operation (over roots, poles, columns or rows) are
+// independent.
 template <typename T>
 class SecularKernels {
   using R = Real<T>;
@@ -26,20 +27,21 @@ class SecularKernels {
  public:
   virtual ~SecularKernels() = default;
 
-  // Roots [begin, end), to their places in `origin`, `tau` and `roots` (their rounded sum). Where
-  // one has not been found after `limit` evaluations *info, which is 0 before, becomes positive.
+  // Computes roots [begin, end) and writes them to the same indices of `origin`, `tau` and `roots`
+  // (their rounded sum). If a root has not converged after `limit` evaluations, sets *info, which
+  // is 0 before, to a positive number.
   virtual Status Roots(Stream stream, int64_t k, int64_t begin, int64_t end, const R* d, const R* z,
                        R rho, int limit, R* origin, R* tau, R* roots, int32_t* info) = 0;
 
-  // Gu's and Eisenstat's z, of which the roots that were found are the exact ones:
-  // refined_g := sign(z_i) sqrt(prod_j (root_j - d_i) / (rho prod_j!=i (d_j - d_i))) with
-  // i = order_g, for g in [begin, end).
+  // Computes Gu's and Eisenstat's z, for which the computed roots are exact: refined_g := sign(z_i)
+  // sqrt(prod_j (root_j - d_i) / (rho prod_j!=i (d_j - d_i))) with i = order_g, for g in [begin,
+  // end).
   virtual Status RefineZ(Stream stream, int64_t k, int64_t begin, int64_t end, const int32_t* order,
                          const R* d, const R* z, R rho, const R* origin, const R* tau,
                          R* refined) = 0;
 
-  // Unit eigenvectors that belong to roots [begin, end), side by side from u on (k rows):
-  // u_gj ~ z_g / (d_g - root_j). Here d and z are in any order, of which u's rows are.
+  // Computes the unit eigenvectors of roots [begin, end) as consecutive columns of u (k rows): u_gj
+  // ~ z_g / (d_g - root_j). d and z may be in any order, which is that of the rows of u.
   virtual Status Vectors(Stream stream, int64_t k, int64_t begin, int64_t end, const R* d,
                          const R* z, const R* origin, const R* tau, R* u, int64_t ldu) = 0;
 
@@ -49,8 +51,8 @@ class SecularKernels {
                                const int32_t* first, const int32_t* second, const R* c, const R* s,
                                R* q, int64_t ldq) = 0;
 
-  // Column to_j of the target := column from_j of the source, which it does not overlap; j where
-  // there is no `from` or no `to`.
+  // Column to_j of the target := column from_j of the source, for j < columns. The matrices may not
+  // overlap. A null `from` or `to` means the identity.
   virtual Status CopyColumns(Stream stream, int64_t rows, int64_t columns, const int32_t* from,
                              const R* source, int64_t lds, const int32_t* to, R* target,
                              int64_t ldt) = 0;

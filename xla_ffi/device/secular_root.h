@@ -1,5 +1,5 @@
-// One root of a secular equation: the iteration, the same on the host and in kernels. NVRTC
-// compiles it without the standard library.
+// The iteration for one root of a secular equation, shared by the host and kernels. NVRTC compiles
+// it without the standard library.
 //
 // Source: R.-C. Li, Solving secular equations stably and efficiently (1993, LAPACK working note
 // 89).
@@ -16,24 +16,23 @@
 namespace jaxmg::secular {
 
 #ifndef __CUDACC__
-// As CUDA has them for every dtype, without std.
+// CUDA has these functions without std.
 using std::copysign;
 using std::fabs;
 using std::isfinite;
 using std::sqrt;
 #endif
 
-// Of z^2 / (d - x) and of its derivative, over the poles below and those above.
+// The sums of z^2 / (d - x) and of its derivative, over the poles below and above x.
 template <typename R>
 struct Sums {
   R below, below_slope, above, above_slope;
 };
 
-// A root of 1/rho + sum_i z_i^2 / (d_i - x) = 0. What grows with k is left to Poles, which has
-//   Sums<R> SumsOf(end, begin, origin, tau): over poles [0, end) and [begin, k), at origin + tau;
-//   R Squares(): the sum of z^2.
-// Where several threads work on one root, all of them get the same from these, and so all take the
-// same way here.
+// A root of 1/rho + sum_i z_i^2 / (d_i - x) = 0. The O(k) work is done by Poles, which has Sums<R>
+// SumsOf(end, begin, origin, tau): over poles [0, end) and [begin, k), at origin + tau; R
+// Squares(): the sum of z^2. If several threads work on one root, these return equal values to all
+// of them, so that all take the same branches here.
 template <typename R, typename Poles>
 class Root {
   using Index = long long;
@@ -54,7 +53,7 @@ class Root {
         left_z_(z[left_]),
         right_z_(z[right_]) {}
 
-  // False where `limit` evaluations were too few.
+  // Returns false if `limit` evaluations were not enough.
   JAXMG_DEVICE bool Find(int limit) {
     if (k_ == 1) {
       origin_ = left_pole_;
@@ -77,19 +76,19 @@ class Root {
   JAXMG_DEVICE static R Larger(R a, R b) { return a < b ? b : a; }
   JAXMG_DEVICE static R Smaller(R a, R b) { return b < a ? b : a; }
 
-  // (b - sqrt(b^2 - 4 a c)) / (2 a), a root of a x^2 - b x + c, without cancellation: of the
-  // equations here the one between two poles.
+  // Returns (b - sqrt(b^2 - 4 a c)) / (2 a), the root of a x^2 - b x + c between two poles, without
+  // cancellation.
   JAXMG_DEVICE static R RootBetween(R a, R b, R c) {
     const R root = sqrt(Larger(b * b - 4 * a * c, 0));
     return b > 0 ? 2 * c / (b + root) : (b - root) / (2 * a);
   }
-  // The other one: beyond both.
+  // Returns the other root, beyond both poles.
   JAXMG_DEVICE static R RootBeyond(R a, R b, R c) {
     const R root = sqrt(Larger(b * b - 4 * a * c, 0));
     return b < 0 ? 2 * c / (b - root) : (b + root) / (2 * a);
   }
 
-  // Between two poles. The sign in the middle says which of them is nearer.
+  // Starts between two poles. The sign of the function in the middle determines the nearer pole.
   JAXMG_DEVICE void StartBetween() {
     const R gap = right_pole_ - left_pole_, middle = gap / 2;
     const R left = left_z_ * left_z_, right = right_z_ * right_z_;
@@ -97,8 +96,8 @@ class Root {
     const Sums<R> sums = poles_.SumsOf(left_, right_ + 1, origin_, middle);
     const R rest = inverse_rho_ + sums.below + sums.above;
     const R w = rest + (right - left) / middle;
-    // How far the root is from its pole at least: there the pole's own term makes up for all
-    // others, which grow no larger than they are in the middle.
+    // A lower bound of the distance of the root from its pole: there the pole's own term balances
+    // all others, which are not larger than in the middle.
     const R noise = 8 * kEps * (inverse_rho_ - sums.below + sums.above);
     if (w >= 0) {
       upper_ = middle;
@@ -113,7 +112,7 @@ class Root {
     if (!(lower_ <= tau_ && tau_ <= upper_)) tau_ = Bisected();
   }
 
-  // Beyond the last pole.
+  // Starts beyond the last pole.
   JAXMG_DEVICE void StartBeyond() {
     origin_ = right_pole_;
     lower_ = rho_ * right_z_ * right_z_ * (1 - 8 * kEps);
@@ -129,7 +128,7 @@ class Root {
     if (!(lower_ <= tau_ && tau_ <= upper_)) tau_ = Bisected();
   }
 
-  // Of a bracket that spans orders of magnitude, the middle of these.
+  // Returns the geometric mean of the bracket if it spans orders of magnitude, else its middle.
   JAXMG_DEVICE R Bisected() const {
     const R a = fabs(lower_), b = fabs(upper_);
     if (Larger(a, b) <= 4 * Smaller(a, b)) return lower_ + (upper_ - lower_) / 2;
@@ -143,18 +142,18 @@ class Root {
     R before = 0;
     int poor = 0;
     for (int evaluation = 0; evaluation < limit; ++evaluation) {
-      // Two rational functions, each with one of the two poles beside the root (beyond the last
-      // pole: the last two), that have the sums' values and slopes at tau.
+      // Interpolates the sums by two rational functions, each with one of the two poles next to the
+      // root (the last two beyond the last pole), that have the same values and slopes at tau.
       const Sums<R> sums = poles_.SumsOf(right_, right_, origin_, tau_);
       const R slope = sums.below_slope + sums.above_slope;
       const R w = inverse_rho_ + sums.below + sums.above;
       if (!isfinite(w) || !isfinite(slope)) return false;
-      // What rounding alone makes of w at the root.
+      // The rounding error of w at the root.
       const R noise = 8 * (fabs(sums.below) + fabs(sums.above)) + inverse_rho_ + fabs(tau_) * slope;
       if (fabs(w) <= kEps * noise) return true;
       (w <= 0 ? lower_ : upper_) = tau_;
-      // A step that brought little is not taken in the same way again; after some of these, neither
-      // way helps: they may lead from one side of the root to the other and back.
+      // After a step with little progress the other interpolation is used. After several of them
+      // bisection follows, because both may alternate between the sides of the root.
       if (evaluation > 0 && fabs(w) > before / 10) {
         middle_way = last_ || !middle_way;
         ++poor;
@@ -166,7 +165,7 @@ class Root {
       if (middle_way) {
         c = w - to_left * sums.below_slope - to_right * sums.above_slope;
       } else {
-        // The nearer pole with its own weight, the other one with what is left of the slope.
+        // The nearer pole has its own weight, the other one the rest of the slope.
         const R ratio = own / (from_left ? to_left : to_right);
         const R gap = right_pole_ - left_pole_;
         c = from_left ? w - to_right * slope + gap * ratio * ratio
@@ -196,7 +195,7 @@ class Root {
   const Index left_, right_;
   const R left_pole_, right_pole_, left_z_, right_z_;
   R origin_ = 0, tau_ = 0;
-  R lower_ = 0, upper_ = 0;  // of tau, both of its sign
+  R lower_ = 0, upper_ = 0;  // bounds of tau, with the sign of tau
 };
 
 }  // namespace jaxmg::secular

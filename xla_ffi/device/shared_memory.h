@@ -1,5 +1,5 @@
-// Memory that several processes of a host map: what a platform has to give for that. Which segments
-// there are, and who has mapped them, is comm/processes/segments.h's.
+// MemorySource: the interface of a platform to memory that several processes of a host map.
+// comm/processes/segments.h manages the segments.
 #ifndef JAXMG_XLA_FFI_DEVICE_SHARED_MEMORY_H_
 #define JAXMG_XLA_FFI_DEVICE_SHARED_MEMORY_H_
 
@@ -14,28 +14,27 @@ class MemorySource {
  public:
   virtual ~MemorySource() = default;
 
-  // Device `ordinal` of this process works with all segments from now on, those that are there
-  // already too.
+  // Gives device `ordinal` of this process access to all present and future segments.
   virtual Status Serve(int ordinal) = 0;
-  // A new segment of device `ordinal`, of `*bytes` or a little more, and a file that stands for it,
-  // which is the caller's to close.
+  // Creates a segment of device `ordinal` with at least `*bytes` bytes, sets `*bytes` to its size,
+  // and returns a file descriptor for it, which the caller must close.
   virtual Status Make(int ordinal, size_t* bytes, void** data, int* file) = 0;
-  // The segment of another process that a file of its stands for.
+  // Maps the segment of another process, given its file descriptor.
   virtual Status Map(int file, size_t bytes, void** data) = 0;
-  // Of either.
+  // Unmaps a segment of either kind.
   virtual void Unmap(void* data, size_t bytes) noexcept = 0;
 
-  // Whether the host reads and writes it too, so that blocks of it may pass through sockets.
+  // Whether the host can access the memory, so that its blocks can be sent through sockets.
   virtual bool IsHost() const = 0;
 
-  // Streams may signal and wait for words of this memory of the host (Device::Signal).
+  // Allows streams to set and wait for words in this host memory (Device::RecordShared).
   virtual Status Register(void* words, size_t bytes) = 0;
 };
 
-// The host's own: memory without a name in any file system.
+// The source of host memory, which has no name in any file system.
 MemorySource& HostMemorySource();
 
-// A segment of the host's memory. `file` is the caller's to close.
+// Creates and maps a segment of host memory. The caller must close `file`.
 Status MakeHostSegment(size_t bytes, void** data, int* file);
 Status MapHostSegment(int file, size_t bytes, void** data);
 

@@ -1,5 +1,5 @@
-// How a call's outcome comes about on the devices, without a word of the host: what each rank has
-// found becomes one status, and results that are not to be used become NaN.
+// StatusKernels: computes a call's outcome on the devices, without waiting on the host. The infos
+// of the ranks are reduced to one status, and invalid results are filled with NaN.
 #ifndef JAXMG_XLA_FFI_DEVICE_STATUS_KERNELS_H_
 #define JAXMG_XLA_FFI_DEVICE_STATUS_KERNELS_H_
 
@@ -17,20 +17,32 @@ class StatusKernels {
  public:
   virtual ~StatusKernels() = default;
 
-  // *info := what a rank has found before it has begun: kNoInfo, but where the device can tell that
-  // this rank is another than its host took it for, kMisplaced.
+  // *info := kMisplaced if the device detects that the host has assumed wrong rank coordinates,
+  // else kNoInfo.
   virtual Status InitInfo(Stream stream, int32_t* info) = 0;
-  // *digest := a number that differs where `count` 32-bit words do, almost surely.
+  // *digest := a hash of `count` 32-bit words: different words almost surely have different
+  // digests.
   virtual Status Digest(Stream stream, const void* words, int64_t count, int32_t* digest) = 0;
-  // Of `count` pairs (info, digest), `stride` numbers apart: *status := the smallest info, or 0
-  // where that is kNoInfo, but kDifferentOperands where the digests are not all the same.
+  // Reduces `count` pairs (info, digest), `stride` numbers apart: *status := kDifferentOperands if
+  // the digests differ, else the smallest info, or 0 if that is kNoInfo.
   virtual Status ReduceInfo(Stream stream, const int32_t* pairs, int64_t stride, int64_t count,
                             int32_t* status) = 0;
-  // *sum := terms[0] + terms[stride] + ..., `count` of them, in this order.
+  // *failure := *status if that is negative, else 0: for results that are NaN only then.
+  virtual Status KeepNegative(Stream stream, const int32_t* status, int32_t* failure) = 0;
+  // *sum := the sum of `count` terms: terms[0] + terms[stride] + ..., in this order.
   virtual Status SumReals(Stream stream, const float* terms, int64_t stride, int64_t count,
                           float* sum) = 0;
   virtual Status SumReals(Stream stream, const double* terms, int64_t stride, int64_t count,
                           double* sum) = 0;
+  // *product := factors[0] * factors[stride] * ..., likewise.
+  virtual Status Multiply(Stream stream, const float* factors, int64_t stride, int64_t count,
+                          float* product) = 0;
+  virtual Status Multiply(Stream stream, const double* factors, int64_t stride, int64_t count,
+                          double* product) = 0;
+  virtual Status Multiply(Stream stream, const std::complex<float>* factors, int64_t stride,
+                          int64_t count, std::complex<float>* product) = 0;
+  virtual Status Multiply(Stream stream, const std::complex<double>* factors, int64_t stride,
+                          int64_t count, std::complex<double>* product) = 0;
 
   // Fills an m x n block with NaN if *status is not 0.
   virtual Status PoisonIf(Stream stream, const int32_t* status, int64_t m, int64_t n, float* a,

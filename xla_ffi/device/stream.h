@@ -1,4 +1,4 @@
-// The streams of a rank, on which all work of a device is enqueued.
+// Stream: the streams of a rank, on which all work of a device is enqueued.
 #ifndef JAXMG_XLA_FFI_DEVICE_STREAM_H_
 #define JAXMG_XLA_FFI_DEVICE_STREAM_H_
 
@@ -6,9 +6,9 @@
 
 namespace jaxmg {
 
-// The streams of a rank. Trailing updates fill kMain; kPanel is the critical path and goes first
-// where the hardware knows priorities, then kNext, what the critical path needs next; kCopy carries
-// what moves between ranks; kSide is for what is small and can wait.
+// kMain runs the trailing updates. kPanel runs the critical path and has the highest priority if
+// the hardware supports priorities. kNext, the second highest, computes the next input of the
+// critical path. kCopy transfers data between ranks. kSide runs small work that isn't urgent.
 enum class Stream : int { kMain, kPanel, kNext, kCopy, kSide };
 inline constexpr std::array<Stream, 5> kStreams = {Stream::kMain, Stream::kPanel, Stream::kNext,
                                                    Stream::kCopy, Stream::kSide};

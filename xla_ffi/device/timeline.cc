@@ -63,9 +63,10 @@ bool Write(int file, const std::string& text) {
   return true;
 }
 
-// Appends the text, and before the first a bracket. Never waits for a reader.
+// Appends the text, after an opening bracket if it is the first. Doesn't block on a pipe without a
+// reader.
 bool AppendTo(const char* path, const std::string& text) {
-  static bool begun = false;  // in what is no file, and has no size
+  static bool begun = false;  // for pipes, which have no size
   const int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
   if (file < 0) return false;
   struct stat facts;

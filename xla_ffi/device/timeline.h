@@ -1,9 +1,8 @@
-// Where the time of a call goes: the ranges that algorithms name (Range in device.h), on every
-// stream of every rank, in the file that the environment variable JAXMG_TRACE names.
+// Timeline: writes the ranges that algorithms name (Range in device.h), on every stream of every
+// rank, to the file that the environment variable JAXMG_TRACE names.
 //
-// The file holds trace events of Chrome's format (JSON array, of which the end is left open so that
-// later calls can go on), which Perfetto and chrome://tracing show and benchmarks/timeline.py
-// draws.
+// The file has Chrome's trace event format: a JSON array without its closing bracket, so that later
+// calls can append. Perfetto and chrome://tracing show it, and benchmarks/timeline.py draws it.
 #ifndef JAXMG_XLA_FFI_DEVICE_TIMELINE_H_
 #define JAXMG_XLA_FFI_DEVICE_TIMELINE_H_
 
@@ -21,16 +20,16 @@ inline double SteadySeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Whether JAXMG_TRACE is set. It is read at every call.
+// Whether JAXMG_TRACE is set. The variable is read at every call.
 bool TimelineWanted();
 
-// Adds one rank's part of a call to the file, of what its device has recorded. `run` and `call`
-// tell calls apart. A file that can't be written is reported on the standard error, once, and stops
-// nothing; nor does a pipe that nobody reads.
+// Appends the ranges that a rank's device has recorded in a call to the file. `run` and `site`
+// identify the call. If the file can't be written this is reported once on standard error, and the
+// call continues. A pipe without a reader doesn't block it.
 void AppendTimeline(const char* routine, int64_t run, const void* site, int rank,
                     Device& device) noexcept;
 
-// Which of a list of ranges are open on each stream: the innermost is closed first.
+// Tracks the open ranges of each stream. Close returns the innermost one.
 class OpenRanges {
  public:
   void Open(Stream stream, size_t range) { open_[static_cast<int>(stream)].push_back(range); }

@@ -1,5 +1,5 @@
-// The devices' tunings, in one place and free of their libraries, so that every plugin can say how
-// a call would be laid out on any of them.
+// The tunings of all devices, without dependence on their libraries, so that every plugin can plan
+// calls for any of them.
 #ifndef JAXMG_XLA_FFI_DEVICE_TUNINGS_H_
 #define JAXMG_XLA_FFI_DEVICE_TUNINGS_H_
 
@@ -11,17 +11,18 @@
 
 namespace jaxmg {
 
-// Which ranks solve an eigenproblem: by the order of the matrix, one by its device's solver, or
-// all by the engine. For a process that sets it, before its first call.
+// Which ranks solve an eigenproblem: kAuto depends on the order of the matrix, kOne uses the
+// device's solver on one rank, kAll the engine on all ranks. A setting of the process, which must
+// precede its first call.
 enum class Eigensolver { kAuto, kOne, kAll };
 
-inline std::atomic<Eigensolver>& TheEigensolver() {
+inline std::atomic<Eigensolver>& EigensolverSetting() {
   static std::atomic<Eigensolver> eigensolver{Eigensolver::kAuto};
   return eigensolver;
 }
 
 inline void ChooseEigensolver(Tuning* tuning) {
-  const Eigensolver chosen = TheEigensolver();
+  const Eigensolver chosen = EigensolverSetting();
   if (chosen == Eigensolver::kAuto) return;
   tuning->ShareEigenproblemsFrom(chosen == Eigensolver::kAll ? 1 : 0);
 }
@@ -37,7 +38,7 @@ inline Tuning HostTuning() {
   return tuning;
 }
 
-// As measured on H200: see docs/performance.md.
+// Measured on an H200 (docs/performance.md).
 inline Tuning CudaTuning() {
   Tuning tuning;
   tuning.panel_block = kSolveColumns;

@@ -1,13 +1,14 @@
-// The routines as one rank runs them from a caller's block of rows to its results: workspace,
-// agreement, redistribution, the algorithm, the status. What a handler calls.
+// The routines that handlers call, as one rank runs them from the caller's block of rows to its
+// results: workspace, agreement, redistribution, the algorithm, the status.
 //
-// A is row-major, in blocks of rows; each rank's block, read column by column, is a block of
-// columns of M. Where A is Hermitian M = conj(A), and only A's upper triangle is read, which is M's
-// lower one.
+// A is row-major, in blocks of rows. Read as column-major, each rank's block is a block of columns
+// of M = A^T. For a Hermitian A, M = conj(A), and only the upper triangle of A, which is the lower
+// one of M, is read.
 //
 // Every rank calls the same routine with the same sizes. All return the same Status: either all of
-// them have enqueued everything (Stream::kMain last) or all failed. A numerical failure is none in
-// this sense: *status says which, and a routine's header what becomes of its results.
+// them have enqueued everything (Stream::kMain last) or all failed. A numerical failure is not an
+// error in this sense: *status reports it, and the routine's header describes its results in this
+// case.
 #ifndef JAXMG_XLA_FFI_ENGINE_ROUTINES_H_
 #define JAXMG_XLA_FFI_ENGINE_ROUTINES_H_
 
@@ -19,5 +20,6 @@
 #include "xla_ffi/engine/core/gather.h"
 #include "xla_ffi/engine/eigen/eigenproblem.h"
 #include "xla_ffi/engine/eigen/sygvd.h"
+#include "xla_ffi/engine/lu/gesv.h"
 
 #endif  // JAXMG_XLA_FFI_ENGINE_ROUTINES_H_

@@ -8,8 +8,9 @@ namespace {
 
 constexpr char kName[] = "all_gather";
 
-PlatformResult Gather(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer part,
-                      ffi::Result<ffi::AnyBuffer> all, SquareAttributes attributes) {
+PlatformResult Gather(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                      ffi::AnyBuffer part, ffi::Result<ffi::AnyBuffer> all,
+                      SquareAttributes attributes) {
   const Status checked = CheckCall(kName, part, attributes);
   if (!checked.ok()) return Refuse(checked);
   const int64_t count = part.dimensions()[0] * part.dimensions()[1];
@@ -19,7 +20,7 @@ PlatformResult Gather(Platform platform, ffi::Buffer<ffi::DataType::S32> place, 
                     all = DataOf<T>(*all)](const RankContext& context) {
       return AllGatherRoutine<T>(context, count, part, all);
     };
-    return Launch(platform, SiteOf(kName, platform, place, part, attributes, attributes.n),
+    return Launch(platform, SiteOf(kName, platform, coordinates, part, attributes, attributes.n),
                   program);
   });
 }
@@ -30,5 +31,5 @@ PlatformResult Gather(Platform platform, ffi::Buffer<ffi::DataType::S32> place, 
 JAXMG_DEFINE_ROUTINE(JaxmgAllGather, jaxmg::kName, jaxmg::Gather, jaxmg::SquareAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()   // a part, rows x n
-                         .Ret<xla::ffi::AnyBuffer>(),  // all of them, ranks * rows x n
+                         .Ret<xla::ffi::AnyBuffer>(),  // all parts, ranks * rows x n
                      jaxmg::kNativeAlone);

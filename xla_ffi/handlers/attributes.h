@@ -1,8 +1,9 @@
-// Attributes: what a handler takes beside operands. Each routine has a struct of its own, which
-// names them once: XLA's are decoded into it, and the ranks of several processes compare its text.
+// Attributes: the arguments of a handler that are not arrays. Each routine has its own struct,
+// which names them once. XLA's attributes are decoded into it, and the ranks of several processes
+// compare its text.
 //
-// A call has exactly the attributes of its struct: one that is missing, unknown or of another type
-// is an error that names it.
+// A call must have exactly the attributes of the struct. A missing, an unknown or a wrongly typed
+// attribute is an error that names it.
 #ifndef JAXMG_XLA_FFI_HANDLERS_ATTRIBUTES_H_
 #define JAXMG_XLA_FFI_HANDLERS_ATTRIBUTES_H_
 
@@ -19,12 +20,12 @@
 namespace jaxmg {
 
 struct Processes {
-  const int64_t* data;  // of rank r of group g: data[g * ranks + r]
+  const int64_t* data;  // the process of rank r of group g is data[g * ranks + r]
   size_t count;         // 0: all ranks are in this process
 };
 
-// Those of every call; docs/architecture.md has their meaning. `Visit` calls visit(name, value) for
-// each.
+// The attributes of every call; docs/architecture.md explains them. `Visit` calls visit(name,
+// value) for each.
 struct CommonAttributes {
   int64_t ranks;
   int64_t tile;
@@ -42,7 +43,7 @@ struct CommonAttributes {
   }
 };
 
-// Of a routine on a square matrix.
+// The attributes of a routine on a square matrix.
 struct SquareAttributes : CommonAttributes {
   int64_t n;
 
@@ -53,7 +54,7 @@ struct SquareAttributes : CommonAttributes {
   }
 };
 
-// How products are computed.
+// Adds the precision in which products are computed.
 struct PrecisionAttributes : SquareAttributes {
   Precision products;
 
@@ -64,7 +65,8 @@ struct PrecisionAttributes : SquareAttributes {
   }
 };
 
-// Of which eigenvalues, [first, last) in ascending order, the eigenvectors are wanted.
+// Adds the range [first, last), in ascending order, of the eigenvalues whose eigenvectors are
+// computed.
 struct SubsetAttributes : SquareAttributes {
   int64_t first;
   int64_t last;
@@ -77,7 +79,7 @@ struct SubsetAttributes : SquareAttributes {
   }
 };
 
-// Of an eigenproblem: whether eigenvectors are wanted.
+// Adds whether an eigenproblem computes eigenvectors.
 struct VectorsAttributes : SquareAttributes {
   bool vectors;
 
@@ -88,8 +90,8 @@ struct VectorsAttributes : SquareAttributes {
   }
 };
 
-// An enumeration that is an attribute says how many values it has, from 0 on, and its name in
-// errors.
+// Declares an enumeration as an attribute: the number of its values, which start at 0, and its name
+// in errors.
 template <typename Enum>
 struct EnumAttribute;
 template <>
@@ -98,7 +100,7 @@ struct EnumAttribute<Precision> {
   static constexpr char kWhat[] = "precision";
 };
 
-// Reads a struct's attributes one by one; the first that is wrong is the error.
+// Decodes the attributes of a struct one by one and records the first error.
 class AttributeDecoder {
  public:
   explicit AttributeDecoder(const XLA_FFI_Attrs& attributes) : attributes_(attributes) {}
@@ -118,11 +120,11 @@ class AttributeDecoder {
     value = static_cast<Enum>(number);
   }
 
-  // Once all attributes of the struct are read: empty, or what is wrong.
+  // Call after all attributes of the struct. Returns the error, or an empty string.
   std::string Finish();
 
  private:
-  // The attribute's index, or -1 where it is missing.
+  // Returns the attribute's index, or -1 if it is missing.
   int64_t Find(std::string_view name);
   const void* Scalar(std::string_view name, XLA_FFI_DataType dtype, const char* otherwise);
   void Fail(std::string_view name, const std::string& what);
@@ -132,7 +134,7 @@ class AttributeDecoder {
   std::string error_;
 };
 
-// Writes the values that the ranks of several processes compare: ", n 5, tile 2".
+// Formats the values that the ranks of several processes compare: "n 5, tile 2".
 class AttributeText {
  public:
   void operator()(std::string_view, const Processes&) {}
@@ -160,15 +162,15 @@ std::string TextOf(const Attributes& attributes) {
   return text.text();
 }
 
-// As a handler binds them: all attributes of a call at once.
+// The type that a handler binds: all attributes of a call at once.
 template <typename Attributes>
-struct Exactly : Attributes {};
+struct StrictAttributes : Attributes {};
 
 }  // namespace jaxmg
 
 template <typename Attributes>
-struct xla::ffi::AttrDecoding<jaxmg::Exactly<Attributes>> {
-  using Type = jaxmg::Exactly<Attributes>;
+struct xla::ffi::AttrDecoding<jaxmg::StrictAttributes<Attributes>> {
+  using Type = jaxmg::StrictAttributes<Attributes>;
   static std::optional<Type> Decode(XLA_FFI_AttrType, void* attributes,
                                     DiagnosticEngine& diagnostic) {
     Type decoded = {};

@@ -16,23 +16,24 @@ std::string_view NameOf(const XLA_FFI_Attrs& attributes, int64_t i) {
 }  // namespace
 
 CallSite SiteOf(const char* routine, const Platform& platform,
-                ffi::Buffer<ffi::DataType::S32>& place, ffi::AnyBuffer a,
+                ffi::Buffer<ffi::DataType::S32>& coordinates, ffi::AnyBuffer a,
                 const CommonAttributes& attributes, int64_t n) noexcept {
   CallSite site = {routine,
                    {platform.run_id, attributes.backend.data()},
                    static_cast<int>(attributes.ranks),
-                   place.typed_data(),
+                   coordinates.typed_data(),
                    n,
                    attributes.tile,
                    n > 0 && attributes.backend == kNative,
                    attributes.processes.count > 0,
                    0,
                    nullptr,
-                   {}};
-  KeptSite kept = FindKeptSite(platform.api, platform.ctx);
-  site.number = kept.number;
+                   {},
+                   platform.ordinal};
+  SiteState state = FindSiteState(platform.api, platform.ctx);
+  site.number = state.number;
   if (!site.spans_processes) return site;
-  site.shared = std::move(kept.shared);
+  site.shared = std::move(state.shared);
   site.key.call_site = site.shared.get();
   const auto shape = a.dimensions();
   site.block = {static_cast<int64_t>(a.element_type()), shape.size() > 0 ? shape[0] : 0,
@@ -51,13 +52,14 @@ std::string BlockText(const CallSite& site) {
          std::to_string(columns);
 }
 
-Status JoinSharedRendezvous(const CallSite& site, const Place& place, const WaitPolicy& patience,
-                            bool on_host, int64_t mine, std::shared_ptr<InProcessGroup>* group,
-                            int* sharing) noexcept {
+Status JoinSharedRendezvous(const CallSite& site, const RankCoordinates& coordinates,
+                            const WaitPolicy& patience, bool on_host,
+                            std::shared_ptr<InProcessGroup>* group, int* sharing) noexcept {
   if (site.shared == nullptr) {
     return Status::Fixed(Code::kInternal, "XLA kept no state of a call with other processes");
   }
-  SharedCall call = {site.shared, site.key.run, place.group, place.rank, "", on_host, mine};
+  SharedCall call = {site.shared, site.key.run, coordinates.group, coordinates.rank,
+                     "",          on_host,      site.device};
   const Status described = Guarded([&] {
     call.block = BlockText(site);
     return Status::Ok();
@@ -93,12 +95,13 @@ std::shared_ptr<const SharedCallSite> SharedSiteOf(const XLA_FFI_CallFrame* fram
     if (NameOf(frame->attrs, i) != "processes") continue;
     if (frame->attrs.types[i] != XLA_FFI_AttrType_ARRAY) continue;
     const auto* array = static_cast<const XLA_FFI_Array*>(frame->attrs.attrs[i]);
-    if (array->size > 0) return FindKeptSite(frame->api, frame->ctx).shared;
+    if (array->size > 0) return FindSiteState(frame->api, frame->ctx).shared;
   }
   return nullptr;
 }
 
-Made MakeSite(const char* routine, const CommonAttributes& attributes, const std::string& text) {
+SiteStateOrError MakeSiteState(const char* routine, const CommonAttributes& attributes,
+                               const std::string& text) {
   const Processes& processes = attributes.processes;
   if (processes.count == 0) return {};
   if (attributes.ranks < 1 || processes.count % attributes.ranks != 0 ||
@@ -161,6 +164,15 @@ Status CheckPrecision(const char* routine, ffi::AnyBuffer a,
                  ": products in lower precision are for float32 and complex64");
   }
   return Status::Ok();
+}
+
+Status CheckGeneralPrecision(const char* routine, ffi::AnyBuffer a,
+                             const PrecisionAttributes& attributes) {
+  if (attributes.products == Precision::kF16x3) {
+    return Error(Code::kInvalidArgument, routine,
+                 ": products of float16 parts are for Hermitian matrices, which can be scaled");
+  }
+  return CheckPrecision(routine, a, attributes);
 }
 
 Status CheckSubset(const char* routine, const SubsetAttributes& attributes) {

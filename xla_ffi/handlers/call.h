@@ -1,5 +1,5 @@
-// What the handlers share: the operands and attributes that every call has, and the step from a
-// buffer's dtype to a template.
+// What the handlers share: checks of the operands and attributes that every call has, the call
+// site, and the dispatch from a buffer's dtype to a template.
 #ifndef JAXMG_XLA_FFI_HANDLERS_CALL_H_
 #define JAXMG_XLA_FFI_HANDLERS_CALL_H_
 
@@ -21,45 +21,51 @@ namespace jaxmg {
 
 namespace ffi = xla::ffi;
 
-// `place` is [rank, group]. The calls of a program may carry the same attributes and run in any
-// order, so they are told apart by where XLA keeps those: one place for every call, shared by all
-// devices of the process.
+// Makes the CallSite of a call. `coordinates` is [rank, group]. Several calls of a program may have
+// equal attributes and run in any order. The address at which XLA stores the attributes identifies
+// a call: it is unique per call and the same for all devices of the process.
 //
-// Those of a call with ranks in other processes are told apart by what XLA keeps for each since it
-// made the executable. `a` is what the ranks compare of their blocks, `n` the columns of the
-// matrix, or 0.
+// A call with ranks in other processes is identified by the state that XLA stores with the
+// executable (site_state.h). The ranks compare the shape and dtype of `a`. `n` is the number of
+// columns of the matrix, or 0.
 CallSite SiteOf(const char* routine, const Platform& platform,
-                ffi::Buffer<ffi::DataType::S32>& place, ffi::AnyBuffer a,
+                ffi::Buffer<ffi::DataType::S32>& coordinates, ffi::AnyBuffer a,
                 const CommonAttributes& attributes, int64_t n) noexcept;
 
-// The site of a call with ranks in other processes; null of any other. Takes no memory.
+// Returns the site of a call with ranks in other processes, and null for any other call. Allocates
+// no memory.
 std::shared_ptr<const SharedCallSite> SharedSiteOf(const XLA_FFI_CallFrame* frame) noexcept;
 
-// What the instantiate stage of a handler gives XLA to keep: nothing where all ranks of the call
-// are in this process.
-struct Made {
+// The result of a handler's instantiate stage, which XLA stores. `site` is null if all ranks of the
+// call are in this process.
+struct SiteStateOrError {
   Status status;
   std::shared_ptr<const SharedCallSite> site;
 };
-// `text` has all that the ranks have to agree on.
-Made MakeSite(const char* routine, const CommonAttributes& attributes, const std::string& text);
+// `text` describes everything that the ranks must agree on.
+SiteStateOrError MakeSiteState(const char* routine, const CommonAttributes& attributes,
+                               const std::string& text);
 
-// A Status that names the routine unless the block of rows holds a rank's part of an m x n matrix,
-// and the attributes fit. *backend: the index of the solver among `backends`.
+// Checks that the block of rows holds a rank's part of an m x n matrix and that the attributes fit;
+// an error names the routine. Sets *backend to the index of the solver in `backends`.
 Status CheckBlock(const char* routine, ffi::AnyBuffer a, int64_t m, int64_t n,
                   const CommonAttributes& attributes, const Backends& backends, size_t* backend);
-// Of a square matrix.
+// The same for a square matrix.
 Status CheckCall(const char* routine, ffi::AnyBuffer a, const SquareAttributes& attributes,
                  const Backends& backends, size_t* backend);
 Status CheckCall(const char* routine, ffi::AnyBuffer a, const SquareAttributes& attributes);
 
-// The same unless products can be computed so.
+// Checks that products of this dtype can be computed in this precision.
 Status CheckPrecision(const char* routine, ffi::AnyBuffer a, const PrecisionAttributes& attributes);
+// Of a general matrix, whose rows can't all be scaled to the size that products of float16 parts
+// need.
+Status CheckGeneralPrecision(const char* routine, ffi::AnyBuffer a,
+                             const PrecisionAttributes& attributes);
 
-// The same unless there are the eigenvalues [first, last).
+// Checks that [first, last) is a range of eigenvalues.
 Status CheckSubset(const char* routine, const SubsetAttributes& attributes);
 
-// f(T()) for the C++ type T of `dtype`.
+// Calls f(T()) with the C++ type T of `dtype`.
 template <typename F>
 PlatformResult ForDtype(const char* routine, ffi::DataType dtype, F&& f) {
   switch (dtype) {
@@ -82,12 +88,12 @@ T* DataOf(ffi::AnyBuffer buffer) {
   return static_cast<T*>(buffer.untyped_data());
 }
 
-// The key of a call that could not be decoded. Takes no memory.
+// Returns the key of a call that could not be decoded. Allocates no memory.
 CallKey KeyOf(const XLA_FFI_CallFrame* frame) noexcept;
 
-// Calls a handler. One that throws fails the call for all ranks: exceptions don't pass through XLA.
+// Calls a handler. If it throws, the call fails on all ranks: exceptions can't pass through XLA.
 template <typename Handler>
-XLA_FFI_Error* Protected(XLA_FFI_CallFrame* frame, Handler handler) noexcept {
+XLA_FFI_Error* CallHandler(XLA_FFI_CallFrame* frame, Handler handler) noexcept {
   try {
     return handler(frame);
   } catch (...) {
@@ -104,46 +110,47 @@ XLA_FFI_Error* Protected(XLA_FFI_CallFrame* frame, Handler handler) noexcept {
 
 }  // namespace jaxmg
 
-// Every handler begins so: the platform and `place`; JAXMG_DEFINE_ROUTINE adds the attributes.
+// The start of every binding: the platform and the rank coordinates. JAXMG_DEFINE_ROUTINE adds the
+// attributes.
 #define JAXMG_BIND()          \
   xla::ffi::Ffi::Bind()       \
       .Ctx<jaxmg::Platform>() \
-      .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>() /* place */
+      .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>() /* coordinates */
 
-// The row of a routine that handlers.h lists, with its two handlers: those of the instantiate and
-// of the execute stage. XLA gives the former the operands too for GPUs, and none for CPU devices.
-// After the binding of the execute stage come what Routine has beside the handlers.
+// Defines the row of a routine that handlers.h lists, and its handlers of the instantiate and the
+// execute stage. XLA passes operands to the former on GPUs and none on CPU devices. The arguments
+// after the binding of the execute stage are the other members of Routine.
 #define JAXMG_DEFINE_ROUTINE(symbol, name, function, attributes, binding, ...)                     \
   extern "C" XLA_FFI_Error* symbol##Instantiate(XLA_FFI_CallFrame* frame) {                        \
-    return jaxmg::Protected(frame, [](XLA_FFI_CallFrame* call) {                                   \
+    return jaxmg::CallHandler(frame, [](XLA_FFI_CallFrame* call) {                                 \
       static const auto* handler =                                                                 \
           xla::ffi::Ffi::BindInstantiate()                                                         \
               .RemainingArgs()                                                                     \
               .RemainingRets()                                                                     \
-              .Attrs<jaxmg::Exactly<attributes>>()                                                 \
+              .Attrs<jaxmg::StrictAttributes<attributes>>()                                        \
               .To([](xla::ffi::RemainingArgs, xla::ffi::RemainingRets, const attributes& values) { \
-                return jaxmg::MakeSite(name, values, jaxmg::TextOf(values));                       \
+                return jaxmg::MakeSiteState(name, values, jaxmg::TextOf(values));                  \
               })                                                                                   \
               .release();                                                                          \
       return handler->Call(call);                                                                  \
     });                                                                                            \
   }                                                                                                \
   extern "C" XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame) {                                     \
-    return jaxmg::Protected(frame, [](XLA_FFI_CallFrame* call) {                                   \
+    return jaxmg::CallHandler(frame, [](XLA_FFI_CallFrame* call) {                                 \
       static const auto* handler =                                                                 \
-          (binding).Attrs<jaxmg::Exactly<attributes>>().To(function).release();                    \
+          (binding).Attrs<jaxmg::StrictAttributes<attributes>>().To(function).release();           \
       return handler->Call(call);                                                                  \
     });                                                                                            \
   }                                                                                                \
   const jaxmg::Routine symbol##Routine = {name, symbol##Instantiate, symbol, __VA_ARGS__}
 
 template <xla::ffi::ExecutionStage stage>
-struct xla::ffi::ResultEncoding<stage, jaxmg::Made> {
+struct xla::ffi::ResultEncoding<stage, jaxmg::SiteStateOrError> {
   static XLA_FFI_Error* Encode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
-                               jaxmg::Made made) {
+                               jaxmg::SiteStateOrError made) {
     if (made.status.ok()) {
-      const bool needed = made.site != nullptr;  // else it is better kept, and can be missed
-      const jaxmg::Status kept = jaxmg::KeepSite(api, ctx, std::move(made.site));
+      const bool needed = made.site != nullptr;  // otherwise the call works without it
+      const jaxmg::Status kept = jaxmg::StoreSiteState(api, ctx, std::move(made.site));
       if (needed) made.status = kept;
     }
     return made.status.ok() ? nullptr : jaxmg::ToFfiError(api, made.status);

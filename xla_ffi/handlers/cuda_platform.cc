@@ -21,62 +21,62 @@
 namespace jaxmg {
 namespace {
 
-// How long a rank looks for another one before it goes to sleep, where there are processors enough:
-// about what two wake-ups take.
+// How long a rank spins before it sleeps, if there are enough processors: about the time of two
+// wake-ups.
 Seconds Spin(int ranks) {
   static const unsigned processors = std::thread::hardware_concurrency();
   return processors >= 2u * ranks ? std::chrono::microseconds(100) : Seconds(0);
 }
 
-// Ranks of one process can't be lost after their rendezvous, and one of them may compute for hours
-// while the others wait (cuSOLVERMg), so only the rendezvous has a time limit.
-WaitPolicy Patient(int ranks) { return {std::chrono::hours(24 * 365), Spin(ranks)}; }
+// Only the rendezvous has a time limit: ranks of one process can't be lost after it, and one of
+// them may compute for hours while the others wait (cuSOLVERMg).
+WaitPolicy NoTimeLimit(int ranks) { return {std::chrono::hours(24 * 365), Spin(ranks)}; }
 
-// The coordinates of the process's devices in the calls of its programs. A device has to know its
-// own before the rendezvous, and to read them from the device's memory is to wait for all that XLA
-// has enqueued there so far. So they are read once for each call site of a program. An XLA that
-// keeps no number for it leaves its address, where another program may come to lie, with other
-// coordinates: then kernels see that (CudaDevice::ExpectPlace), the results are NaN, and the
-// coordinates are read anew from then on.
-struct Places {
-  // The call site, and what tells it from most others at the same address; the device.
+// Caches the rank coordinates of the process's devices by call site. The host needs them before the
+// rendezvous, and reading them from the device waits for all work that XLA has enqueued there. So
+// they are read once per call site. An old XLA stores no number for a call site; then its address
+// is the key, and another program with other coordinates may later have the same address. Kernels
+// detect this (CudaDevice::ExpectCoordinates): the results are NaN, and the cache is cleared.
+struct CoordinatesCache {
+  // The call site, the properties that distinguish most call sites at the same address, and the
+  // device.
   using Key = std::tuple<int64_t, const void*, const char*, int64_t, int64_t, int, int>;
   std::mutex mutex;
-  std::map<Key, Place> known;
+  std::map<Key, RankCoordinates> known;
 };
 
-// From the device, which waits for all that XLA has given it so far.
-Status ReadPlace(const CallSite& site, CudaDevice& device, Place* place) {
+// Reads them from the device, after all work that XLA has enqueued there.
+Status ReadCoordinates(const CallSite& site, CudaDevice& device, RankCoordinates* coordinates) {
   int32_t values[2] = {};
-  JAXMG_RETURN_IF_ERROR(device.CopyToHost(Stream::kMain, values, site.place, sizeof(values)));
-  *place = {values[0], values[1]};
+  JAXMG_RETURN_IF_ERROR(device.CopyToHost(Stream::kMain, values, site.coordinates, sizeof(values)));
+  *coordinates = {values[0], values[1]};
   return Status::Ok();
 }
 
-Status FindPlace(const CallSite& site, CudaDevice& device, Place* place) {
+Status FindCoordinates(const CallSite& site, CudaDevice& device, RankCoordinates* coordinates) {
   constexpr size_t kMost = 1 << 16;
-  Places& places = Forever<Places>();
-  const Places::Key key = {site.number, site.key.call_site, site.routine,    site.n,
-                           site.tile,   site.ranks,         device.ordinal()};
+  CoordinatesCache& cache = Forever<CoordinatesCache>();
+  const CoordinatesCache::Key key = {site.number, site.key.call_site, site.routine,    site.n,
+                                     site.tile,   site.ranks,         device.ordinal()};
   {
-    std::lock_guard<std::mutex> lock(places.mutex);
-    if (device.resources().TakeStaleFlag() || places.known.size() > kMost) places.known.clear();
-    const auto found = places.known.find(key);
-    if (found != places.known.end()) {
-      *place = found->second;
-      device.ExpectPlace(site.place, place->rank, place->group);
+    std::lock_guard<std::mutex> lock(cache.mutex);
+    if (device.resources().TakeStaleFlag() || cache.known.size() > kMost) cache.known.clear();
+    const auto found = cache.known.find(key);
+    if (found != cache.known.end()) {
+      *coordinates = found->second;
+      device.ExpectCoordinates(site.coordinates, coordinates->rank, coordinates->group);
       return Status::Ok();
     }
   }
-  JAXMG_RETURN_IF_ERROR(ReadPlace(site, device, place));
-  if (site.checks_place) {
-    std::lock_guard<std::mutex> lock(places.mutex);
-    places.known[key] = *place;
+  JAXMG_RETURN_IF_ERROR(ReadCoordinates(site, device, coordinates));
+  if (site.checks_coordinates) {
+    std::lock_guard<std::mutex> lock(cache.mutex);
+    cache.known[key] = *coordinates;
   }
   return Status::Ok();
 }
 
-// Each rank reads the memory of all others of its process.
+// Enables access to the memory of all other ranks of the process.
 Status ConnectPeers(const InProcessGroup& group, int ordinal) {
   for (int rank = 0; rank < group.size(); ++rank) {
     if (!group.IsHere(rank)) continue;
@@ -85,9 +85,10 @@ Status ConnectPeers(const InProcessGroup& group, int ordinal) {
   return Status::Ok();
 }
 
-// Whether other processes can map memory of the GPU: not everywhere, in containers say. What is
-// found of the first GPU is taken to be so of all. That there is no memory left says nothing.
-Status FindWhetherShared(int ordinal, bool* shares) {
+// Sets *shares to whether other processes can map memory of the GPU. Some containers forbid it. The
+// result for the first GPU holds for all. Running out of memory is an error and leaves the result
+// open.
+Status ProbeSharing(int ordinal, bool* shares) {
   if (Hub::The().transport() != Transport::kAuto) return Status::Ok();
   static std::mutex mutex;
   static int found = -1;
@@ -111,8 +112,8 @@ Status FindWhetherShared(int ordinal, bool* shares) {
   return Status::Ok();
 }
 
-// What a call with ranks in other processes works in, instead of XLA's memory: the others can map
-// it. It goes back when the call is over on the device.
+// Workspace of a call with ranks in other processes. Unlike XLA's memory, other processes can map
+// it. Freed after the call has completed on the device.
 class SharedScratch {
  public:
   explicit SharedScratch(int ordinal) : ordinal_(ordinal) {}
@@ -134,8 +135,8 @@ class SharedScratch {
   std::vector<void*> taken_;
 };
 
-// Waits for all that the call has enqueued. A process that is lost until then is one of which the
-// host alone hears; what waits for it goes on then, to no good.
+// Waits for all work that the call has enqueued. Only the host learns that another process is lost
+// in the meantime; work that waits for that process then continues with undefined data.
 Status Finish(CudaDevice& device) {
   const Clock::time_point begun = Clock::now();
   for (bool done = false;;) {
@@ -147,13 +148,12 @@ Status Finish(CudaDevice& device) {
   }
 }
 
-Status JoinOthers(const CallSite& site, const Place& place, int ordinal,
+Status JoinOthers(const CallSite& site, const RankCoordinates& coordinates, int ordinal,
                   std::shared_ptr<InProcessGroup>* group) {
   const WaitPolicy patience = {RendezvousTimeout(), Spin(site.ranks)};
-  if (site.spans_processes)
-    return JoinSharedRendezvous(site, place, patience, false, ordinal, group);
-  return JoinRendezvous({site.key, place.group}, site.routine, place.rank, site.ranks, patience,
-                        ordinal, group);
+  if (site.spans_processes) return JoinSharedRendezvous(site, coordinates, patience, false, group);
+  return JoinRendezvous({site.key, coordinates.group}, site.routine, coordinates.rank, site.ranks,
+                        patience, ordinal, group);
 }
 
 Status RunRank(const Platform& platform, const CallSite& site, const RankProgram& program) {
@@ -168,37 +168,38 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
     return Error(Code::kResourceExhausted, "out of memory: ", bytes, " bytes of workspace on GPU ",
                  platform.ordinal);
   };
-  Place place = {};
+  RankCoordinates coordinates = {};
   const Status ready = Guarded([&]() -> Status {
     JAXMG_RETURN_IF_ERROR(Open<CudaDriver>());
     JAXMG_RETURN_IF_ERROR(Open<CudaRuntime>());
     JAXMG_RETURN_IF_ERROR(current.Set(platform.ordinal));
     if (site.spans_processes) {
-      JAXMG_RETURN_IF_ERROR(FindWhetherShared(platform.ordinal, &shares));
+      JAXMG_RETURN_IF_ERROR(ProbeSharing(platform.ordinal, &shares));
       NcclChannels::The().Use(NcclChannelSource());
     }
     JAXMG_RETURN_IF_ERROR(CudaDevice::New(
         platform.ordinal, static_cast<cudaStream_t>(platform.stream), allocate, &device));
-    return FindPlace(site, *device, &place);
+    return FindCoordinates(site, *device, &coordinates);
   });
   if (!ready.ok()) {
     FailCall(site, ready);
     return ready;
   }
   std::shared_ptr<InProcessGroup> group;
-  JAXMG_RETURN_IF_ERROR(JoinOthers(site, place, platform.ordinal, &group));
+  JAXMG_RETURN_IF_ERROR(JoinOthers(site, coordinates, platform.ordinal, &group));
   const Status status = RunInGroup(
-      group, place.rank, device.get(), Patient(site.ranks), [&](Communicator& comm) -> Status {
+      group, coordinates.rank, device.get(), NoTimeLimit(site.ranks),
+      [&](Communicator& comm) -> Status {
         const Status connected = Guarded([&] { return ConnectPeers(*group, platform.ordinal); });
         if (!connected.ok()) comm.Abort(connected);
         const Status done = connected.ok() ? program({*device, comm}) : comm.Agree(connected);
         if (done.ok() && site.spans_processes) return comm.Agree(Finish(*device));
-        // What was enqueued before a failure may not have been joined into XLA's stream, and may
-        // read what other ranks are about to free.
+        // Work that was enqueued before a failure may not be joined into XLA's stream, and may read
+        // memory that other ranks free next.
         if (!done.ok()) (void)comm.Agree(device->Synchronize());
         return done;
       });
-  AppendTimeline(site.routine, site.key.run, site.key.call_site, place.rank, *device);
+  AppendTimeline(site.routine, site.key.run, site.key.call_site, coordinates.rank, *device);
   return status;
 }
 

@@ -1,7 +1,7 @@
 // The platform of NVIDIA GPUs. Included by platform.h alone.
 //
-// XLA runs the devices of a process on a thread each, so ranks meet on its threads; their work is
-// enqueued there and the handler returns.
+// XLA runs each device of a process on its own thread. The ranks' rendezvous takes place on these
+// threads; the handler enqueues the work and returns.
 #ifndef JAXMG_XLA_FFI_HANDLERS_CUDA_PLATFORM_H_
 #define JAXMG_XLA_FFI_HANDLERS_CUDA_PLATFORM_H_
 
@@ -15,11 +15,11 @@ inline constexpr char kPlatform[] = "gpu";
 struct Platform {
   int64_t run_id;
   const XLA_FFI_Api* api;
-  XLA_FFI_ExecutionContext* ctx;  // while the handler runs
+  XLA_FFI_ExecutionContext* ctx;  // valid while the handler runs
   int32_t ordinal;                // of the device in this process
   void* stream;                   // XLA's own, a cudaStream_t
-  // Gives back what it gave when the handler returns: XLA hands memory out in the order of its
-  // stream, behind which all that a routine enqueues has been joined by then.
+  // Frees its memory when the handler returns. This is safe because XLA allocates in the order of
+  // its stream, and by then all work of the routine has been joined into that stream.
   std::shared_ptr<xla::ffi::ScratchAllocator> scratch;
 };
 
@@ -31,7 +31,7 @@ using PlatformResult = CallOutcome;
 
 PlatformResult Launch(const Platform& platform, const CallSite& site, const RankProgram& program);
 
-// The result of a call that can't be right.
+// The result of an invalid call.
 inline PlatformResult Refuse(const Status& status) { return {status}; }
 
 }  // namespace jaxmg

@@ -6,7 +6,7 @@
 namespace jaxmg {
 
 struct CyclicAttributes : CommonAttributes {
-  bool inverse;  // the way back, to contiguous rows
+  bool inverse;  // from tiles to contiguous rows
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {
@@ -19,8 +19,9 @@ namespace {
 
 constexpr char kName[] = "cyclic_1d";
 
-PlatformResult Cyclic(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
-                      ffi::Result<ffi::AnyBuffer> out, CyclicAttributes attributes) {
+PlatformResult Cyclic(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                      ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffer> out,
+                      CyclicAttributes attributes) {
   const auto shape = a.dimensions();
   if (shape.size() != 2 || attributes.ranks < 1) {
     return Refuse(Error(Code::kInvalidArgument, kName, ": a must have 2 dimensions, on ",
@@ -32,7 +33,7 @@ PlatformResult Cyclic(Platform platform, ffi::Buffer<ffi::DataType::S32> place, 
                     out = DataOf<T>(*out)](const RankContext& context) {
       return CyclicRoutine<T>(context, rows, columns, attributes.tile, attributes.inverse, out, a);
     };
-    return Launch(platform, SiteOf(kName, platform, place, a, attributes, /*n=*/0), program);
+    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, /*n=*/0), program);
   });
 }
 
@@ -42,5 +43,5 @@ PlatformResult Cyclic(Platform platform, ffi::Buffer<ffi::DataType::S32> place, 
 JAXMG_DEFINE_ROUTINE(JaxmgCyclic1d, jaxmg::kName, jaxmg::Cyclic, jaxmg::CyclicAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()   // a
-                         .Ret<xla::ffi::AnyBuffer>(),  // in a's place
+                         .Ret<xla::ffi::AnyBuffer>(),  // the result, overwrites a
                      jaxmg::kNativeAlone);

@@ -1,5 +1,6 @@
-// The handlers of the Cholesky factor as a value. Its operands are `tiles` (rows, n), in the place
-// of the rows of A, and `overflow`: (tile, n) where the layout has an overflow tile, else (0, n).
+// The handlers of the Cholesky factor as a value. Its operands are `tiles` (rows, n), which
+// replaces the rows of A, and `overflow`: (tile, n) if the layout has an overflow tile, else (0,
+// n).
 #include "xla_ffi/engine/cholesky/factor.h"
 
 #include <complex>
@@ -25,7 +26,7 @@ struct ApplyAttributes : SquareAttributes {
 };
 
 struct SolveRowsAttributes : SquareAttributes {
-  bool inverse;  // b L^-1 in place of b L^-H
+  bool inverse;  // b L^-1 instead of b L^-H
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {
@@ -36,7 +37,7 @@ struct SolveRowsAttributes : SquareAttributes {
 
 namespace {
 
-// What a call takes of a rank, for plans.
+// What a call needs on a rank, for plans.
 struct PotrfNeeds {
   template <typename T>
   static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
@@ -52,8 +53,8 @@ struct ApplyNeeds {
   }
 };
 
-// A Status that names the routine unless the block, the tile width and the overflow tile fit each
-// other as the plan has them.
+// Checks that the block, the tile width and the overflow tile match the plan; an error names the
+// routine.
 Status CheckFactor(const char* routine, ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
                    const SquareAttributes& attributes) {
   JAXMG_RETURN_IF_ERROR(CheckCall(routine, tiles, attributes));
@@ -74,7 +75,7 @@ Status CheckFactor(const char* routine, ffi::AnyBuffer tiles, ffi::AnyBuffer ove
   return Status::Ok();
 }
 
-// What a rank works on in `a`, and where that is copied from first.
+// The operand in `a`, which is first copied from `source` unless that is null.
 template <typename T>
 Operand<T> OperandOf(const SquareAttributes& attributes, ffi::AnyBuffer a, ffi::AnyBuffer overflow,
                      int32_t* status, const T* source, Precision precision = Precision::kHighest) {
@@ -82,28 +83,30 @@ Operand<T> OperandOf(const SquareAttributes& attributes, ffi::AnyBuffer a, ffi::
           precision,    source,       DataOf<T>(overflow)};
 }
 
-// Launches the rank program that `program` gives for the factor's dtype, if the call can be right.
-// What that needs of buffers it has to take out of them: they may be gone when it runs.
+// Checks the call and launches the rank program that program(T()) returns for the factor's dtype.
+// The rank program must hold the buffers' pointers, not the buffers, which may be destroyed before
+// it runs.
 template <typename Program>
 PlatformResult OnFactor(const char* name, const Platform& platform,
-                        ffi::Buffer<ffi::DataType::S32>& place, const SquareAttributes& attributes,
-                        ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, const Program& program) {
+                        ffi::Buffer<ffi::DataType::S32>& coordinates,
+                        const SquareAttributes& attributes, ffi::AnyBuffer tiles,
+                        ffi::AnyBuffer overflow, const Program& program) {
   const Status checked = CheckFactor(name, tiles, overflow, attributes);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(name, tiles.element_type(), [&](auto zero) {
-    return Launch(platform, SiteOf(name, platform, place, tiles, attributes, attributes.n),
+    return Launch(platform, SiteOf(name, platform, coordinates, tiles, attributes, attributes.n),
                   program(zero));
   });
 }
 
-PlatformResult Factorize(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
-                         ffi::Result<ffi::AnyBuffer> tiles, ffi::Result<ffi::AnyBuffer> overflow,
-                         ffi::Result<ffi::AnyBuffer> log_det,
+PlatformResult Factorize(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                         ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffer> tiles,
+                         ffi::Result<ffi::AnyBuffer> overflow, ffi::Result<ffi::AnyBuffer> log_det,
                          ffi::ResultBuffer<ffi::DataType::S32> status,
                          PrecisionAttributes attributes) {
   const Status checked = CheckPrecision("potrf", a, attributes);
   if (!checked.ok()) return Refuse(checked);
-  return OnFactor("potrf", platform, place, attributes, *tiles, *overflow, [&](auto zero) {
+  return OnFactor("potrf", platform, coordinates, attributes, *tiles, *overflow, [&](auto zero) {
     using T = decltype(zero);
     return [operand = OperandOf<T>(attributes, *tiles, *overflow, status->typed_data(),
                                    DataOf<T>(a), attributes.products),
@@ -113,7 +116,7 @@ PlatformResult Factorize(Platform platform, ffi::Buffer<ffi::DataType::S32> plac
   });
 }
 
-PlatformResult FactorApply(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
+PlatformResult FactorApply(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
                            ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, ffi::AnyBuffer b,
                            ffi::Result<ffi::AnyBuffer> x, ApplyAttributes attributes) {
   static constexpr char kName[] = "factor_apply";
@@ -121,7 +124,7 @@ PlatformResult FactorApply(Platform platform, ffi::Buffer<ffi::DataType::S32> pl
   if (shape.size() != 2 || shape[0] != attributes.n || b.element_type() != tiles.element_type()) {
     return Refuse(Error(Code::kInvalidArgument, kName, ": b must be (n, nrhs), of a's dtype"));
   }
-  return OnFactor(kName, platform, place, attributes, tiles, overflow, [&](auto zero) {
+  return OnFactor(kName, platform, coordinates, attributes, tiles, overflow, [&](auto zero) {
     using T = decltype(zero);
     return [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
             apply = attributes.operation, nrhs = shape[1], x = DataOf<T>(*x),
@@ -131,7 +134,7 @@ PlatformResult FactorApply(Platform platform, ffi::Buffer<ffi::DataType::S32> pl
   });
 }
 
-PlatformResult FactorSolveRows(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
+PlatformResult FactorSolveRows(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
                                ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, ffi::AnyBuffer b,
                                ffi::Result<ffi::AnyBuffer> x, SolveRowsAttributes attributes) {
   static constexpr char kName[] = "factor_solve_rows";
@@ -140,7 +143,7 @@ PlatformResult FactorSolveRows(Platform platform, ffi::Buffer<ffi::DataType::S32
       b.element_type() != tiles.element_type()) {
     return Refuse(Error(Code::kInvalidArgument, kName, ": b must be a block such as the tiles'"));
   }
-  return OnFactor(kName, platform, place, attributes, tiles, overflow, [&](auto zero) {
+  return OnFactor(kName, platform, coordinates, attributes, tiles, overflow, [&](auto zero) {
     using T = decltype(zero);
     return [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
             inverse = attributes.inverse, x = DataOf<T>(*x),
@@ -150,54 +153,58 @@ PlatformResult FactorSolveRows(Platform platform, ffi::Buffer<ffi::DataType::S32
   });
 }
 
-PlatformResult FactorInvert(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
+PlatformResult FactorInvert(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
                             ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
                             ffi::Result<ffi::AnyBuffer> inverse, PrecisionAttributes attributes) {
   const Status checked = CheckPrecision("factor_invert", tiles, attributes);
   if (!checked.ok()) return Refuse(checked);
-  return OnFactor("factor_invert", platform, place, attributes, tiles, overflow, [&](auto zero) {
-    using T = decltype(zero);
-    return [factor = OperandOf<T>(attributes, *inverse, overflow, nullptr, DataOf<T>(tiles),
-                                  attributes.products)](const RankContext& context) {
-      return InvertRoutine<T>(context, factor);
-    };
-  });
+  return OnFactor(
+      "factor_invert", platform, coordinates, attributes, tiles, overflow, [&](auto zero) {
+        using T = decltype(zero);
+        return [factor = OperandOf<T>(attributes, *inverse, overflow, nullptr, DataOf<T>(tiles),
+                                      attributes.products)](const RankContext& context) {
+          return InvertRoutine<T>(context, factor);
+        };
+      });
 }
 
-PlatformResult FactorDiagonal(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
+PlatformResult FactorDiagonal(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
                               ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
                               ffi::Result<ffi::AnyBuffer> diagonal, SquareAttributes attributes) {
-  return OnFactor("factor_diagonal", platform, place, attributes, tiles, overflow, [&](auto zero) {
-    using T = decltype(zero);
-    return [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
-            diagonal = DataOf<Real<T>>(*diagonal)](const RankContext& context) {
-      return DiagonalRoutine<T>(context, factor, diagonal);
-    };
-  });
+  return OnFactor("factor_diagonal", platform, coordinates, attributes, tiles, overflow,
+                  [&](auto zero) {
+                    using T = decltype(zero);
+                    return [factor = OperandOf<T>(attributes, tiles, overflow, nullptr, nullptr),
+                            diagonal = DataOf<Real<T>>(*diagonal)](const RankContext& context) {
+                      return DiagonalRoutine<T>(context, factor, diagonal);
+                    };
+                  });
 }
 
-PlatformResult FactorTiles(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
+PlatformResult FactorTiles(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
                            ffi::AnyBuffer rows, ffi::Result<ffi::AnyBuffer> tiles,
                            ffi::Result<ffi::AnyBuffer> overflow, SquareAttributes attributes) {
-  return OnFactor("factor_tiles", platform, place, attributes, *tiles, *overflow, [&](auto zero) {
-    using T = decltype(zero);
-    return [factor = OperandOf<T>(attributes, *tiles, *overflow, nullptr, DataOf<T>(rows))](
-               const RankContext& context) {
-      return MoveFactorRoutine<T>(context, factor, /*inverse=*/false);
-    };
-  });
+  return OnFactor(
+      "factor_tiles", platform, coordinates, attributes, *tiles, *overflow, [&](auto zero) {
+        using T = decltype(zero);
+        return [factor = OperandOf<T>(attributes, *tiles, *overflow, nullptr, DataOf<T>(rows))](
+                   const RankContext& context) {
+          return MoveFactorRoutine<T>(context, factor, /*inverse=*/false);
+        };
+      });
 }
 
-PlatformResult FactorRows(Platform platform, ffi::Buffer<ffi::DataType::S32> place,
+PlatformResult FactorRows(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
                           ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
                           ffi::Result<ffi::AnyBuffer> rows, SquareAttributes attributes) {
-  return OnFactor("factor_rows", platform, place, attributes, tiles, overflow, [&](auto zero) {
-    using T = decltype(zero);
-    return [factor = OperandOf<T>(attributes, *rows, overflow, nullptr, DataOf<T>(tiles))](
-               const RankContext& context) {
-      return MoveFactorRoutine<T>(context, factor, /*inverse=*/true);
-    };
-  });
+  return OnFactor(
+      "factor_rows", platform, coordinates, attributes, tiles, overflow, [&](auto zero) {
+        using T = decltype(zero);
+        return [factor = OperandOf<T>(attributes, *rows, overflow, nullptr, DataOf<T>(tiles))](
+                   const RankContext& context) {
+          return MoveFactorRoutine<T>(context, factor, /*inverse=*/true);
+        };
+      });
 }
 
 }  // namespace
@@ -206,11 +213,11 @@ PlatformResult FactorRows(Platform platform, ffi::Buffer<ffi::DataType::S32> pla
 JAXMG_DEFINE_ROUTINE(JaxmgPotrf, "potrf", jaxmg::Factorize, jaxmg::PrecisionAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()                         // a
-                         .Ret<xla::ffi::AnyBuffer>()                         // tiles, in a's place
+                         .Ret<xla::ffi::AnyBuffer>()                         // tiles, overwrites a
                          .Ret<xla::ffi::AnyBuffer>()                         // overflow
                          .Ret<xla::ffi::AnyBuffer>()                         // log_det
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::PotrfNeeds>);
+                     jaxmg::kNativeAlone, &jaxmg::AnswerSquareWith<jaxmg::PotrfNeeds>);
 
 JAXMG_DEFINE_ROUTINE(JaxmgFactorApply, "factor_apply", jaxmg::FactorApply, jaxmg::ApplyAttributes,
                      JAXMG_BIND()
@@ -218,7 +225,7 @@ JAXMG_DEFINE_ROUTINE(JaxmgFactorApply, "factor_apply", jaxmg::FactorApply, jaxmg
                          .Arg<xla::ffi::AnyBuffer>()   // overflow
                          .Arg<xla::ffi::AnyBuffer>()   // b
                          .Ret<xla::ffi::AnyBuffer>(),  // x
-                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::ApplyNeeds>);
+                     jaxmg::kNativeAlone, &jaxmg::AnswerSquareWith<jaxmg::ApplyNeeds>);
 
 JAXMG_DEFINE_ROUTINE(JaxmgFactorSolveRows, "factor_solve_rows", jaxmg::FactorSolveRows,
                      jaxmg::SolveRowsAttributes,
@@ -234,7 +241,7 @@ JAXMG_DEFINE_ROUTINE(JaxmgFactorInvert, "factor_invert", jaxmg::FactorInvert,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()   // tiles
                          .Arg<xla::ffi::AnyBuffer>()   // overflow
-                         .Ret<xla::ffi::AnyBuffer>(),  // the inverse, in the tiles' place
+                         .Ret<xla::ffi::AnyBuffer>(),  // the inverse, overwrites the tiles
                      jaxmg::kNativeAlone);
 
 JAXMG_DEFINE_ROUTINE(JaxmgFactorDiagonal, "factor_diagonal", jaxmg::FactorDiagonal,
@@ -248,7 +255,7 @@ JAXMG_DEFINE_ROUTINE(JaxmgFactorDiagonal, "factor_diagonal", jaxmg::FactorDiagon
 JAXMG_DEFINE_ROUTINE(JaxmgFactorTiles, "factor_tiles", jaxmg::FactorTiles, jaxmg::SquareAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()   // rows of U
-                         .Ret<xla::ffi::AnyBuffer>()   // tiles, in their place
+                         .Ret<xla::ffi::AnyBuffer>()   // tiles, overwrites the rows
                          .Ret<xla::ffi::AnyBuffer>(),  // overflow
                      jaxmg::kNativeAlone);
 
@@ -256,5 +263,5 @@ JAXMG_DEFINE_ROUTINE(JaxmgFactorRows, "factor_rows", jaxmg::FactorRows, jaxmg::S
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()   // tiles
                          .Arg<xla::ffi::AnyBuffer>()   // overflow
-                         .Ret<xla::ffi::AnyBuffer>(),  // rows of U, in the tiles' place
+                         .Ret<xla::ffi::AnyBuffer>(),  // rows of U, overwrites the tiles
                      jaxmg::kNativeAlone);

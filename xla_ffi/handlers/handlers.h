@@ -1,4 +1,4 @@
-// The table of routines. A line has the routine's name and that of its row, which its own file
+// The table of routines. Each line names a routine and its row, which the routine's own file
 // defines (JAXMG_DEFINE_ROUTINE in call.h): handlers, backends, plan.
 #ifndef JAXMG_XLA_FFI_HANDLERS_HANDLERS_H_
 #define JAXMG_XLA_FFI_HANDLERS_HANDLERS_H_
@@ -23,6 +23,7 @@
   ROUTINE(factor_diagonal, JaxmgFactorDiagonal)    \
   ROUTINE(factor_tiles, JaxmgFactorTiles)          \
   ROUTINE(factor_rows, JaxmgFactorRows)            \
+  ROUTINE(gesv, JaxmgGesv)                         \
   ROUTINE(hemm, JaxmgHemm)                         \
   ROUTINE(all_gather, JaxmgAllGather)
 
@@ -40,7 +41,7 @@ namespace jaxmg {
 inline constexpr const Routine* kRoutines[] = {JAXMG_FOR_EACH_ROUTINE(JAXMG_ROW)};
 #undef JAXMG_ROW
 
-// Null where there is none of that name.
+// Returns null if there is no routine of that name.
 inline const Routine* FindRoutine(std::string_view name) {
   for (const Routine* routine : kRoutines) {
     if (name == routine->name) return routine;

@@ -7,7 +7,7 @@
 namespace jaxmg {
 
 struct HemmAttributes : SquareAttributes {
-  int64_t parts;  // in how many parts of x the products of a row are added up by themselves
+  int64_t parts;  // the number of parts of x whose products are summed separately
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {
@@ -20,8 +20,9 @@ namespace {
 
 constexpr char kName[] = "hemm";
 
-PlatformResult Hemm(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
-                    ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> y, HemmAttributes attributes) {
+PlatformResult Hemm(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                    ffi::AnyBuffer a, ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> y,
+                    HemmAttributes attributes) {
   const Status checked = CheckCall(kName, a, attributes);
   if (!checked.ok()) return Refuse(checked);
   const auto shape = x.dimensions();
@@ -40,7 +41,8 @@ PlatformResult Hemm(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ff
     auto program = [product](const RankContext& context) {
       return HemmRoutine<T>(context, product);
     };
-    return Launch(platform, SiteOf(kName, platform, place, a, attributes, attributes.n), program);
+    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, attributes.n),
+                  program);
   });
 }
 

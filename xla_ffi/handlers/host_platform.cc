@@ -15,21 +15,21 @@
 namespace jaxmg {
 namespace {
 
-// Ranks of one process can't be lost after their rendezvous, and one of them may compute for hours
-// while the others wait (syevd), so only the rendezvous has a time limit.
-constexpr WaitPolicy kPatient = {std::chrono::hours(24 * 365)};
+// Only the rendezvous has a time limit: ranks of one process can't be lost after it, and one of
+// them may compute for hours while the others wait (syevd).
+constexpr WaitPolicy kNoTimeLimit = {std::chrono::hours(24 * 365)};
 
-Status JoinOthers(const CallSite& site, const Place& place, std::shared_ptr<InProcessGroup>* group,
-                  int* sharing) noexcept {
+Status JoinOthers(const CallSite& site, const RankCoordinates& coordinates,
+                  std::shared_ptr<InProcessGroup>* group, int* sharing) noexcept {
   const WaitPolicy patience = {RendezvousTimeout()};
   if (site.spans_processes)
-    return JoinSharedRendezvous(site, place, patience, true, 0, group, sharing);
-  return JoinRendezvous({site.key, place.group}, site.routine, place.rank, site.ranks, patience, 0,
-                        group);
+    return JoinSharedRendezvous(site, coordinates, patience, true, group, sharing);
+  return JoinRendezvous({site.key, coordinates.group}, site.routine, coordinates.rank, site.ranks,
+                        patience, 0, group);
 }
 
 Status RunRank(const CallSite& site, const RankProgram& program) noexcept {
-  const Place place = {site.place[0], site.place[1]};
+  const RankCoordinates coordinates = {site.coordinates[0], site.coordinates[1]};
   std::unique_ptr<Device> device;
   const Status ready = Guarded([&] {
     device = site.spans_processes ? NewSharingHostDevice() : NewHostDevice();
@@ -40,12 +40,12 @@ Status RunRank(const CallSite& site, const RankProgram& program) noexcept {
     return ready;
   }
   std::shared_ptr<InProcessGroup> group;
-  int sharing = site.ranks;  // this process's processors
-  JAXMG_RETURN_IF_ERROR(JoinOthers(site, place, &group, &sharing));
+  int sharing = site.ranks;  // the number of ranks that share this process's processors
+  JAXMG_RETURN_IF_ERROR(JoinOthers(site, coordinates, &group, &sharing));
   const BlasThreadShare threads(sharing);
-  const Status status = RunInGroup(group, place.rank, device.get(), kPatient,
+  const Status status = RunInGroup(group, coordinates.rank, device.get(), kNoTimeLimit,
                                    [&](Communicator& comm) { return program({*device, comm}); });
-  AppendTimeline(site.routine, site.key.run, site.key.call_site, place.rank, *device);
+  AppendTimeline(site.routine, site.key.run, site.key.call_site, coordinates.rank, *device);
   return status;
 }
 
@@ -66,12 +66,13 @@ void Complete(const XLA_FFI_Api* api, XLA_FFI_Future* future, const Status& stat
 
 }  // namespace
 
-void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, Launched launched) noexcept {
-  if (!launched.refusal.ok()) return Complete(api, future, launched.refusal);
-  const CallSite site = launched.site;
+void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, PendingRank pending) noexcept {
+  if (!pending.refusal.ok()) return Complete(api, future, pending.refusal);
+  const CallSite site = pending.site;
   const Status started = Guarded([&] {
-    std::thread([api, future, site, program = std::move(launched.program)]() mutable {
-      // A thread inherits its maker's mode, and XLA's threads take denormals for 0.
+    std::thread([api, future, site, program = std::move(pending.program)]() mutable {
+      // A thread inherits the floating-point mode of its creator, and XLA's threads flush denormals
+      // to zero.
       std::fesetenv(FE_DFL_ENV);
       const Status status = RunRank(site, program);
       program = nullptr;
@@ -81,8 +82,8 @@ void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, Launched launched) no
   });
   if (started.ok()) return;
   const Status status = Guarded([&] {
-    return Error(Code::kResourceExhausted, site.routine, ": no thread for rank ", site.place[0],
-                 ": ", started.text());
+    return Error(Code::kResourceExhausted, site.routine, ": no thread for rank ",
+                 site.coordinates[0], ": ", started.text());
   });
   FailCall(site, status);
   Complete(api, future, status);

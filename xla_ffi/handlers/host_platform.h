@@ -1,8 +1,8 @@
 // The platform of XLA's CPU devices. Included by platform.h alone.
 //
-// A rank runs on a thread of its own and the handler returns at once: XLA runs the devices of a
-// process on a pool of threads that may be smaller than the number of devices, so ranks that waited
-// for each other on XLA's threads could wait for ever.
+// Each rank runs on its own thread, and the handler returns at once. XLA runs the devices of a
+// process on a pool of threads, which may be smaller than the number of devices, so ranks that wait
+// for each other on XLA's threads could deadlock.
 #ifndef JAXMG_XLA_FFI_HANDLERS_HOST_PLATFORM_H_
 #define JAXMG_XLA_FFI_HANDLERS_HOST_PLATFORM_H_
 
@@ -16,26 +16,27 @@ inline constexpr char kPlatform[] = "cpu";
 struct Platform {
   int64_t run_id;
   const XLA_FFI_Api* api;
-  XLA_FFI_ExecutionContext* ctx;  // while the handler runs
+  XLA_FFI_ExecutionContext* ctx;  // valid while the handler runs
+  int32_t ordinal;                // the device's number; -1: unknown
 };
 
-// A rank that is ready to start, or the refusal of a call that can't be right.
-struct Launched {
+// A rank that is ready to start, or the error of an invalid call.
+struct PendingRank {
   Status refusal;
   CallSite site = {};
   RankProgram program;
 };
 
-using PlatformResult = Launched;
+using PlatformResult = PendingRank;
 
 inline PlatformResult Launch(const Platform&, const CallSite& site, RankProgram program) {
   return {Status::Ok(), site, std::move(program)};
 }
 inline PlatformResult Refuse(const Status& status) { return {status}; }
 
-// Starts the rank's thread, which completes the future; so does a refusal, and a thread that can't
-// be started.
-void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, Launched launched) noexcept;
+// Starts the rank's thread, which completes the future. Completes it with an error if the call is
+// invalid or the thread can't be started.
+void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, PendingRank pending) noexcept;
 
 }  // namespace jaxmg
 
@@ -45,25 +46,27 @@ struct xla::ffi::CtxDecoding<jaxmg::Platform> {
   static std::optional<Type> Decode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
                                     DiagnosticEngine& diagnostic) {
     auto run_id = CtxDecoding<RunId>::Decode(api, ctx, diagnostic);
+    auto ordinal = CtxDecoding<DeviceOrdinal>::Decode(api, ctx, diagnostic);
     if (!run_id) return std::nullopt;
-    return jaxmg::Platform{run_id->run_id, api, ctx};
+    return jaxmg::Platform{run_id->run_id, api, ctx, ordinal.value_or(-1)};
   }
 };
 
-// The future is there before the thread: nothing can fail after that has begun to write results.
+// Creates the future before the thread, because nothing may fail once the thread has begun to write
+// results.
 template <xla::ffi::ExecutionStage stage>
-struct xla::ffi::ResultEncoding<stage, jaxmg::Launched> {
+struct xla::ffi::ResultEncoding<stage, jaxmg::PendingRank> {
   static std::variant<XLA_FFI_Error*, XLA_FFI_Future*> Encode(const XLA_FFI_Api* api,
                                                               XLA_FFI_ExecutionContext*,
-                                                              jaxmg::Launched launched) noexcept {
+                                                              jaxmg::PendingRank pending) noexcept {
     XLA_FFI_Future_Create_Args args = {};
     args.struct_size = XLA_FFI_Future_Create_Args_STRUCT_SIZE;
     if (XLA_FFI_Error* error = api->XLA_FFI_Future_Create(&args)) {
-      jaxmg::FailCall(launched.site,
+      jaxmg::FailCall(pending.site,
                       jaxmg::Status::Fixed(jaxmg::Code::kInternal, "XLA could make no future"));
       return error;
     }
-    jaxmg::Start(api, args.future, std::move(launched));
+    jaxmg::Start(api, args.future, std::move(pending));
     return args.future;
   }
 };

@@ -20,8 +20,8 @@ std::atomic<double>& Limit() {
   return limit;
 }
 
-// The value of a variable that is a limit of time, where it is set.
-std::optional<double> SecondsOf(const char* variable) {
+// Reads a time limit from an environment variable, if it is set.
+std::optional<double> ReadSeconds(const char* variable) {
   const char* text = std::getenv(variable);
   if (text == nullptr) return std::nullopt;
   char* end = nullptr;
@@ -37,8 +37,8 @@ std::optional<double> SecondsOf(const char* variable) {
 }  // namespace
 
 void ReadOptions() {
-  if (const auto limit = SecondsOf("JAXMG_RENDEZVOUS_TIMEOUT")) Limit() = *limit;
-  if (const auto limit = SecondsOf("JAXMG_PEER_TIMEOUT")) {
+  if (const auto limit = ReadSeconds("JAXMG_RENDEZVOUS_TIMEOUT")) Limit() = *limit;
+  if (const auto limit = ReadSeconds("JAXMG_PEER_TIMEOUT")) {
     Hub::The().set_peer_timeout(Seconds(*limit));
   }
   if (const char* text = std::getenv("JAXMG_TRANSPORT")) {
@@ -69,9 +69,9 @@ void SetRendezvousTimeout(Seconds limit) { Limit() = limit.count(); }
 
 bool SetEigensolver(const std::string& name) {
   if (name != "auto" && name != "one" && name != "all") return false;
-  TheEigensolver() = name == "auto"  ? Eigensolver::kAuto
-                     : name == "all" ? Eigensolver::kAll
-                                     : Eigensolver::kOne;
+  EigensolverSetting() = name == "auto"  ? Eigensolver::kAuto
+                         : name == "all" ? Eigensolver::kAll
+                                         : Eigensolver::kOne;
   return true;
 }
 

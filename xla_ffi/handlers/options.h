@@ -1,4 +1,4 @@
-// What a process can set for all later calls.
+// Settings of the process for all later calls.
 #ifndef JAXMG_XLA_FFI_HANDLERS_OPTIONS_H_
 #define JAXMG_XLA_FFI_HANDLERS_OPTIONS_H_
 
@@ -8,19 +8,19 @@
 
 namespace jaxmg {
 
-// How long a rank waits for the others of its call to arrive: 300 s unless set. Infinity is no
-// limit.
+// How long a rank waits for the other ranks of its call to arrive. The default is 300 s; infinity
+// means no limit.
 Seconds RendezvousTimeout();
 void SetRendezvousTimeout(Seconds limit);
 
-// Which ranks solve an eigenproblem: "one" by LAPACK or cuSOLVER, "all" by the engine, or "auto",
-// by the order of the matrix. False where the name is none of these.
+// Sets which ranks solve an eigenproblem: "one" (LAPACK or cuSOLVER), "all" (the engine) or "auto"
+// (depends on the order of the matrix). Returns false for any other name.
 bool SetEigensolver(const std::string& name);
 
-// Takes what the environment sets: JAXMG_RENDEZVOUS_TIMEOUT; JAXMG_PEER_TIMEOUT, from how long a
-// silence on another process is lost (60 s); JAXMG_TRANSPORT, by what processes are connected
-// (auto, nccl, unix or tcp); JAXMG_EIGENSOLVER, as SetEigensolver has it. Throws
-// std::invalid_argument, which names the variable, where a value can't be right.
+// Reads the environment: JAXMG_RENDEZVOUS_TIMEOUT; JAXMG_PEER_TIMEOUT, the silence after which
+// another process counts as lost (60 s); JAXMG_TRANSPORT, the connection between processes (auto,
+// nccl, unix or tcp); JAXMG_EIGENSOLVER, the argument of SetEigensolver. Throws
+// std::invalid_argument, which names the variable, if a value is invalid.
 void ReadOptions();
 
 }  // namespace jaxmg

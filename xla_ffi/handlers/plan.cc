@@ -7,6 +7,7 @@
 #include "xla_ffi/handlers/platform.h"
 
 namespace jaxmg {
+
 Status AnswerPlan(const PlanQuery& query, PlanAnswer* answer) {
   const char* name = query.routine.c_str();
   const Routine* routine = FindRoutine(query.routine);
@@ -20,25 +21,23 @@ Status AnswerPlan(const PlanQuery& query, PlanAnswer* answer) {
     return Error(Code::kInvalidArgument, name, ": no platform '", platform, "'");
   }
   const Tuning tuning = platform == "gpu" ? CudaTuning() : HostTuning();
-  // Also so that no product of these sizes is beyond 64 bits.
+  // The upper limit also keeps products of these sizes within 64 bits.
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  for (int64_t size : {query.n, query.rows, int64_t{query.ranks}}) {
+  for (int64_t size : {query.m, query.n, query.block, int64_t{query.ranks}}) {
     if (size < 1 || size > kMost) {
-      return Error(Code::kInvalidArgument, name, ": n = ", query.n, ", rows = ", query.rows,
-                   ", ranks = ", query.ranks);
+      return Error(Code::kInvalidArgument, name, ": m = ", query.m, ", n = ", query.n,
+                   ", block = ", query.block, ", ranks = ", query.ranks);
     }
   }
-  if (query.rows * query.ranks < query.n || query.tile < 0 || query.nrhs < 0 ||
+  if (query.block * query.ranks < query.m || query.tile < 0 || query.nrhs < 0 ||
       query.nrhs > kMost) {
-    return Error(Code::kInvalidArgument, name, ": ", query.ranks, " x ", query.rows,
-                 " rows, tile = ", query.tile, ", nrhs = ", query.nrhs, " for n = ", query.n);
+    return Error(Code::kInvalidArgument, name, ": ", query.ranks, " blocks of ", query.block,
+                 " rows, tile = ", query.tile, ", nrhs = ", query.nrhs, " for m = ", query.m);
   }
   if (query.products < 0 || query.products > static_cast<int64_t>(Precision::kChosen)) {
     return Error(Code::kInvalidArgument, name, ": products = ", query.products);
   }
-  if (!routine->plan(query, tuning, answer)) {
-    return Error(Code::kInvalidArgument, name, ": no dtype '", query.dtype, "'");
-  }
+  JAXMG_RETURN_IF_ERROR(routine->plan(query, tuning, answer));
   if (query.backend != kNative) answer->bytes.clear();
   return Status::Ok();
 }

@@ -1,5 +1,6 @@
-// What a call of a routine would need, before there is one: for Python. A routine's row (routine.h)
-// has its PlanFunction, which computes with the routine's own workspace.
+// Plan: computes which tile width a call takes and how much memory it needs, without running it.
+// Python calls AnswerPlan. A routine's row (routine.h) holds its PlanFunction, which computes with
+// the workspace struct of the routine.
 #ifndef JAXMG_XLA_FFI_HANDLERS_PLAN_H_
 #define JAXMG_XLA_FFI_HANDLERS_PLAN_H_
 
@@ -14,40 +15,41 @@
 namespace jaxmg {
 
 struct PlanQuery {
-  std::string routine;  // as its row calls it
+  std::string routine;  // the name in its row
   std::string backend;
   std::string dtype;  // NumPy's name
-  int64_t n, rows;    // the order, and rows on each rank
+  int64_t m, n;       // rows and columns of A, without padding
+  int64_t block;      // rows of A on each rank, padding included
   int ranks;
   int64_t tile;  // 0: choose
   int64_t nrhs;
-  bool vectors;          // of an eigenproblem
+  bool vectors;          // whether an eigenproblem returns eigenvectors
   std::string platform;  // "cpu" or "gpu"; empty: the plugin's own
   int64_t products;      // Precision
 };
 
 struct PlanAnswer {
-  int64_t tile;           // the width that the call works with
-  int64_t overflow_rows;  // of a factor's overflow tile on each rank
-  bool gathered;          // one rank does it all
-  // By rank: workspace, and results that don't lie in A's place. Empty where the backend doesn't
-  // say before it has the matrix.
+  int64_t tile;           // the tile width of the call
+  int64_t overflow_rows;  // rows of a factor's overflow tile on each rank
+  bool gathered;          // whether one rank does all the work
+  // By rank: bytes of workspace, and of results that don't overwrite A. Empty for a backend that
+  // determines its workspace only during the call.
   std::vector<int64_t> bytes;
-  int64_t solver = 0;  // of those of rank 0, about what the device's own solver asks for
+  int64_t solver = 0;  // the approximate share of the device's own solver in bytes[0]
 };
 
-// An impossible query is an error that says why.
+// Returns an error that names the argument if the query is impossible.
 Status AnswerPlan(const PlanQuery& query, PlanAnswer* answer);
 
-// What a call takes of one rank.
+// What a call needs on one rank.
 struct RankNeeds {
   Tiles tiles;
   bool gathers;
-  int64_t solver;  // bytes of the device's own solver of a whole matrix, about
-  int64_t bytes;   // with those
+  int64_t solver;  // approximate bytes of the device's own solver of a whole matrix
+  int64_t bytes;   // the total, which includes them
 };
 
-// `results`: the elements of results that don't lie in A's place.
+// `results`: the number of elements of results that don't overwrite A.
 template <typename T>
 RankNeeds NeedsOf(const RoutineSpace<T>& space, int64_t results) {
   const auto size = static_cast<int64_t>(sizeof(T));
@@ -58,7 +60,7 @@ RankNeeds NeedsOf(const RoutineSpace<T>& space, int64_t results) {
 
 template <typename Needs, typename T>
 void AnswerFor(const PlanQuery& query, const Tuning& tuning, PlanAnswer* answer) {
-  const Sizes sizes = {query.n, query.n, query.rows, query.tile,
+  const Sizes sizes = {query.m, query.n, query.block, query.tile,
                        static_cast<Precision>(query.products)};
   for (int rank = 0; rank < query.ranks; ++rank) {
     const RankNeeds needs = Needs::template Of<T>(query, sizes, Ranks{query.ranks, rank, tuning});
@@ -70,12 +72,11 @@ void AnswerFor(const PlanQuery& query, const Tuning& tuning, PlanAnswer* answer)
   }
 }
 
-// False where there is no such dtype.
-using PlanFunction = bool(const PlanQuery& query, const Tuning& tuning, PlanAnswer* answer);
+using PlanFunction = Status(const PlanQuery& query, const Tuning& tuning, PlanAnswer* answer);
 
-// Needs::Of<T>(query, sizes, ranks) are the RankNeeds of a routine.
+// The PlanFunction of a routine. Needs::Of<T>(query, sizes, ranks) returns its RankNeeds.
 template <typename Needs>
-bool AnswerWith(const PlanQuery& query, const Tuning& tuning, PlanAnswer* answer) {
+Status AnswerWith(const PlanQuery& query, const Tuning& tuning, PlanAnswer* answer) {
   if (query.dtype == "float32") {
     AnswerFor<Needs, float>(query, tuning, answer);
   } else if (query.dtype == "float64") {
@@ -85,9 +86,19 @@ bool AnswerWith(const PlanQuery& query, const Tuning& tuning, PlanAnswer* answer
   } else if (query.dtype == "complex128") {
     AnswerFor<Needs, std::complex<double>>(query, tuning, answer);
   } else {
-    return false;
+    return Error(Code::kInvalidArgument, query.routine, ": no dtype '", query.dtype, "'");
   }
-  return true;
+  return Status::Ok();
+}
+
+// The same for a routine on a square matrix.
+template <typename Needs>
+Status AnswerSquareWith(const PlanQuery& query, const Tuning& tuning, PlanAnswer* answer) {
+  if (query.m != query.n) {
+    return Error(Code::kInvalidArgument, query.routine, ": A must be square, but m = ", query.m,
+                 " and n = ", query.n);
+  }
+  return AnswerWith<Needs>(query, tuning, answer);
 }
 
 }  // namespace jaxmg

@@ -1,5 +1,5 @@
-// Platform: what a handler needs of the runtime that calls it. Handlers are written once; which
-// platform they are compiled for is one definition.
+// Platform: what a handler needs from the runtime that calls it. Handlers are written once; the
+// macro JAXMG_CUDA selects the platform for which they are compiled.
 #ifndef JAXMG_XLA_FFI_HANDLERS_PLATFORM_H_
 #define JAXMG_XLA_FFI_HANDLERS_PLATFORM_H_
 
@@ -17,45 +17,47 @@
 
 namespace jaxmg {
 
-// Which call of which execution this is, and this rank's place in it.
+// Identifies a call, its execution, and this rank's coordinates in it.
 struct CallSite {
   const char* routine;
   CallKey key;
   int ranks;
-  const int32_t* place;  // [rank, group], memory of the device
-  int64_t n, tile;       // the order and the tile width that the call names
-  bool checks_place;     // the routine compares it with the place that its host has assumed
-  bool spans_processes;  // some ranks are in other processes
-  int64_t number;        // which no other call site of this process has had; 0: unknown
-  std::shared_ptr<const SharedCallSite> shared;  // of a call that does
-  std::array<int64_t, 3> block;                  // its dtype, rows and columns, to be compared
+  const int32_t* coordinates;  // [rank, group], in device memory
+  int64_t n, tile;             // the call's attributes; 0 if it has none
+  bool checks_coordinates;     // whether the routine checks the coordinates that its host assumes
+  bool spans_processes;        // whether some ranks are in other processes
+  int64_t number;              // unique in this process; 0: unknown
+  std::shared_ptr<const SharedCallSite> shared;  // null unless the call spans processes
+  std::array<int64_t, 3> block;  // dtype, rows and columns of the block, which ranks compare
+  int64_t device;                // the number of the rank's device; -1: unknown
 };
 
-// What the ranks of several processes compare: "float64, blocks of 13 x 50".
+// Returns the text that the ranks of several processes compare: "float64, blocks of 13 x 50".
 std::string BlockText(const CallSite& site);
 
 // This rank's coordinates in the call.
-struct Place {
+struct RankCoordinates {
   int rank;
-  int group;  // where the mesh holds several replicas of A, each has a group of ranks
+  int group;  // each replica of A in the mesh has its own group of ranks
 };
 
-// Joins the rendezvous of a call whose ranks are in several processes; see shared_rendezvous.h.
-Status JoinSharedRendezvous(const CallSite& site, const Place& place, const WaitPolicy& patience,
-                            bool on_host, int64_t mine, std::shared_ptr<InProcessGroup>* group,
+// Joins the rendezvous of a call whose ranks are in several processes (shared_rendezvous.h).
+Status JoinSharedRendezvous(const CallSite& site, const RankCoordinates& coordinates,
+                            const WaitPolicy& patience, bool on_host,
+                            std::shared_ptr<InProcessGroup>* group,
                             int* sharing = nullptr) noexcept;
 
-// What one rank does. Called once, on a thread of the rank's own or on the runtime's.
+// The function that one rank runs. Called once, on the rank's own thread or on the runtime's.
 using RankProgram = std::function<Status(const RankContext&)>;
 
-// For a rank that will not come to the call: all others hear of it, in whatever process.
+// Reports that this rank can't join the call to all other ranks, in all processes.
 inline void FailCall(const CallSite& site, const Status& status) noexcept {
   FailCall(site.key, status);
   if (site.shared != nullptr) FailSharedCall(*site.shared, site.key.run, status);
 }
 
-// XLA's error of a status that is not Ok. Takes no memory of ours, so that it can be made when
-// there is none.
+// Converts a status that is not Ok to XLA's error. Allocates no memory itself, so that it works
+// when none is left.
 inline XLA_FFI_Error* ToFfiError(const XLA_FFI_Api* api, const Status& status) noexcept {
   auto code = [&] {
     switch (status.code()) {

@@ -23,7 +23,7 @@ constexpr Solver<Status(const RankContext&, const Operand<T>&)> kSolvers[] = {
 constexpr auto kNames = NamesOf(kSolvers<double>);
 constexpr Backends kBackends = {kNames.data(), kNames.size()};
 
-// What a call takes of a rank, for plans.
+// What a call needs on a rank, for plans.
 struct Needs {
   template <typename T>
   static RankNeeds Of(const PlanQuery&, const Sizes& sizes, const Ranks& ranks) {
@@ -31,8 +31,8 @@ struct Needs {
   }
 };
 
-PlatformResult Invert(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
-                      ffi::Result<ffi::AnyBuffer> inverse,
+PlatformResult Invert(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                      ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffer> inverse,
                       ffi::ResultBuffer<ffi::DataType::S32> status,
                       PrecisionAttributes attributes) {
   const int64_t n = attributes.n;
@@ -53,7 +53,7 @@ PlatformResult Invert(Platform platform, ffi::Buffer<ffi::DataType::S32> place, 
     auto program = [=](const RankContext& context) {
       return kSolvers<T>[backend].solve(context, operand);
     };
-    return Launch(platform, SiteOf(kName, platform, place, a, attributes, n), program);
+    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n), program);
   });
 }
 
@@ -63,6 +63,6 @@ PlatformResult Invert(Platform platform, ffi::Buffer<ffi::DataType::S32> place, 
 JAXMG_DEFINE_ROUTINE(JaxmgPotri, jaxmg::kName, jaxmg::Invert, jaxmg::PrecisionAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
-                         .Ret<xla::ffi::AnyBuffer>()  // the inverse, in a's place
+                         .Ret<xla::ffi::AnyBuffer>()  // the inverse, overwrites a
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kBackends, &jaxmg::AnswerWith<jaxmg::Needs>);
+                     jaxmg::kBackends, &jaxmg::AnswerSquareWith<jaxmg::Needs>);

@@ -11,7 +11,7 @@
 namespace jaxmg {
 
 struct PotrsAttributes : PrecisionAttributes {
-  bool check_b;  // ranks may have brought different b
+  bool check_b;  // compare b between the ranks
 
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes& attributes, Visitor& visit) {
@@ -36,7 +36,7 @@ constexpr Solver<Status(const RankContext&, const Operand<T>&, const Solution<T>
 constexpr auto kNames = NamesOf(kSolvers<double>);
 constexpr Backends kBackends = {kNames.data(), kNames.size()};
 
-// What a call takes of a rank, for plans.
+// What a call needs on a rank, for plans.
 struct Needs {
   template <typename T>
   static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
@@ -44,8 +44,8 @@ struct Needs {
   }
 };
 
-PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
-                     ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> a_work,
+PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                     ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> a_work,
                      ffi::Result<ffi::AnyBuffer> x, ffi::Result<ffi::AnyBuffer> log_det,
                      ffi::ResultBuffer<ffi::DataType::S32> status, PotrsAttributes attributes) {
   const int64_t n = attributes.n;
@@ -73,7 +73,7 @@ PlatformResult Potrs(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
     auto program = [=](const RankContext& context) {
       return kSolvers<T>[backend].solve(context, operand, solution);
     };
-    return Launch(platform, SiteOf(kName, platform, place, a, attributes, n), program);
+    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n), program);
   });
 }
 
@@ -84,8 +84,8 @@ JAXMG_DEFINE_ROUTINE(JaxmgPotrs, jaxmg::kName, jaxmg::Potrs, jaxmg::PotrsAttribu
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()                         // a
                          .Arg<xla::ffi::AnyBuffer>()                         // b
-                         .Ret<xla::ffi::AnyBuffer>()                         // a_work, in a's place
+                         .Ret<xla::ffi::AnyBuffer>()                         // a_work, overwrites a
                          .Ret<xla::ffi::AnyBuffer>()                         // x
                          .Ret<xla::ffi::AnyBuffer>()                         // log_det
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kBackends, &jaxmg::AnswerWith<jaxmg::Needs>);
+                     jaxmg::kBackends, &jaxmg::AnswerSquareWith<jaxmg::Needs>);

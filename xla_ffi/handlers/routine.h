@@ -1,4 +1,4 @@
-// Routine: what a plugin knows of a routine, in one row. Each routine's file ends with its row, and
+// Routine: the row that describes a routine to a plugin. Each routine's file ends with its row, and
 // handlers.h lists them.
 #ifndef JAXMG_XLA_FFI_HANDLERS_ROUTINE_H_
 #define JAXMG_XLA_FFI_HANDLERS_ROUTINE_H_
@@ -13,7 +13,7 @@
 
 namespace jaxmg {
 
-// A solver of a routine: the engine's, or a vendor's with the engine's signature.
+// A solver of a routine: the engine's, or a vendor's with the same signature.
 template <typename Function>
 struct Solver {
   const char* backend;
@@ -37,19 +37,19 @@ constexpr std::array<const char*, kCount> NamesOf(const Solver<Function> (&solve
 }
 
 inline constexpr const char* kNative = "native";
-// Of a routine that the engine alone has.
+// The backends of a routine that only the engine provides.
 inline constexpr Backends kNativeAlone = {&kNative, 1};
 
 struct Routine {
-  const char* name;  // without jaxmg_, which XLA's target has before it
+  const char* name;  // XLA's target has the prefix jaxmg_
   XLA_FFI_Handler* instantiate;
   XLA_FFI_Handler* execute;
   Backends backends = kNativeAlone;
-  // What a call would need; null of a routine that has no plan of its own.
+  // Computes what a call needs; null if the routine has no plan.
   PlanFunction* plan = nullptr;
 };
 
-// The index of the backend that a call names, if this plugin has it for the routine.
+// Sets *index to that of the backend; an error if this plugin doesn't have it for the routine.
 Status FindBackend(const char* routine, const Backends& backends, std::string_view name,
                    size_t* index);
 

@@ -8,10 +8,11 @@
 namespace jaxmg {
 namespace {
 
-// The structures of XLA's C API that have changed since the headers that we compile with (0.1).
-// XLA looks at their size, and takes larger ones than it knows.
+// The structures of XLA's C API that have changed since the headers of version 0.1, with which this
+// is compiled. XLA checks their size and accepts larger structures.
 
-// From API 0.2 on a type is registered with what deletes it; before, that came with the state.
+// Since API 0.2 a type is registered with its deleter; before, the deleter was passed with the
+// state.
 struct TypeInfo {
   size_t struct_size = sizeof(TypeInfo);
   void* extension_start = nullptr;
@@ -26,7 +27,7 @@ struct RegisterType {
 };
 static_assert(offsetof(RegisterType, type_id) == offsetof(XLA_FFI_TypeId_Register_Args, type_id));
 
-// Up to API 0.2 only the instantiate stage had a state.
+// Up to API 0.2 only the instantiate stage has a state.
 constexpr int kStagesHaveStates = 3;
 struct StateOfStage {
   size_t struct_size = sizeof(StateOfStage);
@@ -37,14 +38,14 @@ struct StateOfStage {
   void* state = nullptr;
 };
 
-void DeleteKept(void* state) { delete static_cast<KeptSite*>(state); }
+void DeleteState(void* state) { delete static_cast<SiteState*>(state); }
 
 bool StatesHaveStages(const XLA_FFI_Api* api) {
   return api->api_version.minor_version >= kStagesHaveStates;
 }
 
-std::string Taken(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
-  // Its first member since is the code; the message is where it was.
+std::string TakeMessage(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
+  // Newer versions append the code; the message is at the same offset.
   struct {
     XLA_FFI_Error_GetMessage_Args args;
     int64_t code;
@@ -60,23 +61,23 @@ std::string Taken(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
   return text;
 }
 
-struct KeptType {
+struct StateType {
   std::mutex mutex;
   XLA_FFI_TypeId id = {0};
 };
-KeptType& TheType() {
-  static auto* type = new KeptType;
+StateType& RegisteredStateType() {
+  static auto* type = new StateType;
   return *type;
 }
 
-Status RegisterKept(const XLA_FFI_Api* api, XLA_FFI_TypeId** id) {
-  KeptType& type = TheType();
+Status RegisterStateType(const XLA_FFI_Api* api, XLA_FFI_TypeId** id) {
+  StateType& type = RegisteredStateType();
   std::lock_guard<std::mutex> lock(type.mutex);
   *id = &type.id;
   if (type.id.type_id != 0) return Status::Ok();
   static constexpr char kName[] = "jaxmg_shared_site";
   TypeInfo info;
-  info.deleter = &DeleteKept;
+  info.deleter = &DeleteState;
   RegisterType args;
   args.name = {kName, sizeof(kName) - 1};
   args.type_id = &type.id;
@@ -84,44 +85,46 @@ Status RegisterKept(const XLA_FFI_Api* api, XLA_FFI_TypeId** id) {
   if (XLA_FFI_Error* error =
           api->XLA_FFI_TypeId_Register(reinterpret_cast<XLA_FFI_TypeId_Register_Args*>(&args))) {
     type.id = {0};
-    return Error(Code::kInternal, "XLA refuses the type of a call's state: ", Taken(api, error));
+    return Error(Code::kInternal,
+                 "XLA refuses the type of a call's state: ", TakeMessage(api, error));
   }
   return Status::Ok();
 }
 
 }  // namespace
 
-Status KeepSite(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
-                std::shared_ptr<const SharedCallSite> shared) {
+Status StoreSiteState(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
+                      std::shared_ptr<const SharedCallSite> shared) {
   static std::atomic<int64_t> numbers{0};
   XLA_FFI_TypeId* id;
-  JAXMG_RETURN_IF_ERROR(RegisterKept(api, &id));
-  auto kept = std::make_unique<KeptSite>(KeptSite{++numbers, std::move(shared)});
+  JAXMG_RETURN_IF_ERROR(RegisterStateType(api, &id));
+  auto state = std::make_unique<SiteState>(SiteState{++numbers, std::move(shared)});
   XLA_FFI_Error* error;
   if (StatesHaveStages(api)) {
     StateOfStage args;
     args.ctx = ctx;
     args.type_id = id;
-    args.state = kept.get();
+    args.state = state.get();
     error = api->XLA_FFI_State_Set(reinterpret_cast<XLA_FFI_State_Set_Args*>(&args));
   } else {
     XLA_FFI_State_Set_Args args = {};
     args.struct_size = XLA_FFI_State_Set_Args_STRUCT_SIZE;
     args.ctx = ctx;
     args.type_id = id;
-    args.state = kept.get();
-    args.deleter = &DeleteKept;
+    args.state = state.get();
+    args.deleter = &DeleteState;
     error = api->XLA_FFI_State_Set(&args);
   }
   if (error != nullptr) {
-    return Error(Code::kInternal, "XLA doesn't keep the state of a call: ", Taken(api, error));
+    return Error(Code::kInternal,
+                 "XLA doesn't keep the state of a call: ", TakeMessage(api, error));
   }
-  kept.release();  // XLA's now
+  state.release();  // XLA owns it
   return Status::Ok();
 }
 
-KeptSite FindKeptSite(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx) noexcept {
-  XLA_FFI_TypeId* id = &TheType().id;  // written before any execution
+SiteState FindSiteState(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx) noexcept {
+  XLA_FFI_TypeId* id = &RegisteredStateType().id;  // written before any execution
   if (id->type_id == 0) return {};
   XLA_FFI_Error* error;
   void* state;
@@ -139,7 +142,7 @@ KeptSite FindKeptSite(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx) noe
     error = api->XLA_FFI_State_Get(&args);
     state = args.state;
   }
-  if (error == nullptr) return *static_cast<KeptSite*>(state);
+  if (error == nullptr) return *static_cast<SiteState*>(state);
   XLA_FFI_Error_Destroy_Args destroy = {};
   destroy.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE;
   destroy.error = error;

@@ -1,6 +1,6 @@
-// What XLA keeps for a call site, made with the executable (the instantiate stage) and found when
-// it runs: a number that no other one of the process has, and where ranks are in several processes
-// its SharedCallSite.
+// SiteState: the state that XLA stores for a call site. The instantiate stage creates it with the
+// executable, and the execute stage looks it up. It holds a number that is unique in the process
+// and, if ranks are in several processes, the SharedCallSite.
 #ifndef JAXMG_XLA_FFI_HANDLERS_SITE_STATE_H_
 #define JAXMG_XLA_FFI_HANDLERS_SITE_STATE_H_
 
@@ -13,18 +13,18 @@
 
 namespace jaxmg {
 
-struct KeptSite {
-  int64_t number = 0;  // from 1 on
+struct SiteState {
+  int64_t number = 0;  // starts at 1
   std::shared_ptr<const SharedCallSite> shared;
 };
 
-// Has XLA keep a new number, and `shared`, which may be null, as long as the executable. `ctx` is
-// that of the stage.
-Status KeepSite(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
-                std::shared_ptr<const SharedCallSite> shared);
+// Stores a new number and `shared`, which may be null, with the executable. `ctx` is the context of
+// the instantiate stage.
+Status StoreSiteState(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx,
+                      std::shared_ptr<const SharedCallSite> shared);
 
-// What was kept; empty where there is nothing. Takes no memory of ours.
-KeptSite FindKeptSite(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx) noexcept;
+// Returns the stored state, or an empty one if there is none. Allocates no memory.
+SiteState FindSiteState(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* ctx) noexcept;
 
 }  // namespace jaxmg
 

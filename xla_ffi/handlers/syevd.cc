@@ -24,7 +24,7 @@ constexpr Solver<Status(const RankContext&, const Operand<T>&, bool, Real<T>*)> 
 constexpr auto kNames = NamesOf(kSolvers<double>);
 constexpr Backends kBackends = {kNames.data(), kNames.size()};
 
-// What a call takes of a rank, for plans.
+// What a call needs on a rank, for plans.
 struct Needs {
   template <typename T>
   static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
@@ -35,8 +35,8 @@ struct Needs {
   }
 };
 
-PlatformResult Syevd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
-                     ffi::Result<ffi::AnyBuffer> v, ffi::Result<ffi::AnyBuffer> w,
+PlatformResult Syevd(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                     ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffer> v, ffi::Result<ffi::AnyBuffer> w,
                      ffi::ResultBuffer<ffi::DataType::S32> status, VectorsAttributes attributes) {
   const int64_t n = attributes.n;
   size_t backend = 0;
@@ -56,16 +56,16 @@ PlatformResult Syevd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
     auto program = [=, w = DataOf<Real<T>>(*w)](const RankContext& context) {
       return kSolvers<T>[backend].solve(context, operand, attributes.vectors, w);
     };
-    return Launch(platform, SiteOf(kName, platform, place, a, attributes, n), program);
+    return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n), program);
   });
 }
 
 constexpr char kSubsetName[] = "syevx";
 
-PlatformResult Syevx(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
-                     ffi::Result<ffi::AnyBuffer> work, ffi::Result<ffi::AnyBuffer> v,
-                     ffi::Result<ffi::AnyBuffer> w, ffi::ResultBuffer<ffi::DataType::S32> status,
-                     SubsetAttributes attributes) {
+PlatformResult Syevx(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                     ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffer> work,
+                     ffi::Result<ffi::AnyBuffer> v, ffi::Result<ffi::AnyBuffer> w,
+                     ffi::ResultBuffer<ffi::DataType::S32> status, SubsetAttributes attributes) {
   const int64_t n = attributes.n;
   const Subset subset = {attributes.first, attributes.last};
   size_t backend = 0;
@@ -88,7 +88,7 @@ PlatformResult Syevx(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
       const Status all = kSolvers<T>[backend].solve(context, operand, true, w);
       return all.ok() ? TakeSubset(context.device, operand, subset, v) : all;
     };
-    return Launch(platform, SiteOf(kSubsetName, platform, place, a, attributes, n), program);
+    return Launch(platform, SiteOf(kSubsetName, platform, coordinates, a, attributes, n), program);
   });
 }
 
@@ -98,15 +98,15 @@ PlatformResult Syevx(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
 JAXMG_DEFINE_ROUTINE(JaxmgSyevd, jaxmg::kName, jaxmg::Syevd, jaxmg::VectorsAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
-                         .Ret<xla::ffi::AnyBuffer>()  // rows of V, in a's place
+                         .Ret<xla::ffi::AnyBuffer>()  // rows of V, overwrites a
                          .Ret<xla::ffi::AnyBuffer>()  // w
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kBackends, &jaxmg::AnswerWith<jaxmg::Needs>);
+                     jaxmg::kBackends, &jaxmg::AnswerSquareWith<jaxmg::Needs>);
 JAXMG_DEFINE_ROUTINE(JaxmgSyevx, jaxmg::kSubsetName, jaxmg::Syevx, jaxmg::SubsetAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
-                         .Ret<xla::ffi::AnyBuffer>()  // of no meaning, in a's place
-                         .Ret<xla::ffi::AnyBuffer>()  // rows of those columns of V
+                         .Ret<xla::ffi::AnyBuffer>()  // undefined, overwrites a
+                         .Ret<xla::ffi::AnyBuffer>()  // rows of the selected columns of V
                          .Ret<xla::ffi::AnyBuffer>()  // w
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kBackends, &jaxmg::AnswerWith<jaxmg::Needs>);
+                     jaxmg::kBackends, &jaxmg::AnswerSquareWith<jaxmg::Needs>);

@@ -7,7 +7,7 @@
 namespace jaxmg {
 namespace {
 
-// What a call takes of a rank, for plans.
+// What a call needs on a rank, for plans.
 struct Needs {
   template <typename T>
   static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
@@ -17,7 +17,7 @@ struct Needs {
   }
 };
 
-// A Status that names the routine unless A, B and the attributes fit each other.
+// Checks that A, B and the attributes match; an error names the routine.
 Status CheckPair(const char* routine, ffi::AnyBuffer a, ffi::AnyBuffer b,
                  const SquareAttributes& attributes) {
   JAXMG_RETURN_IF_ERROR(CheckCall(routine, a, attributes));
@@ -30,9 +30,9 @@ Status CheckPair(const char* routine, ffi::AnyBuffer a, ffi::AnyBuffer b,
 // `v`: the eigenvectors in `subset`, or null.
 template <typename T>
 PlatformResult Solve(const char* name, const Platform& platform,
-                     ffi::Buffer<ffi::DataType::S32>& place, ffi::AnyBuffer a, ffi::AnyBuffer b,
-                     T* a_work, T* b_work, const Subset& subset, T* v, Real<T>* w, int32_t* status,
-                     const SquareAttributes& attributes) {
+                     ffi::Buffer<ffi::DataType::S32>& coordinates, ffi::AnyBuffer a,
+                     ffi::AnyBuffer b, T* a_work, T* b_work, const Subset& subset, T* v, Real<T>* w,
+                     int32_t* status, const SquareAttributes& attributes) {
   auto operand = [&](ffi::AnyBuffer buffer, T* work, int32_t* outcome) {
     return Operand<T>{attributes.n, attributes.n, buffer.dimensions()[0], attributes.tile,
                       work,         outcome,      Precision::kHighest,    DataOf<T>(buffer)};
@@ -41,13 +41,14 @@ PlatformResult Solve(const char* name, const Platform& platform,
                   w](const RankContext& context) {
     return SygvdRoutine<T>(context, left, right, subset, w, v);
   };
-  return Launch(platform, SiteOf(name, platform, place, a, attributes, attributes.n), program);
+  return Launch(platform, SiteOf(name, platform, coordinates, a, attributes, attributes.n),
+                program);
 }
 
 constexpr char kName[] = "sygvd";
 
-PlatformResult Sygvd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
-                     ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> v,
+PlatformResult Sygvd(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                     ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> v,
                      ffi::Result<ffi::AnyBuffer> b_work, ffi::Result<ffi::AnyBuffer> w,
                      ffi::ResultBuffer<ffi::DataType::S32> status, VectorsAttributes attributes) {
   const Status checked = CheckPair(kName, a, b, attributes);
@@ -55,7 +56,7 @@ PlatformResult Sygvd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
     T* rows = DataOf<T>(*v);
-    return Solve<T>(kName, platform, place, a, b, rows, DataOf<T>(*b_work), {0, attributes.n},
+    return Solve<T>(kName, platform, coordinates, a, b, rows, DataOf<T>(*b_work), {0, attributes.n},
                     attributes.vectors ? rows : nullptr, DataOf<Real<T>>(*w), status->typed_data(),
                     attributes);
   });
@@ -63,8 +64,8 @@ PlatformResult Sygvd(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
 
 constexpr char kSubsetName[] = "sygvx";
 
-PlatformResult Sygvx(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
-                     ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> a_work,
+PlatformResult Sygvx(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                     ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> a_work,
                      ffi::Result<ffi::AnyBuffer> b_work, ffi::Result<ffi::AnyBuffer> v,
                      ffi::Result<ffi::AnyBuffer> w, ffi::ResultBuffer<ffi::DataType::S32> status,
                      SubsetAttributes attributes) {
@@ -73,9 +74,9 @@ PlatformResult Sygvx(Platform platform, ffi::Buffer<ffi::DataType::S32> place, f
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kSubsetName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    return Solve<T>(kSubsetName, platform, place, a, b, DataOf<T>(*a_work), DataOf<T>(*b_work),
-                    {attributes.first, attributes.last}, DataOf<T>(*v), DataOf<Real<T>>(*w),
-                    status->typed_data(), attributes);
+    return Solve<T>(kSubsetName, platform, coordinates, a, b, DataOf<T>(*a_work),
+                    DataOf<T>(*b_work), {attributes.first, attributes.last}, DataOf<T>(*v),
+                    DataOf<Real<T>>(*w), status->typed_data(), attributes);
   });
 }
 
@@ -86,18 +87,18 @@ JAXMG_DEFINE_ROUTINE(JaxmgSygvd, jaxmg::kName, jaxmg::Sygvd, jaxmg::VectorsAttri
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Arg<xla::ffi::AnyBuffer>()  // b
-                         .Ret<xla::ffi::AnyBuffer>()  // rows of X, in a's place
-                         .Ret<xla::ffi::AnyBuffer>()  // of no meaning, in b's place
+                         .Ret<xla::ffi::AnyBuffer>()  // rows of X, overwrites a
+                         .Ret<xla::ffi::AnyBuffer>()  // undefined, overwrites b
                          .Ret<xla::ffi::AnyBuffer>()  // w
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::Needs>);
+                     jaxmg::kNativeAlone, &jaxmg::AnswerSquareWith<jaxmg::Needs>);
 JAXMG_DEFINE_ROUTINE(JaxmgSygvx, jaxmg::kSubsetName, jaxmg::Sygvx, jaxmg::SubsetAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Arg<xla::ffi::AnyBuffer>()  // b
-                         .Ret<xla::ffi::AnyBuffer>()  // of no meaning, in a's place
-                         .Ret<xla::ffi::AnyBuffer>()  // the same in b's
-                         .Ret<xla::ffi::AnyBuffer>()  // rows of those columns of X
+                         .Ret<xla::ffi::AnyBuffer>()  // undefined, overwrites a
+                         .Ret<xla::ffi::AnyBuffer>()  // undefined, overwrites b
+                         .Ret<xla::ffi::AnyBuffer>()  // rows of the selected columns of X
                          .Ret<xla::ffi::AnyBuffer>()  // w
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::Needs>);
+                     jaxmg::kNativeAlone, &jaxmg::AnswerSquareWith<jaxmg::Needs>);

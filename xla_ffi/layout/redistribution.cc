@@ -167,7 +167,7 @@ RedistributionPlan Inverse(const RedistributionPlan& plan) {
   std::reverse(inverse.exchanges.begin(), inverse.exchanges.end());
   for (TileExchange& exchange : inverse.exchanges) {
     std::swap(exchange.to, exchange.from);
-    std::swap(exchange.given, exchange.taken);
+    std::swap(exchange.outgoing, exchange.incoming);
     exchange.round = -exchange.round;  // ascending again, and the same number on every rank
   }
   std::reverse(inverse.cycles.begin(), inverse.cycles.end());

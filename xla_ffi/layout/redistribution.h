@@ -23,15 +23,15 @@
 
 namespace jaxmg {
 
-// One rank's part in a cycle: tile `given` leaves `slot` for rank `to`, and tile `taken` arrives
-// in the same slot from rank `from`.
+// One rank's part in a cycle: tile `outgoing` leaves `slot` for rank `to`, and tile `incoming`
+// arrives in the same slot from rank `from`.
 struct TileExchange {
   int round;
   int to;
   int from;
   int64_t slot;
-  int64_t given;
-  int64_t taken;
+  int64_t outgoing;
+  int64_t incoming;
 };
 
 // A move inside a rank; kStaging stands for the staging tile.

@@ -28,12 +28,13 @@ inline pybind11::dict Registrations() {
 }
 
 inline pybind11::dict PlanOf(const std::string& routine, const std::string& backend,
-                             const std::string& dtype, int64_t n, int64_t rows, int ranks,
-                             int64_t tile, int64_t nrhs, bool vectors, const std::string& platform,
-                             int64_t products) {
+                             const std::string& dtype, int64_t m, int64_t n, int64_t block,
+                             int ranks, int64_t tile, int64_t nrhs, bool vectors,
+                             const std::string& platform, int64_t products) {
   PlanAnswer answer;
   const Status status = AnswerPlan(
-      {routine, backend, dtype, n, rows, ranks, tile, nrhs, vectors, platform, products}, &answer);
+      {routine, backend, dtype, m, n, block, ranks, tile, nrhs, vectors, platform, products},
+      &answer);
   if (!status.ok()) throw std::invalid_argument(status.message());
   pybind11::list bytes;
   for (int64_t value : answer.bytes) bytes.append(value);
@@ -150,12 +151,13 @@ inline void DefineCommon(pybind11::module_& module) {
       },
       pybind11::arg("routine"), "The backends that serve a routine, the preferred one first.");
   module.def("plan", &PlanOf, pybind11::arg("routine"), pybind11::arg("backend"),
-             pybind11::arg("dtype"), pybind11::arg("n"), pybind11::arg("rows"),
+             pybind11::arg("dtype"), pybind11::arg("m"), pybind11::arg("n"), pybind11::arg("block"),
              pybind11::arg("ranks"), pybind11::arg("tile") = 0, pybind11::arg("nrhs") = 1,
              pybind11::arg("vectors") = true, pybind11::arg("platform") = "",
              pybind11::arg("products") = static_cast<int64_t>(Precision::kChosen),
-             "How a call would be laid out: tile width, rows of a factor's overflow tile, whether "
-             "one rank does it all, and by rank the bytes of workspace and results beside A.");
+             "The tile width of a call on an m x n matrix, the rows of a factor's overflow tile, "
+             "whether one rank does all the work, and by rank the bytes of workspace and results "
+             "beyond A. `block`: the rows of A on each rank.");
   module.def(
       "set_eigensolver",
       [](const std::string& name) {

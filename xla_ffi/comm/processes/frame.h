@@ -15,7 +15,7 @@
 
 namespace jaxmg {
 
-inline constexpr uint32_t kFrameFormat = 4;
+inline constexpr uint32_t kFrameFormat = 5;
 
 enum class FrameType : uint32_t {
   // "jmgh": the first frame in both directions; a connection that starts with anything else is
@@ -30,8 +30,10 @@ enum class FrameType : uint32_t {
   kWithdraw,  // to the lead: its time limit has passed
   kGo,        // from the lead; value: the call's number from now on
   kFail,      // from the lead; status
-  kAskMade,   // from the lead: asks whether the process has made a call's program; CallName
-  kNotMade,   // to the lead: it has not made it, and waits in another call; CallName
+  // Search for processes that wait for each other (rendezvous_cycles.cc). With a status: the cycle
+  // was found; value: the wait of the chain that the receiver belongs to.
+  kAskWaits,  // from the lead, to a process that has not arrived; CallName, WaitChain, status
+  kWaits,     // to the lead: the process waits in its call first; WaitChain, status
   kFailCall,  // to all: a rank of this process will not arrive; CallName, status
   // Of a call, identified by `call` and `lead`.
   // to the lead; from: the rank; value: the number it shares; aux: whether it shares one; status

@@ -29,8 +29,9 @@ class FrameSink {
   virtual void OnFrame(int process, const FrameHeader& header, Payload payload) noexcept = 0;
   // The process is permanently lost.
   virtual void OnLost(int process, const Status& why) noexcept = 0;
-  // For the rendezvous: called periodically, at least once a second.
-  virtual void OnTick() noexcept {}
+  // For the rendezvous: called periodically, at least once a second. Returns when it has to be
+  // called again at the latest.
+  virtual Clock::time_point OnTick() noexcept { return Clock::time_point::max(); }
 };
 
 struct ConnectionInfo {

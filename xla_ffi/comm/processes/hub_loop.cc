@@ -188,7 +188,7 @@ void Hub::Tick(Clock::time_point now) {
     if (limit > 0) shortest_limit_ = std::min(shortest_limit_, limit);
   }
   TickHandshakes();
-  rendezvous_->OnTick();
+  TickAt(rendezvous_->OnTick());
   Segments::The().ReleaseLost();
   std::vector<int> silent;
   size_t processes = 1;  // of this host

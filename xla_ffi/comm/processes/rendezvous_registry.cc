@@ -16,6 +16,8 @@ constexpr std::chrono::seconds kRemembered(60);
 constexpr size_t kMostRemembered = 16;
 // Pending at a time; XLA has a few dozen programs in flight.
 constexpr size_t kMostPending = 4096;
+// Call sites whose devices are remembered; those of deleted programs are among them.
+constexpr size_t kMostUses = 4096;
 
 OutFrame ToLead(FrameType type, int64_t number, Seconds limit) {
   OutFrame frame;
@@ -63,7 +65,8 @@ void SendTo(int process, OutFrame frame) noexcept {
 }
 
 Status RendezvousRegistry::Join(const SharedCall& call, const std::string& text,
-                                const std::shared_ptr<ProcessGroup>& group, Seconds limit) {
+                                const std::shared_ptr<ProcessGroup>& group, Seconds limit,
+                                DeviceUse use) {
   Hub& hub = Hub::The();
   const CallName name = NameOf(*call.call_site, call.run, call.group);
   const int me = hub.me(), lead = group->lead();
@@ -86,8 +89,11 @@ Status RendezvousRegistry::Join(const SharedCall& call, const std::string& text,
                    group->DescribeRanks(lead), " did not come to the call: ", connected.text());
     }
   }
-  const auto own = std::make_shared<PendingCall>(PendingCall{name, group, false, Status::Ok()});
+  const auto own =
+      std::make_shared<PendingCall>(PendingCall{name, group, use, false, Status::Ok()});
   auto lock = monitor_.Lock();
+  if (uses_.size() >= kMostUses) uses_.clear();
+  uses_[{name.digest, name.index, name.group}] = std::move(use);
   const int64_t number = ++last_number_;
   waiting_[number] = own;
   const Status joined = Guarded([&] {
@@ -177,13 +183,15 @@ void RendezvousRegistry::RememberFailure(const CallName& name, const Status& sta
   next_failed_ = (next_failed_ + 1) % failed_.size();
 }
 
-void RendezvousRegistry::OnTick() noexcept {
+Clock::time_point RendezvousRegistry::OnTick() noexcept {
+  Clock::time_point next = Clock::time_point::max();
   auto lock = monitor_.Lock();
   // fails if memory is exhausted; the time limit of the waiting processes still applies
   (void)Guarded([&] {
-    ComparePrograms();
+    next = SearchCycles();
     return Status::Ok();
   });
+  return next;
 }
 
 void RendezvousRegistry::FailPending(const PendingRendezvous& pending,
@@ -385,23 +393,11 @@ void RendezvousRegistry::OnFrame(int process, const FrameHeader& header, Payload
       waiting->second->failure = failure;
       return monitor_.Notify();
     }
-    case FrameType::kAskMade:
-    case FrameType::kNotMade: {
-      if (size != sizeof(CallName)) return;
-      CallName name;
-      std::memcpy(&name, text, sizeof(name));
+    case FrameType::kAskWaits:
+    case FrameType::kWaits: {
       auto lock = monitor_.Lock();
       (void)Guarded([&] {  // may fail as in OnTick
-        if (header.type == FrameType::kNotMade) {
-          RecordNotMade(process, header.call, name);
-        } else if (waiting_.count(header.call) > 0 && !HasMadeCallSite(name.digest, name.index)) {
-          OutFrame frame;
-          frame.header.type = FrameType::kNotMade;
-          frame.header.call = header.call;
-          frame.has_name = true;
-          frame.name = name;
-          SendTo(process, std::move(frame));
-        }
+        HandleWaitsFrame(process, header, payload);
         return Status::Ok();
       });
       return;

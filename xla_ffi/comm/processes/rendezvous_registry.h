@@ -8,7 +8,10 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "xla_ffi/comm/monitor.h"
@@ -23,10 +26,19 @@ inline CallName NameOf(const SharedCallSite& site, int64_t run, int64_t group) {
   return {site.digest, site.index, run, group};
 }
 
+// The devices of this process that a call occupies from the start of its program to its end.
+struct DeviceUse {
+  std::vector<int64_t> devices;  // ordinals, in increasing order
+  bool on_host;
+  // Whether XLA runs a later program on these devices only after the call's program.
+  bool in_order;
+};
+
 // A call at which this process has arrived and for whose start it waits.
 struct PendingCall {
   CallName name;
   std::shared_ptr<ProcessGroup> group;
+  DeviceUse use;
   bool complete = false;
   Status failure;
   bool over() const { return complete || !failure.ok(); }
@@ -36,15 +48,46 @@ struct PendingCall {
 struct Arrival {
   int64_t number;  // the process's own number of the pending call
   std::string text;
-  // Calls whose programs the lead has asked the process about; and those whose programs the process
-  // had not made when it arrived at this call.
-  std::vector<CallName> asked = {}, not_made = {};
 };
+
+// `process` waits in a call of that lead, which it numbers so; and it can't arrive before at the
+// call of the previous wait.
+struct Wait {
+  int32_t process, lead;
+  int64_t number;
+  std::string text;  // for messages
+};
+// Waits of which each is why the previous one lasts. A cycle if the last one is in the call from
+// which the search began.
+struct WaitChain {
+  static constexpr size_t kLongest = 64;
+  // The search: the lead that began it, an arrival at the call (process and its number), and the
+  // lead's count of searches.
+  int32_t lead, process;
+  int64_t number, round;
+  std::vector<Wait> waits = {};
+
+  auto Search() const { return std::make_tuple(lead, process, number, round); }
+  bool operator<(const WaitChain& other) const { return IdsOf(*this) < IdsOf(other); }
+
+ private:
+  static std::vector<std::tuple<int32_t, int32_t, int64_t>> IdsOf(const WaitChain& chain) {
+    std::vector<std::tuple<int32_t, int32_t, int64_t>> ids;
+    for (const Wait& wait : chain.waits) ids.emplace_back(wait.process, wait.lead, wait.number);
+    return ids;
+  }
+};
+
 struct PendingRendezvous {
   CallName name;
   std::vector<int> processes;  // by rank
   std::map<int, Arrival> arrivals;
   Clock::time_point since = Clock::now();  // time of the last arrival
+  // Of the search for cycles: those of the last round and of the current one; the one that was
+  // found in both; and the searches that have passed here.
+  std::set<WaitChain> cycles_before = {}, cycles = {};
+  std::vector<WaitChain> confirmed = {};  // at most one
+  std::set<std::tuple<int32_t, int32_t, int64_t, int64_t>> searches = {};
 
   bool HasSameProcesses(const PendingRendezvous& other) const {
     return this != &other && name.group == other.name.group && processes == other.processes;
@@ -65,8 +108,26 @@ struct FailedCallName {
 // All rendezvous between processes that this process takes part in.
 class RendezvousRegistry : public FrameSink {
  public:
+  // A rank of this process on its way through the rendezvous of a call.
+  struct Presence {
+    CallName name;
+    int64_t device;
+    bool on_host;
+  };
+  class Entry {
+   public:
+    Entry(RendezvousRegistry& registry, const Presence& presence);
+    ~Entry();
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+
+   private:
+    RendezvousRegistry& registry_;
+    std::list<Presence>::iterator here_;
+  };
+
   Status Join(const SharedCall& call, const std::string& text,
-              const std::shared_ptr<ProcessGroup>& group, Seconds limit);
+              const std::shared_ptr<ProcessGroup>& group, Seconds limit, DeviceUse use);
   // Returns false if the failure was already recorded.
   bool RecordFailure(const CallName& name, const Status& status) noexcept;
   Status FailureOf(const CallName& name) noexcept;
@@ -74,7 +135,7 @@ class RendezvousRegistry : public FrameSink {
 
   void OnFrame(int process, const FrameHeader& header, Payload payload) noexcept override;
   void OnLost(int process, const Status& why) noexcept override;
-  void OnTick() noexcept override;
+  Clock::time_point OnTick() noexcept override;
 
  private:
   // All of these require the lock.
@@ -93,10 +154,19 @@ class RendezvousRegistry : public FrameSink {
 
   // In rendezvous_compare.cc.
   bool CompareOperands(const PendingRendezvous& pending);
-  void ComparePrograms();
-  void AskWhetherMade(int process, int64_t number, const CallName& name);
-  void RecordNotMade(int process, int64_t number, const CallName& name);
   void FailBoth(const PendingRendezvous& one, const PendingRendezvous& other);
+
+  // In rendezvous_cycles.cc.
+  Clock::time_point SearchCycles();
+  void AskMissing(PendingRendezvous& pending, const WaitChain& chain);
+  void AnswerWaits(const CallName& missing, const WaitChain& chain);
+  bool WaitsBefore(const PendingCall& call, const CallName& missing) const;
+  void ExtendChain(int process, int64_t number, WaitChain chain);
+  void FailConfirmed();
+  void FailCycle(const WaitChain& cycle, size_t next, const Status& status);
+  void FailAtLead(const Wait& wait, const Status& status);
+  void HandleWaitsFrame(int process, const FrameHeader& header, const Payload& payload);
+  std::list<PendingRendezvous>::iterator FindArrival(int process, int64_t number);
 
   Monitor monitor_;
   int64_t last_number_ = 0, last_call_ = 0;
@@ -105,7 +175,13 @@ class RendezvousRegistry : public FrameSink {
   std::list<AbandonedRendezvous> abandoned_;  // youngest first
   std::array<FailedCallName, 64> failed_;
   size_t next_failed_ = 0;
-  Clock::time_point compared_ = {};  // when programs were last compared
+  // Of the search for cycles.
+  std::list<Presence> present_;
+  bool concurrent_ = false;  // this process has run two programs at a time on a device
+  // By call site and group: the devices, known since the process first arrived there.
+  std::map<std::tuple<Digest, int64_t, int64_t>, DeviceUse> uses_;
+  int64_t round_ = 0;
+  Clock::time_point searched_ = {};
 };
 
 // The error for two processes that arrived at one call, or at two, with different texts.

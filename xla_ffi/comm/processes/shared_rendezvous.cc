@@ -42,18 +42,30 @@ Status CheckRank(const SharedCall& call, int me) {
   return Status::Ok();
 }
 
+// The devices of this process that the call occupies, which are those of its ranks here.
+DeviceUse UseOf(const SharedCall& call, std::vector<int64_t> devices, int me) {
+  const SharedCallSite& site = *call.call_site;
+  std::sort(devices.begin(), devices.end());
+  devices.erase(std::unique(devices.begin(), devices.end()), devices.end());
+  // XLA starts a program on CPU devices when the one before is complete on some device of it. That
+  // one may still wait elsewhere if its devices belong to several groups.
+  const bool one_group =
+      site.groups() == 1 || std::count(site.processes.begin(), site.processes.end(), me) == 1;
+  const bool in_order = devices.front() >= 0 && (!call.on_host || one_group);
+  return {std::move(devices), call.on_host, in_order};
+}
+
 // Joins this process with the others. Called by the first rank of the process.
 Status JoinProcesses(const SharedCall& call, Seconds limit, std::vector<int> processes, int me,
-                     const std::vector<int64_t>& rank_values,
-                     std::shared_ptr<ProcessGroup>* group) {
+                     const std::vector<int64_t>& devices, std::shared_ptr<ProcessGroup>* group) {
   *group = std::make_shared<ProcessGroup>(call.call_site->routine, std::move(processes), me,
                                           call.on_host);
   const std::vector<int> ranks = RanksHere(call, me);
-  for (size_t i = 0; i < ranks.size(); ++i) (*group)->SetRankValue(ranks[i], rank_values[i]);
+  for (size_t i = 0; i < ranks.size(); ++i) (*group)->SetRankValue(ranks[i], devices[i]);
   Hub& hub = Hub::The();
   const std::string text = call.call_site->text + (call.block.empty() ? "" : ", " + call.block) +
                            ", jaxmg " + hub.version();
-  JAXMG_RETURN_IF_ERROR(TheRegistry().Join(call, text, *group, limit));
+  JAXMG_RETURN_IF_ERROR(TheRegistry().Join(call, text, *group, limit, UseOf(call, devices, me)));
   const Clock::time_point deadline = Deadline(limit);
   Status joined;
   for (const int other : (*group)->others()) {
@@ -82,7 +94,7 @@ Status JoinHere(const SharedCall& call, const WaitPolicy& policy,
   std::shared_ptr<ProcessGroup> made;
   if (size == 1) {
     JAXMG_RETURN_IF_ERROR(
-        JoinProcesses(call, policy.limit, std::move(processes), me, {call.rank_value}, &made));
+        JoinProcesses(call, policy.limit, std::move(processes), me, {call.device}, &made));
     *group = std::move(made);
     return Status::Ok();
   }
@@ -90,7 +102,7 @@ Status JoinHere(const SharedCall& call, const WaitPolicy& policy,
                            " of " + hub.Describe(me) + ", counted from 0";
   std::shared_ptr<InProcessGroup> local;
   JAXMG_RETURN_IF_ERROR(JoinRendezvous({{call.run, call.call_site.get()}, call.group}, what.c_str(),
-                                       local_rank, size, policy, call.rank_value, &local));
+                                       local_rank, size, policy, call.device, &local));
   // The other ranks must outlast the first rank's wait.
   const WaitPolicy long_enough = {2 * policy.limit + Seconds(60)};
   Status joined;
@@ -114,7 +126,11 @@ Status JoinHere(const SharedCall& call, const WaitPolicy& policy,
 
 Status JoinSharedRendezvous(const SharedCall& call, const WaitPolicy& policy,
                             std::shared_ptr<InProcessGroup>* group, int* here) noexcept {
-  Status joined = Guarded([&] { return JoinHere(call, policy, group, here); });
+  const CallName name = NameOf(*call.call_site, call.run, call.group);
+  Status joined = Guarded([&] {
+    const RendezvousRegistry::Entry entry(TheRegistry(), {name, call.device, call.on_host});
+    return JoinHere(call, policy, group, here);
+  });
   if (!joined.ok()) {
     // Errors of the hub don't name the routine.
     const char* routine = call.call_site->routine.c_str();

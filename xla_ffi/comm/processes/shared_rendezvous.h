@@ -23,8 +23,10 @@ struct SharedCall {
   int rank;
   std::string
       block;  // dtype and shape, which the ranks compare in addition to the call site's text
-  bool on_host = true;     // whether device memory is host memory
-  int64_t rank_value = 0;  // for the other ranks of this process (InProcessGroup::rank_values)
+  bool on_host = true;  // whether device memory is host memory
+  // The ordinal of the rank's device in this process, or -1 if it is unknown. The other ranks of
+  // this process get it (InProcessGroup::rank_values).
+  int64_t device = 0;
 };
 
 // Waits until all ranks have arrived, in all processes. An error names the missing ranks, their

@@ -9,7 +9,7 @@
 namespace jaxmg {
 namespace {
 
-// NVIDIA's complex numbers lie in memory as the standard library's do.
+// NVIDIA's complex numbers have the memory layout of std::complex.
 inline float* Vendor(float* data) { return data; }
 inline double* Vendor(double* data) { return data; }
 inline cuComplex* Vendor(std::complex<float>* data) { return reinterpret_cast<cuComplex*>(data); }
@@ -21,7 +21,7 @@ inline auto Vendor(const T* data) {
   return Vendor(const_cast<T*>(data));
 }
 
-// The routines of cuBLAS by dtype: Routines<T>::gemm is a pointer to a member of the table.
+// The routines of cuBLAS by dtype: Routines<T>::gemm points to a member of the table.
 template <typename T>
 struct Routines;
 #define JAXMG_ROUTINES(T, letter, herk_name)                                             \
@@ -65,23 +65,23 @@ cublasDiagType_t Letter(Diag diag) {
   return diag == Diag::kNonUnit ? CUBLAS_DIAG_NON_UNIT : CUBLAS_DIAG_UNIT;
 }
 
-// cuBLAS reads factors on the host with instructions that need the alignment of NVIDIA's complex
-// numbers, which is twice that of the standard library's.
+// cuBLAS reads host scalars with instructions that need the alignment of NVIDIA's complex numbers,
+// which is twice that of std::complex.
 constexpr size_t kScalarAlignment = alignof(cuDoubleComplex);
 
-// Rows and columns of C below which splitting the factors takes longer than it saves.
+// The rows and columns of C below which splitting the factors takes longer than it saves.
 constexpr int64_t kLeastByParts = 512;
 
-// The rows of a factor that the kernels of products of parts can number.
+// The maximum number of rows of a factor in the kernels of products of parts.
 constexpr int64_t kMostProductRows = INT32_MAX - 2 * kProductTileN;
 
-// What those kernels take (part_products.cuh).
+// Whether those kernels support the product (part_products.cuh).
 struct PartFactors {
   CUtensorMap a, b;
 };
 
-// Describes a matrix of parts, rows x depth, and the rows before it in what is described, which
-// begins at a multiple of 16 bytes.
+// Describes a matrix of parts, rows x depth. The description begins at a multiple of 16 bytes,
+// which may be some rows before the matrix.
 Status Describe(bool halves, int64_t rows, int64_t depth, const Part* parts, int64_t ld,
                 CUtensorMap* map, int* first) {
   const auto address = reinterpret_cast<uintptr_t>(parts), before = address % 16;
@@ -100,7 +100,7 @@ Status Describe(bool halves, int64_t rows, int64_t depth, const Part* parts, int
   return Status::Ok();
 }
 
-// Calls a routine of cuBLAS on the stream's handle.
+// Calls a routine of cuBLAS with the stream's handle.
 #define JAXMG_CUBLAS(routine, stream, ...)                                              \
   do {                                                                                  \
     cublasHandle_t handle;                                                              \
@@ -171,7 +171,7 @@ Status CudaBlas<T>::GemmOfParts(Stream stream, int64_t m, int64_t n, int64_t dep
   }
 }
 
-// By our own kernel, on GPUs of compute capability 9.0.
+// Uses our own kernel, on GPUs of compute capability 9.0.
 template <typename T>
 Status CudaBlas<T>::MultiplyParts(Stream stream, int64_t m, int64_t n, int64_t depth, float alpha,
                                   const Part* a, int64_t lda, const Part* b, int64_t ldb,
@@ -195,11 +195,11 @@ Status CudaBlas<T>::MultiplyParts(Stream stream, int64_t m, int64_t n, int64_t d
                               alpha * kSumFactor, beta, c, ldc);
 }
 
-// By cuBLAS. Tensor cores truncate what they can't hold of a sum, and of products of float16
-// numbers, which have 22 bits, more than of bfloat16's with 16. On an H200 a sum of k real products
-// falls short of itself by `truncation` k on average where signs are random, and where they are all
-// the same by twice that, or five times with float16 (docs/performance.md). So the sum is
-// multiplied by 1 + truncation k, and several of them are added in float32.
+// Uses cuBLAS. Tensor cores truncate sums, more for products of float16 numbers, which have 22
+// bits, than for those of bfloat16 with 16. On an H200 a sum of k real products is too small by
+// `truncation` k relative on average if signs are random, and by twice that, or five times with
+// float16, if all signs are equal (docs/performance.md). To compensate, the sum is multiplied by 1
+// + truncation k, and several sums are added in float32.
 template <typename T>
 Status CudaBlas<T>::MultiplyPartsInPieces(Stream stream, int64_t m, int64_t n, int64_t depth,
                                           float alpha, const Part* a, int64_t lda, const Part* b,
@@ -296,7 +296,7 @@ Status CudaBlas<T>::SolveRight(Stream stream, Op op, int64_t m, int64_t n, const
                               CudaType<T>::kLetter, stream, m, rows, teams ? kTeam : 1, m, n,
                               backward, l, ldl, b, ldb, x, ldx);
   }
-  // A row: x L = b is L^T x^T = b^T, and x L^H = b is L conj(x)^T = conj(b)^T.
+  // For a single row, x L = b is L^T x^T = b^T, and x L^H = b is L conj(x)^T = conj(b)^T.
   JAXMG_RETURN_IF_ERROR(device_.Copy(stream, Block(x, ldx, 1, n), Block(b, ldb, 1, n)));
   if (op == Op::kConjTrans) JAXMG_RETURN_IF_ERROR(Conjugate(stream, 1, n, x, ldx));
   JAXMG_CUBLAS(trsv, stream, CUBLAS_FILL_MODE_LOWER, op == Op::kNone ? CUBLAS_OP_T : CUBLAS_OP_N,

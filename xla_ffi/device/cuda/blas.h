@@ -20,7 +20,7 @@ class CudaBlas : public Blas<T> {
 
   Status Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha, const T* a,
               int64_t lda, const T* b, int64_t ldb, R beta, T* c, int64_t ldc) override;
-  // As measured on H200: see docs/performance.md.
+  // Measured on an H200 (docs/performance.md).
   Op StoredFactor() const override {
     return precision_ == Precision::kTf32 ? Op::kNone : Blas<T>::StoredFactor();
   }
@@ -34,7 +34,7 @@ class CudaBlas : public Blas<T> {
   Status RowLargest(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
                     R* largest) override;
   Status PowersOfTwo(Stream stream, bool root, int64_t n, R* x) override;
-  // Gemm of `count` operands, each so many elements behind the one before. The C may not overlap.
+  // A strided batch of `count` calls of Gemm. The C may not overlap.
   Status GemmBatched(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha,
                      const T* a, int64_t lda, int64_t a_stride, const T* b, int64_t ldb,
                      int64_t b_stride, R beta, T* c, int64_t ldc, int64_t c_stride, int64_t count);

@@ -1,4 +1,4 @@
-// Bulges chased on the device, and what their reflectors become for products (chase_kernels.h).
+// Kernels that chase bulges and expand reflectors to blocks (chase_kernels.h).
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_CHASE_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_CHASE_CUH_
 
@@ -8,27 +8,28 @@
 
 namespace jaxmg::kernels {
 
-// A block has one sweep at a time: a thread a row and every kGroups-th column of what it works on,
-// in registers; through shared memory goes what threads tell each other. It takes sweeps in their
-// order, and a sweep waits only for the one before, so whatever blocks run, the oldest sweep among
-// them goes on.
+// A thread block works on one sweep at a time. A thread holds one row, and of it every kGroups-th
+// column, in registers; threads communicate through shared memory. Thread blocks take sweeps in
+// ascending order, and a sweep waits only for the previous one. So the oldest running sweep always
+// makes progress, whichever thread blocks run.
 //
-// A sweep's step j is the block below the diagonal, then the one on the diagonal. It comes after
-// step j + 1 of the sweep before, whose blocks begin with the last row and column of its own. All
-// sweeps together take as long as twice as many steps, so a step is as short as can be: both blocks
-// are read at its start.
+// Step j of a sweep updates the block below the diagonal, then the one on the diagonal. It follows
+// step j + 1 of the previous sweep, whose blocks begin at the last row and column of those of step
+// j. The time of all sweeps is that of about twice as many steps, so steps must be short: both
+// blocks are read at the start.
 //
-// For at most kRows subdiagonals, by kRows * kGroups threads.
+// For at most kRows subdiagonals, with kRows * kGroups threads.
 template <typename T, int kRows, int kGroups>
 class Chaser {
   using R = typename RealOf<T>::type;
-  static constexpr int kColumns = (kRows + kGroups - 1) / kGroups;  // of a thread
+  static constexpr int kColumns = (kRows + kGroups - 1) / kGroups;  // per thread
   static constexpr int kLanes = kRows < 32 ? kRows : 32;
   static_assert((kLanes & (kLanes - 1)) == 0, "lanes are added up in pairs");
-  static constexpr int kLd = kRows | 1;  // such that neither rows nor columns meet in a bank
+  static constexpr int kLd = kRows | 1;  // avoids bank conflicts of rows and columns
 
  public:
-  // `progress` is sweeps + 1 words, 0 at first: sweeps taken, then steps done of each.
+  // `progress` has sweeps + 1 words, initially 0: the number of sweeps taken, then the completed
+  // steps of each.
   __device__ Chaser(Index n, Index b, T* band, Index ldb, Index first, Index sweeps, T* v,
                     Index ldv, T* tau, Index ldtau, unsigned* progress)
       : n_(n),
@@ -61,15 +62,15 @@ class Chaser {
   struct Shared {
     T block[kRows * kLd];
     T partial[kGroups][kRows];
-    T v[2][kRows];  // of this step's reflector and of the one before, by turns
+    T v[2][kRows];  // of this step's reflector and of the previous one, alternating
     T x[kRows], w[kRows];
   };
-  // One column of every group.
+  // One column per group.
   struct Piece {
     T x[kColumns];
   };
   struct Reflector {
-    T tau, scale;  // v = scale * (unit * x), but for its first element
+    T tau, scale;  // v = scale * (unit * x), except for its first element
     R unit, beta;
     bool nothing;
   };
@@ -85,7 +86,7 @@ class Chaser {
     Shared& s = shared();
     const Index sweep = first_ + k;
     T tau = FromReal<T>(0);
-    unsigned seen = 0;  // steps of the sweep before
+    unsigned seen = 0;  // completed steps of the previous sweep
     for (Index j = 0; j < Steps(sweep); ++j) {
       if (threadIdx.x == 0 && k > 0) {
         const unsigned before = static_cast<unsigned>(min(j + 2, Steps(sweep - 1)));
@@ -111,7 +112,7 @@ class Chaser {
     }
   }
 
-  // What is beyond a block is 0.
+  // Elements outside of the block are 0.
   __device__ Piece Load(int rows, int columns, const T* a) const {
     Piece piece;
 #pragma unroll
@@ -131,7 +132,7 @@ class Chaser {
     return piece;
   }
 
-  // The column that a sweep begins with.
+  // The first column of a sweep.
   __device__ T Begin(int rows, const Piece& e, T* column, T* v) {
     Shared& s = shared();
     if (group_ == 0) s.x[row_] = e.x[0];
@@ -142,7 +143,8 @@ class Chaser {
     return h.tau;
   }
 
-  // E H, and from the left what clears its first column: v, whose tau is returned. `before` is H's.
+  // Computes E H and applies the reflector that clears its first column from the left; returns its
+  // tau. `before` is the tau of H.
   __device__ T OffDiagonal(int rows, T tau, Piece e, T* a, const T* before, T* v) {
     Shared& s = shared();
     T sum = FromReal<T>(0);
@@ -165,7 +167,7 @@ class Chaser {
     const Reflector h = Reflect(rows);
     WriteColumn(rows, h, a, v);
     __syncthreads();
-    // v^H E: a thread has a column here, and every kGroups-th row.
+    // v^H E: here a thread has one column, and of it every kGroups-th row.
     sum = FromReal<T>(0);
 #pragma unroll
     for (int q = 0; q < kColumns; ++q) {
@@ -186,7 +188,7 @@ class Chaser {
     return h.tau;
   }
 
-  // D := H^H D H in its lower triangle: D - w v^H - v w^H.
+  // D := H^H D H = D - w v^H - v w^H in its lower triangle.
   __device__ void Diagonal(int rows, T tau, Piece d, T* a, const T* v) {
     Shared& s = shared();
 #pragma unroll
@@ -224,8 +226,8 @@ class Chaser {
     }
   }
 
-  // The reflector of x, of which every thread finds all. Where squares could be too large or too
-  // small x is scaled by a power of two.
+  // The reflector of x; every thread computes all of it. x is scaled by a power of two if squares
+  // could overflow or underflow.
   __device__ Reflector Reflect(int rows) {
     Shared& s = shared();
     constexpr bool kSingle = sizeof(R) == 4;
@@ -258,7 +260,7 @@ class Chaser {
     return h;
   }
 
-  // v, and the column that becomes beta e_0.
+  // Stores v, and beta e_0 in the column.
   __device__ void WriteColumn(int rows, const Reflector& h, T* column, T* v) {
     Shared& s = shared();
     if (group_ != 0) return;
@@ -277,7 +279,7 @@ class Chaser {
   }
 
   __device__ static int Lane() { return static_cast<int>(threadIdx.x) % kLanes; }
-  // Of all lanes, and in the same order.
+  // The sum over all lanes, in a fixed order.
   __device__ static R SumOfLanes(R x) {
 #pragma unroll
     for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) x += __shfl_xor_sync(~0u, x, lanes);
@@ -290,7 +292,7 @@ class Chaser {
     }
     return x;
   }
-  // Of x but for its first element.
+  // Of x without its first element.
   __device__ static R SumOfSquares(int rows, R unit) {
     Shared& s = shared();
     R sum = 0;
@@ -327,9 +329,9 @@ __device__ void TakeTridiagonal(Index n, const T* band, Index ldb, typename Real
   }
 }
 
-// One block of kExpandThreads a step, for at most kSweeps sweeps. W = V T column by column, without
-// T: w_k = tau_k (v_k - W V^H v_k), of the columns before. A row of W is one thread's, which has it
-// in registers.
+// One block of kExpandThreads per step, for at most kSweeps sweeps. Computes W = V T column by
+// column, without T: w_k = tau_k (v_k - W V^H v_k), with W of the previous columns. A thread holds
+// one row of W in registers.
 template <typename T, int kRows, int kSweeps>
 __device__ void ExpandReflectors(Index n, Index b, Index first, int sweeps, const T* v, Index ldv,
                                  const T* tau, Index ldtau, T* blocks, T* weighted) {
@@ -339,7 +341,7 @@ __device__ void ExpandReflectors(Index n, Index b, Index first, int sweeps, cons
   __shared__ T factors[kSweeps];
   const int height = static_cast<int>(b) + sweeps, thread = static_cast<int>(threadIdx.x);
   const Index j = blockIdx.x, begin = j * b;  // among the rows from first + 1 on
-  const Index there = n - first - 1 - begin;  // rows of the matrix from there on
+  const Index there = n - first - 1 - begin;  // the number of rows of the matrix from there on
   blocks += j * height * sweeps;
   weighted += j * height * sweeps;
   if (thread < kSweeps) {

@@ -1,4 +1,4 @@
-// Bulges chased on one NVIDIA GPU.
+// ChaseKernels on an NVIDIA GPU.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_CHASE_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_CHASE_H_
 
@@ -28,7 +28,7 @@ class CudaChase : public ChaseKernels<T> {
                      const T* blocks, const T* weighted, T* z, int64_t ldz, T* products) override;
 
  private:
-  // By a kernel, where there is one and the device has room for it.
+  // Uses a kernel, if one exists and the device has enough shared memory.
   Status ApplyByTensorCores(Stream stream, const SweepGroups& groups, int64_t columns,
                             const T* blocks, const T* weighted, T* z, int64_t ldz, bool* done);
 

@@ -1,11 +1,11 @@
-// Copies to shared memory that nobody waits for until AwaitCopies, and such memory.
+// Asynchronous copies to shared memory.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_COPIES_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_COPIES_CUH_
 
 namespace jaxmg::kernels {
 
-// The bytes of one element to shared memory, on their own; see AwaitCopies. On the host, where
-// tests/cc/kernels_test.cc runs all of this, at once.
+// Copies one element to shared memory asynchronously; AwaitCopies waits for it. On the host, where
+// tests/cc/kernels_test.cc runs the kernels, it copies immediately.
 template <int kBytes>
 __device__ void CopyAsync(void* shared, const void* global) {
 #ifdef __CUDA_ARCH__
@@ -23,7 +23,7 @@ __device__ inline void AwaitCopies() {
 #endif
 }
 
-// The memory of a block whose size the launch has named.
+// The dynamic shared memory of a block.
 __device__ inline void* DynamicShared() {
 #ifdef __CUDA_ARCH__
   extern __shared__ __align__(16) unsigned char dynamic_shared[];

@@ -68,7 +68,7 @@ Status CudaDevice::AllocateForThisRank(size_t bytes, std::unique_ptr<Buffer>* bu
 }
 
 Status CudaDevice::AllocateFor(Readers readers, size_t bytes, std::unique_ptr<Buffer>* buffer) {
-  // The memory belongs to the allocator.
+  // The allocator owns the memory.
   struct Borrowed : Buffer {
     explicit Borrowed(void* data) : Buffer(data) {}
   };
@@ -116,8 +116,7 @@ Status CudaDevice::AwaitOnHost(const Event& event) {
   return Status::Ok();
 }
 
-// To make the device before the current one again would open that one in a process that never uses
-// it.
+// Restoring the previous device would create a context on it in a process that may never use it.
 Status CudaDevice::HasPassed(const Event& event, bool* passed) {
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaSetDevice(ordinal_), "device ", ordinal_);
   return HasCudaEventPassed(event, passed);
@@ -168,7 +167,7 @@ Status CudaDevice::Copy(Stream stream, const Bytes2D& target, const Bytes2D& sou
   return Status::Ok();
 }
 
-// A kernel takes half the time of a copy engine, which has to wake up first where it has been idle.
+// A kernel takes half the time of a copy engine, which takes time to start after being idle.
 Status CudaDevice::CopyFromPeer(Stream stream, const Bytes2D& target, const Bytes2D& source) {
   constexpr size_t kSmall = size_t{256} << 10;
   const size_t bytes = source.height * source.columns;

@@ -1,5 +1,5 @@
-// An NVIDIA GPU as a Device: streams and events of CUDA, cuBLAS and cuSOLVER on tiles, kernels of
-// our own for the rest (kernels.cu). One is made per call, on resources that outlive it.
+// CudaDevice: an NVIDIA GPU as a Device. It uses CUDA's streams and events, cuBLAS and cuSOLVER on
+// tiles, and our own kernels (kernels.cu). Each call creates one, on pooled resources.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_DEVICE_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_DEVICE_H_
 
@@ -29,9 +29,9 @@ namespace jaxmg {
 
 class CudaDevice : public Device {
  public:
-  // `main` is the caller's stream. `allocate` gives device memory that stays until the call is over
-  // for the host; work that uses it must then be ahead in `main`. The device must be the calling
-  // thread's current one as long as this lives.
+  // `main` is the caller's stream. `allocate` returns device memory that is valid until the call
+  // returns on the host; by then `main` must contain or wait for all work that uses it. The device
+  // must be the calling thread's current one during the lifetime of this object.
   enum class Readers { kAllRanks, kThisRank };
   using Allocator = std::function<Status(size_t bytes, Readers readers, void** data)>;
   static Status New(int ordinal, cudaStream_t main, Allocator allocate,
@@ -39,24 +39,24 @@ class CudaDevice : public Device {
 
   int ordinal() const { return ordinal_; }
   // See CudaStatus.
-  void ExpectPlace(const int32_t* place, int32_t rank, int32_t group) {
-    status_kernels_.ExpectPlace(place, rank, group);
+  void ExpectCoordinates(const int32_t* coordinates, int32_t rank, int32_t group) {
+    status_kernels_.ExpectCoordinates(coordinates, rank, group);
   }
   CudaResources& resources() { return *resources_; }
   cudaStream_t stream(Stream stream) const { return resources_->stream(stream); }
 
-  // As Allocate, but the runtime's own memory in every case: no rank of another process can read it
-  // where it is, and it takes nothing of what all of those share.
+  // The same as Allocate, but always in the runtime's memory: ranks of other processes can't access
+  // it, and it uses no shared segment.
   Status AllocateForThisRank(size_t bytes, std::unique_ptr<Buffer>* buffer);
 
-  // Whether all work of the stream is done.
+  // Sets *done to whether all work of the stream is complete.
   Status IsDone(Stream stream, bool* done);
 
-  // Memory for one operation on the stream; the next operation may reuse it.
+  // Returns memory for one operation on the stream; the next operation may reuse it.
   Status Scratch(Stream stream, size_t bytes, void** data);
 
-  // Runs a kernel on every element of `count`, in one block, in so many blocks of so many threads,
-  // on every row with so many threads, or on every tile of a matrix.
+  // Launch a kernel for each of `count` elements, in one block, in the given number of blocks and
+  // threads, with `threads` threads per row, or for each tile of a matrix.
   template <typename... Arguments>
   Status LaunchElements(Kernel kernel, char letter, Stream stream, int64_t count,
                         Arguments... arguments);
@@ -72,21 +72,21 @@ class CudaDevice : public Device {
   Status LaunchTiles(Kernel kernel, char letter, Stream stream, int64_t m, int64_t n,
                      Arguments... arguments);
 
-  // The same with so many bytes of shared memory a block, beside the kernel's own.
+  // The same with dynamic shared memory of this many bytes per block.
   template <typename... Arguments>
   Status LaunchShared(Kernel kernel, char letter, Stream stream, int64_t blocks, int threads,
                       int shared_bytes, Arguments... arguments);
 
-  // Runs blocks that wait for each other: see CudaResources.
+  // A cooperative launch (CudaResources).
   template <typename... Arguments>
-  Status LaunchTogether(Kernel kernel, char letter, Stream stream, int64_t blocks, int threads,
-                        int shared_bytes, Arguments... arguments);
+  Status LaunchCooperative(Kernel kernel, char letter, Stream stream, int64_t blocks, int threads,
+                           int shared_bytes, Arguments... arguments);
 
-  // The same for memory of the host on one side.
+  // The same if one side is host memory.
   Status CopyToHost(Stream stream, void* target, const void* source, size_t bytes);
   Status CopyFromHost(Stream stream, void* target, const void* source, size_t bytes);
 
-  // Products of parts are as exact as float32 by our own kernels alone.
+  // Only products of parts by our own kernels are as accurate as float32.
   Tuning tuning() const override {
     Tuning tuning = CudaTuning();
     if (!resources_->multiplies_parts()) tuning.parts_order = 0;
@@ -115,7 +115,7 @@ class CudaDevice : public Device {
   }
   std::vector<TimelineRange> TakeRanges() override;
 
-  // With what it has beyond StatusKernels.
+  // The status kernels with their additional functions.
   CudaStatus& cuda_status() { return status_kernels_; }
 
  private:
@@ -154,7 +154,7 @@ class CudaDevice : public Device {
   const Allocator allocate_;
   std::unique_ptr<CudaResources> resources_;
   std::array<ScratchSpace, kNumStreams> scratch_;
-  std::unique_ptr<CudaTimeline> timeline_;  // if one is wanted
+  std::unique_ptr<CudaTimeline> timeline_;  // null unless JAXMG_TRACE is set
   CudaStatus status_kernels_;
   PerDtype<OfDtype> of_dtype_;
 };
@@ -163,7 +163,7 @@ template <typename... Arguments>
 Status CudaDevice::LaunchElements(Kernel kernel, char letter, Stream stream, int64_t count,
                                   Arguments... arguments) {
   if (count <= 0) return Status::Ok();
-  // Enough to fill any GPU; the kernels take several elements each beyond that.
+  // Enough to fill any GPU; beyond that threads process several elements each.
   constexpr int64_t kMostBlocks = 4096;
   const int64_t blocks = std::min<int64_t>((count + kThreads - 1) / kThreads, kMostBlocks);
   void* pointers[] = {&arguments...};
@@ -221,11 +221,11 @@ Status CudaDevice::LaunchShared(Kernel kernel, char letter, Stream stream, int64
 }
 
 template <typename... Arguments>
-Status CudaDevice::LaunchTogether(Kernel kernel, char letter, Stream stream, int64_t blocks,
-                                  int threads, int shared_bytes, Arguments... arguments) {
+Status CudaDevice::LaunchCooperative(Kernel kernel, char letter, Stream stream, int64_t blocks,
+                                     int threads, int shared_bytes, Arguments... arguments) {
   void* pointers[] = {&arguments...};
-  return resources_->LaunchTogether(kernel, letter, stream, static_cast<unsigned>(blocks), threads,
-                                    pointers, static_cast<unsigned>(shared_bytes));
+  return resources_->LaunchCooperative(kernel, letter, stream, static_cast<unsigned>(blocks),
+                                       threads, pointers, static_cast<unsigned>(shared_bytes));
 }
 
 }  // namespace jaxmg

@@ -1,4 +1,5 @@
-// Groups of sweeps applied to the columns of a matrix (chase_kernels.h), in float64.
+// The kernel that applies groups of sweeps to the columns of a matrix (chase_kernels.h), in
+// float64.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_GROUPS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_GROUPS_CUH_
 
@@ -15,18 +16,18 @@ struct Groups {
   Index n, b, first, group, width, stride, begin, end;
 };
 
-// z (columns x n, transposed) := z B^H for the blocks B of each group in turn, the last group
-// first: z - (z V) W^H. A warp has 8 kM of the columns, and of those a block's rows in registers:
-// as the left side of z V, and then as the sum. V and W come to shared memory, the next ones while
-// these are multiplied with.
+// z (columns x n, transposed) := z B^H = z - (z V) W^H for the blocks B of each group in turn, the
+// last group first. A warp has 8 kM columns and holds a block's rows of them in registers, first as
+// the left factor of z V and then as the sum. V and W are copied to shared memory, the next ones
+// while the current ones are used.
 //
-// A block of threads takes a strip of columns and a group, and goes down the rows. Of one strip
-// several groups are under way, each at least a step behind the one before it: what that has
-// written is still in the cache. They are taken in their order, so the oldest always goes on.
+// A thread block takes a strip of columns and a group, and proceeds down the rows. Several groups
+// of one strip run concurrently, each at least a step behind the previous one, whose output is
+// still in the cache. Thread blocks take groups in order, so the oldest always makes progress.
 //
-// Shape is a GroupShape. Where the band has 8 kShift subdiagonals and the groups are full, the rows
-// that two steps have in common stay in registers, and what V and W have beyond their
-// parallelograms is left out.
+// Shape is a GroupShape. If the band has 8 kShift subdiagonals and the groups are full, the rows
+// that two steps share stay in registers, and the zeros of V and W outside of their parallelograms
+// are skipped.
 template <typename T, typename Shape>
 class GroupApplier {
   static constexpr int kM = Shape::kM, kTiles = Shape::kTiles, kGroupTiles = Shape::kGroupTiles;
@@ -41,7 +42,8 @@ class GroupApplier {
     const T *blocks, *weighted;
     T* z;
     Index ldz;
-    // 1 + strips * (end - begin) words, 0 at first: pieces of work taken, then steps done of each.
+    // 1 + strips * (end - begin) words, initially 0: the pieces of work taken, then the completed
+    // steps of each.
     unsigned* progress;
   };
 
@@ -60,7 +62,7 @@ class GroupApplier {
   __device__ void Run() {
     __shared__ unsigned taken;
     const Index groups = groups_.end - groups_.begin;
-    // Padding that no group writes.
+    // Clears the padding, which no group writes.
     for (int i = threadIdx.x; i < 2 * kBuffer; i += blockDim.x) memory_[i] = FromReal<T>(0);
     for (;;) {
       __syncthreads();
@@ -69,7 +71,8 @@ class GroupApplier {
       const Index piece = taken;
       if (piece >= strips_ * groups) return;
       const Index strip = piece % strips_, g = groups_.end - 1 - piece / strips_;
-      // A lone group waits for nobody whose rows could change while they are in registers.
+      // A single group depends on no other group that could change its rows while they are in
+      // registers.
       const bool full = groups_.b == 8 * kShift && (groups_.width == kSweeps || groups == 1);
       full ? Group<true>(strip, g) : Group<false>(strip, g);
     }
@@ -93,7 +96,7 @@ class GroupApplier {
     column_ = strip * kColumns + warp_ * (8 * kM) + lane_ / 4;
     T z[kTiles][kM][2];
     Fetch(g, 0, 0, 1);
-    __syncthreads();  // its first rows are there
+    __syncthreads();  // its first rows have arrived
     if constexpr (kFull) ReadTiles(z, Row(g, 0), kRows);
     for (Index j = 0; j < steps; ++j) {
       const Index row = Row(g, j);
@@ -101,7 +104,7 @@ class GroupApplier {
       AwaitCopies();
       __syncthreads();
       const T* v = memory_ + (j & 1) * kBuffer;
-      // What comes next is asked for a little at a time, or it would be in the way, and early.
+      // Prefetches in small pieces: a large one would delay the current loads and arrive too early.
       auto fetch = [&](int t) {
         constexpr int kParts = kTiles / 2 < 4 ? kTiles / 2 : 4;
         if (last || t >= 2 * kParts) return;
@@ -135,15 +138,15 @@ class GroupApplier {
     __syncthreads();
   }
 
-  // One warp multiplies nothing: it waits until the group before has left the rows that are read
-  // next, those of the step ahead, and says how far this one is.
+  // One warp doesn't multiply: it waits until the previous group has completed the rows of the next
+  // step, and publishes the progress of this group.
   __device__ void Tell(Index strip, Index g) {
     const Index steps = Steps(g);
     const bool follows = g + 1 < groups_.end;
     const Index before = follows ? Steps(g + 1) : 0;
     unsigned seen = 0;
     for (Index j = 0; j <= steps + 1; ++j) {
-      // So many steps have been begun.
+      // The number of steps that have started.
       if (lane_ == 0 && j > 2) Publish(Progress(strip, g), static_cast<unsigned>(j - 2));
       const auto least = static_cast<unsigned>(min(j + 1, before));
       while (lane_ == 0 && follows && seen < least) seen = kernels::Read(Progress(strip, g + 1));
@@ -152,8 +155,8 @@ class GroupApplier {
     if (lane_ == 0) Publish(Progress(strip, g), static_cast<unsigned>(steps));
   }
 
-  // A part of V and W of a block on its way to their buffer, and of 8 kShift rows of this warp's
-  // columns; what is beyond the matrix is 0.
+  // Starts to copy a part of V and W of a block to their buffer, and of 8 kShift rows of this
+  // warp's columns. Elements outside of the matrix are 0.
   __device__ void Fetch(Index g, Index j, int part, int parts) {
     T* v = memory_ + (j & 1) * kBuffer;
     T* w = v + kSweeps * kLdV;
@@ -186,7 +189,7 @@ class GroupApplier {
       }
     }
   }
-  // Two elements at once where that is as much as one copy moves, and all lie right for that.
+  // Copies two elements at once if one copy moves as much and all are aligned.
   __device__ static int Step(bool pairs) { return pairs ? 2 : 1; }
   __device__ static void Copy(T* shared, const T* global, bool pair) {
     if constexpr (sizeof(T) == 8) {
@@ -212,7 +215,7 @@ class GroupApplier {
     }
   }
 
-  // The block of so many rows that begins with `row`; what is beyond is 0.
+  // The block of rows that begins with `row`; elements beyond the matrix are 0.
   __device__ void ReadTiles(T (&z)[kTiles][kM][2], Index row, int rows) const {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
@@ -243,7 +246,7 @@ class GroupApplier {
     }
   }
 
-  // z - (z V) W^H. Calls between(t) before the products with each tile of rows.
+  // Computes z - (z V) W^H. Calls between(t) before the products with each tile of rows.
   template <bool kFull, typename Between>
   __device__ void Multiply(T (&z)[kTiles][kM][2], const T* v, const Between& between) {
     const T* w = v + kSweeps * kLdV;

@@ -1,5 +1,5 @@
-// The engine's own kernels: everything beside cuBLAS and cuSOLVER that has to run on the device.
-// Matrices are column-major. Compiled by NVRTC, so without the standard library.
+// The engine's own kernels: the operations on the device that cuBLAS and cuSOLVER don't provide.
+// Matrices are column-major. NVRTC compiles this file without the standard library.
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/cuda/chase.cuh"
 #include "xla_ffi/device/cuda/groups.cuh"
@@ -8,6 +8,7 @@
 #include "xla_ffi/device/cuda/panel.cuh"
 #include "xla_ffi/device/cuda/part_products.cuh"
 #include "xla_ffi/device/cuda/parts.cuh"
+#include "xla_ffi/device/cuda/register_panel.cuh"
 #include "xla_ffi/device/cuda/row_solver.cuh"
 #include "xla_ffi/device/cuda/scalars.cuh"
 #include "xla_ffi/device/cuda/scaling.cuh"
@@ -24,8 +25,8 @@ __device__ void Fill(Index m, Index n, T* a, Index lda, T value) {
   for (Index i = FirstElement(); i < m * n; i += ElementStride()) a[i / m * lda + i % m] = value;
 }
 
-// One block. 2 log of the product of the diagonal, in an order that does not depend on timing, and
-// in double precision, since sums of float32 would lose digits.
+// One block. Computes 2 log of the product of the diagonal, in a deterministic order and in double
+// precision, because sums of float32 would lose digits.
 template <typename T>
 __device__ void AddLogDet(Index n, const T* l, Index ldl, typename RealOf<T>::type* sum) {
   __shared__ double partial[kThreads];
@@ -42,8 +43,8 @@ __device__ void AddLogDet(Index n, const T* l, Index ldl, typename RealOf<T>::ty
   if (threadIdx.x == 0) *sum += static_cast<typename RealOf<T>::type>(2 * partial[0]);
 }
 
-// One block of kThreads. w[i] := max(w[0], ..., w[i]): each thread takes a run of elements, then
-// the largest of all runs before its own.
+// One block of kThreads. w[i] := max(w[0], ..., w[i]). Each thread processes a run of elements,
+// then applies the maximum of all earlier runs.
 template <typename R>
 __device__ void Ascend(Index n, R* w) {
   __shared__ R last[kThreads];
@@ -62,9 +63,9 @@ __device__ void Ascend(Index n, R* w) {
   for (Index i = begin; i < end && w[i] < before; ++i) w[i] = before;
 }
 
-// One block. *failed: the order of the first leading minor of the tile that is not positive
-// definite, or 0. The solver need not stop at a diagonal that is not finite. *info: see
-// Blas::Potrf.
+// One block. *failed := the order of the first leading minor of the tile that is not positive
+// definite, or 0. The solver may not stop at a diagonal that is not finite. Blas::Potrf describes
+// *info.
 template <typename T>
 __device__ void CheckFactor(Index n, const T* a, Index lda, Index offset, const int* solver_info,
                             int* failed, int* info) {
@@ -80,8 +81,8 @@ __device__ void CheckFactor(Index n, const T* a, Index lda, Index offset, const 
   if (first != kNoInfo) *info = min(*info, static_cast<int>(offset + first));
 }
 
-// *first: the smallest of itself and offset + the column, from 1, where the lower trapezoid of an
-// m x n block holds NaN or infinity.
+// *first := min(*first, offset + the first column, from 1, in which the lower trapezoid of an m x n
+// block has NaN or infinity).
 template <typename T>
 __device__ void CheckFinite(Index m, Index n, const T* a, Index lda, Index offset, int* first) {
   for (Index i = FirstElement(); i < m * n; i += ElementStride()) {
@@ -92,7 +93,7 @@ __device__ void CheckFinite(Index m, Index n, const T* a, Index lda, Index offse
   }
 }
 
-// b := a^H through shared memory; a is m x n. One block a tile.
+// b := a^H through shared memory; a is m x n. One block per tile.
 template <typename T>
 __device__ void ConjTranspose(Index m, Index n, const T* a, Index lda, T* b, Index ldb) {
   __shared__ T tile[kTileEdge][kTileEdge + 1];
@@ -111,7 +112,8 @@ __device__ void ConjTranspose(Index m, Index n, const T* a, Index lda, T* b, Ind
   }
 }
 
-// A block's segment of a column of `height` bytes, Unit by Unit, a few of them under way at a time.
+// Copies a block's segment of a column of `height` bytes in units of type Unit, a few of them at a
+// time.
 template <typename Unit>
 __device__ void CopySegment(char* target, Index target_pitch, const char* source,
                             Index source_pitch, Index height) {
@@ -134,8 +136,9 @@ __device__ void CopySegment(char* target, Index target_pitch, const char* source
   }
 }
 
-// One block a tile of the n x n block. l := the lower triangle of a, v := the inverse that
-// StoreInverse has put above its diagonal, both n x n and zero above theirs; or l^H and v^H.
+// One block per tile of the n x n block. l := the lower triangle of a, v := the inverse that
+// StoreInverse has stored above its diagonal, both n x n and zero above their diagonals; or l^H and
+// v^H.
 template <typename T>
 __device__ void LoadInverse(Index n, int transposed, const T* a, Index lda, T* l, T* v) {
   __shared__ T tile[kTileEdge][kTileEdge + 1];
@@ -164,7 +167,7 @@ __device__ void LoadInverse(Index n, int transposed, const T* a, Index lda, T* l
   }
 }
 
-// One block a tile of the n x n block; those above the diagonal have nothing to do.
+// One block per tile of the n x n block; those above the diagonal have no work.
 template <typename T>
 __device__ void MirrorLower(Index n, T* a, Index lda) {
   __shared__ T tile[kTileEdge][kTileEdge + 1];
@@ -172,7 +175,7 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
   const Index row = blockIdx.x % tiles * kTileEdge, column = blockIdx.x / tiles * kTileEdge;
   if (row < column) return;
   for (int j = threadIdx.y; j < kTileEdge; j += blockDim.y) {
-    // Above the diagonal may lie what nobody has written.
+    // The elements above the diagonal may be uninitialized.
     if (row + threadIdx.x < n && row + threadIdx.x >= column + j) {
       tile[j][threadIdx.x] = a[(column + j) * lda + row + threadIdx.x];
     }
@@ -187,7 +190,7 @@ __device__ void MirrorLower(Index n, T* a, Index lda) {
   }
 }
 
-// One block a tile of the n x n block. Above the diagonal, a becomes v^H.
+// One block per tile of the n x n block. Writes v^H above the diagonal of a.
 template <typename T>
 __device__ void StoreInverse(Index n, const T* v, Index ldv, T* a, Index lda) {
   __shared__ T tile[kTileEdge][kTileEdge + 1];
@@ -265,6 +268,10 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
       Index m, int n, T* a, Index lda, T* t, Index ldt, unsigned* met, T* sums, R* largest) {      \
     PanelFactor<T, 32>(m, n, a, lda, t, ldt, met, sums, largest).Run();                            \
   }                                                                                                \
+  KERNEL __launch_bounds__(kPanelThreads, 1) jaxmg_factor_panel_in_registers_##letter(             \
+      Index m, int n, T* a, Index lda, T* t, Index ldt, T* numbers) {                              \
+    RegisterPanel<T>(m, n, a, lda, t, ldt, numbers).Run();                                         \
+  }                                                                                                \
   KERNEL jaxmg_from_real_##letter(Index m, Index n, const R* a, Index lda, T* b, Index ldb) {      \
     for (Index i = FirstElement(); i < m * n; i += ElementStride()) {                              \
       b[i / m * ldb + i % m] = FromReal<T>(a[i / m * lda + i % m]);                                \
@@ -286,6 +293,12 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
   KERNEL jaxmg_pack_band_##letter(Index m, Index n, Index k, const T* a, Index lda, T* band,       \
                                   Index ldb) {                                                     \
     PackBand(m, n, k, a, lda, band, ldb);                                                          \
+  }                                                                                                \
+  KERNEL jaxmg_multiply_##letter(const T* factors, Index stride, Index count, T* product) {        \
+    if (threadIdx.x != 0) return;                                                                  \
+    T total = FromReal<T>(1);                                                                      \
+    for (Index i = 0; i < count; ++i) total = Times(total, factors[i * stride]);                   \
+    *product = total;                                                                              \
   }                                                                                                \
   KERNEL jaxmg_poison_if_##letter(const int* status, Index m, Index n, T* a, Index lda) {          \
     if (*status != 0) Fill(m, n, a, lda, Nan<T>());                                                \
@@ -344,7 +357,7 @@ KERNELS(double, double, d)
 KERNELS(cuComplex, float, c)
 KERNELS(cuDoubleComplex, double, z)
 
-// In float64 alone.
+// Only in float64.
 #define DOUBLE_KERNELS(T, kComplex, letter)                                                      \
   KERNEL __launch_bounds__(GroupShape<kComplex>::kThreads, 1)                                    \
       jaxmg_apply_groups_##letter(Groups groups, Index columns, const T* blocks,                 \
@@ -356,7 +369,7 @@ KERNELS(cuDoubleComplex, double, z)
 DOUBLE_KERNELS(double, false, d)
 DOUBLE_KERNELS(cuDoubleComplex, true, z)
 
-// In single precision alone.
+// Only in single precision.
 #define SINGLE_KERNELS(T, letter)                                                               \
   KERNEL jaxmg_row_largest_##letter(Index m, Index n, const T* a, Index lda, float* largest) {  \
     RowLargest(m, n, a, lda, largest);                                                          \
@@ -373,7 +386,7 @@ DOUBLE_KERNELS(cuDoubleComplex, true, z)
 SINGLE_KERNELS(float, s)
 SINGLE_KERNELS(cuComplex, c)
 
-// Those that are real whatever the dtype.
+// Kernels on real numbers for every dtype.
 #define REAL_KERNELS(R, letter)                                                                  \
   KERNEL jaxmg_arrange_columns_##letter(Index rows, Index columns, const int* from,              \
                                         const R* source, Index lds, const int* to, R* target,    \
@@ -420,15 +433,15 @@ KERNEL jaxmg_fill_int32(int* data, Index count, int value) {
 }
 
 // One block. `stale` is memory of the host, or null.
-KERNEL jaxmg_init_info(const int* place, int rank, int group, int* info, int* stale) {
+KERNEL jaxmg_init_info(const int* coordinates, int rank, int group, int* info, int* stale) {
   if (threadIdx.x != 0) return;
-  const bool misplaced = place[0] != rank || place[1] != group;
+  const bool misplaced = coordinates[0] != rank || coordinates[1] != group;
   *info = misplaced ? kMisplaced : kNoInfo;
   if (misplaced && stale != nullptr) *stale = 1;
 }
 
-// *digest, which is 0, grows by what the host's device computes: sums of integers are the same in
-// any order.
+// Adds the digest, as the host device computes it, to *digest, which is initially 0. Integer sums
+// don't depend on the order.
 KERNEL jaxmg_digest(const unsigned* words, Index count, int* digest) {
   unsigned sum = 0;
   for (Index i = FirstElement(); i < count; i += ElementStride()) {
@@ -437,7 +450,7 @@ KERNEL jaxmg_digest(const unsigned* words, Index count, int* digest) {
   atomicAdd(reinterpret_cast<unsigned*>(digest), sum);
 }
 
-// See PartProduct, which GPUs of other compute capabilities don't have.
+// See PartProduct, which exists only for compute capability 9.0.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define MULTIPLY_PARTS(kHalves) \
   PartProduct<kHalves>(factors, first_a, first_b, m, n, chunks, alpha, beta, c, ldc).Run()
@@ -465,6 +478,10 @@ KERNEL jaxmg_powers_of_two(int root, Index n, float* x) {
   for (Index i = FirstElement(); i < n; i += ElementStride()) x[i] = PowerOfTwo(root != 0, x[i]);
 }
 
+KERNEL jaxmg_keep_negative(const int* status, int* failure) {
+  if (threadIdx.x == 0) *failure = min(*status, 0);
+}
+
 KERNEL jaxmg_reduce_info(const int* pairs, Index stride, Index count, int* status) {
   if (threadIdx.x != 0) return;
   int least = kNoInfo;
@@ -475,7 +492,7 @@ KERNEL jaxmg_reduce_info(const int* pairs, Index stride, Index count, int* statu
   *status = least == kNoInfo ? 0 : least;
 }
 
-// What the check of the matrix found goes before what the solver said of zeros.
+// The result of the check of the matrix takes precedence over the solver's info.
 KERNEL jaxmg_set_syevd_info(const int* first, const int* solver_info, int* info) {
   if (threadIdx.x == 0) *info = *first != kNoInfo ? *first : *solver_info;
 }

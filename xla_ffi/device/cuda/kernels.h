@@ -1,5 +1,5 @@
-// The kernels of kernels.cu. Their names in the fatbin are jaxmg_ and what stands here, and a
-// letter for the dtype where they have one: jaxmg_mirror_lower_d.
+// The kernels of kernels.cu. Their names in the fatbin have the prefix jaxmg_ and, if they depend
+// on the dtype, its letter as a suffix: jaxmg_mirror_lower_d.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_KERNELS_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_KERNELS_H_
 
@@ -26,13 +26,16 @@ enum class Kernel {
   kFactorLuPanel4,
   kFactorLuPanel8,
   kFactorPanel,
+  kFactorPanelInRegisters,
   kFillInt32,
   kFromReal,
   kIdentity,
   kInitInfo,
+  kKeepNegative,
   kLoadInverse,
   kMirrorLower,
   kMoveRows,
+  kMultiply,
   kMultiplyBfloats,
   kMultiplyHalves,
   kPackBand,
@@ -57,7 +60,7 @@ enum class Kernel {
   kUnpackReflectors,
 };
 
-// In that order. `letters`: of the dtypes that they are for.
+// In the same order. `letters`: the dtypes of a kernel.
 struct KernelName {
   const char *name, *letters;
 };
@@ -82,13 +85,16 @@ inline constexpr KernelName kKernels[] = {
     {"factor_lu_panel_4", "sdcz"},
     {"factor_lu_panel_8", "sdcz"},
     {"factor_panel", "sdcz"},
+    {"factor_panel_in_registers", "sdcz"},
     {"fill_int32", ""},
     {"from_real", "sdcz"},
     {"identity", "sdcz"},
     {"init_info", ""},
+    {"keep_negative", ""},
     {"load_inverse", "sdcz"},
     {"mirror_lower", "sdcz"},
     {"move_rows", "sdcz"},
+    {"multiply", "sdcz"},
     {"multiply_bfloats", ""},
     {"multiply_halves", ""},
     {"pack_band", "sdcz"},

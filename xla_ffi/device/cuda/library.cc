@@ -7,10 +7,10 @@
 #include <mutex>
 
 #define JAXMG_TEXT_OF(text) #text
-#define JAXMG_TEXT(macro) JAXMG_TEXT_OF(macro)  // of what the macro stands for
+#define JAXMG_TEXT(macro) JAXMG_TEXT_OF(macro)  // the macro's value
 #define JAXMG_CUDA_MAJOR JAXMG_TEXT(JAXMG_CUDA)
 #if JAXMG_CUDA == 12
-#define JAXMG_CUSOLVER_MAJOR "11"  // cuSOLVER counts its own versions
+#define JAXMG_CUSOLVER_MAJOR "11"  // cuSOLVER has its own version numbers
 #else
 #define JAXMG_CUSOLVER_MAJOR "12"
 #endif
@@ -23,12 +23,12 @@ struct Function {
   void** pointer;
 };
 
-// One library: its name, what it needs to find beside it, and its table.
+// A library: its name, the libraries that it depends on, and its table of functions.
 struct Library {
   std::string soname;
   std::vector<std::string> needs;
   std::vector<Function> functions;
-  bool from_driver = false;  // comes with the driver, never from a wheel
+  bool from_driver = false;  // part of the driver, never in a wheel
   std::atomic<bool> opened{false};
   std::string path;
 };
@@ -44,23 +44,23 @@ std::vector<std::string>& Folders() {
 }
 
 template <typename Table>
-Table& TheTable() {
+Table& TableOf() {
   static Table table;
   return table;
 }
 
-// Members of a table have the functions' own names, version suffixes included.
+// The members of a table have the names of the functions, including version suffixes.
 #define JAXMG_LIST_FUNCTION(function) \
   {JAXMG_TEXT(function), reinterpret_cast<void**>(&table.function)},
 
 template <typename Table>
-Library& TheLibrary();
+Library& LibraryOf();
 
 #define JAXMG_DEFINE_LIBRARY(Table, name, FUNCTIONS, ...) \
   template <>                                             \
-  Library& TheLibrary<Table>() {                          \
+  Library& LibraryOf<Table>() {                           \
     static Library* library = [] {                        \
-      Table& table = TheTable<Table>();                   \
+      Table& table = TableOf<Table>();                    \
       auto* made = new Library;                           \
       made->soname = name;                                \
       made->needs = {__VA_ARGS__};                        \
@@ -87,7 +87,8 @@ JAXMG_DEFINE_LIBRARY(CusolverMp, "libcusolverMp.so.0", JAXMG_CUSOLVER_MP_FUNCTIO
 #undef JAXMG_DEFINE_LIBRARY
 #undef JAXMG_LIST_FUNCTION
 
-// In the process already, in the folders of wheels, where the system looks.
+// Searches libraries that are already loaded, then the folders of wheels, then the system's
+// folders.
 void* Find(const std::string& soname) {
   constexpr int kFlags = RTLD_NOW | RTLD_LOCAL;
   if (void* handle = dlopen(soname.c_str(), kFlags | RTLD_NOLOAD)) return handle;
@@ -112,7 +113,7 @@ Status NotFound(const Library& library) {
   text += ", and the system's library path.";
   if (library.soname == "libcuda.so.1") {
     text += " It comes with NVIDIA's driver";
-  } else if (library.soname == TheLibrary<CusolverMp>().soname) {
+  } else if (library.soname == LibraryOf<CusolverMp>().soname) {
     text += " Install it with `pip install 'jaxmg-plugin-cuda" JAXMG_CUDA_MAJOR "[mp]'`";
   } else {
     text += " Install it with `pip install 'jax[cuda" JAXMG_CUDA_MAJOR
@@ -123,7 +124,7 @@ Status NotFound(const Library& library) {
 
 template <typename Table>
 void Append(std::vector<Library*>& all) {
-  all.push_back(&TheLibrary<Table>());
+  all.push_back(&LibraryOf<Table>());
 }
 
 std::vector<Library*> AllLibraries() {
@@ -142,11 +143,11 @@ std::vector<Library*> AllLibraries() {
 
 template <typename Table>
 Status Open() {
-  Library& library = TheLibrary<Table>();
+  Library& library = LibraryOf<Table>();
   if (library.opened) return Status::Ok();
   std::lock_guard<std::mutex> lock(Mutex());
   if (library.opened) return Status::Ok();
-  // Wheels find their neighbours by themselves where all lie under one folder; not always.
+  // Wheels find the libraries that they depend on only if all are below one folder.
   for (const std::string& need : library.needs) Find(need);
   void* handle = Find(library.soname);
   if (handle == nullptr) return NotFound(library);
@@ -164,7 +165,7 @@ Status Open() {
 
 template <typename Table>
 const Table& Get() {
-  return TheTable<Table>();
+  return TableOf<Table>();
 }
 
 #define JAXMG_INSTANTIATE(Table) \
@@ -224,7 +225,7 @@ std::string Describe(CUresult result) {
   return text != nullptr ? text : "CUresult " + std::to_string(result);
 }
 std::string Describe(cudaError_t result) {
-  // An error that is left behind would be reported by whoever asks next.
+  // Clears the error, which an unrelated later call would report.
   Get<CudaRuntime>().cudaGetLastError();
   return Get<CudaRuntime>().cudaGetErrorString(result);
 }

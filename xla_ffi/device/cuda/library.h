@@ -1,7 +1,7 @@
-// NVIDIA's libraries, opened when the first CUDA call comes and not before: the plugin imports on
-// machines that have none of them. Every function that is called stands in a list below; the
-// tables take their types from NVIDIA's headers, and //tests/wheels:symbols_cuda_test looks every
-// name up in the libraries of both CUDA versions.
+// NVIDIA's libraries, loaded at the first CUDA call, so that the plugin can be imported on machines
+// without them. The lists below name every function that is called. The tables take their types
+// from NVIDIA's headers, and //tests/wheels:symbols_cuda_test checks every name in the libraries of
+// both CUDA versions.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_LIBRARY_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_LIBRARY_H_
 
@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-// Deprecated, and still the only one of its kind.
+// Deprecated, but without a replacement.
 #define DISABLE_CUSOLVERMG_DEPRECATED
 #include <cusolverMg.h>
 
@@ -118,7 +118,7 @@
   F(cusolverMgSyevd)                   \
   F(cusolverMgSyevd_bufferSize)
 
-// All of them are in 2.18.1, the oldest that JAX takes.
+// All of them are in NCCL 2.18.1, the oldest that JAX supports.
 #define JAXMG_NCCL_FUNCTIONS(F) \
   F(ncclCommAbort)              \
   F(ncclCommGetAsyncError)      \
@@ -163,7 +163,7 @@ struct CusolverMg {
 };
 }  // namespace jaxmg
 
-// Not before: it brings overloads of the runtime's functions, of which no one type can be taken.
+// Included here because it overloads the runtime's functions, whose types above would be ambiguous.
 #include <cusolverMp.h>
 #include <nccl.h>
 
@@ -177,26 +177,26 @@ struct CusolverMp {
 };
 #undef JAXMG_DECLARE_FUNCTION
 
-// Opens the library and fills its table, once; after a failure the next call tries again. The
-// error names the soname, the places searched and what to install.
+// Loads the library and fills its table, once. After a failure the next call tries again. The error
+// names the soname, the folders searched and the package to install.
 template <typename Table>
 Status Open();
 
-// The table, after Open has succeeded.
+// Returns the table. Call after Open has succeeded.
 template <typename Table>
 const Table& Get();
 
-// Folders that hold NVIDIA's libraries, as Python finds them on sys.path; searched after what is in
-// the process already and before the system's places.
+// Sets the folders of NVIDIA's libraries that Python finds on sys.path. They are searched after the
+// libraries that are already loaded and before the system's folders.
 void SetCudaFolders(std::vector<std::string> folders);
 
-// For every library: its soname and where it was opened ("" where it was not).
+// For every library: its soname and its path ("" if it is not loaded).
 std::vector<std::pair<std::string, std::string>> OpenedCudaLibraries();
 
-// For every library: its soname and the functions asked of it.
+// For every library: its soname and the functions that are called.
 std::vector<std::pair<std::string, std::vector<std::string>>> CudaSymbols();
 
-// What a vendor's result says, and which of our codes it is.
+// The text of a vendor's result, and its Code.
 inline bool IsSuccess(CUresult result) { return result == CUDA_SUCCESS; }
 inline bool IsSuccess(cudaError_t result) { return result == cudaSuccess; }
 inline bool IsSuccess(cublasStatus_t result) { return result == CUBLAS_STATUS_SUCCESS; }

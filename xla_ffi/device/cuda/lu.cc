@@ -76,8 +76,8 @@ Status CudaLu<T>::FactorLeaf(const Panel& panel, int64_t begin, int64_t n) {
   }
   JAXMG_RETURN_IF_ERROR(resources.MostInCluster(kernel, kLetter, kLuThreads, &in_cluster));
   if (blocks > in_cluster) {
-    return resources.LaunchTogether(kernel, kLetter, panel.stream, static_cast<unsigned>(blocks),
-                                    kLuThreads, arguments);
+    return resources.LaunchCooperative(kernel, kLetter, panel.stream, static_cast<unsigned>(blocks),
+                                       kLuThreads, arguments);
   }
   slots = nullptr;
   unsigned cluster = 2;

@@ -93,7 +93,8 @@ class CudaMemory : public MemorySource {
   }
 
  private:
-  // With addresses, for all devices that are served; the handle goes with the mapping.
+  // Maps the memory and gives all served devices access. Releases the handle; the mapping keeps the
+  // memory alive.
   Status Place(CUmemGenericAllocationHandle handle, size_t bytes, void** data) {
     const CudaDriver& driver = Get<CudaDriver>();
     CUdeviceptr begin = 0;
@@ -134,15 +135,15 @@ class CudaMemory : public MemorySource {
   std::map<CUdeviceptr, size_t> segments_;  // bytes, by address
 };
 
-CudaMemory& TheMemory() {
+CudaMemory& ProcessMemory() {
   static CudaMemory* memory = new CudaMemory;
   return *memory;
 }
 
 }  // namespace
 
-MemorySource& CudaMemorySource() { return TheMemory(); }
+MemorySource& CudaMemorySource() { return ProcessMemory(); }
 
-bool IsSharedSegment(const void* data) { return TheMemory().Has(data); }
+bool IsSharedSegment(const void* data) { return ProcessMemory().Has(data); }
 
 }  // namespace jaxmg

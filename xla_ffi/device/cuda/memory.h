@@ -1,5 +1,5 @@
-// Memory of GPUs that several processes map: allocations of the driver's own kind, by file
-// descriptor. Never XLA's memory.
+// GPU memory that several processes map: allocations of the driver that are shared by file
+// descriptor. XLA's memory can't be shared this way.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_MEMORY_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_MEMORY_H_
 
@@ -7,10 +7,11 @@
 
 namespace jaxmg {
 
-// After CudaDriver and CudaRuntime have been opened.
+// Call after CudaDriver and CudaRuntime have been opened.
 MemorySource& CudaMemorySource();
 
-// Whether it is memory of a segment, which kernels of all devices that the source serves may read.
+// Whether this is memory of a segment, which kernels of all devices that the source serves can
+// read.
 bool IsSharedSegment(const void* data);
 
 }  // namespace jaxmg

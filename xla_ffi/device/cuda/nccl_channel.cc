@@ -17,12 +17,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of JAX 0.6.2 the oldest.
+// The oldest NCCL version of JAX 0.6.2.
 constexpr int kOldest = 21801;
-// Multiprocessors that a channel occupies while a block moves. Few: a panel may come in while
-// another goes out and the rest multiplies. NCCL_MAX_CTAS says otherwise.
+// The multiprocessors that a channel occupies during a transfer. Few, because a rank may receive
+// one panel, send another and multiply at the same time. NCCL_MAX_CTAS overrides it.
 constexpr int kMostBlocks = 16;
-// How long an abort waits for a call that is under way in another thread.
+// How long an abort waits for a call in another thread.
 constexpr std::chrono::seconds kGrace(2);
 
 std::string VersionOf(int code) {
@@ -30,16 +30,15 @@ std::string VersionOf(int code) {
          std::to_string(code % 100);
 }
 
-// A communicator of two, of which rank 0 sends and rank 1 receives, and its stream. It is one whose
-// calls are over when they return: of those that go on meanwhile each has a thread of its own,
-// which takes ten times as long (docs/processes.md). Calls that wait for the other side, to make
-// it, are on a thread that nobody waits for if that never comes.
+// A communicator of two ranks, of which rank 0 sends and rank 1 receives, and its stream. It is
+// blocking: a nonblocking one has its own thread, which takes ten times as long
+// (docs/processes.md). Calls that create it wait for the other side; they run on a separate thread,
+// which is abandoned if the other side never joins.
 class NcclChannelEnd : public ChannelEnd {
  public:
   explicit NcclChannelEnd(int ordinal) : ordinal_(ordinal), state_(std::make_shared<State>()) {}
-  ~NcclChannelEnd() override {
-    Abort(state_);
-  }  // of one that was not made: those that were are kept
+  // Runs only if creation failed: a channel that was created is never destroyed.
+  ~NcclChannelEnd() override { Abort(state_); }
 
   Status Make(ChannelSource::End end, const std::string& id, const std::atomic<bool>& given_up);
 
@@ -60,16 +59,16 @@ class NcclChannelEnd : public ChannelEnd {
   void Abort() noexcept override { Abort(state_); }
 
  private:
-  // What the thread that makes it needs, and an abort, which may take longer than all others.
+  // The state that the creating thread and an abort use, which may outlive the other objects.
   struct State {
-    std::timed_mutex mutex;  // of calls with the communicator, which an abort frees
+    std::timed_mutex mutex;  // guards calls of the communicator, which an abort ends
     ncclComm_t comm = nullptr;
     cudaStream_t stream = nullptr;
     std::atomic<bool> aborted{false};
 
-    std::shared_ptr<CudaEvent> greeted;  // behind the first transfer
+    std::shared_ptr<CudaEvent> greeted;  // recorded after the first transfer
     Status made;
-    std::atomic<bool> is_made{false};  // or not, as `made` says
+    std::atomic<bool> is_made{false};  // whether creation has ended; `made` has its result
   };
 
   static Status Begin(State& state, int ordinal, ChannelSource::End end, const ncclUniqueId& id);
@@ -88,7 +87,7 @@ class NcclChannelEnd : public ChannelEnd {
 
 template <typename Call>
 Status NcclChannelEnd::Enqueue(const char* what, std::shared_ptr<Event>* done, const Call& call) {
-  // The thread's own for ever: to go back to another device would open that.
+  // Doesn't restore the thread's device, because that could create a context on another one.
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaSetDevice(ordinal_), "device ", ordinal_);
   std::shared_ptr<CudaEvent> event;
   JAXMG_RETURN_IF_ERROR(NewCudaEvent(ordinal_, &event));
@@ -101,7 +100,7 @@ Status NcclChannelEnd::Enqueue(const char* what, std::shared_ptr<Event>* done, c
   return Status::Ok();
 }
 
-// Of the highest priority: the other side's GPU waits as long as this one's has no room.
+// Has the highest priority, because the other side's GPU waits until this one runs the kernel.
 Status TakeStream(int ordinal, cudaStream_t* stream) {
   const CudaRuntime& runtime = Get<CudaRuntime>();
   int lowest = 0, highest = 0;
@@ -121,7 +120,7 @@ Status NcclChannelEnd::Make(ChannelSource::End end, const std::string& id,
     state->is_made = true;
   }).detach();
   const auto look = std::chrono::microseconds(100);
-  // Whoever wants it has a limit of its own.
+  // The caller has its own time limit.
   for (; !state_->is_made; std::this_thread::sleep_for(look)) {
     if (given_up) return Aborted(ordinal_);
   }
@@ -139,7 +138,7 @@ Status NcclChannelEnd::Make(ChannelSource::End end, const std::string& id,
   return Status::Ok();
 }
 
-// Both sides wait for each other here.
+// The two sides wait for each other here.
 Status NcclChannelEnd::Begin(State& state, int ordinal, ChannelSource::End end,
                              const ncclUniqueId& id) {
   JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaSetDevice(ordinal), "device ", ordinal);
@@ -156,12 +155,12 @@ Status NcclChannelEnd::Begin(State& state, int ordinal, ChannelSource::End end,
     state.comm = comm;
     return Hello(state, ordinal, end);
   }
-  Get<Nccl>().ncclCommAbort(comm);  // nobody else knows it
+  Get<Nccl>().ncclCommAbort(comm);  // no other thread has it
   return Aborted(ordinal);
 }
 
-// The first transfer makes the connection, for which its two sides wait for each other. With the
-// lock held.
+// The first transfer establishes the connection, for which the two sides wait for each other. Call
+// with the lock held.
 Status NcclChannelEnd::Hello(State& state, int ordinal, ChannelSource::End end) {
   constexpr size_t kBytes = 16;
   void* data = nullptr;
@@ -187,14 +186,14 @@ Status NcclChannelEnd::Check() {
   return Status::Ok();
 }
 
-// What spins on the GPU ends as soon as NCCL has set its flag, which comes before all else that it
-// does; that may take long, or never end. Nothing of CUDA before it: another communicator's abort
-// may wait for the device, and this one's kernels with it.
+// Kernels that spin on the GPU end as soon as NCCL has set its flag, which an abort does first; the
+// rest may take long or never return. No CUDA call may precede it: another communicator's abort may
+// wait for the device, and so for the kernels of this one.
 void NcclChannelEnd::Abort(const std::shared_ptr<State>& state) noexcept {
   if (state->aborted.exchange(true)) return;
   (void)Guarded([&] {
     std::thread([state] {
-      // Who has the lock finds that it is over, unless it hangs itself.
+      // The thread that holds the lock returns now, unless it hangs.
       const bool locked = state->mutex.try_lock_for(kGrace);
       const ncclComm_t comm = std::exchange(state->comm, nullptr);
       if (locked) state->mutex.unlock();

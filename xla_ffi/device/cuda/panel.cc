@@ -16,8 +16,10 @@ Status CudaPanel<T>::QrPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t 
   }
   int multiprocessors = 0;
   JAXMG_RETURN_IF_ERROR(device_.resources().Multiprocessors(&multiprocessors));
-  // As the kernel counts them: where several blocks have rows, one more has none.
+  // As the kernels count them: where several blocks have rows, one more has none.
   const int64_t most = std::clamp(multiprocessors - 1, 1, kPanelBlocks);
+  constexpr int64_t kBlockRows = 32 * kLaneRows<sizeof(T)>;
+  if (m <= most * kBlockRows) return InRegisters(stream, m, n, a, lda, t, ldt, multiprocessors);
   const int64_t owners = std::clamp<int64_t>(m / kPanelRows, 1, most);
   const int64_t blocks = owners == 1 ? 1 : owners + 1;
   constexpr size_t kHead = 16;  // aligns what follows
@@ -28,9 +30,30 @@ Status CudaPanel<T>::QrPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t 
   auto* met = static_cast<int32_t*>(scratch);
   char* sums = static_cast<char*>(scratch) + kHead;
   JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, met, 1, 0));
-  return device_.LaunchTogether(Kernel::kFactorPanel, CudaType<T>::kLetter, stream, blocks,
-                                kPanelThreads, 0, m, static_cast<int>(n), a, lda, t, ldt, met, sums,
-                                sums + sums_bytes);
+  return device_.LaunchCooperative(Kernel::kFactorPanel, CudaType<T>::kLetter, stream, blocks,
+                                   kPanelThreads, 0, m, static_cast<int>(n), a, lda, t, ldt, met,
+                                   sums, sums + sums_bytes);
+}
+
+// More blocks have more to say to each other, fewer have more rows to pass through.
+template <typename T>
+Status CudaPanel<T>::InRegisters(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, T* t,
+                                 int64_t ldt, int multiprocessors) {
+  constexpr int64_t kMostRows = 32 * kLaneRows<sizeof(T)>;
+  const int64_t rows =
+      std::clamp((m + kRegisterBlocks - 1) / kRegisterBlocks, kMostRows / 2, kMostRows);
+  const int64_t most = std::clamp(multiprocessors - 1, 1, kPanelBlocks);
+  const int64_t owners = std::clamp<int64_t>((m + rows - 1) / rows, 1, most);
+  const int64_t blocks = multiprocessors > 1 ? owners + 1 : 1;
+  const int64_t count = std::min(m, n) * (n + 1) * (owners + 1);
+  void* numbers = nullptr;
+  JAXMG_RETURN_IF_ERROR(device_.Scratch(stream, count * sizeof(T), &numbers));
+  JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, static_cast<int32_t*>(numbers),
+                                          count * sizeof(T) / sizeof(int32_t), -1));
+  const int warps = static_cast<int>((n + kWarpColumns - 1) / kWarpColumns);
+  return device_.LaunchCooperative(Kernel::kFactorPanelInRegisters, CudaType<T>::kLetter, stream,
+                                   blocks, 32 * warps, 0, m, static_cast<int>(n), a, lda, t, ldt,
+                                   numbers);
 }
 
 template <typename T>

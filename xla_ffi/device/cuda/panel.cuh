@@ -8,6 +8,28 @@
 
 namespace jaxmg::kernels {
 
+// By one block: column j of T, of which there are k: -tau T (V^H v) above the diagonal, `products`
+// of V^H v. `sums`: room for a row of kParts each.
+template <int kParts, typename T, typename Sums>
+__device__ void MakeColumnOfT(int k, int j, T tau, const T* products, Sums& sums, T* t, Index ldt) {
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  for (int i = thread; i < j * kParts; i += threads) {
+    const int r = i % j, part = i / j;
+    T sum = FromReal<T>(0);
+    for (int l = part; l < j; l += kParts) {
+      if (l >= r) sum = MultiplyAdd(t[r + l * ldt], products[l], sum);
+    }
+    sums[r][part] = sum;
+  }
+  __syncthreads();
+  for (int r = thread; r < k; r += threads) {
+    T total = FromReal<T>(r == j ? 1 : 0);
+    for (int i = 0; r < j && i < kParts; ++i) total = Plus(total, Scale(sums[r][i], -1));
+    t[r + j * ldt] = r > j ? FromReal<T>(0) : Times(total, tau);
+  }
+  __syncthreads();
+}
+
 // QR of an m x n panel, n at most kPanelColumns, by blocks that run at the same time and meet once
 // a column. Each block has rows of its own; where there are several blocks, the last one has none
 // and makes T.
@@ -51,7 +73,7 @@ class PanelFactor {
     for (int j = 0; j < k_; ++j) {
       Meet(j + 1);
       const Reflector h = Combine(j);
-      if (makes_t) MakeT(j, h.tau);
+      if (makes_t) MakeColumnOfT<kLanes>(k_, j, h.tau, shared().factors, shared().sums, t_, ldt_);
       if (owns) Pass(j, h);
     }
   }
@@ -228,25 +250,6 @@ class PanelFactor {
     }
     __syncthreads();
     return h;
-  }
-
-  // T's column: -tau T (V^H v) above its diagonal.
-  __device__ void MakeT(int j, T tau) {
-    Shared& s = shared();
-    const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-    for (int i = thread; i < j * kLanes; i += threads) {
-      const int r = i % j, part = i / j;
-      T sum = FromReal<T>(0);
-      for (int l = part; l < j; l += kLanes) {
-        if (l >= r) sum = MultiplyAdd(t_[r + l * ldt_], s.factors[l], sum);
-      }
-      s.sums[r][part] = sum;
-    }
-    __syncthreads();
-    for (int r = thread; r < k_; r += threads) {
-      t_[r + j * ldt_] = r < j ? Times(Scale(tau, -1), Total(r)) : r == j ? tau : FromReal<T>(0);
-    }
-    __syncthreads();
   }
 
   // f(first column of kAtOnce, lane).

@@ -30,6 +30,10 @@ class CudaPanel : public PanelKernels<T> {
                   int64_t ldb) override;
 
  private:
+  // QrPanel of a panel whose rows fit into the registers of all multiprocessors.
+  Status InRegisters(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, T* t, int64_t ldt,
+                     int multiprocessors);
+
   CudaDevice& device_;
 };
 

@@ -1,22 +1,23 @@
-// C := beta C + alpha A B^T of matrices of 16-bit parts (parts.h), on the tensor cores of GPUs of
-// compute capability 9.0: more exact than a product in float32, and as fast whatever the alignment
-// of C's columns, to which cuBLAS is three times slower where they begin off 16 bytes.
+// C := beta C + alpha A B^T for matrices of 16-bit parts (parts.h), on the tensor cores of GPUs of
+// compute capability 9.0. It is more accurate than a product in float32. Its speed doesn't depend
+// on the alignment of C's columns, while cuBLAS is three times slower if they are not aligned to 16
+// bytes.
 //
-// Tensor cores truncate: every step of 16 columns cuts bits off the sum so far, always towards
-// zero, so that long sums come out too small. Here a sum is never longer than a chunk of
-// kChunkDepth columns, which hold the small products of a few columns of the factors first and
-// their largest last (parts.h). Chunks are added to the sum in float32 with rounding to nearest.
+// Tensor cores truncate: every step of 16 columns rounds the sum towards zero, so that long sums
+// are too small. Here a sum is never longer than a chunk of kChunkDepth columns, which begins with
+// the small products of a few columns of the factors and ends with the largest (parts.h). Chunks
+// are added in float32 with rounding to nearest.
 //
-// A block computes a tile of C, kProductTileM x kProductTileN, and takes the next one until none is
-// left. One thread keeps the stages of shared memory filled (TMA); two groups of four warps
-// multiply, the tile's upper or lower half. While one group adds a chunk up, the other one
-// multiplies.
+// A block computes tiles of C, kProductTileM x kProductTileN, until none is left. One thread fills
+// the stages of shared memory (TMA). Two groups of four warps multiply, one the upper and one the
+// lower half of the tile. While one group adds a chunk, the other one multiplies.
 //
 //   shared memory, kProductStages times:  A: 2 boxes of 64 x kChunkDepth    B: 4 boxes
 //   group g multiplies box g of A by the left, then by the right half of B
 //
-// Tried without gain on an H200, TFLOP/s for 12000 x 12000 x 2048 (this: 491 to 497): turns of the
-// groups by named barriers, 462; three groups on tiles of 192 x 128, 482.
+// Alternatives that were not faster on an H200, in TFLOP/s for 12000 x 12000 x 2048 (this kernel:
+// 491 to 497): alternating the groups by named barriers, 462; three groups on tiles of 192 x 128,
+// 482.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_PART_PRODUCTS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_PART_PRODUCTS_CUH_
 
@@ -30,8 +31,8 @@ struct alignas(64) TensorMap {
   unsigned long long opaque[16];
 };
 
-// The two matrices of parts, each from a multiple of 16 bytes on. A begins at row `first_a` and B
-// at row `first_b` of what is described.
+// The two matrices of parts, each described from a multiple of 16 bytes on. A begins at row
+// `first_a` and B at row `first_b` of its description.
 struct PartFactors {
   TensorMap a, b;
 };
@@ -52,13 +53,13 @@ class SharedBarrier {
   __device__ void Arrive() const {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address_) : "memory");
   }
-  // The phase ends when so many bytes have come, too.
+  // The phase also waits for this many bytes to arrive.
   __device__ void ArriveAndExpect(int bytes) const {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address_),
                  "r"(bytes)
                  : "memory");
   }
-  // Returns once the phase of that parity is over.
+  // Returns when the phase of this parity has ended.
   __device__ void Wait(int parity) const {
     asm volatile(
         "{\n"
@@ -72,7 +73,7 @@ class SharedBarrier {
         "r"(parity)
         : "memory");
   }
-  // Copies a box of a matrix to shared memory, rows and columns beyond its end as zeros.
+  // Copies a box of a matrix to shared memory, with zeros for rows and columns beyond its end.
   __device__ void Load(unsigned target, const TensorMap& map, int row, int column) const {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -85,8 +86,8 @@ class SharedBarrier {
   unsigned address_;
 };
 
-// What wgmma is told of boxes of 64 x kChunkDepth in shared memory, rows side by side, in the order
-// of TMA's 128-byte swizzle: eight columns take 1024 bytes.
+// The wgmma descriptor of a box of 64 x kChunkDepth in shared memory with contiguous columns in
+// TMA's 128-byte swizzle: eight columns take 1024 bytes.
 __device__ inline unsigned long long DescribeBox(unsigned address, int box_bytes) {
   constexpr unsigned long long kSwizzle128 = 1ull << 62, kEightColumns = 1024 >> 4;
   return (address >> 4 & 0x3fff) | static_cast<unsigned long long>(box_bytes >> 4) << 16 |
@@ -168,7 +169,7 @@ class PartProduct {
   static constexpr int kBox = kProductBox, kBoxBytes = kBox * kChunkDepth * 2;
   static constexpr int kBoxesA = kProductTileM / kBox, kBoxesB = kProductTileN / kBox;
   static constexpr int kStageBytes = (kBoxesA + kBoxesB) * kBoxBytes;
-  // Tiles are taken from this many tile rows, column by column, so that their factors stay in L2.
+  // Tiles are taken column by column from this many tile rows, so that their factors stay in L2.
   static constexpr int kRowsAtOnce = 16;
 
   __device__ SharedBarrier Full(int stage) const { return SharedBarrier(barriers_ + 16 * stage); }
@@ -189,7 +190,7 @@ class PartProduct {
     *column = within / rows * kProductTileN;
   }
 
-  // The chunks of this block's tiles, one after the other, to the stages.
+  // Loads the chunks of this block's tiles in turn to the stages.
   __device__ void Load() {
     const int tiles = TilesM() * TilesN();
     int stage = 0, parity = 0;
@@ -197,7 +198,7 @@ class PartProduct {
       int row, column;
       FindTile(tile, &row, &column);
       for (int chunk = 0; chunk < chunks_; ++chunk) {
-        Empty(stage).Wait(parity ^ 1);  // the first time there is nothing to wait for
+        Empty(stage).Wait(parity ^ 1);  // the first wait of each stage returns at once
         const SharedBarrier full = Full(stage);
         full.ArriveAndExpect(kStageBytes);
         for (int box = 0; box < kBoxesA; ++box) {
@@ -212,7 +213,7 @@ class PartProduct {
     }
   }
 
-  // Columns of C's tile to L2, some of them with each of the last chunks.
+  // Prefetches columns of C's tile to L2, some with each of the last chunks.
   __device__ void PrefetchTile(int row, int column, int chunk) const {
     constexpr int kAtOnce = 8, kChunks = kProductTileN / kAtOnce;
     const int part = chunk - max(chunks_ - kChunks, 0);
@@ -247,8 +248,8 @@ class PartProduct {
     }
   }
 
-  // sum += the product of a box of A and two of B, side by side. A stage that is given isn't read
-  // any more.
+  // sum += the product of a box of A and two adjacent boxes of B. Releases the previous stage,
+  // which is no longer read.
   __device__ void AddChunk(unsigned box_a, unsigned box_b, float (&sum)[64], int release) {
     float chunk[64];
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -266,7 +267,7 @@ class PartProduct {
     for (int i = 0; i < 64; ++i) sum[i] = fmaf(chunk[i], kChunkFactor, sum[i]);
   }
 
-  // 64 rows and 128 columns of C from there on, as far as it has them.
+  // Updates at most 64 rows and 128 columns of C from this position on.
   __device__ void Store(const float (&sum)[64], int row, int column) const {
     const bool begun = row >= first_a_ && column >= first_b_;
     if (begun && row + kBox <= m_ && column + kProductTileN / 2 <= n_) {
@@ -276,7 +277,7 @@ class PartProduct {
     }
   }
 
-  // A thread has rows r and r + 8, and of every eight columns two.
+  // A thread has rows r and r + 8, and two of every eight columns.
   template <bool kWhole>
   __device__ void StoreBox(const float (&sum)[64], int row, int column) const {
     const int thread = threadIdx.x % 128;

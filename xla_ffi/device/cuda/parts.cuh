@@ -1,4 +1,4 @@
-// The parts of a factor of a product (parts.h), as the host's device makes them, to the bit.
+// Kernels that split a factor into parts (parts.h), bitwise equal to the host device.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_PARTS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_PARTS_CUH_
 
@@ -28,7 +28,7 @@ struct SplitNumber {
     }
   }
 
-  // Even ones where two bfloat16 numbers are as near, and towards zero where that were infinite.
+  // Rounds to nearest even, and towards zero if the result would be infinite.
   __device__ static unsigned short Nearest(float x) {
     if (x != x) return 0x7fff;
     const unsigned bits = *reinterpret_cast<const unsigned*>(&x);
@@ -36,12 +36,12 @@ struct SplitNumber {
     return static_cast<unsigned short>((rounded & 0x7fff) == 0x7f80 ? bits >> 16 : rounded);
   }
 
-  // The float16 number nearest to x, even ones where two are, the largest where it were infinite,
-  // and NaN for what is not finite.
+  // Rounds x to the nearest float16 number, ties to even, with the largest number instead of
+  // infinity, and NaN if x is not finite.
   __device__ static unsigned short NearestHalf(float x) {
     const unsigned sign = __float_as_uint(x) >> 16 & 0x8000, bits = __float_as_uint(x) & 0x7fffffff;
     if (bits >= 0x7f800000) return 0x7fff;
-    // Below its least normal number float16 has the places of float32 from 1/2 on.
+    // Below its smallest normal number float16 has the spacing of float32 numbers from 1/2 on.
     const unsigned rounded = bits < 0x38800000
                                  ? __float_as_uint(__uint_as_float(bits) + 0.5f) - 0x3f000000
                                  : (bits + 0xfff + (bits >> 13 & 1) - 0x38000000) >> 13;
@@ -74,7 +74,7 @@ struct SplitElement<cuComplex> {
       : components{SplitNumber(x.x, halves), SplitNumber(x.y, halves)} {}
 };
 
-// What an element of a factor becomes, in its rows and columns of the parts.
+// Writes the parts of an element of a factor.
 template <typename T>
 __device__ void StoreParts(bool left, bool turned, bool halves, int products, T value, Index row,
                            Index column, unsigned short* parts, Index ld) {
@@ -88,7 +88,7 @@ __device__ void StoreParts(bool left, bool turned, bool halves, int products, T 
     const Index first = (column / kGroup * products + product) * kPartsGroup;
     for (int p = 0; p < rows; ++p) {
       for (int q = 0; q < kComponents; ++q) {
-        // [[Re, Im], [Im, -Re]], Im with the other sign in A^H.
+        // [[Re, Im], [Im, -Re]]; Im has the opposite sign in A^H.
         const bool negative = (p == 1 && q == 1) || (turned && p != q);
         parts[(first + column % kGroup * kComponents + q) * ld + row * rows + p] =
             split.components[p ^ q].part[part] ^ (negative ? 0x8000 : 0);
@@ -97,7 +97,8 @@ __device__ void StoreParts(bool left, bool turned, bool halves, int products, T 
   }
 }
 
-// One block a tile of a, m x n. Zeros fill the last group of columns, which no tile parts.
+// One block per tile of a, m x n. Zeros fill the last group of columns. No group is divided between
+// tiles.
 template <typename T>
 __device__ void Split(bool left, bool turned, bool halves, int products, Index m, Index n,
                       const T* a, Index lda, unsigned short* parts, Index ld) {

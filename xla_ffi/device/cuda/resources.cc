@@ -10,7 +10,7 @@
 
 #include "xla_ffi/device/constants.h"
 
-// The fatbin of kernels.cu for this CUDA version, see cuda_kernels in //third_party/cuda:defs.bzl.
+// The fatbin of kernels.cu for this CUDA version (cuda_kernels in //third_party/cuda:defs.bzl).
 #define JAXMG_JOIN_(a, b, c) a##b##c
 #define JAXMG_JOIN(a, b, c) JAXMG_JOIN_(a, b, c)
 #define JAXMG_FATBIN JAXMG_JOIN(kernels_cu, JAXMG_CUDA, _fatbin)
@@ -40,8 +40,8 @@ struct ClusterLaunch {
   CUlaunchConfig config{};
 };
 
-// Handles take memory of the GPU that JAX has not taken at its start. Where there is none, NVIDIA's
-// libraries say that they could not be initialized.
+// Handles need GPU memory that JAX has not preallocated. If there is none, NVIDIA's libraries
+// report that they could not be initialized.
 template <typename Result>
 Status MakeHandle(Result result, const char* function) {
   if (IsSuccess(result)) return Status::Ok();
@@ -76,7 +76,7 @@ class CudaPool {
     }
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      events_.reserve(++made_events_);  // to be given back without fail
+      events_.reserve(++made_events_);  // so that returning it can't fail
     }
     JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaEventCreateWithFlags(event, cudaEventDisableTiming),
                      "an event of device ", ordinal_);
@@ -88,7 +88,8 @@ class CudaPool {
     events_.push_back(event);
   }
 
-  // The smallest that is there, else a new one: their number is what is under way at one time.
+  // Takes the smallest buffer that fits, else allocates one. Their number is that of concurrent
+  // uses.
   Status TakeHostMemory(size_t bytes, void** data, size_t* room) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto large = host_memory_.lower_bound(bytes);
@@ -177,7 +178,7 @@ class CudaPool {
     return Status::Ok();
   }
 
-  // Whether its tensor cores are those that part_products.cuh is written for.
+  // Whether the device supports part_products.cuh.
   Status MultipliesParts(bool* multiplies) {
     std::lock_guard<std::mutex> lock(mutex_);
     JAXMG_RETURN_IF_ERROR(FindCapability());
@@ -288,15 +289,15 @@ class CudaPool {
   const int ordinal_;
   std::mutex mutex_;
   std::vector<cudaEvent_t> events_;
-  std::multimap<size_t, void*> host_memory_;  // by bytes
+  std::multimap<size_t, void*> host_memory_;  // by size in bytes
   std::vector<std::unique_ptr<CudaResources::Parts>> parts_;
   size_t made_events_ = 0, made_parts_ = 0;
-  int32_t* stale_flag_ = nullptr;  // once there are parts
+  int32_t* stale_flag_ = nullptr;  // allocated with the first parts
   std::vector<std::array<CUfunction, 4>> functions_;
-  int multiprocessors_ = 0, shared_bytes_ = 0, capability_ = 0;  // once they have been asked for
-  std::map<CUfunction, int> clusters_;  // the most blocks of one, of kernels that were asked about
+  int multiprocessors_ = 0, shared_bytes_ = 0, capability_ = 0;  // set by the first query
+  std::map<CUfunction, int> clusters_;  // the most blocks in a cluster, by kernel
   std::set<int> peers_;
-  std::atomic<uint64_t> reached_{0};  // those of them that can be, by bit
+  std::atomic<uint64_t> reached_{0};  // a bit for each device that can be
 };
 
 CudaEvent::~CudaEvent() { pool_->GiveEvent(event_); }
@@ -309,7 +310,7 @@ Status CudaResources::Lease(int ordinal, cudaStream_t main,
   std::unique_ptr<Parts> parts;
   JAXMG_RETURN_IF_ERROR(pool.TakeParts(&parts));
   if (parts->called && parts->last_main != main) {
-    // The handles' own memory may still be in use on the stream of the call before.
+    // The handles' own memory may still be in use on the stream of the previous call.
     JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaStreamWaitEvent(main, parts->last_call->get(), 0),
                      "device ", ordinal);
   }
@@ -339,7 +340,7 @@ CudaResources::~CudaResources() {
 int32_t* CudaResources::StaleFlag() const { return pool_->stale_flag(); }
 
 bool CudaResources::TakeStaleFlag() {
-  // Written by kernels that may run at any time.
+  // Kernels may write it at any time.
   return __atomic_exchange_n(pool_->stale_flag(), 0, __ATOMIC_RELAXED) != 0;
 }
 
@@ -374,7 +375,7 @@ Status CudaResources::BlasHandle(Stream stream, Precision precision, cublasHandl
     JAXMG_RETURN_IF_ERROR(Open<Cublas>());
     JAXMG_RETURN_IF_ERROR(MakeHandle(Get<Cublas>().cublasCreate(&made), "cublasCreate"));
   }
-  if (!ready) {  // the caller's stream may be another one in each call
+  if (!ready) {  // the caller's stream may differ in each call
     JAXMG_CHECK_CUDA(Get<Cublas>().cublasSetStream(made, this->stream(stream)),
                      "a handle of cuBLAS");
     ready = true;
@@ -416,7 +417,7 @@ void* CudaResources::HostWorkspace(size_t bytes) {
 
 namespace {
 
-// Lets blocks of the kernel have so many bytes of shared memory beside its own.
+// Raises the limit of the kernel's dynamic shared memory to this many bytes.
 Status TakeShared(CUfunction function, Kernel kernel, char letter, unsigned bytes) {
   if (bytes == 0) return Status::Ok();
   JAXMG_CHECK_CUDA(
@@ -439,8 +440,8 @@ Status CudaResources::Launch(Kernel kernel, char letter, Stream stream, unsigned
   return Status::Ok();
 }
 
-Status CudaResources::LaunchTogether(Kernel kernel, char letter, Stream stream, unsigned blocks,
-                                     unsigned threads, void** arguments, unsigned shared_bytes) {
+Status CudaResources::LaunchCooperative(Kernel kernel, char letter, Stream stream, unsigned blocks,
+                                        unsigned threads, void** arguments, unsigned shared_bytes) {
   CUfunction function = nullptr;
   JAXMG_RETURN_IF_ERROR(pool_->FindKernel(kernel, letter, &function));
   JAXMG_RETURN_IF_ERROR(TakeShared(function, kernel, letter, shared_bytes));

@@ -1,6 +1,6 @@
-// What CUDA calls need beside memory, pooled per device and reused for ever: streams, events,
-// cuBLAS and cuSOLVER handles, our kernels. A process makes as many as it uses at one time; a
-// thousand calls in turn need no more than one.
+// CudaResources: the resources of CUDA calls other than memory, pooled per device and never
+// destroyed: streams, events, cuBLAS and cuSOLVER handles, our kernels. A process creates as many
+// as it uses concurrently; a thousand consecutive calls need only one set.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_RESOURCES_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_RESOURCES_H_
 
@@ -14,13 +14,13 @@
 
 namespace jaxmg {
 
-// One device's share, alive until the process ends. Thread-safe.
+// The pool of one device. Lives until the process ends. Thread-safe.
 class CudaPool;
 
 class CudaEvent : public Event {
  public:
   CudaEvent(CudaPool* pool, cudaEvent_t event) : pool_(pool), event_(event) {}
-  ~CudaEvent() override;  // back to the pool; what waits for it is not disturbed
+  ~CudaEvent() override;  // returns the event to the pool; streams that wait for it still do
   cudaEvent_t get() const { return event_; }
 
  private:
@@ -28,57 +28,57 @@ class CudaEvent : public Event {
   const cudaEvent_t event_;
 };
 
-// What one call on one device has to itself while it runs on the host. Its work may still be
-// running when the next call gets the same streams and queues behind it.
+// The resources of one call on one device while it runs on the host. Its work may still be running
+// when the next call gets the same streams, whose work is then queued behind it.
 class CudaResources {
  public:
-  // The device must be the thread's current one. kMain is `main`, which belongs to the caller.
+  // The device must be the thread's current one. kMain is `main`, which the caller owns.
   static Status Lease(int ordinal, cudaStream_t main, std::unique_ptr<CudaResources>* resources);
   ~CudaResources();
 
   cudaStream_t stream(Stream stream) const { return streams_[static_cast<int>(stream)]; }
   Status NewEvent(std::shared_ptr<Event>* event);
-  // Page-locked, and back to the pool with the buffer.
+  // Returns page-locked memory. The buffer's destructor returns it to the pool.
   Status TakeHostMemory(size_t bytes, std::unique_ptr<Buffer>* buffer);
 
-  // Handles that work on the stream; made when first asked for.
+  // Returns a handle that uses the stream. Handles are created on first use.
   Status BlasHandle(Stream stream, Precision precision, cublasHandle_t* handle);
   Status SolverHandle(Stream stream, cusolverDnHandle_t* handle, cusolverDnParams_t* params);
 
-  // A number of the host's that kernels of this device may set, where their program has been found
-  // on other devices than it was made for; null where there is none.
+  // Returns host memory of a flag that kernels of this device set if the rank coordinates differ
+  // from those that the host assumes; null if there is none.
   int32_t* StaleFlag() const;
-  // Whether it was set since the last time.
+  // Returns whether the flag was set since the last call, and clears it.
   bool TakeStaleFlag();
 
-  // Memory of the host that lives until the next call of this; cuSOLVER asks for some.
+  // Returns host memory for cuSOLVER, valid until the next call of this function.
   void* HostWorkspace(size_t bytes);
 
-  // The kernel for the dtype with this letter (s, d, c or z; any for those without a dtype).
-  // Blocks of x * y threads, each with so many bytes of shared memory beside what it names itself.
+  // Launches the kernel for the dtype with this letter (s, d, c or z; any for kernels without a
+  // dtype), in blocks of x * y threads with `shared_bytes` of dynamic shared memory.
   Status Launch(Kernel kernel, char letter, Stream stream, unsigned blocks, unsigned x, unsigned y,
                 void** arguments, unsigned shared_bytes = 0);
-  // Blocks that wait for each other, and so have to run at the same time: no more than fit. One on
-  // each multiprocessor does.
-  Status LaunchTogether(Kernel kernel, char letter, Stream stream, unsigned blocks,
-                        unsigned threads, void** arguments, unsigned shared_bytes = 0);
-  // Blocks that read each other's shared memory: no more than MostInCluster, a power of two.
+  // A cooperative launch: all blocks run concurrently, so that they can wait for each other. One
+  // block per multiprocessor always fits.
+  Status LaunchCooperative(Kernel kernel, char letter, Stream stream, unsigned blocks,
+                           unsigned threads, void** arguments, unsigned shared_bytes = 0);
+  // Launches one cluster of `blocks`, a power of two and at most MostInCluster.
   Status LaunchCluster(Kernel kernel, char letter, Stream stream, unsigned blocks, unsigned threads,
                        void** arguments);
-  // 1 where the device has no clusters.
+  // Returns the size of the largest cluster of such blocks; 1 if the device has no clusters.
   Status MostInCluster(Kernel kernel, char letter, unsigned threads, int* blocks) const;
   Status Multiprocessors(int* count) const;
-  // That a block may have at most.
+  // The maximum shared memory of a block.
   Status SharedBytes(int* bytes) const;
   // Whether the device has the kernels of part_products.cuh.
   bool multiplies_parts() const { return multiplies_parts_; }
 
  private:
-  // What goes back to the pool.
+  // The resources that return to the pool.
   struct Parts {
-    std::array<cudaStream_t, kNumStreams> streams{};  // ours: all but kMain
+    std::array<cudaStream_t, kNumStreams> streams{};  // all except kMain
     std::array<cublasHandle_t, kNumStreams> blas{};
-    std::array<Precision, kNumStreams> precision{};  // that each of them works in
+    std::array<Precision, kNumStreams> precision{};  // the precision that each handle is set to
     std::array<cusolverDnHandle_t, kNumStreams> solver{};
     cusolverDnParams_t params = nullptr;
     std::vector<char> host_workspace;
@@ -102,17 +102,17 @@ class CudaResources {
 Status NewCudaEvent(int ordinal, std::shared_ptr<CudaEvent>* event);
 Status HasCudaEventPassed(const Event& event, bool* passed);
 
-// Lets device `ordinal` read and write the memory of device `peer`; done once, however often it is
-// called. Pairs without a link are left out: copies between them go through the host.
+// Enables access of device `ordinal` to the memory of device `peer`. Repeated calls have no effect.
+// Does nothing for pairs without a link: copies between them go through the host.
 Status EnablePeerAccess(int ordinal, int peer);
-// Whether kernels of the device may read this memory, its own or that of a device to which access
-// has been enabled. Memory of pools has rights of its own, and counts as out of reach.
+// Whether kernels of the device can read this memory: its own or that of a device to which access
+// has been enabled. Memory of CUDA's pools has separate access rights and counts as not readable.
 bool ReachedByKernels(int ordinal, const void* data);
 
-// Whether device i can reach the memory of device j, for all devices of the process.
+// Computes whether device i can access the memory of device j, for all devices of the process.
 Status PeerMatrix(std::vector<std::vector<bool>>* matrix);
 
-// Makes a device the thread's current one, and the one before it again in the end.
+// Sets the thread's current device, and restores the previous one on destruction.
 class CurrentDevice {
  public:
   ~CurrentDevice();

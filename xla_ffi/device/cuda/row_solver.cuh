@@ -1,4 +1,4 @@
-// Substitution of many rows at once with one triangle: the kernels behind Blas::SolveRight.
+// Substitution of many rows with one triangle: the kernels of Blas::SolveRight.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_ROW_SOLVER_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_ROW_SOLVER_CUH_
 
@@ -8,32 +8,34 @@
 
 namespace jaxmg::kernels {
 
-// X := B L^-H, or B L^-1 where `backward`, by substitution; n is at most kSolveColumns. Columns are
-// taken in the order in which they are solved for (from the last one on where backward), a few at a
-// time: first those before are subtracted, then they are solved for in registers. What the next
-// step needs is on its way meanwhile. The code is short on purpose: most of a small call is the
-// time to fetch it.
+// X := B L^-H, or B L^-1 if `backward`, by substitution; n is at most kSolveColumns. Columns are
+// processed in the order of the substitution (from the last one on if backward), a few at a time:
+// the earlier columns are subtracted, then these are solved in registers, while the operands of the
+// next step are loaded. The code is intentionally short: instruction fetch dominates the time of a
+// small call.
 //
-// A team of threads has a row. One thread alone gets what it has solved for back from memory, which
-// is best where there are rows enough to hide the wait. Where there are few, four threads share the
-// columns before: the row is in shared memory, their sums are added in a fixed order, and each
-// solves for all of the next few columns.
+// A team of threads processes a row. A team of one thread reloads the solved columns from memory,
+// which is fastest if there are enough rows to hide the latency. With few rows, four threads share
+// the earlier columns: the row is in shared memory, their sums are added in a fixed order, and each
+// thread solves for all of the next few columns.
 template <typename T, int kTeam>
 class RowSolver {
   using R = typename RealOf<T>::type;
   static constexpr bool kComplex = sizeof(T) > sizeof(R);
   static constexpr bool kAlone = kTeam == 1;
   static constexpr int kLarge = sizeof(T) == 16 ? 2 : 1;
-  static constexpr int kRows = kAlone ? kSolveRows : kTeamRows / kLarge;  // of a block
-  static constexpr int kColumns = (kAlone ? 16 : 8) / kLarge;  // that are solved for at a time
-  static constexpr int kAhead = kComplex ? 4 : 8;              // columns before them, likewise
-  // [i][j]: of x_i in the equation for x_begin+j; so far apart that a team reads different banks.
+  static constexpr int kRows = kAlone ? kSolveRows : kTeamRows / kLarge;  // rows of a block
+  static constexpr int kColumns = (kAlone ? 16 : 8) / kLarge;  // columns solved at a time
+  static constexpr int kAhead = kComplex ? 4 : 8;              // earlier columns at a time
+  // [i][j]: the coefficient of x_i in the equation for x_begin+j. The padding lets a team read
+  // different banks.
   using Factors = T[kSolveColumns][kColumns + (!kAlone && kLarge == 2)];
   using Sums = T[kTeam][kColumns][kRows];
   using Row = T[kSolveColumns][kRows];
 
  public:
-  // The first column in that order, and the way from each to the next, is where the operands begin.
+  // The operands begin at the first column in this order; the strides lead from each column to the
+  // next.
   __device__ RowSolver(Index m, Index n, int backward, const T* l, Index ldl, const T* b, Index ldb,
                        T* x, Index ldx)
       : row_(threadIdx.x % kRows),
@@ -79,8 +81,8 @@ class RowSolver {
   }
 
  private:
-  // Columns from `begin` on of B, of which each of a team has its own, and what x before and among
-  // them is multiplied with.
+  // Loads columns from `begin` on of B, of which each thread of a team has its own, and the
+  // coefficients of the earlier and of these columns of x.
   __device__ void Fetch(int begin, Factors& factors, T* right_side) const {
     const int equation = threadIdx.x % kColumns;
     if (begin + equation < n_) {
@@ -149,7 +151,7 @@ class RowSolver {
     }
   }
 
-  // Beyond n is what nobody stores.
+  // Columns beyond n are never stored.
   __device__ void Solve(int begin, const Factors& factors, const R* reciprocals, T* sum,
                         T (*known)[kRows]) {
     T* column = x_ + begin * x_step_;
@@ -172,7 +174,7 @@ class RowSolver {
   const int n_;
   const bool conjugate_;
   const T* const l_;
-  const Index l_solved_, l_equation_;  // to the next x_i, and to the next equation
+  const Index l_solved_, l_equation_;  // the strides to the next x_i and to the next equation
   const T* const b_;
   const Index b_step_;
   T* const x_;

@@ -1,4 +1,4 @@
-// Real and complex numbers under the same names, for kernels of every dtype.
+// The same operations for real and complex numbers, for kernels of every dtype.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_SCALARS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_SCALARS_CUH_
 
@@ -51,7 +51,7 @@ __device__ inline cuDoubleComplex FromReal<cuDoubleComplex>(double x) {
   return make_cuDoubleComplex(x, 0);
 }
 
-// Of a real dtype, the real part.
+// Keeps only the real part for a real dtype.
 template <typename T>
 __device__ T FromParts(typename RealOf<T>::type re, typename RealOf<T>::type) {
   return re;
@@ -129,7 +129,8 @@ __device__ typename RealOf<T>::type Larger(typename RealOf<T>::type largest, T x
   return fmax(largest, fmax(fabs(RealPart(x)), fabs(ImaginaryPart(x))));
 }
 
-// The power of two that brings `largest` near 1, as far as there is one. Not finite: 1.
+// Returns the power of two that scales `largest` to about 1, within the range of exponents, and 1
+// if `largest` is not finite.
 template <typename R>
 __device__ R UnitOf(R largest) {
   constexpr int kMost = sizeof(R) == 4 ? 126 : 1022;

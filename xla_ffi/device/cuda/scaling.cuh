@@ -1,4 +1,4 @@
-// Rows and columns scaled by powers of two, and what those are (equilibrate.h).
+// Kernels that scale rows and columns by powers of two, and compute these (equilibrate.h).
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_SCALING_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_SCALING_CUH_
 
@@ -7,7 +7,8 @@
 
 namespace jaxmg::kernels {
 
-// See Blas::Scale. One block a tile of a; where the factor is one nothing is read or written.
+// See Blas::Scale. One block per tile of a. Elements whose factor is one are neither read nor
+// written.
 template <typename T>
 __device__ void ScaleTile(bool lower, bool divide, Index m, Index n, const float* left,
                           const float* right, T* a, Index lda) {
@@ -21,12 +22,12 @@ __device__ void ScaleTile(bool lower, bool divide, Index m, Index n, const float
     const float column = right != nullptr ? right[j] : 1;
     if (row == 1 && column == 1) continue;
     T& entry = a[j * lda + i];
-    // One after the other: their product may be out of range.
+    // Applies the factors one after the other, because their product may overflow.
     entry = divide ? Scale(Scale(entry, 1 / row), 1 / column) : Scale(Scale(entry, row), column);
   }
 }
 
-// See Blas::RowLargest. A thread has kLargestColumns columns of a row at a time.
+// See Blas::RowLargest. A thread processes kLargestColumns columns of a row at a time.
 template <typename T>
 __device__ void RowLargest(Index m, Index n, const T* a, Index lda, float* largest) {
   const Index pieces = (n + kLargestColumns - 1) / kLargestColumns;
@@ -34,7 +35,7 @@ __device__ void RowLargest(Index m, Index n, const T* a, Index lda, float* large
        e += gridDim.x * Index(blockDim.x)) {
     const Index i = e % m, first = e / m * kLargestColumns;
     const Index end = min(min(first + kLargestColumns, n), i + 1);
-    unsigned found = 0;  // numbers of one sign are in the order of their bits, NaN the last ones
+    unsigned found = 0;  // nonnegative numbers are ordered as their bits; NaN is the largest
     for (Index j = first; j < end; ++j) {
       const T entry = a[j * lda + i];
       found = max(found, __float_as_uint(RealPart(entry)) & 0x7fffffff);

@@ -1,5 +1,5 @@
-// The merges of divide and conquer: the kernels behind SecularKernels. What is summed is summed in
-// an order that depends on the counts alone.
+// The merges of divide and conquer: the kernels of SecularKernels. Sums have an order that depends
+// only on the counts.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_SECULAR_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_SECULAR_CUH_
 
@@ -22,16 +22,16 @@ struct Product {
   }
 };
 
-// Joins the values that the threads of a block have, kCount of each, for all of them to know. In
-// two steps, of kGroups threads' worth and of what these give: of few threads a tree's many steps
-// would take longer. A block has kGroups threads at least, and kSecularThreads at most.
+// Reduces kCount values per thread over a block and returns the results to all threads. It has two
+// steps, within kGroups groups of threads and over the groups: for few threads the many steps of a
+// tree would take longer. A block has at least kGroups and at most kSecularThreads threads.
 template <typename R, int kCount>
 class Joined {
   static constexpr int kGroups = 8;
 
  public:
-  // In shared memory, so without a constructor. A value's row begins at another bank than the next
-  // one's.
+  // In shared memory, so without a constructor. The rows of consecutive values begin at different
+  // banks.
   struct Space {
     R of_threads[kCount][kSecularThreads + kGroups];
     R of_groups[kCount][kGroups];
@@ -50,8 +50,8 @@ class Joined {
       }
       space.of_groups[i / kGroups][i % kGroups] = joined;
     }
-    // What the groups have is read behind this wait, and written again behind the next call's
-    // first one: no third is needed.
+    // The groups' results are read after this barrier, and overwritten after the first barrier of
+    // the next call, so no third barrier is needed.
     __syncthreads();
 #pragma unroll
     for (int v = 0; v < kCount; ++v) {
@@ -64,7 +64,8 @@ class Joined {
   }
 };
 
-// What the iteration for a root sums over the poles: of each, the threads of a block their share.
+// The sums over the poles in the iteration for a root. Each thread of a block sums a share of the
+// poles.
 template <typename R>
 class BlockPoles {
  public:
@@ -103,7 +104,7 @@ class BlockPoles {
   Space& space_;
 };
 
-// One block a root, from `begin` on.
+// One block per root, from `begin` on.
 template <typename R>
 __device__ void SecularRoots(Index k, Index begin, const R* d, const R* z, R rho, int limit,
                              R* origin, R* tau, R* roots, int* info) {
@@ -119,9 +120,9 @@ __device__ void SecularRoots(Index k, Index begin, const R* d, const R* z, R rho
   roots[j] = root.origin() + root.tau();
 }
 
-// One block an element, from `begin` on. All factors but the last are between 0 and 1, so that no
-// product of some of them underflows where that of all does not: each root with the pole on its
-// other side.
+// One block per element, from `begin` on. Pairs each root with the pole on its other side, so that
+// all factors except the last are between 0 and 1. Then no partial product underflows unless the
+// whole product does.
 template <typename R>
 __device__ void RefineZ(Index k, Index begin, const int* order, const R* d, const R* z, R rho,
                         const R* origin, const R* tau, R* refined) {
@@ -139,7 +140,7 @@ __device__ void RefineZ(Index k, Index begin, const int* order, const R* d, cons
   refined[g] = copysign(sqrt(fabs(square)), z[i]);
 }
 
-// One block a column, from that of root `begin` on.
+// One block per column, from that of root `begin` on.
 template <typename R>
 __device__ void SecularVectors(Index k, Index begin, const R* d, const R* z, const R* origin,
                                const R* tau, R* u, Index ldu) {
@@ -159,7 +160,7 @@ __device__ void SecularVectors(Index k, Index begin, const R* d, const R* z, con
   for (Index g = threadIdx.x; g < k; g += blockDim.x) u[g] *= scale;
 }
 
-// One block for some rows of a chain, one row a thread.
+// One block for some rows of a chain, one row per thread.
 template <typename R>
 __device__ void RotateColumns(Index rows, const int* starts, const int* first, const int* second,
                               const R* c, const R* s, R* q, Index ldq) {
@@ -167,7 +168,7 @@ __device__ void RotateColumns(Index rows, const int* starts, const int* first, c
   const Index row = blockIdx.x % of_chain * blockDim.x + threadIdx.x;
   if (row >= rows) return;
   q += row;
-  // What a rotation leaves in its second column is, in a chain, what the next one begins with.
+  // In a chain, the second column of a rotation is the first column of the next one.
   Index held = -1;
   R x = 0;
   const Index chain = blockIdx.x / of_chain;
@@ -184,7 +185,7 @@ __device__ void RotateColumns(Index rows, const int* starts, const int* first, c
   if (held >= 0) q[held * ldq] = x;
 }
 
-// One block a tile.
+// One block per tile.
 template <typename R>
 __device__ void ArrangeColumns(Index rows, Index columns, const int* from, const R* source,
                                Index lds, const int* to, R* target, Index ldt) {
@@ -193,7 +194,7 @@ __device__ void ArrangeColumns(Index rows, Index columns, const int* from, const
   const Index row = blockIdx.x % tiles * kTileEdge + threadIdx.x;
   const Index begin = blockIdx.x / tiles * kTileEdge + threadIdx.y;
   if (row >= rows) return;
-  // All that a thread copies is under way at once.
+  // A thread issues all of its loads before the stores.
   R values[kOfThread];
 #pragma unroll
   for (int i = 0; i < kOfThread; ++i) {

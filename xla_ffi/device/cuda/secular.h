@@ -1,4 +1,4 @@
-// The merges of divide and conquer on an NVIDIA GPU.
+// SecularKernels on an NVIDIA GPU.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_SECULAR_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_SECULAR_H_
 

@@ -2,6 +2,8 @@
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_SIGNALS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_SIGNALS_CUH_
 
+#include "xla_ffi/device/cuda/scalars.cuh"
+
 namespace jaxmg::kernels {
 
 // What one block has written before Publish or Arrive, another one's threads see after one of them
@@ -63,9 +65,98 @@ __device__ inline TaggedWord LoadWord(const TaggedWord* word) {
 #else
   value.halves[0] = __atomic_load_n(&word->halves[0], __ATOMIC_RELAXED);
   value.halves[1] = __atomic_load_n(&word->halves[1], __ATOMIC_RELAXED);
+  __nanosleep(20);  // lets the threads of other blocks run
 #endif
   return value;
 }
+
+// A number that another block waits for, in memory of which every bit is set until it comes. Needs
+// no order among numbers, nor between the parts of a complex one.
+__device__ inline bool HasCome(float x) { return __float_as_uint(x) != ~0u; }
+__device__ inline bool HasCome(double x) { return __double_as_longlong(x) != -1; }
+template <typename T>
+__device__ bool HasCome(T x) {
+  return HasCome(x.x) && HasCome(x.y);
+}
+// NaN, but not the one that stands for nothing.
+template <typename R>
+__device__ R NumberToSend(R x) {
+  return x == x ? x : Nan<R>();
+}
+#ifdef __CUDA_ARCH__
+__device__ inline void SendNumber(float* to, float x) {
+  asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(NumberToSend(x)) : "memory");
+}
+__device__ inline void SendNumber(double* to, double x) {
+  asm volatile("st.relaxed.gpu.global.f64 [%0], %1;" ::"l"(to), "d"(NumberToSend(x)) : "memory");
+}
+__device__ inline void SendNumber(cuComplex* to, cuComplex x) {
+  asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(NumberToSend(x.x)),
+               "f"(NumberToSend(x.y))
+               : "memory");
+}
+__device__ inline void SendNumber(cuDoubleComplex* to, cuDoubleComplex x) {
+  asm volatile("st.relaxed.gpu.global.v2.f64 [%0], {%1, %2};" ::"l"(to), "d"(NumberToSend(x.x)),
+               "d"(NumberToSend(x.y))
+               : "memory");
+}
+__device__ inline float ReceiveNumber(const float* from) {
+  float x;
+  asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(x) : "l"(from) : "memory");
+  return x;
+}
+__device__ inline double ReceiveNumber(const double* from) {
+  double x;
+  asm volatile("ld.relaxed.gpu.global.f64 %0, [%1];" : "=d"(x) : "l"(from) : "memory");
+  return x;
+}
+__device__ inline cuComplex ReceiveNumber(const cuComplex* from) {
+  cuComplex x;
+  asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];"
+               : "=f"(x.x), "=f"(x.y)
+               : "l"(from)
+               : "memory");
+  return x;
+}
+__device__ inline cuDoubleComplex ReceiveNumber(const cuDoubleComplex* from) {
+  cuDoubleComplex x;
+  asm volatile("ld.relaxed.gpu.global.v2.f64 {%0, %1}, [%2];"
+               : "=d"(x.x), "=d"(x.y)
+               : "l"(from)
+               : "memory");
+  return x;
+}
+#else
+template <typename R>
+void SendPart(R* to, R x) {
+  x = NumberToSend(x);
+  __atomic_store(to, &x, __ATOMIC_RELAXED);
+}
+template <typename R>
+R ReceivePart(const R* from) {
+  R x;
+  __atomic_load(from, &x, __ATOMIC_RELAXED);
+  if (!HasCome(x)) __nanosleep(20);  // lets the threads of other blocks run
+  return x;
+}
+template <typename T>
+void SendNumber(T* to, T x) {
+  if constexpr (sizeof(T) == sizeof(typename RealOf<T>::type)) {
+    SendPart(to, x);
+  } else {
+    SendPart(&to->x, x.x);
+    SendPart(&to->y, x.y);
+  }
+}
+template <typename T>
+T ReceiveNumber(const T* from) {
+  if constexpr (sizeof(T) == sizeof(typename RealOf<T>::type)) {
+    return ReceivePart(from);
+  } else {
+    return FromParts<T>(ReceivePart(&from->x), ReceivePart(&from->y));
+  }
+}
+#endif
 
 }  // namespace jaxmg::kernels
 

@@ -18,7 +18,7 @@ Status SolverSpace::Open(CudaDevice& device, Stream stream) {
 }
 
 Status SolverSpace::Allocate(CudaDevice& device, Stream stream) {
-  constexpr size_t kInfos = 256;  // and the alignment of what follows
+  constexpr size_t kInfos = 256;  // also the alignment of the workspace behind them
   char* scratch = nullptr;
   JAXMG_RETURN_IF_ERROR(
       device.Scratch(stream, kInfos + device_bytes, reinterpret_cast<void**>(&scratch)));
@@ -65,7 +65,7 @@ Status CudaSolver<T>::Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_
                        kType, a, lda, kRealType, w, kType, space.device, space.device_bytes,
                        space.host, space.host_bytes, space.info),
                    "syevd: matrix of order ", n);
-  // Where several are equal but for rounding, cuSOLVER may leave them out of order.
+  // cuSOLVER may return eigenvalues that are equal up to rounding out of order.
   JAXMG_RETURN_IF_ERROR(device_.LaunchOne(Kernel::kAscend, CudaType<R>::kLetter, stream, n, w));
   return device_.LaunchOne(Kernel::kSetSyevdInfo, 's', stream, first, space.info, info);
 }

@@ -1,4 +1,4 @@
-// Whole matrices on one NVIDIA GPU, and what any call of cuSOLVER needs.
+// MatrixSolver on an NVIDIA GPU, and the workspace of any call of cuSOLVER.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_SOLVER_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_SOLVER_H_
 
@@ -12,12 +12,12 @@ namespace jaxmg {
 
 class CudaDevice;
 
-// What a call of cuSOLVER needs beside its operands: first the handle, with which the library says
-// how many bytes it wants, then those.
+// The arguments of a call of cuSOLVER other than its operands: the handle, with which the size of
+// the workspace is queried, and the workspace.
 struct SolverSpace {
   cusolverDnHandle_t handle;
   cusolverDnParams_t params;
-  int32_t* info;  // the solver's, and one of ours after it
+  int32_t* info;  // the solver's info, followed by one of ours
   void* device;
   size_t device_bytes = 0;
   void* host;
@@ -34,8 +34,7 @@ class CudaSolver : public MatrixSolver<T> {
  public:
   explicit CudaSolver(CudaDevice& device) : device_(device) {}
 
-  // Zeros are solved in place of a matrix that holds NaN or infinity, with which cuSOLVER need not
-  // come to an end.
+  // Replaces a matrix with NaN or infinity by zeros, because cuSOLVER may not terminate for it.
   Status Syevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w,
                int32_t* info) override;
   Status ReserveSyevd(Stream stream, bool vectors, int64_t n, T* a, int64_t lda, R* w) override;

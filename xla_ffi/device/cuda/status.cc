@@ -7,10 +7,10 @@
 namespace jaxmg {
 
 Status CudaStatus::InitInfo(Stream stream, int32_t* info) {
-  if (place_ == nullptr) return device_.FillInt32(stream, info, 1, kNoInfo);
+  if (coordinates_ == nullptr) return device_.FillInt32(stream, info, 1, kNoInfo);
   int* stale = device_.resources().StaleFlag();
-  return device_.LaunchOne(Kernel::kInitInfo, 's', stream, place_, expected_[0], expected_[1], info,
-                           stale);
+  return device_.LaunchOne(Kernel::kInitInfo, 's', stream, coordinates_, expected_[0], expected_[1],
+                           info, stale);
 }
 
 Status CudaStatus::Digest(Stream stream, const void* words, int64_t count, int32_t* digest) {
@@ -23,6 +23,10 @@ Status CudaStatus::ReduceInfo(Stream stream, const int32_t* pairs, int64_t strid
   return device_.LaunchOne(Kernel::kReduceInfo, 's', stream, pairs, stride, count, status);
 }
 
+Status CudaStatus::KeepNegative(Stream stream, const int32_t* status, int32_t* failure) {
+  return device_.LaunchOne(Kernel::kKeepNegative, 's', stream, status, failure);
+}
+
 Status CudaStatus::SumReals(Stream stream, const float* terms, int64_t stride, int64_t count,
                             float* sum) {
   return device_.LaunchOne(Kernel::kSumReals, 's', stream, terms, stride, count, sum);
@@ -32,6 +36,15 @@ Status CudaStatus::SumReals(Stream stream, const double* terms, int64_t stride, 
                             double* sum) {
   return device_.LaunchOne(Kernel::kSumReals, 'd', stream, terms, stride, count, sum);
 }
+
+#define JAXMG_MULTIPLY(T)                                                                      \
+  Status CudaStatus::Multiply(Stream stream, const T* factors, int64_t stride, int64_t count,  \
+                              T* product) {                                                    \
+    return device_.LaunchOne(Kernel::kMultiply, CudaType<T>::kLetter, stream, factors, stride, \
+                             count, product);                                                  \
+  }
+JAXMG_FOR_EACH_DTYPE(JAXMG_MULTIPLY)
+#undef JAXMG_MULTIPLY
 
 #define JAXMG_POISON_IF(T)                                                                        \
   Status CudaStatus::PoisonIf(Stream stream, const int32_t* status, int64_t m, int64_t n, T* a,   \

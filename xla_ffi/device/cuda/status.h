@@ -17,10 +17,10 @@ class CudaStatus : public StatusKernels {
  public:
   explicit CudaStatus(CudaDevice& device) : device_(device) {}
 
-  // Where the caller's data, on the device, say that this rank is, and where its host takes it to
-  // be: InitInfo compares the two.
-  void ExpectPlace(const int32_t* place, int32_t rank, int32_t group) {
-    place_ = place;
+  // Sets the rank coordinates in device memory and those that the host assumes. InitInfo compares
+  // them.
+  void ExpectCoordinates(const int32_t* coordinates, int32_t rank, int32_t group) {
+    coordinates_ = coordinates;
     expected_ = {rank, group};
   }
 
@@ -28,31 +28,37 @@ class CudaStatus : public StatusKernels {
   Status Digest(Stream stream, const void* words, int64_t count, int32_t* digest) override;
   Status ReduceInfo(Stream stream, const int32_t* pairs, int64_t stride, int64_t count,
                     int32_t* status) override;
+  Status KeepNegative(Stream stream, const int32_t* status, int32_t* failure) override;
   Status SumReals(Stream stream, const float* terms, int64_t stride, int64_t count,
                   float* sum) override;
   Status SumReals(Stream stream, const double* terms, int64_t stride, int64_t count,
                   double* sum) override;
+#define JAXMG_MULTIPLY(T)                                                                     \
+  Status Multiply(Stream stream, const T* factors, int64_t stride, int64_t count, T* product) \
+      override;
+  JAXMG_FOR_EACH_DTYPE(JAXMG_MULTIPLY)
+#undef JAXMG_MULTIPLY
 #define JAXMG_POISON_IF(T)                                                                       \
   Status PoisonIf(Stream stream, const int32_t* status, int64_t m, int64_t n, T* a, int64_t lda) \
       override;
   JAXMG_FOR_EACH_DTYPE(JAXMG_POISON_IF)
 #undef JAXMG_POISON_IF
 
-  // What Blas::Potrf does after cuSOLVER: a tile that has failed, or whose diagonal is not finite,
-  // counts in *info. *failed, device memory, becomes the order of the leading minor in the tile, or
-  // 0.
+  // The check of Blas::Potrf after cuSOLVER: records a tile that has failed, or whose diagonal is
+  // not finite, in *info. Sets *failed, in device memory, to the order of the leading minor in the
+  // tile, or 0.
   template <typename T>
   Status CheckFactor(Stream stream, int64_t n, const T* a, int64_t lda, int64_t offset,
                      const int32_t* solver_info, int32_t* failed, int32_t* info);
-  // *first becomes the smallest of itself and offset + k, k the first column (from 1) where the
-  // lower trapezoid of an m x n block is not finite.
+  // *first := min(*first, offset + k), where k is the first column (from 1) in which the lower
+  // trapezoid of an m x n block is not finite.
   template <typename T>
   Status CheckFinite(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, int64_t offset,
                      int32_t* first);
 
  private:
   CudaDevice& device_;
-  const int32_t* place_ = nullptr;  // [rank, group], if they are to be compared
+  const int32_t* coordinates_ = nullptr;  // [rank, group]; null: no comparison
   std::array<int32_t, 2> expected_{};
 };
 

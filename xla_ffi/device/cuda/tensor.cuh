@@ -1,4 +1,4 @@
-// Products of small tiles in float64 by the tensor cores.
+// Products of small tiles in float64 on tensor cores.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_TENSOR_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_TENSOR_CUH_
 
@@ -6,13 +6,13 @@
 
 namespace jaxmg::kernels {
 
-// How a warp holds tiles of 8 x 8: a lane has two numbers of each, `pair[0]` and `pair[1]`. Of what
-// is multiplied from the left, and of the sum, these are row lane / 4, columns 2 (lane % 4) and the
-// one after it; of what is multiplied from the right, rows 2 (lane % 4) and the one after it of
-// column lane / 4. (The hardware has other columns in a pair of the left one; what is added up over
-// may come in any order.)
+// The distribution of 8 x 8 tiles over a warp: a lane holds two numbers of each tile, `pair[0]` and
+// `pair[1]`. In the left factor and in the sum these are columns 2 (lane % 4) and 2 (lane % 4) + 1
+// of row lane / 4; in the right factor they are rows 2 (lane % 4) and 2 (lane % 4) + 1 of column
+// lane / 4. (The hardware uses other columns of the left factor, but the order of the summation
+// index is arbitrary.)
 //
-// c[m] += a[m] b for kM tiles of the left. All lanes call it at once.
+// c[m] += a[m] b for kM left tiles. All lanes must call it together.
 #ifdef __CUDA_ARCH__
 template <int kM>
 __device__ __forceinline__ void MultiplyTiles(double (&c)[kM][2], const double (&a)[kM][2],

@@ -1,4 +1,5 @@
-// The ranges of one call on one GPU: pairs of CUDA events, read when the call is over.
+// CudaTimeline: the ranges of one call on one GPU. They are pairs of CUDA events, which are read
+// after the call.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_TIMELINE_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_TIMELINE_H_
 
@@ -12,22 +13,22 @@ namespace jaxmg {
 
 class CudaTimeline {
  public:
-  // Waits for `stream`, to know when on the host's clock an event of it was. The device must be the
-  // thread's current one, here and below. What CUDA refuses leaves ranges out.
+  // Waits for `stream`, to relate an event of it to the host's clock. Here and below the device
+  // must be the thread's current one. Ranges whose CUDA calls fail are omitted.
   explicit CudaTimeline(cudaStream_t stream);
   ~CudaTimeline();
   CudaTimeline(const CudaTimeline&) = delete;
 
   void Begin(Stream stream, cudaStream_t on, const char* name, int64_t index);
   void End(Stream stream, cudaStream_t on);
-  // Needs the device to have come to their end.
+  // The device must have reached the end of all ranges.
   std::vector<TimelineRange> Take() const;
 
  private:
   struct Events {
     cudaEvent_t begin, end;
   };
-  static cudaEvent_t Now(cudaStream_t on);  // null where CUDA refuses
+  static cudaEvent_t Now(cudaStream_t on);  // null if CUDA fails
 
   cudaEvent_t start_;
   double start_seconds_ = 0;

@@ -1,4 +1,4 @@
-// What the lanes of a warp find together.
+// What the lanes of a warp compute together. All lanes call these, and get the same result.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_WARPS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_WARPS_CUH_
 
@@ -6,11 +6,11 @@
 
 namespace jaxmg::kernels {
 
-// All lanes call these, and get the same.
+__device__ inline unsigned LargestOfWarp(unsigned x) { return __reduce_max_sync(~0u, x); }
 
 // The lanes whose number is the largest.
 __device__ inline unsigned LanesOfLargest(unsigned x) {
-  return __ballot_sync(~0u, x == __reduce_max_sync(~0u, x));
+  return __ballot_sync(~0u, x == LargestOfWarp(x));
 }
 __device__ inline unsigned LanesOfLargest(unsigned long long x) {
   const unsigned lanes = LanesOfLargest(static_cast<unsigned>(x >> 32));
@@ -18,6 +18,13 @@ __device__ inline unsigned LanesOfLargest(unsigned long long x) {
   const bool among = lanes >> (threadIdx.x % 32) & 1;
   return lanes & LanesOfLargest(among ? static_cast<unsigned>(x) : 0u);
 }
+// Orders what the lanes have written before as well.
+__device__ inline bool AnyOfWarp(bool x) {
+  const bool any = __ballot_sync(~0u, x) != 0;
+  __syncwarp();
+  return any;
+}
+
 // What lane `lane` has.
 template <typename T>
 __device__ T OfLane(T x, int lane) {
@@ -31,11 +38,41 @@ template <>
 __device__ inline cuDoubleComplex OfLane(cuDoubleComplex x, int lane) {
   return make_cuDoubleComplex(OfLane(x.x, lane), OfLane(x.y, lane));
 }
-// Orders what the lanes have written before as well.
-__device__ inline bool AnyOfWarp(bool x) {
-  const bool any = __reduce_max_sync(~0u, x ? 1u : 0u) != 0;
-  __syncwarp();
-  return any;
+
+// What the lane has whose number differs in the bits of `lanes`.
+template <typename T>
+__device__ T AcrossLanes(T x, int lanes) {
+  return __shfl_xor_sync(~0u, x, lanes);
+}
+template <>
+__device__ inline cuComplex AcrossLanes(cuComplex x, int lanes) {
+  return make_cuComplex(AcrossLanes(x.x, lanes), AcrossLanes(x.y, lanes));
+}
+template <>
+__device__ inline cuDoubleComplex AcrossLanes(cuDoubleComplex x, int lanes) {
+  return make_cuDoubleComplex(AcrossLanes(x.x, lanes), AcrossLanes(x.y, lanes));
+}
+
+// The sum over all lanes, in the same order in every lane.
+template <typename T>
+__device__ T SumOfWarp(T x) {
+  for (int lanes = 16; lanes > 0; lanes /= 2) x = Plus(x, AcrossLanes(x, lanes));
+  return x;
+}
+
+// Of four numbers a lane: lane l gets the sum of number l / 8. The order of a sum's terms is that
+// of SumOfWarp.
+template <typename T>
+__device__ T SumsOfWarp(const T (&x)[4], int lane) {
+  const bool upper = (lane & 16) != 0, odd = (lane & 8) != 0;
+  T pair[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    pair[i] = Plus(upper ? x[2 + i] : x[i], AcrossLanes(upper ? x[i] : x[2 + i], 16));
+  }
+  T sum = Plus(odd ? pair[1] : pair[0], AcrossLanes(odd ? pair[0] : pair[1], 8));
+  for (int lanes = 4; lanes > 0; lanes /= 2) sum = Plus(sum, AcrossLanes(sum, lanes));
+  return sum;
 }
 
 }  // namespace jaxmg::kernels

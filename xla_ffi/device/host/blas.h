@@ -40,7 +40,7 @@ inline float FromBits(uint32_t bits) {
 
 inline float NumberOf(Part part) { return FromBits(uint32_t{part} << 16); }
 
-// The bfloat16 number nearest to x, even ones where two are, and towards zero where that were
+// Rounds x to the nearest bfloat16 number, ties to even, and towards zero if the result would be
 // infinite.
 inline Part Nearest(float x) {
   const uint32_t bits = BitsOf(x);
@@ -57,17 +57,17 @@ inline float NumberOfHalf(Part part) {
   return FromBits(BitsOf(size) | sign);
 }
 
-// The same of float16, but the largest number for what were infinite, and NaN for infinity.
+// The same for float16, with the largest number instead of infinity, and NaN if x is infinite.
 inline Part NearestHalf(float x) {
   const uint32_t sign = BitsOf(x) >> 16 & 0x8000, bits = BitsOf(x) & 0x7fffffff;
   if (bits >= 0x7f800000) return 0x7fff;
-  // Below its least normal number float16 has the places of float32 from 1/2 on.
+  // Below its smallest normal number float16 has the spacing of float32 numbers from 1/2 on.
   const uint32_t rounded = bits < 0x38800000 ? BitsOf(FromBits(bits) + 0.5f) - 0x3f000000
                                              : (bits + 0xfff + (bits >> 13 & 1) - 0x38000000) >> 13;
   return static_cast<Part>(sign | std::min<uint32_t>(rounded, 0x7bff));
 }
 
-// Those of kHalfScale x: see parts.h.
+// The parts of kHalfScale x (parts.h).
 inline void SplitInHalves(float x, Part parts[kParts]) {
   x *= kHalfScale;
   parts[0] = NearestHalf(x);
@@ -76,7 +76,7 @@ inline void SplitInHalves(float x, Part parts[kParts]) {
   parts[2] = NearestHalf(first / kHalfShift);
 }
 
-// x = x0 + x1 + x2 as far as bfloat16 has an exponent for it.
+// x = x0 + x1 + x2, within the range of exponents of bfloat16.
 inline void SplitNumber(float x, Part parts[kParts]) {
   for (int p = 0; p < kParts; ++p) {
     parts[p] = Nearest(x);
@@ -89,8 +89,8 @@ class HostBlas : public Blas<T> {
   using R = Real<T>;
 
  public:
-  // kTf32 is kHighest here; products of parts are made, at the cost of as many, so that results are
-  // what they are on devices that are made for them.
+  // kTf32 is kHighest on the host. Products of parts are computed part by part, which is slower, so
+  // that results are those of devices with tensor cores.
   explicit HostBlas(Precision precision = Precision::kHighest) : parts_(PartsOf<T>(precision)) {}
 
   Status Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha, const T* a,
@@ -101,7 +101,7 @@ class HostBlas : public Blas<T> {
                          beta, c, ldc);
     }
     T t_alpha = alpha, t_beta = beta;
-    // One row times a matrix: xGEMV reads the matrix at the speed of memory.
+    // A row times a matrix: xGEMV reads the matrix at memory bandwidth.
     if (m == 1 && op_a == Op::kNone && (op_b == Op::kNone || !kIsComplex<T>)) {
       char trans = op_b == Op::kNone ? 'T' : 'N';
       LapackInts ints(op_b == Op::kNone ? k : n, op_b == Op::kNone ? n : k, ldb, lda, ldc);
@@ -154,12 +154,12 @@ class HostBlas : public Blas<T> {
           const float number = reinterpret_cast<const float*>(&value)[c];
           halves ? SplitInHalves(number, split[c]) : SplitNumber(number, split[c]);
         }
-        // Of what the factor has for this element, row p and column q of each product.
+        // Row p and column q of the element's parts in each product.
         for (int64_t product = 0; product < parts_.products; ++product) {
           const int part = of_block[product];
           for (int64_t p = 0; p < (left ? components : 1); ++p) {
             for (int64_t q = 0; q < components; ++q) {
-              // [[Re, Im], [Im, -Re]], Im with the other sign in A^H.
+              // [[Re, Im], [Im, -Re]]; Im has the opposite sign in A^H.
               const bool negative = (p == 1 && q == 1) || (turned && p != q);
               const int64_t first = (column / group * parts_.products + product) * kPartsGroup;
               const int64_t d = first + column % group * components + q;
@@ -241,7 +241,7 @@ class HostBlas : public Blas<T> {
     JAXMG_CHECK_LAPACK(potrf, ints);
     int failed = 0;
     HostLapack<T>().potrf(&uplo, ints[0], a, ints[1], &failed);
-    // Not every LAPACK stops at a diagonal that is NaN or infinite.
+    // Not every LAPACK stops at a NaN or infinite diagonal.
     const int64_t factored = failed > 0 ? failed - 1 : n;
     for (int64_t j = 0; j < factored; ++j) {
       if (!std::isfinite(std::real(a[j * lda + j]))) {
@@ -258,7 +258,7 @@ class HostBlas : public Blas<T> {
 
   Status ConjTranspose(Stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
                        int64_t ldb) override {
-    // Square blocks that fit the nearest cache with their transposes.
+    // Square blocks that fit into the L1 cache together with their transposes.
     constexpr int64_t kBlock = 32;
     for (int64_t j0 = 0; j0 < n; j0 += kBlock) {
       const int64_t j1 = std::min(j0 + kBlock, n);
@@ -331,7 +331,7 @@ class HostBlas : public Blas<T> {
   }
 
   Status AddLogDet(Stream, int64_t n, const T* l, int64_t ldl, R* sum) override {
-    double log_det = 0;  // for float32 too, whose sums would lose digits
+    double log_det = 0;  // for float32 too, in which the sum would lose digits
     for (int64_t j = 0; j < n; ++j) log_det += std::log(double{std::real(l[j * ldl + j])});
     *sum += static_cast<R>(2 * log_det);
     return Status::Ok();
@@ -341,8 +341,8 @@ class HostBlas : public Blas<T> {
   Status DoTrsm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,
                 const T* a, int64_t lda, T* b, int64_t ldb) override {
     JAXMG_CHECK_LAPACK(trsm, LapackInts());
-    // A panel. BLAS's TRSM runs at half the speed of its GEMM, so as much as possible goes there:
-    // X1 = B1 L11^-H, B2 -= X1 L21^H, X2 = B2 L22^-H.
+    // Solves a panel. BLAS's TRSM runs at half the speed of its GEMM, so this uses GEMM as much as
+    // possible: X1 = B1 L11^-H, B2 -= X1 L21^H, X2 = B2 L22^-H.
     constexpr int64_t kNarrow = 32;
     if (side == Side::kRight && op == Op::kConjTrans && triangle.uplo == Uplo::kLower &&
         n > kNarrow && m > n) {
@@ -382,7 +382,7 @@ class HostBlas : public Blas<T> {
   }
 
  private:
-  // Memory for parts, for one product.
+  // Memory for the parts of one product.
   static auto InScratch() {
     return [space = std::make_shared<std::vector<Part>>()](int64_t count, Part** parts) {
       space->resize(count);
@@ -391,7 +391,7 @@ class HostBlas : public Blas<T> {
     };
   }
 
-  // Of a matrix of parts, column by column without gaps.
+  // The parts of a matrix, column by column without gaps.
   std::vector<float> AsNumbers(const Part* parts, int64_t ld, int64_t m, int64_t n) const {
     const bool halves = parts_.format == PartFormat::kFloat16;
     std::vector<float> numbers(m * n);

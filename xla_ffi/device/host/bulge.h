@@ -1,10 +1,10 @@
-// One step of a sweep on the host: a block below the diagonal, and the one on the diagonal beside
-// it. Included by chase.h alone.
+// One step of a sweep on the host: a block below the diagonal, and the adjacent one on the
+// diagonal. Included only by chase.h.
 //
-// Complex numbers are worked on as pairs of reals: a column and the same column times i make every
-// product with a complex number two products with real ones, which need no shuffling. Columns are
-// taken by whole vectors, so lanes behind a block's last row are read and written too: factors are
-// zero there, and what was in memory stays.
+// Complex numbers are treated as pairs of reals: with a column and the same column times i, a
+// product with a complex number is two products with real ones, without shuffling. Columns are
+// processed in whole vectors, so lanes beyond a block's last row are also read and written: factors
+// are zero there, so memory is unchanged.
 #ifndef JAXMG_XLA_FFI_DEVICE_HOST_BULGE_H_
 #define JAXMG_XLA_FFI_DEVICE_HOST_BULGE_H_
 
@@ -20,8 +20,8 @@
 
 namespace jaxmg {
 
-// Vectors as all hardware has them; of longer ones, compilers that may not use those make poor
-// code.
+// A vector length that all hardware supports. Compilers generate poor code for longer vectors that
+// they may not use.
 template <typename R>
 struct Lanes {
   static constexpr int64_t kCount = 16 / sizeof(R);
@@ -29,10 +29,10 @@ struct Lanes {
   typedef R Vector __attribute__((vector_size(16)));
   typedef Int Mask __attribute__((vector_size(16)));
 
-  // By reference: a vector as an argument or a result means another ABI with every extension.
+  // By reference: passing vectors by value depends on the ABI of each instruction set extension.
   static void Load(const R* from, Vector& to) { std::memcpy(&to, from, sizeof(to)); }
   static void Store(const Vector& from, R* to) { std::memcpy(to, &from, sizeof(from)); }
-  // Lanes from the given one on; at most kCount.
+  // The number of lanes from the given one on, at most kCount.
   static void From(int64_t lane, Mask& mask) {
     static constexpr struct Table {
       Int values[2 * kCount] = {};
@@ -60,10 +60,10 @@ class HostBulge {
   static constexpr int64_t kParts = sizeof(T) / sizeof(R);
 
  public:
-  // How far behind a block's last row its columns are touched, in elements.
+  // The number of elements beyond a block's last row that are accessed.
   static constexpr int64_t kOverlap = L::kCount / kParts - 1;
 
-  // A column, and where T is complex i times that column, with zeros up to a whole vector.
+  // A column, and for complex T also i times that column, padded with zeros to a whole vector.
   class Column {
    public:
     explicit Column(int64_t rows) : x(Chunks(rows) * L::kCount), ix(kIsComplex<T> ? x.size() : 0) {}
@@ -83,7 +83,7 @@ class HostBulge {
         x[i] = value;
       }
     }
-    // The rest of the last vector of so many rows.
+    // The padding of the last vector of this many rows.
     void Pad(int64_t rows) {
       for (int64_t i = rows * kParts; i < Chunks(rows) * L::kCount; ++i) {
         x[i] = 0;
@@ -98,11 +98,12 @@ class HostBulge {
     T tau = 0;
   };
 
-  // For blocks of at most b rows, whose columns are `ld` elements apart.
+  // For blocks of at most b rows with leading dimension `ld`.
   HostBulge(int64_t b, int64_t ld)
       : ld_(ld), y_(b), i_y_(b), z_(b), next_(b), own_(b), scratch_(b) {}
 
-  // h: the reflector that makes `rows` elements at x a multiple of e_0, as which they are left.
+  // Computes the reflector h that maps `rows` elements at x to a multiple of e_0, and overwrites x
+  // by that.
   void Make(int64_t rows, T* x, Reflector* h) {
     std::copy_n(x, rows, scratch_.begin());
     MakeReflector(rows, scratch_.data(), &h->tau);
@@ -113,8 +114,8 @@ class HostBulge {
     h->v.Pad(rows);
   }
 
-  // E := U^H E H, E rows x columns; U clears the first column of E H below its first element and
-  // takes the place of H.
+  // E := U^H E H, E rows x columns. U clears the first column of E H below its first element, and
+  // overwrites H.
   void OffDiagonal(int64_t rows, int64_t columns, T* e, Reflector* h) {
     const int64_t chunks = Chunks(rows);
     const Column& v = h->v;
@@ -163,7 +164,7 @@ class HostBulge {
   void Diagonal(int64_t rows, T* d, const Reflector& h) {
     const int64_t chunks = Chunks(rows);
     const Column& v = h.v;
-    // D v, column by column: what is below the diagonal, and what it mirrors.
+    // D v, column by column: the elements below the diagonal, and their mirror images.
     std::fill_n(y_.x.begin(), chunks * L::kCount, R(0));
     if (kIsComplex<T>) std::fill_n(i_y_.x.begin(), chunks * L::kCount, R(0));
     for (int64_t c = 0; c < rows; ++c) {
@@ -237,7 +238,7 @@ class HostBulge {
       return re;
     }
   }
-  // What has been summed up with the real and with the imaginary parts of factors.
+  // The sums with the real and with the imaginary parts of factors.
   T Product(int64_t i) const {
     if constexpr (kIsComplex<T>) {
       return T(y_.x[2 * i] - i_y_.x[2 * i + 1], y_.x[2 * i + 1] + i_y_.x[2 * i]);

@@ -1,4 +1,4 @@
-// Bulges chased on the host. Included by device.cc alone.
+// ChaseKernels on the host. Included only by device.cc.
 #ifndef JAXMG_XLA_FFI_DEVICE_HOST_CHASE_H_
 #define JAXMG_XLA_FFI_DEVICE_HOST_CHASE_H_
 
@@ -25,7 +25,7 @@ class HostChase : public ChaseKernels<T> {
 
   Status Chase(Stream stream, int64_t n, int64_t b, T* band, int64_t ldb, int64_t first,
                int64_t sweeps, T* v, int64_t ldv, T* tau, int64_t ldtau) override {
-    // Where columns are that short, those behind the last one would be touched: a copy has room.
+    // If columns are this short, accesses would extend beyond the last one; a copy has padding.
     if (ldb <= Bulge::kOverlap) {
       constexpr int64_t kRoom = Bulge::kOverlap + 1;
       std::vector<T> copy(n * kRoom);
@@ -38,9 +38,9 @@ class HostChase : public ChaseKernels<T> {
     const int64_t rows = std::min(b, n), end = first + sweeps;
     Bulge bulge(rows, ldb - 1);
     auto at = [&](int64_t i, int64_t j) { return band + i + j * (ldb - 1); };
-    // As many sweeps follow each other as keep what they work on in a cache of this size; each
-    // stays one step behind the one before, which is as near as it may come: the last row of its
-    // blocks is the first of a step ahead.
+    // As many sweeps run in a pipeline as keep their data in a cache of this size. Each stays one
+    // step behind the previous one, the minimum distance: the last row of its blocks is the first
+    // of the next step.
     constexpr int64_t kCache = int64_t{256} << 10;
     const int64_t room = kCache / (2 * rows * rows * static_cast<int64_t>(sizeof(T)));
     const int64_t at_once = std::clamp<int64_t>(room, 1, 64);
@@ -88,7 +88,7 @@ class HostChase : public ChaseKernels<T> {
         if (row >= n) break;
         std::copy_n(v + k * ldv + k + j * b, std::min(b, n - row), block + k * height + k);
       }
-      // W = V T, by LAPACK's xLARFT: T(0 : k, k) = -tau_k T(0 : k, 0 : k) (V^H v_k).
+      // W = V T as in LAPACK's xLARFT: T(0 : k, k) = -tau_k T(0 : k, 0 : k) (V^H v_k).
       JAXMG_RETURN_IF_ERROR(blas_.Gemm(stream, Op::kConjTrans, Op::kNone, sweeps, sweeps, height, 1,
                                        block, height, block, height, 0, gram.data(), sweeps));
       std::fill(t.begin(), t.end(), T(0));

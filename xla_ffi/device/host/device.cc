@@ -30,7 +30,7 @@ class HostStatus : public StatusKernels {
   }
 
   Status Digest(Stream, const void* words, int64_t count, int32_t* digest) override {
-    // Odd factors, so that a change of any one word shows.
+    // Odd factors, so that a change of any single word changes the digest.
     uint32_t sum = 0;
     for (int64_t i = 0; i < count; ++i) {
       uint32_t word;
@@ -52,6 +52,11 @@ class HostStatus : public StatusKernels {
     return Status::Ok();
   }
 
+  Status KeepNegative(Stream, const int32_t* status, int32_t* failure) override {
+    *failure = std::min(*status, 0);
+    return Status::Ok();
+  }
+
   Status SumReals(Stream, const float* terms, int64_t stride, int64_t count, float* sum) override {
     return Sum(terms, stride, count, sum);
   }
@@ -59,6 +64,15 @@ class HostStatus : public StatusKernels {
                   double* sum) override {
     return Sum(terms, stride, count, sum);
   }
+
+#define JAXMG_MULTIPLY(T)                                                                         \
+  Status Multiply(Stream, const T* factors, int64_t stride, int64_t count, T* product) override { \
+    *product = T(1);                                                                              \
+    for (int64_t i = 0; i < count; ++i) *product *= factors[i * stride];                          \
+    return Status::Ok();                                                                          \
+  }
+  JAXMG_FOR_EACH_DTYPE(JAXMG_MULTIPLY)
+#undef JAXMG_MULTIPLY
 
 #define JAXMG_POISON_IF(T)                                                                \
   Status PoisonIf(Stream, const int32_t* status, int64_t m, int64_t n, T* a, int64_t lda) \
@@ -127,8 +141,8 @@ class HostDevice : public Device {
       *buffer = std::make_unique<LentBuffer>(data, allocator_.free);
       return Status::Ok();
     }
-    // Large pages where there are any: a workspace is new in every call, and a fault on each of its
-    // small pages would cost as much as filling it.
+    // Requests large pages: a workspace is new in every call, and page faults on small pages would
+    // take as long as filling it.
     constexpr size_t kLargePage = size_t{2} << 20;
     const size_t alignment = bytes >= 2 * kLargePage ? kLargePage : 64;
     const size_t size = (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
@@ -142,7 +156,7 @@ class HostDevice : public Device {
   }
 
   Status NewEvent(std::shared_ptr<Event>* event) override {
-    // What was enqueued has been done, so all events are the same one.
+    // All enqueued work is complete, so all events are the same object.
     static const std::shared_ptr<Event>* done =
         new std::shared_ptr<Event>(std::make_shared<Event>());
     *event = *done;
@@ -157,7 +171,7 @@ class HostDevice : public Device {
   Status Synchronize() override { return Status::Ok(); }
 
   Status Copy(Stream, const Bytes2D& target, const Bytes2D& source) override {
-    if (source.height == 0 || source.columns == 0) return Status::Ok();  // may lie nowhere
+    if (source.height == 0 || source.columns == 0) return Status::Ok();  // its pointer may be null
     const char* from = static_cast<const char*>(source.data);
     char* to = static_cast<char*>(target.data);
     if (source.pitch == source.height && target.pitch == target.height) {

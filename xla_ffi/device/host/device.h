@@ -1,4 +1,4 @@
-// The host as a Device: calls run at once, on the calling thread, through the routines of
+// The host as a Device: calls run immediately, on the calling thread, with the routines of
 // lapack.h.
 #ifndef JAXMG_XLA_FFI_DEVICE_HOST_DEVICE_H_
 #define JAXMG_XLA_FFI_DEVICE_HOST_DEVICE_H_
@@ -11,7 +11,7 @@
 
 namespace jaxmg {
 
-// Workspace comes from `allocate`, and goes back to `free`, where they are given.
+// Uses `allocate` and `free` for workspace, unless they are null.
 struct HostAllocator {
   std::function<Status(size_t bytes, void** data)> allocate;
   std::function<void(void* data)> free;

@@ -1,6 +1,5 @@
-// The BLAS and LAPACK routines that the host device calls, as pointers that its owner fills in:
-// the CPU plugin with SciPy's, so that it carries none of its own. Fortran conventions, 32-bit
-// integers.
+// The BLAS and LAPACK routines that the host device calls, as function pointers. The CPU plugin
+// sets them to SciPy's, so that it doesn't include its own. Fortran conventions, 32-bit integers.
 #ifndef JAXMG_XLA_FFI_DEVICE_HOST_LAPACK_H_
 #define JAXMG_XLA_FFI_DEVICE_HOST_LAPACK_H_
 
@@ -32,21 +31,20 @@ struct Lapack {
                 int* lrwork, int* iwork, int* liwork, int* info) = nullptr;
 };
 
-// The table that host devices use; fill it before the first call.
+// The table that host devices use; must be filled before the first call.
 template <typename T>
 Lapack<T>& HostLapack();
 
-// How many threads one BLAS call may use, where the library lets the process set it.
+// The functions that get and set the number of threads of a BLAS call, if the library has them.
 struct BlasThreads {
   int (*get)() = nullptr;
   void (*set)(int threads) = nullptr;
 };
 BlasThreads& HostBlasThreads();
 
-// While ranks run side by side, of one call or of several, each has its share of the cores: a BLAS
-// that starts a thread on every core for every rank is many times slower. The setting is the
-// process's, so the smallest share of all calls under way holds, and the setting from before comes
-// back with the last of them.
+// Gives each of several concurrent ranks a share of the cores: a BLAS that starts a thread on every
+// core for every rank is many times slower. The setting applies to the process, so the smallest
+// share of all concurrent calls is used, and the last one restores the previous setting.
 class BlasThreadShare {
  public:
   explicit BlasThreadShare(int ranks);
@@ -55,8 +53,8 @@ class BlasThreadShare {
   BlasThreadShare& operator=(const BlasThreadShare&) = delete;
 };
 
-// While one rank works and the others of its call wait: it has their shares too, unless other calls
-// are under way. On the thread that has the rank's own share.
+// Gives one rank the shares of the others of its call while these wait, unless other calls are
+// running. Used on the thread that has the rank's own share.
 class BlasThreadsOfAll {
  public:
   BlasThreadsOfAll();
@@ -65,7 +63,7 @@ class BlasThreadsOfAll {
   BlasThreadsOfAll& operator=(const BlasThreadsOfAll&) = delete;
 
  private:
-  int share_ = 0;  // that holds again afterwards; 0: it has not been changed
+  int share_ = 0;  // the share to restore; 0: unchanged
 };
 
 }  // namespace jaxmg

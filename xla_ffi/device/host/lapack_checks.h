@@ -1,4 +1,4 @@
-// What a call of LAPACK (lapack.h) is checked for.
+// Checks of calls of LAPACK (lapack.h).
 #ifndef JAXMG_XLA_FFI_DEVICE_HOST_LAPACK_CHECKS_H_
 #define JAXMG_XLA_FFI_DEVICE_HOST_LAPACK_CHECKS_H_
 
@@ -12,7 +12,7 @@
 
 namespace jaxmg {
 
-// LAPACK's 32-bit integers, checked where int64 narrows.
+// Conversion to LAPACK's 32-bit integers, with a check.
 class LapackInts {
  public:
   template <typename... Int64>
@@ -37,7 +37,7 @@ class LapackInts {
 
 }  // namespace jaxmg
 
-// Refuses a routine whose pointer nobody has filled in, or sizes that don't fit.
+// Returns an error if the routine's pointer is null or a size is too large.
 #define JAXMG_CHECK_LAPACK(routine, ints)                                                       \
   do {                                                                                          \
     if (HostLapack<T>().routine == nullptr) {                                                   \

@@ -15,10 +15,10 @@ namespace jaxmg {
 namespace {
 
 constexpr size_t kLargePage = size_t{2} << 20;
-// Of memory for other processes: who reads what another has cut off is ended by a signal.
+// Other processes must not truncate the file: reading beyond its end raises a signal.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// What the system could give; all there is where it doesn't say.
+// The available memory of the system; unlimited if the system doesn't report it.
 size_t AvailableBytes() {
   std::ifstream file("/proc/meminfo");
   std::string name, unit;
@@ -50,8 +50,8 @@ class HostMemory : public MemorySource {
 
 }  // namespace
 
-// Its pages are taken at once: one for which there is no memory would end the process when it is
-// first written. The system takes all that there is before it says that this isn't enough.
+// Allocates all pages immediately: writing a page without memory would terminate the process. The
+// available memory is checked first, because the system would use all of it before it fails.
 Status MakeHostSegment(size_t bytes, void** data, int* file) {
   if (bytes > AvailableBytes()) return NoMemory(bytes, "the system has less");
   const int made = memfd_create("jaxmg", MFD_CLOEXEC | MFD_ALLOW_SEALING);

@@ -12,12 +12,12 @@
 
 namespace jaxmg {
 
-// H = I - tau v v^H with v_0 = 1, such that H^H x = beta e_0 with beta real (LAPACK's xLARFG): x
-// becomes beta and the rest of v.
+// Computes H = I - tau v v^H with v_0 = 1 and H^H x = beta e_0 with real beta (LAPACK's xLARFG).
+// Overwrites x by beta and the rest of v.
 template <typename T>
 void MakeReflector(int64_t n, T* x, T* tau) {
   using R = Real<T>;
-  // Scaled, so that squares neither overflow nor vanish.
+  // Scaled, so that squares neither overflow nor underflow.
   auto norm_of_rest = [&] {
     R largest = 0, sum = 0;
     for (int64_t i = 1; i < n; ++i) {

@@ -1,4 +1,4 @@
-// The merges of divide and conquer on the host. Included by device.cc alone.
+// SecularKernels on the host. Included only by device.cc.
 //
 // Source of the refined z: M. Gu and S. Eisenstat, A divide-and-conquer algorithm for the symmetric
 // tridiagonal eigenproblem (1995).
@@ -14,7 +14,7 @@
 
 namespace jaxmg {
 
-// What the iteration for a root sums over the poles.
+// The sums over the poles in the iteration for a root.
 template <typename R>
 class HostPoles {
  public:
@@ -36,7 +36,7 @@ class HostPoles {
     R value = 0, slope = 0;
   };
 
-  // Of poles [begin, end). In lanes, which the compiler makes vectors of.
+  // Sums over poles [begin, end), in lanes that the compiler vectorizes.
   Sum SumOf(int64_t begin, int64_t end, R origin, R tau) const {
     constexpr int kLanes = 8;
     R value[kLanes] = {}, slope[kLanes] = {};
@@ -86,8 +86,8 @@ class HostSecular : public SecularKernels<T> {
 
   Status RefineZ(Stream, int64_t k, int64_t begin, int64_t end, const int32_t* order, const R* d,
                  const R* z, R rho, const R* origin, const R* tau, R* refined) override {
-    // Of factors between 0 and 1, so that no product of some of them underflows where that of all
-    // does not: each root with the pole on its other side.
+    // Pairs each root with the pole on its other side, so that all factors are between 0 and 1.
+    // Then no partial product underflows unless the whole product does.
     constexpr int kLanes = 8;
     for (int64_t g = begin; g < end; ++g) {
       const int64_t i = order[g];
@@ -95,7 +95,7 @@ class HostSecular : public SecularKernels<T> {
       R lanes[kLanes];
       std::fill_n(lanes, kLanes, R(1));
       R product = ((origin[k - 1] - pole) + tau[k - 1]) / rho;
-      // Roots [first, last), root j divided by pole j + shift.
+      // The factors of roots [first, last): root j divided by pole j + shift.
       auto multiply = [&](int64_t first, int64_t last, int64_t shift) {
         int64_t j = first;
         for (; j + kLanes <= last; j += kLanes) {
@@ -124,7 +124,7 @@ class HostSecular : public SecularKernels<T> {
       R lanes[kLanes] = {};
       int64_t g = 0;
       for (; g + kLanes <= k; g += kLanes) {
-        R values[kLanes];  // which, unlike u, can't be where z and d are
+        R values[kLanes];  // unlike u, can't alias z and d
         for (int lane = 0; lane < kLanes; ++lane) {
           values[lane] = z[g + lane] / ((d[g + lane] - from) - distance);
           lanes[lane] += values[lane] * values[lane];

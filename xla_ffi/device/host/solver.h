@@ -1,4 +1,4 @@
-// Whole matrices on the host. Included by device.cc alone.
+// MatrixSolver on the host. Included only by device.cc.
 #ifndef JAXMG_XLA_FFI_DEVICE_HOST_SOLVER_H_
 #define JAXMG_XLA_FFI_DEVICE_HOST_SOLVER_H_
 
@@ -22,7 +22,7 @@ class HostSolver : public MatrixSolver<T> {
   Status Syevd(Stream, bool vectors, int64_t n, T* a, int64_t lda, R* w, int32_t* info) override {
     *info = 0;
     if (n == 0) return Status::Ok();
-    // LAPACK may not return at all from a matrix that holds NaN or infinity.
+    // LAPACK may not terminate for a matrix with NaN or infinity.
     for (int64_t j = 0; j < n; ++j) {
       for (int64_t i = j; i < n; ++i) {
         if (!std::isfinite(std::real(a[j * lda + i])) ||
@@ -35,15 +35,15 @@ class HostSolver : public MatrixSolver<T> {
     char jobz = vectors ? 'V' : 'N', uplo = 'L';
     LapackInts ints(n, lda);
     JAXMG_RETURN_IF_ERROR(ints.Check("syevd"));
-    // LAPACK returns the sizes of its workspaces as floating-point numbers, which float32 rounds
-    // down from 2^24 on: they are computed here from LAPACK's documentation instead.
+    // Computes the sizes of workspaces as LAPACK documents them. LAPACK returns them as
+    // floating-point numbers, which float32 rounds down from 2^24 on.
     const int64_t nn = n;
     const int64_t iwork_size = vectors ? 3 + 5 * nn : 1;
     int64_t work_size, rwork_size;
     if constexpr (kIsComplex<T>) {
       work_size = vectors ? 2 * nn + nn * nn : nn + 1;
       rwork_size = vectors ? 1 + 5 * nn + 2 * nn * nn : nn;
-      work_size = std::max(work_size, nn * 65);  // room for blocked code, 64 columns
+      work_size = std::max(work_size, nn * 65);  // for blocked code with 64 columns
     } else {
       work_size = vectors ? 1 + 6 * nn + 2 * nn * nn : 2 * nn + 1;
       work_size = std::max(work_size, nn * 66);

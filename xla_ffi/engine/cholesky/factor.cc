@@ -96,7 +96,7 @@ InvertSpace<T>::InvertSpace(const Sizes& sizes, const Ranks& ranks)
       precision(ChosenPrecision<T>(sizes.precision, sizes.n, ranks.tuning)) {
   this->ReservePanels(PotriWorkspace<T>(this->tiles, sizes.n, precision));
   this->ReserveOverflow();
-  this->split_bytes = PotriSplitBytes<T>(this->tiles, sizes.n, precision);
+  this->split_bytes = SplitBytes<T>(this->tiles, sizes.n, precision);
 }
 
 template <typename T>

@@ -7,6 +7,7 @@
 
 #include "xla_ffi/engine/cholesky/equilibrate.h"
 #include "xla_ffi/engine/core/batches.h"
+#include "xla_ffi/engine/core/chain.h"
 #include "xla_ffi/engine/core/flow.h"
 #include "xla_ffi/engine/core/panels.h"
 
@@ -22,6 +23,7 @@ class Factorization {
         matrix_(matrix),
         tiles_(matrix.tiles),
         tuning_(flow_.tuning()),
+        chain_(matrix.rank, tiles_.ranks(), tuning_),
         x_(x),
         info_(info),
         log_det_(log_det),
@@ -81,24 +83,6 @@ class Factorization {
 
   // --- What passes between ranks ---------------------------------------------------------------
 
-  // Where a panel goes first, and on from a rank that has received it; -1: nowhere.
-  int Next(int64_t root) const {
-    const int next = (matrix_.rank + 1) % tiles_.ranks();
-    return tuning_.chain && next != root ? next : -1;
-  }
-
-  void Send(Step<T>& on, int64_t k, const Bytes2D& block) {
-    if (tiles_.ranks() == 1) return;
-    if (!tuning_.chain) return on.Broadcast(matrix_.rank, block);
-    on.Send(Next(tiles_.owner(k)), block);
-  }
-
-  void ReceiveBlock(Step<T>& on, int64_t k, const Bytes2D& block) {
-    const int root = tiles_.owner(k);
-    on.Recv(tuning_.chain ? (matrix_.rank + tiles_.ranks() - 1) % tiles_.ranks() : root, block);
-    if (Next(root) >= 0) on.Send(Next(root), block);
-  }
-
   void Receive(int64_t k) {
     ReceivePanel(k);
     SplitPanel(Stream::kCopy, k);
@@ -106,7 +90,7 @@ class Factorization {
     if (x_.count == 0) return;
     Step<T> on(flow_, Stream::kSide);
     on.Gives(solved_[k]);
-    ReceiveBlock(on, k, Solved(k));
+    chain_.Receive(on, tiles_.owner(k), Solved(k));
   }
 
   void ReceivePanel(int64_t k) {
@@ -116,7 +100,7 @@ class Factorization {
     const int64_t width = tiles_.width(k);
     const int64_t step = panels_.in_place() ? width : tuning_.panel_block;
     for (int64_t column = 0; column < width; column += step) {
-      ReceiveBlock(on, k, panels_.Piece(k, column, std::min(step, width - column)));
+      chain_.Receive(on, tiles_.owner(k), panels_.Piece(k, column, std::min(step, width - column)));
     }
   }
 
@@ -168,7 +152,7 @@ class Factorization {
     const Panel<T> panel = panels_.Of(k);
     on.Trsm(Side::kRight, Op::kConjTrans, panels_.Below(k), tile.n, tile.l, tile.ld, panel.data,
             panel.ld);
-    Send(on, k, panels_.Piece(k, 0, tile.n));
+    chain_.Send(on, panels_.Piece(k, 0, tile.n));
   }
 
   // Piece by piece: X_c = (B_c - X_<c L_c,<c^H) L_cc^-H, sent as soon as it is there.
@@ -185,7 +169,7 @@ class Factorization {
       }
       on.SolveRight(Op::kConjTrans, m, columns, tile.l + column * ld + column, ld, right_side, ld,
                     panel.data + column * panel.ld, panel.ld);
-      Send(on, k, panels_.Piece(k, column, columns));
+      chain_.Send(on, panels_.Piece(k, column, columns));
     }
   }
 
@@ -257,7 +241,7 @@ class Factorization {
     T* local = x_.of_slot(tiles_, slot);
     SolveForward(on, tile, x_.count, local, x_.column(tiles_.offset(k)));
     on.Copy(Block(local, x_.count, x_.count, width), Solved(k));
-    if (panels_.Below(k) > 0) Send(on, k, Solved(k));
+    if (panels_.Below(k) > 0) chain_.Send(on, Solved(k));
   }
 
   // --- Updates ---------------------------------------------------------------------------------
@@ -414,6 +398,7 @@ class Factorization {
   const Matrix<T>& matrix_;
   const Tiles& tiles_;
   const Tuning& tuning_;
+  const Chain chain_;
   const RightHandSides<T>& x_;
   int32_t* const info_;
   Real<T>* const log_det_;

@@ -106,40 +106,15 @@ Status Potri(const RankContext& context, Precision precision, const Matrix<T>& m
   return scaled ? equilibration.ScaleMatrix(false) : Status::Ok();
 }
 
-namespace {
-
-template <typename T>
-bool Gathers(const Sizes& sizes, const Ranks& ranks) {
-  return sizes.tile == 0 && ranks.size > 1 && sizes.n <= ranks.tuning.gather_to_invert;
-}
-
-template <typename T>
-Tiles TilesToInvert(Sizes sizes, const Ranks& ranks) {
-  if (!Gathers<T>(sizes, ranks)) return TilesOf(sizes, ranks.size, ranks.tuning);
-  sizes.block = sizes.m;
-  return TilesOf(sizes, 1, ranks.tuning);
-}
-
-}  // namespace
-
-template <typename T>
-int64_t PotriSplitBytes(const Tiles& tiles, int64_t rows, Precision precision) {
-  const PartsShape parts = PartsOf<T>(precision);
-  if (parts.depth == 0) return 0;
-  const int64_t columns = tiles.slots() * tiles.width();
-  return (parts.rows * rows + columns) * parts.Depth(std::min(rows, kPartsDepth)) *
-         static_cast<int64_t>(sizeof(Part));
-}
-
 template <typename T>
 PotriSpace<T>::PotriSpace(const Sizes& sizes, const Ranks& ranks)
-    : RoutineSpace<T>(sizes, ranks, TilesToInvert<T>(sizes, ranks), Gathers<T>(sizes, ranks)),
+    : RoutineSpace<T>(sizes, ranks, TilesToInvert(sizes, ranks), GathersToInvert(sizes, ranks)),
       precision(ChosenPrecision<T>(sizes.precision, sizes.n, ranks.tuning)) {
   if (!this->works) return;
   this->ReservePanels(std::max(PotrfWorkspace<T>(this->tiles, sizes.n, precision, ranks.tuning),
                                PotriWorkspace<T>(this->tiles, sizes.n, precision)));
   this->ReserveOverflow();
-  this->split_bytes = PotriSplitBytes<T>(this->tiles, sizes.n, precision);
+  this->split_bytes = SplitBytes<T>(this->tiles, sizes.n, precision);
 }
 
 template <typename T>
@@ -178,7 +153,6 @@ Status PotriRoutine(const RankContext& context, const Operand<T>& operand) {
 
 #define JAXMG_INSTANTIATE(T)                                                  \
   template Status Potri(const RankContext&, Precision, const Matrix<T>&, T*); \
-  template int64_t PotriSplitBytes<T>(const Tiles&, int64_t, Precision);      \
   template struct PotriSpace<T>;                                              \
   template Status UntileHermitian(Frame<T>&);                                 \
   template Status PotriRoutine(const RankContext&, const Operand<T>&);

@@ -38,10 +38,6 @@ template <typename T>
 Status Potri(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              T* workspace);
 
-// Bytes that the products of Potri split into parts, beside its workspace.
-template <typename T>
-int64_t PotriSplitBytes(const Tiles& tiles, int64_t rows, Precision precision);
-
 // Panels of Potrf or tile columns of Potri, and an overflow tile; on rank 0 the matrix, where it is
 // gathered there.
 template <typename T>

@@ -6,30 +6,9 @@
 #include "xla_ffi/engine/cholesky/potrf.h"
 
 namespace jaxmg {
-namespace {
-
-template <typename T>
-bool Gathers(const Sizes& sizes, const Ranks& ranks) {
-  return sizes.tile == 0 && ranks.size > 1 && sizes.n <= OrderOf<T>(ranks.tuning.gather_to_solve);
-}
-
-// One rank alone factors a small matrix as a single tile.
-template <typename T>
-Tiles TilesToSolve(Sizes sizes, const Ranks& ranks) {
-  const bool gathers = Gathers<T>(sizes, ranks);
-  const int size = gathers ? 1 : ranks.size;
-  if (gathers) sizes.block = sizes.m;
-  const bool whole =
-      sizes.tile == 0 && size == 1 && sizes.n <= OrderOf<T>(ranks.tuning.whole_order);
-  if (whole) sizes.tile = sizes.n;
-  return TilesOf(sizes, size, ranks.tuning);
-}
-
-}  // namespace
-
 template <typename T>
 PotrsSpace<T>::PotrsSpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks)
-    : RoutineSpace<T>(sizes, ranks, TilesToSolve<T>(sizes, ranks), Gathers<T>(sizes, ranks)),
+    : RoutineSpace<T>(sizes, ranks, TilesToSolve<T>(sizes, ranks), GathersToSolve<T>(sizes, ranks)),
       precision(ChosenPrecision<T>(sizes.precision, sizes.n, ranks.tuning)),
       inverse_order(nrhs > 1 ? std::min(this->tiles.width(), ranks.tuning.inverse_order) : 0) {
   if (!this->works) return;

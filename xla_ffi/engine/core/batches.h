@@ -1,5 +1,6 @@
-// The order of a factorization's updates: which panels update the trailing matrix at once, and
-// which of a rank's tile columns each of these batches finds there.
+// Batches: the order of a factorization's updates. A batch is a run of panels that update the
+// trailing matrix in one product. For each batch this tells which of a rank's tile columns are in
+// the trailing matrix.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_BATCHES_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_BATCHES_H_
 
@@ -11,15 +12,15 @@
 
 namespace jaxmg {
 
-// Panels [first, last], of which one product updates the trailing matrix.
+// Panels [first, last], which update the trailing matrix in one product.
 struct Batch {
   int64_t index, first, last;
 };
 
 class Batches {
  public:
-  // Of at most `most` panels each. Updates can't wait for several at the beginning, where there is
-  // nothing else to do, nor towards the end, where the panels take longest.
+  // Makes batches of at most `most` panels. They are small at the beginning, where an update has
+  // nothing to overlap with, and towards the end, where the panels take longest.
   Batches(const Tiles& tiles, int rank, int64_t most)
       : tiles_(tiles), rank_(rank), end_(tiles.slots_before(rank, tiles.nonempty())) {
     const int64_t panels = tiles.nonempty() - 1;
@@ -40,17 +41,18 @@ class Batches {
   const std::vector<Batch>& all() const { return all_; }
   const Batch& of(int64_t panel) const { return of_panel_[panel]; }
 
-  // This rank's slots beyond the tile behind a batch: those that it updates as a whole.
+  // The first of this rank's slots behind the tile that follows a batch: the batch updates these
+  // slots as a whole.
   int64_t FirstTrailing(const Batch& batch) const {
     return tiles_.slots_before(rank_, batch.last + 2);
   }
   int64_t EndTrailing() const { return end_; }
-  // Those of them that are factored with the next batch end here.
+  // The end of those of them that are factored with the next batch.
   int64_t EndOfWindow(const Batch& batch) const {
     const size_t next = batch.index + 1;
     return next < all_.size() ? FirstTrailing(all_[next]) : EndTrailing();
   }
-  // Columns in slots [slot, end).
+  // The number of columns in slots [slot, end).
   int64_t Columns(int64_t slot, int64_t end) const { return columns_[end] - columns_[slot]; }
 
  private:
@@ -58,7 +60,7 @@ class Batches {
   const int rank_;
   const int64_t end_;
   std::vector<Batch> all_, of_panel_;
-  std::vector<int64_t> columns_ = {0};  // before each slot
+  std::vector<int64_t> columns_ = {0};  // columns before each slot
 };
 
 }  // namespace jaxmg

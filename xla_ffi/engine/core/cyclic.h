@@ -1,4 +1,4 @@
-// cyclic: the redistribution (redistribute.h) as a routine of its own.
+// CyclicRoutine: the redistribution (redistribute.h) as a routine.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_CYCLIC_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_CYCLIC_H_
 
@@ -8,9 +8,9 @@
 
 namespace jaxmg {
 
-// `block` rows of `columns` elements on each rank: contiguous to block-cyclic tiles of `tile` rows,
-// or back. Needs `tile` to divide `block`. Copied from `source` first, if that is given. Workspace:
-// a tile.
+// Redistributes `block` rows of `columns` elements on each rank from contiguous blocks to
+// block-cyclic tiles of `tile` rows, or back if `inverse`. `tile` must divide `block`. Copies
+// `source` to `a` first, unless it is null. Workspace: one tile.
 template <typename T>
 Status CyclicRoutine(const RankContext& context, int64_t block, int64_t columns, int64_t tile,
                      bool inverse, T* a, const T* source = nullptr);

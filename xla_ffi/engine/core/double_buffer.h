@@ -1,4 +1,4 @@
-// DoubleBuffer: hands every rank what all ranks need in turn, each one step before it is needed.
+// DoubleBuffer: prefetches a sequence of blocks that all ranks need, each one step before its use.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_DOUBLE_BUFFER_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_DOUBLE_BUFFER_H_
 
@@ -10,15 +10,15 @@
 
 namespace jaxmg {
 
-// Two buffers take turns, which are filled on kCopy, and sent from, while kMain works on the other.
+// While kMain works on one buffer, kCopy fills the other one and sends from it.
 template <typename T>
 class DoubleBuffer {
  public:
   DoubleBuffer(Flow& flow, T* workspace, int64_t buffer_size)
       : flow_(flow), buffers_{workspace, workspace + buffer_size} {}
 
-  // For every k of `order`: gather(on, k, buffer), whose step is on kCopy, then use(on, k, buffer),
-  // whose step is on kMain and has the name.
+  // For each k in `order` calls gather(on, k, buffer) in a step on kCopy, then use(on, k, buffer)
+  // in a step named `name` on kMain.
   template <typename Gather, typename Use>
   void ForEach(const std::vector<int64_t>& order, const Gather& gather, const char* name,
                const Use& use) {
@@ -44,12 +44,13 @@ class DoubleBuffer {
  private:
   Flow& flow_;
   const std::array<T*, 2> buffers_;
-  // By the parity of the step.
+  // Indexed by the parity of the step.
   std::array<Room, 2> rooms_;
   std::array<Data, 2> fetched_;
 };
 
-// What gather may be: tile column k of a factor from its diagonal tile down, its rows side by side.
+// A function for `gather`: sends tile column k of a factor, from its diagonal tile down, to all
+// ranks. Its columns are contiguous in `column`.
 template <typename T>
 void GatherColumn(Step<T>& on, const Matrix<T>& matrix, int64_t k, T* column) {
   const Tiles& tiles = matrix.tiles;

@@ -7,8 +7,8 @@
 namespace jaxmg {
 namespace {
 
-// Calls f(first, count) for the columns of a block of `height` rows, as many at a time as `room`
-// elements hold.
+// Calls f(first, count) for runs of columns of a block of `height` rows; a run has at most `room`
+// elements.
 template <typename F>
 void ForPieces(int64_t height, int64_t begin, int64_t width, int64_t room, const F& f) {
   if (height == 0) return;
@@ -18,7 +18,7 @@ void ForPieces(int64_t height, int64_t begin, int64_t width, int64_t room, const
   }
 }
 
-// What lies at from(peer) to the place that to(this rank) names on that peer.
+// Sends the block from(peer) to each peer, which receives it into its block to(this rank).
 template <typename T, typename From, typename To>
 Status Exchange(const RankContext& context, const From& from, const To& to) {
   const int rank = context.comm.rank(), ranks = context.comm.size();
@@ -37,34 +37,38 @@ Status Exchange(const RankContext& context, const From& from, const To& to) {
   return flow.Finish();
 }
 
-// A rank's columns, conjugated and transposed: those of their rows that `peer` has.
+// The part of a rank's columns, stored as their conjugate transpose, that lies in the rows of
+// `peer`.
 template <typename T>
-Bytes2D InColumns(int rank, int peer, const Shares& rows, const Shares& columns, const T* z) {
+Bytes2D InColumns(int rank, int peer, const Distribution& rows, const Distribution& columns,
+                  const T* z) {
   const int64_t width = columns.width(rank), ldz = std::max<int64_t>(width, 1);
   return Block(z + rows.begin(peer) * ldz, ldz, width, rows.width(peer));
 }
 
-// A rank's rows, likewise: those of their columns that `peer` has.
+// The part of a rank's rows that lies in the columns of `peer`.
 template <typename T>
-Bytes2D InRows(int rank, int peer, const Shares& rows, const Shares& columns, const T* a) {
+Bytes2D InRows(int rank, int peer, const Distribution& rows, const Distribution& columns,
+               const T* a) {
   return Block(a + columns.begin(peer), columns.count, columns.width(peer), rows.width(rank));
 }
 
 }  // namespace
 
 template <typename T>
-Status RowsToColumns(const RankContext& context, const Shares& rows, const Shares& columns,
-                     const Real<T>* q, int64_t ldq, T* z, T* staging, int64_t staging_size) {
+Status RowsToColumns(const RankContext& context, const Distribution& rows,
+                     const Distribution& columns, const Real<T>* q, int64_t ldq, T* z, T* staging,
+                     int64_t staging_size) {
   const int rank = context.comm.rank(), ranks = context.comm.size();
   const int64_t first = columns.begin(rank), width = columns.width(rank);
   const int64_t ldz = std::max<int64_t>(width, 1);
-  // Real numbers as they come, and the same of T.
+  // The staging holds the real numbers as received and, for complex T, the same converted to T.
   const int64_t room = staging_size / (kIsComplex<T> ? 3 : 1) * (kIsComplex<T> ? 2 : 1);
   auto* reals = reinterpret_cast<Real<T>*>(staging);
   T* widened = staging + staging_size / 3;
   Flow flow(context);
   Step<T> on(flow, Stream::kMain, "exchange");
-  auto place = [&](int peer, int64_t height, int64_t column, int64_t count, const Real<T>* from,
+  auto store = [&](int peer, int64_t height, int64_t column, int64_t count, const Real<T>* from,
                    int64_t ld) {
     T* to = z + rows.begin(peer) * ldz + (column - first);
     if constexpr (kIsComplex<T>) {
@@ -85,17 +89,17 @@ Status RowsToColumns(const RankContext& context, const Shares& rows, const Share
     const int peer = (rank - step + ranks) % ranks;
     const int64_t height = rows.width(peer);
     ForPieces(height, first, width, room, [&](int64_t column, int64_t count) {
-      if (peer == rank) return place(peer, height, column, count, q + column * ldq, ldq);
+      if (peer == rank) return store(peer, height, column, count, q + column * ldq, ldq);
       on.Recv(peer, Block(reals, height, height, count));
-      place(peer, height, column, count, reals, height);
+      store(peer, height, column, count, reals, height);
     });
   }
   return flow.Finish();
 }
 
 template <typename T>
-Status ColumnsToRows(const RankContext& context, const Shares& rows, const Shares& columns,
-                     const T* z, T* a) {
+Status ColumnsToRows(const RankContext& context, const Distribution& rows,
+                     const Distribution& columns, const T* z, T* a) {
   const int rank = context.comm.rank();
   return Exchange<T>(
       context, [&](int peer) { return InColumns(rank, peer, rows, columns, z); },
@@ -103,19 +107,21 @@ Status ColumnsToRows(const RankContext& context, const Shares& rows, const Share
 }
 
 template <typename T>
-Status RowsToColumns(const RankContext& context, const Shares& rows, const Shares& columns,
-                     const T* a, T* z) {
+Status RowsToColumns(const RankContext& context, const Distribution& rows,
+                     const Distribution& columns, const T* a, T* z) {
   const int rank = context.comm.rank();
   return Exchange<T>(
       context, [&](int peer) { return InRows(rank, peer, rows, columns, a); },
       [&](int peer) { return InColumns(rank, peer, rows, columns, z); });
 }
 
-#define JAXMG_INSTANTIATE(T)                                                                      \
-  template Status RowsToColumns(const RankContext&, const Shares&, const Shares&, const Real<T>*, \
-                                int64_t, T*, T*, int64_t);                                        \
-  template Status ColumnsToRows(const RankContext&, const Shares&, const Shares&, const T*, T*);  \
-  template Status RowsToColumns(const RankContext&, const Shares&, const Shares&, const T*, T*);
+#define JAXMG_INSTANTIATE(T)                                                                  \
+  template Status RowsToColumns(const RankContext&, const Distribution&, const Distribution&, \
+                                const Real<T>*, int64_t, T*, T*, int64_t);                    \
+  template Status ColumnsToRows(const RankContext&, const Distribution&, const Distribution&, \
+                                const T*, T*);                                                \
+  template Status RowsToColumns(const RankContext&, const Distribution&, const Distribution&, \
+                                const T*, T*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

@@ -1,9 +1,9 @@
-// A matrix whose rows lie on ranks becomes one whose columns do, and back: what eigenvectors go
-// through on their way from divide and conquer to the caller.
+// Exchanges a matrix between a distribution by rows and one by columns. Eigenvectors pass through
+// it on their way from divide and conquer to the caller.
 //
-// A rank has its columns conjugated and transposed, as rows side by side. A product from the left
-// then takes a few of the matrix's rows from one piece of memory, and what goes to a caller, whose
-// arrays are row-major, is in its order already.
+// A rank stores its columns as their conjugate transpose. Then a few rows of the matrix, which a
+// product from the left needs, are contiguous, and results have the order of the caller's row-major
+// arrays.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_EXCHANGE_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_EXCHANGE_H_
 
@@ -15,9 +15,9 @@
 
 namespace jaxmg {
 
-// How rows, or columns, are shared: in contiguous blocks of `block`, rank by rank; the last ones
-// may hold fewer, or none.
-struct Shares {
+// A distribution of `count` rows or columns in contiguous blocks of `block`, rank by rank. The last
+// blocks may be shorter, or empty.
+struct Distribution {
   int64_t count;
   int64_t block;
 
@@ -25,30 +25,31 @@ struct Shares {
   int64_t width(int rank) const { return begin(rank + 1) - begin(rank); }
 };
 
-// As many eigenvectors on each rank.
-inline Shares SharesOf(const Subset& subset, int ranks) {
+// Distributes the eigenvectors of a subset evenly.
+inline Distribution DistributionOf(const Subset& subset, int ranks) {
   return {subset.count(), (subset.count() + ranks - 1) / ranks};
 }
 
-// Elements of staging at least, as many on each rank; more makes fewer messages.
-inline int64_t LeastStaging(const Shares& rows) { return 3 * rows.block; }
+// The minimum number of elements of staging, equal on all ranks. More staging means fewer messages.
+inline int64_t MinimumStaging(const Distribution& rows) { return 3 * rows.block; }
 
-// q (this rank's rows x columns.count, leading dimension ldq) to z (this rank's columns x
-// rows.count), of T. Enqueued on kMain; q may change after it.
+// Converts q (this rank's rows x columns.count, leading dimension ldq) to z (this rank's columns x
+// rows.count) of type T. Enqueued on kMain; q may change afterwards.
 template <typename T>
-Status RowsToColumns(const RankContext& context, const Shares& rows, const Shares& columns,
-                     const Real<T>* q, int64_t ldq, T* z, T* staging, int64_t staging_size);
+Status RowsToColumns(const RankContext& context, const Distribution& rows,
+                     const Distribution& columns, const Real<T>* q, int64_t ldq, T* z, T* staging,
+                     int64_t staging_size);
 
-// z (this rank's columns x rows.count) to a (columns.count x this rank's rows): the conjugate
-// transpose of those rows. Enqueued on kMain; z may change after it.
+// Converts z (this rank's columns x rows.count) to a (columns.count x this rank's rows), the
+// conjugate transpose of those rows. Enqueued on kMain; z may change afterwards.
 template <typename T>
-Status ColumnsToRows(const RankContext& context, const Shares& rows, const Shares& columns,
-                     const T* z, T* a);
+Status ColumnsToRows(const RankContext& context, const Distribution& rows,
+                     const Distribution& columns, const T* z, T* a);
 
-// The way back: `a`, as ColumnsToRows has it, to z. Enqueued on kMain; a may change after it.
+// The inverse of ColumnsToRows. Enqueued on kMain; a may change afterwards.
 template <typename T>
-Status RowsToColumns(const RankContext& context, const Shares& rows, const Shares& columns,
-                     const T* a, T* z);
+Status RowsToColumns(const RankContext& context, const Distribution& rows,
+                     const Distribution& columns, const T* a, T* z);
 
 }  // namespace jaxmg
 

@@ -24,7 +24,7 @@ void Flow::Await(Stream later, const Mark& mark) noexcept {
 
 void Flow::Await(Stream later, Stream earlier, int64_t time) noexcept {
   if (known_[Index(later)][Index(earlier)] >= time) return;
-  // The last event serves if it is behind that: it waits for less than a new one.
+  // Reuses the last event if it is late enough: it covers less work than a new one.
   const Mark& last = last_[Index(earlier)];
   AwaitEvent(later, last.time >= time ? last : Record(earlier));
 }
@@ -60,7 +60,7 @@ void Flow::AwaitSent(Stream stream, int peer, int64_t count) noexcept {
 }
 
 StepBase::~StepBase() {
-  if (name_ != nullptr && !begun_) {  // a range of no work shows where it would have been
+  if (name_ != nullptr && !begun_) {  // an empty range marks the position in the timeline
     flow_.Do([&] {
       BeginRange();
       return Status::Ok();
@@ -101,7 +101,7 @@ StepBase& StepBase::Takes(Room& room) {
 }
 
 void StepBase::Access(Kind kind, Data* data, int64_t count) noexcept {
-  // The last first: those before it often need no wait then.
+  // The last one first: its wait often covers the others.
   for (Data* d = data + count; d-- > data;) {
     flow_.Await(stream_, d->written_);
     if (kind == Kind::kReads) continue;

@@ -1,8 +1,9 @@
-// Flow: an algorithm as steps, each on a stream, that say what they read and write.
+// Flow: an algorithm as a sequence of steps. Each step is on one stream and declares what it reads
+// and writes.
 //
-// From that follow the events, the waits between streams, and when memory may be used again. A
-// failure is noted once: nothing is enqueued after it, the other ranks hear of it at once, and the
-// algorithm returns it in the end.
+// The flow derives events, waits between streams, and the reuse of memory. It records the first
+// failure, aborts the communicator at once, enqueues nothing afterwards, and returns the failure at
+// the end.
 //
 //   Data panel, column;
 //   {
@@ -25,50 +26,53 @@
 
 namespace jaxmg {
 
-// By stream, how much of its work: steps, waits and operations of a flow are counted. 0: nothing.
+// For each stream, a position in its work: the number of steps, waits and operations of the flow so
+// far. 0: nothing.
 using Progress = std::array<int64_t, kNumStreams>;
 
-// A point in a stream's work. Without an event it is the end of a step, and who waits for it waits
-// for more: for all that the stream was given until somebody waited first.
+// A point in a stream's work. Without an event it is the end of a step, and the first wait for it
+// records an event, which also covers everything that the stream was given in between.
 struct Mark {
   Stream stream = Stream::kMain;
-  int64_t time = 0;  // 0: never came
+  int64_t time = 0;  // 0: never recorded
   std::shared_ptr<Event> event;
-  Progress before = {};  // what is done where the event is
+  Progress before = {};  // the work that is complete at the event
 };
 
-// What steps read and write: a panel, a tile column, right-hand sides.
+// A datum that steps read and write: a panel, a tile column, right-hand sides.
 class Data {
   friend class StepBase;
   Mark written_;
-  Progress read_ = {};  // since then
+  Progress read_ = {};  // reads since then
 };
 
-// Memory in which one thing comes after another.
+// Memory that holds different data one after the other.
 class Room {
   friend class Flow;
   friend class StepBase;
   Mark free_;
-  std::vector<int64_t> sent_;  // blocks sent to each rank from here and before; empty: none
+  std::vector<int64_t>
+      sent_;  // for each rank, the count of blocks sent up to the last one from here; empty: none
 };
 
 class Flow {
  public:
-  // `precision` is that of Step::Gemm and Step::Herk.
+  // `precision` applies to Step::Gemm and Step::Herk.
   explicit Flow(const RankContext& context, Precision precision = Precision::kHighest)
       : device_(context.device),
         comm_(context.comm),
         tuning_(context.device.tuning()),
         precision_(precision) {
-    for (int s = 0; s < kNumStreams; ++s) known_[s][s] = 1;  // what came before the flow
+    for (int s = 0; s < kNumStreams; ++s) known_[s][s] = 1;  // work before the flow
   }
   Flow(const Flow&) = delete;
 
-  // Other streams' steps come after what kMain was given so far.
+  // Makes later steps of other streams wait for the work that kMain was given so far.
   void Fork() { fork_ = Record(Stream::kMain); }
-  // kMain goes on after all streams' steps.
+  // Makes kMain wait for all steps of all streams.
   void Join();
-  // The end: kMain goes on after all steps, and what they sent has been taken.
+  // Ends the flow: makes kMain wait for all steps, and until all blocks that they sent have been
+  // taken.
   Status Finish();
 
   const Status& status() const { return status_; }
@@ -77,7 +81,8 @@ class Flow {
   const Tuning& tuning() const { return tuning_; }
   Precision precision() const { return precision_; }
 
-  // Does nothing after a failure; one of its own is noted, and told to all ranks.
+  // Calls `call` unless the flow has failed. If `call` fails, records the failure and aborts on all
+  // ranks.
   template <typename Call>
   void Do(const Call& call) noexcept {
     if (!status_.ok()) return;
@@ -85,7 +90,7 @@ class Flow {
     if (!status_.ok()) comm_.Abort(status_);
   }
 
-  // What was sent so far has to be taken before the room is.
+  // Makes the next use of the room wait until the blocks sent so far have been taken.
   void NoteSent(Room& room);
 
  private:
@@ -94,9 +99,9 @@ class Flow {
   int64_t& now(Stream stream) { return known_[Index(stream)][Index(stream)]; }
   static int Index(Stream stream) { return static_cast<int>(stream); }
 
-  // A mark with an event, behind what the stream was given so far.
+  // Returns a mark with an event after the work that the stream was given so far.
   const Mark& Record(Stream stream) noexcept;
-  // `later` goes on after a mark, or after what `earlier` was given until a time.
+  // Makes `later` wait for a mark, or for the work that `earlier` was given until a time.
   void Await(Stream later, const Mark& mark) noexcept;
   void Await(Stream later, Stream earlier, int64_t time) noexcept;
   void AwaitEvent(Stream later, const Mark& mark) noexcept;
@@ -108,12 +113,13 @@ class Flow {
   const Precision precision_;
   Status status_;
   Mark fork_;
-  std::array<Mark, kNumStreams> last_;            // recorded, by stream
-  std::array<Progress, kNumStreams> known_ = {};  // by stream, what its next operation comes after
+  std::array<Mark, kNumStreams> last_;  // the last recorded mark of each stream
+  std::array<Progress, kNumStreams> known_ =
+      {};  // by stream, the work that precedes its next operation
 };
 
-// The accesses of a step. Steps that are open at the same time run beside each other: what one
-// writes, the other may not touch, unless it Follows it.
+// The accesses of a step. Steps that are open at the same time run concurrently: neither may access
+// what the other writes, unless it Follows it.
 class StepBase {
  public:
   StepBase(Flow& flow, Stream stream, const char* name, int64_t index)
@@ -126,22 +132,23 @@ class StepBase {
   Stream stream() const { return stream_; }
   const Tuning& tuning() const { return flow_.tuning(); }
 
-  // The step comes after what was written.
+  // Makes the step wait for earlier writes.
   template <typename... D>
   StepBase& Reads(D&... data) {
     return (Access(Kind::kReads, &data, 1), ...), *this;
   }
-  // After what was written and read.
+  // Makes the step wait for earlier writes and reads.
   template <typename... D>
   StepBase& Writes(D&... data) {
     return (Access(Kind::kWrites, &data, 1), ...), *this;
   }
-  // Writes, and whoever waits for it waits for no more than this step. Costs an event.
+  // The same as Writes, and records an event at the end of the step, so that readers wait for
+  // nothing beyond it.
   template <typename... D>
   StepBase& Gives(D&... data) {
     return (Access(Kind::kGives, &data, 1), ...), *this;
   }
-  // The same of all in [begin, end).
+  // The same for the elements [begin, end).
   StepBase& Reads(std::vector<Data>& all, int64_t begin, int64_t end) {
     return Access(Kind::kReads, all.data() + begin, end - begin), *this;
   }
@@ -151,32 +158,33 @@ class StepBase {
   StepBase& Gives(std::vector<Data>& all, int64_t begin, int64_t end) {
     return Access(Kind::kGives, all.data() + begin, end - begin), *this;
   }
-  // What it gives is there already; the step goes on.
+  // Records the event of Gives now, before the end of the step.
   void GivesNow();
-  // After all that another stream was given so far.
+  // Makes the step wait for all work that another stream was given so far.
   StepBase& Follows(Stream earlier) {
     flow_.Await(stream_, earlier, flow_.now(earlier));
     return *this;
   }
 
-  // Puts something into a room: what was there is not needed any more, here or by other ranks.
+  // Makes the step wait until the previous content of a room is no longer needed, by this or
+  // another rank.
   StepBase& Takes(Room& room);
-  // What is in a room is not needed after this step.
+  // Declares that the content of a room is not needed after this step.
   StepBase& Frees(Room& room) {
     frees_ = &room;
     return *this;
   }
-  // After what was sent from a room has been taken.
+  // Makes the step wait until the blocks sent from a room have been taken.
   StepBase& AwaitsSent(Room& room) {
     for (size_t peer = 0; peer < room.sent_.size(); ++peer) AwaitsSent(peer, room.sent_[peer]);
     room.sent_.clear();
     return *this;
   }
-  // After the first `count` blocks sent to `peer` have been.
+  // Makes the step wait until `peer` has taken the first `count` blocks.
   void AwaitsSent(int peer, int64_t count) { flow_.AwaitSent(stream_, peer, count); }
 
  protected:
-  // Adds to the step's work.
+  // Adds an operation to the step.
   template <typename Call>
   void Do(const Call& call) noexcept {
     flow_.Do([&]() -> Status {
@@ -204,7 +212,7 @@ class StepBase {
     begun_ = name_ != nullptr;
   }
 
-  const char* const name_;  // of its range in timelines; null: none
+  const char* const name_;  // of its range in a timeline; null: no range
   const int64_t index_;
   bool begun_ = false;
   int count_ = 0;
@@ -212,8 +220,8 @@ class StepBase {
   Room* frees_ = nullptr;
 };
 
-// A step, from its beginning to the end of its life: the operations of Device, Communicator and
-// Blas<T> on its stream.
+// A step, open for the lifetime of the object. Its methods are the operations of Device,
+// Communicator and Blas<T> on its stream.
 template <typename T>
 class Step : public StepBase {
  public:
@@ -223,8 +231,8 @@ class Step : public StepBase {
         products_(flow.device().template blas<T>(flow.precision())),
         eigen_(flow.device().template eigen<T>()) {}
 
-  // What Blas<T>, Device and EigenKernels<T> have under these names, with the arguments behind the
-  // stream: Gemm and Herk in the flow's precision, all others in T's own.
+  // The operations of Blas<T>, Device and EigenKernels<T> of the same names, without the stream.
+  // Gemm and Herk use the flow's precision, all others that of T.
 #define JAXMG_OPERATION(Name, operations, Operation)           \
   template <typename... A>                                     \
   void Name(A... a) {                                          \

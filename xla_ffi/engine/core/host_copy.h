@@ -1,4 +1,4 @@
-// Numbers that the host has to know before it can go on.
+// Copies to the host, for values on which the host's next steps depend.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_HOST_COPY_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_HOST_COPY_H_
 
@@ -8,7 +8,8 @@
 
 namespace jaxmg {
 
-// The host waits until `source`, of the device's, is in `target`, of AllocateOnHost's.
+// Copies `source`, in device memory, to `target`, which AllocateOnHost has allocated, and waits for
+// the copy.
 inline Status CopyToHost(Device& device, const Bytes2D& target, const Bytes2D& source) {
   std::shared_ptr<Event> there;
   JAXMG_RETURN_IF_ERROR(device.NewEvent(&there));

@@ -1,4 +1,5 @@
-// Matrix: one rank's tiles of a distributed matrix, and what a rank program runs on.
+// Matrix: one rank's tiles of a distributed matrix. RankContext: the device and the communicator of
+// a rank program.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_MATRIX_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_MATRIX_H_
 
@@ -11,15 +12,15 @@
 
 namespace jaxmg {
 
-// The two things that a rank program talks to.
+// The device and the communicator of one rank.
 struct RankContext {
   Device& device;
   Communicator& comm;
 };
 
-// Columns of `rows` elements, column-major, dealt to ranks as `tiles` says. Slots lie side by side
-// from `data` on; where the last one reaches past this rank's block, it lies in `overflow` (one
-// tile of workspace) while the matrix is block-cyclic.
+// Columns of `rows` elements, column-major, distributed as `tiles` describes. Slots are contiguous
+// from `data` on. If the last slot extends past this rank's block, it is in `overflow` (one tile of
+// workspace) while the matrix is block-cyclic.
 template <typename T>
 struct Matrix {
   Tiles tiles;
@@ -36,8 +37,8 @@ struct Matrix {
   // Tile p of this rank (block-cyclic), from `row` on.
   T* tile(int64_t p, int64_t row = 0) const { return slot(tiles.slot(p)) + row; }
 
-  // Calls f(first_slot, pointer, columns) for each run of columns that lie side by side among this
-  // rank's slots [begin, end).
+  // Calls f(first_slot, pointer, columns) for each contiguous run of columns in this rank's slots
+  // [begin, end).
   template <typename F>
   void ForRuns(int64_t begin, int64_t end, const F& f) const {
     int64_t first = begin, columns = 0;

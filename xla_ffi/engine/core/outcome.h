@@ -1,6 +1,6 @@
-// Outcome: what the ranks of a call find out on their own becomes one status, and one logarithm of
-// the determinant, on all of them. Whether results are NaN where the status is not 0 is the
-// routine's choice. For the engine's routines and for vendors'.
+// Outcome: reduces the ranks' own outcomes to one status, and one logarithm and sign of the
+// determinant, on all ranks. A routine chooses whether its results are NaN for any status other
+// than 0, or for negative ones only. For the engine's routines and the vendors'.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_OUTCOME_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_OUTCOME_H_
 
@@ -12,14 +12,15 @@
 
 namespace jaxmg {
 
-// A rank's record is an info, a digest of what all have to have brought alike, and its share of a
-// logarithm. Memory of the device: one record for this rank, then one for each.
+// A rank's record: an info, a digest of the operands that all ranks must have alike, and this
+// rank's terms of the logarithm and of the sign. In device memory: this rank's record, those of all
+// ranks, and a status with 0 in place of positive values.
 template <typename T>
 class Outcome {
  public:
-  static size_t Bytes(int ranks) { return kRecordBytes * (1 + ranks); }
+  static size_t Bytes(int ranks) { return RecordsBytes(ranks); }
 
-  // Where `gathers`, the root alone works, and the others tell it theirs.
+  // If `gathers`, only the root works, and the other ranks send it their records.
   Outcome(const RankContext& context, bool gathers, void* records, int32_t* status)
       : context_(context), gathers_(gathers), records_(records), status_(status) {}
 
@@ -29,7 +30,8 @@ class Outcome {
   Real<T>* log_det() const {
     return reinterpret_cast<Real<T>*>(static_cast<char*>(records_) + kLogDet);
   }
-  // Whether this rank has a part in the work on the matrix.
+  T* sign() const { return reinterpret_cast<T*>(static_cast<char*>(records_) + kSign); }
+  // Whether this rank works on the matrix.
   bool works() const { return !gathers_ || context_.comm.rank() == kRoot; }
 
   Status Init() const {
@@ -38,7 +40,17 @@ class Outcome {
     return device().template blas<Real<T>>().SetZero(Stream::kMain, 1, 1, log_det(), 1);
   }
 
-  // Those of ranks that leave the work to the root, which adds its own in the end.
+  // *sign() := 1, after Init, for a determinant.
+  Status InitSign() const {
+    constexpr bool kSingle = sizeof(Real<T>) == sizeof(float);
+    JAXMG_RETURN_IF_ERROR(device().template blas<T>().SetZero(Stream::kMain, 1, 1, sign(), 1));
+    // The upper word of 1.0 as a double, or its only word as a float; the real part comes first.
+    return device().FillInt32(Stream::kMain, reinterpret_cast<int32_t*>(sign()) + (kSingle ? 0 : 1),
+                              1, kSingle ? 0x3f800000 : 0x3ff00000);
+  }
+
+  // Sends the records of the other ranks to the root if only the root works. Set adds the root's
+  // own.
   Status GatherRecords() const {
     if (!works()) return context_.comm.Send(Stream::kMain, kRoot, mine());
     for (int rank = 1; rank < context_.comm.size(); ++rank) {
@@ -47,7 +59,7 @@ class Outcome {
     return Status::Ok();
   }
 
-  // The ranks' records become *status.
+  // Reduces the ranks' records to *status.
   Status Set() const {
     const int ranks = context_.comm.size();
     if (works()) {
@@ -61,7 +73,7 @@ class Outcome {
     return Spread(status_, 1);
   }
 
-  // *log_det := the sum of the ranks' shares, after Set, on ranks that work.
+  // *log_det := the sum of the ranks' logarithms, on ranks that work. Call after Set.
   Status SumLogDets(Real<T>* log_det) const {
     if (!works()) return Status::Ok();
     const char* terms = static_cast<char*>(RecordOf(0).data) + kLogDet;
@@ -70,7 +82,7 @@ class Outcome {
                                       log_det);
   }
 
-  // *log_det, unless it is null: a logarithm that is NaN where the status is not 0.
+  // Sets *log_det, unless it is null; it is NaN if the status is not 0.
   Status SetLogDet(Real<T>* log_det) const {
     if (log_det == nullptr) return Status::Ok();
     JAXMG_RETURN_IF_ERROR(SumLogDets(log_det));
@@ -78,14 +90,41 @@ class Outcome {
     return Spread(log_det, 1);
   }
 
-  // Results that this rank has computed become NaN, for routines that give none where they fail.
+  // The determinant of routines whose results are NaN only where the status is negative: the sum
+  // of the ranks' logarithms, the product of their signs.
+  Status SetDeterminant(Real<T>* log_abs, T* sign) const {
+    if (works()) {
+      const char* signs = static_cast<char*>(RecordOf(0).data) + kSign;
+      JAXMG_RETURN_IF_ERROR(SumLogDets(log_abs));
+      JAXMG_RETURN_IF_ERROR(
+          device().status().Multiply(Stream::kMain, reinterpret_cast<const T*>(signs),
+                                     kRecordBytes / sizeof(T), context_.comm.size(), sign));
+    }
+    JAXMG_RETURN_IF_ERROR(PoisonIfNegative(1, 1, log_abs));
+    JAXMG_RETURN_IF_ERROR(PoisonIfNegative(1, 1, sign));
+    JAXMG_RETURN_IF_ERROR(Spread(log_abs, 1));
+    return Spread(sign, 1);
+  }
+
+  // Fills results of this rank with NaN if the status is not 0, for routines whose failure leaves
+  // no result.
   template <typename U>
   Status PoisonIfFailed(int64_t m, int64_t n, U* data) const {
     if (!works()) return Status::Ok();
     return device().status().PoisonIf(Stream::kMain, status_, m, n, data, m);
   }
 
-  // What the root has computed for all, if it was the root alone.
+  // Fills results of this rank with NaN if the status is negative, for routines that have results
+  // for a singular matrix.
+  template <typename U>
+  Status PoisonIfNegative(int64_t m, int64_t n, U* data) const {
+    if (!works()) return Status::Ok();
+    auto* failure = static_cast<int32_t*>(RecordOf(context_.comm.size()).data);
+    JAXMG_RETURN_IF_ERROR(device().status().KeepNegative(Stream::kMain, status_, failure));
+    return device().status().PoisonIf(Stream::kMain, failure, m, n, data, m);
+  }
+
+  // Broadcasts a result of the root to all ranks if only the root works.
   template <typename U>
   Status Spread(U* data, int64_t count) const {
     if (!gathers_ || count == 0) return Status::Ok();
@@ -93,7 +132,9 @@ class Outcome {
   }
 
  private:
-  static constexpr int64_t kLogDet = 8;  // where a record has its logarithm
+  // Where a record has its logarithm and its sign.
+  static constexpr int64_t kLogDet = 8;
+  static constexpr int64_t kSign = 16;
 
   Device& device() const { return context_.device; }
   Bytes2D mine() const {

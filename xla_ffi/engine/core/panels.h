@@ -1,8 +1,10 @@
-// Panels: where a factorization's panels lie, in the matrix, in its workspace or on another rank.
+// Panels: the location of a factorization's panels: in the matrix, in its workspace or on another
+// rank.
 //
-// A panel is what is below a diagonal tile. Where it is solved in place it lies in its tile column;
-// else in the workspace, beside the others of its batch, so that one product can take in all of
-// them: each from the row below the batch's first diagonal tile on, column after column.
+// A panel is the part of a tile column below the diagonal tile. If it is solved in place it is in
+// its tile column, else in the workspace, next to the other panels of its batch, so that one
+// product uses all of them. All panels of a batch begin at the row below the batch's first diagonal
+// tile and are stored column after column.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_PANELS_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_PANELS_H_
 
@@ -15,14 +17,15 @@
 
 namespace jaxmg {
 
-// The rows below diagonal tile k of panel k, or below that of the first of several panels.
+// The rows of panel k below diagonal tile k, or of several panels below the diagonal tile of the
+// first.
 template <typename T>
 struct Panel {
   T* data;
   int64_t ld;
 };
 
-// Of some rows B of panels, what makes a product with B^H: B itself, or B^H.
+// A factor B^H of a product, B being some rows of panels: stores B or B^H.
 template <typename T>
 struct Factor {
   T* data;
@@ -30,14 +33,14 @@ struct Factor {
   Op op;
 };
 
-// The workspace, in elements from its begin: everything twice, by the parity of the batch. The
-// parts of panels are there where products are made of those (parts.h), of rows that were gathered.
+// The layout of the workspace, in elements. Every region exists twice, indexed by the parity of the
+// batch. There are regions of parts if products consist of parts (parts.h) and rows are gathered.
 template <typename T>
 struct PanelRegions {
   PanelRegions(const Tiles& tiles, int64_t rows, const Tuning& tuning, const PartsShape& parts) {
     const int64_t width = tiles.width() * PanelsPerUpdate(tiles, tuning);
     const bool received = tiles.ranks() > 1 && !tuning.borrow_panels;
-    const bool any = tiles.nonempty() > 1;  // below a single tile is nothing
+    const bool any = tiles.nonempty() > 1;  // a single tile has no panel
     const bool buffers = any && (received || tuning.panel_block > 0);
     panels = buffers ? rows * width : 0;
     gathered = any && tuning.group_columns > 0 ? tiles.slots() * tiles.width() * width : 0;
@@ -49,14 +52,14 @@ struct PanelRegions {
     }
     size = left > 0 ? first_part + 2 * (left + right) : 2 * (panels + gathered);
   }
-  // Panels that are solved in place lie where their tiles do, not side by side.
+  // One if panels are solved in place, because these are not contiguous.
   static int64_t PanelsPerUpdate(const Tiles& tiles, const Tuning& tuning) {
     if (tuning.panel_block == 0) return 1;
     return std::max<int64_t>(tuning.update_depth / std::max<int64_t>(tiles.width(), 1), 1);
   }
-  int64_t panels;          // the panels of a batch, side by side
-  int64_t gathered;        // their rows that meet this rank's tiles
-  int64_t first_part = 0;  // where parts begin, and those of both
+  int64_t panels;          // the panels of a batch, contiguous
+  int64_t gathered;        // the rows of panels that match this rank's tiles
+  int64_t first_part = 0;  // the offset of the parts, and the sizes of left and right ones
   int64_t left = 0;
   int64_t right = 0;
   int64_t size;
@@ -68,7 +71,7 @@ struct PanelRegions {
   }
 };
 
-// Parts of rows of panels; of several panels one behind the other.
+// Parts of rows of one panel, or of several consecutive panels.
 struct PartsOfPanel {
   Part* data;
   int64_t ld;
@@ -77,7 +80,7 @@ struct PartsOfPanel {
 template <typename T>
 class Panels {
  public:
-  // `products` are those that panels are for.
+  // `products` computes the products with panels.
   Panels(const Matrix<T>& matrix, const Batches& batches, const Tuning& tuning,
          const Blas<T>& products, T* workspace)
       : matrix_(matrix),
@@ -108,7 +111,7 @@ class Panels {
                 (tiles_.offset(k + 1) - tiles_.offset(batch.first + 1)),
             ld};
   }
-  // Panel `first`, and what follows it in its batch, from `row` of the matrix on.
+  // Panel `first` and the later ones of its batch, from `row` of the matrix on.
   Panel<T> From(int64_t first, int64_t row) const {
     const Panel<T> panel = Of(first);
     return {panel.data + (row - tiles_.offset(first + 1)), panel.ld};
@@ -123,9 +126,9 @@ class Panels {
     return Block(panel.data + column * panel.ld, panel.ld, Below(k), columns);
   }
 
-  // Rows are gathered so that tile columns that lie side by side can share one large product.
+  // Whether rows are gathered, so that one large product updates several contiguous tile columns.
   bool gathers() const { return tuning_.group_columns > 0; }
-  // The rows B of a batch that meet this rank's trailing tile columns, or B^H, from `slot` on.
+  // The rows B of a batch that match this rank's trailing tile columns from `slot` on, or B^H.
   Factor<T> Gathered(const Batch& batch, int64_t slot) const {
     T* data = workspace_ + 2 * regions_.panels + batch.index % 2 * regions_.gathered;
     const int64_t first = batches_.FirstTrailing(batch), before = batches_.Columns(first, slot);
@@ -134,17 +137,17 @@ class Panels {
         turned ? Depth(batch.first, batch.last) : batches_.Columns(first, batches_.EndTrailing());
     return {data + (turned ? before * ld : before), ld, stored_};
   }
-  // The rows of a batch that meet the tile in a slot; what is gathered goes on with the next slot.
+  // The rows of a batch that match the tile in a slot. Gathered rows continue with the next slot.
   Factor<T> FactorOfSlot(const Batch& batch, int64_t slot) const {
     return gathers() ? Gathered(batch, slot)
                      : FactorFrom(batch.first, tiles_.offset(tiles_.tile_in(matrix_.rank, slot)));
   }
 
-  // Whether products are made of parts, which are split once for all of them: those of every panel
-  // as left factors, from its first row on, and as right ones those of the rows that meet this
-  // rank's tiles in the slots behind it.
+  // Whether products consist of parts, which are split once for all products. Each panel is split
+  // as a left factor from its first row on, and as a right factor in the rows that match this
+  // rank's tiles in the later slots.
   bool splits() const { return regions_.left > 0; }
-  // Columns of the parts of panels [first, k].
+  // The number of columns of the parts of panels [first, k].
   int64_t PartsDepth(int64_t first, int64_t k) const {
     int64_t depth = 0;
     for (; first <= k; ++first) depth += parts_.Depth(tiles_.width(first));
@@ -165,7 +168,7 @@ class Panels {
             ld};
   }
 
-  // Another rank's panel, which this one reads where it is.
+  // Sets the panel of another rank, which this rank reads in place.
   void Borrow(const Bytes2D& block) {
     borrowed_ = {static_cast<T*>(block.data), static_cast<int64_t>(block.pitch / sizeof(T))};
   }

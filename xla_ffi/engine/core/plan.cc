@@ -13,7 +13,7 @@ Precision ChosenPrecision(Precision asked, int64_t n, const Tuning& tuning) {
 }
 
 int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning) {
-  if (ranks == 1) return tuning.usual_tile;  // nobody to share with, or to wait for
+  if (ranks == 1) return tuning.usual_tile;  // no other rank shares the work or waits
   return std::clamp<int64_t>(block / tuning.least_tiles, 32, tuning.usual_tile);
 }
 
@@ -23,12 +23,49 @@ Tiles TilesOf(const Sizes& sizes, int ranks, const Tuning& tuning) {
 }
 
 template <typename T>
+int64_t SplitBytes(const Tiles& tiles, int64_t rows, Precision precision) {
+  const PartsShape parts = PartsOf<T>(precision);
+  if (parts.depth == 0) return 0;
+  const int64_t columns = tiles.slots() * tiles.width();
+  return (parts.rows * rows + columns) * parts.Depth(std::min(rows, kPartsDepth)) *
+         static_cast<int64_t>(sizeof(Part));
+}
+
+template <typename T>
+bool GathersToSolve(const Sizes& sizes, const Ranks& ranks) {
+  return sizes.tile == 0 && ranks.size > 1 && sizes.n <= OrderOf<T>(ranks.tuning.gather_to_solve);
+}
+
+template <typename T>
+Tiles TilesToSolve(const Sizes& sizes, const Ranks& ranks) {
+  const bool gathers = GathersToSolve<T>(sizes, ranks);
+  Sizes own = sizes;
+  const int size = gathers ? 1 : ranks.size;
+  if (gathers) own.block = sizes.m;
+  const bool whole =
+      sizes.tile == 0 && size == 1 && sizes.n <= OrderOf<T>(ranks.tuning.whole_order);
+  if (whole) own.tile = sizes.n;
+  return TilesOf(own, size, ranks.tuning);
+}
+
+bool GathersToInvert(const Sizes& sizes, const Ranks& ranks) {
+  return sizes.tile == 0 && ranks.size > 1 && sizes.n <= ranks.tuning.gather_to_invert;
+}
+
+Tiles TilesToInvert(const Sizes& sizes, const Ranks& ranks) {
+  if (!GathersToInvert(sizes, ranks)) return TilesOf(sizes, ranks.size, ranks.tuning);
+  Sizes own = sizes;
+  own.block = sizes.m;
+  return TilesOf(own, 1, ranks.tuning);
+}
+
+template <typename T>
 RoutineSpace<T>::RoutineSpace(const Sizes& sizes, const Ranks& ranks, const Tiles& tiles,
                               bool gathers)
     : gathers(gathers),
       works(!gathers || ranks.rank == kRoot),
       tiles(tiles),
-      records(pieces.Reserve<char>(kRecordBytes * (1 + ranks.size))),
+      records(pieces.Reserve<char>(RecordsBytes(ranks.size))),
       tile_column_(sizes.n * tiles.width()) {
   if (gathers && works) gathered = Reserve(sizes.m * sizes.n);
 }
@@ -45,6 +82,9 @@ void RoutineSpace<T>::ReserveOverflow() {
 
 #define JAXMG_INSTANTIATE(T)                                                \
   template Precision ChosenPrecision<T>(Precision, int64_t, const Tuning&); \
+  template int64_t SplitBytes<T>(const Tiles&, int64_t, Precision);         \
+  template bool GathersToSolve<T>(const Sizes&, const Ranks&);              \
+  template Tiles TilesToSolve<T>(const Sizes&, const Ranks&);               \
   template struct RoutineSpace<T>;
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -10,9 +10,9 @@
 namespace jaxmg {
 namespace {
 
-// Exchanges are staged on kPanel and received on kCopy, so that one chunk is staged while the one
-// before it is under way. Moves go beside them on kNext, each cycle of them once its slots are
-// through with their exchanges, or the other way round.
+// Exchanges between ranks are staged on kPanel and received on kCopy, so that one chunk is staged
+// while the previous one is in transfer. Moves within the rank run concurrently on kNext: each
+// cycle starts when the exchanges of its slots have ended, or vice versa.
 template <typename T>
 class Redistribution {
  public:
@@ -25,13 +25,13 @@ class Redistribution {
     const int64_t width = matrix.tiles.width();
     const int64_t column_bytes = std::max<int64_t>(matrix.rows, 1) * sizeof(T);
     const int64_t wanted = flow_.tuning().exchange_bytes / column_bytes;
-    // A half of the staging tile each, unless it is too narrow to be shared.
-    beside_ = width >= 4;
-    chunk_ = std::clamp<int64_t>(wanted, 1, beside_ ? width / 4 : (width + 1) / 2);
-    parts_.resize(std::min<int64_t>((beside_ ? width / 2 : width) / chunk_, kMostParts));
-    const int64_t taken = beside_ ? static_cast<int64_t>(parts_.size()) * chunk_ : 0;
-    move_staging_ = staging + taken * matrix.rows;
-    move_columns_ = width - taken;
+    // Exchanges and moves get half of the staging tile each, unless it is too narrow to be shared.
+    separate_ = width >= 4;
+    chunk_ = std::clamp<int64_t>(wanted, 1, separate_ ? width / 4 : (width + 1) / 2);
+    chunks_.resize(std::min<int64_t>((separate_ ? width / 2 : width) / chunk_, kMostChunks));
+    const int64_t staged = separate_ ? static_cast<int64_t>(chunks_.size()) * chunk_ : 0;
+    move_staging_ = staging + staged * matrix.rows;
+    move_columns_ = width - staged;
   }
 
   Status ToCyclic(const RedistributionPlan& plan) {
@@ -41,8 +41,8 @@ class Redistribution {
       Exchange(exchange);
       Step<T>(flow_, Stream::kCopy).Gives(Slot(exchange.slot));
     }
-    if (!beside_) {
-      // Moves are staged where other ranks may still read chunks.
+    if (!separate_) {
+      // Moves use the staging memory that other ranks may still read.
       Step<T> on(flow_, Stream::kNext);
       on.Follows(Stream::kCopy);
       on.WaitAllSent();
@@ -60,7 +60,7 @@ class Redistribution {
       MoveTiles(cycle);
       for (const TileMove& move : cycle) Step<T>(flow_, Stream::kNext).Gives(Slot(move.source));
     }
-    if (!beside_) Step<T>(flow_, Stream::kPanel).Follows(Stream::kNext);
+    if (!separate_) Step<T>(flow_, Stream::kPanel).Follows(Stream::kNext);
     for (const TileExchange& exchange : plan.exchanges) Exchange(exchange);
     JAXMG_RETURN_IF_ERROR(flow_.Finish());
     MoveLastTile(/*to_overflow=*/false);
@@ -68,18 +68,18 @@ class Redistribution {
   }
 
  private:
-  static constexpr int64_t kMostParts = 4;
+  static constexpr int64_t kMostChunks = 4;
 
-  // A part of the staging tile, and the message that was last sent from it.
-  struct Part {
+  // A chunk of the staging tile, and the last message sent from it.
+  struct Chunk {
     int peer = -1;
     int64_t message = 0;
   };
 
-  // What is in a slot, for the second of both phases, exchanges and moves.
+  // The content of a slot, which the later of the two phases (exchanges, moves) depends on.
   Data& Slot(int64_t slot) { return slot_[slot - TileMove::kStaging]; }
 
-  // The tile that is last in this rank's block, between its place there and the overflow tile.
+  // Moves this rank's last tile between its block and the overflow tile.
   void MoveLastTile(bool to_overflow) {
     if (!matrix_.tiles.has_overflow()) return;
     const int64_t last = matrix_.tiles.slots() - 1;
@@ -93,37 +93,37 @@ class Redistribution {
   }
 
   void Exchange(const TileExchange& exchange) {
-    const int64_t given = matrix_.tiles.width(exchange.given);
-    const int64_t taken = matrix_.tiles.width(exchange.taken);
-    for (int64_t column = 0; column < std::max(given, taken); column += chunk_) {
-      Data place;  // of this chunk
-      if (column < given && FirstRow(exchange.given) < matrix_.rows) {
-        Give(exchange, column, std::min(chunk_, given - column), place);
+    const int64_t outgoing = matrix_.tiles.width(exchange.outgoing);
+    const int64_t incoming = matrix_.tiles.width(exchange.incoming);
+    for (int64_t column = 0; column < std::max(outgoing, incoming); column += chunk_) {
+      Data chunk;  // the columns of this chunk
+      if (column < outgoing && FirstRow(exchange.outgoing) < matrix_.rows) {
+        SendChunk(exchange, column, std::min(chunk_, outgoing - column), chunk);
       }
-      if (column < taken && FirstRow(exchange.taken) < matrix_.rows) {
+      if (column < incoming && FirstRow(exchange.incoming) < matrix_.rows) {
         Step<T> on(flow_, Stream::kCopy);
-        on.Writes(place).Reads(Slot(exchange.slot));
-        on.Recv(exchange.from,
-                Piece(exchange.slot, exchange.taken, column, std::min(chunk_, taken - column)));
+        on.Writes(chunk).Reads(Slot(exchange.slot));
+        on.Recv(exchange.from, Piece(exchange.slot, exchange.incoming, column,
+                                     std::min(chunk_, incoming - column)));
       }
     }
   }
 
-  void Give(const TileExchange& exchange, int64_t column, int64_t columns, Data& place) {
-    Part& part = parts_[next_part_];
-    const int64_t rows = matrix_.rows - FirstRow(exchange.given);
+  void SendChunk(const TileExchange& exchange, int64_t column, int64_t columns, Data& chunk) {
+    Chunk& last = chunks_[next_chunk_];
+    const int64_t rows = matrix_.rows - FirstRow(exchange.outgoing);
     const Bytes2D staged =
-        Block(staging_ + next_part_ * chunk_ * matrix_.rows, rows, rows, columns);
-    Step<T> on(flow_, Stream::kPanel, "stage", exchange.given);
-    on.Reads(Slot(exchange.slot), place);
-    if (part.peer >= 0) on.AwaitsSent(part.peer, part.message);
-    on.CopyWithin(staged, Piece(exchange.slot, exchange.given, column, columns));
+        Block(staging_ + next_chunk_ * chunk_ * matrix_.rows, rows, rows, columns);
+    Step<T> on(flow_, Stream::kPanel, "stage", exchange.outgoing);
+    on.Reads(Slot(exchange.slot), chunk);
+    if (last.peer >= 0) on.AwaitsSent(last.peer, last.message);
+    on.CopyWithin(staged, Piece(exchange.slot, exchange.outgoing, column, columns));
     on.Send(exchange.to, staged);
-    part = {exchange.to, flow_.comm().Sent(exchange.to)};
-    next_part_ = (next_part_ + 1) % parts_.size();
+    last = {exchange.to, flow_.comm().Sent(exchange.to)};
+    next_chunk_ = (next_chunk_ + 1) % chunks_.size();
   }
 
-  // As many columns of all its tiles at a time as can be staged.
+  // Moves as many columns of all tiles at a time as the staging memory holds.
   void MoveTiles(const MoveCycle& cycle) {
     for (int64_t column = 0; column < matrix_.tiles.width(); column += move_columns_) {
       for (const TileMove& move : cycle) {
@@ -131,13 +131,13 @@ class Redistribution {
         if (left <= 0) continue;
         const int64_t columns = std::min(left, move_columns_);
         Step<T> on(flow_, Stream::kNext, "move tile", move.tile);
-        on.CopyWithin(Moved(move.target, move.tile, column, columns),
-                      Moved(move.source, move.tile, column, columns));
+        on.CopyWithin(PieceToMove(move.target, move.tile, column, columns),
+                      PieceToMove(move.source, move.tile, column, columns));
       }
     }
   }
 
-  Bytes2D Moved(int64_t slot, int64_t tile, int64_t column, int64_t columns) const {
+  Bytes2D PieceToMove(int64_t slot, int64_t tile, int64_t column, int64_t columns) const {
     if (slot != TileMove::kStaging) return Piece(slot, tile, column, columns);
     const int64_t rows = matrix_.rows - FirstRow(tile);
     return Block(move_staging_, rows, rows, columns);
@@ -157,13 +157,13 @@ class Redistribution {
   const Matrix<T>& matrix_;
   const Region region_;
   T* const staging_;
-  bool beside_;    // moves and exchanges can be staged beside each other
-  int64_t chunk_;  // columns of an exchange
-  std::vector<Part> parts_;
-  size_t next_part_ = 0;
+  bool separate_;  // whether moves and exchanges have separate staging
+  int64_t chunk_;  // columns of a chunk of an exchange
+  std::vector<Chunk> chunks_;
+  size_t next_chunk_ = 0;
   T* move_staging_;
   int64_t move_columns_;
-  std::vector<Data> slot_;  // the staging tile's first
+  std::vector<Data> slot_;  // the first one is the staging tile
 };
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 namespace jaxmg {
 
-// Eigenvalues, and their eigenvectors, by their places in ascending order: [first, last).
+// The eigenvalues with indices [first, last) in ascending order, and their eigenvectors.
 struct Subset {
   int64_t first, last;
   int64_t count() const { return last - first; }

@@ -1,4 +1,4 @@
-// The transposition of a distributed triangle.
+// TransposeUpper: transposes a distributed triangle.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_TRANSPOSE_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_TRANSPOSE_H_
 
@@ -6,9 +6,9 @@
 
 namespace jaxmg {
 
-// V in the upper triangle of a block-cyclic matrix, whole diagonal tiles included, to V^H in the
-// lower one: every tile goes to the rank that owns its mirror image. Tiles above the diagonal stay.
-// Workspace: one tile. Enqueued on kMain.
+// Writes V^H to the lower triangle of a block-cyclic matrix whose upper triangle, with full
+// diagonal tiles, is V. Sends every tile to the rank that owns its mirror image. Tiles above the
+// diagonal are unchanged. Workspace: one tile. Enqueued on kMain.
 template <typename T>
 Status TransposeUpper(const RankContext& context, const Matrix<T>& matrix, T* one_tile);
 

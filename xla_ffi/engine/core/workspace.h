@@ -1,4 +1,4 @@
-// Workspace: one allocation of a device's memory in aligned pieces.
+// Workspace: one allocation of device memory, divided into aligned pieces.
 #ifndef JAXMG_XLA_FFI_ENGINE_CORE_WORKSPACE_H_
 #define JAXMG_XLA_FFI_ENGINE_CORE_WORKSPACE_H_
 
@@ -12,7 +12,7 @@
 
 namespace jaxmg {
 
-// The bytes of a piece, so that the next one is aligned.
+// Rounds the bytes of a piece up so that the next piece is aligned.
 inline size_t Aligned(size_t bytes) {
   constexpr size_t kAlignment = 256;
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -25,7 +25,7 @@ struct Piece {
   int64_t elements = 0;
 };
 
-// The pieces of one allocation, before there is memory for them.
+// The layout of one allocation, before the memory is allocated.
 class Pieces {
  public:
   template <typename T>
@@ -40,7 +40,7 @@ class Pieces {
   size_t bytes_ = 0;
 };
 
-// Reserve all pieces first, then allocate.
+// Reserve all pieces before calling Allocate.
 class Workspace : public Pieces {
  public:
   Workspace() = default;

@@ -16,7 +16,7 @@ Bytes2D Message(const ChaseShape& shape, int64_t k, const T* data) {
   return Block(data, shape.elements(k), shape.elements(k), 1);
 }
 
-// The blocks of a group at most.
+// The maximum number of elements of a group's blocks.
 int64_t GroupElements(const ChaseShape& shape) {
   const int64_t width = std::min(shape.group, shape.sweeps());
   return shape.StepsOf(0) * (shape.b + width) * width;
@@ -26,8 +26,8 @@ int64_t BlockElements(const ChaseShape& shape) {
   return shape.bundle / shape.group * GroupElements(shape);
 }
 
-// As many that what a bundle's groups touch of them, in two steps in turn, stays in a cache, and
-// not so few that products become slow.
+// The number of columns to apply at a time: few enough that the rows that a bundle's groups access
+// in two consecutive steps stay in a cache, and enough for fast products.
 template <typename T>
 int64_t ColumnsAtOnce(const Tuning& tuning, const ChaseShape& shape, int64_t columns) {
   if (tuning.resident_bytes == 0) return columns;
@@ -49,7 +49,7 @@ int64_t ApplyChaseWorkspace(const ChaseShape& shape, int64_t columns) {
 
 template <typename T>
 Status ChaseBulges(const RankContext& context, const ChaseShape& shape, bool vectors, T* band,
-                   int64_t ldb, Real<T>* d, Real<T>* e, T* kept, T* workspace) {
+                   int64_t ldb, Real<T>* d, Real<T>* e, T* bundles, T* workspace) {
   const int64_t n = shape.n;
   const int rank = context.comm.rank();
   if (n == 0) return Status::Ok();
@@ -60,14 +60,14 @@ Status ChaseBulges(const RankContext& context, const ChaseShape& shape, bool vec
       on.Chase(n, shape.b, band, ldb, int64_t{0}, shape.sweeps(), nullptr, int64_t{0}, nullptr,
                int64_t{0});
     }
-    // What is sent lies in two buffers in turn.
+    // Two buffers alternate as the source of sends.
     std::array<Room, 2> rooms;
     int64_t sent = 0;
     for (int64_t k = 0; vectors && k < shape.bundles(); ++k) {
       Step<T> on(flow, Stream::kMain, "chase", k);
       const int owner = shape.owner(k);
       Room& room = rooms[sent % 2];
-      T* v = kept + shape.offset(k);
+      T* v = bundles + shape.offset(k);
       if (owner != kRoot) {
         v = workspace + sent % 2 * shape.elements(0);
         on.AwaitsSent(room);
@@ -82,7 +82,7 @@ Status ChaseBulges(const RankContext& context, const ChaseShape& shape, bool vec
     Step<T>(flow, Stream::kMain).TakeTridiagonal(n, band, ldb, d, e);
   } else if (vectors) {
     for (int64_t k = rank; k < shape.bundles(); k += shape.ranks) {
-      Step<T>(flow, Stream::kMain).Recv(kRoot, Message(shape, k, kept + shape.offset(k)));
+      Step<T>(flow, Stream::kMain).Recv(kRoot, Message(shape, k, bundles + shape.offset(k)));
     }
   }
   Step<T>(flow, Stream::kMain).Broadcast(kRoot, Block(d, n, n, 1));
@@ -91,7 +91,7 @@ Status ChaseBulges(const RankContext& context, const ChaseShape& shape, bool vec
 }
 
 template <typename T>
-Status ApplyChase(const RankContext& context, const ChaseShape& shape, const T* kept,
+Status ApplyChase(const RankContext& context, const ChaseShape& shape, const T* bundles,
                   int64_t columns, T* z, T* workspace) {
   if (shape.sweeps() == 0) return Status::Ok();
   const int rank = context.comm.rank();
@@ -100,18 +100,18 @@ Status ApplyChase(const RankContext& context, const ChaseShape& shape, const T* 
   T* products = weighted + BlockElements(shape);
   const int64_t at_once = ColumnsAtOnce<T>(context.device.tuning(), shape, columns);
   auto place = [&](int64_t k, const T* buffer) {
-    return shape.owner(k) == rank ? kept + shape.offset(k) : buffer;
+    return shape.owner(k) == rank ? bundles + shape.offset(k) : buffer;
   };
   auto gather = [&](Step<T>& on, int64_t k, T* buffer) {
     on.Broadcast(shape.owner(k), Message(shape, k, place(k, buffer)));
   };
-  // Those of a bundle from sweep `first` on, whose blocks are there.
+  // Applies the groups of a bundle whose blocks are expanded, from sweep `first` on.
   auto apply_groups = [&](Step<T>& on, int64_t first, int64_t begin, int64_t end, int64_t width) {
     const SweepGroups groups = {shape.n, shape.b, first, shape.group, width, GroupElements(shape),
                                 begin,   end};
     on.ApplyGroups(groups, columns, at_once, blocks, weighted, z, columns, products);
   };
-  // The product of all sweeps from the left: the last one first.
+  // Multiplies with all sweeps from the left: the last sweep first.
   auto apply = [&](Step<T>& on, int64_t k, const T* buffer) {
     if (columns == 0) return;
     const T* v = place(k, buffer);
@@ -119,12 +119,12 @@ Status ApplyChase(const RankContext& context, const ChaseShape& shape, const T* 
     const T* tau = v + rows * shape.width(k);
     const int64_t groups = (shape.width(k) + shape.group - 1) / shape.group;
     auto expand = [&](int64_t g, int64_t width) {
-      const int64_t past = g * shape.group;  // sweeps of the bundle
+      const int64_t past = g * shape.group;  // the sweeps of the bundle before the group
       on.ExpandReflectors(shape.n, shape.b, shape.first(k) + past, width, v + past * rows + past,
                           rows, tau + past * steps, steps, blocks + g * GroupElements(shape),
                           weighted + g * GroupElements(shape));
     };
-    // The last group may be a narrower one, which goes alone.
+    // The last group may be narrower; it is applied separately.
     const int64_t last = shape.width(k) - (groups - 1) * shape.group;
     const int64_t alike = last == shape.group ? groups : groups - 1;
     if (alike < groups) {

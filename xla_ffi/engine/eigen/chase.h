@@ -3,11 +3,11 @@
 // whose columns are spread over ranks. (Bischof, Lang and Sun 2000; Haidar, Ltaief and Dongarra
 // 2011.)
 //
-// One rank chases: 6 n^2 b operations, four times that in complex numbers. Its sweeps' reflectors,
-// n^2 / 2 numbers, go to the ranks, some sweeps at a time. The way back, 2 n^2 (1 + group / b)
-// operations a column of the matrix, is products with blocks of a group's reflectors, on the
-// columns that a rank has; who has reflectors sends them to all, the next while some are being
-// applied.
+// One rank chases: 6 n^2 b operations, four times as many in complex arithmetic. It distributes the
+// reflectors, n^2 / 2 numbers, to the ranks, some sweeps at a time. The back-transformation takes 2
+// n^2 (1 + group / b) operations per column of the matrix. It multiplies each rank's columns with
+// blocks of a group's reflectors. The owner of reflectors broadcasts them while the previous ones
+// are applied.
 #ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_CHASE_H_
 #define JAXMG_XLA_FFI_ENGINE_EIGEN_CHASE_H_
 
@@ -20,12 +20,12 @@
 namespace jaxmg {
 
 // The sweeps over a band of order n with b subdiagonals. They are chased and sent in bundles of
-// `bundle` sweeps, which the ranks keep in turn, and applied in groups of `group` sweeps; a bundle
-// is some groups. (A device that has many sweeps under way at a time wants bundles of more than
-// those; a group's blocks are b + group - 1 rows by group columns.)
+// `bundle` sweeps, which are stored on the ranks in turn, and applied in groups of `group` sweeps.
+// A bundle consists of whole groups. (A bundle should have more sweeps than the device runs at a
+// time. The blocks of a group are b + group - 1 rows by group columns.)
 //
-// A bundle is one piece of memory: its vectors, rows x width column-major, from the first row that
-// one of them reaches, and steps x width factors tau behind them (chase_kernels.h).
+// A bundle is contiguous in memory: its vectors, rows x width column-major, from the first row that
+// one of them reaches, then steps x width factors tau (chase_kernels.h).
 struct ChaseShape {
   ChaseShape(int64_t n, int64_t b, int64_t group, int64_t bundle, int ranks)
       : n(n),
@@ -36,17 +36,17 @@ struct ChaseShape {
 
   int64_t sweeps() const { return std::max<int64_t>(n - 1, 0); }
   int64_t bundles() const { return (sweeps() + bundle - 1) / bundle; }
-  // Of bundle k.
+  // Properties of bundle k.
   int64_t first(int64_t k) const { return k * bundle; }
   int64_t width(int64_t k) const { return std::min(bundle, sweeps() - first(k)); }
   int64_t rows(int64_t k) const { return std::max<int64_t>(n - 1 - first(k), 0); }
   int64_t steps(int64_t k) const { return StepsOf(first(k)); }
   int64_t elements(int64_t k) const { return (rows(k) + steps(k)) * width(k); }
   int owner(int64_t k) const { return static_cast<int>(k % ranks); }
-  // Where a bundle lies in its owner's memory, and how much of that there is on a rank.
+  // The offset of a bundle in its owner's memory, and the elements of all bundles of a rank.
   int64_t offset(int64_t k) const { return Sum(owner(k), k); }
-  int64_t kept(int rank) const { return Sum(rank, bundles()); }
-  // The reflectors of a sweep.
+  int64_t stored(int rank) const { return Sum(rank, bundles()); }
+  // The number of reflectors of a sweep.
   int64_t StepsOf(int64_t sweep) const { return std::max<int64_t>(n - 1 - sweep + b - 1, 0) / b; }
 
   const int64_t n, b, group, bundle;
@@ -60,22 +60,23 @@ struct ChaseShape {
   }
 };
 
-// The elements of workspace that ChaseBulges needs on a rank, and ApplyChase for so many columns.
+// The elements of workspace that ChaseBulges needs on a rank, and that ApplyChase needs for
+// `columns` columns.
 int64_t ChaseWorkspace(const ChaseShape& shape, int rank, bool vectors);
 int64_t ApplyChaseWorkspace(const ChaseShape& shape, int64_t columns);
 
-// `band` lies on rank 0, as chase_kernels.h has it, and is overwritten; other ranks' is not looked
-// at. The tridiagonal matrix, d (n) and what is beside it, e (n - 1), to every rank. With
-// `vectors`, `kept` becomes this rank's bundles, shape.kept(rank) elements. All in device memory; d
-// and e are the same bits on all ranks, and with vectors and without.
+// Reduces `band` (rank 0 only, in the format of chase_kernels.h; overwritten) to a tridiagonal
+// matrix. Every rank gets its diagonal d (n) and its off-diagonal e (n - 1). With `vectors`, writes
+// this rank's bundles, shape.stored(rank) elements, to `bundles`. All arrays are in device memory.
+// d and e are bitwise equal on all ranks, and with or without vectors.
 template <typename T>
 Status ChaseBulges(const RankContext& context, const ChaseShape& shape, bool vectors, T* band,
-                   int64_t ldb, Real<T>* d, Real<T>* e, T* kept, T* workspace);
+                   int64_t ldb, Real<T>* d, Real<T>* e, T* bundles, T* workspace);
 
-// z := z Q^H, `columns` (which may differ between ranks, and be 0) x n: the conjugate transpose of
-// a product with Q.
+// z := z Q^H, the conjugate transpose of a product with Q. z is `columns` x n; `columns` may differ
+// between ranks and may be 0.
 template <typename T>
-Status ApplyChase(const RankContext& context, const ChaseShape& shape, const T* kept,
+Status ApplyChase(const RankContext& context, const ChaseShape& shape, const T* bundles,
                   int64_t columns, T* z, T* workspace);
 
 }  // namespace jaxmg

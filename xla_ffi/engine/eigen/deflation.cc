@@ -10,7 +10,7 @@ namespace {
 
 enum Group : int8_t { kTop, kAll, kBottom, kGroups };
 
-// The scan of one merge.
+// Scans the columns of one merge.
 template <typename R>
 class Scan {
  public:
@@ -43,8 +43,8 @@ class Scan {
   }
 
  private:
-  // Columns come with d ascending. One that takes part is pending until the next one that does is
-  // known: they may be so close that a rotation makes the first one's z vanish.
+  // Columns are scanned with ascending d. A column that takes part is pending until the next one
+  // that does is known: if both are close, a rotation makes the z of the first one vanish.
   void Visit(int32_t column) {
     if (!(found_.rho * std::abs(z_[column]) > tolerance_)) {
       deflated_.push_back(column);
@@ -97,7 +97,8 @@ class Scan {
       tables_.columns[g] = kept_[i];
       tables_.grouped[g] = tables_.d[i];
     }
-    // Rotations have changed d by less than the tolerance, but that may be beyond a neighbour.
+    // Rotations change d by less than the tolerance, which may be more than the distance to a
+    // neighbour.
     std::stable_sort(deflated_.begin(), deflated_.end(),
                      [this](int32_t a, int32_t b) { return d_[a] < d_[b]; });
     for (int64_t i = k; i < n_; ++i) {

@@ -23,7 +23,8 @@ class Divide {
   Status Run(R* d, const R* e, int32_t* info) {
     JAXMG_RETURN_IF_ERROR(device_.FillInt32(kMain, problem_.on_device.info, 1, 0));
     const int64_t n = problem_.n;
-    R scale = 0;  // the eigenvalues' scale is 1 in between, so that no square overflows
+    R scale =
+        0;  // the matrix is scaled to eigenvalues of at most about 1, so that no square overflows
     for (int64_t i = 0; i < n; ++i) {
       scale = std::max({scale, std::abs(d[i]), i + 1 < n ? std::abs(e[i]) : R(0)});
     }
@@ -48,7 +49,8 @@ class Divide {
   }
 
  private:
-  // Leaves in rows of two ranks are solved by both; the whole, if it is one, by all.
+  // A leaf in the rows of two ranks is solved by both; if the whole matrix is a leaf, all ranks
+  // solve it.
   Status SolveLeaves(const std::vector<Span>& leaves, bool whole) {
     const EigenvectorRows<R>* vectors = problem_.vectors;
     if (vectors != nullptr && !whole && problem_.rows.begin < problem_.rows.end) {
@@ -57,7 +59,7 @@ class Divide {
     }
     std::vector<R> ends(2 * problem_.tuning.leaf);
     for (const Span& leaf : leaves) {
-      // The leaf's vectors, or their first row and their last one.
+      // The leaf's vectors, or only their first and last row.
       const int64_t n = leaf.end - leaf.begin, rows = vectors != nullptr ? n : 2;
       R* q = vectors == nullptr ? ends.data()
                                 : problem_.on_host.leaves +
@@ -88,7 +90,7 @@ class Divide {
     const int64_t n = leaf.end - leaf.begin;
     const int64_t begin = std::max(leaf.begin, problem_.rows.begin),
                   end = std::min(leaf.end, problem_.rows.end);
-    // A leaf that is the whole has the vectors that are wanted, in their order.
+    // If the whole matrix is a leaf, its vectors are the result, already in order.
     const int64_t first = whole ? vectors->first : 0;
     const int64_t columns = whole ? vectors->last - first : n;
     if (begin >= end || columns == 0) return Status::Ok();

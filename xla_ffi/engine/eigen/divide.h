@@ -1,12 +1,13 @@
-// Eigenvalues and eigenvectors of a real symmetric tridiagonal matrix by divide and conquer (what
-// LAPACK calls stedc), with rows of the eigenvectors on the ranks.
+// Eigenvalues and eigenvectors of a real symmetric tridiagonal matrix by divide and conquer
+// (LAPACK's stedc), with the rows of the eigenvectors distributed over the ranks.
 //
-// A matrix that is torn in two is a merge of rank one of its halves' eigenproblems: with D their
-// eigenvalues and Q = diag(Q1, Q2), it is Q (D + rho z z^T) Q^T. z is a row of Q1 and one of Q2,
-// and the eigenvectors U of the inner matrix, of order k after deflation, follow from O(k) numbers.
-// So each rank computes its rows of Q U alone: no merge moves a matrix. Between the ranks of a
-// merge pass z and D, and then each one's share of the roots and of the refined z; all others are
-// left alone. 4/3 n^3 operations without deflation in n/P rows each, nearly all in products.
+// A matrix torn in two halves is a rank-one modification of their eigenproblems: with eigenvalues D
+// and eigenvectors Q = diag(Q1, Q2) of the halves, it is Q (D + rho z z^T) Q^T. z consists of a row
+// of Q1 and one of Q2, and the eigenvectors U of the inner matrix, of order k after deflation,
+// follow from O(k) numbers. So each rank computes its rows of Q U independently, and no merge moves
+// a matrix. The ranks of a merge exchange z and D, then their shares of the roots and of the
+// refined z. Without deflation this takes 4/3 n^3 operations, distributed by rows, nearly all in
+// products.
 //
 // Sources: Cuppen 1981; Gu and Eisenstat, A divide-and-conquer algorithm for the symmetric
 // tridiagonal eigenproblem, 1995 (the refined z, which makes U orthogonal); Rutter 1994 (deflation,
@@ -22,20 +23,20 @@
 namespace jaxmg {
 
 struct DivideTuning {
-  // Matrices of at most this order are not torn, but solved on the host.
+  // Matrices of at most this order are solved on the host instead of being torn.
   int64_t leaf = 32;
-  // Eigenvectors of a merge that are made, and multiplied with, at a time.
+  // The number of eigenvectors of a merge that are computed and multiplied at a time.
   int64_t panel = 512;
-  // Limits: sweeps an eigenvalue of a leaf, of which two are usual, and evaluations a root, of
-  // which four are.
+  // Iteration limits: sweeps per eigenvalue of a leaf (usually two are needed) and evaluations per
+  // root (usually four).
   int leaf_sweeps = 30;
   int evaluations = 100;
 };
 
-// Bytes that a rank needs beside its vectors.
+// The bytes of workspace that a rank needs in addition to its vectors.
 struct DivideBytes {
   int64_t device;
-  int64_t host;  // from AllocateOnHost
+  int64_t host;  // of memory from AllocateOnHost
 };
 template <typename R>
 DivideBytes DivideWorkspace(int64_t n, int64_t block, bool vectors,
@@ -46,10 +47,10 @@ struct DivideSpace {
   void* host;
 };
 
-// One rank's rows of the eigenvectors that belong to eigenvalues [first, last), ascending: rows
-// [rank * block, (rank + 1) * block) as far as there are as many. Both matrices have room for these
-// rows and n columns, ld is at most max(block, 1), and block times the number of ranks at least n.
-// The vectors come to the first last - first columns of q.
+// One rank's rows of the eigenvectors of eigenvalues [first, last) in ascending order: rows [rank *
+// block, min((rank + 1) * block, n)). Both matrices have room for these rows and n columns. ld is
+// at most max(block, 1), and block times the number of ranks is at least n. The vectors are written
+// to the first last - first columns of q.
 template <typename R>
 struct EigenvectorRows {
   int64_t first, last;
@@ -57,17 +58,18 @@ struct EigenvectorRows {
   int64_t ld;
 };
 
-// d (n) and e (n - 1), in the host's memory and the same on every rank, are the matrix; d becomes
-// the eigenvalues, ascending, the same bits on every rank. Without `vectors` these alone, in O(n^2)
-// operations: of the vectors of every merge only the first row and the last one are kept.
+// The matrix has the diagonal d (n) and the off-diagonal e (n - 1), both in host memory and equal
+// on all ranks. d is overwritten by the eigenvalues, ascending and bitwise equal on all ranks.
+// Without `vectors` only the eigenvalues are computed, in O(n^2) operations: of the vectors of a
+// merge only the first and the last row are needed.
 //
-// *info becomes i + 1, on every rank, where d_i or e_i is not finite, and nothing else is done;
-// where an iteration came to its limit it is positive on a rank at least, and the results are of no
-// use on any; else 0. All of it runs on kMain, and vectors are there when the stream's work so far
-// is done: the space may not change before.
+// *info is set to i + 1 on every rank, without further work, if d_i or e_i is not finite. If an
+// iteration reaches its limit, *info is positive on at least one rank and the results are undefined
+// on all. Otherwise it is 0. All work runs on kMain; `space` must not change before that work is
+// complete.
 //
-// The host waits for its device once a level of the tree (log2(n / leaf) levels), for z and the
-// eigenvalues of the level before, and once more for the last level's.
+// The host waits for its device once per level of the tree (log2(n / leaf) levels), for z and the
+// eigenvalues of the previous level, and once for those of the last level.
 template <typename R>
 Status DivideAndConquer(const RankContext& context, int64_t n, int64_t block, R* d, const R* e,
                         const EigenvectorRows<R>* vectors, const DivideSpace& space, int32_t* info,

@@ -29,8 +29,8 @@ class Level {
         d_(d),
         failed_(failed) {}
 
-  // The merges of a level have no rows in common: each step is enqueued for all of them before the
-  // next one, so that neither the host nor a device waits for one alone.
+  // The merges of a level have no rows in common. Each step is enqueued for all of them before the
+  // next step, so that the host and the devices wait once per step and not once per merge.
   Status Run(std::vector<Merge<R>>& level) {
     JAXMG_RETURN_IF_ERROR(device_.NewEvent(&reached_));
     JAXMG_RETURN_IF_ERROR(Exchange(level));
@@ -43,7 +43,7 @@ class Level {
   }
 
  private:
-  // One of this rank's pieces of Q in a merge: rows above the middle, or below it.
+  // A piece of this rank's rows of Q in a merge: those above the middle, or those below it.
   struct Part {
     R *q, *work;  // at the merge's first column
     int64_t ld, rows;
@@ -65,7 +65,7 @@ class Level {
     return Status::Ok();
   }
 
-  // All ranks of a merge get its z and the eigenvalues of its halves, and their hosts too.
+  // Sends z and the eigenvalues of the halves to all ranks of a merge and to their hosts.
   Status Exchange(const std::vector<Merge<R>>& level) {
     JAXMG_RETURN_IF_ERROR(WaitAllSent(comm_, kMain));
     for (const Merge<R>& m : level) {
@@ -138,14 +138,14 @@ class Level {
     return parts;
   }
 
-  // This rank's share of what there are k of.
+  // This rank's share of k items.
   Span ShareOf(const Merge<R>& m, int rank) const {
     const int64_t ranks = m.last - m.first + 1, share = (m.found.k + ranks - 1) / ranks;
     const int64_t begin = std::min((rank - m.first) * share, m.found.k);
     return {begin, std::min(begin + share, m.found.k)};
   }
 
-  // `data` is the merge's array, of which there are `columns` at n's distance. An empty share is
+  // `data` is the merge's part of `columns` arrays, which are n elements apart. An empty share is
   // not sent.
   Status SendShare(const Merge<R>& m, R* data, int64_t columns) {
     const Span mine = ShareOf(m, rank_);
@@ -161,14 +161,15 @@ class Level {
     });
   }
 
-  // Where nothing is left of a merge, its halves' eigenproblems stay as they are; only of the whole
-  // the vectors have to be brought into order.
+  // If a merge deflates completely, the eigenproblems of its halves are unchanged; only the vectors
+  // of the whole matrix must be sorted.
   bool HasWork(const Merge<R>& m) const { return m.found.k > 0 || IsWhole(m); }
 
-  // Columns that take part come to `work`, grouped, and the others behind them; this rank's roots.
+  // Copies the columns that take part to `work`, grouped, and the deflated ones behind them.
+  // Computes this rank's roots.
   Status Begin(const Merge<R>& m) {
     if (vectors_ == nullptr && !IsWhole(m)) {
-      // In rows that stay, the other half's columns have nothing yet.
+      // In rows that are unchanged, the columns of the other half are not initialized.
       JAXMG_RETURN_IF_ERROR(
           blas_.SetZero(kMain, m.end - m.middle, 1, on_device_.first + m.middle, n_));
       JAXMG_RETURN_IF_ERROR(
@@ -203,7 +204,7 @@ class Level {
     return Status::Ok();
   }
 
-  // All roots, and of these this rank's share of z.
+  // Exchanges all roots and computes this rank's share of the refined z.
   Status Refine(const Merge<R>& m) {
     if (m.found.k == 0) return Status::Ok();
     const MergeTables<R> tables = Tables(m, on_device_.tables);
@@ -236,7 +237,7 @@ class Level {
     return Status::Ok();
   }
 
-  // The eigenvalues, and where among the vectors that are wanted each column's place is.
+  // Merges the eigenvalues and computes the position of each column in the requested vectors.
   Status FinishWhole(const Merge<R>& m) {
     JAXMG_RETURN_IF_ERROR(
         device_.Copy(kMain, Block(on_host_.roots, n_, n_, 1), Block(on_device_.roots, n_, n_, 1)));
@@ -261,14 +262,16 @@ class Level {
     JAXMG_RETURN_IF_ERROR(device_.Copy(kMain, Block(on_device_.places, n_, n_, 1),
                                        Block(on_host_.places, n_, n_, 1)));
     if (k > 0) JAXMG_RETURN_IF_ERROR(RecvShares(m, on_device_.refined, 1));
-    // Roots ascend, and so does the rest; if not, places would lie outside of q.
+    // The roots and the deflated eigenvalues are ascending; otherwise positions would be out of
+    // bounds in q.
     const int64_t found =
         std::max<int64_t>(roots.end - roots.begin, 0) + std::max<int64_t>(rest.end - rest.begin, 0);
     if (found != vectors_->last - vectors_->first) {
       *failed_ = true;
       return Status::Ok();
     }
-    // A panel goes where it belongs if its columns lie side by side there, else piecemeal.
+    // Writes a panel to its destination directly if its columns are contiguous there, else column
+    // by column.
     auto together = [&](int64_t root, int64_t columns) {
       return on_host_.places[root + columns - 1] - on_host_.places[root] == columns - 1;
     };
@@ -294,8 +297,8 @@ class Level {
 
   static Status Nothing(const Part&, int64_t, int64_t) { return Status::Ok(); }
 
-  // Columns of Q U for the roots of a range, panel by panel, to target(part, root, columns);
-  // done(part, root, columns) after each.
+  // Computes the columns of Q U for a range of roots, panel by panel, in target(part, root,
+  // columns), and calls done(part, root, columns) after each.
   template <typename Target, typename Done = decltype(&Nothing)>
   Status Multiply(const Merge<R>& m, const Span& roots, const Target& target,
                   const Done& done = &Nothing) {

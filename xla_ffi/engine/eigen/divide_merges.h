@@ -9,9 +9,10 @@
 
 namespace jaxmg {
 
-// All merges of a level that this rank has a part in; their halves' eigenvalues and rows of vectors
-// are in the problem's space. From the merge that is the whole come the eigenvalues, ascending, to
-// d (n, the host's), the vectors that are wanted, and in *failed whether a root has not been found.
+// Performs all merges of a level in which this rank takes part. The eigenvalues and rows of vectors
+// of their halves are in the problem's space. The merge of the whole matrix writes the eigenvalues,
+// ascending, to d (n, host memory), and the requested vectors. *failed is set if a root did not
+// converge.
 template <typename R>
 Status MergeLevel(const DivideProblem<R>& problem, std::vector<Merge<R>>& merges, R* d,
                   bool* failed);

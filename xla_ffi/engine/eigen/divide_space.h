@@ -1,4 +1,4 @@
-// What divide and conquer is called with, and its memory beside the vectors.
+// The arguments of divide and conquer, and its workspace.
 #ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_SPACE_H_
 #define JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_SPACE_H_
 
@@ -11,7 +11,7 @@
 
 namespace jaxmg {
 
-// Hands out pieces of `base`, or of nothing, to count them.
+// Divides `base` into pieces. With a null `base` it only counts their bytes.
 class Pieces {
  public:
   explicit Pieces(void* base) : base_(static_cast<char*>(base)) {}
@@ -29,13 +29,13 @@ class Pieces {
   int64_t taken_ = 0;
 };
 
-// Arrays of n elements; those of a merge are at its first column.
+// Arrays of n elements. A merge uses the part from its first column on.
 template <typename R>
 struct DeviceSpace {
   DeviceSpace(void* base, int64_t n, int64_t block, bool vectors, const DivideTuning& tuning) {
     Pieces pieces(base);
-    // Side by side: three that pass between ranks when roots have been found, and from the third
-    // on the two or three that pass before.
+    // Contiguous: ranks exchange the first three arrays after the roots are computed, and before
+    // that the two or three arrays from the third on.
     origin = pieces.Take<R>(5 * n);
     const int64_t step = base == nullptr ? 0 : n;
     tau = origin + step;
@@ -53,18 +53,18 @@ struct DeviceSpace {
   }
 
   R *origin, *tau, *roots;
-  // Rows of the vectors: z, or without vectors the first one and the last one of every merge.
+  // Rows of the vectors: z, or without vectors the first and the last row of every merge.
   R *first, *last;
   R* refined;
   char* tables;
   int32_t *places, *info;
-  R* rows;   // without vectors, what `work` is to q
+  R* rows;   // without vectors: the counterpart of `work`
   R* u;      // a panel of the inner matrix's eigenvectors
-  R* panel;  // one of vectors
+  R* panel;  // a panel of eigenvectors
   int64_t bytes;
 };
 
-// What its host writes, and reads.
+// The arrays that the host writes and reads.
 template <typename R>
 struct HostSpace {
   HostSpace(void* base, int64_t n, int64_t block, bool vectors, const DivideTuning& tuning) {
@@ -84,7 +84,7 @@ struct HostSpace {
   R *roots, *first, *last;
   char* tables;
   int32_t *places, *info;
-  R* leaves;  // vectors, each leaf's from its first row times the order of a leaf on
+  R* leaves;  // vectors; those of a leaf begin at its first row times the maximum order of a leaf
   int64_t bytes;
 };
 
@@ -103,8 +103,8 @@ struct DivideProblem {
         on_device(space.device, n, block, vectors != nullptr, tuning),
         on_host(space.host, n, block, vectors != nullptr, tuning) {}
 
-  // Eigenvalues and rows of vectors in columns [begin, end), as they pass between ranks: z alone,
-  // or both rows that are kept.
+  // The eigenvalues and rows of vectors in columns [begin, end) that ranks exchange: z, or the
+  // first and the last row.
   template <typename Space>
   Bytes2D Exchanged(const Space& space, int64_t begin, int64_t end) const {
     return Block(space.roots + begin, n, end - begin, vectors != nullptr ? 2 : 3);
@@ -112,7 +112,7 @@ struct DivideProblem {
 
   const RankContext context;
   const int64_t n, block;
-  const Span rows;  // this rank's
+  const Span rows;  // this rank's rows
   const EigenvectorRows<R>* const vectors;
   const DivideTuning tuning;
   const DeviceSpace<R> on_device;

@@ -1,4 +1,4 @@
-// Where divide and conquer tears a matrix, and who has what of it.
+// The tree of divide and conquer: where it tears a matrix, and which ranks own which parts.
 #ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_TREE_H_
 #define JAXMG_XLA_FFI_ENGINE_EIGEN_DIVIDE_TREE_H_
 
@@ -15,39 +15,41 @@ struct Span {
   int64_t begin, end;
 };
 
-// Rows and columns [begin, end), torn at `middle`. Ranks [first, last] have rows of it.
+// A merge of rows and columns [begin, end), torn at `middle`. Ranks [first, last] own rows of it.
 template <typename R>
 struct Merge {
   int64_t begin, middle, end;
   int first, last;
-  R torn;  // the off-diagonal element that was
+  R torn;  // the off-diagonal element at which it is torn
   Deflation<R> found = {};
 
   int64_t order() const { return end - begin; }
   // Half 0 is above the middle, half 1 below it.
   int64_t from(int half) const { return half == 0 ? begin : middle; }
   int64_t to(int half) const { return half == 0 ? middle : end; }
-  // The row of a half's vectors that z consists of.
+  // The row of a half's vectors that becomes part of z.
   int64_t row(int half) const { return half == 0 ? middle - 1 : middle; }
 };
 
-// A rank's leaves and merges, the merges level by level from the whole on. Where a matrix is torn
-// depends on its order alone, and so do the eigenvalues but for rounding.
+// The leaves and merges of a rank, the merges level by level from the whole matrix down. Where a
+// matrix is torn depends only on its order, so the eigenvalues don't depend on the number of ranks
+// except for rounding.
 template <typename R>
 class DivideTree {
  public:
-  // What is torn off comes off d.
+  // Subtracts the torn elements from d.
   DivideTree(int64_t n, int64_t block, int rank, int ranks, int64_t leaf, R* d, const R* e)
       : n_(n), block_(block), rank_(rank), ranks_(ranks), leaf_(leaf), d_(d), e_(e) {
     Tear(0, n, 0);
   }
 
   std::vector<Span> leaves;
-  std::vector<std::vector<Merge<R>>> levels;  // none where the whole is a leaf
+  std::vector<std::vector<Merge<R>>> levels;  // empty if the whole matrix is a leaf
 
  private:
   void Tear(int64_t begin, int64_t end, size_t level) {
-    // The whole is everybody's, so that ranks without rows have the eigenvalues too.
+    // All ranks take part in the merge of the whole matrix, so that ranks without rows get the
+    // eigenvalues too.
     const bool whole = end - begin == n_;
     const int first = whole ? 0 : static_cast<int>(begin / block_);
     const int last = whole ? ranks_ - 1 : static_cast<int>((end - 1) / block_);

@@ -19,11 +19,11 @@ ChaseShape ChaseOf(const Tiles& tiles, const Tuning& tuning) {
           tiles.ranks()};
 }
 
-Shares RowsOf(const Tiles& tiles) { return {tiles.columns(), tiles.block()}; }
+Distribution RowsOf(const Tiles& tiles) { return {tiles.columns(), tiles.block()}; }
 
-// The same on all ranks.
+// Equal on all ranks.
 int64_t StagingOf(const Tiles& tiles) {
-  return std::max(tiles.columns() * tiles.width(), LeastStaging(RowsOf(tiles)));
+  return std::max(tiles.columns() * tiles.width(), MinimumStaging(RowsOf(tiles)));
 }
 
 template <typename T>
@@ -44,7 +44,7 @@ EigenSpace<T>::EigenSpace(const Tiles& tiles, int rank, bool vectors, const Subs
                           const Tuning& tuning) {
   const int64_t n = tiles.columns(), block = tiles.block();
   const ChaseShape chase = ChaseOf(tiles, tuning);
-  const int64_t own = vectors ? SharesOf(subset, tiles.ranks()).width(rank) : 0;
+  const int64_t own = vectors ? DistributionOf(subset, tiles.ranks()).width(rank) : 0;
   const DivideBytes bytes = DivideWorkspace<Real<T>>(n, block, vectors);
   const int64_t divide = ElementsOf<T>(bytes.device);
   host_bytes = static_cast<int64_t>(Aligned(2 * n * sizeof(Real<T>)) + Aligned(bytes.host));
@@ -57,7 +57,7 @@ EigenSpace<T>::EigenSpace(const Tiles& tiles, int rank, bool vectors, const Subs
   factors = piece(BandFactors(tiles));
   band = piece(rank == kRoot ? BandRows(tiles) * n : 0);
   tridiagonal = piece(2 * n);
-  kept = piece(vectors ? chase.kept(rank) : 0);
+  bundles = piece(vectors ? chase.stored(rank) : 0);
   rows = piece(vectors ? n * block : 0);
   columns = piece(vectors ? n * block : 0);
   const int64_t on_the_way_back = vectors
@@ -82,12 +82,12 @@ Status SpreadEigen(const RankContext& context, const Matrix<T>& matrix, const Su
   const bool vectors = v != nullptr;
   const Tuning tuning = device.tuning();
   const EigenSpace<T> at(tiles, rank, vectors, subset, tuning);
-  const Shares rows = RowsOf(tiles), columns = SharesOf(subset, tiles.ranks());
+  const Distribution rows = RowsOf(tiles), columns = DistributionOf(subset, tiles.ranks());
   const ChaseShape chase = ChaseOf(tiles, tuning);
   T *factors = space + at.factors, *stage = space + at.stage;
   const int64_t begin = rows.begin(rank), width = rows.width(rank);
 
-  // What is not finite would go round and round, or come to nothing.
+  // Elements that are not finite would make iterations fail to converge.
   JAXMG_RETURN_IF_ERROR(device.eigen<T>().panel->CheckFinite(
       Stream::kMain, n - begin, width, matrix.data + begin, n, begin, outcome.info()));
   JAXMG_RETURN_IF_ERROR(outcome.Set());
@@ -102,7 +102,7 @@ Status SpreadEigen(const RankContext& context, const Matrix<T>& matrix, const Su
   R* d = reinterpret_cast<R*>(space + at.tridiagonal);
   R* e = d + n;
   JAXMG_RETURN_IF_ERROR(ChaseBulges(context, chase, vectors, space + at.band, BandRows(tiles), d, e,
-                                    space + at.kept, stage));
+                                    space + at.bundles, stage));
 
   auto* numbers = static_cast<R*>(host);
   JAXMG_RETURN_IF_ERROR(
@@ -118,7 +118,7 @@ Status SpreadEigen(const RankContext& context, const Matrix<T>& matrix, const Su
     JAXMG_RETURN_IF_ERROR(DivideAndConquer(context, n, block, numbers, numbers + n,
                                            vectors ? &wanted : nullptr, divide, &info));
   }
-  // Of some ranks, perhaps: all go on, and what comes of it is of no use.
+  // Possibly only some ranks fail. All continue, and the results are undefined.
   if (info > 0) JAXMG_RETURN_IF_ERROR(device.FillInt32(Stream::kMain, outcome.info(), 1, info));
   JAXMG_RETURN_IF_ERROR(outcome.Set());
   JAXMG_RETURN_IF_ERROR(device.Copy(Stream::kMain, Block(w, n, n, 1),
@@ -128,11 +128,11 @@ Status SpreadEigen(const RankContext& context, const Matrix<T>& matrix, const Su
     const int64_t own = columns.width(rank);
     JAXMG_RETURN_IF_ERROR(
         RowsToColumns(context, rows, columns, q, ldq, z, stage, StagingOf(tiles)));
-    JAXMG_RETURN_IF_ERROR(ApplyChase(context, chase, space + at.kept, own, z, stage));
+    JAXMG_RETURN_IF_ERROR(ApplyChase(context, chase, space + at.bundles, own, z, stage));
     JAXMG_RETURN_IF_ERROR(ApplyBand(context, matrix, factors, own, z, stage));
     JAXMG_RETURN_IF_ERROR(ColumnsToRows(context, rows, columns, z, v));
   }
-  // The host's memory is the caller's again.
+  // After this the caller may reuse the host memory.
   return device.Synchronize();
 }
 

@@ -4,9 +4,9 @@
 //   Q1 where M was    Q2 on all ranks                                                │
 //                                     rows of U ◄──exchange.h── Q1 ◄── Q2 ◄──────────┘
 //
-// 2 n^3 operations to the band, and, for k vectors, about 4/3 n^3 to make those of the tridiagonal
-// matrix (less what deflates) and 5 n^2 k for the way back; four times as many of complex dtypes,
-// but for the tridiagonal matrix, which is real.
+// Operations: 2 n^3 for the reduction to a band and, for k vectors, about 4/3 n^3 for those of the
+// tridiagonal matrix (fewer with deflation) and 5 n^2 k for the back-transformation. Complex dtypes
+// take four times as many, except for the tridiagonal matrix, which is real.
 #ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_EIGEN_H_
 #define JAXMG_XLA_FFI_ENGINE_EIGEN_EIGEN_H_
 
@@ -20,28 +20,28 @@
 
 namespace jaxmg {
 
-// One rank's workspace, in elements, and where its pieces begin. (The host's is for numbers that
-// the host has to know.)
+// The workspace of one rank, in elements, and the offsets of its pieces. Host memory holds the
+// numbers that the host reads.
 template <typename T>
 struct EigenSpace {
   EigenSpace(const Tiles& tiles, int rank, bool vectors, const Subset& subset,
              const Tuning& tuning);
 
-  int64_t factors, band, tridiagonal, kept, rows, columns, stage;
+  int64_t factors, band, tridiagonal, bundles, rows, columns, stage;
   int64_t elements;
   int64_t host_bytes;
 };
 
-// The columns of panels that the ranks reduce, for a tuning and the caller's limit (0: none).
+// The width of panels in the reduction, for a tuning and the caller's limit (0: no limit).
 template <typename T>
 int64_t BandWidth(int64_t block, int64_t tile, const Tuning& tuning);
 
-// Needs `matrix` = M in contiguous blocks, its lower triangle valid, and tiles of BandWidth
-// columns. All eigenvalues, ascending, to `w` (n, on every rank). Unless `v` is null, it becomes
-// this rank's columns of U^H (subset.count() x block, which may be the matrix's own memory), M U =
-// U diag(w). `staging` holds a tile, `space` and `host` what EigenSpace says. outcome.status()
-// becomes LAPACK's info: where it is not 0 nothing is computed, or of no use. Enqueued on kMain;
-// the host has waited for it.
+// Needs `matrix` = M in contiguous blocks with a valid lower triangle and tiles of BandWidth
+// columns. Writes all eigenvalues, ascending, to `w` (n, on every rank). Unless `v` is null, writes
+// this rank's columns of U^H to it (subset.count() x block; may be the matrix's own memory), M U =
+// U diag(w). `staging` holds a tile; EigenSpace describes `space` and `host`. Sets outcome.status()
+// to LAPACK's info; if it is not 0 the results are undefined. Enqueued on kMain; the host waits for
+// it.
 template <typename T>
 Status SpreadEigen(const RankContext& context, const Matrix<T>& matrix, const Subset& subset,
                    Real<T>* w, T* v, T* staging, T* space, void* host, const Outcome<T>& outcome);

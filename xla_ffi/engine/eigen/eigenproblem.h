@@ -1,5 +1,5 @@
-// Eigenproblem: the part that routines which diagonalise a matrix have in common, by all ranks or
-// by one of them, as the workspace says.
+// Eigenproblem: the diagonalization of a Hermitian matrix, which several routines share. All ranks
+// work on it, or one of them, as the workspace specifies.
 #ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_EIGENPROBLEM_H_
 #define JAXMG_XLA_FFI_ENGINE_EIGEN_EIGENPROBLEM_H_
 
@@ -8,15 +8,16 @@
 
 namespace jaxmg {
 
-// Those columns of the rows of V in the operand's block to v, unless v is that block or null.
+// Copies the columns of `subset`, from the rows of V in the operand's block, to v, unless v is that
+// block or null.
 template <typename T>
 Status TakeSubset(Device& device, const Operand<T>& operand, const Subset& subset, T* v);
 
-// Where all ranks share the work: EigenSpace (divide_space.h); where one does it: A whole on that
-// one (and LAPACK's own), and on every rank a tile column.
+// If all ranks share the work: EigenSpace (eigen.h). If one does all: the whole matrix on that rank
+// (and LAPACK's workspace), and a tile column on every rank.
 template <typename T>
 struct EigenproblemSpace : RoutineSpace<T> {
-  // At least so many elements in `eigen`, for those who work in them before.
+  // Reserves at least `least` elements in `eigen`, for a routine that uses them before.
   EigenproblemSpace(const Sizes& sizes, bool vectors, const Subset& subset, const Ranks& ranks,
                     int64_t least = 0);
 
@@ -27,9 +28,9 @@ struct EigenproblemSpace : RoutineSpace<T> {
 template <typename T>
 class Eigenproblem {
  public:
-  // All eigenvalues go to w (n, on every rank). Unless v is null it
-  // becomes this rank's rows of the subset's eigenvectors, block x subset.count(), row-major; it
-  // may be the operand's block if they are all wanted, which is overwritten in any case.
+  // Writes all eigenvalues to w (n, on every rank). Unless v is null, writes this rank's rows of
+  // the subset's eigenvectors to it, block x subset.count(), row-major. v may be the operand's
+  // block if the subset has all eigenvalues. The block is overwritten in any case.
   Eigenproblem(const RankContext& context, const Operand<T>& operand, const Subset& subset,
                Real<T>* w, T* v, int64_t least = 0)
       : context_(context),
@@ -44,10 +45,10 @@ class Eigenproblem {
   T* workspace() const { return frame_.at(space_.eigen); }
 
   Status Prepare();
-  // Of M in the frame's matrix, contiguous blocks of which the lower triangle is valid. Where the
-  // outcome's status is not 0, w and v are of no use.
+  // Solves the eigenproblem of M, which is in the frame's matrix in contiguous blocks with a valid
+  // lower triangle. If the outcome's status is not 0, w and v are undefined.
   Status Solve();
-  // NaN where the outcome's status is not 0.
+  // Fills the results with NaN if the outcome's status is not 0.
   Status PoisonIfFailed() const;
 
  private:
@@ -60,14 +61,14 @@ class Eigenproblem {
   Frame<T> frame_;
 };
 
-// As the routines of routines.h. w (n): the eigenvalues, ascending. The block becomes the rows of V
-// if `vectors`. Both are NaN where *status is not 0. Workspace: EigenproblemSpace.
+// A routine (routines.h). w (n): the eigenvalues, ascending. With `vectors` the block is
+// overwritten by the rows of V. Both are NaN if *status is not 0. Workspace: EigenproblemSpace.
 template <typename T>
 Status SyevdRoutine(const RankContext& context, const Operand<T>& operand, bool vectors,
                     Real<T>* w);
 
-// The same, but v becomes the block's rows of those eigenvectors alone: block x subset.count(),
-// row-major, no part of the operand's block, which is overwritten.
+// The same, but writes the block's rows of the eigenvectors of `subset` to v: block x
+// subset.count(), row-major. v must not overlap the operand's block, which is overwritten.
 template <typename T>
 Status SyevxRoutine(const RankContext& context, const Operand<T>& operand, const Subset& subset,
                     Real<T>* w, T* v);

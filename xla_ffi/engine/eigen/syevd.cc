@@ -28,8 +28,8 @@ Status Syevd(const RankContext& context, const Matrix<T>& matrix, bool vectors, 
   JAXMG_RETURN_IF_ERROR(WaitAllSent(context.comm, Stream::kMain));
   JAXMG_RETURN_IF_ERROR(Broadcast(context.comm, Stream::kMain, kRoot, Block(w, n, n, 1)));
   if (vectors) {
-    // Piece by piece: rows of U that belong to a rank, conjugated and transposed on arrival. As
-    // many columns at a time as fit into the staging tile.
+    // Sends the rows of U that belong to a rank in pieces, which are conjugated and transposed on
+    // arrival. A piece has as many columns as fit into the staging tile.
     const int64_t step = n * tiles.width() / std::max<int64_t>(width(0), 1);
     for (int64_t column = 0; column < n; column += step) {
       const int64_t columns = std::min(step, n - column);

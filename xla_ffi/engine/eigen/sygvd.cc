@@ -13,7 +13,7 @@
 namespace jaxmg {
 namespace {
 
-// Elements of the rows that a rank works on.
+// The elements of the rows of a rank.
 int64_t RowsWorkspace(const Sizes& sizes) { return sizes.n * sizes.block; }
 
 template <typename T>
@@ -44,7 +44,7 @@ class Generalized {
       JAXMG_RETURN_IF_ERROR(problem_.Solve());
       JAXMG_RETURN_IF_ERROR(Return());
     } else {
-      // What is below 0 is not of b.
+      // A negative info is not one of b.
       const int32_t order = status > 0 ? static_cast<int32_t>(rows_.count) : 0;
       JAXMG_RETURN_IF_ERROR(
           context_.device.FillInt32(Stream::kMain, a_.outcome().status(), 1, order + status));
@@ -54,8 +54,8 @@ class Generalized {
   }
 
  private:
-  // N to L. The host waits for its status, the same on all ranks: to go on without a factor would
-  // take as long as to solve.
+  // Factors N to L. The host waits for the status, which is equal on all ranks: continuing after a
+  // failure would take as long as solving the problem.
   Status Factor(int32_t* status) {
     const Outcome<T>& outcome = b_.outcome();
     JAXMG_RETURN_IF_ERROR(b_.Take(Region::kLower));
@@ -69,8 +69,9 @@ class Generalized {
     return Status::Ok();
   }
 
-  // M to C in its place. Either solve takes rows, and what is Hermitian has them as its columns,
-  // conjugated and transposed; M L^-H is not, and its rows become columns between the two.
+  // Overwrites M by C. Both solves work on rows. The rows of a Hermitian matrix are the conjugate
+  // transposes of its columns. M L^-H is not Hermitian, so the second solve follows an exchange
+  // between rows and columns.
   Status Reduce() {
     const Range range(context_.device, Stream::kMain, "reduce", 0);
     JAXMG_RETURN_IF_ERROR(Symmetrize(context_, a_.matrix(), a_.panels()));
@@ -83,16 +84,16 @@ class Generalized {
                                                    ld(), a_.matrix().data, rows_.count);
   }
 
-  // Y^H in v to U^H.
+  // Transforms Y^H in v to U^H.
   Status Return() {
     if (v_ == nullptr) return Status::Ok();
-    const Shares columns = SharesOf(subset_, context_.comm.size());
+    const Distribution columns = DistributionOf(subset_, context_.comm.size());
     JAXMG_RETURN_IF_ERROR(RowsToColumns(context_, rows_, columns, v_, rows()));
     JAXMG_RETURN_IF_ERROR(Solve(Op::kNone, columns.width(context_.comm.rank())));
     return ColumnsToRows(context_, rows_, columns, rows(), v_);
   }
 
-  // This rank's columns of the matrix, conjugated and transposed, to rows().
+  // Copies this rank's columns of the matrix, conjugated and transposed, to rows().
   Status RowsOfMatrix() {
     return context_.device.blas<T>().ConjTranspose(Stream::kMain, rows_.count, width(),
                                                    a_.matrix().data, rows_.count, rows(), ld());
@@ -102,7 +103,7 @@ class Generalized {
     return SolveRows(context_, b_.matrix(), op, count, rows(), b_.panels());
   }
 
-  // Room for as many rows of a matrix as this rank has columns: what the eigensolver takes later.
+  // Memory for as many rows of a matrix as this rank has columns; the eigensolver uses it later.
   T* rows() const { return problem_.workspace(); }
   int64_t width() const { return rows_.width(context_.comm.rank()); }
   int64_t ld() const { return std::max<int64_t>(width(), 1); }
@@ -112,7 +113,7 @@ class Generalized {
   const Frame<T>& a_;
   const SygstSpace<T> b_space_;
   Frame<T> b_;
-  const Shares rows_;
+  const Distribution rows_;
   const Subset subset_;
   T* const v_;
 };

@@ -11,7 +11,7 @@ namespace {
 // (x, y) := (c x + s y, c y - s x).
 template <typename R>
 void Rotate(int64_t n, R c, R s, R* x, R* y) {
-  constexpr int kLanes = 8;  // of which the compiler makes vectors
+  constexpr int kLanes = 8;  // the compiler vectorizes them
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     R old_x[kLanes], old_y[kLanes];
@@ -32,7 +32,7 @@ void Rotate(int64_t n, R c, R s, R* x, R* y) {
   }
 }
 
-// Of numbers of which no square overflows.
+// Requires numbers whose squares don't overflow.
 template <typename R>
 R Norm(R x, R y) {
   const R square = x * x + y * y;
@@ -40,10 +40,10 @@ R Norm(R x, R y) {
   return square > kSmall ? std::sqrt(square) : std::hypot(x, y);
 }
 
-// One sweep on rows [begin, end], of which no off-diagonal element is negligible.
+// Performs one sweep on rows [begin, end], which have no negligible off-diagonal element.
 template <typename R>
 void Sweep(int64_t begin, int64_t end, R* d, R* e, int64_t rows, R* q, int64_t ldq) {
-  // The eigenvalue of the last 2 x 2 block that is nearer to its last element.
+  // The shift: the eigenvalue of the last 2 x 2 block that is closer to its last element.
   const R half = (d[end - 1] - d[end]) / 2, off = e[end - 1];
   const R shift = d[end] - off * (off / (half + std::copysign(Norm(half, off), half)));
   R x = d[begin] - shift, bulge = e[begin];

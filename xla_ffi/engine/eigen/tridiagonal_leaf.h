@@ -6,10 +6,11 @@
 
 namespace jaxmg {
 
-// d (n) becomes the eigenvalues, ascending, and e (n - 1) is used up. The columns of q (rows x n)
-// are multiplied with the eigenvectors: the identity becomes these. Elements are at most about 1.
-// False where more than `sweeps` sweeps an eigenvalue would be needed; q is orthogonal even so. By
-// implicit QR with Wilkinson's shifts (Golub and Van Loan, Matrix computations, section 8.3).
+// Overwrites d (n) by the eigenvalues, ascending, and destroys e (n - 1). Multiplies q (rows x n)
+// by the matrix of eigenvectors from the right. The elements of d and e must be at most about 1.
+// Returns false if an eigenvalue needs more than `sweeps` sweeps on average; q is orthogonal even
+// then. Uses implicit QR with Wilkinson's shifts (Golub and Van Loan, Matrix computations, section
+// 8.3).
 template <typename R>
 bool SolveLeaf(int64_t n, R* d, R* e, int64_t rows, R* q, int64_t ldq, int sweeps);
 

@@ -5,6 +5,7 @@
 #include <complex>
 #include <vector>
 
+#include "xla_ffi/engine/core/chain.h"
 #include "xla_ffi/engine/core/flow.h"
 
 namespace jaxmg {
@@ -20,12 +21,14 @@ bool NeedsBuffers(const Tiles& tiles, const Tuning& tuning) {
 template <typename T>
 class LuFactorization {
  public:
-  LuFactorization(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x,
-                  T* workspace, int32_t* pivots, int32_t* info, const Determinant<T>& determinant)
-      : flow_(context),
+  LuFactorization(const RankContext& context, Precision precision, const Matrix<T>& matrix,
+                  const RightHandSides<T>& x, T* workspace, int32_t* pivots, int32_t* info,
+                  const Determinant<T>& determinant)
+      : flow_(context, precision),
         matrix_(matrix),
         tiles_(matrix.tiles),
         tuning_(flow_.tuning()),
+        chain_(matrix.rank, tiles_.ranks(), tuning_),
         x_(x),
         workspace_(workspace),
         pivots_(pivots),
@@ -95,22 +98,6 @@ class LuFactorization {
 
   // --- What passes between ranks ---------------------------------------------------------------
 
-  // Where a block goes first, and on from a rank that has received it; -1: nowhere.
-  int Next(int root) const {
-    const int next = (matrix_.rank + 1) % tiles_.ranks();
-    return tuning_.chain && next != root ? next : -1;
-  }
-  void Send(Step<T>& on, const Bytes2D& block) {
-    if (tiles_.ranks() == 1) return;
-    if (!tuning_.chain) return on.Broadcast(matrix_.rank, block);
-    on.Send(Next(matrix_.rank), block);
-  }
-  void ReceiveBlock(Step<T>& on, int64_t k, const Bytes2D& block) {
-    const int root = tiles_.owner(k);
-    on.Recv(tuning_.chain ? (matrix_.rank + tiles_.ranks() - 1) % tiles_.ranks() : root, block);
-    if (Next(root) >= 0) on.Send(Next(root), block);
-  }
-
   void Receive(int64_t k) {
     {
       Step<T> on(flow_, Stream::kCopy, "receive panel", k);
@@ -119,14 +106,14 @@ class LuFactorization {
       if (tuning_.borrow_panels) {
         borrowed_ = on.Borrow(tiles_.owner(k));
       } else {
-        ReceiveBlock(on, k, PanelBlock(k));
+        chain_.Receive(on, tiles_.owner(k), PanelBlock(k));
       }
-      ReceiveBlock(on, k, PivotBlock(k));
+      chain_.Receive(on, tiles_.owner(k), PivotBlock(k));
     }
     if (x_.count == 0) return;
     Step<T> on(flow_, Stream::kSide);
     on.Gives(solved_[k]);
-    ReceiveBlock(on, k, Solved(k));
+    chain_.Receive(on, tiles_.owner(k), Solved(k));
   }
 
   // Panel k is not needed any more.
@@ -151,8 +138,8 @@ class LuFactorization {
       on.Writes(column_[slot]).Gives(panel_[k]);
       on.FactorPanel(RowsFrom(k), tiles_.width(k), panel, matrix_.ld(), Begin(k),
                      pivots_ + Begin(k), info_);
-      Send(on, PanelBlock(k));
-      Send(on, PivotBlock(k));
+      chain_.Send(on, PanelBlock(k));
+      chain_.Send(on, PivotBlock(k));
     }
     if (x_.count > 0) SolveLocal(k);
     if (determinant_.sign == nullptr) return;
@@ -171,7 +158,7 @@ class LuFactorization {
     on.Trsm(Side::kRight, Op::kNone, x_.count, width, matrix_.tile(k, Begin(k)), matrix_.ld(),
             local, x_.count, kUpper);
     on.Copy(Solved(k), Block(local, x_.count, x_.count, width));
-    Send(on, Solved(k));
+    chain_.Send(on, Solved(k));
   }
 
   // --- Updates ---------------------------------------------------------------------------------
@@ -233,6 +220,7 @@ class LuFactorization {
   const Matrix<T>& matrix_;
   const Tiles& tiles_;
   const Tuning& tuning_;
+  const Chain chain_;
   const RightHandSides<T>& x_;
   T* const workspace_;
   int32_t* const pivots_;
@@ -274,16 +262,18 @@ int64_t GetrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
 }
 
 template <typename T>
-Status Getrf(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x,
-             T* workspace, int32_t* pivots, int32_t* info, const Determinant<T>& determinant) {
+Status Getrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
+             const RightHandSides<T>& x, T* workspace, int32_t* pivots, int32_t* info,
+             const Determinant<T>& determinant) {
   JAXMG_RETURN_IF_ERROR(
-      LuFactorization<T>(context, matrix, x, workspace, pivots, info, determinant).Run());
+      LuFactorization<T>(context, precision, matrix, x, workspace, pivots, info, determinant)
+          .Run());
   return SwapLower(context, matrix, pivots);
 }
 
-#define JAXMG_INSTANTIATE(T)                                                                \
-  template Status Getrf(const RankContext&, const Matrix<T>&, const RightHandSides<T>&, T*, \
-                        int32_t*, int32_t*, const Determinant<T>&);
+#define JAXMG_INSTANTIATE(T)                                                                       \
+  template Status Getrf(const RankContext&, Precision, const Matrix<T>&, const RightHandSides<T>&, \
+                        T*, int32_t*, int32_t*, const Determinant<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

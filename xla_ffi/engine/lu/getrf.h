@@ -33,15 +33,17 @@ struct Determinant {
 int64_t GetrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning);
 
 // Needs `matrix` block-cyclic, of any number of rows. Replaces it by L and U as LAPACK's getrf
-// does. pivots: min(rows, columns) numbers on every rank, counted from 0 (lu_kernels.h); *info
-// becomes the smallest that this rank saw, of what LuKernels::FactorPanel says.
+// does; updates are computed in `precision`. pivots: min(rows, columns) numbers on every rank,
+// counted from 0 (lu_kernels.h); *info becomes the smallest that this rank saw, of what
+// LuKernels::FactorPanel says.
 //
 // Right-hand sides in row form (potrf.h) are further rows of M that can't be pivots; they need a
 // square matrix. x.local becomes this rank's columns of X U^-1; x.data is used up. Enqueued on all
 // streams, kMain last.
 template <typename T>
-Status Getrf(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x,
-             T* workspace, int32_t* pivots, int32_t* info, const Determinant<T>& determinant);
+Status Getrf(const RankContext& context, Precision precision, const Matrix<T>& matrix,
+             const RightHandSides<T>& x, T* workspace, int32_t* pivots, int32_t* info,
+             const Determinant<T>& determinant);
 
 }  // namespace jaxmg
 

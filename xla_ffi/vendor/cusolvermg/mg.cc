@@ -10,12 +10,12 @@
 namespace jaxmg::mg {
 namespace {
 
-// Tile widths of syevd: what serves the library, and what it refuses to exceed.
+// Tile widths of syevd: the default, and the library's maximum.
 constexpr int64_t kSyevdWidth = 256, kMostSyevdWidth = 1024;
-// The library takes no more right-hand sides at once.
+// The library's maximum number of right-hand sides.
 constexpr int64_t kMostRightHandSides = 256;
 
-// By the engine's rule, since what speaks for wide and for narrow tiles is the same.
+// Uses the engine's rule, because the same reasons apply to wide and narrow tiles.
 template <typename T>
 int64_t FactorWidth(const RankContext& context, const Operand<T>& operand) {
   return operand.tile > 0
@@ -23,14 +23,14 @@ int64_t FactorWidth(const RankContext& context, const Operand<T>& operand) {
              : DefaultTileWidth(operand.block, context.comm.size(), context.device.tuning());
 }
 
-// One group of right-hand sides: columns of conj(B), `width` on each rank.
+// A group of right-hand sides: columns of conj(B), `width` on each rank.
 struct Group {
   int64_t first, count, width;
   int64_t begin(int rank) const { return std::min(rank * width, count); }
   int64_t columns(int rank) const { return begin(rank + 1) - begin(rank); }
 };
 
-// Solves for `group` of x, an nrhs x n column-major array.
+// Solves for the columns `group` of x, an nrhs x n column-major array.
 template <typename T>
 Status SolveGroup(Solver<T>& solver, const Group& group, int64_t nrhs, T* x) {
   Communicator& comm = solver.comm();
@@ -43,7 +43,7 @@ Status SolveGroup(Solver<T>& solver, const Group& group, int64_t nrhs, T* x) {
                               x + group.first + group.begin(rank), nrhs, columns(rank), n);
   }));
   int info = 0;
-  // These outlive the call: the devices may read them until Solver::Call has waited for them.
+  // These must outlive the call: devices may read them until Solver::Call has waited for them.
   Descriptor descriptor;
   std::vector<void*> b;
   JAXMG_RETURN_IF_ERROR(solver.OnRoot([&] {
@@ -151,7 +151,7 @@ Status Potri(const RankContext& context, const Operand<T>& operand) {
   JAXMG_RETURN_IF_ERROR(solver.Factor(&info));
   JAXMG_RETURN_IF_ERROR(solver.Step([&] { return solver.SetStatus(info); }));
   if (info == 0) {
-    int ignored = 0;  // a factor that is singular has failed before
+    int ignored = 0;  // a singular factor has already failed
     JAXMG_RETURN_IF_ERROR(solver.Call(
         [&](int* i) {
           return solver.library().cusolverMgPotri(
@@ -171,7 +171,7 @@ Status Potri(const RankContext& context, const Operand<T>& operand) {
 
 namespace {
 
-// The ranks' tiles of U to their blocks of U^H.
+// Converts the ranks' tiles of U to their blocks of U^H.
 template <typename T>
 Status DealVectors(const RankContext& context, Solver<T>& solver, const Operand<T>& operand) {
   const TileColumns& tiles = solver.tiles();
@@ -214,7 +214,8 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
   const int64_t width = operand.tile > 0 ? std::min(operand.tile, kMostSyevdWidth) : kSyevdWidth;
   Solver<T> solver(context, operand, width, /*always_copy=*/true);
   CudaDevice& device = solver.device();
-  std::vector<Real<T>> values(solver.rank() == 0 ? operand.n : 1);  // the library's, on the host
+  std::vector<Real<T>> values(solver.rank() == 0 ? operand.n
+                                                 : 1);  // the library writes it on the host
   auto workspace = [&](int64_t* elements) -> Status {
     JAXMG_CHECK_CUDA(solver.library().cusolverMgSyevd_bufferSize(
                          solver.handle(), job, CUBLAS_FILL_MODE_LOWER, solver.order(), solver.a(),
@@ -223,7 +224,7 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
     return Status::Ok();
   };
   JAXMG_RETURN_IF_ERROR(solver.Prepare(0, workspace));
-  // The library need not come to an end with what is not finite.
+  // The library may not terminate if elements are not finite.
   int32_t status = 0;
   JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
     JAXMG_RETURN_IF_ERROR(solver.ToTiles());
@@ -247,7 +248,7 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
                                                   kType, solver.work(), solver.lwork(), i);
         },
         "cusolverMgSyevd", &info));
-    // Where several are equal but for rounding, the library may leave them out of order.
+    // The library may return eigenvalues that are equal up to rounding out of order.
     for (size_t i = 1; i < values.size(); ++i) values[i] = std::max(values[i], values[i - 1]);
     std::vector<int64_t> pointers;
     JAXMG_RETURN_IF_ERROR(context.comm.Share(reinterpret_cast<int64_t>(values.data()), &pointers));

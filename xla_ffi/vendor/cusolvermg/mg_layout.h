@@ -1,4 +1,4 @@
-// The tile columns that cuSOLVERMg works on, and the way between them and the ranks' blocks.
+// The tile columns of cuSOLVERMg, and copies between them and the ranks' blocks.
 #ifndef JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_LAYOUT_H_
 #define JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_LAYOUT_H_
 
@@ -11,8 +11,8 @@
 
 namespace jaxmg::mg {
 
-// Tile j holds columns [j * width, (j + 1) * width) of the matrix, is rank j mod P's and lies in
-// its slot j div P.
+// Tile j holds columns [j * width, (j + 1) * width) of the matrix. It belongs to rank j mod P, in
+// slot j div P.
 struct TileColumns {
   int64_t n;
   int ranks;
@@ -26,7 +26,7 @@ struct TileColumns {
   int64_t slot(int64_t tile) const { return tile / ranks; }
 };
 
-// The widest tile of at most `width` columns that divides `block`, if it is at least half as wide;
+// Returns the largest divisor of `block` of at most `width`, if it is at least half of `width`;
 // else 0.
 inline int64_t DividingWidth(int64_t block, int64_t width) {
   width = std::min(width, block);
@@ -36,8 +36,8 @@ inline int64_t DividingWidth(int64_t block, int64_t width) {
   return 0;
 }
 
-// Calls f(tile, first column, columns, home) for every piece of a tile that lies in one rank's
-// block, in the order of the columns.
+// Calls f(tile, first column, columns, home) for every intersection of a tile with a rank's block,
+// in the order of the columns.
 inline Status ForPieces(const TileColumns& tiles, int64_t block,
                         const std::function<Status(int64_t, int64_t, int64_t, int)>& f) {
   for (int64_t column = 0; column < tiles.n;) {
@@ -49,8 +49,8 @@ inline Status ForPieces(const TileColumns& tiles, int64_t block,
   return Status::Ok();
 }
 
-// Copies the blocks of `columns` (columns of `block` on each rank, contiguous) to tiles in `tiled`,
-// or back; from the diagonal on. Enqueued on kMain; the ranks' memory may change after it.
+// Copies the contiguous blocks of `columns` to tiles in `tiled`, or back, from the diagonal on.
+// Enqueued on kMain; the ranks' memory may change afterwards.
 template <typename T>
 Status CopyPieces(const RankContext& context, const TileColumns& tiles, int64_t block, T* blocks,
                   T* tiled, bool to_tiles) {
@@ -63,7 +63,7 @@ Status CopyPieces(const RankContext& context, const TileColumns& tiles, int64_t 
     const int64_t place = tiles.slot(tile) * tiles.width + column - tiles.begin(tile);
     return Block(tiled + place * n + column, n, n - column, columns);
   };
-  // First all that is sent, which never blocks, then all that is received.
+  // Sends first, which never blocks, and then receives.
   JAXMG_RETURN_IF_ERROR(ForPieces(
       tiles, block, [&](int64_t tile, int64_t column, int64_t columns, int home) -> Status {
         const int source = to_tiles ? home : tiles.owner(tile);

@@ -12,7 +12,7 @@ struct Made {
   cudaLibMgGrid_t grid;
 };
 
-// Handles that no call uses now.
+// The handles that no call uses.
 struct Pool {
   std::mutex mutex;
   std::map<std::vector<int>, std::vector<Made>> idle;
@@ -67,7 +67,7 @@ Status Session::Start(const std::vector<int>& ordinals, std::unique_ptr<Session>
   {
     Pool& pool = ThePool();
     std::lock_guard<std::mutex> lock(pool.mutex);
-    pool.idle[started->ordinals_].reserve(++pool.made);  // to be given back without fail
+    pool.idle[started->ordinals_].reserve(++pool.made);  // so that returning it can't fail
   }
   *session = std::move(started);
   return Status::Ok();

@@ -1,5 +1,5 @@
-// cuSOLVERMg's handles and descriptors. One handle a set of GPUs at a time, kept for the next call:
-// making one takes longer than many a solve.
+// cuSOLVERMg's handles and descriptors. A handle of a set of GPUs is used by one call at a time and
+// reused by later calls: creating one takes longer than some solves.
 #ifndef JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_LIBRARY_H_
 #define JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_LIBRARY_H_
 
@@ -12,7 +12,7 @@
 
 namespace jaxmg::mg {
 
-// A matrix of n rows in tile columns of `width`, dealt to the grid's GPUs in turn.
+// A matrix of n rows in tile columns of `width`, distributed over the grid's GPUs in turn.
 class Descriptor {
  public:
   ~Descriptor();
@@ -23,7 +23,8 @@ class Descriptor {
   cudaLibMgMatrixDesc_t descriptor_ = nullptr;
 };
 
-// The library on some GPUs, in the order of the ranks; one call's own while this lives.
+// The library on a set of GPUs, in the order of the ranks. Owned by one call during the lifetime of
+// this object.
 class Session {
  public:
   ~Session();

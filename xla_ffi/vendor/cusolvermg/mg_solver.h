@@ -1,4 +1,4 @@
-// One rank's side of a call of cuSOLVERMg: what potrs, potri and syevd have in common.
+// Solver: one rank's part of a call of cuSOLVERMg, which potrs, potri and syevd share.
 #ifndef JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_SOLVER_H_
 #define JAXMG_XLA_FFI_VENDOR_CUSOLVERMG_MG_SOLVER_H_
 
@@ -44,12 +44,12 @@ class Solver {
   }
   T* staging() const { return staging_; }
 
-  // Memory, the library and what it needs to know: the same outcome on every rank. `extra` elements
-  // more are this rank's part of the library's second operand; `size` asks the library, on rank 0,
-  // for the elements of workspace.
+  // Allocates memory and initializes the library; returns the same Status on every rank. `extra` is
+  // the number of elements of this rank's part of the library's second operand. `size` queries the
+  // library, on rank 0, for the elements of its workspace.
   Status Prepare(int64_t extra, const std::function<Status(int64_t*)>& size) {
     JAXMG_RETURN_IF_ERROR(Together(comm_, [&]() -> Status {
-      // Room for what is written where nobody could hear of a lack of it.
+      // Reserves memory for later writes, which could not report a failed allocation.
       peers_.reserve(ranks_);
       work_.reserve(ranks_);
       JAXMG_RETURN_IF_ERROR(Open<CusolverMg>());
@@ -57,7 +57,7 @@ class Solver {
       JAXMG_RETURN_IF_ERROR(outcome_->Init());
       return CopyIfApart(device_, operand_.source, operand_.a, operand_.block * n());
     }));
-    // Ranks are threads of one process, and read each other's members between agreements.
+    // The ranks are threads of one process and read each other's members between agreements.
     std::vector<int64_t> addresses;
     JAXMG_RETURN_IF_ERROR(comm_.Share(reinterpret_cast<int64_t>(this), &addresses));
     for (int64_t address : addresses) peers_.push_back(reinterpret_cast<const Solver*>(address));
@@ -82,7 +82,7 @@ class Solver {
     return Status::Ok();
   }
 
-  // Every rank does `step`, and leaves its device idle for the library.
+  // Runs `step` on every rank, and waits until its device is idle, for the library.
   Status Step(const std::function<Status()>& step) {
     return Together(comm_, [&]() -> Status {
       JAXMG_RETURN_IF_ERROR(step());
@@ -97,35 +97,36 @@ class Solver {
     return ToBlockCyclic(context_, matrix(), Region::kLower, staging_);
   }
 
-  // The lower triangle.
+  // Moves the lower triangle back to contiguous blocks.
   Status ToBlocks() {
     if (in_place_) return ToContiguous(context_, matrix(), Region::kLower, staging_);
     return CopyPieces(context_, tiles_, operand_.block, operand_.a, tiled_, /*to_tiles=*/false);
   }
 
-  // Contiguous blocks, for what the engine does with those.
+  // The contiguous blocks as the engine's matrix.
   Matrix<T> matrix() const {
     return {Tiles(n(), operand_.block, ranks_, tiles_.width), rank(), n(), operand_.a, nullptr};
   }
 
-  // Calls the library on rank 0 while the others wait, all of them between two steps. All devices
-  // are idle before and after. *info is LAPACK's on every rank.
+  // Calls the library on rank 0 while the other ranks wait. Every rank calls this between two
+  // steps. All devices are idle before and after. *info is LAPACK's on every rank.
   Status Call(const std::function<cusolverStatus_t(int*)>& call, const char* routine, int* info) {
     JAXMG_RETURN_IF_ERROR(OnRoot([&]() -> Status {
-      CurrentDevice current;  // which the library may change
+      CurrentDevice current;  // restores the current device, which the library may change
       JAXMG_RETURN_IF_ERROR(current.Set(device_.ordinal()));
       library_info_ = 0;
       cusolverStatus_t result;
       {
         const Range range(device_, Stream::kMain, routine, 0);
         result = call(&library_info_);
-        for (const Solver* peer : peers_) {  // each reads the others' memory
+        for (const Solver* peer : peers_) {  // each device reads the memory of the others
           JAXMG_RETURN_IF_ERROR(current.Set(peer->device_.ordinal()));
           JAXMG_CHECK_CUDA(Get<CudaRuntime>().cudaDeviceSynchronize(), routine);
         }
         JAXMG_RETURN_IF_ERROR(current.Set(device_.ordinal()));
       }
-      // A matrix that is not positive definite is CUSOLVER_STATUS_INTERNAL_ERROR at times.
+      // The library sometimes returns CUSOLVER_STATUS_INTERNAL_ERROR for a matrix that is not
+      // positive definite.
       if (library_info_ > 0) return Status::Ok();
       JAXMG_CHECK_CUDA(result, routine, " of order ", n(), " in tiles of ", tiles_.width,
                        " columns on ", ranks_, " GPUs, info ", library_info_);
@@ -146,7 +147,7 @@ class Solver {
 
   const Outcome<T>& outcome() const { return *outcome_; }
 
-  // *status from the library's info, or from diagonals that it has left NaN.
+  // Computes *status from the library's info and from NaN on diagonals.
   Status SetStatus(int info) {
     if (info > 0) {
       JAXMG_RETURN_IF_ERROR(device_.FillInt32(Stream::kMain, outcome_->info(), 1, info));
@@ -175,7 +176,7 @@ class Solver {
     return Together(comm_, [&] { return rank() == 0 ? step() : Status::Ok(); });
   }
 
-  // What the library is called with, on rank 0.
+  // The arguments of the library, on rank 0.
   const CusolverMg& library() const { return Get<CusolverMg>(); }
   cusolverMgHandle_t handle() const { return session_->handle(); }
   cudaLibMgGrid_t grid() const { return session_->grid(); }
@@ -217,14 +218,14 @@ class Solver {
   const bool in_place_;
   const TileColumns tiles_;
   std::optional<Outcome<T>> outcome_;
-  int32_t* failures_ = nullptr;  // none, and what failed in a tile
+  int32_t* failures_ = nullptr;  // kNoInfo, and the info of a tile
   T* staging_ = nullptr;
   T* extra_ = nullptr;
   T* tiled_ = nullptr;
   T* workspace_ = nullptr;  // the library's
   int64_t elements_ = 0;
   int library_info_ = 0;              // rank 0's
-  std::vector<const Solver*> peers_;  // all ranks', this one included
+  std::vector<const Solver*> peers_;  // of all ranks, including this one
   Pointers a_, extras_, work_;        // rank 0's
   std::unique_ptr<Session> session_;
   Descriptor descriptor_;

@@ -11,16 +11,16 @@
 namespace jaxmg::mp {
 namespace {
 
-// Tiles that serve the library.
+// The default tile widths.
 constexpr int64_t kFactorWidth = 1024, kEigenWidth = 512;
 
-// Every rank has a tile, where there are as many rows as ranks.
+// Narrows tiles so that every rank has one, if there are at least as many rows as ranks.
 int64_t WidthOf(int64_t n, int64_t asked, int64_t usual, const Grid& grid) {
   const int64_t most = std::max(grid.rows, grid.columns);
   return std::max<int64_t>(std::min(asked > 0 ? asked : usual, (n + most - 1) / most), 1);
 }
 
-// One rank's side of a call: what potrs and syevd have in common.
+// One rank's part of a call, which potrs and syevd share.
 template <typename T>
 class Solver {
  public:
@@ -31,10 +31,11 @@ class Solver {
         device_(static_cast<CudaDevice&>(context.device)),
         operand_(operand),
         grid_(GridOf(context.comm.size(), operand.grid_rows)),
-        dealt_{operand.n, operand.n, WidthOf(operand.n, operand.tile, usual_width, grid_), grid_} {}
+        layout_{operand.n, operand.n, WidthOf(operand.n, operand.tile, usual_width, grid_), grid_} {
+  }
 
   CudaDevice& device() { return device_; }
-  const Dealt& dealt() const { return dealt_; }
+  const GridLayout& layout() const { return layout_; }
   int rank() const { return context_.comm.rank(); }
   int64_t n() const { return operand_.n; }
   T* a() const { return a_; }
@@ -46,7 +47,8 @@ class Solver {
   cusolverMpMatrixDescriptor_t descriptor() const { return descriptor_.get(); }
   const T* source() const { return operand_.source != nullptr ? operand_.source : operand_.a; }
 
-  // Memory, that of `allocate` too, the library, and the matrix's descriptor.
+  // Allocates memory, including that of `allocate`, and initializes the library and the matrix's
+  // descriptor.
   Status Prepare(const std::function<Status()>& allocate) {
     JAXMG_RETURN_IF_ERROR(Together(context_.comm, [&]() -> Status {
       char* records = nullptr;
@@ -54,18 +56,18 @@ class Solver {
       outcome_.emplace(context_, /*gathers=*/false, records, operand_.status);
       JAXMG_RETURN_IF_ERROR(Allocate(3, &info_));
       const int64_t height = std::max(2 * n(), operand_.block);
-      JAXMG_RETURN_IF_ERROR(Allocate(height * dealt_.width, &staging_));
-      JAXMG_RETURN_IF_ERROR(AllocateOwn(dealt_.Elements(rank()), &a_));
+      JAXMG_RETURN_IF_ERROR(Allocate(height * layout_.width, &staging_));
+      JAXMG_RETURN_IF_ERROR(AllocateOwn(layout_.Elements(rank()), &a_));
       JAXMG_RETURN_IF_ERROR(allocate());
       JAXMG_RETURN_IF_ERROR(device_.FillInt32(Stream::kMain, info_, 3, 0));
       return outcome_->Init();
     }));
     JAXMG_RETURN_IF_ERROR(Session::Start(context_, grid_, &session_));
     return Together(context_.comm,
-                    [&] { return descriptor_.Set(session_->grid(), dealt_, rank(), kType); });
+                    [&] { return descriptor_.Set(session_->grid(), layout_, rank(), kType); });
   }
 
-  // The library's workspace, of which `size` asks it.
+  // Allocates the library's workspace, whose size `size` queries.
   Status AllocateWork(const std::function<Status(size_t* device, size_t* host)>& size) {
     JAXMG_RETURN_IF_ERROR(session_->Run([&] { return size(&work_bytes_, &host_bytes_); }));
     return Together(context_.comm, [&]() -> Status {
@@ -78,7 +80,8 @@ class Solver {
   void* host_work() { return host_work_.data(); }
   size_t host_bytes() const { return host_bytes_; }
 
-  // Every rank does `step`, and leaves its device idle for the library, whose stream is another.
+  // Runs `step` on every rank, and waits until its device is idle, because the library uses another
+  // stream.
   Status Step(const std::function<Status()>& step) {
     return Together(context_.comm, [&]() -> Status {
       JAXMG_RETURN_IF_ERROR(step());
@@ -86,7 +89,7 @@ class Solver {
     });
   }
 
-  // A call of the library's, and its info on this rank.
+  // Calls the library; the info is on this rank.
   Status Call(const char* routine, const std::function<cusolverStatus_t()>& call,
               int32_t* info = nullptr) {
     return session_->Run([&]() -> Status {
@@ -99,25 +102,25 @@ class Solver {
         JAXMG_RETURN_IF_ERROR(device_.Synchronize());
         *info = found;
       }
-      // What a matrix has brought about, not being positive definite say, is that error at times.
+      // The library sometimes returns this error for a matrix that is not positive definite.
       if (found > 0) return Status::Ok();
-      JAXMG_CHECK_CUDA(result, routine, " of order ", n(), " in tiles of ", dealt_.width, " on ",
+      JAXMG_CHECK_CUDA(result, routine, " of order ", n(), " in tiles of ", layout_.width, " on ",
                        grid_.rows, " x ", grid_.columns, " GPUs, info ", found);
       return Status::Ok();
     });
   }
 
-  // Calls f(tile, where it begins, its order) for the diagonal tiles of this rank.
+  // Calls f(tile, offset, order) for the diagonal tiles of this rank.
   template <typename F>
   Status ForDiagonal(const F& f) {
-    for (int64_t k = 0; k < dealt_.tiles_down(); ++k) {
-      if (dealt_.owner(k, k) != rank()) continue;
-      JAXMG_RETURN_IF_ERROR(f(k, a_ + dealt_.offset(k, k), dealt_.height(k)));
+    for (int64_t k = 0; k < layout_.tiles_down(); ++k) {
+      if (layout_.owner(k, k) != rank()) continue;
+      JAXMG_RETURN_IF_ERROR(f(k, a_ + layout_.offset(k, k), layout_.height(k)));
     }
     return Status::Ok();
   }
 
-  // What all ranks have noted becomes the status, of which the host hears too.
+  // Reduces the ranks' infos to the status, and copies it to the host.
   Status SetStatus(int32_t* status) {
     JAXMG_RETURN_IF_ERROR(outcome_->Set());
     return device_.CopyToHost(Stream::kMain, status, operand_.status, sizeof(*status));
@@ -143,9 +146,9 @@ class Solver {
   CudaDevice& device_;
   const Operand<T>& operand_;
   const Grid grid_;
-  const Dealt dealt_;
+  const GridLayout layout_;
   std::optional<Outcome<T>> outcome_;
-  int32_t* info_ = nullptr;  // the library's, none, and what failed in a tile
+  int32_t* info_ = nullptr;  // the library's info, kNoInfo, and the info of a tile
   T* staging_ = nullptr;
   T* a_ = nullptr;
   char* work_ = nullptr;
@@ -165,7 +168,7 @@ Status Potrs(const RankContext& context, const Operand<T>& operand, const Soluti
   CudaDevice& device = solver.device();
   Blas<T>& blas = device.template blas<T>();
   const int rank = solver.rank();
-  const Dealt b = {n, nrhs, solver.dealt().width, solver.dealt().grid};
+  const GridLayout b = {n, nrhs, solver.layout().width, solver.layout().grid};
   T *whole = nullptr, *local = nullptr, *received = nullptr;  // conj(B)
   JAXMG_RETURN_IF_ERROR(solver.Prepare([&]() -> Status {
     int64_t most = 0;
@@ -203,7 +206,7 @@ Status Potrs(const RankContext& context, const Operand<T>& operand, const Soluti
                                                    nrhs * n * sizeof(T) / sizeof(int32_t),
                                                    solver.outcome().digest()));
     }
-    return ToGrid(context, solver.dealt(), operand.block, solver.source(), solver.a(),
+    return ToGrid(context, solver.layout(), operand.block, solver.source(), solver.a(),
                   solver.staging());
   }));
   int32_t status = 0, found = 0;
@@ -217,10 +220,10 @@ Status Potrs(const RankContext& context, const Operand<T>& operand, const Soluti
     if (found > 0) {
       JAXMG_RETURN_IF_ERROR(device.FillInt32(Stream::kMain, solver.outcome().info(), 1, found));
     }
-    // Libraries pass over a NaN.
+    // The library ignores NaN.
     JAXMG_RETURN_IF_ERROR(solver.ForDiagonal([&](int64_t k, T* tile, int64_t order) {
-      return device.cuda_status().CheckFactor(Stream::kMain, order, tile, solver.dealt().ld(rank),
-                                              k * solver.dealt().width, solver.info() + 1,
+      return device.cuda_status().CheckFactor(Stream::kMain, order, tile, solver.layout().ld(rank),
+                                              k * solver.layout().width, solver.info() + 1,
                                               solver.info() + 2, solver.outcome().info());
     }));
     JAXMG_RETURN_IF_ERROR(solver.SetStatus(&status));
@@ -242,7 +245,7 @@ Status Potrs(const RankContext& context, const Operand<T>& operand, const Soluti
       JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, n, nrhs, whole, n, solution.x, nrhs));
     }
     JAXMG_RETURN_IF_ERROR(solver.ForDiagonal([&](int64_t, T* tile, int64_t order) {
-      return blas.AddLogDet(Stream::kMain, order, tile, solver.dealt().ld(rank),
+      return blas.AddLogDet(Stream::kMain, order, tile, solver.layout().ld(rank),
                             solver.outcome().log_det());
     }));
     JAXMG_RETURN_IF_ERROR(solver.outcome().Set());
@@ -260,7 +263,7 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
   const int rank = solver.rank();
   T* u = nullptr;
   JAXMG_RETURN_IF_ERROR(solver.Prepare(
-      [&] { return solver.AllocateOwn(vectors ? solver.dealt().Elements(rank) : 0, &u); }));
+      [&] { return solver.AllocateOwn(vectors ? solver.layout().Elements(rank) : 0, &u); }));
   const CusolverMp& library = Get<CusolverMp>();
   char job = vectors ? 'V' : 'N';
   JAXMG_RETURN_IF_ERROR(solver.AllocateWork([&](size_t* on_device, size_t* on_host) -> Status {
@@ -271,11 +274,11 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
         "cuSOLVERMp: syevd of order ", n);
     return Status::Ok();
   }));
-  // The library need not come to an end with what is not finite.
+  // The library may not terminate if elements are not finite.
   int32_t status = 0;
   JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
-    for (int64_t number = 0; number < Rounds(solver.dealt(), operand.block); ++number) {
-      const Cut cut = CutOf(solver.dealt(), operand.block, rank, number);
+    for (int64_t number = 0; number < Rounds(solver.layout(), operand.block); ++number) {
+      const Cut cut = CutOf(solver.layout(), operand.block, rank, number);
       if (cut.columns == 0) continue;
       const T* diagonal = solver.source() + (cut.first - rank * operand.block) * n + cut.first;
       JAXMG_RETURN_IF_ERROR(device.cuda_status().CheckFinite(Stream::kMain, n - cut.first,
@@ -284,7 +287,7 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
     }
     JAXMG_RETURN_IF_ERROR(solver.SetStatus(&status));
     if (status != 0) return Status::Ok();
-    return ToGrid(context, solver.dealt(), operand.block, solver.source(), solver.a(),
+    return ToGrid(context, solver.layout(), operand.block, solver.source(), solver.a(),
                   solver.staging());
   }));
   if (status == 0) {
@@ -302,7 +305,7 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
       }
       JAXMG_RETURN_IF_ERROR(solver.SetStatus(&status));
       return vectors
-                 ? ToRows(context, solver.dealt(), operand.block, u, operand.a, solver.staging())
+                 ? ToRows(context, solver.layout(), operand.block, u, operand.a, solver.staging())
                  : Status::Ok();
     }));
   }

@@ -1,7 +1,7 @@
-// cuSOLVERMp behind the signatures of engine/routines.h.
+// cuSOLVERMp with the signatures of engine/routines.h.
 //
-// The library has a process for each GPU and finds the others by NCCL: every rank calls it. It
-// wants square tiles on a two-dimensional grid of ranks, which are a copy of the matrix.
+// The library uses one process per GPU, connected by NCCL, and every rank calls it. It needs square
+// tiles on a two-dimensional grid of ranks, to which the matrix is copied.
 #ifndef JAXMG_XLA_FFI_VENDOR_CUSOLVERMP_MP_H_
 #define JAXMG_XLA_FFI_VENDOR_CUSOLVERMP_MP_H_
 
@@ -9,13 +9,13 @@
 
 namespace jaxmg::mp {
 
-// As PotrsRoutine. Workspace: a copy of the block, two columns of tiles, three copies of the
-// right-hand sides at most, the library's.
+// The same as PotrsRoutine. Workspace: a copy of the block, two columns of tiles, at most three
+// copies of the right-hand sides, and the library's.
 template <typename T>
 Status Potrs(const RankContext& context, const Operand<T>& operand, const Solution<T>& solution);
 
-// As SyevdRoutine. Workspace: a copy of the block and one of the eigenvectors, two columns of
-// tiles, the library's.
+// The same as SyevdRoutine. Workspace: a copy of the block and one of the eigenvectors, two columns
+// of tiles, and the library's.
 template <typename T>
 Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors, Real<T>* w);
 

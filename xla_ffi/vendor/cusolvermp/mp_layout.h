@@ -1,5 +1,5 @@
-// The two-dimensional block-cyclic layout that cuSOLVERMp works on, and the way between it and the
-// ranks' blocks of columns.
+// The two-dimensional block-cyclic layout of cuSOLVERMp, and copies between it and the ranks'
+// blocks of columns.
 #ifndef JAXMG_XLA_FFI_VENDOR_CUSOLVERMP_MP_LAYOUT_H_
 #define JAXMG_XLA_FFI_VENDOR_CUSOLVERMP_MP_LAYOUT_H_
 
@@ -12,7 +12,7 @@
 
 namespace jaxmg::mp {
 
-// A grid of ranks: rank r is in row r mod `rows` and column r div `rows` of it.
+// A grid of ranks: rank r is in row r mod `rows` and column r div `rows`.
 struct Grid {
   int rows, columns;
 
@@ -22,7 +22,8 @@ struct Grid {
   int rank(int row, int column) const { return row + column * rows; }
 };
 
-// With `rows` rows; 0: the grid of so many ranks that is nearest to a square, and no taller.
+// The grid with `rows` rows. 0: the grid that is closest to a square with at most as many rows as
+// columns.
 inline Grid GridOf(int ranks, int64_t rows) {
   if (rows == 0) {
     for (int divisor = 1; divisor * divisor <= ranks; ++divisor) {
@@ -32,30 +33,30 @@ inline Grid GridOf(int ranks, int64_t rows) {
   return {static_cast<int>(rows), static_cast<int>(ranks / rows)};
 }
 
-// How many of `count` rows or columns in tiles of `width` are of place `place` of `places`
-// (ScaLAPACK's NUMROC). Of the first `count` of more, too.
+// The number of the first `count` rows or columns, in tiles of `width`, that belong to position
+// `place` of `places` (ScaLAPACK's NUMROC).
 inline int64_t LocalCount(int64_t count, int64_t width, int place, int places) {
   const int64_t whole = count / width, rest = whole % places;
   const int64_t tiles = whole / places + (place < rest ? 1 : 0);
   return tiles * width + (place == rest ? count % width : 0);
 }
 
-// A matrix in square tiles: tile (i, j) is of the rank in row i mod grid.rows and column
-// j mod grid.columns, and its rows and columns follow those of the tile before on that rank.
-struct Dealt {
+// A matrix in square tiles: tile (i, j) belongs to the rank in row i mod grid.rows and column j mod
+// grid.columns, where its rows and columns follow those of the previous tile.
+struct GridLayout {
   int64_t rows, columns, width;
   Grid grid;
 
   int64_t LocalRows(int grid_row) const { return RowsBefore(rows, grid_row); }
   int64_t LocalColumns(int grid_column) const { return ColumnsBefore(columns, grid_column); }
-  // Of those, how many come before a row or column of the matrix.
+  // The number of a rank's rows or columns before a row or column of the matrix.
   int64_t RowsBefore(int64_t row, int grid_row) const {
     return LocalCount(row, width, grid_row, grid.rows);
   }
   int64_t ColumnsBefore(int64_t column, int grid_column) const {
     return LocalCount(column, width, grid_column, grid.columns);
   }
-  // The stride of a rank's columns, which is not 0 where it has no rows.
+  // The stride of a rank's columns; positive even if it has no rows.
   int64_t ld(int rank) const { return std::max<int64_t>(LocalRows(grid.row(rank)), 1); }
   int64_t Elements(int rank) const { return ld(rank) * LocalColumns(grid.column(rank)); }
   int64_t tiles_down() const { return (rows + width - 1) / width; }
@@ -65,80 +66,80 @@ struct Dealt {
   int owner(int64_t i, int64_t j) const {
     return grid.rank(static_cast<int>(i % grid.rows), static_cast<int>(j % grid.columns));
   }
-  // Where tile (i, j) begins among its owner's elements.
+  // The offset of tile (i, j) in its owner's elements.
   int64_t offset(int64_t i, int64_t j) const {
     return j / grid.columns * width * ld(owner(i, j)) + i / grid.rows * width;
   }
 };
 
-// The columns that the ranks' blocks hold of one tile column: those of a rank are cut where tiles
-// begin.
+// The intersection of a rank's block with one tile column.
 struct Cut {
-  int64_t tile, first, columns;  // none where columns is 0
+  int64_t tile, first, columns;  // empty if columns is 0
 };
 
-inline Cut CutOf(const Dealt& dealt, int64_t block, int rank, int64_t number) {
-  const int64_t begin = std::min(rank * block, dealt.columns);
-  const int64_t end = std::min(begin + block, dealt.columns);
-  const int64_t tile = begin / dealt.width + number;
-  const int64_t first = std::max(tile * dealt.width, begin);
-  return {tile, first, std::max<int64_t>(std::min((tile + 1) * dealt.width, end) - first, 0)};
+inline Cut CutOf(const GridLayout& layout, int64_t block, int rank, int64_t number) {
+  const int64_t begin = std::min(rank * block, layout.columns);
+  const int64_t end = std::min(begin + block, layout.columns);
+  const int64_t tile = begin / layout.width + number;
+  const int64_t first = std::max(tile * layout.width, begin);
+  return {tile, first, std::max<int64_t>(std::min((tile + 1) * layout.width, end) - first, 0)};
 }
 
-// Rounds in which every rank has dealt all of its cuts.
-inline int64_t Rounds(const Dealt& dealt, int64_t block) { return block / dealt.width + 2; }
+// The number of rounds after which every rank has distributed all of its cuts.
+inline int64_t Rounds(const GridLayout& layout, int64_t block) { return block / layout.width + 2; }
 
 // Calls f(tile row) for the tile rows of a row of the grid, from `first` on.
 template <typename F>
-Status ForTileRows(const Dealt& dealt, int grid_row, int64_t first, const F& f) {
-  const int64_t behind = (grid_row - first % dealt.grid.rows + dealt.grid.rows) % dealt.grid.rows;
-  for (int64_t i = first + behind; i < dealt.tiles_down(); i += dealt.grid.rows) {
+Status ForTileRows(const GridLayout& layout, int grid_row, int64_t first, const F& f) {
+  const int64_t behind =
+      (grid_row - first % layout.grid.rows + layout.grid.rows) % layout.grid.rows;
+  for (int64_t i = first + behind; i < layout.tiles_down(); i += layout.grid.rows) {
     JAXMG_RETURN_IF_ERROR(f(i));
   }
   return Status::Ok();
 }
 
-// `blocks`, this rank's `block` columns of a square matrix, to its tiles in `local`: tiles on the
-// diagonal and below, whole ones. `staging` has room for two columns of tiles. Enqueued on kMain.
+// Copies `blocks`, this rank's `block` columns of a square matrix, to the tiles in `local`: full
+// tiles, on and below the diagonal. `staging` holds two columns of tiles. Enqueued on kMain.
 template <typename T>
-Status ToGrid(const RankContext& context, const Dealt& dealt, int64_t block, const T* blocks,
+Status ToGrid(const RankContext& context, const GridLayout& layout, int64_t block, const T* blocks,
               T* local, T* staging) {
   Communicator& comm = context.comm;
   const int rank = comm.rank(), ranks = comm.size();
-  const int64_t n = dealt.rows, ld = dealt.ld(rank);
-  // Rows of a cut that go to a row of the grid.
+  const int64_t n = layout.rows, ld = layout.ld(rank);
+  // The rows of a cut that belong to a row of the grid.
   auto rows_of = [&](const Cut& cut, int row) {
-    return dealt.LocalRows(row) - dealt.RowsBefore(cut.tile * dealt.width, row);
+    return layout.LocalRows(row) - layout.RowsBefore(cut.tile * layout.width, row);
   };
   auto source = [&](const Cut& cut, int64_t i) {
-    const T* data = blocks + (cut.first - rank * block) * n + i * dealt.width;
-    return Block(data, n, dealt.height(i), cut.columns);
+    const T* data = blocks + (cut.first - rank * block) * n + i * layout.width;
+    return Block(data, n, layout.height(i), cut.columns);
   };
-  // Of a cut that goes to this rank, from tile row i on.
+  // The part of a cut for this rank, from tile row i on.
   auto target = [&](const Cut& cut, int64_t i, int64_t rows) {
-    const int64_t column = dealt.ColumnsBefore(cut.first, dealt.grid.column(rank));
-    return Block(local + column * ld + i / dealt.grid.rows * dealt.width, ld, rows, cut.columns);
+    const int64_t column = layout.ColumnsBefore(cut.first, layout.grid.column(rank));
+    return Block(local + column * ld + i / layout.grid.rows * layout.width, ld, rows, cut.columns);
   };
   auto first_row = [&](const Cut& cut, int row) {
-    return dealt.RowsBefore(cut.tile * dealt.width, row) / dealt.width * dealt.grid.rows + row;
+    return layout.RowsBefore(cut.tile * layout.width, row) / layout.width * layout.grid.rows + row;
   };
-  // What had been sent to each rank after either half of the staging was last used.
+  // For each half of the staging, the blocks sent to each rank after its last use.
   std::array<std::vector<int64_t>, 2> sent = {std::vector<int64_t>(ranks, 0),
                                               std::vector<int64_t>(ranks, 0)};
-  for (int64_t round = 0; round < Rounds(dealt, block); ++round) {
-    const Cut mine = CutOf(dealt, block, rank, round);
-    T* room = staging + round % 2 * n * dealt.width;
+  for (int64_t round = 0; round < Rounds(layout, block); ++round) {
+    const Cut mine = CutOf(layout, block, rank, round);
+    T* room = staging + round % 2 * n * layout.width;
     std::vector<int64_t>& used = sent[round % 2];
     for (int peer = 0; peer < ranks; ++peer) {
       JAXMG_RETURN_IF_ERROR(comm.WaitSent(Stream::kMain, peer, used[peer]));
     }
-    for (int row = 0; row < dealt.grid.rows && mine.columns > 0; ++row) {
-      const int peer = dealt.grid.rank(row, static_cast<int>(mine.tile % dealt.grid.columns));
+    for (int row = 0; row < layout.grid.rows && mine.columns > 0; ++row) {
+      const int peer = layout.grid.rank(row, static_cast<int>(mine.tile % layout.grid.columns));
       const int64_t rows = rows_of(mine, row);
       if (rows == 0) continue;
       int64_t before = 0;
-      JAXMG_RETURN_IF_ERROR(ForTileRows(dealt, row, mine.tile, [&](int64_t i) {
-        const int64_t height = dealt.height(i);
+      JAXMG_RETURN_IF_ERROR(ForTileRows(layout, row, mine.tile, [&](int64_t i) {
+        const int64_t height = layout.height(i);
         const Bytes2D to = peer == rank ? target(mine, i, height)
                                         : Block(room + before, rows, height, mine.columns);
         before += height;
@@ -151,10 +152,10 @@ Status ToGrid(const RankContext& context, const Dealt& dealt, int64_t block, con
       room += rows * mine.columns;
     }
     for (int peer = 0; peer < ranks; ++peer) {
-      const Cut theirs = CutOf(dealt, block, peer, round);
-      const int row = dealt.grid.row(rank);
+      const Cut theirs = CutOf(layout, block, peer, round);
+      const int row = layout.grid.row(rank);
       if (peer == rank || theirs.columns == 0 || rows_of(theirs, row) == 0 ||
-          theirs.tile % dealt.grid.columns != dealt.grid.column(rank)) {
+          theirs.tile % layout.grid.columns != layout.grid.column(rank)) {
         continue;
       }
       JAXMG_RETURN_IF_ERROR(comm.Recv(
@@ -164,16 +165,18 @@ Status ToGrid(const RankContext& context, const Dealt& dealt, int64_t block, con
   return WaitAllSent(comm, Stream::kMain);
 }
 
-// A whole matrix, the same on every rank, to its tiles, or this rank's tiles to it. On kMain.
+// Copies a whole matrix, which is equal on every rank, to this rank's tiles, or this rank's tiles
+// to it. Enqueued on kMain.
 template <typename T>
-Status CopyTiles(const RankContext& context, const Dealt& dealt, int rank, T* whole, T* local,
+Status CopyTiles(const RankContext& context, const GridLayout& layout, int rank, T* whole, T* local,
                  bool to_tiles) {
-  const int64_t ld = dealt.ld(rank);
-  for (int64_t j = dealt.grid.column(rank); j < dealt.tiles_across(); j += dealt.grid.columns) {
-    JAXMG_RETURN_IF_ERROR(ForTileRows(dealt, dealt.grid.row(rank), 0, [&](int64_t i) {
-      const Bytes2D tile = Block(local + dealt.offset(i, j), ld, dealt.height(i), dealt.breadth(j));
-      const Bytes2D place = Block(whole + j * dealt.width * dealt.rows + i * dealt.width,
-                                  dealt.rows, dealt.height(i), dealt.breadth(j));
+  const int64_t ld = layout.ld(rank);
+  for (int64_t j = layout.grid.column(rank); j < layout.tiles_across(); j += layout.grid.columns) {
+    JAXMG_RETURN_IF_ERROR(ForTileRows(layout, layout.grid.row(rank), 0, [&](int64_t i) {
+      const Bytes2D tile =
+          Block(local + layout.offset(i, j), ld, layout.height(i), layout.breadth(j));
+      const Bytes2D place = Block(whole + j * layout.width * layout.rows + i * layout.width,
+                                  layout.rows, layout.height(i), layout.breadth(j));
       return to_tiles ? context.device.Copy(Stream::kMain, tile, place)
                       : context.device.Copy(Stream::kMain, place, tile);
     }));
@@ -181,45 +184,48 @@ Status CopyTiles(const RankContext& context, const Dealt& dealt, int rank, T* wh
   return Status::Ok();
 }
 
-// All ranks' tiles to the whole matrix on every rank. `received` has room for those of any rank.
+// Gathers all ranks' tiles to the whole matrix on every rank. `received` holds the tiles of any
+// rank.
 template <typename T>
-Status ToWhole(const RankContext& context, const Dealt& dealt, T* local, T* received, T* whole) {
+Status ToWhole(const RankContext& context, const GridLayout& layout, T* local, T* received,
+               T* whole) {
   Communicator& comm = context.comm;
   auto all_of = [&](int rank, T* data) {
-    const int64_t count = dealt.Elements(rank);
+    const int64_t count = layout.Elements(rank);
     return Block(data, count, count, 1);
   };
   for (int rank = 0; rank < comm.size(); ++rank) {
     const bool mine = rank == comm.rank();
-    if (dealt.Elements(rank) > 0 && dealt.LocalRows(dealt.grid.row(rank)) > 0) {
+    if (layout.Elements(rank) > 0 && layout.LocalRows(layout.grid.row(rank)) > 0) {
       JAXMG_RETURN_IF_ERROR(
           Broadcast(comm, Stream::kMain, rank, all_of(rank, mine ? local : received)));
-      JAXMG_RETURN_IF_ERROR(CopyTiles(context, dealt, rank, whole, mine ? local : received, false));
+      JAXMG_RETURN_IF_ERROR(
+          CopyTiles(context, layout, rank, whole, mine ? local : received, false));
     }
   }
   return WaitAllSent(comm, Stream::kMain);
 }
 
-// The ranks' tiles of U to their blocks of U^H: `block` rows of U on each, conjugated, each row of
-// U one behind the other. `staging` has room for `block` rows of a column of tiles. On kMain.
+// Converts the ranks' tiles of U to their blocks of U^H: `block` conjugated rows of U on each rank,
+// stored row after row. `staging` holds `block` rows of a column of tiles. Enqueued on kMain.
 template <typename T>
-Status ToRows(const RankContext& context, const Dealt& dealt, int64_t block, T* local, T* rows,
-              T* staging) {
+Status ToRows(const RankContext& context, const GridLayout& layout, int64_t block, T* local,
+              T* rows, T* staging) {
   Communicator& comm = context.comm;
   const int rank = comm.rank(), ranks = comm.size();
-  const Grid& grid = dealt.grid;
-  auto begin = [&](int r) { return std::min(r * block, dealt.rows); };
-  // Of the rows in a row of the grid, those before a rank's block.
-  auto before = [&](int r, int grid_row) { return dealt.RowsBefore(begin(r), grid_row); };
+  const Grid& grid = layout.grid;
+  auto begin = [&](int r) { return std::min(r * block, layout.rows); };
+  // The number of rows in a row of the grid before a rank's block.
+  auto before = [&](int r, int grid_row) { return layout.RowsBefore(begin(r), grid_row); };
   auto count = [&](int r, int grid_row) { return before(r + 1, grid_row) - before(r, grid_row); };
-  for (int64_t round = 0; round * grid.columns < dealt.tiles_across(); ++round) {
+  for (int64_t round = 0; round * grid.columns < layout.tiles_across(); ++round) {
     const int row = grid.row(rank);
     const int64_t mine = grid.column(rank) + round * grid.columns;
     auto in_local = [&](int target) {
-      T* data = local + round * dealt.width * dealt.ld(rank) + before(target, row);
-      return Block(data, dealt.ld(rank), count(target, row), dealt.breadth(mine));
+      T* data = local + round * layout.width * layout.ld(rank) + before(target, row);
+      return Block(data, layout.ld(rank), count(target, row), layout.breadth(mine));
     };
-    for (int step = 1; step < ranks && mine < dealt.tiles_across(); ++step) {
+    for (int step = 1; step < ranks && mine < layout.tiles_across(); ++step) {
       const int peer = (rank + step) % ranks;
       if (count(peer, row) == 0) continue;
       JAXMG_RETURN_IF_ERROR(comm.Send(Stream::kMain, peer, in_local(peer)));
@@ -227,25 +233,25 @@ Status ToRows(const RankContext& context, const Dealt& dealt, int64_t block, T* 
     for (int peer = 0; peer < ranks; ++peer) {
       const int of = grid.row(peer);
       const int64_t j = grid.column(peer) + round * grid.columns, taken = count(rank, of);
-      if (j >= dealt.tiles_across() || taken == 0) continue;
+      if (j >= layout.tiles_across() || taken == 0) continue;
       const T* piece = staging;
       int64_t ld = taken;
       if (peer == rank) {
         piece = static_cast<const T*>(in_local(rank).data);
-        ld = dealt.ld(rank);
+        ld = layout.ld(rank);
       } else {
         JAXMG_RETURN_IF_ERROR(
-            comm.Recv(Stream::kMain, peer, Block(staging, taken, taken, dealt.breadth(j))));
+            comm.Recv(Stream::kMain, peer, Block(staging, taken, taken, layout.breadth(j))));
       }
-      const int64_t first = begin(rank) / dealt.width, end = begin(rank + 1);
-      JAXMG_RETURN_IF_ERROR(ForTileRows(dealt, of, first, [&](int64_t i) {
-        const int64_t from = std::max(i * dealt.width, begin(rank));
-        const int64_t to = std::min((i + 1) * dealt.width, end);
+      const int64_t first = begin(rank) / layout.width, end = begin(rank + 1);
+      JAXMG_RETURN_IF_ERROR(ForTileRows(layout, of, first, [&](int64_t i) {
+        const int64_t from = std::max(i * layout.width, begin(rank));
+        const int64_t to = std::min((i + 1) * layout.width, end);
         if (to <= from) return Status::Ok();
-        const int64_t place = dealt.RowsBefore(from, of) - before(rank, of);
+        const int64_t place = layout.RowsBefore(from, of) - before(rank, of);
         return context.device.blas<T>().ConjTranspose(
-            Stream::kMain, to - from, dealt.breadth(j), piece + place, ld,
-            rows + (from - begin(rank)) * dealt.columns + j * dealt.width, dealt.columns);
+            Stream::kMain, to - from, layout.breadth(j), piece + place, ld,
+            rows + (from - begin(rank)) * layout.columns + j * layout.width, layout.columns);
       }));
     }
   }

@@ -14,18 +14,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Earlier ones give wrong eigenvectors, without a word.
+// Earlier versions return wrong eigenvectors without an error.
 constexpr int kOldest = 901;
-// What the library is built against; an older NCCL lacks functions that it calls.
+// The NCCL version that the library is built against. Older versions lack functions that it calls.
 constexpr int kOldestNccl = 22900;
-// How often a rank that is in the library looks whether another has given up.
+// The interval at which a rank in a call of the library checks whether another rank has failed.
 constexpr std::chrono::milliseconds kLook(20);
-// How long ranks that have agreed to make a communicator wait for each other.
+// The time limit for creating a communicator after the ranks have agreed to do so.
 constexpr std::chrono::seconds kLongestRendezvous(120);
-// Bits of a token that tell the GPUs of a process apart.
+// The bits of a token that identify a GPU of a process.
 constexpr int kOrdinalBits = 8;
 
-// What no other process of the job has, and this GPU's number in it.
+// Returns a token that is unique in the job: random bits of the process and the index of this GPU.
 int64_t TokenOf(int ordinal) {
   static const uint64_t process = [] {
     std::random_device random;
@@ -45,8 +45,8 @@ Status CheckNccl() {
                "; a newer nvidia-nccl package serves JAX as well");
 }
 
-// A communicator, made on a thread of its own: if another rank never comes, that thread is left
-// behind.
+// A communicator that is created on its own thread. If another rank never joins, that thread is
+// abandoned.
 struct Rendezvous {
   std::mutex mutex;
   std::condition_variable changed;
@@ -64,8 +64,8 @@ Status ConnectByNccl(const RankContext& context, int ordinal, const ncclUniqueId
     ncclComm_t made = nullptr;
     if (IsSuccess(Get<CudaRuntime>().cudaSetDevice(ordinal))) {
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-      config.blocking = 1;    // the library expects calls to be over when they return
-      config.splitShare = 1;  // an abort is of those too that the library splits off
+      config.blocking = 1;    // the library expects blocking calls
+      config.splitShare = 1;  // an abort covers communicators that the library splits off
       result = Get<Nccl>().ncclCommInitRankConfig(&made, ranks, id, rank, &config);
     }
     const std::lock_guard<std::mutex> lock(rendezvous->mutex);
@@ -88,7 +88,7 @@ Status ConnectByNccl(const RankContext& context, int ordinal, const ncclUniqueId
   return Status::Ok();
 }
 
-// The name of a communicator, from the first rank to all.
+// Broadcasts the identifier of a communicator from the first rank.
 Status ShareId(const RankContext& context, ncclUniqueId* id) {
   JAXMG_RETURN_IF_ERROR(Together(context.comm, [&]() -> Status {
     if (context.comm.rank() != 0) return Status::Ok();
@@ -112,33 +112,34 @@ Descriptor::~Descriptor() {
   if (descriptor_ != nullptr) Get<CusolverMp>().cusolverMpDestroyMatrixDesc(descriptor_);
 }
 
-Status Descriptor::Set(cusolverMpGrid_t grid, const Dealt& dealt, int rank, cudaDataType type) {
+Status Descriptor::Set(cusolverMpGrid_t grid, const GridLayout& layout, int rank,
+                       cudaDataType type) {
   JAXMG_CHECK_CUDA(Get<CusolverMp>().cusolverMpCreateMatrixDesc(
-                       &descriptor_, grid, type, dealt.rows, dealt.columns, dealt.width,
-                       dealt.width, 0, 0, dealt.ld(rank)),
-                   "cuSOLVERMp: a matrix of ", dealt.rows, " x ", dealt.columns, " in tiles of ",
-                   dealt.width);
+                       &descriptor_, grid, type, layout.rows, layout.columns, layout.width,
+                       layout.width, 0, 0, layout.ld(rank)),
+                   "cuSOLVERMp: a matrix of ", layout.rows, " x ", layout.columns, " in tiles of ",
+                   layout.width);
   return Status::Ok();
 }
 
 struct Session::Made {
   std::vector<int64_t> members;  // the tokens of its ranks
   int grid_rows = 0;
-  int64_t number = 0;  // which the first rank has given it
+  int64_t number = 0;  // assigned by the first rank
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
   cusolverMpHandle_t handle = nullptr;
   cusolverMpGrid_t grid = nullptr;
 };
 
-// Those that no call uses now.
+// The sessions that no call uses.
 struct Session::Pool {
   std::mutex mutex;
   std::vector<std::unique_ptr<Made>> idle;
   size_t made = 0;
   int64_t numbers = 0;
 
-  // The one of that number, or any where that is 0.
+  // Takes the session of this number, or any if it is 0.
   std::unique_ptr<Made> Take(const std::vector<int64_t>& members, int grid_rows, int64_t number) {
     const std::lock_guard<std::mutex> lock(mutex);
     for (auto made = idle.begin(); made != idle.end(); ++made) {
@@ -158,7 +159,7 @@ Session::Pool& Session::ThePool() {
   return *pool;
 }
 
-// Looks after a call of the library from a thread of its own.
+// Monitors a call of the library from its own thread.
 class Session::Watch {
  public:
   Watch(Communicator& comm, ncclComm_t nccl) : thread_([this, &comm, nccl] { Run(comm, nccl); }) {}
@@ -177,7 +178,8 @@ class Session::Watch {
     std::unique_lock<std::mutex> lock(mutex_);
     while (!changed_.wait_for(lock, kLook, [&] { return over_; })) {
       if (comm.Failure().ok()) continue;
-      // What spins on the GPU ends as soon as NCCL has set its flag. The rest may take for ever.
+      // Kernels that spin on the GPU end as soon as NCCL has set its flag. The rest of the abort
+      // may block indefinitely.
       aborted_ = true;
       (void)Guarded([&] {
         std::thread([nccl] { Get<Nccl>().ncclCommAbort(nccl); }).detach();
@@ -197,7 +199,7 @@ class Session::Watch {
 Session::Session(const RankContext& context, std::unique_ptr<Made> made)
     : context_(context), made_(std::move(made)) {}
 
-// One that is not sound stays as it is: to take it down could wait for a rank that is lost.
+// Leaks a session that is not sound: destroying it could wait for a lost rank.
 Session::~Session() {
   if (!sound_) {
     (void)made_.release();
@@ -220,7 +222,7 @@ Status Session::Run(const std::function<Status()>& call) {
   const Status status = Together(context_.comm, [&]() -> Status {
     const Watch watch(context_.comm, made_->comm);
     const Status done = Guarded(call);
-    if (!done.ok()) context_.comm.Abort(done);  // the others wait for this rank
+    if (!done.ok()) context_.comm.Abort(done);  // the other ranks wait for this one
     const cudaError_t waited = Get<CudaRuntime>().cudaStreamSynchronize(made_->stream);
     if (watch.aborted()) return context_.comm.Failure();
     JAXMG_RETURN_IF_ERROR(done);
@@ -274,7 +276,7 @@ Status Session::Start(const RankContext& context, const Grid& grid,
   if (processes.size() != members.size()) {
     return Error(Code::kInvalidArgument, "cuSOLVERMp wants a process for each GPU");
   }
-  // The first rank says which of those that are idle it is to be; all have the same.
+  // The first rank chooses an idle session; all ranks have the same ones.
   std::unique_ptr<Made> found;
   if (comm.rank() == 0) found = pool.Take(members, grid.rows, 0);
   std::vector<int64_t> all;
@@ -287,7 +289,7 @@ Status Session::Start(const RankContext& context, const Grid& grid,
     {
       const std::lock_guard<std::mutex> lock(pool.mutex);
       found->number = ++pool.numbers;
-      pool.idle.reserve(++pool.made);  // to be given back without fail
+      pool.idle.reserve(++pool.made);  // so that returning it can't fail
     }
     JAXMG_RETURN_IF_ERROR(comm.Share(found->number, &all));
     found->number = all[0];

@@ -1,5 +1,5 @@
-// cuSOLVERMp's handle, its grid and the NCCL communicator below: made by all ranks of a mesh
-// together, which takes seconds, and kept for their next call.
+// Session: cuSOLVERMp's handle, its grid and its NCCL communicator. All ranks of a mesh create a
+// session collectively, which takes seconds, and reuse it in later calls.
 #ifndef JAXMG_XLA_FFI_VENDOR_CUSOLVERMP_MP_SESSION_H_
 #define JAXMG_XLA_FFI_VENDOR_CUSOLVERMP_MP_SESSION_H_
 
@@ -16,35 +16,37 @@
 
 namespace jaxmg::mp {
 
-// A matrix in tiles, of which this rank has some.
+// This rank's tiles of a matrix.
 class Descriptor {
  public:
   ~Descriptor();
-  Status Set(cusolverMpGrid_t grid, const Dealt& dealt, int rank, cudaDataType type);
+  Status Set(cusolverMpGrid_t grid, const GridLayout& layout, int rank, cudaDataType type);
   cusolverMpMatrixDescriptor_t get() const { return descriptor_; }
 
  private:
   cusolverMpMatrixDescriptor_t descriptor_ = nullptr;
 };
 
-// The library on some GPUs, one of each process; one call's own while this lives.
+// The library on a set of GPUs, one per process. Owned by one call during the lifetime of this
+// object.
 class Session {
  public:
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Every rank calls it; all get the same Status.
+  // Collective: every rank calls it and gets the same Status.
   static Status Start(const RankContext& context, const Grid& grid,
                       std::unique_ptr<Session>* session);
 
-  // Does `call`, which is the library's and may wait for other ranks, on the session's stream, and
-  // waits for what it has enqueued. All work that it needs must be done. Where another rank gives
-  // up, or its process is lost, what waits on the GPU comes to its end, to no good, and the call's
-  // result is of no use; the session isn't kept then. Every rank calls it; all get the same Status.
+  // Runs `call`, a call of the library that may wait for other ranks, on the session's stream, and
+  // waits for the work that it has enqueued. All work that it depends on must be complete. If
+  // another rank fails, or its process is lost, work that waits on the GPU is aborted, the results
+  // are undefined, and the session is not reused. Collective: every rank calls it and gets the same
+  // Status.
   Status Run(const std::function<Status()>& call);
 
-  // Waits for what has been enqueued; within `call`.
+  // Waits for the enqueued work. For use within `call`.
   Status Synchronize() const;
 
   cusolverMpHandle_t handle() const;

@@ -1,0 +1,84 @@
+// What the tests of routines share: matrices of many sizes and layouts for every dtype, and ranks
+// on devices with other tunings or with streams.
+#ifndef JAXMG_TESTS_CC_ROUTINE_CASES_H_
+#define JAXMG_TESTS_CC_ROUTINE_CASES_H_
+
+#include <complex>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/cc/async_device.h"
+#include "tests/cc/problem.h"
+#include "tests/cc/ranks.h"
+#include "tests/cc/reference_lapack.h"
+
+namespace jaxmg::testing {
+
+inline const Case kCases[] = {
+    {1, 1, 0},  {1, 3, 1},     {2, 2, 1},     {5, 8, 2},   {7, 2, 3},   {16, 4, 4},
+    {17, 4, 2}, {30, 5, 4},    {33, 3, 5, 2}, {40, 16, 2}, {48, 2, 8},  {50, 1, 7},
+    {60, 2, 3}, {61, 4, 2, 1}, {64, 3, 2},    {63, 7, 3},  {64, 4, 64}, {70, 6, 4, 1},
+    {97, 3, 0}, {90, 2, 13},   {150, 2, 75},  {64, 2, 1},  {68, 4, 1},
+};
+
+inline std::string TextOf(const Case& c) {
+  return "n " + std::to_string(c.n) + " ranks " + std::to_string(c.ranks) + " tile " +
+         std::to_string(c.tile);
+}
+
+// How RunOnDevices makes the device of each rank: the host, or the host with streams that are
+// threads.
+inline thread_local DeviceMaker make_device = OnHost;
+
+inline std::vector<Status> RunOnDevices(int ranks, const RankProgram& program) {
+  return RunRanks(ranks, program, kPatience, make_device);
+}
+
+// Runs `check` with devices whose streams run beside each other, as a GPU's do.
+template <typename Check>
+void OnStreams(const Tuning& tuning, const Check& check) {
+  make_device = [tuning](int) { return std::make_unique<AsyncDevice>(NewHostDevice(), tuning); };
+  check();
+  make_device = OnHost;
+}
+
+// The tunings that change the order of a routine's steps: those of GPUs, the host's, and one under
+// which one rank works on small matrices.
+inline std::vector<Tuning> TuningsOnStreams() {
+  Tuning gathering = LikeGpu();
+  gathering.whole_order = gathering.gather_to_solve = gathering.gather_to_invert = 40;
+  return {LikeGpu(), LikeGpu(0), NewHostDevice()->tuning(), gathering};
+}
+
+// Tunings under which one rank does all the work on a small matrix, as GPUs do: as one tile, and in
+// several.
+inline std::vector<Tuning> GatheringTunings() {
+  Tuning one = LikeGpu();
+  one.usual_tile = 7;
+  one.gather_to_solve = one.gather_to_invert = 1000;
+  Tuning several = one;
+  one.whole_order = 1000;
+  several.whole_order = 0;
+  return {one, several};
+}
+
+struct InstallLapack {
+  InstallLapack() { InstallReferenceLapack(); }
+};
+inline InstallLapack install_lapack;
+
+}  // namespace jaxmg::testing
+
+#define JAXMG_TEST_EACH_DTYPE(Name, Check) \
+  TEST(Name) {                             \
+    for (const Case& c : kCases) {         \
+      Check<float>(c);                     \
+      Check<double>(c);                    \
+      Check<std::complex<float>>(c);       \
+      Check<std::complex<double>>(c);      \
+    }                                      \
+  }
+
+#endif  // JAXMG_TESTS_CC_ROUTINE_CASES_H_

@@ -1,0 +1,72 @@
+#include "xla_ffi/engine/lu/gesv.h"
+
+#include <complex>
+
+#include "xla_ffi/engine/lu/getrs.h"
+
+namespace jaxmg {
+
+template <typename T>
+Precision LuPrecision(Precision asked, int64_t n, const Tuning& tuning) {
+  if (asked != Precision::kChosen) return asked;
+  const Precision chosen = ChosenPrecision<T>(asked, n, tuning);
+  return chosen == Precision::kF16x3 ? Precision::kBf16x6 : chosen;
+}
+
+template <typename T>
+GesvSpace<T>::GesvSpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks)
+    : RoutineSpace<T>(sizes, ranks, TilesToSolve<T>(sizes, ranks), GathersToSolve<T>(sizes, ranks)),
+      precision(LuPrecision<T>(sizes.precision, sizes.n, ranks.tuning)) {
+  if (!this->works) return;
+  this->ReservePanels(GetrfWorkspace(this->tiles, sizes.n, ranks.tuning));
+  this->ReserveOverflow();
+  local = this->Reserve(LocalRightHandSides(this->tiles, nrhs));
+  pivots = this->pieces.template Reserve<int32_t>(sizes.n);
+  this->split_bytes = SplitBytes<T>(this->tiles, sizes.n, precision);
+}
+
+template <typename T>
+Status GesvRoutine(const RankContext& context, const Operand<T>& operand,
+                   const GeneralSolution<T>& solution) {
+  const GesvSpace<T> space(operand.sizes(), solution.nrhs, RanksOf(context));
+  Frame<T> frame(context, operand, space);
+  const int64_t count = solution.nrhs * operand.n;
+  auto prepare = [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(frame.Prepare());
+    JAXMG_RETURN_IF_ERROR(frame.outcome().InitSign());
+    if (frame.works()) JAXMG_RETURN_IF_ERROR(context.device.ReserveHandles());
+    return CopyIfApart(context.device, solution.b, solution.x, count);
+  };
+  auto work = [&]() -> Status {
+    const Outcome<T>& outcome = frame.outcome();
+    if (solution.check_b) {
+      JAXMG_RETURN_IF_ERROR(context.device.status().Digest(
+          Stream::kMain, solution.x, count * sizeof(T) / sizeof(int32_t), outcome.digest()));
+    }
+    JAXMG_RETURN_IF_ERROR(frame.Take(Region::kFull));
+    if (frame.works()) {
+      const RankContext& ranks = frame.context();
+      const Matrix<T> matrix = frame.matrix();
+      const RightHandSides<T> b = {solution.nrhs, solution.x, frame.at(space.local)};
+      int32_t* pivots = frame.at(space.pivots);
+      JAXMG_RETURN_IF_ERROR(Getrf(ranks, space.precision, matrix, b, frame.panels(), pivots,
+                                  outcome.info(), {outcome.log_det(), outcome.sign()}));
+      JAXMG_RETURN_IF_ERROR(FinishGesv(ranks, matrix, pivots, b));
+    }
+    JAXMG_RETURN_IF_ERROR(outcome.Set());
+    JAXMG_RETURN_IF_ERROR(outcome.SetDeterminant(solution.log_abs, solution.sign));
+    JAXMG_RETURN_IF_ERROR(outcome.PoisonIfNegative(solution.nrhs, operand.n, solution.x));
+    JAXMG_RETURN_IF_ERROR(outcome.Spread(solution.x, count));
+    return WaitAllSent(context.comm, Stream::kMain);
+  };
+  return RunOnAllRanks(context.comm, prepare, work);
+}
+
+#define JAXMG_INSTANTIATE(T)                                            \
+  template Precision LuPrecision<T>(Precision, int64_t, const Tuning&); \
+  template struct GesvSpace<T>;                                         \
+  template Status GesvRoutine(const RankContext&, const Operand<T>&, const GeneralSolution<T>&);
+JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
+#undef JAXMG_INSTANTIATE
+
+}  // namespace jaxmg

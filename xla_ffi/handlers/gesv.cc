@@ -1,0 +1,75 @@
+#include "xla_ffi/engine/lu/gesv.h"
+
+#include <complex>
+
+#include "xla_ffi/handlers/call.h"
+
+namespace jaxmg {
+
+struct GesvAttributes : PrecisionAttributes {
+  bool check_b;  // ranks may have brought different b
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    PrecisionAttributes::Visit(attributes, visit);
+    visit("check_b", attributes.check_b);
+  }
+};
+
+namespace {
+
+constexpr char kName[] = "gesv";
+
+// What a call takes of a rank, for plans.
+struct Needs {
+  template <typename T>
+  static RankNeeds Of(const PlanQuery& query, const Sizes& sizes, const Ranks& ranks) {
+    return NeedsOf<T>(GesvSpace<T>(sizes, query.nrhs, ranks), query.n * query.nrhs);
+  }
+};
+
+PlatformResult Gesv(Platform platform, ffi::Buffer<ffi::DataType::S32> place, ffi::AnyBuffer a,
+                    ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> a_work,
+                    ffi::Result<ffi::AnyBuffer> x, ffi::Result<ffi::AnyBuffer> log_abs,
+                    ffi::Result<ffi::AnyBuffer> sign, ffi::ResultBuffer<ffi::DataType::S32> status,
+                    GesvAttributes attributes) {
+  const int64_t n = attributes.n;
+  Status checked = CheckCall(kName, a, attributes);
+  if (checked.ok()) checked = CheckGeneralPrecision(kName, a, attributes);
+  if (!checked.ok()) return Refuse(checked);
+  const auto shape = b.dimensions();
+  if (shape.size() != 2 || shape[0] != n || b.element_type() != a.element_type()) {
+    return Refuse(Error(Code::kInvalidArgument, kName, ": b must be (n, nrhs), of a's dtype"));
+  }
+  return ForDtype(kName, a.element_type(), [&](auto zero) {
+    using T = decltype(zero);
+    const Operand<T> operand = {n,
+                                n,
+                                a.dimensions()[0],
+                                attributes.tile,
+                                DataOf<T>(*a_work),
+                                status->typed_data(),
+                                attributes.products,
+                                DataOf<T>(a)};
+    const GeneralSolution<T> solution = {shape[1],         DataOf<T>(*x), DataOf<Real<T>>(*log_abs),
+                                         DataOf<T>(*sign), DataOf<T>(b),  attributes.check_b};
+    auto program = [=](const RankContext& context) {
+      return GesvRoutine<T>(context, operand, solution);
+    };
+    return Launch(platform, SiteOf(kName, platform, place, a, attributes, n), program);
+  });
+}
+
+}  // namespace
+}  // namespace jaxmg
+
+JAXMG_DEFINE_ROUTINE(JaxmgGesv, jaxmg::kName, jaxmg::Gesv, jaxmg::GesvAttributes,
+                     JAXMG_BIND()
+                         .Arg<xla::ffi::AnyBuffer>()                         // a
+                         .Arg<xla::ffi::AnyBuffer>()                         // b
+                         .Ret<xla::ffi::AnyBuffer>()                         // a_work, in a's place
+                         .Ret<xla::ffi::AnyBuffer>()                         // x
+                         .Ret<xla::ffi::AnyBuffer>()                         // log_abs
+                         .Ret<xla::ffi::AnyBuffer>()                         // sign
+                         .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
+                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::Needs>);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <complex>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <random>
 #include <string>
@@ -19,6 +20,7 @@
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
 #include "xla_ffi/device/cuda/lu.cuh"
+#include "xla_ffi/device/cuda/lu_panel.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg {
@@ -33,7 +35,8 @@ using host_cuda::Together;
 template <typename T>
 using Cuda = host_cuda::CudaType<T>;
 
-constexpr unsigned kFew = 12;  // threads, so that each has several turns
+constexpr unsigned kFew = 12;    // threads, so that each has several turns
+constexpr unsigned kWarps = 64;  // threads, two warps
 constexpr int64_t kOffset = 5;
 
 template <typename T>
@@ -62,19 +65,65 @@ Panel<T> ByHost(Panel<T> panel) {
   return panel;
 }
 
-template <typename T>
-Panel<T> ByKernel(Panel<T> panel, unsigned blocks) {
-  const int n = static_cast<int>(panel.n);
-  Together<unsigned> met(1, 0);
-  Together<T> a(panel.a), rows(2 * n * (blocks + 1), NaN<T>());
-  Together<Real<T>> sizes(2 * blocks, NaN<Real<T>>());
-  Together<int> pivots(panel.pivots), places(2 * blocks, -7), info(1, kNoInfo);
-  LaunchTogether(blocks, kFew, [&] {
-    kernels::LuPanel<Cuda<T>>(panel.m, n, Cast(a.data()), panel.lda, kOffset, pivots.data(),
-                              info.data(), met.data(), Cast(rows.data()), sizes.data(),
-                              places.data())
-        .Run();
-  });
+// The rows of a block of kWarps threads.
+template <typename T, int kColumns>
+constexpr int kBlockRows = kWarps * kernels::LuPanel<Cuda<T>, kColumns>::kRows;
+
+// By kernels that factor kColumns columns at a time.
+template <typename T, int kColumns = 32>
+Panel<T> ByKernel(Panel<T> panel) {
+  const int n = static_cast<int>(panel.n), k = static_cast<int>(std::min(panel.m, panel.n));
+  constexpr unsigned kMostBlocks = 3;
+  Together<kernels::TaggedWord> slots(2 * kMostBlocks * kLuSlotWords, {{~0ull, ~0ull}});
+  Together<T> a(panel.a);
+  Together<int> pivots(panel.pivots), info(1, kNoInfo), moves(4 * panel.pivots.size() + 1, -7);
+  unsigned tag = 100;
+  const auto device = NewHostDevice();
+  Blas<T>& blas = device->blas<T>();
+  auto at = [&](int i, int j) { return a.data() + i + j * panel.lda; };
+  auto leaf = [&](int begin, int columns) {
+    const int64_t rows = panel.m - begin;
+    constexpr int kRows = kBlockRows<T, kColumns>;
+    const auto blocks = static_cast<unsigned>((rows + kRows - 1) / kRows);
+    EXPECT(blocks <= kMostBlocks);
+    LaunchTogether(blocks, kWarps, [&] {
+      kernels::LuPanel<Cuda<T>, kColumns>(rows, columns, Cast(at(begin, begin)), panel.lda,
+                                          kOffset + begin, pivots.data() + begin, info.data(),
+                                          slots.data(), tag, moves.data() + 4 * begin)
+          .Run();
+    });
+    tag += static_cast<unsigned>(columns);
+  };
+  auto step = [&](int first, int last, int right) {
+    const int begin = first * kColumns, end = std::min(last * kColumns, k);
+    auto run = [&](int column, int columns) {
+      Launch(static_cast<unsigned>(columns + kLuStepColumns - 1) / kLuStepColumns, kWarps, 1, [&] {
+        kernels::LuStep<Cuda<T>>(k, Cast(a.data()), panel.lda, kColumns, first, last, column, right,
+                                 moves.data())
+            .Run();
+      });
+    };
+    if (last - first > 1) run(begin, end - begin);
+    run(end, right);
+  };
+  const std::function<void(int, int)> leaves = [&](int first, int last) {
+    const int begin = first * kColumns, end = std::min(last * kColumns, k);
+    if (last - first == 1) return leaf(begin, end - begin);
+    const int middle = first + (last - first + 1) / 2, row = middle * kColumns;
+    leaves(first, middle);
+    step(first, middle, end - row);
+    EXPECT(blas.Gemm(Stream::kMain, Op::kNone, Op::kNone, panel.m - row, end - row, row - begin, -1,
+                     at(row, begin), panel.lda, at(begin, row), panel.lda, 1, at(row, row),
+                     panel.lda)
+               .ok());
+    leaves(middle, last);
+  };
+  if (n <= kColumns) {
+    leaf(0, n);
+  } else {
+    leaves(0, (k + kColumns - 1) / kColumns);
+    step(0, (k + kColumns - 1) / kColumns, n - k);
+  }
   panel.a.assign(a.data(), a.data() + panel.a.size());
   panel.pivots.assign(pivots.data(), pivots.data() + panel.pivots.size());
   panel.info = *info.data();
@@ -92,17 +141,22 @@ void Compare(const Panel<T>& found, const Panel<T>& expected, const std::string&
   EXPECT(difference < 2000 * kEps<T>) << what << ": " << difference / kEps<T>;
 }
 
+template <typename T, int kColumns>
+void CheckPanels(const std::vector<std::pair<int64_t, int64_t>>& shapes) {
+  for (const auto& [m, n] : shapes) {
+    const Panel<T> panel = RandomPanel<T>(m, n);
+    Compare(ByKernel<T, kColumns>(panel), ByHost(panel),
+            std::to_string(m) + " x " + std::to_string(n) + " by " + std::to_string(kColumns));
+  }
+}
+
+// In one block, and in two and three; leaves as a whole and in part.
 template <typename T>
 void CheckPanels() {
-  for (const auto& [m, n] : std::vector<std::pair<int64_t, int64_t>>{
-           {1, 1}, {2, 1}, {1, 3}, {3, 3}, {17, 5}, {40, 32}, {20, 32}, {57, 13}}) {
-    for (unsigned blocks : {1, 2, 3}) {
-      if (blocks > m) continue;
-      const Panel<T> panel = RandomPanel<T>(m, n);
-      Compare(ByKernel(panel, blocks), ByHost(panel),
-              std::to_string(m) + " x " + std::to_string(n) + " in " + std::to_string(blocks));
-    }
-  }
+  const int64_t rows = kBlockRows<T, 32>;
+  CheckPanels<T, 32>({{1, 3}, {40, 32}, {2 * rows + 1, 9}});
+  CheckPanels<T, 8>({{20, 50}, {40, 27}});
+  CheckPanels<T, 4>({{7, 11}});
 }
 
 TEST(PanelsAreLapacks) {
@@ -112,27 +166,31 @@ TEST(PanelsAreLapacks) {
   CheckPanels<std::complex<double>>();
 }
 
-// Equal sizes, of which the first counts; columns of zeros; what is not finite.
+// Equal sizes, of which the first counts; columns of zeros; what is not finite. In one block, and
+// in two.
 TEST(SpecialPanels) {
-  for (unsigned blocks : {1, 3}) {
-    Panel<double> panel = RandomPanel<double>(30, 8);
+  for (int64_t m : {int64_t{30}, int64_t{kBlockRows<double, 32> + 30}}) {
+    Panel<double> panel = RandomPanel<double>(m, 8);
     for (size_t i = 0; i < panel.a.size(); ++i) panel.a[i] = i % 3 == 0 ? -1 : 1;
-    Compare(ByKernel(panel, blocks), ByHost(panel), "equal sizes");
-    panel = RandomPanel<double>(30, 8);
+    Compare(ByKernel(panel), ByHost(panel), "equal sizes");
+    panel = RandomPanel<double>(m, 8);
     std::fill_n(panel.a.begin() + 4 * panel.lda, panel.lda, 0);
-    const Panel<double> found = ByKernel(panel, blocks);
+    const Panel<double> found = ByKernel(panel);
     Compare(found, ByHost(panel), "a column of zeros");
     EXPECT(found.info == kOffset + 5) << found.info;
     for (double bad : {NaN<double>(), std::numeric_limits<double>::infinity()}) {
-      panel = RandomPanel<double>(30, 8);
+      panel = RandomPanel<double>(m, 8);
       panel.a[3 * panel.lda + 17] = bad;
-      EXPECT(ByKernel(panel, blocks).info == kNotFinite) << bad;
+      EXPECT(ByKernel(panel).info == kNotFinite) << bad;
     }
-    panel = RandomPanel<double>(30, 8);
+    panel.a[17] = NaN<double>();
+    panel.a[m - 1] = panel.a[3] = std::numeric_limits<double>::infinity();
+    EXPECT(ByKernel(panel).pivots[0] == kOffset + 3);
+    panel = RandomPanel<double>(m, 8);
     for (double& x : panel.a) x *= 1e-310;  // whose reciprocals are infinite
-    const Panel<double> small = ByKernel(panel, blocks);
+    const Panel<double> small = ByKernel(panel);
     EXPECT(small.info == kNoInfo);
-    for (int64_t i = 1; i < 30; ++i) EXPECT(std::abs(small.a[i]) <= 1) << small.a[i];
+    for (int64_t i = 1; i < m; ++i) EXPECT(std::abs(small.a[i]) <= 1) << small.a[i];
   }
 }
 

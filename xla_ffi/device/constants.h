@@ -77,13 +77,22 @@ inline constexpr int kLaneRows = 64 / kBytes;
 inline constexpr int kRegisterBlocks = 32;
 inline constexpr int kPanelParts = 8;
 
-// LU of a panel: its most columns, threads of a block, rows that a block has at least where there
-// are several, and the most blocks. And the most interchanges of rows that are done at once.
-inline constexpr int kLuColumns = 32;
-inline constexpr int kLuThreads = 512;
-inline constexpr int kLuRows = 128;
-inline constexpr int kLuBlocks = 256;
+// LU of a panel: the most columns and the least that kernels are for, threads of a block, bytes
+// that a thread has in registers, and hence rows, by the bytes of an element; the most blocks, and
+// of a cluster; the words that a block sends to others in a column at most. And the most
+// interchanges of rows that are done at once.
+inline constexpr int kLuColumns = 32, kLuLeastColumns = 4;
+inline constexpr int kLuThreads = 256;
+inline constexpr int kLuThreadBytes = 512;
+template <int kBytes, int kColumns>
+inline constexpr int kLuRows = kLuThreadBytes / kBytes / kColumns;
+inline constexpr int kLuBlocks = 160;
+inline constexpr int kLuCluster = 16;
+inline constexpr int kLuSlotWords = 2 + 2 * (kLuColumns + 1);
 inline constexpr int kLuSwaps = 1024;
+// What a step between two halves of a panel has to solve at most, and the columns that a block has.
+inline constexpr int kLuDepth = 512;
+inline constexpr int kLuStepColumns = 4;
 
 // Threads that share a root, an element of z or a vector in a merge of divide and conquer.
 inline constexpr int kSecularThreads = 128;

@@ -4,6 +4,7 @@
 #include "xla_ffi/device/cuda/chase.cuh"
 #include "xla_ffi/device/cuda/groups.cuh"
 #include "xla_ffi/device/cuda/lu.cuh"
+#include "xla_ffi/device/cuda/lu_panel.cuh"
 #include "xla_ffi/device/cuda/panel.cuh"
 #include "xla_ffi/device/cuda/part_products.cuh"
 #include "xla_ffi/device/cuda/parts.cuh"
@@ -263,11 +264,6 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
     ExpandReflectors<T, kChaseRows<T> + kGroupSweeps - 1, kGroupSweeps>(                           \
         n, b, first, sweeps, v, ldv, tau, ldtau, blocks, weighted);                                \
   }                                                                                                \
-  KERNEL __launch_bounds__(kLuThreads, 1)                                                          \
-      jaxmg_factor_lu_panel_##letter(Index m, int n, T* a, Index lda, Index offset, int* pivots,   \
-                                     int* info, unsigned* met, T* rows, R* sizes, int* places) {   \
-    LuPanel<T>(m, n, a, lda, offset, pivots, info, met, rows, sizes, places).Run();                \
-  }                                                                                                \
   KERNEL __launch_bounds__(kPanelThreads, 1) jaxmg_factor_panel_##letter(                          \
       Index m, int n, T* a, Index lda, T* t, Index ldt, unsigned* met, T* sums, R* largest) {      \
     PanelFactor<T, 32>(m, n, a, lda, t, ldt, met, sums, largest).Run();                            \
@@ -331,6 +327,30 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
                                           Index ldv) {                                             \
     UnpackReflectors(m, k, a, lda, v, ldv);                                                        \
   }
+
+// LU of a panel of at most so many columns.
+#define LU_PANEL(T, letter, columns)                                                            \
+  KERNEL __launch_bounds__(kLuThreads, 1) jaxmg_factor_lu_panel_##columns##_##letter(           \
+      Index m, int n, T* a, Index lda, Index offset, int* pivots, int* info, TaggedWord* slots, \
+      unsigned first_tag, int* moves) {                                                         \
+    LuPanel<T, columns>(m, n, a, lda, offset, pivots, info, slots, first_tag, moves).Run();     \
+  }
+
+#define LU_KERNELS(T, letter)                                                              \
+  LU_PANEL(T, letter, 32)                                                                  \
+  LU_PANEL(T, letter, 16)                                                                  \
+  LU_PANEL(T, letter, 8)                                                                   \
+  LU_PANEL(T, letter, 4)                                                                   \
+  KERNEL __launch_bounds__(kThreads)                                                       \
+      jaxmg_step_lu_panel_##letter(int n, T* a, Index lda, int width, int first, int last, \
+                                   int column, int right, const int* moves) {              \
+    LuStep<T>(n, a, lda, width, first, last, column, right, moves).Run();                  \
+  }
+
+LU_KERNELS(float, s)
+LU_KERNELS(double, d)
+LU_KERNELS(cuComplex, c)
+LU_KERNELS(cuDoubleComplex, z)
 
 KERNELS(float, float, s)
 KERNELS(double, double, d)

@@ -25,6 +25,7 @@
   F(cuGetErrorString)                  \
   F(cuLaunchCooperativeKernel)         \
   F(cuLaunchKernel)                    \
+  F(cuLaunchKernelEx)                  \
   F(cuMemAddressFree)                  \
   F(cuMemAddressReserve)               \
   F(cuMemCreate)                       \
@@ -39,6 +40,7 @@
   F(cuMemUnmap)                        \
   F(cuModuleGetFunction)               \
   F(cuModuleLoadData)                  \
+  F(cuOccupancyMaxActiveClusters)      \
   F(cuPointerGetAttributes)            \
   F(cuStreamWaitValue32)               \
   F(cuStreamWriteValue32)              \

@@ -8,76 +8,135 @@
 namespace jaxmg {
 namespace {
 
-// What the kernel has of shared memory beside its rows, at most.
-constexpr int64_t kOwnSharedBytes = 24 << 10;
+constexpr int64_t kWordBytes = 16;
+
+// Rows that a block has in registers, of so many columns.
+template <typename T>
+constexpr int64_t BlockRows(int64_t columns) {
+  return kLuThreads * (kLuThreadBytes / static_cast<int64_t>(sizeof(T)) / columns);
+}
+
+constexpr Kernel LeafKernel(int64_t columns) {
+  return columns == 32   ? Kernel::kFactorLuPanel32
+         : columns == 16 ? Kernel::kFactorLuPanel16
+         : columns == 8  ? Kernel::kFactorLuPanel8
+                         : Kernel::kFactorLuPanel4;
+}
 
 }  // namespace
 
 template <typename T>
-Status CudaLu<T>::Blocks(int64_t m, int64_t* blocks) const {
-  int multiprocessors = 0;
-  JAXMG_RETURN_IF_ERROR(device_.resources().Multiprocessors(&multiprocessors));
-  *blocks = std::clamp<int64_t>(m / kLuRows, 1, std::min(multiprocessors, kLuBlocks));
+Status CudaLu<T>::LeafColumns(int64_t m, int64_t* columns) const {
+  int blocks = 0;
+  JAXMG_RETURN_IF_ERROR(device_.resources().Multiprocessors(&blocks));
+  blocks = std::min(blocks, kLuBlocks);
+  for (*columns = kLuColumns; *columns >= kLuLeastColumns; *columns /= 2) {
+    if (m <= blocks * BlockRows<T>(*columns)) return Status::Ok();
+  }
+  return Error(Code::kInvalidArgument, "a panel of ", m,
+               " rows is too large for this GPU; at most ", blocks * BlockRows<T>(kLuLeastColumns));
+}
+
+// Tags differ as long as the memory is the same, so that it is cleared once.
+template <typename T>
+Status CudaLu<T>::Reserve(Stream stream, int64_t columns) {
+  Exchange& exchange = exchanges_[static_cast<int>(stream)];
+  if (!exchange.slots) {
+    constexpr int64_t kBytes = kWordBytes * 2 * kLuSlotWords * kLuBlocks;
+    JAXMG_RETURN_IF_ERROR(device_.AllocateForThisRank(kBytes, &exchange.slots));
+    JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, static_cast<int32_t*>(exchange.slots->data()),
+                                            kBytes / sizeof(int32_t), 0));
+  }
+  if (columns > exchange.columns) {
+    JAXMG_RETURN_IF_ERROR(
+        device_.AllocateForThisRank(4 * columns * sizeof(int32_t), &exchange.moves));
+    exchange.columns = columns;
+  }
   return Status::Ok();
 }
 
 template <typename T>
-Status CudaLu<T>::MostColumns(int64_t m, int64_t* columns) const {
-  int bytes = 0;
-  int64_t blocks = 0;
-  JAXMG_RETURN_IF_ERROR(device_.resources().SharedBytes(&bytes));
-  JAXMG_RETURN_IF_ERROR(Blocks(m, &blocks));
-  const int64_t rows = (m + blocks - 1) / blocks;
-  *columns = std::min<int64_t>((bytes - kOwnSharedBytes) / (rows * sizeof(T)), kLuColumns);
-  if (*columns > 0) return Status::Ok();
-  return Error(Code::kInvalidArgument, "a panel of ", m, " rows is too large for a GPU");
+Status CudaLu<T>::FactorLeaf(const Panel& panel, int64_t begin, int64_t n) {
+  Exchange& exchange = exchanges_[static_cast<int>(panel.stream)];
+  const Kernel kernel = LeafKernel(panel.width);
+  constexpr char kLetter = CudaType<T>::kLetter;
+  int64_t m = panel.m - begin, lda = panel.lda, offset = panel.offset + begin;
+  int columns = static_cast<int>(n), in_cluster = 1;
+  T* a = panel.at(begin, begin);
+  int32_t *pivots = panel.pivots + begin, *info = panel.info;
+  void* slots = exchange.slots->data();
+  int32_t* moves = static_cast<int32_t*>(exchange.moves->data()) + 4 * begin;
+  uint32_t tag = exchange.tag;
+  exchange.tag += columns;
+  void* arguments[] = {&m, &columns, &a, &lda, &offset, &pivots, &info, &slots, &tag, &moves};
+  const int64_t blocks = (m + BlockRows<T>(panel.width) - 1) / BlockRows<T>(panel.width);
+  CudaResources& resources = device_.resources();
+  if (blocks == 1) {
+    return resources.Launch(kernel, kLetter, panel.stream, 1, kLuThreads, 1, arguments);
+  }
+  JAXMG_RETURN_IF_ERROR(resources.MostInCluster(kernel, kLetter, kLuThreads, &in_cluster));
+  if (blocks > in_cluster) {
+    return resources.LaunchCooperative(kernel, kLetter, panel.stream, static_cast<unsigned>(blocks),
+                                       kLuThreads, arguments);
+  }
+  slots = nullptr;
+  unsigned cluster = 2;
+  while (cluster < blocks) cluster *= 2;
+  return resources.LaunchCluster(kernel, kLetter, panel.stream, cluster, kLuThreads, arguments);
 }
 
+// Interchanges that come after a leaf wait until its columns are factors of a product.
 template <typename T>
-Status CudaLu<T>::FactorColumns(Stream stream, int64_t m, int64_t n, T* a, int64_t lda,
-                                int64_t offset, int32_t* pivots, int32_t* info) {
-  int64_t blocks = 0;
-  JAXMG_RETURN_IF_ERROR(Blocks(m, &blocks));
-  const int64_t rows = (m + blocks - 1) / blocks;
-  constexpr size_t kHead = 16;  // aligns what follows
-  const size_t rows_bytes = 2 * n * (blocks + 1) * sizeof(T), sizes_bytes = 2 * blocks * sizeof(R);
-  void* scratch = nullptr;
-  JAXMG_RETURN_IF_ERROR(device_.Scratch(
-      stream, kHead + rows_bytes + sizes_bytes + 2 * blocks * sizeof(int32_t), &scratch));
-  auto* met = static_cast<int32_t*>(scratch);
-  char* exchanged = static_cast<char*>(scratch) + kHead;
-  JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, met, 1, 0));
-  return device_.LaunchCooperative(Kernel::kFactorLuPanel, CudaType<T>::kLetter, stream, blocks,
-                                kLuThreads, static_cast<int>(rows * n * sizeof(T)), m,
-                                static_cast<int>(n), a, lda, offset, pivots, info, met, exchanged,
-                                exchanged + rows_bytes, exchanged + rows_bytes + sizes_bytes);
+Status CudaLu<T>::Step(const Panel& panel, int64_t first, int64_t last, int64_t right) {
+  const int64_t begin = first * panel.width, end = std::min(last * panel.width, panel.n);
+  const auto* moves =
+      static_cast<const int32_t*>(exchanges_[static_cast<int>(panel.stream)].moves->data());
+  auto launch = [&](int64_t column, int64_t columns) {
+    return device_.LaunchBlocks(
+        Kernel::kStepLuPanel, CudaType<T>::kLetter, panel.stream,
+        (columns + kLuStepColumns - 1) / kLuStepColumns, kThreads, static_cast<int>(panel.n),
+        panel.a, panel.lda, static_cast<int>(panel.width), static_cast<int>(first),
+        static_cast<int>(last), static_cast<int>(column), static_cast<int>(right), moves);
+  };
+  if (last - first > 1) JAXMG_RETURN_IF_ERROR(launch(begin, end - begin));
+  JAXMG_RETURN_IF_ERROR(launch(end, right));
+  if (right == 0 || end - begin <= kLuDepth) return Status::Ok();
+  return blas_.Trsm(panel.stream, Side::kLeft, Op::kNone, end - begin, right,
+                    panel.at(begin, begin), panel.lda, panel.at(begin, end), panel.lda,
+                    {Uplo::kLower, Diag::kUnit});
 }
 
 // Halves, so that most of it is products: [A1 A2], P1 A1 = L1 U1, then A2 by L1, then what is left
 // of A2. (S. Toledo, "Locality of reference in LU decomposition with partial pivoting", SIAM J.
 // Matrix Anal. Appl. 18, 1997.)
 template <typename T>
+Status CudaLu<T>::FactorHalves(const Panel& panel, int64_t first, int64_t last) {
+  const int64_t begin = first * panel.width, end = std::min(last * panel.width, panel.n);
+  if (last - first == 1) return FactorLeaf(panel, begin, end - begin);
+  const int64_t half = first + (last - first + 1) / 2, middle = half * panel.width;
+  JAXMG_RETURN_IF_ERROR(FactorHalves(panel, first, half));
+  JAXMG_RETURN_IF_ERROR(Step(panel, first, half, end - middle));
+  JAXMG_RETURN_IF_ERROR(blas_.Gemm(panel.stream, Op::kNone, Op::kNone, panel.m - middle,
+                                   end - middle, middle - begin, -1, panel.at(middle, begin),
+                                   panel.lda, panel.at(begin, middle), panel.lda, 1,
+                                   panel.at(middle, middle), panel.lda));
+  return FactorHalves(panel, half, last);
+}
+
+template <typename T>
 Status CudaLu<T>::FactorPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t lda,
                               int64_t offset, int32_t* pivots, int32_t* info) {
   if (m == 0 || n == 0) return Status::Ok();
-  int64_t most = 0;
-  JAXMG_RETURN_IF_ERROR(MostColumns(m, &most));
-  if (n <= most) return FactorColumns(stream, m, n, a, lda, offset, pivots, info);
-  // Whole panels of one kernel on the left.
-  const int64_t left = (n / 2 + most - 1) / most * most, right = n - left;
-  const int64_t depth = std::min(m, left), rest = m - depth;
-  T* a2 = a + left * lda;
-  JAXMG_RETURN_IF_ERROR(FactorPanel(stream, m, left, a, lda, offset, pivots, info));
-  JAXMG_RETURN_IF_ERROR(SwapRows(stream, Order::kForward, right, a2, lda, offset, depth, pivots));
-  JAXMG_RETURN_IF_ERROR(blas_.Trsm(stream, Side::kLeft, Op::kNone, depth, right, a, lda, a2, lda,
-                                   {Uplo::kLower, Diag::kUnit}));
-  if (rest == 0) return Status::Ok();
-  JAXMG_RETURN_IF_ERROR(blas_.Gemm(stream, Op::kNone, Op::kNone, rest, right, depth, -1, a + depth,
-                                   lda, a2, lda, 1, a2 + depth, lda));
-  JAXMG_RETURN_IF_ERROR(
-      FactorPanel(stream, rest, right, a2 + depth, lda, offset + depth, pivots + depth, info));
-  return SwapRows(stream, Order::kForward, left, a + depth, lda, offset + depth,
-                  std::min(rest, right), pivots + depth);
+  const int64_t k = std::min(m, n);
+  int64_t width = 0;
+  JAXMG_RETURN_IF_ERROR(LeafColumns(m, &width));
+  JAXMG_RETURN_IF_ERROR(Reserve(stream, std::max(k, width)));
+  Panel panel = {stream, m, n, a, lda, offset, pivots, info, width};
+  if (n <= width) return FactorLeaf(panel, 0, n);
+  panel.n = k;
+  const int64_t leaves = (k + width - 1) / width;
+  JAXMG_RETURN_IF_ERROR(FactorHalves(panel, 0, leaves));
+  return Step(panel, 0, leaves, n - k);
 }
 
 template <typename T>

@@ -1,214 +1,188 @@
-// LU panels, row interchanges and determinants on the device (lu_kernels.h).
+// What an LU factorization does on the device beside its leaves (lu_panel.cuh) and products:
+// interchanges, solutions and determinants (lu_kernels.h).
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_LU_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_LU_CUH_
 
 #include "xla_ffi/device/constants.h"
-#include "xla_ffi/device/cuda/copies.cuh"
 #include "xla_ffi/device/cuda/scalars.cuh"
-#include "xla_ffi/device/cuda/signals.cuh"
+#include "xla_ffi/device/cuda/warps.cuh"
 
 namespace jaxmg::kernels {
 
-// What LAPACK compares pivots by. NaN counts as infinity, so that it is found.
-template <typename T>
-__device__ typename RealOf<T>::type PivotSize(T x) {
-  const auto size = fabs(RealPart(x)) + fabs(ImaginaryPart(x));
-  return size == size ? size : typename RealOf<T>::type(__int_as_float(0x7f800000));
-}
-
-__device__ inline float Divide(float x, float y) { return x / y; }
-__device__ inline double Divide(double x, double y) { return x / y; }
-// Smith's algorithm, which neither overflows nor vanishes on the way.
-template <typename T>
-__device__ T Divide(T x, T y) {
-  if (fabs(y.x) >= fabs(y.y)) {
-    const auto ratio = y.y / y.x, divisor = y.x + y.y * ratio;
-    return FromParts<T>((x.x + x.y * ratio) / divisor, (x.y - x.x * ratio) / divisor);
-  }
-  const auto ratio = y.x / y.y, divisor = y.x * ratio + y.y;
-  return FromParts<T>((x.x * ratio + x.y) / divisor, (x.y * ratio - x.x) / divisor);
-}
-
-// LU with partial pivoting of an m x n panel, n at most kLuColumns. The blocks run at the same time
-// and share one barrier a column. Each block keeps rows of its own in shared memory.
+// What a panel's columns need where the kernels have factored its leaves, of `width` columns each,
+// from number `first` on to `last`: the interchanges of these leaves, and as rows of U the solution
+// with their unit lower triangle. A leaf's list of moves (LuPanel::WriteMoves) is relative to its
+// first row, which is as far down as its first column is to the right. Where that are more than
+// kLuDepth rows of U, they are not solved for.
 //
-// Before the barrier, each block writes the row of its largest element of column j, and the block
-// that has row j writes that row. After it, all blocks choose the same pivot from these candidates,
-// the two blocks concerned exchange the rows, and each block updates its rows by column j.
+// One block for each kLuStepColumns columns from `column` on (a leaf has a multiple of as many):
+// columns of the leaves, or `right` columns behind them.
 template <typename T>
-class LuPanel {
-  using R = typename RealOf<T>::type;
-
+class LuStep {
  public:
-  // `met` is 0 at first. `rows` has room for 2 n (blocks + 1), `sizes` and `places` for 2 blocks.
-  __device__ LuPanel(Index m, int n, T* a, Index lda, Index offset, int* pivots, int* info,
-                     unsigned* met, T* rows, R* sizes, int* places)
+  __device__ LuStep(int n, T* a, Index lda, int width, int first, int last, int column, int right,
+                    const int* moves)
       : n_(n),
-        k_(static_cast<int>(min(m, Index(n)))),
-        blocks_(static_cast<int>(gridDim.x)),
-        block_(static_cast<int>(blockIdx.x)),
-        stride_(static_cast<int>((m + blocks_ - 1) / blocks_)),
-        begin_(min(m, Index(stride_) * block_)),
-        count_(static_cast<int>(min(m, begin_ + stride_) - begin_)),
+        width_(width),
+        first_(first),
+        last_(last),
+        begin_(first * width),
+        end_(min(last * width, n)),
+        thread_(static_cast<int>(threadIdx.x)),
+        threads_(static_cast<int>(blockDim.x)),
         a_(a),
         lda_(lda),
-        offset_(offset),
-        pivots_(pivots),
-        info_(info),
-        met_(met),
-        rows_(rows),
-        sizes_(sizes),
-        places_(places) {}
+        moves_(moves),
+        column_(column + static_cast<int>(blockIdx.x) * kColumns),
+        columns_(min(kColumns, (column < end_ ? end_ : end_ + right) - column_)) {}
 
   __device__ void Run() {
-    ForElements(0, [&](int c, int r) { At(c, r) = a_[begin_ + r + c * lda_]; });
-    __syncthreads();
-    for (int j = 0; j < k_; ++j) {
-      Propose(j);
-      Meet(j + 1);
-      Take(j);
+    if (column_ < end_) {
+      InterchangeLeft();
+    } else {
+      SolveRight();
     }
-    ForElements(0, [&](int c, int r) { a_[begin_ + r + c * lda_] = At(c, r); });
   }
 
  private:
-  static constexpr int kLeaders = 32;
+  static constexpr int kColumns = kLuStepColumns, kTile = 32;
 
-  struct Candidate {
-    R size;
-    int row;
-    __device__ bool Beats(const Candidate& other) const {
-      return size > other.size || (size == other.size && row < other.row);
-    }
-  };
+  // Elements that a thread moves in an interchange; blocks have kThreads threads, or a quarter.
+  static constexpr int kMoves = 8 * kLuColumns * kColumns / kThreads;
+
   struct Shared {
-    Candidate of_thread[kLuThreads], of_block[kLuBlocks], of_leader[kLeaders];
-    T pivot[kLuColumns], top[kLuColumns];
+    T x[kLuDepth][kColumns];  // of these columns, the rows that are solved for
+  };
+  struct Move {
+    int from, to;  // -1: nothing moves
   };
   __device__ static Shared& shared() {
-    __shared__ __align__(16) Shared memory;
-    return memory;
+    __shared__ __align__(16) unsigned char memory[sizeof(Shared)];
+    return *reinterpret_cast<Shared*>(memory);
   }
 
-  __device__ T& At(int c, int r) const { return static_cast<T*>(DynamicShared())[c * stride_ + r]; }
-  // By turns, so that a block may be one column ahead of another one that still reads.
-  __device__ T* RowOf(int j, int block) const {
-    return rows_ + (Index(j & 1) * (blocks_ + 1) + block) * n_;
-  }
-  __device__ bool Owns(Index row) const { return begin_ <= row && row < begin_ + count_; }
-
-  __device__ void Meet(int times) {
-    __syncthreads();
-    if (blocks_ == 1) return;
-    if (threadIdx.x == 0) {
-      Arrive(met_);
-      while (!Seen(met_, static_cast<unsigned>(times) * gridDim.x)) {
-      }
-    }
-    __syncthreads();
-  }
-
-  // f(column, row of this block) for columns from `first` on; a thread has a row's elements as far
-  // as there are rows enough.
+  // f(i, column) for `count` rows of the block's columns.
   template <typename F>
-  __device__ void ForElements(int first, const F& f) const {
-    const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
-    const int width = max(1, min(threads, count_)), teams = threads / width;
-    if (thread >= teams * width) return;
-    for (int r = thread % width; r < count_; r += width) {
-      for (int c = first + thread / width; c < n_; c += teams) f(c, r);
-    }
+  __device__ void ForEach(int count, const F& f) const {
+    for (int i = thread_; i < count * columns_; i += threads_) f(i % count, i / count);
   }
 
-  // The best of `count` candidates; every thread gets it.
-  __device__ Candidate Best(const Candidate* candidates, int count) const {
-    Shared& s = shared();
-    const int leaders = min(kLeaders, static_cast<int>(blockDim.x));
-    const int thread = static_cast<int>(threadIdx.x);
-    __syncthreads();
-    if (thread < leaders) {
-      Candidate best = {-1, kNoInfo};
-      for (int i = thread; i < count; i += leaders) {
-        if (candidates[i].Beats(best)) best = candidates[i];
+  // Of a leaf, what this thread moves in the block's columns.
+  __device__ void LoadMoves(int leaf, Move (&moves)[kMoves]) const {
+    const int count = 2 * min(width_, n_ - leaf * width_);
+    const int* from = moves_ + Index(leaf) * 4 * width_;
+#pragma unroll
+    for (int k = 0; k < kMoves; ++k) {
+      const int i = thread_ + k * threads_;
+      const bool moves_one = i < count * columns_;
+      moves[k].from = moves_one ? from[i % count] : -1;
+      moves[k].to = moves_one ? from[count + i % count] : -1;
+    }
+  }
+  // Leaves `leaf` to `last`. x(row, column): where an element is.
+  template <typename F>
+  __device__ void Interchange(int leaf, int last, const F& x) const {
+    Move next[kMoves];
+    LoadMoves(leaf, next);
+    for (; leaf < last; ++leaf) {
+      const int count = 2 * min(width_, n_ - leaf * width_), top = leaf * width_;
+      T values[kMoves];
+      int to[kMoves];
+#pragma unroll
+      for (int k = 0; k < kMoves; ++k) {
+        const int c = (thread_ + k * threads_) / count;
+        if (next[k].from >= 0) values[k] = x(top + next[k].from, c);
+        to[k] = next[k].to;
       }
-      s.of_leader[thread] = best;
-    }
-    __syncthreads();
-    Candidate best = s.of_leader[0];
-    for (int i = 1; i < leaders; ++i) {
-      if (s.of_leader[i].Beats(best)) best = s.of_leader[i];
-    }
-    return best;
-  }
-
-  __device__ void Propose(int j) {
-    Shared& s = shared();
-    const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
-    Candidate mine = {-1, kNoInfo};
-    for (int r = thread; r < count_; r += threads) {
-      const int row = static_cast<int>(begin_ + r);
-      const Candidate candidate = {PivotSize(At(j, r)), row};
-      if (row >= j && candidate.Beats(mine)) mine = candidate;
-    }
-    s.of_thread[thread] = mine;
-    const Candidate best = Best(s.of_thread, threads);
-    if (thread == 0) {
-      sizes_[(j & 1) * blocks_ + block_] = best.size;
-      places_[(j & 1) * blocks_ + block_] = best.row;
-    }
-    for (int c = thread; c < n_; c += threads) {
-      if (best.size >= 0) RowOf(j, block_)[c] = At(c, static_cast<int>(best.row - begin_));
-      if (Owns(j)) RowOf(j, blocks_)[c] = At(c, static_cast<int>(j - begin_));
-    }
-  }
-
-  __device__ void Take(int j) {
-    Shared& s = shared();
-    const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
-    for (int b = thread; b < blocks_; b += threads) {
-      s.of_block[b] = {sizes_[(j & 1) * blocks_ + b], places_[(j & 1) * blocks_ + b]};
-    }
-    const Candidate best = Best(s.of_block, blocks_);
-    const int owner = best.row / stride_;
-    for (int c = thread; c < n_; c += threads) {
-      s.pivot[c] = RowOf(j, owner)[c];
-      s.top[c] = RowOf(j, blocks_)[c];
-      if (best.row != j && Owns(best.row)) At(c, static_cast<int>(best.row - begin_)) = s.top[c];
-      if (Owns(j)) At(c, static_cast<int>(j - begin_)) = s.pivot[c];
-    }
-    __syncthreads();
-    const T pivot = s.pivot[j];
-    const bool zero = best.size == 0;
-    if (block_ == 0 && thread == 0) {
-      pivots_[j] = static_cast<int>(offset_ + best.row);
-      if (zero) *info_ = min(*info_, static_cast<int>(offset_ + j + 1));
-      if (!Finite(pivot)) *info_ = min(*info_, kNotFinite);
-    }
-    // The column below a pivot of zero is zero, and stays so.
-    if (!zero) {
-      for (int r = thread; r < count_; r += threads) {
-        if (begin_ + r > j) At(j, r) = Divide(At(j, r), pivot);
+      if (leaf + 1 < last) LoadMoves(leaf + 1, next);
+      __syncthreads();
+#pragma unroll
+      for (int k = 0; k < kMoves; ++k) {
+        const int c = (thread_ + k * threads_) / count;
+        if (to[k] >= 0) x(top + to[k], c) = values[k];
       }
+      __syncthreads();
     }
+  }
+
+  // The leaves' columns: a half on the left of another one has not seen the interchanges of that
+  // one's leaves, and so on in the right half. (As FactorHalves divides them.)
+  __device__ void InterchangeLeft() {
+    int pending = first_;
+    const int last = last_;
+    const int leaf = column_ / width_;
+    while (pending < last) {
+      const int middle = pending + (last - pending + 1) / 2;
+      if (middle == last) return;
+      pending = middle;
+      if (leaf < middle) break;
+    }
+    Interchange(pending, last,
+                [&](int row, int c) -> T& { return a_[row + (column_ + c) * lda_]; });
+  }
+
+  __device__ void SolveRight() {
+    Shared& s = shared();
+    const int depth = end_ - begin_;
+    T* b = a_ + column_ * lda_;
+    if (depth > kLuDepth) {
+      return Interchange(first_, last_, [&](int row, int c) -> T& { return b[row + c * lda_]; });
+    }
+    ForEach(depth, [&](int i, int c) { s.x[i][c] = b[begin_ + i + c * lda_]; });
     __syncthreads();
-    ForElements(j + 1, [&](int c, int r) {
-      if (begin_ + r > j) At(c, r) = MultiplyAdd(Scale(At(j, r), -1), s.pivot[c], At(c, r));
+    Interchange(first_, last_, [&](int row, int c) -> T& {
+      return row < end_ ? s.x[row - begin_][c] : b[row + c * lda_];
     });
-    __syncthreads();
+    for (int tile = 0; tile < depth; tile += kTile) {
+      const int count = min(kTile, depth - tile);
+      const T* l = a_ + begin_ + tile + (begin_ + tile) * lda_;
+      // All warps, so that the compiler sees that lanes stay together.
+      for (int c = 0; c < columns_; c += threads_ / 32) SolveTile(count, l, tile, c + thread_ / 32);
+      __syncthreads();
+      for (int i = tile + kTile + thread_; i < depth; i += threads_) {
+        T sums[kColumns];
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) sums[c] = s.x[i][c];
+#pragma unroll
+        for (int k = 0; k < kTile; ++k) {
+          const T factor = Scale(l[i - tile + k * lda_], -1);
+#pragma unroll
+          for (int c = 0; c < kColumns; ++c) {
+            sums[c] = MultiplyAdd(factor, s.x[tile + k][c], sums[c]);
+          }
+        }
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) s.x[i][c] = sums[c];
+      }
+      __syncthreads();
+    }
+    ForEach(depth, [&](int i, int c) { b[begin_ + i + c * lda_] = s.x[i][c]; });
   }
 
-  const int n_, k_;
-  const int blocks_, block_, stride_;
-  const Index begin_;
-  const int count_;
+  // A warp, which has a row in each lane: column c by a tile on the diagonal.
+  __device__ void SolveTile(int count, const T* l, int tile, int c) const {
+    Shared& s = shared();
+    const int lane = thread_ % 32;
+    T factors[kTile];
+#pragma unroll
+    for (int k = 0; k < kTile; ++k) {
+      factors[k] = k < lane && lane < count ? Scale(l[lane + k * lda_], -1) : FromReal<T>(0);
+    }
+    const bool has_row = lane < count && c < columns_;
+    T x = has_row ? s.x[tile + lane][c] : FromReal<T>(0);
+#pragma unroll
+    for (int k = 0; k < kTile; ++k) {
+      const T solved = OfLane(x, k);
+      if (k < lane && lane < count) x = MultiplyAdd(factors[k], solved, x);
+    }
+    if (has_row) s.x[tile + lane][c] = x;
+  }
+
+  const int n_, width_, first_, last_, begin_, end_, thread_, threads_;
   T* const a_;
-  const Index lda_, offset_;
-  int* const pivots_;
-  int* const info_;
-  unsigned* const met_;
-  T* const rows_;
-  R* const sizes_;
-  int* const places_;
+  const Index lda_;
+  const int* const moves_;
+  const int column_, columns_;  // the block's
 };
 
 // One block. What `count` interchanges of rows i and pivots[i] - offset, at most kLuSwaps, amount

@@ -2,9 +2,12 @@
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_LU_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_LU_H_
 
+#include <array>
 #include <cstdint>
+#include <memory>
 
 #include "xla_ffi/device/blas.h"
+#include "xla_ffi/device/device.h"
 #include "xla_ffi/device/lu_kernels.h"
 
 namespace jaxmg {
@@ -28,11 +31,31 @@ class CudaLu : public LuKernels<T> {
                         const int32_t* pivots, R* log_abs, T* sign) override;
 
  private:
-  // A panel that one kernel factors, of at most `columns` columns; and how many it can have.
-  Status FactorColumns(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, int64_t offset,
-                       int32_t* pivots, int32_t* info);
-  Status MostColumns(int64_t m, int64_t* columns) const;
-  Status Blocks(int64_t m, int64_t* blocks) const;
+  // What a panel's kernels share: those that wait for each other exchange words, and leaves write
+  // lists of moves for the steps between them.
+  struct Exchange {
+    std::unique_ptr<Buffer> slots, moves;
+    int64_t columns = 0;  // for which `moves` has room
+    uint32_t tag = 1;     // the next one
+  };
+  struct Panel {
+    Stream stream;
+    int64_t m, n;  // n is at most m, but of a panel of a single leaf
+    T* a;
+    int64_t lda, offset;
+    int32_t *pivots, *info;
+    int64_t width;  // columns of a leaf
+    T* at(int64_t i, int64_t j) const { return a + i + j * lda; }
+  };
+
+  Status Reserve(Stream stream, int64_t columns);
+  // Leaves `first` to `last` of a panel, by halves; one of them; and what columns behind them and
+  // their own need after both halves.
+  Status FactorHalves(const Panel& panel, int64_t first, int64_t last);
+  Status FactorLeaf(const Panel& panel, int64_t begin, int64_t n);
+  Status Step(const Panel& panel, int64_t first, int64_t last, int64_t right);
+  // The columns that a kernel can factor.
+  Status LeafColumns(int64_t m, int64_t* columns) const;
   // Interchanges i and pivots[i] - offset of lines that are `line` elements apart, of which each
   // has n elements `element` elements apart.
   Status Swap(Stream stream, Order order, int64_t n, T* a, int64_t line, int64_t element,
@@ -40,6 +63,7 @@ class CudaLu : public LuKernels<T> {
 
   CudaDevice& device_;
   Blas<T>& blas_;
+  std::array<Exchange, kNumStreams> exchanges_;
 };
 
 }  // namespace jaxmg

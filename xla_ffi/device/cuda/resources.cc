@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "xla_ffi/device/constants.h"
+
 // The fatbin of kernels.cu for this CUDA version (cuda_kernels in //third_party/cuda:defs.bzl).
 #define JAXMG_JOIN_(a, b, c) a##b##c
 #define JAXMG_JOIN(a, b, c) JAXMG_JOIN_(a, b, c)
@@ -18,6 +20,25 @@ namespace jaxmg {
 namespace {
 
 constexpr char kLetters[] = "sdcz";
+
+// A launch of one cluster.
+struct ClusterLaunch {
+  ClusterLaunch(unsigned blocks, unsigned threads, cudaStream_t stream) {
+    attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    attribute.value.clusterDim = {blocks, 1, 1};
+    config.gridDimX = blocks;
+    config.blockDimX = threads;
+    config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+    config.hStream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+  }
+  ClusterLaunch(const ClusterLaunch&) = delete;
+  ClusterLaunch& operator=(const ClusterLaunch&) = delete;
+
+  CUlaunchAttribute attribute{};
+  CUlaunchConfig config{};
+};
 
 // Handles need GPU memory that JAX has not preallocated. If there is none, NVIDIA's libraries
 // report that they could not be initialized.
@@ -160,18 +181,32 @@ class CudaPool {
   // Whether the device supports part_products.cuh.
   Status MultipliesParts(bool* multiplies) {
     std::lock_guard<std::mutex> lock(mutex_);
-    const CudaRuntime& runtime = Get<CudaRuntime>();
-    if (capability_ == 0) {
-      int minor = 0;
-      JAXMG_CHECK_CUDA(
-          runtime.cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal_),
-          "the compute capability of device ", ordinal_);
-      JAXMG_CHECK_CUDA(
-          runtime.cudaDeviceGetAttribute(&capability_, cudaDevAttrComputeCapabilityMajor, ordinal_),
-          "the compute capability of device ", ordinal_);
-      capability_ = 10 * capability_ + minor;
-    }
+    JAXMG_RETURN_IF_ERROR(FindCapability());
     *multiplies = capability_ == 90;
+    return Status::Ok();
+  }
+
+  // The largest cluster of such blocks that fits on the device.
+  Status MostInCluster(Kernel kernel, char letter, unsigned threads, int* blocks) {
+    CUfunction function = nullptr;
+    JAXMG_RETURN_IF_ERROR(FindKernel(kernel, letter, &function));
+    std::lock_guard<std::mutex> lock(mutex_);
+    JAXMG_RETURN_IF_ERROR(FindCapability());
+    const auto [most, is_new] = clusters_.emplace(function, 1);
+    if (is_new && capability_ >= 90) {
+      const CudaDriver& driver = Get<CudaDriver>();
+      // More than 8 are not on all GPUs that have clusters.
+      driver.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);
+      for (unsigned size = kLuCluster; size > 1 && most->second == 1; size /= 2) {
+        ClusterLaunch launch(size, threads, nullptr);
+        int count = 0;
+        if (driver.cuOccupancyMaxActiveClusters(&count, function, &launch.config) == CUDA_SUCCESS &&
+            count > 0) {
+          most->second = static_cast<int>(size);
+        }
+      }
+    }
+    *blocks = most->second;
     return Status::Ok();
   }
 
@@ -236,6 +271,21 @@ class CudaPool {
     return Status::Ok();
   }
 
+  // With mutex_.
+  Status FindCapability() {
+    if (capability_ != 0) return Status::Ok();
+    const CudaRuntime& runtime = Get<CudaRuntime>();
+    int major = 0, minor = 0;
+    JAXMG_CHECK_CUDA(
+        runtime.cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal_),
+        "the compute capability of device ", ordinal_);
+    JAXMG_CHECK_CUDA(
+        runtime.cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal_),
+        "the compute capability of device ", ordinal_);
+    capability_ = 10 * major + minor;
+    return Status::Ok();
+  }
+
   const int ordinal_;
   std::mutex mutex_;
   std::vector<cudaEvent_t> events_;
@@ -245,6 +295,7 @@ class CudaPool {
   int32_t* stale_flag_ = nullptr;  // allocated with the first parts
   std::vector<std::array<CUfunction, 4>> functions_;
   int multiprocessors_ = 0, shared_bytes_ = 0, capability_ = 0;  // set by the first query
+  std::map<CUfunction, int> clusters_;  // the most blocks in a cluster, by kernel
   std::set<int> peers_;
   std::atomic<uint64_t> reached_{0};  // a bit for each device that can be
 };
@@ -399,6 +450,22 @@ Status CudaResources::LaunchCooperative(Kernel kernel, char letter, Stream strea
                                                   shared_bytes, this->stream(stream), arguments),
       "kernel ", static_cast<int>(kernel), letter, " in ", blocks, " blocks at the same time");
   return Status::Ok();
+}
+
+Status CudaResources::LaunchCluster(Kernel kernel, char letter, Stream stream, unsigned blocks,
+                                    unsigned threads, void** arguments) {
+  CUfunction function = nullptr;
+  JAXMG_RETURN_IF_ERROR(pool_->FindKernel(kernel, letter, &function));
+  ClusterLaunch launch(blocks, threads, this->stream(stream));
+  JAXMG_CHECK_CUDA(Get<CudaDriver>().cuLaunchKernelEx(&launch.config, function, arguments, nullptr),
+                   "kernel ", static_cast<int>(kernel), letter, " in a cluster of ", blocks,
+                   " blocks");
+  return Status::Ok();
+}
+
+Status CudaResources::MostInCluster(Kernel kernel, char letter, unsigned threads,
+                                    int* blocks) const {
+  return pool_->MostInCluster(kernel, letter, threads, blocks);
 }
 
 Status CudaResources::Multiprocessors(int* count) const { return pool_->Multiprocessors(count); }

@@ -62,6 +62,11 @@ class CudaResources {
   // block per multiprocessor always fits.
   Status LaunchCooperative(Kernel kernel, char letter, Stream stream, unsigned blocks,
                            unsigned threads, void** arguments, unsigned shared_bytes = 0);
+  // Launches one cluster of `blocks`, a power of two and at most MostInCluster.
+  Status LaunchCluster(Kernel kernel, char letter, Stream stream, unsigned blocks, unsigned threads,
+                       void** arguments);
+  // Returns the size of the largest cluster of such blocks; 1 if the device has no clusters.
+  Status MostInCluster(Kernel kernel, char letter, unsigned threads, int* blocks) const;
   Status Multiprocessors(int* count) const;
   // The maximum shared memory of a block.
   Status SharedBytes(int* bytes) const;

@@ -34,6 +34,42 @@ __device__ inline unsigned Read(const unsigned* word) {
 }
 __device__ inline bool Seen(const unsigned* word, unsigned least) { return Read(word) >= least; }
 
+// 8 bytes of a message, in halves that each bring the message's tag, so that a reader sees which
+// halves are there. Needs no order among the words of a message.
+struct __align__(16) TaggedWord {
+  unsigned long long halves[2];
+  __device__ bool Has(unsigned tag) const {
+    return (halves[0] >> 32) == tag && (halves[1] >> 32) == tag;
+  }
+  __device__ unsigned First() const { return static_cast<unsigned>(halves[0]); }
+  __device__ unsigned Second() const { return static_cast<unsigned>(halves[1]); }
+};
+__device__ inline void StoreWord(TaggedWord* word, unsigned first, unsigned second, unsigned tag) {
+  const unsigned long long high = static_cast<unsigned long long>(tag) << 32;
+#ifdef __CUDA_ARCH__
+  asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(word), "l"(high | first),
+               "l"(high | second)
+               : "memory");
+#else
+  __atomic_store_n(&word->halves[0], high | first, __ATOMIC_RELAXED);
+  __atomic_store_n(&word->halves[1], high | second, __ATOMIC_RELAXED);
+#endif
+}
+__device__ inline TaggedWord LoadWord(const TaggedWord* word) {
+  TaggedWord value;
+#ifdef __CUDA_ARCH__
+  asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(value.halves[0]), "=l"(value.halves[1])
+               : "l"(word)
+               : "memory");
+#else
+  value.halves[0] = __atomic_load_n(&word->halves[0], __ATOMIC_RELAXED);
+  value.halves[1] = __atomic_load_n(&word->halves[1], __ATOMIC_RELAXED);
+  __nanosleep(20);  // lets the threads of other blocks run
+#endif
+  return value;
+}
+
 // A number that another block waits for, in memory of which every bit is set until it comes. Needs
 // no order among numbers, nor between the parts of a complex one.
 __device__ inline bool HasCome(float x) { return __float_as_uint(x) != ~0u; }

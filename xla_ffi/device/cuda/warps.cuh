@@ -8,6 +8,23 @@ namespace jaxmg::kernels {
 
 __device__ inline unsigned LargestOfWarp(unsigned x) { return __reduce_max_sync(~0u, x); }
 
+// The lanes whose number is the largest.
+__device__ inline unsigned LanesOfLargest(unsigned x) {
+  return __ballot_sync(~0u, x == LargestOfWarp(x));
+}
+__device__ inline unsigned LanesOfLargest(unsigned long long x) {
+  const unsigned lanes = LanesOfLargest(static_cast<unsigned>(x >> 32));
+  if (__popc(lanes) == 1) return lanes;
+  const bool among = lanes >> (threadIdx.x % 32) & 1;
+  return lanes & LanesOfLargest(among ? static_cast<unsigned>(x) : 0u);
+}
+// Orders what the lanes have written before as well.
+__device__ inline bool AnyOfWarp(bool x) {
+  const bool any = __ballot_sync(~0u, x) != 0;
+  __syncwarp();
+  return any;
+}
+
 // What lane `lane` has.
 template <typename T>
 __device__ T OfLane(T x, int lane) {

@@ -465,6 +465,24 @@ TEST(NaNIsAStatusAndNaN) {
   }
 }
 
+// Elimination leaves the rest of a diagonal matrix as it is.
+TEST(OneInfinityMakesAllOfTheInverseNaN) {
+  for (int ranks : {1, 2, 5}) {
+    GeneralProblem<double> problem(13, 13, ranks);
+    for (int64_t i = 0; i < 13 * 13; ++i) problem.a[i] = i % 14 == 0 ? 2 : 0;
+    problem.a[5 * 14] = std::numeric_limits<double>::infinity();
+    problem.Scatter();
+    std::vector<int32_t> status(ranks, 7);
+    const auto outcomes = RunRanks(ranks, [&](const RankContext& context) {
+      const int rank = context.comm.rank();
+      return GetriRoutine<double>(context, problem.operand(rank, 2, &status[rank]));
+    });
+    for (const Status& outcome : outcomes) EXPECT(outcome.ok()) << outcome.message();
+    for (int32_t info : status) EXPECT(info == kNotFinite) << info;
+    for (double x : problem.Rows()) EXPECT(std::isnan(x)) << x;
+  }
+}
+
 // All of them, also where nobody looks: factors that are saved are the same every time.
 TEST(FactorsAreTheSameEveryTime) {
   for (const Shape& shape : kShapes) {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "tests/cc/host_cuda/cooperative.h"
 #include "tests/cc/host_cuda/cuda_types.h"
 #include "tests/cc/host_cuda/host_cuda.h"
-#include "tests/cc/host_cuda/together.h"
 #include "tests/cc/problem.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
@@ -28,9 +28,9 @@ namespace {
 
 using namespace testing;
 using host_cuda::Cast;
+using host_cuda::GlobalMemory;
 using host_cuda::Launch;
-using host_cuda::LaunchTogether;
-using host_cuda::Together;
+using host_cuda::LaunchCooperative;
 
 template <typename T>
 using Cuda = host_cuda::CudaType<T>;
@@ -74,9 +74,9 @@ template <typename T, int kColumns = 32>
 Panel<T> ByKernel(Panel<T> panel) {
   const int n = static_cast<int>(panel.n), k = static_cast<int>(std::min(panel.m, panel.n));
   constexpr unsigned kMostBlocks = 3;
-  Together<kernels::TaggedWord> slots(2 * kMostBlocks * kLuSlotWords, {{~0ull, ~0ull}});
-  Together<T> a(panel.a);
-  Together<int> pivots(panel.pivots), info(1, kNoInfo), moves(4 * panel.pivots.size() + 1, -7);
+  GlobalMemory<kernels::TaggedWord> slots(2 * kMostBlocks * kLuSlotWords, {{~0ull, ~0ull}});
+  GlobalMemory<T> a(panel.a);
+  GlobalMemory<int> pivots(panel.pivots), info(1, kNoInfo), moves(4 * panel.pivots.size() + 1, -7);
   unsigned tag = 100;
   const auto device = NewHostDevice();
   Blas<T>& blas = device->blas<T>();
@@ -86,7 +86,7 @@ Panel<T> ByKernel(Panel<T> panel) {
     constexpr int kRows = kBlockRows<T, kColumns>;
     const auto blocks = static_cast<unsigned>((rows + kRows - 1) / kRows);
     EXPECT(blocks <= kMostBlocks);
-    LaunchTogether(blocks, kWarps, [&] {
+    LaunchCooperative(blocks, kWarps, [&] {
       kernels::LuPanel<Cuda<T>, kColumns>(rows, columns, Cast(at(begin, begin)), panel.lda,
                                           kOffset + begin, pivots.data() + begin, info.data(),
                                           slots.data(), tag, moves.data() + 4 * begin)

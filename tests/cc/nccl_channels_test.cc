@@ -43,7 +43,7 @@ std::vector<RankOutcome> RunOverChannels(const std::shared_ptr<const SharedCallS
                                          int64_t run, const RankProgram& program,
                                          Seconds limit = kPatience,
                                          const Devices& devices = Apart()) {
-  NcclChannels::The().Use(TheTestChannels());
+  NcclChannels::Instance().Use(TheTestChannels());
   return RunRanksHere(site, run, program, limit, "float64", devices);
 }
 
@@ -118,7 +118,7 @@ Status ExchangeAll(const RankContext& context, int64_t rows) {
 }
 
 void ExpectChannels(bool some) {
-  for (const ConnectionInfo& info : Hub::The().Connections()) {
+  for (const ConnectionInfo& info : Hub::Instance().Connections()) {
     EXPECT(Has(info.transport, ", sockets 1") == some) << info.transport;
   }
 }
@@ -154,7 +154,7 @@ TEST(CallsAtOneTimeShareChannels) {
   RunProcesses(2, [&](int process) {
     std::vector<std::shared_ptr<const SharedCallSite>> sites;
     for (int i = 0; i < 4; ++i) sites.push_back(SiteOn(4, {0, 0, 1, 1}));
-    NcclChannels::The().Use(TheTestChannels());
+    NcclChannels::Instance().Use(TheTestChannels());
     std::vector<std::thread> threads;
     for (int i = 0; i < 8; ++i) {
       const int call = process == 0 ? i : 7 - i;
@@ -224,7 +224,7 @@ TEST(ACallThatFailsLeavesTheChannelsInOrder) {
             RunOverChannels(site, ++run, [](const RankContext& c) { return ExchangeAll(c, 300); }));
       }
     }
-    for (const ConnectionInfo& info : Hub::The().Connections()) {
+    for (const ConnectionInfo& info : Hub::Instance().Connections()) {
       EXPECT(info.state == "connected") << info.state;
     }
     EXPECT(NothingIsLeft());
@@ -241,7 +241,7 @@ TEST(WhatIsWithdrawnIsNotTaken) {
     };
     constexpr int64_t kNumber = 1000;
     meet(1);
-    const auto connection = Hub::The().ConnectionTo(1 - process);
+    const auto connection = Hub::Instance().ConnectionTo(1 - process);
     if (process == 1) {
       OutFrame frame;
       frame.header.type = FrameType::kNcclWithdraw;
@@ -251,7 +251,7 @@ TEST(WhatIsWithdrawnIsNotTaken) {
     }
     meet(2);
     if (process == 0) {
-      NcclChannels& channels = NcclChannels::The();
+      NcclChannels& channels = NcclChannels::Instance();
       std::shared_ptr<NcclPeer> partner;
       std::string why_not;
       EXPECT(channels.Negotiate(1, connection, Deadline(seconds(5)), &partner, &why_not).ok());
@@ -379,7 +379,7 @@ TEST(WithoutChannelsBlocksPassThroughTheHost) {
                               [](const RankContext& c) { return ExchangeAll(c, 50); }));
         if (why == "has none") break;
       }
-      for (const ConnectionInfo& info : Hub::The().Connections()) {
+      for (const ConnectionInfo& info : Hub::Instance().Connections()) {
         const bool apart = odd || info.process == 1;
         EXPECT(Has(info.transport, "copies in the host's memory") == apart) << info.transport;
       }
@@ -394,7 +394,7 @@ TEST(ChannelsThatAreRequestedAreUsedOrAnError) {
   RunProcesses(
       2,
       [](int process) {
-        NcclChannels::The().Use(TheTestChannels());
+        NcclChannels::Instance().Use(TheTestChannels());
         TheTestChannels().refuses = process == 1;
         for (const RankOutcome& one : RunOverChannels(
                  SiteOn(2, {0, 1}), 1, [](const RankContext& c) { return ExchangeAll(c, 5); })) {

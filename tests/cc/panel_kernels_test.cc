@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "tests/cc/host_cuda/cooperative.h"
 #include "tests/cc/host_cuda/cuda_types.h"
 #include "tests/cc/host_cuda/host_cuda.h"
-#include "tests/cc/host_cuda/together.h"
 #include "tests/cc/problem.h"
 #include "tests/cc/ranks.h"
 #include "tests/cc/reference_lapack.h"
@@ -36,9 +36,9 @@ namespace {
 
 using namespace testing;
 using host_cuda::Cast;
+using host_cuda::GlobalMemory;
 using host_cuda::Launch;
-using host_cuda::LaunchTogether;
-using host_cuda::Together;
+using host_cuda::LaunchCooperative;
 
 template <typename T>
 using Cuda = host_cuda::CudaType<T>;
@@ -94,10 +94,10 @@ Factored<T> Given(const Case& c, double scale) {
 template <typename T>
 Factored<T> ByKernel(const Case& c, Factored<T> panel) {
   const int64_t owners = c.blocks > 1 ? c.blocks - 1 : 1;
-  Together<unsigned> met(1, 0);
-  Together<T> a(panel.a), t(panel.t), sums(2 * c.n * (1 + owners), NaN<T>());
-  Together<Real<T>> largest(2 * owners, NaN<Real<T>>());
-  LaunchTogether(c.blocks, kFew, [&] {
+  GlobalMemory<unsigned> met(1, 0);
+  GlobalMemory<T> a(panel.a), t(panel.t), sums(2 * c.n * (1 + owners), NaN<T>());
+  GlobalMemory<Real<T>> largest(2 * owners, NaN<Real<T>>());
+  LaunchCooperative(c.blocks, kFew, [&] {
     kernels::PanelFactor<Cuda<T>, kLanes>(c.m, static_cast<int>(c.n), Cast(a.data()), panel.lda,
                                           Cast(t.data()), panel.ldt, met.data(), Cast(sums.data()),
                                           largest.data())
@@ -115,9 +115,9 @@ Factored<T> ByRegisters(const Case& c, Factored<T> panel) {
   EXPECT(c.m <= owners * 32 * kernels::RegisterPanel<Cuda<T>>::kRows);
   T nothing;
   std::memset(&nothing, 0xff, sizeof(nothing));
-  Together<T> a(panel.a), t(panel.t), numbers(panel.k * (c.n + 1) * (owners + 1), nothing);
+  GlobalMemory<T> a(panel.a), t(panel.t), numbers(panel.k * (c.n + 1) * (owners + 1), nothing);
   const int64_t warps = (c.n + kWarpColumns - 1) / kWarpColumns;
-  LaunchTogether(c.blocks, static_cast<unsigned>(32 * warps), [&] {
+  LaunchCooperative(c.blocks, static_cast<unsigned>(32 * warps), [&] {
     kernels::RegisterPanel<Cuda<T>>(c.m, static_cast<int>(c.n), Cast(a.data()), panel.lda,
                                     Cast(t.data()), panel.ldt, Cast(numbers.data()))
         .Run();

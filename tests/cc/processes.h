@@ -100,7 +100,7 @@ inline std::vector<std::string> RunProcesses(int count, const Part& part,
       const int process = options.first + i;
       JobOptions mine = options;
       if (options.change) options.change(process, &mine);
-      Hub& hub = Hub::The();
+      Hub& hub = Hub::Instance();
       hub.set_peer_timeout(mine.peer_timeout);
       hub.set_transport(mine.transport);
       std::string address, others;
@@ -189,7 +189,7 @@ inline std::vector<RankOutcome> RunRanksHere(const std::shared_ptr<const SharedC
                                              Seconds limit = kPatience,
                                              const std::string& block = "float64",
                                              const Devices& devices = {}) {
-  const int me = Hub::The().me();
+  const int me = Hub::Instance().me();
   std::vector<RankOutcome> outcomes;
   for (int group = 0; group < site->groups(); ++group) {
     for (int rank = 0; rank < site->ranks; ++rank) {
@@ -254,12 +254,12 @@ bool Soon(const Condition& condition) {
 
 // What others have sent for calls is for none that is under way, nor waits for one.
 inline bool NoCallIsLeft() {
-  return Soon([] { return Hub::The().calls() == 0; });
+  return Soon([] { return Hub::Instance().calls() == 0; });
 }
 
 // Nor does anybody wait for this process to come to a call.
 inline bool NothingIsLeft() {
-  return Soon([] { return Hub::The().calls() == 0 && CountOpenSharedRendezvous() == 0; });
+  return Soon([] { return Hub::Instance().calls() == 0 && CountOpenSharedRendezvous() == 0; });
 }
 
 }  // namespace jaxmg::testing

@@ -88,7 +88,7 @@ const Means kMeans[] = {
 
 std::unique_ptr<Device> Across(const Means& means) {
   if (means.transport != Transport::kNccl) return NewSharingHostDevice();
-  NcclChannels::The().Use(TheTestChannels());
+  NcclChannels::Instance().Use(TheTestChannels());
   return NewHostDevice();
 }
 
@@ -120,7 +120,7 @@ void Compare(const std::shared_ptr<const SharedCallSite>& site, int64_t* run, bo
         means.name + (", n " + std::to_string(c.n)) + " tile " + std::to_string(c.tile);
     const Results<T> one = Solve<T>(c, definite, here), many = Solve<T>(c, definite, across);
     for (int rank = 0; rank < c.ranks; ++rank) {
-      if (site->process_of(0, rank) != Hub::The().me()) continue;
+      if (site->process_of(0, rank) != Hub::Instance().me()) continue;
       EXPECT(SameBits(one.x[rank], many.x[rank])) << what << ": potrs on rank " << rank;
       EXPECT(std::memcmp(&one.log_det[rank], &many.log_det[rank], sizeof(Real<T>)) == 0) << what;
       EXPECT(SameBits(one.inverse[rank], many.inverse[rank])) << what << ": potri on rank " << rank;

@@ -33,7 +33,7 @@ void SendOneOf(const CallId& call, int to) {
   frame.header.type = FrameType::kData;
   frame.header.lead = call.first;
   frame.header.call = call.second;
-  if (const auto connection = Hub::The().ConnectionTo(to)) {
+  if (const auto connection = Hub::Instance().ConnectionTo(to)) {
     EXPECT(connection->Send(std::move(frame)).ok());
   }
 }
@@ -140,7 +140,7 @@ TEST(WhoComesBackDoesNotTakeTheOthersForLost) {
       2,
       [&](int process) {
         // Process 0 is patient.
-        if (process == 0) Hub::The().set_peer_timeout(seconds(30));
+        if (process == 0) Hub::Instance().set_peer_timeout(seconds(30));
         const auto site = SiteOn(2, {0, 1});
         const auto outcomes = RunRanksHere(site, 1, [&](const RankContext& context) -> Status {
           JAXMG_RETURN_IF_ERROR(context.comm.Agree(Status::Ok()));

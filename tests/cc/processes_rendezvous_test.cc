@@ -215,7 +215,7 @@ TEST(ProcessesOfAnotherJobAreRefused) {
             // Who connects has the proof first, and doesn't wait for what can't be.
             EXPECT(process == 1 || Has(text, "has another secret (JAXMG_SECRET)")) << text;
           }
-          for (const ConnectionInfo& info : Hub::The().Connections()) {
+          for (const ConnectionInfo& info : Hub::Instance().Connections()) {
             EXPECT(info.state != "connected") << info.state;
           }
           return "";
@@ -241,7 +241,7 @@ TEST(AProcessThatKnowsTheOthersLateIsWaitedFor) {
         [&](int process) {
           if (process == 2) {
             std::this_thread::sleep_for(seconds(13));
-            EXPECT(Hub::The().Connect(2, all, options.job).ok());
+            EXPECT(Hub::Instance().Connect(2, all, options.job).ok());
           }
           AllOk(RunRanksHere(SiteOn(3, {0, 1, 2}), 1, Agrees));
           return "";

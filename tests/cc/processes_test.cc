@@ -127,7 +127,7 @@ TEST(BlocksArriveInTheirOrderAndShape) {
             }
             EXPECT(NothingIsLeft());
             const std::string name = transport == Transport::kTcp ? "tcp" : "unix";
-            for (const ConnectionInfo& info : Hub::The().Connections()) {
+            for (const ConnectionInfo& info : Hub::Instance().Connections()) {
               EXPECT(info.state == "connected" && Has(info.transport, name))
                   << info.state << " " << info.transport;
               EXPECT(Has(info.transport, "shared memory") == (transport == Transport::kAuto))
@@ -152,7 +152,7 @@ TEST(OneThatSharesNoMemoryIsReachedBySockets) {
         for (int64_t run = 1; run <= 3; ++run) {
           AllOk(RunRanksHere(site, run, [](const RankContext& c) { return ExchangeAll(c, 100); }));
         }
-        for (const ConnectionInfo& info : Hub::The().Connections()) {
+        for (const ConnectionInfo& info : Hub::Instance().Connections()) {
           const bool shares = process != 1 && info.process != 1;
           EXPECT(Has(info.transport, "shared memory") == shares)
               << process << " and " << info.process << ": " << info.transport;
@@ -331,7 +331,7 @@ class Recorder : public FrameSink {
 // all have met, what was sent before is there.
 TEST(FramesWaitForTheirCallAndNoLongerThanThat) {
   RunProcesses(2, [&](int process) {
-    Hub& hub = Hub::The();
+    Hub& hub = Hub::Instance();
     EXPECT(hub.Await(1 - process, Deadline(seconds(20))).ok());
     const auto connection = hub.ConnectionTo(1 - process);
     auto send = [&](int64_t call, int64_t value) {

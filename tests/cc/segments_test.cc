@@ -52,7 +52,7 @@ bool Soon(Condition condition) {
 }
 
 TEST(BlocksOfSegmentsDoNotOverlap) {
-  Segments& segments = Segments::The();
+  Segments& segments = Segments::Instance();
   segments.Use(HostMemorySource());
   std::mt19937 random(1);
   struct Block {
@@ -85,7 +85,7 @@ TEST(BlocksOfSegmentsDoNotOverlap) {
 }
 
 TEST(MemoryThatIsFreeServesAgainAndWhatIsTooSmallGoes) {
-  Segments& segments = Segments::The();
+  Segments& segments = Segments::Instance();
   segments.Use(HostMemorySource());
   auto take = [&](size_t bytes) {
     void* data = nullptr;
@@ -122,7 +122,7 @@ TEST(MemoryThatIsFreeServesAgainAndWhatIsTooSmallGoes) {
 }
 
 TEST(NoMemoryIsAnError) {
-  Segments& segments = Segments::The();
+  Segments& segments = Segments::Instance();
   segments.Use(HostMemorySource());
   void* data = nullptr;
   const Status none = segments.Allocate(0, size_t{1} << 50, &data);
@@ -180,7 +180,7 @@ TEST(WhatIsCopiedIsUsedAgainOnceItWasTaken) {
         JAXMG_RETURN_IF_ERROR(comm.Recv(Stream::kMain, root, {got.data(), kMiB - 7, kMiB - 7, 4}));
         EXPECT(got[0] == round && got[4 * (kMiB - 7) - 1] == round);
       }
-      EXPECT(Segments::The().bytes() <= 16 * kMiB) << Segments::The().bytes();
+      EXPECT(Segments::Instance().bytes() <= 16 * kMiB) << Segments::Instance().bytes();
       return comm.Agree(Status::Ok());
     }));
     return "";
@@ -226,8 +226,8 @@ TEST(WhatWaitsForALostProcessGoesOn) {
         AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1, [&](const RankContext& context) -> Status {
           std::shared_ptr<MemoryPeer> other;
           JAXMG_RETURN_IF_ERROR(
-              Segments::The().Connect(1 - process, Hub::The().ConnectionTo(1 - process),
-                                      Deadline(std::chrono::seconds(20)), &other));
+              Segments::Instance().Connect(1 - process, Hub::Instance().ConnectionTo(1 - process),
+                                           Deadline(std::chrono::seconds(20)), &other));
           event = other->PeerEvent({123, 7});  // which nobody signals
           shared = event->shared();
           EXPECT(other->PeerEvent({uint32_t{1} << 30, 7}) == nullptr);
@@ -253,9 +253,9 @@ TEST(TooManyCallsAtATimeAreAnError) {
   RunProcesses(2, [](int process) {
     AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1, [&](const RankContext& context) -> Status {
       std::shared_ptr<MemoryPeer> other;
-      JAXMG_RETURN_IF_ERROR(Segments::The().Connect(1 - process,
-                                                    Hub::The().ConnectionTo(1 - process),
-                                                    Deadline(std::chrono::seconds(20)), &other));
+      JAXMG_RETURN_IF_ERROR(
+          Segments::Instance().Connect(1 - process, Hub::Instance().ConnectionTo(1 - process),
+                                       Deadline(std::chrono::seconds(20)), &other));
       std::vector<uint32_t> taken;
       Status last;
       while (last.ok()) {

@@ -371,7 +371,7 @@ TEST(ProcessesProveNothingToAStranger) {
              RunRanksHere(SiteOn(2, {0, 1}), 1, Agrees, milliseconds(700))) {
           EXPECT(!one.status.ok());
         }
-        for (const ConnectionInfo& info : Hub::The().Connections()) {
+        for (const ConnectionInfo& info : Hub::Instance().Connections()) {
           EXPECT(info.state != "connected") << process << ": " << info.state;
         }
         return "";

@@ -38,7 +38,7 @@ void SendsInACall(Transport transport,
         for (const RankOutcome& one :
              RunRanksHere(site, 1, [&](const RankContext& context) -> Status {
                if (process == 0) {
-                 EXPECT(Hub::The().ConnectionTo(1)->Send(wrong(context)).ok());
+                 EXPECT(Hub::Instance().ConnectionTo(1)->Send(wrong(context)).ok());
                  return context.comm.Agree(Status::Ok());
                }
                Bytes2D block = {};
@@ -78,8 +78,8 @@ TEST(PlacesBeyondASegmentAreRefused) {
           std::unique_ptr<Buffer> workspace;
           EXPECT(context.device.Allocate(1 << 20, &workspace).ok());
           std::shared_ptr<MemoryPeer> other;
-          EXPECT(Segments::The()
-                     .Connect(1, Hub::The().ConnectionTo(1), Deadline(seconds(20)), &other)
+          EXPECT(Segments::Instance()
+                     .Connect(1, Hub::Instance().ConnectionTo(1), Deadline(seconds(20)), &other)
                      .ok());
           BlockLocation place = {};
           EXPECT(other->Locate({workspace->data(), 8, 8, 5}, &place).ok());
@@ -106,7 +106,7 @@ TEST(WhatIsTakenBeforeAnythingIsSentIsRefused) {
           if (process == 0) {
             OutFrame frame = CallFrame({0, 2}, FrameType::kTaken, 1, 0);
             frame.header.aux = 1;
-            EXPECT(Hub::The().ConnectionTo(1)->Send(std::move(frame)).ok());
+            EXPECT(Hub::Instance().ConnectionTo(1)->Send(std::move(frame)).ok());
           }
           for (const RankOutcome& one :
                RunRanksHere(site, 2, [&](const RankContext& context) -> Status {
@@ -132,13 +132,14 @@ TEST(WhoSendsForCallsThatNeverBeginIsLost) {
     if (process == 0) {
       for (int i = 0; i < 70000; ++i) {
         const OutFrame frame = CallFrame({0, 1000000 + i % 10}, FrameType::kVote, 0);
-        EXPECT(Hub::The().ConnectionTo(1) == nullptr ||
-               Hub::The().ConnectionTo(1)->Send(frame).ok());
+        EXPECT(Hub::Instance().ConnectionTo(1) == nullptr ||
+               Hub::Instance().ConnectionTo(1)->Send(frame).ok());
       }
     }
     const int other = 1 - process;
-    EXPECT(Soon([&] { return !Hub::The().LossOf(other).ok(); }));
-    EXPECT(process == 0 || Soon([] { return Hub::The().calls() == 0; })) << Hub::The().calls();
+    EXPECT(Soon([&] { return !Hub::Instance().LossOf(other).ok(); }));
+    EXPECT(process == 0 || Soon([] { return Hub::Instance().calls() == 0; }))
+        << Hub::Instance().calls();
     return "";
   });
 }
@@ -152,9 +153,9 @@ TEST(WhoNamesDevicesThatThereAreNotIsLost) {
         OutFrame frame;
         frame.header.type = FrameType::kNcclWithdraw;
         frame.header.from = device;
-        EXPECT(Hub::The().ConnectionTo(1)->Send(std::move(frame)).ok());
+        EXPECT(Hub::Instance().ConnectionTo(1)->Send(std::move(frame)).ok());
       }
-      EXPECT(Soon([&] { return !Hub::The().LossOf(1 - process).ok(); }));
+      EXPECT(Soon([&] { return !Hub::Instance().LossOf(1 - process).ok(); }));
       return "";
     });
   }

@@ -21,7 +21,7 @@ Status AllGather(Communicator& comm, Device& device, Stream stream, const void* 
   return WaitAllSent(comm, stream);
 }
 
-Status Together(Communicator& comm, const std::function<Status()>& step) {
+Status RunCollectively(Communicator& comm, const std::function<Status()>& step) {
   const Status status = Guarded(step);
   if (!status.ok()) comm.Abort(status);
   return comm.Agree(status);

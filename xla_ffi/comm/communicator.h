@@ -98,7 +98,7 @@ Status AllGather(Communicator& comm, Device& device, Stream stream, const void* 
 
 // Runs a step that may fail on one rank alone. If it fails on this rank, aborts the call; returns
 // the status that all ranks agree on.
-Status Together(Communicator& comm, const std::function<Status()>& step);
+Status RunCollectively(Communicator& comm, const std::function<Status()>& step);
 
 // Makes the stream's later work wait until all blocks that this rank sent have been taken.
 Status WaitAllSent(Communicator& comm, Stream stream);

@@ -89,7 +89,7 @@ Status ConnectPeers(const InProcessGroup& group, int ordinal) {
 // result for the first GPU holds for all. Running out of memory is an error and leaves the result
 // open.
 Status ProbeSharing(int ordinal, bool* shares) {
-  if (Hub::The().transport() != Transport::kAuto) return Status::Ok();
+  if (Hub::Instance().transport() != Transport::kAuto) return Status::Ok();
   static std::mutex mutex;
   static int found = -1;
   std::lock_guard<std::mutex> lock(mutex);
@@ -105,7 +105,7 @@ Status ProbeSharing(int ordinal, bool* shares) {
     if (made.ok()) {
       source.Unmap(data, bytes);
       close(file);
-      Segments::The().Use(source);
+      Segments::Instance().Use(source);
     }
   }
   *shares = found != 0;
@@ -118,14 +118,14 @@ class SharedScratch {
  public:
   explicit SharedScratch(int ordinal) : ordinal_(ordinal) {}
   ~SharedScratch() {
-    for (void* data : taken_) Segments::The().Free(data);
+    for (void* data : taken_) Segments::Instance().Free(data);
   }
   SharedScratch(const SharedScratch&) = delete;
   SharedScratch& operator=(const SharedScratch&) = delete;
 
   Status Allocate(size_t bytes, void** data) {
     taken_.reserve(taken_.size() + 1);
-    JAXMG_RETURN_IF_ERROR(Segments::The().Allocate(ordinal_, bytes, data));
+    JAXMG_RETURN_IF_ERROR(Segments::Instance().Allocate(ordinal_, bytes, data));
     taken_.push_back(*data);
     return Status::Ok();
   }
@@ -175,7 +175,7 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
     JAXMG_RETURN_IF_ERROR(current.Set(platform.ordinal));
     if (site.spans_processes) {
       JAXMG_RETURN_IF_ERROR(ProbeSharing(platform.ordinal, &shares));
-      NcclChannels::The().Use(NcclChannelSource());
+      NcclChannels::Instance().Use(NcclChannelSource());
     }
     JAXMG_RETURN_IF_ERROR(CudaDevice::New(
         platform.ordinal, static_cast<cudaStream_t>(platform.stream), allocate, &device));

@@ -39,7 +39,7 @@ std::optional<double> ReadSeconds(const char* variable) {
 void ReadOptions() {
   if (const auto limit = ReadSeconds("JAXMG_RENDEZVOUS_TIMEOUT")) Limit() = *limit;
   if (const auto limit = ReadSeconds("JAXMG_PEER_TIMEOUT")) {
-    Hub::The().set_peer_timeout(Seconds(*limit));
+    Hub::Instance().set_peer_timeout(Seconds(*limit));
   }
   if (const char* text = std::getenv("JAXMG_TRANSPORT")) {
     const std::string name = text;
@@ -48,10 +48,10 @@ void ReadOptions() {
           "the environment variable JAXMG_TRANSPORT must be auto, nccl, unix or tcp; got '" + name +
           "'");
     }
-    Hub::The().set_transport(name == "unix"   ? Transport::kUnix
-                             : name == "tcp"  ? Transport::kTcp
-                             : name == "nccl" ? Transport::kNccl
-                                              : Transport::kAuto);
+    Hub::Instance().set_transport(name == "unix"   ? Transport::kUnix
+                                  : name == "tcp"  ? Transport::kTcp
+                                  : name == "nccl" ? Transport::kNccl
+                                                   : Transport::kAuto);
   }
   if (const char* text = std::getenv("JAXMG_EIGENSOLVER")) {
     if (!SetEigensolver(text)) {

@@ -63,7 +63,7 @@ inline void DefineProcesses(pybind11::module_& module) {
       "process_address",
       [](const std::string& version) {
         std::string address;
-        Raise(Hub::The().Listen(version, SharedRendezvousSink(), &address));
+        Raise(Hub::Instance().Listen(version, SharedRendezvousSink(), &address));
         return address;
       },
       pybind11::arg("version"),
@@ -76,7 +76,7 @@ inline void DefineProcesses(pybind11::module_& module) {
         for (const auto& [process, address] : addresses) {
           known[process.cast<int>()] = address.cast<std::string>();
         }
-        Raise(Hub::The().Connect(me, known, key));
+        Raise(Hub::Instance().Connect(me, known, key));
       },
       pybind11::arg("me"), pybind11::arg("addresses"), pybind11::arg("key"),
       "Says which process has which address, in the job whose processes alone know the key. May be "
@@ -97,24 +97,24 @@ inline void DefineProcesses(pybind11::module_& module) {
       [](const std::string& scope) {
         std::string lines;
         const TcpScope as = scope == "any" ? TcpScope::kAny : TcpScope::kLoopback;
-        Raise(Hub::The().ListenOverTcp(as, &lines));
+        Raise(Hub::Instance().ListenOverTcp(as, &lines));
         return lines;
       },
       pybind11::arg("scope"),
       "Listens at those interfaces from the first call for them on; what to append to this "
       "process's address for those that need it.");
   module.def(
-      "peer_timeout", [] { return Hub::The().peer_timeout().count(); },
+      "peer_timeout", [] { return Hub::Instance().peer_timeout().count(); },
       "Seconds of silence after which another process is lost.");
   module.def(
       "set_peer_timeout",
-      [](double seconds) { Hub::The().set_peer_timeout(Seconds(Positive(seconds))); },
+      [](double seconds) { Hub::Instance().set_peer_timeout(Seconds(Positive(seconds))); },
       pybind11::arg("seconds"));
   module.def(
       "connections",
       [] {
         pybind11::list all;
-        for (const ConnectionInfo& info : Hub::The().Connections()) {
+        for (const ConnectionInfo& info : Hub::Instance().Connections()) {
           pybind11::dict one;
           one["process"] = info.process;
           one["host"] = info.host;

@@ -14,7 +14,7 @@ constexpr size_t kMostWaiting = 64;
 
 }  // namespace
 
-Closer& Closer::The() { return Forever<Closer>(); }
+Closer& Closer::Instance() { return Forever<Closer>(); }
 
 bool Closer::HasRoom() {
   std::lock_guard<std::mutex> lock(mutex_);

@@ -17,7 +17,7 @@ namespace jaxmg {
 class Closer {
  public:
   // The process's single instance.
-  static Closer& The();
+  static Closer& Instance();
 
   // Returns whether another connection can be queued. The hub accepts no connections while the
   // queue is full.

@@ -19,7 +19,7 @@ constexpr size_t kMostParkedBytes = size_t{4} << 30;
 
 }  // namespace
 
-Hub& Hub::The() { return Forever<Hub>(); }
+Hub& Hub::Instance() { return Forever<Hub>(); }
 
 Seconds Hub::peer_timeout() const { return Seconds(peer_timeout_.load()); }
 
@@ -109,8 +109,9 @@ std::vector<ConnectionInfo> Hub::Connections() {
                               : peer.connection != nullptr ? "connected"
                                                            : "connecting";
     std::string transport = peer.transport;
-    if (Segments::The().SharesWith(process)) transport += ", shared memory";
-    if (const std::string channels = NcclChannels::The().Describe(process); !channels.empty()) {
+    if (Segments::Instance().SharesWith(process)) transport += ", shared memory";
+    if (const std::string channels = NcclChannels::Instance().Describe(process);
+        !channels.empty()) {
       transport += ", " + channels;
     }
     all.push_back({process, peer.address.host, peer.address.pid, transport, state});
@@ -302,8 +303,8 @@ void Hub::Lose(int process, const std::string& why) noexcept {
     if (call != nullptr) call->OnLost(process, lost);
   }
   rendezvous_->OnLost(process, lost);
-  Segments::The().Lose(process);
-  NcclChannels::The().Lose(process);
+  Segments::Instance().Lose(process);
+  NcclChannels::Instance().Lose(process);
 }
 
 }  // namespace jaxmg

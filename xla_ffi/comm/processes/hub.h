@@ -59,7 +59,7 @@ inline OutFrame CallFrame(const CallId& id, FrameType type, int from, int to = 0
 class Hub {
  public:
   // The process's single instance.
-  static Hub& The();
+  static Hub& Instance();
 
   // --- Settings ---------------------------------------------------------------------------------
   // The duration of silence after which another process counts as lost.

@@ -74,7 +74,7 @@ void Hub::WatchListeners() {
 
 void Hub::AcceptSome(Listener& listener) {
   const bool near = listener.transport == std::string("unix");
-  for (int i = 0; i < kAcceptsAtATime && !(near && !Closer::The().HasRoom()); ++i) {
+  for (int i = 0; i < kAcceptsAtATime && !(near && !Closer::Instance().HasRoom()); ++i) {
     Fd fd = Accept(listener.fd);
     if (fd.get() < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
@@ -82,7 +82,7 @@ void Hub::AcceptSome(Listener& listener) {
       break;  // no descriptors or no memory: retrying at once would fail again
     }
     if (near && !IsSameUser(fd)) {
-      Closer::The().Close(std::make_shared<const Fd>(std::move(fd)));
+      Closer::Instance().Close(std::make_shared<const Fd>(std::move(fd)));
       continue;
     }
     EndOldestStranger();
@@ -333,7 +333,7 @@ void Hub::EndHandshake(int fd, const std::string& why, Ending ending) {
   const std::shared_ptr<Connection> connection = found->second.connection;
   handshakes_.erase(found);
   if (process < 0) {
-    if (connection->transport() == "unix") Closer::The().Close(connection);
+    if (connection->transport() == "unix") Closer::Instance().Close(connection);
     return;
   }
   auto lock = monitor_.Lock();

@@ -135,11 +135,11 @@ void Hub::HandleEvents(int fd, uint32_t events) {
     if (open == open_.end()) return true;
     const int process = open->second.first;
     if (header.type == FrameType::kSegment) {
-      return Segments::The().OnSegment(process, header, connection->TakeFile());
+      return Segments::Instance().OnSegment(process, header, connection->TakeFile());
     }
-    if (header.type == FrameType::kForget) return Segments::The().OnForget(process, header);
+    if (header.type == FrameType::kForget) return Segments::Instance().OnForget(process, header);
     if (header.type >= FrameType::kNcclOffer && header.type <= FrameType::kNcclNo) {
-      return NcclChannels::The().OnFrame(process, header, std::move(payload));
+      return NcclChannels::Instance().OnFrame(process, header, std::move(payload));
     }
     return Deliver(process, header, std::move(payload));
   };
@@ -189,7 +189,7 @@ void Hub::Tick(Clock::time_point now) {
   }
   TickHandshakes();
   TickAt(rendezvous_->OnTick());
-  Segments::The().ReleaseLost();
+  Segments::Instance().ReleaseLost();
   std::vector<int> silent;
   size_t processes = 1;  // of this host
   for (const auto& [fd, open] : open_) {

@@ -46,7 +46,7 @@ void ForPairs(const std::vector<int>& here, const std::vector<int>& there, const
 
 }  // namespace
 
-NcclChannels& NcclChannels::The() { return Forever<NcclChannels>(); }
+NcclChannels& NcclChannels::Instance() { return Forever<NcclChannels>(); }
 
 std::shared_ptr<NcclPeer> NcclChannels::FindOrAddPeer(int process) {
   std::shared_ptr<NcclPeer>& peer = peers_[process];
@@ -64,7 +64,7 @@ Status NcclChannels::SendOfferOnce(NcclPeer& peer) {
   if (peer.mine_ == Offer::kMade) return Status::Ok();
   peer.mine_ = Offer::kMaking;
   lock.unlock();
-  const Transport transport = Hub::The().transport();
+  const Transport transport = Hub::Instance().transport();
   ChannelSource* source = source_;
   std::string name;
   Status opened;
@@ -98,7 +98,7 @@ Status NcclChannels::Negotiate(int process, const std::shared_ptr<Connection>& c
     if (found->connection_ == nullptr) found->connection_ = connection;
   }
   // Checked after registration: a later loss is reported to this object.
-  JAXMG_RETURN_IF_ERROR(Hub::The().LossOf(process));
+  JAXMG_RETURN_IF_ERROR(Hub::Instance().LossOf(process));
   JAXMG_RETURN_IF_ERROR(SendOfferOnce(*found));
   bool known = false, lost = false;
   {
@@ -114,9 +114,9 @@ Status NcclChannels::Negotiate(int process, const std::shared_ptr<Connection>& c
     found->in_use_ = *peer != nullptr;
     *why_not = found->why_not_;
   }
-  if (lost) return Hub::The().LossOf(process);
+  if (lost) return Hub::Instance().LossOf(process);
   if (known) return Status::Ok();
-  return Error(Code::kDeadlineExceeded, Hub::The().Describe(process),
+  return Error(Code::kDeadlineExceeded, Hub::Instance().Describe(process),
                " has not said in time by what blocks can pass");
 }
 
@@ -212,11 +212,11 @@ Status NcclChannels::Await(int process, NcclPeer& peer, const std::vector<int>& 
       peer.in_use_ = false;
     }
   }
-  if (lost) return Hub::The().LossOf(process);
+  if (lost) return Hub::Instance().LossOf(process);
   if (all) return Status::Ok();
   return Error(
       Code::kDeadlineExceeded, "no ", peer.my_name_, " in time between this process and ",
-      Hub::The().Describe(process),
+      Hub::Instance().Describe(process),
       "; JAXMG_RENDEZVOUS_TIMEOUT sets the limit in seconds, and JAXMG_TRANSPORT=tcp takes "
       "another way");
 }

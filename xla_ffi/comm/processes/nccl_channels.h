@@ -88,7 +88,7 @@ class NcclPeer {
 class NcclChannels {
  public:
   // The process's single instance.
-  static NcclChannels& The();
+  static NcclChannels& Instance();
 
   void Use(ChannelSource& source) { source_ = &source; }
 

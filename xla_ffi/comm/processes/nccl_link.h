@@ -41,7 +41,7 @@ class NcclLink : public Link {
   }
 
   void Post(int from, int to, const InProcessGroup::Message& message) override {
-    NcclChannels& channels = NcclChannels::The();
+    NcclChannels& channels = NcclChannels::Instance();
     // The rank's thread releases the staged copy, not the sender thread.
     channels.Send({this, from, to, devices_[from], message.block, message.ready,
                    channels.ChannelOf(*peer_, true, ordinals_[from], ordinals_[to])});
@@ -51,12 +51,12 @@ class NcclLink : public Link {
   void PostTaken(int, int, const std::shared_ptr<Event>&) noexcept override {}
 
   Status Fetch(int from, int to, int64_t number, const Bytes2D& room) override {
-    NcclChannels& channels = NcclChannels::The();
+    NcclChannels& channels = NcclChannels::Instance();
     return channels.Receive(*channels.ChannelOf(*peer_, false, ordinals_[to], ordinals_[from]),
                             number, room.data, room.height * room.columns);
   }
 
-  void Recall(int from) noexcept override { NcclChannels::The().Recall(this, from); }
+  void Recall(int from) noexcept override { NcclChannels::Instance().Recall(this, from); }
 
   const CallId id;
   const OnSent on_sent;

@@ -39,7 +39,7 @@ ProcessGroup::~ProcessGroup() {
   for (int rank = 0; rank < size(); ++rank) {
     if (IsHere(rank)) Recall(rank);
   }
-  if (id_.second >= 0) Hub::The().Leave(id_);
+  if (id_.second >= 0) Hub::Instance().Leave(id_);
 }
 
 std::string ProcessGroup::DescribeRanks(int process) const {
@@ -48,7 +48,7 @@ std::string ProcessGroup::DescribeRanks(int process) const {
 
 Status ProcessGroup::AddContext(int process, const Status& status) const {
   if (status.ok()) return status;
-  const bool lost = !Hub::The().LossOf(process).ok();
+  const bool lost = !Hub::Instance().LossOf(process).ok();
   return Error(status.code(), routine_, lost ? " has lost " : ", ", DescribeRanks(process), ": ",
                status.text());
 }
@@ -189,7 +189,7 @@ void ProcessGroup::OnAbort() noexcept {
 void ProcessGroup::SendFrame(int process, OutFrame frame) noexcept {
   const auto connection = connections_.find(process);
   if (connection != connections_.end()) return connection->second->SendOrBreak(std::move(frame));
-  if (const auto now = Hub::The().ConnectionTo(process)) now->SendOrBreak(std::move(frame));
+  if (const auto now = Hub::Instance().ConnectionTo(process)) now->SendOrBreak(std::move(frame));
 }
 
 void ProcessGroup::SendToOthers(FrameType type, const Status& status) noexcept {

@@ -31,7 +31,7 @@ Status BlockOf(const FrameHeader& header, Bytes2D* block, size_t* bytes) {
 }
 
 bool CanSendInPlace(LinkKind kind, const Bytes2D& block) {
-  if (kind == LinkKind::kMemory) return Segments::The().Contains(block.data);
+  if (kind == LinkKind::kMemory) return Segments::Instance().Contains(block.data);
   // As one contiguous range.
   if (kind == LinkKind::kNccl) return block.columns <= 1 || block.pitch == block.height;
   return kind != LinkKind::kStaged;
@@ -43,7 +43,7 @@ bool CanSendInPlace(LinkKind kind, const Bytes2D& block) {
 // devices that share no memory: see NewNcclLinks.
 Status ProcessGroup::NewLink(int process, const std::shared_ptr<Connection>& connection,
                              Clock::time_point deadline, std::unique_ptr<Link>* link) {
-  Segments& segments = Segments::The();
+  Segments& segments = Segments::Instance();
   std::shared_ptr<MemoryPeer> peer;
   if (connection->transport() == "unix") {
     JAXMG_RETURN_IF_ERROR(segments.Connect(process, connection, deadline, &peer));
@@ -69,8 +69,8 @@ Status ProcessGroup::NewNcclLinks(const std::vector<int>& apart, const Connectio
     std::vector<int> there;
     Status failure;
   };
-  Hub& hub = Hub::The();
-  NcclChannels& channels = NcclChannels::The();
+  Hub& hub = Hub::Instance();
+  NcclChannels& channels = NcclChannels::Instance();
   std::map<int, Pair> pairs;
   std::vector<int> here;
   for (int rank = 0; rank < size(); ++rank) {
@@ -134,12 +134,12 @@ Status ProcessGroup::AwaitDevices(int process, Clock::time_point deadline,
   }
   const auto ranks = static_cast<size_t>(std::count(processes_.begin(), processes_.end(), process));
   if (ordinals->size() == ranks) return Status::Ok();
-  return Error(Code::kDeadlineExceeded, routine_, ": ", Hub::The().Describe(process),
+  return Error(Code::kDeadlineExceeded, routine_, ": ", Hub::Instance().Describe(process),
                " did not name the devices of its ranks in time");
 }
 
 Status ProcessGroup::Join(Clock::time_point deadline) {
-  Hub& hub = Hub::The();
+  Hub& hub = Hub::Instance();
   Connections connections;
   Links links;
   std::vector<int> apart;

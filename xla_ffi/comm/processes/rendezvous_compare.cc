@@ -7,7 +7,7 @@ namespace jaxmg {
 
 Status DifferentCallsError(int process, const std::string& text, int other,
                            const std::string& other_text) {
-  Hub& hub = Hub::The();
+  Hub& hub = Hub::Instance();
   return Error(Code::kInvalidArgument,
                "the processes of a mesh make different calls: ", hub.Describe(process), " ", text,
                "; ", hub.Describe(other), " ", other_text,

@@ -150,7 +150,7 @@ Clock::time_point RendezvousRegistry::SearchCycles() {
     for (PendingRendezvous& pending : pending_) {
       if (now < pending.since + kBeforeSearch) continue;
       const auto& [process, arrival] = *pending.arrivals.begin();
-      AskMissing(pending, {Hub::The().me(), process, arrival.number, round_});
+      AskMissing(pending, {Hub::Instance().me(), process, arrival.number, round_});
     }
   }
   const bool suspect =
@@ -165,7 +165,7 @@ void RendezvousRegistry::AskMissing(PendingRendezvous& pending, const WaitChain&
   std::set<int> missing(pending.processes.begin(), pending.processes.end());
   for (const auto& [process, arrival] : pending.arrivals) missing.erase(process);
   for (const int process : missing) {
-    if (process == Hub::The().me()) {
+    if (process == Hub::Instance().me()) {
       AnswerWaits(pending.name, chain);
       continue;
     }
@@ -185,7 +185,7 @@ void RendezvousRegistry::AnswerWaits(const CallName& missing, const WaitChain& c
   for (const auto& [number, call] : waiting_) {
     if (call->over() || !WaitsBefore(*call, missing)) continue;
     const int lead = call->group->lead();
-    if (lead == Hub::The().me()) {
+    if (lead == Hub::Instance().me()) {
       ExtendChain(lead, number, chain);
       continue;
     }
@@ -199,7 +199,7 @@ void RendezvousRegistry::AnswerWaits(const CallName& missing, const WaitChain& c
 void RendezvousRegistry::ExtendChain(int process, int64_t number, WaitChain chain) {
   const auto pending = FindArrival(process, number);
   if (pending == pending_.end() || chain.waits.size() >= WaitChain::kLongest) return;
-  Hub& hub = Hub::The();
+  Hub& hub = Hub::Instance();
   chain.waits.push_back({process, hub.me(), number,
                          hub.Describe(process) + " waits in " + pending->arrivals[process].text});
   const auto first = pending->arrivals.find(chain.process);
@@ -231,7 +231,7 @@ void RendezvousRegistry::FailConfirmed() {
   for (const WaitChain& cycle : cycles) {
     const Status status = CycleError(cycle);
     for (const Wait& wait : cycle.waits) {
-      if (wait.lead == Hub::The().me()) FailAtLead(wait, status);
+      if (wait.lead == Hub::Instance().me()) FailAtLead(wait, status);
     }
     FailCycle(cycle, 0, status);
   }
@@ -241,7 +241,7 @@ void RendezvousRegistry::FailConfirmed() {
 // connected, but each is with the processes that wait: so the frame goes the way of the search. The
 // last wait is in the call from which the search began.
 void RendezvousRegistry::FailCycle(const WaitChain& cycle, size_t next, const Status& status) {
-  const int me = Hub::The().me();
+  const int me = Hub::Instance().me();
   for (; next + 1 < cycle.waits.size(); ++next) {
     const Wait& wait = cycle.waits[next];
     if (wait.process == me && wait.lead == me) {

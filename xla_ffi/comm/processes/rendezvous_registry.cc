@@ -60,14 +60,14 @@ bool Unpack(const Payload& payload, CallName* name, std::vector<int>* processes,
 }  // namespace
 
 void SendTo(int process, OutFrame frame) noexcept {
-  const auto connection = Hub::The().ConnectionTo(process);
+  const auto connection = Hub::Instance().ConnectionTo(process);
   if (connection != nullptr) connection->SendOrBreak(std::move(frame));
 }
 
 Status RendezvousRegistry::Join(const SharedCall& call, const std::string& text,
                                 const std::shared_ptr<ProcessGroup>& group, Seconds limit,
                                 DeviceUse use) {
-  Hub& hub = Hub::The();
+  Hub& hub = Hub::Instance();
   const CallName name = NameOf(*call.call_site, call.run, call.group);
   const int me = hub.me(), lead = group->lead();
   const Clock::time_point deadline = Deadline(limit);
@@ -137,17 +137,18 @@ void RendezvousRegistry::AddArrival(int process, const CallName& name, std::vect
                                     Arrival arrival) {
   for (const FailedCallName& failed : failed_) {
     if (failed.status.ok() || !failed.name.IsSameCall(name)) continue;
-    return Answer(process, arrival.number, FrameType::kFail, 0, failed.status, Hub::The().me());
+    return Answer(process, arrival.number, FrameType::kFail, 0, failed.status,
+                  Hub::Instance().me());
   }
   auto pending = std::find_if(pending_.begin(), pending_.end(), [&](const PendingRendezvous& one) {
     return one.name == name && one.arrivals.count(process) == 0;
   });
   if (pending == pending_.end()) {
-    if (processes[0] != Hub::The().me() || pending_.size() >= kMostPending) {
+    if (processes[0] != Hub::Instance().me() || pending_.size() >= kMostPending) {
       return Answer(
           process, arrival.number, FrameType::kFail, 0,
           Status::Fixed(Code::kInternal, "a process joined a rendezvous that does not exist"),
-          Hub::The().me());
+          Hub::Instance().me());
     }
     pending = pending_.insert(pending_.end(), {name, std::move(processes), {}});
   }
@@ -164,7 +165,7 @@ void RendezvousRegistry::AddArrival(int process, const CallName& name, std::vect
 
 // All processes have arrived: starts the call if their texts are equal, else fails it.
 void RendezvousRegistry::Complete(PendingRendezvous& pending) {
-  const int me = Hub::The().me();
+  const int me = Hub::Instance().me();
   const std::string& text = pending.arrivals[me].text;
   for (const auto& [process, arrival] : pending.arrivals) {
     if (arrival.text == text) continue;
@@ -196,7 +197,7 @@ Clock::time_point RendezvousRegistry::OnTick() noexcept {
 
 void RendezvousRegistry::FailPending(const PendingRendezvous& pending,
                                      const Status& status) noexcept {
-  const int me = Hub::The().me();
+  const int me = Hub::Instance().me();
   for (const auto& [process, arrival] : pending.arrivals) {
     Answer(process, arrival.number, FrameType::kFail, 0, status, me);
   }
@@ -211,7 +212,7 @@ void RendezvousRegistry::Answer(int process, int64_t number, FrameType type, int
   frame.header.value = value;
   frame.header.lead = lead;
   frame.status = status;
-  if (process != Hub::The().me()) return SendTo(process, std::move(frame));
+  if (process != Hub::Instance().me()) return SendTo(process, std::move(frame));
   const auto waiting = waiting_.find(number);
   if (waiting == waiting_.end()) return;
   if (type == FrameType::kGo) {
@@ -247,7 +248,7 @@ std::string RendezvousRegistry::DescribeOtherWait(int process, const PendingRend
 }
 
 Status RendezvousRegistry::TimeoutError(const PendingRendezvous& pending, Seconds limit) {
-  Hub& hub = Hub::The();
+  Hub& hub = Hub::Instance();
   std::vector<std::string> present, missing;
   std::string text;
   std::vector<int> seen;
@@ -294,7 +295,7 @@ void RendezvousRegistry::BeginCall(int process, const FrameHeader& header) noexc
   if (waiting != waiting_.end()) {
     waiting->second->group->Begin(id);
     const Status entered = Guarded([&] {
-      Hub::The().Enter(id, waiting->second->group);
+      Hub::Instance().Enter(id, waiting->second->group);
       return Status::Ok();
     });
     waiting->second->failure = entered;
@@ -302,7 +303,7 @@ void RendezvousRegistry::BeginCall(int process, const FrameHeader& header) noexc
     monitor_.Notify();
     if (entered.ok()) return;
   }
-  Hub::The().Skip(id);
+  Hub::Instance().Skip(id);
   OutFrame frame;
   frame.header.type = FrameType::kDepart;
   frame.header.lead = id.first;

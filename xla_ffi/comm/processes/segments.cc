@@ -44,12 +44,12 @@ OutFrame SegmentFrame(FrameType type, int32_t number, size_t bytes) {
 
 }  // namespace
 
-Segments& Segments::The() { return Forever<Segments>(); }
+Segments& Segments::Instance() { return Forever<Segments>(); }
 
 std::unique_ptr<Device> NewSharingHostDevice() {
-  const Transport transport = Hub::The().transport();
+  const Transport transport = Hub::Instance().transport();
   if (transport == Transport::kUnix || transport == Transport::kTcp) return NewHostDevice();
-  Segments& segments = Segments::The();
+  Segments& segments = Segments::Instance();
   segments.Use(HostMemorySource());
   return NewHostDevice(
       {[&](size_t bytes, void** data) { return segments.Allocate(0, bytes, data); },
@@ -165,7 +165,7 @@ void Segments::DropUnused(int ordinal) noexcept {
 }
 
 Status MemoryPeer::Locate(const Bytes2D& block, BlockLocation* location) {
-  Segments& segments = Segments::The();
+  Segments& segments = Segments::Instance();
   std::lock_guard<std::mutex> pool(segments.pool_);
   for (const Segments::Segment& segment : segments.segments_) {
     const auto* begin = static_cast<const char*>(block.data);
@@ -241,7 +241,7 @@ Status Segments::Connect(int process, const std::shared_ptr<Connection>& connect
     file = std::move(found->words_file_);
   }
   if (file.get() < 0) {
-    return Error(Code::kUnavailable, Hub::The().Describe(process),
+    return Error(Code::kUnavailable, Hub::Instance().Describe(process),
                  " has shared no memory with this process in time");
   }
   void* words = nullptr;
@@ -260,7 +260,7 @@ bool Segments::SharesWith(int process) {
 }
 
 Status MemoryPeer::AcquireWords(uint32_t count, uint32_t* first) {
-  auto lock = Segments::The().monitor_.Lock();
+  auto lock = Segments::Instance().monitor_.Lock();
   uint32_t run = 0;
   for (uint32_t word = 0; word < kWords; ++word) {
     run = taken_[word] ? 0 : run + 1;
@@ -273,7 +273,7 @@ Status MemoryPeer::AcquireWords(uint32_t count, uint32_t* first) {
 }
 
 void MemoryPeer::ReleaseWords(uint32_t first, uint32_t count) noexcept {
-  auto lock = Segments::The().monitor_.Lock();
+  auto lock = Segments::Instance().monitor_.Lock();
   std::fill_n(taken_.begin() + first, count, 0);
 }
 
@@ -285,7 +285,7 @@ std::shared_ptr<Event> MemoryPeer::PeerEvent(const SharedCount& count) const {
 
 Status MemoryPeer::Map(const BlockLocation& location, Bytes2D* block) {
   std::lock_guard<std::mutex> mapping(mapping_);
-  Segments& segments = Segments::The();
+  Segments& segments = Segments::Instance();
   MemorySource& source = *segments.source();
   MappedSegment* found = nullptr;
   std::vector<std::pair<char*, size_t>> forgotten;

@@ -76,7 +76,7 @@ class MemoryPeer {
 class Segments {
  public:
   // The process's single instance.
-  static Segments& The();
+  static Segments& Instance();
 
   // Sets the source of shared memory. Later calls must pass the same one.
   void Use(MemorySource& source) { source_ = &source; }

@@ -62,7 +62,7 @@ Status JoinProcesses(const SharedCall& call, Seconds limit, std::vector<int> pro
                                           call.on_host);
   const std::vector<int> ranks = RanksHere(call, me);
   for (size_t i = 0; i < ranks.size(); ++i) (*group)->SetRankValue(ranks[i], devices[i]);
-  Hub& hub = Hub::The();
+  Hub& hub = Hub::Instance();
   const std::string text = call.call_site->text + (call.block.empty() ? "" : ", " + call.block) +
                            ", jaxmg " + hub.version();
   JAXMG_RETURN_IF_ERROR(TheRegistry().Join(call, text, *group, limit, UseOf(call, devices, me)));
@@ -78,7 +78,7 @@ Status JoinProcesses(const SharedCall& call, Seconds limit, std::vector<int> pro
 
 Status JoinHere(const SharedCall& call, const WaitPolicy& policy,
                 std::shared_ptr<InProcessGroup>* group, int* here) {
-  Hub& hub = Hub::The();
+  Hub& hub = Hub::Instance();
   const int me = hub.me();
   JAXMG_RETURN_IF_ERROR(CheckRank(call, me));
   JAXMG_RETURN_IF_ERROR(TheRegistry().FailureOf(NameOf(*call.call_site, call.run, call.group)));
@@ -146,7 +146,7 @@ Status JoinSharedRendezvous(const SharedCall& call, const WaitPolicy& policy,
 void FailSharedCall(const SharedCallSite& site, int64_t run, const Status& status) noexcept {
   const CallName name = NameOf(site, run, -1);
   if (!TheRegistry().RecordFailure(name, status)) return;
-  const int me = Hub::The().me();
+  const int me = Hub::Instance().me();
   for (size_t i = 0; i < site.processes.size(); ++i) {
     const int process = site.processes[i];
     const bool told = std::find(site.processes.begin(), site.processes.begin() + i, process) !=

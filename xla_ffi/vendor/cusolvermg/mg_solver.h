@@ -48,7 +48,7 @@ class Solver {
   // the number of elements of this rank's part of the library's second operand. `size` queries the
   // library, on rank 0, for the elements of its workspace.
   Status Prepare(int64_t extra, const std::function<Status(int64_t*)>& size) {
-    JAXMG_RETURN_IF_ERROR(Together(comm_, [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(RunCollectively(comm_, [&]() -> Status {
       // Reserves memory for later writes, which could not report a failed allocation.
       peers_.reserve(ranks_);
       work_.reserve(ranks_);
@@ -77,14 +77,14 @@ class Solver {
     }));
     if (rank() != 0) elements_ = peers_[0]->elements_;
     JAXMG_RETURN_IF_ERROR(
-        Together(comm_, [&] { return AllocateElements(elements_, &workspace_); }));
+        RunCollectively(comm_, [&] { return AllocateElements(elements_, &workspace_); }));
     for (const Solver* peer : peers_) work_.push_back(peer->workspace_);
     return Status::Ok();
   }
 
   // Runs `step` on every rank, and waits until its device is idle, for the library.
   Status Step(const std::function<Status()>& step) {
-    return Together(comm_, [&]() -> Status {
+    return RunCollectively(comm_, [&]() -> Status {
       JAXMG_RETURN_IF_ERROR(step());
       return device_.Synchronize();
     });
@@ -173,7 +173,7 @@ class Solver {
   }
 
   Status OnRoot(const std::function<Status()>& step) {
-    return Together(comm_, [&] { return rank() == 0 ? step() : Status::Ok(); });
+    return RunCollectively(comm_, [&] { return rank() == 0 ? step() : Status::Ok(); });
   }
 
   // The arguments of the library, on rank 0.

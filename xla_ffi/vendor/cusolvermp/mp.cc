@@ -50,7 +50,7 @@ class Solver {
   // Allocates memory, including that of `allocate`, and initializes the library and the matrix's
   // descriptor.
   Status Prepare(const std::function<Status()>& allocate) {
-    JAXMG_RETURN_IF_ERROR(Together(context_.comm, [&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(RunCollectively(context_.comm, [&]() -> Status {
       char* records = nullptr;
       JAXMG_RETURN_IF_ERROR(Allocate(Outcome<T>::Bytes(context_.comm.size()), &records));
       outcome_.emplace(context_, /*gathers=*/false, records, operand_.status);
@@ -63,14 +63,14 @@ class Solver {
       return outcome_->Init();
     }));
     JAXMG_RETURN_IF_ERROR(Session::Start(context_, grid_, &session_));
-    return Together(context_.comm,
-                    [&] { return descriptor_.Set(session_->grid(), layout_, rank(), kType); });
+    return RunCollectively(
+        context_.comm, [&] { return descriptor_.Set(session_->grid(), layout_, rank(), kType); });
   }
 
   // Allocates the library's workspace, whose size `size` queries.
   Status AllocateWork(const std::function<Status(size_t* device, size_t* host)>& size) {
     JAXMG_RETURN_IF_ERROR(session_->Run([&] { return size(&work_bytes_, &host_bytes_); }));
-    return Together(context_.comm, [&]() -> Status {
+    return RunCollectively(context_.comm, [&]() -> Status {
       host_work_.resize(host_bytes_);
       return AllocateOwn(static_cast<int64_t>(work_bytes_), &work_);
     });
@@ -83,7 +83,7 @@ class Solver {
   // Runs `step` on every rank, and waits until its device is idle, because the library uses another
   // stream.
   Status Step(const std::function<Status()>& step) {
-    return Together(context_.comm, [&]() -> Status {
+    return RunCollectively(context_.comm, [&]() -> Status {
       JAXMG_RETURN_IF_ERROR(step());
       return device_.Synchronize();
     });
@@ -179,7 +179,7 @@ Status Potrs(const RankContext& context, const Operand<T>& operand, const Soluti
   }));
   Descriptor descriptor;
   if (nrhs > 0) {
-    JAXMG_RETURN_IF_ERROR(Together(
+    JAXMG_RETURN_IF_ERROR(RunCollectively(
         context.comm, [&] { return descriptor.Set(solver.session().grid(), b, rank, kType); }));
   }
   const CusolverMp& library = Get<CusolverMp>();

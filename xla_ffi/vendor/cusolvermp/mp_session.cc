@@ -90,7 +90,7 @@ Status ConnectByNccl(const RankContext& context, int ordinal, const ncclUniqueId
 
 // Broadcasts the identifier of a communicator from the first rank.
 Status ShareId(const RankContext& context, ncclUniqueId* id) {
-  JAXMG_RETURN_IF_ERROR(Together(context.comm, [&]() -> Status {
+  JAXMG_RETURN_IF_ERROR(RunCollectively(context.comm, [&]() -> Status {
     if (context.comm.rank() != 0) return Status::Ok();
     JAXMG_CHECK_CUDA(Get<Nccl>().ncclGetUniqueId(id), "a name of a communicator");
     return Status::Ok();
@@ -219,7 +219,7 @@ Status Session::Synchronize() const {
 }
 
 Status Session::Run(const std::function<Status()>& call) {
-  const Status status = Together(context_.comm, [&]() -> Status {
+  const Status status = RunCollectively(context_.comm, [&]() -> Status {
     const Watch watch(context_.comm, made_->comm);
     const Status done = Guarded(call);
     if (!done.ok()) context_.comm.Abort(done);  // the other ranks wait for this one
@@ -237,9 +237,9 @@ Status Session::Make(const RankContext& context, const Grid& grid, Made* made) {
   const int ordinal = static_cast<CudaDevice&>(context.device).ordinal();
   ncclUniqueId id = {};
   JAXMG_RETURN_IF_ERROR(ShareId(context, &id));
-  JAXMG_RETURN_IF_ERROR(
-      Together(context.comm, [&] { return ConnectByNccl(context, ordinal, id, &made->comm); }));
-  return Together(context.comm, [&]() -> Status {
+  JAXMG_RETURN_IF_ERROR(RunCollectively(
+      context.comm, [&] { return ConnectByNccl(context, ordinal, id, &made->comm); }));
+  return RunCollectively(context.comm, [&]() -> Status {
     const Watch watch(context.comm, made->comm);
     const CusolverMp& library = Get<CusolverMp>();
     JAXMG_CHECK_CUDA(
@@ -264,7 +264,7 @@ Status Session::Start(const RankContext& context, const Grid& grid,
                       std::unique_ptr<Session>* session) {
   Communicator& comm = context.comm;
   Pool& pool = ThePool();
-  JAXMG_RETURN_IF_ERROR(Together(comm, [&]() -> Status {
+  JAXMG_RETURN_IF_ERROR(RunCollectively(comm, [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(CheckNccl());
     return Open<CusolverMp>();
   }));
@@ -300,7 +300,7 @@ Status Session::Start(const RankContext& context, const Grid& grid,
     }
   }
   const bool here = found != nullptr;
-  JAXMG_RETURN_IF_ERROR(Together(comm, [&]() -> Status {
+  JAXMG_RETURN_IF_ERROR(RunCollectively(comm, [&]() -> Status {
     if (here) return Status::Ok();
     return Error(Code::kInternal, "cuSOLVERMp: rank ", comm.rank(), " has lost its communicator");
   }));

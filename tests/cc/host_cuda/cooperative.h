@@ -1,7 +1,7 @@
-// Kernels whose blocks wait for each other, on the host: what a block's threads share is one place
-// in a process there, so that each block has a process of its own.
-#ifndef JAXMG_TESTS_CC_HOST_CUDA_TOGETHER_H_
-#define JAXMG_TESTS_CC_HOST_CUDA_TOGETHER_H_
+// Cooperative kernels, whose blocks wait for each other, on the host. Each block runs in its own
+// process, because the shared memory of its threads is a static variable there.
+#ifndef JAXMG_TESTS_CC_HOST_CUDA_COOPERATIVE_H_
+#define JAXMG_TESTS_CC_HOST_CUDA_COOPERATIVE_H_
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -18,22 +18,22 @@
 
 namespace host_cuda {
 
-// Memory that all blocks see.
+// Memory that all blocks share.
 template <typename T>
-class Together {
+class GlobalMemory {
  public:
-  Together(size_t size, const T& value) : bytes_(std::max<size_t>(size, 1) * sizeof(T)) {
+  GlobalMemory(size_t size, const T& value) : bytes_(std::max<size_t>(size, 1) * sizeof(T)) {
     void* data = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     EXPECT(data != MAP_FAILED);
     data_ = static_cast<T*>(data);
     std::fill_n(data_, size, value);
   }
-  explicit Together(const std::vector<T>& values) : Together(values.size(), T()) {
+  explicit GlobalMemory(const std::vector<T>& values) : GlobalMemory(values.size(), T()) {
     std::copy(values.begin(), values.end(), data_);
   }
-  ~Together() { munmap(data_, bytes_); }
-  Together(const Together&) = delete;
-  Together& operator=(const Together&) = delete;
+  ~GlobalMemory() { munmap(data_, bytes_); }
+  GlobalMemory(const GlobalMemory&) = delete;
+  GlobalMemory& operator=(const GlobalMemory&) = delete;
   T* data() const { return data_; }
 
  private:
@@ -41,8 +41,9 @@ class Together {
   T* data_;
 };
 
-// Runs blocks of so many threads at the same time. This process has to have no other threads.
-inline void LaunchTogether(unsigned blocks, unsigned threads, const std::function<void()>& kernel) {
+// Runs all blocks at the same time. The calling process must have no other threads.
+inline void LaunchCooperative(unsigned blocks, unsigned threads,
+                              const std::function<void()>& kernel) {
   if (blocks == 1) return Launch(1, threads, 1, kernel);
   std::fflush(nullptr);  // or each of them would print it again
   std::vector<pid_t> processes;
@@ -63,4 +64,4 @@ inline void LaunchTogether(unsigned blocks, unsigned threads, const std::functio
 
 }  // namespace host_cuda
 
-#endif  // JAXMG_TESTS_CC_HOST_CUDA_TOGETHER_H_
+#endif  // JAXMG_TESTS_CC_HOST_CUDA_COOPERATIVE_H_

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, SupportsIndex, overload
+from typing import Literal, SupportsIndex, cast, overload
 
 from jax import Array
 
@@ -104,6 +104,7 @@ def lu_solve(
         raise ValueError(
             f"lu_solve: trans={trans!r} needs a factor: lu_solve(lu_factor(a), b, trans=...)"
         )
-    return gesv.gesv(
+    results = gesv.gesv(
         a, b, T_A, mesh, matrix_specs, return_status, pad, in_specs=in_specs, donate=donate
-    )  # type: ignore[call-overload]
+    )
+    return cast("Array | tuple[Array, Array]", results)

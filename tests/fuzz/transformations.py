@@ -56,7 +56,7 @@ def _metric(a, b):
 
 def _general(a):
     """A matrix that isn't Hermitian, and whose condition is no worse."""
-    return jnp.where(jnp.tri(a.shape[-1], k=-1, dtype=bool), -a, a)
+    return a * (1 - 2 * jnp.tri(a.shape[-1], k=-1)).astype(a.dtype)
 
 
 def _of_eigenvalues(function):

@@ -134,6 +134,7 @@ def test_what_can_not_be_right_raises(call, error, message):
 
 
 @cases.needs_transformations
+@pytest.mark.leaks_in_jax
 def test_no_derivative_of_what_is_restored():
     def restore(lu):
         return jaxmg.LUFactor.from_packed(lu, np.arange(3), mesh=cases.line(1)).logdet()

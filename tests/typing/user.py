@@ -268,11 +268,11 @@ def refused(a: Array, b: Array, mesh: Mesh) -> None:
     jaxmg.cho_factor(a).matmul(b, trans="H")  # type: ignore[arg-type]
     jaxmg.cho_factor(a, refine="auto").inv()  # type: ignore[attr-defined]
     jaxmg.cho_factor(a).n = 3  # type: ignore[misc]
-    jaxmg.linalg.solve(a, b, assume_a="gen")  # type: ignore[arg-type]
+    jaxmg.linalg.solve(a, b, assume_a="band")  # type: ignore[arg-type]
     jaxmg.linalg.eigh(a, "lower")  # type: ignore[call-overload]
     jaxmg.plan("getrf", 10, "float64")  # type: ignore[arg-type]
     jaxmg.plan("potrs", 10.5, "float64")  # type: ignore[arg-type]
-    jaxmg.lu_solve(a, b)  # type: ignore[attr-defined]
+    jaxmg.least_squares(a, b)  # type: ignore[attr-defined]
     x, status = jaxmg.potrs(a, b, return_status=True, return_logdet=True)  # type: ignore[misc]
     assert_type(jaxmg.potri(a), tuple[Array, Array])  # type: ignore[assert-type]
     del x, status

@@ -193,6 +193,8 @@ def _refined_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower):
     vectors = _LIKE_B * b + _OF_ROWS * n * size
     # A piece of A, and the squares of its elements, of which the sum is taken.
     rounding = refinement.piece_height(height, n) * n * (size + real) + _OF_ROWS * n * size
+    # XLA computes the exponents of b before it rounds A, and the solve needs them after.
+    exponents = n * nrhs * np.dtype(np.int32).itemsize
     # To fall back takes a copy of A, which lies where the rest was.
     in_place = routine == "potrs" and donate and _compat.BRANCHES_WORK_IN_PLACE
     again = 0 if in_place else a + b
@@ -202,7 +204,7 @@ def _refined_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower):
     own, others, native = {
         "potrs": (
             a + 2 * b,
-            max(tiles + max(rounding, overflow + vectors), again),
+            max(tiles + max(rounding + exponents, overflow + vectors), again),
             map(max, factoring, solving),
         ),
         "cho_factor": (factor_bytes, rounding, factoring),

@@ -145,7 +145,7 @@ TEST(SolutionsAndDeterminants) {
 TEST(OneRankSolvesForAllWhereTheTuningSaysSo) {
   Tuning tuning = LikeGpu();
   tuning.gather_to_solve = 50;
-  tuning.whole_order = 30;
+  tuning.whole_lu_order = 30;
   tuning.usual_tile = 8;
   for (int ranks : {1, 2, 5}) {
     for (int64_t n : {1, 7, 30, 31, 50, 51}) {

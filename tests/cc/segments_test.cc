@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <random>
@@ -101,6 +102,19 @@ TEST(MemoryThatIsFreeServesAgainAndWhatIsTooSmallGoes) {
     segments.Free(one);
     segments.Free(other);
   }
+  // One block stays allocated: an unused segment whose gaps are too small would be replaced.
+  void* stays = take(20 * kMiB);
+  std::vector<int> order = {0, 1, 2};
+  do {
+    void* blocks[] = {take(30 * kMiB), take(20 * kMiB), take(30 * kMiB)};
+    for (const int i : order) segments.Free(blocks[i]);
+    void* all = take(80 * kMiB);
+    EXPECT(segments.bytes() == before)
+        << segments.bytes() - before << " after blocks freed in the order " << order[0] << ' '
+        << order[1] << ' ' << order[2];
+    segments.Free(all);
+  } while (std::next_permutation(order.begin(), order.end()));
+  segments.Free(stays);
   void* larger = take(200 * kMiB);
   EXPECT(segments.bytes() < before + 200 * kMiB);
   segments.Free(larger);

@@ -64,6 +64,11 @@ def list_files():
     return [name for name in sorted({*names}) if name and (ROOT / name).is_file()]
 
 
+def is_packaged(file):
+    """Whether the wheel "jaxmg" has this file: `sources` of jaxmg/BUILD."""
+    return file.startswith("jaxmg/") and file not in ("jaxmg/BUILD", "jaxmg/pyproject.toml")
+
+
 def check(mutants):
     """Prints those that can't be put in; how many they are."""
     broken, files = 0, list_files()
@@ -201,7 +206,7 @@ class Tree:
             tag = tag or f"{python}-{python}-manylinux_2_27_x86_64"
             if name == "jaxmg":
                 folder, pyproject = self.folder, "jaxmg/pyproject.toml"
-                files = sorted((folder / "jaxmg").rglob("*.py"))
+                files = [folder / file for file in self.files if is_packaged(file)]
             else:
                 folder, pyproject = self.plugin(), "xla_ffi/plugin/pyproject_cpu.toml"
                 files = sorted((folder / name).iterdir())

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg import _compat
+from jaxmg._call import checks
 from jaxmg._factors import pcg, refinement
 
 _FAILED, _SLOW = -3, -51
@@ -121,7 +122,7 @@ def test_a_solution_is_as_exact_as_its_residuals():
 
 def _shifted_by(monkeypatch, shift):
     """For calls with orders that no other test has: what is compiled knows nothing of it."""
-    monkeypatch.setitem(refinement._PRECISIONS, "float32", refinement._Lower(False, shift))
+    monkeypatch.setitem(refinement._PRECISIONS, "float32", refinement._Lower(checks.DEFAULT, shift))
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ inline void ChooseEigensolver(Tuning* tuning) {
 inline Tuning HostTuning() {
   Tuning tuning;
   tuning.borrow_panels = true;
+  tuning.whole_lu_order = int64_t{1} << 40;  // LAPACK's own factorization is the fastest
   tuning.spread_eigen = 8192;
   tuning.spread_values = 4096;
   tuning.spread_complex = 2048;
@@ -47,7 +48,7 @@ inline Tuning CudaTuning() {
   tuning.update_depth = 2048;
   tuning.usual_tile = 1024;
   tuning.least_tiles = 1;
-  tuning.whole_order = 12288;
+  tuning.whole_order = tuning.whole_lu_order = 12288;
   tuning.gather_to_solve = 7168;
   tuning.gather_to_invert = 1024;
   tuning.parts_order = 16384;

@@ -8,7 +8,9 @@
 namespace jaxmg {
 template <typename T>
 PotrsSpace<T>::PotrsSpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks)
-    : RoutineSpace<T>(sizes, ranks, TilesToSolve<T>(sizes, ranks), GathersToSolve<T>(sizes, ranks)),
+    : RoutineSpace<T>(sizes, ranks,
+                      TilesToSolve<T>(sizes, ranks, OrderOf<T>(ranks.tuning.whole_order)),
+                      GathersToSolve<T>(sizes, ranks)),
       precision(ChosenPrecision<T>(sizes.precision, sizes.n, ranks.tuning)),
       inverse_order(nrhs > 1 ? std::min(this->tiles.width(), ranks.tuning.inverse_order) : 0) {
   if (!this->works) return;

@@ -37,14 +37,12 @@ bool GathersToSolve(const Sizes& sizes, const Ranks& ranks) {
 }
 
 template <typename T>
-Tiles TilesToSolve(const Sizes& sizes, const Ranks& ranks) {
+Tiles TilesToSolve(const Sizes& sizes, const Ranks& ranks, int64_t whole) {
   const bool gathers = GathersToSolve<T>(sizes, ranks);
   Sizes own = sizes;
   const int size = gathers ? 1 : ranks.size;
   if (gathers) own.block = sizes.m;
-  const bool whole =
-      sizes.tile == 0 && size == 1 && sizes.n <= OrderOf<T>(ranks.tuning.whole_order);
-  if (whole) own.tile = sizes.n;
+  if (sizes.tile == 0 && size == 1 && sizes.n <= whole) own.tile = sizes.n;
   return TilesOf(own, size, ranks.tuning);
 }
 
@@ -84,7 +82,7 @@ void RoutineSpace<T>::ReserveOverflow() {
   template Precision ChosenPrecision<T>(Precision, int64_t, const Tuning&); \
   template int64_t SplitBytes<T>(const Tiles&, int64_t, Precision);         \
   template bool GathersToSolve<T>(const Sizes&, const Ranks&);              \
-  template Tiles TilesToSolve<T>(const Sizes&, const Ranks&);               \
+  template Tiles TilesToSolve<T>(const Sizes&, const Ranks&, int64_t);      \
   template struct RoutineSpace<T>;
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

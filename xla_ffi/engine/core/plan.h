@@ -53,11 +53,11 @@ int64_t DefaultTileWidth(int64_t block, int ranks, const Tuning& tuning);
 Tiles TilesOf(const Sizes& sizes, int ranks, const Tuning& tuning);
 
 // Whether several ranks leave a matrix to one of them to be factored and solved with, and the tiles
-// of that: one rank alone factors a small matrix as a single tile.
+// of that: one rank alone factors a matrix of at most order `whole` as a single tile.
 template <typename T>
 bool GathersToSolve(const Sizes& sizes, const Ranks& ranks);
 template <typename T>
-Tiles TilesToSolve(const Sizes& sizes, const Ranks& ranks);
+Tiles TilesToSolve(const Sizes& sizes, const Ranks& ranks, int64_t whole);
 // The same to be inverted, in tiles of the usual width.
 bool GathersToInvert(const Sizes& sizes, const Ranks& ranks);
 Tiles TilesToInvert(const Sizes& sizes, const Ranks& ranks);

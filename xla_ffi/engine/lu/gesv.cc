@@ -1,5 +1,6 @@
 #include "xla_ffi/engine/lu/gesv.h"
 
+#include <algorithm>
 #include <complex>
 
 #include "xla_ffi/engine/lu/getrs.h"
@@ -14,8 +15,17 @@ Precision LuPrecision(Precision asked, int64_t n, const Tuning& tuning) {
 }
 
 template <typename T>
+Tiles TilesToFactor(const Tiles& tiles, int64_t n, const Tuning& tuning) {
+  const int64_t order = std::max(tiles.columns(), n);
+  if (tiles.ranks() > 1 || order > OrderOf<T>(tuning.whole_lu_order)) return tiles;
+  return Tiles(tiles.columns(), tiles.block(), 1, tiles.columns());
+}
+
+template <typename T>
 GesvSpace<T>::GesvSpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks)
-    : RoutineSpace<T>(sizes, ranks, TilesToSolve<T>(sizes, ranks), GathersToSolve<T>(sizes, ranks)),
+    : RoutineSpace<T>(sizes, ranks,
+                      TilesToSolve<T>(sizes, ranks, OrderOf<T>(ranks.tuning.whole_lu_order)),
+                      GathersToSolve<T>(sizes, ranks)),
       precision(LuPrecision<T>(sizes.precision, sizes.n, ranks.tuning)) {
   if (!this->works) return;
   this->ReservePanels(GetrfWorkspace(this->tiles, sizes.n, ranks.tuning));
@@ -62,9 +72,10 @@ Status GesvRoutine(const RankContext& context, const Operand<T>& operand,
   return RunOnAllRanks(context.comm, prepare, work);
 }
 
-#define JAXMG_INSTANTIATE(T)                                            \
-  template Precision LuPrecision<T>(Precision, int64_t, const Tuning&); \
-  template struct GesvSpace<T>;                                         \
+#define JAXMG_INSTANTIATE(T)                                             \
+  template Precision LuPrecision<T>(Precision, int64_t, const Tuning&);  \
+  template Tiles TilesToFactor<T>(const Tiles&, int64_t, const Tuning&); \
+  template struct GesvSpace<T>;                                          \
   template Status GesvRoutine(const RankContext&, const Operand<T>&, const GeneralSolution<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -17,6 +17,11 @@ namespace jaxmg {
 template <typename T>
 Precision LuPrecision(Precision asked, int64_t n, const Tuning& tuning);
 
+// The tiles in which an m x n matrix is factored that lies in `tiles`: on one rank, where all tiles
+// lie the same, it may be a single one.
+template <typename T>
+Tiles TilesToFactor(const Tiles& tiles, int64_t n, const Tuning& tuning);
+
 // What A x = b is solved for, and the determinant.
 template <typename T>
 struct GeneralSolution {

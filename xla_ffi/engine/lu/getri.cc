@@ -222,9 +222,10 @@ Status PermuteColumns(const RankContext& context, const Blocks<T>& blocks, const
 template <typename T>
 GetriSpace<T>::GetriSpace(const Sizes& sizes, const Ranks& ranks)
     : RoutineSpace<T>(sizes, ranks, TilesToInvert(sizes, ranks), GathersToInvert(sizes, ranks)),
-      precision(LuPrecision<T>(sizes.precision, sizes.n, ranks.tuning)) {
+      precision(LuPrecision<T>(sizes.precision, sizes.n, ranks.tuning)),
+      factored(TilesToFactor<T>(this->tiles, sizes.n, ranks.tuning)) {
   if (!this->works) return;
-  this->ReservePanels(std::max(GetrfWorkspace(this->tiles, sizes.n, ranks.tuning),
+  this->ReservePanels(std::max(GetrfWorkspace(factored, sizes.n, ranks.tuning),
                                GetriWorkspace(this->tiles, sizes.n)));
   this->ReserveOverflow();
   pivots = this->pieces.template Reserve<int32_t>(sizes.n);
@@ -253,7 +254,7 @@ Status GetriRoutine(const RankContext& context, const Operand<T>& operand) {
     JAXMG_RETURN_IF_ERROR(frame.Take(Region::kFull));
     int32_t* pivots = frame.works() ? frame.at(space.pivots) : nullptr;
     if (frame.works()) {
-      JAXMG_RETURN_IF_ERROR(Getrf(frame.context(), space.precision, frame.matrix(),
+      JAXMG_RETURN_IF_ERROR(Getrf(frame.context(), space.precision, frame.matrix(space.factored),
                                   RightHandSides<T>{}, frame.panels(), pivots, outcome.info(),
                                   Determinant<T>{}));
     }

@@ -57,6 +57,7 @@ struct GetriSpace : RoutineSpace<T> {
   GetriSpace(const Sizes& sizes, const Ranks& ranks);
 
   Precision precision;
+  Tiles factored;  // of the factorization (TilesToFactor)
   Piece<int32_t> pivots = {};
 };
 

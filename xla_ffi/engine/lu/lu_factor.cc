@@ -32,9 +32,7 @@ template <typename T>
 LuFactorSpace<T>::LuFactorSpace(const Sizes& sizes, const Ranks& ranks)
     : RoutineSpace<T>(sizes, ranks, TilesOf(sizes, ranks.size, ranks.tuning)),
       precision(LuPrecision<T>(sizes.precision, std::max(sizes.m, sizes.n), ranks.tuning)),
-      factored(ranks.size == 1 && std::max(sizes.m, sizes.n) <= OrderOf<T>(ranks.tuning.whole_order)
-                   ? Tiles(sizes.m, sizes.block, 1, sizes.m)
-                   : this->tiles) {
+      factored(TilesToFactor<T>(this->tiles, sizes.n, ranks.tuning)) {
   this->ReservePanels(GetrfWorkspace(factored, sizes.n, ranks.tuning));
   this->split_bytes = SplitBytes<T>(this->tiles, sizes.n, precision);
 }

@@ -170,3 +170,26 @@ def test_derivatives_are_those_of_jax(name):
     found = second(lambda a: of_factor(jaxmg.lu_factor(a, 2, mesh)))(a)
     for ours, expected in zip(found, second(theirs)(a), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+
+
+@cases.needs_transformations
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_batch_of_factors(ranks):
+    """On one device all at once, by JAX's own routines."""
+    n, mesh, dtype = 5, cases.line(ranks), "complex128"
+    a = np.stack([cases.general("well", n, dtype) * scale for scale in (1, 2j, 3)])
+    b = cases.normal(cases.rng(4), (3, n, 2), dtype)
+    factors = jax.vmap(lambda a: jaxmg.lu_factor(a, 2, mesh))(a)
+    for trans, op in ((0, a), (1, a.swapaxes(1, 2)), (2, a.conj().swapaxes(1, 2))):
+        x = jax.vmap(lambda f, b, trans=trans: f.solve(b, trans))(factors, b)
+        np.testing.assert_allclose(op @ np.asarray(x), b, atol=1e-11)
+    for method, expected in (
+        (lambda f: f.inv(), np.linalg.inv(a)),
+        (lambda f: f.det(), np.linalg.det(a)),
+        (lambda f: jnp.abs(jnp.prod(f.diagonal())), np.abs(np.linalg.det(a))),
+    ):
+        np.testing.assert_allclose(jax.vmap(method)(factors), expected, rtol=1e-9, atol=1e-11)
+    gradient = jax.grad(
+        lambda a: jnp.sum(jax.vmap(lambda a: jaxmg.lu_factor(a, 2, mesh).logdet())(a))
+    )
+    np.testing.assert_allclose(gradient(a), np.linalg.inv(a).swapaxes(1, 2), rtol=1e-9, atol=1e-11)

@@ -270,6 +270,25 @@ def test_gradient_in_a_shard_map(check_vma):
 
 
 @cases.needs_transformations
+def test_in_a_shard_map_right_hand_sides_that_differ_are_a_status():
+    """Of the call, and of its derivative."""
+    n, mesh = 8, cases.line(4)
+    a, b = cases.general("well", n, "float64"), np.ones(n)
+
+    def local(a, b):
+        b = b + jax.lax.axis_index("r")
+        return jaxmg.gesv_shardmap_ctx(a, b, 2, return_logdet=True)
+
+    run = jax.shard_map(
+        local, mesh=mesh, in_specs=(P("r", None), P()), out_specs=P(), check_vma=False
+    )
+    derivative = jax.jit(lambda a, b: jax.jvp(lambda a: run(a, b), (a,), (a,))[0])
+    for function in (jax.jit(run), derivative):
+        *results, status = function(a, b)
+        assert status[0] == -2 and all(np.isnan(result).all() for result in results)
+
+
+@cases.needs_transformations
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_batch_has_each_ones_status(ranks):
     """On one device all at once, where what fails is computed again for its status."""

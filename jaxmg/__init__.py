@@ -1,7 +1,8 @@
 """Dense linear algebra on matrices that are sharded over several GPUs or CPU devices.
 
 `potrs` solves, `potri` inverts, `syevd` and `eigh` diagonalise, `sygvd` does two matrices at once;
-`cho_factor` keeps a factor that `cho_solve` and its methods use again. Each takes an ordinary JAX
+`cho_factor` keeps a factor that `cho_solve` and its methods use again. `gesv`, `getri`, `lu_factor`
+and `lu_solve` do so for any square matrix. Each takes an ordinary JAX
 array, reads from it how it is sharded, and runs eagerly or under ``jit``. The ``*_shardmap_ctx``
 functions do the same on local blocks inside ``shard_map``. `plan` says what a call would need.
 `jaxmg.linalg` has all this under the names of ``jax.numpy.linalg`` and ``jax.scipy.linalg``.
@@ -15,11 +16,16 @@ from typing import TYPE_CHECKING
 
 from jaxmg import linalg as linalg
 from jaxmg._factors.cholesky_factor import CholeskyFactor
+from jaxmg._factors.lu_factor import LUFactor
 from jaxmg._factors.refined_factor import RefinedFactor
 from jaxmg._processes.rendezvous import register_handlers
 from jaxmg._routines.cho_factor import cho_factor, cho_solve
 from jaxmg._routines.cyclic import cyclic_1d, get_cols_cyclic, plot_block_to_cyclic, verify_cyclic
 from jaxmg._routines.eigh import eigh, eigvalsh
+from jaxmg._routines.gesv import gesv, gesv_jit_ctx, gesv_shardmap_ctx
+from jaxmg._routines.getri import getri, getri_jit_ctx, getri_shardmap_ctx
+from jaxmg._routines.lu_factor import lu_factor
+from jaxmg._routines.lu_solve import lu_solve
 from jaxmg._routines.padding import calculate_padding, pad_rows, unpad_rows
 from jaxmg._routines.plan import Plan, plan
 from jaxmg._routines.potri import potri, potri_jit_ctx, potri_shardmap_ctx, potri_symmetrize
@@ -29,6 +35,7 @@ from jaxmg._routines.sygvd import sygvd, sygvd_jit_ctx, sygvd_shardmap_ctx
 
 __all__ = [
     "CholeskyFactor",
+    "LUFactor",
     "Plan",
     "RefinedFactor",
     "calculate_padding",
@@ -37,7 +44,15 @@ __all__ = [
     "cyclic_1d",
     "eigh",
     "eigvalsh",
+    "gesv",
+    "gesv_jit_ctx",
+    "gesv_shardmap_ctx",
     "get_cols_cyclic",
+    "getri",
+    "getri_jit_ctx",
+    "getri_shardmap_ctx",
+    "lu_factor",
+    "lu_solve",
     "pad_rows",
     "plan",
     "plot_block_to_cyclic",

@@ -56,7 +56,9 @@ Refine: TypeAlias = Literal[
 ]
 """The precision of a factorization whose solutions are refined."""
 
-RoutineName: TypeAlias = Literal["potrs", "potri", "syevd", "sygvd", "cho_factor", "cho_solve"]
+RoutineName: TypeAlias = Literal[
+    "potrs", "potri", "gesv", "getri", "syevd", "sygvd", "cho_factor", "cho_solve", "lu_factor"
+]
 """A routine that `plan` knows."""
 
 Trans: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
@@ -64,6 +66,11 @@ Trans: TypeAlias = Literal[0, 1, 2, "N", "T", "C"]
 
 Triangle: TypeAlias = Literal["L", "U"]
 """The lower or the upper triangle of a matrix."""
+
+AssumeA: TypeAlias = Literal[
+    "pos", "positive definite", "her", "hermitian", "sym", "symmetric", "gen", "general"
+]
+"""What is known of a matrix, as in ``scipy.linalg``."""
 
 Subset: TypeAlias = Sequence[SupportsIndex]
 """(first, last): indices of eigenvalues in ascending order, first <= i < last."""

@@ -1,9 +1,10 @@
-"""`jax.numpy.linalg` and `jax.scipy.linalg` for Hermitian matrices spread over several devices.
+"""`jax.numpy.linalg` and `jax.scipy.linalg` for matrices spread over several devices.
 
 Names, order of arguments, defaults and results are those of JAX: of ``jax.numpy.linalg`` where it
-has the name, else of ``jax.scipy.linalg``. Code runs with the import changed as far as its matrices
-are Hermitian, and positive definite where a function says so. Results are spread over the devices
-as A is. Beside JAX's arguments each function takes ``mesh`` and ``matrix_specs``, as `jaxmg.potrs`
+has the name, else of ``jax.scipy.linalg``. `solve`, `inv`, `det`, `slogdet`, `lu`, `lu_factor`,
+`lu_solve` and `matrix_power` take any square matrix. The others are for Hermitian matrices,
+positive definite ones where a function says so. Results are spread over the devices as A is.
+Beside JAX's arguments each function takes ``mesh`` and ``matrix_specs``, as `jaxmg.potrs`
 does.
 
 What is read of A:
@@ -11,6 +12,10 @@ What is read of A:
 - Where an argument names a triangle (``lower``; ``UPLO`` or ``upper`` with
   ``symmetrize_input=False``), that one alone. The upper one is read where it lies; for the lower
   one all devices exchange blocks with all, which takes a copy of A.
+- `solve`, `inv`, `det`, `slogdet` and negative powers read all of A. One pass over A finds whether
+  it is Hermitian, but for rounding, and has a positive diagonal. Then a Cholesky factorization is
+  tried, which has half the operations of LU; LU follows where that fails, and is taken at once of
+  all other matrices, of batches, and where JAX differentiates. ``assume_a`` of `solve` skips this.
 - Otherwise A has to be Hermitian. That is looked at with one pass over A; where it isn't, but for
   rounding, the results are NaN. ``symmetrize_input=True`` stands for this: the average of A and its
   adjoint isn't taken.
@@ -39,10 +44,11 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._factors.cholesky_factor import CholeskyFactor
+from jaxmg._factors.lu_factor import LUFactor
 from jaxmg._factors.refined_factor import RefinedFactor
 from jaxmg._routines import cho_factor as keep_factor
 from jaxmg._routines import jax_linalg
-from jaxmg._types import AnyMatrixLike, MeshLike, Triangle
+from jaxmg._types import AnyArray, AnyMatrixLike, AssumeA, MeshLike, Trans, Triangle
 
 __all__ = [
     "EighResult",
@@ -57,6 +63,9 @@ __all__ = [
     "funm",
     "inv",
     "logm",
+    "lu",
+    "lu_factor",
+    "lu_solve",
     "matrix_power",
     "slogdet",
     "solve",
@@ -87,44 +96,54 @@ def solve(
     overwrite_b: bool = False,
     debug: bool = False,
     check_finite: bool = True,
-    assume_a: Literal["pos", "positive definite"] | None = None,
+    assume_a: AssumeA | None = None,
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The x with ``a @ x = b``, for a Hermitian positive definite matrix: `jax.scipy.linalg.solve`.
+    """The x with ``a @ x = b``, for any square matrix: `jax.scipy.linalg.solve`.
 
     Args:
-        a: (n, n), Hermitian positive definite, as for `jaxmg.potrs`.
+        a: (n, n), as for `jaxmg.gesv`.
         b: (n,) or (..., n, nrhs).
-        lower: with ``assume_a="pos"`` the triangle that is read.
+        lower: with "pos", "her" and "sym" the triangle that is read.
         overwrite_a, overwrite_b, debug, check_finite: do nothing.
-        assume_a: "pos": Hermitian positive definite, of which one triangle is read. None, SciPy's
-            default: find out, which here is whether it is Hermitian in both triangles.
-        mesh, matrix_specs: as for `jaxmg.potrs`.
+        assume_a: as in SciPy. "gen" or "general": nothing, so that it is LU (`jaxmg.gesv`), of half
+            the speed of "pos". "pos" or "positive definite": Hermitian positive definite, of which
+            one triangle is read (`jaxmg.potrs`). "her" or "hermitian", "sym" or "symmetric":
+            Hermitian, or symmetric also where it is complex; one triangle is read, and LU solves
+            where the matrix isn't positive definite. None, SciPy's default: find out with one pass
+            over ``a`` whether it is Hermitian with a positive diagonal. Then Cholesky is tried, and
+            LU takes its place where that fails; else it is LU. In batches and where JAX
+            differentiates, None is "gen".
 
     Returns:
-        x, of b's shape and sharding; with leading dimensions, of those of ``a`` and b together. NaN
-        where ``a`` isn't positive definite, and without ``assume_a`` where it isn't Hermitian.
+        x, of b's shape and sharding; with leading dimensions, of those of ``a`` and b together.
+        Where ``a`` is singular x has infinity or NaN, as of JAX; where ``a`` has NaN or infinity it
+        is NaN. With "pos" it is NaN where ``a`` isn't positive definite.
 
-    Cost: that of `jaxmg.potrs`, which also takes a tile width, a precision and a's memory.
+    Cost: that of `jaxmg.gesv` or `jaxmg.potrs`, which also take a tile width, a precision and a's
+    memory. Where the matrix decides which (None and "her"), memory: one more copy of ``a``. With
+    "her" and "sym" all devices exchange blocks with all, which takes a copy of ``a``.
 
     Raises:
-        NotImplementedError: another ``assume_a``: general, symmetric indefinite ... matrices.
-        TypeError, ValueError, RuntimeError: as `jaxmg.potrs`.
+        ValueError: another ``assume_a``.
+        TypeError, ValueError, RuntimeError: as `jaxmg.gesv`.
 
     Examples:
+        >>> x = jaxmg.linalg.solve(a, b)
         >>> x = jaxmg.linalg.solve(a, b, assume_a="pos")
     """
-    if assume_a not in (None, "pos", "positive definite"):
-        raise NotImplementedError(
-            f"linalg.solve: assume_a={assume_a!r} isn't supported: what there is is for Hermitian "
-            "positive definite matrices, assume_a='pos'. One that is Hermitian and indefinite is "
-            "solved with by its eigenvectors: w, v = jaxmg.linalg.eigh(a), then "
-            "v @ ((v.conj().T @ b).T / w).T"
+    if not isinstance(assume_a, str | None) or assume_a not in jax_linalg.ASSUMED:
+        raise ValueError(
+            f"linalg.solve: assume_a must be one of "
+            f"{', '.join(map(repr, jax_linalg.ASSUMED))}; got {assume_a!r}"
         )
-    read = jax_linalg.HERMITIAN if assume_a is None else jax_linalg.triangle(lower)
-    return jax_linalg.run((a, b), "solve", jax_linalg.solve, ("like b",), mesh, matrix_specs, read)
+    assumed = jax_linalg.ASSUMED[assume_a]
+    read = jax_linalg.triangle(lower) if assumed in ("pos", "her", "sym") else jax_linalg.ANY
+    return jax_linalg.run(
+        (a, b), "solve", jax_linalg.solve, ("like b",), mesh, matrix_specs, read, assumed
+    )
 
 
 @_compat.api_boundary
@@ -136,20 +155,21 @@ def inv(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The inverse of a Hermitian positive definite matrix: `jax.numpy.linalg.inv`.
+    """The inverse of any square matrix: `jax.numpy.linalg.inv`.
 
     Args:
-        a: (n, n), Hermitian positive definite.
+        a: (n, n).
         overwrite_a, check_finite: do nothing.
-        mesh, matrix_specs: as for `jaxmg.potri`.
+        mesh, matrix_specs: as for `jaxmg.getri`.
 
     Returns:
-        (n, n), of a's dtype and sharding; NaN where ``a`` isn't Hermitian positive definite.
+        (n, n), of a's dtype and sharding; with infinity or NaN where ``a`` is singular.
 
-    Cost: that of `jaxmg.potri`.
+    Cost: that of `jaxmg.potri` where ``a`` is Hermitian positive definite, and else of
+    `jaxmg.getri`, twice as much; a pass over ``a`` finds out.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.potri`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.getri`.
     """
     return jax_linalg.run(
         (a,),
@@ -158,7 +178,6 @@ def inv(
         ("matrix",),
         mesh,
         matrix_specs,
-        jax_linalg.HERMITIAN,
     )
 
 
@@ -423,22 +442,22 @@ def slogdet(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> SlogdetResult:
-    """The determinant's sign and logarithm for a Hermitian positive definite matrix:
-    `jax.numpy.linalg.slogdet`.
+    """The determinant's sign and logarithm for any square matrix: `jax.numpy.linalg.slogdet`.
 
     Args:
-        a: (n, n), Hermitian positive definite.
-        method: does nothing: it is the Cholesky factorization.
-        mesh, matrix_specs: as for `jaxmg.cho_factor`.
+        a: (n, n).
+        method: does nothing: the matrix decides, as for `solve`.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`.
 
     Returns:
-        `SlogdetResult`: sign, a scalar 1 of a's dtype, and logabsdet, a real scalar; both NaN where
-        ``a`` isn't Hermitian positive definite, whatever its determinant.
+        `SlogdetResult`: sign, a scalar of a's dtype with the absolute value 1, and logabsdet, a
+        real scalar; 0 and -inf where ``a`` is singular.
 
-    Cost: that of `jaxmg.cho_factor`. `jaxmg.potrs` gives it beside a solution.
+    Cost: that of `jaxmg.cho_factor` where ``a`` is Hermitian positive definite, and else of
+    `jaxmg.lu_factor`, twice as much. `jaxmg.potrs` and `jaxmg.gesv` give it beside a solution.
 
     Raises:
-        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_factor`.
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`.
     """
     return SlogdetResult(*jax_linalg.slogdet(a, "slogdet", mesh, matrix_specs))
 
@@ -452,13 +471,13 @@ def det(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The determinant of a Hermitian positive definite matrix: `jax.numpy.linalg.det`.
+    """The determinant of any square matrix: `jax.numpy.linalg.det`.
 
     Arguments, cost and errors are as for `slogdet`, which doesn't overflow; ``overwrite_a`` and
     ``check_finite`` do nothing.
 
     Returns:
-        A scalar of a's dtype; NaN where ``a`` isn't Hermitian positive definite.
+        A scalar of a's dtype.
     """
     sign, logabsdet = jax_linalg.slogdet(a, "det", mesh, matrix_specs)
     return sign * jnp.exp(logabsdet).astype(sign.dtype)
@@ -475,9 +494,9 @@ def matrix_power(
     """The n-th power of a square matrix: `jax.numpy.linalg.matrix_power`.
 
     Args:
-        a: (k, k); Hermitian positive definite where n < 0, any matrix otherwise, of integers too.
+        a: (k, k), of integers too where n >= 0.
         n: an integer, of any sign.
-        mesh, matrix_specs: as for `jaxmg.potri`.
+        mesh, matrix_specs: as for `jaxmg.getri`.
 
     Returns:
         (k, k), of a's dtype and sharding.
@@ -486,7 +505,7 @@ def matrix_power(
     Memory: A's four times, and the result.
 
     Raises:
-        TypeError: n is no integer; and all that `jaxmg.potri` raises.
+        TypeError: n is no integer; and all that `jaxmg.getri` raises.
     """
     try:
         n = operator.index(n)
@@ -495,6 +514,128 @@ def matrix_power(
     return jax_linalg.run(
         (a,), "matrix_power", jax_linalg.power, ("matrix",), mesh, matrix_specs, n
     )
+
+
+@_compat.api_boundary
+def lu_factor(
+    a: AnyMatrixLike,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> tuple[Array, Array]:
+    """L and U of a matrix with LAPACK's pivots: `jax.scipy.linalg.lu_factor`.
+
+    Args:
+        a: (m, n).
+        overwrite_a, check_finite: do nothing.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+
+    Returns:
+        (lu, piv). lu, (m, n), of a's dtype and sharding, has U in its upper triangle and L, but for
+        its unit diagonal, below. piv, (min(m, n),), int32, is the same on all devices: row i was
+        interchanged with row piv[i], counted from 0.
+
+    Cost: that of `jaxmg.lu_factor`, and of two transpositions, for which all devices exchange
+    blocks with all. Memory: A's twice. `jaxmg.lu_factor` gives a factor without these, that also
+    has an inverse and a determinant.
+
+    It has a derivative where m = n.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`.
+    """
+    return jax_linalg.lu_factor_of(a, mesh, matrix_specs)
+
+
+@_compat.api_boundary
+def lu_solve(
+    lu_and_piv: tuple[AnyMatrixLike, AnyArray] | LUFactor,
+    b: AnyMatrixLike,
+    trans: Trans = 0,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """The x with ``op(a) @ x = b`` by L and U of ``a``: `jax.scipy.linalg.lu_solve`.
+
+    Args:
+        lu_and_piv: what `lu_factor` gave of a square matrix; or an `LUFactor` that
+            `jaxmg.lu_factor` gave.
+        b: (n,) or (n, nrhs).
+        trans: 0 or "N" for a, 1 or "T" for its transpose, 2 or "C" for its conjugate transpose.
+        overwrite_b, check_finite: do nothing.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`, of lu.
+
+    Returns:
+        x, of b's shape and sharding.
+
+    Cost: that of `jaxmg.lu_solve`, and of lu's way into the solver's layout, by a transposition; a
+    `jaxmg.LUFactor` is there already. It has a derivative with respect to b, and with an `LUFactor`
+    to ``a``.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_solve`.
+    """
+    if isinstance(lu_and_piv, LUFactor):
+        return lu_and_piv.solve(b, trans)  # type: ignore[arg-type]
+    try:
+        lu, piv = lu_and_piv
+    except (TypeError, ValueError):
+        raise TypeError(
+            "linalg.lu_solve: lu_and_piv must be a pair (lu, piv), as linalg.lu_factor makes it, "
+            f"or a factor, as jaxmg.lu_factor does; got {type(lu_and_piv).__name__}"
+        ) from None
+    return jax_linalg.solve_again_by_lu(lu, piv, b, trans, mesh, matrix_specs)
+
+
+@overload
+def lu(
+    a: AnyMatrixLike, permute_l: Literal[False] = False, overwrite_a: bool = False,
+    check_finite: bool = True, *, mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> tuple[Array, Array, Array]: ...  # fmt: skip
+
+
+@overload
+def lu(
+    a: AnyMatrixLike, permute_l: Literal[True], overwrite_a: bool = False,
+    check_finite: bool = True, *, mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> tuple[Array, Array]: ...  # fmt: skip
+
+
+@_compat.api_boundary
+def lu(
+    a: AnyMatrixLike,
+    permute_l: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> tuple[Array, Array, Array] | tuple[Array, Array]:
+    """The decomposition ``a = P L U`` with partial pivoting: `jax.scipy.linalg.lu`.
+
+    Args:
+        a: (m, n).
+        permute_l: give P L in place of P and L.
+        overwrite_a, check_finite: do nothing.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+
+    Returns:
+        (P, L, U), or (P L, U): P (m, m), a permutation of real zeros and ones; L (m, k), lower
+        triangular with a unit diagonal, k = min(m, n); U (k, n), upper triangular.
+
+    Cost: that of `lu_factor`.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`.
+    """
+    return jax_linalg.lu(a, bool(permute_l), mesh, matrix_specs)
 
 
 @_compat.api_boundary

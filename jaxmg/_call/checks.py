@@ -139,9 +139,12 @@ def operands(caller, routine, arrays, pad):
         right_hand_side(caller, a, b, ALL, square=routine.square)
 
 
-def batch(routine, name, value, pad):
-    """Checks that the last two dimensions of ``value`` are those of square matrices, or padded."""
+def batch(routine, name, value, pad, square=True):
+    """Checks that the last two dimensions of ``value`` are those of square matrices, or padded,
+    where they have to be."""
     rows, columns = value.shape[-2:]
+    if not square:
+        return
     if rows < columns or (rows > columns and pad):
         raise ValueError(
             f"{routine}: {name} must be a square matrix, or a batch of shape (..., n, n); it has "
@@ -328,6 +331,17 @@ def precision(routine, name, dtype, backend, *_):
             f"{routine}: precision={name!r} needs backend 'native' (or 'auto'); got {backend!r}"
         )
     return PRODUCTS[name]
+
+
+def general_precision(routine, name, dtype, backend, *_):
+    """The same for a general matrix, of which the native code takes no float16 parts."""
+    products = precision(routine, name, dtype, backend)
+    if products == PRODUCTS["F16_F16_F32_X3"]:
+        raise ValueError(
+            f"{routine}: precision={plain_precision(name)!r} is for Hermitian matrices, whose "
+            "diagonal scales them; use 'BF16_BF16_F32_X6', which is as accurate, or None"
+        )
+    return products
 
 
 def plain_precision(name):

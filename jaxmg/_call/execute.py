@@ -109,8 +109,8 @@ def make_call(routine, layout, a, tile, backend="", attributes=(), specs=()):
     if not routine.factor or a.size == 0:
         return call
     dtype = dict(routine.factor_dtypes).get(str(a.dtype), a.dtype)
-    shape = blocks.height(a.shape, routine.square), a.shape[1]
-    sizes = backends.plan(routine.factor, layout, backend, dtype, shape, tile)
+    m = blocks.height(a.shape, routine.square)  # on which alone depend the tiles
+    sizes = backends.plan(routine.factor, layout, backend, dtype, (m, m), tile)
     return dataclasses.replace(call, tile=sizes["tile"], overflow=sizes["overflow_rows"])
 
 
@@ -175,11 +175,12 @@ def run_on_rank(call, coordinates, *operands):
     routine = call.routine
     if routine.kernel is not None:
         return routine.kernel(call, coordinates, *operands)
+    sizes = {"m": blocks.height(call.shape, routine.square)} if routine.takes_m else {}
     return ffi.call(
         f"jaxmg_{routine.native}", call.layout, call.tile, call.backend, (coordinates, *operands),
         tuple(result.native(call, *operands) for result in routine.results),
         in_place=routine.matrices, differing=sum(result.differs for result in routine.results),
-        n=operands[0].shape[1], **dict(call.attributes),
+        n=operands[0].shape[1], **sizes, **dict(call.attributes),
     )  # fmt: skip
 
 

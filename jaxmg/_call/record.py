@@ -29,6 +29,8 @@ class Option:
 
 
 PRECISION = Option("precision", "products", checks.precision)
+# Of a general matrix, which can't be equilibrated as float16 parts need it.
+GENERAL_PRECISION = Option("precision", "products", checks.general_precision)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,6 +53,7 @@ class Routine:
             0.0 had a flag: a bool there sets the flag.
         square: whether a matrix must be square, (n, n), where with ``pad=False`` the caller may
             have rows of padding below it; else it is (m, n).
+        takes_m: whether the native code takes m beside n.
         triangle: the triangle that is read of a Hermitian matrix; None: all of a matrix is read,
             and it need not be Hermitian.
         overwrites: whether the native code overwrites the matrices, which XLA copies unless they
@@ -82,6 +85,7 @@ class Routine:
     options: tuple = ()
     older: tuple = ()
     square: bool = True
+    takes_m: bool = False
     triangle: str | None = "upper"
     overwrites: bool = True
     native_alone: bool = False

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxmg._call import blocks, layouts
+from jaxmg._call import blocks, layouts, local_layouts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +110,18 @@ class UpperTriangle(Matrix):
 
 
 @dataclasses.dataclass(frozen=True)
+class ZeroPadded(Matrix):
+    """A matrix of which the native code leaves unspecified contents in rows of padding."""
+
+    def on_rank(self, value, layout, a, *b):
+        rows, n = value.shape
+        if rows * layout.ranks > n:
+            row = local_layouts.local_rank(layout) * rows + jnp.arange(rows)[:, None]
+            value = jnp.where(row < n, value, 0)
+        return super().on_rank(value, layout, a, *b)
+
+
+@dataclasses.dataclass(frozen=True)
 class Tiles(Matrix):
     """In A's memory too, and left in the engine's layout: (rows, n) on a rank."""
 
@@ -167,10 +179,13 @@ class RealVector(Result):
     """(n,), of the real dtype that belongs to A's."""
 
     def native(self, call, a, *b):
-        return jax.ShapeDtypeStruct((a.shape[1],), jnp.finfo(a.dtype).dtype)
+        return jax.ShapeDtypeStruct((a.shape[1],), self._dtype(a))
 
     def empty(self, a, *b, local):
-        return jnp.zeros((0,), jnp.finfo(a.dtype).dtype)
+        return jnp.zeros((0,), self._dtype(a))
+
+    def _dtype(self, a):
+        return jnp.finfo(a.dtype).dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,6 +203,37 @@ class RealNumber(Result):
 
     def _dtype(self, a):
         return jnp.finfo(a.dtype).dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class Sign(RealNumber):
+    """That of a determinant: of A's dtype, and 1 for a matrix without rows."""
+
+    def empty(self, a, *b, local):
+        return jnp.ones((1,) if local else (), a.dtype)
+
+    def _dtype(self, a):
+        return a.dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class Vector(RealVector):
+    """(n,), of A's dtype."""
+
+    def _dtype(self, a):
+        return a.dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class Pivots(RealVector):
+    """(min(m, n),), int32."""
+
+    def native(self, call, a, *b):
+        m = blocks.height(call.shape, call.routine.square)
+        return jax.ShapeDtypeStruct((min(m, a.shape[1]),), jnp.int32)
+
+    def _dtype(self, a):
+        return jnp.int32
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,15 +15,23 @@ _PIECE = 2**14
 
 
 def nan_unless_hermitian(a, layout):
-    """``a`` (n, n), or NaN, as its derivative, where it differs from its adjoint by more than
-    rounding.
+    """``a`` (n, n), or NaN, as its derivative, where it isn't Hermitian."""
+    if not a.size:
+        return a
+    # Of a batch, explicit axes have to shard all operands of a selection alike.
+    hermitian = jnp.broadcast_to(is_hermitian(a, layout), a.shape)
+    hermitian = layouts.constrain_like(hermitian, a)
+    # A constant NaN would have the derivative 0.
+    return jnp.where(hermitian, a, a * jnp.where(hermitian, 1, jnp.nan).astype(a.dtype))
+
+
+def is_hermitian(a, layout):
+    """Whether ``a`` (n, n), n > 0, differs from its adjoint by no more than rounding, a scalar.
 
     Compared are the products of both with one vector, which is a pass over the rows that each rank
     has; to compare the entries would be an exchange of all with all. Differences below 10 n eps
     times the largest entry are rounding, and lie below the backward error of what follows.
     """
-    if not a.size:
-        return a
     layout = layout.by_rows
     rows = blocks.split_rows(jax.lax.stop_gradient(a), layout)
     compare = ffi.over_ranks(
@@ -32,10 +40,22 @@ def nan_unless_hermitian(a, layout):
         (layout.row_spec,),
         jax.sharding.PartitionSpec(),
     )
-    # Of a batch, explicit axes have to shard all operands of a selection alike.
-    hermitian = layouts.constrain_like(jnp.broadcast_to(compare(rows), a.shape), a)
-    # A constant NaN would have the derivative 0.
-    return jnp.where(hermitian, a, a * jnp.where(hermitian, 1, jnp.nan).astype(a.dtype))
+    return compare(rows)
+
+
+def has_positive_diagonal(a, layout):
+    """Whether the diagonal of ``a`` (n, n), n > 0, is positive, a scalar."""
+    layout = layout.by_rows
+
+    def local(coordinates, rows):
+        count, n = rows.shape
+        row = coordinates.reshape(2)[0] * count + jnp.arange(count)[:, None]
+        diagonal = jnp.take_along_axis(rows, jnp.minimum(row, n - 1), 1).real
+        positive = jnp.all((diagonal > 0) | (row >= n))
+        return jax.lax.pmin(positive.astype(jnp.int32), layout.rows) if layout.rows else positive
+
+    compare = ffi.over_ranks(layout, local, (layout.row_spec,), jax.sharding.PartitionSpec())
+    return compare(blocks.split_rows(jax.lax.stop_gradient(a), layout)) > 0
 
 
 def check(caller, name, a, arrays, arguments, triangle="upper"):

@@ -7,19 +7,15 @@ import functools
 from typing import Any, SupportsIndex
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from jaxmg import _compat
 from jaxmg._call import checks, layouts
 from jaxmg._call.arguments import collect
-from jaxmg._factors import cholesky_operations, pickling, upper_factor
+from jaxmg._factors import cholesky_operations, pickling, transposed, upper_factor
 from jaxmg._transform import dispatch
 from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs, Trans
-
-# scipy.linalg.solve_triangular's names of what is done to L.
-_TRANS = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
 
 
 @functools.partial(
@@ -213,6 +209,11 @@ class CholeskyFactor(pickling.Pickled):
         factor, arrays = _parts("CholeskyFactor.upper", self)
         return factor.upper(*arrays)
 
+    def _divide_rows(self, b):
+        """B U^-1 of a matrix B by rows, as `hermitian` has them."""
+        factor, arrays = _parts("CholeskyFactor", self)
+        return factor.divide_rows(*arrays, b)
+
     def __repr__(self) -> str:
         dtype = getattr(self.tiles, "dtype", None)
         return (
@@ -237,28 +238,7 @@ _from_upper_rule = functools.partial(upper_factor.rule, pack)
 
 def _apply(routine, factor, b, by_transposition, trans):
     """The operation that ``by_transposition`` has for ``trans``, applied to b."""
-    how = _transposition(trans)
-    if how is None:
-        raise ValueError(
-            f"{routine}: trans must be 0 or 'N' (L), 1 or 'T' (its transpose), or 2 or 'C' (its "
-            f"conjugate transpose); got {trans!r}"
-        )
-    if how == "T" and jnp.issubdtype(factor.dtype, jnp.complexfloating):
-        checks.array(routine, "b", b, checks.ALL)  # L^T b = conj(L^H conj(b))
-        return jnp.conj(_apply(routine, factor, jnp.conj(b), by_transposition, "C"))
-    operation = by_transposition["C" if how == "T" else how]
-    factor, arrays = _parts(routine, factor)
-    return factor.apply(operation, *arrays, b)
-
-
-def _transposition(trans):
-    """ "N", "T" or "C" by one of scipy.linalg.solve_triangular's names for it; else None."""
-    if not isinstance(trans, str):
-        try:
-            trans = checks.index(trans)
-        except TypeError:
-            return None
-    return _TRANS.get(trans)
+    return transposed.apply(routine, "L", _parts, factor, b, by_transposition, trans)
 
 
 def _parts(routine, factor):

@@ -9,11 +9,10 @@ triangle counts.
 import dataclasses
 import functools
 
-import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._call import layouts, local_layouts, results
+from jaxmg._call import layouts, results
 from jaxmg._factors import operations
 from jaxmg._transform import at_once, derivatives, hermitian
 
@@ -79,7 +78,7 @@ class Cholesky(operations.Factor):
     def apply(self, operation, *arrays):
         """Applies an ``operation`` of APPLY to the last array."""
         if layouts.traced(arrays):
-            self.check(*arrays)
+            self.check(APPLY, *arrays)
         return _Apply(self, operation)(*arrays)
 
     def invert(self, *arrays):
@@ -102,6 +101,10 @@ class Cholesky(operations.Factor):
         return self.differentiable(
             lambda *arrays: arrays[-1], self._logdet_rule, (*arrays, log_det)
         )
+
+    def divide_rows(self, *arrays):
+        """The last array, a matrix by rows, times the inverse of U = L^H."""
+        return _SolveRows(self, inverse=False)(*arrays)
 
     def reduced(self, factor, a_dot):
         """S = L^-1 dA L^-H by rows."""
@@ -138,30 +141,11 @@ class Cholesky(operations.Factor):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Apply(derivatives.ByColumns, operations.OfRightHandSides):
+class _Apply(operations.Apply):
     """APPLY as a linear function of the right-hand sides."""
 
     of: Cholesky
     operation: int
-
-    def __call__(self, *arrays):
-        if not self.inside:
-            return super().__call__(*arrays)
-        *factor, b = map(jnp.asarray, arrays)
-        alone = [axis for axis in _compat.varying_axes(b) if self.layout.mesh.shape[axis] == 1]
-        b = jax.lax.psum(b, alone) if alone else b
-        return super().__call__(
-            *factor, _compat.vary(b, local_layouts.shared_axes(self.layout, *arrays))
-        )
-
-    def cotangent(self, value):
-        """The argument of the adjoint. If a shard_map doesn't track what varies, a replicated
-        number counts once for each rank, and the cotangent is the sum over the ranks. Each rank
-        applies the adjoint to that sum, so each takes 1 / P of it."""
-        layout = self.layout
-        if not (layout.inside and layout.rows) or _compat.tracks_varying(layout.rows[0]):
-            return value
-        return jax.lax.psum(value, layout.rows) / layout.ranks
 
     @property
     def native(self):

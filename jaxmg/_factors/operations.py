@@ -2,7 +2,7 @@
 
 `Operation` is the record of a native routine on a factor, `Factor` a factor without its arrays, and
 `OfFactor` one operation on it, which runs on global arrays, in batches and inside a shard_map.
-What a Cholesky factor can do is in `cholesky_operations`.
+What a Cholesky factor can do is in `cholesky_operations`, what one of LU can in `lu_operations`.
 
 The tangent of a factor is that of A, not of the tiles: in the place of the tiles it has the rows of
 dA. Every operation has its derivative in these terms, and nothing else reads either. Operations of
@@ -35,6 +35,7 @@ class Operation:
         native: its name; after "jaxmg_" the FFI target.
         result: what it gives.
         by_rows: whether the right-hand sides lie on the ranks by rows, as many as A has.
+        shared: how many arrays of the factor, behind the overflow, are the same on all ranks.
         in_place: whether the result takes the memory of the factor's tiles. XLA copies them first
             where the factor is still needed.
         at_once: function of (a stack of factors, *right-hand sides, **attributes) that computes
@@ -44,6 +45,7 @@ class Operation:
     native: str
     result: results.Result
     by_rows: bool = False
+    shared: int = 0
     in_place: bool = False
     at_once: typing.Any = None
 
@@ -51,10 +53,11 @@ class Operation:
         """A rank's part of the result, from its rows and from right-hand sides in columns."""
         n = tiles.shape[1]
         others = others if call.overflow else (jnp.zeros((0, n), tiles.dtype), *others)
+        b = others[1 + self.shared :]
         (value,) = ffi.call(
             f"jaxmg_{self.native}", call.layout, call.tile, call.backend,
             (coordinates, tiles, *others),
-            (self.result.native(call, tiles, *others[1:]),),
+            (self.result.native(call, tiles, *b),),
             in_place=int(self.in_place), differing=int(self.result.differs),
             n=n, **dict(call.attributes),
         )  # fmt: skip
@@ -64,23 +67,35 @@ class Operation:
     def program(self, call, tiles, *others):
         """The global result; traced."""
         layout, count = call.layout, 1 if call.overflow else 0
-        overflow, b = others[:count], others[count:]
+        overflow, (shared, b) = others[:count], self._parted(others[count:])
         by_rows, replicated = (b, ()) if self.by_rows else ((), b)
-        rows = [blocks.split_rows(array, layout) for array in (tiles, *overflow, *by_rows)]
-        replicated = tuple(blocks.replicate(array, layout) for array in replicated)
-        in_specs = (*(layout.row_spec for _ in rows), *(P() for _ in replicated))
+        rows = [blocks.split_rows(array, layout) for array in (tiles, *overflow)]
+        rows_of_b = [blocks.split_rows(array, layout) for array in by_rows]
+        shared, replicated = (
+            tuple(blocks.replicate(array, layout) for array in arrays)
+            for arrays in (shared, replicated)
+        )
+        in_specs = (
+            *(layout.row_spec for _ in rows), *(P() for _ in shared),
+            *(layout.row_spec for _ in rows_of_b), *(P() for _ in replicated),
+        )  # fmt: skip
         out_specs = layout.row_spec if self.result.differs else P()
         local = functools.partial(self.on_rank, call)
         mapped = ffi.over_ranks(layout, local, in_specs, out_specs)
-        value = mapped(*rows, *map(results.columns, replicated))
+        value = mapped(*rows, *shared, *rows_of_b, *map(results.columns, replicated))
         return (self.result.whole(value, call, *replicated),)
+
+    def _parted(self, arrays):
+        """(Those of the factor that all ranks have, right-hand sides)"""
+        return arrays[: self.shared], arrays[self.shared :]
 
 
 @dataclasses.dataclass(frozen=True)
 class Factor:
     """A factor without its arrays: what identifies it to a trace, on behalf of ``routine``.
 
-    Its functions take the arrays of the factor first: the tiles, and the overflow where it has one.
+    Its functions take the arrays of the factor first: the tiles, the overflow where it has one, and
+    those that are the same on all ranks.
     """
 
     routine: str
@@ -94,17 +109,18 @@ class Factor:
         operation = OfFactor(self, native, tuple(attributes.items()))
         return batching.batchable(operation, *arrays)
 
-    def check(self, *arrays, by_rows=False):
-        """Raises unless these can be a factor and right-hand sides of it."""
+    def check(self, operation, *arrays):
+        """Raises unless these can be a factor and right-hand sides, for an `Operation`."""
         if self.layout.inside:
             return
         layouts.refuse_manual_axes(self.routine)
         tiles, *others = arrays
+        parts = self.overflows + operation.shared
         checks.array(self.routine, "factor", tiles, checks.ALL)
-        checks.usable(self.routine, "factor", *others[: self.overflows])
+        checks.usable(self.routine, "factor", *others[:parts])
         checks.factor(self.routine, tiles, self.n, self.layout.ranks)
         a = jax.ShapeDtypeStruct((self.n, self.n), tiles.dtype)
-        for array in () if by_rows else others[self.overflows :]:
+        for array in () if operation.by_rows else others[parts:]:
             checks.right_hand_side(self.routine, a, array, checks.ALL)
 
     def differentiable(self, run, rule, arrays):
@@ -115,7 +131,7 @@ class Factor:
             if tangents[0] is not None:
                 return rule(primals, tangents)
             value = self.differentiable(run, rule, primals)
-            return value, jnp.zeros_like(value)
+            return value, jax.tree.map(jnp.zeros_like, value)
 
         return derivatives.differentiable(run, derivative, *arrays)
 
@@ -135,6 +151,11 @@ class OfFactor(batching.Batchable):
     operation: Operation
     attributes: tuple
 
+    @property
+    def parts(self):
+        """How many of the arrays are the factor's."""
+        return 1 + self.of.overflows + self.operation.shared
+
     def __call__(self, *arrays):
         if self.of.layout.inside:
             return _inside(self, *arrays)
@@ -149,7 +170,7 @@ class OfFactor(batching.Batchable):
         return batching.in_turn(self, marks, *arrays, placement=placement)
 
     def _make_placement(self, marks, arrays):
-        of, parts = self.of, 1 + self.of.overflows
+        of, parts = self.of, self.parts
         a = jax.ShapeDtypeStruct((of.n, of.n), arrays[0].dtype)
         each = list(zip(arrays, marks, strict=True))[parts:]
         b = [batching.of_one(array, mark) for array, mark in each]
@@ -168,7 +189,7 @@ class OfFactor(batching.Batchable):
 
     def on_rank(self, coordinates, arrays):
         """(A rank's part of the result, the call, b), from its rows, inside a shard_map."""
-        operation, parts = self.operation, 1 + self.of.overflows
+        operation, parts = self.operation, self.parts
         factor, b = arrays[:parts], arrays[parts:]
         columns = b if operation.by_rows else map(results.columns, b)
         call = self.call(factor[0], *b)
@@ -202,10 +223,10 @@ class _AllOnDevice:
 
     of: OfFactor
 
-    def of_all(self, coordinates, u, *b):
+    def of_all(self, coordinates, *arrays):
         function = self.of.operation.at_once
         assert function is not None
-        return function(u, *b, **dict(self.of.attributes))
+        return function(*arrays, **dict(self.of.attributes))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -250,15 +271,40 @@ class OfRightHandSides(derivatives.Linear):
         return derivatives.Spread(self, size, (*marks[:-1], True))(*factor, b)
 
 
+class Apply(derivatives.ByColumns, OfRightHandSides):
+    """One of right-hand sides that are the same on all ranks."""
+
+    def __call__(self, *arrays):
+        if not self.inside:
+            return super().__call__(*arrays)
+        *factor, b = map(jnp.asarray, arrays)
+        alone = [axis for axis in _compat.varying_axes(b) if self.layout.mesh.shape[axis] == 1]
+        b = jax.lax.psum(b, alone) if alone else b
+        return super().__call__(
+            *factor, _compat.vary(b, local_layouts.shared_axes(self.layout, *arrays))
+        )
+
+    def cotangent(self, value):
+        """The argument of the adjoint. If a shard_map doesn't track what varies, a replicated
+        number counts once for each rank, and the cotangent is the sum over the ranks. Each rank
+        applies the adjoint to that sum, so each takes 1 / P of it."""
+        layout = self.layout
+        if not (layout.inside and layout.rows) or _compat.tracks_varying(layout.rows[0]):
+            return value
+        return jax.lax.psum(value, layout.rows) / layout.ranks
+
+
 @programs.cache_plans
 def _run(arrays, of, operation, attributes):
-    of.check(*arrays, by_rows=operation.by_rows)
-    parts = 1 + of.overflows
-    tiles, b = arrays[0], arrays[parts:]
+    of.check(operation, *arrays)
+    run_of = OfFactor(of, operation, attributes)
+    tiles, b = arrays[0], arrays[run_of.parts :]
     if of.n == 0:
-        return lambda tiles, *b: operation.result.empty(tiles, *b, local=False)
+        return lambda tiles, *others: operation.result.empty(
+            tiles, *others[run_of.parts - 1 :], local=False
+        )
     layout = layouts.located(of.routine, of.layout, arrays)
     plugins.load(layout.platform)
-    here = dataclasses.replace(of, layout=layout)
-    run = programs.runner(OfFactor(here, operation, attributes).call(tiles, *b), arrays)
+    here = dataclasses.replace(run_of, of=dataclasses.replace(of, layout=layout))
+    run = programs.runner(here.call(tiles, *b), arrays)
     return lambda *arrays: run(*arrays)[0]

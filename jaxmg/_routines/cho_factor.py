@@ -7,10 +7,10 @@ from typing import Literal, SupportsIndex, overload
 from jax import Array
 
 from jaxmg import _compat
-from jaxmg._call import backends, checks, execute, record, results
+from jaxmg._call import record, results
 from jaxmg._call.arguments import collect
-from jaxmg._factors import cholesky_factor, operations, refined_factor
-from jaxmg._transform import at_once, derivatives, dispatch
+from jaxmg._factors import cholesky_factor, making, operations, refined_factor
+from jaxmg._transform import at_once
 from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Refine, Specs
 
 POTRF = record.Routine(
@@ -124,57 +124,12 @@ def cho_factor(
 
 
 def _factorize(a, arguments, check=False):
-    return dispatch.call(POTRF, (a,), arguments, _rule, check, cholesky_factor.pack)
-
-
-def _rule(arguments):
-    """JVP rule: the tangent of a factor is that of A."""
-
-    def derivative(primals, tangents):
-        factor = dispatch.transform(POTRF, primals, arguments, _rule, cholesky_factor.pack)
-        return factor, operations.tangent(factor, tangents[0])
-
-    return derivative
+    return making.factorize(POTRF, cholesky_factor.pack, a, arguments, check)
 
 
 def factor_for(a, arguments):
-    """The factor of a matrix that is an operand of another routine, for its derivative.
-
-    Args:
-        arguments: the arguments of that call. The factorization is the engine's, whatever
-            ``backend`` they have.
-    """
-    if arguments.inside is not None:
-        (rows,) = execute.local_operands(POTRF, (a,), arguments.inside)
-        return _factorize_rows(rows, arguments.inside)
-    options = (("precision", dict(arguments.options)["precision"]),)
-    return _factorize(
-        a, arguments._replace(outputs=POTRF.outputs, backend="native", options=options)
-    )
-
-
-def _factorize_rows(rows, call):
-    """The factor of a matrix of which a rank has these rows, inside a shard_map of the caller's.
-
-    Args:
-        call: the `programs.Call` of the other routine.
-    """
-    layout = call.layout.by_rows
-    products = dict(call.attributes).get("products", checks.DEFAULT)
-    backend = backends.resolve(POTRF.native, layout, "native", rows)
-    call = execute.make_call(POTRF, layout, rows, call.tile, backend, {"products": products})
-
-    def run(rows):
-        return cholesky_factor.pack(call, dispatch.batch_rows(call, rows))
-
-    def rule(primals, tangents):
-        factor = differentiable(*primals)
-        return factor, operations.tangent(factor, tangents[0])
-
-    def differentiable(rows):
-        return derivatives.differentiable(run, rule, rows)
-
-    return differentiable(rows)
+    """The factor of a matrix that is an operand of another routine, for its derivative."""
+    return making.factor_for(POTRF, cholesky_factor.pack, a, arguments)
 
 
 @_compat.api_boundary

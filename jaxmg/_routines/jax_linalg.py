@@ -11,16 +11,33 @@ from jax.sharding import PartitionSpec as P
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, layouts, programs, symmetry
 from jaxmg._call.arguments import matrix_spec
-from jaxmg._factors import cholesky_factor
-from jaxmg._routines import cho_factor, potri, potrs, syevd
+from jaxmg._factors import cholesky_factor, transposed
+from jaxmg._factors import packed_lu as kept_lu
+from jaxmg._factors.lu_factor import LUFactor
+from jaxmg._routines import (
+    cho_factor,
+    gesv,
+    getri,
+    lu_factor,
+    packed_lu,
+    potri,
+    potrs,
+    structure,
+    syevd,
+)
 from jaxmg._transform import batching, derivatives, hermitian, products
 
 # Besides the routines' dtypes those of which JAX has powers of the same dtype: products need no
 # native code.
 _INTEGERS = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 
-# Which part of a matrix is read.
-UPPER, LOWER, HERMITIAN = "upper", "lower", "hermitian"
+# Which part of a matrix is read, or what it has to be.
+UPPER, LOWER, HERMITIAN, ANY = "upper", "lower", "hermitian", "any"
+# SciPy's names of what a matrix is known to be; "": nothing.
+ASSUMED = {
+    "pos": "pos", "positive definite": "pos", "her": "her", "hermitian": "her", "sym": "sym",
+    "symmetric": "sym", "gen": "gen", "general": "gen", None: "",
+}  # fmt: skip
 
 
 def triangle(lower):
@@ -32,7 +49,40 @@ def eigh(a, name, mesh, spec, read=HERMITIAN):
 
 
 def slogdet(a, name, mesh, spec):
-    return run((a,), name, log_det, ("small", "small"), mesh, spec, HERMITIAN)
+    return run((a,), name, log_det, ("small", "small"), mesh, spec)
+
+
+def lu_factor_of(a, mesh, spec):
+    return tuple(run((a,), "lu_factor", factored, ("matrix", "small"), mesh, spec))
+
+
+def lu(a, permute_l, mesh, spec):
+    m, n = a.shape[-2:] if getattr(a, "ndim", 0) > 1 else (0, 0)
+    shapes = ((m, m), (m, min(m, n)), (min(m, n), n))[permute_l:]
+    return tuple(run((a,), "lu", decomposed, shapes, mesh, spec, permute_l))
+
+
+def solve_again_by_lu(lu, pivots, b, trans, mesh, spec):
+    """With L, U and LAPACK's pivots."""
+    how = transposed.name(trans)
+    if how is None:
+        raise ValueError(
+            "linalg.lu_solve: trans must be 0 or 'N' (a), 1 or 'T' (its transpose), or 2 or 'C' "
+            f"(its conjugate transpose); got {trans!r}"
+        )
+    checks.array("linalg.lu_solve", "lu", lu, checks.ALL)
+    pivots = kept_lu.check_pivots("linalg.lu_solve", pivots, lu.shape[-1])
+
+    def each(lu, pivots, b):
+        arrays = (lu, b, pivots)
+        return run(arrays, "lu_solve", solve_factored, ("like b",), mesh, spec, how)
+
+    if not batching.is_batch(lu):
+        return each(lu, pivots, b)
+    mesh, spec = _where_each_is("lu_solve", lu, mesh, matrix_spec("linalg.lu_solve", spec, None))
+    for _ in lu.shape[:-2]:
+        each = jax.vmap(each, (0, 0, 0 if b.ndim > 2 else None))
+    return each(lu, pivots, b)
 
 
 def function(a, func, name, mesh, spec):
@@ -95,15 +145,16 @@ def run(arrays, name, program, results, mesh, spec, *options):
     single one comes without a list.
 
     Args:
-        arrays: the matrix, and what goes with it.
+        arrays: the matrix, right-hand sides, and integers that go with them.
         results: of each whether it is a "matrix" like the first array, "like b" or "small", which
-            every device has.
+            every device has; or the shape of a matrix that lies as one of that shape would.
         options: what the program finds as the call's attributes.
     """
     spec = matrix_spec(f"linalg.{name}", spec, None)
     for argument, array in zip(("a", "b"), arrays, strict=False):
         checks.usable(f"linalg.{name}", argument, array)
-    arrays = arrays if _is_product(program, options) else promote(*arrays)
+    if not _is_product(program, options):
+        arrays = (*promote(*arrays[:2]), *arrays[2:])
     if any(map(batching.is_batch, arrays)):
         mesh, spec = _where_each_is(name, arrays[0], mesh, spec)
         return _jit_batch(name, program, results, mesh, spec, *options)(*arrays)
@@ -133,13 +184,18 @@ def _jit_batch(name, program, results, mesh, spec, *options):
     def each(*arrays):
         return run(arrays, name, program, results, mesh, spec, *options)
 
-    dtypes = _dtypes(program, options)
-    return jax.jit(lambda *arrays: _over_leading(name, each, arrays, dtypes))
+    dtypes, square = _dtypes(program, options), not _any_shape(program)
+    return jax.jit(lambda *arrays: _over_leading(name, each, arrays, dtypes, square))
 
 
 def _is_product(program, options):
     """Whether a program multiplies matrices and does nothing else."""
     return program is power and options[0] >= 0
+
+
+def _any_shape(program):
+    """Whether a program takes matrices that aren't square."""
+    return program in (factored, decomposed)
 
 
 def _dtypes(program, options):
@@ -170,16 +226,18 @@ def _convert(array, dtype):
     return array.astype(dtype)
 
 
-def _over_leading(name, function, arrays, dtypes=checks.DTYPES):
+def _over_leading(name, function, arrays, dtypes=checks.DTYPES, square=True):
     """``function`` of each matrix of a batch, and of right-hand sides, whose leading dimensions
     broadcast against each other's as in NumPy."""
     called = f"linalg.{name}"
     for argument, array in zip(("a", "b"), arrays, strict=False):
         checks.array(called, argument, array, checks.ALL, dtypes)
     a, *b = arrays
-    checks.batch(called, "a", a, True)
+    checks.batch(called, "a", a, True, square)
     if not b or b[0].ndim <= 2 or b[0].shape[:-2] == a.shape[:-2]:
-        return batching.over_leading(called, ("a", "b"), function, arrays, dtypes=dtypes)
+        return batching.over_leading(
+            called, ("a", "b"), function, arrays, dtypes=dtypes, square=square
+        )
     try:
         leading = np.broadcast_shapes(*(array.shape[:-2] for array in arrays))
     except ValueError:
@@ -216,7 +274,9 @@ def _run(arrays, name, program, results, mesh, spec, *options):
     called = f"linalg.{name}"
     layouts.refuse_manual_axes(called)
     a = arrays[0]
-    checks.matrix(called, "a", a, True, checks.ALL, _dtypes(program, options))
+    checks.matrix(
+        called, "a", a, True, checks.ALL, _dtypes(program, options), square=not _any_shape(program)
+    )
     if "like b" in results:
         checks.right_hand_side(called, a, arrays[1], checks.ALL)
     layout = layouts.infer(called, arrays, mesh, spec)
@@ -227,7 +287,11 @@ def _run(arrays, name, program, results, mesh, spec, *options):
     }
     call = programs.Call(
         f"linalg_{name}", program, layout, a.shape, 0, "",
-        tuple(specs[result]() for result in results), options,
+        tuple(
+            layout.result_spec(result) if isinstance(result, tuple) else specs[result]()
+            for result in results
+        ),
+        options,
     )  # fmt: skip
     run = programs.runner(call, arrays)
     return (lambda *arrays: run(*arrays)[0]) if len(results) == 1 else run
@@ -265,14 +329,94 @@ def _where(call):
     return {"mesh": call.layout.mesh, "matrix_specs": call.layout.spec}
 
 
+def _by_structure(call, definite, general, known=False):
+    """`structure.ByStructure` of functions of (call, arrays), which are hashable."""
+    return structure.ByStructure(
+        call.layout, functools.partial(definite, call), functools.partial(general, call), known
+    ).of
+
+
+def _whole(call, a, read, symmetric):
+    """The whole Hermitian, or symmetric, matrix of which one triangle is read."""
+    half = (jnp.tril if read == LOWER else jnp.triu)(a, -1 if read == LOWER else 1)
+    eye = jnp.eye(call.shape[0], dtype=bool)
+    other = products.transposed(half, call.layout)
+    if symmetric:
+        return half + other + jnp.where(eye, a, 0)
+    return half + other.conj() + jnp.where(eye, a.real.astype(a.dtype), 0)
+
+
 @_program
 def solve(call, a, b):
-    return (potrs.potrs(_upper(call, a), b, **_where(call)),)
+    read, assumed = call.attributes
+    if assumed == "pos":
+        return (potrs.potrs(_upper(call, a), b, **_where(call)),)
+    if assumed == "gen":
+        return (_solve_general(call, a, b),)
+    if assumed:
+        real = not jnp.iscomplexobj(a)
+        a = _whole(call, a, read, assumed == "sym")
+        if assumed == "sym" and not real:
+            return (_solve_general(call, a, b),)
+    return (_by_structure(call, _solve_definite, _solve_general, bool(assumed))(a, b),)
+
+
+def _solve_definite(call, a, b):
+    return potrs.potrs(a, b, return_status=True, **_where(call))
+
+
+def _solve_general(call, a, b):
+    return gesv.gesv(a, b, **_where(call))
 
 
 @_program
 def inverse(call, a):
-    return (potri.potri(_upper(call, a), **_where(call)),)
+    return (_inverse(call, a),)
+
+
+def _inverse(call, a):
+    return _by_structure(call, _invert_definite, _invert_general)(a)
+
+
+def _invert_definite(call, a):
+    return potri.potri(a, return_status=True, **_where(call))
+
+
+def _invert_general(call, a):
+    return getri.getri(a, **_where(call))
+
+
+@_program
+def factored(call, a):
+    """LAPACK's L and U, and pivots: those of the transposed matrix's transpose."""
+    return packed_lu.packed(a, call.layout)
+
+
+@_program
+def solve_factored(call, lu, b, pivots):
+    """With P A = L U the factor of A^T is there, of which A is the transpose."""
+    (how,) = call.attributes
+    columns = products.transposed(lu, call.layout)
+    factor = LUFactor.from_packed(columns, pivots, **_where(call))
+    if how == "C":
+        return (factor.solve(b.conj()).conj(),)
+    return (factor.solve(b, "T" if how == "N" else "N"),)
+
+
+@_program
+def decomposed(call, a):
+    """(P, L, U), or (P L, U), of A = P L U."""
+    (permute_l,) = call.attributes
+    (m, n), layout = call.shape, call.layout
+    lu, pivots = packed_lu.packed(a, layout)
+    order = jax.lax.linalg.lu_pivots_to_permutation(pivots, m)
+    lower = jnp.tril(lu, -1)[:, :n] + jnp.eye(m, n, dtype=a.dtype)
+    lower, upper = lower[:, : min(m, n)], blocks.join_rows(jnp.triu(lu), layout, min(m, n))
+    if permute_l:
+        columns = products.transposed(lower, layout)[:, jnp.argsort(order)]
+        return products.transposed(columns, layout), upper
+    permutation = order[None, :] == jnp.arange(m)[:, None]
+    return permutation.astype(jnp.finfo(a.dtype).dtype), lower, upper
 
 
 @_program
@@ -299,8 +443,16 @@ def eigenvalues(call, a):
 
 @_program
 def log_det(call, a):
-    log_det = cho_factor.cho_factor(_upper(call, a), **_where(call)).logdet()
-    return jnp.where(jnp.isnan(log_det), jnp.nan, 1).astype(a.dtype), log_det
+    return _by_structure(call, _log_det_definite, _log_det_general)(a)
+
+
+def _log_det_definite(call, a):
+    factor = cho_factor.cho_factor(a, **_where(call))
+    return (jnp.ones((), a.dtype), factor.logdet()), factor.status
+
+
+def _log_det_general(call, a):
+    return lu_factor.lu_factor(a, **_where(call)).slogdet()
 
 
 @_program
@@ -317,8 +469,7 @@ def scaled(call, v, values):
 def power(call, a):
     (exponent,) = call.attributes
     if exponent < 0:
-        a = symmetry.nan_unless_hermitian(a, call.layout)
-        a, exponent = potri.potri(a, **_where(call)), -exponent
+        a, exponent = _inverse(call, a), -exponent
 
     def times(x, y):
         return products.rows_times_rows(x, y, call.layout)

@@ -95,13 +95,14 @@ def plan(
     """Which solver, which tile width and how much memory a call would take; runs nothing.
 
     Args:
-        routine: "potrs", "potri", "syevd", "sygvd", "cho_factor" or "cho_solve".
+        routine: "potrs", "potri", "gesv", "getri", "syevd", "sygvd", "cho_factor", "cho_solve" or
+            "lu_factor".
         n: the order of A, at least 1.
         dtype: of A: float32, float64, complex64 or complex128.
         devices: how A is spread by rows: a sequence of devices, a ``jax.sharding.Mesh`` of them, or
             how many such as ``jax.local_devices()[0]``, which need not be there; None: all of
             ``jax.local_devices()``.
-        nrhs: how many right-hand sides, for "potrs" and "cho_solve".
+        nrhs: how many right-hand sides, for "potrs", "gesv" and "cho_solve".
         T_A: tile width, as in the call; None lets the plugin choose.
         backend: "auto", "native", "cusolvermg" or "cusolvermp", as in the call.
         donate: whether A (and the B of "sygvd") is donated, so that there is no copy of it.
@@ -109,8 +110,8 @@ def plan(
         refine: for "potrs" and "cho_factor" as in the call, for "cho_solve" as in that of the
             factor. The tile is the one of the factor in lower precision; the bytes are enough where
             a solve falls back too.
-        precision: for "potrs", "potri" and "cho_factor", as in the call: products by parts need
-            memory for those.
+        precision: for "potrs", "potri", "cho_factor" and what takes any matrix, as in the call:
+            products by parts need memory for those.
         memory: bytes that JAX may take on one device, such as 80e9; None: what it may take here.
 
     Returns:

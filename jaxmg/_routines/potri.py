@@ -232,19 +232,10 @@ def _rule(arguments):
 
         def inverse():
             if call is None:
-                return _pad_like(factor, a)
+                return hermitian.padded_like(factor.layout, factor.inv(), a)
             return _upper(factor.inv(), call.layout, a.shape)
 
         makers = {"a_inv": inverse, "status": lambda: factor.status}
         return select_results(POTRI, arguments, makers)
 
     return derivatives.as_composed(invert)
-
-
-def _pad_like(factor, a):
-    """The inverse, with padding where the caller has it in ``a``."""
-    inverse = factor.inv()
-    if a.shape == inverse.shape:
-        return inverse
-    rows = hermitian.rows(factor.layout, inverse)
-    return hermitian.with_padding(factor.layout, rows, a.shape[0])

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal, SupportsIndex, overload
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 
 from jaxmg import _compat
-from jaxmg._call import local_layouts, record, results
+from jaxmg._call import record, results
 from jaxmg._call.arguments import collect, collect_local, collect_traced
 from jaxmg._call.execute import select_results
-from jaxmg._factors import refined_factor, refinement
+from jaxmg._factors import refined_factor, refinement, right_hand_sides
 from jaxmg._routines import cho_factor
-from jaxmg._transform import at_once, derivatives, dispatch, hermitian
+from jaxmg._transform import at_once, derivatives, dispatch
 from jaxmg._types import Backend, MatrixLike, MeshLike, PrecisionLike, Refine, Specs
 
 POTRS = record.Routine(
@@ -391,7 +389,7 @@ def _rule(arguments):
     def solve(a, b):
         factor = cho_factor.factor_for(a, arguments)
         if arguments.inside is not None:
-            factor, b = _alike(factor, b, arguments.inside)
+            factor, b = right_hand_sides.alike(factor, b, arguments.inside, ("_log_det",))
         makers = {
             record.WORK: lambda: jax.lax.stop_gradient(a),
             "x": lambda: factor.solve(b),
@@ -401,19 +399,6 @@ def _rule(arguments):
         return select_results(POTRS, arguments, makers)
 
     return derivatives.as_composed(solve)
-
-
-@_compat.default_promotion()
-def _alike(factor, b, call):
-    """A factor and right-hand sides inside a shard_map of the caller's. Where b differs between the
-    ranks they are NaN and the status is -2, as from the native code."""
-    axes = local_layouts.shared_axes(factor.layout, b)
-    log_det, status = (_compat.vary(x, axes) for x in (factor._log_det, factor.status))
-    if dict(call.attributes)["check_b"]:
-        same = hermitian.same_on_ranks(factor.layout, b)
-        b, log_det = (jnp.where(same, x, jnp.nan) for x in (b, log_det))
-        status = jnp.where(same, status, -2)
-    return dataclasses.replace(factor, _log_det=log_det, status=status), b
 
 
 def _refined_rule(arguments):

@@ -3,12 +3,31 @@
 A new routine is a module beside this one with its record and its public functions, and a row here.
 """
 
-from jaxmg._factors import cholesky_operations, refinement, upper_factor
-from jaxmg._routines import cho_factor, cyclic, eigh, potri, potrs, syevd, sygvd
+from jaxmg._factors import (
+    cholesky_operations,
+    lu_operations,
+    packed_lu,
+    refinement,
+    upper_factor,
+)
+from jaxmg._routines import (
+    cho_factor,
+    cyclic,
+    eigh,
+    gesv,
+    getri,
+    lu_factor,
+    potri,
+    potrs,
+    syevd,
+    sygvd,
+)
 
 ROUTINES = (
     potrs.POTRS,
     potri.POTRI,
+    gesv.GESV,
+    getri.GETRI,
     syevd.SYEVD,
     sygvd.SYGVD,
     eigh.SYEVX,
@@ -16,10 +35,13 @@ ROUTINES = (
     cho_factor.POTRF,
     cho_factor.CHO_SOLVE,
     upper_factor.FROM_UPPER,
+    lu_factor.GETRF,
+    packed_lu.FROM_PACKED,
 )
 # Native routines without a record: operations on a kept factor, and services to the routines.
 _OTHERS = (
     *(operation.native for operation in cholesky_operations.OPERATIONS),
+    *(operation.native for operation in lu_operations.OPERATIONS),
     *refinement.SERVICES,
     cyclic.NATIVE,
 )

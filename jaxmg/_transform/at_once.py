@@ -2,7 +2,8 @@
 CPUs, and cuSOLVER's and cuBLAS's batched ones on GPUs.
 
 The functions take stacks, (count, n, n) and (count, n) or (count, n, nrhs), and give all results of
-a `Routine` with the batch in front. As the native code does they read the upper triangle alone.
+a `Routine` with the batch in front. As the native code does they read the upper triangle alone of
+a Hermitian matrix.
 """
 
 import collections.abc
@@ -101,6 +102,72 @@ def cho_factor(a):
     u, log_det, failed = factorize(a)
     overflow = jnp.zeros((len(a), 0, a.shape[-1]), a.dtype)
     return (u, overflow, log_det, _zero_status(failed)), failed
+
+
+def gesv(a, b):
+    lu, pivots, log_det, sign, failed = _lu(a)
+    return (a, lu_solve(lu, pivots, b), log_det, sign, _zero_status(failed)), failed
+
+
+def getri(a):
+    lu, pivots, *_, failed = _lu(a)
+    return (lu_inverse(lu, pivots), _zero_status(failed)), failed
+
+
+def lu_factor(a):
+    """As the engine has a factor on one rank: of the transposed matrix, and no overflow."""
+    lu, pivots, log_det, sign, failed = _lu(a)
+    overflow = jnp.zeros((len(a), 0, a.shape[-1]), a.dtype)
+    return (lu, overflow, pivots, log_det, sign, _zero_status(failed)), failed
+
+
+def _lu(a):
+    """(LU of the transposed matrix, transposed; its pivots; the logarithm and the sign of det(A),
+    where that is 0 or not a number)"""
+    lu, pivots, _ = jax.lax.linalg.lu(jnp.swapaxes(a, -1, -2))
+    diagonal = jnp.diagonal(lu, axis1=-2, axis2=-1)
+    sizes = jnp.abs(diagonal)
+    units = diagonal / jnp.where(sizes == 0, 1, sizes).astype(a.dtype)
+    sign = jnp.prod(units, axis=-1) * parity(pivots).astype(a.dtype)
+    log_det = jnp.log(sizes).sum(axis=-1)
+    return jnp.swapaxes(lu, -1, -2), pivots, log_det, sign, ~jnp.isfinite(log_det)
+
+
+def parity(pivots):
+    """The signs of permutations, as integers."""
+    moved = jnp.sum(pivots != jnp.arange(pivots.shape[-1], dtype=pivots.dtype), axis=-1)
+    return 1 - 2 * (moved % 2)
+
+
+def lu_solve(lu, pivots, b, adjoint=False):
+    """The x with A x = b, or A^H x = b, by `_lu`: A = U^T L^T P."""
+    if not b.size:
+        return b
+    columns = b[..., None] if b.ndim == 2 else b
+    permutation = jax.lax.linalg.lu_pivots_to_permutation(pivots, lu.shape[-1])
+    rows = (permutation if adjoint else jnp.argsort(permutation, axis=-1))[..., None]
+
+    def solve(x, lower):
+        return jax.lax.linalg.triangular_solve(
+            lu, x, left_side=True, lower=lower, transpose_a=adjoint, conjugate_a=adjoint,
+            unit_diagonal=not lower,
+        )  # fmt: skip
+
+    if adjoint:
+        x = solve(solve(jnp.take_along_axis(columns, rows, axis=-2), False), True)
+    else:
+        x = jnp.take_along_axis(solve(solve(columns, True), False), rows, axis=-2)
+    return x.reshape(b.shape)
+
+
+def lu_solve_rows(lu, pivots, b, adjoint=False):
+    """B A^-1, or B A^-H, by `_lu`."""
+    return _adjoint(lu_solve(lu, pivots, _adjoint(b), adjoint=not adjoint))
+
+
+def lu_inverse(lu, pivots):
+    """The inverse of A by `_lu`."""
+    return lu_solve(lu, pivots, jnp.broadcast_to(jnp.eye(lu.shape[-1], dtype=lu.dtype), lu.shape))
 
 
 def syevd(a):

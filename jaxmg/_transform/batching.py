@@ -257,10 +257,10 @@ def is_batch(a):
     return bool(checks.ALL) and getattr(a, "ndim", 0) > 2
 
 
-def over_leading(routine, names, function, arrays, pad=True, dtypes=checks.DTYPES):
+def over_leading(routine, names, function, arrays, pad=True, dtypes=checks.DTYPES, square=True):
     """``function`` of each matrix of a batch with leading dimensions, as NumPy has them: those of
     the others are the same, or none."""
-    checks.batch(routine, names[0], arrays[0], pad)
+    checks.batch(routine, names[0], arrays[0], pad, square)
     leading = arrays[0].shape[:-2]
     axes = []
     for name, array in zip(names, arrays, strict=False):

@@ -1,5 +1,5 @@
-"""What derivatives of solvers are made of: products with Hermitian matrices that lie on the ranks
-by rows.
+"""What derivatives of solvers are made of: products with matrices that lie on the ranks by rows,
+mostly with Hermitian ones.
 
 A matrix is here as `rows` makes it: (P ceil(n / P), n), each rank with its rows, zeros below the
 last. Vectors are (n, k) and replicated. Inside a shard_map of the caller's, which a layout knows,
@@ -64,6 +64,13 @@ def with_padding(layout, matrix, count):
     return _over(layout, lambda rank, a: blocks.from_rows(a, layout.by_rows, shape), (matrix,))
 
 
+def padded_like(layout, matrix, a):
+    """A square matrix of the caller's, with padding where ``a`` has it."""
+    if a.shape == matrix.shape:
+        return matrix
+    return with_padding(layout, rows(layout, matrix), a.shape[0])
+
+
 def laid_out_like(layout, matrix, other):
     """`with_padding` in the shape and the sharding of another one of the caller's."""
     return layouts.constrain_like(with_padding(layout, matrix, other.shape[0]), other)
@@ -103,6 +110,26 @@ def half_adjoint_product(layout, h, x):
     return _over(layout, local, (h,), (x,), P())
 
 
+@on_mesh
+def general_product(layout, a, x):
+    """A x of any square A."""
+
+    def local(rank, a, x):
+        return _placed(layout, rank, _dot(a, x), jnp.zeros_like(x))
+
+    return _over(layout, local, (a,), (x,), P())
+
+
+@on_mesh
+def general_adjoint_product(layout, a, x):
+    """A^H x of any square A."""
+
+    def local(rank, a, x):
+        return _sum(layout, _dot(a.conj().T, _own(layout, rank, x)))
+
+    return _over(layout, local, (a,), (x,), P())
+
+
 def of_right_hand_sides(product, layout, matrix, b):
     """One of these products with b, (n,) or (n, nrhs), of the caller's, and like it."""
     if not b.size:
@@ -124,6 +151,29 @@ def trace(layout, a, b):
 
 
 @on_mesh
+def general_diagonal(layout, a):
+    """The diagonal of any square A, (n,)."""
+
+    def local(rank, a):
+        row, column = _places(rank, a)
+        own = jnp.sum(jnp.where(row == column, a, 0), axis=1)[:, None]
+        return _placed(layout, rank, own, jnp.zeros((a.shape[1], 1), a.dtype))[:, 0]
+
+    return _over(layout, local, (a,), (), P())
+
+
+@on_mesh
+def general_trace(layout, a):
+    """The trace of any square A."""
+
+    def local(rank, a):
+        row, column = _places(rank, a)
+        return _sum(layout, jnp.sum(jnp.where(row == column, a, 0)))
+
+    return _over(layout, local, (a,), (), P())
+
+
+@on_mesh
 def diagonal(layout, a):
     """The diagonal, real, (n,)."""
 
@@ -133,6 +183,24 @@ def diagonal(layout, a):
         return _placed(layout, rank, own, jnp.zeros((n, 1), own.dtype))[:, 0]
 
     return _over(layout, local, (a,), (), P())
+
+
+@on_mesh
+def triangles(layout, a):
+    """(The lower triangle with the diagonal, the upper one with ones on it) of any square A."""
+
+    def local(rank, a):
+        row, column = _places(rank, a)
+        above = jnp.where(row < column, a, 0)
+        return jnp.where(row < column, 0, a), jnp.where(row == column, 1, above)
+
+    return _over(layout, local, (a,))
+
+
+@on_mesh
+def permuted_columns(layout, a, order):
+    """The columns of A in this order."""
+    return _over(layout, lambda rank, a, order: a[:, order], (a,), (order,))
 
 
 @on_mesh

@@ -41,6 +41,15 @@ def adjoint(x, layout):
     return _over_ranks(adjoint_on_rank, layout, x.shape, x)
 
 
+def transposed(x, layout):
+    """X^T, (n, m), of x (m, n), both by rows on the ranks of ``layout``: one exchange."""
+
+    def local(rows, layout):
+        return blocks.to_columns(rows, layout, x.shape[0], -(-x.shape[1] // layout.ranks)).T
+
+    return _over_ranks(local, layout, x.shape[::-1], x)
+
+
 def rows_times_adjoint_on_rank(x, y, layout):
     """A rank's rows of X Y^H, of its rows of X and Y; Y's rows of padding are columns there."""
     x, y = (_with_columns(matrix, layout.ranks) for matrix in (x, y))

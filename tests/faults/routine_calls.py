@@ -23,6 +23,14 @@ CASES = {
     "diagonal": ("diagonal", 50, "float32", 1),
     "from_upper": ("from_upper", 50, "float64", 1),
     "upper": ("upper", 50, "complex64", 1),
+    "gesv": ("gesv", 50, "float64", 1),
+    "getri": ("getri", 50, "complex64", 1),
+    "lu_factor": ("lu_factor", 50, "float64", 1),
+    "lu_solve": ("lu_solve", 50, "complex128", 1),
+    "lu_inv": ("lu_inv", 50, "float64", 1),
+    "slogdet": ("slogdet", 50, "float64", 1),
+    "packed": ("packed", 50, "float64", 1),
+    "from_packed": ("from_packed", 50, "float64", 1),
 }
 _TILE, _LARGE_TILE = 7, 80
 _SUBSET = 3, 21  # of eigh, which all ranks share
@@ -38,7 +46,8 @@ _LARGE = {
     "cho_factor": 800,
 }
 _OF_A_FACTOR = ("cho_solve", "solve_triangular", "inv", "diagonal", "from_upper", "upper")
-_LARGE |= dict.fromkeys(_OF_A_FACTOR, 800)
+_OF_LU = ("lu_solve", "lu_inv", "slogdet", "packed", "from_packed")
+_LARGE |= dict.fromkeys((*_OF_A_FACTOR, *_OF_LU, "getri", "lu_factor"), 800) | {"gesv": 1400}
 
 
 class Problem:
@@ -70,6 +79,9 @@ class Problem:
         if self.routine in _OF_A_FACTOR:
             self.factor = jaxmg.cho_factor(self.rows, self.tile)
             self.u = jax.block_until_ready(self.factor.upper())
+        if self.routine in _OF_LU:
+            self.factor = jaxmg.lu_factor(self.rows, self.tile)
+            self.packed = jax.block_until_ready(self.factor.packed())
 
     def call(self):
         import jax
@@ -80,6 +92,20 @@ class Problem:
             result = jaxmg.potrs(self.rows, self.columns, self.tile, return_logdet=True)
         elif self.routine == "refine":
             result = jaxmg.potrs(self.rows, self.columns, self.tile, refine="auto")
+        elif self.routine == "gesv":
+            result = jaxmg.gesv(self.rows, self.columns, self.tile, return_logdet=True)
+        elif self.routine == "lu_solve":
+            result = jaxmg.lu_solve(self.factor, self.columns, trans=2)
+        elif self.routine == "lu_factor":
+            factor = jax.block_until_ready(jaxmg.lu_factor(self.rows, self.tile))
+            result = factor.solve(self.columns)
+        elif self.routine == "slogdet":  # and its derivative, which solves for rows
+            result = jax.jvp(self.log_determinant, (self.rows,), (self.rows,))
+        elif self.routine == "from_packed":
+            factor = jaxmg.LUFactor.from_packed(*self.packed, self.tile)
+            result = jax.block_until_ready(factor).solve(self.columns)
+        elif self.routine in ("lu_inv", "packed"):
+            result = getattr(self.factor, self.routine.removeprefix("lu_"))()
         elif self.routine == "cho_solve":
             result = jaxmg.cho_solve(self.factor, self.columns)
         elif self.routine == "solve_triangular":  # and its derivative, which solves for rows
@@ -105,6 +131,11 @@ class Problem:
 
         return jaxmg.cho_factor(a, self.tile).solve_triangular(self.columns)
 
+    def log_determinant(self, a):
+        import jaxmg
+
+        return jaxmg.lu_factor(a, self.tile).slogdet()[1]
+
     def check(self, result):
         """Raises AssertionError unless this is the result, and the arguments are as they were."""
         import cases
@@ -114,11 +145,20 @@ class Problem:
 
         np.testing.assert_array_equal(self.rows, self.matrix, "A has changed")
         np.testing.assert_array_equal(self.columns, self.b, "b has changed")
-        if self.routine == "potrs":
-            x, logdet = result
+        if self.routine in ("potrs", "gesv"):
+            x, *_, logdet = result
             cases.check_potrs(self.matrix, np.asarray(x), self.b)
             np.testing.assert_allclose(logdet, np.linalg.slogdet(self.matrix)[1], rtol=1e-5)
-        elif self.routine in ("refine", "cho_factor", "cho_solve", "from_upper"):
+        elif self.routine == "slogdet":  # of (1 + t) A at t = 0
+            np.testing.assert_allclose(result[0], np.linalg.slogdet(self.matrix)[1], rtol=1e-10)
+            np.testing.assert_allclose(result[1], self.n, rtol=1e-10)
+        elif self.routine == "packed":
+            for found, expected in zip(result, self.packed, strict=True):
+                np.testing.assert_array_equal(found, expected)
+        elif self.routine in (
+            "refine", "cho_factor", "cho_solve", "from_upper", "lu_factor", "lu_solve",
+            "from_packed",
+        ):  # fmt: skip
             cases.check_potrs(self.matrix, np.asarray(result), self.b)
         elif self.routine == "solve_triangular":  # of (1 + t) A at t = 0
             x, x_dot = map(np.asarray, result)
@@ -129,7 +169,7 @@ class Problem:
             np.testing.assert_array_equal(result, np.diagonal(self.u).real)
         elif self.routine == "upper":
             np.testing.assert_array_equal(result, self.u)
-        elif self.routine in ("potri", "inv"):
+        elif self.routine in ("potri", "inv", "getri", "lu_inv"):
             cases.check_potri(self.matrix, np.asarray(result))
         elif self.routine == "syevd":
             cases.check_syevd(self.matrix, *map(np.asarray, result))

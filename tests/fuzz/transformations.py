@@ -54,6 +54,11 @@ def _metric(a, b):
     ).astype(a.dtype)
 
 
+def _general(a):
+    """A matrix that isn't Hermitian, and whose condition is no worse."""
+    return a * (1 - 2 * jnp.tri(a.shape[-1], k=-1)).astype(a.dtype)
+
+
 def _of_eigenvalues(function):
     def of(a, b):
         w, v = jnp.linalg.eigh(a)
@@ -98,6 +103,23 @@ def _subset(name, results, n):
     return {key: value[..., first:last] for key, value in results.items()}
 
 
+def _of_general(function):
+    return lambda a, b, m: function(_general(a), b, m)
+
+
+def _general_solution(g, b, m):
+    return {**_solution(g, b, m), "logdet": _log_det(g)}
+
+
+def _lu(g, b, m):
+    """As the engine has it, of the transposed matrix and transposed."""
+    return {"lu": jnp.swapaxes(jax.scipy.linalg.lu_factor(jnp.swapaxes(g, -1, -2))[0], -1, -2)}
+
+
+def _lu_diagonal(g, b, m):
+    return {"lu_diagonal": jnp.diagonal(_lu(g, b, m)["lu"], axis1=-2, axis2=-1)}
+
+
 # Row of the table -> its results by JAX, a function of (a, b, m).
 REFERENCES = {
     "potrs": lambda a, b, m: {**_solution(a, b, m), "logdet": _log_det(a)},
@@ -116,6 +138,14 @@ REFERENCES = {
     "diagonal": lambda a, b, m: {"diagonal": jnp.diagonal(_lower(a), axis1=-2, axis2=-1).real},
     "from_upper": _upper,
     "upper": _upper,
+    "gesv": _of_general(_general_solution),
+    "getri": _of_general(_inverse),
+    "lu_factor": _of_general(lambda g, b, m: {**_lu(g, b, m), "logdet": _log_det(g)}),
+    "lu_solve": _of_general(_solution),
+    "lu_inv": _of_general(_inverse),
+    "slogdet": _of_general(lambda g, b, m: {"logdet": _log_det(g)}),
+    "lu_diagonal": _of_general(_lu_diagonal),
+    "packed": _of_general(_lu),
     "refined": _solution,
 }
 
@@ -123,7 +153,8 @@ REFERENCES = {
 def _comparable(results):
     """Results by name, without those that have no derivative; of eigenvectors what they have
     whatever their phases."""
-    results = {name: x for name, x in results.items() if name not in ("status", "iterations")}
+    without = ("status", "iterations", "pivots")
+    results = {name: x for name, x in results.items() if name not in without}
     return {name: jnp.abs(x) ** 2 if name == "v" else x for name, x in results.items()}
 
 
@@ -132,7 +163,7 @@ def _row(name):
     routine = ROUTINES[name]
 
     def ours(a, b, where):
-        arrays = {"a": a, "b": b, "m": _metric(a, b)}
+        arrays = {"a": a, "b": b, "m": _metric(a, b), "g": _general(a)}
         operands = routine.make_operands(jaxmg, arrays.get, **where)
         results = routine.call(jaxmg, operands, **where)
         return _comparable(dict(zip(routine.returns, results, strict=True)))

@@ -158,7 +158,7 @@ def check_sygvd(name, n, dtype, mesh, tile, backend):
 def check_row(name, n, dtype, mesh, tile, backend, routine, nrhs):
     """A routine of the table, by the error that the table measures."""
     a, m, b = matrix(n, dtype), problems.matrix(np, n, dtype), vectors(n, nrhs, dtype)
-    arrays = {"a": a, "m": m, "b": b}
+    arrays = {"a": a, "m": m, "g": problems.matrix(np, n, dtype, kind="uniform"), "b": b}
     where = {"mesh": mesh, "in_specs": P("r", None)}
     operands = routine.make_operands(jaxmg, arrays.get, tile, **where)
     options = {"backend": backend} if routine.backends else {}
@@ -166,7 +166,7 @@ def check_row(name, n, dtype, mesh, tile, backend, routine, nrhs):
         zip(routine.returns, routine.call(jaxmg, operands, tile, **where, **options), strict=True)
     )
     status = results.pop("status", 0)
-    error = routine.error(a, m, b, results.values()) / eps(dtype)
+    error = routine.error(arrays[routine.matrix], m, b, results.values()) / eps(dtype)
     report(name, status == 0 and error < 50 + 10 * n, f"{error:.2g} {status}")
 
 

@@ -38,10 +38,11 @@ def _call_row(routine):
     """A call of a routine of the table, and the arguments it takes; a factor is one of _A."""
 
     def call(a, b):
-        arrays = {"a": _A if routine.on_factor else a, "m": _A, "b": b}
+        matrix = _A if routine.on_factor else a
+        arrays = {"a": matrix, "m": _A, "g": matrix, "b": b}
         return routine.call(jaxmg, routine.make_operands(jaxmg, arrays.get))
 
-    return call, "".join(kind for kind in routine.takes if kind in "ab")
+    return call, "".join({"g": "a"}.get(kind, kind) for kind in routine.takes if kind in "gab")
 
 
 # Calls by their names, as functions of a matrix and right-hand sides, and the arguments they take:
@@ -54,6 +55,8 @@ _CALLS = {
 } | {
     "potrs_jit_ctx": (lambda a, b: jaxmg.potrs_jit_ctx(a, b), "ab"),
     "potri_jit_ctx": (lambda a, b: jaxmg.potri_jit_ctx(a), "a"),
+    "gesv_jit_ctx": (lambda a, b: jaxmg.gesv_jit_ctx(a, b), "ab"),
+    "getri_jit_ctx": (lambda a, b: jaxmg.getri_jit_ctx(a), "a"),
     "potri_symmetrize": (lambda a, b: jaxmg.potri_symmetrize(a), "a"),
     "syevd_jit_ctx": (lambda a, b: jaxmg.syevd_jit_ctx(a), "a"),
     "sygvd(b)": (lambda a, b: jaxmg.sygvd(_A, a), "a"),
@@ -67,6 +70,9 @@ _CALLS = {
     "pad_rows": (lambda a, b: jaxmg.pad_rows(a, 2), "a"),
     "unpad_rows": (lambda a, b: jaxmg.unpad_rows(a, 2), "a"),
     "linalg.solve": (lambda a, b: jaxmg.linalg.solve(a, b), "ab"),
+    "linalg.lu_solve": (lambda a, b: jaxmg.linalg.lu_solve((a, np.arange(_N)), b), "ab"),
+    "linalg.lu": (lambda a, b: jaxmg.linalg.lu(a), "a"),
+    "linalg.lu_factor": (lambda a, b: jaxmg.linalg.lu_factor(a), "a"),
     "linalg.inv": (lambda a, b: jaxmg.linalg.inv(a), "a"),
     "linalg.cholesky": (lambda a, b: jaxmg.linalg.cholesky(a), "a"),
     "linalg.cho_factor": (lambda a, b: jaxmg.linalg.cho_factor(a), "a"),
@@ -92,9 +98,9 @@ def test_every_public_function_that_takes_an_array_is_called():
     public = {*jaxmg.__all__, *(f"linalg.{name}" for name in jaxmg.linalg.__all__)}
     called = {re.sub(r"\(.*", "", name) for name in _CALLS}
     without_arrays = {
-        "CholeskyFactor", "RefinedFactor", "Plan", "plan", "calculate_padding", "get_cols_cyclic",
-        "plot_block_to_cyclic", "register_handlers", "linalg", "linalg.EighResult",
-        "linalg.SlogdetResult",
+        "CholeskyFactor", "LUFactor", "RefinedFactor", "Plan", "plan", "calculate_padding",
+        "get_cols_cyclic", "plot_block_to_cyclic", "register_handlers", "linalg",
+        "linalg.EighResult", "linalg.SlogdetResult",
     }  # fmt: skip
     local = {name for name in public if name.endswith("_shardmap_ctx")}
     assert public - local - without_arrays <= called

@@ -197,6 +197,14 @@ def positive_definite(kind, n, dtype):
     return matrix.astype(dtype)
 
 
+def general(kind, n, dtype):
+    """A matrix that is not Hermitian, whose LU decomposition needs its pivots."""
+    random = rng(n, 5)
+    wide = np.complex128 if np.dtype(dtype).kind == "c" else np.float64
+    left, right = (np.linalg.qr(normal(random, (n, n), wide))[0] for _ in range(2))
+    return ((left * spectrum(kind, n, dtype)) @ right).astype(dtype)
+
+
 def of_condition(condition, n, dtype="float64"):
     """Of a given one, which no diagonal gives away."""
     q, _ = np.linalg.qr(

@@ -167,9 +167,27 @@ def test_an_attribute_of_another_type_is_an_error():
 
 _BLOCK, _NONE, _COLUMN = (4, 4), (0, 4), (4, 1)
 _STATUS = jax.ShapeDtypeStruct((1,), np.int32)
+_PIVOTS = jax.ShapeDtypeStruct((4,), np.int32)
 # Handler -> (operands after the coordinates, results, attributes that not every handler has).
 _HANDLERS = {
     "jaxmg_potri": ([_BLOCK], [_BLOCK, _STATUS], {"products": 0}),
+    "jaxmg_gesv": (
+        [_BLOCK, _COLUMN],
+        [_BLOCK, _COLUMN, (1,), (1,), _STATUS],
+        {"products": 0, "check_b": False},
+    ),
+    "jaxmg_getri": ([_BLOCK], [_BLOCK, _STATUS], {"products": 0}),
+    "jaxmg_getrf": (
+        [_BLOCK],
+        [_BLOCK, _NONE, _PIVOTS, (1,), (1,), _STATUS],
+        {"m": 4, "products": 0},
+    ),
+    "jaxmg_lu_apply": ([_BLOCK, _NONE, _PIVOTS, _COLUMN], [_COLUMN], {"operation": 0}),
+    "jaxmg_lu_solve_rows": ([_BLOCK, _NONE, _PIVOTS, _BLOCK], [_BLOCK], {"operation": 0}),
+    "jaxmg_lu_invert": ([_BLOCK, _NONE, _PIVOTS], [_BLOCK], {"products": 0}),
+    "jaxmg_lu_diagonal": ([_BLOCK, _NONE], [(4,)], {"m": 4}),
+    "jaxmg_lu_rows": ([_BLOCK, _NONE], [_BLOCK], {"m": 4}),
+    "jaxmg_lu_tiles": ([_BLOCK], [_BLOCK, _NONE], {"m": 4}),
     "jaxmg_syevd": ([_BLOCK], [_BLOCK, (4,), _STATUS], {"vectors": True}),
     "jaxmg_syevx": ([_BLOCK], [_BLOCK, (4, 2), (4,), _STATUS], {"first": 1, "last": 3}),
     "jaxmg_sygvd": ([_BLOCK, _BLOCK], [_BLOCK, _BLOCK, (4,), _STATUS], {"vectors": True}),
@@ -196,8 +214,9 @@ _COMMON = ("n", "ranks", "tile", "grid_rows", "backend", "processes")
 def _call_handler(name, without=None, **attributes):
     plugins.load("cpu")
     operands, results, own = _HANDLERS[name]
-    arrays = [np.eye(4) if shape == _BLOCK else np.ones(shape) for shape in operands]
-    results = [x if x is _STATUS else jax.ShapeDtypeStruct(x, np.float64) for x in results]
+    values = {_BLOCK: np.eye(4), _PIVOTS: np.arange(4, dtype=np.int32)}
+    arrays = [values[x] if x in values else np.ones(x) for x in operands]
+    results = [jax.ShapeDtypeStruct(x, np.float64) if isinstance(x, tuple) else x for x in results]
     numbers = (
         {"n": 4, "ranks": 1, "tile": 2, "grid_rows": 0, "processes": _NOBODY} | own | attributes
     )
@@ -234,6 +253,8 @@ def test_eigenvalues_that_there_are_not(name, subset):
 def test_operation_that_is_not_there():
     with pytest.raises(jax.errors.JaxRuntimeError, match="there is no operation 5"):
         _call_handler("jaxmg_factor_apply", operation=5)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="there is no operation 3"):
+        _call_handler("jaxmg_lu_apply", operation=3)
 
 
 def test_precision_that_is_not_there():

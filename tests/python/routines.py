@@ -7,6 +7,7 @@ it beside any version of the package, which they hand in as `jaxmg`.
 import dataclasses
 
 import numpy as np
+import scipy.linalg
 
 
 def _no_options(n):
@@ -20,10 +21,12 @@ class Routine:
     Attributes:
         function: what users call: a function of jaxmg, or a method with its class.
         handlers: native handler -> a word of the faults of tests/mutants that are put into it.
-        takes: operands. "a": a Hermitian positive definite matrix; "m": another one; "b":
-            right-hand sides; "factor", "refined": kept factors of "a"; "upper": the factor U.
+        takes: operands. "a": a Hermitian positive definite matrix; "m": another one; "g": a general
+            matrix; "b": right-hand sides; "factor", "refined": kept factors of "a"; "upper": the
+            factor U; "lu": a kept LU factor of "g"; "packed", "pivots": what such a factor gives.
         returns: names of all results, with `options`.
-        measure: function of (a, m, b, results), in double precision: the backward error.
+        measure: function of (a, m, b, results), in double precision: the backward error. The first
+            is "g" where the routine takes that.
         options: function of the order n: the options with which it is called.
         unpack: function of what the call returns: the results, where that is not a tuple of them.
         backends: values of `backend=`; none where it takes no such option.
@@ -49,14 +52,22 @@ class Routine:
     @property
     def on_factor(self):
         """Whether the first operand is a factor, which has tile width and mesh."""
-        return self.takes[0] in ("factor", "refined")
+        return self.takes[0] in ("factor", "refined", "lu")
+
+    @property
+    def matrix(self):
+        """The kind of the matrix that the results belong to."""
+        return "g" if self.takes[0] in ("g", "lu", "packed") else "a"
 
     def make_operands(self, jaxmg, make, T_A=None, **where):
-        """Operands of a call; ``make(kind)`` returns the arrays "a", "m" and "b"."""
+        """Operands of a call; ``make(kind)`` returns the arrays "a", "m", "g" and "b"."""
 
         def operand(kind):
-            if kind in ("a", "m", "b"):
+            if kind in ("a", "m", "g", "b"):
                 return make(kind)
+            if kind in ("lu", "packed", "pivots"):
+                factor = jaxmg.lu_factor(make("g"), T_A, **where)
+                return factor if kind == "lu" else factor.packed()[kind == "pivots"]
             options = {"refine": "auto"} if kind == "refined" else {}
             factor = jaxmg.cho_factor(make("a"), T_A, **where, **options)
             return factor.upper() if kind == "upper" else factor
@@ -79,7 +90,8 @@ class Routine:
         return tuple(results) if isinstance(results, tuple) else (results,)
 
     def error(self, a, m, b, results):
-        """The backward error of results, in units of 1; n times the dtype's eps where right."""
+        """The backward error of results for ``a``, of the kind that `matrix` says; in units of 1,
+        and n times the dtype's eps where right."""
         a, m, b, *results = map(_wide, (a, m, b, *results))
         return float(self.measure(a, m, b, results))
 
@@ -120,6 +132,24 @@ def _of_inverse(a, m, b, results):
 def _of_factor(a, m, b, results):
     u = np.triu(results[0])
     return _norm(u.conj().T @ u - a) / _norm(a)
+
+
+def _of_lu(g, m, b, results):
+    """A P^T = F G, with the interchanges of columns that the pivots are."""
+    lu, pivots = results[0], np.asarray(results[1]).real.astype(int)
+    product, columns = np.tril(lu) @ (np.triu(lu, 1) + np.eye(len(lu))), np.arange(len(lu))
+    for i, pivot in enumerate(pivots):
+        columns[[i, pivot]] = columns[[pivot, i]]
+    return _norm(product - g[:, columns]) / _norm(g)
+
+
+def _of_lu_diagonal(g, m, b, results):
+    upper = scipy.linalg.lu(g.T)[2]
+    return _norm(results[0] - np.diagonal(upper)) / _norm(upper)
+
+
+def _of_log_determinant(g, m, b, results):
+    return _norm(results[0] - np.linalg.slogdet(g)[1]) / len(g)
 
 
 def _of_diagonal(a, m, b, results):
@@ -228,6 +258,43 @@ ROUTINES = {
     "upper": Routine(
         "CholeskyFactor.upper", {"jaxmg_factor_rows": "upper factor"}, ("factor",), ("upper",),
         _of_factor,
+    ),
+    "gesv": Routine(
+        "gesv", {"jaxmg_gesv": "gesv"}, ("g", "b"), ("x", "logdet", "status"), _of_solution,
+        lambda n: {"return_status": True, "return_logdet": True},
+        unpack=lambda results: (results[0], *results[2:]), backends=("native",), benchmark=True,
+    ),
+    "getri": Routine(
+        "getri", {"jaxmg_getri": "getri"}, ("g",), ("inverse", "status"), _of_inverse, _with_status,
+        backends=("native",), benchmark=True,
+    ),
+    "lu_factor": Routine(
+        "lu_factor", {"jaxmg_getrf": "lu_factor"}, ("g",), ("lu", "pivots", "logdet", "status"),
+        _of_lu, unpack=lambda factor: (*factor.packed(), factor.logdet(), factor.status),
+    ),
+    "lu_solve": Routine(
+        "lu_solve", {"jaxmg_lu_apply": "lu_solve"}, ("lu", "b"), ("x",), _of_solution,
+        benchmark=True,
+    ),
+    "lu_inv": Routine(
+        "LUFactor.inv", {"jaxmg_lu_invert": "inverse of an LU factor"}, ("lu",), ("inverse",),
+        _of_inverse,
+    ),
+    "slogdet": Routine(
+        "LUFactor.slogdet", {"jaxmg_lu_solve_rows": "rows of an LU factor"}, ("lu",), ("logdet",),
+        _of_log_determinant, unpack=lambda results: results[1:],
+    ),
+    "lu_diagonal": Routine(
+        "LUFactor.diagonal", {"jaxmg_lu_diagonal": "diagonal of an LU factor"}, ("lu",),
+        ("lu_diagonal",), _of_lu_diagonal,
+    ),
+    "packed": Routine(
+        "LUFactor.packed", {"jaxmg_lu_rows": "packed"}, ("lu",), ("lu", "pivots"), _of_lu,
+    ),
+    "from_packed": Routine(
+        "LUFactor.from_packed", {"jaxmg_lu_tiles": "from_packed"}, ("packed", "pivots"),
+        ("lu", "pivots", "logdet", "status"), _of_lu, transforms=False,
+        unpack=lambda factor: (*factor.packed(), factor.logdet(), factor.status),
     ),
     "refined": Routine(
         "RefinedFactor.solve", {"jaxmg_hemm": "hemm", "jaxmg_all_gather": "refine"},

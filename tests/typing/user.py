@@ -26,6 +26,8 @@ def results(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
     """Every combination of what decides what is returned."""
     _potrs(a, b, mesh, flag)
     _potri(a, mesh, flag)
+    _gesv(a, b, mesh, flag)
+    _lu(a, b, mesh)
     _syevd(a, mesh, flag)
     _sygvd(a, mesh, flag)
     _contexts(a, b, mesh, flag)
@@ -70,6 +72,33 @@ def _potri(a: Array, mesh: Mesh, flag: bool) -> None:
     assert_type(jaxmg.potri(a, return_status=flag), Array | tuple[Array, Array])
     assert_type(jaxmg.potri_jit_ctx(a, 4, mesh, P("r")), tuple[Array, Array])
     assert_type(jaxmg.potri_symmetrize(a), Array)
+
+
+def _gesv(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
+    assert_type(jaxmg.gesv(a, b), Array)
+    assert_type(jaxmg.gesv(a, b, return_status=True), tuple[Array, Array])
+    assert_type(jaxmg.gesv(a, b, 2, mesh, return_logdet=True), tuple[Array, Array, Array])
+    assert_type(
+        jaxmg.gesv(a, b, return_status=True, return_logdet=True), tuple[Array, Array, Array, Array]
+    )
+    assert_type(jaxmg.gesv_jit_ctx(a, b, 2, mesh), tuple[Array, Array, Array])
+    assert_type(jaxmg.getri(a), Array)
+    assert_type(jaxmg.getri(a, return_status=True), tuple[Array, Array])
+    assert_type(jaxmg.getri(a, return_status=flag), Array | tuple[Array, Array])
+    assert_type(jaxmg.getri_jit_ctx(a, 4, mesh, P("r")), tuple[Array, Array])
+
+
+def _lu(a: Array, b: Array, mesh: Mesh) -> None:
+    factor = jaxmg.lu_factor(a, 2, mesh)
+    assert_type(factor, jaxmg.LUFactor)
+    assert_type(jaxmg.lu_solve(factor, b, trans=1), Array)
+    assert_type(jaxmg.lu_solve(a, b, 2, mesh), Array)
+    assert_type(jaxmg.lu_solve(a, b, 2, mesh, return_status=True), tuple[Array, Array])
+    assert_type(factor.inv(), Array)
+    assert_type(factor.diagonal(), Array)
+    assert_type(factor.slogdet(), tuple[Array, Array])
+    lu, pivots = factor.packed()
+    assert_type(jaxmg.LUFactor.from_packed(lu, pivots, 2, mesh), jaxmg.LUFactor)
 
 
 def _syevd(a: Array, mesh: Mesh, flag: bool) -> None:
@@ -239,11 +268,11 @@ def refused(a: Array, b: Array, mesh: Mesh) -> None:
     jaxmg.cho_factor(a).matmul(b, trans="H")  # type: ignore[arg-type]
     jaxmg.cho_factor(a, refine="auto").inv()  # type: ignore[attr-defined]
     jaxmg.cho_factor(a).n = 3  # type: ignore[misc]
-    jaxmg.linalg.solve(a, b, assume_a="gen")  # type: ignore[arg-type]
+    jaxmg.linalg.solve(a, b, assume_a="band")  # type: ignore[arg-type]
     jaxmg.linalg.eigh(a, "lower")  # type: ignore[call-overload]
     jaxmg.plan("getrf", 10, "float64")  # type: ignore[arg-type]
     jaxmg.plan("potrs", 10.5, "float64")  # type: ignore[arg-type]
-    jaxmg.lu_solve(a, b)  # type: ignore[attr-defined]
+    jaxmg.least_squares(a, b)  # type: ignore[attr-defined]
     x, status = jaxmg.potrs(a, b, return_status=True, return_logdet=True)  # type: ignore[misc]
     assert_type(jaxmg.potri(a), tuple[Array, Array])  # type: ignore[assert-type]
     del x, status

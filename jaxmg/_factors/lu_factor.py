@@ -1,0 +1,247 @@
+"""`LUFactor`, which outlives the call that made it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, SupportsIndex
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxmg import _compat
+from jaxmg._call import checks, layouts
+from jaxmg._call.arguments import collect
+from jaxmg._factors import lu_operations, packed_lu, pickling, transposed
+from jaxmg._transform import at_once, dispatch
+from jaxmg._types import AnyArray, MatrixLike, MeshLike, PrecisionLike, Specs, Trans
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["tiles", "overflow", "pivots", "_sign", "_log_det", "status"],
+    meta_fields=["layout", "n", "tile", "precision"],
+)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class LUFactor(pickling.Pickled):
+    """The LU factorization of a square A with partial pivoting, spread over the devices of a mesh.
+
+    `jaxmg.lu_factor` makes it. It is a pytree: it goes in and out of ``jit``, through ``scan`` and
+    ``cond``, and may be donated (``jax.jit(f, donate_argnums=0)``). It holds as much memory as A,
+    and on each device one tile column more where the tile width doesn't divide its rows.
+
+    The methods take and return global arrays, eagerly or under ``jit``; inside ``shard_map`` they
+    raise a ValueError. They have derivatives, and ``vmap`` takes them, as the factor itself: its
+    tangent is that of A.
+
+    The factor of a singular A is LAPACK's: solutions and the inverse have infinity or NaN, the
+    determinant is 0. Of an A with NaN or infinity all that the methods return is NaN.
+
+    A pickle of a factor is for as many devices of the same platform in one process.
+
+    Attributes:
+        tiles: (P ceil(n / P), n) on P ranks, sharded by rows: L and U as the engine has them, with
+            the rows of A for its columns: A = U^T L^T P, where L has a unit diagonal.
+        overflow: (P T, n), sharded likewise, for tiles of T rows of which one on each rank reaches
+            past ``tiles``; None where there is none. Neither means anything without the rest.
+        pivots: (n,), int32, the same on all devices: column i of A was interchanged with column
+            pivots[i], counted from 0, for i = 0, 1, ...
+        status: int32 scalar: 0; LAPACK's info k > 0, where the k-th diagonal entry of U is the
+            first that is exactly zero; or -1, where A has NaN or infinity.
+        layout: the mesh and the axes that the rows are sharded over; static, as what follows.
+        n: the order of A.
+        tile: T, the width of the tiles.
+        precision: "highest", "tf32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F16_F16_F32_X3",
+            or None for the default; `inv` computes with it too.
+    """
+
+    tiles: jax.Array
+    overflow: jax.Array | None
+    pivots: jax.Array
+    _sign: jax.Array
+    _log_det: jax.Array
+    status: jax.Array
+    layout: layouts.Layout
+    n: int
+    tile: int
+    precision: str | None = None
+
+    @classmethod
+    @_compat.api_boundary
+    def from_packed(
+        cls,
+        lu: MatrixLike,
+        pivots: AnyArray,
+        T_A: SupportsIndex | None = None,
+        mesh: MeshLike | None = None,
+        matrix_specs: Specs | None = None,
+        pad: bool = True,
+        *,
+        in_specs: Specs | None = None,
+        donate: bool = False,
+        precision: PrecisionLike | None = None,
+    ) -> LUFactor:
+        """The factor of which `packed` gave ``lu`` and ``pivots``.
+
+        Args:
+            lu: (n, n), float32, float64, complex64 or complex128; a JAX or NumPy array, sharded,
+                replicated or on one device.
+            pivots: (n,), integers: pivots[i] is at least i and below n.
+            T_A, mesh, matrix_specs, pad, in_specs, donate, precision: as for `lu_factor`; the mesh
+                need not have as many devices as that which ``lu`` comes from.
+
+        Returns:
+            An `LUFactor`. Its ``status`` is 0, or the first row (from 1) whose diagonal entry is 0,
+            or -1 where ``lu`` has NaN or infinity. It has no derivative.
+
+        Raises:
+            TypeError, ValueError, NotImplementedError, RuntimeError: as `gesv`; pivots that aren't
+                integers, or of another shape.
+        """
+        routine = packed_lu.FROM_PACKED
+        checks.matrix(routine.name, "lu", lu, pad, ("vmap",))
+        products = checks.general_precision(routine.name, precision, lu.dtype, "native")
+        pivots = packed_lu.check_pivots(routine.name, pivots, lu.shape[1])
+        arguments = collect(routine, T_A, mesh, matrix_specs, in_specs, pad, "native", donate)
+        factor = dispatch.call(routine, (lu,), arguments, packed_lu.rule, pack=_pack_without)
+        if layouts.traced((pivots, factor.status)):
+            pivots = layouts.constrain_like(pivots, factor.status)
+        else:
+            pivots = jax.device_put(pivots, factor.status.sharding)
+        return dataclasses.replace(
+            factor,
+            pivots=pivots,
+            _sign=factor._sign * at_once.parity(pivots).astype(lu.dtype),
+            precision=checks.precision_of(products),
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, n), the shape of A."""
+        return (self.n, self.n)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of A and of the factor."""
+        return self.tiles.dtype
+
+    @property
+    def mesh(self) -> MeshLike:
+        """The mesh that the factor is spread over."""
+        return self.layout.mesh
+
+    @_compat.api_boundary
+    def solve(self, b: MatrixLike, trans: Trans = 0) -> Array:
+        """The x with op(A) x = b, of b's shape.
+
+        Args:
+            b: (n,) or (n, nrhs), of the factor's dtype. Every device holds all of it.
+            trans: as in `scipy.linalg.lu_solve`: 0 or "N" for A x = b, 1 or "T" for A^T x = b, 2 or
+                "C" for A^H x = b.
+
+        Returns:
+            x, of b's shape, dtype and sharding, as for `jaxmg.gesv`.
+
+        Cost: 2 n^2 nrhs multiplications and additions over all ranks (four times as many when
+        complex).
+
+        Raises:
+            TypeError: b is no array, or has another dtype than the factor.
+            ValueError: shapes don't fit, another ``trans``, or a call inside ``shard_map``.
+        """
+        operations = {"N": lu_operations.SOLVE, "C": lu_operations.SOLVE_ADJOINT}
+        return transposed.apply("LUFactor.solve", "A", parts, self, b, operations, trans)
+
+    @_compat.api_boundary
+    def slogdet(self) -> tuple[Array, Array]:
+        """(sign, logarithm of the absolute value) of det(A): scalars, of A's dtype and of the real
+        one, as `jax.numpy.linalg.slogdet` has them; (0, -inf) where A is singular.
+
+        Its derivative takes the inverse: the cost and the memory of `inv`.
+        """
+        factor, arrays = parts("LUFactor.slogdet", self)
+        return factor.slogdet(self._sign, self._log_det, *arrays)
+
+    @_compat.api_boundary
+    def logdet(self) -> Array:
+        """log(abs(det(A))), a real scalar; -inf where A is singular."""
+        return self.slogdet()[1]
+
+    @_compat.api_boundary
+    def det(self) -> Array:
+        """det(A), a scalar of A's dtype, which overflows sooner than `slogdet`."""
+        sign, log_det = self.slogdet()
+        return sign * jnp.exp(log_det).astype(sign.dtype)
+
+    @_compat.api_boundary
+    def diagonal(self) -> Array:
+        """The diagonal of U: (n,), of A's dtype, the same on all devices. Its product is det(A) but
+        for the sign; where an entry is far smaller than the others, A is close to singular."""
+        factor, arrays = parts("LUFactor.diagonal", self)
+        return factor.diagonal(*arrays)
+
+    @_compat.api_boundary
+    def packed(self) -> tuple[Array, Array]:
+        """(lu, pivots), from which `from_packed` makes the factor again, on any number of devices.
+
+        Returns:
+            lu, (n, n), sharded like A, with A = tril(lu) @ (triu(lu, 1) + I) @ P: the transposed
+            result of LAPACK's getrf for A^T; and ``pivots``, from which P follows:
+            ``P = numpy.eye(n)[jax.lax.linalg.lu_pivots_to_permutation(pivots, n)]``.
+
+        Memory: the result, which takes the factor's place where that is donated, and a few tiles.
+        """
+        factor, arrays = parts("LUFactor.packed", self)
+        return factor.rows(*arrays), self.pivots
+
+    @_compat.api_boundary
+    def inv(self) -> Array:
+        """The inverse of A: (n, n), sharded like A.
+
+        Cost: 4 n^3 / 3 multiplications and additions over all ranks (four times as many when
+        complex). Memory: the result, and a few panels of n x T per rank; the result takes the
+        factor's place where that is donated to a ``jit`` around it.
+        """
+        factor, arrays = parts("LUFactor.inv", self)
+        return factor.invert(*arrays)
+
+    def __repr__(self) -> str:
+        dtype = getattr(self.tiles, "dtype", None)
+        return (
+            f"LUFactor(n={self.n}, dtype={dtype}, tile={self.tile}, "
+            f"mesh={dict(self.mesh.shape)}, rows over {self.layout.rows}, "
+            f"precision={self.precision!r})"
+        )
+
+
+def pack(call, values):
+    """The factor, of a call and its results."""
+    tiles, overflow, pivots, log_det, sign, status = values
+    products = dict(call.attributes).get("products", checks.DEFAULT)
+    return LUFactor(
+        tiles, overflow if call.overflow else None, pivots, sign, log_det, status, call.layout,
+        tiles.shape[-1], call.tile, checks.precision_of(products),
+    )  # fmt: skip
+
+
+def _pack_without(call, values):
+    """The same of results without pivots, and with the sign of U's diagonal."""
+    tiles, overflow, log_det, sign, status = values
+    return pack(call, (tiles, overflow, None, log_det, sign, status))
+
+
+def parts(routine, factor):
+    """(`lu_operations.LU`, the arrays) of a factor."""
+    checks.usable(routine, "factor", factor.tiles, factor.overflow, factor.pivots, factor._log_det)
+    overflow = () if factor.overflow is None else (factor.overflow,)
+    static = lu_operations.LU(
+        routine,
+        factor.layout,
+        factor.n,
+        factor.tile,
+        bool(overflow),
+        checks.PRODUCTS[factor.precision],
+    )
+    return static, (factor.tiles, *overflow, factor.pivots)

@@ -1,0 +1,219 @@
+"""The operations on a kept LU factor, with their derivatives and batches.
+
+The engine factors M = A^T, which is what it sees of rows of A: P M = L U. In the caller's terms
+A P^T = (U^T) (L^T), a lower triangular matrix times an upper one with a unit diagonal. The
+tangent of a factor (`operations`) has the rows of dA.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg import _compat
+from jaxmg._call import layouts, results
+from jaxmg._factors import cholesky_factor, operations
+from jaxmg._transform import at_once, derivatives, hermitian
+
+# Values of the attribute ``operation`` of APPLY and SOLVE_ROWS: with the inverse of A, or that of
+# its adjoint. 1 is that of its transpose, which is made of the adjoint's.
+SOLVE, SOLVE_ADJOINT = 0, 2
+
+
+APPLY = operations.Operation(
+    "lu_apply",
+    results.Solution("x"),
+    shared=1,
+    at_once=lambda lu, pivots, b, operation: at_once.lu_solve(
+        lu, pivots, b, adjoint=operation == SOLVE_ADJOINT
+    ),
+)
+INVERT = operations.Operation(
+    "lu_invert",
+    results.ZeroPadded("a_inv"),
+    shared=1,
+    in_place=True,
+    at_once=lambda lu, pivots, products: at_once.lu_inverse(lu, pivots),
+)
+
+SOLVE_ROWS = operations.Operation(
+    "lu_solve_rows",
+    results.Tiles("x"),
+    by_rows=True,
+    shared=1,
+    at_once=lambda lu, pivots, b, operation: at_once.lu_solve_rows(
+        lu, pivots, b, adjoint=operation == SOLVE_ADJOINT
+    ),
+)
+DIAGONAL = operations.Operation(
+    "lu_diagonal",
+    results.Vector("diagonal"),
+    at_once=lambda lu, m: jnp.diagonal(lu, axis1=-2, axis2=-1),
+)
+ROWS = operations.Operation(
+    "lu_rows", results.Matrix("lu"), in_place=True, at_once=lambda lu, m: lu
+)
+
+OPERATIONS = (APPLY, SOLVE_ROWS, INVERT, DIAGONAL, ROWS)
+
+
+@dataclasses.dataclass(frozen=True)
+class LU(operations.Factor):
+    """An LU factor without its arrays. The last of these are the pivots.
+
+    Attributes:
+        products: the precision of `invert`.
+    """
+
+    products: int
+
+    def apply(self, operation, *arrays):
+        """Applies an ``operation`` of APPLY to the last array."""
+        if layouts.traced(arrays):
+            self.check(APPLY, *arrays)
+        return _Apply(self, operation)(*arrays)
+
+    def invert(self, *arrays):
+        """The inverse of A."""
+        run = functools.partial(self.run, INVERT, products=self.products)
+        return self.differentiable(run, self._invert_rule, arrays)
+
+    def diagonal(self, *arrays):
+        """The diagonal of U."""
+        run = functools.partial(self.run, DIAGONAL, m=self.n)
+        return self.differentiable(lambda *arrays: run(*arrays[:-1]), self._diagonal_rule, arrays)
+
+    def rows(self, *arrays):
+        """L and U of A^T, packed and transposed."""
+        run = functools.partial(self.run, ROWS, m=self.n)
+        return self.differentiable(lambda *arrays: run(*arrays[:-1]), self._rows_rule, arrays)
+
+    def slogdet(self, sign, log_det, *arrays):
+        """(sign, logarithm of the absolute value) of det(A), which ``sign`` and ``log_det`` are."""
+        return self.differentiable(
+            lambda *arrays: arrays[-2:], self._slogdet_rule, (*arrays, sign, log_det)
+        )
+
+    def _diagonal_rule(self, primals, tangents):
+        diagonal = self.diagonal(*primals)
+        lu = hermitian.rows(self.layout, self.rows(*primals))
+        reduced = _reduced(self.layout, lu, primals[-1], tangents[0])
+        return diagonal, diagonal * hermitian.general_diagonal(self.layout, reduced)
+
+    def _rows_rule(self, primals, tangents):
+        layout, lu = self.layout, self.rows(*primals)
+        tangent = packed_tangent(layout, hermitian.rows(layout, lu), primals[-1], tangents[0])
+        return lu, hermitian.laid_out_like(layout, tangent, lu)
+
+    def _invert_rule(self, primals, tangents):
+        inverse = self.invert(*primals)
+        rows = hermitian.rows(self.layout, inverse)
+        half = hermitian.times(self.layout, rows, tangents[0])
+        tangent = -hermitian.times(self.layout, half, rows)
+        return inverse, hermitian.laid_out_like(self.layout, tangent, inverse)
+
+    def _slogdet_rule(self, primals, tangents):
+        """d log(det(A)) = trace(dA A^-1), of which the imaginary part turns the sign."""
+        *factor, sign, log_det = primals
+        trace = hermitian.general_trace(self.layout, _SolveRows(self, SOLVE)(*factor, tangents[0]))
+        values = self.slogdet(sign, log_det, *factor)
+        turned = 1j * trace.imag * values[0] if jnp.iscomplexobj(sign) else jnp.zeros_like(sign)
+
+        def like(tangent, primal):
+            # Inside a shard_map its shape is (1,), and it varies with the right-hand sides beside.
+            tangent = tangent.astype(primal.dtype).reshape(primal.shape)
+            tangent = _compat.vary(tangent, _compat.varying_axes(primal))
+            return layouts.constrain_like(tangent, primal)
+
+        return values, (like(turned, sign), like(trace.real, log_det))
+
+
+def packed_tangent(layout, lu, pivots, a_dot):
+    """The tangent of ``lu``, the F and G of A P^T = F G in one matrix, where G has a unit diagonal.
+    All matrices are by rows."""
+    lower, upper = hermitian.triangles(layout, lu)
+    below, above = hermitian.triangles(layout, _reduced(layout, lu, pivots, a_dot))
+    # `above` has a unit diagonal, by which it gives G itself too.
+    moved = hermitian.times(layout, above, upper) - upper
+    return hermitian.times(layout, lower, below) + moved
+
+
+def _reduced(layout, lu, pivots, a_dot):
+    """F^-1 dA P^T G^-1: its lower triangle is F^-1 dF, and what is above that dG G^-1 (the rule for
+    LU in S. F. Walter and L. Lehmann, "Algorithmic differentiation of linear algebra functions",
+    arXiv:1001.1654)."""
+    n = lu.shape[1]
+    lower, upper = hermitian.triangles(layout, lu)
+    units = 1 / hermitian.general_diagonal(layout, lu)
+    order = jax.lax.linalg.lu_pivots_to_permutation(pivots, n)
+    half = _divided(layout, hermitian.permuted_columns(layout, a_dot, order), upper)
+    unit = hermitian.adjoint(layout, hermitian.scaled(layout, lower, units))
+    reduced = _divided(layout, hermitian.adjoint(layout, half), unit)
+    return hermitian.adjoint(layout, hermitian.scaled(layout, reduced, units.conj()))
+
+
+def _divided(layout, b, u):
+    """B U^-1 of an upper triangular U with a unit diagonal, both by rows."""
+    factor = cholesky_factor.CholeskyFactor.from_upper(
+        hermitian.with_padding(layout, u, u.shape[1]),
+        mesh=layout.mesh,
+        matrix_specs=layout.row_spec,
+    )
+    return factor._divide_rows(b)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Apply(operations.Apply):
+    """APPLY as a linear function of the right-hand sides."""
+
+    of: LU
+    operation: int
+
+    @property
+    def native(self):
+        return operations.OfFactor(self.of, APPLY, (("operation", self.operation),))
+
+    @property
+    def adjoint(self):
+        return dataclasses.replace(self, operation=SOLVE + SOLVE_ADJOINT - self.operation)
+
+    def rule(self, primals, tangents):
+        """The tangent of op(A)^-1 b is op(A)^-1 (db - op(dA) x)."""
+        *factor, b = primals
+        a_dot, b_dot = tangents[0], tangents[-1]
+        x = self(*primals)
+        moved = b_dot
+        if a_dot is not None:
+            solves = self.operation == SOLVE
+            product = hermitian.general_product if solves else hermitian.general_adjoint_product
+            change = -hermitian.of_right_hand_sides(product, self.of.layout, a_dot, x)
+            moved = derivatives.sum_of(b_dot, change)
+        return x, jnp.zeros_like(x) if moved is None else self(*factor, moved)
+
+
+@dataclasses.dataclass(frozen=True)
+class _SolveRows(operations.OfRightHandSides):
+    """SOLVE_ROWS as a linear function of the matrix, which lies by rows."""
+
+    of: LU
+    operation: int
+
+    @property
+    def native(self):
+        return operations.OfFactor(self.of, SOLVE_ROWS, (("operation", self.operation),))
+
+    @property
+    def adjoint(self):
+        return dataclasses.replace(self, operation=SOLVE + SOLVE_ADJOINT - self.operation)
+
+    def rule(self, primals, tangents):
+        """The tangent of B op(A)^-1 is (dB - X op(dA)) op(A)^-1."""
+        *factor, _ = primals
+        a_dot, moved = tangents[0], tangents[-1]
+        x, layout = self(*primals), self.of.layout
+        if a_dot is not None:
+            solves = self.operation == SOLVE
+            product = hermitian.times if solves else hermitian.times_adjoint
+            moved = derivatives.sum_of(moved, -product(layout, x, a_dot))
+        return x, jnp.zeros_like(x) if moved is None else self(*factor, moved)

@@ -1,0 +1,95 @@
+"""Makes a kept LU factor of L and U: the record, and what a rank does."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmg._call import checks, ffi, record, results
+from jaxmg._factors import refinement
+
+
+def _from_packed(call, coordinates, lu):
+    """Brings L and U into the engine's layout, or NaN in their place where the status is -1."""
+    log_det, sign, status = _measure(call.layout, coordinates, lu)
+    lu = jnp.where(status[0] < 0, jnp.nan, lu)
+    tiles, overflow = ffi.call(
+        f"jaxmg_{call.routine.native}", call.layout, call.tile, call.backend,
+        (refinement.after(coordinates, log_det), lu),
+        tuple(result.native(call, lu) for result in call.routine.results[:2]),
+        differing=2, m=lu.shape[1], n=lu.shape[1],
+    )  # fmt: skip
+    return tiles, overflow, log_det, sign, status
+
+
+def _measure(layout, coordinates, lu):
+    """(log(abs(det)), sign, status) of a rank's rows of L U, each of shape (1,)."""
+    rows, n = lu.shape
+    row = coordinates.reshape(2)[0] * rows + jnp.arange(rows)[:, None]
+    diagonal = jnp.take_along_axis(lu, jnp.minimum(row, n - 1), 1)[:, 0]
+    finite = jnp.all(jnp.isfinite(jnp.where(row < n, lu, 0)))[None].astype(lu.dtype)
+    part = jnp.concatenate([diagonal, finite])
+    if layout.ranks > 1:
+        part = refinement.all_gather(part, layout, coordinates)
+    parts = part.reshape(layout.ranks, rows + 1)
+    finite, diagonal = jnp.all(parts[:, rows].real > 0), parts[:, :rows].reshape(-1)[:n]
+    sizes = jnp.abs(diagonal)
+    zero = sizes == 0
+    status = jnp.where(jnp.any(zero), 1 + jnp.argmax(zero), 0)
+    status = jnp.where(finite, status, -1).astype(jnp.int32)
+    sign = jnp.prod(diagonal / jnp.where(zero, 1, sizes).astype(lu.dtype))
+    log_det = jnp.sum(jnp.log(sizes))
+    values = (jnp.where(finite, value, jnp.nan)[None] for value in (log_det, sign))
+    return *values, status[None]
+
+
+FROM_PACKED = record.Routine(
+    name="LUFactor.from_packed",
+    native="lu_tiles",
+    operands=("lu",),
+    triangle=None,
+    native_alone=True,
+    plans=False,
+    results=(
+        results.Tiles("tiles"),
+        results.Overflow("overflow"),
+        results.RealNumber("log_det"),
+        results.Sign("sign"),
+        results.Status(),
+    ),
+    outputs=("tiles", "overflow", "log_det", "sign", "status"),
+    factor="getrf",
+    kernel=_from_packed,
+)
+
+
+def check_pivots(routine, pivots, n):
+    """``pivots`` as int32, where they are (n,) integers; where their values are known, those that
+    pivots have."""
+    if not checks.is_array(pivots) or not jnp.issubdtype(pivots.dtype, jnp.integer):
+        kind = getattr(pivots, "dtype", type(pivots).__name__)
+        raise TypeError(f"{routine}: pivots must be an array of integers; got {kind}")
+    if pivots.shape[-1:] != (n,):
+        raise ValueError(
+            f"{routine}: pivots must have shape ({n},), as lu has order {n}; they have shape "
+            f"{tuple(pivots.shape)}"
+        )
+    if isinstance(pivots, np.ndarray):
+        wrong = (pivots < np.arange(n)) | (pivots >= n)
+        if wrong.any():
+            raise ValueError(
+                f"{routine}: pivots[i] must be at least i and below {n}; pivots"
+                f"{np.argwhere(wrong)[0].tolist()} is {pivots[wrong][0]}"
+            )
+    return jnp.asarray(pivots, jnp.int32)
+
+
+def rule(arguments):
+    """JVP rule: there is none."""
+
+    def derivative(primals, tangents):
+        raise NotImplementedError(
+            f"{FROM_PACKED.name}: lu is being differentiated (jax.grad, jvp, linearize, ...), "
+            "which isn't supported here: differentiate jaxmg.lu_factor, or keep the derivative out "
+            "with jax.lax.stop_gradient"
+        )
+
+    return derivative

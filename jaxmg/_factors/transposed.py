@@ -1,0 +1,41 @@
+"""Operations on a factor that take ``trans``, as those of `scipy.linalg` do."""
+
+import jax.numpy as jnp
+
+from jaxmg._call import checks
+
+_NAMES = {0: "N", 1: "T", 2: "C", "N": "N", "T": "T", "C": "C"}
+
+
+def apply(routine, matrix, parts, factor, b, operations, trans):
+    """An operation with op(M) applied to b.
+
+    Args:
+        matrix: M's name, for errors.
+        parts: function of (routine, factor) that gives the factor without its arrays, which applies
+            operations, and the arrays.
+        operations: the operations for "N" and "C". That with the transpose is made of the latter.
+        trans: which of them: 0 or "N", 1 or "T", 2 or "C".
+    """
+    how = name(trans)
+    if how is None:
+        raise ValueError(
+            f"{routine}: trans must be 0 or 'N' ({matrix}), 1 or 'T' (its transpose), or 2 or 'C' "
+            f"(its conjugate transpose); got {trans!r}"
+        )
+    if how == "T" and jnp.issubdtype(factor.dtype, jnp.complexfloating):
+        checks.array(routine, "b", b, checks.ALL)  # M^T b = conj(M^H conj(b))
+        x = apply(routine, matrix, parts, factor, jnp.conj(b), operations, "C")
+        return jnp.conj(x)
+    static, arrays = parts(routine, factor)
+    return static.apply(operations["C" if how == "T" else how], *arrays, b)
+
+
+def name(trans):
+    """ "N", "T" or "C"; None for anything that isn't one of SciPy's names for it."""
+    if not isinstance(trans, str):
+        try:
+            trans = checks.index(trans)
+        except TypeError:
+            return None
+    return _NAMES.get(trans)

@@ -124,14 +124,16 @@ struct Tuning {
   int64_t inverse_order = 0;
   // The orders from which several ranks share an eigenproblem instead of leaving it to one of them
   // (0: never): for real dtypes with eigenvectors, for real ones without, and for complex ones.
-  // stages_alone is the order from which a single rank uses the engine's stages instead of the
-  // device's own solver.
+  // stages_alone, and stages_alone_values without eigenvectors, are the orders from which a single
+  // rank uses the engine's stages instead of the device's own solver.
   int64_t spread_eigen = 0;
   int64_t spread_values = 0;
   int64_t spread_complex = 0;
   int64_t stages_alone = 0;
+  int64_t stages_alone_values = 0;
   void ShareEigenproblemsFrom(int64_t order) {
-    spread_eigen = spread_values = spread_complex = stages_alone = order;
+    spread_eigen = spread_values = spread_complex = order;
+    stages_alone = stages_alone_values = order;
   }
   // The subdiagonals of the intermediate band matrix, and those for complex128.
   int64_t band_width = 32;

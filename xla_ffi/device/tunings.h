@@ -63,7 +63,8 @@ inline Tuning CudaTuning() {
   tuning.spread_eigen = 5120;
   tuning.spread_values = 4608;
   tuning.spread_complex = 4096;
-  tuning.stages_alone = 6144;
+  tuning.stages_alone = 5120;
+  tuning.stages_alone_values = 4096;
   ChooseEigensolver(&tuning);
   return tuning;
 }

@@ -12,7 +12,8 @@ namespace {
 template <typename T>
 bool Spreads(const Sizes& sizes, bool vectors, const Ranks& ranks) {
   const Tuning& tuning = ranks.tuning;
-  const int64_t from = ranks.size == 1 ? tuning.stages_alone
+  const int64_t alone = vectors ? tuning.stages_alone : tuning.stages_alone_values;
+  const int64_t from = ranks.size == 1 ? alone
                        : kIsComplex<T> ? tuning.spread_complex
                        : vectors       ? tuning.spread_eigen
                                        : tuning.spread_values;

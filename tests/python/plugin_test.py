@@ -151,8 +151,8 @@ def test_handlers_are_the_plugins():
 def test_auto_takes_what_a_device_has_memory_for(monkeypatch, backend, n, memory, chosen):
     monkeypatch.setattr(checks, "BACKENDS", ("auto", "gathers", "spreads"))
 
-    def plan(routine, name, dtype, n, rows, ranks, *others, products):
-        bytes_ = [(10 * n - 2 * rows) * n * 8, 0] if name == "gathers" else []
+    def plan(routine, name, dtype, m, n, block, ranks, *others, products):
+        bytes_ = [(10 * n - 2 * block) * n * 8, 0] if name == "gathers" else []
         return {"bytes": bytes_, "solver": 1}
 
     plugin = types.SimpleNamespace(backends=lambda routine: ["gathers", "spreads"], plan=plan)

@@ -163,6 +163,13 @@ void Getrf(int* m, int* n, T* a, int* lda, int* pivots, int* info) {
 template <typename T>
 void Trtri(char* uplo, char* diag, int* n, T* a, int* lda, int* info) {
   *info = 0;
+  // A singular triangle stays as it is, as with LAPACK.
+  for (int j = 0; j < *n && *diag != 'U'; ++j) {
+    if (a[j * *lda + j] == T(0)) {
+      *info = j + 1;
+      return;
+    }
+  }
   // As LAPACK, of lower ones from the last column on, of upper ones from the first: inverse * A is
   // the identity to rounding.
   const bool lower = *uplo == 'L';

@@ -111,6 +111,9 @@ def test_singular(dtype):
     assert status == info and not np.isfinite(inverse).all()
     factor = jaxmg.lu_factor(a, 2, mesh)
     assert factor.status == info and factor.det() == 0
+    # By LAPACK, whose trtri leaves a singular triangle as it is.
+    alone = jaxmg.getri(matrix, mesh=cases.line(1))
+    assert not np.isfinite(alone).all()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -85,7 +85,7 @@ class Blas {
                        int32_t* info) = 0;
   // Computes the inverse of a triangular tile A, which it may not overlap, with zeros in the other
   // triangle, and ones on the diagonal if A is unit. inverse * A is the identity up to rounding, as
-  // with LAPACK; A * inverse need not be.
+  // with LAPACK; A * inverse need not be. If A is singular, the inverse has infinities or NaN.
   Status Trtri(Stream stream, int64_t n, const T* a, int64_t lda, T* inverse, int64_t ld,
                Triangle triangle = {}) {
     return DoTrtri(stream, triangle, n, a, lda, inverse, ld);

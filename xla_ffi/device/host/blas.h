@@ -362,7 +362,7 @@ class HostBlas : public Blas<T> {
     return Triangular(HostLapack<T>().trmm, "trmm", side, op, triangle, m, n, a, lda, b, ldb);
   }
 
-  Status DoTrtri(Stream, Triangle triangle, int64_t n, const T* a, int64_t lda, T* inverse,
+  Status DoTrtri(Stream stream, Triangle triangle, int64_t n, const T* a, int64_t lda, T* inverse,
                  int64_t ld) override {
     if (n == 0) return Status::Ok();
     char uplo = Letter(triangle.uplo), diag = Letter(triangle.diag);
@@ -378,7 +378,13 @@ class HostBlas : public Blas<T> {
     }
     int info = 0;
     HostLapack<T>().trtri(&uplo, &diag, ints[0], inverse, ints[1], &info);
-    return Status::Ok();
+    if (info == 0) return Status::Ok();
+    // LAPACK leaves a singular triangle as it is. Substitution divides by its zeros.
+    for (int64_t j = 0; j < n; ++j) {
+      std::fill_n(inverse + j * ld, n, T(0));
+      inverse[j * ld + j] = 1;
+    }
+    return this->Trsm(stream, Side::kRight, Op::kNone, n, n, a, lda, inverse, ld, triangle);
   }
 
  private:

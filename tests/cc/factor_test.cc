@@ -1,5 +1,5 @@
-// The Cholesky factor as a value: one factorization, then every operation on the factor, on the host
-// and on devices with streams.
+// The Cholesky factor as a value: one factorization, then every operation on the factor, on the
+// host and on devices with streams.
 #include "xla_ffi/engine/cholesky/factor.h"
 
 #include <algorithm>

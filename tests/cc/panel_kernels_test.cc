@@ -284,6 +284,8 @@ void CheckRegisters() {
   check({2 * most - 5, 3, 3});
   for (const Kind kind :
        {Kind::kZeroColumns, Kind::kSameColumns, Kind::kSmallRest, Kind::kRealDiagonal}) {
+    // The kernel for complex128 isn't used for this reason (device/cuda/panel.cc).
+    if (kind == Kind::kSmallRest && sizeof(T) == 2 * sizeof(double)) continue;
     check({50, 6, 3, kind});
     check({3, 6, 1, kind});
   }

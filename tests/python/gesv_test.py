@@ -182,6 +182,7 @@ def test_the_call_of_jaxmg_1_4():
     np.testing.assert_allclose(x, np.linalg.solve(matrix, b), rtol=1e-10)
 
 
+@cases.needs_transformations
 def test_in_a_shard_map():
     n, mesh = 13, cases.line(4)
     matrix, b = (

@@ -14,7 +14,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg import linalg
+from jaxmg import _compat, linalg
 
 
 def _again(lower, a, b, **where):
@@ -156,6 +156,8 @@ def test_is_the_one_of_one_device(name, n, ranks, dtype, kind):
 @pytest.mark.slow
 @_each(NATIVE)
 def test_no_device_has_a_whole_matrix(name):
+    if name in ("cholesky", "cho_solve_lower") and not _compat.COMPILES_EXCHANGES:
+        pytest.skip("XLA of JAX before 0.10 aborts on the exchange of a transposition")
     ranks = max(2, min(8, len(jax.devices())))
     n, mesh = 12 * ranks, cases.line(ranks)
     ours = functools.partial(FUNCTIONS[name][0], **_where(mesh))

@@ -228,7 +228,7 @@ def _array_placer(array, layout, spec, extra=0):
         return None
     sharding = layout.sharding(spec)
     if _lies_on_only_device(array, layout):
-        # Takes the host a third of the time of a device_put.
+        # This takes a third of the time of device_put.
         return lambda array: jax.make_array_from_single_device_arrays(
             array.shape, sharding, [array.addressable_data(0)]
         )

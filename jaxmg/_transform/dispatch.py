@@ -26,8 +26,8 @@ def call(routine, arrays, arguments, rule, check=False, pack=batched_calls.resul
 def _plan(arrays, routine, rule, check, pack, *values):
     """The function of arrays like these that `call` runs with the `Arguments` of these values.
 
-    An eager call with cached plan runs little of this package. That counts: what runs only once
-    between two solves is not in the processor's caches, and takes the host four times as long.
+    The plan is cached, so that a later eager call executes little of this package's Python. A
+    solve evicts Python's code from the processor's caches, and makes it four times as slow.
     """
     arguments = Arguments(*values)
     caller = arguments.caller

@@ -123,14 +123,16 @@ def lu_factor(a):
 
 def _lu(a):
     """(LU of the transposed matrix, transposed; its pivots; the logarithm and the sign of det(A),
-    where that is 0 or not a number)"""
+    where that is 0 or A isn't finite)"""
     lu, pivots, _ = jax.lax.linalg.lu(jnp.swapaxes(a, -1, -2))
     diagonal = jnp.diagonal(lu, axis1=-2, axis2=-1)
     sizes = jnp.abs(diagonal)
     units = diagonal / jnp.where(sizes == 0, 1, sizes).astype(a.dtype)
     sign = jnp.prod(units, axis=-1) * parity(pivots).astype(a.dtype)
     log_det = jnp.log(sizes).sum(axis=-1)
-    return jnp.swapaxes(lu, -1, -2), pivots, log_det, sign, ~jnp.isfinite(log_det)
+    # A diagonal of U may be finite where A isn't: cuSOLVER's search for a pivot passes over NaN.
+    good = jnp.isfinite(log_det) & jnp.isfinite(a).all(axis=(-2, -1))
+    return jnp.swapaxes(lu, -1, -2), pivots, log_det, sign, ~good
 
 
 def parity(pivots):

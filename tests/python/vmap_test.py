@@ -409,6 +409,15 @@ def test_a_factor_at_once_reads_the_upper_triangle(below):
     _check(log_det, np.linalg.slogdet(a)[1], "complex128")
 
 
+def test_lu_at_once_marks_what_is_not_finite(monkeypatch):
+    """Also where the diagonal of U is finite, as cuSOLVER's may be."""
+    lu = jax.lax.linalg.lu
+    monkeypatch.setattr(jax.lax.linalg, "lu", lambda a: lu(jnp.nan_to_num(a)))
+    a = np.stack([np.eye(3)] * 3)
+    a[1, 0, 2] = np.nan
+    assert [bool(x) for x in at_once.gesv(a, np.ones((3, 3)))[1]] == [False, True, False]
+
+
 def test_large_matrices_are_taken_one_after_the_other(monkeypatch):
     a, b = _batch("float64")
     solve = jax.vmap(lambda a, b: jaxmg.potrs(a, b, 2, cases.line(1)))

@@ -1,6 +1,6 @@
-// The host as a device whose streams are threads: work is done later, streams run beside each
-// other, and events order them, as on a GPU. An algorithm that forgets to wait for something
-// computes wrong numbers here now and then, and ThreadSanitizer sees it every time.
+// AsyncDevice: the host as a device whose streams are threads. Work is enqueued, streams run
+// concurrently, and events order them, as on a GPU. An algorithm with a missing wait sometimes
+// computes wrong numbers on it, and ThreadSanitizer reports the race every time.
 #ifndef JAXMG_TESTS_CC_ASYNC_DEVICE_H_
 #define JAXMG_TESTS_CC_ASYNC_DEVICE_H_
 
@@ -98,7 +98,7 @@ class AsyncStatus : public StatusKernels {
   StatusKernels& real_;
 };
 
-// Memory stays until the device goes, as XLA's does until a handler has returned.
+// Memory lives as long as the device, as XLA's scratch memory lives until a handler returns.
 class AsyncDevice : public Device {
  public:
   AsyncDevice(std::unique_ptr<Device> real, const Tuning& tuning)

@@ -17,7 +17,7 @@
 
 namespace jaxmg::testing {
 
-// Set once by a stream, waited for by others.
+// A flag that one stream sets once and others wait for.
 class Signal {
  public:
   void Set() {
@@ -40,13 +40,14 @@ class Signal {
   bool set_ = false;
 };
 
-// Stands for the last Record, as CUDA's events do; never recorded, it holds nobody up.
+// An event: stands for its last Record, as in CUDA. Waiting for one that was never recorded
+// returns.
 class AsyncEvent : public Event {
  public:
   std::shared_ptr<Signal> signal;
 };
 
-// A thread that does what it is given, in order, each at a time of its own choice.
+// A thread that runs its tasks in order, each after a random delay.
 class Worker {
  public:
   explicit Worker(unsigned seed) : random_(seed), thread_([this] { Run(); }) {}
@@ -93,7 +94,7 @@ class Worker {
   std::deque<std::function<Status()>> queue_;
   Status failure_;
   std::minstd_rand random_;
-  std::thread thread_;  // the last: it uses the others
+  std::thread thread_;  // last, because the thread uses the other members
 };
 
 using Workers = std::array<std::unique_ptr<Worker>, kNumStreams>;

@@ -1,4 +1,4 @@
-// Bands, what becomes of them on ranks, and whether it is right.
+// Band matrices, their reduction on ranks, and checks of the result.
 #ifndef JAXMG_TESTS_CC_CHASE_PROBLEM_H_
 #define JAXMG_TESTS_CC_CHASE_PROBLEM_H_
 
@@ -22,7 +22,7 @@ namespace jaxmg::testing {
 struct ChaseCase {
   int64_t n, b, group;
   int ranks;
-  int64_t bundle = 1;  // at least so many sweeps
+  int64_t bundle = 1;  // the least number of sweeps
 };
 
 inline std::string Describe(const ChaseCase& c) {
@@ -39,7 +39,7 @@ struct BandMatrix {
     a[i + j * n] = i == j ? T(std::real(value)) : value;
     if (i != j) a[j + i * n] = Conj(value);
   }
-  // f(i, j) where i >= j.
+  // Sets the elements with i >= j to f(i, j).
   template <typename F>
   static BandMatrix Of(const ChaseCase& c, const F& f) {
     BandMatrix matrix(c.n, c.b);
@@ -66,7 +66,7 @@ struct BandMatrix {
   std::vector<T> a;
 };
 
-// What ranks have after a chase and the way back.
+// The results of a chase and of the products with Q on all ranks.
 template <typename T>
 struct Chased {
   std::vector<std::vector<Real<T>>> d, e;
@@ -83,7 +83,7 @@ Chased<T> Run(const ChaseCase& c, const BandMatrix<T>& matrix, bool vectors = tr
   chased.d.assign(c.ranks, std::vector<Real<T>>(n));
   chased.e.assign(c.ranks, std::vector<Real<T>>(std::max<int64_t>(n - 1, 0)));
   chased.q.assign(n * n, T(0));
-  // No more than was asked for, and NaN where nothing is expected to be.
+  // Workspace of exactly the required size, and NaN in memory that must not be read.
   std::vector<std::vector<T>> bundles, chase_space, apply_space, z;
   auto first = [&](int rank) { return std::min(rank * block, n); };
   for (int rank = 0; rank < c.ranks; ++rank) {
@@ -121,11 +121,11 @@ Chased<T> Run(const ChaseCase& c, const BandMatrix<T>& matrix, bool vectors = tr
   return chased;
 }
 
-// A number as the tests compute with it: beyond what is tested where there is such a dtype.
+// The dtype in which the tests compute: wider than the tested one if there is such a dtype.
 template <typename T>
 using Wide = std::conditional_t<kIsComplex<T>, std::complex<double>, double>;
 
-// The Frobenius norm of numbers of any size.
+// The Frobenius norm, without overflow or underflow.
 template <typename W>
 double Norm(const std::vector<W>& x) {
   double largest = 0, sum = 0;

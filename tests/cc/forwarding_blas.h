@@ -1,5 +1,6 @@
-// A Blas whose every operation is one of another Blas, run by Run: what changes how, when or
-// whether they run says so once. Operations come with the memory that they read and write.
+// ForwardingBlas: a Blas that runs every operation of another Blas through Run. Subclasses override
+// Run alone to change how, when or whether operations run. Run also receives the memory that an
+// operation reads and writes.
 #ifndef JAXMG_TESTS_CC_FORWARDING_BLAS_H_
 #define JAXMG_TESTS_CC_FORWARDING_BLAS_H_
 
@@ -59,7 +60,7 @@ class ForwardingBlas : public Blas<T> {
   }
   Status Scale(Stream s, bool lower, bool divide, int64_t m, int64_t n, const R* left,
                const R* right, T* a, int64_t lda) override {
-    // What it reads is as long as x, or as what is null: nothing.
+    // The operation reads as many elements as x has; a null pointer is not read.
     return Run(
         s, "scale",
         {Recorder::Read(left, 1, left != nullptr ? m : 0, 1),
@@ -144,7 +145,7 @@ class ForwardingBlas : public Blas<T> {
                Values(), [=] { return real_.Trtri(s, n, a, lda, inverse, ld, triangle); });
   }
 
-  // Runs `work`, which is the operation `name` of the other Blas with these scalars, or doesn't.
+  // Runs `work`, the operation `name` of the other Blas with these scalars, or skips it.
   virtual Status Run(Stream stream, const char* name, std::vector<MemoryAccess> accesses,
                      const std::string& scalars, std::function<Status()> work) = 0;
 

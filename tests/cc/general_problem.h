@@ -1,5 +1,5 @@
-// What tests of routines on general matrices share: a matrix whose rows lie on ranks, devices with
-// another tuning, and errors.
+// Shared by the tests of routines on general matrices: a matrix whose rows lie on ranks, devices
+// with other tunings, and error measures.
 #ifndef JAXMG_TESTS_CC_GENERAL_PROBLEM_H_
 #define JAXMG_TESTS_CC_GENERAL_PROBLEM_H_
 
@@ -16,7 +16,7 @@
 
 namespace jaxmg::testing {
 
-// The host with another device's tuning, which keeps the host's device alive.
+// The host with another tuning. Owns the host's device.
 class HostLike : public Tuned {
  public:
   explicit HostLike(const Tuning& tuning) : HostLike(NewHostDevice(), tuning) {}
@@ -43,7 +43,7 @@ struct GeneralProblem {
       std::copy_n(&a[i * n], n, &blocks[i / block][i % block * n]);
     }
   }
-  // The rows that the blocks hold.
+  // Returns the rows of the blocks without padding.
   std::vector<T> Rows() const {
     std::vector<T> rows(m * n);
     for (int64_t i = 0; i < m; ++i) {
@@ -101,7 +101,7 @@ Real<T> BackwardError(Op op, int64_t n, const std::vector<T>& a, const std::vect
     Real<T> residual = 0, size = 0;
     for (int64_t i = 0; i < n; ++i) {
       const Real<T> error = std::abs(back[i * count + r] - b[i * count + r]);
-      residual = error <= residual ? residual : error;  // NaN too
+      residual = error <= residual ? residual : error;  // keeps NaN too
       size += std::abs(x[i * count + r]);
     }
     const Real<T> ratio = residual / (kEps<T> * largest * size);

@@ -1,5 +1,5 @@
-// What the tests of the engine share: matrices whose rows lie on ranks, devices that differ from
-// the host in something.
+// Shared by the tests of the engine: matrices whose rows lie on ranks, and devices that differ from
+// the host in one property.
 #ifndef JAXMG_TESTS_CC_PROBLEM_H_
 #define JAXMG_TESTS_CC_PROBLEM_H_
 
@@ -42,8 +42,8 @@ T NaN() {
   return T(std::numeric_limits<Real<T>>::quiet_NaN());
 }
 
-// An n x n Hermitian matrix, row-major, and its blocks of rows with NaN wherever no routine may
-// look: below the diagonal and in the padding.
+// An n x n Hermitian matrix, row-major, and its blocks of rows, with NaN in all elements that no
+// routine may read: below the diagonal and in the padding.
 template <typename T>
 struct Problem {
   explicit Problem(const Case& c, bool definite = true)
@@ -85,7 +85,7 @@ struct Problem {
   std::vector<std::vector<T>> blocks;
 };
 
-// Another device, of which subclasses change something.
+// Forwards to another device; subclasses override single functions.
 class Wrapped : public Device {
  public:
   explicit Wrapped(Device& real) : real_(real) { OfferAllOf(real); }
@@ -120,7 +120,7 @@ class NoMemory : public Wrapped {
   }
 };
 
-// The host with another device's tuning.
+// The host with another tuning.
 class Tuned : public Wrapped {
  public:
   Tuned(Device& real, const Tuning& tuning) : Wrapped(real), tuning_(tuning) {}
@@ -130,7 +130,7 @@ class Tuned : public Wrapped {
   const Tuning tuning_;
 };
 
-// Products whose factors are rounded to TF32; everything else is refused.
+// Computes products with factors rounded to TF32; fails for every other operation.
 template <typename T>
 class Tf32Products : public ForwardingBlas<T> {
   using R = Real<T>;
@@ -157,7 +157,7 @@ class Tf32Products : public ForwardingBlas<T> {
   }
 
  private:
-  // A copy of m x n elements as they lie, with 10 bits behind the binary point.
+  // Copies m x n elements, rounded to 10 bits behind the binary point.
   static std::vector<T> Rounded(int64_t m, int64_t n, const T* a, int64_t lda) {
     std::vector<T> copy(lda * n);
     for (int64_t j = 0; j < n; ++j) {
@@ -175,7 +175,7 @@ class Tf32Products : public ForwardingBlas<T> {
   }
 };
 
-// A device that has TF32.
+// A device with TF32 products.
 class WithTf32 : public Tuned {
  public:
   WithTf32(Device& real, const Tuning& tuning)
@@ -199,7 +199,7 @@ class WithTf32 : public Tuned {
   Tf32Products<std::complex<float>> complex_;
 };
 
-// As GPUs are: panels out of place, in pieces, along a chain.
+// The tuning of a GPU: panels out of place, in pieces, sent along a chain.
 Tuning LikeGpu(int64_t update_depth = 9) {
   Tuning tuning;
   tuning.panel_block = 3;
@@ -213,7 +213,7 @@ Tuning LikeGpu(int64_t update_depth = 9) {
 template <typename T>
 constexpr Real<T> kEps = std::numeric_limits<Real<T>>::epsilon();
 
-// Of these elements.
+// The matrix with these elements.
 template <typename T>
 Problem<T> Of(int64_t n, int ranks, const std::function<T(int64_t, int64_t)>& element) {
   Problem<T> problem({n, ranks, 0});

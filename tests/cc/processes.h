@@ -1,5 +1,5 @@
-// Runs a part of a test in several processes, which are forked from this one and connected with
-// each other as the processes of a job are. This one has to have no threads then.
+// Runs a part of a test in several processes, which are forked from this one and connected to each
+// other like the processes of a job. This process must not have other threads.
 #ifndef JAXMG_TESTS_CC_PROCESSES_H_
 #define JAXMG_TESTS_CC_PROCESSES_H_
 
@@ -33,13 +33,13 @@ struct JobOptions {
   Transport transport = Transport::kAuto;
   Seconds peer_timeout = std::chrono::seconds(20);
   int first = 0;  // the index of the first process
-  // For what one process may be: another version, another job.
+  // Makes one process differ from the others: another version, another job.
   std::function<void(int process, JobOptions*)> change = nullptr;
-  // Runs when a process has the others' addresses, and before it tells its hub.
+  // Called when a process has the addresses of the others, before it passes them to its hub.
   std::function<void(int process, std::map<int, std::string>*)> before = nullptr;
 };
 
-// What is written in full or not at all; a process whose parent has gone ends by SIGPIPE.
+// Writes all bytes or fails. A process whose parent has ended is ended by SIGPIPE.
 inline void WriteText(int fd, const std::string& text) {
   const uint32_t size = static_cast<uint32_t>(text.size());
   std::string all(reinterpret_cast<const char*>(&size), sizeof(size));
@@ -70,12 +70,12 @@ inline bool ReadText(int fd, std::string* text, int ms) {
   return ReadBytes(fd, text->data(), size, ms);
 }
 
-// Each process's part; what it returns comes back to the test.
+// The part of each process; the test receives the text that it returns.
 using Part = std::function<std::string(int process)>;
 
-// The texts that the parts return, empty where a process ended before. Processes that are not
-// through within a minute are killed, and fail the test unless their index is in `lost`; so are
-// those of `lost` once the others are through.
+// Returns the texts of all parts, empty for a process that ended before it returned. A process that
+// takes longer than a minute is killed and fails the test unless its index is in `lost`. Processes
+// in `lost` are killed when the others have ended.
 inline std::vector<std::string> RunProcesses(int count, const Part& part,
                                              const JobOptions& options = {},
                                              const std::vector<int>& lost = {}) {
@@ -122,7 +122,7 @@ inline std::vector<std::string> RunProcesses(int count, const Part& part,
       EXPECT(connected.ok()) << connected.message();
       const std::string result = part(process);
       WriteText(up[1], result);
-      // Others may still read what was sent; nobody waits for this process's static objects.
+      // Others may still read data that was sent; the destructors of static objects are not run.
       std::string go;
       ReadText(down[0], &go, 60000);
       std::_Exit(Failures() == before ? 0 : 1);
@@ -164,7 +164,7 @@ inline std::vector<std::string> RunProcesses(int count, const Part& part,
   return results;
 }
 
-// A call of ranks that are dealt to processes, as a handler's instantiate stage makes it.
+// A call whose ranks are distributed over processes, as a handler's instantiate stage creates it.
 inline std::shared_ptr<const SharedCallSite> SiteOn(int ranks, const std::vector<int>& processes,
                                                     const std::string& text = "potrs (n 8)") {
   return NewSharedCallSite(text.substr(0, text.find(' ')), text, ranks, processes);
@@ -175,15 +175,15 @@ struct RankOutcome {
   Status status;
 };
 
-// What the ranks of a process work on.
+// The devices of the ranks of a process.
 struct Devices {
   std::function<std::unique_ptr<Device>()> make = NewSharingHostDevice;
-  bool on_host = true;  // blocks pass through sockets from where they lie
-  bool many = false;    // each rank has its own
-  int64_t ordinal = 0;  // of the device of all ranks, where not each has its own
+  bool on_host = true;  // sockets send blocks directly from their memory
+  bool many = false;    // each rank has a device of its own
+  int64_t ordinal = 0;  // of the common device, unless `many`
 };
 
-// The ranks of this process in a call, each on a thread, as the handlers run them.
+// Runs the ranks of this process in a call, each on a thread, as the handlers do.
 inline std::vector<RankOutcome> RunRanksHere(const std::shared_ptr<const SharedCallSite>& site,
                                              int64_t run, const RankProgram& program,
                                              Seconds limit = kPatience,
@@ -210,7 +210,7 @@ inline std::vector<RankOutcome> RunRanksHere(const std::shared_ptr<const SharedC
       outcome.status = RunInGroup(group, outcome.rank, device.get(), {kPatience},
                                   [&](Communicator& comm) -> Status {
                                     const Status done = program({*device, comm});
-                                    // Of what was enqueued, where that is not done at once.
+                                    // The error of enqueued work, if work is enqueued.
                                     const Status finished = device->Synchronize();
                                     return done.ok() ? finished : done;
                                   });
@@ -242,7 +242,8 @@ inline int Threads() {
   return count;
 }
 
-// Groups go with the last thread of their ranks, soon after these are done.
+// Waits up to two seconds for a condition. The last thread of its ranks destroys a group, shortly
+// after the others are done.
 template <typename Condition>
 bool Soon(const Condition& condition) {
   for (int i = 0; i < 200; ++i) {
@@ -252,12 +253,12 @@ bool Soon(const Condition& condition) {
   return false;
 }
 
-// What others have sent for calls is for none that is under way, nor waits for one.
+// Returns whether no call is running and no received data waits for one.
 inline bool NoCallIsLeft() {
   return Soon([] { return Hub::Instance().calls() == 0; });
 }
 
-// Nor does anybody wait for this process to come to a call.
+// Returns whether, in addition, no other process waits for this one in a call.
 inline bool NothingIsLeft() {
   return Soon([] { return Hub::Instance().calls() == 0 && CountOpenSharedRendezvous() == 0; });
 }

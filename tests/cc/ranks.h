@@ -21,11 +21,11 @@ using DeviceMaker = std::function<std::unique_ptr<Device>(int rank)>;
 
 inline std::unique_ptr<Device> OnHost(int) { return NewHostDevice(); }
 
-// How long a rank waits for another one where no test is about that.
+// The time limit of a wait for another rank in tests that are not about time limits.
 constexpr std::chrono::seconds kPatience{30};
 
-// The Status that each rank returned, or the error of what it had enqueued. Ranks that lost their
-// patience end the program: hundreds of cases may follow in which they wait as long.
+// Returns the Status of each rank's program, or the error of its enqueued work. If ranks exceed
+// `limit` the test program ends, because hundreds of later cases might wait as long.
 inline std::vector<Status> RunRanks(int ranks, const RankProgram& program,
                                     std::chrono::duration<double> limit = kPatience,
                                     const DeviceMaker& make = OnHost) {

@@ -6,8 +6,8 @@
 namespace jaxmg {
 
 template <typename T>
-Precision ChosenPrecision(Precision asked, int64_t n, const Tuning& tuning) {
-  if (asked != Precision::kChosen) return asked;
+Precision ChosenPrecision(Precision requested, int64_t n, const Tuning& tuning) {
+  if (requested != Precision::kChosen) return requested;
   const bool parts = tuning.parts_order > 0 && n >= OrderOf<T>(tuning.parts_order);
   return parts ? Precision::kF16x3 : Precision::kHighest;
 }

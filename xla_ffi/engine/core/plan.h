@@ -39,7 +39,7 @@ int64_t OrderOf(int64_t real) {
 
 // Resolves kChosen to the precision for a matrix of order n; returns any other precision unchanged.
 template <typename T>
-Precision ChosenPrecision(Precision asked, int64_t n, const Tuning& tuning);
+Precision ChosenPrecision(Precision requested, int64_t n, const Tuning& tuning);
 
 // Bytes that products with a matrix of `rows` rows and the columns of a rank's tiles split into
 // parts, where they are split one by one.

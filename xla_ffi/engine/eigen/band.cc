@@ -10,20 +10,20 @@
 namespace jaxmg {
 namespace {
 
-// Panels that are applied at once have this many columns together, where they fit: deeper products.
+// The number of columns of panels that are applied together if they fit, for deeper products.
 constexpr int64_t kAppliedColumns = 128;
 
 constexpr Triangle kUpper = {Uplo::kUpper};
 
-// What a rank has of columns that are packed side by side, and where they are in the whole: runs of
-// tiles of equal width, at equal distances.
+// Columns of a rank that are packed side by side, and their positions in the whole matrix: a run of
+// tiles of equal width at equal distances.
 struct TileRun {
-  int64_t tile;    // its first
-  int64_t packed;  // columns before it
-  int64_t offset;  // of its first tile in the whole
+  int64_t tile;    // the first tile
+  int64_t packed;  // packed columns before the run
+  int64_t offset;  // of the first tile in the whole matrix
   int64_t width, stride, count;
 
-  // Its columns, of `height` elements each: a tile is a column of the block.
+  // The run's columns, of `height` elements each: a tile is a column of the block.
   template <typename T>
   Bytes2D Packed(const T* columns, int64_t height) const {
     return Block(columns + packed * height, width * height, width * height, count);
@@ -34,7 +34,7 @@ struct TileRun {
   }
 };
 
-// Calls f(run) for the tiles of a rank from position `first` on.
+// Calls f(run) for the runs of a rank's tiles from position `first` on.
 template <typename F>
 void ForTileRuns(const Tiles& tiles, int rank, int64_t first, const F& f) {
   const int64_t end = tiles.nonempty(), step = tiles.ranks();
@@ -52,9 +52,9 @@ void ForTileRuns(const Tiles& tiles, int rank, int64_t first, const F& f) {
   }
 }
 
-// The panel of tile column k. What comes behind the tile has `trailing` rows and columns from
-// `behind` on; the panel's own rows begin at `top`, which is further down where the tile is
-// narrower than the band: V has zeros there.
+// The panel of tile column k. The trailing matrix has `trailing` rows and columns and begins at
+// `behind`. The panel's own rows begin at `top`, which is further down if the tile is narrower than
+// the band; V has zeros between.
 struct Panel {
   Panel(const Tiles& tiles, int64_t k)
       : k(k),
@@ -71,7 +71,7 @@ struct Panel {
   const int64_t begin, width, behind, trailing, top, rows, reflectors;
 };
 
-// Rows of Y come from the other ranks by these in turn, a few at the same time.
+// The streams that receive rows of Y from the other ranks in turn, a few at the same time.
 constexpr std::array<Stream, 3> kReceiving = {Stream::kCopy, Stream::kNext, Stream::kSide};
 
 template <typename T>
@@ -111,7 +111,7 @@ class BandReduction {
     return b * (6 * n + 2 * b) + own * (4 * b + BandRows(tiles));
   }
 
-  // The next panel is factored and sent, on kPanel, while kMain updates what is behind it.
+  // kPanel factors and sends the next panel while kMain updates the columns behind it.
   Status Run(T* band) {
     flow_.Fork();
     const Panel first(tiles_, 0);
@@ -137,7 +137,7 @@ class BandReduction {
  private:
   bool Mine(const Panel& panel) const { return panel.owner == rank_; }
 
-  // What passes from a panel's owner to all: V^H, r x trailing, and T behind it.
+  // Elements of the message from a panel's owner to all: V^H, r x trailing, followed by T.
   T* FactorIn(const Panel& panel) const { return message_ + panel.trailing * panel.reflectors; }
   Bytes2D Message(const Panel& panel) const {
     const int64_t r = panel.reflectors;
@@ -150,7 +150,7 @@ class BandReduction {
   int64_t FirstBehind(int64_t k) const { return tiles_.slots_before(rank_, k + 1); }
   int64_t EndOfSlots() const { return tiles_.slots_before(rank_, tiles_.nonempty()); }
 
-  // The columns in them: f(columns, elements, packed columns before).
+  // Calls f(columns, elements, packed columns before) for the columns in these slots.
   template <typename F>
   void ForOwnBehind(int64_t k, const F& f) const {
     int64_t packed = 0;
@@ -160,9 +160,9 @@ class BandReduction {
     });
   }
 
-  // Whether a rank that is alone updates the rows from each block's own columns on, and no others.
+  // Whether a single rank updates only the rows from each block's own columns on.
   bool triangular() const { return alone_ && block_ > 0; }
-  // Calls f(begin, columns) for the blocks of columns from `first` on, which end at multiples of
+  // Calls f(begin, columns) for the blocks of columns from `first` on. Blocks end at multiples of
   // block_.
   template <typename F>
   void ForBlocks(int64_t first, const F& f) const {
@@ -194,8 +194,8 @@ class BandReduction {
     on.Broadcast(panel.owner, Message(panel));
   }
 
-  // Of a panel that is there: its part of the band, T, and V^H where updates read it, for which the
-  // one before has to be over. Nothing that Multiply waits for.
+  // Copies a received panel: its part of the band, T, and V^H to the stack that updates read, after
+  // the previous update. Multiply does not wait for these copies.
   void Keep(const Panel& panel) {
     const int64_t r = panel.reflectors;
     Step<T> on(flow_, Stream::kPanel);
@@ -210,7 +210,7 @@ class BandReduction {
     on.Copy(Block(stack_ + r, 3 * r, r, panel.trailing), Block(message_, r, r, panel.trailing));
   }
 
-  // Y^H = V^H M, each rank its columns: as Y = M^H V, which BLAS makes faster.
+  // Y^H = V^H M for the rank's columns, computed as Y = M^H V, which is faster in BLAS.
   void Multiply(const Panel& panel) {
     const int64_t r = panel.reflectors;
     if (triangular()) return MultiplyTriangle(panel);
@@ -241,13 +241,13 @@ class BandReduction {
     }
   }
 
-  // The same of what is valid alone: a block's columns from its diagonal on are also the rows of M
-  // that lie beyond it.
+  // The same from the lower triangle alone: a block's columns from its diagonal on are also the
+  // rows of M right of the block.
   void MultiplyTriangle(const Panel& panel) {
     const int64_t r = panel.reflectors, rows = panel.trailing;
     Step<T> on(flow_, Stream::kMain, "multiply", panel.k);
     on.Reads(columns_, FirstBehind(panel.k), EndOfSlots()).Reads(panel_);
-    Real<T> beta = 0;  // Y is all there after the first block
+    Real<T> beta = 0;  // the first block writes all of Y
     ForBlocks(panel.behind, [&](int64_t begin, int64_t columns) {
       const int64_t before = begin - panel.behind, below = before + columns;
       const T* block = matrix_.data + begin * n_ + begin;
@@ -261,8 +261,8 @@ class BandReduction {
     on.ConjTranspose(rows, r, own_stack_, rows, y_, r);
   }
 
-  // W^H = X^H - (X^H V) T V^H / 2, to both sides of V^H: on the left for the next tile column
-  // alone, which is waited for.
+  // W^H = X^H - (X^H V) T V^H / 2, written to both sides of V^H in the stack; on the left only for
+  // the next tile column, for which others wait.
   void Combine(const Panel& panel, const Panel& next) {
     Step<T> on(flow_, Stream::kMain);
     const int64_t r = panel.reflectors, rows = panel.trailing;
@@ -276,7 +276,7 @@ class BandReduction {
     on.Copy(Block(stack_, 3 * r, r, next.width), Block(y_, r, r, next.width));
   }
 
-  // M -= V W^H + W V^H, as one product: the next tile column.
+  // M -= V W^H + W V^H as one product, for the next tile column.
   void UpdateNext(const Panel& panel, const Panel& next) {
     Step<T> on(flow_, Stream::kPanel, "update next", panel.k);
     on.Reads(stack_v_, stack_w_).Writes(Column(next.k));
@@ -285,7 +285,7 @@ class BandReduction {
             stack_, 3 * r, 1, matrix_.tile(next.k, panel.behind), n_);
   }
 
-  // And all behind it; the rows beside its diagonal tile are not read any more.
+  // The same for all columns behind it. The rows beside its diagonal tile are not read any more.
   void Update(const Panel& panel, const Panel& next) {
     const int64_t r = panel.reflectors, ld = 3 * r;
     Step<T> on(flow_, Stream::kMain, "update", panel.k);
@@ -314,7 +314,7 @@ class BandReduction {
 
   void GatherBand(T* band) {
     Step<T> on(flow_, Stream::kMain);
-    // Packed by slots: a narrow tile leaves a gap behind it.
+    // Packed by slots: a narrow tile is followed by a gap.
     ForTileRuns(tiles_, rank_, 0, [&](const TileRun& run) {
       const Bytes2D mine = Block(own_band_ + tiles_.slot(run.tile) * b_ * ldb_, b_ * ldb_,
                                  run.width * ldb_, run.count);
@@ -332,19 +332,19 @@ class BandReduction {
   const Matrix<T>& matrix_;
   const Tiles& tiles_;
   const int rank_;
-  const bool alone_;     // one rank's columns lie side by side as they are
-  const int64_t block_;  // of columns, where it works on a triangle alone
+  const bool alone_;     // a single rank's columns lie side by side
+  const int64_t block_;  // columns of a block if only a triangle is updated
   const int64_t n_, b_, ldb_;
   T* const factors_;
   T *message_, *unpacked_, *y_, *stack_, *own_y_, *own_stack_, *small_, *own_band_;
   std::vector<Data> columns_;   // by slot
   Data panel_;                  // message_
-  Data stack_v_, stack_w_;      // the stack's rows; what only kMain reads of it has no name
-  std::vector<Data> received_;  // Y, by the streams of kReceiving; afterwards W
+  Data stack_v_, stack_w_;      // the stack's rows; kMain alone reads the rest
+  std::vector<Data> received_;  // Y, by the streams of kReceiving; later W
   Room message_room_, y_room_;  // message_, own_y_
 };
 
-// Panels side by side in one WY form, from the last to the first.
+// Applies panels side by side in one WY form, from the last to the first.
 template <typename T>
 class BandProduct {
  public:
@@ -390,7 +390,7 @@ class BandProduct {
   void Apply(int64_t begin, int64_t end, T* v) {
     Step<T> on(flow_, Stream::kMain, "apply", begin);
     const int64_t top = tiles_.offset(begin + 1), height = n_ - top, ldt = most_ * b_;
-    on.WaitAllSent();  // two turns ago, from here
+    on.WaitAllSent();  // the sends of two iterations ago
     int64_t width = 0;
     for (int64_t k = begin; k < end; ++k) {
       const Panel panel(tiles_, k);
@@ -403,7 +403,7 @@ class BandProduct {
         on.UnpackReflectors(panel.rows, r, matrix_.tile(k, panel.top), n_, below, height);
       }
       on.Broadcast(panel.owner, Block(below, height, panel.rows, r));
-      // T of both: T12 = -T1 (V1^H V2) T2.
+      // The T of both panels: T12 = -T1 (V1^H V2) T2.
       T* t12 = t_ + width * ldt;
       const T* t2 = factors_ + panel.begin * b_;
       on.Copy(Block(t12 + width, ldt, r, r), Block(t2, b_, r, r));

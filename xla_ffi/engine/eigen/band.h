@@ -2,16 +2,16 @@
 //
 //   tile column k:   ┌──┐          P = M[below the diagonal tile] = Q R, Q = I - V T V^H
 //                    │ D│ R ...
-//                    ├──┤          on the ranks' columns behind it, M := Q^H M Q:
+//                    ├──┤          then M := Q^H M Q for the columns right of the tile column:
 //                    │ R│            X = M V T,  W = X - V (T^H V^H X) / 2
 //                    │  │            M -= V W^H + W V^H
 //                    │ V│
-//                    └──┘          the owner keeps V where P was
+//                    └──┘          V overwrites P on the owner
 //
-// Each rank has whole columns of M, both triangles, so that Y = M V is one product of its columns
-// and there is nothing to be summed over ranks: rows of Y are exchanged. That costs 2 n^3
-// operations. A rank that is alone works on the lower triangle, in blocks of
-// Tuning::triangle_columns columns: 4/3 n^3 operations, in products half as large.
+// Each rank has whole columns of M, both triangles. So Y = M V is one product with its columns, and
+// ranks exchange rows of Y instead of summing over ranks. That takes 2 n^3 operations. A single
+// rank works on the lower triangle, in blocks of Tuning::triangle_columns columns: 4/3 n^3
+// operations, in products half as large.
 //
 // C. H. Bischof, B. Lang, X. Sun, "A framework for symmetric band reduction", ACM TOMS 26, 2000.
 #ifndef JAXMG_XLA_FFI_ENGINE_EIGEN_BAND_H_
@@ -24,25 +24,26 @@
 
 namespace jaxmg {
 
-// A band of tiles.width() subdiagonals, column after column from the diagonal on, with room for
-// those that come and go while it is made tridiagonal.
+// Rows of the band's storage: each column from its diagonal on, with tiles.width() subdiagonals and
+// room for the bulges of the reduction to a tridiagonal matrix.
 inline int64_t BandRows(const Tiles& tiles) { return 2 * tiles.width() + 1; }
 
-// What products with Q1 need beside V: the factors T of all panels, on every rank.
+// Elements of the factors T of all panels, which products with Q1 need on every rank beside V.
 inline int64_t BandFactors(const Tiles& tiles) { return tiles.width() * tiles.columns(); }
 
 // Elements of workspace.
 int64_t ReduceToBandWorkspace(const Tiles& tiles);
 int64_t ApplyBandWorkspace(const Tiles& tiles, int64_t columns);
 
-// Needs all of M, block-cyclic. Its tile columns keep V; `factors` holds BandFactors elements. The
-// root's `band` (BandRows x n; null elsewhere) becomes B. kMain goes on after it.
+// Reads all of M, block-cyclic, and overwrites its tile columns with V. Writes BandFactors elements
+// to `factors` and B to the root's `band` (BandRows x n; null on other ranks). kMain continues
+// after it.
 template <typename T>
 Status ReduceToBand(const RankContext& context, const Matrix<T>& matrix, T* factors, T* band,
                     T* workspace);
 
-// z := z Q1^H, `columns` (which may differ from rank to rank) x n: the conjugate transpose of a
-// product with Q1. Enqueued on kMain.
+// z := z Q1^H, with z `columns` x n (`columns` may differ between ranks): the conjugate transpose
+// of a product with Q1. Enqueued on kMain.
 template <typename T>
 Status ApplyBand(const RankContext& context, const Matrix<T>& matrix, const T* factors,
                  int64_t columns, T* z, T* workspace);

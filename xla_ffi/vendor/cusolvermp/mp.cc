@@ -15,9 +15,9 @@ namespace {
 constexpr int64_t kFactorWidth = 1024, kEigenWidth = 512;
 
 // Narrows tiles so that every rank has one, if there are at least as many rows as ranks.
-int64_t WidthOf(int64_t n, int64_t asked, int64_t usual, const Grid& grid) {
+int64_t WidthOf(int64_t n, int64_t requested, int64_t usual, const Grid& grid) {
   const int64_t most = std::max(grid.rows, grid.columns);
-  return std::max<int64_t>(std::min(asked > 0 ? asked : usual, (n + most - 1) / most), 1);
+  return std::max<int64_t>(std::min(requested > 0 ? requested : usual, (n + most - 1) / most), 1);
 }
 
 // One rank's part of a call, which potrs and syevd share.

@@ -42,13 +42,15 @@ def rule(routine, solver, arguments, positions=slice(None)):
     def solve(*arrays):
         layout = inside and inside.layout
         rows = execute.local_operands(solver, arrays, inside) if layout else arrays
-        (w, *v, status), _ = _solve(solver, everything, rows)
+        (w, *v, status), where = _solve(solver, everything, rows)
         if layout:
-            v = [vectors.on_rank(x, layout, arrays[0]) for x in v]
+            v = [vectors.on_rank(x, layout, arrays[0])[:, positions] for x in v]
+        elif positions != slice(None):
+            v = [_columns(where.layout, x, positions) for x in v]
         makers = {
             "w": lambda: w[positions],
             "status": lambda: status,
-            **{name: lambda: v[0][:, positions] for name in (vectors.name, "v") if wanted},
+            **{name: lambda: v[0] for name in (vectors.name, "v") if wanted},
         }
         works = zip((record.WORK, record.SECOND_WORK), arrays, strict=False)
         for name, array in works:
@@ -56,6 +58,12 @@ def rule(routine, solver, arguments, positions=slice(None)):
         return execute.select_results(routine, arguments, makers)
 
     return derivatives.as_composed(solve)
+
+
+def _columns(layout, v, positions):
+    """Some columns of a matrix of the caller's, by rows, as `eigh` returns them. Sharded columns
+    can't be sliced to a number that the devices don't divide."""
+    return hermitian.with_padding(layout, hermitian.rows(layout, v)[:, positions], v.shape[0])
 
 
 def _options(vectors):

@@ -51,6 +51,23 @@ def test_mesh_and_sharding_are_as_without_a_derivative(kind):
         np.testing.assert_allclose(jax.jit(jax.grad(likelihood))(a, b), expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
+def test_some_eigenvectors_of_a_matrix_with_sharded_columns(kind):
+    """Their number is none that the devices divide; the primal lies as without a derivative."""
+    n, mesh = 12, cases.line(4, kind=kind)
+    a = cases.shard(cases.positive_definite("well", n, "float64"), mesh, None, "r")
+
+    def some(a):
+        return jaxmg.eigh(a, mesh=mesh, subset_by_index=(2, 7))
+
+    (w, v), (w_dot, v_dot) = jax.jvp(some, (a,), (a,))
+    np.testing.assert_allclose(w, np.linalg.eigvalsh(np.asarray(a))[2:7], rtol=1e-12)
+    np.testing.assert_allclose(w_dot, w, rtol=1e-9)
+    np.testing.assert_allclose(np.asarray(a) @ v, v * np.asarray(w), atol=1e-9)
+    np.testing.assert_allclose(v_dot, 0, atol=1e-9)
+    assert v.sharding.is_equivalent_to(some(a)[1].sharding, 2)
+
+
 def _compiled(function, *arrays):
     return jax.jit(function).lower(*arrays).compile().as_text()
 

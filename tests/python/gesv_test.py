@@ -1,4 +1,5 @@
-"""`gesv` and `getri` beyond what the table says: hard matrices, failures, arguments."""
+"""`gesv` and `getri` beyond what the table says: failures, arguments. lu_accuracy_test.py has hard
+matrices."""
 
 import itertools
 
@@ -12,61 +13,6 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-
-
-def _random(n):
-    return cases.normal(cases.rng(n, 1), (n, n), "float64")
-
-
-def _kahan(n, angle=1.2):
-    scale = np.sin(angle) ** np.arange(n)
-    return scale[:, None] * (np.eye(n) - np.cos(angle) * np.triu(np.ones((n, n)), 1))
-
-
-def _growth(n):
-    """Of which the factorization with partial pivoting grows by 2^(n-1), along the rows."""
-    matrix = np.eye(n) - np.tril(np.ones((n, n)), -1)
-    matrix[:, -1] = 1
-    return matrix.T
-
-
-def _graded(n, of):
-    return of(np.logspace(0, -12, n)) * _random(n)
-
-
-HARD = {
-    "random": _random,
-    "graded by rows": lambda n: _graded(n, lambda w: w[:, None]),
-    "graded by columns": lambda n: _graded(n, lambda w: w),
-    "graded both ways": lambda n: _graded(n, lambda w: w[:, None] * w),
-    "kahan": _kahan,
-    "growth": _growth,
-    "vandermonde": lambda n: np.vander(np.linspace(-1, 1, n)),
-    "orthogonal": lambda n: np.linalg.qr(_random(n))[0],
-    "circulant": lambda n: scipy.linalg.circulant(cases.rng(n, 2).standard_normal(n)),
-    "hilbert": scipy.linalg.hilbert,
-    "nearly singular": lambda n: np.ones((n, n)) + 1e-14 * _random(n),
-    "rows scaled": lambda n: np.where(np.arange(n) % 2, 1e100, 1e-100)[:, None] * _random(n),
-    "columns scaled": lambda n: np.where(np.arange(n) % 2, 1e100, 1e-100) * _random(n),
-}
-
-
-def _error(matrix, x, b):
-    """|A x - b| / (|A| |x|) by components, which scaling by rows doesn't change."""
-    x, b = np.asarray(x), np.asarray(b)
-    return np.max(np.abs(matrix @ x - b) / (np.abs(matrix) @ np.abs(x) + np.abs(b)))
-
-
-@pytest.mark.parametrize("kind", HARD)
-def test_as_accurate_as_lapack(kind):
-    n, mesh = 40, cases.line(3)
-    matrix, b = HARD[kind](n), np.ones(n)
-    x, status = jaxmg.gesv(matrix, b, 7, mesh, return_status=True)
-    # LAPACK's of the matrix that is factored, which is the transpose.
-    with np.errstate(all="ignore"):
-        reference = scipy.linalg.lu_solve(scipy.linalg.lu_factor(matrix.T), b, trans=1)
-    assert status == 0
-    assert _error(matrix, x, b) <= 4 * _error(matrix, reference, b) + 4 * n * cases.eps("float64")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """`jax.numpy.linalg` and `jax.scipy.linalg` for matrices spread over several devices.
 
 Names, order of arguments, defaults and results are those of JAX: of ``jax.numpy.linalg`` where it
-has the name, else of ``jax.scipy.linalg``. `solve`, `inv`, `det`, `slogdet`, `lu`, `lu_factor`,
-`lu_solve` and `matrix_power` take any square matrix. The others are for Hermitian matrices,
+has the name, else of ``jax.scipy.linalg``. `solve`, `solve_triangular`, `inv`, `det`, `slogdet`,
+`lu`, `lu_factor`, `lu_solve` and `matrix_power` take any square matrix. The others are for Hermitian matrices,
 positive definite ones where a function says so. Results are spread over the devices as A is.
 Beside JAX's arguments each function takes ``mesh`` and ``matrix_specs``, as `jaxmg.potrs`
 does.
@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Literal, NamedTuple, SupportsIndex, overload
+from typing import Any, Literal, NamedTuple, SupportsIndex, overload
 
 import jax
 import jax.numpy as jnp
@@ -69,6 +69,7 @@ __all__ = [
     "matrix_power",
     "slogdet",
     "solve",
+    "solve_triangular",
     "sqrtm",
 ]
 
@@ -144,6 +145,48 @@ def solve(
     return jax_linalg.run(
         (a, b), "solve", jax_linalg.solve, ("like b",), mesh, matrix_specs, read, assumed
     )
+
+
+@_compat.api_boundary
+def solve_triangular(
+    a: AnyMatrixLike,
+    b: AnyMatrixLike,
+    trans: Trans = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    debug: Any = None,
+    check_finite: bool = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """The x with ``op(T) @ x = b``, T a triangle of ``a``: `jax.scipy.linalg.solve_triangular`.
+
+    Args:
+        a: (n, n), of which one triangle is read.
+        b: (n,) or (..., n, nrhs).
+        trans: 0 or "N" for T, 1 or "T" for its transpose, 2 or "C" for its conjugate transpose.
+        lower: T is the lower triangle; else the upper one.
+        unit_diagonal: T has ones on its diagonal, and that of ``a`` isn't read.
+        overwrite_b, debug, check_finite: do nothing.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+
+    Returns:
+        x, of b's shape and sharding; with leading dimensions, of those of ``a`` and b together.
+        Where the diagonal has a zero, x has infinity or NaN, as of JAX.
+
+    Cost: n^2 nrhs multiplications and additions over all ranks, and as many again where T is the
+    lower triangle, by substitution (N. J. Higham, "Accuracy and Stability of Numerical
+    Algorithms", 2002, chapter 8). The triangle goes into the solver's layout each time; no device
+    gets all of it. Memory: two more copies of ``a``. A factor that is kept (`jaxmg.cho_factor`,
+    `jaxmg.lu_factor`) is there already.
+
+    Raises:
+        ValueError: another ``trans``.
+        TypeError, ValueError, RuntimeError: as `jaxmg.gesv`.
+    """
+    return jax_linalg.solve_triangular(a, b, trans, lower, unit_diagonal, mesh, matrix_specs)
 
 
 @_compat.api_boundary

@@ -24,6 +24,7 @@ from jaxmg._routines import (
     potrs,
     structure,
     syevd,
+    triangular,
 )
 from jaxmg._transform import batching, derivatives, hermitian, products
 
@@ -83,6 +84,18 @@ def solve_again_by_lu(lu, pivots, b, trans, mesh, spec):
     for _ in lu.shape[:-2]:
         each = jax.vmap(each, (0, 0, 0 if b.ndim > 2 else None))
     return each(lu, pivots, b)
+
+
+def solve_triangular(a, b, trans, lower, unit_diagonal, mesh, spec):
+    """With one triangle of a."""
+    how = transposed.name(trans)
+    if how is None:
+        raise ValueError(
+            "linalg.solve_triangular: trans must be 0 or 'N' (a), 1 or 'T' (its transpose), or 2 "
+            f"or 'C' (its conjugate transpose); got {trans!r}"
+        )
+    options = bool(lower), how, bool(unit_diagonal)
+    return run((a, b), "solve_triangular", solve_one_triangle, ("like b",), mesh, spec, *options)
 
 
 def function(a, func, name, mesh, spec):
@@ -417,6 +430,11 @@ def decomposed(call, a):
         return products.transposed(columns, layout), upper
     permutation = order[None, :] == jnp.arange(m)[:, None]
     return permutation.astype(jnp.finfo(a.dtype).dtype), lower, upper
+
+
+@_program
+def solve_one_triangle(call, a, b):
+    return (triangular.solve(a, b, call.layout, *call.attributes),)
 
 
 @_program

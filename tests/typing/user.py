@@ -182,6 +182,7 @@ def _factor(a: Array, b: Array, mesh: Mesh) -> None:
 def _linalg(a: Array, b: Array, mesh: Mesh) -> None:
     assert_type(jaxmg.linalg.solve(a, b, assume_a="pos"), Array)
     assert_type(jaxmg.linalg.cholesky(np.eye(_N, dtype=np.float32), upper=True, mesh=mesh), Array)
+    assert_type(jaxmg.linalg.solve_triangular(a, b, "T", lower=True), Array)
     c, lower = jaxmg.linalg.cho_factor(a, True)
     assert_type(jaxmg.linalg.cho_solve((c, lower), b), Array)
     assert_type(jaxmg.linalg.cho_solve((jaxmg.cho_factor(a), False), b), Array)

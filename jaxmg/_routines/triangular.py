@@ -1,0 +1,152 @@
+"""Solves with one triangle of a matrix that lies by rows, without a transposition.
+
+The engine sees the transpose of what lies by rows. So an upper triangle is the U of a Cholesky
+factor, A = U^H U, of which one of the two substitutions is enough; a lower one is the lower
+triangular matrix of an LU factor, whose other matrix is the identity.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg._call import checks, ffi, layouts, record, results
+from jaxmg._call.arguments import Arguments
+from jaxmg._factors import cholesky_operations, lu_operations, operations
+from jaxmg._transform import derivatives, dispatch, hermitian
+
+
+def solve(a, b, layout, lower, how, unit_diagonal):
+    """The x with op(T) x = b in a trace, T a triangle of ``a`` (n, n), which lies by rows.
+
+    Args:
+        lower: whether T is the lower triangle.
+        how: op: "N", "T" or "C".
+        unit_diagonal: whether T's diagonal is ones, whatever ``a`` has there.
+    """
+    if how == "T":  # T^T x = b: T^H conj(x) = conj(b)
+        return jnp.conj(solve(a, jnp.conj(b), layout, lower, "C", unit_diagonal))
+    factor = _factor(_triangle(a, lower, unit_diagonal), layout, LOWER if lower else UPPER)
+    overflow = () if factor.overflow is None else (factor.overflow,)
+    common = (NAME, factor.layout, factor.n, factor.tile, bool(overflow), checks.DEFAULT)
+    if lower:
+        pivots = layouts.constrain(jnp.arange(factor.n, dtype=jnp.int32), factor.layout, _ALL)
+        static = lu_operations.LU(*common)
+        operation = lu_operations.SOLVE if how == "N" else lu_operations.SOLVE_ADJOINT
+        return static.apply(operation, factor.tiles, *overflow, pivots, b)
+    static = cholesky_operations.Cholesky(*common)
+    operation = cholesky_operations.BACKWARD if how == "N" else cholesky_operations.FORWARD
+    return _Substitution(static, operation)(factor.tiles, *overflow, b)
+
+
+def _triangle(a, lower, unit_diagonal):
+    """The triangle of ``a``, zeros beside it."""
+    if not unit_diagonal:
+        return jnp.tril(a) if lower else jnp.triu(a)
+    half = jnp.tril(a, -1) if lower else jnp.triu(a, 1)
+    return half + jnp.eye(len(a), dtype=a.dtype)
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["tiles", "overflow"],
+    meta_fields=["layout", "tile"],
+)
+@dataclasses.dataclass(frozen=True)
+class _Triangle:
+    """A triangle in the engine's layout. Its tangent is that of the triangle, by rows."""
+
+    tiles: jax.Array
+    overflow: jax.Array | None
+    layout: layouts.Layout
+    tile: int
+
+    @property
+    def n(self):
+        return self.tiles.shape[-1]
+
+
+def _factor(triangle, layout, routine):
+    arguments = Arguments(
+        NAME, routine.outputs, None, layout.mesh, layout.row_spec, True, "native"
+    )  # fmt: skip
+    return dispatch.transform(
+        routine, (triangle,), arguments, functools.partial(_rule, routine), _pack
+    )
+
+
+def _pack(call, values):
+    tiles, overflow = values
+    return _Triangle(tiles, overflow if call.overflow else None, call.layout, call.tile)
+
+
+def _rule(routine, arguments):
+    """JVP rule: the tangent of the factor is that of the triangle."""
+
+    def derivative(primals, tangents):
+        again = functools.partial(_rule, routine)
+        factor = dispatch.transform(routine, primals, arguments, again, _pack)
+        return factor, operations.tangent(factor, tangents[0])
+
+    return derivative
+
+
+def _place(call, coordinates, a):
+    """A rank's rows in the engine's layout."""
+    n = a.shape[1]
+    sizes = {"n": n} if call.routine is UPPER else {"m": n, "n": n}
+    return ffi.call(
+        f"jaxmg_{call.routine.native}", call.layout, call.tile, call.backend, (coordinates, a),
+        tuple(result.native(call, a) for result in call.routine.results),
+        differing=2, **sizes,
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class _Substitution(operations.Apply):
+    """One of the substitutions with a Cholesky factor, as a function of U alone."""
+
+    of: cholesky_operations.Cholesky
+    operation: int
+
+    @property
+    def native(self):
+        attributes = (("operation", self.operation),)
+        return operations.OfFactor(self.of, cholesky_operations.APPLY, attributes)
+
+    @property
+    def adjoint(self):
+        both = cholesky_operations.FORWARD + cholesky_operations.BACKWARD
+        return dataclasses.replace(self, operation=both - self.operation)
+
+    def rule(self, primals, tangents):
+        """The tangent of op(U)^-1 b is op(U)^-1 (db - op(dU) x)."""
+        *factor, b = primals
+        u_dot, moved = tangents[0], tangents[-1]
+        x = self(*primals)
+        if u_dot is not None:
+            backward = self.operation == cholesky_operations.BACKWARD
+            product = hermitian.general_product if backward else hermitian.general_adjoint_product
+            change = -hermitian.of_right_hand_sides(product, self.of.layout, u_dot, x)
+            moved = derivatives.sum_of(moved, change)
+        return x, jnp.zeros_like(x) if moved is None else self(*factor, moved)
+
+
+NAME = "linalg.solve_triangular"
+_ALL = jax.sharding.PartitionSpec()
+UPPER, LOWER = (
+    record.Routine(
+        name=NAME,
+        native=native,
+        operands=("a",),
+        triangle=None,
+        native_alone=True,
+        plans=False,
+        results=(results.Tiles("tiles"), results.Overflow("overflow")),
+        outputs=("tiles", "overflow"),
+        factor=factor,
+        kernel=_place,
+    )
+    for native, factor in (("factor_tiles", "potrf"), ("lu_tiles", "getrf"))
+)

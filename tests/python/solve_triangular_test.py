@@ -1,0 +1,175 @@
+"""jaxmg.linalg.solve_triangular: one triangle of a matrix, as it lies."""
+
+import itertools
+
+import cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+from jax.sharding import AxisType
+
+from jaxmg import linalg
+
+_N = 13
+_OPTIONS = tuple(itertools.product((0, 1, 2), (False, True), (False, True)))
+
+
+def _problem(n, dtype):
+    """A matrix of which both triangles, with their diagonal or ones, are well-conditioned."""
+    matrix = cases.normal(cases.rng(n), (n, n), dtype) / (2 * n)
+    return (matrix + 2 * np.eye(n)).astype(dtype), cases.normal(cases.rng(3), (n, 2), dtype)
+
+
+def _only(matrix, lower, unit_diagonal):
+    """The matrix with NaN where nothing may be read."""
+    n = len(matrix)
+    read = np.tril(np.ones((n, n), bool), -int(unit_diagonal))
+    return np.where(read if lower else read.T, matrix, np.nan).astype(matrix.dtype)
+
+
+@pytest.mark.parametrize(
+    "n, ranks, dtype, kind, options",
+    cases.broad(
+        [
+            (n, ranks, dtype, kind, options)
+            for (n, ranks), kind in itertools.product(
+                ((1, 1), (_N, 1), (12, 2), (_N, 4), (16, 8), (3, 8)),
+                (AxisType.Auto, AxisType.Explicit),
+            )
+            for dtype, options in zip(cases.DTYPES * 3, _OPTIONS, strict=True)
+        ],
+        core=lambda n, ranks, dtype, kind, options: (
+            (
+                ((n, ranks) == (_N, 4) and options in ((1, False, True), (2, False, True)))
+                or (
+                    (n, ranks) == (12, 2)
+                    and kind == AxisType.Explicit
+                    and options == (2, True, False)
+                )
+            )
+            and (kind == AxisType.Explicit) == (ranks == 2)
+        ),
+    ),
+)
+def test_solves_with_one_triangle(n, ranks, dtype, kind, options):
+    """As SciPy, whatever the other triangle has."""
+    trans, lower, unit_diagonal = options
+    mesh, (matrix, b) = cases.line(ranks, kind=kind), _problem(n, dtype)
+    a = cases.shard_rows(_only(matrix, lower, unit_diagonal), mesh)
+    expected = scipy.linalg.solve_triangular(matrix, b, *options)
+    for columns in (b, b[:, 0]):
+        x = linalg.solve_triangular(a, columns, *options, mesh=mesh)
+        assert x.dtype == dtype
+        np.testing.assert_allclose(
+            x, expected.reshape(n, -1)[:, : columns.size // n].reshape(columns.shape),
+            rtol=0, atol=20 * cases.eps(dtype) * np.abs(expected).max(),
+        )  # fmt: skip
+
+
+def test_singular_as_in_jax():
+    matrix, b = _problem(5, "float64")
+    matrix[2, 2] = 0
+    for lower in (False, True):
+        x = linalg.solve_triangular(matrix, b, lower=lower, mesh=cases.line(2))
+        assert not np.isfinite(x).all()
+        x = linalg.solve_triangular(matrix, b, lower=lower, unit_diagonal=True)
+        assert np.isfinite(x).all()
+
+
+def test_without_elements():
+    a, mesh = np.zeros((0, 0)), cases.line(2)
+    assert linalg.solve_triangular(a, np.zeros((0, 3)), mesh=mesh).shape == (0, 3)
+    assert linalg.solve_triangular(np.eye(4), np.zeros((4, 0)), mesh=mesh).shape == (4, 0)
+
+
+@pytest.mark.parametrize(
+    "a, b, options, error, message",
+    [
+        (np.eye(3), np.ones(3), {"trans": 3}, ValueError, "trans must be 0 or 'N'"),
+        (np.ones((3, 4)), np.ones(3), {}, ValueError, r"a must be .* shape \(3, 4\)"),
+        (np.eye(3), np.ones(4), {}, ValueError, r"b must have shape \(3,\)"),
+        (np.ones(3), np.ones(3), {}, ValueError, "a must be"),
+        ([[1.0]], np.ones(1), {}, TypeError, "a must be a JAX or NumPy array"),
+    ],
+)
+def test_what_can_not_be_right_raises(a, b, options, error, message):
+    with pytest.raises(error, match=f"linalg.solve_triangular: {message}"):
+        linalg.solve_triangular(a, b, **options)
+
+
+@cases.needs_transformations
+@pytest.mark.parametrize(
+    "ranks, dtype, kind, options",
+    cases.broad(
+        [
+            (ranks, dtype, kind, options)
+            for ranks, dtype, kind in (
+                (1, "float64", AxisType.Auto),
+                (2, "complex128", AxisType.Auto),
+                (4, "float64", AxisType.Explicit),
+            )
+            for options in _OPTIONS
+        ],
+        core=lambda ranks, dtype, kind, options: (
+            ranks == 2 and options in ((0, False, False), (2, True, True))
+        ),
+    ),
+)
+def test_derivatives_are_those_of_jax(ranks, dtype, kind, options):
+    """Of both triangles, of second order too."""
+    mesh, (matrix, b) = cases.line(ranks, kind=kind), _problem(8, dtype)
+    a = cases.shard_rows(matrix, mesh)
+    along = np.roll(matrix, 1)
+
+    def theirs(a, b):
+        return jax.scipy.linalg.solve_triangular(a, b, *options)
+
+    def ours(a, b):
+        return linalg.solve_triangular(a, b, *options, mesh=mesh)
+
+    def derivatives(f, along):
+        def loss(a, b):
+            return jnp.sum(jnp.abs(f(a, b) ** 2))
+
+        def run(a, b):
+            gradient = jax.grad(loss, (0, 1))
+            return jax.jvp(lambda a: gradient(a, b), (a,), (cases.like(along, a),))
+
+        return jax.jit(run)
+
+    found = cases.on(mesh, derivatives(ours, jnp.asarray(along)))(a, b)
+    expected = derivatives(theirs, jnp.asarray(along))(matrix, b)
+    for x, y in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-12 * max(1, np.abs(y).max()))
+
+
+@cases.needs_transformations
+@pytest.mark.parametrize(
+    "ranks, lower",
+    cases.broad(
+        [(ranks, lower) for ranks in (1, 2, 8) for lower in (False, True)],
+        core=lambda ranks, lower: lower == (ranks == 2) and ranks < 8,
+    ),
+)
+def test_batches(ranks, lower):
+    """Of matrices, with a gradient, and of right-hand sides alone."""
+    mesh = cases.line(ranks)
+    matrices = np.stack([_problem(7, "float64")[0] * scale for scale in (1, 2, 3)])
+    b = cases.normal(cases.rng(5), (3, 7, 2), "float64")
+
+    def ours(a, b):
+        return linalg.solve_triangular(a, b, 1, lower, mesh=mesh)
+
+    def theirs(a, b):
+        return jax.scipy.linalg.solve_triangular(a, b, 1, lower)
+
+    expected = jax.vmap(theirs)(matrices, b)
+    np.testing.assert_allclose(ours(matrices, b), expected, atol=1e-13)
+    found = jax.vmap(ours, (None, 0))(matrices[0], b)
+    np.testing.assert_allclose(found, jax.vmap(theirs, (None, 0))(matrices[0], b), atol=1e-13)
+    found, expected = (
+        jax.grad(lambda a, f=f: jnp.sum(jax.vmap(f)(a, b) ** 2))(matrices) for f in (ours, theirs)
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-12)

@@ -260,6 +260,11 @@ class LUFactor(pickling.Pickled):
         factor, arrays = parts("LUFactor.inv", self)
         return factor.invert(*arrays)
 
+    def _divide_rows(self, b):
+        """B A^-1 of a matrix B by rows, as `hermitian` has them."""
+        factor, arrays = parts("LUFactor", self)
+        return factor.divide_rows(*arrays, b)
+
     def __repr__(self) -> str:
         dtype = getattr(self.tiles, "dtype", None)
         return (

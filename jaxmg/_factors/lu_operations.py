@@ -74,6 +74,10 @@ class LU(operations.Factor):
             self.check(APPLY, *arrays)
         return _Apply(self, operation)(*arrays)
 
+    def divide_rows(self, *arrays):
+        """B A^-1 of the last array, a matrix by rows."""
+        return _SolveRows(self, SOLVE)(*arrays)
+
     def invert(self, *arrays):
         """The inverse of A."""
         run = functools.partial(self.run, INVERT, products=self.products)
@@ -116,7 +120,7 @@ class LU(operations.Factor):
     def _slogdet_rule(self, primals, tangents):
         """d log(det(A)) = trace(dA A^-1), of which the imaginary part turns the sign."""
         *factor, sign, log_det = primals
-        trace = hermitian.general_trace(self.layout, _SolveRows(self, SOLVE)(*factor, tangents[0]))
+        trace = hermitian.general_trace(self.layout, self.divide_rows(*factor, tangents[0]))
         values = self.slogdet(sign, log_det, *factor)
         turned = 1j * trace.imag * values[0] if jnp.iscomplexobj(sign) else jnp.zeros_like(sign)
 

@@ -73,7 +73,11 @@ FUNCTIONS = {
         lambda a, b: scipy.linalg.sqrtm(a),
         "definite",
     ),
-    "expm": (lambda a, b, **o: linalg.expm(a, **o), lambda a, b: scipy.linalg.expm(a), "hermitian"),
+    "expm": (
+        lambda a, b, **o: linalg.expm(a, assume_a="her", **o),
+        lambda a, b: scipy.linalg.expm(a),
+        "hermitian",
+    ),
     "logm": (lambda a, b, **o: linalg.logm(a, **o), lambda a, b: scipy.linalg.logm(a), "definite"),
     "funm": (
         lambda a, b, **o: linalg.funm(a, jnp.cos, **o),
@@ -512,7 +516,13 @@ _EYE = np.eye(3)
             "matrix_power: a has dtype bool; the supported dtypes are float32, .*, int8",
         ),
         (lambda: linalg.matrix_power(_EYE, 0.5), TypeError, r"n must be an integer; got 0.5"),
-        (lambda: linalg.expm(_EYE, upper_triangular=True), NotImplementedError, "isn't Hermitian"),
+        (
+            lambda: linalg.expm(_EYE, upper_triangular=True, assume_a="her"),
+            ValueError,
+            "linalg.expm: upper_triangular=True is of a matrix that isn't Hermitian",
+        ),
+        (lambda: linalg.expm(_EYE, assume_a="pos"), ValueError, "expm: assume_a must be one of"),
+        (lambda: linalg.expm(_EYE, max_squarings=1.5), TypeError, "max_squarings must be an int"),
         (lambda: linalg.funm(_EYE, jnp.exp, disp=False), NotImplementedError, "estimate of the"),
         (lambda: linalg.logm(_EYE, False), NotImplementedError, "linalg.logm: disp=False"),
         (lambda: linalg.funm(_EYE, jnp.sum), ValueError, r"func must give as many values"),

@@ -195,6 +195,7 @@ def _linalg(a: Array, b: Array, mesh: Mesh) -> None:
     assert_type(inverse, Array)
     assert_type(jaxmg.linalg.funm(a, jnp.cos), Array)
     assert_type(jaxmg.linalg.cond(a, 1, mesh=mesh), Array)
+    assert_type(jaxmg.linalg.expm(a, assume_a="her", max_squarings=np.int32(3)), Array)
     assert_type(jaxmg.linalg.cond(a, jnp.inf), Array)
 
 

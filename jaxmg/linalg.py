@@ -629,7 +629,7 @@ def lu_factor(
     blocks with all. Memory: A's twice. `jaxmg.lu_factor` gives a factor without these, that also
     has an inverse and a determinant.
 
-    It has a derivative where m = n.
+    A derivative of a matrix that isn't square takes products of order max(m, n), as JAX's does.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`.
@@ -662,8 +662,7 @@ def lu_solve(
         x, of b's shape and sharding.
 
     Cost: that of `jaxmg.lu_solve`, and of lu's way into the solver's layout, by a transposition; a
-    `jaxmg.LUFactor` is there already. It has a derivative with respect to b, and with an `LUFactor`
-    to ``a``.
+    `jaxmg.LUFactor` is there already. It has derivatives by lu and b.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_solve`.

@@ -143,6 +143,14 @@ def packed_tangent(layout, lu, pivots, a_dot):
     return hermitian.times(layout, lower, below) + moved
 
 
+def product_tangent(layout, lu, lu_dot):
+    """The tangent of F G, of ``lu`` that has both in one matrix, and its tangent; all by rows."""
+    lower, upper = hermitian.triangles(layout, lu)
+    below, above = hermitian.triangles(layout, lu_dot)
+    moved = hermitian.times(layout, lower, above) - lower  # `above` has a unit diagonal
+    return hermitian.times(layout, below, upper) + moved
+
+
 def _reduced(layout, lu, pivots, a_dot):
     """F^-1 dA P^T G^-1: its lower triangle is F^-1 dF, and what is above that dG G^-1 (the rule for
     LU in S. F. Walter and L. Lehmann, "Algorithmic differentiation of linear algebra functions",

@@ -70,6 +70,7 @@ _CALLS = {
     "pad_rows": (lambda a, b: jaxmg.pad_rows(a, 2), "a"),
     "unpad_rows": (lambda a, b: jaxmg.unpad_rows(a, 2), "a"),
     "linalg.solve": (lambda a, b: jaxmg.linalg.solve(a, b), "ab"),
+    "linalg.solve_triangular": (lambda a, b: jaxmg.linalg.solve_triangular(a, b), "ab"),
     "linalg.lu_solve": (lambda a, b: jaxmg.linalg.lu_solve((a, np.arange(_N)), b), "ab"),
     "linalg.lu": (lambda a, b: jaxmg.linalg.lu(a), "a"),
     "linalg.lu_factor": (lambda a, b: jaxmg.linalg.lu_factor(a), "a"),

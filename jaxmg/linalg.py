@@ -2,10 +2,10 @@
 
 Names, order of arguments, defaults and results are those of JAX: of ``jax.numpy.linalg`` where it
 has the name, else of ``jax.scipy.linalg``. `solve`, `solve_triangular`, `inv`, `det`, `slogdet`,
-`lu`, `lu_factor`, `lu_solve` and `matrix_power` take any square matrix. The others are for Hermitian matrices,
-positive definite ones where a function says so. Results are spread over the devices as A is.
-Beside JAX's arguments each function takes ``mesh`` and ``matrix_specs``, as `jaxmg.potrs`
-does.
+`lu`, `lu_factor`, `lu_solve` and `matrix_power` take any square matrix. The others are for
+Hermitian matrices, positive definite ones where a function says so. Results are spread over the
+devices as A is. Beside JAX's arguments each function takes ``mesh`` and ``matrix_specs``, as
+`jaxmg.potrs` does.
 
 What is read of A:
 

@@ -265,8 +265,8 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
         n, b, first, sweeps, v, ldv, tau, ldtau, blocks, weighted);                                \
   }                                                                                                \
   KERNEL __launch_bounds__(kPanelThreads, 1) jaxmg_factor_panel_##letter(                          \
-      Index m, int n, T* a, Index lda, T* t, Index ldt, unsigned* met, T* sums, R* largest) {      \
-    PanelFactor<T, 32>(m, n, a, lda, t, ldt, met, sums, largest).Run();                            \
+      Index m, int n, T* a, Index lda, T* t, Index ldt, unsigned* arrivals, T* sums, R* largest) { \
+    PanelFactor<T, 32>(m, n, a, lda, t, ldt, arrivals, sums, largest).Run();                       \
   }                                                                                                \
   KERNEL __launch_bounds__(kPanelThreads, 1) jaxmg_factor_panel_in_registers_##letter(             \
       Index m, int n, T* a, Index lda, T* t, Index ldt, T* numbers) {                              \
@@ -328,7 +328,7 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
     UnpackReflectors(m, k, a, lda, v, ldv);                                                        \
   }
 
-// LU of a panel of at most so many columns.
+// LU of a panel, for each maximum number of columns.
 #define LU_PANEL(T, letter, columns)                                                            \
   KERNEL __launch_bounds__(kLuThreads, 1) jaxmg_factor_lu_panel_##columns##_##letter(           \
       Index m, int n, T* a, Index lda, Index offset, int* pivots, int* info, TaggedWord* slots, \

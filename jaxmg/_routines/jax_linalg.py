@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, layouts, programs, symmetry
 from jaxmg._call.arguments import matrix_spec
-from jaxmg._factors import cholesky_factor, transposed
+from jaxmg._factors import cholesky_factor, condition, transposed
 from jaxmg._factors import packed_lu as kept_lu
 from jaxmg._factors.lu_factor import LUFactor
 from jaxmg._routines import (
@@ -39,6 +39,8 @@ ASSUMED = {
     "pos": "pos", "positive definite": "pos", "her": "her", "hermitian": "her", "sym": "sym",
     "symmetric": "sym", "gen": "gen", "general": "gen", None: "",
 }  # fmt: skip
+# Norms of which `cond` estimates that of the inverse; of the others it takes the inverse's.
+ESTIMATED = (1, np.inf)
 
 
 def triangle(lower):
@@ -51,6 +53,14 @@ def eigh(a, name, mesh, spec, read=HERMITIAN):
 
 def slogdet(a, name, mesh, spec):
     return run((a,), name, log_det, ("small", "small"), mesh, spec)
+
+
+def cond(x, p, mesh, spec):
+    if checks.is_array(x) and x.ndim > 1 and not x.size:
+        raise ValueError(
+            f"linalg.cond: an empty matrix has no condition number; x has shape {tuple(x.shape)}"
+        )
+    return run((x,), "cond", condition_number, ("small",), mesh, spec, p)
 
 
 def lu_factor_of(a, mesh, spec):
@@ -471,6 +481,23 @@ def _log_det_definite(call, a):
 
 def _log_det_general(call, a):
     return lu_factor.lu_factor(a, **_where(call)).slogdet()
+
+
+@_program
+def condition_number(call, a):
+    (p,) = call.attributes
+    if p in ESTIMATED:
+        function = functools.partial(_estimate_condition, call)
+        value = derivatives.differentiable(function, condition.refuse("linalg.cond", "x"), a)
+    else:
+        value = jnp.linalg.norm(a, p) * jnp.linalg.norm(_inverse(call, a), p)
+    return (jnp.where(jnp.isnan(value) & ~jnp.isnan(a).any(), jnp.inf, value),)
+
+
+def _estimate_condition(call, a):
+    (p,) = call.attributes
+    factor = lu_factor.lu_factor(a, **_where(call))
+    return jnp.linalg.norm(a, p) * condition.inverse_norm(factor, p)
 
 
 @_program

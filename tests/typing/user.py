@@ -99,6 +99,8 @@ def _lu(a: Array, b: Array, mesh: Mesh) -> None:
     assert_type(factor.slogdet(), tuple[Array, Array])
     lu, pivots = factor.packed()
     assert_type(jaxmg.LUFactor.from_packed(lu, pivots, 2, mesh), jaxmg.LUFactor)
+    assert_type(factor.rcond(1.0, jnp.inf), Array)
+    assert_type(factor.matrix_rank(), Array)
 
 
 def _syevd(a: Array, mesh: Mesh, flag: bool) -> None:
@@ -192,6 +194,8 @@ def _linalg(a: Array, b: Array, mesh: Mesh) -> None:
     inverse = jaxmg.linalg.matrix_power(a, np.int64(-1), mesh=mesh, matrix_specs=P("r", None))
     assert_type(inverse, Array)
     assert_type(jaxmg.linalg.funm(a, jnp.cos), Array)
+    assert_type(jaxmg.linalg.cond(a, 1, mesh=mesh), Array)
+    assert_type(jaxmg.linalg.cond(a, jnp.inf), Array)
 
 
 def _refined(a: Array, b: Array, mesh: Mesh) -> None:

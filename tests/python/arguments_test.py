@@ -74,7 +74,6 @@ _CALLS = {
     "linalg.lu_solve": (lambda a, b: jaxmg.linalg.lu_solve((a, np.arange(_N)), b), "ab"),
     "linalg.lu": (lambda a, b: jaxmg.linalg.lu(a), "a"),
     "linalg.lu_factor": (lambda a, b: jaxmg.linalg.lu_factor(a), "a"),
-    "linalg.solve_triangular": (lambda a, b: jaxmg.linalg.solve_triangular(a, b), "ab"),
     "linalg.inv": (lambda a, b: jaxmg.linalg.inv(a), "a"),
     "linalg.cholesky": (lambda a, b: jaxmg.linalg.cholesky(a), "a"),
     "linalg.cho_factor": (lambda a, b: jaxmg.linalg.cho_factor(a), "a"),

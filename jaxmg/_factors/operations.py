@@ -67,7 +67,7 @@ class Operation:
     def program(self, call, tiles, *others):
         """The global result; traced."""
         layout, count = call.layout, 1 if call.overflow else 0
-        overflow, (shared, b) = others[:count], self._parted(others[count:])
+        overflow, (shared, b) = others[:count], self._split_operands(others[count:])
         by_rows, replicated = (b, ()) if self.by_rows else ((), b)
         rows = [blocks.split_rows(array, layout) for array in (tiles, *overflow)]
         rows_of_b = [blocks.split_rows(array, layout) for array in by_rows]
@@ -85,8 +85,8 @@ class Operation:
         value = mapped(*rows, *shared, *rows_of_b, *map(results.columns, replicated))
         return (self.result.whole(value, call, *replicated),)
 
-    def _parted(self, arrays):
-        """(Those of the factor that all ranks have, right-hand sides)"""
+    def _split_operands(self, arrays):
+        """Splits arrays into those of the factor that all ranks hold, and right-hand sides."""
         return arrays[: self.shared], arrays[self.shared :]
 
 

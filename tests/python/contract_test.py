@@ -211,10 +211,10 @@ _HANDLERS = {
 _COMMON = ("n", "ranks", "tile", "grid_rows", "backend", "processes")
 
 
-def _call_handler(name, without=None, **attributes):
+def _call_handler(name, without=None, pivots=4, **attributes):
     plugins.load("cpu")
     operands, results, own = _HANDLERS[name]
-    values = {_BLOCK: np.eye(4), _PIVOTS: np.arange(4, dtype=np.int32)}
+    values = {_BLOCK: np.eye(4), _PIVOTS: np.arange(pivots, dtype=np.int32)}
     arrays = [values[x] if x in values else np.ones(x) for x in operands]
     results = [jax.ShapeDtypeStruct(x, np.float64) if isinstance(x, tuple) else x for x in results]
     numbers = (
@@ -250,6 +250,13 @@ def test_eigenvalues_that_there_are_not(name, subset):
         _call_handler(name, **subset)
 
 
+@pytest.mark.parametrize("name", ["jaxmg_lu_apply", "jaxmg_lu_solve_rows", "jaxmg_lu_invert"])
+@pytest.mark.parametrize("count", [3, 5])
+def test_pivots_that_are_not_one_for_each_column(name, count):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"pivots must be \(4\)"):
+        _call_handler(name, pivots=count)
+
+
 def test_operation_that_is_not_there():
     with pytest.raises(jax.errors.JaxRuntimeError, match="there is no operation 5"):
         _call_handler("jaxmg_factor_apply", operation=5)
@@ -272,6 +279,10 @@ def test_no_parts():
 def test_lower_precision_is_for_single_precision(products):
     with pytest.raises(jax.errors.JaxRuntimeError, match="are for float32 and complex64"):
         _call(**(_RIGHT | {"products": products}))
+    wanted = "are for Hermitian matrices" if products == 4 else "are for float32 and complex64"
+    for name in ("jaxmg_gesv", "jaxmg_getri", "jaxmg_getrf", "jaxmg_lu_invert"):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=wanted):
+            _call_handler(name, products=products)
 
 
 def test_equal_calls_of_one_program_do_not_meet():

@@ -191,6 +191,10 @@ def _linalg(a: Array, b: Array, mesh: Mesh) -> None:
     assert_type(jaxmg.linalg.slogdet(a, mesh=mesh).logabsdet, Array)
     inverse = jaxmg.linalg.matrix_power(a, np.int64(-1), mesh=mesh, matrix_specs=P("r", None))
     assert_type(inverse, Array)
+    q, r = jaxmg.linalg.qr(a, mesh=mesh)
+    assert_type((q, r), tuple[Array, Array])
+    assert_type(jaxmg.linalg.qr(a, "r"), Array)
+    assert_type(jaxmg.linalg.qr(a, pivoting=True), tuple[Array, Array, Array])
     assert_type(jaxmg.linalg.funm(a, jnp.cos), Array)
 
 

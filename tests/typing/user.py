@@ -34,6 +34,7 @@ def results(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
     _factor(a, b, mesh)
     _linalg(a, b, mesh)
     _refined(a, b, mesh)
+    _tree(a, mesh)
     _plan(mesh)
     _layout(a, mesh)
 
@@ -221,6 +222,17 @@ def _refined(a: Array, b: Array, mesh: Mesh) -> None:
     assert_type(factor.refine, str)
 
 
+def _tree(a: Array, mesh: Mesh) -> None:
+    weights = {"a": [a, None], "b": a}
+    assert_type(jaxmg.tree.map(jnp.sin, weights, mesh=mesh), Any)
+    jaxmg.tree.map(jnp.sin, a, cost=lambda matrix: matrix.shape[0])
+    jaxmg.tree.eigh(weights, "U", mesh=mesh, matrix_specs={"a": None, "b": P("r", None)})
+    jaxmg.tree.cholesky(weights, upper=True)
+    jaxmg.tree.inv(weights, matrix_specs=P())
+    jaxmg.tree.qr(a, "r")
+    jaxmg.tree.svd(a, compute_uv=False)
+
+
 def _plan(mesh: Mesh) -> None:
     found = jaxmg.plan("potrs", 1000, jnp.float32, mesh, nrhs=3)
     assert_type(found, jaxmg.Plan)
@@ -279,6 +291,8 @@ def refused(a: Array, b: Array, mesh: Mesh) -> None:
     jaxmg.cho_factor(a).n = 3  # type: ignore[misc]
     jaxmg.linalg.solve(a, b, assume_a="band")  # type: ignore[arg-type]
     jaxmg.linalg.eigh(a, "lower")  # type: ignore[call-overload]
+    jaxmg.tree.eigh(a, "lower")  # type: ignore[arg-type]
+    jaxmg.tree.qr(a, "full")  # type: ignore[arg-type]
     jaxmg.plan("getrf", 10, "float64")  # type: ignore[arg-type]
     jaxmg.plan("potrs", 10.5, "float64")  # type: ignore[arg-type]
     jaxmg.least_squares(a, b)  # type: ignore[attr-defined]

@@ -32,9 +32,8 @@ def solve(a, b, layout, lower, how, unit_diagonal):
     common = (NAME, factor.layout, factor.n, factor.tile, bool(overflow), checks.DEFAULT)
     if lower:
         pivots = layouts.constrain(jnp.arange(factor.n, dtype=jnp.int32), factor.layout, _ALL)
-        lu = lu_operations.LU(*common)
-        operation = lu_operations.SOLVE if how == "N" else lu_operations.SOLVE_ADJOINT
-        return lu.apply(operation, factor.tiles, *overflow, pivots, b)
+        of_lu = lu_operations.SOLVE if how == "N" else lu_operations.SOLVE_ADJOINT
+        return lu_operations.LU(*common).apply(of_lu, factor.tiles, *overflow, pivots, b)
     static = cholesky_operations.Cholesky(*common)
     operation = cholesky_operations.BACKWARD if how == "N" else cholesky_operations.FORWARD
     return _Substitution(static, operation)(factor.tiles, *overflow, b)

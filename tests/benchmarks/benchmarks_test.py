@@ -6,6 +6,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import lu_model
 import model
 import numpy as np
 import peaks
@@ -182,6 +183,26 @@ def test_model_is_near_what_was_measured(dtype, least):
     for (n, ranks, width), seconds in usual.items():
         paper = model.solve(n, model.line(ranks), width, dtype)
         assert 0.8 < seconds / paper < 1.25, (n, ranks, width)
+
+
+def test_lu_model_is_near_what_was_measured():
+    """A single GPU's panels don't run beside its updates: the smaller n, the longer it takes."""
+    found = lu_model.measured()
+    over = [
+        seconds / lu_model.solve(n, ranks, lu_model.best(n, ranks))
+        for (n, ranks, _), seconds in sorted(found.items())
+        if n >= 8192
+    ]
+    assert len(over) >= 4
+    assert all(1 < ratio < 1.8 for ratio in over)
+    assert over == sorted(over, reverse=True)
+
+
+@pytest.mark.parametrize("ranks, most", [(4, 2), (8, 4)])
+def test_lu_model_of_several_gpus(ranks, most):
+    """Updates are shared, panels aren't: no GPU more than pays for itself."""
+    seconds = [lu_model.solve(131072, count, 1024) for count in (1, ranks)]
+    assert most < seconds[0] / seconds[1] <= ranks
 
 
 MODELLED = [(n, dtype) for n in (131072, 524288, model.PUBLISHED_N) for dtype in model.SIZE]

@@ -128,6 +128,8 @@ def test_every_small_shape():
         expected = jnp.linalg.lstsq(a, b)
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+    x, resid, rank, _ = linalg.lstsq(cases.shard_rows(a, mesh), b[:, :0], mesh=mesh)
+    assert x.shape == (3, 0) and resid.shape == (0,) and int(rank) == 3
 
 
 def _moved(a, b, left, right, b_dot, h):

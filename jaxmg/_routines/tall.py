@@ -87,7 +87,7 @@ class _Factor(batching.Batchable):
         ]
         placement = batching.make_placement(layout, arrays, marks, specs)
         order = math.isqrt(math.prod(shape)) + 1
-        if batching.had_better_spread(layout, size, order, arrays[0].dtype):
+        if batching.is_spread_faster(layout, size, order, arrays[0].dtype):
             one = _OnDevice(dataclasses.replace(self, layout=batching.alone(layout)))
             return batching.spread(one.of.layout, one, size, marks, *arrays, placement=placement)
         return batching.in_turn(self, marks, *arrays, placement=placement)

@@ -84,6 +84,8 @@ _CALLS = {
     "linalg.slogdet": (lambda a, b: jaxmg.linalg.slogdet(a), "a"),
     "linalg.det": (lambda a, b: jaxmg.linalg.det(a), "a"),
     "linalg.matrix_power": (lambda a, b: jaxmg.linalg.matrix_power(a, 2), "a"),
+    "linalg.lstsq": (lambda a, b: jaxmg.linalg.lstsq(a, b), "ab"),
+    "linalg.least_squares": (lambda a, b: jaxmg.linalg.least_squares(a, b), "ab"),
     "linalg.qr": (lambda a, b: jaxmg.linalg.qr(a), "a"),
     "linalg.sqrtm": (lambda a, b: jaxmg.linalg.sqrtm(a), "a"),
     "linalg.expm": (lambda a, b: jaxmg.linalg.expm(a), "a"),

@@ -197,6 +197,8 @@ def _linalg(a: Array, b: Array, mesh: Mesh) -> None:
     q, r = jaxmg.linalg.qr(a, mesh=mesh)
     assert_type((q, r), tuple[Array, Array])
     assert_type(jaxmg.linalg.qr(a, "r"), Array)
+    assert_type(jaxmg.linalg.lstsq(a, b, damp=0.1), tuple[Array, Array, Array, Array])
+    assert_type(jaxmg.linalg.least_squares(a, b, mesh=mesh), Array)
     assert_type(jaxmg.linalg.qr(a, pivoting=True), tuple[Array, Array, Array])
     assert_type(jaxmg.linalg.funm(a, jnp.cos), Array)
     assert_type(jaxmg.linalg.cond(a, 1, mesh=mesh), Array)

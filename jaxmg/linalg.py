@@ -2,10 +2,10 @@
 
 Names, order of arguments, defaults and results are those of JAX: of ``jax.numpy.linalg`` where it
 has the name, else of ``jax.scipy.linalg``. `solve`, `solve_triangular`, `inv`, `det`, `slogdet`,
-`cond`, `lu`, `lu_factor`, `lu_solve` and `matrix_power` take any square matrix. The others are for
-Hermitian matrices, positive definite ones where a function says so. Results are spread over the
-devices as A is. Beside JAX's arguments each function takes ``mesh`` and ``matrix_specs``, as
-`jaxmg.potrs` does.
+`cond`, `lu`, `lu_factor`, `lu_solve` and `matrix_power` take any square matrix, `qr` a tall one.
+The others are for Hermitian matrices, positive definite ones where a function says so. Results are
+spread over the devices as A is. Beside JAX's arguments each function takes ``mesh`` and
+``matrix_specs``, as `jaxmg.potrs` does.
 
 What is read of A:
 
@@ -48,10 +48,12 @@ from jaxmg._factors.lu_factor import LUFactor
 from jaxmg._factors.refined_factor import RefinedFactor
 from jaxmg._routines import cho_factor as keep_factor
 from jaxmg._routines import jax_linalg
+from jaxmg._routines.jax_qr import QRResult, qr
 from jaxmg._types import AnyArray, AnyMatrixLike, AssumeA, MeshLike, Trans, Triangle
 
 __all__ = [
     "EighResult",
+    "QRResult",
     "SlogdetResult",
     "cho_factor",
     "cho_solve",
@@ -68,6 +70,7 @@ __all__ = [
     "lu_factor",
     "lu_solve",
     "matrix_power",
+    "qr",
     "slogdet",
     "solve",
     "solve_triangular",

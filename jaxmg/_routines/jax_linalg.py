@@ -218,7 +218,7 @@ def _is_product(program, options):
 
 def _any_shape(program):
     """Whether a program takes matrices that aren't square."""
-    return program in (factored, decomposed)
+    return getattr(program, "any_shape", False)
 
 
 def _dtypes(program, options):
@@ -271,7 +271,7 @@ def _over_leading(name, function, arrays, dtypes=checks.DTYPES, square=True):
     # An array without a dimension, or with one of 1 where the other has more, is the same for all.
     there = []
     for array in arrays:
-        sizes = (1,) * (len(leading) - array.ndim + 2) + array.shape[:-2]
+        sizes = (1,) * (len(leading) - max(array.ndim - 2, 0)) + array.shape[:-2]
         there.append([size == most for size, most in zip(sizes, leading, strict=True)])
     arrays = [
         array.reshape(*itertools.compress(leading, marks), *array.shape[-2:])
@@ -300,8 +300,8 @@ def _run(arrays, name, program, results, mesh, spec, *options):
     checks.matrix(
         called, "a", a, True, checks.ALL, _dtypes(program, options), square=not _any_shape(program)
     )
-    if "like b" in results:
-        checks.right_hand_side(called, a, arrays[1], checks.ALL)
+    if "like b" in results or getattr(program, "with_b", False):
+        checks.right_hand_side(called, a, arrays[1], checks.ALL, square=not _any_shape(program))
     layout = layouts.infer(called, arrays, mesh, spec)
     specs = {
         "matrix": lambda: layout.result_spec(a.shape),
@@ -329,6 +329,13 @@ def _program(function):
         # On its way to the mesh a matrix may have got rows of padding.
         return function(call, blocks.join_rows(a, call.layout, call.shape[0]), *others)
 
+    return program
+
+
+def program_of_any_shape(function, with_b=False):
+    """A program of matrices (m, n), and of b with as many rows if ``with_b``."""
+    program = _program(function)
+    program.any_shape, program.with_b = True, with_b
     return program
 
 
@@ -409,7 +416,7 @@ def _invert_general(call, a):
     return getri.getri(a, **_where(call))
 
 
-@_program
+@program_of_any_shape
 def factored(call, a):
     """LAPACK's L and U, and pivots: those of the transposed matrix's transpose."""
     return packed_lu.packed(a, call.layout)
@@ -426,7 +433,7 @@ def solve_factored(call, lu, b, pivots):
     return (factor.solve(b, "T" if how == "N" else "N"),)
 
 
-@_program
+@program_of_any_shape
 def decomposed(call, a):
     """(P, L, U), or (P L, U), of A = P L U."""
     (permute_l,) = call.attributes

@@ -279,6 +279,7 @@ def over_leading(routine, names, function, arrays, pad=True, dtypes=checks.DTYPE
                 f"be one for all of its matrices; it has shape {tuple(array.shape)}"
             )
         axes.append(0 if array.ndim > 2 else None)
+    axes += [None] * (len(arrays) - len(axes))  # of scalars behind them
     for _ in leading:
         function = jax.vmap(function, axes)
     return function(*_alike_in_front(arrays, len(leading)))

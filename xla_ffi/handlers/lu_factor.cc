@@ -195,7 +195,7 @@ JAXMG_DEFINE_ROUTINE(JaxmgLuApply, "lu_apply", jaxmg::Apply, jaxmg::LuSolveAttri
                          .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // pivots
                          .Arg<xla::ffi::AnyBuffer>()                        // b
                          .Ret<xla::ffi::AnyBuffer>(),                       // x
-                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::ApplyNeeds>);
+                     jaxmg::kNativeAlone, &jaxmg::AnswerSquareWith<jaxmg::ApplyNeeds>);
 
 JAXMG_DEFINE_ROUTINE(JaxmgLuSolveRows, "lu_solve_rows", jaxmg::SolveRows, jaxmg::LuSolveAttributes,
                      JAXMG_BIND()
@@ -212,7 +212,7 @@ JAXMG_DEFINE_ROUTINE(JaxmgLuInvert, "lu_invert", jaxmg::InvertFactors, jaxmg::Pr
                          .Arg<xla::ffi::AnyBuffer>()                        // overflow
                          .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // pivots
                          .Ret<xla::ffi::AnyBuffer>(),  // the inverse, in the tiles' place
-                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::InvertNeeds>);
+                     jaxmg::kNativeAlone, &jaxmg::AnswerSquareWith<jaxmg::InvertNeeds>);
 
 JAXMG_DEFINE_ROUTINE(JaxmgLuDiagonal, "lu_diagonal", jaxmg::Diagonal, jaxmg::LuAttributes,
                      JAXMG_BIND()

@@ -234,6 +234,8 @@ def _tree(a: Array, mesh: Mesh) -> None:
     jaxmg.tree.inv(weights, matrix_specs=P())
     jaxmg.tree.qr(a, "r")
     jaxmg.tree.svd(a, compute_uv=False)
+    jaxmg.tree.orthogonalize(weights, 8, "polar-express", dtype=jnp.bfloat16, mesh=mesh)
+    jaxmg.tree.inverse_pth_root(weights, 4, 1e-4, "newton")
 
 
 def _plan(mesh: Mesh) -> None:
@@ -296,6 +298,8 @@ def refused(a: Array, b: Array, mesh: Mesh) -> None:
     jaxmg.linalg.eigh(a, "lower")  # type: ignore[call-overload]
     jaxmg.tree.eigh(a, "lower")  # type: ignore[arg-type]
     jaxmg.tree.qr(a, "full")  # type: ignore[arg-type]
+    jaxmg.tree.orthogonalize(a, method="svd")  # type: ignore[arg-type]
+    jaxmg.tree.inverse_pth_root(a)  # type: ignore[call-arg]
     jaxmg.plan("getrf", 10, "float64")  # type: ignore[arg-type]
     jaxmg.plan("potrs", 10.5, "float64")  # type: ignore[arg-type]
     jaxmg.least_squares(a, b)  # type: ignore[attr-defined]

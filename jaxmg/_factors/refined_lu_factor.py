@@ -102,7 +102,7 @@ class RefinedLUFactor(pickling.Pickled):
 
     @overload
     def solve(
-        self, b: MatrixLike, trans: Trans = 0, *, return_status: Literal[True],
+        self, b: MatrixLike, trans: Trans = 0, return_status: Literal[True] = ...,
         return_iterations: Literal[False] = False,
     ) -> tuple[Array, Array]: ...  # fmt: skip
 
@@ -114,8 +114,8 @@ class RefinedLUFactor(pickling.Pickled):
 
     @overload
     def solve(
-        self, b: MatrixLike, trans: Trans = 0, *, return_status: Literal[True],
-        return_iterations: Literal[True],
+        self, b: MatrixLike, trans: Trans = 0, return_status: Literal[True] = ...,
+        return_iterations: Literal[True] = ...,
     ) -> tuple[Array, Array, Array]: ...  # fmt: skip
 
     @_compat.api_boundary

@@ -78,17 +78,9 @@ def test_ill_conditioned_matrices(condition, least, most):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "power, dtype, refined",
-    [
-        (100, "float64", True),
-        (250, "float64", False),
-        (10, "float32", True),
-        (100, "complex128", True),
-    ],
-)
-def test_rows_and_columns_of_other_sizes(power, dtype, refined):
-    """Beyond what float32 has; in the end beyond what products of A's own precision have."""
+@pytest.mark.parametrize("power, dtype", [(100, "float64"), (10, "float32"), (100, "complex128")])
+def test_rows_and_columns_of_other_sizes(power, dtype):
+    """Beyond what the lower precision has."""
     mesh, n = cases.line(3), 31
     well = _general(n, dtype, 1e2)
     rows, columns = (
@@ -98,10 +90,10 @@ def test_rows_and_columns_of_other_sizes(power, dtype, refined):
     matrix = (rows[:, None] * well * columns).astype(dtype)
     b = (rows * cases.normal(cases.rng(4), (n,), dtype)).astype(dtype)
     x, status, iterations = _solve(matrix, b, mesh)
-    assert status == 0 and (0 < iterations < 8 if refined else iterations == _FAILED)
+    assert status == 0 and 0 < iterations < 8
     expected = np.linalg.solve(well.astype(complex), b / rows)
     error = np.linalg.norm(np.asarray(x) * columns - expected) / np.linalg.norm(expected)
-    assert error < 500 * cases.eps(dtype) or not refined
+    assert error < 500 * cases.eps(dtype)
 
 
 @pytest.mark.slow

@@ -64,6 +64,8 @@ _CALLS = {
     "eigh(all)": (lambda a, b: jaxmg.eigh(a), "a"),
     "eigh(b)": (lambda a, b: jaxmg.eigh(_A, a), "a"),
     "cho_factor(refine=)": (lambda a, b: jaxmg.cho_factor(a, refine="float32"), "a"),
+    "gesv(refine=)": (lambda a, b: jaxmg.gesv(a, b, refine="float32"), "ab"),
+    "lu_factor(refine=)": (lambda a, b: jaxmg.lu_factor(a, refine="float32"), "a"),
     "CholeskyFactor.from_upper": (lambda a, b: jaxmg.CholeskyFactor.from_upper(a), "a"),
     "verify_cyclic": (lambda a, b: jaxmg.verify_cyclic(a, _A, 2), "a"),
     "verify_cyclic(A_cyclic)": (lambda a, b: jaxmg.verify_cyclic(_A, a, 2), "a"),
@@ -112,9 +114,9 @@ def test_every_public_function_that_takes_an_array_is_called():
     public |= {f"tree.{name}" for name in jaxmg.tree.__all__}
     called = {re.sub(r"\(.*", "", name) for name in _CALLS}
     without_arrays = {
-        "CholeskyFactor", "LUFactor", "RefinedFactor", "Plan", "plan", "calculate_padding",
-        "get_cols_cyclic", "plot_block_to_cyclic", "register_handlers", "linalg",
-        "linalg.EighResult", "linalg.QRResult", "linalg.SlogdetResult",
+        "CholeskyFactor", "LUFactor", "RefinedFactor", "RefinedLUFactor", "Plan", "plan",
+        "calculate_padding", "get_cols_cyclic", "plot_block_to_cyclic", "register_handlers",
+        "linalg", "linalg.EighResult", "linalg.QRResult", "linalg.SlogdetResult",
     }  # fmt: skip
     local = {name for name in public if name.endswith("_shardmap_ctx")}
     assert public - local - without_arrays <= called

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 import jax
 import jax.numpy as jnp
@@ -116,9 +116,9 @@ def least_squares(
 
 
 def _run(a, b, damp, name, results, mesh, spec, cutoff):
-    arrays = a, b
+    arrays: tuple[Any, ...] = a, b
     if damp is not None:
-        a, b = arrays = jax_linalg.promote(a, b)
+        a, b = jax_linalg.promote(a, b)
         checks.usable(f"linalg.{name}", "a", a)
         real = np.finfo(a.dtype).dtype if jnp.issubdtype(a.dtype, jnp.inexact) else a.dtype
         if np.ndim(damp) or jnp.iscomplexobj(damp):
@@ -220,7 +220,7 @@ class _LeastSquares:
     def everything(self, a, b, damp):
         """`solve` with all results, and their derivatives."""
         return derivatives.differentiable(
-            lambda *arrays: self.solve(*arrays, with_normal=True), self.rule, a, b, damp
+            functools.partial(self.solve, with_normal=True), self.rule, a, b, damp
         )
 
     def rule(self, primals, tangents):
@@ -277,7 +277,7 @@ class _Solve:
             return results[:3], moved[:3]
 
         return derivatives.differentiable(
-            lambda *arrays: self.of.solve(*arrays, with_normal=False)[:3], rule, a, b, damp
+            lambda a, b, damp: self.of.solve(a, b, damp, False)[:3], rule, a, b, damp
         )
 
 
@@ -297,6 +297,8 @@ def _finish(r, b, wide, full_rank, with_normal, cutoff):
         x, n, z = by_substitution()
         return x, None, None, n, z, None
     # Vectors are needed where a rank is not full, and for derivatives.
+    u: Any
+    vh: Any
     u, s, vh = jnp.linalg.svd(r) if with_normal else (None, _singular_values(r), None)
     mask = (s > 0) & (s >= jnp.asarray(cutoff, s.dtype) * s[0])
     rank = jnp.sum(mask, dtype=jnp.int32)

@@ -70,9 +70,8 @@ class _Factor(batching.Batchable):
         return self.layout.row_spec if self.with_q else None, P(), P() if self.with_b else None
 
     def on_rank(self, coordinates, rows, *others):
-        others = list(others)
-        b = others.pop(0) if self.with_b else None
-        below = others.pop() if self.with_below else None
+        b = others[0] if self.with_b else None
+        below = others[-1] if self.with_below else None
         rank = coordinates.reshape(2)[0]
         return tall_qr.factor_on_rank(self.layout, rank, rows, below, b, self.with_q)
 

@@ -28,6 +28,14 @@ PAGES = {
 }
 PICTURES = ("benchmarks/results/*.png", "examples/*.png", "examples/*/*.png")
 DOCS = "docs/"
+# How much the search makes of a page, by the title of its section or its own place; others have 1.
+BOOSTS = {
+    "Developers": 0.1,
+    "Troubleshooting": 2,
+    "measurements.md": 0.01,
+    "changelog.md": 0.1,
+    "glossary.md": 0.5,
+}
 
 # Fenced blocks and code spans, in which a bracket is no link; [text](target); ![text](target).
 _CODE_OR_LINK = re.compile(
@@ -64,6 +72,10 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
+    sections = [section.title for section in page.ancestors]
+    for name in [*sections, page.file.src_uri]:
+        if name in BOOSTS:
+            page.meta["search"] = {"boost": BOOSTS[name]}
     root = _root(config)
     here = os.path.relpath(page.file.abs_src_path, root)
 

@@ -37,16 +37,17 @@ def records(file):
     return [json.loads(line) for line in lines]
 
 
-def find(file, said="", **wanted):
+def find(file, said="", before="", **wanted):
     """The newest record of a file with these values; None stands for a key that is absent, too.
 
-    ``said`` is a part of the command.
+    ``said`` is a part of the command, ``before`` a date.
     """
     fits = [
         record
         for record in records(file)
         if all(record.get(key) == value for key, value in wanted.items())
         and said in record["command"]
+        and (not before or record["date"] < before)
     ]
     if not fits:
         raise LookupError(f"{file}.jsonl has no record with {wanted}")
@@ -436,11 +437,40 @@ def gradients():
     return Table(["n", "value and gradient", "value alone", "`potrs`", "`potri`"], rows, scale=1000)
 
 
+def processes():
+    """Several processes on the GPUs of one host; labels of processes.jsonl."""
+    labels = {
+        "1x4": "1 × 4",
+        "4x1": "4 × 1",
+        "2x2": "2 × 2",
+        "one": "1 × 2",
+        "all": "2 × 1",
+        "own": "2 × 1, own GPU seen alone",
+        "tcp": "2 × 1, TCP",
+    }
+    rows = []
+    for routine, n in (
+        *(("potrs", n) for n in (512, 4096, 16384, 32768, 65536, 131072)), ("potri", 32768),
+    ):  # fmt: skip
+        cells = []
+        for label in labels:
+            try:
+                record = find(
+                    "processes", before="2026-11-22T12", label=label, routine=routine, n=n
+                )
+                cells.append(Figure(record))
+            except LookupError:
+                cells.append("")
+        rows.append([f"`{routine}` {n}", *cells])
+    return Table(["processes × GPUs", *labels.values()], rows, scale=1000)
+
+
 TABLES = {
     function.__name__: function
     for function in (
         readme, four_gpus, scaling, small, general, single_precision, refined, kept,
         right_hand_sides, batches, gradients, end_to_end, eight_gpus, columns, small_several,
+        processes,
     )
 }  # fmt: skip
 FIGURES = {

@@ -37,10 +37,11 @@ def records(file):
     return [json.loads(line) for line in lines]
 
 
-def find(file, said="", before="", **wanted):
+def find(file, said="", before="", cuda="", **wanted):
     """The newest record of a file with these values; None stands for a key that is absent, too.
 
-    ``said`` is a part of the command, ``before`` a date.
+    ``said`` is a part of the command, ``before`` a date, ``cuda`` the
+    beginning of CUDA 12's version.
     """
     fits = [
         record
@@ -48,6 +49,7 @@ def find(file, said="", before="", **wanted):
         if all(record.get(key) == value for key, value in wanted.items())
         and said in record["command"]
         and (not before or record["date"] < before)
+        and record["versions"].get("nvidia-cuda-runtime-cu12", "").startswith(cuda)
     ]
     if not fits:
         raise LookupError(f"{file}.jsonl has no record with {wanted}")
@@ -465,12 +467,26 @@ def processes():
     return Table(["processes × GPUs", *labels.values()], rows, scale=1000)
 
 
+def cuda12():
+    rows = []
+    for routine, n, more in (
+        ("potrs", 16384, {}), ("potrs", 32768, {}), ("potrs", 65536, {}),
+        ("potrs", 65536, {"backend": "cusolvermg"}), ("potri", 32768, {}),
+        ("potrs", 32768, {"dtype": "float32", "precision": "tf32"}),
+    ):  # fmt: skip
+        cells = [dense("cuda12", routine, n, cuda=cuda, **more) for cuda in ("12.1.", "12.9.")]
+        words = ", ".join(f"`{word}`" for word in more.values() if word != "float32")
+        title = f"`{routine}` {more.get('dtype', 'float64')}" + (f", {words}" if words else "")
+        rows.append([title, str(n), *cells, dense("gpu", routine, n, **more)])
+    return Table(["", "n", "CUDA 12.1", "12.9", "13.0, another machine"], rows)
+
+
 TABLES = {
     function.__name__: function
     for function in (
         readme, four_gpus, scaling, small, general, single_precision, refined, kept,
         right_hand_sides, batches, gradients, end_to_end, eight_gpus, columns, small_several,
-        processes,
+        processes, cuda12,
     )
 }  # fmt: skip
 FIGURES = {

@@ -114,6 +114,20 @@ _ARGUMENTS = [
 ]
 
 
+# Those whose calls the core makes before: it takes a while to compile all.
+_WARM = ("potrs-a", "eigh(all)-a", "linalg.solve-b", "linalg.qr-a", "tree.eigh-a", "lu_factor-a")
+
+
+def _cold_and_warm():
+    for argument in _ARGUMENTS:
+        yield pytest.param(*argument.values, False, id=f"{argument.id}-cold", marks=argument.marks)
+        marks = [*argument.marks, *([] if argument.id in _WARM else [pytest.mark.breadth])]
+        yield pytest.param(*argument.values, True, id=f"{argument.id}-warm", marks=marks)
+
+
+_both = pytest.mark.parametrize("call, argument, warm", _cold_and_warm())
+
+
 def test_every_public_function_that_takes_an_array_is_called():
     public = {*jaxmg.__all__, *(f"linalg.{name}" for name in jaxmg.linalg.__all__)}
     public |= {f"tree.{name}" for name in jaxmg.tree.__all__}
@@ -127,8 +141,7 @@ def test_every_public_function_that_takes_an_array_is_called():
     assert public - local - without_arrays <= called
 
 
-@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
-@pytest.mark.parametrize("call, argument", _ARGUMENTS)
+@_both
 def test_a_deleted_array_is_refused(call, argument, warm):
     """In a warm call JAX 0.10.2 would end the process."""
     arrays = {"a": _a(), "b": _b()}
@@ -182,11 +195,12 @@ def test_a_refined_factor_of_deleted_arrays_is_refused(leaf):
         factor.solve(_B)
 
 
-@pytest.mark.parametrize("call, argument", _ARGUMENTS)
-def test_a_masked_array_is_refused(call, argument):
+@_both
+def test_a_masked_array_is_refused(call, argument, warm):
     """Also where the same call with a plain array came before."""
     arrays = {"a": _A.copy(), "b": _B.copy()}
-    jax.block_until_ready(call(*arrays.values()))
+    if warm:
+        jax.block_until_ready(call(*arrays.values()))
     arrays[argument] = np.ma.masked_greater(arrays[argument], 1)
     with pytest.raises(TypeError, match="is a masked array, whose mask would be ignored"):
         call(*arrays.values())

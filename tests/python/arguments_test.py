@@ -119,10 +119,13 @@ _WARM = ("potrs-a", "eigh(all)-a", "linalg.solve-b", "linalg.qr-a", "tree.eigh-a
 
 
 def _cold_and_warm():
+    found = []
     for argument in _ARGUMENTS:
-        yield pytest.param(*argument.values, False, id=f"{argument.id}-cold", marks=argument.marks)
+        cold, warm = f"{argument.id}-cold", f"{argument.id}-warm"
         marks = [*argument.marks, *([] if argument.id in _WARM else [pytest.mark.breadth])]
-        yield pytest.param(*argument.values, True, id=f"{argument.id}-warm", marks=marks)
+        found.append(pytest.param(*argument.values, False, id=cold, marks=argument.marks))
+        found.append(pytest.param(*argument.values, True, id=warm, marks=marks))
+    return found
 
 
 _both = pytest.mark.parametrize("call, argument, warm", _cold_and_warm())

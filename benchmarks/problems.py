@@ -18,7 +18,8 @@ _count = runpy.run_path(str(_ROOT / "jaxmg/_routines/counts.py"))["operations"]
 _MEASURED = [name for name, routine in TABLE.items() if routine.benchmark]
 ON_FACTORS = tuple(name for name in _MEASURED if TABLE[name].on_factor)
 ROUTINES = tuple(name for name in _MEASURED if name not in ON_FACTORS)
-GENERAL = tuple(name for name in _MEASURED if TABLE[name].takes[0] in ("g", "lu"))
+FACTORIZATIONS = ("lu_factor",)  # run.py times them alone, and checks a solution by the factor
+GENERAL = (*FACTORIZATIONS, *(n for n in _MEASURED if TABLE[n].takes[0] in ("g", "lu")))
 SOLVES = tuple(name for name in _MEASURED if "b" in TABLE[name].takes)
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PROBES = 4  # random vectors with which inverses and eigenvectors are checked
@@ -215,15 +216,16 @@ def _bits(x):
 def backward_error(xp, routine, a, operands, results, multiply):
     """How far the results are from those of an exact computation, in units of 1.
 
-    Solves: the largest |b - A x| / (|A| |x| + |b|) of the columns, in the infinity norm.
+    Solves, and factorizations, whose result is x: the largest |b - A x| / (|A| |x| + |b|) of the
+    columns, in the infinity norm.
     Inverses: |X (A g) - g| / (|X| |A| |g|) for random g, which bounds the residual of the inverse.
     syevd: the larger of |A V g - V W g| / (|A| |V g|) and |V^H V g - g| / |g|; without vectors, how
         far the sum of the eigenvalues is from the trace, beside n times the largest.
 
     Args:
         a: the matrix; may be sharded by rows, as may V and the inverse.
-        operands: {"b": right-hand sides}, for solves.
-        results: what the routine returned.
+        operands: {"b": right-hand sides}, for solves and factorizations.
+        results: what the routine returned; of a factorization what its factor made of b.
         multiply: the product of matrices at full precision.
     """
     n = a.shape[0]
@@ -235,7 +237,7 @@ def backward_error(xp, routine, a, operands, results, multiply):
         return abs(m).sum(axis=1).max()
 
     probe = vectors(xp, n, PROBES, a.dtype, seed=7)
-    if routine in SOLVES:
+    if routine in SOLVES or routine in FACTORIZATIONS:
         (x,), b = results, operands["b"]
         scale = matrix_norm(a) * norm(x) + norm(b)
         return (norm(b - multiply(a, x)) / scale).max()

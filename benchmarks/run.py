@@ -77,7 +77,7 @@ def groups_of(cases, args):
 def arguments(words):
     parser = argparse_flags.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
-    known = (*problems.ROUTINES, *problems.ON_FACTORS)
+    known = (*problems.ROUTINES, *problems.FACTORIZATIONS, *problems.ON_FACTORS)
     add("--routine", nargs="+", default=["potrs"], choices=known)
     add("--backend", nargs="+", default=["auto"], choices=[*JAXMG_BACKENDS, "jax", "scipy"])
     add("--dtype", nargs="+", default=["float64"], choices=problems.DTYPES)
@@ -395,7 +395,9 @@ def print_ratios(entries):
             continue
         text = f"{theirs['seconds'] / ours['seconds']:.3f}"
         if "factor_seconds" in theirs:
-            text += f" ({theirs['factor_seconds'] / ours['seconds']:.3f} of cho_factor alone)"
+            text += (
+                f" ({theirs['factor_seconds'] / ours['seconds']:.3f} of its factorization alone)"
+            )
         print(f"  {label(ours)}: {text} times the speed of {label(theirs)}", flush=True)
 
 

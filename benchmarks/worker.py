@@ -161,12 +161,15 @@ class JaxmgSolver:
         import jaxmg
 
         case = self.case
-        if case["backend"] not in ("auto", "native"):
-            raise ValueError(f"there are no factors of {case['backend']}")
+        self.check_factors()
         options = {"precision": case["precision"]} if case["precision"] else {}
         general = case["routine"] in problems.GENERAL
         factor = jaxmg.lu_factor if general else jaxmg.cho_factor
         return factor(self.make_matrix(), case["T_A"], donate=True, **options)
+
+    def check_factors(self):
+        if self.case["backend"] not in ("auto", "native"):
+            raise ValueError(f"there are no factors of {self.case['backend']}")
 
     def run(self, operands):
         return self.jax.block_until_ready(self.call(operands))
@@ -178,6 +181,9 @@ class JaxmgSolver:
         if case["routine"] in problems.ON_FACTORS:
             return getattr(jaxmg, case["routine"])(*operands)
         options = {name: case[name] for name in ("T_A", "donate", "backend")}
+        if case["routine"] in problems.FACTORIZATIONS:
+            self.check_factors()
+            del options["backend"]
         if case["routine"] == "syevd":
             options["return_eigenvectors"] = case["vectors"]
         if case["precision"]:
@@ -185,7 +191,11 @@ class JaxmgSolver:
         return getattr(jaxmg, case["routine"])(*operands, **options)
 
     def check(self, results):
-        jax, results = self.jax, as_tuple(results)
+        jax, b = self.jax, getattr(self, "b", None)
+        if self.case["routine"] in problems.FACTORIZATIONS:
+            b = jax.device_put(self.probes(), self.everywhere)
+            results = self.solve_by(results, b)
+        results = as_tuple(results)
         multiply = functools.partial(jax.numpy.matmul, precision="highest")
 
         @functools.partial(jax.jit, out_shardings=self.everywhere)
@@ -194,13 +204,20 @@ class JaxmgSolver:
                 jax.numpy, self.case["routine"], a, {"b": b}, results, multiply
             )
 
-        return error(self.make_matrix(), getattr(self, "b", None), results)
+        return error(self.make_matrix(), b, results)
+
+    def probes(self):
+        return problems.vectors(np, self.case["n"], problems.PROBES, self.case["dtype"])
+
+    def solve_by(self, factor, b):
+        return factor.solve(b)
 
     def machine(self):
         return records.name_of(self.devices)
 
     def compare(self, one, other):
         jax = self.jax
+        one, other = jax.tree.leaves(one), jax.tree.leaves(other)
         return jax.jit(functools.partial(problems.same_bits, jax.numpy))(one, other)
 
     def gemm_tflops(self):
@@ -302,6 +319,12 @@ class JaxSolver(JaxmgSolver):
     def gesv(self, a, b):
         return self.jax.numpy.linalg.solve(a, b)
 
+    def lu_factor(self, a):
+        return self.jax.scipy.linalg.lu_factor(a)
+
+    def solve_by(self, factor, b):
+        return self.lu_solve(factor, b)
+
     def make_factor(self):
         if self.case["routine"] in problems.GENERAL:
             return self.jax.jit(self.jax.scipy.linalg.lu_factor)(self.make_matrix())
@@ -365,6 +388,8 @@ class ScipySolver:
             return linalg.cho_solve(a, self.b, check_finite=False)
         if self.case["routine"] == "lu_solve":
             return linalg.lu_solve(a, self.b, check_finite=False)
+        if self.case["routine"] == "lu_factor":
+            return linalg.lu_factor(a, **options)
         if self.case["routine"] == "gesv":
             start = time.perf_counter()
             factor = linalg.lu_factor(a, **options)
@@ -388,6 +413,8 @@ class ScipySolver:
         return linalg.eigh(a, eigvals_only=not vectors, driver="evd", **options)
 
     def check(self, results):
+        if self.case["routine"] in problems.FACTORIZATIONS:
+            results = self.linalg.lu_solve(results, self.b, check_finite=False)
         return problems.backward_error(
             np, self.case["routine"], self.matrix(), {"b": self.b}, as_tuple(results), np.matmul
         )

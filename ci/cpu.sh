@@ -25,7 +25,9 @@ examples() {
     bazel run //examples:minsr &&
     bazel run //examples:soap &&
     bazel run //examples:random_field &&
-    bazel run //examples:random_field -- --fft_bench 128
+    bazel run //examples:random_field -- --fft_bench 128 &&
+    bazel run //examples:scattering &&
+    bazel run //examples:scattering -- --scene kite
 }
 # That it would find something, too, that every fault of the step mutants fits the sources, and that
 # what pages name is there.

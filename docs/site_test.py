@@ -115,6 +115,20 @@ def test_the_search_knows_every_page():
     assert found == set(pages())
 
 
+@pytest.mark.parametrize(
+    "question",
+    ["save a factor", "pickle reload", "out of memory", "why one device", "why nan", "does it fit"],
+)
+def test_the_search_finds_questions_on_the_faq(question):
+    text = (SITE / "search/search_index.js").read_text()
+    index = json.loads(text.removeprefix("var __index = "))
+    sections = [entry for entry in index["docs"] if entry["location"].startswith("faq.html#")]
+    words = [
+        set(re.findall(r"\w+", f"{entry['title']} {entry['text']}".lower())) for entry in sections
+    ]
+    assert sections and any(set(question.split()) <= section for section in words)
+
+
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs Chromium (Debian's chromium)")
 def test_no_page_is_wider_than_its_window(tmp_path):
     measure = MEASURE.replace("WIDTHS", json.dumps(WIDTHS))

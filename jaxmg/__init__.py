@@ -15,6 +15,7 @@ Importing this package touches no device, plugin or configuration: the first cal
 from typing import TYPE_CHECKING
 
 from jaxmg import linalg as linalg
+from jaxmg import tree as tree
 from jaxmg._factors.cholesky_factor import CholeskyFactor
 from jaxmg._factors.lu_factor import LUFactor
 from jaxmg._factors.refined_factor import RefinedFactor

@@ -72,5 +72,9 @@ AssumeA: TypeAlias = Literal[
 ]
 """What is known of a matrix, as in ``scipy.linalg``."""
 
+# A float: there is no literal of infinity.
+Norm: TypeAlias = Literal[1, "1", "O", "inf", "I"] | float
+"""The 1-norm, or the infinity norm: `jax.numpy.inf`."""
+
 Subset: TypeAlias = Sequence[SupportsIndex]
 """(first, last): indices of eigenvalues in ascending order, first <= i < last."""

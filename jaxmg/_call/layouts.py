@@ -123,9 +123,23 @@ def traced(arrays):
 
 
 def infer(routine, arrays, mesh, spec):
-    """The layout of ``arrays[0]``, a matrix, from the arguments and from the arrays themselves.
+    """The layout of ``arrays[0]``, a matrix, from the arguments and from the arrays themselves."""
+    mesh = resolve_mesh(routine, arrays, mesh)
+    spec = known_spec(arrays[0], mesh) if spec is None else spec
+    if spec is None:
+        return with_processes(routine, Layout(mesh, mesh.axis_names, (), P(mesh.axis_names, None)))
+    entries = check_spec(routine, spec, mesh.axis_names)
+    # Columns join the rows: the native code takes whole rows, and XLA reshards what isn't so.
+    rows = tuple(itertools.chain.from_iterable(entry_axes(entry) for entry in entries))
+    rows = rows or mesh.axis_names
+    others = tuple(axis for axis in mesh.axis_names if axis not in rows)
+    return with_processes(routine, Layout(mesh, rows, others, P(*entries)))
 
-    The mesh is, in this order: the argument, that of the first array with a ``NamedSharding`` (or
+
+def resolve_mesh(routine, arrays, mesh):
+    """The mesh of a call, all of whose axes are automatic or explicit.
+
+    It is, in this order: the argument, that of the first array with a ``NamedSharding`` (or
     explicit axes, when traced), the context mesh, the one device that holds the arrays, and for
     NumPy arrays all devices of this process.
     """
@@ -143,15 +157,7 @@ def infer(routine, arrays, mesh, spec):
             f"{routine}: the axes of the mesh must be all Auto or all Explicit; those of {mesh} "
             f"are {', '.join(str(kind) for kind in mesh.axis_types)}"
         )
-    spec = known_spec(arrays[0], mesh) if spec is None else spec
-    if spec is None:
-        return with_processes(routine, Layout(mesh, mesh.axis_names, (), P(mesh.axis_names, None)))
-    entries = check_spec(routine, spec, mesh.axis_names)
-    # Columns join the rows: the native code takes whole rows, and XLA reshards what isn't so.
-    rows = tuple(itertools.chain.from_iterable(entry_axes(entry) for entry in entries))
-    rows = rows or mesh.axis_names
-    others = tuple(axis for axis in mesh.axis_names if axis not in rows)
-    return with_processes(routine, Layout(mesh, rows, others, P(*entries)))
+    return mesh
 
 
 def located(routine, layout, arrays):

@@ -14,9 +14,9 @@ from jax import Array
 from jaxmg import _compat
 from jaxmg._call import checks, layouts
 from jaxmg._call.arguments import collect
-from jaxmg._factors import lu_operations, packed_lu, pickling, transposed
+from jaxmg._factors import condition, lu_operations, packed_lu, pickling, transposed
 from jaxmg._transform import at_once, dispatch
-from jaxmg._types import AnyArray, MatrixLike, MeshLike, PrecisionLike, Specs, Trans
+from jaxmg._types import AnyArray, MatrixLike, MeshLike, Norm, PrecisionLike, Specs, Trans
 
 
 @functools.partial(
@@ -181,6 +181,59 @@ class LUFactor(pickling.Pickled):
         for the sign; where an entry is far smaller than the others, A is close to singular."""
         factor, arrays = parts("LUFactor.diagonal", self)
         return factor.diagonal(*arrays)
+
+    @_compat.api_boundary
+    def rcond(self, anorm: float | AnyArray, norm: Norm = 1) -> Array:
+        """An estimate of the reciprocal condition number of A, a real scalar: LAPACK's gecon.
+
+        Args:
+            anorm: the norm of A, a real scalar, which the factor doesn't know:
+                ``jnp.linalg.norm(a, norm)``.
+            norm: 1 ("1" or "O") for the 1-norm, inf ("inf" or "I") for the infinity norm.
+
+        Returns:
+            1 / (anorm * norm(A^-1)), of which the norm is estimated from below: the result is
+            rarely more than three times as large as the true one. 0 where A is singular; NaN where
+            A or ``anorm`` is NaN or infinite. It has no derivative.
+
+        Cost: at most ten solves of one or two right-hand sides, in the iteration of LAPACK's lacn2
+        (N. J. Higham, ACM Trans. Math. Softw. 14, 1988). `jaxmg.linalg.cond` gives the condition
+        number of a matrix.
+
+        Raises:
+            ValueError: another ``norm``, an ``anorm`` that is no scalar, or a call inside
+                ``shard_map``.
+            NotImplementedError: the factor is being differentiated.
+        """
+        name = "LUFactor.rcond"
+        layouts.refuse_manual_axes(name)
+        parts(name, self)
+        norm = condition.norm_of(name, "norm", norm)
+        anorm = jnp.asarray(anorm, jnp.finfo(self.dtype).dtype)
+        if anorm.ndim:
+            raise ValueError(f"{name}: anorm must be a scalar; it has shape {anorm.shape}")
+        return condition.reciprocal(name, self, anorm, norm)
+
+    @_compat.api_boundary
+    def matrix_rank(self, tol: float | AnyArray | None = None) -> Array:
+        """An estimate of the rank of A by the diagonal of U, an int32 scalar.
+
+        Partial pivoting doesn't reveal the rank: an A that is as good as singular may have no small
+        diagonal entry in U (W. Kahan's and J. H. Wilkinson's matrices). So the estimate is mostly
+        right where some rows depend on others, and may be too high elsewhere; `rcond` tells more of
+        an A that should be regular, and the singular values tell all.
+
+        Args:
+            tol: entries whose absolute value is larger count; None: n eps times the largest one.
+
+        Returns:
+            The number of such entries, 0 where A has NaN or infinity.
+        """
+        size = jnp.abs(self.diagonal())
+        if tol is None:
+            eps = float(jnp.finfo(self.dtype).eps)
+            tol = self.n * eps * jnp.max(size, initial=0)
+        return jnp.sum(size > tol).astype(jnp.int32)
 
     @_compat.api_boundary
     def packed(self) -> tuple[Array, Array]:

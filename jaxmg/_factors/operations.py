@@ -1,12 +1,12 @@
-"""A factor that outlives its call: what any factor shares.
+"""Operations on factors that outlive a call: the part that Cholesky and LU factors share.
 
 `Operation` is the record of a native routine on a factor, `Factor` a factor without its arrays, and
 `OfFactor` one operation on it, which runs on global arrays, in batches and inside a shard_map.
-What a Cholesky factor can do is in `cholesky_operations`, what one of LU can in `lu_operations`.
+`cholesky_operations` and `lu_operations` define the operations of each kind of factor.
 
-The tangent of a factor is that of A, not of the tiles: in the place of the tiles it has the rows of
-dA. Every operation has its derivative in these terms, and nothing else reads either. Operations of
-JAX on all leaves of a pytree alike (``where``, ``cond``, ``scan``) do the same to both.
+The tangent of a factor is the tangent of A, not of the tiles: it has the rows of dA in place of the
+tiles. The derivative rules of all operations use these rows; nothing else reads tiles or rows.
+JAX's operations on all leaves of a pytree (``where``, ``cond``, ``scan``) treat both alike.
 """
 
 import abc
@@ -22,24 +22,24 @@ from jaxmg import _compat
 from jaxmg._call import blocks, checks, ffi, layouts, local_layouts, plugins, programs, results
 from jaxmg._transform import at_once, batching, derivatives, hermitian
 
-# Up to which order a device computes with all factors of a batch at once.
+# The largest order for which a device computes with all factors of a batch at once, by platform.
 ORDERS_AT_ONCE = (("gpu", 2048), ("cpu", 64))
 _PLAIN = (checks.PRODUCTS["highest"], checks.DEFAULT)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Operation:
-    """A native routine that takes a factor, and right-hand sides where its result is like them.
+    """A native routine whose operands are a factor and, for some routines, right-hand sides.
 
     Attributes:
-        native: its name; after "jaxmg_" the FFI target.
-        result: what it gives.
-        by_rows: whether the right-hand sides lie on the ranks by rows, as many as A has.
-        shared: how many arrays of the factor, behind the overflow, are the same on all ranks.
-        in_place: whether the result takes the memory of the factor's tiles. XLA copies them first
-            where the factor is still needed.
-        at_once: function of (a stack of factors, *right-hand sides, **attributes) that computes
-            all of a batch at once; None: there is none.
+        native: the routine's name; the FFI target has the prefix "jaxmg_".
+        result: the kind of its result.
+        by_rows: whether the right-hand sides are rows of an n x n matrix, sharded like A's.
+        shared: the number of the factor's replicated arrays, which follow the overflow.
+        in_place: whether the result overwrites the factor's tiles. XLA copies these first if the
+            factor is still needed.
+        at_once: function of (a stack of factors, *right-hand sides, **attributes) that computes a
+            whole batch at once, or None.
     """
 
     native: str
@@ -50,7 +50,7 @@ class Operation:
     at_once: typing.Any = None
 
     def on_rank(self, call, coordinates, tiles, *others):
-        """A rank's part of the result, from its rows and from right-hand sides in columns."""
+        """Returns a rank's part of the result, given its rows and right-hand sides as columns."""
         n = tiles.shape[1]
         others = others if call.overflow else (jnp.zeros((0, n), tiles.dtype), *others)
         b = others[1 + self.shared :]
@@ -65,9 +65,9 @@ class Operation:
         return self.result.part(value, call.layout, tiles)
 
     def program(self, call, tiles, *others):
-        """The global result; traced."""
+        """Returns the global result, in a trace."""
         layout, count = call.layout, 1 if call.overflow else 0
-        overflow, (shared, b) = others[:count], self._parted(others[count:])
+        overflow, (shared, b) = others[:count], self._split_operands(others[count:])
         by_rows, replicated = (b, ()) if self.by_rows else ((), b)
         rows = [blocks.split_rows(array, layout) for array in (tiles, *overflow)]
         rows_of_b = [blocks.split_rows(array, layout) for array in by_rows]
@@ -85,17 +85,17 @@ class Operation:
         value = mapped(*rows, *shared, *rows_of_b, *map(results.columns, replicated))
         return (self.result.whole(value, call, *replicated),)
 
-    def _parted(self, arrays):
-        """(Those of the factor that all ranks have, right-hand sides)"""
+    def _split_operands(self, arrays):
+        """Splits arrays into those of the factor that all ranks hold, and right-hand sides."""
         return arrays[: self.shared], arrays[self.shared :]
 
 
 @dataclasses.dataclass(frozen=True)
 class Factor:
-    """A factor without its arrays: what identifies it to a trace, on behalf of ``routine``.
+    """The static part of a factor, for calls on behalf of ``routine``.
 
-    Its functions take the arrays of the factor first: the tiles, the overflow where it has one, and
-    those that are the same on all ranks.
+    Its functions take the arrays of the factor first: the tiles, the overflow if it has one, and
+    the replicated arrays.
     """
 
     routine: str
@@ -105,12 +105,12 @@ class Factor:
     overflows: bool
 
     def run(self, native, *arrays, **attributes):
-        """The result of the native code."""
+        """Runs the native routine, with batching."""
         operation = OfFactor(self, native, tuple(attributes.items()))
         return batching.batchable(operation, *arrays)
 
     def check(self, operation, *arrays):
-        """Raises unless these can be a factor and right-hand sides, for an `Operation`."""
+        """Raises an error if these arrays are not a factor and right-hand sides."""
         if self.layout.inside:
             return
         layouts.refuse_manual_axes(self.routine)
@@ -124,8 +124,8 @@ class Factor:
             checks.right_hand_side(self.routine, a, array, checks.ALL)
 
     def differentiable(self, run, rule, arrays):
-        """``run(*arrays)``, of which ``rule`` gives the derivative where A moves; where only other
-        leaves of a factor do, it has none."""
+        """Calls ``run(*arrays)`` with the derivative rule ``rule``. The derivative is 0 if only
+        leaves other than A's have tangents."""
 
         def derivative(primals, tangents):
             if tangents[0] is not None:
@@ -137,7 +137,7 @@ class Factor:
 
 
 def tangent(factor, a_dot):
-    """The tangent of a factor: the rows of dA in the place of the tiles, and zeros."""
+    """Returns the tangent of a factor: the rows of dA in place of the tiles, and zeros."""
     tiles = hermitian.rows(factor.layout, a_dot) if factor.n else a_dot
     tiles = layouts.constrain_like(tiles, factor.tiles)
     return dataclasses.replace(derivatives.still(factor), tiles=tiles)
@@ -145,7 +145,7 @@ def tangent(factor, a_dot):
 
 @dataclasses.dataclass(frozen=True)
 class OfFactor(batching.Batchable):
-    """An operation on a factor with its attributes, a function of the arrays."""
+    """An operation on a factor, with its attributes, as a function of the arrays."""
 
     of: Factor
     operation: Operation
@@ -153,7 +153,7 @@ class OfFactor(batching.Batchable):
 
     @property
     def parts(self):
-        """How many of the arrays are the factor's."""
+        """The number of arrays that belong to the factor."""
         return 1 + self.of.overflows + self.operation.shared
 
     def __call__(self, *arrays):
@@ -188,7 +188,7 @@ class OfFactor(batching.Batchable):
         return _AllOnDevice(self) if faster.is_faster(layout, n) else _OnDevice(self)
 
     def on_rank(self, coordinates, arrays):
-        """(A rank's part of the result, the call, b), from its rows, inside a shard_map."""
+        """Returns (a rank's part of the result, the call, b), inside a shard_map."""
         operation, parts = self.operation, self.parts
         factor, b = arrays[:parts], arrays[parts:]
         columns = b if operation.by_rows else map(results.columns, b)
@@ -196,7 +196,7 @@ class OfFactor(batching.Batchable):
         return operation.on_rank(call, coordinates, *factor, *columns), call, b
 
     def call(self, tiles, *b):
-        """As the cache of programs has it."""
+        """Returns the key of the cache of programs."""
         of, operation = self.of, self.operation
         a = jax.ShapeDtypeStruct((of.n, of.n), tiles.dtype)
         spec = operation.result.spec(of.layout, a, *b)
@@ -208,7 +208,7 @@ class OfFactor(batching.Batchable):
 
 @dataclasses.dataclass(frozen=True)
 class _OnDevice:
-    """`OfFactor` on a device that has all of a factor, inside a shard_map."""
+    """`OfFactor` on a device that holds whole factors, inside a shard_map."""
 
     of: OfFactor
 
@@ -219,7 +219,7 @@ class _OnDevice:
 
 @dataclasses.dataclass(frozen=True)
 class _AllOnDevice:
-    """`OfFactor` for all factors of a batch that a device has, by JAX's own routines."""
+    """`OfFactor` for all factors of a device's part of a batch at once, by JAX's own routines."""
 
     of: OfFactor
 
@@ -232,8 +232,8 @@ class _AllOnDevice:
 @functools.partial(jax.jit, static_argnums=0)
 @_compat.default_promotion()
 def _inside(of, *arrays):
-    """An `OfFactor` of a rank's rows, inside a shard_map of the caller's. Jitted, since in an eager
-    one XLA may end the process as it compiles a native call in place by itself."""
+    """Runs an `OfFactor` on a rank's rows, inside the caller's shard_map. Jitted, because in an
+    eager one XLA may abort the process when it compiles a native call in place on its own."""
     layout = of.of.layout
     value, _, b = of.on_rank(local_layouts.local_coordinates(layout), arrays)
     return of.operation.result.on_rank(value, layout, arrays[0], *b)
@@ -247,7 +247,7 @@ class OfRightHandSides(derivatives.Linear):
     @property
     @abc.abstractmethod
     def native(self) -> OfFactor:
-        """The operation with its attributes."""
+        """The `OfFactor` that computes the result."""
 
     @property
     def layout(self):

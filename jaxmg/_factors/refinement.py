@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmg._call import backends, checks, ffi, record
-from jaxmg._factors import cholesky_operations, pcg, scaling
+from jaxmg._factors import cholesky_operations, correction, pcg, scaling
 
 # The native routines that refinement calls beside those of other modules.
 SERVICES = ("hemm", "all_gather")
 # `iterations` where the solution is that of a factorization in A's own precision, as LAPACK's
 # dsposv has them: the one in lower precision failed; refinement did not converge.
 NOT_FACTORED = -3
-NOT_CONVERGED = -(pcg.LIMIT + 1)
+NOT_CONVERGED = -(correction.LIMIT + 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,6 +252,20 @@ def solve(call, coordinates, a, lower, b):
     scaled = scaling.times_power(jnp.where(factored, b, 0), scale - columns)
     solution = pcg.refine(multiply, residual, precondition, scaled, lower.size[0])
     x = scaling.times_power(solution.x, scale + columns)
+    numbers = (jax.ShapeDtypeStruct((1,), jnp.finfo(a.dtype).dtype),)
+    return or_plain("potrs", call, coordinates, a, b, numbers, factored, solution._replace(x=x))
+
+
+def or_plain(native, call, coordinates, a, b, numbers, factored, solution):
+    """The refined solution, or, where it isn't good, that of a routine in A's own precision: (a, x,
+    status, iterations).
+
+    Args:
+        native: the name of that routine, whose results are A's memory, x, what is in ``numbers``,
+            shapes and dtypes, and the status.
+        factored: whether the factorization in lower precision has succeeded.
+        solution: `correction.Refined`.
+    """
     good = factored & solution.accepted
 
     def keep(a, b, x, good):
@@ -261,19 +275,19 @@ def solve(call, coordinates, a, lower, b):
         if not call.in_place:
             # Work is done on a copy. Made here, not by XLA before, it lies where the factor was.
             a = jnp.where(good, 0, a)
-        a, x, _, status = ffi.call(
-            "jaxmg_potrs", call.layout, call.tile, "native", (coordinates, a, b),
+        a, x, *_, status = ffi.call(
+            f"jaxmg_{native}", call.layout, call.tile, "native", (coordinates, a, b),
             (
                 jax.ShapeDtypeStruct(a.shape, a.dtype),
                 jax.ShapeDtypeStruct(b.shape, b.dtype),
-                jax.ShapeDtypeStruct((1,), jnp.finfo(a.dtype).dtype),
+                *numbers,
                 jax.ShapeDtypeStruct((1,), jnp.int32),
             ),
-            n=n, products=checks.DEFAULT, check_b=False,
+            n=a.shape[1], products=checks.DEFAULT, check_b=False,
         )  # fmt: skip
         return a, x, status
 
-    a, x, status = jax.lax.cond(good, keep, factor_again, a, b, x, good)
+    a, x, status = jax.lax.cond(good, keep, factor_again, a, b, solution.x, good)
     failed = jnp.where(factored, NOT_CONVERGED, NOT_FACTORED)
     return a, x, status, jnp.where(good, solution.steps, failed).astype(jnp.int32)[None]
 

@@ -18,7 +18,7 @@ from jaxmg._transform import dispatch, eigen_rules
 from jaxmg._types import Backend, MatrixLike, MeshLike, Specs, Subset
 
 
-def _places(call):
+def _subset_range(call):
     """The indices [first, last) of the eigenvalues that a call computes."""
     attributes = dict(call.attributes)
     return attributes["first"], attributes["last"]
@@ -29,7 +29,7 @@ class _Values(results.RealVector):
     """The eigenvalues of the subset, of all of them."""
 
     def whole(self, value, call, *b):
-        first, last = _places(call)
+        first, last = _subset_range(call)
         return value[first:last]
 
 
@@ -40,7 +40,7 @@ class _Vectors(results.Result):
     differs = True
 
     def native(self, call, a, *b):
-        first, last = _places(call)
+        first, last = _subset_range(call)
         return jax.ShapeDtypeStruct((a.shape[0], last - first), a.dtype)
 
     def spec(self, layout, a, *b):

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, layouts, programs, symmetry
 from jaxmg._call.arguments import matrix_spec
-from jaxmg._factors import cholesky_factor, transposed
+from jaxmg._factors import cholesky_factor, condition, transposed
 from jaxmg._factors import packed_lu as kept_lu
 from jaxmg._factors.lu_factor import LUFactor
 from jaxmg._routines import (
@@ -39,6 +39,8 @@ ASSUMED = {
     "pos": "pos", "positive definite": "pos", "her": "her", "hermitian": "her", "sym": "sym",
     "symmetric": "sym", "gen": "gen", "general": "gen", None: "",
 }  # fmt: skip
+# Norms of which `cond` estimates that of the inverse; of the others it takes the inverse's.
+ESTIMATED = (1, np.inf)
 
 
 def triangle(lower):
@@ -51,6 +53,14 @@ def eigh(a, name, mesh, spec, read=HERMITIAN):
 
 def slogdet(a, name, mesh, spec):
     return run((a,), name, log_det, ("small", "small"), mesh, spec)
+
+
+def cond(x, p, mesh, spec):
+    if checks.is_array(x) and x.ndim > 1 and not x.size:
+        raise ValueError(
+            f"linalg.cond: an empty matrix has no condition number; x has shape {tuple(x.shape)}"
+        )
+    return run((x,), "cond", condition_number, ("small",), mesh, spec, p)
 
 
 def lu_factor_of(a, mesh, spec):
@@ -208,7 +218,7 @@ def _is_product(program, options):
 
 def _any_shape(program):
     """Whether a program takes matrices that aren't square."""
-    return program in (factored, decomposed)
+    return getattr(program, "any_shape", False)
 
 
 def _dtypes(program, options):
@@ -261,7 +271,7 @@ def _over_leading(name, function, arrays, dtypes=checks.DTYPES, square=True):
     # An array without a dimension, or with one of 1 where the other has more, is the same for all.
     there = []
     for array in arrays:
-        sizes = (1,) * (len(leading) - array.ndim + 2) + array.shape[:-2]
+        sizes = (1,) * (len(leading) - max(array.ndim - 2, 0)) + array.shape[:-2]
         there.append([size == most for size, most in zip(sizes, leading, strict=True)])
     arrays = [
         array.reshape(*itertools.compress(leading, marks), *array.shape[-2:])
@@ -290,8 +300,8 @@ def _run(arrays, name, program, results, mesh, spec, *options):
     checks.matrix(
         called, "a", a, True, checks.ALL, _dtypes(program, options), square=not _any_shape(program)
     )
-    if "like b" in results:
-        checks.right_hand_side(called, a, arrays[1], checks.ALL)
+    if "like b" in results or getattr(program, "with_b", False):
+        checks.right_hand_side(called, a, arrays[1], checks.ALL, square=not _any_shape(program))
     layout = layouts.infer(called, arrays, mesh, spec)
     specs = {
         "matrix": lambda: layout.result_spec(a.shape),
@@ -319,6 +329,13 @@ def _program(function):
         # On its way to the mesh a matrix may have got rows of padding.
         return function(call, blocks.join_rows(a, call.layout, call.shape[0]), *others)
 
+    return program
+
+
+def program_of_any_shape(function, with_b=False):
+    """A program of matrices (m, n), and of b with as many rows if ``with_b``."""
+    program = _program(function)
+    program.any_shape, program.with_b = True, with_b
     return program
 
 
@@ -399,7 +416,7 @@ def _invert_general(call, a):
     return getri.getri(a, **_where(call))
 
 
-@_program
+@program_of_any_shape
 def factored(call, a):
     """LAPACK's L and U, and pivots: those of the transposed matrix's transpose."""
     return packed_lu.packed(a, call.layout)
@@ -416,7 +433,7 @@ def solve_factored(call, lu, b, pivots):
     return (factor.solve(b, "T" if how == "N" else "N"),)
 
 
-@_program
+@program_of_any_shape
 def decomposed(call, a):
     """(P, L, U), or (P L, U), of A = P L U."""
     (permute_l,) = call.attributes
@@ -471,6 +488,23 @@ def _log_det_definite(call, a):
 
 def _log_det_general(call, a):
     return lu_factor.lu_factor(a, **_where(call)).slogdet()
+
+
+@_program
+def condition_number(call, a):
+    (p,) = call.attributes
+    if p in ESTIMATED:
+        function = functools.partial(_estimate_condition, call)
+        value = derivatives.differentiable(function, condition.refuse("linalg.cond", "x"), a)
+    else:
+        value = jnp.linalg.norm(a, p) * jnp.linalg.norm(_inverse(call, a), p)
+    return (jnp.where(jnp.isnan(value) & ~jnp.isnan(a).any(), jnp.inf, value),)
+
+
+def _estimate_condition(call, a):
+    (p,) = call.attributes
+    factor = lu_factor.lu_factor(a, **_where(call))
+    return jnp.linalg.norm(a, p) * condition.inverse_norm(factor, p)
 
 
 @_program

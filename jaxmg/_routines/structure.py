@@ -1,5 +1,5 @@
-"""Takes a matrix for what it is: a positive definite one gets a Cholesky factorization, all others
-LU, which has twice the operations."""
+"""Chooses the factorization by the matrix's structure: Cholesky if it is positive definite, else
+LU, which takes twice the operations."""
 
 import collections.abc
 import dataclasses
@@ -13,17 +13,17 @@ from jaxmg._transform import batching, derivatives
 
 @dataclasses.dataclass(frozen=True)
 class ByStructure(batching.Batchable):
-    """Functions of the same square matrix, and of more arrays, for two kinds of matrices.
+    """Two functions of a square matrix and further arrays, of which one is for definite matrices.
 
-    Whether a matrix is Hermitian is looked at with one pass. Where it is, with a positive diagonal,
-    the first function is tried, and where its status isn't 0 the second one takes its place. In a
-    batch, of which a device would run both for each matrix, it is the second one alone; so are
-    derivatives, which are those of a function of any matrix.
+    One pass over the matrix checks whether it is Hermitian with a positive diagonal. If it is,
+    ``definite`` is tried. Otherwise, or if the status of ``definite`` isn't 0, ``general`` is
+    called. In a batch only ``general`` is called, because a device would run both for each matrix.
+    The derivative is that of ``general``.
 
     Attributes:
-        layout: of the matrix.
-        definite: function that returns results and a status.
-        general: function that returns results.
+        layout: the matrix's layout.
+        definite: function for positive definite matrices, which returns results and a status.
+        general: function for all square matrices, which returns results.
         known: whether the matrix is known to be Hermitian.
     """
 
@@ -33,7 +33,7 @@ class ByStructure(batching.Batchable):
     known: bool = False
 
     def of(self, a, *others):
-        """The results, with their derivative."""
+        """Returns the results, with their derivative rule."""
         return derivatives.differentiable(
             lambda *arrays: batching.batchable(self, *arrays),
             derivatives.as_composed(self.general),
@@ -47,7 +47,8 @@ class ByStructure(batching.Batchable):
         shapes = jax.eval_shape(self.general, *arrays)
 
         def unused(shape):
-            """A value of this shape; a matrix would be on every device were it a constant."""
+            """Returns a value of this shape. If it is a matrix's, not a constant: each device would
+            hold all of a constant."""
             if (shape.shape, shape.dtype) == (arrays[0].shape, arrays[0].dtype):
                 return arrays[0]
             return jnp.zeros(shape.shape, shape.dtype)
@@ -77,5 +78,5 @@ class ByStructure(batching.Batchable):
         return positive if self.known else positive & symmetry.is_hermitian(a, self.layout)
 
     def _alike(self, values, shapes):
-        """The results of either function in the sharding of explicit axes that `general` has."""
+        """Reshards the results of either function like those of `general`, on explicit axes."""
         return jax.tree.map(layouts.constrain_like, values, shapes)

@@ -51,6 +51,11 @@ HANDLERS = tuple(
     f"jaxmg_{native}"
     for native in (*(routine.native for routine in ROUTINES if routine.outputs), *_OTHERS)
 )
+# Targets that no function of the package calls yet: QR by tile columns.
+UNCALLED = tuple(
+    f"jaxmg_{native}"
+    for native in ("geqrf", "gels", "qr_apply", "qr_apply_rows", "qr_solve", "qr_form")
+)
 # What `jaxmg.plan` takes.
 PLANS = {routine.name: routine for routine in ROUTINES if routine.plans}
 # The public functions that the records stand for, in ``jaxmg.__all__``.

@@ -1,9 +1,9 @@
-"""All matrices of a batch at once on the device that has them, by JAX's own routines: LAPACK's on
-CPUs, and cuSOLVER's and cuBLAS's batched ones on GPUs.
+"""Computes all matrices of a batch at once on one device, by JAX's own routines: those of LAPACK on
+CPUs, and batched ones of cuSOLVER and cuBLAS on GPUs.
 
-The functions take stacks, (count, n, n) and (count, n) or (count, n, nrhs), and give all results of
-a `Routine` with the batch in front. As the native code does they read the upper triangle alone of
-a Hermitian matrix.
+The functions take stacks, (count, n, n) and (count, n) or (count, n, nrhs), and return all results
+of a `Routine` with a leading batch dimension. Like the native code they read only the upper
+triangle of a Hermitian matrix.
 """
 
 import collections.abc
@@ -20,10 +20,10 @@ class AtOnce:
     """How a routine computes many matrices at once.
 
     Attributes:
-        function: of the stacks; gives all results, and which matrices the native code has to
-            take again, (count,), None for none.
-        orders: (platform, order) pairs: up to which order that is faster than one after the other
-            (docs/performance.md).
+        function: function of the stacks. Returns all results, and a mask (count,) of the matrices
+            that the native code must compute again, or None.
+        orders: (platform, order) pairs: the largest order for which this is faster than one matrix
+            after the other (docs/performance.md).
         orders_of_values: the same for eigenvalues without eigenvectors; None: the same orders.
     """
 
@@ -32,9 +32,9 @@ class AtOnce:
     orders_of_values: tuple | None = None
 
     def is_faster(self, layout, n, vectors=True):
-        """Whether it is for matrices of order n on the devices of ``layout``. Of CPU devices only
-        one alone: JAX's LAPACK kernels wait in one thread of XLA's pool for others of it, and
-        several devices' at a time lock up (seen with jaxlib 0.10.2)."""
+        """Whether this is faster for matrices of order n on the devices of ``layout``. False for
+        several CPU devices: JAX's LAPACK kernels wait in a thread of XLA's pool for other threads
+        of it, and several devices at a time can lock up (seen with jaxlib 0.10.2)."""
         if layout.platform == "cpu" and layout.mesh.size > 1:
             return False
         orders = self.orders if vectors or self.orders_of_values is None else self.orders_of_values
@@ -42,14 +42,14 @@ class AtOnce:
 
 
 def has_plain_products(options):
-    """Whether the options ask for no other precision than JAX's routines have here."""
+    """Whether JAX's routines have the precision that the options request."""
     name = checks.plain_precision(options.get("precision"))
     return checks.PRODUCTS.get(name) in (checks.PRODUCTS["highest"], checks.DEFAULT)
 
 
 def factorize(a):
-    """(U with A = U^H U, the logarithm of det(A), where that failed)"""
-    lower = _adjoint(a)  # of which the lower triangle is read
+    """Returns U with A = U^H U, the logarithms of det(A), and which factorizations failed."""
+    lower = _adjoint(a)  # cholesky reads the lower triangle
     lower = jax.lax.linalg.cholesky(_with_real_diagonal(lower), symmetrize_input=False)
     diagonal = _diagonal(lower)
     failed = ~jnp.isfinite(diagonal).all(axis=-1)
@@ -57,7 +57,7 @@ def factorize(a):
 
 
 def solve_upper(u, b, adjoint=False, left=True):
-    """U^-1 b, or with the adjoint of U; B U^-1 and the like where it isn't on the left."""
+    """Returns U^-1 B, or B U^-1 if not ``left``; with U^H in place of U if ``adjoint``."""
     columns = b[..., None] if b.ndim == 2 else b
     x = jax.lax.linalg.triangular_solve(
         u, columns, left_side=left, lower=False, transpose_a=adjoint, conjugate_a=adjoint
@@ -66,12 +66,12 @@ def solve_upper(u, b, adjoint=False, left=True):
 
 
 def solve(u, b):
-    """The x with U^H U x = b."""
+    """Solves U^H U x = b."""
     return solve_upper(u, solve_upper(u, b, adjoint=True)) if b.size else b
 
 
 def inverse(u):
-    """The inverse of U^H U, Hermitian."""
+    """Returns the Hermitian inverse of U^H U."""
     eye = jnp.broadcast_to(jnp.eye(u.shape[-1], dtype=u.dtype), u.shape)
     inverse = solve_upper(u, eye)
     return whole(multiply(inverse, _adjoint(inverse)))
@@ -82,7 +82,7 @@ def multiply(x, y):
 
 
 def whole(a):
-    """The Hermitian matrices of which the stack has the upper triangles."""
+    """Returns the Hermitian matrices whose upper triangles the stack has."""
     upper = jnp.triu(a, 1)
     return _with_real_diagonal(upper + _adjoint(upper), _diagonal(a))
 

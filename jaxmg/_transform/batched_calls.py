@@ -1,5 +1,5 @@
-"""The batching rules of calls of a routine. Each device takes its matrices of the batch, one after
-the other or all at once; or all devices take one matrix after the other."""
+"""Batching rules of calls of a routine. Each device computes its matrices of the batch, one after
+the other or all at once; or all devices compute one matrix after the other."""
 
 import collections.abc
 import dataclasses
@@ -17,7 +17,7 @@ _OPEN_BACKENDS = ("auto", "native")
 
 
 def results_alone(call, results):
-    """The results as they are."""
+    """Returns the results unchanged."""
     return results
 
 
@@ -46,7 +46,7 @@ class Execution(batching.Batchable):
         layout = execute.resolve_layout(routine, arrays, arguments)
         placement = self._make_placement(layout, ones, marks, arrays)
         free = not (settled and routine.factor)
-        if free and n == rows > 0 and batching.had_better_spread(layout, size, n, dtype):
+        if free and n == rows > 0 and batching.is_spread_faster(layout, size, n, dtype):
             layout = batching.alone(layout)
             one = _OnDevice(routine, arguments, self.pack, layout)
             function = _all_at_once(one, n) or one
@@ -55,7 +55,7 @@ class Execution(batching.Batchable):
         return batching.in_turn(each, marks, *arrays, placement=placement)
 
     def _make_placement(self, layout, ones, marks, arrays):
-        """The `Placement` of the results of a batch, of which ``ones`` are one."""
+        """Returns the `Placement` of a batch's results; ``ones`` are the arrays of one element."""
         if self.routine.factor:
             square = layout.result_spec(ones[0].shape)
             return batching.make_placement(layout, arrays, marks, None, square)
@@ -67,7 +67,7 @@ class Execution(batching.Batchable):
         return batching.make_placement(layout, arrays, marks, specs)
 
     def _columns(self, size, ones, a, b):
-        """The results for one matrix and a batch of right-hand sides."""
+        """Returns the results for one matrix and a batch of right-hand sides."""
         layout = execute.resolve_layout(self.routine, (a, b), self.arguments)
         placement = self._make_placement(layout, ones, (False, True), (a, b))
         values = self(a, batching.to_columns(b))
@@ -82,7 +82,7 @@ class Execution(batching.Batchable):
 
 
 def of_each(arrays, marks, arguments):
-    """The arguments for each matrix of a batch; the arrays that are marked have it in front."""
+    """Returns the arguments for each matrix of a batch, the leading dimension of marked arrays."""
     mesh, spec = arguments.mesh, arguments.spec
     if mesh is None or mesh.empty:
         mesh = layouts.mesh_of(arguments.caller, arrays)
@@ -94,8 +94,8 @@ def of_each(arrays, marks, arguments):
 
 @dataclasses.dataclass(frozen=True)
 class LocalExecution(batching.Batchable):
-    """`execute.run_on_rank` for a rank's rows and right-hand sides in columns, inside a shard_map
-    of the caller's. All ranks take the matrices of a batch one after the other."""
+    """`execute.run_on_rank` for a rank's rows and right-hand sides as columns, inside the caller's
+    shard_map. All ranks compute the matrices of a batch one after the other."""
 
     call: programs.Call
 
@@ -120,10 +120,10 @@ class LocalExecution(batching.Batchable):
 
 @dataclasses.dataclass(frozen=True)
 class _OnDevice:
-    """The routine on a device that has all of the matrices, inside a shard_map.
+    """The routine on a device that holds whole matrices, inside a shard_map.
 
     Attributes:
-        layout: of devices that are alone.
+        layout: an `alone` layout.
     """
 
     routine: record.Routine
@@ -135,7 +135,7 @@ class _OnDevice:
         return self.select(self.make_call(arrays[0]), self.compute(coordinates, *arrays))
 
     def make_call(self, a):
-        """The `programs.Call` for a matrix such as ``a``."""
+        """Returns the `programs.Call` for a matrix of the shape and dtype of ``a``."""
         routine, arguments, layout = self.routine, self.arguments, self.layout
         backend = backends.resolve(routine.native, layout, arguments.backend, a, arguments.caller)
         attributes = execute.resolve_attributes(routine, arguments, a.dtype, backend, layout)
@@ -143,7 +143,7 @@ class _OnDevice:
         return execute.make_call(routine, layout, a, tile, backend, attributes)
 
     def compute(self, coordinates, a, *others):
-        """All results of the routine."""
+        """Computes all results of the routine."""
         routine, call = self.routine, self.make_call(a)
         matrices, b = others[: routine.matrices - 1], others[routine.matrices - 1 :]
         values = execute.run_on_rank(call, coordinates, a, *matrices, *map(results.columns, b))
@@ -153,7 +153,7 @@ class _OnDevice:
         )
 
     def select(self, call, values):
-        """The public function's result, of all results."""
+        """Selects the public function's results from all results."""
         select, _ = execute.selection(
             self.routine, self.arguments.outputs, dict(self.arguments.options)
         )
@@ -161,8 +161,8 @@ class _OnDevice:
 
 
 def _all_at_once(one, n):
-    """The `_AtOnce` of matrices of order n; None where one after the other is faster, or where the
-    caller wants another solver or other products."""
+    """Returns the `_AtOnce` for matrices of order n; None if one after the other is faster, or if
+    the caller requested another backend or precision."""
     faster, options = one.routine.at_once, dict(one.arguments.options)
     if faster is None or one.arguments.backend not in _OPEN_BACKENDS:
         return None
@@ -174,8 +174,8 @@ def _all_at_once(one, n):
 
 @dataclasses.dataclass(frozen=True)
 class _AtOnce:
-    """All matrices of a batch that a device has, by a function of `at_once`; the native code
-    computes those again that it fails on, for their status.
+    """All matrices of a device's part of a batch, by a function of `at_once`. The native code
+    computes failed ones again, to get their status.
 
     Attributes:
         one: the native code for one matrix.

@@ -1,10 +1,11 @@
-"""The batching rules under ``jax.vmap``: a `Batchable` has one.
+"""Batching rules under ``jax.vmap``: each `Batchable` defines one.
 
-A rule takes the arrays with the batch in front, if they have one, and returns results that all have
-one. As in derivatives.py it looks at the level below: at the caller's own arrays in an eager call.
-Where a matrix fits on a device, each device takes its part of the batch, one matrix after the other
-(`spread`). Else all devices take one matrix after the other (`in_turn`), as they do inside a
-shard_map of the caller's, where each has its rows of all of them.
+A rule takes arrays, of which those with a batch have it as the leading dimension, and returns
+results that all have a batch. As in derivatives.py it works one transformation level below: in an
+eager call, on the caller's own arrays. If a matrix fits on one device, each device computes its
+part of the batch, one matrix after the other (`spread`). Otherwise all devices compute one matrix
+after the other (`in_turn`), also inside the caller's shard_map, where each device has rows of every
+matrix.
 """
 
 import abc
@@ -23,10 +24,10 @@ from jax.sharding import PartitionSpec as P
 from jaxmg import _compat
 from jaxmg._call import checks, ffi, layouts
 
-# Matrices that are smaller are each faster on one device than on several, and so are as many as
-# there are devices of any order.
+# A single matrix below this order is faster on one device than on several. A batch of at least as
+# many matrices as devices is faster with whole matrices on the devices for any order.
 _WORTH_SHARING = 4096
-# How many matrices of one order a device must have room for to factor, invert or diagonalise it.
+# A device can factor, invert or diagonalise a matrix if it has room for this many of its order.
 _MATRICES = 6
 
 
@@ -36,10 +37,10 @@ class Placement:
 
     Attributes:
         mesh: the mesh.
-        axes: those that the batch is sharded over; the batch is in front.
-        specs: of the results for one of the batch, leaf by leaf; None: all are as ``square`` where
-            they are square matrices, and replicated otherwise.
-        square: a spec.
+        axes: the axes over which the batch, the leading dimension, is sharded.
+        specs: the specs of the results for one element of the batch, leaf by leaf. None: square
+            matrices have the spec ``square``, other results are replicated.
+        square: the spec of square matrices, if ``specs`` is None.
     """
 
     mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh
@@ -48,7 +49,7 @@ class Placement:
     square: P = P()
 
     def of_results(self, results):
-        """The spec of each leaf."""
+        """Returns the spec of each leaf."""
         leaves, tree = jax.tree.flatten(results)
         specs = self.specs or [
             self.square if x.ndim == 3 and x.shape[1] == x.shape[2] else P() for x in leaves
@@ -59,7 +60,7 @@ class Placement:
         )
 
     def put(self, results):
-        """``results``, which lie in any way, so."""
+        """Reshards ``results`` to these specs."""
         shardings = jax.tree.map(
             lambda spec: NamedSharding(self.mesh, spec),
             self.of_results(results),
@@ -69,8 +70,8 @@ class Placement:
 
 
 def make_placement(layout, arrays, marks, specs, square=None):
-    """The `Placement` of results for a batch of arrays, as the batch lies; None where no type says
-    how arrays of this layout lie."""
+    """Returns the `Placement` of results that follows from the batch's sharding; None if the layout
+    has automatic axes, with which types carry no sharding."""
     if not layout.explicit:
         return None
     specs = None if specs is None else tuple(P() if spec is None else spec for spec in specs)
@@ -79,20 +80,20 @@ def make_placement(layout, arrays, marks, specs, square=None):
 
 
 def placement_of_last(layout, arrays, marks):
-    """The `Placement` of a result that lies as the last of the arrays does."""
+    """Returns the `Placement` of a result that is sharded like the last array."""
     return make_placement(
         layout, arrays, marks, (layouts.spec_of(of_one(arrays[-1], marks[-1]), layout),)
     )
 
 
 def axes_in_front(arrays, marks):
-    """The explicit axes that a batch is sharded over."""
+    """Returns the explicit axes over which a batch is sharded."""
     each = (layouts.leading_axes(x) for x, mark in zip(arrays, marks, strict=True) if mark)
     return next((axes for axes in each if axes), ())
 
 
 def of_one(array, mark):
-    """Shape, dtype and sharding of one of a batch, or of an array without one."""
+    """Returns shape, dtype and sharding of one element of a batch, or of an array without batch."""
     explicit = layouts.explicit_spec(array)
     shape = array.shape[1:] if mark else array.shape
     if explicit is None:
@@ -103,25 +104,30 @@ def of_one(array, mark):
 
 
 class Batchable(abc.ABC):
-    """A function of arrays, hashable, that has a rule for batches."""
+    """A hashable function of arrays that has a batching rule."""
 
     @abc.abstractmethod
     def __call__(self, *arrays):
-        """The results."""
+        """Returns the results for arrays without a batch."""
 
     @abc.abstractmethod
     def batched(self, settled, size, marks, *arrays):
-        """The results for a batch of so many; the arrays that are marked have it in front. Where
-        ``settled``, a trace knows already how what is kept in the engine's layout lies."""
+        """Returns the results for a batch.
+
+        Args:
+            settled: whether the trace has already fixed the placement of factors.
+            size: the number of elements in the batch.
+            marks: for each array, whether it has a batch as its leading dimension.
+        """
 
 
 def batchable(of, *arrays):
-    """``of(*arrays)`` of a `Batchable`."""
+    """Calls the `Batchable` ``of`` on arrays, with its batching rule under ``vmap``."""
     if not _compat.TRANSFORMS or not layouts.traced(arrays):
         return of(*arrays)
     if any(_compat.transformation(array) == "vmap" for array in arrays):
         return _below(of, arrays)
-    # Arrays that nothing traces stay outside, where they can be looked at.
+    # Arrays that aren't traced are closed over, so that rules can read their shardings.
     moving = [i for i, array in enumerate(arrays) if isinstance(array, Tracer)]
     moved = [arrays[i] for i in moving]
     arrays = without(arrays, moving)
@@ -137,12 +143,12 @@ def batchable(of, *arrays):
 
 
 def without(arrays, positions):
-    """``arrays`` with None at these positions, for functions that outlive the trace of these."""
+    """Returns ``arrays`` with None at these positions, for functions that outlive these tracers."""
     return put(arrays, positions, [None] * len(positions))
 
 
 def put(arrays, positions, values):
-    """``arrays`` with ``values`` at these positions."""
+    """Returns ``arrays`` with ``values`` at these positions."""
     result = list(arrays)
     for i, value in zip(positions, values, strict=True):
         result[i] = value
@@ -150,8 +156,8 @@ def put(arrays, positions, values):
 
 
 def _below(of, arrays):
-    """The results of a batch, which a primitive takes to the level below: a custom_vmap would trace
-    ``of`` first, and hide where the arrays are."""
+    """Returns the results of a batch, by a primitive that binds at the transformation level below.
+    A custom_vmap would trace ``of`` first, and so hide the arrays' shardings."""
     trees = []
 
     def flat(size, marks, arrays):
@@ -175,7 +181,7 @@ batching.primitive_batchers[_batched] = _batch
 
 @dataclasses.dataclass(frozen=True)
 class _Batch(Batchable):
-    """A `Batchable` for a batch; a batch of these is a larger one of that."""
+    """The batch of a `Batchable` as a `Batchable`. A batch of batches becomes one larger batch."""
 
     of: Batchable
     settled: bool
@@ -199,8 +205,8 @@ class _Batch(Batchable):
 
 
 def _merge(outer_size, inner_size, axes, array, inner, outer):
-    """An array of a batch of batches as one of a larger batch, which is sharded over explicit
-    ``axes``; ``inner`` and ``outer`` say of which of the two it has dimensions in front."""
+    """Merges the two batch dimensions of an array into one, sharded over explicit ``axes``.
+    ``inner`` and ``outer`` tell which of the two dimensions the array has."""
     if not (inner or outer):
         return array
     rest = array.shape[outer + inner :]
@@ -215,8 +221,8 @@ def _merge(outer_size, inner_size, axes, array, inner, outer):
 
 
 def _split(result, sizes, outer, inner):
-    """A result for a larger batch as one of a batch of batches, of which explicit axes shard the
-    ``outer`` and the ``inner`` one."""
+    """Splits the batch dimension of a result into two, sharded over the explicit axes ``outer`` and
+    ``inner``."""
     shapes = result.shape, (*sizes, *result.shape[1:])
     explicit = layouts.explicit_spec(result)
     if explicit is None:
@@ -227,13 +233,15 @@ def _split(result, sizes, outer, inner):
 
 
 def _reshape(missing, shapes, array):
-    """``array`` with the dimensions that are missing, broadcast to one shape, and in another."""
+    """Adds the missing dimensions to ``array``, broadcasts it to the first shape and reshapes it to
+    the second."""
     whole, shape = shapes
     return jnp.broadcast_to(jnp.expand_dims(array, missing), whole).reshape(shape)
 
 
 def _reshape_explicit(missing, shapes, mesh, spec, array):
-    """`_reshape` in this spec. Explicit axes don't allow every reshape."""
+    """Reshapes on automatic axes, to a result with this spec: explicit axes don't support every
+    reshape."""
     with _compat.entered(mesh):
         return _reshape_automatically(missing, shapes, mesh, spec, array)
 
@@ -244,7 +252,7 @@ def _reshape_automatically(missing, shapes, mesh, spec, array):
 
 
 def in_front(arrays, dimensions):
-    """(how many there are of a batch, which arrays have it, the arrays with it in front)"""
+    """Moves the batch to the front. Returns its size, which arrays have it, and the arrays."""
     marks = [dimension is not None for dimension in dimensions]
     each = list(zip(arrays, dimensions, marks, strict=True))
     size = next(array.shape[dimension] for array, dimension, mark in each if mark)
@@ -253,13 +261,13 @@ def in_front(arrays, dimensions):
 
 
 def is_batch(a):
-    """Whether ``a`` is a matrix with leading dimensions, where they are taken."""
+    """Whether ``a`` is a matrix with leading dimensions, in a call that accepts them."""
     return bool(checks.ALL) and getattr(a, "ndim", 0) > 2
 
 
 def over_leading(routine, names, function, arrays, pad=True, dtypes=checks.DTYPES, square=True):
-    """``function`` of each matrix of a batch with leading dimensions, as NumPy has them: those of
-    the others are the same, or none."""
+    """Applies ``function`` to each matrix of a batch with leading dimensions, as in NumPy. The
+    other arrays have the same leading dimensions, or none."""
     checks.batch(routine, names[0], arrays[0], pad, square)
     leading = arrays[0].shape[:-2]
     axes = []
@@ -271,14 +279,15 @@ def over_leading(routine, names, function, arrays, pad=True, dtypes=checks.DTYPE
                 f"be one for all of its matrices; it has shape {tuple(array.shape)}"
             )
         axes.append(0 if array.ndim > 2 else None)
+    axes += [None] * (len(arrays) - len(axes))  # of scalars behind them
     for _ in leading:
         function = jax.vmap(function, axes)
     return function(*_alike_in_front(arrays, len(leading)))
 
 
 def _alike_in_front(arrays, count):
-    """The arrays with their first ``count`` dimensions, where they have them, sharded alike over
-    explicit axes, as vmap wants them, and with none of these axes elsewhere."""
+    """Shards the ``count`` leading dimensions of all arrays alike over explicit axes, as vmap
+    requires, and removes these axes from other dimensions."""
     explicit = [layouts.explicit_spec(array) for array in arrays]
     batches = [array.ndim > 2 for array in arrays]
     known = [one for one, batch in zip(explicit, batches, strict=True) if one and batch]
@@ -301,20 +310,20 @@ def _alike_in_front(arrays, count):
 
 
 def repeated(results, size):
-    """Results without a batch as a batch of the same ones."""
+    """Repeats results without a batch ``size`` times."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), results)
 
 
 def to_columns(b):
-    """A batch of right-hand sides, (size, n) or (size, n, k), as those of one system."""
+    """Arranges a batch of right-hand sides, (size, n) or (size, n, k), as columns of a matrix."""
     explicit = layouts.explicit_spec(b)
-    if explicit is not None:  # which every device needs all of
+    if explicit is not None:  # every device needs all right-hand sides
         b = _compat.reshard(b, NamedSharding(explicit[0], P()))
     return b.T if b.ndim == 2 else jnp.moveaxis(b, 0, 1).reshape(b.shape[1], -1)
 
 
 def from_columns(x, b):
-    """The results for `to_columns` as a batch again."""
+    """Undoes `to_columns` for the solution ``x``."""
     explicit = layouts.explicit_spec(x)
     if explicit is not None:
         x = _compat.reshard(x, NamedSharding(explicit[0], P()))
@@ -324,7 +333,7 @@ def from_columns(x, b):
 
 
 def alone(layout):
-    """``layout`` with every device for itself, as a rank of its own."""
+    """Returns a layout of the same mesh in which each device is the only rank of its problem."""
     return layouts.Layout(layout.mesh, (), tuple(layout.mesh.axis_names), P(None, None))
 
 
@@ -333,8 +342,8 @@ def is_alone(layout):
     return layout.ranks == 1 and not layout.inside
 
 
-def had_better_spread(layout, size, n, dtype):
-    """Whether it is faster that each device takes its part of so many matrices of order n."""
+def is_spread_faster(layout, size, n, dtype):
+    """Whether ``size`` matrices of order n are faster if each device has whole matrices."""
     room = layout.memory
     if room is not None and _MATRICES * n * n * jnp.dtype(dtype).itemsize > room:
         return False
@@ -342,9 +351,10 @@ def had_better_spread(layout, size, n, dtype):
 
 
 def spread(layout, function, size, marks, *arrays, placement=None):
-    """``function(coordinates, *arrays)`` for each of a batch, on the devices of ``layout``, which
-    are `alone`: each device computes its part of the batch, one after the other, or all at once by
-    the function's ``of_all``. The function is hashable.
+    """Computes ``function(coordinates, *arrays)`` for a batch, on the devices of an `alone` layout.
+
+    Each device computes its part of the batch: one element after the other, or all at once if the
+    function has ``of_all``. The function must be hashable.
 
     Args:
         placement: the `Placement` of the results, on explicit axes.
@@ -391,7 +401,8 @@ def _spread(layout, function, size, marks, *arrays):
 
 
 def in_turn(function, marks, *arrays, placement=None):
-    """``function(*arrays)`` of each of a batch, one after the other; the function is hashable.
+    """Computes ``function(*arrays)`` for the elements of a batch one after the other. The function
+    must be hashable.
 
     Args:
         placement: the `Placement` of the results, on explicit axes.
@@ -405,8 +416,8 @@ def in_turn(function, marks, *arrays, placement=None):
 
 
 def _of_none(run, marks, arrays, placement):
-    """The results for a batch of 0, which not all compilers take: none of ``run(marks, *arrays)``
-    of a batch of one."""
+    """Returns the results for an empty batch, which not all compilers support. Their shapes are
+    those of ``run(marks, *arrays)`` for a batch of one."""
     ones = (
         jax.ShapeDtypeStruct((1, *x.shape[1:]) if mark else x.shape, x.dtype)
         for x, mark in zip(arrays, marks, strict=True)
@@ -423,8 +434,8 @@ def _in_turn(function, marks, *arrays):
 
 
 def _unshard_batch(array):
-    """``array`` with no explicit axis along the batch, which a loop can't be over; such axes shard
-    the next dimension where they divide it."""
+    """Removes explicit axes from the batch dimension, because a loop can't run over a sharded one.
+    The axes shard the next dimension instead, if they divide it."""
     axes, explicit = layouts.leading_axes(array), layouts.explicit_spec(array)
     if not axes or explicit is None:
         return array

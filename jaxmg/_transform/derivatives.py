@@ -1,9 +1,9 @@
-"""Derivative rules: `differentiable` for functions that aren't linear, `Linear` for those that are,
-with a transpose.
+"""Derivative rules: `differentiable` for nonlinear functions, `Linear` for linear ones, which also
+have a transpose.
 
-A rule looks at arrays of the level below: at the caller's own ones where the caller differentiates
-eagerly, so that the mesh is inferred as without a derivative. It is made of functions that have
-rules themselves, for derivatives of higher order.
+A rule works on arrays one transformation level below: on the caller's own arrays if the caller
+differentiates eagerly, so that the mesh is inferred as without a derivative. Rules call functions
+that have rules themselves, which gives derivatives of higher order.
 """
 
 import abc
@@ -25,10 +25,10 @@ from jaxmg._transform import batching
 
 
 def differentiable(function, rule, *arrays):
-    """``function(*arrays)``, of which ``rule(primals, tangents)`` gives the results and their
-    tangents; the tangent of an array that isn't being differentiated is None.
+    """Calls ``function(*arrays)`` with a derivative rule: ``rule(primals, tangents)`` returns the
+    results and their tangents. The tangent of an array that isn't being differentiated is None.
 
-    Arrays that nothing traces never enter JAX's machinery, which would hide where they are.
+    Arrays that aren't traced never enter JAX's machinery, which would hide their shardings.
     """
     moving = [i for i, array in enumerate(arrays) if isinstance(array, Tracer)]
     if not _compat.TRANSFORMS or not moving:
@@ -53,18 +53,19 @@ def differentiable(function, rule, *arrays):
 
 
 def still(results):
-    """The tangents of ``results`` that don't move, for a rule to return."""
+    """Returns zero tangents of ``results``."""
     return jax.tree.map(lambda x: SymbolicZero(jax.typeof(x).to_tangent_aval()), results)
 
 
 def sum_of(*values):
-    """The sum of the values that aren't None; None if all are."""
+    """Returns the sum of the values that aren't None, or None if all are."""
     there = [value for value in values if value is not None]
     return functools.reduce(jnp.add, there) if there else None
 
 
 def as_composed(function):
-    """The rule of what ``function``, made of functions with rules, computes too."""
+    """Returns a rule that differentiates ``function``, an equivalent composition of functions that
+    have rules themselves."""
 
     def rule(primals, tangents):
         moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
@@ -79,7 +80,7 @@ def as_composed(function):
 
 class Linear(abc.ABC):
     """A function of arrays that is linear in the last one, whose shape and dtype the result has.
-    Hashable, as what identifies it to JAX."""
+    Hashable, because it is a parameter of a JAX primitive."""
 
     @property
     @abc.abstractmethod
@@ -88,7 +89,7 @@ class Linear(abc.ABC):
 
     @property
     def inside(self) -> bool:
-        """Whether its arrays are blocks inside a shard_map of the caller's."""
+        """Whether its arrays are blocks inside the caller's shard_map."""
         return self.layout.inside
 
     def _trace(self, arrays):
@@ -99,23 +100,23 @@ class Linear(abc.ABC):
 
     @abc.abstractmethod
     def run(self, *arrays) -> typing.Any:
-        """The result."""
+        """Computes the result."""
 
     @abc.abstractmethod
     def rule(self, primals, tangents):
-        """The result and its tangent; as for `differentiable`."""
+        """Returns the result and its tangent, as for `differentiable`."""
 
     @property
     @abc.abstractmethod
     def adjoint(self) -> "Linear":
-        """The function of the same other arrays that is the adjoint in the last one."""
+        """The adjoint with respect to the last array; the other arrays are the same."""
 
     def cotangent(self, value):
-        """The argument of the adjoint, from the cotangent."""
+        """Converts a cotangent to the argument of the adjoint."""
         return value
 
     def batched(self, size, marks, *arrays):
-        """The results for a batch, in front of the arrays that are marked."""
+        """Returns the results for a batch, the leading dimension of the marked arrays."""
         placement = batching.placement_of_last(self.layout, arrays, marks)
         return batching.in_turn(self, marks, *arrays, placement=placement)
 
@@ -126,7 +127,7 @@ class Linear(abc.ABC):
 
 
 class ByColumns(Linear):
-    """One of right-hand sides, (n,) or (n, nrhs), each column by itself."""
+    """A linear function of right-hand sides, (n,) or (n, nrhs), whose columns are independent."""
 
     def batched(self, size, marks, *arrays):
         if any(marks[:-1]):
@@ -139,8 +140,8 @@ class ByColumns(Linear):
 
 @functools.lru_cache(maxsize=512)
 def _jaxpr(of, avals, mesh, x64):
-    """What runs, of arrays of these shapes, dtypes and shardings, and in this context: jit looks
-    into it for the devices that a program needs."""
+    """Returns the jaxpr for these shapes, dtypes and shardings in this context. jit finds in it the
+    devices that a program needs."""
     arrays = (jax.ShapeDtypeStruct(shape, dtype, sharding=s) for shape, dtype, s in avals)
     return jax.make_jaxpr(of.run)(*arrays)
 
@@ -181,11 +182,11 @@ ad.primitive_transposes[_linear] = _linear_transpose
 
 @dataclasses.dataclass(frozen=True)
 class Spread(Linear):
-    """A linear function of a batch, of which every device takes its share: the arrays that are
-    marked, the last of them, have the batch in front.
+    """A linear function of a batch, of which every device computes its part. The marked arrays, the
+    last one among them, have the batch as their leading dimension.
 
     Attributes:
-        of: the function, with a ``layout`` of devices that are alone and a ``program`` for one.
+        of: the function, with an `alone` layout and a ``program`` for one element.
     """
 
     of: typing.Any

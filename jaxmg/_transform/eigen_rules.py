@@ -1,12 +1,12 @@
-"""The derivatives of eigenvalues and eigenvectors.
+"""Derivatives of eigenvalues and eigenvectors.
 
 With X^H B X = 1, N = X^H dA X and M = X^H dB X (0 where B is the identity),
 
     dw_j = N_jj - w_j M_jj,   dX = X G,  G_ij = (N_ij - M_ij w_j) / (w_j - w_i),  G_jj = -M_jj / 2,
 
-of distinct eigenvalues (J. R. Magnus, Econom. Theory 1, 1985; R. M. Fox and M. P. Kapoor, AIAA J.
-6, 1968). 0 / 0 is taken for 0: what has no part in a derivative leaves it alone. Any other quotient
-by 0 is infinite, as in ``jnp.linalg.eigh``: eigenvectors of equal eigenvalues have no derivative.
+for distinct eigenvalues (J. R. Magnus, Econom. Theory 1, 1985; R. M. Fox and M. P. Kapoor, AIAA J.
+6, 1968). 0 / 0 counts as 0, so that a zero tangent contributes nothing. Any other quotient by 0 is
+infinite, as in ``jnp.linalg.eigh``: eigenvectors of equal eigenvalues have no derivative.
 """
 
 import dataclasses
@@ -20,18 +20,18 @@ from jaxmg._transform import derivatives, dispatch, hermitian
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
-class _Where:
-    """The layout of the matrices of a call, which tracers don't carry."""
+class _StaticLayout:
+    """The layout of a call's matrices as a static pytree, because tracers carry no placement."""
 
     layout: layouts.Layout
 
 
 def rule(routine, solver, arguments, positions=slice(None)):
-    """The derivative of a call of ``routine``, as `derivatives.differentiable` takes it.
+    """Returns the derivative rule of a call of ``routine``, for `derivatives.differentiable`.
 
     Args:
-        solver: the routine of all eigenvectors, its first result.
-        positions: which of the eigenvalues the call returns, in ascending order.
+        solver: the routine that computes all eigenvectors, its first result.
+        positions: a slice: which of the ascending eigenvalues the call returns.
     """
     wanted = dict(arguments.options).get("return_eigenvectors", True)
     vectors, inside = solver.results[0], arguments.inside
@@ -61,7 +61,7 @@ def rule(routine, solver, arguments, positions=slice(None)):
 
 
 def _columns(layout, v, positions):
-    """Some columns of a matrix of the caller's, by rows, as `eigh` returns them. Sharded columns
+    """Selects columns of a matrix that is sharded by rows, as `eigh` returns them. Sharded columns
     can't be sliced to a number that the devices don't divide."""
     return hermitian.with_padding(layout, hermitian.rows(layout, v)[:, positions], v.shape[0])
 
@@ -71,15 +71,15 @@ def _options(vectors):
 
 
 def _solve(solver, arguments, arrays):
-    """((w, v, status) or (w, status), `_Where`)"""
+    """Returns ((w, v, status) or (w, status), `_StaticLayout`)."""
     inside = arguments.inside
 
     def run(*arrays):
         if inside is not None:
             values = dispatch.run_by_rows(solver, arrays, arguments)
-            return values, _Where(inside.layout.by_rows)
+            return values, _StaticLayout(inside.layout.by_rows)
         layout = execute.resolve_layout(solver, arrays, arguments)
-        return dispatch.batch(solver, arrays, arguments), _Where(layout)
+        return dispatch.batch(solver, arrays, arguments), _StaticLayout(layout)
 
     def derivative(primals, tangents):
         with_vectors = arguments._replace(
@@ -97,7 +97,7 @@ def _solve(solver, arguments, arrays):
 
 
 def _tangents(layout, w, v, tangents, vectors):
-    """The tangents of eigenvalues, and eigenvectors, by those of A, and B."""
+    """Returns the tangents of w and v for the tangents of A and, if given, B."""
     x = hermitian.rows(layout, v)
     moved = [
         None if tangent is None else hermitian.times(layout, _whole(layout, tangent), x)

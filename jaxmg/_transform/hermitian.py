@@ -1,5 +1,5 @@
-"""What derivatives of solvers are made of: products with matrices that lie on the ranks by rows,
-mostly with Hermitian ones.
+"""The building blocks of solvers' derivatives: products with matrices, mostly Hermitian ones, that
+are sharded by rows.
 
 A matrix is here as `rows` makes it: (P ceil(n / P), n), each rank with its rows, zeros below the
 last. Vectors are (n, k) and replicated. Inside a shard_map of the caller's, which a layout knows,
@@ -47,7 +47,7 @@ def on_mesh_with(*static):
 
 @on_mesh
 def rows(layout, a):
-    """The caller's square matrix, which may have padding, as the functions here take it."""
+    """Lays out the caller's square matrix, which may have padding, for the functions here."""
     return _over(
         layout, lambda rank, block: blocks.to_rows(block, layout.by_rows, block.shape[1]), (a,)
     )
@@ -55,7 +55,7 @@ def rows(layout, a):
 
 @on_mesh_with(2)
 def with_padding(layout, matrix, count):
-    """The caller's matrix of ``count`` rows: what `rows` was made of, zeros in place of padding."""
+    """Undoes `rows`: returns a matrix of ``count`` rows, with zeros as padding."""
     if layout.inside:  # where callers have their rows
         return matrix
     shape = count // layout.ranks, matrix.shape[1]
@@ -65,14 +65,14 @@ def with_padding(layout, matrix, count):
 
 
 def padded_like(layout, matrix, a):
-    """A square matrix of the caller's, with padding where ``a`` has it."""
+    """Pads the caller's square matrix as ``a`` is padded."""
     if a.shape == matrix.shape:
         return matrix
     return with_padding(layout, rows(layout, matrix), a.shape[0])
 
 
 def laid_out_like(layout, matrix, other):
-    """`with_padding` in the shape and the sharding of another one of the caller's."""
+    """Like `with_padding`, in the shape and the sharding of ``other``."""
     return layouts.constrain_like(with_padding(layout, matrix, other.shape[0]), other)
 
 
@@ -131,7 +131,7 @@ def general_adjoint_product(layout, a, x):
 
 
 def of_right_hand_sides(product, layout, matrix, b):
-    """One of these products with b, (n,) or (n, nrhs), of the caller's, and like it."""
+    """Applies ``product`` to the caller's b, (n,) or (n, nrhs); the result is sharded like b."""
     if not b.size:
         return jnp.zeros_like(b)
     x = product(layout, matrix, results.columns(b))
@@ -155,7 +155,7 @@ def general_diagonal(layout, a):
     """The diagonal of any square A, (n,)."""
 
     def local(rank, a):
-        row, column = _places(rank, a)
+        row, column = _indices(rank, a)
         own = jnp.sum(jnp.where(row == column, a, 0), axis=1)[:, None]
         return _placed(layout, rank, own, jnp.zeros((a.shape[1], 1), a.dtype))[:, 0]
 
@@ -167,7 +167,7 @@ def general_trace(layout, a):
     """The trace of any square A."""
 
     def local(rank, a):
-        row, column = _places(rank, a)
+        row, column = _indices(rank, a)
         return _sum(layout, jnp.sum(jnp.where(row == column, a, 0)))
 
     return _over(layout, local, (a,), (), P())
@@ -187,10 +187,10 @@ def diagonal(layout, a):
 
 @on_mesh
 def triangles(layout, a):
-    """(The lower triangle with the diagonal, the upper one with ones on it) of any square A."""
+    """Returns the lower triangle of any square A, and the upper one with ones on its diagonal."""
 
     def local(rank, a):
-        row, column = _places(rank, a)
+        row, column = _indices(rank, a)
         above = jnp.where(row < column, a, 0)
         return jnp.where(row < column, 0, a), jnp.where(row == column, 1, above)
 
@@ -199,7 +199,7 @@ def triangles(layout, a):
 
 @on_mesh
 def permuted_columns(layout, a, order):
-    """The columns of A in this order."""
+    """Returns the columns of A in this order."""
     return _over(layout, lambda rank, a, order: a[:, order], (a,), (order,))
 
 
@@ -219,7 +219,7 @@ def upper(layout, a):
     """The upper triangle, with a real diagonal."""
 
     def local(rank, a):
-        row, column = _places(rank, a)
+        row, column = _indices(rank, a)
         above, diagonal = _upper(rank, a)
         return above + jnp.where(row == column, diagonal[:, None], 0)
 
@@ -276,11 +276,11 @@ def column_products(layout, x, y):
 
 @on_mesh
 def quotients(layout, c, w, diagonal=None):
-    """The C_ij / (w_j - w_i) with i != j, 0 / 0 taken for 0, and on the diagonal the numbers that
-    are given, or zeros."""
+    """Returns C_ij / (w_j - w_i) for i != j, where 0 / 0 is 0, with ``diagonal`` or zeros on the
+    diagonal."""
 
     def local(rank, c, w, *diagonal):
-        row, column = _places(rank, c)
+        row, column = _indices(rank, c)
         gap = jnp.where(row == column, 1, w - _own(layout, rank, w[:, None])).astype(c.dtype)
         gap = _compat.vary(gap, _compat.varying_axes(c))
         off_diagonal = jax.lax.custom_linear_solve(
@@ -296,15 +296,16 @@ def quotients(layout, c, w, diagonal=None):
 
 @on_mesh
 def divided(layout, c, w, values, slopes, diagonal):
-    """C_ij F_ij, with F the divided differences of the values at w, and ``diagonal`` on it.
+    """Returns C_ij F_ij, where F are the divided differences of the values at w, with ``diagonal``
+    on the diagonal.
 
-    Where w_i and w_j are so close that rounding makes up their divided difference, the mean of both
-    slopes is nearer to it: there the two differ by no more than the rounding.
+    If w_i and w_j are so close that rounding dominates their divided difference, the mean of the
+    two slopes replaces it: it is closer to the exact value.
     """
     unit = jnp.finfo(w.dtype).eps
 
     def local(rank, c, w, values, slopes, diagonal):
-        row, column = _places(rank, c)
+        row, column = _indices(rank, c)
         own_w, own_values, own_slopes = (
             _own(layout, rank, x[:, None]) for x in (w, values, slopes)
         )
@@ -323,7 +324,7 @@ def divided(layout, c, w, values, slopes, diagonal):
 
 @on_mesh
 def same_on_ranks(layout, x):
-    """Whether all ranks have the same numbers, or NaN, in what is to be replicated."""
+    """Whether a replicated array has the same numbers, or NaN, on all ranks."""
 
     def local(rank, x):
         first = _sum(layout, jnp.where(rank == 0, x, 0))
@@ -334,8 +335,8 @@ def same_on_ranks(layout, x):
 
 
 def _over(layout, local, matrices, vectors=(), result=None):
-    """``local`` of a rank, its rows of ``matrices``, and ``vectors``; by rows where ``result``, the
-    spec, isn't given."""
+    """Calls ``local`` on each rank with its index, its rows of ``matrices``, and ``vectors``. The
+    result has the spec ``result``, by default by rows."""
     if layout.inside:
         return local(local_layouts.local_rank(layout), *matrices, *vectors)
     out = layout.row_spec if result is None else result
@@ -357,32 +358,32 @@ def _product(of, layout):
 
 
 def _upper(rank, a):
-    """(what is above the diagonal in a rank's rows, and zeros; the diagonal, which is real)"""
-    row, column = _places(rank, a)
+    """Returns a rank's rows of the strict upper triangle, and their part of the real diagonal."""
+    row, column = _indices(rank, a)
     diagonal = jnp.sum(jnp.where(row == column, a.real, 0), axis=1)
     return jnp.where(row < column, a, 0), diagonal.astype(a.dtype)
 
 
 def _half(rank, a):
-    row, column = _places(rank, a)
+    row, column = _indices(rank, a)
     upper, diagonal = _upper(rank, a)
     return upper + jnp.where(row == column, diagonal[:, None] / 2, 0)
 
 
-def _places(rank, a):
+def _indices(rank, a):
     count, n = a.shape
     return rank * count + jnp.arange(count)[:, None], jnp.arange(n)[None]
 
 
 def _own(layout, rank, x):
-    """The rows of a vector that belong to a rank's rows of a matrix."""
+    """Returns the rows of a vector that match a rank's rows of a matrix."""
     count = -(-len(x) // layout.ranks)
     padded = jnp.pad(x, ((0, count * layout.ranks - len(x)), (0, 0)))
     return jax.lax.dynamic_slice_in_dim(padded, rank * count, count)
 
 
 def _placed(layout, rank, own, all_rows):
-    """The sum over the ranks of ``all_rows`` with ``own`` added in a rank's rows."""
+    """Adds ``own`` to a rank's rows of ``all_rows``, and sums the result over the ranks."""
     n, count = len(all_rows), len(own)
     padded = jnp.pad(all_rows, ((0, count * layout.ranks - n), (0, 0)))
     start = rank * count

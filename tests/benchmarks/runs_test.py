@@ -70,6 +70,22 @@ def test_a_solution_from_a_factor_that_was_made_before(monkeypatch, tmp_path):
         assert 0 < record["backward_error"] < 1e-5
 
 
+def test_a_factorization_beside_others(monkeypatch, tmp_path):
+    code, records = measure(
+        monkeypatch,
+        tmp_path,
+        "--shared --warmup 0 --repeats 2 --n 64 --routine lu_factor --backend native jax scipy "
+        "--dtype float64 complex64 --repeat-check",
+    )
+    assert code == 0 and len(records) == 6
+    for record in records:
+        many = 4 if record["dtype"] == "complex64" else 1
+        flops = many * 2 / 3 * 64**3
+        assert record["tflops"] == pytest.approx(flops / record["seconds"] / 1e12)
+        assert record["same_bits"] is True
+        assert 0 < record["backward_error"] < (1e-5 if many == 4 else 1e-13)
+
+
 def digest_file(path, words=()):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, digests.__file__, "--out", str(path), "--n", "12", *words]

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/cc/async_device.h"
+#include "tests/cc/distributed.h"
 #include "tests/cc/problem.h"
 #include "tests/cc/ranks.h"
 #include "tests/cc/recording_device.h"
@@ -20,69 +21,11 @@ namespace {
 
 using namespace testing;
 
-// A matrix of `rows` rows, whose columns lie in tiles on the ranks from the start.
-struct Shape {
-  int64_t rows, columns;
-  int ranks;
-  int64_t tile;
-};
-
 const Shape kShapes[] = {
     {1, 1, 1, 1},   {1, 1, 3, 1},   {2, 2, 2, 1},   {5, 5, 8, 2},    {7, 7, 2, 3},   {16, 16, 4, 4},
     {17, 17, 4, 2}, {33, 33, 3, 5}, {40, 40, 1, 7}, {61, 61, 4, 2},  {63, 63, 5, 9}, {97, 97, 3, 8},
     {40, 13, 3, 4}, {50, 31, 1, 6}, {13, 40, 3, 4}, {29, 50, 4, 11}, {3, 61, 2, 5},  {61, 3, 2, 5},
 };
-
-// One rank's tiles, side by side, and a place for the last one as overflow.
-template <typename T>
-struct Distributed {
-  Distributed(const Shape& shape, const std::vector<T>& whole)
-      : shape(shape),
-        block((shape.columns + shape.ranks - 1) / shape.ranks),
-        tiles(shape.columns, block, shape.ranks, shape.tile) {
-    for (int rank = 0; rank < shape.ranks; ++rank) {
-      data.emplace_back(tiles.slots() * tiles.width() * shape.rows, NaN<T>());
-      overflow.emplace_back(tiles.width() * shape.rows, NaN<T>());
-    }
-    ForEachTile([&](const Matrix<T>& matrix, int64_t p) {
-      std::copy_n(whole.data() + tiles.offset(p) * shape.rows, tiles.width(p) * shape.rows,
-                  matrix.tile(p));
-    });
-  }
-
-  Matrix<T> matrix(int rank) {
-    return {tiles, rank, shape.rows, data[rank].data(), overflow[rank].data()};
-  }
-
-  std::vector<T> Gather() {
-    std::vector<T> whole(shape.rows * shape.columns);
-    ForEachTile([&](const Matrix<T>& matrix, int64_t p) {
-      std::copy_n(matrix.tile(p), tiles.width(p) * shape.rows,
-                  whole.data() + tiles.offset(p) * shape.rows);
-    });
-    return whole;
-  }
-
-  template <typename F>
-  void ForEachTile(const F& f) {
-    for (int rank = 0; rank < shape.ranks; ++rank) {
-      for (int64_t p = rank; p < tiles.nonempty(); p += shape.ranks) f(matrix(rank), p);
-    }
-  }
-
-  const Shape shape;
-  const int64_t block;
-  const Tiles tiles;
-  std::vector<std::vector<T>> data, overflow;
-};
-
-template <typename T>
-std::vector<T> RandomMatrix(int64_t count, int64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<T> a(count);
-  for (T& x : a) x = Random<T>(random);
-  return a;
-}
 
 // What the factorization of a distributed matrix, and of right-hand sides, leaves on the ranks.
 template <typename T>
@@ -135,14 +78,6 @@ Result<T> Factor(const Shape& shape, const std::vector<T>& a, const std::vector<
     result.sign *= signs[rank];
   }
   return result;
-}
-
-template <typename T>
-std::string Name(const Shape& shape) {
-  std::ostringstream text;
-  text << shape.rows << " x " << shape.columns << " ranks " << shape.ranks << " tile " << shape.tile
-       << ": ";
-  return text.str();
 }
 
 // |P A - L U| against |A|, and |L| <= 1 up to rounding, as partial pivoting has it.

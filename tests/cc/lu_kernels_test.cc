@@ -194,6 +194,65 @@ TEST(SpecialPanels) {
   }
 }
 
+// What PlanSwaps computes, one interchange after the other.
+void PlanInTurn(Order order, int64_t count, const std::vector<int32_t>& rows,
+                std::vector<int>* from, std::vector<int>* to) {
+  std::vector<int64_t> place(count), content(2 * count);
+  for (int64_t i = 0; i < 2 * count; ++i) content[i] = i;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto first = std::find(rows.begin(), rows.end(), rows[i]) - rows.begin();
+    place[i] = rows[i] < count ? rows[i] : count + first;
+  }
+  for (int64_t step = 0; step < count; ++step) {
+    const int64_t i = order == Order::kBackward ? count - 1 - step : step;
+    std::swap(content[i], content[place[i]]);
+  }
+  auto row_of = [&](int64_t at) { return static_cast<int>(at < count ? at : rows[at - count]); };
+  for (int64_t i = 0; i < 2 * count; ++i) {
+    from->push_back(content[i] != i ? row_of(content[i]) : -1);
+    to->push_back(content[i] != i ? row_of(i) : -1);
+  }
+}
+
+// Among many rows, few, and hardly more than are interchanged; none moved, all with the last one,
+// all with the next one.
+TEST(PlansAreTheInterchanges) {
+  using Rows = std::function<int64_t(int64_t i, int64_t count)>;
+  std::mt19937_64 random(3);
+  auto below = [&](int64_t begin, int64_t end) {
+    return begin + static_cast<int64_t>(random() % (end - begin));
+  };
+  const Rows kinds[] = {[&](int64_t i, int64_t count) { return below(i, 1000 * count); },
+                        [&](int64_t i, int64_t count) { return below(i, count + count / 8 + 1); },
+                        [&](int64_t i, int64_t count) { return below(i, count); },
+                        [&](int64_t i, int64_t count) { return std::max(i, below(0, count)); },
+                        [](int64_t i, int64_t) { return i; },
+                        [](int64_t, int64_t count) { return count; },
+                        [](int64_t, int64_t count) { return count - 1; },
+                        [](int64_t i, int64_t) { return i + 1; },
+                        [](int64_t i, int64_t count) { return std::min(i + 1, count - 1); }};
+  for (int64_t count : {1, 2, 3, 8, 33, 100, kLuSwaps}) {
+    for (const Rows& kind : kinds) {
+      std::vector<int32_t> rows(count), pivots(count);
+      for (int64_t i = 0; i < count; ++i) {
+        rows[i] = static_cast<int32_t>(kind(i, count));
+        pivots[i] = static_cast<int32_t>(kOffset + rows[i]);
+      }
+      for (Order order : {Order::kForward, Order::kBackward}) {
+        std::vector<int> from(2 * count), to(2 * count), expected_from, expected_to;
+        PlanInTurn(order, count, rows, &expected_from, &expected_to);
+        Launch(1, kFew, 1, [&] {
+          kernels::PlanSwaps(order == Order::kBackward, static_cast<int>(count), kOffset,
+                             pivots.data(), from.data(), to.data());
+        });
+        const auto what = std::to_string(count) + ", kind " + std::to_string(&kind - kinds);
+        EXPECT(from == expected_from) << what;
+        EXPECT(to == expected_to) << what;
+      }
+    }
+  }
+}
+
 TEST(MovesOfRowsAndColumnsAreTheInterchanges) {
   using T = std::complex<float>;
   const int64_t m = 50, n = 7;

@@ -94,13 +94,13 @@ Factored<T> Given(const Case& c, double scale) {
 template <typename T>
 Factored<T> ByKernel(const Case& c, Factored<T> panel) {
   const int64_t owners = c.blocks > 1 ? c.blocks - 1 : 1;
-  GlobalMemory<unsigned> met(1, 0);
+  GlobalMemory<unsigned> arrivals(1, 0);
   GlobalMemory<T> a(panel.a), t(panel.t), sums(2 * c.n * (1 + owners), NaN<T>());
   GlobalMemory<Real<T>> largest(2 * owners, NaN<Real<T>>());
   LaunchCooperative(c.blocks, kFew, [&] {
     kernels::PanelFactor<Cuda<T>, kLanes>(c.m, static_cast<int>(c.n), Cast(a.data()), panel.lda,
-                                          Cast(t.data()), panel.ldt, met.data(), Cast(sums.data()),
-                                          largest.data())
+                                          Cast(t.data()), panel.ldt, arrivals.data(),
+                                          Cast(sums.data()), largest.data())
         .Run();
   });
   panel.a.assign(a.data(), a.data() + panel.a.size());
@@ -364,12 +364,12 @@ class Kernels : public PanelKernels<T> {
 
  public:
   Status QrPanel(Stream, int64_t m, int64_t n, T* a, int64_t lda, T* t, int64_t ldt) override {
-    unsigned met = 0;
+    unsigned arrivals = 0;
     std::vector<T> sums(4 * n);
     std::vector<R> largest(2);
     return Run(1, [&] {
       kernels::PanelFactor<Cuda<T>, kLanes>(m, static_cast<int>(n), Cast(a), lda, Cast(t), ldt,
-                                            &met, Cast(sums.data()), largest.data())
+                                            &arrivals, Cast(sums.data()), largest.data())
           .Run();
     });
   }

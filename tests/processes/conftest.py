@@ -2,4 +2,4 @@
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "slow: more than half a minute; .ci/run leaves it out")
+    config.addinivalue_line("markers", "slow: .ci/run leaves it out")

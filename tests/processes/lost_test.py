@@ -22,8 +22,30 @@ def _limits(**more):
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_lost_in_a_call(how, lost, transport):
     """Rank 0's process, which leads the others and is the last one here, and another."""
+    _lose("potrs", 5100, how, lost, transport)
+
+
+@pytest.mark.parametrize(
+    "routine, n, how, lost, transport",
+    [
+        ("gesv", 3900, "KILL", 2, "auto"),
+        ("getrf", 3900, "STOP", 2, "auto"),
+        ("getri", 3000, "KILL", 2, "tcp"),
+        ("lu_apply", 2100, "STOP", 2, "tcp"),
+        pytest.param("gesv", 3900, "STOP", 0, "tcp", marks=pytest.mark.slow),
+        pytest.param("getrf", 3900, "KILL", 1, "tcp", marks=pytest.mark.slow),
+        pytest.param("getri", 3000, "STOP", 0, "auto", marks=pytest.mark.slow),
+        pytest.param("lu_apply", 2100, "KILL", 1, "auto", marks=pytest.mark.slow),
+    ],
+)
+def test_lost_in_an_lu(routine, n, how, lost, transport):
+    """Of the LU routines, by their names in errors: lu_apply is `LUFactor.solve`."""
+    _lose(routine, n, how, lost, transport)
+
+
+def _lose(routine, n, how, lost, transport):
     limits = _limits(JAXMG_TRANSPORT=transport, JAXMG_RENDEZVOUS_TIMEOUT="60")
-    with Job("long_call", 5100, processes=3, devices=1, **limits) as job:
+    with Job("long_call", n, routine, processes=3, devices=1, **limits) as job:
         others = [index for index in range(3) if index != lost]
         for index in range(3):
             job.until(index, "in the call")
@@ -33,7 +55,7 @@ def test_lost_in_a_call(how, lost, transport):
         pid = job.processes[lost].pid
         for index in others:
             output = job.until(index, "failed:", _LIMIT + 15)
-            assert f"process {lost}" in output and f"pid {pid}" in output and "potrs" in output
+            assert f"process {lost}" in output and f"pid {pid}" in output and routine in output
         # Dead is found out at once, and silence after the limit; the machine may be busy.
         assert time.monotonic() - start < (_LIMIT if how == "STOP" else 0) + 10
         for output in job.wait(*others):

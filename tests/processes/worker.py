@@ -97,8 +97,18 @@ def patient(seconds):
     say("all right,", n)
 
 
-def long_call(n):
-    """Solves a large system over and over, until it fails; says when and why.
+# By the names in errors: of a, b and an LU factor of a, which lu_apply alone has.
+_LONG_CALLS = {
+    "potrs": lambda a, b, _: jaxmg.potrs(a, b, backend=_BACKEND),
+    "gesv": lambda a, b, _: jaxmg.gesv(a, b),
+    "getrf": lambda a, b, _: jaxmg.lu_factor(a),
+    "getri": lambda a, b, _: jaxmg.getri(a),
+    "lu_apply": lambda a, b, factor: factor.solve(b),
+}
+
+
+def long_call(n, routine="potrs"):
+    """Makes a call of a large order over and over, until it fails; says when and why.
 
     Rank 0 is in the last process: without process 0, its coordinator, JAX ends the others itself.
     """
@@ -106,21 +116,25 @@ def long_call(n):
     b = place(np.ones(n), mesh)
     rows = NamedSharding(mesh, P("r", None))  # made on the devices, where n is large
     a = jax.jit(lambda: jax.numpy.eye(n) + 1.0 / n, out_shardings=rows)()
-    jax.block_until_ready(jaxmg.potrs(place(np.eye(12), mesh, "r", None), place(np.ones(12), mesh)))
+    small = place(np.eye(12), mesh, "r", None), place(np.ones(12), mesh)
+    factor = jaxmg.lu_factor(a) if routine == "lu_apply" else None
+    call = _LONG_CALLS[routine]
+    jax.block_until_ready(call(*small, factor) if factor is None else call(a, b, factor))
     say("in the call")
     try:
         while True:
-            jax.block_until_ready(jaxmg.potrs(a, b, backend=_BACKEND))
+            jax.block_until_ready(call(a, b, factor))
             say("again")
     except _ERRORS as error:
         say("failed:", error)
     try:  # what is lost is lost: no second wait
         start = time.monotonic()
-        jax.block_until_ready(jaxmg.potrs(a, b, backend=_BACKEND))
+        jax.block_until_ready(call(a, b, factor))
     except _ERRORS as error:
         say(f"failed again after {time.monotonic() - start:.0f} s:", error)
     local = Mesh(np.array(jax.local_devices()), ("r",))  # what needs nobody goes on
-    np.testing.assert_allclose(jaxmg.potrs(np.eye(8), np.ones(8), mesh=local), 1)
+    alone = jaxmg.potrs if routine == "potrs" else jaxmg.gesv
+    np.testing.assert_allclose(alone(np.eye(8), np.ones(8), mesh=local), 1)
     say("went on alone")
     end_without_the_others()
 

@@ -78,14 +78,22 @@ _CALLS = {
     "linalg.cholesky": (lambda a, b: jaxmg.linalg.cholesky(a), "a"),
     "linalg.cho_factor": (lambda a, b: jaxmg.linalg.cho_factor(a), "a"),
     "linalg.cho_solve": (lambda a, b: jaxmg.linalg.cho_solve((a, False), b), "ab"),
+    "linalg.cond": (lambda a, b: jaxmg.linalg.cond(a, 1), "a"),
     "linalg.eigh": (lambda a, b: jaxmg.linalg.eigh(a), "a"),
     "linalg.eigvalsh": (lambda a, b: jaxmg.linalg.eigvalsh(a), "a"),
     "linalg.slogdet": (lambda a, b: jaxmg.linalg.slogdet(a), "a"),
     "linalg.det": (lambda a, b: jaxmg.linalg.det(a), "a"),
     "linalg.matrix_power": (lambda a, b: jaxmg.linalg.matrix_power(a, 2), "a"),
+    "linalg.qr": (lambda a, b: jaxmg.linalg.qr(a), "a"),
     "linalg.sqrtm": (lambda a, b: jaxmg.linalg.sqrtm(a), "a"),
     "linalg.expm": (lambda a, b: jaxmg.linalg.expm(a), "a"),
     "linalg.logm": (lambda a, b: jaxmg.linalg.logm(a), "a"),
+    "tree.map": (lambda a, b: jaxmg.tree.map(jnp.sin, a), "a"),
+    "tree.eigh": (lambda a, b: jaxmg.tree.eigh(a), "a"),
+    "tree.cholesky": (lambda a, b: jaxmg.tree.cholesky(a), "a"),
+    "tree.inv": (lambda a, b: jaxmg.tree.inv(a), "a"),
+    "tree.qr": (lambda a, b: jaxmg.tree.qr(a), "a"),
+    "tree.svd": (lambda a, b: jaxmg.tree.svd(a), "a"),
     "linalg.funm": (lambda a, b: jaxmg.linalg.funm(a, jnp.tanh), "a"),
 }
 _ARGUMENTS = [
@@ -97,11 +105,12 @@ _ARGUMENTS = [
 
 def test_every_public_function_that_takes_an_array_is_called():
     public = {*jaxmg.__all__, *(f"linalg.{name}" for name in jaxmg.linalg.__all__)}
+    public |= {f"tree.{name}" for name in jaxmg.tree.__all__}
     called = {re.sub(r"\(.*", "", name) for name in _CALLS}
     without_arrays = {
         "CholeskyFactor", "LUFactor", "RefinedFactor", "Plan", "plan", "calculate_padding",
         "get_cols_cyclic", "plot_block_to_cyclic", "register_handlers", "linalg",
-        "linalg.EighResult", "linalg.SlogdetResult",
+        "linalg.EighResult", "linalg.QRResult", "linalg.SlogdetResult",
     }  # fmt: skip
     local = {name for name in public if name.endswith("_shardmap_ctx")}
     assert public - local - without_arrays <= called

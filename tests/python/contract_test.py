@@ -168,6 +168,7 @@ def test_an_attribute_of_another_type_is_an_error():
 _BLOCK, _NONE, _COLUMN = (4, 4), (0, 4), (4, 1)
 _STATUS = jax.ShapeDtypeStruct((1,), np.int32)
 _PIVOTS = jax.ShapeDtypeStruct((4,), np.int32)
+_T = (4, 64)
 # Handler -> (operands after the coordinates, results, attributes that not every handler has).
 _HANDLERS = {
     "jaxmg_potri": ([_BLOCK], [_BLOCK, _STATUS], {"products": 0}),
@@ -188,6 +189,16 @@ _HANDLERS = {
     "jaxmg_lu_diagonal": ([_BLOCK, _NONE], [(4,)], {"m": 4}),
     "jaxmg_lu_rows": ([_BLOCK, _NONE], [_BLOCK], {"m": 4}),
     "jaxmg_lu_tiles": ([_BLOCK], [_BLOCK, _NONE], {"m": 4}),
+    "jaxmg_geqrf": ([_BLOCK], [_BLOCK, _NONE, (4,), _T, _STATUS], {"m": 4, "products": 0}),
+    "jaxmg_gels": (
+        [_BLOCK, _COLUMN],
+        [_BLOCK, _COLUMN, (4,), _STATUS],
+        {"m": 4, "products": 0, "operation": 0, "check_b": False},
+    ),
+    "jaxmg_qr_apply": ([_BLOCK, _NONE, _T, _COLUMN], [_COLUMN], {"m": 4, "operation": 0}),
+    "jaxmg_qr_apply_rows": ([_BLOCK, _NONE, _T, _BLOCK], [_BLOCK], {"m": 4, "operation": 0}),
+    "jaxmg_qr_solve": ([_BLOCK, _NONE, _T, _COLUMN], [_COLUMN], {"m": 4, "operation": 0}),
+    "jaxmg_qr_form": ([_BLOCK, _NONE, _T], [_BLOCK], {"m": 4, "products": 0}),
     "jaxmg_syevd": ([_BLOCK], [_BLOCK, (4,), _STATUS], {"vectors": True}),
     "jaxmg_syevx": ([_BLOCK], [_BLOCK, (4, 2), (4,), _STATUS], {"first": 1, "last": 3}),
     "jaxmg_sygvd": ([_BLOCK, _BLOCK], [_BLOCK, _BLOCK, (4,), _STATUS], {"vectors": True}),
@@ -211,10 +222,10 @@ _HANDLERS = {
 _COMMON = ("n", "ranks", "tile", "grid_rows", "backend", "processes")
 
 
-def _call_handler(name, without=None, **attributes):
+def _call_handler(name, without=None, pivots=4, **attributes):
     plugins.load("cpu")
     operands, results, own = _HANDLERS[name]
-    values = {_BLOCK: np.eye(4), _PIVOTS: np.arange(4, dtype=np.int32)}
+    values = {_BLOCK: np.eye(4), _PIVOTS: np.arange(pivots, dtype=np.int32)}
     arrays = [values[x] if x in values else np.ones(x) for x in operands]
     results = [jax.ShapeDtypeStruct(x, np.float64) if isinstance(x, tuple) else x for x in results]
     numbers = (
@@ -229,7 +240,8 @@ def _call_handler(name, without=None, **attributes):
 
 
 def test_these_are_all_handlers():
-    assert _HANDLERS.keys() | {"jaxmg_potrs", "jaxmg_cyclic_1d"} == set(table.HANDLERS)
+    handlers = {*table.HANDLERS, *table.UNCALLED}
+    assert _HANDLERS.keys() | {"jaxmg_potrs", "jaxmg_cyclic_1d"} == handlers
 
 
 @pytest.mark.parametrize("name", _HANDLERS)
@@ -248,6 +260,13 @@ def test_every_handler_takes_exactly_its_attributes(name):
 def test_eigenvalues_that_there_are_not(name, subset):
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"there are no eigenvalues \["):
         _call_handler(name, **subset)
+
+
+@pytest.mark.parametrize("name", ["jaxmg_lu_apply", "jaxmg_lu_solve_rows", "jaxmg_lu_invert"])
+@pytest.mark.parametrize("count", [3, 5])
+def test_pivots_that_are_not_one_for_each_column(name, count):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"pivots must be \(4\)"):
+        _call_handler(name, pivots=count)
 
 
 def test_operation_that_is_not_there():
@@ -272,6 +291,10 @@ def test_no_parts():
 def test_lower_precision_is_for_single_precision(products):
     with pytest.raises(jax.errors.JaxRuntimeError, match="are for float32 and complex64"):
         _call(**(_RIGHT | {"products": products}))
+    wanted = "are for Hermitian matrices" if products == 4 else "are for float32 and complex64"
+    for name in ("jaxmg_gesv", "jaxmg_getri", "jaxmg_getrf", "jaxmg_lu_invert"):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=wanted):
+            _call_handler(name, products=products)
 
 
 def test_equal_calls_of_one_program_do_not_meet():

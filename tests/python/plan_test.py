@@ -92,7 +92,16 @@ def test_donated(routine):
     assert [x - y for x, y in zip(kept.bytes, donated.bytes, strict=True)] == [copy] * 2
 
 
-@pytest.mark.parametrize("routine", ["potrs", "cho_solve"])
+@pytest.mark.parametrize("routine", ["cho_factor", "lu_factor"])
+def test_an_overflow_tile_is_planned_for(routine):
+    """Tiles of 125 columns divide a rank's 250 rows, and their panels are wider."""
+    where = cases.devices(4)
+    beyond, within = (jaxmg.plan(routine, 1000, "float64", where, T_A=tile) for tile in (96, 125))
+    assert beyond.tile < within.tile == 125
+    assert min(beyond.bytes) > max(within.bytes)
+
+
+@pytest.mark.parametrize("routine", ["potrs", "cho_solve", "gesv"])
 def test_right_hand_sides(routine):
     one, many = (
         jaxmg.plan(routine, 1000, "float64", cases.devices(2), nrhs=nrhs) for nrhs in (1, 101)
@@ -245,7 +254,11 @@ def test_any_plugin_plans_for_gpus():
         plugin.plan("potrs", "native", "float64", 8, 8, 8, 1, platform="tpu")
 
 
-@pytest.mark.parametrize("routine", ["potrs", "potri", "syevd", "sygvd", "potrf", "factor_apply"])
+@pytest.mark.parametrize(
+    "routine",
+    ["potrs", "potri", "gesv", "getri", "syevd", "sygvd", "potrf", "factor_apply"]
+    + ["lu_apply", "lu_invert"],
+)
 def test_the_plugin_plans_square_matrices_of_its_routines(routine):
     plugin = plugins.load(cases.devices(1)[0].platform)
     with pytest.raises(ValueError, match=f"{routine}: A must be square, but m = 9 and n = 8"):

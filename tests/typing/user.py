@@ -34,6 +34,7 @@ def results(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
     _factor(a, b, mesh)
     _linalg(a, b, mesh)
     _refined(a, b, mesh)
+    _tree(a, mesh)
     _plan(mesh)
     _layout(a, mesh)
 
@@ -99,6 +100,8 @@ def _lu(a: Array, b: Array, mesh: Mesh) -> None:
     assert_type(factor.slogdet(), tuple[Array, Array])
     lu, pivots = factor.packed()
     assert_type(jaxmg.LUFactor.from_packed(lu, pivots, 2, mesh), jaxmg.LUFactor)
+    assert_type(factor.rcond(1.0, jnp.inf), Array)
+    assert_type(factor.matrix_rank(), Array)
 
 
 def _syevd(a: Array, mesh: Mesh, flag: bool) -> None:
@@ -191,7 +194,13 @@ def _linalg(a: Array, b: Array, mesh: Mesh) -> None:
     assert_type(jaxmg.linalg.slogdet(a, mesh=mesh).logabsdet, Array)
     inverse = jaxmg.linalg.matrix_power(a, np.int64(-1), mesh=mesh, matrix_specs=P("r", None))
     assert_type(inverse, Array)
+    q, r = jaxmg.linalg.qr(a, mesh=mesh)
+    assert_type((q, r), tuple[Array, Array])
+    assert_type(jaxmg.linalg.qr(a, "r"), Array)
+    assert_type(jaxmg.linalg.qr(a, pivoting=True), tuple[Array, Array, Array])
     assert_type(jaxmg.linalg.funm(a, jnp.cos), Array)
+    assert_type(jaxmg.linalg.cond(a, 1, mesh=mesh), Array)
+    assert_type(jaxmg.linalg.cond(a, jnp.inf), Array)
 
 
 def _refined(a: Array, b: Array, mesh: Mesh) -> None:
@@ -211,6 +220,17 @@ def _refined(a: Array, b: Array, mesh: Mesh) -> None:
     assert_type(factor.solve(b, True, True), tuple[Array, Array, Array])
     assert_type(factor.dtype, np.dtype[Any])
     assert_type(factor.refine, str)
+
+
+def _tree(a: Array, mesh: Mesh) -> None:
+    weights = {"a": [a, None], "b": a}
+    assert_type(jaxmg.tree.map(jnp.sin, weights, mesh=mesh), Any)
+    jaxmg.tree.map(jnp.sin, a, cost=lambda matrix: matrix.shape[0])
+    jaxmg.tree.eigh(weights, "U", mesh=mesh, matrix_specs={"a": None, "b": P("r", None)})
+    jaxmg.tree.cholesky(weights, upper=True)
+    jaxmg.tree.inv(weights, matrix_specs=P())
+    jaxmg.tree.qr(a, "r")
+    jaxmg.tree.svd(a, compute_uv=False)
 
 
 def _plan(mesh: Mesh) -> None:
@@ -271,6 +291,8 @@ def refused(a: Array, b: Array, mesh: Mesh) -> None:
     jaxmg.cho_factor(a).n = 3  # type: ignore[misc]
     jaxmg.linalg.solve(a, b, assume_a="band")  # type: ignore[arg-type]
     jaxmg.linalg.eigh(a, "lower")  # type: ignore[call-overload]
+    jaxmg.tree.eigh(a, "lower")  # type: ignore[arg-type]
+    jaxmg.tree.qr(a, "full")  # type: ignore[arg-type]
     jaxmg.plan("getrf", 10, "float64")  # type: ignore[arg-type]
     jaxmg.plan("potrs", 10.5, "float64")  # type: ignore[arg-type]
     jaxmg.least_squares(a, b)  # type: ignore[attr-defined]

@@ -94,6 +94,16 @@ inline constexpr int kLuSwaps = 1024;
 inline constexpr int kLuDepth = 512;
 inline constexpr int kLuStepColumns = 4;
 
+// Substitution with a triangle for few right-hand sides: the threads of a block are a square of
+// this edge; the squares of a tile's edge, by the bytes of an element; the right-hand sides of a
+// block where there are several, and the words of 8 bytes of an element.
+inline constexpr int kTriangleEdge = 16;
+template <int kBytes>
+inline constexpr int kTriangleSquares = kBytes == 16 ? 2 : 4;
+inline constexpr int kTriangleColumns = 4;
+template <int kBytes>
+inline constexpr int kTriangleWords = (kBytes + 7) / 8;
+
 // Threads that share a root, an element of z or a vector in a merge of divide and conquer.
 inline constexpr int kSecularThreads = 128;
 

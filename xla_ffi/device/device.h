@@ -122,6 +122,9 @@ struct Tuning {
   // The order of the diagonal blocks whose inverses are used in substitution: on a GPU products
   // take less time than a TRSV. 0: no inverses.
   int64_t inverse_order = 0;
+  // The most right-hand sides for which substitution with a triangle is one launch of our own
+  // kernel (cuda/triangular.cuh); 0: the library's TRSM and TRSV.
+  int64_t few_right_hand_sides = 0;
   // The orders from which several ranks share an eigenproblem instead of leaving it to one of them
   // (0: never): for real dtypes with eigenvectors, for real ones without, and for complex ones.
   // stages_alone, and stages_alone_values without eigenvectors, are the orders from which a single

@@ -72,4 +72,4 @@ JAXMG_DEFINE_ROUTINE(JaxmgGesv, jaxmg::kName, jaxmg::Gesv, jaxmg::GesvAttributes
                          .Ret<xla::ffi::AnyBuffer>()  // log_abs
                          .Ret<xla::ffi::AnyBuffer>()  // sign
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::Needs>);
+                     jaxmg::kNativeAlone, &jaxmg::AnswerSquareWith<jaxmg::Needs>);

@@ -48,4 +48,4 @@ JAXMG_DEFINE_ROUTINE(JaxmgGetri, jaxmg::kName, jaxmg::Invert, jaxmg::PrecisionAt
                          .Arg<xla::ffi::AnyBuffer>()  // a
                          .Ret<xla::ffi::AnyBuffer>()  // the inverse, in the memory of a
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::Needs>);
+                     jaxmg::kNativeAlone, &jaxmg::AnswerSquareWith<jaxmg::Needs>);

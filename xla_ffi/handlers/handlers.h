@@ -32,6 +32,12 @@
   ROUTINE(lu_diagonal, JaxmgLuDiagonal)            \
   ROUTINE(lu_tiles, JaxmgLuTiles)                  \
   ROUTINE(lu_rows, JaxmgLuRows)                    \
+  ROUTINE(gels, JaxmgGels)                         \
+  ROUTINE(geqrf, JaxmgGeqrf)                       \
+  ROUTINE(qr_apply, JaxmgQrApply)                  \
+  ROUTINE(qr_apply_rows, JaxmgQrApplyRows)         \
+  ROUTINE(qr_solve, JaxmgQrSolve)                  \
+  ROUTINE(qr_form, JaxmgQrForm)                    \
   ROUTINE(hemm, JaxmgHemm)                         \
   ROUTINE(all_gather, JaxmgAllGather)
 

@@ -6,40 +6,13 @@
 #include <algorithm>
 #include <complex>
 
-#include "xla_ffi/handlers/call.h"
+#include "xla_ffi/handlers/general_factor.h"
 
 namespace jaxmg {
 
-template <>
-struct EnumAttribute<Op> {
-  static constexpr int64_t kCount = static_cast<int64_t>(Op::kConjTrans) + 1;
-  static constexpr char kWhat[] = "operation";
-};
-
-// Of a matrix of m rows.
-template <typename Base>
-struct WithRows : Base {
-  int64_t m;
-
-  template <typename Attributes, typename Visitor>
-  static void Visit(Attributes& attributes, Visitor& visit) {
-    Base::Visit(attributes, visit);
-    visit("m", attributes.m);
-  }
-};
 using GetrfAttributes = WithRows<PrecisionAttributes>;
 using LuAttributes = WithRows<SquareAttributes>;
-
-// Of what is done with A, A^T or A^H.
-struct LuSolveAttributes : SquareAttributes {
-  Op operation;
-
-  template <typename Attributes, typename Visitor>
-  static void Visit(Attributes& attributes, Visitor& visit) {
-    SquareAttributes::Visit(attributes, visit);
-    visit("operation", attributes.operation);
-  }
-};
+using LuSolveAttributes = WithOperation<SquareAttributes>;
 
 namespace {
 
@@ -71,31 +44,6 @@ struct InvertNeeds {
 Status CheckPivots(const char* routine, const ffi::Span<const int64_t>& shape, int64_t count) {
   if (shape.size() == 1 && shape[0] == count) return Status::Ok();
   return Error(Code::kInvalidArgument, routine, ": pivots must be (", count, ")");
-}
-
-// What a rank works on in `a`, and where that is copied from first.
-template <typename T>
-Operand<T> OperandOf(const SquareAttributes& attributes, int64_t m, ffi::AnyBuffer a,
-                     ffi::AnyBuffer overflow, int32_t* status, const T* source,
-                     Precision precision = Precision::kHighest) {
-  return {m,         attributes.n, a.dimensions()[0],  attributes.tile, DataOf<T>(a), status,
-          precision, source,       DataOf<T>(overflow)};
-}
-
-// Launches the rank program that `program` gives for the factors' dtype, if the call can be right.
-// What that needs of buffers it has to take out of them: they may be gone when it runs.
-template <typename Program>
-PlatformResult OnFactors(const char* name, const Platform& platform,
-                         ffi::Buffer<ffi::DataType::S32>& coordinates,
-                         const SquareAttributes& attributes, int64_t m, ffi::AnyBuffer tiles,
-                         ffi::AnyBuffer overflow, const Status& checked, const Program& program) {
-  const Status fitting = CheckTiles(name, tiles, overflow, m, attributes.n, attributes);
-  if (!fitting.ok()) return Refuse(fitting);
-  if (!checked.ok()) return Refuse(checked);
-  return ForDtype(name, tiles.element_type(), [&](auto zero) {
-    return Launch(platform, SiteOf(name, platform, coordinates, tiles, attributes, attributes.n),
-                  program(zero));
-  });
 }
 
 PlatformResult FactorizeLu(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
@@ -247,7 +195,7 @@ JAXMG_DEFINE_ROUTINE(JaxmgLuApply, "lu_apply", jaxmg::Apply, jaxmg::LuSolveAttri
                          .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // pivots
                          .Arg<xla::ffi::AnyBuffer>()                        // b
                          .Ret<xla::ffi::AnyBuffer>(),                       // x
-                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::ApplyNeeds>);
+                     jaxmg::kNativeAlone, &jaxmg::AnswerSquareWith<jaxmg::ApplyNeeds>);
 
 JAXMG_DEFINE_ROUTINE(JaxmgLuSolveRows, "lu_solve_rows", jaxmg::SolveRows, jaxmg::LuSolveAttributes,
                      JAXMG_BIND()
@@ -264,7 +212,7 @@ JAXMG_DEFINE_ROUTINE(JaxmgLuInvert, "lu_invert", jaxmg::InvertFactors, jaxmg::Pr
                          .Arg<xla::ffi::AnyBuffer>()                        // overflow
                          .Arg<xla::ffi::Buffer<xla::ffi::DataType::S32>>()  // pivots
                          .Ret<xla::ffi::AnyBuffer>(),  // the inverse, in the tiles' place
-                     jaxmg::kNativeAlone, &jaxmg::AnswerWith<jaxmg::InvertNeeds>);
+                     jaxmg::kNativeAlone, &jaxmg::AnswerSquareWith<jaxmg::InvertNeeds>);
 
 JAXMG_DEFINE_ROUTINE(JaxmgLuDiagonal, "lu_diagonal", jaxmg::Diagonal, jaxmg::LuAttributes,
                      JAXMG_BIND()

@@ -61,6 +61,17 @@ void ReadOptions() {
           text + "'");
     }
   }
+  if (const char* text = std::getenv("JAXMG_FEW_RIGHT_HAND_SIDES")) {
+    char* end = nullptr;
+    const long count = std::strtol(text, &end, 10);
+    if (end == text || *end != '\0' || count < 0) {
+      throw std::invalid_argument(
+          std::string("the environment variable JAXMG_FEW_RIGHT_HAND_SIDES must be a number from 0 "
+                      "on; got '") +
+          text + "'");
+    }
+    FewRightHandSidesSetting() = count;
+  }
 }
 
 Seconds RendezvousTimeout() { return Seconds(Limit().load()); }

@@ -69,6 +69,9 @@ cublasDiagType_t Letter(Diag diag) {
 // which is twice that of std::complex.
 constexpr size_t kScalarAlignment = alignof(cuDoubleComplex);
 
+// Of a word that blocks send each other (signals.cuh).
+constexpr int64_t kWordBytes = 16;
+
 // The rows and columns of C below which splitting the factors takes longer than it saves.
 constexpr int64_t kLeastByParts = 512;
 
@@ -296,6 +299,11 @@ Status CudaBlas<T>::SolveRight(Stream stream, Op op, int64_t m, int64_t n, const
                               CudaType<T>::kLetter, stream, m, rows, teams ? kTeam : 1, m, n,
                               backward, l, ldl, b, ldb, x, ldx);
   }
+  if (SolvesByKernel(m)) {
+    const TriangularSystem system(Side::kRight, op, {}, m, n, ldl, ldb);
+    return SolveTriangle(stream, system, l, b,
+                         TriangularSystem(Side::kRight, op, {}, m, n, ldl, ldx).b, x);
+  }
   // For a single row, x L = b is L^T x^T = b^T, and x L^H = b is L conj(x)^T = conj(b)^T.
   JAXMG_RETURN_IF_ERROR(device_.Copy(stream, Block(x, ldx, 1, n), Block(b, ldb, 1, n)));
   if (op == Op::kConjTrans) JAXMG_RETURN_IF_ERROR(Conjugate(stream, 1, n, x, ldx));
@@ -305,9 +313,50 @@ Status CudaBlas<T>::SolveRight(Stream stream, Op op, int64_t m, int64_t n, const
 }
 
 template <typename T>
+bool CudaBlas<T>::SolvesByKernel(int64_t nrhs) const {
+  return nrhs <= device_.tuning().few_right_hand_sides;
+}
+
+template <typename T>
+Status CudaBlas<T>::ReserveWords(Stream stream, int64_t count) {
+  constexpr int64_t kLeast = 2048;
+  TriangleExchange& exchange = exchanges_[static_cast<int>(stream)];
+  if (count <= exchange.count) return Status::Ok();
+  exchange.count = std::max(count, kLeast);
+  exchange.ticket = 0;
+  const int64_t bytes = (exchange.count + 1) * kWordBytes;
+  JAXMG_RETURN_IF_ERROR(device_.AllocateForThisRank(bytes, &exchange.words));
+  return device_.FillInt32(stream, static_cast<int32_t*>(exchange.words->data()),
+                           bytes / sizeof(int32_t), 0);
+}
+
+template <typename T>
+Status CudaBlas<T>::SolveTriangle(Stream stream, const TriangularSystem& of, const T* a, const T* b,
+                                  const TriangularSystem::Strides& to, T* x) {
+  JAXMG_RETURN_IF_ERROR(ReserveWords(stream, kTriangleWords<sizeof(T)> * of.order * of.nrhs));
+  TriangleExchange& exchange = exchanges_[static_cast<int>(stream)];
+  constexpr int64_t kRows = kTriangleEdge * kTriangleSquares<sizeof(T)>;
+  const int64_t columns = of.nrhs == 1 ? 1 : kTriangleColumns;
+  const int64_t blocks = (of.order + kRows - 1) / kRows * ((of.nrhs + columns - 1) / columns);
+  const uint32_t tag = exchange.tag++, ticket = exchange.ticket;
+  exchange.ticket += static_cast<uint32_t>(blocks);
+  char* words = static_cast<char*>(exchange.words->data());
+  return device_.LaunchBlocks(of.nrhs == 1 ? Kernel::kSolveTriangle1 : Kernel::kSolveTriangle4,
+                              CudaType<T>::kLetter, stream, blocks, kTriangleEdge * kTriangleEdge,
+                              of.order, static_cast<int>(of.nrhs), static_cast<int>(of.conjugated),
+                              static_cast<int>(of.unit), a + of.a.begin, of.a.row, of.a.column,
+                              b + of.b.begin, of.b.row, of.b.column, x + to.begin, to.row,
+                              to.column, words + kWordBytes, tag, words, ticket);
+}
+
+template <typename T>
 Status CudaBlas<T>::DoTrsm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,
                            const T* a, int64_t lda, T* b, int64_t ldb) {
   if (m == 0 || n == 0) return Status::Ok();
+  if (SolvesByKernel(side == Side::kLeft ? n : m)) {
+    const TriangularSystem system(side, op, triangle, m, n, lda, ldb);
+    return SolveTriangle(stream, system, a, b, system.b, b);
+  }
   alignas(kScalarAlignment) const T one = 1;
   JAXMG_CUBLAS(trsm, stream, Letter(side), Letter(triangle.uplo), Letter(op), Letter(triangle.diag),
                m, n, Vendor(&one), Vendor(a), lda, Vendor(b), ldb);

@@ -2,10 +2,14 @@
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_BLAS_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_BLAS_H_
 
+#include <array>
 #include <cstdint>
+#include <memory>
 
 #include "xla_ffi/device/blas.h"
 #include "xla_ffi/device/cuda/solver.h"
+#include "xla_ffi/device/device.h"
+#include "xla_ffi/device/triangular_system.h"
 
 namespace jaxmg {
 
@@ -73,10 +77,25 @@ class CudaBlas : public Blas<T> {
                                const Part* a, int64_t lda, const Part* b, int64_t ldb, float beta,
                                float* c, int64_t ldc);
   Status ScratchForParts(Stream stream, int64_t count, Part** parts);
+  // By our own kernel (triangular.cuh). X lies in x by the strides `to`; it may be B.
+  Status SolveTriangle(Stream stream, const TriangularSystem& of, const T* a, const T* b,
+                       const TriangularSystem::Strides& to, T* x);
+  bool SolvesByKernel(int64_t nrhs) const;
   Status SpaceForPotrf(Stream stream, int64_t n, T* a, int64_t lda, SolverSpace* space);
+
+  // Of the blocks that solve with a triangle: words that they send each other, behind a first one
+  // that counts the blocks that have begun. Tags differ as long as the memory is the same, so that
+  // it is cleared once.
+  struct TriangleExchange {
+    std::unique_ptr<Buffer> words;
+    int64_t count = 0;
+    uint32_t tag = 1, ticket = 0;  // the next ones
+  };
+  Status ReserveWords(Stream stream, int64_t count);
 
   CudaDevice& device_;
   const Precision precision_;
+  std::array<TriangleExchange, kNumStreams> exchanges_;
 };
 
 }  // namespace jaxmg

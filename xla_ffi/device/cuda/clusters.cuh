@@ -1,12 +1,12 @@
-// Blocks of a cluster, which read and write each other's shared memory: on GPUs of compute
-// capability 9.0 and beyond. The grid is one cluster.
+// Communication of the blocks of a cluster through each other's shared memory, on GPUs of compute
+// capability 9.0 and higher. The grid is one cluster.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_CLUSTERS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_CLUSTERS_CUH_
 
 namespace jaxmg::kernels {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-// Where `shared`, of this block, is in block `block`.
+// The address in block `block` of what is `shared` in this block.
 __device__ inline unsigned InCluster(const void* shared, int block) {
   unsigned address;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
@@ -16,7 +16,7 @@ __device__ inline unsigned InCluster(const void* shared, int block) {
 }
 #endif
 
-// All threads of all blocks: what they have written before, all see afterwards.
+// A barrier for all threads of all blocks. Afterwards each sees what any has written before it.
 __device__ inline void AwaitCluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
@@ -26,11 +26,12 @@ __device__ inline void AwaitCluster() {
 #endif
 }
 
-// Bytes that other blocks send to this one, in shared memory. Round after round: one thread expects
-// so many, and all may wait for them. `round` is that round's number, modulo 2.
+// Counts the bytes that other blocks send to this one (an mbarrier in shared memory). In each round
+// one thread sets the expected number, and any thread may wait for it. `round` is the number of the
+// round modulo 2.
 class Arrival {
  public:
-  // One thread; before AwaitCluster.
+  // Called by one thread, before AwaitCluster.
   __device__ void Init() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(Address()) : "memory");
@@ -69,7 +70,7 @@ class Arrival {
   unsigned long long word_;
 };
 
-// 16 bytes of this block's to `shared` in another one, whose `arrival` counts them.
+// Sends 16 bytes to `shared` in another block, whose `arrival` counts them.
 template <typename T>
 __device__ void SendInCluster(const T* from, T* shared, int block, const Arrival* arrival) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

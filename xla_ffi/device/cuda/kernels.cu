@@ -13,6 +13,7 @@
 #include "xla_ffi/device/cuda/scalars.cuh"
 #include "xla_ffi/device/cuda/scaling.cuh"
 #include "xla_ffi/device/cuda/secular.cuh"
+#include "xla_ffi/device/cuda/triangular.cuh"
 
 namespace jaxmg::kernels {
 namespace {
@@ -265,8 +266,8 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
         n, b, first, sweeps, v, ldv, tau, ldtau, blocks, weighted);                                \
   }                                                                                                \
   KERNEL __launch_bounds__(kPanelThreads, 1) jaxmg_factor_panel_##letter(                          \
-      Index m, int n, T* a, Index lda, T* t, Index ldt, unsigned* met, T* sums, R* largest) {      \
-    PanelFactor<T, 32>(m, n, a, lda, t, ldt, met, sums, largest).Run();                            \
+      Index m, int n, T* a, Index lda, T* t, Index ldt, unsigned* arrivals, T* sums, R* largest) { \
+    PanelFactor<T, 32>(m, n, a, lda, t, ldt, arrivals, sums, largest).Run();                       \
   }                                                                                                \
   KERNEL __launch_bounds__(kPanelThreads, 1) jaxmg_factor_panel_in_registers_##letter(             \
       Index m, int n, T* a, Index lda, T* t, Index ldt, T* numbers) {                              \
@@ -328,7 +329,7 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
     UnpackReflectors(m, k, a, lda, v, ldv);                                                        \
   }
 
-// LU of a panel of at most so many columns.
+// LU of a panel, for each maximum number of columns.
 #define LU_PANEL(T, letter, columns)                                                            \
   KERNEL __launch_bounds__(kLuThreads, 1) jaxmg_factor_lu_panel_##columns##_##letter(           \
       Index m, int n, T* a, Index lda, Index offset, int* pivots, int* info, TaggedWord* slots, \
@@ -351,6 +352,27 @@ LU_KERNELS(float, s)
 LU_KERNELS(double, d)
 LU_KERNELS(cuComplex, c)
 LU_KERNELS(cuDoubleComplex, z)
+
+// Substitution for so many right-hand sides at a time.
+#define SOLVE_TRIANGLE(T, letter, columns)                                                  \
+  KERNEL __launch_bounds__(kTriangleEdge* kTriangleEdge)                                    \
+      jaxmg_solve_triangle_##columns##_##letter(                                            \
+          Index n, int nrhs, int conjugated, int unit, const T* a, Index row, Index column, \
+          const T* b, Index b_row, Index b_column, T* x, Index x_row, Index x_column,       \
+          TaggedWord* words, unsigned tag, unsigned* ticket, unsigned first_ticket) {       \
+    const Triangular<T> system = {n, nrhs,  conjugated, unit, a,     row,     column,       \
+                                  b, b_row, b_column,   x,    x_row, x_column};             \
+    TriangleSolver<T, columns>(system, words, tag, ticket, first_ticket).Run();             \
+  }
+
+#define TRIANGLE_KERNELS(T, letter) \
+  SOLVE_TRIANGLE(T, letter, 1)      \
+  SOLVE_TRIANGLE(T, letter, 4)
+
+TRIANGLE_KERNELS(float, s)
+TRIANGLE_KERNELS(double, d)
+TRIANGLE_KERNELS(cuComplex, c)
+TRIANGLE_KERNELS(cuDoubleComplex, z)
 
 KERNELS(float, float, s)
 KERNELS(double, double, d)

@@ -39,7 +39,7 @@ Status CudaLu<T>::LeafColumns(int64_t m, int64_t* columns) const {
 
 // Tags differ as long as the memory is the same, so that it is cleared once.
 template <typename T>
-Status CudaLu<T>::Reserve(Stream stream, int64_t columns) {
+Status CudaLu<T>::ReserveSlots(Stream stream) {
   Exchange& exchange = exchanges_[static_cast<int>(stream)];
   if (!exchange.slots) {
     constexpr int64_t kBytes = kWordBytes * 2 * kLuSlotWords * kLuBlocks;
@@ -47,6 +47,12 @@ Status CudaLu<T>::Reserve(Stream stream, int64_t columns) {
     JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, static_cast<int32_t*>(exchange.slots->data()),
                                             kBytes / sizeof(int32_t), 0));
   }
+  return Status::Ok();
+}
+
+template <typename T>
+Status CudaLu<T>::ReserveMoves(Stream stream, int64_t columns) {
+  Exchange& exchange = exchanges_[static_cast<int>(stream)];
   if (columns > exchange.columns) {
     JAXMG_RETURN_IF_ERROR(
         device_.AllocateForThisRank(4 * columns * sizeof(int32_t), &exchange.moves));
@@ -64,7 +70,7 @@ Status CudaLu<T>::FactorLeaf(const Panel& panel, int64_t begin, int64_t n) {
   int columns = static_cast<int>(n), in_cluster = 1;
   T* a = panel.at(begin, begin);
   int32_t *pivots = panel.pivots + begin, *info = panel.info;
-  void* slots = exchange.slots->data();
+  void* slots = nullptr;
   int32_t* moves = static_cast<int32_t*>(exchange.moves->data()) + 4 * begin;
   uint32_t tag = exchange.tag;
   exchange.tag += columns;
@@ -76,10 +82,11 @@ Status CudaLu<T>::FactorLeaf(const Panel& panel, int64_t begin, int64_t n) {
   }
   JAXMG_RETURN_IF_ERROR(resources.MostInCluster(kernel, kLetter, kLuThreads, &in_cluster));
   if (blocks > in_cluster) {
+    JAXMG_RETURN_IF_ERROR(ReserveSlots(panel.stream));
+    slots = exchange.slots->data();
     return resources.LaunchCooperative(kernel, kLetter, panel.stream, static_cast<unsigned>(blocks),
                                        kLuThreads, arguments);
   }
-  slots = nullptr;
   unsigned cluster = 2;
   while (cluster < blocks) cluster *= 2;
   return resources.LaunchCluster(kernel, kLetter, panel.stream, cluster, kLuThreads, arguments);
@@ -130,7 +137,7 @@ Status CudaLu<T>::FactorPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t
   const int64_t k = std::min(m, n);
   int64_t width = 0;
   JAXMG_RETURN_IF_ERROR(LeafColumns(m, &width));
-  JAXMG_RETURN_IF_ERROR(Reserve(stream, std::max(k, width)));
+  JAXMG_RETURN_IF_ERROR(ReserveMoves(stream, std::max(k, width)));
   Panel panel = {stream, m, n, a, lda, offset, pivots, info, width};
   if (n <= width) return FactorLeaf(panel, 0, n);
   panel.n = k;

@@ -185,39 +185,83 @@ class LuStep {
   const int column_, columns_;  // the block's
 };
 
+// Bitonic sort of `size` numbers in shared memory, a power of two. One block.
+__device__ inline void SortInBlock(int size, unsigned long long* x) {
+  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  for (int width = 2; width <= size; width *= 2) {
+    for (int apart = width / 2; apart > 0; apart /= 2) {
+      for (int i = thread; i < size / 2; i += threads) {
+        const int low = i / apart * 2 * apart + i % apart, high = low + apart;
+        const unsigned long long first = x[low], second = x[high];
+        if ((first > second) != ((low & width) == 0)) continue;
+        x[low] = second;
+        x[high] = first;
+      }
+      __syncthreads();
+    }
+  }
+}
+
 // One block. What `count` interchanges of rows i and pivots[i] - offset, at most kLuSwaps, amount
 // to: row to[i] becomes what row from[i] was, for i < 2 * count; -1 where nothing moves.
+//
+// Places are the rows that are touched: the first `count` ones, and count + i for a row behind them
+// whose first interchange is i. Interchange i gives place i what the pivot's place has then, for
+// good. That is what the last interchange j before i with the same pivot left there, which is what
+// place j had before j: source[j], found by following such interchanges back, all at once in steps
+// that double.
 __device__ inline void PlanSwaps(int backward, int count, Index offset, const int* pivots,
                                  int* from, int* to) {
-  // The rows that are touched: the first `count` ones, and pivots behind them by their first
-  // interchange.
-  __shared__ int content[2 * kLuSwaps], slot[kLuSwaps];
+  __shared__ unsigned long long order[kLuSwaps];  // rows and their interchanges
+  __shared__ int place[kLuSwaps], before[kLuSwaps], sources[2][kLuSwaps], content[2 * kLuSwaps];
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
-  for (int i = thread; i < count; i += threads) {
-    const int row = static_cast<int>(pivots[i] - offset);
-    int first = 0;
-    while (pivots[first] != pivots[i]) ++first;
-    slot[i] = row < count ? row : count + first;
-    content[i] = i;
+  auto row_at = [&](int k) { return static_cast<int>(order[k] >> 32); };
+  auto step_at = [&](int k) { return static_cast<int>(order[k] & 0xffffffff); };
+  auto is_last = [&](int k) { return k + 1 == count || row_at(k + 1) != row_at(k); };
+  int size = 1;
+  while (size < count) size *= 2;
+  for (int i = thread; i < size; i += threads) {
+    const auto row = static_cast<unsigned long long>(i < count ? pivots[i] - offset : kNoInfo);
+    order[i] = row << 32 | static_cast<unsigned>(i);
+    if (i >= count) continue;
+    sources[0][i] = content[i] = i;
     content[count + i] = count + i;
   }
   __syncthreads();
-  if (thread == 0) {
-    for (int step = 0; step < count; ++step) {
-      const int i = backward != 0 ? count - 1 - step : step;
-      const int held = content[i];
-      content[i] = content[slot[i]];
-      content[slot[i]] = held;
+  SortInBlock(size, order);
+  for (int k = thread; k < count; k += threads) {
+    const int row = row_at(k), i = step_at(k);
+    before[i] = k > 0 && row_at(k - 1) == row ? step_at(k - 1) : -1;
+    int first = 0;  // of this row, by bisection
+    for (int half = size / 2; half > 0; half /= 2) {
+      if (first + half <= k && row_at(first + half - 1) < row) first += half;
     }
+    place[i] = row < count ? row : count + step_at(first);
+    // The last interchange before the row's own.
+    if (i < row && row < count && (is_last(k) || step_at(k + 1) == row)) sources[0][row] = i;
   }
   __syncthreads();
-  auto row_of = [&](int place) {
-    return place < count ? place : static_cast<int>(pivots[place - count] - offset);
+  const int* source = sources[0];
+  for (int reach = 1, side = 1; reach < count; reach *= 2, side = 1 - side) {
+    for (int i = thread; i < count; i += threads) sources[side][i] = source[source[i]];
+    __syncthreads();
+    source = sources[side];
+  }
+  for (int k = thread; k < count; k += threads) {
+    const int i = step_at(k);
+    content[i] = before[i] < 0 ? place[i] : source[before[i]];
+    if (row_at(k) >= count && is_last(k)) content[place[i]] = source[i];
+  }
+  __syncthreads();
+  auto row_of = [&](int at) {
+    return at < count ? at : static_cast<int>(pivots[at - count] - offset);
   };
-  for (int place = thread; place < 2 * count; place += threads) {
-    const bool moves = content[place] != place;
-    from[place] = moves ? row_of(content[place]) : -1;
-    to[place] = moves ? row_of(place) : -1;
+  // Backward, the inverse permutation.
+  for (int i = thread; i < 2 * count; i += threads) {
+    const int other = content[i], target = backward != 0 ? other : i;
+    const bool moves = other != i;
+    from[target] = moves ? row_of(backward != 0 ? i : other) : -1;
+    to[target] = moves ? row_of(target) : -1;
   }
 }
 
@@ -266,13 +310,17 @@ __device__ void AddDeterminant(Index n, const T* u, Index ldu, Index offset, con
   sums[thread] = sum;
   phases[thread] = phase;
   __syncthreads();
-  if (thread != 0) return;
-  for (int i = 1; i < threads; ++i) {
-    sum += sums[i];
-    phase = Times(phase, phases[i]);
+  for (int count = threads, half; count > 1; count = half) {
+    half = (count + 1) / 2;
+    if (thread + half < count) {
+      sums[thread] += sums[thread + half];
+      phases[thread] = Times(phases[thread], phases[thread + half]);
+    }
+    __syncthreads();
   }
-  *log_abs += static_cast<R>(sum);
-  *sign = Times(*sign, phase);
+  if (thread != 0) return;
+  *log_abs += static_cast<R>(sums[0]);
+  *sign = Times(*sign, phases[0]);
 }
 
 }  // namespace jaxmg::kernels

@@ -48,7 +48,8 @@ class CudaLu : public LuKernels<T> {
     T* at(int64_t i, int64_t j) const { return a + i + j * lda; }
   };
 
-  Status Reserve(Stream stream, int64_t columns);
+  Status ReserveSlots(Stream stream);
+  Status ReserveMoves(Stream stream, int64_t columns);
   // Leaves `first` to `last` of a panel, by halves; one of them; and what columns behind them and
   // their own need after both halves.
   Status FactorHalves(const Panel& panel, int64_t first, int64_t last);

@@ -16,7 +16,7 @@ Status CudaPanel<T>::QrPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t 
   }
   int multiprocessors = 0;
   JAXMG_RETURN_IF_ERROR(device_.resources().Multiprocessors(&multiprocessors));
-  // As the kernels count them: where several blocks have rows, one more has none.
+  // `owners` are the blocks that have rows. If there are several, one more block has none.
   const int64_t most = std::clamp(multiprocessors - 1, 1, kPanelBlocks);
   constexpr int64_t kBlockRows = 32 * kLaneRows<sizeof(T)>;
   // The kernel for complex128 isn't used: where the entries below the diagonal are near the
@@ -32,15 +32,16 @@ Status CudaPanel<T>::QrPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t 
   void* scratch = nullptr;
   JAXMG_RETURN_IF_ERROR(
       device_.Scratch(stream, kHead + sums_bytes + 2 * owners * sizeof(R), &scratch));
-  auto* met = static_cast<int32_t*>(scratch);
+  auto* arrivals = static_cast<int32_t*>(scratch);
   char* sums = static_cast<char*>(scratch) + kHead;
-  JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, met, 1, 0));
+  JAXMG_RETURN_IF_ERROR(device_.FillInt32(stream, arrivals, 1, 0));
   return device_.LaunchCooperative(Kernel::kFactorPanel, CudaType<T>::kLetter, stream, blocks,
-                                   kPanelThreads, 0, m, static_cast<int>(n), a, lda, t, ldt, met,
-                                   sums, sums + sums_bytes);
+                                   kPanelThreads, 0, m, static_cast<int>(n), a, lda, t, ldt,
+                                   arrivals, sums, sums + sums_bytes);
 }
 
-// More blocks have more to say to each other, fewer have more rows to pass through.
+// The number of blocks is a compromise: with more blocks communication takes longer, with fewer
+// each one has more rows.
 template <typename T>
 Status CudaPanel<T>::InRegisters(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, T* t,
                                  int64_t ldt, int multiprocessors) {

@@ -1,4 +1,4 @@
-// Panels of orthogonal reductions on the device (panel_kernels.h).
+// Kernels for panels of orthogonal reductions (panel_kernels.h).
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_PANEL_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_PANEL_CUH_
 
@@ -8,8 +8,8 @@
 
 namespace jaxmg::kernels {
 
-// By one block: column j of T, of which there are k: -tau T (V^H v) above the diagonal, `products`
-// of V^H v. `sums`: room for a row of kParts each.
+// One block. Computes column j of the k x k matrix T: -tau T (V^H v) above the diagonal and tau on
+// it. `products` is V^H v. `sums` is workspace: kParts numbers for each row.
 template <int kParts, typename T, typename Sums>
 __device__ void MakeColumnOfT(int k, int j, T tau, const T* products, Sums& sums, T* t, Index ldt) {
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -30,29 +30,29 @@ __device__ void MakeColumnOfT(int k, int j, T tau, const T* products, Sums& sums
   __syncthreads();
 }
 
-// QR of an m x n panel, n at most kPanelColumns, by blocks that run at the same time and meet once
-// a column. Each block has rows of its own; where there are several blocks, the last one has none
-// and makes T.
+// QR of an m x n panel, n at most kPanelColumns, by blocks that run concurrently and synchronize
+// once per column. Each block has rows of its own. If there are several blocks, the last one has no
+// rows and computes T.
 //
-// What is below the diagonal of column j is x. A reflector's v is a multiple of it, so that
-// products of x with all columns, and its norm, are all that blocks have to add up: those ahead
-// give the update, those behind give T. Each block writes its share of the sums for column j + 1
-// while it updates its rows by column j. All blocks add up all shares, in the same order. (The
-// update and T: LAPACK's xGEQRT2.)
+// x is the part of column j below the diagonal. A reflector's v is a multiple of x, so the blocks
+// need to sum only the products of x with all columns, and its norm: the products with later
+// columns give the update, those with earlier ones give T. Each block writes its partial sums for
+// column j + 1 while it updates its rows by column j. Every block adds the partial sums of all
+// blocks, in the same order. (For the update and T see LAPACK's xGEQRT2.)
 //
-// x is scaled by a power of two, so that squares neither overflow nor vanish: in each block's sums
-// by one of its own, as the largest element of all is not yet known.
+// x is scaled by a power of two, so that squares neither overflow nor underflow. Each block scales
+// its partial sums by its own power, because the largest element of all blocks is not yet known.
 //
-// A team of kLanes threads has some columns at a time, and a thread every kLanes-th row of them.
+// A team of kLanes threads processes some columns at a time; a thread has every kLanes-th row.
 template <typename T, int kLanes>
 class PanelFactor {
   using R = typename RealOf<T>::type;
   static constexpr int kAtOnce = 4;
 
  public:
-  // `met` is 0 at first; `sums` has room for 2 * n * (1 + owners), `largest` for 2 * owners.
-  __device__ PanelFactor(Index m, int n, T* a, Index lda, T* t, Index ldt, unsigned* met, T* sums,
-                         R* largest)
+  // `arrivals` is initially 0. `sums` has 2 * n * (1 + owners) elements, `largest` 2 * owners.
+  __device__ PanelFactor(Index m, int n, T* a, Index lda, T* t, Index ldt, unsigned* arrivals,
+                         T* sums, R* largest)
       : n_(n),
         k_(static_cast<int>(min(m, Index(n)))),
         owners_(gridDim.x > 1 ? static_cast<int>(gridDim.x) - 1 : 1),
@@ -63,7 +63,7 @@ class PanelFactor {
         lda_(lda),
         t_(t),
         ldt_(ldt),
-        met_(met),
+        arrivals_(arrivals),
         sums_(sums),
         largest_(largest) {}
 
@@ -71,7 +71,7 @@ class PanelFactor {
     const bool owns = block_ < owners_, makes_t = block_ + 1 == static_cast<int>(gridDim.x);
     if (owns) Pass(-1, Reflector{});
     for (int j = 0; j < k_; ++j) {
-      Meet(j + 1);
+      SyncBlocks(j + 1);
       const Reflector h = Combine(j);
       if (makes_t) MakeColumnOfT<kLanes>(k_, j, h.tau, shared().factors, shared().sums, t_, ldt_);
       if (owns) Pass(j, h);
@@ -88,7 +88,7 @@ class PanelFactor {
   struct Shared {
     T sums[kPanelColumns][kLanes + 1];
     T row[kPanelColumns], total[kPanelColumns];
-    // Of row j, what it loses; v_l^H v of the columns before.
+    // For later columns what is subtracted from row j; for earlier columns l, v_l^H v.
     T factors[kPanelColumns];
     R maxima[kPanelThreads];
     R largest[kPanelBlocks];
@@ -101,24 +101,25 @@ class PanelFactor {
   __device__ Index Rows(Index m) const { return (m + owners_ - 1) / owners_; }
   __device__ T& At(Index i, int j) const { return a_[i + j * lda_]; }
 
-  // By turns, so that a block may be one column ahead of another one that still reads.
+  // Double-buffered: a block may be one column ahead of another one that still reads.
   __device__ T* Row(int j) const { return sums_ + (j & 1) * n_; }
   __device__ T* SumsOfColumn(int j, int c) const {
     return sums_ + 2 * n_ + ((j & 1) * n_ + c) * Index(owners_);
   }
   __device__ R* Largest(int j) const { return largest_ + (j & 1) * owners_; }
 
-  __device__ void Meet(int times) {
+  // The barrier number `times` of all blocks.
+  __device__ void SyncBlocks(int times) {
     __syncthreads();
     if (threadIdx.x == 0) {
-      Arrive(met_);
-      while (!Seen(met_, static_cast<unsigned>(times) * gridDim.x)) __nanosleep(20);
+      Arrive(arrivals_);
+      while (!Seen(arrivals_, static_cast<unsigned>(times) * gridDim.x)) __nanosleep(20);
     }
     __syncthreads();
   }
 
-  // This block's rows of column j become v, and those behind it are updated; then its share of the
-  // sums for the next column. Before the first one there is nothing but that.
+  // Replaces this block's rows of column j by v, updates the later columns, and computes the
+  // partial sums for the next column. j = -1 computes only the partial sums of column 0.
   __device__ void Pass(int j, const Reflector& h) {
     Shared& s = shared();
     const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -193,7 +194,7 @@ class PanelFactor {
     for (int c = thread; c < n_; c += threads) SumsOfColumn(next, c)[block_] = Total(c);
   }
 
-  // The reflector of column j, what row j loses, and what T's column is made of.
+  // Computes the reflector of column j and `factors`.
   __device__ Reflector Combine(int j) {
     Shared& s = shared();
     const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -209,7 +210,7 @@ class PanelFactor {
 #pragma unroll
       for (int q = 0; q < kAtOnce; ++q) sums[q] = FromReal<T>(0);
       for (int b = lane; b < owners_; b += kLanes) {
-        // At most 1, or the sums are 0.
+        // At most 1, unless the sums are 0.
         const R ratio = h.unit / UnitOf(s.largest[b]);
 #pragma unroll
         for (int q = 0; q < kAtOnce; ++q) {
@@ -244,7 +245,7 @@ class PanelFactor {
       h.beta = beta / h.unit;
     }
     for (int c = thread; c < n_; c += threads) {
-      // v^H a_c: the row and what is below it. Behind, v_c^H v.
+      // From v^H a_c, the product of v with row j and the rows below; for earlier columns v_c^H v.
       s.factors[c] = c > j ? Times(Conj(h.tau), MultiplyAdd(Conj(h.scale), s.total[c], s.row[c]))
                            : MultiplyAdd(h.scale, Conj(s.total[c]), Conj(s.row[c]));
     }
@@ -275,7 +276,7 @@ class PanelFactor {
   const Index lda_;
   T* const t_;
   const Index ldt_;
-  unsigned* const met_;
+  unsigned* const arrivals_;
   T* const sums_;
   R* const largest_;
 };

@@ -17,7 +17,7 @@ class CudaPanel : public PanelKernels<T> {
  public:
   explicit CudaPanel(CudaDevice& device) : device_(device) {}
 
-  // At most kPanelColumns columns.
+  // Panels have at most kPanelColumns columns.
   Status QrPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, T* t,
                  int64_t ldt) override;
   Status UnpackReflectors(Stream stream, int64_t m, int64_t k, const T* a, int64_t lda, T* v,
@@ -30,7 +30,7 @@ class CudaPanel : public PanelKernels<T> {
                   int64_t ldb) override;
 
  private:
-  // QrPanel of a panel whose rows fit into the registers of all multiprocessors.
+  // QrPanel for panels whose rows fit into the registers of all multiprocessors.
   Status InRegisters(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, T* t, int64_t ldt,
                      int multiprocessors);
 

@@ -195,7 +195,7 @@ class CudaPool {
     const auto [most, is_new] = clusters_.emplace(function, 1);
     if (is_new && capability_ >= 90) {
       const CudaDriver& driver = Get<CudaDriver>();
-      // More than 8 are not on all GPUs that have clusters.
+      // Not all GPUs with clusters support more than 8 blocks.
       driver.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);
       for (unsigned size = kLuCluster; size > 1 && most->second == 1; size /= 2) {
         ClusterLaunch launch(size, threads, nullptr);
@@ -295,9 +295,9 @@ class CudaPool {
   int32_t* stale_flag_ = nullptr;  // allocated with the first parts
   std::vector<std::array<CUfunction, 4>> functions_;
   int multiprocessors_ = 0, shared_bytes_ = 0, capability_ = 0;  // set by the first query
-  std::map<CUfunction, int> clusters_;  // the most blocks in a cluster, by kernel
+  std::map<CUfunction, int> clusters_;  // the maximum number of blocks in a cluster, by kernel
   std::set<int> peers_;
-  std::atomic<uint64_t> reached_{0};  // a bit for each device that can be
+  std::atomic<uint64_t> reached_{0};  // one bit per device: whether access is enabled
 };
 
 CudaEvent::~CudaEvent() { pool_->GiveEvent(event_); }

@@ -1,4 +1,4 @@
-// Words in global memory by which blocks of a kernel tell each other how far they are.
+// Signals between the blocks of a kernel, through words in global memory.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_SIGNALS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_SIGNALS_CUH_
 
@@ -6,8 +6,9 @@
 
 namespace jaxmg::kernels {
 
-// What one block has written before Publish or Arrive, another one's threads see after one of them
-// has read what came of that, by Read or Seen, and they have met.
+// Publish and Arrive release, Read and Seen acquire: if one thread of a block reads a value that
+// another block has published, and the block's threads then synchronize, all of them see what the
+// other block has written before.
 __device__ inline void Publish(unsigned* word, unsigned value) {
 #ifdef __CUDA_ARCH__
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
@@ -15,7 +16,7 @@ __device__ inline void Publish(unsigned* word, unsigned value) {
   __atomic_store_n(word, value, __ATOMIC_RELEASE);
 #endif
 }
-// One more than before.
+// Increments the word.
 __device__ inline void Arrive(unsigned* word) {
 #ifdef __CUDA_ARCH__
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(word) : "memory");
@@ -34,8 +35,8 @@ __device__ inline unsigned Read(const unsigned* word) {
 }
 __device__ inline bool Seen(const unsigned* word, unsigned least) { return Read(word) >= least; }
 
-// 8 bytes of a message, in halves that each bring the message's tag, so that a reader sees which
-// halves are there. Needs no order among the words of a message.
+// 8 bytes of a message. Each half carries the message's tag, so a reader can tell which halves have
+// arrived. The words of a message may arrive in any order.
 struct __align__(16) TaggedWord {
   unsigned long long halves[2];
   __device__ bool Has(unsigned tag) const {
@@ -70,15 +71,15 @@ __device__ inline TaggedWord LoadWord(const TaggedWord* word) {
   return value;
 }
 
-// A number that another block waits for, in memory of which every bit is set until it comes. Needs
-// no order among numbers, nor between the parts of a complex one.
+// A number that another block waits for. Every bit of its memory is set until it arrives. Numbers,
+// and the real and imaginary part of one, may arrive in any order.
 __device__ inline bool HasCome(float x) { return __float_as_uint(x) != ~0u; }
 __device__ inline bool HasCome(double x) { return __double_as_longlong(x) != -1; }
 template <typename T>
 __device__ bool HasCome(T x) {
   return HasCome(x.x) && HasCome(x.y);
 }
-// NaN, but not the one that stands for nothing.
+// Replaces every NaN by one that differs from the bits of an absent number.
 template <typename R>
 __device__ R NumberToSend(R x) {
   return x == x ? x : Nan<R>();

@@ -1,4 +1,4 @@
-// The dtypes in NVIDIA's words.
+// The dtypes as NVIDIA's libraries name them.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_TYPE_H_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_TYPE_H_
 
@@ -8,7 +8,7 @@
 
 namespace jaxmg {
 
-// What NVIDIA's interfaces call the dtype.
+// NVIDIA's constants for a dtype.
 template <typename T>
 struct CudaType;
 template <>

@@ -1,4 +1,4 @@
-// What the lanes of a warp compute together. All lanes call these, and get the same result.
+// Operations of a warp. All lanes must call them together.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_WARPS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_WARPS_CUH_
 
@@ -8,7 +8,7 @@ namespace jaxmg::kernels {
 
 __device__ inline unsigned LargestOfWarp(unsigned x) { return __reduce_max_sync(~0u, x); }
 
-// The lanes whose number is the largest.
+// The mask of the lanes that have the largest number.
 __device__ inline unsigned LanesOfLargest(unsigned x) {
   return __ballot_sync(~0u, x == LargestOfWarp(x));
 }
@@ -18,14 +18,14 @@ __device__ inline unsigned LanesOfLargest(unsigned long long x) {
   const bool among = lanes >> (threadIdx.x % 32) & 1;
   return lanes & LanesOfLargest(among ? static_cast<unsigned>(x) : 0u);
 }
-// Orders what the lanes have written before as well.
+// Whether x is true in any lane. Also a memory barrier for the warp.
 __device__ inline bool AnyOfWarp(bool x) {
   const bool any = __ballot_sync(~0u, x) != 0;
   __syncwarp();
   return any;
 }
 
-// What lane `lane` has.
+// The value of lane `lane`.
 template <typename T>
 __device__ T OfLane(T x, int lane) {
   return __shfl_sync(~0u, x, lane);
@@ -39,7 +39,7 @@ __device__ inline cuDoubleComplex OfLane(cuDoubleComplex x, int lane) {
   return make_cuDoubleComplex(OfLane(x.x, lane), OfLane(x.y, lane));
 }
 
-// What the lane has whose number differs in the bits of `lanes`.
+// The value of the lane whose index is this lane's XOR `lanes`.
 template <typename T>
 __device__ T AcrossLanes(T x, int lanes) {
   return __shfl_xor_sync(~0u, x, lanes);
@@ -60,8 +60,8 @@ __device__ T SumOfWarp(T x) {
   return x;
 }
 
-// Of four numbers a lane: lane l gets the sum of number l / 8. The order of a sum's terms is that
-// of SumOfWarp.
+// Sums four numbers of each lane over the warp: lane l gets the sum of number l / 8. Terms are
+// added in the order of SumOfWarp.
 template <typename T>
 __device__ T SumsOfWarp(const T (&x)[4], int lane) {
   const bool upper = (lane & 16) != 0, odd = (lane & 8) != 0;

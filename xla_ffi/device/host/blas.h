@@ -1,4 +1,4 @@
-// Tile operations on the host. Included by device.cc alone.
+// Blas on the host. Included only by device.cc.
 #ifndef JAXMG_XLA_FFI_DEVICE_HOST_BLAS_H_
 #define JAXMG_XLA_FFI_DEVICE_HOST_BLAS_H_
 

@@ -1,4 +1,4 @@
-// LU panels, row interchanges and determinants on the host. Included by device.cc alone.
+// LuKernels on the host. Included only by device.cc.
 #ifndef JAXMG_XLA_FFI_DEVICE_HOST_LU_H_
 #define JAXMG_XLA_FFI_DEVICE_HOST_LU_H_
 
@@ -39,7 +39,7 @@ class HostLu : public LuKernels<T> {
     return Status::Ok();
   }
 
-  // Column by column: a column of a tile stays in a cache while its rows are interchanged.
+  // Column by column, because a column of a tile stays in a cache while its rows are interchanged.
   Status SwapRows(Stream, Order order, int64_t n, T* a, int64_t lda, int64_t offset, int64_t count,
                   const int32_t* pivots) override {
     for (int64_t j = 0; j < n; ++j) {
@@ -59,7 +59,7 @@ class HostLu : public LuKernels<T> {
 
   Status AddDeterminant(Stream, int64_t n, const T* u, int64_t ldu, int64_t offset,
                         const int32_t* pivots, R* log_abs, T* sign) override {
-    double sum = 0;  // for float32 too, whose sums would lose digits
+    double sum = 0;  // for float32 too, in which the sum would lose digits
     T phase = *sign;
     for (int64_t j = 0; j < n; ++j) {
       const T x = u[j * ldu + j];

@@ -1,4 +1,4 @@
-// Panels of orthogonal reductions on the host. Included by device.cc alone.
+// PanelKernels on the host. Included only by device.cc.
 #ifndef JAXMG_XLA_FFI_DEVICE_HOST_PANEL_H_
 #define JAXMG_XLA_FFI_DEVICE_HOST_PANEL_H_
 
@@ -18,7 +18,7 @@ class HostPanel : public PanelKernels<T> {
  public:
   explicit HostPanel(Blas<T>& blas) : blas_(blas) {}
 
-  // Halves, as LAPACK's xGEQRT3: most of it is products.
+  // Recursive, like LAPACK's xGEQRT3, so that most operations are in products.
   Status QrPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t lda, T* t,
                  int64_t ldt) override {
     const int64_t k = std::min(m, n);
@@ -102,7 +102,7 @@ class HostPanel : public PanelKernels<T> {
     return Status::Ok();
   }
 
-  // C := Q^H C = C - V (T^H (V^H C)), C m x n, as many columns at a time as V^H C has room for.
+  // C := Q^H C = C - V (T^H (V^H C)), C m x n, for as many columns at a time as fit into V^H C.
   Status Apply(Stream stream, int64_t m, int64_t k, int64_t n, const T* v, int64_t ldv, const T* t,
                int64_t ldt, T* c) {
     const Triangle unit = {Uplo::kLower, Diag::kUnit};

@@ -249,6 +249,7 @@ class Step : public StepBase {
   JAXMG_OPERATION(Potrf, blas_, Potrf)
   JAXMG_OPERATION(Trtri, blas_, Trtri)
   JAXMG_OPERATION(ConjTranspose, blas_, ConjTranspose)
+  JAXMG_OPERATION(Conjugate, blas_, Conjugate)
   JAXMG_OPERATION(MirrorLower, blas_, MirrorLower)
   JAXMG_OPERATION(SetZero, blas_, SetZero)
   JAXMG_OPERATION(Add, blas_, Add)

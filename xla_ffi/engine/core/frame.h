@@ -62,6 +62,8 @@ class Frame {
   U* at(const Piece<U>& piece) const {
     return workspace_.Get(piece);
   }
+  // `other` where the piece has no elements.
+  T* AtOr(const Piece<T>& piece, T* other) const { return piece.elements > 0 ? at(piece) : other; }
   T* panels() const { return at(space_.panels); }
   T* gathered() const { return at(space_.gathered); }
   void* host() const { return host_ == nullptr ? nullptr : host_->data(); }

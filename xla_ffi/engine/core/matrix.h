@@ -30,6 +30,7 @@ struct Matrix {
   T* overflow;
 
   int64_t ld() const { return rows; }
+  bool IsOneTile() const { return tiles.ranks() == 1 && tiles.nonempty() == 1 && rows > 0; }
   T* slot(int64_t s) const {
     const bool overflows = tiles.has_overflow() && s == tiles.slots() - 1;
     return overflows ? overflow : data + s * tiles.width() * ld();

@@ -36,14 +36,13 @@ class Outcome {
 
   Status Init() const {
     JAXMG_RETURN_IF_ERROR(device().status().InitInfo(Stream::kMain, info()));
-    JAXMG_RETURN_IF_ERROR(device().FillInt32(Stream::kMain, digest(), 1, 0));
-    return device().template blas<Real<T>>().SetZero(Stream::kMain, 1, 1, log_det(), 1);
+    // The rest of the record at once: a launch takes as long for one word as for all.
+    return device().FillInt32(Stream::kMain, digest(), kRecordBytes / sizeof(int32_t) - 1, 0);
   }
 
   // *sign() := 1, after Init, for a determinant.
   Status InitSign() const {
     constexpr bool kSingle = sizeof(Real<T>) == sizeof(float);
-    JAXMG_RETURN_IF_ERROR(device().template blas<T>().SetZero(Stream::kMain, 1, 1, sign(), 1));
     // The upper word of 1.0 as a double, or its only word as a float; the real part comes first.
     return device().FillInt32(Stream::kMain, reinterpret_cast<int32_t*>(sign()) + (kSingle ? 0 : 1),
                               1, kSingle ? 0x3f800000 : 0x3ff00000);
@@ -71,6 +70,13 @@ class Outcome {
                                        kRecordBytes / sizeof(int32_t), ranks, status_));
     }
     return Spread(status_, 1);
+  }
+
+  // The same, for routines that have results for a singular matrix and call PoisonIfNegative.
+  Status SetAndKeepNegative() const {
+    JAXMG_RETURN_IF_ERROR(Set());
+    return works() ? device().status().KeepNegative(Stream::kMain, status_, failure())
+                   : Status::Ok();
   }
 
   // *log_det := the sum of the ranks' logarithms, on ranks that work. Call after Set.
@@ -114,14 +120,11 @@ class Outcome {
     return device().status().PoisonIf(Stream::kMain, status_, m, n, data, m);
   }
 
-  // Fills results of this rank with NaN if the status is negative, for routines that have results
-  // for a singular matrix.
+  // Fills results of this rank with NaN if the status is negative. Call after SetAndKeepNegative.
   template <typename U>
   Status PoisonIfNegative(int64_t m, int64_t n, U* data) const {
     if (!works()) return Status::Ok();
-    auto* failure = static_cast<int32_t*>(RecordOf(context_.comm.size()).data);
-    JAXMG_RETURN_IF_ERROR(device().status().KeepNegative(Stream::kMain, status_, failure));
-    return device().status().PoisonIf(Stream::kMain, failure, m, n, data, m);
+    return device().status().PoisonIf(Stream::kMain, failure(), m, n, data, m);
   }
 
   // Broadcasts a result of the root to all ranks if only the root works.
@@ -144,6 +147,9 @@ class Outcome {
     return Block(static_cast<char*>(records_) + (1 + rank) * kRecordBytes, kRecordBytes,
                  kRecordBytes, 1);
   }
+
+  // The status, or 0 if it is positive.
+  int32_t* failure() const { return static_cast<int32_t*>(RecordOf(context_.comm.size()).data); }
 
   const RankContext& context_;
   const bool gathers_;

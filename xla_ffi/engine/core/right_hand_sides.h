@@ -15,6 +15,8 @@ struct RightHandSides {
   int64_t count;  // nrhs; 0 for none
   T* data;        // all columns, on every rank
   T* local;       // workspace: those of this rank's tiles, side by side as the slots are
+  // On one rank tiles lie as in `data`, so what solves in place needs no other memory.
+  bool in_place() const { return local == data; }
   T* column(int64_t j) const { return data + j * count; }
   T* of_slot(const Tiles& tiles, int64_t slot) const {
     return local + slot * tiles.width() * count;
@@ -35,10 +37,16 @@ inline int64_t LocalRightHandSides(const Tiles& tiles, int64_t nrhs) {
   return nrhs * tiles.slots() * tiles.width();
 }
 
+// The same where `local` is `data` on one rank.
+inline int64_t LocalInPlace(const Tiles& tiles, int64_t nrhs) {
+  return tiles.ranks() == 1 ? 0 : LocalRightHandSides(tiles, nrhs);
+}
+
 // This rank's columns of x.data to x.local.
 template <typename T>
 Status TakeLocal(const RankContext& context, const Matrix<T>& matrix, const RightHandSides<T>& x) {
   const Tiles& tiles = matrix.tiles;
+  if (x.in_place()) return Status::Ok();
   for (int64_t k = matrix.rank; k < tiles.nonempty() && x.count > 0; k += tiles.ranks()) {
     JAXMG_RETURN_IF_ERROR(
         context.device.Copy(Stream::kMain, x.ShareOf(tiles, k), x.OfTiles(tiles, k, k + 1)));
@@ -51,6 +59,7 @@ template <typename T>
 Status GatherLocal(const RankContext& context, const Matrix<T>& matrix,
                    const RightHandSides<T>& x) {
   const Tiles& tiles = matrix.tiles;
+  if (x.in_place()) return WaitAllSent(context.comm, Stream::kMain);
   for (int64_t k = 0; k < tiles.nonempty() && x.count > 0; ++k) {
     const Bytes2D columns = x.OfTiles(tiles, k, k + 1);
     if (tiles.owner(k) == matrix.rank) {

@@ -25,7 +25,8 @@ template <typename T>
 class TileSolver {
  public:
   virtual ~TileSolver() = default;
-  // solved := x op(R_kk)^-1. x is count x width, used up; both have leading dimension `count`.
+  // solved := x op(R_kk)^-1. x is count x width, used up; both have leading dimension `count`. They
+  // are the same where right-hand sides are in place.
   virtual void Solve(Step<T>& on, int64_t k, int64_t count, T* x, T* solved) = 0;
   // Prepares for the next tiles: once what others wait for is on its way.
   virtual void Refill() {}
@@ -42,7 +43,7 @@ class TrsmSolver : public TileSolver<T> {
     const int64_t width = matrix_.tiles.width(k);
     on.Trsm(Side::kRight, op_, count, width, matrix_.tile(k, matrix_.tiles.offset(k)), matrix_.ld(),
             x, count, triangle_);
-    on.Copy(Block(solved, count, count, width), Block(x, count, count, width));
+    if (solved != x) on.Copy(Block(solved, count, count, width), Block(x, count, count, width));
   }
 
  private:

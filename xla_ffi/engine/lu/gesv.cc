@@ -8,9 +8,9 @@
 namespace jaxmg {
 
 template <typename T>
-Precision LuPrecision(Precision asked, int64_t n, const Tuning& tuning) {
-  if (asked != Precision::kChosen) return asked;
-  const Precision chosen = ChosenPrecision<T>(asked, n, tuning);
+Precision LuPrecision(Precision requested, int64_t n, const Tuning& tuning) {
+  if (requested != Precision::kChosen) return requested;
+  const Precision chosen = ChosenPrecision<T>(requested, n, tuning);
   return chosen == Precision::kF16x3 ? Precision::kBf16x6 : chosen;
 }
 
@@ -30,7 +30,7 @@ GesvSpace<T>::GesvSpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks)
   if (!this->works) return;
   this->ReservePanels(GetrfWorkspace(this->tiles, sizes.n, ranks.tuning));
   this->ReserveOverflow();
-  local = this->Reserve(LocalRightHandSides(this->tiles, nrhs));
+  local = this->Reserve(LocalInPlace(this->tiles, nrhs));
   pivots = this->pieces.template Reserve<int32_t>(sizes.n);
   this->split_bytes = SplitBytes<T>(this->tiles, sizes.n, precision);
 }
@@ -57,13 +57,13 @@ Status GesvRoutine(const RankContext& context, const Operand<T>& operand,
     if (frame.works()) {
       const RankContext& ranks = frame.context();
       const Matrix<T> matrix = frame.matrix();
-      const RightHandSides<T> b = {solution.nrhs, solution.x, frame.at(space.local)};
+      const RightHandSides<T> b = {solution.nrhs, solution.x, frame.AtOr(space.local, solution.x)};
       int32_t* pivots = frame.at(space.pivots);
       JAXMG_RETURN_IF_ERROR(Getrf(ranks, space.precision, matrix, b, frame.panels(), pivots,
                                   outcome.info(), {outcome.log_det(), outcome.sign()}));
       JAXMG_RETURN_IF_ERROR(FinishGesv(ranks, matrix, pivots, b));
     }
-    JAXMG_RETURN_IF_ERROR(outcome.Set());
+    JAXMG_RETURN_IF_ERROR(outcome.SetAndKeepNegative());
     JAXMG_RETURN_IF_ERROR(outcome.SetDeterminant(solution.log_abs, solution.sign));
     JAXMG_RETURN_IF_ERROR(outcome.PoisonIfNegative(solution.nrhs, operand.n, solution.x));
     JAXMG_RETURN_IF_ERROR(outcome.Spread(solution.x, count));

@@ -15,7 +15,7 @@ namespace jaxmg {
 // products of parts for a matrix of that order, those of six bfloat16 parts, which are as accurate
 // as float32's own for elements of any size: no scaling makes all rows of a general matrix alike.
 template <typename T>
-Precision LuPrecision(Precision asked, int64_t n, const Tuning& tuning);
+Precision LuPrecision(Precision requested, int64_t n, const Tuning& tuning);
 
 // The tiles in which an m x n matrix is factored that lies in `tiles`: on one rank, where all tiles
 // lie the same, it may be a single one.

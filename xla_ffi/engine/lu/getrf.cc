@@ -39,6 +39,7 @@ class LuFactorization {
         local_(tiles_.slots()) {}
 
   Status Run() {
+    if (matrix_.IsOneTile()) return RunAlone();
     TakeLocal();
     flow_.Fork();
     if (panels_ > 0 && Mine(0)) FactorAndSend(0);
@@ -61,6 +62,18 @@ class LuFactorization {
     int64_t count = tiles_.nonempty();
     while (count > 0 && tiles_.offset(count - 1) >= matrix_.rows) --count;
     return count;
+  }
+
+  // A single tile has nothing to do on other streams, so nothing waits.
+  Status RunAlone() {
+    TakeLocal();
+    {
+      Step<T> on(flow_, Stream::kMain, "getrf");
+      on.FactorPanel(matrix_.rows, tiles_.width(0), matrix_.data, matrix_.ld(), 0, pivots_, info_);
+      if (x_.count > 0) SolveTile(on, 0);
+      if (determinant_.sign != nullptr) AddDeterminant(on, 0);
+    }
+    return flow_.Finish();
   }
 
   bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
@@ -87,6 +100,7 @@ class LuFactorization {
 
   void TakeLocal() {
     Step<T> on(flow_, Stream::kMain);
+    if (x_.in_place()) return;
     for (int64_t p = matrix_.rank; x_.count > 0 && p < tiles_.nonempty(); p += tiles_.ranks()) {
       on.Copy(Block(x_.of_slot(tiles_, tiles_.slot(p)), x_.count, x_.count, tiles_.width(p)),
               Solved(p));
@@ -142,20 +156,28 @@ class LuFactorization {
     if (determinant_.sign == nullptr) return;
     Step<T> on(flow_, Stream::kPanel);
     on.Reads(panel_[k]);
-    on.AddDeterminant(Depth(k), panel, matrix_.ld(), Begin(k), pivots_ + Begin(k),
-                      determinant_.log_abs, determinant_.sign);
+    AddDeterminant(on, k);
+  }
+
+  void AddDeterminant(Step<T>& on, int64_t k) {
+    on.AddDeterminant(Depth(k), matrix_.tile(k, Begin(k)), matrix_.ld(), Begin(k),
+                      pivots_ + Begin(k), determinant_.log_abs, determinant_.sign);
   }
 
   // The right-hand sides of tile k, by all panels before it: those with its diagonal tile.
   void SolveLocal(int64_t k) {
-    const int64_t slot = tiles_.slot(k), width = tiles_.width(k);
     Step<T> on(flow_, Stream::kSide, "right-hand sides", k);
-    on.Reads(panel_[k]).Writes(local_[slot]).Gives(solved_[k]);
-    T* local = x_.of_slot(tiles_, slot);
+    on.Reads(panel_[k]).Writes(local_[tiles_.slot(k)]).Gives(solved_[k]);
+    SolveTile(on, k);
+    chain_.Send(on, Solved(k));
+  }
+
+  void SolveTile(Step<T>& on, int64_t k) {
+    const int64_t width = tiles_.width(k);
+    T* local = x_.of_slot(tiles_, tiles_.slot(k));
     on.Trsm(Side::kRight, Op::kNone, x_.count, width, matrix_.tile(k, Begin(k)), matrix_.ld(),
             local, x_.count, kUpper);
-    on.Copy(Solved(k), Block(local, x_.count, x_.count, width));
-    chain_.Send(on, Solved(k));
+    if (!x_.in_place()) on.Copy(Solved(k), Block(local, x_.count, x_.count, width));
   }
 
   // --- Updates ---------------------------------------------------------------------------------

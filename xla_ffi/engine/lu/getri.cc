@@ -259,7 +259,7 @@ Status GetriRoutine(const RankContext& context, const Operand<T>& operand) {
                                   Determinant<T>{}));
     }
     JAXMG_RETURN_IF_ERROR(InvertFactors(frame, space.precision, pivots));
-    JAXMG_RETURN_IF_ERROR(outcome.Set());
+    JAXMG_RETURN_IF_ERROR(outcome.SetAndKeepNegative());
     JAXMG_RETURN_IF_ERROR(
         outcome.PoisonIfNegative(operand.n, frame.tiles().block(), frame.matrix().data));
     JAXMG_RETURN_IF_ERROR(frame.Return());

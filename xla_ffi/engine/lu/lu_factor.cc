@@ -14,7 +14,7 @@ namespace {
 // Work on factors has no failure of its own but that of the call: its status is 0 or negative.
 template <typename T, typename U>
 Status Finish(const Frame<T>& frame, int64_t m, int64_t n, U* data) {
-  JAXMG_RETURN_IF_ERROR(frame.outcome().Set());
+  JAXMG_RETURN_IF_ERROR(frame.outcome().SetAndKeepNegative());
   JAXMG_RETURN_IF_ERROR(frame.outcome().PoisonIfNegative(m, n, data));
   return WaitAllSent(frame.context().comm, Stream::kMain);
 }
@@ -40,7 +40,7 @@ LuFactorSpace<T>::LuFactorSpace(const Sizes& sizes, const Ranks& ranks)
 template <typename T>
 LuApplySpace<T>::LuApplySpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks)
     : RoutineSpace<T>(sizes, ranks, TilesOf(sizes, ranks.size, ranks.tuning)),
-      local(this->Reserve(LocalRightHandSides(this->tiles, nrhs))),
+      local(this->Reserve(LocalInPlace(this->tiles, nrhs))),
       sums(this->Reserve(nrhs * sizes.n)) {}
 
 template <typename T>
@@ -76,7 +76,7 @@ Status LuFactorRoutine(const RankContext& context, const Operand<T>& operand, in
     JAXMG_RETURN_IF_ERROR(Getrf(context, space.precision, frame.matrix(space.factored),
                                 RightHandSides<T>{}, frame.panels(), pivots, outcome.info(),
                                 {outcome.log_det(), outcome.sign()}));
-    JAXMG_RETURN_IF_ERROR(outcome.Set());
+    JAXMG_RETURN_IF_ERROR(outcome.SetAndKeepNegative());
     JAXMG_RETURN_IF_ERROR(outcome.SetDeterminant(log_abs, sign));
     JAXMG_RETURN_IF_ERROR(outcome.PoisonIfNegative(operand.n, operand.block, operand.a));
     JAXMG_RETURN_IF_ERROR(PoisonOverflow(frame));
@@ -102,7 +102,7 @@ Status LuApplyRoutine(const RankContext& context, const Operand<T>& factor, cons
     return CopyIfApart(context.device, source, x, nrhs * factor.n);
   };
   auto work = [&]() -> Status {
-    const RightHandSides<T> b = {nrhs, x, frame.at(space.local)};
+    const RightHandSides<T> b = {nrhs, x, frame.AtOr(space.local, x)};
     JAXMG_RETURN_IF_ERROR(Getrs(context, frame.matrix(), pivots, op, b, frame.at(space.sums)));
     return Finish(frame, nrhs, factor.n, x);
   };

@@ -1,0 +1,147 @@
+"""Tall matrices by rows on the ranks, in a trace: their QR with its derivative and its batches, and
+the products that go with it.
+
+A matrix here is global, (m, n), of any m: `blocks.split_rows` gives each rank its rows. Small ones,
+of n rows, are the same on all ranks.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxmg._call import blocks, ffi, layouts
+from jaxmg._routines import tall_qr
+from jaxmg._transform import batching, derivatives
+
+
+def qr(a, layout):
+    """(Q, R) of a (m, n), m >= n, by rows and replicated, with the derivative of JAX's `qr`."""
+
+    def rule(primals, tangents):
+        """S. F. Walter, L. Lehmann, R. Lamour, Optim. Methods Softw. 27, 2012."""
+        (a,), (a_dot,) = primals, tangents
+        q, r = qr(a, layout)
+        w = right_solve(layout, a_dot, r)
+        h = adjoint_product(layout, q, w)
+        half = jnp.tril(h, -1)
+        skew = half - half.conj().T
+        if jnp.iscomplexobj(h):  # R's diagonal stays real
+            skew += jnp.diag(1j * jnp.diagonal(h).imag)
+        q_dot = w - times(layout, q, h - skew)
+        return (q, r), (layouts.constrain_like(q_dot, q), tall_qr.dot(h - skew, r))
+
+    def value(a):
+        return batching.batchable(_Factor(layout.by_rows), a)[:2]
+
+    return derivatives.differentiable(value, rule, a)
+
+
+def factor(a, layout, b=None, below=None, with_q=True):
+    """What `tall_qr.factor_on_rank` gives of a (m, n) and b (m, nrhs), without a derivative."""
+    arrays = [array for array in (a, b, below) if array is not None]
+    of = _Factor(layout.by_rows, with_q, b is not None, below is not None)
+    return batching.batchable(of, *arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Factor(batching.Batchable):
+    """`factor` of a matrix, of right-hand sides and of further rows, where there are any."""
+
+    layout: layouts.Layout
+    with_q: bool = True
+    with_b: bool = False
+    with_below: bool = False
+
+    def __call__(self, *arrays):
+        layout, rows = self.layout, 1 + self.with_b
+        specs = *(layout.row_spec for _ in range(rows)), *(P() for _ in range(self.with_below))
+        mapped = ffi.over_ranks(layout, self.on_rank, specs, self.specs)
+        split = [blocks.split_rows(array, layout) for array in arrays[:rows]]
+        small = [blocks.replicate(array, layout) for array in arrays[rows:]]
+        q, r, c = mapped(*split, *small)
+        return (blocks.join_rows(q, layout, arrays[0].shape[0]) if self.with_q else None), r, c
+
+    @property
+    def specs(self):
+        """Of the results, which have None for what there isn't."""
+        return self.layout.row_spec if self.with_q else None, P(), P() if self.with_b else None
+
+    def on_rank(self, coordinates, rows, *others):
+        others = list(others)
+        b = others.pop(0) if self.with_b else None
+        below = others.pop() if self.with_below else None
+        rank = coordinates.reshape(2)[0]
+        return tall_qr.factor_on_rank(self.layout, rank, rows, below, b, self.with_q)
+
+    def batched(self, settled, size, marks, *arrays):
+        if self.with_b and not marks[0] and marks[1] and not any(marks[2:]):
+            return self._columns(size, *arrays)
+        shape, layout = arrays[0].shape[-2:], self.layout
+        specs = [
+            layout.result_spec(shape) if spec == layout.row_spec else spec
+            for spec in self.specs
+            if spec is not None
+        ]
+        placement = batching.make_placement(layout, arrays, marks, specs)
+        order = math.isqrt(math.prod(shape)) + 1
+        if batching.had_better_spread(layout, size, order, arrays[0].dtype):
+            one = _OnDevice(dataclasses.replace(self, layout=batching.alone(layout)))
+            return batching.spread(one.of.layout, one, size, marks, *arrays, placement=placement)
+        return batching.in_turn(self, marks, *arrays, placement=placement)
+
+    def _columns(self, size, a, b, *below):
+        """Of one matrix and a batch of right-hand sides."""
+        q, r, c = self(a, batching.to_columns(b), *below)
+        shape = jax.ShapeDtypeStruct((size, len(r), b.shape[2]), b.dtype)
+        return (*batching.repeated((q, r), size), batching.from_columns(c, shape))
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnDevice:
+    """A `_Factor` on devices that are alone, inside a shard_map."""
+
+    of: _Factor
+
+    def __call__(self, coordinates, *arrays):
+        return self.of.on_rank(coordinates, *arrays)
+
+
+def right_solve(layout, x, r):
+    """X R^-1 by rows, of x (m, n) and a triangular R (n, n)."""
+    return over_ranks(layout, lambda x, r: tall_qr.right_solve(x, r), (x,), (r,), x.shape[0])
+
+
+def times(layout, x, w):
+    """X W by rows, of x (m, n) and w (n, k)."""
+    return over_ranks(layout, lambda x, w: tall_qr.dot(x, w), (x,), (w,), x.shape[0])
+
+
+def adjoint_product(layout, x, y):
+    """X^H Y (n, k), replicated, of x (m, n) and y (m, k)."""
+    return over_ranks(layout, lambda x, y: tall_qr.adjoint_product(layout, x, y), (x, y), ())
+
+
+def residual(layout, a, b, x):
+    """B - A X by rows, of a (m, n), b (m, k) and x (n, k)."""
+    return over_ranks(layout, lambda a, b, x: b - tall_qr.dot(a, x), (a, b), (x,), a.shape[0])
+
+
+def small(layout, function, *arrays):
+    """``function`` of replicated arrays, computed by every rank for itself."""
+    return over_ranks(layout, function, (), arrays)
+
+
+def over_ranks(layout, local, matrices, others, m=None):
+    """``local`` of each rank's rows of the matrices and of the others whole: rows of a matrix of m
+    rows, or what is the same on all ranks."""
+    layout = layout.by_rows
+    specs = *(layout.row_spec for _ in matrices), *(P() for _ in others)
+    mapped = ffi.over_ranks(
+        layout, lambda _, *arrays: local(*arrays), specs, P() if m is None else layout.row_spec
+    )
+    rows = (blocks.split_rows(matrix, layout) for matrix in matrices)
+    result = mapped(*rows, *(blocks.replicate(array, layout) for array in others))
+    return result if m is None else blocks.join_rows(result, layout, m)

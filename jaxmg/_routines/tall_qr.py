@@ -1,0 +1,172 @@
+"""QR of a tall matrix that lies on the ranks by rows, of which no row moves.
+
+A rank sends and receives matrices of n x n alone. Two algorithms:
+
+- CholeskyQR2 (Y. Yamamoto, Y. Nakatsukasa, Y. Yanagisawa, T. Fukaya, ETNA 44, 2015): A^H A = R^H R
+  with A^H A the sum of the ranks' products, Q = A R^-1, and the same again of Q. What is left of a
+  failure of the first pass shows in the second Gram matrix. Where that is I to less than a quarter,
+  the second pass makes Q orthogonal to rounding, whatever A is; in practice it is up to a condition
+  of 1e8 in double precision, of A with its columns scaled. Else a pass with a shifted Gram matrix
+  is made before the two (T. Fukaya et al., SIAM J. Sci. Comput. 42, 2020), which takes that to
+  about 1e15.
+- TSQR (J. Demmel, L. Grigori, M. Hoemmen, J. Langou, SIAM J. Sci. Comput. 34, 2012), where these
+  don't do: Householder's QR of each rank's rows, and one of all their R's, which every rank has. It
+  is right for every A.
+
+The diagonal of R is real and not negative, so that Q and R of an A of full rank don't depend on how
+many ranks there are.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg._transform import products
+
+# How far the second Gram matrix may be from I. A quarter is far below what CholeskyQR2 allows.
+_BOUND = 0.25
+
+
+def factor_on_rank(layout, rank, rows, below=None, b=None, with_q=True):
+    """(a rank's rows of Q, R, Q^H b) of A (m, n), m >= n, inside a shard_map; None for what there
+    isn't.
+
+    Args:
+        rank: this rank's number.
+        rows: its rows of A; those of padding are zeros.
+        below: (p, n), the same on all ranks: further rows of A, below the others. The rows of Q
+            that are theirs are not returned.
+        b: its rows of right-hand sides, (m, nrhs); zeros beside ``below``.
+        with_q: whether to compute Q.
+    """
+    parts = layout, rows, below, b, with_q
+    first, good = _cholesky_qr2(*parts)
+
+    def shifted():
+        again, good = _cholesky_qr2(*parts, shifted=True)
+        return jax.lax.cond(good, lambda: again, lambda: _tsqr(layout, rank, *parts[1:]))
+
+    q, r, c = jax.lax.cond(good, lambda: first, shifted)
+    return q, r, c
+
+
+def _cholesky_qr2(layout, rows, below, b, with_q, shifted=False):
+    """The results by CholeskyQR2, and whether they are right, which all ranks agree on."""
+    n = rows.shape[1]
+    r = None
+    for shift in (10 * n * jnp.finfo(rows.dtype).eps, 0) if shifted else (0,):
+        factor = _scaled_cholesky(_gram(layout, rows, below), shift)
+        rows = right_solve(rows, factor)
+        below = None if below is None else right_solve(below, factor)
+        r = factor if r is None else dot(factor, r)
+    gram = _gram(layout, rows, below)
+    off = jnp.sum(jnp.square(jnp.abs(gram - jnp.eye(n, dtype=gram.dtype))))
+    good = off < _BOUND**2
+    if layout.ranks > 1:
+        good = jax.lax.pmin(good.astype(jnp.int32), layout.rows) > 0
+    last = _cholesky(gram)
+    inverse = right_solve(jnp.eye(n, dtype=gram.dtype), last)  # of a matrix that is close to I
+    q = dot(rows, inverse) if with_q else None
+    c = None if b is None else dot(inverse.conj().T, adjoint_product(layout, rows, b))
+    return (q, jnp.triu(dot(last, r)), c), good
+
+
+def _tsqr(layout, rank, rows, below, b, with_q):
+    """The results by a Householder QR of each rank's rows, and one of their R's."""
+    q, r = jnp.linalg.qr(rows)
+    c = None if b is None else dot(q.conj().T, b)
+    if layout.ranks > 1 or below is not None:
+        k = len(r)
+        stack = jax.lax.all_gather(r, layout.rows, tiled=True) if layout.ranks > 1 else r
+        q_stack, r = jnp.linalg.qr(stack if below is None else jnp.concatenate([stack, below]))
+        mine = jax.lax.dynamic_slice_in_dim(q_stack, rank * k, k)
+        q = dot(q, mine) if with_q else None
+        c = None if b is None else sum_over_ranks(layout, dot(mine.conj().T, c))
+    q, r, units = with_positive_diagonal(q if with_q else None, r)
+    return q, r, None if c is None else units.conj()[:, None] * c
+
+
+def with_positive_diagonal(q, r):
+    """(Q, R, u) with R's diagonal real and not negative, of (Q, R), as Q times diag(u) and its
+    adjoint times R; a Q may be left out, and may have more columns than R has on its diagonal."""
+    diagonal = jnp.diagonal(r)
+    sizes = jnp.abs(diagonal)
+    units = jnp.where(sizes == 0, 1, diagonal / jnp.where(sizes == 0, 1, sizes).astype(r.dtype))
+    # XLA of jaxlib 0.11.2 crashes on `.at[...].set` here.
+    units = jnp.concatenate([units, jnp.ones(len(r) - len(units), r.dtype)])
+    turned = units.conj()[:, None] * r
+    if jnp.iscomplexobj(r):  # whose products leave rounding on the diagonal
+        turned = jnp.where(jnp.eye(*r.shape, dtype=bool), turned.real.astype(r.dtype), turned)
+    return None if q is None else q * units, jnp.triu(turned), units
+
+
+def _scaled_cholesky(gram, shift):
+    """The R of R^H R = ``gram``, with its rows and columns scaled to a diagonal of ones, and so
+    much added to that: the condition is that of A with columns of one length."""
+    lengths = jnp.sqrt(jnp.diagonal(gram).real)
+    lengths = jnp.where((lengths > 0) & jnp.isfinite(lengths), lengths, 1).astype(gram.dtype)
+    scaled = gram / lengths[:, None] / lengths[None]
+    return _cholesky(scaled + shift * jnp.eye(len(gram), dtype=gram.dtype)) * lengths[None]
+
+
+def _cholesky(gram):
+    return jnp.triu(jax.lax.linalg.cholesky(gram, symmetrize_input=False).conj().T)
+
+
+def right_solve(rows, r):
+    """rows R^-1."""
+    return jax.lax.linalg.triangular_solve(r, rows, left_side=False, lower=False)
+
+
+def _gram(layout, rows, below):
+    gram = adjoint_product(layout, rows, rows)
+    return gram if below is None else gram + dot(below.conj().T, below)
+
+
+def adjoint_product(layout, x, y):
+    """X^H Y of what the ranks have rows of, the same on all of them."""
+    return sum_over_ranks(layout, products.dot(x.conj(), y, 0, 0))
+
+
+def sum_over_ranks(layout, value):
+    """The sum of all ranks' values."""
+    return jax.lax.psum(value, layout.rows) if layout.ranks > 1 else value
+
+
+def dot(x, y):
+    return products.dot(x, y, 1, 0)
+
+
+def pivot_order(r):
+    """The order in which a QR with column pivoting takes the columns of ``r`` (k, n).
+
+    The longest one that is left, perpendicular to those before, comes next (P. Businger, G. H.
+    Golub, Numer. Math. 7, 1965; LAPACK's geqp3). Lengths are computed again in each step.
+    """
+    k, n = r.shape
+    rows, columns = jnp.arange(k), jnp.arange(n)
+
+    def step(i, state):
+        r, order = state
+        lengths = jnp.where(columns >= i, _lengths(jnp.where((rows >= i)[:, None], r, 0)), -1)
+        swap = jnp.where(columns == i, jnp.argmax(lengths), columns)
+        swap = jnp.where(columns == jnp.argmax(lengths), i, swap)
+        r, order = r[:, swap], order[swap]
+        x = jnp.where(rows >= i, r[:, i], 0)
+        length = _lengths(x[:, None])[0]
+        unit = jnp.where(length > 0, x / jnp.where(length > 0, length, 1).astype(r.dtype), 0)
+        head = unit[i]
+        size = jnp.abs(head)
+        phase = jnp.where(size > 0, head / jnp.where(size > 0, size, 1).astype(r.dtype), 1)
+        v = unit + jnp.where((rows == i) & (length > 0), phase, 0)
+        reflected = r - v[:, None] * dot(v.conj()[None], r) / (1 + size).astype(r.dtype)
+        return reflected, order
+
+    return jax.lax.fori_loop(0, k, step, (r, columns.astype(jnp.int32)))[1]
+
+
+def _lengths(x):
+    """The lengths of columns, without overflow."""
+    largest = jnp.max(jnp.abs(x), axis=0, initial=0)
+    safe = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
+    scaled = jnp.abs(x) / safe
+    return safe * jnp.sqrt(jnp.sum(scaled * scaled, axis=0))

@@ -1,0 +1,120 @@
+"""Pytrees of matrices: their leaves on a mesh, and a function of each matrix."""
+
+import jax
+from jax.sharding import PartitionSpec as P
+
+from jaxmg._call import checks, layouts
+from jaxmg._transform import exchanges, homes
+
+
+def of_each(
+    name, function, tree, mesh, specs, dtypes=None, square=False, cost=None, prepare=None
+):  # fmt: skip
+    """A tree of what ``function``, which is hashable, gives of each matrix of a tree.
+
+    Args:
+        name: of the public function, for errors.
+        dtypes: that the leaves may have; None for any.
+        square: whether the matrices have to be.
+        cost: of a matrix, hashable; None for its operations.
+        prepare: of each leaf, before all.
+    """
+    caller = f"tree.{name}"
+    if not checks.ALL:
+        raise NotImplementedError(f"{caller}: needs JAX 0.10 or newer; this is {jax.__version__}")
+    layouts.refuse_manual_axes(caller)
+    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+    names = ["tree" + jax.tree_util.keystr(path) for path, _ in paths]
+    arrays = [leaf for _, leaf in paths]
+    for path, array in zip(names, arrays, strict=True):
+        _check_leaf(caller, path, array, dtypes, square)
+    if not arrays:
+        return jax.tree.unflatten(structure, [])
+    chosen = _flatten_specs(caller, specs, tree)
+    mesh = layouts.resolve_mesh(caller, arrays, mesh)
+    if prepare is not None:
+        arrays = [prepare(array) for array in arrays]
+    each = list(zip(names, arrays, chosen, strict=True))
+    leaves = tuple(_lay_out(caller, mesh, *one) for one in each)
+    arrays = [
+        _put(array, leaf, spec, mesh)
+        for array, leaf, spec in zip(arrays, leaves, chosen, strict=True)
+    ]
+    cost = homes.operations if cost is None else cost
+    return jax.tree.unflatten(structure, exchanges.run(function, mesh, leaves, cost, arrays))
+
+
+def _check_leaf(caller, path, array, dtypes, square):
+    if not checks.is_array(array):
+        raise TypeError(
+            f"{caller}: {path} must be a JAX or NumPy array; got {type(array).__name__}"
+        )
+    checks.array(caller, path, array, checks.ALL, dtypes or (str(array.dtype),))
+    if array.ndim < 2 or (square and array.shape[-1] != array.shape[-2]):
+        raise ValueError(
+            f"{caller}: {path} must be {'square matrices' if square else 'matrices'}, of shape "
+            f"{'(..., n, n)' if square else '(..., m, n)'}; it has shape {tuple(array.shape)}. "
+            "Leave what is none out of the tree, or put None in its place"
+        )
+
+
+def _is_spec(value):
+    return value is None or isinstance(value, P)
+
+
+def _flatten_specs(caller, specs, tree):
+    """The spec of each leaf, or None, of one for all or a prefix of the tree."""
+    for spec in jax.tree.leaves(specs, is_leaf=_is_spec):
+        if not _is_spec(spec):
+            raise TypeError(
+                f"{caller}: matrix_specs must be a PartitionSpec, or a pytree of them that is a "
+                f"prefix of the tree; got {spec!r}"
+            )
+    try:
+        spread = jax.tree.map(
+            lambda spec, part: [spec] * len(jax.tree.leaves(part)), specs, tree, is_leaf=_is_spec
+        )
+    except ValueError as error:
+        raise ValueError(
+            f"{caller}: matrix_specs must be a PartitionSpec, or a prefix of the tree: {error}"
+        ) from None
+    return jax.tree.leaves(spread, is_leaf=_is_spec)
+
+
+def _lay_out(caller, mesh, path, array, spec):
+    """The `homes.Leaf` of an array."""
+    spec = layouts.known_spec(array, mesh) if spec is None else spec
+    if spec is None:
+        spec = _default_spec(mesh, array.shape)
+    entries = [layouts.entry_axes(entry) for entry in spec]
+    absent = [axis for axis in layouts.axes_in(spec) if axis not in mesh.axis_names]
+    if absent or len(spec) > array.ndim:
+        raise ValueError(
+            f"{caller}: the spec {spec} doesn't fit {path}, of shape {tuple(array.shape)}, on a "
+            f"mesh with the axes {tuple(mesh.axis_names)}"
+        )
+    for size, axes in zip(array.shape, entries, strict=False):
+        if size % layouts.axes_size(mesh, axes):
+            raise ValueError(
+                f"{caller}: {layouts.axes_names(axes)} of the spec {spec}, "
+                f"{layouts.axes_size(mesh, axes)} devices, must divide the dimension of {path} "
+                f"that is {size}; pass a spec in matrix_specs that does, such as P()"
+            )
+    return homes.Leaf.of(array.shape, array.dtype, spec, mesh)
+
+
+def _default_spec(mesh, shape):
+    """The first dimension that the mesh divides is sharded over all of it."""
+    for i, size in enumerate(shape):
+        if size and size % mesh.size == 0:
+            return P(*(None,) * i, mesh.axis_names)
+    return P()
+
+
+def _put(array, leaf, spec, mesh):
+    """An array that isn't traced, on the mesh as its leaf says."""
+    if layouts.traced((array,)):
+        return array
+    if spec is None and layouts.known_spec(array, mesh) is not None:
+        return array
+    return jax.device_put(array, jax.sharding.NamedSharding(mesh, leaf.spec))

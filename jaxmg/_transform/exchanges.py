@@ -1,0 +1,294 @@
+"""A function of each matrix of a pytree, computed at the matrices' homes (homes.py).
+
+One program on all devices: each packs its parts of all matrices by home, one exchange brings them
+there, each device computes its own, one stack for each shape, and one exchange brings the results
+to where the leaves lie. Leaves that travel together (`homes.Family`) have one buffer, so that the
+count of exchanges isn't that of the leaves:
+
+    parts of all leaves  --pack by home-->  (S, numbers)  --all_to_all over S-->  (S, numbers)
+    --stacks--> f --pack by part-->  (S, numbers)  --all_to_all over S-->  (S, numbers)
+    --all_gather over O-->  (O, S, numbers)  --cut-->  parts of all results
+
+S are the axes that the matrices are sharded over, O those that have copies of them: along O each
+device takes what is at home there, without an exchange, and gathers all results.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat
+from jaxmg._call import ffi, layouts
+from jaxmg._transform import homes
+
+
+def run(function, mesh, leaves, cost, arrays):
+    """``function`` of each matrix of the arrays, which lie on ``mesh`` as ``leaves`` say: a list of
+    its results for each, with the leaf's leading dimensions."""
+    with _compat.entered(mesh):
+        return _run(function, mesh, leaves, cost, *arrays)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _run(function, mesh, leaves, cost, *arrays):
+    program = Program(function, mesh, leaves, homes.deal(leaves, tuple(mesh.shape.items()), cost))
+    layout = program.layout
+    in_specs = tuple(leaf.spec for leaf in leaves)
+    if layout.explicit:
+        arrays = [layouts.constrain(x, layout, s) for x, s in zip(arrays, in_specs, strict=True)]
+    results = ffi.over_ranks(layout, program, in_specs, program.out_specs)(*arrays)
+    return [
+        jax.tree.unflatten(program.trees[leaf.kind], values)
+        for leaf, values in zip(leaves, results, strict=True)
+    ]
+
+
+class _Result:
+    """One result of the function for matrices of a kind.
+
+    Attributes:
+        axes: those that its dimensions are sharded over: a matrix's as the leaf's own dimensions,
+            where they divide it; none of another result.
+    """
+
+    def __init__(self, value, kind, mesh):
+        self.shape, self.dtype = value.shape, value.dtype
+        self.of_matrix = kind[2]
+        self.axes = ((),) * len(self.shape)
+        if len(self.shape) == 2:
+            self.axes = tuple(
+                axes if size % layouts.axes_size(mesh, axes) == 0 else ()
+                for size, axes in zip(self.shape, kind[2], strict=True)
+            )
+        self.counts = tuple(layouts.axes_size(mesh, axes) for axes in self.axes)
+        self.parts = tuple(layouts.axes_size(mesh, axes) for axes in kind[2])
+        self.block = tuple(n // k for n, k in zip(self.shape, self.counts, strict=True))
+
+    def spec(self, leaf):
+        """The spec of the result for a leaf."""
+        if len(self.shape) != 2:
+            return P(*leaf.spec[:-2], *(None for _ in self.shape))
+        kept = (axes == of for axes, of in zip(self.axes, self.of_matrix, strict=True))
+        last = (e if keep else None for e, keep in zip(leaf.spec[-2:], kept, strict=True))
+        return P(*leaf.spec[:-2], *last)
+
+    def pack(self, stack):
+        """(parts of a matrix, numbers): what each part's device gets of a stack."""
+        count, parts = len(stack), math.prod(self.parts)
+        if len(self.shape) == 2:
+            stack = _split(stack, self.counts, self.block)
+            stack = jnp.broadcast_to(stack, (*self.parts, *stack.shape[2:]))
+        else:
+            stack = jnp.broadcast_to(stack, (parts, *stack.shape))
+        return stack.reshape(parts, count * math.prod(self.block))
+
+
+def _split(stack, counts, block):
+    """(count, m, n) as (rows of parts, columns of parts, count, m of a part, n of a part)."""
+    stack = stack.reshape(len(stack), counts[0], block[0], counts[1], block[1])
+    return stack.transpose(1, 3, 0, 2, 4)
+
+
+def _join(parts, count, counts, block):
+    """The matrices of which `_split` gives the parts."""
+    parts = parts.reshape(*counts, count, *block).transpose(2, 0, 3, 1, 4)
+    return parts.reshape(count, counts[0] * block[0], counts[1] * block[1])
+
+
+class Program:
+    """What a device does, inside a shard_map."""
+
+    def __init__(self, function, mesh, leaves, deal):
+        self.function, self.mesh, self.leaves, self.deal = function, mesh, leaves, deal
+        names = mesh.axis_names
+        self.layout = layouts.Layout(mesh, names, (), P(names, None))
+        self.trees, self.results = {}, {}
+        for kind in {leaf.kind: None for leaf in leaves}:
+            value = jax.eval_shape(function, jax.ShapeDtypeStruct(kind[0], kind[1]))
+            values, self.trees[kind] = jax.tree.flatten(value)
+            self.results[kind] = [_Result(value, kind, mesh) for value in values]
+        # JAX's LAPACK kernels wait for others of XLA's pool where they take a batch, and those of
+        # several devices at a time lock up (seen with jaxlib 0.10.2).
+        self.in_turn = self.layout.platform == "cpu" and mesh.size > 1
+
+    @property
+    def out_specs(self):
+        return tuple(
+            [result.spec(leaf) for result in self.results[leaf.kind]] for leaf in self.leaves
+        )
+
+    @property
+    def bytes_sent(self):
+        """What a device sends in one call: (of the leaves, of the results), padding among it."""
+        sent = returned = 0
+        for family in self.deal.families:
+            copies, parts = family.shape
+            width = max(self._width(runs) for runs in family.homes)
+            sent += (parts - 1) * width * self.leaves[family.leaves[0]].dtype.itemsize
+            for dtype, width in self._result_widths(family).items():
+                returned += (parts - 1 + parts * (copies - 1)) * width * dtype.itemsize
+        return sent, returned
+
+    def __call__(self, coordinates, *blocks):
+        rank = coordinates.reshape(-1)[0]
+        blocks = [x.reshape(-1, *x.shape[-2:]) for x in blocks]
+        received = [self._bring(family, rank, blocks) for family in self.deal.families]
+        computed = self._compute(rank, received)
+        results = [[None] * len(self.results[leaf.kind]) for leaf in self.leaves]
+        for family, buffers in zip(self.deal.families, computed, strict=True):
+            self._take_back(family, buffers, results)
+        return tuple(results)
+
+    def _bring(self, family, rank, blocks):
+        """The parts of the matrices that are at home here: (parts of a matrix, numbers)."""
+        width = max(self._width(runs) for runs in family.homes)
+
+        def pack(row):
+            rows = family.homes[row * family.shape[1] : (row + 1) * family.shape[1]]
+            return jnp.stack([_fill(self._parts(runs, blocks), width, dtype) for runs in rows])
+
+        dtype = self.leaves[family.leaves[0]].dtype
+        row = jnp.asarray(np.array(family.places) // family.shape[1])[rank]
+        packed = _switch(row, [functools.partial(pack, i) for i in range(family.shape[0])])
+        return self._exchange(family, packed)
+
+    def _exchange(self, family, packed):
+        """Rows for the places along the sharded axes, as rows from these."""
+        if family.shape[1] == 1:
+            return packed
+        return jax.lax.all_to_all(packed, family.sharded, 0, 0, tiled=True)
+
+    def _width(self, runs):
+        """The numbers that a device has of the matrices of the runs."""
+        return sum(run.count * math.prod(self._block(run.kind)) for run in runs)
+
+    def _block(self, kind):
+        shape, _, axes = kind
+        return tuple(n // layouts.axes_size(self.mesh, a) for n, a in zip(shape, axes, strict=True))
+
+    def _parts(self, runs, blocks):
+        """This device's parts of the matrices of the runs."""
+        pieces = [piece for run in runs for piece in run.pieces]
+        return [blocks[i][start:stop].reshape(-1) for i, start, stop in pieces]
+
+    def _compute(self, rank, received):
+        """The results for what is at home here: of each family a dict of dtypes, of (parts of a
+        matrix, numbers). Ranks with the same shapes to compute share the branch of a program."""
+        works = [self.deal.runs(i) for i in range(self.mesh.size)]
+        distinct = list(dict.fromkeys(works))
+        branch = jnp.asarray(np.array([distinct.index(work) for work in works]))[rank]
+        branches = [functools.partial(self._compute_these, work) for work in distinct]
+        return _switch(branch, branches, received)
+
+    def _compute_these(self, work, received):
+        """`_compute` of so many matrices of these kinds of each family."""
+        stacks, slots = {}, {}
+        for i, (runs, buffer) in enumerate(zip(work, received, strict=True)):
+            start = 0
+            for kind, count in runs:
+                stack, start = self._unpack(buffer, start, kind, count)
+                stacks.setdefault(kind[:2], []).append(stack)
+                slots.setdefault(kind[:2], []).append((i, kind))
+        packed = [{} for _ in work]
+        for key in sorted(stacks, key=repr):
+            values = jax.tree.leaves(self._of_each(_concatenate(stacks[key])))
+            start = 0
+            for (i, kind), stack in zip(slots[key], stacks[key], strict=True):
+                stop = start + len(stack)
+                packed[i][kind] = [value[start:stop] for value in values]
+                start = stop
+        return [self._pack(*each) for each in zip(self.deal.families, work, packed, strict=True)]
+
+    def _unpack(self, buffer, start, kind, count):
+        """(a stack of matrices, where the next ones start)"""
+        block = self._block(kind)
+        stop = start + count * math.prod(block)
+        counts = [layouts.axes_size(self.mesh, axes) for axes in kind[2]]
+        return _join(buffer[:, start:stop], count, counts, block), stop
+
+    def _of_each(self, stack):
+        """The function of each of a stack."""
+        if not self.in_turn:
+            return jax.vmap(self.function)(stack)
+        if len(stack) == 1:
+            return jax.tree.map(lambda x: jnp.asarray(x)[None], self.function(stack[0]))
+        return jax.lax.map(self.function, stack)
+
+    def _pack(self, family, runs, values):
+        """Results by kind as a buffer of each dtype."""
+        buffers = {}
+        for dtype, width in self._result_widths(family).items():
+            parts = [
+                result.pack(value)
+                for kind, _ in runs
+                for result, value in zip(self.results[kind], values[kind], strict=True)
+                if result.dtype == dtype
+            ]
+            rows = sum(part.shape[1] for part in parts)
+            empty = jnp.zeros((family.shape[1], width - rows), dtype)
+            buffers[str(dtype)] = jnp.concatenate([*parts, empty], axis=1)
+        return buffers
+
+    def _result_widths(self, family):
+        """The numbers of each dtype that go from a home to a device, at most."""
+        widths = {}
+        for runs in family.homes:
+            here = {}
+            for run in runs:
+                for result in self.results[run.kind]:
+                    size = run.count * math.prod(result.block)
+                    here[result.dtype] = here.get(result.dtype, 0) + size
+            for dtype, size in here.items():
+                widths[dtype] = max(size, widths.get(dtype, 0))
+        return widths
+
+    def _take_back(self, family, buffers, results):
+        """Sets the device's parts of the results of a family's leaves."""
+        pieces = {}
+        for dtype in self._result_widths(family):
+            buffer = self._exchange(family, buffers[str(dtype)])
+            if family.shape[0] > 1:
+                buffer = jax.lax.all_gather(buffer, family.others)
+            rows = buffer.reshape(len(family.homes), -1)
+            for row, runs in zip(rows, family.homes, strict=True):
+                self._cut(row, dtype, runs, pieces)
+        for i in family.leaves:
+            leaf = self.leaves[i]
+            for j, result in enumerate(self.results[leaf.kind]):
+                shape = (*leaf.block[:-2], *result.block)
+                found = pieces.get((i, j), [jnp.zeros((0, *result.block), result.dtype)])
+                results[i][j] = _concatenate(found).reshape(shape)
+
+    def _cut(self, row, dtype, runs, pieces):
+        """Adds what a home has sent of each leaf and result to the lists in ``pieces``."""
+        start = 0
+        for run in runs:
+            for j, result in enumerate(self.results[run.kind]):
+                if result.dtype != dtype:
+                    continue
+                for i, first, last in run.pieces:
+                    stop = start + (last - first) * math.prod(result.block)
+                    piece = row[start:stop].reshape(last - first, *result.block)
+                    pieces.setdefault((i, j), []).append(piece)
+                    start = stop
+
+
+def _fill(parts, width, dtype):
+    """The parts one behind the other, and zeros up to this width."""
+    size = sum(part.size for part in parts)
+    return jnp.concatenate([*parts, jnp.zeros(width - size, dtype)])
+
+
+def _concatenate(stacks):
+    return stacks[0] if len(stacks) == 1 else jnp.concatenate(stacks)
+
+
+def _switch(index, branches, *operands):
+    """The branch of this index; of one alone without asking."""
+    if len(branches) == 1:
+        return branches[0](*operands)
+    return jax.lax.switch(index, branches, *operands)

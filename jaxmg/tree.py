@@ -1,0 +1,215 @@
+"""Pytrees of many matrices, as an optimizer has them: each matrix on one device.
+
+`jaxmg.linalg` spreads a matrix over all devices, which is the way for a large one. Of hundreds of
+middle size each is quicker on a single device: its home. The functions here take any pytree of
+arrays (..., m, n), of which leading dimensions are batches. They deal the matrices to the devices
+so that these end together, bring them there by one exchange for all leaves, and the results back by
+another.
+
+    jaxmg.tree.eigh(statistics)        # a tree of (w, v)
+    jaxmg.tree.map(f, tree)            # any function of one matrix
+
+A single array is a tree of one leaf. ``None`` in a tree is no leaf, as anywhere in JAX.
+docs/howto/optimizers.md has what it costs. All of it needs JAX 0.10 or newer.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg import _compat
+from jaxmg._call import checks
+from jaxmg._routines import trees
+from jaxmg._types import MeshLike, Triangle
+
+__all__ = ["cholesky", "eigh", "inv", "map", "qr", "svd"]
+
+
+@_compat.api_boundary
+def map(
+    f: Callable[[Any], Any],
+    tree: Any,
+    *,
+    cost: Callable[[jax.ShapeDtypeStruct], float] | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Any = None,
+) -> Any:
+    """``f`` of each matrix of a pytree, as `jax.tree.map` has it of each leaf.
+
+    Args:
+        f: a function of one matrix, (m, n), that JAX can trace. It gives an array or a pytree of
+            arrays. An eager call with another object in the place of ``f`` compiles again, as with
+            `jax.jit`: pass no new lambda each time.
+        tree: a pytree of arrays (..., m, n), of any shapes, dtypes and shardings.
+        cost: gives what ``f`` costs for a matrix, by a `jax.ShapeDtypeStruct` of shape (m, n), in
+            any unit; by it the matrices are dealt. None: m n min(m, n), four times that where it is
+            complex, and 64^3 for its being there.
+        mesh: the devices. None: the mesh that a leaf is on, else the context mesh.
+        matrix_specs: how the leaves are sharded where arrays don't say, which is under ``jit`` on
+            automatic axes: a `PartitionSpec` for all, or a pytree of them that is a prefix of the
+            tree. None: the first dimension that the number of devices divides is sharded over all
+            of them; a leaf without one is replicated.
+
+    Returns:
+        A pytree like ``tree``, in which each leaf is what ``f`` gives, with the leaf's leading
+        dimensions in front. A result that is a matrix is sharded as the leaf is, but for dimensions
+        that the axes don't divide; others are replicated but for the leading dimensions.
+
+    A matrix for which ``f`` gives NaN or infinity leaves all others as they are. Equal shapes at
+    one home are one ``jax.vmap`` of ``f``; on several CPU devices they are taken one after the
+    other, since JAX's LAPACK kernels lock up there otherwise. JAX may differentiate it.
+
+    Cost: beside ``f`` one exchange of all devices with all each way, of the leaves' and of the
+    results' numbers (where leaves are replicated none in, and all results are gathered). Memory:
+    beside operands and results twice what is at home on a device, of operands and of results; of
+    replicated results one more copy.
+
+    Raises:
+        TypeError: a leaf isn't an array.
+        ValueError: a leaf has fewer than two dimensions; a spec that doesn't fit; under ``jit`` on
+            automatic axes no mesh; a call inside ``shard_map``.
+        NotImplementedError: JAX before 0.10.
+
+    Examples:
+        >>> factors = jaxmg.tree.map(jnp.linalg.cholesky, statistics)
+    """
+    return trees.of_each("map", f, tree, mesh, matrix_specs, cost=cost)
+
+
+@_compat.api_boundary
+def eigh(
+    tree: Any,
+    UPLO: Triangle | None = None,
+    symmetrize_input: bool = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: Any = None,
+) -> Any:
+    """Eigenvalues and eigenvectors of each Hermitian matrix of a pytree: `jax.numpy.linalg.eigh`.
+
+    Args:
+        tree: a pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
+        UPLO, symmetrize_input: as of JAX's.
+        mesh, matrix_specs: as for `map`.
+
+    Returns:
+        A pytree in which each leaf is JAX's ``EighResult``: eigenvalues (..., n), real, ascending,
+        and eigenvectors (..., n, n), sharded as the leaf. Both are NaN of a matrix that has NaN.
+
+    Cost and errors are as for `map`; a dtype that isn't one of the four is a TypeError.
+    """
+    if not (UPLO is None or (isinstance(UPLO, str) and UPLO in ("L", "U"))):
+        raise ValueError(f"tree.eigh: UPLO must be None, 'L' or 'U'; got {UPLO!r}")
+    function = _function("eigh", UPLO=UPLO, symmetrize_input=bool(symmetrize_input))
+    return trees.of_each("eigh", function, tree, mesh, matrix_specs, checks.DTYPES, square=True)
+
+
+@_compat.api_boundary
+def cholesky(
+    tree: Any,
+    *,
+    upper: bool = False,
+    symmetrize_input: bool = True,
+    mesh: MeshLike | None = None,
+    matrix_specs: Any = None,
+) -> Any:
+    """The Cholesky factor of each Hermitian positive definite matrix of a pytree:
+    `jax.numpy.linalg.cholesky`.
+
+    Args:
+        tree: a pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
+        upper, symmetrize_input: as of JAX's.
+        mesh, matrix_specs: as for `map`.
+
+    Returns:
+        A pytree of factors like ``tree``, sharded as it is, with zeros in the other triangle. NaN
+        of a matrix that isn't positive definite.
+
+    Cost and errors are as for `map`; a dtype that isn't one of the four is a TypeError.
+    """
+    function = _function("cholesky", upper=bool(upper), symmetrize_input=bool(symmetrize_input))
+    return trees.of_each("cholesky", function, tree, mesh, matrix_specs, checks.DTYPES, square=True)
+
+
+@_compat.api_boundary
+def inv(tree: Any, *, mesh: MeshLike | None = None, matrix_specs: Any = None) -> Any:
+    """The inverse of each square matrix of a pytree, by LU: `jax.numpy.linalg.inv`.
+
+    Args:
+        tree: a pytree of arrays (..., n, n) of float32, float64, complex64 or complex128.
+        mesh, matrix_specs: as for `map`.
+
+    Returns:
+        A pytree of inverses like ``tree``, sharded as it is; with infinity or NaN of a matrix that
+        is singular.
+
+    Cost and errors are as for `map`; a dtype that isn't one of the four is a TypeError.
+    """
+    function = _function("inv")
+    return trees.of_each("inv", function, tree, mesh, matrix_specs, checks.DTYPES, square=True)
+
+
+@_compat.api_boundary
+def qr(
+    tree: Any,
+    mode: Literal["reduced", "complete", "r"] = "reduced",
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: Any = None,
+) -> Any:
+    """The QR decomposition of each matrix of a pytree: `jax.numpy.linalg.qr`.
+
+    Args:
+        tree: a pytree of arrays (..., m, n) of float32, float64, complex64 or complex128.
+        mode: as of JAX's; "reduced": Q (..., m, k) and R (..., k, n), k = min(m, n).
+        mesh, matrix_specs: as for `map`.
+
+    Returns:
+        A pytree in which each leaf is JAX's ``QRResult``, or R with "r". Dimensions of Q and R are
+        sharded as the leaf's where the axes divide them.
+
+    Cost and errors are as for `map`; a dtype that isn't one of the four is a TypeError. On a GPU
+    JAX takes matrices of more than a few columns one after the other here.
+    """
+    if mode not in ("reduced", "complete", "r"):
+        raise ValueError(f"tree.qr: mode must be 'reduced', 'complete' or 'r'; got {mode!r}")
+    function = _function("qr", mode=mode)
+    return trees.of_each("qr", function, tree, mesh, matrix_specs, checks.DTYPES)
+
+
+@_compat.api_boundary
+def svd(
+    tree: Any,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: Any = None,
+) -> Any:
+    """The singular value decomposition of each matrix of a pytree: `jax.numpy.linalg.svd`.
+
+    Args:
+        tree: a pytree of arrays (..., m, n) of float32, float64, complex64 or complex128.
+        full_matrices, compute_uv: as of JAX's.
+        mesh, matrix_specs: as for `map`.
+
+    Returns:
+        A pytree in which each leaf is JAX's ``SVDResult``: U, the singular values, descending, and
+        V^H; or those alone. Dimensions of U and V^H are sharded as the leaf's where the axes divide
+        them.
+
+    Cost and errors are as for `map`; a dtype that isn't one of the four is a TypeError.
+    """
+    function = _function("svd", full_matrices=bool(full_matrices), compute_uv=bool(compute_uv))
+    return trees.of_each("svd", function, tree, mesh, matrix_specs, checks.DTYPES)
+
+
+@functools.lru_cache(maxsize=64)
+def _function(name: str, **options: Any) -> Callable[[Any], Any]:
+    """A function of jax.numpy.linalg with these options: the same object each time."""
+    return functools.partial(getattr(jnp.linalg, name), **options)

@@ -1,0 +1,359 @@
+"""jaxmg.tree: functions of many matrices, each on one device."""
+
+import math
+import re
+
+import cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+from jaxmg._transform import exchanges, homes
+
+pytestmark = cases.needs_transformations
+
+
+def _matrix(shape, dtype, seed=0):
+    """Hermitian positive definite ones where they are square."""
+    a = cases.normal(cases.rng(seed, *shape), shape, dtype)
+    if shape[-1] != shape[-2]:
+        return a
+    return (a @ a.swapaxes(-1, -2).conj() / shape[-1] + np.eye(shape[-1])).astype(dtype)
+
+
+def _make_tree(mesh, leaves, dtype):
+    """A dict of arrays of these (shape, spec) pairs."""
+    return {
+        name: cases.shard(_matrix(shape, dtype, i), mesh, *spec)
+        for i, (name, (shape, *spec)) in enumerate(leaves.items())
+    }
+
+
+# Divided by 8 devices and by any fewer, by 2 x 4 of a grid, and by nothing.
+_ON_LINE = {
+    "rows": ((16, 16), "r", None),
+    "same": ((16, 16), "r", None),
+    "columns": ((2, 8, 8), None, None, "r"),
+    "copies": ((3, 5, 5),),
+    "batch": ((8, 7, 7), "r", None, None),
+    "one": ((1, 1),),
+}
+_ON_GRID = {
+    "both": ((3, 8, 8), None, "r", "c"),
+    "turned": ((8, 8), "c", "r"),
+    "together": ((16, 16), ("c", "r"), None),
+    "inner": ((16, 16), None, "c"),
+    "batch and columns": ((2, 4, 6, 6), None, "r", None, "c"),
+    "all of the batch": ((8, 2, 4, 4), "r", "c"),
+    "copies": ((5, 5),),
+}
+_REFERENCES = {
+    "cholesky": np.linalg.cholesky,
+    "inv": np.linalg.inv,
+    "eigh": lambda a: np.linalg.eigvalsh(a),
+    "svd": lambda a: np.linalg.svd(a, compute_uv=False),
+    "qr": lambda a: np.abs(np.linalg.qr(a)[1]),
+}
+
+
+def _comparable(name, result):
+    """What of a result doesn't depend on signs."""
+    chosen = {"eigh": lambda x: x[0], "svd": lambda x: x[1], "qr": lambda x: np.abs(x[1])}
+    return np.asarray(chosen.get(name, lambda x: x)(result))
+
+
+def _check(name, tree, results):
+    __tracebackhide__ = True
+    assert set(results) == set(tree)
+    for key, a in tree.items():
+        expected = _REFERENCES[name](cases.wide(a))
+        found = _comparable(name, results[key])
+        assert found.shape == expected.shape
+        limit = 200 * a.shape[-1] * cases.eps(a.dtype)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=limit * np.abs(expected).max())
+        whole = jax.tree.leaves(results[key])[-1 if name != "svd" else 0]
+        assert whole.shape == a.shape and whole.dtype == a.dtype
+        assert whole.sharding.is_equivalent_to(a.sharding, a.ndim)
+
+
+_CASES = [
+    (name, ranks, dtype, kind)
+    for name in _REFERENCES
+    for ranks in (1, 2, 4, 8)
+    for dtype in cases.DTYPES
+    for kind in (AxisType.Auto, AxisType.Explicit)
+]
+_CORE = [
+    ("cholesky", 8, "float32", AxisType.Auto),
+    ("eigh", 2, "complex128", AxisType.Explicit),
+]
+
+
+@pytest.mark.parametrize(
+    "name, ranks, dtype, kind", cases.broad(_CASES, lambda *case: case in _CORE, alone=True)
+)
+def test_each_matrix_as_alone(name, ranks, dtype, kind):
+    mesh = cases.line(ranks, kind=kind)
+    tree = _make_tree(mesh, _ON_LINE, dtype)
+    _check(name, tree, getattr(jaxmg.tree, name)(tree))
+
+
+@cases.kinds
+@pytest.mark.parametrize(
+    "name", ["eigh", *(pytest.param(n, marks=pytest.mark.breadth) for n in ("qr", "svd", "inv"))]
+)
+def test_leaves_sharded_in_every_way(name, kind):
+    mesh = cases.grid(kind)
+    tree = _make_tree(mesh, _ON_GRID, "float64")
+    results = getattr(jaxmg.tree, name)(tree)
+    _check(name, tree, results)
+    if name == "eigh":
+        for key, (w, v) in results.items():
+            a = np.asarray(tree[key])
+            np.testing.assert_allclose(a @ v, np.asarray(v) * w[..., None, :], atol=1e-12)
+
+
+@cases.kinds
+def test_wide_and_tall_matrices(kind):
+    mesh = cases.line(4, kind=kind)
+    tree = {
+        "tall": cases.shard(_matrix((8, 3), "float32"), mesh, "r", None),
+        "wide": cases.shard(_matrix((2, 3, 8), "float32"), mesh, None, None, "r"),
+        "none": cases.shard(np.zeros((0, 4, 3), "float32"), mesh),
+    }
+    results = jaxmg.tree.qr(tree)
+    for key, (q, r) in results.items():
+        np.testing.assert_allclose(np.asarray(q) @ np.asarray(r), tree[key], atol=1e-5)
+    shapes = {key: (q.shape, r.shape) for key, (q, r) in results.items()}
+    assert shapes == {
+        "tall": ((8, 3), (3, 3)), "wide": ((2, 3, 3), (2, 3, 8)), "none": ((0, 4, 3), (0, 3, 3)),
+    }  # fmt: skip
+    specs = {key: [x.sharding.spec for x in results[key]] for key in ("tall", "wide")}
+    assert specs["tall"][0] == P("r", None) and results["tall"][1].sharding.is_fully_replicated
+    assert (
+        specs["wide"][1] == P(None, None, "r") and results["wide"][0].sharding.is_fully_replicated
+    )
+
+
+def test_a_failure_is_that_of_one_matrix():
+    mesh = cases.line(4)
+    stack = _matrix((5, 8, 8), "float64")
+    stack[2] = -stack[2]
+    tree = {"a": cases.shard(stack, mesh), "b": cases.shard(_matrix((8, 8), "float64"), mesh, "r")}
+    result = jaxmg.tree.cholesky(tree)
+    bad = np.isnan(np.asarray(result["a"])).any(axis=(1, 2))
+    assert list(bad) == [False, False, True, False, False]
+    assert np.isfinite(np.asarray(result["b"])).all()
+
+
+def _triple(a):
+    return {"a": 3 * a, "trace": jnp.trace(a), "int": jnp.int32(len(a))}
+
+
+def test_any_function_and_more_devices_than_matrices():
+    mesh = cases.line(8)
+    a = cases.shard(_matrix((8, 8), "float32"), mesh, "r", None)
+    for tree in (a, (a,), {"a": [a, None]}):
+        result = jaxmg.tree.map(_triple, tree)
+        (found,) = jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, dict) and "int" in x)
+        np.testing.assert_array_equal(found["a"], 3 * np.asarray(a))
+        np.testing.assert_allclose(found["trace"], np.trace(np.asarray(a)), rtol=1e-6)
+        assert found["int"] == 8 and found["int"].dtype == np.int32
+    assert jaxmg.tree.map(_triple, {"a": None, "b": []}) == {"a": None, "b": []}
+
+
+def test_dtypes_that_have_no_routine():
+    mesh = cases.line(2)
+    tree = [
+        cases.shard(jnp.ones((2, 2), dtype), mesh) for dtype in ("bfloat16", "int32", "float32")
+    ]
+    for a, b in zip(tree, jaxmg.tree.map(lambda a: a + a, tree), strict=True):
+        assert b.dtype == a.dtype
+        np.testing.assert_array_equal(np.asarray(b, float), 2)
+
+
+@pytest.mark.slow
+@cases.kinds
+def test_under_jit_nothing_is_traced_again(kind):
+    mesh = cases.line(4, kind=kind)
+    tree = _make_tree(mesh, _ON_LINE, "float64")
+    traces = []
+
+    def root(a):
+        traces.append(a.shape)
+        return jnp.linalg.cholesky(a)
+
+    @jax.jit
+    def step(tree):
+        specs = {key: P(*spec) for key, (_, *spec) in _ON_LINE.items()}
+        return jaxmg.tree.map(root, tree, mesh=mesh, matrix_specs=specs)
+
+    first = step(tree)
+    _check("cholesky", tree, first)
+    count = len(traces)
+    step(jax.tree.map(lambda a: a + 0, tree))
+    assert len(traces) == count
+    jaxmg.tree.map(root, tree)
+    count = len(traces)
+    jaxmg.tree.map(root, tree)
+    assert len(traces) == count
+
+
+def test_without_specs_a_trace_shards_what_it_can():
+    mesh = cases.line(4)
+    tree = {"a": _matrix((6, 8), "float32"), "b": _matrix((4, 3, 3), "float32"), "c": np.eye(3)}
+    results = jax.jit(lambda tree: jaxmg.tree.map(jnp.negative, tree, mesh=mesh))(tree)
+    specs = {key: value.sharding.spec for key, value in results.items()}
+    assert specs["a"] == P(None, "r") and specs["b"][0] == "r" and not any(specs["c"])
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, -b), results, tree)
+
+
+def _collectives(text):
+    names = ("all-to-all", "all-gather", "all-reduce", "collective-permute")
+    return {name: len(re.findall(rf" {name}(?:-start)?\(", text)) for name in names}
+
+
+def test_one_exchange_for_all_leaves():
+    mesh = cases.line(8)
+    shapes = [(8, 8)] * 5 + [(16, 8), (24, 24), (3, 8, 16)]
+    sharded = [
+        cases.shard(_matrix(s, "float32"), mesh, *(None,) * (len(s) - 2), "r") for s in shapes
+    ]
+    copies = [cases.shard(_matrix(s, "float32"), mesh) for s in shapes]
+
+    def count(tree):
+        specs = jax.tree.map(lambda a: a.sharding.spec, tree)
+        run = jax.jit(lambda tree: jaxmg.tree.map(jnp.sin, tree, mesh=mesh, matrix_specs=specs))
+        return _collectives(run.lower(tree).compile().as_text())
+
+    nothing = dict.fromkeys(count(copies), 0)
+    assert count(sharded) == nothing | {"all-to-all": 2}
+    assert count(copies) == nothing | {"all-gather": 1}
+
+
+def _transformer(spec):
+    """200 matrices of a transformer with 1.02e9 parameters in them: of 28 layers, and four more."""
+    d, hidden = 2048, 4096
+    layer = [(d, d), (d, d // 4), (d, d // 4), (d, d), (d, hidden), (d, hidden), (hidden, d)]
+    shapes = layer * 28 + [(d, d), (d, d), (d // 2, d), (d // 2, d)]
+    assert len(shapes) == 200
+    assert 1e9 < sum(m * n for m, n in shapes) < 1.1e9
+    return shapes, spec
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_the_share_of_each_device_and_what_it_sends(ranks):
+    mesh = AbstractMesh((ranks,), ("r",))
+    for spec in (P("r", None), P(None, "r"), P()):
+        shapes, _ = _transformer(spec)
+        leaves = tuple(homes.Leaf.of(shape, "float32", spec, mesh) for shape in shapes)
+        deal = homes.deal(leaves, tuple(mesh.shape.items()), homes.operations)
+        assert 1 <= deal.balance <= 1.1
+        assert sum(deal.loads) == sum(homes.operations(leaf.matrix) for leaf in leaves)
+        program = exchanges.Program(jnp.sin, mesh, leaves, deal)
+        total = 4 * sum(math.prod(shape) for shape in shapes)
+        sent, returned = program.bytes_sent
+        if spec == P():
+            least = 0, total / ranks * (ranks - 1)
+        else:
+            least = (total / ranks**2 * (ranks - 1),) * 2
+        assert least[0] <= sent <= 1.1 * least[0]
+        assert least[1] <= returned <= 1.1 * least[1]
+
+
+def test_a_share_by_the_cost_that_is_passed():
+    mesh = AbstractMesh((2,), ("r",))
+    leaves = tuple(homes.Leaf.of(shape, "float32", P(), mesh) for shape in [(2, 2)] * 3 + [(9, 9)])
+    deal = homes.deal(leaves, (("r", 2),), lambda a: 3.0 if a.shape[0] == 9 else 1.0)
+    assert deal.loads == (3, 3)
+    (family,) = deal.families
+    assert [sum(run.count for run in runs) for runs in family.homes] == [1, 3]
+
+
+def test_the_order_of_what_costs_the_same_is_that_of_paths():
+    mesh = AbstractMesh((2,), ("r",))
+    leaves = tuple(homes.Leaf.of((4, 4), "float32", P(), mesh) for _ in range(4))
+    (family,) = homes.deal(leaves, (("r", 2),), homes.operations).families
+    pieces = [[piece for run in runs for piece in run.pieces] for runs in family.homes]
+    assert pieces == [[(0, 0, 1), (2, 0, 1)], [(1, 0, 1), (3, 0, 1)]]
+
+
+def test_batches_that_are_sharded_stay():
+    """Of leaves whose leading dimension is sharded over all devices nothing is sent."""
+    mesh = cases.line(4)
+    a = cases.shard(_matrix((8, 3, 3), "float64"), mesh, "r")
+    text = jax.jit(lambda a: jaxmg.tree.inv(a, mesh=mesh)).lower(a).compile().as_text()
+    assert not any(_collectives(text).values())
+
+
+@pytest.mark.slow
+@cases.kinds
+def test_grad(kind):
+    mesh = cases.line(4, kind=kind)
+    tree = _make_tree(mesh, {"a": ((8, 8), "r", None), "b": ((3, 4, 4),)}, "float64")
+
+    def of(function):
+        return lambda tree: sum(jnp.sum(jnp.cos(x)) for x in jax.tree.leaves(function(tree)))
+
+    found = cases.on(mesh, jax.grad(of(lambda t: jaxmg.tree.inv(t, mesh=mesh))))(tree)
+    alone = jax.tree.map(np.asarray, tree)
+    expected = jax.grad(of(lambda t: jax.tree.map(jnp.linalg.inv, t)))(alone)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-12), found, expected)
+
+
+@pytest.mark.slow
+def test_on_the_devices_of_a_context_mesh():
+    mesh = cases.line(4, kind=AxisType.Explicit)
+    a = _matrix((8, 8), "float64")
+    with cases.context(mesh):
+        b = cases.shard(a, mesh, "r", None)
+        np.testing.assert_allclose(jaxmg.tree.inv(b), np.linalg.inv(a), atol=1e-12)
+        c = jax.jit(lambda b: jaxmg.tree.inv([b, b]))(b)[1]
+    assert c.sharding.is_equivalent_to(b.sharding, 2)
+
+
+_F = np.eye(4)
+_REFUSED = {
+    "vector": (
+        lambda: jaxmg.tree.map(jnp.sin, {"a": [np.ones(3)]}),
+        r"\['a'\]\[0\] must be matrices",
+    ),
+    "number": (lambda: jaxmg.tree.map(jnp.sin, {"a": 3.0}), r"tree\['a'\] must be a JAX or NumPy"),
+    "not square": (lambda: jaxmg.tree.inv([np.ones((2, 3))]), r"tree\[0\] must be square matrices"),
+    "integers": (lambda: jaxmg.tree.eigh(np.ones((2, 2), int)), r"tree has dtype int64"),
+    "no specs": (lambda: jaxmg.tree.inv(_F, matrix_specs="r"), "matrix_specs must be a Partition"),
+    "prefix": (
+        lambda: jaxmg.tree.inv([_F], matrix_specs=[P(), P()]),
+        "matrix_specs must be a Part",
+    ),
+    "axis": (lambda: jaxmg.tree.inv(_F, matrix_specs=P("z")), "doesn't fit tree, of shape"),
+    "length": (lambda: jaxmg.tree.inv(_F, matrix_specs=P(None, None, None)), "doesn't fit tree"),
+    "UPLO": (lambda: jaxmg.tree.eigh(_F, "l"), "UPLO must be None, 'L' or 'U'"),
+    "mode": (lambda: jaxmg.tree.qr(_F, "full"), "mode must be 'reduced'"),
+    "mesh": (lambda: jaxmg.tree.inv(_F, mesh=3), "tree.inv: mesh must be a jax.sharding.Mesh"),
+}
+
+
+@pytest.mark.parametrize("name", _REFUSED)
+def test_what_is_refused(name):
+    call, message = _REFUSED[name]
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
+
+
+def test_a_spec_has_to_divide():
+    mesh = cases.line(4)
+    with pytest.raises(
+        ValueError, match=r"'r' of the spec .*, 4 devices, must divide .* that is 6"
+    ):
+        jaxmg.tree.inv(np.eye(6), mesh=mesh, matrix_specs=P("r"))
+
+
+def test_a_trace_needs_a_mesh():
+    cases.devices(2)
+    with pytest.raises(ValueError, match="^tree.inv: inside jit the mesh of a can't be seen; pass"):
+        jax.jit(jaxmg.tree.inv)(_F)

@@ -1,0 +1,136 @@
+// Block reflectors: a tile column's part of Q, I - V T V^H, as all ranks read it, and products with
+// it.
+//
+// A tile column is factored in panels of kPanelColumns columns, whose T the factor keeps: 64
+// numbers a reflector. Products with many columns take the T of the whole tile column, which is
+// made of those; products with few columns are cheaper panel by panel.
+#ifndef JAXMG_XLA_FFI_ENGINE_QR_REFLECTORS_H_
+#define JAXMG_XLA_FFI_ENGINE_QR_REFLECTORS_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "xla_ffi/device/constants.h"
+#include "xla_ffi/engine/core/flow.h"
+
+namespace jaxmg {
+
+// The reflectors of tile column k of a matrix of `n` rows: they change rows from `begin` on.
+struct TileReflectors {
+  TileReflectors(const Tiles& tiles, int64_t n, int64_t k)
+      : k(k),
+        owner(tiles.owner(k)),
+        begin(std::min(tiles.offset(k), n)),
+        width(tiles.width(k)),
+        rows(n - begin),
+        count(std::min(rows, width)) {}
+
+  const int64_t k;
+  const int owner;
+  const int64_t begin, width, rows, count;
+};
+
+// Tile columns that have reflectors: those that begin above the last row.
+inline int64_t TilesWithReflectors(const Tiles& tiles, int64_t n) {
+  int64_t count = tiles.nonempty();
+  while (count > 0 && tiles.offset(count - 1) >= n) --count;
+  return count;
+}
+
+// Calls f(first, columns) for the panels of a tile column.
+template <typename F>
+void ForPanels(const TileReflectors& tile, const F& f) {
+  for (int64_t first = 0; first < tile.count; first += kPanelColumns) {
+    f(first, std::min<int64_t>(kPanelColumns, tile.count - first));
+  }
+}
+
+// T of the panels, on every rank: kPanelColumns x k, k the number of all reflectors. A reflector
+// has its column of its panel's T.
+template <typename T>
+T* PanelFactor(T* factors, const TileReflectors& tile, int64_t first) {
+  return factors + (tile.begin + first) * kPanelColumns;
+}
+
+// T and V of a tile column, one above the other in one block: T is count x count and upper
+// triangular, V is rows x count with its ones and zeros.
+template <typename T>
+struct BlockReflector {
+  BlockReflector(const TileReflectors& tile, T* memory)
+      : rows(tile.rows),
+        count(tile.count),
+        ld(tile.rows + tile.count),
+        t(memory),
+        v(memory + tile.count) {}
+
+  Bytes2D block() const { return Block(t, ld, ld, count); }
+
+  const int64_t rows, count, ld;
+  T* const t;
+  T* const v;
+};
+
+// Elements that a block reflector takes at most.
+inline int64_t BlockReflectorSize(const Tiles& tiles, int64_t n) {
+  return (n + tiles.width()) * tiles.width();
+}
+
+// C := op(I - V T V^H) C, C rows x columns, V rows x count. `work`: count x columns.
+// Products in the flow's precision, or exact ones.
+enum class Products { kOfFlow, kExact };
+template <typename T>
+void ApplyLeft(Step<T>& on, Products products, Op op, int64_t rows, int64_t count, int64_t columns,
+               const T* v, int64_t ldv, const T* t, int64_t ldt, T* c, int64_t ldc, T* work) {
+  if (columns == 0 || count == 0) return;
+  auto multiply = [&](auto... arguments) {
+    products == Products::kExact ? on.ExactGemm(arguments...) : on.Gemm(arguments...);
+  };
+  multiply(Op::kConjTrans, Op::kNone, count, columns, rows, Real<T>(1), v, ldv, c, ldc, Real<T>(0),
+           work, count);
+  on.Trmm(Side::kLeft, op, count, columns, t, ldt, work, count, Triangle{Uplo::kUpper});
+  multiply(Op::kNone, Op::kNone, rows, columns, count, Real<T>(-1), v, ldv, work, count, Real<T>(1),
+           c, ldc);
+}
+
+// The same for many columns, as many at a time as `work` has room for.
+template <typename T>
+void ApplyLeft(Step<T>& on, Op op, const BlockReflector<T>& h, int64_t columns, T* c, int64_t ldc,
+               T* work, int64_t at_once) {
+  for (int64_t j = 0; j < columns; j += at_once) {
+    ApplyLeft(on, Products::kOfFlow, op, h.rows, h.count, std::min(at_once, columns - j), h.v, h.ld,
+              h.t, h.ld, c + j * ldc, ldc, work);
+  }
+}
+
+// X := X op(I - V T V^H), X m x rows. `work`: m x count.
+template <typename T>
+void ApplyRight(Step<T>& on, Op op, int64_t m, int64_t rows, int64_t count, const T* v, int64_t ldv,
+                const T* t, int64_t ldt, T* x, int64_t ldx, T* work) {
+  if (m == 0 || count == 0) return;
+  on.ExactGemm(Op::kNone, Op::kNone, m, count, rows, 1, x, ldx, v, ldv, 0, work, m);
+  on.Trmm(Side::kRight, op, m, count, t, ldt, work, m, Triangle{Uplo::kUpper});
+  on.ExactGemm(Op::kNone, Op::kConjTrans, m, rows, count, -1, work, m, v, ldv, 1, x, ldx);
+}
+
+// T of a tile column from V and from the T of its panels: T12 = -T1 (V1^H V2) T2.
+template <typename T>
+void CombineFactors(Step<T>& on, const TileReflectors& tile, const T* factors,
+                    const BlockReflector<T>& h) {
+  on.SetZero(h.count, h.count, h.t, h.ld);
+  ForPanels(tile, [&](int64_t first, int64_t columns) {
+    const T* panel = PanelFactor(factors, tile, first);
+    T* above = h.t + first * h.ld;
+    on.Copy(Block(above + first, h.ld, columns, columns),
+            Block(panel, kPanelColumns, columns, columns));
+    if (first == 0) return;
+    on.ExactGemm(Op::kConjTrans, Op::kNone, first, columns, h.rows - first, -1, h.v + first, h.ld,
+                 h.v + first * h.ld + first, h.ld, 0, above, h.ld);
+    on.Trmm(Side::kLeft, Op::kNone, first, columns, h.t, h.ld, above, h.ld, Triangle{Uplo::kUpper});
+    on.Trmm(Side::kRight, Op::kNone, first, columns, panel, kPanelColumns, above, h.ld,
+            Triangle{Uplo::kUpper});
+  });
+}
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_ENGINE_QR_REFLECTORS_H_

@@ -1,9 +1,11 @@
 """Solutions from a factor in lower precision, by condition: how long, and how exact.
 
     refine.py [--platform gpu] [--ranks 2] [--n 16384] [--refine tf32 float32] [--out FILE] ...
+    refine.py --routine gesv ...      the same with the matrix's columns turned by half of them
 
-For each n and condition `jaxmg.potrs` without `refine` and with each one take turns, in one
-process, on matrices whose eigenvalues lie evenly over the logarithm (`problems.even_matrix`). The
+For each n and condition `jaxmg.potrs`, or `jaxmg.gesv`, without `refine` and with each one take
+turns, in one process, on matrices whose eigenvalues lie evenly over the logarithm
+(`problems.even_matrix`), with the columns of `gesv`'s turned. The
 matrix is given away and made anew for every run, outside of what is timed, and once more by
 blocks of rows for the error: no more memory is taken than a call's own. At the end a table, with
 a row for each n and condition: milliseconds, and beside the plain solution's how many times as
@@ -38,6 +40,7 @@ BLOCK = 1024  # rows that are made at a time for the error
 def arguments(argv):
     parser = argparse_flags.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--platform", choices=("cpu", "gpu"), default="gpu")
+    parser.add_argument("--routine", choices=("potrs", "gesv"), default="potrs")
     parser.add_argument("--dtype", choices=problems.DTYPES, default="float64")
     parser.add_argument("--n", nargs="+", type=int, default=(16384, 32768))
     parser.add_argument("--nrhs", type=int, default=1)
@@ -82,7 +85,10 @@ class Problem:
         self.n, self.dtype, self.platform = n, args.dtype, args.platform
         self.mesh = Mesh(np.array(jax.devices()[: args.ranks]), ("r",))
         by_rows, self.everywhere = (NamedSharding(self.mesh, P(*s)) for s in (("r", None), ()))
-        make = functools.partial(problems.even_matrix, jnp, dtype=args.dtype)
+        self.routine = args.routine
+        # By so many places the columns are turned, of a matrix that is not to be Hermitian.
+        self.turn = 0 if args.routine == "potrs" else n // 2
+        make = functools.partial(_matrix, dtype=args.dtype, turn=self.turn)
         self._make = jax.jit(make, out_shardings=by_rows)
         vectors = functools.partial(problems.vectors, jnp, n, args.nrhs, args.dtype)
         self.b = jax.jit(vectors, out_shardings=self.everywhere)()
@@ -107,7 +113,8 @@ class Problem:
         a = jax.block_until_ready(self._make(column))
         options = {} if mode is None else {"refine": mode, "return_iterations": True}
         start = time.perf_counter()
-        results = jaxmg.potrs(a, self.b, donate=True, return_status=True, **options)
+        solve = getattr(jaxmg, self.routine)
+        results = solve(a, self.b, donate=True, return_status=True, **options)
         x, status, *iterations = jax.block_until_ready(results)
         seconds = time.perf_counter() - start
         return seconds, x, int(status), int(iterations[0]) if iterations else None
@@ -116,6 +123,7 @@ class Problem:
         """The largest |b - A x| / (|A| |x| + |b|) of the columns, in the infinity norm; A is made
         anew, by blocks of rows."""
         step = min(BLOCK, self.n)
+        x = jnp.roll(x, -self.turn, axis=0)
         # The last block may begin in the one before.
         parts = [
             _residual(x, self.b, column, jnp.uint32(min(first, self.n - step)), step)
@@ -124,6 +132,10 @@ class Problem:
         norm = abs(np.asarray(column)).sum() * np.abs(np.asarray(x)).max(axis=0)
         residual = np.max([np.asarray(part) for part in parts], axis=0)
         return float((residual / (norm + np.abs(np.asarray(self.b)).max(axis=0))).max())
+
+
+def _matrix(column, dtype, turn):
+    return jnp.roll(problems.even_matrix(jnp, column, dtype), turn, axis=1)
 
 
 @functools.partial(jax.jit, static_argnums=4)
@@ -188,7 +200,7 @@ def entry(args, n, condition, mode, result, plain):
             records.name_of(jax.devices()[: args.ranks]),
             records.python("benchmarks/refine.py", sys.argv[1:]),
         ),
-        "routine": "potrs", "backend": "native", "refine": mode, "dtype": args.dtype,
+        "routine": args.routine, "backend": "native", "refine": mode, "dtype": args.dtype,
         "matrix": "even", "condition": condition, "n": n, "nrhs": args.nrhs, "ranks": args.ranks,
         "donate": True, "speed": plain["seconds"] / result["seconds"], **result,
     }  # fmt: skip

@@ -195,6 +195,10 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
   refine() { # not estimated
     program refine $(n 16384 65536) $(repeats 1) "${modes[@]}"
   }
+  refine_general() { # not estimated
+    program refine --routine gesv $(n 16384 65536) $(repeats 1) \
+      --refine tf32 BF16_BF16_F32_X3 float32 --condition 1e2 1e4 1e6 1e8
+  }
   # On two GPUs the matrix is half of the memory, and the factor in lower precision a quarter.
   refine_large() { # not estimated
     program refine $(n 131072) $(repeats 1) "${modes[@]:0:3}" --condition 1e2 1e4 1e6 1e10

@@ -19,6 +19,7 @@ from jaxmg import tree as tree
 from jaxmg._factors.cholesky_factor import CholeskyFactor
 from jaxmg._factors.lu_factor import LUFactor
 from jaxmg._factors.refined_factor import RefinedFactor
+from jaxmg._factors.refined_lu_factor import RefinedLUFactor
 from jaxmg._processes.rendezvous import register_handlers
 from jaxmg._routines.cho_factor import cho_factor, cho_solve
 from jaxmg._routines.cyclic import cyclic_1d, get_cols_cyclic, plot_block_to_cyclic, verify_cyclic
@@ -39,6 +40,7 @@ __all__ = [
     "LUFactor",
     "Plan",
     "RefinedFactor",
+    "RefinedLUFactor",
     "calculate_padding",
     "cho_factor",
     "cho_solve",

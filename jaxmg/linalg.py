@@ -2,10 +2,10 @@
 
 Names, order of arguments, defaults and results are those of JAX: of ``jax.numpy.linalg`` where it
 has the name, else of ``jax.scipy.linalg``. `solve`, `solve_triangular`, `inv`, `det`, `slogdet`,
-`cond`, `lu`, `lu_factor`, `lu_solve` and `matrix_power` take any square matrix, `qr` a tall one.
-The others are for Hermitian matrices, positive definite ones where a function says so. Results are
-spread over the devices as A is. Beside JAX's arguments each function takes ``mesh`` and
-``matrix_specs``, as `jaxmg.potrs` does.
+`cond`, `lu`, `lu_factor`, `lu_solve`, `matrix_power` and `expm` take any square matrix, `qr`,
+`lstsq` and `least_squares` a tall one. The others are for Hermitian matrices, positive definite
+ones where a function says so. Results are spread over the devices as A is. Beside JAX's arguments
+each function takes ``mesh`` and ``matrix_specs``, as `jaxmg.potrs` does.
 
 What is read of A:
 
@@ -48,6 +48,7 @@ from jaxmg._factors.lu_factor import LUFactor
 from jaxmg._factors.refined_factor import RefinedFactor
 from jaxmg._routines import cho_factor as keep_factor
 from jaxmg._routines import jax_linalg
+from jaxmg._routines.jax_lstsq import least_squares, lstsq
 from jaxmg._routines.jax_qr import QRResult, qr
 from jaxmg._routines.jax_svd import SVDResult, matrix_rank, pinv, polar, svd, svdvals
 from jaxmg._types import AnyArray, AnyMatrixLike, AssumeA, MeshLike, Trans, Triangle
@@ -67,7 +68,9 @@ __all__ = [
     "expm",
     "funm",
     "inv",
+    "least_squares",
     "logm",
+    "lstsq",
     "lu",
     "lu_factor",
     "lu_solve",
@@ -638,7 +641,7 @@ def lu_factor(
     blocks with all. Memory: A's twice. `jaxmg.lu_factor` gives a factor without these, that also
     has an inverse and a determinant.
 
-    It has a derivative where m = n.
+    A derivative of a matrix that isn't square takes products of order max(m, n), as JAX's does.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`.
@@ -671,8 +674,7 @@ def lu_solve(
         x, of b's shape and sharding.
 
     Cost: that of `jaxmg.lu_solve`, and of lu's way into the solver's layout, by a transposition; a
-    `jaxmg.LUFactor` is there already. It has a derivative with respect to b, and with an `LUFactor`
-    to ``a``.
+    `jaxmg.LUFactor` is there already. It has derivatives by lu and b.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_solve`.
@@ -811,28 +813,58 @@ def sqrtm(
 def expm(
     A: AnyMatrixLike,
     *,
-    upper_triangular: Literal[False] = False,
-    max_squarings: int = 16,
+    upper_triangular: bool = False,
+    max_squarings: SupportsIndex = 16,
+    assume_a: Literal["her", "hermitian", "gen", "general"] | None = None,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The exponential of a Hermitian matrix: `jax.scipy.linalg.expm`.
+    """The exponential of any square matrix: `jax.scipy.linalg.expm`.
 
     Args:
-        A: (n, n), Hermitian.
-        upper_triangular: only False.
-        max_squarings: does nothing: there are none.
-        mesh, matrix_specs: as for `jaxmg.syevd`.
+        A: (n, n).
+        upper_triangular: read the upper triangle of A alone. It saves nothing.
+        max_squarings: how many squarings there may be, at most: about log2 of the 1-norm of A, less
+            2.4, and 2 in single precision.
+        assume_a: "her" or "hermitian": A is Hermitian, and its eigenvalues give the result, however
+            large they are. None, "gen" or "general": scaling and squaring with Padé approximants.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`, or as for `jaxmg.syevd`.
 
     Returns:
-        (n, n), of A's dtype and sharding; NaN where A isn't Hermitian.
+        (n, n), of A's dtype and sharding; NaN where it would take more squarings, and with "her"
+        where A isn't Hermitian.
 
-    Cost and errors are as for `funm`; ``upper_triangular=True`` is a NotImplementedError.
+    Cost: 2 to 6 products of 2 n^3 operations over all ranks and one for each squaring, a
+    factorization of 2 n^3 / 3 and 2 n^3 for the solve with it (N. J. Higham, SIAM J. Matrix Anal.
+    Appl. 26, 2005); a gradient has three times as many, and as many as the result again. Memory:
+    A's nine times. With "her" as for `funm`.
+
+    Raises:
+        ValueError: another ``assume_a``; ``upper_triangular`` with "her".
+        TypeError: ``max_squarings`` is no integer.
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`, or `funm`.
+
+    Examples:
+        >>> propagator = jaxmg.linalg.expm(-1j * t * h, assume_a=None)
+        >>> weights = jaxmg.linalg.expm(-beta * h, assume_a="her")
     """
+    names = ("her", "hermitian", "gen", "general", None)
+    if not isinstance(assume_a, str | None) or assume_a not in names:
+        raise ValueError(
+            f"linalg.expm: assume_a must be one of {', '.join(map(repr, names))}; got {assume_a!r}"
+        )
+    try:
+        squarings = operator.index(max_squarings)
+    except TypeError:
+        raise TypeError(
+            f"linalg.expm: max_squarings must be an integer; got {max_squarings!r}"
+        ) from None
+    if jax_linalg.ASSUMED[assume_a] != "her":
+        return jax_linalg.expm(A, bool(upper_triangular), squarings, mesh, matrix_specs)
     if upper_triangular:
-        raise NotImplementedError(
-            "linalg.expm: upper_triangular=True is of a matrix that isn't Hermitian, as A has to "
-            "be here; use jax.scipy.linalg.expm on one device"
+        raise ValueError(
+            f"linalg.expm: upper_triangular=True is of a matrix that isn't Hermitian, as "
+            f"assume_a={assume_a!r} says that A is"
         )
     return jax_linalg.function(A, jnp.exp, "expm", mesh, matrix_specs)
 

@@ -1,9 +1,9 @@
-"""Orders that GPUs are fast with: a matrix whose rows don't begin at multiples of 16 bytes is
+"""Orders for which GPUs are fast: a matrix whose rows don't begin at multiples of 16 bytes is
 extended to a larger one.
 
 [A 0; 0 I] has the solutions, the inverse and the determinant of A. Products that write to its rows
-are up to a quarter faster (docs/performance.md#orders), and XLA makes the larger matrix in place of
-the copy that it makes of an input that is kept.
+are up to a quarter faster (docs/performance.md#orders). If A isn't donated, the larger matrix takes
+no further memory: XLA would copy A anyway.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ _MULTIPLE = 32
 
 
 def larger_order(routine, layout, backend, a, tile, donate):
-    """The order to work on ``a`` with; None where that is its own."""
+    """Returns the order to extend ``a`` to, or None if it isn't extended."""
     rows, n = a.shape
     whole = rows == n and (layout.ranks == 1 or n % layout.ranks)
     aligned = n * a.dtype.itemsize % _BYTES == 0
@@ -36,8 +36,8 @@ def larger_order(routine, layout, backend, a, tile, donate):
 
 
 def _has_room(routine, layout, dtype, order, tile, donate):
-    """Whether a device has the memory, as far as that is known: for A, the larger matrix and what
-    comes in its place, if it is given back."""
+    """Whether a device has the memory, if that is known: for A, the larger matrix, and the result
+    that is cut from it."""
     if layout.memory is None:
         return True
     if not donate and not routine.returns_matrix:  # A is copied anyway
@@ -50,7 +50,7 @@ def _has_room(routine, layout, dtype, order, tile, donate):
 
 
 def extend(call, arrays):
-    """The call and the arrays with matrices of order ``call.order``."""
+    """Extends the matrices of a call to order ``call.order``. Returns the call and the arrays."""
     n, order, count = arrays[0].shape[1], call.order, call.routine.matrices
     larger = dataclasses.replace(call, order=None, shape=(order, order))
     matrices = [_extend(matrix, order) for matrix in arrays[:count]]
@@ -59,7 +59,7 @@ def extend(call, arrays):
 
 
 def cut(call, arrays, values):
-    """The results for the caller's matrices, of those for the larger ones."""
+    """Cuts the results for the caller's matrices from those for the extended ones."""
     n = arrays[0].shape[1]
     return tuple(
         result.cut(value, n) for result, value in zip(call.routine.results, values, strict=True)
@@ -67,7 +67,7 @@ def cut(call, arrays, values):
 
 
 def _extend(matrix, order):
-    """[A 0; 0 I] of that order. A may have come with rows of zeros below."""
+    """Returns [A 0; 0 I] of that order. A may have padding rows at its end."""
     rows, n = matrix.shape
     larger = jnp.pad(matrix, ((0, order - rows), (0, order - n)))
     row, column = (jax.lax.broadcasted_iota(jnp.int32, larger.shape, d) for d in (0, 1))

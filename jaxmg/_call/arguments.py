@@ -8,13 +8,13 @@ from jaxmg._call import layouts
 
 
 class Arguments(typing.NamedTuple):
-    """The arguments of a call beside its arrays. A tuple: the key of the cache of plans.
+    """The arguments of a call other than its arrays. A tuple, because it is a key of caches.
 
     Attributes:
         caller: the public function, for errors.
         outputs: the names of the results that it returns.
         spec: how the matrix is sharded; None: inferred.
-        options: the routine's own arguments and those that ask for results, as (name, value) pairs.
+        options: the routine's own arguments and those that request results, as (name, value) pairs.
         inside: the `programs.Call` of a call inside a shard_map; None outside of one.
     """
 
@@ -34,7 +34,7 @@ def collect(
     routine, T_A, mesh, matrix_specs, in_specs, pad, backend, donate=False, *, caller="",
     **options,
 ):  # fmt: skip
-    """The `Arguments` of the public function of ``routine``, or of another ``caller``."""
+    """Returns the `Arguments` of the public function of ``routine``, or of another ``caller``."""
     caller = caller or routine.name
     spec = matrix_spec(caller, matrix_specs, in_specs)
     return Arguments(
@@ -43,13 +43,13 @@ def collect(
 
 
 def collect_traced(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
-    """The `Arguments` of its ``_jit_ctx``, where the enclosing jit decides what is donated."""
+    """Returns the `Arguments` of its ``_jit_ctx``, for which the enclosing jit decides donation."""
     arguments = collect(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options)
     return arguments._replace(outputs=routine.traced_outputs)
 
 
 def collect_local(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options):
-    """The `Arguments` of its ``_shardmap_ctx``: its ``_jit_ctx`` outside of a shard_map."""
+    """Returns those of its ``_shardmap_ctx``; outside of a shard_map, of its ``_jit_ctx``."""
     if not layouts.manual_axes():
         return collect_traced(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **options)
     values = {"mesh": mesh, "matrix_specs": matrix_specs, "pad": pad, **options}
@@ -65,7 +65,7 @@ def collect_local(routine, T_A, mesh, matrix_specs, in_specs, pad, backend, **op
 
 
 def local_name(routine):
-    """The function for use inside a shard_map; "" if there is none."""
+    """Returns the name of the function for use inside a shard_map, or "" if there is none."""
     return routine.local_outputs and f"{routine.name}_shardmap_ctx"
 
 

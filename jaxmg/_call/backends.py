@@ -1,11 +1,11 @@
-"""Asks the plugin which solver takes a call, and how much memory that needs."""
+"""Asks the plugin which backend can run a call, and how much memory the call needs."""
 
 import numpy as np
 
 from jaxmg._call import checks, plugins
 
 _ONE_PROCESS = "cusolvermg"
-# A process for each device; never what "auto" takes: docs/performance.md#cusolvermp.
+# Needs one process for each device. "auto" never selects it: docs/performance.md#cusolvermp.
 _PROCESS_EACH = "cusolvermp"
 
 
@@ -13,8 +13,8 @@ def resolve(routine, layout, backend, a, caller=""):
     """Loads the plugin for the layout's platform and resolves ``backend`` for ``a``, (rows, n).
     Errors name the caller.
 
-    "auto" is the first backend for which a device has the memory, as far as that is known; the
-    first of all where none has it.
+    "auto" selects the first backend for which a device has the memory, if that is known; if there
+    is none, the first backend.
     """
     caller = caller or routine
     available = plugins.load(layout.platform).backends(routine)
@@ -41,7 +41,7 @@ def resolve(routine, layout, backend, a, caller=""):
 
 
 def _has_process_each(layout):
-    """Whether no two ranks that work on one matrix are in one process."""
+    """Whether the ranks that share a matrix are all in different processes."""
     if layout.ranks == 1:
         return True
     groups = np.array(layout.processes).reshape(-1, layout.ranks)
@@ -49,8 +49,8 @@ def _has_process_each(layout):
 
 
 def _fits(routine, layout, backend, a):
-    """Whether a device has the memory for what one of them solves alone; yes where it isn't known,
-    and for what all of them share."""
+    """Whether a device has the memory to solve a problem that one device solves alone. True if the
+    memory is unknown, and for problems that all devices share."""
     memory = layout.memory
     sizes = plan(routine, layout, backend, a.dtype, a.shape, 0, vectors=True)
     if memory is None or not sizes["solver"] or not sizes["bytes"]:
@@ -60,8 +60,7 @@ def _fits(routine, layout, backend, a):
 
 
 def lacks_room_for_parts(routine, layout, a, tile, donate):
-    """Whether a device hasn't the memory for what products take by default, as far as that is
-    known."""
+    """Whether a device lacks the memory for the workspace of products by default, if known."""
     memory = layout.memory
     if memory is None or str(a.dtype) not in ("float32", "complex64"):
         return False
@@ -71,7 +70,7 @@ def lacks_room_for_parts(routine, layout, a, tile, donate):
 
 
 def block_bytes(layout, shape, dtype):
-    """Bytes of a rank's rows of a matrix."""
+    """Returns the bytes of a rank's rows of a matrix."""
     m, n = shape
     return -(-m // layout.ranks) * n * np.dtype(dtype).itemsize
 
@@ -79,12 +78,12 @@ def block_bytes(layout, shape, dtype):
 def plan(
     routine, layout, backend, dtype, shape, tile, nrhs=1, vectors=False, products=checks.DEFAULT
 ):
-    """The plugin's plan for a matrix (m, n).
+    """Returns the plugin's plan for a matrix (m, n).
 
     Returns:
-        A dict: "tile", the width that it takes; "overflow_rows", those of a factor's overflow
-        array on a rank; "bytes", a list of the bytes that each rank needs beyond A; "gathered",
-        whether one rank does all the work.
+        A dict: "tile", the tile width; "overflow_rows", the rows of a factor's overflow array on a
+        rank; "bytes", the list of bytes that each rank needs beyond A; "gathered", whether one rank
+        does all the work.
     """
     m, n = shape
     block = -(-m // layout.ranks)

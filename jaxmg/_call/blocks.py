@@ -1,4 +1,4 @@
-"""A matrix (m, n) of the caller's, and the blocks of rows that the native code takes, one a rank.
+"""Converts between the caller's matrix (m, n) and the ranks' blocks of rows for the native code.
 
 `split_rows` and `join_rows` are for global arrays; the others for this device's block, inside a
 shard_map. The ranks are those of a `Layout`, in the order of its ``rows``.
@@ -14,7 +14,7 @@ from jaxmg._call import layouts
 
 
 def split_rows(array, layout, multiple=1):
-    """``array`` padded with rows of zeros until each rank has a multiple of ``multiple``."""
+    """Pads ``array`` with rows of zeros until each rank has a multiple of ``multiple`` rows."""
     extra = -array.shape[0] % (layout.ranks * multiple)
     if extra:
         if layout.explicit:
@@ -24,7 +24,7 @@ def split_rows(array, layout, multiple=1):
 
 
 def join_rows(array, layout, count):
-    """The first ``count`` rows: undoes `split_rows`."""
+    """Returns the first ``count`` rows: undoes `split_rows`."""
     if array.shape[0] == count:
         return array
     if layout.explicit:  # a size that P doesn't divide can't be sharded over explicit axes
@@ -33,26 +33,26 @@ def join_rows(array, layout, count):
 
 
 def replicate(array, layout):
-    """A copy of ``array`` on every rank, as shard_map wants it of explicit axes."""
+    """Replicates ``array``, which shard_map requires for explicit axes."""
     return layouts.constrain(array, layout, P()) if layout.explicit else array
 
 
 def height(shape, square):
-    """The number of rows m of a matrix. Those below the first n of a square matrix are padding by
-    the caller."""
+    """Returns the number of rows m of a matrix. Rows beyond n of a square matrix are the caller's
+    padding, and not counted."""
     return shape[1] if square else shape[0]
 
 
 def matrix_shape(block, layout, square):
-    """(m, n) of the matrix of which ``block`` is this rank's part, without the caller's padding."""
+    """Returns (m, n) of the matrix of which ``block`` is a rank's part, without padding."""
     across = math.prod(layout.mesh.shape[axis] for axis in layout.columns)
     m, n = block.shape[0] * layout.ranks // across, block.shape[1] * across
     return height((m, n), square), n
 
 
 def to_rows(block, layout, m):
-    """This rank's ceil(m / P) rows of a matrix of m rows: without the caller's padding below them,
-    and exchanged for the block of rows and columns that a spec such as P("r", "c") leaves."""
+    """Returns this rank's ceil(m / P) rows of a matrix of m rows. Removes the caller's padding, and
+    gathers columns if a spec such as P("r", "c") shards them."""
     columns = layout.columns
     if columns:
         return jax.lax.all_to_all(block, columns, 0, 1, tiled=True)
@@ -60,13 +60,13 @@ def to_rows(block, layout, m):
 
 
 def rows_of(block, layout, square):
-    """Shape and dtype of `to_rows`."""
+    """Returns shape and dtype of `to_rows`."""
     m, n = matrix_shape(block, layout, square)
     return jax.ShapeDtypeStruct((-(-m // layout.ranks), n), block.dtype)
 
 
 def from_rows(rows, layout, shape):
-    """The rank's block of ``shape``, of `to_rows`: undoes that, with zeros for padding."""
+    """Undoes `to_rows`: returns the rank's block of ``shape``, with zeros as padding."""
     columns = layout.columns
     if columns:
         return jax.lax.all_to_all(rows, columns, 1, 0, tiled=True)
@@ -74,8 +74,8 @@ def from_rows(rows, layout, shape):
 
 
 def to_columns(rows, layout, m, width):
-    """The rank's ceil(n / P) columns of a matrix (m, n), in place of its ``rows``: (m, width) with
-    columns of zeros at the end."""
+    """Exchanges the rank's ``rows`` of a matrix (m, n) for its ceil(n / P) columns: (m, width),
+    with columns of zeros at the end."""
     n = rows.shape[1]
     if layout.rows:
         rows = _pad(rows, -n % layout.ranks, 1)
@@ -84,7 +84,7 @@ def to_columns(rows, layout, m, width):
 
 
 def _pad(array, extra, axis):
-    """``array`` with ``extra`` rows (axis 0) or columns (axis 1) of zeros at its end."""
+    """Appends ``extra`` rows (axis 0) or columns (axis 1) of zeros to ``array``."""
     if not extra:
         return array
     return jnp.pad(array, [(0, extra if axis == dimension else 0) for dimension in (0, 1)])

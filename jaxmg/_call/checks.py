@@ -336,12 +336,18 @@ def precision(routine, name, dtype, backend, *_):
 def general_precision(routine, name, dtype, backend, *_):
     """The same for a general matrix, of which the native code takes no float16 parts."""
     products = precision(routine, name, dtype, backend)
-    if products == PRODUCTS["F16_F16_F32_X3"]:
-        raise ValueError(
-            f"{routine}: precision={plain_precision(name)!r} is for Hermitian matrices, whose "
-            "diagonal scales them; use 'BF16_BF16_F32_X6', which is as accurate, or None"
-        )
+    general_products(routine, "precision", name)
     return products
+
+
+def general_products(routine, argument, name):
+    """Raises where ``argument=name`` asks for products of float16 parts."""
+    if PRODUCTS.get(plain_precision(name)) == PRODUCTS["F16_F16_F32_X3"]:
+        raise ValueError(
+            f"{routine}: {argument}={plain_precision(name)!r} is for Hermitian matrices, whose "
+            "diagonal scales them; use 'BF16_BF16_F32_X6', which is as accurate, or "
+            f"{'None' if argument == 'precision' else repr('auto')}"
+        )
 
 
 def plain_precision(name):

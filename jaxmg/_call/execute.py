@@ -1,7 +1,7 @@
 """Runs a routine on global arrays: resolves the arguments, compiles the program once, runs it.
 
-`run` is the entry; the functions below it stand in the order in which a call passes them. JAX's
-transformations are the business of `_transform`, which calls this.
+`run` is the entry point; the functions below it are in the order in which a call uses them.
+`_transform` handles JAX's transformations, and calls this module.
 """
 
 import dataclasses
@@ -25,23 +25,24 @@ from jaxmg._call.arguments import Arguments, local_name
 
 
 def run(routine, arrays, arguments):
-    """(`programs.Call`, results) of ``routine`` on global arrays, eagerly or in the caller's trace.
+    """Runs ``routine`` on global arrays, eagerly or in the caller's trace.
 
-    The results are those that the arguments ask for: a tuple, or a single one alone.
+    Returns (`programs.Call`, results). The results are those that the arguments request: a tuple,
+    or a single one.
     """
     return _resolve_with_call(arrays, routine, *arguments)
 
 
 @programs.cache_plans
 def _resolve_with_call(arrays, routine, *arguments):
-    """The function of arrays like these that `run` runs."""
+    """Returns the function that `run` runs for arrays like these."""
     call, compiled = resolve(routine, arrays, Arguments(*arguments))
     return lambda *arrays: (call, compiled(*arrays))
 
 
 def resolve(routine, arrays, arguments):
-    """Checks a call on global arrays; its `programs.Call`, and the function of arrays like these
-    that returns the results."""
+    """Checks a call on global arrays. Returns its `programs.Call`, and the function of such arrays
+    that computes the results."""
     tile = check(routine, arrays, arguments)
     layout = resolve_layout(routine, arrays, arguments)
     a, donate, options = arrays[0], arguments.donate, dict(arguments.options)
@@ -64,7 +65,7 @@ def resolve(routine, arrays, arguments):
 
 
 def check(routine, arrays, arguments):
-    """Raises if shapes or dtypes are invalid; the tile width."""
+    """Raises if shapes or dtypes are invalid. Returns the tile width."""
     caller = arguments.caller
     layouts.refuse_manual_axes(caller, local_name(routine))
     checks.operands(caller, routine, arrays, arguments.pad)
@@ -72,14 +73,14 @@ def check(routine, arrays, arguments):
 
 
 def resolve_layout(routine, arrays, arguments):
-    """The layout of the matrices of a call."""
+    """Returns the layout of the matrices of a call."""
     layout = layouts.infer(arguments.caller, arrays, arguments.mesh, arguments.spec)
     checks.padding(arguments.caller, arrays[0].shape[-2:], layout, arguments.pad, routine.square)
     return layout
 
 
 def resolve_attributes(routine, arguments, dtype, backend, layout, check_b=False):
-    """The attributes of the native routine, from the options. Raises if one is invalid."""
+    """Returns the attributes of the native routine, from the options. Raises if one is invalid."""
     options, call = dict(arguments.options), (dtype, backend, layout.platform)
     attributes = {
         option.attribute: option.check(arguments.caller, options[option.name], *call)
@@ -91,8 +92,8 @@ def resolve_attributes(routine, arguments, dtype, backend, layout, check_b=False
 
 
 def fit_precision(routine, attributes, layout, matrix, tile, donate):
-    """The attributes with plain products where the caller left the precision open and a device
-    hasn't the memory for the split components of others."""
+    """Selects plain products if the caller requested no precision and a device lacks the memory for
+    split components. Returns the attributes."""
     if attributes.get("products") != checks.DEFAULT:
         return attributes
     if not backends.lacks_room_for_parts(routine.native, layout, matrix, tile, donate):
@@ -101,7 +102,7 @@ def fit_precision(routine, attributes, layout, matrix, tile, donate):
 
 
 def make_call(routine, layout, a, tile, backend="", attributes=(), specs=()):
-    """The `programs.Call` for a global matrix ``a`` of the caller's, or for one of its shape."""
+    """Returns the `programs.Call` for the caller's global matrix ``a``, or for its shape."""
     call = programs.Call(
         routine.name, _program, layout, a.shape, tile, backend, specs,
         tuple(dict(attributes).items()), routine=routine,
@@ -115,8 +116,8 @@ def make_call(routine, layout, a, tile, backend="", attributes=(), specs=()):
 
 
 def selection(routine, outputs, options):
-    """(function that selects the results to return from all of them, for each result whether it is
-    among these)."""
+    """Returns a function that selects the requested results from all of them, and for each result
+    whether it is requested."""
     index = {result.name: i for i, result in enumerate(routine.results)}
     positions = [index.get(name, 0) for name in requested(routine, outputs, options)]
     wanted = tuple(i in positions for i in range(len(routine.results)))
@@ -124,20 +125,20 @@ def selection(routine, outputs, options):
 
 
 def requested(routine, outputs, options):
-    """Those ``outputs`` that the options ask for."""
+    """Returns the ``outputs`` that the options request."""
     wanted = {result.name: options.get(result.argument, True) for result in routine.results}
     return [name for name in outputs if wanted.get(name, True)]
 
 
 def select_results(routine, arguments, makers):
-    """The results to return, made by ``makers``: name -> function without arguments."""
+    """Makes the requested results by ``makers``: name -> function without arguments."""
     names = requested(routine, arguments.outputs, dict(arguments.options))
     values = [makers[name]() for name in names]
     return values[0] if len(values) == 1 else tuple(values)
 
 
 def _program(call, *arrays):
-    """The program: all results of global arrays. Traced once for each `programs.Call`."""
+    """The program: computes all results of global arrays. Traced once for each `programs.Call`."""
     if call.order is None:
         return _over_ranks(call, *arrays)
     larger, extended = alignment.extend(call, arrays)
@@ -145,8 +146,7 @@ def _program(call, *arrays):
 
 
 def _over_ranks(call, *arrays):
-    """Lays the matrices out by rows, runs `run_on_rank` on every rank, and puts the results
-    together."""
+    """Lays the matrices out by rows, runs `run_on_rank` on all ranks, and assembles the results."""
     layout, routine = call.layout, call.routine
     count, m = routine.matrices, blocks.height(arrays[0].shape, routine.square)
     others = tuple(blocks.replicate(b, layout) for b in arrays[count:])
@@ -171,7 +171,7 @@ def _over_ranks(call, *arrays):
 
 
 def run_on_rank(call, coordinates, *operands):
-    """All results of a rank: of its rows of the matrices and of right-hand sides in columns."""
+    """Computes all results of a rank from its rows of matrices and right-hand sides as columns."""
     routine = call.routine
     if routine.kernel is not None:
         return routine.kernel(call, coordinates, *operands)
@@ -184,11 +184,11 @@ def run_on_rank(call, coordinates, *operands):
     )  # fmt: skip
 
 
-# Inside a shard_map of the caller's, where each rank makes the call with its block.
+# Inside the caller's shard_map, where each rank makes the call with its block.
 
 
 def resolve_local(routine, arrays, arguments):
-    """Checks a call inside a shard_map; the arguments with its `programs.Call`."""
+    """Checks a call inside a shard_map. Returns the arguments with its `programs.Call`."""
     caller, (a, *others) = arguments.caller, arrays
     checks.block(caller, a, checks.ALL)
     tile = checks.tile(caller, arguments.T_A)
@@ -210,7 +210,7 @@ def resolve_local(routine, arrays, arguments):
 
 
 def local_operands(routine, arrays, call):
-    """A rank's rows of the matrices, and right-hand sides in columns."""
+    """Returns a rank's rows of the matrices, and right-hand sides as columns."""
     count = routine.matrices
     m, _ = blocks.matrix_shape(arrays[0], call.layout, routine.square)
     rows = [blocks.to_rows(matrix, call.layout, m) for matrix in arrays[:count]]
@@ -218,7 +218,7 @@ def local_operands(routine, arrays, call):
 
 
 def local_results(routine, arrays, arguments, values):
-    """The results that this rank returns, of all that the native code has computed."""
+    """Returns this rank's results, given all results of the native code."""
     layout = arguments.inside.layout
     select, wanted = selection(routine, arguments.outputs, dict(arguments.options))
     return select([
@@ -228,13 +228,13 @@ def local_results(routine, arrays, arguments, values):
 
 
 def local_empty(routine, arrays, arguments):
-    """The results for a matrix without rows."""
+    """Returns the results for a matrix without rows."""
     select, _ = selection(routine, arguments.outputs, dict(arguments.options))
     return select([result.empty(*arrays, local=True) for result in routine.results])
 
 
 def with_attributes(routine, arguments, dtype):
-    """The `programs.Call` of a call inside a shard_map, with the attributes of other arguments."""
+    """Returns the `programs.Call` inside a shard_map with the attributes of other arguments."""
     call = arguments.inside
     attributes = resolve_attributes(routine, arguments, dtype, call.backend, call.layout)
     return dataclasses.replace(call, routine=routine, attributes=tuple(attributes.items()))

@@ -1,4 +1,4 @@
-"""The call of native code: `call` on one rank inside a shard_map, `over_ranks` on all of a mesh."""
+"""Calls native code: `call` on one rank inside a shard_map, `over_ranks` on all ranks of a mesh."""
 
 import collections.abc
 import functools
@@ -16,19 +16,18 @@ from jaxmg._call import layouts, local_layouts
 def call(
     target, layout, tile, backend, operands, results, *, in_place=1, differing=1, **attributes
 ):  # fmt: skip
-    """The native routine on this rank's block, inside a shard_map.
+    """Calls the native routine on this rank's block, inside a shard_map.
 
     Args:
         target: FFI target name.
-        layout: says how many ranks there are.
+        layout: determines the number of ranks.
         operands: arrays; the first is this device's coordinates, [rank, group of replicas],
             the second the block.
         results: shape and dtype of each result, as ShapeDtypeStructs.
-        in_place: how many of the results overwrite the operands after the coordinates, the first
-            ones.
-        differing: of how many of the results, the first ones, each rank has its own.
-        **attributes: integers and booleans that the routine takes beside the common ones; the
-            handler refuses any other, and a call without them.
+        in_place: the number of leading results that overwrite the operands after the coordinates.
+        differing: the number of leading results that differ between ranks.
+        **attributes: the routine's own attributes, integers and booleans. The handler refuses
+            unknown and missing ones.
     """
     coordinates, *operands = operands
     aliases = {i + 1: i for i in range(in_place)}
@@ -43,8 +42,8 @@ def call(
     values = function(
         coordinates.reshape(2), *operands, backend=backend, processes=processes, **numbers
     )
-    # Newer JAX takes the results for the same on all devices: say what they vary over. Along an
-    # axis of one device nothing varies, whatever the caller's specs name.
+    # Newer JAX assumes that results are equal on all devices, so declare the axes over which they
+    # vary. Along an axis of one device nothing varies, whatever the caller's specs name.
     varying = frozenset().union(*map(_compat.varying_axes, operands))
     shared = local_layouts.shared_axes(layout, *operands)
     return tuple(
@@ -53,13 +52,13 @@ def call(
 
 
 def over_ranks(layout, function, in_specs, out_specs) -> collections.abc.Callable[..., typing.Any]:
-    """``function`` of a device's rank coordinates and blocks, mapped over the ranks; results with
-    spec P() are the same on all of them.
+    """Maps ``function`` of a device's rank coordinates and blocks over the ranks. Results with spec
+    P() are equal on all of them.
 
-    The coordinates are data, since an axis has no index where the mesh isn't the context's.
+    The coordinates are data, because axes have no index if the mesh isn't the context's.
     """
     if layout.explicit and _compat.mapped_axes():
-        # A shard_map can't be over the axes of a batch.
+        # A shard_map can't map over the axes of a batch.
         function = over_ranks(layout.automatic, function, in_specs, out_specs)
         return functools.partial(layouts.automatically, layout.mesh, function, out_specs)
     everywhere = P(layout.mesh.axis_names)

@@ -10,15 +10,15 @@ from jaxmg._call import blocks, checks, ffi, layouts, programs
 from jaxmg._factors import scaling
 from jaxmg._transform import products
 
-# Elements that are multiplied at a time where that takes memory.
+# The number of elements that are multiplied at a time if products need memory.
 _PIECE = 2**14
 
 
 def nan_unless_hermitian(a, layout):
-    """``a`` (n, n), or NaN, as its derivative, where it isn't Hermitian."""
+    """Returns ``a`` (n, n) if it is Hermitian, else NaN, with NaN as its derivative."""
     if not a.size:
         return a
-    # Of a batch, explicit axes have to shard all operands of a selection alike.
+    # In a batch, explicit axes must shard all operands of a selection alike.
     hermitian = jnp.broadcast_to(is_hermitian(a, layout), a.shape)
     hermitian = layouts.constrain_like(hermitian, a)
     # A constant NaN would have the derivative 0.
@@ -28,9 +28,9 @@ def nan_unless_hermitian(a, layout):
 def is_hermitian(a, layout):
     """Whether ``a`` (n, n), n > 0, differs from its adjoint by no more than rounding, a scalar.
 
-    Compared are the products of both with one vector, which is a pass over the rows that each rank
-    has; to compare the entries would be an exchange of all with all. Differences below 10 n eps
-    times the largest entry are rounding, and lie below the backward error of what follows.
+    Compares the products of both with one vector, in one pass over each rank's rows; a comparison
+    of entries would need an exchange of all ranks with all. Differences below 10 n eps times the
+    largest entry count as rounding, because they are below the solver's backward error.
     """
     layout = layout.by_rows
     rows = blocks.split_rows(jax.lax.stop_gradient(a), layout)
@@ -59,11 +59,10 @@ def has_positive_diagonal(a, layout):
 
 
 def check(caller, name, a, arrays, arguments, triangle="upper"):
-    """``a`` (n, n) where it is Hermitian. Else raises; NaN where that depends on values which a
-    trace doesn't know.
+    """Returns ``a`` (n, n) if it is Hermitian, else raises. In a trace, returns NaN instead.
 
     Args:
-        arrays: those of the call, which say where ``a`` is.
+        arrays: the arrays of the call, from which the placement of ``a`` is inferred.
     """
     mesh, spec = arguments.mesh, arguments.spec
     if a.ndim != 2 or a.shape[0] != a.shape[1]:
@@ -116,7 +115,7 @@ def _is_hermitian(rank, rows, layout):
     dtype = jnp.finfo(rows.dtype).dtype
     largest = scaling.largest(rows)
     exponent = jax.lax.pmax(scaling.exponents(largest), layout.rows)
-    # Products with the probe are near 1, so that none is beyond the range.
+    # Products with the probe are near 1, so that none overflows or underflows.
     limit = scaling.lowest_exponent(dtype) - jnp.finfo(dtype).nmant - 1
     shift = jnp.clip(-exponent, -limit, limit)
     probe = _probe(count * layout.ranks, dtype) * scaling.power(shift, dtype)
@@ -128,7 +127,7 @@ def _is_hermitian(rank, rows, layout):
         return products.dot(rows, probe, 1, 0), products.dot(own, rows, 0, 0)
 
     def row_products_of_small(rows, own):
-        """For XLA's CPU code, which takes denormals for 0; by pieces, without a second matrix."""
+        """For XLA's CPU code, which flushes denormals to 0. In pieces, without a second matrix."""
         height = min(max(_PIECE // n, 1), count)
 
         def piece(i, sums):
@@ -136,7 +135,7 @@ def _is_hermitian(rank, rows, layout):
             part, weights = (
                 jax.lax.dynamic_slice_in_dim(array, start, height) for array in (rows, own)
             )
-            # The last piece begins in the one before.
+            # The last piece overlaps the previous one.
             fresh = start + jnp.arange(height) >= i * height
             weights = jnp.where(fresh, weights, 0)
             part = scaling.times_power(part, jnp.int32(_raise(dtype)))
@@ -154,7 +153,7 @@ def _is_hermitian(rank, rows, layout):
         along, across = row_products(rows, own)
     across = jnp.pad(across, (0, count * layout.ranks - n))
     across = products.reduce_scatter(across, layout).conj()
-    # Rows of padding are zeros, and so are the columns that there aren't.
+    # Padding rows are zeros, and so are absent columns.
     apart, largest = (
         jax.lax.pmax(jnp.max(values), layout.rows)
         for values in (jnp.abs(along - across), scaling.times_power(largest, shift))
@@ -163,13 +162,13 @@ def _is_hermitian(rank, rows, layout):
 
 
 def _raise(dtype):
-    """The exponent of the power of 2 that makes all entries of a matrix normal, if its denormal
-    entries count. Beside entries so large denormals are rounding."""
+    """Returns the exponent of a power of 2 that makes all entries normal, if denormal entries
+    matter. Beside large entries they are rounding."""
     return 2 * jnp.finfo(dtype).nmant
 
 
 def _probe(count, dtype):
-    """Numbers of both signs and of no pattern, for differences not to cancel: D. E. Knuth's
+    """Returns pseudorandom numbers of both signs, so that differences don't cancel: D. E. Knuth's
     multiplicative hashing ("The Art of Computer Programming", volume 3, section 6.4)."""
     hashed = jax.lax.iota(jnp.uint32, count) * jnp.uint32(2654435769)
     fraction = (hashed >> 9).astype(dtype) / 2**23

@@ -15,7 +15,7 @@ from jaxmg import _compat
 from jaxmg._call import checks, layouts
 from jaxmg._call.arguments import collect
 from jaxmg._factors import condition, lu_operations, packed_lu, pickling, transposed
-from jaxmg._transform import at_once, dispatch
+from jaxmg._transform import at_once, derivatives, dispatch, hermitian
 from jaxmg._types import AnyArray, MatrixLike, MeshLike, Norm, PrecisionLike, Specs, Trans
 
 
@@ -94,25 +94,24 @@ class LUFactor(pickling.Pickled):
 
         Returns:
             An `LUFactor`. Its ``status`` is 0, or the first row (from 1) whose diagonal entry is 0,
-            or -1 where ``lu`` has NaN or infinity. It has no derivative.
+            or -1 where ``lu`` has NaN or infinity. Its derivatives are by ``lu``.
 
         Raises:
             TypeError, ValueError, NotImplementedError, RuntimeError: as `gesv`; pivots that aren't
                 integers, or of another shape.
         """
         routine = packed_lu.FROM_PACKED
-        checks.matrix(routine.name, "lu", lu, pad, ("vmap",))
+        checks.matrix(routine.name, "lu", lu, pad, checks.ALL)
         products = checks.general_precision(routine.name, precision, lu.dtype, "native")
         pivots = packed_lu.check_pivots(routine.name, pivots, lu.shape[1])
         arguments = collect(routine, T_A, mesh, matrix_specs, in_specs, pad, "native", donate)
-        factor = dispatch.call(routine, (lu,), arguments, packed_lu.rule, pack=_pack_without)
+        factor = dispatch.call(routine, (lu,), arguments, _rule_of_packed, pack=_pack_without)
         if layouts.traced((pivots, factor.status)):
             pivots = layouts.constrain_like(pivots, factor.status)
         else:
             pivots = jax.device_put(pivots, factor.status.sharding)
         return dataclasses.replace(
-            factor,
-            pivots=pivots,
+            packed_lu.with_pivots(factor, pivots),
             _sign=factor._sign * at_once.parity(pivots).astype(lu.dtype),
             precision=checks.precision_of(products),
         )
@@ -260,6 +259,11 @@ class LUFactor(pickling.Pickled):
         factor, arrays = parts("LUFactor.inv", self)
         return factor.invert(*arrays)
 
+    def _divide_rows(self, b):
+        """B A^-1 of a matrix B by rows, as `hermitian` has them."""
+        factor, arrays = parts("LUFactor", self)
+        return factor.divide_rows(*arrays, b)
+
     def __repr__(self) -> str:
         dtype = getattr(self.tiles, "dtype", None)
         return (
@@ -283,6 +287,23 @@ def _pack_without(call, values):
     """The same of results without pivots, and with the sign of U's diagonal."""
     tiles, overflow, log_det, sign, status = values
     return pack(call, (tiles, overflow, None, log_det, sign, status))
+
+
+def _rule_of_packed(arguments):
+    """JVP rule: the factor's tangent is that of A P^T, until it has its pivots."""
+
+    def derivative(primals, tangents):
+        factor = dispatch.transform(
+            packed_lu.FROM_PACKED, primals, arguments, _rule_of_packed, _pack_without
+        )
+        moved = tangents[0]
+        if factor.n:
+            lu, moved = (hermitian.rows(factor.layout, x) for x in (primals[0], tangents[0]))
+            moved = lu_operations.product_tangent(factor.layout, lu, moved)
+        moved = layouts.constrain_like(moved, factor.tiles)
+        return factor, dataclasses.replace(derivatives.still(factor), tiles=moved)
+
+    return derivative
 
 
 def parts(routine, factor):

@@ -74,6 +74,10 @@ class LU(operations.Factor):
             self.check(APPLY, *arrays)
         return _Apply(self, operation)(*arrays)
 
+    def divide_rows(self, *arrays):
+        """B A^-1 of the last array, a matrix by rows."""
+        return _SolveRows(self, SOLVE)(*arrays)
+
     def invert(self, *arrays):
         """The inverse of A."""
         run = functools.partial(self.run, INVERT, products=self.products)
@@ -116,7 +120,7 @@ class LU(operations.Factor):
     def _slogdet_rule(self, primals, tangents):
         """d log(det(A)) = trace(dA A^-1), of which the imaginary part turns the sign."""
         *factor, sign, log_det = primals
-        trace = hermitian.general_trace(self.layout, _SolveRows(self, SOLVE)(*factor, tangents[0]))
+        trace = hermitian.general_trace(self.layout, self.divide_rows(*factor, tangents[0]))
         values = self.slogdet(sign, log_det, *factor)
         turned = 1j * trace.imag * values[0] if jnp.iscomplexobj(sign) else jnp.zeros_like(sign)
 
@@ -137,6 +141,14 @@ def packed_tangent(layout, lu, pivots, a_dot):
     # `above` has a unit diagonal, by which it gives G itself too.
     moved = hermitian.times(layout, above, upper) - upper
     return hermitian.times(layout, lower, below) + moved
+
+
+def product_tangent(layout, lu, lu_dot):
+    """The tangent of F G, of ``lu`` that has both in one matrix, and its tangent; all by rows."""
+    lower, upper = hermitian.triangles(layout, lu)
+    below, above = hermitian.triangles(layout, lu_dot)
+    moved = hermitian.times(layout, lower, above) - lower  # `above` has a unit diagonal
+    return hermitian.times(layout, below, upper) + moved
 
 
 def _reduced(layout, lu, pivots, a_dot):

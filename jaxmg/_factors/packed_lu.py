@@ -1,10 +1,14 @@
 """Makes a kept LU factor of L and U: the record, and what a rank does."""
 
+import dataclasses
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmg._call import checks, ffi, record, results
+from jaxmg._call import checks, ffi, layouts, record, results
 from jaxmg._factors import refinement
+from jaxmg._transform import derivatives, hermitian
 
 
 def _from_packed(call, coordinates, lu):
@@ -82,14 +86,16 @@ def check_pivots(routine, pivots, n):
     return jnp.asarray(pivots, jnp.int32)
 
 
-def rule(arguments):
-    """JVP rule: there is none."""
+def with_pivots(factor, pivots):
+    """A factor without pivots with these, by which its tangent, of A P^T, becomes that of A."""
 
-    def derivative(primals, tangents):
-        raise NotImplementedError(
-            f"{FROM_PACKED.name}: lu is being differentiated (jax.grad, jvp, linearize, ...), "
-            "which isn't supported here: differentiate jaxmg.lu_factor, or keep the derivative out "
-            "with jax.lax.stop_gradient"
-        )
+    def rule(primals, tangents):
+        tiles, pivots = primals
+        if tangents[0] is None:
+            return tiles, jnp.zeros_like(tiles)
+        order = jax.lax.linalg.lu_pivots_to_permutation(pivots, tiles.shape[1])
+        moved = hermitian.permuted_columns(factor.layout, tangents[0], jnp.argsort(order))
+        return tiles, layouts.constrain_like(moved, tiles)
 
-    return derivative
+    tiles = derivatives.differentiable(lambda tiles, _: tiles, rule, factor.tiles, pivots)
+    return dataclasses.replace(factor, tiles=tiles, pivots=pivots)

@@ -1,6 +1,7 @@
 """Solving from a Cholesky factor in lower precision: what each rank does."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +84,14 @@ def check(routine, name, dtype, backend, platform):
     return name
 
 
+def check_general(routine, name, dtype, backend, platform):
+    """The same for a general matrix, of which the native code takes no float16 parts."""
+    name = check(routine, name, dtype, backend, platform)
+    if name is not None:
+        checks.general_products(routine, "refine", name)
+    return name
+
+
 OPTION = record.Option("refine", "refine", check)
 
 
@@ -105,6 +114,11 @@ def check_options(routine, refine, backend, *, precision=None, **refused):
                 "lower precision has it with the accuracy of that; leave refine out"
             )
     return "native" if backend == "auto" else backend
+
+
+def products_of(refine):
+    """The precision of the products of a factorization (checks.PRODUCTS)."""
+    return _PRECISIONS[refine].products
 
 
 def lower_dtype(dtype):
@@ -134,7 +148,7 @@ def plan(layout, dtype, n, tile, refine):
     """The plugin's plan of the factorization in lower precision."""
     return backends.plan(
         "potrf", layout, "native", lower_dtype(dtype), (n, n), tile,
-        products=_PRECISIONS[refine].products,
+        products=products_of(refine),
     )  # fmt: skip
 
 
@@ -230,12 +244,12 @@ def solve(call, coordinates, a, lower, b):
     factored = lower.status[0] == 0
 
     def multiply(v, parts=1):
-        return s * _native_like("jaxmg_hemm", call.layout, 0, (coordinates, a, s * v), parts=parts)
+        return s * native_like("jaxmg_hemm", call.layout, 0, (coordinates, a, s * v), parts=parts)
 
     def precondition(r):
-        largest = _power_of_two(jnp.max(jnp.abs(r), axis=0))
+        largest = power_of_two(jnp.max(jnp.abs(r), axis=0))
         rounded = (r / largest).astype(lower.tiles.dtype)
-        z = _native_like(
+        z = native_like(
             "jaxmg_factor_apply", call.layout, lower.tile,
             (coordinates, lower.tiles, lower.overflow, rounded),
             operation=cholesky_operations.SOLVE,
@@ -252,19 +266,43 @@ def solve(call, coordinates, a, lower, b):
     scaled = scaling.times_power(jnp.where(factored, b, 0), scale - columns)
     solution = pcg.refine(multiply, residual, precondition, scaled, lower.size[0])
     x = scaling.times_power(solution.x, scale + columns)
-    numbers = (jax.ShapeDtypeStruct((1,), jnp.finfo(a.dtype).dtype),)
-    return or_plain("potrs", call, coordinates, a, b, numbers, factored, solution._replace(x=x))
+    solution = solution._replace(x=x)
+    return or_plain(call, a, b, factored, solution, functools.partial(_plain, call, coordinates))
 
 
-def or_plain(native, call, coordinates, a, b, numbers, factored, solution):
-    """The refined solution, or, where it isn't good, that of a routine in A's own precision: (a, x,
-    status, iterations).
+def _plain(call, coordinates, a, b):
+    """(A's memory, x, status) of a factorization in A's own precision."""
+    number = jax.ShapeDtypeStruct((1,), jnp.finfo(a.dtype).dtype)
+    a, x, _, status = plain_solve("potrs", call, coordinates, a, b, number)
+    return a, x, status
+
+
+def plain_solve(native, call, coordinates, a, b, *numbers):
+    """All results of a native routine that solves in A's own precision.
 
     Args:
-        native: the name of that routine, whose results are A's memory, x, what is in ``numbers``,
-            shapes and dtypes, and the status.
+        numbers: shapes and dtypes of those between x and the status.
+    """
+    return ffi.call(
+        f"jaxmg_{native}", call.layout, call.tile, "native", (coordinates, a, b),
+        (
+            jax.ShapeDtypeStruct(a.shape, a.dtype),
+            jax.ShapeDtypeStruct(b.shape, b.dtype),
+            *numbers,
+            jax.ShapeDtypeStruct((1,), jnp.int32),
+        ),
+        n=a.shape[1], products=checks.DEFAULT, check_b=False,
+    )  # fmt: skip
+
+
+def or_plain(call, a, b, factored, solution, plain):
+    """The refined solution, or the plain one where it isn't good: (a, x, status, iterations).
+
+    Args:
         factored: whether the factorization in lower precision has succeeded.
         solution: `correction.Refined`.
+        plain: function of (a, b) that solves in A's own precision, in A's memory, and gives that, x
+            and the status.
     """
     good = factored & solution.accepted
 
@@ -275,24 +313,14 @@ def or_plain(native, call, coordinates, a, b, numbers, factored, solution):
         if not call.in_place:
             # Work is done on a copy. Made here, not by XLA before, it lies where the factor was.
             a = jnp.where(good, 0, a)
-        a, x, *_, status = ffi.call(
-            f"jaxmg_{native}", call.layout, call.tile, "native", (coordinates, a, b),
-            (
-                jax.ShapeDtypeStruct(a.shape, a.dtype),
-                jax.ShapeDtypeStruct(b.shape, b.dtype),
-                *numbers,
-                jax.ShapeDtypeStruct((1,), jnp.int32),
-            ),
-            n=a.shape[1], products=checks.DEFAULT, check_b=False,
-        )  # fmt: skip
-        return a, x, status
+        return plain(a, b)
 
     a, x, status = jax.lax.cond(good, keep, factor_again, a, b, solution.x, good)
     failed = jnp.where(factored, NOT_CONVERGED, NOT_FACTORED)
     return a, x, status, jnp.where(good, solution.steps, failed).astype(jnp.int32)[None]
 
 
-def _native_like(target, layout, tile, operands, **attributes):
+def native_like(target, layout, tile, operands, **attributes):
     """The result of a native routine that is like its last operand, the same on all ranks."""
     last = operands[-1]
     return ffi.call(
@@ -321,7 +349,7 @@ def after(coordinates, *arrays):
     return coordinates + sum(value.astype(coordinates.dtype) for value in never)
 
 
-def _power_of_two(values):
+def power_of_two(values):
     """2^e with values / 2^e in [1, 2); 1 where there is none: of zero, NaN, infinity."""
     kind = jnp.finfo(values.dtype)
     whole = np.array(np.inf, values.dtype).view(f"uint{kind.bits}")  # all ones in the exponent

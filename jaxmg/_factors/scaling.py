@@ -68,10 +68,10 @@ def magnitude(x):
     return format_.bits(x) & ~format_.sign
 
 
-def largest(x):
+def largest(x, axis=None):
     """The largest magnitude, of complex numbers that of a part; NaN where there is one."""
     dtype = jnp.finfo(x.dtype).dtype
-    return _Format(dtype).number(jnp.max(magnitude(x), initial=0))
+    return _Format(dtype).number(jnp.max(magnitude(x), axis=axis, initial=0))
 
 
 def _is_complex(x):

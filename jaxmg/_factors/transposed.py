@@ -17,18 +17,24 @@ def apply(routine, matrix, parts, factor, b, operations, trans):
         operations: the operations for "N" and "C". That with the transpose is made of the latter.
         trans: which of them: 0 or "N", 1 or "T", 2 or "C".
     """
-    how = name(trans)
-    if how is None:
-        raise ValueError(
-            f"{routine}: trans must be 0 or 'N' ({matrix}), 1 or 'T' (its transpose), or 2 or 'C' "
-            f"(its conjugate transpose); got {trans!r}"
-        )
+    how = checked(routine, matrix, trans)
     if how == "T" and jnp.issubdtype(factor.dtype, jnp.complexfloating):
         checks.array(routine, "b", b, checks.ALL)  # M^T b = conj(M^H conj(b))
         x = apply(routine, matrix, parts, factor, jnp.conj(b), operations, "C")
         return jnp.conj(x)
     static, arrays = parts(routine, factor)
     return static.apply(operations["C" if how == "T" else how], *arrays, b)
+
+
+def checked(routine, matrix, trans):
+    """The `name` of ``trans``; raises if there is none."""
+    how = name(trans)
+    if how is None:
+        raise ValueError(
+            f"{routine}: trans must be 0 or 'N' ({matrix}), 1 or 'T' (its transpose), or 2 or 'C' "
+            f"(its conjugate transpose); got {trans!r}"
+        )
+    return how
 
 
 def name(trans):

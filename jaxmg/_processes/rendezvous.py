@@ -1,10 +1,10 @@
 """Meshes with devices of several processes: which process has which rank, and how they find each
 other.
 
-Native code of different processes talks over sockets of its own. Where each process listens it
-tells the others through the key-value store of ``jax.distributed``, the first time that it comes to
-a mesh that it shares with them. Anyone who reaches JAX's coordinator can read the store, so a
-process joins the job by a secret beside it, if there is one (`_secret`).
+Native code of different processes communicates over its own sockets. In its first call on a shared
+mesh, each process publishes its address in the key-value store of ``jax.distributed``. Anyone who
+reaches JAX's coordinator can read the store, so processes also prove that they know a secret that
+isn't in it, if there is one (`_secret`).
 """
 
 import hashlib
@@ -27,9 +27,9 @@ _lock = threading.Lock()
 _jobs: dict[str, "_Job"] = {}  # by platform
 _SHORTEST_SECRET = 16  # characters
 
-# What ``python -m jaxmg.launch`` has told this process, and those that it started beside it.
-# child.py sets it when this module is imported: the environment would pass it on to whatever a
-# script starts, and to logs.
+# The secret from ``python -m jaxmg.launch``, the same in all of its processes. child.py sets it
+# when this module is imported. It isn't in the environment, which a script's subprocesses inherit
+# and logs may show.
 launcher_secret = b""
 
 

@@ -16,6 +16,7 @@ from jaxmg._factors import packed_lu as kept_lu
 from jaxmg._factors.lu_factor import LUFactor
 from jaxmg._routines import (
     cho_factor,
+    exponential,
     gesv,
     getri,
     lu_factor,
@@ -61,6 +62,10 @@ def cond(x, p, mesh, spec):
             f"linalg.cond: an empty matrix has no condition number; x has shape {tuple(x.shape)}"
         )
     return run((x,), "cond", condition_number, ("small",), mesh, spec, p)
+
+
+def expm(a, upper, squarings, mesh, spec):
+    return run((a,), "expm", exponential_of, ("matrix",), mesh, spec, upper, squarings)
 
 
 def lu_factor_of(a, mesh, spec):
@@ -505,6 +510,12 @@ def _estimate_condition(call, a):
     (p,) = call.attributes
     factor = lu_factor.lu_factor(a, **_where(call))
     return jnp.linalg.norm(a, p) * condition.inverse_norm(factor, p)
+
+
+@_program
+def exponential_of(call, a):
+    upper, squarings = call.attributes
+    return (exponential.exponential(jnp.triu(a) if upper else a, call.layout, squarings),)
 
 
 @_program

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import SupportsIndex
+from typing import Literal, SupportsIndex, overload
 
 from jaxmg import _compat
 from jaxmg._call import record, results
 from jaxmg._call.arguments import collect
 from jaxmg._factors import lu_factor as kept
-from jaxmg._factors import making, operations
+from jaxmg._factors import making, operations, refined_lu_factor
 from jaxmg._transform import at_once
-from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs
+from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Refine, Specs
 
 GETRF = record.Routine(
     name="lu_factor",
@@ -33,6 +33,22 @@ GETRF = record.Routine(
 )
 
 
+@overload
+def lu_factor(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, precision: PrecisionLike | None = None, refine: None = None,
+) -> kept.LUFactor: ...  # fmt: skip
+
+
+@overload
+def lu_factor(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, pad: bool = True, *, in_specs: Specs | None = None,
+    donate: bool = False, precision: Literal["highest"] | None = None, refine: Refine,
+) -> refined_lu_factor.RefinedLUFactor: ...  # fmt: skip
+
+
 @_compat.api_boundary
 def lu_factor(
     a: MatrixLike,
@@ -44,7 +60,8 @@ def lu_factor(
     in_specs: Specs | None = None,
     donate: bool = False,
     precision: PrecisionLike | None = None,
-) -> kept.LUFactor:
+    refine: Refine | None = None,
+) -> kept.LUFactor | refined_lu_factor.RefinedLUFactor:
     """The LU factorization of any square matrix, to be kept and used again.
 
     `gesv` is faster for right-hand sides that are there at once, and needs no second matrix; it has
@@ -62,9 +79,12 @@ def lu_factor(
         donate: the factor takes a's own buffer, and ``a`` is deleted; ignored under an outer
             ``jit``, whose own ``donate_argnums`` decides.
         precision: as for `gesv`, of the factorization and of `inv`.
+        refine: as for `gesv`: the factor is one in lower precision, and is kept with ``a``, for
+            solutions that are refined on it. The result is a `RefinedLUFactor`, which solves and
+            has nothing else; ``donate`` doesn't save memory then.
 
     Returns:
-        An `LUFactor`. Its ``status`` is that of `gesv`.
+        An `LUFactor`, or with ``refine`` a `RefinedLUFactor`. Its ``status`` is that of `gesv`.
 
     Cost: 2 n^3 / 3 multiplications and additions over all ranks (four times as many when complex).
     Memory: the factor, which is as large as ``a``, and a few panels of n x T_A per rank.
@@ -78,6 +98,10 @@ def lu_factor(
         >>> x, y = factor.solve(b), factor.solve(c, trans=1)
         >>> sign, logdet = factor.slogdet()
     """
+    if refine is not None:
+        return refined_lu_factor.lu_factor(
+            a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine
+        )
     arguments = collect(
         GETRF, T_A, mesh, matrix_specs, in_specs, pad, "native", donate, precision=precision
     )

@@ -8,15 +8,16 @@ from jax import Array
 
 from jaxmg import _compat
 from jaxmg._factors import lu_factor as kept
+from jaxmg._factors import refined_lu_factor
 from jaxmg._routines import gesv
 from jaxmg._types import MatrixLike, MeshLike, Specs, Trans
 
 
 @overload
 def lu_solve(
-    a: kept.LUFactor, b: MatrixLike, T_A: None = None, mesh: None = None,
-    matrix_specs: None = None, *, in_specs: None = None, return_status: Literal[False] = False,
-    pad: bool = True, donate: bool = False, trans: Trans = 0,
+    a: kept.LUFactor | refined_lu_factor.RefinedLUFactor, b: MatrixLike, T_A: None = None,
+    mesh: None = None, matrix_specs: None = None, *, in_specs: None = None,
+    return_status: Literal[False] = False, pad: bool = True, donate: bool = False, trans: Trans = 0,
 ) -> Array: ...  # fmt: skip
 
 
@@ -49,7 +50,7 @@ def lu_solve(
 
 @_compat.api_boundary
 def lu_solve(
-    a: kept.LUFactor | MatrixLike,
+    a: kept.LUFactor | refined_lu_factor.RefinedLUFactor | MatrixLike,
     b: MatrixLike,
     T_A: SupportsIndex | None = None,
     mesh: MeshLike | None = None,
@@ -67,7 +68,7 @@ def lu_solve(
     ``donate`` is True unless one says otherwise; here it is False.
 
     Args:
-        a: an `LUFactor` of order n, or (n, n) as for `gesv`.
+        a: an `LUFactor` or a `RefinedLUFactor` of order n, or (n, n) as for `gesv`.
         b: (n,) or (n, nrhs), of a's dtype; a JAX or NumPy array. Every device holds all of it
             during the solve.
         T_A, mesh, matrix_specs, in_specs, return_status, pad, donate: of a matrix, as for `gesv`.
@@ -90,7 +91,7 @@ def lu_solve(
         >>> for b in measurements:
         ...     x = jaxmg.lu_solve(factor, b)
     """
-    if isinstance(a, kept.LUFactor):
+    if isinstance(a, kept.LUFactor | refined_lu_factor.RefinedLUFactor):
         values = {"T_A": T_A, "mesh": mesh, "matrix_specs": matrix_specs, "in_specs": in_specs}
         given = [name for name, value in values.items() if value is not None]
         if given or return_status or donate:

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxmg._call import ffi, record, results
+from jaxmg._call import blocks, ffi, layouts, record, results
 from jaxmg._call.arguments import Arguments
 from jaxmg._factors import lu_operations, refinement
 from jaxmg._transform import derivatives, dispatch, hermitian, products
@@ -63,15 +63,30 @@ def _packed(a, layout):
 
 
 def _rule(layout, primals, tangents):
-    """JVP rule: with P A = L U, A^H P^T = U^H L^H is what `lu_operations` differentiates."""
+    """JVP rule: with P A = L U, A^H P^T = U^H L^H is what `lu_operations` differentiates. Where A
+    isn't square, L or U is extended by the identity, and dA by zeros, as in JAX's own rule."""
     (a,), (a_dot,) = primals, tangents
-    if a.shape[0] != a.shape[1]:
-        raise NotImplementedError(
-            f"linalg.lu: a has shape {tuple(a.shape)} and is being differentiated (jax.grad, jvp, "
-            "linearize, ...): there is a derivative for square matrices alone"
-        )
     lu, pivots = packed(a, layout)
-    lu_rows, a_dot = (hermitian.adjoint(layout, hermitian.rows(layout, x)) for x in (lu, a_dot))
+    if not a.size:
+        return (lu, pivots), (jnp.zeros_like(lu), derivatives.still(pivots))
+    lu_rows, a_dot = (_adjoint_of_square(layout, x) for x in (lu, a_dot))
+    row, column = (jax.lax.broadcasted_iota(jnp.int32, lu_rows.shape, i) for i in (0, 1))
+    lu_rows += ((row == column) & (row >= min(a.shape))).astype(a.dtype)
     tangent = lu_operations.packed_tangent(layout, lu_rows, pivots, a_dot)
-    tangent = hermitian.laid_out_like(layout, hermitian.adjoint(layout, tangent), lu)
+    m, n = a.shape
+    if m < n:
+        tangent = blocks.join_rows(tangent[:, :m], layout, n)
+        tangent = layouts.constrain_like(products.transposed(tangent.conj(), layout), lu)
+    else:
+        tangent = hermitian.adjoint(layout, tangent)[:, :n]
+        tangent = hermitian.laid_out_like(layout, tangent, lu)
     return (lu, pivots), (tangent, derivatives.still(pivots))
+
+
+def _adjoint_of_square(layout, x):
+    """The adjoint, by rows, of x (m, n) with rows or columns of zeros until it is square."""
+    m, n = x.shape
+    if m < n:
+        x = products.transposed(x.conj(), layout)
+    rows = jnp.pad(blocks.split_rows(x, layout), ((0, 0), (0, abs(m - n))))
+    return rows if m < n else hermitian.adjoint(layout, rows)

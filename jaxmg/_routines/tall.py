@@ -70,9 +70,8 @@ class _Factor(batching.Batchable):
         return self.layout.row_spec if self.with_q else None, P(), P() if self.with_b else None
 
     def on_rank(self, coordinates, rows, *others):
-        others = list(others)
-        b = others.pop(0) if self.with_b else None
-        below = others.pop() if self.with_below else None
+        b = others[0] if self.with_b else None
+        below = others[-1] if self.with_below else None
         rank = coordinates.reshape(2)[0]
         return tall_qr.factor_on_rank(self.layout, rank, rows, below, b, self.with_q)
 
@@ -87,7 +86,7 @@ class _Factor(batching.Batchable):
         ]
         placement = batching.make_placement(layout, arrays, marks, specs)
         order = math.isqrt(math.prod(shape)) + 1
-        if batching.had_better_spread(layout, size, order, arrays[0].dtype):
+        if batching.is_spread_faster(layout, size, order, arrays[0].dtype):
             one = _OnDevice(dataclasses.replace(self, layout=batching.alone(layout)))
             return batching.spread(one.of.layout, one, size, marks, *arrays, placement=placement)
         return batching.in_turn(self, marks, *arrays, placement=placement)

@@ -79,7 +79,7 @@ def _tsqr(layout, rank, rows, below, b, with_q):
         stack = jax.lax.all_gather(r, layout.rows, tiled=True) if layout.ranks > 1 else r
         q_stack, r = jnp.linalg.qr(stack if below is None else jnp.concatenate([stack, below]))
         mine = jax.lax.dynamic_slice_in_dim(q_stack, rank * k, k)
-        q = dot(q, mine) if with_q else None
+        q = dot(q, mine) if with_q else q
         c = None if b is None else sum_over_ranks(layout, dot(mine.conj().T, c))
     q, r, units = with_positive_diagonal(q if with_q else None, r)
     return q, r, None if c is None else units.conj()[:, None] * c
@@ -95,7 +95,9 @@ def with_positive_diagonal(q, r):
     units = jnp.concatenate([units, jnp.ones(len(r) - len(units), r.dtype)])
     turned = units.conj()[:, None] * r
     if jnp.iscomplexobj(r):  # whose products leave rounding on the diagonal
-        turned = jnp.where(jnp.eye(*r.shape, dtype=bool), turned.real.astype(r.dtype), turned)
+        turned = jnp.where(
+            jnp.eye(len(r), r.shape[1], dtype=bool), turned.real.astype(r.dtype), turned
+        )
     return None if q is None else q * units, jnp.triu(turned), units
 
 

@@ -39,7 +39,8 @@ def _run(function, mesh, leaves, cost, *arrays):
     layout = program.layout
     in_specs = tuple(leaf.spec for leaf in leaves)
     if layout.explicit:
-        arrays = [layouts.constrain(x, layout, s) for x, s in zip(arrays, in_specs, strict=True)]
+        each = zip(arrays, in_specs, strict=True)
+        arrays = tuple(layouts.constrain(x, layout, spec) for x, spec in each)
     results = ffi.over_ranks(layout, program, in_specs, program.out_specs)(*arrays)
     return [
         jax.tree.unflatten(program.trees[leaf.kind], values)
@@ -135,8 +136,8 @@ class Program:
 
     def __call__(self, coordinates, *blocks):
         rank = coordinates.reshape(-1)[0]
-        blocks = [x.reshape(-1, *x.shape[-2:]) for x in blocks]
-        received = [self._bring(family, rank, blocks) for family in self.deal.families]
+        stacks = [x.reshape(-1, *x.shape[-2:]) for x in blocks]
+        received = [self._bring(family, rank, stacks) for family in self.deal.families]
         computed = self._compute(rank, received)
         results = [[None] * len(self.results[leaf.kind]) for leaf in self.leaves]
         for family, buffers in zip(self.deal.families, computed, strict=True):
@@ -186,14 +187,15 @@ class Program:
 
     def _compute_these(self, work, received):
         """`_compute` of so many matrices of these kinds of each family."""
-        stacks, slots = {}, {}
+        stacks: dict = {}
+        slots: dict = {}
         for i, (runs, buffer) in enumerate(zip(work, received, strict=True)):
             start = 0
             for kind, count in runs:
                 stack, start = self._unpack(buffer, start, kind, count)
                 stacks.setdefault(kind[:2], []).append(stack)
                 slots.setdefault(kind[:2], []).append((i, kind))
-        packed = [{} for _ in work]
+        packed: list[dict] = [{} for _ in work]
         for key in sorted(stacks, key=repr):
             values = jax.tree.leaves(self._of_each(_concatenate(stacks[key])))
             start = 0
@@ -235,9 +237,9 @@ class Program:
 
     def _result_widths(self, family):
         """The numbers of each dtype that go from a home to a device, at most."""
-        widths = {}
+        widths: dict = {}
         for runs in family.homes:
-            here = {}
+            here: dict = {}
             for run in runs:
                 for result in self.results[run.kind]:
                     size = run.count * math.prod(result.block)
@@ -248,7 +250,7 @@ class Program:
 
     def _take_back(self, family, buffers, results):
         """Sets the device's parts of the results of a family's leaves."""
-        pieces = {}
+        pieces: dict = {}
         for dtype in self._result_widths(family):
             buffer = self._exchange(family, buffers[str(dtype)])
             if family.shape[0] > 1:

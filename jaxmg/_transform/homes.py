@@ -188,7 +188,7 @@ def deal(
 
 def _runs(leaves, members, shares, place):
     """The runs of one place: of each leaf the matrices after those of the places before."""
-    kinds = {}
+    kinds: dict = {}
     for i in members:
         start = int(shares[i][:place].sum())
         stop = start + int(shares[i][place])

@@ -1,5 +1,5 @@
-// How accurate the routines are: in the precision that is asked for, and on matrices on which
-// products with inverses fail.
+// The accuracy of routines, in each precision and on matrices for which products with inverses
+// fail.
 #include <cmath>
 #include <complex>
 #include <limits>
@@ -102,7 +102,7 @@ double InverseError(const Tuning& tuning) {
 }
 
 // |A x - b| / (|A| |x|) of potrs, in units of rounding, for a smooth kernel and a smooth b;
-// infinity where the kernel comes out as not positive definite.
+// infinity if the kernel is not positive definite numerically.
 double SolveError(const Tuning& tuning, double width, double nugget) {
   constexpr int64_t n = 256, tile = 64;
   constexpr int ranks = 2;

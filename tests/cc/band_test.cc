@@ -1,4 +1,4 @@
-// The reduction of a Hermitian matrix to a band: what it keeps, and the products with it.
+// The reduction of a Hermitian matrix to a band: its backward error, and products with Q.
 #include "xla_ffi/engine/eigen/band.h"
 
 #include <algorithm>
@@ -59,7 +59,7 @@ Reduced<T> Reduce(const std::vector<T>& m, int64_t n, int ranks, int64_t block, 
     std::vector<T> band(rank == kRoot ? ldb * n : 0, NaN<T>());
     std::vector<T> workspace(
         std::max(ReduceToBandWorkspace(tiles), ApplyBandWorkspace(tiles, columns)), NaN<T>());
-    // What comes next has to wait for what still uses its workspace.
+    // The next algorithm must wait for operations that still use its workspace.
     JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kFull, workspace.data()));
     JAXMG_RETURN_IF_ERROR(
         ReduceToBand(context, matrix, factors.data(), band.data(), workspace.data()));
@@ -151,7 +151,7 @@ TEST(BandsOfFloat64) { CheckAll<double>(); }
 TEST(BandsOfComplex64) { CheckAll<std::complex<float>>(); }
 TEST(BandsOfComplex128) { CheckAll<std::complex<double>>(); }
 
-// A rank that is alone works on a triangle, in blocks of columns that tiles divide or don't.
+// A single rank works on a triangle, in blocks of columns, whether or not tiles divide them.
 Tuning Triangular(int64_t columns) {
   Tuning tuning;
   tuning.triangle_columns = columns;
@@ -182,7 +182,7 @@ TEST(TrianglesOfEveryType) {
   CheckTriangles<std::complex<double>>();
 }
 
-// What lies above the blocks' diagonals is neither read nor written.
+// Elements above the blocks' diagonals are neither read nor written.
 TEST(TrianglesLeaveTheRestAlone) {
   const int64_t n = 40, columns = 12;
   std::vector<double> m = Hermitian<double>(n, 3);
@@ -194,7 +194,7 @@ TEST(TrianglesLeaveTheRestAlone) {
   EXPECT(whole.band == triangle.band && whole.q == triangle.q);
 }
 
-// Panels that vanish, that are of low rank, or whose squares are beyond the dtype.
+// Panels that are zero, have low rank, or whose squares overflow or underflow.
 TEST(PanelsWithoutFullRank) {
   const int64_t n = 40;
   std::vector<double> m(n * n);
@@ -222,8 +222,8 @@ TEST(TheSameBitsEveryTime) {
   EXPECT(first.band == second.band && first.q == second.q);
 }
 
-// Blocks that tiles divide and that they do not, more ranks than streams that receive, and so few
-// columns that some rank has none behind a panel.
+// Blocks that tiles divide or don't divide, more ranks than receiving streams, and so few columns
+// that some rank has none behind a panel.
 struct BandCase {
   int64_t n;
   int ranks;

@@ -1,4 +1,4 @@
-// The kernels of chase.cuh, on the host, in the place of the host's own.
+// The kernels of chase.cuh, run on the host.
 #include <algorithm>
 #include <complex>
 #include <cstdint>
@@ -26,7 +26,7 @@ using namespace testing;
 using host_cuda::Cast;
 using host_cuda::Launch;
 
-// Few threads, so that each has several turns.
+// Few threads, so that each processes several elements.
 constexpr unsigned kFew = 5;
 
 // Groups of up to 8 sweeps over bands of up to 8 kSteps subdiagonals.
@@ -112,7 +112,7 @@ class Kernels : public ChaseKernels<T> {
   ChaseKernels<T>* host = nullptr;
 };
 
-// The host, with those kernels.
+// The host with these kernels.
 class KernelDevice : public Wrapped {
  public:
   explicit KernelDevice(std::unique_ptr<Device> host) : Wrapped(*host), host_(std::move(host)) {
@@ -130,7 +130,7 @@ class KernelDevice : public Wrapped {
   PerDtype<Kernels> kernels_;
 };
 
-// One rank: what is shared by a block's threads is one place for the whole program here.
+// One rank, because shared memory is a single variable of the program here.
 constexpr ChaseCase kCases[] = {{1, 1, 1, 1},
                                 {2, 1, 1, 1},
                                 {7, 1, 3, 1},
@@ -149,7 +149,7 @@ void CheckAll() {
   const DeviceMaker make = [](int) { return std::make_unique<KernelDevice>(NewHostDevice()); };
   for (const ChaseCase& c : kCases) {
     Check(c, BandMatrix<T>::Normal(c), "", make);
-    if (c.n > 12) continue;  // what is large takes its time
+    if (c.n > 12) continue;  // larger ones take long
     const Real<T> largest = std::numeric_limits<Real<T>>::max();
     Check(c, BandMatrix<T>::Normal(c, largest / Real<T>(1e8)), "huge", make);
     Check(c, BandMatrix<T>::Normal(c, Real<T>(1e8) * std::numeric_limits<Real<T>>::min()), "tiny",

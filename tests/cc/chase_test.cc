@@ -1,5 +1,5 @@
 // From bands to tridiagonal matrices and back, on threads: every dtype, many sizes, bandwidths,
-// groups of sweeps and rank counts, and bands that are hard on reflectors.
+// groups of sweeps and rank counts, and bands that are difficult for reflectors.
 #include <cmath>
 #include <complex>
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace {
 
 using namespace testing;
 
-// Every n and b, with groups and ranks that come round.
+// All n and b, with groups and ranks in turn.
 template <typename T>
 void CheckSmall() {
   const int64_t groups[] = {1, 3, 8, 32};
@@ -97,7 +97,7 @@ TEST(Special) {
 #undef JAXMG_CHECK
 }
 
-// What is real tridiagonal stays as it is.
+// A real tridiagonal matrix is unchanged.
 TEST(TridiagonalIsKept) {
   const ChaseCase c = {20, 4, 5, 2};
   const auto matrix = BandMatrix<double>::Of(c, [](int64_t i, int64_t j) {
@@ -108,7 +108,7 @@ TEST(TridiagonalIsKept) {
   for (int64_t i = 0; i + 1 < c.n; ++i) EXPECT(chased.e[0][i] == -3.0 - i);
 }
 
-// Neither ranks nor bundles have a say in what is computed; groups have in how Q is applied alone.
+// Results don't depend on ranks or bundles. Groups change only how Q is applied.
 TEST(SameBits) {
   using T = std::complex<double>;
   const ChaseCase one = {61, 6, 8, 1};

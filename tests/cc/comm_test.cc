@@ -1,4 +1,4 @@
-// Messages arrive, agreement is the same everywhere, and nothing waits for ever.
+// Messages arrive, agreements are equal on all ranks, and nothing waits forever.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -17,7 +17,7 @@
 #include "xla_ffi/comm/communicator.h"
 #include "xla_ffi/comm/rendezvous.h"
 
-// Counts what is alive.
+// Counts living objects.
 static std::atomic<int64_t> alive{0};
 
 void* operator new(size_t size) {
@@ -64,7 +64,7 @@ TEST(BroadcastAndAllGatherReachEveryRank) {
   }
 }
 
-// The host, in no hurry to copy anything.
+// The host with slow copies.
 class Slow : public testing::Wrapped {
  public:
   Slow() : Slow(NewHostDevice()) {}
@@ -78,7 +78,7 @@ class Slow : public testing::Wrapped {
   const std::unique_ptr<Device> host_;
 };
 
-// As when a rank begins the next call in the memory of one that others have not come to the end of.
+// A rank starts the next call in memory of a call that other ranks have not finished.
 TEST(WhatWasGatheredMayBeOverwrittenAtOnce) {
   constexpr int kRanks = 3;
   std::vector<std::vector<int32_t>> gathered(kRanks, std::vector<int32_t>(kRanks, -1));
@@ -134,7 +134,7 @@ TEST(AgreementIsTheFirstCause) {
       context.comm.Abort(mine);
       return context.comm.Agree(mine);
     }
-    int value = 0;  // from a rank that will never send
+    int value = 0;  // from a rank that never sends
     const Status told = context.comm.Recv(Stream::kMain, 2, Block(&value, 1, 1, 1));
     EXPECT(told.code() == Code::kAborted) << told.message();
     return context.comm.Agree(told);
@@ -143,7 +143,7 @@ TEST(AgreementIsTheFirstCause) {
     EXPECT(status.code() == Code::kResourceExhausted) << status.message();
     EXPECT(status.message() == "no memory on rank 2") << status.message();
   }
-  // Who waits is woken, and finds it out no later.
+  // A waiting rank is woken, and learns of the abort at once.
   EXPECT(std::chrono::steady_clock::now() - begin < testing::kPatience / 2);
 }
 
@@ -151,7 +151,7 @@ TEST(ASilentRankIsAnErrorEverywhere) {
   const auto statuses = RunRanks(
       3,
       [&](const RankContext& context) -> Status {
-        if (context.comm.rank() == 1) return Status::Ok();  // leaves without a word
+        if (context.comm.rank() == 1) return Status::Ok();  // leaves without a message
         return context.comm.Agree(Status::Ok());
       },
       milliseconds(200));
@@ -159,11 +159,11 @@ TEST(ASilentRankIsAnErrorEverywhere) {
   EXPECT(statuses[2].code() == Code::kDeadlineExceeded) << statuses[2].message();
 }
 
-// For meetings and waits that come to pass at once; not so long that a test of which all wait in
-// vain would seem to hang.
+// The limit of rendezvous and waits that succeed at once. Short enough that a test in which all
+// ranks wait in vain doesn't seem to hang.
 constexpr Seconds kMeeting(10);
 
-// Every rank brings its number.
+// Every rank contributes its number.
 Status MeetAt(int64_t run, int rank, int ranks, Seconds limit,
               std::shared_ptr<InProcessGroup>* group) {
   return JoinRendezvous({{run, nullptr}, 0}, "potrs", rank, ranks, {limit}, 10 + rank, group);
@@ -177,7 +177,7 @@ TEST(MeetingsMatchTheirCalls) {
     for (int rank = 0; rank < kRanks; ++rank) {
       threads.emplace_back([&, run, rank] {
         for (int round = 0; round < kRounds; ++round) {
-          // The same key every time, as in a loop.
+          // The same key each time, as in a loop.
           std::shared_ptr<InProcessGroup> group;
           const Status status = MeetAt(run, rank, kRanks, kMeeting, &group);
           EXPECT(status.ok()) << status.message();
@@ -211,7 +211,7 @@ TEST(ARankThatComesTwiceMeetsTheOthersTwice) {
         const Status status = MeetAt(13, rank, 2, kMeeting, &groups[rank][coming]);
         EXPECT(status.ok()) << status.message();
       });
-      std::this_thread::sleep_for(milliseconds(20));  // so that they come in this order
+      std::this_thread::sleep_for(milliseconds(20));  // so that they arrive in this order
     }
   }
   for (std::thread& thread : threads) thread.join();
@@ -245,11 +245,11 @@ TEST(ABlockOfAnotherShapeIsRefused) {
   for (const Status& status : statuses) EXPECT(status.ok()) << status.message();
 }
 
-// Each number of a key by itself tells calls apart.
+// Calls whose keys differ in a single number are distinct.
 TEST(OnlyEqualKeysMeet) {
   const int here = 0, there = 0;
   for (int64_t number : {0, 1, 2}) {
-    // Of a run by itself: a call that has failed, as these do, is not met at again.
+    // A run of its own: these calls fail, and a failed call has no further rendezvous.
     const RendezvousKey key = {{20 + 2 * number, &here}, 0};
     RendezvousKey other = key;
     if (number == 0) ++other.call.run;
@@ -283,12 +283,12 @@ TEST(AMissingRankIsNamed) {
     EXPECT(text.find("rank(s) 0, 3 of 4 came") != std::string::npos) << text;
     EXPECT(text.find("missing: 1, 2") != std::string::npos) << text;
   }
-  // One that comes after all hears of it, and does not wait for those that have gone.
+  // A rank that arrives later gets the error, and does not wait for ranks that have left.
   std::shared_ptr<InProcessGroup> group;
   const auto begin = std::chrono::steady_clock::now();
   EXPECT(MeetAt(9, 1, 4, kMeeting, &group).code() == Code::kDeadlineExceeded);
   EXPECT(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
-  // Another call is not concerned.
+  // Other calls are not affected.
   EXPECT(MeetAt(10, 0, 1, milliseconds(200), &group).ok());
 }
 
@@ -312,7 +312,7 @@ TEST(ARankThatWillNotComeTellsTheOthers) {
       statuses[rank] = MeetAt(run, rank, 4, kMeeting, &group);
     };
     std::thread waiting(meet, 0);
-    if (run == 11) std::this_thread::sleep_for(milliseconds(50));  // till it waits
+    if (run == 11) std::this_thread::sleep_for(milliseconds(50));  // until it waits
     FailCall({run, nullptr}, broken);
     waiting.join();
     for (int late : {3, 1, 2}) meet(late);
@@ -324,7 +324,7 @@ TEST(ARankThatWillNotComeTellsTheOthers) {
   EXPECT(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
 }
 
-// Also of a rank that can't say so in words, for want of memory.
+// Also if the rank has no memory left for a message.
 TEST(ARankThatThrowsTellsTheOthers) {
   for (int rounds : {0, 1}) {
     auto group = std::make_shared<InProcessGroup>(3);
@@ -357,13 +357,13 @@ TEST(ARankThatThrowsTellsTheOthers) {
   }
 }
 
-// An abort reaches who waits at once, not when its patience ends.
+// An abort wakes waiting ranks at once, not at their time limit.
 TEST(AbortWakesWhoWaits) {
   const auto begin = std::chrono::steady_clock::now();
   const auto statuses = RunRanks(3, [&](const RankContext& context) -> Status {
     Status mine;
     if (context.comm.rank() == 0) {
-      std::this_thread::sleep_for(milliseconds(100));  // till the others wait
+      std::this_thread::sleep_for(milliseconds(100));  // until the others wait
       mine = Error(Code::kInternal, "rank 0 gives up");
       context.comm.Abort(mine);
     } else if (context.comm.rank() == 1) {

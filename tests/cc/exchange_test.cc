@@ -1,4 +1,4 @@
-// Rows on ranks to columns on ranks, and back.
+// From rows on the ranks to columns on the ranks, and back.
 #include "xla_ffi/engine/core/exchange.h"
 
 #include <complex>

@@ -29,7 +29,7 @@ const Case kCases[] = {
     {61, 4, 2, 1}, {64, 3, 2}, {63, 7, 3}, {97, 3, 0}, {90, 2, 13}, {68, 4, 1},
 };
 
-// What a rank has of a factor, and of what came with it.
+// A rank's part of a factor, and the other results of the factorization.
 template <typename T>
 struct Part {
   std::vector<T> overflow, x;
@@ -76,7 +76,7 @@ class Factors {
     });
   }
 
-  // What becomes of `x`, which is the same on all ranks.
+  // Applies an operation to `x`, which is equal on all ranks.
   std::vector<T> Apply(jaxmg::Apply apply, const std::vector<T>& x) {
     const auto factor = problem.blocks;
     Run([&](const RankContext& context, const Operand<T>& operand, Part<T>& part) {
@@ -92,7 +92,7 @@ class Factors {
     return parts[0].x;
   }
 
-  // What becomes of a matrix (n x n, row-major), of which each rank has its rows.
+  // Applies an operation to a matrix (n x n, row-major), of which each rank has its rows.
   std::vector<T> SolveRows(bool inverse, const std::vector<T>& matrix) {
     const int64_t n = c_.n, block = problem.block;
     std::vector<T> padded(c_.ranks * block * n);
@@ -169,7 +169,7 @@ template <typename T>
 void CheckFactor(const Case& c, const DeviceMaker& make) {
   Factors<T> factors(c, make);
   const std::vector<T>& b = factors.b;
-  const Real<T> bound = 20 * c.n * kEps<T>;  // the matrices have conditions of some units
+  const Real<T> bound = 20 * c.n * kEps<T>;  // the matrices have small conditions
   factors.Factor();
   CheckRows(factors, c.n, bound);
   const auto made = factors.problem.blocks;
@@ -244,7 +244,7 @@ void CheckOnHost() {
   ForEachCase([](const Case& c) { CheckFactor<T>(c, OnHost); });
 }
 
-// Devices that keep the host's alive.
+// Devices that own the host's.
 class Like : public Tuned {
  public:
   explicit Like(const Tuning& tuning) : Like(NewHostDevice(), tuning) {}
@@ -262,7 +262,7 @@ void CheckLikeGpu() {
   whole.whole_order = 60;  // one rank factors as a single tile what it solves with in several
   whole.usual_tile = 11;
   std::vector<Tuning> tunings = {LikeGpu()};
-  if (kIsComplex<T>) {  // real ones go the same ways, without a conjugate to forget
+  if (kIsComplex<T>) {  // the code for real dtypes is the same, without conjugates
     tunings.push_back(by_substitution);
     tunings.push_back(whole);
   }
@@ -293,7 +293,7 @@ TEST(StreamsWaitForEachOther) {
   }
 }
 
-// The same bits as potrs gives, which substitutes forward as it factors, on the host.
+// On the host results have the same bits as those of potrs, which substitutes while it factors.
 TEST(ASolutionIsAsGoodAsThatOfPotrs) {
   for (const Case& c : kCases) {
     Factors<double> factors(c, OnHost);
@@ -311,13 +311,13 @@ TEST(ASolutionIsAsGoodAsThatOfPotrs) {
   }
 }
 
-// All of it, also where nobody looks: a factor that is saved is the same every time.
+// All bits of a factor are reproducible, also of unused elements, because factors are saved.
 TEST(AFactorIsTheSameEveryTime) {
   for (const Case& c : kCases) {
     std::vector<std::vector<double>> parts[2];
     for (auto& found : parts) {
       Factors<double> factors(c, [](int) { return std::make_unique<Like>(LikeGpu()); });
-      for (auto& block : factors.problem.blocks) {  // no NaN, which differs from itself
+      for (auto& block : factors.problem.blocks) {  // NaN differs from itself
         for (double& value : block) value = std::isnan(value) ? 0 : value;
       }
       for (auto& part : factors.parts) {
@@ -352,15 +352,15 @@ TEST(AFailedFactorIsNaNAndStaysSo) {
         return ApplyRoutine<double>(context, operand, Apply::kSolve, factors.kCount, p.x.data());
       });
       for (const Part<double>& part : factors.parts) {
-        EXPECT(part.status == 0);  // of this call
+        EXPECT(part.status == 0);  // the status of this call
         for (double value : part.x) EXPECT(std::isnan(value));
       }
     }
   }
 }
 
-// The residual with a block of a factor that is as ill-conditioned as a matrix that factors allows
-// is that of substitution: a product with the inverse alone would leave one that is 10^5 as large.
+// The residual is that of substitution, also if a diagonal block is as ill-conditioned as a matrix
+// that can be factored allows. A product with the inverse alone would have 10^5 times the residual.
 TEST(SolvingWithInversesIsAsStableAsSubstitution) {
   constexpr int64_t kN = 64;
   Tuning tuning = LikeGpu();

@@ -1,4 +1,4 @@
-// The layer that keeps an algorithm's events: what waits for what, and what a failure ends.
+// Flow: which steps wait for which, and the effects of a failure.
 #include "xla_ffi/engine/core/flow.h"
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace {
 
 using namespace testing;
 
-// One rank alone, whose steps copy numbers between places of their own.
+// A single rank whose steps copy numbers within its own memory.
 struct Solo {
   Solo() : device(NewHostDevice(), Tuning(), recording, 0) {}
 
-  // An operation; its index.
+  // Enqueues an operation and returns its index.
   int Work(Step<double>& on) {
     const int index = static_cast<int>(recording.operations().size());
     const double* source = &numbers[2 * index];
@@ -117,7 +117,7 @@ TEST(NothingIsWaitedForTwice) {
   EXPECT(given == 2) << "one event for both, made and recorded, not " << given;
   {
     Step<double> on(flow, Stream::kPanel);
-    on.Reads(panel).Writes(column);  // its own stream's
+    on.Reads(panel).Writes(column);  // written on the same stream
     solo.Work(on);
   }
   EXPECT(solo.device.events() == given);
@@ -134,7 +134,7 @@ TEST(NothingIsWaitedForTwice) {
   }
   EXPECT(solo.device.events() == given + 4);
   Step<double> on(flow, Stream::kMain);
-  on.Reads(panel);  // kNext was behind it
+  on.Reads(panel);  // kNext has waited for it before
   EXPECT(solo.device.events() == given + 4);
 }
 
@@ -145,7 +145,7 @@ TEST(ARoomIsTakenWhenItIsFree) {
   int last;
   {
     Step<double> on(flow, Stream::kCopy);
-    on.Takes(room);  // nobody has had it
+    on.Takes(room);  // the first use
   }
   EXPECT(solo.device.events() == 0);
   {
@@ -183,7 +183,7 @@ TEST(NothingIsEnqueuedAfterAFailure) {
   {
     Step<double> on(flow, Stream::kPanel);
     on.Gives(panel);
-    on.Recv(1, Block(solo.numbers.data(), 1, 1, 1));  // nobody is there
+    on.Recv(1, Block(solo.numbers.data(), 1, 1, 1));  // there is no rank 1
     EXPECT(!flow.status().ok());
     solo.Work(on);
   }
@@ -213,7 +213,7 @@ TEST(AFailureFreesOthersBeforeTheAlgorithmEnds) {
     Flow flow({rank == 1 ? poor : context.device, context.comm});
     Step<double> on(flow, Stream::kMain);
     if (rank == 1) on.Copy(target, number);
-    // Rank 0 waits for what never comes; both reach their end.
+    // Rank 0 waits for a message that is never sent; both ranks return.
     on.Recv(1 - rank, target);
     return flow.Finish();
   });

@@ -20,7 +20,7 @@ struct Shape {
   bool gathers;
 };
 
-// What a routine that moves its matrix, and nothing else, takes.
+// The workspace of a routine that only moves its matrix.
 struct MoveSpace : RoutineSpace<double> {
   MoveSpace(const Sizes& sizes, const Ranks& ranks, const Tiles& tiles, bool gathers)
       : RoutineSpace<double>(sizes, ranks, tiles, gathers) {
@@ -100,7 +100,7 @@ TEST(MatricesOfAnyShapeGoToTilesAndBack) {
   }
 }
 
-// The other ranks don't wait for what the failed rank would have sent.
+// The other ranks don't wait for messages of a failed rank.
 TEST(ARankThatFailsMidwayIsEveryRanksError) {
   const auto outcomes = testing::RunRanks(3, [&](const RankContext& context) {
     auto work = [&]() -> Status {

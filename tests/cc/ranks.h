@@ -24,16 +24,16 @@ inline std::unique_ptr<Device> OnHost(int) { return NewHostDevice(); }
 // The time limit of a wait for another rank in tests that are not about time limits.
 constexpr std::chrono::seconds kPatience{30};
 
-// Returns the Status of each rank's program, or the error of its enqueued work. If ranks exceed
-// `limit` the test program ends, because hundreds of later cases might wait as long.
+// Runs `program` on every rank. Returns the Status of each, or the error of its enqueued work. If
+// ranks exceed `limit` the test program exits, because hundreds of later cases might wait as long.
 inline std::vector<Status> RunRanks(int ranks, const RankProgram& program,
                                     std::chrono::duration<double> limit = kPatience,
                                     const DeviceMaker& make = OnHost) {
   const auto begin = std::chrono::steady_clock::now();
   auto group = std::make_shared<InProcessGroup>(ranks);
   std::vector<Status> statuses(ranks);
-  std::vector<std::unique_ptr<Device>> devices(
-      ranks);  // others may read a rank's memory to the end
+  // Devices outlive the threads, because other ranks may read their memory until the end.
+  std::vector<std::unique_ptr<Device>> devices(ranks);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
@@ -45,10 +45,10 @@ inline std::vector<Status> RunRanks(int ranks, const RankProgram& program,
     });
   }
   for (std::thread& thread : threads) thread.join();
-  // One that nobody woke finds at its deadline that all is well.
+  // A rank that missed a wake-up succeeds at its deadline, so the time is checked too.
   if (limit >= kPatience && std::chrono::steady_clock::now() - begin >= limit) {
     for (const Status& status : statuses) std::fprintf(stderr, "%s\n", status.message().c_str());
-    std::fprintf(stderr, "FAILED: a rank waited in vain\n");
+    std::fprintf(stderr, "FAILED: a rank waited until the time limit\n");
     std::_Exit(1);
   }
   return statuses;

@@ -1,4 +1,5 @@
-// What a RecordingDevice writes down, for recording_device.h.
+// Recorder: the operations of all streams of all ranks with their memory accesses, in which races
+// are found. For recording_device.h.
 #ifndef JAXMG_TESTS_CC_RECORDER_H_
 #define JAXMG_TESTS_CC_RECORDER_H_
 
@@ -15,7 +16,7 @@
 
 namespace jaxmg::testing {
 
-// By stream of all ranks: how many of its operations are before a point.
+// For each stream of each rank, the number of its operations that precede a point.
 using VectorClock = std::vector<int64_t>;
 
 struct MemoryAccess {
@@ -27,17 +28,17 @@ struct Operation {
   int lane;  // rank * kNumStreams + stream
   std::string text;
   std::vector<MemoryAccess> accesses;
-  VectorClock before;  // its own lane's includes itself
+  VectorClock before;  // the entry of its own lane includes the operation
 };
 
-// What all ranks of one call have given to their streams.
+// The operations that all ranks of one call have enqueued.
 class Recording {
  public:
   explicit Recording(int ranks) : lanes_(ranks * kNumStreams) {
     for (auto& lane : lanes_) lane.resize(lanes_.size());
   }
 
-  // Names memory, so that what is written down does not depend on where it lies.
+  // Names memory, so that descriptions of operations don't depend on addresses.
   void Name(const std::string& name, const void* data, size_t bytes) {
     std::lock_guard<std::mutex> lock(mutex_);
     memory_[static_cast<const char*>(data)] = {name, bytes};
@@ -64,7 +65,7 @@ class Recording {
     return b.before[a.lane] >= a.before[a.lane];
   }
 
-  // The first two operations on the same memory, of which one writes and none is before the other.
+  // Describes the first two unordered operations that access the same memory, one of them writing.
   std::string FirstRace() const {
     for (size_t i = 0; i < operations_.size(); ++i) {
       for (size_t j = 0; j < i; ++j) {
@@ -111,7 +112,7 @@ class Recording {
   std::vector<Operation> operations_;
 };
 
-// What a rank's operations are written into.
+// Records the operations of one rank.
 class Recorder {
  public:
   Recorder(Recording& recording, int rank) : recording_(recording), rank_(rank) {}

@@ -1,7 +1,7 @@
-// A device that computes at once, as the host does, and writes down what each stream was given:
-// every operation, the memory that it reads and writes, and what the events so far have put before
-// it. Two operations of which neither is before the other may run at the same time on a device
-// with streams; so what an algorithm forgets to wait for shows every time, whatever the threads do.
+// RecordingDevice: computes immediately, like the host, and records each operation with its stream,
+// the memory that it reads and writes, and the operations that events order before it. Two
+// unordered operations may run concurrently on a device with streams. So a missing wait is found in
+// every run, independent of the timing of threads.
 #ifndef JAXMG_TESTS_CC_RECORDING_DEVICE_H_
 #define JAXMG_TESTS_CC_RECORDING_DEVICE_H_
 
@@ -135,7 +135,7 @@ class RecordingDevice : public Device {
   }
 
   Tuning tuning() const override { return tuning_; }
-  // So many events, records and waits: what a host is busy with beside operations.
+  // The number of events, records and waits: the host's work other than operations.
   int64_t events() const { return events_; }
 
   Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) override {

@@ -1,4 +1,4 @@
-// The LU kernels of a RecordingDevice. Included by recording_device.h alone.
+// The LU kernels of a RecordingDevice. Included only by recording_device.h.
 #ifndef JAXMG_TESTS_CC_RECORDING_LU_H_
 #define JAXMG_TESTS_CC_RECORDING_LU_H_
 
@@ -22,7 +22,7 @@ class RecordingLu : public LuKernels<T> {
             offset);
     return real_.FactorPanel(s, m, n, a, lda, offset, pivots, info);
   }
-  // Rows from the first on may change, to the last of the matrix: the leading dimension's.
+  // All rows from the first on may change, up to the leading dimension.
   Status SwapRows(Stream s, Order order, int64_t n, T* a, int64_t lda, int64_t offset,
                   int64_t count, const int32_t* pivots) override {
     to_.Add(s, "swap rows", {to_.Write(a, lda, lda - offset, n), to_.Read(pivots, count, count, 1)},

@@ -1,5 +1,5 @@
-// What the tests of routines share: matrices of many sizes and layouts for every dtype, and ranks
-// on devices with other tunings or with streams.
+// Shared by the tests of routines: matrices of many sizes and layouts for every dtype, and ranks on
+// devices with other tunings or with streams.
 #ifndef JAXMG_TESTS_CC_ROUTINE_CASES_H_
 #define JAXMG_TESTS_CC_ROUTINE_CASES_H_
 
@@ -28,15 +28,14 @@ inline std::string TextOf(const Case& c) {
          std::to_string(c.tile);
 }
 
-// How RunOnDevices makes the device of each rank: the host, or the host with streams that are
-// threads.
+// The devices that RunOnDevices makes for ranks: the host, or an AsyncDevice.
 inline thread_local DeviceMaker make_device = OnHost;
 
 inline std::vector<Status> RunOnDevices(int ranks, const RankProgram& program) {
   return RunRanks(ranks, program, kPatience, make_device);
 }
 
-// Runs `check` with devices whose streams run beside each other, as a GPU's do.
+// Runs `check` with devices whose streams run concurrently, like a GPU's.
 template <typename Check>
 void OnStreams(const Tuning& tuning, const Check& check) {
   make_device = [tuning](int) { return std::make_unique<AsyncDevice>(NewHostDevice(), tuning); };
@@ -44,16 +43,16 @@ void OnStreams(const Tuning& tuning, const Check& check) {
   make_device = OnHost;
 }
 
-// The tunings that change the order of a routine's steps: those of GPUs, the host's, and one under
-// which one rank works on small matrices.
+// Tunings that differ in the order of a routine's steps: the GPUs', the host's, and one with which
+// a single rank works on small matrices.
 inline std::vector<Tuning> TuningsOnStreams() {
   Tuning gathering = LikeGpu();
   gathering.whole_order = gathering.gather_to_solve = gathering.gather_to_invert = 40;
   return {LikeGpu(), LikeGpu(0), NewHostDevice()->tuning(), gathering};
 }
 
-// Tunings under which one rank does all the work on a small matrix, as GPUs do: as one tile, and in
-// several.
+// Tunings with which one rank does all the work on a small matrix, as on GPUs: as a single tile,
+// and in several.
 inline std::vector<Tuning> GatheringTunings() {
   Tuning one = LikeGpu();
   one.usual_tile = 7;

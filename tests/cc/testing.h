@@ -31,7 +31,7 @@ struct Registration {
   Registration(const char* name, void (*body)()) { Tests().push_back({name, body}); }
 };
 
-// Prints what was streamed into it when it goes; may be used on any thread.
+// Collects the details of a failure, and prints them on destruction. Thread-safe.
 class Failure {
  public:
   Failure(const char* file, int line, const char* condition) {
@@ -51,8 +51,8 @@ class Failure {
   std::ostringstream text_;
 };
 
-// The tests that have one of `parts` in their names; all where there are no parts.
-inline std::vector<Test> Chosen(const std::vector<std::string>& parts) {
+// Returns the tests whose names contain one of `parts`, or all tests if there are no parts.
+inline std::vector<Test> Select(const std::vector<std::string>& parts) {
   std::vector<Test> chosen;
   for (const Test& test : Tests()) {
     bool wanted = parts.empty();
@@ -82,12 +82,12 @@ inline int Run(const std::vector<Test>& tests) {
   return failed == 0 ? 0 : 1;
 }
 
-// What the program exits with: 0 only if at least one test ran, and none failed.
+// Returns the program's exit code: 0 only if at least one test ran and none failed.
 inline int Main(std::vector<std::string> parts, const char* filter) {
   if (parts == std::vector<std::string>{"--list"}) return List();
   std::istringstream more(filter == nullptr ? "" : filter);
   for (std::string part; std::getline(more, part, ',');) parts.push_back(part);
-  const std::vector<Test> chosen = Chosen(parts);
+  const std::vector<Test> chosen = Select(parts);
   if (!chosen.empty()) return Run(chosen);
   std::printf("no test has one of these in its name:");
   for (const std::string& part : parts) std::printf(" '%s'", part.c_str());

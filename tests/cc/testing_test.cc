@@ -20,7 +20,7 @@ int Runs(const std::vector<std::string>& parts, const char* filter) {
 TEST(PartsOfNamesChoose) {
   EXPECT(Runs({"phaC"}, nullptr) == 0 && one == 1 && other == 0);
   EXPECT(Runs({"Alpha", "BetaC"}, nullptr) == 0 && one == 1 && other == 1);
-  EXPECT(Chosen({}).size() == Tests().size());
+  EXPECT(Select({}).size() == Tests().size());
 }
 
 TEST(BazelsFilterChooses) {

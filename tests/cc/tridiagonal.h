@@ -1,4 +1,4 @@
-// Symmetric tridiagonal matrices to test eigensolvers with, and their eigenvalues in long double.
+// Symmetric tridiagonal test matrices for eigensolvers, and their eigenvalues in long double.
 #ifndef JAXMG_TESTS_CC_TRIDIAGONAL_H_
 #define JAXMG_TESTS_CC_TRIDIAGONAL_H_
 
@@ -30,7 +30,7 @@ struct Tridiagonal {
   }
 };
 
-// How many eigenvalues are less than x, by Sturm's sequence.
+// Returns the number of eigenvalues less than x, by a Sturm sequence.
 template <typename R>
 int64_t CountBelow(const Tridiagonal<R>& t, long double x) {
   int64_t count = 0;
@@ -43,7 +43,7 @@ int64_t CountBelow(const Tridiagonal<R>& t, long double x) {
   return count;
 }
 
-// Eigenvalue `index`, ascending.
+// Returns eigenvalue `index` in ascending order.
 template <typename R>
 long double Bisect(const Tridiagonal<R>& t, int64_t index) {
   const long double norm = t.norm();
@@ -55,9 +55,9 @@ long double Bisect(const Tridiagonal<R>& t, int64_t index) {
   return (low + high) / 2;
 }
 
-// Of a dense symmetric matrix (n x n, overwritten), by Householder's reflections.
+// Reduces a dense symmetric matrix (n x n) by Householder reflections.
 template <typename R>
-Tridiagonal<R> Reduced(int64_t n, std::vector<double> a) {
+Tridiagonal<R> Tridiagonalize(int64_t n, std::vector<double> a) {
   for (int64_t k = 0; k + 2 < n; ++k) {
     std::vector<double> v(n, 0.0), p(n, 0.0);
     double norm = 0, vv = 0, vp = 0;
@@ -82,7 +82,8 @@ Tridiagonal<R> Reduced(int64_t n, std::vector<double> a) {
   return t;
 }
 
-// With such eigenvalues: a random reflection or two of the diagonal matrix, reduced.
+// Returns a matrix with these eigenvalues: applies random reflections to the diagonal matrix, and
+// reduces the result.
 template <typename R>
 Tridiagonal<R> WithSpectrum(int64_t n, std::mt19937_64& random,
                             const std::function<double(int64_t)>& eigenvalue) {
@@ -102,18 +103,19 @@ Tridiagonal<R> WithSpectrum(int64_t n, std::mt19937_64& random,
       }
     }
   }
-  return Reduced<R>(n, std::move(a));
+  return Tridiagonalize<R>(n, std::move(a));
 }
 
 template <typename R>
 struct Kind {
   std::string name;
-  // Of order n, of numbers i = 0, 1, ...; random ones where it likes.
+  // Makes a matrix of order n.
   std::function<Tridiagonal<R>(int64_t n, std::mt19937_64& random)> make;
-  int64_t largest = std::numeric_limits<int64_t>::max();  // order: others take too long to make
+  // The largest order, for kinds that take long to make.
+  int64_t largest = std::numeric_limits<int64_t>::max();
 };
 
-// From functions of i.
+// Makes a matrix whose elements are functions of i.
 template <typename R, typename D, typename E>
 Tridiagonal<R> FromElements(int64_t n, const D& d, const E& e) {
   Tridiagonal<R> t;
@@ -122,7 +124,7 @@ Tridiagonal<R> FromElements(int64_t n, const D& d, const E& e) {
   return t;
 }
 
-// Like those that LAPACK tests its solvers of tridiagonal eigenproblems with.
+// The kinds of matrices with which LAPACK tests its solvers of tridiagonal eigenproblems.
 template <typename R>
 std::vector<Kind<R>> Kinds() {
   using Random = std::mt19937_64;

@@ -55,7 +55,7 @@ NOT_APPLICABLE = {
 # Functions whose matrix is any.
 _OF_ANY = (
     "matrix_power", "cho_solve", "solve", "inv", "det", "slogdet", "lu", "lu_factor", "lu_solve",
-    "qr",
+    "qr", "lstsq",
 )  # fmt: skip
 # Whether the matrix that comes next is the first one of a test.
 _first = [True]

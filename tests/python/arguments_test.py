@@ -64,6 +64,8 @@ _CALLS = {
     "eigh(all)": (lambda a, b: jaxmg.eigh(a), "a"),
     "eigh(b)": (lambda a, b: jaxmg.eigh(_A, a), "a"),
     "cho_factor(refine=)": (lambda a, b: jaxmg.cho_factor(a, refine="float32"), "a"),
+    "gesv(refine=)": (lambda a, b: jaxmg.gesv(a, b, refine="float32"), "ab"),
+    "lu_factor(refine=)": (lambda a, b: jaxmg.lu_factor(a, refine="float32"), "a"),
     "CholeskyFactor.from_upper": (lambda a, b: jaxmg.CholeskyFactor.from_upper(a), "a"),
     "verify_cyclic": (lambda a, b: jaxmg.verify_cyclic(a, _A, 2), "a"),
     "verify_cyclic(A_cyclic)": (lambda a, b: jaxmg.verify_cyclic(_A, a, 2), "a"),
@@ -84,6 +86,8 @@ _CALLS = {
     "linalg.slogdet": (lambda a, b: jaxmg.linalg.slogdet(a), "a"),
     "linalg.det": (lambda a, b: jaxmg.linalg.det(a), "a"),
     "linalg.matrix_power": (lambda a, b: jaxmg.linalg.matrix_power(a, 2), "a"),
+    "linalg.lstsq": (lambda a, b: jaxmg.linalg.lstsq(a, b), "ab"),
+    "linalg.least_squares": (lambda a, b: jaxmg.linalg.least_squares(a, b), "ab"),
     "linalg.qr": (lambda a, b: jaxmg.linalg.qr(a), "a"),
     "linalg.svd": (lambda a, b: jaxmg.linalg.svd(a), "a"),
     "linalg.svdvals": (lambda a, b: jaxmg.linalg.svdvals(a), "a"),
@@ -99,6 +103,8 @@ _CALLS = {
     "tree.inv": (lambda a, b: jaxmg.tree.inv(a), "a"),
     "tree.qr": (lambda a, b: jaxmg.tree.qr(a), "a"),
     "tree.svd": (lambda a, b: jaxmg.tree.svd(a), "a"),
+    "tree.orthogonalize": (lambda a, b: jaxmg.tree.orthogonalize(a), "a"),
+    "tree.inverse_pth_root": (lambda a, b: jaxmg.tree.inverse_pth_root(a, 2), "a"),
     "linalg.funm": (lambda a, b: jaxmg.linalg.funm(a, jnp.tanh), "a"),
 }
 _ARGUMENTS = [
@@ -113,9 +119,10 @@ def test_every_public_function_that_takes_an_array_is_called():
     public |= {f"tree.{name}" for name in jaxmg.tree.__all__}
     called = {re.sub(r"\(.*", "", name) for name in _CALLS}
     without_arrays = {
-        "CholeskyFactor", "LUFactor", "RefinedFactor", "Plan", "plan", "calculate_padding",
-        "get_cols_cyclic", "plot_block_to_cyclic", "register_handlers", "linalg",
-        "linalg.EighResult", "linalg.QRResult", "linalg.SVDResult", "linalg.SlogdetResult",
+        "CholeskyFactor", "LUFactor", "RefinedFactor", "RefinedLUFactor", "Plan", "plan",
+        "calculate_padding", "get_cols_cyclic", "plot_block_to_cyclic", "register_handlers",
+        "linalg", "linalg.EighResult", "linalg.QRResult", "linalg.SVDResult",
+        "linalg.SlogdetResult",
     }  # fmt: skip
     local = {name for name in public if name.endswith("_shardmap_ctx")}
     assert public - local - without_arrays <= called

@@ -180,6 +180,35 @@ def test_gradients_are_those_of_jax(name, kind):
 
 
 @cases.needs_transformations
-def test_no_gradient_of_lu_that_is_not_square():
-    with pytest.raises(NotImplementedError, match="for square matrices alone"):
-        jax.grad(lambda a: jnp.sum(linalg.lu(a, True)[1]))(np.ones((4, 3)))
+@pytest.mark.parametrize(
+    "shape, ranks, dtype, kind",
+    cases.broad(
+        [
+            (shape, ranks, dtype, kind)
+            for shape in ((8, 3), (3, 8), (7, 5), (5, 7))
+            for ranks, dtype in ((2, "float64"), (4, "complex128"))
+            for kind in (AxisType.Auto, AxisType.Explicit)
+        ],
+        core=lambda shape, ranks, dtype, kind: (
+            (shape, ranks, kind) in (((7, 5), 2, AxisType.Auto), ((3, 8), 4, AxisType.Explicit))
+        ),
+        slow=lambda *_: True,
+    ),
+)
+def test_derivatives_of_lu_that_is_not_square(shape, ranks, dtype, kind):
+    mesh, random = cases.line(ranks, kind=kind), cases.rng(*shape)
+    matrix, along = (cases.normal(random, shape, dtype) for _ in range(2))
+
+    def derivatives(function):
+        def loss(a):
+            return sum(jnp.sum(jnp.sin(x)).real for x in function(a)[-2:])
+
+        return jax.jit(
+            lambda a, e: (jax.jvp(lambda a: function(a)[-2:], (a,), (e,))[1], jax.grad(loss)(a))
+        )
+
+    ours = derivatives(lambda a: linalg.lu(a, mesh=mesh))
+    found = cases.on(mesh, ours)(*(cases.shard_rows(x, mesh) for x in (matrix, along)))
+    expected = derivatives(jax.scipy.linalg.lu)(matrix, along)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-11 * max(1, np.abs(y).max()))

@@ -73,7 +73,11 @@ FUNCTIONS = {
         lambda a, b: scipy.linalg.sqrtm(a),
         "definite",
     ),
-    "expm": (lambda a, b, **o: linalg.expm(a, **o), lambda a, b: scipy.linalg.expm(a), "hermitian"),
+    "expm": (
+        lambda a, b, **o: linalg.expm(a, assume_a="her", **o),
+        lambda a, b: scipy.linalg.expm(a),
+        "hermitian",
+    ),
     "logm": (lambda a, b, **o: linalg.logm(a, **o), lambda a, b: scipy.linalg.logm(a), "definite"),
     "funm": (
         lambda a, b, **o: linalg.funm(a, jnp.cos, **o),
@@ -377,14 +381,17 @@ def test_no_rows(name):
 _OTHER_DEFAULTS = {("solve", "assume_a"), ("cholesky", "lower"), ("eigh", "lower")}
 # Arguments of jax.scipy.linalg that are keyword-only here, where others have their positions.
 _BY_KEYWORD = {"eigh"}
+# Functions that have the arguments of jax.numpy.linalg where jax.scipy.linalg has others, and those
+# that JAX has not.
+_NUMPYS, _OURS = {"qr", "svd", "pinv"}, {"least_squares", "logm"}
 
 
 @pytest.mark.parametrize("module", [jnp.linalg, jax.scipy.linalg], ids=lambda m: m.__name__)
 @pytest.mark.parametrize(
-    "name", [name for name in linalg.__all__ if not name.endswith("Result") and name != "logm"]
+    "name", [name for name in linalg.__all__ if not name.endswith("Result") and name not in _OURS]
 )
 def test_arguments_are_jaxs(name, module):
-    if not hasattr(module, name):
+    if not hasattr(module, name) or (module is jax.scipy.linalg and name in _NUMPYS):
         assert hasattr(jnp.linalg, name) or hasattr(jax.scipy.linalg, name)
         return
     ours = inspect.signature(getattr(linalg, name)).parameters
@@ -512,7 +519,13 @@ _EYE = np.eye(3)
             "matrix_power: a has dtype bool; the supported dtypes are float32, .*, int8",
         ),
         (lambda: linalg.matrix_power(_EYE, 0.5), TypeError, r"n must be an integer; got 0.5"),
-        (lambda: linalg.expm(_EYE, upper_triangular=True), NotImplementedError, "isn't Hermitian"),
+        (
+            lambda: linalg.expm(_EYE, upper_triangular=True, assume_a="her"),
+            ValueError,
+            "linalg.expm: upper_triangular=True is of a matrix that isn't Hermitian",
+        ),
+        (lambda: linalg.expm(_EYE, assume_a="pos"), ValueError, "expm: assume_a must be one of"),
+        (lambda: linalg.expm(_EYE, max_squarings=1.5), TypeError, "max_squarings must be an int"),
         (lambda: linalg.funm(_EYE, jnp.exp, disp=False), NotImplementedError, "estimate of the"),
         (lambda: linalg.logm(_EYE, False), NotImplementedError, "linalg.logm: disp=False"),
         (lambda: linalg.funm(_EYE, jnp.sum), ValueError, r"func must give as many values"),

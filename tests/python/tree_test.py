@@ -113,8 +113,8 @@ def test_leaves_sharded_in_every_way(name, kind):
     _check(name, tree, results)
     if name == "eigh":
         for key, (w, v) in results.items():
-            a = np.asarray(tree[key])
-            np.testing.assert_allclose(a @ v, np.asarray(v) * w[..., None, :], atol=1e-12)
+            a, w, v = map(np.asarray, (tree[key], w, v))
+            np.testing.assert_allclose(a @ v, v * w[..., None, :], atol=1e-12)
 
 
 @cases.kinds
@@ -316,6 +316,101 @@ def test_on_the_devices_of_a_context_mesh():
     assert c.sharding.is_equivalent_to(b.sharding, 2)
 
 
+def _singular_values(low, shape, dtype):
+    """A matrix whose singular values are from ``low`` to 1, over its Frobenius norm."""
+    k = min(shape)
+    u, v = (
+        np.linalg.qr(cases.normal(cases.rng(k, i), (n, k), dtype))[0] for i, n in enumerate(shape)
+    )
+    return ((u * np.geomspace(low, 1, k)) @ v.conj().T).astype(dtype)
+
+
+# What singular values of at least 0.001 of the Frobenius norm come to.
+_INTERVALS = {
+    ("newton-schulz", 5): (0.4, 1.21),
+    ("polar-express", 5): (0.84, 1.13),
+    ("polar-express", 6): (0.994, 1.006),
+    ("polar-express", 10): (1 - 1e-5, 1 + 1e-5),
+    ("exact", 5): (1 - 1e-5, 1 + 1e-5),
+}
+
+
+@pytest.mark.parametrize(
+    "method, steps", cases.broad(_INTERVALS, lambda method, steps: method == "newton-schulz")
+)
+@pytest.mark.parametrize(
+    "dtype", ["float32", *(pytest.param(d, marks=pytest.mark.breadth) for d in cases.DTYPES[1:])]
+)
+def test_orthogonalize(method, steps, dtype):
+    mesh = cases.line(4)
+    tree = {
+        "tall": cases.shard(_singular_values(0.01, (24, 8), dtype), mesh, "r"),
+        "wide": cases.shard(1e-30 * _singular_values(0.01, (7, 12), dtype), mesh, None, "r"),
+        "zero": cases.shard(np.zeros((2, 4, 4), dtype), mesh),
+    }
+    results = jaxmg.tree.orthogonalize(tree, steps, method)
+    low, high = _INTERVALS[method, steps]
+    for key in ("tall", "wide"):
+        x, g = np.asarray(results[key]), np.asarray(tree[key])
+        assert x.dtype == dtype and results[key].sharding.is_equivalent_to(tree[key].sharding, 2)
+        u, s, v = np.linalg.svd(cases.wide(g), full_matrices=False)
+        found = np.diagonal(u.conj().T @ x @ v.conj().T)
+        assert low <= found.real.min() and found.real.max() <= high
+        np.testing.assert_allclose(u * found @ v, x, atol=1e-4)
+    if method != "exact":
+        assert not np.asarray(results["zero"]).any()
+
+
+@pytest.mark.slow
+def test_orthogonalize_in_bfloat16():
+    g = _singular_values(0.05, (16, 32), "float32")
+    exact = np.asarray(jaxmg.tree.orthogonalize(g, method="exact"))
+    near = jaxmg.tree.orthogonalize(g, 8, "polar-express", dtype=jnp.bfloat16)
+    assert near.dtype == np.float32
+    error = np.abs(np.asarray(near) - exact).max()
+    assert 1e-4 < error < 0.05
+    rounded = jaxmg.tree.orthogonalize(jnp.asarray(g, jnp.bfloat16), 8, "polar-express")
+    assert rounded.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    "p, method, dtype",
+    cases.broad(
+        [(p, m, d) for p in (1, 2, 3, 4, 7) for m in ("eigh", "newton") for d in cases.DTYPES],
+        lambda *case: case in [(4, "eigh", "float32"), (3, "newton", "complex128")],
+        slow=lambda p, method, dtype: method == "newton",
+    ),
+)
+def test_inverse_pth_root(p, method, dtype):
+    mesh = cases.line(2)
+    unit, epsilon = cases.eps(dtype), 1e-4
+    tree = {
+        "a": cases.shard(cases.of_condition(1e6, 24, dtype), mesh, "r"),
+        "b": cases.shard(cases.positive_definite("well", 7, dtype), mesh),
+        "one": cases.shard(4 * np.ones((3, 1, 1), dtype), mesh),
+    }
+    results = jaxmg.tree.inverse_pth_root(tree, p, epsilon, method)
+    for key, a in tree.items():
+        w, v = np.linalg.eigh(cases.wide(a))
+        ridged = (w + epsilon * w[..., -1:]) ** (-1 / p)
+        expected = (v * ridged[..., None, :]) @ np.swapaxes(v, -1, -2).conj()
+        x = np.asarray(results[key])
+        assert x.dtype == dtype and results[key].sharding.is_equivalent_to(a.sharding, a.ndim)
+        np.testing.assert_array_equal(x, np.swapaxes(x, -1, -2).conj())
+        error = np.linalg.norm(x - expected) / np.linalg.norm(expected)
+        # What rounding in A does to its smallest eigenvalue, and the power iteration's error.
+        limit = 5 * a.shape[-1] * unit / epsilon / p + (1e-6 if key == "b" else 0)
+        assert error <= (limit if method == "newton" else limit + 5e-8)
+
+
+@pytest.mark.parametrize("method", ["eigh", "newton"])
+def test_a_root_of_an_indefinite_matrix_is_nan(method):
+    stack = np.stack([np.eye(4), np.diag([1.0, 1, 1, -0.5]), np.diag([4.0, 4, 4, 4])])
+    root = np.asarray(jaxmg.tree.inverse_pth_root(stack, 2, 0.0, method))
+    assert np.isnan(root[1]).any()
+    np.testing.assert_allclose(root[[0, 2]], [np.eye(4), np.eye(4) / 2], atol=1e-12)
+
+
 _F = np.eye(4)
 _REFUSED = {
     "vector": (
@@ -334,6 +429,13 @@ _REFUSED = {
     "length": (lambda: jaxmg.tree.inv(_F, matrix_specs=P(None, None, None)), "doesn't fit tree"),
     "UPLO": (lambda: jaxmg.tree.eigh(_F, "l"), "UPLO must be None, 'L' or 'U'"),
     "mode": (lambda: jaxmg.tree.qr(_F, "full"), "mode must be 'reduced'"),
+    "method": (lambda: jaxmg.tree.orthogonalize(_F, method="svd"), "method must be one of newton-"),
+    "steps": (lambda: jaxmg.tree.orthogonalize(_F, 0), "steps must be at least 1; got 0"),
+    "dtype": (lambda: jaxmg.tree.orthogonalize(_F, dtype="int8"), "dtype must be one of float32"),
+    "exact": (lambda: jaxmg.tree.orthogonalize(_F, 5, "exact", dtype="float32"), "dtype is not fo"),
+    "root": (lambda: jaxmg.tree.inverse_pth_root(_F, 0), "p must be at least 1; got 0"),
+    "by": (lambda: jaxmg.tree.inverse_pth_root(_F, 2, method="svd"), "method must be 'eigh' or"),
+    "ridge": (lambda: jaxmg.tree.inverse_pth_root(_F, 2, -1.0), "epsilon must be a number of at"),
     "mesh": (lambda: jaxmg.tree.inv(_F, mesh=3), "tree.inv: mesh must be a jax.sharding.Mesh"),
 }
 

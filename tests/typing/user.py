@@ -197,6 +197,8 @@ def _linalg(a: Array, b: Array, mesh: Mesh) -> None:
     q, r = jaxmg.linalg.qr(a, mesh=mesh)
     assert_type((q, r), tuple[Array, Array])
     assert_type(jaxmg.linalg.qr(a, "r"), Array)
+    assert_type(jaxmg.linalg.lstsq(a, b, damp=0.1), tuple[Array, Array, Array, Array])
+    assert_type(jaxmg.linalg.least_squares(a, b, mesh=mesh), Array)
     assert_type(jaxmg.linalg.qr(a, pivoting=True), tuple[Array, Array, Array])
     u, s, vh = jaxmg.linalg.svd(a, full_matrices=False, mesh=mesh)
     assert_type((u, s, vh), tuple[Array, Array, Array])
@@ -207,6 +209,7 @@ def _linalg(a: Array, b: Array, mesh: Mesh) -> None:
     assert_type(jaxmg.linalg.matrix_rank(a), Array)
     assert_type(jaxmg.linalg.funm(a, jnp.cos), Array)
     assert_type(jaxmg.linalg.cond(a, 1, mesh=mesh), Array)
+    assert_type(jaxmg.linalg.expm(a, assume_a="her", max_squarings=np.int32(3)), Array)
     assert_type(jaxmg.linalg.cond(a, jnp.inf), Array)
 
 
@@ -238,6 +241,8 @@ def _tree(a: Array, mesh: Mesh) -> None:
     jaxmg.tree.inv(weights, matrix_specs=P())
     jaxmg.tree.qr(a, "r")
     jaxmg.tree.svd(a, compute_uv=False)
+    jaxmg.tree.orthogonalize(weights, 8, "polar-express", dtype=jnp.bfloat16, mesh=mesh)
+    jaxmg.tree.inverse_pth_root(weights, 4, 1e-4, "newton")
 
 
 def _plan(mesh: Mesh) -> None:
@@ -300,6 +305,8 @@ def refused(a: Array, b: Array, mesh: Mesh) -> None:
     jaxmg.linalg.eigh(a, "lower")  # type: ignore[call-overload]
     jaxmg.tree.eigh(a, "lower")  # type: ignore[arg-type]
     jaxmg.tree.qr(a, "full")  # type: ignore[arg-type]
+    jaxmg.tree.orthogonalize(a, method="svd")  # type: ignore[arg-type]
+    jaxmg.tree.inverse_pth_root(a)  # type: ignore[call-arg]
     jaxmg.plan("getrf", 10, "float64")  # type: ignore[arg-type]
     jaxmg.plan("potrs", 10.5, "float64")  # type: ignore[arg-type]
     jaxmg.least_squares(a, b)  # type: ignore[attr-defined]

@@ -1,0 +1,283 @@
+"""Solving from an LU factor in lower precision: what each rank does."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg._call import backends, checks, ffi, record
+from jaxmg._factors import correction, gmres, lu_operations, refinement, scaling
+from jaxmg._transform.products import dot
+
+# Arrays like b that an iteration takes: the directions and what comes of them, solution, residual,
+# correction.
+LIKE_B = 2 * gmres.RESTART + 8
+# So many right-hand sides at a time that these arrays take at most 1 / _MEMORY of a rank's rows; or
+# _LEAST, with which a product with A takes little longer than with one.
+_MEMORY, _LEAST = 16, 8
+# Of a `Lowered`: A's numbers are further apart than products with it can be.
+OUT_OF_RANGE = -2
+OPTION = record.Option("refine", "refine", refinement.check_general)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """A factor in lower precision on a rank, that of R A C, R and C diagonal: powers of two, with
+    which the largest entries of rows and columns are about one, as LAPACK's geequ has them.
+
+    Attributes:
+        tiles, overflow, pivots, tile: as an `LUFactor` has them; ``overflow`` may be without rows.
+        status: (1,), of the factorization, or OUT_OF_RANGE.
+        rows, columns: (n,), int32, the negative exponents of R and of C.
+        size: (1,), |R A C|_F.
+    """
+
+    tiles: jax.Array
+    overflow: jax.Array
+    pivots: jax.Array
+    status: jax.Array
+    rows: jax.Array
+    columns: jax.Array
+    size: jax.Array
+    tile: int
+
+
+def plan(layout, dtype, n, tile, refine):
+    """The plugin's plan of the factorization in lower precision."""
+    return backends.plan(
+        "getrf", layout, "native", refinement.lower_dtype(dtype), (n, n), tile,
+        products=refinement.products_of(refine),
+    )  # fmt: skip
+
+
+def columns_at_a_time(n, ranks, nrhs):
+    """The number of right-hand sides that are refined at a time."""
+    return min(max(n // (_MEMORY * LIKE_B * ranks), _LEAST), nrhs)
+
+
+def factor_and_solve(call, coordinates, a, b):
+    """`gesv` with refinement: (a, x, status, iterations) on this rank."""
+    coordinates = refinement.after(coordinates, b)
+    sizes = plan(call.layout, a.dtype, a.shape[1], call.tile, dict(call.attributes)["refine"])
+    lower = factor_lower(call, coordinates, a, sizes["tile"], sizes["overflow_rows"])
+    return solve(call, coordinates, a, lower, b)
+
+
+def factor_lower(call, coordinates, a, tile, overflow_rows):
+    """The `Lowered` factor of which ``a`` is this rank's rows."""
+    layout = call.layout
+    first = coordinates.reshape(2)[0] * a.shape[0]
+    rows, columns = _exponents(layout, coordinates, a, first)
+    low, squares, lost = _round(a, first, rows, columns)
+    facts = jnp.stack([squares, lost.astype(squares.dtype)])
+    facts = _gather(facts, layout, coordinates).reshape(-1, 2)
+    size, lost = jnp.sqrt(jnp.sum(facts[:, :1], axis=0)), jnp.any(facts[:, 1] > 0)
+    products = refinement.products_of(dict(call.attributes)["refine"])
+    coordinates = refinement.after(coordinates, size)
+    tiles, overflow, pivots, status = _factorize(
+        layout, tile, coordinates, low, overflow_rows, products
+    )
+    middle = _middle(rows)
+    far = jnp.maximum(jnp.max(jnp.abs(rows - middle)), jnp.max(jnp.abs(columns + middle)))
+    reached = (far <= 3 * _bias(a.dtype) // 4) & ~lost
+    status = jnp.where(reached, status, OUT_OF_RANGE)
+    return Lowered(tiles, overflow, pivots, status, rows, columns, size, tile)
+
+
+def _exponents(layout, coordinates, a, first):
+    """(Those of the largest entries of A's rows, of its columns after these have been taken off),
+    (n,), 0 of zeros. A is read twice, and nothing of its size is made."""
+    count, n = a.shape
+    empty = -3 * _bias(a.dtype)  # lower than any entry
+
+    def of_rows(part, row, exponents, start):
+        largest = scaling.exponents(scaling.largest(part, axis=1))
+        return jax.lax.dynamic_update_slice_in_dim(exponents, largest, start, 0)
+
+    rows = _by_pieces(a, first, of_rows, jnp.zeros(count, jnp.int32))
+    rows = _gather(rows.astype(jnp.finfo(a.dtype).dtype), layout, coordinates).astype(jnp.int32)
+    rows = jnp.where(rows < empty, 0, rows)
+
+    def of_columns(part, row, exponents, _):
+        found = scaling.exponents(part) - rows[row]
+        return jnp.maximum(exponents, jnp.max(jnp.where(row < n, found, 2 * empty), axis=0))
+
+    columns = _by_pieces(a, first, of_columns, jnp.full(n, 2 * empty, jnp.int32))
+    columns = _gather(columns.astype(jnp.finfo(a.dtype).dtype), layout, coordinates)
+    columns = jnp.max(columns.reshape(-1, n), axis=0).astype(jnp.int32)
+    return rows[:n], jnp.where(columns < empty, 0, columns)
+
+
+def _round(a, first, rows, columns):
+    """(R A C in lower precision, the sum of its squares, whether XLA's products with A lose what
+    matters, as they take denormals for 0), for the rows from ``first`` on."""
+    n, real = a.shape[1], jnp.finfo(a.dtype)
+    height = refinement.piece_height(*a.shape)
+
+    def piece(part, row, state, start):
+        low, squares, lost = state
+        exponent = rows[jnp.minimum(row, n - 1)] + columns
+        scaled = scaling.times_power(part, -exponent)
+        low = jax.lax.dynamic_update_slice_in_dim(low, scaled.astype(low.dtype), start, 0)
+        own = scaling.exponents(part)
+        denormal = (own < int(real.minexp)) & (own - exponent > -(int(real.nmant) + 12))
+        there = row < n
+        scaled = jnp.where(there, scaled, 0)
+        # The last piece begins in the one before, whose rows are counted.
+        scaled = jnp.where(row >= first + start + _overlap(start, height), scaled, 0)
+        squares += jnp.sum(scaled.real**2 + scaled.imag**2)
+        return low, squares, lost | jnp.any(denormal & there)
+
+    zero = jnp.zeros((), real.dtype)
+    start = (jnp.zeros(a.shape, refinement.lower_dtype(a.dtype)), zero, jnp.zeros((), bool))
+    return _by_pieces(a, first, piece, start)
+
+
+def _overlap(start, height):
+    """How many rows of the piece from ``start`` on are in the one before."""
+    return -start % height
+
+
+def _by_pieces(a, first, function, state):
+    """``state = function(rows, their numbers in A, state, where they start)`` for pieces of the
+    rows: XLA may not fuse all of it, and would take memory of A's size in between."""
+    rows, n = a.shape
+    height = refinement.piece_height(rows, n)
+
+    def piece(i, state):
+        start = jnp.minimum(i * height, rows - height)
+        row = first + start + jnp.arange(height)[:, None]
+        return function(jax.lax.dynamic_slice_in_dim(a, start, height), row, state, start)
+
+    return jax.lax.fori_loop(0, -(-rows // height), piece, state)
+
+
+def solve(call, coordinates, a, lower, b, adjoint=False):
+    """Solves with a factor in lower precision: (a, x, status, iterations) on this rank, of A or its
+    adjoint.
+
+    The first one is A's memory with unspecified contents, for a caller who has donated A.
+    """
+    layout, n, factored = call.layout, a.shape[1], lower.status[0] == 0
+    real = jnp.finfo(a.dtype).dtype
+    # Those of R and C are as near to 0 as they can be both, so that no product overflows.
+    middle = _middle(lower.rows)
+    scales = (lower.rows - middle, lower.columns + middle)
+    # Where they are out of range nothing is solved.
+    left, right = (scaling.power(jnp.where(factored, -s, 0), real)[:, None] for s in scales)
+
+    def multiply(v):
+        if adjoint:
+            return right * _adjoint_product(layout, coordinates, a, left * v)
+        return left * _product(layout, coordinates, a, right * v)
+
+    def precondition(r):
+        largest = refinement.power_of_two(jnp.max(jnp.abs(r), axis=0))
+        operation = lu_operations.SOLVE_ADJOINT if adjoint else lu_operations.SOLVE
+        z = refinement.native_like(
+            "jaxmg_lu_apply", layout, lower.tile,
+            (
+                coordinates, lower.tiles, lower.overflow, lower.pivots,
+                (r / largest).astype(lower.tiles.dtype),
+            ),
+            operation=operation,
+        )  # fmt: skip
+        return largest * z.astype(r.dtype)
+
+    # Columns of b are scaled by exponents, since they may be denormal, as x may.
+    into, back = (lower.columns, lower.rows) if adjoint else (lower.rows, lower.columns)
+    into, back = -into[:, None], -back[:, None]
+    columns = jnp.max(scaling.exponents(b) + into, axis=0)
+    columns = jnp.where(jnp.any(scaling.magnitude(b) > 0, axis=0), columns, 0)
+    scaled = scaling.times_power(jnp.where(factored, b, 0), into - columns)
+    width = columns_at_a_time(n, layout.ranks, b.shape[1])
+
+    def part(good, b):
+        found = gmres.refine(multiply, precondition, jnp.where(good, b, 0), lower.size[0])
+        return good & found.accepted, (found.x, found.steps)
+
+    count = -(-b.shape[1] // width)
+    many = jnp.pad(scaled, ((0, 0), (0, count * width - b.shape[1])))
+    many = many.reshape(n, count, width).swapaxes(0, 1)
+    if count == 1:
+        good, (x, steps) = part(factored, many[0])
+    else:
+        good, (x, steps) = jax.lax.scan(part, factored, many)
+        x, steps = x.swapaxes(0, 1).reshape(n, count * width)[:, : b.shape[1]], jnp.max(steps)
+    x = scaling.times_power(x, back + columns)
+    solution = correction.Refined(x, steps, good)
+    plain = functools.partial(_plain_adjoint if adjoint else _plain, call, coordinates)
+    return refinement.or_plain(call, a, b, factored, solution, plain)
+
+
+def _plain(call, coordinates, a, b):
+    """(A's memory, x, status) of a factorization in A's own precision."""
+    numbers = (jnp.finfo(a.dtype).dtype, a.dtype)
+    a, x, _, _, status = refinement.plain_solve(
+        "gesv", call, coordinates, a, b, *(jax.ShapeDtypeStruct((1,), dtype) for dtype in numbers)
+    )
+    return a, x, status
+
+
+def _plain_adjoint(call, coordinates, a, b):
+    """The same of the adjoint, which the factors are those of too."""
+    layout, n = call.layout, a.shape[1]
+    sizes = backends.plan("getrf", layout, "native", a.dtype, (n, n), call.tile)
+    tiles, overflow, pivots, status = _factorize(
+        layout, sizes["tile"], coordinates, a, sizes["overflow_rows"], checks.DEFAULT
+    )
+    coordinates = refinement.after(coordinates, status)
+    x = refinement.native_like(
+        "jaxmg_lu_apply", layout, sizes["tile"], (coordinates, tiles, overflow, pivots, b),
+        operation=lu_operations.SOLVE_ADJOINT,
+    )  # fmt: skip
+    return tiles, x, status
+
+
+def _factorize(layout, tile, coordinates, a, overflow_rows, products):
+    """(tiles, overflow, pivots, status) of a rank's rows."""
+    n = a.shape[1]
+    tiles, overflow, pivots, _, _, status = ffi.call(
+        "jaxmg_getrf", layout, tile, "native", (coordinates, a),
+        (
+            jax.ShapeDtypeStruct(a.shape, a.dtype),
+            jax.ShapeDtypeStruct((overflow_rows, n), a.dtype),
+            jax.ShapeDtypeStruct((n,), jnp.int32),
+            jax.ShapeDtypeStruct((1,), jnp.finfo(a.dtype).dtype),
+            jax.ShapeDtypeStruct((1,), a.dtype),
+            jax.ShapeDtypeStruct((1,), jnp.int32),
+        ),
+        differing=2, m=n, n=n, products=products,
+    )  # fmt: skip
+    return tiles, overflow, pivots, status
+
+
+def _middle(rows):
+    """A number from which the exponents of the rows are as far as can be neither way."""
+    return (jnp.max(rows) + jnp.min(rows)) // 2
+
+
+def _bias(dtype):
+    return 1 - int(jnp.finfo(dtype).minexp)
+
+
+def _product(layout, coordinates, a, v):
+    """A v, of a rank's rows of A and all of v: the ranks' rows are gathered."""
+    own = dot(a, v, 1, 0)
+    return _gather(own.ravel(), layout, coordinates).reshape(-1, v.shape[1])[: len(v)]
+
+
+def _adjoint_product(layout, coordinates, a, v):
+    """A^H v: what the ranks' rows of A contribute is gathered, and the sum is the same on all."""
+    n, count = len(v), len(a)
+    padded = jnp.pad(v, ((0, count * layout.ranks - n), (0, 0)))
+    first = coordinates.reshape(2)[0] * count
+    own = jax.lax.dynamic_slice_in_dim(padded, first, count).conj()
+    part = dot(own, a, 0, 0).conj()  # the other way round A would be transposed
+    parts = _gather(part.ravel(), layout, coordinates).reshape(layout.ranks, *part.shape)
+    return jnp.sum(parts, axis=0).T
+
+
+def _gather(part, layout, coordinates):
+    return refinement.all_gather(part, layout, coordinates) if layout.ranks > 1 else part

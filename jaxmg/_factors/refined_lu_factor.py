@@ -1,0 +1,241 @@
+"""An LU factor in lower precision, kept with its matrix to solve in the precision of that."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jaxmg import _compat
+from jaxmg._call import checks, layouts, record, results
+from jaxmg._factors import lu_refinement, pickling, refined, refinement, transposed
+from jaxmg._transform import hermitian
+from jaxmg._types import MatrixLike, MeshLike, Trans
+
+# What an `LUFactor` has, and a factor in lower precision has with the accuracy of that alone.
+_NOT_HERE = ("slogdet", "logdet", "det", "diagonal", "packed", "from_packed", "inv")
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=[
+        "rows", "tiles", "overflow", "pivots", "row_exponents", "column_exponents", "size",
+        "status",
+    ],
+    meta_fields=["layout", "n", "tile", "refine"],
+)  # fmt: skip
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class RefinedLUFactor(pickling.Pickled):
+    """An LU factor in lower precision and the matrix A that it is of, spread over a mesh.
+
+    `lu_factor` makes it where ``refine`` is given. `lu_solve` and `solve` give x as accurately as a
+    factor in A's own precision would; what such a factor has beside that (determinant, inverse,
+    diagonal) would have the accuracy of the lower precision here, and an AttributeError says so. It
+    is a pytree, as an `LUFactor` is, and holds A once and half of that (for float64 and complex128;
+    once more for float32 and complex64).
+
+    Attributes:
+        rows: (P ceil(n / P), n) on P ranks, sharded by rows: A. It is the array that was given to
+            `lu_factor` where that lies so, and doesn't take memory again.
+        tiles, overflow, pivots: the factor, as in an `LUFactor`, of R A C.
+        row_exponents, column_exponents: (n,), int32: R has 2^-row_exponents on its diagonal, C
+            likewise.
+        size: the Frobenius norm of R A C.
+        status: int32 scalar: 0; the status of the factorization in lower precision, as of `gesv`;
+            or -2, where A's numbers are further apart than products with it can be. Where it isn't
+            0, every solve factors A in its own precision.
+        layout: the mesh and the axes that the rows are sharded over; static, as what follows.
+        n: the order of A.
+        tile: the width of the tiles.
+        refine: the name of the lower precision.
+    """
+
+    rows: jax.Array
+    tiles: jax.Array
+    overflow: jax.Array | None
+    pivots: jax.Array
+    row_exponents: jax.Array
+    column_exponents: jax.Array
+    size: jax.Array
+    status: jax.Array
+    layout: layouts.Layout
+    n: int
+    tile: int
+    refine: str
+
+    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+        def __getattr__(self, name):
+            if name in _NOT_HERE:
+                raise AttributeError(
+                    f"RefinedLUFactor has no {name!r}: its factor is one in lower precision "
+                    f"(refine={self.refine!r}), and only solutions are refined; call lu_factor "
+                    "without refine"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, n), the shape of A."""
+        return (self.n, self.n)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of A and of solutions."""
+        return self.rows.dtype
+
+    @property
+    def mesh(self) -> MeshLike:
+        """The mesh that the factor is spread over."""
+        return self.layout.mesh
+
+    @overload
+    def solve(
+        self, b: MatrixLike, trans: Trans = 0, return_status: Literal[False] = False,
+        return_iterations: Literal[False] = False,
+    ) -> Array: ...  # fmt: skip
+
+    @overload
+    def solve(
+        self, b: MatrixLike, trans: Trans = 0, return_status: Literal[True] = ...,
+        return_iterations: Literal[False] = False,
+    ) -> tuple[Array, Array]: ...  # fmt: skip
+
+    @overload
+    def solve(
+        self, b: MatrixLike, trans: Trans = 0, return_status: Literal[False] = False,
+        return_iterations: Literal[True] = ...,
+    ) -> tuple[Array, Array]: ...  # fmt: skip
+
+    @overload
+    def solve(
+        self, b: MatrixLike, trans: Trans = 0, return_status: Literal[True] = ...,
+        return_iterations: Literal[True] = ...,
+    ) -> tuple[Array, Array, Array]: ...  # fmt: skip
+
+    @_compat.api_boundary
+    def solve(
+        self,
+        b: MatrixLike,
+        trans: Trans = 0,
+        return_status: bool = False,
+        return_iterations: bool = False,
+    ) -> Array | tuple[Array, Array] | tuple[Array, Array, Array]:
+        """The x with op(A) x = b, to A's own precision.
+
+        Args:
+            b: (n,) or (n, nrhs), of A's dtype; a JAX or NumPy array.
+            trans: as in `scipy.linalg.lu_solve`: 0 or "N" for A x = b, 1 or "T" for A^T x = b, 2 or
+                "C" for A^H x = b.
+            return_status: also return the status.
+            return_iterations: also return the number of iterations.
+
+        Returns:
+            x | (x, status) | (x, iterations) | (x, status, iterations), all as of `gesv` with
+            ``refine``.
+
+        Cost: in every iteration 4 n^2 nrhs multiplications and additions over all ranks (four times
+        as many when complex), half of them in lower precision; where it falls back, that of `gesv`
+        without ``refine``.
+
+        Raises:
+            TypeError, ValueError, NotImplementedError: as `lu_solve`.
+        """
+        how = transposed.checked("lu_solve", "A", trans)
+        turned = how == "T" and jnp.issubdtype(self.dtype, jnp.complexfloating)
+        if turned:
+            checks.array("lu_solve", "b", b, checks.ALL)
+            b = jnp.conj(b)  # A^T b = conj(A^H conj(b))
+        overflow = () if self.overflow is None else (self.overflow,)
+        arrays = (
+            self.rows, self.tiles, *overflow, self.pivots, self.row_exponents,
+            self.column_exponents, self.size, self.status, b,
+        )  # fmt: skip
+        wanted = (True, bool(return_status), bool(return_iterations))
+        solve = refined.Solve(_LU, self.layout, self.n, self.tile, self.refine, wanted, how != "N")
+        x, *others = solve.differentiable(*arrays)
+        x = jnp.conj(x) if turned else x
+        values = [x, *(value for value, want in zip(others, wanted[1:], strict=True) if want)]
+        return tuple(values) if len(values) > 1 else x
+
+    def __repr__(self) -> str:
+        return (
+            f"RefinedLUFactor(n={self.n}, dtype={getattr(self.rows, 'dtype', None)}, "
+            f"tile={self.tile}, mesh={dict(self.mesh.shape)}, rows over {self.layout.rows}, "
+            f"refine={self.refine!r})"
+        )
+
+
+def lu_factor(a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine):
+    """`jaxmg.lu_factor` with ``refine``."""
+    return refined.factorize(
+        _LU, a, T_A, mesh, matrix_specs, in_specs, pad, donate, precision, refine
+    )
+
+
+def factor_for(a, arguments):
+    """The factor of a matrix that is an operand of another routine, for its derivative."""
+    return refined.factor_for(_LU, a, arguments)
+
+
+def _factorize(call, coordinates, a):
+    """The factorization in lower precision on a rank."""
+    lower = lu_refinement.factor_lower(call, coordinates, a, call.tile, call.overflow)
+    return (
+        lower.tiles, lower.overflow, lower.pivots, lower.status, lower.rows, lower.columns,
+        lower.size,
+    )  # fmt: skip
+
+
+def _pack(call, values, rows):
+    """The factor, of a call, its results and A by rows."""
+    tiles, overflow, pivots, status, row_exponents, column_exponents, size = values
+    return RefinedLUFactor(
+        rows, tiles, overflow if call.overflow else None, pivots, row_exponents, column_exponents,
+        size, status, call.layout, tiles.shape[1], call.tile,
+        dict(call.attributes).get("refine", ""),
+    )  # fmt: skip
+
+
+_LOWERED = record.Routine(
+    name="lu_factor",
+    native="getrf",
+    results=(
+        results.Tiles("tiles"),
+        results.Overflow("overflow"),
+        results.Pivots("pivots"),
+        results.Status(),
+        results.Pivots("row_exponents"),
+        results.Pivots("column_exponents"),
+        results.RealNumber("size"),
+    ),
+    outputs=(
+        "tiles", "overflow", "pivots", "status", "row_exponents", "column_exponents", "size",
+    ),
+    options=(lu_refinement.OPTION,),
+    triangle=None,
+    factor="getrf",
+    factor_dtypes=refinement.LOWER_DTYPES,
+    kernel=_factorize,
+)  # fmt: skip
+
+
+def _solve(call, coordinates, rows, tiles, overflow, *others, adjoint):
+    """A solve on a rank."""
+    pivots, row_exponents, column_exponents, size, status, b = others
+    lower = lu_refinement.Lowered(
+        tiles, overflow, pivots, status.reshape(1), row_exponents, column_exponents,
+        size.reshape(1), call.tile,
+    )  # fmt: skip
+    return lu_refinement.solve(call, coordinates, rows, lower, b, adjoint)
+
+
+_LU = refined.Kind(
+    "lu_solve", _LOWERED, _pack, 5, _solve, hermitian.general_product,
+    hermitian.general_adjoint_product,
+)  # fmt: skip

@@ -1,0 +1,121 @@
+"""Functions of one matrix that optimizers need, by products: the orthogonal factor and inverse
+roots. For `jaxmg.tree`, which gives each matrix a device."""
+
+import jax
+import jax.numpy as jnp
+
+# Muon's: K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024. They
+# are made to be fast, and singular values come no nearer to 1 than 0.3.
+NEWTON_SCHULZ = ((3.4445, -4.7750, 2.0315),)
+# N. Amsel, D. Persson, C. Musco, R. M. Gower, "The Polar Express: Optimal Matrix Sign Methods and
+# Their Application to the Muon Algorithm", 2025: the best odd polynomials of degree 5, one after
+# the other, for singular values in [0.001, 1], as published; the last one is repeated.
+POLAR_EXPRESS = (
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+    (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+    (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+    (1.891301407787398, -1.2679958271945868, 0.37680408948524835),
+    (1.8750014808534479, -1.2500016453999487, 0.3750001645474248),
+    (1.875, -1.25, 0.375),
+)
+# Singular values that rounding has brought above 1 would diverge (as the same paper has it).
+_SAFETY = 1.01
+# Of the power iteration, and of coupled Newton.
+_POWERS, _NEWTON_STEPS = 100, 100
+
+
+def orthogonal(g, coefficients, safe, dtype):
+    """The odd polynomials (a x + b x^3 + c x^5) of the singular values of g, one after the other,
+    computed in ``dtype``."""
+    tall = g.shape[0] > g.shape[1]
+    x = _unit(g.T.conj() if tall else g)
+    x = (x / _SAFETY if safe else x).astype(dtype)
+    for i, (a, b, c) in enumerate(coefficients):
+        if safe and i < len(coefficients) - 1:
+            a, b, c = a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5
+        gram = _multiply(x, x.T.conj())
+        x = a * x + _multiply(b * gram + c * _multiply(gram, gram), x)
+    return (x.T.conj() if tall else x).astype(g.dtype)
+
+
+def exactly_orthogonal(g):
+    """U V^H of the singular value decomposition."""
+    u, _, v = jnp.linalg.svd(g, full_matrices=False)
+    return _multiply(u, v)
+
+
+def _unit(g):
+    """g over its Frobenius norm, in at least float32; zeros where g is zero."""
+    x = g.astype(jnp.promote_types(g.dtype, jnp.float32))
+    size = jnp.abs(x).max(initial=0)
+    x = x / jnp.where(size == 0, 1, size)
+    norm = jnp.sqrt(jnp.sum(jnp.abs(x) ** 2))
+    return x / jnp.where(norm == 0, 1, norm)
+
+
+def root_by_eigenvalues(a, p, epsilon):
+    """(A + epsilon max(w) I)^(-1/p), w the eigenvalues of A."""
+    w, v = jnp.linalg.eigh(a)
+    w = w + epsilon * w[-1:].max(initial=-jnp.inf)
+    root = _multiply(v * (w ** (-1 / p)).astype(a.dtype), v.T.conj())
+    return (root + root.T.conj()) / 2
+
+
+def root_by_newton(a, p, epsilon):
+    """The same by the coupled Newton iteration: C.-H. Guo, N. J. Higham, "A Schur-Newton method for
+    the matrix pth root and its inverse", 2006, (1.2) there with M = H^p A beside H."""
+    n, real = a.shape[-1], jnp.finfo(a.dtype).dtype
+    eye = jnp.eye(n, dtype=a.dtype)
+    a = a + (epsilon * _largest(a)).astype(a.dtype) * eye
+    scale = (1 + p) / (2 * jnp.linalg.norm(a))  # eigenvalues of M are below p + 1
+    enough = 10 * jnp.finfo(a.dtype).eps
+
+    def far(state):
+        _, _, error, before, count = state
+        # Beyond 0.3 it converges quadratically, up to rounding.
+        better = (error > 0.3) | (error < before / 2)
+        return (count < _NEWTON_STEPS) & (error > enough) & better
+
+    def step(state):
+        m, h, error, _, count = state
+        factor = ((p + 1) * eye - m) / p
+        m = _multiply(_power(factor, p), m)
+        return m, _multiply(h, factor), jnp.linalg.norm(m - eye), error, count + 1
+
+    m = scale.astype(a.dtype) * a
+    h = (scale ** (1 / p)).astype(a.dtype) * eye
+    first = m, h, jnp.linalg.norm(m - eye), jnp.array(jnp.inf, real), 0
+    _, h, error, _, _ = jax.lax.while_loop(far, step, first)
+    h = (h + h.T.conj()) / 2
+    return jnp.where(error <= 0.3, h, jnp.nan)
+
+
+def _largest(a):
+    """The largest eigenvalue of a positive semidefinite matrix, by power iteration."""
+    n = a.shape[-1]
+    v = jnp.cos(jnp.arange(n, dtype=jnp.finfo(a.dtype).dtype)).astype(a.dtype)  # no eigenvector
+
+    def step(_, v):
+        v = _multiply(a, v)
+        size = jnp.sqrt(jnp.sum(jnp.abs(v) ** 2))
+        return v / jnp.where(size == 0, 1, size).astype(a.dtype)
+
+    v = jax.lax.fori_loop(0, _POWERS, step, v)
+    return jnp.vdot(v, _multiply(a, v)).real / jnp.maximum(jnp.vdot(v, v).real, 1e-30)
+
+
+def _power(a, p):
+    """a^p by squares."""
+    result = None
+    while p:
+        if p % 2:
+            result = a if result is None else _multiply(result, a)
+        p //= 2
+        a = _multiply(a, a) if p else a
+    return result
+
+
+def _multiply(x, y):
+    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)

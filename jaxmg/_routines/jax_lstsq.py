@@ -1,0 +1,323 @@
+"""`jaxmg.linalg.lstsq` and `least_squares`: by the QR of A, or of A^H where A is wide.
+
+Derivatives are those of the normal equations, by the implicit function theorem. With M = A, or A^H
+of a wide A, and G = M^H M + damp^2 I: N is the pseudoinverse of G, Z the projector on its null
+space, and x = N M^H b, or M N b. These have the derivatives (G. H. Golub, V. Pereyra, SIAM J.
+Numer. Anal. 10, 1973)
+
+    dN = -N dG N + N N dG Z + Z dG N N,    dZ = -(N dG Z + Z dG N),
+
+where the rank doesn't change. N comes of R, so that its condition is squared in it alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from typing import Any, SupportsFloat
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import PartitionSpec
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat
+from jaxmg._call import checks, layouts
+from jaxmg._routines import jax_linalg, jax_qr, tall, tall_qr
+from jaxmg._transform import derivatives, products
+from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike
+
+
+@_compat.api_boundary
+def lstsq(
+    a: AnyMatrixLike,
+    b: AnyMatrixLike,
+    rcond: SupportsFloat | None = None,
+    *,
+    numpy_resid: bool = False,
+    damp: AnyArray | SupportsFloat | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> tuple[Array, Array, Array, Array]:
+    """The x of least norm(b - a x), of any rank: `jax.numpy.linalg.lstsq`.
+
+    Args:
+        a: (m, n), of any shape that `qr` takes, sharded by rows; a wide one is transposed.
+        b: (m,) or (m, nrhs), sharded by rows or replicated.
+        rcond: singular values of at most rcond times the largest are taken for 0; None: eps times
+            max(m, n). Negative: eps.
+        numpy_resid: as in JAX: True gives no residuals where m <= n or the rank is below n, which
+            is not for ``jit``.
+        damp: a real scalar: x minimizes norm(b - a x)^2 + damp^2 norm(x)^2, ridge or Tikhonov
+            regression, by the QR of ``a`` with damp times I below. s and the rank are then those
+            of that matrix.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+
+    Returns:
+        (x, resid, rank, s), all the same on all devices: x (n,) or (n, nrhs), that of least norm
+        where there are several; resid (nrhs,), norm(b - a x)^2 of each column; rank, an integer;
+        s (min(m, n),), the singular values of ``a``, descending.
+
+    By the QR of ``a`` (`qr`, of which Q isn't made where m >= n) and the singular values of R;
+    where the rank is below n, also by the singular vectors of R.
+
+    Cost: 3 m n^2 multiplications and additions over all ranks where CholeskyQR2 does, and on every
+    device the singular values of an n x n matrix, which `least_squares` spares. Memory: ``a`` twice
+    more.
+
+    x has a derivative with respect to ``a``, ``b`` and ``damp`` that is right where the rank
+    doesn't change; s has one too, 0 for those that are taken for 0.
+
+    Raises:
+        NotImplementedError: ``a`` is neither tall nor small.
+        TypeError, ValueError, RuntimeError: as `jaxmg.gesv`.
+
+    Examples:
+        >>> x, resid, rank, s = jaxmg.linalg.lstsq(a, b)
+        >>> x = jaxmg.linalg.lstsq(a, b, damp=0.1)[0]
+    """
+    cutoff = None if rcond is None else float(rcond)
+    results = _run(a, b, damp, "lstsq", ("small",) * 4, mesh, matrix_specs, cutoff)
+    x, resid, rank, s = results
+    if numpy_resid and (a.shape[0] <= a.shape[1] or operator.index(rank) < a.shape[1]):
+        resid = resid[:0]
+    return x, resid, rank, s
+
+
+@_compat.api_boundary
+def least_squares(
+    a: AnyMatrixLike,
+    b: AnyMatrixLike,
+    damp: AnyArray | SupportsFloat | None = None,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """The x of least norm(b - a x) where ``a`` has full rank: what LAPACK's gels does.
+
+    Args:
+        a, b, damp, mesh, matrix_specs: as for `lstsq`.
+
+    Returns:
+        x, (n,) or (n, nrhs), the same on all devices; for a wide ``a`` that of least norm. Where
+        ``a`` hasn't full rank it has infinity or NaN, or is large: `lstsq` then.
+
+    Cost: 3 m n^2 multiplications and additions over all ranks where CholeskyQR2 does. Derivatives,
+    errors and memory are those of `lstsq`.
+
+    Examples:
+        >>> x = jaxmg.linalg.least_squares(a, b)
+        >>> ridge = jaxmg.linalg.least_squares(a, b, damp=0.1)
+    """
+    return _run(a, b, damp, "least_squares", ("small",), mesh, matrix_specs, None)
+
+
+def _run(a, b, damp, name, results, mesh, spec, cutoff):
+    arrays: tuple[Any, ...] = a, b
+    if damp is not None:
+        a, b = jax_linalg.promote(a, b)
+        checks.usable(f"linalg.{name}", "a", a)
+        real = np.finfo(a.dtype).dtype if jnp.issubdtype(a.dtype, jnp.inexact) else a.dtype
+        if np.ndim(damp) or jnp.iscomplexobj(damp):
+            raise ValueError(f"linalg.{name}: damp must be a real scalar; got {damp!r}")
+        damp = damp.astype(real) if isinstance(damp, jax.Array) else np.asarray(damp, real)
+        arrays = a, b, damp
+    return jax_linalg.run(arrays, name, solved, results, mesh, spec, cutoff)
+
+
+def _solved(call, a, b, damp=None):
+    """(x, resid, rank, s), or x alone."""
+    (cutoff,) = call.attributes
+    if b.ndim == 2 and not b.shape[1]:  # whose products crash XLA
+        x, *others = _solved(call, a, jnp.zeros(a.shape[0], a.dtype), damp)
+        resid = [others[0][:0], *others[1:]] if others else []
+        return x[:, None][:, :0], *resid
+    full_rank = call.name == "linalg_least_squares"
+    columns = b if b.ndim == 2 else b[:, None]
+    of = _LeastSquares(call.layout, full_rank, cutoff, a.shape[0] < a.shape[1])
+    x, s, rank = _Solve(of)(a, columns, damp)
+    shape = x if b.ndim == 2 else x[:, 0]
+    if full_rank:
+        return (shape,)
+    return shape, of.residuals(a, columns, x), rank, s
+
+
+solved = jax_linalg.program_of_any_shape(_solved, with_b=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class _LeastSquares:
+    """Least squares with a matrix (m, n).
+
+    Attributes:
+        full_rank: whether the matrix is taken to be of full rank; there are no singular values.
+        rcond: see `lstsq`.
+        wide: whether m < n.
+    """
+
+    layout: layouts.Layout
+    full_rank: bool
+    rcond: float | None
+    wide: bool
+
+    def cutoff(self, shape, dtype):
+        unit = float(jnp.finfo(dtype).eps)
+        if self.rcond is None:
+            return unit * max(shape)
+        return unit if self.rcond < 0 else self.rcond
+
+    def tall(self, a):
+        """M."""
+        return products.transposed(a, self.layout).conj() if self.wide else a
+
+    def replicated(self, x):
+        return layouts.constrain(x, self.layout, P())
+
+    def residuals(self, a, b, x):
+        """norm(b - A x)^2 of each column."""
+        if not b.size:
+            return jnp.zeros(b.shape[1], jnp.finfo(b.dtype).dtype)
+
+        def local(a, b, x):
+            rest = b - tall_qr.dot(a, x) if x.size else b  # products of 0 columns crash XLA
+            squares = jnp.square(rest.real)
+            squares = squares + jnp.square(rest.imag) if jnp.iscomplexobj(rest) else squares
+            return tall_qr.sum_over_ranks(self.layout, jnp.sum(squares, axis=0))
+
+        return tall.over_ranks(self.layout, local, (a, b), (x,))
+
+    def solve(self, a, b, damp, with_normal):
+        """(x, s, rank, N, Z, V), of which the last three are None unless ``with_normal``; no
+        singular values s or vectors V of a matrix of full rank."""
+        m, n = a.shape
+        real = jnp.finfo(a.dtype).dtype
+        if not a.size:
+            x = jnp.zeros((n, b.shape[1]), a.dtype)
+            k = min(m, n)
+            small = jnp.zeros((k, k), a.dtype)
+            s = None if self.full_rank else jnp.zeros(0, real)
+            rank = None if self.full_rank else jnp.zeros((), jnp.int32)
+            return x, s, rank, *(3 * (small,) if with_normal else 3 * (None,))
+        jax_qr.check_fits("lstsq", m, n, self.layout.ranks)
+        matrix = self.tall(a)
+        k = matrix.shape[1]
+        below = None if damp is None else damp.astype(a.dtype) * jnp.eye(k, dtype=a.dtype)
+        q, r, c = tall.factor(
+            matrix, self.layout, None if self.wide else b, below, with_q=self.wide
+        )
+        finish = functools.partial(
+            _finish, wide=self.wide, full_rank=self.full_rank, with_normal=with_normal,
+            cutoff=self.cutoff((m, n), a.dtype),
+        )  # fmt: skip
+        x, *others = tall.small(self.layout, finish, r, b if self.wide else c)
+        if self.wide:
+            x = tall.times(self.layout, q, x)
+        return self.replicated(x), *others
+
+    def everything(self, a, b, damp):
+        """`solve` with all results, and their derivatives."""
+        return derivatives.differentiable(
+            functools.partial(self.solve, with_normal=True), self.rule, a, b, damp
+        )
+
+    def rule(self, primals, tangents):
+        """As the head of this file has it."""
+        results = self.everything(*primals)
+        a, b, damp = primals
+        if not a.size:
+            return results, derivatives.still(results)
+        x, s, rank, n, z, v = results
+        a_dot, b_dot, damp_dot = tangents
+        layout, m = self.layout, self.tall(a)
+        m_dot = jnp.zeros_like(m) if a_dot is None else self.tall(a_dot)
+        b_dot = jnp.zeros_like(b) if b_dot is None else b_dot
+        shift = 0 if damp_dot is None else (2 * damp * damp_dot).astype(a.dtype)
+        dot, times = tall_qr.dot, functools.partial(tall.times, layout)
+        adjoint_product = functools.partial(tall.adjoint_product, layout)
+        half = adjoint_product(m, m_dot)
+        g_dot = half + half.conj().T + shift * jnp.eye(len(half), dtype=a.dtype)
+        if self.wide:
+            y = dot(n, self.replicated(b))
+            turned = times(m_dot, y)
+            inner = self.replicated(b_dot) - adjoint_product(m_dot, x) - shift * y
+            inner += dot(n, dot(g_dot, dot(z, self.replicated(b)))) - adjoint_product(m, turned)
+            x_dot = self.replicated(turned) + self.replicated(times(m, dot(n, inner)))
+        else:
+            rest = tall.residual(layout, m, b, x)
+            moved = tall.residual(layout, m_dot, b_dot, x)
+            inner = adjoint_product(m_dot, rest) + adjoint_product(m, moved) - shift * x
+            null = dot(z, adjoint_product(m_dot, times(m, dot(n, x))))
+            x_dot = self.replicated(dot(n, inner) + null)
+        left = dot(dot(n, g_dot), z)
+        n_dot = -dot(dot(n, g_dot), n) + dot(n, left) + dot(left.conj().T, n)
+        z_dot = -(left + left.conj().T)
+        if self.full_rank:
+            return results, (x_dot, None, None, n_dot, z_dot, None)
+        turned = dot(dot(v.conj().T, g_dot), v)
+        zero = s <= self.cutoff(a.shape, a.dtype) * s[0]
+        s_dot = jnp.where(zero, 0, jnp.diagonal(turned).real / (2 * jnp.where(zero, 1, s)))
+        gaps = jnp.square(s)[None] - jnp.square(s)[:, None]
+        gaps = jnp.where(gaps == 0, jnp.inf, gaps).astype(a.dtype)
+        v_dot = dot(v, turned / gaps)
+        return results, (x_dot, s_dot, derivatives.still(rank), n_dot, z_dot, v_dot)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Solve:
+    """(x, s, rank) by a `_LeastSquares`, with their derivatives."""
+
+    of: _LeastSquares
+
+    def __call__(self, a, b, damp):
+        def rule(primals, tangents):
+            results, moved = self.of.rule(primals, tangents)
+            return results[:3], moved[:3]
+
+        return derivatives.differentiable(
+            lambda a, b, damp: self.of.solve(a, b, damp, False)[:3], rule, a, b, damp
+        )
+
+
+def _finish(r, b, wide, full_rank, with_normal, cutoff):
+    """(x, s, rank, N, Z, V) by R and Q^H b; of a wide matrix Q^H x, by R and b. On every device."""
+
+    def by_substitution():
+        x = jax.lax.linalg.triangular_solve(
+            r, b, left_side=True, lower=False, transpose_a=wide, conjugate_a=wide
+        )
+        if not with_normal:
+            return x, None, None
+        inverse = tall_qr.right_solve(jnp.eye(len(r), dtype=r.dtype), r)
+        return x, tall_qr.dot(inverse, inverse.conj().T), jnp.zeros_like(r)
+
+    if full_rank:
+        x, n, z = by_substitution()
+        return x, None, None, n, z, None
+    # Vectors are needed where a rank is not full, and for derivatives.
+    u: Any
+    vh: Any
+    u, s, vh = jnp.linalg.svd(r) if with_normal else (None, _singular_values(r), None)
+    mask = (s > 0) & (s >= jnp.asarray(cutoff, s.dtype) * s[0])
+    rank = jnp.sum(mask, dtype=jnp.int32)
+
+    def by_vectors():
+        left, _, right = jnp.linalg.svd(r) if u is None else (u, s, vh)
+        v = right.conj().T
+        left, v = (v, left) if wide else (left, v)  # the other way round
+        inverse = jnp.where(mask, 1 / jnp.where(mask, s, 1), 0).astype(r.dtype)
+        x = tall_qr.dot(v, inverse[:, None] * tall_qr.dot(left.conj().T, b))
+        if not with_normal:
+            return x, None, None
+        half = right.conj().T * inverse
+        null = right.conj().T * (~mask).astype(r.dtype)
+        return x, tall_qr.dot(half, half.conj().T), tall_qr.dot(null, null.conj().T)
+
+    x, n, z = jax.lax.cond(rank == len(r), by_substitution, by_vectors)
+    return x, s, rank, n, z, None if vh is None else vh.conj().T
+
+
+def _singular_values(r):
+    return jnp.linalg.svd(r, compute_uv=False)

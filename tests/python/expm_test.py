@@ -1,0 +1,164 @@
+"""The exponential of any square matrix, beside SciPy's."""
+
+import functools
+
+import cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+from jax.sharding import AxisType
+
+from jaxmg import linalg
+
+# 1-norms, of which each takes another order of the approximant, and squarings at last.
+_NORMS = (1e-3, 0.2, 0.5, 1.5, 4.0, 40.0)
+
+
+def _matrix(n, dtype, norm):
+    matrix = cases.normal(cases.rng(n, 3), (n, n), dtype)
+    return (matrix * norm / np.linalg.norm(matrix, 1)).astype(dtype)
+
+
+def _close(found, matrix):
+    __tracebackhide__ = True
+    expected = scipy.linalg.expm(cases.wide(matrix))
+    error = np.linalg.norm(cases.wide(found) - expected, 1) / np.linalg.norm(expected, 1)
+    assert error <= 20 * len(matrix) * cases.eps(matrix.dtype) * max(1, np.linalg.norm(matrix, 1))
+
+
+@pytest.mark.parametrize(
+    "n, ranks, dtype, kind",
+    cases.broad(
+        [
+            (n, ranks, dtype, kind)
+            for i, dtype in enumerate(cases.DTYPES)
+            for j, n in enumerate((1, 8, 13))
+            for ranks in ((1, 2, 3, 4, 8)[(i + j) % 5],)
+            for kind in (AxisType.Auto, AxisType.Explicit)
+        ],
+        core=lambda n, ranks, dtype, kind: (
+            (n, dtype) == (13, "complex128" if kind == AxisType.Auto else "float32")
+        ),
+    ),
+)
+def test_of_all_orders(n, ranks, dtype, kind):
+    mesh = cases.line(ranks, kind=kind)
+    for norm in _NORMS:
+        matrix = _matrix(n, dtype, norm)
+        a = cases.shard_rows(matrix, mesh)
+        found = linalg.expm(a)
+        _close(found, matrix)
+        assert found.dtype == dtype and found.sharding.is_equivalent_to(a.sharding, 2)
+
+
+def test_triangles_and_squarings():
+    mesh, matrix = cases.line(2), _matrix(6, "float64", 90.0)
+    spoilt = np.where(np.tri(6, k=-1, dtype=bool), np.nan, matrix)
+    found = linalg.expm(spoilt, upper_triangular=True, mesh=mesh)
+    _close(found, np.triu(matrix))
+    assert (np.tril(found, -1) == 0).all()
+    _close(linalg.expm(matrix, max_squarings=5, mesh=mesh), matrix)
+    for wrong in (np.nan, np.inf):
+        matrix[1, 2] = wrong
+        assert np.isnan(linalg.expm(matrix, mesh=mesh)).all()
+
+
+@pytest.mark.breadth
+def test_too_many_squarings():
+    matrix = _matrix(6, "float64", 90.0)
+    assert np.isnan(linalg.expm(matrix, max_squarings=4, mesh=cases.line(2))).all()
+    assert linalg.expm(np.zeros((0, 0))).shape == (0, 0)
+
+
+def _second(function):
+    """The gradient of a gradient along a direction."""
+
+    def gradient(a, along):
+        slope = jax.grad(lambda a: jnp.sum(jnp.sin(function(a))).real)(a)
+        return jnp.sum((slope * along).real)
+
+    return jax.grad(gradient)
+
+
+@cases.needs_transformations
+@pytest.mark.parametrize(
+    "of, norm, kind",
+    cases.broad(
+        [
+            (of, norm, kind)
+            for of in ("jvp", "gradient", "second", "jvp of gradient")
+            for norm in (0.2, 9.0)
+            for kind in (AxisType.Auto, AxisType.Explicit)
+        ],
+        core=lambda *_: False,
+    ),
+)
+def test_derivatives(of, norm, kind):
+    n, mesh = 8, cases.line(4, kind=kind)
+    matrix = _matrix(n, "complex128", norm)
+    along = cases.normal(cases.rng(2), (n, n), "complex128")
+
+    def derivative(f):
+        def gradient(a):
+            return jax.grad(lambda a: jnp.sum(jnp.sin(f(a))).real)(a)
+
+        return {
+            "jvp": lambda a, e: jax.jvp(f, (a,), (e,))[1],
+            "gradient": lambda a, e: gradient(a),
+            "second": _second(f),
+            "jvp of gradient": lambda a, e: jax.jvp(gradient, (a,), (e,))[1],
+        }[of]
+
+    ours = jax.jit(derivative(functools.partial(linalg.expm, mesh=mesh)))
+    found = cases.on(mesh, ours)(*(cases.shard_rows(x, mesh) for x in (matrix, along)))
+    expected = jax.jit(derivative(jax.scipy.linalg.expm))(matrix, along)
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11 * scale)
+
+
+@pytest.mark.slow
+@cases.needs_transformations
+def test_gradient():
+    """That of the Fréchet derivative's adjoint, which SciPy has too."""
+    n, mesh = 7, cases.line(2)
+    matrix, weights = _matrix(n, "float64", 3.0), cases.normal(cases.rng(4), (n, n), "float64")
+
+    @jax.jit
+    def gradient(a):
+        return jax.grad(lambda a: jnp.sum(weights * linalg.expm(a, mesh=mesh)))(a)
+
+    expected = scipy.linalg.expm_frechet(matrix.T, weights)[1]
+    np.testing.assert_allclose(gradient(matrix), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.breadth
+@cases.needs_transformations
+def test_a_batch():
+    """Of matrices that need not the same order, nor as many squarings; and its gradient."""
+    stack, mesh = np.stack([_matrix(5, "float64", norm) for norm in _NORMS[1:]]), cases.line(2)
+    for found, matrix in zip(linalg.expm(stack, mesh=mesh), stack, strict=True):
+        _close(found, matrix)
+
+    def gradient(function):
+        return jax.jit(jax.grad(lambda a: jnp.sum(jnp.cos(function(a)))))(stack[:3])
+
+    ours = gradient(functools.partial(linalg.expm, mesh=mesh))
+    np.testing.assert_allclose(ours, gradient(jax.scipy.linalg.expm), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.breadth
+def test_of_a_hermitian_matrix():
+    """By eigenvalues where that is asked for, however many squarings it would take."""
+    mesh, matrix = cases.line(2), cases.hermitian(6, "complex128")
+    expected = scipy.linalg.expm(matrix)
+    for assumed in (None, "gen", "general", "her", "hermitian"):
+        np.testing.assert_allclose(
+            linalg.expm(matrix, assume_a=assumed, mesh=mesh), expected, rtol=0, atol=1e-11
+        )
+    matrix[0, 1] += 1
+    assert np.isnan(linalg.expm(matrix, assume_a="her", mesh=mesh)).all()
+    large = np.diag([-1e9, -1.0]).astype("float64")
+    found = linalg.expm(large, assume_a="her", mesh=mesh)
+    np.testing.assert_allclose(found, np.diag([0, np.exp(-1)]), rtol=0, atol=1e-14)

@@ -1,0 +1,230 @@
+"""jaxmg.linalg.lstsq and least_squares beside NumPy's."""
+
+import functools
+import itertools
+
+import cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from jaxmg import linalg
+
+
+def _of_rank(m, n, rank, dtype):
+    """A matrix of this rank, and what it is multiplied with from both sides as it moves."""
+    a = cases.normal(cases.rng(m, n), (m, n), dtype)
+    if rank < min(m, n):
+        left = cases.normal(cases.rng(1), (m, rank), dtype)
+        a = left @ cases.normal(cases.rng(2), (rank, n), dtype)
+    return a, *(cases.normal(cases.rng(i, 3), (i, i), dtype) for i in (m, n))
+
+
+def _b(m, dtype, columns=2):
+    return cases.normal(cases.rng(m, 9), (m, columns), dtype)
+
+
+def _numpys(a, b, damp=None, rcond=None):
+    """NumPy's (x, resid, rank, s) in double precision, with residuals always."""
+    rcond = cases.eps(a.dtype) * max(a.shape) if rcond is None else rcond
+    a, b = cases.wide(a), cases.wide(b)
+    whole, right = a, b
+    if damp is not None:
+        whole = np.concatenate([a, damp * np.eye(a.shape[1])])
+        right = np.concatenate([b, np.zeros((a.shape[1], *b.shape[1:]))])
+    x, _, rank, s = np.linalg.lstsq(whole, right, rcond=rcond)
+    return x, np.sum(abs(b - a @ x).reshape(len(b), -1) ** 2, axis=0), rank, s
+
+
+def _compare(found, expected, dtype, factor=300):
+    __tracebackhide__ = True
+    x, resid, rank, s = found
+    assert x.dtype == dtype and int(rank) == expected[2]
+    for one, other in zip((x, resid, s), (expected[0], expected[1], expected[3]), strict=True):
+        assert one.shape == other.shape
+        scale = max(np.abs(other).max(initial=0), 1)
+        np.testing.assert_allclose(one, other, rtol=0, atol=factor * cases.eps(dtype) * scale)
+
+
+_SHAPES = (((12, 3), 4), ((13, 5), 2), ((5, 5), 1), ((5, 13), 2), ((3, 7), 4))
+
+
+@pytest.mark.parametrize(
+    "shape, ranks, rank, dtype, kind",
+    cases.broad(
+        [
+            (*each, rank, cases.DTYPES[(i + j) % 4], kind)
+            for (i, each), (j, rank), kind in itertools.product(
+                enumerate(_SHAPES), enumerate((3, 2)), (AxisType.Auto, AxisType.Explicit)
+            )
+        ],
+        core=lambda shape, ranks, rank, dtype, kind: (
+            (shape, rank, kind) == ((13, 5), 2, AxisType.Auto)
+        ),
+    ),
+)
+def test_as_numpy(shape, ranks, rank, dtype, kind):
+    """Of full rank where it is 3, and of low rank; vectors, and several columns."""
+    rank = min(shape) if rank == 3 else rank
+    mesh, (a, *_) = cases.line(ranks, kind=kind), _of_rank(*shape, rank, dtype)
+    b, rcond = _b(shape[0], dtype), 50 * cases.eps(dtype)
+    for right in (b, b[:, 0]) if rank == min(shape) else (b,):
+        found = linalg.lstsq(cases.shard_rows(a, mesh), right, rcond, mesh=mesh)
+        _compare(found, _numpys(a, right, rcond=rcond), dtype, factor=3000)
+        assert all(x.sharding.is_fully_replicated for x in found)
+    if rank == min(shape):
+        x = linalg.least_squares(cases.shard_rows(a, mesh), cases.shard_rows(b, mesh), mesh=mesh)
+        atol = 1e4 * cases.eps(dtype)
+        np.testing.assert_allclose(x, _numpys(a, b)[0], rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(
+    "shape, ranks, dtype",
+    cases.broad(
+        [(*each, dtype) for each in _SHAPES for dtype in cases.DTYPES],
+        core=lambda shape, ranks, dtype: (shape, dtype) == ((5, 13), "float64"),
+    ),
+)
+def test_ridge(shape, ranks, dtype):
+    """As with damp times I below A."""
+    mesh, (a, *_) = cases.line(ranks), _of_rank(*shape, min(shape), dtype)
+    b = _b(shape[0], dtype)
+    x, resid, *_ = linalg.lstsq(cases.shard_rows(a, mesh), b, damp=0.3, mesh=mesh)
+    expected, residuals, *_ = _numpys(a, b, 0.3)
+    np.testing.assert_allclose(x, expected, rtol=0, atol=300 * cases.eps(dtype))
+    np.testing.assert_allclose(resid, residuals, rtol=0, atol=1e3 * cases.eps(dtype))
+    if shape == (12, 3):
+        again = linalg.least_squares(a, b, np.float64(0.3), mesh=mesh)
+        np.testing.assert_allclose(again, expected, rtol=0, atol=300 * cases.eps(dtype))
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("ranks", (1, 2, 4))
+def test_conditions(ranks):
+    """The residual of the normal equations beside LAPACK's, and its rank."""
+    mesh, n = cases.line(ranks), 6
+    left, right = (np.linalg.qr(cases.normal(cases.rng(m), (m, n), "float64"))[0] for m in (48, n))
+    b = _b(48, "float64", 1)
+    for power in range(0, 15, 2):
+        a = (left * np.logspace(0, -power, n)) @ right
+        x, _, rank, s = linalg.lstsq(cases.shard_rows(a, mesh), b, mesh=mesh)
+        expected = _numpys(a, b)
+        assert int(rank) == expected[2]
+        np.testing.assert_allclose(s, expected[3], rtol=0, atol=1e-14)
+        size = np.linalg.norm(x) + np.linalg.norm(b)
+        assert np.linalg.norm(a.T @ (b - a @ np.asarray(x))) <= 1e-13 * size
+        forward = np.linalg.norm(x - expected[0]) / np.linalg.norm(expected[0])
+        assert forward <= 1e-14 * 10.0 ** (2 * power) + 1e-13
+
+
+@pytest.mark.breadth
+def test_every_small_shape():
+    mesh = cases.line(2)
+    for m, n in itertools.product(range(4), range(4)):
+        a, b = cases.normal(cases.rng(m, n), (m, n), "float64"), _b(m, "float64")
+        found = linalg.lstsq(cases.shard_rows(a, mesh), b, mesh=mesh)
+        expected = jnp.linalg.lstsq(a, b)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+    x, resid, rank, _ = linalg.lstsq(cases.shard_rows(a, mesh), b[:, :0], mesh=mesh)
+    assert x.shape == (3, 0) and resid.shape == (0,) and int(rank) == 3
+
+
+def _moved(a, b, left, right, b_dot, h):
+    """A problem of the same rank."""
+    return (np.eye(len(a)) + h * left) @ a @ (np.eye(len(right)) + h * right), b + h * b_dot
+
+
+@cases.needs_transformations
+@pytest.mark.parametrize(
+    "shape, ranks, rank, dtype, kind",
+    cases.broad(
+        [
+            (*each, rank, dtype, kind)
+            for each in _SHAPES
+            for rank, dtype in ((2, "float64"), (3, "complex128"))
+            for kind in (AxisType.Auto, AxisType.Explicit)
+        ],
+        core=lambda shape, ranks, rank, dtype, kind: (
+            (shape, rank, kind) == ((12, 3), 2, AxisType.Auto)
+        ),
+    ),
+)
+def test_derivatives(shape, ranks, rank, dtype, kind):
+    """As by differences, along which the rank stays."""
+    mesh, (a, left, right) = cases.line(ranks, kind=kind), _of_rank(*shape, rank, dtype)
+    b, b_dot = _b(shape[0], dtype), _b(shape[0], dtype)[::-1].copy()
+    a_dot, cutoff, h = left @ a + a @ right, 1e-9, 1e-6
+
+    def run(a, b, a_dot, b_dot):
+        return jax.jvp(lambda a, b: linalg.lstsq(a, b, cutoff, mesh=mesh), (a, b), (a_dot, b_dot))
+
+    on_mesh = [cases.shard_rows(x, mesh) for x in (a, b, a_dot, b_dot)]
+    _, moved = cases.on(mesh, jax.jit(run))(*on_mesh)
+    plus, minus = (
+        _numpys(*_moved(a, b, left, right, b_dot, step), rcond=cutoff) for step in (h, -h)
+    )
+    for i in (0, 1, 3):
+        expected = (plus[i] - minus[i]) / (2 * h)
+        scale = max(np.abs(expected).max(initial=0), 1)
+        np.testing.assert_allclose(moved[i], expected, rtol=0, atol=1e-7 * scale)
+
+
+@cases.needs_transformations
+@pytest.mark.breadth
+@pytest.mark.parametrize("shape", ((12, 3), (3, 8)))
+def test_gradients_and_second_derivatives_of_ridge(shape):
+    """Those of the normal equations, of A, b and damp."""
+    mesh, (a, *_) = cases.line(2), _of_rank(*shape, 3, "float64")
+    b = _b(shape[0], "float64", 1)[:, 0]
+
+    def ours(a, b, damp):
+        return jnp.sum(linalg.least_squares(a, b, damp, mesh=mesh) ** 3)
+
+    def normal(a, b, damp):
+        gram = a.T @ a + damp**2 * jnp.eye(shape[1])
+        return jnp.sum(jnp.linalg.solve(gram, a.T @ b) ** 3)
+
+    arrays = jnp.asarray(a), jnp.asarray(b), jnp.float64(0.4)
+    for function in (jax.grad, lambda f, argnums: jax.jacfwd(jax.grad(f, argnums), argnums)):
+        for one, other in zip(
+            jax.tree.leaves(jax.jit(function(ours, argnums=(0, 1, 2)))(*arrays)),
+            jax.tree.leaves(function(normal, argnums=(0, 1, 2))(*arrays)),
+            strict=True,
+        ):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)
+
+
+@cases.needs_transformations
+@pytest.mark.breadth
+def test_batches():
+    mesh, a = cases.line(2), cases.normal(cases.rng(4), (3, 9, 3), "float64")
+    b = cases.normal(cases.rng(5), (3, 9, 2), "float64")
+    a[1, :, 1] = a[1, :, 0]
+    found = linalg.lstsq(a, b, mesh=mesh, damp=0.1)
+    same = linalg.lstsq(a, b[0], mesh=mesh)
+    columns = jax.vmap(lambda b: linalg.lstsq(a[0], b, mesh=mesh)[0])(b)
+    for i in range(3):
+        _compare([x[i] for x in found], _numpys(a[i], b[i], 0.1), "float64")
+        _compare([x[i] for x in same], _numpys(a[i], b[0]), "float64")
+        np.testing.assert_allclose(columns[i], _numpys(a[0], b[i])[0], rtol=0, atol=1e-13)
+
+
+@pytest.mark.breadth
+def test_residuals_as_numpy_has_them():
+    a, b, mesh = _of_rank(12, 3, 2, "float64")[0], _b(12, "float64"), cases.line(4)
+    run = functools.partial(linalg.lstsq, rcond=1e-12, numpy_resid=True, mesh=mesh)
+    assert run(cases.shard_rows(a, mesh), b)[1].shape == (0,)
+
+
+def test_errors():
+    a, b = _of_rank(6, 3, 3, "float64")[0], _b(6, "float64")
+    with pytest.raises(ValueError, match=r"b must have shape \(6,\) or \(6, nrhs\)"):
+        linalg.lstsq(a, b[:5])
+    with pytest.raises(ValueError, match="damp must be a real scalar"):
+        linalg.least_squares(a, b, damp=np.ones(3))
+    run = jax.jit(functools.partial(linalg.lstsq, mesh=cases.line(2)))
+    with pytest.raises(NotImplementedError, match="neither tall nor small"):
+        run.lower(*(jax.ShapeDtypeStruct((5000, n), "float64") for n in (4500, 1)))

@@ -21,6 +21,8 @@ X^H X. Where that is not distinct from rounding, X gets a perturbation of the si
 which no singular value is 0, so that U has orthonormal columns whatever the rank of A.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
@@ -28,7 +30,7 @@ from jax.sharding import PartitionSpec as P
 from jaxmg._call import blocks, layouts
 from jaxmg._factors import cholesky_factor, cholesky_operations
 from jaxmg._routines import cho_factor
-from jaxmg._transform import products
+from jaxmg._transform import batching, products
 
 # The c from which on a step is by QR (Nakatsukasa and Higham, section 3).
 _CHOLESKY = 100
@@ -50,7 +52,24 @@ def hermitian_factor(u, a, layout):
 
 
 def unitary(a, layout):
-    """U of A = U H, (m, n), m >= n."""
+    """U of A = U H, (m, n), m >= n. A batch is taken one after the other, each its own steps."""
+    return batching.batchable(_Unitary(layout), a)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Unitary(batching.Batchable):
+    layout: layouts.Layout
+
+    def __call__(self, *arrays):
+        return _iterate(arrays[0], self.layout)
+
+    def batched(self, settled, size, marks, *arrays):
+        spec = self.layout.result_spec(arrays[0].shape[-2:])
+        placement = batching.make_placement(self.layout, arrays, marks, (spec,))
+        return batching.in_turn(self, marks, *arrays, placement=placement)
+
+
+def _iterate(a, layout):
     n, unit = a.shape[1], float(jnp.finfo(a.dtype).eps) / 2
     x = _scaled(a)
     gram = products.adjoint_times_rows(x, x, layout)

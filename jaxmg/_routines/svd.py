@@ -69,7 +69,7 @@ def _decompose(a, layout):
         return _decompose_tall(a, layout)
 
     def rule(primals, tangents):
-        u, s, vh = _decompose(*primals, layout)
+        u, s, vh = _decompose(primals[0], layout)
         return (u, s, vh), _tangents(u, s, vh, tangents[0], layout)
 
     return derivatives.differentiable(value, rule, a)
@@ -93,7 +93,8 @@ def _decompose_tall(a, layout):
 
 def _triangular(a, layout):
     """(Q, R) of a tall matrix, R by rows."""
-    jax_qr.check_fits("svd", *a.shape, layout.ranks)
+    m, n = a.shape
+    jax_qr.check_fits("svd", m, n, layout.ranks)
     return tall.qr(a, layout)
 
 
@@ -111,7 +112,7 @@ def _values(a, layout):
         return jnp.sort(jnp.abs(w))[::-1]
 
     def rule(primals, tangents):
-        u, s, vh = _decompose(*primals, layout)
+        u, s, vh = _decompose(primals[0], layout)
         return s, _real_diagonal(_inner(u, vh, tangents[0], layout))
 
     return derivatives.differentiable(value, rule, a)
@@ -167,8 +168,8 @@ def _polar(a, side, layout):
         return (u, h) if side == "right" else (u, products.rows_times_adjoint(a, u, layout))
 
     def rule(primals, tangents):
-        u, p = _polar(*primals, side, layout)
-        return (u, p), _polar_tangents(*primals, u, side, tangents[0], layout)
+        u, p = _polar(primals[0], side, layout)
+        return (u, p), _polar_tangents(primals[0], u, side, tangents[0], layout)
 
     return derivatives.differentiable(value, rule, a)
 

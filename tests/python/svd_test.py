@@ -2,6 +2,7 @@
 
 import functools
 
+import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,11 +70,19 @@ def test_svd(shape):
     check_svd(a, *linalg.svd(jnp.asarray(a), full_matrices=False, **on(jax.make_mesh((4,), "r"))))
 
 
+_SHAPES = ((16, 16), (13, 13), (45, 5), (5, 45))
+
+
 @pytest.mark.breadth
-@pytest.mark.parametrize("devices", [1, 2, 4, 8])
-@pytest.mark.parametrize("shape", [(16, 16), (13, 13), (45, 5), (5, 45)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "dtype, shape, devices",
+    [
+        (dtype, shape, (1, 2, 4, 8)[(i + j) % 4])
+        for i, dtype in enumerate(DTYPES)
+        for j, shape in enumerate(_SHAPES)
+    ],
+)
 def test_svd_of_any_matrix(dtype, kind, shape, devices):
     a = matrix(kind, *shape, dtype)
     where = on(jax.make_mesh((devices,), "r"))
@@ -143,7 +152,7 @@ def _directions(shape, dtype):
 def test_derivatives(dtype, shape):
     """Of what doesn't depend on the phases of singular vectors, beside JAX's."""
     a, a_dot = _directions(shape, dtype)
-    where = on(jax.make_mesh((2,), "r"))
+    where = on(cases.line(2))
 
     ours = functools.partial(linalg.svd, full_matrices=False, **where)
     theirs = functools.partial(jnp.linalg.svd, full_matrices=False)
@@ -174,7 +183,7 @@ def test_derivatives(dtype, shape):
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_derivatives_of_polar(dtype, shape, side):
     a, a_dot = _directions(shape, dtype)
-    run = functools.partial(linalg.polar, side=side, **on(jax.make_mesh((2,), "r")))
+    run = functools.partial(linalg.polar, side=side, **on(cases.line(2)))
     step = 1e-5
     expected = [
         (np.asarray(x) - np.asarray(y)) / (2 * step)
@@ -186,10 +195,13 @@ def test_derivatives_of_polar(dtype, shape, side):
 
 @pytest.mark.breadth
 def test_a_batch_and_jit():
-    mesh = jax.make_mesh((4,), "r")
+    mesh = cases.line(4)
     a = np.stack([matrix("random", 8, 8, "float64", seed) for seed in range(3)])
     s = linalg.svdvals(jnp.asarray(a), **on(mesh))
     np.testing.assert_allclose(s, np.linalg.svd(a, compute_uv=False), rtol=1e-12)
+    u, s, vh = jax.vmap(lambda a: linalg.svd(a, **on(mesh)))(jnp.asarray(a))
+    for each in zip(a, u, s, vh, strict=True):
+        check_svd(*each)
     u, s, vh = jax.jit(lambda a: linalg.svd(a, **on(mesh)))(jnp.asarray(a[0]))
     check_svd(a[0], u, s, vh)
 
@@ -210,7 +222,7 @@ def test_automatic_axes_and_results(n):
 def test_not_finite(bad):
     a = matrix("random", 8, 8, "float64")
     a[5, 2] = bad
-    where = on(jax.make_mesh((2,), "r"))
+    where = on(cases.line(2))
     u, s, vh = linalg.svd(jnp.asarray(a), **where)
     assert np.isnan(s).all() and np.isnan(u).all() and np.isnan(vh).all()
     assert all(np.isnan(x).all() for x in linalg.polar(jnp.asarray(a), **where))
@@ -221,7 +233,7 @@ def test_not_finite(bad):
 def test_hermitian_and_parts():
     a = matrix("random", 9, 9, "complex128")
     a = jnp.asarray(a + a.conj().T)
-    where = on(jax.make_mesh((2,), "r"))
+    where = on(cases.line(2))
     u, s, vh = linalg.svd(a, hermitian=True, **where)
     check_svd(np.asarray(a), u, s, vh)
     np.testing.assert_allclose(linalg.svd(a, compute_uv=False, hermitian=True, **where), s)
@@ -232,7 +244,7 @@ def test_hermitian_and_parts():
 
 
 def _trace_svd(m, n):
-    svd = functools.partial(linalg.svd, full_matrices=False, **on(jax.make_mesh((2,), "r")))
+    svd = functools.partial(linalg.svd, full_matrices=False, **on(cases.line(2)))
     return jax.eval_shape(svd, jax.ShapeDtypeStruct((m, n), "float32"))
 
 

@@ -71,7 +71,7 @@ class _Unitary(batching.Batchable):
 
 def _iterate(a, layout):
     n, unit = a.shape[1], float(jnp.finfo(a.dtype).eps) / 2
-    x = _scaled(a)
+    x, _ = scaled(a)
     gram = products.adjoint_times_rows(x, x, layout)
     # An upper bound of the largest singular value squared, within n^(1/2) of it.
     bound = jnp.sqrt(jnp.sum(_squares(gram)))
@@ -192,14 +192,20 @@ def _squares(x):
     return x.real**2 + x.imag**2 if jnp.iscomplexobj(x) else x * x
 
 
-def _scaled(a):
-    """``a`` times a power of two by which its largest entry is between 1/2 and 1."""
+def scaled(a):
+    """(``a`` times a power of two by which its largest entry is between 1/2 and 1, the exponent
+    that undoes it)"""
     largest = jnp.max(jnp.abs(jnp.stack([jnp.abs(a.real), jnp.abs(a.imag)])))
     _, exponent = jnp.frexp(largest)
+    return times_power(a, -exponent), exponent
+
+
+def times_power(a, exponent):
+    """``a`` times 2 to this power, which may be out of range itself."""
     half = exponent // 2
     one = jnp.ones((), jnp.finfo(a.dtype).dtype)
     for part in (half, exponent - half):
-        a = a * jnp.ldexp(one, -part).astype(a.dtype)
+        a = a * jnp.ldexp(one, part).astype(a.dtype)
     return a
 
 

@@ -80,9 +80,10 @@ def _decompose_tall(a, layout):
     if not n:
         return jnp.zeros((m, 0), a.dtype), jnp.zeros(0, jnp.finfo(a.dtype).dtype), a[:0, :0]
     if m > n:
+        a, exponent = polar.scaled(a)
         q, r = _triangular(a, layout)
         u, s, vh = _decompose_tall(r, layout)
-        return products.rows_times_rows(q, u, layout), s, vh
+        return products.rows_times_rows(q, u, layout), polar.times_power(s, exponent), vh
     unitary, h = polar.decompose(a, layout)
     w, v = syevd.syevd(h, **_where(layout))
     order = jnp.argsort(-jnp.abs(w))
@@ -105,11 +106,12 @@ def _values(a, layout):
             a, (m, n) = products.transposed(a, layout), (n, m)
         if not n:
             return jnp.zeros(0, jnp.finfo(a.dtype).dtype)
+        a, exponent = polar.scaled(a)
         if m > n:
             _, a = _triangular(a, layout)
         _, h = polar.decompose(a, layout)
         w = syevd.syevd(h, return_eigenvectors=False, **_where(layout))
-        return jnp.sort(jnp.abs(w))[::-1]
+        return polar.times_power(jnp.sort(jnp.abs(w))[::-1], exponent)
 
     def rule(primals, tangents):
         u, s, vh = _decompose(primals[0], layout)
@@ -180,9 +182,10 @@ def _polar_tall(a, layout):
         return jnp.zeros((m, 0), a.dtype), a[:0, :0]
     if m == n:
         return polar.decompose(a, layout)
+    a, exponent = polar.scaled(a)
     q, r = _triangular(a, layout)
     u, h = polar.decompose(r, layout)
-    return products.rows_times_rows(q, u, layout), h
+    return products.rows_times_rows(q, u, layout), polar.times_power(h, exponent)
 
 
 def _polar_tangents(a, u, side, a_dot, layout):

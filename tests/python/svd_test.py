@@ -39,7 +39,7 @@ def matrix(kind, m, n, dtype, seed=0):
         a[:, 1], a[:, 3] = 0, a[:, 4]
     if kind == "graded":
         a = a * np.logspace(0, -30 if single else -250, n)
-    scale = {"zero": 0, "huge": 1e37 if single else 1e307, "tiny": 1e-37 if single else 1e-307}
+    scale = {"zero": 0, "huge": 1e37 if single else 1e307, "tiny": 1e-34 if single else 1e-300}
     return (a * scale.get(kind, 1)).astype(dtype)
 
 
@@ -90,8 +90,8 @@ def test_svd_of_any_matrix(dtype, kind, shape, devices):
     exact = np.linalg.svd(a, compute_uv=False)
     bound = 20 * float(np.finfo(dtype).eps) * exact[0]
     assert np.max(np.abs(np.asarray(linalg.svdvals(jnp.asarray(a), **where)) - exact)) <= bound
-    rank = linalg.matrix_rank(jnp.asarray(a), rtol=1e-4, **where)
-    assert rank == np.linalg.matrix_rank(a, rtol=1e-4)
+    rank = linalg.matrix_rank(jnp.asarray(a), rtol=3e-5, **where)
+    assert rank == np.linalg.matrix_rank(a, rtol=3e-5)
 
 
 @pytest.mark.breadth

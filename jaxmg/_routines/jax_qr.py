@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias, overload
+from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
@@ -145,7 +145,7 @@ def check_fits(name, m, n, ranks):
         )
 
 
-def reduced(call, a):
+def reduced(call, a) -> tuple[Any, Any]:
     """(Q, R) of any matrix."""
     m, n = a.shape
     k = min(m, n)

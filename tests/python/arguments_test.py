@@ -108,7 +108,12 @@ _CALLS = {
     "linalg.funm": (lambda a, b: jaxmg.linalg.funm(a, jnp.tanh), "a"),
 }
 _ARGUMENTS = [
-    pytest.param(call, argument, id=f"{name}-{argument}")
+    pytest.param(
+        call,
+        argument,
+        id=f"{name}-{argument}",
+        marks=[cases.needs_transformations] if name.startswith("tree.") else [],
+    )
     for name, (call, arguments) in _CALLS.items()
     for argument in arguments
 ]

@@ -89,6 +89,11 @@ _CALLS = {
     "linalg.lstsq": (lambda a, b: jaxmg.linalg.lstsq(a, b), "ab"),
     "linalg.least_squares": (lambda a, b: jaxmg.linalg.least_squares(a, b), "ab"),
     "linalg.qr": (lambda a, b: jaxmg.linalg.qr(a), "a"),
+    "linalg.svd": (lambda a, b: jaxmg.linalg.svd(a), "a"),
+    "linalg.svdvals": (lambda a, b: jaxmg.linalg.svdvals(a), "a"),
+    "linalg.polar": (lambda a, b: jaxmg.linalg.polar(a), "a"),
+    "linalg.pinv": (lambda a, b: jaxmg.linalg.pinv(a), "a"),
+    "linalg.matrix_rank": (lambda a, b: jaxmg.linalg.matrix_rank(a), "a"),
     "linalg.sqrtm": (lambda a, b: jaxmg.linalg.sqrtm(a), "a"),
     "linalg.expm": (lambda a, b: jaxmg.linalg.expm(a), "a"),
     "linalg.logm": (lambda a, b: jaxmg.linalg.logm(a), "a"),
@@ -138,7 +143,8 @@ def test_every_public_function_that_takes_an_array_is_called():
     without_arrays = {
         "CholeskyFactor", "LUFactor", "RefinedFactor", "RefinedLUFactor", "Plan", "plan",
         "calculate_padding", "get_cols_cyclic", "plot_block_to_cyclic", "register_handlers",
-        "linalg", "linalg.EighResult", "linalg.QRResult", "linalg.SlogdetResult",
+        "linalg", "linalg.EighResult", "linalg.QRResult", "linalg.SVDResult",
+        "linalg.SlogdetResult",
     }  # fmt: skip
     local = {name for name in public if name.endswith("_shardmap_ctx")}
     assert public - local - without_arrays <= called

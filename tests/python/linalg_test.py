@@ -390,7 +390,7 @@ _OTHER_DEFAULTS = {("solve", "assume_a"), ("cholesky", "lower"), ("eigh", "lower
 _BY_KEYWORD = {"eigh"}
 # Functions that have the arguments of jax.numpy.linalg where jax.scipy.linalg has others, and those
 # that JAX has not.
-_NUMPYS, _OURS = {"qr"}, {"least_squares", "logm"}
+_NUMPYS, _OURS = {"qr", "svd", "pinv"}, {"least_squares", "logm"}
 
 
 @pytest.mark.parametrize("module", [jnp.linalg, jax.scipy.linalg], ids=lambda m: m.__name__)

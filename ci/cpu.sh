@@ -24,6 +24,7 @@ examples() {
     bazel run //examples:gaussian_process -- --n 500 --refine auto &&
     bazel run //examples:minsr &&
     bazel run //examples:soap &&
+    bazel run //examples:muon -- --width 32 &&
     bazel run //examples:random_field &&
     bazel run //examples:random_field -- --fft_bench 128 &&
     bazel run //examples:scattering &&

@@ -87,6 +87,7 @@ def solve_again_by_lu(lu, pivots, b, trans, mesh, spec):
             "linalg.lu_solve: trans must be 0 or 'N' (a), 1 or 'T' (its transpose), or 2 or 'C' "
             f"(its conjugate transpose); got {trans!r}"
         )
+    lu, b = promote(lu, b)
     checks.array("linalg.lu_solve", "lu", lu, checks.ALL)
     pivots = kept_lu.check_pivots("linalg.lu_solve", pivots, lu.shape[-1])
 

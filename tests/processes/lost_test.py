@@ -40,17 +40,17 @@ def test_lost_in_a_call(how, lost, transport):
     "routine, n, how, lost, transport",
     [
         ("gesv", 3900, "KILL", 2, "auto"),
-        ("lu_apply", 2100, "STOP", 2, "tcp"),
-        pytest.param("getrf", 3900, "STOP", 2, "auto", marks=pytest.mark.slow),
+        ("lu_solve", 2100, "STOP", 2, "tcp"),
+        pytest.param("lu_factor", 3900, "STOP", 2, "auto", marks=pytest.mark.slow),
         pytest.param("getri", 3000, "KILL", 2, "tcp", marks=pytest.mark.slow),
         pytest.param("gesv", 3900, "STOP", 0, "tcp", marks=pytest.mark.slow),
-        pytest.param("getrf", 3900, "KILL", 1, "tcp", marks=pytest.mark.slow),
+        pytest.param("lu_factor", 3900, "KILL", 1, "tcp", marks=pytest.mark.slow),
         pytest.param("getri", 3000, "STOP", 0, "auto", marks=pytest.mark.slow),
-        pytest.param("lu_apply", 2100, "KILL", 1, "auto", marks=pytest.mark.slow),
+        pytest.param("lu_solve", 2100, "KILL", 1, "auto", marks=pytest.mark.slow),
     ],
 )
 def test_lost_in_an_lu(routine, n, how, lost, transport):
-    """Of the LU routines, by their names in errors: lu_apply is `LUFactor.solve`."""
+    """Of the LU routines, which errors name."""
     _lose(routine, n, how, lost, transport)
 
 

@@ -104,6 +104,24 @@ def _lu(a: Array, b: Array, mesh: Mesh) -> None:
     assert_type(factor.matrix_rank(), Array)
 
 
+def _qr(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
+    factor = jaxmg.geqrf(a, 2, mesh)
+    assert_type(factor, jaxmg.QRFactor)
+    assert_type(factor.solve(b, "C"), Array)
+    assert_type(factor.multiply(b, trans=1), Array)
+    assert_type(factor.q("complete"), Array)
+    assert_type(factor.r, Array)
+    assert_type(factor.diagonal(), Array)
+    assert_type(factor.packed(), tuple[Array, Array])
+    assert_type(jaxmg.qr(a, 2, mesh), tuple[Array, Array])
+    assert_type(jaxmg.qr(a, return_status=True), tuple[Array, Array, Array])
+    assert_type(jaxmg.least_squares(a, b), Array)
+    assert_type(jaxmg.least_squares(a, b, return_status=True), tuple[Array, Array])
+    assert_type(jaxmg.least_squares(a, b, return_status=flag), Array | tuple[Array, Array])
+    assert_type(jaxmg.linalg.qr_multiply(a, b, "left", mesh=mesh), tuple[Array, Array])
+    assert_type(jaxmg.linalg.householder_product(a, b), Array)
+
+
 def _syevd(a: Array, mesh: Mesh, flag: bool) -> None:
     assert_type(jaxmg.syevd(a), tuple[Array, Array])
     assert_type(jaxmg.syevd(a, return_eigenvectors=False), Array)

@@ -51,11 +51,13 @@ from jaxmg._routines import jax_linalg
 from jaxmg._routines.jax_householder import householder_product, qr_multiply
 from jaxmg._routines.jax_lstsq import least_squares, lstsq
 from jaxmg._routines.jax_qr import QRResult, qr
+from jaxmg._routines.jax_svd import SVDResult, matrix_rank, pinv, polar, svd, svdvals
 from jaxmg._types import AnyArray, AnyMatrixLike, AssumeA, MeshLike, Trans, Triangle
 
 __all__ = [
     "EighResult",
     "QRResult",
+    "SVDResult",
     "SlogdetResult",
     "cho_factor",
     "cho_solve",
@@ -75,12 +77,17 @@ __all__ = [
     "lu_factor",
     "lu_solve",
     "matrix_power",
+    "matrix_rank",
+    "pinv",
+    "polar",
     "qr",
     "qr_multiply",
     "slogdet",
     "solve",
     "solve_triangular",
     "sqrtm",
+    "svd",
+    "svdvals",
 ]
 
 

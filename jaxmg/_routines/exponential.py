@@ -121,7 +121,7 @@ def _compute(of, a):
 def _numerator_and_denominator(layout, a, order, orders):
     """p(A) and q(A) by rows, of the order with this index among ``orders``. Products that the order
     doesn't need aren't computed."""
-    eye = jnp.eye(len(a), dtype=a.dtype)
+    eye = jnp.eye(len(a), a.shape[1], dtype=a.dtype)
     rows = [_coefficients(m, max(orders)) for m in orders]
     c = [jnp.asarray(column, a.dtype)[order] for column in zip(*rows, strict=True)]
     last = len(orders) - 1

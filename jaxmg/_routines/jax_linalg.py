@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -86,6 +87,7 @@ def solve_again_by_lu(lu, pivots, b, trans, mesh, spec):
             "linalg.lu_solve: trans must be 0 or 'N' (a), 1 or 'T' (its transpose), or 2 or 'C' "
             f"(its conjugate transpose); got {trans!r}"
         )
+    lu, b = promote(lu, b)
     checks.array("linalg.lu_solve", "lu", lu, checks.ALL)
     pivots = kept_lu.check_pivots("linalg.lu_solve", pivots, lu.shape[-1])
 
@@ -341,7 +343,7 @@ def _program(function):
 
 def program_of_any_shape(function, with_b=False):
     """A program of matrices (m, n), and of b with as many rows if ``with_b``."""
-    program = _program(function)
+    program: Any = _program(function)
     program.any_shape, program.with_b = True, with_b
     return program
 
@@ -411,7 +413,7 @@ def inverse(call, a):
     return (_inverse(call, a),)
 
 
-def _inverse(call, a):
+def _inverse(call, a) -> Any:
     return _by_structure(call, _invert_definite, _invert_general)(a)
 
 
@@ -502,7 +504,7 @@ def condition_number(call, a):
     (p,) = call.attributes
     if p in ESTIMATED:
         function = functools.partial(_estimate_condition, call)
-        value = derivatives.differentiable(function, condition.refuse("linalg.cond", "x"), a)
+        value: Any = derivatives.differentiable(function, condition.refuse("linalg.cond", "x"), a)
     else:
         value = jnp.linalg.norm(a, p) * jnp.linalg.norm(_inverse(call, a), p)
     return (jnp.where(jnp.isnan(value) & ~jnp.isnan(a).any(), jnp.inf, value),)
@@ -539,7 +541,7 @@ def power(call, a):
     def times(x, y):
         return products.rows_times_rows(x, y, call.layout)
 
-    result = None
+    result: Any = None
     while exponent:
         if exponent % 2:
             result = a if result is None else times(result, a)

@@ -205,7 +205,7 @@ class _LeastSquares:
 
         return tall.over_ranks(self.layout, local, (a, b), (x,))
 
-    def solve(self, a, b, damp, with_normal):
+    def solve(self, a, b, damp, with_normal) -> tuple[Any, ...]:
         """(x, s, rank, N, Z, V), of which the last three are None unless ``with_normal``; no
         singular values s or vectors V of a matrix of full rank."""
         m, n = a.shape
@@ -233,7 +233,7 @@ class _LeastSquares:
             x = tall.times(self.layout, q, x)
         return self.replicated(x), *others
 
-    def everything(self, a, b, damp):
+    def everything(self, a, b, damp) -> tuple[Any, ...]:
         """`solve` with all results, and their derivatives."""
         return derivatives.differentiable(
             functools.partial(self.solve, with_normal=True), self.rule, a, b, damp

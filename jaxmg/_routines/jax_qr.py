@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, NamedTuple, TypeAlias, overload
+from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
@@ -175,7 +175,7 @@ class Shapes:
         return shapes + ("small",) * self.pivoting
 
 
-def reduced(call, a):
+def reduced(call, a) -> tuple[Any, Any]:
     """(Q, R) of any matrix."""
     m, n = a.shape
     k = min(m, n)

@@ -7,6 +7,8 @@ public function's result of a (`programs.Call`, results) pair. Both are part of 
 public function passes the same objects in each call.
 """
 
+from typing import Any
+
 from jaxmg import _compat
 from jaxmg._call import checks, execute, layouts, programs, symmetry
 from jaxmg._call.arguments import Arguments
@@ -76,7 +78,7 @@ def call_local(routine, arrays, arguments, rule):
     )
 
 
-def transform(routine, arrays, arguments, rule, pack=batched_calls.results_alone):
+def transform(routine, arrays, arguments, rule, pack=batched_calls.results_alone) -> Any:
     """The results of global arrays that are no batch by their shape, with a derivative."""
     if not layouts.traced(arrays):
         return pack(*execute.run(routine, arrays, arguments))

@@ -95,6 +95,11 @@ _CALLS = {
         "a",
     ),
     "qr": (lambda a, b: jaxmg.qr(a), "a"),
+    "linalg.svd": (lambda a, b: jaxmg.linalg.svd(a), "a"),
+    "linalg.svdvals": (lambda a, b: jaxmg.linalg.svdvals(a), "a"),
+    "linalg.polar": (lambda a, b: jaxmg.linalg.polar(a), "a"),
+    "linalg.pinv": (lambda a, b: jaxmg.linalg.pinv(a), "a"),
+    "linalg.matrix_rank": (lambda a, b: jaxmg.linalg.matrix_rank(a), "a"),
     "linalg.sqrtm": (lambda a, b: jaxmg.linalg.sqrtm(a), "a"),
     "linalg.expm": (lambda a, b: jaxmg.linalg.expm(a), "a"),
     "linalg.logm": (lambda a, b: jaxmg.linalg.logm(a), "a"),
@@ -109,10 +114,32 @@ _CALLS = {
     "linalg.funm": (lambda a, b: jaxmg.linalg.funm(a, jnp.tanh), "a"),
 }
 _ARGUMENTS = [
-    pytest.param(call, argument, id=f"{name}-{argument}")
+    pytest.param(
+        call,
+        argument,
+        id=f"{name}-{argument}",
+        marks=[cases.needs_transformations] if name.startswith("tree.") else [],
+    )
     for name, (call, arguments) in _CALLS.items()
     for argument in arguments
 ]
+
+
+# Those whose calls the core makes before: it takes a while to compile all.
+_WARM = ("potrs-a", "eigh(all)-a", "linalg.solve-b", "linalg.qr-a", "tree.eigh-a", "lu_factor-a")
+
+
+def _cold_and_warm():
+    found = []
+    for argument in _ARGUMENTS:
+        cold, warm = f"{argument.id}-cold", f"{argument.id}-warm"
+        marks = [*argument.marks, *([] if argument.id in _WARM else [pytest.mark.breadth])]
+        found.append(pytest.param(*argument.values, False, id=cold, marks=argument.marks))
+        found.append(pytest.param(*argument.values, True, id=warm, marks=marks))
+    return found
+
+
+_both = pytest.mark.parametrize("call, argument, warm", _cold_and_warm())
 
 
 def test_every_public_function_that_takes_an_array_is_called():
@@ -123,14 +150,14 @@ def test_every_public_function_that_takes_an_array_is_called():
         "CholeskyFactor", "LUFactor", "RefinedFactor", "RefinedLUFactor", "Plan",
         "QRFactor", "plan",
         "calculate_padding", "get_cols_cyclic", "plot_block_to_cyclic", "register_handlers",
-        "linalg", "linalg.EighResult", "linalg.QRResult", "linalg.SlogdetResult",
+        "linalg", "linalg.EighResult", "linalg.QRResult", "linalg.SVDResult",
+        "linalg.SlogdetResult",
     }  # fmt: skip
     local = {name for name in public if name.endswith("_shardmap_ctx")}
     assert public - local - without_arrays <= called
 
 
-@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
-@pytest.mark.parametrize("call, argument", _ARGUMENTS)
+@_both
 def test_a_deleted_array_is_refused(call, argument, warm):
     """In a warm call JAX 0.10.2 would end the process."""
     arrays = {"a": _a(), "b": _b()}
@@ -184,11 +211,12 @@ def test_a_refined_factor_of_deleted_arrays_is_refused(leaf):
         factor.solve(_B)
 
 
-@pytest.mark.parametrize("call, argument", _ARGUMENTS)
-def test_a_masked_array_is_refused(call, argument):
+@_both
+def test_a_masked_array_is_refused(call, argument, warm):
     """Also where the same call with a plain array came before."""
     arrays = {"a": _A.copy(), "b": _B.copy()}
-    jax.block_until_ready(call(*arrays.values()))
+    if warm:
+        jax.block_until_ready(call(*arrays.values()))
     arrays[argument] = np.ma.masked_greater(arrays[argument], 1)
     with pytest.raises(TypeError, match="is a masked array, whose mask would be ignored"):
         call(*arrays.values())

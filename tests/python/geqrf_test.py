@@ -192,7 +192,7 @@ def test_the_calls_of_jaxmg_1_4_1():
 
 @pytest.mark.breadth
 def test_groups_of_devices_and_columns_sharded():
-    mesh, a, b = cases.grid(), _normal(12, 8), _normal(12, 2)
+    mesh, a, b = cases.grid(), _normal(16, 8), _normal(16, 2)
     for spec in (P("r", None), P(None, "c"), P("r", "c"), P(("r", "c"), None)):
         placed = cases.shard(a, mesh, *spec)
         factor = jaxmg.geqrf(placed, 2)

@@ -28,6 +28,7 @@ def results(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
     _potri(a, mesh, flag)
     _gesv(a, b, mesh, flag)
     _lu(a, b, mesh)
+    _qr(a, b, mesh, flag)
     _syevd(a, mesh, flag)
     _sygvd(a, mesh, flag)
     _contexts(a, b, mesh, flag)
@@ -218,6 +219,13 @@ def _linalg(a: Array, b: Array, mesh: Mesh) -> None:
     assert_type(jaxmg.linalg.lstsq(a, b, damp=0.1), tuple[Array, Array, Array, Array])
     assert_type(jaxmg.linalg.least_squares(a, b, mesh=mesh), Array)
     assert_type(jaxmg.linalg.qr(a, pivoting=True), tuple[Array, Array, Array])
+    u, s, vh = jaxmg.linalg.svd(a, full_matrices=False, mesh=mesh)
+    assert_type((u, s, vh), tuple[Array, Array, Array])
+    assert_type(jaxmg.linalg.svd(a, compute_uv=False), Array)
+    assert_type(jaxmg.linalg.svdvals(a), Array)
+    assert_type(jaxmg.linalg.polar(a, "left"), tuple[Array, Array])
+    assert_type(jaxmg.linalg.pinv(a, 1e-8), Array)
+    assert_type(jaxmg.linalg.matrix_rank(a), Array)
     assert_type(jaxmg.linalg.funm(a, jnp.cos), Array)
     assert_type(jaxmg.linalg.cond(a, 1, mesh=mesh), Array)
     assert_type(jaxmg.linalg.expm(a, assume_a="her", max_squarings=np.int32(3)), Array)
@@ -320,7 +328,7 @@ def refused(a: Array, b: Array, mesh: Mesh) -> None:
     jaxmg.tree.inverse_pth_root(a)  # type: ignore[call-arg]
     jaxmg.plan("getrf", 10, "float64")  # type: ignore[arg-type]
     jaxmg.plan("potrs", 10.5, "float64")  # type: ignore[arg-type]
-    jaxmg.least_squares(a, b)  # type: ignore[attr-defined]
+    jaxmg.gels(a, b)  # type: ignore[attr-defined]
     x, status = jaxmg.potrs(a, b, return_status=True, return_logdet=True)  # type: ignore[misc]
     assert_type(jaxmg.potri(a), tuple[Array, Array])  # type: ignore[assert-type]
     del x, status

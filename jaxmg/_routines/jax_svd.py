@@ -1,0 +1,263 @@
+"""`jaxmg.linalg.svd`, and what is made of it."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Literal, NamedTuple, SupportsIndex, overload
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from jaxmg import _compat
+from jaxmg._call import checks
+from jaxmg._routines import jax_linalg
+from jaxmg._routines import svd as programs
+from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike
+
+
+class SVDResult(NamedTuple):
+    """What `svd` gives."""
+
+    U: jax.Array
+    S: jax.Array
+    Vh: jax.Array
+
+
+@overload
+def svd(
+    a: AnyMatrixLike, full_matrices: bool = True, compute_uv: Literal[True] = True,
+    hermitian: bool = False, subset_by_index: tuple[int, int] | None = None, *,
+    mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
+) -> SVDResult: ...  # fmt: skip
+
+
+@overload
+def svd(
+    a: AnyMatrixLike, full_matrices: bool = True, *, compute_uv: Literal[False],
+    hermitian: bool = False, subset_by_index: tuple[int, int] | None = None,
+    mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
+) -> Array: ...  # fmt: skip
+
+
+@_compat.api_boundary
+def svd(
+    a: AnyMatrixLike,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    hermitian: bool = False,
+    subset_by_index: tuple[int, int] | None = None,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> SVDResult | Array:
+    """The singular value decomposition A = U S V^H: `jax.numpy.linalg.svd`.
+
+    Args:
+        a: (m, n), sharded by rows. With k = min(m, n) and P devices either m = n, or the longer
+            side is at least P k, or k <= 4096.
+        full_matrices: with m != n only False is there, which gives the first k columns of U and
+            rows of V^H.
+        compute_uv: False gives the singular values alone.
+        hermitian: ``a`` is Hermitian: its eigenvalues and eigenvectors are taken, as for `eigh`.
+        subset_by_index: (start, end): only the singular values from start (0: the largest) to
+            end - 1 and their vectors are returned.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+
+    Returns:
+        `SVDResult`: U (m, k), sharded like ``a``, S (k,), real, descending, the same on all
+        devices, and Vh (k, n), by rows. Without ``compute_uv`` S alone. NaN where ``a`` has NaN or
+        infinity.
+
+    The error of S is of the size of rounding times the largest, as LAPACK's gesdd has it; U and Vh
+    are orthonormal to rounding, also where singular values are 0. The derivative is that of JAX,
+    for singular values that differ; that of S alone has no such limit.
+
+    Cost, n x n: the polar decomposition (`polar`), that of `jaxmg.syevd`, with vectors 2 n^3 more
+    multiplications and additions over all ranks. A tall or wide matrix becomes a square one by `qr`
+    first. Memory: some ten matrices such as ``a`` over all devices.
+
+    Source: Higham and Papadimitriou, Parallel Comput. 20, 1994; Nakatsukasa and Higham, SIAM J.
+    Sci. Comput. 35, 2013.
+
+    Raises:
+        NotImplementedError: ``full_matrices`` with m != n; ``a`` is neither square, long nor small.
+        ValueError: another ``subset_by_index``; ``hermitian`` with m != n; and all that
+            `jaxmg.lu_factor` raises.
+
+    Examples:
+        >>> u, s, vh = jaxmg.linalg.svd(a, full_matrices=False)
+    """
+    m, n = _shape("svd", a)
+    start, end = _subset(subset_by_index, min(m, n))
+    if hermitian:
+        if m != n:
+            raise ValueError(f"linalg.svd: hermitian=True needs a square matrix; got ({m}, {n})")
+        if not compute_uv:
+            w = jax_linalg.run(
+                (a,), "svd", jax_linalg.eigenvalues, ("small",), mesh, matrix_specs,
+                jax_linalg.HERMITIAN,
+            )  # fmt: skip
+            return jnp.sort(jnp.abs(w), axis=-1)[..., ::-1][..., start:end]
+        w, v = jax_linalg.eigh(a, "svd", mesh, matrix_specs)
+        results = jax_linalg.run(
+            (v, w), "svd", programs.of_eigenvectors, ("matrix", "small", "matrix"), mesh,
+            matrix_specs,
+        )  # fmt: skip
+    elif not compute_uv:
+        s = jax_linalg.run((a,), "svd", programs.values, ("small",), mesh, matrix_specs)
+        return s[..., start:end]
+    else:
+        if full_matrices and m != n:
+            raise NotImplementedError(
+                "linalg.svd: full_matrices=True, the default as in JAX, is there for square "
+                f"matrices alone; got ({m}, {n}). Pass full_matrices=False"
+            )
+        k = min(m, n)
+        shapes = ((m, k), "small", (k, n))
+        results = jax_linalg.run((a,), "svd", programs.decomposed, shapes, mesh, matrix_specs)
+    u, s, vh = results
+    if subset_by_index is not None:
+        u, s, vh = u[..., start:end], s[..., start:end], vh[..., start:end, :]
+    return SVDResult(u, s, vh)
+
+
+@_compat.api_boundary
+def svdvals(
+    x: AnyMatrixLike,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """The singular values, (k,), descending: `jax.numpy.linalg.svdvals`.
+
+    Arguments, cost without vectors and errors are those of `svd`.
+    """
+    _shape("svdvals", x)
+    return jax_linalg.run((x,), "svdvals", programs.values, ("small",), mesh, matrix_specs)
+
+
+@_compat.api_boundary
+def polar(
+    a: AnyMatrixLike,
+    side: str = "right",
+    *,
+    method: str = "qdwh",
+    eps: float | None = None,
+    max_iterations: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> tuple[Array, Array]:
+    """The polar decomposition A = U P, or A = P U: `jax.scipy.linalg.polar`.
+
+    Args:
+        a: (m, n), as for `svd`.
+        side: "right": A = U P with P (n, n); "left": A = P U with P (m, m).
+        method, eps, max_iterations: do nothing: the method is "qdwh", which ends by itself.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+
+    Returns:
+        (U, P): U (m, n), with orthonormal columns where m >= n and else rows, sharded like ``a``;
+        P, Hermitian and positive semidefinite, by rows. Where ``a`` is rank-deficient U isn't
+        unique; it is one with orthonormal columns all the same. NaN where ``a`` has NaN or
+        infinity.
+
+    Both factors are backward stable: U is orthonormal and A - U P small to rounding. They have
+    derivatives, where ``a`` has full rank.
+
+    Cost, n x n: 2 to 6 steps of a Cholesky factorization and 3 n^3 multiplications and additions
+    over all ranks, of which the first two take 8 n^3 where the condition of ``a`` is above some
+    1e3. Memory: some eight matrices such as ``a`` over all devices.
+
+    Source: QDWH, Nakatsukasa, Bai and Gygi, SIAM J. Matrix Anal. Appl. 31, 2010.
+
+    Raises:
+        ValueError: another ``side`` or ``method``; NotImplementedError and others: as for `svd`.
+    """
+    if side not in ("right", "left"):
+        raise ValueError(f"linalg.polar: side must be 'right' or 'left'; got {side!r}")
+    if method not in ("qdwh", "svd"):
+        raise ValueError(f"linalg.polar: method must be 'qdwh' or 'svd'; got {method!r}")
+    m, n = _shape("polar", a)
+    of_p = (n, n) if side == "right" else (m, m)
+    shapes = ((m, n), of_p)
+    u, p = jax_linalg.run((a,), "polar", programs.polar_factors, shapes, mesh, matrix_specs, side)
+    return u, p
+
+
+@_compat.api_boundary
+def matrix_rank(
+    M: AnyMatrixLike,
+    rtol: AnyArray | float | None = None,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """The number of singular values above rtol times the largest: `jax.numpy.linalg.matrix_rank`.
+
+    Args:
+        M: (m, n), as for `svd`.
+        rtol: None stands for max(m, n) eps.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+
+    Returns:
+        An integer scalar. Cost and errors are those of `svdvals`.
+    """
+    m, n = _shape("matrix_rank", M)
+    s = jax_linalg.run((M,), "matrix_rank", programs.values, ("small",), mesh, matrix_specs)
+    if not min(m, n):
+        return jnp.zeros(s.shape[:-1], int)
+    tolerance = max(m, n) * jnp.finfo(s.dtype).eps if rtol is None else jnp.asarray(rtol)[..., None]
+    return jnp.sum(s > tolerance * s[..., :1], axis=-1)
+
+
+@_compat.api_boundary
+def pinv(
+    a: AnyMatrixLike,
+    rtol: float | None = None,
+    hermitian: bool = False,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """The Moore-Penrose inverse, (n, m): `jax.numpy.linalg.pinv`.
+
+    Args:
+        a: (m, n), as for `svd`.
+        rtol: a number, which isn't traced: singular values up to rtol times the largest count as
+            0; None stands for 10 max(m, n) eps.
+        hermitian: does nothing but refuse a matrix that isn't square.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+
+    Returns:
+        (n, m), by rows. The derivative is that of a matrix whose rank doesn't change (G. H. Golub,
+        V. Pereyra, SIAM J. Numer. Anal. 10, 1973).
+
+    Cost: that of `svd`, and a product. Errors are those of `svd`.
+    """
+    m, n = _shape("pinv", a)
+    if hermitian and m != n:
+        raise ValueError(f"linalg.pinv: hermitian=True needs a square matrix; got ({m}, {n})")
+    rtol = None if rtol is None else float(rtol)
+    return jax_linalg.run((a,), "pinv", programs.pseudoinverse, ((n, m),), mesh, matrix_specs, rtol)
+
+
+def _shape(name: str, a: Any) -> tuple[int, int]:
+    checks.usable(f"linalg.{name}", "a", a)
+    return a.shape[-2:] if getattr(a, "ndim", 0) > 1 else (0, 0)
+
+
+def _subset(subset: tuple[int, int] | None, k: int) -> tuple[int, int]:
+    if subset is None:
+        return 0, k
+    try:
+        start, end = (operator.index(value) for value in subset)
+    except (TypeError, ValueError):
+        start, end = 0, -1
+    if not 0 <= start <= end <= k:
+        raise ValueError(
+            "linalg.svd: subset_by_index must be (start, end) with 0 <= start <= end <= "
+            f"{k}; got {subset!r}"
+        )
+    return start, end

@@ -1,0 +1,220 @@
+"""The polar decomposition A = U H by QDWH, the dynamically weighted Halley iteration: in a trace,
+of matrices that lie on the ranks by rows.
+
+Y. Nakatsukasa, Z. Bai, F. Gygi, "Optimizing Halley's iteration for computing the matrix polar
+decomposition", SIAM J. Matrix Anal. Appl. 31, 2010; Y. Nakatsukasa, N. J. Higham, "Stable and
+efficient spectral divide and conquer algorithms for the symmetric eigenvalue decomposition and the
+SVD", SIAM J. Sci. Comput. 35, 2013.
+
+A step maps each singular value x of the iterate to x (a + b x^2) / (1 + c x^2), with weights that
+take the interval [l, 1] as close to 1 as such a function can. It is computed in one of two ways:
+
+- where c is small, by a Cholesky factorization of I + c X^H X;
+- else by the QR decomposition of [sqrt(c) X; I], the QR by two Cholesky factorizations of its Gram
+  matrices (CholeskyQR2). That is as orthogonal as Householder's while sqrt(c) is below the inverse
+  square root of the rounding, so the weights are those of an l that keeps it there: tiny singular
+  values take some steps more.
+
+So all the work is in products, Cholesky factorizations, and triangular solves of rows where they
+lie. The first l comes from an estimate of the smallest singular value, by inverse iteration with
+X^H X. Where that is not distinct from rounding, X gets a perturbation of the size of rounding, by
+which no singular value is 0, so that U has orthonormal columns whatever the rank of A.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxmg._call import blocks, layouts
+from jaxmg._factors import cholesky_factor, cholesky_operations
+from jaxmg._routines import cho_factor
+from jaxmg._transform import batching, products
+
+# The c from which on a step is by QR (Nakatsukasa and Higham, section 3).
+_CHOLESKY = 100
+_MOST_STEPS = 24
+_INVERSE_ITERATIONS = 8
+
+
+def decompose(a, layout):
+    """(U, H) of a (m, n), m >= n, in a trace: U with orthonormal columns, by rows like ``a``, and
+    the Hermitian, positive semidefinite H (n, n)."""
+    u = unitary(a, layout)
+    return u, hermitian_factor(u, a, layout)
+
+
+def hermitian_factor(u, a, layout):
+    """The Hermitian part of U^H A."""
+    h = products.adjoint_times_rows(u, a, layout)
+    return (h + products.adjoint(h, layout)) / 2
+
+
+def unitary(a, layout):
+    """U of A = U H, (m, n), m >= n. A batch is taken one after the other, each its own steps."""
+    return batching.batchable(_Unitary(layout), a)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Unitary(batching.Batchable):
+    layout: layouts.Layout
+
+    def __call__(self, *arrays):
+        return _iterate(arrays[0], self.layout)
+
+    def batched(self, settled, size, marks, *arrays):
+        spec = self.layout.result_spec(arrays[0].shape[-2:])
+        placement = batching.make_placement(self.layout, arrays, marks, (spec,))
+        return batching.in_turn(self, marks, *arrays, placement=placement)
+
+
+def _iterate(a, layout):
+    n, unit = a.shape[1], float(jnp.finfo(a.dtype).eps) / 2
+    x, _ = scaled(a)
+    gram = products.adjoint_times_rows(x, x, layout)
+    # An upper bound of the largest singular value squared, within n^(1/2) of it.
+    bound = jnp.sqrt(jnp.sum(_squares(gram)))
+    bound = jnp.where(bound > 0, bound, 1)
+    gram = gram / bound.astype(gram.dtype)
+    x = x / jnp.sqrt(bound).astype(x.dtype)
+
+    square, known = _smallest(gram, 8 * n * unit, layout)
+    # An estimate from above.
+    low = jnp.where(known, jnp.sqrt(square) / 2, unit / n)
+    x = x + jnp.where(known, 0, 4 * unit / n**0.5).astype(x.dtype) * _noise(x)
+
+    def goes_on(state):
+        _, low, change, steps = state
+        apart = (1 - low > 10 * unit) | (change > (10 * unit) ** (1 / 3))
+        return apart & (steps < _MOST_STEPS)
+
+    def again(state):
+        x, low, _, steps = state
+        return *_step(x, low, layout), steps + 1
+
+    start = _by_rows(x, layout), low, jnp.ones_like(low), jnp.zeros((), jnp.int32)
+    return jax.lax.while_loop(goes_on, again, start)[0]
+
+
+def _step(x, low, layout):
+    """(The next iterate, its l, how far it is from ``x``)"""
+    unit = float(jnp.finfo(x.dtype).eps) / 2
+    weights = _weights(jnp.maximum(low, _least_low(unit, x.shape[1])))
+    a, b, c = weights
+    gram = products.adjoint_times_rows(x, x, layout)
+
+    def step(way):
+        return lambda x, gram: way(x, gram, *(w.astype(x.dtype) for w in weights), layout)
+
+    new = jax.lax.cond(c > _CHOLESKY, step(_by_qr), step(_by_cholesky), x, gram)
+    new, square = _by_rows(new, layout), low * low
+    low = jnp.minimum(low * (a + b * square) / (1 + c * square), 1)
+    return new, low, jnp.sqrt(jnp.sum(_squares(new - x)))
+
+
+def _weights(low):
+    """a, b and c for the singular values in [l, 1]."""
+    square = low * low
+    d = jnp.cbrt(4 * (1 - square) / (square * square))
+    root = jnp.sqrt(1 + d)
+    a = root + jnp.sqrt(jnp.maximum(8 - 4 * d + 8 * (2 - square) / (square * root), 0)) / 2
+    b = (a - 1) ** 2 / 4
+    return a, b, a + b - 1
+
+
+def _least_low(unit, n):
+    """The l at which I + c X^H X, whose rounding is n units of c, is 100 times its rounding."""
+    most = 0.01 / (unit * n)
+    return 2 / (4 * most) ** 0.75
+
+
+def _by_cholesky(x, gram, a, b, c, layout):
+    """b / c X + (a - b / c) X (I + c X^H X)^-1"""
+    factor = _factor(gram, c, layout)
+    y = _divided(_divided(x, factor, layout, False), factor, layout, True)
+    return b / c * x + (a - b / c) * y
+
+
+def _by_qr(x, gram, a, b, c, layout):
+    """b / c X + (a - b / c) / sqrt(c) Q1 Q2^H, with the Q of [sqrt(c) X; I] = [Q1; Q2] R."""
+    factor = _factor(gram, c, layout)
+    root = jnp.sqrt(c)
+    q1 = _divided(root * x, factor, layout, False)
+    q2 = _divided(jnp.eye(len(gram), dtype=x.dtype), factor, layout, False)
+    gram = sum(products.adjoint_times_rows(q, q, layout) for q in (q1, q2))
+    factor = _factor(gram, 1, layout, shift=0)
+    q1, q2 = (_divided(q, factor, layout, False) for q in (q1, q2))
+    return b / c * x + (a - b / c) / root * products.rows_times_adjoint(q1, q2, layout)
+
+
+def _factor(gram, c, layout, shift=1):
+    """The Cholesky factor of ``shift`` I + c X^H X."""
+    matrix = c * gram + shift * jnp.eye(len(gram), dtype=gram.dtype)
+    where = {"mesh": layout.mesh, "matrix_specs": layout.spec}
+    return cho_factor.cho_factor(matrix, precision="highest", **where)
+
+
+def _divided(b, factor, layout, adjoint):
+    """B U^-1, or B U^-H, of an upper factor U and a matrix B by rows."""
+    static, arrays = cholesky_factor._parts("polar", factor)
+    rows = blocks.split_rows(b, layout.by_rows)
+    solved = cholesky_operations._SolveRows(static, inverse=adjoint)(*arrays, rows)
+    return blocks.join_rows(solved, layout.by_rows, len(b))
+
+
+def _smallest(gram, rounding, layout):
+    """(The smallest eigenvalue of X^H X, from above; whether it is distinct from rounding)"""
+    n, dtype = len(gram), gram.dtype
+    factor = _factor(gram, 1, layout, shift=rounding)
+    v = _noise(jnp.zeros((n, 1), dtype))
+
+    def iterate(_, state):
+        v, _ = state
+        v = factor.solve(v / jnp.sqrt(jnp.sum(_squares(v))).astype(dtype))
+        return v, jnp.sqrt(jnp.sum(_squares(v)))
+
+    start = (v, jnp.ones((), jnp.finfo(dtype).dtype))
+    _, growth = jax.lax.fori_loop(0, _INVERSE_ITERATIONS, iterate, start)
+    smallest = 1 / growth - rounding
+    return smallest, smallest > 3 * rounding
+
+
+def _by_rows(x, layout):
+    """``x`` where explicit axes have it by rows, as a loop's state has to be."""
+    if not layout.explicit:
+        return x
+    fits = len(x) % layout.ranks == 0
+    return layouts.constrain(x, layout, layout.by_rows.row_spec if fits else P())
+
+
+def _squares(x):
+    return x.real**2 + x.imag**2 if jnp.iscomplexobj(x) else x * x
+
+
+def scaled(a):
+    """(``a`` times a power of two by which its largest entry is between 1/2 and 1, the exponent
+    that undoes it)"""
+    largest = jnp.max(jnp.abs(jnp.stack([jnp.abs(a.real), jnp.abs(a.imag)])))
+    _, exponent = jnp.frexp(largest)
+    return times_power(a, -exponent), exponent
+
+
+def times_power(a, exponent):
+    """``a`` times 2 to this power, which may be out of range itself."""
+    half = exponent // 2
+    one = jnp.ones((), jnp.finfo(a.dtype).dtype)
+    for part in (half, exponent - half):
+        a = a * jnp.ldexp(one, part).astype(a.dtype)
+    return a
+
+
+def _noise(x):
+    """Numbers between -1 and 1 without a pattern, of x's shape: a hash of row and column."""
+    row, column = (jax.lax.broadcasted_iota(jnp.uint32, x.shape, i) for i in (0, 1))
+    word = row * jnp.uint32(0x9E3779B1) + column * jnp.uint32(0x85EBCA77) + jnp.uint32(1)
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        word = (word ^ (word >> jnp.uint32(shift))) * jnp.uint32(factor)
+    word = word ^ (word >> jnp.uint32(16))
+    real = jnp.finfo(x.dtype).dtype
+    return (word.astype(real) / 2**31 - 1).astype(x.dtype)

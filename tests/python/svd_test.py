@@ -1,0 +1,267 @@
+"""`jaxmg.linalg.svd`, `svdvals`, `polar`, `pinv` and `matrix_rank` beside NumPy's and JAX's."""
+
+import functools
+
+import cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat, linalg
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+KINDS = ("random", "ill", "singular", "graded", "zero", "huge", "tiny", "clustered", "orthogonal")
+
+
+def matrix(kind, m, n, dtype, seed=0):
+    """In NumPy."""
+    rng = np.random.default_rng([seed, m, n])
+    single = np.finfo(dtype).bits == 32
+    k = min(m, n)
+
+    def numbers(*shape):
+        x = rng.standard_normal(shape)
+        return x + 1j * rng.standard_normal(shape) if np.dtype(dtype).kind == "c" else x
+
+    a = numbers(m, n)
+    if kind in ("ill", "clustered", "orthogonal"):
+        left, right = np.linalg.qr(numbers(m, k))[0], np.linalg.qr(numbers(n, k))[0]
+        values = {
+            "ill": np.logspace(0, -6 if single else -14, k),
+            "clustered": 1 + np.arange(k) * float(np.finfo(dtype).eps),
+            "orthogonal": np.ones(k),
+        }[kind]
+        a = (left * values) @ right.conj().T
+    if kind == "singular" and n > 4:
+        a[:, 1], a[:, 3] = 0, a[:, 4]
+    if kind == "graded":
+        a = a * np.logspace(0, -30 if single else -250, n)
+    scale = {"zero": 0, "huge": 1e37 if single else 1e307, "tiny": 1e-34 if single else 1e-300}
+    return (a * scale.get(kind, 1)).astype(dtype)
+
+
+def on(mesh):
+    return {"mesh": mesh, "matrix_specs": P(mesh.axis_names[0], None)}
+
+
+def check_svd(a, u, s, vh):
+    """To the rounding that LAPACK's has, and no larger with n than its square root."""
+    u, s, vh = map(np.asarray, (u, s, vh))
+    k, eps = min(a.shape), float(np.finfo(a.dtype).eps)
+    largest = np.linalg.norm(a, 2) if a.size else 0
+    exact = np.linalg.svd(a, compute_uv=False)
+    identity = np.eye(k)
+    bound = 30 * eps * max(k, 1) ** 0.5
+    assert np.linalg.norm(u.conj().T @ u - identity) <= bound
+    assert np.linalg.norm(vh @ vh.conj().T - identity) <= bound
+    scaled = largest or 1
+    assert np.linalg.norm(a / scaled - (u * (s / scaled)) @ vh) <= 2 * bound
+    assert np.max(np.abs(s - exact), initial=0) <= 20 * eps * largest
+    assert np.all(s >= 0)
+    assert np.all(s[:-1] >= s[1:])
+
+
+@pytest.mark.parametrize("shape", [(13, 13), (29, 7)], ids=str)
+def test_svd(shape):
+    a = matrix("random", *shape, "float64")
+    check_svd(a, *linalg.svd(jnp.asarray(a), full_matrices=False, **on(jax.make_mesh((4,), "r"))))
+
+
+_SHAPES = ((16, 16), (13, 13), (45, 5), (5, 45))
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "dtype, shape, devices",
+    [
+        (dtype, shape, (1, 2, 4, 8)[(i + j) % 4])
+        for i, dtype in enumerate(DTYPES)
+        for j, shape in enumerate(_SHAPES)
+    ],
+)
+def test_svd_of_any_matrix(dtype, kind, shape, devices):
+    a = matrix(kind, *shape, dtype)
+    where = on(jax.make_mesh((devices,), "r"))
+    check_svd(a, *linalg.svd(jnp.asarray(a), full_matrices=False, **where))
+    exact = np.linalg.svd(a, compute_uv=False)
+    bound = 20 * float(np.finfo(dtype).eps) * exact[0]
+    assert np.max(np.abs(np.asarray(linalg.svdvals(jnp.asarray(a), **where)) - exact)) <= bound
+    rank = linalg.matrix_rank(jnp.asarray(a), rtol=3e-5, **where)
+    assert rank == np.linalg.matrix_rank(a, rtol=3e-5)
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("m", range(6))
+@pytest.mark.parametrize("n", range(6))
+def test_small_matrices(m, n):
+    a = matrix("random", m, n, "float64")
+    where = on(jax.make_mesh((2,), "r"))
+    check_svd(a, *linalg.svd(jnp.asarray(a), full_matrices=False, **where))
+    assert linalg.pinv(jnp.asarray(a), **where).shape == (n, m)
+    u, p = linalg.polar(jnp.asarray(a), **where)
+    assert u.shape == (m, n) and p.shape == (n, n)
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("shape", [(14, 14), (40, 6), (6, 40)], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_polar(dtype, kind, shape, side):
+    a = matrix(kind, *shape, dtype)
+    where = on(jax.make_mesh((4,), "r"))
+    u, p = map(np.asarray, linalg.polar(jnp.asarray(a), side, **where))
+    k, eps = min(shape), float(np.finfo(dtype).eps)
+    scale = np.linalg.norm(a, 2) or 1
+    gram = u.conj().T @ u if shape[0] >= shape[1] else u @ u.conj().T
+    assert np.linalg.norm(gram - np.eye(k)) <= 30 * eps * k**0.5
+    product = u @ (p / scale) if side == "right" else (p / scale) @ u
+    assert np.linalg.norm(a / scale - product) <= 50 * eps * k**0.5
+    assert np.linalg.norm((p - p.conj().T) / scale) <= 10 * eps * k**0.5
+    assert np.linalg.eigvalsh(p / scale).min() >= -20 * eps * k**0.5
+    if kind == "random":
+        exact = scipy.linalg.polar(a, side)[1]
+        assert np.linalg.norm((p - exact) / scale) <= 50 * eps * k**0.5
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("shape", [(9, 9), (30, 5), (5, 30)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pinv(dtype, shape):
+    a = matrix("singular", *shape, dtype)
+    where = on(jax.make_mesh((4,), "r"))
+    rtol = 1e-4
+    exact = np.linalg.pinv(a, rcond=rtol)
+    p = np.asarray(linalg.pinv(jnp.asarray(a), rtol, **where))
+    eps = float(np.finfo(dtype).eps)
+    condition = np.linalg.norm(a, 2) * np.linalg.norm(exact, 2)
+    assert np.linalg.norm(p - exact) <= 100 * eps * condition * np.linalg.norm(exact)
+
+
+def _directions(shape, dtype):
+    return tuple(jnp.asarray(matrix("random", *shape, dtype, seed)) for seed in (1, 2))
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("shape", [(6, 6), (24, 5), (5, 24)], ids=str)
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_derivatives(dtype, shape):
+    """Of what doesn't depend on the phases of singular vectors, beside JAX's."""
+    a, a_dot = _directions(shape, dtype)
+    where = on(cases.line(2))
+
+    ours = functools.partial(linalg.svd, full_matrices=False, **where)
+    theirs = functools.partial(jnp.linalg.svd, full_matrices=False)
+
+    def function(svd, pinv):
+        def run(a):
+            u, s, vh = svd(a)
+            return (u * jnp.sin(s)) @ vh, s, pinv(a)
+
+        return run
+
+    expected = jax.jvp(function(theirs, jnp.linalg.pinv), (a,), (a_dot,))
+    got = jax.jvp(function(ours, functools.partial(linalg.pinv, **where)), (a,), (a_dot,))
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-8, atol=1e-9)
+
+    def total(svdvals):
+        return lambda a: jnp.sum(jnp.sin(svdvals(a)))
+
+    got = jax.grad(total(functools.partial(linalg.svdvals, **where)))(a)
+    expected = jax.grad(total(lambda a: jnp.linalg.svd(a, compute_uv=False)))(a)
+    np.testing.assert_allclose(got, expected, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("shape", [(6, 6), (24, 5), (5, 24)], ids=str)
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_derivatives_of_polar(dtype, shape, side):
+    a, a_dot = _directions(shape, dtype)
+    run = functools.partial(linalg.polar, side=side, **on(cases.line(2)))
+    step = 1e-5
+    expected = [
+        (np.asarray(x) - np.asarray(y)) / (2 * step)
+        for x, y in zip(run(a + step * a_dot), run(a - step * a_dot), strict=True)
+    ]
+    for x, y in zip(jax.jvp(run, (a,), (a_dot,))[1], expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.breadth
+def test_a_batch_and_jit():
+    mesh = cases.line(4)
+    a = np.stack([matrix("random", 8, 8, "float64", seed) for seed in range(3)])
+    s = linalg.svdvals(jnp.asarray(a), **on(mesh))
+    np.testing.assert_allclose(s, np.linalg.svd(a, compute_uv=False), rtol=1e-12)
+    u, s, vh = jax.vmap(lambda a: linalg.svd(a, **on(mesh)))(jnp.asarray(a))
+    for each in zip(a, u, s, vh, strict=True):
+        check_svd(*each)
+    u, s, vh = jax.jit(lambda a: linalg.svd(a, **on(mesh)))(jnp.asarray(a[0]))
+    check_svd(a[0], u, s, vh)
+
+
+@pytest.mark.breadth
+@pytest.mark.skipif(not _compat.COMPILES_EXCHANGES, reason="needs JAX 0.10")
+@pytest.mark.parametrize("n", [8, 13])
+def test_automatic_axes_and_results(n):
+    mesh = jax.make_mesh((4,), "r", axis_types=(jax.sharding.AxisType.Auto,))
+    a = matrix("random", n, n, "float64")
+    check_svd(a, *linalg.svd(jnp.asarray(a), **on(mesh)))
+    u, *_ = linalg.svd(jnp.asarray(np.eye(8)), **on(mesh))
+    assert len(u.sharding.device_set) == 4
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_not_finite(bad):
+    a = matrix("random", 8, 8, "float64")
+    a[5, 2] = bad
+    where = on(cases.line(2))
+    u, s, vh = linalg.svd(jnp.asarray(a), **where)
+    assert np.isnan(s).all() and np.isnan(u).all() and np.isnan(vh).all()
+    assert all(np.isnan(x).all() for x in linalg.polar(jnp.asarray(a), **where))
+    assert np.isnan(linalg.pinv(jnp.asarray(a), **where)).all()
+
+
+@pytest.mark.breadth
+def test_hermitian_and_parts():
+    a = matrix("random", 9, 9, "complex128")
+    a = jnp.asarray(a + a.conj().T)
+    where = on(cases.line(2))
+    u, s, vh = linalg.svd(a, hermitian=True, **where)
+    check_svd(np.asarray(a), u, s, vh)
+    np.testing.assert_allclose(linalg.svd(a, compute_uv=False, hermitian=True, **where), s)
+    part = linalg.svd(a, subset_by_index=(2, 5), **where)
+    assert [x.shape for x in part] == [(9, 3), (3,), (3, 9)]
+    np.testing.assert_allclose(part.S, s[2:5])
+    np.testing.assert_allclose(linalg.svd(a, True, False, subset_by_index=(0, 2), **where), s[:2])
+
+
+def _trace_svd(m, n):
+    svd = functools.partial(linalg.svd, full_matrices=False, **on(cases.line(2)))
+    return jax.eval_shape(svd, jax.ShapeDtypeStruct((m, n), "float32"))
+
+
+@pytest.mark.parametrize(
+    "call, error, words",
+    [
+        (lambda a: linalg.svd(a), NotImplementedError, "full_matrices=False"),
+        (lambda a: linalg.svd(a, False, hermitian=True), ValueError, "square"),
+        (lambda a: linalg.svd(a, False, subset_by_index=(1, 9)), ValueError, "subset_by_index"),
+        (lambda a: linalg.svd(a, False, subset_by_index=2), ValueError, "subset_by_index"),
+        (lambda a: linalg.polar(a, "both"), ValueError, "side"),
+        (lambda a: linalg.polar(a, method="newton"), ValueError, "method"),
+        (lambda a: linalg.pinv(a, hermitian=True), ValueError, "square"),
+        (lambda a: linalg.svdvals(a[0]), ValueError, "svdvals"),
+        (lambda a: _trace_svd(9000, 8500), NotImplementedError, "tall nor small"),
+    ],
+)  # fmt: skip
+def test_refused(call, error, words):
+    with pytest.raises(error, match=words):
+        call(jnp.ones((6, 4)))

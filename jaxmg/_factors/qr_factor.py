@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,10 @@ from jax import Array
 
 from jaxmg import _compat
 from jaxmg._call import checks, layouts
-from jaxmg._factors import pickling, qr_operations, transposed
-from jaxmg._transform import rectangular
-from jaxmg._types import MatrixLike, MeshLike, Trans
+from jaxmg._call.arguments import collect
+from jaxmg._factors import packed_qr, pickling, qr_operations, transposed
+from jaxmg._transform import dispatch, rectangular
+from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs, Trans
 
 
 @functools.partial(
@@ -64,6 +65,57 @@ class QRFactor(pickling.Pickled):
     n: int
     tile: int
     precision: str | None = None
+
+    @classmethod
+    @_compat.api_boundary
+    def from_packed(
+        cls,
+        h: MatrixLike,
+        taus: MatrixLike,
+        T_A: SupportsIndex | None = None,
+        mesh: MeshLike | None = None,
+        matrix_specs: Specs | None = None,
+        *,
+        in_specs: Specs | None = None,
+        donate: bool = False,
+        precision: PrecisionLike | None = None,
+    ) -> QRFactor:
+        """The factor of which `packed` gave ``h`` and ``taus``; also LAPACK's geqrf gives them.
+
+        Args:
+            h: (m, n), float32, float64, complex64 or complex128; a JAX or NumPy array, sharded,
+                replicated or on one device.
+            taus: (min(m, n),), of h's dtype.
+            T_A, mesh, matrix_specs, in_specs, donate, precision: as for `geqrf`; the mesh need not
+                have as many devices as that which ``h`` comes from.
+
+        Returns:
+            A `QRFactor`. Its ``status`` is 0, or -1 where ``h`` has NaN or infinity.
+
+        Cost: 64 m min(m, n) multiplications and additions over all ranks, and an exchange of all
+        devices with all.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: as `geqrf`; taus of another shape or dtype.
+            NotImplementedError: ``h`` is being differentiated.
+        """
+        routine = packed_qr.FROM_PACKED
+        checks.matrix(routine.name, "h", h, True, checks.ALL, square=False)
+        packed_qr.check_taus(routine.name, taus, h)
+        products = checks.general_precision(routine.name, precision, h.dtype, "native")
+        arguments = collect(routine, T_A, mesh, matrix_specs, in_specs, True, "native", donate)
+        factor = dispatch.call(routine, (h,), arguments, _refuse, pack=_pack_without)
+        m, n = factor.shape
+        if layouts.traced((taus, factor.status)):
+            taus = layouts.constrain_like(jnp.asarray(taus), factor.status)
+        else:
+            taus = jax.device_put(taus, factor.status.sharding)
+        factors = factor._factors
+        if m and n:
+            factors = packed_qr.panel_factors(factors, taus, factor.layout.ranks, n, factor.tile)
+        return dataclasses.replace(
+            factor, taus=taus, _factors=factors, precision=checks.precision_of(products)
+        )
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -121,7 +173,7 @@ class QRFactor(pickling.Pickled):
         """(h, taus), as LAPACK's geqrf gives them: R on and above the diagonal of h, (m, n), and
         below it the vectors of the reflectors without their ones. It has no derivative.
 
-        ``jaxmg.linalg.householder_product(h[:, :k], taus)`` is `q` again, on any number of devices.
+        `from_packed` makes the factor again, on any number of devices.
         """
         layouts.refuse_manual_axes("QRFactor.packed")
         if not min(self.shape):
@@ -231,6 +283,21 @@ def pack(call, values):
     return _pack(call, values, call.shape)
 
 
+def _pack_without(call, values):
+    """The factor of results without taus, and with products of vectors in the place of T."""
+    tiles, overflow, grams, status = values
+    return _pack(call, (tiles, overflow, None, grams, status), call.shape)
+
+
+def _refuse(arguments):
+    def derivative(primals, tangents):
+        raise NotImplementedError(
+            "QRFactor.from_packed: h is being differentiated; reflectors have no derivative here"
+        )
+
+    return derivative
+
+
 def pack_transposed(call, values):
     """The same of a matrix whose rows are A's columns."""
     return _pack(call, values, call.shape[::-1])
@@ -238,10 +305,11 @@ def pack_transposed(call, values):
 
 def _pack(call, values, shape):
     tiles, overflow, taus, factors, status = values
+    m, n = shape
     products = dict(call.attributes).get("products", checks.DEFAULT)
     return QRFactor(
         tiles, overflow if call.overflow else None, taus, factors, status, call.layout,
-        *shape, call.tile, checks.precision_of(products),
+        m, n, call.tile, checks.precision_of(products),
     )  # fmt: skip
 
 

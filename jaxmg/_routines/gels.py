@@ -25,7 +25,7 @@ def _solve(call, coordinates, rows, b):
     (m, n), layout = call.shape, call.layout
     tall = m >= n
     if tall:
-        rows = blocks.to_columns(rows, layout.by_rows, m, -(-n // layout.ranks))[:m].T
+        rows = blocks.transposed_rows(rows, layout, m, coordinates.reshape(2)[0])
     else:
         b = jnp.pad(b, ((0, n - m), (0, 0)))
     shapes = (rows.shape, b.shape, (min(m, n),))

@@ -16,7 +16,7 @@ from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs
 def _exchange_and_factor(call, coordinates, rows):
     """What geqrf gives of a rank's rows of A^T, for which it exchanges its rows of A."""
     (m, n), layout = call.shape, call.layout
-    columns = blocks.to_columns(rows, layout.by_rows, m, -(-n // layout.ranks))[:m].T
+    columns = blocks.transposed_rows(rows, layout, m, coordinates.reshape(2)[0])
     return ffi.call(
         f"jaxmg_{call.routine.native}", layout, call.tile, call.backend, (coordinates, columns),
         tuple(result.native(call, columns) for result in call.routine.results),

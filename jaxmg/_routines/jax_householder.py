@@ -75,7 +75,8 @@ def qr_multiply(
             f"{name}: for mode {mode!r} and a of shape {tuple(a.shape)} c must have {wanted} "
             f"{'rows' if mode == 'left' else 'columns'}; it has shape {tuple(c.shape)}"
         )
-    shapes = _Shapes(*a.shape, "r", False)
+    m, n = a.shape
+    shapes = _Shapes(m, n, "r", False)
     options = mode, bool(conjugate)
     product, r = jax_linalg.run(
         (a, c), "qr_multiply", multiplied, shapes, mesh, matrix_specs, *options

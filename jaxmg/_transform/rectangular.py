@@ -22,8 +22,7 @@ def transposed(layout, a, m):
     """A^T (n, m), laid out likewise, of the first m rows of ``a``."""
 
     def local(rank, rows):
-        width = -(-rows.shape[1] // layout.ranks)
-        return blocks.to_columns(rows, layout.by_rows, m, width)[:m].T
+        return blocks.transposed_rows(rows, layout, m, rank)
 
     return hermitian.over_ranks(layout, local, (a,))
 
@@ -56,7 +55,7 @@ def identity(layout, tiles, m):
     shape = -(-m // layout.ranks) * layout.ranks, m
     if not layouts.traced((tiles,)):
         return _make_identity(shape, tiles.dtype, tiles.sharding)
-    eye = jnp.eye(*shape, dtype=tiles.dtype)
+    eye = jnp.eye(shape[0], shape[1], dtype=tiles.dtype)
     return layouts.constrain(eye, layout, layout.row_spec) if layout.rows else eye
 
 
@@ -67,7 +66,7 @@ def _make_identity(shape, dtype, sharding):
 
 @functools.lru_cache(maxsize=64)
 def _compile_identity(shape, dtype, sharding):
-    return jax.jit(lambda: jnp.eye(*shape, dtype=dtype), out_shardings=sharding)
+    return jax.jit(lambda: jnp.eye(shape[0], shape[1], dtype=dtype), out_shardings=sharding)
 
 
 @hermitian.on_mesh_with(2)

@@ -138,7 +138,7 @@ def test_as_lapack(shape, ranks, dtype, kind):
     np.testing.assert_allclose(_run(a, mesh, "r"), r, **tolerance)
     if shape[0] % ranks == 0:
         assert q.sharding.is_equivalent_to(cases.shard_rows(a, mesh).sharding, 2)
-    assert r.sharding.is_fully_replicated
+    assert r.sharding.is_fully_replicated or shape[0] < ranks * min(shape)
 
 
 @pytest.mark.parametrize(

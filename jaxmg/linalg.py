@@ -46,6 +46,7 @@ from jaxmg import _compat
 from jaxmg._factors.cholesky_factor import CholeskyFactor
 from jaxmg._factors.lu_factor import LUFactor
 from jaxmg._factors.refined_factor import RefinedFactor
+from jaxmg._factors.refined_lu_factor import RefinedLUFactor
 from jaxmg._routines import cho_factor as keep_factor
 from jaxmg._routines import jax_linalg
 from jaxmg._routines.jax_householder import householder_product, qr_multiply
@@ -644,7 +645,8 @@ def lu_factor(
     blocks with all. Memory: A's twice. `jaxmg.lu_factor` gives a factor without these, that also
     has an inverse and a determinant.
 
-    A derivative of a matrix that isn't square takes products of order max(m, n), as JAX's does.
+    A derivative of a matrix that isn't square takes products, and a few matrices, of order
+    max(m, n), as JAX's does.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`.
@@ -654,7 +656,7 @@ def lu_factor(
 
 @_compat.api_boundary
 def lu_solve(
-    lu_and_piv: tuple[AnyMatrixLike, AnyArray] | LUFactor,
+    lu_and_piv: tuple[AnyMatrixLike, AnyArray] | LUFactor | RefinedLUFactor,
     b: AnyMatrixLike,
     trans: Trans = 0,
     overwrite_b: bool = False,
@@ -666,8 +668,8 @@ def lu_solve(
     """The x with ``op(a) @ x = b`` by L and U of ``a``: `jax.scipy.linalg.lu_solve`.
 
     Args:
-        lu_and_piv: what `lu_factor` gave of a square matrix; or an `LUFactor` that
-            `jaxmg.lu_factor` gave.
+        lu_and_piv: what `lu_factor` gave of a square matrix; or a factor that `jaxmg.lu_factor`
+            gave.
         b: (n,) or (n, nrhs).
         trans: 0 or "N" for a, 1 or "T" for its transpose, 2 or "C" for its conjugate transpose.
         overwrite_b, check_finite: do nothing.
@@ -682,7 +684,7 @@ def lu_solve(
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_solve`.
     """
-    if isinstance(lu_and_piv, LUFactor):
+    if isinstance(lu_and_piv, LUFactor | RefinedLUFactor):
         return lu_and_piv.solve(b, trans)  # type: ignore[arg-type]
     try:
         lu, piv = lu_and_piv
@@ -732,7 +734,8 @@ def lu(
         (P, L, U), or (P L, U): P (m, m), a permutation of real zeros and ones; L (m, k), lower
         triangular with a unit diagonal, k = min(m, n); U (k, n), upper triangular.
 
-    Cost: that of `lu_factor`.
+    Cost: that of `lu_factor`, and the memory of P. A derivative of a matrix that isn't square takes
+    products, and a few matrices, of order max(m, n), as JAX's does.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`.

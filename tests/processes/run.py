@@ -25,6 +25,7 @@ _ROUTINES = [
     "sygvd_test.py",
     "factor_test.py",
 ]
+_LU = ["gesv_test.py", "lu_factor_test.py"]
 # What the core has once, in two processes: calls that exchange something, but none of arguments,
 # options, plans and errors, which each process checks by itself.
 _CORE = [
@@ -33,11 +34,10 @@ _CORE = [
     "condition_test.py",
     "derivatives_test.py",
     "expm_test.py",
-    "gesv_test.py",
+    *_LU,
     "least_squares_test.py",
     "linalg_general_test.py",
     "local_test.py",
-    "lu_factor_test.py",
     "lu_refine_test.py",
     "process_test.py",
     "products_test.py",
@@ -53,14 +53,14 @@ _FEW = ["potrs_test.py", "eigh_test.py", "factor_test.py"]
 _RUNS = {
     "all": [
         (2, 4, ["."], "auto"),
-        (4, 2, [*_ROUTINES, "calls_test.py", "sharding_test.py"], "unix"),
-        (2, 2, _ROUTINES, "tcp"),
-        (4, 1, _ROUTINES, "auto"),
+        (4, 2, [*_ROUTINES, *_LU, "calls_test.py", "sharding_test.py"], "unix"),
+        (2, 2, [*_ROUTINES, *_LU], "tcp"),
+        (4, 1, [*_ROUTINES, *_LU], "auto"),
     ],
     "core": [
         (2, 4, _CORE, "auto"),
         (4, 2, [*_ROUTINES, "sharding_test.py"], "unix"),
-        (2, 2, _FEW, "tcp"),
+        (2, 2, [*_FEW, "gesv_test.py"], "tcp"),
         (4, 1, _FEW, "auto"),
     ],
 }

@@ -133,8 +133,8 @@ def test_leading_dimensions(kind):
 )
 def test_jvp_and_vjp(name, dtype, ranks, kind):
     ours, theirs = _FUNCTIONS[name]
-    mesh, primals, tangents = cases.line(ranks, kind=kind), _arrays(dtype), _arrays(dtype, 2)
-    tangents = [x[1] for x in tangents]
+    mesh, primals = cases.line(ranks, kind=kind), tuple(_arrays(dtype))
+    tangents = tuple(x[1] for x in _arrays(dtype, 2))
     function = lambda a, b: ours(a, b, mesh)  # noqa: E731
     function = jax.jit(function) if (ranks + len(name)) % 2 else function
     found = cases.on(mesh, lambda *t: jax.jvp(function, primals, t))(*tangents)
@@ -232,6 +232,7 @@ def test_a_kept_factor_goes_through_jit_and_scan():
 
     _, each = jax.jit(lambda factor, b: jax.lax.scan(step, factor, b))(factor, b.T)
     _check(each.T, np.linalg.solve(matrix.T, b), float)
+    np.testing.assert_array_equal(jaxmg.linalg.lu_solve(factor, b, 1), factor.solve(b, 1))
 
 
 def test_inside_a_shard_map():

@@ -252,6 +252,27 @@ def _refined(a: Array, b: Array, mesh: Mesh) -> None:
     assert_type(factor.refine, str)
 
 
+def refined_lu(a: Array, b: Array, mesh: Mesh) -> None:
+    """Not run: its programs would take longer to compile than all others."""
+    assert_type(jaxmg.gesv(a, b, mesh=mesh, refine="tf32"), Array)
+    assert_type(jaxmg.gesv(a, b, refine="auto", return_status=True), tuple[Array, Array])
+    assert_type(jaxmg.gesv(a, b, refine="auto", return_iterations=True), tuple[Array, Array])
+    assert_type(
+        jaxmg.gesv(a, b, refine="tf32", return_status=True, return_iterations=True),
+        tuple[Array, Array, Array],
+    )
+    factor = jaxmg.lu_factor(a, mesh=mesh, refine="auto")
+    assert_type(factor, jaxmg.RefinedLUFactor)
+    assert_type(jaxmg.lu_solve(factor, b, trans="T"), Array)
+    assert_type(jaxmg.linalg.lu_solve(factor, b), Array)
+    assert_type(factor.solve(b), Array)
+    assert_type(factor.solve(b, 2, return_iterations=True), tuple[Array, Array])
+    assert_type(factor.solve(b, 0, True), tuple[Array, Array])
+    assert_type(factor.solve(b, "C", True, True), tuple[Array, Array, Array])
+    assert_type(factor.dtype, np.dtype[Any])
+    assert_type(factor.refine, str)
+
+
 def _tree(a: Array, mesh: Mesh) -> None:
     weights = {"a": [a, None], "b": a}
     assert_type(jaxmg.tree.map(jnp.sin, weights, mesh=mesh), Any)

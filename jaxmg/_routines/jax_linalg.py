@@ -311,7 +311,7 @@ def _run(arrays, name, program, results, mesh, spec, *options):
     if (not callable(results) and "like b" in results) or getattr(program, "with_b", False):
         checks.right_hand_side(called, a, arrays[1], checks.ALL, square=not _any_shape(program))
     layout = layouts.infer(called, arrays, mesh, spec)
-    results = results(layout) if callable(results) else results
+    kinds: Any = results(layout) if callable(results) else results
     specs = {
         "matrix": lambda: layout.result_spec(a.shape),
         "like b": lambda: layouts.spec_of(arrays[1], layout),
@@ -321,12 +321,12 @@ def _run(arrays, name, program, results, mesh, spec, *options):
         f"linalg_{name}", program, layout, a.shape, 0, "",
         tuple(
             layout.result_spec(result) if isinstance(result, tuple) else specs[result]()
-            for result in results
+            for result in kinds
         ),
         options,
     )  # fmt: skip
     run = programs.runner(call, arrays)
-    return (lambda *arrays: run(*arrays)[0]) if len(results) == 1 else run
+    return (lambda *arrays: run(*arrays)[0]) if len(kinds) == 1 else run
 
 
 # Programs: of a call, whose first attribute says what to read of its matrix, and of global arrays.

@@ -24,18 +24,20 @@ examples() {
     bazel run //examples:gaussian_process -- --n 500 --refine auto &&
     bazel run //examples:minsr &&
     bazel run //examples:soap &&
+    bazel run //examples:muon -- --width 32 &&
     bazel run //examples:random_field &&
     bazel run //examples:random_field -- --fft_bench 128 &&
     bazel run //examples:scattering &&
     bazel run //examples:scattering -- --scene kite
 }
-# That it would find something, too, that every fault of the step mutants fits the sources, and that
-# what pages name is there.
+# That it would find something, too, that every fault of the step mutants fits the sources, that
+# what pages name is there, and that their tables are those of the records.
 lint() {
   local python
   bazel test //tests:lint_test && bazel run //tools:lint &&
     python=$(tools/find_python.sh 3.12 | sed -n 1p) &&
-    "$python" tests/mutants/run.py --check && "$python" tests/names.py
+    "$python" tests/mutants/run.py --check && "$python" tests/names.py &&
+    "$python" docs/tables.py --check
 }
 # The docs site, its links, and the code blocks of README and of the how-to pages.
 docs() { bazel test //docs:all; }

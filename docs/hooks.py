@@ -1,4 +1,4 @@
-"""What mkdocs.yml can't say: which pages lie outside of docs/, and how the links between them go.
+"""What mkdocs.yml can't say: the version, which pages lie outside of docs/, and how links go.
 
 A link in a page is one for the repository: relative to the file that it stands in. On the site it
 goes to the page that the file is there; a file that is no page keeps its name and loses its link.
@@ -28,6 +28,14 @@ PAGES = {
 }
 PICTURES = ("benchmarks/results/*.png", "examples/*.png", "examples/*/*.png")
 DOCS = "docs/"
+# How much the search makes of a page, by the title of its section or its own place; others have 1.
+BOOSTS = {
+    "Developers": 0.1,
+    "Troubleshooting": 2,
+    "measurements.md": 0.01,
+    "changelog.md": 0.1,
+    "glossary.md": 0.5,
+}
 
 # Fenced blocks and code spans, in which a bracket is no link; [text](target); ![text](target).
 _CODE_OR_LINK = re.compile(
@@ -35,6 +43,23 @@ _CODE_OR_LINK = re.compile(
     re.M | re.S,
 )
 _log = logging.getLogger("mkdocs.hooks.docs")
+
+
+def on_config(config):
+    """Says at the top and at the foot of each page which version the site is of."""
+    root = pathlib.Path(_root(config))
+    names = dict(re.findall(r'^(VERSION|URL) = "(.+)"$', (root / "version.bzl").read_text(), re.M))
+    version = names["VERSION"]
+    release = re.search(
+        rf"^## \[?{re.escape(version)}\]? - ([\d-]+)$", (root / "CHANGELOG.md").read_text(), re.M
+    )
+    state = f"of {release[1]}" if release else "not released yet"
+    config.site_name = f"jaxmg {version}"
+    config.copyright = (
+        f"These pages describe jaxmg {version}, {state}. Apache-2.0. "
+        f'<a href="{names["URL"]}">Source and issues</a>'
+    )
+    return config
 
 
 def on_files(files, config):
@@ -47,6 +72,10 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
+    sections = [section.title for section in page.ancestors]
+    for name in [*sections, page.file.src_uri]:
+        if name in BOOSTS:
+            page.meta["search"] = {"boost": BOOSTS[name]}
     root = _root(config)
     here = os.path.relpath(page.file.abs_src_path, root)
 

@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 HOWTO = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/howto/*.md"))
 # These show how to come to four devices, so nothing else may.
 ALONE = ["README.md", "docs/start.md", "docs/migration.md", "docs/howto/cpu_devices.md"]
-PAGES = sorted({*ALONE, *HOWTO, "docs/faq.md"})
+PAGES = sorted({*ALONE, *HOWTO, "docs/faq.md", "docs/precision.md"})
 
 ON_CPU, ON_GPUS = "python", 'python title="on GPUs"'
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<code>.*?)^```$", re.M | re.S)

@@ -2,10 +2,10 @@
 
 Names, order of arguments, defaults and results are those of JAX: of ``jax.numpy.linalg`` where it
 has the name, else of ``jax.scipy.linalg``. `solve`, `solve_triangular`, `inv`, `det`, `slogdet`,
-`cond`, `lu`, `lu_factor`, `lu_solve`, `matrix_power` and `expm` take any square matrix, `qr`,
-`lstsq` and `least_squares` a tall one. The others are for Hermitian matrices, positive definite
-ones where a function says so. Results are spread over the devices as A is. Beside JAX's arguments
-each function takes ``mesh`` and ``matrix_specs``, as `jaxmg.potrs` does.
+`cond`, `lu_solve`, `matrix_power` and `expm` take any square matrix, `lu`, `lu_factor`, `qr`,
+`qr_multiply`, `least_squares` and `lstsq` any (m, n). The others are for Hermitian matrices,
+positive definite ones where a function says so. Results are spread over the devices as A is. Beside
+JAX's arguments each function takes ``mesh`` and ``matrix_specs``, as `jaxmg.potrs` does.
 
 What is read of A:
 
@@ -46,8 +46,10 @@ from jaxmg import _compat
 from jaxmg._factors.cholesky_factor import CholeskyFactor
 from jaxmg._factors.lu_factor import LUFactor
 from jaxmg._factors.refined_factor import RefinedFactor
+from jaxmg._factors.refined_lu_factor import RefinedLUFactor
 from jaxmg._routines import cho_factor as keep_factor
 from jaxmg._routines import jax_linalg
+from jaxmg._routines.jax_householder import householder_product, qr_multiply
 from jaxmg._routines.jax_lstsq import least_squares, lstsq
 from jaxmg._routines.jax_qr import QRResult, qr
 from jaxmg._routines.jax_svd import SVDResult, matrix_rank, pinv, polar, svd, svdvals
@@ -67,6 +69,7 @@ __all__ = [
     "eigvalsh",
     "expm",
     "funm",
+    "householder_product",
     "inv",
     "least_squares",
     "logm",
@@ -79,6 +82,7 @@ __all__ = [
     "pinv",
     "polar",
     "qr",
+    "qr_multiply",
     "slogdet",
     "solve",
     "solve_triangular",
@@ -641,7 +645,8 @@ def lu_factor(
     blocks with all. Memory: A's twice. `jaxmg.lu_factor` gives a factor without these, that also
     has an inverse and a determinant.
 
-    A derivative of a matrix that isn't square takes products of order max(m, n), as JAX's does.
+    A derivative of a matrix that isn't square takes products, and a few matrices, of order
+    max(m, n), as JAX's does.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`.
@@ -651,7 +656,7 @@ def lu_factor(
 
 @_compat.api_boundary
 def lu_solve(
-    lu_and_piv: tuple[AnyMatrixLike, AnyArray] | LUFactor,
+    lu_and_piv: tuple[AnyMatrixLike, AnyArray] | LUFactor | RefinedLUFactor,
     b: AnyMatrixLike,
     trans: Trans = 0,
     overwrite_b: bool = False,
@@ -663,8 +668,8 @@ def lu_solve(
     """The x with ``op(a) @ x = b`` by L and U of ``a``: `jax.scipy.linalg.lu_solve`.
 
     Args:
-        lu_and_piv: what `lu_factor` gave of a square matrix; or an `LUFactor` that
-            `jaxmg.lu_factor` gave.
+        lu_and_piv: what `lu_factor` gave of a square matrix; or a factor that `jaxmg.lu_factor`
+            gave.
         b: (n,) or (n, nrhs).
         trans: 0 or "N" for a, 1 or "T" for its transpose, 2 or "C" for its conjugate transpose.
         overwrite_b, check_finite: do nothing.
@@ -679,7 +684,7 @@ def lu_solve(
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_solve`.
     """
-    if isinstance(lu_and_piv, LUFactor):
+    if isinstance(lu_and_piv, LUFactor | RefinedLUFactor):
         return lu_and_piv.solve(b, trans)  # type: ignore[arg-type]
     try:
         lu, piv = lu_and_piv
@@ -729,7 +734,8 @@ def lu(
         (P, L, U), or (P L, U): P (m, m), a permutation of real zeros and ones; L (m, k), lower
         triangular with a unit diagonal, k = min(m, n); U (k, n), upper triangular.
 
-    Cost: that of `lu_factor`.
+    Cost: that of `lu_factor`, and the memory of P. A derivative of a matrix that isn't square takes
+    products, and a few matrices, of order max(m, n), as JAX's does.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`.

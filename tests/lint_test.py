@@ -26,6 +26,8 @@ FILES = {
     "check.py": ("import os\n", "", True),
     "code.cc": ("int  f();\n", "int f();\n", True),
     "folder/BUILD": ('filegroup(name="a")\n', 'filegroup(name = "a")\n', True),
+    "page.md": ("It waits for ever.\n", "It waits forever.\n", False),
+    "words.py": ("# A %s word.\n" % ("sep" + "erate"), "# A separate word.\n", False),
     ".github/workflows/a.yml": (WORKFLOW % "pyhton", WORKFLOW % "python", False),
 }
 

@@ -9,6 +9,7 @@ import os
 import pathlib
 import subprocess
 
+import prose
 from absl import app, flags
 
 FLAGS = flags.FLAGS
@@ -21,6 +22,8 @@ PYTHON = ("*.py", "*.pyi")
 CXX = ("*.h", "*.cc", "*.cu", "*.cuh")
 STARLARK = ("*.bzl", "*BUILD", "MODULE.bazel", "WORKSPACE")
 WORKFLOWS = (".github/workflows/*.yml",)
+PAGES = ("*.md",)
+PACKAGE = ("jaxmg/*.py",)
 
 # Bazel 7 still has these without a load; the load's name changes between releases of rules_cc.
 NATIVE = "-native-cc-binary,-native-cc-common,-native-cc-info,-native-cc-library,-native-cc-test"
@@ -46,16 +49,24 @@ def sources(root):
     return [f for f in listed.stdout.splitlines() if (root / f).is_file()]
 
 
+def chosen_of(files, patterns):
+    return [f for f in files if any(fnmatch.fnmatchcase(f, p) for p in patterns)]
+
+
 def main(_):
     root = pathlib.Path(os.environ["BUILD_WORKSPACE_DIRECTORY"])
     files = sources(root)
     failed = False
     for program, patterns, check, fix in STEPS:
-        chosen = [f for f in files if any(fnmatch.fnmatchcase(f, p) for p in patterns)]
+        chosen = chosen_of(files, patterns)
         words = fix if FLAGS.fix else check
         if chosen and words is not None:
             command = [os.path.realpath(FLAGS[program].value), *words, *chosen]
             failed |= subprocess.run(command, cwd=root).returncode != 0
+    if not FLAGS.fix:
+        os.chdir(root)
+        failed |= prose.spelling(chosen_of(files, PAGES + PYTHON + CXX))
+        failed |= prose.phrases(root, chosen_of(files, PAGES + PACKAGE))
     return "lint: `bazel run //tools:format` fixes most of this" if failed else 0
 
 

@@ -2,7 +2,7 @@
 extended to a larger one.
 
 [A 0; 0 I] has the solutions, the inverse and the determinant of A. Products that write to its rows
-are up to a quarter faster (docs/performance.md#orders). If A isn't donated, the larger matrix takes
+are up to a quarter faster (docs/laboratory.md#orders). If A isn't donated, the larger matrix takes
 no further memory: XLA would copy A anyway.
 """
 

@@ -5,7 +5,7 @@ import numpy as np
 from jaxmg._call import checks, plugins
 
 _ONE_PROCESS = "cusolvermg"
-# Needs one process for each device. "auto" never selects it: docs/performance.md#cusolvermp.
+# Needs one process for each device. "auto" never selects it: docs/laboratory.md#cusolvermp.
 _PROCESS_EACH = "cusolvermp"
 
 

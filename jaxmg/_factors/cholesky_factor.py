@@ -87,7 +87,7 @@ class CholeskyFactor(pickling.Pickled):
                 factor, which has zeros alone above its diagonal and others below, is refused: pass
                 its adjoint.
             T_A, mesh, matrix_specs, pad, in_specs, donate, precision: as for `cho_factor`; the mesh
-                need not have as many devices as that which U comes from.
+                need not have as many devices as the mesh of U.
 
         Returns:
             A `CholeskyFactor`. Its ``log_det`` is that of U^H U. Its ``status`` is 0, or -1 where u

@@ -90,7 +90,7 @@ class LUFactor(pickling.Pickled):
                 replicated or on one device.
             pivots: (n,), integers: pivots[i] is at least i and below n.
             T_A, mesh, matrix_specs, pad, in_specs, donate, precision: as for `lu_factor`; the mesh
-                need not have as many devices as that which ``lu`` comes from.
+                need not have as many devices as the mesh of ``lu``.
 
         Returns:
             An `LUFactor`. Its ``status`` is 0, or the first row (from 1) whose diagonal entry is 0,

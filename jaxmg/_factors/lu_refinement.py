@@ -10,9 +10,9 @@ from jaxmg._call import backends, checks, ffi, record
 from jaxmg._factors import correction, gmres, lu_operations, refinement, scaling
 from jaxmg._transform.products import dot
 
-# Arrays like b that an iteration takes: the directions and what comes of them, solution, residual,
-# correction.
-LIKE_B = 2 * gmres.RESTART + 8
+# Arrays like b that an iteration takes: the directions and what comes of them, products of one of
+# them with a number each, solution, residual, correction.
+LIKE_B = 3 * gmres.RESTART + 12
 # So many right-hand sides at a time that these arrays take at most 1 / _MEMORY of a rank's rows; or
 # _LEAST, with which a product with A takes little longer than with one.
 _MEMORY, _LEAST = 16, 8

@@ -13,7 +13,10 @@ from jaxmg._call import layouts
 
 # What a pickle holds. Another engine's layout of a factor needs another number.
 _FORMAT = 1
-_INSTEAD = "the matrix, or U of a CholeskyFactor (factor.upper(), CholeskyFactor.from_upper)"
+_INSTEAD = (
+    "the matrix, U of a CholeskyFactor (factor.upper(), CholeskyFactor.from_upper), or L and U of "
+    "an LUFactor (factor.packed(), LUFactor.from_packed)"
+)
 
 
 class Pickled:
@@ -48,7 +51,7 @@ class Pickled:
         state = {
             "format": _FORMAT,
             "platform": platform,
-            "places": [local.index(device) for device in devices],
+            "devices": [local.index(device) for device in devices],
             "shape": mesh.devices.shape,
             "axes": (mesh.axis_names, mesh.axis_types),
             "layout": {"rows": layout.rows, "others": layout.others, "spec": layout.spec},
@@ -60,7 +63,8 @@ class Pickled:
     @classmethod
     def _restore(cls, state):
         """The factor of a state that `__reduce__` made."""
-        name, platform, indices = cls.__name__, state["platform"], state["places"]
+        name, platform = cls.__name__, state["platform"]
+        indices = state.get("devices", state.get("places"))  # "places": before 2.0.0
         if state["format"] != _FORMAT:
             raise ValueError(
                 f"{name}: this pickle is another version's of jaxmg; load it with that, and save "

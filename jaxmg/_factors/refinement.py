@@ -44,7 +44,7 @@ _PRECISIONS = {
 }
 NAMES = (None, "auto", *_PRECISIONS)
 # "auto", by whether it is on GPUs, and for float64 and complex128: what is fastest over the most
-# conditions (docs/performance.md).
+# conditions (docs/laboratory.md).
 _AUTO = {
     (True, True): "BF16_BF16_F32_X3",
     (True, False): "BF16_BF16_F32_X3",

@@ -72,7 +72,7 @@ def _exit_code(error):
 
 def main():
     index, count, launcher, secret, failure, kind, target, *arguments = sys.argv[1:]
-    # Without its launcher, killed say, a process would stay for ever. The launcher passes on
+    # Without its launcher, killed say, a process would stay forever. The launcher passes on
     # whatever signal leaves time to end: when it is gone nobody ends those that ignore one, as
     # jax.distributed ignores SIGTERM.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

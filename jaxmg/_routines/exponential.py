@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxmg._call import layouts
 from jaxmg._factors import scaling
 from jaxmg._routines import lu_factor
-from jaxmg._transform import derivatives, hermitian, products
+from jaxmg._transform import batching, derivatives, hermitian, products
 
 # Orders of the approximants, and up to which 1-norm each is accurate to the rounding: table 2.3 of
 # Higham's, and the same for single precision.
@@ -47,9 +47,25 @@ def _differentiable(derivative, a):
         value = _differentiable(derivative, a)
         return value, derivative(a, layouts.constrain_like(a_dot, a))
 
-    return derivatives.differentiable(
-        lambda a: layouts.constrain_like(_compute(derivative, a), a), rule, a
-    )
+    value = _Value(derivative)
+    if derivative.layout.explicit:
+        return derivatives.differentiable(lambda a: batching.batchable(value, a), rule, a)
+    return derivatives.differentiable(value, rule, a)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Value(batching.Batchable):
+    """exp. A batch on explicit axes is taken one matrix after the other: JAX can't batch a `cond`
+    there whose operands lie on several devices."""
+
+    of: "_Derivative"
+
+    def __call__(self, a):
+        return layouts.constrain_like(_compute(self.of, a), a)
+
+    def batched(self, settled, size, marks, *arrays):
+        placement = batching.placement_of_last(self.of.layout, arrays, marks)
+        return batching.in_turn(self, marks, *arrays, placement=placement)
 
 
 @dataclasses.dataclass(frozen=True)

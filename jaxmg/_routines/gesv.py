@@ -35,6 +35,7 @@ GESV = record.Routine(
     triangle=None,
     extends=True,
     at_once=at_once.AtOnce(at_once.gesv, (("gpu", 1024), ("cpu", 64))),
+    refines=True,
 )
 
 # gesv with ``refine``. It has no native routine of its own: lu_refinement.py makes it of several.
@@ -199,7 +200,7 @@ def gesv(
     when complex). Memory: a copy of ``a`` unless ``donate``, a few panels of n x T_A, and b, per
     rank. With ``refine`` 2 n^3 / 3 are in lower precision, and each iteration has 2 n^2 nrhs in
     that and as many in a's; memory: ``a`` rounded (half of it, or for float32 and complex64 all of
-    it) in place of the copy, which takes its place where it falls back, and 48 arrays like those
+    it) in place of the copy, which takes its place where it falls back, and 72 arrays like those
     columns of b that are refined at a time: a sixteenth of a rank's rows of ``a`` at most, or 8
     columns.
 

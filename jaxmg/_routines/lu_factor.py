@@ -30,6 +30,7 @@ GETRF = record.Routine(
     native_alone=True,
     factor="getrf",
     at_once=at_once.AtOnce(at_once.lu_factor, operations.ORDERS_AT_ONCE),
+    refines=True,
 )
 
 

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from jaxmg import _compat
 from jaxmg._call import backends, checks, layouts, plugins
-from jaxmg._factors import refinement
+from jaxmg._factors import lu_refinement, refinement
 from jaxmg._routines import table
 from jaxmg._types import Backend, Devices, PrecisionLike, Refine, RoutineName
 
@@ -95,21 +95,21 @@ def plan(
     """Which solver, which tile width and how much memory a call would take; runs nothing.
 
     Args:
-        routine: "potrs", "potri", "gesv", "getri", "syevd", "sygvd", "cho_factor", "cho_solve" or
-            "lu_factor".
+        routine: "potrs", "potri", "gesv", "getri", "syevd", "sygvd", "cho_factor", "cho_solve",
+            "lu_factor", "geqrf" or "least_squares".
         n: the order of A, at least 1.
         dtype: of A: float32, float64, complex64 or complex128.
         devices: how A is spread by rows: a sequence of devices, a ``jax.sharding.Mesh`` of them, or
             how many such as ``jax.local_devices()[0]``, which need not be there; None: all of
             ``jax.local_devices()``.
-        nrhs: how many right-hand sides, for "potrs", "gesv" and "cho_solve".
+        nrhs: how many right-hand sides, for "potrs", "gesv", "cho_solve" and "least_squares".
         T_A: tile width, as in the call; None lets the plugin choose.
         backend: "auto", "native", "cusolvermg" or "cusolvermp", as in the call.
         donate: whether A (and the B of "sygvd") is donated, so that there is no copy of it.
         return_eigenvectors: for "syevd" and "sygvd".
-        refine: for "potrs" and "cho_factor" as in the call, for "cho_solve" as in that of the
-            factor. The tile is the one of the factor in lower precision; the bytes are enough where
-            a solve falls back too.
+        refine: for "potrs", "gesv", "cho_factor" and "lu_factor" as in the call, for "cho_solve" as
+            in that of the factor. The tile is the one of the factor in lower precision; the bytes
+            are enough where a solve falls back too.
         precision: for "potrs", "potri", "cho_factor" and what takes any matrix, as in the call:
             products by parts need memory for those.
         memory: bytes that JAX may take on one device, such as 80e9; None: what it may take here.
@@ -149,9 +149,13 @@ def plan(
         checks.backend(routine, backend, ["native"], layout.platform)
     backend = backends.resolve(row.native, layout, backend, a)
     if refine is not None:
-        precision_name = refinement.check(name, refine, dtype, backend, layout.platform)
-        lower = refinement.plan(layout, dtype, n, tile, precision_name)
-        needed = _refined_bytes(routine, layout, dtype, n, max(nrhs, 1), tile, donate, lower)
+        general = routine in ("gesv", "lu_factor")
+        check = refinement.check_general if general else refinement.check
+        precision_name = check(name, refine, dtype, backend, layout.platform)
+        planned = lu_refinement if general else refinement
+        lower = planned.plan(layout, dtype, n, tile, precision_name)
+        refined = _refined_general_bytes if general else _refined_bytes
+        needed = refined(routine, layout, dtype, n, max(nrhs, 1), tile, donate, lower)
         return Plan(
             routine, n, dtype, backend, lower["tile"], False, needed, layout.memory, layout.ranks,
             precision_name,
@@ -210,6 +214,38 @@ def _refined_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower):
         "cho_factor": (factor_bytes, rounding, factoring),
         "cho_solve": (factor_bytes + 2 * b, max(vectors, again), solving),
     }[routine]
+    return tuple(own + others + count for count in native)
+
+
+def _refined_general_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower):
+    """`_refined_bytes` of LU."""
+    size, low = dtype.itemsize, refinement.lower_dtype(dtype).itemsize
+    height = -(-n // layout.ranks)
+    a, b, overflow = height * n * size, n * nrhs * size, lower["overflow_rows"] * n * low
+    tiles, shared = height * n * low, 3 * n * np.dtype(np.int32).itemsize
+    columns = lu_refinement.columns_at_a_time(n, layout.ranks, nrhs)
+    vectors = lu_refinement.LIKE_B * n * columns * size + 2 * b + _OF_ROWS * n * size
+    if dtype.kind == "c":  # of which XLA has products where it needs none of real ones
+        vectors += (16 * columns + 10) * n * size
+    # A piece of A as it is scaled, rounded, and where it is denormal.
+    piece = refinement.piece_height(height, n) * n
+    rounding = piece * (size + low + 1) + _OF_ROWS * n * size
+    in_place = routine == "gesv" and donate and _compat.BRANCHES_WORK_IN_PLACE
+    again = 0 if in_place else a + b
+
+    def beside_x(native, dtype, tile):
+        sizes = backends.plan(native, layout, "native", dtype, (n, n), tile, nrhs)
+        return [count - n * nrhs * dtype.itemsize for count in sizes["bytes"]]
+
+    factoring = [count - overflow for count in lower["bytes"]]
+    if routine == "lu_factor":
+        own, others, native = a + tiles + overflow + shared, rounding, factoring
+    else:
+        solving = beside_x("lu_apply", refinement.lower_dtype(dtype), lower["tile"])
+        again_bytes = beside_x("gesv", dtype, tile)
+        native = list(map(max, factoring, solving, again_bytes))
+        own = a + 2 * b
+        others = max(tiles + shared + max(rounding, overflow + vectors), again)
     return tuple(own + others + count for count in native)
 
 

@@ -23,7 +23,7 @@ class AtOnce:
         function: function of the stacks. Returns all results, and a mask (count,) of the matrices
             that the native code must compute again, or None.
         orders: (platform, order) pairs: the largest order for which this is faster than one matrix
-            after the other (docs/performance.md).
+            after the other (docs/laboratory.md).
         orders_of_values: the same for eigenvalues without eigenvectors; None: the same orders.
     """
 

@@ -92,6 +92,7 @@ class Linear(abc.ABC):
         """Whether its arrays are blocks inside the caller's shard_map."""
         return self.layout.inside
 
+    @_compat.default_promotion()
     def _trace(self, arrays):
         if self.inside:  # what varies over which axes counts there too
             return jax.make_jaxpr(self.run)(*arrays)
@@ -147,7 +148,7 @@ def _jaxpr(of, avals, mesh, x64):
 
 
 _linear = Primitive("jaxmg_linear")
-_linear.def_impl(lambda *arrays, of, jaxpr: of.run(*arrays))
+_linear.def_impl(_compat.default_promotion()(lambda *arrays, of, jaxpr: of.run(*arrays)))
 _linear.def_abstract_eval(lambda *avals, of, jaxpr: jaxpr.out_avals[0] if of.inside else avals[-1])
 mlir.register_lowering(
     _linear,
@@ -162,6 +163,7 @@ def _linear_jvp(primals, tangents, *, of, jaxpr):
     return of.rule(primals, [None if isinstance(t, ad.Zero) else t for t in tangents])
 
 
+@_compat.default_promotion()
 def _linear_transpose(cotangent, *arrays, of, jaxpr):
     if isinstance(cotangent, ad.Zero):
         return (None,) * len(arrays)
@@ -170,6 +172,7 @@ def _linear_transpose(cotangent, *arrays, of, jaxpr):
     return *(None for _ in arrays[:-1]), jnp.conj(of.adjoint(*arrays[:-1], cotangent))
 
 
+@_compat.default_promotion()
 def _linear_batch(arrays, dimensions, *, of, jaxpr):
     size, marks, arrays = batching.in_front(arrays, dimensions)
     return of.batched(size, marks, *arrays), 0

@@ -301,12 +301,13 @@ const Shape kShapes[] = {
     {61, 3, 2, 5, 3},  {3, 61, 2, 5},  {1, 20, 4, 1},  {20, 1, 4, 3},
 };
 
+// Each order in one dtype: Python's tests have the others (gesv_test.py, lu_accuracy_test.py).
 template <typename T>
-void CheckAll() {
+void CheckAll(int dtype) {
   for (int ranks : {1, 2, 3, 4, 5, 8}) {
-    for (int64_t n = 1; n <= 40; ++n) {
+    for (int64_t n = 1 + (dtype + ranks) % 4; n <= 40; n += 4) {
       Check<T>({n, n, ranks, 1 + n % 7, n % 3}, OnHost);
-      if (n % 5 == 2) {
+      if (n % 5 < 2) {
         Check<T>({n, n + ranks, ranks, 1 + n % 4, n % 2}, OnHost);
         Check<T>({n + 2 * ranks, n, ranks, 1 + n % 6}, OnHost);
       }
@@ -319,10 +320,10 @@ void CheckAll() {
 }
 
 TEST(FactorsServeEveryUse) {
-  CheckAll<float>();
-  CheckAll<double>();
-  CheckAll<std::complex<float>>();
-  CheckAll<std::complex<double>>();
+  CheckAll<float>(0);
+  CheckAll<double>(1);
+  CheckAll<std::complex<float>>(2);
+  CheckAll<std::complex<double>>(3);
 }
 
 TEST(OneRankFactorsASingleTile) {

@@ -297,7 +297,7 @@ void CheckSolutions(const Shape& shape, const DeviceMaker& make) {
   const std::vector<T> a = factor.problem.a;
   auto at = [&](int64_t i, int64_t j) { return a[j * n + i]; };  // of M
   const Reference<T> reference(n, m, a);
-  for (const int64_t nrhs : {0, 1, 3}) {
+  for (const int64_t nrhs : {0, 3}) {
     const std::vector<T> b = RandomMatrix<T>(n * nrhs, 9);
     for (const System system : kOps) {
       const std::vector<T> x = factor.Solve(system, b);
@@ -359,19 +359,19 @@ std::unique_ptr<Device> OnThreads(int) {
 }
 
 template <typename T>
-void CheckEveryDevice() {
+void CheckShapes(const DeviceMaker& make) {
   for (const Shape& shape : kShapes) {
-    CheckShape<T>(shape, OnHost);
-    CheckSolutions<T>(shape, OnHost);
-    CheckShape<T>(shape, OnThreads);
-    CheckSolutions<T>(shape, OnThreads);
+    CheckShape<T>(shape, make);
+    CheckSolutions<T>(shape, make);
   }
 }
 
-TEST(ProductsSolutionsAndQFloat32) { CheckEveryDevice<float>(); }
-TEST(ProductsSolutionsAndQFloat64) { CheckEveryDevice<double>(); }
-TEST(ProductsSolutionsAndQComplex64) { CheckEveryDevice<std::complex<float>>(); }
-TEST(ProductsSolutionsAndQComplex128) { CheckEveryDevice<std::complex<double>>(); }
+// Streams that are threads don't depend on the dtype, and take most of the time.
+TEST(ProductsSolutionsAndQFloat32) { CheckShapes<float>(OnHost); }
+TEST(ProductsSolutionsAndQFloat64) { CheckShapes<double>(OnHost); }
+TEST(ProductsSolutionsAndQComplex64) { CheckShapes<std::complex<float>>(OnHost); }
+TEST(ProductsSolutionsAndQComplex128) { CheckShapes<std::complex<double>>(OnHost); }
+TEST(ProductsSolutionsAndQOnThreads) { CheckShapes<std::complex<float>>(OnThreads); }
 
 template <typename T>
 bool AllNaN(const std::vector<T>& x) {

@@ -27,6 +27,15 @@ inline std::atomic<int>& Failures() {
   return failures;
 }
 
+// The most failures of a test that are printed: thousands of lines would hide the first.
+constexpr int kPrintedFailures = 20;
+
+// How many had failed before the test that is running.
+inline std::atomic<int>& EarlierFailures() {
+  static std::atomic<int> failures{0};
+  return failures;
+}
+
 struct Registration {
   Registration(const char* name, void (*body)()) { Tests().push_back({name, body}); }
 };
@@ -38,7 +47,7 @@ class Failure {
     text_ << file << ":" << line << ": " << condition << "  ";
   }
   ~Failure() {
-    ++Failures();
+    if (++Failures() - EarlierFailures() > kPrintedFailures) return;
     std::fprintf(stderr, "%s\n", text_.str().c_str());
   }
   template <typename Piece>
@@ -73,8 +82,12 @@ inline int Run(const std::vector<Test>& tests) {
   int failed = 0;
   for (const Test& test : tests) {
     const int before = Failures();
+    EarlierFailures() = before;
     test.body();
     const bool ok = Failures() == before;
+    if (Failures() - before > kPrintedFailures) {
+      std::fprintf(stderr, "and %d more\n", Failures() - before - kPrintedFailures);
+    }
     std::printf("%s %s\n", ok ? "ok    " : "FAILED", test.name);
     failed += !ok;
   }

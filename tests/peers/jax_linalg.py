@@ -8,12 +8,12 @@ no promotion of ranks. What is different from a run of JAX's:
 
 - Names of ``jax.numpy.linalg`` and ``jax.scipy.linalg`` that `jaxmg.linalg` has are its functions,
   on a mesh of all devices.
-- Square random matrices are Hermitian positive definite, as far as tests make them by
-  ``jtu.rand_default``, and Hermitian by ``jtu.rand_small``. A test whose first matrix isn't
-  Hermitian is skipped.
-- Functions take the Hermitian part of their matrix, unless they are told a triangle. JAX does so
-  where it symmetrizes; finite differences of derivatives leave Hermitian matrices.
-- ``expm(upper_triangular=True)`` is JAX's own.
+- In tests of `_HERMITIAN` functions square random matrices are Hermitian positive definite, as far
+  as tests make them by ``jtu.rand_default``, and Hermitian by ``jtu.rand_small``. Such a test is
+  skipped if its first matrix isn't Hermitian. All other functions get the matrices that JAX's get.
+- `_HERMITIAN` functions take the Hermitian part of their matrix, unless they are told a triangle.
+  JAX does so where it symmetrizes; finite differences of derivatives leave Hermitian matrices.
+- Tests of `lu_solve` that JAX skips on CPUs run.
 - Results of explicit axes are replicated, since tests index them as JAX refuses for shards.
 
 Tests that call none of these functions are counted, not run. What can't apply is skipped, with the
@@ -46,19 +46,24 @@ from jaxmg import linalg
 FILES = ("linalg_test", "eigh_test")
 # Test -> why it isn't run.
 NOT_APPLICABLE = {
+    "testDetGrad": "ends with the derivative of a determinant that is 0, which is NaN",
     "testDetGradOfSingularMatrixCorank1": "the derivative of a determinant that is 0 is NaN",
     "testDetGradOfSingularMatrixCorank2": "the derivative of a determinant that is 0 is NaN",
     "testInvDtypeError": "a TypeError in other words",
     "testLinalgPrimitivesInvalidDtype": "a TypeError in other words",
+    "testQrInvalidDtypeCPU": "a TypeError in other words",
+    "testQrMultiply": "of JAX's qr_multiply, whose R has a diagonal of any sign",
+    "testQrMultiply1D": "of JAX's qr_multiply, whose R has a diagonal of any sign",
+    "testScipyQrModes": "R with a diagonal of any sign; here it is not negative",
+    "testLstsqZeroMatrix": "float64 without x64, which raises",
     "testMatrixPowerBool": "matrices are of floating-point numbers",
 }
-# Functions whose matrix is any.
-_OF_ANY = (
-    "matrix_power", "cho_solve", "solve", "inv", "det", "slogdet", "lu", "lu_factor", "lu_solve",
-    "qr", "lstsq",
-)  # fmt: skip
-# Whether the matrix that comes next is the first one of a test.
-_first = [True]
+# Functions of a Hermitian matrix.
+_HERMITIAN = {
+    "cholesky", "cho_factor", "cho_solve", "eigh", "eigvalsh", "funm", "logm", "sqrtm",
+}  # fmt: skip
+# Whether a test calls one of these, and whether the matrix that comes next is its first one.
+_test = {"hermitian": False, "first": True}
 
 
 def main():
@@ -87,8 +92,9 @@ def main():
 
 
 def _tests(path):
-    """(names of tests that call a function which `jaxmg.linalg` has, how many do not)"""
-    source, calling, others = path.read_text(), set(), 0
+    """(tests that call a function which `jaxmg.linalg` has: name -> whether one is of a Hermitian
+    matrix; how many tests do not)"""
+    source, calling, others = path.read_text(), {}, 0
     ours = {name for name in linalg.__all__ if not name.endswith("Result")}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
@@ -98,9 +104,12 @@ def _tests(path):
                 if isinstance(x, ast.Attribute)
                 and ast.unparse(x.value) in ("jnp.linalg", "jsp.linalg", "jax.scipy.linalg")
             }
-            helpers = "_normalizing_eigh" in ast.unparse(node)
-            calling |= {node.name} if names & ours or helpers else set()
-            others += not (names & ours or helpers)
+            if "_normalizing_eigh" in ast.unparse(node):  # a helper that calls it
+                names.add("eigh")
+            if names & ours:
+                calling[node.name] = bool(names & _HERMITIAN)
+            else:
+                others += 1
     return calling, others
 
 
@@ -118,7 +127,7 @@ def _run(module, names, options):
                 found["skipped"] += 1
                 reasons[f"{base}: {reason}"] += 1
                 continue
-            _first[0] = True
+            _test.update(hermitian=names[base], first=True)
             result = unittest.TestResult()
             test.run(result)
             for _, text in result.skipped:
@@ -145,6 +154,8 @@ def _replace(mesh):
     """Puts `jaxmg.linalg` in the place of JAX's functions, and Hermitian matrices in that of random
     ones."""
 
+    symmetrized = _HERMITIAN - {"cho_factor", "cho_solve"}
+
     def replicated(x):
         if AxisType.Explicit not in mesh.axis_types or not isinstance(x, jax.Array):
             return x
@@ -155,12 +166,13 @@ def _replace(mesh):
 
         @functools.wraps(theirs)
         def call(a, *others, **options):
-            if options.get("upper_triangular"):
+            if sys._getframe(1).f_globals["__name__"].startswith("jaxmg."):  # on one device
                 return theirs(a, *others, **options)
             if options.get("disp") is False:
                 raise unittest.SkipTest("disp=False, an estimate of the error, isn't there")
-            told = "assume_a" in options and options["assume_a"] or name in ("cho_factor", *_OF_ANY)
-            if not told and options.get("symmetrize_input", True):
+            if name == "cond" and [*others, options.get("p")][0] in (None, 2, -2, "nuc"):
+                raise unittest.SkipTest("condition numbers by singular values aren't there")
+            if name in symmetrized and options.get("symmetrize_input", True):
                 a = hermitian_part(a)
             return jax.tree.map(replicated, function(a, *others, mesh=mesh, **options))
 
@@ -170,8 +182,8 @@ def _replace(mesh):
         if not (hasattr(a, "dtype") and jnp.issubdtype(a.dtype, jnp.inexact) and jnp.ndim(a) > 1):
             return a
         adjoint = jnp.conj(jnp.swapaxes(a, -1, -2))
-        if _first[0] and not isinstance(a, jax.core.Tracer):
-            _first[0] = False
+        if _test["first"] and not isinstance(a, jax.core.Tracer):
+            _test["first"] = False
             if not np.allclose(a, adjoint, atol=1e-3 * np.max(np.abs(a), initial=0)):
                 raise unittest.SkipTest("its matrix isn't Hermitian")
         return (a + adjoint) / 2
@@ -182,6 +194,10 @@ def _replace(mesh):
                 setattr(module, name, wrapped(name, getattr(module, name)))
     for name, change in (("rand_default", _definite), ("rand_small", _hermitian)):
         setattr(jtu, name, functools.partial(_random, getattr(jtu, name), change))
+    theirs = jtu.skip_on_devices
+    jtu.skip_on_devices = lambda *names, **options: (
+        (lambda test: test) if names == ("cpu",) else theirs(*names, **options)
+    )
 
 
 def _random(make, change, *arguments, **options):
@@ -191,7 +207,9 @@ def _random(make, change, *arguments, **options):
     def changed(shape, dtype, *others):
         x = random(shape, dtype, *others)
         square = np.ndim(x) > 1 and x.shape[-1] == x.shape[-2]
-        return change(x).astype(dtype) if square and np.dtype(dtype).kind in "fc" else x
+        if not (_test["hermitian"] and square and np.dtype(dtype).kind in "fc"):
+            return x
+        return change(x).astype(dtype)
 
     return changed
 

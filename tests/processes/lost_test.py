@@ -18,8 +18,19 @@ def _limits(**more):
     return {"JAXMG_PEER_TIMEOUT": str(_LIMIT), "JAXMG_RENDEZVOUS_TIMEOUT": str(_LIMIT), **more}
 
 
-@pytest.mark.parametrize("how, lost", [("KILL", 1), ("KILL", 2), ("STOP", 0), ("STOP", 2)])
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize(
+    "how, lost, transport",
+    [
+        ("KILL", 1, "auto"),
+        ("KILL", 2, "tcp"),
+        ("STOP", 0, "auto"),
+        ("STOP", 2, "tcp"),
+        pytest.param("KILL", 1, "tcp", marks=pytest.mark.slow),
+        pytest.param("KILL", 2, "auto", marks=pytest.mark.slow),
+        pytest.param("STOP", 0, "tcp", marks=pytest.mark.slow),
+        pytest.param("STOP", 2, "auto", marks=pytest.mark.slow),
+    ],
+)
 def test_lost_in_a_call(how, lost, transport):
     """Rank 0's process, which leads the others and is the last one here, and another."""
     _lose("potrs", 5100, how, lost, transport)
@@ -29,17 +40,17 @@ def test_lost_in_a_call(how, lost, transport):
     "routine, n, how, lost, transport",
     [
         ("gesv", 3900, "KILL", 2, "auto"),
-        ("getrf", 3900, "STOP", 2, "auto"),
-        ("getri", 3000, "KILL", 2, "tcp"),
-        ("lu_apply", 2100, "STOP", 2, "tcp"),
+        ("lu_solve", 2100, "STOP", 2, "tcp"),
+        pytest.param("lu_factor", 3900, "STOP", 2, "auto", marks=pytest.mark.slow),
+        pytest.param("getri", 3000, "KILL", 2, "tcp", marks=pytest.mark.slow),
         pytest.param("gesv", 3900, "STOP", 0, "tcp", marks=pytest.mark.slow),
-        pytest.param("getrf", 3900, "KILL", 1, "tcp", marks=pytest.mark.slow),
+        pytest.param("lu_factor", 3900, "KILL", 1, "tcp", marks=pytest.mark.slow),
         pytest.param("getri", 3000, "STOP", 0, "auto", marks=pytest.mark.slow),
-        pytest.param("lu_apply", 2100, "KILL", 1, "auto", marks=pytest.mark.slow),
+        pytest.param("lu_solve", 2100, "KILL", 1, "auto", marks=pytest.mark.slow),
     ],
 )
 def test_lost_in_an_lu(routine, n, how, lost, transport):
-    """Of the LU routines, by their names in errors: lu_apply is `LUFactor.solve`."""
+    """Of the LU routines, which errors name."""
     _lose(routine, n, how, lost, transport)
 
 
@@ -91,8 +102,8 @@ def test_one_that_makes_no_call(first):
     "what, both",
     [
         ("order", ("n 40", "n 48")),
-        ("routine", ("potrs", "potri")),
-        ("tile", ("tile 5", "tile 7")),
+        pytest.param("routine", ("potrs", "potri"), marks=pytest.mark.slow),
+        pytest.param("tile", ("tile 5", "tile 7"), marks=pytest.mark.slow),
         ("dtype", ("float64", "float32")),
     ],
 )
@@ -108,8 +119,18 @@ def test_different_calls(what, both):
             assert "solved" in output
 
 
-@pytest.mark.parametrize("known", ["known", "new"])
-@pytest.mark.parametrize("processes, odd", [(2, 0), (2, 1), (3, 0), (3, 2)])
+@pytest.mark.parametrize(
+    "processes, odd, known",
+    [
+        pytest.param(
+            processes, odd, known,
+            marks=[] if (processes, odd, known) in {(2, 0, "known"), (3, 2, "new")}
+            else pytest.mark.slow,
+        )
+        for processes, odd in ((2, 0), (2, 1), (3, 0), (3, 2))
+        for known in ("known", "new")
+    ],
+)  # fmt: skip
 def test_calls_in_another_order(processes, odd, known):
     """Each process says what all do, long before the limit; one that comes late is no such case."""
     with Job("orders", odd, known, processes=processes, JAXMG_RENDEZVOUS_TIMEOUT="100") as job:
@@ -124,7 +145,10 @@ def test_calls_in_another_order(processes, odd, known):
             assert "solved" in output
 
 
-@pytest.mark.parametrize("processes, index", [(2, 0), (2, 1), (3, 1)])
+@pytest.mark.parametrize(
+    "processes, index",
+    [(2, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 0), (3, 1)))],
+)
 def test_one_that_is_late_is_waited_for(processes, index):
     with Job("late", index, processes=processes, JAXMG_RENDEZVOUS_TIMEOUT="100") as job:
         for output in job.wait(seconds=120):

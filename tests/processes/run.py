@@ -25,36 +25,42 @@ _ROUTINES = [
     "sygvd_test.py",
     "factor_test.py",
 ]
-# Not in the core: arguments, options, plans and errors, which each process checks by itself.
-_IN_EACH = [
-    "alignment_test.py",
-    "arguments_test.py",
-    "check_test.py",
-    "compat_test.py",
-    "contract_test.py",
-    "errors_test.py",
-    "jaxmg_0_0_test.py",
-    "limits_test.py",
-    "main_test.py",
-    "plan_test.py",
-    "plugin_test.py",
-    "precision_test.py",
-    "small_numbers_test.py",
-    "timeline_test.py",
+_LU = ["gesv_test.py", "lu_factor_test.py"]
+# What the core has once, in two processes: calls that exchange something, but none of arguments,
+# options, plans and errors, which each process checks by itself.
+_CORE = [
+    *_ROUTINES,
+    "calls_test.py",
+    "condition_test.py",
+    "derivatives_test.py",
+    "expm_test.py",
+    *_LU,
+    "least_squares_test.py",
+    "linalg_general_test.py",
+    "local_test.py",
+    "lu_refine_test.py",
+    "process_test.py",
+    "products_test.py",
+    "qr_test.py",
+    "refined_factor_test.py",
+    "sharding_test.py",
+    "solve_triangular_test.py",
+    "tree_test.py",
+    "vmap_test.py",
 ]
 _FEW = ["potrs_test.py", "eigh_test.py", "factor_test.py"]
 # Processes, devices each, what of tests/python, and how blocks pass.
 _RUNS = {
     "all": [
         (2, 4, ["."], "auto"),
-        (4, 2, [*_ROUTINES, "calls_test.py", "sharding_test.py"], "unix"),
-        (2, 2, _ROUTINES, "tcp"),
-        (4, 1, _ROUTINES, "auto"),
+        (4, 2, [*_ROUTINES, *_LU, "calls_test.py", "sharding_test.py"], "unix"),
+        (2, 2, [*_ROUTINES, *_LU], "tcp"),
+        (4, 1, [*_ROUTINES, *_LU], "auto"),
     ],
     "core": [
-        (2, 4, [p.name for p in _PYTHON.glob("*_test.py") if p.name not in _IN_EACH], "auto"),
+        (2, 4, _CORE, "auto"),
         (4, 2, [*_ROUTINES, "sharding_test.py"], "unix"),
-        (2, 2, _FEW, "tcp"),
+        (2, 2, [*_FEW, "gesv_test.py"], "tcp"),
         (4, 1, _FEW, "auto"),
     ],
 }

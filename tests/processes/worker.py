@@ -97,13 +97,13 @@ def patient(seconds):
     say("all right,", n)
 
 
-# By the names in errors: of a, b and an LU factor of a, which lu_apply alone has.
+# By the names in errors: of a, b and an LU factor of a, which lu_solve alone has.
 _LONG_CALLS = {
     "potrs": lambda a, b, _: jaxmg.potrs(a, b, backend=_BACKEND),
     "gesv": lambda a, b, _: jaxmg.gesv(a, b),
-    "getrf": lambda a, b, _: jaxmg.lu_factor(a),
+    "lu_factor": lambda a, b, _: jaxmg.lu_factor(a),
     "getri": lambda a, b, _: jaxmg.getri(a),
-    "lu_apply": lambda a, b, factor: factor.solve(b),
+    "lu_solve": lambda a, b, factor: factor.solve(b),
 }
 
 
@@ -117,7 +117,7 @@ def long_call(n, routine="potrs"):
     rows = NamedSharding(mesh, P("r", None))  # made on the devices, where n is large
     a = jax.jit(lambda: jax.numpy.eye(n) + 1.0 / n, out_shardings=rows)()
     small = place(np.eye(12), mesh, "r", None), place(np.ones(12), mesh)
-    factor = jaxmg.lu_factor(a) if routine == "lu_apply" else None
+    factor = jaxmg.lu_factor(a) if routine == "lu_solve" else None
     call = _LONG_CALLS[routine]
     jax.block_until_ready(call(*small, factor) if factor is None else call(a, b, factor))
     say("in the call")

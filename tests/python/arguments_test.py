@@ -89,6 +89,12 @@ _CALLS = {
     "linalg.lstsq": (lambda a, b: jaxmg.linalg.lstsq(a, b), "ab"),
     "linalg.least_squares": (lambda a, b: jaxmg.linalg.least_squares(a, b), "ab"),
     "linalg.qr": (lambda a, b: jaxmg.linalg.qr(a), "a"),
+    "linalg.qr_multiply": (lambda a, b: jaxmg.linalg.qr_multiply(a, b, "left"), "ab"),
+    "linalg.householder_product": (
+        lambda a, b: jaxmg.linalg.householder_product(a, jnp.ones(2)),
+        "a",
+    ),
+    "qr": (lambda a, b: jaxmg.qr(a), "a"),
     "linalg.svd": (lambda a, b: jaxmg.linalg.svd(a), "a"),
     "linalg.svdvals": (lambda a, b: jaxmg.linalg.svdvals(a), "a"),
     "linalg.polar": (lambda a, b: jaxmg.linalg.polar(a), "a"),
@@ -119,12 +125,30 @@ _ARGUMENTS = [
 ]
 
 
+# Those whose calls the core makes before: it takes a while to compile all.
+_WARM = ("potrs-a", "eigh(all)-a", "linalg.solve-b", "linalg.qr-a", "tree.eigh-a", "lu_factor-a")
+
+
+def _cold_and_warm():
+    found = []
+    for argument in _ARGUMENTS:
+        cold, warm = f"{argument.id}-cold", f"{argument.id}-warm"
+        marks = [*argument.marks, *([] if argument.id in _WARM else [pytest.mark.breadth])]
+        found.append(pytest.param(*argument.values, False, id=cold, marks=argument.marks))
+        found.append(pytest.param(*argument.values, True, id=warm, marks=marks))
+    return found
+
+
+_both = pytest.mark.parametrize("call, argument, warm", _cold_and_warm())
+
+
 def test_every_public_function_that_takes_an_array_is_called():
     public = {*jaxmg.__all__, *(f"linalg.{name}" for name in jaxmg.linalg.__all__)}
     public |= {f"tree.{name}" for name in jaxmg.tree.__all__}
     called = {re.sub(r"\(.*", "", name) for name in _CALLS}
     without_arrays = {
-        "CholeskyFactor", "LUFactor", "RefinedFactor", "RefinedLUFactor", "Plan", "plan",
+        "CholeskyFactor", "LUFactor", "RefinedFactor", "RefinedLUFactor", "Plan",
+        "QRFactor", "plan",
         "calculate_padding", "get_cols_cyclic", "plot_block_to_cyclic", "register_handlers",
         "linalg", "linalg.EighResult", "linalg.QRResult", "linalg.SVDResult",
         "linalg.SlogdetResult",
@@ -133,8 +157,7 @@ def test_every_public_function_that_takes_an_array_is_called():
     assert public - local - without_arrays <= called
 
 
-@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
-@pytest.mark.parametrize("call, argument", _ARGUMENTS)
+@_both
 def test_a_deleted_array_is_refused(call, argument, warm):
     """In a warm call JAX 0.10.2 would end the process."""
     arrays = {"a": _a(), "b": _b()}
@@ -188,11 +211,12 @@ def test_a_refined_factor_of_deleted_arrays_is_refused(leaf):
         factor.solve(_B)
 
 
-@pytest.mark.parametrize("call, argument", _ARGUMENTS)
-def test_a_masked_array_is_refused(call, argument):
+@_both
+def test_a_masked_array_is_refused(call, argument, warm):
     """Also where the same call with a plain array came before."""
     arrays = {"a": _A.copy(), "b": _B.copy()}
-    jax.block_until_ready(call(*arrays.values()))
+    if warm:
+        jax.block_until_ready(call(*arrays.values()))
     arrays[argument] = np.ma.masked_greater(arrays[argument], 1)
     with pytest.raises(TypeError, match="is a masked array, whose mask would be ignored"):
         call(*arrays.values())

@@ -45,6 +45,11 @@ def broad(cases, core, alone=False, slow=None):
     return found
 
 
+def breadth(*values):
+    """One parameter of a test, or several, that its core leaves out."""
+    return pytest.param(*values, marks=pytest.mark.breadth)
+
+
 def devices(count):
     """``count`` devices, of all processes alike; skips the test where there are fewer."""
     found = jax.devices()

@@ -51,7 +51,7 @@ def test_mesh_and_sharding_are_as_without_a_derivative(kind):
         np.testing.assert_allclose(jax.jit(jax.grad(likelihood))(a, b), expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
+@pytest.mark.parametrize("kind", [AxisType.Explicit, cases.breadth(AxisType.Auto)])
 def test_some_eigenvectors_of_a_matrix_with_sharded_columns(kind):
     """Their number is none that the devices divide; the primal lies as without a derivative."""
     n, mesh = 12, cases.line(4, kind=kind)

@@ -63,11 +63,9 @@ def _placed(where):
             for where in ("device", "rows")
         ],
         lambda name, transformation, where: (
-            where == "device" and transformation in ("vmap", "vmap_grad", "grad_vmap")
-        ),
-        slow=lambda name, transformation, _: (
-            (name, transformation) != ("eigvalsh", "vmap_grad")
-            and (transformation != "vmap" or name in ("cholesky", "solve", "sqrtm"))
+            where == "device"
+            and (name, transformation)
+            in {("eigvalsh", "vmap_grad"), ("eigvalsh", "grad_vmap"), ("inv", "vmap")}
         ),
     ),
 )

@@ -134,18 +134,37 @@ def test_gradient():
 
 
 @pytest.mark.breadth
+@cases.kinds
 @cases.needs_transformations
-def test_a_batch():
+def test_a_batch(kind):
     """Of matrices that need not the same order, nor as many squarings; and its gradient."""
-    stack, mesh = np.stack([_matrix(5, "float64", norm) for norm in _NORMS[1:]]), cases.line(2)
+    stack = np.stack([_matrix(5, "float64", norm) for norm in _NORMS[1:]])
+    mesh = cases.line(2, kind=kind)
     for found, matrix in zip(linalg.expm(stack, mesh=mesh), stack, strict=True):
         _close(found, matrix)
 
     def gradient(function):
         return jax.jit(jax.grad(lambda a: jnp.sum(jnp.cos(function(a)))))(stack[:3])
 
-    ours = gradient(functools.partial(linalg.expm, mesh=mesh))
+    ours = cases.on(mesh, gradient)(functools.partial(linalg.expm, mesh=mesh))
     np.testing.assert_allclose(ours, gradient(jax.scipy.linalg.expm), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.breadth
+@cases.kinds
+@cases.needs_transformations
+def test_derivatives_where_nothing_is_promoted(kind):
+    matrix, mesh = _matrix(5, "float64", 2.0), cases.line(2, kind=kind)
+
+    def gradient(function, a):
+        x, transposed = jax.vjp(function, a)
+        return transposed(cases.like(a, x))[0]
+
+    expected = gradient(jax.scipy.linalg.expm, jnp.asarray(matrix))
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        ours = functools.partial(gradient, functools.partial(linalg.expm, mesh=mesh))
+        found = cases.on(mesh, ours)(jnp.asarray(matrix))
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.breadth

@@ -1,5 +1,7 @@
 """The functions of jaxmg.linalg that take any square matrix, and LU with LAPACK's pivots."""
 
+import itertools
+
 import cases
 import jax
 import jax.numpy as jnp
@@ -23,7 +25,7 @@ def _matrices(dtype):
     )
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("dtype", [cases.breadth("float64"), "complex128"])
 def test_the_matrix_decides_what_solves(dtype):
     """Cholesky where that works, LU otherwise: to the bit."""
     mesh, b = cases.line(2), cases.normal(cases.rng(3), (_N, 2), dtype)
@@ -118,7 +120,7 @@ def test_lu_is_that_of_lapack(shape, ranks, dtype, kind):
             np.testing.assert_allclose(ours, theirs, **tolerance)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("dtype", [cases.breadth("float64"), "complex128"])
 def test_lu_solve(dtype):
     mesh, b = cases.line(4), cases.normal(cases.rng(3), (_N, 2), dtype)
     matrix = cases.general("well", _N, dtype)
@@ -137,6 +139,15 @@ def test_lu_solve(dtype):
         linalg.lu_solve(3, b)
 
 
+@pytest.mark.breadth
+def test_lu_solve_promotes_as_jax_does():
+    mesh, lu, b = cases.line(2), np.array([[2, 1], [0, 4]]), np.ones(2, "complex64")
+    pair = lu, np.arange(2, dtype="int32")
+    found, expected = linalg.lu_solve(pair, b, mesh=mesh), jax.scipy.linalg.lu_solve(pair, b)
+    assert found.dtype == expected.dtype
+    np.testing.assert_allclose(found, expected)
+
+
 @cases.needs_transformations
 def test_a_batch():
     mesh = cases.line(2)
@@ -152,8 +163,13 @@ def test_a_batch():
 
 
 @cases.needs_transformations
-@pytest.mark.parametrize("name", ["solve", "inv", "slogdet", "lu"])
-@pytest.mark.parametrize("kind", ["general", "definite"])
+@pytest.mark.parametrize(
+    "name, kind",
+    cases.broad(
+        itertools.product(("solve", "inv", "slogdet", "lu"), ("general", "definite")),
+        lambda name, kind: (kind == "definite") == (name == "inv") and name != "solve",
+    ),
+)
 def test_gradients_are_those_of_jax(name, kind):
     """Also at a Hermitian matrix, in directions that aren't."""
     mesh, n = cases.line(2), 6

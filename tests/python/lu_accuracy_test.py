@@ -2,7 +2,7 @@
 
     JAX_NUM_CPU_DEVICES=8 JAX_ENABLE_X64=1 python tests/python/lu_accuracy_test.py
 
-prints the table of docs/performance.md: all orders of 1 to 40 on all numbers of ranks.
+prints the table of docs/laboratory.md: all orders of 1 to 40 on all numbers of ranks.
 
 LAPACK factors the transpose, as the engine does: see docs/general_matrices.md.
 """

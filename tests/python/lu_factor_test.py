@@ -163,7 +163,9 @@ def test_derivatives_of_what_is_restored(dtype):
 
 
 @cases.needs_transformations
-@pytest.mark.parametrize("name", ["solve", "transposed", "inverse", "diagonal", "packed"])
+@pytest.mark.parametrize(
+    "name", ["transposed", *map(cases.breadth, ("packed", "solve", "inverse", "diagonal"))]
+)
 def test_derivatives_are_those_of_jax(name):
     """Of second order too, by what JAX makes of its own factor of the transpose."""
     n, mesh, dtype = 5, cases.line(2), "float64"
@@ -191,7 +193,7 @@ def test_derivatives_are_those_of_jax(name):
 
 
 @cases.needs_transformations
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("ranks", [cases.breadth(1), 4])
 def test_a_batch_of_factors(ranks):
     """On one device all at once, by JAX's own routines."""
     n, mesh, dtype = 5, cases.line(ranks), "complex128"

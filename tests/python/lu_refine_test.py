@@ -174,7 +174,7 @@ def test_nothing_is_gathered_or_copied(donate, monkeypatch):
     _, status, iterations = _solve(a, b, mesh, donate=donate)
     assert status == 0 and iterations > 0 and a.is_deleted() == donate
     (program,) = programs
-    block, small = n * n // 4 * 8, 2 * lu_refinement.LIKE_B * n * 8 + 12 * 8 * 2**10
+    block, small = n * n // 4 * 8, (lu_refinement.LIKE_B + 4) * n * 8 + 12 * 8 * 2**10
     most = block // 2 if donate else block
     assert program.memory_analysis().temp_size_in_bytes <= most + small
 

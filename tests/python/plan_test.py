@@ -111,7 +111,7 @@ def test_right_hand_sides(routine):
 
 
 @pytest.mark.parametrize("dtype", cases.DTYPES)
-@pytest.mark.parametrize("routine", ["potrs", "cho_factor", "cho_solve"])
+@pytest.mark.parametrize("routine", ["potrs", "cho_factor", "cho_solve", "gesv", "lu_factor"])
 def test_refined_calls_have_a_plan(routine, dtype):
     plan, usual = (
         jaxmg.plan(routine, 1000, dtype, cases.devices(2), nrhs=3, refine=refine)
@@ -125,7 +125,8 @@ def test_refined_calls_have_a_plan(routine, dtype):
     rows = 500 * 1000 * np.dtype(dtype).itemsize
     lower = rows // 2 if wide else rows
     # A and a copy to fall back to; where a factor is kept, that too.
-    least = {"potrs": 2 * rows, "cho_factor": rows + lower, "cho_solve": 2 * rows + lower}[routine]
+    least = {"cho_factor": rows + lower, "lu_factor": rows + lower, "cho_solve": 2 * rows + lower}
+    least = least.get(routine, 2 * rows)
     panels = 0 if cases.devices(1)[0].platform == "cpu" else 200 * 2**20
     assert least < min(plan.bytes) <= max(plan.bytes) < least + 3 * rows + panels
 
@@ -152,6 +153,10 @@ def test_donated_to_a_refined_call(dtype):
 def _refined(routine, a, b, mesh, donate):
     if routine == "potrs":
         return jaxmg.potrs(a, b, None, mesh, refine="auto", donate=donate)
+    if routine == "gesv":
+        return jaxmg.gesv(a, b, None, mesh, refine="auto", donate=donate)
+    if routine == "lu_factor":
+        return jaxmg.lu_factor(a, None, mesh, refine="auto")
     factor = jaxmg.cho_factor(a, None, mesh, refine="auto")
     return jaxmg.cho_solve(factor, b) if routine == "cho_solve" else factor
 
@@ -162,10 +167,15 @@ def _native_bytes(routine, n, dtype, ranks, nrhs):
 
     def beside_results(native, dtype):
         plan = plugins.load("cpu").plan(native, "native", str(dtype), n, n, rows, ranks, 0, nrhs)
-        results = plan["overflow_rows"] if native == "potrf" else nrhs
+        results = plan["overflow_rows"] if native in ("potrf", "getrf") else nrhs
         return plan["bytes"][0] - results * n * np.dtype(dtype).itemsize
 
-    factoring = beside_results("potrf", refinement.lower_dtype(dtype))
+    lower = refinement.lower_dtype(dtype)
+    if routine in ("gesv", "lu_factor"):
+        factoring = beside_results("getrf", lower)
+        solving = max(beside_results("lu_apply", lower), beside_results("gesv", dtype))
+        return max(factoring, solving) if routine == "gesv" else factoring
+    factoring = beside_results("potrf", lower)
     # y once more, a rank's rows of it, a tile; x and y of all parts (hemm.h).
     parts = refinement.parts(n, ranks, nrhs)
     vectors = (n + rows) * nrhs + (2 * n * nrhs * parts if parts > 1 else 0)
@@ -191,6 +201,10 @@ def _native_bytes(routine, n, dtype, ranks, nrhs):
                     ("cho_factor", 1, False),
                     ("cho_solve", 1, False),
                     ("cho_solve", 60, False),
+                    ("gesv", 1, True),
+                    ("gesv", 1, False),
+                    ("gesv", 60, False),
+                    ("lu_factor", 1, False),
                 ]
             )
             for j, (dtype, piece) in enumerate(
@@ -321,7 +335,7 @@ def test_a_backend_that_does_not_say_what_it_needs():
         (("potrs", 8, "float32"), {"T_A": 0}, ValueError, "T_A, .* at least 1; got 0"),
         (("potrs", 8, "float32"), {"nrhs": -1}, ValueError, "nrhs must not be negative; got -1"),
         (("potrs", 8, "float32"), {"backend": "magma"}, ValueError, "backend must be one of"),
-        (("potri", 8, "float32"), {"refine": "auto"}, ValueError, "'cho_solve' alone"),
+        (("potri", 8, "float32"), {"refine": "auto"}, ValueError, "'lu_factor' alone"),
         (("potrs", 8, "float32"), {"refine": "half"}, ValueError, "refine must be one of None, "),
         (("potrs", 8, "float32"), {"refine": "float32"}, ValueError, "is for float64 and complex1"),
         (

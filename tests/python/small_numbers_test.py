@@ -75,7 +75,7 @@ _SOLVERS = {"kept": _kept, "refined": _refined, "looked_at": _looked_at}
     cases.broad(
         itertools.product((1, 4), cases.DTYPES, _SOLVERS),
         lambda ranks, dtype, solver: (
-            ranks == 4 and cases.DTYPES.index(dtype) % 2 == list(_SOLVERS).index(solver) % 2
+            ranks == 4 and cases.DTYPES.index(dtype) == list(_SOLVERS).index(solver)
         ),
     ),
 )
@@ -97,7 +97,7 @@ def test_solutions_of_any_scale(ranks, dtype, solver):
 # One real dtype and one complex, of both precisions.
 _TWO_DTYPES = pytest.mark.parametrize(
     "dtype",
-    cases.broad([(dtype,) for dtype in cases.DTYPES], ("float32", "complex128").__contains__),
+    cases.broad([(dtype,) for dtype in cases.DTYPES], "complex128".__eq__),
 )
 
 
@@ -141,7 +141,7 @@ def _times_power(array, exponent):
     return np.ldexp(array, exponent)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", cases.breadth("float64")])
 def test_multiplication_by_powers(dtype):
     """Of any numbers: random bits, denormals, the ends of the range and what isn't a number."""
     limits, integer = np.finfo(dtype), f"uint{np.finfo(dtype).bits}"

@@ -150,7 +150,7 @@ def test_derivatives_are_those_of_jax(ranks, dtype, kind, options):
     "ranks, lower",
     cases.broad(
         [(ranks, lower) for ranks in (1, 2, 8) for lower in (False, True)],
-        core=lambda ranks, lower: lower == (ranks == 2) and ranks < 8,
+        core=lambda ranks, lower: (ranks, lower) == (2, True),
     ),
 )
 def test_batches(ranks, lower):

@@ -24,7 +24,7 @@ inline constexpr int kTileRows = 8;
 inline constexpr int kSolveRows = 128;
 inline constexpr int kSolveColumns = 128;
 // kSolveRowsInTeams: threads per row, rows per block (half as many for complex128), and the number
-// of rows up to which it is faster, which applies only to complex128 (docs/performance.md).
+// of rows up to which it is faster, which applies only to complex128 (docs/laboratory.md).
 inline constexpr int kTeam = 4;
 inline constexpr int kTeamRows = 16;
 inline constexpr int kMostTeams = 8192;

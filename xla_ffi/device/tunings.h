@@ -46,7 +46,7 @@ inline Tuning HostTuning() {
   return tuning;
 }
 
-// Measured on an H200 (docs/performance.md).
+// Measured on an H200 (docs/laboratory.md).
 inline Tuning CudaTuning() {
   Tuning tuning;
   tuning.panel_block = kSolveColumns;

@@ -52,7 +52,7 @@ PlatformResult FactorizeLu(Platform platform, ffi::Buffer<ffi::DataType::S32> co
                            ffi::Result<ffi::AnyBuffer> log_abs, ffi::Result<ffi::AnyBuffer> sign,
                            ffi::ResultBuffer<ffi::DataType::S32> status,
                            GetrfAttributes attributes) {
-  static constexpr char kName[] = "getrf";
+  static constexpr char kName[] = "lu_factor";
   const int64_t m = attributes.m;
   Status checked = CheckGeneralPrecision(kName, a, attributes);
   if (checked.ok()) {
@@ -73,7 +73,7 @@ PlatformResult FactorizeLu(Platform platform, ffi::Buffer<ffi::DataType::S32> co
 PlatformResult Apply(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
                      ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, Pivots pivots, ffi::AnyBuffer b,
                      ffi::Result<ffi::AnyBuffer> x, LuSolveAttributes attributes) {
-  static constexpr char kName[] = "lu_apply";
+  static constexpr char kName[] = "lu_solve";
   const int64_t n = attributes.n;
   Status checked = CheckPivots(kName, pivots.dimensions(), n);
   const auto shape = b.dimensions();
@@ -95,7 +95,7 @@ PlatformResult SolveRows(Platform platform, ffi::Buffer<ffi::DataType::S32> coor
                          ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, Pivots pivots,
                          ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> x,
                          LuSolveAttributes attributes) {
-  static constexpr char kName[] = "lu_solve_rows";
+  static constexpr char kName[] = "lu_solve by rows";
   const int64_t n = attributes.n;
   Status checked = CheckPivots(kName, pivots.dimensions(), n);
   const auto shape = b.dimensions();
@@ -116,7 +116,7 @@ PlatformResult SolveRows(Platform platform, ffi::Buffer<ffi::DataType::S32> coor
 PlatformResult InvertFactors(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
                              ffi::AnyBuffer tiles, ffi::AnyBuffer overflow, Pivots pivots,
                              ffi::Result<ffi::AnyBuffer> inverse, PrecisionAttributes attributes) {
-  static constexpr char kName[] = "lu_invert";
+  static constexpr char kName[] = "LUFactor.inv";
   const int64_t n = attributes.n;
   Status checked = CheckGeneralPrecision(kName, tiles, attributes);
   if (checked.ok()) checked = CheckPivots(kName, pivots.dimensions(), n);
@@ -135,7 +135,7 @@ PlatformResult Diagonal(Platform platform, ffi::Buffer<ffi::DataType::S32> coord
                         ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
                         ffi::Result<ffi::AnyBuffer> diagonal, LuAttributes attributes) {
   const int64_t m = attributes.m;
-  return OnFactors("lu_diagonal", platform, coordinates, attributes, m, tiles, overflow,
+  return OnFactors("LUFactor.diagonal", platform, coordinates, attributes, m, tiles, overflow,
                    Status::Ok(), [&](auto zero) {
                      using T = decltype(zero);
                      return
@@ -150,7 +150,7 @@ PlatformResult TilesOfRows(Platform platform, ffi::Buffer<ffi::DataType::S32> co
                            ffi::AnyBuffer rows, ffi::Result<ffi::AnyBuffer> tiles,
                            ffi::Result<ffi::AnyBuffer> overflow, LuAttributes attributes) {
   const int64_t m = attributes.m;
-  return OnFactors("lu_tiles", platform, coordinates, attributes, m, *tiles, *overflow,
+  return OnFactors("LUFactor.from_packed", platform, coordinates, attributes, m, *tiles, *overflow,
                    Status::Ok(), [&](auto zero) {
                      using T = decltype(zero);
                      return [factor = OperandOf<T>(attributes, m, *tiles, *overflow, nullptr,
@@ -164,8 +164,8 @@ PlatformResult RowsOfTiles(Platform platform, ffi::Buffer<ffi::DataType::S32> co
                            ffi::AnyBuffer tiles, ffi::AnyBuffer overflow,
                            ffi::Result<ffi::AnyBuffer> rows, LuAttributes attributes) {
   const int64_t m = attributes.m;
-  return OnFactors("lu_rows", platform, coordinates, attributes, m, tiles, overflow, Status::Ok(),
-                   [&](auto zero) {
+  return OnFactors("LUFactor.packed", platform, coordinates, attributes, m, tiles, overflow,
+                   Status::Ok(), [&](auto zero) {
                      using T = decltype(zero);
                      return [factor = OperandOf<T>(attributes, m, *rows, overflow, nullptr,
                                                    DataOf<T>(tiles))](const RankContext& context) {

@@ -201,7 +201,7 @@ Status CudaBlas<T>::MultiplyParts(Stream stream, int64_t m, int64_t n, int64_t d
 // Uses cuBLAS. Tensor cores truncate sums, more for products of float16 numbers, which have 22
 // bits, than for those of bfloat16 with 16. On an H200 a sum of k real products is too small by
 // `truncation` k relative on average if signs are random, and by twice that, or five times with
-// float16, if all signs are equal (docs/performance.md). To compensate, the sum is multiplied by 1
+// float16, if all signs are equal (docs/laboratory.md). To compensate, the sum is multiplied by 1
 // + truncation k, and several sums are added in float32.
 template <typename T>
 Status CudaBlas<T>::MultiplyPartsInPieces(Stream stream, int64_t m, int64_t n, int64_t depth,

@@ -24,7 +24,7 @@ class CudaBlas : public Blas<T> {
 
   Status Gemm(Stream stream, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k, R alpha, const T* a,
               int64_t lda, const T* b, int64_t ldb, R beta, T* c, int64_t ldc) override;
-  // Measured on an H200 (docs/performance.md).
+  // Measured on an H200 (docs/laboratory.md).
   Op StoredFactor() const override {
     return precision_ == Precision::kTf32 ? Op::kNone : Blas<T>::StoredFactor();
   }

@@ -49,8 +49,8 @@ Status GelsRoutine(const RankContext& context, const Operand<T>& operand,
                                           /*multiplied=*/along, x, frame.at(space.sums),
                                           frame.panels()));
     JAXMG_RETURN_IF_ERROR(outcome.Set());
-    JAXMG_RETURN_IF_ERROR(outcome.PoisonIfNegative(problem.nrhs, operand.n, problem.x));
-    JAXMG_RETURN_IF_ERROR(outcome.PoisonIfNegative(operand.m, 1, problem.diagonal));
+    JAXMG_RETURN_IF_ERROR(outcome.PoisonIfFailed(problem.nrhs, operand.n, problem.x));
+    JAXMG_RETURN_IF_ERROR(outcome.PoisonIfFailed(operand.m, 1, problem.diagonal));
     return WaitAllSent(context.comm, Stream::kMain);
   };
   return RunOnAllRanks(context.comm, prepare, work);

@@ -14,7 +14,7 @@ namespace {
 template <typename T, typename U>
 Status Finish(const Frame<T>& frame, int64_t m, int64_t n, U* data) {
   JAXMG_RETURN_IF_ERROR(frame.outcome().Set());
-  JAXMG_RETURN_IF_ERROR(frame.outcome().PoisonIfNegative(m, n, data));
+  JAXMG_RETURN_IF_ERROR(frame.outcome().PoisonIfFailed(m, n, data));
   return WaitAllSent(frame.context().comm, Stream::kMain);
 }
 
@@ -158,12 +158,12 @@ Status QrFactorRoutine(const RankContext& context, const Operand<T>& operand, T*
     JAXMG_RETURN_IF_ERROR(
         Geqrf(context, space.precision, matrix, FurtherColumns<T>{}, factors, tau, frame.panels()));
     JAXMG_RETURN_IF_ERROR(outcome.Set());
-    JAXMG_RETURN_IF_ERROR(outcome.PoisonIfNegative(operand.n, operand.block, operand.a));
-    JAXMG_RETURN_IF_ERROR(outcome.PoisonIfNegative(int64_t{kPanelColumns}, count, factors));
-    JAXMG_RETURN_IF_ERROR(outcome.PoisonIfNegative(count, 1, tau));
+    JAXMG_RETURN_IF_ERROR(outcome.PoisonIfFailed(operand.n, operand.block, operand.a));
+    JAXMG_RETURN_IF_ERROR(outcome.PoisonIfFailed(int64_t{kPanelColumns}, count, factors));
+    JAXMG_RETURN_IF_ERROR(outcome.PoisonIfFailed(count, 1, tau));
     if (matrix.tiles.has_overflow()) {
       JAXMG_RETURN_IF_ERROR(
-          outcome.PoisonIfNegative(operand.n, matrix.tiles.width(), matrix.overflow));
+          outcome.PoisonIfFailed(operand.n, matrix.tiles.width(), matrix.overflow));
     }
     return WaitAllSent(context.comm, Stream::kMain);
   };

@@ -1,0 +1,449 @@
+"""The tables of the pages that are made from benchmarks/results/*.jsonl.
+
+    python docs/tables.py           # writes them
+    python docs/tables.py --check   # prints what differs, and exits with 1 if anything does
+
+A table stands in its page between two comments; what is between them is written by this program:
+
+    <!-- table: four_gpus -->
+    ...
+    <!-- end of table -->
+
+and so does a figure in a sentence: ``<!-- figure: potrs_65536 -->0.513<!-- end -->``. A figure is
+that of the newest record that fits. A table says when and on what its figures were measured;
+docs/measurements.md, which this program writes too, has the commands.
+"""
+
+import argparse
+import dataclasses
+import functools
+import pathlib
+import re
+import sys
+
+from figures import Figure, Part, Table, find
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "docs/**/*.md")
+TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.S)
+FIGURE = re.compile(r"(<!-- figure: (\w+) -->).*?(<!-- end -->)", re.S)
+OUT = "out of memory"
+
+
+def dense(file, routine, n, ranks=4, backend="native", dtype="float64", other=None, **more):
+    """A record of benchmarks/run.py."""
+    wanted = {"routine": routine, "n": n, "ranks": ranks, "backend": backend, "dtype": dtype}
+    if routine == "potrs":
+        wanted["nrhs"] = 1
+    if file != "eigen_gpu":
+        wanted["precision"] = None
+    wanted["matrix"] = "uniform" if file == "general" else "dominant"
+    return Figure(find(file, **{**wanted, **more}), other)
+
+
+def jax(routine, n, dtype="float64", **more):
+    return dense("gpu", routine, n, 1, "jax", dtype, **more)
+
+
+def eigen(n, ranks=4, vectors=True, dtype="float64", solver="all", **more):
+    return dense(
+        "eigen_gpu", "syevd", n, ranks, dtype=dtype, vectors=vectors, eigensolver=solver, **more
+    )
+
+
+H200 = {ranks: f"{ranks} x NVIDIA H200" for ranks in (1, 2, 4, 8)}
+ORDERS = (16384, 32768, 65536, 131072)
+
+
+def readme():
+    def line(title, *cells):
+        return [title, *cells]
+
+    return Table(
+        ["", *(f"n = {ORDERS[0]}" if n == ORDERS[0] else str(n) for n in ORDERS)],
+        [
+            line("`potrs`", *(dense("gpu", "potrs", n) for n in ORDERS)),
+            line("JAX on one GPU", *(jax("potrs", n) for n in ORDERS[:3]), OUT),
+            line("`potri`", *(dense("gpu", "potri", n) for n in ORDERS[:3]), ""),
+            line("JAX on one GPU", *(jax("potri", n) for n in ORDERS[:3]), OUT),
+            line("`syevd`, with eigenvectors", *(eigen(n) for n in ORDERS[:3]), ""),
+            line("JAX on one GPU", *(jax("syevd", n, vectors=True) for n in ORDERS[:2]), OUT, OUT),
+        ],
+    )
+
+
+def beside(routine, n, dtype="float64", form="{0} ({2})"):
+    """Four GPUs, and how many times as long JAX takes on one."""
+    other = jax(routine, n, dtype).record
+    return dataclasses.replace(dense("gpu", routine, n, dtype=dtype, other=other), form=form)
+
+
+def four_gpus():
+    rows = []
+    for routine, dtype, last in (
+        ("potrs", "float64", 131072), ("potrs", "complex64", 0), ("potrs", "complex128", 0),
+        ("potri", "float64", 65536), ("potri", "float32", 0), ("potri", "complex64", 0),
+        ("potri", "complex128", 0),
+    ):  # fmt: skip
+        cells = []
+        for n in ORDERS:
+            if n > last and n != 32768:
+                cells.append("")
+            elif n == 131072:
+                cells.append(dense("gpu", routine, n, dtype=dtype))
+            else:
+                cells.append(beside(routine, n, dtype))
+        rows.append([f"`{routine}` {dtype}", *cells])
+    vectors = {n: jax("syevd", n, vectors=True).record for n in ORDERS[:2]}
+    both = "{0} ({2})"
+    rows.append([
+        "`syevd` float64, with eigenvectors",
+        *(dataclasses.replace(eigen(n), other=vectors[n], form=both) for n in ORDERS[:2]),
+        eigen(65536), "",
+    ])  # fmt: skip
+    rows.append(["`syevd` float64, eigenvalues", *(eigen(n, vectors=False) for n in ORDERS)])
+    rows.append(
+        [
+            "`syevd` float32, with eigenvectors",
+            *(eigen(n, dtype="float32") for n in ORDERS[:2]),
+            "",
+            "",
+        ]
+    )
+    rows.append(
+        [
+            "`syevd` complex128, with eigenvectors",
+            *(eigen(n, dtype="complex128") for n in ORDERS[:2]),
+            "",
+            "",
+        ]
+    )
+    return Table(["", *map(str, ORDERS)], rows)
+
+
+def end_to_end():
+    """What the engine makes of the rate of products, and cuSOLVERMg, on four GPUs."""
+    rows = []
+    for routine, dtype, orders, precision in (
+        ("potrs", "float64", ORDERS, None), ("potrs", "float32", (32768, 131072), None),
+        ("potrs", "float32", (32768, 131072), "tf32"), ("potrs", "complex64", (32768,), None),
+        ("potrs", "complex64", (32768,), "tf32"), ("potrs", "complex128", (32768,), None),
+        ("potri", "float64", ORDERS[:3], None), ("potri", "float32", (32768,), None),
+        ("potri", "complex64", (32768,), None), ("potri", "complex128", (32768,), None),
+    ):  # fmt: skip
+        for n in orders:
+            ours = dense("gpu", routine, n, dtype=dtype, precision=precision)
+            theirs = ""
+            if routine == "potrs" and precision is None:
+                theirs = dense("gpu", routine, n, 4, "cusolvermg", dtype)
+            title = f"`{routine}` {dtype}" + (f", `{precision}`" if precision else "")
+            rates = (dataclasses.replace(ours, key=key) for key in ("tflops", "gemm_fraction"))
+            rows.append([title, str(n), ours, *rates, theirs])
+    return Table(["", "n", "native", "TFLOP/s", "of GEMM", "cuSOLVERMg"], rows)
+
+
+def eight_gpus():
+    orders = (8192, *ORDERS)
+    ours = [dense("gpu", "potrs", n, 8) for n in orders]
+    theirs = [dense("gpu", "potrs", n, 8, "cusolvermg") for n in orders]
+    part = [dataclasses.replace(cell, key="gemm_fraction") for cell in ours]
+    rows = [["`potrs`", *ours], ["of GEMM", *part], ["cuSOLVERMg", *theirs]]
+    return Table(["float64", *map(str, orders)], rows)
+
+
+def columns():
+    """Right-hand sides, by backend."""
+    counts = (1, 16, 256, 4096)
+    rows = []
+    for backend in ("native", "cusolvermg"):
+        rows.append([backend, *(dense("gpu", "potrs", 32768, 4, backend, nrhs=k) for k in counts)])
+    return Table(["right-hand sides", *map(str, counts)], rows)
+
+
+def small_several():
+    """Small matrices on several GPUs, in the run that compared them."""
+    rows = []
+    for routine in ("potrs", "potri", "syevd"):
+        for n in (256, 1024, 2048, 4096, 8192, 12288):
+            cases = (("jax", 1), ("jitted", 1), ("jitted", 2), ("jitted", 4), ("eager", 4))
+            cells = [
+                Figure(
+                    find("small", "--limit 380", routine=routine, n=n, kind=kind, ranks=ranks,
+                         dtype="float64")
+                )
+                for kind, ranks in cases
+            ]  # fmt: skip
+            rows.append([f"`{routine}`", str(n), *cells])
+    head = ["", "n", "JAX, 1 GPU", "jitted, 1 GPU", "2", "4", "eager, 4"]
+    return Table(head, rows, scale=1000)
+
+
+def scaling():
+    orders = (8192, *ORDERS)
+    rows = []
+    for ranks in (1, 4, 8):
+        cells = []
+        for n in orders:
+            if ranks == 1 and n in (8192, 131072):
+                cells.append(OUT if n == 131072 else jitted("potrs", n, machine=H200[1]))
+            else:
+                cells.append(dense("gpu", "potrs", n, ranks))
+        rows.append([f"`potrs`, {ranks} GPU{'s' * (ranks > 1)}", *cells])
+    rows.append(["`potri`, 1 GPU", "", *(dense("gpu", "potri", n, 1) for n in ORDERS[:2]), "", ""])
+    rows.append(["`potri`, 4 GPUs", *(dense("gpu", "potri", n) for n in orders[:4]), ""])
+    rows.append(
+        ["`potri`, 8 GPUs", "", "", *(dense("gpu", "potri", n, 8) for n in ORDERS[1:3]), ""]
+    )
+    one = {"machine": H200[1], "solver": "auto"}
+    rows.append(["`syevd`, eigenvectors, 1 GPU", "", eigen(16384, 1, **one), "", "", ""])
+    rows.append(["`syevd`, eigenvectors, 4 GPUs", *(eigen(n) for n in orders[:4]), ""])
+    return Table(["float64", *map(str, orders)], rows)
+
+
+def small_record(routine, n, kind, dtype="float64", machine=H200[1], ranks=1):
+    return find("small", routine=routine, n=n, kind=kind, dtype=dtype, machine=machine, ranks=ranks)
+
+
+def jitted(routine, n, **more):
+    return Figure(small_record(routine, n, "jitted", **more))
+
+
+def small():
+    orders = (100, 256, 1001, 2048, 4096, 8192)
+    kinds = {"jitted": ", jitted", "eager": ", eager"}
+    rows = []
+    for routine in ("potrs", "potri", "syevd"):
+        for kind in ("jitted", "eager", "jax"):
+            title = f"`{routine}`{kinds[kind]}" if kind in kinds else "JAX"
+            rows.append([title, *(Figure(small_record(routine, n, kind)) for n in orders)])
+    return Table(["", *map(str, orders)], rows, scale=1000)
+
+
+def general():
+    rows = []
+    for n in (8192, 16384, 32768):
+        rows.append(_gesv("float64", n, said="native jax"))
+    rows.append([*_gesv("float64", 65536)[:3], OUT])
+    rows.append(_gesv("complex128", 32768))
+    rows += [_gesv("float32", n) for n in (32768, 65536)]
+    rows.append(["`getri` float64", "32768", dense("general", "getri", 32768, 1, "auto"), ""])
+    return Table(["", "n", "jaxmg", "JAX"], rows)
+
+
+def _gesv(dtype, n, **more):
+    both = dtype != "float32" and n != 65536
+    theirs = dense("general", "gesv", n, 1, "jax", dtype, **more) if both else ""
+    return [f"`gesv` {dtype}", str(n), dense("general", "gesv", n, 1, dtype=dtype, **more), theirs]
+
+
+def single_precision():
+    names = ("highest", None, "BF16_BF16_F32_X6", "BF16_BF16_F32_X3", "tf32")
+    rows = []
+    for routine, dtype, n in (
+        ("potrs", "float32", 16384), ("potrs", "float32", 32768), ("potrs", "float32", 65536),
+        ("potrs", "complex64", 32768), ("potri", "float32", 32768),
+    ):  # fmt: skip
+        cells = [
+            Figure(
+                find("precision", routine=routine, dtype=dtype, n=n, precision=name, ranks=1,
+                     machine=H200[1], matrix="dominant", backend="native")
+            )
+            for name in names
+        ]  # fmt: skip
+        rows.append([f"`{routine}` {dtype}", str(n), *cells])
+    return Table(["", "n", *(f"`{name}`" for name in names)], rows)
+
+
+def refined():
+    rows = []
+    names = ("tf32", "BF16_BF16_F32_X3", "F16_F16_F32_X3", "float32")
+    for condition in (1e2, 1e4, 1e6, 1e8):
+        cells = []
+        for name in (None, *names):
+            record = find(
+                "refine",
+                n=65536,
+                dtype="float64",
+                nrhs=1,
+                ranks=1,
+                condition=condition,
+                refine=name,
+            )
+            form = "{0}" if name is None else "{0} ({iterations})"
+            cells.append(Figure(record, form=form))
+        rows.append([f"1e{round(len(str(int(condition))) - 1)}", *cells])
+    return Table(["condition", "plain", *(f"`{name}`" for name in names)], rows)
+
+
+def kept():
+    def cell(ranks, n, nrhs):
+        return Figure(find("kept", n=n, nrhs=nrhs, ranks=ranks, dtype="float64"))
+
+    rows = [
+        [
+            f"1, {ranks} GPU{'s' * (ranks > 1)}",
+            *(
+                cell(ranks, n, 1) if (ranks, n) not in ((1, 32768), (1, 131072)) else ""
+                for n in ORDERS
+            ),
+        ]
+        for ranks in (1, 2, 4)
+    ]
+    rows.append(["256, 4 GPUs", "", "", cell(4, 65536, 256), ""])
+    return Table(["right-hand sides", *map(str, ORDERS)], rows, scale=1000)
+
+
+def right_hand_sides():
+    columns = (1, 16, 256, 4096)
+    day = {"machine": H200[4]}
+    cells = [dense("gpu", "potrs", 32768, nrhs=k, **day) for k in columns]
+    return Table(
+        ["right-hand sides", *map(str, columns)], [["`potrs`, n = 32768", *cells]], scale=1000
+    )
+
+
+def batches():
+    rows = []
+    for routine, n, batch in (
+        ("potrs", 256, 256),
+        ("potrs", 1000, 100),
+        ("potri", 256, 256),
+        ("potri", 1000, 100),
+        ("syevd", 1000, 100),
+        ("syevd", 2048, 64),
+    ):
+        one = {"routine": routine, "n": n, "batch": batch, "ranks": 1}
+        cells = [Figure(find("batch", kind=kind, **one)) for kind in ("jaxmg", "jax")]
+        two = find("batch", kind="jaxmg", **{**one, "ranks": 2}) if n == 2048 else None
+        rows.append([f"{batch} × `{routine}`", str(n), *cells, Figure(two) if two else ""])
+    return Table(["", "n", "jaxmg, one GPU", "JAX, one GPU", "jaxmg, two GPUs"], rows, scale=1000)
+
+
+def gradients():
+    rows = []
+    names = ("value and gradient", "value", "potrs", "potri")
+    for n in (8192, 16384, 32768):
+        record = find("gradient", routine="log_likelihood", n=n, ranks=2)
+        rows.append([str(n), *(Part(record, name) for name in names)])
+    return Table(["n", "value and gradient", "value alone", "`potrs`", "`potri`"], rows, scale=1000)
+
+
+def processes():
+    """Several processes on the GPUs of one host; labels of processes.jsonl."""
+    labels = {
+        "1x4": "1 × 4",
+        "4x1": "4 × 1",
+        "2x2": "2 × 2",
+        "one": "1 × 2",
+        "all": "2 × 1",
+        "own": "2 × 1, own GPU seen alone",
+        "tcp": "2 × 1, TCP",
+    }
+    rows = []
+    for routine, n in (
+        *(("potrs", n) for n in (512, 4096, 16384, 32768, 65536, 131072)), ("potri", 32768),
+    ):  # fmt: skip
+        cells = []
+        for label in labels:
+            try:
+                record = find(
+                    "processes", before="2026-11-22T12", label=label, routine=routine, n=n
+                )
+                cells.append(Figure(record))
+            except LookupError:
+                cells.append("")
+        rows.append([f"`{routine}` {n}", *cells])
+    return Table(["processes × GPUs", *labels.values()], rows, scale=1000)
+
+
+def cuda12():
+    rows = []
+    for routine, n, more in (
+        ("potrs", 16384, {}), ("potrs", 32768, {}), ("potrs", 65536, {}),
+        ("potrs", 65536, {"backend": "cusolvermg"}), ("potri", 32768, {}),
+        ("potrs", 32768, {"dtype": "float32", "precision": "tf32"}),
+    ):  # fmt: skip
+        cells = [dense("cuda12", routine, n, cuda=cuda, **more) for cuda in ("12.1.", "12.9.")]
+        words = ", ".join(f"`{word}`" for word in more.values() if word != "float32")
+        title = f"`{routine}` {more.get('dtype', 'float64')}" + (f", {words}" if words else "")
+        rows.append([title, str(n), *cells, dense("gpu", routine, n, **more)])
+    return Table(["", "n", "CUDA 12.1", "12.9", "13.0, another machine"], rows)
+
+
+TABLES = {
+    function.__name__: function
+    for function in (
+        readme, four_gpus, scaling, small, general, single_precision, refined, kept,
+        right_hand_sides, batches, gradients, end_to_end, eight_gpus, columns, small_several,
+        processes, cuda12,
+    )
+}  # fmt: skip
+FIGURES = {
+    **{f"potrs_{n}": functools.partial(dense, "gpu", "potrs", n) for n in ORDERS},
+    "potrs_one_gpu_65536": functools.partial(dense, "gpu", "potrs", 65536, 1),
+    "gradient_32768": lambda: Part(
+        find("gradient", routine="log_likelihood", n=32768, ranks=2), "value and gradient"
+    ),
+    **{f"potri_{n}": functools.partial(dense, "gpu", "potri", n) for n in ORDERS[:3]},
+    **{f"syevd_{n}": functools.partial(eigen, n) for n in (8192, *ORDERS[:3])},
+}
+
+
+def sources():
+    """What docs/measurements.md says of each table: when, on what, and with which commands."""
+    text = ""
+    for name, make in TABLES.items():
+        table = make()
+        commands = {}
+        for record in table.records:
+            commands.setdefault(record["file"], {})[record["command"]] = None
+        text += f"\n## {name}\n\n{table.origin()}.\n"
+        for file in sorted(commands):
+            lines = "".join(f"    {command}\n" for command in commands[file])
+            text += f"\n`{file}.jsonl`\n\n{lines}"
+    return text + "\n"
+
+
+def rewritten(text, here):
+    """The page ``here`` with its tables and figures as the records have them."""
+
+    def table(match):
+        name = match[2]
+        new = sources() if name == "sources" else TABLES[name]().text(name, here)
+        return f"{match[1]}{new}{match[3]}"
+
+    text = TABLE.sub(table, text)
+    return FIGURE.sub(lambda m: f"{m[1]}{FIGURES[m[2]]().text()}{m[3]}", text)
+
+
+def pages():
+    return sorted({path for pattern in PAGES for path in ROOT.glob(pattern)})
+
+
+def different(write=False):
+    """The names of the pages whose tables differ from the records; writes these pages if asked."""
+    names = []
+    for path in pages():
+        text = path.read_text()
+        name = path.relative_to(ROOT)
+        new = rewritten(text, name)
+        if new != text:
+            names.append(str(name))
+            if write:
+                path.write_text(new)
+    return names
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    names = different(write=not check)
+    for name in names:
+        says = "differs from benchmarks/results: run docs/tables.py" if check else "written"
+        print(f"{name}: {says}")
+    return int(check and bool(names))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -79,17 +79,15 @@ def _decompose_tall(a, layout):
     m, n = a.shape
     if not n:
         return jnp.zeros((m, 0), a.dtype), jnp.zeros(0, jnp.finfo(a.dtype).dtype), a[:0, :0]
-    if m > n:
-        a, exponent = polar.scaled(a)
-        q, r = _triangular(a, layout)
-        u, s, vh = _decompose_tall(r, layout)
-        return products.rows_times_rows(q, u, layout), polar.times_power(s, exponent), vh
-    unitary, h = polar.decompose(a, layout)
+    a, exponent = polar.scaled(a)
+    q, square = _triangular(a, layout) if m > n else (None, a)
+    unitary, h = polar.decompose(square, layout)
     w, v = syevd.syevd(h, **_where(layout))
     order = jnp.argsort(-jnp.abs(w))
     v, sign = v[:, order], jnp.where(w < 0, -1, 1)[order].astype(v.dtype)
     u = products.rows_times_rows(unitary, v, layout)
-    return u * sign, jnp.abs(w)[order], products.adjoint(v, layout)
+    u = u if q is None else products.rows_times_rows(q, u, layout)
+    return u * sign, polar.times_power(jnp.abs(w)[order], exponent), products.adjoint(v, layout)
 
 
 def _triangular(a, layout):
@@ -180,12 +178,11 @@ def _polar_tall(a, layout):
     m, n = a.shape
     if not n:
         return jnp.zeros((m, 0), a.dtype), a[:0, :0]
-    if m == n:
-        return polar.decompose(a, layout)
     a, exponent = polar.scaled(a)
-    q, r = _triangular(a, layout)
-    u, h = polar.decompose(r, layout)
-    return products.rows_times_rows(q, u, layout), polar.times_power(h, exponent)
+    q, square = _triangular(a, layout) if m > n else (None, a)
+    u, h = polar.decompose(square, layout)
+    u = u if q is None else products.rows_times_rows(q, u, layout)
+    return u, polar.times_power(h, exponent)
 
 
 def _polar_tangents(a, u, side, a_dot, layout):

@@ -59,15 +59,15 @@ def check_svd(a, u, s, vh):
     assert np.linalg.norm(vh @ vh.conj().T - identity) <= bound
     scaled = largest or 1
     assert np.linalg.norm(a / scaled - (u * (s / scaled)) @ vh) <= 2 * bound
-    assert np.max(np.abs(s - exact), initial=0) <= 20 * eps * largest
+    tiny = np.finfo(s.dtype).tiny  # below it XLA's and LAPACK's numbers may be 0
+    assert np.max(np.abs(s - exact), initial=0) <= 20 * eps * largest + tiny
     assert np.all(s >= 0)
     assert np.all(s[:-1] >= s[1:])
 
 
-@pytest.mark.parametrize("shape", [(13, 13), (29, 7)], ids=str)
-def test_svd(shape):
-    a = matrix("random", *shape, "float64")
-    check_svd(a, *linalg.svd(jnp.asarray(a), full_matrices=False, **on(jax.make_mesh((4,), "r"))))
+def test_svd():
+    a = matrix("random", 29, 7, "float64")
+    check_svd(a, *linalg.svd(jnp.asarray(a), full_matrices=False, **on(jax.make_mesh((2,), "r"))))
 
 
 _SHAPES = ((16, 16), (13, 13), (45, 5), (5, 45))
@@ -88,7 +88,7 @@ def test_svd_of_any_matrix(dtype, kind, shape, devices):
     where = on(jax.make_mesh((devices,), "r"))
     check_svd(a, *linalg.svd(jnp.asarray(a), full_matrices=False, **where))
     exact = np.linalg.svd(a, compute_uv=False)
-    bound = 20 * float(np.finfo(dtype).eps) * exact[0]
+    bound = 20 * float(np.finfo(dtype).eps) * exact[0] + np.finfo(dtype).tiny
     assert np.max(np.abs(np.asarray(linalg.svdvals(jnp.asarray(a), **where)) - exact)) <= bound
     rank = linalg.matrix_rank(jnp.asarray(a), rtol=3e-5, **where)
     assert rank == np.linalg.matrix_rank(a, rtol=3e-5)
@@ -146,6 +146,7 @@ def _directions(shape, dtype):
     return tuple(jnp.asarray(matrix("random", *shape, dtype, seed)) for seed in (1, 2))
 
 
+@cases.needs_transformations
 @pytest.mark.breadth
 @pytest.mark.parametrize("shape", [(6, 6), (24, 5), (5, 24)], ids=str)
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
@@ -177,6 +178,7 @@ def test_derivatives(dtype, shape):
     np.testing.assert_allclose(got, expected, rtol=1e-8, atol=1e-9)
 
 
+@cases.needs_transformations
 @pytest.mark.breadth
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("shape", [(6, 6), (24, 5), (5, 24)], ids=str)
@@ -193,6 +195,7 @@ def test_derivatives_of_polar(dtype, shape, side):
         np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-7)
 
 
+@cases.needs_transformations
 @pytest.mark.breadth
 def test_a_batch_and_jit():
     mesh = cases.line(4)

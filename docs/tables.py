@@ -17,110 +17,17 @@ docs/measurements.md, which this program writes too, has the commands.
 import argparse
 import dataclasses
 import functools
-import json
 import pathlib
 import re
 import sys
 
+from figures import Figure, Part, Table, find
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks/results"
 PAGES = ("README.md", "docs/**/*.md")
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.S)
 FIGURE = re.compile(r"(<!-- figure: (\w+) -->).*?(<!-- end -->)", re.S)
 OUT = "out of memory"
-COLD = r"\* with compilation. "
-
-
-@functools.cache
-def records(file):
-    lines = (RESULTS / f"{file}.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
-def find(file, said="", **wanted):
-    """The newest record of a file with these values; None stands for a key that is absent, too.
-
-    ``said`` is a part of the command.
-    """
-    fits = [
-        record
-        for record in records(file)
-        if all(record.get(key) == value for key, value in wanted.items())
-        and said in record["command"]
-    ]
-    if not fits:
-        raise LookupError(f"{file}.jsonl has no record with {wanted}")
-    return {"file": file, **max(fits, key=lambda record: record["date"])}
-
-
-def number(value):
-    """Three digits, without an exponent."""
-    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """Attributes:
-    head: the cells of the first row.
-    rows: lists of cells: texts, or figures.
-    scale: by which seconds are multiplied; 1000 for milliseconds.
-    """
-
-    head: list
-    rows: list
-    scale: float = 1
-
-    def text(self, name, here):
-        lines = [self.head, ["---"] * len(self.head)]
-        lines += [[self._cell(cell) for cell in row] for row in self.rows]
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        while "|  |" in table:
-            table = table.replace("|  |", "| |")
-        link = "../" * (len(here.parts) - 2) if here.parts[0] == "docs" else "docs/"
-        cold = COLD if r"\*" in table else ""
-        return f"\n{table}\n\n{cold}{self.origin()} ([commands]({link}measurements.md#{name})).\n\n"
-
-    def _cell(self, cell):
-        return cell if isinstance(cell, str) else cell.text(self.scale)
-
-    @property
-    def records(self):
-        cells = (cell for row in self.rows for cell in row if not isinstance(cell, str))
-        return [record for cell in cells for record in cell.records]
-
-    def origin(self):
-        days = sorted({record["date"][:10] for record in self.records})
-        machines = {
-            record["machine"].replace(" x ", " × ").removesuffix(" 80GB HBM3")
-            for record in self.records
-        }
-        when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-        return f"Measured {when} on {', '.join(sorted(machines))}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Figure:
-    """The seconds of a record, and what is said of them beside another one's."""
-
-    record: dict
-    other: dict | None = None
-    key: str = "seconds"
-    form: str = "{0}"
-
-    @property
-    def records(self):
-        return [record for record in (self.record, self.other) if record]
-
-    def text(self, scale=1):
-        value = self.record[self.key]
-        if self.key == "gemm_fraction":
-            return f"{100 * value:.0f} %"
-        cold = r"\*" if self.key == "seconds" and self.record.get("cold") else ""
-        values = [number(value * scale) + cold]
-        if self.other:
-            values.append(number(self.other[self.key] * scale))
-            values.append(f"{self.other[self.key] / value:.1f}")
-        return self.form.format(*values, iterations=self.record.get("iterations"))
 
 
 def dense(file, routine, n, ranks=4, backend="native", dtype="float64", other=None, **more):
@@ -412,21 +319,6 @@ def batches():
     return Table(["", "n", "jaxmg, one GPU", "JAX, one GPU", "jaxmg, two GPUs"], rows, scale=1000)
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """One of the times of a record that has several."""
-
-    record: dict
-    name: str
-
-    @property
-    def records(self):
-        return [self.record]
-
-    def text(self, scale=1):
-        return number(self.record["seconds"][self.name] * scale)
-
-
 def gradients():
     rows = []
     names = ("value and gradient", "value", "potrs", "potri")
@@ -436,11 +328,54 @@ def gradients():
     return Table(["n", "value and gradient", "value alone", "`potrs`", "`potri`"], rows, scale=1000)
 
 
+def processes():
+    """Several processes on the GPUs of one host; labels of processes.jsonl."""
+    labels = {
+        "1x4": "1 × 4",
+        "4x1": "4 × 1",
+        "2x2": "2 × 2",
+        "one": "1 × 2",
+        "all": "2 × 1",
+        "own": "2 × 1, own GPU seen alone",
+        "tcp": "2 × 1, TCP",
+    }
+    rows = []
+    for routine, n in (
+        *(("potrs", n) for n in (512, 4096, 16384, 32768, 65536, 131072)), ("potri", 32768),
+    ):  # fmt: skip
+        cells = []
+        for label in labels:
+            try:
+                record = find(
+                    "processes", before="2026-11-22T12", label=label, routine=routine, n=n
+                )
+                cells.append(Figure(record))
+            except LookupError:
+                cells.append("")
+        rows.append([f"`{routine}` {n}", *cells])
+    return Table(["processes × GPUs", *labels.values()], rows, scale=1000)
+
+
+def cuda12():
+    rows = []
+    for routine, n, more in (
+        ("potrs", 16384, {}), ("potrs", 32768, {}), ("potrs", 65536, {}),
+        ("potrs", 65536, {"backend": "cusolvermg"}), ("potri", 32768, {}),
+        ("potrs", 32768, {"dtype": "float32", "precision": "tf32"}),
+    ):  # fmt: skip
+        cells = [dense("cuda12", routine, n, cuda=cuda, **more) for cuda in ("12.1.", "12.9.")]
+        words = ", ".join(f"`{word}`" for word in more.values() if word != "float32")
+        title = f"`{routine}` {more.get('dtype', 'float64')}" + (f", {words}" if words else "")
+        rows.append([title, str(n), *cells, dense("gpu", routine, n, **more)])
+    return Table(["", "n", "CUDA 12.1", "12.9", "13.0, another machine"], rows)
+
+
 TABLES = {
     function.__name__: function
     for function in (
         readme, four_gpus, scaling, small, general, single_precision, refined, kept,
         right_hand_sides, batches, gradients, end_to_end, eight_gpus, columns, small_several,
+        processes, cuda12,
     )
 }  # fmt: skip
 FIGURES = {

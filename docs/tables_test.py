@@ -3,6 +3,7 @@
 import pathlib
 import re
 
+import figures
 import pytest
 import tables
 
@@ -42,9 +43,9 @@ def test_links_lead_to_the_commands_from_any_folder():
     "value, text", [(0.02444, "0.0244"), (0.75, "0.750"), (3.2, "3.20"), (103.5, "104")]
 )
 def test_three_digits(value, text):
-    assert tables.number(value) == text
+    assert figures.number(value) == text
 
 
 def test_a_record_that_is_not_there_is_an_error():
     with pytest.raises(LookupError, match=r"gpu\.jsonl has no record"):
-        tables.find("gpu", routine="none")
+        figures.find("gpu", routine="none")

@@ -2,7 +2,8 @@
 
 `potrs` solves, `potri` inverts, `syevd` and `eigh` diagonalise, `sygvd` does two matrices at once;
 `cho_factor` keeps a factor that `cho_solve` and its methods use again. `gesv`, `getri`, `lu_factor`
-and `lu_solve` do so for any square matrix. Each takes an ordinary JAX
+and `lu_solve` do so for any square matrix; `geqrf` keeps the QR decomposition of any (m, n), and
+`least_squares` solves with one. Each takes an ordinary JAX
 array, reads from it how it is sharded, and runs eagerly or under ``jit``. The ``*_shardmap_ctx``
 functions do the same on local blocks inside ``shard_map``. `plan` says what a call would need.
 `jaxmg.linalg` has all this under the names of ``jax.numpy.linalg`` and ``jax.scipy.linalg``.
@@ -18,12 +19,15 @@ from jaxmg import linalg as linalg
 from jaxmg import tree as tree
 from jaxmg._factors.cholesky_factor import CholeskyFactor
 from jaxmg._factors.lu_factor import LUFactor
+from jaxmg._factors.qr_factor import QRFactor
 from jaxmg._factors.refined_factor import RefinedFactor
 from jaxmg._factors.refined_lu_factor import RefinedLUFactor
 from jaxmg._processes.rendezvous import register_handlers
 from jaxmg._routines.cho_factor import cho_factor, cho_solve
 from jaxmg._routines.cyclic import cyclic_1d, get_cols_cyclic, plot_block_to_cyclic, verify_cyclic
 from jaxmg._routines.eigh import eigh, eigvalsh
+from jaxmg._routines.gels import least_squares
+from jaxmg._routines.geqrf import geqrf
 from jaxmg._routines.gesv import gesv, gesv_jit_ctx, gesv_shardmap_ctx
 from jaxmg._routines.getri import getri, getri_jit_ctx, getri_shardmap_ctx
 from jaxmg._routines.lu_factor import lu_factor
@@ -32,6 +36,7 @@ from jaxmg._routines.padding import calculate_padding, pad_rows, unpad_rows
 from jaxmg._routines.plan import Plan, plan
 from jaxmg._routines.potri import potri, potri_jit_ctx, potri_shardmap_ctx, potri_symmetrize
 from jaxmg._routines.potrs import potrs, potrs_jit_ctx, potrs_shardmap_ctx
+from jaxmg._routines.qr import qr
 from jaxmg._routines.syevd import syevd, syevd_jit_ctx, syevd_shardmap_ctx
 from jaxmg._routines.sygvd import sygvd, sygvd_jit_ctx, sygvd_shardmap_ctx
 
@@ -39,6 +44,7 @@ __all__ = [
     "CholeskyFactor",
     "LUFactor",
     "Plan",
+    "QRFactor",
     "RefinedFactor",
     "RefinedLUFactor",
     "calculate_padding",
@@ -47,6 +53,7 @@ __all__ = [
     "cyclic_1d",
     "eigh",
     "eigvalsh",
+    "geqrf",
     "gesv",
     "gesv_jit_ctx",
     "gesv_shardmap_ctx",
@@ -54,6 +61,7 @@ __all__ = [
     "getri",
     "getri_jit_ctx",
     "getri_shardmap_ctx",
+    "least_squares",
     "lu_factor",
     "lu_solve",
     "pad_rows",
@@ -66,6 +74,7 @@ __all__ = [
     "potrs",
     "potrs_jit_ctx",
     "potrs_shardmap_ctx",
+    "qr",
     "register_handlers",
     "syevd",
     "syevd_jit_ctx",

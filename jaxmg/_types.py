@@ -57,7 +57,17 @@ Refine: TypeAlias = Literal[
 """The precision of a factorization whose solutions are refined."""
 
 RoutineName: TypeAlias = Literal[
-    "potrs", "potri", "gesv", "getri", "syevd", "sygvd", "cho_factor", "cho_solve", "lu_factor"
+    "potrs",
+    "potri",
+    "gesv",
+    "getri",
+    "syevd",
+    "sygvd",
+    "cho_factor",
+    "cho_solve",
+    "lu_factor",
+    "geqrf",
+    "least_squares",
 ]
 """A routine that `plan` knows."""
 

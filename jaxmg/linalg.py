@@ -2,10 +2,10 @@
 
 Names, order of arguments, defaults and results are those of JAX: of ``jax.numpy.linalg`` where it
 has the name, else of ``jax.scipy.linalg``. `solve`, `solve_triangular`, `inv`, `det`, `slogdet`,
-`cond`, `lu`, `lu_factor`, `lu_solve`, `matrix_power` and `expm` take any square matrix, `qr`,
-`lstsq` and `least_squares` a tall one. The others are for Hermitian matrices, positive definite
-ones where a function says so. Results are spread over the devices as A is. Beside JAX's arguments
-each function takes ``mesh`` and ``matrix_specs``, as `jaxmg.potrs` does.
+`cond`, `lu_solve`, `matrix_power` and `expm` take any square matrix, `lu`, `lu_factor`, `qr`,
+`qr_multiply`, `least_squares` and `lstsq` any (m, n). The others are for Hermitian matrices,
+positive definite ones where a function says so. Results are spread over the devices as A is. Beside
+JAX's arguments each function takes ``mesh`` and ``matrix_specs``, as `jaxmg.potrs` does.
 
 What is read of A:
 
@@ -49,6 +49,7 @@ from jaxmg._factors.refined_factor import RefinedFactor
 from jaxmg._factors.refined_lu_factor import RefinedLUFactor
 from jaxmg._routines import cho_factor as keep_factor
 from jaxmg._routines import jax_linalg
+from jaxmg._routines.jax_householder import householder_product, qr_multiply
 from jaxmg._routines.jax_lstsq import least_squares, lstsq
 from jaxmg._routines.jax_qr import QRResult, qr
 from jaxmg._routines.jax_svd import SVDResult, matrix_rank, pinv, polar, svd, svdvals
@@ -68,6 +69,7 @@ __all__ = [
     "eigvalsh",
     "expm",
     "funm",
+    "householder_product",
     "inv",
     "least_squares",
     "logm",
@@ -80,6 +82,7 @@ __all__ = [
     "pinv",
     "polar",
     "qr",
+    "qr_multiply",
     "slogdet",
     "solve",
     "solve_triangular",

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
+from jaxmg import _compat
 from jaxmg._call import layouts
 
 
@@ -81,6 +82,16 @@ def to_columns(rows, layout, m, width):
         rows = _pad(rows, -n % layout.ranks, 1)
         rows = jax.lax.all_to_all(rows, layout.rows, 1, 0, tiled=True)[:m]
     return _pad(rows, width - rows.shape[1], 1)
+
+
+def transposed_rows(rows, layout, m, rank):
+    """A rank's ceil(n / P) rows of A^T, for its ``rows`` of A (m, n), which all ranks exchange."""
+    count = -(-rows.shape[1] // layout.ranks)
+    if _compat.COMPILES_EXCHANGES or layout.ranks == 1:
+        return to_columns(rows, layout, m, count)[:m].T
+    whole = jax.lax.all_gather(rows, layout.rows, tiled=True)[:m]
+    whole = _pad(whole, count * layout.ranks - whole.shape[1], 1)
+    return jax.lax.dynamic_slice_in_dim(whole, rank * count, count, 1).T
 
 
 def _pad(array, extra, axis):

@@ -193,13 +193,15 @@ def right_hand_side(routine, a, b, transformations=(), square=True):
     one_dtype(routine, a, b)
 
 
-def factor(routine, tiles, n, ranks):
-    """Checks that ``tiles`` are those of one factor of order n."""
-    rows = -(-n // ranks) * ranks
+def factor(routine, tiles, shape, ranks):
+    """Checks that ``tiles`` are those of one factor, in which lies a matrix of this shape."""
+    m, n = shape
+    rows = -(-m // ranks) * ranks
     if tiles.ndim != 2 or tiles.shape[1] != n or (n and tiles.shape[0] != rows):
+        of = f"of order {n}" if m == n else f"of shape ({n}, {m})"
         raise ValueError(
-            f"{routine}: the leaves of the factor are not those that cho_factor gave: its tiles "
-            f"have shape {tuple(tiles.shape)}, and a factor of order {n} on {ranks} ranks has "
+            f"{routine}: the leaves of the factor are not those that it was made with: its tiles "
+            f"have shape {tuple(tiles.shape)}, and a factor {of} on {ranks} ranks has "
             f"({rows}, {n}). Of a batch of factors take each in jax.vmap, or one (jax.tree.map)"
         )
 

@@ -110,7 +110,8 @@ def make_call(routine, layout, a, tile, backend="", attributes=(), specs=()):
     if not routine.factor or a.size == 0:
         return call
     dtype = dict(routine.factor_dtypes).get(str(a.dtype), a.dtype)
-    m = blocks.height(a.shape, routine.square)  # on which alone depend the tiles
+    # On which alone depend the tiles.
+    m = a.shape[1] if routine.exchanges else blocks.height(a.shape, routine.square)
     sizes = backends.plan(routine.factor, layout, backend, dtype, (m, m), tile)
     return dataclasses.replace(call, tile=sizes["tile"], overflow=sizes["overflow_rows"])
 

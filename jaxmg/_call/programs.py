@@ -141,10 +141,11 @@ def runner(call, arrays, donate=False, wanted=None, matrices=1):
         return run_traced
     # Only a buffer that already lies as the ranks need it can become the work space; one that
     # device_put made here is ours, the caller's NumPy memory behind it is not.
+    apart = call.order is not None or (call.routine is not None and call.routine.exchanges)
     reused = tuple(
         i
         for i, matrix in enumerate(arrays[:matrices])
-        if donate and call.order is None and lies_by_rows(matrix, call.layout)
+        if donate and not apart and lies_by_rows(matrix, call.layout)
     )
     computed = tuple(want or i in reused for i, want in enumerate(wanted))
     compiled = _compiled(call, reused, computed)

@@ -54,6 +54,8 @@ class Routine:
         square: whether a matrix must be square, (n, n), where with ``pad=False`` the caller may
             have rows of padding below it; else it is (m, n).
         takes_m: whether the native code takes m beside n.
+        exchanges: whether ``kernel`` exchanges rows for columns before the native code, so that no
+            result is in the matrix's memory, and a factor is that of the transpose.
         triangle: the triangle that is read of a Hermitian matrix; None: all of a matrix is read,
             and it need not be Hermitian.
         overwrites: whether the native code overwrites the matrices, which XLA copies unless they
@@ -86,6 +88,7 @@ class Routine:
     older: tuple = ()
     square: bool = True
     takes_m: bool = False
+    exchanges: bool = False
     triangle: str | None = "upper"
     overwrites: bool = True
     native_alone: bool = False

@@ -136,6 +136,14 @@ class Tiles(Matrix):
 
 
 @dataclasses.dataclass(frozen=True)
+class RowsOf(Tiles):
+    """Of the shape of the right-hand sides, which are rows of a matrix."""
+
+    def native(self, call, a, *b):
+        return jax.ShapeDtypeStruct(b[-1].shape, a.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
 class Overflow(Result):
     """The part of the engine's layout that doesn't fit in A's memory: a tile on a rank, or none."""
 
@@ -172,6 +180,20 @@ class Solution(Result):
 
     def empty(self, a, *b, local):
         return jnp.zeros(b[0].shape, b[0].dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Minimizer(Solution):
+    """That of a problem with A (m, n): n rows, the same on all devices."""
+
+    def native(self, call, a, b):
+        return jax.ShapeDtypeStruct((max(call.shape), b.shape[1]), b.dtype)
+
+    def spec(self, layout, a, b):
+        return P()
+
+    def empty(self, a, *b, local):
+        return jnp.zeros((a.shape[1], *b[0].shape[1:]), a.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,6 +256,25 @@ class Pivots(RealVector):
 
     def _dtype(self, a):
         return jnp.int32
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagonal(Vector):
+    """(min(m, n),), of A's dtype."""
+
+    def native(self, call, a, *b):
+        return jax.ShapeDtypeStruct((min(call.shape),), a.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class PanelFactors(Diagonal):
+    """(min(m, n), 64): the T of panels of reflectors, a row a reflector."""
+
+    def native(self, call, a, *b):
+        return jax.ShapeDtypeStruct((min(call.shape), 64), a.dtype)
+
+    def empty(self, a, *b, local):
+        return jnp.zeros((0, 64), a.dtype)
 
 
 @dataclasses.dataclass(frozen=True)

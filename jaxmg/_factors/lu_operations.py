@@ -159,13 +159,13 @@ def _reduced(layout, lu, pivots, a_dot):
     lower, upper = hermitian.triangles(layout, lu)
     units = 1 / hermitian.general_diagonal(layout, lu)
     order = jax.lax.linalg.lu_pivots_to_permutation(pivots, n)
-    half = _divided(layout, hermitian.permuted_columns(layout, a_dot, order), upper)
+    half = divided(layout, hermitian.permuted_columns(layout, a_dot, order), upper)
     unit = hermitian.adjoint(layout, hermitian.scaled(layout, lower, units))
-    reduced = _divided(layout, hermitian.adjoint(layout, half), unit)
+    reduced = divided(layout, hermitian.adjoint(layout, half), unit)
     return hermitian.adjoint(layout, hermitian.scaled(layout, reduced, units.conj()))
 
 
-def _divided(layout, b, u):
+def divided(layout, b, u):
     """B U^-1 of an upper triangular U with a unit diagonal, both by rows."""
     factor = cholesky_factor.CholeskyFactor.from_upper(
         hermitian.with_padding(layout, u, u.shape[1]),

@@ -2,7 +2,8 @@
 
 `Operation` is the record of a native routine on a factor, `Factor` a factor without its arrays, and
 `OfFactor` one operation on it, which runs on global arrays, in batches and inside a shard_map.
-`cholesky_operations` and `lu_operations` define the operations of each kind of factor.
+`cholesky_operations`, `lu_operations` and `qr_operations` define the operations of each kind of
+factor.
 
 The tangent of a factor is the tangent of A, not of the tiles: it has the rows of dA in place of the
 tiles. The derivative rules of all operations use these rows; nothing else reads tiles or rows.
@@ -104,6 +105,11 @@ class Factor:
     tile: int
     overflows: bool
 
+    @property
+    def shape(self):
+        """That of the matrix whose rows lie in the tiles; right-hand sides have n rows."""
+        return self.n, self.n
+
     def run(self, native, *arrays, **attributes):
         """Runs the native routine, with batching."""
         operation = OfFactor(self, native, tuple(attributes.items()))
@@ -118,8 +124,8 @@ class Factor:
         parts = self.overflows + operation.shared
         checks.array(self.routine, "factor", tiles, checks.ALL)
         checks.usable(self.routine, "factor", *others[:parts])
-        checks.factor(self.routine, tiles, self.n, self.layout.ranks)
-        a = jax.ShapeDtypeStruct((self.n, self.n), tiles.dtype)
+        checks.factor(self.routine, tiles, self.shape, self.layout.ranks)
+        a = jax.ShapeDtypeStruct(self.shape, tiles.dtype)
         for array in () if operation.by_rows else others[parts:]:
             checks.right_hand_side(self.routine, a, array, checks.ALL)
 
@@ -171,7 +177,7 @@ class OfFactor(batching.Batchable):
 
     def _make_placement(self, marks, arrays):
         of, parts = self.of, self.parts
-        a = jax.ShapeDtypeStruct((of.n, of.n), arrays[0].dtype)
+        a = jax.ShapeDtypeStruct(of.shape, arrays[0].dtype)
         each = list(zip(arrays, marks, strict=True))[parts:]
         b = [batching.of_one(array, mark) for array, mark in each]
         spec = self.operation.result.spec(of.layout, a, *b)
@@ -183,9 +189,9 @@ class OfFactor(batching.Batchable):
         function = self.operation.at_once
         plain = dict(self.attributes).get("products", checks.DEFAULT) in _PLAIN
         if function is None or self.of.overflows or not plain:
-            return _OnDevice(self)
+            return OnDevice(self)
         faster = at_once.AtOnce(function, ORDERS_AT_ONCE)
-        return _AllOnDevice(self) if faster.is_faster(layout, n) else _OnDevice(self)
+        return _AllOnDevice(self) if faster.is_faster(layout, n) else OnDevice(self)
 
     def on_rank(self, coordinates, arrays):
         """Returns (a rank's part of the result, the call, b), inside a shard_map."""
@@ -198,16 +204,16 @@ class OfFactor(batching.Batchable):
     def call(self, tiles, *b):
         """Returns the key of the cache of programs."""
         of, operation = self.of, self.operation
-        a = jax.ShapeDtypeStruct((of.n, of.n), tiles.dtype)
+        a = jax.ShapeDtypeStruct(of.shape, tiles.dtype)
         spec = operation.result.spec(of.layout, a, *b)
         return programs.Call(
-            operation.native, operation.program, of.layout, (of.n, of.n), of.tile, "native",
+            operation.native, operation.program, of.layout, of.shape, of.tile, "native",
             (spec,), self.attributes, overflow=of.tile * of.overflows,
         )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
-class _OnDevice:
+class OnDevice:
     """`OfFactor` on a device that holds whole factors, inside a shard_map."""
 
     of: OfFactor

@@ -216,7 +216,7 @@ def _solve(arrays, of):
     checks.usable(name, "factor", *arrays[1:-1])
     a = jax.ShapeDtypeStruct((n, n), rows.dtype)
     checks.right_hand_side(name, a, b)
-    checks.factor(name, tiles, n, layout.ranks)
+    checks.factor(name, tiles, (n, n), layout.ranks)
     if n == 0:
         return lambda *arrays: tuple(
             x.empty(arrays[0], arrays[-1], local=False) if want else None

@@ -18,6 +18,8 @@ def operations(routine, is_complex, n, nrhs=1, vectors=True):
         "lu_factor": 2 / 3 * n**3,
         "lu_solve": 2 * n**2 * nrhs,
         "getri": 2 * n**3,
+        "geqrf": 4 / 3 * n**3,
+        "least_squares": 4 / 3 * n**3 + 4 * n**2 * nrhs,
         "syevd": eigenproblem,
         # Beside that B is factored, A reduced and the eigenvectors substituted into.
         "sygvd": n**3 / 3 + 2 * n**3 + vectors * n**3 + eigenproblem,

@@ -97,7 +97,7 @@ def solve_again_by_lu(lu, pivots, b, trans, mesh, spec):
 
     if not batching.is_batch(lu):
         return each(lu, pivots, b)
-    mesh, spec = _where_each_is("lu_solve", lu, mesh, matrix_spec("linalg.lu_solve", spec, None))
+    mesh, spec = where_each_is("lu_solve", lu, mesh, matrix_spec("linalg.lu_solve", spec, None))
     for _ in lu.shape[:-2]:
         each = jax.vmap(each, (0, 0, 0 if b.ndim > 2 else None))
     return each(lu, pivots, b)
@@ -119,7 +119,7 @@ def function(a, func, name, mesh, spec):
     """A function of a Hermitian matrix, by that of its eigenvalues."""
     (a,) = promote(a)
     if batching.is_batch(a):
-        where = _where_each_is(name, a, mesh, matrix_spec(f"linalg.{name}", spec, None))
+        where = where_each_is(name, a, mesh, matrix_spec(f"linalg.{name}", spec, None))
         return _over_leading(name, lambda a: function(a, func, name, *where), (a,))
     if _compat.transformation(a):
         mesh, spec = _seen_below(name, (a,), mesh, matrix_spec(f"linalg.{name}", spec, None))
@@ -177,7 +177,8 @@ def run(arrays, name, program, results, mesh, spec, *options):
     Args:
         arrays: the matrix, right-hand sides, and integers that go with them.
         results: of each whether it is a "matrix" like the first array, "like b" or "small", which
-            every device has; or the shape of a matrix that lies as one of that shape would.
+            every device has; or the shape of a matrix that lies as one of that shape would. Or a
+            function of the layout that gives all that.
         options: what the program finds as the call's attributes.
     """
     spec = matrix_spec(f"linalg.{name}", spec, None)
@@ -186,7 +187,7 @@ def run(arrays, name, program, results, mesh, spec, *options):
     if not _is_product(program, options):
         arrays = (*promote(*arrays[:2]), *arrays[2:])
     if any(map(batching.is_batch, arrays)):
-        mesh, spec = _where_each_is(name, arrays[0], mesh, spec)
+        mesh, spec = where_each_is(name, arrays[0], mesh, spec)
         return _jit_batch(name, program, results, mesh, spec, *options)(*arrays)
     if any(map(_compat.transformation, arrays)):
         mesh, spec = _seen_below(name, arrays, mesh, spec)
@@ -289,7 +290,7 @@ def _over_leading(name, function, arrays, dtypes=checks.DTYPES, square=True):
     return function(*arrays)
 
 
-def _where_each_is(name, a, mesh, spec):
+def where_each_is(name, a, mesh, spec):
     """The mesh and the spec for each matrix of a batch."""
     on = layouts.mesh_of(f"linalg.{name}", (a,)) if mesh is None else mesh
     sharding = layouts.sharding_below(a)
@@ -307,9 +308,10 @@ def _run(arrays, name, program, results, mesh, spec, *options):
     checks.matrix(
         called, "a", a, True, checks.ALL, _dtypes(program, options), square=not _any_shape(program)
     )
-    if "like b" in results or getattr(program, "with_b", False):
+    if (not callable(results) and "like b" in results) or getattr(program, "with_b", False):
         checks.right_hand_side(called, a, arrays[1], checks.ALL, square=not _any_shape(program))
     layout = layouts.infer(called, arrays, mesh, spec)
+    results = results(layout) if callable(results) else results
     specs = {
         "matrix": lambda: layout.result_spec(a.shape),
         "like b": lambda: layouts.spec_of(arrays[1], layout),

@@ -25,8 +25,8 @@ from jax.sharding import PartitionSpec
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
-from jaxmg._call import checks, layouts
-from jaxmg._routines import jax_linalg, jax_qr, tall, tall_qr
+from jaxmg._call import blocks, checks, layouts
+from jaxmg._routines import gels, jax_linalg, jax_qr, tall, tall_qr
 from jaxmg._transform import derivatives, products
 from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike
 
@@ -136,6 +136,8 @@ def _solved(call, a, b, damp=None):
         resid = [others[0][:0], *others[1:]] if others else []
         return x[:, None][:, :0], *resid
     full_rank = call.name == "linalg_least_squares"
+    if full_rank and not tall.fits(max(a.shape), min(a.shape), call.layout.ranks):
+        return (_by_tiles(call, a, b, damp),)
     columns = b if b.ndim == 2 else b[:, None]
     of = _LeastSquares(call.layout, full_rank, cutoff, a.shape[0] < a.shape[1])
     x, s, rank = _Solve(of)(a, columns, damp)
@@ -143,6 +145,20 @@ def _solved(call, a, b, damp=None):
     if full_rank:
         return (shape,)
     return shape, of.residuals(a, columns, x), rank, s
+
+
+def _by_tiles(call, a, b, damp):
+    """x of a matrix of full rank that isn't tall, nor wide."""
+    (m, n), layout = a.shape, call.layout
+    where = {"mesh": layout.mesh, "matrix_specs": layout.spec}
+    if damp is None:
+        return gels.least_squares(a, b, **where)
+    shift = damp.astype(a.dtype) * jnp.eye(min(m, n), dtype=a.dtype)
+    a, b, shift = (blocks.replicate(x, layout) for x in (a, b, shift))
+    if m < n:  # the x of least norm with [A, damp I] x = b
+        return gels.least_squares(jnp.concatenate([a, shift], axis=1), b, **where)[:n]
+    b = jnp.concatenate([b, jnp.zeros((n, *b.shape[1:]), b.dtype)])
+    return gels.least_squares(jnp.concatenate([a, shift]), b, **where)
 
 
 solved = jax_linalg.program_of_any_shape(_solved, with_b=True)

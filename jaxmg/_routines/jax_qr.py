@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 import jax
@@ -10,8 +11,8 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._routines import jax_linalg, tall, tall_qr
-from jaxmg._transform import derivatives
+from jaxmg._routines import geqrf, jax_linalg, tall, tall_qr
+from jaxmg._transform import derivatives, products
 from jaxmg._types import AnyMatrixLike, MeshLike
 
 # NumPy's names of the modes, and SciPy's.
@@ -76,34 +77,41 @@ def qr(
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> QRResult | Array | tuple[Array, ...]:
-    """The QR decomposition of a tall matrix, whose rows stay where they are: `jax.numpy.linalg.qr`.
+    """The QR decomposition of any matrix: `jax.numpy.linalg.qr`.
 
     Args:
-        a: (m, n), sharded by rows. With k = min(m, n) and P devices either m >= P k, or k <= 4096.
-        mode: "reduced" (SciPy's "economic"), "r", "complete" ("full") or "raw". The last two
-            are for m <= 4096: every device computes them.
+        a: (m, n), sharded by rows. Where it is tall, m >= P k on P devices with k = min(m, n), its
+            rows stay where they are.
+        mode: "reduced" (SciPy's "economic"), "r", "complete" ("full") or "raw".
         pivoting: take the longest column that is left in each step, as `scipy.linalg.qr` does, with
-            mode "reduced" or "r".
+            mode "reduced" or "r", of a tall ``a`` or one with k <= 4096.
         mesh, matrix_specs: as for `jaxmg.lu_factor`.
 
     Returns:
         `QRResult`: Q (m, k), with orthonormal columns, of a's dtype and sharding, and R (k, n),
-        upper triangular, the same on all devices; with "r" R alone. The diagonal of R is real and
-        not negative, where that of JAX may be negative. "complete": Q (m, m) and R (m, n). "raw":
-        LAPACK's Householder vectors, transposed (n, m), and their factors (k,), with signs of
-        LAPACK's. With ``pivoting`` (Q, R, p), or (R, p), with ``a[:, p] = Q R``: p (n,), int32.
+        upper triangular, of a tall ``a`` the same on all devices, else sharded like ``a``; with "r"
+        R alone. The diagonal of R is real and not negative, where that of JAX may be negative.
+        "complete": Q (m, m) and R (m, n). "raw": LAPACK's Householder vectors, transposed (n, m),
+        and their factors (k,), with signs of LAPACK's. With ``pivoting`` (Q, R, p), or (R, p), with
+        ``a[:, p] = Q R``: p (n,), int32.
 
-    Q is orthogonal to rounding for every ``a``. CholeskyQR2 is tried first, and a device looks
-    whether it is good enough, as it is up to a condition of about 1e8 (3e3 in single precision) of
-    ``a`` with columns of one length. If not, it is with a shift before, up to about 1e15 (1e7), and
-    then by TSQR, Householder's QR of each device's rows and of their R's.
+    Q is orthogonal to rounding for every ``a``. For a tall one CholeskyQR2 is tried first, and a
+    device looks whether it is good enough, as it is up to a condition of about 1e8 (3e3 in single
+    precision) of ``a`` with columns of one length. If not, it is with a shift before, up to about
+    1e15 (1e7), and then by TSQR, Householder's QR of each device's rows and of their R's. Other
+    matrices, and the modes "complete" and "raw", are factored by Householder reflectors, as
+    `jaxmg.geqrf` does.
+
+    Derivatives are JAX's: of Q and R where the first k columns of ``a`` have full rank, none of
+    mode "raw", nor of "complete" where m > n.
 
     Cost: 4 m n^2 multiplications and additions over all ranks, in products and triangular solves; 6
-    and then 8 and more where that doesn't do. Memory: Q twice, and a few matrices of n x n on each
-    device; P n^2 with TSQR.
+    and then 8 and more where that doesn't do; of other matrices that of `jaxmg.geqrf` and as much
+    for Q. Memory: Q twice, and a few matrices of n x n on each device; P n^2 with TSQR.
 
     Raises:
-        NotImplementedError: ``a`` is neither tall nor small; ``pivoting`` with another mode.
+        NotImplementedError: ``pivoting`` with another mode, or with an ``a`` that is neither tall
+            nor small.
         ValueError: another ``mode``; and all that `jaxmg.lu_factor` raises.
 
     Examples:
@@ -120,16 +128,10 @@ def qr(
             f"linalg.qr: pivoting=True is there for mode 'reduced' and 'r', not for {mode!r}"
         )
     m, n = a.shape[-2:] if getattr(a, "ndim", 0) > 1 else (0, 0)
-    k = min(m, n)
-    shapes = {
-        "reduced": ((m, k), "small"),
-        "r": ("small",),
-        "complete": ((m, m), (m, n)),
-        "raw": ((n, m), "small"),
-    }[how] + ("small",) * pivoting
     program = pivoted if pivoting else decomposed
+    shapes = Shapes(m, n, how, pivoting)
     results = jax_linalg.run((a,), "qr", program, shapes, mesh, matrix_specs, how)
-    if len(shapes) == 1:
+    if how == "r" and not pivoting:
         return results
     return tuple(results) if pivoting or how == "raw" else QRResult(*results)
 
@@ -137,12 +139,40 @@ def qr(
 def check_fits(name, m, n, ranks):
     """Raises where what every device has of a matrix (m, n) is more than its rows are."""
     k = min(m, n)
-    if k > SMALL and m < ranks * k:
+    if k > SMALL and not tall.fits(m, n, ranks):
         raise NotImplementedError(
             f"linalg.{name}: a, of shape ({m}, {n}), is neither tall nor small: on {ranks} devices "
             f"it needs {ranks * k} rows, or {SMALL} columns or rows at most. Pass fewer devices as "
             f"mesh=, or for a on one device use jax.numpy.linalg.{name}"
         )
+
+
+def by_tiles(m, n, ranks):
+    """Whether a matrix (m, n) is taken by tile columns, and not by its rows."""
+    return min(m, n) > 0 and not tall.fits(m, n, ranks)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shapes:
+    """How the results of `qr` lie: a function of the layout, as `jax_linalg.run` takes it."""
+
+    m: int
+    n: int
+    mode: str
+    pivoting: bool
+
+    def __call__(self, layout):
+        m, n = self.m, self.n
+        k = min(m, n)
+        spread = by_tiles(m, n, layout.ranks) and not self.pivoting
+        r = (k, n) if spread else "small"
+        shapes = {
+            "reduced": ((m, k), r),
+            "r": (r,),
+            "complete": ((m, m), (m, n)),
+            "raw": ((n, m), "small"),
+        }[self.mode]
+        return shapes + ("small",) * self.pivoting
 
 
 def reduced(call, a) -> tuple[Any, Any]:
@@ -151,7 +181,9 @@ def reduced(call, a) -> tuple[Any, Any]:
     k = min(m, n)
     if not k:
         return jnp.zeros((m, 0), a.dtype), jnp.zeros((0, n), a.dtype)
-    check_fits("qr", m, n, call.layout.ranks)
+    if by_tiles(m, n, call.layout.ranks):
+        factor, units, r = factor_and_r(call, a)
+        return factor.q() * units, r
     q, r = tall.qr(a[:, :k], call.layout)
     if n > k:
         r = jnp.concatenate([r, tall.adjoint_product(call.layout, q, a[:, k:])], axis=1)
@@ -163,27 +195,45 @@ def decomposed(call, a):
     (mode,) = call.attributes
     if mode == "r":
         return reduced(call, a)[1:]
-    return reduced(call, a) if mode == "reduced" else _on_every_device(call, a, mode)
+    if mode == "reduced":
+        return reduced(call, a)
+    return _raw(call, a) if mode == "raw" else _complete(call, a)
 
 
-def _on_every_device(call, a, mode):
-    """The results of JAX's own QR of a matrix that is gathered."""
+def _factor(call, a):
+    return geqrf.geqrf(a, mesh=call.layout.mesh, matrix_specs=call.layout.spec)
+
+
+def factor_and_r(call, a):
+    """(the factor, the signs of its R's diagonal, R without them)."""
+    factor = _factor(call, a)
+    units = _units(factor)
+    return factor, units, units[:, None] * factor.r
+
+
+def _units(factor):
+    """The signs of R's diagonal, which is real."""
+    diagonal = jax.lax.stop_gradient(factor.diagonal())
+    return jnp.where(diagonal.real < 0, -1, 1).astype(diagonal.dtype)
+
+
+def _raw(call, a):
+    """LAPACK's Householder vectors, transposed, and their factors."""
+    h, taus = _factor(call, a).packed()
+    return (products.transposed(h, call.layout) if a.size else h.T), taus
+
+
+def _complete(call, a):
+    """(Q, R), Q square."""
     m, n = a.shape
-    if m > SMALL:
-        raise NotImplementedError(
-            f"linalg.qr: mode {mode!r} is there for at most {SMALL} rows; a has shape ({m}, {n}). "
-            "Mode 'reduced' gives the first min(m, n) columns of Q"
-        )
-    if not a.size:
-        raw = jnp.zeros((n, m), a.dtype), jnp.zeros(0, a.dtype)
-        return raw if mode == "raw" else (jnp.eye(m, dtype=a.dtype), a)
-
-    def compute(a):
-        if mode == "raw":
-            return tuple(jnp.linalg.qr(a, mode=mode))
-        return tall_qr.with_positive_diagonal(*jnp.linalg.qr(a, mode=mode))[:2]
-
-    return tall.small(call.layout, compute, a)
+    if m <= n:
+        return reduced(call, a)
+    if not n:
+        return jnp.eye(m, dtype=a.dtype), a
+    factor = _factor(call, a)
+    units = jnp.concatenate([_units(factor), jnp.ones(m - n, a.dtype)])
+    r = jnp.triu(factor.packed()[0])
+    return factor.q("complete") * units, units[:, None] * r
 
 
 @jax_linalg.program_of_any_shape
@@ -196,6 +246,9 @@ def pivoted(call, a):
 
 def _pivoted(call, a):
     """(Q, R, p): the derivative is that of a QR with its columns in this order."""
+
+    m, n = a.shape
+    check_fits("qr", m, n, call.layout.ranks)
 
     def value(a):
         q, r = reduced(call, a)

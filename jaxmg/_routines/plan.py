@@ -95,14 +95,14 @@ def plan(
     """Which solver, which tile width and how much memory a call would take; runs nothing.
 
     Args:
-        routine: "potrs", "potri", "gesv", "getri", "syevd", "sygvd", "cho_factor", "cho_solve" or
-            "lu_factor".
+        routine: "potrs", "potri", "gesv", "getri", "syevd", "sygvd", "cho_factor", "cho_solve",
+            "lu_factor", "geqrf" or "least_squares".
         n: the order of A, at least 1.
         dtype: of A: float32, float64, complex64 or complex128.
         devices: how A is spread by rows: a sequence of devices, a ``jax.sharding.Mesh`` of them, or
             how many such as ``jax.local_devices()[0]``, which need not be there; None: all of
             ``jax.local_devices()``.
-        nrhs: how many right-hand sides, for "potrs", "gesv" and "cho_solve".
+        nrhs: how many right-hand sides, for "potrs", "gesv", "cho_solve" and "least_squares".
         T_A: tile width, as in the call; None lets the plugin choose.
         backend: "auto", "native", "cusolvermg" or "cusolvermp", as in the call.
         donate: whether A (and the B of "sygvd") is donated, so that there is no copy of it.

@@ -7,6 +7,7 @@ from jaxmg._factors import (
     cholesky_operations,
     lu_operations,
     packed_lu,
+    qr_operations,
     refinement,
     upper_factor,
 )
@@ -14,6 +15,8 @@ from jaxmg._routines import (
     cho_factor,
     cyclic,
     eigh,
+    gels,
+    geqrf,
     gesv,
     getri,
     lu_factor,
@@ -37,11 +40,14 @@ ROUTINES = (
     upper_factor.FROM_UPPER,
     lu_factor.GETRF,
     packed_lu.FROM_PACKED,
+    geqrf.GEQRF,
+    gels.GELS,
 )
 # Native routines without a record: operations on a kept factor, and services to the routines.
 _OTHERS = (
     *(operation.native for operation in cholesky_operations.OPERATIONS),
     *(operation.native for operation in lu_operations.OPERATIONS),
+    *(operation.native for operation in qr_operations.OPERATIONS),
     *refinement.SERVICES,
     cyclic.NATIVE,
 )
@@ -50,11 +56,6 @@ _OTHERS = (
 HANDLERS = tuple(
     f"jaxmg_{native}"
     for native in (*(routine.native for routine in ROUTINES if routine.outputs), *_OTHERS)
-)
-# Targets that no function of the package calls yet: QR by tile columns.
-UNCALLED = tuple(
-    f"jaxmg_{native}"
-    for native in ("geqrf", "gels", "qr_apply", "qr_apply_rows", "qr_solve", "qr_form")
 )
 # What `jaxmg.plan` takes.
 PLANS = {routine.name: routine for routine in ROUTINES if routine.plans}

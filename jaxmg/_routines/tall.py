@@ -17,6 +17,12 @@ from jaxmg._routines import tall_qr
 from jaxmg._transform import batching, derivatives
 
 
+def fits(m, n, ranks):
+    """Whether a matrix (m, n) is tall: a rank's rows of it are at least as many as what every rank
+    has of R."""
+    return m >= ranks * min(m, n)
+
+
 def qr(a, layout):
     """(Q, R) of a (m, n), m >= n, by rows and replicated, with the derivative of JAX's `qr`."""
 

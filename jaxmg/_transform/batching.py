@@ -329,7 +329,7 @@ def from_columns(x, b):
         x = _compat.reshard(x, NamedSharding(explicit[0], P()))
     if b.ndim == 2:
         return x.T
-    return jnp.moveaxis(x.reshape(b.shape[1], b.shape[0], b.shape[2]), 1, 0)
+    return jnp.moveaxis(x.reshape(x.shape[0], b.shape[0], b.shape[2]), 1, 0)
 
 
 def alone(layout):

@@ -41,6 +41,7 @@ def _plan(arrays, routine, rule, check, pack, *values):
             lambda *arrays: call(routine, arrays, each, rule, check, pack),
             arrays,
             arguments.pad,
+            square=routine.square,
         )
     if check and routine.triangle:
         execute.check(routine, arrays, arguments)

@@ -48,7 +48,7 @@ def on_mesh_with(*static):
 @on_mesh
 def rows(layout, a):
     """Lays out the caller's square matrix, which may have padding, for the functions here."""
-    return _over(
+    return over_ranks(
         layout, lambda rank, block: blocks.to_rows(block, layout.by_rows, block.shape[1]), (a,)
     )
 
@@ -61,7 +61,7 @@ def with_padding(layout, matrix, count):
     shape = count // layout.ranks, matrix.shape[1]
     if count <= len(matrix):
         return blocks.join_rows(matrix, layout, count)
-    return _over(layout, lambda rank, a: blocks.from_rows(a, layout.by_rows, shape), (matrix,))
+    return over_ranks(layout, lambda rank, a: blocks.from_rows(a, layout.by_rows, shape), (matrix,))
 
 
 def padded_like(layout, matrix, a):
@@ -82,11 +82,11 @@ def product(layout, a, x):
 
     def local(rank, a, x):
         upper, diagonal = _upper(rank, a)
-        own = _own(layout, rank, x)
+        own = own_rows(layout, rank, x)
         below = _dot(upper.conj().T, own)
         return _placed(layout, rank, _dot(upper, x) + diagonal[:, None] * own, below)
 
-    return _over(layout, local, (a,), (x,), P())
+    return over_ranks(layout, local, (a,), (x,), P())
 
 
 @on_mesh
@@ -96,7 +96,7 @@ def half_product(layout, h, x):
     def local(rank, h, x):
         return _placed(layout, rank, _dot(_half(rank, h), x), jnp.zeros_like(x))
 
-    return _over(layout, local, (h,), (x,), P())
+    return over_ranks(layout, local, (h,), (x,), P())
 
 
 @on_mesh
@@ -104,10 +104,10 @@ def half_adjoint_product(layout, h, x):
     """The adjoint of that triangle times x."""
 
     def local(rank, h, x):
-        below = _dot(_half(rank, h).conj().T, _own(layout, rank, x))
-        return _sum(layout, below)
+        below = _dot(_half(rank, h).conj().T, own_rows(layout, rank, x))
+        return sum_over_ranks(layout, below)
 
-    return _over(layout, local, (h,), (x,), P())
+    return over_ranks(layout, local, (h,), (x,), P())
 
 
 @on_mesh
@@ -117,7 +117,7 @@ def general_product(layout, a, x):
     def local(rank, a, x):
         return _placed(layout, rank, _dot(a, x), jnp.zeros_like(x))
 
-    return _over(layout, local, (a,), (x,), P())
+    return over_ranks(layout, local, (a,), (x,), P())
 
 
 @on_mesh
@@ -125,9 +125,9 @@ def general_adjoint_product(layout, a, x):
     """A^H x of any square A."""
 
     def local(rank, a, x):
-        return _sum(layout, _dot(a.conj().T, _own(layout, rank, x)))
+        return sum_over_ranks(layout, _dot(a.conj().T, own_rows(layout, rank, x)))
 
-    return _over(layout, local, (a,), (x,), P())
+    return over_ranks(layout, local, (a,), (x,), P())
 
 
 def of_right_hand_sides(product, layout, matrix, b):
@@ -145,9 +145,9 @@ def trace(layout, a, b):
     def local(rank, a, b):
         (upper, diagonal), (others, its) = _upper(rank, a), _upper(rank, b)
         twice = jnp.sum((upper * others.conj()).real)
-        return _sum(layout, 2 * twice + jnp.sum((diagonal * its).real))
+        return sum_over_ranks(layout, 2 * twice + jnp.sum((diagonal * its).real))
 
-    return _over(layout, local, (a, b), (), P())
+    return over_ranks(layout, local, (a, b), (), P())
 
 
 @on_mesh
@@ -159,7 +159,7 @@ def general_diagonal(layout, a):
         own = jnp.sum(jnp.where(row == column, a, 0), axis=1)[:, None]
         return _placed(layout, rank, own, jnp.zeros((a.shape[1], 1), a.dtype))[:, 0]
 
-    return _over(layout, local, (a,), (), P())
+    return over_ranks(layout, local, (a,), (), P())
 
 
 @on_mesh
@@ -168,9 +168,9 @@ def general_trace(layout, a):
 
     def local(rank, a):
         row, column = _indices(rank, a)
-        return _sum(layout, jnp.sum(jnp.where(row == column, a, 0)))
+        return sum_over_ranks(layout, jnp.sum(jnp.where(row == column, a, 0)))
 
-    return _over(layout, local, (a,), (), P())
+    return over_ranks(layout, local, (a,), (), P())
 
 
 @on_mesh
@@ -182,7 +182,7 @@ def diagonal(layout, a):
         own = _upper(rank, a)[1].real[:, None]
         return _placed(layout, rank, own, jnp.zeros((n, 1), own.dtype))[:, 0]
 
-    return _over(layout, local, (a,), (), P())
+    return over_ranks(layout, local, (a,), (), P())
 
 
 @on_mesh
@@ -194,13 +194,13 @@ def triangles(layout, a):
         above = jnp.where(row < column, a, 0)
         return jnp.where(row < column, 0, a), jnp.where(row == column, 1, above)
 
-    return _over(layout, local, (a,))
+    return over_ranks(layout, local, (a,))
 
 
 @on_mesh
 def permuted_columns(layout, a, order):
     """Returns the columns of A in this order."""
-    return _over(layout, lambda rank, a, order: a[:, order], (a,), (order,))
+    return over_ranks(layout, lambda rank, a, order: a[:, order], (a,), (order,))
 
 
 @on_mesh
@@ -211,7 +211,7 @@ def full(layout, a):
         half = _half(rank, a)
         return half + products.adjoint_on_rank(half, layout.by_rows)
 
-    return _over(layout, local, (a,))
+    return over_ranks(layout, local, (a,))
 
 
 @on_mesh
@@ -223,25 +223,25 @@ def upper(layout, a):
         above, diagonal = _upper(rank, a)
         return above + jnp.where(row == column, diagonal[:, None], 0)
 
-    return _over(layout, local, (a,))
+    return over_ranks(layout, local, (a,))
 
 
 @on_mesh
 def half(layout, h):
     """The upper triangle of a Hermitian H, with half its diagonal."""
-    return _over(layout, _half, (h,))
+    return over_ranks(layout, _half, (h,))
 
 
 @on_mesh
 def adjoint(layout, a):
     """The conjugate transpose."""
-    return _over(layout, lambda rank, a: products.adjoint_on_rank(a, layout.by_rows), (a,))
+    return over_ranks(layout, lambda rank, a: products.adjoint_on_rank(a, layout.by_rows), (a,))
 
 
 @on_mesh
 def times(layout, x, y):
     """X Y."""
-    return _over(layout, _product(products.rows_times_rows_on_rank, layout), (x, y))
+    return over_ranks(layout, _product(products.rows_times_rows_on_rank, layout), (x, y))
 
 
 @on_mesh
@@ -249,19 +249,19 @@ def times_adjoint(layout, x, y):
     """X Y^H."""
     product = _product(products.rows_times_adjoint_on_rank, layout)
     n = x.shape[1]
-    return _over(layout, lambda rank, x, y: product(rank, x, y)[:, :n], (x, y))
+    return over_ranks(layout, lambda rank, x, y: product(rank, x, y)[:, :n], (x, y))
 
 
 @on_mesh
 def adjoint_times(layout, x, y):
     """X^H Y."""
-    return _over(layout, _product(products.adjoint_times_rows_on_rank, layout), (x, y))
+    return over_ranks(layout, _product(products.adjoint_times_rows_on_rank, layout), (x, y))
 
 
 @on_mesh
 def scaled(layout, x, w):
     """The columns of X times the numbers of w, (n,)."""
-    return _over(layout, lambda rank, x, w: x * w.astype(x.dtype), (x,), (w,))
+    return over_ranks(layout, lambda rank, x, w: x * w.astype(x.dtype), (x,), (w,))
 
 
 @on_mesh
@@ -269,9 +269,9 @@ def column_products(layout, x, y):
     """The real parts of the inner products of the columns of X with those of Y, (n,)."""
 
     def local(rank, x, y):
-        return _sum(layout, jnp.sum((x.conj() * y).real, axis=0))
+        return sum_over_ranks(layout, jnp.sum((x.conj() * y).real, axis=0))
 
-    return _over(layout, local, (x, y), (), P())
+    return over_ranks(layout, local, (x, y), (), P())
 
 
 @on_mesh
@@ -281,7 +281,7 @@ def quotients(layout, c, w, diagonal=None):
 
     def local(rank, c, w, *diagonal):
         row, column = _indices(rank, c)
-        gap = jnp.where(row == column, 1, w - _own(layout, rank, w[:, None])).astype(c.dtype)
+        gap = jnp.where(row == column, 1, w - own_rows(layout, rank, w[:, None])).astype(c.dtype)
         gap = _compat.vary(gap, _compat.varying_axes(c))
         off_diagonal = jax.lax.custom_linear_solve(
             lambda x: gap * x,
@@ -291,7 +291,7 @@ def quotients(layout, c, w, diagonal=None):
         )
         return off_diagonal + sum(jnp.where(row == column, x, 0).astype(c.dtype) for x in diagonal)
 
-    return _over(layout, local, (c,), (w,) if diagonal is None else (w, diagonal))
+    return over_ranks(layout, local, (c,), (w,) if diagonal is None else (w, diagonal))
 
 
 @on_mesh
@@ -307,7 +307,7 @@ def divided(layout, c, w, values, slopes, diagonal):
     def local(rank, c, w, values, slopes, diagonal):
         row, column = _indices(rank, c)
         own_w, own_values, own_slopes = (
-            _own(layout, rank, x[:, None]) for x in (w, values, slopes)
+            own_rows(layout, rank, x[:, None]) for x in (w, values, slopes)
         )
         gap = w - own_w
         equal = gap == 0
@@ -319,7 +319,7 @@ def divided(layout, c, w, values, slopes, diagonal):
         divided = c * jnp.where(close, mean, quotient)
         return jnp.where(row == column, diagonal, divided)
 
-    return _over(layout, local, (c,), (w, values, slopes, diagonal))
+    return over_ranks(layout, local, (c,), (w, values, slopes, diagonal))
 
 
 @on_mesh
@@ -327,14 +327,14 @@ def same_on_ranks(layout, x):
     """Whether a replicated array has the same numbers, or NaN, on all ranks."""
 
     def local(rank, x):
-        first = _sum(layout, jnp.where(rank == 0, x, 0))
+        first = sum_over_ranks(layout, jnp.where(rank == 0, x, 0))
         apart = (x != first) & ~(jnp.isnan(x) & jnp.isnan(first))
-        return _sum(layout, jnp.any(apart).astype(jnp.int32)) == 0
+        return sum_over_ranks(layout, jnp.any(apart).astype(jnp.int32)) == 0
 
-    return _over(layout, local, (), (jax.lax.stop_gradient(x),), P())
+    return over_ranks(layout, local, (), (jax.lax.stop_gradient(x),), P())
 
 
-def _over(layout, local, matrices, vectors=(), result=None):
+def over_ranks(layout, local, matrices, vectors=(), result=None):
     """Calls ``local`` on each rank with its index, its rows of ``matrices``, and ``vectors``. The
     result has the spec ``result``, by default by rows."""
     if layout.inside:
@@ -375,7 +375,7 @@ def _indices(rank, a):
     return rank * count + jnp.arange(count)[:, None], jnp.arange(n)[None]
 
 
-def _own(layout, rank, x):
+def own_rows(layout, rank, x):
     """Returns the rows of a vector that match a rank's rows of a matrix."""
     count = -(-len(x) // layout.ranks)
     padded = jnp.pad(x, ((0, count * layout.ranks - len(x)), (0, 0)))
@@ -388,10 +388,10 @@ def _placed(layout, rank, own, all_rows):
     padded = jnp.pad(all_rows, ((0, count * layout.ranks - n), (0, 0)))
     start = rank * count
     mine = jax.lax.dynamic_slice_in_dim(padded, start, count) + own
-    return _sum(layout, jax.lax.dynamic_update_slice_in_dim(padded, mine, start, 0)[:n])
+    return sum_over_ranks(layout, jax.lax.dynamic_update_slice_in_dim(padded, mine, start, 0)[:n])
 
 
-def _sum(layout, value):
+def sum_over_ranks(layout, value):
     """Over the ranks."""
     if layout.inside:
         return local_layouts.summed(value, layout)

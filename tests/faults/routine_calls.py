@@ -31,6 +31,10 @@ CASES = {
     "slogdet": ("slogdet", 50, "float64", 1),
     "packed": ("packed", 50, "float64", 1),
     "from_packed": ("from_packed", 50, "float64", 1),
+    "geqrf": ("geqrf", 50, "complex64", 1),
+    "least_squares": ("least_squares", 50, "float64", 1),
+    "solve": ("solve", 50, "complex128", 1),
+    "multiply": ("multiply", 50, "float64", 1),
 }
 _TILE, _LARGE_TILE = 7, 80
 _SUBSET = 3, 21  # of eigh, which all ranks share
@@ -47,7 +51,9 @@ _LARGE = {
 }
 _OF_A_FACTOR = ("cho_solve", "solve_triangular", "inv", "diagonal", "from_upper", "upper")
 _OF_LU = ("lu_solve", "lu_inv", "slogdet", "packed", "from_packed")
-_LARGE |= dict.fromkeys((*_OF_A_FACTOR, *_OF_LU, "getri", "lu_factor"), 800) | {"gesv": 1400}
+_OF_QR = ("solve", "multiply")
+_LARGE |= dict.fromkeys((*_OF_A_FACTOR, *_OF_LU, *_OF_QR, "getri", "lu_factor"), 800)
+_LARGE |= {"gesv": 1400, "geqrf": 800, "least_squares": 800}
 
 
 class Problem:
@@ -82,6 +88,8 @@ class Problem:
         if self.routine in _OF_LU:
             self.factor = jaxmg.lu_factor(self.rows, self.tile)
             self.packed = jax.block_until_ready(self.factor.packed())
+        if self.routine in _OF_QR:
+            self.factor = jax.block_until_ready(jaxmg.geqrf(self.rows, self.tile))
 
     def call(self):
         import jax
@@ -99,6 +107,13 @@ class Problem:
         elif self.routine == "lu_factor":
             factor = jax.block_until_ready(jaxmg.lu_factor(self.rows, self.tile))
             result = factor.solve(self.columns)
+        elif self.routine == "geqrf":
+            factor = jax.block_until_ready(jaxmg.geqrf(self.rows, self.tile))
+            result = factor.solve(self.columns)
+        elif self.routine == "least_squares":
+            result = jaxmg.least_squares(self.rows, self.columns, self.tile)
+        elif self.routine in _OF_QR:
+            result = getattr(self.factor, self.routine)(self.columns, 2)
         elif self.routine == "slogdet":  # and its derivative, which solves for rows
             result = jax.jvp(self.log_determinant, (self.rows,), (self.rows,))
         elif self.routine == "from_packed":
@@ -157,7 +172,7 @@ class Problem:
                 np.testing.assert_array_equal(found, expected)
         elif self.routine in (
             "refine", "cho_factor", "cho_solve", "from_upper", "lu_factor", "lu_solve",
-            "from_packed",
+            "from_packed", "geqrf", "least_squares", "solve",
         ):  # fmt: skip
             cases.check_potrs(self.matrix, np.asarray(result), self.b)
         elif self.routine == "solve_triangular":  # of (1 + t) A at t = 0
@@ -165,6 +180,9 @@ class Problem:
             expected = np.linalg.solve(np.asarray(self.u).conj().T, self.b)
             np.testing.assert_allclose(x, expected, rtol=1e-8, atol=1e-10)
             np.testing.assert_allclose(x_dot, -expected / 2, rtol=1e-8, atol=1e-10)
+        elif self.routine == "multiply":  # Q^H b is as long as b
+            lengths = np.linalg.norm(self.b, axis=0)
+            np.testing.assert_allclose(np.linalg.norm(result, axis=0), lengths, rtol=1e-12)
         elif self.routine == "diagonal":
             np.testing.assert_array_equal(result, np.diagonal(self.u).real)
         elif self.routine == "upper":

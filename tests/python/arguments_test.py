@@ -89,6 +89,12 @@ _CALLS = {
     "linalg.lstsq": (lambda a, b: jaxmg.linalg.lstsq(a, b), "ab"),
     "linalg.least_squares": (lambda a, b: jaxmg.linalg.least_squares(a, b), "ab"),
     "linalg.qr": (lambda a, b: jaxmg.linalg.qr(a), "a"),
+    "linalg.qr_multiply": (lambda a, b: jaxmg.linalg.qr_multiply(a, b, "left"), "ab"),
+    "linalg.householder_product": (
+        lambda a, b: jaxmg.linalg.householder_product(a, jnp.ones(2)),
+        "a",
+    ),
+    "qr": (lambda a, b: jaxmg.qr(a), "a"),
     "linalg.svd": (lambda a, b: jaxmg.linalg.svd(a), "a"),
     "linalg.svdvals": (lambda a, b: jaxmg.linalg.svdvals(a), "a"),
     "linalg.polar": (lambda a, b: jaxmg.linalg.polar(a), "a"),
@@ -141,7 +147,8 @@ def test_every_public_function_that_takes_an_array_is_called():
     public |= {f"tree.{name}" for name in jaxmg.tree.__all__}
     called = {re.sub(r"\(.*", "", name) for name in _CALLS}
     without_arrays = {
-        "CholeskyFactor", "LUFactor", "RefinedFactor", "RefinedLUFactor", "Plan", "plan",
+        "CholeskyFactor", "LUFactor", "RefinedFactor", "RefinedLUFactor", "Plan",
+        "QRFactor", "plan",
         "calculate_padding", "get_cols_cyclic", "plot_block_to_cyclic", "register_handlers",
         "linalg", "linalg.EighResult", "linalg.QRResult", "linalg.SVDResult",
         "linalg.SlogdetResult",

@@ -23,7 +23,7 @@ class Routine:
         handlers: native handler -> a word of the faults of tests/mutants that are put into it.
         takes: operands. "a": a Hermitian positive definite matrix; "m": another one; "g": a general
             matrix; "b": right-hand sides; "factor", "refined": kept factors of "a"; "upper": the
-            factor U; "lu": a kept LU factor of "g"; "packed", "pivots": what such a factor gives.
+            factor U; "lu", "qr": kept factors of "g"; "packed", "pivots": what the first gives.
         returns: names of all results, with `options`.
         measure: function of (a, m, b, results), in double precision: the backward error. The first
             is "g" where the routine takes that.
@@ -52,12 +52,12 @@ class Routine:
     @property
     def on_factor(self):
         """Whether the first operand is a factor, which has tile width and mesh."""
-        return self.takes[0] in ("factor", "refined", "lu")
+        return self.takes[0] in ("factor", "refined", "lu", "qr")
 
     @property
     def matrix(self):
         """The kind of the matrix that the results belong to."""
-        return "g" if self.takes[0] in ("g", "lu", "packed") else "a"
+        return "g" if self.takes[0] in ("g", "lu", "qr", "packed") else "a"
 
     def make_operands(self, jaxmg, make, T_A=None, **where):
         """Operands of a call; ``make(kind)`` returns the arrays "a", "m", "g" and "b"."""
@@ -65,6 +65,8 @@ class Routine:
         def operand(kind):
             if kind in ("a", "m", "g", "b"):
                 return make(kind)
+            if kind == "qr":
+                return jaxmg.geqrf(make("g"), T_A, **where)
             if kind in ("lu", "packed", "pivots"):
                 factor = jaxmg.lu_factor(make("g"), T_A, **where)
                 return factor if kind == "lu" else factor.packed()[kind == "pivots"]
@@ -146,6 +148,17 @@ def _of_lu(g, m, b, results):
 def _of_lu_diagonal(g, m, b, results):
     upper = scipy.linalg.lu(g.T)[2]
     return _norm(results[0] - np.diagonal(upper)) / _norm(upper)
+
+
+def _of_qr(g, m, b, results):
+    q, r = results[:2]
+    return max(_norm(q @ np.triu(r) - g) / _norm(g), _norm(q.conj().T @ q - np.eye(len(g))))
+
+
+def _of_q_product(g, m, b, results):
+    """Of Q b, in which a column of R says what Q is but for signs."""
+    (product,) = results
+    return _norm(np.abs(_norm(product) - _norm(b))) / _norm(b)
 
 
 def _of_log_determinant(g, m, b, results):
@@ -295,6 +308,24 @@ ROUTINES = {
         "LUFactor.from_packed", {"jaxmg_lu_tiles": "from_packed"}, ("packed", "pivots"),
         ("lu", "pivots", "logdet", "status"), _of_lu, transforms=False,
         unpack=lambda factor: (*factor.packed(), factor.logdet(), factor.status),
+    ),
+    "geqrf": Routine(
+        "geqrf", {"jaxmg_geqrf": "geqrf", "jaxmg_qr_form": "Q is formed"}, ("g",),
+        ("q", "r", "status"), _of_qr, transforms=False,
+        unpack=lambda factor: (factor.q(), factor.r, factor.status), precision=True,
+    ),
+    "qr_multiply": Routine(
+        "QRFactor.multiply",
+        {"jaxmg_qr_apply": "right-hand sides", "jaxmg_qr_apply_rows": "columns are multiplied"},
+        ("qr", "b"), ("product",), _of_q_product, transforms=False,
+    ),
+    "qr_solve": Routine(
+        "QRFactor.solve", {"jaxmg_qr_solve": "is solved as M"}, ("qr", "b"), ("x",), _of_solution,
+        transforms=False,
+    ),
+    "least_squares": Routine(
+        "least_squares", {"jaxmg_gels": "gels"}, ("g", "b"), ("x", "status"), _of_solution,
+        _with_status, transforms=False,
     ),
     "refined": Routine(
         "RefinedFactor.solve", {"jaxmg_hemm": "hemm", "jaxmg_all_gather": "refine"},

@@ -28,6 +28,7 @@ def results(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
     _potri(a, mesh, flag)
     _gesv(a, b, mesh, flag)
     _lu(a, b, mesh)
+    _qr(a, b, mesh, flag)
     _syevd(a, mesh, flag)
     _sygvd(a, mesh, flag)
     _contexts(a, b, mesh, flag)
@@ -102,6 +103,25 @@ def _lu(a: Array, b: Array, mesh: Mesh) -> None:
     assert_type(jaxmg.LUFactor.from_packed(lu, pivots, 2, mesh), jaxmg.LUFactor)
     assert_type(factor.rcond(1.0, jnp.inf), Array)
     assert_type(factor.matrix_rank(), Array)
+
+
+def _qr(a: Array, b: Array, mesh: Mesh, flag: bool) -> None:
+    factor = jaxmg.geqrf(a, 2, mesh)
+    assert_type(factor, jaxmg.QRFactor)
+    assert_type(factor.solve(b, "C"), Array)
+    assert_type(factor.multiply(b, trans=1), Array)
+    assert_type(factor.q("complete"), Array)
+    assert_type(factor.r, Array)
+    assert_type(factor.diagonal(), Array)
+    h, taus = factor.packed()
+    assert_type(jaxmg.QRFactor.from_packed(h, taus, 2, mesh), jaxmg.QRFactor)
+    assert_type(jaxmg.qr(a, 2, mesh), tuple[Array, Array])
+    assert_type(jaxmg.qr(a, return_status=True), tuple[Array, Array, Array])
+    assert_type(jaxmg.least_squares(a, b), Array)
+    assert_type(jaxmg.least_squares(a, b, return_status=True), tuple[Array, Array])
+    assert_type(jaxmg.least_squares(a, b, return_status=flag), Array | tuple[Array, Array])
+    assert_type(jaxmg.linalg.qr_multiply(a, b, "left", mesh=mesh), tuple[Array, Array])
+    assert_type(jaxmg.linalg.householder_product(a, b), Array)
 
 
 def _syevd(a: Array, mesh: Mesh, flag: bool) -> None:
@@ -330,7 +350,7 @@ def refused(a: Array, b: Array, mesh: Mesh) -> None:
     jaxmg.tree.inverse_pth_root(a)  # type: ignore[call-arg]
     jaxmg.plan("getrf", 10, "float64")  # type: ignore[arg-type]
     jaxmg.plan("potrs", 10.5, "float64")  # type: ignore[arg-type]
-    jaxmg.least_squares(a, b)  # type: ignore[attr-defined]
+    jaxmg.gels(a, b)  # type: ignore[attr-defined]
     x, status = jaxmg.potrs(a, b, return_status=True, return_logdet=True)  # type: ignore[misc]
     assert_type(jaxmg.potri(a), tuple[Array, Array])  # type: ignore[assert-type]
     del x, status

@@ -1,0 +1,159 @@
+"""Least squares with any matrix of full rank: LAPACK's gels."""
+
+from __future__ import annotations
+
+from typing import Literal, SupportsIndex, overload
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxmg import _compat
+from jaxmg._call import blocks, ffi, record, results
+from jaxmg._call.arguments import collect
+from jaxmg._call.execute import select_results
+from jaxmg._routines import geqrf
+from jaxmg._transform import derivatives, dispatch
+from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs
+
+# The native code's operations: M x = b by least squares, and M^T x = b of the x of least norm.
+_LEAST_SQUARES, _LEAST_NORM = 0, 1
+
+
+def _solve(call, coordinates, rows, b):
+    """(x, status) of a rank's rows of A, of which a tall one is exchanged for those of A^T."""
+    (m, n), layout = call.shape, call.layout
+    tall = m >= n
+    if tall:
+        rows = blocks.transposed_rows(rows, layout, m, coordinates.reshape(2)[0])
+    else:
+        b = jnp.pad(b, ((0, n - m), (0, 0)))
+    shapes = (rows.shape, b.shape, (min(m, n),))
+    results_of = [jax.ShapeDtypeStruct(shape, rows.dtype) for shape in shapes]
+    _, x, diagonal, status = ffi.call(
+        f"jaxmg_{call.routine.native}", layout, call.tile, call.backend, (coordinates, rows, b),
+        (*results_of, jax.ShapeDtypeStruct((1,), jnp.int32)), m=min(m, n), n=max(m, n),
+        operation=_LEAST_SQUARES if tall else _LEAST_NORM, **dict(call.attributes),
+    )  # fmt: skip
+    return x[:n], _status(status, diagonal)
+
+
+def _status(status, diagonal):
+    """LAPACK's info: the first entry of R's diagonal, from 1, that is 0."""
+    zero = diagonal == 0
+    singular = jnp.where(jnp.any(zero), 1 + jnp.argmax(zero), 0).astype(jnp.int32)
+    return jnp.where(status < 0, status, singular)
+
+
+GELS = record.Routine(
+    name="least_squares",
+    native="gels",
+    operands=("a", "b"),
+    results=(results.Minimizer("x"), results.Status()),
+    outputs=("x", "status"),
+    options=(record.GENERAL_PRECISION,),
+    square=False,
+    exchanges=True,
+    triangle=None,
+    native_alone=True,
+    kernel=_solve,
+)
+
+
+@overload
+def least_squares(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
+    return_status: Literal[False] = False, pad: bool = True, donate: bool = False,
+    precision: PrecisionLike | None = None,
+) -> Array: ...  # fmt: skip
+
+
+@overload
+def least_squares(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
+    return_status: Literal[True], pad: bool = True, donate: bool = False,
+    precision: PrecisionLike | None = None,
+) -> tuple[Array, Array]: ...  # fmt: skip
+
+
+@overload
+def least_squares(
+    a: MatrixLike, b: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
+    return_status: bool = False, pad: bool = True, donate: bool = False,
+    precision: PrecisionLike | None = None,
+) -> Array | tuple[Array, Array]: ...  # fmt: skip
+
+
+@_compat.api_boundary
+def least_squares(
+    a: MatrixLike,
+    b: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    *,
+    in_specs: Specs | None = None,
+    return_status: bool = False,
+    pad: bool = True,
+    donate: bool = False,
+    precision: PrecisionLike | None = None,
+) -> Array | tuple[Array, Array]:
+    """The x of least norm(b - a x), of any matrix of full rank: LAPACK's gels.
+
+    For a wide ``a`` it is the x of least norm of those with a x = b. The arguments are those of
+    JAXMg 1.4.1, where ``donate`` is True unless one says otherwise. `jaxmg.linalg.least_squares` is
+    faster for a tall matrix of many rows, of which it moves none, and has ``damp``;
+    `jaxmg.linalg.lstsq` takes a matrix of any rank.
+
+    Args:
+        a: (m, n), float32, float64, complex64 or complex128; sharded, replicated or on one device.
+            A batch has leading dimensions.
+        b: (m,) or (m, nrhs), of a's dtype. Every device holds all of it.
+        T_A, mesh, matrix_specs, in_specs, donate: as for `geqrf`.
+        return_status: also return the status.
+        pad: for JAXMg's callers; any shape will do.
+        precision: as for `gesv`.
+
+    Returns:
+        x | (x, status): x, (n,) or (n, nrhs), the same on all devices; status, an int32 scalar: 0;
+        LAPACK's info k > 0, where the k-th diagonal entry of R is the first that is exactly zero,
+        so that ``a`` hasn't full rank and x has infinity or NaN; or -1, where ``a`` has NaN or
+        infinity, and x is NaN.
+
+    By Householder's QR of ``a``, or of the transpose of a wide one, which lies there already. b is
+    multiplied by Q^H as the factorization goes. JAX may differentiate and batch it: derivatives are
+    those of the normal equations, as for `QRFactor.solve`.
+
+    Cost: 2 n^2 (m - n / 3) + 4 m n nrhs multiplications and additions over all ranks for m >= n
+    (four times as many when complex). Memory: a copy of ``a``, panels of m x T_A, and b.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `gesv`. A call inside
+            ``shard_map`` is a ValueError.
+
+    Examples:
+        >>> x = jaxmg.least_squares(a, b)
+    """
+    arguments = collect(
+        GELS, T_A, mesh, matrix_specs, in_specs, bool(pad), "native", donate, precision=precision,
+        return_status=return_status,
+    )  # fmt: skip
+    return dispatch.call(GELS, (a, b), arguments, _rule)
+
+
+def _rule(arguments):
+    """JVP rule: differentiates the equivalent composition of geqrf and its solve."""
+
+    def solve(a, b):
+        m, n = a.shape
+        factor = geqrf.factor_for(a, arguments, transposed=m < n)
+        makers = {
+            "x": lambda: factor.solve(b, "N" if m >= n else "T"),
+            "status": lambda: _status(factor.status, jax.lax.stop_gradient(factor.diagonal())),
+        }
+        return select_results(GELS, arguments, makers)
+
+    return derivatives.as_composed(solve)

@@ -1,0 +1,159 @@
+"""The QR decomposition of any matrix, kept for later use: LAPACK's geqrf."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import SupportsIndex
+
+from jaxmg import _compat
+from jaxmg._call import blocks, ffi, layouts, record, results
+from jaxmg._call.arguments import collect
+from jaxmg._factors import qr_factor
+from jaxmg._transform import derivatives, dispatch, rectangular
+from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs
+
+
+def _exchange_and_factor(call, coordinates, rows):
+    """What geqrf gives of a rank's rows of A^T, for which it exchanges its rows of A."""
+    (m, n), layout = call.shape, call.layout
+    columns = blocks.transposed_rows(rows, layout, m, coordinates.reshape(2)[0])
+    return ffi.call(
+        f"jaxmg_{call.routine.native}", layout, call.tile, call.backend, (coordinates, columns),
+        tuple(result.native(call, columns) for result in call.routine.results),
+        differing=2, m=n, n=m, **dict(call.attributes),
+    )  # fmt: skip
+
+
+_RESULTS = (
+    results.Tiles("tiles"),
+    results.Overflow("overflow"),
+    results.Diagonal("taus"),
+    results.PanelFactors("factors"),
+    results.Status(),
+)
+_OUTPUTS = tuple(result.name for result in _RESULTS)
+
+GEQRF = record.Routine(
+    name="geqrf",
+    native="geqrf",
+    results=_RESULTS,
+    outputs=_OUTPUTS,
+    options=(record.GENERAL_PRECISION,),
+    square=False,
+    exchanges=True,
+    triangle=None,
+    native_alone=True,
+    factor="geqrf",
+    kernel=_exchange_and_factor,
+)
+
+# Of A^T, which lies on the ranks by rows as the native code wants it.
+TRANSPOSED = record.Routine(
+    name="geqrf",
+    native="geqrf",
+    results=_RESULTS,
+    outputs=_OUTPUTS,
+    options=(record.GENERAL_PRECISION,),
+    square=False,
+    takes_m=True,
+    triangle=None,
+    native_alone=True,
+    factor="geqrf",
+)
+
+
+@_compat.api_boundary
+def geqrf(
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    *,
+    in_specs: Specs | None = None,
+    donate: bool = False,
+    precision: PrecisionLike | None = None,
+) -> qr_factor.QRFactor:
+    """The QR decomposition of any matrix, as Householder vectors that are kept and used again.
+
+    `jaxmg.linalg.qr` gives Q and R, of a tall matrix without moving its rows, and
+    `jaxmg.linalg.least_squares` a solution.
+
+    Args:
+        a: (m, n), float32, float64, complex64 or complex128; a JAX or NumPy array, sharded,
+            replicated or on one device. A batch has leading dimensions.
+        T_A: tile width, any integer of at least 1; None lets the plugin choose.
+        mesh: the mesh to run on; inferred as in `potrs`.
+        matrix_specs: how ``a`` is sharded; inferred as in `potrs`.
+        in_specs: another name of ``matrix_specs``.
+        donate: ``a`` is deleted. Ignored under an outer ``jit``, whose own ``donate_argnums``
+            decides.
+        precision: as for `gesv`, of the products in the factorization and in `QRFactor.q`.
+
+    Returns:
+        A `QRFactor`. Its ``status`` is 0, or -1 where ``a`` has NaN or infinity: all that the
+        factor gives is NaN then. An ``a`` that hasn't full rank is no failure.
+
+    By blocked Householder reflectors over tile columns (R. Schreiber, C. Van Loan, SIAM J. Sci.
+    Stat. Comput. 10, 1989; LAPACK's geqrf and geqrt). All devices exchange blocks with all first,
+    because they have rows of ``a``. |A - Q R| and |Q^H Q - I| are those of LAPACK for every ``a``.
+
+    Cost: 2 n^2 (m - n / 3) multiplications and additions over all ranks for m >= n (four times as
+    many when complex). Memory: the factor, which is as large as ``a``, and panels of m x T_A.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `gesv`. A call inside
+            ``shard_map`` is a ValueError.
+
+    Examples:
+        >>> factor = jaxmg.geqrf(a)
+        >>> x, q, r = factor.solve(b), factor.q(), factor.r
+        >>> c = factor.multiply(b, trans="C")
+    """
+    arguments = collect(
+        GEQRF, T_A, mesh, matrix_specs, in_specs, True, "native", donate, precision=precision
+    )
+    return dispatch.call(GEQRF, (a,), arguments, _rule, pack=qr_factor.pack)
+
+
+def _rule(arguments):
+    """JVP rule of `geqrf`: the tangent of the factor has the rows of dA^T."""
+
+    def derivative(primals, tangents):
+        factor = dispatch.transform(GEQRF, primals, arguments, _rule, qr_factor.pack)
+        return factor, _tangent(factor, rectangular.exchanged(factor.layout, tangents[0]))
+
+    return derivative
+
+
+def _rule_of_transposed(arguments):
+    def derivative(primals, tangents):
+        factor = _factor_of_transposed(primals, arguments)
+        return factor, _tangent(factor, rectangular.by_rows(factor.layout, tangents[0]))
+
+    return derivative
+
+
+def _tangent(factor, rows):
+    rows = layouts.constrain_like(rows, factor.tiles) if factor.m and factor.n else factor.tiles
+    return dataclasses.replace(derivatives.still(factor), tiles=rows)
+
+
+def _factor_of_transposed(arrays, arguments):
+    return dispatch.transform(
+        TRANSPOSED, arrays, arguments, _rule_of_transposed, qr_factor.pack_transposed
+    )
+
+
+def factor_for(a, arguments, transposed) -> qr_factor.QRFactor:
+    """The factor of ``a``, or of a^T, that is an operand of another routine, for its derivative.
+
+    Args:
+        arguments: the arguments of that call.
+    """
+    options = (("precision", dict(arguments.options)["precision"]),)
+    arguments = arguments._replace(
+        outputs=_OUTPUTS, backend="native", options=options, donate=False
+    )
+    if transposed:
+        return _factor_of_transposed((a,), arguments)
+    return dispatch.transform(GEQRF, (a,), arguments, _rule, qr_factor.pack)

@@ -1,0 +1,211 @@
+"""`jaxmg.linalg.qr_multiply` and `householder_product`."""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from jaxmg import _compat
+from jaxmg._call import blocks, checks
+from jaxmg._call.arguments import matrix_spec
+from jaxmg._routines import jax_linalg, jax_qr, tall
+from jaxmg._transform import derivatives
+from jaxmg._types import AnyMatrixLike, MeshLike
+
+
+@_compat.api_boundary
+def qr_multiply(
+    a: AnyMatrixLike,
+    c: AnyMatrixLike,
+    mode: Literal["left", "right"] = "right",
+    pivoting: bool = False,
+    conjugate: bool = False,
+    overwrite_a: bool = False,
+    overwrite_c: bool = False,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> tuple[Array, Array]:
+    """The R of a's QR decomposition, and a product with its Q: `scipy.linalg.qr_multiply`.
+
+    Args:
+        a: (m, n), as for `qr`.
+        c: a matrix or a vector, which every device holds: with k = min(m, n), (k,) or (k, p) for
+            "left", (m,) or (p, m) for "right".
+        mode: "left": Q c; "right": c Q, with the Q (m, k) of `qr`.
+        pivoting: must be False.
+        conjugate: take conj(Q) in the place of Q.
+        overwrite_a, overwrite_c: accepted, and do nothing.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+
+    Returns:
+        (the product, R): the product as NumPy's ``@`` gives it, R as of `qr`.
+
+    Unless ``a`` is tall Q isn't formed: its reflectors are applied to c, 4 m k p operations beside
+    those of `jaxmg.geqrf`. Derivatives are those of `qr`.
+
+    Raises:
+        NotImplementedError: ``pivoting``.
+        TypeError, ValueError, RuntimeError: another ``mode``, shapes that don't fit, and all that
+            `qr` raises.
+
+    Examples:
+        >>> ctq, r = jaxmg.linalg.qr_multiply(a, c)
+    """
+    name = "linalg.qr_multiply"
+    if pivoting:
+        raise NotImplementedError(f"{name}: pivoting=True isn't there; linalg.qr has it")
+    if mode not in ("left", "right"):
+        raise ValueError(f"{name}: mode must be 'left' or 'right'; got {mode!r}")
+    checks.array(name, "a", a, checks.ALL, (*checks.DTYPES, str(getattr(a, "dtype", ""))))
+    checks.array(name, "c", c, checks.ALL, (*checks.DTYPES, str(getattr(c, "dtype", ""))))
+    if a.ndim != 2 or c.ndim not in (1, 2):
+        raise ValueError(
+            f"{name}: a must be a matrix and c a matrix or a vector; they have shapes "
+            f"{tuple(a.shape)} and {tuple(c.shape)}"
+        )
+    wanted = min(a.shape) if mode == "left" else a.shape[0]
+    if c.shape[0 if mode == "left" else -1] != wanted:
+        raise ValueError(
+            f"{name}: for mode {mode!r} and a of shape {tuple(a.shape)} c must have {wanted} "
+            f"{'rows' if mode == 'left' else 'columns'}; it has shape {tuple(c.shape)}"
+        )
+    m, n = a.shape
+    shapes = _Shapes(m, n, "r", False)
+    options = mode, bool(conjugate)
+    product, r = jax_linalg.run(
+        (a, c), "qr_multiply", multiplied, shapes, mesh, matrix_specs, *options
+    )
+    return product, r
+
+
+class _Shapes(jax_qr.Shapes):
+    """How the results of `qr_multiply` lie."""
+
+    def __call__(self, layout):
+        return "small", *super().__call__(layout)
+
+
+@jax_linalg.program_of_any_shape
+def multiplied(call, a, c):
+    """(Q c or c Q, R)."""
+    mode, conjugate = call.attributes
+    left, vector = mode == "left", c.ndim == 1
+    columns = c[:, None] if vector else c if left else c.T
+    columns = columns.conj() if left and conjugate else columns
+    product, r = _product_and_r(call, a, columns, left, conjugate)
+    product = product.conj() if left and conjugate else product
+    return (product[:, 0] if vector else product if left else product.T), r
+
+
+def _product_and_r(call, a, c, left, conjugate):
+    """(Q c, R), or (Q^T c, R), or with the adjoint."""
+
+    def by_q(a, c):
+        q, r = jax_qr.reduced(call, a)
+        layout = call.layout
+        if not (q.size and c.size):
+            return jnp.zeros((q.shape[0 if left else 1], c.shape[1]), a.dtype), r
+        if left:
+            return blocks.replicate(tall.times(layout, q, c), layout), r
+        return tall.adjoint_product(layout, q if conjugate else q.conj(), c), r
+
+    m, n = a.shape
+    k = min(m, n)
+    if not jax_qr.by_tiles(m, n, call.layout.ranks) or not c.size:
+        return by_q(a, c)
+
+    def by_reflectors(a, c):
+        factor, units, r = jax_qr.factor_and_r(call, a)
+        if left:
+            c = jnp.pad(units[:, None] * c, ((0, m - k), (0, 0)))
+            return factor.multiply(c), r
+        return units[:, None] * factor.multiply(c, "C" if conjugate else "T")[:k], r
+
+    return derivatives.differentiable(by_reflectors, derivatives.as_composed(by_q), a, c)
+
+
+@_compat.api_boundary
+def householder_product(
+    a: AnyMatrixLike,
+    taus: AnyMatrixLike,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """The first columns of a product of Householder reflectors: `jax.lax.linalg`'s, LAPACK's orgqr.
+
+    Args:
+        a: (..., m, n) with m >= n, sharded by rows: below the diagonal the vectors of the
+            reflectors, as `jaxmg.QRFactor.packed` gives them. The rest isn't read.
+        taus: (..., k), k <= n: their scale factors.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+
+    Returns:
+        (..., m, n), sharded like ``a``: the first n columns of H_0 H_1 ... H_(k-1), with
+        H_j = I - taus[j] v_j v_j^H.
+
+    As I - V S^-1 V^H, where S has 1 / taus on its diagonal and V^H V above (C. Puglisi, SIAM J.
+    Sci. Stat. Comput. 13, 1992). No row moves.
+
+    Cost: 2 m k^2 + 2 m k n multiplications and additions over all ranks. Memory: the result, and a
+    few matrices of k x k on each device. Derivatives are those of these operations.
+
+    Raises:
+        NotImplementedError: ``a`` is neither tall, m >= P k on P devices, nor has k <= 4096.
+        TypeError, ValueError, RuntimeError: shapes that don't fit, and as `qr`.
+
+    Examples:
+        >>> h, taus = jaxmg.geqrf(a).packed()
+        >>> q = jaxmg.linalg.householder_product(h, taus)
+    """
+    name = "linalg.householder_product"
+    for argument, array in (("a", a), ("taus", taus)):
+        checks.array(
+            name, argument, array, checks.ALL, (*checks.DTYPES, str(getattr(array, "dtype", "")))
+        )
+    fits = a.ndim > 1 and a.shape[-2] >= a.shape[-1] and taus.shape[:-1] == a.shape[:-2]
+    if not fits or taus.ndim < 1 or taus.shape[-1] > a.shape[-1]:
+        raise ValueError(
+            f"{name}: a must have shape (..., m, n) with m >= n, and taus (..., k) with k <= n; "
+            f"they have shapes {tuple(a.shape)} and {tuple(taus.shape)}"
+        )
+
+    def each(a, taus, mesh=mesh, spec=matrix_specs):
+        return jax_linalg.run((a, taus), "householder_product", product, ("matrix",), mesh, spec)
+
+    if a.ndim == 2:
+        return each(a, taus)
+    where = jax_linalg.where_each_is(
+        "householder_product", a, mesh, matrix_spec(name, matrix_specs, None)
+    )
+    function = functools.partial(each, mesh=where[0], spec=where[1])
+    for _ in a.shape[:-2]:
+        function = jax.vmap(function)
+    return function(a, taus)
+
+
+@jax_linalg.program_of_any_shape
+def product(call, a, taus):
+    (m, n), (k,), layout = a.shape, taus.shape, call.layout
+    if not k or not m:
+        return (jnp.eye(m, n, dtype=a.dtype),)
+    jax_qr.check_fits("householder_product", m, k, layout.ranks)
+    there = taus != 0
+    v = jnp.tril(a[:, :k], -1) + jnp.eye(m, k, dtype=a.dtype)
+    v = jnp.where(there[None], v, 0)
+    gram = tall.adjoint_product(layout, v, v)
+
+    def weights(gram, taus, first):
+        scale = jnp.where(taus != 0, 1 / jnp.where(taus != 0, taus, 1), 1)
+        s = jnp.triu(gram, 1) + jnp.diag(scale)
+        return jax.lax.linalg.triangular_solve(s, first.conj().T, left_side=True, lower=False)
+
+    first = blocks.join_rows(v, layout, n)
+    w = tall.small(layout, weights, gram, taus, first)
+    return (jnp.eye(m, n, dtype=a.dtype) - tall.times(layout, v, w),)

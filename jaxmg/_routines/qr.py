@@ -1,0 +1,73 @@
+"""JAXMg 1.4.1's call for Q and R."""
+
+from __future__ import annotations
+
+from typing import Literal, SupportsIndex, overload
+
+from jax import Array
+
+from jaxmg import _compat
+from jaxmg._routines import geqrf
+from jaxmg._types import MatrixLike, MeshLike, Specs
+
+
+@overload
+def qr(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
+    return_status: Literal[False] = False, pad: bool = True, donate: bool = False,
+) -> tuple[Array, Array]: ...  # fmt: skip
+
+
+@overload
+def qr(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
+    return_status: Literal[True], pad: bool = True, donate: bool = False,
+) -> tuple[Array, Array, Array]: ...  # fmt: skip
+
+
+@overload
+def qr(
+    a: MatrixLike, T_A: SupportsIndex | None = None, mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None, *, in_specs: Specs | None = None,
+    return_status: bool = False, pad: bool = True, donate: bool = False,
+) -> tuple[Array, ...]: ...  # fmt: skip
+
+
+@_compat.api_boundary
+def qr(
+    a: MatrixLike,
+    T_A: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: Specs | None = None,
+    *,
+    in_specs: Specs | None = None,
+    return_status: bool = False,
+    pad: bool = True,
+    donate: bool = False,
+) -> tuple[Array, ...]:
+    """Q and R of any matrix, by the arguments of JAXMg 1.4.1.
+
+    It is `geqrf` with the factor's ``q()`` and ``r``. `jaxmg.linalg.qr` has JAX's modes, and is
+    faster for a tall matrix, of which it moves no row.
+
+    Args:
+        a, T_A, mesh, matrix_specs, in_specs, donate: as for `geqrf`. In JAXMg ``donate`` is True
+            unless one says otherwise; here it is False.
+        return_status: also return the status.
+        pad: for JAXMg's callers; any shape will do.
+
+    Returns:
+        (Q, R) | (Q, R, status): Q (m, k), k = min(m, n), and R (k, n), both sharded like ``a``,
+        with LAPACK's signs; the status is that of `geqrf`.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `geqrf`.
+
+    Examples:
+        >>> q, r = jaxmg.qr(a, 256, mesh=mesh, in_specs=P("x", None))
+    """
+    factor = geqrf.geqrf(a, T_A, mesh, matrix_specs, in_specs=in_specs, donate=donate)
+    results = factor.q(), factor.r
+    return (*results, factor.status) if return_status else results

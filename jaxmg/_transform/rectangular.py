@@ -1,0 +1,104 @@
+"""Products with matrices (m, n) that are no square ones, and their transposition, for factors of
+them.
+
+As in `hermitian` a matrix is laid out by rows, (P ceil(m / P), n), with zeros below the last one.
+"""
+
+import functools
+from contextlib import nullcontext
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxmg import _compat
+from jaxmg._call import blocks, layouts
+from jaxmg._transform import hermitian, products
+
+
+@hermitian.on_mesh_with(2)
+def transposed(layout, a, m):
+    """A^T (n, m), laid out likewise, of the first m rows of ``a``."""
+
+    def local(rank, rows):
+        return blocks.transposed_rows(rows, layout, m, rank)
+
+    return hermitian.over_ranks(layout, local, (a,))
+
+
+@hermitian.on_mesh
+def by_rows(layout, a):
+    """The caller's matrix, laid out likewise."""
+    return blocks.split_rows(a, layout.by_rows)
+
+
+@hermitian.on_mesh
+def exchanged(layout, a):
+    """The caller's matrix, transposed and laid out likewise."""
+    return transposed(layout, by_rows(layout, a), a.shape[0])
+
+
+@hermitian.on_mesh_with(2, 3)
+def of_shape(layout, a, m, n):
+    """The matrix (m, n) with the first rows and columns of ``a``, and zeros behind them."""
+    a = jnp.pad(a[:, :n], ((0, 0), (0, max(n - a.shape[1], 0))))
+    a = blocks.join_rows(a, layout, m) if len(a) > m else a
+    if len(a) < m:
+        a = jnp.pad(blocks.replicate(a, layout), ((0, m - len(a)), (0, 0)))
+    return blocks.split_rows(a, layout.by_rows)
+
+
+def identity(layout, tiles, m):
+    """The identity of order m, laid out likewise, of the dtype of a factor's tiles and where these
+    are."""
+    shape = -(-m // layout.ranks) * layout.ranks, m
+    if not layouts.traced((tiles,)):
+        return _make_identity(shape, tiles.dtype, tiles.sharding)
+    eye = jnp.eye(shape[0], shape[1], dtype=tiles.dtype)
+    return layouts.constrain(eye, layout, layout.row_spec) if layout.rows else eye
+
+
+def _make_identity(shape, dtype, sharding):
+    with _compat.entered(sharding.mesh) if isinstance(sharding, NamedSharding) else nullcontext():
+        return _compile_identity(shape, dtype, sharding)()
+
+
+@functools.lru_cache(maxsize=64)
+def _compile_identity(shape, dtype, sharding):
+    return jax.jit(lambda: jnp.eye(shape[0], shape[1], dtype=dtype), out_shardings=sharding)
+
+
+@hermitian.on_mesh_with(2)
+def finished(layout, a, m):
+    """The first m rows of ``a`` as a result."""
+    if not layout.rows:
+        return a[:m]
+    a = blocks.join_rows(a, layout, m)
+    spec = layout.result_spec(a.shape)
+    return a if spec is None else layouts.constrain(a, layout, spec)
+
+
+@hermitian.on_mesh_with(3)
+def transposed_product(layout, a, x, m):
+    """A^T x, (n, k), of the first m rows of x: those of A."""
+
+    def local(rank, a, x):
+        own = hermitian.own_rows(layout, rank, x[:m])
+        return hermitian.sum_over_ranks(layout, products.dot(a, own, 0, 0))
+
+    return hermitian.over_ranks(layout, local, (a,), (x,), P())
+
+
+@hermitian.on_mesh_with(3)
+def conjugate_product(layout, a, x, m):
+    """conj(A) x as the first m rows of a matrix of x's shape, with zeros behind them."""
+
+    def local(rank, a, x):
+        own = products.dot(a.conj(), x, 1, 0)
+        whole = jnp.zeros((len(own) * layout.ranks, own.shape[1]), own.dtype)
+        whole = jax.lax.dynamic_update_slice_in_dim(whole, own, rank * len(own), 0)
+        whole = hermitian.sum_over_ranks(layout, whole)[:m]
+        return jnp.pad(whole, ((0, len(x) - m), (0, 0)))
+
+    return hermitian.over_ranks(layout, local, (a,), (x,), P())

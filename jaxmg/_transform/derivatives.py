@@ -92,7 +92,6 @@ class Linear(abc.ABC):
         """Whether its arrays are blocks inside the caller's shard_map."""
         return self.layout.inside
 
-    @_compat.default_promotion()
     def _trace(self, arrays):
         if self.inside:  # what varies over which axes counts there too
             return jax.make_jaxpr(self.run)(*arrays)

@@ -3,9 +3,10 @@
 Names, order of arguments, defaults and results are those of JAX: of ``jax.numpy.linalg`` where it
 has the name, else of ``jax.scipy.linalg``. `solve`, `solve_triangular`, `inv`, `det`, `slogdet`,
 `cond`, `lu_solve`, `matrix_power` and `expm` take any square matrix, `lu`, `lu_factor`, `qr`,
-`qr_multiply`, `least_squares` and `lstsq` any (m, n). The others are for Hermitian matrices,
-positive definite ones where a function says so. Results are spread over the devices as A is. Beside
-JAX's arguments each function takes ``mesh`` and ``matrix_specs``, as `jaxmg.potrs` does.
+`qr_multiply`, `least_squares`, `lstsq`, `svd`, `svdvals`, `polar`, `pinv`, `matrix_rank` and `norm`
+any (m, n). The others are for Hermitian matrices, positive definite ones where a function says so.
+Results are spread over the devices as A is. Beside JAX's arguments each function takes ``mesh`` and
+``matrix_specs``, as `jaxmg.potrs` does.
 
 What is read of A:
 
@@ -52,7 +53,16 @@ from jaxmg._routines import jax_linalg
 from jaxmg._routines.jax_householder import householder_product, qr_multiply
 from jaxmg._routines.jax_lstsq import least_squares, lstsq
 from jaxmg._routines.jax_qr import QRResult, qr
-from jaxmg._routines.jax_svd import SVDResult, matrix_rank, pinv, polar, svd, svdvals
+from jaxmg._routines.jax_svd import (
+    SVDResult,
+    condition_of_values,
+    matrix_rank,
+    norm,
+    pinv,
+    polar,
+    svd,
+    svdvals,
+)
 from jaxmg._types import AnyArray, AnyMatrixLike, AssumeA, MeshLike, Trans, Triangle
 
 __all__ = [
@@ -79,6 +89,7 @@ __all__ = [
     "lu_solve",
     "matrix_power",
     "matrix_rank",
+    "norm",
     "pinv",
     "polar",
     "qr",
@@ -547,18 +558,19 @@ def det(
 @_compat.api_boundary
 def cond(
     x: AnyMatrixLike,
-    p: float | Literal["fro"] | None = None,
+    p: float | Literal["fro", "nuc"] | None = None,
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
-    """The condition number of any square matrix: `jax.numpy.linalg.cond`, without singular values.
+    """The condition number of a matrix: `jax.numpy.linalg.cond`.
 
     Args:
-        x: (n, n), n > 0.
+        x: (n, n), n > 0; with None, 2 and -2 (m, n), as for `svdvals`.
         p: the norm: 1 or inf, of which the inverse's is estimated by a factor; "fro", -1 or -inf,
-            as NumPy has them, by the inverse itself. None, JAX's default, and 2, -2 and "nuc" ask
-            for singular values, which aren't here.
+            as NumPy has them, by the inverse itself. None, JAX's default, and 2 are the largest
+            singular value over the smallest, -2 is its inverse, and "nuc" the sum of all times that
+            of their inverses.
         mesh, matrix_specs: as for `jaxmg.lu_factor`.
 
     Returns:
@@ -567,10 +579,11 @@ def cond(
         rarely less than a third of what JAX computes, and has no derivative.
 
     Cost: that of `jaxmg.lu_factor`, and at most ten solves of one or two right-hand sides; with
-    "fro", -1 and -inf that of `inv`. `jaxmg.LUFactor.rcond` has it of a factor that is there.
+    "fro", -1 and -inf that of `inv`, and with None, 2, -2 and "nuc" that of `svdvals`.
+    `jaxmg.LUFactor.rcond` has it of a factor that is there.
 
     Raises:
-        NotImplementedError: p is None, 2, -2 or "nuc"; with 1 or inf x is being differentiated.
+        NotImplementedError: with 1 or inf x is being differentiated.
         ValueError: another p, or no square matrix; and all that `jaxmg.lu_factor` raises.
 
     Examples:
@@ -578,12 +591,11 @@ def cond(
     """
     known = isinstance(p, float | int | str | None) and not isinstance(p, bool)
     if known and p in (None, 2, -2, "nuc"):
-        raise NotImplementedError(
-            f"linalg.cond: p={p!r} asks for singular values, which aren't here; pass p=1 or p=inf "
-            "for an estimate by a factor, or p='fro'"
-        )
+        return condition_of_values(x, p, mesh, matrix_specs)
     if not known or p not in (1, -1, jnp.inf, -jnp.inf, "fro"):
-        raise ValueError(f"linalg.cond: p must be 1, -1, inf, -inf or 'fro'; got {p!r}")
+        raise ValueError(
+            f"linalg.cond: p must be None, 1, -1, 2, -2, inf, -inf, 'fro' or 'nuc'; got {p!r}"
+        )
     return jax_linalg.cond(x, p, mesh, matrix_specs)
 
 

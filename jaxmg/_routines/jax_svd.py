@@ -55,10 +55,9 @@ def svd(
     """The singular value decomposition A = U S V^H: `jax.numpy.linalg.svd`.
 
     Args:
-        a: (m, n), sharded by rows. With k = min(m, n) and P devices either m = n, or the longer
-            side is at least P k, or k <= 4096.
-        full_matrices: with m != n only False is there, which gives the first k columns of U and
-            rows of V^H.
+        a: (m, n), sharded by rows.
+        full_matrices: False gives the first k = min(m, n) columns of U and rows of V^H alone. With
+            ``subset_by_index`` it does nothing.
         compute_uv: False gives the singular values alone.
         hermitian: ``a`` is Hermitian: its eigenvalues and eigenvectors are taken, as for `eigh`.
         subset_by_index: (start, end): only the singular values from start (0: the largest) to
@@ -66,13 +65,14 @@ def svd(
         mesh, matrix_specs: as for `jaxmg.lu_factor`.
 
     Returns:
-        `SVDResult`: U (m, k), sharded like ``a``, S (k,), real, descending, the same on all
-        devices, and Vh (k, n), by rows. Without ``compute_uv`` S alone. NaN where ``a`` has NaN or
-        infinity.
+        `SVDResult`: U (m, m) or (m, k), sharded like ``a``, S (k,), real, descending, the same on
+        all devices, and Vh (n, n) or (k, n), by rows. Without ``compute_uv`` S alone. NaN where
+        ``a`` has NaN or infinity.
 
     The error of S is of the size of rounding times the largest, as LAPACK's gesdd has it; U and Vh
     are orthonormal to rounding, also where singular values are 0. The derivative is that of JAX,
-    for singular values that differ; that of S alone has no such limit.
+    for singular values that differ; that of S alone has no such limit. As in JAX there is none of
+    ``full_matrices`` with m != n.
 
     Cost, n x n: the polar decomposition (`polar`), that of `jaxmg.syevd`, with vectors 2 n^3 more
     multiplications and additions over all ranks. A tall or wide matrix becomes a square one by `qr`
@@ -82,7 +82,7 @@ def svd(
     Sci. Comput. 35, 2013.
 
     Raises:
-        NotImplementedError: ``full_matrices`` with m != n; ``a`` is neither square, long nor small.
+        NotImplementedError: ``full_matrices`` with m != n is being differentiated.
         ValueError: another ``subset_by_index``; ``hermitian`` with m != n; and all that
             `jaxmg.lu_factor` raises.
 
@@ -109,14 +109,11 @@ def svd(
         s = jax_linalg.run((a,), "svd", programs.values, ("small",), mesh, matrix_specs)
         return s[..., start:end]
     else:
-        if full_matrices and m != n:
-            raise NotImplementedError(
-                "linalg.svd: full_matrices=True, the default as in JAX, is there for square "
-                f"matrices alone; got ({m}, {n}). Pass full_matrices=False"
-            )
+        whole = bool(full_matrices) and m != n and subset_by_index is None
         k = min(m, n)
-        shapes = ((m, k), "small", (k, n))
-        results = jax_linalg.run((a,), "svd", programs.decomposed, shapes, mesh, matrix_specs)
+        shapes = ((m, m), "small", (n, n)) if whole else ((m, k), "small", (k, n))
+        program = programs.completed if whole else programs.decomposed
+        results = jax_linalg.run((a,), "svd", program, shapes, mesh, matrix_specs)
     u, s, vh = results
     if subset_by_index is not None:
         u, s, vh = u[..., start:end], s[..., start:end], vh[..., start:end, :]
@@ -126,6 +123,7 @@ def svd(
 @_compat.api_boundary
 def svdvals(
     x: AnyMatrixLike,
+    /,
     *,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
@@ -173,7 +171,7 @@ def polar(
     Source: QDWH, Nakatsukasa, Bai and Gygi, SIAM J. Matrix Anal. Appl. 31, 2010.
 
     Raises:
-        ValueError: another ``side`` or ``method``; NotImplementedError and others: as for `svd`.
+        ValueError: another ``side`` or ``method``; and all that `jaxmg.lu_factor` raises.
     """
     if side not in ("right", "left"):
         raise ValueError(f"linalg.polar: side must be 'right' or 'left'; got {side!r}")
@@ -191,6 +189,8 @@ def matrix_rank(
     M: AnyMatrixLike,
     rtol: AnyArray | float | None = None,
     *,
+    hermitian: bool = False,
+    tol: AnyArray | float | None = None,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
@@ -198,16 +198,26 @@ def matrix_rank(
 
     Args:
         M: (m, n), as for `svd`.
-        rtol: None stands for max(m, n) eps.
+        rtol: None stands for max(m, n) eps. It is relative, as in NumPy; JAX compares singular
+            values with ``rtol`` itself.
+        hermitian: M is Hermitian: its eigenvalues are taken, as for `eigvalsh`.
+        tol: what singular values have to be above, in place of ``rtol``.
         mesh, matrix_specs: as for `jaxmg.lu_factor`.
 
     Returns:
         An integer scalar. Cost and errors are those of `svdvals`.
     """
+    if tol is not None and rtol is not None:
+        raise ValueError("linalg.matrix_rank: only one of rtol and tol may be given; got both")
     m, n = _shape("matrix_rank", M)
-    s = jax_linalg.run((M,), "matrix_rank", programs.values, ("small",), mesh, matrix_specs)
+    if hermitian:
+        s = svd(M, compute_uv=False, hermitian=True, mesh=mesh, matrix_specs=matrix_specs)
+    else:
+        s = jax_linalg.run((M,), "matrix_rank", programs.values, ("small",), mesh, matrix_specs)
     if not min(m, n):
         return jnp.zeros(s.shape[:-1], int)
+    if tol is not None:
+        return jnp.sum(s > jnp.asarray(tol)[..., None], axis=-1)
     tolerance = max(m, n) * jnp.finfo(s.dtype).eps if rtol is None else jnp.asarray(rtol)[..., None]
     return jnp.sum(s > tolerance * s[..., :1], axis=-1)
 
@@ -218,6 +228,7 @@ def pinv(
     rtol: float | None = None,
     hermitian: bool = False,
     *,
+    rcond: float | None = None,
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
@@ -228,6 +239,7 @@ def pinv(
         rtol: a number, which isn't traced: singular values up to rtol times the largest count as
             0; None stands for 10 max(m, n) eps.
         hermitian: does nothing but refuse a matrix that isn't square.
+        rcond: another name of ``rtol``.
         mesh, matrix_specs: as for `jaxmg.lu_factor`.
 
     Returns:
@@ -236,11 +248,87 @@ def pinv(
 
     Cost: that of `svd`, and a product. Errors are those of `svd`.
     """
+    if rcond is not None and rtol is not None:
+        raise ValueError("linalg.pinv: only one of rtol and rcond may be given; got both")
+    rtol = rcond if rtol is None else rtol
     m, n = _shape("pinv", a)
     if hermitian and m != n:
         raise ValueError(f"linalg.pinv: hermitian=True needs a square matrix; got ({m}, {n})")
     rtol = None if rtol is None else float(rtol)
     return jax_linalg.run((a,), "pinv", programs.pseudoinverse, ((n, m),), mesh, matrix_specs, rtol)
+
+
+@_compat.api_boundary
+def norm(
+    x: AnyArray,
+    ord: int | float | str | None = None,
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """The norm of a matrix or a vector: `jax.numpy.linalg.norm`.
+
+    Args:
+        x: (m, n), sharded by rows; or an array of any dimensions.
+        ord: of a matrix None or "fro" (the root of the sum of squares), 1, -1, inf or -inf (the
+            largest or smallest sum of absolute values of a column or of a row), 2, -2 or "nuc" (the
+            largest and the smallest singular value, and the sum of all).
+        axis: the axis of vectors, or the two of matrices; None stands for all of x.
+        keepdims: keep reduced axes, with length 1.
+        mesh, matrix_specs: for 2, -2 and "nuc", as for `svdvals`.
+
+    Returns:
+        Real; the same on all devices where all of x is taken.
+
+    2, -2 and "nuc" of matrices cost and raise what `svdvals` does, and have its derivative. All
+    others are JAX's own function of ``x`` where it lies, vectors' too.
+
+    Raises:
+        ValueError: ``ord`` isn't one of these, or there are not one or two axes; and all that
+            `svdvals` raises.
+    """
+    checks.usable("linalg.norm", "x", x)
+    rank = getattr(x, "ndim", 0)
+    axes = tuple(range(rank)) if axis is None else axis
+    of_values = (isinstance(ord, str) and ord == "nuc") or (
+        not isinstance(ord, str | None) and ord in (2, -2)
+    )
+    if not (of_values and isinstance(axes, tuple) and len(axes) == 2):
+        return jnp.linalg.norm(jnp.asarray(x), ord, axis, keepdims)
+    row, column = (operator.index(each) % rank if -rank <= each < rank else rank for each in axes)
+    if row == column or rank in (row, column):
+        raise ValueError(
+            f"linalg.norm: axis must be two different axes of x, which has {rank}; got {axis!r}"
+        )
+    matrices = x if (row, column) == (rank - 2, rank - 1) else jnp.moveaxis(x, axes, (-2, -1))
+    s = jax_linalg.run((matrices,), "norm", programs.values, ("small",), mesh, matrix_specs)
+    if ord == "nuc":
+        value = jnp.sum(s, axis=-1)
+    else:
+        value = jnp.max(s, axis=-1, initial=0) if ord == 2 else jnp.min(s, axis=-1)
+    return jnp.expand_dims(value, (row, column)) if keepdims else value
+
+
+def condition_of_values(
+    x: AnyMatrixLike, p: Any, mesh: MeshLike | None, spec: PartitionSpec | None
+) -> Array:
+    """`jaxmg.linalg.cond` for p = None, 2, -2 and "nuc"."""
+    m, n = _shape("cond", x)
+    if getattr(x, "ndim", 0) > 1 and not min(m, n):
+        raise ValueError(
+            f"linalg.cond: an empty matrix has no condition number; x has shape {(m, n)}"
+        )
+    if p == "nuc" and m != n:
+        raise ValueError(f"linalg.cond: p='nuc' needs a square matrix; got ({m}, {n})")
+    s = jax_linalg.run((x,), "cond", programs.values, ("small",), mesh, spec)
+    if p == "nuc":
+        value = jnp.sum(s, axis=-1) * jnp.sum(1 / s, axis=-1)
+    else:
+        value = s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
+    # Of x that has NaN all of s is NaN.
+    return jnp.where(jnp.isnan(value) & ~jnp.isnan(s[..., 0]), jnp.inf, value)
 
 
 def _shape(name: str, a: Any) -> tuple[int, int]:

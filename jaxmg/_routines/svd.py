@@ -11,7 +11,7 @@ import functools
 
 import jax.numpy as jnp
 
-from jaxmg._routines import jax_linalg, jax_qr, polar, syevd, tall
+from jaxmg._routines import geqrf, jax_linalg, jax_qr, polar, syevd, tall
 from jaxmg._transform import derivatives, products
 
 
@@ -19,6 +19,27 @@ from jaxmg._transform import derivatives, products
 def decomposed(call, a):
     """(U, s, V^H), U (m, k) and V^H (k, n) with k = min(m, n)."""
     return _decompose(a, call.layout)
+
+
+@jax_linalg.program_of_any_shape
+def completed(call, a):
+    """(U, s, V^H), U (m, m) and V^H (n, n), without a derivative."""
+
+    def value(a):
+        m, n = a.shape
+        if m < n:
+            u, s, vh = _complete(_adjoint(a, call.layout), call.layout)
+            return _adjoint(vh, call.layout), s, _adjoint(u, call.layout)
+        return _complete(a, call.layout)
+
+    return derivatives.differentiable(value, _refuse, a)
+
+
+def _refuse(primals, tangents):
+    raise NotImplementedError(
+        "linalg.svd: a, with m != n, is being differentiated (jax.grad, jvp, linearize, ...), and "
+        "full_matrices=True has no derivative, as in JAX; pass full_matrices=False"
+    )
 
 
 @jax_linalg.program_of_any_shape
@@ -90,11 +111,27 @@ def _decompose_tall(a, layout):
     return u * sign, polar.times_power(jnp.abs(w)[order], exponent), products.adjoint(v, layout)
 
 
+def _complete(a, layout):
+    """(U, s, V^H) of a matrix with m > n: what Q has beyond the columns of A is the rest of U."""
+    n = a.shape[1]
+    if not n:
+        return jnp.eye(len(a), dtype=a.dtype), *_decompose_tall(a, layout)[1:]
+    a, exponent = polar.scaled(a)
+    factor = geqrf.geqrf(a, **_where(layout))
+    q = factor.q("complete")
+    u, s, vh = _decompose_tall(factor.r, layout)
+    u = jnp.concatenate([products.rows_times_rows(q[:, :n], u, layout), q[:, n:]], axis=1)
+    return u, polar.times_power(s, exponent), vh
+
+
 def _triangular(a, layout):
-    """(Q, R) of a tall matrix, R by rows."""
+    """(Q, R) of a matrix with more rows than columns. R is the same on all ranks where ``a`` is
+    tall, and else by rows."""
     m, n = a.shape
-    jax_qr.check_fits("svd", m, n, layout.ranks)
-    return tall.qr(a, layout)
+    if not jax_qr.by_tiles(m, n, layout.ranks):
+        return tall.qr(a, layout)
+    factor = geqrf.geqrf(a, **_where(layout))
+    return factor.q(), factor.r
 
 
 def _values(a, layout):

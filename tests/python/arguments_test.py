@@ -100,6 +100,7 @@ _CALLS = {
     "linalg.polar": (lambda a, b: jaxmg.linalg.polar(a), "a"),
     "linalg.pinv": (lambda a, b: jaxmg.linalg.pinv(a), "a"),
     "linalg.matrix_rank": (lambda a, b: jaxmg.linalg.matrix_rank(a), "a"),
+    "linalg.norm": (lambda a, b: jaxmg.linalg.norm(a), "a"),
     "linalg.sqrtm": (lambda a, b: jaxmg.linalg.sqrtm(a), "a"),
     "linalg.expm": (lambda a, b: jaxmg.linalg.expm(a), "a"),
     "linalg.logm": (lambda a, b: jaxmg.linalg.logm(a), "a"),

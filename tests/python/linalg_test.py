@@ -385,12 +385,16 @@ def test_no_rows(name):
 
 # Defaults that are not JAX's: SciPy's of today, since "gen" is what there isn't; None leaves it to
 # the arguments of jax.numpy.linalg.
-_OTHER_DEFAULTS = {("solve", "assume_a"), ("cholesky", "lower"), ("eigh", "lower")}
+_OTHER_DEFAULTS = {
+    ("solve", "assume_a"), ("cholesky", "lower"), ("eigh", "lower"),
+    ("matrix_rank", "tol"), ("pinv", "rcond"),  # of JAX 0.6
+}  # fmt: skip
 # Arguments of jax.scipy.linalg that are keyword-only here, where others have their positions.
 _BY_KEYWORD = {"eigh"}
 # Functions that have the arguments of jax.numpy.linalg where jax.scipy.linalg has others, and those
-# that JAX has not.
-_NUMPYS, _OURS = {"qr", "svd", "pinv"}, {"least_squares", "logm"}
+# that JAX has not in all of its versions, or in jax.lax.linalg.
+_NUMPYS = {"qr", "svd", "pinv"}
+_OURS = {"least_squares", "logm", "qr_multiply", "householder_product"}
 
 
 @pytest.mark.parametrize("module", [jnp.linalg, jax.scipy.linalg], ids=lambda m: m.__name__)

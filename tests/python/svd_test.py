@@ -243,18 +243,114 @@ def test_hermitian_and_parts():
     part = linalg.svd(a, subset_by_index=(2, 5), **where)
     assert [x.shape for x in part] == [(9, 3), (3,), (3, 9)]
     np.testing.assert_allclose(part.S, s[2:5])
+    gap = float(s[3] + s[4]) / 2
+    assert 4 == linalg.matrix_rank(a, tol=gap, **where)
+    assert 4 == linalg.matrix_rank(a, tol=gap, hermitian=True, **where)
     np.testing.assert_allclose(linalg.svd(a, True, False, subset_by_index=(0, 2), **where), s[:2])
 
 
-def _trace_svd(m, n):
-    svd = functools.partial(linalg.svd, full_matrices=False, **on(cases.line(2)))
-    return jax.eval_shape(svd, jax.ShapeDtypeStruct((m, n), "float32"))
+@pytest.mark.breadth
+@pytest.mark.parametrize(
+    "dtype, shape, devices",
+    [
+        ("float32", (9, 9), 4),
+        ("float64", (24, 3), 2),
+        ("float64", (9, 9), 8),
+        ("complex64", (3, 24), 1),
+        ("complex128", (9, 9), 2),
+    ],
+)
+def test_norm_and_cond(dtype, shape, devices):
+    a, where = matrix("random", *shape, dtype), on(jax.make_mesh((devices,), "r"))
+    eps = float(np.finfo(dtype).eps)
+    for order in (None, "fro", 1, -1, np.inf, -np.inf, 2, -2, "nuc"):
+        exact = np.linalg.norm(a, order)
+        scale = max(exact, np.linalg.norm(a, 2))
+        assert abs(linalg.norm(jnp.asarray(a), order, **where) - exact) <= 50 * eps * scale
+    condition = np.linalg.cond(a)
+    for p in (None, 2, -2) if shape[0] != shape[1] else (None, 2, -2, "nuc"):
+        exact = np.linalg.cond(a, p)
+        error = abs(linalg.cond(jnp.asarray(a), p, **where) - exact)
+        assert error <= 100 * eps * condition * exact
+
+
+@pytest.mark.breadth
+@cases.needs_transformations
+def test_norms_along_axes_and_their_derivatives():
+    where = on(cases.line(2))
+    x = jnp.asarray(matrix("random", 5, 24, "float64").reshape(5, 4, 6))
+    for axis in ((1, 2), (2, 0), (-3, 1)):
+        for order, keepdims in ((2, True), ("nuc", False), (-2, True), ("fro", True), (1, False)):
+            expected = np.linalg.norm(x, order, axis, keepdims)
+            got = linalg.norm(x, order, axis, keepdims, **where)
+            np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(linalg.norm(x[0, 0], 2), np.linalg.norm(x[0, 0]))
+    np.testing.assert_allclose(linalg.norm(x, 2, 1), np.linalg.norm(x, 2, 1))
+    a = x[0]
+    for order in (2, -2, "nuc"):
+        expected = jax.grad(lambda a, order=order: jnp.linalg.norm(a, order))(a)
+        got = jax.grad(lambda a, order=order: linalg.norm(a, order, **where))(a)
+        np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-11)
+    expected = jax.grad(lambda a: jnp.linalg.cond(a))(a)
+    got = jax.grad(lambda a: linalg.cond(a, **where))(a)
+    np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.breadth
+def test_singular_values_that_are_zero_or_nan():
+    where = on(cases.line(2))
+    zero = jnp.zeros((6, 6))
+    assert linalg.norm(zero, 2, **where) == 0 == linalg.norm(zero, "nuc", **where)
+    assert linalg.norm(jnp.zeros((0, 6)), 2, **where) == 0
+    for p in (None, "nuc"):
+        assert linalg.cond(zero, p, **where) == np.inf
+    for value in (linalg.cond(zero.at[2, 3].set(np.nan), **where), linalg.norm(zero + np.nan, 2)):
+        assert np.isnan(value)
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize(
+    "dtype, shape, devices",
+    [
+        ("float32", (9, 13), 4),
+        ("float64", (13, 9), 4),
+        ("float64", (5, 0), 2),
+        ("float64", (30, 3), 1),
+        ("complex64", (13, 9), 2),
+        ("complex128", (9, 13), 8),
+    ],
+)
+def test_full_matrices(dtype, shape, devices):
+    a = matrix("singular", *shape, dtype)
+    u, s, vh = linalg.svd(jnp.asarray(a), **on(jax.make_mesh((devices,), "r")))
+    (m, n), k, eps = shape, min(shape), float(np.finfo(dtype).eps)
+    assert u.shape == (m, m) and vh.shape == (n, n)
+    check_svd(a, u[:, :k], s, vh[:k])
+    for q in map(np.asarray, (u, vh)):
+        assert np.linalg.norm(q.conj().T @ q - np.eye(len(q))) <= 30 * eps * len(q) ** 0.5
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("shape", [(13, 9), (9, 13)], ids=str)
+def test_neither_tall_nor_square(shape):
+    a, where = matrix("random", *shape, "float64"), on(cases.line(4))
+    check_svd(a, *linalg.svd(jnp.asarray(a), full_matrices=False, **where))
+    u, p = linalg.polar(jnp.asarray(a), **where)
+    np.testing.assert_allclose(u @ p, a, atol=1e-13)
+    np.testing.assert_allclose(linalg.pinv(jnp.asarray(a), **where), np.linalg.pinv(a), atol=1e-12)
+
+
+@pytest.mark.breadth
+@cases.needs_transformations
+def test_full_matrices_have_no_derivative():
+    a = jnp.asarray(matrix("random", 9, 4, "float64"))
+    with pytest.raises(NotImplementedError, match="full_matrices=False"):
+        jax.grad(lambda a: jnp.sum(linalg.svd(a, **on(cases.line(2))).S))(a)
 
 
 @pytest.mark.parametrize(
     "call, error, words",
     [
-        (lambda a: linalg.svd(a), NotImplementedError, "full_matrices=False"),
         (lambda a: linalg.svd(a, False, hermitian=True), ValueError, "square"),
         (lambda a: linalg.svd(a, False, subset_by_index=(1, 9)), ValueError, "subset_by_index"),
         (lambda a: linalg.svd(a, False, subset_by_index=2), ValueError, "subset_by_index"),
@@ -262,7 +358,13 @@ def _trace_svd(m, n):
         (lambda a: linalg.polar(a, method="newton"), ValueError, "method"),
         (lambda a: linalg.pinv(a, hermitian=True), ValueError, "square"),
         (lambda a: linalg.svdvals(a[0]), ValueError, "svdvals"),
-        (lambda a: _trace_svd(9000, 8500), NotImplementedError, "tall nor small"),
+        (lambda a: linalg.norm(a, 2, axis=(1, -1)), ValueError, "two different axes"),
+        (lambda a: linalg.norm(a, 2, axis=(0, 2)), ValueError, "two different axes"),
+        (lambda a: linalg.norm(a, "other"), ValueError, "other"),
+        (lambda a: linalg.matrix_rank(a, 0.1, tol=0.1), ValueError, "only one"),
+        (lambda a: linalg.pinv(a, 0.1, rcond=0.1), ValueError, "only one"),
+        (lambda a: linalg.cond(a, "nuc"), ValueError, "square"),
+        (lambda a: linalg.cond(a[:0]), ValueError, "empty"),
     ],
 )  # fmt: skip
 def test_refused(call, error, words):

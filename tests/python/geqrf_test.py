@@ -186,7 +186,7 @@ def test_a_pytree_that_is_kept():
             ((9, 4), (2, 4), (2, None)), ((4, 9), (3, 1), (None, 2)), ((7, 7), (1, 2), (3, 2)),
             ((200, 150), (2, 1), (100, None)), ((150, 200), (1, 2), (None, 90)),
         ],
-        core=lambda shape, *_: shape == (9, 4),
+        core=lambda *_: False,
     ),
 )  # fmt: skip
 def test_from_packed_on_another_number_of_devices(shape, ranks, tile):

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from jaxmg import _compat
-from jaxmg._call import checks, layouts
+from jaxmg._call import checks, layouts, programs
 from jaxmg._call.arguments import collect
 from jaxmg._factors import packed_qr, pickling, qr_operations, transposed
 from jaxmg._transform import dispatch, rectangular
@@ -246,12 +246,8 @@ class QRFactor(pickling.Pickled):
         return self._apply(name, "A", jnp.pad(jnp.asarray(b), below), self._solve, trans)
 
     def _apply(self, name, matrix, b, operation, trans):
-        layouts.refuse_manual_axes(name)
         how = transposed.checked(name, matrix, trans)
-        checks.array(name, "b", b, checks.ALL)
-        checks.right_hand_side(
-            name, jax.ShapeDtypeStruct((self.m, 0), self.dtype), b, checks.ALL, False
-        )
+        _check_right_hand_sides((b,), name, self.m, self.dtype)
         if how == "T" and jnp.issubdtype(self.dtype, jnp.complexfloating):
             return jnp.conj(operation(name, jnp.conj(b), qr_operations.ADJOINT))
         return operation(name, b, qr_operations.PLAIN if how == "N" else qr_operations.ADJOINT)
@@ -267,7 +263,8 @@ class QRFactor(pickling.Pickled):
         if not min(self.shape) or not b.size:
             return jnp.zeros((rows, *b.shape[1:]), self.dtype)
         factor, arrays = parts(name, self)
-        return factor.solve(operation, *arrays, b)[:rows]
+        x = factor.solve(operation, *arrays, b)
+        return x if len(x) == rows else jax.lax.slice_in_dim(x, 0, rows)
 
     def __repr__(self) -> str:
         dtype = getattr(self.tiles, "dtype", None)
@@ -276,6 +273,16 @@ class QRFactor(pickling.Pickled):
             f"mesh={dict(self.mesh.shape)}, rows over {self.layout.rows}, "
             f"precision={self.precision!r})"
         )
+
+
+@programs.cache_plans
+def _check_right_hand_sides(arrays, name, rows, dtype):
+    """Raises if the array isn't one of right-hand sides with so many rows."""
+    layouts.refuse_manual_axes(name)
+    checks.array(name, "b", arrays[0], checks.ALL)
+    like = jax.ShapeDtypeStruct((rows, 0), dtype)
+    checks.right_hand_side(name, like, arrays[0], checks.ALL, False)
+    return lambda b: None
 
 
 def pack(call, values):

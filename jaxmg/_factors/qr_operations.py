@@ -223,8 +223,7 @@ class _OfColumns(operations.Apply):
 
     def _first(self, x):
         """``x`` with zeros behind as many rows as A has columns."""
-        row = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
-        return jnp.where(row < self.of.columns, x, 0)
+        return x if len(x) <= self.of.columns else _first_rows(x, self.of.columns)
 
     def _times(self, a_dot, x):
         """dA x, of the first rows of x."""
@@ -235,6 +234,12 @@ class _OfColumns(operations.Apply):
         """dA^H x, in the first rows of the result."""
         product = functools.partial(_with_rows, rectangular.conjugate_product, self.of.columns)
         return hermitian.of_right_hand_sides(product, self.of.layout, a_dot, x)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _first_rows(x, count):
+    row = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
+    return jnp.where(row < count, x, jnp.zeros_like(x))
 
 
 def _with_rows(product, m, layout, a, x):

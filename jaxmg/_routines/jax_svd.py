@@ -35,8 +35,8 @@ def svd(
 
 @overload
 def svd(
-    a: AnyMatrixLike, full_matrices: bool = True, *, compute_uv: Literal[False],
-    hermitian: bool = False, subset_by_index: tuple[int, int] | None = None,
+    a: AnyMatrixLike, full_matrices: bool = True, compute_uv: Literal[False] = ...,
+    hermitian: bool = False, subset_by_index: tuple[int, int] | None = None, *,
     mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
 ) -> Array: ...  # fmt: skip
 

@@ -217,4 +217,4 @@ def _noise(x):
         word = (word ^ (word >> jnp.uint32(shift))) * jnp.uint32(factor)
     word = word ^ (word >> jnp.uint32(16))
     real = jnp.finfo(x.dtype).dtype
-    return (word.astype(real) / 2**31 - 1).astype(x.dtype)
+    return (word.astype(real) / 2.0**31 - 1).astype(x.dtype)

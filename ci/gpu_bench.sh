@@ -100,6 +100,24 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
       && timeout --foreground 120 "$python" benchmarks/kept.py --platform "${PLATFORM:-gpu}" \
         --ranks 1 --out "$out" --routine lu_solve $(n 65536)
   }
+  # QR, SVD and least squares beside JAX where that is quick enough; s has shapes as n has orders.
+  s() {
+    printf -- '--shape'
+    for shape in "$@"; do printf ' %dx%d' $((${shape%x*} / scale)) $((${shape#*x} / scale)); done
+  }
+  decompositions() { # not estimated
+    local one=(timeout --foreground 300 "$python" benchmarks/decompositions.py
+      --platform "${PLATFORM:-gpu}" --ranks 1 --out "$out" $(repeats 3)) failed=0
+    "${one[@]}" --function r qr $(s 1000x1000 4096x4096 8192x8192 16384x16384) || failed=1
+    "${one[@]}" --function r --kind jaxmg $(s 32768x32768) || failed=1
+    "${one[@]}" --function qr $(s 200000x4096 4000000x256) || failed=1
+    "${one[@]}" --function least_squares lstsq --kind jaxmg $(s 100000x2048 200000x8192) || failed=1
+    "${one[@]}" --function svd svdvals $(s 1000x1000 2048x2048 4096x4096) || failed=1
+    "${one[@]}" --function svd svdvals polar --kind jaxmg $(s 8192x8192 16384x16384) || failed=1
+    "${one[@]}" --function svd --kind jaxmg $(s 200000x4096) || failed=1
+    "${one[@]}" --dtype float32 --function r svd --kind jaxmg $(s 8192x8192 16384x16384) || failed=1
+    return $failed
+  }
   # Small ones, call by call.
   small_general() { # 40
     timeout --foreground 300 "$python" benchmarks/small.py --platform "${PLATFORM:-gpu}" --ranks 1 \

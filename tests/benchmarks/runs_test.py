@@ -6,9 +6,12 @@ import subprocess
 import sys
 
 import batch
+import decompositions
 import digests
 import eigen_accuracy
 import gradient
+import jax
+import numpy as np
 import plot
 import problems
 import pytest
@@ -216,3 +219,26 @@ def test_a_process_that_died_is_started_anew(monkeypatch, tmp_path):
         worker.limit = 1e-9
         assert "no answer" in worker.ask("time", case)["error"]
         assert worker.process.poll() is not None
+
+
+def test_decompositions_beside_jax(tmp_path):
+    out = tmp_path / "out.jsonl"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    words = "--platform cpu --ranks 2 --repeats 2 --shape 16x16 --function".split()
+    names = ("r", "least_squares", "polar")
+    command = [sys.executable, decompositions.__file__, *words, *names, "--out", str(out)]
+    assert subprocess.run(command, env=environment).returncode == 0
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    cases = [(record["routine"], record["kind"], record["ranks"]) for record in records]
+    assert cases == [(name, *kind) for name in names for kind in (("jaxmg", 2), ("jax", 1))]
+    assert all(len(record["runs"]) == 2 and record["error"] < 1e-13 for record in records)
+
+
+@pytest.mark.parametrize("name", decompositions.FUNCTIONS)
+def test_a_wrong_result_has_an_error(name):
+    ours, theirs, error = decompositions.FUNCTIONS[name]
+    operands = np.random.default_rng(0).standard_normal((9, 4)), np.ones(9)
+    operands = operands if name in decompositions._WITH_B else operands[:1]
+    results = theirs(*operands)
+    assert error(*operands, results) < 1e-5
+    assert error(*operands, jax.tree.map(lambda x: x * 1.01, results)) > 1e-4

@@ -1,0 +1,213 @@
+"""QR, SVD, polar decompositions and least squares of matrices (m, n), beside JAX's on one device.
+
+    decompositions.py [--platform gpu] [--function qr svd ...] [--shape 8192x8192 200000x4096 ...]
+                      [--dtype float64] [--ranks 1] [--repeats 5] [--kind jaxmg jax] [--out FILE]
+
+For each function and shape jaxmg's on `--ranks` devices, with the matrix sharded by rows, and JAX's
+on one take turns in one process, compiled and run once before. The matrices have normally
+distributed entries. Prints a line and writes a record a case, with the median. The exit code is 1
+if an error is beyond its limit. A case that fails, by its memory for example, is printed, and
+changes nothing else.
+"""
+
+import functools
+import itertools
+import statistics
+import sys
+import time
+
+import devices
+import jax
+import jax.numpy as jnp
+import numpy as np
+import problems
+import records
+from absl import app
+from absl.flags import argparse_flags
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+
+
+def arguments(argv):
+    parser = argparse_flags.ArgumentParser()
+    parser.add_argument("--platform", choices=("cpu", "gpu"), default="gpu")
+    parser.add_argument("--dtype", nargs="+", choices=problems.DTYPES, default=("float64",))
+    parser.add_argument("--function", nargs="+", choices=FUNCTIONS, default=("qr",))
+    parser.add_argument("--shape", nargs="+", type=_shape, default=((2048, 2048),))
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--kind", nargs="+", choices=("jaxmg", "jax"), default=("jaxmg", "jax"))
+    parser.add_argument("--out", help="file to append records to")
+    args = parser.parse_args(argv[1:])
+    for m, n in args.shape:
+        if m % args.ranks:
+            parser.error(f"--shape {m}x{n}: JAX shards multiples of {args.ranks} rows alone")
+    return args
+
+
+def _shape(text):
+    m, n = map(int, text.split("x"))
+    return m, n
+
+
+def main(args):
+    devices.prepare(args.platform, args.ranks)
+    each = itertools.product(args.dtype, args.function, args.shape)
+    return 0 if all([measure(args, *one) for one in each]) else 1
+
+
+def measure(args, dtype, name, shape):
+    """Prints and records jaxmg's and JAX's function; whether the errors are as small as they have
+    to be."""
+    cases, times, errors, peaks = {}, {}, {}, {}
+    for kind in args.kind:
+        call, operands = problem(args, dtype, name, shape, kind)
+        try:
+            results = jax.block_until_ready(call(*operands))
+            errors[kind] = float(FUNCTIONS[name][2](*operands, results))
+        except Exception as error:  # the other kind is measured all the same
+            print(f"{name} {dtype} {_words(shape)} {kind}: {str(error).splitlines()[0][:120]}")
+            continue
+        cases[kind], times[kind] = (call, operands), []
+        peaks[kind] = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+        del results
+    for _ in range(args.repeats):
+        for kind, (call, operands) in cases.items():
+            start = time.perf_counter()
+            jax.block_until_ready(call(*operands))
+            times[kind].append(time.perf_counter() - start)
+    limit, good = 10 * max(shape) * float(jnp.finfo(dtype).eps), "jaxmg" in cases
+    for kind, runs in times.items():
+        seconds, error = statistics.median(runs), errors[kind]
+        good &= kind == "jax" or error <= limit
+        print(
+            f"{name:14}{dtype:11}{_words(shape):16}{kind:6}{seconds * 1e3:11.3f} ms"
+            f"  error {error:.1e}" + ("" if error <= limit else "  TOO LARGE"),
+            flush=True,
+        )
+        count = args.ranks if kind == "jaxmg" else 1
+        records.append(
+            args.out,
+            {
+                "routine": name, "kind": kind, "dtype": dtype, "m": shape[0], "n": shape[1],
+                "ranks": count, "seconds": seconds, "runs": runs, "error": error,
+                "peak_bytes": peaks[kind],
+                **records.origin(
+                    records.name_of(jax.devices()[:count]),
+                    records.python("benchmarks/decompositions.py", sys.argv[1:]),
+                ),
+            },
+        )  # fmt: skip
+    return good
+
+
+def _words(shape):
+    return "x".join(map(str, shape))
+
+
+def problem(args, dtype, name, shape, kind):
+    """(the compiled function, its operands) of jaxmg or of JAX."""
+    ours, theirs, _ = FUNCTIONS[name]
+    if kind == "jax":
+        function, by_rows = theirs, SingleDeviceSharding(jax.devices()[0])
+        everywhere = by_rows
+    else:
+        mesh = Mesh(np.array(jax.devices()[: args.ranks]), ("rank",))
+        function = functools.partial(ours, mesh=mesh, matrix_specs=P("rank", None))
+        by_rows, everywhere = NamedSharding(mesh, P("rank", None)), NamedSharding(mesh, P())
+
+    def make(key):
+        return (
+            jax.random.normal(key, shape, dtype),
+            jax.random.normal(jax.random.fold_in(key, 1), shape[:1], dtype),
+        )
+
+    operands = jax.jit(make, out_shardings=(by_rows, everywhere))(jax.random.key(0))
+    if name not in _WITH_B:
+        return jax.jit(lambda a: function(a)), operands[:1]
+    return jax.jit(lambda a, b: function(a, b)), operands
+
+
+_product = functools.partial(jnp.matmul, precision="highest")
+
+
+def _adjoint(a):
+    return jnp.conj(a.T)
+
+
+def _away_from_unitary(q):
+    """|Q^H Q - 1|, or |Q Q^H - 1| of a wide Q."""
+    q = q if q.shape[0] >= q.shape[1] else _adjoint(q)
+    return jnp.linalg.norm(_product(_adjoint(q), q) - jnp.eye(q.shape[1], dtype=q.dtype))
+
+
+@jax.jit
+def error_of_qr(a, results):
+    q, r = results
+    residual = jnp.linalg.norm(_product(q, r) - a) / jnp.linalg.norm(a)
+    return jnp.maximum(residual, _away_from_unitary(q) / r.shape[0] ** 0.5)
+
+
+@jax.jit
+def error_of_r(a, r):
+    difference = _product(_adjoint(r), r) - _product(_adjoint(a), a)
+    return jnp.linalg.norm(difference) / jnp.linalg.norm(a) ** 2
+
+
+@jax.jit
+def error_of_svd(a, results):
+    u, s, vh = results
+    residual = jnp.linalg.norm(_product(u * s, vh) - a) / jnp.linalg.norm(a)
+    off = jnp.maximum(_away_from_unitary(u), _away_from_unitary(vh))
+    return jnp.maximum(residual, off / len(s) ** 0.5)
+
+
+@jax.jit
+def error_of_singular_values(a, s):
+    """Of their Frobenius norm, which is A's."""
+    norm = jnp.linalg.norm(a)
+    return jnp.abs(jnp.linalg.norm(s) - norm) / norm
+
+
+@jax.jit
+def error_of_polar(a, results):
+    u, p = results
+    residual = jnp.linalg.norm(_product(u, p) - a) / jnp.linalg.norm(a)
+    return jnp.maximum(residual, _away_from_unitary(u) / min(a.shape) ** 0.5)
+
+
+@jax.jit
+def error_of_least_squares(a, b, x):
+    norm = jnp.linalg.norm(a)
+    slope = _product(_adjoint(a), b - _product(a, x))
+    return jnp.linalg.norm(slope) / (norm * (norm * jnp.linalg.norm(x) + jnp.linalg.norm(b)))
+
+
+def _first(function):
+    return lambda *arguments, **options: function(*arguments, **options)[0]
+
+
+# By jaxmg, by JAX, and the error of the results: a function of the operands and of them.
+_ours, _theirs = jaxmg.linalg, jnp.linalg
+FUNCTIONS = {
+    "qr": (_ours.qr, _theirs.qr, error_of_qr),
+    "r": (
+        functools.partial(_ours.qr, mode="r"), functools.partial(_theirs.qr, mode="r"), error_of_r,
+    ),
+    "least_squares": (_ours.least_squares, _first(_theirs.lstsq), error_of_least_squares),
+    "lstsq": (_first(_ours.lstsq), _first(_theirs.lstsq), error_of_least_squares),
+    "svd": (
+        functools.partial(_ours.svd, full_matrices=False),
+        functools.partial(_theirs.svd, full_matrices=False),
+        error_of_svd,
+    ),
+    "svdvals": (_ours.svdvals, _theirs.svdvals, error_of_singular_values),
+    "polar": (_ours.polar, jax.scipy.linalg.polar, error_of_polar),
+}  # fmt: skip
+_WITH_B = ("least_squares", "lstsq")
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=arguments)

@@ -97,7 +97,7 @@ def patient(seconds):
     say("all right,", n)
 
 
-# By the names in errors: of a, b and an LU factor of a, which lu_solve alone has.
+# Of a, b and an LU factor of a, which lu_solve alone has.
 _LONG_CALLS = {
     "potrs": lambda a, b, _: jaxmg.potrs(a, b, backend=_BACKEND),
     "gesv": lambda a, b, _: jaxmg.gesv(a, b),

@@ -27,7 +27,8 @@ def origin(devices, command):
 
 
 def python(program, words):
-    """The command that runs a program of the repository."""
+    """The command that runs a program of the repository, without the folders of one machine."""
+    words = [os.path.basename(word) if os.path.isabs(word) else word for word in words]
     return shlex.join(["python", program, *words])
 
 

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import math
+import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -339,3 +341,18 @@ def test_options_before_the_first_plus_are_for_all():
     ]
     assert run.split([]) == [[]]
     assert run.command(["--out", "x", "--n", "3"]) == ["--n", "3"]
+
+
+def test_a_command_names_no_folder_of_one_machine():
+    words = ["--out", "/somewhere/out.jsonl", "--shape", "8x4", "results/in.jsonl"]
+    expected = "python benchmarks/run.py --out out.jsonl --shape 8x4 results/in.jsonl"
+    assert records.python("benchmarks/run.py", words) == expected
+
+
+def test_no_record_names_a_folder_of_one_machine():
+    files = sorted(pathlib.Path(records.__file__).parent.glob("results/*.jsonl"))
+    assert files
+    for file in files:
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            command = json.loads(line).get("command") or ""
+            assert not re.search(r"(^|[\s=])/", command), f"{file.name}:{number}: {command}"

@@ -6,6 +6,7 @@ import itertools
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
@@ -231,6 +232,13 @@ def constrain_like(array, other):
     if AxisType.Explicit in sharding.mesh.axis_types:
         return _compat.reshard(array, sharding)
     return jax.lax.with_sharding_constraint(array, sharding)
+
+
+def placed_like(array, other):
+    """``array``, eager or traced, in the sharding of ``other``."""
+    if traced((array, other)):
+        return constrain_like(jnp.asarray(array), other)
+    return jax.device_put(array, other.sharding)
 
 
 def spec_of(array, layout):

@@ -106,10 +106,7 @@ class LUFactor(pickling.Pickled):
         pivots = packed_lu.check_pivots(routine.name, pivots, lu.shape[1])
         arguments = collect(routine, T_A, mesh, matrix_specs, in_specs, pad, "native", donate)
         factor = dispatch.call(routine, (lu,), arguments, _rule_of_packed, pack=_pack_without)
-        if layouts.traced((pivots, factor.status)):
-            pivots = layouts.constrain_like(pivots, factor.status)
-        else:
-            pivots = jax.device_put(pivots, factor.status.sharding)
+        pivots = layouts.placed_like(pivots, factor.status)
         return dataclasses.replace(
             packed_lu.with_pivots(factor, pivots),
             _sign=factor._sign * at_once.parity(pivots).astype(lu.dtype),

@@ -97,7 +97,8 @@ class QRFactor(pickling.Pickled):
 
         Raises:
             TypeError, ValueError, RuntimeError: as `geqrf`; taus of another shape or dtype.
-            NotImplementedError: ``h`` is being differentiated.
+            NotImplementedError: ``h`` is being differentiated. JAX has no derivative of
+                reflectors either: those of `q`, `r` and `solve` are with respect to A.
         """
         routine = packed_qr.FROM_PACKED
         checks.matrix(routine.name, "h", h, True, checks.ALL, square=False)
@@ -106,10 +107,7 @@ class QRFactor(pickling.Pickled):
         arguments = collect(routine, T_A, mesh, matrix_specs, in_specs, True, "native", donate)
         factor = dispatch.call(routine, (h,), arguments, _refuse, pack=_pack_without)
         m, n = factor.shape
-        if layouts.traced((taus, factor.status)):
-            taus = layouts.constrain_like(jnp.asarray(taus), factor.status)
-        else:
-            taus = jax.device_put(taus, factor.status.sharding)
+        taus = layouts.placed_like(taus, factor.status)
         factors = factor._factors
         if m and n:
             factors = packed_qr.panel_factors(factors, taus, factor.layout.ranks, n, factor.tile)
@@ -204,7 +202,8 @@ class QRFactor(pickling.Pickled):
         Raises:
             TypeError: b is no array, or has another dtype than the factor.
             ValueError: shapes don't fit, another ``trans``, or a call inside ``shard_map``.
-            NotImplementedError: the factor is being differentiated.
+            NotImplementedError: the factor is being differentiated, and not ``b`` alone: A
+                determines the first k columns of Q alone. Products with `q` have a derivative.
         """
         return self._apply("QRFactor.multiply", "Q", b, self._multiply, trans)
 
@@ -299,7 +298,8 @@ def _pack_without(call, values):
 def _refuse(arguments):
     def derivative(primals, tangents):
         raise NotImplementedError(
-            "QRFactor.from_packed: h is being differentiated; reflectors have no derivative here"
+            "QRFactor.from_packed: h is being differentiated, and reflectors have no derivative "
+            "here; differentiate geqrf(a), whose q, r and solve have one"
         )
 
     return derivative

@@ -180,9 +180,11 @@ def divided(layout, b, u):
 
 
 def _no_derivative(routine):
+    """The message where what A doesn't determine alone would be differentiated: the last m - n
+    columns of Q depend on how reflectors are chosen, and JAX doesn't differentiate those either."""
     return (
-        f"{routine}: products with all of Q, and its reflectors, have no derivative with respect "
-        "to A. q() and r have one, and solve()"
+        f"{routine}: all of Q, and its reflectors, have no derivative with respect to A, which "
+        "determines the first min(m, n) columns of Q alone. q(), r and solve() have one"
     )
 
 

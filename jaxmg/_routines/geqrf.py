@@ -48,18 +48,7 @@ GEQRF = record.Routine(
 )
 
 # Of A^T, which lies on the ranks by rows as the native code wants it.
-TRANSPOSED = record.Routine(
-    name="geqrf",
-    native="geqrf",
-    results=_RESULTS,
-    outputs=_OUTPUTS,
-    options=(record.GENERAL_PRECISION,),
-    square=False,
-    takes_m=True,
-    triangle=None,
-    native_alone=True,
-    factor="geqrf",
-)
+TRANSPOSED = dataclasses.replace(GEQRF, exchanges=False, takes_m=True, kernel=None)
 
 
 @_compat.api_boundary

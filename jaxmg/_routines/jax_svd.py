@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import checks
-from jaxmg._routines import jax_linalg
+from jaxmg._routines import jax_eigh, jax_linalg
 from jaxmg._routines import svd as programs
 from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike
 
@@ -96,11 +96,11 @@ def svd(
             raise ValueError(f"linalg.svd: hermitian=True needs a square matrix; got ({m}, {n})")
         if not compute_uv:
             w = jax_linalg.run(
-                (a,), "svd", jax_linalg.eigenvalues, ("small",), mesh, matrix_specs,
+                (a,), "svd", jax_eigh.eigenvalues, ("small",), mesh, matrix_specs,
                 jax_linalg.HERMITIAN,
             )  # fmt: skip
             return jnp.sort(jnp.abs(w), axis=-1)[..., ::-1][..., start:end]
-        w, v = jax_linalg.eigh(a, "svd", mesh, matrix_specs)
+        w, v = jax_eigh.eigenpairs(a, "svd", mesh, matrix_specs)
         results = jax_linalg.run(
             (v, w), "svd", programs.of_eigenvectors, ("matrix", "small", "matrix"), mesh,
             matrix_specs,

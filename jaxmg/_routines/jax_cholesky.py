@@ -1,0 +1,180 @@
+"""Cholesky factors by the names of JAX: `cholesky`, `cho_factor` and `cho_solve`."""
+
+from __future__ import annotations
+
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from jaxmg import _compat
+from jaxmg._factors.cholesky_factor import CholeskyFactor
+from jaxmg._factors.refined_factor import RefinedFactor
+from jaxmg._routines import cho_factor as keep_factor
+from jaxmg._routines import jax_linalg
+from jaxmg._types import AnyMatrixLike, MeshLike
+
+
+@_compat.api_boundary
+def cholesky(
+    a: AnyMatrixLike,
+    lower: bool | None = None,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    upper: bool = False,
+    symmetrize_input: bool = True,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """The Cholesky factor of a Hermitian positive definite matrix: `jax.numpy.linalg.cholesky`,
+    and with ``lower`` `jax.scipy.linalg.cholesky`.
+
+    Args:
+        a: (n, n), Hermitian positive definite.
+        lower: as in SciPy: True gives L by the lower triangle of ``a``, False U by the upper one,
+            and nothing else of ``a`` is read. None: ``upper`` says what to give.
+        overwrite_a, check_finite: do nothing.
+        upper: give U with ``a = U^H U`` in place of L with ``a = L L^H``.
+        symmetrize_input: True: ``a`` has to be Hermitian. False: of ``a`` that triangle is read
+            which is asked for.
+        mesh, matrix_specs: as for `jaxmg.cho_factor`.
+
+    Returns:
+        L or U, (n, n), of a's dtype and sharding, with zeros in its other triangle; NaN where ``a``
+        isn't positive definite.
+
+    Cost: that of `jaxmg.cho_factor`, and of two ways between layouts. L is U's adjoint, for which
+    all devices exchange blocks with all: U is there sooner. A factor that is to be solved with is
+    better left in the solver's own layout: `jaxmg.cho_factor`.
+
+    Raises:
+        ValueError: ``lower`` and ``upper`` both.
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_factor`.
+    """
+    if lower is not None:
+        if upper:
+            raise ValueError(
+                f"linalg.cholesky: lower={lower!r} is SciPy's argument and upper={upper!r} is that "
+                "of jax.numpy.linalg; pass one of them"
+            )
+        upper, symmetrize_input = not lower, False
+    read = jax_linalg.HERMITIAN if symmetrize_input else jax_linalg.triangle(not upper)
+    return jax_linalg.run(
+        (a,),
+        "cholesky",
+        triangular_factor,
+        ("matrix",),
+        mesh,
+        matrix_specs,
+        read,
+        bool(upper),
+    )
+
+
+@_compat.api_boundary
+def cho_factor(
+    a: AnyMatrixLike,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> tuple[Array, bool]:
+    """A Cholesky factor for `cho_solve`: `jax.scipy.linalg.cho_factor`.
+
+    Args:
+        a: (n, n), Hermitian positive definite, of which one triangle is read.
+        lower: which one, and which factor to give.
+        overwrite_a, check_finite: do nothing.
+        mesh, matrix_specs: as for `jaxmg.cho_factor`.
+
+    Returns:
+        (c, lower), where c is U with ``a = U^H U``, or with ``lower`` L with ``a = L L^H``, as of
+        `cholesky`.
+
+    Cost: as `cholesky`. `jaxmg.cho_factor` gives a factor that is solved with sooner and that has a
+    log-determinant, an inverse and products.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_factor`.
+    """
+    read = jax_linalg.triangle(lower)
+    c = jax_linalg.run(
+        (a,),
+        "cho_factor",
+        triangular_factor,
+        ("matrix",),
+        mesh,
+        matrix_specs,
+        read,
+        not lower,
+    )
+    return c, lower
+
+
+@_compat.api_boundary
+def cho_solve(
+    c_and_lower: tuple[AnyMatrixLike | CholeskyFactor | RefinedFactor, bool]
+    | CholeskyFactor
+    | RefinedFactor,
+    b: AnyMatrixLike,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """The x with ``a @ x = b`` by a factor of ``a``: `jax.scipy.linalg.cho_solve`.
+
+    Args:
+        c_and_lower: what `cho_factor` gave; in the place of the pair, or of c, also a factor that
+            `jaxmg.cho_factor` gave.
+        b: (n,) or (..., n, nrhs).
+        overwrite_b, check_finite: do nothing.
+        mesh, matrix_specs: as for `jaxmg.cho_factor`, of c.
+
+    Returns:
+        x, of b's shape and sharding; with leading dimensions, of those of c and b together. NaN
+        where ``lower`` isn't what c is: `jaxmg.CholeskyFactor.from_upper` has how it is seen.
+
+    Cost: that of `jaxmg.cho_solve`, and of c's way into the solver's layout, L's by way of its
+    adjoint; a `jaxmg.CholeskyFactor` is there already.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.cho_solve`.
+    """
+    if isinstance(c_and_lower, (CholeskyFactor, RefinedFactor)):
+        return keep_factor.cho_solve(c_and_lower, b)  # type: ignore[arg-type]
+    try:
+        c, lower = c_and_lower
+    except (TypeError, ValueError):
+        raise TypeError(
+            "linalg.cho_solve: c_and_lower must be a pair (c, lower), as linalg.cho_factor makes "
+            "it, or a factor, as jaxmg.cho_factor does; got "
+            f"{type(c_and_lower).__name__}"
+        ) from None
+    if isinstance(c, (CholeskyFactor, RefinedFactor)):
+        return keep_factor.cho_solve(c, b)  # type: ignore[arg-type]
+    return jax_linalg.run(
+        (c, b),
+        "cho_solve",
+        solve_again,
+        ("like b",),
+        mesh,
+        matrix_specs,
+        jax_linalg.triangle(lower),
+    )
+
+
+@jax_linalg.program
+def triangular_factor(call, a):
+    _, upper = call.attributes
+    u = keep_factor.cho_factor(jax_linalg.upper(call, a), **jax_linalg.where(call)).upper()
+    return (u if upper else jax_linalg.adjoint(u, call.layout),)
+
+
+@jax_linalg.program
+def solve_again(call, c, b):
+    return (
+        CholeskyFactor.from_upper(jax_linalg.upper(call, c), **jax_linalg.where(call)).solve(b),
+    )

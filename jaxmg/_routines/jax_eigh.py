@@ -1,0 +1,139 @@
+"""Eigenvalues of Hermitian matrices by the names of JAX: `eigh` and `eigvalsh`."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, overload
+
+import jax
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from jaxmg import _compat
+from jaxmg._routines import jax_linalg, syevd
+from jaxmg._types import AnyMatrixLike, MeshLike, Triangle
+
+
+class EighResult(NamedTuple):
+    """What `eigh` gives."""
+
+    eigenvalues: jax.Array
+    eigenvectors: jax.Array
+
+
+@overload
+def eigh(
+    a: AnyMatrixLike, UPLO: Triangle | None = None, symmetrize_input: bool = True, *,
+    b: None = None, lower: bool | None = None, eigvals_only: Literal[False] = False,
+    overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True,
+    eigvals: None = None, type: Literal[1] = 1, check_finite: bool = True,
+    mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
+) -> EighResult: ...  # fmt: skip
+
+
+@overload
+def eigh(
+    a: AnyMatrixLike, UPLO: Triangle | None = None, symmetrize_input: bool = True, *,
+    b: None = None, lower: bool | None = None, eigvals_only: Literal[True],
+    overwrite_a: bool = False, overwrite_b: bool = False, turbo: bool = True,
+    eigvals: None = None, type: Literal[1] = 1, check_finite: bool = True,
+    mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
+) -> Array: ...  # fmt: skip
+
+
+@_compat.api_boundary
+def eigh(
+    a: AnyMatrixLike,
+    UPLO: Triangle | None = None,
+    symmetrize_input: bool = True,
+    *,
+    b: None = None,
+    lower: bool | None = None,
+    eigvals_only: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    turbo: bool = True,
+    eigvals: None = None,
+    type: Literal[1] = 1,
+    check_finite: bool = True,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> EighResult | Array:
+    """Eigenvalues and eigenvectors of a Hermitian matrix: `jax.numpy.linalg.eigh`, and by keywords
+    `jax.scipy.linalg.eigh`.
+
+    Args:
+        a: (n, n), Hermitian.
+        UPLO: with ``symmetrize_input=False`` the triangle that is read, "L" (None too) or "U".
+        symmetrize_input: True: ``a`` has to be Hermitian.
+        lower: as in SciPy: the triangle that is read, whether the lower one. None: as above.
+        eigvals_only: give the eigenvalues alone, as `eigvalsh`.
+        b, eigvals, type: None, None and 1 alone, as in JAX.
+        overwrite_a, overwrite_b, turbo, check_finite: do nothing.
+        mesh, matrix_specs: as for `jaxmg.syevd`.
+
+    Returns:
+        `EighResult`: eigenvalues (n,), real, ascending and the same on all devices; eigenvectors
+        (n, n) in the columns, of a's dtype and sharding. With ``eigvals_only`` the eigenvalues.
+
+    Cost: that of `jaxmg.syevd`. `jaxmg.eigh` has ``b`` and ``subset_by_index``.
+
+    Raises:
+        ValueError: another ``UPLO``; and all that `jaxmg.syevd` raises.
+        NotImplementedError: ``b``, ``eigvals`` or another ``type``.
+    """
+    if b is not None or eigvals is not None or type != 1:
+        raise NotImplementedError(
+            "linalg.eigh: b, eigvals and another type than 1 are not supported, as in JAX; "
+            "jaxmg.eigh(a, b, subset_by_index=(first, last)) has both"
+        )
+    read = (
+        _part_to_read("eigh", UPLO, symmetrize_input)
+        if lower is None
+        else jax_linalg.triangle(lower)
+    )
+    if eigvals_only:
+        return jax_linalg.run((a,), "eigh", eigenvalues, ("small",), mesh, matrix_specs, read)
+    return EighResult(*eigenpairs(a, "eigh", mesh, matrix_specs, read))
+
+
+@_compat.api_boundary
+def eigvalsh(
+    a: AnyMatrixLike,
+    UPLO: Triangle | None = "L",
+    *,
+    symmetrize_input: bool = True,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """Eigenvalues of a Hermitian matrix: `jax.numpy.linalg.eigvalsh`.
+
+    Arguments, cost and errors are as for `eigh`.
+
+    Returns:
+        (n,), real, ascending, the same on all devices.
+    """
+    read = _part_to_read("eigvalsh", UPLO, symmetrize_input)
+    return jax_linalg.run((a,), "eigvalsh", eigenvalues, ("small",), mesh, matrix_specs, read)
+
+
+def _part_to_read(name: str, UPLO: Triangle | None, symmetrize_input: bool) -> str:
+    if not (UPLO is None or (isinstance(UPLO, str) and UPLO in ("L", "U"))):
+        raise ValueError(f"linalg.{name}: UPLO must be None, 'L' or 'U'; got {UPLO!r}")
+    return jax_linalg.HERMITIAN if symmetrize_input else jax_linalg.triangle(UPLO != "U")
+
+
+def eigenpairs(a, name, mesh, spec, read=jax_linalg.HERMITIAN):
+    """(w, v) on behalf of the function of this name."""
+    return jax_linalg.run((a,), name, eigenvectors, ("small", "matrix"), mesh, spec, read)
+
+
+@jax_linalg.program
+def eigenvectors(call, a):
+    return syevd.syevd(jax_linalg.upper(call, a), **jax_linalg.where(call))
+
+
+@jax_linalg.program
+def eigenvalues(call, a):
+    return (
+        syevd.syevd(jax_linalg.upper(call, a), return_eigenvectors=False, **jax_linalg.where(call)),
+    )

@@ -1,0 +1,265 @@
+"""Functions of a matrix by the names of JAX and SciPy: `funm`, `sqrtm`, `expm` and `logm`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Literal, SupportsIndex
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from jaxmg import _compat
+from jaxmg._call import blocks, layouts
+from jaxmg._call.arguments import matrix_spec
+from jaxmg._routines import exponential, jax_eigh, jax_linalg
+from jaxmg._transform import batching, derivatives, hermitian, products
+from jaxmg._types import AnyMatrixLike, MeshLike
+
+
+@_compat.api_boundary
+def funm(
+    A: AnyMatrixLike,
+    func: Callable[[Array], Array],
+    disp: Literal[True] = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """A function of a Hermitian matrix, by its eigenvalues: `jax.scipy.linalg.funm`.
+
+    Args:
+        A: (n, n), Hermitian.
+        func: gives for the eigenvalues, (n,), those of the result. They are of A's dtype: make A
+            complex for a function that is complex at real places.
+        disp: only True.
+        mesh, matrix_specs: as for `jaxmg.syevd`.
+
+    Returns:
+        V func(w) V^H, (n, n), sharded like A; real where A and func(w) are, as of SciPy. NaN where
+        A isn't Hermitian.
+
+    Cost: that of `jaxmg.syevd`, and 2 n^3 multiplications and additions over all ranks. Memory: A's
+    four times, and the result; what `jaxmg.syevd` takes before.
+
+    Raises:
+        NotImplementedError: ``disp=False``, an estimate of the error.
+        ValueError: ``func`` gives another shape; and all that `jaxmg.syevd` raises.
+
+    Examples:
+        >>> b = jaxmg.linalg.funm(a, jnp.tanh)
+    """
+    if not disp:
+        raise NotImplementedError(
+            "linalg.funm: disp=False asks for an estimate of the error, which there isn't; as the "
+            "eigenvectors are orthonormal, it is some n eps max(abs(func(w)))"
+        )
+    return _function(A, func, "funm", mesh, matrix_specs)
+
+
+@_compat.api_boundary
+def sqrtm(
+    A: AnyMatrixLike,
+    blocksize: int = 1,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """The principal square root of a Hermitian matrix: `jax.scipy.linalg.sqrtm`.
+
+    Args:
+        A: (n, n), Hermitian. Real, it has to be positive semidefinite: make it complex for a root
+            of a matrix with negative eigenvalues. Negative ones within rounding of 0, which is
+            n eps times the largest, are taken for 0.
+        blocksize: does nothing.
+        mesh, matrix_specs: as for `jaxmg.syevd`.
+
+    Returns:
+        (n, n), of A's dtype (JAX's is complex always) and sharding; NaN where A is real and
+        indefinite, or not Hermitian.
+
+    Cost and errors are as for `funm`.
+    """
+
+    def root(w: Array) -> Array:
+        rounding = w.size * jnp.finfo(w.dtype).eps * jnp.max(jnp.abs(w), initial=0)
+        zero = (w.real <= 0) & (w.real >= -rounding)
+        return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, w)))
+
+    return _function(A, root, "sqrtm", mesh, matrix_specs)
+
+
+@_compat.api_boundary
+def expm(
+    A: AnyMatrixLike,
+    *,
+    upper_triangular: bool = False,
+    max_squarings: SupportsIndex = 16,
+    assume_a: Literal["her", "hermitian", "gen", "general"] | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """The exponential of any square matrix: `jax.scipy.linalg.expm`.
+
+    Args:
+        A: (n, n).
+        upper_triangular: read the upper triangle of A alone. It saves nothing.
+        max_squarings: how many squarings there may be, at most: about log2 of the 1-norm of A, less
+            2.4, and 2 in single precision.
+        assume_a: "her" or "hermitian": A is Hermitian, and its eigenvalues give the result, however
+            large they are. None, "gen" or "general": scaling and squaring with Padé approximants.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`, or as for `jaxmg.syevd`.
+
+    Returns:
+        (n, n), of A's dtype and sharding; NaN where it would take more squarings, and with "her"
+        where A isn't Hermitian.
+
+    Cost: 2 to 6 products of 2 n^3 operations over all ranks and one for each squaring, a
+    factorization of 2 n^3 / 3 and 2 n^3 for the solve with it (N. J. Higham, SIAM J. Matrix Anal.
+    Appl. 26, 2005); a gradient has three times as many, and as many as the result again. Memory:
+    A's nine times. With "her" as for `funm`.
+
+    Raises:
+        ValueError: another ``assume_a``; ``upper_triangular`` with "her".
+        TypeError: ``max_squarings`` is no integer.
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`, or `funm`.
+
+    Examples:
+        >>> propagator = jaxmg.linalg.expm(-1j * t * h, assume_a=None)
+        >>> weights = jaxmg.linalg.expm(-beta * h, assume_a="her")
+    """
+    names = ("her", "hermitian", "gen", "general", None)
+    if not isinstance(assume_a, str | None) or assume_a not in names:
+        raise ValueError(
+            f"linalg.expm: assume_a must be one of {', '.join(map(repr, names))}; got {assume_a!r}"
+        )
+    try:
+        squarings = operator.index(max_squarings)
+    except TypeError:
+        raise TypeError(
+            f"linalg.expm: max_squarings must be an integer; got {max_squarings!r}"
+        ) from None
+    if jax_linalg.ASSUMED[assume_a] != "her":
+        return jax_linalg.run(
+            (A,),
+            "expm",
+            exponential_of,
+            ("matrix",),
+            mesh,
+            matrix_specs,
+            bool(upper_triangular),
+            squarings,
+        )
+    if upper_triangular:
+        raise ValueError(
+            f"linalg.expm: upper_triangular=True is of a matrix that isn't Hermitian, as "
+            f"assume_a={assume_a!r} says that A is"
+        )
+    return _function(A, jnp.exp, "expm", mesh, matrix_specs)
+
+
+@_compat.api_boundary
+def logm(
+    A: AnyMatrixLike,
+    disp: Literal[True] = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """The principal logarithm of a Hermitian matrix: `scipy.linalg.logm`, which JAX hasn't.
+
+    Args:
+        A: (n, n), Hermitian. Real, it has to be positive definite: make it complex for the
+            logarithm of a matrix with negative eigenvalues.
+        disp: only True.
+        mesh, matrix_specs: as for `jaxmg.syevd`.
+
+    Returns:
+        (n, n), of A's dtype and sharding; NaN where A is real and has negative eigenvalues, or
+        isn't Hermitian.
+
+    Cost and errors are as for `funm`.
+    """
+    if not disp:
+        raise NotImplementedError(
+            "linalg.logm: disp=False asks for an estimate of the error, which there isn't"
+        )
+    return _function(A, jnp.log, "logm", mesh, matrix_specs)
+
+
+def _function(a, func, name, mesh, spec) -> Any:
+    """A function of a Hermitian matrix, by that of its eigenvalues."""
+    (a,) = jax_linalg.promote(a)
+    if batching.is_batch(a):
+        where = jax_linalg.where_each_is(name, a, mesh, matrix_spec(f"linalg.{name}", spec, None))
+        return jax_linalg.over_leading(name, lambda a: _function(a, func, name, *where), (a,))
+    if _compat.transformation(a):
+        mesh, spec = jax_linalg.seen_below(
+            name, (a,), mesh, matrix_spec(f"linalg.{name}", spec, None)
+        )
+    w, v = jax_eigh.eigenpairs(a, name, mesh, spec)
+    points = w.astype(v.dtype)
+    values = jnp.asarray(func(points))
+    if values.shape != w.shape:
+        raise ValueError(
+            f"linalg.{name}: func must give as many values as it gets, {w.shape}; it gave "
+            f"{values.shape}"
+        )
+    if not (_compat.TRANSFORMS and layouts.traced((a, values))):
+        with _compat.default_promotion():  # of a real v and complex values
+            return jax_linalg.run((v, values), name, scaled, ("matrix",), mesh, spec)
+    slopes = jax.jvp(func, (points,), (jnp.ones_like(points),))[1]
+    return _of_eigenvalues((name, mesh, spec), a, w, v, values, slopes)
+
+
+def _of_eigenvalues(where, *arrays):
+    """V values V^H of (a, w, v, values, slopes), with the derivative
+
+        V (F o V^H dA V) V^H,  F_ij = (values_i - values_j) / (w_i - w_j), slopes_i if w_i = w_j
+
+    (N. J. Higham, "Functions of Matrices", SIAM 2008, theorem 3.11). On the diagonal are the
+    tangents of the values, which may depend on more than on A. The tangents of w and v have no part
+    in it: those of eigenvectors are infinite where eigenvalues are equal.
+    """
+    name, mesh, spec = where
+
+    def value(a, w, v, values, slopes):
+        return jax_linalg.run((v, values), name, scaled, ("matrix",), mesh, spec)
+
+    def derivative(primals, tangents):
+        result = _of_eigenvalues(where, *primals)
+        (a, w, v, values, slopes), (a_dot, *_, values_dot, _) = primals, tangents
+        values_dot = jnp.zeros_like(values) if values_dot is None else values_dot
+        if a_dot is None:
+            return result, value(a, w, v, values_dot, slopes)
+        layout = layouts.infer(
+            f"linalg.{name}", (a,), *jax_linalg.seen_below(name, (a,), mesh, spec)
+        )
+        x = hermitian.rows(layout, v)
+        a_dot = hermitian.full(layout, hermitian.rows(layout, a_dot))
+        inner = hermitian.adjoint_times(layout, x, hermitian.times(layout, a_dot, x))
+        inner = hermitian.divided(layout, inner, w, values, slopes, values_dot)
+        x = x.astype(inner.dtype)
+        rows = hermitian.times_adjoint(layout, hermitian.times(layout, x, inner), x)
+        return result, hermitian.laid_out_like(layout, rows, result)
+
+    return derivatives.differentiable(value, derivative, *arrays)
+
+
+@jax_linalg.program
+def exponential_of(call, a):
+    upper, squarings = call.attributes
+    return (exponential.exponential(jnp.triu(a) if upper else a, call.layout, squarings),)
+
+
+@jax_linalg.program
+def scaled(call, v, values):
+    """V values V^H, where the eigenvalues may be complex and the eigenvectors real."""
+    values = blocks.replicate(values, call.layout)
+    inexact = jnp.issubdtype(values.dtype, jnp.inexact)
+    dtype = np.promote_types(v.dtype, values.dtype) if inexact else v.dtype
+    v, values = v.astype(dtype), values.astype(dtype)
+    return (products.rows_times_adjoint(v * values[None], v, call.layout),)

@@ -1,0 +1,263 @@
+"""LU and triangles by the names of JAX: `lu`, `lu_factor`, `lu_solve` and `solve_triangular`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, overload
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from jaxmg import _compat
+from jaxmg._call import blocks, checks
+from jaxmg._call.arguments import matrix_spec
+from jaxmg._factors import packed_lu as kept_lu
+from jaxmg._factors import transposed
+from jaxmg._factors.lu_factor import LUFactor
+from jaxmg._factors.refined_lu_factor import RefinedLUFactor
+from jaxmg._routines import jax_linalg, packed_lu, triangular
+from jaxmg._transform import batching, products
+from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike, Trans
+
+
+@_compat.api_boundary
+def lu_factor(
+    a: AnyMatrixLike,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> tuple[Array, Array]:
+    """L and U of a matrix with LAPACK's pivots: `jax.scipy.linalg.lu_factor`.
+
+    Args:
+        a: (m, n).
+        overwrite_a, check_finite: do nothing.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+
+    Returns:
+        (lu, piv). lu, (m, n), of a's dtype and sharding, has U in its upper triangle and L, but for
+        its unit diagonal, below. piv, (min(m, n),), int32, is the same on all devices: row i was
+        interchanged with row piv[i], counted from 0.
+
+    Cost: that of `jaxmg.lu_factor`, and of two transpositions, for which all devices exchange
+    blocks with all. Memory: A's twice. `jaxmg.lu_factor` gives a factor without these, that also
+    has an inverse and a determinant.
+
+    A derivative of a matrix that isn't square takes products, and a few matrices, of order
+    max(m, n), as JAX's does.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`.
+    """
+    results = ("matrix", "small")
+    return tuple(jax_linalg.run((a,), "lu_factor", factored, results, mesh, matrix_specs))
+
+
+@_compat.api_boundary
+def lu_solve(
+    lu_and_piv: tuple[AnyMatrixLike, AnyArray] | LUFactor | RefinedLUFactor,
+    b: AnyMatrixLike,
+    trans: Trans = 0,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """The x with ``op(a) @ x = b`` by L and U of ``a``: `jax.scipy.linalg.lu_solve`.
+
+    Args:
+        lu_and_piv: what `lu_factor` gave of a square matrix; or a factor that `jaxmg.lu_factor`
+            gave.
+        b: (n,) or (n, nrhs).
+        trans: 0 or "N" for a, 1 or "T" for its transpose, 2 or "C" for its conjugate transpose.
+        overwrite_b, check_finite: do nothing.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`, of lu.
+
+    Returns:
+        x, of b's shape and sharding.
+
+    Cost: that of `jaxmg.lu_solve`, and of lu's way into the solver's layout, by a transposition; a
+    `jaxmg.LUFactor` is there already. It has derivatives by lu and b.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_solve`.
+    """
+    if isinstance(lu_and_piv, LUFactor | RefinedLUFactor):
+        return lu_and_piv.solve(b, trans)  # type: ignore[arg-type]
+    try:
+        lu, piv = lu_and_piv
+    except (TypeError, ValueError):
+        raise TypeError(
+            "linalg.lu_solve: lu_and_piv must be a pair (lu, piv), as linalg.lu_factor makes it, "
+            f"or a factor, as jaxmg.lu_factor does; got {type(lu_and_piv).__name__}"
+        ) from None
+    return _solve_again(lu, piv, b, trans, mesh, matrix_specs)
+
+
+@overload
+def lu(
+    a: AnyMatrixLike, permute_l: Literal[False] = False, overwrite_a: bool = False,
+    check_finite: bool = True, *, mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> tuple[Array, Array, Array]: ...  # fmt: skip
+
+
+@overload
+def lu(
+    a: AnyMatrixLike, permute_l: Literal[True], overwrite_a: bool = False,
+    check_finite: bool = True, *, mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> tuple[Array, Array]: ...  # fmt: skip
+
+
+@_compat.api_boundary
+def lu(
+    a: AnyMatrixLike,
+    permute_l: bool = False,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> tuple[Array, Array, Array] | tuple[Array, Array]:
+    """The decomposition ``a = P L U`` with partial pivoting: `jax.scipy.linalg.lu`.
+
+    Args:
+        a: (m, n).
+        permute_l: give P L in place of P and L.
+        overwrite_a, check_finite: do nothing.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+
+    Returns:
+        (P, L, U), or (P L, U): P (m, m), a permutation of real zeros and ones; L (m, k), lower
+        triangular with a unit diagonal, k = min(m, n); U (k, n), upper triangular.
+
+    Cost: that of `lu_factor`, and the memory of P. A derivative of a matrix that isn't square takes
+    products, and a few matrices, of order max(m, n), as JAX's does.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`.
+    """
+    m, n = a.shape[-2:] if getattr(a, "ndim", 0) > 1 else (0, 0)
+    shapes = ((m, m), (m, min(m, n)), (min(m, n), n))[bool(permute_l) :]
+    program = decomposed
+    return tuple(jax_linalg.run((a,), "lu", program, shapes, mesh, matrix_specs, bool(permute_l)))
+
+
+@_compat.api_boundary
+def solve_triangular(
+    a: AnyMatrixLike,
+    b: AnyMatrixLike,
+    trans: Trans = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    debug: Any = None,
+    check_finite: bool = True,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """The x with ``op(T) @ x = b``, T a triangle of ``a``: `jax.scipy.linalg.solve_triangular`.
+
+    Args:
+        a: (n, n), of which one triangle is read.
+        b: (n,) or (..., n, nrhs).
+        trans: 0 or "N" for T, 1 or "T" for its transpose, 2 or "C" for its conjugate transpose.
+        lower: T is the lower triangle; else the upper one.
+        unit_diagonal: T has ones on its diagonal, and that of ``a`` isn't read.
+        overwrite_b, debug, check_finite: do nothing.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+
+    Returns:
+        x, of b's shape and sharding; with leading dimensions, of those of ``a`` and b together.
+        Where the diagonal has a zero, x has infinity or NaN, as of JAX.
+
+    Cost: n^2 nrhs multiplications and additions over all ranks, and as many again where T is the
+    lower triangle, by substitution (N. J. Higham, "Accuracy and Stability of Numerical
+    Algorithms", 2002, chapter 8). The triangle goes into the solver's layout each time; no device
+    gets all of it. Memory: two more copies of ``a``. A factor that is kept (`jaxmg.cho_factor`,
+    `jaxmg.lu_factor`) is there already.
+
+    Raises:
+        ValueError: another ``trans``.
+        TypeError, ValueError, RuntimeError: as `jaxmg.gesv`.
+    """
+    options = bool(lower), _checked(trans, "solve_triangular"), bool(unit_diagonal)
+    return jax_linalg.run(
+        (a, b), "solve_triangular", solve_one_triangle, ("like b",), mesh, matrix_specs, *options
+    )
+
+
+def _solve_again(lu, pivots, b, trans, mesh, spec):
+    """With L, U and LAPACK's pivots."""
+    how = _checked(trans, "lu_solve")
+    lu, b = jax_linalg.promote(lu, b)
+    checks.array("linalg.lu_solve", "lu", lu, checks.ALL)
+    pivots = kept_lu.check_pivots("linalg.lu_solve", pivots, lu.shape[-1])
+
+    def each(lu, pivots, b):
+        arrays = (lu, b, pivots)
+        return jax_linalg.run(arrays, "lu_solve", solve_factored, ("like b",), mesh, spec, how)
+
+    if not batching.is_batch(lu):
+        return each(lu, pivots, b)
+    mesh, spec = jax_linalg.where_each_is(
+        "lu_solve", lu, mesh, matrix_spec("linalg.lu_solve", spec, None)
+    )
+    for _ in lu.shape[:-2]:
+        each = jax.vmap(each, (0, 0, 0 if b.ndim > 2 else None))
+    return each(lu, pivots, b)
+
+
+def _checked(trans, name):
+    """ "N", "T" or "C"; raises if ``trans`` is none of SciPy's names for them."""
+    how = transposed.name(trans)
+    if how is None:
+        raise ValueError(
+            f"linalg.{name}: trans must be 0 or 'N' (a), 1 or 'T' (its transpose), or 2 or 'C' "
+            f"(its conjugate transpose); got {trans!r}"
+        )
+    return how
+
+
+@jax_linalg.program_of_any_shape
+def factored(call, a):
+    """LAPACK's L and U, and pivots: those of the transposed matrix's transpose."""
+    return packed_lu.packed(a, call.layout)
+
+
+@jax_linalg.program
+def solve_factored(call, lu, b, pivots):
+    """With P A = L U the factor of A^T is there, of which A is the transpose."""
+    (how,) = call.attributes
+    columns = products.transposed(lu, call.layout)
+    factor = LUFactor.from_packed(columns, pivots, **jax_linalg.where(call))
+    if how == "C":
+        return (factor.solve(b.conj()).conj(),)
+    return (factor.solve(b, "T" if how == "N" else "N"),)
+
+
+@jax_linalg.program_of_any_shape
+def decomposed(call, a):
+    """(P, L, U), or (P L, U), of A = P L U."""
+    (permute_l,) = call.attributes
+    (m, n), layout = call.shape, call.layout
+    lu, pivots = packed_lu.packed(a, layout)
+    order = jax.lax.linalg.lu_pivots_to_permutation(pivots, m)
+    lower = jnp.tril(lu, -1)[:, :n] + jnp.eye(m, n, dtype=a.dtype)
+    lower, upper = lower[:, : min(m, n)], blocks.join_rows(jnp.triu(lu), layout, min(m, n))
+    if permute_l:
+        columns = products.transposed(lower, layout)[:, jnp.argsort(order)]
+        return products.transposed(columns, layout), upper
+    permutation = order[None, :] == jnp.arange(m)[:, None]
+    return permutation.astype(jnp.finfo(a.dtype).dtype), lower, upper
+
+
+@jax_linalg.program
+def solve_one_triangle(call, a, b):
+    return (triangular.solve(a, b, call.layout, *call.attributes),)

@@ -85,7 +85,7 @@ def to_columns(rows, layout, m, width):
 
 
 def transposed_rows(rows, layout, m, rank):
-    """A rank's ceil(n / P) rows of A^T, for its ``rows`` of A (m, n), which all ranks exchange."""
+    """Exchanges a rank's ``rows`` of A (m, n) for its ceil(n / P) rows of A^T."""
     count = -(-rows.shape[1] // layout.ranks)
     if _compat.COMPILES_EXCHANGES or layout.ranks == 1:
         return to_columns(rows, layout, m, count)[:m].T

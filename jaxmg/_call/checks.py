@@ -194,7 +194,7 @@ def right_hand_side(routine, a, b, transformations=(), square=True):
 
 
 def factor(routine, tiles, shape, ranks):
-    """Checks that ``tiles`` are those of one factor, in which lies a matrix of this shape."""
+    """Raises unless ``tiles`` have the shape of one factor of a matrix of this shape."""
     m, n = shape
     rows = -(-m // ranks) * ranks
     if tiles.ndim != 2 or tiles.shape[1] != n or (n and tiles.shape[0] != rows):

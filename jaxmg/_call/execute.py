@@ -110,7 +110,7 @@ def make_call(routine, layout, a, tile, backend="", attributes=(), specs=()):
     if not routine.factor or a.size == 0:
         return call
     dtype = dict(routine.factor_dtypes).get(str(a.dtype), a.dtype)
-    # On which alone depend the tiles.
+    # The tiles depend on m alone.
     m = a.shape[1] if routine.exchanges else blocks.height(a.shape, routine.square)
     sizes = backends.plan(routine.factor, layout, backend, dtype, (m, m), tile)
     return dataclasses.replace(call, tile=sizes["tile"], overflow=sizes["overflow_rows"])

@@ -137,7 +137,7 @@ class Tiles(Matrix):
 
 @dataclasses.dataclass(frozen=True)
 class RowsOf(Tiles):
-    """Of the shape of the right-hand sides, which are rows of a matrix."""
+    """Rows of a matrix, of the shape of the right-hand sides, which are rows too."""
 
     def native(self, call, a, *b):
         return jax.ShapeDtypeStruct(b[-1].shape, a.dtype)
@@ -184,7 +184,7 @@ class Solution(Result):
 
 @dataclasses.dataclass(frozen=True)
 class Minimizer(Solution):
-    """That of a problem with A (m, n): n rows, the same on all devices."""
+    """The solution of a problem with A (m, n): n rows, the same on all devices."""
 
     def native(self, call, a, b):
         return jax.ShapeDtypeStruct((max(call.shape), b.shape[1]), b.dtype)

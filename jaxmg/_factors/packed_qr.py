@@ -45,7 +45,7 @@ def _panels(count, tile):
 
 
 def _grams(columns, first, reflectors, tile):
-    """Of each column j what is above the diagonal of V^H V of its panel, in column j."""
+    """The strict upper triangles of V^H V of all panels. Column j belongs to reflector j."""
     count, m = columns.shape
     index = first + jnp.arange(count)[:, None]
     row = jnp.arange(m)[None]
@@ -83,7 +83,8 @@ FROM_PACKED = record.Routine(
 
 
 def panel_factors(grams, taus, ranks, columns, tile):
-    """T of all panels, of the products of their vectors, of a matrix with so many columns."""
+    """The T factors of all panels, from the products V^H V (`_grams`), of a matrix with this number
+    of columns."""
     return _panel_factors(ranks, columns, tile)(grams, taus)
 
 

@@ -290,7 +290,7 @@ def pack(call, values):
 
 
 def _pack_without(call, values):
-    """The factor of results without taus, and with products of vectors in the place of T."""
+    """The factor without taus, and with the products V^H V in place of T."""
     tiles, overflow, grams, status = values
     return _pack(call, (tiles, overflow, None, grams, status), call.shape)
 

@@ -180,8 +180,8 @@ def divided(layout, b, u):
 
 
 def _no_derivative(routine):
-    """The message where what A doesn't determine alone would be differentiated: the last m - n
-    columns of Q depend on how reflectors are chosen, and JAX doesn't differentiate those either."""
+    """The message of an error. The last m - n columns of Q depend on the choice of the reflectors,
+    which JAX doesn't differentiate either."""
     return (
         f"{routine}: all of Q, and its reflectors, have no derivative with respect to A, which "
         "determines the first min(m, n) columns of Q alone. q(), r and solve() have one"
@@ -280,14 +280,14 @@ class _Multiply(_OfColumns):
 
 @dataclasses.dataclass(frozen=True)
 class _Solve(_OfColumns):
-    """S b, with zeros behind it, or S^H of b's first rows."""
+    """Computes S b, padded with zeros to m rows, or S^H of the first n rows of b."""
 
     of: QR
     operation: int
 
     def compute(self, apply, *arrays):
         x = apply(SOLVE, self.operation, *arrays)
-        # Behind the solution the native code leaves what the residual consists of.
+        # The native code leaves the components of the residual behind the solution.
         return self._first(x) if self.operation == PLAIN else x
 
     @property

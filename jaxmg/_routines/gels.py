@@ -16,12 +16,13 @@ from jaxmg._routines import geqrf
 from jaxmg._transform import derivatives, dispatch
 from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs
 
-# The native code's operations: M x = b by least squares, and M^T x = b of the x of least norm.
+# The native operations: minimize norm(b - M x), or find the x of least norm with M^T x = b.
 _LEAST_SQUARES, _LEAST_NORM = 0, 1
 
 
 def _solve(call, coordinates, rows, b):
-    """(x, status) of a rank's rows of A, of which a tall one is exchanged for those of A^T."""
+    """Runs gels on a rank's rows of A and returns (x, status). If A is tall, the ranks first
+    exchange its rows for those of A^T."""
     (m, n), layout = call.shape, call.layout
     tall = m >= n
     if tall:

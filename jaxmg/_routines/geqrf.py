@@ -14,7 +14,7 @@ from jaxmg._types import MatrixLike, MeshLike, PrecisionLike, Specs
 
 
 def _exchange_and_factor(call, coordinates, rows):
-    """What geqrf gives of a rank's rows of A^T, for which it exchanges its rows of A."""
+    """Exchanges a rank's rows of A for its rows of A^T, and runs geqrf on these."""
     (m, n), layout = call.shape, call.layout
     columns = blocks.transposed_rows(rows, layout, m, coordinates.reshape(2)[0])
     return ffi.call(
@@ -134,7 +134,7 @@ def _factor_of_transposed(arrays, arguments):
 
 
 def factor_for(a, arguments, transposed) -> qr_factor.QRFactor:
-    """The factor of ``a``, or of a^T, that is an operand of another routine, for its derivative.
+    """Factors ``a``, or a^T, for the derivative of another routine that takes ``a``.
 
     Args:
         arguments: the arguments of that call.

@@ -85,7 +85,7 @@ def qr_multiply(
 
 
 class _Shapes(jax_qr.Shapes):
-    """How the results of `qr_multiply` lie."""
+    """The results of `qr_multiply` as a function of the layout, for `jax_linalg.run`."""
 
     def __call__(self, layout):
         return "small", *super().__call__(layout)

@@ -154,7 +154,7 @@ def by_tiles(m, n, ranks):
 
 @dataclasses.dataclass(frozen=True)
 class Shapes:
-    """How the results of `qr` lie: a function of the layout, as `jax_linalg.run` takes it."""
+    """The results of `qr` as a function of the layout, for `jax_linalg.run`."""
 
     m: int
     n: int

@@ -327,7 +327,7 @@ def condition_of_values(
         value = jnp.sum(s, axis=-1) * jnp.sum(1 / s, axis=-1)
     else:
         value = s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
-    # Of x that has NaN all of s is NaN.
+    # All of s is NaN if x has NaN.
     return jnp.where(jnp.isnan(value) & ~jnp.isnan(s[..., 0]), jnp.inf, value)
 
 

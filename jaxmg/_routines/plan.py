@@ -225,9 +225,9 @@ def _refined_general_bytes(routine, layout, dtype, n, nrhs, tile, donate, lower)
     tiles, shared = height * n * low, 3 * n * np.dtype(np.int32).itemsize
     columns = lu_refinement.columns_at_a_time(n, layout.ranks, nrhs)
     vectors = lu_refinement.LIKE_B * n * columns * size + 2 * b + _OF_ROWS * n * size
-    if dtype.kind == "c":  # of which XLA has products where it needs none of real ones
+    if dtype.kind == "c":  # XLA's complex products take memory of their own
         vectors += (16 * columns + 10) * n * size
-    # A piece of A as it is scaled, rounded, and where it is denormal.
+    # A piece of A, scaled, rounded, and a mask of its denormals.
     piece = refinement.piece_height(height, n) * n
     rounding = piece * (size + low + 1) + _OF_ROWS * n * size
     in_place = routine == "gesv" and donate and _compat.BRANCHES_WORK_IN_PLACE

@@ -112,7 +112,7 @@ def _decompose_tall(a, layout):
 
 
 def _complete(a, layout):
-    """(U, s, V^H) of a matrix with m > n: what Q has beyond the columns of A is the rest of U."""
+    """(U, s, V^H) of a matrix with m > n. The last m - n columns of Q complete U."""
     n = a.shape[1]
     if not n:
         return jnp.eye(len(a), dtype=a.dtype), *_decompose_tall(a, layout)[1:]

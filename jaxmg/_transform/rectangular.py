@@ -1,5 +1,4 @@
-"""Products with matrices (m, n) that are no square ones, and their transposition, for factors of
-them.
+"""Products with rectangular matrices (m, n), and their transposition, for factors of such matrices.
 
 As in `hermitian` a matrix is laid out by rows, (P ceil(m / P), n), with zeros below the last one.
 """

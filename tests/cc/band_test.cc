@@ -22,7 +22,7 @@ namespace {
 
 using namespace testing;
 
-// n x n, column-major.
+// Returns an n x n matrix, column-major.
 template <typename T>
 std::vector<T> Hermitian(int64_t n, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -42,7 +42,7 @@ struct Reduced {
   std::vector<T> band, q;  // dense both
 };
 
-// Q1 B Q1^H, from every rank's part of a product with the identity.
+// Returns Q1 B Q1^H, from every rank's part of a product with the identity.
 template <typename T>
 Reduced<T> Reduce(const std::vector<T>& m, int64_t n, int ranks, int64_t block, int64_t width,
                   const DeviceMaker& make = OnHost) {
@@ -183,7 +183,7 @@ TEST(TrianglesOfEveryType) {
 }
 
 // Elements above the blocks' diagonals are neither read nor written.
-TEST(TrianglesLeaveTheRestAlone) {
+TEST(OnlyTheTriangleIsAccessed) {
   const int64_t n = 40, columns = 12;
   std::vector<double> m = Hermitian<double>(n, 3);
   const Reduced<double> whole = Reduce(m, n, 1, n, 4, OnTriangular(columns));
@@ -195,7 +195,7 @@ TEST(TrianglesLeaveTheRestAlone) {
 }
 
 // Panels that are zero, have low rank, or whose squares overflow or underflow.
-TEST(PanelsWithoutFullRank) {
+TEST(RankDeficientAndBadlyScaledPanels) {
   const int64_t n = 40;
   std::vector<double> m(n * n);
   Check(m, n, 3, 14, 8);
@@ -216,7 +216,7 @@ TEST(PanelsWithoutFullRank) {
   }
 }
 
-TEST(TheSameBitsEveryTime) {
+TEST(ResultsAreReproducible) {
   const auto m = Hermitian<double>(60, 4);
   const auto first = Reduce(m, 60, 3, 21, 8), second = Reduce(m, 60, 3, 21, 8);
   EXPECT(first.band == second.band && first.q == second.q);
@@ -247,8 +247,9 @@ TEST(EveryAccessIsOrdered) {
   }
 }
 
-// Every panel whose owner has more to update than the panel itself.
-TEST(PanelsAreFactoredBesideUpdates) {
+// The look-ahead: a panel's factorization overlaps the trailing update, if its owner updates more
+// than that panel.
+TEST(PanelsAreFactoredDuringUpdates) {
   const int64_t n = 32, width = 4, tiles = n / width;
   for (const int ranks : {1, 2, 4}) {
     Recording recording(ranks);
@@ -267,7 +268,7 @@ TEST(PanelsAreFactoredBesideUpdates) {
   }
 }
 
-TEST(StreamsThatAreThreadsComputeTheSameBits) {
+TEST(ResultsDoNotDependOnStreams) {
   const auto make = [](int) -> std::unique_ptr<Device> {
     return std::make_unique<AsyncDevice>(NewHostDevice(), Tuning());
   };

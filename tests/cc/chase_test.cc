@@ -1,5 +1,5 @@
-// From bands to tridiagonal matrices and back, on threads: every dtype, many sizes, bandwidths,
-// groups of sweeps and rank counts, and bands that are difficult for reflectors.
+// The reduction of a band to a tridiagonal matrix and products with its Q, on threads: every dtype,
+// many sizes, bandwidths, groups of sweeps and rank counts, and bands whose reflectors are special.
 #include <cmath>
 #include <complex>
 #include <cstdint>
@@ -98,7 +98,7 @@ TEST(Special) {
 }
 
 // A real tridiagonal matrix is unchanged.
-TEST(TridiagonalIsKept) {
+TEST(TridiagonalMatricesAreUnchanged) {
   const ChaseCase c = {20, 4, 5, 2};
   const auto matrix = BandMatrix<double>::Of(c, [](int64_t i, int64_t j) {
     return i == j ? 1.0 + i : i == j + 1 ? -2.0 - i : 0.0;
@@ -109,7 +109,7 @@ TEST(TridiagonalIsKept) {
 }
 
 // Results don't depend on ranks or bundles. Groups change only how Q is applied.
-TEST(SameBits) {
+TEST(ResultsDoNotDependOnRanks) {
   using T = std::complex<double>;
   const ChaseCase one = {61, 6, 8, 1};
   const BandMatrix<T> matrix = BandMatrix<T>::Normal(one);
@@ -127,7 +127,7 @@ TEST(SameBits) {
   }
 }
 
-TEST(StreamsThatAreThreads) {
+TEST(OnConcurrentStreams) {
   Tuning tuning;
   tuning.resident_bytes = 1;
   const DeviceMaker make = [&](int) {

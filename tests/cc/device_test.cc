@@ -1,4 +1,4 @@
-// The host device: copies, the checks around LAPACK, and the share of the cores that BLAS gets.
+// The host device: copies, the checks around LAPACK, and the number of BLAS's threads.
 #include "xla_ffi/device/host/device.h"
 
 #include <cmath>
@@ -48,7 +48,7 @@ void CheckAdd() {
   }
 }
 
-TEST(AddLeavesTheMarginAlone) {
+TEST(AddLeavesThePaddingUnchanged) {
   CheckAdd<float>();
   CheckAdd<double>();
   CheckAdd<std::complex<float>>();
@@ -60,7 +60,7 @@ constexpr Side kSides[] = {Side::kLeft, Side::kRight};
 constexpr Uplo kUplos[] = {Uplo::kLower, Uplo::kUpper};
 constexpr Diag kDiags[] = {Diag::kNonUnit, Diag::kUnit};
 
-// A column-major matrix with more rows than it shows.
+// A column-major matrix whose leading dimension is larger than its number of rows.
 template <typename T>
 struct Dense {
   Dense(int64_t m, int64_t n) : m(m), n(n), ld(m + 2), data(ld * n, T(kUntouched)) {}
@@ -117,7 +117,7 @@ Real<T> Distance(const Dense<T>& a, const Dense<T>& b) {
   return largest;
 }
 
-// A triangle as operations get it, with NaN where they may not look, and op of it as it is meant.
+// Checks operations with a triangle: `given` has NaN in all elements that may not be read.
 template <typename T>
 struct TriangleCase {
   TriangleCase(int64_t n, Triangle triangle, Op op, std::mt19937_64& random)
@@ -198,15 +198,15 @@ void CheckTriangles() {
   }
 }
 
-TEST(TrianglesAreReadAsTheyAreMeant) {
+TEST(TriangularOperationsReadTheirTriangleAlone) {
   CheckTriangles<float>();
   CheckTriangles<double>();
   CheckTriangles<std::complex<float>>();
   CheckTriangles<std::complex<double>>();
 }
 
-// A factor is lower, and its diagonal is read, where nobody says otherwise.
-TEST(TrianglesAreLowerUnlessSaid) {
+// By default a factor is lower triangular and its diagonal is read.
+TEST(TrianglesAreLowerByDefault) {
   std::mt19937_64 random(3);
   const TriangleCase<double> l(4, Triangle(), Op::kNone, random);
   const Dense<double> b = Dense<double>::Uniform(4, 3, random);
@@ -237,7 +237,7 @@ TEST(SizesBeyond32BitsAreRefused) {
   EXPECT(status.code() == Code::kInvalidArgument) << status.message();
 }
 
-TEST(PotrfCountsADiagonalThatIsNotFinite) {
+TEST(PotrfReportsADiagonalThatIsNotFinite) {
   auto device = NewHostDevice();
   std::vector<double> a = {4, 2, 2, 0, std::numeric_limits<double>::infinity(), 1, 0, 0, 4};
   int32_t info = kNoInfo;
@@ -250,7 +250,7 @@ TEST(PotrfCountsADiagonalThatIsNotFinite) {
 
 int threads_now = 0;
 
-TEST(RanksShareTheCoresAndGiveThemBack) {
+TEST(RanksDivideTheCoresDuringACall) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   HostBlasThreads() = {[] { return threads_now; }, [](int threads) { threads_now = threads; }};
   threads_now = cores;
@@ -270,7 +270,7 @@ TEST(RanksShareTheCoresAndGiveThemBack) {
     EXPECT(threads_now == 1) << threads_now << " each for as many calls as there are cores";
   }
   EXPECT(threads_now == cores) << threads_now;
-  // What the user has set lower stays.
+  // A lower number that the user has set is kept.
   threads_now = 1;
   {
     BlasThreadShare one(1);
@@ -280,7 +280,7 @@ TEST(RanksShareTheCoresAndGiveThemBack) {
   HostBlasThreads() = {};
 }
 
-TEST(ARankThatWorksAloneHasTheCoresOfThoseThatWait) {
+TEST(ARankThatWorksAloneHasTheCoresOfWaitingRanks) {
   HostBlasThreads() = {[] { return threads_now; }, [](int threads) { threads_now = threads; }};
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   threads_now = cores;

@@ -1,4 +1,4 @@
-// The eigensolver of all ranks, from a caller's rows to his results.
+// The distributed eigensolver, from the caller's rows to the caller's results.
 #include "xla_ffi/engine/eigen/eigen.h"
 
 #include <algorithm>
@@ -65,7 +65,7 @@ Solved<T> Solve(Problem<T> problem, bool vectors, int64_t band_width,
   return solved;
 }
 
-// In units of n eps |A|, and of n eps.
+// Residuals in units of n eps |A|, and orthogonality in units of n eps.
 template <typename T>
 void Check(const Problem<T>& problem, int64_t band_width, Real<T> limit = 2,
            const DeviceMaker& make = OnHost) {
@@ -121,7 +121,7 @@ TEST(EigenvectorsOfFloat64) { CheckAll<double>(); }
 TEST(EigenvectorsOfComplex64) { CheckAll<std::complex<float>>(); }
 TEST(EigenvectorsOfComplex128) { CheckAll<std::complex<double>>(); }
 
-TEST(MatricesOfASpecialKind) {
+TEST(SpecialMatrices) {
   using Z = std::complex<double>;
   const int64_t n = 45;
   for (const int ranks : {2, 3}) {
@@ -153,7 +153,7 @@ TEST(MatricesOfASpecialKind) {
   }
 }
 
-TEST(WhatIsNotFiniteHasAStatusOnAllRanks) {
+TEST(NonFiniteInputHasAStatusOnAllRanks) {
   for (const double wrong :
        {std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity()}) {
     for (const int64_t row : {0, 7, 19}) {
@@ -170,7 +170,7 @@ TEST(WhatIsNotFiniteHasAStatusOnAllRanks) {
   }
 }
 
-TEST(TheSameBitsEveryTime) {
+TEST(ResultsAreReproducible) {
   const Problem<double> problem({64, 3, 0}, false);
   const auto first = Solve(problem, true, 8), second = Solve(problem, true, 8);
   EXPECT(first.w == second.w);
@@ -180,7 +180,7 @@ TEST(TheSameBitsEveryTime) {
   }
 }
 
-TEST(StreamsThatRunBesideEachOther) {
+TEST(OnConcurrentStreams) {
   const auto make = [](int) -> std::unique_ptr<Device> {
     return std::make_unique<AsyncDevice>(NewHostDevice(), Spread(8));
   };

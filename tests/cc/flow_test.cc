@@ -43,7 +43,7 @@ struct Solo {
   std::vector<double> numbers = std::vector<double>(100);
 };
 
-TEST(AStepComesAfterWhatItReadsAndNotAfterTheRest) {
+TEST(AStepWaitsForTheDataThatItReadsAlone) {
   Solo solo;
   Flow flow(solo.context);
   Data panel, other;
@@ -66,7 +66,7 @@ TEST(AStepComesAfterWhatItReadsAndNotAfterTheRest) {
   EXPECT(flow.Finish().ok());
 }
 
-TEST(WhatIsOnlyWrittenIsWaitedForWithAllSince) {
+TEST(AWaitForAWriterCoversTheStepsSince) {
   Solo solo;
   Flow flow(solo.context);
   Data panel, earlier;
@@ -88,7 +88,7 @@ TEST(WhatIsOnlyWrittenIsWaitedForWithAllSince) {
   EXPECT(solo.Before(later, solo.Work(on)));
 }
 
-TEST(AWriterComesAfterAllReaders) {
+TEST(AWriterWaitsForAllReaders) {
   Solo solo;
   Flow flow(solo.context);
   Data panel;
@@ -104,7 +104,7 @@ TEST(AWriterComesAfterAllReaders) {
   for (int reader : readers) EXPECT(solo.Before(reader, writes)) << reader;
 }
 
-TEST(NothingIsWaitedForTwice) {
+TEST(NoWaitIsRepeated) {
   Solo solo;
   Flow flow(solo.context);
   Data panel, column;
@@ -138,7 +138,7 @@ TEST(NothingIsWaitedForTwice) {
   EXPECT(solo.device.events() == given + 4);
 }
 
-TEST(ARoomIsTakenWhenItIsFree) {
+TEST(ARoomIsReusedOnceItIsFree) {
   Solo solo;
   Flow flow(solo.context);
   Room room;
@@ -204,7 +204,7 @@ class NoCopies : public Wrapped {
   Status Copy(Stream, const Bytes2D&, const Bytes2D&) override { throw std::bad_alloc(); }
 };
 
-TEST(AFailureFreesOthersBeforeTheAlgorithmEnds) {
+TEST(AFailureReleasesOtherRanksBeforeTheAlgorithmEnds) {
   double numbers[2] = {};
   const Bytes2D number = Block(&numbers[0], 1, 1, 1), target = Block(&numbers[1], 1, 1, 1);
   const auto outcomes = RunRanks(2, [&](const RankContext& context) -> Status {

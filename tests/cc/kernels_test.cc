@@ -1,4 +1,4 @@
-// The kernels of kernels.cu, on the host.
+// The kernels of kernels.cu, run on the host.
 #include "xla_ffi/device/cuda/kernels.h"
 
 #include <algorithm>
@@ -76,7 +76,7 @@ T Random(std::mt19937_64& random) {
   return value;
 }
 
-// A column-major matrix with a few rows more than it shows, which nobody may touch.
+// A column-major matrix with a few rows of padding, which no kernel may change.
 template <typename T>
 struct Matrix {
   Matrix(long long m, long long n)
@@ -121,7 +121,7 @@ void CheckSolveRows(long long m, long long n, bool backward, bool teams) {
   Launch(static_cast<unsigned>((m + rows - 1) / rows), teams ? rows * kTeam : rows, 1,
          [&] { kernel(m, n, backward, l.device(), l.ld, b.device(), b.ld, x.device(), x.ld); });
   EXPECT(x.MarginIsUntouched() && b.data == given) << m << " x " << n;
-  // Row by row, as small as that of a triangular solve.
+  // The error of each row is as small as a triangular solve's.
   for (long long i = 0; i < m; ++i) {
     for (long long j = 0; j < n; ++j) {
       T residual = -b(i, j);
@@ -146,7 +146,7 @@ void CheckSolveRows() {
   }
 }
 
-// The parts of a factor are those that the host's device makes, to the bit.
+// The parts of a factor are bit for bit those of the host device.
 template <typename T, typename Kernel>
 void CheckSplit(const Kernel& kernel) {
   std::mt19937_64 random(5);
@@ -162,7 +162,7 @@ void CheckSplit(const Kernel& kernel) {
         a(5, 6) = std::numeric_limits<float>::denorm_min();
         a(7, 8) = std::numeric_limits<float>::infinity();
         a(9, 1) = std::nanf("");
-        // All of float16's numbers, and those half-way between some.
+        // All numbers of float16, and some midpoints between them.
         for (long long j = 10; j < n; ++j) {
           for (long long i = 0; i < m; ++i) a(i, j) *= std::ldexp(1.0f, static_cast<int>(j) - 46);
         }
@@ -188,7 +188,7 @@ TEST(PartsAreThoseOfTheHost) {
   CheckSplit<std::complex<float>>(kernels::jaxmg_split_c);
 }
 
-// What equilibration needs is what the host's device computes, to the bit.
+// The kernels of equilibration compute bit for bit the same as the host device.
 template <typename T, typename ScaleKernel, typename LargestKernel>
 void CheckScaling(const ScaleKernel& scale, const LargestKernel& row_largest) {
   std::mt19937_64 random(6);
@@ -290,8 +290,8 @@ void CheckTranspositions() {
   }
 }
 
-// There and back: the inverse's strict triangle above the diagonal of a tile, of which the rest
-// stays as it is.
+// Stores the inverse's strict triangle above the diagonal of a tile and reads it back. The rest of
+// the tile is unchanged.
 template <typename T>
 void CheckInverses() {
   std::mt19937_64 random(9);
@@ -378,7 +378,7 @@ void CheckFills() {
   }
 }
 
-// What is found wrong with a matrix, and its log-determinant.
+// The kernels that check a matrix, and its log-determinant.
 template <typename T>
 void CheckChecks() {
   using R = RealType<T>;
@@ -406,7 +406,7 @@ void CheckChecks() {
   EXPECT((factor(0, 5000) == std::vector<int>{0, 5000}) && finite() == kNoInfo);
   EXPECT((factor(7, 5000) == std::vector<int>{7, 1007}));
   EXPECT((factor(7, 12) == std::vector<int>{7, 12}));
-  a(2, 4) = std::numeric_limits<R>::infinity();  // above the diagonal: not looked at
+  a(2, 4) = std::numeric_limits<R>::infinity();  // above the diagonal: not read
   EXPECT((factor(0, 5000) == std::vector<int>{0, 5000}) && finite() == kNoInfo);
   a(280, 280) = a(271, 270) = std::numeric_limits<R>::quiet_NaN();
   EXPECT((factor(0, 5000) == std::vector<int>{281, 1281}) && finite() == 1271);
@@ -441,7 +441,7 @@ void CheckSequences() {
 
 JAXMG_TEST_KERNELS(SolveRowsSubstitutes, CheckSolveRows)
 JAXMG_TEST_KERNELS(TransposeMirrorConjugate, CheckTranspositions)
-JAXMG_TEST_KERNELS(InversesGoAboveTheDiagonalAndBack, CheckInverses)
+JAXMG_TEST_KERNELS(InversesAreStoredAboveTheDiagonal, CheckInverses)
 JAXMG_TEST_KERNELS(AddsElements, CheckSums)
 JAXMG_TEST_KERNELS(FromRealIdentityPoisonClear, CheckFills)
 JAXMG_TEST_KERNELS(ChecksFindTheFirstFailure, CheckChecks)
@@ -451,8 +451,8 @@ TEST(SumsAndRunningMaxima) {
   CheckSequences<double>();
 }
 
-// Columns of one unit more than some segments, in units of 4, 8 and 16 bytes; with margins.
-TEST(CopyColumnsCopiesThemAlone) {
+// Columns one unit longer than some segments, in units of 4, 8 and 16 bytes, with padding.
+TEST(CopyColumnsLeavesThePaddingUnchanged) {
   for (const size_t unit : {4, 8, 16}) {
     const size_t height = 2 * kCopySegment + unit, columns = 3;
     const size_t from_pitch = height + 3 * unit, to_pitch = height + unit;
@@ -476,7 +476,7 @@ TEST(CopyColumnsCopiesThemAlone) {
   }
 }
 
-// As the host's device does it, whatever the grid.
+// Equal to the host device's, for every grid.
 TEST(Digests) {
   std::mt19937_64 random(5);
   std::vector<unsigned> words(1000);

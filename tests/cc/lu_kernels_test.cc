@@ -1,4 +1,4 @@
-// The kernels of lu.cuh, on the host, against LAPACK's results.
+// The kernels of lu.cuh, run on the host and compared to LAPACK's results.
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -35,7 +35,7 @@ using host_cuda::LaunchCooperative;
 template <typename T>
 using Cuda = host_cuda::CudaType<T>;
 
-constexpr unsigned kFew = 12;    // threads, so that each has several turns
+constexpr unsigned kFew = 12;    // threads, so that each processes several elements
 constexpr unsigned kWarps = 64;  // threads, two warps
 constexpr int64_t kOffset = 5;
 
@@ -69,7 +69,7 @@ Panel<T> ByHost(Panel<T> panel) {
 template <typename T, int kColumns>
 constexpr int kBlockRows = kWarps * kernels::LuPanel<Cuda<T>, kColumns>::kRows;
 
-// By kernels that factor kColumns columns at a time.
+// Factors by kernels that process kColumns columns at a time.
 template <typename T, int kColumns = 32>
 Panel<T> ByKernel(Panel<T> panel) {
   const int n = static_cast<int>(panel.n), k = static_cast<int>(std::min(panel.m, panel.n));
@@ -150,7 +150,7 @@ void CheckPanels(const std::vector<std::pair<int64_t, int64_t>>& shapes) {
   }
 }
 
-// In one block, and in two and three; leaves as a whole and in part.
+// One, two and three blocks; full and partial leaves of the recursion.
 template <typename T>
 void CheckPanels() {
   const int64_t rows = kBlockRows<T, 32>;
@@ -166,8 +166,8 @@ TEST(PanelsAreLapacks) {
   CheckPanels<std::complex<double>>();
 }
 
-// Equal sizes, of which the first counts; columns of zeros; what is not finite. In one block, and
-// in two.
+// Equal magnitudes, of which the first is the pivot; columns of zeros; non-finite elements. One
+// block, and two.
 TEST(SpecialPanels) {
   for (int64_t m : {int64_t{30}, int64_t{kBlockRows<double, 32> + 30}}) {
     Panel<double> panel = RandomPanel<double>(m, 8);
@@ -187,14 +187,14 @@ TEST(SpecialPanels) {
     panel.a[m - 1] = panel.a[3] = std::numeric_limits<double>::infinity();
     EXPECT(ByKernel(panel).pivots[0] == kOffset + 3);
     panel = RandomPanel<double>(m, 8);
-    for (double& x : panel.a) x *= 1e-310;  // whose reciprocals are infinite
+    for (double& x : panel.a) x *= 1e-310;  // so that reciprocals are infinite
     const Panel<double> small = ByKernel(panel);
     EXPECT(small.info == kNoInfo);
     for (int64_t i = 1; i < m; ++i) EXPECT(std::abs(small.a[i]) <= 1) << small.a[i];
   }
 }
 
-// What PlanSwaps computes, one interchange after the other.
+// The result of PlanSwaps, computed one interchange after the other.
 void PlanInTurn(Order order, int64_t count, const std::vector<int32_t>& rows,
                 std::vector<int>* from, std::vector<int>* to) {
   std::vector<int64_t> place(count), content(2 * count);
@@ -214,9 +214,9 @@ void PlanInTurn(Order order, int64_t count, const std::vector<int32_t>& rows,
   }
 }
 
-// Among many rows, few, and hardly more than are interchanged; none moved, all with the last one,
-// all with the next one.
-TEST(PlansAreTheInterchanges) {
+// Among many rows, few rows, and hardly more rows than are interchanged; no interchange, all with
+// the last row, all with the next one.
+TEST(PlannedSwapsAreTheInterchanges) {
   using Rows = std::function<int64_t(int64_t i, int64_t count)>;
   std::mt19937_64 random(3);
   auto below = [&](int64_t begin, int64_t end) {

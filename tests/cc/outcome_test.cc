@@ -1,4 +1,4 @@
-// A status that one rank has is the status of all.
+// The outcome of a call is equal on all ranks.
 #include "xla_ffi/engine/core/outcome.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// The kernels of panel.cuh and register_panel.cuh, on the host.
+// The kernels of panel.cuh and register_panel.cuh, run on the host.
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -43,7 +43,7 @@ using host_cuda::LaunchCooperative;
 template <typename T>
 using Cuda = host_cuda::CudaType<T>;
 
-// Few, so that each thread has several turns; teams of a GPU's size would only take longer.
+// Few threads, so that each processes several elements; as many as on a GPU would only take longer.
 constexpr int kLanes = 4;
 constexpr unsigned kFew = 3 * kLanes;
 
@@ -108,7 +108,7 @@ Factored<T> ByKernel(const Case& c, Factored<T> panel) {
   return panel;
 }
 
-// Blocks of a warp for each kWarpColumns columns.
+// Blocks with one warp for each kWarpColumns columns.
 template <typename T>
 Factored<T> ByRegisters(const Case& c, Factored<T> panel) {
   const int64_t owners = c.blocks > 1 ? c.blocks - 1 : 1;
@@ -141,7 +141,8 @@ Factored<T> ByHost(Factored<T> panel) {
 template <typename T>
 using Wide = std::conditional_t<kIsComplex<T>, std::complex<double>, double>;
 
-// Of the panel's Q: Q R - A by columns, relative to them, and Q^H Q - I, in units of rounding.
+// Errors of the panel's Q: Q R - A, each column relative to its norm, and Q^H Q - I, in units of
+// rounding.
 template <typename T>
 void CheckFactors(Factored<T>& given, Factored<T>& found, double scale, const std::string& what) {
   using W = Wide<T>;
@@ -208,7 +209,7 @@ void Check(Kernel<T> kernel, const Case& c, double scale = 1) {
   Factored<T> given = Given<T>(c, scale), found = kernel(c, given);
   CheckFactors(given, found, scale, what);
   if (c.kind != Kind::kNormal && c.kind != Kind::kRealDiagonal) return;
-  // The reflectors are the host's: nothing about them is left open.
+  // The reflectors are unique, so they equal the host's.
   Factored<T> expected = ByHost(given);
   double difference = 0;
   for (int64_t j = 0; j < c.n; ++j) {
@@ -252,7 +253,7 @@ void CheckAll() {
       Check<T>(ByKernel<T>, {20, 50, blocks, kind});
     }
   }
-  // Blocks without a row, and several that are done while others are not.
+  // Blocks without rows, and blocks that finish before others.
   for (unsigned blocks : {2, 3, 6}) {
     for (double scale : {1.0, huge, tiny}) Check<T>(ByKernel<T>, {7, 5, blocks}, scale);
     Check<T>(ByKernel<T>, {2, 4, blocks});
@@ -265,20 +266,20 @@ void CheckAll() {
     const int64_t n = 1 + static_cast<int64_t>(random() % kPanelColumns);
     Check<T>(ByKernel<T>, {m, n, i % 4 == 0 ? 4u : 1u}, i % 5 == 1 ? huge : i % 5 == 2 ? tiny : 1);
   }
-  // The same bits every time.
+  // Results are reproducible.
   const Factored<T> given = Given<T>({90, 30, 4}, 1);
   const Factored<T> once = ByKernel<T>({90, 30, 4}, given), again = ByKernel<T>({90, 30, 4}, given);
   EXPECT(once.a == again.a && once.t == again.t);
 }
 
-// A warp has four columns, so that few columns do.
+// A warp processes four columns, so that few columns are enough.
 template <typename T>
 void CheckRegisters() {
   const double huge = static_cast<double>(std::numeric_limits<Real<T>>::max()) / 1e8;
   const double tiny = static_cast<double>(std::numeric_limits<Real<T>>::min()) * 1e2;
   auto check = [](const Case& c, double scale = 1) { Check<T>(ByRegisters<T>, c, scale); };
   for (const Case& c : {Case{1, 1}, {1, 3}, {2, 1}, {3, 7}, {8, 8}}) check(c);
-  // All rows that a block can have, and about half of them.
+  // As many rows as a block can have, and about half of them.
   const int64_t most = 32 * kernels::RegisterPanel<Cuda<T>>::kRows;
   for (const int64_t m : {most / 2, most / 2 + 1, most}) check({m, 2});
   check({2 * most - 5, 3, 3});
@@ -289,7 +290,7 @@ void CheckRegisters() {
     check({50, 6, 3, kind});
     check({3, 6, 1, kind});
   }
-  // Blocks without a row, blocks that differ in size by far, and more blocks than a warp has lanes.
+  // Blocks without rows, blocks of very different sizes, and more blocks than a warp has lanes.
   for (double scale : {1.0, huge, tiny}) check({7, 4, 4}, scale);
   check({7, 5, 2});
   check({2, 4, 5});
@@ -310,7 +311,7 @@ TEST(QrPanelInRegistersDouble) { CheckRegisters<double>(); }
 TEST(QrPanelInRegistersComplexFloat) { CheckRegisters<std::complex<float>>(); }
 TEST(QrPanelInRegistersComplexDouble) { CheckRegisters<std::complex<double>>(); }
 
-// Of a column (0, x) R is -x and T is 1, for the smallest x too.
+// For a column (0, x), R is -x and T is 1, also for the smallest x.
 template <typename T>
 void CheckSmallestNumber() {
   for (const Kernel<T> kernel : {ByKernel<T>, ByRegisters<T>}) {
@@ -330,8 +331,8 @@ TEST(QrPanelOfTheSmallestNumber) {
   CheckSmallestNumber<std::complex<double>>();
 }
 
-// NaN goes everywhere rather than nowhere, and no block waits for one forever whose bits are those
-// of a number that has not come.
+// NaN propagates to all results, and no block waits forever for a NaN whose bits mark a number that
+// has not arrived.
 TEST(QrPanelOfNan) {
   const Case c = {30, 4, 3};
   double all_ones;
@@ -342,14 +343,14 @@ TEST(QrPanelOfNan) {
       first(20, 0) = nan;
       Factored<double> found = kernel(c, first);
       EXPECT(std::isnan(found(0, 0)) && std::isnan(found(3, 3)) && std::isnan(found(29, 3)));
-      second(1, 1) = nan;  // sent as it is
+      second(1, 1) = nan;  // sent unchanged
       EXPECT(std::isnan(kernel(c, second)(3, 3)));
     }
   }
 }
 
-// In the place of the host's own. Ranks are threads, and a block's threads share one place in this
-// process: one rank at a time.
+// Replaces the host's kernels. Ranks are threads, and the shared memory of a block is a single
+// variable in this process, so one rank runs at a time.
 template <typename T>
 class Kernels : public PanelKernels<T> {
   using R = Real<T>;
@@ -427,7 +428,7 @@ TEST(UnpackReflectorsAndPackBand) {
   CheckUnpackAndPack<std::complex<double>>();
 }
 
-// The host, with these kernels for panels, and all ranks share an eigenproblem.
+// The host device with these kernels for panels; all ranks share an eigenproblem.
 class KernelDevice : public Wrapped {
  public:
   explicit KernelDevice(std::unique_ptr<Device> host) : Wrapped(*host), host_(std::move(host)) {
@@ -480,7 +481,7 @@ void CheckEigenvalues(int64_t n, int ranks) {
   }
 }
 
-TEST(AnEigensolverWithThem) {
+TEST(EigensolverWithTheseKernels) {
   for (const int64_t n : {11, 41}) {
     CheckEigenvalues<float>(n, 2);
     CheckEigenvalues<double>(n, 3);

@@ -1,5 +1,5 @@
-// Shared by the tests of the engine: matrices whose rows lie on ranks, and devices that differ from
-// the host in one property.
+// Shared by the tests of the engine: matrices that are distributed by rows, and devices that differ
+// from the host in one property.
 #ifndef JAXMG_TESTS_CC_PROBLEM_H_
 #define JAXMG_TESTS_CC_PROBLEM_H_
 
@@ -213,7 +213,7 @@ Tuning LikeGpu(int64_t update_depth = 9) {
 template <typename T>
 constexpr Real<T> kEps = std::numeric_limits<Real<T>>::epsilon();
 
-// The matrix with these elements.
+// Returns the matrix with these elements.
 template <typename T>
 Problem<T> Of(int64_t n, int ranks, const std::function<T(int64_t, int64_t)>& element) {
   Problem<T> problem({n, ranks, 0});

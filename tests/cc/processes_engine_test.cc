@@ -1,4 +1,4 @@
-// The rank programs in several processes: the results are those of one process, bit for bit.
+// The rank programs in several processes: results equal those of one process bit for bit.
 #include <complex>
 #include <cstring>
 #include <string>
@@ -22,7 +22,7 @@ const std::vector<std::vector<int>> kDeals = {
 
 const Case kCases[] = {{1, 4, 0}, {30, 4, 4}, {37, 4, 3, 1}, {64, 4, 8}};
 
-// Runs ranks here: either all of them on threads, or this process's.
+// Runs ranks in this process: either all of them, or those that belong to it.
 using RunAll = std::function<void(int ranks, const testing::RankProgram&)>;
 
 template <typename T>
@@ -31,7 +31,7 @@ bool SameBits(const std::vector<T>& one, const std::vector<T>& other) {
          (one.empty() || std::memcmp(one.data(), other.data(), one.size() * sizeof(T)) == 0);
 }
 
-// Everything that each rank gets, of this process's ranks.
+// All results of this process's ranks.
 template <typename T>
 struct Results {
   std::vector<std::vector<T>> x, inverse, vectors;
@@ -71,12 +71,12 @@ Results<T> Solve(const Case& c, bool definite, const RunAll& run) {
   return all;
 }
 
-// How ranks are made, and how blocks pass between their processes.
+// The devices of ranks, and the transport of blocks between their processes.
 struct Means {
   const char* name;
   Transport transport;
   bool on_host;
-  bool streams;  // run beside each other, as a GPU's do
+  bool streams;  // run concurrently, as on a GPU
 };
 const Means kMeans[] = {
     {"memory", Transport::kAuto, true, false},
@@ -137,7 +137,7 @@ struct InstallLapack {
   InstallLapack() { InstallReferenceLapack(); }
 } install_lapack;
 
-TEST(ResultsAreThoseOfOneProcess) {
+TEST(ResultsEqualThoseOfOneProcess) {
   for (const Means& means : kMeans) {
     for (const auto& deal : kDeals) {
       int count = 0;

@@ -1,4 +1,4 @@
-// Generalized eigenproblems, from a caller's rows of A and B to his results.
+// Generalized eigenproblems, from the caller's rows of A and B to the caller's results.
 #include "xla_ffi/engine/eigen/sygvd.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 using namespace testing;
 
-// Whether all ranks solve what B makes of A, and the columns of panels there.
+// Whether all ranks solve the standard eigenproblem, and the columns of its panels.
 struct Way {
   bool all;
   int64_t tile = 0;
@@ -43,7 +43,7 @@ bool Same(const std::vector<T>& x, const std::vector<T>& y) {
   return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(T)) == 0;
 }
 
-// All vectors in A's place, those of a subset in memory of their own, or none.
+// Computes all vectors in place of A, those of a subset in separate memory, or none.
 template <typename T>
 Solved<T> Solve(Problem<T> a, Problem<T> b, const Way& way, bool vectors, Subset subset = {0, 0},
                 const DeviceMaker& make = OnHost) {
@@ -71,8 +71,8 @@ Solved<T> Solve(Problem<T> a, Problem<T> b, const Way& way, bool vectors, Subset
   return {w[0], some ? v : a.blocks, status[0]};
 }
 
-// |A X - B X W| in units of n eps (|A| |X| + |B| |X W|) and |X^H B X - I| in units of n eps, of all
-// vectors and of some; and the values without vectors beside those with them.
+// Checks |A X - B X W| in units of n eps (|A| |X| + |B| |X W|) and |X^H B X - I| in units of n eps,
+// of all vectors and of some, and compares the eigenvalues computed with and without vectors.
 template <typename T>
 void Check(const Problem<T>& a, const Problem<T>& b, const Way& way, Real<T> kappa = 1,
            const DeviceMaker& make = OnHost) {
@@ -144,8 +144,8 @@ TEST(EigenvectorsOfFloat64) { CheckAll<double>(); }
 TEST(EigenvectorsOfComplex64) { CheckAll<std::complex<float>>(); }
 TEST(EigenvectorsOfComplex128) { CheckAll<std::complex<double>>(); }
 
-// Those of B^-1 A: of a multiple of B, and of diagonal matrices.
-TEST(EigenvaluesThatAreKnown) {
+// A multiple of B, and diagonal matrices.
+TEST(KnownEigenvalues) {
   const int64_t n = 30;
   for (const bool all : {false, true}) {
     for (const int ranks : {1, 2, 3}) {
@@ -166,8 +166,8 @@ TEST(EigenvaluesThatAreKnown) {
   }
 }
 
-// What is lost grows with the condition of B, and no faster than theory has it (LAPACK Users'
-// Guide, section 4.10).
+// The error grows with the condition number of B, no faster than the bound of the LAPACK Users'
+// Guide, section 4.10.
 TEST(IllConditionedB) {
   const int64_t n = 40;
   for (const double kappa : {1e2, 1e4, 1e6}) {
@@ -193,7 +193,7 @@ void ExpectNaN(const Solved<T>& solved) {
   }
 }
 
-TEST(AStatusOfBIsBeyondN) {
+TEST(AStatusOfBIsGreaterThanN) {
   for (const bool all : {false, true}) {
     for (const int ranks : {1, 3}) {
       for (const int64_t order : {1, 7, 20}) {
@@ -211,7 +211,7 @@ TEST(AStatusOfBIsBeyondN) {
   }
 }
 
-TEST(WhatIsNotFiniteHasAStatusOnAllRanks) {
+TEST(NonFiniteInputHasAStatusOnAllRanks) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (const bool all : {false, true}) {
     for (const int ranks : {1, 3}) {
@@ -232,7 +232,7 @@ TEST(WhatIsNotFiniteHasAStatusOnAllRanks) {
   }
 }
 
-TEST(TheSameBitsEveryTime) {
+TEST(ResultsAreReproducible) {
   const Problem<double> a({64, 3, 0}, false), b({64, 3, 0});
   for (const bool all : {false, true}) {
     const auto first = Solve(a, b, {all}, true), second = Solve(a, b, {all}, true);
@@ -241,7 +241,7 @@ TEST(TheSameBitsEveryTime) {
   }
 }
 
-TEST(StreamsThatRunBesideEachOther) {
+TEST(OnConcurrentStreams) {
   for (const bool all : {false, true}) {
     const auto make = [=](int) -> std::unique_ptr<Device> {
       return std::make_unique<AsyncDevice>(NewHostDevice(), TuningOf({all}));

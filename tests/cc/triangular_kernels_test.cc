@@ -1,4 +1,4 @@
-// The kernel of triangular.cuh, on the host, against LAPACK's results.
+// The kernel of triangular.cuh, run on the host and compared to LAPACK's results.
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -33,7 +33,7 @@ using host_cuda::LaunchCooperative;
 template <typename T>
 using Cuda = host_cuda::CudaType<T>;
 
-// op(A) X = B or X op(A) = B, m x n.
+// op(A) X = B or X op(A) = B, X and B m x n.
 struct Equation {
   Side side;
   Op op;
@@ -58,7 +58,7 @@ struct Operands {
   std::vector<T> a, b;
 };
 
-// With NaN in all elements that may not be read.
+// Returns the triangle with NaN in all elements that may not be read.
 template <typename T>
 Operands<T> RandomOperands(const Equation& equation) {
   const int64_t order = equation.order(), lda = order + 3, ldb = equation.m + 2;
@@ -81,7 +81,7 @@ Operands<T> RandomOperands(const Equation& equation) {
   return operands;
 }
 
-// The kernel's shape: right-hand sides of a block, and the edges of its tiles.
+// The kernel's constants: the right-hand sides of a block, and the edge of its tiles.
 template <int kOfColumns, int kOfEdge, int kOfSquares>
 struct Shape {
   static constexpr int kColumns = kOfColumns, kEdge = kOfEdge, kSquares = kOfSquares;
@@ -89,7 +89,7 @@ struct Shape {
 using Small = Shape<1, 8, 4>;
 using SmallPair = Shape<2, 8, 4>;
 
-// Two launches in the same memory of words, the first of other numbers.
+// Launches the kernel twice with the same memory of words, the first time with other numbers.
 template <typename T, typename S>
 std::vector<T> ByKernel(const Equation& equation, const Operands<T>& operands) {
   using Solver = kernels::TriangleSolver<Cuda<T>, S::kColumns, S::kEdge, S::kSquares>;
@@ -137,7 +137,7 @@ std::vector<T> ByHost(const Equation& equation, Operands<T> operands) {
   return operands.b;
 }
 
-// Equal, or as little apart as rounding explains; what is not finite is so in both.
+// Checks that results are equal up to rounding, and non-finite at the same places.
 template <typename T>
 void Compare(const std::vector<T>& found, const std::vector<T>& expected, const std::string& what) {
   Real<T> difference = 0;
@@ -173,8 +173,8 @@ TEST(AllTriangles) {
   for (const Equation& equation : AllKinds(37, 1)) Check<std::complex<float>, Small>(equation);
 }
 
-// As the device runs it: a block alone, and several with a last one that is not full; groups of
-// right-hand sides of which the last one is not full.
+// The device's constants: a single block, and several with a partial last one; groups of right-hand
+// sides with a partial last one.
 template <typename T>
 void CheckWhole() {
   constexpr int kSquares = kTriangleSquares<sizeof(T)>, kRows = kTriangleEdge * kSquares;
@@ -193,8 +193,8 @@ TEST(WholeBlocks) {
   CheckWhole<std::complex<double>>();
 }
 
-// A diagonal of zero gives infinity or NaN, from there on; one whose reciprocal is infinite does
-// not.
+// A zero on the diagonal gives infinity or NaN from that row on. A diagonal element whose
+// reciprocal is infinite doesn't.
 TEST(SpecialDiagonals) {
   const Equation equation = {Side::kLeft, Op::kNone, kUpper, 40, 1};
   Operands<double> operands = RandomOperands<double>(equation);

@@ -113,9 +113,10 @@ class Kernels : public ChaseKernels<T> {
 };
 
 // The host device with these kernels.
-class KernelDevice : public Wrapped {
+class KernelDevice : public ForwardingDevice {
  public:
-  explicit KernelDevice(std::unique_ptr<Device> host) : Wrapped(*host), host_(std::move(host)) {
+  explicit KernelDevice(std::unique_ptr<Device> host)
+      : ForwardingDevice(*host), host_(std::move(host)) {
     std::apply([this](auto&... kernels) { (Replace(kernels), ...); }, kernels_);
   }
 

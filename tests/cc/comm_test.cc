@@ -65,16 +65,16 @@ TEST(BroadcastAndAllGatherReachEveryRank) {
 }
 
 // The host with slow copies.
-class Slow : public testing::Wrapped {
+class Slow : public testing::ForwardingDevice {
  public:
   Slow() : Slow(NewHostDevice()) {}
   Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override {
     std::this_thread::sleep_for(milliseconds(20));
-    return Wrapped::Copy(stream, target, source);
+    return ForwardingDevice::Copy(stream, target, source);
   }
 
  private:
-  explicit Slow(std::unique_ptr<Device> host) : Wrapped(*host), host_(std::move(host)) {}
+  explicit Slow(std::unique_ptr<Device> host) : ForwardingDevice(*host), host_(std::move(host)) {}
   const std::unique_ptr<Device> host_;
 };
 

@@ -117,31 +117,31 @@ Real<T> Distance(const Dense<T>& a, const Dense<T>& b) {
   return largest;
 }
 
-// Checks operations with a triangle: `given` has NaN in all elements that may not be read.
+// Checks operations with a triangle: `stored` has NaN in all elements that may not be read.
 template <typename T>
 struct TriangleCase {
   TriangleCase(int64_t n, Triangle triangle, Op op, std::mt19937_64& random)
-      : given(Dense<T>::Uniform(n, n, random)), meant(n, n) {
+      : stored(Dense<T>::Uniform(n, n, random)), expected(n, n) {
     for (int64_t j = 0; j < n; ++j) {
       for (int64_t i = 0; i < n; ++i) {
         const bool inside = triangle.uplo == Uplo::kLower ? i > j : i < j;
         T value = 0;
         if (i == j) {
-          value = triangle.diag == Diag::kUnit ? T(1) : T(2) + given(i, j);
+          value = triangle.diag == Diag::kUnit ? T(1) : T(2) + stored(i, j);
         } else if (inside) {
-          value = given(i, j) / static_cast<Real<T>>(n);  // so that the inverse is no larger
+          value = stored(i, j) / static_cast<Real<T>>(n);  // so that the inverse is no larger
         }
         const bool read = inside || (i == j && triangle.diag == Diag::kNonUnit);
-        given(i, j) = read ? value : T(std::numeric_limits<Real<T>>::quiet_NaN());
+        stored(i, j) = read ? value : T(std::numeric_limits<Real<T>>::quiet_NaN());
         if (op == Op::kNone) {
-          meant(i, j) = value;
+          expected(i, j) = value;
         } else {
-          meant(j, i) = op == Op::kTrans ? value : Conj(value);
+          expected(j, i) = op == Op::kTrans ? value : Conj(value);
         }
       }
     }
   }
-  Dense<T> given, meant;
+  Dense<T> stored, expected;
 };
 
 template <typename T>
@@ -150,31 +150,31 @@ void CheckTriangle(int64_t m, int64_t n, Side side, Op op, Triangle triangle) {
   std::mt19937_64 random(m * 100 + n);
   const TriangleCase<T> a(left ? m : n, triangle, op, random);
   const Dense<T> b = Dense<T>::Uniform(m, n, random);
-  auto times = [&](const Dense<T>& x) { return left ? a.meant * x : x * a.meant; };
+  auto times = [&](const Dense<T>& x) { return left ? a.expected * x : x * a.expected; };
   const Real<T> bound = 20 * (m + n) * std::numeric_limits<Real<T>>::epsilon();
   auto device = NewHostDevice();
   Blas<T>& blas = device->blas<T>();
 
   Dense<T> x = b;
-  EXPECT(blas.Trmm(Stream::kMain, side, op, m, n, a.given.data.data(), a.given.ld, x.data.data(),
+  EXPECT(blas.Trmm(Stream::kMain, side, op, m, n, a.stored.data.data(), a.stored.ld, x.data.data(),
                    x.ld, triangle)
              .ok());
   EXPECT(Distance(x, times(b)) < bound && x.MarginIsUntouched()) << m << " x " << n;
   x = b;
-  EXPECT(blas.Trsm(Stream::kMain, side, op, m, n, a.given.data.data(), a.given.ld, x.data.data(),
+  EXPECT(blas.Trsm(Stream::kMain, side, op, m, n, a.stored.data.data(), a.stored.ld, x.data.data(),
                    x.ld, triangle)
              .ok());
   EXPECT(Distance(times(x), b) < bound && x.MarginIsUntouched()) << m << " x " << n;
 
   if (op != Op::kNone) return;
-  Dense<T> inverse(a.meant.n, a.meant.n), identity(a.meant.n, a.meant.n);
+  Dense<T> inverse(a.expected.n, a.expected.n), identity(a.expected.n, a.expected.n);
   for (int64_t j = 0; j < identity.n; ++j) {
     for (int64_t i = 0; i < identity.n; ++i) identity(i, j) = i == j;
   }
-  EXPECT(blas.Trtri(Stream::kMain, inverse.n, a.given.data.data(), a.given.ld, inverse.data.data(),
-                    inverse.ld, triangle)
+  EXPECT(blas.Trtri(Stream::kMain, inverse.n, a.stored.data.data(), a.stored.ld,
+                    inverse.data.data(), inverse.ld, triangle)
              .ok());
-  EXPECT(Distance(inverse * a.meant, identity) < bound && inverse.MarginIsUntouched()) << n;
+  EXPECT(Distance(inverse * a.expected, identity) < bound && inverse.MarginIsUntouched()) << n;
   for (int64_t j = 0; j < inverse.n; ++j) {
     for (int64_t i = 0; i < inverse.n; ++i) {
       const bool other = triangle.uplo == Uplo::kLower ? i < j : i > j;
@@ -213,10 +213,10 @@ TEST(TrianglesAreLowerByDefault) {
   Dense<double> x = b;
   auto device = NewHostDevice();
   EXPECT(device->blas<double>()
-             .Trmm(Stream::kMain, Side::kLeft, Op::kNone, 4, 3, l.given.data.data(), l.given.ld,
+             .Trmm(Stream::kMain, Side::kLeft, Op::kNone, 4, 3, l.stored.data.data(), l.stored.ld,
                    x.data.data(), x.ld)
              .ok());
-  EXPECT(Distance(x, l.meant * b) < 1e-14);
+  EXPECT(Distance(x, l.expected * b) < 1e-14);
 }
 
 TEST(AnAllocationThatIsTooLargeIsAnError) {

@@ -101,28 +101,28 @@ struct Errors {
 };
 
 template <typename R>
-Errors ErrorsOf(const Tridiagonal<R>& t, const Outcome<R>& found, bool check_values) {
-  const int64_t n = t.n(), columns = found.q.size() / std::max<int64_t>(n, 1);
+Errors ErrorsOf(const Tridiagonal<R>& t, const Outcome<R>& actual, bool check_values) {
+  const int64_t n = t.n(), columns = actual.q.size() / std::max<int64_t>(n, 1);
   const long double eps = std::numeric_limits<R>::epsilon();
   const long double norm = t.norm() > 0 ? t.norm() : 1;
   Errors errors;
   for (int64_t i = 0; check_values && i < n; ++i) {
-    const long double error = std::abs(found.d[i] - Bisect(t, i));
+    const long double error = std::abs(actual.d[i] - Bisect(t, i));
     errors.values = std::max<double>(errors.values, error / (norm * eps));
   }
   // The largest column sums of |T Q - Q L| and |Q^T Q - I|, as in LAPACK's tests.
   for (int64_t j = 0; j < columns; ++j) {
-    const R* q = &found.q[j * n];
+    const R* q = &actual.q[j * n];
     long double residual = 0;
     double orthogonality = 0;
     for (int64_t i = 0; i < n; ++i) {
       residual +=
-          std::abs((t.d[i] - static_cast<long double>(found.d[j])) * q[i] +
+          std::abs((t.d[i] - static_cast<long double>(actual.d[j])) * q[i] +
                    (i > 0 ? t.off(i - 1) * q[i - 1] : 0) + (i + 1 < n ? t.off(i) * q[i + 1] : 0));
     }
     for (int64_t c = 0; c < columns; ++c) {
       double dot = c == j ? -1 : 0;
-      const R* other = &found.q[c * n];
+      const R* other = &actual.q[c * n];
       for (int64_t i = 0; i < n; ++i) dot += static_cast<double>(q[i]) * other[i];
       orthogonality += std::abs(dot);
     }
@@ -130,7 +130,7 @@ Errors ErrorsOf(const Tridiagonal<R>& t, const Outcome<R>& found, bool check_val
     errors.orthogonality = std::max<double>(errors.orthogonality, orthogonality / (n * eps));
   }
   // A maximum would discard NaN.
-  for (const R& x : found.q) {
+  for (const R& x : actual.q) {
     if (!std::isfinite(x)) errors.orthogonality = std::numeric_limits<double>::infinity();
   }
   return errors;
@@ -149,8 +149,8 @@ void ExpectSmall(const Errors& errors, int64_t n, const std::string& what) {
 }
 
 template <typename R>
-void CheckSorted(const Outcome<R>& found, const std::string& what) {
-  for (size_t i = 1; i < found.d.size(); ++i) EXPECT(found.d[i - 1] <= found.d[i]) << what;
+void CheckSorted(const Outcome<R>& actual, const std::string& what) {
+  for (size_t i = 1; i < actual.d.size(); ++i) EXPECT(actual.d[i - 1] <= actual.d[i]) << what;
 }
 
 template <typename R>
@@ -335,10 +335,10 @@ TEST(DeflationSeparatesPolesAndKeepsTheMatrix) {
       for (double& x : z) x /= std::sqrt(norm);
       std::vector<char> memory(MergeTables<double>::Bytes(n));
       const MergeTables<double> tables(memory.data(), n);
-      const auto found = Deflate(n, n / 2, 0.5, d.data(), z.data(), tables);
+      const auto actual = Deflate(n, n / 2, 0.5, d.data(), z.data(), tables);
 
       // Applies the rotations to z and to the matrix's diagonal.
-      for (int64_t i = 0; found.chains > 0 && i < tables.starts[found.chains]; ++i) {
+      for (int64_t i = 0; actual.chains > 0 && i < tables.starts[actual.chains]; ++i) {
         const int32_t x = tables.first[i], y = tables.second[i];
         const double c = tables.c[i], s = tables.s[i], dx = d[x], dy = d[y], zx = z[x], zy = z[y];
         z[x] = c * zx + s * zy;
@@ -351,18 +351,19 @@ TEST(DeflationSeparatesPolesAndKeepsTheMatrix) {
         EXPECT(!seen[tables.columns[i]]);
         seen[tables.columns[i]] = true;
         const int32_t column = tables.columns[i];
-        if (i < found.k) {
+        if (i < actual.k) {
           EXPECT(tables.d[tables.order[i]] == tables.grouped[i]);
           EXPECT(std::abs(tables.grouped[i] - d[column]) <= 4 * kEps * 4);
           EXPECT(std::abs(tables.z[tables.order[i]] - z[column]) <= 4 * kEps);
           EXPECT(i == 0 || tables.d[i - 1] < tables.d[i]);
         } else {
           EXPECT(std::abs(z[column]) <= 100 * kEps) << z[column];
-          EXPECT(std::abs(tables.deflated[i - found.k] - d[column]) <= 4 * kEps * 4);
-          EXPECT(i == found.k || tables.deflated[i - found.k - 1] <= tables.deflated[i - found.k]);
+          EXPECT(std::abs(tables.deflated[i - actual.k] - d[column]) <= 4 * kEps * 4);
+          EXPECT(i == actual.k ||
+                 tables.deflated[i - actual.k - 1] <= tables.deflated[i - actual.k]);
         }
       }
-      EXPECT(0 <= found.top && found.top <= found.bottom && found.bottom <= found.k);
+      EXPECT(0 <= actual.top && actual.top <= actual.bottom && actual.bottom <= actual.k);
     }
   }
 }

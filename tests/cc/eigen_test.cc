@@ -28,17 +28,17 @@ Tuning Spread(int64_t band_width) {
 }
 
 template <typename T>
-struct Solved {
+struct Eigenpairs {
   std::vector<Real<T>> w;
   std::vector<std::vector<T>> v;  // each rank's rows
   int32_t status = -1;
 };
 
 template <typename T>
-Solved<T> Solve(Problem<T> problem, bool vectors, int64_t band_width,
-                const DeviceMaker& make = OnHost) {
+Eigenpairs<T> Solve(Problem<T> problem, bool vectors, int64_t band_width,
+                    const DeviceMaker& make = OnHost) {
   const int64_t n = problem.n;
-  Solved<T> solved;
+  Eigenpairs<T> solved;
   std::vector<std::vector<Real<T>>> w(problem.ranks, std::vector<Real<T>>(n, NaN<Real<T>>()));
   std::vector<int32_t> status(problem.ranks, -1);
   const Tuning tuning = Spread(band_width);
@@ -70,7 +70,7 @@ template <typename T>
 void Check(const Problem<T>& problem, int64_t band_width, Real<T> limit = 2,
            const DeviceMaker& make = OnHost) {
   const int64_t n = problem.n;
-  const Solved<T> solved = Solve(problem, true, band_width, make);
+  const Eigenpairs<T> solved = Solve(problem, true, band_width, make);
   EXPECT(solved.status == 0) << solved.status;
   EXPECT(std::is_sorted(solved.w.begin(), solved.w.end()));
   auto v = [&](int64_t i, int64_t k) {
@@ -95,7 +95,7 @@ void Check(const Problem<T>& problem, int64_t band_width, Real<T> limit = 2,
                            " ranks, band " + std::to_string(band_width) + ": ";
   EXPECT(residual <= limit * unit * problem.norm()) << name << residual / unit / problem.norm();
   EXPECT(orthogonality <= limit * unit) << name << orthogonality / unit;
-  const Solved<T> values = Solve(problem, false, band_width, make);
+  const Eigenpairs<T> values = Solve(problem, false, band_width, make);
   EXPECT(values.status == 0);
   for (int64_t k = 0; k < n; ++k) {
     EXPECT(std::abs(values.w[k] - solved.w[k]) <= limit * unit * problem.norm()) << name << k;
@@ -160,7 +160,7 @@ TEST(NonFiniteInputHasAStatusOnAllRanks) {
       Problem<double> problem({20, 3, 0}, false);
       problem.a[row * 20 + 19] = wrong;
       problem.Scatter();
-      const Solved<double> solved = Solve(problem, true, 4);
+      const Eigenpairs<double> solved = Solve(problem, true, 4);
       EXPECT(solved.status == row + 1) << solved.status;
       for (const double x : solved.w) EXPECT(std::isnan(x));
       for (const auto& rows : solved.v) {

@@ -107,7 +107,7 @@ class Factors {
   }
 
   // Returns A x, x by rows.
-  std::vector<T> Multiplied(const std::vector<T>& x) const {
+  std::vector<T> Product(const std::vector<T>& x) const {
     std::vector<T> product(x.size());
     for (int64_t i = 0; i < c_.n; ++i) {
       for (int64_t j = 0; j < c_.n; ++j) {
@@ -179,7 +179,7 @@ void CheckFactor(const Case& c, const DeviceMaker& make) {
   const Real<T> log_det = factors.parts[0].log_det;
   // Solutions, in one step and in two.
   const std::vector<T> x = factors.Apply(Apply::kSolve, b);
-  EXPECT(Distance(factors.Multiplied(x), b) <= bound) << factors.name();
+  EXPECT(Distance(factors.Product(x), b) <= bound) << factors.name();
   const std::vector<T> half = factors.Apply(Apply::kSolveL, b);
   EXPECT(factors.Apply(Apply::kSolveLH, half) == x) << factors.name();
   // Products with the factor, the inverse operation.
@@ -244,17 +244,6 @@ void CheckOnHost() {
   ForEachCase([](const Case& c) { CheckFactor<T>(c, OnHost); });
 }
 
-// A device that owns the host device to which it forwards.
-class Like : public Tuned {
- public:
-  explicit Like(const Tuning& tuning) : Like(NewHostDevice(), tuning) {}
-
- private:
-  Like(std::unique_ptr<Device> host, const Tuning& tuning)
-      : Tuned(*host, tuning), host_(std::move(host)) {}
-  const std::unique_ptr<Device> host_;
-};
-
 template <typename T>
 void CheckLikeGpu() {
   Tuning by_substitution = LikeGpu(), whole = LikeGpu();
@@ -268,7 +257,7 @@ void CheckLikeGpu() {
   }
   for (const Tuning& tuning : tunings) {
     ForEachCase([&](const Case& c) {
-      CheckFactor<T>(c, [&](int) { return std::make_unique<Like>(tuning); });
+      CheckFactor<T>(c, [&](int) { return std::make_unique<TunedHost>(tuning); });
     });
   }
 }
@@ -315,17 +304,17 @@ TEST(SolutionsEqualThoseOfPotrs) {
 TEST(FactorsAreReproducible) {
   for (const Case& c : kCases) {
     std::vector<std::vector<double>> parts[2];
-    for (auto& found : parts) {
-      Factors<double> factors(c, [](int) { return std::make_unique<Like>(LikeGpu()); });
+    for (auto& bits : parts) {
+      Factors<double> factors(c, [](int) { return std::make_unique<TunedHost>(LikeGpu()); });
       for (auto& block : factors.problem.blocks) {  // without NaN, which differs from itself
         for (double& value : block) value = std::isnan(value) ? 0 : value;
       }
       for (auto& part : factors.parts) {
-        for (double& value : part.overflow) value = static_cast<double>(&found - parts) + 3;
+        for (double& value : part.overflow) value = static_cast<double>(&bits - parts) + 3;
       }
       factors.Factor();
-      found = factors.problem.blocks;
-      for (const auto& part : factors.parts) found.push_back(part.overflow);
+      bits = factors.problem.blocks;
+      for (const auto& part : factors.parts) bits.push_back(part.overflow);
     }
     EXPECT(parts[0] == parts[1]) << "n " << c.n << " ranks " << c.ranks;
   }
@@ -335,7 +324,7 @@ TEST(ResultsOfAFailedFactorAreNaN) {
   for (int ranks : {1, 2, 4}) {
     for (int64_t bad : {0, 12, 29}) {
       Factors<double> factors({30, ranks, 4},
-                              [](int) { return std::make_unique<Like>(LikeGpu()); });
+                              [](int) { return std::make_unique<TunedHost>(LikeGpu()); });
       factors.problem.a[bad * 30 + bad] = -1;
       factors.problem.Scatter();
       factors.Factor();
@@ -365,7 +354,7 @@ TEST(SolvingWithInversesIsAsStableAsSubstitution) {
   constexpr int64_t kN = 64;
   Tuning tuning = LikeGpu();
   tuning.inverse_order = 32;
-  Factors<double> factors({kN, 2, 32}, [&](int) { return std::make_unique<Like>(tuning); });
+  Factors<double> factors({kN, 2, 32}, [&](int) { return std::make_unique<TunedHost>(tuning); });
   // A smooth kernel: exp(-(i - j)^2 / 2 l^2), whose condition is 1e15 and more, with a small ridge.
   Problem<double>& problem = factors.problem;
   for (int64_t i = 0; i < kN; ++i) {
@@ -378,7 +367,7 @@ TEST(SolvingWithInversesIsAsStableAsSubstitution) {
   factors.Factor();
   EXPECT(factors.parts[0].status == 0);
   const std::vector<double> x = factors.Apply(Apply::kSolve, factors.b);
-  const std::vector<double> back = factors.Multiplied(x);
+  const std::vector<double> back = factors.Product(x);
   double residual = 0, size = 0;
   for (size_t i = 0; i < x.size(); ++i) {
     residual += std::norm(back[i] - factors.b[i]);

@@ -54,7 +54,7 @@ TEST(AStepWaitsForTheDataThatItReadsAlone) {
     writes = solo.Work(on);
   }
   const int later = solo.Work(flow, Stream::kPanel);
-  const int beside = solo.Work(flow, Stream::kNext);
+  const int concurrent = solo.Work(flow, Stream::kNext);
   {
     Step<double> on(flow, Stream::kMain);
     on.Reads(panel, other);
@@ -62,7 +62,7 @@ TEST(AStepWaitsForTheDataThatItReadsAlone) {
   }
   EXPECT(solo.Before(writes, reads));
   EXPECT(!solo.Before(later, reads)) << "Gives is waited for as Writes is";
-  EXPECT(!solo.Before(beside, reads));
+  EXPECT(!solo.Before(concurrent, reads));
   EXPECT(flow.Finish().ok());
 }
 
@@ -166,10 +166,10 @@ TEST(StreamsForkAndJoin) {
   Flow flow(solo.context);
   const int before = solo.Work(flow, Stream::kMain);
   flow.Fork();
-  const int beside = solo.Work(flow, Stream::kMain);
+  const int concurrent = solo.Work(flow, Stream::kMain);
   const int forked = solo.Work(flow, Stream::kSide);
   EXPECT(solo.Before(before, forked));
-  EXPECT(!solo.Before(beside, forked));
+  EXPECT(!solo.Before(concurrent, forked));
   const int64_t events = solo.device.events();
   EXPECT(flow.Finish().ok());
   EXPECT(solo.device.events() == events + 3) << "streams without work were joined";
@@ -198,9 +198,9 @@ TEST(NothingIsEnqueuedAfterAFailure) {
 }
 
 // A device whose copies fail.
-class NoCopies : public Wrapped {
+class NoCopies : public ForwardingDevice {
  public:
-  using Wrapped::Wrapped;
+  using ForwardingDevice::ForwardingDevice;
   Status Copy(Stream, const Bytes2D&, const Bytes2D&) override { throw std::bad_alloc(); }
 };
 

@@ -16,17 +16,6 @@
 
 namespace jaxmg::testing {
 
-// The host device with another tuning. Owns the host device.
-class HostLike : public Tuned {
- public:
-  explicit HostLike(const Tuning& tuning) : HostLike(NewHostDevice(), tuning) {}
-
- private:
-  HostLike(std::unique_ptr<Device> host, const Tuning& tuning)
-      : Tuned(*host, tuning), host_(std::move(host)) {}
-  const std::unique_ptr<Device> host_;
-};
-
 // An m x n matrix A, row-major, and its blocks of rows with NaN in the padding.
 template <typename T>
 struct GeneralProblem {

@@ -113,7 +113,7 @@ void Check(int64_t n, int ranks, int64_t tile, int64_t extra_rows, int64_t nrhs,
 }
 
 DeviceMaker On(const Tuning& tuning) {
-  return [tuning](int) { return std::make_unique<HostLike>(tuning); };
+  return [tuning](int) { return std::make_unique<TunedHost>(tuning); };
 }
 
 DeviceMaker OnThreadsLikeGpus() {

@@ -179,7 +179,7 @@ TEST(BlocksAreGatheredInTheOrderOfTheRanks) {
           },
           kPatience, [](int) { return std::make_unique<AsyncDevice>(NewHostDevice(), LikeGpu()); });
       for (const Status& outcome : outcomes) EXPECT(outcome.ok()) << outcome.message();
-      for (const auto& found : all) EXPECT(found == expected) << ranks << " " << count;
+      for (const auto& actual : all) EXPECT(actual == expected) << ranks << " " << count;
     }
   }
 }

@@ -288,7 +288,7 @@ void Check(const Shape& shape, const DeviceMaker& make) {
 }
 
 DeviceMaker On(const Tuning& tuning) {
-  return [tuning](int) { return std::make_unique<HostLike>(tuning); };
+  return [tuning](int) { return std::make_unique<TunedHost>(tuning); };
 }
 
 DeviceMaker OnThreadsLikeGpus() {

@@ -131,12 +131,12 @@ Panel<T> ByKernel(Panel<T> panel) {
 }
 
 template <typename T>
-void Compare(const Panel<T>& found, const Panel<T>& expected, const std::string& what) {
-  EXPECT(found.pivots == expected.pivots) << what << ": pivots";
-  EXPECT(found.info == expected.info) << what << ": " << found.info << " for " << expected.info;
+void Compare(const Panel<T>& actual, const Panel<T>& expected, const std::string& what) {
+  EXPECT(actual.pivots == expected.pivots) << what << ": pivots";
+  EXPECT(actual.info == expected.info) << what << ": " << actual.info << " for " << expected.info;
   Real<T> difference = 0;
-  for (size_t i = 0; i < found.a.size(); ++i) {
-    difference = std::max<Real<T>>(difference, std::abs(found.a[i] - expected.a[i]));
+  for (size_t i = 0; i < actual.a.size(); ++i) {
+    difference = std::max<Real<T>>(difference, std::abs(actual.a[i] - expected.a[i]));
   }
   EXPECT(difference < 2000 * kEps<T>) << what << ": " << difference / kEps<T>;
 }
@@ -175,9 +175,9 @@ TEST(SpecialPanels) {
     Compare(ByKernel(panel), ByHost(panel), "equal sizes");
     panel = RandomPanel<double>(m, 8);
     std::fill_n(panel.a.begin() + 4 * panel.lda, panel.lda, 0);
-    const Panel<double> found = ByKernel(panel);
-    Compare(found, ByHost(panel), "a column of zeros");
-    EXPECT(found.info == kOffset + 5) << found.info;
+    const Panel<double> actual = ByKernel(panel);
+    Compare(actual, ByHost(panel), "a column of zeros");
+    EXPECT(actual.info == kOffset + 5) << actual.info;
     for (double bad : {NaN<double>(), std::numeric_limits<double>::infinity()}) {
       panel = RandomPanel<double>(m, 8);
       panel.a[3 * panel.lda + 17] = bad;

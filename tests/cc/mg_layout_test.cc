@@ -47,8 +47,8 @@ TEST(PiecesAreCopiedToTilesAndBack) {
         for (int64_t j = 0; j < tiles.columns(tile); ++j) {
           const int64_t column = tiles.begin(tile) + j;
           for (int64_t row = column; row < c.n; ++row) {
-            const double found = tiled[(tiles.slot(tile) * c.width + j) * c.n + row];
-            EXPECT(found == Value(row, column)) << "n " << c.n << " column " << column;
+            const double actual = tiled[(tiles.slot(tile) * c.width + j) * c.n + row];
+            EXPECT(actual == Value(row, column)) << "n " << c.n << " column " << column;
           }
         }
       }

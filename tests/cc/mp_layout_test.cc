@@ -48,8 +48,8 @@ TEST(GridsAreNearlySquare) {
     const Grid grid = GridOf(row[0], 0);
     EXPECT(grid.rows == row[1] && grid.columns == row[2]) << row[0];
   }
-  const Grid given = GridOf(8, 4);
-  EXPECT(given.rows == 4 && given.columns == 2);
+  const Grid grid = GridOf(8, 4);
+  EXPECT(grid.rows == 4 && grid.columns == 2);
 }
 
 TEST(EveryElementHasOnePlace) {
@@ -137,8 +137,8 @@ TEST(TilesAreCopiedToRows) {
           ToRows(context, layout, c.block(), local.data(), rows.data(), staging.data()));
       for (int64_t i = rank * c.block(); i < std::min((rank + 1) * c.block(), c.n); ++i) {
         for (int64_t j = 0; j < c.n; ++j) {
-          const Complex found = rows[(i - rank * c.block()) * c.n + j];
-          EXPECT(found == std::conj(Value(i, j))) << "n " << c.n << " at " << i << ", " << j;
+          const Complex actual = rows[(i - rank * c.block()) * c.n + j];
+          EXPECT(actual == std::conj(Value(i, j))) << "n " << c.n << " at " << i << ", " << j;
         }
       }
       return context.comm.Agree(Status::Ok());

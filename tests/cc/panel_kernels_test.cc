@@ -62,8 +62,8 @@ std::string Describe(const Case& c, double scale) {
 }
 
 template <typename T>
-struct Factored {
-  Factored(int64_t m, int64_t n)
+struct PanelFactors {
+  PanelFactors(int64_t m, int64_t n)
       : m(m), n(n), k(std::min(m, n)), lda(m + 3), ldt(k + 2), a(lda * n, kMargin), t(ldt * k) {
     std::fill(t.begin(), t.end(), kMargin);
   }
@@ -75,24 +75,24 @@ struct Factored {
 };
 
 template <typename T>
-Factored<T> Given(const Case& c, double scale) {
-  Factored<T> given(c.m, c.n);
+PanelFactors<T> RandomPanel(const Case& c, double scale) {
+  PanelFactors<T> input(c.m, c.n);
   std::mt19937_64 random(c.m * 1009 + c.n);
   for (int64_t j = 0; j < c.n; ++j) {
     for (int64_t i = 0; i < c.m; ++i) {
       T x = Random<T>(random);
       if (c.kind == Kind::kZeroColumns && j % 3 != 1) x = 0;
-      if (c.kind == Kind::kSameColumns && j > 1) x = given(i, j % 2) / Real<T>(scale);
+      if (c.kind == Kind::kSameColumns && j > 1) x = input(i, j % 2) / Real<T>(scale);
       if (c.kind == Kind::kSmallRest && i > j) x *= std::numeric_limits<Real<T>>::min();
       if (c.kind == Kind::kRealDiagonal) x = i > j ? T(0) : i == j ? T(std::real(x)) : x;
-      given(i, j) = x * Real<T>(scale);
+      input(i, j) = x * Real<T>(scale);
     }
   }
-  return given;
+  return input;
 }
 
 template <typename T>
-Factored<T> ByKernel(const Case& c, Factored<T> panel) {
+PanelFactors<T> ByKernel(const Case& c, PanelFactors<T> panel) {
   const int64_t owners = c.blocks > 1 ? c.blocks - 1 : 1;
   GlobalMemory<unsigned> arrivals(1, 0);
   GlobalMemory<T> a(panel.a), t(panel.t), sums(2 * c.n * (1 + owners), NaN<T>());
@@ -110,7 +110,7 @@ Factored<T> ByKernel(const Case& c, Factored<T> panel) {
 
 // Blocks with one warp for each kWarpColumns columns.
 template <typename T>
-Factored<T> ByRegisters(const Case& c, Factored<T> panel) {
+PanelFactors<T> ByRegisters(const Case& c, PanelFactors<T> panel) {
   const int64_t owners = c.blocks > 1 ? c.blocks - 1 : 1;
   EXPECT(c.m <= owners * 32 * kernels::RegisterPanel<Cuda<T>>::kRows);
   T nothing;
@@ -128,7 +128,7 @@ Factored<T> ByRegisters(const Case& c, Factored<T> panel) {
 }
 
 template <typename T>
-Factored<T> ByHost(Factored<T> panel) {
+PanelFactors<T> ByHost(PanelFactors<T> panel) {
   const auto device = NewHostDevice();
   EXPECT(device->eigen<T>()
              .panel
@@ -144,18 +144,19 @@ using Wide = std::conditional_t<kIsComplex<T>, std::complex<double>, double>;
 // Errors of the panel's Q: Q R - A, each column relative to its norm, and Q^H Q - I, in units of
 // rounding.
 template <typename T>
-void CheckFactors(Factored<T>& given, Factored<T>& found, double scale, const std::string& what) {
+void CheckFactors(PanelFactors<T>& input, PanelFactors<T>& actual, double scale,
+                  const std::string& what) {
   using W = Wide<T>;
-  const int64_t m = given.m, n = given.n, k = given.k;
+  const int64_t m = input.m, n = input.n, k = input.k;
   std::vector<W> v(m * k), q(m * m);
   for (int64_t j = 0; j < k; ++j) {
-    for (int64_t i = j; i < m; ++i) v[i + j * m] = i == j ? W(1) : W(found(i, j));
-    for (int64_t i = k; i < found.ldt; ++i) EXPECT(found.t[i + j * found.ldt] == T(-77)) << what;
-    for (int64_t i = j + 1; i < k; ++i) EXPECT(found.t[i + j * found.ldt] == T(0)) << what;
-    EXPECT(std::imag(found(j, j)) == 0) << what;
+    for (int64_t i = j; i < m; ++i) v[i + j * m] = i == j ? W(1) : W(actual(i, j));
+    for (int64_t i = k; i < actual.ldt; ++i) EXPECT(actual.t[i + j * actual.ldt] == T(-77)) << what;
+    for (int64_t i = j + 1; i < k; ++i) EXPECT(actual.t[i + j * actual.ldt] == T(0)) << what;
+    EXPECT(std::imag(actual(j, j)) == 0) << what;
   }
   for (int64_t j = 0; j < n; ++j) {
-    for (int64_t i = m; i < found.lda; ++i) EXPECT(found(i, j) == T(-77)) << what;
+    for (int64_t i = m; i < actual.lda; ++i) EXPECT(actual(i, j) == T(-77)) << what;
   }
   // Q x = x - V (T (V^H x)).
   auto times_q = [&](std::vector<W> x) {
@@ -164,7 +165,7 @@ void CheckFactors(Factored<T>& given, Factored<T>& found, double scale, const st
       for (int64_t i = l; i < m; ++i) w[l] += Conj(v[i + l * m]) * x[i];
     }
     for (int64_t l = 0; l < k; ++l) {
-      for (int64_t i = 0; i <= l; ++i) u[i] += W(found.t[i + l * found.ldt]) * w[l];
+      for (int64_t i = 0; i <= l; ++i) u[i] += W(actual.t[i + l * actual.ldt]) * w[l];
     }
     for (int64_t l = 0; l < k; ++l) {
       for (int64_t i = l; i < m; ++i) x[i] -= v[i + l * m] * u[l];
@@ -181,8 +182,8 @@ void CheckFactors(Factored<T>& given, Factored<T>& found, double scale, const st
   for (int64_t j = 0; j < n; ++j) {
     std::vector<W> r(m), a(m);
     for (int64_t i = 0; i < m; ++i) {
-      a[i] = W(given(i, j)) / scale;
-      if (i <= j) r[i] = W(found(i, j)) / scale;
+      a[i] = W(input(i, j)) / scale;
+      if (i <= j) r[i] = W(actual(i, j)) / scale;
     }
     std::vector<W> difference = times_q(r);
     for (int64_t i = 0; i < m; ++i) difference[i] -= a[i];
@@ -201,27 +202,27 @@ void CheckFactors(Factored<T>& given, Factored<T>& found, double scale, const st
 }
 
 template <typename T>
-using Kernel = Factored<T> (*)(const Case&, Factored<T>);
+using Kernel = PanelFactors<T> (*)(const Case&, PanelFactors<T>);
 
 template <typename T>
 void Check(Kernel<T> kernel, const Case& c, double scale = 1) {
   const std::string what = Describe(c, scale);
-  Factored<T> given = Given<T>(c, scale), found = kernel(c, given);
-  CheckFactors(given, found, scale, what);
+  PanelFactors<T> input = RandomPanel<T>(c, scale), actual = kernel(c, input);
+  CheckFactors(input, actual, scale, what);
   if (c.kind != Kind::kNormal && c.kind != Kind::kRealDiagonal) return;
   // The reflectors are unique, so they equal the host's.
-  Factored<T> expected = ByHost(given);
+  PanelFactors<T> expected = ByHost(input);
   double difference = 0;
   for (int64_t j = 0; j < c.n; ++j) {
     for (int64_t i = 0; i < c.m; ++i) {
       const double size = i > j ? 1 : scale;
-      difference = std::max<double>(difference, std::abs(found(i, j) - expected(i, j)) / size);
+      difference = std::max<double>(difference, std::abs(actual(i, j) - expected(i, j)) / size);
     }
   }
-  for (int64_t j = 0; j < found.k; ++j) {
-    for (int64_t i = 0; i < found.k; ++i) {
-      const int64_t place = i + j * found.ldt;
-      difference = std::max<double>(difference, std::abs(found.t[place] - expected.t[place]));
+  for (int64_t j = 0; j < actual.k; ++j) {
+    for (int64_t i = 0; i < actual.k; ++i) {
+      const int64_t place = i + j * actual.ldt;
+      difference = std::max<double>(difference, std::abs(actual.t[place] - expected.t[place]));
     }
   }
   EXPECT(difference < 3000 * kEps<T>) << what << ": " << difference / kEps<T>;
@@ -267,8 +268,9 @@ void CheckAll() {
     Check<T>(ByKernel<T>, {m, n, i % 4 == 0 ? 4u : 1u}, i % 5 == 1 ? huge : i % 5 == 2 ? tiny : 1);
   }
   // Results are reproducible.
-  const Factored<T> given = Given<T>({90, 30, 4}, 1);
-  const Factored<T> once = ByKernel<T>({90, 30, 4}, given), again = ByKernel<T>({90, 30, 4}, given);
+  const PanelFactors<T> input = RandomPanel<T>({90, 30, 4}, 1);
+  const PanelFactors<T> once = ByKernel<T>({90, 30, 4}, input),
+                        again = ByKernel<T>({90, 30, 4}, input);
   EXPECT(once.a == again.a && once.t == again.t);
 }
 
@@ -295,9 +297,9 @@ void CheckRegisters() {
   check({7, 5, 2});
   check({2, 4, 5});
   check({150, 2, 41});
-  const Factored<T> given = Given<T>({90, 4, 4}, 1);
-  const Factored<T> once = ByRegisters<T>({90, 4, 4}, given);
-  const Factored<T> again = ByRegisters<T>({90, 4, 4}, given);
+  const PanelFactors<T> input = RandomPanel<T>({90, 4, 4}, 1);
+  const PanelFactors<T> once = ByRegisters<T>({90, 4, 4}, input);
+  const PanelFactors<T> again = ByRegisters<T>({90, 4, 4}, input);
   EXPECT(once.a == again.a && once.t == again.t);
 }
 
@@ -316,11 +318,11 @@ template <typename T>
 void CheckSmallestNumber() {
   for (const Kernel<T> kernel : {ByKernel<T>, ByRegisters<T>}) {
     const Case c = {2, 1};
-    Factored<T> given(c.m, c.n);
-    given(0, 0) = T(0);
-    given(1, 0) = std::numeric_limits<Real<T>>::denorm_min();
-    Factored<T> found = kernel(c, given);
-    EXPECT(found(0, 0) == -given(1, 0) && found.t[0] == T(1)) << found(0, 0);
+    PanelFactors<T> input(c.m, c.n);
+    input(0, 0) = T(0);
+    input(1, 0) = std::numeric_limits<Real<T>>::denorm_min();
+    PanelFactors<T> actual = kernel(c, input);
+    EXPECT(actual(0, 0) == -input(1, 0) && actual.t[0] == T(1)) << actual(0, 0);
   }
 }
 
@@ -339,10 +341,10 @@ TEST(QrPanelOfNan) {
   std::memset(&all_ones, 0xff, sizeof(all_ones));
   for (const double nan : {NaN<double>(), all_ones}) {
     for (const Kernel<double> kernel : {ByKernel<double>, ByRegisters<double>}) {
-      Factored<double> first = Given<double>(c, 1), second = first;
+      PanelFactors<double> first = RandomPanel<double>(c, 1), second = first;
       first(20, 0) = nan;
-      Factored<double> found = kernel(c, first);
-      EXPECT(std::isnan(found(0, 0)) && std::isnan(found(3, 3)) && std::isnan(found(29, 3)));
+      PanelFactors<double> actual = kernel(c, first);
+      EXPECT(std::isnan(actual(0, 0)) && std::isnan(actual(3, 3)) && std::isnan(actual(29, 3)));
       second(1, 1) = nan;  // sent unchanged
       EXPECT(std::isnan(kernel(c, second)(3, 3)));
     }
@@ -401,7 +403,7 @@ void CheckUnpackAndPack() {
   Kernels<T> kernels;
   constexpr Stream kMain = Stream::kMain;
   for (const auto& [m, k] : {std::pair<int64_t, int64_t>{9, 4}, {4, 4}, {1, 1}}) {
-    const Factored<T> panel = Given<T>({m, k}, 1);
+    const PanelFactors<T> panel = RandomPanel<T>({m, k}, 1);
     const T* a = panel.a.data();
     std::vector<T> v((m + 1) * k, T(3)), expected = v;
     EXPECT(kernels.UnpackReflectors(kMain, m, k, a, panel.lda, v.data(), m + 1).ok());
@@ -412,7 +414,7 @@ void CheckUnpackAndPack() {
     int64_t m, n, k;
   };
   for (const auto& [m, n, k] : {Packed{5, 5, 5}, {5, 5, 2}, {3, 3, 0}, {5, 4, 3}, {1, 1, 1}}) {
-    const Factored<T> tile = Given<T>({m + k, n}, 1);
+    const PanelFactors<T> tile = RandomPanel<T>({m + k, n}, 1);
     const T* a = tile.a.data();
     std::vector<T> band(2 * m * n, T(3)), expected = band;
     EXPECT(kernels.PackBand(kMain, m, n, k, a, tile.lda, band.data(), 2 * m).ok());
@@ -429,9 +431,10 @@ TEST(UnpackReflectorsAndPackBand) {
 }
 
 // The host device with these kernels for panels; all ranks share an eigenproblem.
-class KernelDevice : public Wrapped {
+class KernelDevice : public ForwardingDevice {
  public:
-  explicit KernelDevice(std::unique_ptr<Device> host) : Wrapped(*host), host_(std::move(host)) {
+  explicit KernelDevice(std::unique_ptr<Device> host)
+      : ForwardingDevice(*host), host_(std::move(host)) {
     std::apply([this](auto&... kernels) { (Replace(kernels), ...); }, kernels_);
   }
   Tuning tuning() const override {

@@ -315,16 +315,16 @@ void CheckSolutions(const Shape& shape, const DeviceMaker& make) {
       for (int64_t r = 0; r < nrhs; ++r) {
         if (system == Op::kNone) {
           // The residual is orthogonal to M's columns, and its norm is the returned one.
-          Real<T> squares = 0, said = 0;
+          Real<T> squares = 0, returned = 0;
           std::vector<T> residual(n);
           for (int64_t i = 0; i < n; ++i) {
             residual[i] = b[i * nrhs + r];
             for (int64_t j = 0; j < m; ++j) residual[i] -= at(i, j) * x[j * nrhs + r];
             squares += std::norm(residual[i]);
-            if (i >= m) said += std::norm(x[i * nrhs + r]);
+            if (i >= m) returned += std::norm(x[i * nrhs + r]);
           }
-          EXPECT(std::abs(squares - said) <= Unit<T>(shape) * 10 * size * size)
-              << factor.name() << "residual " << squares << ", but " << said;
+          EXPECT(std::abs(squares - returned) <= Unit<T>(shape) * 10 * size * size)
+              << factor.name() << "residual " << squares << ", but " << returned;
           for (int64_t j = 0; j < m; ++j) {
             T product = 0;
             for (int64_t i = 0; i < n; ++i) product += Conj(at(i, j)) * residual[i];

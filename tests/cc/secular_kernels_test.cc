@@ -108,8 +108,8 @@ void CheckAgain() {
   const auto problem = SecularProblem<R>::Random(kOrder, true, 1, random);
   EmulatedSecular<R> kernels(16);
   auto run = [&] {
-    std::vector<R> found(4 * kOrder), u(kOrder * kOrder);
-    R *origin = found.data(), *tau = origin + kOrder, *roots = tau + kOrder, *z = roots + kOrder;
+    std::vector<R> actual(4 * kOrder), u(kOrder * kOrder);
+    R *origin = actual.data(), *tau = origin + kOrder, *roots = tau + kOrder, *z = roots + kOrder;
     std::vector<int32_t> order(kOrder);
     std::iota(order.begin(), order.end(), 0);
     int32_t info = 0;
@@ -124,8 +124,8 @@ void CheckAgain() {
                .ok());
     EXPECT(kernels.Vectors(Stream::kMain, kOrder, 0, kOrder, d, z, origin, tau, u.data(), kOrder)
                .ok());
-    found.insert(found.end(), u.begin(), u.end());
-    return found;
+    actual.insert(actual.end(), u.begin(), u.end());
+    return actual;
   };
   EXPECT(run() == run());
 }

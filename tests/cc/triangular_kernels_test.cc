@@ -139,11 +139,12 @@ std::vector<T> ByHost(const Equation& equation, Operands<T> operands) {
 
 // Checks that results are equal up to rounding, and non-finite at the same places.
 template <typename T>
-void Compare(const std::vector<T>& found, const std::vector<T>& expected, const std::string& what) {
+void Compare(const std::vector<T>& actual, const std::vector<T>& expected,
+             const std::string& what) {
   Real<T> difference = 0;
-  for (size_t i = 0; i < found.size(); ++i) {
-    difference = std::max<Real<T>>(difference, std::abs(found[i] - expected[i]));
-    if (std::isnan(std::abs(found[i]))) difference = std::numeric_limits<Real<T>>::infinity();
+  for (size_t i = 0; i < actual.size(); ++i) {
+    difference = std::max<Real<T>>(difference, std::abs(actual[i] - expected[i]));
+    if (std::isnan(std::abs(actual[i]))) difference = std::numeric_limits<Real<T>>::infinity();
   }
   EXPECT(difference < 100 * kEps<T>) << what << ": " << difference / kEps<T>;
 }
@@ -200,9 +201,9 @@ TEST(SpecialDiagonals) {
   Operands<double> operands = RandomOperands<double>(equation);
   double& diagonal = operands.a[35 + 35 * operands.lda];
   diagonal = 0;
-  std::vector<double> found = ByKernel<double, Small>(equation, operands);
-  for (int64_t i = 0; i < 40; ++i) EXPECT(std::isfinite(found[i]) == (i > 35)) << i;
-  EXPECT(std::isinf(found[35])) << found[35];
+  std::vector<double> actual = ByKernel<double, Small>(equation, operands);
+  for (int64_t i = 0; i < 40; ++i) EXPECT(std::isfinite(actual[i]) == (i > 35)) << i;
+  EXPECT(std::isinf(actual[35])) << actual[35];
   operands.b[35] = 0;
   for (int64_t i = 36; i < 40; ++i) operands.b[i] = 0;
   EXPECT(std::isnan(ByKernel<double, Small>(equation, operands)[35]));
@@ -212,10 +213,10 @@ TEST(SpecialDiagonals) {
     for (int64_t i = 0; i <= j; ++i) operands.a[i + j * operands.lda] *= 0x1p-1073;
   }
   for (double& b : operands.b) b *= 0x1p-1000;
-  found = ByKernel<double, Small>(equation, operands);
+  actual = ByKernel<double, Small>(equation, operands);
   const std::vector<double> expected = ByHost(equation, operands);
   for (int64_t i = 0; i < 40; ++i) {
-    EXPECT(std::isfinite(found[i]) && std::isfinite(expected[i])) << i << ": " << found[i];
+    EXPECT(std::isfinite(actual[i]) && std::isfinite(expected[i])) << i << ": " << actual[i];
   }
 }
 

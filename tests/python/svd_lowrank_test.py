@@ -62,15 +62,15 @@ def test_lowrank_of_any_matrix(dtype, shape, devices, k, scale):
 
 @pytest.mark.breadth
 def test_iterations_separate_what_falls_slowly():
-    a, s = _falling(60, 40, "float64", 0.95)
+    a, s = _falling(60, 40, "float64", 0.8)
     where = on(jax.make_mesh((2,), "r"))
     errors = []
-    for iterations in (0, 1, 4, 20):
+    for iterations in (0, 1, 4):
         results = linalg.svd_lowrank(
             jnp.asarray(a), 6, oversample=2, iterations=iterations, **where
         )
         errors.append(np.max(np.abs(np.asarray(results.S) - s[:6])))
-    assert errors[0] > 3 * errors[1] > 3 * errors[2] > 3 * errors[3]
+    assert errors[0] > 1.5 * errors[1] and errors[1] > 10 * errors[2]
 
 
 @pytest.mark.breadth

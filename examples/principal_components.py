@@ -102,8 +102,10 @@ def by_projection(a, count, k):
 def differences(variances, components, model):
     """How far variances and components are from those of scikit-learn, the former relatively."""
     of_variances = np.abs(variances / model.explained_variance_ - 1).max()
-    along = np.abs(np.sum(np.asarray(components) * model.components_, axis=1))  # of either sign
-    return float(of_variances), float(np.sqrt(np.maximum(2 - 2 * along, 0)).max())
+    components = np.asarray(components)
+    signs = np.sign(np.sum(components * model.components_, axis=1))
+    of_components = np.linalg.norm(signs[:, None] * components - model.components_, axis=1)
+    return float(of_variances), float(of_components.max())
 
 
 def timed(run):

@@ -157,7 +157,8 @@ def slogdet(
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`.
     """
-    return SlogdetResult(*_slogdet(a, "slogdet", mesh, matrix_specs))
+    results = jax_linalg.run((a,), "slogdet", log_det, ("small", "small"), mesh, matrix_specs)
+    return SlogdetResult(*results)
 
 
 @_compat.api_boundary
@@ -175,10 +176,9 @@ def det(
     ``check_finite`` do nothing.
 
     Returns:
-        A scalar of a's dtype.
+        A scalar of a's dtype. Where it is 0, its derivative is that of `jaxmg.LUFactor.det`.
     """
-    sign, logabsdet = _slogdet(a, "det", mesh, matrix_specs)
-    return sign * jnp.exp(logabsdet).astype(sign.dtype)
+    return jax_linalg.run((a,), "det", determinant, ("small",), mesh, matrix_specs)
 
 
 @_compat.api_boundary
@@ -300,11 +300,6 @@ def _invert_general(call, a):
     return getri.getri(a, **jax_linalg.where(call))
 
 
-def _slogdet(a, name, mesh, spec):
-    """(sign, logarithm of the absolute value), on behalf of the function of this name."""
-    return jax_linalg.run((a,), name, log_det, ("small", "small"), mesh, spec)
-
-
 @jax_linalg.program
 def log_det(call, a):
     return _by_structure(call, _log_det_definite, _log_det_general)(a)
@@ -317,6 +312,20 @@ def _log_det_definite(call, a):
 
 def _log_det_general(call, a):
     return lu_factor.lu_factor(a, **jax_linalg.where(call)).slogdet()
+
+
+@jax_linalg.program
+def determinant(call, a):
+    return (_by_structure(call, _determinant_definite, _determinant_general)(a),)
+
+
+def _determinant_definite(call, a):
+    factor = cho_factor.cho_factor(a, **jax_linalg.where(call))
+    return jnp.exp(factor.logdet()).astype(a.dtype), factor.status
+
+
+def _determinant_general(call, a):
+    return lu_factor.lu_factor(a, **jax_linalg.where(call)).det()
 
 
 @jax_linalg.program

@@ -44,7 +44,7 @@ _ON_LINE = {
 }
 _ON_GRID = {
     "both": ((3, 8, 8), None, "r", "c"),
-    "turned": ((8, 8), "c", "r"),
+    "turned": ((10, 8, 8), None, "c", "r"),  # more than devices: some have both kinds
     "together": ((16, 16), ("c", "r"), None),
     "inner": ((16, 16), None, "c"),
     "batch and columns": ((2, 4, 6, 6), None, "r", None, "c"),
@@ -409,6 +409,12 @@ def test_a_root_of_an_indefinite_matrix_is_nan(method):
     root = np.asarray(jaxmg.tree.inverse_pth_root(stack, 2, 0.0, method))
     assert np.isnan(root[1]).any()
     np.testing.assert_allclose(root[[0, 2]], [np.eye(4), np.eye(4) / 2], atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["eigh", "newton"])
+def test_a_root_of_a_singular_matrix_is_not_finite(method):
+    root = jaxmg.tree.inverse_pth_root(np.diag([1.0, 2, 3, 0]), 2, 0.0, method)
+    assert not np.isfinite(np.asarray(root)).all()
 
 
 _F = np.eye(4)

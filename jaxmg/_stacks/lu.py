@@ -70,6 +70,11 @@ def _factor_section(a, columns, width):
     return jax.lax.fori_loop(0, columns // width, reduce, state)
 
 
+def _sizes(x):
+    """What LAPACK takes the largest of."""
+    return jnp.abs(x.real) + jnp.abs(x.imag) if jnp.iscomplexobj(x) else jnp.abs(x)
+
+
 def _factor_panel(panel, first):
     """The panel (count, m, width), whose column i has its pivot in row ``first`` + i, with its
     multipliers; the order of its rows, and the pivots."""
@@ -80,7 +85,7 @@ def _factor_panel(panel, first):
         panel, order, pivots = state
         here = first + i
         x = jax.lax.dynamic_index_in_dim(panel, i, 2, keepdims=False)
-        sizes = jnp.where(rows >= here, jnp.abs(x), -1)
+        sizes = jnp.where(rows >= here, _sizes(x), -1)
         chosen = jnp.argmax(sizes, axis=1).astype(jnp.int32)
         taken = _rows(panel, chosen[:, None])
         replaced = jax.lax.dynamic_slice_in_dim(panel, here, 1, 1)
@@ -111,8 +116,20 @@ def solve(a, b, width=sections.WIDTH):
     return solve(packed, x, left_side=True, lower=False)
 
 
-def inverse(a, width=sections.WIDTH):
+@jax.custom_jvp
+def inverse(a):
     """A^-1 of a (count, n, n): U^-1 L^-1, with its columns in the order of A's rows."""
+    return inverse_by(a)
+
+
+@inverse.defjvp
+def _inverse_jvp(primals, tangents):
+    x = inverse(*primals)
+    return x, -sections.multiply(sections.multiply(x, tangents[0]), x)
+
+
+def inverse_by(a, width=sections.WIDTH):
+    """`inverse` with panels of this width, without a derivative."""
     packed, _, order = factor(a, width)
     n = a.shape[-1]
     unit = jnp.tril(packed, -1) + jnp.eye(n, dtype=a.dtype)

@@ -20,6 +20,14 @@ jobs:
         python: ["3.11"]
 """
 
+RECIPE = """package:
+  name: a
+  version: 1.0.0
+requirements:
+  run:
+    - numpy %s1
+"""
+
 # File: (with a fault, without one, whether that can be mended).
 FILES = {
     "format.py": ("x = [1,2]\n", "x = [1, 2]\n", True),
@@ -28,6 +36,8 @@ FILES = {
     "folder/BUILD": ('filegroup(name="a")\n', 'filegroup(name = "a")\n', True),
     "page.md": ("It waits for ever.\n", "It waits forever.\n", False),
     "words.py": ("# A %s word.\n" % ("sep" + "erate"), "# A separate word.\n", False),
+    "folder/Dockerfile": ("FROM a\n", "FROM a:1\n", False),
+    "folder/recipe.yaml": (RECIPE % ">>", RECIPE % ">=", False),
     ".github/workflows/a.yml": (WORKFLOW % "pyhton", WORKFLOW % "python", False),
 }
 

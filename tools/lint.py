@@ -10,11 +10,12 @@ import pathlib
 import subprocess
 
 import prose
+import recipes
 from absl import app, flags
 
 FLAGS = flags.FLAGS
 flags.DEFINE_bool("fix", False, "Fix what can be fixed.")
-for _program in ("ruff", "clang_format", "buildifier", "actionlint"):
+for _program in ("ruff", "clang_format", "buildifier", "actionlint", "hadolint"):
     flags.DEFINE_string(_program, None, "Path of the program.", required=True)
 
 # Patterns of paths, in which * stands for folders too.
@@ -22,6 +23,8 @@ PYTHON = ("*.py", "*.pyi")
 CXX = ("*.h", "*.cc", "*.cu", "*.cuh")
 STARLARK = ("*.bzl", "*BUILD", "MODULE.bazel", "WORKSPACE")
 WORKFLOWS = (".github/workflows/*.yml",)
+CONTAINERS = ("*Dockerfile",)
+RECIPES = ("*recipe.yaml",)
 PAGES = ("*.md",)
 PACKAGE = ("jaxmg/*.py",)
 
@@ -40,6 +43,7 @@ STEPS = [
         ["-mode=fix", "-lint=fix", "-warnings=" + NATIVE],
     ),
     ("actionlint", WORKFLOWS, [], None),
+    ("hadolint", CONTAINERS, [], None),
 ]
 
 
@@ -67,6 +71,7 @@ def main(_):
         os.chdir(root)
         failed |= prose.spelling(chosen_of(files, PAGES + PYTHON + CXX))
         failed |= prose.phrases(root, chosen_of(files, PAGES + PACKAGE))
+        failed |= recipes.render(chosen_of(files, RECIPES))
     return "lint: `bazel run //tools:format` fixes most of this" if failed else 0
 
 

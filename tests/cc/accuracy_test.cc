@@ -64,7 +64,7 @@ void CheckPrecision() {
   EXPECT(rounded.second > 10 * exact.second && rounded.second < 10 * kTf32Eps) << rounded.second;
 }
 
-TEST(OnlyProductsAreInTheAskedPrecision) {
+TEST(OnlyProductsAreInTheRequestedPrecision) {
   CheckPrecision<float>();
   CheckPrecision<std::complex<float>>();
   EXPECT(ErrorsIn<double>(Precision::kTf32) == ErrorsIn<double>(Precision::kHighest));

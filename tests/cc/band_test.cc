@@ -22,7 +22,7 @@ namespace {
 
 using namespace testing;
 
-// n x n, column-major.
+// Returns an n x n matrix, column-major.
 template <typename T>
 std::vector<T> Hermitian(int64_t n, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -38,15 +38,15 @@ std::vector<T> Hermitian(int64_t n, uint64_t seed) {
 }
 
 template <typename T>
-struct Reduced {
+struct Reduction {
   std::vector<T> band, q;  // dense both
 };
 
-// Q1 B Q1^H, from every rank's part of a product with the identity.
+// Returns Q1 B Q1^H, from every rank's part of a product with the identity.
 template <typename T>
-Reduced<T> Reduce(const std::vector<T>& m, int64_t n, int ranks, int64_t block, int64_t width,
-                  const DeviceMaker& make = OnHost) {
-  Reduced<T> reduced = {std::vector<T>(n * n), std::vector<T>(n * n)};
+Reduction<T> Reduce(const std::vector<T>& m, int64_t n, int ranks, int64_t block, int64_t width,
+                    const DeviceMaker& make = OnHost) {
+  Reduction<T> reduced = {std::vector<T>(n * n), std::vector<T>(n * n)};
   const auto program = [&](const RankContext& context) -> Status {
     const int rank = context.comm.rank();
     const Tiles tiles(n, block, ranks, Tiles::EvenWidth(block, width));
@@ -112,7 +112,7 @@ Real<T> Distance(const std::vector<T>& a, const std::vector<T>& b) {
 template <typename T>
 void Check(const std::vector<T>& m, int64_t n, int ranks, int64_t block, int64_t width,
            const DeviceMaker& make = OnHost) {
-  const Reduced<T> reduced = Reduce(m, n, ranks, block, width, make);
+  const Reduction<T> reduced = Reduce(m, n, ranks, block, width, make);
   std::vector<T> identity(n * n);
   for (int64_t i = 0; i < n; ++i) identity[i * n + i] = 1;
   const std::vector<T>& q = reduced.q;
@@ -183,19 +183,19 @@ TEST(TrianglesOfEveryType) {
 }
 
 // Elements above the blocks' diagonals are neither read nor written.
-TEST(TrianglesLeaveTheRestAlone) {
+TEST(OnlyTheTriangleIsAccessed) {
   const int64_t n = 40, columns = 12;
   std::vector<double> m = Hermitian<double>(n, 3);
-  const Reduced<double> whole = Reduce(m, n, 1, n, 4, OnTriangular(columns));
+  const Reduction<double> whole = Reduce(m, n, 1, n, 4, OnTriangular(columns));
   for (int64_t j = 0; j < n; ++j) {
     for (int64_t i = 0; i < j / columns * columns; ++i) m[j * n + i] = NaN<double>();
   }
-  const Reduced<double> triangle = Reduce(m, n, 1, n, 4, OnTriangular(columns));
+  const Reduction<double> triangle = Reduce(m, n, 1, n, 4, OnTriangular(columns));
   EXPECT(whole.band == triangle.band && whole.q == triangle.q);
 }
 
 // Panels that are zero, have low rank, or whose squares overflow or underflow.
-TEST(PanelsWithoutFullRank) {
+TEST(RankDeficientAndBadlyScaledPanels) {
   const int64_t n = 40;
   std::vector<double> m(n * n);
   Check(m, n, 3, 14, 8);
@@ -206,7 +206,7 @@ TEST(PanelsWithoutFullRank) {
   for (const double scale : {1e-290, 1e-160, 1e140}) {
     std::vector<double> scaled = Hermitian<double>(n, 3);
     for (double& x : scaled) x *= scale;
-    const Reduced<double> reduced = Reduce(scaled, n, 3, 14, 8);
+    const Reduction<double> reduced = Reduce(scaled, n, 3, 14, 8);
     // Compared after scaling back: squares of norms would not be representable.
     std::vector<double> band = reduced.band, before = scaled;
     for (double& x : band) x /= scale;
@@ -216,7 +216,7 @@ TEST(PanelsWithoutFullRank) {
   }
 }
 
-TEST(TheSameBitsEveryTime) {
+TEST(ResultsAreReproducible) {
   const auto m = Hermitian<double>(60, 4);
   const auto first = Reduce(m, 60, 3, 21, 8), second = Reduce(m, 60, 3, 21, 8);
   EXPECT(first.band == second.band && first.q == second.q);
@@ -247,8 +247,9 @@ TEST(EveryAccessIsOrdered) {
   }
 }
 
-// Every panel whose owner has more to update than the panel itself.
-TEST(PanelsAreFactoredBesideUpdates) {
+// The look-ahead: a panel's factorization overlaps the trailing update, if its owner updates more
+// than that panel.
+TEST(PanelsAreFactoredDuringUpdates) {
   const int64_t n = 32, width = 4, tiles = n / width;
   for (const int ranks : {1, 2, 4}) {
     Recording recording(ranks);
@@ -257,17 +258,17 @@ TEST(PanelsAreFactoredBesideUpdates) {
     });
     const std::vector<Operation>& all = recording.operations();
     const auto is = [](const Operation& a, const char* name) { return a.text.rfind(name, 0) == 0; };
-    const int64_t beside = std::count_if(all.begin(), all.end(), [&](const Operation& panel) {
+    const int64_t concurrent = std::count_if(all.begin(), all.end(), [&](const Operation& panel) {
       return is(panel, "qr") && std::any_of(all.begin(), all.end(), [&](const Operation& a) {
                return is(a, "gemm") && a.lane / kNumStreams == panel.lane / kNumStreams &&
                       !Recording::Before(a, panel) && !Recording::Before(panel, a);
              });
     });
-    EXPECT(beside == tiles - 1 - ranks) << beside << " panels on " << ranks << " ranks";
+    EXPECT(concurrent == tiles - 1 - ranks) << concurrent << " panels on " << ranks << " ranks";
   }
 }
 
-TEST(StreamsThatAreThreadsComputeTheSameBits) {
+TEST(ResultsDoNotDependOnStreams) {
   const auto make = [](int) -> std::unique_ptr<Device> {
     return std::make_unique<AsyncDevice>(NewHostDevice(), Tuning());
   };

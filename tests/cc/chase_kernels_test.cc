@@ -49,7 +49,7 @@ class Kernels : public ChaseKernels<T> {
             .Run();
       });
     };
-    // More rows than lanes are a case of their own.
+    // Tests more rows than lanes, too.
     if (b <= 4) {
       chase(std::integral_constant<int, 4>());
     } else if (b <= 8) {
@@ -112,10 +112,11 @@ class Kernels : public ChaseKernels<T> {
   ChaseKernels<T>* host = nullptr;
 };
 
-// The host with these kernels.
-class KernelDevice : public Wrapped {
+// The host device with these kernels.
+class KernelDevice : public ForwardingDevice {
  public:
-  explicit KernelDevice(std::unique_ptr<Device> host) : Wrapped(*host), host_(std::move(host)) {
+  explicit KernelDevice(std::unique_ptr<Device> host)
+      : ForwardingDevice(*host), host_(std::move(host)) {
     std::apply([this](auto&... kernels) { (Replace(kernels), ...); }, kernels_);
   }
 

@@ -68,18 +68,18 @@ struct BandMatrix {
 
 // The results of a chase and of the products with Q on all ranks.
 template <typename T>
-struct Chased {
+struct ChaseResult {
   std::vector<std::vector<Real<T>>> d, e;
   std::vector<T> q;
 };
 
 template <typename T>
-Chased<T> Run(const ChaseCase& c, const BandMatrix<T>& matrix, bool vectors = true,
-              const DeviceMaker& make = OnHost) {
+ChaseResult<T> Run(const ChaseCase& c, const BandMatrix<T>& matrix, bool vectors = true,
+                   const DeviceMaker& make = OnHost) {
   const int64_t n = c.n, block = (n + c.ranks - 1) / c.ranks;
   const ChaseShape shape(n, c.b, c.group, c.bundle, c.ranks);
   std::vector<T> band = matrix.stored();
-  Chased<T> chased;
+  ChaseResult<T> chased;
   chased.d.assign(c.ranks, std::vector<Real<T>>(n));
   chased.e.assign(c.ranks, std::vector<Real<T>>(std::max<int64_t>(n - 1, 0)));
   chased.q.assign(n * n, T(0));
@@ -152,7 +152,7 @@ std::vector<W> TimesConjTrans(int64_t n, const std::vector<W>& a, const std::vec
 }
 
 template <typename T>
-void CheckFactors(const ChaseCase& c, const BandMatrix<T>& matrix, const Chased<T>& chased,
+void CheckFactors(const ChaseCase& c, const BandMatrix<T>& matrix, const ChaseResult<T>& chased,
                   const std::string& what) {
   using W = Wide<T>;
   const int64_t n = c.n;
@@ -183,11 +183,11 @@ void CheckFactors(const ChaseCase& c, const BandMatrix<T>& matrix, const Chased<
 }
 
 template <typename T>
-Chased<T> Check(const ChaseCase& c, const BandMatrix<T>& matrix, const std::string& what = "",
-                const DeviceMaker& make = OnHost) {
-  const Chased<T> chased = Run(c, matrix, true, make);
+ChaseResult<T> Check(const ChaseCase& c, const BandMatrix<T>& matrix, const std::string& what = "",
+                     const DeviceMaker& make = OnHost) {
+  const ChaseResult<T> chased = Run(c, matrix, true, make);
   CheckFactors(c, matrix, chased, what);
-  const Chased<T> values = Run(c, matrix, false, make);
+  const ChaseResult<T> values = Run(c, matrix, false, make);
   EXPECT(values.d == chased.d && values.e == chased.e)
       << what << " " << Describe(c) << ": other values without vectors";
   return chased;

@@ -1,5 +1,5 @@
-// From bands to tridiagonal matrices and back, on threads: every dtype, many sizes, bandwidths,
-// groups of sweeps and rank counts, and bands that are difficult for reflectors.
+// The reduction of a band to a tridiagonal matrix and products with its Q, on threads: every dtype,
+// many sizes, bandwidths, groups of sweeps and rank counts, and bands whose reflectors are special.
 #include <cmath>
 #include <complex>
 #include <cstdint>
@@ -98,28 +98,28 @@ TEST(Special) {
 }
 
 // A real tridiagonal matrix is unchanged.
-TEST(TridiagonalIsKept) {
+TEST(TridiagonalMatricesAreUnchanged) {
   const ChaseCase c = {20, 4, 5, 2};
   const auto matrix = BandMatrix<double>::Of(c, [](int64_t i, int64_t j) {
     return i == j ? 1.0 + i : i == j + 1 ? -2.0 - i : 0.0;
   });
-  const Chased<double> chased = Run(c, matrix);
+  const ChaseResult<double> chased = Run(c, matrix);
   for (int64_t i = 0; i < c.n; ++i) EXPECT(chased.d[0][i] == 1.0 + i);
   for (int64_t i = 0; i + 1 < c.n; ++i) EXPECT(chased.e[0][i] == -3.0 - i);
 }
 
 // Results don't depend on ranks or bundles. Groups change only how Q is applied.
-TEST(SameBits) {
+TEST(ResultsDoNotDependOnRanks) {
   using T = std::complex<double>;
   const ChaseCase one = {61, 6, 8, 1};
   const BandMatrix<T> matrix = BandMatrix<T>::Normal(one);
-  const Chased<T> expected = Run(one, matrix);
+  const ChaseResult<T> expected = Run(one, matrix);
   EXPECT(Run(one, matrix).q == expected.q);
   for (int64_t group : {1, 8, 20, 100}) {
     for (int ranks : {1, 2, 5}) {
       for (int64_t bundle : {1, 9, 30}) {
         const ChaseCase c = {61, 6, group, ranks, bundle};
-        const Chased<T> chased = Run(c, matrix);
+        const ChaseResult<T> chased = Run(c, matrix);
         EXPECT(chased.d[0] == expected.d[0] && chased.e[0] == expected.e[0]) << Describe(c);
         EXPECT(group != 8 || chased.q == expected.q) << Describe(c);
       }
@@ -127,7 +127,7 @@ TEST(SameBits) {
   }
 }
 
-TEST(StreamsThatAreThreads) {
+TEST(OnConcurrentStreams) {
   Tuning tuning;
   tuning.resident_bytes = 1;
   const DeviceMaker make = [&](int) {

@@ -65,21 +65,21 @@ TEST(BroadcastAndAllGatherReachEveryRank) {
 }
 
 // The host with slow copies.
-class Slow : public testing::Wrapped {
+class Slow : public testing::ForwardingDevice {
  public:
   Slow() : Slow(NewHostDevice()) {}
   Status Copy(Stream stream, const Bytes2D& target, const Bytes2D& source) override {
     std::this_thread::sleep_for(milliseconds(20));
-    return Wrapped::Copy(stream, target, source);
+    return ForwardingDevice::Copy(stream, target, source);
   }
 
  private:
-  explicit Slow(std::unique_ptr<Device> host) : Wrapped(*host), host_(std::move(host)) {}
+  explicit Slow(std::unique_ptr<Device> host) : ForwardingDevice(*host), host_(std::move(host)) {}
   const std::unique_ptr<Device> host_;
 };
 
 // A rank starts the next call in memory of a call that other ranks have not finished.
-TEST(WhatWasGatheredMayBeOverwrittenAtOnce) {
+TEST(GatheredBlocksMayBeOverwrittenAtOnce) {
   constexpr int kRanks = 3;
   std::vector<std::vector<int32_t>> gathered(kRanks, std::vector<int32_t>(kRanks, -1));
   std::vector<int32_t> mine = {100, 101, 102};
@@ -169,7 +169,7 @@ Status MeetAt(int64_t run, int rank, int ranks, Seconds limit,
   return JoinRendezvous({{run, nullptr}, 0}, "potrs", rank, ranks, {limit}, 10 + rank, group);
 }
 
-TEST(MeetingsMatchTheirCalls) {
+TEST(RendezvousMatchTheirCalls) {
   constexpr int kRanks = 4, kRounds = 50;
   std::vector<std::thread> threads;
   std::atomic<int> met{0};
@@ -202,7 +202,7 @@ TEST(MeetingsMatchTheirCalls) {
   EXPECT(met == 2 * kRanks * kRounds) << met.load();
 }
 
-TEST(ARankThatComesTwiceMeetsTheOthersTwice) {
+TEST(TwoCallsOfARankAreTwoRendezvous) {
   std::shared_ptr<InProcessGroup> groups[2][2];
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
@@ -219,7 +219,7 @@ TEST(ARankThatComesTwiceMeetsTheOthersTwice) {
   EXPECT(groups[0][0] != groups[0][1]);
 }
 
-TEST(WhatIsSharedReachesEveryRankEachTime) {
+TEST(SharedValuesReachEveryRankInEachCall) {
   constexpr int kRanks = 4;
   const auto statuses = RunRanks(kRanks, [&](const RankContext& context) -> Status {
     for (int round = 0; round < 200; ++round) {
@@ -292,7 +292,7 @@ TEST(AMissingRankIsNamed) {
   EXPECT(MeetAt(10, 0, 1, milliseconds(200), &group).ok());
 }
 
-TEST(WaitsInVainLeaveNothingBehind) {
+TEST(FailedRendezvousFreeTheirMemory) {
   int64_t before = 0;
   for (int64_t run = 1000; run < 1300; ++run) {
     if (run == 1100) before = alive;  // the table of failed calls is full
@@ -302,7 +302,7 @@ TEST(WaitsInVainLeaveNothingBehind) {
   EXPECT(alive == before) << alive - before << " more after 200 waits";
 }
 
-TEST(ARankThatWillNotComeTellsTheOthers) {
+TEST(ARankThatCanNotJoinFailsTheOthers) {
   const Status broken = Error(Code::kUnavailable, "no library on rank 2");
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t run : {11, 12}) {
@@ -325,7 +325,7 @@ TEST(ARankThatWillNotComeTellsTheOthers) {
 }
 
 // Also if the rank has no memory left for a message.
-TEST(ARankThatThrowsTellsTheOthers) {
+TEST(AnExceptionOfARankIsAnErrorOfAll) {
   for (int rounds : {0, 1}) {
     auto group = std::make_shared<InProcessGroup>(3);
     std::vector<Status> statuses(3);
@@ -358,7 +358,7 @@ TEST(ARankThatThrowsTellsTheOthers) {
 }
 
 // An abort wakes waiting ranks at once, not at their time limit.
-TEST(AbortWakesWhoWaits) {
+TEST(AbortWakesWaitingRanks) {
   const auto begin = std::chrono::steady_clock::now();
   const auto statuses = RunRanks(3, [&](const RankContext& context) -> Status {
     Status mine;
@@ -378,7 +378,7 @@ TEST(AbortWakesWhoWaits) {
   for (const Status& status : statuses) EXPECT(status.message() == "rank 0 gives up");
 }
 
-TEST(NoLimitIsNoLimit) {
+TEST(RendezvousWithoutATimeLimit) {
   for (double limit : {1e300, std::numeric_limits<double>::infinity()}) {
     EXPECT(Deadline(Seconds(limit)) > Clock::now() + std::chrono::hours(24 * 365));
     std::shared_ptr<InProcessGroup> groups[2];

@@ -1,4 +1,5 @@
-// A connection's frames and the files that come with them, over a pair of sockets of this process.
+// A connection's frames and the file descriptors that they carry, over a pair of sockets of this
+// process.
 #include "xla_ffi/comm/processes/connection.h"
 
 #include <fcntl.h>
@@ -40,7 +41,7 @@ OutFrame Frame(FrameType type, int32_t from) {
   return frame;
 }
 
-// Which file it is, however many descriptors of it there are.
+// Identifies a file: equal for all descriptors of it.
 std::pair<dev_t, ino_t> Identity(const Fd& file) {
   struct stat found = {};
   if (fstat(file.get(), &found) != 0) return {0, 0};
@@ -51,9 +52,9 @@ std::shared_ptr<const Fd> NewFile() {
   return std::make_shared<const Fd>(Fd(memfd_create("jaxmg-test", MFD_CLOEXEC)));
 }
 
-// Who connects says its last word of greeting and, at once, where its memory lies: often both are
-// there before the other side looks.
-TEST(AFileThatComesWithTheLastGreetingIsKept) {
+// A connecting process sends the last frame of its greeting and, immediately after, the descriptor
+// of its memory. Often both have arrived before the other side reads.
+TEST(AFileThatArrivesWithTheLastGreetingIsKept) {
   Ends ends;
   const auto file = NewFile();
   EXPECT(ends.near->Send(Frame(FrameType::kPing, 0)).ok());
@@ -81,7 +82,7 @@ TEST(FilesBelongToTheirFrames) {
   Ends ends;
   ends.far->Trust();
   std::vector<std::shared_ptr<const Fd>> files;
-  for (int i = 0; i < 40; ++i) {  // more than one turn takes
+  for (int i = 0; i < 40; ++i) {  // more than one call receives
     OutFrame frame = Frame(i % 3 == 0 ? FrameType::kPing : FrameType::kSegment, i);
     frame.body = std::string(i * 7, 'x');
     files.push_back(i % 3 == 0 ? nullptr : NewFile());
@@ -107,17 +108,17 @@ TEST(FilesBelongToTheirFrames) {
   EXPECT(ends.far->TakeFile().get() < 0);
 }
 
-TEST(FilesOfAStrangerAreClosed) {
+TEST(FilesFromAStrangerAreClosed) {
   Ends ends;
   int pipes[2];
   EXPECT(pipe2(pipes, O_CLOEXEC | O_NONBLOCK) == 0);
   OutFrame frame = Frame(FrameType::kHello, 0);
   frame.file = std::make_shared<const Fd>(Fd(pipes[1]));
-  EXPECT(ends.near->Send(std::move(frame)).ok());  // and this process's own descriptor is closed
+  EXPECT(ends.near->Send(std::move(frame)).ok());  // closes this process's own descriptor
   std::string why;
   EXPECT(ends.far->Read([](const FrameHeader&, Payload) { return true; }, &why)) << why;
   EXPECT(ends.far->TakeFile().get() < 0);
-  // Nobody holds the writing end any more.
+  // All descriptors of the writing end are closed.
   char byte;
   EXPECT(read(pipes[0], &byte, 1) == 0);
   close(pipes[0]);

@@ -1,4 +1,4 @@
-// The host device: copies, the checks around LAPACK, and the share of the cores that BLAS gets.
+// The host device: copies, the checks around LAPACK, and the number of BLAS's threads.
 #include "xla_ffi/device/host/device.h"
 
 #include <cmath>
@@ -48,7 +48,7 @@ void CheckAdd() {
   }
 }
 
-TEST(AddLeavesTheMarginAlone) {
+TEST(AddLeavesThePaddingUnchanged) {
   CheckAdd<float>();
   CheckAdd<double>();
   CheckAdd<std::complex<float>>();
@@ -60,7 +60,7 @@ constexpr Side kSides[] = {Side::kLeft, Side::kRight};
 constexpr Uplo kUplos[] = {Uplo::kLower, Uplo::kUpper};
 constexpr Diag kDiags[] = {Diag::kNonUnit, Diag::kUnit};
 
-// A column-major matrix with more rows than it shows.
+// A column-major matrix whose leading dimension is larger than its number of rows.
 template <typename T>
 struct Dense {
   Dense(int64_t m, int64_t n) : m(m), n(n), ld(m + 2), data(ld * n, T(kUntouched)) {}
@@ -117,31 +117,31 @@ Real<T> Distance(const Dense<T>& a, const Dense<T>& b) {
   return largest;
 }
 
-// A triangle as operations get it, with NaN where they may not look, and op of it as it is meant.
+// Checks operations with a triangle: `stored` has NaN in all elements that may not be read.
 template <typename T>
 struct TriangleCase {
   TriangleCase(int64_t n, Triangle triangle, Op op, std::mt19937_64& random)
-      : given(Dense<T>::Uniform(n, n, random)), meant(n, n) {
+      : stored(Dense<T>::Uniform(n, n, random)), expected(n, n) {
     for (int64_t j = 0; j < n; ++j) {
       for (int64_t i = 0; i < n; ++i) {
         const bool inside = triangle.uplo == Uplo::kLower ? i > j : i < j;
         T value = 0;
         if (i == j) {
-          value = triangle.diag == Diag::kUnit ? T(1) : T(2) + given(i, j);
+          value = triangle.diag == Diag::kUnit ? T(1) : T(2) + stored(i, j);
         } else if (inside) {
-          value = given(i, j) / static_cast<Real<T>>(n);  // so that the inverse is no larger
+          value = stored(i, j) / static_cast<Real<T>>(n);  // so that the inverse is no larger
         }
         const bool read = inside || (i == j && triangle.diag == Diag::kNonUnit);
-        given(i, j) = read ? value : T(std::numeric_limits<Real<T>>::quiet_NaN());
+        stored(i, j) = read ? value : T(std::numeric_limits<Real<T>>::quiet_NaN());
         if (op == Op::kNone) {
-          meant(i, j) = value;
+          expected(i, j) = value;
         } else {
-          meant(j, i) = op == Op::kTrans ? value : Conj(value);
+          expected(j, i) = op == Op::kTrans ? value : Conj(value);
         }
       }
     }
   }
-  Dense<T> given, meant;
+  Dense<T> stored, expected;
 };
 
 template <typename T>
@@ -150,31 +150,31 @@ void CheckTriangle(int64_t m, int64_t n, Side side, Op op, Triangle triangle) {
   std::mt19937_64 random(m * 100 + n);
   const TriangleCase<T> a(left ? m : n, triangle, op, random);
   const Dense<T> b = Dense<T>::Uniform(m, n, random);
-  auto times = [&](const Dense<T>& x) { return left ? a.meant * x : x * a.meant; };
+  auto times = [&](const Dense<T>& x) { return left ? a.expected * x : x * a.expected; };
   const Real<T> bound = 20 * (m + n) * std::numeric_limits<Real<T>>::epsilon();
   auto device = NewHostDevice();
   Blas<T>& blas = device->blas<T>();
 
   Dense<T> x = b;
-  EXPECT(blas.Trmm(Stream::kMain, side, op, m, n, a.given.data.data(), a.given.ld, x.data.data(),
+  EXPECT(blas.Trmm(Stream::kMain, side, op, m, n, a.stored.data.data(), a.stored.ld, x.data.data(),
                    x.ld, triangle)
              .ok());
   EXPECT(Distance(x, times(b)) < bound && x.MarginIsUntouched()) << m << " x " << n;
   x = b;
-  EXPECT(blas.Trsm(Stream::kMain, side, op, m, n, a.given.data.data(), a.given.ld, x.data.data(),
+  EXPECT(blas.Trsm(Stream::kMain, side, op, m, n, a.stored.data.data(), a.stored.ld, x.data.data(),
                    x.ld, triangle)
              .ok());
   EXPECT(Distance(times(x), b) < bound && x.MarginIsUntouched()) << m << " x " << n;
 
   if (op != Op::kNone) return;
-  Dense<T> inverse(a.meant.n, a.meant.n), identity(a.meant.n, a.meant.n);
+  Dense<T> inverse(a.expected.n, a.expected.n), identity(a.expected.n, a.expected.n);
   for (int64_t j = 0; j < identity.n; ++j) {
     for (int64_t i = 0; i < identity.n; ++i) identity(i, j) = i == j;
   }
-  EXPECT(blas.Trtri(Stream::kMain, inverse.n, a.given.data.data(), a.given.ld, inverse.data.data(),
-                    inverse.ld, triangle)
+  EXPECT(blas.Trtri(Stream::kMain, inverse.n, a.stored.data.data(), a.stored.ld,
+                    inverse.data.data(), inverse.ld, triangle)
              .ok());
-  EXPECT(Distance(inverse * a.meant, identity) < bound && inverse.MarginIsUntouched()) << n;
+  EXPECT(Distance(inverse * a.expected, identity) < bound && inverse.MarginIsUntouched()) << n;
   for (int64_t j = 0; j < inverse.n; ++j) {
     for (int64_t i = 0; i < inverse.n; ++i) {
       const bool other = triangle.uplo == Uplo::kLower ? i < j : i > j;
@@ -198,25 +198,25 @@ void CheckTriangles() {
   }
 }
 
-TEST(TrianglesAreReadAsTheyAreMeant) {
+TEST(TriangularOperationsReadTheirTriangleAlone) {
   CheckTriangles<float>();
   CheckTriangles<double>();
   CheckTriangles<std::complex<float>>();
   CheckTriangles<std::complex<double>>();
 }
 
-// A factor is lower, and its diagonal is read, where nobody says otherwise.
-TEST(TrianglesAreLowerUnlessSaid) {
+// By default a factor is lower triangular and its diagonal is read.
+TEST(TrianglesAreLowerByDefault) {
   std::mt19937_64 random(3);
   const TriangleCase<double> l(4, Triangle(), Op::kNone, random);
   const Dense<double> b = Dense<double>::Uniform(4, 3, random);
   Dense<double> x = b;
   auto device = NewHostDevice();
   EXPECT(device->blas<double>()
-             .Trmm(Stream::kMain, Side::kLeft, Op::kNone, 4, 3, l.given.data.data(), l.given.ld,
+             .Trmm(Stream::kMain, Side::kLeft, Op::kNone, 4, 3, l.stored.data.data(), l.stored.ld,
                    x.data.data(), x.ld)
              .ok());
-  EXPECT(Distance(x, l.meant * b) < 1e-14);
+  EXPECT(Distance(x, l.expected * b) < 1e-14);
 }
 
 TEST(AnAllocationThatIsTooLargeIsAnError) {
@@ -237,7 +237,7 @@ TEST(SizesBeyond32BitsAreRefused) {
   EXPECT(status.code() == Code::kInvalidArgument) << status.message();
 }
 
-TEST(PotrfCountsADiagonalThatIsNotFinite) {
+TEST(PotrfReportsADiagonalThatIsNotFinite) {
   auto device = NewHostDevice();
   std::vector<double> a = {4, 2, 2, 0, std::numeric_limits<double>::infinity(), 1, 0, 0, 4};
   int32_t info = kNoInfo;
@@ -250,7 +250,7 @@ TEST(PotrfCountsADiagonalThatIsNotFinite) {
 
 int threads_now = 0;
 
-TEST(RanksShareTheCoresAndGiveThemBack) {
+TEST(RanksDivideTheCoresDuringACall) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   HostBlasThreads() = {[] { return threads_now; }, [](int threads) { threads_now = threads; }};
   threads_now = cores;
@@ -270,7 +270,7 @@ TEST(RanksShareTheCoresAndGiveThemBack) {
     EXPECT(threads_now == 1) << threads_now << " each for as many calls as there are cores";
   }
   EXPECT(threads_now == cores) << threads_now;
-  // What the user has set lower stays.
+  // A lower number that the user has set is kept.
   threads_now = 1;
   {
     BlasThreadShare one(1);
@@ -280,7 +280,7 @@ TEST(RanksShareTheCoresAndGiveThemBack) {
   HostBlasThreads() = {};
 }
 
-TEST(ARankThatWorksAloneHasTheCoresOfThoseThatWait) {
+TEST(ARankThatWorksAloneHasTheCoresOfWaitingRanks) {
   HostBlasThreads() = {[] { return threads_now; }, [](int threads) { threads_now = threads; }};
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   threads_now = cores;

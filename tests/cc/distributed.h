@@ -1,5 +1,5 @@
-// Shared by the tests of factorizations of general matrices: a matrix whose columns lie in tiles on
-// ranks from the start.
+// Shared by the tests of factorizations of general matrices: a matrix whose columns are distributed
+// in tiles over the ranks.
 #ifndef JAXMG_TESTS_CC_DISTRIBUTED_H_
 #define JAXMG_TESTS_CC_DISTRIBUTED_H_
 
@@ -15,14 +15,14 @@
 
 namespace jaxmg::testing {
 
-// A matrix of `rows` rows, whose columns lie in tiles on the ranks from the start.
+// A matrix of `rows` rows, whose columns are distributed in tiles over the ranks.
 struct Shape {
   int64_t rows, columns;
   int ranks;
   int64_t tile;
 };
 
-// One rank's tiles, side by side, and a place for the last one as overflow.
+// One rank's tiles, contiguous, and memory for the last one as an overflow tile.
 template <typename T>
 struct Distributed {
   Distributed(const Shape& shape, const std::vector<T>& whole)

@@ -1,5 +1,5 @@
 // Divide and conquer on several ranks: LAPACK's kinds of tridiagonal matrices, every small order,
-// parts of the vectors, values alone, and what does not converge.
+// subsets of the eigenvectors, eigenvalues alone, and problems that don't converge.
 #include "xla_ffi/engine/eigen/divide.h"
 
 #include <cmath>
@@ -32,7 +32,7 @@ struct Layout {
   DivideTuning tuning = {};
 };
 
-// Memory of exactly so many bytes, all of them NaN.
+// Memory of exactly that many bytes, filled with NaN.
 template <typename X>
 std::unique_ptr<X[]> Filled(int64_t count) {
   std::unique_ptr<X[]> data(new X[count]);
@@ -46,7 +46,7 @@ struct Outcome {
   std::vector<R> d, q;  // q: n x columns, column-major
 };
 
-// Eigenvalues, and the vectors of [first, last) where first >= 0.
+// Returns the eigenvalues, and the eigenvectors [first, last) if first >= 0.
 template <typename R>
 Outcome<R> Solve(const Tridiagonal<R>& t, const Layout& layout, int64_t first, int64_t last) {
   const int64_t n = t.n(), block = (n + layout.ranks - 1) / layout.ranks + layout.extra_rows;
@@ -61,7 +61,7 @@ Outcome<R> Solve(const Tridiagonal<R>& t, const Layout& layout, int64_t first, i
       [&](const RankContext& context) {
         const int r = context.comm.rank();
         const int64_t rows = std::min((r + 1) * block, n) - std::min(r * block, n);
-        // Both ways to lay out a last block of fewer rows.
+        // Both layouts of a last block of fewer rows.
         ld[r] = layout.extra_rows > 0 ? block : std::max<int64_t>(rows, 1);
         const int64_t room = rows > 0 ? ld[r] * (n - 1) + rows : 0;
         q[r] = Filled<R>(room);
@@ -73,7 +73,7 @@ Outcome<R> Solve(const Tridiagonal<R>& t, const Layout& layout, int64_t first, i
         JAXMG_RETURN_IF_ERROR(DivideAndConquer<R>(
             context, n, block, outcomes[r].d.data(), t.e.data(), vectors ? &mine : nullptr,
             {device[r].get(), host[r].get()}, &outcomes[r].info, layout.tuning));
-        // The space may serve for something else now.
+        // The caller may reuse the workspace now.
         return context.device.FillInt32(Stream::kMain, reinterpret_cast<int32_t*>(device[r].get()),
                                         bytes.device / sizeof(int32_t), 1);
       },
@@ -94,42 +94,43 @@ Outcome<R> Solve(const Tridiagonal<R>& t, const Layout& layout, int64_t first, i
   return whole;
 }
 
-// In units of rounding: of n for what concerns vectors, and of the norm for all but orthogonality.
+// Errors in units of rounding. Those of vectors are divided by n, all but orthogonality by the
+// norm.
 struct Errors {
   double residual = 0, orthogonality = 0, values = 0;
 };
 
 template <typename R>
-Errors ErrorsOf(const Tridiagonal<R>& t, const Outcome<R>& found, bool check_values) {
-  const int64_t n = t.n(), columns = found.q.size() / std::max<int64_t>(n, 1);
+Errors ErrorsOf(const Tridiagonal<R>& t, const Outcome<R>& actual, bool check_values) {
+  const int64_t n = t.n(), columns = actual.q.size() / std::max<int64_t>(n, 1);
   const long double eps = std::numeric_limits<R>::epsilon();
   const long double norm = t.norm() > 0 ? t.norm() : 1;
   Errors errors;
   for (int64_t i = 0; check_values && i < n; ++i) {
-    const long double error = std::abs(found.d[i] - Bisect(t, i));
+    const long double error = std::abs(actual.d[i] - Bisect(t, i));
     errors.values = std::max<double>(errors.values, error / (norm * eps));
   }
-  // Largest column sums of |T Q - Q L| and |Q^T Q - I|, as LAPACK's tests have them.
+  // The largest column sums of |T Q - Q L| and |Q^T Q - I|, as in LAPACK's tests.
   for (int64_t j = 0; j < columns; ++j) {
-    const R* q = &found.q[j * n];
+    const R* q = &actual.q[j * n];
     long double residual = 0;
     double orthogonality = 0;
     for (int64_t i = 0; i < n; ++i) {
       residual +=
-          std::abs((t.d[i] - static_cast<long double>(found.d[j])) * q[i] +
+          std::abs((t.d[i] - static_cast<long double>(actual.d[j])) * q[i] +
                    (i > 0 ? t.off(i - 1) * q[i - 1] : 0) + (i + 1 < n ? t.off(i) * q[i + 1] : 0));
     }
     for (int64_t c = 0; c < columns; ++c) {
       double dot = c == j ? -1 : 0;
-      const R* other = &found.q[c * n];
+      const R* other = &actual.q[c * n];
       for (int64_t i = 0; i < n; ++i) dot += static_cast<double>(q[i]) * other[i];
       orthogonality += std::abs(dot);
     }
     errors.residual = std::max<double>(errors.residual, residual / (norm * n * eps));
     errors.orthogonality = std::max<double>(errors.orthogonality, orthogonality / (n * eps));
   }
-  // NaN is no error that a maximum would keep.
-  for (const R& x : found.q) {
+  // A maximum would discard NaN.
+  for (const R& x : actual.q) {
     if (!std::isfinite(x)) errors.orthogonality = std::numeric_limits<double>::infinity();
   }
   return errors;
@@ -148,8 +149,8 @@ void ExpectSmall(const Errors& errors, int64_t n, const std::string& what) {
 }
 
 template <typename R>
-void CheckSorted(const Outcome<R>& found, const std::string& what) {
-  for (size_t i = 1; i < found.d.size(); ++i) EXPECT(found.d[i - 1] <= found.d[i]) << what;
+void CheckSorted(const Outcome<R>& actual, const std::string& what) {
+  for (size_t i = 1; i < actual.d.size(); ++i) EXPECT(actual.d[i - 1] <= actual.d[i]) << what;
 }
 
 template <typename R>
@@ -158,7 +159,7 @@ bool SameBits(const std::vector<R>& a, const std::vector<R>& b) {
   return a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(R)) == 0;
 }
 
-// All vectors; values alone and part of the vectors where `parts`.
+// Checks all vectors and, if `parts`, values alone and subsets of the vectors.
 template <typename R>
 Errors Check(const Kind<R>& kind, int64_t n, const Layout& layout, bool parts = true) {
   std::mt19937_64 random(n * 31 + 7);
@@ -199,7 +200,7 @@ template <typename R>
 void CheckEveryOrder() {
   for (const Kind<R>& kind : Kinds<R>()) {
     for (int64_t n = 0; n <= 40; ++n) {
-      // Each order on some number of ranks, and each number of ranks with several kinds.
+      // Each order with one number of ranks, and each number of ranks with several kinds.
       const int ranks = 1 + (n + kind.name.size()) % 5;
       Check(kind, n, Small(ranks, n % 3, 1 + n % 5, 1 + n % 7), (n + ranks) % 3 == 0);
     }
@@ -246,21 +247,21 @@ JAXMG_TEST_EACH_REAL(OnEveryNumberOfRanks, CheckEveryRankCount)
 JAXMG_TEST_EACH_REAL(EveryKindLarger, CheckLarger)
 JAXMG_TEST_EACH_REAL(Large, CheckLargest)
 
-TEST(RunsAreTheSameBitsAndRanksAgree) {
+TEST(ResultsAreReproducibleAndEqualOnRanks) {
   for (const Kind<double>& kind : Kinds<double>()) {
     std::mt19937_64 random(5);
     const Tridiagonal<double> t = kind.make(60, random);
     const Layout layout = Small(3, 1, 7, 10);
     const Outcome<double> one = Solve(t, layout, 0, 60), two = Solve(t, layout, 0, 60);
     EXPECT(SameBits(one.d, two.d) && SameBits(one.q, two.q)) << kind.name;
-    // Where products don't depend on how many rows they have, results don't on the ranks.
+    // If products don't depend on the number of their rows, results don't depend on the ranks.
     const Outcome<double> alone = Solve(t, Small(1, 0, 7, 10), 0, 60);
     EXPECT(SameBits(one.d, alone.d) && SameBits(one.q, alone.q)) << kind.name;
   }
 }
 
-// As many vectors as are wanted: none, one, all but one.
-TEST(AnyPartOfTheVectors) {
+// Subsets of the vectors: none, one, all but one.
+TEST(AnySubsetOfTheVectors) {
   for (const Kind<double>& kind : Kinds<double>()) {
     if (kind.name != "uniform" && kind.name != "glued Wilkinson" && kind.name != "zero") continue;
     std::mt19937_64 random(5);
@@ -300,7 +301,7 @@ TEST(StreamsWaitForEachOther) {
   make_device = OnHost;
 }
 
-// What one rank sends another does not change before it was taken.
+// Blocks that are sent don't change before the receiver has taken them.
 TEST(EveryAccessIsOrdered) {
   for (const Kind<double>& kind : Kinds<double>()) {
     for (int ranks : {2, 5, 6}) {
@@ -320,8 +321,8 @@ TEST(EveryAccessIsOrdered) {
   make_device = OnHost;
 }
 
-// Poles that are the same but for rounding, as clusters have them.
-TEST(DeflationLeavesPolesApartAndAllElseInOrder) {
+// Poles that differ by rounding alone, as in clusters.
+TEST(DeflationSeparatesPolesAndKeepsTheMatrix) {
   constexpr double kEps = std::numeric_limits<double>::epsilon();
   std::mt19937_64 random(1);
   auto uniform = [&] { return std::uniform_real_distribution<double>(-1, 1)(random); };
@@ -334,10 +335,10 @@ TEST(DeflationLeavesPolesApartAndAllElseInOrder) {
       for (double& x : z) x /= std::sqrt(norm);
       std::vector<char> memory(MergeTables<double>::Bytes(n));
       const MergeTables<double> tables(memory.data(), n);
-      const auto found = Deflate(n, n / 2, 0.5, d.data(), z.data(), tables);
+      const auto actual = Deflate(n, n / 2, 0.5, d.data(), z.data(), tables);
 
-      // The rotations, of z and of the matrix's diagonal.
-      for (int64_t i = 0; found.chains > 0 && i < tables.starts[found.chains]; ++i) {
+      // Applies the rotations to z and to the matrix's diagonal.
+      for (int64_t i = 0; actual.chains > 0 && i < tables.starts[actual.chains]; ++i) {
         const int32_t x = tables.first[i], y = tables.second[i];
         const double c = tables.c[i], s = tables.s[i], dx = d[x], dy = d[y], zx = z[x], zy = z[y];
         z[x] = c * zx + s * zy;
@@ -350,23 +351,24 @@ TEST(DeflationLeavesPolesApartAndAllElseInOrder) {
         EXPECT(!seen[tables.columns[i]]);
         seen[tables.columns[i]] = true;
         const int32_t column = tables.columns[i];
-        if (i < found.k) {
+        if (i < actual.k) {
           EXPECT(tables.d[tables.order[i]] == tables.grouped[i]);
           EXPECT(std::abs(tables.grouped[i] - d[column]) <= 4 * kEps * 4);
           EXPECT(std::abs(tables.z[tables.order[i]] - z[column]) <= 4 * kEps);
           EXPECT(i == 0 || tables.d[i - 1] < tables.d[i]);
         } else {
           EXPECT(std::abs(z[column]) <= 100 * kEps) << z[column];
-          EXPECT(std::abs(tables.deflated[i - found.k] - d[column]) <= 4 * kEps * 4);
-          EXPECT(i == found.k || tables.deflated[i - found.k - 1] <= tables.deflated[i - found.k]);
+          EXPECT(std::abs(tables.deflated[i - actual.k] - d[column]) <= 4 * kEps * 4);
+          EXPECT(i == actual.k ||
+                 tables.deflated[i - actual.k - 1] <= tables.deflated[i - actual.k]);
         }
       }
-      EXPECT(0 <= found.top && found.top <= found.bottom && found.bottom <= found.k);
+      EXPECT(0 <= actual.top && actual.top <= actual.bottom && actual.bottom <= actual.k);
     }
   }
 }
 
-TEST(WhatIsNotFiniteIsAnInfo) {
+TEST(NonFiniteInputIsReportedInInfo) {
   for (double value :
        {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     for (int64_t bad : {0, 7, 18}) {
@@ -381,7 +383,7 @@ TEST(WhatIsNotFiniteIsAnInfo) {
   }
 }
 
-TEST(AnIterationAtItsLimitIsAnInfo) {
+TEST(MissingConvergenceIsReportedInInfo) {
   std::mt19937_64 random(5);
   for (const Kind<double>& kind : Kinds<double>()) {
     if (kind.name != "uniform") continue;

@@ -1,4 +1,4 @@
-// The eigensolver of all ranks, from a caller's rows to his results.
+// The distributed eigensolver, from the caller's rows to the caller's results.
 #include "xla_ffi/engine/eigen/eigen.h"
 
 #include <algorithm>
@@ -28,17 +28,17 @@ Tuning Spread(int64_t band_width) {
 }
 
 template <typename T>
-struct Solved {
+struct Eigenpairs {
   std::vector<Real<T>> w;
   std::vector<std::vector<T>> v;  // each rank's rows
   int32_t status = -1;
 };
 
 template <typename T>
-Solved<T> Solve(Problem<T> problem, bool vectors, int64_t band_width,
-                const DeviceMaker& make = OnHost) {
+Eigenpairs<T> Solve(Problem<T> problem, bool vectors, int64_t band_width,
+                    const DeviceMaker& make = OnHost) {
   const int64_t n = problem.n;
-  Solved<T> solved;
+  Eigenpairs<T> solved;
   std::vector<std::vector<Real<T>>> w(problem.ranks, std::vector<Real<T>>(n, NaN<Real<T>>()));
   std::vector<int32_t> status(problem.ranks, -1);
   const Tuning tuning = Spread(band_width);
@@ -65,12 +65,12 @@ Solved<T> Solve(Problem<T> problem, bool vectors, int64_t band_width,
   return solved;
 }
 
-// In units of n eps |A|, and of n eps.
+// Residuals in units of n eps |A|, and orthogonality in units of n eps.
 template <typename T>
 void Check(const Problem<T>& problem, int64_t band_width, Real<T> limit = 2,
            const DeviceMaker& make = OnHost) {
   const int64_t n = problem.n;
-  const Solved<T> solved = Solve(problem, true, band_width, make);
+  const Eigenpairs<T> solved = Solve(problem, true, band_width, make);
   EXPECT(solved.status == 0) << solved.status;
   EXPECT(std::is_sorted(solved.w.begin(), solved.w.end()));
   auto v = [&](int64_t i, int64_t k) {
@@ -95,7 +95,7 @@ void Check(const Problem<T>& problem, int64_t band_width, Real<T> limit = 2,
                            " ranks, band " + std::to_string(band_width) + ": ";
   EXPECT(residual <= limit * unit * problem.norm()) << name << residual / unit / problem.norm();
   EXPECT(orthogonality <= limit * unit) << name << orthogonality / unit;
-  const Solved<T> values = Solve(problem, false, band_width, make);
+  const Eigenpairs<T> values = Solve(problem, false, band_width, make);
   EXPECT(values.status == 0);
   for (int64_t k = 0; k < n; ++k) {
     EXPECT(std::abs(values.w[k] - solved.w[k]) <= limit * unit * problem.norm()) << name << k;
@@ -121,7 +121,7 @@ TEST(EigenvectorsOfFloat64) { CheckAll<double>(); }
 TEST(EigenvectorsOfComplex64) { CheckAll<std::complex<float>>(); }
 TEST(EigenvectorsOfComplex128) { CheckAll<std::complex<double>>(); }
 
-TEST(MatricesOfASpecialKind) {
+TEST(SpecialMatrices) {
   using Z = std::complex<double>;
   const int64_t n = 45;
   for (const int ranks : {2, 3}) {
@@ -153,14 +153,14 @@ TEST(MatricesOfASpecialKind) {
   }
 }
 
-TEST(WhatIsNotFiniteHasAStatusOnAllRanks) {
+TEST(NonFiniteInputHasAStatusOnAllRanks) {
   for (const double wrong :
        {std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity()}) {
     for (const int64_t row : {0, 7, 19}) {
       Problem<double> problem({20, 3, 0}, false);
       problem.a[row * 20 + 19] = wrong;
       problem.Scatter();
-      const Solved<double> solved = Solve(problem, true, 4);
+      const Eigenpairs<double> solved = Solve(problem, true, 4);
       EXPECT(solved.status == row + 1) << solved.status;
       for (const double x : solved.w) EXPECT(std::isnan(x));
       for (const auto& rows : solved.v) {
@@ -170,7 +170,7 @@ TEST(WhatIsNotFiniteHasAStatusOnAllRanks) {
   }
 }
 
-TEST(TheSameBitsEveryTime) {
+TEST(ResultsAreReproducible) {
   const Problem<double> problem({64, 3, 0}, false);
   const auto first = Solve(problem, true, 8), second = Solve(problem, true, 8);
   EXPECT(first.w == second.w);
@@ -180,7 +180,7 @@ TEST(TheSameBitsEveryTime) {
   }
 }
 
-TEST(StreamsThatRunBesideEachOther) {
+TEST(OnConcurrentStreams) {
   const auto make = [](int) -> std::unique_ptr<Device> {
     return std::make_unique<AsyncDevice>(NewHostDevice(), Spread(8));
   };

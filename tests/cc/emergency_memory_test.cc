@@ -1,4 +1,4 @@
-// The memory of exceptions is whole after any order of taking and giving back.
+// The emergency memory for exceptions is complete again after allocations and frees in any order.
 #include "xla_ffi/base/emergency_memory.h"
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kSlots = 8, kBytes = 64;
 
-TEST(AllPiecesComeBackInWhateverOrderTheyAreFreed) {
+TEST(AllPiecesAreFreedInAnyOrder) {
   EmergencyMemory<kSlots, kBytes> memory;
   for (size_t stride : {1, 3, 5, 7}) {
     std::vector<void*> pieces;
@@ -31,7 +31,7 @@ TEST(AllPiecesComeBackInWhateverOrderTheyAreFreed) {
   }
 }
 
-TEST(OnlyWhatFitsAndOnlyItsOwn) {
+TEST(AllocatesPiecesThatFitAndFreesItsOwnAlone) {
   struct {
     char before[kBytes];
     EmergencyMemory<kSlots, kBytes> memory;

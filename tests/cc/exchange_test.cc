@@ -1,4 +1,4 @@
-// From rows on the ranks to columns on the ranks, and back.
+// The exchange between matrices distributed by rows and by columns.
 #include "xla_ffi/engine/core/exchange.h"
 
 #include <complex>

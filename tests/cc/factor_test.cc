@@ -1,5 +1,5 @@
-// The Cholesky factor as a value: one factorization, then every operation on the factor, on the
-// host and on devices with streams.
+// The kept Cholesky factor: one factorization, then every operation with the factor, on the host
+// and on devices with streams.
 #include "xla_ffi/engine/cholesky/factor.h"
 
 #include <algorithm>
@@ -84,7 +84,7 @@ class Factors {
       return ApplyRoutine<T>(context, operand, apply, kCount, part.x.data(), x.data());
     });
     for (const Part<T>& part : parts) EXPECT(part.x == parts[0].x) << name() << ": ranks differ";
-    for (int rank = 0; rank < c_.ranks; ++rank) {  // NaN among it is not equal to itself
+    for (int rank = 0; rank < c_.ranks; ++rank) {  // bits, because NaN differs from itself
       EXPECT(std::memcmp(factor[rank].data(), problem.blocks[rank].data(),
                          factor[rank].size() * sizeof(T)) == 0)
           << name() << ": the factor has changed";
@@ -106,8 +106,8 @@ class Factors {
     return solved;
   }
 
-  // A x, in rows of x.
-  std::vector<T> Multiplied(const std::vector<T>& x) const {
+  // Returns A x, x by rows.
+  std::vector<T> Product(const std::vector<T>& x) const {
     std::vector<T> product(x.size());
     for (int64_t i = 0; i < c_.n; ++i) {
       for (int64_t j = 0; j < c_.n; ++j) {
@@ -147,7 +147,7 @@ Real<T> Distance(const std::vector<T>& x, const std::vector<T>& y) {
   return std::sqrt(difference / size);
 }
 
-// A L^-H is L, and L L^-1 the identity.
+// Checks that A L^-H is L and L L^-1 the identity.
 template <typename T>
 void CheckRows(Factors<T>& factors, int64_t n, Real<T> bound) {
   const std::vector<T> lower = factors.SolveRows(false, factors.problem.a);
@@ -177,12 +177,12 @@ void CheckFactor(const Case& c, const DeviceMaker& make) {
     EXPECT(part.status == 0 && part.log_det == factors.parts[0].log_det) << factors.name();
   }
   const Real<T> log_det = factors.parts[0].log_det;
-  // Solved, in one step and in two.
+  // Solutions, in one step and in two.
   const std::vector<T> x = factors.Apply(Apply::kSolve, b);
-  EXPECT(Distance(factors.Multiplied(x), b) <= bound) << factors.name();
+  EXPECT(Distance(factors.Product(x), b) <= bound) << factors.name();
   const std::vector<T> half = factors.Apply(Apply::kSolveL, b);
   EXPECT(factors.Apply(Apply::kSolveLH, half) == x) << factors.name();
-  // Multiplied, which undoes it.
+  // Products with the factor, the inverse operation.
   EXPECT(Distance(factors.Apply(Apply::kMultiplyL, half), b) <= bound) << factors.name();
   const std::vector<T> back = factors.Apply(Apply::kMultiplyLH, x);
   EXPECT(Distance(back, half) <= bound) << factors.name();
@@ -212,7 +212,7 @@ void CheckFactor(const Case& c, const DeviceMaker& make) {
     }
   }
   EXPECT(std::sqrt(error) <= bound * u.norm()) << factors.name() << " " << std::sqrt(error);
-  for (Part<T>& part : factors.parts) {  // from U alone
+  for (Part<T>& part : factors.parts) {  // restores the factor from U alone
     std::fill(part.overflow.begin(), part.overflow.end(), NaN<T>());
   }
   move(/*inverse=*/false);
@@ -244,22 +244,11 @@ void CheckOnHost() {
   ForEachCase([](const Case& c) { CheckFactor<T>(c, OnHost); });
 }
 
-// Devices that own the host's.
-class Like : public Tuned {
- public:
-  explicit Like(const Tuning& tuning) : Like(NewHostDevice(), tuning) {}
-
- private:
-  Like(std::unique_ptr<Device> host, const Tuning& tuning)
-      : Tuned(*host, tuning), host_(std::move(host)) {}
-  const std::unique_ptr<Device> host_;
-};
-
 template <typename T>
 void CheckLikeGpu() {
   Tuning by_substitution = LikeGpu(), whole = LikeGpu();
   by_substitution.inverse_order = 0;
-  whole.whole_order = 60;  // one rank factors as a single tile what it solves with in several
+  whole.whole_order = 60;  // one rank factors in a single tile and solves in several
   whole.usual_tile = 11;
   std::vector<Tuning> tunings = {LikeGpu()};
   if (kIsComplex<T>) {  // the code for real dtypes is the same, without conjugates
@@ -268,7 +257,7 @@ void CheckLikeGpu() {
   }
   for (const Tuning& tuning : tunings) {
     ForEachCase([&](const Case& c) {
-      CheckFactor<T>(c, [&](int) { return std::make_unique<Like>(tuning); });
+      CheckFactor<T>(c, [&](int) { return std::make_unique<TunedHost>(tuning); });
     });
   }
 }
@@ -280,8 +269,8 @@ void CheckLikeGpu() {
     Check<std::complex<float>>();      \
     Check<std::complex<double>>();     \
   }
-JAXMG_TEST_DTYPES(AFactorServesEveryUse, CheckOnHost)
-JAXMG_TEST_DTYPES(ItDoesLaidOutAsOnGpus, CheckLikeGpu)
+JAXMG_TEST_DTYPES(EveryOperationWithAFactor, CheckOnHost)
+JAXMG_TEST_DTYPES(EveryOperationWithTheTuningOfGpus, CheckLikeGpu)
 
 TEST(StreamsWaitForEachOther) {
   for (const Tuning& tuning : {LikeGpu(), NewHostDevice()->tuning()}) {
@@ -294,7 +283,7 @@ TEST(StreamsWaitForEachOther) {
 }
 
 // On the host results have the same bits as those of potrs, which substitutes while it factors.
-TEST(ASolutionIsAsGoodAsThatOfPotrs) {
+TEST(SolutionsEqualThoseOfPotrs) {
   for (const Case& c : kCases) {
     Factors<double> factors(c, OnHost);
     factors.Factor();
@@ -312,30 +301,30 @@ TEST(ASolutionIsAsGoodAsThatOfPotrs) {
 }
 
 // All bits of a factor are reproducible, also of unused elements, because factors are saved.
-TEST(AFactorIsTheSameEveryTime) {
+TEST(FactorsAreReproducible) {
   for (const Case& c : kCases) {
     std::vector<std::vector<double>> parts[2];
-    for (auto& found : parts) {
-      Factors<double> factors(c, [](int) { return std::make_unique<Like>(LikeGpu()); });
-      for (auto& block : factors.problem.blocks) {  // NaN differs from itself
+    for (auto& bits : parts) {
+      Factors<double> factors(c, [](int) { return std::make_unique<TunedHost>(LikeGpu()); });
+      for (auto& block : factors.problem.blocks) {  // without NaN, which differs from itself
         for (double& value : block) value = std::isnan(value) ? 0 : value;
       }
       for (auto& part : factors.parts) {
-        for (double& value : part.overflow) value = static_cast<double>(&found - parts) + 3;
+        for (double& value : part.overflow) value = static_cast<double>(&bits - parts) + 3;
       }
       factors.Factor();
-      found = factors.problem.blocks;
-      for (const auto& part : factors.parts) found.push_back(part.overflow);
+      bits = factors.problem.blocks;
+      for (const auto& part : factors.parts) bits.push_back(part.overflow);
     }
     EXPECT(parts[0] == parts[1]) << "n " << c.n << " ranks " << c.ranks;
   }
 }
 
-TEST(AFailedFactorIsNaNAndStaysSo) {
+TEST(ResultsOfAFailedFactorAreNaN) {
   for (int ranks : {1, 2, 4}) {
     for (int64_t bad : {0, 12, 29}) {
       Factors<double> factors({30, ranks, 4},
-                              [](int) { return std::make_unique<Like>(LikeGpu()); });
+                              [](int) { return std::make_unique<TunedHost>(LikeGpu()); });
       factors.problem.a[bad * 30 + bad] = -1;
       factors.problem.Scatter();
       factors.Factor();
@@ -365,7 +354,7 @@ TEST(SolvingWithInversesIsAsStableAsSubstitution) {
   constexpr int64_t kN = 64;
   Tuning tuning = LikeGpu();
   tuning.inverse_order = 32;
-  Factors<double> factors({kN, 2, 32}, [&](int) { return std::make_unique<Like>(tuning); });
+  Factors<double> factors({kN, 2, 32}, [&](int) { return std::make_unique<TunedHost>(tuning); });
   // A smooth kernel: exp(-(i - j)^2 / 2 l^2), whose condition is 1e15 and more, with a small ridge.
   Problem<double>& problem = factors.problem;
   for (int64_t i = 0; i < kN; ++i) {
@@ -378,7 +367,7 @@ TEST(SolvingWithInversesIsAsStableAsSubstitution) {
   factors.Factor();
   EXPECT(factors.parts[0].status == 0);
   const std::vector<double> x = factors.Apply(Apply::kSolve, factors.b);
-  const std::vector<double> back = factors.Multiplied(x);
+  const std::vector<double> back = factors.Product(x);
   double residual = 0, size = 0;
   for (size_t i = 0; i < x.size(); ++i) {
     residual += std::norm(back[i] - factors.b[i]);

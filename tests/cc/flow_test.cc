@@ -43,7 +43,7 @@ struct Solo {
   std::vector<double> numbers = std::vector<double>(100);
 };
 
-TEST(AStepComesAfterWhatItReadsAndNotAfterTheRest) {
+TEST(AStepWaitsForTheDataThatItReadsAlone) {
   Solo solo;
   Flow flow(solo.context);
   Data panel, other;
@@ -54,7 +54,7 @@ TEST(AStepComesAfterWhatItReadsAndNotAfterTheRest) {
     writes = solo.Work(on);
   }
   const int later = solo.Work(flow, Stream::kPanel);
-  const int beside = solo.Work(flow, Stream::kNext);
+  const int concurrent = solo.Work(flow, Stream::kNext);
   {
     Step<double> on(flow, Stream::kMain);
     on.Reads(panel, other);
@@ -62,11 +62,11 @@ TEST(AStepComesAfterWhatItReadsAndNotAfterTheRest) {
   }
   EXPECT(solo.Before(writes, reads));
   EXPECT(!solo.Before(later, reads)) << "Gives is waited for as Writes is";
-  EXPECT(!solo.Before(beside, reads));
+  EXPECT(!solo.Before(concurrent, reads));
   EXPECT(flow.Finish().ok());
 }
 
-TEST(WhatIsOnlyWrittenIsWaitedForWithAllSince) {
+TEST(AWaitForAWriterCoversTheStepsSince) {
   Solo solo;
   Flow flow(solo.context);
   Data panel, earlier;
@@ -88,7 +88,7 @@ TEST(WhatIsOnlyWrittenIsWaitedForWithAllSince) {
   EXPECT(solo.Before(later, solo.Work(on)));
 }
 
-TEST(AWriterComesAfterAllReaders) {
+TEST(AWriterWaitsForAllReaders) {
   Solo solo;
   Flow flow(solo.context);
   Data panel;
@@ -104,7 +104,7 @@ TEST(AWriterComesAfterAllReaders) {
   for (int reader : readers) EXPECT(solo.Before(reader, writes)) << reader;
 }
 
-TEST(NothingIsWaitedForTwice) {
+TEST(NoWaitIsRepeated) {
   Solo solo;
   Flow flow(solo.context);
   Data panel, column;
@@ -138,7 +138,7 @@ TEST(NothingIsWaitedForTwice) {
   EXPECT(solo.device.events() == given + 4);
 }
 
-TEST(ARoomIsTakenWhenItIsFree) {
+TEST(ARoomIsReusedOnceItIsFree) {
   Solo solo;
   Flow flow(solo.context);
   Room room;
@@ -166,10 +166,10 @@ TEST(StreamsForkAndJoin) {
   Flow flow(solo.context);
   const int before = solo.Work(flow, Stream::kMain);
   flow.Fork();
-  const int beside = solo.Work(flow, Stream::kMain);
+  const int concurrent = solo.Work(flow, Stream::kMain);
   const int forked = solo.Work(flow, Stream::kSide);
   EXPECT(solo.Before(before, forked));
-  EXPECT(!solo.Before(beside, forked));
+  EXPECT(!solo.Before(concurrent, forked));
   const int64_t events = solo.device.events();
   EXPECT(flow.Finish().ok());
   EXPECT(solo.device.events() == events + 3) << "streams without work were joined";
@@ -198,13 +198,13 @@ TEST(NothingIsEnqueuedAfterAFailure) {
 }
 
 // A device whose copies fail.
-class NoCopies : public Wrapped {
+class NoCopies : public ForwardingDevice {
  public:
-  using Wrapped::Wrapped;
+  using ForwardingDevice::ForwardingDevice;
   Status Copy(Stream, const Bytes2D&, const Bytes2D&) override { throw std::bad_alloc(); }
 };
 
-TEST(AFailureFreesOthersBeforeTheAlgorithmEnds) {
+TEST(AFailureReleasesOtherRanksBeforeTheAlgorithmEnds) {
   double numbers[2] = {};
   const Bytes2D number = Block(&numbers[0], 1, 1, 1), target = Block(&numbers[1], 1, 1, 1);
   const auto outcomes = RunRanks(2, [&](const RankContext& context) -> Status {

@@ -1,5 +1,5 @@
-// The frame around a routine, of matrices that are square, tall and wide: rows to tiles, or to the
-// whole matrix on one rank, and back. Ranks that fail.
+// The frame around a routine, for square, tall and wide matrices: redistribution of rows to tiles,
+// or to the whole matrix on one rank, and back; ranks that fail.
 #include "xla_ffi/engine/core/frame.h"
 
 #include <cstdint>
@@ -65,7 +65,7 @@ Status TakeAndReturn(const RankContext& context, const Shape& s, int64_t block,
   return RunOnAllRanks(context.comm, [&] { return frame.Prepare(); }, work);
 }
 
-TEST(MatricesOfAnyShapeGoToTilesAndBack) {
+TEST(MatricesOfAnyShapeAreRedistributedAndBack) {
   for (const auto& [m, n] : std::vector<std::pair<int64_t, int64_t>>{{7, 7}, {23, 5}, {6, 19}}) {
     for (int ranks : {1, 2, 3}) {
       for (int64_t tile : {int64_t{0}, int64_t{2}, int64_t{3}}) {
@@ -101,7 +101,7 @@ TEST(MatricesOfAnyShapeGoToTilesAndBack) {
 }
 
 // The other ranks don't wait for messages of a failed rank.
-TEST(ARankThatFailsMidwayIsEveryRanksError) {
+TEST(AFailureOfOneRankIsAnErrorOfAll) {
   const auto outcomes = testing::RunRanks(3, [&](const RankContext& context) {
     auto work = [&]() -> Status {
       if (context.comm.rank() == 1) return Error(Code::kInternal, "midway on purpose");

@@ -1,5 +1,5 @@
-// Shared by the tests of routines on general matrices: a matrix whose rows lie on ranks, devices
-// with other tunings, and error measures.
+// Shared by the tests of routines for general matrices: a matrix that is distributed by rows,
+// devices with other tunings, and error measures.
 #ifndef JAXMG_TESTS_CC_GENERAL_PROBLEM_H_
 #define JAXMG_TESTS_CC_GENERAL_PROBLEM_H_
 
@@ -15,17 +15,6 @@
 #include "tests/cc/ranks.h"
 
 namespace jaxmg::testing {
-
-// The host with another tuning. Owns the host's device.
-class HostLike : public Tuned {
- public:
-  explicit HostLike(const Tuning& tuning) : HostLike(NewHostDevice(), tuning) {}
-
- private:
-  HostLike(std::unique_ptr<Device> host, const Tuning& tuning)
-      : Tuned(*host, tuning), host_(std::move(host)) {}
-  const std::unique_ptr<Device> host_;
-};
 
 // An m x n matrix A, row-major, and its blocks of rows with NaN in the padding.
 template <typename T>
@@ -74,7 +63,7 @@ struct GeneralProblem {
   std::vector<std::vector<T>> blocks;
 };
 
-// op(A) x, A n x n and x n x count, both row-major.
+// Returns op(A) x; A is n x n and x is n x count, both row-major.
 template <typename T>
 std::vector<T> Product(Op op, int64_t n, const std::vector<T>& a, const std::vector<T>& x) {
   const int64_t count = static_cast<int64_t>(x.size()) / std::max<int64_t>(n, 1);
@@ -89,7 +78,8 @@ std::vector<T> Product(Op op, int64_t n, const std::vector<T>& a, const std::vec
   return product;
 }
 
-// The largest residual of a right-hand side in units of eps |A| |x|: n or so for a stable solution.
+// Returns the largest residual of a right-hand side in units of eps |A| |x|, about n for a stable
+// solution.
 template <typename T>
 Real<T> BackwardError(Op op, int64_t n, const std::vector<T>& a, const std::vector<T>& x,
                       const std::vector<T>& b) {

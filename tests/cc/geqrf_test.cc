@@ -1,4 +1,4 @@
-// QR factorization on the host, on streams that are threads, and recorded.
+// QR factorization on the host, on an AsyncDevice and on a RecordingDevice.
 #include "xla_ffi/engine/qr/geqrf.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ const Shape kShapes[] = {
     {1, 9, 2, 2},   {9, 1, 2, 1},   {90, 150, 1, 100}, {150, 150, 2, 70}, {180, 140, 1, 140},
 };
 
-// What the factorization of a distributed matrix, and of further columns, leaves on the ranks.
+// The factorization of a distributed matrix and of further columns, and its results on all ranks.
 template <typename T>
 struct Result {
   std::vector<T> qr;
@@ -56,7 +56,7 @@ Result<T> Factor(const Shape& shape, const std::vector<T>& a, const std::vector<
         JAXMG_RETURN_IF_ERROR(
             Geqrf<T>(context, Precision::kHighest, matrix, {further, result.b[rank].data()},
                      result.factors[rank].data(), result.tau[rank].data(), workspace.data()));
-        // The memory lives until all ranks are through.
+        // The memory lives until all ranks have finished.
         return context.comm.Agree(context.device.Synchronize());
       },
       kPatience, make);
@@ -65,7 +65,7 @@ Result<T> Factor(const Shape& shape, const std::vector<T>& a, const std::vector<
   return result;
 }
 
-// C := Q C or Q^H C by one reflector after the other, C m x columns.
+// Computes C := Q C or Q^H C, one reflector after the other; C is m x columns.
 template <typename T>
 void Multiply(const Result<T>& result, bool adjoint, int64_t m, int64_t columns, T* c) {
   const std::vector<T>& tau = result.tau[0];
@@ -89,7 +89,7 @@ Real<T> Largest(const std::vector<T>& a) {
   return largest;
 }
 
-// |A - Q R| against |A|, reflectors that are unitary and those of LAPACK, and T against them.
+// Checks |A - Q R| relative to |A|, that the reflectors are unitary and LAPACK's, and T.
 template <typename T>
 void CheckFactors(const Shape& shape, const std::vector<T>& a, const Result<T>& result) {
   const int64_t m = shape.rows, n = shape.columns, count = std::min(m, n);
@@ -109,7 +109,7 @@ void CheckFactors(const Shape& shape, const std::vector<T>& a, const Result<T>& 
     EXPECT(std::imag(result.qr[k * m + k]) == 0) << Name<T>(shape) << "R's diagonal, " << k;
     Real<T> squares = 1;
     for (int64_t i = k + 1; i < m; ++i) squares += std::norm(result.qr[k * m + i]);
-    // H^H H = I, and beta has the sign that cancels nothing.
+    // H^H H = I, and the sign of beta avoids cancellation.
     EXPECT(std::abs(2 * std::real(tau) - std::norm(tau) * squares) <= unit)
         << Name<T>(shape) << "H " << k << " is not unitary";
     EXPECT(tau == T(0) || (std::real(tau) >= 1 - unit && std::real(tau) <= 2 + unit))
@@ -117,7 +117,7 @@ void CheckFactors(const Shape& shape, const std::vector<T>& a, const Result<T>& 
   }
 }
 
-// Every column of T in its panel: T of (I - tau v v^H) ..., by LAPACK's xLARFT.
+// Checks every column of T in its panel: T of (I - tau v v^H) ... as LAPACK's xLARFT defines it.
 template <typename T>
 void CheckPanelFactors(const Shape& shape, const Result<T>& result) {
   const int64_t m = shape.rows;
@@ -198,8 +198,8 @@ TEST(FactorsAndFurtherColumns) {
   CheckEveryDevice<std::complex<double>>();
 }
 
-// Columns of zeros, equal columns, and columns of any size: H = I where there is nothing to do, and
-// no square overflows.
+// Columns of zeros, equal columns, and badly scaled columns: H = I if a column is zero below its
+// diagonal, and no square overflows.
 TEST(HardMatrices) {
   const Shape shape = {40, 30, 3, 4};
   const int64_t m = shape.rows, n = shape.columns;

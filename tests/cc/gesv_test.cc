@@ -1,5 +1,5 @@
-// gesv as a routine: rows in, solutions, determinant and status out, on the host, laid out as on
-// GPUs, on streams that are threads, and recorded.
+// The routine gesv: solutions, determinants and status, on the host, with the tuning of GPUs, on an
+// AsyncDevice and on a RecordingDevice.
 #include "xla_ffi/engine/lu/gesv.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using namespace testing;
 
 template <typename T>
 struct Answer {
-  std::vector<std::vector<T>> x;  // by rank, as all that follows
+  std::vector<std::vector<T>> x;  // by rank, like all members below
   std::vector<Real<T>> log_abs;
   std::vector<T> sign;
   std::vector<int32_t> status;
@@ -70,7 +70,7 @@ std::vector<T> RightHandSidesOf(int64_t n, int64_t nrhs) {
   return b;
 }
 
-// log |det A| and its sign by unblocked elimination of A itself, in double precision.
+// Returns log |det A| and its sign, by unblocked elimination of A in double precision.
 template <typename T>
 std::pair<double, std::complex<double>> DeterminantOf(int64_t n, const std::vector<T>& a) {
   std::vector<std::complex<double>> u(a.begin(), a.end());
@@ -104,7 +104,7 @@ void Check(int64_t n, int ranks, int64_t tile, int64_t extra_rows, int64_t nrhs,
   const Real<T> error = BackwardError(Op::kNone, n, problem.a, answer.x[0], b);
   EXPECT(error <= 5 * (n + 2)) << problem.name() << "tile " << tile << ": backward error " << error;
   const auto [log_abs, sign] = DeterminantOf(n, problem.a);
-  // A determinant moves with the smallest pivot.
+  // The error of a determinant is relative to the smallest pivot.
   const double bound = 1e4 * n * kEps<T>;
   EXPECT(std::abs(answer.log_abs[0] - log_abs) <= bound * (1 + std::abs(log_abs)))
       << problem.name() << answer.log_abs[0] << " for " << log_abs;
@@ -113,7 +113,7 @@ void Check(int64_t n, int ranks, int64_t tile, int64_t extra_rows, int64_t nrhs,
 }
 
 DeviceMaker On(const Tuning& tuning) {
-  return [tuning](int) { return std::make_unique<HostLike>(tuning); };
+  return [tuning](int) { return std::make_unique<TunedHost>(tuning); };
 }
 
 DeviceMaker OnThreadsLikeGpus() {
@@ -142,7 +142,7 @@ TEST(SolutionsAndDeterminants) {
   CheckAll<std::complex<double>>();
 }
 
-TEST(OneRankSolvesForAllWhereTheTuningSaysSo) {
+TEST(OneRankSolvesForAllIfTheTuningSaysSo) {
   Tuning tuning = LikeGpu();
   tuning.gather_to_solve = 50;
   tuning.whole_lu_order = 30;
@@ -155,8 +155,8 @@ TEST(OneRankSolvesForAllWhereTheTuningSaysSo) {
   }
 }
 
-// LAPACK's info, and what substitution makes of a zero on the diagonal: no NaN in place of all.
-TEST(ASingularMatrixHasItsInfoAndItsQuotients) {
+// LAPACK's info, and the quotients by zero of substitution instead of NaN everywhere.
+TEST(ASingularMatrixHasAnInfoAndInfiniteSolutions) {
   for (int ranks : {1, 2, 3, 5}) {
     for (int64_t zero : {0, 6, 16}) {
       GeneralProblem<double> problem(17, 17, ranks);
@@ -173,7 +173,7 @@ TEST(ASingularMatrixHasItsInfoAndItsQuotients) {
       EXPECT(!finite);
     }
   }
-  // 3 / 0 in the last row, and 0 times that in the first, as LAPACK has it.
+  // 3 / 0 in the last row, and 0 times that in the first, as in LAPACK.
   GeneralProblem<double> problem(2, 2, 2);
   problem.a = {4, 0, 0, 0};
   problem.Scatter();
@@ -225,9 +225,9 @@ TEST(RanksWithDifferentRightHandSidesAreAStatus) {
   }
 }
 
-// Rows and columns of any size: the error is that of each row of A by itself, since every column of
-// M is eliminated in its own size.
-TEST(RowsOfAnySize) {
+// Badly scaled rows and columns. The error is bounded for each row of A separately, because
+// elimination scales with the columns of M.
+TEST(BadlyScaledRows) {
   for (int ranks : {1, 3}) {
     for (bool descends : {false, true}) {
       GeneralProblem<double> problem(30, 30, ranks);
@@ -246,8 +246,8 @@ TEST(RowsOfAnySize) {
   }
 }
 
-// 2^(n - 1), the most that pivots can grow to. Here they do, as LAPACK's do.
-TEST(WilkinsonsMatrixGrowsAsItDoes) {
+// Pivots grow to 2^(n - 1), the largest possible growth, as in LAPACK.
+TEST(WilkinsonsMatrixHasTheLargestGrowth) {
   const int64_t n = 30;
   GeneralProblem<double> problem(n, n, 3);
   for (int64_t i = 0; i < n; ++i) {

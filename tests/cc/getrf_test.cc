@@ -1,4 +1,4 @@
-// LU factorization and solves with it, on the host, on streams that are threads, and recorded.
+// LU factorization and solves with it, on the host, on an AsyncDevice and on a RecordingDevice.
 #include "xla_ffi/engine/lu/getrf.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ const Shape kShapes[] = {
     {40, 13, 3, 4}, {50, 31, 1, 6}, {13, 40, 3, 4}, {29, 50, 4, 11}, {3, 61, 2, 5},  {61, 3, 2, 5},
 };
 
-// What the factorization of a distributed matrix, and of right-hand sides, leaves on the ranks.
+// The factorization of a distributed matrix and its right-hand sides, and the results on all ranks.
 template <typename T>
 struct Result {
   std::vector<T> lu;
@@ -66,7 +66,7 @@ Result<T> Factor(const Shape& shape, const std::vector<T>& a, const std::vector<
         JAXMG_RETURN_IF_ERROR(Getrf(context, Precision::kHighest, matrix, x, space->as<T>(),
                                     result.pivots[rank].data(), &result.info[rank], determinant));
         JAXMG_RETURN_IF_ERROR(FinishGesv(context, matrix, result.pivots[rank].data(), x));
-        // The memory lives until all ranks are through.
+        // The memory lives until all ranks have finished.
         const Status done = context.device.Synchronize();
         return context.comm.Agree(done);
       },
@@ -80,7 +80,7 @@ Result<T> Factor(const Shape& shape, const std::vector<T>& a, const std::vector<
   return result;
 }
 
-// |P A - L U| against |A|, and |L| <= 1 up to rounding, as partial pivoting has it.
+// Checks |P A - L U| relative to |A|, and |L| <= 1 up to rounding, as with partial pivoting.
 template <typename T>
 void CheckFactors(const Shape& shape, std::vector<T> a, const Result<T>& result) {
   const int64_t m = shape.rows, n = shape.columns, count = std::min(m, n);
@@ -123,7 +123,7 @@ void CheckShape(const Shape& shape, int64_t nrhs, const DeviceMaker& make) {
     EXPECT(result.x[rank] == result.x[0]) << Name<T>(shape) << "ranks' solutions differ";
   }
   if (!square) return;
-  // X M = B, by its residual.
+  // Checks the residual of X M = B.
   Real<T> norm = 0;
   for (const T& x : a) norm = std::max<Real<T>>(norm, std::abs(x));
   for (int64_t r = 0; r < nrhs; ++r) {
@@ -137,7 +137,7 @@ void CheckShape(const Shape& shape, int64_t nrhs, const DeviceMaker& make) {
           << Name<T>(shape) << "equation " << j << " of right-hand side " << r << ": " << error;
     }
   }
-  // det M from the factors' diagonal and the interchanges.
+  // Checks det M against the factors' diagonal and the interchanges.
   T sign = 1;
   Real<T> log_abs = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -169,8 +169,8 @@ TEST(FactorsSolutionsAndDeterminants) {
   CheckEveryDevice<std::complex<double>>();
 }
 
-// The search for a pivot has all rows of a column, so tiles and ranks make no difference to it.
-TEST(PivotsAreThoseOfOneRank) {
+// A pivot is searched for in all rows of a column, so tiles and ranks don't change it.
+TEST(PivotsDoNotDependOnRanks) {
   const std::vector<double> a = RandomMatrix<double>(61 * 61, 3);
   const Result<double> alone = Factor<double>({61, 61, 1, 61}, a, {}, OnHost);
   for (const auto& [ranks, tile] : {std::pair{1, 5}, {2, 7}, {4, 2}, {5, 9}}) {
@@ -197,7 +197,7 @@ TEST(TheFirstZeroPivotIsTheInfo) {
   }
 }
 
-TEST(WhatIsNotFiniteIsSaid) {
+TEST(NonFiniteInputIsReported) {
   const double kBad[] = {NaN<double>(), std::numeric_limits<double>::infinity()};
   for (double bad : kBad) {
     for (int64_t place : {0, 16, 100, 17 * 17 - 1}) {
@@ -221,6 +221,68 @@ TEST(StreamsWaitForEachOther) {
                    });
     const std::string race = recording.FirstRace();
     EXPECT(race.empty()) << Name<double>(shape) << race;
+  }
+}
+
+Tuning WithPanelsApart(int64_t columns) {
+  Tuning tuning = LikeGpu();
+  tuning.panel_multiprocessors = 1;
+  tuning.panel_columns = columns;
+  return tuning;
+}
+
+// Some tile columns are updated beside the next panel, in a step of their own.
+TEST(PanelsHaveAPartOfTheDevice) {
+  for (const Shape& shape : kShapes) {
+    for (int64_t columns : {3, 12, 1000}) {
+      CheckShape<double>(shape, 2, [&](int) {
+        return std::make_unique<AsyncDevice>(NewHostDevice(), WithPanelsApart(columns));
+      });
+      CheckShape<std::complex<float>>(shape, 0, [&](int) {
+        return std::make_unique<AsyncDevice>(NewHostDevice(), WithPanelsApart(columns));
+      });
+      const int64_t n = shape.columns, nrhs = shape.rows == n ? 2 : 0;
+      Recording recording(shape.ranks);
+      Factor<double>(shape, RandomMatrix<double>(shape.rows * n, 1),
+                     RandomMatrix<double>(n * nrhs, 2), [&](int rank) {
+                       return std::make_unique<RecordingDevice>(
+                           NewHostDevice(), WithPanelsApart(columns), recording, rank);
+                     });
+      const std::string race = recording.FirstRace();
+      EXPECT(race.empty()) << Name<double>(shape) << race;
+    }
+  }
+}
+
+// What is spared ends with the columns that are updated beside a panel; without a part for panels
+// nothing is.
+TEST(SparesAPartForAsManyColumnsAsAreSaid) {
+  for (const auto& [tuning, columns] :
+       {std::pair{LikeGpu(), 0}, {WithPanelsApart(5), 6}, {WithPanelsApart(1000), 1000}}) {
+    constexpr int64_t kN = 40, kTile = 3;
+    Recording recording(1);
+    Factor<double>({kN, kN, 1, kTile}, RandomMatrix<double>(kN * kN, 1), {}, [&](int rank) {
+      return std::make_unique<RecordingDevice>(NewHostDevice(), tuning, recording, rank);
+    });
+    int64_t beside = -1;  // columns since "spare"; -1: not spared
+    int64_t panel = 0;
+    for (const Operation& operation : recording.operations()) {
+      if (operation.lane != static_cast<int>(Stream::kMain)) continue;
+      if (operation.text == "spare") {
+        EXPECT(beside < 0);
+        beside = 0;
+      } else if (operation.text == "spare no more") {
+        const int64_t left = kN - (panel + 2) * kTile;  // behind the panel and the next one
+        EXPECT(beside == std::min<int64_t>(columns, left)) << beside << " of " << left;
+        beside = -1;
+        ++panel;
+      } else if (beside >= 0 && operation.text.rfind("swap rows", 0) == 0) {
+        beside += static_cast<int64_t>(operation.accesses[0].block.columns);
+      }
+    }
+    EXPECT(beside < 0);
+    // All panels but the last two have columns to update beside the next one.
+    EXPECT(panel == (columns == 0 ? 0 : kN / kTile - 1)) << panel;
   }
 }
 

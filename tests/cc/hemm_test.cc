@@ -1,5 +1,5 @@
-// The product of a Hermitian matrix with vectors, in the caller's rows, on the host and on devices
-// with streams.
+// The product of a Hermitian matrix with vectors, distributed by the caller's rows, on the host and
+// on devices with streams.
 #include "xla_ffi/engine/cholesky/hemm.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ const Case kCases[] = {
     {17, 4, 2}, {33, 3, 5, 2}, {61, 4, 2, 1}, {40, 1, 7}, {63, 5, 9}, {97, 3, 0},
 };
 
-// What each rank has of A x, from products of which each is repeated.
+// Returns each rank's A x. Each product is computed twice.
 template <typename T>
 std::vector<std::vector<T>> Products(const Case& c, const Problem<T>& problem,
                                      const std::vector<T>& x, int64_t nrhs, int64_t parts,
@@ -97,7 +97,7 @@ void CheckEveryDevice() {
   }
 }
 
-TEST(TheProductIsThatOfTheUpperTriangle) {
+TEST(ProductsReadTheUpperTriangleAlone) {
   CheckEveryDevice<float>();
   CheckEveryDevice<double>();
   CheckEveryDevice<std::complex<float>>();
@@ -110,8 +110,8 @@ TEST(OrdersOfManyTilesOfTheDefaultWidth) {
   CheckProduct<std::complex<float>>({700, 1, 0}, 1, 1, OnHost);
 }
 
-// Positive numbers, of which the sums of many are far larger than each.
-TEST(PartsRoundLess) {
+// Positive numbers, whose sums are far larger than each of them.
+TEST(SummationInPartsRoundsLess) {
   const Case c = {4000, 1, 0};
   const std::vector<float> a(c.n * c.n, 1.0f / 3), x(c.n, 1.0f / 7);
   auto error = [&](int64_t parts) {
@@ -161,7 +161,7 @@ TEST(StreamsWaitForEachOther) {
   CheckStreams(4);
 }
 
-TEST(PartsAreGatheredInTheOrderOfTheRanks) {
+TEST(BlocksAreGatheredInTheOrderOfTheRanks) {
   for (int ranks : {1, 2, 5}) {
     for (int64_t count : {0, 1, 7}) {
       std::vector<std::vector<double>> parts(ranks), all(ranks);
@@ -179,12 +179,12 @@ TEST(PartsAreGatheredInTheOrderOfTheRanks) {
           },
           kPatience, [](int) { return std::make_unique<AsyncDevice>(NewHostDevice(), LikeGpu()); });
       for (const Status& outcome : outcomes) EXPECT(outcome.ok()) << outcome.message();
-      for (const auto& found : all) EXPECT(found == expected) << ranks << " " << count;
+      for (const auto& actual : all) EXPECT(actual == expected) << ranks << " " << count;
     }
   }
 }
 
-TEST(ALackOfMemoryIsAnErrorOnAllRanks) {
+TEST(RunningOutOfMemoryIsAnErrorOnAllRanks) {
   const Case c = {20, 3, 4};
   Problem<double> problem(c);
   std::vector<double> x(c.n, 1);

@@ -1,4 +1,4 @@
-// SHA-256 and HMAC-SHA256 give what the standards say.
+// SHA-256 and HMAC-SHA256 of the standards' examples.
 #include "xla_ffi/comm/processes/hmac.h"
 
 #include <string>
@@ -17,7 +17,7 @@ std::string Hex(const std::string& bytes) {
   return text;
 }
 
-// FIPS 180-4's examples, and lengths around that of a block.
+// The examples of FIPS 180-4, and texts about as long as a block.
 TEST(Sha256OfKnownTexts) {
   EXPECT(Hex(Sha256("")) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT(Hex(Sha256("abc")) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
@@ -40,7 +40,7 @@ TEST(Sha256OfKnownTexts) {
   }
 }
 
-// RFC 4231, sections 4.2 to 4.8; of the fifth the first 128 bits alone are given.
+// RFC 4231, sections 4.2 to 4.8. The fifth example gives only the first 128 bits.
 TEST(HmacOfRfc4231) {
   const auto both = [](const std::string& key, const std::string& text) {
     return Hex(HmacSha256(key, text));

@@ -1,4 +1,4 @@
-// The kernels of kernels.cu, on the host.
+// The kernels of kernels.cu, run on the host.
 #include "xla_ffi/device/cuda/kernels.h"
 
 #include <algorithm>
@@ -76,7 +76,7 @@ T Random(std::mt19937_64& random) {
   return value;
 }
 
-// A column-major matrix with a few rows more than it shows, which nobody may touch.
+// A column-major matrix with a few rows of padding, which no kernel may change.
 template <typename T>
 struct Matrix {
   Matrix(long long m, long long n)
@@ -115,13 +115,13 @@ void CheckSolveRows(long long m, long long n, bool backward, bool teams) {
     for (long long i = 0; i < j; ++i) l(i, j) = std::numeric_limits<RealType<T>>::quiet_NaN();
     l(j, j) = 1 + std::abs(l(j, j));
   }
-  const std::vector<T> given = b.data;
+  const std::vector<T> original = b.data;
   const int rows = teams ? kTeamRows / (sizeof(T) == 16 ? 2 : 1) : kSolveRows;
   const auto kernel = teams ? Kernels<T>::solve_rows_in_teams : Kernels<T>::solve_rows;
   Launch(static_cast<unsigned>((m + rows - 1) / rows), teams ? rows * kTeam : rows, 1,
          [&] { kernel(m, n, backward, l.device(), l.ld, b.device(), b.ld, x.device(), x.ld); });
-  EXPECT(x.MarginIsUntouched() && b.data == given) << m << " x " << n;
-  // Row by row, as small as that of a triangular solve.
+  EXPECT(x.MarginIsUntouched() && b.data == original) << m << " x " << n;
+  // The error of each row is as small as a triangular solve's.
   for (long long i = 0; i < m; ++i) {
     for (long long j = 0; j < n; ++j) {
       T residual = -b(i, j);
@@ -146,7 +146,7 @@ void CheckSolveRows() {
   }
 }
 
-// The parts of a factor are those that the host's device makes, to the bit.
+// The parts of a factor are bit for bit those of the host device.
 template <typename T, typename Kernel>
 void CheckSplit(const Kernel& kernel) {
   std::mt19937_64 random(5);
@@ -162,22 +162,22 @@ void CheckSplit(const Kernel& kernel) {
         a(5, 6) = std::numeric_limits<float>::denorm_min();
         a(7, 8) = std::numeric_limits<float>::infinity();
         a(9, 1) = std::nanf("");
-        // All of float16's numbers, and those half-way between some.
+        // All numbers of float16, and some midpoints between them.
         for (long long j = 10; j < n; ++j) {
           for (long long i = 0; i < m; ++i) a(i, j) *= std::ldexp(1.0f, static_cast<int>(j) - 46);
         }
         for (int i = 0; i < 30; ++i) a(i, 2) = (2048.0f + i) / 2048, a(i, 3) = i / 134217728.0f;
         const long long rows = (turned ? n : m) * (side == Side::kLeft ? shape.rows : 1);
         const long long ld = rows + 3;
-        std::vector<Part> found(ld * shape.Depth(turned ? m : n), 7), expected = found;
+        std::vector<Part> actual(ld * shape.Depth(turned ? m : n), 7), expected = actual;
         Launch(Tiles(m, n), kTileEdge, kTileRows, [&] {
           kernel(side == Side::kLeft, turned, shape.format == PartFormat::kFloat16,
-                 static_cast<int>(shape.products), m, n, a.device(), a.ld, found.data(), ld);
+                 static_cast<int>(shape.products), m, n, a.device(), a.ld, actual.data(), ld);
         });
         const Status status = host->blas<T>(precision).Split(
             Stream::kMain, side, turned, m, n, a.data.data(), a.ld, expected.data(), ld);
         EXPECT(status.ok()) << status.message();
-        EXPECT(found == expected) << "turned " << turned << ", products " << shape.products;
+        EXPECT(actual == expected) << "turned " << turned << ", products " << shape.products;
       }
     }
   }
@@ -188,7 +188,7 @@ TEST(PartsAreThoseOfTheHost) {
   CheckSplit<std::complex<float>>(kernels::jaxmg_split_c);
 }
 
-// What equilibration needs is what the host's device computes, to the bit.
+// The kernels of equilibration compute bit for bit the same as the host device.
 template <typename T, typename ScaleKernel, typename LargestKernel>
 void CheckScaling(const ScaleKernel& scale, const LargestKernel& row_largest) {
   std::mt19937_64 random(6);
@@ -202,26 +202,27 @@ void CheckScaling(const ScaleKernel& scale, const LargestKernel& row_largest) {
     const bool lower = which & 1, divide = which & 2;
     const float* const rows = which / 4 == 0 ? nullptr : left.data();
     const float* const columns = which / 4 == 1 ? nullptr : right.data();
-    Matrix<T> found = a, expected = a;
+    Matrix<T> actual = a, expected = a;
     Launch(Tiles(m, n), kTileEdge, kTileRows,
-           [&] { scale(lower, divide, m, n, rows, columns, found.device(), found.ld); });
+           [&] { scale(lower, divide, m, n, rows, columns, actual.device(), actual.ld); });
     const Status status = host->blas<T>().Scale(Stream::kMain, lower, divide, m, n, rows, columns,
                                                 expected.data.data(), expected.ld);
     EXPECT(status.ok()) << status.message();
-    EXPECT(found.data == expected.data && !(found.data == a.data)) << which;
+    EXPECT(actual.data == expected.data && !(actual.data == a.data)) << which;
   }
   Matrix<T> b = a;
   b(50, 3) = std::nanf("");
   b(51, 40) = -std::numeric_limits<float>::infinity();
-  std::vector<float> found(m, 0.01f);
-  found[60] = 1000;
-  std::vector<float> expected = found;
-  Launch(3, kThreads, 1, [&] { row_largest(m, n, b.device(), b.ld, found.data()); });
+  std::vector<float> actual(m, 0.01f);
+  actual[60] = 1000;
+  std::vector<float> expected = actual;
+  Launch(3, kThreads, 1, [&] { row_largest(m, n, b.device(), b.ld, actual.data()); });
   const Status status =
       host->blas<T>().RowLargest(Stream::kMain, m, n, b.data.data(), b.ld, expected.data());
   EXPECT(status.ok()) << status.message();
   for (long long i = 0; i < m; ++i) {
-    EXPECT(found[i] == expected[i] || (i == 50 && std::isnan(found[i]))) << i << ": " << found[i];
+    EXPECT(actual[i] == expected[i] || (i == 50 && std::isnan(actual[i])))
+        << i << ": " << actual[i];
   }
   EXPECT(std::isnan(expected[50]) && std::isinf(expected[51]) && expected[60] == 1000);
 }
@@ -246,16 +247,16 @@ TEST(PowersOfTwoAreThoseOfTheHost) {
                           std::numeric_limits<float>::min()};
   const auto host = NewHostDevice();
   for (bool root : {false, true}) {
-    std::vector<float> found = x, expected = x;
+    std::vector<float> actual = x, expected = x;
     const auto n = static_cast<long long>(x.size());
-    Launch(1, 8, 1, [&] { kernels::jaxmg_powers_of_two(root, n, found.data()); });
+    Launch(1, 8, 1, [&] { kernels::jaxmg_powers_of_two(root, n, actual.data()); });
     EXPECT(host->blas<float>().PowersOfTwo(Stream::kMain, root, n, expected.data()).ok());
-    EXPECT(found == expected);
+    EXPECT(actual == expected);
     for (size_t i = 0; i < x.size(); ++i) {
       const bool has = x[i] >= std::numeric_limits<float>::min() && std::isfinite(x[i]);
-      const float rest = has ? x[i] / (root ? found[i] * found[i] : found[i]) : 1;
-      EXPECT(rest >= 1 && rest < (root ? 4 : 2)) << x[i] << ": " << found[i];
-      EXPECT(has || found[i] == 1) << x[i];
+      const float rest = has ? x[i] / (root ? actual[i] * actual[i] : actual[i]) : 1;
+      EXPECT(rest >= 1 && rest < (root ? 4 : 2)) << x[i] << ": " << actual[i];
+      EXPECT(has || actual[i] == 1) << x[i];
     }
   }
 }
@@ -290,8 +291,8 @@ void CheckTranspositions() {
   }
 }
 
-// There and back: the inverse's strict triangle above the diagonal of a tile, of which the rest
-// stays as it is.
+// Stores the inverse's strict triangle above the diagonal of a tile and reads it back. The rest of
+// the tile is unchanged.
 template <typename T>
 void CheckInverses() {
   std::mt19937_64 random(9);
@@ -311,14 +312,14 @@ void CheckInverses() {
       });
       for (long long j = 0; j < n; ++j) {
         for (long long i = 0; i < n; ++i) {
-          const T given = before.data[j * before.ld + i];
-          EXPECT(a(i, j) == (i < j ? Conjugate(v(j, i)) : given)) << i << ", " << j;
-          auto found = [&](std::vector<T>& from) {
+          const T original = before.data[j * before.ld + i];
+          EXPECT(a(i, j) == (i < j ? Conjugate(v(j, i)) : original)) << i << ", " << j;
+          auto actual = [&](std::vector<T>& from) {
             return transposed ? Conjugate(from[i * n + j]) : from[j * n + i];
           };
-          EXPECT(found(l) == (i >= j ? given : T(0))) << i << ", " << j;
-          const T expected = i > j ? v(i, j) : i == j ? T(1 / std::real(given)) : T(0);
-          EXPECT(found(inverse) == expected) << i << ", " << j;
+          EXPECT(actual(l) == (i >= j ? original : T(0))) << i << ", " << j;
+          const T expected = i > j ? v(i, j) : i == j ? T(1 / std::real(original)) : T(0);
+          EXPECT(actual(inverse) == expected) << i << ", " << j;
         }
       }
     }
@@ -378,7 +379,7 @@ void CheckFills() {
   }
 }
 
-// What is found wrong with a matrix, and its log-determinant.
+// The kernels that check a matrix, and its log-determinant.
 template <typename T>
 void CheckChecks() {
   using R = RealType<T>;
@@ -406,7 +407,7 @@ void CheckChecks() {
   EXPECT((factor(0, 5000) == std::vector<int>{0, 5000}) && finite() == kNoInfo);
   EXPECT((factor(7, 5000) == std::vector<int>{7, 1007}));
   EXPECT((factor(7, 12) == std::vector<int>{7, 12}));
-  a(2, 4) = std::numeric_limits<R>::infinity();  // above the diagonal: not looked at
+  a(2, 4) = std::numeric_limits<R>::infinity();  // above the diagonal: not read
   EXPECT((factor(0, 5000) == std::vector<int>{0, 5000}) && finite() == kNoInfo);
   a(280, 280) = a(271, 270) = std::numeric_limits<R>::quiet_NaN();
   EXPECT((factor(0, 5000) == std::vector<int>{281, 1281}) && finite() == 1271);
@@ -441,7 +442,7 @@ void CheckSequences() {
 
 JAXMG_TEST_KERNELS(SolveRowsSubstitutes, CheckSolveRows)
 JAXMG_TEST_KERNELS(TransposeMirrorConjugate, CheckTranspositions)
-JAXMG_TEST_KERNELS(InversesGoAboveTheDiagonalAndBack, CheckInverses)
+JAXMG_TEST_KERNELS(InversesAreStoredAboveTheDiagonal, CheckInverses)
 JAXMG_TEST_KERNELS(AddsElements, CheckSums)
 JAXMG_TEST_KERNELS(FromRealIdentityPoisonClear, CheckFills)
 JAXMG_TEST_KERNELS(ChecksFindTheFirstFailure, CheckChecks)
@@ -451,8 +452,8 @@ TEST(SumsAndRunningMaxima) {
   CheckSequences<double>();
 }
 
-// Columns of one unit more than some segments, in units of 4, 8 and 16 bytes; with margins.
-TEST(CopyColumnsCopiesThemAlone) {
+// Columns one unit longer than some segments, in units of 4, 8 and 16 bytes, with padding.
+TEST(CopyColumnsLeavesThePaddingUnchanged) {
   for (const size_t unit : {4, 8, 16}) {
     const size_t height = 2 * kCopySegment + unit, columns = 3;
     const size_t from_pitch = height + 3 * unit, to_pitch = height + unit;
@@ -476,7 +477,7 @@ TEST(CopyColumnsCopiesThemAlone) {
   }
 }
 
-// As the host's device does it, whatever the grid.
+// Equal to the host device's, for every grid.
 TEST(Digests) {
   std::mt19937_64 random(5);
   std::vector<unsigned> words(1000);

@@ -1,4 +1,4 @@
-// Layout plans are the permutation that they claim to be, in place, and come back.
+// Layout plans are the block-cyclic permutation, in place, and their inverse restores the blocks.
 #include <algorithm>
 #include <random>
 #include <set>
@@ -87,8 +87,8 @@ TEST(EvenWidthKeepsTheNumberOfTiles) {
       EXPECT(even >= 1 && even <= width) << block << " " << width;
       EXPECT((block + even - 1) / even <= tiles) << block << " " << width;
       EXPECT(Tiles::EvenWidth(block, even) == even) << block << " " << width;
-      // The largest multiple of a power of two, 64 at most, between the narrowest width and
-      // `width`.
+      // A multiple of the largest power of two, at most 64, that has a multiple between the
+      // narrowest width and `width`.
       const int64_t least = (block + tiles - 1) / tiles, most = std::min(width, block);
       for (int64_t multiple = 64; multiple > 0; multiple /= 2) {
         if ((least + multiple - 1) / multiple * multiple > most) continue;
@@ -99,7 +99,7 @@ TEST(EvenWidthKeepsTheNumberOfTiles) {
   }
 }
 
-// Carries out plans on tile numbers, with one staging tile a rank, and checks every step.
+// Executes plans on tile numbers, with one staging tile per rank, and checks every step.
 class Simulation {
  public:
   explicit Simulation(const Tiles& tiles)
@@ -122,7 +122,7 @@ class Simulation {
           ++parts;
           ok &= exchange.to != rank && exchange.from != rank;
           ok &= before[rank][exchange.slot] == exchange.outgoing;
-          // The sender of what this rank takes sends it here in the same round.
+          // The rank from which this one receives sends to it in the same round.
           bool matched = false;
           for (const auto& other : plans[exchange.from].exchanges) {
             matched |=
@@ -176,7 +176,7 @@ TEST(PlansAreTheBlockCyclicPermutationAndTheirInverse) {
     for (const auto& plan : plans) back.push_back(Inverse(plan));
     for (const auto* both : {&plans, &std::as_const(back)}) {
       for (const auto& plan : *both) {
-        // A rank does them one after the other, and waits for ranks that do so too.
+        // Each rank executes its exchanges in order, and waits for its partners, which do the same.
         EXPECT(std::is_sorted(plan.exchanges.begin(), plan.exchanges.end(),
                               [](const auto& a, const auto& b) { return a.round < b.round; }))
             << Describe(c);
@@ -190,7 +190,7 @@ TEST(PlansAreTheBlockCyclicPermutationAndTheirInverse) {
   }
 }
 
-TEST(BatchesTakeEveryPanelOnce) {
+TEST(BatchesContainEveryPanelOnce) {
   for (const Case& c : Cases()) {
     const Tiles tiles(c.columns, c.block, c.ranks, c.width);
     for (int rank = 0; rank < c.ranks; ++rank) {
@@ -213,7 +213,7 @@ TEST(BatchesTakeEveryPanelOnce) {
   }
 }
 
-TEST(ExchangesAreSwapsWhereRanksDivideTheTiles) {
+TEST(ExchangesAreSwapsIfRanksDivideTheTiles) {
   const Tiles tiles(4 * 64, 64, 4, 8);
   for (int rank = 0; rank < 4; ++rank) {
     const auto plan = PlanRedistribution(tiles)[rank];
@@ -226,7 +226,7 @@ TEST(ExchangesAreSwapsWhereRanksDivideTheTiles) {
   }
 }
 
-// The round after which each of a rank's cycles of moves can begin.
+// Returns the round after which each of a rank's cycles of moves can begin.
 std::vector<int> RoundsOfCycles(const Tiles& tiles, const RedistributionPlan& plan) {
   std::vector<int> ready(tiles.slots(), -1), rounds;
   for (const TileExchange& exchange : plan.exchanges) ready[exchange.slot] = exchange.round;
@@ -240,7 +240,7 @@ std::vector<int> RoundsOfCycles(const Tiles& tiles, const RedistributionPlan& pl
   return rounds;
 }
 
-TEST(MovesComeInTheOrderInWhichTheirSlotsAreReady) {
+TEST(MovesAreInTheOrderInWhichTheirSlotsAreReady) {
   for (const Case& c : Cases()) {
     const Tiles tiles(c.columns, c.block, c.ranks, c.width);
     for (const RedistributionPlan& plan : PlanRedistribution(tiles)) {
@@ -248,7 +248,7 @@ TEST(MovesComeInTheOrderInWhichTheirSlotsAreReady) {
       EXPECT(std::is_sorted(rounds.begin(), rounds.end())) << Describe(c);
     }
   }
-  // A third of them before the last quarter of 24 rounds.
+  // A third of them begin before the last quarter of 24 rounds.
   const Tiles tiles(4 * 256, 256, 4, 8);
   for (const RedistributionPlan& plan : PlanRedistribution(tiles)) {
     const std::vector<int> rounds = RoundsOfCycles(tiles, plan);

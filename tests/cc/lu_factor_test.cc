@@ -1,5 +1,5 @@
-// The LU factors as a value: made once, used in every way; and getri. On the host, laid out as on
-// GPUs, on streams that are threads, and recorded.
+// Kept LU factors: one factorization, then every operation with the factors; and getri. On the
+// host, with the tuning of GPUs, on an AsyncDevice and on a RecordingDevice.
 #include "xla_ffi/engine/lu/lu_factor.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ using namespace testing;
 
 constexpr Op kOps[] = {Op::kNone, Op::kTrans, Op::kConjTrans};
 
-// A of m x n.
+// A is m x n.
 struct Shape {
   int64_t m, n;
   int ranks;
@@ -35,7 +35,7 @@ struct Shape {
   int64_t extra_rows = 0;
 };
 
-// What a rank has of the factors, and of what came with them.
+// A rank's part of the factors, and the other results of the factorization.
 template <typename T>
 struct Part {
   std::vector<T> overflow, x, diagonal;
@@ -109,7 +109,7 @@ class Factors {
     return parts[0].x;
   }
 
-  // B op(A)^-1, of whose rows each rank has `rows`.
+  // Returns B op(A)^-1. Each rank has `rows` rows of B.
   std::vector<T> SolveRows(Op op, int64_t rows, const std::vector<T>& b) {
     std::vector<T> x(b.size(), NaN<T>());
     Run([&](const RankContext& context, const Operand<T>& operand, Part<T>& part) {
@@ -144,7 +144,8 @@ class Factors {
   std::vector<Part<T>> parts;
 };
 
-// L and U, packed, and the pivots of M (rows x columns, column-major): unblocked, right-looking.
+// Returns L and U, packed, and the pivots of M (rows x columns, column-major), by the unblocked
+// right-looking algorithm.
 template <typename T>
 std::vector<int32_t> FactorUnblocked(int64_t rows, int64_t columns, std::vector<T>& lu) {
   auto size = [](const T& x) { return std::abs(std::real(x)) + std::abs(std::imag(x)); };
@@ -165,7 +166,7 @@ std::vector<int32_t> FactorUnblocked(int64_t rows, int64_t columns, std::vector<
   return pivots;
 }
 
-// |x - y| against |y|, elements of which may be large where the factorization is ill-conditioned.
+// Returns |x - y| / |y|. Elements may be large if the factorization is ill-conditioned.
 template <typename T>
 Real<T> Distance(const std::vector<T>& x, const std::vector<T>& y) {
   Real<T> difference = 0, size = 0;
@@ -184,7 +185,7 @@ std::vector<T> RandomMatrix(int64_t count, int64_t seed) {
   return x;
 }
 
-// |X A - I| in units of eps |X| |A|, in Frobenius norms.
+// Returns |X A - I| in units of eps |X| |A|, in Frobenius norms.
 template <typename T>
 Real<T> InverseError(int64_t n, const std::vector<T>& x, const std::vector<T>& a) {
   std::vector<T> product = Product(Op::kNone, n, x, a);
@@ -197,7 +198,7 @@ Real<T> InverseError(int64_t n, const std::vector<T>& x, const std::vector<T>& a
   return std::sqrt(error) / (kEps<T> * std::sqrt(sizes[0]) * std::sqrt(sizes[1]));
 }
 
-// The factors themselves: those of LAPACK, in every place.
+// Checks the factors element by element against LAPACK's.
 template <typename T>
 void CheckFactors(Factors<T>& factors, const Shape& shape) {
   const int64_t m = shape.m, n = shape.n;
@@ -211,7 +212,7 @@ void CheckFactors(Factors<T>& factors, const Shape& shape) {
   });
   factors.Move(/*to_rows=*/true);
   const std::vector<T> rows = factors.problem.Rows();
-  // A random matrix of this order has a condition of some hundreds, seldom more.
+  // The condition number of a random matrix of this order is usually some hundreds.
   EXPECT(Distance(rows, expected) <= 1e3 * kEps<T> * static_cast<Real<T>>(n + m))
       << factors.name() << "factors are off by " << Distance(rows, expected);
   for (const Part<T>& part : factors.parts) {
@@ -219,7 +220,7 @@ void CheckFactors(Factors<T>& factors, const Shape& shape) {
       EXPECT(part.diagonal[i] == rows[i * n + i]) << factors.name() << "diagonal " << i;
     }
   }
-  // From the rows alone, to the same bits.
+  // Restores the factors from the rows alone, to the same bits.
   for (Part<T>& part : factors.parts)
     std::fill(part.overflow.begin(), part.overflow.end(), NaN<T>());
   factors.Move(/*to_rows=*/false);
@@ -228,7 +229,7 @@ void CheckFactors(Factors<T>& factors, const Shape& shape) {
   factors.Move(/*to_rows=*/false);
 }
 
-// What the factors of a square matrix are for.
+// Checks all operations with the factors of a square matrix.
 template <typename T>
 void CheckSolutions(Factors<T>& factors, int64_t n, int ranks) {
   const std::vector<T>& a = factors.problem.a;
@@ -239,7 +240,7 @@ void CheckSolutions(Factors<T>& factors, int64_t n, int ranks) {
       const Real<T> error = BackwardError(op, n, a, x, b);
       EXPECT(error <= 5 * (n + 2)) << factors.name() << "op " << int(op) << ": " << error;
     }
-    // X op(A) = B, rows of which are solutions for op(A)^T: with A, op and b transposed.
+    // Rows of X in X op(A) = B are solutions with op(A)^T: A, op and b are transposed.
     const int64_t rows = 2;
     const std::vector<T> b = RandomMatrix<T>(ranks * rows * n, 6);
     const std::vector<T> x = factors.SolveRows(op, rows, b);
@@ -255,7 +256,7 @@ void CheckSolutions(Factors<T>& factors, int64_t n, int ranks) {
     const Real<T> error = BackwardError(op, n, transposed_a, transposed_x, transposed_b);
     EXPECT(error <= 5 * (n + 2)) << factors.name() << "rows, op " << int(op) << ": " << error;
   }
-  EXPECT(factors.SolveRows(Op::kNone, 0, {T(0)}).size() == 1);  // no rows on any rank
+  EXPECT(factors.SolveRows(Op::kNone, 0, {T(0)}).size() == 1);  // no rank has rows
 }
 
 template <typename T>
@@ -287,7 +288,7 @@ void Check(const Shape& shape, const DeviceMaker& make) {
 }
 
 DeviceMaker On(const Tuning& tuning) {
-  return [tuning](int) { return std::make_unique<HostLike>(tuning); };
+  return [tuning](int) { return std::make_unique<TunedHost>(tuning); };
 }
 
 DeviceMaker OnThreadsLikeGpus() {
@@ -301,7 +302,7 @@ const Shape kShapes[] = {
     {61, 3, 2, 5, 3},  {3, 61, 2, 5},  {1, 20, 4, 1},  {20, 1, 4, 3},
 };
 
-// Each order in one dtype: Python's tests have the others (gesv_test.py, lu_accuracy_test.py).
+// Each order in one dtype; gesv_test.py and lu_accuracy_test.py test the others.
 template <typename T>
 void CheckAll(int dtype) {
   for (int ranks : {1, 2, 3, 4, 5, 8}) {
@@ -319,7 +320,7 @@ void CheckAll(int dtype) {
   }
 }
 
-TEST(FactorsServeEveryUse) {
+TEST(EveryOperationWithTheFactors) {
   CheckAll<float>(0);
   CheckAll<double>(1);
   CheckAll<std::complex<float>>(2);
@@ -336,7 +337,7 @@ TEST(OneRankFactorsASingleTile) {
   }
 }
 
-TEST(OneRankInvertsForAllWhereTheTuningSaysSo) {
+TEST(OneRankInvertsForAllIfTheTuningSaysSo) {
   Tuning tuning = LikeGpu();
   tuning.gather_to_invert = 30;
   for (int ranks : {1, 2, 5}) {
@@ -358,7 +359,7 @@ TEST(OneRankInvertsForAllWhereTheTuningSaysSo) {
   }
 }
 
-TEST(WorkOnThreads) {
+TEST(OnConcurrentStreams) {
   for (const Shape& shape : kShapes) {
     if (std::max(shape.m, shape.n) > 64) continue;
     Check<double>(shape, OnThreadsLikeGpus());
@@ -411,7 +412,7 @@ TEST(StreamsWaitForEachOther) {
   }
 }
 
-TEST(ASingularMatrixHasFactorsAndNoPoison) {
+TEST(FactorsOfASingularMatrixAreNotNaN) {
   for (int ranks : {1, 2, 4}) {
     for (int64_t zero : {0, 12, 29}) {
       Factors<double> factors({30, 30, ranks, 4}, OnHost);
@@ -437,7 +438,7 @@ TEST(ASingularMatrixHasFactorsAndNoPoison) {
   }
 }
 
-TEST(NaNIsAStatusAndNaN) {
+TEST(NaNInputHasAStatusAndNaNResults) {
   for (int ranks : {1, 2, 5}) {
     for (int64_t place : {0, 100, 13 * 13 - 1}) {
       Factors<double> factors({13, 13, ranks, 2}, OnHost);
@@ -466,7 +467,7 @@ TEST(NaNIsAStatusAndNaN) {
   }
 }
 
-// Elimination leaves the rest of a diagonal matrix as it is.
+// Elimination doesn't change the rest of a diagonal matrix.
 TEST(OneInfinityMakesAllOfTheInverseNaN) {
   for (int ranks : {1, 2, 5}) {
     GeneralProblem<double> problem(13, 13, ranks);
@@ -484,8 +485,8 @@ TEST(OneInfinityMakesAllOfTheInverseNaN) {
   }
 }
 
-// All of them, also where nobody looks: factors that are saved are the same every time.
-TEST(FactorsAreTheSameEveryTime) {
+// All bits are reproducible, also of unused elements, because factors are saved.
+TEST(FactorsAreReproducible) {
   for (const Shape& shape : kShapes) {
     std::vector<std::vector<double>> saved[2];
     for (auto& blocks : saved) {

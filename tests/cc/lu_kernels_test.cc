@@ -1,4 +1,4 @@
-// The kernels of lu.cuh, on the host, against LAPACK's results.
+// The kernels of lu.cuh, run on the host and compared to LAPACK's results.
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -35,7 +35,7 @@ using host_cuda::LaunchCooperative;
 template <typename T>
 using Cuda = host_cuda::CudaType<T>;
 
-constexpr unsigned kFew = 12;    // threads, so that each has several turns
+constexpr unsigned kFew = 12;    // threads, so that each processes several elements
 constexpr unsigned kWarps = 64;  // threads, two warps
 constexpr int64_t kOffset = 5;
 
@@ -69,7 +69,7 @@ Panel<T> ByHost(Panel<T> panel) {
 template <typename T, int kColumns>
 constexpr int kBlockRows = kWarps * kernels::LuPanel<Cuda<T>, kColumns>::kRows;
 
-// By kernels that factor kColumns columns at a time.
+// Factors by kernels that process kColumns columns at a time.
 template <typename T, int kColumns = 32>
 Panel<T> ByKernel(Panel<T> panel) {
   const int n = static_cast<int>(panel.n), k = static_cast<int>(std::min(panel.m, panel.n));
@@ -131,12 +131,12 @@ Panel<T> ByKernel(Panel<T> panel) {
 }
 
 template <typename T>
-void Compare(const Panel<T>& found, const Panel<T>& expected, const std::string& what) {
-  EXPECT(found.pivots == expected.pivots) << what << ": pivots";
-  EXPECT(found.info == expected.info) << what << ": " << found.info << " for " << expected.info;
+void Compare(const Panel<T>& actual, const Panel<T>& expected, const std::string& what) {
+  EXPECT(actual.pivots == expected.pivots) << what << ": pivots";
+  EXPECT(actual.info == expected.info) << what << ": " << actual.info << " for " << expected.info;
   Real<T> difference = 0;
-  for (size_t i = 0; i < found.a.size(); ++i) {
-    difference = std::max<Real<T>>(difference, std::abs(found.a[i] - expected.a[i]));
+  for (size_t i = 0; i < actual.a.size(); ++i) {
+    difference = std::max<Real<T>>(difference, std::abs(actual.a[i] - expected.a[i]));
   }
   EXPECT(difference < 2000 * kEps<T>) << what << ": " << difference / kEps<T>;
 }
@@ -150,7 +150,7 @@ void CheckPanels(const std::vector<std::pair<int64_t, int64_t>>& shapes) {
   }
 }
 
-// In one block, and in two and three; leaves as a whole and in part.
+// One, two and three blocks; full and partial leaves of the recursion.
 template <typename T>
 void CheckPanels() {
   const int64_t rows = kBlockRows<T, 32>;
@@ -166,8 +166,8 @@ TEST(PanelsAreLapacks) {
   CheckPanels<std::complex<double>>();
 }
 
-// Equal sizes, of which the first counts; columns of zeros; what is not finite. In one block, and
-// in two.
+// Equal magnitudes, of which the first is the pivot; columns of zeros; non-finite elements. One
+// block, and two.
 TEST(SpecialPanels) {
   for (int64_t m : {int64_t{30}, int64_t{kBlockRows<double, 32> + 30}}) {
     Panel<double> panel = RandomPanel<double>(m, 8);
@@ -175,9 +175,9 @@ TEST(SpecialPanels) {
     Compare(ByKernel(panel), ByHost(panel), "equal sizes");
     panel = RandomPanel<double>(m, 8);
     std::fill_n(panel.a.begin() + 4 * panel.lda, panel.lda, 0);
-    const Panel<double> found = ByKernel(panel);
-    Compare(found, ByHost(panel), "a column of zeros");
-    EXPECT(found.info == kOffset + 5) << found.info;
+    const Panel<double> actual = ByKernel(panel);
+    Compare(actual, ByHost(panel), "a column of zeros");
+    EXPECT(actual.info == kOffset + 5) << actual.info;
     for (double bad : {NaN<double>(), std::numeric_limits<double>::infinity()}) {
       panel = RandomPanel<double>(m, 8);
       panel.a[3 * panel.lda + 17] = bad;
@@ -187,14 +187,14 @@ TEST(SpecialPanels) {
     panel.a[m - 1] = panel.a[3] = std::numeric_limits<double>::infinity();
     EXPECT(ByKernel(panel).pivots[0] == kOffset + 3);
     panel = RandomPanel<double>(m, 8);
-    for (double& x : panel.a) x *= 1e-310;  // whose reciprocals are infinite
+    for (double& x : panel.a) x *= 1e-310;  // so that reciprocals are infinite
     const Panel<double> small = ByKernel(panel);
     EXPECT(small.info == kNoInfo);
     for (int64_t i = 1; i < m; ++i) EXPECT(std::abs(small.a[i]) <= 1) << small.a[i];
   }
 }
 
-// What PlanSwaps computes, one interchange after the other.
+// The result of PlanSwaps, computed one interchange after the other.
 void PlanInTurn(Order order, int64_t count, const std::vector<int32_t>& rows,
                 std::vector<int>* from, std::vector<int>* to) {
   std::vector<int64_t> place(count), content(2 * count);
@@ -214,9 +214,9 @@ void PlanInTurn(Order order, int64_t count, const std::vector<int32_t>& rows,
   }
 }
 
-// Among many rows, few, and hardly more than are interchanged; none moved, all with the last one,
-// all with the next one.
-TEST(PlansAreTheInterchanges) {
+// Among many rows, few rows, and hardly more rows than are interchanged; no interchange, all with
+// the last row, all with the next one.
+TEST(PlannedSwapsAreTheInterchanges) {
   using Rows = std::function<int64_t(int64_t i, int64_t count)>;
   std::mt19937_64 random(3);
   auto below = [&](int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-// cuSOLVERMg's tiles: every column has one place, and pieces go there and come back.
+// The layout of cuSOLVERMg's tiles: pieces of rows are copied to tiles and back.
 #include "xla_ffi/vendor/cusolvermg/mg_layout.h"
 
 #include <vector>
@@ -11,11 +11,11 @@ namespace {
 
 using testing::RunRanks;
 
-// What element (row, column) of the matrix holds, and what nobody may touch.
+// The value of element (row, column) of the matrix, and the value of memory that must not change.
 double Value(int64_t row, int64_t column) { return 1000.0 * column + row; }
 constexpr double kUntouched = -1;
 
-TEST(WidthsDivideOrAreRefused) {
+TEST(WidthsDivideTheOrder) {
   EXPECT(DividingWidth(4096, 1024) == 1024);
   EXPECT(DividingWidth(87500, 1024) == 875);
   EXPECT(DividingWidth(97, 32) == 0);  // a prime
@@ -23,7 +23,7 @@ TEST(WidthsDivideOrAreRefused) {
   EXPECT(DividingWidth(1, 1) == 1);
 }
 
-TEST(PiecesGoToTheirTilesAndBack) {
+TEST(PiecesAreCopiedToTilesAndBack) {
   struct Case {
     int64_t n, block, width;
     int ranks;
@@ -47,8 +47,8 @@ TEST(PiecesGoToTheirTilesAndBack) {
         for (int64_t j = 0; j < tiles.columns(tile); ++j) {
           const int64_t column = tiles.begin(tile) + j;
           for (int64_t row = column; row < c.n; ++row) {
-            const double found = tiled[(tiles.slot(tile) * c.width + j) * c.n + row];
-            EXPECT(found == Value(row, column)) << "n " << c.n << " column " << column;
+            const double actual = tiled[(tiles.slot(tile) * c.width + j) * c.n + row];
+            EXPECT(actual == Value(row, column)) << "n " << c.n << " column " << column;
           }
         }
       }

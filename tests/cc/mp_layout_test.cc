@@ -1,4 +1,5 @@
-// cuSOLVERMp's tiles: every element has one place, and goes there and comes back on every grid.
+// The layout of cuSOLVERMp's tiles: every element has one place, and blocks are copied to tiles and
+// back on every grid.
 #include "xla_ffi/vendor/cusolvermp/mp_layout.h"
 
 #include <complex>
@@ -22,7 +23,7 @@ struct Case {
   int64_t block() const { return (n + grid.size() - 1) / grid.size(); }
 };
 
-// Orders that divide nothing, ranks without a tile, tiles wider than a block and than the matrix.
+// Orders that no grid divides, ranks without tiles, tiles wider than a block and than the matrix.
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const Grid& grid : {Grid{1, 1}, Grid{1, 2}, Grid{2, 1}, Grid{2, 2}, Grid{1, 4}, Grid{4, 1},
@@ -47,8 +48,8 @@ TEST(GridsAreNearlySquare) {
     const Grid grid = GridOf(row[0], 0);
     EXPECT(grid.rows == row[1] && grid.columns == row[2]) << row[0];
   }
-  const Grid given = GridOf(8, 4);
-  EXPECT(given.rows == 4 && given.columns == 2);
+  const Grid grid = GridOf(8, 4);
+  EXPECT(grid.rows == 4 && grid.columns == 2);
 }
 
 TEST(EveryElementHasOnePlace) {
@@ -68,7 +69,7 @@ TEST(EveryElementHasOnePlace) {
   }
 }
 
-TEST(BlocksGoToTheirTiles) {
+TEST(BlocksAreCopiedToTiles) {
   for (const Case& c : Cases()) {
     const GridLayout layout = {c.n, c.n, c.width, c.grid};
     const auto statuses = RunRanks(c.grid.size(), [&](const RankContext& context) -> Status {
@@ -94,7 +95,7 @@ TEST(BlocksGoToTheirTiles) {
   }
 }
 
-TEST(ColumnsGoToTheirTilesAndBack) {
+TEST(ColumnsAreCopiedToTilesAndBack) {
   for (const Case& c : Cases()) {
     for (const int64_t columns : {1, 5, 19}) {
       const GridLayout layout = {c.n, columns, c.width, c.grid};
@@ -118,7 +119,7 @@ TEST(ColumnsGoToTheirTilesAndBack) {
   }
 }
 
-TEST(TilesComeBackAsRows) {
+TEST(TilesAreCopiedToRows) {
   for (const Case& c : Cases()) {
     const GridLayout layout = {c.n, c.n, c.width, c.grid};
     const auto statuses = RunRanks(c.grid.size(), [&](const RankContext& context) -> Status {
@@ -136,8 +137,8 @@ TEST(TilesComeBackAsRows) {
           ToRows(context, layout, c.block(), local.data(), rows.data(), staging.data()));
       for (int64_t i = rank * c.block(); i < std::min((rank + 1) * c.block(), c.n); ++i) {
         for (int64_t j = 0; j < c.n; ++j) {
-          const Complex found = rows[(i - rank * c.block()) * c.n + j];
-          EXPECT(found == std::conj(Value(i, j))) << "n " << c.n << " at " << i << ", " << j;
+          const Complex actual = rows[(i - rank * c.block()) * c.n + j];
+          EXPECT(actual == std::conj(Value(i, j))) << "n " << c.n << " at " << i << ", " << j;
         }
       }
       return context.comm.Agree(Status::Ok());

@@ -1,5 +1,5 @@
-// Blocks over NCCL channels: their order, their fate when a call fails or a process is lost at
-// any point, and the path that processes take which can't make channels.
+// Blocks over NCCL channels: their order, failures of a call and losses of a process at any point,
+// and the path of blocks between processes that can't make channels.
 #include "xla_ffi/comm/processes/nccl_channels.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ bool Has(const std::string& text, const std::string& part) {
 
 double SecondsSince(Clock::time_point begin) { return Seconds(Clock::now() - begin).count(); }
 
-// Streams that are threads, on memory that no other process maps.
+// An AsyncDevice whose memory no other process maps.
 Devices Apart(bool many = false) {
   return {[] { return std::make_unique<AsyncDevice>(NewHostDevice(), HostTuning()); }, false, many};
 }
@@ -51,20 +51,21 @@ double ValueOf(int from, int to, int round, int64_t i) {
   return from * 1e6 + to * 1e4 + round * 1e2 + static_cast<double>(i % 97);
 }
 
-// As the handlers do: memory goes when no rank of this process reads it any more.
+// Frees memory once no rank of this process reads it, as the handlers do.
 Status AgreeAndEnd(const RankContext& context, const Status& mine) {
   const Status outcome = context.comm.Agree(mine);
   if (!outcome.ok()) (void)context.comm.Agree(context.device.Synchronize());
   return outcome;
 }
 
-// Every rank to every other, blocks of different shapes of a larger matrix, on streams in turn.
+// Every rank sends to every other one: blocks of different shapes of a larger matrix, on all
+// streams in turn.
 Status ExchangeAll(const RankContext& context, int64_t rows) {
   Communicator& comm = context.comm;
   constexpr int kRounds = 4;
   const int64_t columns = 5;
   auto heights = [&](int round) { return round == 3 ? 0 : std::max<int64_t>(rows - round, 0); };
-  // The first lies without gaps, the others in a matrix.
+  // The first block is contiguous, the others are parts of a matrix.
   auto ld = [&](int round) { return heights(round) + (round == 0 ? 0 : 3); };
   auto stream = [](int round) { return kStreams[round % kNumStreams]; };
   std::vector<std::vector<double>> sent, got;
@@ -123,7 +124,7 @@ void ExpectChannels(bool some) {
   }
 }
 
-TEST(BlocksArriveInTheirOrderAndShape) {
+TEST(BlocksKeepTheirOrderAndShape) {
   for (const bool many : {false, true}) {
     for (const auto& deal : kDeals) {
       RunProcesses(*std::max_element(deal.begin(), deal.end()) + 1, [&](int process) {
@@ -136,7 +137,7 @@ TEST(BlocksArriveInTheirOrderAndShape) {
               Apart(many)));
           if (run == 1) made = TheTestChannels().made;
         }
-        // One for each direction between two devices, which all calls use.
+        // One channel for each direction between two devices, which all calls share.
         const auto here = std::count(deal.begin(), deal.end(), process);
         const auto there = static_cast<long>(deal.size()) - here;
         EXPECT(made == (many ? 2 * here * there : made)) << made;
@@ -149,8 +150,8 @@ TEST(BlocksArriveInTheirOrderAndShape) {
   }
 }
 
-// Several calls over the same channels, which processes begin in different orders.
-TEST(CallsAtOneTimeShareChannels) {
+// Several calls over the same channels, which the processes begin in different orders.
+TEST(ConcurrentCallsShareChannels) {
   RunProcesses(2, [&](int process) {
     std::vector<std::shared_ptr<const SharedCallSite>> sites;
     for (int i = 0; i < 4; ++i) sites.push_back(SiteOn(4, {0, 0, 1, 1}));
@@ -170,17 +171,17 @@ TEST(CallsAtOneTimeShareChannels) {
   });
 }
 
-// One rank gives up at a point of its own choice, with blocks in all states, or leaves without a
-// word: none is read after the call, none that is taken stays without its sender, and the channels
-// serve the next call.
-TEST(ACallThatFailsLeavesTheChannelsInOrder) {
+// One rank fails at any point, with blocks in all states, or returns without a message. No block is
+// read after the call, no receive that has been posted lacks its send, and the next call can use
+// the channels.
+TEST(AFailedCallKeepsTheChannelsUsable) {
   const std::vector<int> deal = {0, 1, 1, 2};
   RunProcesses(3, [&](int) {
     const auto site = SiteOn(4, deal);
     int64_t run = 0;
     for (unsigned seed = 0; seed < 60; ++seed) {
       const int bad = static_cast<int>(seed % 4);
-      // Freed when the call has failed: nobody may read it then.
+      // Freed when the call has failed: no rank may read it afterwards.
       std::array<std::vector<double>, 4> all_mine, all_theirs;
       const auto outcomes = RunOverChannels(site, ++run, [&](const RankContext& context) {
         Communicator& comm = context.comm;
@@ -232,8 +233,8 @@ TEST(ACallThatFailsLeavesTheChannelsInOrder) {
   });
 }
 
-// What a sender has withdrawn is not taken any more: it would wait for ever.
-TEST(WhatIsWithdrawnIsNotTaken) {
+// A receive of a block that its sender has withdrawn would wait forever.
+TEST(WithdrawnBlocksAreNotReceived) {
   RunProcesses(2, [](int process) {
     const auto site = SiteOn(2, {0, 1});
     const auto meet = [&](int64_t run) {
@@ -265,8 +266,8 @@ TEST(WhatIsWithdrawnIsNotTaken) {
   });
 }
 
-// Room that somebody reads from yet is waited for, but only where there would be too much of it.
-TEST(RoomIsGivenAgainWhenNobodyReadsIt) {
+// Staging memory that is still read is waited for only if there would be too much of it otherwise.
+TEST(StagingMemoryIsReusedAfterItsLastRead) {
   AsyncDevice device(NewHostDevice(), HostTuning());
   std::vector<double> source(1 << 20, 1.0), target(1 << 20);
   const size_t bytes = source.size() * sizeof(double);
@@ -278,7 +279,7 @@ TEST(RoomIsGivenAgainWhenNobodyReadsIt) {
     EXPECT(staging.Reserve(device, bytes, most, &room).ok());
     auto* data = room->buffer->as<double>();
     seen.insert(data);
-    std::fill(data, data + source.size(), i);  // as what comes, at any time from now on
+    std::fill(data, data + source.size(), i);  // as a receive may do at any time from now on
     const Bytes2D block = {data, bytes, bytes, 1};
     EXPECT(device.Copy(Stream::kCopy, {target.data(), bytes, bytes, 1}, block).ok());
     EXPECT(device.FillInt32(Stream::kCopy, reinterpret_cast<int32_t*>(target.data()), 1, 7).ok());
@@ -291,7 +292,7 @@ TEST(RoomIsGivenAgainWhenNobodyReadsIt) {
   EXPECT(target.back() == 49) << target.back();
 }
 
-// One process ends itself at some time in calls that follow each other.
+// One process ends itself at some point in a sequence of calls.
 void LoseOne(int signal, int victim, milliseconds after, double within) {
   JobOptions options;
   options.peer_timeout = signal == SIGSTOP ? milliseconds(1500) : milliseconds(20000);
@@ -320,7 +321,7 @@ void LoseOne(int signal, int victim, milliseconds after, double within) {
                    EXPECT(!one.status.ok() && Has(one.status.message(), who))
                        << one.status.message();
                  }
-                 // Those that are left go on without it.
+                 // The other processes continue without it.
                  std::vector<int> rest;
                  for (const int other : {0, 1, 2}) {
                    if (other != victim) rest.push_back(other);
@@ -333,15 +334,15 @@ void LoseOne(int signal, int victim, milliseconds after, double within) {
                options, {victim});
 }
 
-TEST(AProcessThatIsKilledLeavesNobodyWaiting) {
+TEST(AKilledProcessIsAnErrorOfTheOthers) {
   for (int i = 0; i < 12; ++i) LoseOne(SIGKILL, i % 3, milliseconds(3 + 11 * i), 5);
 }
 
-TEST(AProcessThatIsStoppedLeavesNobodyWaiting) {
+TEST(AStoppedProcessIsAnErrorOfTheOthers) {
   for (const int victim : {0, 2}) LoseOne(SIGSTOP, victim, milliseconds(5 + 13 * victim), 7);
 }
 
-TEST(OneThatMakesNoChannelIsAnErrorWithinTheLimit) {
+TEST(AProcessThatMakesNoChannelIsAnErrorWithinTheLimit) {
   RunProcesses(2, [](int process) {
     TheTestChannels().hangs = process == 1;
     const auto begin = Clock::now();
@@ -353,7 +354,7 @@ TEST(OneThatMakesNoChannelIsAnErrorWithinTheLimit) {
           << one.status.message();
     }
     EXPECT(SecondsSince(begin) < 10) << SecondsSince(begin) << " s";
-    // It has been slow, and is there now.
+    // The slow process has arrived by now.
     TheTestChannels().hangs = false;
     AllOk(RunOverChannels(SiteOn(2, {0, 1}), 2,
                           [](const RankContext& c) { return ExchangeAll(c, 5); }));
@@ -362,7 +363,7 @@ TEST(OneThatMakesNoChannelIsAnErrorWithinTheLimit) {
 }
 
 // A process that can't make channels is reached by copies in host memory, and reports the reason.
-TEST(WithoutChannelsBlocksPassThroughTheHost) {
+TEST(WithoutChannelsBlocksAreCopiedThroughTheHost) {
   for (const std::string why : {"refused on purpose", "sockets 2", "has none"}) {
     RunProcesses(3, [&](int process) {
       const bool odd = process == 1;
@@ -388,7 +389,7 @@ TEST(WithoutChannelsBlocksPassThroughTheHost) {
   }
 }
 
-TEST(ChannelsThatAreRequestedAreUsedOrAnError) {
+TEST(RequestedChannelsAreUsedOrAnError) {
   JobOptions options;
   options.transport = Transport::kNccl;
   RunProcesses(
@@ -408,7 +409,7 @@ TEST(ChannelsThatAreRequestedAreUsedOrAnError) {
   RunProcesses(
       2,
       [](int) {
-        // Memory that both could map.
+        // Memory that both processes could map.
         AllOk(RunOverChannels(SiteOn(2, {0, 1}), 1,
                               [](const RankContext& c) { return ExchangeAll(c, 5); }));
         ExpectChannels(true);
@@ -417,7 +418,7 @@ TEST(ChannelsThatAreRequestedAreUsedOrAnError) {
       options);
 }
 
-TEST(ManyCallsLeaveNothing) {
+TEST(CallsFreeTheirMemory) {
   RunProcesses(2, [&](int) {
     const auto site = SiteOn(2, {0, 1});
     int files = 0, threads = 0;

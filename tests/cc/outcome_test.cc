@@ -1,4 +1,4 @@
-// A status that one rank has is the status of all.
+// The outcome of a call is equal on all ranks.
 #include "xla_ffi/engine/core/outcome.h"
 
 #include <cmath>
@@ -18,9 +18,9 @@ namespace {
 using namespace testing;
 
 // A device whose rank coordinates differ from those that its host assumes.
-class Misplaced : public Wrapped {
+class Misplaced : public ForwardingDevice {
  public:
-  explicit Misplaced(Device& real) : Wrapped(real), status_(real) { Offer(status_); }
+  explicit Misplaced(Device& real) : ForwardingDevice(real), status_(real) { Offer(status_); }
 
  private:
   class MisplacedStatus : public StatusKernels {

@@ -1,4 +1,4 @@
-// The kernels of panel.cuh and register_panel.cuh, on the host.
+// The kernels of panel.cuh and register_panel.cuh, run on the host.
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -43,7 +43,7 @@ using host_cuda::LaunchCooperative;
 template <typename T>
 using Cuda = host_cuda::CudaType<T>;
 
-// Few, so that each thread has several turns; teams of a GPU's size would only take longer.
+// Few threads, so that each processes several elements; as many as on a GPU would only take longer.
 constexpr int kLanes = 4;
 constexpr unsigned kFew = 3 * kLanes;
 
@@ -62,8 +62,8 @@ std::string Describe(const Case& c, double scale) {
 }
 
 template <typename T>
-struct Factored {
-  Factored(int64_t m, int64_t n)
+struct PanelFactors {
+  PanelFactors(int64_t m, int64_t n)
       : m(m), n(n), k(std::min(m, n)), lda(m + 3), ldt(k + 2), a(lda * n, kMargin), t(ldt * k) {
     std::fill(t.begin(), t.end(), kMargin);
   }
@@ -75,24 +75,24 @@ struct Factored {
 };
 
 template <typename T>
-Factored<T> Given(const Case& c, double scale) {
-  Factored<T> given(c.m, c.n);
+PanelFactors<T> RandomPanel(const Case& c, double scale) {
+  PanelFactors<T> input(c.m, c.n);
   std::mt19937_64 random(c.m * 1009 + c.n);
   for (int64_t j = 0; j < c.n; ++j) {
     for (int64_t i = 0; i < c.m; ++i) {
       T x = Random<T>(random);
       if (c.kind == Kind::kZeroColumns && j % 3 != 1) x = 0;
-      if (c.kind == Kind::kSameColumns && j > 1) x = given(i, j % 2) / Real<T>(scale);
+      if (c.kind == Kind::kSameColumns && j > 1) x = input(i, j % 2) / Real<T>(scale);
       if (c.kind == Kind::kSmallRest && i > j) x *= std::numeric_limits<Real<T>>::min();
       if (c.kind == Kind::kRealDiagonal) x = i > j ? T(0) : i == j ? T(std::real(x)) : x;
-      given(i, j) = x * Real<T>(scale);
+      input(i, j) = x * Real<T>(scale);
     }
   }
-  return given;
+  return input;
 }
 
 template <typename T>
-Factored<T> ByKernel(const Case& c, Factored<T> panel) {
+PanelFactors<T> ByKernel(const Case& c, PanelFactors<T> panel) {
   const int64_t owners = c.blocks > 1 ? c.blocks - 1 : 1;
   GlobalMemory<unsigned> arrivals(1, 0);
   GlobalMemory<T> a(panel.a), t(panel.t), sums(2 * c.n * (1 + owners), NaN<T>());
@@ -108,9 +108,9 @@ Factored<T> ByKernel(const Case& c, Factored<T> panel) {
   return panel;
 }
 
-// Blocks of a warp for each kWarpColumns columns.
+// Blocks with one warp for each kWarpColumns columns.
 template <typename T>
-Factored<T> ByRegisters(const Case& c, Factored<T> panel) {
+PanelFactors<T> ByRegisters(const Case& c, PanelFactors<T> panel) {
   const int64_t owners = c.blocks > 1 ? c.blocks - 1 : 1;
   EXPECT(c.m <= owners * 32 * kernels::RegisterPanel<Cuda<T>>::kRows);
   T nothing;
@@ -128,7 +128,7 @@ Factored<T> ByRegisters(const Case& c, Factored<T> panel) {
 }
 
 template <typename T>
-Factored<T> ByHost(Factored<T> panel) {
+PanelFactors<T> ByHost(PanelFactors<T> panel) {
   const auto device = NewHostDevice();
   EXPECT(device->eigen<T>()
              .panel
@@ -141,20 +141,22 @@ Factored<T> ByHost(Factored<T> panel) {
 template <typename T>
 using Wide = std::conditional_t<kIsComplex<T>, std::complex<double>, double>;
 
-// Of the panel's Q: Q R - A by columns, relative to them, and Q^H Q - I, in units of rounding.
+// Errors of the panel's Q: Q R - A, each column relative to its norm, and Q^H Q - I, in units of
+// rounding.
 template <typename T>
-void CheckFactors(Factored<T>& given, Factored<T>& found, double scale, const std::string& what) {
+void CheckFactors(PanelFactors<T>& input, PanelFactors<T>& actual, double scale,
+                  const std::string& what) {
   using W = Wide<T>;
-  const int64_t m = given.m, n = given.n, k = given.k;
+  const int64_t m = input.m, n = input.n, k = input.k;
   std::vector<W> v(m * k), q(m * m);
   for (int64_t j = 0; j < k; ++j) {
-    for (int64_t i = j; i < m; ++i) v[i + j * m] = i == j ? W(1) : W(found(i, j));
-    for (int64_t i = k; i < found.ldt; ++i) EXPECT(found.t[i + j * found.ldt] == T(-77)) << what;
-    for (int64_t i = j + 1; i < k; ++i) EXPECT(found.t[i + j * found.ldt] == T(0)) << what;
-    EXPECT(std::imag(found(j, j)) == 0) << what;
+    for (int64_t i = j; i < m; ++i) v[i + j * m] = i == j ? W(1) : W(actual(i, j));
+    for (int64_t i = k; i < actual.ldt; ++i) EXPECT(actual.t[i + j * actual.ldt] == T(-77)) << what;
+    for (int64_t i = j + 1; i < k; ++i) EXPECT(actual.t[i + j * actual.ldt] == T(0)) << what;
+    EXPECT(std::imag(actual(j, j)) == 0) << what;
   }
   for (int64_t j = 0; j < n; ++j) {
-    for (int64_t i = m; i < found.lda; ++i) EXPECT(found(i, j) == T(-77)) << what;
+    for (int64_t i = m; i < actual.lda; ++i) EXPECT(actual(i, j) == T(-77)) << what;
   }
   // Q x = x - V (T (V^H x)).
   auto times_q = [&](std::vector<W> x) {
@@ -163,7 +165,7 @@ void CheckFactors(Factored<T>& given, Factored<T>& found, double scale, const st
       for (int64_t i = l; i < m; ++i) w[l] += Conj(v[i + l * m]) * x[i];
     }
     for (int64_t l = 0; l < k; ++l) {
-      for (int64_t i = 0; i <= l; ++i) u[i] += W(found.t[i + l * found.ldt]) * w[l];
+      for (int64_t i = 0; i <= l; ++i) u[i] += W(actual.t[i + l * actual.ldt]) * w[l];
     }
     for (int64_t l = 0; l < k; ++l) {
       for (int64_t i = l; i < m; ++i) x[i] -= v[i + l * m] * u[l];
@@ -180,8 +182,8 @@ void CheckFactors(Factored<T>& given, Factored<T>& found, double scale, const st
   for (int64_t j = 0; j < n; ++j) {
     std::vector<W> r(m), a(m);
     for (int64_t i = 0; i < m; ++i) {
-      a[i] = W(given(i, j)) / scale;
-      if (i <= j) r[i] = W(found(i, j)) / scale;
+      a[i] = W(input(i, j)) / scale;
+      if (i <= j) r[i] = W(actual(i, j)) / scale;
     }
     std::vector<W> difference = times_q(r);
     for (int64_t i = 0; i < m; ++i) difference[i] -= a[i];
@@ -200,27 +202,27 @@ void CheckFactors(Factored<T>& given, Factored<T>& found, double scale, const st
 }
 
 template <typename T>
-using Kernel = Factored<T> (*)(const Case&, Factored<T>);
+using Kernel = PanelFactors<T> (*)(const Case&, PanelFactors<T>);
 
 template <typename T>
 void Check(Kernel<T> kernel, const Case& c, double scale = 1) {
   const std::string what = Describe(c, scale);
-  Factored<T> given = Given<T>(c, scale), found = kernel(c, given);
-  CheckFactors(given, found, scale, what);
+  PanelFactors<T> input = RandomPanel<T>(c, scale), actual = kernel(c, input);
+  CheckFactors(input, actual, scale, what);
   if (c.kind != Kind::kNormal && c.kind != Kind::kRealDiagonal) return;
-  // The reflectors are the host's: nothing about them is left open.
-  Factored<T> expected = ByHost(given);
+  // The reflectors are unique, so they equal the host's.
+  PanelFactors<T> expected = ByHost(input);
   double difference = 0;
   for (int64_t j = 0; j < c.n; ++j) {
     for (int64_t i = 0; i < c.m; ++i) {
       const double size = i > j ? 1 : scale;
-      difference = std::max<double>(difference, std::abs(found(i, j) - expected(i, j)) / size);
+      difference = std::max<double>(difference, std::abs(actual(i, j) - expected(i, j)) / size);
     }
   }
-  for (int64_t j = 0; j < found.k; ++j) {
-    for (int64_t i = 0; i < found.k; ++i) {
-      const int64_t place = i + j * found.ldt;
-      difference = std::max<double>(difference, std::abs(found.t[place] - expected.t[place]));
+  for (int64_t j = 0; j < actual.k; ++j) {
+    for (int64_t i = 0; i < actual.k; ++i) {
+      const int64_t place = i + j * actual.ldt;
+      difference = std::max<double>(difference, std::abs(actual.t[place] - expected.t[place]));
     }
   }
   EXPECT(difference < 3000 * kEps<T>) << what << ": " << difference / kEps<T>;
@@ -252,7 +254,7 @@ void CheckAll() {
       Check<T>(ByKernel<T>, {20, 50, blocks, kind});
     }
   }
-  // Blocks without a row, and several that are done while others are not.
+  // Blocks without rows, and blocks that finish before others.
   for (unsigned blocks : {2, 3, 6}) {
     for (double scale : {1.0, huge, tiny}) Check<T>(ByKernel<T>, {7, 5, blocks}, scale);
     Check<T>(ByKernel<T>, {2, 4, blocks});
@@ -265,20 +267,21 @@ void CheckAll() {
     const int64_t n = 1 + static_cast<int64_t>(random() % kPanelColumns);
     Check<T>(ByKernel<T>, {m, n, i % 4 == 0 ? 4u : 1u}, i % 5 == 1 ? huge : i % 5 == 2 ? tiny : 1);
   }
-  // The same bits every time.
-  const Factored<T> given = Given<T>({90, 30, 4}, 1);
-  const Factored<T> once = ByKernel<T>({90, 30, 4}, given), again = ByKernel<T>({90, 30, 4}, given);
+  // Results are reproducible.
+  const PanelFactors<T> input = RandomPanel<T>({90, 30, 4}, 1);
+  const PanelFactors<T> once = ByKernel<T>({90, 30, 4}, input),
+                        again = ByKernel<T>({90, 30, 4}, input);
   EXPECT(once.a == again.a && once.t == again.t);
 }
 
-// A warp has four columns, so that few columns do.
+// A warp processes four columns, so that few columns are enough.
 template <typename T>
 void CheckRegisters() {
   const double huge = static_cast<double>(std::numeric_limits<Real<T>>::max()) / 1e8;
   const double tiny = static_cast<double>(std::numeric_limits<Real<T>>::min()) * 1e2;
   auto check = [](const Case& c, double scale = 1) { Check<T>(ByRegisters<T>, c, scale); };
   for (const Case& c : {Case{1, 1}, {1, 3}, {2, 1}, {3, 7}, {8, 8}}) check(c);
-  // All rows that a block can have, and about half of them.
+  // As many rows as a block can have, and about half of them.
   const int64_t most = 32 * kernels::RegisterPanel<Cuda<T>>::kRows;
   for (const int64_t m : {most / 2, most / 2 + 1, most}) check({m, 2});
   check({2 * most - 5, 3, 3});
@@ -289,14 +292,14 @@ void CheckRegisters() {
     check({50, 6, 3, kind});
     check({3, 6, 1, kind});
   }
-  // Blocks without a row, blocks that differ in size by far, and more blocks than a warp has lanes.
+  // Blocks without rows, blocks of very different sizes, and more blocks than a warp has lanes.
   for (double scale : {1.0, huge, tiny}) check({7, 4, 4}, scale);
   check({7, 5, 2});
   check({2, 4, 5});
   check({150, 2, 41});
-  const Factored<T> given = Given<T>({90, 4, 4}, 1);
-  const Factored<T> once = ByRegisters<T>({90, 4, 4}, given);
-  const Factored<T> again = ByRegisters<T>({90, 4, 4}, given);
+  const PanelFactors<T> input = RandomPanel<T>({90, 4, 4}, 1);
+  const PanelFactors<T> once = ByRegisters<T>({90, 4, 4}, input);
+  const PanelFactors<T> again = ByRegisters<T>({90, 4, 4}, input);
   EXPECT(once.a == again.a && once.t == again.t);
 }
 
@@ -310,16 +313,16 @@ TEST(QrPanelInRegistersDouble) { CheckRegisters<double>(); }
 TEST(QrPanelInRegistersComplexFloat) { CheckRegisters<std::complex<float>>(); }
 TEST(QrPanelInRegistersComplexDouble) { CheckRegisters<std::complex<double>>(); }
 
-// Of a column (0, x) R is -x and T is 1, for the smallest x too.
+// For a column (0, x), R is -x and T is 1, also for the smallest x.
 template <typename T>
 void CheckSmallestNumber() {
   for (const Kernel<T> kernel : {ByKernel<T>, ByRegisters<T>}) {
     const Case c = {2, 1};
-    Factored<T> given(c.m, c.n);
-    given(0, 0) = T(0);
-    given(1, 0) = std::numeric_limits<Real<T>>::denorm_min();
-    Factored<T> found = kernel(c, given);
-    EXPECT(found(0, 0) == -given(1, 0) && found.t[0] == T(1)) << found(0, 0);
+    PanelFactors<T> input(c.m, c.n);
+    input(0, 0) = T(0);
+    input(1, 0) = std::numeric_limits<Real<T>>::denorm_min();
+    PanelFactors<T> actual = kernel(c, input);
+    EXPECT(actual(0, 0) == -input(1, 0) && actual.t[0] == T(1)) << actual(0, 0);
   }
 }
 
@@ -330,26 +333,26 @@ TEST(QrPanelOfTheSmallestNumber) {
   CheckSmallestNumber<std::complex<double>>();
 }
 
-// NaN goes everywhere rather than nowhere, and no block waits for one forever whose bits are those
-// of a number that has not come.
+// NaN propagates to all results, and no block waits forever for a NaN whose bits mark a number that
+// has not arrived.
 TEST(QrPanelOfNan) {
   const Case c = {30, 4, 3};
   double all_ones;
   std::memset(&all_ones, 0xff, sizeof(all_ones));
   for (const double nan : {NaN<double>(), all_ones}) {
     for (const Kernel<double> kernel : {ByKernel<double>, ByRegisters<double>}) {
-      Factored<double> first = Given<double>(c, 1), second = first;
+      PanelFactors<double> first = RandomPanel<double>(c, 1), second = first;
       first(20, 0) = nan;
-      Factored<double> found = kernel(c, first);
-      EXPECT(std::isnan(found(0, 0)) && std::isnan(found(3, 3)) && std::isnan(found(29, 3)));
-      second(1, 1) = nan;  // sent as it is
+      PanelFactors<double> actual = kernel(c, first);
+      EXPECT(std::isnan(actual(0, 0)) && std::isnan(actual(3, 3)) && std::isnan(actual(29, 3)));
+      second(1, 1) = nan;  // sent unchanged
       EXPECT(std::isnan(kernel(c, second)(3, 3)));
     }
   }
 }
 
-// In the place of the host's own. Ranks are threads, and a block's threads share one place in this
-// process: one rank at a time.
+// Replaces the host's kernels. Ranks are threads, and the shared memory of a block is a single
+// variable in this process, so one rank runs at a time.
 template <typename T>
 class Kernels : public PanelKernels<T> {
   using R = Real<T>;
@@ -400,7 +403,7 @@ void CheckUnpackAndPack() {
   Kernels<T> kernels;
   constexpr Stream kMain = Stream::kMain;
   for (const auto& [m, k] : {std::pair<int64_t, int64_t>{9, 4}, {4, 4}, {1, 1}}) {
-    const Factored<T> panel = Given<T>({m, k}, 1);
+    const PanelFactors<T> panel = RandomPanel<T>({m, k}, 1);
     const T* a = panel.a.data();
     std::vector<T> v((m + 1) * k, T(3)), expected = v;
     EXPECT(kernels.UnpackReflectors(kMain, m, k, a, panel.lda, v.data(), m + 1).ok());
@@ -411,7 +414,7 @@ void CheckUnpackAndPack() {
     int64_t m, n, k;
   };
   for (const auto& [m, n, k] : {Packed{5, 5, 5}, {5, 5, 2}, {3, 3, 0}, {5, 4, 3}, {1, 1, 1}}) {
-    const Factored<T> tile = Given<T>({m + k, n}, 1);
+    const PanelFactors<T> tile = RandomPanel<T>({m + k, n}, 1);
     const T* a = tile.a.data();
     std::vector<T> band(2 * m * n, T(3)), expected = band;
     EXPECT(kernels.PackBand(kMain, m, n, k, a, tile.lda, band.data(), 2 * m).ok());
@@ -427,10 +430,11 @@ TEST(UnpackReflectorsAndPackBand) {
   CheckUnpackAndPack<std::complex<double>>();
 }
 
-// The host, with these kernels for panels, and all ranks share an eigenproblem.
-class KernelDevice : public Wrapped {
+// The host device with these kernels for panels; all ranks share an eigenproblem.
+class KernelDevice : public ForwardingDevice {
  public:
-  explicit KernelDevice(std::unique_ptr<Device> host) : Wrapped(*host), host_(std::move(host)) {
+  explicit KernelDevice(std::unique_ptr<Device> host)
+      : ForwardingDevice(*host), host_(std::move(host)) {
     std::apply([this](auto&... kernels) { (Replace(kernels), ...); }, kernels_);
   }
   Tuning tuning() const override {
@@ -480,7 +484,7 @@ void CheckEigenvalues(int64_t n, int ranks) {
   }
 }
 
-TEST(AnEigensolverWithThem) {
+TEST(EigensolverWithTheseKernels) {
   for (const int64_t n : {11, 41}) {
     CheckEigenvalues<float>(n, 2);
     CheckEigenvalues<double>(n, 3);

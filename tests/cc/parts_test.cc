@@ -1,5 +1,5 @@
-// Products made of bfloat16 and float16 parts: the parts of a number, products of every shape, and
-// what factorizations of them are worth.
+// Products of bfloat16 and float16 parts: the parts of a number, products of every shape, and the
+// accuracy of factorizations that use them.
 #include <cmath>
 #include <complex>
 #include <cstring>
@@ -37,7 +37,7 @@ float Number(Part part) {
   return number;
 }
 
-// The parts of one number: those of a left factor of one element, with six products.
+// Returns the parts of one number: those of a left factor of one element, with six products.
 std::vector<float> PartsOfNumber(float x) {
   const auto device = NewHostDevice();
   std::vector<Part> parts(6 * kPartsGroup);
@@ -79,7 +79,8 @@ float HalfNumber(Part part) {
   return part & 0x8000 ? -size : size;
 }
 
-// Those of a left factor of one element with three products, in their order: h1, h0, h0.
+// Returns the parts of a left factor of one element with three products, in their order: h1, h0,
+// h0.
 std::vector<float> HalvesOfNumber(float x, Side side) {
   const auto device = NewHostDevice();
   std::vector<Part> parts(3 * kPartsGroup);
@@ -99,10 +100,10 @@ TEST(HalvesOfANumberAddUpToIt) {
       const std::vector<float> left = HalvesOfNumber(x, Side::kLeft);
       const std::vector<float> right = HalvesOfNumber(x, Side::kRight);
       const double first = left[2], second = left[0] / kHalfShift;
-      const double least = std::ldexp(1, -31);  // of kHalfScale x
+      const double least = std::ldexp(1, -31);  // in units of kHalfScale x
       EXPECT(std::abs(first - y) <= std::max(std::abs(y) / 2048, 1.0f / 33554432)) << x;
       EXPECT(std::abs(first + second - y) <= std::max(double{std::abs(y)} / 4194304, least)) << x;
-      // What meets in a product: h1 and h0, h0 and h1, h0 and h0.
+      // The factors of the three products: h1 and h0, h0 and h1, h0 and h0.
       EXPECT(right[2] == left[2] && right[1] == left[0] && right[0] == left[1]) << x;
       EXPECT(std::abs(left[1] * kHalfShift - first) <=
              std::max(std::abs(first) / 2048, 64.0 / 33554432))
@@ -126,8 +127,8 @@ std::complex<double> Entry(Op op, const std::vector<T>& a, int64_t lda, int64_t 
   return op == Op::kConjTrans ? std::conj(value) : value;
 }
 
-// The largest error of an entry of alpha op(A) op(B) + beta C, in units of the sum of the sizes of
-// what it is a sum of. The rows behind C's stay as they are.
+// Returns the largest error of an entry of alpha op(A) op(B) + beta C, in units of the sum of the
+// absolute values of its terms. Checks that the padding below C's rows is unchanged.
 template <typename T>
 double ProductError(Precision precision, Op op_a, Op op_b, int64_t m, int64_t n, int64_t k) {
   std::mt19937_64 random(m + n + k);
@@ -179,12 +180,12 @@ void CheckProducts() {
   }
 }
 
-TEST(ProductsOfEveryShapeAreThoseOfTheParts) {
+TEST(ProductsOfEveryShapeEqualThoseOfTheParts) {
   CheckProducts<float>();
   CheckProducts<Complex>();
 }
 
-TEST(ProductsInDoublePrecisionHaveNoParts) {
+TEST(ProductsInDoublePrecisionUseNoParts) {
   const auto device = NewHostDevice();
   for (Precision precision : kByParts) {
     EXPECT(&device->blas<double>(precision) == &device->blas<double>());
@@ -202,10 +203,10 @@ std::string Describe(const Case& c) {
          std::to_string(c.tile);
 }
 
-// The device of a rank in the first call, and in the second.
+// A rank's device in the first call and in the second.
 using MakeDevice = std::function<std::unique_ptr<Device>(int call, int rank)>;
 
-// The backward error of potrs, where that isn't negative, and |A X - 1| of potri.
+// Returns the backward error of potrs and |A X - 1| of potri.
 template <typename T>
 std::pair<double, double> Errors(const Case& c, Precision precision, const MakeDevice& make) {
   Problem<T> problem(c), inverse(c);

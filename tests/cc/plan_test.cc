@@ -5,7 +5,7 @@
 namespace jaxmg {
 namespace {
 
-TEST(TilesAreNarrowerWhereARankHasFewRows) {
+TEST(TilesAreNarrowerIfARankHasFewRows) {
   Tuning tuning;
   tuning.usual_tile = 1024;
   tuning.least_tiles = 1;

@@ -76,7 +76,7 @@ TEST(StreamsOfPotriWaitForEachOther) {
   }
 }
 
-TEST(OneRankWithoutMemoryIsTheSameErrorOnAll) {
+TEST(OneRankOutOfMemoryIsTheSameErrorOnAll) {
   Problem<double> problem({30, 4, 4});
   std::vector<int32_t> status(4, -1);
   const auto outcomes = RunRanks(4, [&](const RankContext& context) {
@@ -91,9 +91,9 @@ TEST(OneRankWithoutMemoryIsTheSameErrorOnAll) {
   }
 }
 
-TEST(ARankThatFailsMidwayFreesTheOthers) {
+TEST(AFailureOfOneRankReleasesTheOthers) {
   Problem<double> problem({60, 3, 4});
-  // Rank 1's LAPACK breaks down at its third tile.
+  // LAPACK fails on rank 1 at its third tile.
   static thread_local int calls_left = -1;
   static void (*potrf)(char*, int*, double*, int*, int*) = HostLapack<double>().potrf;
   HostLapack<double>().potrf = [](char* uplo, int* n, double* a, int* lda, int* info) {

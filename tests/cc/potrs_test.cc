@@ -56,7 +56,7 @@ void CheckPotrs(const Case& c, const Tuning* tuning = nullptr,
     }
     const Real<T> error = std::sqrt(residual) / (problem.norm() * std::sqrt(size));
     EXPECT(error <= 10 * n * kEps<T>) << TextOf(c) << " backward error " << error;
-    // log det by plain elimination, in double.
+    // log det by elimination without pivoting, in double precision.
     std::vector<std::complex<double>> u(problem.a.begin(), problem.a.end());
     double expected = 0;
     for (int64_t k = 0; k < n; ++k) {
@@ -82,7 +82,8 @@ void CheckLikeGpu(const Case& c) {
   CheckPotrs<T>(c, &tuning);
 }
 
-// Panels in place, copied from their owner to all; pieces out of place without a chain.
+// Panels in place, copied from their owner to all ranks; panels out of place, in pieces and without
+// a chain.
 template <typename T>
 void CheckPotrsWithCopies(const Case& c) {
   Tuning tuning;
@@ -112,7 +113,7 @@ TEST(StreamsOfPotrsWaitForEachOther) {
   }
 }
 
-TEST(NotPositiveDefiniteIsTheLeadingMinorAndNaN) {
+TEST(NotPositiveDefiniteIsAStatusAndNaN) {
   using T = std::complex<double>;
   for (int ranks : {1, 2, 4}) {
     for (int64_t bad : {0, 1, 12, 29}) {

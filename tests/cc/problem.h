@@ -1,5 +1,5 @@
-// Shared by the tests of the engine: matrices whose rows lie on ranks, and devices that differ from
-// the host in one property.
+// Shared by the tests of the engine: matrices that are distributed by rows, and devices that differ
+// from the host in one property.
 #ifndef JAXMG_TESTS_CC_PROBLEM_H_
 #define JAXMG_TESTS_CC_PROBLEM_H_
 
@@ -11,10 +11,12 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/cc/forwarding_blas.h"
 #include "xla_ffi/device/device.h"
+#include "xla_ffi/device/host/device.h"
 #include "xla_ffi/engine/routines.h"
 
 namespace jaxmg::testing {
@@ -86,9 +88,9 @@ struct Problem {
 };
 
 // Forwards to another device; subclasses override single functions.
-class Wrapped : public Device {
+class ForwardingDevice : public Device {
  public:
-  explicit Wrapped(Device& real) : real_(real) { OfferAllOf(real); }
+  explicit ForwardingDevice(Device& real) : real_(real) { OfferAllOf(real); }
   Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) override {
     return real_.Allocate(bytes, buffer);
   }
@@ -112,22 +114,33 @@ class Wrapped : public Device {
 };
 
 // A device on which allocations fail.
-class NoMemory : public Wrapped {
+class NoMemory : public ForwardingDevice {
  public:
-  using Wrapped::Wrapped;
+  using ForwardingDevice::ForwardingDevice;
   Status Allocate(size_t, std::unique_ptr<Buffer>*) override {
     return Error(Code::kResourceExhausted, "out of memory on purpose");
   }
 };
 
 // The host with another tuning.
-class Tuned : public Wrapped {
+class Tuned : public ForwardingDevice {
  public:
-  Tuned(Device& real, const Tuning& tuning) : Wrapped(real), tuning_(tuning) {}
+  Tuned(Device& real, const Tuning& tuning) : ForwardingDevice(real), tuning_(tuning) {}
   Tuning tuning() const override { return tuning_; }
 
  private:
   const Tuning tuning_;
+};
+
+// The host device with another tuning. Owns the host device.
+class TunedHost : public Tuned {
+ public:
+  explicit TunedHost(const Tuning& tuning) : TunedHost(NewHostDevice(), tuning) {}
+
+ private:
+  TunedHost(std::unique_ptr<Device> host, const Tuning& tuning)
+      : Tuned(*host, tuning), host_(std::move(host)) {}
+  const std::unique_ptr<Device> host_;
 };
 
 // Computes products with factors rounded to TF32; fails for every other operation.
@@ -213,7 +226,7 @@ Tuning LikeGpu(int64_t update_depth = 9) {
 template <typename T>
 constexpr Real<T> kEps = std::numeric_limits<Real<T>>::epsilon();
 
-// The matrix with these elements.
+// Returns the matrix with these elements.
 template <typename T>
 Problem<T> Of(int64_t n, int ranks, const std::function<T(int64_t, int64_t)>& element) {
   Problem<T> problem({n, ranks, 0});

@@ -1,4 +1,4 @@
-// The rank programs in several processes: the results are those of one process, bit for bit.
+// The rank programs in several processes: results equal those of one process bit for bit.
 #include <complex>
 #include <cstring>
 #include <string>
@@ -22,7 +22,7 @@ const std::vector<std::vector<int>> kDeals = {
 
 const Case kCases[] = {{1, 4, 0}, {30, 4, 4}, {37, 4, 3, 1}, {64, 4, 8}};
 
-// Runs ranks here: either all of them on threads, or this process's.
+// Runs ranks in this process: either all of them, or those that belong to it.
 using RunAll = std::function<void(int ranks, const testing::RankProgram&)>;
 
 template <typename T>
@@ -31,7 +31,7 @@ bool SameBits(const std::vector<T>& one, const std::vector<T>& other) {
          (one.empty() || std::memcmp(one.data(), other.data(), one.size() * sizeof(T)) == 0);
 }
 
-// Everything that each rank gets, of this process's ranks.
+// All results of this process's ranks.
 template <typename T>
 struct Results {
   std::vector<std::vector<T>> x, inverse, vectors;
@@ -71,14 +71,14 @@ Results<T> Solve(const Case& c, bool definite, const RunAll& run) {
   return all;
 }
 
-// How ranks are made, and how blocks pass between their processes.
-struct Means {
+// The devices of ranks, and the transport of blocks between their processes.
+struct Setup {
   const char* name;
   Transport transport;
   bool on_host;
-  bool streams;  // run beside each other, as a GPU's do
+  bool streams;  // run concurrently, as on a GPU
 };
-const Means kMeans[] = {
+const Setup kSetups[] = {
     {"memory", Transport::kAuto, true, false},
     {"sockets", Transport::kUnix, true, false},
     {"memory, streams", Transport::kAuto, false, true},
@@ -86,8 +86,8 @@ const Means kMeans[] = {
     {"NCCL, streams", Transport::kNccl, false, true},
 };
 
-std::unique_ptr<Device> Across(const Means& means) {
-  if (means.transport != Transport::kNccl) return NewSharingHostDevice();
+std::unique_ptr<Device> Across(const Setup& setup) {
+  if (setup.transport != Transport::kNccl) return NewSharingHostDevice();
   NcclChannels::Instance().Use(TheTestChannels());
   return NewHostDevice();
 }
@@ -98,12 +98,12 @@ std::unique_ptr<Device> OnStreams(std::unique_ptr<Device> device) {
 
 template <typename T>
 void Compare(const std::shared_ptr<const SharedCallSite>& site, int64_t* run, bool definite,
-             const Means& means) {
+             const Setup& setup) {
   const DeviceMaker alone = [&](int rank) {
-    return means.streams ? OnStreams(OnHost(rank)) : OnHost(rank);
+    return setup.streams ? OnStreams(OnHost(rank)) : OnHost(rank);
   };
-  const Devices devices = {[&] { return means.streams ? OnStreams(Across(means)) : Across(means); },
-                           means.on_host};
+  const Devices devices = {[&] { return setup.streams ? OnStreams(Across(setup)) : Across(setup); },
+                           setup.on_host};
   const RunAll here = [&](int ranks, const testing::RankProgram& program) {
     for (const Status& status : RunRanks(ranks, program, kPatience, alone)) {
       EXPECT(status.ok()) << status.message();
@@ -117,7 +117,7 @@ void Compare(const std::shared_ptr<const SharedCallSite>& site, int64_t* run, bo
   };
   for (const Case& c : kCases) {
     const std::string what =
-        means.name + (", n " + std::to_string(c.n)) + " tile " + std::to_string(c.tile);
+        setup.name + (", n " + std::to_string(c.n)) + " tile " + std::to_string(c.tile);
     const Results<T> one = Solve<T>(c, definite, here), many = Solve<T>(c, definite, across);
     for (int rank = 0; rank < c.ranks; ++rank) {
       if (site->process_of(0, rank) != Hub::Instance().me()) continue;
@@ -137,21 +137,21 @@ struct InstallLapack {
   InstallLapack() { InstallReferenceLapack(); }
 } install_lapack;
 
-TEST(ResultsAreThoseOfOneProcess) {
-  for (const Means& means : kMeans) {
+TEST(ResultsEqualThoseOfOneProcess) {
+  for (const Setup& setup : kSetups) {
     for (const auto& deal : kDeals) {
       int count = 0;
       for (const int process : deal) count = std::max(count, process + 1);
       JobOptions options;
-      options.transport = means.transport;
+      options.transport = setup.transport;
       RunProcesses(
           count,
           [&](int) {
             const auto site = SiteOn(4, deal);
             int64_t run = 0;
-            Compare<double>(site, &run, true, means);
-            Compare<std::complex<float>>(site, &run, true, means);
-            Compare<double>(site, &run, false, means);
+            Compare<double>(site, &run, true, setup);
+            Compare<std::complex<float>>(site, &run, true, setup);
+            Compare<double>(site, &run, false, setup);
             EXPECT(NothingIsLeft());
             return "";
           },

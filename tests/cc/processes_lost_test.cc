@@ -1,5 +1,5 @@
-// Processes that die or stop in the midst of a call: all others have an error that says who and
-// what, within the limit. Who is only slow is not lost.
+// Processes that are killed or stopped during a call: all others get an error that names the
+// process and the reason, within the limit. A slow process is not lost.
 #include <algorithm>
 #include <csignal>
 
@@ -27,7 +27,7 @@ JobOptions Over(Transport transport, Seconds peer_timeout) {
   return options;
 }
 
-// A frame of a call, which that process leads, to another one.
+// Sends process `to` a frame of the call.
 void SendOneOf(const CallId& call, int to) {
   OutFrame frame;
   frame.header.type = FrameType::kData;
@@ -38,7 +38,7 @@ void SendOneOf(const CallId& call, int to) {
   }
 }
 
-// One process ends itself in the midst of a call, between its first agreement and its last.
+// One process ends itself during a call, between its first agreement and its last.
 void LoseOne(int signal, int victim, Transport transport, Seconds limit, double within) {
   const std::vector<int> deal = {0, 1, 1, 2};
   RunProcesses(
@@ -49,7 +49,7 @@ void LoseOne(int signal, int victim, Transport transport, Seconds limit, double 
         const auto outcomes = RunRanksHere(site, 1, [&](const RankContext& context) -> Status {
           JAXMG_RETURN_IF_ERROR(context.comm.Agree(Status::Ok()));
           if (process == victim) {
-            std::this_thread::sleep_for(milliseconds(100));  // till the others wait
+            std::this_thread::sleep_for(milliseconds(100));  // until the others wait
             kill(getpid(), signal);
             std::this_thread::sleep_for(seconds(60));
           }
@@ -71,7 +71,7 @@ void LoseOne(int signal, int victim, Transport transport, Seconds limit, double 
           }
         }
         EXPECT(took < within) << took << " s";
-        // It is lost for ever: a call with it fails at once, one without it goes on.
+        // It is lost permanently: a call with it fails at once, a call without it succeeds.
         const auto again = Clock::now();
         for (const RankOutcome& one : RunRanksHere(site, 2, [](const RankContext& context) {
                return context.comm.Agree(Status::Ok());
@@ -89,7 +89,7 @@ void LoseOne(int signal, int victim, Transport transport, Seconds limit, double 
                  [](const RankContext& context) { return context.comm.Agree(Status::Ok()); })) {
           EXPECT(one.status.ok()) << one.status.message();
         }
-        EXPECT(NothingIsLeft());  // nor is what waits for a call of the lost one
+        EXPECT(NothingIsLeft());  // also no frames that wait for a call of the lost process
         return "";
       },
       Over(transport, limit), {victim});
@@ -107,8 +107,8 @@ TEST(AProcessThatIsStoppedIsAnErrorWithinTheLimit) {
   }
 }
 
-// A stop shorter than the limit is none. Then neither side takes the other for lost.
-TEST(AShortStopIsNone) {
+// After a stop shorter than the limit neither side treats the other as lost.
+TEST(AShortStopLosesNoProcess) {
   RunProcesses(
       2,
       [&](int process) {
@@ -134,12 +134,12 @@ TEST(AShortStopIsNone) {
       Over(Transport::kAuto, milliseconds(2000)));
 }
 
-// While this process alone was stopped for longer than the limit, the others spoke.
-TEST(WhoComesBackDoesNotTakeTheOthersForLost) {
+// The others sent frames while this process alone was stopped for longer than the limit.
+TEST(AProcessThatResumesDoesNotLoseTheOthers) {
   RunProcesses(
       2,
       [&](int process) {
-        // Process 0 is patient.
+        // Process 0 has a longer limit.
         if (process == 0) Hub::Instance().set_peer_timeout(seconds(30));
         const auto site = SiteOn(2, {0, 1});
         const auto outcomes = RunRanksHere(site, 1, [&](const RankContext& context) -> Status {
@@ -162,8 +162,8 @@ TEST(WhoComesBackDoesNotTakeTheOthersForLost) {
       Over(Transport::kAuto, milliseconds(1000)));
 }
 
-// A rank may compute for much longer than the limit of silence: the hub answers.
-TEST(WhoComputesIsNotLost) {
+// A rank may compute for much longer than the limit of silence, because the hub answers.
+TEST(AComputingProcessIsNotLost) {
   RunProcesses(
       2,
       [&](int process) {

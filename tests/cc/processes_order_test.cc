@@ -1,5 +1,5 @@
-// Processes that make their calls in different orders have an error that shows the calls, within a
-// few seconds. Calls that may still meet are waited for.
+// Processes that make their calls in different orders get an error that lists the calls, within a
+// few seconds. Calls whose rendezvous may still succeed are waited for.
 #include "tests/cc/processes.h"
 
 namespace jaxmg {
@@ -9,9 +9,9 @@ using namespace testing;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Longer than it takes to find out that calls can't meet.
+// Longer than it takes to detect that a rendezvous can't succeed.
 constexpr milliseconds kLate(4500);
-// Of calls that have to fail long before.
+// The limit of calls that must fail long before it.
 constexpr seconds kLimit(6);
 
 bool Has(const std::string& text, const std::string& part) {
@@ -22,7 +22,7 @@ double SecondsSince(Clock::time_point begin) { return Seconds(Clock::now() - beg
 
 Status Agrees(const RankContext& context) { return context.comm.Agree(Status::Ok()); }
 
-// A call of two ranks in each process, on two devices.
+// A call with two ranks in each process, on two devices.
 Devices Two() { return {NewSharingHostDevice, true, true}; }
 std::shared_ptr<const SharedCallSite> SiteOfAll(int processes, const std::string& text) {
   std::vector<int> all;
@@ -35,7 +35,7 @@ void Runs(const std::shared_ptr<const SharedCallSite>& site, int64_t run,
   AllOk(RunRanksHere(site, run, Agrees, kPatience, "float64", devices));
 }
 
-// All ranks of this process have an error with these texts, long before the limit.
+// Checks that all ranks of this process get an error with these texts, long before the limit.
 void Fails(const std::shared_ptr<const SharedCallSite>& site, int64_t run,
            const std::vector<std::string>& texts, const Devices& devices = {}) {
   const auto begin = Clock::now();
@@ -66,7 +66,7 @@ TEST(CallsInOppositeOrdersFailSoon) {
           Fails(first, 3, texts, Two());
           Fails(second, 4, texts, Two());
         }
-        Runs(first, 5, Two());  // nothing is left of it
+        Runs(first, 5, Two());  // the failed call has no effect on it
         EXPECT(NothingIsLeft());
         return "";
       });
@@ -74,7 +74,7 @@ TEST(CallsInOppositeOrdersFailSoon) {
   }
 }
 
-// Its program is new to the others, and the call that they make is not.
+// The other processes haven't made its program, but it has made theirs.
 TEST(ACallThatOthersNeverMakeFailsSoon) {
   for (const int odd : {0, 1}) {
     RunProcesses(3, [&](int process) {
@@ -92,8 +92,8 @@ TEST(ACallThatOthersNeverMakeFailsSoon) {
   }
 }
 
-// No two of them wait for each other, and no lead knows of all calls.
-TEST(ProcessesThatWaitInACircleFail) {
+// No two processes wait for each other directly, and no lead knows all calls.
+TEST(ProcessesThatWaitInACycleFail) {
   RunProcesses(3, [&](int process) {
     const std::vector<std::vector<int>> meshes = {{0, 1}, {1, 2}, {2, 0}};
     const std::vector<std::string> names = {"potrs (n 8)", "syevd (n 9)", "potri (n 10)"};
@@ -140,7 +140,7 @@ TEST(OneProgramWithOtherCallsFailsOnGpus) {
   });
 }
 
-// It compiles, or reads a file: it may be about to come.
+// It may compile or read a file, and join later.
 TEST(AProcessThatIsInNoCallIsWaitedFor) {
   RunProcesses(3, [&](int process) {
     const auto all = SiteOfAll(3, "potrs (n 8)");
@@ -155,7 +155,7 @@ TEST(AProcessThatIsInNoCallIsWaitedFor) {
   });
 }
 
-// Process 0 waits in the first call, process 1 in the second; each comes to the other one later.
+// Process 0 waits in the first call, process 1 in the second; each joins the other call later.
 void MeetsLate(int process, const std::shared_ptr<const SharedCallSite>& first,
                const std::shared_ptr<const SharedCallSite>& second, int64_t run, int64_t other_run,
                const Devices& devices, const Devices& others) {
@@ -168,7 +168,7 @@ void MeetsLate(int process, const std::shared_ptr<const SharedCallSite>& first,
   earlier.join();
 }
 
-TEST(CallsThatRunAtOneTimeAreWaitedFor) {
+TEST(ConcurrentCallsAreWaitedFor) {
   RunProcesses(2, [&](int process) {
     const auto device = [](int64_t ordinal) {
       return Devices{NewSharingHostDevice, true, false, ordinal};
@@ -185,7 +185,7 @@ TEST(CallsThatRunAtOneTimeAreWaitedFor) {
       cases.emplace_back(
           [=] { MeetsLate(process, first, second, run + 2, other_run, devices, others); });
     };
-    // Two meshes of the same processes: on other devices.
+    // Two meshes of the same processes on different devices.
     meet({0, 1}, 10, 13, device(0), device(1));
     // One program on CPU devices.
     meet({0, 1}, 20, 22, device(2), device(2));
@@ -199,8 +199,9 @@ TEST(CallsThatRunAtOneTimeAreWaitedFor) {
   });
 }
 
-// Two threads start programs, as they shouldn't, and have shown it before.
-TEST(AProcessThatRunsTwoProgramsAtATimeIsBelieved) {
+// Two threads of a process start programs, which is discouraged, and the process has been seen to
+// run two at a time before.
+TEST(AProcessThatRunsProgramsConcurrentlyIsWaitedFor) {
   RunProcesses(2, [&](int process) {
     const auto first = SiteOn(2, {0, 1}, "potrs (n 8)"), second = SiteOn(2, {0, 1}, "potri (n 9)");
     if (process == 1) std::this_thread::sleep_for(milliseconds(300));

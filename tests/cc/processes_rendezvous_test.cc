@@ -1,5 +1,5 @@
-// Processes that never come to a call, come to another one, can't get ready for it, or don't belong
-// to the job: all others have an error that says who and what, within the limit.
+// Processes that never join a call, join another one, can't prepare it, or don't belong to the job:
+// all others get an error that names the process and the reason, within the limit.
 #include <csignal>
 
 #include "tests/cc/processes.h"
@@ -27,13 +27,13 @@ JobOptions Over(Transport transport, Seconds peer_timeout) {
   return options;
 }
 
-TEST(ARankThatNeverComesIsNamed) {
+TEST(ARankThatNeverJoinsIsNamed) {
   for (const int absent : {0, 1, 2}) {
     RunProcesses(3, [&](int process) -> std::string {
       const auto site = SiteOn(3, {0, 1, 2});
       if (process == absent) {
         std::this_thread::sleep_for(milliseconds(1000));
-        // What comes after all hears of it.
+        // A rank that joins late gets the same error.
         const auto begin = Clock::now();
         for (const RankOutcome& one : RunRanksHere(site, 1, [](const RankContext& context) {
                return context.comm.Agree(Status::Ok());
@@ -60,13 +60,13 @@ TEST(ARankThatNeverComesIsNamed) {
   }
 }
 
-// Where some ranks of a process come and others don't.
+// Some ranks of a process join and others don't.
 TEST(AMissingRankOfAnotherProcessIsNamed) {
   RunProcesses(2, [&](int process) {
     const auto site = SiteOn(3, {0, 1, 1});
     std::vector<Status> statuses(3);
     std::vector<std::thread> threads;
-    for (int rank = process; rank <= process; ++rank) {  // rank 2 doesn't come
+    for (int rank = process; rank <= process; ++rank) {  // rank 2 doesn't join
       threads.emplace_back([&, rank] {
         std::shared_ptr<InProcessGroup> group;
         int sharing = 0;
@@ -82,7 +82,7 @@ TEST(AMissingRankOfAnotherProcessIsNamed) {
   });
 }
 
-// Says what both sides do, long before the limit.
+// Checks that the error names both calls, long before the limit.
 void FailsAtOnce(const std::vector<RankOutcome>& outcomes, const char* one, const char* other) {
   for (const RankOutcome& outcome : outcomes) {
     const std::string text = outcome.status.message();
@@ -95,7 +95,7 @@ void FailsAtOnce(const std::vector<RankOutcome>& outcomes, const char* one, cons
 Status Agrees(const RankContext& context) { return context.comm.Agree(Status::Ok()); }
 
 TEST(DifferentCallsFailAtOnce) {
-  // Other options: sites of other names, which the processes don't know of each other.
+  // Different options: call sites with different names, unknown to the other process.
   RunProcesses(2, [&](int process) {
     const auto begin = Clock::now();
     const auto site = SiteOn(2, {0, 1}, process == 0 ? "potrs (n 8)" : "potri (n 50)");
@@ -105,7 +105,7 @@ TEST(DifferentCallsFailAtOnce) {
     EXPECT(NothingIsLeft());
     return "";
   });
-  // Other operands, in an execution that XLA numbers the same and in others.
+  // Different operands, in executions with the same RunId and with different ones.
   for (const int step : {0, 1}) {
     RunProcesses(2, [&](int process) {
       const auto begin = Clock::now();
@@ -121,8 +121,8 @@ TEST(DifferentCallsFailAtOnce) {
   }
 }
 
-// The others have waited in calls that have failed.
-TEST(AProcessThatComesLaterHearsThatTheCallsDiffer) {
+// The calls in which the others waited have failed already.
+TEST(AProcessThatJoinsLaterLearnsThatTheCallsDiffer) {
   RunProcesses(3, [&](int process) {
     const auto site = SiteOn(3, {0, 1, 2}, process == 0 ? "potrs (n 8)" : "potrs (n 9)");
     if (process == 2) std::this_thread::sleep_for(milliseconds(2500));
@@ -135,10 +135,10 @@ TEST(AProcessThatComesLaterHearsThatTheCallsDiffer) {
   });
 }
 
-// Programs may run at one time, so a process that waits in one call may be about to come to the
-// other, if it has made its program. What devices that one needs isn't known before it has run.
-// processes_order_test.cc has the calls that are known to differ.
-TEST(CallsThatMayStillMeetAreWaitedFor) {
+// Programs may run concurrently, so a process that waits in one call may join the other one later,
+// if it has made that program. The devices of a program are unknown before it has run.
+// processes_order_test.cc has the calls that are known to be in a different order.
+TEST(CallsThatMayStillJoinAreWaitedFor) {
   for (const bool late : {false, true}) {  // process 0 makes the second program later
     RunProcesses(2, [&](int process) {
       const auto first = SiteOn(2, {0, 1}, "potrs (n 8)");
@@ -161,7 +161,7 @@ TEST(CallsThatMayStillMeetAreWaitedFor) {
   }
 }
 
-// The processes have made both programs and run neither, so that no order of them is known.
+// The processes have made both programs and run neither, so that their order is unknown.
 TEST(CallsInAnotherOrderAreNamedAtTheLimit) {
   RunProcesses(2, [&](int process) {
     const auto first = SiteOn(2, {0, 1}, "potrs (n 8)"), second = SiteOn(2, {0, 1}, "potri (n 50)");
@@ -196,7 +196,7 @@ TEST(OtherVersionsOfThePluginAreNamed) {
       options);
 }
 
-// Two jobs whose processes have the same indices, and know each other's addresses.
+// Two jobs whose processes have the same indices and know each other's addresses.
 TEST(ProcessesOfAnotherJobAreRefused) {
   for (const Transport transport : kTransports) {
     JobOptions options = Over(transport, seconds(20));
@@ -212,7 +212,7 @@ TEST(ProcessesOfAnotherJobAreRefused) {
                    milliseconds(500))) {
             const std::string text = one.status.message();
             EXPECT(!one.status.ok()) << "process " << process << " met one of another job";
-            // Who connects has the proof first, and doesn't wait for what can't be.
+            // The connecting process gets the proof first, and doesn't wait for the limit.
             EXPECT(process == 1 || Has(text, "has another secret (JAXMG_SECRET)")) << text;
           }
           for (const ConnectionInfo& info : Hub::Instance().Connections()) {
@@ -224,15 +224,15 @@ TEST(ProcessesOfAnotherJobAreRefused) {
   }
 }
 
-// It is there, and does not look at who connects before it knows whom to expect. That may take
-// longer than a greeting.
+// The process runs, but accepts no connection before it knows which processes to expect. That may
+// take longer than the limit of a greeting.
 TEST(AProcessThatKnowsTheOthersLateIsWaitedFor) {
   for (const Transport transport : {Transport::kTcp}) {
     JobOptions options = Over(transport, seconds(20));
     std::map<int, std::string> all;
     options.before = [&](int process, std::map<int, std::string>* addresses) {
       all = *addresses;
-      // Process 2 has heard of process 1 alone, which connects later than process 0.
+      // Process 2 expects process 1 alone, which connects later than process 0.
       if (process == 2) addresses->erase(0);
       if (process == 1) std::this_thread::sleep_for(seconds(12));
     };
@@ -250,15 +250,15 @@ TEST(AProcessThatKnowsTheOthersLateIsWaitedFor) {
   }
 }
 
-// A rank that can't get ready fails the call everywhere, before it and after it.
-TEST(ARankThatWillNotComeTellsAllProcesses) {
+// A rank that can't prepare the call fails it in all processes, also in those that join later.
+TEST(ARankThatCanNotJoinFailsAllProcesses) {
   RunProcesses(3, [&](int process) {
     const auto site = SiteOn(4, {0, 1, 1, 2});
     for (const int broken : {0, 1, 2}) {
       const auto begin = Clock::now();
       const Status why = Error(Code::kUnavailable, "no library in process ", broken);
       std::vector<Status> statuses;
-      // All are connected before one fails.
+      // All processes are connected before one fails.
       for (const RankOutcome& one : RunRanksHere(site, 10 + 2 * broken, [](const RankContext& c) {
              return c.comm.Agree(Status::Ok());
            })) {
@@ -281,8 +281,8 @@ TEST(ARankThatWillNotComeTellsAllProcesses) {
   });
 }
 
-// Nobody is there who could answer: a process that ended before anybody connected.
-TEST(AProcessThatIsGoneBeforeIsNamed) {
+// A process that ended before any other one connected to it.
+TEST(AProcessThatHasEndedIsNamed) {
   for (const Transport transport : {Transport::kAuto}) {
     RunProcesses(2,
                  [&](int process) -> std::string {

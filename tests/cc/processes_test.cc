@@ -1,4 +1,4 @@
-// Ranks in several processes: messages, agreement, and what each fails of.
+// Ranks in several processes: messages, agreements, and their failures.
 #include "tests/cc/processes.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 #include "xla_ffi/comm/communicator.h"
 
-// Counts what is alive.
+// Counts living objects.
 static std::atomic<int64_t> alive{0};
 
 void* operator new(size_t size) {
@@ -37,7 +37,7 @@ using std::chrono::seconds;
 const Transport kTransports[] = {Transport::kAuto, Transport::kUnix, Transport::kTcp};
 const Transport kSockets[] = {Transport::kUnix, Transport::kTcp};
 
-// Ranks side by side, and dealt in turn.
+// Consecutive ranks in a process, and ranks assigned to the processes in turn.
 const std::vector<std::vector<int>> kDeals = {
     {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 2, 3}, {1, 0, 0, 1}};
 
@@ -49,7 +49,7 @@ bool Has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// AddressSanitizer keeps 256 MB of what was freed, to see who still uses it.
+// AddressSanitizer keeps 256 MB of freed memory, to detect later accesses.
 #ifdef __SANITIZE_ADDRESS__
 constexpr int64_t kQuarantined = (256 << 20) / 4096;
 #else
@@ -63,7 +63,7 @@ int64_t ResidentPages() {
   return resident;
 }
 
-// Every rank to every other, blocks of a larger matrix, of a size that is no multiple of anything.
+// Every rank sends to every other one: blocks of a larger matrix, whose sizes nothing divides.
 Status ExchangeAll(const RankContext& context, int64_t rows) {
   Communicator& comm = context.comm;
   const int64_t ld = rows + 3, columns = 5;
@@ -110,7 +110,7 @@ Status ExchangeAll(const RankContext& context, int64_t rows) {
   return comm.Agree(Status::Ok());
 }
 
-TEST(BlocksArriveInTheirOrderAndShape) {
+TEST(BlocksKeepTheirOrderAndShape) {
   for (const Transport transport : kTransports) {
     for (const auto& deal : kDeals) {
       JobOptions options;
@@ -140,7 +140,7 @@ TEST(BlocksArriveInTheirOrderAndShape) {
   }
 }
 
-TEST(OneThatSharesNoMemoryIsReachedBySockets) {
+TEST(AProcessThatSharesNoMemoryIsReachedBySockets) {
   JobOptions options;
   options.change = [](int process, JobOptions* mine) {
     if (process == 1) mine->transport = Transport::kUnix;
@@ -163,7 +163,7 @@ TEST(OneThatSharesNoMemoryIsReachedBySockets) {
       options);
 }
 
-TEST(WhatIsSharedReachesEveryRank) {
+TEST(SharedValuesReachEveryRank) {
   for (const auto& deal : kDeals) {
     RunProcesses(Processes(deal), [&](int) {
       const int size = static_cast<int>(deal.size());
@@ -181,7 +181,7 @@ TEST(WhatIsSharedReachesEveryRank) {
   }
 }
 
-// As in one process: the first cause of the lowest rank, whatever rank it is of.
+// As in one process: the first cause, of the lowest rank, in whichever process it is.
 TEST(AgreementIsTheFirstCause) {
   for (const auto& deal : kDeals) {
     for (int bad = 0; bad < 4; ++bad) {
@@ -208,7 +208,7 @@ TEST(AgreementIsTheFirstCause) {
   }
 }
 
-TEST(ARankThatThrowsTellsTheOthers) {
+TEST(AnExceptionOfARankIsAnErrorOfAll) {
   for (const auto& deal : kDeals) {
     for (const int bad : {0, 3}) {
       for (const int rounds : {0, 1}) {
@@ -232,9 +232,9 @@ TEST(ARankThatThrowsTellsTheOthers) {
   }
 }
 
-// What a rank sends must not be read after the call has failed: its memory goes then. (With
-// -fsanitize=address a read would be an error.)
-TEST(MemoryThatWasSentIsNotReadAfterAFailure) {
+// Blocks that a rank sends must not be read after the call has failed, because their memory is
+// freed. (With -fsanitize=address a read would be an error.)
+TEST(SentBlocksAreNotReadAfterAFailure) {
   for (const Transport transport : kSockets) {
     JobOptions options;
     options.transport = transport;
@@ -273,8 +273,8 @@ TEST(MemoryThatWasSentIsNotReadAfterAFailure) {
   }
 }
 
-// Axes of a mesh that don't shard A make groups, in whatever processes their ranks are.
-TEST(GroupsOfAMeshMeetByThemselves) {
+// Mesh axes that don't shard A define groups, whichever processes their ranks belong to.
+TEST(GroupsOfAMeshHaveSeparateRendezvous) {
   const std::vector<int> deal = {0, 1, 0, 1, 1, 1};  // three groups of two ranks
   RunProcesses(2, [&](int) {
     const auto site = SiteOn(2, deal);
@@ -286,8 +286,8 @@ TEST(GroupsOfAMeshMeetByThemselves) {
   });
 }
 
-// A block that is borrowed stays while others come and go, as a panel does.
-TEST(WhatIsBorrowedStays) {
+// A borrowed block, such as a panel, is unchanged while other blocks are received and released.
+TEST(BorrowedBlocksAreUnchanged) {
   RunProcesses(2, [&](int) {
     AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1, [&](const RankContext& context) -> Status {
       Communicator& comm = context.comm;
@@ -327,9 +327,9 @@ class Recorder : public FrameSink {
   std::vector<int64_t> seen;
 };
 
-// Another process may hear of the beginning of a call first, and of its end last. Each time that
-// all have met, what was sent before is there.
-TEST(FramesWaitForTheirCallAndNoLongerThanThat) {
+// A frame may arrive before its process has joined the call, or after the call has ended. After
+// each rendezvous all frames that were sent before it have arrived.
+TEST(FramesAreKeptForTheirCallAlone) {
   RunProcesses(2, [&](int process) {
     Hub& hub = Hub::Instance();
     EXPECT(hub.Await(1 - process, Deadline(seconds(20))).ok());
@@ -350,7 +350,7 @@ TEST(FramesWaitForTheirCallAndNoLongerThanThat) {
     };
     const auto call = std::make_shared<Recorder>();
     for (const int64_t value : {1, 2, 3}) send(5, value);
-    send(4, 8);  // to which the other never comes: it is the lead's call before
+    send(4, 8);  // which the other process never joins: an earlier call of the lead
     all_meet();
     if (process == 0) {
       EXPECT(hub.calls() >= 2) << hub.calls();
@@ -364,7 +364,7 @@ TEST(FramesWaitForTheirCallAndNoLongerThanThat) {
         EXPECT((call->seen == std::vector<int64_t>{1, 2, 3, 4})) << call->seen.size();
       }
       hub.Leave({1, 5});
-      EXPECT(NoCallIsLeft());  // that of the call before is not kept
+      EXPECT(NoCallIsLeft());  // the frame of the earlier call is not kept
     }
     all_meet();
     for (const int64_t over : {4, 5}) send(over, 9);
@@ -379,8 +379,8 @@ TEST(FramesWaitForTheirCallAndNoLongerThanThat) {
   });
 }
 
-// Several sites and executions at one time, which processes begin in different orders.
-TEST(CallsAtOneTimeDoNotMix) {
+// Several call sites and executions at a time, which the processes begin in different orders.
+TEST(ConcurrentCallsAreSeparate) {
   RunProcesses(2, [&](int process) {
     std::vector<std::shared_ptr<const SharedCallSite>> sites;
     for (int i = 0; i < 4; ++i) sites.push_back(SiteOn(4, {0, 0, 1, 1}));
@@ -405,7 +405,7 @@ TEST(CallsAtOneTimeDoNotMix) {
   });
 }
 
-TEST(AThousandMeetingsLeaveNothing) {
+TEST(AThousandRendezvousFreeTheirMemory) {
   RunProcesses(2, [&](int) {
     const auto site = SiteOn(2, {0, 1});
     int files = 0, threads = 0;
@@ -422,7 +422,7 @@ TEST(AThousandMeetingsLeaveNothing) {
     EXPECT(NothingIsLeft());
     EXPECT(OpenFiles() == files) << OpenFiles() << " files, before " << files;
     EXPECT(Threads() <= threads) << Threads() << " threads, before " << threads;
-    // Some are kept for the next use.
+    // Some buffers are kept for the next use.
     EXPECT(alive < objects + 20) << alive - objects << " more objects";
     // Every one of these calls receives three blocks of 80 KB.
     EXPECT(ResidentPages() < pages + 5000 + kQuarantined)

@@ -1,5 +1,5 @@
-// The QR factorization as a value: made once, used in every way; and gels. On the host, on streams
-// that are threads, and recorded.
+// The kept QR factor: one factorization, then every operation with the factor; and gels. On the
+// host, on an AsyncDevice and on a RecordingDevice.
 #include "xla_ffi/engine/qr/qr_factor.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ using namespace testing;
 
 constexpr Op kOps[] = {Op::kNone, Op::kTrans, Op::kConjTrans};
 
-// A of m x n; M is n x m.
+// A is m x n; M is n x m.
 struct Shape {
   int64_t m, n;
   int ranks;
@@ -55,7 +55,8 @@ std::vector<T> RandomMatrix(int64_t count, int64_t seed) {
   return x;
 }
 
-// QR of M (rows x columns, column-major) by one reflector after the other, and Q of it.
+// The QR factorization of M (rows x columns, column-major), one reflector after the other, and its
+// Q.
 template <typename T>
 struct Reference {
   Reference(int64_t rows, int64_t columns, const std::vector<T>& m)
@@ -77,7 +78,7 @@ struct Reference {
     for (int64_t i = k; i < n; ++i) x[i] -= v(i) * scale * product;
   }
 
-  // op(Q) B, row-major n x columns.
+  // Returns op(Q) B, row-major n x columns.
   std::vector<T> Multiply(Op op, const std::vector<T>& b) const {
     const int64_t columns = static_cast<int64_t>(b.size()) / n;
     std::vector<T> product(b.size());
@@ -96,7 +97,7 @@ struct Reference {
   std::vector<T> qr, tau, q;
 };
 
-// What a rank has of the factor, and of what came with it.
+// A rank's part of the factor, and the other results of the factorization.
 template <typename T>
 struct Part {
   std::vector<T> overflow, factors, tau, x, diagonal;
@@ -178,7 +179,7 @@ class Factor {
                        });
   }
 
-  // Of whose rows each rank has `rows`.
+  // Applies op(Q) to b, of which each rank has `rows` rows.
   std::vector<T> ApplyRows(Op op, int64_t rows, const std::vector<T>& b) {
     std::vector<T> x(b.size(), NaN<T>());
     Run([&](const RankContext& context, const Operand<T>& operand, Part<T>& part) {
@@ -239,7 +240,7 @@ void ExpectClose(const std::string& what, const std::vector<T>& x, const std::ve
   EXPECT(worst <= tolerance) << what << " is off by " << worst << ", more than " << tolerance;
 }
 
-// Q's last columns are determined by rounding where M is nearly singular, as few of these are.
+// If M is nearly singular, as few of these are, rounding determines the last columns of Q.
 template <typename T>
 Real<T> Unit(const Shape& shape) {
   return 2e3 * kEps<T> * static_cast<Real<T>>(shape.m + shape.n);
@@ -287,7 +288,7 @@ void CheckShape(const Shape& shape, const DeviceMaker& make) {
   ExpectClose<T>(factor.name() + "Q", factor.problem.Rows(), q, Unit<T>(shape));
 }
 
-// M x = b by least squares, and the shortest x with M^T x = b and M^H x = b.
+// Checks least-squares solutions of M x = b, and the shortest x with M^T x = b and M^H x = b.
 template <typename T>
 void CheckSolutions(const Shape& shape, const DeviceMaker& make) {
   const int64_t m = shape.m, n = shape.n;
@@ -295,7 +296,7 @@ void CheckSolutions(const Shape& shape, const DeviceMaker& make) {
   Factor<T> factor(shape, make);
   factor.Make();
   const std::vector<T> a = factor.problem.a;
-  auto at = [&](int64_t i, int64_t j) { return a[j * n + i]; };  // of M
+  auto at = [&](int64_t i, int64_t j) { return a[j * n + i]; };  // M(i, j)
   const Reference<T> reference(n, m, a);
   for (const int64_t nrhs : {0, 3}) {
     const std::vector<T> b = RandomMatrix<T>(n * nrhs, 9);
@@ -313,17 +314,17 @@ void CheckSolutions(const Shape& shape, const DeviceMaker& make) {
       }
       for (int64_t r = 0; r < nrhs; ++r) {
         if (system == Op::kNone) {
-          // The residual is orthogonal to M's columns, and as long as is said.
-          Real<T> squares = 0, said = 0;
+          // The residual is orthogonal to M's columns, and its norm is the returned one.
+          Real<T> squares = 0, returned = 0;
           std::vector<T> residual(n);
           for (int64_t i = 0; i < n; ++i) {
             residual[i] = b[i * nrhs + r];
             for (int64_t j = 0; j < m; ++j) residual[i] -= at(i, j) * x[j * nrhs + r];
             squares += std::norm(residual[i]);
-            if (i >= m) said += std::norm(x[i * nrhs + r]);
+            if (i >= m) returned += std::norm(x[i * nrhs + r]);
           }
-          EXPECT(std::abs(squares - said) <= Unit<T>(shape) * 10 * size * size)
-              << factor.name() << "residual " << squares << ", but " << said;
+          EXPECT(std::abs(squares - returned) <= Unit<T>(shape) * 10 * size * size)
+              << factor.name() << "residual " << squares << ", but " << returned;
           for (int64_t j = 0; j < m; ++j) {
             T product = 0;
             for (int64_t i = 0; i < n; ++i) product += Conj(at(i, j)) * residual[i];
@@ -332,8 +333,8 @@ void CheckSolutions(const Shape& shape, const DeviceMaker& make) {
           }
           continue;
         }
-        // It solves the equations, and lies in the range of conj(M) or M: Q^T x or Q^H x, x as it
-        // is or conjugated, is zero from row m on.
+        // x solves the equations and lies in the range of conj(M) or M: Q^T x or Q^H x is zero
+        // from row m on.
         std::vector<T> column(n);
         for (int64_t i = 0; i < n; ++i) column[i] = x[i * nrhs + r];
         for (int64_t j = 0; j < m; ++j) {
@@ -366,7 +367,7 @@ void CheckShapes(const DeviceMaker& make) {
   }
 }
 
-// Streams that are threads don't depend on the dtype, and take most of the time.
+// The AsyncDevice takes most of the time, and its streams don't depend on the dtype.
 TEST(ProductsSolutionsAndQFloat32) { CheckShapes<float>(OnHost); }
 TEST(ProductsSolutionsAndQFloat64) { CheckShapes<double>(OnHost); }
 TEST(ProductsSolutionsAndQComplex64) { CheckShapes<std::complex<float>>(OnHost); }
@@ -378,7 +379,7 @@ bool AllNaN(const std::vector<T>& x) {
   return std::all_of(x.begin(), x.end(), [](const T& value) { return value != value; });
 }
 
-TEST(WhatIsNotFiniteIsSaidAndLeavesNaN) {
+TEST(NonFiniteInputHasAStatusAndNaNResults) {
   using T = std::complex<double>;
   const double kBad[] = {NaN<double>(), std::numeric_limits<double>::infinity()};
   for (const Shape& shape : {Shape{13, 17, 3, 2}, Shape{17, 13, 1, 6}, Shape{1, 1, 1, 1}}) {
@@ -407,7 +408,7 @@ TEST(WhatIsNotFiniteIsSaidAndLeavesNaN) {
   }
 }
 
-TEST(AZeroColumnIsNoFailure) {
+TEST(AZeroColumnIsNotAFailure) {
   const Shape shape = {12, 15, 2, 3};
   Factor<double> factor(shape, OnHost);
   std::fill_n(factor.problem.a.begin() + 4 * shape.n, shape.n, 0.0);

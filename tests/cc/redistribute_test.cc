@@ -1,5 +1,5 @@
 // The redistribution between blocks and tiles, on threads: every dtype, many sizes, layouts and
-// rank counts. layout_test has the plan that it follows.
+// rank counts. layout_test.cc tests its plan.
 #include "xla_ffi/engine/core/redistribute.h"
 
 #include <complex>
@@ -55,7 +55,7 @@ void CheckRedistribution(const Case& c) {
   }
 }
 
-JAXMG_TEST_EACH_DTYPE(RedistributionGoesThereAndBackInItsWorkspace, CheckRedistribution)
+JAXMG_TEST_EACH_DTYPE(RedistributionAndItsInverseInTheirWorkspace, CheckRedistribution)
 
 TEST(StreamsOfTheRedistributionWaitForEachOther) {
   for (const Case& c : kCases) {

@@ -56,7 +56,7 @@ void Herk(char*, char*, int* n, int* k, Real<T>* alpha, T* a, int* lda, Real<T>*
   }
 }
 
-// op(A), of which one triangle is not read, and a unit diagonal neither.
+// op(A) of a triangular A. Neither the other triangle nor a unit diagonal is read.
 template <typename T>
 struct Triangular {
   bool lower() const { return (uplo == 'L') == (op == 'N'); }
@@ -112,7 +112,7 @@ void Trmm(char* side, char* uplo, char* transa, char* diag, int* m, int* n, T*, 
   }
 }
 
-// What xGETRF compares pivots by.
+// The magnitude by which xGETRF selects pivots.
 template <typename T>
 Real<T> Size(const T& x) {
   return std::abs(std::real(x)) + std::abs(std::imag(x));
@@ -163,22 +163,22 @@ void Getrf(int* m, int* n, T* a, int* lda, int* pivots, int* info) {
 template <typename T>
 void Trtri(char* uplo, char* diag, int* n, T* a, int* lda, int* info) {
   *info = 0;
-  // A singular triangle stays as it is, as with LAPACK.
+  // A singular triangle is unchanged, as in LAPACK.
   for (int j = 0; j < *n && *diag != 'U'; ++j) {
     if (a[j * *lda + j] == T(0)) {
       *info = j + 1;
       return;
     }
   }
-  // As LAPACK, of lower ones from the last column on, of upper ones from the first: inverse * A is
-  // the identity to rounding.
+  // In LAPACK's order: lower triangles from the last column, upper ones from the first, so that
+  // inverse * A is the identity up to rounding.
   const bool lower = *uplo == 'L';
   for (int step = 0; step < *n; ++step) {
     const int j = lower ? *n - 1 - step : step;
     T* column = a + j * *lda;
     const T reciprocal = *diag == 'U' ? T(1) : T(1) / column[j];
     if (*diag != 'U') column[j] = reciprocal;
-    // The columns solved before have the inverse of their block, unit diagonals not among it.
+    // The columns processed before hold the inverse of their block, without its unit diagonal.
     auto inverse = [&](int i, int k) { return i == k && *diag == 'U' ? T(1) : a[k * *lda + i]; };
     const int begin = lower ? j + 1 : 0, end = lower ? *n : j;
     for (int next = 0; next < end - begin; ++next) {

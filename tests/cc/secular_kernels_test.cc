@@ -1,4 +1,4 @@
-// The kernels of merges of divide and conquer, on the host.
+// The kernels for merges of divide and conquer, run on the host.
 #include <cstdint>
 #include <numeric>
 #include <random>
@@ -32,7 +32,7 @@ JAXMG_KERNELS(float, s)
 JAXMG_KERNELS(double, d)
 #undef JAXMG_KERNELS
 
-// As CudaSecular launches them, but for the number of threads: a few do the same as many, sooner.
+// Launches them like CudaSecular, but with few threads, which take less time here.
 template <typename R>
 class EmulatedSecular : public SecularKernels<R> {
  public:
@@ -85,21 +85,22 @@ class EmulatedSecular : public SecularKernels<R> {
 
 constexpr unsigned kFew = 8;
 
-// Fewer than of the host's device: a thread takes its time, and what a root does is the same code.
+// Fewer orders than for the host device: emulated threads are slow, and every root runs the same
+// code.
 template <typename R>
 void CheckOrders() {
   EmulatedSecular<R> few(kFew), many(kSecularThreads);
   CheckMerges(few, {1, 2, 3, 9});
   std::mt19937_64 random(5);
   CheckMerge<R>(few, 150, true, 1, random);
-  // As many threads as on a GPU, of which most have no pole.
+  // As many threads as on a GPU; most have no pole.
   CheckMerge<R>(many, 12, true, 1, random);
 }
 
 TEST(KernelsSolveMergesFloat32) { CheckOrders<float>(); }
 TEST(KernelsSolveMergesFloat64) { CheckOrders<double>(); }
 
-// Sums do not depend on which thread is first.
+// Sums don't depend on the order of threads.
 template <typename R>
 void CheckAgain() {
   constexpr int64_t kOrder = 20;
@@ -107,8 +108,8 @@ void CheckAgain() {
   const auto problem = SecularProblem<R>::Random(kOrder, true, 1, random);
   EmulatedSecular<R> kernels(16);
   auto run = [&] {
-    std::vector<R> found(4 * kOrder), u(kOrder * kOrder);
-    R *origin = found.data(), *tau = origin + kOrder, *roots = tau + kOrder, *z = roots + kOrder;
+    std::vector<R> actual(4 * kOrder), u(kOrder * kOrder);
+    R *origin = actual.data(), *tau = origin + kOrder, *roots = tau + kOrder, *z = roots + kOrder;
     std::vector<int32_t> order(kOrder);
     std::iota(order.begin(), order.end(), 0);
     int32_t info = 0;
@@ -123,18 +124,18 @@ void CheckAgain() {
                .ok());
     EXPECT(kernels.Vectors(Stream::kMain, kOrder, 0, kOrder, d, z, origin, tau, u.data(), kOrder)
                .ok());
-    found.insert(found.end(), u.begin(), u.end());
-    return found;
+    actual.insert(actual.end(), u.begin(), u.end());
+    return actual;
   };
   EXPECT(run() == run());
 }
 
-TEST(TwoRunsGiveTheSameBits) {
+TEST(ResultsAreReproducible) {
   CheckAgain<float>();
   CheckAgain<double>();
 }
 
-TEST(ALimitIsAnInfo) {
+TEST(MissingConvergenceIsReportedInInfo) {
   EmulatedSecular<float> singles(kFew);
   EmulatedSecular<double> doubles(kFew);
   CheckLimit(singles);

@@ -47,7 +47,7 @@ void CheckMerge(SecularKernels<R>& kernels, int64_t k, bool clustered, R rho,
   constexpr long double kEps = std::numeric_limits<R>::epsilon();
   const auto problem = SecularProblem<R>::Random(k, clustered, rho, random);
   const std::vector<R>&d = problem.d, &z = problem.z;
-  // In two parts, as on two ranks.
+  // Computed in two parts, as on two ranks.
   const std::vector<std::pair<int64_t, int64_t>> shares = {{0, k / 3}, {k / 3, k}};
   std::vector<R> origin(k), tau(k), roots(k), refined(k);
   std::vector<int32_t> order(k);

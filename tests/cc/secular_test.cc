@@ -1,4 +1,4 @@
-// What the host does for merges of divide and conquer: roots, the refined z, vectors and columns.
+// The host's kernels for merges of divide and conquer: roots, the refined z, vectors and columns.
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -20,7 +20,7 @@ const std::vector<int64_t> kOrders = {1, 2, 3, 4, 7, 8, 9, 17, 40, 65, 100};
 TEST(MergesAreSolvedFloat32) { CheckMerges(Host<float>().kernels, kOrders); }
 TEST(MergesAreSolvedFloat64) { CheckMerges(Host<double>().kernels, kOrders); }
 
-TEST(ALimitIsAnInfo) {
+TEST(MissingConvergenceIsReportedInInfo) {
   CheckLimit(Host<float>().kernels);
   CheckLimit(Host<double>().kernels);
 }

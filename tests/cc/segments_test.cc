@@ -1,5 +1,4 @@
-// Memory that processes share: what is allocated where, what other processes have of it, and what
-// becomes of it when one of them is lost.
+// Memory that processes share: allocation, mappings in other processes, and the loss of a process.
 #include "xla_ffi/comm/processes/segments.h"
 
 #include <signal.h>
@@ -32,7 +31,7 @@ using testing::SiteOn;
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-// Mappings of shared memory that this process has.
+// Counts this process's mappings of shared memory.
 int Mappings() {
   std::ifstream maps("/proc/self/maps");
   int count = 0;
@@ -42,7 +41,7 @@ int Mappings() {
   return count;
 }
 
-// As long as `condition` does not hold, but not for ever.
+// Waits up to ten seconds for `condition`, and returns whether it holds.
 template <typename Condition>
 bool Soon(Condition condition) {
   for (int i = 0; i < 1000 && !condition(); ++i) {
@@ -84,7 +83,7 @@ TEST(BlocksOfSegmentsDoNotOverlap) {
   for (const Block& block : blocks) segments.Free(block.data);
 }
 
-TEST(MemoryThatIsFreeServesAgainAndWhatIsTooSmallGoes) {
+TEST(FreeMemoryIsReusedAndSegmentsThatAreTooSmallAreFreed) {
   Segments& segments = Segments::Instance();
   segments.Use(HostMemorySource());
   auto take = [&](size_t bytes) {
@@ -121,7 +120,7 @@ TEST(MemoryThatIsFreeServesAgainAndWhatIsTooSmallGoes) {
   EXPECT(!segments.Contains(&segments));
 }
 
-TEST(NoMemoryIsAnError) {
+TEST(RunningOutOfMemoryIsAnError) {
   Segments& segments = Segments::Instance();
   segments.Use(HostMemorySource());
   void* data = nullptr;
@@ -130,7 +129,7 @@ TEST(NoMemoryIsAnError) {
   EXPECT(none.message().find("bytes that processes share") != std::string::npos) << none.message();
 }
 
-// A rank's workspace is read where it lies, what is elsewhere through a copy of it.
+// Blocks of a rank's workspace are read in place, blocks of other memory are copied first.
 TEST(ABlockOfTheWorkspaceIsNotCopied) {
   RunProcesses(2, [](int) {
     AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1, [](const RankContext& context) -> Status {
@@ -147,7 +146,7 @@ TEST(ABlockOfTheWorkspaceIsNotCopied) {
           JAXMG_RETURN_IF_ERROR(comm.Send(Stream::kMain, 1, {data, kMiB, kMiB, 1}));
           data[0] = 'b';
         }
-        JAXMG_RETURN_IF_ERROR(comm.Agree(Status::Ok()));  // after which the receiver looks
+        JAXMG_RETURN_IF_ERROR(comm.Agree(Status::Ok()));  // the receiver reads after it
         if (sends) continue;
         JAXMG_RETURN_IF_ERROR(comm.Borrow(Stream::kMain, 0, &block));
         const char first = static_cast<const char*>(block.data)[0];
@@ -162,8 +161,8 @@ TEST(ABlockOfTheWorkspaceIsNotCopied) {
   });
 }
 
-// Copies are as many as are under way.
-TEST(WhatIsCopiedIsUsedAgainOnceItWasTaken) {
+// There are only as many copies as blocks that have not been taken.
+TEST(CopiesAreReusedOnceTheyAreTaken) {
   RunProcesses(3, [](int) {
     AllOk(RunRanksHere(SiteOn(3, {0, 1, 2}), 1, [](const RankContext& context) -> Status {
       Communicator& comm = context.comm;
@@ -187,11 +186,11 @@ TEST(WhatIsCopiedIsUsedAgainOnceItWasTaken) {
   });
 }
 
-TEST(SegmentsThatAreGivenUpAreUnmappedByOthers) {
+TEST(FreedSegmentsAreUnmappedByOthers) {
   RunProcesses(2, [](int) {
     const auto site = SiteOn(2, {0, 1});
     int64_t run = 0;
-    // Each call needs more than the segments of those before it have.
+    // Each call needs more memory than the segments of the calls before it have.
     auto exchange = [&](size_t bytes) {
       AllOk(RunRanksHere(site, ++run, [&](const RankContext& context) -> Status {
         std::unique_ptr<Buffer> mine, theirs;
@@ -209,15 +208,15 @@ TEST(SegmentsThatAreGivenUpAreUnmappedByOthers) {
     for (size_t bytes = kMiB; bytes <= 128 * kMiB; bytes += 9 * kMiB) exchange(bytes);
     exchange(kMiB);
     exchange(kMiB);
-    // The words of both, this one's segments, which are two, and as many of the other's at most.
+    // The words of both processes, this process's two segments, and at most two of the other one.
     EXPECT(Soon([] { return Mappings() <= 6; })) << Mappings() << " mappings";
     EXPECT(NothingIsLeft());
     return "";
   });
 }
 
-// What a rank waits for when a process is lost would never come.
-TEST(WhatWaitsForALostProcessGoesOn) {
+// A lost process never signals the event for which a rank waits.
+TEST(WaitsForALostProcessEnd) {
   RunProcesses(
       2,
       [](int process) {
@@ -228,7 +227,7 @@ TEST(WhatWaitsForALostProcessGoesOn) {
           JAXMG_RETURN_IF_ERROR(
               Segments::Instance().Connect(1 - process, Hub::Instance().ConnectionTo(1 - process),
                                            Deadline(std::chrono::seconds(20)), &other));
-          event = other->PeerEvent({123, 7});  // which nobody signals
+          event = other->PeerEvent({123, 7});  // never signaled
           shared = event->shared();
           EXPECT(other->PeerEvent({uint32_t{1} << 30, 7}) == nullptr);
           return context.comm.Agree(Status::Ok());
@@ -241,7 +240,7 @@ TEST(WhatWaitsForALostProcessGoesOn) {
           return static_cast<int32_t>(now - shared->count()) >= 0;
         };
         EXPECT(Soon(come));
-        // Work of its GPU that was under way may still write the word.
+        // Work that its GPU had started may still write the word.
         __atomic_store_n(shared->word(), 3, __ATOMIC_RELEASE);
         EXPECT(Soon(come));
         return "";
@@ -249,7 +248,7 @@ TEST(WhatWaitsForALostProcessGoesOn) {
       {}, {1});
 }
 
-TEST(TooManyCallsAtATimeAreAnError) {
+TEST(TooManyConcurrentCallsAreAnError) {
   RunProcesses(2, [](int process) {
     AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1, [&](const RankContext& context) -> Status {
       std::shared_ptr<MemoryPeer> other;

@@ -1,4 +1,4 @@
-// Rows that are spread over ranks, times a factor's inverse.
+// Products of row-distributed matrices with a factor's inverse.
 #include "xla_ffi/engine/cholesky/solve_rows.h"
 
 #include <complex>
@@ -15,7 +15,7 @@ namespace {
 
 using namespace testing;
 
-// A lower triangle of ones and less, its diagonal well away from zero; NaN above it.
+// A lower triangle with elements of at most one, a diagonal far from zero, and NaN above it.
 template <typename T>
 std::vector<T> Factor(int64_t n) {
   std::mt19937_64 random(n);
@@ -49,7 +49,7 @@ void Check(int64_t n, int ranks, int64_t width, Op op, const DeviceMaker& make =
     JAXMG_RETURN_IF_ERROR(context.comm.Agree(Status::Ok()));
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < n; ++j) {
-        T sum = 0;  // of x L^H, or x L
+        T sum = 0;  // an element of x L^H or x L
         for (int64_t k = 0; k < n; ++k) {
           if (op == Op::kConjTrans ? k <= j : k >= j) {
             sum += x[k * rows + i] * (op == Op::kConjTrans ? Conj(l[k * n + j]) : l[j * n + k]);
@@ -77,14 +77,14 @@ void CheckAll() {
   }
 }
 
-TEST(RowsAreSolvedWhereTheyAre) {
+TEST(RowsAreSolvedOnTheirRanks) {
   CheckAll<float>();
   CheckAll<double>();
   CheckAll<std::complex<float>>();
   CheckAll<std::complex<double>>();
 }
 
-TEST(StreamsThatRunBesideEachOther) {
+TEST(OnConcurrentStreams) {
   const auto make = [](int) -> std::unique_ptr<Device> {
     return std::make_unique<AsyncDevice>(NewHostDevice(), Tuning());
   };

@@ -1,6 +1,6 @@
-// Who is not of the job can't join it, read from it, delay it or take what it needs: other users of
-// the host, and whoever reaches a port of it. In all tests process 1 listens, and process 0 joins
-// it while, or after, strangers have tried.
+// Strangers, other users of the host and anyone who reaches its ports, can't join a job, read its
+// data, delay it or exhaust its resources. In all tests process 1 listens, and process 0 connects
+// to it during or after the strangers' attempts.
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -39,7 +39,7 @@ ProcessAddress AddressOf(const std::map<int, std::string>& addresses, int proces
   return address;
 }
 
-// A socket that blocks, for at most ten seconds in each call.
+// A blocking socket, with a time limit for each call.
 class Stranger {
  public:
   explicit Stranger(const ProcessAddress& address) {
@@ -69,7 +69,7 @@ class Stranger {
     return send(fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
            static_cast<ssize_t>(bytes.size());
   }
-  // Without the end of the other side: less, where nothing comes any more.
+  // Reads `size` bytes, or fewer if the other side closes or nothing arrives within the limit.
   std::string Read(size_t size) {
     std::string bytes(size, '\0');
     size_t done = 0;
@@ -79,7 +79,7 @@ class Stranger {
     bytes.resize(done);
     return bytes;
   }
-  // Whether the other side has closed it, within that time.
+  // Returns whether the other side closes the connection within `limit`.
   bool IsClosed(milliseconds limit) {
     char byte;
     for (const auto begin = Clock::now(); Clock::now() - begin < limit;) {
@@ -88,7 +88,7 @@ class Stranger {
     }
     return false;
   }
-  // One header, and what is behind it.
+  // Reads one header and the body that follows it.
   FrameHeader ReadFrame(std::string* body) {
     FrameHeader header;
     const std::string bytes = Read(sizeof(header));
@@ -124,7 +124,7 @@ std::string RandomText(size_t size) {
   return text;
 }
 
-// In a child of this process that runs as that user; whether it says that all was as it should be.
+// Runs `part` as that user in a child of this process, and returns its result.
 bool AsUser(uid_t user, const std::function<bool()>& part) {
   const pid_t pid = fork();
   if (pid == 0) {
@@ -136,14 +136,16 @@ bool AsUser(uid_t user, const std::function<bool()>& part) {
   return status == 0;
 }
 
-// Root can be another user, unless it is one of a namespace that has no others.
+// Returns whether this process can act as another user: root can, unless its namespace has no other
+// users.
 bool CanBeAnother(const char* test) {
   if (AsUser(kNobody, [] { return geteuid() == kNobody; })) return true;
   std::fprintf(stderr, "%s skipped: only root can act as another user\n", test);
   return false;
 }
 
-// The other end has unread data and no room for more: close waits for as long as it may.
+// Returns a socket whose other end has unread data and a full buffer, so that close() waits as long
+// as SO_LINGER allows.
 int LingeringSocket(std::vector<Fd>* others) {
   Fd listener(socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in name = {};
@@ -183,15 +185,15 @@ bool SendFile(int to, int file) {
   return sendmsg(to, &message, MSG_NOSIGNAL) == 1;
 }
 
-// What both processes do at last; how long it took the one that was attacked.
+// The call that both processes make at the end; it must succeed.
 std::string Solve(int) {
   AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1, Agrees));
   EXPECT(NothingIsLeft());
   return "";
 }
 
-TEST(AnotherUserOfTheHostIsRefused) {
-  if (!CanBeAnother("AnotherUserOfTheHostIsRefused")) return;
+TEST(OtherUsersOfTheHostAreRefused) {
+  if (!CanBeAnother("OtherUsersOfTheHostAreRefused")) return;
   JobOptions options;
   options.before = [](int process, std::map<int, std::string>* addresses) {
     if (process != 0) return;
@@ -204,9 +206,9 @@ TEST(AnotherUserOfTheHostIsRefused) {
   RunProcesses(2, Solve, options);
 }
 
-// The system closes what a refused connection holds, and waits for it.
-TEST(FilesOfAnotherUserStopNobody) {
-  if (!CanBeAnother("FilesOfAnotherUserStopNobody")) return;
+// Closing a refused connection closes the files that it carries, which may block.
+TEST(FilesOfAnotherUserBlockNoProcess) {
+  if (!CanBeAnother("FilesOfAnotherUserBlockNoProcess")) return;
   Clock::time_point begin;
   pid_t child = 0;
   int ready[2];
@@ -214,7 +216,7 @@ TEST(FilesOfAnotherUserStopNobody) {
   JobOptions options;
   options.before = [&](int process, std::map<int, std::string>* addresses) {
     std::string sent;
-    if (process == 1) {  // looks at connections from then on
+    if (process == 1) {  // accepts connections from now on
       EXPECT(ReadText(ready[0], &sent, 20000));
       begin = Clock::now();
       return;
@@ -250,8 +252,8 @@ TEST(FilesOfAnotherUserStopNobody) {
   close(ready[1]);
 }
 
-// Random bytes, lengths that nobody has memory for, greetings that end too early, and other frames.
-TEST(WhatIsNoGreetingIsClosed) {
+// Random bytes, lengths larger than any memory, truncated greetings, and other frames.
+TEST(InvalidGreetingsAreClosed) {
   for (const Transport transport : {Transport::kAuto, Transport::kTcp}) {
     JobOptions options = Over(transport);
     options.before = [](int process, std::map<int, std::string>* addresses) {
@@ -283,7 +285,7 @@ TEST(WhatIsNoGreetingIsClosed) {
         stranger.Send(word);
         EXPECT(stranger.IsClosed(seconds(5))) << word.size() << " bytes";
       }
-      // Those that leave in the midst of it.
+      // Strangers that disconnect during a greeting.
       const std::string hello = FrameOf(HelloOf(0, 1), std::string(32, 'x'));
       for (size_t size = 0; size < hello.size(); size += 7) {
         EXPECT(Stranger(address).Send(hello.substr(0, size)));
@@ -293,8 +295,8 @@ TEST(WhatIsNoGreetingIsClosed) {
   }
 }
 
-// Who doesn't know the key of the job, and who knows the seats.
-TEST(NobodyJoinsWithoutAProof) {
+// Strangers that don't know the job's key, although they know its processes.
+TEST(NoProcessJoinsWithoutAProof) {
   for (const Transport transport : {Transport::kAuto, Transport::kTcp}) {
     JobOptions options = Over(transport);
     options.before = [](int process, std::map<int, std::string>* addresses) {
@@ -317,7 +319,7 @@ TEST(NobodyJoinsWithoutAProof) {
         EXPECT(body.find(one.answer) != std::string::npos) << body;
         EXPECT(stranger.IsClosed(seconds(5)));
       }
-      // What process 1 has said to one is of no use to another.
+      // The answer of process 1 to one stranger is useless to another one.
       std::string proof, before;
       for (int i = 0; i < 3; ++i) {
         Stranger stranger(address);
@@ -340,8 +342,8 @@ TEST(NobodyJoinsWithoutAProof) {
   }
 }
 
-// A stranger in the place of process 1 learns nothing by which it could join the job.
-TEST(ProcessesProveNothingToAStranger) {
+// A stranger in place of process 1 learns nothing with which it could join the job.
+TEST(ProcessesSendNoProofToAStranger) {
   JobOptions options;
   Fd listener;
   std::string name;
@@ -379,8 +381,8 @@ TEST(ProcessesProveNothingToAStranger) {
       options);
 }
 
-// However it spends them.
-TEST(AStrangerHasTenSeconds) {
+// Silent connections, slow ones, and ones that stop after a greeting.
+TEST(AStrangerIsClosedAfterTenSeconds) {
   JobOptions options = Over(Transport::kTcp);
   options.before = [](int process, std::map<int, std::string>* addresses) {
     if (process != 0) return;
@@ -415,7 +417,7 @@ TEST(AStrangerHasTenSeconds) {
   RunProcesses(2, Solve, options);
 }
 
-// Of processors, that this process has taken.
+// Returns the processor time that this process has used.
 double ProcessorSeconds() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
@@ -423,8 +425,8 @@ double ProcessorSeconds() {
   return in_seconds(usage.ru_utime) + in_seconds(usage.ru_stime);
 }
 
-// While process 1 waits for process 0, which comes after them, and once it is connected.
-TEST(ManyConnectionsTakeLittle) {
+// Before process 0 connects to process 1, and once it is connected.
+TEST(ManyConnectionsTakeFewResources) {
   for (const Transport transport : {Transport::kAuto, Transport::kTcp}) {
     std::vector<std::unique_ptr<Stranger>> strangers;
     const auto attack = [&](const ProcessAddress& address) {
@@ -467,10 +469,10 @@ TEST(ManyConnectionsTakeLittle) {
           AllOk(RunRanksHere(site, 2, Agrees));
           over = true;
           watcher.join();
-          // Those that may greet, and those that are being closed.
+          // Connections that may still greet, and connections that are being closed.
           EXPECT(files < files_before + 160) << files << " files, " << files_before << " before";
           EXPECT(threads < threads_before + 40) << threads << " threads";
-          // Nothing of this is looked at any more.
+          // All strangers' connections have been closed.
           EXPECT(process == 0 || Soon([&] { return OpenFiles() < files_before + 20; }));
           const int idle = OpenFiles();
           const auto start = Clock::now();
@@ -483,7 +485,7 @@ TEST(ManyConnectionsTakeLittle) {
   }
 }
 
-// What waits to be accepted leaves no room for process 0, and goes when process 1 looks at it.
+// Connections that wait to be accepted fill the queue, until process 1 accepts and closes them.
 TEST(AFullQueueIsWaitedFor) {
   const rlimit limit = {6000, 6000};
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
@@ -505,10 +507,10 @@ TEST(AFullQueueIsWaitedFor) {
   RunProcesses(2, Solve, options);
 }
 
-// The thread doesn't ask again and again for what there is none of, and process 0 comes in later.
+// The hub's thread doesn't spin while no descriptor is free, and process 0 connects later.
 TEST(AProcessWithoutDescriptorsWaits) {
 #ifdef __SANITIZE_ADDRESS__
-  // It asks by a pipe whether memory can be read, and without one takes all for freed.
+  // The sanitizer tests by a pipe whether memory is readable, and without one reports it as freed.
   std::fprintf(stderr, "AProcessWithoutDescriptorsWaits skipped: the sanitizer needs them\n");
   return;
 #endif
@@ -536,7 +538,7 @@ TEST(AProcessWithoutDescriptorsWaits) {
       options);
 }
 
-// Nobody listens over TCP but where that was asked for, and then on the loopback interface alone.
+// Processes of one host listen over TCP only on request, and then on the loopback interface alone.
 TEST(NoOtherHostReachesAJobOfOneHost) {
   for (const Transport transport : {Transport::kAuto, Transport::kUnix, Transport::kTcp}) {
     JobOptions options = Over(transport);
@@ -549,7 +551,7 @@ TEST(NoOtherHostReachesAJobOfOneHost) {
   }
 }
 
-TEST(WhereProcessesNeedTcp) {
+TEST(ProcessesThatNeedTcp) {
   ProcessAddress one, same, other;
   one.local = same.local = "here";
   other.local = "there";

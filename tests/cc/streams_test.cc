@@ -1,5 +1,6 @@
-// What routines give to their streams, of one rank and of all: every access to memory is before or
-// after every other one that it could meet, whatever a device does at the same time.
+// The order of routines' operations on the streams of all ranks: every two accesses to the same
+// memory, one of them writing, are ordered by events, so that no device can execute them
+// concurrently.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -25,7 +26,7 @@ const Case kCases[] = {
     {40, 4, 2, 1}, {42, 7, 3}, {64, 4, 4}, {24, 2, 1}, {40, 2, 0},
 };
 
-// One routine on all ranks, by their devices, and what they were given.
+// Runs a routine on all ranks with recording devices, and checks that it has no race.
 template <typename Routine>
 void ExpectNoRace(const Case& c, const Tuning& tuning, const std::string& name,
                   const Routine& routine) {
@@ -74,7 +75,7 @@ void CheckRoutines(const Case& c, const Tuning& tuning) {
   }
 }
 
-// Two matrices at once, whoever solves what one makes of the other; some of the eigenvectors.
+// Generalized eigenproblems, solved by one rank or by all, with some of the eigenvectors.
 void CheckGeneralized(const Case& c, Tuning tuning) {
   for (const int64_t from : {0, 1}) {
     tuning.ShareEigenproblemsFrom(from);
@@ -101,7 +102,7 @@ TEST(EveryAccessOfGeneralizedEigenproblemsIsOrdered) {
   }
 }
 
-// A factor, what is done with it, and the way to its rows and back.
+// A kept factor, the operations with it, and its redistribution to rows and back.
 void CheckFactor(const Case& c, const Tuning& tuning) {
   for (int64_t nrhs : {1, 3}) {
     Problem<T> problem(c);
@@ -132,7 +133,7 @@ TEST(EveryAccessToAFactorIsOrdered) {
   }
 }
 
-TEST(EveryAccessIsOrderedLaidOutAsOnGpus) {
+TEST(EveryAccessIsOrderedWithTheTuningOfGpus) {
   for (const Case& c : kCases) {
     for (int64_t depth : {0, 9, 20}) CheckRoutines(c, LikeGpu(depth));
   }
@@ -148,8 +149,8 @@ TEST(EveryAccessIsOrderedOnHostsAndWithCopiedPanels) {
   }
 }
 
-// Small chunks, of which several share the staging tile and the turns come round.
-TEST(EveryAccessIsOrderedWhereChunksAreNarrow) {
+// Small chunks, so that several share the staging tile and its parts are reused.
+TEST(EveryAccessIsOrderedWithNarrowChunks) {
   for (int64_t bytes : {1, 200, 2000}) {
     Tuning tuning = LikeGpu();
     tuning.exchange_bytes = bytes;

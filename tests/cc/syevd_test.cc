@@ -1,5 +1,5 @@
 // SyevdRoutine on threads, with textbook LAPACK on one rank: every dtype, sizes, layouts and rank
-// counts. eigen_test has the eigensolver that all ranks work on.
+// counts. eigen_test.cc tests the distributed eigensolver.
 #include "xla_ffi/engine/eigen/syevd.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Generalized eigenproblems, from a caller's rows of A and B to his results.
+// Generalized eigenproblems, from the caller's rows of A and B to the caller's results.
 #include "xla_ffi/engine/eigen/sygvd.h"
 
 #include <algorithm>
@@ -18,21 +18,21 @@ namespace {
 
 using namespace testing;
 
-// Whether all ranks solve what B makes of A, and the columns of panels there.
-struct Way {
+// Whether all ranks solve the standard eigenproblem, and the columns of its panels.
+struct Variant {
   bool all;
   int64_t tile = 0;
 };
 
-Tuning TuningOf(const Way& way) {
+Tuning TuningOf(const Variant& variant) {
   Tuning tuning;
-  tuning.ShareEigenproblemsFrom(way.all ? 1 : 0);
+  tuning.ShareEigenproblemsFrom(variant.all ? 1 : 0);
   tuning.band_width = tuning.band_width_complex128 = 8;
   return tuning;
 }
 
 template <typename T>
-struct Solved {
+struct Eigenpairs {
   std::vector<Real<T>> w;
   std::vector<std::vector<T>> v;  // each rank's rows
   int32_t status = -1;
@@ -43,10 +43,10 @@ bool Same(const std::vector<T>& x, const std::vector<T>& y) {
   return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(T)) == 0;
 }
 
-// All vectors in A's place, those of a subset in memory of their own, or none.
+// Computes all vectors in place of A, those of a subset in separate memory, or none.
 template <typename T>
-Solved<T> Solve(Problem<T> a, Problem<T> b, const Way& way, bool vectors, Subset subset = {0, 0},
-                const DeviceMaker& make = OnHost) {
+Eigenpairs<T> Solve(Problem<T> a, Problem<T> b, const Variant& variant, bool vectors,
+                    Subset subset = {0, 0}, const DeviceMaker& make = OnHost) {
   const int64_t n = a.n;
   const bool some = subset.count() > 0;
   if (!some) subset = {0, n};
@@ -56,11 +56,11 @@ Solved<T> Solve(Problem<T> a, Problem<T> b, const Way& way, bool vectors, Subset
   const auto outcomes = RunRanks(
       a.ranks,
       [&](const RankContext& context) {
-        Tuned device(context.device, TuningOf(way));
+        Tuned device(context.device, TuningOf(variant));
         const int rank = context.comm.rank();
-        const Operand<T> left = a.operand(rank, way.tile, &status[rank]);
+        const Operand<T> left = a.operand(rank, variant.tile, &status[rank]);
         T* rows = !vectors ? nullptr : some ? v[rank].data() : left.a;
-        return SygvdRoutine<T>({device, context.comm}, left, b.operand(rank, way.tile, nullptr),
+        return SygvdRoutine<T>({device, context.comm}, left, b.operand(rank, variant.tile, nullptr),
                                subset, w[rank].data(), rows);
       },
       kPatience, make);
@@ -71,22 +71,22 @@ Solved<T> Solve(Problem<T> a, Problem<T> b, const Way& way, bool vectors, Subset
   return {w[0], some ? v : a.blocks, status[0]};
 }
 
-// |A X - B X W| in units of n eps (|A| |X| + |B| |X W|) and |X^H B X - I| in units of n eps, of all
-// vectors and of some; and the values without vectors beside those with them.
+// Checks |A X - B X W| in units of n eps (|A| |X| + |B| |X W|) and |X^H B X - I| in units of n eps,
+// of all vectors and of some, and compares the eigenvalues computed with and without vectors.
 template <typename T>
-void Check(const Problem<T>& a, const Problem<T>& b, const Way& way, Real<T> kappa = 1,
+void Check(const Problem<T>& a, const Problem<T>& b, const Variant& variant, Real<T> kappa = 1,
            const DeviceMaker& make = OnHost) {
   using R = Real<T>;
   const int64_t n = a.n;
   const R limit = n < 4 ? 10 : 4, unit = kEps<T> * static_cast<R>(n);
   const std::string name = "n " + std::to_string(n) + ", " + std::to_string(a.ranks) + " ranks" +
-                           (way.all ? ", all: " : ", one: ");
+                           (variant.all ? ", all: " : ", one: ");
   const Subset whole = {0, n}, part = {n / 3, std::max<int64_t>(n / 3 + 1, n * 2 / 3)};
   std::vector<R> w;
   for (const bool some : {false, true}) {
     const Subset subset = some ? part : whole;
     const int64_t count = subset.count();
-    const Solved<T> solved = Solve(a, b, way, true, some ? part : Subset{0, 0}, make);
+    const Eigenpairs<T> solved = Solve(a, b, variant, true, some ? part : Subset{0, 0}, make);
     EXPECT(solved.status == 0) << name << solved.status;
     EXPECT(std::is_sorted(solved.w.begin(), solved.w.end()));
     if (w.empty()) w = solved.w;
@@ -117,7 +117,7 @@ void Check(const Problem<T>& a, const Problem<T>& b, const Way& way, Real<T> kap
     EXPECT(residual <= limit * std::sqrt(kappa)) << name << "residual " << residual;
     EXPECT(departure <= limit * kappa) << name << "departure " << departure;
   }
-  const Solved<T> values = Solve(a, b, way, false, {0, 0}, make);
+  const Eigenpairs<T> values = Solve(a, b, variant, false, {0, 0}, make);
   EXPECT(values.status == 0);
   const R size = std::max(std::abs(w.front()), std::abs(w.back()));
   for (int64_t k = 0; k < n; ++k) {
@@ -144,8 +144,8 @@ TEST(EigenvectorsOfFloat64) { CheckAll<double>(); }
 TEST(EigenvectorsOfComplex64) { CheckAll<std::complex<float>>(); }
 TEST(EigenvectorsOfComplex128) { CheckAll<std::complex<double>>(); }
 
-// Those of B^-1 A: of a multiple of B, and of diagonal matrices.
-TEST(EigenvaluesThatAreKnown) {
+// A multiple of B, and diagonal matrices.
+TEST(KnownEigenvalues) {
   const int64_t n = 30;
   for (const bool all : {false, true}) {
     for (const int ranks : {1, 2, 3}) {
@@ -166,8 +166,8 @@ TEST(EigenvaluesThatAreKnown) {
   }
 }
 
-// What is lost grows with the condition of B, and no faster than theory has it (LAPACK Users'
-// Guide, section 4.10).
+// The error grows with the condition number of B, no faster than the bound of the LAPACK Users'
+// Guide, section 4.10.
 TEST(IllConditionedB) {
   const int64_t n = 40;
   for (const double kappa : {1e2, 1e4, 1e6}) {
@@ -186,14 +186,14 @@ TEST(IllConditionedB) {
 }
 
 template <typename T>
-void ExpectNaN(const Solved<T>& solved) {
+void ExpectNaN(const Eigenpairs<T>& solved) {
   for (const auto x : solved.w) EXPECT(std::isnan(x));
   for (const auto& rows : solved.v) {
     for (const T x : rows) EXPECT(x != x);
   }
 }
 
-TEST(AStatusOfBIsBeyondN) {
+TEST(AStatusOfBIsGreaterThanN) {
   for (const bool all : {false, true}) {
     for (const int ranks : {1, 3}) {
       for (const int64_t order : {1, 7, 20}) {
@@ -211,7 +211,7 @@ TEST(AStatusOfBIsBeyondN) {
   }
 }
 
-TEST(WhatIsNotFiniteHasAStatusOnAllRanks) {
+TEST(NonFiniteInputHasAStatusOnAllRanks) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (const bool all : {false, true}) {
     for (const int ranks : {1, 3}) {
@@ -232,7 +232,7 @@ TEST(WhatIsNotFiniteHasAStatusOnAllRanks) {
   }
 }
 
-TEST(TheSameBitsEveryTime) {
+TEST(ResultsAreReproducible) {
   const Problem<double> a({64, 3, 0}, false), b({64, 3, 0});
   for (const bool all : {false, true}) {
     const auto first = Solve(a, b, {all}, true), second = Solve(a, b, {all}, true);
@@ -241,7 +241,7 @@ TEST(TheSameBitsEveryTime) {
   }
 }
 
-TEST(StreamsThatRunBesideEachOther) {
+TEST(OnConcurrentStreams) {
   for (const bool all : {false, true}) {
     const auto make = [=](int) -> std::unique_ptr<Device> {
       return std::make_unique<AsyncDevice>(NewHostDevice(), TuningOf({all}));

@@ -1,4 +1,4 @@
-// The harness runs the tests that are asked for, and fails where that is none.
+// The harness runs the requested tests, and fails if there are none.
 #include "tests/cc/testing.h"
 
 #include <string>
@@ -17,18 +17,18 @@ int Runs(const std::vector<std::string>& parts, const char* filter) {
   return Main(parts, filter);
 }
 
-TEST(PartsOfNamesChoose) {
+TEST(PartsOfNamesSelect) {
   EXPECT(Runs({"phaC"}, nullptr) == 0 && one == 1 && other == 0);
   EXPECT(Runs({"Alpha", "BetaC"}, nullptr) == 0 && one == 1 && other == 1);
   EXPECT(Select({}).size() == Tests().size());
 }
 
-TEST(BazelsFilterChooses) {
+TEST(BazelsFilterSelects) {
   EXPECT(Runs({}, "BetaC") == 0 && one == 0 && other == 1);
   EXPECT(Runs({}, "NoSuch,AlphaC") == 0 && one == 1 && other == 0);
 }
 
-TEST(NothingChosenIsAFailure) {
+TEST(NoSelectedTestIsAFailure) {
   EXPECT(Runs({"NoSuch"}, nullptr) == 1 && one == 0 && other == 0);
   EXPECT(Runs({}, "NoSuch") == 1 && one == 0 && other == 0);
 }

@@ -1,4 +1,4 @@
-// The kernel of triangular.cuh, on the host, against LAPACK's results.
+// The kernel of triangular.cuh, run on the host and compared to LAPACK's results.
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -33,7 +33,7 @@ using host_cuda::LaunchCooperative;
 template <typename T>
 using Cuda = host_cuda::CudaType<T>;
 
-// op(A) X = B or X op(A) = B, m x n.
+// op(A) X = B or X op(A) = B, X and B m x n.
 struct Equation {
   Side side;
   Op op;
@@ -58,7 +58,7 @@ struct Operands {
   std::vector<T> a, b;
 };
 
-// With NaN in all elements that may not be read.
+// Returns the triangle with NaN in all elements that may not be read.
 template <typename T>
 Operands<T> RandomOperands(const Equation& equation) {
   const int64_t order = equation.order(), lda = order + 3, ldb = equation.m + 2;
@@ -81,7 +81,7 @@ Operands<T> RandomOperands(const Equation& equation) {
   return operands;
 }
 
-// The kernel's shape: right-hand sides of a block, and the edges of its tiles.
+// The kernel's constants: the right-hand sides of a block, and the edge of its tiles.
 template <int kOfColumns, int kOfEdge, int kOfSquares>
 struct Shape {
   static constexpr int kColumns = kOfColumns, kEdge = kOfEdge, kSquares = kOfSquares;
@@ -89,7 +89,7 @@ struct Shape {
 using Small = Shape<1, 8, 4>;
 using SmallPair = Shape<2, 8, 4>;
 
-// Two launches in the same memory of words, the first of other numbers.
+// Launches the kernel twice with the same memory of words, the first time with other numbers.
 template <typename T, typename S>
 std::vector<T> ByKernel(const Equation& equation, const Operands<T>& operands) {
   using Solver = kernels::TriangleSolver<Cuda<T>, S::kColumns, S::kEdge, S::kSquares>;
@@ -137,13 +137,14 @@ std::vector<T> ByHost(const Equation& equation, Operands<T> operands) {
   return operands.b;
 }
 
-// Equal, or as little apart as rounding explains; what is not finite is so in both.
+// Checks that results are equal up to rounding, and non-finite at the same places.
 template <typename T>
-void Compare(const std::vector<T>& found, const std::vector<T>& expected, const std::string& what) {
+void Compare(const std::vector<T>& actual, const std::vector<T>& expected,
+             const std::string& what) {
   Real<T> difference = 0;
-  for (size_t i = 0; i < found.size(); ++i) {
-    difference = std::max<Real<T>>(difference, std::abs(found[i] - expected[i]));
-    if (std::isnan(std::abs(found[i]))) difference = std::numeric_limits<Real<T>>::infinity();
+  for (size_t i = 0; i < actual.size(); ++i) {
+    difference = std::max<Real<T>>(difference, std::abs(actual[i] - expected[i]));
+    if (std::isnan(std::abs(actual[i]))) difference = std::numeric_limits<Real<T>>::infinity();
   }
   EXPECT(difference < 100 * kEps<T>) << what << ": " << difference / kEps<T>;
 }
@@ -173,8 +174,8 @@ TEST(AllTriangles) {
   for (const Equation& equation : AllKinds(37, 1)) Check<std::complex<float>, Small>(equation);
 }
 
-// As the device runs it: a block alone, and several with a last one that is not full; groups of
-// right-hand sides of which the last one is not full.
+// The device's constants: a single block, and several with a partial last one; groups of right-hand
+// sides with a partial last one.
 template <typename T>
 void CheckWhole() {
   constexpr int kSquares = kTriangleSquares<sizeof(T)>, kRows = kTriangleEdge * kSquares;
@@ -193,16 +194,16 @@ TEST(WholeBlocks) {
   CheckWhole<std::complex<double>>();
 }
 
-// A diagonal of zero gives infinity or NaN, from there on; one whose reciprocal is infinite does
-// not.
+// A zero on the diagonal gives infinity or NaN from that row on. A diagonal element whose
+// reciprocal is infinite doesn't.
 TEST(SpecialDiagonals) {
   const Equation equation = {Side::kLeft, Op::kNone, kUpper, 40, 1};
   Operands<double> operands = RandomOperands<double>(equation);
   double& diagonal = operands.a[35 + 35 * operands.lda];
   diagonal = 0;
-  std::vector<double> found = ByKernel<double, Small>(equation, operands);
-  for (int64_t i = 0; i < 40; ++i) EXPECT(std::isfinite(found[i]) == (i > 35)) << i;
-  EXPECT(std::isinf(found[35])) << found[35];
+  std::vector<double> actual = ByKernel<double, Small>(equation, operands);
+  for (int64_t i = 0; i < 40; ++i) EXPECT(std::isfinite(actual[i]) == (i > 35)) << i;
+  EXPECT(std::isinf(actual[35])) << actual[35];
   operands.b[35] = 0;
   for (int64_t i = 36; i < 40; ++i) operands.b[i] = 0;
   EXPECT(std::isnan(ByKernel<double, Small>(equation, operands)[35]));
@@ -212,10 +213,10 @@ TEST(SpecialDiagonals) {
     for (int64_t i = 0; i <= j; ++i) operands.a[i + j * operands.lda] *= 0x1p-1073;
   }
   for (double& b : operands.b) b *= 0x1p-1000;
-  found = ByKernel<double, Small>(equation, operands);
+  actual = ByKernel<double, Small>(equation, operands);
   const std::vector<double> expected = ByHost(equation, operands);
   for (int64_t i = 0; i < 40; ++i) {
-    EXPECT(std::isfinite(found[i]) && std::isfinite(expected[i])) << i << ": " << found[i];
+    EXPECT(std::isfinite(actual[i]) && std::isfinite(expected[i])) << i << ": " << actual[i];
   }
 }
 

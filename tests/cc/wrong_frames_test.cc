@@ -1,6 +1,6 @@
-// Frames of a process of the job that can't be right: sizes whose product is beyond 64 bits, places
-// outside of what is shared, answers to what nobody has sent, and more than there is room for. Who
-// gets them has an error, or loses their sender, and no other harm.
+// Invalid frames from a process of the job: sizes whose product overflows 64 bits, places outside
+// of shared memory, replies to blocks that were not sent, and more frames than a process keeps. The
+// receiver gets an error or treats the sender as lost, and is otherwise unaffected.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ using std::chrono::seconds;
 
 Status Agrees(const RankContext& context) { return context.comm.Agree(Status::Ok()); }
 
-// Process 0 leads all calls, and numbers them from 1 on.
+// Process 0 leads all calls, which it numbers from 1.
 OutFrame ToRank1(FrameType type, int64_t call, int64_t height, int32_t columns) {
   OutFrame frame = CallFrame({0, call}, type, 0, 1);
   frame.header.value = height;
@@ -24,8 +24,8 @@ OutFrame ToRank1(FrameType type, int64_t call, int64_t height, int32_t columns) 
   return frame;
 }
 
-// In the first call rank 0 sends what `wrong` makes, and rank 1 takes it for a block; then all goes
-// on.
+// In the first call rank 0 sends the frame that `wrong` returns, and rank 1 receives it as a block.
+// The second call must succeed.
 void SendsInACall(Transport transport,
                   const std::function<OutFrame(const RankContext& context)>& wrong,
                   const char* message) {
@@ -55,7 +55,7 @@ void SendsInACall(Transport transport,
       options);
 }
 
-TEST(BlocksOfMoreThanThereIsAreRefused) {
+TEST(BlocksOfInvalidSizesAreRefused) {
   for (const int64_t height : {int64_t{1} << 62, int64_t{-8}, int64_t{8}}) {
     SendsInACall(
         Transport::kUnix,
@@ -93,8 +93,8 @@ TEST(PlacesBeyondASegmentAreRefused) {
   }
 }
 
-// They wait until rank 1's process has come to the call, and then find no link yet.
-TEST(WhatIsTakenBeforeAnythingIsSentIsRefused) {
+// The frame waits until rank 1's process has joined the call, which has no link yet.
+TEST(TakenFramesWithoutASendAreRefused) {
   for (const Transport transport : {Transport::kAuto, Transport::kUnix}) {
     JobOptions options;
     options.transport = transport;
@@ -125,7 +125,7 @@ TEST(WhatIsTakenBeforeAnythingIsSentIsRefused) {
   }
 }
 
-TEST(WhoSendsForCallsThatNeverBeginIsLost) {
+TEST(ASenderOfFramesForCallsThatNeverBeginIsLost) {
   RunProcesses(2, [](int process) {
     const auto site = SiteOn(2, {0, 1});
     AllOk(RunRanksHere(site, 1, Agrees));
@@ -145,7 +145,7 @@ TEST(WhoSendsForCallsThatNeverBeginIsLost) {
 }
 
 // Frames of NCCL channels between devices that do not exist.
-TEST(WhoNamesDevicesThatThereAreNotIsLost) {
+TEST(ASenderThatNamesUnknownDevicesIsLost) {
   for (const int device : {-1, 1 << 20}) {
     RunProcesses(2, [&](int process) {
       AllOk(RunRanksHere(SiteOn(2, {0, 1}), 1, Agrees));
@@ -161,7 +161,7 @@ TEST(WhoNamesDevicesThatThereAreNotIsLost) {
   }
 }
 
-// Who maps memory that another process cuts off is ended when it reads it.
+// A process that reads mapped memory after its owner has truncated it is killed by SIGBUS.
 TEST(MemoryThatMayShrinkIsRefused) {
   constexpr size_t kBytes = 1 << 20;
   void* data = nullptr;

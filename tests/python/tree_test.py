@@ -44,7 +44,7 @@ _ON_LINE = {
 }
 _ON_GRID = {
     "both": ((3, 8, 8), None, "r", "c"),
-    "turned": ((8, 8), "c", "r"),
+    "turned": ((10, 8, 8), None, "c", "r"),  # more than devices: some have both kinds
     "together": ((16, 16), ("c", "r"), None),
     "inner": ((16, 16), None, "c"),
     "batch and columns": ((2, 4, 6, 6), None, "r", None, "c"),
@@ -529,6 +529,12 @@ def test_derivatives_of_what_optimizers_compute(name, dtype):
     tangent = jax.jvp(_ON_MESHES[name], (a,), (moved,))[1]
     later, before = (np.asarray(_ON_MESHES[name](a + s * moved)) for s in (step, -step))
     np.testing.assert_allclose(tangent, (later - before) / (2 * step), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("method", ["eigh", "newton"])
+def test_a_root_of_a_singular_matrix_is_not_finite(method):
+    root = jaxmg.tree.inverse_pth_root(np.diag([1.0, 2, 3, 0]), 2, 0.0, method)
+    assert not np.isfinite(np.asarray(root)).all()
 
 
 _F = np.eye(4)

@@ -45,7 +45,7 @@ class GlobalMemory {
 inline void LaunchCooperative(unsigned blocks, unsigned threads,
                               const std::function<void()>& kernel) {
   if (blocks == 1) return Launch(1, threads, 1, kernel);
-  std::fflush(nullptr);  // or each of them would print it again
+  std::fflush(nullptr);  // otherwise each process would print the buffered text again
   std::vector<pid_t> processes;
   for (unsigned block = 0; block < blocks; ++block) {
     const pid_t process = fork();

@@ -1,4 +1,4 @@
-// The numbers of kernels, by those of the host.
+// CUDA's number types, implemented by the host's.
 #ifndef JAXMG_TESTS_CC_HOST_CUDA_CUDA_TYPES_H_
 #define JAXMG_TESTS_CC_HOST_CUDA_CUDA_TYPES_H_
 

@@ -1,6 +1,6 @@
-// Kernels on the host: blocks one after the other, the threads of a block as threads that meet at
-// __syncthreads. A kernel that forgets to meet computes wrong numbers now and then, and
-// ThreadSanitizer sees it every time.
+// Runs kernels on the host: blocks one after the other, the threads of a block as threads that wait
+// for each other at __syncthreads. A kernel with a missing __syncthreads sometimes computes wrong
+// numbers, and ThreadSanitizer reports the race every time.
 #ifndef JAXMG_TESTS_CC_HOST_CUDA_HOST_CUDA_H_
 #define JAXMG_TESTS_CC_HOST_CUDA_HOST_CUDA_H_
 
@@ -33,7 +33,7 @@ struct Dimensions {
   unsigned x = 1, y = 1;
 };
 
-// Where threads wait for each other; those that have returned are not waited for.
+// A barrier of threads, which doesn't wait for threads that have returned.
 class Barrier {
  public:
   explicit Barrier(int threads) : threads_(threads) {}
@@ -93,7 +93,7 @@ T __shfl_sync(unsigned, T x, int lane) {
   return other;
 }
 
-// Over whole warps.
+// Operations of whole warps.
 template <typename T, typename F>
 T __reduce_sync(T x, const F& choose) {
   static T given[1024];

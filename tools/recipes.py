@@ -1,0 +1,20 @@
+"""Checks conda recipes: rattler-build parses and renders them, with variants.yaml beside them."""
+
+import pathlib
+
+import rattler_build
+
+
+def render(files):
+    """Prints what is wrong with these recipes; whether there is anything."""
+    failed = False
+    for file in map(pathlib.Path, files):
+        variants = file.with_name("variants.yaml")
+        try:
+            recipe = rattler_build.Stage0Recipe.from_file(file)
+            config = rattler_build.VariantConfig.from_file(variants) if variants.exists() else None
+            recipe.render(config)
+        except rattler_build.RattlerBuildError as error:
+            print(f"{file}: {error}")
+            failed = True
+    return failed

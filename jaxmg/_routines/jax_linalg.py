@@ -187,7 +187,10 @@ class _Shared(batching.Batchable):
     mesh: Any
     spec: Any
     options: tuple
-    by_jax = True
+
+    @property
+    def by_jax(self):
+        return True
 
     def __call__(self, *arrays):
         return _one(

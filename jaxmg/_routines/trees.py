@@ -1,5 +1,7 @@
 """Pytrees of matrices: their leaves on a mesh, and a function of each matrix."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
@@ -49,11 +51,12 @@ def side_by_side(name, tree, others, dtypes, specs):
     """A tree of [A B], or of [A; B] where A's columns are sharded, of a tree of square matrices and
     another one like it."""
     caller = f"tree.{name}"
-    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
-    leaves, other_structure = jax.tree.flatten(others)
-    if structure != other_structure:
+    paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    leaves, structure = jax.tree.flatten(others)
+    expected: Any = jax.tree.structure(tree)
+    if expected != structure:
         raise ValueError(
-            f"{caller}: bases must have the structure of tree, {structure}; got {other_structure}"
+            f"{caller}: bases must have the structure of tree, {expected}; got {structure}"
         )
     chosen = _flatten_specs(caller, specs, tree)
     pairs = []

@@ -108,8 +108,21 @@ def _factor_panel(panel, first):
     return jax.lax.fori_loop(0, width, reduce, state)
 
 
-def solve(a, b, width=sections.WIDTH):
+@jax.custom_jvp
+def solve(a, b):
     """A^-1 B of a (count, n, n) and b (count, n, nrhs)."""
+    return solve_by(a, b)
+
+
+@solve.defjvp
+def _solve_jvp(primals, tangents):
+    (a, b), (a_dot, b_dot) = primals, tangents
+    x = solve(a, b)
+    return x, solve_by(a, b_dot - sections.multiply(a_dot, x))
+
+
+def solve_by(a, b, width=sections.WIDTH):
+    """`solve` with panels of this width, without a rule for its derivative."""
     packed, _, order = factor(a, width)
     solve = jax.lax.linalg.triangular_solve
     x = solve(packed, _rows(b, order), left_side=True, lower=True, unit_diagonal=True)

@@ -10,6 +10,7 @@ NaN makes the results of its own matrix NaN.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,20 +18,25 @@ import jax.numpy as jnp
 from jaxmg._stacks import sections
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def reduced(a, width=sections.WIDTH):
+def reduced(a, width=sections.WIDTH) -> tuple[Any, Any]:
     """(Q, R) of a (count, m, n): Q (count, m, k) and R (count, k, n), k = min(m, n).
 
     Cost for each matrix: about 2 m n k multiplications and additions for R, where LAPACK has n k
     (m - k / 3), and as many for Q; 5 k kernels on vectors. Memory: about four stacks.
     """
+    results: Any = _reduced(a, width)
+    return results
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _reduced(a, width):
     m, n = a.shape[-2:]
     k = min(m, n)
     packed, ts, scale = _factor(a, width)
     return _make_q(packed, ts, m, k, width), _make_r(packed, scale, k, n)
 
 
-@reduced.defjvp
+@_reduced.defjvp
 def _reduced_jvp(width, primals, tangents):
     """S. F. Walter, L. Lehmann, R. Lamour, Optim. Methods Softw. 27, 2012."""
     (a,), (a_dot,) = primals, tangents

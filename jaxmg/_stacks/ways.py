@@ -6,6 +6,7 @@ matrices of order 32. Where a measurement says that another way is faster, `TABL
 `benchmarks/batches.py` measures it, and docs/laboratory.md has the times.
 """
 
+import collections.abc
 import functools
 import typing
 
@@ -59,17 +60,19 @@ def _in_turn(function):
     return functools.partial(jax.lax.map, function)
 
 
-_QR = {JAX: jnp.linalg.qr, TURNS: _in_turn(jnp.linalg.qr), "blocked": qr.reduced}
-_INV = {JAX: jnp.linalg.inv, TURNS: _in_turn(jnp.linalg.inv), "blocked": lu.inverse}
-_SOLVE = {
+_Ways: typing.TypeAlias = dict[str, collections.abc.Callable[..., typing.Any]]
+_QR: _Ways = {JAX: jnp.linalg.qr, TURNS: _in_turn(jnp.linalg.qr), "blocked": qr.reduced}
+_INV: _Ways = {JAX: jnp.linalg.inv, TURNS: _in_turn(jnp.linalg.inv), "blocked": lu.inverse}
+_SOLVE: _Ways = {
     JAX: jnp.linalg.solve,
     TURNS: lambda a, b: jax.lax.map(lambda one: jnp.linalg.solve(*one), (a, b)),
+    "blocked": lu.solve,
 }
-_SVD = {
+_SVD: _Ways = {
     JAX: functools.partial(jnp.linalg.svd, full_matrices=False),
     "polar": polar_svd.decompose,
 }
-_POLAR = {JAX: polar_svd.unitary_by_jax, "qdwh": polar_svd.unitary}
+_POLAR: _Ways = {JAX: polar_svd.unitary_by_jax, "qdwh": polar_svd.unitary}
 
 
 def reduced_qr(platform, a):

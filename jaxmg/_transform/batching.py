@@ -111,7 +111,9 @@ class Batchable(abc.ABC):
             operation. The rule counts where the arrays are in a batch, and no further.
     """
 
-    by_jax = False
+    @property
+    def by_jax(self) -> bool:
+        return False
 
     @abc.abstractmethod
     def __call__(self, *arrays):

@@ -204,6 +204,11 @@ def _unphased(function):
 _GRADIENTS = {
     "qr": (qr.reduced, jnp.linalg.qr, [(2, 5, 3), (2, 4, 4)]),
     "inverse": (lu.inverse, jnp.linalg.inv, [(2, 4, 4)]),
+    "solve": (
+        lambda a: lu.solve(a, jnp.cos(a)[..., :2]),
+        lambda a: jnp.linalg.solve(a, jnp.cos(a)[..., :2]),
+        [(2, 4, 4)],
+    ),
     "svd": (_unphased(polar_svd.decompose), _unphased(_svd), [(2, 4, 4), (2, 5, 3), (2, 3, 5)]),
     "polar": (
         polar_svd.unitary,

@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
+from jaxmg._routines import of_stacks
 from jaxmg._transform import exchanges, homes
 
 pytestmark = cases.needs_transformations
@@ -263,6 +264,20 @@ def test_the_share_of_each_device_and_what_it_sends(ranks):
             least = (total / ranks**2 * (ranks - 1),) * 2
         assert least[0] <= sent <= 1.1 * least[0]
         assert least[1] <= returned <= 1.1 * least[1]
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_the_share_of_each_device_where_bases_are_refreshed(ranks):
+    """Of both statistics of each matrix, with their bases."""
+    mesh, function = AbstractMesh((ranks,), ("r",)), of_stacks.OrthogonalIteration(1)
+    shapes, spec = _transformer(P("r", None))
+    orders = [n for shape in shapes for n in shape]
+    leaves = tuple(homes.Leaf.of((n, 2 * n), "float32", spec, mesh) for n in orders)
+    deal = homes.deal(leaves, tuple(mesh.shape.items()), of_stacks.cost_of_pair)
+    assert 1 <= deal.balance <= 1.1
+    sent, returned = exchanges.Program(function, mesh, leaves, deal).bytes_sent
+    least = 4 * sum(n * n for n in orders) / ranks**2 * (ranks - 1)
+    assert 2 * least <= sent <= 1.1 * 2 * least and least <= returned <= 1.1 * least
 
 
 def test_a_share_by_the_cost_that_is_passed():

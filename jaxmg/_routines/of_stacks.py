@@ -9,6 +9,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from jaxmg import _compat
 from jaxmg._stacks import ways
 from jaxmg._transform import homes
 
@@ -23,6 +24,7 @@ class Function:
     def __call__(self, a):
         return getattr(jnp.linalg, self.name)(a, **dict(self.options))
 
+    @_compat.default_promotion()
     def of_stack(self, platform, stack):
         options = dict(self.options)
         if self.name == "inv":
@@ -46,6 +48,7 @@ class _ExactlyOrthogonal:
     def __call__(self, g):
         return self.of_stack("", g[None])[0]
 
+    @_compat.default_promotion()
     def of_stack(self, platform, stack):
         return ways.polar(platform, stack)
 
@@ -62,6 +65,7 @@ class OrthogonalIteration:
     def __call__(self, pair):
         return self.of_stack("", pair[None])[0]
 
+    @_compat.default_promotion()
     def of_stack(self, platform, stack):
         a, q = jnp.split(stack, 2, axis=-1 if stack.shape[-1] > stack.shape[-2] else -2)
         for _ in range(self.steps):

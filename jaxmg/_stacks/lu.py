@@ -9,9 +9,11 @@ concerned.
 import jax
 import jax.numpy as jnp
 
+from jaxmg import _compat
 from jaxmg._stacks import sections, triangle
 
 
+@_compat.default_promotion()
 def factor(a, width=sections.WIDTH):
     """(LU, pivots, permutation) of a (count, n, n), as `jax.lax.linalg.lu` gives them.
 
@@ -115,12 +117,14 @@ def solve(a, b):
 
 
 @solve.defjvp
+@_compat.default_promotion()
 def _solve_jvp(primals, tangents):
     (a, b), (a_dot, b_dot) = primals, tangents
     x = solve(a, b)
     return x, solve_by(a, b_dot - sections.multiply(a_dot, x))
 
 
+@_compat.default_promotion()
 def solve_by(a, b, width=sections.WIDTH):
     """`solve` with panels of this width, without a rule for its derivative."""
     packed, _, order = factor(a, width)
@@ -136,11 +140,13 @@ def inverse(a):
 
 
 @inverse.defjvp
+@_compat.default_promotion()
 def _inverse_jvp(primals, tangents):
     x = inverse(*primals)
     return x, -sections.multiply(sections.multiply(x, tangents[0]), x)
 
 
+@_compat.default_promotion()
 def inverse_by(a, width=sections.WIDTH):
     """`inverse` with panels of this width, without a derivative."""
     packed, _, order = factor(a, width)

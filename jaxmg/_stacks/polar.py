@@ -11,6 +11,7 @@ of 1e5 takes 7 steps, one of 1e16 16.
 import jax
 import jax.numpy as jnp
 
+from jaxmg import _compat
 from jaxmg._routines import polar as _weights_of
 from jaxmg._stacks import sections, triangle
 
@@ -21,6 +22,7 @@ _MOST_STEPS = 30
 _INVERSE_ITERATIONS = 6
 
 
+@_compat.default_promotion()
 def unitary(a, cholesky=None):
     """U of A = U H, of a (count, m, n), m >= n, with orthonormal columns whatever A's rank is."""
     cholesky = cholesky or _cholesky
@@ -49,12 +51,14 @@ def unitary(a, cholesky=None):
     return jax.lax.while_loop(goes_on, again, start)[0]
 
 
+@_compat.default_promotion()
 def hermitian_factor(u, a):
     """The Hermitian part of U^H A."""
     h = sections.multiply(sections.adjoint(u), a)
     return (h + sections.adjoint(h)) / 2
 
 
+@_compat.default_promotion()
 def decompose(a, eigh, cholesky=None):
     """(U, s, V^H) of a (count, m, n), m >= n, with ``eigh`` of a stack for (w, v)."""
     a, exponent = scaled(a)

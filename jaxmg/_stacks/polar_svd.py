@@ -6,20 +6,24 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from jaxmg import _compat
 from jaxmg._stacks import polar, qr, sections
 
 _multiply, _adjoint = sections.multiply, sections.adjoint
 
 
+@_compat.default_promotion()
 def _svd_by_jax(a):
     return tuple(jnp.linalg.svd(a, full_matrices=False))
 
 
+@_compat.default_promotion()
 def _unitary_by_jax(a):
     u, _, vh = _svd_by_jax(a)
     return _multiply(u, vh)
 
 
+@_compat.default_promotion()
 def _unitary(a):
     m, n = a.shape[-2:]
     if m < n:
@@ -30,6 +34,7 @@ def _unitary(a):
     return _multiply(q, polar.unitary(r))
 
 
+@_compat.default_promotion()
 def _decompose(a):
     m, n = a.shape[-2:]
     if m < n:
@@ -48,6 +53,7 @@ def _differentiable_svd(function):
     value = jax.custom_jvp(function)
 
     @value.defjvp
+    @_compat.default_promotion()
     def rule(primals, tangents):
         """J. Townsend, "Differentiating the singular value decomposition", 2016. Of complex
         matrices the phase is that of JAX's rule."""
@@ -82,6 +88,7 @@ def _differentiable_unitary(function, svd):
     value = jax.custom_jvp(function)
 
     @value.defjvp
+    @_compat.default_promotion()
     def rule(primals, tangents):
         """With A = W S V^H and E = W^H dA V, W^H dU V is (E - E^H)_ij / (s_i + s_j), and beside the
         spaces of U what A has there times the inverse of S."""

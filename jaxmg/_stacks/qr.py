@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxmg import _compat
 from jaxmg._stacks import sections
 
 
@@ -29,6 +30,7 @@ def reduced(a, width=sections.WIDTH) -> tuple[Any, Any]:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+@_compat.default_promotion()
 def _reduced(a, width):
     m, n = a.shape[-2:]
     k = min(m, n)
@@ -37,6 +39,7 @@ def _reduced(a, width):
 
 
 @_reduced.defjvp
+@_compat.default_promotion()
 def _reduced_jvp(width, primals, tangents):
     """S. F. Walter, L. Lehmann, R. Lamour, Optim. Methods Softw. 27, 2012."""
     (a,), (a_dot,) = primals, tangents
@@ -59,6 +62,7 @@ def _reduced_jvp(width, primals, tangents):
     return (q, r), (q_dot, r_dot)
 
 
+@_compat.default_promotion()
 def triangular(a, width=sections.WIDTH):
     """R of `reduced` alone, without a derivative of its own."""
     packed, _, scale = _factor(a, width)

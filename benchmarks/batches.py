@@ -231,6 +231,10 @@ def _cho_solve(a, b):
     return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(a, symmetrize_input=False), True), b)
 
 
+def _invert_definite(a):
+    return _cho_solve(a, jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape))
+
+
 def _one_polar(a):
     u, s, vh = jnp.linalg.svd(a, full_matrices=False)
     return _product(u, vh), _product(_adjoint(vh) * s[..., None, :], vh)
@@ -317,7 +321,7 @@ ROUTINES = {
     "potri": (
         "definite",
         {
-            "jax": lambda a: _cho_solve(a, jnp.broadcast_to(jnp.eye(a.shape[-1]), a.shape)),
+            "jax": _invert_definite,
             "blocked": cholesky.inverse,
             "ours": ours(jaxmg.potri),
         },

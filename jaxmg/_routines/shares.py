@@ -10,6 +10,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 
 def on_shares(function, takes=None):
@@ -31,6 +32,25 @@ def of_program(program, options) -> collections.abc.Callable | None:
     """The function of stacks that a program has for these options."""
     function, takes = getattr(program, "of_stacks", None), getattr(program, "takes", None)
     return function if takes is None or takes(*options) else None
+
+
+def hermitian(a, triangle):
+    """The Hermitian matrices of which this triangle, "upper" or "lower", is read; with "hermitian"
+    the matrices themselves, and NaN in the place of one that isn't Hermitian up to rounding."""
+    if triangle == "hermitian":
+        still = jax.lax.stop_gradient(a)
+        off = jnp.abs(still - _adjoint(still)).max((-2, -1), keepdims=True, initial=0)
+        largest = jnp.abs(still).max((-2, -1), keepdims=True, initial=0)
+        good = off <= 10 * a.shape[-1] * float(jnp.finfo(a.dtype).eps) * largest
+        a = a * jnp.where(good, 1, jnp.nan).astype(a.dtype)
+        return (a + _adjoint(a)) / 2
+    half = jnp.tril(a, -1) if triangle == "lower" else jnp.triu(a, 1)
+    diagonal = jnp.diagonal(a, axis1=-2, axis2=-1).real.astype(a.dtype)
+    return half + _adjoint(half) + diagonal[..., None] * jnp.eye(a.shape[-1], dtype=a.dtype)
+
+
+def _adjoint(a):
+    return jnp.swapaxes(a, -1, -2).conj()
 
 
 @dataclasses.dataclass(frozen=True)

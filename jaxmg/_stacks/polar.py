@@ -34,7 +34,9 @@ def unitary(a, cholesky=None):
     bound = jnp.where(bound > 0, bound, 1)
     x = x / jnp.sqrt(bound).astype(x.dtype)
     square, known = _smallest(gram / bound.astype(gram.dtype), 8 * n * unit, cholesky)
-    low = jnp.where(known, jnp.sqrt(square) / 2, unit / n)  # an estimate from above
+    # An estimate from above; what it misses by more than this, no step would notice. The smallest
+    # singular value of the noise may be a small part of its entries.
+    low = jnp.where(known, jnp.sqrt(square) / 4, unit / (1000 * n))
     noise = jnp.broadcast_to(_weights_of._noise(x[0]), x.shape)
     x = x + jnp.where(known, 0, 4 * unit / n**0.5).astype(x.dtype) * noise
 

@@ -139,7 +139,8 @@ def _reduce_panel(panel, first):
         head = jnp.sum(jnp.where(pivot, x, 0), axis=1)
         rest = jnp.sum(_squares(tail), axis=1)
         length = jnp.sqrt(_squares(head) + rest)
-        nothing = (rest == 0) & (jnp.imag(head) == 0)  # H is the identity
+        # Squares may vanish of what is nothing beside the column's length, 1 or so at the start.
+        nothing = (length == 0) | ((rest == 0) & (jnp.imag(head) == 0))  # H is the identity
         beta = jnp.where(nothing, jnp.real(head), jnp.where(jnp.real(head) > 0, -length, length))
         safe = jnp.where(nothing, 1, beta).astype(panel.dtype)
         tau = jnp.where(nothing, 0, (safe - head) / safe)

@@ -39,8 +39,14 @@ class Row(typing.NamedTuple):
     dtypes: tuple[str, ...] = ("f4", "f8", "c4", "c8")
 
 
-# The first row that fits a stack is taken; JAX's own where there is none.
-TABLE: tuple[Row, ...] = ()
+# The first row that fits a stack is taken; JAX's own where there is none. Measured on one H100 in
+# float32, at order 256 (QR: 1024 too): 20 to 90 times as fast, so that other dtypes and orders are
+# taken the same way. The SVD is by the parts that were measured, `polar` and `eigh`.
+TABLE: tuple[Row, ...] = (
+    Row("gpu", "qr", "blocked", (128, 4096), 8),
+    Row("gpu", "polar", "qdwh", (64, 4096), 4),
+    Row("gpu", "svd", "polar", (64, 4096), 4),
+)
 
 
 def choose(platform, function, a):

@@ -138,6 +138,61 @@ def test_gradients_are_those_of_jax(name, ranks, dtype, kind):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
 
 
+_HERMITIAN = {
+    "cholesky": (linalg.cholesky, jnp.linalg.cholesky),
+    "upper": (
+        lambda a, **o: linalg.cholesky(a, upper=True, **o),
+        lambda a: jnp.linalg.cholesky(a, upper=True),
+    ),
+    "eigvalsh": (linalg.eigvalsh, jnp.linalg.eigvalsh),
+}
+
+
+@pytest.mark.parametrize(
+    "name, ranks, dtype, kind",
+    cases.broad(
+        [
+            (name, ranks, dtype, kind)
+            for name in _HERMITIAN
+            for ranks in (1, 2, 4)
+            for dtype in cases.DTYPES
+            for kind in (AxisType.Auto, AxisType.Explicit)
+        ],
+        lambda *case: case == ("cholesky", 2, "complex128", AxisType.Auto),
+        slow=lambda *_: True,
+    ),
+)
+def test_hermitian_matrices_and_gradients(name, ranks, dtype, kind):
+    ours, theirs = _HERMITIAN[name]
+    mesh = cases.line(ranks, kind=kind)
+    a = _matrices((4,), _N, _N, dtype)
+    a = a @ a.swapaxes(1, 2).conj() + np.eye(_N, dtype=dtype)
+    placed = cases.shard(a, mesh)
+
+    def of(function):
+        return lambda a: jnp.sum(jnp.sin(function(a).real)) + jnp.sum(function(a).imag ** 2)
+
+    found, expected = ours(placed, mesh=mesh), theirs(jnp.asarray(a))
+    limit = 1e3 * cases.eps(dtype)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=limit * np.abs(expected).max())
+    found = cases.on(mesh, jax.grad(of(functools.partial(ours, mesh=mesh))))(placed)
+    expected = jax.grad(of(theirs))(jnp.asarray(a))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=10 * limit * np.abs(expected).max())
+
+
+@pytest.mark.slow
+def test_which_triangle_of_a_batch_is_read():
+    mesh, a = cases.line(2), np.tile(np.eye(4) + 3, (3, 1, 1))
+    a[1, 0, 3] = 7
+    whole = np.asarray(linalg.cholesky(a, mesh=mesh))
+    assert list(np.isnan(whole).any(axis=(1, 2))) == [False, True, False]
+    lower = linalg.cholesky(a, symmetrize_input=False, mesh=mesh)
+    np.testing.assert_allclose(lower, np.linalg.cholesky(np.tile(np.eye(4) + 3, (3, 1, 1))))
+    a[2] = -np.eye(4)
+    failed = np.asarray(linalg.cholesky(a, symmetrize_input=False, mesh=mesh))
+    assert list(np.isnan(failed).any(axis=(1, 2))) == [False, False, True]
+
+
 @pytest.mark.slow
 def test_leading_dimensions_and_batches_of_batches():
     mesh = cases.line(4)

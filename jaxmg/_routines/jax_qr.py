@@ -11,7 +11,8 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
-from jaxmg._routines import geqrf, jax_linalg, tall, tall_qr
+from jaxmg._routines import geqrf, jax_linalg, shares, tall, tall_qr
+from jaxmg._stacks import ways
 from jaxmg._transform import derivatives, products
 from jaxmg._types import AnyMatrixLike, MeshLike
 
@@ -196,6 +197,21 @@ def reduced(call, a) -> tuple[Any, Any]:
     return q, r
 
 
+def _of_stacks(platform, options, a):
+    """`decomposed` of each matrix of a stack."""
+    (mode,) = options
+    if mode == "complete" and a.shape[-2] > a.shape[-1]:
+        q, r = jnp.linalg.qr(a, mode="complete")
+    else:
+        q, r = ways.reduced_qr(platform, a)
+    diagonal = jax.lax.stop_gradient(jnp.diagonal(r, axis1=-2, axis2=-1)).real
+    units = jnp.where(diagonal < 0, -1, 1).astype(r.dtype)
+    units = jnp.pad(units, ((0, 0), (0, r.shape[-2] - units.shape[-1])), constant_values=1)
+    r = units[:, :, None] * r
+    return (r,) if mode == "r" else (q * units[:, None, :], r)
+
+
+@shares.on_shares(_of_stacks, lambda mode: mode != "raw")
 @jax_linalg.program_of_any_shape
 def decomposed(call, a):
     (mode,) = call.attributes

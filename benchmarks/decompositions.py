@@ -2,6 +2,7 @@
 
     decompositions.py [--platform gpu] [--function qr svd ...] [--shape 8192x8192 200000x4096 ...]
                       [--dtype float64] [--ranks 1] [--repeats 5] [--kind jaxmg jax] [--out FILE]
+                     [--small N]
 
 For each function and shape jaxmg's on `--ranks` devices, with the matrix sharded by rows, and JAX's
 on one take turns in one process, compiled and run once before. The matrices have normally
@@ -28,6 +29,7 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
+from jaxmg._routines import svd
 
 
 def arguments(argv):
@@ -39,6 +41,9 @@ def arguments(argv):
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--kind", nargs="+", choices=("jaxmg", "jax"), default=("jaxmg", "jax"))
+    parser.add_argument(
+        "--small", type=int, default=svd.SMALL, help="order up to which an SVD is one rank's"
+    )
     parser.add_argument("--out", help="file to append records to")
     args = parser.parse_args(argv[1:])
     for m, n in args.shape:
@@ -53,6 +58,7 @@ def _shape(text):
 
 
 def main(args):
+    svd.SMALL = args.small
     devices.prepare(args.platform, args.ranks)
     each = itertools.product(args.dtype, args.function, args.shape)
     return 0 if all([measure(args, *one) for one in each]) else 1
@@ -181,6 +187,15 @@ def error_of_svd(a, results):
 
 
 @jax.jit
+def error_of_triplets(a, results):
+    """That U^H A = S V^H, which holds for random projections too."""
+    u, s, vh, *_ = results
+    residual = jnp.linalg.norm(_product(_adjoint(u), a) - s[:, None] * vh) / s[0]
+    off = jnp.maximum(_away_from_unitary(u), _away_from_unitary(vh))
+    return jnp.maximum(residual, off) / len(s) ** 0.5
+
+
+@jax.jit
 def error_of_singular_values(a, s):
     """Of their Frobenius norm, which is A's."""
     norm = jnp.linalg.norm(a)
@@ -198,6 +213,12 @@ def error_of_least_squares(a, b, x):
     norm = jnp.linalg.norm(a)
     slope = _product(_adjoint(a), b - _product(a, x))
     return jnp.linalg.norm(slope) / (norm * (norm * jnp.linalg.norm(x) + jnp.linalg.norm(b)))
+
+
+def _leading(a, k=100):
+    """The k first singular triplets, of all."""
+    u, s, vh = jnp.linalg.svd(a, full_matrices=False)
+    return u[:, :k], s[:k], vh[:k]
 
 
 def _first(function):
@@ -218,6 +239,7 @@ FUNCTIONS = {
         functools.partial(_theirs.svd, full_matrices=False),
         error_of_svd,
     ),
+    "svd_lowrank": (functools.partial(_ours.svd_lowrank, k=100), _leading, error_of_triplets),
     "svdvals": (_ours.svdvals, _theirs.svdvals, error_of_singular_values),
     "polar": (_ours.polar, jax.scipy.linalg.polar, error_of_polar),
 }  # fmt: skip

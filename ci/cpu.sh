@@ -28,7 +28,9 @@ examples() {
     bazel run //examples:random_field &&
     bazel run //examples:random_field -- --fft_bench 128 &&
     bazel run //examples:scattering &&
-    bazel run //examples:scattering -- --scene kite
+    bazel run //examples:scattering -- --scene kite &&
+    bazel run //examples:principal_components &&
+    bazel run //examples:tall_fit
 }
 # That it would find something, too, that every fault of the step mutants fits the sources, that
 # what pages name is there, and that their tables are those of the records.

@@ -126,7 +126,7 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
     for shape in "$@"; do printf ' %dx%d' $((${shape%x*} / scale)) $((${shape#*x} / scale)); done
   }
   decompositions() { # not estimated
-    local one=(timeout --foreground 300 "$python" benchmarks/decompositions.py
+    local small one=(timeout --foreground 300 "$python" benchmarks/decompositions.py
       --platform "${PLATFORM:-gpu}" --ranks 1 --out "$out" $(repeats 3)) failed=0
     "${one[@]}" --function r qr $(s 1000x1000 4096x4096 8192x8192 16384x16384) || failed=1
     "${one[@]}" --function r --kind jaxmg $(s 32768x32768) || failed=1
@@ -135,6 +135,13 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
     "${one[@]}" --function svd svdvals $(s 1000x1000 2048x2048 4096x4096) || failed=1
     "${one[@]}" --function svd svdvals polar --kind jaxmg $(s 8192x8192 16384x16384) || failed=1
     "${one[@]}" --function svd --kind jaxmg $(s 200000x4096) || failed=1
+    "${one[@]}" --function svd_lowrank --kind jaxmg $(s 16384x16384 65536x65536) || failed=1
+    # By one rank, and as large ones.
+    for small in 1024 0; do
+      echo "SVD by one rank up to n = $small"
+      "${one[@]}" --function svd svdvals --kind jaxmg --small $small \
+        $(s 64x64 256x256 512x512 1000x1000) || failed=1
+    done
     "${one[@]}" --dtype float32 --function r svd --kind jaxmg $(s 8192x8192 16384x16384) || failed=1
     return $failed
   }

@@ -3,10 +3,10 @@
 Names, order of arguments, defaults and results are those of JAX: of ``jax.numpy.linalg`` where it
 has the name, else of ``jax.scipy.linalg``. `solve`, `solve_triangular`, `inv`, `det`, `slogdet`,
 `cond`, `lu_solve`, `matrix_power` and `expm` take any square matrix, `lu`, `lu_factor`, `qr`,
-`qr_multiply`, `least_squares`, `lstsq`, `svd`, `svdvals`, `polar`, `pinv`, `matrix_rank` and `norm`
-any (m, n). The others are for Hermitian matrices, positive definite ones where a function says so.
-Results are spread over the devices as A is. Beside JAX's arguments each function takes ``mesh`` and
-``matrix_specs``, as `jaxmg.potrs` does.
+`qr_multiply`, `least_squares`, `lstsq`, `svd`, `svdvals`, `polar`, `pinv`, `matrix_rank`, `norm`,
+`orth`, `null_space` and `svd_lowrank` any (m, n). The others are for Hermitian matrices, positive
+definite ones where a function says so. Results are spread over the devices as A is. Beside JAX's
+arguments each function takes ``mesh`` and ``matrix_specs``, as `jaxmg.potrs` does.
 
 What is read of A:
 
@@ -48,11 +48,23 @@ from jaxmg._routines.jax_square import (
     slogdet,
     solve,
 )
-from jaxmg._routines.jax_svd import SVDResult, matrix_rank, norm, pinv, polar, svd, svdvals
+from jaxmg._routines.jax_svd import (
+    SVDResult,
+    matrix_rank,
+    norm,
+    null_space,
+    orth,
+    pinv,
+    polar,
+    svd,
+    svdvals,
+)
+from jaxmg._routines.jax_svd_lowrank import SVDLowRankResult, svd_lowrank
 
 __all__ = [
     "EighResult",
     "QRResult",
+    "SVDLowRankResult",
     "SVDResult",
     "SlogdetResult",
     "cho_factor",
@@ -75,6 +87,8 @@ __all__ = [
     "matrix_power",
     "matrix_rank",
     "norm",
+    "null_space",
+    "orth",
     "pinv",
     "polar",
     "qr",
@@ -84,5 +98,6 @@ __all__ = [
     "solve_triangular",
     "sqrtm",
     "svd",
+    "svd_lowrank",
     "svdvals",
 ]

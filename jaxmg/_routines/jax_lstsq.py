@@ -26,7 +26,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, layouts
-from jaxmg._routines import gels, jax_linalg, jax_qr, tall, tall_qr
+from jaxmg._routines import gels, jax_linalg, jax_qr, svd, tall, tall_qr
 from jaxmg._transform import derivatives, products
 from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike
 
@@ -45,7 +45,7 @@ def lstsq(
     """The x of least norm(b - a x), of any rank: `jax.numpy.linalg.lstsq`.
 
     Args:
-        a: (m, n), of any shape that `qr` takes, sharded by rows; a wide one is transposed.
+        a: (m, n), sharded by rows; a wide one is transposed.
         b: (m,) or (m, nrhs), sharded by rows or replicated.
         rcond: singular values of at most rcond times the largest are taken for 0; None: eps times
             max(m, n). Negative: eps.
@@ -62,17 +62,17 @@ def lstsq(
         s (min(m, n),), the singular values of ``a``, descending.
 
     By the QR of ``a`` (`qr`, of which Q isn't made where m >= n) and the singular values of R;
-    where the rank is below n, also by the singular vectors of R.
+    where the rank is below n, also by the singular vectors of R. By the `svd` of ``a`` where it is
+    neither tall nor wide on so many devices and min(m, n) > 4096.
 
     Cost: 3 m n^2 multiplications and additions over all ranks where CholeskyQR2 does, and on every
     device the singular values of an n x n matrix, which `least_squares` spares. Memory: ``a`` twice
-    more.
+    more. By `svd` it is that of `svd`.
 
     x has a derivative with respect to ``a``, ``b`` and ``damp`` that is right where the rank
     doesn't change; s has one too, 0 for those that are taken for 0.
 
     Raises:
-        NotImplementedError: ``a`` is neither tall nor small.
         TypeError, ValueError, RuntimeError: as `jaxmg.gesv`.
 
     Examples:
@@ -139,6 +139,9 @@ def _solved(call, a, b, damp=None):
     if full_rank and jax_qr.by_tiles(max(a.shape), min(a.shape), call.layout.ranks):
         return (_by_tiles(call, a, b, damp),)
     columns = b if b.ndim == 2 else b[:, None]
+    if not jax_qr.fits(max(a.shape), min(a.shape), call.layout.ranks):
+        x, resid, *others = _by_singular_values(call, a, columns, damp)
+        return x if b.ndim == 2 else x[:, 0], resid, *others
     of = _LeastSquares(call.layout, full_rank, cutoff, a.shape[0] < a.shape[1])
     x, s, rank = _Solve(of)(a, columns, damp)
     shape = x if b.ndim == 2 else x[:, 0]
@@ -149,16 +152,58 @@ def _solved(call, a, b, damp=None):
 
 def _by_tiles(call, a, b, damp):
     """x of a matrix of full rank that isn't tall, nor wide."""
-    (m, n), layout = a.shape, call.layout
+    n, layout = a.shape[1], call.layout
     where = {"mesh": layout.mesh, "matrix_specs": layout.spec}
     if damp is None:
         return gels.least_squares(a, b, **where)
+    return gels.least_squares(*_damped(call, a, b, damp), **where)[:n]
+
+
+def _damped(call, a, b, damp):
+    """The matrix and the b of which the first n rows of x are those with ``damp``."""
+    (m, n), layout = a.shape, call.layout
     shift = damp.astype(a.dtype) * jnp.eye(min(m, n), dtype=a.dtype)
     a, b, shift = (blocks.replicate(x, layout) for x in (a, b, shift))
     if m < n:  # the x of least norm with [A, damp I] x = b
-        return gels.least_squares(jnp.concatenate([a, shift], axis=1), b, **where)[:n]
+        return jnp.concatenate([a, shift], axis=1), b
     b = jnp.concatenate([b, jnp.zeros((n, *b.shape[1:]), b.dtype)])
-    return gels.least_squares(jnp.concatenate([a, shift]), b, **where)
+    return jnp.concatenate([a, shift]), b
+
+
+def _by_singular_values(call, a, b, damp):
+    """(x, resid, rank, s) of a large matrix that isn't tall, nor wide, by the SVD of all of it."""
+    (cutoff,) = call.attributes
+    layout = call.layout
+    of = _LeastSquares(layout, False, cutoff, a.shape[0] < a.shape[1])
+    matrix, columns = (a, b) if damp is None else _damped(call, a, b, damp)
+    cut = svd.Cut(of.cutoff(a.shape, a.dtype))
+    x, s, rank = _of_least_norm(matrix, columns, cut, layout)
+    x = x[: a.shape[1]]
+    return x, of.residuals(a, b, x), rank, s
+
+
+def _of_least_norm(a, b, cut, layout):
+    """(A^+ b, the singular values, how many count), with the derivative at constant rank."""
+
+    def value(a, b):
+        u, s, vh = svd.decompose(a, layout)
+        c = cut.inverse(s).astype(a.dtype)[:, None] * tall.adjoint_product(layout, u, b)
+        x = layouts.constrain(tall.adjoint_product(layout, vh, c), layout, P())
+        return x, s, jnp.sum(cut.counts(s), dtype=jnp.int32)
+
+    def composed(a, b):
+        inverse = svd.pseudoinverse_of(a, cut, layout)
+        x = layouts.constrain(tall.times(layout, inverse, b), layout, P())
+        return x, svd.values_of(a, layout)
+
+    def rule(primals, tangents):
+        a, b = primals
+        results = _of_least_norm(a, b, cut, layout)
+        _, (x_dot, s_dot) = derivatives.as_composed(composed)(primals, tangents)
+        s_dot = jnp.where(cut.counts(results[1]), s_dot, 0)
+        return results, (x_dot, s_dot, derivatives.still(results[2]))
+
+    return derivatives.differentiable(value, rule, a, b)
 
 
 solved = jax_linalg.program_of_any_shape(_solved, with_b=True)
@@ -217,7 +262,6 @@ class _LeastSquares:
             s = None if self.full_rank else jnp.zeros(0, real)
             rank = None if self.full_rank else jnp.zeros((), jnp.int32)
             return x, s, rank, *(3 * (small,) if with_normal else 3 * (None,))
-        jax_qr.check_fits("lstsq", m, n, self.layout.ranks)
         matrix = self.tall(a)
         k = matrix.shape[1]
         below = None if damp is None else damp.astype(a.dtype) * jnp.eye(k, dtype=a.dtype)

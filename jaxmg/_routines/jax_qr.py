@@ -137,10 +137,15 @@ def qr(
     return tuple(results) if pivoting or how == "raw" else QRResult(*results)
 
 
+def fits(m, n, ranks):
+    """Whether every device may have R, or what is as large, of a matrix (m, n)."""
+    return min(m, n) <= SMALL or tall.fits(m, n, ranks)
+
+
 def check_fits(name, m, n, ranks):
     """Raises where what every device has of a matrix (m, n) is more than its rows are."""
     k = min(m, n)
-    if k > SMALL and not tall.fits(m, n, ranks):
+    if not fits(m, n, ranks):
         raise NotImplementedError(
             f"linalg.{name}: a, of shape ({m}, {n}), is neither tall nor small: on {ranks} devices "
             f"it needs {ranks * k} rows, or {SMALL} columns or rows at most. Pass fewer devices as "

@@ -61,7 +61,8 @@ def svd(
         compute_uv: False gives the singular values alone.
         hermitian: ``a`` is Hermitian: its eigenvalues and eigenvectors are taken, as for `eigh`.
         subset_by_index: (start, end): only the singular values from start (0: the largest) to
-            end - 1 and their vectors are returned.
+            end - 1 and their vectors. It costs the polar decomposition, and what `jaxmg.eigh` with
+            as many eigenvectors does. `svd_lowrank` is faster for a few of the largest.
         mesh, matrix_specs: as for `jaxmg.lu_factor`.
 
     Returns:
@@ -76,7 +77,8 @@ def svd(
 
     Cost, n x n: the polar decomposition (`polar`), that of `jaxmg.syevd`, with vectors 2 n^3 more
     multiplications and additions over all ranks. A tall or wide matrix becomes a square one by `qr`
-    first. Memory: some ten matrices such as ``a`` over all devices.
+    first. Up to n = 256 one rank takes JAX's own SVD instead. Memory: some ten matrices such as
+    ``a`` over all devices.
 
     Source: Higham and Papadimitriou, Parallel Comput. 20, 1994; Nakatsukasa and Higham, SIAM J.
     Sci. Comput. 35, 2013.
@@ -110,10 +112,15 @@ def svd(
         return s[..., start:end]
     else:
         whole = bool(full_matrices) and m != n and subset_by_index is None
-        k = min(m, n)
-        shapes = ((m, m), "small", (n, n)) if whole else ((m, k), "small", (k, n))
-        program = programs.completed if whole else programs.decomposed
-        results = jax_linalg.run((a,), "svd", program, shapes, mesh, matrix_specs)
+        if not whole:
+            shapes = (m, end - start), "small", (end - start, n)
+            return SVDResult(
+                *jax_linalg.run(
+                    (a,), "svd", programs.decomposed, shapes, mesh, matrix_specs, start, end
+                )
+            )
+        shapes = (m, m), "small", (n, n)
+        results = jax_linalg.run((a,), "svd", programs.completed, shapes, mesh, matrix_specs)
     u, s, vh = results
     if subset_by_index is not None:
         u, s, vh = u[..., start:end], s[..., start:end], vh[..., start:end, :]
@@ -220,6 +227,107 @@ def matrix_rank(
         return jnp.sum(s > jnp.asarray(tol)[..., None], axis=-1)
     tolerance = max(m, n) * jnp.finfo(s.dtype).eps if rtol is None else jnp.asarray(rtol)[..., None]
     return jnp.sum(s > tolerance * s[..., :1], axis=-1)
+
+
+@_compat.api_boundary
+def orth(
+    A: AnyMatrixLike,
+    rcond: float | None = None,
+    *,
+    rank: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """An orthonormal basis of the range of A: `scipy.linalg.orth`.
+
+    Args:
+        A: (m, n), as for `svd`.
+        rcond: a number: singular values up to rcond times the largest count as 0; None stands for
+            max(m, n) eps.
+        rank: the number of singular values that count, in place of ``rcond``. In ``jit``, ``vmap``
+            and for batches it has to be given, since it is a dimension of the result.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+
+    Returns:
+        (m, rank), the left singular vectors, sharded like A; (m, min(m, n)) of NaN where A has NaN
+        or infinity. The rows of a tall A, m >= P n on P devices, stay where they are.
+
+    The derivative is that of the range, where the rank doesn't change: right for functions of the
+    result that are the same for every orthonormal basis, as U U^H.
+
+    Cost: that of `svd`. Derivatives take `pinv` too.
+
+    Raises:
+        TypeError: no ``rank``, and A is being traced.
+        ValueError: no ``rank`` for a batch, or one that isn't among 0 to min(m, n); and all that
+            `svd` raises.
+    """
+    u, rank = _basis("orth", programs.range_basis, A, rcond, rank, mesh, matrix_specs)
+    return u[..., :rank]
+
+
+@_compat.api_boundary
+def null_space(
+    A: AnyMatrixLike,
+    rcond: float | None = None,
+    *,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str = "gesdd",
+    rank: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """An orthonormal basis of the null space of A: `scipy.linalg.null_space`.
+
+    Args:
+        A, rcond, rank, mesh, matrix_specs: as for `orth`.
+        overwrite_a, check_finite, lapack_driver: do nothing.
+
+    Returns:
+        (n, n - rank), the right singular vectors whose singular values count as 0, by rows; (n, n)
+        of NaN where A has NaN or infinity. Of a tall A it is that of its R, and no row moves.
+
+    Cost: that of `svd` of R where m >= n; else of `svd` with ``full_matrices``. The derivative is
+    that of the null space, as for `orth`, whose errors it raises.
+    """
+    v, rank = _basis("null_space", programs.null_basis, A, rcond, rank, mesh, matrix_specs)
+    return v[..., rank:]
+
+
+def _basis(name, program, a, rcond, rank, mesh, spec):
+    """(The columns of which some are zeros, how many of them are for singular values that count)"""
+    m, n = _shape(name, a)
+    rtol = max(m, n) * float(_eps(a)) if rcond is None else float(rcond)
+    if rank is not None:
+        rank = operator.index(rank)
+        if not 0 <= rank <= min(m, n):
+            raise ValueError(
+                f"linalg.{name}: rank must be from 0 to {min(m, n)}, of a matrix ({m}, {n}); got "
+                f"{rank}"
+            )
+    elif getattr(a, "ndim", 2) > 2:
+        raise ValueError(
+            f"linalg.{name}: the matrices of a batch, of shape {tuple(a.shape)}, may differ in "
+            "rank; pass rank="
+        )
+    kinds = ((m, min(m, n)), "small") if name == "orth" else ((n, n), "small")
+    vectors, found = jax_linalg.run((a,), name, program, kinds, mesh, spec, rtol, rank)
+    if rank is not None:
+        return vectors, rank
+    try:
+        return vectors, operator.index(found)
+    except TypeError:
+        raise TypeError(
+            f"linalg.{name}: the shape of the result depends on the values of A, which is being "
+            "traced (jit, vmap, ...); pass rank="
+        ) from None
+
+
+def _eps(a):
+    """The eps of the dtype that an array is promoted to."""
+    a, *_ = jax_linalg.promote(a)
+    return jnp.finfo(a.dtype).eps if jnp.issubdtype(a.dtype, jnp.inexact) else 0
 
 
 @_compat.api_boundary

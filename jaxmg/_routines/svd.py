@@ -4,23 +4,39 @@ A = U H by the polar decomposition, H = V S V^H by the eigensolver, A = (U V) S 
 P. Papadimitriou, "A parallel algorithm for computing the polar decomposition", Parallel Comput. 20,
 1994; Y. Nakatsukasa, N. J. Higham, SIAM J. Sci. Comput. 35, 2013). Both steps are backward stable:
 singular values have errors of the size of rounding times the largest. A tall matrix is that of its
-R, from the left by Q; a wide one that of its transpose.
+R, from the left by Q; a wide one that of its transpose. Where R has at most `SMALL` columns one
+rank takes JAX's own SVD of it for all, which compiles in half the time.
 """
 
+import dataclasses
 import functools
 
+import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 
-from jaxmg._routines import geqrf, jax_linalg, jax_qr, polar, shares, syevd, tall
+from jaxmg._call import blocks, ffi, layouts
+from jaxmg._routines import eigh, geqrf, jax_linalg, jax_qr, polar, shares, syevd, tall, tall_qr
 from jaxmg._stacks import ways
-from jaxmg._transform import derivatives, products
+from jaxmg._transform import batching, derivatives, products
+
+# Up to this order one rank computes the SVD of the square matrix.
+SMALL = 256
 
 
-@shares.on_shares(lambda platform, options, a: ways.svd(platform, a))
+def _svd_stacks(platform, options, a):
+    """`decomposed` of each matrix of a stack."""
+    u, s, vh = ways.svd(platform, a)
+    part = slice(*options)
+    return u[..., part], s[..., part], vh[..., part, :]
+
+
+@shares.on_shares(_svd_stacks)
 @jax_linalg.program_of_any_shape
 def decomposed(call, a):
-    """(U, s, V^H), U (m, k) and V^H (k, n) with k = min(m, n)."""
-    return _decompose(a, call.layout)
+    """(U, s, V^H), U (m, k) and V^H (k, n) with k = min(m, n); of the singular values from start to
+    end alone, where the call says so."""
+    return decompose(a, call.layout, *call.attributes)
 
 
 @shares.on_shares(lambda platform, options, a: jnp.linalg.svd(a, full_matrices=True))
@@ -49,7 +65,7 @@ def _refuse(primals, tangents):
 @jax_linalg.program_of_any_shape
 def values(call, a):
     """The singular values alone."""
-    return (_values(a, call.layout),)
+    return (values_of(a, call.layout),)
 
 
 @jax_linalg.program_of_any_shape
@@ -83,7 +99,39 @@ def polar_factors(call, a):
 def pseudoinverse(call, a):
     (rtol,) = call.attributes
     rtol = 10 * max(call.shape) * float(jnp.finfo(a.dtype).eps) if rtol is None else rtol
-    return (_pseudoinverse(a, rtol, call.layout),)
+    return (pseudoinverse_of(a, Cut(rtol), call.layout),)
+
+
+@jax_linalg.program_of_any_shape
+def range_basis(call, a):
+    """(the left singular vectors of which singular values count, among zeros; their number)"""
+    return _of_range(a, Cut(*call.attributes), call.layout)
+
+
+@jax_linalg.program_of_any_shape
+def null_basis(call, a):
+    """(all right singular vectors, with zeros for those of which singular values count; the number
+    of these)"""
+    return _of_null_space(a, Cut(*call.attributes), call.layout)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """Which singular values count: those above ``rtol`` times the largest; or ``rank`` of them."""
+
+    rtol: float
+    rank: int | None = None
+
+    def counts(self, s, if_nan=False):
+        if self.rank is not None:
+            return jnp.arange(len(s)) < self.rank
+        return jnp.where(jnp.isnan(s), if_nan, s > self.rtol * s[:1])
+
+    def inverse(self, s):
+        """1 / s of those that count and 0 of the others; NaN where ``s`` is."""
+        counts = self.counts(s)
+        inverse = jnp.where(counts, 1 / jnp.where(counts, s, 1), 0)
+        return jnp.where(jnp.isnan(s), s, inverse)
 
 
 def _where(layout):
@@ -94,36 +142,117 @@ def _adjoint(x, layout):
     return products.transposed(x, layout).conj()
 
 
-def _decompose(a, layout):
-    """(U, s, V^H), with its derivative."""
+def decompose(a, layout, start=0, end=None):
+    """(U, s, V^H) of the singular values start to end, with its derivative."""
+    end = min(a.shape) if end is None else end
+    subset = None if (start, end) == (0, min(a.shape)) else (start, end)
 
     def value(a):
         m, n = a.shape
         if m < n:
-            u, s, vh = _decompose_tall(_adjoint(a, layout), layout)
+            u, s, vh = _decompose_tall(_adjoint(a, layout), layout, subset)
             return _adjoint(vh, layout), s, _adjoint(u, layout)
-        return _decompose_tall(a, layout)
+        return _decompose_tall(a, layout, subset)
 
     def rule(primals, tangents):
-        u, s, vh = _decompose(primals[0], layout)
-        return (u, s, vh), _tangents(u, s, vh, tangents[0], layout)
+        """The derivative of a part needs all singular vectors."""
+        u, s, vh = decompose(primals[0], layout)
+        both = (u, s, vh), _tangents(u, s, vh, tangents[0], layout)
+        if subset is None:
+            return both
+        return tuple((u[:, start:end], s[start:end], vh[start:end]) for u, s, vh in both)
 
     return derivatives.differentiable(value, rule, a)
 
 
-def _decompose_tall(a, layout):
+def _decompose_tall(a, layout, subset=None):
     m, n = a.shape
     if not n:
         return jnp.zeros((m, 0), a.dtype), jnp.zeros(0, jnp.finfo(a.dtype).dtype), a[:0, :0]
     a, exponent = polar.scaled(a)
     q, square = _triangular(a, layout) if m > n else (None, a)
-    unitary, h = polar.decompose(square, layout)
-    w, v = syevd.syevd(h, **_where(layout))
+    u, s, vh = decompose_square(square, layout, subset)
+    return _times(q, u, layout), polar.times_power(s, exponent), vh
+
+
+def decompose_square(a, layout, subset=None):
+    """(U, s, V^H) of a matrix whose entries are scaled, of all singular values or of a part."""
+    n = len(a)
+    start, end = subset or (0, n)
+    if n <= SMALL or start == end:
+        u, s, vh = batching.batchable(_Small(layout), a)
+        return u[:, start:end], s[start:end], vh[start:end]
+    unitary, h = polar.decompose(a, layout)
+    # No singular value is negative but by rounding, so that those of a part are a part of them.
+    part = None if subset is None else (n - end, n - start)
+    w, v = eigh.eigh(h, subset_by_index=part, mesh=layout.mesh, matrix_specs=layout.spec)
     order = jnp.argsort(-jnp.abs(w))
     v, sign = v[:, order], jnp.where(w < 0, -1, 1)[order].astype(v.dtype)
-    u = products.rows_times_rows(unitary, v, layout)
-    u = u if q is None else products.rows_times_rows(q, u, layout)
-    return u * sign, polar.times_power(jnp.abs(w)[order], exponent), products.adjoint(v, layout)
+    u = products.rows_times_rows(unitary, v, layout) * sign
+    return u, jnp.abs(w)[order], _adjoint(v, layout)
+
+
+def _times(q, u, layout):
+    """Q U by rows, of q (m, n) or None, which stands for I, and u (n, k)."""
+    if q is None:
+        return u
+    if len(u) <= SMALL:
+        return tall.times(layout, q, u)
+    return products.rows_times_rows(q, u, layout)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Small(batching.Batchable):
+    """(U, s, V^H) of a square matrix, or s alone, which all ranks get of the first: LAPACKs of CPU
+    devices that work at a time hold each other up. Of a batch each device computes a part."""
+
+    layout: layouts.Layout
+    vectors: bool = True
+
+    def __call__(self, *arrays):
+        layout = self.layout.by_rows
+
+        def on_rank(coordinates, a):
+            zeros = jax.eval_shape(self.local, a)
+            results = jax.lax.cond(
+                coordinates.reshape(2)[0] == 0,
+                self.local,
+                lambda a: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), zeros),
+                a,
+            )
+            return jax.tree.map(lambda x: tall_qr.sum_over_ranks(layout, x), results)
+
+        mapped = ffi.over_ranks(layout, on_rank, (P(),), P())
+        return mapped(*(blocks.replicate(a, layout) for a in arrays))
+
+    def local(self, a):
+        results = jnp.linalg.svd(a, full_matrices=False, compute_uv=self.vectors)
+        bad = ~jnp.isfinite(a).all((-2, -1))
+
+        def nan_if_bad(x):
+            return jnp.where(bad.reshape(bad.shape + (1,) * (x.ndim - bad.ndim)), jnp.nan, x)
+
+        return tuple(map(nan_if_bad, results)) if self.vectors else nan_if_bad(results)
+
+    def batched(self, settled, size, marks, *arrays):
+        specs = (P(),) * (3 if self.vectors else 1)
+        placement = batching.make_placement(self.layout, arrays, marks, specs)
+        one = _OnDevice(self)
+        return batching.spread(
+            batching.alone(self.layout), one, size, marks, *arrays, placement=placement
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnDevice:
+    """A `_Small` on devices that are alone, inside a shard_map: of one matrix, or of many."""
+
+    of: _Small
+
+    def __call__(self, coordinates, a):
+        return self.of.local(a)
+
+    of_all = __call__
 
 
 def _complete(a, layout):
@@ -142,14 +271,28 @@ def _complete(a, layout):
 def _triangular(a, layout):
     """(Q, R) of a matrix with more rows than columns. R is the same on all ranks where ``a`` is
     tall, and else by rows."""
-    m, n = a.shape
-    if not jax_qr.by_tiles(m, n, layout.ranks):
+    if _by_rows(a, layout):
         return tall.qr(a, layout)
     factor = geqrf.geqrf(a, **_where(layout))
     return factor.q(), factor.r
 
 
-def _values(a, layout):
+def _r_alone(a, layout):
+    """The R of `_triangular`, without Q; ``a`` itself where it is square."""
+    if len(a) == a.shape[1]:
+        return a
+    if _by_rows(a, layout):
+        return tall.factor(a, layout, with_q=False)[1]
+    return geqrf.geqrf(a, **_where(layout)).r
+
+
+def _by_rows(a, layout):
+    """Whether the QR of ``a`` is taken of its rows where they are."""
+    m, n = a.shape
+    return min(m, n) <= SMALL or not jax_qr.by_tiles(m, n, layout.ranks)
+
+
+def values_of(a, layout):
     def value(a):
         m, n = a.shape
         if m < n:
@@ -157,14 +300,16 @@ def _values(a, layout):
         if not n:
             return jnp.zeros(0, jnp.finfo(a.dtype).dtype)
         a, exponent = polar.scaled(a)
-        if m > n:
-            _, a = _triangular(a, layout)
+        a = _r_alone(a, layout)
+        if n <= SMALL:
+            s = batching.batchable(_Small(layout, vectors=False), a)
+            return polar.times_power(s, exponent)
         _, h = polar.decompose(a, layout)
         w = syevd.syevd(h, return_eigenvectors=False, **_where(layout))
         return polar.times_power(jnp.sort(jnp.abs(w))[::-1], exponent)
 
     def rule(primals, tangents):
-        u, s, vh = _decompose(primals[0], layout)
+        u, s, vh = decompose(primals[0], layout)
         return s, _real_diagonal(_inner(u, vh, tangents[0], layout))
 
     return derivatives.differentiable(value, rule, a)
@@ -232,15 +377,24 @@ def _polar_tall(a, layout):
         return jnp.zeros((m, 0), a.dtype), a[:0, :0]
     a, exponent = polar.scaled(a)
     q, square = _triangular(a, layout) if m > n else (None, a)
-    u, h = polar.decompose(square, layout)
-    u = u if q is None else products.rows_times_rows(q, u, layout)
-    return u, polar.times_power(h, exponent)
+    if n <= SMALL:
+        of_values = decompose_square(square, layout)
+        u, h = tall.small(layout, _polar_of_svd, *of_values)
+    else:
+        u, h = polar.decompose(square, layout)
+    return _times(q, u, layout), polar.times_power(h, exponent)
+
+
+def _polar_of_svd(u, s, vh):
+    """(U V^H, V S V^H) of (U, s, V^H)."""
+    h = tall_qr.dot(vh.conj().T * s.astype(vh.dtype), vh)
+    return tall_qr.dot(u, vh), (h + h.conj().T) / 2
 
 
 def _polar_tangents(a, u, side, a_dot, layout):
     """With A = W S V^H and E = W^H dA V, W^H dU V is (E - E^H)_ij / (s_i + s_j), and beside the
     spaces of U what A has there times the inverse of S."""
-    w, s, vh = _decompose(a, layout)
+    w, s, vh = decompose(a, layout)
     (m, k), n = w.shape, vh.shape[1]
     inner = _inner(w, vh, a_dot, layout)
     total = s[None] + s[:, None]
@@ -264,16 +418,14 @@ def _polar_tangents(a, u, side, a_dot, layout):
     return u_dot, (p_dot + products.adjoint(p_dot, layout)) / 2
 
 
-def _pseudoinverse(a, rtol, layout):
+def pseudoinverse_of(a, cut, layout):
     """The Moore-Penrose inverse, with its derivative at constant rank."""
     if not a.size:
         return jnp.zeros(a.shape[::-1], a.dtype)
 
     def value(a):
-        u, s, vh = _decompose(a, layout)
-        counts = s > rtol * s[0]
-        inverse = jnp.where(counts, 1 / jnp.where(counts, s, 1), 0)
-        inverse = jnp.where(jnp.isnan(s), s, inverse).astype(a.dtype)
+        u, s, vh = decompose(a, layout)
+        inverse = cut.inverse(s).astype(a.dtype)
         v = _adjoint(vh, layout)
         return products.rows_times_adjoint(v * inverse, u, layout)
 
@@ -284,11 +436,65 @@ def _pseudoinverse(a, rtol, layout):
             return functools.reduce(lambda x, y: products.rows_times_rows(x, y, layout), matrices)
 
         (a,), (a_dot,) = primals, tangents
-        p = _pseudoinverse(a, rtol, layout)
+        p = pseudoinverse_of(a, cut, layout)
         p_adjoint, a_dot_adjoint = _adjoint(p, layout), _adjoint(a_dot, layout)
         left = times(p, p_adjoint, a_dot_adjoint)
         right = times(a_dot_adjoint, p_adjoint, p)
         p_dot = left - times(left, a, p) + right - times(p, a, right)
         return p, p_dot - times(p, a_dot, p)
+
+    return derivatives.differentiable(value, rule, a)
+
+
+def _of_range(a, cut, layout):
+    """An orthonormal basis U of A's range, and the rank. Its derivative, where the rank doesn't
+    change, is the shortest one: dU = (I - U U^H) dA A^+ U."""
+
+    def value(a):
+        u, s, _ = decompose(a, layout)
+        counts = cut.counts(s, if_nan=True)
+        return jnp.where(counts, u, 0), jnp.sum(counts, dtype=jnp.int32)
+
+    def rule(primals, tangents):
+        (a,), (a_dot,) = primals, tangents
+        u, rank = _of_range(a, cut, layout)
+        if not u.size:
+            return (u, rank), (jnp.zeros_like(u), derivatives.still(rank))
+        inverse = pseudoinverse_of(a, cut, layout)
+        moved = products.rows_times_rows(inverse, u, layout)
+        moved = products.rows_times_rows(a_dot, moved, layout)
+        inner = products.adjoint_times_rows(u, moved, layout)
+        moved = moved - products.rows_times_rows(u, inner, layout)
+        return (u, rank), (moved, derivatives.still(rank))
+
+    return derivatives.differentiable(value, rule, a)
+
+
+def _of_null_space(a, cut, layout):
+    """An orthonormal basis N of A's null space behind columns of zeros, and the rank. Its
+    derivative is dN = -A^+ dA N, as that of `_of_range`."""
+
+    def value(a):
+        m, n = a.shape
+        if not n:
+            return a[:0], jnp.zeros((), jnp.int32)
+        if m < n:
+            v, s, _ = _complete(_adjoint(a, layout), layout)
+        else:
+            a, _ = polar.scaled(a)
+            _, s, vh = _decompose_tall(_r_alone(a, layout), layout)
+            v = products.adjoint(vh, layout)
+        rank = jnp.sum(cut.counts(s), dtype=jnp.int32)
+        return jnp.where(jnp.arange(n) < rank, 0, v), rank
+
+    def rule(primals, tangents):
+        (a,), (a_dot,) = primals, tangents
+        v, rank = _of_null_space(a, cut, layout)
+        if not a.size:
+            return (v, rank), (jnp.zeros_like(v), derivatives.still(rank))
+        moved = products.rows_times_rows(a_dot, v, layout)
+        inverse = pseudoinverse_of(a, cut, layout)
+        v_dot = -products.rows_times_rows(inverse, moved, layout)
+        return (v, rank), (v_dot, derivatives.still(rank))
 
     return derivatives.differentiable(value, rule, a)

@@ -33,10 +33,31 @@ from jax.sharding import AxisType
 
 from jaxmg import linalg
 
-FUNCTIONS = ("solve", "solve_triangular", "inv", "det", "lu", "lu_factor", "lu_solve", "expm")
+FUNCTIONS = (
+    "solve", "solve_triangular", "inv", "det", "lu", "lu_factor", "lu_solve", "expm", "svd",
+    "svdvals", "polar", "pinv", "orth", "null_space", "qr", "lstsq",
+)  # fmt: skip
+# SciPy's name of an argument -> the one here, and arguments that don't matter.
+_NAMES = {"svdvals": {"a": "x"}, "lstsq": {"cond": "rcond"}}
+_IGNORED = {
+    "svd": ("overwrite_a", "check_finite", "lapack_driver"),
+    "svdvals": ("overwrite_a", "check_finite"),
+    "pinv": ("check_finite",),
+    "qr": ("overwrite_a", "lwork", "check_finite"),
+    "lstsq": ("overwrite_a", "overwrite_b", "check_finite", "lapack_driver"),
+}
 # File -> the classes and functions whose tests run, or single tests of a class.
 TESTS = {
-    "test_basic": ("TestSolve", "TestSolveTriangular", "TestInv", "TestDet", "TestDTypes"),
+    "test_basic": (
+        "TestSolve", "TestSolveTriangular", "TestInv", "TestDet", "TestDTypes", "TestLstsq",
+        "TestPinv", "TestPinvSymmetric",
+    ),
+    "test_decomp": (
+        "TestSVD_GESDD", "TestSVDVals", "TestQR", "TestNullSpace", "test_orth", "test_orth_empty",
+    ),
+    "test_decomp_polar": (
+        "test_precomputed_cases", "test_verify_cases", "test_empty",
+    ),
     "test_batch": (
         "TestBatch.test_matmat", "TestBatch.test_schur_lu", "TestBatch.test_solve",
         "TestBatch.test_lu_solve", "TestBatch.test_solve_triangular", "test_shapes_solve_like",
@@ -123,13 +144,16 @@ def _replacement(name, mesh):
     """A function of `jaxmg.linalg` that takes and gives what SciPy's does."""
     theirs, ours = getattr(scipy.linalg, name), getattr(linalg, name)
     parameters = inspect.signature(ours).parameters
-    arrays = [x for x in ("a", "A", "b") if x in parameters]
+    arrays = [x for x in ("a", "A", "b", "x") if x in parameters]
 
     @functools.wraps(theirs)
     def call(*arguments, **options):
         bound = inspect.signature(theirs).bind(*arguments, **options).arguments
         if not bound.get("transposed"):
             bound.pop("transposed", None)
+        for option in _IGNORED.get(name, ()):
+            bound.pop(option, None)
+        bound = {_NAMES.get(name, {}).get(option, option): x for option, x in bound.items()}
         for option in bound:
             if option not in parameters:
                 pytest.skip(f"{name}: the argument {option}, which JAX hasn't")
@@ -140,14 +164,31 @@ def _replacement(name, mesh):
         if name == "lu_solve":
             lu, piv = bound["lu_and_piv"]
             bound["lu_and_piv"] = _array(name, lu), np.asarray(piv, np.int32)
+        if name == "qr":
+            bound.setdefault("mode", "full")
+        if name == "lstsq":
+            bound.update(numpy_resid=True, rcond=bound.get("rcond") or -1)  # which is eps
+        first = bound.pop(next(iter(parameters)))
         try:
-            return jax.tree.map(np.array, ours(**bound, mesh=mesh))
+            results = jax.tree.map(np.array, ours(first, **bound, mesh=mesh))
+            return _as_scipys(name, results, bound)
+        except NotImplementedError as error:
+            pytest.skip(f"{name}: {error}")
         except ValueError as error:
             if "shape" in str(error):
                 raise ValueError(f"Shape mismatch: {error}") from error
             raise
 
     return call
+
+
+def _as_scipys(name, results, bound):
+    """Results in the form that SciPy's have."""
+    if name == "qr" and bound["mode"] == "r" and not isinstance(results, tuple):
+        return (results,)
+    if name == "lstsq" and bound["b"].ndim == 1 and results[1].size:
+        return results[0], results[1][0], *results[2:]
+    return results
 
 
 # What SciPy has special solvers for.

@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import AxisType
 
 from jaxmg import linalg
+from jaxmg._routines import jax_linalg, jax_qr
 
 
 def _of_rank(m, n, rank, dtype):
@@ -219,12 +220,65 @@ def test_residuals_as_numpy_has_them():
     assert run(cases.shard_rows(a, mesh), b)[1].shape == (0,)
 
 
+@pytest.mark.breadth
+@pytest.mark.parametrize("damp", [None, 0.3])
+@pytest.mark.parametrize(
+    "dtype, shape, rank, devices",
+    [
+        ("float64", (13, 13), 9, 4),
+        ("float32", (17, 11), 11, 2),
+        ("complex128", (11, 17), 5, 4),
+        ("complex64", (9, 9), 4, 8),
+    ],
+)
+def test_large_matrices_that_are_neither_tall_nor_wide(
+    monkeypatch, dtype, shape, rank, devices, damp
+):
+    monkeypatch.setattr(jax_qr, "SMALL", 4)
+    jax_linalg._run.cache_clear()
+    a, b = _of_rank(*shape, rank, dtype)[0], _b(shape[0], dtype)
+    mesh, rcond = cases.line(devices), 1e-4
+    expected = _numpys(a, b, damp, rcond) if damp is None or shape[0] >= shape[1] else None
+    for right, columns in ((b, expected), (b[:, 0], None)):
+        found = linalg.lstsq(a, right, rcond, damp=damp, mesh=mesh)
+        if columns is not None:
+            _compare(found, columns, dtype)
+        else:  # ridge of a wide matrix by its normal equations
+            x = np.linalg.pinv(cases.wide(a), rcond) @ cases.wide(right)
+            if damp is not None:
+                adjoint = cases.wide(a).conj().T
+                normal = adjoint @ cases.wide(a) + damp**2 * np.eye(shape[1])
+                x = np.linalg.solve(normal, adjoint @ cases.wide(right))
+            np.testing.assert_allclose(found[0], x, rtol=0, atol=1e4 * cases.eps(dtype))
+    jax_linalg._run.cache_clear()
+
+
+@cases.needs_transformations
+@pytest.mark.breadth
+@pytest.mark.parametrize("shape", [(9, 9), (7, 11)], ids=str)
+def test_derivatives_of_large_matrices(monkeypatch, shape):
+    mesh, (a, left, _), b = cases.line(4), _of_rank(*shape, 5, "float64"), _b(shape[0], "float64")
+    left, b_dot = left / 10, _b(shape[0] + 1, "float64")[1:]
+
+    def run(t):
+        moved = a + t * (left @ a)
+        return linalg.lstsq(moved, b + t * b_dot, 1e-10, mesh=mesh)
+
+    expected = jax.jvp(run, (0.0,), (1.0,))[1]
+    monkeypatch.setattr(jax_qr, "SMALL", 4)
+    for cache in (jax_linalg._run, jax_linalg._jit_run):
+        cache.cache_clear()
+    found = jax.jvp(run, (0.0,), (1.0,))[1]
+    for x, y in zip(found, expected, strict=True):
+        if jnp.issubdtype(y.dtype, jnp.floating):
+            np.testing.assert_allclose(x, y, rtol=1e-8, atol=1e-8)
+    for cache in (jax_linalg._run, jax_linalg._jit_run):
+        cache.cache_clear()
+
+
 def test_errors():
     a, b = _of_rank(6, 3, 3, "float64")[0], _b(6, "float64")
     with pytest.raises(ValueError, match=r"b must have shape \(6,\) or \(6, nrhs\)"):
         linalg.lstsq(a, b[:5])
     with pytest.raises(ValueError, match="damp must be a real scalar"):
         linalg.least_squares(a, b, damp=np.ones(3))
-    run = jax.jit(functools.partial(linalg.lstsq, mesh=cases.line(2)))
-    with pytest.raises(NotImplementedError, match="neither tall nor small"):
-        run.lower(*(jax.ShapeDtypeStruct((5000, n), "float64") for n in (4500, 1)))

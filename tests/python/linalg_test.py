@@ -394,7 +394,10 @@ _BY_KEYWORD = {"eigh"}
 # Functions that have the arguments of jax.numpy.linalg where jax.scipy.linalg has others, and those
 # that JAX has not in all of its versions, or in jax.lax.linalg.
 _NUMPYS = {"qr", "svd", "pinv"}
-_OURS = {"least_squares", "logm", "qr_multiply", "householder_product"}
+_OURS = {
+    "least_squares", "logm", "qr_multiply", "householder_product", "orth", "null_space",
+    "svd_lowrank",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("module", [jnp.linalg, jax.scipy.linalg], ids=lambda m: m.__name__)

@@ -1,4 +1,5 @@
-"""`jaxmg.linalg.svd`, `svdvals`, `polar`, `pinv` and `matrix_rank` beside NumPy's and JAX's."""
+"""`jaxmg.linalg.svd`, `svdvals`, `polar`, `pinv`, `matrix_rank`, `orth` and `null_space` beside
+NumPy's, SciPy's and JAX's."""
 
 import functools
 
@@ -11,6 +12,9 @@ import scipy.linalg
 from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat, linalg
+from jaxmg._call import programs
+from jaxmg._routines import jax_linalg
+from jaxmg._routines import svd as svd_programs
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 KINDS = ("random", "ill", "singular", "graded", "zero", "huge", "tiny", "clustered", "orthogonal")
@@ -43,6 +47,25 @@ def matrix(kind, m, n, dtype, seed=0):
     return (a * scale.get(kind, 1)).astype(dtype)
 
 
+def _forget_programs():
+    for cache in (
+        jax_linalg._run, jax_linalg._jit_run, jax_linalg._jit_batch, programs._compiled
+    ):  # fmt: skip
+        cache.cache_clear()
+
+
+@pytest.fixture(params=["by_lapack", "by_polar"])
+def way(request, monkeypatch):
+    """Small matrices by JAX's own SVD, and as large ones."""
+    if request.param == "by_polar":
+        monkeypatch.setattr(svd_programs, "SMALL", 0)
+        _forget_programs()
+        yield request.param
+        _forget_programs()
+    else:
+        yield request.param
+
+
 def on(mesh):
     return {"mesh": mesh, "matrix_specs": P(mesh.axis_names[0], None)}
 
@@ -70,6 +93,15 @@ def test_svd():
     check_svd(a, *linalg.svd(jnp.asarray(a), full_matrices=False, **on(jax.make_mesh((2,), "r"))))
 
 
+@pytest.mark.breadth
+def test_above_the_size_of_small_ones():
+    n = svd_programs.SMALL
+    where = on(jax.make_mesh((2,), "r"))
+    for order in (n, n + 1):
+        a = matrix("random", order, order, "float64")
+        check_svd(a, *linalg.svd(jnp.asarray(a), **where))
+
+
 _SHAPES = ((16, 16), (13, 13), (45, 5), (5, 45))
 
 
@@ -83,7 +115,7 @@ _SHAPES = ((16, 16), (13, 13), (45, 5), (5, 45))
         for j, shape in enumerate(_SHAPES)
     ],
 )
-def test_svd_of_any_matrix(dtype, kind, shape, devices):
+def test_svd_of_any_matrix(dtype, kind, shape, devices, way):
     a = matrix(kind, *shape, dtype)
     where = on(jax.make_mesh((devices,), "r"))
     check_svd(a, *linalg.svd(jnp.asarray(a), full_matrices=False, **where))
@@ -97,7 +129,7 @@ def test_svd_of_any_matrix(dtype, kind, shape, devices):
 @pytest.mark.breadth
 @pytest.mark.parametrize("m", range(6))
 @pytest.mark.parametrize("n", range(6))
-def test_small_matrices(m, n):
+def test_small_matrices(m, n, way):
     a = matrix("random", m, n, "float64")
     where = on(jax.make_mesh((2,), "r"))
     check_svd(a, *linalg.svd(jnp.asarray(a), full_matrices=False, **where))
@@ -111,7 +143,7 @@ def test_small_matrices(m, n):
 @pytest.mark.parametrize("shape", [(14, 14), (40, 6), (6, 40)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_polar(dtype, kind, shape, side):
+def test_polar(dtype, kind, shape, side, way):
     a = matrix(kind, *shape, dtype)
     where = on(jax.make_mesh((4,), "r"))
     u, p = map(np.asarray, linalg.polar(jnp.asarray(a), side, **where))
@@ -131,7 +163,7 @@ def test_polar(dtype, kind, shape, side):
 @pytest.mark.breadth
 @pytest.mark.parametrize("shape", [(9, 9), (30, 5), (5, 30)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_pinv(dtype, shape):
+def test_pinv(dtype, shape, way):
     a = matrix("singular", *shape, dtype)
     where = on(jax.make_mesh((4,), "r"))
     rtol = 1e-4
@@ -142,6 +174,103 @@ def test_pinv(dtype, shape):
     assert np.linalg.norm(p - exact) <= 100 * eps * condition * np.linalg.norm(exact)
 
 
+def _of_rank(rank, m, n, dtype, seed=0):
+    return matrix("random", m, rank, dtype, seed) @ matrix("random", rank, n, dtype, seed + 1)
+
+
+def _check_bases(a, where, rcond=None, **options):
+    """`orth` and `null_space` against SciPy's, by their projectors."""
+    bound = 300 * float(np.finfo(a.dtype).eps)
+    for ours, theirs in (
+        (linalg.orth, scipy.linalg.orth), (linalg.null_space, scipy.linalg.null_space)
+    ):  # fmt: skip
+        exact = theirs(a, rcond)
+        basis = np.asarray(ours(jnp.asarray(a), rcond, **options, **where))
+        assert basis.shape == exact.shape and basis.dtype == a.dtype
+        identity = np.eye(basis.shape[1])
+        assert np.linalg.norm(basis.conj().T @ basis - identity) <= bound
+        assert np.linalg.norm(basis @ basis.conj().T - exact @ exact.conj().T) <= bound
+
+
+def test_orth_and_null_space():
+    _check_bases(_of_rank(3, 8, 8, "float64"), on(cases.line(2)))
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize(
+    "dtype, shape, devices",
+    [
+        ("float32", (40, 6), 4),
+        ("float64", (13, 13), 8),
+        ("float64", (6, 29), 2),
+        ("complex64", (6, 29), 1),
+        ("complex128", (29, 7), 4),
+        ("complex128", (13, 9), 4),
+    ],
+)
+def test_bases_of_any_matrix(dtype, shape, devices, way):
+    where = on(jax.make_mesh((devices,), "r"))
+    _check_bases(_of_rank(2, *shape, dtype), where, rank=2)
+    for rank in (3, min(shape)):
+        _check_bases(_of_rank(rank, *shape, dtype), where, 1e-4)
+
+
+@pytest.mark.breadth
+def test_bases_of_matrices_without_a_rank():
+    where = on(cases.line(2))
+    zero = jnp.zeros((6, 4))
+    assert linalg.orth(zero, **where).shape == (6, 0)
+    np.testing.assert_allclose(np.abs(linalg.null_space(zero, **where)), np.eye(4), atol=1e-15)
+    for shape, orth, null in (((0, 3), (0, 0), (3, 3)), ((3, 0), (3, 0), (0, 0))):
+        assert linalg.orth(jnp.zeros(shape), **where).shape == orth
+        assert linalg.null_space(jnp.zeros(shape), **where).shape == null
+    bad = zero.at[3, 2].set(jnp.nan)
+    assert np.isnan(linalg.orth(bad, **where)).all() and linalg.orth(bad, **where).size
+    assert np.isnan(linalg.null_space(bad, **where)).all()
+    assert linalg.null_space(bad, **where).size
+    huge = matrix("huge", 24, 3, "float64")
+    assert linalg.null_space(jnp.asarray(huge), **where).shape == (3, 0)
+
+
+@cases.needs_transformations
+@pytest.mark.breadth
+@pytest.mark.parametrize("shape", [(6, 6), (24, 5), (5, 24)], ids=str)
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_derivatives_of_bases(dtype, shape):
+    (m, n), k, where = shape, 3, on(cases.line(2))
+    right = jnp.asarray(matrix("random", k, n, dtype))
+    left, left_dot = _directions((m, k), dtype)
+
+    def run(left):
+        u, v = (f(left @ right, rank=k, **where) for f in (linalg.orth, linalg.null_space))
+        return jnp.sin(u @ u.conj().T), jnp.sin(v @ v.conj().T)
+
+    step = 1e-5
+    for at, tolerance in ((run, 1e-8), (lambda x: jax.jvp(run, (x,), (left_dot,))[1], 1e-6)):
+        plus, minus = (at(left + sign * step * left_dot) for sign in (1, -1))
+        for x, y, z in zip(jax.jvp(at, (left,), (left_dot,))[1], plus, minus, strict=True):
+            np.testing.assert_allclose(x, (y - z) / (2 * step), rtol=tolerance, atol=tolerance)
+
+
+@cases.needs_transformations
+@pytest.mark.breadth
+def test_bases_need_a_rank_where_it_is_traced():
+    a, where = jnp.asarray(_of_rank(3, 9, 5, "float64")), on(cases.line(2))
+    with pytest.raises(TypeError, match="pass rank="):
+        jax.jit(lambda a: linalg.orth(a, **where))(a)
+    run = jax.jit(
+        lambda a: (linalg.orth(a, rank=3, **where), linalg.null_space(a, rank=3, **where))
+    )
+    batch = jnp.stack([a, 2 * a])
+    assert [x.shape for x in run(a)] == [(9, 3), (5, 2)]
+    with pytest.raises(ValueError, match="pass rank="):
+        linalg.orth(batch, **where)
+    u = linalg.orth(batch, rank=3, **where)
+    np.testing.assert_allclose(u[1] @ u[1].T, u[0] @ u[0].T, atol=1e-13)
+    gradient = jax.grad(lambda a: jnp.sum(linalg.orth(a, **where) ** 2))(a)  # that of rank
+    np.testing.assert_allclose(gradient, 0, atol=1e-13)
+
+
 def _directions(shape, dtype):
     return tuple(jnp.asarray(matrix("random", *shape, dtype, seed)) for seed in (1, 2))
 
@@ -150,7 +279,7 @@ def _directions(shape, dtype):
 @pytest.mark.breadth
 @pytest.mark.parametrize("shape", [(6, 6), (24, 5), (5, 24)], ids=str)
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_derivatives(dtype, shape):
+def test_derivatives(dtype, shape, way):
     """Of what doesn't depend on the phases of singular vectors, beside JAX's."""
     a, a_dot = _directions(shape, dtype)
     where = on(cases.line(2))
@@ -197,7 +326,7 @@ def test_derivatives_of_polar(dtype, shape, side):
 
 @cases.needs_transformations
 @pytest.mark.breadth
-def test_a_batch_and_jit():
+def test_a_batch_and_jit(way):
     mesh = cases.line(4)
     a = np.stack([matrix("random", 8, 8, "float64", seed) for seed in range(3)])
     s = linalg.svdvals(jnp.asarray(a), **on(mesh))
@@ -212,7 +341,7 @@ def test_a_batch_and_jit():
 @pytest.mark.breadth
 @pytest.mark.skipif(not _compat.COMPILES_EXCHANGES, reason="needs JAX 0.10")
 @pytest.mark.parametrize("n", [8, 13])
-def test_automatic_axes_and_results(n):
+def test_automatic_axes_and_results(n, way):
     mesh = jax.make_mesh((4,), "r", axis_types=(jax.sharding.AxisType.Auto,))
     a = matrix("random", n, n, "float64")
     check_svd(a, *linalg.svd(jnp.asarray(a), **on(mesh)))
@@ -221,8 +350,32 @@ def test_automatic_axes_and_results(n):
 
 
 @pytest.mark.breadth
+@pytest.mark.skipif(not _compat.COMPILES_EXCHANGES, reason="needs JAX 0.10")
+@pytest.mark.parametrize("shape", [(16, 16), (16, 8), (8, 16), (13, 9), (9, 13)], ids=str)
+def test_explicit_axes(shape, way):
+    """Of matrices that lie on a mesh of explicit axes, which nothing else names."""
+    mesh = jax.make_mesh((4,), "r", axis_types=(jax.sharding.AxisType.Explicit,))
+    x = matrix("random", *shape, "float64")
+    fits = shape[0] % 4 == 0
+    a = jax.device_put(x, jax.NamedSharding(mesh, P("r" if fits else None, None)))
+    (m, n), k = shape, min(shape)
+    for order in (None, 1, np.inf, 2, -2, "nuc"):
+        np.testing.assert_allclose(linalg.norm(a, order), np.linalg.norm(x, order), rtol=1e-12)
+    for p in (None, -2) if m != n else (None, -2, "nuc", "fro"):
+        np.testing.assert_allclose(linalg.cond(a, p), np.linalg.cond(x, p), rtol=1e-9)
+    u, s, vh = map(np.asarray, linalg.svd(a))
+    assert u.shape == (m, m) and vh.shape == (n, n)
+    check_svd(x, u[:, :k], s, vh[:k])
+    for q in (u, vh):
+        assert np.linalg.norm(q.T @ q - np.eye(len(q))) <= 1e-13
+    np.testing.assert_allclose(linalg.pinv(a), np.linalg.pinv(x), atol=1e-11)
+    assert linalg.matrix_rank(a) == k
+    assert linalg.orth(a).shape == (m, k) and linalg.null_space(a).shape == (n, n - k)
+
+
+@pytest.mark.breadth
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_not_finite(bad):
+def test_not_finite(bad, way):
     a = matrix("random", 8, 8, "float64")
     a[5, 2] = bad
     where = on(cases.line(2))
@@ -320,7 +473,7 @@ def test_singular_values_that_are_zero_or_nan():
         ("complex128", (9, 13), 8),
     ],
 )
-def test_full_matrices(dtype, shape, devices):
+def test_full_matrices(dtype, shape, devices, way):
     a = matrix("singular", *shape, dtype)
     u, s, vh = linalg.svd(jnp.asarray(a), **on(jax.make_mesh((devices,), "r")))
     (m, n), k, eps = shape, min(shape), float(np.finfo(dtype).eps)
@@ -332,7 +485,7 @@ def test_full_matrices(dtype, shape, devices):
 
 @pytest.mark.breadth
 @pytest.mark.parametrize("shape", [(13, 9), (9, 13)], ids=str)
-def test_neither_tall_nor_square(shape):
+def test_neither_tall_nor_square(shape, way):
     a, where = matrix("random", *shape, "float64"), on(cases.line(4))
     check_svd(a, *linalg.svd(jnp.asarray(a), full_matrices=False, **where))
     u, p = linalg.polar(jnp.asarray(a), **where)
@@ -363,6 +516,8 @@ def test_full_matrices_have_no_derivative():
         (lambda a: linalg.norm(a, "other"), ValueError, "other"),
         (lambda a: linalg.matrix_rank(a, 0.1, tol=0.1), ValueError, "only one"),
         (lambda a: linalg.pinv(a, 0.1, rcond=0.1), ValueError, "only one"),
+        (lambda a: linalg.orth(a, rank=5), ValueError, "from 0 to 4"),
+        (lambda a: linalg.null_space(a[0]), ValueError, "null_space"),
         (lambda a: linalg.cond(a, "nuc"), ValueError, "square"),
         (lambda a: linalg.cond(a[:0]), ValueError, "empty"),
     ],

@@ -1,0 +1,111 @@
+"""The leading singular triplets of a large matrix in a trace, by a randomized range finder.
+
+N. Halko, P.-G. Martinsson, J. A. Tropp, "Finding structure with randomness", SIAM Rev. 53, 2011:
+subspace iteration with a QR after each product (algorithm 4.4), then the SVD of Q^H A (5.1). A rank
+multiplies with its rows of A, which never move. All ranks have the n x l matrices that A is
+multiplied with.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from jaxmg._call import blocks, layouts
+from jaxmg._routines import jax_linalg, polar, svd, tall, tall_qr
+from jaxmg._transform import batching, derivatives
+
+# Further columns of random numbers, by which the error is estimated.
+PROBES = 6
+# A spectral norm is below this times the longest of its products with so many random vectors but
+# for a probability of 10^-PROBES (lemma 4.1).
+_BOUND = 10 * (2 / np.pi) ** 0.5
+
+
+@jax_linalg.program_of_any_shape
+def decomposed(call, a, omega):
+    """(U, s, V^H, the estimated error), of random numbers ``omega`` (n, l + PROBES)."""
+    k, iterations = call.attributes
+    of = _LowRank(call.layout, k, iterations)
+
+    def refuse(primals, tangents):
+        raise NotImplementedError(
+            "linalg.svd_lowrank: a is being differentiated (jax.grad, jvp, linearize, ...), which "
+            "needs singular vectors that it doesn't compute; linalg.svd has a derivative. Pass "
+            "jax.lax.stop_gradient(a) to take the results as constants"
+        )
+
+    return derivatives.differentiable(
+        lambda *arrays: batching.batchable(of, *arrays), refuse, a, omega
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _LowRank(batching.Batchable):
+    """`decomposed` with k triplets. A batch is taken one matrix after the other."""
+
+    layout: layouts.Layout
+    k: int
+    iterations: int
+
+    def __call__(self, *arrays):
+        a, omega = arrays
+        layout = self.layout
+        width = omega.shape[1] - PROBES
+        omega = blocks.replicate(omega, layout)
+        probes = omega[:, width:]
+        q, w, r, images = self._subspaces(a, omega[:, :width], probes)
+        # A is about Q R^H W^H.
+        r, exponent = polar.scaled(blocks.replicate(r.conj().T, layout))
+        u, s, vh = (
+            x[:, : self.k] if i == 0 else x[: self.k]
+            for i, x in enumerate(svd.decompose_square(r, layout))
+        )
+        u = tall.times(layout, q, blocks.replicate(u, layout))
+        s = polar.times_power(s, exponent)
+        vh = tall.small(
+            layout, lambda vh, w: tall_qr.dot(vh, w.conj().T), blocks.replicate(vh, layout), w
+        )
+        return u, s, vh, self._error(u, s, vh, probes, images)
+
+    def _subspaces(self, a, w, probes):
+        """(Q, W, R, A times the probes) with A^H Q = W R."""
+        layout, width, dtype = self.layout, w.shape[1], a.dtype
+
+        def step(_, state):
+            w, *_ = state
+            y = tall.times(layout, a, jnp.concatenate([w, probes], axis=1))
+            q = tall.factor(y[:, :width], layout)[0]
+            w, r, _ = tall.factor(tall.adjoint_product(layout, a, q), layout)
+            return settled(w, q, r, y[:, width:])
+
+        def settled(w, q, r, images):
+            """As a loop's state has to lie on explicit axes."""
+            w, r = (blocks.replicate(x, layout) for x in (w, r))
+            return w, polar._by_rows(q, layout), r, polar._by_rows(images, layout)
+
+        zeros = (jnp.zeros((len(a), columns), dtype) for columns in (width, PROBES))
+        state = settled(w, next(zeros), jnp.zeros((width, width), dtype), next(zeros))
+        w, q, r, images = jax.lax.fori_loop(0, self.iterations + 1, step, state)
+        return q, w, r, images
+
+    def _error(self, u, s, vh, probes, images):
+        """A bound of norm(A - U S V^H, 2), from its products with the probes."""
+        layout = self.layout
+        scale = jnp.where(s[0] > 0, s[0], 1)
+
+        def lengths(u, images, s, vh, probes, scale):
+            inner = s.astype(u.dtype)[:, None] * tall_qr.dot(vh, probes)
+            rest = jnp.abs((images - tall_qr.dot(u, inner)) / scale.astype(u.dtype))
+            return tall_qr.sum_over_ranks(layout, jnp.sum(rest * rest, axis=0))
+
+        squares = tall.over_ranks(layout, lengths, (u, images), (s, vh, probes, scale))
+        return _BOUND * scale * jnp.sqrt(jnp.max(squares))
+
+    def batched(self, settled, size, marks, *arrays):
+        shape = len(arrays[0][0]) if marks[0] else len(arrays[0]), self.k
+        specs = self.layout.result_spec(shape), P(), P(), P()
+        placement = batching.make_placement(self.layout, arrays, marks, specs)
+        return batching.in_turn(self, marks, *arrays, placement=placement)

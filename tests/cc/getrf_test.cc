@@ -224,6 +224,68 @@ TEST(StreamsWaitForEachOther) {
   }
 }
 
+Tuning WithPanelsApart(int64_t columns) {
+  Tuning tuning = LikeGpu();
+  tuning.panel_multiprocessors = 1;
+  tuning.panel_columns = columns;
+  return tuning;
+}
+
+// Some tile columns are updated beside the next panel, in a step of their own.
+TEST(PanelsHaveAPartOfTheDevice) {
+  for (const Shape& shape : kShapes) {
+    for (int64_t columns : {3, 12, 1000}) {
+      CheckShape<double>(shape, 2, [&](int) {
+        return std::make_unique<AsyncDevice>(NewHostDevice(), WithPanelsApart(columns));
+      });
+      CheckShape<std::complex<float>>(shape, 0, [&](int) {
+        return std::make_unique<AsyncDevice>(NewHostDevice(), WithPanelsApart(columns));
+      });
+      const int64_t n = shape.columns, nrhs = shape.rows == n ? 2 : 0;
+      Recording recording(shape.ranks);
+      Factor<double>(shape, RandomMatrix<double>(shape.rows * n, 1),
+                     RandomMatrix<double>(n * nrhs, 2), [&](int rank) {
+                       return std::make_unique<RecordingDevice>(
+                           NewHostDevice(), WithPanelsApart(columns), recording, rank);
+                     });
+      const std::string race = recording.FirstRace();
+      EXPECT(race.empty()) << Name<double>(shape) << race;
+    }
+  }
+}
+
+// What is spared ends with the columns that are updated beside a panel; without a part for panels
+// nothing is.
+TEST(SparesAPartForAsManyColumnsAsAreSaid) {
+  for (const auto& [tuning, columns] :
+       {std::pair{LikeGpu(), 0}, {WithPanelsApart(5), 6}, {WithPanelsApart(1000), 1000}}) {
+    constexpr int64_t kN = 40, kTile = 3;
+    Recording recording(1);
+    Factor<double>({kN, kN, 1, kTile}, RandomMatrix<double>(kN * kN, 1), {}, [&](int rank) {
+      return std::make_unique<RecordingDevice>(NewHostDevice(), tuning, recording, rank);
+    });
+    int64_t beside = -1;  // columns since "spare"; -1: not spared
+    int64_t panel = 0;
+    for (const Operation& operation : recording.operations()) {
+      if (operation.lane != static_cast<int>(Stream::kMain)) continue;
+      if (operation.text == "spare") {
+        EXPECT(beside < 0);
+        beside = 0;
+      } else if (operation.text == "spare no more") {
+        const int64_t left = kN - (panel + 2) * kTile;  // behind the panel and the next one
+        EXPECT(beside == std::min<int64_t>(columns, left)) << beside << " of " << left;
+        beside = -1;
+        ++panel;
+      } else if (beside >= 0 && operation.text.rfind("swap rows", 0) == 0) {
+        beside += static_cast<int64_t>(operation.accesses[0].block.columns);
+      }
+    }
+    EXPECT(beside < 0);
+    // All panels but the last two have columns to update beside the next one.
+    EXPECT(panel == (columns == 0 ? 0 : kN / kTile - 1)) << panel;
+  }
+}
+
 struct InstallLapack {
   InstallLapack() { testing::InstallReferenceLapack(); }
 } install_lapack;

@@ -125,6 +125,11 @@ struct Tuning {
   // The most right-hand sides for which substitution with a triangle is one launch of our own
   // kernel (cuda/triangular.cuh); 0: the library's TRSM and TRSV.
   int64_t few_right_hand_sides = 0;
+  // The multiprocessors of a GPU that panels of LU have to themselves on kPanel, where the driver
+  // can set some apart, while the next panel_columns columns of the matrix (complex: a third) are
+  // updated by the others. 0: all work shares all of them.
+  int64_t panel_multiprocessors = 0;
+  int64_t panel_columns = 0;
   // The orders from which several ranks share an eigenproblem instead of leaving it to one of them
   // (0: never): for real dtypes with eigenvectors, for real ones without, and for complex ones.
   // stages_alone, and stages_alone_values without eigenvectors, are the orders from which a single

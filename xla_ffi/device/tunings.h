@@ -3,7 +3,6 @@
 #ifndef JAXMG_XLA_FFI_DEVICE_TUNINGS_H_
 #define JAXMG_XLA_FFI_DEVICE_TUNINGS_H_
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -28,10 +27,19 @@ inline void ChooseEigensolver(Tuning* tuning) {
   tuning->ShareEigenproblemsFrom(chosen == Eigensolver::kAll ? 1 : 0);
 }
 
-// For measurements: Tuning::few_right_hand_sides of GPUs, where it isn't negative.
-inline std::atomic<int64_t>& FewRightHandSidesSetting() {
-  static std::atomic<int64_t> count{-1};
-  return count;
+// For measurements: fields of a GPU's Tuning, where they aren't negative.
+struct GpuSettings {
+  std::atomic<int64_t> few_right_hand_sides{-1};
+  std::atomic<int64_t> panel_multiprocessors{-1}, panel_columns{-1}, whole_lu_order{-1};
+};
+
+inline GpuSettings& SettingsOfGpus() {
+  static GpuSettings settings;
+  return settings;
+}
+
+inline void Set(const std::atomic<int64_t>& setting, int64_t* field) {
+  if (setting >= 0) *field = setting;
 }
 
 inline Tuning HostTuning() {
@@ -62,7 +70,9 @@ inline Tuning CudaTuning() {
   tuning.exchange_bytes = int64_t{64} << 20;
   tuning.inverse_order = 1024;
   // 16 is to be measured: triangular.cuh has run on the host alone (triangular_kernels_test).
-  tuning.few_right_hand_sides = std::max<int64_t>(FewRightHandSidesSetting(), 0);
+  tuning.few_right_hand_sides = 0;
+  tuning.panel_multiprocessors = 0;  // to be measured, as is the next one
+  tuning.panel_columns = 6144;
   tuning.syevd_matrices = tuning.syevd_value_matrices = 4.2;
   tuning.band_width = kMostBand;
   tuning.band_width_complex128 = kMostBandComplex128;
@@ -75,6 +85,11 @@ inline Tuning CudaTuning() {
   tuning.stages_alone = 5120;
   tuning.stages_alone_values = 4096;
   ChooseEigensolver(&tuning);
+  const GpuSettings& settings = SettingsOfGpus();
+  Set(settings.few_right_hand_sides, &tuning.few_right_hand_sides);
+  Set(settings.panel_multiprocessors, &tuning.panel_multiprocessors);
+  Set(settings.panel_columns, &tuning.panel_columns);
+  Set(settings.whole_lu_order, &tuning.whole_lu_order);
   return tuning;
 }
 

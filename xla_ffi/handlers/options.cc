@@ -34,6 +34,19 @@ std::optional<double> ReadSeconds(const char* variable) {
   return seconds;
 }
 
+// Reads a count from an environment variable, if it is set.
+void ReadCount(const char* variable, std::atomic<int64_t>* count) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return;
+  char* end = nullptr;
+  const long number = std::strtol(text, &end, 10);
+  if (end == text || *end != '\0' || number < 0) {
+    throw std::invalid_argument(std::string("the environment variable ") + variable +
+                                " must be a number from 0 on; got '" + text + "'");
+  }
+  *count = number;
+}
+
 }  // namespace
 
 void ReadOptions() {
@@ -61,17 +74,11 @@ void ReadOptions() {
           text + "'");
     }
   }
-  if (const char* text = std::getenv("JAXMG_FEW_RIGHT_HAND_SIDES")) {
-    char* end = nullptr;
-    const long count = std::strtol(text, &end, 10);
-    if (end == text || *end != '\0' || count < 0) {
-      throw std::invalid_argument(
-          std::string("the environment variable JAXMG_FEW_RIGHT_HAND_SIDES must be a number from 0 "
-                      "on; got '") +
-          text + "'");
-    }
-    FewRightHandSidesSetting() = count;
-  }
+  GpuSettings& settings = SettingsOfGpus();
+  ReadCount("JAXMG_FEW_RIGHT_HAND_SIDES", &settings.few_right_hand_sides);
+  ReadCount("JAXMG_PANEL_MULTIPROCESSORS", &settings.panel_multiprocessors);
+  ReadCount("JAXMG_PANEL_COLUMNS", &settings.panel_columns);
+  ReadCount("JAXMG_WHOLE_LU_ORDER", &settings.whole_lu_order);
 }
 
 Seconds RendezvousTimeout() { return Seconds(Limit().load()); }

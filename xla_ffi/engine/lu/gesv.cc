@@ -44,7 +44,10 @@ Status GesvRoutine(const RankContext& context, const Operand<T>& operand,
   auto prepare = [&]() -> Status {
     JAXMG_RETURN_IF_ERROR(frame.Prepare());
     JAXMG_RETURN_IF_ERROR(frame.outcome().InitSign());
-    if (frame.works()) JAXMG_RETURN_IF_ERROR(context.device.ReserveHandles());
+    if (frame.works()) {
+      JAXMG_RETURN_IF_ERROR(context.device.ReserveHandles());
+      JAXMG_RETURN_IF_ERROR(context.device.lu<T>().Reserve());
+    }
     return CopyIfApart(context.device, solution.b, solution.x, count);
   };
   auto work = [&]() -> Status {

@@ -86,6 +86,7 @@ Status LuFactorRoutine(const RankContext& context, const Operand<T>& operand, in
     JAXMG_RETURN_IF_ERROR(frame.Prepare());
     JAXMG_RETURN_IF_ERROR(frame.outcome().InitSign());
     JAXMG_RETURN_IF_ERROR(context.device.ReserveHandles());
+    JAXMG_RETURN_IF_ERROR(context.device.lu<T>().Reserve());
     return ClearOverflow(context, frame.matrix());
   };
   return RunOnAllRanks(context.comm, prepare, work);

@@ -1,0 +1,124 @@
+"""The polar decomposition A = U H of each matrix of a stack by the dynamically weighted Halley
+iteration, and the singular value decomposition by it and by eigenvectors of H.
+
+As `jaxmg._routines.polar`, for many matrices on one device, which all take the steps of the one
+that needs most. Weights are held where a step needs a Cholesky factorization of I + c X^H X of a
+condition of 100 at most: its inverse by products is as good as substitution then. So a step is in
+products but for that factorization, and multiplies small singular values by 18 at most: a condition
+of 1e5 takes 7 steps, one of 1e16 16.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg._routines import polar as _weights_of
+from jaxmg._stacks import sections, triangle
+
+_LARGEST_C = 100
+# The l whose c that is: 2 / (4 c)^(3/4), as `_least_low` there has it.
+_LEAST_LOW = 2 / (4 * _LARGEST_C) ** 0.75
+_MOST_STEPS = 30
+_INVERSE_ITERATIONS = 6
+
+
+def unitary(a, cholesky=None):
+    """U of A = U H, of a (count, m, n), m >= n, with orthonormal columns whatever A's rank is."""
+    cholesky = cholesky or _cholesky
+    n, unit = a.shape[-1], float(jnp.finfo(a.dtype).eps) / 2
+    x = scaled(a)[0]
+    gram = _gram(x)
+    # An upper bound of the largest singular value squared, within n^(1/2) of it.
+    bound = _norm(gram)
+    bound = jnp.where(bound > 0, bound, 1)
+    x = x / jnp.sqrt(bound).astype(x.dtype)
+    square, known = _smallest(gram / bound.astype(gram.dtype), 8 * n * unit, cholesky)
+    low = jnp.where(known, jnp.sqrt(square) / 2, unit / n)  # an estimate from above
+    noise = jnp.broadcast_to(_weights_of._noise(x[0]), x.shape)
+    x = x + jnp.where(known, 0, 4 * unit / n**0.5).astype(x.dtype) * noise
+
+    def goes_on(state):
+        _, low, change, steps = state
+        apart = (1 - low > 10 * unit) | (change > (10 * unit) ** (1 / 3))
+        return jnp.any(apart) & (steps < _MOST_STEPS)
+
+    def again(state):
+        x, low, _, steps = state
+        return *_step(x, low, cholesky), steps + 1
+
+    start = x, low, jnp.ones_like(low), jnp.zeros((), jnp.int32)
+    return jax.lax.while_loop(goes_on, again, start)[0]
+
+
+def hermitian_factor(u, a):
+    """The Hermitian part of U^H A."""
+    h = sections.multiply(sections.adjoint(u), a)
+    return (h + sections.adjoint(h)) / 2
+
+
+def decompose(a, eigh, cholesky=None):
+    """(U, s, V^H) of a (count, m, n), m >= n, with ``eigh`` of a stack for (w, v)."""
+    a, exponent = scaled(a)
+    u = unitary(a, cholesky)
+    w, v = eigh(hermitian_factor(u, a))
+    order = jnp.argsort(-jnp.abs(w), axis=-1)
+    w = jnp.take_along_axis(w, order, -1)
+    v = jnp.take_along_axis(v, order[:, None, :], -1)
+    sign = jnp.where(w < 0, -1, 1)[:, None, :].astype(v.dtype)
+    s = _weights_of.times_power(jnp.abs(w), exponent[:, 0])
+    return sections.multiply(u, v) * sign, s, sections.adjoint(v)
+
+
+def scaled(a):
+    """(``a`` times powers of two by which the largest entry of each matrix is between 1/2 and 1,
+    the exponents that undo it, (count, 1, 1))"""
+    largest = jnp.maximum(jnp.abs(a.real), jnp.abs(a.imag)).max((-2, -1), keepdims=True, initial=0)
+    _, exponent = jnp.frexp(largest)
+    return _weights_of.times_power(a, -exponent), exponent
+
+
+def _step(x, low, cholesky):
+    """(The next iterates, their l, how far they are from ``x``)"""
+    weights = _weights_of._weights(jnp.maximum(low, _LEAST_LOW))
+    a, b, c = weights
+    wide = [w.astype(x.dtype) for w in weights]
+    new = wide[1] / wide[2] * x
+    eye = jnp.eye(x.shape[-1], dtype=x.dtype)
+    lower = triangle.inverse(cholesky(eye + wide[2] * _gram(x)))
+    solved = sections.multiply(sections.multiply(x, sections.adjoint(lower)), lower)
+    new = new + (wide[0] - wide[1] / wide[2]) * solved
+    square = low * low
+    low = jnp.minimum(low * (a + b * square) / (1 + c * square), 1)
+    return new, low, _norm(new - x)
+
+
+def _smallest(gram, rounding, cholesky):
+    """(The smallest eigenvalues of X^H X, from above; whether they are distinct from rounding),
+    (count, 1, 1), by inverse iteration."""
+    n, dtype = gram.shape[-1], gram.dtype
+    lower = triangle.inverse(cholesky(gram + rounding * jnp.eye(n, dtype=dtype)))
+    v = _weights_of._noise(jnp.zeros((n, 1), dtype))
+
+    def iterate(_, state):
+        v, _ = state
+        v = v / _norm(v).astype(dtype)
+        v = sections.multiply(sections.adjoint(lower), sections.multiply(lower, v))
+        return v, _norm(v)
+
+    start = jnp.broadcast_to(v, (len(gram), n, 1)), _norm(gram)
+    _, growth = jax.lax.fori_loop(0, _INVERSE_ITERATIONS, iterate, start)
+    smallest = 1 / growth - rounding
+    return smallest, smallest > 3 * rounding
+
+
+def _gram(x):
+    return sections.multiply(sections.adjoint(x), x)
+
+
+def _cholesky(a):
+    return jax.lax.linalg.cholesky(a, symmetrize_input=False)
+
+
+def _norm(x):
+    """The Frobenius norm of each, (count, 1, 1)."""
+    squares = x.real**2 + x.imag**2 if jnp.iscomplexobj(x) else x * x
+    return jnp.sqrt(squares.sum((-2, -1), keepdims=True))

@@ -211,7 +211,7 @@ TEST(ProcessesOfAnotherJobAreRefused) {
                    [](const RankContext& c) { return c.comm.Agree(Status::Ok()); },
                    milliseconds(500))) {
             const std::string text = one.status.message();
-            EXPECT(!one.status.ok()) << "process " << process << " met one of another job";
+            EXPECT(!one.status.ok()) << "process " << process << " joined one of another job";
             // The connecting process gets the proof first, and doesn't wait for the limit.
             EXPECT(process == 1 || Has(text, "has another secret (JAXMG_SECRET)")) << text;
           }

@@ -148,8 +148,14 @@ def check_fits(name, m, n, ranks):
 
 
 def by_tiles(m, n, ranks):
-    """Whether a matrix (m, n) is taken by tile columns, and not by its rows."""
-    return min(m, n) > 0 and not tall.fits(m, n, ranks)
+    """Whether a matrix (m, n) is taken by tile columns, and not by its rows.
+
+    On one device large ones are, unless they are much taller than wide: Householder's QR takes
+    fewer operations (2 m n^2 - 2/3 n^3 for R, CholeskyQR2 some 4 m n^2), and CholeskyQR2 saves what
+    panels cost and what several devices send, which is little here.
+    """
+    k = min(m, n)
+    return k > 0 and (not tall.fits(m, n, ranks) or (ranks == 1 and k > SMALL and m < 4 * k))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ of the device. All are compiled first, in threads. A way whose first call takes
 over a second is timed by that call; the others by the median of a few. Prints a line for each case,
 with the ways' milliseconds and what is wrong with their results, and writes a record for each way.
 A way that fails is printed, and changes nothing else; nor does one that had no time, after
-``--limit`` seconds.
+``--limit`` seconds. The exit code is 1 if a result is wrong.
 """
 
 import concurrent.futures
@@ -67,8 +67,8 @@ def main(args):
     print(
         f"compiled in {time.perf_counter() - start:.0f} s, {late} of {len(futures)} not", flush=True
     )
-    for case, compiled in waiting:
-        measure(args, *case, compiled, start + args.limit)
+    end = start + args.limit
+    return 0 if all([measure(args, *case, compiled, end) for case, compiled in waiting]) else 1
 
 
 def count_of(args, n, dtype, name):
@@ -106,10 +106,12 @@ def _plain(function):
 
 
 def measure(args, n, dtype, name, compiled, end):
+    """Prints and records the ways of a case; whether all results are right."""
     count = count_of(args, n, dtype, name)
-    line, make, check = [], compiled.pop("make"), compiled.pop("check")
+    line, good, make, check = [], True, compiled.pop("make"), compiled.pop("check")
     if make.cancelled() or check.cancelled():
-        return print(f"{name:9}{dtype:10}{count:5} x {n:<5} not compiled")
+        print(f"{name:9}{dtype:10}{count:5} x {n:<5} not compiled")
+        return True
     a = make.result()(jax.random.key(0))
     for way, future in compiled.items():
         if future.cancelled() or not future.done() or time.perf_counter() > end:
@@ -121,8 +123,9 @@ def measure(args, n, dtype, name, compiled, end):
         except Exception as failure:
             line.append(f"{way} {type(failure).__name__} {str(failure)[:60]}")
             continue
-        limit = 10 * n * float(jnp.finfo(dtype).eps)
-        line.append(f"{way} {seconds * 1e3:.2f}" + ("" if error <= limit else f" ({error:.0e}!)"))
+        right = error <= 10 * n * float(jnp.finfo(dtype).eps)
+        good &= right
+        line.append(f"{way} {seconds * 1e3:.2f}" + ("" if right else f" ({error:.0e}!)"))
         records.append(
             args.out,
             {
@@ -135,6 +138,7 @@ def measure(args, n, dtype, name, compiled, end):
             },
         )  # fmt: skip
     print(f"{name:9}{dtype:10}{count:5} x {n:<5} ms  " + "  ".join(line), flush=True)
+    return good
 
 
 def _time(call, a):
@@ -227,6 +231,10 @@ def _cho_solve(a, b):
     return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(a, symmetrize_input=False), True), b)
 
 
+def _invert_definite(a):
+    return _cho_solve(a, jnp.broadcast_to(jnp.eye(a.shape[-1], dtype=a.dtype), a.shape))
+
+
 def _one_polar(a):
     u, s, vh = jnp.linalg.svd(a, full_matrices=False)
     return _product(u, vh), _product(_adjoint(vh) * s[..., None, :], vh)
@@ -282,7 +290,7 @@ ROUTINES = {
         "any",
         {
             "blocked": lu.inverse,
-            "blocked64": lambda a: lu.inverse(a, 64),
+            "blocked64": lambda a: lu.inverse_by(a, 64),
             "turns": in_turn(jnp.linalg.inv),
             "ours": ours(_linalg.inv),
             "jax": jnp.linalg.inv,
@@ -313,7 +321,7 @@ ROUTINES = {
     "potri": (
         "definite",
         {
-            "jax": lambda a: _cho_solve(a, jnp.broadcast_to(jnp.eye(a.shape[-1]), a.shape)),
+            "jax": _invert_definite,
             "blocked": cholesky.inverse,
             "ours": ours(jaxmg.potri),
         },

@@ -25,11 +25,14 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 from jaxmg._call import checks
-from jaxmg._routines import iterations, trees
+from jaxmg._routines import iterations, of_stacks, trees
 from jaxmg._transform import homes
 from jaxmg._types import MeshLike, Triangle
 
-__all__ = ["cholesky", "eigh", "inv", "inverse_pth_root", "map", "orthogonalize", "qr", "svd"]
+__all__ = [
+    "cholesky", "eigh", "inv", "inverse_pth_root", "map", "orthogonal_iteration", "orthogonalize",
+    "qr", "svd",
+]  # fmt: skip
 
 _METHODS = ("newton-schulz", "polar-express", "exact")
 _FLOATS = (*checks.DTYPES, "bfloat16", "float16")
@@ -178,8 +181,7 @@ def qr(
         A pytree in which each leaf is JAX's ``QRResult``, or R with "r". Dimensions of Q and R are
         sharded as the leaf's where the axes divide them.
 
-    Cost and errors are as for `map`; a dtype that isn't one of the four is a TypeError. On a GPU
-    JAX takes matrices of more than a few columns one after the other here.
+    Cost and errors are as for `map`; a dtype that isn't one of the four is a TypeError.
     """
     if mode not in ("reduced", "complete", "r"):
         raise ValueError(f"tree.qr: mode must be 'reduced', 'complete' or 'r'; got {mode!r}")
@@ -217,7 +219,48 @@ def svd(
 @functools.lru_cache(maxsize=64)
 def _function(name: str, **options: Any) -> Callable[[Any], Any]:
     """A function of jax.numpy.linalg with these options: the same object each time."""
-    return functools.partial(getattr(jnp.linalg, name), **options)
+    return of_stacks.Function(name, tuple(options.items()))
+
+
+@_compat.api_boundary
+def orthogonal_iteration(
+    tree: Any,
+    bases: Any,
+    steps: SupportsIndex = 1,
+    *,
+    mesh: MeshLike | None = None,
+    matrix_specs: Any = None,
+) -> Any:
+    """Bases that are nearer to the eigenvectors of each matrix of a pytree: the Q of A Q = Q R, by
+    which SOAP refreshes its eigenbases.
+
+    Args:
+        tree: a pytree of arrays (..., n, n) of float32, float64, complex64 or complex128; SOAP's
+            are the two statistics of each matrix of weights.
+        bases: a pytree of the same structure, with the orthonormal columns to begin with, of the
+            shapes and dtypes of ``tree``.
+        steps: so many products and QR decompositions, at least 1; SOAP takes one each time.
+        mesh, matrix_specs: as for `map`, of the leaves of both trees.
+
+    Returns:
+        A pytree like ``tree``, sharded as it is, of matrices with orthonormal columns: by
+        orthogonal iteration (G. H. Golub, C. F. Van Loan, "Matrix Computations", 2013, 8.2.4),
+        where an eigenvector's error is multiplied by the ratio of its eigenvalue to the next larger
+        one in each step. R's diagonal is not negative, so that columns keep their directions. NaN
+        of a matrix with NaN in it or in its basis.
+
+    Both trees go to the matrices' homes by one exchange. Cost and errors are as for `map`; bases
+    that aren't like ``tree`` are a ValueError or a TypeError.
+
+    Examples:
+        >>> bases = jaxmg.tree.orthogonal_iteration(statistics, bases)  # N. Vyas et al., 2024
+    """
+    count = checks.positive("tree.orthogonal_iteration", "steps", steps)
+    pairs = trees.side_by_side("orthogonal_iteration", tree, bases, checks.DTYPES, matrix_specs)
+    function = of_stacks.OrthogonalIteration(count)
+    return trees.of_each(
+        "orthogonal_iteration", function, pairs, mesh, matrix_specs, cost=of_stacks.cost_of_pair
+    )
 
 
 @_compat.api_boundary
@@ -267,7 +310,7 @@ def orthogonalize(
         if dtype is not None:
             raise ValueError("tree.orthogonalize: dtype is not for method='exact'; leave it out")
         return trees.of_each(
-            "orthogonalize", iterations.exactly_orthogonal, tree, mesh, matrix_specs, checks.DTYPES
+            "orthogonalize", of_stacks.EXACTLY_ORTHOGONAL, tree, mesh, matrix_specs, checks.DTYPES
         )
     if dtype is not None and str(jnp.dtype(dtype)) not in _FLOATS:
         raise TypeError(

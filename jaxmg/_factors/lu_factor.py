@@ -167,9 +167,14 @@ class LUFactor(pickling.Pickled):
 
     @_compat.api_boundary
     def det(self) -> Array:
-        """det(A), a scalar of A's dtype, which overflows sooner than `slogdet`."""
-        sign, log_det = self.slogdet()
-        return sign * jnp.exp(log_det).astype(sign.dtype)
+        """det(A), a scalar of A's dtype, which overflows sooner than `slogdet`.
+
+        Its derivative takes the inverse and a copy of the factor. It has A's cofactors, also where
+        up to three pivots are exactly 0, where JAX has them for the last one; with more it is 0.
+        Where it is 0 second derivatives are NaN.
+        """
+        factor, arrays = parts("LUFactor.det", self)
+        return factor.det(self._sign, self._log_det, *arrays)
 
     @_compat.api_boundary
     def diagonal(self) -> Array:

@@ -57,6 +57,9 @@ ROWS = operations.Operation(
 
 OPERATIONS = (APPLY, SOLVE_ROWS, INVERT, DIAGONAL, ROWS)
 
+# The most zeros on U's diagonal with which a determinant's derivative isn't 0.
+_MOST_ZEROS = 3
+
 
 @dataclasses.dataclass(frozen=True)
 class LU(operations.Factor):
@@ -99,6 +102,14 @@ class LU(operations.Factor):
             lambda *arrays: arrays[-2:], self._slogdet_rule, (*arrays, sign, log_det)
         )
 
+    def det(self, sign, log_det, *arrays):
+        """det(A), of which ``sign`` and ``log_det`` are these."""
+        return self.differentiable(
+            lambda *arrays: arrays[-2] * jnp.exp(arrays[-1]).astype(arrays[-2].dtype),
+            self._det_rule,
+            (*arrays, sign, log_det),
+        )
+
     def _diagonal_rule(self, primals, tangents):
         diagonal = self.diagonal(*primals)
         lu = hermitian.rows(self.layout, self.rows(*primals))
@@ -117,20 +128,86 @@ class LU(operations.Factor):
         tangent = -hermitian.times(self.layout, half, rows)
         return inverse, hermitian.laid_out_like(self.layout, tangent, inverse)
 
+    def _det_rule(self, primals, tangents):
+        """d det(A) = trace(adj(A) dA), where adj(A) is det(A) A^-1."""
+        *factor, sign, log_det = primals
+        value = self.det(sign, log_det, *factor)
+        scale, *factor = self._regular(value, *factor)
+        trace = hermitian.general_trace(self.layout, self.divide_rows(*factor, tangents[0]))
+        return value, _like(scale.reshape(()) * trace, value)
+
+    def _regular(self, value, *factor):
+        """(determinant, *factor) of a matrix that has A's adjugate, to rounding, and an inverse.
+
+        The adjugate's elements are polynomials of A's. So zeros on the diagonal of U are replaced
+        by a number that is so small, relative to the others, that only the inverse changes.
+        """
+
+        def regular(value, *factor):
+            diagonal = self.run(DIAGONAL, *factor[:-1], m=self.n)
+            zeros, size = diagonal == 0, jnp.abs(diagonal)
+            count, largest = jnp.sum(zeros), jnp.max(size, initial=0)
+            small = jnp.where(largest > 0, largest, 1) * jnp.finfo(size.dtype).eps ** 1.25
+            signs = jnp.where(zeros, 1, diagonal / jnp.where(zeros, 1, size).astype(value.dtype))
+            swaps = jnp.sum(factor[-1] != jnp.arange(self.n, dtype=factor[-1].dtype))
+            others = jnp.exp(jnp.sum(jnp.log(jnp.where(zeros, 1, size))))
+            scale = jnp.where(count > _MOST_ZEROS, 0, small**count * others) * (1 - swaps % 2 * 2)
+            scale = (scale.astype(value.dtype) * jnp.prod(signs)).reshape(value.shape)
+            added = jnp.where(zeros, small, 0).astype(value.dtype)
+            tiles = self._add_to_diagonal(added, *factor[:-1])
+            tiles = map(layouts.constrain_like, tiles, factor)
+            return jnp.where(count > 0, scale, value), *tiles, factor[-1]
+
+        def rule(primals, tangents):
+            results = self._regular(*primals)
+            # Derivatives of the derivative are of another matrix where this one is singular.
+            once = jnp.where(primals[0] == 0, jnp.nan, 1)
+            moved = jnp.zeros_like(results[0]) if tangents[0] is None else tangents[0] * once
+            pairs = zip(derivatives.still(results[1:]), tangents[1:], strict=True)
+            return results, (moved, *(still if t is None else t for still, t in pairs))
+
+        return derivatives.differentiable(regular, rule, value, *factor)
+
+    def _add_to_diagonal(self, numbers, *tiles):
+        """Tiles and overflow with ``numbers``, (n,), added to the diagonal of U."""
+
+        def local(rank, tiles, *others):
+            *overflow, numbers = others
+            block, ranks = len(tiles), self.layout.ranks
+            width = min(self.tile, block)
+            slots = -(-block // width)
+
+            def begin(tile):
+                # The engine's Tiles::offset.
+                return jnp.minimum(tile // slots * block + tile % slots * width, self.n)
+
+            def added(rows, first):
+                slot = (first + jnp.arange(len(rows))) // width
+                tile = slot * ranks + rank
+                column = begin(tile) + jnp.arange(len(rows)) % width
+                here = (column < begin(tile + 1)) & ((slot < slots - len(overflow)) | (first > 0))
+                at = here[:, None] & (column[:, None] == jnp.arange(self.n)[None])
+                return rows + jnp.where(at, numbers[None], 0)
+
+            return added(tiles, 0), *(added(x, (slots - 1) * width) for x in overflow)
+
+        return hermitian.over_ranks(self.layout, local, tiles, (numbers,))
+
     def _slogdet_rule(self, primals, tangents):
         """d log(det(A)) = trace(dA A^-1), of which the imaginary part turns the sign."""
         *factor, sign, log_det = primals
         trace = hermitian.general_trace(self.layout, self.divide_rows(*factor, tangents[0]))
         values = self.slogdet(sign, log_det, *factor)
         turned = 1j * trace.imag * values[0] if jnp.iscomplexobj(sign) else jnp.zeros_like(sign)
+        return values, (_like(turned, sign), _like(trace.real, log_det))
 
-        def like(tangent, primal):
-            # Inside a shard_map its shape is (1,), and it varies with the right-hand sides beside.
-            tangent = tangent.astype(primal.dtype).reshape(primal.shape)
-            tangent = _compat.vary(tangent, _compat.varying_axes(primal))
-            return layouts.constrain_like(tangent, primal)
 
-        return values, (like(turned, sign), like(trace.real, log_det))
+def _like(tangent, primal):
+    """A scalar tangent of `primal`. Inside a shard_map its shape is (1,), and it varies with the
+    right-hand sides beside."""
+    tangent = tangent.astype(primal.dtype).reshape(primal.shape)
+    tangent = _compat.vary(tangent, _compat.varying_axes(primal))
+    return layouts.constrain_like(tangent, primal)
 
 
 def packed_tangent(layout, lu, pivots, a_dot):

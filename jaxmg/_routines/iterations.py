@@ -40,12 +40,6 @@ def orthogonal(g, coefficients, safe, dtype):
     return (x.T.conj() if tall else x).astype(g.dtype)
 
 
-def exactly_orthogonal(g):
-    """U V^H of the singular value decomposition."""
-    u, _, v = jnp.linalg.svd(g, full_matrices=False)
-    return _multiply(u, v)
-
-
 def _unit(g):
     """g over its Frobenius norm, in at least float32; zeros where g is zero."""
     x = g.astype(jnp.promote_types(g.dtype, jnp.float32))

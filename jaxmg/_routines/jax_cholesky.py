@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
@@ -9,7 +11,7 @@ from jaxmg import _compat
 from jaxmg._factors.cholesky_factor import CholeskyFactor
 from jaxmg._factors.refined_factor import RefinedFactor
 from jaxmg._routines import cho_factor as keep_factor
-from jaxmg._routines import jax_linalg
+from jaxmg._routines import jax_linalg, shares
 from jaxmg._types import AnyMatrixLike, MeshLike
 
 
@@ -166,6 +168,14 @@ def cho_solve(
     )
 
 
+def _factor_stacks(platform, options, a):
+    """`triangular_factor` of each matrix of a stack."""
+    read, upper = options
+    lower = jax.lax.linalg.cholesky(shares.hermitian(a, read), symmetrize_input=False)
+    return (jnp.swapaxes(lower, -1, -2).conj() if upper else lower,)
+
+
+@shares.on_shares(_factor_stacks)
 @jax_linalg.program
 def triangular_factor(call, a):
     _, upper = call.attributes

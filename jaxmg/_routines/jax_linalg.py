@@ -1,8 +1,10 @@
 """How the functions of `jaxmg.linalg` run: each is a program, a composition of routines and of
 products, compiled as a whole. A file jax_*.py has functions and their programs."""
 
+import dataclasses
 import functools
 import itertools
+import math
 from typing import Any
 
 import jax
@@ -13,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, layouts, programs, symmetry
 from jaxmg._call.arguments import matrix_spec
+from jaxmg._routines import shares
 from jaxmg._transform import batching, products
 
 # Besides the routines' dtypes those of which JAX has powers of the same dtype: products need no
@@ -51,8 +54,18 @@ def run(arrays, name, program, results, mesh, spec, *options):
     if any(map(batching.is_batch, arrays)):
         mesh, spec = where_each_is(name, arrays[0], mesh, spec)
         return _jit_batch(name, program, results, mesh, spec, *options)(*arrays)
+    return _one(arrays, name, program, results, mesh, spec, *options)
+
+
+def _one(arrays, name, program, results, mesh, spec, *options):
+    """`run` of one matrix, or of what `jax.vmap` shows as one."""
     if any(map(_compat.transformation, arrays)):
         mesh, spec = seen_below(name, arrays, mesh, spec)
+        batched = any(_compat.transformation(array) == "vmap" for array in arrays)
+        if batched and checks.ALL and shares.of_program(program, options):
+            _check(arrays, name, program, results, options)
+            one = _Shared(name, program, results, mesh, spec, options)
+            return batching.batchable(one, *arrays)
         return _jit_run(name, program, results, mesh, spec, *options)(*arrays)
     return _run(arrays, name, program, results, mesh, spec, *options)
 
@@ -75,7 +88,7 @@ def seen_below(name, arrays, mesh, spec):
 @functools.lru_cache(maxsize=512)
 def _jit_batch(name, program, results, mesh, spec, *options):
     def each(*arrays):
-        return run(arrays, name, program, results, mesh, spec, *options)
+        return _one(arrays, name, program, results, mesh, spec, *options)
 
     dtypes, square = _dtypes(program, options), not _any_shape(program)
     return jax.jit(lambda *arrays: over_leading(name, each, arrays, dtypes, square))
@@ -163,33 +176,77 @@ def where_each_is(name, a, mesh, spec):
     return on, each if any(each) else None
 
 
+@dataclasses.dataclass(frozen=True)
+class _Shared(batching.Batchable):
+    """`run` of a program that a device has a function of stacks for (`shares`). In a batch each
+    device computes its share of the matrices, if one fits on it."""
+
+    name: str
+    program: Any
+    results: Any
+    mesh: Any
+    spec: Any
+    options: tuple
+
+    @property
+    def by_jax(self):
+        return True
+
+    def __call__(self, *arrays):
+        return _one(
+            arrays, self.name, self.program, self.results, self.mesh, self.spec, *self.options
+        )
+
+    def batched(self, settled, size, marks, *arrays):
+        ones = [batching.of_one(x, mark) for x, mark in zip(arrays, marks, strict=True)]
+        if marks[0]:
+            layout = layouts.infer(f"linalg.{self.name}", ones, self.mesh, self.spec)
+            share = shares.Share(self.program, self.options, layout.platform, layout.mesh.size)
+            order = math.isqrt(math.prod(ones[0].shape)) + 1
+            if ones[0].size and batching.is_spread_faster(layout, size, order, ones[0].dtype):
+                specs = _specs(layout, self.results, ones)
+                placement = batching.make_placement(layout, arrays, marks, specs)
+                values = batching.spread(
+                    batching.alone(layout), share, size, marks, *arrays, placement=placement
+                )
+                return values[0] if len(values) == 1 else values
+        run = _jit_run(self.name, self.program, self.results, self.mesh, self.spec, *self.options)
+        return jax.vmap(run, [0 if mark else None for mark in marks])(*arrays)
+
+
+def _check(arrays, name, program, results, options):
+    """Raises where a program can't take the arrays."""
+    called, a = f"linalg.{name}", arrays[0]
+    square = not _any_shape(program)
+    checks.matrix(called, "a", a, True, checks.ALL, _dtypes(program, options), square=square)
+    if (not callable(results) and "like b" in results) or getattr(program, "with_b", False):
+        checks.right_hand_side(called, a, arrays[1], checks.ALL, square=square)
+
+
+def _specs(layout, results, arrays):
+    """The spec of each result."""
+    kinds: Any = results(layout) if callable(results) else results
+    specs = {
+        "matrix": lambda: layout.result_spec(arrays[0].shape),
+        "like b": lambda: layouts.spec_of(arrays[1], layout),
+        "small": P,
+    }
+    return tuple(
+        layout.result_spec(result) if isinstance(result, tuple) else specs[result]()
+        for result in kinds
+    )
+
+
 @programs.cache_plans
 def _run(arrays, name, program, results, mesh, spec, *options):
     called = f"linalg.{name}"
     layouts.refuse_manual_axes(called)
-    a = arrays[0]
-    checks.matrix(
-        called, "a", a, True, checks.ALL, _dtypes(program, options), square=not _any_shape(program)
-    )
-    if (not callable(results) and "like b" in results) or getattr(program, "with_b", False):
-        checks.right_hand_side(called, a, arrays[1], checks.ALL, square=not _any_shape(program))
+    _check(arrays, name, program, results, options)
     layout = layouts.infer(called, arrays, mesh, spec)
-    kinds: Any = results(layout) if callable(results) else results
-    specs = {
-        "matrix": lambda: layout.result_spec(a.shape),
-        "like b": lambda: layouts.spec_of(arrays[1], layout),
-        "small": P,
-    }
-    call = programs.Call(
-        f"linalg_{name}", program, layout, a.shape, 0, "",
-        tuple(
-            layout.result_spec(result) if isinstance(result, tuple) else specs[result]()
-            for result in kinds
-        ),
-        options,
-    )  # fmt: skip
+    specs = _specs(layout, results, arrays)
+    call = programs.Call(f"linalg_{name}", program, layout, arrays[0].shape, 0, "", specs, options)
     run = programs.runner(call, arrays)
-    return (lambda *arrays: run(*arrays)[0]) if len(kinds) == 1 else run
+    return (lambda *arrays: run(*arrays)[0]) if len(specs) == 1 else run
 
 
 # Programs: of a call, whose first attribute says what to read of its matrix, and of global arrays.

@@ -136,7 +136,7 @@ def _solved(call, a, b, damp=None):
         resid = [others[0][:0], *others[1:]] if others else []
         return x[:, None][:, :0], *resid
     full_rank = call.name == "linalg_least_squares"
-    if full_rank and not tall.fits(max(a.shape), min(a.shape), call.layout.ranks):
+    if full_rank and jax_qr.by_tiles(max(a.shape), min(a.shape), call.layout.ranks):
         return (_by_tiles(call, a, b, damp),)
     columns = b if b.ndim == 2 else b[:, None]
     if not jax_qr.fits(max(a.shape), min(a.shape), call.layout.ranks):

@@ -16,7 +16,7 @@ from jaxmg._factors import packed_lu as kept_lu
 from jaxmg._factors import transposed
 from jaxmg._factors.lu_factor import LUFactor
 from jaxmg._factors.refined_lu_factor import RefinedLUFactor
-from jaxmg._routines import jax_linalg, packed_lu, triangular
+from jaxmg._routines import jax_linalg, packed_lu, shares, triangular
 from jaxmg._transform import batching, products
 from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike, Trans
 
@@ -225,12 +225,21 @@ def _checked(trans, name):
     return how
 
 
+@shares.on_shares(lambda platform, options, a: jax.lax.linalg.lu(a)[:2])
 @jax_linalg.program_of_any_shape
 def factored(call, a):
     """LAPACK's L and U, and pivots: those of the transposed matrix's transpose."""
     return packed_lu.packed(a, call.layout)
 
 
+def _solve_factored_stacks(platform, options, lu, b, pivots):
+    """`solve_factored` of each matrix of a stack."""
+    trans = "NTC".index(options[0])
+    one = jax.scipy.linalg.lu_solve
+    return (jax.vmap(lambda lu, b, pivots: one((lu, pivots), b, trans))(lu, b, pivots),)
+
+
+@shares.on_shares(_solve_factored_stacks)
 @jax_linalg.program
 def solve_factored(call, lu, b, pivots):
     """With P A = L U the factor of A^T is there, of which A is the transpose."""
@@ -242,6 +251,20 @@ def solve_factored(call, lu, b, pivots):
     return (factor.solve(b, "T" if how == "N" else "N"),)
 
 
+def _decompose_stacks(platform, options, a):
+    """`decomposed` of each matrix of a stack."""
+    (permute_l,), (m, n) = options, a.shape[-2:]
+    lu, _, order = jax.lax.linalg.lu(a)
+    k = min(m, n)
+    lower, upper = jnp.tril(lu, -1)[:, :, :k] + jnp.eye(m, k, dtype=a.dtype), jnp.triu(lu)[:, :k]
+    if permute_l:
+        rows = jnp.argsort(order, axis=-1)[..., None]
+        return jnp.take_along_axis(lower, rows, axis=1), upper
+    permutation = order[:, None, :] == jnp.arange(m)[:, None]
+    return permutation.astype(jnp.finfo(a.dtype).dtype), lower, upper
+
+
+@shares.on_shares(_decompose_stacks)
 @jax_linalg.program_of_any_shape
 def decomposed(call, a):
     """(P, L, U), or (P L, U), of A = P L U."""
@@ -258,6 +281,17 @@ def decomposed(call, a):
     return permutation.astype(jnp.finfo(a.dtype).dtype), lower, upper
 
 
+def _solve_triangle_stacks(platform, options, a, b):
+    """`solve_one_triangle` of each matrix of a stack."""
+    lower, trans, unit_diagonal = options
+    x = jax.lax.linalg.triangular_solve(
+        a, b[..., None] if b.ndim == 2 else b, left_side=True, lower=lower,
+        transpose_a=trans != "N", conjugate_a=trans == "C", unit_diagonal=unit_diagonal,
+    )  # fmt: skip
+    return (x.reshape(b.shape),)
+
+
+@shares.on_shares(_solve_triangle_stacks)
 @jax_linalg.program
 def solve_one_triangle(call, a, b):
     return (triangular.solve(a, b, call.layout, *call.attributes),)

@@ -23,9 +23,11 @@ from jaxmg._routines import (
     lu_factor,
     potri,
     potrs,
+    shares,
     structure,
 )
 from jaxmg._routines.jax_svd import condition_of_values
+from jaxmg._stacks import ways
 from jaxmg._transform import derivatives, products
 from jaxmg._types import AnyMatrixLike, AssumeA, MeshLike
 
@@ -157,7 +159,8 @@ def slogdet(
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `jaxmg.lu_factor`.
     """
-    return SlogdetResult(*_slogdet(a, "slogdet", mesh, matrix_specs))
+    results = jax_linalg.run((a,), "slogdet", log_det, ("small", "small"), mesh, matrix_specs)
+    return SlogdetResult(*results)
 
 
 @_compat.api_boundary
@@ -175,10 +178,9 @@ def det(
     ``check_finite`` do nothing.
 
     Returns:
-        A scalar of a's dtype.
+        A scalar of a's dtype. Where it is 0, its derivative is that of `jaxmg.LUFactor.det`.
     """
-    sign, logabsdet = _slogdet(a, "det", mesh, matrix_specs)
-    return sign * jnp.exp(logabsdet).astype(sign.dtype)
+    return jax_linalg.run((a,), "det", determinant, ("small",), mesh, matrix_specs)
 
 
 @_compat.api_boundary
@@ -260,6 +262,16 @@ def matrix_power(
     return jax_linalg.run((a,), "matrix_power", power, ("matrix",), mesh, matrix_specs, n)
 
 
+def _solve_stacks(platform, options, a, b):
+    """`solution` of each matrix of a stack, by LU."""
+    read, assumed = options
+    if assumed in ("her", "sym"):
+        a = _whole_stack(a, read, assumed == "sym")
+    columns = b[..., None] if b.ndim == 2 else b
+    return (ways.solve(platform, a, columns).reshape(b.shape),)
+
+
+@shares.on_shares(_solve_stacks, lambda read, assumed: assumed != "pos")
 @jax_linalg.program
 def solution(call, a, b):
     read, assumed = call.attributes
@@ -283,6 +295,7 @@ def _solve_general(call, a, b):
     return gesv.gesv(a, b, **jax_linalg.where(call))
 
 
+@shares.on_shares(lambda platform, options, a: (ways.inverse(platform, a),))
 @jax_linalg.program
 def inverse(call, a):
     return (_inverse(call, a),)
@@ -300,11 +313,7 @@ def _invert_general(call, a):
     return getri.getri(a, **jax_linalg.where(call))
 
 
-def _slogdet(a, name, mesh, spec):
-    """(sign, logarithm of the absolute value), on behalf of the function of this name."""
-    return jax_linalg.run((a,), name, log_det, ("small", "small"), mesh, spec)
-
-
+@shares.on_shares(lambda platform, options, a: jnp.linalg.slogdet(a))
 @jax_linalg.program
 def log_det(call, a):
     return _by_structure(call, _log_det_definite, _log_det_general)(a)
@@ -317,6 +326,21 @@ def _log_det_definite(call, a):
 
 def _log_det_general(call, a):
     return lu_factor.lu_factor(a, **jax_linalg.where(call)).slogdet()
+
+
+@shares.on_shares(lambda platform, options, a: (jnp.linalg.det(a),))
+@jax_linalg.program
+def determinant(call, a):
+    return (_by_structure(call, _determinant_definite, _determinant_general)(a),)
+
+
+def _determinant_definite(call, a):
+    factor = cho_factor.cho_factor(a, **jax_linalg.where(call))
+    return jnp.exp(factor.logdet()).astype(a.dtype), factor.status
+
+
+def _determinant_general(call, a):
+    return lu_factor.lu_factor(a, **jax_linalg.where(call)).det()
 
 
 @jax_linalg.program
@@ -361,11 +385,20 @@ def _by_structure(call, definite, general, known=False):
     ).of
 
 
+def _whole_stack(a, read, symmetric):
+    """`_whole` of each matrix of a stack."""
+    half = jnp.tril(a, -1) if read == jax_linalg.LOWER else jnp.triu(a, 1)
+    return _with_other_triangle(a, half, jnp.swapaxes(half, -1, -2), symmetric)
+
+
 def _whole(call, a, read, symmetric):
     """The whole Hermitian, or symmetric, matrix of which one triangle is read."""
     half = jnp.tril(a, -1) if read == jax_linalg.LOWER else jnp.triu(a, 1)
-    eye = jnp.eye(call.shape[0], dtype=bool)
-    other = products.transposed(half, call.layout)
+    return _with_other_triangle(a, half, products.transposed(half, call.layout), symmetric)
+
+
+def _with_other_triangle(a, half, other, symmetric):
+    eye = jnp.eye(a.shape[-1], dtype=bool)
     if symmetric:
         return half + other + jnp.where(eye, a, 0)
     return half + other.conj() + jnp.where(eye, a.real.astype(a.dtype), 0)

@@ -16,13 +16,22 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxmg._call import blocks, ffi, layouts
-from jaxmg._routines import eigh, geqrf, jax_linalg, jax_qr, polar, syevd, tall, tall_qr
+from jaxmg._routines import eigh, geqrf, jax_linalg, jax_qr, polar, shares, syevd, tall, tall_qr
+from jaxmg._stacks import ways
 from jaxmg._transform import batching, derivatives, products
 
 # Up to this order one rank computes the SVD of the square matrix.
 SMALL = 256
 
 
+def _svd_stacks(platform, options, a):
+    """`decomposed` of each matrix of a stack."""
+    u, s, vh = ways.svd(platform, a)
+    part = slice(*options)
+    return u[..., part], s[..., part], vh[..., part, :]
+
+
+@shares.on_shares(_svd_stacks)
 @jax_linalg.program_of_any_shape
 def decomposed(call, a):
     """(U, s, V^H), U (m, k) and V^H (k, n) with k = min(m, n); of the singular values from start to
@@ -30,6 +39,7 @@ def decomposed(call, a):
     return decompose(a, call.layout, *call.attributes)
 
 
+@shares.on_shares(lambda platform, options, a: jnp.linalg.svd(a, full_matrices=True))
 @jax_linalg.program_of_any_shape
 def completed(call, a):
     """(U, s, V^H), U (m, m) and V^H (n, n), without a derivative."""
@@ -51,6 +61,7 @@ def _refuse(primals, tangents):
     )
 
 
+@shares.on_shares(lambda platform, options, a: (ways.singular_values(platform, a),))
 @jax_linalg.program_of_any_shape
 def values(call, a):
     """The singular values alone."""
@@ -66,6 +77,16 @@ def of_eigenvectors(call, v, w):
     return u, jnp.abs(w)[order], products.adjoint(u * sign, call.layout)
 
 
+def _polar_stacks(platform, options, a):
+    """`polar_factors` of each matrix of a stack."""
+    (side,) = options
+    u = ways.polar(platform, a)
+    adjoint = jnp.swapaxes(u, -1, -2).conj()
+    p = ways.multiply(adjoint, a) if side == "right" else ways.multiply(a, adjoint)
+    return u, (p + jnp.swapaxes(p, -1, -2).conj()) / 2
+
+
+@shares.on_shares(_polar_stacks)
 @jax_linalg.program_of_any_shape
 def polar_factors(call, a):
     """(U, P) of A = U P, or A = P U."""
@@ -73,6 +94,7 @@ def polar_factors(call, a):
     return _polar(a, side, call.layout)
 
 
+@shares.on_shares(lambda platform, options, a: (jnp.linalg.pinv(a, rtol=options[0]),))
 @jax_linalg.program_of_any_shape
 def pseudoinverse(call, a):
     (rtol,) = call.attributes

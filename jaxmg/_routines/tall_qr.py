@@ -24,6 +24,8 @@ from jaxmg._transform import products
 
 # How far the second Gram matrix may be from I. A quarter is far below what CholeskyQR2 allows.
 _BOUND = 0.25
+# The columns from which on a matrix's product with its adjoint is computed by halves.
+_BLOCK = 1024
 
 
 def factor_on_rank(layout, rank, rows, below=None, b=None, with_q=True):
@@ -120,8 +122,21 @@ def right_solve(rows, r):
 
 
 def _gram(layout, rows, below):
-    gram = adjoint_product(layout, rows, rows)
+    gram = sum_over_ranks(layout, _own_product(rows))
     return gram if below is None else gram + dot(below.conj().T, below)
+
+
+def _own_product(x):
+    """X^H X. Of a wide X the blocks below the diagonal are the adjoints of those above, which takes
+    little more than half of the operations."""
+    n = x.shape[1]
+    if n <= _BLOCK:
+        return products.dot(x.conj(), x, 0, 0)
+    left, right = x[:, : n // 2], x[:, n // 2 :]
+    corner = products.dot(left.conj(), right, 0, 0)
+    above = jnp.concatenate([_own_product(left), corner], axis=1)
+    below = jnp.concatenate([corner.conj().T, _own_product(right)], axis=1)
+    return jnp.concatenate([above, below])
 
 
 def adjoint_product(layout, x, y):

@@ -1,6 +1,9 @@
 """Pytrees of matrices: their leaves on a mesh, and a function of each matrix."""
 
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxmg._call import checks, layouts
@@ -42,6 +45,41 @@ def of_each(
     ]
     cost = homes.operations if cost is None else cost
     return jax.tree.unflatten(structure, exchanges.run(function, mesh, leaves, cost, arrays))
+
+
+def side_by_side(name, tree, others, dtypes, specs):
+    """A tree of [A B], or of [A; B] where A's columns are sharded, of a tree of square matrices and
+    another one like it."""
+    caller = f"tree.{name}"
+    paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    leaves, structure = jax.tree.flatten(others)
+    expected: Any = jax.tree.structure(tree)
+    if expected != structure:
+        raise ValueError(
+            f"{caller}: bases must have the structure of tree, {expected}; got {structure}"
+        )
+    chosen = _flatten_specs(caller, specs, tree)
+    pairs = []
+    for (path, a), b, spec in zip(paths, leaves, chosen, strict=True):
+        key = jax.tree_util.keystr(path)
+        for named, array in ((f"tree{key}", a), (f"bases{key}", b)):
+            _check_leaf(caller, named, array, dtypes, True)
+        if a.shape != b.shape or a.dtype != b.dtype:
+            raise ValueError(
+                f"{caller}: bases{key} must be like tree{key}, {a.dtype} of shape "
+                f"{tuple(a.shape)}; it is {b.dtype} of shape {tuple(b.shape)}"
+            )
+        pairs.append(_join(a, b, spec))
+    return jax.tree.unflatten(structure, pairs)
+
+
+def _join(a, b, spec):
+    sharding = layouts.named_sharding(a)
+    spec = sharding.spec if spec is None and sharding is not None else spec
+    by_columns = spec is not None and len(spec) == a.ndim and spec[-1] is not None
+    if sharding is not None and not layouts.traced((a, b)):
+        b = jax.device_put(b, sharding)
+    return jnp.concatenate([a, b], axis=-2 if by_columns else -1)
 
 
 def _check_leaf(caller, path, array, dtypes, square):

@@ -4,11 +4,13 @@ and potri."""
 import jax
 import jax.numpy as jnp
 
+from jaxmg import _compat
 from jaxmg._stacks import sections, triangle
 
 WIDTH = 128
 
 
+@_compat.default_promotion()
 def factor(a, width=WIDTH):
     """L of A = L L^H, (count, n, n), of A's lower triangle; NaN where A isn't positive definite.
 
@@ -48,12 +50,14 @@ def _factor_section(a, columns, width):
     return jax.lax.fori_loop(0, columns // width, reduce, a)
 
 
+@_compat.default_promotion()
 def inverse(a, width=WIDTH):
     """A^-1 of the lower triangles of Hermitian positive definite matrices."""
     lower = triangle.inverse(factor(a, width))
     return sections.multiply(sections.adjoint(lower), lower)
 
 
+@_compat.default_promotion()
 def solve(a, b, width=WIDTH):
     """A^-1 B of such matrices and b (count, n, nrhs)."""
     lower, solve = factor(a, width), jax.lax.linalg.triangular_solve

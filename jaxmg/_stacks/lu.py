@@ -9,9 +9,11 @@ concerned.
 import jax
 import jax.numpy as jnp
 
+from jaxmg import _compat
 from jaxmg._stacks import sections, triangle
 
 
+@_compat.default_promotion()
 def factor(a, width=sections.WIDTH):
     """(LU, pivots, permutation) of a (count, n, n), as `jax.lax.linalg.lu` gives them.
 
@@ -70,6 +72,11 @@ def _factor_section(a, columns, width):
     return jax.lax.fori_loop(0, columns // width, reduce, state)
 
 
+def _sizes(x):
+    """What LAPACK takes the largest of."""
+    return jnp.abs(x.real) + jnp.abs(x.imag) if jnp.iscomplexobj(x) else jnp.abs(x)
+
+
 def _factor_panel(panel, first):
     """The panel (count, m, width), whose column i has its pivot in row ``first`` + i, with its
     multipliers; the order of its rows, and the pivots."""
@@ -80,7 +87,7 @@ def _factor_panel(panel, first):
         panel, order, pivots = state
         here = first + i
         x = jax.lax.dynamic_index_in_dim(panel, i, 2, keepdims=False)
-        sizes = jnp.where(rows >= here, jnp.abs(x), -1)
+        sizes = jnp.where(rows >= here, _sizes(x), -1)
         chosen = jnp.argmax(sizes, axis=1).astype(jnp.int32)
         taken = _rows(panel, chosen[:, None])
         replaced = jax.lax.dynamic_slice_in_dim(panel, here, 1, 1)
@@ -103,16 +110,45 @@ def _factor_panel(panel, first):
     return jax.lax.fori_loop(0, width, reduce, state)
 
 
-def solve(a, b, width=sections.WIDTH):
+@jax.custom_jvp
+def solve(a, b):
     """A^-1 B of a (count, n, n) and b (count, n, nrhs)."""
+    return solve_by(a, b)
+
+
+@solve.defjvp
+@_compat.default_promotion()
+def _solve_jvp(primals, tangents):
+    (a, b), (a_dot, b_dot) = primals, tangents
+    x = solve(a, b)
+    return x, solve_by(a, b_dot - sections.multiply(a_dot, x))
+
+
+@_compat.default_promotion()
+def solve_by(a, b, width=sections.WIDTH):
+    """`solve` with panels of this width, without a rule for its derivative."""
     packed, _, order = factor(a, width)
     solve = jax.lax.linalg.triangular_solve
     x = solve(packed, _rows(b, order), left_side=True, lower=True, unit_diagonal=True)
     return solve(packed, x, left_side=True, lower=False)
 
 
-def inverse(a, width=sections.WIDTH):
+@jax.custom_jvp
+def inverse(a):
     """A^-1 of a (count, n, n): U^-1 L^-1, with its columns in the order of A's rows."""
+    return inverse_by(a)
+
+
+@inverse.defjvp
+@_compat.default_promotion()
+def _inverse_jvp(primals, tangents):
+    x = inverse(*primals)
+    return x, -sections.multiply(sections.multiply(x, tangents[0]), x)
+
+
+@_compat.default_promotion()
+def inverse_by(a, width=sections.WIDTH):
+    """`inverse` with panels of this width, without a derivative."""
     packed, _, order = factor(a, width)
     n = a.shape[-1]
     unit = jnp.tril(packed, -1) + jnp.eye(n, dtype=a.dtype)

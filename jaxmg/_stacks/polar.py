@@ -11,6 +11,7 @@ of 1e5 takes 7 steps, one of 1e16 16.
 import jax
 import jax.numpy as jnp
 
+from jaxmg import _compat
 from jaxmg._routines import polar as _weights_of
 from jaxmg._stacks import sections, triangle
 
@@ -21,6 +22,7 @@ _MOST_STEPS = 30
 _INVERSE_ITERATIONS = 6
 
 
+@_compat.default_promotion()
 def unitary(a, cholesky=None):
     """U of A = U H, of a (count, m, n), m >= n, with orthonormal columns whatever A's rank is."""
     cholesky = cholesky or _cholesky
@@ -32,7 +34,9 @@ def unitary(a, cholesky=None):
     bound = jnp.where(bound > 0, bound, 1)
     x = x / jnp.sqrt(bound).astype(x.dtype)
     square, known = _smallest(gram / bound.astype(gram.dtype), 8 * n * unit, cholesky)
-    low = jnp.where(known, jnp.sqrt(square) / 2, unit / n)  # an estimate from above
+    # An estimate from above; what it misses by more than this, no step would notice. The smallest
+    # singular value of the noise may be a small part of its entries.
+    low = jnp.where(known, jnp.sqrt(square) / 4, unit / (1000 * n))
     noise = jnp.broadcast_to(_weights_of._noise(x[0]), x.shape)
     x = x + jnp.where(known, 0, 4 * unit / n**0.5).astype(x.dtype) * noise
 
@@ -49,12 +53,14 @@ def unitary(a, cholesky=None):
     return jax.lax.while_loop(goes_on, again, start)[0]
 
 
+@_compat.default_promotion()
 def hermitian_factor(u, a):
     """The Hermitian part of U^H A."""
     h = sections.multiply(sections.adjoint(u), a)
     return (h + sections.adjoint(h)) / 2
 
 
+@_compat.default_promotion()
 def decompose(a, eigh, cholesky=None):
     """(U, s, V^H) of a (count, m, n), m >= n, with ``eigh`` of a stack for (w, v)."""
     a, exponent = scaled(a)

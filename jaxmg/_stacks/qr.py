@@ -10,27 +10,36 @@ NaN makes the results of its own matrix NaN.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from jaxmg import _compat
 from jaxmg._stacks import sections
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def reduced(a, width=sections.WIDTH):
+def reduced(a, width=sections.WIDTH) -> tuple[Any, Any]:
     """(Q, R) of a (count, m, n): Q (count, m, k) and R (count, k, n), k = min(m, n).
 
     Cost for each matrix: about 2 m n k multiplications and additions for R, where LAPACK has n k
     (m - k / 3), and as many for Q; 5 k kernels on vectors. Memory: about four stacks.
     """
+    results: Any = _reduced(a, width)
+    return results
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+@_compat.default_promotion()
+def _reduced(a, width):
     m, n = a.shape[-2:]
     k = min(m, n)
     packed, ts, scale = _factor(a, width)
     return _make_q(packed, ts, m, k, width), _make_r(packed, scale, k, n)
 
 
-@reduced.defjvp
+@_reduced.defjvp
+@_compat.default_promotion()
 def _reduced_jvp(width, primals, tangents):
     """S. F. Walter, L. Lehmann, R. Lamour, Optim. Methods Softw. 27, 2012."""
     (a,), (a_dot,) = primals, tangents
@@ -53,6 +62,7 @@ def _reduced_jvp(width, primals, tangents):
     return (q, r), (q_dot, r_dot)
 
 
+@_compat.default_promotion()
 def triangular(a, width=sections.WIDTH):
     """R of `reduced` alone, without a derivative of its own."""
     packed, _, scale = _factor(a, width)
@@ -129,7 +139,8 @@ def _reduce_panel(panel, first):
         head = jnp.sum(jnp.where(pivot, x, 0), axis=1)
         rest = jnp.sum(_squares(tail), axis=1)
         length = jnp.sqrt(_squares(head) + rest)
-        nothing = (rest == 0) & (jnp.imag(head) == 0)  # H is the identity
+        # Squares may vanish of what is nothing beside the column's length, 1 or so at the start.
+        nothing = (length == 0) | ((rest == 0) & (jnp.imag(head) == 0))  # H is the identity
         beta = jnp.where(nothing, jnp.real(head), jnp.where(jnp.real(head) > 0, -length, length))
         safe = jnp.where(nothing, 1, beta).astype(panel.dtype)
         tau = jnp.where(nothing, 0, (safe - head) / safe)

@@ -3,12 +3,14 @@
 import jax
 import jax.numpy as jnp
 
+from jaxmg import _compat
 from jaxmg._stacks import sections
 
 # Blocks on the diagonal are inverted by substitution.
 _LEAF = 64
 
 
+@_compat.default_promotion()
 def inverse(a):
     """The inverse of each lower triangular matrix of a (count, n, n), of which it reads nothing
     else.

@@ -104,7 +104,16 @@ def of_one(array, mark):
 
 
 class Batchable(abc.ABC):
-    """A hashable function of arrays that has a batching rule."""
+    """A hashable function of arrays that has a batching rule.
+
+    Attributes:
+        by_jax: whether JAX may trace, differentiate and batch what the rule gives, operation by
+            operation. The rule counts where the arrays are in a batch, and no further.
+    """
+
+    @property
+    def by_jax(self) -> bool:
+        return False
 
     @abc.abstractmethod
     def __call__(self, *arrays):
@@ -127,6 +136,8 @@ def batchable(of, *arrays):
         return of(*arrays)
     if any(_compat.transformation(array) == "vmap" for array in arrays):
         return _below(of, arrays)
+    if of.by_jax:
+        return of(*arrays)
     # Arrays that aren't traced are closed over, so that rules can read their shardings.
     moving = [i for i, array in enumerate(arrays) if isinstance(array, Tracer)]
     moved = [arrays[i] for i in moving]
@@ -187,6 +198,10 @@ class _Batch(Batchable):
     settled: bool
     size: int
     marks: tuple
+
+    @property
+    def by_jax(self):
+        return self.of.by_jax
 
     def __call__(self, *arrays):
         return self.of.batched(self.settled, self.size, self.marks, *arrays)

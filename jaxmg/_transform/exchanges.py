@@ -215,7 +215,12 @@ class Program:
     def _of_each(self, stack):
         """The function of each of a stack."""
         if not self.in_turn:
-            return jax.vmap(self.function)(stack)
+            of_stack = getattr(self.function, "of_stack", None)
+            return (
+                of_stack(self.layout.platform, stack)
+                if of_stack
+                else jax.vmap(self.function)(stack)
+            )
         if len(stack) == 1:
             return jax.tree.map(lambda x: jnp.asarray(x)[None], self.function(stack[0]))
         return jax.lax.map(self.function, stack)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import batch
+import batches
 import decompositions
 import digests
 import eigen_accuracy
@@ -132,6 +133,16 @@ def test_a_batch_is_as_fast_as_is_said(tmp_path):
     for record in records:
         assert record["speed"] == pytest.approx(records[1]["seconds"] / record["seconds"])
     assert subprocess.run([*command, "--least", "1e6"], env=environment).returncode == 1
+
+
+def test_ways_to_compute_a_batch(tmp_path):
+    words = "--routine qr polar --n 6 --bytes 600 --dtype float64 --way jax blocked qdwh"
+    code, said, found = program(batches, tmp_path / "out.jsonl", words)
+    assert code == 0 and "!" not in said and "Error" not in said
+    assert [(r["routine"], r["way"], r["batch"]) for r in found] == [
+        ("qr", "blocked", 2), ("qr", "jax", 2), ("polar", "qdwh", 1), ("polar", "jax", 1),
+    ]  # fmt: skip
+    assert all(0 < r["error"] < 1e-14 and r["seconds"] > 0 for r in found)
 
 
 def program(module, out, words):

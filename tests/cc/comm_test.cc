@@ -161,45 +161,45 @@ TEST(ASilentRankIsAnErrorEverywhere) {
 
 // The limit of rendezvous and waits that succeed at once. Short enough that a test in which all
 // ranks wait in vain doesn't seem to hang.
-constexpr Seconds kMeeting(10);
+constexpr Seconds kLimit(10);
 
 // Every rank contributes its number.
-Status MeetAt(int64_t run, int rank, int ranks, Seconds limit,
-              std::shared_ptr<InProcessGroup>* group) {
+Status Join(int64_t run, int rank, int ranks, Seconds limit,
+            std::shared_ptr<InProcessGroup>* group) {
   return JoinRendezvous({{run, nullptr}, 0}, "potrs", rank, ranks, {limit}, 10 + rank, group);
 }
 
 TEST(RendezvousMatchTheirCalls) {
   constexpr int kRanks = 4, kRounds = 50;
   std::vector<std::thread> threads;
-  std::atomic<int> met{0};
+  std::atomic<int> joined{0};
   for (int64_t run : {1, 2}) {
     for (int rank = 0; rank < kRanks; ++rank) {
       threads.emplace_back([&, run, rank] {
         for (int round = 0; round < kRounds; ++round) {
           // The same key each time, as in a loop.
           std::shared_ptr<InProcessGroup> group;
-          const Status status = MeetAt(run, rank, kRanks, kMeeting, &group);
+          const Status status = Join(run, rank, kRanks, kLimit, &group);
           EXPECT(status.ok()) << status.message();
           if (!status.ok()) return;
           for (int other = 0; other < kRanks; ++other) {
             EXPECT(group->rank_values()[other] == 10 + other) << group->rank_values()[other];
           }
           auto device = NewHostDevice();
-          auto comm = NewInProcessCommunicator(group, rank, device.get(), {kMeeting});
+          auto comm = NewInProcessCommunicator(group, rank, device.get(), {kLimit});
           const int64_t mine = run * 1000 + round;
           int64_t all[kRanks];
           Status gathered = AllGather(*comm, *device, Stream::kMain, &mine, all, sizeof(mine));
           EXPECT(gathered.ok()) << gathered.message();
-          for (int64_t value : all) EXPECT(value == mine) << value << " met " << mine;
+          for (int64_t value : all) EXPECT(value == mine) << value << " received for " << mine;
           EXPECT(comm->Agree(Status::Ok()).ok());
-          ++met;
+          ++joined;
         }
       });
     }
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT(met == 2 * kRanks * kRounds) << met.load();
+  EXPECT(joined == 2 * kRanks * kRounds) << joined.load();
 }
 
 TEST(TwoCallsOfARankAreTwoRendezvous) {
@@ -208,7 +208,7 @@ TEST(TwoCallsOfARankAreTwoRendezvous) {
   for (int rank = 0; rank < 2; ++rank) {
     for (int coming = 0; coming < 2; ++coming) {
       threads.emplace_back([&, rank, coming] {
-        const Status status = MeetAt(13, rank, 2, kMeeting, &groups[rank][coming]);
+        const Status status = Join(13, rank, 2, kLimit, &groups[rank][coming]);
         EXPECT(status.ok()) << status.message();
       });
       std::this_thread::sleep_for(milliseconds(20));  // so that they arrive in this order
@@ -256,12 +256,12 @@ TEST(OnlyEqualKeysMeet) {
     if (number == 1) other.call.call_site = &there;
     if (number == 2) ++other.group;
     Status statuses[2];
-    auto meet = [&](int rank, const RendezvousKey& mine) {
+    auto join = [&](int rank, const RendezvousKey& mine) {
       std::shared_ptr<InProcessGroup> group;
       statuses[rank] = JoinRendezvous(mine, "potrs", rank, 2, {milliseconds(50)}, 0, &group);
     };
-    std::thread first(meet, 0, key);
-    meet(1, other);
+    std::thread first(join, 0, key);
+    join(1, other);
     first.join();
     for (const Status& status : statuses) EXPECT(!status.ok());
   }
@@ -273,7 +273,7 @@ TEST(AMissingRankIsNamed) {
   for (int rank : {0, 3}) {
     threads.emplace_back([&, rank] {
       std::shared_ptr<InProcessGroup> group;
-      statuses[rank] = MeetAt(9, rank, 4, milliseconds(200), &group);
+      statuses[rank] = Join(9, rank, 4, milliseconds(200), &group);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -286,10 +286,10 @@ TEST(AMissingRankIsNamed) {
   // A rank that arrives later gets the error, and does not wait for ranks that have left.
   std::shared_ptr<InProcessGroup> group;
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT(MeetAt(9, 1, 4, kMeeting, &group).code() == Code::kDeadlineExceeded);
+  EXPECT(Join(9, 1, 4, kLimit, &group).code() == Code::kDeadlineExceeded);
   EXPECT(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
   // Other calls are not affected.
-  EXPECT(MeetAt(10, 0, 1, milliseconds(200), &group).ok());
+  EXPECT(Join(10, 0, 1, milliseconds(200), &group).ok());
 }
 
 TEST(FailedRendezvousFreeTheirMemory) {
@@ -297,7 +297,7 @@ TEST(FailedRendezvousFreeTheirMemory) {
   for (int64_t run = 1000; run < 1300; ++run) {
     if (run == 1100) before = alive;  // the table of failed calls is full
     std::shared_ptr<InProcessGroup> group;
-    EXPECT(!MeetAt(run, 0, 2, std::chrono::microseconds(1), &group).ok());
+    EXPECT(!Join(run, 0, 2, std::chrono::microseconds(1), &group).ok());
   }
   EXPECT(alive == before) << alive - before << " more after 200 waits";
 }
@@ -307,15 +307,15 @@ TEST(ARankThatCanNotJoinFailsTheOthers) {
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t run : {11, 12}) {
     std::vector<Status> statuses(4);
-    auto meet = [&](int rank) {
+    auto join = [&](int rank) {
       std::shared_ptr<InProcessGroup> group;
-      statuses[rank] = MeetAt(run, rank, 4, kMeeting, &group);
+      statuses[rank] = Join(run, rank, 4, kLimit, &group);
     };
-    std::thread waiting(meet, 0);
+    std::thread waiting(join, 0);
     if (run == 11) std::this_thread::sleep_for(milliseconds(50));  // until it waits
     FailCall({run, nullptr}, broken);
     waiting.join();
-    for (int late : {3, 1, 2}) meet(late);
+    for (int late : {3, 1, 2}) join(late);
     for (const Status& status : statuses) {
       EXPECT(status.code() == Code::kUnavailable) << status.message();
       EXPECT(status.message() == "no library on rank 2") << status.message();
@@ -335,7 +335,7 @@ TEST(AnExceptionOfARankIsAnErrorOfAll) {
       threads.emplace_back([&, rank] {
         auto device = NewHostDevice();
         statuses[rank] =
-            RunInGroup(group, rank, device.get(), {kMeeting}, [&](Communicator& comm) -> Status {
+            RunInGroup(group, rank, device.get(), {kLimit}, [&](Communicator& comm) -> Status {
               for (int i = 0; i < rounds; ++i) JAXMG_RETURN_IF_ERROR(comm.Agree(Status::Ok()));
               if (rank == 1) throw std::bad_alloc();
               if (rank == 2) {
@@ -384,9 +384,9 @@ TEST(RendezvousWithoutATimeLimit) {
     std::shared_ptr<InProcessGroup> groups[2];
     Status statuses[2];
     const int64_t run = limit == 1e300 ? 31 : 32;
-    std::thread first([&] { statuses[0] = MeetAt(run, 0, 2, Seconds(limit), &groups[0]); });
+    std::thread first([&] { statuses[0] = Join(run, 0, 2, Seconds(limit), &groups[0]); });
     std::this_thread::sleep_for(milliseconds(20));
-    statuses[1] = MeetAt(run, 1, 2, Seconds(limit), &groups[1]);
+    statuses[1] = Join(run, 1, 2, Seconds(limit), &groups[1]);
     first.join();
     EXPECT(statuses[0].ok() && statuses[1].ok() && groups[0] == groups[1]);
   }

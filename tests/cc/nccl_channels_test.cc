@@ -237,11 +237,11 @@ TEST(AFailedCallKeepsTheChannelsUsable) {
 TEST(WithdrawnBlocksAreNotReceived) {
   RunProcesses(2, [](int process) {
     const auto site = SiteOn(2, {0, 1});
-    const auto meet = [&](int64_t run) {
+    const auto join = [&](int64_t run) {
       AllOk(RunOverChannels(site, run, [](const RankContext& c) { return ExchangeAll(c, 5); }));
     };
     constexpr int64_t kNumber = 1000;
-    meet(1);
+    join(1);
     const auto connection = Hub::Instance().ConnectionTo(1 - process);
     if (process == 1) {
       OutFrame frame;
@@ -250,7 +250,7 @@ TEST(WithdrawnBlocksAreNotReceived) {
       frame.header.aux = 1;
       EXPECT(connection->Send(std::move(frame)).ok());
     }
-    meet(2);
+    join(2);
     if (process == 0) {
       NcclChannels& channels = NcclChannels::Instance();
       std::shared_ptr<NcclPeer> partner;
@@ -261,7 +261,7 @@ TEST(WithdrawnBlocksAreNotReceived) {
                                             &value, sizeof(value));
       EXPECT(taken.code() == Code::kAborted) << taken.message();
     }
-    meet(3);
+    join(3);
     return "";
   });
 }

@@ -156,7 +156,7 @@ TEST(AProcessThatIsInNoCallIsWaitedFor) {
 }
 
 // Process 0 waits in the first call, process 1 in the second; each joins the other call later.
-void MeetsLate(int process, const std::shared_ptr<const SharedCallSite>& first,
+void JoinsLate(int process, const std::shared_ptr<const SharedCallSite>& first,
                const std::shared_ptr<const SharedCallSite>& second, int64_t run, int64_t other_run,
                const Devices& devices, const Devices& others) {
   std::thread earlier([&] {
@@ -175,7 +175,7 @@ TEST(ConcurrentCallsAreWaitedFor) {
     };
     std::vector<std::thread> cases;
     int sites = 0;
-    const auto meet = [&](const std::vector<int>& processes, int64_t run, int64_t other_run,
+    const auto join = [&](const std::vector<int>& processes, int64_t run, int64_t other_run,
                           const Devices& devices, const Devices& others) {
       const std::string n = std::to_string(++sites);
       const auto first = SiteOn(2, processes, "potrs (n " + n + ")");
@@ -183,16 +183,16 @@ TEST(ConcurrentCallsAreWaitedFor) {
       Runs(first, run, devices);
       Runs(second, run + 1, others);
       cases.emplace_back(
-          [=] { MeetsLate(process, first, second, run + 2, other_run, devices, others); });
+          [=] { JoinsLate(process, first, second, run + 2, other_run, devices, others); });
     };
     // Two meshes of the same processes on different devices.
-    meet({0, 1}, 10, 13, device(0), device(1));
+    join({0, 1}, 10, 13, device(0), device(1));
     // One program on CPU devices.
-    meet({0, 1}, 20, 22, device(2), device(2));
+    join({0, 1}, 20, 22, device(2), device(2));
     // CPU devices of several groups: a program may be complete in one and wait in the other.
-    meet({0, 1, 0, 1}, 30, 33, device(3), device(3));
+    join({0, 1, 0, 1}, 30, 33, device(3), device(3));
     // The device is unknown.
-    meet({0, 1}, 40, 43, device(-1), device(-1));
+    join({0, 1}, 40, 43, device(-1), device(-1));
     for (std::thread& one : cases) one.join();
     EXPECT(NothingIsLeft());
     return "";
@@ -208,7 +208,7 @@ TEST(AProcessThatRunsProgramsConcurrentlyIsWaitedFor) {
     std::thread other([&] { Runs(first, 1); });
     Runs(second, 2);
     other.join();
-    MeetsLate(process, first, second, 3, 4, {}, {});
+    JoinsLate(process, first, second, 3, 4, {}, {});
     EXPECT(NothingIsLeft());
     return "";
   });

@@ -110,9 +110,12 @@ TEST(DifferentCallsFailAtOnce) {
     RunProcesses(2, [&](int process) {
       const auto begin = Clock::now();
       const auto site = SiteOn(2, {0, 1});
-      FailsAtOnce(RunRanksHere(site, 1 + step * process, Agrees, kPatience,
-                               process == 0 ? "float64" : "float32"),
-                  "float64", "float32");
+      const auto outcomes = RunRanksHere(site, 1 + step * process, Agrees, kPatience,
+                                         process == 0 ? "float64" : "float32");
+      FailsAtOnce(outcomes, "float64", "float32");
+      for (const RankOutcome& outcome : outcomes) {  // found by comparison, not as a cycle
+        EXPECT(Has(outcome.status.message(), "make different calls: ")) << outcome.status.message();
+      }
       EXPECT(SecondsSince(begin) < 5) << SecondsSince(begin);
       AllOk(RunRanksHere(site, 7, Agrees));
       EXPECT(NothingIsLeft());
@@ -211,7 +214,7 @@ TEST(ProcessesOfAnotherJobAreRefused) {
                    [](const RankContext& c) { return c.comm.Agree(Status::Ok()); },
                    milliseconds(500))) {
             const std::string text = one.status.message();
-            EXPECT(!one.status.ok()) << "process " << process << " met one of another job";
+            EXPECT(!one.status.ok()) << "process " << process << " joined one of another job";
             // The connecting process gets the proof first, and doesn't wait for the limit.
             EXPECT(process == 1 || Has(text, "has another secret (JAXMG_SECRET)")) << text;
           }

@@ -344,20 +344,20 @@ TEST(FramesAreKeptForTheirCallAlone) {
       EXPECT(connection->Send(std::move(frame)).ok());
     };
     int64_t run = 0;
-    auto all_meet = [&] {
+    auto all_join = [&] {
       AllOk(RunRanksHere(SiteOn(2, {0, 1}), ++run,
                          [](const RankContext& c) { return ExchangeAll(c, 1); }));
     };
     const auto call = std::make_shared<Recorder>();
     for (const int64_t value : {1, 2, 3}) send(5, value);
     send(4, 8);  // which the other process never joins: an earlier call of the lead
-    all_meet();
+    all_join();
     if (process == 0) {
       EXPECT(hub.calls() >= 2) << hub.calls();
       hub.Enter({1, 5}, call);
     }
     send(5, 4);
-    all_meet();
+    all_join();
     if (process == 0) {
       {
         std::lock_guard<std::mutex> lock(call->mutex);
@@ -366,14 +366,14 @@ TEST(FramesAreKeptForTheirCallAlone) {
       hub.Leave({1, 5});
       EXPECT(NoCallIsLeft());  // the frame of the earlier call is not kept
     }
-    all_meet();
+    all_join();
     for (const int64_t over : {4, 5}) send(over, 9);
-    all_meet();
+    all_join();
     EXPECT(NoCallIsLeft());
     if (process == 0) hub.Skip({1, 7});
-    all_meet();
+    all_join();
     for (const int64_t over : {6, 7}) send(over, 9);
-    all_meet();
+    all_join();
     EXPECT(NoCallIsLeft());
     return "";
   });
@@ -394,7 +394,8 @@ TEST(ConcurrentCallsAreSeparate) {
               const int64_t mine = call;
               JAXMG_RETURN_IF_ERROR(AllGather(context.comm, context.device, Stream::kMain, &mine,
                                               all.data(), sizeof(mine)));
-              for (const int64_t other : all) EXPECT(other == call) << other << " met " << call;
+              for (const int64_t other : all)
+                EXPECT(other == call) << other << " received for " << call;
               return context.comm.Agree(Status::Ok());
             }));
       });

@@ -71,7 +71,7 @@ class Recording {
       for (size_t j = 0; j < i; ++j) {
         const Operation &a = operations_[i], &b = operations_[j];
         if (Before(a, b) || Before(b, a) || !Conflict(a, b)) continue;
-        return Describe(a) + " beside " + Describe(b);
+        return Describe(a) + " and, unordered, " + Describe(b);
       }
     }
     return "";

@@ -50,11 +50,11 @@ def test_lost_in_a_call(how, lost, transport):
     ],
 )
 def test_lost_in_an_lu(routine, n, how, lost, transport):
-    """Of the LU routines. The errors are the native code's, which has names of its own for two."""
+    """Of the LU routines, which errors name."""
     _lose(routine, n, how, lost, transport)
 
 
-_NATIVE = {"lu_factor": "getrf", "lu_solve": "lu_apply"}
+_NAMES = {"lu_solve": "LUFactor.solve"}
 
 
 def _lose(routine, n, how, lost, transport):
@@ -70,7 +70,7 @@ def _lose(routine, n, how, lost, transport):
         for index in others:
             output = job.until(index, "failed:", _LIMIT + 15)
             assert f"process {lost}" in output and f"pid {pid}" in output
-            assert _NATIVE.get(routine, routine) in output
+            assert _NAMES.get(routine, routine) in output
         # Dead is found out at once, and silence after the limit; the machine may be busy.
         assert time.monotonic() - start < (_LIMIT if how == "STOP" else 0) + 10
         for output in job.wait(*others):

@@ -113,6 +113,7 @@ _CALLS = {
     "tree.inv": (lambda a, b: jaxmg.tree.inv(a), "a"),
     "tree.qr": (lambda a, b: jaxmg.tree.qr(a), "a"),
     "tree.svd": (lambda a, b: jaxmg.tree.svd(a), "a"),
+    "tree.orthogonal_iteration": (lambda a, b: jaxmg.tree.orthogonal_iteration(a, a), "a"),
     "tree.orthogonalize": (lambda a, b: jaxmg.tree.orthogonalize(a), "a"),
     "tree.inverse_pth_root": (lambda a, b: jaxmg.tree.inverse_pth_root(a, 2), "a"),
     "linalg.funm": (lambda a, b: jaxmg.linalg.funm(a, jnp.tanh), "a"),

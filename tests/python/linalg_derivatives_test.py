@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+import jaxmg
 from jaxmg import linalg
 
 pytestmark = cases.needs_transformations
@@ -230,3 +231,66 @@ def test_batches_that_cannot_be():
         linalg.inv(a[:, :5])
     with pytest.raises(ValueError, match=r"linalg.solve: the leading dimensions of b, of shape"):
         linalg.solve(a, b)
+
+
+def _cofactors(a):
+    """The derivatives of det(A) by A's elements, one by one."""
+    n, result = len(a), np.empty_like(a)
+    for i, j in np.ndindex(n, n):
+        minor = np.delete(np.delete(a, i, 0), j, 1)
+        result[i, j] = (-1) ** (i + j) * np.linalg.det(minor)
+    return result
+
+
+# In the engine's terms row k of A is column k, and pivot k is exactly zero.
+@pytest.mark.parametrize(
+    "n, ranks, tile, k, dtype",
+    cases.broad(
+        [
+            (9, 4, 2, 8, "float64"),
+            (7, 2, 2, 3, "complex128"),
+            *((13, 4, 2, k, "float64") for k in (0, 6, 11)),
+            *((10, 4, 3, k, "float32") for k in (0, 5, 9)),
+            *((6, 1, None, k, "complex64") for k in (0, 2, 5)),
+            (1, 1, None, 0, "float64"),
+            (16, 8, 2, 15, "float64"),
+        ],
+        lambda n, ranks, tile, k, dtype: n == 9,
+        alone=True,
+    ),
+)
+def test_a_zero_determinant_has_cofactors(n, ranks, tile, k, dtype):
+    mesh = cases.line(ranks)
+    a = np.rint(3 * cases.normal(cases.rng(k), (n, n), dtype)).astype(dtype)
+    a[k] = 0
+    expected, is_complex = _cofactors(a.astype("complex128")), dtype.startswith("complex")
+
+    def det(a):
+        return jaxmg.lu_factor(a, tile, mesh).det()
+
+    value, gradient = jax.jit(jax.value_and_grad(det, holomorphic=is_complex))(a)
+    assert value == 0
+    size = np.abs(expected).max()
+    np.testing.assert_allclose(gradient, expected, atol=50 * np.finfo(dtype).eps * size)
+
+
+@pytest.mark.breadth
+def test_zero_determinants():
+    """In batches; of more than one zero pivot; and what a second derivative is there."""
+    where = {"mesh": cases.line(2)}
+    det = functools.partial(linalg.det, **where)
+    regular = cases.normal(cases.rng(1), (5, 5), "float64")
+    singular = np.rint(3 * cases.normal(cases.rng(2), (5, 5), "float64"))
+    singular[2] = 0
+    batch = np.stack([singular, regular])
+    expected = np.stack([_cofactors(a) for a in batch])
+    np.testing.assert_allclose(jax.vmap(jax.grad(det))(batch), expected, atol=1e-11)
+    _, moved = jax.jit(functools.partial(jax.jvp, det))((singular,), (regular,))
+    np.testing.assert_allclose(moved, np.sum(expected[0] * regular), rtol=1e-11)
+    shifted = np.eye(3, k=1)  # of rank n - 1, and all pivots are zero
+    np.testing.assert_allclose(jax.grad(det)(shifted), _cofactors(shifted), atol=1e-11)
+    np.testing.assert_allclose(jax.grad(det)(np.ones((5, 5))), 0, atol=1e-11)
+    np.testing.assert_allclose(
+        jax.hessian(det)(regular), jax.hessian(jnp.linalg.det)(regular), rtol=1e-9, atol=1e-11
+    )
+    assert np.isnan(jax.hessian(det)(singular)).any()

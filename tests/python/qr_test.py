@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg import linalg
-from jaxmg._routines import tall_qr
+from jaxmg._routines import jax_qr, tall_qr
 
 
 def _normal(m, n, dtype="complex128"):
@@ -207,6 +207,19 @@ def test_every_small_shape(ranks):
         _check(a, *_run(a, mesh))
         q, r = _run(np.zeros_like(a), mesh)
         _check(np.zeros_like(a), q, r)
+
+
+def test_large_matrices_of_one_device_take_fewest_operations(monkeypatch):
+    monkeypatch.setattr(jax_qr, "SMALL", 16)
+    monkeypatch.setattr(tall_qr, "_BLOCK", 5)
+    mesh = cases.line(1)
+    for m, n, by_reflectors in ((67, 17, True), (69, 17, False)):
+        a = _normal(m, n)
+        qr = jax.jit(functools.partial(linalg.qr, mesh=mesh))
+        assert ("jaxmg_geqrf" in qr.lower(a).as_text()) == by_reflectors, (m, n)
+        q, r = qr(a)
+        assert np.linalg.norm(q @ r - a) < 1e-13 * np.linalg.norm(a), (m, n)
+        assert np.linalg.norm(q.conj().T @ q - np.eye(n)) < 1e-13, (m, n)
 
 
 @pytest.mark.parametrize(

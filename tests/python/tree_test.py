@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
+from jaxmg._routines import of_stacks
 from jaxmg._transform import exchanges, homes
 
 pytestmark = cases.needs_transformations
@@ -265,6 +266,20 @@ def test_the_share_of_each_device_and_what_it_sends(ranks):
         assert least[1] <= returned <= 1.1 * least[1]
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_the_share_of_each_device_where_bases_are_refreshed(ranks):
+    """Of both statistics of each matrix, with their bases."""
+    mesh, function = AbstractMesh((ranks,), ("r",)), of_stacks.OrthogonalIteration(1)
+    shapes, spec = _transformer(P("r", None))
+    orders = [n for shape in shapes for n in shape]
+    leaves = tuple(homes.Leaf.of((n, 2 * n), "float32", spec, mesh) for n in orders)
+    deal = homes.deal(leaves, tuple(mesh.shape.items()), of_stacks.cost_of_pair)
+    assert 1 <= deal.balance <= 1.1
+    sent, returned = exchanges.Program(function, mesh, leaves, deal).bytes_sent
+    least = 4 * sum(n * n for n in orders) / ranks**2 * (ranks - 1)
+    assert 2 * least <= sent <= 1.1 * 2 * least and least <= returned <= 1.1 * least
+
+
 def test_a_share_by_the_cost_that_is_passed():
     mesh = AbstractMesh((2,), ("r",))
     leaves = tuple(homes.Leaf.of(shape, "float32", P(), mesh) for shape in [(2, 2)] * 3 + [(9, 9)])
@@ -411,6 +426,126 @@ def test_a_root_of_an_indefinite_matrix_is_nan(method):
     np.testing.assert_allclose(root[[0, 2]], [np.eye(4), np.eye(4) / 2], atol=1e-12)
 
 
+def _bases(shape, dtype, seed):
+    return np.linalg.qr(cases.normal(cases.rng(seed, *shape), shape, dtype))[0].astype(dtype)
+
+
+@pytest.mark.parametrize(
+    "ranks, dtype, kind",
+    cases.broad(
+        [
+            (ranks, dtype, kind)
+            for ranks in (1, 2, 4, 8)
+            for dtype in cases.DTYPES
+            for kind in (AxisType.Auto, AxisType.Explicit)
+        ],
+        lambda *case: case == (4, "complex64", AxisType.Explicit),
+        alone=True,
+        slow=lambda *_: True,
+    ),
+)
+def test_orthogonal_iteration(ranks, dtype, kind):
+    mesh = cases.line(ranks, kind=kind)
+    tree = _make_tree(mesh, _ON_LINE, dtype)
+    bases = {
+        key: cases.shard(_bases(a.shape, dtype, i), mesh, *_ON_LINE[key][1:])
+        for i, (key, a) in enumerate(tree.items())
+    }
+    found = jaxmg.tree.orthogonal_iteration(tree, bases, 2)
+    for key, a in tree.items():
+        q = cases.wide(bases[key])
+        for _ in range(2):
+            q, r = np.linalg.qr(cases.wide(a) @ q)
+            q = q * np.sign(np.diagonal(r, axis1=-2, axis2=-1).real)[..., None, :]
+        limit = 1000 * a.shape[-1] * cases.eps(dtype)
+        np.testing.assert_allclose(found[key], q, rtol=0, atol=limit)
+        assert found[key].dtype == dtype
+        assert found[key].sharding.is_equivalent_to(a.sharding, a.ndim)
+
+
+@pytest.mark.slow
+def test_orthogonal_iteration_has_one_exchange_and_comes_to_eigenvectors():
+    mesh = cases.line(4)
+    w = 3.0 ** -np.arange(8)
+    q = _bases((8, 8), "float64", 1)
+    a = cases.shard((q * w) @ q.T, mesh, "r")
+    start = cases.shard(_bases((8, 8), "float64", 2), mesh, "r")
+    run = jax.jit(
+        lambda a, q: jaxmg.tree.orthogonal_iteration(
+            [a, a], [q, q], 60, mesh=mesh, matrix_specs=P("r", None)
+        )
+    )
+    text = run.lower(a, start).compile().as_text()
+    assert _collectives(text) == dict.fromkeys(_collectives(text), 0) | {"all-to-all": 2}
+    found = np.asarray(run(a, start)[1])
+    np.testing.assert_allclose(np.abs(found.T @ q), np.eye(8), atol=1e-10)
+
+
+def _roots(a):
+    return jaxmg.tree.inverse_pth_root(a, 4, 1e-3)
+
+
+_ON_MESHES = {
+    "newton-schulz": jaxmg.tree.orthogonalize,
+    "exact": lambda a: jaxmg.tree.orthogonalize(a, method="exact"),
+    "root": _roots,
+    "newton": lambda a: jaxmg.tree.inverse_pth_root(a, 4, 1e-3, "newton"),
+}
+
+
+@pytest.mark.parametrize(
+    "name, ranks, dtype, kind",
+    cases.broad(
+        [
+            (name, ranks, dtype, kind)
+            for name in _ON_MESHES
+            for ranks in (2, 4, 8)
+            for dtype in cases.DTYPES
+            for kind in (AxisType.Auto, AxisType.Explicit)
+        ],
+        lambda *_: False,
+    ),
+)
+def test_what_optimizers_compute_is_the_same_on_every_mesh(name, ranks, dtype, kind):
+    tree = _make_tree(cases.line(ranks, kind=kind), _ON_LINE, dtype)
+    found = _ON_MESHES[name](tree)
+    alone = _ON_MESHES[name]({key: np.asarray(a) for key, a in tree.items()})
+    for key, a in tree.items():
+        x, y = np.asarray(found[key]), np.asarray(alone[key])
+        limit = 1e4 * a.shape[-1] * cases.eps(dtype)
+        np.testing.assert_allclose(x, y, rtol=0, atol=limit * np.abs(y).max())
+        assert found[key].dtype == dtype
+        assert found[key].sharding.is_equivalent_to(a.sharding, a.ndim)
+
+
+@pytest.mark.parametrize(
+    "name, dtype",
+    cases.broad(
+        [(name, dtype) for name in _ON_MESHES for dtype in ("float64", "complex128")],
+        lambda *case: case == ("newton-schulz", "complex128"),
+    ),
+)
+def test_only_what_has_nan_is_nan(name, dtype):
+    a = _matrix((3, 6, 6), dtype)
+    a[1, 2, 2] = np.nan
+    found = np.asarray(_ON_MESHES[name](cases.shard(a, cases.line(2))))
+    assert list(np.isnan(found).any(axis=(1, 2))) == [False, True, False]
+    assert np.isnan(found[1]).all()
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("name", ["newton-schulz", "exact", "root"])
+def test_derivatives_of_what_optimizers_compute(name, dtype):
+    """By differences."""
+    a = _matrix((2, 4, 4), dtype)
+    moved = _matrix((2, 4, 4), dtype, 3)
+    step = 1e-6
+    tangent = jax.jvp(_ON_MESHES[name], (a,), (moved,))[1]
+    later, before = (np.asarray(_ON_MESHES[name](a + s * moved)) for s in (step, -step))
+    np.testing.assert_allclose(tangent, (later - before) / (2 * step), rtol=0, atol=1e-7)
+
+
 @pytest.mark.parametrize("method", ["eigh", "newton"])
 def test_a_root_of_a_singular_matrix_is_not_finite(method):
     root = jaxmg.tree.inverse_pth_root(np.diag([1.0, 2, 3, 0]), 2, 0.0, method)
@@ -439,6 +574,15 @@ _REFUSED = {
     "steps": (lambda: jaxmg.tree.orthogonalize(_F, 0), "steps must be at least 1; got 0"),
     "dtype": (lambda: jaxmg.tree.orthogonalize(_F, dtype="int8"), "dtype must be one of float32"),
     "exact": (lambda: jaxmg.tree.orthogonalize(_F, 5, "exact", dtype="float32"), "dtype is not fo"),
+    "structure": (
+        lambda: jaxmg.tree.orthogonal_iteration([_F], _F),
+        "bases must have the structure of tree",
+    ),
+    "other shape": (
+        lambda: jaxmg.tree.orthogonal_iteration([_F], [np.eye(3)]),
+        r"bases\[0\] must be like tree\[0\], float64 of shape \(4, 4\)",
+    ),
+    "no steps": (lambda: jaxmg.tree.orthogonal_iteration(_F, _F, 0), "steps must be at least 1"),
     "root": (lambda: jaxmg.tree.inverse_pth_root(_F, 0), "p must be at least 1; got 0"),
     "by": (lambda: jaxmg.tree.inverse_pth_root(_F, 2, method="svd"), "method must be 'eigh' or"),
     "ridge": (lambda: jaxmg.tree.inverse_pth_root(_F, 2, -1.0), "epsilon must be a number of at"),

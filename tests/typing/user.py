@@ -289,6 +289,7 @@ def _tree(a: Array, mesh: Mesh) -> None:
     jaxmg.tree.inv(weights, matrix_specs=P())
     jaxmg.tree.qr(a, "r")
     jaxmg.tree.svd(a, compute_uv=False)
+    jaxmg.tree.orthogonal_iteration(weights, weights, 2, mesh=mesh)
     jaxmg.tree.orthogonalize(weights, 8, "polar-express", dtype=jnp.bfloat16, mesh=mesh)
     jaxmg.tree.inverse_pth_root(weights, 4, 1e-4, "newton")
 

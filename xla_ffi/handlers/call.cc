@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -100,8 +101,30 @@ std::shared_ptr<const SharedCallSite> SharedSiteOf(const XLA_FFI_CallFrame* fram
   return nullptr;
 }
 
-SiteStateOrError MakeSiteState(const char* routine, const CommonAttributes& attributes,
+namespace {
+
+// The names by which users know the routines of a kept LU factor.
+const char* NameInErrors(const char* routine) {
+  static constexpr std::pair<std::string_view, const char*> kNames[] = {
+      {"getrf", "lu_factor"},
+      {"lu_apply", "LUFactor.solve"},
+      {"lu_solve_rows", "LUFactor.solve by rows"},
+      {"lu_invert", "LUFactor.inv"},
+      {"lu_diagonal", "LUFactor.diagonal"},
+      {"lu_tiles", "LUFactor.from_packed"},
+      {"lu_rows", "LUFactor.packed"},
+  };
+  for (const auto& [native, name] : kNames) {
+    if (native == routine) return name;
+  }
+  return routine;
+}
+
+}  // namespace
+
+SiteStateOrError MakeSiteState(const char* name, const CommonAttributes& attributes,
                                const std::string& text) {
+  const char* routine = NameInErrors(name);
   const Processes& processes = attributes.processes;
   if (processes.count == 0) return {};
   if (attributes.ranks < 1 || processes.count % attributes.ranks != 0 ||

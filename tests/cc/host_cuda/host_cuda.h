@@ -198,7 +198,7 @@ inline void RunBlock(unsigned block, unsigned blocks, unsigned x, unsigned y,
   blockDim = {x, y};
   gridDim = {blocks, 1};
   constexpr unsigned kWarp = 32;
-  Barrier meeting(static_cast<int>(x * y));
+  Barrier all(static_cast<int>(x * y));
   std::vector<std::unique_ptr<Barrier>> warps;
   for (unsigned first = 0; first < x * y; first += kWarp) {
     warps.push_back(std::make_unique<Barrier>(static_cast<int>(min(kWarp, x * y - first))));
@@ -208,10 +208,10 @@ inline void RunBlock(unsigned block, unsigned blocks, unsigned x, unsigned y,
     threads.emplace_back([&, thread] {
       threadIdx = {thread % x, thread / x};
       blockIdx = {block, 0};
-      barrier = &meeting;
+      barrier = &all;
       warp_barrier = warps[thread / kWarp].get();
       kernel();
-      meeting.Leave();
+      all.Leave();
       warp_barrier->Leave();
     });
   }

@@ -36,7 +36,7 @@ class QrFactorization {
     };
     const int64_t width = tiles_.width();
     for (T*& message : messages_) message = take(BlockReflectorSize(tiles_, matrix.rows));
-    panel_work_ = take(kPanelColumns * width);
+    column_work_ = take(ColumnWork(width));
     next_work_ = take(width * width);
     work_ = take(kTilesAtOnce * width * width);
     further_work_ = take(share_ * width);
@@ -44,8 +44,8 @@ class QrFactorization {
 
   static int64_t Workspace(const Tiles& tiles, int64_t n, int64_t further) {
     const int64_t width = tiles.width();
-    return 2 * BlockReflectorSize(tiles, n) + (kPanelColumns + (1 + kTilesAtOnce) * width) * width +
-           ShareOfColumns(further, tiles.ranks()) * width;
+    return 2 * BlockReflectorSize(tiles, n) + ColumnWork(width) +
+           (1 + kTilesAtOnce) * width * width + ShareOfColumns(further, tiles.ranks()) * width;
   }
 
   Status Run() {
@@ -69,6 +69,9 @@ class QrFactorization {
   }
 
  private:
+  // Elements that ApplyWithin takes at most: a first part of a tile's columns by the others.
+  static int64_t ColumnWork(int64_t width) { return (width * width + 3) / 4; }
+
   bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
   TileReflectors Tile(int64_t k) const { return {tiles_, matrix_.rows, k}; }
   BlockReflector<T> Reflector(int64_t k) const { return {Tile(k), messages_[k % 2]}; }
@@ -133,23 +136,50 @@ class QrFactorization {
   void FactorAndSend(int64_t k) {
     const TileReflectors tile = Tile(k);
     const BlockReflector<T> h = Reflector(k);
-    const int64_t ld = matrix_.ld();
     Step<T> on(flow_, Stream::kPanel, "geqrf", k);
     on.Takes(RoomOf(k)).Writes(column_[tiles_.slot(k)]).Gives(panel_[k]);
-    ForPanels(tile, [&](int64_t first, int64_t columns) {
-      const int64_t rows = tile.rows - first, rest = tile.width - first - columns;
-      T* a = matrix_.tile(k, tile.begin + first) + first * ld;
-      T* t = PanelFactor(factors_, tile, first);
-      T* v = h.v + first * h.ld;
-      on.QrPanel(rows, columns, a, ld, t, int64_t{kPanelColumns});
-      if (first > 0) on.SetZero(first, columns, v, h.ld);
-      on.UnpackReflectors(rows, columns, a, ld, v + first, h.ld);
-      ApplyLeft(on, Products::kExact, Op::kConjTrans, rows, columns, rest, v + first, h.ld, t,
-                kPanelColumns, a + columns * ld, ld, panel_work_);
-    });
-    CombineFactors(on, tile, factors_, h);
+    on.SetZero(h.count, h.count, h.t, h.ld);
+    FactorColumns(on, tile, h, 0, h.count);
+    ApplyWithin(on, tile, h, 0, h.count, tile.width - h.count);
     chain_.Send(on, h.block());
     chain_.Send(on, Factors(k));
+  }
+
+  // Factors columns of a tile column, by halves: the second is multiplied by the reflectors of the
+  // first, in products that are as large as can be. Column `first` begins in row `first`.
+  void FactorColumns(Step<T>& on, const TileReflectors& tile, const BlockReflector<T>& h,
+                     int64_t first, int64_t columns) {
+    if (columns <= kPanelColumns) return FactorPanel(on, tile, h, first, columns);
+    const int64_t half = FirstHalf(columns);
+    FactorColumns(on, tile, h, first, half);
+    ApplyWithin(on, tile, h, first, half, columns - half);
+    FactorColumns(on, tile, h, first + half, columns - half);
+    CombineHalves(on, h, first, half, columns);
+  }
+
+  void FactorPanel(Step<T>& on, const TileReflectors& tile, const BlockReflector<T>& h,
+                   int64_t first, int64_t columns) {
+    const int64_t rows = tile.rows - first;
+    T* a = Within(tile, first, first);
+    T* v = h.v + first * h.ld;
+    on.QrPanel(rows, columns, a, matrix_.ld(), PanelFactor(factors_, tile, first),
+               int64_t{kPanelColumns});
+    if (first > 0) on.SetZero(first, columns, v, h.ld);
+    on.UnpackReflectors(rows, columns, a, matrix_.ld(), v + first, h.ld);
+    CopyPanelFactor(on, tile, factors_, h, first, columns);
+  }
+
+  // The `rest` columns behind some columns by the reflectors of these.
+  void ApplyWithin(Step<T>& on, const TileReflectors& tile, const BlockReflector<T>& h,
+                   int64_t first, int64_t columns, int64_t rest) {
+    const int64_t diagonal = first + first * h.ld;
+    ApplyLeft(on, Products::kExact, Op::kConjTrans, tile.rows - first, columns, rest,
+              h.v + diagonal, h.ld, h.t + diagonal, h.ld, Within(tile, first, first + columns),
+              matrix_.ld(), column_work_);
+  }
+
+  T* Within(const TileReflectors& tile, int64_t row, int64_t column) const {
+    return matrix_.tile(tile.k, tile.begin + row) + column * matrix_.ld();
   }
 
   // --- Updates ---------------------------------------------------------------------------------
@@ -198,7 +228,7 @@ class QrFactorization {
   T* const tau_;
   const int64_t count_;
   std::array<T*, 2> messages_;  // by the parity of a tile column
-  T *panel_work_, *next_work_, *work_, *further_work_;
+  T *column_work_, *next_work_, *work_, *further_work_;
   std::vector<Data> panel_;   // by tile column: its block reflector and the T of its panels
   std::vector<Data> column_;  // by slot
   Data further_data_;

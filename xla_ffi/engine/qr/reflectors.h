@@ -112,23 +112,53 @@ void ApplyRight(Step<T>& on, Op op, int64_t m, int64_t rows, int64_t count, cons
   on.ExactGemm(Op::kNone, Op::kConjTrans, m, rows, count, -1, work, m, v, ldv, 1, x, ldx);
 }
 
-// T of a tile column from V and from the T of its panels: T12 = -T1 (V1^H V2) T2.
+// The first of the two halves of `columns` columns, more than a panel has: whole panels.
+inline int64_t FirstHalf(int64_t columns) {
+  return (columns + kPanelColumns - 1) / kPanelColumns / 2 * kPanelColumns;
+}
+
+// T12 = -T1 (V1^H V2) T2 of the columns from `first` on, whose first `half` have T1 and whose
+// others have T2.
+template <typename T>
+void CombineHalves(Step<T>& on, const BlockReflector<T>& h, int64_t first, int64_t half,
+                   int64_t columns) {
+  const int64_t second = first + half, rest = columns - half;
+  T* above = h.t + first + second * h.ld;
+  on.ExactGemm(Op::kConjTrans, Op::kNone, half, rest, h.rows - second, -1,
+               h.v + second + first * h.ld, h.ld, h.v + second + second * h.ld, h.ld, 0, above,
+               h.ld);
+  on.Trmm(Side::kLeft, Op::kNone, half, rest, h.t + first + first * h.ld, h.ld, above, h.ld,
+          Triangle{Uplo::kUpper});
+  on.Trmm(Side::kRight, Op::kNone, half, rest, h.t + second + second * h.ld, h.ld, above, h.ld,
+          Triangle{Uplo::kUpper});
+}
+
+template <typename T>
+void CombineColumns(Step<T>& on, const BlockReflector<T>& h, int64_t first, int64_t columns) {
+  if (columns <= kPanelColumns) return;
+  const int64_t half = FirstHalf(columns);
+  CombineColumns(on, h, first, half);
+  CombineColumns(on, h, first + half, columns - half);
+  CombineHalves(on, h, first, half, columns);
+}
+
+// Copies T of a panel to its place on the diagonal of the tile column's.
+template <typename T>
+void CopyPanelFactor(Step<T>& on, const TileReflectors& tile, const T* factors,
+                     const BlockReflector<T>& h, int64_t first, int64_t columns) {
+  on.Copy(Block(h.t + first + first * h.ld, h.ld, columns, columns),
+          Block(PanelFactor(factors, tile, first), kPanelColumns, columns, columns));
+}
+
+// T of a tile column from V and from the T of its panels.
 template <typename T>
 void CombineFactors(Step<T>& on, const TileReflectors& tile, const T* factors,
                     const BlockReflector<T>& h) {
   on.SetZero(h.count, h.count, h.t, h.ld);
   ForPanels(tile, [&](int64_t first, int64_t columns) {
-    const T* panel = PanelFactor(factors, tile, first);
-    T* above = h.t + first * h.ld;
-    on.Copy(Block(above + first, h.ld, columns, columns),
-            Block(panel, kPanelColumns, columns, columns));
-    if (first == 0) return;
-    on.ExactGemm(Op::kConjTrans, Op::kNone, first, columns, h.rows - first, -1, h.v + first, h.ld,
-                 h.v + first * h.ld + first, h.ld, 0, above, h.ld);
-    on.Trmm(Side::kLeft, Op::kNone, first, columns, h.t, h.ld, above, h.ld, Triangle{Uplo::kUpper});
-    on.Trmm(Side::kRight, Op::kNone, first, columns, panel, kPanelColumns, above, h.ld,
-            Triangle{Uplo::kUpper});
+    CopyPanelFactor(on, tile, factors, h, first, columns);
   });
+  CombineColumns(on, h, 0, h.count);
 }
 
 }  // namespace jaxmg

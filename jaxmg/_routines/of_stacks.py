@@ -1,0 +1,81 @@
+"""Functions of a matrix that `jaxmg.tree` maps, and of a stack of matrices of one shape at once.
+
+Each is hashable, and equal to another one with the same options, so that a tree is compiled once.
+`of_stack` computes a stack as `jaxmg._stacks.ways` has it for a share of a batch.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jaxmg import _compat
+from jaxmg._stacks import ways
+from jaxmg._transform import homes
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A function of `jax.numpy.linalg` with options."""
+
+    name: str
+    options: tuple
+
+    def __call__(self, a):
+        return getattr(jnp.linalg, self.name)(a, **dict(self.options))
+
+    @_compat.default_promotion()
+    def of_stack(self, platform, stack):
+        options = dict(self.options)
+        if self.name == "inv":
+            return ways.inverse(platform, stack)
+        m, n = stack.shape[-2:]
+        if self.name == "qr" and (options["mode"] != "complete" or m <= n):
+            q, r = ways.reduced_qr(platform, stack)
+            result = jax.eval_shape(self, stack[0])
+            return r if options["mode"] == "r" else type(result)(q, r)
+        if self.name == "svd" and not options["compute_uv"]:
+            return ways.singular_values(platform, stack)
+        if self.name == "svd" and (m == n or not options["full_matrices"]):
+            return type(jax.eval_shape(self, stack[0]))(*ways.svd(platform, stack))
+        return self(stack)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ExactlyOrthogonal:
+    """U V^H of the singular value decomposition."""
+
+    def __call__(self, g):
+        return self.of_stack("", g[None])[0]
+
+    @_compat.default_promotion()
+    def of_stack(self, platform, stack):
+        return ways.polar(platform, stack)
+
+
+EXACTLY_ORTHOGONAL = _ExactlyOrthogonal()
+
+
+@dataclasses.dataclass(frozen=True)
+class OrthogonalIteration:
+    """So many steps for [A Q] or [A; Q]."""
+
+    steps: int
+
+    def __call__(self, pair):
+        return self.of_stack("", pair[None])[0]
+
+    @_compat.default_promotion()
+    def of_stack(self, platform, stack):
+        a, q = jnp.split(stack, 2, axis=-1 if stack.shape[-1] > stack.shape[-2] else -2)
+        for _ in range(self.steps):
+            q, r = ways.reduced_qr(platform, ways.multiply(a, q))
+            diagonal = jnp.diagonal(r, axis1=-2, axis2=-1).real
+            q = q * jnp.where(diagonal < 0, -1, 1).astype(q.dtype)[:, None, :]
+        return q
+
+
+def cost_of_pair(pair):
+    """As `homes.operations`, of a pair of matrices."""
+    n = min(pair.shape)
+    return homes.operations(jax.ShapeDtypeStruct((n, n), pair.dtype))

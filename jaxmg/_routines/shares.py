@@ -1,0 +1,85 @@
+"""What a device does with its share of a batch: programs of `jaxmg.linalg` as functions of stacks.
+
+A program of one matrix spreads it over all devices. For a batch of matrices of which each fits on a
+device it has a second form beside it, `on_shares`: what one device does with a stack of them, by
+the ways of `jaxmg._stacks`. JAX may differentiate and batch it.
+"""
+
+import collections.abc
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def on_shares(function, takes=None):
+    """Gives a program its function of stacks.
+
+    Args:
+        function: of (platform, options, *stacks); it returns a tuple of results.
+        takes: whether it can, by the options.
+    """
+
+    def decorated(program: Any):
+        program.of_stacks, program.takes = function, takes
+        return program
+
+    return decorated
+
+
+def of_program(program, options) -> collections.abc.Callable | None:
+    """The function of stacks that a program has for these options."""
+    function, takes = getattr(program, "of_stacks", None), getattr(program, "takes", None)
+    return function if takes is None or takes(*options) else None
+
+
+def hermitian(a, triangle):
+    """The Hermitian matrices of which this triangle, "upper" or "lower", is read; with "hermitian"
+    the matrices themselves, and NaN in the place of one that isn't Hermitian up to rounding."""
+    if triangle == "hermitian":
+        still = jax.lax.stop_gradient(a)
+        off = jnp.abs(still - _adjoint(still)).max((-2, -1), keepdims=True, initial=0)
+        largest = jnp.abs(still).max((-2, -1), keepdims=True, initial=0)
+        good = off <= 10 * a.shape[-1] * float(jnp.finfo(a.dtype).eps) * largest
+        a = a * jnp.where(good, 1, jnp.nan).astype(a.dtype)
+        return (a + _adjoint(a)) / 2
+    half = jnp.tril(a, -1) if triangle == "lower" else jnp.triu(a, 1)
+    diagonal = jnp.diagonal(a, axis1=-2, axis2=-1).real.astype(a.dtype)
+    return half + _adjoint(half) + diagonal[..., None] * jnp.eye(a.shape[-1], dtype=a.dtype)
+
+
+def _adjoint(a):
+    return jnp.swapaxes(a, -1, -2).conj()
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """The share of a device, for `batching.spread`.
+
+    Attributes:
+        devices: how many compute theirs.
+    """
+
+    program: Any
+    options: tuple
+    platform: str
+    devices: int
+
+    def __call__(self, coordinates, *arrays):
+        values = self.of_all(coordinates, *(array[None] for array in arrays))
+        return tuple(value[0] for value in values)
+
+    def of_all(self, coordinates, *stacks):
+        def compute(*stacks):
+            return tuple(self.program.of_stacks(self.platform, self.options, *stacks))
+
+        if self.platform != "cpu" or self.devices == 1:
+            return compute(*stacks)
+
+        # JAX's LAPACK kernels lock up where several devices call them with batches at a time (seen
+        # with jaxlib 0.10.2).
+        def one(arrays):
+            return tuple(value[0] for value in compute(*(array[None] for array in arrays)))
+
+        return jax.lax.map(one, stacks)

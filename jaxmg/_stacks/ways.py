@@ -1,0 +1,120 @@
+"""How a device computes its share of a batch: a stack of matrices, (count, m, n).
+
+JAX's own routine is one way. It is batched on CPUs, and on GPUs for Cholesky, LU and eigenproblems;
+of others it takes one matrix after the other, or calls a library's routine that is made for
+matrices of order 32. Where a measurement says that another way is faster, `TABLE` has a row.
+`benchmarks/batches.py` measures it, and docs/laboratory.md has the times.
+"""
+
+import collections.abc
+import functools
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxmg._stacks import lu, polar_svd, qr, sections
+
+JAX, TURNS = "jax", "turns"
+
+
+class Row(typing.NamedTuple):
+    """A way, and for which stacks it is the fastest.
+
+    Attributes:
+        platform: "gpu" or "cpu".
+        function: "qr", "inv", "solve", "svd" or "polar".
+        way: a key of the function's ways below.
+        orders: the least and the largest min(m, n).
+        least: the fewest matrices.
+        dtypes: kinds and bytes of their real parts, as "f4".
+    """
+
+    platform: str
+    function: str
+    way: str
+    orders: tuple[int, int]
+    least: int = 2
+    dtypes: tuple[str, ...] = ("f4", "f8", "c4", "c8")
+
+
+# The first row that fits a stack is taken; JAX's own where there is none. Measured on one H100 in
+# float32, at order 256 (QR: 1024 too): 20 to 90 times as fast, so that other dtypes and orders are
+# taken the same way. The SVD is by the parts that were measured, `polar` and `eigh`.
+TABLE: tuple[Row, ...] = (
+    Row("gpu", "qr", "blocked", (128, 4096), 8),
+    Row("gpu", "polar", "qdwh", (64, 4096), 4),
+    Row("gpu", "svd", "polar", (64, 4096), 4),
+)
+
+
+def choose(platform, function, a):
+    """The way for a stack."""
+    dtype = np.dtype(a.dtype)
+    kind = f"{dtype.kind}{np.finfo(dtype).dtype.itemsize}"
+    order = min(a.shape[-2:])
+    for row in TABLE:
+        fits = row.platform == platform and row.function == function and kind in row.dtypes
+        if fits and row.orders[0] <= order <= row.orders[1] and len(a) >= row.least:
+            return row.way
+    return JAX
+
+
+def _in_turn(function):
+    """JAX's function of one matrix after the other: libraries have other routines for one."""
+    return functools.partial(jax.lax.map, function)
+
+
+_Ways: typing.TypeAlias = dict[str, collections.abc.Callable[..., typing.Any]]
+_QR: _Ways = {JAX: jnp.linalg.qr, TURNS: _in_turn(jnp.linalg.qr), "blocked": qr.reduced}
+_INV: _Ways = {JAX: jnp.linalg.inv, TURNS: _in_turn(jnp.linalg.inv), "blocked": lu.inverse}
+_SOLVE: _Ways = {
+    JAX: jnp.linalg.solve,
+    TURNS: lambda a, b: jax.lax.map(lambda one: jnp.linalg.solve(*one), (a, b)),
+    "blocked": lu.solve,
+}
+_SVD: _Ways = {
+    JAX: functools.partial(jnp.linalg.svd, full_matrices=False),
+    "polar": polar_svd.decompose,
+}
+_POLAR: _Ways = {JAX: polar_svd.unitary_by_jax, "qdwh": polar_svd.unitary}
+
+
+def reduced_qr(platform, a):
+    """(Q, R), with LAPACK's signs."""
+    q, r = _QR[choose(platform, "qr", a)](a)
+    return q, r
+
+
+def inverse(platform, a):
+    """The inverse by LU."""
+    return _INV[choose(platform, "inv", a)](a)
+
+
+def solve(platform, a, b):
+    """A^-1 B by LU, of b (count, n, nrhs)."""
+    return _SOLVE[choose(platform, "solve", a)](a, b)
+
+
+def svd(platform, a):
+    """(U, s, V^H), without further columns."""
+    u, s, vh = _SVD[choose(platform, "svd", a)](a)
+    return u, s, vh
+
+
+def singular_values(platform, a):
+    """The singular values alone."""
+    if choose(platform, "svd", a) == JAX:
+        return jnp.linalg.svd(a, compute_uv=False)
+    return svd(platform, a)[1]
+
+
+def polar(platform, a):
+    """The U of A = U H, or A = H U."""
+    return _POLAR[choose(platform, "polar", a)](a)
+
+
+def multiply(*stacks):
+    """Their product."""
+    return functools.reduce(sections.multiply, stacks)

@@ -1,0 +1,259 @@
+"""jaxmg._stacks: what one device does with a stack of matrices."""
+
+import cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxmg._stacks import cholesky, lu, polar_svd, qr, triangle, ways
+
+pytestmark = cases.needs_transformations
+
+_MULTIPLE = 40  # of n eps, for backward errors
+
+
+def _stack(shape, dtype, seed=0):
+    return jnp.asarray(cases.normal(cases.rng(seed, *shape), shape, dtype))
+
+
+def _definite(count, n, dtype):
+    a = np.asarray(_stack((count, n, n), dtype))
+    return jnp.asarray((a @ a.swapaxes(1, 2).conj() / n + np.eye(n)).astype(dtype))
+
+
+def _adjoint(a):
+    return np.swapaxes(a, -1, -2).conj()
+
+
+def _check(found, expected, dtype, scale=None):
+    __tracebackhide__ = True
+    found, expected = cases.wide(np.asarray(found)), cases.wide(np.asarray(expected))
+    if not expected.size:
+        assert found.shape == expected.shape
+        return
+    scale = np.linalg.norm(expected, axis=(-2, -1)).max() if scale is None else scale
+    limit = _MULTIPLE * max(expected.shape[-2:]) * cases.eps(dtype) * scale
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() <= limit
+
+
+def _check_orthonormal(q, dtype):
+    __tracebackhide__ = True
+    q = cases.wide(np.asarray(q))
+    _check(_adjoint(q) @ q, np.broadcast_to(np.eye(q.shape[-1]), q.shape[:1] + q.shape[-1:] * 2),
+           dtype, 1)  # fmt: skip
+
+
+# Of one panel, of several, of several sections, and none that a panel divides.
+_SHAPES = [(3, 1, 1), (2, 5, 3), (2, 3, 5), (2, 32, 32), (2, 40, 70), (1, 170, 130), (2, 0, 2)]
+_CORE = [((2, 5, 3), "complex64")]
+
+
+@pytest.mark.parametrize(
+    "shape, dtype",
+    cases.broad([(s, d) for s in _SHAPES for d in cases.DTYPES], lambda *case: case in _CORE),
+)
+def test_qr_is_that_of_lapack(shape, dtype):
+    a = _stack(shape, dtype)
+    q, r = jax.jit(qr.reduced)(a)
+    q0, r0 = np.linalg.qr(np.asarray(a))
+    assert q.dtype == r.dtype == a.dtype
+    _check_orthonormal(q, dtype)
+    if a.size:
+        _check(np.asarray(q) @ np.asarray(r), a, dtype)
+        _check(r, r0, dtype)
+        _check(q, q0, dtype, 10)
+    assert not np.tril(np.asarray(r), -1).any()
+    assert not np.diagonal(r, axis1=1, axis2=2).imag.any()
+
+
+@pytest.mark.breadth
+def test_qr_of_matrices_without_full_rank_and_of_any_size_of_numbers():
+    a = np.zeros((5, 9, 4), "float32")
+    a[1], a[2, :, 0], a[3] = 1, 1e-30, np.asarray(_stack((9, 4), "float32")) * 1e30
+    a[4] = np.asarray(_stack((9, 4), "float32")) * 10.0 ** np.array([20, 0, -20, -30])
+    q, r = qr.reduced(jnp.asarray(a))
+    _check_orthonormal(q, "float32")
+    lengths = np.linalg.norm(a.astype("float64"), axis=1)  # of columns, each by itself
+    off = np.abs(cases.wide(np.asarray(q)) @ cases.wide(np.asarray(r)) - a).max(axis=1)
+    assert (off <= 40 * cases.eps("float32") * lengths).all()
+
+
+@pytest.mark.breadth
+def test_a_matrix_with_nan_is_alone():
+    a = np.asarray(_stack((3, 40, 40), "float64")).copy()
+    a[1, 35, 3] = np.nan
+    for function in (qr.reduced, lu.inverse, polar_svd.decompose, polar_svd.unitary):
+        for result in jax.tree.leaves(jax.jit(function)(jnp.asarray(a))):
+            bad = np.isnan(np.asarray(result)).reshape(3, -1).any(axis=1)
+            assert list(bad) == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    "n, dtype",
+    cases.broad(
+        [(n, d) for n in (1, 5, 32, 70, 170) for d in cases.DTYPES],
+        lambda *case: case == (5, "complex128"),
+    ),
+)
+def test_lu_is_that_of_lapack(n, dtype):
+    a = _stack((2, n, n), dtype)
+    packed, pivots, order = jax.jit(lu.factor)(a)
+    expected = jax.lax.linalg.lu(a)
+    np.testing.assert_array_equal(pivots, expected[1])
+    np.testing.assert_array_equal(order, expected[2])
+    _check(packed, expected[0], dtype, 30)
+    x = cases.wide(np.asarray(jax.jit(lu.inverse)(a)))
+    _check(cases.wide(np.asarray(a)) @ x, np.broadcast_to(np.eye(n), x.shape), dtype,
+           np.linalg.norm(x, axis=(1, 2)).max() * n)  # fmt: skip
+    b = _stack((2, n, 3), dtype)
+    x = cases.wide(np.asarray(jax.jit(lu.solve)(a, b)))
+    _check(cases.wide(np.asarray(a)) @ x, b, dtype, np.abs(x).max() * n)
+
+
+@pytest.mark.breadth
+def test_lu_of_a_singular_matrix_has_a_zero():
+    a = np.ones((2, 3, 3))
+    a[1] += np.eye(3)
+    packed, pivots, _ = lu.factor(jnp.asarray(a))
+    expected = jax.lax.linalg.lu(jnp.asarray(a))
+    np.testing.assert_allclose(packed, expected[0], atol=1e-15)
+    np.testing.assert_array_equal(pivots, expected[1])
+
+
+@pytest.mark.parametrize(
+    "n, dtype",
+    cases.broad(
+        [(n, d) for n in (1, 64, 130, 300) for d in cases.DTYPES],
+        lambda *_: False,
+    ),
+)
+def test_cholesky_and_triangles(n, dtype):
+    a = _definite(2, n, dtype)
+    upper = jnp.triu(jnp.full((n, n), jnp.nan, dtype), 1)  # isn't read
+    lower = jax.jit(cholesky.factor)(jnp.where(upper != upper, upper, a))
+    _check(lower, np.linalg.cholesky(np.asarray(a)), dtype)
+    x = triangle.inverse(lower)
+    _check(np.asarray(x) @ np.asarray(lower), np.broadcast_to(np.eye(n), x.shape), dtype, n)
+    _check(cholesky.inverse(a), np.linalg.inv(np.asarray(a)), dtype)
+    b = _stack((2, n, 2), dtype)
+    _check(np.asarray(a) @ np.asarray(cholesky.solve(a, b)), b, dtype)
+
+
+@pytest.mark.breadth
+def test_cholesky_of_an_indefinite_matrix_is_nan_alone():
+    a = np.stack([np.eye(5), np.diag([1.0, 1, -1, 1, 1]), 4 * np.eye(5)])
+    lower = np.asarray(cholesky.factor(jnp.asarray(a)))
+    assert np.isnan(lower[1]).any()
+    np.testing.assert_array_equal(lower[[0, 2]], [np.eye(5), 2 * np.eye(5)])
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, kind",
+    cases.broad(
+        [
+            (s, d, k)
+            for s in ((2, 6, 6), (2, 9, 4), (2, 4, 9), (1, 40, 40))
+            for d in cases.DTYPES
+            for k in ("random", "zero", "equal", "graded")
+        ],
+        lambda *_: False,
+    ),
+)
+def test_polar_and_svd(shape, dtype, kind):
+    a = np.asarray(_stack(shape, dtype)).copy()
+    if kind == "zero":
+        a[0], a[-1, :, 1:] = 0, a[-1, :, :1]  # of rank 0 and 1
+    elif kind == "equal":
+        a = np.broadcast_to(3 * np.eye(*shape[1:]), shape).astype(dtype)
+    elif kind == "graded":
+        a = (a * np.geomspace(1, cases.eps(dtype) ** 2, shape[-1])).astype(dtype)
+    u, s, vh = map(np.asarray, jax.jit(polar_svd.decompose)(jnp.asarray(a)))
+    assert (np.diff(s) <= 0).all() and (s >= 0).all()
+    _check((u * s[:, None]) @ vh, a, dtype, max(np.abs(a).max(), 1e-30) * 10)
+    _check(s[:, None], np.linalg.svd(a, compute_uv=False)[:, None], dtype, s.max() + 1e-30)
+    _check_orthonormal(u, dtype)
+    _check_orthonormal(_adjoint(vh), dtype)
+    tall = shape[1] >= shape[2]
+    w = np.asarray(jax.jit(polar_svd.unitary)(jnp.asarray(a)))
+    _check_orthonormal(w if tall else _adjoint(w), dtype)
+    h = _adjoint(w) @ a if tall else a @ _adjoint(w)
+    _check(h, _adjoint(h), dtype, max(np.abs(a).max(), 1e-30) * 10)
+    assert (np.linalg.eigvalsh(cases.wide(h + _adjoint(h))) >= -1e-3 * np.abs(a).max()).all()
+
+
+def _loss(function):
+    def loss(a):
+        return sum(jnp.sum(jnp.sin(x.real) + x.imag**2) for x in jax.tree.leaves(function(a)))
+
+    return loss
+
+
+def _svd(a):
+    return jnp.linalg.svd(a, full_matrices=False)
+
+
+def _unphased(function):
+    """What of U, s, V^H doesn't depend on signs."""
+
+    def call(a):
+        u, s, vh = function(a)
+        return (u * jnp.cos(s)[:, None]) @ vh, s
+
+    return call
+
+
+_GRADIENTS = {
+    "qr": (qr.reduced, jnp.linalg.qr, [(2, 5, 3), (2, 4, 4)]),
+    "inverse": (lu.inverse, jnp.linalg.inv, [(2, 4, 4)]),
+    "solve": (
+        lambda a: lu.solve(a, jnp.cos(a)[..., :2]),
+        lambda a: jnp.linalg.solve(a, jnp.cos(a)[..., :2]),
+        [(2, 4, 4)],
+    ),
+    "svd": (_unphased(polar_svd.decompose), _unphased(_svd), [(2, 4, 4), (2, 5, 3), (2, 3, 5)]),
+    "polar": (
+        polar_svd.unitary,
+        lambda a: (lambda u, s, vh: u @ vh)(*_svd(a)),
+        [(2, 4, 4), (2, 5, 3), (2, 3, 5)],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name, shape, dtype",
+    cases.broad(
+        [(k, s, d) for k, v in _GRADIENTS.items() for s in v[2] for d in ("float64", "complex128")],
+        lambda *_: False,
+    ),
+)
+def test_gradients_are_those_of_jax(name, shape, dtype):
+    ours, theirs, _ = _GRADIENTS[name]
+    a = _stack(shape, dtype)
+    found, expected = (jax.jit(jax.grad(_loss(f)))(a) for f in (ours, theirs))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+
+
+def test_the_first_row_that_fits_is_the_way(monkeypatch):
+    rows = (
+        ways.Row("gpu", "qr", "turns", (512, 4096), 4, ("f4",)),
+        ways.Row("gpu", "qr", "blocked", (64, 4096)),
+    )
+    monkeypatch.setattr(ways, "TABLE", rows)
+
+    def way(count, m, n, dtype="float32", platform="gpu", function="qr"):
+        return ways.choose(platform, function, jax.ShapeDtypeStruct((count, m, n), dtype))
+
+    assert way(4, 600, 512) == "turns" and way(3, 600, 512) == way(4, 600, 511) == "blocked"
+    assert way(4, 512, 512, "complex64") == "blocked" and way(4, 64, 63) == ways.JAX
+    assert way(4, 512, 512, platform="cpu") == way(4, 512, 512, function="inv") == ways.JAX
+    assert way(1, 512, 512) == ways.JAX and way(2, 4097, 4097) == ways.JAX
+
+
+def test_every_row_names_a_way():
+    known = {"qr": ways._QR, "inv": ways._INV, "solve": ways._SOLVE, "svd": ways._SVD,
+             "polar": ways._POLAR}  # fmt: skip
+    for row in ways.TABLE:
+        assert row.way in known[row.function] and row.platform in ("cpu", "gpu")
+        assert row.orders[0] <= row.orders[1] and row.least >= 2

@@ -222,7 +222,7 @@ def small():
 def general():
     rows = []
     for n in (8192, 16384, 32768):
-        rows.append(_gesv("float64", n, said="native jax"))
+        rows.append(_gesv("float64", n))
     rows.append([*_gesv("float64", 65536)[:3], OUT])
     rows.append(_gesv("complex128", 32768))
     rows += [_gesv("float32", n) for n in (32768, 65536)]
@@ -230,10 +230,34 @@ def general():
     return Table(["", "n", "jaxmg", "JAX"], rows)
 
 
-def _gesv(dtype, n, **more):
+def _gesv(dtype, n):
     both = dtype != "float32" and n != 65536
-    theirs = dense("general", "gesv", n, 1, "jax", dtype, **more) if both else ""
-    return [f"`gesv` {dtype}", str(n), dense("general", "gesv", n, 1, dtype=dtype, **more), theirs]
+    theirs = dense("general", "gesv", n, 1, "jax", dtype) if both else ""
+    return [f"`gesv` {dtype}", str(n), dense("general", "gesv", n, 1, dtype=dtype), theirs]
+
+
+def decompositions():
+    shown = {
+        "r": ("`qr`, R alone", (1000, 4096, 8192, 16384, 32768)),
+        "qr": ("`qr`", (1000, 4096, 8192, 16384, 32768, (200_000, 4096), (4_000_000, 256))),
+        "least_squares": ("`least_squares`", ((100_000, 2048), (200_000, 8192))),
+        "lstsq": ("`lstsq`", ((100_000, 2048),)),
+        "svd": ("`svd`", (1000, 2048, 4096, 8192)),
+        "svdvals": ("`svdvals`", (1000, 2048, 4096, 8192)),
+        "polar": ("`polar`", (1000, 2048, 4096, 8192)),
+    }
+    rows = []
+    for function, (title, shapes) in shown.items():
+        for shape in shapes:
+            m, n = shape if isinstance(shape, tuple) else (shape, shape)
+            ours, theirs = (
+                find("decompositions", routine=function, kind=kind, m=m, n=n, dtype="float64")
+                if kind == "jaxmg" or (function in ("r", "qr") and m == n < 32768)
+                else None
+                for kind in ("jaxmg", "jax")
+            )
+            rows.append([title, f"{m} × {n}", Figure(ours), Figure(theirs) if theirs else ""])
+    return Table(["", "m × n", "jaxmg", "JAX"], rows, scale=1000)
 
 
 def single_precision():
@@ -373,7 +397,7 @@ def cuda12():
 TABLES = {
     function.__name__: function
     for function in (
-        readme, four_gpus, scaling, small, general, single_precision, refined, kept,
+        readme, four_gpus, scaling, small, general, decompositions, single_precision, refined, kept,
         right_hand_sides, batches, gradients, end_to_end, eight_gpus, columns, small_several,
         processes, cuda12,
     )

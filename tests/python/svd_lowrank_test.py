@@ -37,7 +37,7 @@ def _check(a, s, k, results, tolerance=1e-3):
 @pytest.mark.breadth
 def test_svd_lowrank():
     a, s = _falling(23, 17, "float64")
-    results = linalg.svd_lowrank(jnp.asarray(a), 4, oversample=3, **on(jax.make_mesh((2,), "r")))
+    results = linalg.svd_lowrank(jnp.asarray(a), 4, oversample=3, **on(cases.line(2)))
     _check(a, s, 4, results)
 
 
@@ -57,13 +57,13 @@ def test_svd_lowrank():
 @pytest.mark.parametrize("scale", [1, 1e-30])
 def test_lowrank_of_any_matrix(dtype, shape, devices, k, scale):
     a, s = _falling(*shape, dtype, scale=scale)
-    _check(a, s, k, linalg.svd_lowrank(jnp.asarray(a), k, **on(jax.make_mesh((devices,), "r"))))
+    _check(a, s, k, linalg.svd_lowrank(jnp.asarray(a), k, **on(cases.line(devices))))
 
 
 @pytest.mark.breadth
 def test_iterations_separate_what_falls_slowly():
     a, s = _falling(60, 40, "float64", 0.8)
-    where = on(jax.make_mesh((2,), "r"))
+    where = on(cases.line(2))
     errors = []
     for iterations in (0, 1, 4):
         results = linalg.svd_lowrank(
@@ -75,7 +75,7 @@ def test_iterations_separate_what_falls_slowly():
 
 @pytest.mark.breadth
 def test_keys_and_low_ranks():
-    where = on(jax.make_mesh((4,), "r"))
+    where = on(cases.line(4))
     a = jnp.asarray(matrix("random", 30, 3, "float64") @ matrix("random", 3, 20, "float64"))
     one, same, other = (
         linalg.svd_lowrank(a, 5, key=key, **where)
@@ -132,7 +132,7 @@ def test_lowrank_lies_as_a_does():
     ],
 )
 def test_a_part_of_an_svd(dtype, shape, devices, way):  # noqa: F811
-    where = on(jax.make_mesh((devices,), "r"))
+    where = on(cases.line(devices))
     a = matrix("random", *shape, dtype)
     exact, eps = np.linalg.svd(a, compute_uv=False), float(np.finfo(dtype).eps)
     for start, end in ((0, 2), (3, 6), (5, 7), (4, 4)):

@@ -90,13 +90,13 @@ def check_svd(a, u, s, vh):
 
 def test_svd():
     a = matrix("random", 29, 7, "float64")
-    check_svd(a, *linalg.svd(jnp.asarray(a), full_matrices=False, **on(jax.make_mesh((2,), "r"))))
+    check_svd(a, *linalg.svd(jnp.asarray(a), full_matrices=False, **on(cases.line(2))))
 
 
 @pytest.mark.breadth
 def test_above_the_size_of_small_ones():
     n = svd_programs.SMALL
-    where = on(jax.make_mesh((2,), "r"))
+    where = on(cases.line(2))
     for order in (n, n + 1):
         a = matrix("random", order, order, "float64")
         check_svd(a, *linalg.svd(jnp.asarray(a), **where))
@@ -117,7 +117,7 @@ _SHAPES = ((16, 16), (13, 13), (45, 5), (5, 45))
 )
 def test_svd_of_any_matrix(dtype, kind, shape, devices, way):
     a = matrix(kind, *shape, dtype)
-    where = on(jax.make_mesh((devices,), "r"))
+    where = on(cases.line(devices))
     check_svd(a, *linalg.svd(jnp.asarray(a), full_matrices=False, **where))
     exact = np.linalg.svd(a, compute_uv=False)
     bound = 20 * float(np.finfo(dtype).eps) * exact[0] + np.finfo(dtype).tiny
@@ -131,7 +131,7 @@ def test_svd_of_any_matrix(dtype, kind, shape, devices, way):
 @pytest.mark.parametrize("n", range(6))
 def test_small_matrices(m, n, way):
     a = matrix("random", m, n, "float64")
-    where = on(jax.make_mesh((2,), "r"))
+    where = on(cases.line(2))
     check_svd(a, *linalg.svd(jnp.asarray(a), full_matrices=False, **where))
     assert linalg.pinv(jnp.asarray(a), **where).shape == (n, m)
     u, p = linalg.polar(jnp.asarray(a), **where)
@@ -145,7 +145,7 @@ def test_small_matrices(m, n, way):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_polar(dtype, kind, shape, side, way):
     a = matrix(kind, *shape, dtype)
-    where = on(jax.make_mesh((4,), "r"))
+    where = on(cases.line(4))
     u, p = map(np.asarray, linalg.polar(jnp.asarray(a), side, **where))
     k, eps = min(shape), float(np.finfo(dtype).eps)
     scale = np.linalg.norm(a, 2) or 1
@@ -165,7 +165,7 @@ def test_polar(dtype, kind, shape, side, way):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_pinv(dtype, shape, way):
     a = matrix("singular", *shape, dtype)
-    where = on(jax.make_mesh((4,), "r"))
+    where = on(cases.line(4))
     rtol = 1e-4
     exact = np.linalg.pinv(a, rcond=rtol)
     p = np.asarray(linalg.pinv(jnp.asarray(a), rtol, **where))
@@ -209,7 +209,7 @@ def test_orth_and_null_space():
     ],
 )
 def test_bases_of_any_matrix(dtype, shape, devices, way):
-    where = on(jax.make_mesh((devices,), "r"))
+    where = on(cases.line(devices))
     _check_bases(_of_rank(2, *shape, dtype), where, rank=2)
     for rank in (3, min(shape)):
         _check_bases(_of_rank(rank, *shape, dtype), where, 1e-4)
@@ -342,7 +342,7 @@ def test_a_batch_and_jit(way):
 @pytest.mark.skipif(not _compat.COMPILES_EXCHANGES, reason="needs JAX 0.10")
 @pytest.mark.parametrize("n", [8, 13])
 def test_automatic_axes_and_results(n, way):
-    mesh = jax.make_mesh((4,), "r", axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = cases.line(4, kind=jax.sharding.AxisType.Auto)
     a = matrix("random", n, n, "float64")
     check_svd(a, *linalg.svd(jnp.asarray(a), **on(mesh)))
     u, *_ = linalg.svd(jnp.asarray(np.eye(8)), **on(mesh))
@@ -354,7 +354,7 @@ def test_automatic_axes_and_results(n, way):
 @pytest.mark.parametrize("shape", [(16, 16), (16, 8), (8, 16), (13, 9), (9, 13)], ids=str)
 def test_explicit_axes(shape, way):
     """Of matrices that lie on a mesh of explicit axes, which nothing else names."""
-    mesh = jax.make_mesh((4,), "r", axis_types=(jax.sharding.AxisType.Explicit,))
+    mesh = cases.line(4, kind=jax.sharding.AxisType.Explicit)
     x = matrix("random", *shape, "float64")
     fits = shape[0] % 4 == 0
     a = jax.device_put(x, jax.NamedSharding(mesh, P("r" if fits else None, None)))
@@ -414,7 +414,7 @@ def test_hermitian_and_parts():
     ],
 )
 def test_norm_and_cond(dtype, shape, devices):
-    a, where = matrix("random", *shape, dtype), on(jax.make_mesh((devices,), "r"))
+    a, where = matrix("random", *shape, dtype), on(cases.line(devices))
     eps = float(np.finfo(dtype).eps)
     for order in (None, "fro", 1, -1, np.inf, -np.inf, 2, -2, "nuc"):
         exact = np.linalg.norm(a, order)
@@ -475,7 +475,7 @@ def test_singular_values_that_are_zero_or_nan():
 )
 def test_full_matrices(dtype, shape, devices, way):
     a = matrix("singular", *shape, dtype)
-    u, s, vh = linalg.svd(jnp.asarray(a), **on(jax.make_mesh((devices,), "r")))
+    u, s, vh = linalg.svd(jnp.asarray(a), **on(cases.line(devices)))
     (m, n), k, eps = shape, min(shape), float(np.finfo(dtype).eps)
     assert u.shape == (m, m) and vh.shape == (n, n)
     check_svd(a, u[:, :k], s, vh[:k])

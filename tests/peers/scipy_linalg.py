@@ -100,6 +100,7 @@ NOT_APPLICABLE = {
     "TestLUFactor.test_hrectangular_complex": _ROUNDING,
     "TestExpM.test_single_elt": "a scalar for a matrix",
     "TestLstsq.test_errors": _WORDS,
+    "TestLstsq.test_rank_deficient_residuals": "residuals in the form that NumPy has for one",
     "TestLstsq.test_overwrite": _OVERWRITES,
     "TestSVD_GESDD.test_degenerate": "drivers of LAPACK that there aren't",
     "TestQR.test_lwork": "a warning of an argument that is gone",
@@ -199,8 +200,8 @@ def _as_scipys(name, results, bound):
         return (results,)
     if name == "qr" and bound["mode"] == "raw":
         h, taus = results
-        rows = slice(None) if h.shape[1] < h.shape[0] else slice(h.shape[0])
-        return (h.T, taus), np.triu(h.T[rows])
+        h = np.swapaxes(h, -1, -2)
+        return (h, taus), np.triu(h[..., : min(h.shape[-2:]), :])
     if name == "lstsq" and bound["b"].ndim == 1 and results[1].size:
         return results[0], results[1][0], *results[2:]
     return results

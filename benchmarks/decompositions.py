@@ -147,8 +147,8 @@ def _adjoint(a):
 
 
 def _probes(n, dtype):
-    """A few random vectors X, with which the Frobenius norm of M, n columns, is about that of M X:
-    products with them are cheap, and so is what XLA tries before it compiles them."""
+    """A few random vectors X. The Frobenius norm of M X estimates that of M, which has n columns.
+    Products with few columns are cheap, and XLA tunes them quickly."""
     return jax.random.normal(jax.random.key(1), (n, _PROBES), dtype) / _PROBES**0.5
 
 

@@ -169,9 +169,9 @@ class LUFactor(pickling.Pickled):
     def det(self) -> Array:
         """det(A), a scalar of A's dtype, which overflows sooner than `slogdet`.
 
-        Its derivative takes the inverse and a copy of the factor. It has A's cofactors, also where
-        up to three pivots are exactly 0, where JAX has them for the last one; with more it is 0.
-        Where it is 0 second derivatives are NaN.
+        The derivative needs the inverse and a copy of the factor. If A is singular, it consists of
+        A's cofactors for up to three pivots that are exactly 0 (in JAX only the last may be), and
+        is 0 for more. Second derivatives of a singular A are NaN.
         """
         factor, arrays = parts("LUFactor.det", self)
         return factor.det(self._sign, self._log_det, *arrays)

@@ -62,8 +62,8 @@ def lstsq(
         s (min(m, n),), the singular values of ``a``, descending.
 
     By the QR of ``a`` (`qr`, of which Q isn't made where m >= n) and the singular values of R;
-    where the rank is below n, also by the singular vectors of R. By the `svd` of ``a`` where it is
-    neither tall nor wide on so many devices and min(m, n) > 4096.
+    where the rank is below n, also by the singular vectors of R. By the `svd` of ``a`` if
+    min(m, n) > 4096 and neither ``a`` nor its transpose is tall on this number of devices.
 
     Cost: 3 m n^2 multiplications and additions over all ranks where CholeskyQR2 does, and on every
     device the singular values of an n x n matrix, which `least_squares` spares. Memory: ``a`` twice

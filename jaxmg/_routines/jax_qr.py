@@ -100,8 +100,8 @@ def qr(
     device looks whether it is good enough, as it is up to a condition of about 1e8 (3e3 in single
     precision) of ``a`` with columns of one length. If not, it is with a shift before, up to about
     1e15 (1e7), and then by TSQR, Householder's QR of each device's rows and of their R's. Other
-    matrices, and the modes "complete" and "raw", are factored by Householder reflectors, as
-    `jaxmg.geqrf` does.
+    matrices, the modes "complete" and "raw", and on a single device matrices with k > 4096 and
+    m < 4 k, are factored by Householder reflectors, as `jaxmg.geqrf` does.
 
     Derivatives are JAX's: of Q and R where the first k columns of ``a`` have full rank, none of
     mode "raw", nor of "complete" where m > n.
@@ -156,9 +156,9 @@ def check_fits(name, m, n, ranks):
 def by_tiles(m, n, ranks):
     """Whether a matrix (m, n) is taken by tile columns, and not by its rows.
 
-    On one device large ones are, unless they are much taller than wide: Householder's QR takes
-    fewer operations (2 m n^2 - 2/3 n^3 for R, CholeskyQR2 some 4 m n^2), and CholeskyQR2 saves what
-    panels cost and what several devices send, which is little here.
+    A matrix that isn't tall is. So is a large one on a single device, unless it is much taller than
+    wide: R takes 2 m n^2 - 2/3 n^3 operations by Householder reflectors and some 4 m n^2 by
+    CholeskyQR2, which is faster where panels or communication dominate.
     """
     k = min(m, n)
     return k > 0 and (not tall.fits(m, n, ranks) or (ranks == 1 and k > SMALL and m < 4 * k))

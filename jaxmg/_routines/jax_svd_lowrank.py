@@ -44,21 +44,22 @@ def svd_lowrank(
         k: how many, 1 to min(m, n).
         oversample: how many columns beyond k the subspaces have.
         iterations: how many times the subspaces are improved by products with ``a`` and its
-            adjoint. 0 does for singular values that fall by orders of magnitude within k; more of
-            them separate those that fall slowly.
+            adjoint. 0 suffices if the singular values fall by orders of magnitude within k; slower
+            decay needs more.
         key: of `jax.random`; None: the same random numbers in each call.
         mesh, matrix_specs: as for `jaxmg.lu_factor`.
 
     Returns:
         `SVDLowRankResult`: U (m, k), sharded like ``a``, S (k,), real, descending, Vh (k, n), and
         error, an estimate of the 2-norm of ``a - (U * S) @ Vh`` from its products with 6 random
-        vectors: it is below ``error`` but for a probability of 1e-6, and mostly a tenth of it or
-        more. S, Vh and error are the same on all devices. U and Vh are orthonormal to rounding.
-        NaN where ``a`` has NaN or infinity.
+        vectors. The norm exceeds ``error`` with a probability of 1e-6, and is usually at least a
+        tenth of it. S, Vh and error are the same on all devices. U and Vh are orthonormal to
+        rounding. NaN where ``a`` has NaN or infinity.
 
-    That norm is at least the singular value k + 1, which no approximation of rank k is below; S has
-    errors of at most it. Of vectors those are good whose singular values stand out from that by a
-    power of 2 ``iterations`` + 1. There is no derivative.
+    No approximation of rank k has a norm below the singular value k + 1. Errors of S are at most
+    that norm. A singular vector is accurate if its singular value s is far above the singular value
+    t that follows the subspace's: its error is of the order of (t / s)^(2 ``iterations`` + 1).
+    There is no derivative.
 
     Cost: 2 ``iterations`` + 2 products of 2 m n (k + oversample) operations over all ranks, each a
     pass over ``a``, and as many QR decompositions of k + oversample columns. Memory beside ``a``:

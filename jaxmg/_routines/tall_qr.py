@@ -24,7 +24,7 @@ from jaxmg._transform import products
 
 # How far the second Gram matrix may be from I. A quarter is far below what CholeskyQR2 allows.
 _BOUND = 0.25
-# The columns from which on a matrix's product with its adjoint is computed by halves.
+# A matrix with more columns is multiplied with its adjoint by halves.
 _BLOCK = 1024
 
 
@@ -127,8 +127,8 @@ def _gram(layout, rows, below):
 
 
 def _own_product(x):
-    """X^H X. Of a wide X the blocks below the diagonal are the adjoints of those above, which takes
-    little more than half of the operations."""
+    """X^H X. If X has many columns, only the blocks above the diagonal are computed, a little more
+    than half of the operations; those below are their adjoints."""
     n = x.shape[1]
     if n <= _BLOCK:
         return products.dot(x.conj(), x, 0, 0)

@@ -69,7 +69,7 @@ class QrFactorization {
   }
 
  private:
-  // Elements that ApplyWithin takes at most: a first part of a tile's columns by the others.
+  // The most elements that ApplyWithin needs: i * (width - i) is largest for i = width / 2.
   static int64_t ColumnWork(int64_t width) { return (width * width + 3) / 4; }
 
   bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
@@ -145,8 +145,8 @@ class QrFactorization {
     chain_.Send(on, Factors(k));
   }
 
-  // Factors columns of a tile column, by halves: the second is multiplied by the reflectors of the
-  // first, in products that are as large as can be. Column `first` begins in row `first`.
+  // Factors columns of a tile column by halves: the reflectors of the first half are applied to the
+  // second in products that are as large as possible. Column `first` begins in row `first`.
   void FactorColumns(Step<T>& on, const TileReflectors& tile, const BlockReflector<T>& h,
                      int64_t first, int64_t columns) {
     if (columns <= kPanelColumns) return FactorPanel(on, tile, h, first, columns);
@@ -169,7 +169,7 @@ class QrFactorization {
     CopyPanelFactor(on, tile, factors_, h, first, columns);
   }
 
-  // The `rest` columns behind some columns by the reflectors of these.
+  // Applies the reflectors of some columns to the next `rest` columns.
   void ApplyWithin(Step<T>& on, const TileReflectors& tile, const BlockReflector<T>& h,
                    int64_t first, int64_t columns, int64_t rest) {
     const int64_t diagonal = first + first * h.ld;

@@ -112,7 +112,7 @@ void ApplyRight(Step<T>& on, Op op, int64_t m, int64_t rows, int64_t count, cons
   on.ExactGemm(Op::kNone, Op::kConjTrans, m, rows, count, -1, work, m, v, ldv, 1, x, ldx);
 }
 
-// The first of the two halves of `columns` columns, more than a panel has: whole panels.
+// The number of columns in the first half: whole panels. `columns` must be more than a panel's.
 inline int64_t FirstHalf(int64_t columns) {
   return (columns + kPanelColumns - 1) / kPanelColumns / 2 * kPanelColumns;
 }
@@ -133,6 +133,7 @@ void CombineHalves(Step<T>& on, const BlockReflector<T>& h, int64_t first, int64
           Triangle{Uplo::kUpper});
 }
 
+// Computes T of columns from those of their panels, by halves.
 template <typename T>
 void CombineColumns(Step<T>& on, const BlockReflector<T>& h, int64_t first, int64_t columns) {
   if (columns <= kPanelColumns) return;

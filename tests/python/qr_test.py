@@ -209,6 +209,13 @@ def test_every_small_shape(ranks):
         _check(np.zeros_like(a), q, r)
 
 
+def test_gram_matrices_by_halves(monkeypatch):
+    """Q and R don't show a wrong one: CholeskyQR2 fails then, and another way replaces it."""
+    monkeypatch.setattr(tall_qr, "_BLOCK", 5)
+    a = _normal(23, 17)
+    np.testing.assert_allclose(tall_qr._own_product(jnp.asarray(a)), a.conj().T @ a, atol=1e-12)
+
+
 def test_large_matrices_of_one_device_take_fewest_operations(monkeypatch):
     monkeypatch.setattr(jax_qr, "SMALL", 16)
     monkeypatch.setattr(tall_qr, "_BLOCK", 5)

@@ -18,8 +18,9 @@ _count = runpy.run_path(str(_ROOT / "jaxmg/_routines/counts.py"))["operations"]
 _MEASURED = [name for name, routine in TABLE.items() if routine.benchmark]
 ON_FACTORS = tuple(name for name in _MEASURED if TABLE[name].on_factor)
 ROUTINES = tuple(name for name in _MEASURED if name not in ON_FACTORS)
-FACTORIZATIONS = ("lu_factor",)  # run.py times them alone, and checks a solution by the factor
-GENERAL = (*FACTORIZATIONS, *(n for n in _MEASURED if TABLE[n].takes[0] in ("g", "lu")))
+# run.py times them alone, and checks a solution by the factor.
+FACTORIZATIONS = ("cho_factor", "lu_factor")
+GENERAL = ("lu_factor", *(n for n in _MEASURED if TABLE[n].takes[0] in ("g", "lu")))
 SOLVES = tuple(name for name in _MEASURED if "b" in TABLE[name].takes)
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PROBES = 4  # random vectors with which inverses and eigenvectors are checked

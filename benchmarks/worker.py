@@ -322,13 +322,16 @@ class JaxSolver(JaxmgSolver):
     def lu_factor(self, a):
         return self.jax.scipy.linalg.lu_factor(a)
 
+    def cho_factor(self, a):
+        return self.jax.scipy.linalg.cho_factor(a)[0]
+
     def solve_by(self, factor, b):
-        return self.lu_solve(factor, b)
+        general = self.case["routine"] in problems.GENERAL
+        return self.lu_solve(factor, b) if general else self.cho_solve(factor, b)
 
     def make_factor(self):
-        if self.case["routine"] in problems.GENERAL:
-            return self.jax.jit(self.jax.scipy.linalg.lu_factor)(self.make_matrix())
-        return self.jax.jit(lambda a: self.jax.scipy.linalg.cho_factor(a)[0])(self.make_matrix())
+        general = self.case["routine"] in problems.GENERAL
+        return self.jax.jit(self.lu_factor if general else self.cho_factor)(self.make_matrix())
 
     def cho_solve(self, factor, b):
         return self.jax.scipy.linalg.cho_solve((factor, False), b)
@@ -390,6 +393,8 @@ class ScipySolver:
             return linalg.lu_solve(a, self.b, check_finite=False)
         if self.case["routine"] == "lu_factor":
             return linalg.lu_factor(a, **options)
+        if self.case["routine"] == "cho_factor":
+            return linalg.cho_factor(a, lower=True, **options)
         if self.case["routine"] == "gesv":
             start = time.perf_counter()
             factor = linalg.lu_factor(a, **options)
@@ -414,7 +419,9 @@ class ScipySolver:
 
     def check(self, results):
         if self.case["routine"] in problems.FACTORIZATIONS:
-            results = self.linalg.lu_solve(results, self.b, check_finite=False)
+            general = self.case["routine"] in problems.GENERAL
+            solve = self.linalg.lu_solve if general else self.linalg.cho_solve
+            results = solve(results, self.b, check_finite=False)
         return problems.backward_error(
             np, self.case["routine"], self.matrix(), {"b": self.b}, as_tuple(results), np.matmul
         )

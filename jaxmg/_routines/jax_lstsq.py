@@ -380,4 +380,17 @@ def _finish(r, b, wide, full_rank, with_normal, cutoff):
 
 
 def _singular_values(r):
-    return jnp.linalg.svd(r, compute_uv=False)
+    """The singular values of R, in descending order. Eigenvalues of R^H R take a tenth of the time,
+    and are as exact where R is well conditioned."""
+    if len(r) <= svd.SMALL:
+        return jnp.linalg.svd(r, compute_uv=False)
+
+    def by_eigenvalues():
+        values = jnp.linalg.eigvalsh(products.own_product(r), symmetrize_input=False)
+        return jnp.sqrt(jnp.maximum(values[::-1], 0))
+
+    return jax.lax.cond(
+        tall_qr.is_moderate(r, tall_qr.inverse_of_upper(r)),
+        by_eigenvalues,
+        lambda: jnp.linalg.svd(r, compute_uv=False),
+    )

@@ -7,18 +7,20 @@ efficient spectral divide and conquer algorithms for the symmetric eigenvalue de
 SVD", SIAM J. Sci. Comput. 35, 2013.
 
 A step maps each singular value x of the iterate to x (a + b x^2) / (1 + c x^2), with weights that
-take the interval [l, 1] as close to 1 as such a function can. It is computed in one of two ways:
+take the interval [l, 1] as close to 1 as such a function can. It is computed in one of three ways:
 
-- where c is small, by a Cholesky factorization of I + c X^H X;
-- else by the QR decomposition of [sqrt(c) X; I], the QR by two Cholesky factorizations of its Gram
-  matrices (CholeskyQR2). That is as orthogonal as Householder's while sqrt(c) is below the inverse
-  square root of the rounding, so the weights are those of an l that keeps it there: tiny singular
-  values take some steps more.
+- where c is small, with the inverse of I + c X^H X, whose condition is at most 1 + c;
+- where it isn't, by the QR decomposition of [sqrt(c) X; I], the QR by two Cholesky factorizations
+  of its Gram matrices (CholeskyQR2). That is as orthogonal as Householder's while sqrt(c) is below
+  the inverse square root of the rounding, so the weights are those of an l that keeps it there:
+  tiny singular values take some steps more;
+- where X^H X is I to half of the digits, by X (3 I - X^H X) / 2, which doubles them (Newton and
+  Schulz), and is the last step.
 
-So all the work is in products, Cholesky factorizations, and triangular solves of rows where they
-lie. The first l comes from an estimate of the smallest singular value, by inverse iteration with
-X^H X. Where that is not distinct from rounding, X gets a perturbation of the size of rounding, by
-which no singular value is 0, so that U has orthonormal columns whatever the rank of A.
+So nearly all the work is in products and in inverses of Hermitian matrices. The first l comes from
+an estimate of the smallest singular value, by inverse iteration with X^H X. Where that is not
+distinct from rounding, X gets a perturbation of the size of rounding, by which no singular value is
+0, so that U has orthonormal columns whatever the rank of A.
 """
 
 import dataclasses
@@ -29,10 +31,11 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg._call import blocks, layouts
 from jaxmg._factors import cholesky_factor, cholesky_operations
-from jaxmg._routines import cho_factor
+from jaxmg._routines import cho_factor, potri, tall_qr
 from jaxmg._transform import batching, products
 
-# The c from which on a step is by QR (Nakatsukasa and Higham, section 3).
+# The c from which on a step is by QR (Nakatsukasa and Higham, section 3); or n / 8 where that is
+# more: the inverse is exact to c units of rounding, as other results are to n.
 _CHOLESKY = 100
 _MOST_STEPS = 24
 _INVERSE_ITERATIONS = 8
@@ -72,45 +75,58 @@ class _Unitary(batching.Batchable):
 def _iterate(a, layout):
     n, unit = a.shape[1], float(jnp.finfo(a.dtype).eps) / 2
     x, _ = scaled(a)
-    gram = products.adjoint_times_rows(x, x, layout)
+    gram = _gram(x, layout)
     # An upper bound of the largest singular value squared, within n^(1/2) of it.
     bound = jnp.sqrt(jnp.sum(_squares(gram)))
     bound = jnp.where(bound > 0, bound, 1)
     gram = gram / bound.astype(gram.dtype)
     x = x / jnp.sqrt(bound).astype(x.dtype)
 
-    square, known = _smallest(gram, 8 * n * unit, layout)
+    rounding = 8 * n * unit
+    square, known = _smallest(gram, rounding, layout)
+    square, known = jax.lax.cond(
+        known,
+        lambda *_: (square, known),
+        lambda x, gram: _smallest_of_ill(x, gram, rounding, layout),
+        x,
+        gram,
+    )
     # An estimate from above.
     low = jnp.where(known, jnp.sqrt(square) / 2, unit / n)
     x = x + jnp.where(known, 0, 4 * unit / n**0.5).astype(x.dtype) * _noise(x)
 
     def goes_on(state):
-        _, low, change, steps = state
-        apart = (1 - low > 10 * unit) | (change > (10 * unit) ** (1 / 3))
+        _, _, apart, steps = state
         return apart & (steps < _MOST_STEPS)
 
     def again(state):
         x, low, _, steps = state
         return *_step(x, low, layout), steps + 1
 
-    start = _by_rows(x, layout), low, jnp.ones_like(low), jnp.zeros((), jnp.int32)
+    start = _by_rows(x, layout), low, jnp.ones((), bool), jnp.zeros((), jnp.int32)
     return jax.lax.while_loop(goes_on, again, start)[0]
 
 
 def _step(x, low, layout):
-    """(The next iterate, its l, how far it is from ``x``)"""
+    """(The next iterate, its l, whether it is apart from U by more than rounding)"""
     unit = float(jnp.finfo(x.dtype).eps) / 2
     weights = _weights(jnp.maximum(low, _least_low(unit, x.shape[1])))
     a, b, c = weights
-    gram = products.adjoint_times_rows(x, x, layout)
+    gram = _gram(x, layout)
+    near = jnp.sqrt(jnp.sum(_squares(gram - _identity(gram)))) < unit**0.5
 
     def step(way):
         return lambda x, gram: way(x, gram, *(w.astype(x.dtype) for w in weights), layout)
 
-    new = jax.lax.cond(c > _CHOLESKY, step(_by_qr), step(_by_cholesky), x, gram)
+    ways = step(_by_inverse), step(_by_qr), step(_by_newton)
+    way = jnp.where(near, 2, (c > max(_CHOLESKY, x.shape[1] / 8)).astype(jnp.int32))
+    new = jax.lax.switch(way, ways, x, gram)
     new, square = _by_rows(new, layout), low * low
     low = jnp.minimum(low * (a + b * square) / (1 + c * square), 1)
-    return new, low, jnp.sqrt(jnp.sum(_squares(new - x)))
+    # The next step would leave the cube of this one's change.
+    change = jnp.sqrt(jnp.sum(_squares(new - x)))
+    apart = (1 - low > 10 * unit) | (change > (10 * unit) ** (1 / 3))
+    return new, low, apart & ~near
 
 
 def _weights(low):
@@ -129,23 +145,60 @@ def _least_low(unit, n):
     return 2 / (4 * most) ** 0.75
 
 
-def _by_cholesky(x, gram, a, b, c, layout):
-    """b / c X + (a - b / c) X (I + c X^H X)^-1"""
-    factor = _factor(gram, c, layout)
-    y = _divided(_divided(x, factor, layout, False), factor, layout, True)
-    return b / c * x + (a - b / c) * y
+def _by_inverse(x, gram, a, b, c, layout):
+    """X (b / c I + (a - b / c) (I + c X^H X)^-1)"""
+    inverse = _inverse(c * gram + _identity(gram), layout)
+    return products.rows_times_rows(x, b / c * _identity(gram) + (a - b / c) * inverse, layout)
 
 
 def _by_qr(x, gram, a, b, c, layout):
-    """b / c X + (a - b / c) / sqrt(c) Q1 Q2^H, with the Q of [sqrt(c) X; I] = [Q1; Q2] R."""
-    factor = _factor(gram, c, layout)
+    """b / c X + (a - b / c) / sqrt(c) Q1 Q2^H, with the Q of [sqrt(c) X; I] = [Q1; Q2] R.
+
+    R is by a Cholesky factorization. [Q1; Q2] = [sqrt(c) X; I] R^-1 is orthogonal only as far as
+    its Gram matrix G is I, and the polar factor's Q1 G^-1 Q2^H takes its place: that is exact.
+    """
     root = jnp.sqrt(c)
-    q1 = _divided(root * x, factor, layout, False)
-    q2 = _divided(jnp.eye(len(gram), dtype=x.dtype), factor, layout, False)
-    gram = sum(products.adjoint_times_rows(q, q, layout) for q in (q1, q2))
-    factor = _factor(gram, 1, layout, shift=0)
-    q1, q2 = (_divided(q, factor, layout, False) for q in (q1, q2))
-    return b / c * x + (a - b / c) / root * products.rows_times_adjoint(q1, q2, layout)
+    q2 = _inverse_of_upper(_factor(gram, c, layout), layout)
+    q1 = root * _times_upper(x, q2, layout)
+    gram = _gram(q1, layout) + _gram(q2, layout)
+    right = products.rows_times_adjoint(_inverse(gram, layout), q2, layout)
+    return b / c * x + (a - b / c) / root * products.rows_times_rows(q1, right, layout)
+
+
+def _times_upper(x, r, layout):
+    """X R of an upper triangular R, on a single rank by half of the operations."""
+    if layout.ranks > 1:
+        return products.rows_times_rows(x, r, layout)
+    return tall_qr.times_upper(x, r)
+
+
+def _by_newton(x, gram, _a, _b, _c, layout):
+    """X (3 I - X^H X) / 2"""
+    return products.rows_times_rows(x, 1.5 * _identity(gram) - gram / 2, layout)
+
+
+def _identity(gram):
+    return jnp.eye(len(gram), dtype=gram.dtype)
+
+
+def _gram(x, layout):
+    """X^H X, on a single rank by half of the operations."""
+    if layout.ranks > 1:
+        return products.adjoint_times_rows(x, x, layout)
+    return products.own_product(x)
+
+
+def _inverse(matrix, layout):
+    """The inverse of a Hermitian positive definite matrix."""
+    where = {"mesh": layout.mesh, "matrix_specs": layout.spec}
+    return potri.potri(matrix, precision="highest", **where)
+
+
+def _inverse_of_upper(factor, layout):
+    """U^-1 of an upper factor U. A single rank has a faster way than the engine's, by products."""
+    if layout.ranks > 1:
+        return _divided(jnp.eye(factor.n, dtype=factor.dtype), factor, layout, False)
+    return tall_qr.inverse_of_upper(factor.upper())
 
 
 def _factor(gram, c, layout, shift=1):
@@ -178,6 +231,14 @@ def _smallest(gram, rounding, layout):
     _, growth = jax.lax.fori_loop(0, _INVERSE_ITERATIONS, iterate, start)
     smallest = 1 / growth - rounding
     return smallest, smallest > 3 * rounding
+
+
+def _smallest_of_ill(x, gram, rounding, layout):
+    """`_smallest` where that is lost in the rounding r of X^H X: from X (X^H X + r I)^(-1/2), whose
+    singular values are s / (s^2 + r)^(1/2) of those of X."""
+    upper = _inverse_of_upper(_factor(gram, 1, layout, shift=rounding), layout)
+    found, known = _smallest(_gram(_times_upper(x, upper, layout), layout), rounding, layout)
+    return rounding * found / jnp.maximum(1 - found, rounding), known
 
 
 def _by_rows(x, layout):

@@ -1,6 +1,6 @@
 """QR of a tall matrix that lies on the ranks by rows, of which no row moves.
 
-A rank sends and receives matrices of n x n alone. Two algorithms:
+A rank sends and receives matrices of n x n alone. Three algorithms:
 
 - CholeskyQR2 (Y. Yamamoto, Y. Nakatsukasa, Y. Yanagisawa, T. Fukaya, ETNA 44, 2015): A^H A = R^H R
   with A^H A the sum of the ranks' products, Q = A R^-1, and the same again of Q. What is left of a
@@ -13,6 +13,10 @@ A rank sends and receives matrices of n x n alone. Two algorithms:
   don't do: Householder's QR of each rank's rows, and one of all their R's, which every rank has. It
   is right for every A.
 
+- Where Q isn't wanted but Q^H b is, and A is well conditioned, the first Gram matrix does: R^H R =
+  A^H A, and x by the seminormal equations R^H R x = A^H b, corrected once by its residual (A.
+  Bjorck, Linear Algebra Appl. 88/89, 1987). Q^H b is R x.
+
 The diagonal of R is real and not negative, so that Q and R of an A of full rank don't depend on how
 many ranks there are.
 """
@@ -20,12 +24,16 @@ many ranks there are.
 import jax
 import jax.numpy as jnp
 
+from jaxmg._stacks import triangle
 from jaxmg._transform import products
 
 # How far the second Gram matrix may be from I. A quarter is far below what CholeskyQR2 allows.
 _BOUND = 0.25
-# A matrix with more columns is multiplied with its adjoint by halves.
-_BLOCK = 1024
+# How many columns of a product with a triangular matrix are computed at a time.
+_COLUMNS = 512
+# Up to which |R| |R^-1| / n, in Frobenius's norm, R^-1 itself is multiplied with. Its rounding then
+# moves A - Q R by no more than a few times n^(1/2) units of |A|.
+_MODERATE = 4
 
 
 def factor_on_rank(layout, rank, rows, below=None, b=None, with_q=True):
@@ -40,6 +48,15 @@ def factor_on_rank(layout, rank, rows, below=None, b=None, with_q=True):
         b: its rows of right-hand sides, (m, nrhs); zeros beside ``below``.
         with_q: whether to compute Q.
     """
+    if b is None or with_q:
+        return _by_qr(layout, rank, rows, below, b, with_q)
+    first, good = _seminormal(layout, rows, below, b)
+    return jax.lax.cond(
+        good, lambda: first, lambda: _by_qr(layout, rank, rows, below, b, with_q)
+    )
+
+
+def _by_qr(layout, rank, rows, below, b, with_q):
     parts = layout, rows, below, b, with_q
     first, good = _cholesky_qr2(*parts)
 
@@ -47,8 +64,34 @@ def factor_on_rank(layout, rank, rows, below=None, b=None, with_q=True):
         again, good = _cholesky_qr2(*parts, shifted=True)
         return jax.lax.cond(good, lambda: again, lambda: _tsqr(layout, rank, *parts[1:]))
 
-    q, r, c = jax.lax.cond(good, lambda: first, shifted)
-    return q, r, c
+    return jax.lax.cond(good, lambda: first, shifted)
+
+
+def _seminormal(layout, rows, below, b):
+    """(None, R, Q^H b) by the seminormal equations, and whether they are right, which all ranks
+    agree on."""
+    factor, lengths = _scaled_cholesky(_gram(layout, rows, below), 0)
+    inverse = inverse_of_upper(factor)
+    r, inverse = factor * lengths[None], inverse / lengths[:, None]
+
+    def solve(rest, below_x):
+        """R^-1 R^-H (A^H rest - below^H below_x)"""
+        right = adjoint_product(layout, rows, rest)
+        if below_x is not None:
+            right = right - dot(below.conj().T, below_x)
+        return dot(inverse, dot(inverse.conj().T, right))
+
+    x = solve(b, None)
+    change = solve(b - dot(rows, x), None if below is None else dot(below, x))
+    size = jnp.sqrt(sum_over_ranks(layout, jnp.sum(jnp.square(jnp.abs(b)), axis=0)))
+    changed = jnp.sqrt(jnp.sum(jnp.square(jnp.abs(dot(r, change))), axis=0))
+    good = is_moderate(factor, inverse * lengths[:, None])
+    good = good & (changed <= size * jnp.finfo(b.dtype).eps ** 0.5).all()
+    return (None, r, dot(r, x + change)), _agreed(layout, good)
+
+
+def _agreed(layout, good):
+    return jax.lax.pmin(good.astype(jnp.int32), layout.rows) > 0 if layout.ranks > 1 else good
 
 
 def _cholesky_qr2(layout, rows, below, b, with_q, shifted=False):
@@ -56,18 +99,16 @@ def _cholesky_qr2(layout, rows, below, b, with_q, shifted=False):
     n = rows.shape[1]
     r = None
     for shift in (10 * n * jnp.finfo(rows.dtype).eps, 0) if shifted else (0,):
-        factor = _scaled_cholesky(_gram(layout, rows, below), shift)
-        rows = right_solve(rows, factor)
-        below = None if below is None else right_solve(below, factor)
+        factor, lengths = _scaled_cholesky(_gram(layout, rows, below), shift)
+        rows, below = _divided(factor, lengths, rows, below)
+        factor = factor * lengths[None]
         r = factor if r is None else dot(factor, r)
     gram = _gram(layout, rows, below)
     off = jnp.sum(jnp.square(jnp.abs(gram - jnp.eye(n, dtype=gram.dtype))))
-    good = off < _BOUND**2
-    if layout.ranks > 1:
-        good = jax.lax.pmin(good.astype(jnp.int32), layout.rows) > 0
+    good = _agreed(layout, off < _BOUND**2)
     last = _cholesky(gram)
-    inverse = right_solve(jnp.eye(n, dtype=gram.dtype), last)  # of a matrix that is close to I
-    q = dot(rows, inverse) if with_q else None
+    inverse = inverse_of_upper(last)  # of a matrix that is close to I
+    q = times_upper(rows, inverse) if with_q else None
     c = None if b is None else dot(inverse.conj().T, adjoint_product(layout, rows, b))
     return (q, jnp.triu(dot(last, r)), c), good
 
@@ -103,13 +144,39 @@ def with_positive_diagonal(q, r):
     return None if q is None else q * units, jnp.triu(turned), units
 
 
+def _divided(factor, lengths, rows, below):
+    """``rows`` and ``below`` times (R D)^-1, where D = diag(lengths). With R^-1 at hand that is a
+    product, which takes less time than a substitution."""
+    inverse = inverse_of_upper(factor)
+    known = (rows,) if below is None else (rows, below)
+
+    def by_product():
+        return tuple(times_upper(x, inverse / lengths[:, None]) for x in known)
+
+    def by_substitution():
+        return tuple(right_solve(x, factor * lengths[None]) for x in known)
+
+    divided = jax.lax.cond(is_moderate(factor, inverse), by_product, by_substitution)
+    return divided if below is not None else (*divided, None)
+
+
+def is_moderate(r, inverse):
+    """Whether R is so well conditioned that its inverse may take its place."""
+    return _frobenius(r) * _frobenius(inverse) <= _MODERATE * len(r)
+
+
+def _frobenius(x):
+    return jnp.sqrt(jnp.sum(jnp.square(jnp.abs(x))))
+
+
 def _scaled_cholesky(gram, shift):
-    """The R of R^H R = ``gram``, with its rows and columns scaled to a diagonal of ones, and so
-    much added to that: the condition is that of A with columns of one length."""
+    """(R, lengths) with R^H R = ``gram`` + shift I after its rows and columns were scaled to a
+    diagonal of ones: the condition is that of A with columns of one length. What R is of ``gram``
+    itself is R times diag(lengths)."""
     lengths = jnp.sqrt(jnp.diagonal(gram).real)
     lengths = jnp.where((lengths > 0) & jnp.isfinite(lengths), lengths, 1).astype(gram.dtype)
     scaled = gram / lengths[:, None] / lengths[None]
-    return _cholesky(scaled + shift * jnp.eye(len(gram), dtype=gram.dtype)) * lengths[None]
+    return _cholesky(scaled + shift * jnp.eye(len(gram), dtype=gram.dtype)), lengths
 
 
 def _cholesky(gram):
@@ -121,22 +188,25 @@ def right_solve(rows, r):
     return jax.lax.linalg.triangular_solve(r, rows, left_side=False, lower=False)
 
 
+def inverse_of_upper(r):
+    """R^-1 of an upper triangular R."""
+    return triangle.inverse(r.conj().T[None])[0].conj().T
+
+
+def times_upper(x, r):
+    """X R of an upper triangular R: a few columns at a time, by no more rows of R than they have.
+    Half of the operations of a product."""
+    n = len(r)
+    if n <= _COLUMNS:
+        return dot(x, r)
+    ends = [min(start + _COLUMNS, n) for start in range(0, n, _COLUMNS)]
+    columns = [dot(x[:, :end], r[:end, start:end]) for start, end in zip([0, *ends], ends)]
+    return jnp.concatenate(columns, axis=1)
+
+
 def _gram(layout, rows, below):
-    gram = sum_over_ranks(layout, _own_product(rows))
+    gram = sum_over_ranks(layout, products.own_product(rows))
     return gram if below is None else gram + dot(below.conj().T, below)
-
-
-def _own_product(x):
-    """X^H X. If X has many columns, only the blocks above the diagonal are computed, a little more
-    than half of the operations; those below are their adjoints."""
-    n = x.shape[1]
-    if n <= _BLOCK:
-        return products.dot(x.conj(), x, 0, 0)
-    left, right = x[:, : n // 2], x[:, n // 2 :]
-    corner = products.dot(left.conj(), right, 0, 0)
-    above = jnp.concatenate([_own_product(left), corner], axis=1)
-    below = jnp.concatenate([corner.conj().T, _own_product(right)], axis=1)
-    return jnp.concatenate([above, below])
 
 
 def adjoint_product(layout, x, y):

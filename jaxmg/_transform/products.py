@@ -19,6 +19,9 @@ import jax.numpy as jnp
 from jaxmg import _compat
 from jaxmg._call import blocks, ffi
 
+# A matrix with more columns is multiplied with its adjoint by halves.
+_BLOCK = 1024
+
 
 def rows_times_adjoint(x, y, layout):
     """X Y^H, (m, n), of x (m, k) and y (n, k), all by rows on the ranks of ``layout``."""
@@ -137,6 +140,20 @@ def _all_gather(rows, layout):
 def reduce_scatter(rows, layout):
     """This rank's part of the sum of all ranks' ``rows``."""
     return jax.lax.psum_scatter(rows, layout.rows, tiled=True) if layout.ranks > 1 else rows
+
+
+def own_product(x):
+    """X^H X of a matrix that is not spread. If X has many columns, only the blocks above the
+    diagonal are computed, a little more than half of the operations; those below are their
+    adjoints."""
+    n = x.shape[1]
+    if n <= _BLOCK:
+        return dot(x.conj(), x, 0, 0)
+    left, right = x[:, : n // 2], x[:, n // 2 :]
+    corner = dot(left.conj(), right, 0, 0)
+    above = jnp.concatenate([own_product(left), corner], axis=1)
+    below = jnp.concatenate([corner.conj().T, own_product(right)], axis=1)
+    return jnp.concatenate([above, below])
 
 
 def dot(x, y, of_x, of_y):

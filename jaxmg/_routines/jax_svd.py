@@ -75,7 +75,7 @@ def svd(
     for singular values that differ; that of S alone has no such limit. As in JAX there is none of
     ``full_matrices`` with m != n.
 
-    Cost, n x n: the polar decomposition (`polar`), that of `jaxmg.syevd`, with vectors 2 n^3 more
+    Cost, n x n: the polar decomposition (`polar`), that of `jaxmg.syevd`, with vectors 3 n^3 more
     multiplications and additions over all ranks. A tall or wide matrix becomes a square one by `qr`
     first. Up to n = 256 one rank takes JAX's own SVD instead. Memory: some ten matrices such as
     ``a`` over all devices.

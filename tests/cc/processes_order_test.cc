@@ -111,14 +111,18 @@ TEST(ProcessesThatWaitInACycleFail) {
   });
 }
 
-// Each call has another lead.
+// Each call has another lead. The lead of the second call starts its search when the lead of the
+// first has completed its own: it learns of the cycle from the first lead.
 TEST(CallsOnMeshesInOppositeOrderOfRanksFail) {
-  RunProcesses(2, [&](int process) {
-    const auto first = SiteOn(2, {0, 1}, "potrs (n 8)"), second = SiteOn(2, {1, 0}, "potri (n 9)");
-    Runs(first, 1);
+  RunProcesses(3, [&](int process) {
+    const auto first = SiteOn(2, {0, 1}, "potrs (n 8)");
+    const auto second = SiteOn(3, {1, 0, 2}, "potri (n 9)");
+    if (process != 2) Runs(first, 1);
     Runs(second, 2);
     for (const bool swapped : {false, true}) {
-      const bool at_first = (process == 0) != swapped;
+      const bool at_first = process != 2 && (process == 0) != swapped;
+      // A search starts a second after the last process has arrived, and takes two rounds.
+      if (!at_first) std::this_thread::sleep_for(milliseconds(process == 2 ? 1700 : 900));
       Fails(at_first ? first : second, (swapped ? 20 : 10) + (at_first ? 0 : 1),
             {"waits in potrs (n 8)", "waits in potri (n 9)"});
     }

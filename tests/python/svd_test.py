@@ -127,6 +127,25 @@ def test_svd_of_any_matrix(dtype, kind, shape, devices, way):
 
 
 @pytest.mark.breadth
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_eigenvectors_that_are_not_orthonormal(dtype, monkeypatch):
+    """As cuSOLVER has them of small eigenvalues that are graded, in single precision."""
+    original = svd_programs.eigh.eigh
+    error = float(np.finfo(dtype).eps) ** 0.5 / 2
+
+    def eigh(*arguments, **options):
+        w, v = original(*arguments, **options)
+        return w, v.at[:, 0].add(error * v[:, 1])
+
+    monkeypatch.setattr(svd_programs, "SMALL", 0)
+    monkeypatch.setattr(svd_programs.eigh, "eigh", eigh)
+    _forget_programs()
+    a = matrix("graded", 13, 13, dtype)
+    check_svd(a, *linalg.svd(jnp.asarray(a), **on(cases.line(2))))
+    _forget_programs()
+
+
+@pytest.mark.breadth
 @pytest.mark.parametrize("m", range(6))
 @pytest.mark.parametrize("n", range(6))
 def test_small_matrices(m, n, way):

@@ -237,8 +237,9 @@ __device__ inline void PlanSwaps(int backward, int count, Index offset, const in
       if (first + half <= k && row_at(first + half - 1) < row) first += half;
     }
     place[i] = row < count ? row : count + step_at(first);
-    // The last interchange before the row's own.
-    if (i < row && row < count && (is_last(k) || step_at(k + 1) == row)) sources[0][row] = i;
+    // The last interchange before the row's own. Where the row stays in its place, the row's own:
+    // no interchange has such a row as its source.
+    if (row < count && is_last(k)) sources[0][row] = i;
   }
   __syncthreads();
   const int* source = sources[0];

@@ -104,8 +104,8 @@ def svd(
             return jnp.sort(jnp.abs(w), axis=-1)[..., ::-1][..., start:end]
         w, v = jax_eigh.eigenpairs(a, "svd", mesh, matrix_specs)
         results = jax_linalg.run(
-            (v, w), "svd", programs.of_eigenvectors, ("matrix", "small", "matrix"), mesh,
-            matrix_specs,
+            (v, w.astype(v.dtype)), "svd", programs.of_eigenvectors,
+            ("matrix", "small", "matrix"), mesh, matrix_specs,
         )  # fmt: skip
     elif not compute_uv:
         s = jax_linalg.run((a,), "svd", programs.values, ("small",), mesh, matrix_specs)

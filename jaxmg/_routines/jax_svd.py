@@ -104,7 +104,7 @@ def svd(
             return jnp.sort(jnp.abs(w), axis=-1)[..., ::-1][..., start:end]
         w, v = jax_eigh.eigenpairs(a, "svd", mesh, matrix_specs)
         results = jax_linalg.run(
-            (v, w.astype(v.dtype)), "svd", programs.of_eigenvectors,
+            (v, w.astype(v.dtype)[..., None, :]), "svd", programs.of_eigenvectors,
             ("matrix", "small", "matrix"), mesh, matrix_specs,
         )  # fmt: skip
     elif not compute_uv:

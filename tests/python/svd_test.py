@@ -506,6 +506,9 @@ def test_hermitian_and_parts():
         u, s, vh = linalg.svd(a, hermitian=True, **where)
     check_svd(np.asarray(a), u, s, vh)
     np.testing.assert_allclose(linalg.svd(a, compute_uv=False, hermitian=True, **where), s)
+    batch = jnp.stack([a, a.T + 2 * jnp.eye(9), -a])
+    for each in zip(np.asarray(batch), *linalg.svd(batch, hermitian=True, **where), strict=True):
+        check_svd(*each)
     part = linalg.svd(a, subset_by_index=(2, 5), **where)
     assert [x.shape for x in part] == [(9, 3), (3,), (3, 9)]
     np.testing.assert_allclose(part.S, s[2:5])

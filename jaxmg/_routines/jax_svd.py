@@ -104,8 +104,8 @@ def svd(
             return jnp.sort(jnp.abs(w), axis=-1)[..., ::-1][..., start:end]
         w, v = jax_eigh.eigenpairs(a, "svd", mesh, matrix_specs)
         results = jax_linalg.run(
-            (v, w), "svd", programs.of_eigenvectors, ("matrix", "small", "matrix"), mesh,
-            matrix_specs,
+            (v, w.astype(v.dtype)[..., None, :]), "svd", programs.of_eigenvectors,
+            ("matrix", "small", "matrix"), mesh, matrix_specs,
         )  # fmt: skip
     elif not compute_uv:
         s = jax_linalg.run((a,), "svd", programs.values, ("small",), mesh, matrix_specs)
@@ -204,7 +204,7 @@ def matrix_rank(
     """The number of singular values above rtol times the largest: `jax.numpy.linalg.matrix_rank`.
 
     Args:
-        M: (m, n), as for `svd`.
+        M: (m, n), as for `svd`. The rank of a vector is 1, and 0 where all of it is 0, as in NumPy.
         rtol: None stands for max(m, n) eps. It is relative, as in NumPy; JAX compares singular
             values with ``rtol`` itself.
         hermitian: M is Hermitian: its eigenvalues are taken, as for `eigvalsh`.
@@ -217,6 +217,8 @@ def matrix_rank(
     if tol is not None and rtol is not None:
         raise ValueError("linalg.matrix_rank: only one of rtol and tol may be given; got both")
     m, n = _shape("matrix_rank", M)
+    if getattr(M, "ndim", 2) < 2:
+        return jnp.any(jnp.asarray(M) != 0).astype(int)
     if hermitian:
         s = svd(M, compute_uv=False, hermitian=True, mesh=mesh, matrix_specs=matrix_specs)
     else:

@@ -256,9 +256,15 @@ def _squares(x):
 def scaled(a):
     """(``a`` times a power of two by which its largest entry is between 1/2 and 1, the exponent
     that undoes it)"""
-    largest = jnp.max(jnp.abs(jnp.stack([jnp.abs(a.real), jnp.abs(a.imag)])))
-    _, exponent = jnp.frexp(largest)
+    exponent = exponent_of(a)
     return times_power(a, -exponent), exponent
+
+
+def exponent_of(a):
+    """The exponent of the power of two that is above the largest entry of ``a`` and next to it."""
+    parts = (a.real, a.imag) if jnp.iscomplexobj(a) else (a,)
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(part)) for part in parts]))
+    return jnp.frexp(largest)[1]
 
 
 def times_power(a, exponent):

@@ -70,8 +70,8 @@ def values(call, a):
 
 @jax_linalg.program_of_any_shape
 def of_eigenvectors(call, v, w):
-    """(U, s, V^H) of a Hermitian matrix, from its eigenvectors and eigenvalues."""
-    w = w.real
+    """(U, s, V^H) of a Hermitian matrix, from its eigenvectors and a row of eigenvalues."""
+    w = w[0].real
     order = jnp.argsort(-jnp.abs(w))
     u, sign = v[:, order], jnp.where(w < 0, -1, 1)[order].astype(v.dtype)
     return u, jnp.abs(w)[order], products.adjoint(u * sign, call.layout)

@@ -3,7 +3,8 @@
 N. Halko, P.-G. Martinsson, J. A. Tropp, "Finding structure with randomness", SIAM Rev. 53, 2011:
 subspace iteration with a QR after each product (algorithm 4.4), then the SVD of Q^H A (5.1). A rank
 multiplies with its rows of A, which never move. All ranks have the n x l matrices that A is
-multiplied with.
+multiplied with. Where A's entries are huge or tiny, half of the power of two that scales them goes
+to what A is multiplied with and half to the product: A isn't copied.
 """
 
 import dataclasses
@@ -55,9 +56,9 @@ class _LowRank(batching.Batchable):
         layout = self.layout
         width = omega.shape[1] - PROBES
         omega = blocks.replicate(omega, layout)
-        probes = omega[:, width:]
-        q, w, r, images = self._subspaces(a, omega[:, :width], probes)
-        # A is about Q R^H W^H.
+        probes, power = omega[:, width:], polar.exponent_of(a)
+        q, w, r, images = self._subspaces(a, power, omega[:, :width], probes)
+        # A is about Q R^H W^H, times 2 to this power.
         r, exponent = polar.scaled(blocks.replicate(r.conj().T, layout))
         u, s, vh = (
             x[:, : self.k] if i == 0 else x[: self.k]
@@ -68,17 +69,23 @@ class _LowRank(batching.Batchable):
         vh = tall.small(
             layout, lambda vh, w: tall_qr.dot(vh, w.conj().T), blocks.replicate(vh, layout), w
         )
-        return u, s, vh, self._error(u, s, vh, probes, images)
+        error = self._error(u, s, vh, probes, images)
+        return u, polar.times_power(s, power), vh, polar.times_power(error, power)
 
-    def _subspaces(self, a, w, probes):
-        """(Q, W, R, A times the probes) with A^H Q = W R."""
+    def _subspaces(self, a, power, w, probes):
+        """(Q, W, R, A times the probes) with A^H Q = W R, of A times 2^-power."""
         layout, width, dtype = self.layout, w.shape[1], a.dtype
+        before = -(power // 2)
+
+        def scaled_product(product, a, x):
+            y = product(layout, a, polar.times_power(x, before))
+            return polar.times_power(y, -power - before)
 
         def step(_, state):
             w, *_ = state
-            y = tall.times(layout, a, jnp.concatenate([w, probes], axis=1))
+            y = scaled_product(tall.times, a, jnp.concatenate([w, probes], axis=1))
             q = tall.factor(y[:, :width], layout)[0]
-            w, r, _ = tall.factor(tall.adjoint_product(layout, a, q), layout)
+            w, r, _ = tall.factor(scaled_product(tall.adjoint_product, a, q), layout)
             return settled(w, q, r, y[:, width:])
 
         def settled(w, q, r, images):

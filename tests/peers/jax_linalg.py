@@ -1,13 +1,14 @@
 """JAX's own tests of linear algebra, with `jaxmg.linalg` in the place of JAX's functions.
 
-    python tests/peers/jax_linalg.py FOLDER [--axes explicit] [--cases 10] [-k PART] [-v]
+    python tests/peers/jax_linalg.py FOLDER [--axes explicit] [--x64] [--cases 10] [-k PART] [-v]
 
-FOLDER has JAX's tests, ``linalg_test.py`` and ``eigh_test.py``, of about the JAX that is installed;
-nothing is fetched. They run on four CPU devices, in their own settings: strict promotion of dtypes,
-no promotion of ranks. What is different from a run of JAX's:
+FOLDER has JAX's tests, the `FILES`, of about the JAX that is installed; nothing is fetched. They
+run on four CPU devices, in their own settings: strict promotion of dtypes, no promotion of ranks;
+``--x64`` adds float64 and complex128. What is different from a run of JAX's:
 
 - Names of ``jax.numpy.linalg`` and ``jax.scipy.linalg`` that `jaxmg.linalg` has are its functions,
-  on a mesh of all devices.
+  on a mesh of all devices; so are those of `_ELSEWHERE`.
+- NumPy's and SciPy's `qr`, with which tests compare, give the R whose diagonal isn't negative.
 - In tests of `_HERMITIAN` functions square random matrices are Hermitian positive definite, as far
   as tests make them by ``jtu.rand_default``, and Hermitian by ``jtu.rand_small``. Such a test is
   skipped if its first matrix isn't Hermitian. All other functions get the matrices that JAX's get.
@@ -38,27 +39,29 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.linalg
 import numpy as np
+import scipy.linalg
 from jax._src import test_util as jtu
 from jax.sharding import AxisType
 
 from jaxmg import linalg
 
-FILES = ("linalg_test", "eigh_test")
+FILES = ("linalg_test", "eigh_test", "svd_test", "lax_scipy_test")
+# Name -> another module of JAX's that has it, and how tests name that module.
+_ELSEWHERE = {
+    "householder_product": ("jax.lax.linalg", "lax.linalg"),
+    "svd": ("jax._src.tpu.linalg.svd", "svd"),
+}
 # Test -> why it isn't run.
 NOT_APPLICABLE = {
-    "testDetGrad": "ends with the derivative of a determinant that is 0, which is NaN",
-    "testDetGradOfSingularMatrixCorank1": "the derivative of a determinant that is 0 is NaN",
-    "testDetGradOfSingularMatrixCorank2": "the derivative of a determinant that is 0 is NaN",
     "testInvDtypeError": "a TypeError in other words",
     "testPinvRcond": "an error in other words",
+    "testMatrixRankTol": "an error in other words",
     "testLinalgPrimitivesInvalidDtype": "a TypeError in other words",
     "testQrInvalidDtypeCPU": "a TypeError in other words",
-    "testQrMultiply": "of JAX's qr_multiply, whose R has a diagonal of any sign",
-    "testQrMultiply1D": "of JAX's qr_multiply, whose R has a diagonal of any sign",
-    "testScipyQrModes": "R with a diagonal of any sign; here it is not negative",
-    "testLstsqZeroMatrix": "float64 without x64, which raises",
     "testMatrixPowerBool": "matrices are of floating-point numbers",
 }
+_DOUBLE = "NumPy's double precision without 64-bit mode, which raises"
+_NEEDS_X64 = {"testLstsqZeroMatrix": _DOUBLE, "testSingularValues": _DOUBLE}
 # Functions of a Hermitian matrix.
 _HERMITIAN = {
     "cholesky", "cho_factor", "cho_solve", "eigh", "eigvalsh", "funm", "logm", "sqrtm",
@@ -71,11 +74,15 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("folder", type=pathlib.Path)
     arguments.add_argument("--axes", choices=("automatic", "explicit"), default="automatic")
+    arguments.add_argument("--x64", action="store_true", help="with JAX's 64-bit dtypes")
     arguments.add_argument("--cases", type=int, default=10, help="of each test, at most")
     arguments.add_argument("-k", default="", help="a part of the names of tests that are run")
     arguments.add_argument("-v", action="store_true", help="print failures with their tracebacks")
     options = arguments.parse_args()
     jax.config.update("jax_num_generated_cases", options.cases)
+    jax.config.update("jax_enable_x64", options.x64)
+    if not options.x64:
+        NOT_APPLICABLE.update(_NEEDS_X64)
     sys.path.insert(0, str(options.folder))
     mesh = _mesh(options.axes)
     _replace(mesh)
@@ -102,8 +109,7 @@ def _tests(path):
             names = {
                 x.attr
                 for x in ast.walk(node)
-                if isinstance(x, ast.Attribute)
-                and ast.unparse(x.value) in ("jnp.linalg", "jsp.linalg", "jax.scipy.linalg")
+                if isinstance(x, ast.Attribute) and _is_replaced(ast.unparse(x.value), x.attr)
             }
             if "_normalizing_eigh" in ast.unparse(node):  # a helper that calls it
                 names.add("eigh")
@@ -112,6 +118,12 @@ def _tests(path):
             else:
                 others += 1
     return calling, others
+
+
+def _is_replaced(module, name):
+    """Whether a test that writes ``module.name`` gets a function of `jaxmg.linalg`."""
+    whole = "jnp.linalg", "jsp.linalg", "jax.numpy.linalg", "jax.scipy.linalg"
+    return module in whole or (name in _ELSEWHERE and module == _ELSEWHERE[name][1])
 
 
 def _run(module, names, options):
@@ -171,6 +183,8 @@ def _replace(mesh):
                 return theirs(a, *others, **options)
             if options.get("disp") is False:
                 raise unittest.SkipTest("disp=False, an estimate of the error, isn't there")
+            if name == "qr_multiply" and options.get("pivoting"):
+                raise unittest.SkipTest("qr_multiply has no pivoting")
             if name in symmetrized and options.get("symmetrize_input", True):
                 a = hermitian_part(a)
             return jax.tree.map(replicated, function(a, *others, mesh=mesh, **options))
@@ -191,12 +205,43 @@ def _replace(mesh):
         for module in (jnp.linalg, jax.scipy.linalg):
             if hasattr(module, name) and not name.endswith("Result"):
                 setattr(module, name, wrapped(name, getattr(module, name)))
+    for name, (path, _) in _ELSEWHERE.items():
+        module = importlib.import_module(path)
+        setattr(module, name, wrapped(name, getattr(module, name)))
+    for module in (np.linalg, scipy.linalg):
+        module.qr = _with_positive_diagonal(module.qr)
     for name, change in (("rand_default", _definite), ("rand_small", _hermitian)):
         setattr(jtu, name, functools.partial(_random, getattr(jtu, name), change))
     theirs = jtu.skip_on_devices
     jtu.skip_on_devices = lambda *names, **options: (
         (lambda test: test) if names == ("cpu",) else theirs(*names, **options)
     )
+
+
+def _with_positive_diagonal(qr):
+    """NumPy's or SciPy's `qr` with Q and R of which R's diagonal isn't negative."""
+
+    @functools.wraps(qr)
+    def call(a, *others, mode=None, **options):
+        results = qr(a, *others, **({} if mode is None else {"mode": mode}), **options)
+        if mode == "raw":
+            return results
+        if not isinstance(results, tuple):
+            return positive(results)[0]
+        at = 0 if mode == "r" else 1
+        r, units = positive(results[at])
+        q = [x * units[..., None, : x.shape[-1]] for x in results[:at]]
+        return (*q, r, *results[at + 1 :])
+
+    def positive(r):
+        diagonal = np.diagonal(r, axis1=-2, axis2=-1)
+        units = np.ones(r.shape[:-1], r.dtype)
+        np.divide(
+            diagonal, abs(diagonal), out=units[..., : diagonal.shape[-1]], where=diagonal != 0
+        )
+        return units.conj()[..., None] * r, units
+
+    return call
 
 
 def _random(make, change, *arguments, **options):

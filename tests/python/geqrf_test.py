@@ -13,6 +13,7 @@ import pytest
 import scipy.linalg
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
+from qr_test import HARD, hard
 
 import jaxmg
 from jaxmg import linalg
@@ -120,18 +121,39 @@ def _zero_columns(m, n):
     ),
 )
 def test_hard_matrices(make, shape, ranks):
-    a, mesh = make(*shape), cases.line(ranks)
+    _check_hard(make(*shape), cases.line(ranks))
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize(
+    "shape, ranks, dtype, kind",
+    [
+        (shape, (1, 2, 4, 8)[(i + j) % 4], dtype, KINDS[j // 2])
+        for i, shape in enumerate(((17, 9), (9, 17), (13, 13)))
+        for j, dtype in enumerate(cases.DTYPES)
+    ],
+)
+def test_hard_matrices_that_are_not_tall(shape, ranks, dtype, kind):
+    mesh = cases.line(ranks, kind=kind)
+    for name in HARD:
+        a = hard(name, max(shape), min(shape), dtype)
+        _check_hard(a if shape[0] >= shape[1] else a.T.copy(), mesh)
+
+
+def _check_hard(a, mesh):
+    """Orthogonal to rounding, and a small residual in each column."""
+    __tracebackhide__ = True
     q, r = (np.asarray(x) for x in linalg.qr(a, mesh=mesh))
-    k = min(shape)
-    bound = 100 * max(shape) * cases.eps("float64")
+    k = min(a.shape)
+    bound = 100 * max(a.shape) * cases.eps(a.dtype)
     assert np.linalg.norm(q.conj().T @ q - np.eye(k)) <= bound
     lengths = np.abs(a).max(axis=0)
-    errors = np.abs(q @ r - a).max(axis=0)
+    errors = np.abs(cases.wide(q) @ cases.wide(r) - a).max(axis=0)
     assert (errors <= bound * lengths).all()
     assert (np.diagonal(r).real >= 0).all() and not np.tril(r, -1).any()
     complete, _ = linalg.qr(a, "complete", mesh=mesh)
     complete = np.asarray(complete)
-    assert np.linalg.norm(complete.conj().T @ complete - np.eye(shape[0])) <= bound
+    assert np.linalg.norm(complete.conj().T @ complete - np.eye(len(a))) <= bound
 
 
 def test_a_matrix_that_has_not_full_rank_is_a_status():

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from svd_test import check_svd, matrix, on, way  # noqa: F401
+from svd_test import KINDS, SHAPED, check_svd, matrix, on, way  # noqa: F401
 
 from jaxmg import _compat, linalg
 
@@ -58,6 +58,43 @@ def test_svd_lowrank():
 def test_lowrank_of_any_matrix(dtype, shape, devices, k, scale):
     a, s = _falling(*shape, dtype, scale=scale)
     _check(a, s, k, linalg.svd_lowrank(jnp.asarray(a), k, **on(cases.line(devices))))
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize("devices", range(1, 6))
+def test_lowrank_of_small_matrices(devices):
+    for m in range(1, 6):
+        n = 1 + (m + devices) % 5
+        k = min(m, n) - (m // 2) % min(m, n)
+        a, s = _falling(m, n, ("float32", "float64", "complex64", "complex128")[(m + devices) % 4])
+        _check(a, s, k, linalg.svd_lowrank(jnp.asarray(a), k, **on(cases.line(devices))))
+
+
+@pytest.mark.breadth
+@pytest.mark.parametrize(
+    "dtype, shape, devices",
+    [
+        ("float32", (23, 17), 2),
+        ("float64", (17, 23), 4),
+        ("complex64", (13, 13), 8),
+        ("complex128", (40, 9), 1),
+    ],
+)
+def test_lowrank_of_hard_matrices(dtype, shape, devices):
+    """Orthonormal, and not further from A than the error says, whatever A is."""
+    k, eps = 4, cases.eps(dtype)
+    for kind in KINDS + SHAPED:
+        a = matrix(kind, *shape, dtype)
+        largest = np.linalg.norm(a, 2) or 1.0
+        u, s, vh, error = map(
+            np.asarray, linalg.svd_lowrank(jnp.asarray(a), k, **on(cases.line(devices)))
+        )
+        for q in (u, vh.conj().T):
+            assert np.linalg.norm(q.conj().T @ q - np.eye(k)) <= 50 * eps * k**0.5, kind
+        norm = np.linalg.norm(a / largest - (u * (s / largest)) @ vh, 2)
+        assert norm <= error / largest + 100 * eps, kind
+        exact = np.linalg.svd(a, compute_uv=False)[:k]
+        assert np.all(s / largest <= exact / largest + 50 * eps), kind
 
 
 @pytest.mark.breadth

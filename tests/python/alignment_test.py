@@ -98,6 +98,7 @@ def test_explicit_axes(orders, kind):
     assert orders
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 def test_derivatives(orders):
     a, b = jnp.asarray(matrix(33, "float64")), jnp.ones(33)

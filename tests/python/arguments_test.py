@@ -207,6 +207,7 @@ def test_a_factor_of_deleted_arrays_is_refused(method):
             call(factor)
 
 
+@pytest.mark.core("rows")
 @pytest.mark.parametrize("leaf", ["rows", "tiles", "scale", "size", "status"])
 def test_a_refined_factor_of_deleted_arrays_is_refused(leaf):
     factor = jax.tree.map(jnp.copy, jaxmg.cho_factor(_a(), refine="float32"))
@@ -347,6 +348,7 @@ def test_errors_of_derivatives_name_the_function_that_was_called(request, functi
         jax.jit(jax.grad(function))(_A)
 
 
+@pytest.mark.core("None")
 @pytest.mark.parametrize("refine", [None, "float32"])
 def test_a_factor_in_place_of_c_and_lower(refine):
     factor = jaxmg.cho_factor(_A, refine=refine)

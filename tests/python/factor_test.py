@@ -361,6 +361,7 @@ def test_saved_and_restored_on_other_devices(tmp_path, before, after, dtype):
     np.testing.assert_array_equal(restored.upper(), u)
 
 
+@pytest.mark.extended
 def test_restored_under_jit_and_from_spoilt_lower_triangle():
     mesh = cases.line(4)
     matrix, b = _problem()
@@ -383,6 +384,7 @@ def test_restored_failure_has_a_status():
     assert factor.status == 5 and np.isnan(factor.log_det) and np.isnan(factor.solve(u[0])).all()
 
 
+@pytest.mark.core("False-2")
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("jitted", [False, True])
 def test_a_lower_factor_is_refused(jitted, ranks):

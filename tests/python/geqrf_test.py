@@ -236,6 +236,7 @@ _QR_MULTIPLY = list(
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "shape, mode, conjugate, ndim",
     cases.broad(_QR_MULTIPLY, core=lambda *case: case == ((9, 4), "right", True, 2)),
@@ -336,6 +337,7 @@ def _check_derivative(function, reference, arrays, moved, dtype, factor):
         _close(one, other, dtype, factor)
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 @pytest.mark.parametrize(
     "dtype, ranks, kind",

@@ -169,6 +169,7 @@ def test_work_is_given_back():
     np.testing.assert_allclose(inverse, np.linalg.inv(matrix), atol=1e-12)
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 @pytest.mark.parametrize("dtype", [cases.breadth("float64"), "complex128"])
 def test_gradients_are_those_of_jax(dtype):

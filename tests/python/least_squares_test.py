@@ -81,6 +81,7 @@ def test_as_numpy(shape, ranks, rank, dtype, kind):
         np.testing.assert_allclose(x, _numpys(a, b)[0], rtol=0, atol=atol)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "shape, ranks, dtype",
     cases.broad(

@@ -55,6 +55,7 @@ def test_jvp(name, sizes, check_vma, jitted, dtype):
     local_cases.assert_close(found, jax.jvp(theirs, arguments, directions), dtype)
 
 
+@pytest.mark.extended
 @pytest.mark.leaks_in_jax
 @_parameters(lambda *case: case in [("potri", 2, False)])
 def test_gradient(name, sizes, check_vma, jitted, dtype):
@@ -66,6 +67,7 @@ def test_gradient(name, sizes, check_vma, jitted, dtype):
     )
 
 
+@pytest.mark.extended
 @pytest.mark.leaks_in_jax
 @pytest.mark.parametrize(
     "name, batch, check_vma",

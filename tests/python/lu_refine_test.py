@@ -146,6 +146,7 @@ def test_right_hand_sides_of_all_kinds(monkeypatch):
     assert status == 0 and iterations == 0 and not np.asarray(x).any()
 
 
+@pytest.mark.core("20")
 @pytest.mark.parametrize("restart", [3, 20])
 def test_a_residual_that_stands_still(restart, monkeypatch):
     """Of a cyclic shift, without preconditioning: it falls in the last of n steps alone."""

@@ -124,6 +124,7 @@ def test_derivatives(name, sizes, ranks, dtype):
         _close(ours, theirs, 100)
 
 
+@pytest.mark.core("rows_times_adjoint-True")
 @pytest.mark.leaks_in_jax
 @pytest.mark.parametrize("differentiated", [False, True])
 @pytest.mark.parametrize("name", PRODUCTS)

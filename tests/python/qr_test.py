@@ -181,6 +181,7 @@ def _ways(ranks):
     return jax.jit(functools.partial(_all_ways, layout=layout.by_rows))
 
 
+@pytest.mark.extended
 def test_each_way_knows_how_far_it_goes():
     """CholeskyQR2 up to 1e8, with a shift up to 1e15, and Householder's QR always."""
     found = []
@@ -216,6 +217,7 @@ def test_gram_matrices_by_halves(monkeypatch):
     np.testing.assert_allclose(tall_qr._own_product(jnp.asarray(a)), a.conj().T @ a, atol=1e-12)
 
 
+@pytest.mark.extended
 def test_large_matrices_of_one_device_take_fewest_operations(monkeypatch):
     monkeypatch.setattr(jax_qr, "SMALL", 16)
     monkeypatch.setattr(tall_qr, "_BLOCK", 5)
@@ -245,6 +247,7 @@ def test_other_modes(m, n):
     np.testing.assert_array_equal(_run(a, mesh, "full")[0], q)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "kind, ranks, dtype",
     cases.broad(
@@ -318,6 +321,7 @@ _DERIVATIVES = cases.broad(
 )
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 @pytest.mark.parametrize("shape, ranks, dtype, kind", _DERIVATIVES)
 def test_derivatives(shape, ranks, dtype, kind):

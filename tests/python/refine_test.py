@@ -35,6 +35,7 @@ _CORE = {
 }
 
 
+@pytest.mark.core("complex128")
 @pytest.mark.parametrize(
     "n, ranks, dtype, kind",
     cases.broad(
@@ -61,6 +62,7 @@ def test_error_is_that_of_the_plain_solution(n, ranks, dtype, kind):
     cases.check_as_good_as_plain(matrix, a, b, mesh, x)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "n, ranks, dtype, nrhs",
     cases.broad(

@@ -32,6 +32,7 @@ _SPECS = {
 }
 
 
+@pytest.mark.core("row", "both", "replicated")
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
 @pytest.mark.parametrize("name", _SPECS)
 def test_specs(name, kind):

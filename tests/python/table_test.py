@@ -13,9 +13,10 @@ import jaxmg
 
 pytestmark = cases.one_process("each routine has tests of its own")
 
-# Each value of every parameter once; refinement, which takes long to compile, is breadth.
+# Refinement, which takes long to compile, is breadth.
 _SHAPES = [
     (7, 2, "complex64", 3),
+    (9, 1, "float32", None),
     (1, 1, "float32", None),
     (33, 3, "float64", None),
     (50, 4, "complex128", 7),
@@ -52,6 +53,7 @@ def _error(name, arrays, results):
     return routine.error(arrays[routine.matrix], arrays["m"], arrays["b"], results.values())
 
 
+@pytest.mark.core("7", "9")  # both numbers of ranks, a real and a complex dtype
 @pytest.mark.parametrize("name, n, ranks, dtype, tile", _CASES)
 def test_results_are_right(name, n, ranks, dtype, tile):
     call, arrays = _prepare(name, n, ranks, dtype, tile)

@@ -94,6 +94,7 @@ _CORE = [
 ]
 
 
+@pytest.mark.core("cholesky")
 @pytest.mark.parametrize(
     "name, ranks, dtype, kind", cases.broad(_CASES, lambda *case: case in _CORE, alone=True)
 )
@@ -103,6 +104,7 @@ def test_each_matrix_as_alone(name, ranks, dtype, kind):
     _check(name, tree, getattr(jaxmg.tree, name)(tree))
 
 
+@pytest.mark.extended
 @cases.kinds
 @pytest.mark.parametrize(
     "name", ["eigh", *(pytest.param(n, marks=pytest.mark.breadth) for n in ("qr", "svd", "inv"))]
@@ -418,6 +420,7 @@ def test_inverse_pth_root(p, method, dtype):
         assert error <= (limit if method == "newton" else limit + 5e-8)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["eigh", "newton"])
 def test_a_root_of_an_indefinite_matrix_is_nan(method):
     stack = np.stack([np.eye(4), np.diag([1.0, 1, 1, -0.5]), np.diag([4.0, 4, 4, 4])])
@@ -546,6 +549,7 @@ def test_derivatives_of_what_optimizers_compute(name, dtype):
     np.testing.assert_allclose(tangent, (later - before) / (2 * step), rtol=0, atol=1e-7)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["eigh", "newton"])
 def test_a_root_of_a_singular_matrix_is_not_finite(method):
     root = jaxmg.tree.inverse_pth_root(np.diag([1.0, 2, 3, 0]), 2, 0.0, method)

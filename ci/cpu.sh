@@ -33,10 +33,11 @@ examples() {
     bazel run //examples:tall_fit
 }
 # That it would find something, too, that every fault of the step mutants fits the sources, that
-# what pages name is there, and that their tables are those of the records.
+# what pages name is there, and that their tables are those of the records; and what starts Bazel
+# and pytest.
 lint() {
   local python
-  bazel test //tests:lint_test && bazel run //tools:lint &&
+  bazel test //tests:lint_test //tests:bazel_test //tests:pytest_main_test && bazel run //tools:lint &&
     python=$(tools/find_python.sh 3.12 | sed -n 1p) &&
     "$python" tests/mutants/run.py --check && "$python" tests/names.py &&
     "$python" docs/tables.py --check

@@ -375,6 +375,7 @@ def test_calls_that_say_the_same_share_a_program():
         jaxmg.potrs(a, b, 6, mesh, P("r", None)).block_until_ready()
 
 
+@pytest.mark.core("sharded")
 @pytest.mark.parametrize("source", ["numpy", "sharded", "replicated", "one device"])
 def test_inputs_are_kept(source):
     mesh = cases.line(2)

@@ -62,7 +62,7 @@ def _bad(dtype, kind):
     return a
 
 
-@pytest.mark.core("eigvalsh")
+@pytest.mark.extended
 @pytest.mark.parametrize("name, dtype, ranks", _cases(("float32", 1), ("complex128", 2)))
 def test_a_hermitian_matrix_passes(name, dtype, ranks):
     call, mesh = _CALLS[name], cases.line(ranks)
@@ -114,6 +114,7 @@ def test_a_constant_in_a_jit():
     assert np.isnan(x).all()
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 def test_of_a_batch_the_matrices_that_are_not():
     stack = jnp.stack([_GOOD["float32"], _bad("float32", "entry"), 2 * _GOOD["float32"]])

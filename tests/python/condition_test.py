@@ -92,6 +92,7 @@ def test_singular_and_not_finite():
     assert linalg.cond(tiny / 1e10, 1, mesh=mesh) > 1e300
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_matrix_rank(dtype):
     n, rank, mesh = 11, 6, cases.line(2)

@@ -53,7 +53,7 @@ def _placed(where):
     return [cases.shard(_A, mesh, None, "r", None), cases.shard(_B, mesh)]
 
 
-@pytest.mark.core("inv")
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "name, transformation, where",
     cases.broad(

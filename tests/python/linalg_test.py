@@ -277,7 +277,7 @@ def _rotation(a, mesh):
     return linalg.funm(a, lambda w: jax.lax.complex(jnp.cos(w), jnp.sin(w)), mesh=mesh)
 
 
-@pytest.mark.core("logm")
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "function, of_values, kind",
     [
@@ -504,6 +504,7 @@ def test_dtypes_are_promoted_as_jax_does(kind, of_a, of_b):
         _close(found, expected, found.dtype)
 
 
+@pytest.mark.extended
 def test_strict_promotion():
     with jax.numpy_dtype_promotion("strict"):
         dtypes = "'float(32', 'float64|64', 'float32)'"

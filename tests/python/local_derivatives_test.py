@@ -243,6 +243,7 @@ def _solve(mesh, spec_of_b=None):
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("b", ["same", "different"])
 def test_right_hand_sides_that_differ(b):
     """Where nothing tracks it the derivative has the status, and NaN, that the call has."""
@@ -304,6 +305,7 @@ def test_empty():
     assert [x.shape for x in found] == [(0, 0), (0, 2)]
 
 
+@pytest.mark.extended
 @pytest.mark.leaks_in_jax
 @cases.one_process("of a program's text")
 def test_one_factorization_a_gradient():

@@ -59,7 +59,7 @@ def test_the_pivots_are_those_of_lapack():
     np.testing.assert_allclose(lu, expected.T, atol=1e-12)
 
 
-@pytest.mark.core("3")
+@pytest.mark.extended
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_restored_onto_another_number_of_devices(ranks):
     matrix, factor = _factor()
@@ -69,6 +69,7 @@ def test_restored_onto_another_number_of_devices(ranks):
     _same(again, matrix)
 
 
+@pytest.mark.extended
 def test_packed_of_a_singular_matrix():
     lu, pivots = np.diag([1.0, 0, 3]), np.arange(3)
     factor = jaxmg.LUFactor.from_packed(lu, pivots, mesh=cases.line(2))

@@ -58,6 +58,7 @@ assert (solve() == 1).all()
 """
 
 
+@pytest.mark.extended
 def test_import_touches_nothing():
     result = run("-c", _IMPORT)
     assert result.returncode == 0, result.stderr

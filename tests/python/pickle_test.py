@@ -34,6 +34,7 @@ def _factor(mesh, refine=None, **options):
     return jaxmg.cho_factor(cases.shard(_A, mesh), 2, mesh, refine=refine, **options)
 
 
+@pytest.mark.core("None")
 @pytest.mark.parametrize(
     "mesh, refine",
     cases.broad(

@@ -231,6 +231,7 @@ def test_large_matrices_of_one_device_take_fewest_operations(monkeypatch):
         assert np.linalg.norm(q.conj().T @ q - np.eye(n)) < 1e-13, (m, n)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "m, n", cases.broad([(5, 3), (3, 5), (4, 4), (0, 2), (2, 0)], core=lambda m, n: m > n > 0)
 )
@@ -321,7 +322,6 @@ _DERIVATIVES = cases.broad(
 )
 
 
-@pytest.mark.extended
 @cases.needs_transformations
 @pytest.mark.parametrize("shape, ranks, dtype, kind", _DERIVATIVES)
 def test_derivatives(shape, ranks, dtype, kind):

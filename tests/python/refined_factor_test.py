@@ -12,6 +12,7 @@ import jaxmg
 _FAILED = -3
 
 
+@pytest.mark.extended
 def test_a_kept_factor_refines():
     mesh, n = cases.line(4), 64
     matrix, b = (

@@ -220,6 +220,7 @@ def _collectives(text):
     return {name: len(re.findall(rf" {name}(?:-start)?\(", text)) for name in names}
 
 
+@pytest.mark.extended
 def test_one_exchange_for_all_leaves():
     mesh = cases.line(8)
     shapes = [(8, 8)] * 5 + [(16, 8), (24, 24), (3, 8, 16)]
@@ -521,6 +522,7 @@ def test_what_optimizers_compute_is_the_same_on_every_mesh(name, ranks, dtype, k
         assert found[key].sharding.is_equivalent_to(a.sharding, a.ndim)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "name, dtype",
     cases.broad(

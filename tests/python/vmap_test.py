@@ -131,7 +131,7 @@ def test_matrices(name, dtype, ranks, how, kind, monkeypatch):
     _check(found, jax.vmap(cases.precisely(theirs))(*arrays), dtype)
 
 
-@pytest.mark.core("cho_solve")
+@pytest.mark.core("2-cho_solve-automatic")
 @cases.kinds
 @pytest.mark.parametrize("name", ["potrs", "cho_solve"])
 @pytest.mark.parametrize("k", [None, 2])
@@ -487,6 +487,7 @@ _OF_BATCHES = {
 }
 
 
+@pytest.mark.extended
 @cases.kinds
 @pytest.mark.parametrize(
     "name", cases.broad([(name,) for name in _OF_BATCHES], lambda name: name in ("potrs", "syevd"))

@@ -27,7 +27,7 @@ _CPUS = {
 ARCHS = _CPUS.keys()
 
 _WRAPPER = """#!/bin/sh
-# ziglang {version} {sha256}
+# ziglang {version} {sha256} without {unused}
 export ZIG_GLOBAL_CACHE_DIR={cache} ZIG_LOCAL_CACHE_DIR={cache}
 exec {zig} {command} "$@"
 """
@@ -185,6 +185,7 @@ def _zig_impl(rctx):
         rctx.file("bin/" + name, _WRAPPER.format(
             version = _VERSION,
             sha256 = _SHA256,
+            unused = " ".join(_UNUSED),
             cache = cache,
             zig = zig,
             command = command,

@@ -46,7 +46,7 @@ def test_small_ones(dtype):
         cases.check_syevd(matrix, *jaxmg.syevd(cases.shard_rows(matrix, cases.line(ranks)), 3))
 
 
-@pytest.mark.core("300-4", "all-300-4-complex128-None")
+@pytest.mark.core("all-300-4-complex128-None")
 @pytest.mark.parametrize(
     "n, ranks, dtype, tile",
     cases.broad(

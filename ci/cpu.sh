@@ -33,10 +33,11 @@ examples() {
     bazel run //examples:tall_fit
 }
 # That it would find something, too, that every fault of the step mutants fits the sources, that
-# what pages name is there, and that their tables are those of the records.
+# what pages name is there, and that their tables are those of the records; and what starts Bazel
+# and pytest.
 lint() {
   local python
-  bazel test //tests:lint_test && bazel run //tools:lint &&
+  bazel test //tests:lint_test //tests:bazel_test //tests:pytest_main_test && bazel run //tools:lint &&
     python=$(tools/find_python.sh 3.12 | sed -n 1p) &&
     "$python" tests/mutants/run.py --check && "$python" tests/names.py &&
     "$python" docs/tables.py --check
@@ -129,14 +130,16 @@ default=(tests quickstart cc attacks examples exits benchmarks lint docs cuda13 
 also=(asan tsan faults fuzz strict cuda netket322 netket323 lineax types311 types312 workspace commands
   aarch64 wheels release py312 py314)
 # CI's own run, which has half an hour, leaves to GitHub's jobs the tests that are marked `breadth` or
-# `slow`, and most of what `processes` repeats; it has fewer processes end.
+# `slow`, and most of what `processes` repeats; it has fewer processes end. Those marked `extended`,
+# which `tests` leaves out, run in `py313` alone.
 declare -A chosen
 case ${1:-} in
   '')
     steps=("${default[@]}")
     EXITS=${EXITS:-15}
     PROCESSES=${PROCESSES:-core}
-    for step in py313 py311 processes; do chosen[$step]='not breadth and not slow'; done
+    chosen[py313]='not breadth and not slow'
+    for step in py311 processes; do chosen[$step]='not extended and not breadth and not slow'; done
     ;;
   all) steps=("${default[@]}" "${also[@]}") ;;
   *) steps=("$@") ;;

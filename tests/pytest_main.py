@@ -3,9 +3,9 @@
 Bazel's --test_filter is an expression for pytest's -k; --test_arg passes any other argument on. A
 choice that no test meets is a failure, and the names to choose from are printed.
 
-Under Bazel tests that are marked `breadth` or `slow` are left out, unless --breadth or a filter
-asks for them; and XLA optimizes nothing, which takes as long as much of what is tested. Other runs
-have it do both.
+Under Bazel tests that are marked `extended`, `breadth` or `slow` are left out, unless --breadth or
+a filter asks for them; and XLA optimizes nothing, which takes as long as much of what is tested.
+Other runs have it do both.
 """
 
 import itertools
@@ -36,13 +36,15 @@ class Names:
         self.found = [item.name for item in items]
 
 
-class WithoutBreadth:
+class Core:
     """Leaves out what other runs have: those of wheels, on GPUs, and without Bazel."""
+
+    others = ("extended", "breadth", "slow")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config, items):
         def is_left_out(item):
-            return item.get_closest_marker("breadth") or item.get_closest_marker("slow")
+            return any(item.get_closest_marker(marker) for marker in self.others)
 
         config.hook.pytest_deselected(items=[item for item in items if is_left_out(item)])
         items[:] = [item for item in items if not is_left_out(item)]
@@ -89,7 +91,7 @@ def main():
     names, shard = Names(), Shard()
     plugins = [names, shard]
     if tmp and not only and words == sys.argv[1:]:
-        plugins.append(WithoutBreadth())
+        plugins.append(Core())
     code = pytest.main(args + words, plugins=plugins)
     if code == pytest.ExitCode.NO_TESTS_COLLECTED:
         if shard.chosen:

@@ -53,6 +53,9 @@ import pytest
 
 def test_narrow(): pass
 
+@pytest.mark.extended
+def test_extended(): pass
+
 @pytest.mark.breadth
 def test_broad(): pass
 
@@ -64,14 +67,14 @@ def test_broad_and_slow(): pass
 @pytest.mark.parametrize(
     "bazel, words, filtered, count",
     [
-        (False, [], {}, 3),
+        (False, [], {}, 4),
         (True, [], {}, 1),
-        (True, ["--breadth"], {}, 3),
-        (True, [], {"TESTBRIDGE_TEST_ONLY": "broad"}, 2),
+        (True, ["--breadth"], {}, 4),
+        (True, [], {"TESTBRIDGE_TEST_ONLY": "broad or extended"}, 3),
     ],
     ids=["elsewhere", "Bazel", "asked for", "named"],
 )
-def test_breadth_is_left_out_by_bazel_alone(tmp_path, bazel, words, filtered, count):
+def test_bazel_alone_runs_the_core_alone(tmp_path, bazel, words, filtered, count):
     environment = {"TEST_TMPDIR": str(tmp_path)} if bazel else {}
     words = [*words, "-W", "ignore::pytest.PytestUnknownMarkWarning"]
     code, output = run(tmp_path, *words, tests=_BROAD, **environment, **filtered)

@@ -51,9 +51,7 @@ def factor_on_rank(layout, rank, rows, below=None, b=None, with_q=True):
     if b is None or with_q:
         return _by_qr(layout, rank, rows, below, b, with_q)
     first, good = _seminormal(layout, rows, below, b)
-    return jax.lax.cond(
-        good, lambda: first, lambda: _by_qr(layout, rank, rows, below, b, with_q)
-    )
+    return jax.lax.cond(good, lambda: first, lambda: _by_qr(layout, rank, rows, below, b, with_q))
 
 
 def _by_qr(layout, rank, rows, below, b, with_q):
@@ -199,8 +197,8 @@ def times_upper(x, r):
     n = len(r)
     if n <= _COLUMNS:
         return dot(x, r)
-    ends = [min(start + _COLUMNS, n) for start in range(0, n, _COLUMNS)]
-    columns = [dot(x[:, :end], r[:end, start:end]) for start, end in zip([0, *ends], ends)]
+    ends = [(start, min(start + _COLUMNS, n)) for start in range(0, n, _COLUMNS)]
+    columns = [dot(x[:, :end], r[:end, start:end]) for start, end in ends]
     return jnp.concatenate(columns, axis=1)
 
 

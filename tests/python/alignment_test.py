@@ -57,6 +57,7 @@ def is_larger(n, dtype, ranks):
 _ORDERS, _RANKS = (1, 33, 42, 63), (1, 2, 4)
 
 
+@pytest.mark.core("2-float64-42", "4-complex128-63")
 @pytest.mark.parametrize(
     "ranks, dtype, n",
     cases.broad(
@@ -98,6 +99,7 @@ def test_explicit_axes(orders, kind):
     assert orders
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 def test_derivatives(orders):
     a, b = jnp.asarray(matrix(33, "float64")), jnp.ones(33)
@@ -116,6 +118,7 @@ def test_derivatives(orders):
     )
 
 
+@pytest.mark.core("20")
 @pytest.mark.parametrize("minor", (1, 20, 33))
 def test_not_positive_definite(orders, minor):
     a = matrix(33, "float64")

@@ -207,6 +207,7 @@ def test_a_factor_of_deleted_arrays_is_refused(method):
             call(factor)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("leaf", ["rows", "tiles", "scale", "size", "status"])
 def test_a_refined_factor_of_deleted_arrays_is_refused(leaf):
     factor = jax.tree.map(jnp.copy, jaxmg.cho_factor(_a(), refine="float32"))
@@ -216,6 +217,7 @@ def test_a_refined_factor_of_deleted_arrays_is_refused(leaf):
         factor.solve(_B)
 
 
+@pytest.mark.core("potrs", "syevd", "gesv", "linalg.solve", "least_squares")
 @_both
 def test_a_masked_array_is_refused(call, argument, warm):
     """Also where the same call with a plain array came before."""
@@ -347,6 +349,7 @@ def test_errors_of_derivatives_name_the_function_that_was_called(request, functi
         jax.jit(jax.grad(function))(_A)
 
 
+@pytest.mark.core("None")
 @pytest.mark.parametrize("refine", [None, "float32"])
 def test_a_factor_in_place_of_c_and_lower(refine):
     factor = jaxmg.cho_factor(_A, refine=refine)
@@ -409,6 +412,7 @@ def test_functions_are_what_their_modules_have():
             assert "args" not in inspect.signature(value).parameters
 
 
+@pytest.mark.extended
 @cases.one_process("it starts one that knows nothing of this job")
 def test_frames_are_shown_where_jax_has_no_way_to_hide_them():
     code = """

@@ -75,6 +75,7 @@ def _is_quick(name):
 _NAMES = cases.broad([(name,) for name in ROUTINES], _is_quick)
 
 
+@pytest.mark.core("potrs", "eigh", "lu_solve", "qr_solve", "numpy")
 @pytest.mark.parametrize("name", [*_NAMES, "numpy", "potri_symmetrize", "potrs_jit_ctx"])
 def test_second_call_compiles_nothing(name):
     call = _call_on(cases.line(2), name)
@@ -101,6 +102,7 @@ def _nothing_is_planned(monkeypatch):
 _PLANNED = [name for name in ROUTINES if name not in ("from_upper", "from_packed")]
 
 
+@pytest.mark.core("potrs", "eigh", "lu_solve", "qr_solve", "numpy")
 @pytest.mark.parametrize("name", [*cases.broad([(name,) for name in _PLANNED], _is_quick), "numpy"])
 def test_second_call_is_not_planned_again(monkeypatch, name):
     call = _call_on(cases.line(2), name)
@@ -143,6 +145,7 @@ def _on_one_device(kind):
 _KINDS = ["uncommitted", "committed", "mesh"]
 
 
+@pytest.mark.core("potrs", "eigh", "lu_solve", "qr_solve")
 @cases.one_process("the device is of this process's")
 @pytest.mark.parametrize(
     "name, kind",
@@ -372,6 +375,7 @@ def test_calls_that_say_the_same_share_a_program():
         jaxmg.potrs(a, b, 6, mesh, P("r", None)).block_until_ready()
 
 
+@pytest.mark.core("sharded")
 @pytest.mark.parametrize("source", ["numpy", "sharded", "replicated", "one device"])
 def test_inputs_are_kept(source):
     mesh = cases.line(2)

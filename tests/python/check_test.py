@@ -62,6 +62,7 @@ def _bad(dtype, kind):
     return a
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name, dtype, ranks", _cases(("float32", 1), ("complex128", 2)))
 def test_a_hermitian_matrix_passes(name, dtype, ranks):
     call, mesh = _CALLS[name], cases.line(ranks)
@@ -77,6 +78,7 @@ def test_a_hermitian_matrix_passes(name, dtype, ranks):
         np.testing.assert_allclose(jitted(a), expected[0], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.core("eigh")
 @pytest.mark.parametrize(
     "name, dtype, kind, ranks", _cases(("float32", "triangle", 2), ("complex128", "entry", 1))
 )
@@ -94,6 +96,7 @@ def test_another_matrix_does_not(name, dtype, kind, ranks):
     assert status != 0 and np.isnan(result).all()
 
 
+@pytest.mark.extended
 def test_nothing_is_changed_or_taken():
     a = jnp.asarray(_bad("float32", "triangle"))
     with pytest.raises(ValueError, match="is not Hermitian"):
@@ -103,6 +106,7 @@ def test_nothing_is_changed_or_taken():
     assert factor.status == 0
 
 
+@pytest.mark.extended
 def test_a_constant_in_a_jit():
     a = _bad("float32", "triangle")
     b = np.ones(_N, "float32")
@@ -110,6 +114,7 @@ def test_a_constant_in_a_jit():
     assert np.isnan(x).all()
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 def test_of_a_batch_the_matrices_that_are_not():
     stack = jnp.stack([_GOOD["float32"], _bad("float32", "entry"), 2 * _GOOD["float32"]])
@@ -118,6 +123,7 @@ def test_of_a_batch_the_matrices_that_are_not():
     np.testing.assert_array_equal(np.isnan(x).all(axis=1), [False, True, False])
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 def test_derivatives():
     def loss(a, check):
@@ -128,6 +134,7 @@ def test_derivatives():
     assert np.isnan(jax.value_and_grad(loss)(jnp.tril(a), True)[0])
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 @pytest.mark.parametrize(
     "name",

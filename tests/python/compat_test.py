@@ -40,6 +40,7 @@ _NETKET_3_22_SPECS = {
 }
 
 
+@pytest.mark.core("3.22.0")
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
 @pytest.mark.parametrize("version", _NETKET_3_22_SPECS)
 def test_netket_3_22(version, kind):
@@ -61,6 +62,7 @@ def test_netket_3_22(version, kind):
             cases.check_syevd(_MATRIX, w, V)
 
 
+@pytest.mark.core("2-explicit")
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
 @pytest.mark.parametrize("mesh_axes", [1, 2])
 def test_netket_3_23(mesh_axes, kind):

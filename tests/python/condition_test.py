@@ -21,6 +21,7 @@ def _gecon(matrix, p):
     return gecon(scipy.linalg.lu_factor(matrix)[0], np.linalg.norm(matrix, p), norm=_NAMES[p])[0]
 
 
+@pytest.mark.core("24")
 @pytest.mark.parametrize(
     "n, ranks, dtype, p, kind",
     cases.broad(
@@ -56,6 +57,7 @@ def test_the_estimate_is_that_of_lapack(n, ranks, dtype, p, kind):
     np.testing.assert_allclose(reciprocal, 1 / found, rtol=rounding)
 
 
+@pytest.mark.extended
 def test_cancellation_does_not_hide_the_norm():
     """I + 1000 v v^T takes the first two vectors of the iteration to themselves."""
     v = np.array([0, 1, -1, 1, -1, 1, -1, 0])
@@ -64,6 +66,7 @@ def test_cancellation_does_not_hide_the_norm():
     assert np.linalg.norm(inverse, 1) / 3 < estimate <= np.linalg.norm(inverse, 1)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("p", cases.broad([(-1,), (-np.inf,), ("fro",)], core=lambda p: p == "fro"))
 def test_other_norms_are_by_the_inverse(p):
     matrix = cases.general("well", 7, "complex128")
@@ -89,6 +92,7 @@ def test_singular_and_not_finite():
     assert linalg.cond(tiny / 1e10, 1, mesh=mesh) > 1e300
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_matrix_rank(dtype):
     n, rank, mesh = 11, 6, cases.line(2)

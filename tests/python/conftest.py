@@ -32,8 +32,17 @@ settings.load_profile("jaxmg")
 def pytest_configure(config):
     config.addinivalue_line(
         "markers",
+        "extended: routines that are derived from others, and further cases of what the core has; "
+        "bazel test leaves them out, of .ci/run py313 has them, and so have all other runs",
+    )
+    config.addinivalue_line(
+        "markers",
+        "core(*words): the cases with none of the words among those of their id are extended",
+    )
+    config.addinivalue_line(
+        "markers",
         "breadth: more combinations of what other cases of the same test have each in its turn; "
-        "bazel test leaves them out, and all other runs have them",
+        "bazel test and .ci/run leave them out, and all other runs have them",
     )
     config.addinivalue_line(
         "markers", "slow: more than a second for what others show in part; left out in the same way"
@@ -44,6 +53,12 @@ def pytest_configure(config):
         "does from jit(grad(f)) where f is a shard_map of lambda x: lax.psum(x * x, 'r') + x; "
         "JAXMG_TEST_STRICT looks for no leaks there",
     )
+
+
+def pytest_itemcollected(item):
+    core = item.get_closest_marker("core")
+    if core and not {item.callspec.id, *item.callspec.id.split("-")}.intersection(core.args):
+        item.add_marker("extended")
 
 
 @pytest.fixture(autouse=True)

@@ -243,6 +243,7 @@ def test_these_are_all_handlers():
     assert _HANDLERS.keys() | {"jaxmg_potrs", "jaxmg_cyclic_1d"} == {*table.HANDLERS}
 
 
+@pytest.mark.core("jaxmg_potrf", "jaxmg_syevd", "jaxmg_gesv", "jaxmg_geqrf")
 @pytest.mark.parametrize("name", _HANDLERS)
 def test_every_handler_takes_exactly_its_attributes(name):
     jax.block_until_ready(_call_handler(name))

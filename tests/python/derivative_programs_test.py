@@ -51,6 +51,7 @@ def test_mesh_and_sharding_are_as_without_a_derivative(kind):
         np.testing.assert_allclose(jax.jit(jax.grad(likelihood))(a, b), expected, atol=1e-9)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", [AxisType.Explicit, cases.breadth(AxisType.Auto)])
 def test_some_eigenvectors_of_a_matrix_with_sharded_columns(kind):
     """Their number is none that the devices divide; the primal lies as without a derivative."""
@@ -97,6 +98,7 @@ def test_no_device_has_a_whole_matrix(name):
     assert largest < n * n
 
 
+@pytest.mark.extended
 @cases.one_process("of a program's text")
 def test_one_factorization_a_gradient():
     mesh = cases.line(4)

@@ -188,6 +188,7 @@ _EMPTY = {
 }
 
 
+@pytest.mark.extended
 @cases.kinds
 @pytest.mark.parametrize(
     "name, dtype",

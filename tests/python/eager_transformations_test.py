@@ -53,6 +53,7 @@ def _placed(where):
     return [cases.shard(_A, mesh, None, "r", None), cases.shard(_B, mesh)]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "name, transformation, where",
     cases.broad(
@@ -80,6 +81,7 @@ def test_arrays_say_where_they_are(name, transformation, where):
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.extended
 def test_a_batch_by_leading_dimensions_with_refine():
     factor = jaxmg.cho_factor(_placed("device")[0], refine="float32")
     x = jax.vmap(lambda factor, b: factor.solve(b))(factor, jnp.asarray(_B))

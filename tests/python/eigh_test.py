@@ -37,6 +37,7 @@ def test_eigensolvers_that_there_are_not():
         plugins.load(jax.default_backend()).set_eigensolver("two")
 
 
+@pytest.mark.core("float64", "complex64-all")
 @pytest.mark.parametrize("_eigensolver", ["one", "all"], indirect=True)
 @pytest.mark.parametrize("dtype", cases.DTYPES)
 def test_small_ones(dtype):
@@ -45,6 +46,7 @@ def test_small_ones(dtype):
         cases.check_syevd(matrix, *jaxmg.syevd(cases.shard_rows(matrix, cases.line(ranks)), 3))
 
 
+@pytest.mark.core("all-300-4-complex128-None")
 @pytest.mark.parametrize(
     "n, ranks, dtype, tile",
     cases.broad(

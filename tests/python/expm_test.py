@@ -53,6 +53,7 @@ def test_of_all_orders(n, ranks, dtype, kind):
         assert found.dtype == dtype and found.sharding.is_equivalent_to(a.sharding, 2)
 
 
+@pytest.mark.extended
 def test_triangles_and_squarings():
     mesh, matrix = cases.line(2), _matrix(6, "float64", 90.0)
     spoilt = np.where(np.tri(6, k=-1, dtype=bool), np.nan, matrix)

@@ -92,6 +92,7 @@ def test_sizes_and_meshes(n, ranks, dtype, tile):
     _check(matrix, b, jaxmg.cho_factor(cases.shard_rows(matrix, mesh), tile, mesh))
 
 
+@pytest.mark.core("4-complex128")
 @pytest.mark.parametrize(
     "ranks, dtype",
     cases.broad(
@@ -199,6 +200,7 @@ def test_closed_over():
     cases.check_potrs(matrix, jax.jit(lambda b: factor.solve(b))(b), b)
 
 
+@pytest.mark.extended
 def test_in_a_loop():
     """A factor that a scan closes over, and one that it carries and replaces."""
     mesh = cases.line(4)
@@ -220,6 +222,7 @@ def test_in_a_loop():
     _check(4 * matrix, b, last)
 
 
+@pytest.mark.core("False")
 @pytest.mark.parametrize("first", [True, False])
 def test_in_a_branch(first):
     mesh = cases.line(2)
@@ -361,6 +364,7 @@ def test_saved_and_restored_on_other_devices(tmp_path, before, after, dtype):
     np.testing.assert_array_equal(restored.upper(), u)
 
 
+@pytest.mark.extended
 def test_restored_under_jit_and_from_spoilt_lower_triangle():
     mesh = cases.line(4)
     matrix, b = _problem()
@@ -383,6 +387,7 @@ def test_restored_failure_has_a_status():
     assert factor.status == 5 and np.isnan(factor.log_det) and np.isnan(factor.solve(u[0])).all()
 
 
+@pytest.mark.core("True-2")
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("jitted", [False, True])
 def test_a_lower_factor_is_refused(jitted, ranks):
@@ -426,6 +431,7 @@ def test_shapes_alone():
     assert x.shape == (_N, 3)
 
 
+@pytest.mark.extended
 def test_precision_stays_with_the_factor():
     mesh = cases.line(2)
     matrix, b = _problem(dtype="float32")

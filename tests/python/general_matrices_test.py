@@ -64,6 +64,7 @@ def test_a_rank_has_its_rows(ranks, shape):
     np.testing.assert_array_equal(blocks.join_rows(rows, layout, shape[0]), _matrix(shape))
 
 
+@pytest.mark.core("(13, 7)")
 @_SHAPES_ON_RANKS
 def test_a_rank_has_its_columns(ranks, shape):
     (m, n), layout = shape, layouts.infer("copy", (_matrix(shape),), cases.line(ranks), None)
@@ -83,6 +84,7 @@ def test_a_rank_has_its_columns(ranks, shape):
     assert not columns[:, n:].any()
 
 
+@pytest.mark.core("(13, 7)")
 @_SHAPES_ON_RANKS
 def test_a_call_has_the_whole_matrix(ranks, shape):
     mesh, a = cases.line(ranks), _matrix(shape)

@@ -111,6 +111,7 @@ def _zero_columns(m, n):
     return _normal(m, n) * (np.arange(n) % 3 > 0)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "make, shape, ranks",
     cases.broad(
@@ -189,6 +190,7 @@ def test_no_elements(m, n):
         np.testing.assert_array_equal(factor.solve(b), np.zeros((n, 2)))
 
 
+@pytest.mark.extended
 def test_a_pytree_that_is_kept():
     a, b, mesh = _normal(9, 4), _normal(9, 2), cases.line(2)
     factor = jax.jit(lambda a: jaxmg.geqrf(a, 2, mesh, P("r", None)))(a)
@@ -258,6 +260,7 @@ _QR_MULTIPLY = list(
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "shape, mode, conjugate, ndim",
     cases.broad(_QR_MULTIPLY, core=lambda *case: case == ((9, 4), "right", True, 2)),
@@ -275,6 +278,7 @@ def test_qr_multiply(shape, mode, conjugate, ndim):
     assert product.shape == scipy.linalg.qr_multiply(a, c, mode, conjugate=conjugate)[0].shape
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "shape, ranks, count",
     cases.broad(
@@ -358,6 +362,7 @@ def _check_derivative(function, reference, arrays, moved, dtype, factor):
         _close(one, other, dtype, factor)
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 @pytest.mark.parametrize(
     "dtype, ranks, kind",

@@ -169,6 +169,7 @@ def test_work_is_given_back():
     np.testing.assert_allclose(inverse, np.linalg.inv(matrix), atol=1e-12)
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 @pytest.mark.parametrize("dtype", [cases.breadth("float64"), "complex128"])
 def test_gradients_are_those_of_jax(dtype):
@@ -198,6 +199,7 @@ def test_gradients_are_those_of_jax(dtype):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11 * scale)
 
 
+@pytest.mark.core("False")
 @cases.needs_transformations
 @pytest.mark.leaks_in_jax
 @pytest.mark.parametrize("check_vma", [True, False])
@@ -238,6 +240,7 @@ def test_in_a_shard_map_right_hand_sides_that_differ_are_a_status():
         assert status[0] == -2 and all(np.isnan(result).all() for result in results)
 
 
+@pytest.mark.core("4")
 @cases.needs_transformations
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_batch_has_each_ones_status(ranks):

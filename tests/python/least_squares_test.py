@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 from qr_test import HARD, hard
 
 from jaxmg import linalg
-from jaxmg._routines import jax_linalg, jax_qr
+from jaxmg._call import layouts
+from jaxmg._routines import jax_linalg, jax_lstsq, jax_qr, svd, tall, tall_qr
 
 
 def _of_rank(m, n, rank, dtype):
@@ -82,6 +84,7 @@ def test_as_numpy(shape, ranks, rank, dtype, kind):
         np.testing.assert_allclose(x, _numpys(a, b)[0], rtol=0, atol=atol)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "shape, ranks, dtype",
     cases.broad(
@@ -157,6 +160,52 @@ def test_hard_matrices(shape, ranks, dtype):
         # Clear of singular values that are rounding errors.
         rcond = 1e-3 if kind == "nearly of rank 1" else 100 * max(shape) * cases.eps(dtype)
         _check_normal_equations(a, b, linalg.lstsq(a, b, rcond, mesh=mesh), rcond)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("condition", (2, 1e3, 1e6))
+@pytest.mark.parametrize("damp", (None, 1e-4))
+def test_each_way_of_least_squares(condition, damp):
+    """By the seminormal equations where A is well conditioned, and as exact by Q where it isn't."""
+    a = _of_condition(40, 8, condition)
+    a = a * np.logspace(-3, 3, 8)  # which doesn't count: columns are scaled
+    b, mesh = _b(40, "float64"), cases.line(2)
+    layout = layouts.infer("lstsq", (a,), mesh, P(mesh.axis_names)).by_rows
+    below = None if damp is None else damp * jnp.eye(8)
+
+    def on_rank(rows, b):
+        (_, r, c), good = tall_qr._seminormal(layout, rows, below, b)
+        return r, c, good
+
+    r, c, good = jax.jit(lambda a, b: tall.over_ranks(layout, on_rank, (a, b), ()))(a, b)
+    assert bool(good) == (condition == 2)
+    found = linalg.least_squares(jnp.asarray(a), b, damp=damp, mesh=mesh)
+    whole = a if damp is None else np.concatenate([a, below])
+    right = np.concatenate([b, np.zeros((len(whole) - 40, 2))])
+    lengths = np.linalg.norm(whole, axis=0)  # without which LAPACK is less exact
+    expected = np.linalg.lstsq(whole / lengths, right)[0] / lengths[:, None]
+    bound = 1e-14 * condition * np.linalg.norm(b)
+    assert np.linalg.norm(whole @ (found - expected)) <= bound
+    if good:
+        assert np.linalg.norm(whole @ (np.linalg.solve(r, c) - expected)) <= bound
+
+
+@pytest.mark.extended
+def test_singular_values_of_well_conditioned_matrices_by_eigenvalues(monkeypatch):
+    monkeypatch.setattr(svd, "SMALL", 4)
+    for condition, by_svd in ((2, False), (1e7, True)):
+        r = np.triu(np.linalg.qr(_of_condition(9, 9, condition))[1])
+        r = r * np.sign(np.diagonal(r))[:, None]
+        assert bool(tall_qr.is_moderate(r, np.linalg.inv(r))) != by_svd
+        exact = np.linalg.svd(r, compute_uv=False)
+        found = jax_lstsq._singular_values(jnp.asarray(r))
+        np.testing.assert_allclose(found, exact, rtol=0, atol=5e-15)
+
+
+def _of_condition(m, n, condition):
+    left = np.linalg.qr(cases.normal(cases.rng(m, 1), (m, n), "float64"))[0]
+    right = np.linalg.qr(cases.normal(cases.rng(n, 2), (n, n), "float64"))[0]
+    return left * np.logspace(0, -np.log10(condition), n) @ right
 
 
 @pytest.mark.breadth

@@ -200,6 +200,7 @@ _LEADING = [
 ]
 
 
+@pytest.mark.extended
 @cases.kinds
 @pytest.mark.parametrize(
     "of_a, of_b, jitted",
@@ -243,6 +244,7 @@ def _cofactors(a):
 
 
 # In the engine's terms row k of A is column k, and pivot k is exactly zero.
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "n, ranks, tile, k, dtype",
     cases.broad(

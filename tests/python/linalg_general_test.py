@@ -25,6 +25,7 @@ def _matrices(dtype):
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dtype", [cases.breadth("float64"), "complex128"])
 def test_the_matrix_decides_what_solves(dtype):
     """Cholesky where that works, LU otherwise: to the bit."""
@@ -75,6 +76,7 @@ def test_what_is_assumed(assumed, lower, dtype):
     np.testing.assert_allclose(matrix @ np.asarray(x), b, atol=1e-10)
 
 
+@pytest.mark.extended
 def test_singular_as_in_jax():
     matrix, mesh = cases.general("well", _N, "float64"), cases.line(2)
     matrix[3] = 0
@@ -85,6 +87,7 @@ def test_singular_as_in_jax():
     assert np.isnan(linalg.det(matrix, mesh=mesh))
 
 
+@pytest.mark.core("(9, 9)")
 @pytest.mark.parametrize(
     "shape, ranks, dtype, kind",
     cases.broad(
@@ -120,6 +123,7 @@ def test_lu_is_that_of_lapack(shape, ranks, dtype, kind):
             np.testing.assert_allclose(ours, theirs, **tolerance)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dtype", [cases.breadth("float64"), "complex128"])
 def test_lu_solve(dtype):
     mesh, b = cases.line(4), cases.normal(cases.rng(3), (_N, 2), dtype)
@@ -148,6 +152,7 @@ def test_lu_solve_promotes_as_jax_does():
     np.testing.assert_allclose(found, expected)
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 def test_a_batch():
     mesh = cases.line(2)
@@ -162,6 +167,7 @@ def test_a_batch():
     np.testing.assert_allclose(a @ np.asarray(x), b, atol=1e-11)
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 @pytest.mark.parametrize(
     "name, kind",

@@ -175,6 +175,7 @@ def test_no_device_has_a_whole_matrix(name):
     assert f"f64[12,{n}]" in text and f"f64[{n},{n}]" not in text
 
 
+@pytest.mark.extended
 def test_a_look_at_the_matrix_takes_no_memory():
     n, mesh = 512, cases.line(4)
     by_rows = jax.NamedSharding(mesh, P("r", None))
@@ -253,6 +254,7 @@ def test_not_hermitian_is_nan(name, kind):
         _all_nan(ours(spoilt, np.ones(13), mesh=cases.line(4, kind=kind)))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "dtype", cases.broad([(d,) for d in cases.DTYPES], core=lambda d: d == "float32")
 )
@@ -275,6 +277,7 @@ def _rotation(a, mesh):
     return linalg.funm(a, lambda w: jax.lax.complex(jnp.cos(w), jnp.sin(w)), mesh=mesh)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "function, of_values, kind",
     [
@@ -299,6 +302,7 @@ def test_root_of_a_singular_matrix():
     assert np.linalg.norm(root @ root - x @ x.T, 2) <= 1e-12 * np.linalg.norm(x, 2) ** 2
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "function, dtype",
     [
@@ -334,6 +338,7 @@ def test_powers_of_any_matrix(exponent):
     _close(found, np.linalg.matrix_power(matrix, exponent), "complex128")
 
 
+@pytest.mark.core("5-leading0-int32")
 @pytest.mark.parametrize("dtype", ["int32", "uint8"])
 @pytest.mark.parametrize("leading", [(), pytest.param((2,), marks=cases.needs_transformations)])
 @pytest.mark.parametrize("exponent", [0, 1, 5])
@@ -345,6 +350,7 @@ def test_powers_of_integers_are_integers(exponent, leading, dtype):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.extended
 def test_a_negative_power_of_integers_is_not_of_integers():
     found = linalg.matrix_power(2 * np.eye(3, dtype="int32"), -2, mesh=cases.line(2))
     np.testing.assert_allclose(found, np.eye(3) / 4, rtol=1e-6)
@@ -420,6 +426,7 @@ def test_arguments_are_jaxs(name, module):
             assert mine.default == parameter.default
 
 
+@pytest.mark.core("solve")
 @pytest.mark.parametrize(
     "name, kind",
     cases.broad(
@@ -437,6 +444,7 @@ def test_in_a_context_jit_needs_no_mesh(name, kind):
         _close(jax.jit(ours)(matrix, b), theirs(matrix, b), "complex128")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("lower", [cases.breadth(False), True])
 def test_scipys_arguments(lower):
     matrix, where = cases.positive_definite("well", 13, "float64"), _where(cases.line(4))
@@ -463,6 +471,7 @@ _PROMOTIONS = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "kind, of_a, of_b",
     cases.broad(
@@ -495,6 +504,7 @@ def test_dtypes_are_promoted_as_jax_does(kind, of_a, of_b):
         _close(found, expected, found.dtype)
 
 
+@pytest.mark.extended
 def test_strict_promotion():
     with jax.numpy_dtype_promotion("strict"):
         dtypes = "'float(32', 'float64|64', 'float32)'"

@@ -55,6 +55,7 @@ def test_jvp(name, sizes, check_vma, jitted, dtype):
     local_cases.assert_close(found, jax.jvp(theirs, arguments, directions), dtype)
 
 
+@pytest.mark.extended
 @pytest.mark.leaks_in_jax
 @_parameters(lambda *case: case in [("potri", 2, False)])
 def test_gradient(name, sizes, check_vma, jitted, dtype):
@@ -66,6 +67,7 @@ def test_gradient(name, sizes, check_vma, jitted, dtype):
     )
 
 
+@pytest.mark.extended
 @pytest.mark.leaks_in_jax
 @pytest.mark.parametrize(
     "name, batch, check_vma",
@@ -241,6 +243,7 @@ def _solve(mesh, spec_of_b=None):
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("b", ["same", "different"])
 def test_right_hand_sides_that_differ(b):
     """Where nothing tracks it the derivative has the status, and NaN, that the call has."""
@@ -302,6 +305,7 @@ def test_empty():
     assert [x.shape for x in found] == [(0, 0), (0, 2)]
 
 
+@pytest.mark.extended
 @pytest.mark.leaks_in_jax
 @cases.one_process("of a program's text")
 def test_one_factorization_a_gradient():

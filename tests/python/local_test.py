@@ -163,6 +163,7 @@ def test_axes_of_one_device_vary_over_nothing(sizes, spec):
     assert status[0] == info[0] == found[0] == 0
 
 
+@pytest.mark.core("12", "13")
 @pytest.mark.parametrize(
     "n, ranks, dtype", _deal((8, 1), (8, 2), (12, 4), (16, 8), (7, 2), (13, 4), (10, 8), (3, 4))
 )
@@ -340,6 +341,7 @@ def test_blocks_of_rows_and_columns(row, column, dtype, check_vma):
     assert status[0] == 0
 
 
+@pytest.mark.core("1-2-tracked", "2-2-untracked")
 @pytest.mark.parametrize("check_vma", [True, False], ids=["tracked", "untracked"])
 @pytest.mark.parametrize("row, column", [(2, 1), (1, 2), (2, 2), (1, 1)])
 def test_blocks_over_axes_of_any_size(row, column, check_vma):

@@ -239,6 +239,7 @@ def beyond(errors, usual):
     }
 
 
+@pytest.mark.core("13")
 @pytest.mark.parametrize(
     "n, ranks, dtype",
     cases.broad(

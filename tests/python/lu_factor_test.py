@@ -59,6 +59,7 @@ def test_the_pivots_are_those_of_lapack():
     np.testing.assert_allclose(lu, expected.T, atol=1e-12)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_restored_onto_another_number_of_devices(ranks):
     matrix, factor = _factor()
@@ -68,6 +69,7 @@ def test_restored_onto_another_number_of_devices(ranks):
     _same(again, matrix)
 
 
+@pytest.mark.extended
 def test_packed_of_a_singular_matrix():
     lu, pivots = np.diag([1.0, 0, 3]), np.arange(3)
     factor = jaxmg.LUFactor.from_packed(lu, pivots, mesh=cases.line(2))
@@ -162,6 +164,7 @@ def test_derivatives_of_what_is_restored(dtype):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-10 * max(1, np.abs(y).max()))
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 @pytest.mark.parametrize(
     "name", ["transposed", *map(cases.breadth, ("packed", "solve", "inverse", "diagonal"))]
@@ -192,6 +195,7 @@ def test_derivatives_are_those_of_jax(name):
         np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 @pytest.mark.parametrize("ranks", [cases.breadth(1), 4])
 def test_a_batch_of_factors(ranks):

@@ -110,6 +110,7 @@ def test_denormal_entries_that_matter_are_not_lost():
     np.testing.assert_array_equal(x, plain)
 
 
+@pytest.mark.extended
 def test_singular_matrices_and_numbers_that_are_none():
     mesh, n = cases.line(2), 12
     good, b = _general(n, "float64", 10), np.ones((n, 2))
@@ -146,6 +147,7 @@ def test_right_hand_sides_of_all_kinds(monkeypatch):
     assert status == 0 and iterations == 0 and not np.asarray(x).any()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("restart", [3, 20])
 def test_a_residual_that_stands_still(restart, monkeypatch):
     """Of a cyclic shift, without preconditioning: it falls in the last of n steps alone."""

@@ -235,6 +235,7 @@ def test_a_kept_factor_goes_through_jit_and_scan():
     np.testing.assert_array_equal(jaxmg.linalg.lu_solve(factor, b, 1), factor.solve(b, 1))
 
 
+@pytest.mark.extended
 def test_inside_a_shard_map():
     mesh = cases.line(2)
     factor = jaxmg.lu_factor(np.eye(4), mesh=mesh, refine="float32")

@@ -58,6 +58,7 @@ assert (solve() == 1).all()
 """
 
 
+@pytest.mark.extended
 def test_import_touches_nothing():
     result = run("-c", _IMPORT)
     assert result.returncode == 0, result.stderr
@@ -178,6 +179,7 @@ def test_command_lines_that_are_wrong(words, monkeypatch, capsys):
     assert stop.value.code == 2 and "usage: python -m jaxmg" in capsys.readouterr().err
 
 
+@pytest.mark.extended
 def test_report_without_a_plugin():
     """It says which extra to install, and fails."""
     hide = (

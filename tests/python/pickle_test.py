@@ -34,6 +34,7 @@ def _factor(mesh, refine=None, **options):
     return jaxmg.cho_factor(cases.shard(_A, mesh), 2, mesh, refine=refine, **options)
 
 
+@pytest.mark.core("None")
 @pytest.mark.parametrize(
     "mesh, refine",
     cases.broad(
@@ -127,6 +128,7 @@ def test_an_lu_factor_comes_back(mesh, refine):
         np.testing.assert_array_equal(again.solve(_B, trans), factor.solve(_B, trans))
 
 
+@pytest.mark.core("None")
 @pytest.mark.parametrize("refine", [None, "float32"])
 def test_copies(refine):
     factor = _factor(cases.line(2), refine)

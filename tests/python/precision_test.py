@@ -37,6 +37,7 @@ def _backward_error(a, x, b):
     return np.linalg.norm(a @ x - b) / (np.linalg.norm(a) * np.linalg.norm(x))
 
 
+@pytest.mark.core("None", "highest", "tf32")
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 @pytest.mark.parametrize("precision", [None, "highest", "tf32", _X3, _X6, _F16])
 def test_error_is_that_of_the_precision(dtype, precision):
@@ -93,6 +94,7 @@ _SCALES = {"graded": (-60, 60), "tiny": (-60, -60), "huge": (60, 60)}
 _WIDE_DTYPES = ("float32", "complex64")
 
 
+@pytest.mark.core("huge")
 @pytest.mark.parametrize(
     "dtype, scales, ranks",
     cases.broad(
@@ -183,6 +185,7 @@ def test_names_that_mean_nothing_here(name):
         jaxmg.potri(np.eye(3, dtype="float32"), precision=name)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("matmul", ["bfloat16", "tensorfloat32", "highest"])
 def test_jax_default_matmul_precision_changes_nothing(matmul):
     _, b, there, _ = _problem("float32")

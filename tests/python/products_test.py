@@ -57,6 +57,7 @@ def _close(found, expected, depth):
     np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
 
 
+@pytest.mark.core("(7, 5, 11)")
 @pytest.mark.parametrize("name, sizes, ranks, dtype", TABLE)
 def test_is_the_product(name, sizes, ranks, dtype):
     mesh = cases.line(ranks)
@@ -124,6 +125,7 @@ def test_derivatives(name, sizes, ranks, dtype):
         _close(ours, theirs, 100)
 
 
+@pytest.mark.core("rows_times_adjoint-True")
 @pytest.mark.leaks_in_jax
 @pytest.mark.parametrize("differentiated", [False, True])
 @pytest.mark.parametrize("name", PRODUCTS)

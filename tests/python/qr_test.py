@@ -182,6 +182,7 @@ def _ways(ranks):
     return jax.jit(functools.partial(_all_ways, layout=layout.by_rows))
 
 
+@pytest.mark.extended
 def test_each_way_knows_how_far_it_goes():
     """CholeskyQR2 up to 1e8, with a shift up to 1e15, and Householder's QR always."""
     found = []
@@ -217,6 +218,16 @@ def test_gram_matrices_by_halves(monkeypatch):
     np.testing.assert_allclose(products.own_product(jnp.asarray(a)), a.conj().T @ a, atol=1e-12)
 
 
+def test_products_with_triangular_matrices_by_columns(monkeypatch):
+    monkeypatch.setattr(tall_qr, "_COLUMNS", 5)
+    x, r = _normal(9, 17), np.triu(_normal(17, 17))
+    below = np.tril(_normal(17, 17), -1)  # which doesn't count
+    np.testing.assert_allclose(tall_qr.times_upper(x, jnp.asarray(r)), x @ r, atol=1e-13)
+    inverse = tall_qr.inverse_of_upper(jnp.asarray(r + below + 9 * np.eye(17)))
+    np.testing.assert_allclose(inverse @ (r + 9 * np.eye(17)), np.eye(17), atol=1e-13)
+
+
+@pytest.mark.extended
 def test_large_matrices_of_one_device_take_fewest_operations(monkeypatch):
     monkeypatch.setattr(jax_qr, "SMALL", 16)
     monkeypatch.setattr(products, "_BLOCK", 5)
@@ -239,6 +250,7 @@ _OTHER_MODES += [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "m, n, ranks, dtype",
     cases.broad(_OTHER_MODES, core=lambda m, n, ranks, dtype: (m, n, ranks) == (5, 3, 2)),
@@ -256,6 +268,7 @@ def test_other_modes(m, n, ranks, dtype):
     np.testing.assert_array_equal(_run(a, mesh, "full")[0], q)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "kind, ranks, dtype",
     cases.broad(

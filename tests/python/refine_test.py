@@ -35,6 +35,7 @@ _CORE = {
 }
 
 
+@pytest.mark.core("complex128")
 @pytest.mark.parametrize(
     "n, ranks, dtype, kind",
     cases.broad(
@@ -61,6 +62,7 @@ def test_error_is_that_of_the_plain_solution(n, ranks, dtype, kind):
     cases.check_as_good_as_plain(matrix, a, b, mesh, x)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "n, ranks, dtype, nrhs",
     cases.broad(
@@ -92,6 +94,7 @@ def test_residuals_by_parts(n, ranks, dtype, nrhs, monkeypatch):
     cases.check_as_good_as_plain(matrix, a, b, mesh, x)
 
 
+@pytest.mark.extended
 def test_a_solution_is_as_exact_as_its_residuals():
     """Products with A of low precision, as sums of many terms are, decide on the steps alone."""
     n = 300
@@ -215,6 +218,7 @@ def test_indefinite_by_less_than_the_shift(monkeypatch):
     assert np.isnan(x).all() and status == n and iterations == _SLOW
 
 
+@pytest.mark.extended
 def test_nan_in_the_right_hand_side_stays_in_its_column():
     mesh, n = cases.line(3), 30
     matrix, b = cases.positive_definite("well", n, "float64"), np.ones((n, 2))

@@ -12,6 +12,7 @@ import jaxmg
 _FAILED = -3
 
 
+@pytest.mark.extended
 def test_a_kept_factor_refines():
     mesh, n = cases.line(4), 64
     matrix, b = (
@@ -50,6 +51,7 @@ def test_a_matrix_that_has_to_be_laid_out_first(donate):
     cases.check_as_good_as_plain(matrix, matrix, b, mesh, jaxmg.cho_solve(factor, b))
 
 
+@pytest.mark.extended
 def test_a_kept_factor_falls_back_as_often_as_it_is_used():
     mesh, n = cases.line(4), 64
     a, b = cases.shard_rows(cases.of_condition(1e14, n), mesh), np.ones((n, 4))

@@ -32,6 +32,7 @@ _SPECS = {
 }
 
 
+@pytest.mark.core("row", "both-explicit", "replicated-auto")
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
 @pytest.mark.parametrize("name", _SPECS)
 def test_specs(name, kind):
@@ -79,6 +80,7 @@ def test_explicit_axes_under_jit(name, n):
     assert inverse.sharding.is_equivalent_to(a.sharding, 2)
 
 
+@pytest.mark.core("False")
 @pytest.mark.parametrize(
     "n, jitted, kind",
     cases.broad(
@@ -280,6 +282,7 @@ def test_moves_to_the_mesh(source, n):
     assert inverse.devices() == set(mesh.devices.flat)
 
 
+@pytest.mark.core("order0", "order3")
 @pytest.mark.parametrize("order", [[1, 0], [3, 1, 0, 2], [2, 3], [3, 1, 2]])
 def test_permuted_and_partial_mesh(order):
     """The ranks are the mesh's devices in the mesh's order."""
@@ -396,6 +399,7 @@ def test_context_is_left_as_it_was():
     assert jax.sharding.get_abstract_mesh().empty
 
 
+@pytest.mark.extended
 @cases.one_process("a warning is of this process's devices")
 def test_a_large_matrix_on_one_of_several_devices_is_a_warning(monkeypatch):
     """Once, in the name of the caller's line, and not where the caller has chosen the device."""

@@ -240,6 +240,7 @@ def _collectives(function, *arrays):
     return {name for name in names if re.search(rf" {name}(?:-start)?\(", text)}
 
 
+@pytest.mark.extended
 def test_a_batch_that_lies_by_matrices_is_not_exchanged():
     mesh = cases.line(4)
     a = cases.shard(_matrices((8,), 6, 6, "float64"), mesh, "r")

@@ -70,6 +70,7 @@ def _looked_at(matrix, b, mesh):
 _SOLVERS = {"kept": _kept, "refined": _refined, "looked_at": _looked_at}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "ranks, dtype, solver",
     cases.broad(
@@ -101,6 +102,7 @@ _TWO_DTYPES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.extended
 @_TWO_DTYPES
 def test_right_hand_sides_of_different_scales(dtype):
     """Each column by itself, and with a scale of A's rows too."""
@@ -120,6 +122,7 @@ def test_right_hand_sides_of_different_scales(dtype):
         assert error <= 10 * _N * cases.eps(dtype) * precision
 
 
+@pytest.mark.extended
 @_TWO_DTYPES
 def test_hermitian_matrices_of_any_scale(dtype):
     """Whether they are is seen in denormal entries, and in ones whose sums are beyond the range."""
@@ -141,6 +144,7 @@ def _times_power(array, exponent):
     return np.ldexp(array, exponent)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dtype", ["float32", cases.breadth("float64")])
 def test_multiplication_by_powers(dtype):
     """Of any numbers: random bits, denormals, the ends of the range and what isn't a number."""

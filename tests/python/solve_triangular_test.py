@@ -99,6 +99,7 @@ def test_what_can_not_be_right_raises(a, b, options, error, message):
         linalg.solve_triangular(a, b, **options)
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 @pytest.mark.parametrize(
     "ranks, dtype, kind, options",
@@ -145,6 +146,7 @@ def test_derivatives_are_those_of_jax(ranks, dtype, kind, options):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-12 * max(1, np.abs(y).max()))
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 @pytest.mark.parametrize(
     "ranks, lower",

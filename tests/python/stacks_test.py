@@ -90,6 +90,7 @@ def test_a_matrix_with_nan_is_alone():
             assert list(bad) == [False, True, False]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "n, dtype",
     cases.broad(

@@ -277,6 +277,7 @@ def _check_bases(a, where, rcond=None, **options):
         assert np.linalg.norm(basis @ basis.conj().T - exact @ exact.conj().T) <= bound
 
 
+@pytest.mark.extended
 def test_orth_and_null_space():
     _check_bases(_of_rank(3, 8, 8, "float64"), on(cases.line(2)))
 

@@ -222,6 +222,7 @@ def test_one_matrix_twice_cannot_be_donated():
         jaxmg.sygvd(a, a, donate=True)
 
 
+@pytest.mark.extended
 @both
 def test_under_jit_on_a_grid():
     mesh = cases.grid()

@@ -13,9 +13,10 @@ import jaxmg
 
 pytestmark = cases.one_process("each routine has tests of its own")
 
-# Each value of every parameter once; refinement, which takes long to compile, is breadth.
+# Refinement, which takes long to compile, is breadth.
 _SHAPES = [
     (7, 2, "complex64", 3),
+    (9, 1, "float32", None),
     (1, 1, "float32", None),
     (33, 3, "float64", None),
     (50, 4, "complex128", 7),
@@ -52,6 +53,7 @@ def _error(name, arrays, results):
     return routine.error(arrays[routine.matrix], arrays["m"], arrays["b"], results.values())
 
 
+@pytest.mark.core("complex64", "9")
 @pytest.mark.parametrize("name, n, ranks, dtype, tile", _CASES)
 def test_results_are_right(name, n, ranks, dtype, tile):
     call, arrays = _prepare(name, n, ranks, dtype, tile)
@@ -69,6 +71,12 @@ def test_results_are_right(name, n, ranks, dtype, tile):
             "w": real, "logdet": real, "diagonal": real, "iterations": np.int32, "pivots": np.int32
         }.get(key, dtype)  # fmt: skip
 
+
+# The core of transformations: routines, of which the other methods of factors are parts.
+_MAIN = (
+    *("potrs", "potri", "syevd", "eigvalsh", "eigh", "sygvd", "cho_solve", "solve_triangular"),
+    *("matmul", "inv", "gesv", "getri", "lu_solve", "slogdet"),
+)
 
 _TRANSFORMED = cases.broad(
     [(name,) for name, routine in ROUTINES.items() if routine.transforms],
@@ -88,6 +96,7 @@ def _function(name, ranks):
     return function
 
 
+@pytest.mark.core(*_MAIN)
 @cases.needs_transformations
 @pytest.mark.parametrize("name", _TRANSFORMED)
 def test_each_matrix_of_a_batch_has_its_result(name):
@@ -101,6 +110,7 @@ def test_each_matrix_of_a_batch_has_its_result(name):
         assert _error(name, dict(zip("amgb", arrays, strict=True)), results) <= limit
 
 
+@pytest.mark.core(*_MAIN)
 @cases.needs_transformations
 @pytest.mark.parametrize("name", _TRANSFORMED)
 def test_the_derivative_is_that_of_finite_differences(name):

@@ -94,6 +94,7 @@ _CORE = [
 ]
 
 
+@pytest.mark.core("cholesky")
 @pytest.mark.parametrize(
     "name, ranks, dtype, kind", cases.broad(_CASES, lambda *case: case in _CORE, alone=True)
 )
@@ -103,6 +104,7 @@ def test_each_matrix_as_alone(name, ranks, dtype, kind):
     _check(name, tree, getattr(jaxmg.tree, name)(tree))
 
 
+@pytest.mark.extended
 @cases.kinds
 @pytest.mark.parametrize(
     "name", ["eigh", *(pytest.param(n, marks=pytest.mark.breadth) for n in ("qr", "svd", "inv"))]
@@ -218,6 +220,7 @@ def _collectives(text):
     return {name: len(re.findall(rf" {name}(?:-start)?\(", text)) for name in names}
 
 
+@pytest.mark.extended
 def test_one_exchange_for_all_leaves():
     mesh = cases.line(8)
     shapes = [(8, 8)] * 5 + [(16, 8), (24, 24), (3, 8, 16)]
@@ -418,6 +421,7 @@ def test_inverse_pth_root(p, method, dtype):
         assert error <= (limit if method == "newton" else limit + 5e-8)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["eigh", "newton"])
 def test_a_root_of_an_indefinite_matrix_is_nan(method):
     stack = np.stack([np.eye(4), np.diag([1.0, 1, 1, -0.5]), np.diag([4.0, 4, 4, 4])])
@@ -518,6 +522,7 @@ def test_what_optimizers_compute_is_the_same_on_every_mesh(name, ranks, dtype, k
         assert found[key].sharding.is_equivalent_to(a.sharding, a.ndim)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "name, dtype",
     cases.broad(
@@ -546,6 +551,7 @@ def test_derivatives_of_what_optimizers_compute(name, dtype):
     np.testing.assert_allclose(tangent, (later - before) / (2 * step), rtol=0, atol=1e-7)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["eigh", "newton"])
 def test_a_root_of_a_singular_matrix_is_not_finite(method):
     root = jaxmg.tree.inverse_pth_root(np.diag([1.0, 2, 3, 0]), 2, 0.0, method)

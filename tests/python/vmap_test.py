@@ -131,6 +131,7 @@ def test_matrices(name, dtype, ranks, how, kind, monkeypatch):
     _check(found, jax.vmap(cases.precisely(theirs))(*arrays), dtype)
 
 
+@pytest.mark.core("2-cho_solve-automatic")
 @cases.kinds
 @pytest.mark.parametrize("name", ["potrs", "cho_solve"])
 @pytest.mark.parametrize("k", [None, 2])
@@ -394,6 +395,7 @@ def test_many_at_once(name, dtype, ranks, jitted):
     assert statuses and all((x != 0).sum() >= 1 for x in statuses)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("below", [0, np.nan])
 def test_a_factor_at_once_reads_the_upper_triangle(below):
     """No matrix fails, which the native code would factor again, with the right result."""
@@ -406,6 +408,7 @@ def test_a_factor_at_once_reads_the_upper_triangle(below):
     _check(log_det, np.linalg.slogdet(a)[1], "complex128")
 
 
+@pytest.mark.extended
 def test_lu_at_once_marks_what_is_not_finite(monkeypatch):
     """Also where the diagonal of U is finite, as cuSOLVER's may be."""
     lu = jax.lax.linalg.lu
@@ -415,6 +418,7 @@ def test_lu_at_once_marks_what_is_not_finite(monkeypatch):
     assert [bool(x) for x in at_once.gesv(a, np.ones((3, 3)))[1]] == [False, True, False]
 
 
+@pytest.mark.extended
 def test_large_matrices_are_taken_one_after_the_other(monkeypatch):
     a, b = _batch("float64")
     solve = jax.vmap(lambda a, b: jaxmg.potrs(a, b, 2, cases.line(1)))
@@ -483,6 +487,7 @@ _OF_BATCHES = {
 }
 
 
+@pytest.mark.extended
 @cases.kinds
 @pytest.mark.parametrize(
     "name", cases.broad([(name,) for name in _OF_BATCHES], lambda name: name in ("potrs", "syevd"))
@@ -503,6 +508,7 @@ def test_batches_of_none(name, shape, kind):
     assert gradient.shape == a.shape
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("jitted", [False, True])
 def test_derivatives_of_a_jit_in_a_batch_over_explicit_axes(jitted):
     """JAX traces the derivative's rule when it has left the vmap."""
@@ -585,6 +591,7 @@ def _jvp(function):
     return tangents
 
 
+@pytest.mark.core("potri")
 @pytest.mark.parametrize(
     "name, lie, way",
     cases.broad(

@@ -301,7 +301,7 @@ def refined():
 
 def kept():
     def cell(ranks, n, nrhs):
-        return Figure(find("kept", n=n, nrhs=nrhs, ranks=ranks, dtype="float64"))
+        return Figure(find("kept", routine="cho_solve", n=n, nrhs=nrhs, ranks=ranks, dtype="float64"))
 
     rows = [
         [

@@ -162,6 +162,23 @@ def test_hard_matrices(shape, ranks, dtype):
         _check_normal_equations(a, b, linalg.lstsq(a, b, rcond, mesh=mesh), rcond)
 
 
+def _seminormal(a, b, below, mesh):
+    """(R, Q^H b) by the seminormal equations, and whether they are right."""
+    layout = layouts.infer("lstsq", (a,), mesh, P(mesh.axis_names)).by_rows
+
+    def on_rank(rows, b):
+        (_, r, c), good = tall_qr._seminormal(layout, rows, below, b)
+        return r, c, good
+
+    return jax.jit(lambda a, b: tall.over_ranks(layout, on_rank, (a, b), ()))(a, b)
+
+
+def _scaled_lapacks(a, b):
+    """x by LAPACK, which is less exact where columns have different lengths."""
+    lengths = np.linalg.norm(a, axis=0)
+    return np.linalg.lstsq(a / lengths, b)[0] / lengths[:, None]
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("condition", (2, 1e3, 1e6))
 @pytest.mark.parametrize("damp", (None, 1e-4))
@@ -170,24 +187,27 @@ def test_each_way_of_least_squares(condition, damp):
     a = _of_condition(40, 8, condition)
     a = a * np.logspace(-3, 3, 8)  # which doesn't count: columns are scaled
     b, mesh = _b(40, "float64"), cases.line(2)
-    layout = layouts.infer("lstsq", (a,), mesh, P(mesh.axis_names)).by_rows
     below = None if damp is None else damp * jnp.eye(8)
-
-    def on_rank(rows, b):
-        (_, r, c), good = tall_qr._seminormal(layout, rows, below, b)
-        return r, c, good
-
-    r, c, good = jax.jit(lambda a, b: tall.over_ranks(layout, on_rank, (a, b), ()))(a, b)
+    r, c, good = _seminormal(a, b, below, mesh)
     assert bool(good) == (condition == 2)
     found = linalg.least_squares(jnp.asarray(a), b, damp=damp, mesh=mesh)
     whole = a if damp is None else np.concatenate([a, below])
-    right = np.concatenate([b, np.zeros((len(whole) - 40, 2))])
-    lengths = np.linalg.norm(whole, axis=0)  # without which LAPACK is less exact
-    expected = np.linalg.lstsq(whole / lengths, right)[0] / lengths[:, None]
+    expected = _scaled_lapacks(whole, np.concatenate([b, np.zeros((len(whole) - 40, 2))]))
     bound = 1e-14 * condition * np.linalg.norm(b)
     assert np.linalg.norm(whole @ (found - expected)) <= bound
     if good:
         assert np.linalg.norm(whole @ (np.linalg.solve(r, c) - expected)) <= bound
+
+
+@pytest.mark.extended
+def test_seminormal_equations_are_as_exact_as_q(monkeypatch):
+    """Errors are those of the condition, not of its square."""
+    monkeypatch.setattr(tall_qr, "_MODERATE", 1e6)
+    condition = 1e3
+    a, b = _of_condition(40, 8, condition), _b(40, "float64")
+    r, c, good = _seminormal(a, b, None, cases.line(2))
+    error = np.linalg.norm(a @ (np.linalg.solve(r, c) - _scaled_lapacks(a, b)))
+    assert good and error <= 1e-15 * condition * np.linalg.norm(b)
 
 
 @pytest.mark.extended

@@ -301,7 +301,8 @@ def refined():
 
 def kept():
     def cell(ranks, n, nrhs):
-        return Figure(find("kept", routine="cho_solve", n=n, nrhs=nrhs, ranks=ranks, dtype="float64"))
+        where = {"n": n, "nrhs": nrhs, "ranks": ranks}
+        return Figure(find("kept", routine="cho_solve", dtype="float64", **where))
 
     rows = [
         [

@@ -61,13 +61,16 @@ def lstsq(
         where there are several; resid (nrhs,), norm(b - a x)^2 of each column; rank, an integer;
         s (min(m, n),), the singular values of ``a``, descending.
 
-    By the QR of ``a`` (`qr`, of which Q isn't made where m >= n) and the singular values of R;
-    where the rank is below n, also by the singular vectors of R. By the `svd` of ``a`` if
-    min(m, n) > 4096 and neither ``a`` nor its transpose is tall on this number of devices.
+    By the seminormal equations, corrected once, where ``a`` is tall and well conditioned (A.
+    Bjorck, Linear Algebra Appl. 88/89, 1987), else by the QR of ``a`` (`qr`, of which Q isn't made
+    where m >= n), and the singular values of R; where the rank is below n, also by the singular
+    vectors of R. By the `svd` of ``a`` if min(m, n) > 4096 and neither ``a`` nor its transpose is
+    tall on this number of devices.
 
-    Cost: 3 m n^2 multiplications and additions over all ranks where CholeskyQR2 does, and on every
-    device the singular values of an n x n matrix, which `least_squares` spares. Memory: ``a`` twice
-    more. By `svd` it is that of `svd`.
+    Cost: m n^2 multiplications and additions over all ranks where ``a`` is well conditioned, 3 m
+    n^2 where CholeskyQR2 does, and on every device the singular values of an n x n matrix, which
+    `least_squares` spares. Memory: up to about three times ``a`` more. By `svd` both are those of
+    `svd`.
 
     x has a derivative with respect to ``a``, ``b`` and ``damp`` that is right where the rank
     doesn't change; s has one too, 0 for those that are taken for 0.
@@ -105,8 +108,8 @@ def least_squares(
         x, (n,) or (n, nrhs), the same on all devices; for a wide ``a`` that of least norm. Where
         ``a`` hasn't full rank it has infinity or NaN, or is large: `lstsq` then.
 
-    Cost: 3 m n^2 multiplications and additions over all ranks where CholeskyQR2 does. Derivatives,
-    errors and memory are those of `lstsq`.
+    Cost: m n^2 multiplications and additions over all ranks where ``a`` is well conditioned, 3 m
+    n^2 where CholeskyQR2 does. Derivatives, errors and memory are those of `lstsq`.
 
     Examples:
         >>> x = jaxmg.linalg.least_squares(a, b)

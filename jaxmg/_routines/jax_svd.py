@@ -171,9 +171,9 @@ def polar(
     Both factors are backward stable: U is orthonormal and A - U P small to rounding. They have
     derivatives, where ``a`` has full rank.
 
-    Cost, n x n: 2 to 6 steps of a Cholesky factorization and 3 n^3 multiplications and additions
-    over all ranks, of which the first two take 8 n^3 where the condition of ``a`` is above some
-    1e3. Memory: some eight matrices such as ``a`` over all devices.
+    Cost, n x n: 4 to 7 steps of an inverse and 2 n^3 multiplications and additions over all ranks.
+    The first takes 5 n^3 where the condition of ``a`` is above some 1e3, and as many as three do
+    where it is above 1e13. Memory: some eight matrices such as ``a`` over all devices.
 
     Source: QDWH, Nakatsukasa, Bai and Gygi, SIAM J. Matrix Anal. Appl. 31, 2010.
 

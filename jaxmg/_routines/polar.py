@@ -18,9 +18,10 @@ take the interval [l, 1] as close to 1 as such a function can. It is computed in
   Schulz), and is the last step.
 
 So nearly all the work is in products and in inverses of Hermitian matrices. The first l comes from
-an estimate of the smallest singular value, by inverse iteration with X^H X. Where that is not
-distinct from rounding, X gets a perturbation of the size of rounding, by which no singular value is
-0, so that U has orthonormal columns whatever the rank of A.
+an estimate of the smallest singular value, by inverse iteration with X^H X. Where rounding of X^H X
+hides it, a second estimate is made from X (X^H X + r I)^(-1/2), r the rounding. Where that is
+hidden too, X gets a perturbation of the size of rounding, by which no singular value is 0, so that
+U has orthonormal columns whatever the rank of A.
 """
 
 import dataclasses
@@ -75,7 +76,7 @@ class _Unitary(batching.Batchable):
 def _iterate(a, layout):
     n, unit = a.shape[1], float(jnp.finfo(a.dtype).eps) / 2
     x, _ = scaled(a)
-    gram = _gram(x, layout)
+    gram = products.gram(x, layout)
     # An upper bound of the largest singular value squared, within n^(1/2) of it.
     bound = jnp.sqrt(jnp.sum(_squares(gram)))
     bound = jnp.where(bound > 0, bound, 1)
@@ -112,7 +113,7 @@ def _step(x, low, layout):
     unit = float(jnp.finfo(x.dtype).eps) / 2
     weights = _weights(jnp.maximum(low, _least_low(unit, x.shape[1])))
     a, b, c = weights
-    gram = _gram(x, layout)
+    gram = products.gram(x, layout)
     near = jnp.sqrt(jnp.sum(_squares(gram - _identity(gram)))) < unit**0.5
 
     def step(way):
@@ -160,7 +161,7 @@ def _by_qr(x, gram, a, b, c, layout):
     root = jnp.sqrt(c)
     q2 = _inverse_of_upper(_factor(gram, c, layout), layout)
     q1 = root * _times_upper(x, q2, layout)
-    gram = _gram(q1, layout) + _gram(q2, layout)
+    gram = products.gram(q1, layout) + products.gram(q2, layout)
     right = products.rows_times_adjoint(_inverse(gram, layout), q2, layout)
     return b / c * x + (a - b / c) / root * products.rows_times_rows(q1, right, layout)
 
@@ -179,13 +180,6 @@ def _by_newton(x, gram, _a, _b, _c, layout):
 
 def _identity(gram):
     return jnp.eye(len(gram), dtype=gram.dtype)
-
-
-def _gram(x, layout):
-    """X^H X, on a single rank by half of the operations."""
-    if layout.ranks > 1:
-        return products.adjoint_times_rows(x, x, layout)
-    return products.own_product(x)
 
 
 def _inverse(matrix, layout):
@@ -237,7 +231,9 @@ def _smallest_of_ill(x, gram, rounding, layout):
     """`_smallest` where that is lost in the rounding r of X^H X: from X (X^H X + r I)^(-1/2), whose
     singular values are s / (s^2 + r)^(1/2) of those of X."""
     upper = _inverse_of_upper(_factor(gram, 1, layout, shift=rounding), layout)
-    found, known = _smallest(_gram(_times_upper(x, upper, layout), layout), rounding, layout)
+    found, known = _smallest(
+        products.gram(_times_upper(x, upper, layout), layout), rounding, layout
+    )
     return rounding * found / jnp.maximum(1 - found, rounding), known
 
 

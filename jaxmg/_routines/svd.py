@@ -201,7 +201,7 @@ def _orthonormal(v, layout):
     small residue can only be so where their eigenvalues are close to each other, so the step
     leaves the residue small.
     """
-    apart = products.adjoint_times_rows(v, v, layout)
+    apart = products.gram(v, layout)
     apart = apart - jnp.eye(len(apart), dtype=v.dtype)
     eps = float(jnp.finfo(v.dtype).eps)
     return jax.lax.cond(

@@ -70,6 +70,7 @@ def _seminormal(layout, rows, below, b):
     agree on."""
     factor, lengths = _scaled_cholesky(_gram(layout, rows, below), 0)
     inverse = inverse_of_upper(factor)
+    moderate = is_moderate(factor, inverse)
     r, inverse = factor * lengths[None], inverse / lengths[:, None]
 
     def solve(rest, below_x):
@@ -83,8 +84,7 @@ def _seminormal(layout, rows, below, b):
     change = solve(b - dot(rows, x), None if below is None else dot(below, x))
     size = jnp.sqrt(sum_over_ranks(layout, jnp.sum(jnp.square(jnp.abs(b)), axis=0)))
     changed = jnp.sqrt(jnp.sum(jnp.square(jnp.abs(dot(r, change))), axis=0))
-    good = is_moderate(factor, inverse * lengths[:, None])
-    good = good & (changed <= size * jnp.finfo(b.dtype).eps ** 0.5).all()
+    good = moderate & (changed <= size * jnp.finfo(b.dtype).eps ** 0.5).all()
     return (None, r, dot(r, x + change)), _agreed(layout, good)
 
 

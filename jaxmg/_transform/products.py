@@ -142,6 +142,11 @@ def reduce_scatter(rows, layout):
     return jax.lax.psum_scatter(rows, layout.rows, tiled=True) if layout.ranks > 1 else rows
 
 
+def gram(x, layout):
+    """X^H X, (n, n), of x (m, n) by rows; on a single rank by half of the operations."""
+    return own_product(x) if layout.ranks == 1 else adjoint_times_rows(x, x, layout)
+
+
 def own_product(x):
     """X^H X of a matrix that is not spread. If X has many columns, only the blocks above the
     diagonal are computed, a little more than half of the operations; those below are their

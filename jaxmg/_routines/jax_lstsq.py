@@ -26,7 +26,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import blocks, checks, layouts
-from jaxmg._routines import gels, jax_linalg, jax_qr, svd, tall, tall_qr
+from jaxmg._routines import gels, jax_linalg, jax_qr, svd, svd_spaces, tall, tall_qr
 from jaxmg._transform import derivatives, products
 from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike
 
@@ -179,7 +179,7 @@ def _by_singular_values(call, a, b, damp):
     layout = call.layout
     of = _LeastSquares(layout, False, cutoff, a.shape[0] < a.shape[1])
     matrix, columns = (a, b) if damp is None else _damped(call, a, b, damp)
-    cut = svd.Cut(of.cutoff(a.shape, a.dtype))
+    cut = svd_spaces.Cut(of.cutoff(a.shape, a.dtype))
     x, s, rank = _of_least_norm(matrix, columns, cut, layout)
     x = x[: a.shape[1]]
     return x, of.residuals(a, b, x), rank, s
@@ -195,7 +195,7 @@ def _of_least_norm(a, b, cut, layout):
         return x, s, jnp.sum(cut.counts(s), dtype=jnp.int32)
 
     def composed(a, b):
-        inverse = svd.pseudoinverse_of(a, cut, layout)
+        inverse = svd_spaces.pseudoinverse_of(a, cut, layout)
         x = layouts.constrain(tall.times(layout, inverse, b), layout, P())
         return x, svd.values_of(a, layout)
 

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import checks
-from jaxmg._routines import jax_eigh, jax_linalg
+from jaxmg._routines import jax_eigh, jax_linalg, svd_spaces
 from jaxmg._routines import svd as programs
 from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike
 
@@ -264,7 +264,7 @@ def orth(
         ValueError: no ``rank`` for a batch, or one that isn't among 0 to min(m, n); and all that
             `svd` raises.
     """
-    u, rank = _basis("orth", programs.range_basis, A, rcond, rank, mesh, matrix_specs)
+    u, rank = _basis("orth", svd_spaces.range_basis, A, rcond, rank, mesh, matrix_specs)
     return u[..., :rank]
 
 
@@ -293,7 +293,7 @@ def null_space(
     Cost: that of `svd` of R where m >= n; else of `svd` with ``full_matrices``. The derivative is
     that of the null space, as for `orth`, whose errors it raises.
     """
-    v, rank = _basis("null_space", programs.null_basis, A, rcond, rank, mesh, matrix_specs)
+    v, rank = _basis("null_space", svd_spaces.null_basis, A, rcond, rank, mesh, matrix_specs)
     return v[..., rank:]
 
 
@@ -365,7 +365,9 @@ def pinv(
     if hermitian and m != n:
         raise ValueError(f"linalg.pinv: hermitian=True needs a square matrix; got ({m}, {n})")
     rtol = None if rtol is None else float(rtol)
-    return jax_linalg.run((a,), "pinv", programs.pseudoinverse, ((n, m),), mesh, matrix_specs, rtol)
+    return jax_linalg.run(
+        (a,), "pinv", svd_spaces.pseudoinverse, ((n, m),), mesh, matrix_specs, rtol
+    )
 
 
 @_compat.api_boundary

@@ -1,0 +1,132 @@
+"""The pseudoinverse, and bases of the range and of the null space, by the SVD: in a trace, of
+matrices that lie on the ranks by rows."""
+
+import dataclasses
+import functools
+
+import jax.numpy as jnp
+
+from jaxmg._routines import jax_linalg, polar, shares, svd
+from jaxmg._transform import derivatives, products
+
+
+@shares.on_shares(lambda platform, options, a: (jnp.linalg.pinv(a, rtol=options[0]),))
+@jax_linalg.program_of_any_shape
+def pseudoinverse(call, a):
+    (rtol,) = call.attributes
+    rtol = 10 * max(call.shape) * float(jnp.finfo(a.dtype).eps) if rtol is None else rtol
+    return (pseudoinverse_of(a, Cut(rtol), call.layout),)
+
+
+@jax_linalg.program_of_any_shape
+def range_basis(call, a):
+    """(the left singular vectors of which singular values count, among zeros; their number)"""
+    return _of_range(a, Cut(*call.attributes), call.layout)
+
+
+@jax_linalg.program_of_any_shape
+def null_basis(call, a):
+    """(all right singular vectors, with zeros for those of which singular values count; the number
+    of these)"""
+    return _of_null_space(a, Cut(*call.attributes), call.layout)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """Which singular values count: those above ``rtol`` times the largest; or ``rank`` of them."""
+
+    rtol: float
+    rank: int | None = None
+
+    def counts(self, s, if_nan=False):
+        if self.rank is not None:
+            return jnp.arange(len(s)) < self.rank
+        return jnp.where(jnp.isnan(s), if_nan, s > self.rtol * s[:1])
+
+    def inverse(self, s):
+        """1 / s of those that count and 0 of the others; NaN where ``s`` is."""
+        counts = self.counts(s)
+        inverse = jnp.where(counts, 1 / jnp.where(counts, s, 1), 0)
+        return jnp.where(jnp.isnan(s), s, inverse)
+
+
+def pseudoinverse_of(a, cut, layout):
+    """The Moore-Penrose inverse, with its derivative at constant rank."""
+    if not a.size:
+        return jnp.zeros(a.shape[::-1], a.dtype)
+
+    def value(a):
+        u, s, vh = svd.decompose(a, layout)
+        inverse = cut.inverse(s).astype(a.dtype)
+        v = svd._adjoint(vh, layout)
+        return products.rows_times_adjoint(v * inverse, u, layout)
+
+    def rule(primals, tangents):
+        """dP = -P dA P + P P^H dA^H (I - A P) + (I - P A) dA^H P^H P (Golub and Pereyra, 1973)"""
+
+        def times(*matrices):
+            return functools.reduce(lambda x, y: products.rows_times_rows(x, y, layout), matrices)
+
+        (a,), (a_dot,) = primals, tangents
+        p = pseudoinverse_of(a, cut, layout)
+        p_adjoint, a_dot_adjoint = svd._adjoint(p, layout), svd._adjoint(a_dot, layout)
+        left = times(p, p_adjoint, a_dot_adjoint)
+        right = times(a_dot_adjoint, p_adjoint, p)
+        p_dot = left - times(left, a, p) + right - times(p, a, right)
+        return p, p_dot - times(p, a_dot, p)
+
+    return derivatives.differentiable(value, rule, a)
+
+
+def _of_range(a, cut, layout):
+    """An orthonormal basis U of A's range, and the rank. Its derivative, where the rank doesn't
+    change, is the shortest one: dU = (I - U U^H) dA A^+ U."""
+
+    def value(a):
+        u, s, _ = svd.decompose(a, layout)
+        counts = cut.counts(s, if_nan=True)
+        return jnp.where(counts, u, 0), jnp.sum(counts, dtype=jnp.int32)
+
+    def rule(primals, tangents):
+        (a,), (a_dot,) = primals, tangents
+        u, rank = _of_range(a, cut, layout)
+        if not u.size:
+            return (u, rank), (jnp.zeros_like(u), derivatives.still(rank))
+        inverse = pseudoinverse_of(a, cut, layout)
+        moved = products.rows_times_rows(inverse, u, layout)
+        moved = products.rows_times_rows(a_dot, moved, layout)
+        inner = products.adjoint_times_rows(u, moved, layout)
+        moved = moved - products.rows_times_rows(u, inner, layout)
+        return (u, rank), (moved, derivatives.still(rank))
+
+    return derivatives.differentiable(value, rule, a)
+
+
+def _of_null_space(a, cut, layout):
+    """An orthonormal basis N of A's null space behind columns of zeros, and the rank. Its
+    derivative is dN = -A^+ dA N, as that of `_of_range`."""
+
+    def value(a):
+        m, n = a.shape
+        if not n:
+            return a[:0], jnp.zeros((), jnp.int32)
+        if m < n:
+            v, s, _ = svd._complete(svd._adjoint(a, layout), layout)
+        else:
+            a, _ = polar.scaled(a)
+            _, s, vh = svd._decompose_tall(svd._r_alone(a, layout), layout)
+            v = products.adjoint(vh, layout)
+        rank = jnp.sum(cut.counts(s), dtype=jnp.int32)
+        return jnp.where(jnp.arange(n) < rank, 0, v), rank
+
+    def rule(primals, tangents):
+        (a,), (a_dot,) = primals, tangents
+        v, rank = _of_null_space(a, cut, layout)
+        if not a.size:
+            return (v, rank), (jnp.zeros_like(v), derivatives.still(rank))
+        moved = products.rows_times_rows(a_dot, v, layout)
+        inverse = pseudoinverse_of(a, cut, layout)
+        v_dot = -products.rows_times_rows(inverse, moved, layout)
+        return (v, rank), (v_dot, derivatives.still(rank))
+
+    return derivatives.differentiable(value, rule, a)

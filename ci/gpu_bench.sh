@@ -88,7 +88,14 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
       $(n "${all[@]}") + --backend jax --dtype float32 $(n 20000 20480 20001 20011) \
       + --routine potri --dtype float32 $(n 20000 20480 20001) \
       + --dtype complex64 $(n 20000 20480 20001) + $(n 20480 20001) \
-      + --routine syevd $(n 12288 12289)
+      + --routine syevd $(n 12288 12289) \
+      && bench "${base[@]}" $(repeats 5) --no-gemm + --routine cho_factor \
+        + --dtype float32 complex64 float64 $(n 20480 20001) + --routine lu_factor $(n 20480 20001)
+  }
+  # Eigenvalues without vectors, on one GPU.
+  values() { # 40
+    bench --ranks 1 --backend native --no-gemm --no-vectors --routine syevd $(repeats 3) \
+      + $(n 8192 16384 32768) + --dtype float32 $(n 32768)
   }
   # General matrices on one GPU, beside JAX where that fits, and kept factors.
   general() { # 170

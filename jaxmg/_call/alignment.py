@@ -4,6 +4,9 @@ extended to a larger one.
 [A 0; 0 I] has the solutions, the inverse and the determinant of A. Products that write to its rows
 are up to a quarter faster (docs/laboratory.md#orders). If A isn't donated, the larger matrix takes
 no further memory: XLA would copy A anyway.
+
+On one rank a kept factor lies in the order of the columns, whatever its tiles are, and is cut from
+the larger one. On several ranks it is dealt in tiles that depend on the order: A isn't extended.
 """
 
 import dataclasses
@@ -31,6 +34,8 @@ def larger_order(routine, layout, backend, a, tile, donate):
         return None
     if aligned or not whole or (layout.explicit and layout.ranks > 1):
         return None
+    if routine.factor and layout.ranks > 1:  # its tiles are dealt to the ranks
+        return None
     order = math.ceil(n / (_MULTIPLE * layout.ranks)) * _MULTIPLE * layout.ranks
     return order if _has_room(routine, layout, a.dtype, order, tile, donate) else None
 
@@ -53,6 +58,11 @@ def extend(call, arrays):
     """Extends the matrices of a call to order ``call.order``. Returns the call and the arrays."""
     n, order, count = arrays[0].shape[1], call.order, call.routine.matrices
     larger = dataclasses.replace(call, order=None, shape=(order, order))
+    if call.routine.factor:  # whose tiles the native code has to know exactly
+        sizes = backends.plan(
+            call.routine.factor, call.layout, call.backend, arrays[0].dtype, larger.shape, call.tile
+        )
+        larger = dataclasses.replace(larger, tile=sizes["tile"])
     matrices = [_extend(matrix, order) for matrix in arrays[:count]]
     others = [jnp.pad(b, [(0, order - n), *((0, 0) for _ in b.shape[1:])]) for b in arrays[count:]]
     return larger, [*matrices, *others]

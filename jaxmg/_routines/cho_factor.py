@@ -26,6 +26,8 @@ POTRF = record.Routine(
     options=(record.PRECISION,),
     native_alone=True,
     refines=True,
+    extends=True,
+    returns_matrix=True,
     factor="potrf",
     at_once=at_once.AtOnce(at_once.cho_factor, operations.ORDERS_AT_ONCE),
 )

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 from jax.sharding import AxisType
 
 import jaxmg
@@ -159,3 +160,108 @@ def test_matrices_that_the_caller_has_padded_stay_as_they_are(orders):
 
 def test_small_orders_stay_as_they_are():
     assert alignment._LEAST >= 1024 and alignment._PLATFORMS == ("gpu",)
+
+
+def general(n, dtype):
+    rng = np.random.default_rng(7)
+    parts = [rng.normal(size=(n, n)) for _ in range(2 if np.dtype(dtype).kind == "c" else 1)]
+    return sum(part * unit for part, unit in zip(parts, (1, 1j), strict=False)).astype(dtype)
+
+
+@pytest.mark.core("float64-33")
+@pytest.mark.parametrize("n", (1, 33, 63))
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_cholesky_factors_on_one_rank(orders, dtype, n):
+    a, b = jnp.asarray(matrix(n, dtype)), jnp.arange(2 * n).reshape(n, 2).astype(dtype)
+    eps = np.finfo(dtype).eps
+    whole = np.linalg.cholesky(np.asarray(a)).conj().T
+    mesh = cases.line(1)
+    for make in (jaxmg.cho_factor, jax.jit(lambda a: jaxmg.cho_factor(a, mesh=mesh))):
+        for tile in (None, 20):
+            factor = make(a) if tile is None else jaxmg.cho_factor(a, tile)
+            assert factor.shape == (n, n) and factor.tiles.shape == (n, n) and factor.status == 0
+            np.testing.assert_allclose(factor.upper(), whole, atol=100 * eps)
+            np.testing.assert_allclose(a @ factor.solve(b), b, atol=2000 * eps * n)
+            np.testing.assert_allclose(a @ factor.inv(), np.eye(n), atol=500 * eps)
+            np.testing.assert_allclose(factor.diagonal(), np.diagonal(whole).real, atol=100 * eps)
+            np.testing.assert_allclose(
+                factor.logdet(), np.linalg.slogdet(a)[1], rtol=1e3 * eps, atol=1e3 * eps
+            )
+    assert bool(orders) is is_larger(n, dtype, 1)
+
+
+@pytest.mark.core("float64-33")
+@pytest.mark.parametrize("n", (1, 33, 63))
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_lu_factors_on_one_rank(orders, dtype, n):
+    a, b = jnp.asarray(general(n, dtype)), jnp.arange(2 * n).reshape(n, 2).astype(dtype)
+    eps = np.finfo(dtype).eps
+    lu, pivots = scipy.linalg.lu_factor(a.T)  # a factor is that of the transpose
+    mesh = cases.line(1)
+    for make in (jaxmg.lu_factor, jax.jit(lambda a: jaxmg.lu_factor(a, mesh=mesh))):
+        factor = make(a)
+        assert factor.tiles.shape == (n, n) and factor.pivots.shape == (n,) and factor.status == 0
+        packed = factor.packed()
+        np.testing.assert_array_equal(packed[1], pivots)
+        np.testing.assert_allclose(packed[0].T, lu, atol=1e4 * eps)
+        for trans, operand in enumerate((a, a.T, a.conj().T)):
+            x = factor.solve(b, trans)
+            scale = np.abs(operand).sum() * np.abs(x).max()
+            np.testing.assert_allclose(operand @ x, b, atol=100 * eps * scale)
+        sign, logdet = factor.slogdet()
+        expected = np.linalg.slogdet(a)
+        np.testing.assert_allclose(sign, expected[0], atol=1e3 * eps)
+        np.testing.assert_allclose(logdet, expected[1], rtol=1e3 * eps, atol=1e3 * eps)
+    assert bool(orders) is is_larger(n, dtype, 1)
+
+
+@pytest.mark.parametrize("make", (jaxmg.cho_factor, jaxmg.lu_factor))
+def test_factors_on_several_ranks_stay_as_they_are(orders, make):
+    a = matrix(33, "float64")
+    factor = make(cases.shard_rows(a, cases.line(2)), mesh=cases.line(2))
+    np.testing.assert_allclose(a @ np.asarray(factor.solve(np.ones(33))), np.ones(33), atol=1e-12)
+    assert not orders
+
+
+@pytest.mark.parametrize("row", (0, 19, 32))
+def test_factors_of_singular_matrices(orders, row):
+    a = matrix(33, "float64")
+    a[row], a[:, row] = 0, 0
+    mesh = cases.line(1)
+    factor = jaxmg.cho_factor(a, mesh=mesh)
+    assert factor.status == row + 1
+    assert np.isnan(factor.upper()).any() and np.isnan(factor.solve(np.ones(33))).all()
+    factor = jaxmg.lu_factor(a, mesh=mesh)
+    lu, pivots = scipy.linalg.lu_factor(a.T)
+    assert factor.status == np.flatnonzero(np.diagonal(lu) == 0)[0] + 1
+    np.testing.assert_array_equal(factor.packed()[1], pivots)
+    np.testing.assert_allclose(factor.packed()[0].T, lu, atol=1e-12)
+    assert len(orders) == 2
+
+
+@pytest.mark.extended
+@cases.needs_transformations
+def test_derivatives_of_factors(orders):
+    a, b = jnp.asarray(matrix(33, "float64")), jnp.ones(33)
+    for make, assume_a in ((jaxmg.cho_factor, "pos"), (jaxmg.lu_factor, "gen")):
+
+        def value(a, make=make):
+            factor = make(a)
+            return jnp.sum(factor.solve(b) ** 2) + factor.logdet()
+
+        def reference(a, assume_a=assume_a):
+            a = jnp.triu(a) + jnp.triu(a, 1).T if assume_a == "pos" else a
+            return jnp.sum(jnp.linalg.solve(a, b) ** 2) + jnp.linalg.slogdet(a)[1]
+
+        gradient, expected = jax.grad(value)(a), jax.grad(reference)(a)
+        if assume_a == "pos":
+            gradient, expected = jnp.triu(gradient), jnp.triu(expected)
+        np.testing.assert_allclose(gradient, expected, atol=1e-10)
+    assert orders
+
+
+def test_a_donated_matrix_of_a_factor_is_gone(orders):
+    a = jnp.asarray(matrix(33, "float64"))
+    whole = np.linalg.cholesky(np.asarray(a)).T
+    np.testing.assert_allclose(jaxmg.cho_factor(a, donate=True).upper(), whole, atol=1e-12)
+    assert a.is_deleted() and orders

@@ -89,8 +89,9 @@ both=(--backend native cusolvermg --compare --ranks "$ranks")
       + --routine potri --dtype float32 $(n 20000 20480 20001) \
       + --dtype complex64 $(n 20000 20480 20001) + $(n 20480 20001) \
       + --routine syevd $(n 12288 12289) \
-      && bench "${base[@]}" $(repeats 5) --no-gemm + --routine cho_factor \
-        + --dtype float32 complex64 float64 $(n 20480 20001) + --routine lu_factor $(n 20480 20001)
+      && bench "${base[@]}" $(repeats 5) --no-gemm $(n 20480 20001) \
+        + --routine cho_factor --dtype float32 complex64 float64 \
+        + --routine lu_factor --dtype float32 float64
   }
   # Eigenvalues without vectors, on one GPU.
   values() { # 40

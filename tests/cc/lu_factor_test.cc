@@ -314,9 +314,12 @@ void CheckAll(int dtype) {
       }
     }
   }
+  Tuning at_once = LikeGpu();
+  at_once.few_right_hand_sides = 2;
   for (const Shape& shape : kShapes) {
     Check<T>(shape, OnHost);
     Check<T>(shape, On(LikeGpu()));
+    if (shape.ranks == 1) Check<T>(shape, On(at_once));
   }
 }
 

@@ -13,24 +13,12 @@ namespace {
 
 bool IsUpper(const Triangle& triangle) { return triangle.uplo == Uplo::kUpper; }
 
-// X := B op(R)^-1 for a single tile, which has nothing to do on other streams.
-template <typename T>
-Status SolveWithTile(const RankContext& context, const Matrix<T>& matrix, const Triangle& triangle,
-                     Op op, int64_t count, T* b, T* solved) {
-  Flow flow(context);
-  {
-    Step<T> on(flow, Stream::kMain, "solve tile");
-    TrsmSolver<T>(matrix, triangle, op).Solve(on, 0, count, b, solved);
-  }
-  return flow.Finish();
-}
-
 // X := Y R^-1, from x.local to x.data.
 template <typename T>
 Status SolveWith(const RankContext& context, const Matrix<T>& matrix, const Triangle& triangle,
                  const RightHandSides<T>& x) {
-  if (matrix.IsOneTile()) {
-    return SolveWithTile(context, matrix, triangle, Op::kNone, x.count, x.local, x.data);
+  if (matrix.IsOneTile() || SolvesAtOnce(context, matrix, x.count)) {
+    return SolveAtOnce(context, matrix, triangle, Op::kNone, x.count, x.local, x.data);
   }
   Flow flow(context);
   flow.Fork();
@@ -42,8 +30,8 @@ Status SolveWith(const RankContext& context, const Matrix<T>& matrix, const Tria
 template <typename T>
 Status SolveWithTransposed(const RankContext& context, const Matrix<T>& matrix,
                            const Triangle& triangle, Op op, const RightHandSides<T>& x, T* sums) {
-  if (matrix.IsOneTile()) {
-    JAXMG_RETURN_IF_ERROR(SolveWithTile(context, matrix, triangle, op, x.count, x.data, x.local));
+  if (matrix.IsOneTile() || SolvesAtOnce(context, matrix, x.count)) {
+    JAXMG_RETURN_IF_ERROR(SolveAtOnce(context, matrix, triangle, op, x.count, x.data, x.local));
     return GatherLocal(context, matrix, x);
   }
   Flow flow(context);

@@ -250,13 +250,10 @@ void CheckLikeGpu() {
   by_substitution.inverse_order = 0;
   whole.whole_order = 60;  // one rank factors in a single tile and solves in several
   whole.usual_tile = 11;
-  Tuning at_once = LikeGpu();
-  at_once.few_right_hand_sides = 1;
   std::vector<Tuning> tunings = {LikeGpu()};
   if (kIsComplex<T>) {  // the code for real dtypes is the same, without conjugates
     tunings.push_back(by_substitution);
     tunings.push_back(whole);
-    tunings.push_back(at_once);
   }
   for (const Tuning& tuning : tunings) {
     ForEachCase([&](const Case& c) {

@@ -315,7 +315,7 @@ void CheckAll(int dtype) {
     }
   }
   Tuning at_once = LikeGpu();
-  at_once.few_right_hand_sides = 2;
+  at_once.right_hand_sides_at_once = 2;
   for (const Shape& shape : kShapes) {
     Check<T>(shape, OnHost);
     Check<T>(shape, On(LikeGpu()));

@@ -10,14 +10,6 @@ namespace {
 
 constexpr std::array<Stream, 4> kOthers = {Stream::kPanel, Stream::kNext, Stream::kCopy,
                                            Stream::kSide};
-constexpr Triangle kLower = {Uplo::kLower, Diag::kNonUnit};
-
-// A single right-hand side. For more, products with inverses of blocks are faster.
-template <typename T>
-bool IsOneSolvedAtOnce(const RankContext& context, const Matrix<T>& matrix,
-                       const RightHandSides<T>& x) {
-  return x.count == 1 && SolvesAtOnce(context, matrix, x.count);
-}
 
 }  // namespace
 
@@ -119,9 +111,6 @@ template <typename T>
 Status ForwardSubstitution(const RankContext& context, const Matrix<T>& matrix,
                            const RightHandSides<T>& x, T* sums, const Inverses<T>& inverses) {
   if (x.count == 0) return Status::Ok();
-  if (IsOneSolvedAtOnce(context, matrix, x)) {
-    return SolveAtOnce(context, matrix, kLower, Op::kConjTrans, x.count, x.data, x.local);
-  }
   Flow flow(context);
   ClearSums(flow, matrix.tiles, x, sums);
   flow.Fork();
@@ -133,9 +122,6 @@ template <typename T>
 Status BackSubstitution(const RankContext& context, const Matrix<T>& matrix,
                         const RightHandSides<T>& x, const Inverses<T>& inverses) {
   if (x.count == 0) return Status::Ok();
-  if (IsOneSolvedAtOnce(context, matrix, x)) {
-    return SolveAtOnce(context, matrix, kLower, Op::kNone, x.count, x.local, x.data);
-  }
   Flow flow(context);
   flow.Fork();
   DiagonalSolver<T> diagonal(flow, matrix, Sweep::kBackward, inverses);

@@ -220,29 +220,6 @@ Status SweepByColumns(Flow& flow, const Matrix<T>& matrix, Op op, bool ascends,
   return flow.Finish();
 }
 
-// Whether a rank that has all of R solves with it at once: where the device does that in one launch,
-// the steps between tiles take longer than the operations.
-template <typename T>
-bool SolvesAtOnce(const RankContext& context, const Matrix<T>& matrix, int64_t count) {
-  return matrix.tiles.ranks() == 1 && matrix.rows > 0 && count > 0 &&
-         count <= context.device.tuning().few_right_hand_sides;
-}
-
-// solved := x op(R)^-1 on the only rank, by one TRSM. x and `solved` have leading dimension `count`;
-// x is used up, and they may be the same.
-template <typename T>
-Status SolveAtOnce(const RankContext& context, const Matrix<T>& matrix, const Triangle& triangle,
-                   Op op, int64_t count, T* x, T* solved) {
-  Flow flow(context);
-  {
-    Step<T> on(flow, Stream::kMain, "solve");
-    const int64_t n = matrix.tiles.columns();
-    on.Trsm(Side::kRight, op, count, n, matrix.data, matrix.ld(), x, count, triangle);
-    if (solved != x) on.Copy(Block(solved, count, count, n), Block(x, count, count, n));
-  }
-  return flow.Finish();
-}
-
 // `sums` for SweepByColumns := 0, before the flow is forked.
 template <typename T>
 void ClearSums(Flow& flow, const Tiles& tiles, const RightHandSides<T>& x, T* sums) {

@@ -13,11 +13,33 @@ namespace {
 
 bool IsUpper(const Triangle& triangle) { return triangle.uplo == Uplo::kUpper; }
 
+// Whether the only rank substitutes with all of R in one launch. The steps from tile to tile take
+// longer than to read R for a few right-hand sides; many read it several times.
+template <typename T>
+bool SolvesAtOnce(const RankContext& context, const Matrix<T>& matrix, int64_t count) {
+  const int64_t most = context.device.tuning().right_hand_sides_at_once;
+  return matrix.IsOneTile() || (matrix.tiles.ranks() == 1 && matrix.rows > 0 && count <= most);
+}
+
+// solved := x op(R)^-1 for those, of which x is used up; they may be the same.
+template <typename T>
+Status SolveAtOnce(const RankContext& context, const Matrix<T>& matrix, const Triangle& triangle,
+                   Op op, int64_t count, T* x, T* solved) {
+  Flow flow(context);
+  {
+    Step<T> on(flow, Stream::kMain, "solve");
+    const int64_t n = matrix.tiles.columns();
+    on.Trsm(Side::kRight, op, count, n, matrix.data, matrix.ld(), x, count, triangle);
+    if (solved != x) on.Copy(Block(solved, count, count, n), Block(x, count, count, n));
+  }
+  return flow.Finish();
+}
+
 // X := Y R^-1, from x.local to x.data.
 template <typename T>
 Status SolveWith(const RankContext& context, const Matrix<T>& matrix, const Triangle& triangle,
                  const RightHandSides<T>& x) {
-  if (matrix.IsOneTile() || SolvesAtOnce(context, matrix, x.count)) {
+  if (SolvesAtOnce(context, matrix, x.count)) {
     return SolveAtOnce(context, matrix, triangle, Op::kNone, x.count, x.local, x.data);
   }
   Flow flow(context);
@@ -30,7 +52,7 @@ Status SolveWith(const RankContext& context, const Matrix<T>& matrix, const Tria
 template <typename T>
 Status SolveWithTransposed(const RankContext& context, const Matrix<T>& matrix,
                            const Triangle& triangle, Op op, const RightHandSides<T>& x, T* sums) {
-  if (matrix.IsOneTile() || SolvesAtOnce(context, matrix, x.count)) {
+  if (SolvesAtOnce(context, matrix, x.count)) {
     JAXMG_RETURN_IF_ERROR(SolveAtOnce(context, matrix, triangle, op, x.count, x.data, x.local));
     return GatherLocal(context, matrix, x);
   }

@@ -104,6 +104,12 @@ inline constexpr int kTriangleColumns = 4;
 template <int kBytes>
 inline constexpr int kTriangleWords = (kBytes + 7) / 8;
 
+// Substitution of columns with a unit lower triangle: the order of triangles, by the bytes of an
+// element, and the columns of a block.
+template <int kBytes>
+inline constexpr int kColumnSolverOrder = kBytes == 16 ? 32 : 64;
+inline constexpr int kColumnSolverThreads = 128;
+
 // Threads that share a root, an element of z or a vector in a merge of divide and conquer.
 inline constexpr int kSecularThreads = 128;
 

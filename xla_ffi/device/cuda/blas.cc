@@ -350,12 +350,32 @@ Status CudaBlas<T>::SolveTriangle(Stream stream, const TriangularSystem& of, con
 }
 
 template <typename T>
+Status CudaBlas<T>::SolveUnitLower(Stream stream, int64_t m, int64_t n, const T* l, int64_t ldl,
+                                   T* b, int64_t ldb) {
+  constexpr int64_t kOrder = kColumnSolverOrder<sizeof(T)>;
+  if (m <= kOrder) {
+    return device_.LaunchBlocks(Kernel::kSolveColumns, CudaType<T>::kLetter, stream,
+                                (n + kColumnSolverThreads - 1) / kColumnSolverThreads,
+                                kColumnSolverThreads, static_cast<int>(m), n, l, ldl, b, ldb);
+  }
+  const int64_t half = (m + 2 * kOrder - 1) / (2 * kOrder) * kOrder;
+  JAXMG_RETURN_IF_ERROR(SolveUnitLower(stream, half, n, l, ldl, b, ldb));
+  JAXMG_RETURN_IF_ERROR(Gemm(stream, Op::kNone, Op::kNone, m - half, n, half, -1, l + half, ldl, b,
+                             ldb, 1, b + half, ldb));
+  return SolveUnitLower(stream, m - half, n, l + half * (ldl + 1), ldl, b + half, ldb);
+}
+
+template <typename T>
 Status CudaBlas<T>::DoTrsm(Stream stream, Side side, Op op, Triangle triangle, int64_t m, int64_t n,
                            const T* a, int64_t lda, T* b, int64_t ldb) {
   if (m == 0 || n == 0) return Status::Ok();
   if (SolvesByKernel(side == Side::kLeft ? n : m)) {
     const TriangularSystem system(side, op, triangle, m, n, lda, ldb);
     return SolveTriangle(stream, system, a, b, system.b, b);
+  }
+  const bool unit_lower = triangle.uplo == Uplo::kLower && triangle.diag == Diag::kUnit;
+  if (side == Side::kLeft && op == Op::kNone && unit_lower) {
+    return SolveUnitLower(stream, m, n, a, lda, b, ldb);
   }
   alignas(kScalarAlignment) const T one = 1;
   JAXMG_CUBLAS(trsm, stream, Letter(side), Letter(triangle.uplo), Letter(op), Letter(triangle.diag),

@@ -81,6 +81,11 @@ class CudaBlas : public Blas<T> {
   Status SolveTriangle(Stream stream, const TriangularSystem& of, const T* a, const T* b,
                        const TriangularSystem::Strides& to, T* x);
   bool SolvesByKernel(int64_t nrhs) const;
+  // B := L^-1 B with L unit lower triangular of order m, by products and by our own kernel for
+  // triangles on the diagonal (column_solver.cuh). cuBLAS's TRSM with a tile of 1024 reaches a
+  // sixth of the speed of products (docs/laboratory.md).
+  Status SolveUnitLower(Stream stream, int64_t m, int64_t n, const T* l, int64_t ldl, T* b,
+                        int64_t ldb);
   Status SpaceForPotrf(Stream stream, int64_t n, T* a, int64_t lda, SolverSpace* space);
 
   // Of the blocks that solve with a triangle: words that they send each other, behind a first one

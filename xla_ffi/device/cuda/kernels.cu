@@ -2,6 +2,7 @@
 // Matrices are column-major. NVRTC compiles this file without the standard library.
 #include "xla_ffi/device/constants.h"
 #include "xla_ffi/device/cuda/chase.cuh"
+#include "xla_ffi/device/cuda/column_solver.cuh"
 #include "xla_ffi/device/cuda/groups.cuh"
 #include "xla_ffi/device/cuda/lu.cuh"
 #include "xla_ffi/device/cuda/lu_panel.cuh"
@@ -365,9 +366,13 @@ LU_KERNELS(cuDoubleComplex, z)
     TriangleSolver<T, columns>(system, words, tag, ticket, first_ticket).Run();             \
   }
 
-#define TRIANGLE_KERNELS(T, letter) \
-  SOLVE_TRIANGLE(T, letter, 1)      \
-  SOLVE_TRIANGLE(T, letter, 4)
+#define TRIANGLE_KERNELS(T, letter)                                            \
+  SOLVE_TRIANGLE(T, letter, 1)                                                 \
+  SOLVE_TRIANGLE(T, letter, 4)                                                 \
+  KERNEL __launch_bounds__(kColumnSolverThreads) jaxmg_solve_columns_##letter( \
+      int order, Index columns, const T* l, Index ldl, T* b, Index ldb) {      \
+    ColumnSolver<T>(order, columns, l, ldl, b, ldb).Run();                     \
+  }
 
 TRIANGLE_KERNELS(float, s)
 TRIANGLE_KERNELS(double, d)

@@ -11,6 +11,7 @@ numbers as equal within a per cent or 1e-6, and compares the number of pictures,
 import argparse
 import base64
 import contextlib
+import importlib.util
 import io
 import itertools
 import json
@@ -138,6 +139,8 @@ def main():
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if not importlib.util.find_spec("jaxmg"):  # a notebook would install it
+        sys.exit("jaxmg isn't installed")
     if args.run:
         json.dump(run(read(args.run)), sys.stdout)
         return 0

@@ -33,6 +33,7 @@ DOCS = "docs/"
 BOOSTS = {
     "Developers": 0.1,
     "Troubleshooting": 2,
+    "install.md": 2,
     "measurements.md": 0.01,
     "changelog.md": 0.1,
     "glossary.md": 0.5,

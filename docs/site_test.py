@@ -44,6 +44,7 @@ QUESTIONS = {
     "A100": "install.html#which-gpu",
     "cite": "faq.html#how-do-i-cite-it",
     "SLURM": "install.html#slurm",
+    "size of the wheels": "install.html#size-of-the-wheels",
     "laptop": "start.html",
     "sharding": "howto/sharding.html",
     "why one device": "faq.html#why-does-it-use-one-device-only",

@@ -44,6 +44,7 @@ QUESTIONS = {
     "A100": "install.html#which-gpu",
     "cite": "faq.html#how-do-i-cite-it",
     "SLURM": "install.html#slurm",
+    "security": "security.html",
     "size of the wheels": "install.html#size-of-the-wheels",
     "laptop": "start.html",
     "sharding": "howto/sharding.html",

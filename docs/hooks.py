@@ -1,4 +1,4 @@
-"""What mkdocs.yml can't say: the version, which pages lie outside of docs/, and how links go.
+"""What mkdocs.yml can't say: the version, pages from outside of docs/, notebooks, and how links go.
 
 A link in a page is one for the repository: relative to the file that it stands in. On the site it
 goes to the page that the file is there; a file that is no page keeps its name and loses its link.
@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 
+import notebooks
 from mkdocs.structure.files import File
 
 # Where a file of the repository is on the site, but for those of docs/, which keep their places.
@@ -17,6 +18,7 @@ PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
     "benchmarks/README.md": "benchmarks.md",
     "examples/README.md": "examples.md",
     "xla_ffi/comm/README.md": "internals/comm.md",
@@ -32,6 +34,7 @@ DOCS = "docs/"
 BOOSTS = {
     "Developers": 0.1,
     "Troubleshooting": 2,
+    "install.md": 2,
     "measurements.md": 0.01,
     "changelog.md": 0.1,
     "glossary.md": 0.5,
@@ -68,7 +71,16 @@ def on_files(files, config):
         place = _place(path)
         if place and not files.get_file_from_path(place):
             files.append(File.generated(config, place, abs_src_path=os.path.join(root, path)))
+    for path in sorted(pathlib.Path(root).glob(notebooks.NOTEBOOKS)):
+        files.append(File.generated(config, f"notebooks/{path.name}", abs_src_path=str(path)))
+        for name, picture in notebooks.page(path)[1].items():
+            files.append(File.generated(config, f"notebooks/{name}", content=picture))
     return files
+
+
+def on_page_read_source(page, config):
+    path = page.file.abs_src_path
+    return notebooks.page(path)[0] if path.endswith(".ipynb") else None
 
 
 def on_page_markdown(markdown, page, config, files):
@@ -108,7 +120,7 @@ def _root(config):
 def _listed(root):
     """The files of the repository, beside those of docs/, that the site has."""
     yield from PAGES
-    for pattern in PICTURES:
+    for pattern in (notebooks.NOTEBOOKS, *PICTURES):
         for path in sorted(pathlib.Path(root).glob(pattern)):
             yield str(path.relative_to(root))
 
@@ -124,6 +136,8 @@ def _place(path):
         return PAGES[path]
     if path.startswith(DOCS):
         return path.removeprefix(DOCS)
+    if fnmatch.fnmatchcase(path, notebooks.NOTEBOOKS):
+        return f"notebooks/{pathlib.Path(path).stem}.md"
     if any(fnmatch.fnmatchcase(path, pattern) for pattern in PICTURES):
         return "pictures/" + os.path.basename(path)
     return None

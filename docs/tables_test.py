@@ -29,6 +29,12 @@ def test_a_changed_figure_is_found():
     assert re.sub("<.*?>", "", tables.rewritten(sentence, HERE)) == "takes 3.20 s"
 
 
+def test_no_line_begins_with_a_figure():
+    """Its comment would end the paragraph, on GitHub and on the site."""
+    for path in tables.pages():
+        assert not re.search(r"^<!-- (figure|end -->)", path.read_text(), re.M), path
+
+
 def test_links_lead_to_the_commands_from_any_folder():
     page = "<!-- table: kept -->\n<!-- end of table -->"
     for here, link in (

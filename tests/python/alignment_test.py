@@ -181,8 +181,9 @@ def test_cholesky_factors_on_one_rank(orders, dtype, n):
             factor = make(a) if tile is None else jaxmg.cho_factor(a, tile)
             assert factor.shape == (n, n) and factor.tiles.shape == (n, n) and factor.status == 0
             np.testing.assert_allclose(factor.upper(), whole, atol=100 * eps)
-            np.testing.assert_allclose(a @ factor.solve(b), b, atol=2000 * eps * n)
-            np.testing.assert_allclose(a @ factor.inv(), np.eye(n), atol=500 * eps)
+            x, inverse = map(np.asarray, (factor.solve(b), factor.inv()))
+            np.testing.assert_allclose(np.asarray(a) @ x, b, atol=2000 * eps * n)
+            np.testing.assert_allclose(np.asarray(a) @ inverse, np.eye(n), atol=500 * eps)
             np.testing.assert_allclose(factor.diagonal(), np.diagonal(whole).real, atol=100 * eps)
             np.testing.assert_allclose(
                 factor.logdet(), np.linalg.slogdet(a)[1], rtol=1e3 * eps, atol=1e3 * eps
@@ -205,7 +206,7 @@ def test_lu_factors_on_one_rank(orders, dtype, n):
         np.testing.assert_array_equal(packed[1], pivots)
         np.testing.assert_allclose(packed[0].T, lu, atol=1e4 * eps)
         for trans, operand in enumerate((a, a.T, a.conj().T)):
-            x = factor.solve(b, trans)
+            operand, x = np.asarray(operand), np.asarray(factor.solve(b, trans))
             scale = np.abs(operand).sum() * np.abs(x).max()
             np.testing.assert_allclose(operand @ x, b, atol=100 * eps * scale)
         sign, logdet = factor.slogdet()

@@ -112,13 +112,15 @@ def lapacks(matrix, b):
     """The same of LAPACK."""
     getrf, getrs, getri = scipy.linalg.get_lapack_funcs(("getrf", "getrs", "getri"), (matrix,))
     packed, pivots, info = getrf(matrix.T)
-    assert info == 0
+    if info:
+        return {"status": (info,), "packed": (packed.T, pivots)}
     x, transposed = (getrs(packed, pivots, b, trans=trans)[0] for trans in (1, 0))
     adjoint = getrs(packed, pivots, b.conj())[0].conj()
     slogdet = _slogdet(packed, pivots)
     return {
         "x": x,
         "slogdet": slogdet,
+        "status": (info,),
         "kept": [x, transposed, adjoint],
         "kept slogdet": slogdet,
         "inverse": getri(packed, pivots)[0].T,
@@ -216,12 +218,20 @@ def measure(matrix, exact, slogdet, found):
 
 
 def compare(kind, n, ranks, dtype, tile):
-    """(our errors, LAPACK's, clear pivots); asserts all but the errors' size."""
+    """(our errors, LAPACK's, clear pivots); asserts all but the errors' size.
+
+    A pivot that is no more than rounding is 0 by chance, ours or LAPACK's. There are no errors to
+    compare then.
+    """
     matrix, b = hard(kind, n, dtype), np.ones(n, dtype)
     found, reference = ours(matrix, b, ranks, tile), lapacks(matrix, b)
-    assert not any(found["status"])
     pivots = reference["packed"][1]
     exact, clear = _clear(matrix.T, pivots)
+    if zeros := [int(s) - 1 for s in (*found["status"], *reference["status"]) if s]:
+        lower, upper = map(abs, _split(exact))
+        rounding = n * cases.eps(matrix.dtype) * np.diagonal(lower @ upper)
+        assert (np.diagonal(upper) <= rounding)[zeros].all()
+        return {}, {}, clear
     slogdet = _slogdet(exact, pivots)
     errors, usual = (measure(matrix, exact, slogdet, results) for results in (found, reference))
     np.testing.assert_array_equal(found["packed"][1][:clear], pivots[:clear])

@@ -221,19 +221,18 @@ def small():
 
 def general():
     rows = []
-    for n in (8192, 16384, 32768):
+    for n in (8192, 16384, 32768, 65536):
         rows.append(_gesv("float64", n))
-    rows.append([*_gesv("float64", 65536)[:3], OUT])
     rows.append(_gesv("complex128", 32768))
     rows += [_gesv("float32", n) for n in (32768, 65536)]
-    rows.append(["`getri` float64", "32768", dense("general", "getri", 32768, 1, "auto"), ""])
+    rows.append(["`getri` float64", "32768", dense("general", "getri", 32768, 1), ""])
     return Table(["", "n", "jaxmg", "JAX"], rows)
 
 
 def _gesv(dtype, n):
-    both = dtype != "float32" and n != 65536
-    theirs = dense("general", "gesv", n, 1, "jax", dtype) if both else ""
-    return [f"`gesv` {dtype}", str(n), dense("general", "gesv", n, 1, dtype=dtype), theirs]
+    theirs = "" if dtype == "float32" else dense("general", "gesv", n, 1, "jax", dtype)
+    ours = dense("general", "gesv", n, 1, dtype=dtype, T_A=None)
+    return [f"`gesv` {dtype}", str(n), ours, theirs]
 
 
 def decompositions():
@@ -242,9 +241,9 @@ def decompositions():
         "qr": ("`qr`", (1000, 4096, 8192, 16384, 32768, (200_000, 4096), (4_000_000, 256))),
         "least_squares": ("`least_squares`", ((100_000, 2048), (200_000, 8192))),
         "lstsq": ("`lstsq`", ((100_000, 2048),)),
-        "svd": ("`svd`", (1000, 2048, 4096, 8192)),
-        "svdvals": ("`svdvals`", (1000, 2048, 4096, 8192)),
-        "polar": ("`polar`", (1000, 2048, 4096, 8192)),
+        "svd": ("`svd`", (1000, 2048, 4096, 8192, 16384, (200_000, 4096))),
+        "svdvals": ("`svdvals`", (1000, 2048, 4096, 8192, 16384)),
+        "polar": ("`polar`", (1000, 2048, 4096, 8192, 16384)),
     }
     rows = []
     for function, (title, shapes) in shown.items():
@@ -286,6 +285,7 @@ def refined():
         for name in (None, *names):
             record = find(
                 "refine",
+                routine="potrs",
                 n=65536,
                 dtype="float64",
                 nrhs=1,
@@ -300,9 +300,9 @@ def refined():
 
 
 def kept():
-    def cell(ranks, n, nrhs):
+    def cell(ranks, n, nrhs, routine="cho_solve"):
         where = {"n": n, "nrhs": nrhs, "ranks": ranks}
-        return Figure(find("kept", routine="cho_solve", dtype="float64", **where))
+        return Figure(find("kept", routine=routine, dtype="float64", **where))
 
     rows = [
         [
@@ -315,6 +315,9 @@ def kept():
         for ranks in (1, 2, 4)
     ]
     rows.append(["256, 4 GPUs", "", "", cell(4, 65536, 256), ""])
+    for nrhs in (1, 4):
+        cells = [cell(1, n, nrhs, "lu_solve") for n in (16384, 65536)]
+        rows.append([f"{nrhs}, LU, 1 GPU", cells[0], "", cells[1], ""])
     return Table(["right-hand sides", *map(str, ORDERS)], rows, scale=1000)
 
 

@@ -1,11 +1,14 @@
-"""QR, SVD, polar decompositions and least squares of matrices (m, n), beside JAX's on one device.
+"""QR, SVD, polar decompositions and least squares of matrices (m, n), beside JAX's on one device
+and SciPy's.
 
     decompositions.py [--platform gpu] [--function qr svd ...] [--shape 8192x8192 200000x4096 ...]
-                      [--dtype float64] [--ranks 1] [--repeats 5] [--kind jaxmg jax] [--out FILE]
-                     [--small N]
+                      [--dtype float64] [--ranks 1] [--repeats 5] [--kind jaxmg jax scipy]
+                      [--threads 1] [--out FILE] [--small N]
 
 For each function and shape jaxmg's on `--ranks` devices, with the matrix sharded by rows, and JAX's
-on one take turns in one process, compiled and run once before. The matrices have normally
+on one take turns in one process, compiled and run once before. SciPy's QR and SVD are those of
+arrays as LAPACK wants them, column-major, which they may overwrite; `--threads` are those of BLAS,
+for each rank of CPU devices. The matrices have normally
 distributed entries. Prints a line and writes a record a case, with the median. The exit code is 1
 if an error is beyond its limit. A case that fails, by its memory for example, is printed, and
 changes nothing else.
@@ -13,6 +16,7 @@ changes nothing else.
 
 import functools
 import itertools
+import os
 import statistics
 import sys
 import time
@@ -23,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 import problems
 import records
+import scipy.linalg
 from absl import app
 from absl.flags import argparse_flags
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
@@ -40,12 +45,16 @@ def arguments(argv):
     parser.add_argument("--shape", nargs="+", type=_shape, default=((2048, 2048),))
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--kind", nargs="+", choices=("jaxmg", "jax"), default=("jaxmg", "jax"))
+    kinds = ("jaxmg", "jax", "scipy")
+    parser.add_argument("--kind", nargs="+", choices=kinds, default=kinds[:2])
+    parser.add_argument("--threads", type=int, help="of BLAS, where it isn't loaded before")
     parser.add_argument(
         "--small", type=int, default=svd.SMALL, help="order up to which an SVD is one rank's"
     )
     parser.add_argument("--out", help="file to append records to")
     args = parser.parse_args(argv[1:])
+    if "scipy" in args.kind and set(args.function) - set(_SCIPY):
+        parser.error(f"--kind scipy has {', '.join(_SCIPY)}")
     for m, n in args.shape:
         if m % args.ranks:
             parser.error(f"--shape {m}x{n}: JAX shards multiples of {args.ranks} rows alone")
@@ -59,6 +68,9 @@ def _shape(text):
 
 def main(args):
     svd.SMALL = args.small
+    if args.threads and os.environ.get("OPENBLAS_NUM_THREADS") != str(args.threads):
+        os.environ["OPENBLAS_NUM_THREADS"] = str(args.threads)
+        os.execv(sys.executable, [sys.executable, *sys.argv])  # before BLAS is loaded
     devices.prepare(args.platform, args.ranks)
     each = itertools.product(args.dtype, args.function, args.shape)
     return 0 if all([measure(args, *one) for one in each]) else 1
@@ -71,7 +83,8 @@ def measure(args, dtype, name, shape):
     for kind in args.kind:
         call, operands = problem(args, dtype, name, shape, kind)
         try:
-            results = jax.block_until_ready(call(*operands))
+            copies = [x.copy(order="F") for x in operands] if kind == "scipy" else operands
+            results = jax.block_until_ready(call(*copies))
             errors[kind] = float(FUNCTIONS[name][2](*operands, results))
         except Exception as error:  # the other kind is measured all the same
             print(f"{name} {dtype} {_words(shape)} {kind}: {str(error).splitlines()[0][:120]}")
@@ -81,13 +94,15 @@ def measure(args, dtype, name, shape):
         del results
     for _ in range(args.repeats):
         for kind, (call, operands) in cases.items():
+            if kind == "scipy":  # which overwrites it
+                operands = [operands[0].copy(order="F")]
             start = time.perf_counter()
             jax.block_until_ready(call(*operands))
             times[kind].append(time.perf_counter() - start)
     limit, good = 10 * max(shape) * float(jnp.finfo(dtype).eps), "jaxmg" in cases
     for kind, runs in times.items():
         seconds, error = statistics.median(runs), errors[kind]
-        good &= kind == "jax" or error <= limit
+        good &= kind != "jaxmg" or error <= limit
         print(
             f"{name:14}{dtype:11}{_words(shape):16}{kind:6}{seconds * 1e3:11.3f} ms"
             f"  error {error:.1e}" + ("" if error <= limit else "  TOO LARGE"),
@@ -98,8 +113,8 @@ def measure(args, dtype, name, shape):
             args.out,
             {
                 "routine": name, "kind": kind, "dtype": dtype, "m": shape[0], "n": shape[1],
-                "ranks": count, "seconds": seconds, "runs": runs, "error": error,
-                "peak_bytes": peaks[kind],
+                "ranks": count, "threads": args.threads, "seconds": seconds, "runs": runs,
+                "error": error, "peak_bytes": peaks[kind],
                 **records.origin(
                     records.name_of(jax.devices()[:count]),
                     records.python("benchmarks/decompositions.py", sys.argv[1:]),
@@ -116,6 +131,9 @@ def _words(shape):
 def problem(args, dtype, name, shape, kind):
     """(the compiled function, its operands) of jaxmg or of JAX."""
     ours, theirs, _ = FUNCTIONS[name]
+    if kind == "scipy":
+        a = jax.random.normal(jax.random.key(0), shape, dtype)
+        return _SCIPY[name], [np.asarray(a, order="F")]
     if kind == "jax":
         function, by_rows = theirs, SingleDeviceSharding(jax.devices()[0])
         everywhere = by_rows
@@ -244,6 +262,13 @@ FUNCTIONS = {
     "polar": (_ours.polar, jax.scipy.linalg.polar, error_of_polar),
 }  # fmt: skip
 _WITH_B = ("least_squares", "lstsq")
+_IN_PLACE = {"overwrite_a": True, "check_finite": False}
+_SCIPY = {
+    "qr": functools.partial(scipy.linalg.qr, mode="economic", **_IN_PLACE),
+    "r": lambda a: scipy.linalg.qr(a, mode="r", **_IN_PLACE)[0][: a.shape[1]],
+    "svd": functools.partial(scipy.linalg.svd, full_matrices=False, **_IN_PLACE),
+    "svdvals": functools.partial(scipy.linalg.svdvals, **_IN_PLACE),
+}
 
 
 if __name__ == "__main__":

@@ -64,8 +64,6 @@ def readme():
         [
             line("`potrs`", *(dense("gpu", "potrs", n) for n in ORDERS)),
             line("JAX on one GPU", *(jax("potrs", n) for n in ORDERS[:3]), OUT),
-            line("`potri`", *(dense("gpu", "potri", n) for n in ORDERS[:3]), ""),
-            line("JAX on one GPU", *(jax("potri", n) for n in ORDERS[:3]), OUT),
             line("`syevd`, with eigenvectors", *(eigen(n) for n in ORDERS[:3]), ""),
             line("JAX on one GPU", *(jax("syevd", n, vectors=True) for n in ORDERS[:2]), OUT, OUT),
         ],

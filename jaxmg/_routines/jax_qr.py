@@ -11,6 +11,7 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
+from jaxmg._call import layouts
 from jaxmg._routines import geqrf, jax_linalg, shares, tall, tall_qr
 from jaxmg._stacks import ways
 from jaxmg._transform import derivatives, products
@@ -23,6 +24,8 @@ _MODES = {
 }  # fmt: skip
 # Up to this order small matrices, which every device has, may be larger than its rows of A.
 SMALL = 4096
+# On CPU devices, beyond how many columns a tall matrix is factored by tile columns.
+_LEAST_BY_TILES = 512
 
 _Reduced: TypeAlias = Literal["reduced", "economic", "complete", "full"]
 
@@ -82,7 +85,7 @@ def qr(
 
     Args:
         a: (m, n), sharded by rows. Where it is tall, m >= P k on P devices with k = min(m, n), its
-            rows stay where they are.
+            rows stay where they are, but on CPU devices of one process with k > 512 and m < 16 k.
         mode: "reduced" (SciPy's "economic"), "r", "complete" ("full") or "raw".
         pivoting: take the longest column that is left in each step, as `scipy.linalg.qr` does, with
             mode "reduced" or "r", of a tall ``a`` or one with k <= 4096.
@@ -100,8 +103,9 @@ def qr(
     device looks whether it is good enough, as it is up to a condition of about 1e8 (3e3 in single
     precision) of ``a`` with columns of one length. If not, it is with a shift before, up to about
     1e15 (1e7), and then by TSQR, Householder's QR of each device's rows and of their R's. Other
-    matrices, the modes "complete" and "raw", and on a single device matrices with k > 4096 and
-    m < 4 k, are factored by Householder reflectors, as `jaxmg.geqrf` does.
+    matrices, the modes "complete" and "raw", on a single device matrices with k > 4096 and
+    m < 4 k, and on CPU devices of one process those with k > 512 and m < 16 k are factored by
+    Householder reflectors, as `jaxmg.geqrf` does.
 
     Derivatives are JAX's: of Q and R where the first k columns of ``a`` have full rank, none of
     mode "raw", nor of "complete" where m > n.
@@ -164,6 +168,16 @@ def by_tiles(m, n, ranks):
     return k > 0 and (not tall.fits(m, n, ranks) or (ranks == 1 and k > SMALL and m < 4 * k))
 
 
+def _is_faster_by_tiles(m, n, layout):
+    """Whether tile columns are faster for a tall matrix whose R is wanted, or Q and R.
+
+    On CPU devices products by XLA run at half the speed of those of LAPACK, and a matrix passes
+    from device to device in memory. One that is much taller than wide has too few tiles.
+    """
+    k, alone = min(m, n), len(set(layout.processes)) <= 1
+    return layout.platform == "cpu" and alone and k > _LEAST_BY_TILES and m < 16 * k
+
+
 @dataclasses.dataclass(frozen=True)
 class Shapes:
     """The results of `qr` as a function of the layout, for `jax_linalg.run`."""
@@ -196,6 +210,9 @@ def reduced(call, a) -> tuple[Any, Any]:
     if by_tiles(m, n, call.layout.ranks):
         factor, units, r = factor_and_r(call, a)
         return factor.q() * units, r
+    if _is_faster_by_tiles(m, n, call.layout):
+        factor, units, r = factor_and_r(call, a)
+        return factor.q() * units, layouts.constrain(r, call.layout, PartitionSpec())
     q, r = tall.qr(a[:, :k], call.layout)
     if n > k:
         r = jnp.concatenate([r, tall.adjoint_product(call.layout, q, a[:, k:])], axis=1)

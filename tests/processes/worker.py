@@ -103,12 +103,14 @@ _LONG_CALLS = {
     "gesv": lambda a, b, _: jaxmg.gesv(a, b),
     "lu_factor": lambda a, b, _: jaxmg.lu_factor(a),
     "getri": lambda a, b, _: jaxmg.getri(a),
+    "geqrf": lambda a, b, _: jaxmg.geqrf(a),
     "lu_solve": lambda a, b, factor: factor.solve(b),
 }
 
 
-def long_call(n, routine="potrs"):
-    """Makes a call of a large order over and over, until it fails; says when and why.
+def long_call(n, routine="potrs", again="True"):
+    """Makes a call of a large order over and over, until it fails; says when and why, and with
+    ``again`` of one more call.
 
     Rank 0 is in the last process: without process 0, its coordinator, JAX ends the others itself.
     """
@@ -127,11 +129,12 @@ def long_call(n, routine="potrs"):
             say("again")
     except _ERRORS as error:
         say("failed:", error)
-    try:  # what is lost is lost: no second wait
-        start = time.monotonic()
-        jax.block_until_ready(call(a, b, factor))
-    except _ERRORS as error:
-        say(f"failed again after {time.monotonic() - start:.0f} s:", error)
+    if again == "True":
+        try:  # what is lost is lost: no second wait
+            start = time.monotonic()
+            jax.block_until_ready(call(a, b, factor))
+        except _ERRORS as error:
+            say(f"failed again after {time.monotonic() - start:.0f} s:", error)
     local = Mesh(np.array(jax.local_devices()), ("r",))  # what needs nobody goes on
     alone = jaxmg.potrs if routine == "potrs" else jaxmg.gesv
     np.testing.assert_allclose(alone(np.eye(8), np.ones(8), mesh=local), 1)

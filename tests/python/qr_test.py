@@ -446,3 +446,54 @@ def test_more_rows():
     expected = _run(np.concatenate([a, more]), mesh, "r")
     np.testing.assert_allclose(r, expected, rtol=0, atol=1e-13)
     assert jaxmg.linalg.qr is linalg.qr
+
+
+@pytest.fixture
+def few_columns(monkeypatch):
+    """Tall matrices of four columns and more are factored by tile columns on CPU devices."""
+    found = []
+
+    def factor_and_r(call, a):
+        found.append(a.shape)
+        return original(call, a)
+
+    original = jax_qr.factor_and_r
+    monkeypatch.setattr(jax_qr, "factor_and_r", factor_and_r)
+    monkeypatch.setattr(jax_qr, "_LEAST_BY_TILES", 3)
+    jax.clear_caches()
+    yield found
+    jax.clear_caches()
+
+
+@cases.one_process("several processes take them by their rows")
+@pytest.mark.core("2-AxisType.Auto-float64", "4-AxisType.Explicit-complex64")
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize("kind", (AxisType.Auto, AxisType.Explicit), ids=str)
+@pytest.mark.parametrize("ranks", (1, 2, 4, 8))
+def test_tall_by_tile_columns_on_cpu_devices(few_columns, ranks, kind, dtype):
+    """The results are those of the way by rows, in their sharding."""
+    if jax.devices()[0].platform != "cpu":
+        pytest.skip("GPUs take tall matrices by their rows")
+    mesh, eps = cases.line(ranks, kind=kind), np.finfo(dtype).eps
+    m, n = 4 * ranks + 32, 6
+    a = cases.shard_rows(_normal(m, n, dtype), mesh)
+
+    @jax.jit
+    def both(a):
+        return *linalg.qr(a, mesh=mesh), linalg.qr(a, "r", mesh=mesh)
+
+    for q, r, alone in (both(a), (*linalg.qr(a, mesh=mesh), linalg.qr(a, "r", mesh=mesh))):
+        assert q.shape == (m, n) and r.shape == (n, n) and r.sharding.is_fully_replicated
+        np.testing.assert_allclose(np.asarray(q) @ np.asarray(r), a, atol=50 * eps)
+        np.testing.assert_allclose(np.asarray(q).conj().T @ q, np.eye(n), atol=50 * eps)
+        np.testing.assert_array_equal(alone, r)
+        assert (np.diagonal(r).real > 0).all() and not np.tril(r, -1).any()
+    assert few_columns
+
+
+@cases.one_process("several processes take them by their rows")
+@pytest.mark.extended
+def test_much_taller_ones_stay_where_they_are(few_columns):
+    mesh = cases.line(2)
+    linalg.qr(cases.shard_rows(_normal(102, 6, "float64"), mesh), mesh=mesh)
+    assert not few_columns

@@ -64,7 +64,7 @@ def test_lost_in_an_lu(routine, n, how, lost, transport):
     ],
 )
 def test_lost_in_a_qr(how, lost, transport):
-    """A further call gives its rows to an exchange of XLA's, which knows nothing of what is lost."""
+    """A further call exchanges rows by XLA first, which knows nothing of what is lost."""
     _lose("geqrf", 2700, how, lost, transport, again=False)
 
 

@@ -75,8 +75,8 @@ constexpr int64_t kWordBytes = 16;
 // The rows and columns of C below which splitting the factors takes longer than it saves.
 constexpr int64_t kLeastByParts = 512;
 
-// The columns from which substitution with a unit lower triangle by products is faster than cuBLAS's.
-// With fewer, its launches take longer.
+// The columns from which substitution with a unit lower triangle by products is faster than
+// cuBLAS's. With fewer, its launches take longer.
 constexpr int64_t kLeastSolvedByProducts = 4096;
 
 // The maximum number of rows of a factor in the kernels of products of parts.

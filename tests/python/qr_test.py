@@ -484,8 +484,9 @@ def test_tall_by_tile_columns_on_cpu_devices(few_columns, ranks, kind, dtype):
 
     for q, r, alone in (both(a), (*linalg.qr(a, mesh=mesh), linalg.qr(a, "r", mesh=mesh))):
         assert q.shape == (m, n) and r.shape == (n, n) and r.sharding.is_fully_replicated
-        np.testing.assert_allclose(np.asarray(q) @ np.asarray(r), a, atol=50 * eps)
-        np.testing.assert_allclose(np.asarray(q).conj().T @ q, np.eye(n), atol=50 * eps)
+        q, r = np.asarray(q), np.asarray(r)
+        np.testing.assert_allclose(q @ r, a, atol=50 * eps)
+        np.testing.assert_allclose(q.conj().T @ q, np.eye(n), atol=50 * eps)
         np.testing.assert_array_equal(alone, r)
         assert (np.diagonal(r).real > 0).all() and not np.tril(r, -1).any()
     assert few_columns

@@ -6,12 +6,11 @@ and SciPy's.
                       [--threads 1] [--out FILE] [--small N]
 
 For each function and shape jaxmg's on `--ranks` devices, with the matrix sharded by rows, and JAX's
-on one take turns in one process, compiled and run once before. SciPy's QR and SVD are those of
-arrays as LAPACK wants them, column-major, which they may overwrite; `--threads` are those of BLAS,
-for each rank of CPU devices. The matrices have normally
-distributed entries. Prints a line and writes a record a case, with the median. The exit code is 1
-if an error is beyond its limit. A case that fails, by its memory for example, is printed, and
-changes nothing else.
+on one take turns in one process, compiled and run once before. SciPy's functions get column-major
+arrays that they may overwrite. `--threads` sets the threads of BLAS, for SciPy and for each rank of
+CPU devices. The matrices have normally distributed entries. Prints a line and writes a record a
+case, with the median. The exit code is 1 if an error of jaxmg's is beyond its limit. A case that
+fails, by its memory for example, is printed, and changes nothing else.
 """
 
 import functools
@@ -47,7 +46,7 @@ def arguments(argv):
     parser.add_argument("--repeats", type=int, default=5)
     kinds = ("jaxmg", "jax", "scipy")
     parser.add_argument("--kind", nargs="+", choices=kinds, default=kinds[:2])
-    parser.add_argument("--threads", type=int, help="of BLAS, where it isn't loaded before")
+    parser.add_argument("--threads", type=int, help="of BLAS")
     parser.add_argument(
         "--small", type=int, default=svd.SMALL, help="order up to which an SVD is one rank's"
     )
@@ -83,8 +82,7 @@ def measure(args, dtype, name, shape):
     for kind in args.kind:
         call, operands = problem(args, dtype, name, shape, kind)
         try:
-            copies = [x.copy(order="F") for x in operands] if kind == "scipy" else operands
-            results = jax.block_until_ready(call(*copies))
+            results = jax.block_until_ready(call(*_fresh(kind, operands)))
             errors[kind] = float(FUNCTIONS[name][2](*operands, results))
         except Exception as error:  # the other kind is measured all the same
             print(f"{name} {dtype} {_words(shape)} {kind}: {str(error).splitlines()[0][:120]}")
@@ -94,8 +92,7 @@ def measure(args, dtype, name, shape):
         del results
     for _ in range(args.repeats):
         for kind, (call, operands) in cases.items():
-            if kind == "scipy":  # which overwrites it
-                operands = [operands[0].copy(order="F")]
+            operands = _fresh(kind, operands)
             start = time.perf_counter()
             jax.block_until_ready(call(*operands))
             times[kind].append(time.perf_counter() - start)
@@ -124,12 +121,17 @@ def measure(args, dtype, name, shape):
     return good
 
 
+def _fresh(kind, operands):
+    """The operands of a call, copied for SciPy, which overwrites them."""
+    return [x.copy(order="F") for x in operands] if kind == "scipy" else operands
+
+
 def _words(shape):
     return "x".join(map(str, shape))
 
 
 def problem(args, dtype, name, shape, kind):
-    """(the compiled function, its operands) of jaxmg or of JAX."""
+    """(the function, compiled for jaxmg and JAX, its operands)"""
     ours, theirs, _ = FUNCTIONS[name]
     if kind == "scipy":
         a = jax.random.normal(jax.random.key(0), shape, dtype)

@@ -169,10 +169,10 @@ def by_tiles(m, n, ranks):
 
 
 def _is_faster_by_tiles(m, n, layout):
-    """Whether tile columns are faster for a tall matrix whose R is wanted, or Q and R.
+    """Whether tile columns are faster than rows for a tall matrix (m, n).
 
-    On CPU devices products by XLA run at half the speed of those of LAPACK, and a matrix passes
-    from device to device in memory. One that is much taller than wide has too few tiles.
+    On CPU devices XLA's products run at half the speed of LAPACK's, and the devices of one process
+    exchange tiles in memory. A matrix that is much taller than wide has too few tiles.
     """
     k, alone = min(m, n), len(set(layout.processes)) <= 1
     return layout.platform == "cpu" and alone and k > _LEAST_BY_TILES and m < 16 * k
@@ -207,12 +207,11 @@ def reduced(call, a) -> tuple[Any, Any]:
     k = min(m, n)
     if not k:
         return jnp.zeros((m, 0), a.dtype), jnp.zeros((0, n), a.dtype)
-    if by_tiles(m, n, call.layout.ranks):
+    spread = by_tiles(m, n, call.layout.ranks)
+    if spread or _is_faster_by_tiles(m, n, call.layout):
         factor, units, r = factor_and_r(call, a)
+        r = r if spread else layouts.constrain(r, call.layout, PartitionSpec())
         return factor.q() * units, r
-    if _is_faster_by_tiles(m, n, call.layout):
-        factor, units, r = factor_and_r(call, a)
-        return factor.q() * units, layouts.constrain(r, call.layout, PartitionSpec())
     q, r = tall.qr(a[:, :k], call.layout)
     if n > k:
         r = jnp.concatenate([r, tall.adjoint_product(call.layout, q, a[:, k:])], axis=1)

@@ -168,6 +168,11 @@ def general(n, dtype):
     return sum(part * unit for part, unit in zip(parts, (1, 1j), strict=False)).astype(dtype)
 
 
+def eager_and_jitted(make):
+    mesh = cases.line(1)
+    return make, jax.jit(lambda a: make(a, mesh=mesh))
+
+
 @pytest.mark.core("float64-33")
 @pytest.mark.parametrize("n", (1, 33, 63))
 @pytest.mark.parametrize("dtype", cases.DTYPES)
@@ -175,8 +180,7 @@ def test_cholesky_factors_on_one_rank(orders, dtype, n):
     a, b = jnp.asarray(matrix(n, dtype)), jnp.arange(2 * n).reshape(n, 2).astype(dtype)
     eps = np.finfo(dtype).eps
     whole = np.linalg.cholesky(np.asarray(a)).conj().T
-    mesh = cases.line(1)
-    for make in (jaxmg.cho_factor, jax.jit(lambda a: jaxmg.cho_factor(a, mesh=mesh))):
+    for make in eager_and_jitted(jaxmg.cho_factor):
         for tile in (None, 20):
             factor = make(a) if tile is None else jaxmg.cho_factor(a, tile)
             assert factor.shape == (n, n) and factor.tiles.shape == (n, n) and factor.status == 0
@@ -198,8 +202,7 @@ def test_lu_factors_on_one_rank(orders, dtype, n):
     a, b = jnp.asarray(general(n, dtype)), jnp.arange(2 * n).reshape(n, 2).astype(dtype)
     eps = np.finfo(dtype).eps
     lu, pivots = scipy.linalg.lu_factor(a.T)  # a factor is that of the transpose
-    mesh = cases.line(1)
-    for make in (jaxmg.lu_factor, jax.jit(lambda a: jaxmg.lu_factor(a, mesh=mesh))):
+    for make in eager_and_jitted(jaxmg.lu_factor):
         factor = make(a)
         assert factor.tiles.shape == (n, n) and factor.pivots.shape == (n,) and factor.status == 0
         packed = factor.packed()

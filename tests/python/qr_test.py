@@ -449,8 +449,9 @@ def test_more_rows():
 
 
 @pytest.fixture
-def few_columns(monkeypatch):
-    """Tall matrices of four columns and more are factored by tile columns on CPU devices."""
+def taken_by_tiles(monkeypatch):
+    """The shapes that are factored by tile columns, a list that grows. On CPU devices tall matrices
+    of four columns and more are."""
     found = []
 
     def factor_and_r(call, a):
@@ -470,7 +471,7 @@ def few_columns(monkeypatch):
 @pytest.mark.parametrize("dtype", cases.DTYPES)
 @pytest.mark.parametrize("kind", (AxisType.Auto, AxisType.Explicit), ids=str)
 @pytest.mark.parametrize("ranks", (1, 2, 4, 8))
-def test_tall_by_tile_columns_on_cpu_devices(few_columns, ranks, kind, dtype):
+def test_tall_by_tile_columns_on_cpu_devices(taken_by_tiles, ranks, kind, dtype):
     """The results are those of the way by rows, in their sharding."""
     if jax.devices()[0].platform != "cpu":
         pytest.skip("GPUs take tall matrices by their rows")
@@ -489,12 +490,12 @@ def test_tall_by_tile_columns_on_cpu_devices(few_columns, ranks, kind, dtype):
         np.testing.assert_allclose(q.conj().T @ q, np.eye(n), atol=50 * eps)
         np.testing.assert_array_equal(alone, r)
         assert (np.diagonal(r).real > 0).all() and not np.tril(r, -1).any()
-    assert few_columns
+    assert taken_by_tiles
 
 
 @cases.one_process("several processes take them by their rows")
 @pytest.mark.extended
-def test_much_taller_ones_stay_where_they_are(few_columns):
+def test_much_taller_ones_stay_where_they_are(taken_by_tiles):
     mesh = cases.line(2)
     linalg.qr(cases.shard_rows(_normal(102, 6, "float64"), mesh), mesh=mesh)
-    assert not few_columns
+    assert not taken_by_tiles

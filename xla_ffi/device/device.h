@@ -125,8 +125,8 @@ struct Tuning {
   // The most right-hand sides for which substitution with a triangle is one launch of our own
   // kernel (cuda/triangular.cuh); 0: the library's TRSM and TRSV.
   int64_t few_right_hand_sides = 0;
-  // The most right-hand sides for which a rank that has all of an LU factor substitutes with it in
-  // one such launch, whatever its tiles; 0: tile by tile.
+  // The most right-hand sides for which a single rank solves with an LU factor of several tiles in
+  // one such launch; 0: always tile by tile.
   int64_t right_hand_sides_at_once = 0;
   // The multiprocessors of a GPU that panels of LU have to themselves on kPanel, where the driver
   // can set some apart, while the next panel_columns columns of the matrix (complex: a third) are

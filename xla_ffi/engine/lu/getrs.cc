@@ -13,15 +13,15 @@ namespace {
 
 bool IsUpper(const Triangle& triangle) { return triangle.uplo == Uplo::kUpper; }
 
-// Whether the only rank substitutes with all of R in one launch. The steps from tile to tile take
-// longer than to read R for a few right-hand sides; many read it several times.
+// Whether a single rank solves with all of R in one launch, which is faster than tile by tile for a
+// few right-hand sides. For more, the launch would read R several times.
 template <typename T>
 bool SolvesAtOnce(const RankContext& context, const Matrix<T>& matrix, int64_t count) {
   const int64_t most = context.device.tuning().right_hand_sides_at_once;
   return matrix.IsOneTile() || (matrix.tiles.ranks() == 1 && matrix.rows > 0 && count <= most);
 }
 
-// solved := x op(R)^-1 for those, of which x is used up; they may be the same.
+// solved := x op(R)^-1 in one launch. x is overwritten; `solved` may be x.
 template <typename T>
 Status SolveAtOnce(const RankContext& context, const Matrix<T>& matrix, const Triangle& triangle,
                    Op op, int64_t count, T* x, T* solved) {

@@ -151,6 +151,8 @@ def _over_ranks(call, *arrays):
     layout, routine = call.layout, call.routine
     count, m = routine.matrices, blocks.height(arrays[0].shape, routine.square)
     others = tuple(blocks.replicate(b, layout) for b in arrays[count:])
+    if layout.spec != layout.row_spec:  # XLA exchanges rows and columns
+        arrays = (*ffi.meet_first(layout, *arrays[:count]), *arrays[count:])
 
     def local(coordinates, *arrays):
         rows = (blocks.to_rows(matrix, layout.by_rows, m) for matrix in arrays[:count])

@@ -51,6 +51,41 @@ def call(
     )
 
 
+def all_gather(part, layout, coordinates):
+    """The ranks' parts, one after the other, on all of them: what is computed of it is the same
+    everywhere, as a sum over ranks need not be."""
+    whole = jax.ShapeDtypeStruct((layout.ranks * part.shape[0], 1), part.dtype)
+    return call(
+        "jaxmg_all_gather", layout, 0, "native", (coordinates, part[:, None]), (whole,),
+        in_place=0, differing=0, n=1,
+    )[0][:, 0]  # fmt: skip
+
+
+def meet(layout, coordinates):
+    """True once all ranks have made this call, where there are several processes; else None.
+
+    For `after_meeting`. A collective of XLA's doesn't notice that a process was lost, and may wait
+    for it forever. This call fails on all ranks then.
+    """
+    if len(set(layout.processes)) < 2:
+        return None
+    part = coordinates.reshape(2)[:1].astype(jnp.float32)
+    return jnp.all(all_gather(part, layout, coordinates) >= 0)
+
+
+def after_meeting(met, array):
+    """``array``, for a collective of XLA's that must not start before `meet` has returned."""
+    return array if met is None else jnp.where(met, array, 0)
+
+
+def meet_first(layout, *arrays):
+    """Global arrays, for collectives that XLA makes of them where there are several processes."""
+    if len(set(layout.processes)) < 2:
+        return arrays
+    met = over_ranks(layout, lambda coordinates: meet(layout, coordinates), (), P())()
+    return tuple(after_meeting(met, array) for array in arrays)
+
+
 def over_ranks(layout, function, in_specs, out_specs) -> collections.abc.Callable[..., typing.Any]:
     """Maps ``function`` of a device's rank coordinates and blocks over the ranks. Results with spec
     P() are equal on all of them.

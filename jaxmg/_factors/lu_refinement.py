@@ -280,4 +280,4 @@ def _adjoint_product(layout, coordinates, a, v):
 
 
 def _gather(part, layout, coordinates):
-    return refinement.all_gather(part, layout, coordinates) if layout.ranks > 1 else part
+    return ffi.all_gather(part, layout, coordinates) if layout.ranks > 1 else part

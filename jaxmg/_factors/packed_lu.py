@@ -32,7 +32,7 @@ def _measure(layout, coordinates, lu):
     finite = jnp.all(jnp.isfinite(jnp.where(row < n, lu, 0)))[None].astype(lu.dtype)
     part = jnp.concatenate([diagonal, finite])
     if layout.ranks > 1:
-        part = refinement.all_gather(part, layout, coordinates)
+        part = ffi.all_gather(part, layout, coordinates)
     parts = part.reshape(layout.ranks, rows + 1)
     finite, diagonal = jnp.all(parts[:, rows].real > 0), parts[:, :rows].reshape(-1)[:n]
     sizes = jnp.abs(diagonal)

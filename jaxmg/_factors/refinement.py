@@ -177,11 +177,11 @@ def factor_lower(call, coordinates, a, tile, overflow_rows):
     first = coordinates.reshape(2)[0] * a.shape[0]
     own = first + jnp.arange(a.shape[0])[:, None]
     diagonal = jnp.take_along_axis(a, jnp.minimum(own, n - 1), 1)[:, 0].real
-    halves = scaling.exponents(all_gather(diagonal, layout, coordinates)) // 2
+    halves = scaling.exponents(ffi.all_gather(diagonal, layout, coordinates)) // 2
     lowest = scaling.lowest_exponent(diagonal.dtype)
     root = scaling.power(jnp.where(halves < -lowest, 0, halves), diagonal.dtype)  # 1 of zeros
     low, squares = _round(a, first, root, how.shift)
-    size = jnp.sqrt(jnp.sum(all_gather(squares[None], layout, coordinates), keepdims=True))
+    size = jnp.sqrt(jnp.sum(ffi.all_gather(squares[None], layout, coordinates), keepdims=True))
     tiles, overflow, _, status = ffi.call(
         "jaxmg_potrf", layout, tile, "native", (after(coordinates, size), low),
         (
@@ -327,16 +327,6 @@ def native_like(target, layout, tile, operands, **attributes):
         target, layout, tile, "native", operands, (jax.ShapeDtypeStruct(last.shape, last.dtype),),
         in_place=0, differing=0, n=last.shape[0], **attributes,
     )[0]  # fmt: skip
-
-
-def all_gather(part, layout, coordinates):
-    """The ranks' parts, one after the other, on all of them: what is computed of it is the same
-    everywhere, as a sum over ranks need not be."""
-    whole = jax.ShapeDtypeStruct((layout.ranks * part.shape[0], 1), part.dtype)
-    return ffi.call(
-        "jaxmg_all_gather", layout, 0, "native", (coordinates, part[:, None]), (whole,),
-        in_place=0, differing=0, n=1,
-    )[0][:, 0]  # fmt: skip
 
 
 def after(coordinates, *arrays):

@@ -32,7 +32,7 @@ def _measure(layout, coordinates, u):
     sides = [jnp.any(some & side)[None] for side in (row < column, row > column)]
     part = jnp.concatenate([diagonal, *(side.astype(diagonal.dtype) for side in sides)])
     if layout.ranks > 1:
-        part = refinement.all_gather(part, layout, coordinates)
+        part = ffi.all_gather(part, layout, coordinates)
     parts = part.reshape(layout.ranks, rows + 2)
     above, below = jnp.any(parts[:, rows:] > 0, axis=0)
     diagonal, denormal = scaling.lift_denormals(parts[:, :rows].reshape(-1)[:n])

@@ -78,8 +78,7 @@ class _Factor(batching.Batchable):
     def on_rank(self, coordinates, rows, *others):
         b = others[0] if self.with_b else None
         below = others[-1] if self.with_below else None
-        rank = coordinates.reshape(2)[0]
-        return tall_qr.factor_on_rank(self.layout, rank, rows, below, b, self.with_q)
+        return tall_qr.factor_on_rank(self.layout, coordinates, rows, below, b, self.with_q)
 
     def batched(self, settled, size, marks, *arrays):
         if self.with_b and not marks[0] and marks[1] and not any(marks[2:]):

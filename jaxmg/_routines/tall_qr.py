@@ -24,6 +24,7 @@ many ranks there are.
 import jax
 import jax.numpy as jnp
 
+from jaxmg._call import ffi
 from jaxmg._stacks import triangle
 from jaxmg._transform import products
 
@@ -36,39 +37,44 @@ _COLUMNS = 512
 _MODERATE = 4
 
 
-def factor_on_rank(layout, rank, rows, below=None, b=None, with_q=True):
+def factor_on_rank(layout, coordinates, rows, below=None, b=None, with_q=True):
     """(a rank's rows of Q, R, Q^H b) of A (m, n), m >= n, inside a shard_map; None for what there
     isn't.
 
     Args:
-        rank: this rank's number.
+        coordinates: this rank's, [rank, group of replicas].
         rows: its rows of A; those of padding are zeros.
         below: (p, n), the same on all ranks: further rows of A, below the others. The rows of Q
             that are theirs are not returned.
         b: its rows of right-hand sides, (m, nrhs); zeros beside ``below``.
         with_q: whether to compute Q.
     """
+    rank, met = coordinates.reshape(2)[0], ffi.meet(layout, coordinates)
+    b = None if b is None else ffi.after_meeting(met, b)
+
+    def by_qr():
+        return _by_qr(layout, rank, met, rows, below, b, with_q)
+
     if b is None or with_q:
-        return _by_qr(layout, rank, rows, below, b, with_q)
-    first, good = _seminormal(layout, rows, below, b)
-    return jax.lax.cond(good, lambda: first, lambda: _by_qr(layout, rank, rows, below, b, with_q))
+        return by_qr()
+    first, good = _seminormal(layout, met, rows, below, b)
+    return jax.lax.cond(good, lambda: first, by_qr)
 
 
-def _by_qr(layout, rank, rows, below, b, with_q):
-    parts = layout, rows, below, b, with_q
-    first, good = _cholesky_qr2(*parts)
+def _by_qr(layout, rank, met, *parts):
+    first, good = _cholesky_qr2(layout, met, *parts)
 
     def shifted():
-        again, good = _cholesky_qr2(*parts, shifted=True)
-        return jax.lax.cond(good, lambda: again, lambda: _tsqr(layout, rank, *parts[1:]))
+        again, good = _cholesky_qr2(layout, met, *parts, shifted=True)
+        return jax.lax.cond(good, lambda: again, lambda: _tsqr(layout, rank, *parts))
 
     return jax.lax.cond(good, lambda: first, shifted)
 
 
-def _seminormal(layout, rows, below, b):
+def _seminormal(layout, met, rows, below, b):
     """(None, R, Q^H b) by the seminormal equations, and whether they are right, which all ranks
     agree on."""
-    factor, lengths = _scaled_cholesky(_gram(layout, rows, below), 0)
+    factor, lengths = _scaled_cholesky(_gram(layout, met, rows, below), 0)
     inverse = inverse_of_upper(factor)
     moderate = is_moderate(factor, inverse)
     r, inverse = factor * lengths[None], inverse / lengths[:, None]
@@ -92,16 +98,16 @@ def _agreed(layout, good):
     return jax.lax.pmin(good.astype(jnp.int32), layout.rows) > 0 if layout.ranks > 1 else good
 
 
-def _cholesky_qr2(layout, rows, below, b, with_q, shifted=False):
+def _cholesky_qr2(layout, met, rows, below, b, with_q, shifted=False):
     """The results by CholeskyQR2, and whether they are right, which all ranks agree on."""
     n = rows.shape[1]
     r = None
     for shift in (10 * n * jnp.finfo(rows.dtype).eps, 0) if shifted else (0,):
-        factor, lengths = _scaled_cholesky(_gram(layout, rows, below), shift)
+        factor, lengths = _scaled_cholesky(_gram(layout, met, rows, below), shift)
         rows, below = _divided(factor, lengths, rows, below)
         factor = factor * lengths[None]
         r = factor if r is None else dot(factor, r)
-    gram = _gram(layout, rows, below)
+    gram = _gram(layout, met, rows, below)
     off = jnp.sum(jnp.square(jnp.abs(gram - jnp.eye(n, dtype=gram.dtype))))
     good = _agreed(layout, off < _BOUND**2)
     last = _cholesky(gram)
@@ -202,8 +208,8 @@ def times_upper(x, r):
     return jnp.concatenate(columns, axis=1)
 
 
-def _gram(layout, rows, below):
-    gram = sum_over_ranks(layout, products.own_product(rows))
+def _gram(layout, met, rows, below):
+    gram = sum_over_ranks(layout, ffi.after_meeting(met, products.own_product(rows)))
     return gram if below is None else gram + dot(below.conj().T, below)
 
 

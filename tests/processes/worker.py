@@ -105,12 +105,16 @@ _LONG_CALLS = {
     "getri": lambda a, b, _: jaxmg.getri(a),
     "geqrf": lambda a, b, _: jaxmg.geqrf(a),
     "lu_solve": lambda a, b, factor: factor.solve(b),
+    "tall": lambda a, b, _: jaxmg.linalg.qr(a[:, :3]),
+    "least_squares": lambda a, b, _: jaxmg.linalg.least_squares(a[:, :3], b),
+    "svd": lambda a, b, _: jaxmg.linalg.svd(a),
+    "polar": lambda a, b, _: jaxmg.linalg.polar(a),
 }
 
 
-def long_call(n, routine="potrs", again="True"):
-    """Makes a call of a large order over and over, until it fails; says when and why, and with
-    ``again`` of one more call.
+def long_call(n, routine="potrs", further="potrs"):
+    """Makes a call of a large order over and over, until it fails; says when and why, and the same
+    of a call of ``further`` then, which was compiled before.
 
     Rank 0 is in the last process: without process 0, its coordinator, JAX ends the others itself.
     """
@@ -120,8 +124,13 @@ def long_call(n, routine="potrs", again="True"):
     a = jax.jit(lambda: jax.numpy.eye(n) + 1.0 / n, out_shardings=rows)()
     small = place(np.eye(12), mesh, "r", None), place(np.ones(12), mesh)
     factor = jaxmg.lu_factor(a) if routine == "lu_solve" else None
-    call = _LONG_CALLS[routine]
+    call, again = _LONG_CALLS[routine], _LONG_CALLS[further]
     jax.block_until_ready(call(*small, factor) if factor is None else call(a, b, factor))
+    if again is not call:  # of an order that compiles soon
+        a_again, b_again = small
+        jax.block_until_ready(again(*small, factor))
+    else:
+        a_again, b_again = a, b
     say("in the call")
     try:
         while True:
@@ -129,12 +138,11 @@ def long_call(n, routine="potrs", again="True"):
             say("again")
     except _ERRORS as error:
         say("failed:", error)
-    if again == "True":
-        try:  # what is lost is lost: no second wait
-            start = time.monotonic()
-            jax.block_until_ready(call(a, b, factor))
-        except _ERRORS as error:
-            say(f"failed again after {time.monotonic() - start:.0f} s:", error)
+    try:  # what is lost is lost: no second wait
+        start = time.monotonic()
+        jax.block_until_ready(again(a_again, b_again, factor))
+    except _ERRORS as error:
+        say(f"failed again after {time.monotonic() - start:.0f} s:", error)
     local = Mesh(np.array(jax.local_devices()), ("r",))  # what needs nobody goes on
     alone = jaxmg.potrs if routine == "potrs" else jaxmg.gesv
     np.testing.assert_allclose(alone(np.eye(8), np.ones(8), mesh=local), 1)

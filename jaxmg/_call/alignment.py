@@ -5,6 +5,10 @@ extended to a larger one.
 are up to a quarter faster (docs/laboratory.md#orders). If A isn't donated, the larger matrix takes
 no further memory: XLA would copy A anyway.
 
+[A 0; 0 0] has the eigenvalues of A, and zeros. Reflectors, rotations and products with zeros leave
+zeros as they are, so the stages that all ranks share couple no row of A with a further one, also
+where A has eigenvalues of 0: an eigenvector is one of A with zeros below, or a unit vector.
+
 On one rank a kept factor lies in the order of the columns, whatever its tiles are, and is cut from
 the larger one. On several ranks it is dealt in tiles that depend on the order: A isn't extended.
 """
@@ -36,6 +40,8 @@ def larger_order(routine, layout, backend, a, tile, donate):
         return None
     if routine.factor and layout.ranks > 1:  # its tiles are dealt to the ranks
         return None
+    if not routine.extension.applies(n):
+        return None
     order = math.ceil(n / (_MULTIPLE * layout.ranks)) * _MULTIPLE * layout.ranks
     return order if _has_room(routine, layout, a.dtype, order, tile, donate) else None
 
@@ -45,13 +51,13 @@ def _has_room(routine, layout, dtype, order, tile, donate):
     that is cut from it."""
     if layout.memory is None:
         return True
-    if not donate and not routine.returns_matrix:  # A is copied anyway
+    if not donate and not routine.extension.returns_matrix:  # A is copied anyway
         return True
     block = order // layout.ranks * order * jnp.dtype(dtype).itemsize
     taken = max(
         backends.plan(routine.native, layout, "native", dtype, (order, order), tile)["bytes"]
     )
-    return taken + (3 if routine.returns_matrix else 2) * block <= layout.memory
+    return taken + (3 if routine.extension.returns_matrix else 2) * block <= layout.memory
 
 
 def extend(call, arrays):
@@ -63,22 +69,27 @@ def extend(call, arrays):
             call.routine.factor, call.layout, call.backend, arrays[0].dtype, larger.shape, call.tile
         )
         larger = dataclasses.replace(larger, tile=sizes["tile"])
-    matrices = [_extend(matrix, order) for matrix in arrays[:count]]
+    diagonal = call.routine.extension.diagonal
+    matrices = [_extend(matrix, order, diagonal) for matrix in arrays[:count]]
     others = [jnp.pad(b, [(0, order - n), *((0, 0) for _ in b.shape[1:])]) for b in arrays[count:]]
     return larger, [*matrices, *others]
 
 
 def cut(call, arrays, values):
     """Cuts the results for the caller's matrices from those for the extended ones."""
-    n = arrays[0].shape[1]
+    n, routine = arrays[0].shape[1], call.routine
+    if routine.extension.cut:
+        return routine.extension.cut(call, values, n)
     return tuple(
-        result.cut(value, n) for result, value in zip(call.routine.results, values, strict=True)
+        result.cut(value, n) for result, value in zip(routine.results, values, strict=True)
     )
 
 
-def _extend(matrix, order):
-    """Returns [A 0; 0 I] of that order. A may have padding rows at its end."""
+def _extend(matrix, order, diagonal):
+    """Returns [A 0; 0 D] of that order, D = ``diagonal`` I. A may have padding rows at its end."""
     rows, n = matrix.shape
     larger = jnp.pad(matrix, ((0, order - rows), (0, order - n)))
+    if not diagonal:
+        return larger
     row, column = (jax.lax.broadcasted_iota(jnp.int32, larger.shape, d) for d in (0, 1))
-    return jnp.where((row == column) & (row >= n), jnp.ones((), matrix.dtype), larger)
+    return jnp.where((row == column) & (row >= n), jnp.full((), diagonal, matrix.dtype), larger)

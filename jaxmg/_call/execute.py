@@ -57,7 +57,7 @@ def resolve(routine, arrays, arguments):
     attributes = fit_precision(routine, attributes, layout, matrix, tile, donate)
     specs = tuple(result.spec(layout, *arrays) for result in routine.results)
     call = make_call(routine, layout, a, tile, backend, attributes, specs)
-    if routine.extends:
+    if routine.extension:
         order = alignment.larger_order(routine, layout, backend, a, tile, donate)
         call = dataclasses.replace(call, order=order)
     compiled = programs.runner(call, arrays, donate, wanted, routine.matrices)

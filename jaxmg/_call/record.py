@@ -33,6 +33,25 @@ PRECISION = Option("precision", "products", checks.precision)
 GENERAL_PRECISION = Option("precision", "products", checks.general_precision)
 
 
+@dataclasses.dataclass(frozen=True)
+class Extension:
+    """[A 0; 0 D], whose results contain those of A.
+
+    Attributes:
+        diagonal: the entries of the diagonal matrix D.
+        applies: function of A's order that says whether the results do contain those of A.
+        cut: function of (call, all results, A's order) that gives those of A; None: each result
+            has them first.
+        returns_matrix: whether the public function returns a matrix in A's memory, which takes
+            memory of its own then.
+    """
+
+    diagonal: int = 1
+    applies: collections.abc.Callable = lambda order: True
+    cut: collections.abc.Callable | None = None
+    returns_matrix: bool = False
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Routine:
     """The record of a routine. `execute` runs it on global arrays, `local` inside a shard_map.
@@ -63,10 +82,7 @@ class Routine:
         native_alone: whether no backend but the engine has it.
         refines: whether its public function takes ``refine``.
         plans: whether `jaxmg.plan` takes it.
-        extends: whether the results of [A 0; 0 I] contain those of A, so that an alignment may
-            enlarge A.
-        returns_matrix: whether the public function returns a matrix in A's memory, which takes
-            memory of its own when A is enlarged.
+        extension: the `Extension` of A that an alignment may compute with; None: there is none.
         factor: the native routine whose plan has the tile width and the overflow of a factor in the
             engine's layout; "" for a routine that makes no factor.
         factor_dtypes: (dtype of A, dtype of the factor) pairs, where the two differ.
@@ -94,8 +110,7 @@ class Routine:
     native_alone: bool = False
     refines: bool = False
     plans: bool = True
-    extends: bool = False
-    returns_matrix: bool = False
+    extension: Extension | None = None
     factor: str = ""
     factor_dtypes: tuple = ()
     kernel: collections.abc.Callable | None = None

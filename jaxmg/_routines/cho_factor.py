@@ -26,8 +26,7 @@ POTRF = record.Routine(
     options=(record.PRECISION,),
     native_alone=True,
     refines=True,
-    extends=True,
-    returns_matrix=True,
+    extension=record.Extension(returns_matrix=True),
     factor="potrf",
     at_once=at_once.AtOnce(at_once.cho_factor, operations.ORDERS_AT_ONCE),
 )

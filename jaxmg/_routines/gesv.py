@@ -33,7 +33,7 @@ GESV = record.Routine(
     traced_outputs=(record.WORK, "x", "sign", "logdet", "status"),
     options=(record.GENERAL_PRECISION,),
     triangle=None,
-    extends=True,
+    extension=record.Extension(),
     at_once=at_once.AtOnce(at_once.gesv, (("gpu", 1024), ("cpu", 64))),
     refines=True,
 )

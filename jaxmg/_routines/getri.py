@@ -23,8 +23,7 @@ GETRI = record.Routine(
     traced_outputs=("a_inv", "status"),
     options=(record.GENERAL_PRECISION,),
     triangle=None,
-    extends=True,
-    returns_matrix=True,
+    extension=record.Extension(returns_matrix=True),
     at_once=at_once.AtOnce(at_once.getri, (("gpu", 1024), ("cpu", 64))),
 )
 

@@ -35,8 +35,7 @@ POTRI = record.Routine(
     traced_outputs=("a_inv", "status"),
     options=(record.PRECISION,),
     older=(("mesh", "pad"),),
-    extends=True,
-    returns_matrix=True,
+    extension=record.Extension(returns_matrix=True),
     at_once=at_once.AtOnce(at_once.potri, (("gpu", 2048), ("cpu", 96))),
 )
 

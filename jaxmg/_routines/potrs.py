@@ -32,7 +32,7 @@ POTRS = record.Routine(
     options=(record.PRECISION,),
     older=(("mesh", "pad"),),
     refines=True,
-    extends=True,
+    extension=record.Extension(),
     at_once=at_once.AtOnce(at_once.potrs, (("gpu", 2048), ("cpu", 64))),
 )
 # potrs with ``refine``. It has no native routine of its own: refinement.py makes it of several.

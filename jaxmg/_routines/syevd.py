@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal, SupportsIndex, overload
 
+import jax.numpy as jnp
 from jax import Array
 
 from jaxmg import _compat
@@ -20,6 +22,28 @@ def columns(rows, layout, shape):
     return blocks.to_columns(rows, layout, rows.shape[1], shape[0])
 
 
+# The order from which all ranks share the work on GPUs, with eigenvectors or without.
+_LEAST_SHARED = 5120
+
+
+def _is_shared(n):
+    return n >= _LEAST_SHARED and os.environ.get("JAXMG_EIGENSOLVER") != "one"
+
+
+def _cut(call, values, n):
+    """The eigenpairs of A among those of [A 0; 0 0], in the same order.
+
+    The others have unit vectors below A, and eigenvalues of 0.
+    """
+    v, w, status = values
+    if dict(call.attributes)["vectors"]:
+        foreign = jnp.sum(jnp.square(jnp.abs(v[n:])), axis=0)
+    else:
+        foreign = -jnp.abs(w)
+    kept = jnp.sort(jnp.argsort(foreign)[:n])
+    return v[:n][:, kept], w[kept], status
+
+
 VECTORS = record.Option("return_eigenvectors", "vectors", lambda routine, value, *_: bool(value))
 SYEVD = record.Routine(
     name="syevd",
@@ -33,6 +57,7 @@ SYEVD = record.Routine(
     local_outputs=("w", "v", "status"),
     traced_outputs=(record.WORK, "w", "v", "status"),
     options=(VECTORS,),
+    extension=record.Extension(0, _is_shared, _cut, returns_matrix=True),
     older=(("mesh", "return_eigenvectors"), ("matrix_specs", "pad")),
     at_once=at_once.AtOnce(at_once.syevd, (("gpu", 4096), ("cpu", 128)), (("cpu", 64),)),
 )

@@ -269,3 +269,78 @@ def test_a_donated_matrix_of_a_factor_is_gone(orders):
     whole = np.linalg.cholesky(np.asarray(a)).T
     np.testing.assert_allclose(jaxmg.cho_factor(a, donate=True).upper(), whole, atol=1e-12)
     assert a.is_deleted() and orders
+
+
+# Of Hermitian matrices whose eigenvectors might mix with those of the larger matrix's zeros.
+_HERMITIAN = {
+    "random": lambda g: g + g.conj().T,
+    "rank 5": lambda g: g[:, :5] @ g[:, :5].conj().T,
+    "zero": lambda g: 0 * g,
+    "identity": lambda g: np.eye(len(g), dtype=g.dtype),
+    "diagonal with zeros": lambda g: np.diag(np.arange(len(g)) % 3 - 1).astype(g.dtype),
+    "rows of zeros": lambda g: np.pad((g + g.conj().T)[9:, 9:], (4, 5)),
+    "graded": lambda g: (
+        np.logspace(0, -12, len(g))[:, None] * (g + g.conj().T) * np.logspace(0, -12, len(g))
+    ).astype(g.dtype),
+}
+
+
+@pytest.fixture
+def by_all_ranks(monkeypatch):
+    """The eigensolver of large orders, which all ranks share, for small ones."""
+    from jaxmg._call import plugins
+    from jaxmg._routines import syevd
+
+    monkeypatch.setattr(syevd, "_LEAST_SHARED", 1)
+    plugin = plugins.load(jax.default_backend())
+    plugin.set_eigensolver("all")
+    yield
+    plugin.set_eigensolver("auto")
+
+
+@pytest.mark.core("rank 5-float64-1-150", "random-complex64-2-77")
+@pytest.mark.parametrize(
+    "kind, dtype, ranks, n",
+    cases.broad(
+        itertools.product(_HERMITIAN, ("float32", "float64", "complex64"), (1, 2, 4), (77, 150)),
+        lambda kind, dtype, ranks, n: ranks == 1 and (n == 150 or kind == "rank 5"),
+    ),
+)
+def test_eigenvectors_do_not_mix(orders, by_all_ranks, kind, dtype, ranks, n):
+    rng, eps = np.random.default_rng(2), np.finfo(dtype).eps
+    n += np.dtype(dtype).itemsize % 16 != 0 and n * np.dtype(dtype).itemsize % 16 == 0
+    g = rng.normal(size=(n, n))
+    if np.dtype(dtype).kind == "c":
+        g = g + 1j * rng.normal(size=(n, n))
+    a = _HERMITIAN[kind](g).astype(dtype)
+    scale = max(np.linalg.norm(a, 2), np.finfo(dtype).tiny)
+    expected = np.linalg.eigvalsh(a.astype("complex128" if g.dtype.kind == "c" else "float64"))
+    mesh = cases.line(ranks)
+    on_mesh = cases.shard_rows(a, mesh)
+    w, v, status = jaxmg.syevd(on_mesh, mesh=mesh, return_status=True)
+    w, v = np.asarray(w), np.asarray(v)
+    assert status == 0 and w.shape == (n,) and v.shape == (n, n) and v.dtype == a.dtype
+    assert np.abs(a @ v - v * w).max() <= 20 * n**0.5 * eps * scale
+    assert np.abs(v.conj().T @ v - np.eye(n)).max() <= 20 * n**0.5 * eps
+    values = np.asarray(jaxmg.syevd(on_mesh, mesh=mesh, return_eigenvectors=False))
+    for found in (w, values):
+        assert (np.diff(found) >= 0).all()
+        np.testing.assert_allclose(found, expected, atol=20 * n**0.5 * eps * scale)
+    assert bool(orders) is is_larger(n, dtype, ranks)
+
+
+@pytest.mark.extended
+@cases.needs_transformations
+def test_eigenpairs_under_jit_explicit_axes_and_derivatives(orders, by_all_ranks):
+    mesh, n = cases.line(1, kind=AxisType.Explicit), 77
+    g = np.random.default_rng(3).normal(size=(n, n))
+    a = cases.shard_rows(g + g.T, mesh)
+    w, v = jax.jit(lambda a: jaxmg.syevd(a, mesh=mesh))(a)
+    np.testing.assert_allclose(np.asarray(a) @ np.asarray(v), np.asarray(v) * w, atol=1e-11)
+    gradient = jax.grad(lambda a: jnp.sum(jaxmg.syevd(a)[0] ** 3))(jnp.asarray(g + g.T))
+    np.testing.assert_allclose(
+        jnp.triu(gradient + gradient.T), jnp.triu(6 * (g + g.T) @ (g + g.T)), atol=1e-9
+    )
+    w, v, status = jaxmg.syevd(np.full((n, n), np.nan), return_status=True)
+    assert status != 0 and np.isnan(w).all() and np.isnan(v).all()
+    assert len(orders) >= 3

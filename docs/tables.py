@@ -198,6 +198,42 @@ def scaling():
     return Table(["float64", *map(str, orders)], rows)
 
 
+def two_gpus():
+    """One and two GPUs in one run."""
+
+    def run(routine, n, **more):
+        return [
+            Figure(find("two_gpus", routine=routine, n=n, ranks=ranks, **more)) for ranks in (1, 2)
+        ]
+
+    double, values = {"dtype": "float64"}, {"dtype": "float64", "vectors": False}
+    shown: list[tuple[str, str, tuple[int, ...], dict]] = [
+        ("`potrs`", "potrs", (8192, 16384, 32768, 65536), double),
+        ("`potrs`, float32", "potrs", (32768,), {"dtype": "float32"}),
+        ("`potrs`, complex128", "potrs", (32768,), {"dtype": "complex128"}),
+        ("`potri`", "potri", (16384, 32768), double),
+        ("`gesv`", "gesv", (8192, 16384, 32768, 65536), double),
+        ("`getri`", "getri", (32768,), double),
+        ("`syevd`, eigenvectors", "syevd", (8192, 16384), {**double, "vectors": True}),
+        ("`syevd`, eigenvalues", "syevd", (16384,), values),
+    ]
+    rows = [
+        [title, str(n), *run(routine, n, **more)]
+        for title, routine, orders, more in shown
+        for n in orders
+    ]
+    decomposed = {
+        "r": ("`qr`, R alone", ((8192, 8192), (16384, 16384), (32768, 32768))),
+        "qr": ("`qr`", ((16384, 16384), (200_000, 4096), (4_000_000, 256))),
+        "least_squares": ("`least_squares`", ((100_000, 2048), (200_000, 8192))),
+        "svd": ("`svd`", ((8192, 8192), (16384, 16384))),
+    }
+    for routine, (title, shapes) in decomposed.items():
+        for m, n in shapes:
+            rows.append([title, f"{m} × {n}", *run(routine, n, m=m)])
+    return Table(["float64 unless said", "n, or m × n", "1 GPU", "2 GPUs"], rows)
+
+
 def small_record(routine, n, kind, dtype="float64", machine=H200[1], ranks=1):
     return find("small", routine=routine, n=n, kind=kind, dtype=dtype, machine=machine, ranks=ranks)
 
@@ -401,7 +437,7 @@ TABLES = {
     for function in (
         readme, four_gpus, scaling, small, general, decompositions, single_precision, refined, kept,
         right_hand_sides, batches, gradients, end_to_end, eight_gpus, columns, small_several,
-        processes, cuda12,
+        processes, cuda12, two_gpus,
     )
 }  # fmt: skip
 FIGURES = {

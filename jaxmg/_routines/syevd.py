@@ -159,7 +159,9 @@ def syevd(
     Cost: 4 n^3 / 3 multiplications and additions for the eigenvalues, 4 n^3 to 9 n^3 more for the
     eigenvectors (four times as many when complex). Memory: a copy of ``a`` unless ``donate``.
     Beside it, where all ranks share the work, three times a rank's rows with eigenvectors and
-    nothing of that order without; the rank that runs LAPACK on CPU needs about 3 n^2 numbers.
+    nothing of that order without; the rank that runs LAPACK on CPU needs about 3 n^2 numbers. On
+    GPUs an order of 5120 or more whose rows don't begin at multiples of 16 bytes is extended by
+    zeros, where two further matrices fit on a device.
 
     Raises:
         TypeError, ValueError, NotImplementedError, RuntimeError: as `potrs`.

@@ -61,12 +61,15 @@ def factor_on_rank(layout, coordinates, rows, below=None, b=None, with_q=True):
     return jax.lax.cond(good, lambda: first, by_qr)
 
 
-def _by_qr(layout, rank, met, *parts):
-    first, good = _cholesky_qr2(layout, met, *parts)
+def _by_qr(layout, rank, met, rows, below, b, with_q):
+    parts = layout, met, rows, below, b, with_q
+    first, good = _cholesky_qr2(*parts)
 
     def shifted():
-        again, good = _cholesky_qr2(layout, met, *parts, shifted=True)
-        return jax.lax.cond(good, lambda: again, lambda: _tsqr(layout, rank, *parts))
+        again, good = _cholesky_qr2(*parts, shifted=True)
+        return jax.lax.cond(
+            good, lambda: again, lambda: _tsqr(layout, rank, rows, below, b, with_q)
+        )
 
     return jax.lax.cond(good, lambda: first, shifted)
 

@@ -167,7 +167,7 @@ def _seminormal(a, b, below, mesh):
     layout = layouts.infer("lstsq", (a,), mesh, P(mesh.axis_names)).by_rows
 
     def on_rank(rows, b):
-        (_, r, c), good = tall_qr._seminormal(layout, rows, below, b)
+        (_, r, c), good = tall_qr._seminormal(layout, None, rows, below, b)
         return r, c, good
 
     return jax.jit(lambda a, b: tall.over_ranks(layout, on_rank, (a, b), ()))(a, b)

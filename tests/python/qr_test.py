@@ -164,8 +164,8 @@ def _all_ways(a, layout):
     from jaxmg._call import ffi
 
     def on_rank(coordinates, rows):
-        once, good = tall_qr._cholesky_qr2(layout, rows, None, None, True)
-        thrice, better = tall_qr._cholesky_qr2(layout, rows, None, None, True, shifted=True)
+        once, good = tall_qr._cholesky_qr2(layout, None, rows, None, None, True)
+        thrice, better = tall_qr._cholesky_qr2(layout, None, rows, None, None, True, shifted=True)
         tree = tall_qr._tsqr(layout, coordinates.reshape(2)[0], rows, None, None, True)
         return once[:2], thrice[:2], tree[:2], good, better
 

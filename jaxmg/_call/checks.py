@@ -335,23 +335,6 @@ def precision(routine, name, dtype, backend, *_):
     return PRODUCTS[name]
 
 
-def general_precision(routine, name, dtype, backend, *_):
-    """The same for a general matrix, of which the native code takes no float16 parts."""
-    products = precision(routine, name, dtype, backend)
-    general_products(routine, "precision", name)
-    return products
-
-
-def general_products(routine, argument, name):
-    """Raises where ``argument=name`` asks for products of float16 parts."""
-    if PRODUCTS.get(plain_precision(name)) == PRODUCTS["F16_F16_F32_X3"]:
-        raise ValueError(
-            f"{routine}: {argument}={plain_precision(name)!r} is for Hermitian matrices, whose "
-            "diagonal scales them; use 'BF16_BF16_F32_X6', which is as accurate, or "
-            f"{'None' if argument == 'precision' else repr('auto')}"
-        )
-
-
 def plain_precision(name):
     """One of JAX's enumerations as the text that `jax.default_matmul_precision` has for it."""
     if isinstance(name, jax.lax.Precision):

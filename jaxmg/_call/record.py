@@ -29,8 +29,6 @@ class Option:
 
 
 PRECISION = Option("precision", "products", checks.precision)
-# Of a general matrix, which can't be equilibrated as float16 parts need it.
-GENERAL_PRECISION = Option("precision", "products", checks.general_precision)
 
 
 @dataclasses.dataclass(frozen=True)

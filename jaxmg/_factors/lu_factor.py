@@ -102,7 +102,7 @@ class LUFactor(pickling.Pickled):
         """
         routine = packed_lu.FROM_PACKED
         checks.matrix(routine.name, "lu", lu, pad, checks.ALL)
-        products = checks.general_precision(routine.name, precision, lu.dtype, "native")
+        products = checks.precision(routine.name, precision, lu.dtype, "native")
         pivots = packed_lu.check_pivots(routine.name, pivots, lu.shape[1])
         arguments = collect(routine, T_A, mesh, matrix_specs, in_specs, pad, "native", donate)
         factor = dispatch.call(routine, (lu,), arguments, _rule_of_packed, pack=_pack_without)

@@ -18,7 +18,7 @@ LIKE_B = 3 * gmres.RESTART + 12
 _MEMORY, _LEAST = 16, 8
 # Of a `Lowered`: A's numbers are further apart than products with it can be.
 OUT_OF_RANGE = -2
-OPTION = record.Option("refine", "refine", refinement.check_general)
+OPTION = record.Option("refine", "refine", refinement.check)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -103,7 +103,7 @@ class QRFactor(pickling.Pickled):
         routine = packed_qr.FROM_PACKED
         checks.matrix(routine.name, "h", h, True, checks.ALL, square=False)
         packed_qr.check_taus(routine.name, taus, h)
-        products = checks.general_precision(routine.name, precision, h.dtype, "native")
+        products = checks.precision(routine.name, precision, h.dtype, "native")
         arguments = collect(routine, T_A, mesh, matrix_specs, in_specs, True, "native", donate)
         factor = dispatch.call(routine, (h,), arguments, _refuse, pack=_pack_without)
         m, n = factor.shape

@@ -84,14 +84,6 @@ def check(routine, name, dtype, backend, platform):
     return name
 
 
-def check_general(routine, name, dtype, backend, platform):
-    """The same for a general matrix, of which the native code takes no float16 parts."""
-    name = check(routine, name, dtype, backend, platform)
-    if name is not None:
-        checks.general_products(routine, "refine", name)
-    return name
-
-
 OPTION = record.Option("refine", "refine", check)
 
 

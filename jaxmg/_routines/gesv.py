@@ -31,7 +31,7 @@ GESV = record.Routine(
     outputs=("x", "sign", "logdet", "status"),
     local_outputs=("x", "sign", "logdet", "status"),
     traced_outputs=(record.WORK, "x", "sign", "logdet", "status"),
-    options=(record.GENERAL_PRECISION,),
+    options=(record.PRECISION,),
     triangle=None,
     extension=record.Extension(),
     at_once=at_once.AtOnce(at_once.gesv, (("gpu", 1024), ("cpu", 64))),
@@ -172,13 +172,12 @@ def gesv(
             deleted. Ignored under an outer ``jit``, whose own ``donate_argnums`` decides.
         backend: "auto" or "native".
         precision: of the products that make up the factorization, for float32 and complex64, by the
-            names that `potrs` takes except "F16_F16_F32_X3". None: the fastest that is as accurate
-            as float32.
+            names that `potrs` takes. None: the fastest that is as accurate as float32.
         refine: None, or the precision in which ``a`` is factored, with x refined on ``a`` itself
-            until its backward error is that of a solution without ``refine``: as for `potrs`, but
-            for "F16_F16_F32_X3". Where that doesn't work (``a`` is too ill-conditioned, singular,
-            or its numbers are further apart than products with it can be), it falls back to the
-            factorization without ``refine`` by itself. With the native backend.
+            until its backward error is that of a solution without ``refine``: as for `potrs`. Where
+            that doesn't work (``a`` is too ill-conditioned, singular, or its numbers are further
+            apart than products with it can be), it falls back to the factorization without
+            ``refine`` by itself. With the native backend.
         return_iterations: with ``refine``, also return the number of iterations.
 
     Returns:

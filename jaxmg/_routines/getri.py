@@ -21,7 +21,7 @@ GETRI = record.Routine(
     outputs=("a_inv", "status"),
     local_outputs=("a_inv", "status"),
     traced_outputs=("a_inv", "status"),
-    options=(record.GENERAL_PRECISION,),
+    options=(record.PRECISION,),
     triangle=None,
     extension=record.Extension(returns_matrix=True),
     at_once=at_once.AtOnce(at_once.getri, (("gpu", 1024), ("cpu", 64))),

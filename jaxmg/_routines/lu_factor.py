@@ -24,7 +24,7 @@ GETRF = record.Routine(
         results.Status(),
     ),
     outputs=("tiles", "overflow", "pivots", "log_det", "sign", "status"),
-    options=(record.GENERAL_PRECISION,),
+    options=(record.PRECISION,),
     takes_m=True,
     triangle=None,
     native_alone=True,

@@ -150,8 +150,7 @@ def plan(
     backend = backends.resolve(row.native, layout, backend, a)
     if refine is not None:
         general = routine in ("gesv", "lu_factor")
-        check = refinement.check_general if general else refinement.check
-        precision_name = check(name, refine, dtype, backend, layout.platform)
+        precision_name = refinement.check(name, refine, dtype, backend, layout.platform)
         planned = lu_refinement if general else refinement
         lower = planned.plan(layout, dtype, n, tile, precision_name)
         refined = _refined_general_bytes if general else _refined_bytes

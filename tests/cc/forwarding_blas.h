@@ -39,24 +39,12 @@ class ForwardingBlas : public Blas<T> {
                [=] { return real_.Herk(s, n, k, alpha, a, lda, beta, c, ldc); });
   }
   PartsShape parts() const override { return real_.parts(); }
-  Status Split(Stream s, Side side, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
-               Part* parts, int64_t ld) override {
-    const PartsShape shape = real_.parts();
-    const int64_t rows = (turned ? n : m) * (side == Side::kLeft ? shape.rows : 1);
-    return Run(s, "split",
-               {Recorder::Read(a, lda, m, n),
-                Recorder::Write(parts, ld, rows, shape.Depth(turned ? m : n))},
-               Values(int(side), turned),
-               [=] { return real_.Split(s, side, turned, m, n, a, lda, parts, ld); });
-  }
-  Status GemmOfParts(Stream s, int64_t m, int64_t n, int64_t depth, R alpha, const Part* a,
-                     int64_t lda, const Part* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
-    return Run(s, "gemm of parts",
-               {Recorder::Read(a, lda, m * real_.parts().rows, depth),
-                Recorder::Read(b, ldb, n, depth), Recorder::Write(c, ldc, m, n)},
-               Values(alpha, beta), [=] {
-                 return real_.GemmOfParts(s, m, n, depth, alpha, a, lda, b, ldb, beta, c, ldc);
-               });
+  Status PartScales(Stream s, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
+                    R* scales) override {
+    const int64_t rows = turned ? n : m;
+    return Run(s, "part scales",
+               {Recorder::Read(a, lda, m, n), Recorder::Write(scales, rows, rows, 1)},
+               Values(turned), [=] { return real_.PartScales(s, turned, m, n, a, lda, scales); });
   }
   Status Scale(Stream s, bool lower, bool divide, int64_t m, int64_t n, const R* left,
                const R* right, T* a, int64_t lda) override {
@@ -144,6 +132,27 @@ class ForwardingBlas : public Blas<T> {
     return Run(s, "trtri", {Recorder::Read(a, lda, n, n), Recorder::Write(inverse, ld, n, n)},
                Values(), [=] { return real_.Trtri(s, n, a, lda, inverse, ld, triangle); });
   }
+  Status DoSplit(Stream s, Side side, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
+                 const R* scales, Part* parts, int64_t ld) override {
+    const PartsShape shape = real_.parts();
+    const int64_t lines = turned ? n : m, rows = lines * (side == Side::kLeft ? shape.rows : 1);
+    return Run(s, "split",
+               {Recorder::Read(a, lda, m, n), ReadScales(scales, lines),
+                Recorder::Write(parts, ld, rows, shape.Depth(turned ? m : n))},
+               Values(int(side), turned),
+               [=] { return real_.Split(s, side, turned, m, n, a, lda, parts, ld, scales); });
+  }
+  Status DoGemmOfParts(Stream s, int64_t m, int64_t n, int64_t depth, R alpha, const Part* a,
+                       int64_t lda, const Part* b, int64_t ldb, const ProductScales<R>& scales,
+                       R beta, T* c, int64_t ldc) override {
+    return Run(
+        s, "gemm of parts",
+        {Recorder::Read(a, lda, m * real_.parts().rows, depth), Recorder::Read(b, ldb, n, depth),
+         ReadScales(scales.left, m), ReadScales(scales.right, n), Recorder::Write(c, ldc, m, n)},
+        Values(alpha, beta), [=] {
+          return real_.GemmOfParts(s, m, n, depth, alpha, a, lda, b, ldb, beta, c, ldc, scales);
+        });
+  }
 
   // Runs `work`, the operation `name` of the other Blas with these scalars, or skips it.
   virtual Status Run(Stream stream, const char* name, std::vector<MemoryAccess> accesses,
@@ -152,6 +161,10 @@ class ForwardingBlas : public Blas<T> {
   Blas<T>& real_;
 
  private:
+  // Null pointers are not read.
+  static MemoryAccess ReadScales(const R* scales, int64_t count) {
+    return Recorder::Read(scales, 1, scales != nullptr ? count : 0, 1);
+  }
   template <typename... Scalars>
   static std::string Values(const Scalars&... scalars) {
     std::ostringstream text;

@@ -154,7 +154,7 @@ void CheckSplit(const Kernel& kernel) {
   for (const bool turned : {false, true}) {
     for (const Side side : {Side::kLeft, Side::kRight}) {
       for (const Precision precision :
-           {Precision::kBf16x3, Precision::kBf16x6, Precision::kF16x3}) {
+           {Precision::kBf16x3, Precision::kBf16x6, Precision::kF16x3, Precision::kScaledF16x3}) {
         const long long m = 37, n = 70;
         const PartsShape shape = PartsOf<T>(precision);
         Matrix<T> a = Matrix<T>::Uniform(m, n, random);
@@ -167,15 +167,19 @@ void CheckSplit(const Kernel& kernel) {
           for (long long i = 0; i < m; ++i) a(i, j) *= std::ldexp(1.0f, static_cast<int>(j) - 46);
         }
         for (int i = 0; i < 30; ++i) a(i, 2) = (2048.0f + i) / 2048, a(i, 3) = i / 134217728.0f;
-        const long long rows = (turned ? n : m) * (side == Side::kLeft ? shape.rows : 1);
-        const long long ld = rows + 3;
+        const long long lines = turned ? n : m;
+        const long long rows = lines * (side == Side::kLeft ? shape.rows : 1), ld = rows + 3;
+        std::vector<float> some(lines);
+        for (long long i = 0; i < lines; ++i) some[i] = std::ldexp(1.0f, static_cast<int>(i) - 20);
+        const float* const scales = shape.scaled ? some.data() : nullptr;
         std::vector<Part> actual(ld * shape.Depth(turned ? m : n), 7), expected = actual;
         Launch(Tiles(m, n), kTileEdge, kTileRows, [&] {
           kernel(side == Side::kLeft, turned, shape.format == PartFormat::kFloat16,
-                 static_cast<int>(shape.products), m, n, a.device(), a.ld, actual.data(), ld);
+                 static_cast<int>(shape.products), m, n, a.device(), a.ld, scales, actual.data(),
+                 ld);
         });
         const Status status = host->blas<T>(precision).Split(
-            Stream::kMain, side, turned, m, n, a.data.data(), a.ld, expected.data(), ld);
+            Stream::kMain, side, turned, m, n, a.data.data(), a.ld, expected.data(), ld, scales);
         EXPECT(status.ok()) << status.message();
         EXPECT(actual == expected) << "turned " << turned << ", products " << shape.products;
       }
@@ -186,6 +190,43 @@ void CheckSplit(const Kernel& kernel) {
 TEST(PartsAreThoseOfTheHost) {
   CheckSplit<float>(kernels::jaxmg_split_s);
   CheckSplit<std::complex<float>>(kernels::jaxmg_split_c);
+}
+
+// The scales of rows and columns of every size are bit for bit those of the host device.
+template <typename T, typename Kernel>
+void CheckPartScales(const Kernel& kernel) {
+  std::mt19937_64 random(8);
+  const auto host = NewHostDevice();
+  const long long m = 77, n = 70;
+  Matrix<T> a = Matrix<T>::Uniform(m, n, random);
+  for (long long j = 0; j < n; ++j) {
+    for (long long i = 0; i < m; ++i) {
+      a(i, j) *= std::ldexp(std::ldexp(1.0f, static_cast<int>(2 * i) - 80), 70 - static_cast<int>(j));
+    }
+  }
+  for (long long j = 0; j < n; ++j) a(20, j) = std::numeric_limits<float>::denorm_min();
+  for (long long j = 0; j < n; ++j) a(22, j) = 0;
+  a(50, 3) = std::nanf("");
+  a(51, 40) = -std::numeric_limits<float>::infinity();
+  for (const bool turned : {false, true}) {
+    const long long lines = turned ? n : m;
+    std::vector<float> actual(lines + 1, 7), expected = actual;
+    Launch(Tiles(lines, 1), kTileEdge, kTileRows,
+           [&] { kernel(turned, m, n, a.device(), a.ld, actual.data()); });
+    const Status status = host->blas<T>(Precision::kScaledF16x3)
+                              .PartScales(Stream::kMain, turned, m, n, a.data.data(), a.ld,
+                                          expected.data());
+    EXPECT(status.ok()) << status.message();
+    EXPECT(actual == expected && actual[lines] == 7) << "turned " << turned;
+    if (turned) continue;
+    EXPECT(actual[22] == 1 && actual[50] == 1 && actual[51] == 1);
+    EXPECT(actual[20] == std::numeric_limits<float>::min());
+  }
+}
+
+TEST(PartScalesAreThoseOfTheHost) {
+  CheckPartScales<float>(kernels::jaxmg_part_scales_s);
+  CheckPartScales<std::complex<float>>(kernels::jaxmg_part_scales_c);
 }
 
 // The kernels of equilibration compute bit for bit the same as the host device.

@@ -28,7 +28,8 @@ namespace {
 using namespace testing;
 using Complex = std::complex<float>;
 
-constexpr Precision kByParts[] = {Precision::kBf16x3, Precision::kBf16x6, Precision::kF16x3};
+constexpr Precision kByParts[] = {Precision::kBf16x3, Precision::kBf16x6, Precision::kF16x3,
+                                  Precision::kScaledF16x3};
 
 float Number(Part part) {
   const uint32_t bits = uint32_t{part} << 16;
@@ -169,7 +170,9 @@ void CheckProducts() {
         const double six = ProductError<T>(Precision::kBf16x6, op_a, op_b, m, n, k);
         const double three = ProductError<T>(Precision::kBf16x3, op_a, op_b, m, n, k);
         const double halves = ProductError<T>(Precision::kF16x3, op_a, op_b, m, n, k);
+        const double scaled = ProductError<T>(Precision::kScaledF16x3, op_a, op_b, m, n, k);
         EXPECT(halves < 8 * kEps<float>) << m << " x " << n << " x " << k << ": " << halves;
+        EXPECT(scaled < 8 * kEps<float>) << m << " x " << n << " x " << k << ": " << scaled;
         EXPECT(six < 8 * kEps<float>) << m << " x " << n << " x " << k << ": " << six;
         EXPECT(three < 1.0 / 32768) << m << " x " << n << " x " << k << ": " << three;
         const bool plain = kIsComplex<T> && (op_a == Op::kTrans || op_b == Op::kTrans);
@@ -183,6 +186,64 @@ void CheckProducts() {
 TEST(ProductsOfEveryShapeEqualThoseOfTheParts) {
   CheckProducts<float>();
   CheckProducts<Complex>();
+}
+
+// Rows of A and columns of B of any size, some of them zero, denormal or not finite.
+template <typename T>
+void CheckScaledProducts() {
+  constexpr int64_t m = 40, n = 24, k = kPartsDepth + 9;
+  std::mt19937_64 random(7);
+  const auto device = NewHostDevice();
+  for (const bool turned : {false, true}) {
+    const Op op_a = turned ? Op::kConjTrans : Op::kNone, op_b = turned ? Op::kNone : Op::kConjTrans;
+    std::vector<T> a(m * k), b(n * k), c(m * n, T(3));
+    const auto at = [&](std::vector<T>& of, int64_t lines, int64_t line, int64_t l) -> T& {
+      return turned ? of[line * k + l] : of[l * lines + line];
+    };
+    for (int64_t l = 0; l < k; ++l) {
+      for (int64_t i = 0; i < m; ++i) {
+        at(a, m, i, l) = Random<T>(random) * std::ldexp(1.0f, static_cast<int>(6 * i) - 130);
+      }
+      for (int64_t j = 0; j < n; ++j) {
+        at(b, n, j, l) = Random<T>(random) * std::ldexp(1.0f, 80 - static_cast<int>(6 * j));
+      }
+      at(a, m, 4, l) = 0;
+      at(b, n, 5, l) = 0;
+    }
+    at(a, m, 7, 3) = std::numeric_limits<float>::infinity();
+    at(b, n, 9, 4) = std::nanf("");
+    const Status status = device->blas<T>(Precision::kScaledF16x3)
+                              .Gemm(Stream::kMain, op_a, op_b, m, n, k, 1, a.data(),
+                                    turned ? k : m, b.data(), turned ? k : n, 0, c.data(), m);
+    EXPECT(status.ok()) << status.message();
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < m; ++i) {
+        std::complex<double> sum = 0;
+        double size = 0;
+        for (int64_t l = 0; l < k; ++l) {
+          const std::complex<double> x(at(a, m, i, l)), y(at(b, n, j, l));
+          sum += turned ? std::conj(x) * y : x * std::conj(y);
+          size += std::abs(x) * std::abs(y);
+        }
+        const std::complex<double> actual(c[j * m + i]);
+        const std::string where = std::to_string(i) + ", " + std::to_string(j);
+        if (i == 7 || j == 9) {
+          EXPECT(!std::isfinite(std::abs(actual))) << where;
+        } else if (std::abs(sum) > 2e38) {
+          EXPECT(!std::isfinite(std::abs(actual)) || std::abs(actual) > 1e38) << where;
+        } else {
+          const double least = k * double{std::numeric_limits<float>::denorm_min()};
+          EXPECT(std::abs(actual - sum) <= 8 * kEps<float> * size + least)
+              << where << ": " << std::abs(actual - sum) / size;
+        }
+      }
+    }
+  }
+}
+
+TEST(ScaledProductsAreAccurateForElementsOfAnySize) {
+  CheckScaledProducts<float>();
+  CheckScaledProducts<Complex>();
 }
 
 TEST(ProductsInDoublePrecisionUseNoParts) {

@@ -103,11 +103,6 @@ _A = np.eye(4)
         (lambda: jaxmg.gesv(_A, np.ones(4), 0), ValueError, "T_A, the tile width"),
         (lambda: jaxmg.gesv(_A, np.ones(4), backend="cusolvermg"), ValueError, "not available"),
         (lambda: jaxmg.gesv(_A, np.ones(4), precision="tf32"), ValueError, "is for float32"),
-        (
-            lambda: jaxmg.lu_factor(_A.astype("float32"), precision="F16_F16_F32_X3"),
-            ValueError,
-            "is for Hermitian matrices",
-        ),
         (lambda: jaxmg.getri(_A[0]), ValueError, "getri: a must be a square matrix"),
         (lambda: jaxmg.lu_solve(_A, np.ones(4), trans=1), ValueError, "needs a factor"),
     ],

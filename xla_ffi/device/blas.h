@@ -16,9 +16,11 @@ namespace jaxmg {
 // kBf16x3 and kBf16x6 split each number into a sum of bfloat16 numbers, with fractions of 7 bits,
 // and add three or six of their products in float32 (parts.h). kF16x3 does the same with float16
 // numbers, with fractions of 10 bits, for matrices whose rows have elements of about the size 1.
-// kChosen is the precision that the device's Tuning specifies for the order of the matrix.
-enum class Precision { kHighest, kTf32, kBf16x3, kBf16x6, kF16x3, kChosen };
-inline constexpr int kNumPrecisions = 5;  // without kChosen
+// kScaledF16x3 is for all matrices: each product scales the rows of its left factor and the columns
+// of its right one. kChosen is the precision that the device's Tuning specifies for the order of
+// the matrix. Callers name all but kScaledF16x3, which replaces kF16x3 for general matrices.
+enum class Precision { kHighest, kTf32, kBf16x3, kBf16x6, kF16x3, kChosen, kScaledF16x3 };
+inline constexpr int kNumPrecisions = 7;
 
 template <typename T>
 constexpr PartsShape PartsOf(Precision precision) {
@@ -29,6 +31,8 @@ constexpr PartsShape PartsOf(Precision precision) {
       return PartsOf<T>(6, PartFormat::kBfloat16);
     case Precision::kF16x3:
       return PartsOf<T>(3, PartFormat::kFloat16);
+    case Precision::kScaledF16x3:
+      return PartsOf<T>(3, PartFormat::kFloat16, true);
     default:
       return {};
   }
@@ -116,17 +120,25 @@ class Blas {
   // many products. Not called if parts().depth is 0.
   virtual PartsShape parts() const { return {}; }
   // Computes the parts of A (m x n), or with `turned` of A^H, as a left or right factor, including
-  // the zeros that fill the last group of columns.
-  virtual Status Split(Stream, Side, bool /*turned*/, int64_t /*m*/, int64_t /*n*/, const T* /*a*/,
-                       int64_t /*lda*/, Part* /*parts*/, int64_t /*ld*/) {
-    return Status::Fixed(Code::kInternal, "products here aren't made of parts");
+  // the zeros that fill the last group of columns. If there are scales, row i of the factor is
+  // divided by scales_i.
+  Status Split(Stream stream, Side side, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
+               Part* parts, int64_t ld, const Real<T>* scales = nullptr) {
+    return DoSplit(stream, side, turned, m, n, a, lda, scales, parts, ld);
   }
   // C := alpha A B^H + beta C, m x n, given `depth` columns of the parts of A and of B, which are
-  // whole groups.
-  virtual Status GemmOfParts(Stream, int64_t /*m*/, int64_t /*n*/, int64_t /*depth*/,
-                             Real<T> /*alpha*/, const Part* /*a*/, int64_t /*lda*/,
-                             const Part* /*b*/, int64_t /*ldb*/, Real<T> /*beta*/, T* /*c*/,
-                             int64_t /*ldc*/) {
+  // whole groups. If there are scales, c_ij gets the product times left_i right_j.
+  Status GemmOfParts(Stream stream, int64_t m, int64_t n, int64_t depth, Real<T> alpha,
+                     const Part* a, int64_t lda, const Part* b, int64_t ldb, Real<T> beta, T* c,
+                     int64_t ldc, const ProductScales<Real<T>>& scales = {}) {
+    return DoGemmOfParts(stream, m, n, depth, alpha, a, lda, b, ldb, scales, beta, c, ldc);
+  }
+  // Computes the scale of each row of A (m x n), or with `turned` of A^H: the power of two with
+  // which the largest element of the row, or of its real and imaginary parts, becomes at least
+  // kScaledPart and less than twice that; 1 if the row has no element but 0, or one that isn't
+  // finite.
+  virtual Status PartScales(Stream, bool /*turned*/, int64_t /*m*/, int64_t /*n*/, const T* /*a*/,
+                            int64_t /*lda*/, Real<T>* /*scales*/) {
     return Status::Fixed(Code::kInternal, "products here aren't made of parts");
   }
 
@@ -163,6 +175,18 @@ class Blas {
                         const T* a, int64_t lda, T* b, int64_t ldb) = 0;
   virtual Status DoTrtri(Stream stream, Triangle triangle, int64_t n, const T* a, int64_t lda,
                          T* inverse, int64_t ld) = 0;
+  virtual Status DoSplit(Stream, Side, bool /*turned*/, int64_t /*m*/, int64_t /*n*/,
+                         const T* /*a*/, int64_t /*lda*/, const Real<T>* /*scales*/,
+                         Part* /*parts*/, int64_t /*ld*/) {
+    return Status::Fixed(Code::kInternal, "products here aren't made of parts");
+  }
+  virtual Status DoGemmOfParts(Stream, int64_t /*m*/, int64_t /*n*/, int64_t /*depth*/,
+                               Real<T> /*alpha*/, const Part* /*a*/, int64_t /*lda*/,
+                               const Part* /*b*/, int64_t /*ldb*/,
+                               const ProductScales<Real<T>>& /*scales*/, Real<T> /*beta*/,
+                               T* /*c*/, int64_t /*ldc*/) {
+    return Status::Fixed(Code::kInternal, "products here aren't made of parts");
+  }
 };
 
 }  // namespace jaxmg

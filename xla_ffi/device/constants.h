@@ -122,6 +122,10 @@ inline constexpr int kRightPart[kMostProducts] = {0, 1, 2, 0, 1, 0};
 // float16 numbers have three products. The parts of kHalfScale x = h0 + h1 are h0, kHalfShift h1
 // and h0 / kHalfShift.
 inline constexpr float kHalfScale = 4, kHalfShift = 64;
+// The largest element of a scaled row is this or up to twice that: 2^kScaledExponent. A scale is at
+// least the smallest normal number.
+inline constexpr int kScaledExponent = 12;
+inline constexpr float kScaledPart = 4096;
 inline constexpr int kLeftHalf[] = {1, 2, 0};
 inline constexpr int kRightHalf[] = {2, 1, 0};
 

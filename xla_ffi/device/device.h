@@ -113,6 +113,8 @@ struct Tuning {
   // The order from which kChosen means kF16x3, which is faster there than float32 products and as
   // accurate; 0: never. Multiplied by 3/5 for complex64.
   int64_t parts_order = 0;
+  // Whether products of parts can scale their factors (kScaledF16x3).
+  bool scales_products = true;
   // The size of a chunk in a redistribution. On the host a chunk should stay in a cache until the
   // receiver copies it; between GPUs its transfer should take longer than the latency of a copy.
   int64_t exchange_bytes = int64_t{512} << 10;
@@ -177,7 +179,7 @@ Bytes2D Block(const T* data, int64_t ld, int64_t rows, int64_t columns) {
 }
 
 template <typename T>
-using BlasByPrecision = std::array<Blas<T>*, kNumPrecisions>;
+using BlasByPrecision = std::array<Blas<T>*, kNumPrecisions>;  // none is asked for kChosen's
 
 class Device {
  public:

@@ -16,6 +16,12 @@
 // which keeps all bits for |x| from 2^-10 to 2^14. The error of smaller numbers is at most 2^-33,
 // and larger ones are clamped.
 //
+// For other matrices every product scales its factors (PartsShape::scaled): rows of the left one
+// and columns of the right one are divided by powers of two, so that the largest element of each is
+// about 2^12, and the product is multiplied by both. An element of a row keeps all bits if it is at
+// least 2^-22 times the largest one. The error of a smaller one is at most 2^-45 times that, which
+// is little beside the rounding errors of a float32 product.
+//
 // All products together are one product of matrices that are as many times deeper. For a few
 // columns (a group), the parts kLeftPart of A and kRightPart of B are contiguous, in the order in
 // which they are multiplied with each other, small ones first. The next group follows.
@@ -54,6 +60,7 @@ inline constexpr int64_t kPartsDepth = 1024;
 struct PartsShape {
   int64_t products = 0, rows = 0, depth = 0;
   PartFormat format = PartFormat::kBfloat16;
+  bool scaled = false;
 
   // The columns of a factor in a group: kPartsGroup real numbers for each product.
   int64_t group() const { return kPartsGroup * products / depth; }
@@ -67,10 +74,17 @@ struct PartsShape {
 };
 
 template <typename T>
-constexpr PartsShape PartsOf(int64_t products, PartFormat format) {
+constexpr PartsShape PartsOf(int64_t products, PartFormat format, bool scaled = false) {
   if (products == 0 || !std::is_same_v<Real<T>, float>) return {};
-  return {products, kIsComplex<T> ? 2 : 1, kIsComplex<T> ? 2 * products : products, format};
+  return {products, kIsComplex<T> ? 2 : 1, kIsComplex<T> ? 2 * products : products, format, scaled};
 }
+
+// Of a product, the scales of the rows of its left factor and of the columns of its right one; null
+// pointers: there are none.
+template <typename R>
+struct ProductScales {
+  const R *left = nullptr, *right = nullptr;
+};
 
 // Rounds a leading dimension of parts up to the alignment that tensor cores read fastest.
 constexpr int64_t AlignedParts(int64_t count) { return (count + 7) / 8 * 8; }

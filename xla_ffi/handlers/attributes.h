@@ -96,7 +96,7 @@ template <typename Enum>
 struct EnumAttribute;
 template <>
 struct EnumAttribute<Precision> {
-  static constexpr int64_t kCount = static_cast<int64_t>(Precision::kChosen) + 1;
+  static constexpr int64_t kCount = static_cast<int64_t>(Precision::kChosen) + 1;  // those named
   static constexpr char kWhat[] = "precision";
 };
 

@@ -196,8 +196,8 @@ Status CheckTiles(const char* routine, ffi::AnyBuffer tiles, ffi::AnyBuffer over
 
 Status CheckPrecision(const char* routine, ffi::AnyBuffer a,
                       const PrecisionAttributes& attributes) {
-  const auto products = static_cast<int64_t>(attributes.products);
-  const bool lower = products > 0 && products < kNumPrecisions;
+  const Precision products = attributes.products;
+  const bool lower = products != Precision::kHighest && products != Precision::kChosen;
   if (lower && attributes.backend != kNative) {
     return Error(Code::kInvalidArgument, routine,
                  ": only backend 'native' computes products in lower precision");
@@ -208,15 +208,6 @@ Status CheckPrecision(const char* routine, ffi::AnyBuffer a,
                  ": products in lower precision are for float32 and complex64");
   }
   return Status::Ok();
-}
-
-Status CheckGeneralPrecision(const char* routine, ffi::AnyBuffer a,
-                             const PrecisionAttributes& attributes) {
-  if (attributes.products == Precision::kF16x3) {
-    return Error(Code::kInvalidArgument, routine,
-                 ": products of float16 parts are for Hermitian matrices, which can be scaled");
-  }
-  return CheckPrecision(routine, a, attributes);
 }
 
 Status CheckSubset(const char* routine, const SubsetAttributes& attributes) {

@@ -62,10 +62,6 @@ Status CheckTiles(const char* routine, ffi::AnyBuffer tiles, ffi::AnyBuffer over
 
 // Checks that products of this dtype can be computed in this precision.
 Status CheckPrecision(const char* routine, ffi::AnyBuffer a, const PrecisionAttributes& attributes);
-// Of a general matrix, whose rows can't all be scaled to the size that products of float16 parts
-// need.
-Status CheckGeneralPrecision(const char* routine, ffi::AnyBuffer a,
-                             const PrecisionAttributes& attributes);
 
 // Checks that [first, last) is a range of eigenvalues.
 Status CheckSubset(const char* routine, const SubsetAttributes& attributes);

@@ -35,7 +35,7 @@ PlatformResult Gels(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinat
   const int64_t m = attributes.m, n = attributes.n;
   size_t backend = 0;
   Status checked = CheckBlock(kName, a, m, n, attributes, kNativeAlone, &backend);
-  if (checked.ok()) checked = CheckGeneralPrecision(kName, a, attributes);
+  if (checked.ok()) checked = CheckPrecision(kName, a, attributes);
   if (!checked.ok()) return Refuse(checked);
   const auto shape = b.dimensions();
   if (m > n || shape.size() != 2 || shape[0] != n || b.element_type() != a.element_type()) {

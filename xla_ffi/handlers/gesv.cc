@@ -35,7 +35,7 @@ PlatformResult Gesv(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinat
                     GesvAttributes attributes) {
   const int64_t n = attributes.n;
   Status checked = CheckCall(kName, a, attributes);
-  if (checked.ok()) checked = CheckGeneralPrecision(kName, a, attributes);
+  if (checked.ok()) checked = CheckPrecision(kName, a, attributes);
   if (!checked.ok()) return Refuse(checked);
   const auto shape = b.dimensions();
   if (shape.size() != 2 || shape[0] != n || b.element_type() != a.element_type()) {

@@ -23,7 +23,7 @@ PlatformResult Invert(Platform platform, ffi::Buffer<ffi::DataType::S32> coordin
                       PrecisionAttributes attributes) {
   const int64_t n = attributes.n;
   Status checked = CheckCall(kName, a, attributes);
-  if (checked.ok()) checked = CheckGeneralPrecision(kName, a, attributes);
+  if (checked.ok()) checked = CheckPrecision(kName, a, attributes);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);

@@ -54,7 +54,7 @@ PlatformResult FactorizeLu(Platform platform, ffi::Buffer<ffi::DataType::S32> co
                            GetrfAttributes attributes) {
   static constexpr char kName[] = "lu_factor";
   const int64_t m = attributes.m;
-  Status checked = CheckGeneralPrecision(kName, a, attributes);
+  Status checked = CheckPrecision(kName, a, attributes);
   if (checked.ok()) {
     checked = CheckPivots(kName, pivots->dimensions(), std::min(m, attributes.n));
   }
@@ -118,7 +118,7 @@ PlatformResult InvertFactors(Platform platform, ffi::Buffer<ffi::DataType::S32> 
                              ffi::Result<ffi::AnyBuffer> inverse, PrecisionAttributes attributes) {
   static constexpr char kName[] = "LUFactor.inv";
   const int64_t n = attributes.n;
-  Status checked = CheckGeneralPrecision(kName, tiles, attributes);
+  Status checked = CheckPrecision(kName, tiles, attributes);
   if (checked.ok()) checked = CheckPivots(kName, pivots.dimensions(), n);
   return OnFactors(kName, platform, coordinates, attributes, n, tiles, overflow, checked,
                    [&](auto zero) {

@@ -70,7 +70,7 @@ PlatformResult FactorizeQr(Platform platform, ffi::Buffer<ffi::DataType::S32> co
                            GeqrfAttributes attributes) {
   static constexpr char kName[] = "geqrf";
   const int64_t m = attributes.m, count = std::min(m, attributes.n);
-  Status checked = CheckGeneralPrecision(kName, a, attributes);
+  Status checked = CheckPrecision(kName, a, attributes);
   if (checked.ok()) checked = CheckT(kName, *t, m, attributes.n, *tiles);
   const auto shape = tau->dimensions();
   if (shape.size() != 1 || shape[0] != count || tau->element_type() != a.element_type()) {
@@ -151,7 +151,7 @@ PlatformResult FormQ(Platform platform, ffi::Buffer<ffi::DataType::S32> coordina
                      ffi::Result<ffi::AnyBuffer> q, GeqrfAttributes attributes) {
   static constexpr char kName[] = "qr_form";
   const int64_t m = attributes.m;
-  Status checked = CheckGeneralPrecision(kName, tiles, attributes);
+  Status checked = CheckPrecision(kName, tiles, attributes);
   if (checked.ok()) checked = CheckT(kName, t, m, attributes.n, tiles);
   return OnFactors(kName, platform, coordinates, attributes, m, tiles, overflow, checked,
                    [&](auto zero) {

@@ -86,6 +86,10 @@ constexpr int64_t kMostProductRows = INT32_MAX - 2 * kProductTileN;
 struct PartFactors {
   CUtensorMap a, b;
 };
+struct PartProductScales {
+  const float *left, *right;
+  int shift;
+};
 
 // Describes a matrix of parts, rows x depth. The description begins at a multiple of 16 bytes,
 // which may be some rows before the matrix.
@@ -152,29 +156,46 @@ Status CudaBlas<T>::ScratchForParts(Stream stream, int64_t count, Part** parts) 
 }
 
 template <typename T>
-Status CudaBlas<T>::Split(Stream stream, Side side, bool turned, int64_t m, int64_t n, const T* a,
-                          int64_t lda, Part* parts, int64_t ld) {
+Status CudaBlas<T>::PartScales(Stream stream, bool turned, int64_t m, int64_t n, const T* a,
+                               int64_t lda, R* scales) {
+  if constexpr (!std::is_same_v<R, float>) {
+    return Blas<T>::PartScales(stream, turned, m, n, a, lda, scales);
+  } else {
+    return device_.LaunchTiles(Kernel::kPartScales, CudaType<T>::kLetter, stream, turned ? n : m, 1,
+                               static_cast<int>(turned), m, n, a, lda, scales);
+  }
+}
+
+template <typename T>
+Status CudaBlas<T>::DoSplit(Stream stream, Side side, bool turned, int64_t m, int64_t n, const T* a,
+                            int64_t lda, const R* scales, Part* parts, int64_t ld) {
   const PartsShape shape = this->parts();
   const int left = side == Side::kLeft, products = static_cast<int>(shape.products);
   const int halves = shape.format == PartFormat::kFloat16;
   return device_.LaunchTiles(Kernel::kSplit, CudaType<T>::kLetter, stream, m, n, left,
-                             static_cast<int>(turned), halves, products, m, n, a, lda, parts, ld);
+                             static_cast<int>(turned), halves, products, m, n, a, lda, scales,
+                             parts, ld);
 }
 
 template <typename T>
-Status CudaBlas<T>::GemmOfParts(Stream stream, int64_t m, int64_t n, int64_t depth, R alpha,
-                                const Part* a, int64_t lda, const Part* b, int64_t ldb, R beta,
-                                T* c, int64_t ldc) {
+Status CudaBlas<T>::DoGemmOfParts(Stream stream, int64_t m, int64_t n, int64_t depth, R alpha,
+                                  const Part* a, int64_t lda, const Part* b, int64_t ldb,
+                                  const ProductScales<R>& scales, R beta, T* c, int64_t ldc) {
   if (m == 0 || n == 0) return Status::Ok();
   if constexpr (!std::is_same_v<R, float>) {
-    return Blas<T>::GemmOfParts(stream, m, n, depth, alpha, a, lda, b, ldb, beta, c, ldc);
+    return Blas<T>::DoGemmOfParts(stream, m, n, depth, alpha, a, lda, b, ldb, scales, beta, c, ldc);
   } else {
     const PartsShape shape = parts();
-    const auto multiply = device_.resources().multiplies_parts()
-                              ? &CudaBlas<T>::MultiplyParts
-                              : &CudaBlas<T>::MultiplyPartsInPieces;
-    return (this->*multiply)(stream, shape.rows * m, n, depth, alpha / shape.scale(), a, lda, b,
-                             ldb, beta, reinterpret_cast<float*>(c), shape.rows * ldc);
+    const int64_t rows = shape.rows * m, c_rows = shape.rows * ldc;
+    const float scaled = alpha / shape.scale();
+    float* const target = reinterpret_cast<float*>(c);
+    if (device_.resources().multiplies_parts()) {
+      return MultiplyParts(stream, rows, n, depth, scaled, a, lda, b, ldb, scales, beta, target,
+                           c_rows);
+    }
+    if (scales.left != nullptr) return Error(Code::kInternal, "this GPU scales no products");
+    return MultiplyPartsInPieces(stream, rows, n, depth, scaled, a, lda, b, ldb, beta, target,
+                                 c_rows);
   }
 }
 
@@ -182,8 +203,13 @@ Status CudaBlas<T>::GemmOfParts(Stream stream, int64_t m, int64_t n, int64_t dep
 template <typename T>
 Status CudaBlas<T>::MultiplyParts(Stream stream, int64_t m, int64_t n, int64_t depth, float alpha,
                                   const Part* a, int64_t lda, const Part* b, int64_t ldb,
-                                  float beta, float* c, int64_t ldc) {
-  const bool halves = parts().format == PartFormat::kFloat16;
+                                  const ProductScales<float>& scales, float beta, float* c,
+                                  int64_t ldc) {
+  const bool halves = parts().format == PartFormat::kFloat16, scaled = scales.left != nullptr;
+  const Kernel kernel = scaled   ? Kernel::kMultiplyScaledHalves
+                        : halves ? Kernel::kMultiplyHalves
+                                 : Kernel::kMultiplyBfloats;
+  const PartProductScales of_rows = {scales.left, scales.right, kIsComplex<T> ? 1 : 0};
   PartFactors factors;
   int first_a = 0, first_b = 0;
   JAXMG_RETURN_IF_ERROR(Describe(halves, m, depth, a, lda, &factors.a, &first_a));
@@ -192,14 +218,14 @@ Status CudaBlas<T>::MultiplyParts(Stream stream, int64_t m, int64_t n, int64_t d
     return Error(Code::kInvalidArgument, "a matrix of ", m, " x ", n, " is too large for a GPU");
   }
   int multiprocessors = 0;
-  JAXMG_RETURN_IF_ERROR(device_.resources().Multiprocessors(&multiprocessors));
+  JAXMG_RETURN_IF_ERROR(device_.resources().Multiprocessors(stream, &multiprocessors));
   const int64_t tiles = (first_a + m + kProductTileM - 1) / kProductTileM *
                         ((first_b + n + kProductTileN - 1) / kProductTileN);
-  return device_.LaunchShared(halves ? Kernel::kMultiplyHalves : Kernel::kMultiplyBfloats, 's',
-                              stream, std::min<int64_t>(tiles, multiprocessors), kProductThreads,
-                              kProductShared, factors, first_a, first_b, static_cast<int>(m),
-                              static_cast<int>(n), static_cast<int>(depth / kChunkDepth),
-                              alpha * kSumFactor, beta, c, ldc);
+  return device_.LaunchShared(kernel, 's', stream, std::min<int64_t>(tiles, multiprocessors),
+                              kProductThreads, kProductShared, factors, of_rows, first_a, first_b,
+                              static_cast<int>(m), static_cast<int>(n),
+                              static_cast<int>(depth / kChunkDepth), alpha * kSumFactor, beta, c,
+                              ldc);
 }
 
 // Uses cuBLAS. Tensor cores truncate sums, more for products of float16 numbers, which have 22

@@ -29,10 +29,8 @@ class CudaBlas : public Blas<T> {
     return precision_ == Precision::kTf32 ? Op::kNone : Blas<T>::StoredFactor();
   }
   PartsShape parts() const override { return PartsOf<T>(precision_); }
-  Status Split(Stream stream, Side side, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
-               Part* parts, int64_t ld) override;
-  Status GemmOfParts(Stream stream, int64_t m, int64_t n, int64_t depth, R alpha, const Part* a,
-                     int64_t lda, const Part* b, int64_t ldb, R beta, T* c, int64_t ldc) override;
+  Status PartScales(Stream stream, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
+                    R* scales) override;
   Status Scale(Stream stream, bool lower, bool divide, int64_t m, int64_t n, const R* left,
                const R* right, T* a, int64_t lda) override;
   Status RowLargest(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
@@ -68,11 +66,16 @@ class CudaBlas : public Blas<T> {
                 const T* a, int64_t lda, T* b, int64_t ldb) override;
   Status DoTrtri(Stream stream, Triangle triangle, int64_t n, const T* a, int64_t lda, T* inverse,
                  int64_t ld) override;
+  Status DoSplit(Stream stream, Side side, bool turned, int64_t m, int64_t n, const T* a,
+                 int64_t lda, const R* scales, Part* parts, int64_t ld) override;
+  Status DoGemmOfParts(Stream stream, int64_t m, int64_t n, int64_t depth, R alpha, const Part* a,
+                       int64_t lda, const Part* b, int64_t ldb, const ProductScales<R>& scales,
+                       R beta, T* c, int64_t ldc) override;
 
  private:
   Status MultiplyParts(Stream stream, int64_t m, int64_t n, int64_t depth, float alpha,
-                       const Part* a, int64_t lda, const Part* b, int64_t ldb, float beta, float* c,
-                       int64_t ldc);
+                       const Part* a, int64_t lda, const Part* b, int64_t ldb,
+                       const ProductScales<float>& scales, float beta, float* c, int64_t ldc);
   Status MultiplyPartsInPieces(Stream stream, int64_t m, int64_t n, int64_t depth, float alpha,
                                const Part* a, int64_t lda, const Part* b, int64_t ldb, float beta,
                                float* c, int64_t ldc);

@@ -89,7 +89,10 @@ class CudaDevice : public Device {
   // Only products of parts by our own kernels are as accurate as float32.
   Tuning tuning() const override {
     Tuning tuning = CudaTuning();
-    if (!resources_->multiplies_parts()) tuning.parts_order = 0;
+    if (!resources_->multiplies_parts()) {
+      tuning.parts_order = 0;
+      tuning.scales_products = false;
+    }
     return tuning;
   }
 
@@ -130,15 +133,18 @@ class CudaDevice : public Device {
           bf16x3(device, Precision::kBf16x3),
           bf16x6(device, Precision::kBf16x6),
           f16x3(device, Precision::kF16x3),
+          scaled_f16x3(device, Precision::kScaledF16x3),
           solver(device),
           panel(device),
           chase(device, blas),
           secular(device),
           lu(device, blas) {}
-    BlasByPrecision<T> by_precision() { return {&blas, &tf32, &bf16x3, &bf16x6, &f16x3}; }
+    BlasByPrecision<T> by_precision() {
+      return {&blas, &tf32, &bf16x3, &bf16x6, &f16x3, &blas, &scaled_f16x3};
+    }
     EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
 
-    CudaBlas<T> blas, tf32, bf16x3, bf16x6, f16x3;
+    CudaBlas<T> blas, tf32, bf16x3, bf16x6, f16x3, scaled_f16x3;
     CudaSolver<T> solver;
     CudaPanel<T> panel;
     CudaChase<T> chase;

@@ -405,9 +405,14 @@ DOUBLE_KERNELS(cuDoubleComplex, true, z)
                               const float* right, T* a, Index lda) {                            \
     ScaleTile(lower != 0, divide != 0, m, n, left, right, a, lda);                              \
   }                                                                                             \
+  KERNEL jaxmg_part_scales_##letter(int turned, Index m, Index n, const T* a, Index lda,        \
+                                    float* scales) {                                            \
+    PartScales(turned != 0, m, n, a, lda, scales);                                              \
+  }                                                                                             \
   KERNEL jaxmg_split_##letter(int left, int turned, int halves, int products, Index m, Index n, \
-                              const T* a, Index lda, unsigned short* parts, Index ld) {         \
-    Split(left != 0, turned != 0, halves != 0, products, m, n, a, lda, parts, ld);              \
+                              const T* a, Index lda, const float* scales,                       \
+                              unsigned short* parts, Index ld) {                                \
+    Split(left != 0, turned != 0, halves != 0, products, m, n, a, lda, scales, parts, ld);      \
   }
 
 SINGLE_KERNELS(float, s)
@@ -479,20 +484,30 @@ KERNEL jaxmg_digest(const unsigned* words, Index count, int* digest) {
 
 // See PartProduct, which exists only for compute capability 9.0.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define MULTIPLY_PARTS(kHalves) \
-  PartProduct<kHalves>(factors, first_a, first_b, m, n, chunks, alpha, beta, c, ldc).Run()
+#define MULTIPLY_PARTS(kHalves, kScaled)                                                      \
+  PartProduct<kHalves, kScaled>(factors, scales, first_a, first_b, m, n, chunks, alpha, beta, \
+                                c, ldc)                                                       \
+      .Run()
 #else
-#define MULTIPLY_PARTS(kHalves)
+#define MULTIPLY_PARTS(kHalves, kScaled)
 #endif
 KERNEL __launch_bounds__(kProductThreads, 1)
-    jaxmg_multiply_bfloats(const __grid_constant__ PartFactors factors, int first_a, int first_b,
-                           int m, int n, int chunks, float alpha, float beta, float* c, Index ldc) {
-  MULTIPLY_PARTS(false);
+    jaxmg_multiply_bfloats(const __grid_constant__ PartFactors factors, PartProductScales scales,
+                           int first_a, int first_b, int m, int n, int chunks, float alpha,
+                           float beta, float* c, Index ldc) {
+  MULTIPLY_PARTS(false, false);
 }
 KERNEL __launch_bounds__(kProductThreads, 1)
-    jaxmg_multiply_halves(const __grid_constant__ PartFactors factors, int first_a, int first_b,
-                          int m, int n, int chunks, float alpha, float beta, float* c, Index ldc) {
-  MULTIPLY_PARTS(true);
+    jaxmg_multiply_halves(const __grid_constant__ PartFactors factors, PartProductScales scales,
+                          int first_a, int first_b, int m, int n, int chunks, float alpha,
+                          float beta, float* c, Index ldc) {
+  MULTIPLY_PARTS(true, false);
+}
+KERNEL __launch_bounds__(kProductThreads, 1)
+    jaxmg_multiply_scaled_halves(const __grid_constant__ PartFactors factors,
+                                 PartProductScales scales, int first_a, int first_b, int m, int n,
+                                 int chunks, float alpha, float beta, float* c, Index ldc) {
+  MULTIPLY_PARTS(true, true);
 }
 #undef MULTIPLY_PARTS
 

@@ -37,6 +37,12 @@ struct PartFactors {
   TensorMap a, b;
 };
 
+// The product's row i is multiplied by left[i / 2^shift], and its column j by right[j].
+struct PartProductScales {
+  const float *left, *right;
+  int shift;
+};
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 __device__ inline unsigned SharedAddress(const void* pointer) {
@@ -126,12 +132,14 @@ __device__ inline void Multiply(float (&sum)[64], unsigned long long a, unsigned
 #undef JAXMG_16
 #undef JAXMG_4
 
-template <bool kHalves>
+template <bool kHalves, bool kScaled>
 class PartProduct {
  public:
-  __device__ PartProduct(const PartFactors& factors, int first_a, int first_b, int m, int n,
-                         int chunks, float alpha, float beta, float* c, Index ldc)
+  __device__ PartProduct(const PartFactors& factors, const PartProductScales& scales, int first_a,
+                         int first_b, int m, int n, int chunks, float alpha, float beta, float* c,
+                         Index ldc)
       : factors_(factors),
+        scales_(scales),
         first_a_(first_a),
         first_b_(first_b),
         m_(first_a + m),
@@ -284,6 +292,7 @@ class PartProduct {
     row += thread / 32 * 16 + thread % 32 / 4;
     column += thread % 4 * 2;
     float* const begin = c_ + column * ldc_ + row;
+    const float row_scales[2] = {RowScale(row), RowScale(row + 8)};
     constexpr int kAtOnce = 32;
     const auto there = [&](int i) {
       const int r = row + (i & 2) * 4, j = column + i / 4 * 8 + (i & 1);
@@ -295,6 +304,15 @@ class PartProduct {
       float result[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) result[i] = alpha_ * sum[first + i];
+      if (kScaled) {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int at = first + i;
+          const float left = row_scales[at / 2 % 2];
+          const float right = ColumnScale(column + at / 4 * 8 + (at & 1));
+          result[i] = result[i] * fminf(left, right) * fmaxf(left, right);
+        }
+      }
       if (beta_ != 0) {
         float before[kAtOnce];
 #pragma unroll
@@ -314,7 +332,17 @@ class PartProduct {
     }
   }
 
+  // 1 for a row or column that isn't C's.
+  __device__ float RowScale(int row) const {
+    if (!kScaled || row < first_a_ || row >= m_) return 1;
+    return __ldg(scales_.left + ((row - first_a_) >> scales_.shift));
+  }
+  __device__ float ColumnScale(int column) const {
+    return column < first_b_ || column >= n_ ? 1 : __ldg(scales_.right + column - first_b_);
+  }
+
   const PartFactors& factors_;
+  const PartProductScales& scales_;
   const int first_a_, first_b_, m_, n_, chunks_;
   const float alpha_, beta_;
   float* const c_;

@@ -74,6 +74,43 @@ struct SplitElement<cuComplex> {
       : components{SplitNumber(x.x, halves), SplitNumber(x.y, halves)} {}
 };
 
+// See Blas::PartScales. A block per kTileEdge rows of the factor, which share its kTileRows rows of
+// threads.
+template <typename T>
+__device__ void PartScales(bool turned, Index m, Index n, const T* a, Index lda, float* scales) {
+  __shared__ unsigned largest[kTileEdge][kTileEdge + 1];
+  const Index rows = turned ? n : m, first = blockIdx.x * Index(kTileEdge);
+  // Nonnegative numbers are ordered as their bits.
+  const auto larger = [](unsigned found, T entry) {
+    found = max(found, __float_as_uint(RealPart(entry)) & 0x7fffffff);
+    return max(found, __float_as_uint(ImaginaryPart(entry)) & 0x7fffffff);
+  };
+  for (int k = threadIdx.y; k < kTileEdge; k += blockDim.y) largest[k][threadIdx.x] = 0;
+  __syncthreads();
+  if (turned) {
+    for (int k = threadIdx.y; k < kTileEdge && first + k < rows; k += blockDim.y) {
+      unsigned found = 0;
+      for (Index i = threadIdx.x; i < m; i += kTileEdge) {
+        found = larger(found, a[(first + k) * lda + i]);
+      }
+      largest[k][threadIdx.x] = found;
+    }
+  } else if (first + threadIdx.x < rows) {
+    unsigned found = 0;
+    for (Index j = threadIdx.y; j < n; j += blockDim.y) {
+      found = larger(found, a[j * lda + first + threadIdx.x]);
+    }
+    largest[threadIdx.x][threadIdx.y] = found;
+  }
+  __syncthreads();
+  if (threadIdx.y > 0 || first + threadIdx.x >= rows) return;
+  unsigned found = 0;
+  for (int k = 0; k < kTileEdge; ++k) found = max(found, largest[threadIdx.x][k]);
+  const unsigned exponent = max(found >> 23, kScaledExponent + 1u) - kScaledExponent;
+  const bool some = found > 0 && found < 0x7f800000;
+  scales[first + threadIdx.x] = some ? __uint_as_float(exponent << 23) : 1;
+}
+
 // Writes the parts of an element of a factor.
 template <typename T>
 __device__ void StoreParts(bool left, bool turned, bool halves, int products, T value, Index row,
@@ -98,10 +135,10 @@ __device__ void StoreParts(bool left, bool turned, bool halves, int products, T 
 }
 
 // One block per tile of a, m x n. Zeros fill the last group of columns. No group is divided between
-// tiles.
+// tiles. `scales` may be null.
 template <typename T>
 __device__ void Split(bool left, bool turned, bool halves, int products, Index m, Index n,
-                      const T* a, Index lda, unsigned short* parts, Index ld) {
+                      const T* a, Index lda, const float* scales, unsigned short* parts, Index ld) {
   constexpr int kGroup = kPartsGroup / SplitElement<T>::kComponents;
   static_assert(kTileEdge % kGroup == 0, "a group of columns is in one tile");
   __shared__ T tile[kTileEdge][kTileEdge + 1];
@@ -118,7 +155,8 @@ __device__ void Split(bool left, bool turned, bool halves, int products, Index m
     const Index row = (turned ? first_column : first_row) + threadIdx.x;
     const Index column = (turned ? first_row : first_column) + j;
     if (row >= rows || column >= columns) continue;
-    const T value = turned ? tile[threadIdx.x][j] : tile[j][threadIdx.x];
+    const T entry = turned ? tile[threadIdx.x][j] : tile[j][threadIdx.x];
+    const T value = scales == nullptr ? entry : Scale(entry, 1 / scales[row]);
     StoreParts(left, turned, halves, products, value, row, column, parts, ld);
   }
 }

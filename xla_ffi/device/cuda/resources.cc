@@ -194,6 +194,7 @@ class CudaPool {
         stream_on(&others, lowest, &streams[static_cast<int>(CudaResources::Share::kOthers)])) {
       parts->of_share = streams;
       parts->panel_multiprocessors = static_cast<int>(ours.sm.smCount);
+      parts->other_multiprocessors = static_cast<int>(others.sm.smCount);
     }
     return Status::Ok();
   }
@@ -543,6 +544,13 @@ Status CudaResources::MostInCluster(Kernel kernel, char letter, Stream stream, u
 }
 
 Status CudaResources::Multiprocessors(int* count) const { return pool_->Multiprocessors(count); }
+Status CudaResources::Multiprocessors(Stream stream, int* count) const {
+  const Share share = shares_[static_cast<int>(stream)];
+  if (share == Share::kAll) return Multiprocessors(count);
+  *count =
+      share == Share::kPanels ? parts_->panel_multiprocessors : parts_->other_multiprocessors;
+  return Status::Ok();
+}
 Status CudaResources::SharedBytes(int* bytes) const { return pool_->SharedBytes(bytes); }
 
 Status NewCudaEvent(int ordinal, std::shared_ptr<CudaEvent>* event) {

@@ -82,6 +82,8 @@ class CudaResources {
   Status MostInCluster(Kernel kernel, char letter, Stream stream, unsigned threads,
                        int* blocks) const;
   Status Multiprocessors(int* count) const;
+  // Those of a stream's share.
+  Status Multiprocessors(Stream stream, int* count) const;
   // The maximum shared memory of a block.
   Status SharedBytes(int* bytes) const;
   // Whether the device has the kernels of part_products.cuh.
@@ -102,7 +104,7 @@ class CudaResources {
     // By share, of which that of all multiprocessors has none.
     std::array<cudaStream_t, 3> of_share{};
     std::shared_ptr<CudaEvent> moved;  // a stream's work before it went to another share
-    int panel_multiprocessors = 0;
+    int panel_multiprocessors = 0, other_multiprocessors = 0;
     bool divided = false;  // or found not to be divisible
   };
   friend class CudaPool;

@@ -135,9 +135,31 @@ class HostBlas : public Blas<T> {
 
   PartsShape parts() const override { return parts_; }
 
-  Status Split(Stream stream, Side side, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
-               Part* parts, int64_t ld) override {
-    if (parts_.depth == 0) return Blas<T>::Split(stream, side, turned, m, n, a, lda, parts, ld);
+  Status PartScales(Stream, bool turned, int64_t m, int64_t n, const T* a, int64_t lda,
+                    R* scales) override {
+    for (int64_t i = 0; i < (turned ? n : m); ++i) {
+      R largest = 0;
+      bool finite = true;
+      for (int64_t j = 0; j < (turned ? m : n); ++j) {
+        const T value = turned ? a[i * lda + j] : a[j * lda + i];
+        for (R part : {std::real(value), std::imag(value)}) {
+          largest = std::max(largest, std::abs(part));
+          finite = finite && std::isfinite(part);
+        }
+      }
+      constexpr int kLeast = std::numeric_limits<R>::min_exponent - 1;
+      scales[i] = !finite || largest == 0
+                      ? 1
+                      : std::ldexp(R(1), std::max(std::ilogb(largest) - kScaledExponent, kLeast));
+    }
+    return Status::Ok();
+  }
+
+  Status DoSplit(Stream stream, Side side, bool turned, int64_t m, int64_t n, const T* a,
+                 int64_t lda, const R* scales, Part* parts, int64_t ld) override {
+    if (parts_.depth == 0) {
+      return Blas<T>::DoSplit(stream, side, turned, m, n, a, lda, scales, parts, ld);
+    }
     const bool left = side == Side::kLeft, halves = parts_.format == PartFormat::kFloat16;
     const int* const of_block =
         halves ? (left ? kLeftHalf : kRightHalf)
@@ -151,7 +173,8 @@ class HostBlas : public Blas<T> {
                                           : a[column * lda + row];
         Part split[2][kParts];
         for (int64_t c = 0; c < components; ++c) {
-          const float number = reinterpret_cast<const float*>(&value)[c];
+          const float number = reinterpret_cast<const float*>(&value)[c] /
+                               (scales == nullptr ? 1 : static_cast<float>(scales[row]));
           halves ? SplitInHalves(number, split[c]) : SplitNumber(number, split[c]);
         }
         // Row p and column q of the element's parts in each product.
@@ -173,8 +196,9 @@ class HostBlas : public Blas<T> {
     return Status::Ok();
   }
 
-  Status GemmOfParts(Stream, int64_t m, int64_t n, int64_t depth, R alpha, const Part* a,
-                     int64_t lda, const Part* b, int64_t ldb, R beta, T* c, int64_t ldc) override {
+  Status DoGemmOfParts(Stream, int64_t m, int64_t n, int64_t depth, R alpha, const Part* a,
+                       int64_t lda, const Part* b, int64_t ldb, const ProductScales<R>& scales,
+                       R beta, T* c, int64_t ldc) override {
     if constexpr (!std::is_same_v<R, float>) {
       return Status::Fixed(Code::kInternal, "products here aren't made of parts");
     } else {
@@ -182,14 +206,17 @@ class HostBlas : public Blas<T> {
       const int64_t rows = m * parts_.rows;
       const std::vector<float> left = AsNumbers(a, lda, rows, depth);
       const std::vector<float> right = AsNumbers(b, ldb, n, depth);
+      const bool scaled = scales.left != nullptr;
+      std::vector<float> product(scaled ? rows * n : 0);
+      float* const target = scaled ? product.data() : reinterpret_cast<float*>(c);
       char none = 'N', transposed = 'T';
-      LapackInts ints(rows, n, depth, rows, n, ldc * parts_.rows);
+      LapackInts ints(rows, n, depth, rows, n, scaled ? rows : ldc * parts_.rows);
       JAXMG_CHECK_LAPACK(gemm, ints);
-      float t_alpha = alpha / parts_.scale(), t_beta = beta;
+      float t_alpha = alpha / parts_.scale(), t_beta = scaled ? 0 : beta;
       HostLapack<float>().gemm(&none, &transposed, ints[0], ints[1], ints[2], &t_alpha,
                                const_cast<float*>(left.data()), ints[3],
-                               const_cast<float*>(right.data()), ints[4], &t_beta,
-                               reinterpret_cast<float*>(c), ints[5]);
+                               const_cast<float*>(right.data()), ints[4], &t_beta, target, ints[5]);
+      if (scaled) AddScaled(m, n, product, scales, beta, reinterpret_cast<float*>(c), ldc);
       return Status::Ok();
     }
   }
@@ -395,6 +422,22 @@ class HostBlas : public Blas<T> {
       *parts = space->data();
       return Status::Ok();
     };
+  }
+
+  // C := beta C + the product (m x n, in rows of parts) times the scales of its rows and columns.
+  void AddScaled(int64_t m, int64_t n, const std::vector<float>& product,
+                 const ProductScales<R>& scales, R beta, float* c, int64_t ldc) const {
+    const int64_t rows = m * parts_.rows;
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < rows; ++i) {
+        const auto left = static_cast<float>(scales.left[i / parts_.rows]);
+        const auto right = static_cast<float>(scales.right[j]);
+        // The smaller one first: the product is finite after it if it is after both.
+        const float scaled = product[j * rows + i] * std::min(left, right) * std::max(left, right);
+        float& entry = c[j * ldc * parts_.rows + i];
+        entry = beta == 0 ? scaled : std::fma(static_cast<float>(beta), entry, scaled);
+      }
+    }
   }
 
   // The parts of a matrix, column by column without gaps.

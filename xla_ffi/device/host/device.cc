@@ -96,13 +96,15 @@ class HostStatus : public StatusKernels {
 template <typename T>
 struct HostOperations {
   HostBlas<T> blas, bf16x3{Precision::kBf16x3}, bf16x6{Precision::kBf16x6},
-      f16x3{Precision::kF16x3};
+      f16x3{Precision::kF16x3}, scaled_f16x3{Precision::kScaledF16x3};
   HostSolver<T> solver;
   HostPanel<T> panel{blas};
   HostChase<T> chase{blas};
   HostSecular<T> secular;
   HostLu<T> lu;
-  BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6, &f16x3}; }
+  BlasByPrecision<T> by_precision() {
+    return {&blas, &blas, &bf16x3, &bf16x6, &f16x3, &blas, &scaled_f16x3};
+  }
   EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
 };
 

@@ -27,8 +27,10 @@ int64_t SplitBytes(const Tiles& tiles, int64_t rows, Precision precision) {
   const PartsShape parts = PartsOf<T>(precision);
   if (parts.depth == 0) return 0;
   const int64_t columns = tiles.slots() * tiles.width();
+  const int64_t scales = parts.scaled ? (rows + columns) * sizeof(Real<T>) : 0;
   return (parts.rows * rows + columns) * parts.Depth(std::min(rows, kPartsDepth)) *
-         static_cast<int64_t>(sizeof(Part));
+             static_cast<int64_t>(sizeof(Part)) +
+         scales;
 }
 
 template <typename T>

@@ -9,9 +9,9 @@ namespace jaxmg {
 
 template <typename T>
 Precision LuPrecision(Precision requested, int64_t n, const Tuning& tuning) {
-  if (requested != Precision::kChosen) return requested;
   const Precision chosen = ChosenPrecision<T>(requested, n, tuning);
-  return chosen == Precision::kF16x3 ? Precision::kBf16x6 : chosen;
+  if (chosen != Precision::kF16x3) return chosen;
+  return tuning.scales_products ? Precision::kScaledF16x3 : Precision::kBf16x6;
 }
 
 template <typename T>

@@ -11,9 +11,9 @@
 
 namespace jaxmg {
 
-// The precision of LU's products, for one that was asked for. Where the device's Tuning has
-// products of parts for a matrix of that order, those of six bfloat16 parts, which are as accurate
-// as float32's own for elements of any size: no scaling makes all rows of a general matrix alike.
+// Resolves the precision of the products of LU and QR. Three products of float16 parts scale their
+// factors, since no scaling of a general matrix bounds its elements and those of its factors; six
+// of bfloat16 parts, which are as accurate, replace them on devices without such products.
 template <typename T>
 Precision LuPrecision(Precision requested, int64_t n, const Tuning& tuning);
 

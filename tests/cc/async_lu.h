@@ -22,6 +22,12 @@ class AsyncLu : public LuKernels<T> {
     return Later(workers_, s,
                  [=] { return real_.SwapRows(s, order, n, a, lda, offset, count, pivots); });
   }
+  Status SwapAllRows(Stream s, const std::vector<MovedColumns<T>>& all, int64_t rows, int64_t lda,
+                     int64_t count, const int32_t* pivots, T* buffer, int64_t room) override {
+    return Later(workers_, s, [=] {
+      return real_.SwapAllRows(s, all, rows, lda, count, pivots, buffer, room);
+    });
+  }
   Status SwapColumns(Stream s, Order order, int64_t m, T* a, int64_t lda, int64_t count,
                      const int32_t* pivots) override {
     return Later(workers_, s,

@@ -56,7 +56,7 @@ Result<T> Factor(const Shape& shape, const std::vector<T>& a, const std::vector<
         const int rank = context.comm.rank();
         const Matrix<T> matrix = distributed.matrix(rank);
         const int64_t workspace =
-            GetrfWorkspace(matrix.tiles, matrix.rows, context.device.tuning());
+            GetrfWorkspace<T>(matrix.tiles, matrix.rows, context.device.tuning());
         std::unique_ptr<Buffer> space, local;
         JAXMG_RETURN_IF_ERROR(context.device.Allocate(workspace * sizeof(T), &space));
         JAXMG_RETURN_IF_ERROR(

@@ -224,6 +224,30 @@ void CheckPartScales(const Kernel& kernel) {
   }
 }
 
+TEST(MovesOfInterchangesCompose) {
+  const int n = 9;
+  std::vector<int> moves(n, -1), sources(n, -1);
+  for (auto* each : {&moves, &sources}) {
+    Launch(2, 3, 1, [&] { kernels::jaxmg_count_up(n, each->data()); });
+  }
+  // Later ones first: x := x with rows 3 and 5 exchanged is what the result takes rows from.
+  const std::vector<int> later_from = {4, 2, -1}, later_to = {2, 4, -1};  // from row 1 on
+  const std::vector<int> from = {5, 0}, to = {0, 5};
+  const auto compose = [&](int begin, const std::vector<int>& f, const std::vector<int>& t) {
+    const int count = static_cast<int>(f.size());
+    Launch(1, 2, 1,
+           [&] { kernels::jaxmg_map_moves(0, count, begin, f.data(), t.data(), moves.data()); });
+    Launch(2, 3, 1, [&] { kernels::jaxmg_compose_moves(n, moves.data(), sources.data()); });
+    Launch(1, 2, 1,
+           [&] { kernels::jaxmg_map_moves(1, count, begin, f.data(), t.data(), moves.data()); });
+  };
+  compose(1, later_from, later_to);
+  compose(0, from, to);
+  // Rows 0 and 5, then 3 and 5.
+  EXPECT(sources == (std::vector<int>{5, 1, 2, 0, 4, 3, 6, 7, 8}));
+  for (int i = 0; i < n; ++i) EXPECT(moves[i] == i);
+}
+
 TEST(PartScalesAreThoseOfTheHost) {
   CheckPartScales<float>(kernels::jaxmg_part_scales_s);
   CheckPartScales<std::complex<float>>(kernels::jaxmg_part_scales_c);

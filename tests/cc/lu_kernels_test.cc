@@ -280,11 +280,11 @@ TEST(MovesOfRowsAndColumnsAreTheInterchanges) {
         kernels::PlanSwaps(order == Order::kBackward, static_cast<int>(count), kOffset,
                            panel.pivots.data(), from.data(), to.data());
       });
-      Launch(3, kFew, 1, [&] {
+      Launch(3, kThreads, 1, [&] {
         kernels::MoveRows<Cuda<T>>(n, static_cast<int>(count), from.data(), to.data(),
                                    Cast(panel.a.data()), 1, panel.lda);
       });
-      Launch(3, kFew, 1, [&] {
+      Launch(3, kThreads, 1, [&] {
         kernels::MoveRows<Cuda<T>>(n, static_cast<int>(count), from.data(), to.data(),
                                    Cast(turned.a.data()), turned.lda, 1);
       });
@@ -292,6 +292,26 @@ TEST(MovesOfRowsAndColumnsAreTheInterchanges) {
       EXPECT(turned.a == columns.a) << "columns, " << count;
     }
   }
+}
+
+TEST(RowsAreTakenFromACopyOfColumns) {
+  using T = std::complex<float>;
+  const int64_t m = 2 * kTakenRows + 7, n = 3, first = 4;
+  Panel<T> panel = RandomPanel<T>(m, n);
+  std::vector<int> sources(m);
+  for (int64_t i = 0; i < m; ++i) sources[i] = static_cast<int>(first + (i * 5 + 2) % m);
+  std::vector<T> buffer(m * n), expected = panel.a;
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t i = 0; i < m; ++i) {
+      buffer[j * m + i] = panel.a[j * panel.lda + i];
+      expected[j * panel.lda + i] = panel.a[j * panel.lda + sources[i] - first];
+    }
+  }
+  Launch(3 * n, kWarps, 1, [&] {
+    kernels::TakeRows<Cuda<T>>(m, first, sources.data(), Cast(buffer.data()),
+                               Cast(panel.a.data()), panel.lda);
+  });
+  EXPECT(panel.a == expected);
 }
 
 template <typename T>

@@ -29,6 +29,16 @@ class RecordingLu : public LuKernels<T> {
             int(order), offset);
     return real_.SwapRows(s, order, n, a, lda, offset, count, pivots);
   }
+  Status SwapAllRows(Stream s, const std::vector<MovedColumns<T>>& all, int64_t rows, int64_t lda,
+                     int64_t count, const int32_t* pivots, T* buffer, int64_t room) override {
+    std::vector<MemoryAccess> accesses = {to_.Read(pivots, count, count, 1),
+                                          to_.Write(buffer, room, room, 1)};
+    for (const MovedColumns<T>& columns : all) {
+      accesses.push_back(to_.Write(columns.a, lda, rows, columns.n));
+    }
+    to_.Add(s, "swap all rows", std::move(accesses));
+    return real_.SwapAllRows(s, all, rows, lda, count, pivots, buffer, room);
+  }
   Status SwapColumns(Stream s, Order order, int64_t m, T* a, int64_t lda, int64_t count,
                      const int32_t* pivots) override {
     to_.Add(s, "swap columns", {to_.Write(a, lda, m, count), to_.Read(pivots, count, count, 1)},

@@ -150,6 +150,9 @@ inline constexpr int kProductShared =
 inline constexpr float kChunkFactor = 1 + 1212.0f / 8388608;
 inline constexpr float kSumFactor = 1 - 2423.0f / 16777216;
 
+// The rows of a column that a block of kTakeRows takes.
+inline constexpr int kTakenRows = 4 * kThreads;
+
 // The columns of a row in which a thread of kRowLargest searches the largest element.
 inline constexpr int kLargestColumns = 64;
 

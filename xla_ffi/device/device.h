@@ -115,6 +115,9 @@ struct Tuning {
   int64_t parts_order = 0;
   // Whether products of parts can scale their factors (kScaledF16x3).
   bool scales_products = true;
+  // The memory in which a device moves rows of the columns of L, all interchanges of a column at
+  // once; 0: it needs none.
+  int64_t swap_bytes = 0;
   // The size of a chunk in a redistribution. On the host a chunk should stay in a cache until the
   // receiver copies it; between GPUs its transfer should take longer than the latency of a copy.
   int64_t exchange_bytes = int64_t{512} << 10;

@@ -7,6 +7,7 @@
 #define JAXMG_XLA_FFI_DEVICE_LU_KERNELS_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "xla_ffi/base/dtype.h"
 #include "xla_ffi/base/status.h"
@@ -16,6 +17,13 @@
 namespace jaxmg {
 
 enum class Order { kForward, kBackward };
+
+// n columns of a matrix, from its first row on, whose rows the interchanges from `first` on move.
+template <typename T>
+struct MovedColumns {
+  T* a;
+  int64_t n, first;
+};
 
 template <typename T>
 class LuKernels {
@@ -40,6 +48,13 @@ class LuKernels {
   // A has n columns, and its first row is number `offset` of the matrix.
   virtual Status SwapRows(Stream stream, Order order, int64_t n, T* a, int64_t lda, int64_t offset,
                           int64_t count, const int32_t* pivots) = 0;
+
+  // Interchanges rows i and pivots[i] of each of `all`, columns of a matrix of `rows` rows, for i =
+  // first .. count - 1 with the `first` of each, which don't increase from one to the next. `buffer`
+  // has room for `room` elements, at least `rows`; null if Tuning::swap_bytes is 0.
+  virtual Status SwapAllRows(Stream stream, const std::vector<MovedColumns<T>>& all, int64_t rows,
+                             int64_t lda, int64_t count, const int32_t* pivots, T* buffer,
+                             int64_t room) = 0;
 
   // Interchanges columns i and pivots[i] of A, m rows, likewise.
   virtual Status SwapColumns(Stream stream, Order order, int64_t m, T* a, int64_t lda,

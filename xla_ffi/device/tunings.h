@@ -68,6 +68,7 @@ inline Tuning CudaTuning() {
   tuning.gather_to_solve = 7168;
   tuning.gather_to_invert = 1024;
   tuning.parts_order = 16384;
+  tuning.swap_bytes = int64_t{16} << 20;
   tuning.exchange_bytes = int64_t{64} << 20;
   tuning.inverse_order = 1024;
   tuning.few_right_hand_sides = 16;

@@ -292,6 +292,10 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
                                   Index row, Index column) {                                       \
     MoveRows(n, count, from, to, a, row, column);                                                  \
   }                                                                                                \
+  KERNEL jaxmg_take_rows_##letter(Index m, Index first, const int* sources, const T* buffer, T* a, \
+                                  Index lda) {                                                     \
+    TakeRows(m, first, sources, buffer, a, lda);                                                   \
+  }                                                                                                \
   KERNEL jaxmg_pack_band_##letter(Index m, Index n, Index k, const T* a, Index lda, T* band,       \
                                   Index ldb) {                                                     \
     PackBand(m, n, k, a, lda, band, ldb);                                                          \
@@ -510,6 +514,21 @@ KERNEL __launch_bounds__(kProductThreads, 1)
   MULTIPLY_PARTS(true, true);
 }
 #undef MULTIPLY_PARTS
+
+KERNEL jaxmg_compose_moves(Index n, const int* moves, int* sources) {
+  for (Index i = FirstElement(); i < n; i += ElementStride()) sources[i] = moves[sources[i]];
+}
+
+KERNEL jaxmg_count_up(Index n, int* x) {
+  for (Index i = FirstElement(); i < n; i += ElementStride()) x[i] = static_cast<int>(i);
+}
+
+// moves[to[i]] := from[i] for the moves of PlanSwaps, or to[i] with `back`; rows count from `begin`.
+KERNEL jaxmg_map_moves(int back, int count, int begin, const int* from, const int* to, int* moves) {
+  for (Index i = FirstElement(); i < count; i += ElementStride()) {
+    if (to[i] >= 0) moves[begin + to[i]] = begin + (back != 0 ? to[i] : from[i]);
+  }
+}
 
 KERNEL jaxmg_plan_swaps(int backward, int count, Index offset, const int* pivots, int* from,
                         int* to) {

@@ -187,13 +187,68 @@ Status CudaLu<T>::Swap(Stream stream, Order order, int64_t n, T* a, int64_t line
   int32_t* to = from + 2 * kLuSwaps;
   for (int64_t step = 0; step < pieces; ++step) {
     const int64_t begin = (backward ? pieces - 1 - step : step) * kLuSwaps;
-    const int piece = static_cast<int>(std::min<int64_t>(kLuSwaps, count - begin));
-    JAXMG_RETURN_IF_ERROR(device_.LaunchOne(Kernel::kPlanSwaps, 's', stream,
-                                            static_cast<int>(backward), piece, offset + begin,
-                                            pivots + begin, from, to));
-    JAXMG_RETURN_IF_ERROR(device_.LaunchBlocks(Kernel::kMoveRows, CudaType<T>::kLetter, stream,
-                                               std::min<int64_t>(n, 4096), kThreads, n, piece, from,
-                                               to, a + begin * line, line, element));
+    const int64_t end = std::min<int64_t>(begin + kLuSwaps, count);
+    JAXMG_RETURN_IF_ERROR(PlanMoves(stream, order, begin, end, offset, pivots, from, to));
+    JAXMG_RETURN_IF_ERROR(device_.LaunchBlocks(
+        Kernel::kMoveRows, CudaType<T>::kLetter, stream, std::min<int64_t>(n, 4096), kThreads, n,
+        static_cast<int>(end - begin), from, to, a + begin * line, line, element));
+  }
+  return Status::Ok();
+}
+
+template <typename T>
+Status CudaLu<T>::PlanMoves(Stream stream, Order order, int64_t begin, int64_t end, int64_t offset,
+                            const int32_t* pivots, int32_t* from, int32_t* to) {
+  return device_.LaunchOne(Kernel::kPlanSwaps, 's', stream,
+                           static_cast<int>(order == Order::kBackward),
+                           static_cast<int>(end - begin), offset + begin, pivots + begin, from, to);
+}
+
+// Finds out where the rows of columns come from, from the last interchange to the first, and takes
+// them from a copy of some columns, which stays in the L2 cache. Interchange by interchange an
+// element would be moved as often as there are panels behind it, each time by itself.
+template <typename T>
+Status CudaLu<T>::SwapAllRows(Stream stream, const std::vector<MovedColumns<T>>& all, int64_t rows,
+                              int64_t lda, int64_t count, const int32_t* pivots, T* buffer,
+                              int64_t room) {
+  void* scratch = nullptr;
+  JAXMG_RETURN_IF_ERROR(
+      device_.Scratch(stream, (4 * kLuSwaps + 2 * rows) * sizeof(int32_t), &scratch));
+  auto* from = static_cast<int32_t*>(scratch);
+  int32_t *to = from + 2 * kLuSwaps, *moves = to + 2 * kLuSwaps, *sources = moves + rows;
+  for (int32_t* each : {moves, sources}) {
+    JAXMG_RETURN_IF_ERROR(
+        device_.LaunchElements(Kernel::kCountUp, 's', stream, rows, rows, each));
+  }
+  int64_t done = count;  // the interchanges from there on are in `sources`
+  for (const MovedColumns<T>& columns : all) {
+    while (done > columns.first) {
+      const int64_t begin = std::max(columns.first, done - kLuSwaps);
+      const int piece = static_cast<int>(done - begin);
+      JAXMG_RETURN_IF_ERROR(
+          PlanMoves(stream, Order::kForward, begin, done, 0, pivots, from, to));
+      const auto map = [&](bool back) {
+        return device_.LaunchElements(Kernel::kMapMoves, 's', stream, 2 * piece,
+                                      static_cast<int>(back), 2 * piece, static_cast<int>(begin),
+                                      from, to, moves);
+      };
+      JAXMG_RETURN_IF_ERROR(map(false));
+      JAXMG_RETURN_IF_ERROR(
+          device_.LaunchElements(Kernel::kComposeMoves, 's', stream, rows, rows, moves, sources));
+      JAXMG_RETURN_IF_ERROR(map(true));
+      done = begin;
+    }
+    const int64_t height = rows - columns.first, most = std::max<int64_t>(room / height, 1);
+    for (int64_t j = 0; j < columns.n; j += most) {
+      const int64_t n = std::min(most, columns.n - j);
+      T* const target = columns.a + j * lda + columns.first;
+      JAXMG_RETURN_IF_ERROR(device_.Copy(stream, Block(buffer, height, height, n),
+                                         Block(target, lda, height, n)));
+      JAXMG_RETURN_IF_ERROR(device_.LaunchBlocks(
+          Kernel::kTakeRows, CudaType<T>::kLetter, stream,
+          n * ((height + kTakenRows - 1) / kTakenRows), kThreads, height, columns.first,
+          sources + columns.first, static_cast<const T*>(buffer), target, lda));
+    }
   }
   return Status::Ok();
 }

@@ -266,24 +266,48 @@ __device__ inline void PlanSwaps(int backward, int count, Index offset, const in
   }
 }
 
-// Columns by blocks: rows `from` to rows `to`, as PlanSwaps has them. Element (i, j) of the n
-// columns is a[i * row + j * column], so that this moves columns of a matrix as well.
+// Columns by blocks of kThreads: rows `from` to rows `to`, as PlanSwaps has them. Element (i, j) of
+// the n columns is a[i * row + j * column], so that this moves columns of a matrix as well. A thread
+// has its moves in registers, so that it reads all their elements at once.
 template <typename T>
 __device__ void MoveRows(Index n, int count, const int* from, const int* to, T* a, Index row,
                          Index column) {
-  __shared__ __align__(16) unsigned char memory[2 * kLuSwaps * sizeof(T)];
-  T* values = reinterpret_cast<T*>(memory);
-  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  constexpr int kEach = 2 * kLuSwaps / kThreads;
+  const int thread = static_cast<int>(threadIdx.x);
+  int sources[kEach], targets[kEach];
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    const int i = thread + e * kThreads;
+    const bool moves = i < 2 * count && from[i] >= 0;
+    sources[e] = moves ? from[i] : -1;
+    targets[e] = moves ? to[i] : -1;
+  }
   for (Index j = blockIdx.x; j < n; j += gridDim.x) {
     T* line = a + j * column;
-    for (int i = thread; i < 2 * count; i += threads) {
-      if (from[i] >= 0) values[i] = line[from[i] * row];
+    T values[kEach];
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      if (sources[e] >= 0) values[e] = line[sources[e] * row];
     }
     __syncthreads();
-    for (int i = thread; i < 2 * count; i += threads) {
-      if (to[i] >= 0) line[to[i] * row] = values[i];
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      if (targets[e] >= 0) line[targets[e] * row] = values[e];
     }
     __syncthreads();
+  }
+}
+
+// a_ij := buffer_(sources_i - first)j of columns of m rows, which have no gaps in the buffer.
+// Columns in turn, by blocks of kTakenRows rows.
+template <typename T>
+__device__ void TakeRows(Index m, Index first, const int* sources, const T* buffer, T* a,
+                         Index lda) {
+  const Index pieces = (m + kTakenRows - 1) / kTakenRows;
+  const Index j = blockIdx.x / pieces, begin = blockIdx.x % pieces * kTakenRows;
+  const Index end = min(begin + kTakenRows, m);
+  for (Index i = begin + threadIdx.x; i < end; i += blockDim.x) {
+    a[j * lda + i] = buffer[j * m + sources[i] - first];
   }
 }
 

@@ -27,12 +27,18 @@ class CudaLu : public LuKernels<T> {
                      int32_t* pivots, int32_t* info) override;
   Status SwapRows(Stream stream, Order order, int64_t n, T* a, int64_t lda, int64_t offset,
                   int64_t count, const int32_t* pivots) override;
+  Status SwapAllRows(Stream stream, const std::vector<MovedColumns<T>>& all, int64_t rows,
+                     int64_t lda, int64_t count, const int32_t* pivots, T* buffer,
+                     int64_t room) override;
   Status SwapColumns(Stream stream, Order order, int64_t m, T* a, int64_t lda, int64_t count,
                      const int32_t* pivots) override;
   Status AddDeterminant(Stream stream, int64_t n, const T* u, int64_t ldu, int64_t offset,
                         const int32_t* pivots, R* log_abs, T* sign) override;
 
  private:
+  // Interchanges `begin` to `end` of rows, at most kLuSwaps, as moves of rows.
+  Status PlanMoves(Stream stream, Order order, int64_t begin, int64_t end, int64_t offset,
+                   const int32_t* pivots, int32_t* from, int32_t* to);
   // What a panel's kernels share: those that wait for each other exchange words, and leaves write
   // lists of moves for the steps between them.
   struct Exchange {

@@ -49,6 +49,16 @@ class HostLu : public LuKernels<T> {
     return Status::Ok();
   }
 
+  Status SwapAllRows(Stream stream, const std::vector<MovedColumns<T>>& all, int64_t, int64_t lda,
+                     int64_t count, const int32_t* pivots, T*, int64_t) override {
+    for (const MovedColumns<T>& columns : all) {
+      const int64_t first = columns.first;
+      JAXMG_RETURN_IF_ERROR(SwapRows(stream, Order::kForward, columns.n, columns.a + first, lda,
+                                     first, count - first, pivots + first));
+    }
+    return Status::Ok();
+  }
+
   Status SwapColumns(Stream, Order order, int64_t m, T* a, int64_t lda, int64_t count,
                      const int32_t* pivots) override {
     ForEach(order, count, [&](int64_t i) {

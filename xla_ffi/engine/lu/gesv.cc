@@ -28,7 +28,7 @@ GesvSpace<T>::GesvSpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks)
                       GathersToSolve<T>(sizes, ranks)),
       precision(LuPrecision<T>(sizes.precision, sizes.n, ranks.tuning)) {
   if (!this->works) return;
-  this->ReservePanels(GetrfWorkspace(this->tiles, sizes.n, ranks.tuning));
+  this->ReservePanels(GetrfWorkspace<T>(this->tiles, sizes.n, ranks.tuning));
   this->ReserveOverflow();
   local = this->Reserve(LocalInPlace(this->tiles, nrhs));
   pivots = this->pieces.template Reserve<int32_t>(sizes.n);

@@ -278,29 +278,37 @@ class LuFactorization {
   std::array<Room, 2> rooms_;  // by the parity of a panel
 };
 
-// Applies to each tile column of L the interchanges of the panels behind it, panel by panel: a
-// device finds out once what a panel's interchanges amount to.
+// Elements of workspace of SwapLower.
 template <typename T>
-Status SwapLower(const RankContext& context, const Matrix<T>& matrix, const int32_t* pivots) {
+int64_t SwapRoom(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
+  if (tuning.swap_bytes == 0 || tiles.nonempty() < 2) return 0;
+  return std::max(rows, std::min<int64_t>(tuning.swap_bytes / sizeof(T), rows * tiles.width()));
+}
+
+// Applies to each tile column of L the interchanges of the panels behind it.
+template <typename T>
+Status SwapLower(const RankContext& context, const Matrix<T>& matrix, const int32_t* pivots,
+                 T* workspace) {
   const Tiles& tiles = matrix.tiles;
-  for (int64_t k = 1; k < tiles.nonempty() && tiles.offset(k) < matrix.rows; ++k) {
-    const int64_t begin = tiles.offset(k), count = std::min(tiles.width(k), matrix.rows - begin);
-    Status status;
-    matrix.ForRuns(0, tiles.slots_before(matrix.rank, k), [&](int64_t, T* first, int64_t columns) {
-      if (!status.ok()) return;
-      status =
-          context.device.lu<T>().SwapRows(Stream::kMain, Order::kForward, columns, first + begin,
-                                          matrix.ld(), begin, count, pivots + begin);
-    });
-    JAXMG_RETURN_IF_ERROR(status);
+  const int64_t count = std::min(matrix.rows, tiles.columns());
+  std::vector<MovedColumns<T>> all;
+  for (int64_t k = tiles.nonempty() - 1; k >= 0; --k) {
+    const int64_t behind = tiles.offset(k) + tiles.width(k);
+    if (tiles.owner(k) != matrix.rank || behind >= count) continue;
+    all.push_back({matrix.tile(k), tiles.width(k), behind});
   }
-  return Status::Ok();
+  if (all.empty()) return Status::Ok();
+  return context.device.lu<T>().SwapAllRows(Stream::kMain, all, matrix.rows, matrix.ld(), count,
+                                            pivots, workspace,
+                                            SwapRoom<T>(tiles, matrix.rows, context.device.tuning()));
 }
 
 }  // namespace
 
+template <typename T>
 int64_t GetrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
-  return NeedsBuffers(tiles, tuning) ? 2 * rows * tiles.width() : 0;
+  const int64_t panels = NeedsBuffers(tiles, tuning) ? 2 * rows * tiles.width() : 0;
+  return std::max(panels, SwapRoom<T>(tiles, rows, tuning));
 }
 
 template <typename T>
@@ -310,10 +318,11 @@ Status Getrf(const RankContext& context, Precision precision, const Matrix<T>& m
   JAXMG_RETURN_IF_ERROR(
       LuFactorization<T>(context, precision, matrix, x, workspace, pivots, info, determinant)
           .Run());
-  return SwapLower(context, matrix, pivots);
+  return SwapLower(context, matrix, pivots, workspace);
 }
 
 #define JAXMG_INSTANTIATE(T)                                                                       \
+  template int64_t GetrfWorkspace<T>(const Tiles&, int64_t, const Tuning&);                        \
   template Status Getrf(const RankContext&, Precision, const Matrix<T>&, const RightHandSides<T>&, \
                         T*, int32_t*, int32_t*, const Determinant<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)

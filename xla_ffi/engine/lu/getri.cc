@@ -225,7 +225,7 @@ GetriSpace<T>::GetriSpace(const Sizes& sizes, const Ranks& ranks)
       precision(LuPrecision<T>(sizes.precision, sizes.n, ranks.tuning)),
       factored(TilesToFactor<T>(this->tiles, sizes.n, ranks.tuning)) {
   if (!this->works) return;
-  this->ReservePanels(std::max(GetrfWorkspace(factored, sizes.n, ranks.tuning),
+  this->ReservePanels(std::max(GetrfWorkspace<T>(factored, sizes.n, ranks.tuning),
                                GetriWorkspace(this->tiles, sizes.n)));
   this->ReserveOverflow();
   pivots = this->pieces.template Reserve<int32_t>(sizes.n);

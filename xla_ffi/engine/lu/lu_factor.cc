@@ -33,7 +33,7 @@ LuFactorSpace<T>::LuFactorSpace(const Sizes& sizes, const Ranks& ranks)
     : RoutineSpace<T>(sizes, ranks, TilesOf(sizes, ranks.size, ranks.tuning)),
       precision(LuPrecision<T>(sizes.precision, std::max(sizes.m, sizes.n), ranks.tuning)),
       factored(TilesToFactor<T>(this->tiles, sizes.n, ranks.tuning)) {
-  this->ReservePanels(GetrfWorkspace(factored, sizes.n, ranks.tuning));
+  this->ReservePanels(GetrfWorkspace<T>(factored, sizes.n, ranks.tuning));
   this->split_bytes = SplitBytes<T>(this->tiles, sizes.n, precision);
 }
 

@@ -2,7 +2,12 @@
 #ifndef JAXMG_TESTS_CC_ASYNC_LU_H_
 #define JAXMG_TESTS_CC_ASYNC_LU_H_
 
+#include <algorithm>
+#include <limits>
+#include <vector>
+
 #include "tests/cc/async_workers.h"
+#include "tests/cc/testing.h"
 #include "xla_ffi/device/lu_kernels.h"
 
 namespace jaxmg::testing {
@@ -25,6 +30,8 @@ class AsyncLu : public LuKernels<T> {
   Status SwapAllRows(Stream s, const std::vector<MovedColumns<T>>& all, int64_t rows, int64_t lda,
                      int64_t count, const int32_t* pivots, T* buffer, int64_t room) override {
     return Later(workers_, s, [=] {
+      EXPECT(room == 0 || room >= rows);
+      std::fill_n(buffer, room, std::numeric_limits<Real<T>>::quiet_NaN());  // nothing lies there
       return real_.SwapAllRows(s, all, rows, lda, count, pivots, buffer, room);
     });
   }

@@ -201,7 +201,8 @@ void CheckPartScales(const Kernel& kernel) {
   Matrix<T> a = Matrix<T>::Uniform(m, n, random);
   for (long long j = 0; j < n; ++j) {
     for (long long i = 0; i < m; ++i) {
-      a(i, j) *= std::ldexp(std::ldexp(1.0f, static_cast<int>(2 * i) - 80), 70 - static_cast<int>(j));
+      a(i, j) *=
+          std::ldexp(std::ldexp(1.0f, static_cast<int>(2 * i) - 80), 70 - static_cast<int>(j));
     }
   }
   for (long long j = 0; j < n; ++j) a(20, j) = std::numeric_limits<float>::denorm_min();
@@ -213,9 +214,9 @@ void CheckPartScales(const Kernel& kernel) {
     std::vector<float> actual(lines + 1, 7), expected = actual;
     Launch(Tiles(lines, 1), kTileEdge, kTileRows,
            [&] { kernel(turned, m, n, a.device(), a.ld, actual.data()); });
-    const Status status = host->blas<T>(Precision::kScaledF16x3)
-                              .PartScales(Stream::kMain, turned, m, n, a.data.data(), a.ld,
-                                          expected.data());
+    const Status status =
+        host->blas<T>(Precision::kScaledF16x3)
+            .PartScales(Stream::kMain, turned, m, n, a.data.data(), a.ld, expected.data());
     EXPECT(status.ok()) << status.message();
     EXPECT(actual == expected && actual[lines] == 7) << "turned " << turned;
     if (turned) continue;

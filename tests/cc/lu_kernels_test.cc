@@ -308,8 +308,8 @@ TEST(RowsAreTakenFromACopyOfColumns) {
     }
   }
   Launch(3 * n, kWarps, 1, [&] {
-    kernels::TakeRows<Cuda<T>>(m, first, sources.data(), Cast(buffer.data()),
-                               Cast(panel.a.data()), panel.lda);
+    kernels::TakeRows<Cuda<T>>(m, first, sources.data(), Cast(buffer.data()), Cast(panel.a.data()),
+                               panel.lda);
   });
   EXPECT(panel.a == expected);
 }

@@ -213,8 +213,8 @@ void CheckScaledProducts() {
     at(a, m, 7, 3) = std::numeric_limits<float>::infinity();
     at(b, n, 9, 4) = std::nanf("");
     const Status status = device->blas<T>(Precision::kScaledF16x3)
-                              .Gemm(Stream::kMain, op_a, op_b, m, n, k, 1, a.data(),
-                                    turned ? k : m, b.data(), turned ? k : n, 0, c.data(), m);
+                              .Gemm(Stream::kMain, op_a, op_b, m, n, k, 1, a.data(), turned ? k : m,
+                                    b.data(), turned ? k : n, 0, c.data(), m);
     EXPECT(status.ok()) << status.message();
     for (int64_t j = 0; j < n; ++j) {
       for (int64_t i = 0; i < m; ++i) {

@@ -220,6 +220,7 @@ Tuning LikeGpu(int64_t update_depth = 9) {
   tuning.group_columns = 9;
   tuning.update_depth = update_depth;
   tuning.inverse_order = 5;
+  tuning.swap_bytes = 600;
   return tuning;
 }
 

@@ -183,8 +183,8 @@ class Blas {
   virtual Status DoGemmOfParts(Stream, int64_t /*m*/, int64_t /*n*/, int64_t /*depth*/,
                                Real<T> /*alpha*/, const Part* /*a*/, int64_t /*lda*/,
                                const Part* /*b*/, int64_t /*ldb*/,
-                               const ProductScales<Real<T>>& /*scales*/, Real<T> /*beta*/,
-                               T* /*c*/, int64_t /*ldc*/) {
+                               const ProductScales<Real<T>>& /*scales*/, Real<T> /*beta*/, T* /*c*/,
+                               int64_t /*ldc*/) {
     return Status::Fixed(Code::kInternal, "products here aren't made of parts");
   }
 };

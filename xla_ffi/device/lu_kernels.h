@@ -50,8 +50,8 @@ class LuKernels {
                           int64_t count, const int32_t* pivots) = 0;
 
   // Interchanges rows i and pivots[i] of each of `all`, columns of a matrix of `rows` rows, for i =
-  // first .. count - 1 with the `first` of each, which don't increase from one to the next. `buffer`
-  // has room for `room` elements, at least `rows`; null if Tuning::swap_bytes is 0.
+  // first .. count - 1 with the `first` of each, which don't increase from one to the next.
+  // `buffer` has room for `room` elements, at least `rows`; null if Tuning::swap_bytes is 0.
   virtual Status SwapAllRows(Stream stream, const std::vector<MovedColumns<T>>& all, int64_t rows,
                              int64_t lda, int64_t count, const int32_t* pivots, T* buffer,
                              int64_t room) = 0;

@@ -221,11 +221,10 @@ Status CudaBlas<T>::MultiplyParts(Stream stream, int64_t m, int64_t n, int64_t d
   JAXMG_RETURN_IF_ERROR(device_.resources().Multiprocessors(stream, &multiprocessors));
   const int64_t tiles = (first_a + m + kProductTileM - 1) / kProductTileM *
                         ((first_b + n + kProductTileN - 1) / kProductTileN);
-  return device_.LaunchShared(kernel, 's', stream, std::min<int64_t>(tiles, multiprocessors),
-                              kProductThreads, kProductShared, factors, of_rows, first_a, first_b,
-                              static_cast<int>(m), static_cast<int>(n),
-                              static_cast<int>(depth / kChunkDepth), alpha * kSumFactor, beta, c,
-                              ldc);
+  return device_.LaunchShared(
+      kernel, 's', stream, std::min<int64_t>(tiles, multiprocessors), kProductThreads,
+      kProductShared, factors, of_rows, first_a, first_b, static_cast<int>(m), static_cast<int>(n),
+      static_cast<int>(depth / kChunkDepth), alpha * kSumFactor, beta, c, ldc);
 }
 
 // Uses cuBLAS. Tensor cores truncate sums, more for products of float16 numbers, which have 22

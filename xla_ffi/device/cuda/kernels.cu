@@ -401,22 +401,22 @@ DOUBLE_KERNELS(double, false, d)
 DOUBLE_KERNELS(cuDoubleComplex, true, z)
 
 // Only in single precision.
-#define SINGLE_KERNELS(T, letter)                                                               \
-  KERNEL jaxmg_row_largest_##letter(Index m, Index n, const T* a, Index lda, float* largest) {  \
-    RowLargest(m, n, a, lda, largest);                                                          \
-  }                                                                                             \
-  KERNEL jaxmg_scale_##letter(int lower, int divide, Index m, Index n, const float* left,       \
-                              const float* right, T* a, Index lda) {                            \
-    ScaleTile(lower != 0, divide != 0, m, n, left, right, a, lda);                              \
-  }                                                                                             \
-  KERNEL jaxmg_part_scales_##letter(int turned, Index m, Index n, const T* a, Index lda,        \
-                                    float* scales) {                                            \
-    PartScales(turned != 0, m, n, a, lda, scales);                                              \
-  }                                                                                             \
-  KERNEL jaxmg_split_##letter(int left, int turned, int halves, int products, Index m, Index n, \
-                              const T* a, Index lda, const float* scales,                       \
-                              unsigned short* parts, Index ld) {                                \
-    Split(left != 0, turned != 0, halves != 0, products, m, n, a, lda, scales, parts, ld);      \
+#define SINGLE_KERNELS(T, letter)                                                                \
+  KERNEL jaxmg_row_largest_##letter(Index m, Index n, const T* a, Index lda, float* largest) {   \
+    RowLargest(m, n, a, lda, largest);                                                           \
+  }                                                                                              \
+  KERNEL jaxmg_scale_##letter(int lower, int divide, Index m, Index n, const float* left,        \
+                              const float* right, T* a, Index lda) {                             \
+    ScaleTile(lower != 0, divide != 0, m, n, left, right, a, lda);                               \
+  }                                                                                              \
+  KERNEL jaxmg_part_scales_##letter(int turned, Index m, Index n, const T* a, Index lda,         \
+                                    float* scales) {                                             \
+    PartScales(turned != 0, m, n, a, lda, scales);                                               \
+  }                                                                                              \
+  KERNEL jaxmg_split_##letter(int left, int turned, int halves, int products, Index m, Index n,  \
+                              const T* a, Index lda, const float* scales, unsigned short* parts, \
+                              Index ld) {                                                        \
+    Split(left != 0, turned != 0, halves != 0, products, m, n, a, lda, scales, parts, ld);       \
   }
 
 SINGLE_KERNELS(float, s)
@@ -488,9 +488,9 @@ KERNEL jaxmg_digest(const unsigned* words, Index count, int* digest) {
 
 // See PartProduct, which exists only for compute capability 9.0.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define MULTIPLY_PARTS(kHalves, kScaled)                                                      \
-  PartProduct<kHalves, kScaled>(factors, scales, first_a, first_b, m, n, chunks, alpha, beta, \
-                                c, ldc)                                                       \
+#define MULTIPLY_PARTS(kHalves, kScaled)                                                         \
+  PartProduct<kHalves, kScaled>(factors, scales, first_a, first_b, m, n, chunks, alpha, beta, c, \
+                                ldc)                                                             \
       .Run()
 #else
 #define MULTIPLY_PARTS(kHalves, kScaled)
@@ -523,7 +523,8 @@ KERNEL jaxmg_count_up(Index n, int* x) {
   for (Index i = FirstElement(); i < n; i += ElementStride()) x[i] = static_cast<int>(i);
 }
 
-// moves[to[i]] := from[i] for the moves of PlanSwaps, or to[i] with `back`; rows count from `begin`.
+// moves[to[i]] := from[i] for the moves of PlanSwaps, or to[i] with `back`; rows count from
+// `begin`.
 KERNEL jaxmg_map_moves(int back, int count, int begin, const int* from, const int* to, int* moves) {
   for (Index i = FirstElement(); i < count; i += ElementStride()) {
     if (to[i] >= 0) moves[begin + to[i]] = begin + (back != 0 ? to[i] : from[i]);

@@ -217,16 +217,14 @@ Status CudaLu<T>::SwapAllRows(Stream stream, const std::vector<MovedColumns<T>>&
   auto* from = static_cast<int32_t*>(scratch);
   int32_t *to = from + 2 * kLuSwaps, *moves = to + 2 * kLuSwaps, *sources = moves + rows;
   for (int32_t* each : {moves, sources}) {
-    JAXMG_RETURN_IF_ERROR(
-        device_.LaunchElements(Kernel::kCountUp, 's', stream, rows, rows, each));
+    JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kCountUp, 's', stream, rows, rows, each));
   }
   int64_t done = count;  // the interchanges from there on are in `sources`
   for (const MovedColumns<T>& columns : all) {
     while (done > columns.first) {
       const int64_t begin = std::max(columns.first, done - kLuSwaps);
       const int piece = static_cast<int>(done - begin);
-      JAXMG_RETURN_IF_ERROR(
-          PlanMoves(stream, Order::kForward, begin, done, 0, pivots, from, to));
+      JAXMG_RETURN_IF_ERROR(PlanMoves(stream, Order::kForward, begin, done, 0, pivots, from, to));
       const auto map = [&](bool back) {
         return device_.LaunchElements(Kernel::kMapMoves, 's', stream, 2 * piece,
                                       static_cast<int>(back), 2 * piece, static_cast<int>(begin),
@@ -242,8 +240,8 @@ Status CudaLu<T>::SwapAllRows(Stream stream, const std::vector<MovedColumns<T>>&
     for (int64_t j = 0; j < columns.n; j += most) {
       const int64_t n = std::min(most, columns.n - j);
       T* const target = columns.a + j * lda + columns.first;
-      JAXMG_RETURN_IF_ERROR(device_.Copy(stream, Block(buffer, height, height, n),
-                                         Block(target, lda, height, n)));
+      JAXMG_RETURN_IF_ERROR(
+          device_.Copy(stream, Block(buffer, height, height, n), Block(target, lda, height, n)));
       JAXMG_RETURN_IF_ERROR(device_.LaunchBlocks(
           Kernel::kTakeRows, CudaType<T>::kLetter, stream,
           n * ((height + kTakenRows - 1) / kTakenRows), kThreads, height, columns.first,

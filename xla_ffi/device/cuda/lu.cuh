@@ -267,8 +267,8 @@ __device__ inline void PlanSwaps(int backward, int count, Index offset, const in
 }
 
 // Columns by blocks of kThreads: rows `from` to rows `to`, as PlanSwaps has them. Element (i, j) of
-// the n columns is a[i * row + j * column], so that this moves columns of a matrix as well. A thread
-// has its moves in registers, so that it reads all their elements at once.
+// the n columns is a[i * row + j * column], so that this moves columns of a matrix as well. A
+// thread has its moves in registers, so that it reads all their elements at once.
 template <typename T>
 __device__ void MoveRows(Index n, int count, const int* from, const int* to, T* a, Index row,
                          Index column) {

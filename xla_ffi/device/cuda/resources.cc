@@ -547,8 +547,7 @@ Status CudaResources::Multiprocessors(int* count) const { return pool_->Multipro
 Status CudaResources::Multiprocessors(Stream stream, int* count) const {
   const Share share = shares_[static_cast<int>(stream)];
   if (share == Share::kAll) return Multiprocessors(count);
-  *count =
-      share == Share::kPanels ? parts_->panel_multiprocessors : parts_->other_multiprocessors;
+  *count = share == Share::kPanels ? parts_->panel_multiprocessors : parts_->other_multiprocessors;
   return Status::Ok();
 }
 Status CudaResources::SharedBytes(int* bytes) const { return pool_->SharedBytes(bytes); }

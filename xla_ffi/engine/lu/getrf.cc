@@ -298,9 +298,9 @@ Status SwapLower(const RankContext& context, const Matrix<T>& matrix, const int3
     all.push_back({matrix.tile(k), tiles.width(k), behind});
   }
   if (all.empty()) return Status::Ok();
-  return context.device.lu<T>().SwapAllRows(Stream::kMain, all, matrix.rows, matrix.ld(), count,
-                                            pivots, workspace,
-                                            SwapRoom<T>(tiles, matrix.rows, context.device.tuning()));
+  return context.device.lu<T>().SwapAllRows(
+      Stream::kMain, all, matrix.rows, matrix.ld(), count, pivots, workspace,
+      SwapRoom<T>(tiles, matrix.rows, context.device.tuning()));
 }
 
 }  // namespace

@@ -34,8 +34,8 @@ struct Determinant {
   T* sign = nullptr;
 };
 
-// Elements of workspace: two panels, where they can't be read on their owner, and in the same memory
-// a buffer for rows of L that move.
+// Elements of workspace: two panels, where they can't be read on their owner, and in the same
+// memory a buffer for rows of L that move.
 template <typename T>
 int64_t GetrfWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning);
 

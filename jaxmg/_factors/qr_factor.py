@@ -51,8 +51,8 @@ class QRFactor(pickling.Pickled):
         layout: the mesh and the axes that the rows are sharded over; static, as what follows.
         m, n: the shape of A.
         tile: T, the width of the tiles.
-        precision: "highest", "tf32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6" or None for the
-            default; `q` computes with it too.
+        precision: "highest", "tf32", "BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F16_F16_F32_X3",
+            or None for the default; `q` computes with it too.
     """
 
     tiles: jax.Array

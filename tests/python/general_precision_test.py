@@ -1,4 +1,4 @@
-"""`precision=` of LU and QR: products in lower precision of matrices that no scaling makes alike."""
+"""`precision=` of LU and QR: products in lower precision of matrices of any scaling."""
 
 import functools
 import itertools

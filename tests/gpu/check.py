@@ -438,6 +438,18 @@ def check_parts(name, n, dtype, mesh, tile, precision):
     report(name, status == 0 and max(errors) < 200, *(f"{error:.2g}" for error in errors))
 
 
+def check_scaled_parts(name, n, dtype, mesh, tile):
+    """LU by products of float16 parts, whose factors have rows and columns of any size."""
+    a, b = problems.matrix(np, n, dtype, kind="uniform"), vectors(n, 3, dtype)
+    sizes = np.ldexp(np.float32(1), np.linspace(-40, 40, n).astype(int))
+    scaled = a * sizes[:, None] * sizes[::-1]
+    x, status = jaxmg.gesv(
+        scaled, b * sizes[:, None], tile, mesh, P("r", None), True, precision="F16_F16_F32_X3"
+    )
+    error = backward_error("gesv", a, (np.asarray(x) * sizes[::-1, None],), b)
+    report(name, status == 0 and error < 200, f"{error:.2g}")
+
+
 def small(quick):
     """Every kernel and every copy once, for compute-sanitizer; those between GPUs where there are
     several."""
@@ -461,6 +473,9 @@ def small(quick):
     for precision in ("BF16_BF16_F32_X3", "BF16_BF16_F32_X6", "F16_F16_F32_X3"):
         for dtype in ("float32", "complex64"):
             attempt(f"{dtype} by {precision}", check_parts, 150, dtype, mesh, 70, precision)
+    for dtype in ("float32", "complex64"):
+        label = f"gesv {dtype} by scaled parts"
+        attempt(label, check_scaled_parts, 1600, dtype, mesh, 520)  # products of 512 or more
     # Columns of more bytes than one block copies, and blocks that are inverted in several.
     attempt("factor n=2200", check_factor, 2200, "float64", mesh, None)
     attempt("potrs n=2200", check_potrs, 2200, "float64", mesh, 128, "native")

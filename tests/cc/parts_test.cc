@@ -202,7 +202,7 @@ void CheckScaledProducts() {
     };
     for (int64_t l = 0; l < k; ++l) {
       for (int64_t i = 0; i < m; ++i) {
-        at(a, m, i, l) = Random<T>(random) * std::ldexp(1.0f, static_cast<int>(6 * i) - 130);
+        at(a, m, i, l) = Random<T>(random) * std::ldexp(1.0f, static_cast<int>(13 * i / 2) - 130);
       }
       for (int64_t j = 0; j < n; ++j) {
         at(b, n, j, l) = Random<T>(random) * std::ldexp(1.0f, 80 - static_cast<int>(6 * j));

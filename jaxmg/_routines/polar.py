@@ -7,24 +7,29 @@ efficient spectral divide and conquer algorithms for the symmetric eigenvalue de
 SVD", SIAM J. Sci. Comput. 35, 2013.
 
 A step maps each singular value x of the iterate to x (a + b x^2) / (1 + c x^2), with weights that
-take the interval [l, 1] as close to 1 as such a function can. It is computed in one of three ways:
+take the interval [l, 1] as close to 1 as such a function can. It is computed in one of two ways:
 
 - where c is small, with the inverse of I + c X^H X, whose condition is at most 1 + c;
 - where it isn't, by the QR decomposition of [sqrt(c) X; I], the QR by two Cholesky factorizations
   of its Gram matrices (CholeskyQR2). That is as orthogonal as Householder's while sqrt(c) is below
   the inverse square root of the rounding, so the weights are those of an l that keeps it there:
-  tiny singular values take some steps more;
-- where X^H X is I to half of the digits, by X (3 I - X^H X) / 2, which doubles them (Newton and
-  Schulz), and is the last step.
+  tiny singular values take some steps more.
 
-So nearly all the work is in products and in inverses of Hermitian matrices. The first l comes from
-an estimate of the smallest singular value, by inverse iteration with X^H X. Where rounding of X^H X
-hides it, a second estimate is made from X (X^H X + r I)^(-1/2), r the rounding. Where that is
-hidden too, X gets a perturbation of the size of rounding, by which no singular value is 0, so that
-U has orthonormal columns whatever the rank of A.
+From l = `_QUINTICS` on a step is by a polynomial of degree 5, the odd one that is closest to 1 on
+[l, 1] (N. Amsel, D. Persson, C. Musco, R. M. Gower, "The Polar Express", arXiv:2505.16932, 2025):
+it needs no inverse. The last one is X (I - D / 2 + 3 D^2 / 8) with D = X^H X - I, which leaves 5/16
+|D|^3, or X (I - D / 2), if that leaves no more than rounding.
+
+So nearly all the work is in products and in inverses of Hermitian matrices. l comes from an
+estimate of the smallest singular value, by inverse iteration with X^H X. Where the rounding of X^H
+X hides it, a step is taken for the least l, and the next X, whose small singular values are 10^4
+times as large or more in float64, is asked again. If that hides it too, X gets a perturbation of
+the size of rounding, by which no singular value is 0, so that U has orthonormal columns whatever
+the rank of A.
 """
 
 import dataclasses
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +44,21 @@ from jaxmg._transform import batching, products
 # more: the inverse is exact to c units of rounding, as other results are to n.
 _CHOLESKY = 100
 _MOST_STEPS = 24
+# Polynomials x (1 + b d + c d^2), d = x^2 - 1, of singular values from l to 1, which leave none
+# beyond 1: l, b, c, and the l of what they give. And the l from which on the last one is taken.
+_QUINTICS = (
+    (0.60, -0.250389649843, 1.156010747596, 0.980250825),
+    (0.65, -0.328975963012, 0.989358863689, 0.987961637),
+    (0.70, -0.387170209289, 0.850569972168, 0.993083038),
+    (0.75, -0.429403422309, 0.734491656144, 0.996337716),
+    (0.80, -0.459157261483, 0.636984157595, 0.998279807),
+    (0.85, -0.479165878169, 0.554717855605, 0.999332480),
+    (0.90, -0.491576953824, 0.485009212600, 0.999817606),
+    (0.95, -0.498078796799, 0.425689427557, 0.999978921),
+    (0.98, -0.499708668132, 0.394338211881, 0.999998710),
+    (0.99, -0.499928442294, 0.384520286037, 0.999999839),
+)
+_LAST = 0.9999
 _INVERSE_ITERATIONS = 8
 
 
@@ -74,7 +94,6 @@ class _Unitary(batching.Batchable):
 
 
 def _iterate(a, layout):
-    n, unit = a.shape[1], float(jnp.finfo(a.dtype).eps) / 2
     x, _ = scaled(a)
     gram = products.gram(x, layout)
     # An upper bound of the largest singular value squared, within n^(1/2) of it.
@@ -83,51 +102,78 @@ def _iterate(a, layout):
     gram = gram / bound.astype(gram.dtype)
     x = x / jnp.sqrt(bound).astype(x.dtype)
 
-    rounding = 8 * n * unit
-    square, known = _smallest(gram, rounding, layout)
-    square, known = jax.lax.cond(
-        known,
-        lambda *_: (square, known),
-        lambda x, gram: _smallest_of_ill(x, gram, rounding, layout),
-        x,
-        gram,
-    )
-    # An estimate from above.
-    low = jnp.where(known, jnp.sqrt(square) / 2, unit / n)
-    x = x + jnp.where(known, 0, 4 * unit / n**0.5).astype(x.dtype) * _noise(x)
-
     def goes_on(state):
-        _, _, apart, steps = state
-        return apart & (steps < _MOST_STEPS)
+        return state.apart & (state.steps < _MOST_STEPS)
 
-    def again(state):
-        x, low, _, steps = state
-        return *_step(x, low, layout), steps + 1
-
-    start = _by_rows(x, layout), low, jnp.ones((), bool), jnp.zeros((), jnp.int32)
-    return jax.lax.while_loop(goes_on, again, start)[0]
+    no, none = jnp.zeros((), bool), jnp.zeros((), jnp.int32)
+    start = _State(_by_rows(x, layout), gram, jnp.zeros_like(bound), no, ~no, none)
+    return jax.lax.while_loop(goes_on, lambda state: _step(state, layout), start).x
 
 
-def _step(x, low, layout):
-    """(The next iterate, its l, whether it is apart from U by more than rounding)"""
-    unit = float(jnp.finfo(x.dtype).eps) / 2
-    weights = _weights(jnp.maximum(low, _least_low(unit, x.shape[1])))
+class _State(typing.NamedTuple):
+    """Of the iteration.
+
+    Attributes:
+        x: the iterate X.
+        gram: X^H X.
+        low: l, below the singular values of X.
+        known: whether l is.
+        apart: whether X is apart from U by more than rounding.
+        steps: how many were taken.
+    """
+
+    x: jax.Array
+    gram: jax.Array
+    low: jax.Array
+    known: jax.Array
+    apart: jax.Array
+    steps: jax.Array
+
+
+def _step(state, layout):
+    x, gram = state.x, state.gram
+    n, unit = x.shape[1], float(jnp.finfo(x.dtype).eps) / 2
+    least = _least_low(unit, n)
+    low, known = jax.lax.cond(
+        state.known,
+        lambda gram, low: (low, state.known),
+        lambda gram, low: _estimate(gram, least, unit, layout),
+        gram,
+        state.low,
+    )
+    hidden = ~known & (state.steps > 0)
+    x = x + jnp.where(hidden, 4 * unit / n**0.5, 0).astype(x.dtype) * _noise(x)
+    weights = _weights(jnp.maximum(low, least))
     a, b, c = weights
-    gram = products.gram(x, layout)
-    near = jnp.sqrt(jnp.sum(_squares(gram - _identity(gram)))) < unit**0.5
 
-    def step(way):
-        return lambda x, gram: way(x, gram, *(w.astype(x.dtype) for w in weights), layout)
+    def rational(way):
+        def step(x, gram):
+            new = way(x, gram, *(w.astype(x.dtype) for w in weights), layout)
+            # The next step would leave the cube of this one's change.
+            change = jnp.sqrt(jnp.sum(_squares(new - x)))
+            square = low * low
+            raised = jnp.minimum(low * (a + b * square) / (1 + c * square), 1)
+            return new, raised, (1 - raised > 10 * unit) | (change > (10 * unit) ** (1 / 3))
 
-    ways = step(_by_inverse), step(_by_qr), step(_by_newton)
-    way = jnp.where(near, 2, (c > max(_CHOLESKY, x.shape[1] / 8)).astype(jnp.int32))
-    new = jax.lax.switch(way, ways, x, gram)
-    new, square = _by_rows(new, layout), low * low
-    low = jnp.minimum(low * (a + b * square) / (1 + c * square), 1)
-    # The next step would leave the cube of this one's change.
-    change = jnp.sqrt(jnp.sum(_squares(new - x)))
-    apart = (1 - low > 10 * unit) | (change > (10 * unit) ** (1 / 3))
-    return new, low, apart & ~near
+        return step
+
+    def quintic(x, gram):
+        return _by_quintic(x, gram, low, unit, layout)
+
+    ways = rational(_by_inverse), rational(_by_qr), quintic
+    way = (c > max(_CHOLESKY, n / 8)).astype(jnp.int32)
+    way = jnp.where(low >= _QUINTICS[0][0], 2, way)
+    new, low, apart = jax.lax.switch(way, ways, x, gram)
+    new = _by_rows(new, layout)
+    gram = jax.lax.cond(apart, lambda x, _: products.gram(x, layout), lambda _, gram: gram, new, gram)
+    return _State(new, gram, low, known, apart, state.steps + 1)
+
+
+def _estimate(gram, least, unit, layout):
+    """(l of an X with this Gram matrix, whether it is known)"""
+    square, known = _smallest(gram, 8 * len(gram) * unit, layout)
+    # An estimate from above.
+    return jnp.where(known, jnp.sqrt(square) / 2, least), known
 
 
 def _weights(low):
@@ -173,9 +219,30 @@ def _times_upper(x, r, layout):
     return tall_qr.times_upper(x, r)
 
 
-def _by_newton(x, gram, _a, _b, _c, layout):
-    """X (3 I - X^H X) / 2"""
-    return products.rows_times_rows(x, 1.5 * _identity(gram) - gram / 2, layout)
+def _by_quintic(x, gram, low, unit, layout):
+    """(The next iterate, its l, whether it is apart from U)"""
+    apart = gram - _identity(gram)
+
+    def times(polynomial):
+        return products.rows_times_rows(x, polynomial, layout)
+
+    def newton(apart):
+        return times(_identity(gram) - apart / 2), jnp.ones_like(low), jnp.zeros((), bool)
+
+    def quintic(apart):
+        square = products.gram(apart, layout)
+        table = jnp.asarray(_QUINTICS, low.dtype)
+        row = table[jnp.searchsorted(table[:, 0], low, side="right") - 1]
+        is_last = low >= _LAST
+        b, c = jnp.where(is_last, jnp.asarray((-1 / 2, 3 / 8), low.dtype), row[1:3]).astype(x.dtype)
+        new = times(_identity(gram) + b * apart + c * square)
+        off = 1 - low * low
+        raised = jnp.where(is_last, low * (1 + off / 2 + 3 / 8 * off * off), row[3])
+        rest = 5 / 16 * jnp.sum(_squares(square)) ** 0.75
+        return new, jnp.minimum(raised, 1), jnp.where(is_last, rest > 10 * unit, rest == rest)
+
+    near = 3 / 8 * jnp.sum(_squares(apart)) < unit
+    return jax.lax.cond(near, newton, quintic, apart)
 
 
 def _identity(gram):
@@ -225,16 +292,6 @@ def _smallest(gram, rounding, layout):
     _, growth = jax.lax.fori_loop(0, _INVERSE_ITERATIONS, iterate, start)
     smallest = 1 / growth - rounding
     return smallest, smallest > 3 * rounding
-
-
-def _smallest_of_ill(x, gram, rounding, layout):
-    """`_smallest` where that is lost in the rounding r of X^H X: from X (X^H X + r I)^(-1/2), whose
-    singular values are s / (s^2 + r)^(1/2) of those of X."""
-    upper = _inverse_of_upper(_factor(gram, 1, layout, shift=rounding), layout)
-    found, known = _smallest(
-        products.gram(_times_upper(x, upper, layout), layout), rounding, layout
-    )
-    return rounding * found / jnp.maximum(1 - found, rounding), known
 
 
 def _by_rows(x, layout):

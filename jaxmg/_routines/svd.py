@@ -21,6 +21,9 @@ from jaxmg._transform import batching, derivatives, products
 
 # Up to this order one rank computes the SVD of the square matrix.
 SMALL = 256
+# From this order on singular values alone are by a matrix of twice the order, without a polar
+# decomposition.
+LARGE = 6144
 
 
 def _svd_stacks(platform, options, a):
@@ -283,8 +286,13 @@ def values_of(a, layout):
         if n <= SMALL:
             s = batching.batchable(_Small(layout, vectors=False), a)
             return polar.times_power(s, exponent)
-        _, h = polar.decompose(a, layout)
-        w = syevd.syevd(h, return_eigenvectors=False, **_where(layout))
+        if n >= LARGE:
+            # The eigenvalues of [0 A^H; A 0] are the singular values, these with a minus, and zeros.
+            both = products.with_adjoint(a, layout)
+            w = syevd.syevd(both, return_eigenvectors=False, **_where(layout))[-n:]
+        else:
+            _, h = polar.decompose(a, layout)
+            w = syevd.syevd(h, return_eigenvectors=False, **_where(layout))
         return polar.times_power(jnp.sort(jnp.abs(w))[::-1], exponent)
 
     def rule(primals, tangents):

@@ -5,6 +5,7 @@
 #include <complex>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -32,8 +33,10 @@ struct Kernels;
     static constexpr auto add = kernels::jaxmg_add_##letter;                                 \
     static constexpr auto add_log_det = kernels::jaxmg_add_log_det_##letter;                 \
     [[maybe_unused]] static constexpr auto ascend = kernels::jaxmg_ascend_##letter;          \
+    static constexpr auto check_all_finite = kernels::jaxmg_check_all_finite_##letter;       \
     static constexpr auto check_factor = kernels::jaxmg_check_factor_##letter;               \
     static constexpr auto check_finite = kernels::jaxmg_check_finite_##letter;               \
+    static constexpr auto check_lu_factor = kernels::jaxmg_check_lu_factor_##letter;         \
     static constexpr auto clear_if = kernels::jaxmg_clear_if_##letter;                       \
     static constexpr auto conj_transpose = kernels::jaxmg_conj_transpose_##letter;           \
     static constexpr auto conjugate = kernels::jaxmg_conjugate_##letter;                     \
@@ -479,6 +482,50 @@ void CheckChecks() {
   EXPECT((factor(0, 5000) == std::vector<int>{281, 1281}) && finite() == 1271);
 }
 
+// A library's LU factor: its pivots from 1, and the first pivot that is zero or not finite.
+template <typename T>
+void CheckLuFactors() {
+  using R = RealType<T>;
+  std::mt19937_64 random(10);
+  const long long n = 300, offset = 1000;
+  std::vector<long long> from_one(n);
+  std::iota(from_one.rbegin(), from_one.rend(), 1);
+  Matrix<T> a = Matrix<T>::Uniform(n, n, random);
+  for (long long j = 0; j < n; ++j) a(j, j) = T(3);
+  auto info_after = [&](int before) {
+    std::vector<int> pivots(n, -7);
+    int info = before;
+    Launch(1, kThreads, 1, [&] {
+      Kernels<T>::check_lu_factor(n, a.device(), a.ld, offset, from_one.data(), pivots.data(),
+                                  &info);
+    });
+    for (long long j = 0; j < n; ++j) EXPECT(pivots[j] == offset + from_one[j] - 1) << j;
+    return info;
+  };
+  a(5, 4) = a(4, 5) = T(0);
+  EXPECT(info_after(kNoInfo) == kNoInfo && info_after(17) == 17);
+  a(280, 280) = a(270, 270) = T(0);
+  EXPECT(info_after(kNoInfo) == 1271 && info_after(17) == 17);
+  a(290, 290) = std::numeric_limits<R>::quiet_NaN();
+  EXPECT(info_after(kNoInfo) == kNotFinite && info_after(17) == kNotFinite);
+  a(290, 290) = std::numeric_limits<R>::infinity();
+  EXPECT(info_after(kNoInfo) == kNotFinite);
+
+  auto any_after = [&](int before) {
+    int info = before;
+    Launch(2, 8, 1, [&] {
+      Kernels<T>::check_all_finite(n, n - 1, a.device(), a.ld, &info);
+    });
+    return info;
+  };
+  EXPECT(any_after(17) == kNotFinite);  // at (290, 290)
+  a(290, 290) = T(0);
+  a(3, n - 1) = std::numeric_limits<R>::quiet_NaN();  // beyond the columns
+  EXPECT(any_after(17) == 17 && any_after(kNoInfo) == kNoInfo);
+  a(3, n - 2) = std::numeric_limits<R>::quiet_NaN();
+  EXPECT(any_after(17) == kNotFinite && any_after(kNoInfo) == kNotFinite);
+}
+
 template <typename R>
 void CheckSequences() {
   std::mt19937_64 random(11);
@@ -512,6 +559,7 @@ JAXMG_TEST_KERNELS(InversesAreStoredAboveTheDiagonal, CheckInverses)
 JAXMG_TEST_KERNELS(AddsElements, CheckSums)
 JAXMG_TEST_KERNELS(FromRealIdentityPoisonClear, CheckFills)
 JAXMG_TEST_KERNELS(ChecksFindTheFirstFailure, CheckChecks)
+JAXMG_TEST_KERNELS(FactorsOfALibrary, CheckLuFactors)
 
 TEST(SumsAndRunningMaxima) {
   CheckSequences<float>();

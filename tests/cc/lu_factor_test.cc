@@ -340,11 +340,24 @@ TEST(OneRankFactorsASingleTile) {
   }
 }
 
+TEST(OneRankInvertsOutOfPlace) {
+  Tuning tuning = LikeGpu();
+  tuning.whole_inverse_order = 41;
+  tuning.usual_tile = 11;
+  for (int64_t n : {1, 10, 40, 41, 42}) {
+    Check<float>({n, n, 1, 0}, On(tuning));
+    Check<double>({n, n, 1, 0}, On(tuning));
+    Check<std::complex<float>>({n, n, 1, 7}, On(tuning));
+    Check<std::complex<double>>({n, n, 1, 0}, On(tuning));
+  }
+}
+
 TEST(OneRankInvertsForAllIfTheTuningSaysSo) {
   Tuning tuning = LikeGpu();
   tuning.gather_to_invert = 30;
   for (int ranks : {1, 2, 5}) {
     for (int64_t n : {1, 13, 30, 31}) {
+      tuning.whole_inverse_order = n == 13 ? 13 : 0;
       GeneralProblem<double> problem(n, n, ranks, 1);
       std::vector<int32_t> status(ranks, 7);
       const auto outcomes = RunRanks(

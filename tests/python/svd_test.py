@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
@@ -114,6 +115,46 @@ def test_above_the_size_of_small_ones():
     for order in (n, n + 1):
         a = matrix("random", order, order, "float64")
         check_svd(a, *linalg.svd(jnp.asarray(a), **where))
+
+
+@pytest.fixture
+def all_large(monkeypatch):
+    """Values alone of any matrix as of a large one."""
+    monkeypatch.setattr(svd_programs, "SMALL", 0)
+    monkeypatch.setattr(svd_programs, "LARGE", 0)
+    _forget_programs()
+    yield
+    _forget_programs()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "kind, shape, devices, explicit",
+    [
+        ("random", (13, 13), 4, False),
+        ("random", (16, 16), 8, True),
+        ("zero", (16, 16), 2, True),
+        ("huge", (7, 11), 2, False),
+        ("tiny", (9, 9), 1, False),
+        ("singular", (12, 12), 1, True),
+        ("ill", (21, 10), 2, False),
+    ],
+    ids=str,
+)
+def test_values_of_large_matrices(dtype, kind, shape, devices, explicit, all_large):
+    a = matrix(kind, *shape, dtype)
+    mesh = cases.line(devices, kind=AxisType.Explicit if explicit else AxisType.Auto)
+    operand = jnp.asarray(a)
+    if shape[0] % devices == 0:
+        operand = jax.device_put(operand, NamedSharding(mesh, P("r", None)))
+    s = np.asarray(linalg.svdvals(operand, **on(mesh)))
+    exact = np.linalg.svd(a, compute_uv=False)
+    rounding, tiny = float(np.finfo(dtype).eps), np.finfo(s.dtype).tiny
+    assert s.shape == exact.shape and np.all(s[:-1] >= s[1:]) and np.all(s >= 0)
+    assert np.max(np.abs(s - exact)) <= 20 * rounding * exact[0] + tiny
+    bad = a.copy()
+    bad[3, 2] = np.nan
+    assert np.isnan(linalg.svdvals(jnp.asarray(bad), **on(mesh))).all()
 
 
 _SHAPES = ((16, 16), (13, 13), (45, 5), (5, 45))

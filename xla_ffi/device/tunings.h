@@ -65,6 +65,7 @@ inline Tuning CudaTuning() {
   tuning.least_tiles = 1;
   tuning.whole_order = 12288;
   tuning.whole_lu_order = 4096;
+  tuning.whole_inverse_order = 4096;
   tuning.gather_to_solve = 7168;
   tuning.gather_to_invert = 1024;
   tuning.parts_order = 16384;

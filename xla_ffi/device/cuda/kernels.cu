@@ -83,6 +83,37 @@ __device__ void CheckFactor(Index n, const T* a, Index lda, Index offset, const 
   if (first != kNoInfo) *info = min(*info, static_cast<int>(offset + first));
 }
 
+// *info := min(*info, kNotFinite) if an m x n block has NaN or infinity.
+template <typename T>
+__device__ void CheckAllFinite(Index m, Index n, const T* a, Index lda, int* info) {
+  bool finite = true;
+  for (Index i = FirstElement(); i < m * n; i += ElementStride()) {
+    finite &= Finite(a[i / m * lda + i % m]);
+  }
+  if (!finite) atomicMin(info, kNotFinite);
+}
+
+// One block. The pivots of a library's factor of a matrix, which are counted from 1, to those of
+// lu_kernels.h, and *info of the first that is zero or not finite, on the diagonal of U.
+template <typename T>
+__device__ void CheckLuFactor(Index n, const T* a, Index lda, Index offset, const Index* from_one,
+                              int* pivots, int* info) {
+  __shared__ int first;
+  if (threadIdx.x == 0) first = *info;
+  __syncthreads();
+  for (Index j = threadIdx.x; j < n; j += blockDim.x) {
+    const T pivot = a[j * lda + j];
+    pivots[j] = static_cast<int>(offset + from_one[j] - 1);
+    if (!Finite(pivot)) {
+      atomicMin(&first, kNotFinite);
+    } else if (IsZero(pivot)) {
+      atomicMin(&first, static_cast<int>(offset + j + 1));
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) *info = first;
+}
+
 // *first := min(*first, offset + the first column, from 1, in which the lower trapezoid of an m x n
 // block has NaN or infinity).
 template <typename T>
@@ -241,6 +272,9 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
                                            progress)                                               \
         .Run();                                                                                    \
   }                                                                                                \
+  KERNEL jaxmg_check_all_finite_##letter(Index m, Index n, const T* a, Index lda, int* info) {     \
+    CheckAllFinite(m, n, a, lda, info);                                                            \
+  }                                                                                                \
   KERNEL jaxmg_check_factor_##letter(Index n, const T* a, Index lda, Index offset,                 \
                                      const int* solver_info, int* failed, int* info) {             \
     CheckFactor(n, a, lda, offset, solver_info, failed, info);                                     \
@@ -248,6 +282,10 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
   KERNEL jaxmg_check_finite_##letter(Index m, Index n, const T* a, Index lda, Index offset,        \
                                      int* first) {                                                 \
     CheckFinite(m, n, a, lda, offset, first);                                                      \
+  }                                                                                                \
+  KERNEL jaxmg_check_lu_factor_##letter(Index n, const T* a, Index lda, Index offset,              \
+                                        const Index* from_one, int* pivots, int* info) {           \
+    CheckLuFactor(n, a, lda, offset, from_one, pivots, info);                                      \
   }                                                                                                \
   KERNEL jaxmg_clear_if_##letter(const int* first, Index n, T* a, Index lda) {                     \
     if (*first != kNoInfo) Fill(n, n, a, lda, FromReal<T>(0));                                     \

@@ -107,6 +107,8 @@
   F(cusolverDnCreate)               \
   F(cusolverDnCreateParams)         \
   F(cusolverDnSetStream)            \
+  F(cusolverDnXgetrf)               \
+  F(cusolverDnXgetrf_bufferSize)    \
   F(cusolverDnXpotrf)               \
   F(cusolverDnXpotrf_bufferSize)    \
   F(cusolverDnXsyevd)               \

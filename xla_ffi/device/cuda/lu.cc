@@ -4,11 +4,19 @@
 #include <complex>
 
 #include "xla_ffi/device/cuda/device.h"
+#include "xla_ffi/device/cuda/solver.h"
 
 namespace jaxmg {
 namespace {
 
 constexpr int64_t kWordBytes = 16;
+constexpr size_t kAlignment = 256;  // of parts of a workspace
+
+// The orders from which and up to which cuSOLVER factors a matrix that is a single tile faster than
+// our panels do.
+constexpr int64_t kLeastByLibrary = kLuColumns + 1;
+template <typename T>
+constexpr int64_t kMostByLibrary = sizeof(Real<T>) == 4 ? 4096 : 1536;
 
 // Rows that a block has in registers, of so many columns.
 template <typename T>
@@ -150,6 +158,10 @@ Status CudaLu<T>::FactorPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t
   using Share = CudaResources::Share;
   CudaResources& resources = device_.resources();
   const int64_t most = resources.panel_multiprocessors() * BlockRows<T>(kLuLeastColumns);
+  const bool whole = stream == Stream::kMain && m == n;
+  if (whole && n >= kLeastByLibrary && n <= kMostByLibrary<T>) {
+    return FactorByLibrary(stream, n, a, lda, offset, pivots, info);
+  }
   if (stream != Stream::kPanel || m > most) {
     return FactorOnShare(stream, 0, m, n, a, lda, offset, pivots, info);
   }
@@ -158,6 +170,35 @@ Status CudaLu<T>::FactorPanel(Stream stream, int64_t m, int64_t n, T* a, int64_t
       FactorOnShare(stream, resources.panel_multiprocessors(), m, n, a, lda, offset, pivots, info);
   const Status moved = resources.MoveTo(Share::kAll, stream);
   return status.ok() ? moved : status;
+}
+
+template <typename T>
+Status CudaLu<T>::FactorByLibrary(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
+                                  int32_t* pivots, int32_t* info) {
+  constexpr cudaDataType kType = CudaType<T>::kValue;
+  const Cusolver& library = Get<Cusolver>();
+  SolverSpace space;
+  JAXMG_RETURN_IF_ERROR(space.Open(device_, stream));
+  JAXMG_CHECK_CUDA(
+      library.cusolverDnXgetrf_bufferSize(space.handle, space.params, n, n, kType, a, lda, kType,
+                                          &space.device_bytes, &space.host_bytes),
+      "getrf: matrix of order ", n);
+  const size_t work_bytes = space.device_bytes;
+  const size_t begin = (work_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  space.device_bytes = begin + n * sizeof(int64_t);
+  JAXMG_RETURN_IF_ERROR(space.Allocate(device_, stream));
+  auto* from_one = reinterpret_cast<int64_t*>(static_cast<char*>(space.device) + begin);
+  // The library may take NaN for zero.
+  JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kCheckAllFinite, CudaType<T>::kLetter,
+                                               stream, n * n, n, n, static_cast<const T*>(a), lda,
+                                               info));
+  JAXMG_CHECK_CUDA(library.cusolverDnXgetrf(space.handle, space.params, n, n, kType, a, lda,
+                                            from_one, kType, space.device, work_bytes, space.host,
+                                            space.host_bytes, space.info),
+                   "getrf: matrix of order ", n);
+  return device_.LaunchOne(Kernel::kCheckLuFactor, CudaType<T>::kLetter, stream, n,
+                           static_cast<const T*>(a), lda, offset,
+                           static_cast<const int64_t*>(from_one), pivots, info);
 }
 
 template <typename T>

@@ -59,6 +59,9 @@ class CudaLu : public LuKernels<T> {
   // FactorPanel on the stream's share of the multiprocessors, which are so many, 0: all.
   Status FactorOnShare(Stream stream, int multiprocessors, int64_t m, int64_t n, T* a, int64_t lda,
                        int64_t offset, int32_t* pivots, int32_t* info);
+  // FactorPanel of a whole matrix by cuSOLVER.
+  Status FactorByLibrary(Stream stream, int64_t n, T* a, int64_t lda, int64_t offset,
+                         int32_t* pivots, int32_t* info);
   Status ReserveSlots(Stream stream);
   Status ReserveMoves(Stream stream, int64_t columns);
   // Leaves `first` to `last` of a panel, by halves; one of them; and what columns behind them and

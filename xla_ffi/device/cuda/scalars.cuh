@@ -119,6 +119,10 @@ __device__ T Times(T x, T y) {
   return MultiplyAdd(x, y, FromReal<T>(0));
 }
 
+__device__ inline bool IsZero(float x) { return x == 0; }
+__device__ inline bool IsZero(double x) { return x == 0; }
+__device__ inline bool IsZero(cuComplex x) { return x.x == 0 && x.y == 0; }
+__device__ inline bool IsZero(cuDoubleComplex x) { return x.x == 0 && x.y == 0; }
 __device__ inline bool Finite(float x) { return isfinite(x); }
 __device__ inline bool Finite(double x) { return isfinite(x); }
 __device__ inline bool Finite(cuComplex x) { return isfinite(x.x) && isfinite(x.y); }

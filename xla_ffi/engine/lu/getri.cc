@@ -166,11 +166,29 @@ class InversionSweep {
   std::array<Room, 2> rooms_;  // by the parity of a step
 };
 
+// U^-1 L^-1 of a matrix on one rank, whose tile columns are contiguous: two substitutions with
+// whole triangles.
+template <typename T>
+Status InvertWhole(const RankContext& context, const Matrix<T>& matrix, T* inverse) {
+  const int64_t n = matrix.rows;
+  Flow flow(context, Precision::kHighest);
+  {
+    Step<T> on(flow, Stream::kMain, "getri");
+    on.Trtri(n, matrix.data, matrix.ld(), inverse, n, kUpper);
+    on.Trsm(Side::kRight, Op::kNone, n, n, matrix.data, matrix.ld(), inverse, n, kUnitLower);
+    on.Copy(Block(matrix.data, matrix.ld(), n, n), Block(inverse, n, n, n));
+  }
+  return flow.Finish();
+}
+
 }  // namespace
 
 template <typename T>
 Status Getri(const RankContext& context, Precision precision, const Matrix<T>& matrix,
              T* workspace) {
+  if (InvertsWhole(matrix.tiles, matrix.rows, context.device.tuning())) {
+    return InvertWhole(context, matrix, workspace);
+  }
   for (const Triangle& triangle : {kUnitLower, kUpper}) {
     JAXMG_RETURN_IF_ERROR(InversionSweep<T>(context, precision, matrix, triangle, workspace).Run());
   }
@@ -226,7 +244,7 @@ GetriSpace<T>::GetriSpace(const Sizes& sizes, const Ranks& ranks)
       factored(TilesToFactor<T>(this->tiles, sizes.n, ranks.tuning)) {
   if (!this->works) return;
   this->ReservePanels(std::max(GetrfWorkspace<T>(factored, sizes.n, ranks.tuning),
-                               GetriWorkspace(this->tiles, sizes.n)));
+                               GetriWorkspace(this->tiles, sizes.n, ranks.tuning)));
   this->ReserveOverflow();
   pivots = this->pieces.template Reserve<int32_t>(sizes.n);
   this->split_bytes = SplitBytes<T>(this->tiles, sizes.n, precision);
@@ -242,7 +260,7 @@ Status InvertFactors(Frame<T>& frame, Precision precision, const int32_t* pivots
   const Matrix<T> matrix = frame.matrix();
   const Blocks<T> blocks = {matrix.rows, matrix.tiles.columns(), matrix.tiles.block(), matrix.data};
   return PermuteColumns(frame.context(), blocks, pivots, frame.panels(),
-                        GetriWorkspace(matrix.tiles, matrix.rows));
+                        GetriWorkspace(matrix.tiles, matrix.rows, frame.context().device.tuning()));
 }
 
 template <typename T>

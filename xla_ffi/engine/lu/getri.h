@@ -32,8 +32,14 @@
 
 namespace jaxmg {
 
-// Elements of workspace: two tile columns, a row of this rank's tiles and a tile.
-inline int64_t GetriWorkspace(const Tiles& tiles, int64_t rows) {
+// Whether a single rank inverts the factors of a matrix of this order as a whole, out of place.
+inline bool InvertsWhole(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
+  return tiles.ranks() == 1 && rows <= tuning.whole_inverse_order;
+}
+
+// Elements of workspace: a matrix, or two tile columns, a row of this rank's tiles and a tile.
+inline int64_t GetriWorkspace(const Tiles& tiles, int64_t rows, const Tuning& tuning) {
+  if (InvertsWhole(tiles, rows, tuning)) return rows * rows;
   return (2 * rows + (tiles.slots() + 1) * tiles.width()) * tiles.width();
 }
 

@@ -53,7 +53,7 @@ template <typename T>
 LuInvertSpace<T>::LuInvertSpace(const Sizes& sizes, const Ranks& ranks)
     : RoutineSpace<T>(sizes, ranks, TilesOf(sizes, ranks.size, ranks.tuning)),
       precision(LuPrecision<T>(sizes.precision, sizes.n, ranks.tuning)) {
-  this->ReservePanels(GetriWorkspace(this->tiles, sizes.n));
+  this->ReservePanels(GetriWorkspace(this->tiles, sizes.n, ranks.tuning));
   this->ReserveOverflow();
   this->split_bytes = SplitBytes<T>(this->tiles, sizes.n, precision);
 }

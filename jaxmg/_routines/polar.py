@@ -165,7 +165,9 @@ def _step(state, layout):
     way = jnp.where(low >= _QUINTICS[0][0], 2, way)
     new, low, apart = jax.lax.switch(way, ways, x, gram)
     new = _by_rows(new, layout)
-    gram = jax.lax.cond(apart, lambda x, _: products.gram(x, layout), lambda _, gram: gram, new, gram)
+    gram = jax.lax.cond(
+        apart, lambda x, _: products.gram(x, layout), lambda _, gram: gram, new, gram
+    )
     return _State(new, gram, low, known, apart, state.steps + 1)
 
 

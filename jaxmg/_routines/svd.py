@@ -287,7 +287,7 @@ def values_of(a, layout):
             s = batching.batchable(_Small(layout, vectors=False), a)
             return polar.times_power(s, exponent)
         if n >= LARGE:
-            # The eigenvalues of [0 A^H; A 0] are the singular values, these with a minus, and zeros.
+            # The eigenvalues of [0 A^H; A 0]: the singular values, these with a minus, and zeros.
             both = products.with_adjoint(a, layout)
             w = syevd.syevd(both, return_eigenvectors=False, **_where(layout))[-n:]
         else:

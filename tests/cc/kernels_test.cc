@@ -513,9 +513,7 @@ void CheckLuFactors() {
 
   auto any_after = [&](int before) {
     int info = before;
-    Launch(2, 8, 1, [&] {
-      Kernels<T>::check_all_finite(n, n - 1, a.device(), a.ld, &info);
-    });
+    Launch(2, 8, 1, [&] { Kernels<T>::check_all_finite(n, n - 1, a.device(), a.ld, &info); });
     return info;
   };
   EXPECT(any_after(17) == kNotFinite);  // at (290, 290)

@@ -216,7 +216,7 @@ def _by_qr(x, gram, a, b, c, layout):
 
 def _times_upper(x, r, layout):
     """X R of an upper triangular R, on a single rank by half of the operations."""
-    if layout.ranks > 1:
+    if layout.ranks > 1 or layout.explicit:
         return products.rows_times_rows(x, r, layout)
     return tall_qr.times_upper(x, r)
 
@@ -259,7 +259,7 @@ def _inverse(matrix, layout):
 
 def _inverse_of_upper(factor, layout):
     """U^-1 of an upper factor U. A single rank has a faster way than the engine's, by products."""
-    if layout.ranks > 1:
+    if layout.ranks > 1 or layout.explicit:
         return _divided(jnp.eye(factor.n, dtype=factor.dtype), factor, layout, False)
     return tall_qr.inverse_of_upper(factor.upper())
 

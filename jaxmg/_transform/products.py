@@ -162,7 +162,12 @@ def reduce_scatter(rows, layout):
 
 def gram(x, layout):
     """X^H X, (n, n), of x (m, n) by rows; on a single rank by half of the operations."""
-    return own_product(x) if layout.ranks == 1 else adjoint_times_rows(x, x, layout)
+    if layout.ranks > 1:
+        return adjoint_times_rows(x, x, layout)
+    if not layout.explicit:
+        return own_product(x)
+    shape = (x.shape[1], x.shape[1])  # outside a shard_map, rows count as spread over one device
+    return _over_ranks(lambda rows, _: own_product(rows), layout, shape, x)
 
 
 def own_product(x):

@@ -39,15 +39,17 @@ class Row(typing.NamedTuple):
     dtypes: tuple[str, ...] = ("f4", "f8", "c4", "c8")
 
 
-# The first row that fits a stack is taken; JAX's own where there is none. Measured on one H100 and
-# one H200: QR from order 128 to 2048, 10 to 250 times as fast as JAX's; inverses and solutions at
-# 1024 and 2048, 1.2 (float64) to 8 times, and no faster at 512; polar at 256 in float32, 90 times.
-# Dtypes and orders that were not measured are taken the same way. The SVD is by the parts that
-# were, `polar` and `eigh`.
+# The first row that fits a stack is taken; JAX's own where there is none. Measured on one H200 for
+# float64 and complex64 from order 32 to 2048, and for float32 in part: QR from 128 on, 7 to 340
+# times as fast as JAX's; inverses and solutions at 1024 (in float64 at 2048), 2 to 11 times; polar
+# and SVD from 64 on, 3 to 360 times. Dtypes and orders that were not measured are taken the same
+# way.
 TABLE: tuple[Row, ...] = (
     Row("gpu", "qr", "blocked", (128, 4096), 8),
-    Row("gpu", "inv", "blocked", (1024, 4096), 8),
-    Row("gpu", "solve", "blocked", (1024, 4096), 8),
+    Row("gpu", "inv", "blocked", (1024, 4096), 8, ("f4", "c4", "c8")),
+    Row("gpu", "inv", "blocked", (1536, 4096), 8),
+    Row("gpu", "solve", "blocked", (1024, 4096), 8, ("f4", "c4", "c8")),
+    Row("gpu", "solve", "blocked", (1536, 4096), 8),
     Row("gpu", "polar", "qdwh", (64, 4096), 4),
     Row("gpu", "svd", "polar", (64, 4096), 4),
 )

@@ -137,13 +137,16 @@ def _step(state, layout):
     low, known = jax.lax.cond(
         state.known,
         lambda gram, low: (low, state.known),
-        lambda gram, low: _estimate(gram, least, unit, layout),
+        lambda gram, low: _estimate(gram, least, low, unit, layout),
         gram,
         state.low,
     )
     hidden = ~known & (state.steps > 0)
     x = x + jnp.where(hidden, 4 * unit / n**0.5, 0).astype(x.dtype) * _noise(x)
-    weights = _weights(jnp.maximum(low, least))
+    # A step by the inverse for a slightly larger l costs less than one by QR.
+    most = max(_CHOLESKY, n / 8)
+    invertible = max(_low_of(most), least)
+    weights = _weights(jnp.maximum(low, jnp.where(low >= invertible / 3, invertible, least)))
     a, b, c = weights
 
     def rational(way):
@@ -161,7 +164,7 @@ def _step(state, layout):
         return _by_quintic(x, gram, low, unit, layout)
 
     ways = rational(_by_inverse), rational(_by_qr), quintic
-    way = (c > max(_CHOLESKY, n / 8)).astype(jnp.int32)
+    way = (c > most).astype(jnp.int32)
     way = jnp.where(low >= _QUINTICS[0][0], 2, way)
     new, low, apart = jax.lax.switch(way, ways, x, gram)
     new = _by_rows(new, layout)
@@ -171,11 +174,14 @@ def _step(state, layout):
     return _State(new, gram, low, known, apart, state.steps + 1)
 
 
-def _estimate(gram, least, unit, layout):
-    """(l of an X with this Gram matrix, whether it is known)"""
+def _estimate(gram, least, expected, unit, layout):
+    """(l of an X with this Gram matrix, whether it is known). It is ``expected`` where the step
+    before was not for too large an l."""
     square, known = _smallest(gram, 8 * len(gram) * unit, layout)
     # An estimate from above.
-    return jnp.where(known, jnp.sqrt(square) / 2, least), known
+    found = jnp.sqrt(jnp.maximum(square, 0))
+    low = jnp.where((expected > 0) & (found >= 0.9 * expected), expected, found / 2)
+    return jnp.where(known, low, least), known
 
 
 def _weights(low):
@@ -186,6 +192,11 @@ def _weights(low):
     a = root + jnp.sqrt(jnp.maximum(8 - 4 * d + 8 * (2 - square) / (square * root), 0)) / 2
     b = (a - 1) ** 2 / 4
     return a, b, a + b - 1
+
+
+def _low_of(c):
+    """A little more than the l whose weights have this c: with small l, b is 4^(1/3) l^(-4/3)."""
+    return (4 ** (1 / 3) / ((c + 1) ** 0.5 - 1) ** 2) ** 0.75
 
 
 def _least_low(unit, n):
@@ -241,7 +252,7 @@ def _by_quintic(x, gram, low, unit, layout):
         off = 1 - low * low
         raised = jnp.where(is_last, low * (1 + off / 2 + 3 / 8 * off * off), row[3])
         rest = 5 / 16 * jnp.sum(_squares(square)) ** 0.75
-        return new, jnp.minimum(raised, 1), jnp.where(is_last, rest > 10 * unit, rest == rest)
+        return new, jnp.minimum(raised, 1), jnp.where(is_last, rest > 40 * unit, rest == rest)
 
     near = 3 / 8 * jnp.sum(_squares(apart)) < unit
     return jax.lax.cond(near, newton, quintic, apart)

@@ -15,17 +15,17 @@ take the interval [l, 1] as close to 1 as such a function can. It is computed in
   the inverse square root of the rounding, so the weights are those of an l that keeps it there:
   tiny singular values take some steps more.
 
-From l = `_QUINTICS` on a step is by a polynomial of degree 5, the odd one that is closest to 1 on
-[l, 1] (N. Amsel, D. Persson, C. Musco, R. M. Gower, "The Polar Express", arXiv:2505.16932, 2025):
-it needs no inverse. The last one is X (I - D / 2 + 3 D^2 / 8) with D = X^H X - I, which leaves 5/16
-|D|^3, or X (I - D / 2), if that leaves no more than rounding.
+From l = 0.6 on a step is by a polynomial of degree 5, the odd one that is closest to 1 on [l, 1]
+(N. Amsel, D. Persson, C. Musco, R. M. Gower, "The Polar Express", arXiv:2505.16932, 2025). It needs
+no inverse. With D = X^H X - I, the last step is X (I - D / 2 + 3 D^2 / 8), whose error is 5/16
+|D|^3; or X (I - D / 2), where the error of that is no more than rounding.
 
 So nearly all the work is in products and in inverses of Hermitian matrices. l comes from an
 estimate of the smallest singular value, by inverse iteration with X^H X. Where the rounding of X^H
-X hides it, a step is taken for the least l, and the next X, whose small singular values are 10^4
-times as large or more in float64, is asked again. If that hides it too, X gets a perturbation of
-the size of rounding, by which no singular value is 0, so that U has orthonormal columns whatever
-the rank of A.
+X hides that value, the step is taken with the smallest l that a QR step allows, and the estimate is
+repeated with the next X, whose small singular values are at least 10^4 times as large in float64.
+If the rounding hides it there too, X gets a perturbation of the size of rounding, after which no
+singular value is 0, so that U has orthonormal columns whatever the rank of A.
 """
 
 import dataclasses
@@ -175,8 +175,10 @@ def _step(state, layout):
 
 
 def _estimate(gram, least, expected, unit, layout):
-    """(l of an X with this Gram matrix, whether it is known). It is ``expected`` where the step
-    before was not for too large an l."""
+    """(l of an X with this Gram matrix, whether it is known).
+
+    ``expected`` is the l that the step before leads to, if its own l was small enough, or 0.
+    """
     square, known = _smallest(gram, 8 * len(gram) * unit, layout)
     # An estimate from above.
     found = jnp.sqrt(jnp.maximum(square, 0))

@@ -108,11 +108,11 @@ struct Tuning {
   // operations per element. whole_lu_order is whole_order for general matrices.
   int64_t whole_order = 0;
   int64_t whole_lu_order = 0;
+  int64_t gather_to_solve = 0;
+  int64_t gather_to_invert = 0;
   // The order up to which one rank inverts LU factors out of place, whatever tile width the caller
   // names.
   int64_t whole_inverse_order = 0;
-  int64_t gather_to_solve = 0;
-  int64_t gather_to_invert = 0;
   // The order from which kChosen means kF16x3, which is faster there than float32 products and as
   // accurate; 0: never. Multiplied by 3/5 for complex64.
   int64_t parts_order = 0;

@@ -21,7 +21,7 @@ from jaxmg._transform import batching, derivatives, products
 
 # Up to this order one rank computes the SVD of the square matrix.
 SMALL = 256
-# From this order on `values` computes eigenvalues of a matrix of twice the order, instead of a polar
+# From this order on `values` computes eigenvalues of a matrix of twice the order instead of a polar
 # decomposition.
 LARGE = 6144
 

@@ -61,7 +61,7 @@ def main(_):
 def _measure(n, ranks):
     solver = JaxmgSolver({
         "routine": _ROUTINE.value, "backend": _BACKEND.value, "dtype": _DTYPE.value, "n": n,
-        "matrix": "dominant", "precision": None, "nrhs": 1, "T_A": _TILE.value, "ranks": ranks,
+        "matrix": problems.usual_kind(_ROUTINE.value), "precision": None, "nrhs": 1, "T_A": _TILE.value, "ranks": ranks,
         "vectors": True, "donate": True,
     })  # fmt: skip
     seconds = []

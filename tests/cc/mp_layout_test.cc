@@ -69,29 +69,53 @@ TEST(EveryElementHasOnePlace) {
   }
 }
 
-TEST(BlocksAreCopiedToTiles) {
+TEST(RanksHaveTheTransposedTilesOnTheTransposedGrid) {
   for (const Case& c : Cases()) {
     const GridLayout layout = {c.n, c.n, c.width, c.grid};
-    const auto statuses = RunRanks(c.grid.size(), [&](const RankContext& context) -> Status {
-      const int rank = context.comm.rank();
-      std::vector<Complex> blocks(c.n * c.block(), kUntouched);
-      for (int64_t j = rank * c.block(); j < std::min((rank + 1) * c.block(), c.n); ++j) {
-        for (int64_t i = 0; i < c.n; ++i) blocks[(j - rank * c.block()) * c.n + i] = Value(i, j);
+    const GridLayout transposed = {c.n, c.n, c.width, c.grid.Transposed()};
+    for (int64_t i = 0; i < layout.tiles_down(); ++i) {
+      for (int64_t j = 0; j < layout.tiles_across(); ++j) {
+        EXPECT(transposed.owner(j, i) == layout.owner(i, j)) << i << " " << j;
       }
-      std::vector<Complex> local(layout.Elements(rank), kUntouched), staging(2 * c.n * c.width);
-      JAXMG_RETURN_IF_ERROR(
-          ToGrid(context, layout, c.block(), blocks.data(), local.data(), staging.data()));
-      for (int64_t j = 0; j < c.n; ++j) {
-        for (int64_t i = j; i < c.n; ++i) {
-          if (layout.owner(i / c.width, j / c.width) != rank) continue;
-          const int64_t at =
-              layout.offset(i / c.width, j / c.width) + j % c.width * layout.ld(rank) + i % c.width;
-          EXPECT(local[at] == Value(i, j)) << "n " << c.n << " at " << i << ", " << j;
-        }
+    }
+    for (int rank = 0; rank < c.grid.size(); ++rank) {
+      const Grid& grid = transposed.grid;
+      EXPECT(grid.rank(grid.row(rank), grid.column(rank)) == rank);
+      EXPECT(transposed.LocalRows(grid.row(rank)) == layout.LocalColumns(c.grid.column(rank)));
+    }
+  }
+}
+
+// Every element that was copied is in its place.
+void CheckBlocksInTiles(const Case& c, const Grid& grid, Part part) {
+  const GridLayout layout = {c.n, c.n, c.width, grid};
+  const auto statuses = RunRanks(c.grid.size(), [&](const RankContext& context) -> Status {
+    const int rank = context.comm.rank();
+    std::vector<Complex> blocks(c.n * c.block(), kUntouched);
+    for (int64_t j = rank * c.block(); j < std::min((rank + 1) * c.block(), c.n); ++j) {
+      for (int64_t i = 0; i < c.n; ++i) blocks[(j - rank * c.block()) * c.n + i] = Value(i, j);
+    }
+    std::vector<Complex> local(layout.Elements(rank), kUntouched), staging(2 * c.n * c.width);
+    JAXMG_RETURN_IF_ERROR(
+        ToGrid(context, layout, c.block(), blocks.data(), local.data(), staging.data(), part));
+    for (int64_t j = 0; j < c.n; ++j) {
+      for (int64_t i = part == Part::kAll ? 0 : j; i < c.n; ++i) {
+        if (layout.owner(i / c.width, j / c.width) != rank) continue;
+        const int64_t at =
+            layout.offset(i / c.width, j / c.width) + j % c.width * layout.ld(rank) + i % c.width;
+        EXPECT(local[at] == Value(i, j)) << "n " << c.n << " at " << i << ", " << j;
       }
-      return context.comm.Agree(Status::Ok());
-    });
-    JAXMG_EXPECT_ALL_OK(statuses, c);
+    }
+    return context.comm.Agree(Status::Ok());
+  });
+  JAXMG_EXPECT_ALL_OK(statuses, c);
+}
+
+TEST(BlocksAreCopiedToTiles) {
+  for (const Case& c : Cases()) {
+    CheckBlocksInTiles(c, c.grid, Part::kLower);
+    CheckBlocksInTiles(c, c.grid, Part::kAll);
+    CheckBlocksInTiles(c, c.grid.Transposed(), Part::kAll);
   }
 }
 

@@ -28,6 +28,7 @@ jax.config.update("jax_default_matmul_precision", "highest")  # of what is compa
 
 SIZES = (1, 2, 3, 5, 16, 97, 130, 1100)
 solve = functools.partial(jaxmg.potrs, backend="cusolvermp")
+general = functools.partial(jaxmg.gesv, backend="cusolvermp")
 eigen = functools.partial(jaxmg.syevd, backend="cusolvermp")
 
 
@@ -52,10 +53,13 @@ def matrix(n, dtype):
 
 def spread(a, mesh, spec):
     """A with NaN where no routine may look, sharded where that divides it."""
-    entries = np.where(np.tri(len(a), k=-1, dtype=bool), np.nan, a).astype(a.dtype)
+    return whole(np.where(np.tri(len(a), k=-1, dtype=bool), np.nan, a).astype(a.dtype), mesh, spec)
+
+
+def whole(entries, mesh, spec):
     sharding = NamedSharding(mesh, spec)
     try:
-        return jax.make_array_from_callback(a.shape, sharding, lambda index: entries[index])
+        return jax.make_array_from_callback(entries.shape, sharding, lambda index: entries[index])
     except ValueError:  # n isn't a multiple of the devices
         return entries
 
@@ -68,6 +72,24 @@ def check_potrs(name, n, dtype, mesh, spec, tile=None, nrhs=3):
     exact = np.linalg.slogdet(wide(a))[1]
     log_error = abs(float(logdet) - exact) / max(1, abs(exact)) / eps(dtype)
     passed = status == 0 and error / eps(dtype) < 20 and log_error < 10 * n + 50
+    report(name, passed, f"{error / eps(dtype):.2g} {log_error:.2g} {status}")
+
+
+def general_matrix(n, dtype):
+    return problems.matrix(np, n, dtype, kind="uniform")
+
+
+def check_gesv(name, n, dtype, mesh, spec, tile=None, nrhs=3):
+    a, b = general_matrix(n, dtype), problems.vectors(np, n, nrhs, dtype)
+    x, sign, logdet, status = general(
+        whole(a, mesh, spec), b, tile, mesh, spec, True, return_logdet=True
+    )
+    x = wide(np.asarray(x))
+    error = problems.backward_error(np, "gesv", wide(a), {"b": wide(b)}, (x,), np.matmul)
+    exact_sign, exact = np.linalg.slogdet(wide(a))
+    size = max(1, abs(exact)) * eps(dtype)
+    log_error = max(abs(float(logdet) - exact), abs(complex(sign) - exact_sign)) / size
+    passed = status == 0 and error / eps(dtype) < 20 and log_error < 100 * n + 500
     report(name, passed, f"{error / eps(dtype):.2g} {log_error:.2g} {status}")
 
 
@@ -105,6 +127,7 @@ def small(quick):
             label = f"n {n} {dtype} {dict(mesh.shape)}"
             nrhs = (1, 3, 40)[n % 3]
             attempt(f"potrs {label}", check_potrs, n, dtype, mesh, spec, None, nrhs)
+            attempt(f"gesv {label}", check_gesv, n, dtype, mesh, spec, None, nrhs)
             attempt(f"syevd {label}", check_syevd, n, dtype, mesh, spec)
 
 
@@ -113,6 +136,7 @@ def layouts(quick):
         for tile in (7, 64, 300, 2000):
             label = f"tile {tile} {dict(mesh.shape)}"
             attempt(f"potrs {label}", check_potrs, 700, "float64", mesh, spec, tile, 500)
+            attempt(f"gesv {label}", check_gesv, 700, "complex128", mesh, spec, tile, 500)
             attempt(f"syevd {label}", check_syevd, 700, "complex128", mesh, spec, tile)
 
 
@@ -136,6 +160,24 @@ def failures(quick):
             w, v, status = eigen(broken, mesh=mesh, return_status=True)
             parts = [np.isnan(shard.data).all() for shard in v.addressable_shards]
             report(f"syevd of {value} {dtype}", status != 0 and all(parts), f"{status}")
+        g = general_matrix(n, dtype)
+        singular = g.copy()
+        singular[:, 123] = 0
+        x, sign, logdet, status = general(
+            singular, b, mesh=mesh, return_status=True, return_logdet=True
+        )
+        passed = status > 0 and sign == 0 and logdet == -np.inf and not np.isfinite(x).any()
+        report(f"singular {dtype}", passed, f"{status} {sign} {logdet}")
+        for value in (np.nan, np.inf):
+            broken = g.copy()
+            broken[200, 17] = value
+            x, sign, logdet, status = general(
+                broken, b, mesh=mesh, return_status=True, return_logdet=True
+            )
+            passed = status == -1 and all(np.isnan(np.asarray(y)).all() for y in (x, sign, logdet))
+            report(f"gesv of {value} {dtype}", passed, f"{status}")
+        x, status = general(g, b, mesh=mesh, return_status=True)
+        report(f"the next general one {dtype}", status == 0 and np.isfinite(np.asarray(x)).all())
         x, status = solve(a, b, mesh=mesh, return_status=True)
         report(f"the next one {dtype}", status == 0 and np.isfinite(np.asarray(x)).all())
 

@@ -100,7 +100,7 @@ def patient(seconds):
 # Of a, b and an LU factor of a, which lu_solve alone has.
 _LONG_CALLS = {
     "potrs": lambda a, b, _: jaxmg.potrs(a, b, backend=_BACKEND),
-    "gesv": lambda a, b, _: jaxmg.gesv(a, b),
+    "gesv": lambda a, b, _: jaxmg.gesv(a, b, backend=_BACKEND),
     "lu_factor": lambda a, b, _: jaxmg.lu_factor(a),
     "getri": lambda a, b, _: jaxmg.getri(a),
     "geqrf": lambda a, b, _: jaxmg.geqrf(a),

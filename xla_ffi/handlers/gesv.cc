@@ -3,6 +3,9 @@
 #include <complex>
 
 #include "xla_ffi/handlers/call.h"
+#ifdef JAXMG_CUDA
+#include "xla_ffi/vendor/cusolvermp/mp.h"
+#endif
 
 namespace jaxmg {
 
@@ -20,6 +23,18 @@ namespace {
 
 constexpr char kName[] = "gesv";
 
+// By backend, the preferred one first.
+template <typename T>
+constexpr Solver<Status(const RankContext&, const Operand<T>&, const GeneralSolution<T>&)>
+    kSolvers[] = {
+        {kNative, &GesvRoutine<T>},
+#ifdef JAXMG_CUDA
+        {"cusolvermp", &mp::Gesv<T>},
+#endif
+};
+constexpr auto kNames = NamesOf(kSolvers<double>);
+constexpr Backends kBackends = {kNames.data(), kNames.size()};
+
 // What a call takes of a rank, for plans.
 struct Needs {
   template <typename T>
@@ -34,7 +49,8 @@ PlatformResult Gesv(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinat
                     ffi::Result<ffi::AnyBuffer> sign, ffi::ResultBuffer<ffi::DataType::S32> status,
                     GesvAttributes attributes) {
   const int64_t n = attributes.n;
-  Status checked = CheckCall(kName, a, attributes);
+  size_t backend = 0;
+  Status checked = CheckCall(kName, a, attributes, kBackends, &backend);
   if (checked.ok()) checked = CheckPrecision(kName, a, attributes);
   if (!checked.ok()) return Refuse(checked);
   const auto shape = b.dimensions();
@@ -43,18 +59,19 @@ PlatformResult Gesv(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinat
   }
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    const Operand<T> operand = {n,
-                                n,
-                                a.dimensions()[0],
-                                attributes.tile,
-                                DataOf<T>(*a_work),
-                                status->typed_data(),
-                                attributes.products,
-                                DataOf<T>(a)};
+    Operand<T> operand = {n,
+                          n,
+                          a.dimensions()[0],
+                          attributes.tile,
+                          DataOf<T>(*a_work),
+                          status->typed_data(),
+                          attributes.products,
+                          DataOf<T>(a)};
+    operand.grid_rows = attributes.grid_rows;
     const GeneralSolution<T> solution = {shape[1],         DataOf<T>(*x), DataOf<Real<T>>(*log_abs),
                                          DataOf<T>(*sign), DataOf<T>(b),  attributes.check_b};
     auto program = [=](const RankContext& context) {
-      return GesvRoutine<T>(context, operand, solution);
+      return kSolvers<T>[backend].solve(context, operand, solution);
     };
     return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n), program);
   });
@@ -72,4 +89,4 @@ JAXMG_DEFINE_ROUTINE(JaxmgGesv, jaxmg::kName, jaxmg::Gesv, jaxmg::GesvAttributes
                          .Ret<xla::ffi::AnyBuffer>()  // log_abs
                          .Ret<xla::ffi::AnyBuffer>()  // sign
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kNativeAlone, &jaxmg::AnswerSquareWith<jaxmg::Needs>);
+                     jaxmg::kBackends, &jaxmg::AnswerSquareWith<jaxmg::Needs>);

@@ -147,6 +147,10 @@
   F(cusolverMpCreateMatrixDesc)        \
   F(cusolverMpDestroyMatrixDesc)       \
   F(cusolverMpGetVersion)              \
+  F(cusolverMpGetrf)                   \
+  F(cusolverMpGetrf_bufferSize)        \
+  F(cusolverMpGetrs)                   \
+  F(cusolverMpGetrs_bufferSize)        \
   F(cusolverMpPotrf)                   \
   F(cusolverMpPotrf_bufferSize)        \
   F(cusolverMpPotrs)                   \

@@ -189,16 +189,13 @@ Status CudaLu<T>::FactorByLibrary(Stream stream, int64_t n, T* a, int64_t lda, i
   JAXMG_RETURN_IF_ERROR(space.Allocate(device_, stream));
   auto* from_one = reinterpret_cast<int64_t*>(static_cast<char*>(space.device) + begin);
   // The library may take NaN for zero.
-  JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kCheckAllFinite, CudaType<T>::kLetter,
-                                               stream, n * n, n, n, static_cast<const T*>(a), lda,
-                                               info));
+  CudaStatus& status = device_.cuda_status();
+  JAXMG_RETURN_IF_ERROR(status.CheckAllFinite<T>(stream, n, n, a, lda, info));
   JAXMG_CHECK_CUDA(
       library.cusolverDnXgetrf(space.handle, space.params, n, n, kType, a, lda, from_one, kType,
                                space.device, work_bytes, space.host, space.host_bytes, space.info),
       "getrf: matrix of order ", n);
-  return device_.LaunchOne(Kernel::kCheckLuFactor, CudaType<T>::kLetter, stream, n,
-                           static_cast<const T*>(a), lda, offset,
-                           static_cast<const int64_t*>(from_one), pivots, info);
+  return status.CheckLuFactor<T>(stream, n, a, lda, offset, from_one, pivots, info);
 }
 
 template <typename T>

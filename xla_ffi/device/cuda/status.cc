@@ -69,11 +69,29 @@ Status CudaStatus::CheckFinite(Stream stream, int64_t m, int64_t n, const T* a, 
                                 lda, offset, first);
 }
 
+template <typename T>
+Status CudaStatus::CheckAllFinite(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
+                                  int32_t* info) {
+  return device_.LaunchElements(Kernel::kCheckAllFinite, CudaType<T>::kLetter, stream, m * n, m, n,
+                                a, lda, info);
+}
+
+template <typename T>
+Status CudaStatus::CheckLuFactor(Stream stream, int64_t n, const T* a, int64_t lda, int64_t offset,
+                                 const int64_t* from_one, int32_t* pivots, int32_t* info) {
+  return device_.LaunchOne(Kernel::kCheckLuFactor, CudaType<T>::kLetter, stream, n, a, lda, offset,
+                           from_one, pivots, info);
+}
+
 #define JAXMG_INSTANTIATE(T)                                                                    \
   template Status CudaStatus::CheckFactor(Stream, int64_t, const T*, int64_t, int64_t,          \
                                           const int32_t*, int32_t*, int32_t*);                  \
   template Status CudaStatus::CheckFinite(Stream, int64_t, int64_t, const T*, int64_t, int64_t, \
-                                          int32_t*);
+                                          int32_t*);                                            \
+  template Status CudaStatus::CheckAllFinite(Stream, int64_t, int64_t, const T*, int64_t,       \
+                                             int32_t*);                                         \
+  template Status CudaStatus::CheckLuFactor(Stream, int64_t, const T*, int64_t, int64_t,        \
+                                            const int64_t*, int32_t*, int32_t*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

@@ -55,6 +55,15 @@ class CudaStatus : public StatusKernels {
   template <typename T>
   Status CheckFinite(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, int64_t offset,
                      int32_t* first);
+  // *info := min(*info, kNotFinite) if an m x n block has NaN or infinity.
+  template <typename T>
+  Status CheckAllFinite(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda,
+                        int32_t* info);
+  // *info becomes the smaller of itself and offset + k for the first k (from 1) whose diagonal
+  // element of U is zero, or kNotFinite. pivots[j] := offset + from_one[j] - 1.
+  template <typename T>
+  Status CheckLuFactor(Stream stream, int64_t n, const T* a, int64_t lda, int64_t offset,
+                       const int64_t* from_one, int32_t* pivots, int32_t* info);
 
  private:
   CudaDevice& device_;

@@ -20,7 +20,7 @@ int64_t WidthOf(int64_t n, int64_t requested, int64_t usual, const Grid& grid) {
   return std::max<int64_t>(std::min(requested > 0 ? requested : usual, (n + most - 1) / most), 1);
 }
 
-// One rank's part of a call, which potrs and syevd share.
+// One rank's part of a call, which the routines share.
 template <typename T>
 class Solver {
  public:
@@ -254,6 +254,129 @@ Status Potrs(const RankContext& context, const Operand<T>& operand, const Soluti
   });
 }
 
+// The library solves with A, not with its transpose, and the ranks have columns of M = A^T. So M is
+// copied to tiles on the transposed grid, and each rank's tiles of conj(A) = M^H are those of M
+// transposed. What is solved is conj(A) conj(x) = conj(b).
+template <typename T>
+Status Gesv(const RankContext& context, const Operand<T>& operand,
+            const GeneralSolution<T>& solution) {
+  constexpr cudaDataType kType = Solver<T>::kType;
+  const int64_t n = operand.n, nrhs = solution.nrhs;
+  Solver<T> solver(context, operand, kFactorWidth);
+  CudaDevice& device = solver.device();
+  Blas<T>& blas = device.template blas<T>();
+  const int rank = solver.rank();
+  const GridLayout& layout = solver.layout();
+  const GridLayout b = {n, nrhs, layout.width, layout.grid};
+  const GridLayout m_layout = {n, n, layout.width, layout.grid.Transposed()};
+  const int64_t rows = layout.LocalRows(layout.grid.row(rank));
+  const int64_t columns = layout.LocalColumns(layout.grid.column(rank));
+  T *whole = nullptr, *local = nullptr, *received = nullptr;  // conj(B)
+  T* m = nullptr;
+  // Of this rank's rows, counted from 1 in the matrix; and those of a diagonal tile.
+  int64_t* pivots = nullptr;
+  int32_t* tile_pivots = nullptr;
+  JAXMG_RETURN_IF_ERROR(solver.Prepare([&]() -> Status {
+    int64_t most = 0;
+    for (int r = 0; r < context.comm.size(); ++r) most = std::max(most, b.Elements(r));
+    JAXMG_RETURN_IF_ERROR(solver.Allocate(b.Elements(rank), &local));
+    JAXMG_RETURN_IF_ERROR(solver.Allocate(rows + layout.width, &pivots));
+    JAXMG_RETURN_IF_ERROR(solver.Allocate(layout.width, &tile_pivots));
+    JAXMG_RETURN_IF_ERROR(solver.AllocateOwn(most, &received));
+    JAXMG_RETURN_IF_ERROR(solver.AllocateOwn(n * nrhs, &whole));
+    return solver.AllocateOwn(m_layout.Elements(rank), &m);
+  }));
+  Descriptor descriptor;
+  if (nrhs > 0) {
+    JAXMG_RETURN_IF_ERROR(RunCollectively(
+        context.comm, [&] { return descriptor.Set(solver.session().grid(), b, rank, kType); }));
+  }
+  const CusolverMp& library = Get<CusolverMp>();
+  JAXMG_RETURN_IF_ERROR(solver.AllocateWork([&](size_t* on_device, size_t* on_host) -> Status {
+    JAXMG_CHECK_CUDA(
+        library.cusolverMpGetrf_bufferSize(solver.handle(), n, n, solver.a(), 1, 1,
+                                           solver.descriptor(), pivots, kType, on_device, on_host),
+        "cuSOLVERMp: getrf of order ", n);
+    if (nrhs == 0) return Status::Ok();
+    size_t solve = 0, solve_on_host = 0;
+    JAXMG_CHECK_CUDA(library.cusolverMpGetrs_bufferSize(
+                         solver.handle(), CUBLAS_OP_N, n, nrhs, solver.a(), 1, 1,
+                         solver.descriptor(), pivots, local, 1, 1, descriptor.get(), kType, &solve,
+                         &solve_on_host),
+                     "cuSOLVERMp: getrs of order ", n, " for ", nrhs, " right-hand sides");
+    *on_device = std::max(*on_device, solve);
+    *on_host = std::max(*on_host, solve_on_host);
+    return Status::Ok();
+  }));
+  int32_t status = 0;
+  JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(CopyIfApart(device, solution.b, solution.x, nrhs * n));
+    if (solution.check_b) {
+      JAXMG_RETURN_IF_ERROR(device.status().Digest(Stream::kMain, solution.x,
+                                                   nrhs * n * sizeof(T) / sizeof(int32_t),
+                                                   solver.outcome().digest()));
+    }
+    JAXMG_RETURN_IF_ERROR(solver.outcome().InitSign());
+    JAXMG_RETURN_IF_ERROR(ToGrid(context, m_layout, operand.block, solver.source(), m,
+                                 solver.staging(), Part::kAll));
+    JAXMG_RETURN_IF_ERROR(device.cuda_status().CheckAllFinite(
+        Stream::kMain, columns, rows, static_cast<const T*>(m), m_layout.ld(rank),
+        solver.outcome().info()));
+    JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, columns, rows, m, m_layout.ld(rank),
+                                             solver.a(), layout.ld(rank)));
+    return solver.SetStatus(&status);
+  }));
+  if (status == 0) {
+    int32_t found = 0;
+    JAXMG_RETURN_IF_ERROR(solver.Call(
+        "cusolverMpGetrf",
+        [&] {
+          return library.cusolverMpGetrf(solver.handle(), n, n, solver.a(), 1, 1,
+                                         solver.descriptor(), pivots, kType, solver.work(),
+                                         solver.work_bytes(), solver.host_work(),
+                                         solver.host_bytes(), solver.info());
+        },
+        &found));
+    JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
+      if (found > 0) {
+        JAXMG_RETURN_IF_ERROR(device.FillInt32(Stream::kMain, solver.outcome().info(), 1, found));
+      }
+      JAXMG_RETURN_IF_ERROR(solver.ForDiagonal([&](int64_t k, T* tile, int64_t order) {
+        const int64_t first = k * layout.width, ld = layout.ld(rank);
+        const int64_t* own = pivots + k / layout.grid.rows * layout.width;
+        JAXMG_RETURN_IF_ERROR(device.cuda_status().CheckLuFactor(
+            Stream::kMain, order, static_cast<const T*>(tile), ld, first, own, tile_pivots,
+            solver.outcome().info()));
+        // A row that stays has first + j for its pivot in the matrix, and 2 * first + j after that.
+        return device.lu<T>().AddDeterminant(Stream::kMain, order, tile, ld, 2 * first, tile_pivots,
+                                             solver.outcome().log_det(), solver.outcome().sign());
+      }));
+      JAXMG_RETURN_IF_ERROR(solver.SetStatus(&status));
+      if (status != 0 || nrhs == 0) return Status::Ok();
+      JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, nrhs, n, solution.x, nrhs, whole, n));
+      return CopyTiles(context, b, rank, whole, local, /*to_tiles=*/true);
+    }));
+  }
+  if (status == 0 && nrhs > 0) {
+    JAXMG_RETURN_IF_ERROR(solver.Call("cusolverMpGetrs", [&] {
+      return library.cusolverMpGetrs(solver.handle(), CUBLAS_OP_N, n, nrhs, solver.a(), 1, 1,
+                                     solver.descriptor(), pivots, local, 1, 1, descriptor.get(),
+                                     kType, solver.work(), solver.work_bytes(), solver.host_work(),
+                                     solver.host_bytes(), solver.info());
+    }));
+  }
+  return solver.Step([&]() -> Status {
+    if (status == 0 && nrhs > 0) {
+      JAXMG_RETURN_IF_ERROR(ToWhole(context, b, local, received, whole));
+      JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, n, nrhs, whole, n, solution.x, nrhs));
+    }
+    JAXMG_RETURN_IF_ERROR(solver.outcome().SetAndKeepNegative());
+    JAXMG_RETURN_IF_ERROR(solver.outcome().SetDeterminant(solution.log_abs, solution.sign));
+    JAXMG_RETURN_IF_ERROR(blas.Conjugate(Stream::kMain, 1, 1, solution.sign, 1));
+    return solver.outcome().PoisonIfFailed(nrhs, n, solution.x);
+  });
+}
+
 template <typename T>
 Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors, Real<T>* w) {
   constexpr cudaDataType kType = Solver<T>::kType;
@@ -315,8 +438,9 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
   });
 }
 
-#define JAXMG_INSTANTIATE(T)                                                        \
-  template Status Potrs(const RankContext&, const Operand<T>&, const Solution<T>&); \
+#define JAXMG_INSTANTIATE(T)                                                              \
+  template Status Potrs(const RankContext&, const Operand<T>&, const Solution<T>&);       \
+  template Status Gesv(const RankContext&, const Operand<T>&, const GeneralSolution<T>&); \
   template Status Syevd(const RankContext&, const Operand<T>&, bool, Real<T>*);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE

@@ -14,6 +14,12 @@ namespace jaxmg::mp {
 template <typename T>
 Status Potrs(const RankContext& context, const Operand<T>& operand, const Solution<T>& solution);
 
+// The same as GesvRoutine, but that x is NaN if the status isn't 0. Workspace: two copies of the
+// block, two columns of tiles, at most three copies of the right-hand sides, and the library's.
+template <typename T>
+Status Gesv(const RankContext& context, const Operand<T>& operand,
+            const GeneralSolution<T>& solution);
+
 // The same as SyevdRoutine. Workspace: a copy of the block and one of the eigenvectors, two columns
 // of tiles, and the library's.
 template <typename T>

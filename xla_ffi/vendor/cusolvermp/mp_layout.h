@@ -12,14 +12,20 @@
 
 namespace jaxmg::mp {
 
-// A grid of ranks: rank r is in row r mod `rows` and column r div `rows`.
+// A grid of ranks: rank r is in row r mod `rows` and column r div `rows`; or, if `by_rows`, in row r
+// div `columns` and column r mod `columns`.
 struct Grid {
   int rows, columns;
+  bool by_rows = false;
 
   int size() const { return rows * columns; }
-  int row(int rank) const { return rank % rows; }
-  int column(int rank) const { return rank / rows; }
-  int rank(int row, int column) const { return row + column * rows; }
+  int row(int rank) const { return by_rows ? rank / columns : rank % rows; }
+  int column(int rank) const { return by_rows ? rank % columns : rank / rows; }
+  int rank(int row, int column) const {
+    return by_rows ? row * columns + column : row + column * rows;
+  }
+  // The grid in which each rank has the tiles of A^T that it has of A in this one.
+  Grid Transposed() const { return {columns, rows, !by_rows}; }
 };
 
 // The grid with `rows` rows. 0: the grid that is closest to a square with at most as many rows as
@@ -99,17 +105,22 @@ Status ForTileRows(const GridLayout& layout, int grid_row, int64_t first, const 
   return Status::Ok();
 }
 
+enum class Part { kLower, kAll };
+
 // Copies `blocks`, this rank's `block` columns of a square matrix, to the tiles in `local`: full
-// tiles, on and below the diagonal. `staging` holds two columns of tiles. Enqueued on kMain.
+// tiles, all of them or those on and below the diagonal. `staging` holds two columns of tiles.
+// Enqueued on kMain.
 template <typename T>
 Status ToGrid(const RankContext& context, const GridLayout& layout, int64_t block, const T* blocks,
-              T* local, T* staging) {
+              T* local, T* staging, Part part = Part::kLower) {
   Communicator& comm = context.comm;
   const int rank = comm.rank(), ranks = comm.size();
   const int64_t n = layout.rows, ld = layout.ld(rank);
+  // The first tile row that is copied of a cut.
+  auto top = [&](const Cut& cut) { return part == Part::kAll ? 0 : cut.tile; };
   // The rows of a cut that belong to a row of the grid.
   auto rows_of = [&](const Cut& cut, int row) {
-    return layout.LocalRows(row) - layout.RowsBefore(cut.tile * layout.width, row);
+    return layout.LocalRows(row) - layout.RowsBefore(top(cut) * layout.width, row);
   };
   auto source = [&](const Cut& cut, int64_t i) {
     const T* data = blocks + (cut.first - rank * block) * n + i * layout.width;
@@ -121,7 +132,7 @@ Status ToGrid(const RankContext& context, const GridLayout& layout, int64_t bloc
     return Block(local + column * ld + i / layout.grid.rows * layout.width, ld, rows, cut.columns);
   };
   auto first_row = [&](const Cut& cut, int row) {
-    return layout.RowsBefore(cut.tile * layout.width, row) / layout.width * layout.grid.rows + row;
+    return layout.RowsBefore(top(cut) * layout.width, row) / layout.width * layout.grid.rows + row;
   };
   // For each half of the staging, the blocks sent to each rank after its last use.
   std::array<std::vector<int64_t>, 2> sent = {std::vector<int64_t>(ranks, 0),
@@ -138,7 +149,7 @@ Status ToGrid(const RankContext& context, const GridLayout& layout, int64_t bloc
       const int64_t rows = rows_of(mine, row);
       if (rows == 0) continue;
       int64_t before = 0;
-      JAXMG_RETURN_IF_ERROR(ForTileRows(layout, row, mine.tile, [&](int64_t i) {
+      JAXMG_RETURN_IF_ERROR(ForTileRows(layout, row, top(mine), [&](int64_t i) {
         const int64_t height = layout.height(i);
         const Bytes2D to = peer == rank ? target(mine, i, height)
                                         : Block(room + before, rows, height, mine.columns);

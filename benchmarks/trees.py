@@ -1,0 +1,250 @@
+"""What optimizers compute of all matrices of a model: `jaxmg.tree` on several devices, beside JAX's
+functions on one.
+
+    trees.py [--platform gpu] [--step muon soap shampoo ...] [--ranks 1 2 4] [--layers 28]
+             [--width 2048] [--replicated] [--repeats 5] [--least 3.5] [--out FILE]
+
+The tree is that of a transformer of `--layers` layers, seven matrices each, and four more: 200
+matrices of 1.02e9 float32 parameters by default, sharded by rows, or on all devices (`--replicated`).
+
+    muon          orthogonalize: five steps of Newton and Schulz in bfloat16
+    soap          orthogonal_iteration of both statistics of each matrix: 400 of them
+    shampoo       inverse_pth_root of both statistics, p = 4, by the coupled Newton iteration
+    shampoo_eigh  the same by eigenvectors
+
+`jax` is the same computation by jax.numpy, matrix after matrix in one program on one device. All
+are compiled before; one that takes over 5 s runs once, others `--repeats` times, of which the median
+counts. Prints a line and writes a record a case, with how much more than the average the busiest
+device has (by the model of costs) and what the worst matrix is off: for Muon the largest difference
+of a Gram matrix's singular values from [0.3, 1.3], for SOAP that of Q^H Q from 1, for Shampoo that
+of X^4 (A + ridge) from 1. The exit code is 1 if one is beyond its limit, or if the most devices
+have less than `--least` times the speed of one.
+"""
+
+import functools
+import statistics
+import sys
+import time
+
+import devices
+import jax
+import jax.numpy as jnp
+import numpy as np
+import records
+from absl import app
+from absl.flags import argparse_flags
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxmg
+from jaxmg._routines import iterations, of_stacks
+from jaxmg._transform import homes
+
+SLOW = 5.0  # seconds after which one run is enough
+EPSILON = 1e-4
+_product = functools.partial(jnp.matmul, precision="highest")
+
+
+def arguments(argv):
+    parser = argparse_flags.ArgumentParser()
+    parser.add_argument("--platform", choices=("cpu", "gpu"), default="gpu")
+    parser.add_argument("--step", nargs="+", choices=tuple(STEPS), default=("muon", "soap"))
+    parser.add_argument("--ranks", nargs="*", type=int, default=(1,))
+    parser.add_argument("--kind", nargs="+", choices=("jaxmg", "jax"), default=("jaxmg", "jax"))
+    parser.add_argument("--layers", type=int, default=28)
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--replicated", action="store_true", help="leaves, as data-parallel has")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--least", type=float, help="speed of most devices, in that of one")
+    parser.add_argument("--out", help="file to append records to")
+    return parser.parse_args(argv[1:])
+
+
+def main(args):
+    devices.prepare(args.platform, max(args.ranks))
+    return 0 if all([measure(args, step) for step in args.step]) else 1
+
+
+def measure(args, step):
+    """Prints and records all cases of a step; whether they are as they have to be."""
+    cases = [("jax", 1)] if "jax" in args.kind else []
+    cases += [("jaxmg", count) for count in args.ranks] if "jaxmg" in args.kind else []
+    one, good = {}, True
+    for kind, count in cases:
+        seconds, runs, about = run(args, step, kind, count)
+        speed = one.setdefault(kind, seconds) / seconds
+        slow = kind == "jaxmg" and count == max(args.ranks) and speed < (args.least or 0)
+        good &= about["error"] <= STEPS[step].limit and not slow
+        print(
+            f"{step:13}{kind:6}{count:2}{about['matrices']:5} matrices {seconds * 1e3:10.1f} ms"
+            f"  {speed:5.2f} x one  busiest {about['balance']:.3f}  error {about['error']:.1e}"
+            f"  compiled in {about['compile_seconds']:.0f} s" + ("  SLOW" if slow else ""),
+            flush=True,
+        )
+        record = {
+            "kind": "tree", "step": step, "by": kind, "dtype": "float32", "ranks": count,
+            "layers": args.layers, "width": args.width, "replicated": args.replicated,
+            "seconds": seconds, "runs": runs, "speed": speed, **about,
+            **records.origin(
+                records.name_of(jax.devices()[:count]),
+                records.python("benchmarks/trees.py", sys.argv[1:]),
+            ),
+        }  # fmt: skip
+        records.append(args.out, record)
+    return good
+
+
+def run(args, step, kind, count):
+    """(median, seconds of each run, what else there is to say) of one case."""
+    mesh = Mesh(np.array(jax.devices()[:count]), ("rank",))
+    spec = P() if args.replicated else P("rank", None)
+    shapes = shapes_of(args.layers, args.width)
+    make, ours, theirs, error, cost, _ = STEPS[step]
+    sharding = NamedSharding(mesh, spec)
+    trees = jax.jit(make, static_argnums=0, out_shardings=sharding)(tuple(shapes))
+    function = functools.partial(ours, mesh=mesh, specs=spec) if kind == "jaxmg" else theirs
+    start = time.perf_counter()
+    compiled = jax.jit(function, out_shardings=sharding).lower(*trees).compile()
+    compile_seconds = time.perf_counter() - start
+    # The errors are those of the first run, which also loads libraries.
+    one_off = jax.jit(error)
+    off = max(map(float, map(one_off, trees[0], compiled(*trees))))
+    runs = []
+    while len(runs) < args.repeats and not (runs and runs[0] > SLOW):
+        start = time.perf_counter()
+        jax.block_until_ready(compiled(*trees))
+        runs.append(time.perf_counter() - start)
+    matrices = [leaf.shape for leaf in trees[0]]
+    leaves = tuple(homes.Leaf.of(shape, "float32", spec, mesh) for shape in matrices)
+    balance = homes.deal(leaves, tuple(mesh.shape.items()), cost).balance
+    about = {
+        "matrices": len(matrices), "compile_seconds": compile_seconds, "error": off,
+        "balance": balance if kind == "jaxmg" else 1.0,
+    }  # fmt: skip
+    return statistics.median(runs), runs, about
+
+
+def shapes_of(layers, width):
+    """The matrices of a transformer: queries, keys, values and output of attention with a quarter
+    of the heads for keys and values, a gated layer of twice the width, and four more."""
+    d, hidden = width, 2 * width
+    layer = [(d, d), (d, d // 4), (d, d // 4), (d, d), (d, hidden), (d, hidden), (hidden, d)]
+    return layer * layers + [(d, d), (d, d), (d // 2, d), (d // 2, d)]
+
+
+def momenta(shapes):
+    keys = jax.random.split(jax.random.key(0), len(shapes))
+    return ([jax.random.normal(k, s, jnp.float32) for k, s in zip(keys, shapes, strict=True)],)
+
+
+def both_statistics(shapes):
+    """G G^T and G^T G of random matrices, with a ridge; as moving averages have them they are of
+    full rank."""
+    found = []
+    for g in momenta(shapes)[0]:
+        for statistic in (_product(g, g.T), _product(g.T, g)):
+            n = len(statistic)
+            found.append(statistic / n + 0.1 * jnp.eye(n, dtype=jnp.float32))
+    return (found,)
+
+
+def statistics_and_bases(shapes):
+    (found,) = both_statistics(shapes)
+    return found, [jnp.eye(len(a), dtype=jnp.float32) for a in found]
+
+
+def orthogonal(g):
+    return iterations.orthogonal(g, iterations.NEWTON_SCHULZ, False, jnp.bfloat16)
+
+
+def next_basis(a, q):
+    q, r = jnp.linalg.qr(_product(a, q))
+    return q * jnp.where(jnp.diagonal(r) < 0, -1, 1)
+
+
+root_by_newton = functools.partial(iterations.root_by_newton, p=4, epsilon=EPSILON)
+root_by_eigenvalues = functools.partial(iterations.root_by_eigenvalues, p=4, epsilon=EPSILON)
+
+
+def of_muon(_, x):
+    """How far singular values are outside [0.3, 1.3], by the traces of the Gram matrix and of its
+    square, which are the sums of their squares and of their fourth powers."""
+    x = x if len(x) <= len(x.T) else x.T
+    gram = _product(x, x.T)
+    mean = jnp.trace(gram) / len(gram)
+    off = jnp.array([0.0, 0.09 - mean, mean - 1.69, jnp.sum(gram * gram) / len(gram) - 1.3**4])
+    return off.max()
+
+
+def of_soap(_, q):
+    return jnp.abs(_product(q.T, q) - jnp.eye(len(q))).max()
+
+
+def of_shampoo(a, x):
+    """|X^4 (A + ridge) - 1| by a random vector."""
+    v = jax.random.normal(jax.random.key(1), (len(a),), jnp.float32)
+    largest = jax.lax.fori_loop(
+        0, 50, lambda _, w: _product(a, w / jnp.linalg.norm(w)), jnp.ones_like(v)
+    )
+    y = _product(a, v) + EPSILON * jnp.linalg.norm(largest) * v
+    for _ in range(4):
+        y = _product(x, y)
+    return jnp.linalg.norm(y - v) / jnp.linalg.norm(v)
+
+
+class Step(tuple):
+    """(what makes the trees of shapes; ours; JAX's; the error of a matrix's; the cost of one
+    and the limit of the error)."""
+
+    limit = property(lambda self: self[5])
+
+    @classmethod
+    def of(cls, make, ours, theirs, error, limit, cost=homes.operations):
+        return cls((make, ours, theirs, error, cost, limit))
+
+
+def each(function):
+    return lambda *trees: [function(*leaves) for leaves in zip(*trees, strict=True)]
+
+
+def _muon(g, mesh, specs):
+    return jaxmg.tree.orthogonalize(g, dtype=jnp.bfloat16, mesh=mesh, matrix_specs=specs)
+
+
+def _soap(a, q, mesh, specs):
+    return jaxmg.tree.orthogonal_iteration(a, q, mesh=mesh, matrix_specs=specs)
+
+
+def _shampoo(a, mesh, specs, method):
+    return jaxmg.tree.inverse_pth_root(a, 4, EPSILON, method, mesh=mesh, matrix_specs=specs)
+
+
+def _cost_of_pair(matrix):
+    n = matrix.shape[-1]
+    return of_stacks.cost_of_pair(jax.ShapeDtypeStruct((n, 2 * n), matrix.dtype))
+
+
+STEPS = {
+    "muon": Step.of(momenta, _muon, each(orthogonal), of_muon, 0.0),
+    "soap": Step.of(
+        statistics_and_bases, _soap, each(next_basis), of_soap, 1e-3, cost=_cost_of_pair
+    ),
+    "shampoo": Step.of(
+        both_statistics,
+        functools.partial(_shampoo, method="newton"),
+        each(root_by_newton),
+        of_shampoo,
+        1e-2,
+    ),
+    "shampoo_eigh": Step.of(
+        both_statistics,
+        functools.partial(_shampoo, method="eigh"),
+        each(root_by_eigenvalues),
+        of_shampoo,
+        1e-1,
+    ),
+}
+
+
+if __name__ == "__main__":
+    app.run(main, flags_parser=arguments)

@@ -12,9 +12,9 @@ matrices of 1.02e9 float32 parameters by default, sharded by rows, or on all dev
     shampoo       inverse_pth_root of both statistics, p = 4, by the coupled Newton iteration
     shampoo_eigh  the same by eigenvectors
 
-`jax` is the same computation by jax.numpy, matrix after matrix in one program on one device. All
-are compiled before; one that takes over 5 s runs once, others `--repeats` times, of which the median
-counts. Prints a line and writes a record a case, with how much more than the average the busiest
+`jax` is the same computation by jax.numpy, matrix after matrix on one device, in a compiled program
+for each shape. All are compiled before; one that takes over 5 s runs once, others `--repeats` times,
+of which the median counts. Prints a line and writes a record a case, with how much more than the average the busiest
 device has (by the model of costs) and what the worst matrix is off: for Muon the largest difference
 of a Gram matrix's singular values from [0.3, 1.3], for SOAP that of Q^H Q from 1, for Shampoo that
 of X^4 (A + ridge) from 1. The exit code is 1 if one is beyond its limit, or if the most devices
@@ -101,10 +101,20 @@ def run(args, step, kind, count):
     shapes = shapes_of(args.layers, args.width)
     make, ours, theirs, error, cost, _ = STEPS[step]
     sharding = NamedSharding(mesh, spec)
-    trees = jax.jit(make, static_argnums=0, out_shardings=sharding)(tuple(shapes))
-    function = functools.partial(ours, mesh=mesh, specs=spec) if kind == "jaxmg" else theirs
+    make_one = jax.jit(make, static_argnums=0, out_shardings=sharding)
+    keys = jax.random.split(jax.random.key(0), len(shapes))
+    each = [one for key, shape in zip(keys, shapes, strict=True) for one in make_one(shape, key)]
+    trees = tuple(map(list, zip(*each, strict=True)))  # of each operand
     start = time.perf_counter()
-    compiled = jax.jit(function, out_shardings=sharding).lower(*trees).compile()
+    if kind == "jaxmg":
+        function = functools.partial(ours, mesh=mesh, specs=spec)
+        compiled = jax.jit(function, out_shardings=sharding).lower(*trees).compile()
+    else:
+        one_matrix = jax.jit(theirs)
+        for shape in {leaf.shape for leaf in trees[0]}:
+            index = next(i for i, leaf in enumerate(trees[0]) if leaf.shape == shape)
+            jax.block_until_ready(one_matrix(*(tree[index] for tree in trees)))
+        compiled = functools.partial(map_list, one_matrix)
     compile_seconds = time.perf_counter() - start
     # The errors are those of the first run, which also loads libraries.
     one_off = jax.jit(error)
@@ -132,25 +142,22 @@ def shapes_of(layers, width):
     return layer * layers + [(d, d), (d, d), (d // 2, d), (d // 2, d)]
 
 
-def momenta(shapes):
-    keys = jax.random.split(jax.random.key(0), len(shapes))
-    return ([jax.random.normal(k, s, jnp.float32) for k, s in zip(keys, shapes, strict=True)],)
+def momenta(shape, key):
+    """The leaves that a matrix of weights has, each with all operands."""
+    return ((jax.random.normal(key, shape, jnp.float32),),)
 
 
-def both_statistics(shapes):
-    """G G^T and G^T G of random matrices, with a ridge; as moving averages have them they are of
+def both_statistics(shape, key):
+    """G G^T and G^T G of a random matrix, with a ridge; as moving averages have them they are of
     full rank."""
-    found = []
-    for g in momenta(shapes)[0]:
-        for statistic in (_product(g, g.T), _product(g.T, g)):
-            n = len(statistic)
-            found.append(statistic / n + 0.1 * jnp.eye(n, dtype=jnp.float32))
-    return (found,)
+    g = jax.random.normal(key, shape, jnp.float32)
+    pair = _product(g, g.T), _product(g.T, g)
+    return tuple((a / len(a) + 0.1 * jnp.eye(len(a), dtype=jnp.float32),) for a in pair)
 
 
-def statistics_and_bases(shapes):
-    (found,) = both_statistics(shapes)
-    return found, [jnp.eye(len(a), dtype=jnp.float32) for a in found]
+def statistics_and_bases(shape, key):
+    pair = both_statistics(shape, key)
+    return tuple((a, jnp.eye(len(a), dtype=jnp.float32)) for (a,) in pair)
 
 
 def orthogonal(g):
@@ -193,7 +200,7 @@ def of_shampoo(a, x):
 
 
 class Step(tuple):
-    """(what makes the trees of shapes; ours; JAX's; the error of a matrix's; the cost of one
+    """(what makes the leaves of a matrix of weights; ours; JAX's; the error of a matrix's; the cost of one
     and the limit of the error)."""
 
     limit = property(lambda self: self[5])
@@ -203,8 +210,8 @@ class Step(tuple):
         return cls((make, ours, theirs, error, cost, limit))
 
 
-def each(function):
-    return lambda *trees: [function(*leaves) for leaves in zip(*trees, strict=True)]
+def map_list(function, *trees):
+    return [function(*leaves) for leaves in zip(*trees, strict=True)]
 
 
 def _muon(g, mesh, specs):
@@ -225,21 +232,21 @@ def _cost_of_pair(matrix):
 
 
 STEPS = {
-    "muon": Step.of(momenta, _muon, each(orthogonal), of_muon, 0.0),
+    "muon": Step.of(momenta, _muon, orthogonal, of_muon, 0.0),
     "soap": Step.of(
-        statistics_and_bases, _soap, each(next_basis), of_soap, 1e-3, cost=_cost_of_pair
+        statistics_and_bases, _soap, next_basis, of_soap, 1e-3, cost=_cost_of_pair
     ),
     "shampoo": Step.of(
         both_statistics,
         functools.partial(_shampoo, method="newton"),
-        each(root_by_newton),
+        root_by_newton,
         of_shampoo,
         1e-2,
     ),
     "shampoo_eigh": Step.of(
         both_statistics,
         functools.partial(_shampoo, method="eigh"),
-        each(root_by_eigenvalues),
+        root_by_eigenvalues,
         of_shampoo,
         1e-1,
     ),

@@ -273,14 +273,14 @@ Status Gesv(const RankContext& context, const Operand<T>& operand,
   const int64_t columns = layout.LocalColumns(layout.grid.column(rank));
   T *whole = nullptr, *local = nullptr, *received = nullptr;  // conj(B)
   T* m = nullptr;
-  // Of this rank's rows, counted from 1 in the matrix; and those of a diagonal tile.
+  // Of this rank's columns, counted from 1 in the matrix; and those of a diagonal tile.
   int64_t* pivots = nullptr;
   int32_t* tile_pivots = nullptr;
   JAXMG_RETURN_IF_ERROR(solver.Prepare([&]() -> Status {
     int64_t most = 0;
     for (int r = 0; r < context.comm.size(); ++r) most = std::max(most, b.Elements(r));
     JAXMG_RETURN_IF_ERROR(solver.Allocate(b.Elements(rank), &local));
-    JAXMG_RETURN_IF_ERROR(solver.Allocate(rows + layout.width, &pivots));
+    JAXMG_RETURN_IF_ERROR(solver.Allocate(std::max(rows, columns) + layout.width, &pivots));
     JAXMG_RETURN_IF_ERROR(solver.Allocate(layout.width, &tile_pivots));
     JAXMG_RETURN_IF_ERROR(solver.AllocateOwn(most, &received));
     JAXMG_RETURN_IF_ERROR(solver.AllocateOwn(n * nrhs, &whole));
@@ -343,7 +343,7 @@ Status Gesv(const RankContext& context, const Operand<T>& operand,
       }
       JAXMG_RETURN_IF_ERROR(solver.ForDiagonal([&](int64_t k, T* tile, int64_t order) {
         const int64_t first = k * layout.width, ld = layout.ld(rank);
-        const int64_t* own = pivots + k / layout.grid.rows * layout.width;
+        const int64_t* own = pivots + k / layout.grid.columns * layout.width;
         JAXMG_RETURN_IF_ERROR(device.cuda_status().CheckLuFactor(
             Stream::kMain, order, static_cast<const T*>(tile), ld, first, own, tile_pivots,
             solver.outcome().info()));

@@ -233,9 +233,7 @@ def _cost_of_pair(matrix):
 
 STEPS = {
     "muon": Step.of(momenta, _muon, orthogonal, of_muon, 0.0),
-    "soap": Step.of(
-        statistics_and_bases, _soap, next_basis, of_soap, 1e-3, cost=_cost_of_pair
-    ),
+    "soap": Step.of(statistics_and_bases, _soap, next_basis, of_soap, 1e-3, cost=_cost_of_pair),
     "shampoo": Step.of(
         both_statistics,
         functools.partial(_shampoo, method="newton"),

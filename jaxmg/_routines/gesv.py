@@ -170,7 +170,8 @@ def gesv(
         return_logdet: also return the determinant's sign and logarithm.
         donate: give a's buffer to the factorization, so that no second matrix is needed; ``a`` is
             deleted. Ignored under an outer ``jit``, whose own ``donate_argnums`` decides.
-        backend: "auto" or "native".
+        backend: "auto", "native" or "cusolvermp" (as for `potrs`), which takes no ``precision``,
+            gives no determinant and x = NaN for a singular matrix, with a status of k or -1.
         precision: of the products that make up the factorization, for float32 and complex64, by the
             names that `potrs` takes. None: the fastest that is as accurate as float32.
         refine: None, or the precision in which ``a`` is factored, with x refined on ``a`` itself
@@ -226,6 +227,7 @@ def gesv(
             return_status=return_status, return_iterations=return_iterations,
         )  # fmt: skip
         return dispatch.call(REFINED, (a, b), arguments, _refined_rule)
+    _refuse_determinant("gesv", backend, return_logdet)
     arguments = collect(
         GESV, T_A, mesh, matrix_specs, in_specs, pad, backend, donate, precision=precision,
         return_logdet=return_logdet, return_status=return_status,
@@ -260,6 +262,7 @@ def gesv_shardmap_ctx(
 
     Errors, cost and source are those of `gesv`.
     """
+    _refuse_determinant("gesv_shardmap_ctx", backend, return_logdet)
     arguments = collect_local(
         GESV, T_A, mesh, matrix_specs, in_specs, pad, backend,
         precision=precision, return_logdet=return_logdet,
@@ -317,11 +320,20 @@ def gesv_jit_ctx(
         (a_work, x, status) or (a_work, x, sign, logdet, status); ``a_work`` has a's shape and dtype
         and unspecified contents. The rest is as for `gesv`, as are arguments, errors and cost.
     """
+    _refuse_determinant("gesv_jit_ctx", backend, return_logdet)
     arguments = collect_traced(
         GESV, T_A, mesh, matrix_specs, in_specs, pad, backend,
         precision=precision, return_logdet=return_logdet,
     )  # fmt: skip
     return dispatch.transform(GESV, (a, b), arguments, _rule)
+
+
+def _refuse_determinant(caller, backend, return_logdet):
+    if return_logdet and backend == "cusolvermp":
+        raise ValueError(
+            f"{caller}: return_logdet=True needs backend 'native' (or 'auto'); got 'cusolvermp', "
+            "which gives no determinant"
+        )
 
 
 def _rule(arguments):

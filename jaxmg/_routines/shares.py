@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxmg._stacks.parts import in_parts
+
 
 def on_shares(function, takes=None):
     """Gives a program its function of stacks.
@@ -75,7 +77,7 @@ class Share:
             return tuple(self.program.of_stacks(self.platform, self.options, *stacks))
 
         if self.platform != "cpu" or self.devices == 1:
-            return compute(*stacks)
+            return in_parts(compute, *stacks)
 
         # JAX's LAPACK kernels lock up where several devices call them with batches at a time (seen
         # with jaxlib 0.10.2).

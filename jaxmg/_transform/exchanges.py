@@ -23,6 +23,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxmg import _compat
 from jaxmg._call import ffi, layouts
+from jaxmg._stacks.parts import in_parts
 from jaxmg._transform import homes
 
 
@@ -216,11 +217,9 @@ class Program:
         """The function of each of a stack."""
         if not self.in_turn:
             of_stack = getattr(self.function, "of_stack", None)
-            return (
-                of_stack(self.layout.platform, stack)
-                if of_stack
-                else jax.vmap(self.function)(stack)
-            )
+            if of_stack is None:
+                return in_parts(jax.vmap(self.function), stack)
+            return in_parts(functools.partial(of_stack, self.layout.platform), stack)
         if len(stack) == 1:
             return jax.tree.map(lambda x: jnp.asarray(x)[None], self.function(stack[0]))
         return jax.lax.map(self.function, stack)

@@ -81,16 +81,10 @@ def general_matrix(n, dtype):
 
 def check_gesv(name, n, dtype, mesh, spec, tile=None, nrhs=3):
     a, b = general_matrix(n, dtype), problems.vectors(np, n, nrhs, dtype)
-    x, sign, logdet, status = general(
-        whole(a, mesh, spec), b, tile, mesh, spec, True, return_logdet=True
-    )
+    x, status = general(whole(a, mesh, spec), b, tile, mesh, spec, True)
     x = wide(np.asarray(x))
     error = problems.backward_error(np, "gesv", wide(a), {"b": wide(b)}, (x,), np.matmul)
-    exact_sign, exact = np.linalg.slogdet(wide(a))
-    size = max(1, abs(exact)) * eps(dtype)
-    log_error = max(abs(float(logdet) - exact), abs(complex(sign) - exact_sign)) / size
-    passed = status == 0 and error / eps(dtype) < 20 and log_error < 100 * n + 500
-    report(name, passed, f"{error / eps(dtype):.2g} {log_error:.2g} {status}")
+    report(name, status == 0 and error / eps(dtype) < 20, f"{error / eps(dtype):.2g} {status}")
 
 
 def check_syevd(name, n, dtype, mesh, spec, tile=None):
@@ -163,18 +157,14 @@ def failures(quick):
         g = general_matrix(n, dtype)
         singular = g.copy()
         singular[:, 123] = 0
-        x, sign, logdet, status = general(
-            singular, b, mesh=mesh, return_status=True, return_logdet=True
-        )
-        passed = status > 0 and sign == 0 and logdet == -np.inf and not np.isfinite(x).any()
-        report(f"singular {dtype}", passed, f"{status} {sign} {logdet}")
+        x, status = general(singular, b, mesh=mesh, return_status=True)
+        passed = status != 0 and np.isnan(np.asarray(x)).all()
+        report(f"singular {dtype}", passed, f"{status}")
         for value in (np.nan, np.inf):
             broken = g.copy()
             broken[200, 17] = value
-            x, sign, logdet, status = general(
-                broken, b, mesh=mesh, return_status=True, return_logdet=True
-            )
-            passed = status == -1 and all(np.isnan(np.asarray(y)).all() for y in (x, sign, logdet))
+            x, status = general(broken, b, mesh=mesh, return_status=True)
+            passed = status == -1 and np.isnan(np.asarray(x)).all()
             report(f"gesv of {value} {dtype}", passed, f"{status}")
         x, status = general(g, b, mesh=mesh, return_status=True)
         report(f"the next general one {dtype}", status == 0 and np.isfinite(np.asarray(x)).all())

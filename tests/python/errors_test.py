@@ -161,6 +161,13 @@ def test_backend_of_another_platform():
             jaxmg.potrs(_A, _B, backend=name)
 
 
+def test_a_backend_without_a_determinant():
+    message = "return_logdet=True needs backend 'native' .*; got 'cusolvermp', which gives no"
+    for name in ("gesv", "gesv_jit_ctx", "gesv_shardmap_ctx"):
+        with pytest.raises(ValueError, match=f"^{name}: {message}"):
+            getattr(jaxmg, name)(_A, _B, backend="cusolvermp", return_logdet=True)
+
+
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_double_precision_needs_64_bit_mode(dtype):
     a = _A.astype(dtype)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmg._stacks import cholesky, lu, polar_svd, qr, triangle, ways
+from jaxmg._stacks import cholesky, lu, parts, polar_svd, qr, triangle, ways
 
 pytestmark = cases.needs_transformations
 
@@ -234,6 +234,27 @@ def test_gradients_are_those_of_jax(name, shape, dtype):
     a = _stack(shape, dtype)
     found, expected = (jax.jit(jax.grad(_loss(f)))(a) for f in (ours, theirs))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_a_large_stack_is_taken_in_parts(monkeypatch, count):
+    a = np.arange(count * 6.0).reshape(count, 2, 3)
+    b = np.arange(count * 2.0).reshape(count, 2)
+    lengths = []
+
+    def function(a, b):
+        lengths.append(len(a))
+        return {"sum": a.sum(-1) + b, "b": (b,)}
+
+    for most in (1, 2, 3, 100):  # matrices at once
+        monkeypatch.setattr(parts, "LARGEST", most * 6 + 1)
+        lengths.clear()
+        found = parts.in_parts(function, jnp.asarray(a), jnp.asarray(b))
+        np.testing.assert_array_equal(found["sum"], a.sum(-1) + b)
+        np.testing.assert_array_equal(found["b"][0], b)
+        assert max(lengths) <= most
+    monkeypatch.setattr(parts, "LARGEST", 1)  # a matrix is never divided
+    np.testing.assert_array_equal(parts.in_parts(function, a, b)["b"][0], b)
 
 
 def test_the_first_row_that_fits_is_the_way(monkeypatch):

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmg
 from jaxmg._routines import of_stacks
+from jaxmg._stacks import parts, ways
 from jaxmg._transform import exchanges, homes
 
 pytestmark = cases.needs_transformations
@@ -468,6 +469,25 @@ def test_orthogonal_iteration(ranks, dtype, kind):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_large_stacks_are_computed_in_parts(monkeypatch, ranks):
+    """The same results, by fewer matrices at once; on several CPU devices they are taken in turn."""
+    mesh = jax.make_mesh((ranks,), ("r",), axis_types=(AxisType.Auto,))
+    stacks = np.random.default_rng(1).standard_normal((7, 8, 8))
+    expected = jaxmg.tree.qr(jnp.asarray(stacks), mesh=mesh)
+    monkeypatch.setattr(parts, "LARGEST", 3 * 64)
+    jax.clear_caches()
+    sizes, original = [], ways.reduced_qr
+    monkeypatch.setattr(
+        ways, "reduced_qr", lambda platform, a: sizes.append(len(a)) or original(platform, a)
+    )
+    found = jaxmg.tree.qr(jnp.asarray(stacks), mesh=mesh)
+    np.testing.assert_allclose(found.R, expected.R, atol=1e-14)
+    np.testing.assert_allclose(found.Q, expected.Q, atol=1e-14)
+    if ranks == 1:
+        assert sizes and max(sizes) <= 3
+
+
 def test_orthogonal_iteration_has_one_exchange_and_comes_to_eigenvectors():
     mesh = cases.line(4)
     w = 3.0 ** -np.arange(8)

@@ -324,6 +324,7 @@ def _layout(a: Array, mesh: Mesh) -> None:
 def accepted(a: Array, b: Array, mesh: Mesh) -> None:
     """Needs GPUs, and a process for each of them."""
     assert_type(jaxmg.potrs(a, b, mesh=mesh, backend="cusolvermp"), Array)
+    assert_type(jaxmg.gesv(a, b, mesh=mesh, backend="cusolvermp"), Array)
     assert_type(jaxmg.syevd(a, backend="cusolvermp"), tuple[Array, Array])
     assert_type(jaxmg.plan("syevd", 10, "float32", mesh, backend="cusolvermp"), jaxmg.Plan)
 

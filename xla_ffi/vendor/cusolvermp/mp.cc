@@ -273,15 +273,16 @@ Status Gesv(const RankContext& context, const Operand<T>& operand,
   const int64_t columns = layout.LocalColumns(layout.grid.column(rank));
   T *whole = nullptr, *local = nullptr, *received = nullptr;  // conj(B)
   T* m = nullptr;
-  // Of this rank's columns, counted from 1 in the matrix; and those of a diagonal tile.
+  // In the first row of the grid the rows, counted from 1, that were interchanged with those of
+  // this rank's columns; the library uses the others' as workspace.
   int64_t* pivots = nullptr;
-  int32_t* tile_pivots = nullptr;
+  int32_t* unused = nullptr;
   JAXMG_RETURN_IF_ERROR(solver.Prepare([&]() -> Status {
     int64_t most = 0;
     for (int r = 0; r < context.comm.size(); ++r) most = std::max(most, b.Elements(r));
     JAXMG_RETURN_IF_ERROR(solver.Allocate(b.Elements(rank), &local));
     JAXMG_RETURN_IF_ERROR(solver.Allocate(std::max(rows, columns) + layout.width, &pivots));
-    JAXMG_RETURN_IF_ERROR(solver.Allocate(layout.width, &tile_pivots));
+    JAXMG_RETURN_IF_ERROR(solver.Allocate(layout.width, &unused));
     JAXMG_RETURN_IF_ERROR(solver.AllocateOwn(most, &received));
     JAXMG_RETURN_IF_ERROR(solver.AllocateOwn(n * nrhs, &whole));
     return solver.AllocateOwn(m_layout.Elements(rank), &m);
@@ -299,11 +300,11 @@ Status Gesv(const RankContext& context, const Operand<T>& operand,
         "cuSOLVERMp: getrf of order ", n);
     if (nrhs == 0) return Status::Ok();
     size_t solve = 0, solve_on_host = 0;
-    JAXMG_CHECK_CUDA(library.cusolverMpGetrs_bufferSize(
-                         solver.handle(), CUBLAS_OP_N, n, nrhs, solver.a(), 1, 1,
-                         solver.descriptor(), pivots, local, 1, 1, descriptor.get(), kType, &solve,
-                         &solve_on_host),
-                     "cuSOLVERMp: getrs of order ", n, " for ", nrhs, " right-hand sides");
+    JAXMG_CHECK_CUDA(
+        library.cusolverMpGetrs_bufferSize(solver.handle(), CUBLAS_OP_N, n, nrhs, solver.a(), 1, 1,
+                                           solver.descriptor(), pivots, local, 1, 1,
+                                           descriptor.get(), kType, &solve, &solve_on_host),
+        "cuSOLVERMp: getrs of order ", n, " for ", nrhs, " right-hand sides");
     *on_device = std::max(*on_device, solve);
     *on_host = std::max(*on_host, solve_on_host);
     return Status::Ok();
@@ -316,12 +317,11 @@ Status Gesv(const RankContext& context, const Operand<T>& operand,
                                                    nrhs * n * sizeof(T) / sizeof(int32_t),
                                                    solver.outcome().digest()));
     }
-    JAXMG_RETURN_IF_ERROR(solver.outcome().InitSign());
-    JAXMG_RETURN_IF_ERROR(ToGrid(context, m_layout, operand.block, solver.source(), m,
-                                 solver.staging(), Part::kAll));
-    JAXMG_RETURN_IF_ERROR(device.cuda_status().CheckAllFinite(
-        Stream::kMain, columns, rows, static_cast<const T*>(m), m_layout.ld(rank),
-        solver.outcome().info()));
+    JAXMG_RETURN_IF_ERROR(
+        ToGrid(context, m_layout, operand.block, solver.source(), m, solver.staging(), Part::kAll));
+    JAXMG_RETURN_IF_ERROR(
+        device.cuda_status().CheckAllFinite(Stream::kMain, columns, rows, static_cast<const T*>(m),
+                                            m_layout.ld(rank), solver.outcome().info()));
     JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, columns, rows, m, m_layout.ld(rank),
                                              solver.a(), layout.ld(rank)));
     return solver.SetStatus(&status);
@@ -338,18 +338,11 @@ Status Gesv(const RankContext& context, const Operand<T>& operand,
         },
         &found));
     JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
-      if (found > 0) {
-        JAXMG_RETURN_IF_ERROR(device.FillInt32(Stream::kMain, solver.outcome().info(), 1, found));
-      }
+      // The library's info counts within a tile, so that the diagonal is looked at.
       JAXMG_RETURN_IF_ERROR(solver.ForDiagonal([&](int64_t k, T* tile, int64_t order) {
-        const int64_t first = k * layout.width, ld = layout.ld(rank);
-        const int64_t* own = pivots + k / layout.grid.columns * layout.width;
-        JAXMG_RETURN_IF_ERROR(device.cuda_status().CheckLuFactor(
-            Stream::kMain, order, static_cast<const T*>(tile), ld, first, own, tile_pivots,
-            solver.outcome().info()));
-        // A row that stays has first + j for its pivot in the matrix, and 2 * first + j after that.
-        return device.lu<T>().AddDeterminant(Stream::kMain, order, tile, ld, 2 * first, tile_pivots,
-                                             solver.outcome().log_det(), solver.outcome().sign());
+        return device.cuda_status().CheckLuFactor(
+            Stream::kMain, order, static_cast<const T*>(tile), layout.ld(rank), k * layout.width,
+            static_cast<const int64_t*>(pivots), unused, solver.outcome().info());
       }));
       JAXMG_RETURN_IF_ERROR(solver.SetStatus(&status));
       if (status != 0 || nrhs == 0) return Status::Ok();
@@ -370,9 +363,13 @@ Status Gesv(const RankContext& context, const Operand<T>& operand,
       JAXMG_RETURN_IF_ERROR(ToWhole(context, b, local, received, whole));
       JAXMG_RETURN_IF_ERROR(blas.ConjTranspose(Stream::kMain, n, nrhs, whole, n, solution.x, nrhs));
     }
-    JAXMG_RETURN_IF_ERROR(solver.outcome().SetAndKeepNegative());
-    JAXMG_RETURN_IF_ERROR(solver.outcome().SetDeterminant(solution.log_abs, solution.sign));
-    JAXMG_RETURN_IF_ERROR(blas.Conjugate(Stream::kMain, 1, 1, solution.sign, 1));
+    JAXMG_RETURN_IF_ERROR(solver.outcome().Set());
+    // NaN: all bits of it.
+    constexpr int64_t kWord = sizeof(int32_t);
+    JAXMG_RETURN_IF_ERROR(device.FillInt32(
+        Stream::kMain, reinterpret_cast<int32_t*>(solution.log_abs), sizeof(Real<T>) / kWord, -1));
+    JAXMG_RETURN_IF_ERROR(device.FillInt32(Stream::kMain, reinterpret_cast<int32_t*>(solution.sign),
+                                           sizeof(T) / kWord, -1));
     return solver.outcome().PoisonIfFailed(nrhs, n, solution.x);
   });
 }

@@ -14,8 +14,10 @@ namespace jaxmg::mp {
 template <typename T>
 Status Potrs(const RankContext& context, const Operand<T>& operand, const Solution<T>& solution);
 
-// The same as GesvRoutine, but that x is NaN if the status isn't 0. Workspace: two copies of the
-// block, two columns of tiles, at most three copies of the right-hand sides, and the library's.
+// The same as GesvRoutine, but that there is no determinant, which is NaN, that x is NaN if the
+// status isn't 0, and that the status of a singular matrix may be kNotFinite, for the library
+// divides by a pivot that is zero. Workspace: two copies of the block, two columns of tiles, at
+// most three copies of the right-hand sides, and the library's.
 template <typename T>
 Status Gesv(const RankContext& context, const Operand<T>& operand,
             const GeneralSolution<T>& solution);

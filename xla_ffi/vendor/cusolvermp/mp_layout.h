@@ -12,8 +12,8 @@
 
 namespace jaxmg::mp {
 
-// A grid of ranks: rank r is in row r mod `rows` and column r div `rows`; or, if `by_rows`, in row r
-// div `columns` and column r mod `columns`.
+// A grid of ranks: rank r is in row r mod `rows` and column r div `rows`; or, if `by_rows`, in row
+// r div `columns` and column r mod `columns`.
 struct Grid {
   int rows, columns;
   bool by_rows = false;

@@ -1,0 +1,30 @@
+"""A large stack of matrices, or several side by side, taken part by part."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+# Elements that are computed at once: enough to fill a device. A far larger stack only needs more
+# memory, and results of one with more than 2^31 elements were wrong on a GPU: of 400 matrices of
+# order up to 4096 (float32, JAX 0.11.2, H200) Q^H Q was off from 1 by 0.1, in parts by 5e-6.
+LARGEST = 2**28
+
+
+def in_parts(function, *stacks):
+    """``function`` of stacks of equal length, in parts of at most `LARGEST` elements of each, one
+    after the other; a pytree of stacks."""
+    count = len(stacks[0])
+    each = max(math.prod(stack.shape[1:]) for stack in stacks)
+    parts = -(-count // max(1, LARGEST // max(1, each)))
+    if parts <= 1:
+        return function(*stacks)
+    size = -(-count // parts)
+    whole = count // size * size
+    reshaped = [stack[:whole].reshape(-1, size, *stack.shape[1:]) for stack in stacks]
+    values = jax.lax.map(lambda some: function(*some), reshaped)
+    values = jax.tree.map(lambda x: x.reshape(whole, *x.shape[2:]), values)
+    if whole == count:
+        return values
+    rest = function(*(stack[whole:] for stack in stacks))
+    return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), values, rest)

@@ -61,8 +61,8 @@ def main(_):
 def _measure(n, ranks):
     solver = JaxmgSolver({
         "routine": _ROUTINE.value, "backend": _BACKEND.value, "dtype": _DTYPE.value, "n": n,
-        "matrix": problems.usual_kind(_ROUTINE.value), "precision": None, "nrhs": 1, "T_A": _TILE.value, "ranks": ranks,
-        "vectors": True, "donate": True,
+        "matrix": problems.usual_kind(_ROUTINE.value), "precision": None, "nrhs": 1,
+        "T_A": _TILE.value, "ranks": ranks, "vectors": True, "donate": True,
     })  # fmt: skip
     seconds = []
     for _ in range(1 + _REPEATS.value):

@@ -5,7 +5,8 @@ functions on one.
              [--width 2048] [--replicated] [--repeats 5] [--least 3.5] [--out FILE]
 
 The tree is that of a transformer of `--layers` layers, seven matrices each, and four more: 200
-matrices of 1.02e9 float32 parameters by default, sharded by rows, or on all devices (`--replicated`).
+matrices of 1.02e9 float32 parameters by default, sharded by rows, or on all devices with
+`--replicated`.
 
     muon          orthogonalize: five steps of Newton and Schulz in bfloat16
     soap          orthogonal_iteration of both statistics of each matrix: 400 of them
@@ -13,12 +14,12 @@ matrices of 1.02e9 float32 parameters by default, sharded by rows, or on all dev
     shampoo_eigh  the same by eigenvectors
 
 `jax` is the same computation by jax.numpy, matrix after matrix on one device, in a compiled program
-for each shape. All are compiled before; one that takes over 5 s runs once, others `--repeats` times,
-of which the median counts. Prints a line and writes a record a case, with how much more than the average the busiest
-device has (by the model of costs) and what the worst matrix is off: for Muon the largest difference
-of a Gram matrix's singular values from [0.3, 1.3], for SOAP that of Q^H Q from 1, for Shampoo that
-of X^4 (A + ridge) from 1. The exit code is 1 if one is beyond its limit, or if the most devices
-have less than `--least` times the speed of one.
+for each shape. All are compiled before; one that takes over 5 s runs once, others `--repeats`
+times, of which the median counts. Prints a line and writes a record a case, with how much more than
+the average the busiest device has (by the model of costs) and how far the worst matrix is off: for
+Muon how far the mean squares of singular values are outside [0.3, 1.3], for SOAP Q^H Q from 1, for
+Shampoo X^4 (A + ridge) from 1. The exit code is 1 if one is beyond its limit, or if the most
+devices have less than `--least` times the speed of one.
 """
 
 import functools
@@ -200,8 +201,8 @@ def of_shampoo(a, x):
 
 
 class Step(tuple):
-    """(what makes the leaves of a matrix of weights; ours; JAX's; the error of a matrix's; the cost of one
-    and the limit of the error)."""
+    """What makes the leaves of a matrix of weights; ours; JAX's; the error of a result; the cost
+    of a matrix; the limit of the error."""
 
     limit = property(lambda self: self[5])
 

@@ -18,6 +18,7 @@ import problems
 import pytest
 import refine
 import run
+import trees
 
 
 def measure(monkeypatch, tmp_path, words):
@@ -143,6 +144,18 @@ def test_ways_to_compute_a_batch(tmp_path):
         ("qr", "blocked", 2), ("qr", "jax", 2), ("polar", "qdwh", 1), ("polar", "jax", 1),
     ]  # fmt: skip
     assert all(0 < r["error"] < 1e-14 and r["seconds"] > 0 for r in found)
+
+
+def test_what_optimizers_compute_of_a_tree(tmp_path):
+    words = "--step muon soap --layers 1 --width 16 --ranks 1 2 --repeats 1 --least 1e6"
+    code, said, found = program(trees, tmp_path / "out.jsonl", words)
+    assert code == 1 and said.count("SLOW") == 2  # of two devices, which aren't a million
+    assert [(r["by"], r["ranks"]) for r in found] == 2 * [("jax", 1), ("jaxmg", 1), ("jaxmg", 2)]
+    assert [r["matrices"] for r in found] == 3 * [11] + 3 * [22]
+    for one, two in (found[1:3], found[4:6]):
+        assert two["speed"] == pytest.approx(one["seconds"] / two["seconds"])
+        assert one["balance"] == 1 <= two["balance"] < 1.3
+    assert all(record["error"] < 1e-3 for record in found)
 
 
 def program(module, out, words):

@@ -471,7 +471,7 @@ def test_orthogonal_iteration(ranks, dtype, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_large_stacks_are_computed_in_parts(monkeypatch, ranks):
-    """The same results, by fewer matrices at once; on several CPU devices they are taken in turn."""
+    """The same results by fewer matrices at once; several CPU devices take them in turn."""
     mesh = jax.make_mesh((ranks,), ("r",), axis_types=(AxisType.Auto,))
     stacks = np.random.default_rng(1).standard_normal((7, 8, 8))
     expected = jaxmg.tree.qr(jnp.asarray(stacks), mesh=mesh)

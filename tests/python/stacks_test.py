@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxmg
 from jaxmg._stacks import cholesky, lu, parts, polar_svd, qr, triangle, ways
 
 pytestmark = cases.needs_transformations
@@ -255,6 +256,21 @@ def test_a_large_stack_is_taken_in_parts(monkeypatch, count):
         assert max(lengths) <= most
     monkeypatch.setattr(parts, "LARGEST", 1)  # a matrix is never divided
     np.testing.assert_array_equal(parts.in_parts(function, a, b)["b"][0], b)
+
+
+def test_a_large_share_in_parts(monkeypatch):
+    """Of a batch, by jaxmg's own call."""
+    a = np.random.default_rng(2).standard_normal((7, 6, 6))
+    mesh = jax.make_mesh((1,), ("r",))
+    expected = np.linalg.inv(a)
+    sizes, original = [], ways.inverse
+    monkeypatch.setattr(parts, "LARGEST", 3 * 36)
+    monkeypatch.setattr(
+        ways, "inverse", lambda platform, a: sizes.append(len(a)) or original(platform, a)
+    )
+    jax.clear_caches()
+    np.testing.assert_allclose(jaxmg.linalg.inv(jnp.asarray(a), mesh=mesh), expected, atol=1e-10)
+    assert sizes and max(sizes) <= 3
 
 
 def test_the_first_row_that_fits_is_the_way(monkeypatch):

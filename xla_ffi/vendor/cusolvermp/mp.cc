@@ -273,10 +273,9 @@ Status Gesv(const RankContext& context, const Operand<T>& operand,
   const int64_t columns = layout.LocalColumns(layout.grid.column(rank));
   T *whole = nullptr, *local = nullptr, *received = nullptr;  // conj(B)
   T* m = nullptr;
-  // In the first row of the grid the rows, counted from 1, that were interchanged with those of
-  // this rank's columns; the library uses the others' as workspace.
+  // In the first row of the grid those of this rank's columns, counted from 1; elsewhere undefined.
   int64_t* pivots = nullptr;
-  int32_t* unused = nullptr;
+  int32_t* unused = nullptr;  // what CheckLuFactor makes of them
   JAXMG_RETURN_IF_ERROR(solver.Prepare([&]() -> Status {
     int64_t most = 0;
     for (int r = 0; r < context.comm.size(); ++r) most = std::max(most, b.Elements(r));

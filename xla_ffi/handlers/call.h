@@ -89,6 +89,23 @@ T* DataOf(ffi::AnyBuffer buffer) {
   return static_cast<T*>(buffer.untyped_data());
 }
 
+// The operand of a routine on an m x n matrix, of which `a` is this rank's block. The routine works
+// in `work`.
+template <typename T, typename Attributes>
+Operand<T> OperandOf(ffi::AnyBuffer a, ffi::AnyBuffer work, int32_t* status, int64_t m, int64_t n,
+                     const Attributes& attributes) {
+  Operand<T> operand = {m,
+                        n,
+                        a.dimensions()[0],
+                        attributes.tile,
+                        DataOf<T>(work),
+                        status,
+                        attributes.products,
+                        DataOf<T>(a)};
+  operand.grid_rows = attributes.grid_rows;
+  return operand;
+}
+
 // Returns the key of a call that could not be decoded. Allocates no memory.
 CallKey KeyOf(const XLA_FFI_CallFrame* frame) noexcept;
 

@@ -49,14 +49,7 @@ PlatformResult Gels(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinat
   }
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    const Operand<T> operand = {m,
-                                n,
-                                a.dimensions()[0],
-                                attributes.tile,
-                                DataOf<T>(*a_work),
-                                status->typed_data(),
-                                attributes.products,
-                                DataOf<T>(a)};
+    const Operand<T> operand = OperandOf<T>(a, *a_work, status->typed_data(), m, n, attributes);
     const LeastSquares<T> problem = {attributes.operation, shape[1],     DataOf<T>(*x),
                                      DataOf<T>(*diagonal), DataOf<T>(b), attributes.check_b};
     auto program = [=](const RankContext& context) {

@@ -59,15 +59,7 @@ PlatformResult Gesv(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinat
   }
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    Operand<T> operand = {n,
-                          n,
-                          a.dimensions()[0],
-                          attributes.tile,
-                          DataOf<T>(*a_work),
-                          status->typed_data(),
-                          attributes.products,
-                          DataOf<T>(a)};
-    operand.grid_rows = attributes.grid_rows;
+    const Operand<T> operand = OperandOf<T>(a, *a_work, status->typed_data(), n, n, attributes);
     const GeneralSolution<T> solution = {shape[1],         DataOf<T>(*x), DataOf<Real<T>>(*log_abs),
                                          DataOf<T>(*sign), DataOf<T>(b),  attributes.check_b};
     auto program = [=](const RankContext& context) {

@@ -42,14 +42,7 @@ PlatformResult Invert(Platform platform, ffi::Buffer<ffi::DataType::S32> coordin
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    const Operand<T> operand = {n,
-                                n,
-                                a.dimensions()[0],
-                                attributes.tile,
-                                DataOf<T>(*inverse),
-                                status->typed_data(),
-                                attributes.products,
-                                DataOf<T>(a)};
+    const Operand<T> operand = OperandOf<T>(a, *inverse, status->typed_data(), n, n, attributes);
     auto program = [=](const RankContext& context) {
       return kSolvers<T>[backend].solve(context, operand);
     };

@@ -15,14 +15,24 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxmg._call import blocks, ffi, layouts
-from jaxmg._routines import eigh, geqrf, jax_linalg, jax_qr, polar, shares, syevd, tall, tall_qr
+from jaxmg._routines import (
+    eigh,
+    geqrf,
+    gesvd,
+    jax_linalg,
+    jax_qr,
+    polar,
+    shares,
+    syevd,
+    tall,
+    tall_qr,
+)
 from jaxmg._stacks import ways
 from jaxmg._transform import batching, derivatives, products
 
 # Up to this order one rank computes the SVD of the square matrix.
 SMALL = 256
-# From this order on `values` computes eigenvalues of a matrix of twice the order instead of a polar
-# decomposition.
+# From this order on `values` are by a reduction to a band, and below it by a polar decomposition.
 LARGE = 6144
 
 
@@ -287,12 +297,9 @@ def values_of(a, layout):
             s = batching.batchable(_Small(layout, vectors=False), a)
             return polar.times_power(s, exponent)
         if n >= LARGE:
-            # The eigenvalues of [0 A^H; A 0]: the singular values, these with a minus, and zeros.
-            both = products.with_adjoint(a, layout)
-            w = syevd.syevd(both, return_eigenvectors=False, **_where(layout))[-n:]
-        else:
-            _, h = polar.decompose(a, layout)
-            w = syevd.syevd(h, return_eigenvectors=False, **_where(layout))
+            return polar.times_power(gesvd.singular_values(a, layout), exponent)
+        _, h = polar.decompose(a, layout)
+        w = syevd.syevd(h, return_eigenvectors=False, **_where(layout))
         return polar.times_power(jnp.sort(jnp.abs(w))[::-1], exponent)
 
     def rule(primals, tangents):

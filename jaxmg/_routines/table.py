@@ -18,6 +18,7 @@ from jaxmg._routines import (
     gels,
     geqrf,
     gesv,
+    gesvd,
     getri,
     lu_factor,
     potri,
@@ -50,6 +51,7 @@ _OTHERS = (
     *(operation.native for operation in qr_operations.OPERATIONS),
     *refinement.SERVICES,
     cyclic.NATIVE,
+    gesvd.NATIVE,
 )
 
 # The FFI targets that the package calls. A plugin registers all of them, or is another version's.

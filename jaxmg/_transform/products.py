@@ -53,24 +53,6 @@ def transposed(x, layout):
     return _over_ranks(local, layout, x.shape[::-1], x)
 
 
-def with_adjoint(x, layout):
-    """[0 X^H; X 0] of x (n, n), by rows like it, in an order of rows and columns in which a rank
-    has its rows of X^H and then those of X. Zeros make the order a multiple of 2 P."""
-    height = -(-len(x) // layout.ranks)
-
-    def local(rows, layout):
-        rows = _with_columns(rows, layout.ranks)
-        beside = adjoint_on_rank(rows, layout)
-        by_ranks = (height, layout.ranks, height)
-        zeros = jnp.zeros(by_ranks, x.dtype)
-        above = jnp.stack([zeros, beside.reshape(by_ranks)], axis=2)
-        below = jnp.stack([rows.reshape(by_ranks), zeros], axis=2)
-        return jnp.concatenate([above, below]).reshape(2 * height, -1)
-
-    order = 2 * height * layout.ranks
-    return _over_ranks(local, layout, (order, order), x)
-
-
 def rows_times_adjoint_on_rank(x, y, layout):
     """A rank's rows of X Y^H, of its rows of X and Y; Y's rows of padding are columns there."""
     x, y = (_with_columns(matrix, layout.ranks) for matrix in (x, y))

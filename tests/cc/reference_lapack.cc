@@ -233,6 +233,7 @@ void Jacobi(char* jobz, int n, T* a, int lda, Real<T>* w, int* info) {
           h[j * n + p] = c * hp - s * hq;
           h[j * n + q] = conj_s * hp + c * hq;
         }
+        h[q * n + p] = h[p * n + q] = 0;  // up to rounding, which would be rotated forever
       }
     }
   }

@@ -38,6 +38,7 @@
   ROUTINE(qr_apply_rows, JaxmgQrApplyRows)         \
   ROUTINE(qr_solve, JaxmgQrSolve)                  \
   ROUTINE(qr_form, JaxmgQrForm)                    \
+  ROUTINE(gesvd, JaxmgGesvd)                       \
   ROUTINE(hemm, JaxmgHemm)                         \
   ROUTINE(all_gather, JaxmgAllGather)
 

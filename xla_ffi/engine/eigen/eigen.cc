@@ -11,13 +11,13 @@
 #include "xla_ffi/engine/eigen/chase.h"
 
 namespace jaxmg {
-namespace {
 
-ChaseShape ChaseOf(const Tiles& tiles, const Tuning& tuning) {
+ChaseShape ChaseOf(int64_t n, const Tiles& tiles, const Tuning& tuning) {
   const int64_t group = std::min(tuning.sweep_group, tiles.width());
-  return {tiles.columns(), tiles.width(), group, std::max(group, tuning.sweep_bundle),
-          tiles.ranks()};
+  return {n, tiles.width(), group, std::max(group, tuning.sweep_bundle), tiles.ranks()};
 }
+
+namespace {
 
 Distribution RowsOf(const Tiles& tiles) { return {tiles.columns(), tiles.block()}; }
 
@@ -43,11 +43,11 @@ template <typename T>
 EigenSpace<T>::EigenSpace(const Tiles& tiles, int rank, bool vectors, const Subset& subset,
                           const Tuning& tuning) {
   const int64_t n = tiles.columns(), block = tiles.block();
-  const ChaseShape chase = ChaseOf(tiles, tuning);
+  const ChaseShape chase = ChaseOf(n, tiles, tuning);
   const int64_t own = vectors ? DistributionOf(subset, tiles.ranks()).width(rank) : 0;
   const DivideBytes bytes = DivideWorkspace<Real<T>>(n, block, vectors);
   const int64_t divide = ElementsOf<T>(bytes.device);
-  host_bytes = static_cast<int64_t>(Aligned(2 * n * sizeof(Real<T>)) + Aligned(bytes.host));
+  host_bytes = HostBytesOfBand<T>(n, bytes.host);
   int64_t size = 0;
   auto piece = [&](int64_t wanted) {
     const int64_t begin = size;
@@ -72,6 +72,33 @@ EigenSpace<T>::EigenSpace(const Tiles& tiles, int rank, bool vectors, const Subs
 }
 
 template <typename T>
+Status DiagonalizeBand(const RankContext& context, const ChaseShape& chase, int64_t block,
+                       const BandSpace<T>& space, const EigenvectorRows<Real<T>>* rows,
+                       const Outcome<T>& outcome) {
+  using R = Real<T>;
+  Device& device = context.device;
+  const int64_t n = chase.n;
+  R* d = reinterpret_cast<R*>(space.tridiagonal);
+  R* e = d + n;
+  JAXMG_RETURN_IF_ERROR(ChaseBulges(context, chase, space.bundles != nullptr, space.band, space.ldb,
+                                    d, e, space.bundles, space.stage));
+  auto* numbers = static_cast<R*>(space.host);
+  JAXMG_RETURN_IF_ERROR(
+      CopyToHost(device, Block(numbers, 2 * n, 2 * n, 1), Block(d, 2 * n, 2 * n, 1)));
+  int32_t info = 0;
+  const DivideSpace divide = {space.stage,
+                              static_cast<char*>(space.host) + Aligned(2 * n * sizeof(R))};
+  {
+    const Range range(device, Stream::kMain, "divide", 0);
+    JAXMG_RETURN_IF_ERROR(
+        DivideAndConquer(context, n, block, numbers, numbers + n, rows, divide, &info));
+  }
+  // Possibly only some ranks fail. All continue, and the results are undefined.
+  if (info > 0) JAXMG_RETURN_IF_ERROR(device.FillInt32(Stream::kMain, outcome.info(), 1, info));
+  return outcome.Set();
+}
+
+template <typename T>
 Status SpreadEigen(const RankContext& context, const Matrix<T>& matrix, const Subset& subset,
                    Real<T>* w, T* v, T* staging, T* space, void* host, const Outcome<T>& outcome) {
   using R = Real<T>;
@@ -83,7 +110,7 @@ Status SpreadEigen(const RankContext& context, const Matrix<T>& matrix, const Su
   const Tuning tuning = device.tuning();
   const EigenSpace<T> at(tiles, rank, vectors, subset, tuning);
   const Distribution rows = RowsOf(tiles), columns = DistributionOf(subset, tiles.ranks());
-  const ChaseShape chase = ChaseOf(tiles, tuning);
+  const ChaseShape chase = ChaseOf(n, tiles, tuning);
   T *factors = space + at.factors, *stage = space + at.stage;
   const int64_t begin = rows.begin(rank), width = rows.width(rank);
 
@@ -99,30 +126,17 @@ Status SpreadEigen(const RankContext& context, const Matrix<T>& matrix, const Su
   JAXMG_RETURN_IF_ERROR(Symmetrize(context, matrix, staging));
   JAXMG_RETURN_IF_ERROR(ToBlockCyclic(context, matrix, Region::kFull, staging));
   JAXMG_RETURN_IF_ERROR(ReduceToBand(context, matrix, factors, space + at.band, stage));
-  R* d = reinterpret_cast<R*>(space + at.tridiagonal);
-  R* e = d + n;
-  JAXMG_RETURN_IF_ERROR(ChaseBulges(context, chase, vectors, space + at.band, BandRows(tiles), d, e,
-                                    space + at.bundles, stage));
-
-  auto* numbers = static_cast<R*>(host);
-  JAXMG_RETURN_IF_ERROR(
-      CopyToHost(device, Block(numbers, 2 * n, 2 * n, 1), Block(d, 2 * n, 2 * n, 1)));
-  int32_t info = 0;
   R* q = reinterpret_cast<R*>(space + at.rows);
   R* more = kIsComplex<T> ? q + n * block : reinterpret_cast<R*>(space + at.columns);
   const int64_t ldq = std::max<int64_t>(width, 1);
   const EigenvectorRows<R> wanted = {subset.first, subset.last, q, more, ldq};
-  const DivideSpace divide = {stage, static_cast<char*>(host) + Aligned(2 * n * sizeof(R))};
-  {
-    const Range range(device, Stream::kMain, "divide", 0);
-    JAXMG_RETURN_IF_ERROR(DivideAndConquer(context, n, block, numbers, numbers + n,
-                                           vectors ? &wanted : nullptr, divide, &info));
-  }
-  // Possibly only some ranks fail. All continue, and the results are undefined.
-  if (info > 0) JAXMG_RETURN_IF_ERROR(device.FillInt32(Stream::kMain, outcome.info(), 1, info));
-  JAXMG_RETURN_IF_ERROR(outcome.Set());
+  T* bundles = vectors ? space + at.bundles : nullptr;
+  const BandSpace<T> band = {space + at.band, BandRows(tiles), space + at.tridiagonal, bundles,
+                             stage,           host};
+  JAXMG_RETURN_IF_ERROR(
+      DiagonalizeBand(context, chase, block, band, vectors ? &wanted : nullptr, outcome));
   JAXMG_RETURN_IF_ERROR(device.Copy(Stream::kMain, Block(w, n, n, 1),
-                                    Block(static_cast<const R*>(numbers), n, n, 1)));
+                                    Block(static_cast<const R*>(host), n, n, 1)));
   if (vectors) {
     T* z = space + at.columns;
     const int64_t own = columns.width(rank);
@@ -139,6 +153,9 @@ Status SpreadEigen(const RankContext& context, const Matrix<T>& matrix, const Su
 #define JAXMG_INSTANTIATE(T)                                                                     \
   template struct EigenSpace<T>;                                                                 \
   template int64_t BandWidth<T>(int64_t, int64_t, const Tuning&);                                \
+  template Status DiagonalizeBand(const RankContext&, const ChaseShape&, int64_t,                \
+                                  const BandSpace<T>&, const EigenvectorRows<Real<T>>*,          \
+                                  const Outcome<T>&);                                            \
   template Status SpreadEigen(const RankContext&, const Matrix<T>&, const Subset&, Real<T>*, T*, \
                               T*, T*, void*, const Outcome<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)

@@ -16,6 +16,7 @@
 #include "xla_ffi/engine/core/matrix.h"
 #include "xla_ffi/engine/core/outcome.h"
 #include "xla_ffi/engine/core/subset.h"
+#include "xla_ffi/engine/eigen/chase.h"
 #include "xla_ffi/engine/eigen/divide.h"
 
 namespace jaxmg {
@@ -35,6 +36,33 @@ struct EigenSpace {
 // The width of panels in the reduction, for a tuning and the caller's limit (0: no limit).
 template <typename T>
 int64_t BandWidth(int64_t block, int64_t tile, const Tuning& tuning);
+
+// The sweeps over a band of order n whose width is that of a tile.
+ChaseShape ChaseOf(int64_t n, const Tiles& tiles, const Tuning& tuning);
+
+// The memory in which a band matrix is diagonalized. Host memory: HostBytesOfBand.
+template <typename T>
+struct BandSpace {
+  T* band;         // on the root (chase.h); overwritten
+  int64_t ldb;
+  T* tridiagonal;  // 2 n
+  T* bundles;      // ChaseShape::stored elements, or null without eigenvectors
+  T* stage;        // ChaseWorkspace or DivideWorkspace, whichever is more
+  void* host;
+};
+template <typename T>
+int64_t HostBytesOfBand(int64_t n, int64_t host_of_divide) {
+  return static_cast<int64_t>(Aligned(2 * n * sizeof(Real<T>)) + Aligned(host_of_divide));
+}
+
+// The second and the third stage: from a band to the eigenvalues, ascending, in the first n numbers
+// of host memory, and with `rows` the tridiagonal matrix's eigenvectors (divide.h, which also
+// explains `block`). Sets outcome.status(). Afterwards the host must wait for kMain before it uses
+// its memory for anything else.
+template <typename T>
+Status DiagonalizeBand(const RankContext& context, const ChaseShape& chase, int64_t block,
+                       const BandSpace<T>& space, const EigenvectorRows<Real<T>>* rows,
+                       const Outcome<T>& outcome);
 
 // Needs `matrix` = M in contiguous blocks with a valid lower triangle and tiles of BandWidth
 // columns. Writes all eigenvalues, ascending, to `w` (n, on every rank). Unless `v` is null, writes

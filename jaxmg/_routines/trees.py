@@ -11,7 +11,8 @@ from jaxmg._transform import exchanges, homes
 
 
 def of_each(
-    name, function, tree, mesh, specs, dtypes=None, square=False, cost=None, prepare=None
+    name, function, tree, mesh, specs, dtypes=None, square=False, cost=None, prepare=None,
+    rounded=None,
 ):  # fmt: skip
     """A tree of what ``function``, which is hashable, gives of each matrix of a tree.
 
@@ -21,6 +22,8 @@ def of_each(
         square: whether the matrices have to be.
         cost: of a matrix, hashable; None for its operations.
         prepare: of each leaf, before all.
+        rounded: to which dtype leaves of a dtype are rounded on their way, by names; the results
+            of that dtype have the leaf's.
     """
     caller = f"tree.{name}"
     if not checks.ALL:
@@ -43,6 +46,8 @@ def of_each(
         _put(array, leaf, spec, mesh)
         for array, leaf, spec in zip(arrays, leaves, chosen, strict=True)
     ]
+    if rounded:
+        leaves = tuple(leaf.of_dtype(rounded.get(leaf.dtype.name, leaf.dtype)) for leaf in leaves)
     cost = homes.operations if cost is None else cost
     return jax.tree.unflatten(structure, exchanges.run(function, mesh, leaves, cost, arrays))
 

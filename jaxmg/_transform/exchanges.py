@@ -29,7 +29,8 @@ from jaxmg._transform import homes
 
 def run(function, mesh, leaves, cost, arrays):
     """``function`` of each matrix of the arrays, which lie on ``mesh`` as ``leaves`` say: a list of
-    its results for each, with the leaf's leading dimensions."""
+    its results for each, with the leaf's leading dimensions. Where an array's dtype isn't its
+    leaf's, it is rounded to that, and results of that dtype come in the array's."""
     with _compat.entered(mesh):
         return _run(function, mesh, leaves, cost, *arrays)
 
@@ -39,13 +40,18 @@ def _run(function, mesh, leaves, cost, *arrays):
     program = Program(function, mesh, leaves, homes.deal(leaves, tuple(mesh.shape.items()), cost))
     layout = program.layout
     in_specs = tuple(leaf.spec for leaf in leaves)
+    dtypes = [array.dtype for array in arrays]
+    arrays = tuple(array.astype(leaf.dtype) for array, leaf in zip(arrays, leaves, strict=True))
     if layout.explicit:
         each = zip(arrays, in_specs, strict=True)
         arrays = tuple(layouts.constrain(x, layout, spec) for x, spec in each)
     results = ffi.over_ranks(layout, program, in_specs, program.out_specs)(*arrays)
     return [
-        jax.tree.unflatten(program.trees[leaf.kind], values)
-        for leaf, values in zip(leaves, results, strict=True)
+        jax.tree.unflatten(
+            program.trees[leaf.kind],
+            [value.astype(dtype) if value.dtype == leaf.dtype else value for value in values],
+        )
+        for leaf, values, dtype in zip(leaves, results, dtypes, strict=True)
     ]
 
 

@@ -50,6 +50,9 @@ class Leaf:
         )
         return cls(tuple(shape), np.dtype(dtype), P(*(e or None for e in entries)), axes, block)
 
+    def of_dtype(self, dtype):
+        return dataclasses.replace(self, dtype=np.dtype(dtype))
+
     @property
     def matrix(self):
         """Shape and dtype of one of its matrices."""

@@ -216,7 +216,8 @@ TEST(TheRoutine) {
     a[n + 1] = NaN<double>();
     const Outcomes bad = Gesvd(a, n, ranks, 3);
     EXPECT(bad.status != 0);
-    EXPECT(std::all_of(bad.values.begin(), bad.values.end(), [](double x) { return std::isnan(x); }));
+    EXPECT(
+        std::all_of(bad.values.begin(), bad.values.end(), [](double x) { return std::isnan(x); }));
   }
 }
 

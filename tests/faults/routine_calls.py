@@ -33,6 +33,7 @@ CASES = {
     "from_packed": ("from_packed", 50, "float64", 1),
     "geqrf": ("geqrf", 50, "complex64", 1),
     "least_squares": ("least_squares", 50, "float64", 1),
+    "svdvals": ("svdvals", 50, "complex128", 1),
     "solve": ("solve", 50, "complex128", 1),
     "multiply": ("multiply", 50, "float64", 1),
 }
@@ -53,7 +54,7 @@ _OF_A_FACTOR = ("cho_solve", "solve_triangular", "inv", "diagonal", "from_upper"
 _OF_LU = ("lu_solve", "lu_inv", "slogdet", "packed", "from_packed")
 _OF_QR = ("solve", "multiply")
 _LARGE |= dict.fromkeys((*_OF_A_FACTOR, *_OF_LU, *_OF_QR, "getri", "lu_factor"), 800)
-_LARGE |= {"gesv": 1400, "geqrf": 800, "least_squares": 800}
+_LARGE |= {"gesv": 1400, "geqrf": 800, "least_squares": 800, "svdvals": 800}
 
 
 class Problem:
@@ -67,9 +68,12 @@ class Problem:
 
         import jaxmg
         from jaxmg._call import plugins
+        from jaxmg._routines import svd
 
         routine, n, dtype, replicas = CASES[name]
         plugins.load("cpu").set_eigensolver("all" if routine == "eigh" else "auto")
+        if routine == "svdvals":
+            svd.SMALL = svd.LARGE = 0  # by all ranks
         self.routine, self.n = routine, _LARGE[routine] if large else n
         self.tile = _LARGE_TILE if large else _TILE
         mesh = Mesh(np.array(jax.devices()).reshape(-1, replicas), ("r", "group"))
@@ -110,6 +114,8 @@ class Problem:
         elif self.routine == "geqrf":
             factor = jax.block_until_ready(jaxmg.geqrf(self.rows, self.tile))
             result = factor.solve(self.columns)
+        elif self.routine == "svdvals":
+            result = jaxmg.linalg.svdvals(self.rows)
         elif self.routine == "least_squares":
             result = jaxmg.least_squares(self.rows, self.columns, self.tile)
         elif self.routine in _OF_QR:
@@ -197,6 +203,9 @@ class Problem:
             np.testing.assert_allclose(w, 1, rtol=one)
             product = x.conj().T @ self.matrix @ x
             np.testing.assert_allclose(product, np.eye(self.n), atol=one)
+        elif self.routine == "svdvals":
+            exact = np.linalg.svd(self.matrix, compute_uv=False)
+            np.testing.assert_allclose(result, exact, atol=1e-12 * exact[0])
         elif self.routine == "eigh":
             cases.check_subset(self.matrix, *_SUBSET, *map(np.asarray, result))
         else:

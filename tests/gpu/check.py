@@ -429,6 +429,16 @@ def check_all_ranks(dtype, mesh):
         plugin.set_eigensolver("auto")
 
 
+def check_singular_values(name, n, dtype, mesh):
+    """By the band, as those of large matrices."""
+    a = problems.matrix(np, n, dtype, kind="uniform")
+    layout = jaxmg._call.layouts.infer("svdvals", (a,), mesh, P("r", None))
+    values = jax.jit(lambda a: jaxmg._routines.gesvd.singular_values(a, layout))(a)
+    exact = np.linalg.svd(a.astype(np.complex128), compute_uv=False)
+    error = np.abs(values - exact).max() / exact[0] / np.finfo(dtype).eps
+    report(name, error < 10 * n**0.5, f"{error:.2g}")
+
+
 def check_parts(name, n, dtype, mesh, tile, precision):
     a, b = matrix(n, dtype), vectors(n, 3, dtype)
     where = (tile, mesh, P("r", None))
@@ -465,6 +475,7 @@ def small(quick):
         attempt(f"potri {dtype} gathered", check_potri, 70, dtype, mesh, None, "native")
         attempt(f"factor {dtype}", check_factor, 70, dtype, mesh, 16)
         check_all_ranks(dtype, mesh)
+        attempt(f"svdvals {dtype}", check_singular_values, 300, dtype, mesh)
         for name, routine in problems.TABLE.items():
             # Those above have checks of their own, and those with hemm are in small_refined.
             if name not in ("potrs", "potri", "syevd") and "jaxmg_hemm" not in routine.handlers:

@@ -78,6 +78,7 @@ def test_lost_in_a_qr(how, lost, transport):
         pytest.param("least_squares", "STOP", 2, marks=pytest.mark.slow),
         pytest.param("svd", "STOP", 2, marks=pytest.mark.slow),
         pytest.param("polar", "KILL", 1, marks=pytest.mark.slow),
+        pytest.param("svdvals", "STOP", 2, marks=pytest.mark.slow),
     ],
 )
 def test_lost_before_a_qr(routine, how, lost):

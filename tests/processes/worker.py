@@ -110,6 +110,7 @@ _LONG_CALLS = {
     "least_squares": lambda a, b, _: jaxmg.linalg.least_squares(a[:, :3], b),
     "svd": lambda a, b, _: jaxmg.linalg.svd(a),
     "polar": lambda a, b, _: jaxmg.linalg.polar(a),
+    "svdvals": lambda a, b, _: jaxmg.linalg.svdvals(a),
 }
 
 

@@ -32,7 +32,8 @@ class Routine:
         backends: values of `backend=`; none where it takes no such option.
         precision: whether it takes `precision=`.
         transforms: whether JAX may batch and differentiate it.
-        T_A: the tile width in the place of None, where the function has no choice of its own.
+        T_A: the tile width in the place of None, where the function has no choice of its own; 0:
+            it takes none.
         benchmark: whether benchmarks measure it: problems.py then has its operations and error.
     """
 
@@ -81,7 +82,7 @@ class Routine:
         function, first = jaxmg, operands[0]
         if self.on_factor:
             options = {}
-        else:
+        elif self.T_A != 0:
             options["T_A"] = T_A or self.T_A
         options |= self.options(first.shape[-1])
         for part in self.function.split("."):
@@ -113,6 +114,10 @@ def _upper(a):
 
 def _residual(a, x, b):
     return _norm(a @ x - b) / (_norm(a) * _norm(x) + _norm(b))
+
+
+def _of_singular_values(a, m, b, results):
+    return _norm(np.linalg.svd(a, compute_uv=False) - results[0]) / _norm(a)
 
 
 def _of_solution(a, m, b, results):
@@ -313,6 +318,10 @@ ROUTINES = {
         "geqrf", {"jaxmg_geqrf": "geqrf", "jaxmg_qr_form": "Q is formed"}, ("g",),
         ("q", "r", "status"), _of_qr, transforms=False,
         unpack=lambda factor: (factor.q(), factor.r, factor.status), precision=True,
+    ),
+    "svdvals": Routine(
+        "linalg.svdvals", {"jaxmg_gesvd": "bidiagonal_band"}, ("g",), ("s",),
+        _of_singular_values, transforms=False, T_A=0,
     ),
     "qr_multiply": Routine(
         "QRFactor.multiply",

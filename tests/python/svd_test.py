@@ -14,8 +14,8 @@ from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 from jaxmg import _compat, linalg
-from jaxmg._call import programs
-from jaxmg._routines import jax_linalg
+from jaxmg._call import layouts, programs
+from jaxmg._routines import gesvd, jax_linalg
 from jaxmg._routines import svd as svd_programs
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -117,11 +117,15 @@ def test_above_the_size_of_small_ones():
         check_svd(a, *linalg.svd(jnp.asarray(a), **where))
 
 
-@pytest.fixture
-def all_large(monkeypatch):
-    """Values alone of any matrix as of a large one."""
+@pytest.fixture(
+    params=[pytest.param(None, marks=pytest.mark.breadth), (2, 3)], ids=["wide", "narrow"]
+)
+def all_large(request, monkeypatch):
+    """Values alone of any matrix as of a large one, in one tile of a rank or in several."""
     monkeypatch.setattr(svd_programs, "SMALL", 0)
     monkeypatch.setattr(svd_programs, "LARGE", 0)
+    if request.param:
+        monkeypatch.setattr(gesvd, "_WIDTHS", {"cpu": request.param, "gpu": request.param})
     _forget_programs()
     yield
     _forget_programs()
@@ -152,9 +156,33 @@ def test_values_of_large_matrices(dtype, kind, shape, devices, explicit, all_lar
     rounding, tiny = float(np.finfo(dtype).eps), np.finfo(s.dtype).tiny
     assert s.shape == exact.shape and np.all(s[:-1] >= s[1:]) and np.all(s >= 0)
     assert np.max(np.abs(s - exact)) <= 20 * rounding * exact[0] + tiny
-    bad = a.copy()
-    bad[3, 2] = np.nan
-    assert np.isnan(linalg.svdvals(jnp.asarray(bad), **on(mesh))).all()
+    for what in (np.nan, np.inf):
+        bad = a.copy()
+        bad[3, 2] = what
+        assert np.isnan(linalg.svdvals(jnp.asarray(bad), **on(mesh))).all()
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [pytest.param(1, marks=pytest.mark.breadth), 2, pytest.param(4, marks=pytest.mark.breadth)],
+)
+def test_transformed_values_of_large_matrices(devices, all_large):
+    a = jnp.asarray(np.stack([matrix("random", 15, 15, "complex128", seed) for seed in (1, 2, 3)]))
+    where = on(cases.line(devices))
+
+    def values(a):
+        return linalg.svdvals(a, **where)
+
+    exact = np.linalg.svd(a, compute_uv=False)
+    for s in (values(a), jax.vmap(values)(a), jax.jit(jax.vmap(values))(a)):
+        np.testing.assert_allclose(s, exact, rtol=1e-12)
+    # On all devices, one matrix after the other.
+    layout = layouts.infer("svdvals", (a[0],), where["mesh"], P("r", None))
+    one_by_one = jax.vmap(lambda a: gesvd.singular_values(a, layout))(a)
+    np.testing.assert_allclose(one_by_one, exact, rtol=1e-12)
+    g = jax.grad(lambda a: jnp.sum(values(a)[:3]))(a[0])
+    wanted = jax.grad(lambda a: jnp.sum(jnp.linalg.svd(a, compute_uv=False)[:3]))(a[0])
+    np.testing.assert_allclose(g, wanted, atol=1e-12)
 
 
 _SHAPES = ((16, 16), (13, 13), (45, 5), (5, 45))

@@ -68,7 +68,8 @@ def test_results_are_right(name, n, ranks, dtype, tile):
     for key, result in results.items():
         real = np.finfo(dtype).dtype
         assert result.dtype == {
-            "w": real, "logdet": real, "diagonal": real, "iterations": np.int32, "pivots": np.int32
+            "w": real, "s": real, "logdet": real, "diagonal": real,
+            "iterations": np.int32, "pivots": np.int32,
         }.get(key, dtype)  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """jaxmg.tree: functions of many matrices, each on one device."""
 
+import functools
 import math
 import re
 
@@ -390,6 +391,23 @@ def test_orthogonalize_in_bfloat16():
     assert 1e-4 < error < 0.05
     rounded = jaxmg.tree.orthogonalize(jnp.asarray(g, jnp.bfloat16), 8, "polar-express")
     assert rounded.dtype == jnp.bfloat16
+
+
+def test_leaves_travel_in_bfloat16():
+    """What the exchanges bring is of half the bytes, and no device rounds otherwise than one."""
+    mesh = cases.line(4)
+    tree = [cases.shard(jnp.asarray(_singular_values(0.05, (16, 32), dtype)), mesh)
+            for dtype in ("float32", "float32", "float64")]  # fmt: skip
+    on_mesh = jax.jit(functools.partial(jaxmg.tree.orthogonalize, dtype="bfloat16", mesh=mesh,
+                                        matrix_specs=P("r", None)))  # fmt: skip
+    for leaf, whole in zip(on_mesh(tree), tree, strict=True):
+        alone = jaxmg.tree.orthogonalize(np.asarray(whole), dtype=jnp.bfloat16, mesh=cases.line(1))
+        assert leaf.dtype == whole.dtype == alone.dtype
+        np.testing.assert_array_equal(leaf, alone)
+    text = on_mesh.lower(tree).as_text()
+    exchanged = [line for line in text.splitlines() if "all_to_all" in line]
+    assert sum("bf16" in line for line in exchanged) == 2, exchanged
+    assert not any("f32" in line.replace("bf16", "") for line in exchanged)
 
 
 @pytest.mark.parametrize(

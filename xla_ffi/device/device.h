@@ -102,6 +102,10 @@ struct Tuning {
   // tiles balance the work better, but each is a step of the critical path.
   int64_t usual_tile = 256;
   int64_t least_tiles = 4;
+  // The default tile width of QR, where it is narrower; 0: the usual one. Several ranks use half of
+  // it below order qr_wide_order, since they wait for a tile column, whose own products are small.
+  int64_t qr_tile = 0;
+  int64_t qr_wide_order = 0;
   // If the caller names no tile width: the orders up to which one rank factors a matrix as a single
   // tile, and up to which several ranks gather it on one of them, to solve and to invert. These are
   // for real dtypes; the first two are multiplied by 3/5 for complex ones, which have more

@@ -63,6 +63,8 @@ inline Tuning CudaTuning() {
   tuning.update_depth = 2048;
   tuning.usual_tile = 1024;
   tuning.least_tiles = 1;
+  tuning.qr_tile = 512;
+  tuning.qr_wide_order = 49152;
   tuning.whole_order = 12288;
   tuning.whole_lu_order = 4096;
   tuning.whole_inverse_order = 4096;

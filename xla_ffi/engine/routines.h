@@ -25,5 +25,6 @@
 #include "xla_ffi/engine/lu/lu_factor.h"
 #include "xla_ffi/engine/qr/gels.h"
 #include "xla_ffi/engine/qr/qr_factor.h"
+#include "xla_ffi/engine/svd/gesvd.h"
 
 #endif  // JAXMG_XLA_FFI_ENGINE_ROUTINES_H_

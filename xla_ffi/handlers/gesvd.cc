@@ -19,8 +19,8 @@ PlatformResult SingularValues(Platform platform, ffi::Buffer<ffi::DataType::S32>
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    Operand<T> operand = {n, n, a.dimensions()[0], attributes.tile, DataOf<T>(*work),
-                          status->typed_data()};
+    Operand<T> operand = {
+        n, n, a.dimensions()[0], attributes.tile, DataOf<T>(*work), status->typed_data()};
     operand.source = DataOf<T>(a);
     auto program = [=, w = DataOf<Real<T>>(*w)](const RankContext& context) -> Status {
       JAXMG_RETURN_IF_ERROR(CheckGesvd<T>(operand.sizes(), RanksOf(context)));

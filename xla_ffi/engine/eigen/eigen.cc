@@ -131,12 +131,12 @@ Status SpreadEigen(const RankContext& context, const Matrix<T>& matrix, const Su
   const int64_t ldq = std::max<int64_t>(width, 1);
   const EigenvectorRows<R> wanted = {subset.first, subset.last, q, more, ldq};
   T* bundles = vectors ? space + at.bundles : nullptr;
-  const BandSpace<T> band = {space + at.band, BandRows(tiles), space + at.tridiagonal, bundles,
-                             stage,           host};
+  const BandSpace<T> band = {space + at.band, BandRows(tiles), space + at.tridiagonal,
+                             bundles,         stage,           host};
   JAXMG_RETURN_IF_ERROR(
       DiagonalizeBand(context, chase, block, band, vectors ? &wanted : nullptr, outcome));
-  JAXMG_RETURN_IF_ERROR(device.Copy(Stream::kMain, Block(w, n, n, 1),
-                                    Block(static_cast<const R*>(host), n, n, 1)));
+  JAXMG_RETURN_IF_ERROR(
+      device.Copy(Stream::kMain, Block(w, n, n, 1), Block(static_cast<const R*>(host), n, n, 1)));
   if (vectors) {
     T* z = space + at.columns;
     const int64_t own = columns.width(rank);

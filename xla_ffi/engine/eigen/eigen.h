@@ -43,7 +43,7 @@ ChaseShape ChaseOf(int64_t n, const Tiles& tiles, const Tuning& tuning);
 // The memory in which a band matrix is diagonalized. Host memory: HostBytesOfBand.
 template <typename T>
 struct BandSpace {
-  T* band;         // on the root (chase.h); overwritten
+  T* band;  // on the root (chase.h); overwritten
   int64_t ldb;
   T* tridiagonal;  // 2 n
   T* bundles;      // ChaseShape::stored elements, or null without eigenvectors

@@ -7,7 +7,7 @@ namespace jaxmg {
 
 template <typename T>
 GelsSpace<T>::GelsSpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks)
-    : RoutineSpace<T>(sizes, ranks, TilesOf(sizes, ranks.size, ranks.tuning)),
+    : RoutineSpace<T>(sizes, ranks, QrTiles(sizes, ranks)),
       precision(QrPrecision<T>(sizes, ranks.tuning)),
       factors(this->Reserve(kPanelColumns * std::min(sizes.m, sizes.n))),
       local(this->Reserve(LocalRightHandSides(this->tiles, nrhs))),

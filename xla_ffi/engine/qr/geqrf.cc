@@ -10,8 +10,8 @@
 namespace jaxmg {
 namespace {
 
-// How many times a tile's width of columns an update has at a time.
-constexpr int64_t kTilesAtOnce = 4;
+// The most columns that are updated at a time.
+constexpr int64_t kColumnsAtOnce = 4096;
 
 template <typename T>
 class QrFactorization {
@@ -38,14 +38,14 @@ class QrFactorization {
     for (T*& message : messages_) message = take(BlockReflectorSize(tiles_, matrix.rows));
     column_work_ = take(ColumnWork(width));
     next_work_ = take(width * width);
-    work_ = take(kTilesAtOnce * width * width);
+    work_ = take(ColumnsAtOnce(tiles_) * width);
     further_work_ = take(share_ * width);
   }
 
   static int64_t Workspace(const Tiles& tiles, int64_t n, int64_t further) {
     const int64_t width = tiles.width();
     return 2 * BlockReflectorSize(tiles, n) + ColumnWork(width) +
-           (1 + kTilesAtOnce) * width * width + ShareOfColumns(further, tiles.ranks()) * width;
+           (width + ColumnsAtOnce(tiles) + ShareOfColumns(further, tiles.ranks())) * width;
   }
 
   Status Run() {
@@ -71,6 +71,10 @@ class QrFactorization {
  private:
   // The most elements that ApplyWithin needs: i * (width - i) is largest for i = width / 2.
   static int64_t ColumnWork(int64_t width) { return (width * width + 3) / 4; }
+
+  static int64_t ColumnsAtOnce(const Tiles& tiles) {
+    return std::min(kColumnsAtOnce, tiles.slots() * tiles.width());
+  }
 
   bool Mine(int64_t k) const { return tiles_.owner(k) == matrix_.rank; }
   TileReflectors Tile(int64_t k) const { return {tiles_, matrix_.rows, k}; }
@@ -203,7 +207,7 @@ class QrFactorization {
     on.Reads(panel_[k]).Gives(column_, begin, end);
     matrix_.ForRuns(begin, end, [&](int64_t, T* first, int64_t columns) {
       ApplyLeft(on, Op::kConjTrans, Reflector(k), columns, first + Tile(k).begin, matrix_.ld(),
-                work_, kTilesAtOnce * tiles_.width());
+                work_, ColumnsAtOnce(tiles_));
     });
   }
 

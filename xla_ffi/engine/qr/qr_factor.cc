@@ -18,13 +18,20 @@ Status Finish(const Frame<T>& frame, int64_t m, int64_t n, U* data) {
   return WaitAllSent(frame.context().comm, Stream::kMain);
 }
 
-Tiles QrTiles(const Sizes& sizes, const Ranks& ranks) {
-  return TilesOf(sizes, ranks.size, ranks.tuning);
-}
-
 int64_t CountOf(const Sizes& sizes) { return std::min(sizes.m, sizes.n); }
 
 }  // namespace
+
+Tiles QrTiles(const Sizes& sizes, const Ranks& ranks) {
+  Sizes own = sizes;
+  const Tuning& tuning = ranks.tuning;
+  const bool narrow = ranks.size > 1 && std::max(sizes.m, sizes.n) < tuning.qr_wide_order;
+  const int64_t widest = narrow ? tuning.qr_tile / 2 : tuning.qr_tile;
+  if (sizes.tile == 0 && widest > 0) {
+    own.tile = std::min(widest, DefaultTileWidth(sizes.block, ranks.size, tuning));
+  }
+  return TilesOf(own, ranks.size, ranks.tuning);
+}
 
 template <typename T>
 Precision QrPrecision(const Sizes& sizes, const Tuning& tuning) {

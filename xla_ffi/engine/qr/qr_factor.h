@@ -18,6 +18,9 @@ namespace jaxmg {
 // or the shortest one of M^T x = b or M^H x = b, which M's rows outnumber.
 using System = Op;
 
+// The tiles of a matrix that is factored: as Tuning::qr_tile says if the caller names no width.
+Tiles QrTiles(const Sizes& sizes, const Ranks& ranks);
+
 // The precision of QR's products, for one that was asked for: as LU's.
 template <typename T>
 Precision QrPrecision(const Sizes& sizes, const Tuning& tuning);

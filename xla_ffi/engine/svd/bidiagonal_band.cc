@@ -85,7 +85,9 @@ class BidiagonalBand {
   int64_t Trailing(int64_t k) const { return n_ - Behind(k); }
 
   // A message from the owner of tile column k to all: V^H, b x `rows`, followed by T.
-  Bytes2D Message(const T* message, int64_t rows) const { return Block(message, b_, b_, rows + b_); }
+  Bytes2D Message(const T* message, int64_t rows) const {
+    return Block(message, b_, b_, rows + b_);
+  }
   T* FactorIn(T* message, int64_t rows) const { return message + b_ * rows; }
 
   // A rank's columns behind tile column k are those of its slots from the first one on.
@@ -124,8 +126,8 @@ class BidiagonalBand {
     on.QrPanel(rows, b_, a, lda, FactorIn(message, rows), b_);
     T* triangle = triangles_[side];
     on.Copy(Block(triangle + b_, 2 * b_, b_, b_), Block(a, lda, b_, b_));
-    on.PackBand(b_, b_, b_, triangle, 2 * b_,
-                own_band_ + (2 * tiles_.slot(k) + side) * b_ * ldb_, ldb_);
+    on.PackBand(b_, b_, b_, triangle, 2 * b_, own_band_ + (2 * tiles_.slot(k) + side) * b_ * ldb_,
+                ldb_);
     T* unpacked = side == 0 ? unpacked_ : row_;
     on.UnpackReflectors(rows, b_, a, lda, unpacked, rows);
     on.ConjTranspose(rows, b_, unpacked, rows, message, b_);
@@ -213,8 +215,8 @@ class BidiagonalBand {
     on.Copy(Block(stack_ + b_, 2 * b_, b_, rows), Block(ranks_ > 1 ? y_ : term_, b_, b_, rows));
   }
 
-  // y := the sum of the ranks' terms, on all ranks. Each adds up a share of the columns, so that the
-  // sum is the same everywhere.
+  // y := the sum of the ranks' terms, on all ranks. Each adds up a share of the columns, so that
+  // the sum is the same everywhere.
   void AddUp(Step<T>& on, int64_t count) {
     for (int step = 1; step < ranks_; ++step) {
       const int peer = (rank_ + step) % ranks_;
@@ -275,14 +277,14 @@ class BidiagonalBand {
   const Tiles& tiles_;
   const int rank_, ranks_;
   const int64_t n_, b_, ldb_;
-  T *left_, *right_;  // messages
+  T *left_, *right_;             // messages
   std::array<T*, 2> triangles_;  // of the column's and of the row's panel, below zeros
   T *unpacked_, *panel_, *row_, *own_row_, *product_, *term_, *terms_ = nullptr, *y_ = nullptr;
   T *stack_, *own_stack_;  // [V Y]^H, and [W X]^H for this rank's columns
   T *small_, *own_band_;
-  std::vector<Data> columns_;  // by slot
-  Data reflectors_;            // left_
-  Data stacks_;                // stack_ and own_stack_
+  std::vector<Data> columns_;                                    // by slot
+  Data reflectors_;                                              // left_
+  Data stacks_;                                                  // stack_ and own_stack_
   Room left_room_, right_room_, row_room_, term_room_, y_room_;  // what is sent from left_, ...
 };
 

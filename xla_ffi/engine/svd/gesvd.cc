@@ -14,8 +14,7 @@ constexpr char kName[] = "gesvd";
 
 template <typename T>
 Tiles TilesOfBand(const Sizes& sizes, const Ranks& ranks) {
-  return {sizes.m, sizes.block, ranks.size,
-          BandWidth<T>(sizes.block, sizes.tile, ranks.tuning)};
+  return {sizes.m, sizes.block, ranks.size, BandWidth<T>(sizes.block, sizes.tile, ranks.tuning)};
 }
 
 // Of the Hermitian band: its order, and the rows of a rank in divide and conquer.
@@ -35,9 +34,9 @@ GesvdSpace<T>::GesvdSpace(const Sizes& sizes, const Ranks& ranks)
   this->ReservePanels();
   band = this->Reserve(ranks.rank == kRoot ? BandRows(tiles) * order : 0);
   tridiagonal = this->Reserve(2 * order);
-  stage = this->Reserve(std::max({ReduceToBidiagonalBandWorkspace(tiles),
-                                  ChaseWorkspace(chase, ranks.rank, false),
-                                  (divide.device + size - 1) / size}));
+  stage = this->Reserve(
+      std::max({ReduceToBidiagonalBandWorkspace(tiles), ChaseWorkspace(chase, ranks.rank, false),
+                (divide.device + size - 1) / size}));
   this->host_bytes = HostBytesOfBand<T>(order, divide.host);
 }
 
@@ -67,8 +66,8 @@ Status GesvdRoutine(const RankContext& context, const Operand<T>& operand, Real<
     JAXMG_RETURN_IF_ERROR(ReduceToBidiagonalBand(context, frame.matrix(), band, stage));
     const Tiles& tiles = frame.tiles();
     const ChaseShape chase = ChaseOf(OrderOfBand(tiles), tiles, device.tuning());
-    const BandSpace<T> of_band = {
-        band, BandRows(tiles), frame.at(space.tridiagonal), nullptr, stage, frame.host()};
+    const BandSpace<T> of_band = {band,    BandRows(tiles), frame.at(space.tridiagonal),
+                                  nullptr, stage,           frame.host()};
     JAXMG_RETURN_IF_ERROR(
         DiagonalizeBand<T>(context, chase, BlockOfBand(tiles), of_band, nullptr, outcome));
     const auto* positive = static_cast<const Real<T>*>(frame.host()) + n;

@@ -19,7 +19,8 @@ struct GesvdSpace : RoutineSpace<T> {
   Piece<T> band, tridiagonal, stage;
 };
 
-// An error unless A is square, without padding, and tiles of the band's width divide each rank's rows.
+// An error unless A is square, without padding, and tiles of the band's width divide each rank's
+// rows.
 template <typename T>
 Status CheckGesvd(const Sizes& sizes, const Ranks& ranks);
 

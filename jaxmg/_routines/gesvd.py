@@ -18,8 +18,8 @@ from jaxmg._transform import batching
 
 # The native routine.
 NATIVE = "gesvd"
-# The width of the band, which the engine's divides (`xla_ffi/device/tunings.h`): of complex128 and of
-# other dtypes, by platform.
+# The width of the band of complex128 and of other dtypes, by platform: the engine's own
+# (`xla_ffi/device/tunings.h`).
 _WIDTHS = {"cpu": (32, 32), "gpu": (48, 64)}
 
 

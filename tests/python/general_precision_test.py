@@ -101,8 +101,9 @@ def test_as_accurate_as_plain_products(routine, dtype, ranks):
     if routine == "lu_factor" and ranks == 1 and not _GPU:
         assert len(set(found.values())) == 1  # LAPACK factors the whole matrix
         return
-    assert 3 * found["highest"] < found[_X3] < 10 * _X3_EPS
-    assert found[_F16] != found["highest"]
+    if not _GPU:  # one GPU solves a matrix of this order by plain products (tests/gpu/check.py)
+        assert 3 * found["highest"] < found[_X3] < 10 * _X3_EPS
+        assert found[_F16] != found["highest"]
 
 
 @pytest.mark.parametrize(

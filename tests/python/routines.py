@@ -82,7 +82,9 @@ class Routine:
         function, first = jaxmg, operands[0]
         if self.on_factor:
             options = {}
-        elif self.T_A != 0:
+        elif self.T_A == 0:
+            options |= {"matrix_specs": options.pop("in_specs")} if "in_specs" in options else {}
+        else:
             options["T_A"] = T_A or self.T_A
         options |= self.options(first.shape[-1])
         for part in self.function.split("."):

@@ -255,7 +255,7 @@ def test_a_large_stack_is_taken_in_parts(monkeypatch, count):
         np.testing.assert_array_equal(found["b"][0], b)
         assert max(lengths) <= most
     monkeypatch.setattr(parts, "LARGEST", 1)  # a matrix is never divided
-    np.testing.assert_array_equal(parts.in_parts(function, a, b)["b"][0], b)
+    np.testing.assert_array_equal(parts.in_parts(function, *map(jnp.asarray, (a, b)))["b"][0], b)
 
 
 def test_a_large_share_in_parts(monkeypatch):

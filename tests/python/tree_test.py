@@ -403,7 +403,10 @@ def test_leaves_travel_in_bfloat16():
     for leaf, whole in zip(on_mesh(tree), tree, strict=True):
         alone = jaxmg.tree.orthogonalize(np.asarray(whole), dtype=jnp.bfloat16, mesh=cases.line(1))
         assert leaf.dtype == whole.dtype == alone.dtype
-        np.testing.assert_array_equal(leaf, alone)
+        # Stacks of other sizes are other products on a GPU.
+        np.testing.assert_allclose(
+            leaf, alone, rtol=0, atol=0.02 if jax.default_backend() == "gpu" else 0
+        )
     text = on_mesh.lower(tree).as_text()
     exchanged = [line for line in text.splitlines() if "all_to_all" in line]
     assert sum("bf16" in line for line in exchanged) == 2, exchanged

@@ -439,6 +439,16 @@ def check_singular_values(name, n, dtype, mesh):
     report(name, error < 10 * n**0.5, f"{error:.2g}")
 
 
+def check_triangle(name, n, dtype, mesh, lower):
+    """A triangle of a general matrix, whose diagonal isn't real."""
+    a, b = problems.matrix(np, n, dtype, kind="uniform"), vectors(n, 20, dtype)
+    a = a + 2 * n**0.5 * np.diag(np.diagonal(a) / np.abs(np.diagonal(a)))
+    x = np.asarray(jaxmg.linalg.solve_triangular(a, b, lower=lower, mesh=mesh))
+    triangle = np.tril(a) if lower else np.triu(a)
+    error = backward_error("gesv", triangle, (x,), b)
+    report(name, error < 200, f"{error:.2g}")
+
+
 def check_parts(name, n, dtype, mesh, tile, precision):
     a, b = matrix(n, dtype), vectors(n, 3, dtype)
     where = (tile, mesh, P("r", None))
@@ -476,6 +486,9 @@ def small(quick):
         attempt(f"factor {dtype}", check_factor, 70, dtype, mesh, 16)
         check_all_ranks(dtype, mesh)
         attempt(f"svdvals {dtype}", check_singular_values, 300, dtype, mesh)
+        for lower in (False, True):
+            label = f"solve_triangular {dtype} {'lower' if lower else 'upper'}"
+            attempt(label, check_triangle, 70, dtype, mesh, lower)
         for name, routine in problems.TABLE.items():
             # Those above have checks of their own, and those with hemm are in small_refined.
             if name not in ("potrs", "potri", "syevd") and "jaxmg_hemm" not in routine.handlers:

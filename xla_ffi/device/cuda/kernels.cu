@@ -189,8 +189,8 @@ __device__ void LoadInverse(Index n, int transposed, const T* a, Index lda, T* l
     const T here = a[k * lda + i], across = Conj(tile[threadIdx.x][j]);
     T lower = FromReal<T>(0), inverse = lower;
     if (i == k) {
-      lower = here;
-      inverse = FromReal<T>(1 / RealPart(here));
+      lower = transposed ? Conj(here) : here;
+      inverse = Divide(FromReal<T>(1), lower);
     } else if ((i > k) != (transposed != 0)) {
       lower = transposed ? across : here;
       inverse = transposed ? here : across;

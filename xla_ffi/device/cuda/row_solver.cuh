@@ -53,11 +53,12 @@ class RowSolver {
 
   __device__ void Run() {
     __shared__ __align__(16) Factors factors[2];
-    __shared__ R reciprocals[kSolveColumns];
+    __shared__ T reciprocals[kSolveColumns];
     T next[kColumns], sum[kColumns];
     Fetch(0, factors[0], next);
     for (int j = threadIdx.x; j < n_; j += blockDim.x) {
-      reciprocals[j] = 1 / RealPart(l_[j * (l_solved_ + l_equation_)]);
+      const T diagonal = l_[j * (l_solved_ + l_equation_)];
+      reciprocals[j] = Divide(FromReal<T>(1), conjugate_ ? Conj(diagonal) : diagonal);
     }
     int parity = 0;
     for (int begin = 0; begin < n_; begin += kColumns, parity ^= 1) {
@@ -152,12 +153,12 @@ class RowSolver {
   }
 
   // Columns beyond n are never stored.
-  __device__ void Solve(int begin, const Factors& factors, const R* reciprocals, T* sum,
+  __device__ void Solve(int begin, const Factors& factors, const T* reciprocals, T* sum,
                         T (*known)[kRows]) {
     T* column = x_ + begin * x_step_;
 #pragma unroll
     for (int j = 0; j < kColumns; ++j, column += x_step_) {
-      const T solved = Scale(sum[j], reciprocals[begin + j]);
+      const T solved = Times(sum[j], reciprocals[begin + j]);
       if (j % kTeam == part_ && begin + j < n_) {
         if (inside_) *column = solved;
         if (!kAlone) known[begin + j][row_] = solved;

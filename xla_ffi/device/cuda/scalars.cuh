@@ -142,6 +142,31 @@ __device__ R UnitOf(R largest) {
   return scalbn(R(1), max(-kMost, min(kMost, -ilogb(largest))));
 }
 
+// a / b as LAPACK divides: infinite or NaN where b is zero.
+template <typename R>
+__device__ R Divide(R a, R b) {
+  return a / b;
+}
+// Smith's algorithm, which neither overflows nor vanishes on the way.
+template <typename T>
+__device__ T DivideComplex(T a, T b) {
+  using R = typename RealOf<T>::type;
+  if (fabs(b.x) >= fabs(b.y)) {
+    const R ratio = b.y / b.x, size = b.x + b.y * ratio;
+    return FromParts<T>((a.x + a.y * ratio) / size, (a.y - a.x * ratio) / size);
+  }
+  const R ratio = b.x / b.y, size = b.x * ratio + b.y;
+  return FromParts<T>((a.x * ratio + a.y) / size, (a.y * ratio - a.x) / size);
+}
+template <>
+__device__ inline cuComplex Divide(cuComplex a, cuComplex b) {
+  return DivideComplex(a, b);
+}
+template <>
+__device__ inline cuDoubleComplex Divide(cuDoubleComplex a, cuDoubleComplex b) {
+  return DivideComplex(a, b);
+}
+
 }  // namespace jaxmg::kernels
 
 #endif  // JAXMG_XLA_FFI_DEVICE_CUDA_SCALARS_CUH_

@@ -346,8 +346,8 @@ class HostBlas : public Blas<T> {
     std::fill_n(l, n * n, T(0));
     std::fill_n(inverse, n * n, T(0));
     for (int64_t j = 0; j < n; ++j) {
-      l[j * n + j] = a[j * lda + j];
-      inverse[j * n + j] = 1 / std::real(a[j * lda + j]);
+      l[j * n + j] = transposed ? Conj(a[j * lda + j]) : a[j * lda + j];
+      inverse[j * n + j] = T(1) / l[j * n + j];
       for (int64_t i = j + 1; i < n; ++i) {
         const T lower = a[j * lda + i], upper = a[i * lda + j];
         (transposed ? l[i * n + j] : l[j * n + i]) = transposed ? Conj(lower) : lower;

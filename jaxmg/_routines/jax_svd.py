@@ -137,7 +137,12 @@ def svdvals(
 ) -> Array:
     """The singular values, (k,), descending: `jax.numpy.linalg.svdvals`.
 
-    Arguments, cost without vectors and errors are those of `svd`.
+    Arguments and errors are those of `svd`. Cost: from n = 6144 on 8/3 n^3 multiplications and
+    additions over all ranks, which reduce A to a band of b = 64 diagonals (32 on CPU devices), and
+    24 n^2 b on one, which take the band to a tridiagonal matrix; a copy of ``x`` as memory. Below
+    that, those of `svd` without vectors.
+
+    Source: Grosser and Lang, Parallel Comput. 25, 1999, for the reduction.
     """
     _shape("svdvals", x)
     return jax_linalg.run((x,), "svdvals", programs.values, ("small",), mesh, matrix_specs)

@@ -50,8 +50,8 @@ _LARGE = {
     "cyclic_1d": 2240,
     "cho_factor": 800,
 }
-# Collectives of XLA's move rows before native code is called, or sum up after it. They wait without a
-# limit for a device for which XLA finds no memory.
+# XLA moves rows before native code is called. Its collectives wait without a limit for a device
+# for which XLA finds no memory.
 WITH_COLLECTIVES = ("geqrf", "svdvals")
 _OF_A_FACTOR = ("cho_solve", "solve_triangular", "inv", "diagonal", "from_upper", "upper")
 _OF_LU = ("lu_solve", "lu_inv", "slogdet", "packed", "from_packed")

@@ -193,7 +193,8 @@ class BidiagonalBand {
   void MultiplyRight(int64_t k) {
     const int64_t rows = Trailing(k), own = Own(k);
     Step<T> on(flow_, Stream::kMain, "multiply right", k);
-    on.Reads(reflectors_).Gives(stacks_).AwaitsSent(term_room_).AwaitsSent(y_room_);
+    on.Reads(reflectors_).Reads(columns_, FirstSlot(k, rank_), tiles_.slots()).Gives(stacks_);
+    on.AwaitsSent(term_room_).AwaitsSent(y_room_);
     const T* below = left_ + b_ * b_;  // V^H without the columns of the diagonal tile
     if (own > 0) {
       T* x = own_stack_ + b_;

@@ -131,19 +131,24 @@ def all_large(request, monkeypatch):
     _forget_programs()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+_LARGE = (
+    ("random", (13, 13), 4, False),
+    ("random", (16, 16), 8, True),
+    ("zero", (16, 16), 2, True),
+    ("huge", (7, 11), 2, False),
+    ("tiny", (9, 9), 1, False),
+    ("singular", (12, 12), 1, True),
+    ("ill", (21, 10), 2, False),
+)
+
+
 @pytest.mark.parametrize(
-    "kind, shape, devices, explicit",
-    [
-        ("random", (13, 13), 4, False),
-        ("random", (16, 16), 8, True),
-        ("zero", (16, 16), 2, True),
-        ("huge", (7, 11), 2, False),
-        ("tiny", (9, 9), 1, False),
-        ("singular", (12, 12), 1, True),
-        ("ill", (21, 10), 2, False),
-    ],
-    ids=str,
+    "dtype, kind, shape, devices, explicit",
+    cases.broad(
+        [(dtype, *case) for dtype in DTYPES for case in _LARGE],
+        # Each kind in one dtype, and every dtype.
+        lambda dtype, *case: _LARGE.index(case) % len(DTYPES) == DTYPES.index(dtype),
+    ),
 )
 def test_values_of_large_matrices(dtype, kind, shape, devices, explicit, all_large):
     a = matrix(kind, *shape, dtype)

@@ -176,6 +176,9 @@ def test_no_device_has_a_whole_matrix(name):
 
 
 @pytest.mark.extended
+@pytest.mark.skipif(
+    jax.default_backend() != "cpu", reason="on GPUs XLA counts more than copies of the rows"
+)
 def test_a_look_at_the_matrix_takes_no_memory():
     n, mesh = 512, cases.line(4)
     by_rows = jax.NamedSharding(mesh, P("r", None))

@@ -167,6 +167,7 @@ def test_values_of_large_matrices(dtype, kind, shape, devices, explicit, all_lar
         assert np.isnan(linalg.svdvals(jnp.asarray(bad), **on(mesh))).all()
 
 
+@cases.needs_transformations
 @pytest.mark.parametrize(
     "devices",
     [pytest.param(1, marks=pytest.mark.breadth), 2, pytest.param(4, marks=pytest.mark.breadth)],

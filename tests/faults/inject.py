@@ -330,8 +330,9 @@ class Driver:
             # Where all ranks fail at one time, what happens is not the same each time.
             for _ in range(10):
                 yield f"all calls from {first} on", ("inject", 0, first, 1 << 40)
-        limits = self.options.address_space
-        for mebibytes in () if self.name in routine_calls.WITH_COLLECTIVES else limits:
+        if self.name in routine_calls.WITH_COLLECTIVES:
+            return
+        for mebibytes in self.options.address_space:
             yield f"{mebibytes} MiB of address space", ("limit", mebibytes)
 
     def judge(self, what, result):

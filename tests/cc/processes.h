@@ -142,16 +142,17 @@ inline std::vector<std::string> RunProcesses(int count, const Part& part,
     }
     return false;
   };
+  std::vector<bool> through(count, false);
   for (int i = 0; i < count; ++i) {
     if (is_lost(i)) continue;
-    const bool through = ReadText(children[i].from, &results[i], 60000);
-    EXPECT(through) << "process " << options.first + i << " is not through";
-    if (!through) kill(children[i].pid, SIGKILL);
+    through[i] = ReadText(children[i].from, &results[i], 60000);
+    EXPECT(through[i]) << "process " << options.first + i << " is not through";
+    if (!through[i]) kill(children[i].pid, SIGKILL);
   }
   for (int i = 0; i < count; ++i) {
     if (is_lost(i)) {
       kill(children[i].pid, SIGKILL);
-    } else {
+    } else if (through[i]) {
       WriteText(children[i].to, "go");
     }
     int status = 0;

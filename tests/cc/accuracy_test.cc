@@ -10,6 +10,7 @@
 #include "tests/cc/ranks.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
+#include "tests/cc/tf32_device.h"
 #include "xla_ffi/engine/routines.h"
 
 namespace jaxmg {
@@ -27,8 +28,8 @@ std::pair<Real<T>, Real<T>> ErrorsIn(Precision precision) {
   std::vector<std::vector<T>> x(kRanks, b);
   const auto outcomes = RunRanks(kRanks, [&](const RankContext& context) -> Status {
     const int rank = context.comm.rank();
-    WithTf32 device(context.device, LikeGpu());
-    const RankContext mine = {device, context.comm};
+    const auto device = WithTf32(context.device, LikeGpu());
+    const RankContext mine = {*device, context.comm};
     Real<T> log_det;
     int32_t status;
     Operand<T> operand = problem.operand(rank, 8, &status);

@@ -1,4 +1,4 @@
-// The eigensolver's kernels of an AsyncDevice. Included only by async_device.h.
+// The eigensolver's kernels of an AsyncDevice. Included only by async_device.cc.
 #ifndef JAXMG_TESTS_CC_ASYNC_EIGEN_H_
 #define JAXMG_TESTS_CC_ASYNC_EIGEN_H_
 

@@ -1,4 +1,4 @@
-// The LU kernels of an AsyncDevice. Included only by async_device.h.
+// The LU kernels of an AsyncDevice. Included only by async_device.cc.
 #ifndef JAXMG_TESTS_CC_ASYNC_LU_H_
 #define JAXMG_TESTS_CC_ASYNC_LU_H_
 

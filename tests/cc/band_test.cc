@@ -159,7 +159,7 @@ Tuning Triangular(int64_t columns) {
 }
 DeviceMaker OnTriangular(int64_t columns) {
   return [=](int) -> std::unique_ptr<Device> {
-    return std::make_unique<AsyncDevice>(NewHostDevice(), Triangular(columns));
+    return NewAsyncDevice(NewHostDevice(), Triangular(columns));
   };
 }
 
@@ -238,8 +238,7 @@ TEST(EveryAccessIsOrdered) {
     for (const int64_t columns : {0, 7}) {
       Recording recording(c.ranks);
       Reduce(Hermitian<double>(c.n, 5), c.n, c.ranks, c.block(), c.width, [&](int rank) {
-        return std::make_unique<RecordingDevice>(NewHostDevice(), Triangular(columns), recording,
-                                                 rank);
+        return NewRecordingDevice(NewHostDevice(), Triangular(columns), recording, rank);
       });
       const std::string race = recording.FirstRace();
       EXPECT(race.empty()) << "n " << c.n << ", " << c.ranks << " ranks: " << race;
@@ -254,7 +253,7 @@ TEST(PanelsAreFactoredDuringUpdates) {
   for (const int ranks : {1, 2, 4}) {
     Recording recording(ranks);
     Reduce(Hermitian<double>(n, 7), n, ranks, n / ranks, width, [&](int rank) {
-      return std::make_unique<RecordingDevice>(NewHostDevice(), Tuning(), recording, rank);
+      return NewRecordingDevice(NewHostDevice(), Tuning(), recording, rank);
     });
     const std::vector<Operation>& all = recording.operations();
     const auto is = [](const Operation& a, const char* name) { return a.text.rfind(name, 0) == 0; };
@@ -270,7 +269,7 @@ TEST(PanelsAreFactoredDuringUpdates) {
 
 TEST(ResultsDoNotDependOnStreams) {
   const auto make = [](int) -> std::unique_ptr<Device> {
-    return std::make_unique<AsyncDevice>(NewHostDevice(), Tuning());
+    return NewAsyncDevice(NewHostDevice(), Tuning());
   };
   for (const BandCase& c : kCases) {
     using Z = std::complex<double>;

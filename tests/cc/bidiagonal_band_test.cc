@@ -141,7 +141,7 @@ TEST(EveryAccessIsOrdered) {
   for (const Shape& s : kShapes) {
     Recording recording(s.ranks);
     Reduce(General<double>(s.n(), 5), s.n(), s.ranks, s.width, [&](int rank) {
-      return std::make_unique<RecordingDevice>(NewHostDevice(), Tuning(), recording, rank);
+      return NewRecordingDevice(NewHostDevice(), Tuning(), recording, rank);
     });
     const std::string race = recording.FirstRace();
     EXPECT(race.empty()) << "n " << s.n() << ", " << s.ranks << " ranks: " << race;
@@ -154,7 +154,7 @@ TEST(ColumnsAreFactoredDuringUpdates) {
     const int64_t width = 4, n = 8 * width;
     Recording recording(ranks);
     Reduce(General<double>(n, 7), n, ranks, width, [&](int rank) {
-      return std::make_unique<RecordingDevice>(NewHostDevice(), Tuning(), recording, rank);
+      return NewRecordingDevice(NewHostDevice(), Tuning(), recording, rank);
     });
     const std::vector<Operation>& all = recording.operations();
     const auto is = [](const Operation& a, const char* name) { return a.text.rfind(name, 0) == 0; };
@@ -171,7 +171,7 @@ TEST(ColumnsAreFactoredDuringUpdates) {
 
 TEST(ResultsDoNotDependOnStreams) {
   const auto make = [](int) -> std::unique_ptr<Device> {
-    return std::make_unique<AsyncDevice>(NewHostDevice(), Tuning());
+    return NewAsyncDevice(NewHostDevice(), Tuning());
   };
   for (const Shape& s : kShapes) {
     using Z = std::complex<double>;

@@ -130,9 +130,7 @@ TEST(ResultsDoNotDependOnRanks) {
 TEST(OnConcurrentStreams) {
   Tuning tuning;
   tuning.resident_bytes = 1;
-  const DeviceMaker make = [&](int) {
-    return std::make_unique<AsyncDevice>(NewHostDevice(), tuning);
-  };
+  const DeviceMaker make = [&](int) { return NewAsyncDevice(NewHostDevice(), tuning); };
   for (const ChaseCase& c :
        {ChaseCase{30, 3, 4, 3}, {41, 8, 8, 2, 16}, {65, 5, 3, 5}, {70, 4, 9, 1}}) {
     Check(c, BandMatrix<double>::Normal(c), "threads", make);
@@ -146,9 +144,8 @@ TEST(EveryAccessIsOrdered) {
     const BandMatrix<double> matrix = BandMatrix<double>::Normal(c);
     for (bool vectors : {false, true}) {
       Recording recording(c.ranks);
-      Run(c, matrix, vectors, [&](int rank) {
-        return std::make_unique<RecordingDevice>(NewHostDevice(), Tuning(), recording, rank);
-      });
+      Run(c, matrix, vectors,
+          [&](int rank) { return NewRecordingDevice(NewHostDevice(), Tuning(), recording, rank); });
       const std::string race = recording.FirstRace();
       EXPECT(race.empty()) << Describe(c) << ": " << race;
     }

@@ -94,7 +94,7 @@ TEST(GatheredBlocksMayBeOverwrittenAtOnce) {
       testing::kPatience,
       [](int rank) -> std::unique_ptr<Device> {
         std::unique_ptr<Device> host = rank == 1 ? std::make_unique<Slow>() : NewHostDevice();
-        return std::make_unique<testing::AsyncDevice>(std::move(host), Tuning());
+        return testing::NewAsyncDevice(std::move(host), Tuning());
       });
   for (int rank = 0; rank < kRanks; ++rank) {
     EXPECT(statuses[rank].ok()) << statuses[rank].message();

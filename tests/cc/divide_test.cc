@@ -292,9 +292,7 @@ TEST(ManyRanksWithFewRowsOrNone) {
 }
 
 TEST(StreamsWaitForEachOther) {
-  make_device = [](int) {
-    return std::make_unique<AsyncDevice>(NewHostDevice(), NewHostDevice()->tuning());
-  };
+  make_device = [](int) { return NewAsyncDevice(NewHostDevice(), NewHostDevice()->tuning()); };
   for (const Kind<double>& kind : Kinds<double>()) {
     Check(kind, 37, Small(4, 1, 3, 4));
   }
@@ -310,7 +308,7 @@ TEST(EveryAccessIsOrdered) {
         Recording recording(ranks);
         make_device = [&](int rank) {
           const Tuning tuning = NewHostDevice()->tuning();
-          return std::make_unique<RecordingDevice>(NewHostDevice(), tuning, recording, rank);
+          return NewRecordingDevice(NewHostDevice(), tuning, recording, rank);
         };
         std::mt19937_64 random(5);
         (void)Solve(kind.make(36, random), Small(ranks, 0, 4, 9), first, 30);

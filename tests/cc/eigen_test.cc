@@ -182,7 +182,7 @@ TEST(ResultsAreReproducible) {
 
 TEST(OnConcurrentStreams) {
   const auto make = [](int) -> std::unique_ptr<Device> {
-    return std::make_unique<AsyncDevice>(NewHostDevice(), Spread(8));
+    return NewAsyncDevice(NewHostDevice(), Spread(8));
   };
   Check(Problem<double>({50, 3, 0}, false), 8, 3.0, make);
   Check(Problem<std::complex<double>>({33, 2, 0}, false), 8, 3.0, make);

@@ -276,8 +276,7 @@ TEST(StreamsWaitForEachOther) {
   for (const Tuning& tuning : {LikeGpu(), NewHostDevice()->tuning()}) {
     ForEachCase([&](const Case& c) {
       if (c.n > 70) return;
-      CheckFactor<double>(
-          c, [&](int) { return std::make_unique<AsyncDevice>(NewHostDevice(), tuning); });
+      CheckFactor<double>(c, [&](int) { return NewAsyncDevice(NewHostDevice(), tuning); });
     });
   }
 }

@@ -18,8 +18,6 @@ using namespace testing;
 
 // A single rank whose steps copy numbers within its own memory.
 struct Solo {
-  Solo() : device(NewHostDevice(), Tuning(), recording, 0) {}
-
   // Enqueues an operation and returns its index.
   int Work(Step<double>& on) {
     const int index = static_cast<int>(recording.operations().size());
@@ -37,9 +35,10 @@ struct Solo {
   }
 
   Recording recording{1};
-  RecordingDevice device;
+  std::unique_ptr<RecordingDevice> device =
+      NewRecordingDevice(NewHostDevice(), Tuning(), recording, 0);
   SoloCommunicator comm;
-  RankContext context{device, comm};
+  RankContext context{*device, comm};
   std::vector<double> numbers = std::vector<double>(100);
 };
 
@@ -80,9 +79,9 @@ TEST(AWaitForAWriterCoversTheStepsSince) {
     on.Writes(panel);
     solo.Work(on);
   }
-  const int64_t events = solo.device.events();
+  const int64_t events = solo.device->events();
   const int later = solo.Work(flow, Stream::kPanel);
-  EXPECT(solo.device.events() == events);
+  EXPECT(solo.device->events() == events);
   Step<double> on(flow, Stream::kMain);
   on.Reads(panel);
   EXPECT(solo.Before(later, solo.Work(on)));
@@ -113,29 +112,29 @@ TEST(NoWaitIsRepeated) {
     on.Gives(panel, column);
     solo.Work(on);
   }
-  const int64_t given = solo.device.events();
+  const int64_t given = solo.device->events();
   EXPECT(given == 2) << "one event for both, made and recorded, not " << given;
   {
     Step<double> on(flow, Stream::kPanel);
     on.Reads(panel).Writes(column);  // written on the same stream
     solo.Work(on);
   }
-  EXPECT(solo.device.events() == given);
+  EXPECT(solo.device->events() == given);
   for (int i = 0; i < 3; ++i) {
     Step<double> on(flow, Stream::kNext);
     on.Reads(panel);
     solo.Work(on);
   }
-  EXPECT(solo.device.events() == given + 1);
+  EXPECT(solo.device->events() == given + 1);
   {
     Step<double> on(flow, Stream::kMain);
     on.Follows(Stream::kNext);
     solo.Work(on);
   }
-  EXPECT(solo.device.events() == given + 4);
+  EXPECT(solo.device->events() == given + 4);
   Step<double> on(flow, Stream::kMain);
   on.Reads(panel);  // kNext has waited for it before
-  EXPECT(solo.device.events() == given + 4);
+  EXPECT(solo.device->events() == given + 4);
 }
 
 TEST(ARoomIsReusedOnceItIsFree) {
@@ -147,7 +146,7 @@ TEST(ARoomIsReusedOnceItIsFree) {
     Step<double> on(flow, Stream::kCopy);
     on.Takes(room);  // the first use
   }
-  EXPECT(solo.device.events() == 0);
+  EXPECT(solo.device->events() == 0);
   {
     Step<double> on(flow, Stream::kMain);
     on.Frees(room);
@@ -170,9 +169,9 @@ TEST(StreamsForkAndJoin) {
   const int forked = solo.Work(flow, Stream::kSide);
   EXPECT(solo.Before(before, forked));
   EXPECT(!solo.Before(concurrent, forked));
-  const int64_t events = solo.device.events();
+  const int64_t events = solo.device->events();
   EXPECT(flow.Finish().ok());
-  EXPECT(solo.device.events() == events + 3) << "streams without work were joined";
+  EXPECT(solo.device->events() == events + 3) << "streams without work were joined";
   EXPECT(solo.Before(forked, solo.Work(flow, Stream::kMain)));
 }
 
@@ -193,7 +192,7 @@ TEST(NothingIsEnqueuedAfterAFailure) {
     solo.Work(on);
   }
   const Status status = flow.Finish();
-  EXPECT(solo.recording.operations().empty() && solo.device.events() == 0);
+  EXPECT(solo.recording.operations().empty() && solo.device->events() == 0);
   EXPECT(status.message() == "a rank alone has no peers") << status.message();
 }
 

@@ -176,9 +176,7 @@ void CheckShape(const Shape& shape, int64_t further, const DeviceMaker& make) {
   }
 }
 
-std::unique_ptr<Device> OnThreads(int) {
-  return std::make_unique<AsyncDevice>(NewHostDevice(), LikeGpu());
-}
+std::unique_ptr<Device> OnThreads(int) { return NewAsyncDevice(NewHostDevice(), LikeGpu()); }
 
 template <typename T>
 void CheckEveryDevice() {
@@ -221,9 +219,8 @@ TEST(StreamsWaitForEachOther) {
     const int64_t m = shape.rows, n = shape.columns;
     Recording recording(shape.ranks);
     Factor<double>(
-        shape, RandomMatrix<double>(m * n, 1), RandomMatrix<double>(m * 3, 2), [&](int rank) {
-          return std::make_unique<RecordingDevice>(NewHostDevice(), LikeGpu(), recording, rank);
-        });
+        shape, RandomMatrix<double>(m * n, 1), RandomMatrix<double>(m * 3, 2),
+        [&](int rank) { return NewRecordingDevice(NewHostDevice(), LikeGpu(), recording, rank); });
     const std::string race = recording.FirstRace();
     EXPECT(race.empty()) << Name<double>(shape) << race;
   }

@@ -15,6 +15,7 @@
 #include "tests/cc/recording_device.h"
 #include "tests/cc/reference_lapack.h"
 #include "tests/cc/testing.h"
+#include "tests/cc/tf32_device.h"
 
 namespace jaxmg {
 namespace {
@@ -117,7 +118,7 @@ DeviceMaker On(const Tuning& tuning) {
 }
 
 DeviceMaker OnThreadsLikeGpus() {
-  return [](int) { return std::make_unique<AsyncDevice>(NewHostDevice(), LikeGpu()); };
+  return [](int) { return NewAsyncDevice(NewHostDevice(), LikeGpu()); };
 }
 
 template <typename T>
@@ -286,7 +287,7 @@ TEST(ProductsOfLowerPrecisionAreUsed) {
         kPatience,
         [](int) {
           static const std::unique_ptr<Device> host = NewHostDevice();
-          return std::make_unique<WithTf32>(*host, NewHostDevice()->tuning());
+          return WithTf32(*host, NewHostDevice()->tuning());
         });
     for (const Status& outcome : outcomes) EXPECT(outcome.ok()) << outcome.message();
     return BackwardError(Op::kNone, 60, own.a, x, b);
@@ -302,7 +303,7 @@ TEST(StreamsWaitForEachOther) {
     GeneralProblem<double> problem(n, n, ranks, 1);
     const std::vector<double> b = RightHandSidesOf<double>(n, 2);
     Solve(problem, tile, std::vector<std::vector<double>>(ranks, b), [&](int rank) {
-      return std::make_unique<RecordingDevice>(NewHostDevice(), LikeGpu(), recording, rank);
+      return NewRecordingDevice(NewHostDevice(), LikeGpu(), recording, rank);
     });
     const std::string race = recording.FirstRace();
     EXPECT(race.empty()) << problem.name() << race;

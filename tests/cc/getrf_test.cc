@@ -156,8 +156,7 @@ void CheckEveryDevice() {
   for (const Shape& shape : kShapes) {
     for (int64_t nrhs : {0, 1, 3}) {
       CheckShape<T>(shape, nrhs, OnHost);
-      CheckShape<T>(shape, nrhs,
-                    [](int) { return std::make_unique<AsyncDevice>(NewHostDevice(), LikeGpu()); });
+      CheckShape<T>(shape, nrhs, [](int) { return NewAsyncDevice(NewHostDevice(), LikeGpu()); });
     }
   }
 }
@@ -214,11 +213,9 @@ TEST(StreamsWaitForEachOther) {
   for (const Shape& shape : kShapes) {
     const int64_t n = shape.columns, nrhs = shape.rows == n ? 2 : 0;
     Recording recording(shape.ranks);
-    Factor<double>(shape, RandomMatrix<double>(shape.rows * n, 1),
-                   RandomMatrix<double>(n * nrhs, 2), [&](int rank) {
-                     return std::make_unique<RecordingDevice>(NewHostDevice(), LikeGpu(), recording,
-                                                              rank);
-                   });
+    Factor<double>(
+        shape, RandomMatrix<double>(shape.rows * n, 1), RandomMatrix<double>(n * nrhs, 2),
+        [&](int rank) { return NewRecordingDevice(NewHostDevice(), LikeGpu(), recording, rank); });
     const std::string race = recording.FirstRace();
     EXPECT(race.empty()) << Name<double>(shape) << race;
   }
@@ -235,18 +232,16 @@ Tuning WithPanelsApart(int64_t columns) {
 TEST(PanelsHaveAPartOfTheDevice) {
   for (const Shape& shape : kShapes) {
     for (int64_t columns : {3, 12, 1000}) {
-      CheckShape<double>(shape, 2, [&](int) {
-        return std::make_unique<AsyncDevice>(NewHostDevice(), WithPanelsApart(columns));
-      });
-      CheckShape<std::complex<float>>(shape, 0, [&](int) {
-        return std::make_unique<AsyncDevice>(NewHostDevice(), WithPanelsApart(columns));
-      });
+      CheckShape<double>(
+          shape, 2, [&](int) { return NewAsyncDevice(NewHostDevice(), WithPanelsApart(columns)); });
+      CheckShape<std::complex<float>>(
+          shape, 0, [&](int) { return NewAsyncDevice(NewHostDevice(), WithPanelsApart(columns)); });
       const int64_t n = shape.columns, nrhs = shape.rows == n ? 2 : 0;
       Recording recording(shape.ranks);
       Factor<double>(shape, RandomMatrix<double>(shape.rows * n, 1),
                      RandomMatrix<double>(n * nrhs, 2), [&](int rank) {
-                       return std::make_unique<RecordingDevice>(
-                           NewHostDevice(), WithPanelsApart(columns), recording, rank);
+                       return NewRecordingDevice(NewHostDevice(), WithPanelsApart(columns),
+                                                 recording, rank);
                      });
       const std::string race = recording.FirstRace();
       EXPECT(race.empty()) << Name<double>(shape) << race;
@@ -257,12 +252,13 @@ TEST(PanelsHaveAPartOfTheDevice) {
 // What is spared ends with the columns that are updated beside a panel; without a part for panels
 // nothing is.
 TEST(SparesAPartForAsManyColumnsAsAreSaid) {
-  for (const auto& [tuning, columns] :
+  for (const auto& [chosen, columns] :
        {std::pair{LikeGpu(), 0}, {WithPanelsApart(5), 6}, {WithPanelsApart(1000), 1000}}) {
+    const Tuning& tuning = chosen;
     constexpr int64_t kN = 40, kTile = 3;
     Recording recording(1);
     Factor<double>({kN, kN, 1, kTile}, RandomMatrix<double>(kN * kN, 1), {}, [&](int rank) {
-      return std::make_unique<RecordingDevice>(NewHostDevice(), tuning, recording, rank);
+      return NewRecordingDevice(NewHostDevice(), tuning, recording, rank);
     });
     int64_t beside = -1;  // columns since "spare"; -1: not spared
     int64_t panel = 0;

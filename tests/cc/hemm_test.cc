@@ -89,9 +89,8 @@ void CheckEveryDevice() {
     for (const auto& [nrhs, parts] : {std::pair{0, 1}, {0, 2}, {1, 1}, {1, 7}, {3, 1}, {3, 5}}) {
       CheckProduct<T>(c, nrhs, parts, OnHost);
       for (const Tuning& tuning : {LikeGpu(), pieces}) {
-        CheckProduct<T>(c, nrhs, parts, [&](int) {
-          return std::make_unique<AsyncDevice>(NewHostDevice(), tuning);
-        });
+        CheckProduct<T>(c, nrhs, parts,
+                        [&](int) { return NewAsyncDevice(NewHostDevice(), tuning); });
       }
     }
   }
@@ -147,9 +146,7 @@ void CheckStreams(int64_t parts) {
                         y[rank].data(), parts});
         },
         kPatience,
-        [&](int rank) {
-          return std::make_unique<RecordingDevice>(NewHostDevice(), LikeGpu(), recording, rank);
-        });
+        [&](int rank) { return NewRecordingDevice(NewHostDevice(), LikeGpu(), recording, rank); });
     for (const Status& outcome : outcomes) EXPECT(outcome.ok()) << outcome.message();
     const std::string race = recording.FirstRace();
     EXPECT(race.empty()) << "n " << c.n << " ranks " << c.ranks << ": " << race;
@@ -177,7 +174,7 @@ TEST(BlocksAreGatheredInTheOrderOfTheRanks) {
             const int rank = context.comm.rank();
             return AllGatherRoutine<double>(context, count, parts[rank].data(), all[rank].data());
           },
-          kPatience, [](int) { return std::make_unique<AsyncDevice>(NewHostDevice(), LikeGpu()); });
+          kPatience, [](int) { return NewAsyncDevice(NewHostDevice(), LikeGpu()); });
       for (const Status& outcome : outcomes) EXPECT(outcome.ok()) << outcome.message();
       for (const auto& actual : all) EXPECT(actual == expected) << ranks << " " << count;
     }

@@ -13,6 +13,8 @@
 #include "tests/cc/testing.h"
 #include "xla_ffi/device/host/device.h"
 
+// Only those that are called are compiled.
+#define KERNEL [[maybe_unused]] static void
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
 #include "xla_ffi/device/cuda/kernels.cu"

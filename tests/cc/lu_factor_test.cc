@@ -292,7 +292,7 @@ DeviceMaker On(const Tuning& tuning) {
 }
 
 DeviceMaker OnThreadsLikeGpus() {
-  return [](int) { return std::make_unique<AsyncDevice>(NewHostDevice(), LikeGpu()); };
+  return [](int) { return NewAsyncDevice(NewHostDevice(), LikeGpu()); };
 }
 
 const Shape kShapes[] = {
@@ -399,7 +399,7 @@ TEST(StreamsWaitForEachOther) {
           },
           kPatience,
           [&](int rank) {
-            return std::make_unique<RecordingDevice>(NewHostDevice(), LikeGpu(), recording, rank);
+            return NewRecordingDevice(NewHostDevice(), LikeGpu(), recording, rank);
           });
       for (const Status& outcome : outcomes) EXPECT(outcome.ok()) << outcome.message();
       const std::string race = recording.FirstRace();

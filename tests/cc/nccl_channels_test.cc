@@ -36,7 +36,7 @@ double SecondsSince(Clock::time_point begin) { return Seconds(Clock::now() - beg
 
 // An AsyncDevice whose memory no other process maps.
 Devices Apart(bool many = false) {
-  return {[] { return std::make_unique<AsyncDevice>(NewHostDevice(), HostTuning()); }, false, many};
+  return {[] { return NewAsyncDevice(NewHostDevice(), HostTuning()); }, false, many};
 }
 
 std::vector<RankOutcome> RunOverChannels(const std::shared_ptr<const SharedCallSite>& site,
@@ -268,7 +268,7 @@ TEST(WithdrawnBlocksAreNotReceived) {
 
 // Staging memory that is still read is waited for only if there would be too much of it otherwise.
 TEST(StagingMemoryIsReusedAfterItsLastRead) {
-  AsyncDevice device(NewHostDevice(), HostTuning());
+  const auto device = NewAsyncDevice(NewHostDevice(), HostTuning());
   std::vector<double> source(1 << 20, 1.0), target(1 << 20);
   const size_t bytes = source.size() * sizeof(double);
   const size_t most = 2 * bytes;
@@ -276,18 +276,18 @@ TEST(StagingMemoryIsReusedAfterItsLastRead) {
   std::set<void*> seen;
   for (int i = 0; i < 50; ++i) {
     std::shared_ptr<Staging::Copy> room;
-    EXPECT(staging.Reserve(device, bytes, most, &room).ok());
+    EXPECT(staging.Reserve(*device, bytes, most, &room).ok());
     auto* data = room->buffer->as<double>();
     seen.insert(data);
     std::fill(data, data + source.size(), i);  // as a receive may do at any time from now on
     const Bytes2D block = {data, bytes, bytes, 1};
-    EXPECT(device.Copy(Stream::kCopy, {target.data(), bytes, bytes, 1}, block).ok());
-    EXPECT(device.FillInt32(Stream::kCopy, reinterpret_cast<int32_t*>(target.data()), 1, 7).ok());
+    EXPECT(device->Copy(Stream::kCopy, {target.data(), bytes, bytes, 1}, block).ok());
+    EXPECT(device->FillInt32(Stream::kCopy, reinterpret_cast<int32_t*>(target.data()), 1, 7).ok());
     std::shared_ptr<Event> read;
-    EXPECT(device.NewEvent(&read).ok() && device.Record(Stream::kCopy, read.get()).ok());
+    EXPECT(device->NewEvent(&read).ok() && device->Record(Stream::kCopy, read.get()).ok());
     room->taken.push_back(read);
   }
-  EXPECT(device.Synchronize().ok());
+  EXPECT(device->Synchronize().ok());
   EXPECT(seen.size() <= 2) << seen.size();
   EXPECT(target.back() == 49) << target.back();
 }

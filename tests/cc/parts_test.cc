@@ -331,7 +331,7 @@ void CheckRoutines() {
   const Tuning tunings[] = {NewHostDevice()->tuning(), LikeGpu(), LikeGpu(4)};
   for (const Case& c : kCases) {
     for (const Tuning& tuning : tunings) {
-      auto make = [&](int, int) { return std::make_unique<AsyncDevice>(NewHostDevice(), tuning); };
+      auto make = [&](int, int) { return NewAsyncDevice(NewHostDevice(), tuning); };
       const auto exact = Errors<T>(c, Precision::kHighest, make);
       const auto six = Errors<T>(c, Precision::kBf16x6, make);
       const auto three = Errors<T>(c, Precision::kBf16x3, make);
@@ -362,7 +362,7 @@ TEST(EveryAccessOfPartsIsOrdered) {
       for (Precision precision : {Precision::kBf16x6, Precision::kF16x3}) {
         Recording recordings[] = {Recording(c.ranks), Recording(c.ranks)};
         auto make = [&](int call, int rank) {
-          return std::make_unique<RecordingDevice>(NewHostDevice(), tuning, recordings[call], rank);
+          return NewRecordingDevice(NewHostDevice(), tuning, recordings[call], rank);
         };
         Errors<float>(c, precision, make);
         for (const Recording& recording : recordings) {

@@ -93,7 +93,7 @@ std::unique_ptr<Device> Across(const Setup& setup) {
 }
 
 std::unique_ptr<Device> OnStreams(std::unique_ptr<Device> device) {
-  return std::make_unique<AsyncDevice>(std::move(device), LikeGpu());
+  return NewAsyncDevice(std::move(device), LikeGpu());
 }
 
 template <typename T>

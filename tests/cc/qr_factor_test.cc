@@ -355,9 +355,7 @@ void CheckSolutions(const Shape& shape, const DeviceMaker& make) {
   }
 }
 
-std::unique_ptr<Device> OnThreads(int) {
-  return std::make_unique<AsyncDevice>(NewHostDevice(), LikeGpu());
-}
+std::unique_ptr<Device> OnThreads(int) { return NewAsyncDevice(NewHostDevice(), LikeGpu()); }
 
 template <typename T>
 void CheckShapes(const DeviceMaker& make) {
@@ -439,7 +437,7 @@ TEST(StreamsWaitForEachOther) {
   for (const Shape& shape : kShapes) {
     Recording recording(shape.ranks);
     const DeviceMaker make = [&](int rank) {
-      return std::make_unique<RecordingDevice>(NewHostDevice(), LikeGpu(), recording, rank);
+      return NewRecordingDevice(NewHostDevice(), LikeGpu(), recording, rank);
     };
     GeneralProblem<T> problem(shape.m, shape.n, shape.ranks, shape.extra_rows);
     GeneralProblem<T> system(shape.m, shape.n, shape.ranks, shape.extra_rows);

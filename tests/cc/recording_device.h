@@ -5,200 +5,24 @@
 #ifndef JAXMG_TESTS_CC_RECORDING_DEVICE_H_
 #define JAXMG_TESTS_CC_RECORDING_DEVICE_H_
 
-#include <algorithm>
-#include <complex>
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <sstream>
-#include <string>
-#include <tuple>
-#include <utility>
-#include <vector>
 
-#include "tests/cc/forwarding_blas.h"
 #include "tests/cc/recorder.h"
-#include "tests/cc/recording_eigen.h"
-#include "tests/cc/recording_lu.h"
 #include "xla_ffi/device/device.h"
 
 namespace jaxmg::testing {
 
-template <typename T>
-class RecordingBlas : public ForwardingBlas<T> {
- public:
-  RecordingBlas(Recorder& to, Blas<T>& real) : ForwardingBlas<T>(real), to_(to) {}
-
- protected:
-  Status Run(Stream s, const char* name, std::vector<MemoryAccess> accesses,
-             const std::string& scalars, std::function<Status()> work) override {
-    if (scalars.empty()) {
-      to_.Add(s, name, std::move(accesses));
-    } else {
-      to_.Add(s, name, std::move(accesses), scalars);
-    }
-    return work();
-  }
-
- private:
-  Recorder& to_;
-};
-
-template <typename T>
-class RecordingSolver : public MatrixSolver<T> {
- public:
-  RecordingSolver(Recorder& to, MatrixSolver<T>& real) : to_(to), real_(real) {}
-
-  Status Syevd(Stream s, bool vectors, int64_t n, T* a, int64_t lda, Real<T>* w,
-               int32_t* info) override {
-    to_.Add(s, "syevd", {to_.Write(a, lda, n, n), to_.Write(w, n, n, 1), to_.Write(info, 1, 1, 1)});
-    return real_.Syevd(s, vectors, n, a, lda, w, info);
-  }
-
- private:
-  Recorder& to_;
-  MatrixSolver<T>& real_;
-};
-
-class RecordingStatus : public StatusKernels {
- public:
-  RecordingStatus(Recorder& to, StatusKernels& real) : to_(to), real_(real) {}
-
-  Status InitInfo(Stream s, int32_t* info) override {
-    to_.Add(s, "init info", {to_.Write(info, 1, 1, 1)});
-    return real_.InitInfo(s, info);
-  }
-  Status Digest(Stream s, const void* words, int64_t count, int32_t* digest) override {
-    to_.Add(s, "digest",
-            {to_.Read(static_cast<const int32_t*>(words), count, count, 1),
-             to_.Write(digest, 1, 1, 1)});
-    return real_.Digest(s, words, count, digest);
-  }
-  Status ReduceInfo(Stream s, const int32_t* pairs, int64_t stride, int64_t count,
-                    int32_t* status) override {
-    to_.Add(s, "reduce", {to_.Read(pairs, stride, 2, count), to_.Write(status, 1, 1, 1)});
-    return real_.ReduceInfo(s, pairs, stride, count, status);
-  }
-  Status KeepNegative(Stream s, const int32_t* status, int32_t* failure) override {
-    to_.Add(s, "keep negative", {to_.Read(status, 1, 1, 1), to_.Write(failure, 1, 1, 1)});
-    return real_.KeepNegative(s, status, failure);
-  }
-  Status SumReals(Stream s, const float* terms, int64_t stride, int64_t count,
-                  float* sum) override {
-    to_.Add(s, "sum", {to_.Read(terms, stride, 1, count), to_.Write(sum, 1, 1, 1)});
-    return real_.SumReals(s, terms, stride, count, sum);
-  }
-  Status SumReals(Stream s, const double* terms, int64_t stride, int64_t count,
-                  double* sum) override {
-    to_.Add(s, "sum", {to_.Read(terms, stride, 1, count), to_.Write(sum, 1, 1, 1)});
-    return real_.SumReals(s, terms, stride, count, sum);
-  }
-#define JAXMG_MULTIPLY(T)                                                                       \
-  Status Multiply(Stream s, const T* factors, int64_t stride, int64_t count, T* product)        \
-      override {                                                                                \
-    to_.Add(s, "multiply", {to_.Read(factors, stride, 1, count), to_.Write(product, 1, 1, 1)}); \
-    return real_.Multiply(s, factors, stride, count, product);                                  \
-  }
-  JAXMG_FOR_EACH_DTYPE(JAXMG_MULTIPLY)
-#undef JAXMG_MULTIPLY
-#define JAXMG_POISON_IF(T)                                                                  \
-  Status PoisonIf(Stream s, const int32_t* status, int64_t m, int64_t n, T* a, int64_t lda) \
-      override {                                                                            \
-    to_.Add(s, "poison", {to_.Read(status, 1, 1, 1), to_.Write(a, lda, m, n)});             \
-    return real_.PoisonIf(s, status, m, n, a, lda);                                         \
-  }
-  JAXMG_FOR_EACH_DTYPE(JAXMG_POISON_IF)
-#undef JAXMG_POISON_IF
-
- private:
-  Recorder& to_;
-  StatusKernels& real_;
-};
-
 class RecordingDevice : public Device {
  public:
-  RecordingDevice(std::unique_ptr<Device> real, const Tuning& tuning, Recording& recording,
-                  int rank)
-      : real_(std::move(real)),
-        tuning_(tuning),
-        to_(recording, rank),
-        status_kernels_(to_, real_->status()),
-        of_dtype_(*this, *this, *this, *this) {
-    Offer(status_kernels_);
-    std::apply(
-        [this](auto&... each) {
-          (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu), ...);
-        },
-        of_dtype_);
-  }
-
-  Tuning tuning() const override { return tuning_; }
   // The number of events, records and waits: the host's work other than operations.
-  int64_t events() const { return events_; }
-
-  Status Allocate(size_t bytes, std::unique_ptr<Buffer>* buffer) override {
-    JAXMG_RETURN_IF_ERROR(real_->Allocate(bytes, buffer));
-    to_.recording().Name("workspace" + std::to_string(to_.rank()), (*buffer)->data(), bytes);
-    return Status::Ok();
-  }
-  Status NewEvent(std::shared_ptr<Event>* event) override {
-    ++events_;
-    *event = std::make_shared<Recorder::Point>();
-    return Status::Ok();
-  }
-  Status Record(Stream stream, Event* event) override {
-    ++events_;
-    to_.Record(stream, event);
-    return Status::Ok();
-  }
-  Status Wait(Stream stream, const Event& event) override {
-    ++events_;
-    to_.Wait(stream, event);
-    return Status::Ok();
-  }
-  Status Synchronize() override { return real_->Synchronize(); }
-
-  Status Copy(Stream s, const Bytes2D& target, const Bytes2D& source) override {
-    to_.Add(s, "copy", {{source, false}, {target, true}});
-    return real_->Copy(s, target, source);
-  }
-  Status FillInt32(Stream s, int32_t* data, int64_t count, int32_t value) override {
-    to_.Add(s, "fill", {to_.Write(data, count, count, 1)}, value);
-    return real_->FillInt32(s, data, count, value);
-  }
-
- private:
-  template <typename T>
-  struct OfDtype {
-    explicit OfDtype(RecordingDevice& device)
-        : blas(device.to_, device.real_->blas<T>()),
-          bf16x3(device.to_, device.real_->blas<T>(Precision::kBf16x3)),
-          bf16x6(device.to_, device.real_->blas<T>(Precision::kBf16x6)),
-          f16x3(device.to_, device.real_->blas<T>(Precision::kF16x3)),
-          solver(device.to_, device.real_->solver<T>()),
-          panel(device.to_, *device.real_->eigen<T>().panel),
-          chase(device.to_, *device.real_->eigen<T>().chase),
-          secular(device.to_, *device.real_->eigen<T>().secular),
-          lu(device.to_, device.real_->lu<T>()) {}
-    BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6, &f16x3}; }
-    EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
-    RecordingBlas<T> blas, bf16x3, bf16x6, f16x3;
-    RecordingSolver<T> solver;
-    RecordingPanel<T> panel;
-    RecordingChase<T> chase;
-    RecordingSecular<T> secular;
-    RecordingLu<T> lu;
-  };
-
-  const std::unique_ptr<Device> real_;
-  const Tuning tuning_;
-  Recorder to_;
-  int64_t events_ = 0;
-  RecordingStatus status_kernels_;
-  PerDtype<OfDtype> of_dtype_;
+  virtual int64_t events() const = 0;
 };
+
+// Records the operations of one rank, which `real` computes.
+std::unique_ptr<RecordingDevice> NewRecordingDevice(std::unique_ptr<Device> real,
+                                                    const Tuning& tuning, Recording& recording,
+                                                    int rank);
 
 }  // namespace jaxmg::testing
 

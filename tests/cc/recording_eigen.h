@@ -1,4 +1,4 @@
-// The eigensolver's kernels of a RecordingDevice. Included only by recording_device.h.
+// The eigensolver's kernels of a RecordingDevice. Included only by recording_device.cc.
 #ifndef JAXMG_TESTS_CC_RECORDING_EIGEN_H_
 #define JAXMG_TESTS_CC_RECORDING_EIGEN_H_
 

@@ -1,4 +1,4 @@
-// The LU kernels of a RecordingDevice. Included only by recording_device.h.
+// The LU kernels of a RecordingDevice. Included only by recording_device.cc.
 #ifndef JAXMG_TESTS_CC_RECORDING_LU_H_
 #define JAXMG_TESTS_CC_RECORDING_LU_H_
 

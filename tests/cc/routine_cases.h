@@ -38,7 +38,7 @@ inline std::vector<Status> RunOnDevices(int ranks, const RankProgram& program) {
 // Runs `check` with devices whose streams run concurrently, like a GPU's.
 template <typename Check>
 void OnStreams(const Tuning& tuning, const Check& check) {
-  make_device = [tuning](int) { return std::make_unique<AsyncDevice>(NewHostDevice(), tuning); };
+  make_device = [tuning](int) { return NewAsyncDevice(NewHostDevice(), tuning); };
   check();
   make_device = OnHost;
 }

@@ -9,28 +9,13 @@
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
-#include "xla_ffi/device/cuda/kernels.cu"
+#include "xla_ffi/device/cuda/secular.cuh"
 #pragma GCC diagnostic pop
 
 namespace jaxmg::testing {
 namespace {
 
 using host_cuda::Launch;
-
-template <typename R>
-struct Kernels;
-#define JAXMG_KERNELS(R, letter)                                                     \
-  template <>                                                                        \
-  struct Kernels<R> {                                                                \
-    static constexpr auto arrange_columns = kernels::jaxmg_arrange_columns_##letter; \
-    static constexpr auto refine_z = kernels::jaxmg_refine_z_##letter;               \
-    static constexpr auto rotate_columns = kernels::jaxmg_rotate_columns_##letter;   \
-    static constexpr auto secular_roots = kernels::jaxmg_secular_roots_##letter;     \
-    static constexpr auto secular_vectors = kernels::jaxmg_secular_vectors_##letter; \
-  };
-JAXMG_KERNELS(float, s)
-JAXMG_KERNELS(double, d)
-#undef JAXMG_KERNELS
 
 // Launches them like CudaSecular, but with few threads, which take less time here.
 template <typename R>
@@ -40,23 +25,22 @@ class EmulatedSecular : public SecularKernels<R> {
 
   Status Roots(Stream, int64_t k, int64_t begin, int64_t end, const R* d, const R* z, R rho,
                int limit, R* origin, R* tau, R* roots, int32_t* info) override {
-    Launch(Blocks(end - begin), threads_, 1, [&] {
-      Kernels<R>::secular_roots(k, begin, d, z, rho, limit, origin, tau, roots, info);
-    });
+    Launch(Blocks(end - begin), threads_, 1,
+           [&] { kernels::SecularRoots(k, begin, d, z, rho, limit, origin, tau, roots, info); });
     return Status::Ok();
   }
 
   Status RefineZ(Stream, int64_t k, int64_t begin, int64_t end, const int32_t* order, const R* d,
                  const R* z, R rho, const R* origin, const R* tau, R* refined) override {
     Launch(Blocks(end - begin), threads_, 1,
-           [&] { Kernels<R>::refine_z(k, begin, order, d, z, rho, origin, tau, refined); });
+           [&] { kernels::RefineZ(k, begin, order, d, z, rho, origin, tau, refined); });
     return Status::Ok();
   }
 
   Status Vectors(Stream, int64_t k, int64_t begin, int64_t end, const R* d, const R* z,
                  const R* origin, const R* tau, R* u, int64_t ldu) override {
     Launch(Blocks(end - begin), threads_, 1,
-           [&] { Kernels<R>::secular_vectors(k, begin, d, z, origin, tau, u, ldu); });
+           [&] { kernels::SecularVectors(k, begin, d, z, origin, tau, u, ldu); });
     return Status::Ok();
   }
 
@@ -64,7 +48,7 @@ class EmulatedSecular : public SecularKernels<R> {
                        const int32_t* first, const int32_t* second, const R* c, const R* s, R* q,
                        int64_t ldq) override {
     Launch(Blocks((rows + threads_ - 1) / threads_ * chains), threads_, 1,
-           [&] { Kernels<R>::rotate_columns(rows, starts, first, second, c, s, q, ldq); });
+           [&] { kernels::RotateColumns(rows, starts, first, second, c, s, q, ldq); });
     return Status::Ok();
   }
 
@@ -73,7 +57,7 @@ class EmulatedSecular : public SecularKernels<R> {
     const int64_t tiles =
         (rows + kTileEdge - 1) / kTileEdge * ((columns + kTileEdge - 1) / kTileEdge);
     Launch(Blocks(tiles), kTileEdge, kTileRows,
-           [&] { Kernels<R>::arrange_columns(rows, columns, from, source, lds, to, target, ldt); });
+           [&] { kernels::ArrangeColumns(rows, columns, from, source, lds, to, target, ldt); });
     return Status::Ok();
   }
 

@@ -86,7 +86,7 @@ TEST(RowsAreSolvedOnTheirRanks) {
 
 TEST(OnConcurrentStreams) {
   const auto make = [](int) -> std::unique_ptr<Device> {
-    return std::make_unique<AsyncDevice>(NewHostDevice(), Tuning());
+    return NewAsyncDevice(NewHostDevice(), Tuning());
   };
   for (const Op op : {Op::kNone, Op::kConjTrans}) {
     for (int ranks = 1; ranks <= 4; ++ranks) Check<double>(40, ranks, 3, op, make);

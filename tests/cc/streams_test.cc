@@ -32,7 +32,7 @@ void ExpectNoRace(const Case& c, const Tuning& tuning, const std::string& name,
                   const Routine& routine) {
   Recording recording(c.ranks);
   const auto outcomes = RunRanks(c.ranks, routine, kPatience, [&](int rank) {
-    return std::make_unique<RecordingDevice>(NewHostDevice(), tuning, recording, rank);
+    return NewRecordingDevice(NewHostDevice(), tuning, recording, rank);
   });
   for (const Status& outcome : outcomes) EXPECT(outcome.ok()) << outcome.message();
   const std::string race = recording.FirstRace();

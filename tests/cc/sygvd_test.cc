@@ -244,7 +244,7 @@ TEST(ResultsAreReproducible) {
 TEST(OnConcurrentStreams) {
   for (const bool all : {false, true}) {
     const auto make = [=](int) -> std::unique_ptr<Device> {
-      return std::make_unique<AsyncDevice>(NewHostDevice(), TuningOf({all}));
+      return NewAsyncDevice(NewHostDevice(), TuningOf({all}));
     };
     Check(Problem<double>({50, 3, 0}, false), Problem<double>({50, 3, 0}), {all, 5}, 1.0, make);
     using Z = std::complex<double>;

@@ -4,10 +4,15 @@
 #ifndef JAXMG_TESTS_CC_HOST_CUDA_HOST_CUDA_H_
 #define JAXMG_TESTS_CC_HOST_CUDA_HOST_CUDA_H_
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <cmath>
-#include <condition_variable>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -33,18 +38,17 @@ struct Dimensions {
   unsigned x = 1, y = 1;
 };
 
-// A barrier of threads, which doesn't wait for threads that have returned.
+// A barrier of threads, which doesn't wait for threads that have returned. Those that wait sleep on
+// a futex: with a condition variable, each would take a mutex when it wakes up.
 class Barrier {
  public:
   explicit Barrier(int threads) : threads_(threads) {}
   void Wait() {
     std::unique_lock<std::mutex> lock(mutex_);
     const int round = round_;
-    if (++waiting_ == threads_) {
-      Next();
-    } else {
-      changed_.wait(lock, [&] { return round_ != round; });
-    }
+    if (++waiting_ == threads_) return Next();
+    lock.unlock();
+    while (round_ == round) syscall(SYS_futex, &round_, FUTEX_WAIT_PRIVATE, round, nullptr);
   }
   void Leave() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -55,12 +59,12 @@ class Barrier {
   void Next() {
     waiting_ = 0;
     ++round_;
-    changed_.notify_all();
+    syscall(SYS_futex, &round_, FUTEX_WAKE_PRIVATE, std::numeric_limits<int>::max());
   }
 
   std::mutex mutex_;
-  std::condition_variable changed_;
-  int threads_, waiting_ = 0, round_ = 0;
+  int threads_, waiting_ = 0;
+  std::atomic<int> round_{0};
 };
 
 inline thread_local Barrier *barrier, *warp_barrier;

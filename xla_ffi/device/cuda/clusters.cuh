@@ -67,7 +67,7 @@ class Arrival {
   }
 #endif
 
-  unsigned long long word_;
+  [[maybe_unused]] unsigned long long word_;  // by devices of 9.0 and more
 };
 
 // Sends 16 bytes to `shared` in another block, whose `arrival` counts them.

@@ -248,7 +248,9 @@ __device__ void StoreInverse(Index n, const T* v, Index ldv, T* a, Index lda) {
 template <typename T>
 constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
 
+#ifndef KERNEL  // a test of some of them defines it
 #define KERNEL extern "C" __global__ void
+#endif
 
 #define KERNELS(T, R, letter)                                                                      \
   KERNEL jaxmg_add_##letter(Index m, Index n, const T* a, Index lda, T* b, Index ldb) {            \

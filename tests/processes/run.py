@@ -11,6 +11,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 import time
 
 _FOLDER = pathlib.Path(__file__).parent
@@ -78,10 +79,33 @@ def main():
         title = f"{processes} x {devices}, {transport}"
         if not _run(title, command, JAXMG_TRANSPORT=transport):
             failed.append(title)
-    if not _run("jobs", [_FOLDER.parent / "pytest_main.py", _FOLDER]):
+    if not _run_jobs():
         failed.append("jobs")
     print("failed:" if failed else "all passed", *failed, flush=True)
     return 1 if failed else 0
+
+
+def _run_jobs(parts=2):
+    """The tests of this folder, which mostly wait: a part of them beside the other."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        logs = [pathlib.Path(folder, str(part)) for part in range(parts)]
+        shards = [
+            {"TEST_SHARD_INDEX": str(part), "TEST_TOTAL_SHARDS": str(parts)}
+            for part in range(parts)
+        ]
+        started = []
+        for log, shard in zip(logs, shards, strict=True):
+            with log.open("w") as output:
+                started.append(subprocess.Popen(
+                    [sys.executable, _FOLDER.parent / "pytest_main.py", _FOLDER],
+                    stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **shard},
+                ))  # fmt: skip
+        codes = [one.wait() for one in started]
+        for part, (log, code) in enumerate(zip(logs, codes, strict=True)):
+            print(f"=== jobs, part {part}: exit code {code}", log.read_text(), sep="\n")
+    print(f"=== jobs: {time.monotonic() - start:.0f} s", flush=True)
+    return not any(codes)
 
 
 def _run(title, command, **environment):

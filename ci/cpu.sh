@@ -17,20 +17,26 @@ tests() { bazel test //tests:all; }
 # The C++ tests that are slow to build or to run, too: CUDA kernels on the host, several processes.
 cc() { bazel test //tests/cc; }
 quickstart() { bazel run //examples:quickstart; }
-# The other examples at the size of a laptop, and those of their tests that take long.
+# The other examples at the size of a laptop, one on each core, and those of their tests that take
+# long.
 examples() {
-  bazel test //tests/examples:all &&
-    bazel run //examples:gaussian_process &&
-    bazel run //examples:gaussian_process -- --n 500 --refine auto &&
-    bazel run //examples:minsr &&
-    bazel run //examples:soap &&
-    bazel run //examples:muon -- --width 32 &&
-    bazel run //examples:random_field &&
-    bazel run //examples:random_field -- --fft_bench 128 &&
-    bazel run //examples:scattering &&
-    bazel run //examples:scattering -- --scene kite &&
-    bazel run //examples:principal_components &&
-    bazel run //examples:tall_fit
+  bazel test //tests/examples:all && xargs -d '\n' -P "$(nproc)" -I{} bash -c '
+    said=$(timeout 600 ./tools/bazel run --config=ci //examples:{} 2>&1)
+    code=$?
+    printf "%s\n" "$said"
+    exit $code' <<'RUNS'
+gaussian_process
+gaussian_process -- --n 500 --refine auto
+minsr
+soap
+muon -- --width 32
+random_field
+random_field -- --fft_bench 128
+scattering
+scattering -- --scene kite
+principal_components
+tall_fit
+RUNS
 }
 # That it would find something, too, that every fault of the step mutants fits the sources, that
 # what pages name is there, and that their tables are those of the records; and what starts Bazel

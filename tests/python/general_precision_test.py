@@ -82,6 +82,7 @@ def _found(routine, dtype, scales, ranks, precision):
     )
 
 
+@pytest.mark.core("float32")
 @pytest.mark.parametrize(
     "routine, dtype, ranks",
     cases.broad(

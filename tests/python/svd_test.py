@@ -167,6 +167,7 @@ def test_values_of_large_matrices(dtype, kind, shape, devices, explicit, all_lar
         assert np.isnan(linalg.svdvals(jnp.asarray(bad), **on(mesh))).all()
 
 
+@pytest.mark.extended
 @cases.needs_transformations
 @pytest.mark.parametrize(
     "devices",

@@ -1,22 +1,19 @@
-// Runs kernels on the host: blocks one after the other, the threads of a block as threads that wait
-// for each other at __syncthreads. A kernel with a missing __syncthreads sometimes computes wrong
-// numbers, and ThreadSanitizer reports the race every time.
+// Runs kernels on the host: blocks one after the other, the threads of a block as fibers, or under
+// a sanitizer as threads, that wait for each other at __syncthreads.
 #ifndef JAXMG_TESTS_CC_HOST_CUDA_HOST_CUDA_H_
 #define JAXMG_TESTS_CC_HOST_CUDA_HOST_CUDA_H_
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <limits>
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <vector>
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#include "tests/cc/host_cuda/threads.h"
+#else
+#include "tests/cc/host_cuda/fibers.h"
+#endif
 
 #define __device__ [[maybe_unused]]
 #define __global__
@@ -36,35 +33,6 @@ namespace host_cuda {
 
 struct Dimensions {
   unsigned x = 1, y = 1;
-};
-
-// A barrier of threads, which doesn't wait for threads that have returned. Those that wait sleep on
-// a futex: with a condition variable, each would take a mutex when it wakes up.
-class Barrier {
- public:
-  explicit Barrier(int threads) : threads_(threads) {}
-  void Wait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    const int round = round_;
-    if (++waiting_ == threads_) return Next();
-    lock.unlock();
-    while (round_ == round) syscall(SYS_futex, &round_, FUTEX_WAIT_PRIVATE, round, nullptr);
-  }
-  void Leave() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (--threads_ == waiting_ && threads_ > 0) Next();
-  }
-
- private:
-  void Next() {
-    waiting_ = 0;
-    ++round_;
-    syscall(SYS_futex, &round_, FUTEX_WAKE_PRIVATE, std::numeric_limits<int>::max());
-  }
-
-  std::mutex mutex_;
-  int threads_, waiting_ = 0;
-  std::atomic<int> round_{0};
 };
 
 inline thread_local Barrier *barrier, *warp_barrier;
@@ -181,7 +149,7 @@ inline long long __double_as_longlong(double value) {
   return bits;
 }
 
-inline void __nanosleep(unsigned) { std::this_thread::yield(); }
+inline void __nanosleep(unsigned) { host_cuda::Yield(); }
 
 template <typename T>
 T min(T a, T b) {
@@ -207,19 +175,19 @@ inline void RunBlock(unsigned block, unsigned blocks, unsigned x, unsigned y,
   for (unsigned first = 0; first < x * y; first += kWarp) {
     warps.push_back(std::make_unique<Barrier>(static_cast<int>(min(kWarp, x * y - first))));
   }
-  std::vector<std::thread> threads;
-  for (unsigned thread = 0; thread < x * y; ++thread) {
-    threads.emplace_back([&, thread] {
-      threadIdx = {thread % x, thread / x};
-      blockIdx = {block, 0};
-      barrier = &all;
-      warp_barrier = warps[thread / kWarp].get();
-      kernel();
-      all.Leave();
-      warp_barrier->Leave();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  RunThreads(
+      x * y,
+      [&](unsigned thread) {
+        threadIdx = {thread % x, thread / x};
+        blockIdx = {block, 0};
+        barrier = &all;
+        warp_barrier = warps[thread / kWarp].get();
+      },
+      [&] {
+        kernel();
+        all.Leave();
+        warp_barrier->Leave();
+      });
 }
 
 inline void Launch(unsigned blocks, unsigned x, unsigned y, const std::function<void()>& kernel) {

@@ -1,0 +1,61 @@
+// The threads of a block as threads: slower than as fibers, but a sanitizer knows what they are,
+// and ThreadSanitizer reports every missing __syncthreads. Included only by host_cuda.h.
+#ifndef JAXMG_TESTS_CC_HOST_CUDA_THREADS_H_
+#define JAXMG_TESTS_CC_HOST_CUDA_THREADS_H_
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace host_cuda {
+
+inline void Yield() { std::this_thread::yield(); }
+
+// A barrier of threads, which doesn't wait for threads that have returned.
+class Barrier {
+ public:
+  explicit Barrier(int threads) : threads_(threads) {}
+  void Wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const int round = round_;
+    if (++waiting_ == threads_) {
+      Next();
+    } else {
+      changed_.wait(lock, [&] { return round_ != round; });
+    }
+  }
+  void Leave() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (--threads_ == waiting_ && threads_ > 0) Next();
+  }
+
+ private:
+  void Next() {
+    waiting_ = 0;
+    ++round_;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int threads_, waiting_ = 0, round_ = 0;
+};
+
+// Runs `body` as thread 0 to count - 1, after `enter` with the thread's number.
+inline void RunThreads(unsigned count, const std::function<void(unsigned)>& enter,
+                       const std::function<void()>& body) {
+  std::vector<std::thread> threads;
+  for (unsigned thread = 0; thread < count; ++thread) {
+    threads.emplace_back([&, thread] {
+      enter(thread);
+      body();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace host_cuda
+
+#endif  // JAXMG_TESTS_CC_HOST_CUDA_THREADS_H_

@@ -159,9 +159,5 @@ TEST(PotriIsAsAccurateAsLapackOnAnIllConditionedMatrix) {
   EXPECT(like_gpu < 5) << like_gpu;
 }
 
-struct InstallLapack {
-  InstallLapack() { testing::InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

@@ -255,14 +255,7 @@ TEST(PanelsAreFactoredDuringUpdates) {
     Reduce(Hermitian<double>(n, 7), n, ranks, n / ranks, width, [&](int rank) {
       return NewRecordingDevice(NewHostDevice(), Tuning(), recording, rank);
     });
-    const std::vector<Operation>& all = recording.operations();
-    const auto is = [](const Operation& a, const char* name) { return a.text.rfind(name, 0) == 0; };
-    const int64_t concurrent = std::count_if(all.begin(), all.end(), [&](const Operation& panel) {
-      return is(panel, "qr") && std::any_of(all.begin(), all.end(), [&](const Operation& a) {
-               return is(a, "gemm") && a.lane / kNumStreams == panel.lane / kNumStreams &&
-                      !Recording::Before(a, panel) && !Recording::Before(panel, a);
-             });
-    });
+    const int64_t concurrent = recording.CountConcurrent("qr", "gemm");
     EXPECT(concurrent == tiles - 1 - ranks) << concurrent << " panels on " << ranks << " ranks";
   }
 }
@@ -280,10 +273,6 @@ TEST(ResultsDoNotDependOnStreams) {
         << "n " << c.n << ", " << c.ranks << " ranks";
   }
 }
-
-struct InstallLapack {
-  InstallLapack() { InstallReferenceLapack(); }
-} install_lapack;
 
 }  // namespace
 }  // namespace jaxmg

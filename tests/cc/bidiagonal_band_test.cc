@@ -156,14 +156,7 @@ TEST(ColumnsAreFactoredDuringUpdates) {
     Reduce(General<double>(n, 7), n, ranks, width, [&](int rank) {
       return NewRecordingDevice(NewHostDevice(), Tuning(), recording, rank);
     });
-    const std::vector<Operation>& all = recording.operations();
-    const auto is = [](const Operation& a, const char* name) { return a.text.rfind(name, 0) == 0; };
-    const int64_t concurrent = std::count_if(all.begin(), all.end(), [&](const Operation& panel) {
-      return is(panel, "qr") && std::any_of(all.begin(), all.end(), [&](const Operation& a) {
-               return is(a, "gemm") && a.lane / kNumStreams == panel.lane / kNumStreams &&
-                      !Recording::Before(a, panel) && !Recording::Before(panel, a);
-             });
-    });
+    const int64_t concurrent = recording.CountConcurrent("qr", "gemm");
     // All but the first, and the last of each rank, whose owner updates nothing else.
     EXPECT(concurrent == 8 - 1 - ranks) << concurrent << " panels on " << ranks << " ranks";
   }
@@ -228,10 +221,6 @@ TEST(WhatDoesNotFitIsRefused) {
   EXPECT(!CheckGesvd<double>({23, 23, 12, 4}, ranks).ok());  // padding
   EXPECT(!CheckGesvd<double>({24, 12, 12, 4}, ranks).ok());
 }
-
-struct InstallLapack {
-  InstallLapack() { InstallReferenceLapack(); }
-} install_lapack;
 
 }  // namespace
 }  // namespace jaxmg

@@ -164,9 +164,5 @@ TEST(ChaseDouble) { CheckAll<double>(); }
 TEST(ChaseComplexFloat) { CheckAll<std::complex<float>>(); }
 TEST(ChaseComplexDouble) { CheckAll<std::complex<double>>(); }
 
-struct InstallLapack {
-  InstallLapack() { InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

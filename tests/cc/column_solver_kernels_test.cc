@@ -77,9 +77,5 @@ TEST(AllOrders) {
   CheckAll<std::complex<double>>();
 }
 
-struct InstallLapack {
-  InstallLapack() { testing::InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

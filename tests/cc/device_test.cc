@@ -309,9 +309,5 @@ TEST(ARankThatWorksAloneHasTheCoresOfWaitingRanks) {
   HostBlasThreads() = {};
 }
 
-struct InstallLapack {
-  InstallLapack() { testing::InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

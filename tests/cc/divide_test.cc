@@ -398,9 +398,5 @@ TEST(MissingConvergenceIsReportedInInfo) {
   }
 }
 
-struct InstallLapack {
-  InstallLapack() { InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

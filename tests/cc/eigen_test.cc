@@ -188,9 +188,5 @@ TEST(OnConcurrentStreams) {
   Check(Problem<std::complex<double>>({33, 2, 0}, false), 8, 3.0, make);
 }
 
-struct InstallLapack {
-  InstallLapack() { InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

@@ -376,9 +376,5 @@ TEST(SolvingWithInversesIsAsStableAsSubstitution) {
       << std::sqrt(residual / size) / problem.norm();
 }
 
-struct InstallLapack {
-  InstallLapack() { testing::InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

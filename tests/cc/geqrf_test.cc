@@ -226,9 +226,5 @@ TEST(StreamsWaitForEachOther) {
   }
 }
 
-struct InstallLapack {
-  InstallLapack() { testing::InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

@@ -310,9 +310,5 @@ TEST(StreamsWaitForEachOther) {
   }
 }
 
-struct InstallLapack {
-  InstallLapack() { testing::InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

@@ -282,9 +282,5 @@ TEST(SparesAPartForAsManyColumnsAsAreSaid) {
   }
 }
 
-struct InstallLapack {
-  InstallLapack() { testing::InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

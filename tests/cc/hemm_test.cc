@@ -205,9 +205,5 @@ TEST(RunningOutOfMemoryIsAnErrorOnAllRanks) {
   }
 }
 
-struct InstallLapack {
-  InstallLapack() { testing::InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

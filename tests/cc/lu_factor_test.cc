@@ -520,9 +520,5 @@ TEST(FactorsAreReproducible) {
   }
 }
 
-struct InstallLapack {
-  InstallLapack() { testing::InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

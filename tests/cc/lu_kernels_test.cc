@@ -342,9 +342,5 @@ TEST(Determinants) {
   CheckDeterminant<std::complex<double>>();
 }
 
-struct InstallLapack {
-  InstallLapack() { testing::InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

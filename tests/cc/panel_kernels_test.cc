@@ -493,9 +493,5 @@ TEST(EigensolverWithTheseKernels) {
   }
 }
 
-struct InstallLapack {
-  InstallLapack() { InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

@@ -374,9 +374,5 @@ TEST(EveryAccessOfPartsIsOrdered) {
   }
 }
 
-struct InstallLapack {
-  InstallLapack() { testing::InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

@@ -133,10 +133,6 @@ void Compare(const std::shared_ptr<const SharedCallSite>& site, int64_t* run, bo
   }
 }
 
-struct InstallLapack {
-  InstallLapack() { InstallReferenceLapack(); }
-} install_lapack;
-
 TEST(ResultsEqualThoseOfOneProcess) {
   for (const Setup& setup : kSetups) {
     for (const auto& deal : kDeals) {

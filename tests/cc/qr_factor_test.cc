@@ -483,9 +483,5 @@ TEST(StreamsWaitForEachOther) {
   }
 }
 
-struct InstallLapack {
-  InstallLapack() { InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

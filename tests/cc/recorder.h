@@ -65,6 +65,19 @@ class Recording {
     return b.before[a.lane] >= a.before[a.lane];
   }
 
+  // Returns how many operations named `name` are unordered with some operation named `other` of
+  // the same rank.
+  int64_t CountConcurrent(const char* name, const char* other) const {
+    const auto is = [](const Operation& a, const char* with) { return a.text.rfind(with, 0) == 0; };
+    return std::count_if(operations_.begin(), operations_.end(), [&](const Operation& a) {
+      return is(a, name) &&
+             std::any_of(operations_.begin(), operations_.end(), [&](const Operation& b) {
+               return is(b, other) && b.lane / kNumStreams == a.lane / kNumStreams &&
+                      !Before(a, b) && !Before(b, a);
+             });
+    });
+  }
+
   // Describes the first two unordered operations that access the same memory, one of them writing.
   std::string FirstRace() const {
     for (size_t i = 0; i < operations_.size(); ++i) {

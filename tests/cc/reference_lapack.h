@@ -8,6 +8,10 @@ namespace jaxmg::testing {
 // Fills the tables of all dtypes. Call before any other thread runs.
 void InstallReferenceLapack();
 
+inline const struct ReferenceLapack {
+  ReferenceLapack() { InstallReferenceLapack(); }
+} reference_lapack;
+
 }  // namespace jaxmg::testing
 
 #endif  // JAXMG_TESTS_CC_REFERENCE_LAPACK_H_

@@ -63,11 +63,6 @@ inline std::vector<Tuning> GatheringTunings() {
   return {one, several};
 }
 
-struct InstallLapack {
-  InstallLapack() { InstallReferenceLapack(); }
-};
-inline InstallLapack install_lapack;
-
 }  // namespace jaxmg::testing
 
 #define JAXMG_TEST_EACH_DTYPE(Name, Check) \

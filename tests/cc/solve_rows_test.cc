@@ -93,9 +93,5 @@ TEST(OnConcurrentStreams) {
   }
 }
 
-struct InstallLapack {
-  InstallLapack() { InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

@@ -160,9 +160,5 @@ TEST(EveryAccessIsOrderedWithNarrowChunks) {
   }
 }
 
-struct InstallLapack {
-  InstallLapack() { InstallReferenceLapack(); }
-} install_lapack;
-
 }  // namespace
 }  // namespace jaxmg

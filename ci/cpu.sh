@@ -64,8 +64,8 @@ asan() { host_gcc && bazel test --config=asan //tests/cc; }
 tsan() { host_gcc && bazel test --config=tsan //tests/cc; }
 # The CUDA wheels: what they hold, and that NVIDIA's libraries have all that they ask for.
 cuda() { bazel test //tests/wheels:cuda //third_party/cuda:cuda_test; }
-# That the one for CUDA 13 compiles and asks for what is there, with kernels for Hopper and PTX for
-# what is newer; the steps cuda and wheels have those for all GPUs.
+# The plugin for CUDA 13, with kernels for Hopper and PTX alone: that it compiles, and that NVIDIA's
+# libraries have what it opens. The steps cuda and wheels compile the kernels for all GPUs.
 cuda13() {
   bazel test --//third_party/cuda:archs=sm_90a,compute_90 \
     //tests/wheels:symbols_cuda13_test //third_party/cuda:axpy_cu13_test

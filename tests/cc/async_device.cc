@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "tests/cc/async_lu.h"
 #include "tests/cc/async_workers.h"
 #include "tests/cc/forwarding_blas.h"
+#include "tests/cc/wrapped_kernels.h"
 
 namespace jaxmg::testing {
 namespace {
@@ -101,13 +101,9 @@ class AsyncDevice : public Device {
         tuning_(tuning),
         workers_{NewWorker(), NewWorker(), NewWorker(), NewWorker(), NewWorker()},
         status_kernels_(workers_, real_->status()),
-        of_dtype_(*this, *this, *this, *this) {
+        kernels_(workers_, *real_) {
     Offer(status_kernels_);
-    std::apply(
-        [this](auto&... each) {
-          (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu), ...);
-        },
-        of_dtype_);
+    kernels_.ForEachDtype([this](auto&&... all) { Offer(all...); });
   }
   ~AsyncDevice() override { (void)Synchronize(); }
 
@@ -189,34 +185,13 @@ class AsyncDevice : public Device {
     return std::make_unique<Worker>(seed++);
   }
 
-  template <typename T>
-  struct OfDtype {
-    explicit OfDtype(AsyncDevice& device)
-        : blas(device.workers_, device.real_->blas<T>()),
-          bf16x3(device.workers_, device.real_->blas<T>(Precision::kBf16x3)),
-          bf16x6(device.workers_, device.real_->blas<T>(Precision::kBf16x6)),
-          f16x3(device.workers_, device.real_->blas<T>(Precision::kF16x3)),
-          solver(device.workers_, device.real_->solver<T>()),
-          panel(device.workers_, *device.real_->eigen<T>().panel),
-          chase(device.workers_, *device.real_->eigen<T>().chase),
-          secular(device.workers_, *device.real_->eigen<T>().secular),
-          lu(device.workers_, device.real_->lu<T>()) {}
-    BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6, &f16x3}; }
-    EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
-    AsyncBlas<T> blas, bf16x3, bf16x6, f16x3;
-    AsyncSolver<T> solver;
-    AsyncPanel<T> panel;
-    AsyncChase<T> chase;
-    AsyncSecular<T> secular;
-    AsyncLu<T> lu;
-  };
-
   const std::unique_ptr<Device> real_;
   const Tuning tuning_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
   Workers workers_;
   AsyncStatus status_kernels_;
-  PerDtype<OfDtype> of_dtype_;
+  WrappedKernels<Workers, AsyncBlas, AsyncSolver, AsyncPanel, AsyncChase, AsyncSecular, AsyncLu>
+      kernels_;
 };
 
 }  // namespace

@@ -5,13 +5,13 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "tests/cc/forwarding_blas.h"
 #include "tests/cc/recording_eigen.h"
 #include "tests/cc/recording_lu.h"
+#include "tests/cc/wrapped_kernels.h"
 
 namespace jaxmg::testing {
 namespace {
@@ -115,13 +115,9 @@ class RecordsOperations : public RecordingDevice {
         tuning_(tuning),
         to_(recording, rank),
         status_kernels_(to_, real_->status()),
-        of_dtype_(*this, *this, *this, *this) {
+        kernels_(to_, *real_) {
     Offer(status_kernels_);
-    std::apply(
-        [this](auto&... each) {
-          (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu), ...);
-        },
-        of_dtype_);
+    kernels_.ForEachDtype([this](auto&&... all) { Offer(all...); });
   }
 
   Tuning tuning() const override { return tuning_; }
@@ -159,34 +155,14 @@ class RecordsOperations : public RecordingDevice {
   }
 
  private:
-  template <typename T>
-  struct OfDtype {
-    explicit OfDtype(RecordsOperations& device)
-        : blas(device.to_, device.real_->blas<T>()),
-          bf16x3(device.to_, device.real_->blas<T>(Precision::kBf16x3)),
-          bf16x6(device.to_, device.real_->blas<T>(Precision::kBf16x6)),
-          f16x3(device.to_, device.real_->blas<T>(Precision::kF16x3)),
-          solver(device.to_, device.real_->solver<T>()),
-          panel(device.to_, *device.real_->eigen<T>().panel),
-          chase(device.to_, *device.real_->eigen<T>().chase),
-          secular(device.to_, *device.real_->eigen<T>().secular),
-          lu(device.to_, device.real_->lu<T>()) {}
-    BlasByPrecision<T> by_precision() { return {&blas, &blas, &bf16x3, &bf16x6, &f16x3}; }
-    EigenKernels<T> eigen() { return {&panel, &chase, &secular}; }
-    RecordingBlas<T> blas, bf16x3, bf16x6, f16x3;
-    RecordingSolver<T> solver;
-    RecordingPanel<T> panel;
-    RecordingChase<T> chase;
-    RecordingSecular<T> secular;
-    RecordingLu<T> lu;
-  };
-
   const std::unique_ptr<Device> real_;
   const Tuning tuning_;
   Recorder to_;
   int64_t events_ = 0;
   RecordingStatus status_kernels_;
-  PerDtype<OfDtype> of_dtype_;
+  WrappedKernels<Recorder, RecordingBlas, RecordingSolver, RecordingPanel, RecordingChase,
+                 RecordingSecular, RecordingLu>
+      kernels_;
 };
 
 }  // namespace

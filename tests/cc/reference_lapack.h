@@ -8,6 +8,7 @@ namespace jaxmg::testing {
 // Fills the tables of all dtypes. Call before any other thread runs.
 void InstallReferenceLapack();
 
+// A test that includes this header has them installed before it runs.
 inline const struct ReferenceLapack {
   ReferenceLapack() { InstallReferenceLapack(); }
 } reference_lapack;

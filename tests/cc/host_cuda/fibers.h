@@ -1,7 +1,7 @@
 // The threads of a block as fibers of one thread, each of which runs until it waits at a barrier.
-// The system's threads take ten times as long, most of it to switch from one to another. The fibers
-// run in another order after each barrier, so that a kernel with a missing __syncthreads computes
-// wrong numbers, the same ones in every run. Included only by host_cuda.h.
+// The system's threads take ten times as long, most of it to switch from one to another. After each
+// barrier the fibers run in another order. A kernel with a missing __syncthreads computes the same
+// numbers in every run, and mostly wrong ones. Included only by host_cuda.h.
 #ifndef JAXMG_TESTS_CC_HOST_CUDA_FIBERS_H_
 #define JAXMG_TESTS_CC_HOST_CUDA_FIBERS_H_
 

@@ -248,7 +248,7 @@ __device__ void StoreInverse(Index n, const T* v, Index ldv, T* a, Index lda) {
 template <typename T>
 constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
 
-#ifndef KERNEL  // a test of some of them defines it
+#ifndef KERNEL  // kernels_test.cc defines it
 #define KERNEL extern "C" __global__ void
 #endif
 

@@ -349,16 +349,21 @@ def precision_of(products):
 
 def backend(routine, name, available, platform):
     """Resolves ``backend=`` to one that the plugin has for this routine."""
-    if name not in BACKENDS:
-        raise ValueError(
-            f"{routine}: backend must be one of {', '.join(map(repr, BACKENDS))}; got {name!r}"
-        )
-    if name == "auto":
+    if backend_name(routine, name) == "auto":
         return available[0]
     if name not in available:
         raise ValueError(
             f"{routine}: backend {name!r} is not available on platform {platform!r}; it has "
             f"{', '.join(map(repr, available))}"
+        )
+    return name
+
+
+def backend_name(routine, name):
+    """``name``, which has to be that of a backend."""
+    if name not in BACKENDS:
+        raise ValueError(
+            f"{routine}: backend must be one of {', '.join(map(repr, BACKENDS))}; got {name!r}"
         )
     return name
 

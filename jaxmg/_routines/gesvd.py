@@ -1,4 +1,4 @@
-"""The singular values of a square matrix by all ranks: LAPACK's gesvd without vectors.
+"""The singular values of a square matrix by all ranks: LAPACK's gesvd, natively without vectors.
 
 A is reduced to a band by reflectors from both sides (B. Grosser, B. Lang, Parallel Comput. 25,
 1999), and the values are the eigenvalues of [0 B^H; B 0], of which the order of rows makes a band
@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from jaxmg._call import backends, blocks, ffi, layouts
 from jaxmg._transform import batching
 
-# The native routine.
+# The routine of the plugin.
 NATIVE = "gesvd"
 # The width of the band of complex128 and of other dtypes, by platform: the engine's own
 # (`xla_ffi/device/tunings.h`).
@@ -44,14 +44,7 @@ class _SingularValues(batching.Batchable):
         def on_rank(coordinates, rows):
             # Zeros in the place of what is missing: as many singular values more are zero.
             rows = jnp.pad(rows, ((0, height - rows.shape[0]), (0, order - n)))
-            results = (
-                jax.ShapeDtypeStruct(rows.shape, rows.dtype),
-                jax.ShapeDtypeStruct((order,), jnp.finfo(rows.dtype).dtype),
-                jax.ShapeDtypeStruct((1,), np.int32),
-            )
-            _, w, _ = ffi.call(
-                f"jaxmg_{NATIVE}", layout, width, "native", (coordinates, rows), results, n=order
-            )
+            _, _, w = _call(coordinates, rows, order, layout, width, "native", vectors=False)
             return w
 
         mapped = ffi.over_ranks(layout, on_rank, (layout.row_spec,), P())
@@ -60,6 +53,56 @@ class _SingularValues(batching.Batchable):
     def batched(self, settled, size, marks, *arrays):
         placement = batching.make_placement(self.layout, arrays, marks, (P(),))
         return batching.in_turn(self, marks, *arrays, placement=placement)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decomposition(batching.Batchable):
+    """(U, s, V^H) of a square matrix by a vendor's library, or (s,) alone, descending."""
+
+    layout: layouts.Layout
+    backend: str
+    vectors: bool
+    caller: str
+
+    def __call__(self, *arrays):
+        (a,) = arrays
+        layout, n = self.layout.by_rows, len(arrays[0])
+        backend = backends.resolve(NATIVE, layout, self.backend, a, self.caller)
+
+        def on_rank(coordinates, rows):
+            results = _call(coordinates, rows, n, layout, 0, backend, self.vectors)
+            return results if self.vectors else results[2:]
+
+        specs = (layout.row_spec, layout.row_spec, P()) if self.vectors else (P(),)
+        mapped = ffi.over_ranks(layout, on_rank, (layout.row_spec,), specs)
+        results = mapped(blocks.split_rows(a, layout))
+        if not self.vectors:
+            return results
+        u, vh, s = results
+        return blocks.join_rows(u, layout, n), s, blocks.join_rows(vh, layout, n)
+
+    def batched(self, settled, size, marks, *arrays):
+        specs = (P(),)
+        if self.vectors:
+            spec = self.layout.result_spec(arrays[0].shape[-2:])
+            specs = (spec, P(), spec)
+        placement = batching.make_placement(self.layout, arrays, marks, specs)
+        return batching.in_turn(self, marks, *arrays, placement=placement)
+
+
+def _call(coordinates, rows, n, layout, tile, backend, vectors):
+    """(Rows of U, rows of V^H, the singular values)"""
+    height = len(rows) if vectors else 0
+    results = (
+        jax.ShapeDtypeStruct(rows.shape, rows.dtype),
+        jax.ShapeDtypeStruct((height, n), rows.dtype),
+        jax.ShapeDtypeStruct((n,), jnp.finfo(rows.dtype).dtype),
+        jax.ShapeDtypeStruct((1,), np.int32),
+    )
+    return ffi.call(
+        f"jaxmg_{NATIVE}", layout, tile, backend, (coordinates, rows), results,
+        differing=2, n=n, vectors=vectors,
+    )[:3]  # fmt: skip
 
 
 def _width(layout, dtype):

@@ -14,7 +14,7 @@ from jaxmg import _compat
 from jaxmg._call import checks
 from jaxmg._routines import jax_eigh, jax_linalg, svd_spaces
 from jaxmg._routines import svd as programs
-from jaxmg._types import AnyArray, AnyMatrixLike, MeshLike
+from jaxmg._types import AnyArray, AnyMatrixLike, Backend, MeshLike
 
 
 class SVDResult(NamedTuple):
@@ -29,7 +29,8 @@ class SVDResult(NamedTuple):
 def svd(
     a: AnyMatrixLike, full_matrices: bool = True, compute_uv: Literal[True] = True,
     hermitian: bool = False, subset_by_index: tuple[int, int] | None = None, *,
-    mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
+    backend: Backend = "auto", mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
 ) -> SVDResult: ...  # fmt: skip
 
 
@@ -37,7 +38,8 @@ def svd(
 def svd(
     a: AnyMatrixLike, full_matrices: bool = True, compute_uv: Literal[False] = ...,
     hermitian: bool = False, subset_by_index: tuple[int, int] | None = None, *,
-    mesh: MeshLike | None = None, matrix_specs: PartitionSpec | None = None,
+    backend: Backend = "auto", mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
 ) -> Array: ...  # fmt: skip
 
 
@@ -49,6 +51,7 @@ def svd(
     hermitian: bool = False,
     subset_by_index: tuple[int, int] | None = None,
     *,
+    backend: Backend = "auto",
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> SVDResult | Array:
@@ -63,6 +66,8 @@ def svd(
         subset_by_index: (start, end): only the singular values from start (0: the largest) to
             end - 1 and their vectors. It costs the polar decomposition, and what `jaxmg.eigh` with
             as many eigenvectors does. `svd_lowrank` is faster for a few of the largest.
+        backend: "auto", "native" or "cusolvermp": NVIDIA's gesvd, as for `jaxmg.potrs`, of all
+            singular values. A batch goes through it matrix after matrix.
         mesh, matrix_specs: as for `jaxmg.lu_factor`.
 
     Returns:
@@ -85,15 +90,21 @@ def svd(
 
     Raises:
         NotImplementedError: ``full_matrices`` with m != n is being differentiated.
-        ValueError: another ``subset_by_index``; ``hermitian`` with m != n; and all that
-            `jaxmg.lu_factor` raises.
+        ValueError: another ``subset_by_index``; ``hermitian`` with m != n, or with another
+            ``backend``; one that this platform doesn't have; and all that `jaxmg.lu_factor` raises.
 
     Examples:
         >>> u, s, vh = jaxmg.linalg.svd(a, full_matrices=False)
     """
     m, n = _shape("svd", a)
     start, end = _subset(subset_by_index, min(m, n))
+    by_library = not _is_native("svd", backend)
     if hermitian:
+        if by_library:
+            raise ValueError(
+                "linalg.svd: hermitian=True takes backend 'auto' or 'native'; got "
+                f"{backend!r}. jaxmg.syevd has others"
+            )
         if m != n:
             raise ValueError(f"linalg.svd: hermitian=True needs a square matrix; got ({m}, {n})")
         if not compute_uv:
@@ -108,19 +119,25 @@ def svd(
             ("matrix", "small", "matrix"), mesh, matrix_specs,
         )  # fmt: skip
     elif not compute_uv:
-        s = jax_linalg.run((a,), "svd", programs.values, ("small",), mesh, matrix_specs)
+        s = _values("svd", a, mesh, matrix_specs, backend)
         return s[..., start:end]
     else:
         whole = bool(full_matrices) and m != n and subset_by_index is None
-        if not whole:
+        if by_library:
+            shapes = (m, m if whole else min(m, n)), "small", (n if whole else min(m, n), n)
+            results = jax_linalg.run(
+                (a,), "svd", programs.decomposed_by, shapes, mesh, matrix_specs, backend, whole
+            )
+        elif not whole:
             shapes = (m, end - start), "small", (end - start, n)
             return SVDResult(
                 *jax_linalg.run(
                     (a,), "svd", programs.decomposed, shapes, mesh, matrix_specs, start, end
                 )
             )
-        shapes = (m, m), "small", (n, n)
-        results = jax_linalg.run((a,), "svd", programs.completed, shapes, mesh, matrix_specs)
+        else:
+            shapes = (m, m), "small", (n, n)
+            results = jax_linalg.run((a,), "svd", programs.completed, shapes, mesh, matrix_specs)
     u, s, vh = results
     if subset_by_index is not None:
         u, s, vh = u[..., start:end], s[..., start:end], vh[..., start:end, :]
@@ -132,6 +149,7 @@ def svdvals(
     x: AnyMatrixLike,
     /,
     *,
+    backend: Backend = "auto",
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> Array:
@@ -145,7 +163,18 @@ def svdvals(
     Source: Grosser and Lang, Parallel Comput. 25, 1999, for the reduction.
     """
     _shape("svdvals", x)
-    return jax_linalg.run((x,), "svdvals", programs.values, ("small",), mesh, matrix_specs)
+    return _values("svdvals", x, mesh, matrix_specs, backend)
+
+
+def _values(name, a, mesh, spec, backend):
+    if _is_native(name, backend):
+        return jax_linalg.run((a,), name, programs.values, ("small",), mesh, spec)
+    return jax_linalg.run((a,), name, programs.values_by, ("small",), mesh, spec, backend)
+
+
+def _is_native(name, backend):
+    """Whether our own engine computes it; another name than those of backends is refused."""
+    return checks.backend_name(f"linalg.{name}", backend) in ("auto", "native")
 
 
 @_compat.api_boundary
@@ -156,6 +185,7 @@ def polar(
     method: str = "qdwh",
     eps: float | None = None,
     max_iterations: SupportsIndex | None = None,
+    backend: Backend = "auto",
     mesh: MeshLike | None = None,
     matrix_specs: PartitionSpec | None = None,
 ) -> tuple[Array, Array]:
@@ -165,6 +195,7 @@ def polar(
         a: (m, n), as for `svd`.
         side: "right": A = U P with P (n, n); "left": A = P U with P (m, m).
         method, eps, max_iterations: do nothing: the method is "qdwh", which ends by itself.
+        backend: as for `svd`; NVIDIA's polar.
         mesh, matrix_specs: as for `jaxmg.lu_factor`.
 
     Returns:
@@ -183,7 +214,8 @@ def polar(
     Source: QDWH, Nakatsukasa, Bai and Gygi, SIAM J. Matrix Anal. Appl. 31, 2010.
 
     Raises:
-        ValueError: another ``side`` or ``method``; and all that `jaxmg.lu_factor` raises.
+        ValueError: another ``side`` or ``method``; a ``backend`` that this platform doesn't have;
+            and all that `jaxmg.lu_factor` raises.
     """
     if side not in ("right", "left"):
         raise ValueError(f"linalg.polar: side must be 'right' or 'left'; got {side!r}")
@@ -192,7 +224,11 @@ def polar(
     m, n = _shape("polar", a)
     of_p = (n, n) if side == "right" else (m, m)
     shapes = ((m, n), of_p)
-    u, p = jax_linalg.run((a,), "polar", programs.polar_factors, shapes, mesh, matrix_specs, side)
+    if _is_native("polar", backend):
+        program, options = programs.polar_factors, (side,)
+    else:
+        program, options = programs.polar_factors_by, (side, backend)
+    u, p = jax_linalg.run((a,), "polar", program, shapes, mesh, matrix_specs, *options)
     return u, p
 
 

@@ -33,13 +33,16 @@ import typing
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from jaxmg._call import blocks, layouts
+from jaxmg._call import backends, blocks, ffi, layouts
 from jaxmg._factors import cholesky_factor, cholesky_operations
-from jaxmg._routines import cho_factor, potri, tall_qr
+from jaxmg._routines import cho_factor, gesvd, potri, tall_qr
 from jaxmg._transform import batching, products
 
+# The routine of the plugin, which only a vendor's library has.
+NATIVE = "polar"
 # The c from which on a step is by QR (Nakatsukasa and Higham, section 3); or n / 8 where that is
 # more: the inverse is exact to c units of rounding, as other results are to n.
 _CHOLESKY = 100
@@ -62,10 +65,13 @@ _LAST = 0.9999
 _INVERSE_ITERATIONS = 8
 
 
-def decompose(a, layout):
+def decompose(a, layout, backend="native"):
     """(U, H) of a (m, n), m >= n, in a trace: U with orthonormal columns, by rows like ``a``, and
-    the Hermitian, positive semidefinite H (n, n)."""
-    u = unitary(a, layout)
+    the Hermitian, positive semidefinite H (n, n). Another backend takes square matrices."""
+    if backend == "native":
+        u = unitary(a, layout)
+    else:
+        u = batching.batchable(_ByLibrary(layout, backend), a)
     return u, hermitian_factor(u, a, layout)
 
 
@@ -86,6 +92,37 @@ class _Unitary(batching.Batchable):
 
     def __call__(self, *arrays):
         return _iterate(arrays[0], self.layout)
+
+    def batched(self, settled, size, marks, *arrays):
+        spec = self.layout.result_spec(arrays[0].shape[-2:])
+        placement = batching.make_placement(self.layout, arrays, marks, (spec,))
+        return batching.in_turn(self, marks, *arrays, placement=placement)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ByLibrary(batching.Batchable):
+    """U of a square matrix by a vendor's library."""
+
+    layout: layouts.Layout
+    backend: str
+
+    def __call__(self, *arrays):
+        (a,) = arrays
+        layout, n = self.layout.by_rows, len(arrays[0])
+        # The libraries that have gesvd have it, too.
+        backend = backends.resolve(gesvd.NATIVE, layout, self.backend, a, "linalg.polar")
+
+        def on_rank(coordinates, rows):
+            results = (
+                jax.ShapeDtypeStruct(rows.shape, rows.dtype),
+                jax.ShapeDtypeStruct((1,), np.int32),
+            )
+            return ffi.call(
+                f"jaxmg_{NATIVE}", layout, 0, backend, (coordinates, rows), results, n=n
+            )[0]
+
+        mapped = ffi.over_ranks(layout, on_rank, (layout.row_spec,), layout.row_spec)
+        return blocks.join_rows(mapped(blocks.split_rows(a, layout)), layout, n)
 
     def batched(self, settled, size, marks, *arrays):
         spec = self.layout.result_spec(arrays[0].shape[-2:])

@@ -55,15 +55,7 @@ def decomposed(call, a):
 @jax_linalg.program_of_any_shape
 def completed(call, a):
     """(U, s, V^H), U (m, m) and V^H (n, n), without a derivative."""
-
-    def value(a):
-        m, n = a.shape
-        if m < n:
-            u, s, vh = _complete(_adjoint(a, call.layout), call.layout)
-            return _adjoint(vh, call.layout), s, _adjoint(u, call.layout)
-        return _complete(a, call.layout)
-
-    return derivatives.differentiable(value, _refuse, a)
+    return _completed(a, call.layout)
 
 
 def _refuse(primals, tangents):
@@ -71,6 +63,22 @@ def _refuse(primals, tangents):
         "linalg.svd: a, with m != n, is being differentiated (jax.grad, jvp, linearize, ...), and "
         "full_matrices=True has no derivative, as in JAX; pass full_matrices=False"
     )
+
+
+@jax_linalg.program_of_any_shape
+def decomposed_by(call, a):
+    """`decomposed`, of all singular values, or `completed` by a library."""
+    backend, whole = call.attributes
+    if whole:
+        return _completed(a, call.layout, backend)
+    return decompose(a, call.layout, backend=backend)
+
+
+@jax_linalg.program_of_any_shape
+def values_by(call, a):
+    """The singular values alone by a library."""
+    (backend,) = call.attributes
+    return (values_of(a, call.layout, backend),)
 
 
 @shares.on_shares(lambda platform, options, a: (ways.singular_values(platform, a),))
@@ -106,6 +114,13 @@ def polar_factors(call, a):
     return _polar(a, side, call.layout)
 
 
+@jax_linalg.program_of_any_shape
+def polar_factors_by(call, a):
+    """`polar_factors` by a library."""
+    side, backend = call.attributes
+    return _polar(a, side, call.layout, backend)
+
+
 def _where(layout):
     return {"mesh": layout.mesh, "matrix_specs": layout.spec}
 
@@ -114,21 +129,33 @@ def _adjoint(x, layout):
     return products.transposed(x, layout).conj()
 
 
-def decompose(a, layout, start=0, end=None):
-    """(U, s, V^H) of the singular values start to end, with its derivative."""
+def _completed(a, layout, backend="native"):
+    def value(a):
+        m, n = a.shape
+        if m < n:
+            u, s, vh = _complete(_adjoint(a, layout), layout, backend)
+            return _adjoint(vh, layout), s, _adjoint(u, layout)
+        return _complete(a, layout, backend)
+
+    return derivatives.differentiable(value, _refuse, a)
+
+
+def decompose(a, layout, start=0, end=None, backend="native"):
+    """(U, s, V^H) of the singular values start to end, with its derivative. Another backend has no
+    parts."""
     end = min(a.shape) if end is None else end
     subset = None if (start, end) == (0, min(a.shape)) else (start, end)
 
     def value(a):
         m, n = a.shape
         if m < n:
-            u, s, vh = _decompose_tall(_adjoint(a, layout), layout, subset)
+            u, s, vh = _decompose_tall(_adjoint(a, layout), layout, subset, backend)
             return _adjoint(vh, layout), s, _adjoint(u, layout)
-        return _decompose_tall(a, layout, subset)
+        return _decompose_tall(a, layout, subset, backend)
 
     def rule(primals, tangents):
         """The derivative of a part needs all singular vectors."""
-        u, s, vh = decompose(primals[0], layout)
+        u, s, vh = decompose(primals[0], layout, backend=backend)
         both = (u, s, vh), _tangents(u, s, vh, tangents[0], layout)
         if subset is None:
             return both
@@ -137,13 +164,17 @@ def decompose(a, layout, start=0, end=None):
     return derivatives.differentiable(value, rule, a)
 
 
-def _decompose_tall(a, layout, subset=None):
+def _decompose_tall(a, layout, subset=None, backend="native"):
     m, n = a.shape
     if not n:
         return jnp.zeros((m, 0), a.dtype), jnp.zeros(0, jnp.finfo(a.dtype).dtype), a[:0, :0]
     a, exponent = polar.scaled(a)
     q, square = _triangular(a, layout) if m > n else (None, a)
-    u, s, vh = decompose_square(square, layout, subset)
+    if backend == "native":
+        u, s, vh = decompose_square(square, layout, subset)
+    else:
+        by_library = gesvd.Decomposition(layout, backend, True, "linalg.svd")
+        u, s, vh = batching.batchable(by_library, square)
     return _times(q, u, layout), polar.times_power(s, exponent), vh
 
 
@@ -247,7 +278,7 @@ class _OnDevice:
     of_all = __call__
 
 
-def _complete(a, layout):
+def _complete(a, layout, backend):
     """(U, s, V^H) of a matrix with m > n. The last m - n columns of Q complete U."""
     n = a.shape[1]
     if not n:
@@ -255,7 +286,7 @@ def _complete(a, layout):
     a, exponent = polar.scaled(a)
     factor = geqrf.geqrf(a, **_where(layout))
     q = factor.q("complete")
-    u, s, vh = _decompose_tall(factor.r, layout)
+    u, s, vh = _decompose_tall(factor.r, layout, backend=backend)
     u = jnp.concatenate([products.rows_times_rows(q[:, :n], u, layout), q[:, n:]], axis=1)
     return u, polar.times_power(s, exponent), vh
 
@@ -284,7 +315,7 @@ def _by_rows(a, layout):
     return min(m, n) <= SMALL or not jax_qr.by_tiles(m, n, layout.ranks)
 
 
-def values_of(a, layout):
+def values_of(a, layout, backend="native"):
     def value(a):
         m, n = a.shape
         if m < n:
@@ -293,6 +324,10 @@ def values_of(a, layout):
             return jnp.zeros(0, jnp.finfo(a.dtype).dtype)
         a, exponent = polar.scaled(a)
         a = _r_alone(a, layout)
+        if backend != "native":
+            by_library = gesvd.Decomposition(layout, backend, False, "linalg.svdvals")
+            (s,) = batching.batchable(by_library, a)
+            return polar.times_power(s, exponent)
         if n <= SMALL:
             s = batching.batchable(_Small(layout, vectors=False), a)
             return polar.times_power(s, exponent)
@@ -346,36 +381,36 @@ def _tangents(u, s, vh, a_dot, layout):
     return u_dot, _real_diagonal(inner), vh_dot
 
 
-def _polar(a, side, layout):
+def _polar(a, side, layout, backend="native"):
     """(U, P), with its derivative."""
 
     def value(a):
         m, n = a.shape
         if m < n:
-            u, h = _polar_tall(_adjoint(a, layout), layout)
+            u, h = _polar_tall(_adjoint(a, layout), layout, backend)
             u = _adjoint(u, layout)
             return (u, h) if side == "left" else (u, products.adjoint_times_rows(u, a, layout))
-        u, h = _polar_tall(a, layout)
+        u, h = _polar_tall(a, layout, backend)
         return (u, h) if side == "right" else (u, products.rows_times_adjoint(a, u, layout))
 
     def rule(primals, tangents):
-        u, p = _polar(primals[0], side, layout)
+        u, p = _polar(primals[0], side, layout, backend)
         return (u, p), _polar_tangents(primals[0], u, side, tangents[0], layout)
 
     return derivatives.differentiable(value, rule, a)
 
 
-def _polar_tall(a, layout):
+def _polar_tall(a, layout, backend):
     m, n = a.shape
     if not n:
         return jnp.zeros((m, 0), a.dtype), a[:0, :0]
     a, exponent = polar.scaled(a)
     q, square = _triangular(a, layout) if m > n else (None, a)
-    if n <= SMALL:
+    if n <= SMALL and backend == "native":
         of_values = decompose_square(square, layout)
         u, h = tall.small(layout, _polar_of_svd, *of_values)
     else:
-        u, h = polar.decompose(square, layout)
+        u, h = polar.decompose(square, layout, backend)
     return _times(q, u, layout), polar.times_power(h, exponent)
 
 

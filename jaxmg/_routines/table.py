@@ -21,6 +21,7 @@ from jaxmg._routines import (
     gesvd,
     getri,
     lu_factor,
+    polar,
     potri,
     potrs,
     syevd,
@@ -52,6 +53,7 @@ _OTHERS = (
     *refinement.SERVICES,
     cyclic.NATIVE,
     gesvd.NATIVE,
+    polar.NATIVE,
 )
 
 # The FFI targets that the package calls. A plugin registers all of them, or is another version's.

@@ -111,6 +111,41 @@ void CheckBlocksInTiles(const Case& c, const Grid& grid, Part part) {
   JAXMG_EXPECT_ALL_OK(statuses, c);
 }
 
+// Every column that was copied back is what its tiles hold.
+void CheckTilesInBlocks(const Case& c, const Grid& grid) {
+  const GridLayout layout = {c.n, c.n, c.width, grid};
+  const auto statuses = RunRanks(c.grid.size(), [&](const RankContext& context) -> Status {
+    const int rank = context.comm.rank();
+    std::vector<Complex> local(layout.Elements(rank), kUntouched);
+    for (int64_t j = 0; j < c.n; ++j) {
+      for (int64_t i = 0; i < c.n; ++i) {
+        if (layout.owner(i / c.width, j / c.width) != rank) continue;
+        local[layout.offset(i / c.width, j / c.width) + j % c.width * layout.ld(rank) +
+              i % c.width] = Value(i, j);
+      }
+    }
+    std::vector<Complex> blocks(c.n * c.block(), kUntouched), staging(c.n * c.width);
+    JAXMG_RETURN_IF_ERROR(
+        FromGrid(context, layout, c.block(), local.data(), blocks.data(), staging.data()));
+    for (int64_t j = 0; j < c.block(); ++j) {
+      const int64_t column = rank * c.block() + j;
+      for (int64_t i = 0; i < c.n; ++i) {
+        EXPECT(blocks[j * c.n + i] == (column < c.n ? Value(i, column) : kUntouched))
+            << "n " << c.n << " at " << i << ", " << column;
+      }
+    }
+    return context.comm.Agree(Status::Ok());
+  });
+  JAXMG_EXPECT_ALL_OK(statuses, c);
+}
+
+TEST(TilesAreCopiedToBlocks) {
+  for (const Case& c : Cases()) {
+    CheckTilesInBlocks(c, c.grid);
+    CheckTilesInBlocks(c, c.grid.Transposed());
+  }
+}
+
 TEST(BlocksAreCopiedToTiles) {
   for (const Case& c : Cases()) {
     CheckBlocksInTiles(c, c.grid, Part::kLower);

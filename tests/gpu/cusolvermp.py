@@ -87,6 +87,42 @@ def check_gesv(name, n, dtype, mesh, spec, tile=None, nrhs=3):
     report(name, status == 0 and error / eps(dtype) < 20, f"{error / eps(dtype):.2g} {status}")
 
 
+def check_svd(name, shape, dtype, mesh, spec):
+    """With all vectors, without any, and the polar decomposition from both sides."""
+    a = problems.vectors(np, *shape, dtype)
+    options = {"mesh": mesh, "matrix_specs": spec, "backend": "cusolvermp"}
+    placed = whole(a, mesh, spec)
+    results = jaxmg.linalg.svd(placed, **options)
+    alone = jaxmg.linalg.svdvals(placed, **options)
+    factors = [jaxmg.linalg.polar(placed, side, **options) for side in ("right", "left")]
+    everywhere = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P()))
+    (u, s, vh), alone, factors = jax.tree.map(
+        lambda x: wide(np.asarray(everywhere(x))), (tuple(results), alone, factors)
+    )
+    a, least = wide(a), min(shape)
+    expected = np.linalg.svd(a, compute_uv=False)
+    (right, p), (left, q) = factors
+
+    def off(x):
+        """How far the columns, or the rows of a wide matrix, are from orthonormal."""
+        x = x if x.shape[0] >= x.shape[1] else x.conj().T
+        return np.abs(x.conj().T @ x - np.eye(x.shape[1])).max()
+
+    size = expected.max(initial=1)
+    found = [
+        np.abs(s - expected).max() / size,
+        np.abs(alone - expected).max() / size,
+        np.abs((u[:, :least] * s) @ vh[:least] - a).max() / size,
+        *(off(x) for x in (u, vh, right, left)),
+        np.abs(right @ p - a).max() / size,
+        np.abs(q @ left - a).max() / size,
+        np.abs(p - p.conj().T).max() / size,
+    ]
+    unit = eps(dtype) * max(*shape, 10)
+    text = " ".join(f"{x / unit:.2g}" for x in found)
+    report(name, max(found) < 3 * unit, text)
+
+
 def check_syevd(name, n, dtype, mesh, spec, tile=None):
     a = matrix(n, dtype)
     rows = spread(a, mesh, spec)
@@ -123,6 +159,8 @@ def small(quick):
             attempt(f"potrs {label}", check_potrs, n, dtype, mesh, spec, None, nrhs)
             attempt(f"gesv {label}", check_gesv, n, dtype, mesh, spec, None, nrhs)
             attempt(f"syevd {label}", check_syevd, n, dtype, mesh, spec)
+            shape = ((n, n), (n + 7, n), (n, 2 * n + 3))[(n + i) % 3]
+            attempt(f"svd {shape} {label}", check_svd, shape, dtype, mesh, spec)
 
 
 def layouts(quick):
@@ -132,6 +170,10 @@ def layouts(quick):
             attempt(f"potrs {label}", check_potrs, 700, "float64", mesh, spec, tile, 500)
             attempt(f"gesv {label}", check_gesv, 700, "complex128", mesh, spec, tile, 500)
             attempt(f"syevd {label}", check_syevd, 700, "complex128", mesh, spec, tile)
+    for mesh, spec in grids():
+        for dtype in DTYPES:
+            label = f"svd of order 701 {dtype} {dict(mesh.shape)}"
+            attempt(label, check_svd, (701, 701), dtype, mesh, spec)
 
 
 def failures(quick):
@@ -166,6 +208,10 @@ def failures(quick):
             x, status = general(broken, b, mesh=mesh, return_status=True)
             passed = status == -1 and np.isnan(np.asarray(x)).all()
             report(f"gesv of {value} {dtype}", passed, f"{status}")
+            options = {"mesh": mesh, "backend": "cusolvermp"}
+            results = (*jaxmg.linalg.svd(broken, **options), *jaxmg.linalg.polar(broken, **options))
+            parts = [np.isnan(part.data).all() for x in results for part in x.addressable_shards]
+            report(f"svd and polar of {value} {dtype}", all(parts))
         x, status = general(g, b, mesh=mesh, return_status=True)
         report(f"the next general one {dtype}", status == 0 and np.isfinite(np.asarray(x)).all())
         x, status = solve(a, b, mesh=mesh, return_status=True)

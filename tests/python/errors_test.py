@@ -159,6 +159,18 @@ def test_backend_of_another_platform():
         message = f"backend '{name}' is not available on platform 'cpu'; it has 'native'"
         with pytest.raises(ValueError, match=message):
             jaxmg.potrs(_A, _B, backend=name)
+        for function in ("svd", "svdvals", "polar"):
+            with pytest.raises(ValueError, match=f"^linalg.{function}: {message}"):
+                getattr(jaxmg.linalg, function)(_A, backend=name)
+
+
+def test_backends_of_singular_values():
+    for function in ("svd", "svdvals", "polar"):
+        message = f"^linalg.{function}: backend must be one of 'auto', .*; got 'magma'"
+        with pytest.raises(ValueError, match=message):
+            getattr(jaxmg.linalg, function)(_A, backend="magma")
+    with pytest.raises(ValueError, match="^linalg.svd: hermitian=True takes backend 'auto' or "):
+        jaxmg.linalg.svd(_A, hermitian=True, backend="cusolvermp")
 
 
 def test_a_backend_without_a_determinant():

@@ -3,28 +3,50 @@
 #include <complex>
 
 #include "xla_ffi/handlers/call.h"
+#ifdef JAXMG_CUDA
+#include "xla_ffi/vendor/cusolvermp/mp.h"
+#endif
 
 namespace jaxmg {
 namespace {
 
 constexpr char kName[] = "gesvd";
 
-PlatformResult SingularValues(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
-                              ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffer> work,
-                              ffi::Result<ffi::AnyBuffer> w,
-                              ffi::ResultBuffer<ffi::DataType::S32> status,
-                              SquareAttributes attributes) {
+// The engine computes singular values alone, in ascending order.
+template <typename T>
+Status Native(const RankContext& context, const Operand<T>& operand, bool vectors, T*, Real<T>* s) {
+  if (vectors) return Error(Code::kInvalidArgument, kName, ": backend 'native' has no vectors");
+  JAXMG_RETURN_IF_ERROR(CheckGesvd<T>(operand.sizes(), RanksOf(context)));
+  return GesvdRoutine<T>(context, operand, s);
+}
+
+// By backend, the preferred one first.
+template <typename T>
+constexpr Solver<Status(const RankContext&, const Operand<T>&, bool, T*, Real<T>*)> kSolvers[] = {
+    {kNative, &Native<T>},
+#ifdef JAXMG_CUDA
+    {"cusolvermp", &mp::Gesvd<T>},
+#endif
+};
+constexpr auto kNames = NamesOf(kSolvers<double>);
+constexpr Backends kBackends = {kNames.data(), kNames.size()};
+
+PlatformResult Gesvd(Platform platform, ffi::Buffer<ffi::DataType::S32> coordinates,
+                     ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffer> u,
+                     ffi::Result<ffi::AnyBuffer> vh, ffi::Result<ffi::AnyBuffer> s,
+                     ffi::ResultBuffer<ffi::DataType::S32> status, VectorsAttributes attributes) {
   const int64_t n = attributes.n;
-  const Status checked = CheckCall(kName, a, attributes);
+  size_t backend = 0;
+  const Status checked = CheckCall(kName, a, attributes, kBackends, &backend);
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
     Operand<T> operand = {
-        n, n, a.dimensions()[0], attributes.tile, DataOf<T>(*work), status->typed_data()};
+        n, n, a.dimensions()[0], attributes.tile, DataOf<T>(*u), status->typed_data()};
     operand.source = DataOf<T>(a);
-    auto program = [=, w = DataOf<Real<T>>(*w)](const RankContext& context) -> Status {
-      JAXMG_RETURN_IF_ERROR(CheckGesvd<T>(operand.sizes(), RanksOf(context)));
-      return GesvdRoutine<T>(context, operand, w);
+    operand.grid_rows = attributes.grid_rows;
+    auto program = [=, vh = DataOf<T>(*vh), s = DataOf<Real<T>>(*s)](const RankContext& context) {
+      return kSolvers<T>[backend].solve(context, operand, attributes.vectors, vh, s);
     };
     return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n), program);
   });
@@ -33,10 +55,11 @@ PlatformResult SingularValues(Platform platform, ffi::Buffer<ffi::DataType::S32>
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_ROUTINE(JaxmgGesvd, jaxmg::kName, jaxmg::SingularValues, jaxmg::SquareAttributes,
+JAXMG_DEFINE_ROUTINE(JaxmgGesvd, jaxmg::kName, jaxmg::Gesvd, jaxmg::VectorsAttributes,
                      JAXMG_BIND()
                          .Arg<xla::ffi::AnyBuffer>()  // a
-                         .Ret<xla::ffi::AnyBuffer>()  // undefined, overwrites a
-                         .Ret<xla::ffi::AnyBuffer>()  // the singular values, ascending
+                         .Ret<xla::ffi::AnyBuffer>()  // rows of U, or undefined; overwrites a
+                         .Ret<xla::ffi::AnyBuffer>()  // rows of V^H, or none
+                         .Ret<xla::ffi::AnyBuffer>()  // the singular values
                          .Ret<xla::ffi::Buffer<xla::ffi::DataType::S32>>(),  // status
-                     jaxmg::kNativeAlone);
+                     jaxmg::kBackends);

@@ -39,6 +39,7 @@
   ROUTINE(qr_solve, JaxmgQrSolve)                  \
   ROUTINE(qr_form, JaxmgQrForm)                    \
   ROUTINE(gesvd, JaxmgGesvd)                       \
+  ROUTINE(polar, JaxmgPolar)                       \
   ROUTINE(hemm, JaxmgHemm)                         \
   ROUTINE(all_gather, JaxmgAllGather)
 

@@ -146,11 +146,19 @@
   F(cusolverMpCreateDeviceGrid)        \
   F(cusolverMpCreateMatrixDesc)        \
   F(cusolverMpDestroyMatrixDesc)       \
+  F(cusolverMpGesvd)                   \
+  F(cusolverMpGesvd_bufferSize)        \
+  F(cusolverMpGesvdDescriptorCreate)   \
+  F(cusolverMpGesvdDescriptorDestroy)  \
   F(cusolverMpGetVersion)              \
   F(cusolverMpGetrf)                   \
   F(cusolverMpGetrf_bufferSize)        \
   F(cusolverMpGetrs)                   \
   F(cusolverMpGetrs_bufferSize)        \
+  F(cusolverMpPolar)                   \
+  F(cusolverMpPolar_bufferSize)        \
+  F(cusolverMpPolarDescriptorCreate)   \
+  F(cusolverMpPolarDescriptorDestroy)  \
   F(cusolverMpPotrf)                   \
   F(cusolverMpPotrf_bufferSize)        \
   F(cusolverMpPotrs)                   \

@@ -126,6 +126,27 @@ class Solver {
     return device_.CopyToHost(Stream::kMain, status, operand_.status, sizeof(*status));
   }
 
+  // Copies all of M to tiles. The status is kNotFinite if an element isn't.
+  Status TakeAll(int32_t* status) {
+    return Step([&]() -> Status {
+      JAXMG_RETURN_IF_ERROR(
+          ToGrid(context_, layout_, operand_.block, source(), a_, staging_, Part::kAll));
+      JAXMG_RETURN_IF_ERROR(device_.cuda_status().CheckAllFinite(
+          Stream::kMain, layout_.LocalRows(grid_.row(rank())),
+          layout_.LocalColumns(grid_.column(rank())), static_cast<const T*>(a_), layout_.ld(rank()),
+          outcome_->info()));
+      return SetStatus(status);
+    });
+  }
+
+  // Sets the status to the info that the library has found, if it isn't 0.
+  Status TakeInfo(int32_t found, int32_t* status) {
+    if (found > 0) {
+      JAXMG_RETURN_IF_ERROR(device_.FillInt32(Stream::kMain, outcome_->info(), 1, found));
+    }
+    return SetStatus(status);
+  }
+
   template <typename U>
   Status Allocate(int64_t count, U** data) {
     std::unique_ptr<Buffer> buffer;
@@ -157,6 +178,32 @@ class Solver {
   std::unique_ptr<Session> session_;
   Descriptor descriptor_;
 };
+
+// The library's options of a routine, all as they are by default.
+template <typename Handle, auto kCreate, auto kDestroy>
+class Options {
+ public:
+  Options() = default;
+  Options(const Options&) = delete;
+  Options& operator=(const Options&) = delete;
+  ~Options() {
+    if (handle_ != nullptr) (Get<CusolverMp>().*kDestroy)(handle_);
+  }
+  Status Create() {
+    JAXMG_CHECK_CUDA((Get<CusolverMp>().*kCreate)(&handle_), "cuSOLVERMp: options");
+    return Status::Ok();
+  }
+  Handle get() const { return handle_; }
+
+ private:
+  Handle handle_ = nullptr;
+};
+using GesvdOptions =
+    Options<cusolverMpGesvdDescriptor_t, &CusolverMp::cusolverMpGesvdDescriptorCreate,
+            &CusolverMp::cusolverMpGesvdDescriptorDestroy>;
+using PolarOptions =
+    Options<cusolverMpPolarDescriptor_t, &CusolverMp::cusolverMpPolarDescriptorCreate,
+            &CusolverMp::cusolverMpPolarDescriptorDestroy>;
 
 }  // namespace
 
@@ -419,10 +466,7 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
     };
     JAXMG_RETURN_IF_ERROR(solver.Call("cusolverMpSyevd", solve, &found));
     JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
-      if (found > 0) {
-        JAXMG_RETURN_IF_ERROR(device.FillInt32(Stream::kMain, solver.outcome().info(), 1, found));
-      }
-      JAXMG_RETURN_IF_ERROR(solver.SetStatus(&status));
+      JAXMG_RETURN_IF_ERROR(solver.TakeInfo(found, &status));
       return vectors
                  ? ToRows(context, solver.layout(), operand.block, u, operand.a, solver.staging())
                  : Status::Ok();
@@ -434,10 +478,105 @@ Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors
   });
 }
 
+// The ranks have columns of M = A^T, of which the library makes U S V^H. So A = conj(V) S U^T: a
+// rank's rows of its left vectors are columns of V^H, and those of the right ones columns of U.
+template <typename T>
+Status Gesvd(const RankContext& context, const Operand<T>& operand, bool vectors, T* vh,
+             Real<T>* s) {
+  constexpr cudaDataType kType = Solver<T>::kType;
+  const int64_t n = operand.n;
+  Solver<T> solver(context, operand, kEigenWidth);
+  const int rank = solver.rank();
+  T *left = nullptr, *right = nullptr;  // tiles of U and of V^H
+  JAXMG_RETURN_IF_ERROR(solver.Prepare([&]() -> Status {
+    const int64_t count = vectors ? solver.layout().Elements(rank) : 0;
+    JAXMG_RETURN_IF_ERROR(solver.AllocateOwn(count, &left));
+    return solver.AllocateOwn(count, &right);
+  }));
+  const CusolverMp& library = Get<CusolverMp>();
+  const cusolverEigMode_t job = vectors ? CUSOLVER_EIG_MODE_VECTOR : CUSOLVER_EIG_MODE_NOVECTOR;
+  const cusolverMpMatrixDescriptor_t of_vectors = vectors ? solver.descriptor() : nullptr;
+  GesvdOptions options;
+  JAXMG_RETURN_IF_ERROR(RunCollectively(context.comm, [&] { return options.Create(); }));
+  JAXMG_RETURN_IF_ERROR(solver.AllocateWork([&](size_t* on_device, size_t* on_host) -> Status {
+    JAXMG_CHECK_CUDA(library.cusolverMpGesvd_bufferSize(solver.handle(), options.get(), job, job, n,
+                                                        n, solver.a(), 1, 1, solver.descriptor(), s,
+                                                        left, 1, 1, of_vectors, right, 1, 1,
+                                                        of_vectors, kType, on_device, on_host),
+                     "cuSOLVERMp: gesvd of order ", n);
+    return Status::Ok();
+  }));
+  int32_t status = 0;
+  JAXMG_RETURN_IF_ERROR(solver.TakeAll(&status));
+  if (status == 0) {
+    int32_t found = 0;
+    auto solve = [&] {
+      return library.cusolverMpGesvd(solver.handle(), options.get(), job, job, n, n, solver.a(), 1,
+                                     1, solver.descriptor(), s, left, 1, 1, of_vectors, right, 1, 1,
+                                     of_vectors, kType, solver.work(), solver.work_bytes(),
+                                     solver.host_work(), solver.host_bytes(), solver.info());
+    };
+    JAXMG_RETURN_IF_ERROR(solver.Call("cusolverMpGesvd", solve, &found));
+    JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
+      JAXMG_RETURN_IF_ERROR(solver.TakeInfo(found, &status));
+      if (!vectors) return Status::Ok();
+      JAXMG_RETURN_IF_ERROR(
+          FromGrid(context, solver.layout(), operand.block, right, operand.a, solver.staging()));
+      return FromGrid(context, solver.layout(), operand.block, left, vh, solver.staging());
+    }));
+  }
+  return solver.Step([&]() -> Status {
+    JAXMG_RETURN_IF_ERROR(solver.outcome().PoisonIfFailed(n, 1, s));
+    if (!vectors) return Status::Ok();
+    JAXMG_RETURN_IF_ERROR(solver.outcome().PoisonIfFailed(n, operand.block, operand.a));
+    return solver.outcome().PoisonIfFailed(n, operand.block, vh);
+  });
+}
+
+// A = M^T has the unitary factor U^T of that of M, so that a rank's rows are columns of U.
+template <typename T>
+Status Polar(const RankContext& context, const Operand<T>& operand) {
+  constexpr cudaDataType kType = Solver<T>::kType;
+  const int64_t n = operand.n;
+  Solver<T> solver(context, operand, kFactorWidth);
+  JAXMG_RETURN_IF_ERROR(solver.Prepare([] { return Status::Ok(); }));
+  const CusolverMp& library = Get<CusolverMp>();
+  PolarOptions options;
+  JAXMG_RETURN_IF_ERROR(RunCollectively(context.comm, [&] { return options.Create(); }));
+  // Without the Hermitian factor.
+  JAXMG_RETURN_IF_ERROR(solver.AllocateWork([&](size_t* on_device, size_t* on_host) -> Status {
+    JAXMG_CHECK_CUDA(library.cusolverMpPolar_bufferSize(
+                         solver.handle(), options.get(), CUBLAS_FILL_MODE_FULL, n, n, solver.a(), 1,
+                         1, solver.descriptor(), nullptr, 1, 1, nullptr, kType, on_device, on_host),
+                     "cuSOLVERMp: polar of order ", n);
+    return Status::Ok();
+  }));
+  int32_t status = 0;
+  JAXMG_RETURN_IF_ERROR(solver.TakeAll(&status));
+  if (status == 0) {
+    int32_t found = 0;
+    auto solve = [&] {
+      return library.cusolverMpPolar(solver.handle(), options.get(), CUBLAS_FILL_MODE_FULL, n, n,
+                                     solver.a(), 1, 1, solver.descriptor(), nullptr, 1, 1, nullptr,
+                                     kType, solver.work(), solver.work_bytes(), solver.host_work(),
+                                     solver.host_bytes(), solver.info());
+    };
+    JAXMG_RETURN_IF_ERROR(solver.Call("cusolverMpPolar", solve, &found));
+    JAXMG_RETURN_IF_ERROR(solver.Step([&]() -> Status {
+      JAXMG_RETURN_IF_ERROR(solver.TakeInfo(found, &status));
+      return FromGrid(context, solver.layout(), operand.block, solver.a(), operand.a,
+                      solver.staging());
+    }));
+  }
+  return solver.Step([&] { return solver.outcome().PoisonIfFailed(n, operand.block, operand.a); });
+}
+
 #define JAXMG_INSTANTIATE(T)                                                              \
   template Status Potrs(const RankContext&, const Operand<T>&, const Solution<T>&);       \
   template Status Gesv(const RankContext&, const Operand<T>&, const GeneralSolution<T>&); \
-  template Status Syevd(const RankContext&, const Operand<T>&, bool, Real<T>*);
+  template Status Syevd(const RankContext&, const Operand<T>&, bool, Real<T>*);           \
+  template Status Gesvd(const RankContext&, const Operand<T>&, bool, T*, Real<T>*);       \
+  template Status Polar(const RankContext&, const Operand<T>&);
 JAXMG_FOR_EACH_DTYPE(JAXMG_INSTANTIATE)
 #undef JAXMG_INSTANTIATE
 

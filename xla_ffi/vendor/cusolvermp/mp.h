@@ -27,6 +27,20 @@ Status Gesv(const RankContext& context, const Operand<T>& operand,
 template <typename T>
 Status Syevd(const RankContext& context, const Operand<T>& operand, bool vectors, Real<T>* w);
 
+// The singular value decomposition A = U S V^H of a square matrix. operand.a: this rank's rows of
+// U, vh: its rows of V^H, both stored row after row; without `vectors` operand.a is undefined and
+// vh isn't used. s (n): the singular values, descending, on every rank. NaN if *status is not 0.
+// Workspace: three copies of the block, two columns of tiles, and the library's.
+template <typename T>
+Status Gesvd(const RankContext& context, const Operand<T>& operand, bool vectors, T* vh,
+             Real<T>* s);
+
+// The unitary factor of the polar decomposition of a square matrix. operand.a: this rank's rows of
+// it; NaN if *status is not 0. Workspace: a copy of the block, two columns of tiles, and the
+// library's.
+template <typename T>
+Status Polar(const RankContext& context, const Operand<T>& operand);
+
 }  // namespace jaxmg::mp
 
 #endif  // JAXMG_XLA_FFI_VENDOR_CUSOLVERMP_MP_H_

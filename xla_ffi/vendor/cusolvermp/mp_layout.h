@@ -176,6 +176,57 @@ Status ToGrid(const RankContext& context, const GridLayout& layout, int64_t bloc
   return WaitAllSent(comm, Stream::kMain);
 }
 
+// The reverse of ToGrid: copies all ranks' tiles of a square matrix to their `block` columns of it.
+// `staging` holds a column of tiles. Enqueued on kMain.
+template <typename T>
+Status FromGrid(const RankContext& context, const GridLayout& layout, int64_t block, T* local,
+                T* blocks, T* staging) {
+  Communicator& comm = context.comm;
+  const int rank = comm.rank(), ranks = comm.size();
+  const Grid& grid = layout.grid;
+  const int64_t n = layout.rows;
+  // The part of a rank's cut that this rank has, all of its rows.
+  auto in_local = [&](const Cut& cut) {
+    const int64_t column = layout.ColumnsBefore(cut.first, grid.column(rank));
+    return Block(local + column * layout.ld(rank), layout.ld(rank),
+                 layout.LocalRows(grid.row(rank)), cut.columns);
+  };
+  for (int64_t round = 0; round < Rounds(layout, block); ++round) {
+    for (int step = 1; step < ranks; ++step) {
+      const int peer = (rank + step) % ranks;
+      const Cut theirs = CutOf(layout, block, peer, round);
+      if (theirs.columns == 0 || layout.LocalRows(grid.row(rank)) == 0 ||
+          theirs.tile % grid.columns != grid.column(rank)) {
+        continue;
+      }
+      JAXMG_RETURN_IF_ERROR(comm.Send(Stream::kMain, peer, in_local(theirs)));
+    }
+    const Cut mine = CutOf(layout, block, rank, round);
+    for (int row = 0; row < grid.rows && mine.columns > 0; ++row) {
+      const int peer = grid.rank(row, static_cast<int>(mine.tile % grid.columns));
+      const int64_t rows = layout.LocalRows(row);
+      if (rows == 0) continue;
+      const T* piece = staging;
+      int64_t ld = rows;
+      if (peer == rank) {
+        piece = static_cast<const T*>(in_local(mine).data);
+        ld = layout.ld(rank);
+      } else {
+        JAXMG_RETURN_IF_ERROR(
+            comm.Recv(Stream::kMain, peer, Block(staging, rows, rows, mine.columns)));
+      }
+      JAXMG_RETURN_IF_ERROR(ForTileRows(layout, row, 0, [&](int64_t i) {
+        const int64_t height = layout.height(i);
+        T* place = blocks + (mine.first - rank * block) * n + i * layout.width;
+        return context.device.Copy(
+            Stream::kMain, Block(place, n, height, mine.columns),
+            Block(piece + i / grid.rows * layout.width, ld, height, mine.columns));
+      }));
+    }
+  }
+  return WaitAllSent(comm, Stream::kMain);
+}
+
 // Copies a whole matrix, which is equal on every rank, to this rank's tiles, or this rank's tiles
 // to it. Enqueued on kMain.
 template <typename T>

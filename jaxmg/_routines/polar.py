@@ -216,7 +216,7 @@ def _estimate(gram, least, expected, unit, layout):
 
     ``expected`` is the l that the step before leads to, if its own l was small enough, or 0.
     """
-    square, known = _smallest(gram, 8 * len(gram) * unit, layout)
+    square, known = _smallest(gram, 8 * _rounding_of_gram(unit, len(gram)), layout)
     # An estimate from above.
     found = jnp.sqrt(jnp.maximum(square, 0))
     low = jnp.where((expected > 0) & (found >= 0.9 * expected), expected, found / 2)
@@ -238,9 +238,16 @@ def _low_of(c):
     return (4 ** (1 / 3) / ((c + 1) ** 0.5 - 1) ** 2) ** 0.75
 
 
+def _rounding_of_gram(unit, n):
+    """That of X^H X, in the 2-norm, for X of norm 1. n units bound it, and roundings that are
+    independent of each other stay below n^(1/2) (N. J. Higham, T. Mary, SIAM J. Sci. Comput. 41,
+    2019)."""
+    return unit * n**0.5
+
+
 def _least_low(unit, n):
-    """The l at which I + c X^H X, whose rounding is n units of c, is 100 times its rounding."""
-    most = 0.01 / (unit * n)
+    """The l at which I + c X^H X is 100 times its rounding."""
+    most = 0.01 / _rounding_of_gram(unit, n)
     return 2 / (4 * most) ** 0.75
 
 

@@ -2,12 +2,14 @@
 and SciPy's.
 
     decompositions.py [--platform gpu] [--function qr svd ...] [--shape 8192x8192 200000x4096 ...]
-                      [--dtype float64] [--ranks 1] [--repeats 5] [--kind jaxmg jax scipy]
-                      [--threads 1] [--out FILE] [--small N]
+                      [--dtype float64] [--ranks 1] [--repeats 5]
+                      [--kind jaxmg jax scipy cusolvermp] [--threads 1] [--out FILE] [--small N]
+    python -m jaxmg.launch -n 4 decompositions.py --ranks 4 --kind jaxmg cusolvermp ...
 
 For each function and shape jaxmg's on `--ranks` devices, with the matrix sharded by rows, and JAX's
 on one take turns in one process, compiled and run once before. SciPy's functions get column-major
-arrays that they may overwrite. `--threads` sets the threads of BLAS, for SciPy and for each rank of
+arrays that they may overwrite. `cusolvermp` is jaxmg's function with that backend, which needs a
+process for each GPU. `--threads` sets the threads of BLAS, for SciPy and for each rank of
 CPU devices. The matrices have normally distributed entries. Prints a line and writes a record a
 case, with the median. The exit code is 1 if an error of jaxmg's is beyond its limit. A case that
 fails, by its memory for example, is printed, and changes nothing else.
@@ -44,7 +46,7 @@ def arguments(argv):
     parser.add_argument("--shape", nargs="+", type=_shape, default=((2048, 2048),))
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
-    kinds = ("jaxmg", "jax", "scipy")
+    kinds = ("jaxmg", "jax", "scipy", "cusolvermp")
     parser.add_argument("--kind", nargs="+", choices=kinds, default=kinds[:2])
     parser.add_argument("--threads", type=int, help="of BLAS")
     parser.add_argument(
@@ -54,6 +56,8 @@ def arguments(argv):
     args = parser.parse_args(argv[1:])
     if "scipy" in args.kind and set(args.function) - set(_SCIPY):
         parser.error(f"--kind scipy has {', '.join(_SCIPY)}")
+    if "cusolvermp" in args.kind and set(args.function) - set(_BY_LIBRARY):
+        parser.error(f"--kind cusolvermp has {', '.join(_BY_LIBRARY)}")
     for m, n in args.shape:
         if m % args.ranks:
             parser.error(f"--shape {m}x{n}: JAX shards multiples of {args.ranks} rows alone")
@@ -83,7 +87,9 @@ def measure(args, dtype, name, shape):
         call, operands = problem(args, dtype, name, shape, kind)
         try:
             results = jax.block_until_ready(call(*_fresh(kind, operands)))
-            errors[kind] = float(FUNCTIONS[name][2](*operands, results))
+            error = FUNCTIONS[name][2](*operands, results)
+            # Of several processes the first has it, and prints it.
+            errors[kind] = 0.0 if jax.process_index() > 0 else float(error)
         except Exception as error:  # the other kind is measured all the same
             print(f"{name} {dtype} {_words(shape)} {kind}: {str(error).splitlines()[0][:120]}")
             continue
@@ -100,17 +106,20 @@ def measure(args, dtype, name, shape):
     for kind, runs in times.items():
         seconds, error = statistics.median(runs), errors[kind]
         good &= kind != "jaxmg" or error <= limit
+        if jax.process_index() > 0:
+            continue
         print(
-            f"{name:14}{dtype:11}{_words(shape):16}{kind:6}{seconds * 1e3:11.3f} ms"
+            f"{name:14}{dtype:11}{_words(shape):16}{kind:11}{seconds * 1e3:11.3f} ms"
             f"  error {error:.1e}" + ("" if error <= limit else "  TOO LARGE"),
             flush=True,
         )
-        count = args.ranks if kind == "jaxmg" else 1
+        count = args.ranks if kind in ("jaxmg", "cusolvermp") else 1
         records.append(
             args.out,
             {
                 "routine": name, "kind": kind, "dtype": dtype, "m": shape[0], "n": shape[1],
-                "ranks": count, "threads": args.threads, "seconds": seconds, "runs": runs,
+                "ranks": count, "processes": jax.process_count(), "threads": args.threads,
+                "seconds": seconds, "runs": runs,
                 "error": error, "peak_bytes": peaks[kind],
                 **records.origin(
                     records.name_of(jax.devices()[:count]),
@@ -142,6 +151,8 @@ def problem(args, dtype, name, shape, kind):
     else:
         mesh = Mesh(np.array(jax.devices()[: args.ranks]), ("rank",))
         function = functools.partial(ours, mesh=mesh, matrix_specs=P("rank", None))
+        if kind == "cusolvermp":
+            function = functools.partial(function, backend="cusolvermp")
         by_rows, everywhere = NamedSharding(mesh, P("rank", None)), NamedSharding(mesh, P())
 
     def make(key):
@@ -264,6 +275,7 @@ FUNCTIONS = {
     "polar": (_ours.polar, jax.scipy.linalg.polar, error_of_polar),
 }  # fmt: skip
 _WITH_B = ("least_squares", "lstsq")
+_BY_LIBRARY = ("svd", "svdvals", "polar")
 _IN_PLACE = {"overwrite_a": True, "check_finite": False}
 _SCIPY = {
     "qr": functools.partial(scipy.linalg.qr, mode="economic", **_IN_PLACE),

@@ -94,7 +94,7 @@ def measure(args, dtype, name, shape):
             print(f"{name} {dtype} {_words(shape)} {kind}: {str(error).splitlines()[0][:120]}")
             continue
         cases[kind], times[kind] = (call, operands), []
-        peaks[kind] = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+        peaks[kind] = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
         del results
     for _ in range(args.repeats):
         for kind, (call, operands) in cases.items():

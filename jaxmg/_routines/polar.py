@@ -62,7 +62,7 @@ _QUINTICS = (
     (0.99, -0.499928442294, 0.384520286037, 0.999999839),
 )
 _LAST = 0.9999
-_INVERSE_ITERATIONS = 8
+_INVERSE_ITERATIONS = 4
 
 
 def decompose(a, layout, backend="native"):

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 from jaxmg import _compat, linalg
-from jaxmg._call import layouts, programs
+from jaxmg._call import backends, ffi, layouts, programs
 from jaxmg._routines import gesvd, jax_linalg
 from jaxmg._routines import svd as svd_programs
 
@@ -737,3 +737,68 @@ def test_full_matrices_have_no_derivative():
 def test_refused(call, error, words):
     with pytest.raises(error, match=words):
         call(jnp.ones((6, 4)))
+
+
+_BY_LIBRARY = [
+    ((8, 8), 1, False, "float32"),
+    ((9, 9), 4, False, "complex64"),
+    ((11, 5), 2, True, "float64"),
+    ((5, 12), 8, False, "complex128"),
+]
+
+
+@pytest.fixture
+def a_library(monkeypatch):
+    """JAX's functions in the place of a vendor's library, which CPU devices have none of."""
+    asked, call = [], ffi.call
+
+    def resolve(routine, layout, backend, *_):
+        asked.append(backend)
+        return backend
+
+    def in_its_place(target, layout, tile, backend, operands, results, **options):
+        if backend != "cusolvermp":
+            return call(target, layout, tile, backend, operands, results, **options)
+        coordinates, rows = operands
+        count, n = len(rows), options["n"]
+        start = coordinates.reshape(2)[0] * count
+        a = jax.lax.all_gather(rows, layout.rows, tiled=True)[:n]
+
+        def own(x):
+            x = jnp.pad(x, ((0, layout.ranks * count - n), (0, 0)), constant_values=jnp.nan)
+            return jax.lax.dynamic_slice_in_dim(x, start, count)
+
+        status = jnp.zeros(1, jnp.int32)
+        u, s, vh = jnp.linalg.svd(a)
+        if target == "jaxmg_polar":
+            return own(u @ vh), status
+        vectors = options["vectors"]
+        return own(u), own(vh) if vectors else vh[:0], s, status
+
+    monkeypatch.setattr(backends, "resolve", resolve)
+    monkeypatch.setattr(ffi, "call", in_its_place)
+    _forget_programs()
+    yield asked
+    _forget_programs()
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(("shape", "ranks", "explicit", "dtype"), _BY_LIBRARY)
+def test_by_a_library(a_library, shape, ranks, explicit, dtype):
+    """What is around its call: matrices that aren't square, all of U and V^H, both sides."""
+    a, k = matrix("random", *shape, dtype), min(shape)
+    mesh = cases.line(ranks, kind=AxisType.Explicit if explicit else AxisType.Auto)
+    placed, where = cases.shard_rows(a, mesh), {**on(mesh), "backend": "cusolvermp"}
+    for full in (True, False):
+        u, s, vh = linalg.svd(placed, full_matrices=full, **where)
+        assert (u.shape[1], vh.shape[0]) == (shape if full else (k, k))
+        check_svd(a, u[:, :k], s, vh[:k])
+    part = linalg.svd(placed, subset_by_index=(1, 3), **where)
+    np.testing.assert_array_equal(part.S, s[1:3])
+    values = linalg.svdvals(placed, **where)
+    np.testing.assert_allclose(values, s, rtol=0, atol=30 * cases.eps(dtype) * s[0])
+    for side in ("right", "left"):
+        found = linalg.polar(placed, side, **where)
+        for x, y in zip(found, scipy.linalg.polar(a, side), strict=True):
+            np.testing.assert_allclose(x, y, rtol=0, atol=300 * cases.eps(dtype) * s[0])
+    assert set(a_library) >= {"cusolvermp"}

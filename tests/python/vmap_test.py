@@ -409,6 +409,18 @@ def test_a_factor_at_once_reads_the_upper_triangle(below):
 
 
 @pytest.mark.extended
+@pytest.mark.parametrize("order", [0, 1024])
+def test_inverses_at_once_by_two_solves(order, monkeypatch):
+    """Large ones of complex64 as small ones, which are by a product."""
+    monkeypatch.setattr(at_once, "_BY_TWO_SOLVES", order)
+    stack = np.stack([cases.positive_definite("well", 9, "complex64") for _ in range(2)])
+    text = str(jax.make_jaxpr(at_once.potri)(stack))
+    assert text.count("triangular_solve[") == (2 if order == 0 else 1)
+    found = np.asarray(at_once.potri(stack)[0][0])
+    np.testing.assert_allclose(found, np.linalg.inv(stack), rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(found, np.swapaxes(found, -1, -2).conj())
+
+
 def test_lu_at_once_marks_what_is_not_finite(monkeypatch):
     """Also where the diagonal of U is finite, as cuSOLVER's may be."""
     lu = jax.lax.linalg.lu

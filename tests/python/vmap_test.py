@@ -421,6 +421,7 @@ def test_inverses_at_once_by_two_solves(order, monkeypatch):
     np.testing.assert_array_equal(found, np.swapaxes(found, -1, -2).conj())
 
 
+@pytest.mark.extended
 def test_lu_at_once_marks_what_is_not_finite(monkeypatch):
     """Also where the diagonal of U is finite, as cuSOLVER's may be."""
     lu = jax.lax.linalg.lu

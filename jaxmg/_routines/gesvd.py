@@ -82,7 +82,7 @@ class Decomposition(batching.Batchable):
         return blocks.join_rows(u, layout, n), s, blocks.join_rows(vh, layout, n)
 
     def batched(self, settled, size, marks, *arrays):
-        specs = (P(),)
+        specs: tuple[P | None, ...] = (P(),)
         if self.vectors:
             spec = self.layout.result_spec(arrays[0].shape[-2:])
             specs = (spec, P(), spec)

@@ -224,10 +224,9 @@ def polar(
     m, n = _shape("polar", a)
     of_p = (n, n) if side == "right" else (m, m)
     shapes = ((m, n), of_p)
-    if _is_native("polar", backend):
-        program, options = programs.polar_factors, (side,)
-    else:
-        program, options = programs.polar_factors_by, (side, backend)
+    program, options = programs.polar_factors, [side]
+    if not _is_native("polar", backend):
+        program, options = programs.polar_factors_by, [side, backend]
     u, p = jax_linalg.run((a,), "polar", program, shapes, mesh, matrix_specs, *options)
     return u, p
 

@@ -278,7 +278,7 @@ class _OnDevice:
     of_all = __call__
 
 
-def _complete(a, layout, backend):
+def _complete(a, layout, backend="native"):
     """(U, s, V^H) of a matrix with m > n. The last m - n columns of Q complete U."""
     n = a.shape[1]
     if not n:
@@ -326,7 +326,7 @@ def values_of(a, layout, backend="native"):
         a = _r_alone(a, layout)
         if backend != "native":
             by_library = gesvd.Decomposition(layout, backend, False, "linalg.svdvals")
-            (s,) = batching.batchable(by_library, a)
+            s = batching.batchable(by_library, a)[0]
             return polar.times_power(s, exponent)
         if n <= SMALL:
             s = batching.batchable(_Small(layout, vectors=False), a)

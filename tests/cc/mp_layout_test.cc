@@ -111,19 +111,26 @@ void CheckBlocksInTiles(const Case& c, const Grid& grid, Part part) {
   JAXMG_EXPECT_ALL_OK(statuses, c);
 }
 
+// A rank's tiles of the matrix with these values.
+std::vector<Complex> TilesOf(const GridLayout& layout, int rank) {
+  std::vector<Complex> local(layout.Elements(rank), kUntouched);
+  const int64_t width = layout.width;
+  for (int64_t j = 0; j < layout.columns; ++j) {
+    for (int64_t i = 0; i < layout.rows; ++i) {
+      if (layout.owner(i / width, j / width) != rank) continue;
+      const int64_t tile = layout.offset(i / width, j / width);
+      local[tile + j % width * layout.ld(rank) + i % width] = Value(i, j);
+    }
+  }
+  return local;
+}
+
 // Every column that was copied back is what its tiles hold.
 void CheckTilesInBlocks(const Case& c, const Grid& grid) {
   const GridLayout layout = {c.n, c.n, c.width, grid};
   const auto statuses = RunRanks(c.grid.size(), [&](const RankContext& context) -> Status {
     const int rank = context.comm.rank();
-    std::vector<Complex> local(layout.Elements(rank), kUntouched);
-    for (int64_t j = 0; j < c.n; ++j) {
-      for (int64_t i = 0; i < c.n; ++i) {
-        if (layout.owner(i / c.width, j / c.width) != rank) continue;
-        local[layout.offset(i / c.width, j / c.width) + j % c.width * layout.ld(rank) +
-              i % c.width] = Value(i, j);
-      }
-    }
+    std::vector<Complex> local = TilesOf(layout, rank);
     std::vector<Complex> blocks(c.n * c.block(), kUntouched), staging(c.n * c.width);
     JAXMG_RETURN_IF_ERROR(
         FromGrid(context, layout, c.block(), local.data(), blocks.data(), staging.data()));
@@ -183,14 +190,7 @@ TEST(TilesAreCopiedToRows) {
     const GridLayout layout = {c.n, c.n, c.width, c.grid};
     const auto statuses = RunRanks(c.grid.size(), [&](const RankContext& context) -> Status {
       const int rank = context.comm.rank();
-      std::vector<Complex> local(layout.Elements(rank), kUntouched);
-      for (int64_t j = 0; j < c.n; ++j) {
-        for (int64_t i = 0; i < c.n; ++i) {
-          if (layout.owner(i / c.width, j / c.width) != rank) continue;
-          local[layout.offset(i / c.width, j / c.width) + j % c.width * layout.ld(rank) +
-                i % c.width] = Value(i, j);
-        }
-      }
+      std::vector<Complex> local = TilesOf(layout, rank);
       std::vector<Complex> rows(c.block() * c.n, kUntouched), staging(c.block() * c.width);
       JAXMG_RETURN_IF_ERROR(
           ToRows(context, layout, c.block(), local.data(), rows.data(), staging.data()));

@@ -113,6 +113,16 @@ TRANSFORMS = jax.__version_info__ >= (0, 10)
 COMPILES_EXCHANGES = jax.__version_info__ >= (0, 10)
 
 
+# Whether a trace may compute in double precision where the caller has JAX's 64 bits switched off.
+# JAX before 0.10 loses dtypes when it differentiates or compiles what was traced so.
+DOUBLE_IN_TRACES = jax.__version_info__ >= (0, 10)
+
+
+def double_precision():
+    """A context in which JAX computes with 64 bits, for `DOUBLE_IN_TRACES`."""
+    return jax.enable_x64(True)
+
+
 # Whether XLA lets a branch of a lax.cond work in the memory of a donated array; older ones copy it.
 BRANCHES_WORK_IN_PLACE = jax.__version_info__ >= (0, 11)
 

@@ -119,6 +119,19 @@ def device_memory(platform):
     return (stats or {}).get("bytes_limit")
 
 
+# By their compute capability the GPUs (A100; H100 and H200) whose tensor cores multiply float64 at
+# least as fast as float32 is multiplied without them.
+_FAST_IN_DOUBLE = ("8.0", "9.0")
+
+
+def fast_in_double(platform):
+    """Whether devices of this platform multiply matrices in float64 as fast as in float32."""
+    if platform not in ("gpu", "cuda"):
+        return False
+    device = jax.local_devices(backend=platform)[0]
+    return getattr(device, "compute_capability", None) in _FAST_IN_DOUBLE
+
+
 def traced(arrays):
     return any(isinstance(array, Tracer) for array in arrays)
 

@@ -20,6 +20,9 @@ From l = 0.6 on a step is by a polynomial of degree 5, the odd one that is close
 no inverse. With D = X^H X - I, the last step is X (I - D / 2 + 3 D^2 / 8), whose error is 5/16
 |D|^3; or X (I - D / 2), where the error of that is no more than rounding.
 
+On GPUs that are as fast in float64, U of a matrix in single precision is computed in double: the
+rounding of X^H X hides no singular value there, so that it takes fewer steps.
+
 So nearly all the work is in products and in inverses of Hermitian matrices. l comes from an
 estimate of the smallest singular value, by inverse iteration with X^H X. Where the rounding of X^H
 X hides that value, the step is taken with the smallest l that a QR step allows, and the estimate is
@@ -36,6 +39,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
+from jaxmg import _compat
 from jaxmg._call import backends, blocks, ffi, layouts
 from jaxmg._factors import cholesky_factor, cholesky_operations
 from jaxmg._routines import cho_factor, gesvd, potri, tall_qr
@@ -63,6 +67,10 @@ _QUINTICS = (
 )
 _LAST = 0.9999
 _INVERSE_ITERATIONS = 4
+# The order from which on U of a matrix in single precision is computed in double where that is
+# fast, and the bytes of a rank's rows, in double precision, up to which it is.
+DOUBLE = 1024
+_DOUBLE_BYTES = 2**31
 
 
 def decompose(a, layout, backend="native"):
@@ -91,7 +99,12 @@ class _Unitary(batching.Batchable):
     layout: layouts.Layout
 
     def __call__(self, *arrays):
-        return _iterate(arrays[0], self.layout)
+        (a,) = arrays
+        if not _in_double(a, self.layout):
+            return _iterate(a, self.layout)
+        with _compat.double_precision():
+            u = _iterate(a.astype(jnp.promote_types(a.dtype, np.float64)), self.layout)
+            return u.astype(a.dtype)
 
     def batched(self, settled, size, marks, *arrays):
         spec = self.layout.result_spec(arrays[0].shape[-2:])
@@ -128,6 +141,14 @@ class _ByLibrary(batching.Batchable):
         spec = self.layout.result_spec(arrays[0].shape[-2:])
         placement = batching.make_placement(self.layout, arrays, marks, (spec,))
         return batching.in_turn(self, marks, *arrays, placement=placement)
+
+
+def _in_double(a, layout):
+    """Whether U of this matrix in single precision is computed in double."""
+    fits = 2 * a.size * a.dtype.itemsize <= _DOUBLE_BYTES * layout.ranks
+    single = jnp.finfo(a.dtype).bits == 32
+    large = fits and a.shape[1] >= DOUBLE
+    return single and large and _compat.DOUBLE_IN_TRACES and layouts.fast_in_double(layout.platform)
 
 
 def _iterate(a, layout):

@@ -15,7 +15,7 @@ from jax.test_util import check_grads
 
 from jaxmg import _compat, linalg
 from jaxmg._call import backends, ffi, layouts, programs
-from jaxmg._routines import gesvd, jax_linalg
+from jaxmg._routines import gesvd, jax_linalg, polar
 from jaxmg._routines import svd as svd_programs
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -319,6 +319,80 @@ def _check_polar(a, side, devices, compare=False):
     if compare:
         exact = scipy.linalg.polar(a, side)[1]
         assert np.linalg.norm((p - exact) / scale) <= 50 * eps * k**0.5
+
+
+@pytest.fixture
+def double_is_fast(monkeypatch):
+    """The polar decomposition as on a GPU that is as fast in double precision, of any order."""
+    monkeypatch.setattr(svd_programs, "SMALL", 0)
+    monkeypatch.setattr(polar, "DOUBLE", 0)
+    monkeypatch.setattr(layouts, "fast_in_double", lambda platform: True)
+    _forget_programs()
+    yield
+    _forget_programs()
+
+
+needs_double_in_traces = pytest.mark.skipif(
+    not _compat.DOUBLE_IN_TRACES, reason="double precision within single needs JAX 0.10"
+)
+
+
+@needs_double_in_traces
+@pytest.mark.parametrize(
+    "dtype, devices, axes, bits",
+    [
+        ("float32", 1, AxisType.Auto, 32),
+        ("complex64", 2, AxisType.Auto, 64),
+        ("float32", 4, AxisType.Explicit, 32),
+    ],
+)
+def test_single_precision_in_double(dtype, devices, axes, bits, double_is_fast):
+    """U is right to rounding, where single precision loses some six digits, whether or not the
+    caller has JAX's 64 bits; and what follows is in single precision again."""
+    a = matrix("ill", 40, 40, dtype)
+    exact = scipy.linalg.polar(a.astype(np.result_type(dtype, np.float64)))[0]
+    mesh = cases.line(devices, kind=axes)
+    with jax.enable_x64(bits == 64):
+        rows = jax.device_put(a, NamedSharding(mesh, P(mesh.axis_names[0], None)))
+        u, p = jax.jit(functools.partial(linalg.polar, **on(mesh)))(rows)
+        assert u.dtype == p.dtype == dtype
+        np.testing.assert_allclose(u, exact, atol=3e-7)
+        check_svd(a, *linalg.svd(rows, full_matrices=False, **on(mesh)))
+    assert np.linalg.norm(u @ np.asarray(p) - a) <= 1e-6 * np.linalg.norm(a)
+
+
+@needs_double_in_traces
+@cases.needs_transformations
+@pytest.mark.breadth
+def test_derivatives_and_batches_in_double(double_is_fast):
+    a = matrix("random", 12, 12, "float32")
+    where = on(cases.line(2))
+
+    def total(a):
+        u, p = linalg.polar(a, **where)
+        return jnp.sum(jnp.sin(u)) + jnp.sum(p * p)
+
+    with jax.enable_x64(False):
+        got = jax.jit(jax.grad(total))(jnp.asarray(a))
+        u, _ = jax.jit(jax.vmap(functools.partial(linalg.polar, **where)))(np.stack([a, 2 * a]))
+    assert got.dtype == u.dtype == np.float32
+    np.testing.assert_allclose(got, jax.grad(total)(jnp.asarray(a, "float64")), rtol=2e-4)
+    np.testing.assert_allclose(u[0], u[1], atol=3e-7)
+
+
+def test_single_precision_stays_where_double_is_slow_or_large(double_is_fast, monkeypatch):
+    layout = layouts.infer("polar", (jnp.eye(4),), cases.line(2), P(cases.line(2).axis_names[0]))
+    square = functools.partial(jax.ShapeDtypeStruct, (64, 64))
+    assert polar._in_double(square("float32"), layout) == _compat.DOUBLE_IN_TRACES
+    assert not polar._in_double(square("float64"), layout)
+    monkeypatch.setattr(polar, "DOUBLE", 65)
+    assert not polar._in_double(square("float32"), layout)
+    monkeypatch.setattr(polar, "DOUBLE", 64)
+    monkeypatch.setattr(polar, "_DOUBLE_BYTES", 64 * 64 * 4 - 1)
+    assert not polar._in_double(square("complex64"), layout)
+    monkeypatch.setattr(polar, "_DOUBLE_BYTES", 64 * 64 * 8)
+    monkeypatch.setattr(layouts, "fast_in_double", lambda platform: False)
+    assert not polar._in_double(square("complex64"), layout)
 
 
 @pytest.mark.breadth

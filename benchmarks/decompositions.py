@@ -1,18 +1,21 @@
-"""QR, SVD, polar decompositions and least squares of matrices (m, n), beside JAX's on one device
-and SciPy's.
+"""QR, SVD, polar decompositions, least squares and solutions with matrices (m, n), beside JAX's on
+one device, SciPy's and cuSOLVER's.
 
     decompositions.py [--platform gpu] [--function qr svd ...] [--shape 8192x8192 200000x4096 ...]
                       [--dtype float64] [--ranks 1] [--repeats 5]
                       [--kind jaxmg jax scipy cusolvermp] [--threads 1] [--out FILE] [--small N]
+                      [--double N] [--library libcusolver.so --kind gesvd gesvdp Xpolar getrs]
     python -m jaxmg.launch -n 4 decompositions.py --ranks 4 --kind jaxmg cusolvermp ...
 
 For each function and shape jaxmg's on `--ranks` devices, with the matrix sharded by rows, and JAX's
 on one take turns in one process, compiled and run once before. SciPy's functions get column-major
 arrays that they may overwrite. `cusolvermp` is jaxmg's function with that backend, which needs a
-process for each GPU. `--threads` sets the threads of BLAS, for SciPy and for each rank of
-CPU devices. The matrices have normally distributed entries. Prints a line and writes a record a
-case, with the median. The exit code is 1 if an error of jaxmg's is beyond its limit. A case that
-fails, by its memory for example, is printed, and changes nothing else.
+process for each GPU. The kinds after `--library` are routines of that cuSOLVER (cusolver.py), for
+square matrices, which are copied before what is timed. `--threads` sets the threads of BLAS, for
+SciPy and for each rank of CPU devices. The matrices have normally distributed entries. Prints a
+line and writes a record a case, with the median. The exit code is 1 if an error of jaxmg's is
+beyond its limit. A case that fails, by its memory for example, is printed, and changes nothing
+else.
 """
 
 import functools
@@ -22,6 +25,7 @@ import statistics
 import sys
 import time
 
+import cusolver
 import devices
 import jax
 import jax.numpy as jnp
@@ -35,7 +39,7 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmg
-from jaxmg._routines import svd
+from jaxmg._routines import polar, svd
 
 
 def arguments(argv):
@@ -46,18 +50,27 @@ def arguments(argv):
     parser.add_argument("--shape", nargs="+", type=_shape, default=((2048, 2048),))
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
-    kinds = ("jaxmg", "jax", "scipy", "cusolvermp")
+    kinds = ("jaxmg", "jax", "scipy", "cusolvermp", *_ROUTINES)
     parser.add_argument("--kind", nargs="+", choices=kinds, default=kinds[:2])
     parser.add_argument("--threads", type=int, help="of BLAS")
     parser.add_argument(
         "--small", type=int, default=svd.SMALL, help="order up to which an SVD is one rank's"
     )
+    parser.add_argument(
+        "--double",
+        type=int,
+        default=polar.DOUBLE,
+        help="order from which polar decompositions of float32 are computed in float64",
+    )
+    parser.add_argument("--library", help="the cuSOLVER of kinds that are its routines")
     parser.add_argument("--out", help="file to append records to")
     args = parser.parse_args(argv[1:])
     if "scipy" in args.kind and set(args.function) - set(_SCIPY):
         parser.error(f"--kind scipy has {', '.join(_SCIPY)}")
     if "cusolvermp" in args.kind and set(args.function) - set(_BY_LIBRARY):
         parser.error(f"--kind cusolvermp has {', '.join(_BY_LIBRARY)}")
+    if set(args.kind) & set(_ROUTINES) and not args.library:
+        parser.error("the routines of cuSOLVER need --library")
     for m, n in args.shape:
         if m % args.ranks:
             parser.error(f"--shape {m}x{n}: JAX shards multiples of {args.ranks} rows alone")
@@ -70,11 +83,12 @@ def _shape(text):
 
 
 def main(args):
-    svd.SMALL = args.small
+    svd.SMALL, polar.DOUBLE = args.small, args.double
     if args.threads and os.environ.get("OPENBLAS_NUM_THREADS") != str(args.threads):
         os.environ["OPENBLAS_NUM_THREADS"] = str(args.threads)
         os.execv(sys.executable, [sys.executable, *sys.argv])  # before BLAS is loaded
     devices.prepare(args.platform, args.ranks)
+    args.library = cusolver.Library(args.library) if args.library else None
     each = itertools.product(args.dtype, args.function, args.shape)
     return 0 if all([measure(args, *one) for one in each]) else 1
 
@@ -84,10 +98,12 @@ def measure(args, dtype, name, shape):
     to be."""
     cases, times, errors, peaks = {}, {}, {}, {}
     for kind in args.kind:
-        call, operands = problem(args, dtype, name, shape, kind)
+        if kind in _ROUTINES and name not in _ROUTINES[kind]:
+            continue
         try:
+            call, operands = problem(args, dtype, name, shape, kind)
             results = jax.block_until_ready(call(*_fresh(kind, operands)))
-            error = FUNCTIONS[name][2](*operands, results)
+            error = error_of(name, kind, operands, results)
             # Of several processes the first has it, and prints it.
             errors[kind] = 0.0 if jax.process_index() > 0 else float(error)
         except Exception as error:  # the other kind is measured all the same
@@ -102,7 +118,10 @@ def measure(args, dtype, name, shape):
             start = time.perf_counter()
             jax.block_until_ready(call(*operands))
             times[kind].append(time.perf_counter() - start)
-    limit, good = 10 * max(shape) * float(jnp.finfo(dtype).eps), "jaxmg" in cases
+    if args.library:
+        args.library.forget()
+    limit = 10 * max(shape) * float(jnp.finfo(dtype).eps)
+    good = "jaxmg" in cases or "jaxmg" not in args.kind
     for kind, runs in times.items():
         seconds, error = statistics.median(runs), errors[kind]
         good &= kind != "jaxmg" or error <= limit
@@ -121,6 +140,7 @@ def measure(args, dtype, name, shape):
                 "ranks": count, "processes": jax.process_count(), "threads": args.threads,
                 "seconds": seconds, "runs": runs,
                 "error": error, "peak_bytes": peaks[kind],
+                **({"cusolver": args.library.version} if kind in _ROUTINES else {}),
                 **records.origin(
                     records.name_of(jax.devices()[:count]),
                     records.python("benchmarks/decompositions.py", sys.argv[1:]),
@@ -131,8 +151,18 @@ def measure(args, dtype, name, shape):
 
 
 def _fresh(kind, operands):
-    """The operands of a call, copied for SciPy, which overwrites them."""
+    """The operands of a call, copied for SciPy and cuSOLVER, which overwrite them."""
+    if kind in _ROUTINES:
+        return jax.block_until_ready([jnp.copy(x) for x in operands])
     return [x.copy(order="F") for x in operands] if kind == "scipy" else operands
+
+
+def error_of(name, kind, operands, results):
+    """That of the results, as a function of FUNCTIONS measures it."""
+    if kind in _ROUTINES:
+        _, finish = _ROUTINES[kind][name]
+        operands, results = (operands[0].T, *operands[1:]), finish(results)
+    return FUNCTIONS[name][2](*operands, results)
 
 
 def _words(shape):
@@ -145,7 +175,7 @@ def problem(args, dtype, name, shape, kind):
     if kind == "scipy":
         a = jax.random.normal(jax.random.key(0), shape, dtype)
         return _SCIPY[name], [np.asarray(a, order="F")]
-    if kind == "jax":
+    if kind == "jax" or kind in _ROUTINES:
         function, by_rows = theirs, SingleDeviceSharding(jax.devices()[0])
         everywhere = by_rows
     else:
@@ -162,6 +192,10 @@ def problem(args, dtype, name, shape, kind):
         )
 
     operands = jax.jit(make, out_shardings=(by_rows, everywhere))(jax.random.key(0))
+    if kind in _ROUTINES:
+        call, _ = _ROUTINES[kind][name]
+        operands = (jax.jit(jnp.transpose, donate_argnums=0)(operands[0]), operands[1])
+        return call(args.library), operands if name in _WITH_B else operands[:1]
     if name not in _WITH_B:
         return jax.jit(lambda a: function(a)), operands[:1]
     return jax.jit(lambda a, b: function(a, b)), operands
@@ -246,6 +280,12 @@ def error_of_least_squares(a, b, x):
     return jnp.linalg.norm(slope) / (norm * (norm * jnp.linalg.norm(x) + jnp.linalg.norm(b)))
 
 
+@jax.jit
+def error_of_solution(a, b, x):
+    norms = jnp.linalg.norm(a) * jnp.linalg.norm(x) + jnp.linalg.norm(b)
+    return jnp.linalg.norm(b - _product(a, x)) / norms
+
+
 def _leading(a, k=100):
     """The k first singular triplets, of all."""
     u, s, vh = jnp.linalg.svd(a, full_matrices=False)
@@ -273,9 +313,21 @@ FUNCTIONS = {
     "svd_lowrank": (functools.partial(_ours.svd_lowrank, k=100), _leading, error_of_triplets),
     "svdvals": (_ours.svdvals, _theirs.svdvals, error_of_singular_values),
     "polar": (_ours.polar, jax.scipy.linalg.polar, error_of_polar),
+    "solve": (_ours.solve, _theirs.solve, error_of_solution),
 }  # fmt: skip
-_WITH_B = ("least_squares", "lstsq")
+_WITH_B = ("least_squares", "lstsq", "solve")
 _BY_LIBRARY = ("svd", "svdvals", "polar")
+# By routine of cuSOLVER and function: a library's call, and what makes the function's results of
+# those as they lie, outside of what is timed.
+_ROUTINES = {
+    "gesvd": {
+        "svd": (lambda library: library.gesvd, cusolver.transposed),
+        "svdvals": (lambda library: functools.partial(library.gesvd, vectors=False), lambda s: s),
+    },
+    "gesvdp": {"svd": (lambda library: library.gesvdp, cusolver.left_transposed)},
+    "Xpolar": {"polar": (lambda library: library.polar, cusolver.whole)},
+    "getrs": {"solve": (lambda library: library.getrs, lambda x: x)},
+}
 _IN_PLACE = {"overwrite_a": True, "check_finite": False}
 _SCIPY = {
     "qr": functools.partial(scipy.linalg.qr, mode="economic", **_IN_PLACE),

@@ -120,7 +120,7 @@ for step in "${steps[@]}"; do
   # Records, for benchmarks/results.
   grep -a '^{"' "$results/$step.log" >"$results/$step.jsonl" || rm "$results/$step.jsonl"
   summary+=$(printf '%-12s %-8s %5d s' "$step" "$result" $seconds)$'\n'
-  "$python" "$site/tests/gpu/outcome.py" "$step" "$result" $seconds "$results/$step.log" \
+  "$python" "$site/tests/gpu/outcome.py" ci/gpu.sh "$step" "$result" $seconds "$results/$step.log" \
     >>"$results/checks.jsonl"
 done
 printf '\n%s\n' "$summary" | tee "$results/summary.txt"

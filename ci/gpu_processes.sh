@@ -5,8 +5,9 @@
 #   ci/gpu_processes.sh WHEELS RESULTS [STEP ...]     all steps, or those named
 #
 # suite: tests/python in as many processes as there are GPUs, each of which sees all; own: the same
-# for the routines alone, where each sees its own GPU; nccl: the same over NCCL, as between hosts;
-# sockets: over TCP; hosts: two processes in network namespaces of their own, over NCCL's sockets;
+# for the routines alone, where each sees its own GPU; shared2, shared4, shared2_nccl, shared4_nccl,
+# only where they are named: LU in so many processes that share one GPU, over memory and over NCCL;
+# nccl: the routines over NCCL, as between hosts; sockets: over TCP; hosts: two processes in network namespaces of their own, over NCCL's sockets;
 # jobs: solves beside other programs, replicas, a thousand calls; lost: processes that are killed and
 # stopped, and nccl_lost over NCCL; mp: backend "cusolvermp", only where it is named; times: one
 # process beside several, by turns; nccl_times: memory that they share beside NCCL.
@@ -31,9 +32,18 @@ export JAXMG_RENDEZVOUS_TIMEOUT=60 XLA_PYTHON_CLIENT_PREALLOCATE=false
 
 launch() { timeout "$1" "$python" -X faulthandler -m jaxmg.launch -n "$gpus" "${@:2}"; }
 routines=(tests/python/{potrs,potri,syevd,factor,calls}_test.py)
+general=(tests/python/{gesv,lu_factor}_test.py)
 
 suite() { launch 500 tests/processes/suite.py tests/python; }
 own() { launch 300 tests/processes/own_gpus.py tests/processes/suite.py "${routines[@]}"; }
+shared() { # PROCESSES TRANSPORT
+  JAXMG_TRANSPORT=$2 timeout "${SHARED_LIMIT:-300}" "$python" -X faulthandler -m jaxmg.launch -n "$1" \
+    tests/processes/one_gpu.py tests/processes/suite.py "${general[@]}"
+}
+shared2() { shared 2 auto; }
+shared4() { shared 4 auto; }
+shared2_nccl() { shared 2 nccl; }
+shared4_nccl() { shared 4 nccl; }
 jobs() { launch 300 tests/gpu/jobs.py "${COUNT:-200}"; }
 sockets() {
   export JAXMG_TRANSPORT=tcp
@@ -115,7 +125,10 @@ for step in "${steps[@]}"; do
   # Records, for benchmarks/results; the launcher puts the number of the process before a line.
   sed -n 's/^\(\[0\] \)\?\({"\)/\2/p' "$results/$step.log" >"$results/$step.jsonl"
   grep -aE 'FAIL|passed|failed|failures$' "$results/$step.log" | cut -c1-200 | tail -20
-  summary+=$(printf '%-8s %-8s %5d s' "$step" "$result" $((SECONDS - start)))$'\n'
+  seconds=$((SECONDS - start))
+  PYTHONPATH=$site:$site/benchmarks "$python" tests/gpu/outcome.py ci/gpu_processes.sh "$step" \
+    "$result" $seconds "$results/$step.log" >>"$results/checks.jsonl"
+  summary+=$(printf '%-12s %-8s %5d s' "$step" "$result" $seconds)$'\n'
 done
 printf '\n%s\n' "$summary" | tee "$results/summary.txt"
 [ $failed -eq 0 ]

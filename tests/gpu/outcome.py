@@ -1,6 +1,6 @@
-"""Prints a record of a step of ci/gpu.sh, for benchmarks/results/checks.jsonl: what came out of it.
+"""Prints a record of a step of a script, for benchmarks/results/checks.jsonl: what came out of it.
 
-    outcome.py STEP RESULT SECONDS LOG
+    outcome.py SCRIPT STEP RESULT SECONDS LOG
 
 Needs benchmarks/ on PYTHONPATH. The counts are those that pytest, the programs beside this file and
 compute-sanitizer end with or print; what a log doesn't say is left out.
@@ -39,9 +39,9 @@ def machine():
 
 
 def main():
-    step, result, seconds, log = sys.argv[1:]
+    script, step, result, seconds, log = sys.argv[1:]
     record = {
-        **records.origin(machine(), f"ci/gpu.sh WHEELS RESULTS {step}"),
+        **records.origin(machine(), f"{script} WHEELS RESULTS {step}"),
         "step": step,
         "result": result,
         "seconds": int(seconds),

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 _TYPES = {"float32": 0, "float64": 1}  # of cudaDataType
-_VECTORS, _FULL, _NO_TRANSPOSE = 1, 2, 0
-_LOWER = 0
+_VECTORS, _NO_TRANSPOSE, _WHOLE_MATRIX = 1, 0, 2
 
 
 class Library:
@@ -81,10 +80,10 @@ class Library:
         return self._done((u, s, v))
 
     def polar(self, at):
-        """(U, H) by Xpolar, transposed; of H the lower triangle."""
+        """(U, H) by Xpolar, transposed."""
         n, kind = self._facts(at)
         h = self._room("h", at.shape, at.dtype)
-        operands = (_LOWER, n, n, kind, _pointer(at), n, kind, _pointer(h), n, kind)
+        operands = (_WHOLE_MATRIX, n, n, kind, _pointer(at), n, kind, _pointer(h), n, kind)
         work = self._workspace("cusolverDnXpolar", at, operands)
         numbers = [_pointer(self._room(name, (1,), jnp.float64)) for name in ("r", "a", "c")]
         self._call("cusolverDnXpolar", *operands, *work, *numbers, _pointer(self._info))
@@ -155,9 +154,3 @@ def transposed(results):
 def left_transposed(results):
     u, s, vh = results
     return u.T, s, vh
-
-
-def whole(results):
-    """(U, H) of A from those as they lie."""
-    u, h = results
-    return u.T, jnp.triu(h) + jnp.triu(h, 1).T

@@ -325,7 +325,7 @@ _ROUTINES = {
         "svdvals": (lambda library: functools.partial(library.gesvd, vectors=False), lambda s: s),
     },
     "gesvdp": {"svd": (lambda library: library.gesvdp, cusolver.left_transposed)},
-    "Xpolar": {"polar": (lambda library: library.polar, cusolver.whole)},
+    "Xpolar": {"polar": (lambda library: library.polar, cusolver.transposed)},
     "getrs": {"solve": (lambda library: library.getrs, lambda x: x)},
 }
 _IN_PLACE = {"overwrite_a": True, "check_finite": False}

@@ -156,6 +156,30 @@ TEST(OneRankSolvesForAllIfTheTuningSaysSo) {
   }
 }
 
+template <typename T>
+int64_t WidthOfTiles(int64_t n, int64_t tile, int ranks, const Tuning& tuning) {
+  const Sizes sizes = {n, n, (n + ranks - 1) / ranks, tile};
+  return GesvSpace<T>(sizes, 1, {ranks, 0, tuning}).tiles.width();
+}
+
+TEST(OneRankHasWideTilesOfALargeMatrixInDoublePrecision) {
+  Tuning tuning = LikeGpu();
+  tuning.usual_tile = 32;
+  tuning.whole_lu_order = 0;
+  tuning.wide_lu_order = 240;
+  EXPECT(WidthOfTiles<double>(256, 0, 1, tuning) == 64);
+  EXPECT(WidthOfTiles<double>(224, 0, 1, tuning) == 32);
+  EXPECT(WidthOfTiles<double>(256, 32, 1, tuning) == 32);
+  EXPECT(WidthOfTiles<double>(256, 0, 2, tuning) == 32);
+  EXPECT(WidthOfTiles<float>(256, 0, 1, tuning) == 32);
+  EXPECT(WidthOfTiles<std::complex<double>>(192, 0, 1, tuning) == 64);
+  EXPECT(WidthOfTiles<std::complex<double>>(128, 0, 1, tuning) == 32);
+  tuning.wide_lu_order = 0;
+  EXPECT(WidthOfTiles<double>(256, 0, 1, tuning) == 32);
+  tuning.wide_lu_order = 60;
+  for (int64_t n : {59, 61, 64, 77}) Check<double>(n, 1, 0, 1, 2, On(tuning));
+}
+
 // LAPACK's info, and the quotients by zero of substitution instead of NaN everywhere.
 TEST(ASingularMatrixHasAnInfoAndInfiniteSolutions) {
   for (int ranks : {1, 2, 3, 5}) {

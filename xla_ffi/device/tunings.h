@@ -65,6 +65,7 @@ inline Tuning CudaTuning() {
   tuning.least_tiles = 1;
   tuning.qr_tile = 512;
   tuning.qr_wide_order = 49152;
+  tuning.wide_lu_order = 49152;
   tuning.whole_order = 12288;
   tuning.whole_lu_order = 4096;
   tuning.whole_inverse_order = 4096;

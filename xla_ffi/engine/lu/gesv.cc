@@ -14,6 +14,19 @@ Precision LuPrecision(Precision requested, int64_t n, const Tuning& tuning) {
   return tuning.scales_products ? Precision::kScaledF16x3 : Precision::kBf16x6;
 }
 
+// The tiles of a matrix that is solved with once.
+template <typename T>
+Tiles TilesOfGesv(const Sizes& sizes, const Ranks& ranks) {
+  const Tuning& tuning = ranks.tuning;
+  const int64_t wide = OrderOf<T>(tuning.wide_lu_order);
+  Sizes own = sizes;
+  if (sizes.tile == 0 && ranks.size == 1 && wide > 0 && sizes.n >= wide &&
+      sizeof(Real<T>) == sizeof(double)) {
+    own.tile = 2 * tuning.usual_tile;
+  }
+  return TilesToSolve<T>(own, ranks, OrderOf<T>(tuning.whole_lu_order));
+}
+
 template <typename T>
 Tiles TilesToFactor(const Tiles& tiles, int64_t n, const Tuning& tuning) {
   const int64_t order = std::max(tiles.columns(), n);
@@ -23,9 +36,7 @@ Tiles TilesToFactor(const Tiles& tiles, int64_t n, const Tuning& tuning) {
 
 template <typename T>
 GesvSpace<T>::GesvSpace(const Sizes& sizes, int64_t nrhs, const Ranks& ranks)
-    : RoutineSpace<T>(sizes, ranks,
-                      TilesToSolve<T>(sizes, ranks, OrderOf<T>(ranks.tuning.whole_lu_order)),
-                      GathersToSolve<T>(sizes, ranks)),
+    : RoutineSpace<T>(sizes, ranks, TilesOfGesv<T>(sizes, ranks), GathersToSolve<T>(sizes, ranks)),
       precision(LuPrecision<T>(sizes.precision, sizes.n, ranks.tuning)) {
   if (!this->works) return;
   this->ReservePanels(GetrfWorkspace<T>(this->tiles, sizes.n, ranks.tuning));

@@ -48,18 +48,9 @@ from jaxmg._routines.jax_square import (
     slogdet,
     solve,
 )
-from jaxmg._routines.jax_svd import (
-    SVDResult,
-    matrix_rank,
-    norm,
-    null_space,
-    orth,
-    pinv,
-    polar,
-    svd,
-    svdvals,
-)
+from jaxmg._routines.jax_svd import SVDResult, matrix_rank, norm, polar, svd, svdvals
 from jaxmg._routines.jax_svd_lowrank import SVDLowRankResult, svd_lowrank
+from jaxmg._routines.jax_svd_spaces import null_space, orth, pinv
 
 __all__ = [
     "EighResult",

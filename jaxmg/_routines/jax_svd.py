@@ -1,4 +1,4 @@
-"""`jaxmg.linalg.svd`, and what is made of it."""
+"""`jaxmg.linalg.svd`, `svdvals` and `polar`, and what is made of singular values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from jaxmg import _compat
 from jaxmg._call import checks
-from jaxmg._routines import jax_eigh, jax_linalg, svd_spaces
+from jaxmg._routines import jax_eigh, jax_linalg
 from jaxmg._routines import svd as programs
 from jaxmg._types import AnyArray, AnyMatrixLike, Backend, MeshLike
 
@@ -96,7 +96,7 @@ def svd(
     Examples:
         >>> u, s, vh = jaxmg.linalg.svd(a, full_matrices=False)
     """
-    m, n = _shape("svd", a)
+    m, n = shape_of("svd", a)
     start, end = _subset(subset_by_index, min(m, n))
     by_library = not _is_native("svd", backend)
     if hermitian:
@@ -162,7 +162,7 @@ def svdvals(
 
     Source: Grosser and Lang, Parallel Comput. 25, 1999, for the reduction.
     """
-    _shape("svdvals", x)
+    shape_of("svdvals", x)
     return _values("svdvals", x, mesh, matrix_specs, backend)
 
 
@@ -221,7 +221,7 @@ def polar(
         raise ValueError(f"linalg.polar: side must be 'right' or 'left'; got {side!r}")
     if method not in ("qdwh", "svd"):
         raise ValueError(f"linalg.polar: method must be 'qdwh' or 'svd'; got {method!r}")
-    m, n = _shape("polar", a)
+    m, n = shape_of("polar", a)
     of_p = (n, n) if side == "right" else (m, m)
     shapes = ((m, n), of_p)
     program, options = programs.polar_factors, [side]
@@ -256,7 +256,7 @@ def matrix_rank(
     """
     if tol is not None and rtol is not None:
         raise ValueError("linalg.matrix_rank: only one of rtol and tol may be given; got both")
-    m, n = _shape("matrix_rank", M)
+    m, n = shape_of("matrix_rank", M)
     if getattr(M, "ndim", 2) < 2:
         return jnp.any(jnp.asarray(M) != 0).astype(int)
     if hermitian:
@@ -269,145 +269,6 @@ def matrix_rank(
         return jnp.sum(s > jnp.asarray(tol)[..., None], axis=-1)
     tolerance = max(m, n) * jnp.finfo(s.dtype).eps if rtol is None else jnp.asarray(rtol)[..., None]
     return jnp.sum(s > tolerance * s[..., :1], axis=-1)
-
-
-@_compat.api_boundary
-def orth(
-    A: AnyMatrixLike,
-    rcond: float | None = None,
-    *,
-    rank: SupportsIndex | None = None,
-    mesh: MeshLike | None = None,
-    matrix_specs: PartitionSpec | None = None,
-) -> Array:
-    """An orthonormal basis of the range of A: `scipy.linalg.orth`.
-
-    Args:
-        A: (m, n), as for `svd`.
-        rcond: a number: singular values up to rcond times the largest count as 0; None stands for
-            max(m, n) eps.
-        rank: the number of singular values that count, in place of ``rcond``. In ``jit``, ``vmap``
-            and for batches it has to be given, since it is a dimension of the result.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`.
-
-    Returns:
-        (m, rank), the left singular vectors, sharded like A; (m, min(m, n)) of NaN where A has NaN
-        or infinity. The rows of a tall A, m >= P n on P devices, stay where they are.
-
-    The derivative is that of the range, where the rank doesn't change: right for functions of the
-    result that are the same for every orthonormal basis, as U U^H.
-
-    Cost: that of `svd`. Derivatives take `pinv` too.
-
-    Raises:
-        TypeError: no ``rank``, and A is being traced.
-        ValueError: no ``rank`` for a batch, or one that isn't among 0 to min(m, n); and all that
-            `svd` raises.
-    """
-    u, rank = _basis("orth", svd_spaces.range_basis, A, rcond, rank, mesh, matrix_specs)
-    return u[..., :rank]
-
-
-@_compat.api_boundary
-def null_space(
-    A: AnyMatrixLike,
-    rcond: float | None = None,
-    *,
-    overwrite_a: bool = False,
-    check_finite: bool = True,
-    lapack_driver: str = "gesdd",
-    rank: SupportsIndex | None = None,
-    mesh: MeshLike | None = None,
-    matrix_specs: PartitionSpec | None = None,
-) -> Array:
-    """An orthonormal basis of the null space of A: `scipy.linalg.null_space`.
-
-    Args:
-        A, rcond, rank, mesh, matrix_specs: as for `orth`.
-        overwrite_a, check_finite, lapack_driver: do nothing.
-
-    Returns:
-        (n, n - rank), the right singular vectors whose singular values count as 0, by rows; (n, n)
-        of NaN where A has NaN or infinity. Of a tall A it is that of its R, and no row moves.
-
-    Cost: that of `svd` of R where m >= n; else of `svd` with ``full_matrices``. The derivative is
-    that of the null space, as for `orth`, whose errors it raises.
-    """
-    v, rank = _basis("null_space", svd_spaces.null_basis, A, rcond, rank, mesh, matrix_specs)
-    return v[..., rank:]
-
-
-def _basis(name, program, a, rcond, rank, mesh, spec):
-    """(The columns of which some are zeros, how many of them are for singular values that count)"""
-    m, n = _shape(name, a)
-    rtol = max(m, n) * float(_eps(a)) if rcond is None else float(rcond)
-    if rank is not None:
-        rank = operator.index(rank)
-        if not 0 <= rank <= min(m, n):
-            raise ValueError(
-                f"linalg.{name}: rank must be from 0 to {min(m, n)}, of a matrix ({m}, {n}); got "
-                f"{rank}"
-            )
-    elif getattr(a, "ndim", 2) > 2:
-        raise ValueError(
-            f"linalg.{name}: the matrices of a batch, of shape {tuple(a.shape)}, may differ in "
-            "rank; pass rank="
-        )
-    kinds = ((m, min(m, n)), "small") if name == "orth" else ((n, n), "small")
-    vectors, found = jax_linalg.run((a,), name, program, kinds, mesh, spec, rtol, rank)
-    if rank is not None:
-        return vectors, rank
-    try:
-        return vectors, operator.index(found)
-    except TypeError:
-        raise TypeError(
-            f"linalg.{name}: the shape of the result depends on the values of A, which is being "
-            "traced (jit, vmap, ...); pass rank="
-        ) from None
-
-
-def _eps(a):
-    """The eps of the dtype that an array is promoted to."""
-    a, *_ = jax_linalg.promote(a)
-    return jnp.finfo(a.dtype).eps if jnp.issubdtype(a.dtype, jnp.inexact) else 0
-
-
-@_compat.api_boundary
-def pinv(
-    a: AnyMatrixLike,
-    rtol: float | None = None,
-    hermitian: bool = False,
-    *,
-    rcond: float | None = None,
-    mesh: MeshLike | None = None,
-    matrix_specs: PartitionSpec | None = None,
-) -> Array:
-    """The Moore-Penrose inverse, (n, m): `jax.numpy.linalg.pinv`.
-
-    Args:
-        a: (m, n), as for `svd`.
-        rtol: a number, which isn't traced: singular values up to rtol times the largest count as
-            0; None stands for 10 max(m, n) eps.
-        hermitian: does nothing but refuse a matrix that isn't square.
-        rcond: another name of ``rtol``.
-        mesh, matrix_specs: as for `jaxmg.lu_factor`.
-
-    Returns:
-        (n, m), by rows. The derivative is that of a matrix whose rank doesn't change (G. H. Golub,
-        V. Pereyra, SIAM J. Numer. Anal. 10, 1973).
-
-    Cost: that of `svd`, and a product. Errors are those of `svd`.
-    """
-    if rcond is not None and rtol is not None:
-        raise ValueError("linalg.pinv: only one of rtol and rcond may be given; got both")
-    rtol = rcond if rtol is None else rtol
-    m, n = _shape("pinv", a)
-    if hermitian and m != n:
-        raise ValueError(f"linalg.pinv: hermitian=True needs a square matrix; got ({m}, {n})")
-    rtol = None if rtol is None else float(rtol)
-    return jax_linalg.run(
-        (a,), "pinv", svd_spaces.pseudoinverse, ((n, m),), mesh, matrix_specs, rtol
-    )
 
 
 @_compat.api_boundary
@@ -467,7 +328,7 @@ def condition_of_values(
     x: AnyMatrixLike, p: Any, mesh: MeshLike | None, spec: PartitionSpec | None
 ) -> Array:
     """`jaxmg.linalg.cond` for p = None, 2, -2 and "nuc"."""
-    m, n = _shape("cond", x)
+    m, n = shape_of("cond", x)
     if getattr(x, "ndim", 0) > 1 and not min(m, n):
         raise ValueError(
             f"linalg.cond: an empty matrix has no condition number; x has shape {(m, n)}"
@@ -483,7 +344,8 @@ def condition_of_values(
     return jnp.where(jnp.isnan(value) & ~jnp.isnan(s[..., 0]), jnp.inf, value)
 
 
-def _shape(name: str, a: Any) -> tuple[int, int]:
+def shape_of(name: str, a: Any) -> tuple[int, int]:
+    """That of the matrices of an argument, which has to be one; (0, 0) of a vector or a scalar."""
     checks.usable(f"linalg.{name}", "a", a)
     return a.shape[-2:] if getattr(a, "ndim", 0) > 1 else (0, 0)
 

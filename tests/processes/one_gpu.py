@@ -1,5 +1,5 @@
-"""Runs a script so that all processes of a job share the first GPU, as nobody should who wants speed:
-for checks of what several ranks do where there is one GPU.
+"""Runs a script so that all processes of a job share the first GPU: to check what several ranks do
+where there is one GPU. Nothing is fast that way.
 
     python -m jaxmg.launch -n 2 tests/processes/one_gpu.py script.py [arguments ...]
 

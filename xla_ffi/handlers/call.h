@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "xla_ffi/engine/core/frame.h"
@@ -90,18 +91,15 @@ T* DataOf(ffi::AnyBuffer buffer) {
 }
 
 // The operand of a routine on an m x n matrix, of which `a` is this rank's block. The routine works
-// in `work`.
+// in `work`; its products have the precision that the attributes name, where they do.
 template <typename T, typename Attributes>
 Operand<T> OperandOf(ffi::AnyBuffer a, ffi::AnyBuffer work, int32_t* status, int64_t m, int64_t n,
                      const Attributes& attributes) {
-  Operand<T> operand = {m,
-                        n,
-                        a.dimensions()[0],
-                        attributes.tile,
-                        DataOf<T>(work),
-                        status,
-                        attributes.products,
-                        DataOf<T>(a)};
+  Operand<T> operand = {m, n, a.dimensions()[0], attributes.tile, DataOf<T>(work), status};
+  if constexpr (std::is_base_of_v<PrecisionAttributes, Attributes>) {
+    operand.precision = attributes.products;
+  }
+  operand.source = DataOf<T>(a);
   operand.grid_rows = attributes.grid_rows;
   return operand;
 }

@@ -41,10 +41,7 @@ PlatformResult Gesvd(Platform platform, ffi::Buffer<ffi::DataType::S32> coordina
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    Operand<T> operand = {
-        n, n, a.dimensions()[0], attributes.tile, DataOf<T>(*u), status->typed_data()};
-    operand.source = DataOf<T>(a);
-    operand.grid_rows = attributes.grid_rows;
+    const Operand<T> operand = OperandOf<T>(a, *u, status->typed_data(), n, n, attributes);
     auto program = [=, vh = DataOf<T>(*vh), s = DataOf<Real<T>>(*s)](const RankContext& context) {
       return kSolvers<T>[backend].solve(context, operand, attributes.vectors, vh, s);
     };

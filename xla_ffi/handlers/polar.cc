@@ -30,10 +30,7 @@ PlatformResult Polar([[maybe_unused]] Platform platform,
   const int64_t n = attributes.n;
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    Operand<T> operand = {
-        n, n, a.dimensions()[0], attributes.tile, DataOf<T>(*u), status->typed_data()};
-    operand.source = DataOf<T>(a);
-    operand.grid_rows = attributes.grid_rows;
+    const Operand<T> operand = OperandOf<T>(a, *u, status->typed_data(), n, n, attributes);
     auto program = [=](const RankContext& context) { return mp::Polar<T>(context, operand); };
     return Launch(platform, SiteOf(kName, platform, coordinates, a, attributes, n), program);
   });

@@ -44,15 +44,7 @@ PlatformResult Syevd(Platform platform, ffi::Buffer<ffi::DataType::S32> coordina
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    Operand<T> operand = {n,
-                          n,
-                          a.dimensions()[0],
-                          attributes.tile,
-                          DataOf<T>(*v),
-                          status->typed_data(),
-                          Precision::kHighest,
-                          DataOf<T>(a)};
-    operand.grid_rows = attributes.grid_rows;
+    const Operand<T> operand = OperandOf<T>(a, *v, status->typed_data(), n, n, attributes);
     auto program = [=, w = DataOf<Real<T>>(*w)](const RankContext& context) {
       return kSolvers<T>[backend].solve(context, operand, attributes.vectors, w);
     };
@@ -74,15 +66,7 @@ PlatformResult Syevx(Platform platform, ffi::Buffer<ffi::DataType::S32> coordina
   if (!checked.ok()) return Refuse(checked);
   return ForDtype(kSubsetName, a.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    Operand<T> operand = {n,
-                          n,
-                          a.dimensions()[0],
-                          attributes.tile,
-                          DataOf<T>(*work),
-                          status->typed_data(),
-                          Precision::kHighest,
-                          DataOf<T>(a)};
-    operand.grid_rows = attributes.grid_rows;
+    const Operand<T> operand = OperandOf<T>(a, *work, status->typed_data(), n, n, attributes);
     auto program = [=, w = DataOf<Real<T>>(*w), v = DataOf<T>(*v)](const RankContext& context) {
       if (attributes.backend == kNative) return SyevxRoutine(context, operand, subset, w, v);
       const Status all = kSolvers<T>[backend].solve(context, operand, true, w);

@@ -1,0 +1,153 @@
+"""`jaxmg.linalg.orth`, `null_space` and `pinv`: what is made of a matrix's singular vectors."""
+
+from __future__ import annotations
+
+import operator
+from typing import SupportsIndex
+
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from jaxmg import _compat
+from jaxmg._routines import jax_linalg, jax_svd, svd_spaces
+from jaxmg._types import AnyMatrixLike, MeshLike
+
+
+@_compat.api_boundary
+def orth(
+    A: AnyMatrixLike,
+    rcond: float | None = None,
+    *,
+    rank: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """An orthonormal basis of the range of A: `scipy.linalg.orth`.
+
+    Args:
+        A: (m, n), as for `svd`.
+        rcond: a number: singular values up to rcond times the largest count as 0; None stands for
+            max(m, n) eps.
+        rank: the number of singular values that count, in place of ``rcond``. In ``jit``, ``vmap``
+            and for batches it has to be given, since it is a dimension of the result.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+
+    Returns:
+        (m, rank), the left singular vectors, sharded like A; (m, min(m, n)) of NaN where A has NaN
+        or infinity. The rows of a tall A, m >= P n on P devices, stay where they are.
+
+    The derivative is that of the range, where the rank doesn't change: right for functions of the
+    result that are the same for every orthonormal basis, as U U^H.
+
+    Cost: that of `svd`. Derivatives take `pinv` too.
+
+    Raises:
+        TypeError: no ``rank``, and A is being traced.
+        ValueError: no ``rank`` for a batch, or one that isn't among 0 to min(m, n); and all that
+            `svd` raises.
+    """
+    u, rank = _basis("orth", svd_spaces.range_basis, A, rcond, rank, mesh, matrix_specs)
+    return u[..., :rank]
+
+
+@_compat.api_boundary
+def null_space(
+    A: AnyMatrixLike,
+    rcond: float | None = None,
+    *,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str = "gesdd",
+    rank: SupportsIndex | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """An orthonormal basis of the null space of A: `scipy.linalg.null_space`.
+
+    Args:
+        A, rcond, rank, mesh, matrix_specs: as for `orth`.
+        overwrite_a, check_finite, lapack_driver: do nothing.
+
+    Returns:
+        (n, n - rank), the right singular vectors whose singular values count as 0, by rows; (n, n)
+        of NaN where A has NaN or infinity. Of a tall A it is that of its R, and no row moves.
+
+    Cost: that of `svd` of R where m >= n; else of `svd` with ``full_matrices``. The derivative is
+    that of the null space, as for `orth`, whose errors it raises.
+    """
+    v, rank = _basis("null_space", svd_spaces.null_basis, A, rcond, rank, mesh, matrix_specs)
+    return v[..., rank:]
+
+
+def _basis(name, program, a, rcond, rank, mesh, spec):
+    """(The columns of which some are zeros, how many of them are for singular values that count)"""
+    m, n = jax_svd.shape_of(name, a)
+    rtol = max(m, n) * float(_eps(a)) if rcond is None else float(rcond)
+    if rank is not None:
+        rank = operator.index(rank)
+        if not 0 <= rank <= min(m, n):
+            raise ValueError(
+                f"linalg.{name}: rank must be from 0 to {min(m, n)}, of a matrix ({m}, {n}); got "
+                f"{rank}"
+            )
+    elif getattr(a, "ndim", 2) > 2:
+        raise ValueError(
+            f"linalg.{name}: the matrices of a batch, of shape {tuple(a.shape)}, may differ in "
+            "rank; pass rank="
+        )
+    kinds = ((m, min(m, n)), "small") if name == "orth" else ((n, n), "small")
+    vectors, found = jax_linalg.run((a,), name, program, kinds, mesh, spec, rtol, rank)
+    if rank is not None:
+        return vectors, rank
+    try:
+        return vectors, operator.index(found)
+    except TypeError:
+        raise TypeError(
+            f"linalg.{name}: the shape of the result depends on the values of A, which is being "
+            "traced (jit, vmap, ...); pass rank="
+        ) from None
+
+
+def _eps(a):
+    """The eps of the dtype that an array is promoted to."""
+    a, *_ = jax_linalg.promote(a)
+    return jnp.finfo(a.dtype).eps if jnp.issubdtype(a.dtype, jnp.inexact) else 0
+
+
+@_compat.api_boundary
+def pinv(
+    a: AnyMatrixLike,
+    rtol: float | None = None,
+    hermitian: bool = False,
+    *,
+    rcond: float | None = None,
+    mesh: MeshLike | None = None,
+    matrix_specs: PartitionSpec | None = None,
+) -> Array:
+    """The Moore-Penrose inverse, (n, m): `jax.numpy.linalg.pinv`.
+
+    Args:
+        a: (m, n), as for `svd`.
+        rtol: a number, which isn't traced: singular values up to rtol times the largest count as
+            0; None stands for 10 max(m, n) eps.
+        hermitian: does nothing but refuse a matrix that isn't square.
+        rcond: another name of ``rtol``.
+        mesh, matrix_specs: as for `jaxmg.lu_factor`.
+
+    Returns:
+        (n, m), by rows. The derivative is that of a matrix whose rank doesn't change (G. H. Golub,
+        V. Pereyra, SIAM J. Numer. Anal. 10, 1973).
+
+    Cost: that of `svd`, and a product. Errors are those of `svd`.
+    """
+    if rcond is not None and rtol is not None:
+        raise ValueError("linalg.pinv: only one of rtol and rcond may be given; got both")
+    rtol = rcond if rtol is None else rtol
+    m, n = jax_svd.shape_of("pinv", a)
+    if hermitian and m != n:
+        raise ValueError(f"linalg.pinv: hermitian=True needs a square matrix; got ({m}, {n})")
+    rtol = None if rtol is None else float(rtol)
+    return jax_linalg.run(
+        (a,), "pinv", svd_spaces.pseudoinverse, ((n, m),), mesh, matrix_specs, rtol
+    )

@@ -14,6 +14,7 @@ import jax
 from jaxmg._internals import (  # noqa: F401
     abstract_platform,
     api_boundary,
+    batched_here,
     below,
     context_mesh,
     inside_vmap,

@@ -116,6 +116,13 @@ def transformation(array):
     return _TRANSFORMATIONS.get(type(array).__name__)
 
 
+def batched_here(arrays):
+    """Whether ``jax.vmap`` is the innermost transformation that these arrays are in. Under
+    ``vmap(grad(f))`` it is not, though an array that isn't differentiated is one of vmap's."""
+    innermost = type(_core.trace_ctx.trace).__name__
+    return innermost == "BatchTrace" and any(transformation(x) == "vmap" for x in arrays)
+
+
 def below(array):
     """(array, batches): the array that a tracer stands for where the caller transforms eagerly, and
     the dimensions that ``jax.vmap`` took off, the inner ones first. What has a value is its own;

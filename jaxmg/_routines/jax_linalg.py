@@ -61,7 +61,7 @@ def _one(arrays, name, program, results, mesh, spec, *options):
     """`run` of one matrix, or of what `jax.vmap` shows as one."""
     if any(map(_compat.transformation, arrays)):
         mesh, spec = seen_below(name, arrays, mesh, spec)
-        batched = any(_compat.transformation(array) == "vmap" for array in arrays)
+        batched = _compat.batched_here(arrays)
         if batched and checks.ALL and shares.of_program(program, options):
             _check(arrays, name, program, results, options)
             one = _Shared(name, program, results, mesh, spec, options)

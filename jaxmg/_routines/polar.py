@@ -66,7 +66,7 @@ _QUINTICS = (
     (0.99, -0.499928442294, 0.384520286037, 0.999999839),
 )
 _LAST = 0.9999
-_INVERSE_ITERATIONS = 4
+_INVERSE_ITERATIONS = 8
 # The order from which on U of a matrix in single precision is computed in double where that is
 # fast, and the bytes of a rank's rows, in double precision, up to which it is.
 DOUBLE = 1024

@@ -134,7 +134,7 @@ def batchable(of, *arrays):
     """Calls the `Batchable` ``of`` on arrays, with its batching rule under ``vmap``."""
     if not _compat.TRANSFORMS or not layouts.traced(arrays):
         return of(*arrays)
-    if any(_compat.transformation(array) == "vmap" for array in arrays):
+    if _compat.batched_here(arrays):
         return _below(of, arrays)
     if of.by_jax:
         return of(*arrays)

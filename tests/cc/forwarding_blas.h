@@ -92,6 +92,10 @@ class ForwardingBlas : public Blas<T> {
     return Run(s, "zero", {Recorder::Write(a, lda, m, n)}, Values(),
                [=] { return real_.SetZero(s, m, n, a, lda); });
   }
+  Status SetIdentity(Stream s, int64_t n, T* a, int64_t lda) override {
+    return Run(s, "identity", {Recorder::Write(a, lda, n, n)}, Values(),
+               [=] { return real_.SetIdentity(s, n, a, lda); });
+  }
   Status AddLogDet(Stream s, int64_t n, const T* l, int64_t ldl, R* sum) override {
     return Run(s, "logdet", {Recorder::Read(l, ldl, n, n), Recorder::Write(sum, 1, 1, 1)}, Values(),
                [=] { return real_.AddLogDet(s, n, l, ldl, sum); });

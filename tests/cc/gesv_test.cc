@@ -162,7 +162,7 @@ int64_t WidthOfTiles(int64_t n, int64_t tile, int ranks, const Tuning& tuning) {
   return GesvSpace<T>(sizes, 1, {ranks, 0, tuning}).tiles.width();
 }
 
-TEST(OneRankHasWideTilesOfALargeMatrixInDoublePrecision) {
+TEST(WidthOfTilesOnOneRank) {
   Tuning tuning = LikeGpu();
   tuning.usual_tile = 32;
   tuning.whole_lu_order = 0;
@@ -176,6 +176,13 @@ TEST(OneRankHasWideTilesOfALargeMatrixInDoublePrecision) {
   EXPECT(WidthOfTiles<std::complex<double>>(128, 0, 1, tuning) == 32);
   tuning.wide_lu_order = 0;
   EXPECT(WidthOfTiles<double>(256, 0, 1, tuning) == 32);
+  tuning.whole_lu_order = 240;
+  EXPECT(WidthOfTiles<double>(240, 0, 1, tuning) == 240);
+  EXPECT(WidthOfTiles<std::complex<float>>(240, 0, 1, tuning) == 240);
+  EXPECT(WidthOfTiles<std::complex<float>>(256, 0, 1, tuning) == 32);
+  EXPECT(WidthOfTiles<std::complex<double>>(144, 0, 1, tuning) == 144);
+  EXPECT(WidthOfTiles<std::complex<double>>(160, 0, 1, tuning) == 32);
+  tuning.whole_lu_order = 0;
   tuning.wide_lu_order = 60;
   for (int64_t n : {59, 61, 64, 77}) Check<double>(n, 1, 0, 1, 2, On(tuning));
 }

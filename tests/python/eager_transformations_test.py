@@ -66,7 +66,12 @@ def _placed(where):
         lambda name, transformation, where: (
             where == "device"
             and (name, transformation)
-            in {("eigvalsh", "vmap_grad"), ("eigvalsh", "grad_vmap"), ("inv", "vmap")}
+            in {
+                ("eigvalsh", "vmap_grad"),
+                ("eigvalsh", "grad_vmap"),
+                ("inv", "vmap"),
+                ("solve", "vmap_grad"),
+            }
         ),
     ),
 )
@@ -78,6 +83,53 @@ def test_arrays_say_where_they_are(name, transformation, where):
     found = jax.block_until_ready(transform(function)(*arrays))
     assert found.devices() <= arrays[0].devices()
     expected = transform(reference)(_A, _B)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+_OF_TWO = {
+    "solve": (jaxmg.linalg.solve, jnp.linalg.solve),
+    "lu_solve": (
+        lambda a, b: jaxmg.linalg.lu_solve(jaxmg.linalg.lu_factor(a), b), jnp.linalg.solve,
+    ),
+    "solve_triangular": (jaxmg.linalg.solve_triangular, jax.scipy.linalg.solve_triangular),
+    "gesv": (jaxmg.gesv, jnp.linalg.solve),
+}  # fmt: skip
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "name, argument, transformation, shared",
+    cases.broad(
+        [
+            (name, argument, transformation, shared)
+            for name in _OF_TWO
+            for argument in (0, 1)
+            for transformation in ("grad", "jvp")
+            for shared in (False, True)
+        ],
+        lambda *case: case == ("solve", 1, "jvp", False),
+    ),
+)
+@cases.one_process("arrays are those of one process")
+def test_a_derivative_in_a_batch_of_one_of_two_arguments(name, argument, transformation, shared):
+    """The other is in the batch, and isn't differentiated; or the matrix is one for all."""
+    a, b = _placed("device")
+    a, axes = (a[0], (None, 0)) if shared else (a, 0)
+
+    def derivative(function):
+        def total(a, b):
+            return jnp.sum(jnp.sin(function(a, b)))
+
+        def pushed(a, b):
+            def of_one(x):
+                return total(*(x if i == argument else y for i, y in enumerate((a, b))))
+
+            x = (a, b)[argument]
+            return jax.jvp(of_one, (x,), (x * x,))[1]
+
+        return pushed if transformation == "jvp" else jax.grad(total, argument)
+
+    found, expected = (jax.vmap(derivative(f), axes)(a, b) for f in _OF_TWO[name])
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 

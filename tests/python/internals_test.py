@@ -156,6 +156,22 @@ def test_transformation(transform, name):
         assert names == [name]
 
 
+def test_batched_here():
+    found, x = [], jnp.ones((2, 3))
+
+    def traced(differentiated, other):
+        found.append(_internals.batched_here((differentiated, other)))
+        return jnp.sum(differentiated * other)
+
+    with canary("the current trace, and the class names of traces"):
+        jax.vmap(traced)(x, x)
+        jax.vmap(jax.grad(traced))(x, x)
+        jax.grad(lambda y: jnp.sum(jax.vmap(traced, (0, None))(x, y)))(x[0])
+        jax.jit(traced)(x, x)
+        jax.vmap(jax.jit(traced))(x, x)
+        assert found == [True, False, True, False, False]
+
+
 def test_below():
     values, x = [], jnp.arange(6.0).reshape(2, 3)
 

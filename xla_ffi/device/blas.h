@@ -104,6 +104,7 @@ class Blas {
   virtual Status Add(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
                      int64_t ldb) = 0;
   virtual Status SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) = 0;
+  virtual Status SetIdentity(Stream stream, int64_t n, T* a, int64_t lda) = 0;
   // Stores the inverse of a lower triangular tile, as computed by Trtri, above the tile's diagonal:
   // a_ij := conj(inverse_ji) for i < j. The diagonal of the inverse is not stored: it consists of
   // the reciprocals of the tile's.

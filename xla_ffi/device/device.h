@@ -112,7 +112,8 @@ struct Tuning {
   // If the caller names no tile width: the orders up to which one rank factors a matrix as a single
   // tile, and up to which several ranks gather it on one of them, to solve and to invert. These are
   // for real dtypes; the first two are multiplied by 3/5 for complex ones, which have more
-  // operations per element. whole_lu_order is whole_order for general matrices.
+  // operations per element. whole_lu_order is whole_order for general matrices, and is
+  // multiplied for complex128 alone.
   int64_t whole_order = 0;
   int64_t whole_lu_order = 0;
   int64_t gather_to_solve = 0;

@@ -76,8 +76,9 @@ constexpr int64_t kWordBytes = 16;
 constexpr int64_t kLeastByParts = 512;
 
 // The columns from which substitution with a unit lower triangle by products is faster than
-// cuBLAS's. With fewer, its launches take longer.
+// cuBLAS's, and the order of the triangle up to which it is. With fewer, its launches take longer.
 constexpr int64_t kLeastSolvedByProducts = 4096;
+constexpr int64_t kMostSolvedByProducts = 2048;
 
 // The maximum number of rows of a factor in the kernels of products of parts.
 constexpr int64_t kMostProductRows = INT32_MAX - 2 * kProductTileN;
@@ -403,7 +404,8 @@ Status CudaBlas<T>::DoTrsm(Stream stream, Side side, Op op, Triangle triangle, i
     return SolveTriangle(stream, system, a, b, system.b, b);
   }
   const bool unit_lower = triangle.uplo == Uplo::kLower && triangle.diag == Diag::kUnit;
-  if (side == Side::kLeft && op == Op::kNone && unit_lower && n >= kLeastSolvedByProducts) {
+  const bool by_products = n >= kLeastSolvedByProducts && m <= kMostSolvedByProducts;
+  if (side == Side::kLeft && op == Op::kNone && unit_lower && by_products) {
     return SolveUnitLower(stream, m, n, a, lda, b, ldb);
   }
   alignas(kScalarAlignment) const T one = 1;
@@ -460,8 +462,7 @@ Status CudaBlas<T>::Potrf(Stream stream, int64_t n, T* a, int64_t lda, int64_t o
 template <typename T>
 Status CudaBlas<T>::DoTrtri(Stream stream, Triangle triangle, int64_t n, const T* a, int64_t lda,
                             T* inverse, int64_t ld) {
-  JAXMG_RETURN_IF_ERROR(device_.LaunchElements(Kernel::kIdentity, CudaType<T>::kLetter, stream,
-                                               n * n, n, inverse, ld));
+  JAXMG_RETURN_IF_ERROR(SetIdentity(stream, n, inverse, ld));
   return this->Trsm(stream, Side::kRight, Op::kNone, n, n, a, lda, inverse, ld, triangle);
 }
 
@@ -489,6 +490,11 @@ Status CudaBlas<T>::Add(Stream stream, int64_t m, int64_t n, const T* a, int64_t
                         int64_t ldb) {
   return device_.LaunchElements(Kernel::kAdd, CudaType<T>::kLetter, stream, m * n, m, n, a, lda, b,
                                 ldb);
+}
+
+template <typename T>
+Status CudaBlas<T>::SetIdentity(Stream stream, int64_t n, T* a, int64_t lda) {
+  return device_.LaunchElements(Kernel::kIdentity, CudaType<T>::kLetter, stream, n * n, n, a, lda);
 }
 
 template <typename T>

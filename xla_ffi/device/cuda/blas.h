@@ -52,6 +52,7 @@ class CudaBlas : public Blas<T> {
   Status Add(Stream stream, int64_t m, int64_t n, const T* a, int64_t lda, T* b,
              int64_t ldb) override;
   Status SetZero(Stream stream, int64_t m, int64_t n, T* a, int64_t lda) override;
+  Status SetIdentity(Stream stream, int64_t n, T* a, int64_t lda) override;
   Status StoreInverse(Stream stream, int64_t n, const T* inverse, int64_t ld, T* a,
                       int64_t lda) override;
   Status LoadInverse(Stream stream, int64_t n, bool transposed, const T* a, int64_t lda, T* l,

@@ -334,6 +334,12 @@ class HostBlas : public Blas<T> {
     return Status::Ok();
   }
 
+  Status SetIdentity(Stream stream, int64_t n, T* a, int64_t lda) override {
+    JAXMG_RETURN_IF_ERROR(SetZero(stream, n, n, a, lda));
+    for (int64_t j = 0; j < n; ++j) a[j * (lda + 1)] = 1;
+    return Status::Ok();
+  }
+
   Status StoreInverse(Stream, int64_t n, const T* inverse, int64_t ld, T* a, int64_t lda) override {
     for (int64_t j = 0; j < n; ++j) {
       for (int64_t i = 0; i < j; ++i) a[j * lda + i] = Conj(inverse[i * ld + j]);
@@ -407,10 +413,7 @@ class HostBlas : public Blas<T> {
     HostLapack<T>().trtri(&uplo, &diag, ints[0], inverse, ints[1], &info);
     if (info == 0) return Status::Ok();
     // LAPACK leaves a singular triangle as it is. Substitution divides by its zeros.
-    for (int64_t j = 0; j < n; ++j) {
-      std::fill_n(inverse + j * ld, n, T(0));
-      inverse[j * ld + j] = 1;
-    }
+    JAXMG_RETURN_IF_ERROR(SetIdentity(stream, n, inverse, ld));
     return this->Trsm(stream, Side::kRight, Op::kNone, n, n, a, lda, inverse, ld, triangle);
   }
 

@@ -252,6 +252,7 @@ class Step : public StepBase {
   JAXMG_OPERATION(Conjugate, blas_, Conjugate)
   JAXMG_OPERATION(MirrorLower, blas_, MirrorLower)
   JAXMG_OPERATION(SetZero, blas_, SetZero)
+  JAXMG_OPERATION(SetIdentity, blas_, SetIdentity)
   JAXMG_OPERATION(Add, blas_, Add)
   JAXMG_OPERATION(AddLogDet, blas_, AddLogDet)
   JAXMG_OPERATION(StoreInverse, blas_, StoreInverse)

@@ -14,6 +14,13 @@ Precision LuPrecision(Precision requested, int64_t n, const Tuning& tuning) {
   return tuning.scales_products ? Precision::kScaledF16x3 : Precision::kBf16x6;
 }
 
+// The order up to which one rank factors a matrix as a single tile.
+template <typename T>
+int64_t WholeOrder(const Tuning& tuning) {
+  constexpr bool kSlower = kIsComplex<T> && sizeof(Real<T>) == sizeof(double);
+  return kSlower ? OrderOf<T>(tuning.whole_lu_order) : tuning.whole_lu_order;
+}
+
 // The tiles of a matrix that is solved with once.
 template <typename T>
 Tiles TilesOfGesv(const Sizes& sizes, const Ranks& ranks) {
@@ -24,13 +31,13 @@ Tiles TilesOfGesv(const Sizes& sizes, const Ranks& ranks) {
       sizeof(Real<T>) == sizeof(double)) {
     own.tile = 2 * tuning.usual_tile;
   }
-  return TilesToSolve<T>(own, ranks, OrderOf<T>(tuning.whole_lu_order));
+  return TilesToSolve<T>(own, ranks, WholeOrder<T>(tuning));
 }
 
 template <typename T>
 Tiles TilesToFactor(const Tiles& tiles, int64_t n, const Tuning& tuning) {
   const int64_t order = std::max(tiles.columns(), n);
-  if (tiles.ranks() > 1 || order > OrderOf<T>(tuning.whole_lu_order)) return tiles;
+  if (tiles.ranks() > 1 || order > WholeOrder<T>(tuning)) return tiles;
   return Tiles(tiles.columns(), tiles.block(), 1, tiles.columns());
 }
 

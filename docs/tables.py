@@ -279,18 +279,34 @@ def decompositions():
         "svdvals": ("`svdvals`", (1000, 2048, 4096, 8192, 16384)),
         "polar": ("`polar`", (1000, 2048, 4096, 8192, 16384)),
     }
+    # What else was measured, by function and order; and the routine of cuSOLVER.
+    squares = {"jax": (1000, 4096, 8192, 16384)}
+    beside = {
+        "r": squares,
+        "qr": squares,
+        "svd": {"jax": (1000, 2048, 4096, 8192), "cusolver": (1000, 2048, 4096, 8192, 16384)},
+        "svdvals": {"jax": (4096, 8192), "cusolver": (4096, 8192)},
+        "polar": {"jax": (4096, 8192), "cusolver": (4096, 8192, 16384)},
+    }
+    routines = {"svd": "gesvdp", "svdvals": "gesvd", "polar": "Xpolar"}
     rows = []
     for function, (title, shapes) in shown.items():
         for shape in shapes:
             m, n = shape if isinstance(shape, tuple) else (shape, shape)
-            ours, theirs = (
-                find("decompositions", routine=function, kind=kind, m=m, n=n, dtype="float64")
-                if kind == "jaxmg" or (function in ("r", "qr") and m == n < 32768)
-                else None
-                for kind in ("jaxmg", "jax")
-            )
-            rows.append([title, f"{m} × {n}", Figure(ours), Figure(theirs) if theirs else ""])
-    return Table(["", "m × n", "jaxmg", "JAX"], rows, scale=1000)
+            orders = beside.get(function, {})
+            kinds = [("jaxmg", True)]
+            kinds += [(kind, m == n and n in orders.get(kind, ())) for kind in ("jax", "cusolver")]
+            found = [
+                Figure(
+                    find(
+                        "decompositions", routine=function, m=m, n=n, dtype="float64",
+                        kind=routines[function] if kind == "cusolver" else kind,
+                    )
+                ) if measured else ""
+                for kind, measured in kinds
+            ]  # fmt: skip
+            rows.append([title, f"{m} × {n}", *found])
+    return Table(["", "m × n", "jaxmg", "JAX", "cuSOLVER 12.4"], rows, scale=1000)
 
 
 def single_precision():

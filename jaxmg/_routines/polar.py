@@ -25,10 +25,11 @@ rounding of X^H X hides no singular value there, so that it takes fewer steps.
 
 So nearly all the work is in products and in inverses of Hermitian matrices. l comes from an
 estimate of the smallest singular value, by inverse iteration with X^H X. Where the rounding of X^H
-X hides that value, the step is taken with the smallest l that a QR step allows, and the estimate is
-repeated with the next X, whose small singular values are at least 10^4 times as large in float64.
-If the rounding hides it there too, X gets a perturbation of the size of rounding, after which no
-singular value is 0, so that U has orthonormal columns whatever the rank of A.
+X hides that value, the step is taken with a hundredth of what can be told from rounding, or the
+smallest l that a QR step allows, and the estimate is repeated with the next X, whose small singular
+values are at least 10^4 times as large in float64. If the rounding hides it there too, X gets a
+perturbation of the size of rounding, after which no singular value is 0, so that U has orthonormal
+columns whatever the rank of A.
 """
 
 import dataclasses
@@ -67,6 +68,8 @@ _QUINTICS = (
 )
 _LAST = 0.9999
 _INVERSE_ITERATIONS = 8
+# What the smallest eigenvalue of X^H X has to be, in units of its rounding, to be known.
+_DISTINCT = 3
 # The order from which on U of a matrix in single precision is computed in double where that is
 # fast, and the bytes of a rank's rows, in double precision, up to which it is.
 DOUBLE = 1024
@@ -237,11 +240,14 @@ def _estimate(gram, least, expected, unit, layout):
 
     ``expected`` is the l that the step before leads to, if its own l was small enough, or 0.
     """
-    square, known = _smallest(gram, 8 * _rounding_of_gram(unit, len(gram)), layout)
+    rounding = 8 * _rounding_of_gram(unit, len(gram))
+    square, known = _smallest(gram, rounding, layout)
     # An estimate from above.
     found = jnp.sqrt(jnp.maximum(square, 0))
     low = jnp.where((expected > 0) & (found >= 0.9 * expected), expected, found / 2)
-    return jnp.where(known, low, least), known
+    # Most that are hidden are not far below rounding, and a smaller l costs them a step more.
+    hidden = max(least, (_DISTINCT * rounding) ** 0.5 / 100)
+    return jnp.where(known, low, hidden), known
 
 
 def _weights(low):
@@ -371,7 +377,7 @@ def _smallest(gram, rounding, layout):
     start = (v, jnp.ones((), jnp.finfo(dtype).dtype))
     _, growth = jax.lax.fori_loop(0, _INVERSE_ITERATIONS, iterate, start)
     smallest = 1 / growth - rounding
-    return smallest, smallest > 3 * rounding
+    return smallest, smallest > _DISTINCT * rounding
 
 
 def _by_rows(x, layout):

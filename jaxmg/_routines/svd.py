@@ -389,15 +389,26 @@ def _polar(a, side, layout, backend="native"):
         if m < n:
             u, h = _polar_tall(_adjoint(a, layout), layout, backend)
             u = _adjoint(u, layout)
-            return (u, h) if side == "left" else (u, products.adjoint_times_rows(u, a, layout))
+            return u, h if side == "left" else _other_factor(a, u, side, layout)
         u, h = _polar_tall(a, layout, backend)
-        return (u, h) if side == "right" else (u, products.rows_times_adjoint(a, u, layout))
+        return u, h if side == "right" else _other_factor(a, u, side, layout)
 
     def rule(primals, tangents):
         u, p = _polar(primals[0], side, layout, backend)
         return (u, p), _polar_tangents(primals[0], u, side, tangents[0], layout)
 
     return derivatives.differentiable(value, rule, a)
+
+
+def _other_factor(a, u, side, layout):
+    """P of the longer side, the Hermitian part of U^H A or A U^H. A is scaled, for terms of tiny
+    numbers would be flushed to zero."""
+    a, exponent = polar.scaled(a)
+    if side == "right":
+        p = products.adjoint_times_rows(u, a, layout)
+    else:
+        p = products.rows_times_adjoint(a, u, layout)
+    return polar.times_power((p + products.adjoint(p, layout)) / 2, exponent)
 
 
 def _polar_tall(a, layout, backend):

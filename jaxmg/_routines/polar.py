@@ -151,7 +151,7 @@ def _in_double(a, layout):
     fits = 2 * a.size * a.dtype.itemsize <= _DOUBLE_BYTES * layout.ranks
     single = jnp.finfo(a.dtype).bits == 32
     large = fits and a.shape[1] >= DOUBLE
-    return single and large and _compat.DOUBLE_IN_TRACES and layouts.fast_in_double(layout.platform)
+    return single and large and _compat.has_double() and layouts.fast_in_double(layout.platform)
 
 
 def _iterate(a, layout):

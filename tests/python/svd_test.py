@@ -1,6 +1,7 @@
 """`jaxmg.linalg.svd`, `svdvals`, `polar`, `pinv`, `matrix_rank`, `orth` and `null_space` beside
 NumPy's, SciPy's and JAX's."""
 
+import contextlib
 import functools
 
 import cases
@@ -332,18 +333,17 @@ def double_is_fast(monkeypatch):
     _forget_programs()
 
 
-needs_double_in_traces = pytest.mark.skipif(
-    not _compat.DOUBLE_IN_TRACES, reason="double precision within single needs JAX 0.10"
+needs_double_without_64_bits = pytest.mark.skipif(
+    not _compat.DOUBLE_WITHOUT_64_BITS, reason="double precision without 64 bits needs JAX 0.10"
 )
 
 
-@needs_double_in_traces
 @pytest.mark.parametrize(
     "dtype, devices, axes, bits",
     [
-        ("float32", 1, AxisType.Auto, 32),
+        pytest.param("float32", 1, AxisType.Auto, 32, marks=needs_double_without_64_bits),
         ("complex64", 2, AxisType.Auto, 64),
-        ("float32", 4, AxisType.Explicit, 32),
+        pytest.param("float32", 4, AxisType.Explicit, 32, marks=needs_double_without_64_bits),
     ],
 )
 def test_single_precision_in_double(dtype, devices, axes, bits, double_is_fast):
@@ -352,7 +352,7 @@ def test_single_precision_in_double(dtype, devices, axes, bits, double_is_fast):
     a = matrix("ill", 40, 40, dtype)
     exact = scipy.linalg.polar(a.astype(np.result_type(dtype, np.float64)))[0]
     mesh = cases.line(devices, kind=axes)
-    with jax.enable_x64(bits == 64):
+    with contextlib.nullcontext() if bits == 64 else jax.enable_x64(False):
         rows = jax.device_put(a, NamedSharding(mesh, P(mesh.axis_names[0], None)))
         u, p = jax.jit(functools.partial(linalg.polar, **on(mesh)))(rows)
         assert u.dtype == p.dtype == dtype
@@ -361,7 +361,7 @@ def test_single_precision_in_double(dtype, devices, axes, bits, double_is_fast):
     assert np.linalg.norm(np.asarray(u) @ np.asarray(p) - a) <= 1e-6 * np.linalg.norm(a)
 
 
-@needs_double_in_traces
+@needs_double_without_64_bits
 @cases.needs_transformations
 @pytest.mark.breadth
 def test_derivatives_and_batches_in_double(double_is_fast):
@@ -383,7 +383,7 @@ def test_derivatives_and_batches_in_double(double_is_fast):
 def test_single_precision_stays_where_double_is_slow_or_large(double_is_fast, monkeypatch):
     layout = layouts.infer("polar", (jnp.eye(4),), cases.line(2), P(cases.line(2).axis_names[0]))
     square = functools.partial(jax.ShapeDtypeStruct, (64, 64))
-    assert polar._in_double(square("float32"), layout) == _compat.DOUBLE_IN_TRACES
+    assert polar._in_double(square("float32"), layout)
     assert not polar._in_double(square("float64"), layout)
     monkeypatch.setattr(polar, "DOUBLE", 65)
     assert not polar._in_double(square("float32"), layout)

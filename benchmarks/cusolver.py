@@ -128,8 +128,7 @@ class Library:
         self._check(name, self._handle, self._params, *arguments)
 
     def _check(self, name, *arguments):
-        # 64 bits of every integer: those that are 32 in C are passed in the same registers and
-        # words.
+        # Every integer is passed as 64 bits, of which C reads the lower 32 where its own has 32.
         arguments = [ctypes.c_int64(x) if isinstance(x, int) else x for x in arguments]
         status = getattr(self._library, name)(*arguments)
         if status:
@@ -147,10 +146,11 @@ def _pointer(array):
 
 
 def transposed(results):
-    """Factors of A from those as they lie."""
+    """The factors of A, all of which the library has stored transposed."""
     return tuple(x.T if x.ndim == 2 else x for x in results)
 
 
 def left_transposed(results):
+    """(U, s, V^H) of A, of which the library has stored U transposed."""
     u, s, vh = results
     return u.T, s, vh

@@ -345,7 +345,7 @@ def condition_of_values(
 
 
 def shape_of(name: str, a: Any) -> tuple[int, int]:
-    """That of the matrices of an argument, which has to be one; (0, 0) of a vector or a scalar."""
+    """The shape of a matrix, or of each matrix of a batch; (0, 0) of a vector or a scalar."""
     checks.usable(f"linalg.{name}", "a", a)
     return a.shape[-2:] if getattr(a, "ndim", 0) > 1 else (0, 0)
 

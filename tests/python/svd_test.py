@@ -334,7 +334,8 @@ def double_is_fast(monkeypatch):
 
 
 needs_double_without_64_bits = pytest.mark.skipif(
-    not _compat.DOUBLE_WITHOUT_64_BITS, reason="double precision without 64 bits needs JAX 0.10"
+    not _compat.DOUBLE_WITHOUT_64_BITS,
+    reason="double precision without 64 bits needs JAX 0.10 or 0.11",
 )
 
 

@@ -128,7 +128,7 @@ class Library:
         self._check(name, self._handle, self._params, *arguments)
 
     def _check(self, name, *arguments):
-        # Every integer is passed as 64 bits, of which C reads the lower 32 where its own has 32.
+        # All integers are passed as 64 bits; C reads the lower 32 where its parameter has 32.
         arguments = [ctypes.c_int64(x) if isinstance(x, int) else x for x in arguments]
         status = getattr(self._library, name)(*arguments)
         if status:

@@ -31,7 +31,7 @@ from absl.flags import argparse_flags
 from jax.sharding import Mesh
 
 import jaxmg
-from jaxmg._stacks import cholesky, lu, polar, qr
+from jaxmg._stacks import cholesky, eigh, lu, polar, qr
 
 SLOW, REPEATS, MOST = 1.0, 5, 4096
 _product = functools.partial(jnp.matmul, precision="highest")
@@ -338,7 +338,13 @@ ROUTINES = {
     ),
     "eigh": (
         "hermitian",
-        {"jax": _eigh, "jacobi": _jacobi, "turns": in_turn(_eigh), "ours": ours(_linalg.eigh)},
+        {
+            "stages": eigh.decompose,
+            "jax": _eigh,
+            "jacobi": _jacobi,
+            "turns": in_turn(_eigh),
+            "ours": ours(_linalg.eigh),
+        },
         error_of_eigh,
     ),
     "polar": (
@@ -355,6 +361,7 @@ ROUTINES = {
         "any",
         {
             "polar": lambda a: polar.decompose(a, _eigh),
+            "polar stages": lambda a: polar.decompose(a, eigh.decompose),
             "ours": ours(_linalg.svd, full_matrices=False),
             "QR": _algorithm("QR"),
             "JACOBI": _algorithm("JACOBI"),

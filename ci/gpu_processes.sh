@@ -6,7 +6,8 @@
 #
 # suite: tests/python in as many processes as there are GPUs, each of which sees all; own: the same
 # for the routines alone, where each sees its own GPU; shared2, shared4, shared2_nccl, shared4_nccl,
-# only where they are named: LU in so many processes that share one GPU, over memory and over NCCL;
+# only where they are named: LU, or what GENERAL names, in so many processes that share one GPU, over
+# memory and over NCCL;
 # nccl: the routines over NCCL, as between hosts; sockets: over TCP; hosts: two processes in network namespaces of their own, over NCCL's sockets;
 # jobs: solves beside other programs, replicas, a thousand calls; lost: processes that are killed and
 # stopped, and nccl_lost over NCCL; mp: backend "cusolvermp", only where it is named; times: one
@@ -32,7 +33,10 @@ export JAXMG_RENDEZVOUS_TIMEOUT=60 XLA_PYTHON_CLIENT_PREALLOCATE=false
 
 launch() { timeout "$1" "$python" -X faulthandler -m jaxmg.launch -n "$gpus" "${@:2}"; }
 routines=(tests/python/{potrs,potri,syevd,factor,calls}_test.py)
-general=(tests/python/{gesv,lu_factor}_test.py)
+# GENERAL names other tests than those of LU.
+read -ra general <<<"${GENERAL:-gesv lu_factor}"
+general=("${general[@]/#/tests/python/}")
+general=("${general[@]/%/_test.py}")
 
 suite() { launch 500 tests/processes/suite.py tests/python; }
 own() { launch 300 tests/processes/own_gpus.py tests/processes/suite.py "${routines[@]}"; }

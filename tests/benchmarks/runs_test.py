@@ -7,6 +7,7 @@ import sys
 
 import batch
 import batches
+import batches_peers
 import decompositions
 import digests
 import eigen_accuracy
@@ -144,6 +145,51 @@ def test_ways_to_compute_a_batch(tmp_path):
         ("qr", "blocked", 2), ("qr", "jax", 2), ("polar", "qdwh", 1), ("polar", "jax", 1),
     ]  # fmt: skip
     assert all(0 < r["error"] < 1e-14 and r["seconds"] > 0 for r in found)
+
+
+class Numpy:
+    """In the place of a library that has a GPU."""
+
+    name, versions = None, {"numpy": np.__version__}
+
+    def call(self, routine):
+        return {
+            "qr": np.linalg.qr,
+            "solve": lambda a: np.linalg.solve(a, np.ones_like(a[..., :1])),
+            "potri": np.linalg.inv,
+            "eigh": np.linalg.eigh,
+            "svd": lambda a: (np.linalg.svd(a)[0], *np.linalg.svd(a)[1:]),
+            "cholesky": lambda a: np.linalg.cholesky(a) * 1.01,
+        }.get(routine)
+
+    def array(self, a):
+        return a
+
+    host = array
+
+    def wait(self):
+        pass
+
+
+def test_batches_by_other_libraries(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(batches_peers, "LIBRARIES", {"numpy": Numpy})
+    out = tmp_path / "out.jsonl"
+    words = "--n 6 --bytes 2500 --dtype float32 complex64 --routine"
+
+    def measure(routines):
+        argv = ["batches_peers.py", *words.split(), *routines.split(), "--out", str(out)]
+        monkeypatch.setattr("sys.argv", argv)
+        return batches_peers.main()
+
+    assert measure("qr solve potri eigh svd inv") == 0
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(r["routine"], r["batch"]) for r in records] == [
+        (name, (17, 8)[i] // (4 if name in ("eigh", "svd") else 1))
+        for i in range(2)
+        for name in ("qr", "solve", "potri", "eigh", "svd")
+    ]
+    assert all(0 <= r["error"] < 1e-5 and r["seconds"] > 0 and r["way"] == "numpy" for r in records)
+    assert measure("cholesky") == 1 and "!" in capsys.readouterr().out
 
 
 def test_what_optimizers_compute_of_a_tree(tmp_path):

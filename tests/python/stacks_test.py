@@ -5,9 +5,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.test_util import check_grads
 
 import jaxmg
-from jaxmg._stacks import cholesky, lu, parts, polar_svd, qr, triangle, ways
+from jaxmg import _compat
+from jaxmg._stacks import (
+    cholesky,
+    eigh,
+    householder,
+    lu,
+    parts,
+    polar_svd,
+    qr,
+    triangle,
+    tridiagonal,
+    ways,
+)
 
 pytestmark = cases.needs_transformations
 
@@ -294,3 +307,135 @@ def test_every_row_names_a_way():
     for row in ways.TABLE:
         assert row.way in known[row.function] and row.platform in ("cpu", "gpu")
         assert row.orders[0] <= row.orders[1] and row.least >= 2
+
+
+_TRIDIAGONAL = ("random", "zero", "identity", "wilkinson", "graded", "low rank", "huge", "tiny")
+
+
+def _tridiagonal(kind, n, dtype):
+    """Diagonals, and what is beside them, of three matrices."""
+    rng = cases.rng(0, n)
+    d, e = rng.standard_normal((3, n)), rng.standard_normal((3, n - 1))
+    huge, tiny = (1e30, 1e-25) if np.finfo(dtype).bits == 32 else (1e300, 1e-290)
+    index, grades = np.arange(n), np.logspace(0, -20, n)
+    d, e = {
+        "random": (d, e),
+        "zero": (0 * d, 0 * e),
+        "identity": (0 * d + 1, 0 * e),
+        "wilkinson": (np.abs(index - n // 2) + 0 * d, 0 * e + 1),
+        "graded": (d * grades, e * grades[1:]),
+        "low rank": (d * (index < n // 4), e * (index[1:] < n // 4)),
+        "huge": (d * huge, e * huge),
+        "tiny": (d * tiny, e * tiny),
+    }[kind]
+    return d.astype(dtype), e.astype(dtype)
+
+
+def _check_eigenpairs(a, w, v, dtype):
+    """To rounding, also of eigenvalues that are close to each other or equal."""
+    __tracebackhide__ = True
+    a, w, v = (np.asarray(x, np.float64) for x in (a, w, v))
+    bound = 8 * cases.eps(dtype) * a.shape[-1] ** 0.5
+    for one, values, vectors in zip(a, w, v, strict=True):
+        scale = np.abs(one).max() or 1
+        one, values = one / scale, values / scale
+        size = max(np.linalg.norm(one, 2), 1)
+        assert np.all(np.diff(values) >= 0)
+        assert np.linalg.norm(one @ vectors - vectors * values, 2) <= bound * size
+        assert np.linalg.norm(vectors.T @ vectors - np.eye(len(one)), 2) <= bound
+        assert np.abs(np.linalg.eigvalsh(one) - values).max() <= 2 * bound * size
+
+
+@pytest.mark.parametrize(
+    "dtype, kind, n",
+    cases.broad(
+        [
+            (dtype, kind, n)
+            for dtype in ("float32", "float64")
+            for kind in _TRIDIAGONAL
+            for n in (1, 2, 3, 32, 33, 65, 150)
+        ],
+        lambda dtype, kind, n: (dtype, n) == ("float32", 33),
+    ),
+)
+def test_tridiagonal_eigenproblems(dtype, kind, n):
+    d, e = _tridiagonal(kind, n, dtype)
+    w, v = jax.jit(tridiagonal.eigh)(d, e)
+    a = np.stack([np.diag(x) + np.diag(y, 1) + np.diag(y, -1) for x, y in zip(d, e, strict=True)])
+    assert w.dtype == v.dtype == dtype
+    _check_eigenpairs(a, w, v, dtype)
+
+
+def test_a_tridiagonal_matrix_that_is_not_finite():
+    d, e = _tridiagonal("random", 33, "float32")
+    solve = jax.jit(tridiagonal.eigh)
+    expected = solve(d, e)
+    d[0, 7], e[2, 31] = np.inf, np.nan
+    w, v = solve(d, e)
+    assert np.isnan(w[::2]).all() and np.isnan(v[::2]).all()
+    np.testing.assert_array_equal(w[1], expected[0][1])
+    np.testing.assert_array_equal(v[1], expected[1][1])
+
+
+needs_kernels = pytest.mark.skipif(
+    _compat.pallas_triton() is None, reason="kernels for Triton need JAX 0.8"
+)
+
+
+def _symmetric(count, n, dtype):
+    a = np.asarray(_stack((count, n, n), dtype))
+    return a + a.swapaxes(1, 2)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    "dtype, n",
+    cases.broad(
+        [(dtype, n) for dtype in ("float32", "float64") for n in (1, 2, 3, 16, 17, 64, 65, 130)],
+        lambda dtype, n: (dtype, n) == ("float32", 65),
+    ),
+)
+def test_reduction_to_tridiagonal_form(dtype, n):
+    a = _symmetric(2, n, dtype) / n
+    if n > 3:
+        a[1, 2:, :2] = a[1, :2, 2:] = 0  # nothing to reduce in columns 0 and 1
+    d, e, reflectors, tau = householder.reduce(jnp.asarray(a), interpret=True)
+    q = householder.multiply(reflectors, tau, jnp.broadcast_to(jnp.eye(n, dtype=dtype), a.shape))
+    q = np.asarray(q, np.float64)
+    t = [np.diag(x) + np.diag(y, 1) + np.diag(y, -1) for x, y in zip(d, e, strict=True)]
+    _check(q @ np.asarray(t, np.float64) @ q.swapaxes(1, 2), a, dtype)
+    _check(q @ q.swapaxes(1, 2), np.broadcast_to(np.eye(n), a.shape), dtype)
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    original = householder.reduce
+    monkeypatch.setattr(householder, "reduce", lambda a: original(a, interpret=True))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.breadth), "float64"])
+def test_symmetric_eigenproblems_by_stages(dtype, interpreted):
+    n, solve = 40, jax.jit(eigh.decompose)
+    huge, tiny = (1e30, 1e-25) if dtype == "float32" else (1e300, 1e-290)
+    for scale in (huge, tiny, 1):
+        a = (_symmetric(3, n, "float64") * scale).astype(dtype)
+        a[1] = scale * np.eye(n)
+        w, v = solve(jnp.asarray(a))
+        _check_eigenpairs(a, w, v, dtype)
+    a[1, 20, 30] = np.nan
+    bad = solve(jnp.asarray(a))
+    assert np.isnan(bad[0][1]).all() and np.isnan(bad[1][1]).all()
+    np.testing.assert_array_equal(bad[0][::2], w[::2])
+
+
+@needs_kernels
+@pytest.mark.breadth
+def test_derivatives_of_symmetric_eigenproblems_by_stages(interpreted):
+    a = _symmetric(2, 7, "float64")
+
+    def invariant(a):
+        w, v = eigh.decompose((a + jnp.swapaxes(a, 1, 2)) / 2)
+        return jnp.sin(w), (v * jnp.cos(w)[:, None, :]) @ jnp.swapaxes(v, 1, 2)
+
+    check_grads(invariant, (jnp.asarray(a),), order=1, modes=("fwd", "rev"), rtol=1e-5)

@@ -1,0 +1,218 @@
+"""Batches of matrices on one GPU by other libraries: PyTorch and CuPy.
+
+    batches_peers.py [--library torch cupy] [--routine qr inv ...] [--n 64 256 ...]
+                     [--dtype float32 ...] [--bytes 5e8] [--limit 230] [--out FILE]
+
+The orders, dtypes, counts and kinds of matrices are those of batches.py, whose JAX and jaxmg these
+compare with; a library that isn't installed is left out. A call is warmed up and then repeated, and
+timed until the GPU has ended; one whose first call takes over a second isn't repeated. Prints a
+line for each case and writes a record for each library. The exit code is 1 if a result is wrong.
+"""
+
+import argparse
+import itertools
+import statistics
+import sys
+import time
+
+import numpy as np
+import records
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+SLOW, REPEATS, MOST = 1.0, 5, 4096
+
+
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--library", nargs="+", choices=tuple(LIBRARIES), default=tuple(LIBRARIES))
+    parser.add_argument("--dtype", nargs="+", choices=DTYPES, default=("float32",))
+    parser.add_argument("--routine", nargs="+", choices=tuple(ROUTINES), default=tuple(ROUTINES))
+    parser.add_argument("--n", nargs="+", type=int, default=(64, 256, 1024))
+    parser.add_argument("--bytes", type=float, default=2.6e8, help="of a batch")
+    parser.add_argument("--most", type=int, default=MOST, help="matrices of a batch")
+    parser.add_argument("--limit", type=float, default=600, help="seconds in all")
+    parser.add_argument("--out", help="file to append records to")
+    return parser.parse_args()
+
+
+class Torch:
+    """PyTorch, in its default precision of products (no TF32)."""
+
+    def __init__(self):
+        import torch
+
+        self.torch, self.linalg = torch, torch.linalg
+        self.name = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+        self.versions = {"torch": torch.__version__}
+
+    def array(self, a):
+        return self.torch.from_numpy(a).cuda()
+
+    def wait(self):
+        self.torch.cuda.synchronize()
+
+    def host(self, a):
+        return a.cpu().numpy()
+
+    def call(self, routine):
+        linalg = self.linalg
+        return {
+            "qr": linalg.qr,
+            "inv": linalg.inv,
+            "solve": lambda a: linalg.solve(a, self.torch.ones_like(a[..., :1])),
+            "cholesky": linalg.cholesky,
+            "potri": lambda a: self.torch.cholesky_inverse(linalg.cholesky(a)),
+            "potrs": lambda a: self.torch.cholesky_solve(
+                self.torch.ones_like(a[..., :1]), linalg.cholesky(a)
+            ),
+            "eigh": linalg.eigh,
+            "svd": lambda a: linalg.svd(a, full_matrices=False),
+        }.get(routine)
+
+
+class Cupy:
+    """CuPy's numpy.linalg."""
+
+    def __init__(self):
+        import cupy
+
+        self.cupy, self.linalg = cupy, cupy.linalg
+        properties = cupy.cuda.runtime.getDeviceProperties(0)
+        self.name = f"{cupy.cuda.runtime.getDeviceCount()} x {properties['name'].decode()}"
+        self.versions = {"cupy": cupy.__version__}
+
+    def array(self, a):
+        return self.cupy.asarray(a)
+
+    def wait(self):
+        self.cupy.cuda.Device().synchronize()
+
+    def host(self, a):
+        return self.cupy.asnumpy(a)
+
+    def call(self, routine):
+        linalg = self.linalg
+        return {
+            "qr": linalg.qr,
+            "inv": linalg.inv,
+            "solve": lambda a: linalg.solve(a, self.cupy.ones_like(a[..., :1])),
+            "cholesky": linalg.cholesky,
+            "potri": None,
+            "potrs": None,
+            "eigh": linalg.eigh,
+            "svd": lambda a: linalg.svd(a, full_matrices=False),
+        }.get(routine)
+
+
+LIBRARIES = {"torch": Torch, "cupy": Cupy}
+
+
+def _adjoint(a):
+    return np.conj(np.swapaxes(a, -1, -2))
+
+
+# What a result must equal A, or 1, to rounding: of one matrix and its results on the host.
+ROUTINES = {
+    "qr": ("any", lambda a, q, r: (q @ r, a)),
+    "inv": ("any", lambda a, x: (a @ x, np.eye(len(a)))),
+    "solve": ("any", lambda a, x: (a @ x, np.ones((len(a), 1)))),
+    "cholesky": ("definite", lambda a, factor: (factor @ _adjoint(factor), a)),
+    "potri": ("definite", lambda a, x: (a @ x, np.eye(len(a)))),
+    "potrs": ("definite", lambda a, x: (a @ x, np.ones((len(a), 1)))),
+    "eigh": ("hermitian", lambda a, w, v: ((v * w) @ _adjoint(v), a)),
+    "svd": ("any", lambda a, u, s, vh: ((u * s) @ vh, a)),
+}
+
+
+def make(kind, shape, dtype):
+    """Normally distributed matrices; Hermitian ones with eigenvalues in [-2, 2], or [2, 6]."""
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal(shape, np.finfo(dtype).dtype)
+    if np.dtype(dtype).kind == "c":
+        a = (a + 1j * rng.standard_normal(shape, np.finfo(dtype).dtype)) / 2**0.5
+    if kind != "any":
+        a = (a + _adjoint(a)) / (2 * shape[-1]) ** 0.5
+        a += (4 if kind == "definite" else 0) * np.eye(shape[-1])
+    return a.astype(dtype)
+
+
+def count_of(args, n, dtype, routine):
+    """As many matrices as in batches.py."""
+    count = int(args.bytes / (n * n * np.dtype(dtype).itemsize))
+    return max(1, min(count, args.most) // (4 if routine in ("svd", "eigh") else 1))
+
+
+def measure(args, libraries, n, dtype, routine):
+    """Prints and records a case; whether all results are right."""
+    kind, sides = ROUTINES[routine]
+    shape = (count_of(args, n, dtype, routine), n, n)
+    host = make(kind, shape, dtype)
+    line, good = [], True
+    for library in libraries:
+        call = library.call(routine)
+        if call is None:
+            continue
+        try:
+            seconds, runs, results = _time(library, call, library.array(host))
+            first = [np.float64(library.host(one[0])) if np.dtype(dtype).kind == "f"
+                     else np.complex128(library.host(one[0])) for one in results]  # fmt: skip
+        except Exception as failure:
+            line.append(f"{_of(library)} {type(failure).__name__} {str(failure)[:60]}")
+            continue
+        got, wanted = sides(host[0], *first)
+        error = float(np.linalg.norm(got - wanted)) / float(np.linalg.norm(wanted))
+        if routine in ("inv", "solve"):  # not beyond what the condition allows
+            error /= max(1.0, float(np.linalg.cond(host[0])) / n)
+        right = bool(error <= 10 * n * float(np.finfo(dtype).eps))
+        good &= right
+        line.append(f"{_of(library)} {seconds * 1e3:.2f}" + ("" if right else f" ({error:.0e}!)"))
+        origin = records.origin(
+            library.name, records.python("benchmarks/batches_peers.py", sys.argv[1:])
+        )
+        origin["versions"] = origin["versions"] | library.versions
+        record = {
+            "routine": routine, "way": _of(library), "dtype": dtype, "n": n, "batch": shape[0],
+            "seconds": seconds, "runs": runs, "error": error, **origin,
+        }  # fmt: skip
+        records.append(args.out, record)
+    print(f"{routine:9}{dtype:10}{shape[0]:5} x {n:<5} ms  " + "  ".join(line), flush=True)
+    return good
+
+
+def _of(library):
+    return type(library).__name__.lower()
+
+
+def _time(library, call, a):
+    """(seconds, of every call, the results)"""
+    runs = []
+    while len(runs) < REPEATS + 1:
+        library.wait()
+        start = time.perf_counter()
+        results = call(a)
+        library.wait()
+        runs.append(time.perf_counter() - start)
+        if runs[0] > SLOW:
+            break
+    kept = runs[1:] or runs
+    return statistics.median(kept), kept, results if isinstance(results, tuple) else (results,)
+
+
+def main():
+    args = arguments()
+    start, libraries, good = time.perf_counter(), [], True
+    for name in args.library:
+        try:
+            libraries.append(LIBRARIES[name]())
+        except ImportError as failure:
+            print(f"{name} left out: {failure}")
+    for case in itertools.product(args.n, args.dtype, args.routine):
+        if time.perf_counter() - start > args.limit:
+            print("no time for", *case)
+            continue
+        good &= measure(args, libraries, *case)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

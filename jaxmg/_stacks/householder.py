@@ -76,12 +76,14 @@ def _kernel(pallas, triton, n, concurrent, _, a, d, e, tau, last_w):
     for stop in _stops(n):
         # What is left of the rows and columns begins at `first`.
         width = _power_of_two(n - first)
-        columns, across = first + jnp.arange(width), pallas.ds(first, width)
+        columns, start = first + jnp.arange(width), first
         rows = min(max(_TILE_BYTES // (width * a.dtype.itemsize), 1), _MOST_ROWS)
 
-        def reduce(j, state, columns=columns, across=across, rows=rows):
+        def reduce(j, state, columns=columns, start=start, rows=rows):
             v, w = state
             inside = columns < n
+            # The sum is traced: JAX refuses a constant slice beyond the end, masked or not.
+            across = pallas.ds(start + 0 * j, len(columns))
             before = jnp.maximum(j - 1, 0)
 
             def of_vectors(i):
@@ -106,10 +108,10 @@ def _kernel(pallas, triton, n, concurrent, _, a, d, e, tau, last_w):
             barrier()
 
             def place(i):
-                start = j + 1 + i * rows
-                among = start + jnp.arange(rows) < n
+                first = j + 1 + i * rows
+                among = first + jnp.arange(rows) < n
                 both = among[:, None] & (inside & (columns > j))[None, :]
-                return pallas.ds(start, rows), among, both
+                return pallas.ds(first, rows), among, both
 
             def read(i):
                 down, among, both = place(i)
@@ -129,8 +131,8 @@ def _kernel(pallas, triton, n, concurrent, _, a, d, e, tau, last_w):
                 store(a.at[down, across], tile, mask=both)
                 return total + new_down[:, None] * tile, following
 
-            start = jnp.zeros((rows, len(columns)), a.dtype), read(0)
-            total, _ = jax.lax.fori_loop(0, (n - 1 - j + rows - 1) // rows, update, start)
+            begin = jnp.zeros((rows, len(columns)), a.dtype), read(0)
+            total, _ = jax.lax.fori_loop(0, (n - 1 - j + rows - 1) // rows, update, begin)
             y = jnp.sum(total, axis=0) * factor
             w = y - jnp.sum(y * new) * (factor / 2) * new
             barrier()
@@ -141,6 +143,7 @@ def _kernel(pallas, triton, n, concurrent, _, a, d, e, tau, last_w):
         if state is None:
             state = (jnp.zeros(width, a.dtype),) * 2
         else:  # all of the width is inside of the matrix
+            across = pallas.ds(first, width)
             state = a[first - 1, across], last_w[across]
         state = jax.lax.fori_loop(first, stop, reduce, state)
         first = stop

@@ -35,73 +35,71 @@ def arguments():
     return parser.parse_args()
 
 
-class Torch:
+class Library:
+    """A library whose functions have the names of numpy.linalg."""
+
+    def __init__(self, module):
+        self.module = module
+        self.versions = {module.__name__: module.__version__}
+
+    def call(self, routine):
+        """The function of a stack, or None where the library has none."""
+        linalg, ones = self.module.linalg, lambda a: self.module.ones_like(a[..., :1])
+        return {
+            "qr": linalg.qr,
+            "inv": linalg.inv,
+            "solve": lambda a: linalg.solve(a, ones(a)),
+            "cholesky": linalg.cholesky,
+            "eigh": linalg.eigh,
+            "svd": lambda a: linalg.svd(a, full_matrices=False),
+        }.get(routine)
+
+
+class Torch(Library):
     """PyTorch, in its default precision of products (no TF32)."""
 
     def __init__(self):
         import torch
 
-        self.torch, self.linalg = torch, torch.linalg
+        super().__init__(torch)
         self.name = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
-        self.versions = {"torch": torch.__version__}
 
     def array(self, a):
-        return self.torch.from_numpy(a).cuda()
+        return self.module.from_numpy(a).cuda()
 
     def wait(self):
-        self.torch.cuda.synchronize()
+        self.module.cuda.synchronize()
 
     def host(self, a):
         return a.cpu().numpy()
 
     def call(self, routine):
-        linalg = self.linalg
-        return {
-            "qr": linalg.qr,
-            "inv": linalg.inv,
-            "solve": lambda a: linalg.solve(a, self.torch.ones_like(a[..., :1])),
-            "cholesky": linalg.cholesky,
-            "potri": lambda a: self.torch.cholesky_inverse(linalg.cholesky(a)),
-            "potrs": lambda a: self.torch.cholesky_solve(
-                self.torch.ones_like(a[..., :1]), linalg.cholesky(a)
-            ),
-            "eigh": linalg.eigh,
-            "svd": lambda a: linalg.svd(a, full_matrices=False),
-        }.get(routine)
+        torch, factor = self.module, self.module.linalg.cholesky
+        if routine == "potri":
+            return lambda a: torch.cholesky_inverse(factor(a))
+        if routine == "potrs":
+            return lambda a: torch.cholesky_solve(torch.ones_like(a[..., :1]), factor(a))
+        return super().call(routine)
 
 
-class Cupy:
+class Cupy(Library):
     """CuPy's numpy.linalg."""
 
     def __init__(self):
         import cupy
 
-        self.cupy, self.linalg = cupy, cupy.linalg
+        super().__init__(cupy)
         properties = cupy.cuda.runtime.getDeviceProperties(0)
         self.name = f"{cupy.cuda.runtime.getDeviceCount()} x {properties['name'].decode()}"
-        self.versions = {"cupy": cupy.__version__}
 
     def array(self, a):
-        return self.cupy.asarray(a)
+        return self.module.asarray(a)
 
     def wait(self):
-        self.cupy.cuda.Device().synchronize()
+        self.module.cuda.Device().synchronize()
 
     def host(self, a):
-        return self.cupy.asnumpy(a)
-
-    def call(self, routine):
-        linalg = self.linalg
-        return {
-            "qr": linalg.qr,
-            "inv": linalg.inv,
-            "solve": lambda a: linalg.solve(a, self.cupy.ones_like(a[..., :1])),
-            "cholesky": linalg.cholesky,
-            "potri": None,
-            "potrs": None,
-            "eigh": linalg.eigh,
-            "svd": lambda a: linalg.svd(a, full_matrices=False),
-        }.get(routine)
+        return self.module.asnumpy(a)
 
 
 LIBRARIES = {"torch": Torch, "cupy": Cupy}

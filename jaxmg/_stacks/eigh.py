@@ -3,7 +3,7 @@ tridiagonal form, divide and conquer, and a multiplication by the reflectors of 
 
 A library's batched routine leaves most of a GPU idle where matrices are of middle order. Here every
 stage takes all matrices in step, on one H200 1.2 to 1.9 times as fast as cuSOLVER for orders 256
-and 512. XLA takes half a minute and more to compile that, and so `ways.TABLE` has no row for it
+and 512. XLA takes half a minute or more to compile it, and so `ways.TABLE` has no row for it
 (docs/laboratory.md).
 """
 
@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
+from jaxmg._routines.polar import times_power
 from jaxmg._stacks import householder, sections, tridiagonal
 
 
@@ -25,10 +26,10 @@ def decompose(a):
     largest = jnp.max(jnp.abs(a), axis=(1, 2))
     usual = (largest > 0) & jnp.isfinite(largest)
     exponent = jnp.where(usual, jnp.frexp(largest)[1], 0)[:, None]
-    scaled = tridiagonal.times_power(a, -exponent[..., None])
+    scaled = times_power(a, -exponent[..., None])
     d, e, reflectors, tau = householder.reduce(scaled)
     w, v = tridiagonal.eigh(d, e)
-    return tridiagonal.times_power(w, exponent), householder.multiply(reflectors, tau, v)
+    return times_power(w, exponent), householder.multiply(reflectors, tau, v)
 
 
 @decompose.defjvp

@@ -36,7 +36,9 @@ def reduce(a, interpret=False):
         return a[:, 0], a[:, :0, 0], jnp.zeros_like(a), jnp.zeros_like(a[:, 0])
     kernels = _compat.pallas_triton()
     if kernels is None:
-        raise NotImplementedError("householder.reduce: needs JAX 0.8 or later")
+        raise NotImplementedError(
+            f"householder.reduce: needs JAX 0.8 or later; this is {jax.__version__}"
+        )
     pallas, triton = kernels
     width = _power_of_two(n)
     row = jax.ShapeDtypeStruct((count, n), a.dtype)

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
+from jaxmg._routines.polar import times_power
 from jaxmg._stacks import sections
 
 _LEAF = 32
@@ -55,17 +56,12 @@ def eigh(d, e):
     finite = jnp.isfinite(d).all(-1) & jnp.isfinite(e).all(-1)
     d, e = (jnp.where(finite[:, None], x, 0) for x in (d, e))
     largest = jnp.maximum(jnp.abs(d).max(-1), jnp.abs(e).max(-1))
-    # To at most 1/2; a power of two, in two steps: its inverse may not be a number.
+    # Powers of two that bring the entries to 1/2 at most.
     exponent = jnp.where(largest > 0, jnp.frexp(largest)[1] + 1, 0)[:, None]
     w, v = _eigh(times_power(d, -exponent), times_power(e, -exponent))
     w = jnp.where(largest[:, None] > 0, times_power(w, exponent), 0)
     w = jnp.where(finite[:, None], w, jnp.nan)
     return w, jnp.where(finite[:, None, None], v, jnp.nan)
-
-
-def times_power(x, exponent):
-    half = exponent // 2
-    return jnp.ldexp(jnp.ldexp(x, half), exponent - half)
 
 
 def _eigh(d, e):

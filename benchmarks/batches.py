@@ -31,6 +31,7 @@ from absl.flags import argparse_flags
 from jax.sharding import Mesh
 
 import jaxmg
+from jaxmg._call import plugins
 from jaxmg._stacks import cholesky, eigh, lu, polar, qr
 
 SLOW, REPEATS, MOST = 1.0, 5, 4096
@@ -54,6 +55,7 @@ def arguments(argv):
 
 def main(args):
     devices.prepare(args.platform, 1)
+    plugins.load(args.platform)
     start = time.perf_counter()
     pool = concurrent.futures.ThreadPoolExecutor(args.threads)
     cases = list(itertools.product(args.n, args.dtype, args.routine))

@@ -33,7 +33,7 @@ export JAXMG_RENDEZVOUS_TIMEOUT=60 XLA_PYTHON_CLIENT_PREALLOCATE=false
 
 launch() { timeout "$1" "$python" -X faulthandler -m jaxmg.launch -n "$gpus" "${@:2}"; }
 routines=(tests/python/{potrs,potri,syevd,factor,calls}_test.py)
-# GENERAL names other tests than those of LU.
+# GENERAL names other tests than those of LU; MARKS, which of them, as pytest's -m has it.
 read -ra general <<<"${GENERAL:-gesv lu_factor}"
 general=("${general[@]/#/tests/python/}")
 general=("${general[@]/%/_test.py}")
@@ -42,7 +42,7 @@ suite() { launch 500 tests/processes/suite.py tests/python; }
 own() { launch 300 tests/processes/own_gpus.py tests/processes/suite.py "${routines[@]}"; }
 shared() { # PROCESSES TRANSPORT
   JAXMG_TRANSPORT=$2 timeout "${SHARED_LIMIT:-300}" "$python" -X faulthandler -m jaxmg.launch -n "$1" \
-    tests/processes/one_gpu.py tests/processes/suite.py "${general[@]}"
+    tests/processes/one_gpu.py tests/processes/suite.py ${MARKS:+-m "$MARKS"} "${general[@]}"
 }
 shared2() { shared 2 auto; }
 shared4() { shared 4 auto; }

@@ -27,6 +27,8 @@ for routine in ROUTINES.values():
         HANDLERS.setdefault(handler, routine)
 # What only a vendor's library computes, on GPUs: tests/gpu/cusolvermp.py calls it.
 BY_LIBRARIES = ("jaxmg_polar",)
+# What one device does with a stack of matrices, which no routine of the table is.
+STACKED = ("jaxmg_stacked_merge", "jaxmg_stacked_product")
 PUBLIC = (*jaxmg.__all__, "linalg")
 CALLED = sorted({routine.function for routine in HANDLERS.values()})
 # The engine's headers that declare what a handler calls.
@@ -64,7 +66,7 @@ def test_these_are_the_handlers_that_are_registered():
     rows = re.findall(r"^ *ROUTINE\((\w+), \w+\)", text("xla_ffi/handlers/handlers.h"), re.M)
     registered = [f"jaxmg_{name}" for name in rows]
     assert sorted(registered) == sorted(table.HANDLERS)
-    assert sorted(table.HANDLERS) == sorted([*HANDLERS, *BY_LIBRARIES])
+    assert sorted(table.HANDLERS) == sorted([*HANDLERS, *BY_LIBRARIES, *STACKED])
 
 
 def test_the_functions_of_all_records_are_public():
@@ -127,7 +129,7 @@ def test_a_rank_program_is_listed_and_has_a_test_on_host_devices(header):
     assert any(re.search(rf"\b{program}[<(]", tests) for program in programs)
 
 
-@pytest.mark.parametrize("handler", [*HANDLERS, *BY_LIBRARIES])
+@pytest.mark.parametrize("handler", [*HANDLERS, *BY_LIBRARIES, *STACKED])
 def test_the_contract_names_its_handler(handler):
     assert f"`{handler}`" in text("docs/architecture.md")
 

@@ -34,11 +34,26 @@ class Function:
             q, r = ways.reduced_qr(platform, stack)
             result = jax.eval_shape(self, stack[0])
             return r if options["mode"] == "r" else type(result)(q, r)
+        if self.name == "eigh":
+            return self._eigh(platform, stack, **options)
         if self.name == "svd" and not options["compute_uv"]:
             return ways.singular_values(platform, stack)
         if self.name == "svd" and (m == n or not options["full_matrices"]):
             return type(jax.eval_shape(self, stack[0]))(*ways.svd(platform, stack))
         return self(stack)
+
+    def _eigh(self, platform, stack, UPLO, symmetrize_input):
+        if ways.choose(platform, "eigh", stack) == ways.JAX:
+            return self(stack)
+        if symmetrize_input:
+            stack = (stack + _adjoint(stack)) / 2
+        elif UPLO == "U":
+            stack = _adjoint(stack)
+        return type(jax.eval_shape(self, stack[0]))(*ways.eigh(platform, stack))
+
+
+def _adjoint(a):
+    return jnp.swapaxes(a, -1, -2).conj()
 
 
 @dataclasses.dataclass(frozen=True)

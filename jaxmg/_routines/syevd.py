@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Literal, SupportsIndex, overload
 
@@ -11,6 +12,7 @@ from jax import Array
 from jaxmg import _compat
 from jaxmg._call import blocks, record, results
 from jaxmg._call.arguments import collect, collect_local, collect_traced
+from jaxmg._stacks import ways
 from jaxmg._transform import at_once, dispatch, eigen_rules
 from jaxmg._types import Backend, MatrixLike, MeshLike, Specs
 
@@ -20,6 +22,10 @@ def columns(rows, layout, shape):
     if layout.spec[1]:
         return blocks.from_rows(rows, layout, shape)
     return blocks.to_columns(rows, layout, rows.shape[1], shape[0])
+
+
+def _at_once(platform, a):
+    return at_once.syevd(a, functools.partial(ways.eigh, platform))
 
 
 # The order from which all ranks share the work on GPUs, with eigenvectors or without.
@@ -59,7 +65,9 @@ SYEVD = record.Routine(
     options=(VECTORS,),
     extension=record.Extension(0, _is_shared, _cut, returns_matrix=True),
     older=(("mesh", "return_eigenvectors"), ("matrix_specs", "pad")),
-    at_once=at_once.AtOnce(at_once.syevd, (("gpu", 4096), ("cpu", 128)), (("cpu", 64),)),
+    at_once=at_once.AtOnce(
+        _at_once, (("gpu", 4096), ("cpu", 128)), (("cpu", 64),), by_platform=True
+    ),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal, SupportsIndex, overload
 
 from jax import Array
@@ -10,8 +11,14 @@ from jaxmg import _compat
 from jaxmg._call import record, results
 from jaxmg._call.arguments import collect, collect_local, collect_traced
 from jaxmg._routines import syevd
+from jaxmg._stacks import ways
 from jaxmg._transform import at_once, dispatch, eigen_rules
 from jaxmg._types import Backend, MatrixLike, MeshLike, Specs
+
+
+def _at_once(platform, a, b):
+    return at_once.sygvd(a, b, functools.partial(ways.eigh, platform))
+
 
 SYGVD = record.Routine(
     name="sygvd",
@@ -28,7 +35,7 @@ SYGVD = record.Routine(
     local_outputs=("w", "x", "status"),
     traced_outputs=(record.WORK, record.SECOND_WORK, "w", "x", "status"),
     options=(syevd.VECTORS,),
-    at_once=at_once.AtOnce(at_once.sygvd, (("gpu", 2048), ("cpu", 64))),
+    at_once=at_once.AtOnce(_at_once, (("gpu", 2048), ("cpu", 64)), by_platform=True),
 )
 
 

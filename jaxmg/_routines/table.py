@@ -27,6 +27,7 @@ from jaxmg._routines import (
     syevd,
     sygvd,
 )
+from jaxmg._stacks import native
 
 ROUTINES = (
     potrs.POTRS,
@@ -54,6 +55,7 @@ _OTHERS = (
     cyclic.NATIVE,
     gesvd.NATIVE,
     polar.NATIVE,
+    *native.HANDLERS,
 )
 
 # The FFI targets that the package calls. A plugin registers all of them, or is another version's.

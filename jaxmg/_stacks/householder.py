@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._stacks import sections
+from jaxmg._stacks import native, sections
 
 # Bytes of the rows that a thread block has in registers at a time, and its most warps: at order 512
 # the fastest of 2^14 to 2^17 and of 4 to 32.
@@ -172,7 +172,8 @@ def multiply(reflectors, tau, x):
     v = jnp.swapaxes(sections.pad(jnp.triu(reflectors, 1), padded, n), 1, 2)
     v = jnp.moveaxis(v.reshape(count, n, -1, _WIDTH), 2, 1)
     tau = jnp.pad(tau, ((0, 0), (0, padded - n))).reshape(count, -1, _WIDTH)
-    products = jnp.triu(sections.multiply(jnp.swapaxes(v, 2, 3), v), 1)
+    across = jnp.swapaxes(v, 2, 3)
+    products = jnp.triu(native.multiply(across, v), 1)
     eye = jnp.eye(_WIDTH, dtype=x.dtype)
     t = jax.lax.linalg.triangular_solve(
         tau[..., None] * products + eye, tau[..., None] * eye, left_side=True, lower=False,
@@ -180,8 +181,8 @@ def multiply(reflectors, tau, x):
     )  # fmt: skip
     for i in reversed(range(v.shape[1])):
         begin = i * _WIDTH
-        part, rest = v[:, i, begin:], x[:, begin:]
-        inner = sections.multiply(jnp.swapaxes(part, 1, 2), rest)
-        rest = rest - sections.multiply(part, sections.multiply(t[:, i], inner))
+        rest = x[:, begin:]
+        inner = native.multiply(across[:, i, :, begin:], rest)
+        rest = rest - native.multiply(v[:, i, begin:], native.multiply(t[:, i], inner))
         x = x.at[:, begin:].set(rest)
     return x

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
+from jaxmg._stacks import eigh as stages
 from jaxmg._stacks import polar, qr, sections
 
 _multiply, _adjoint = sections.multiply, sections.adjoint
@@ -35,12 +36,11 @@ def _unitary(a):
 
 
 @_compat.default_promotion()
-def _decompose(a):
+def _decompose(eigh, a):
     m, n = a.shape[-2:]
     if m < n:
-        u, s, vh = _decompose(_adjoint(a))
+        u, s, vh = _decompose(eigh, _adjoint(a))
         return _adjoint(vh), s, _adjoint(u)
-    eigh = functools.partial(jnp.linalg.eigh, symmetrize_input=False)
     if m == n:
         return polar.decompose(a, eigh)
     q, r = qr.reduced(a)
@@ -112,6 +112,9 @@ def _differentiable_unitary(function, svd):
     return value
 
 
-decompose = _differentiable_svd(_decompose)
+decompose = _differentiable_svd(
+    functools.partial(_decompose, functools.partial(jnp.linalg.eigh, symmetrize_input=False))
+)
+decompose_by_stages = _differentiable_svd(functools.partial(_decompose, stages.decompose))
 unitary = _differentiable_unitary(_unitary, decompose)
 unitary_by_jax = _differentiable_unitary(_unitary_by_jax, _svd_by_jax)

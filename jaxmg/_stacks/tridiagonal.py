@@ -9,37 +9,34 @@ All merges of a level have the same shapes, whatever the matrices are: nothing i
 deflates because poles may be equal and elements of z zero. Here a pole is a sum of two numbers,
 and equal ones are set apart in the second by a distance that is nothing beside rounding errors, as
 are the small numbers that take the place of elements of z and rho that vanish. Differences of poles
-are accurate to their last digits in this form, which is all that the method needs.
+are accurate to their last digits in this form, which is all that the method needs. Roots and
+eigenvectors of merges are the plugin's (xla_ffi/device/stack_kernels.h).
 """
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmg import _compat
 from jaxmg._routines.polar import times_power
-from jaxmg._stacks import sections
+from jaxmg._stacks import native
 
 _LEAF = 32
-_MOST_EVALUATIONS = 80
 
 
 class _Least(NamedTuple):
-    """What is set apart: neighboring poles, elements of z, and rho, of matrices near 1. Products of
-    all of them are normal numbers."""
+    """The least distance of neighboring poles, element of z, and rho, of matrices near 1: exponents
+    of powers of two. Products of all of them are normal numbers."""
 
-    gap: float
-    z: float
-    rho: float
+    gap: int
+    z: int
+    rho: int
 
     @classmethod
     def of(cls, dtype):
-        return (
-            cls(2**-36, 2**-28, 2**-26)
-            if jnp.finfo(dtype).bits == 32
-            else cls(2**-90, 2**-60, 2**-56)
-        )
+        return cls(-36, -28, -26) if jnp.finfo(dtype).bits == 32 else cls(-90, -60, -56)
 
 
 @_compat.default_promotion()
@@ -78,7 +75,7 @@ def _eigh(d, e):
     if not levels:
         v, w = _leaves(d[:, None], e[:, None])
         return jax.lax.cummax(w[:, 0], axis=1), v[:, 0]  # which rounding may have mixed up
-    least = _Least.of(d.dtype).rho
+    least = 2.0 ** _Least.of(d.dtype).rho
     cut = jnp.zeros(padded - 1, bool).at[leaf - 1 :: leaf].set(True)
     e = jnp.where(cut, jnp.where(e < 0, -1, 1) * jnp.maximum(jnp.abs(e), least), e)
     rho = jnp.where(cut, jnp.abs(e), 0)
@@ -133,12 +130,6 @@ class Pole(NamedTuple):
     high: Any
     low: Any
 
-    def minus(self, other):
-        return (self.high - other.high) + (self.low - other.low)
-
-    def at(self, part):
-        return Pole(part(self.high), part(self.low))
-
 
 def _merge(w, v, couplings, last):
     """The eigenpairs of twice the order: of w (count, pieces, k / 2), V (count, pieces, k / 2, k /
@@ -148,202 +139,23 @@ def _merge(w, v, couplings, last):
     halves = v.reshape(count, pieces // 2, 2, half, half)
     sign = jnp.where(couplings < 0, -1, 1).astype(v.dtype)[..., None]
     z = jnp.concatenate([halves[:, :, 0, -1], sign * halves[:, :, 1, 0]], axis=-1)
-    z = jnp.where(z < 0, -1, 1) * jnp.maximum(jnp.abs(z), least.z)
-    rho = jnp.abs(couplings)[..., None]
-    poles = w.at(lambda x: x.reshape(count, pieces // 2, k))
-
-    index = jnp.broadcast_to(jnp.arange(k), z.shape)
-    high, low, sorted_z, order = jax.lax.sort((*poles, z, index), num_keys=2)
-    sorted_poles = Pole(high, low + jnp.arange(k) * least.gap)
-    back = jnp.argsort(order, axis=-1)
-    origin, tau = _roots(sorted_poles, sorted_z, rho)
-    refined = _refined(sorted_poles, sorted_z, rho, origin, tau)
-    # The rows of U as the halves have them.
-    refined = jnp.take_along_axis(refined, back, -1)
-    poles = sorted_poles.at(lambda x: jnp.take_along_axis(x, back, -1))
-    u = refined[..., :, None] / _from_roots(poles, origin, tau)
-    u = u / jnp.max(jnp.abs(u), axis=-2, keepdims=True)  # or squares may overflow
-    u = u / jnp.sqrt(jnp.sum(u * u, axis=-2, keepdims=True))
-    product = sections.multiply(halves, u.reshape(count, pieces // 2, 2, half, k))
-    product = product.reshape(count, pieces // 2, k, k)
-    total = _normalized(origin.high, origin.low + tau)
+    z = jnp.where(z < 0, -1, 1) * jnp.maximum(jnp.abs(z), 2.0**least.z)
+    poles = (x.reshape(-1, k) for x in (*w, z))
+    w, u = _native_merge(*poles, jnp.abs(couplings).reshape(-1), least.gap)
+    product = native.multiply(v.reshape(-1, half, half), u.reshape(-1, k, half), transposed=True)
+    w = Pole(*(x.reshape(count, pieces // 2, k) for x in w))
     if last:  # rounded roots may not ascend
-        return Pole(jax.lax.cummax(total.high, axis=2), total.low), product
-    return total, product
+        w = Pole(jax.lax.cummax(w.high, axis=2), w.low)
+    return w, product.reshape(count, pieces // 2, k, k)
 
 
-def _normalized(high, low):
-    """The same sum, of which the first number is the rounded one."""
-    total = high + low
-    rest = total - high
-    return Pole(total, (high - (total - rest)) + (low - rest))
-
-
-def _from_roots(poles, origin, tau):
-    """All d_i - root_j, (..., i, j)."""
-    across = origin.at(lambda x: x[..., None, :])
-    return poles.at(lambda x: x[..., :, None]).minus(across) - tau[..., None, :]
-
-
-def _refined(d, z, rho, origin, tau):
-    """z for which the computed roots are exact. Each root goes with the pole on its other side, so
-    that all factors but the last are between 0 and 1."""
-    k = z.shape[-1]
-    i, j = jnp.arange(k)[:, None], jnp.arange(k - 1)
-    to_roots = -_from_roots(d, origin, tau)
-    here = d.at(lambda x: x[..., :, None])
-    before = d.at(lambda x: x[..., None, :-1]).minus(here)
-    after = d.at(lambda x: x[..., None, 1:]).minus(here)
-    factors = to_roots[..., :-1] / jnp.where(j < i, before, after)
-    square = jnp.prod(factors, axis=-1) * to_roots[..., -1] / rho
-    return jnp.where(z < 0, -1, 1) * jnp.sqrt(jnp.abs(square))
-
-
-def _smaller_root(a, b, c):
-    """(b - (b^2 - 4 a c)^(1/2)) / (2 a), the root of a x^2 - b x + c between two poles."""
-    root = jnp.sqrt(jnp.maximum(b * b - 4 * a * c, 0))
-    return jnp.where(b > 0, 2 * c / (b + root), (b - root) / (2 * a))
-
-
-def _larger_root(a, b, c):
-    """The other root, beyond both poles."""
-    root = jnp.sqrt(jnp.maximum(b * b - 4 * a * c, 0))
-    return jnp.where(b < 0, 2 * c / (b - root), (b + root) / (2 * a))
-
-
-def _bisected(lower, upper):
-    """The geometric mean where the bracket spans orders of magnitude, else its middle."""
-    a, b = jnp.abs(lower), jnp.abs(upper)
-    mean = jnp.copysign(jnp.sqrt(a) * jnp.sqrt(b), lower)
-    near = jnp.maximum(a, b) <= 4 * jnp.minimum(a, b)
-    return jnp.where(near, lower + (upper - lower) / 2, mean)
-
-
-class _State(NamedTuple):
-    tau: Any
-    lower: Any
-    upper: Any
-    before: Any
-    middle_way: Any
-    poor: Any
-    found: Any
-    evaluations: Any
-
-
-def _roots(d, z, rho):
-    """(origin, tau) of the k roots for ascending poles: a root is its nearest pole plus tau.
-
-    Each root is interpolated by two rational functions, for the poles below and above it, with
-    bisection where that gets on slowly: R.-C. Li, LAPACK Working Note 89, 1994.
-    """
-    k = z.shape[-1]
-    j = jnp.arange(k)
-    beyond = j == k - 1
-    left, right = jnp.minimum(j, k - 2), jnp.minimum(j, k - 2) + 1
-    d_left, d_right = (d.at(lambda x, side=side: x[..., side]) for side in (left, right))
-    z_left, z_right = jnp.square(z[..., left]), jnp.square(z[..., right])
-    gap, inverse = d_right.minus(d_left), 1 / rho
-    unit = float(jnp.finfo(z.dtype).eps) / 2
-    below = jnp.arange(k)[:, None] <= j
-    squares = jnp.sum(z * z, axis=-1, keepdims=True)
-
-    def terms(origin, tau):
-        return z[..., :, None] / _from_roots(d, origin, tau)
-
-    def start():
-        middle = jnp.where(beyond, rho * squares * (1 + 8 * unit) / 2, gap / 2)
-        least = jnp.where(beyond, rho * z_right * (1 - 8 * unit), 0)
-        middle = jnp.maximum(middle, least)
-        origin = _where(beyond, d_right, d_left)
-        values = terms(origin, middle) * z[..., :, None]
-        rows = jnp.arange(k)[:, None]
-        low = jnp.sum(jnp.where(rows < left, values, 0), axis=-2)
-        high = jnp.sum(jnp.where(rows > right, values, 0), axis=-2)
-        rest, noise = inverse + low + high, 8 * unit * (inverse - low + high)
-        w = rest + (z_right - z_left) / middle
-        near = w >= 0
-        lower = jnp.where(near, z_left / (2 * (w + z_left / middle + noise)), -middle)
-        upper = -z_right / (2 * (z_right / middle - w + noise))
-        between = _smaller_root(
-            rest, jnp.where(near, rest * gap, -rest * gap) + z_left + z_right,
-            jnp.where(near, z_left, -z_right) * gap,
-        )  # fmt: skip
-        lower = jnp.where(near, jnp.minimum(lower, middle), lower)
-        upper = jnp.where(near, middle, jnp.maximum(upper, -middle))
-        # Beyond the last pole.
-        w = rest - z_left / (gap + middle) - z_right / middle
-        most = jnp.maximum(rho * squares * (1 + 8 * unit), least)
-        lower = jnp.where(beyond, jnp.where(w <= 0, middle, least), lower)
-        upper = jnp.where(beyond, jnp.where(w <= 0, most, middle), upper)
-        far = _larger_root(rest, z_left + z_right - rest * gap, -z_right * gap)
-        tau = jnp.where(beyond, far, between)
-        inside = (lower <= tau) & (tau <= upper)
-        tau = jnp.where(inside, tau, _bisected(lower, upper))
-        from_left = near & ~beyond
-        return _where(from_left, d_left, d_right), from_left, lower, upper, tau
-
-    origin, from_left, lower, upper, tau = start()
-    own = jnp.where(from_left, z_left, z_right)
-    to_left_pole, to_right_pole = d_left.minus(origin), d_right.minus(origin)
-
-    def goes_on(s):
-        return jnp.any(~s.found) & (s.evaluations < _MOST_EVALUATIONS)
-
-    def again(s):
-        t = terms(origin, s.tau)
-        values, slopes = t * z[..., :, None], t * t
-        psi, phi = (jnp.sum(jnp.where(side, values, 0), axis=-2) for side in (below, ~below))
-        psi_slope, phi_slope = (
-            jnp.sum(jnp.where(side, slopes, 0), axis=-2) for side in (below, ~below)
-        )
-        # Beyond the last pole all are below; the interpolation has the last one for itself.
-        last_value = z_right / (to_right_pole - s.tau)
-        last_slope = last_value / (to_right_pole - s.tau)
-        psi, phi = (
-            jnp.where(beyond, x, y) for x, y in ((psi - last_value, psi), (last_value, phi))
-        )
-        psi_slope = jnp.where(beyond, psi_slope - last_slope, psi_slope)
-        phi_slope = jnp.where(beyond, last_slope, phi_slope)
-        return _step(s, psi, phi, psi_slope, phi_slope)
-
-    def _step(s, psi, phi, psi_slope, phi_slope):
-        slope, w = psi_slope + phi_slope, inverse + psi + phi
-        noise = 8 * (jnp.abs(psi) + jnp.abs(phi)) + inverse + jnp.abs(s.tau) * slope
-        found = s.found | (jnp.abs(w) <= unit * noise) | ~jnp.isfinite(w)
-        lower = jnp.where(w <= 0, s.tau, s.lower)
-        upper = jnp.where(w <= 0, s.upper, s.tau)
-        slow = (s.evaluations > 0) & (jnp.abs(w) > s.before / 10)
-        middle_way = jnp.where(slow, beyond | ~s.middle_way, s.middle_way)
-        poor = s.poor + slow
-        to_left, to_right = to_left_pole - s.tau, to_right_pole - s.tau
-        # The nearer pole has its own weight, the other one the rest of the slope.
-        distance = jnp.where(from_left, to_left, to_right)
-        weight = gap * own / distance / distance
-        fixed = jnp.where(from_left, w - to_right * slope + weight, w - to_left * slope - weight)
-        c = jnp.where(middle_way, w - to_left * psi_slope - to_right * phi_slope, fixed)
-        a = (to_left + to_right) * w - to_left * to_right * slope
-        b = to_left * to_right * w
-        step = jnp.where(beyond, _larger_root(c, a, b), _smaller_root(c, a, b))
-        step = jnp.where(c == 0, b / a, step)
-        step = jnp.where(w * step < 0, step, -w / slope)
-        after = s.tau + step
-        bisects = (poor == 3) | ~((lower < after) & (after < upper))
-        after = jnp.where(bisects, _bisected(lower, upper), after)
-        poor = jnp.where(bisects, 0, poor)
-        still = (jnp.abs(after - s.tau) <= unit * jnp.abs(s.tau)) | (
-            upper - lower <= 2 * unit * jnp.abs(s.tau)
-        )
-        tau = jnp.where(found, s.tau, after)
-        return _State(
-            tau, lower, upper, jnp.abs(w), middle_way, poor, found | still, s.evaluations + 1
-        )
-
-    state = _State(
-        tau, lower, upper, jnp.zeros_like(tau), jnp.broadcast_to(beyond, tau.shape),
-        jnp.zeros(tau.shape, jnp.int32), jnp.zeros(tau.shape, bool), jnp.zeros((), jnp.int32),
-    )  # fmt: skip
-    return origin, jax.lax.while_loop(goes_on, again, state).tau
-
-
-def _where(condition, x, y):
-    return Pole(*(jnp.where(condition, a, b) for a, b in zip(x, y, strict=True)))
+def _native_merge(high, low, z, rho, gap):
+    """(roots, U) of merges with poles and z (count, k), rho (count,): U (count, 2, k, k / 2) has
+    eigenvectors in its rows, what goes with the first half of the poles and what with the other."""
+    count, k = high.shape
+    row = jax.ShapeDtypeStruct(high.shape, high.dtype)
+    vectors = jax.ShapeDtypeStruct((count, 2, k, k // 2), high.dtype)
+    high, low, u = native.call(
+        "stacked_merge", (row, row, vectors), high, low, z, rho, gap_exponent=np.int64(gap)
+    )
+    return Pole(high, low), u

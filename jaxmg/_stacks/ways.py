@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxmg import _compat
+from jaxmg._stacks import eigh as stages
 from jaxmg._stacks import lu, polar_svd, qr, sections
 
 JAX, TURNS = "jax", "turns"
@@ -24,7 +26,7 @@ class Row(typing.NamedTuple):
 
     Attributes:
         platform: "gpu" or "cpu".
-        function: "qr", "inv", "solve", "svd" or "polar".
+        function: "qr", "inv", "solve", "eigh", "svd" or "polar".
         way: a key of the function's ways below.
         orders: the least and the largest min(m, n).
         least: the fewest matrices.
@@ -50,9 +52,29 @@ TABLE: tuple[Row, ...] = (
     Row("gpu", "inv", "blocked", (1536, 4096), 8),
     Row("gpu", "solve", "blocked", (1024, 4096), 8, ("f4", "c4", "c8")),
     Row("gpu", "solve", "blocked", (1536, 4096), 8),
+    Row("gpu", "eigh", "stages", (256, 1024), 32, ("f4",)),
+    Row("gpu", "eigh", "stages", (256, 1024), 16, ("f8",)),
     Row("gpu", "polar", "qdwh", (64, 4096), 4),
+    Row("gpu", "svd", "polar and stages", (128, 512), 32, ("f4", "f8")),
     Row("gpu", "svd", "polar", (64, 4096), 4),
 )
+
+
+# The ways with kernels of Pallas.
+_BY_KERNELS = ("stages", "polar and stages")
+
+
+@functools.cache
+def has_kernels():
+    """Whether Pallas compiles kernels for this process's GPUs: Triton needs compute capability 8,
+    and what the kernels use JAX 0.8."""
+    if _compat.pallas_triton() is None:
+        return False
+    try:
+        gpus = jax.local_devices(backend="gpu")
+    except RuntimeError:  # there are none
+        return False
+    return all(float(gpu.compute_capability) >= 8 for gpu in gpus)
 
 
 def choose(platform, function, a):
@@ -62,7 +84,8 @@ def choose(platform, function, a):
     order = min(a.shape[-2:])
     for row in TABLE:
         fits = row.platform == platform and row.function == function and kind in row.dtypes
-        if fits and row.orders[0] <= order <= row.orders[1] and len(a) >= row.least:
+        fits &= row.orders[0] <= order <= row.orders[1] and len(a) >= row.least
+        if fits and (row.way not in _BY_KERNELS or has_kernels()):
             return row.way
     return JAX
 
@@ -80,9 +103,18 @@ _SOLVE: _Ways = {
     TURNS: lambda a, b: jax.lax.map(lambda one: jnp.linalg.solve(*one), (a, b)),
     "blocked": lu.solve,
 }
+
+
+def _eigh_by_jax(a):
+    v, w = jax.lax.linalg.eigh(a, lower=True, symmetrize_input=False)
+    return w, v
+
+
+_EIGH: _Ways = {JAX: _eigh_by_jax, "stages": stages.decompose_lower}
 _SVD: _Ways = {
     JAX: functools.partial(jnp.linalg.svd, full_matrices=False),
     "polar": polar_svd.decompose,
+    "polar and stages": polar_svd.decompose_by_stages,
 }
 _POLAR: _Ways = {JAX: polar_svd.unitary_by_jax, "qdwh": polar_svd.unitary}
 
@@ -101,6 +133,12 @@ def inverse(platform, a):
 def solve(platform, a, b):
     """A^-1 B by LU, of b (count, n, nrhs)."""
     return _SOLVE[choose(platform, "solve", a)](a, b)
+
+
+def eigh(platform, a):
+    """(w, V) of Hermitian matrices, of which the lower triangles are read."""
+    w, v = _EIGH[choose(platform, "eigh", a)](a)
+    return w, v
 
 
 def svd(platform, a):

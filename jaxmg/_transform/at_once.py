@@ -8,6 +8,7 @@ triangle of a Hermitian matrix.
 
 import collections.abc
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -29,11 +30,17 @@ class AtOnce:
         orders: (platform, order) pairs: the largest order for which this is faster than one matrix
             after the other (docs/laboratory.md).
         orders_of_values: the same for eigenvalues without eigenvectors; None: the same orders.
+        by_platform: whether the function takes the name of the platform before the stacks.
     """
 
     function: collections.abc.Callable
     orders: tuple
     orders_of_values: tuple | None = None
+    by_platform: bool = False
+
+    def on(self, platform):
+        """The function of the stacks alone."""
+        return functools.partial(self.function, platform) if self.by_platform else self.function
 
     def is_faster(self, layout, n, vectors=True):
         """Whether this is faster for matrices of order n on the devices of ``layout``. False for
@@ -178,23 +185,23 @@ def lu_inverse(lu, pivots):
     return lu_solve(lu, pivots, jnp.broadcast_to(jnp.eye(lu.shape[-1], dtype=lu.dtype), lu.shape))
 
 
-def syevd(a):
-    v, w, status = _eigh(a)
+def syevd(a, eigh):
+    """``eigh`` gives (w, V) of matrices of which it reads the lower triangles."""
+    v, w, status = _eigh(a, eigh)
     return (v, w, status), None
 
 
-def sygvd(a, b):
+def sygvd(a, b, eigh):
     """Solves for C = L^-1 A L^-H, B = L L^H. A failure of either step is marked."""
     u, _, failed = factorize(b)
     half = solve_upper(u, whole(a), left=False)
-    v, w, status = _eigh(solve_upper(u, half, adjoint=True))
+    v, w, status = _eigh(solve_upper(u, half, adjoint=True), eigh)
     return (solve_upper(u, v), b, w, status), failed | (status != 0)
 
 
-def _eigh(a):
+def _eigh(a, eigh):
     """(v, w, status)"""
-    # cuSOLVER is slower on an upper triangle.
-    v, w = jax.lax.linalg.eigh(_adjoint(a), lower=True, symmetrize_input=False)
+    w, v = eigh(_adjoint(a))  # cuSOLVER is slower on an upper triangle
     good = jnp.isfinite(jnp.triu(a)).all(axis=-1)
     failed = jnp.where(jnp.isfinite(w).all(axis=-1), 0, a.shape[-1])
     first = 1 + jnp.argmin(good, axis=-1)

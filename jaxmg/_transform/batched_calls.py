@@ -169,7 +169,9 @@ def _all_at_once(one, n):
     if not at_once.has_plain_products(options):
         return None
     vectors = options.get("return_eigenvectors", True)
-    return _AtOnce(one, faster.function) if faster.is_faster(one.layout, n, vectors) else None
+    if not faster.is_faster(one.layout, n, vectors):
+        return None
+    return _AtOnce(one, faster.on(one.layout.platform))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ from processes import run
 import jaxmg
 from jaxmg._call import plugins
 from jaxmg._routines import table
+from jaxmg._stacks import native
 
 # Prints what a program is made of; what was traced before differs from process to process.
 _PROGRAM = """
@@ -245,8 +246,80 @@ def _call_handler(name, without=None, pivots=4, **attributes):
 
 
 def test_these_are_all_handlers():
-    others = {"jaxmg_potrs", "jaxmg_cyclic_1d", *_BY_LIBRARIES}
+    others = {"jaxmg_potrs", "jaxmg_cyclic_1d", *_BY_LIBRARIES, *_STACKED}
     assert _HANDLERS.keys() | others == {*table.HANDLERS}
+
+
+# What one device does with a stack: shapes of operands and of results, and attributes.
+_POLES, _VECTORS = (3, 4), (3, 2, 4, 2)
+_STACKED = {
+    "jaxmg_stacked_merge": (
+        [_POLES, _POLES, _POLES, (3,)], [_POLES, _POLES, _VECTORS], {"gap_exponent": -90}
+    ),
+    "jaxmg_stacked_product": ([(3, 2, 5), (3, 5, 4)], [(3, 2, 4)], {"transposed": False}),
+}  # fmt: skip
+
+
+def _call_stacked(name, operands=None, results=None, dtype=np.float64, **attributes):
+    plugins.load("cpu")
+    usual, usual_results, own = _STACKED[name]
+    results = [jax.ShapeDtypeStruct(x, dtype) for x in results or usual_results]
+    values = {key: _number(value) for key, value in (own | attributes).items() if value is not None}
+    call = jax.ffi.ffi_call(name, results)
+    arrays = [np.arange(np.prod(x)).reshape(x).astype(dtype) + 1 for x in operands or usual]
+    with jax.default_device(jax.local_devices()[0]):
+        return jax.block_until_ready(jax.jit(lambda *arrays: call(*arrays, **values))(*arrays))
+
+
+@pytest.mark.parametrize("name", _STACKED)
+def test_a_stacked_operation_takes_exactly_its_attributes(name):
+    _call_stacked(name)
+    (attribute,) = _STACKED[name][2]
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"attribute '{attribute}' is missing"):
+        _call_stacked(name, **{attribute: None})
+    with pytest.raises(jax.errors.JaxRuntimeError, match="attribute 'novel' is unknown"):
+        _call_stacked(name, novel=1)
+
+
+_ODD = (3, 5)
+
+
+@pytest.mark.parametrize(
+    "name, operands, results, message",
+    [
+        ("jaxmg_stacked_merge", [_POLES, _ODD, _POLES, (3,)], None, "poles and z must be"),
+        ("jaxmg_stacked_merge", [_POLES, _POLES, _POLES, (2,)], None, "poles and z must be"),
+        ("jaxmg_stacked_merge", [_ODD, _ODD, _ODD, (3,)], [_ODD, _ODD, (3, 5, 5)], "with even k"),
+        ("jaxmg_stacked_merge", None, [_POLES, _POLES, (3, 2, 4)], "poles and z must be"),
+        ("jaxmg_stacked_product", [(3, 2, 5), (3, 4, 4)], None, "x must be"),
+        ("jaxmg_stacked_product", [(3, 2, 5), (2, 5, 4)], None, "x must be"),
+        ("jaxmg_stacked_product", [(2, 5), (3, 5, 4)], None, "x must be"),
+        ("jaxmg_stacked_product", None, [(3, 4, 2)], "x must be"),
+    ],
+)
+def test_stacks_that_do_not_fit(name, operands, results, message):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        _call_stacked(name, operands, results)
+
+
+def test_merges_are_of_real_numbers():
+    with pytest.raises(jax.errors.JaxRuntimeError, match="poles must be real"):
+        _call_stacked("jaxmg_stacked_merge", dtype=np.complex128)
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_stacked_products(dtype):
+    x = np.arange(24.0).reshape(2, 3, 4).astype(dtype)
+    y = (np.arange(40.0).reshape(2, 4, 5) - 7).astype(dtype)
+    if np.dtype(dtype).kind == "c":
+        y += 1j
+    plugins.load("cpu")
+    np.testing.assert_array_equal(native.multiply(x, y), x @ y)
+    turned = np.ascontiguousarray(y.swapaxes(1, 2))
+    np.testing.assert_array_equal(native.multiply(x, turned, transposed=True), x @ y)
+    # A batch of stacks, of which the other operand has none.
+    batched = jax.vmap(native.multiply, (0, None))(np.stack([x, 2 * x]), y)
+    np.testing.assert_array_equal(batched, [x @ y, 2 * x @ y])
 
 
 def test_what_a_library_alone_computes():

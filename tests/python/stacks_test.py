@@ -9,6 +9,7 @@ from jax.test_util import check_grads
 
 import jaxmg
 from jaxmg import _compat
+from jaxmg._call import plugins
 from jaxmg._stacks import (
     cholesky,
     eigh,
@@ -23,6 +24,12 @@ from jaxmg._stacks import (
 )
 
 pytestmark = cases.needs_transformations
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _plugin():
+    plugins.load(jax.default_backend())
+
 
 _MULTIPLE = 40  # of n eps, for backward errors
 
@@ -303,10 +310,22 @@ def test_the_first_row_that_fits_is_the_way(monkeypatch):
 
 def test_every_row_names_a_way():
     known = {"qr": ways._QR, "inv": ways._INV, "solve": ways._SOLVE, "svd": ways._SVD,
-             "polar": ways._POLAR}  # fmt: skip
+             "eigh": ways._EIGH, "polar": ways._POLAR}  # fmt: skip
     for row in ways.TABLE:
         assert row.way in known[row.function] and row.platform in ("cpu", "gpu")
         assert row.orders[0] <= row.orders[1] and row.least >= 2
+
+
+def test_kernels_are_chosen_where_they_can_be_compiled(monkeypatch):
+    a = jax.ShapeDtypeStruct((100, 300, 300), "float32")
+    ways_of = [("eigh", "stages", ways.JAX), ("svd", "polar and stages", "polar")]
+    for has in (True, False):
+        monkeypatch.setattr(ways, "has_kernels", lambda has=has: has)
+        for function, by_kernels, without in ways_of:
+            assert ways.choose("gpu", function, a) == (by_kernels if has else without)
+    monkeypatch.undo()
+    if jax.default_backend() == "cpu":
+        assert not ways.has_kernels()
 
 
 _TRIDIAGONAL = ("random", "zero", "identity", "wilkinson", "graded", "low rank", "huge", "tiny")
@@ -439,3 +458,66 @@ def test_derivatives_of_symmetric_eigenproblems_by_stages(interpreted):
         return jnp.sin(w), (v * jnp.cos(w)[:, None, :]) @ jnp.swapaxes(v, 1, 2)
 
     check_grads(invariant, (jnp.asarray(a),), order=1, modes=("fwd", "rev"), rtol=1e-5)
+
+
+@pytest.fixture
+def by_stages(monkeypatch, interpreted):
+    """CPU devices take that way for order 22; the list of what they took it for."""
+    taken, original = [], eigh.decompose
+    monkeypatch.setattr(ways, "has_kernels", lambda: True)
+    row = ways.Row("cpu", "eigh", "stages", (22, 22), 3, ("f4", "f8"))
+    monkeypatch.setattr(ways, "TABLE", (row,))
+    monkeypatch.setattr(eigh, "decompose", lambda a: taken.append(a.shape) or original(a))
+    return taken
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.breadth)])
+def test_batches_by_stages(by_stages, dtype):
+    mesh = cases.line(1)
+    a = _symmetric(3, 22, dtype)
+    b = np.asarray(_definite(3, 22, dtype))
+    upper = np.triu(a) + np.tril(np.full_like(a, 7), -1)  # below the diagonal nothing is read
+    w, v = jax.vmap(lambda a: jaxmg.syevd(a, mesh=mesh))(jnp.asarray(upper))
+    assert by_stages == [a.shape]
+    _check_eigenpairs(a, w, v, dtype)
+    w, x = jax.vmap(lambda a, b: jaxmg.sygvd(a, b, mesh=mesh))(jnp.asarray(upper), jnp.asarray(b))
+    assert by_stages == 2 * [a.shape]
+    _check(a @ np.asarray(x), b @ np.asarray(x) * np.asarray(w)[:, None], dtype, 100)
+    bad = a.copy()
+    bad[1, 3, 5] = np.nan
+    w, v, status = jax.vmap(lambda a: jaxmg.syevd(a, mesh=mesh, return_status=True))(bad)
+    assert list(np.asarray(status) != 0) == [False, True, False]
+    assert np.isnan(w[1]).all() and np.isnan(v[1]).all() and np.isfinite(np.asarray(v[::2])).all()
+
+
+@needs_kernels
+def test_trees_by_stages(by_stages):
+    mesh = cases.line(1)
+    a = _symmetric(3, 22, "float32")
+    tree = {"three": jnp.asarray(a), "two": jnp.asarray(a[:2, :9, :9])}
+    for uplo, read in (("L", np.tril), ("U", np.triu)):
+        one = jnp.where(read(np.ones_like(a)) > 0, a, 7)
+        found = jaxmg.tree.eigh({"a": one}, UPLO=uplo, symmetrize_input=False, mesh=mesh)["a"]
+        _check_eigenpairs(a, found.eigenvalues, found.eigenvectors, "float32")
+    found = jaxmg.tree.eigh(tree, mesh=mesh)
+    assert by_stages == 3 * [a.shape]  # the other leaf has JAX's way
+    for name, leaf in tree.items():
+        _check_eigenpairs(leaf, *found[name], "float32")
+        assert type(found[name]) is type(jnp.linalg.eigh(leaf))
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    "shape",
+    [(3, 20, 20)]
+    + [pytest.param(shape, marks=pytest.mark.breadth) for shape in ((2, 30, 17), (2, 9, 30))],
+)
+def test_svd_by_stages(interpreted, shape):
+    a = np.asarray(_stack(shape, "float64")).copy()
+    a[0, :, 1:3] = a[0, :, :1]
+    u, s, vh = map(np.asarray, jax.jit(polar_svd.decompose_by_stages)(jnp.asarray(a)))
+    _check((u * s[:, None]) @ vh, a, "float64", 10 * np.abs(a).max())
+    _check(s[:, None], np.linalg.svd(a, compute_uv=False)[:, None], "float64", s.max())
+    _check_orthonormal(u, "float64")
+    _check_orthonormal(_adjoint(vh), "float64")

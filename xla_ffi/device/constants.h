@@ -112,6 +112,10 @@ inline constexpr int kColumnSolverThreads = 128;
 
 // Threads that share a root, an element of z or a vector in a merge of divide and conquer.
 inline constexpr int kSecularThreads = 128;
+// Those of merges for stacks, of which there are many, and the most evaluations of an equation
+// there.
+inline constexpr int kStackThreads = 64;
+inline constexpr int kMostSecularEvaluations = 80;
 
 // The parts that are multiplied with each other; three products use the last three entries
 // (parts.h).

@@ -23,6 +23,7 @@
 #include "xla_ffi/device/eigen_kernels.h"
 #include "xla_ffi/device/lu_kernels.h"
 #include "xla_ffi/device/matrix_solver.h"
+#include "xla_ffi/device/stack_kernels.h"
 #include "xla_ffi/device/status_kernels.h"
 #include "xla_ffi/device/stream.h"
 
@@ -268,6 +269,11 @@ class Device {
   LuKernels<T>& lu() {
     return *std::get<Operations<T>>(operations_).lu;
   }
+  // The kernels for stacks of matrices, if the device has them.
+  template <typename T>
+  StackKernels<T>& stacks() {
+    return *std::get<Operations<T>>(operations_).stacks;
+  }
   StatusKernels& status() { return *status_; }
 
   // For timelines: names the work that the stream is given between the two calls. Pairs may be
@@ -283,8 +289,9 @@ class Device {
   void Offer(StatusKernels& status) { status_ = &status; }
   template <typename T>
   void Offer(const BlasByPrecision<T>& blas, MatrixSolver<T>& solver,
-             const EigenKernels<T>& eigen = {}, LuKernels<T>* lu = nullptr) {
-    std::get<Operations<T>>(operations_) = {blas, &solver, eigen, lu};
+             const EigenKernels<T>& eigen = {}, LuKernels<T>* lu = nullptr,
+             StackKernels<T>* stacks = nullptr) {
+    std::get<Operations<T>>(operations_) = {blas, &solver, eigen, lu, stacks};
   }
   void OfferAllOf(const Device& other) {
     status_ = other.status_;
@@ -298,6 +305,7 @@ class Device {
     MatrixSolver<T>* solver = nullptr;
     EigenKernels<T> eigen;
     LuKernels<T>* lu = nullptr;
+    StackKernels<T>* stacks = nullptr;
   };
 
   StatusKernels* status_ = nullptr;

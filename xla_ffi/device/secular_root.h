@@ -29,16 +29,42 @@ struct Sums {
   R below, below_slope, above, above_slope;
 };
 
-// A root of 1/rho + sum_i z_i^2 / (d_i - x) = 0. The O(k) work is done by Poles, which has Sums<R>
-// SumsOf(end, begin, origin, tau): over poles [0, end) and [begin, k), at origin + tau; R
-// Squares(): the sum of z^2. If several threads work on one root, these return equal values to all
-// of them, so that all take the same branches here.
-template <typename R, typename Poles>
+// A pole as the sum of two numbers, the second one small beside the first: the difference of poles
+// that are near to each other has all of its digits.
+template <typename R>
+struct TwoPartPole {
+  R high, low;
+
+  JAXMG_DEVICE R operator-(const TwoPartPole& other) const {
+    return (high - other.high) + (low - other.low);
+  }
+  JAXMG_DEVICE bool operator==(const TwoPartPole& other) const {
+    return high == other.high && low == other.low;
+  }
+};
+
+// The poles whose parts are in two arrays.
+template <typename R>
+struct TwoPartPoles {
+  const R *high, *low;
+
+  JAXMG_DEVICE TwoPartPole<R> operator[](long long i) const { return {high[i], low[i]}; }
+  JAXMG_DEVICE TwoPartPoles operator+(long long i) const { return {high + i, low + i}; }
+};
+
+// A root of 1/rho + sum_i z_i^2 / (d_i - x) = 0. A pole d_i is a Pole: a number, or anything that
+// has differences. The O(k) work is done by Poles, which has Sums<R> SumsOf(end, begin, origin,
+// tau): over poles [0, end) and [begin, k), at origin + tau; R Squares(): the sum of z^2. If
+// several threads work on one root, these return equal values to all of them, so that all take the
+// same branches here.
+template <typename R, typename Poles, typename Pole = R>
 class Root {
   using Index = long long;
 
  public:
-  JAXMG_DEVICE Root(const Poles& poles, Index k, const R* d, const R* z, R rho, Index j)
+  // `d` has the poles by index.
+  template <typename D>
+  JAXMG_DEVICE Root(const Poles& poles, Index k, const D& d, const R* z, R rho, Index j)
       : poles_(poles),
         k_(k),
         rho_(rho),
@@ -67,7 +93,7 @@ class Root {
     }
     return Iterate(limit);
   }
-  JAXMG_DEVICE R origin() const { return origin_; }
+  JAXMG_DEVICE Pole origin() const { return origin_; }
   JAXMG_DEVICE R tau() const { return tau_; }
 
  private:
@@ -193,8 +219,10 @@ class Root {
   const R rho_, inverse_rho_;
   const bool last_;
   const Index left_, right_;
-  const R left_pole_, right_pole_, left_z_, right_z_;
-  R origin_ = 0, tau_ = 0;
+  const Pole left_pole_, right_pole_;
+  const R left_z_, right_z_;
+  Pole origin_ = {};
+  R tau_ = 0;
   R lower_ = 0, upper_ = 0;  // bounds of tau, with the sign of tau
 };
 

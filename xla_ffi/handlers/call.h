@@ -69,7 +69,7 @@ Status CheckSubset(const char* routine, const SubsetAttributes& attributes);
 
 // Calls f(T()) with the C++ type T of `dtype`.
 template <typename F>
-PlatformResult ForDtype(const char* routine, ffi::DataType dtype, F&& f) {
+auto ForDtype(const char* routine, ffi::DataType dtype, F&& f) -> decltype(f(float())) {
   switch (dtype) {
     case ffi::DataType::F32:
       return f(float());
@@ -80,8 +80,8 @@ PlatformResult ForDtype(const char* routine, ffi::DataType dtype, F&& f) {
     case ffi::DataType::C128:
       return f(std::complex<double>());
     default:
-      return Refuse(Error(Code::kInvalidArgument, routine,
-                          ": dtype must be float32, float64, complex64 or complex128"));
+      return {Error(Code::kInvalidArgument, routine,
+                    ": dtype must be float32, float64, complex64 or complex128")};
   }
 }
 
@@ -124,6 +124,16 @@ XLA_FFI_Error* CallHandler(XLA_FFI_CallFrame* frame, Handler handler) noexcept {
   }
 }
 
+// Calls a handler that needs no other rank.
+template <typename Handler>
+XLA_FFI_Error* CallHandlerAlone(XLA_FFI_CallFrame* frame, Handler handler) noexcept {
+  try {
+    return handler(frame);
+  } catch (...) {
+    return ToFfiError(frame->api, CurrentException());
+  }
+}
+
 }  // namespace jaxmg
 
 // The start of every binding: the platform and the rank coordinates. JAXMG_DEFINE_ROUTINE adds the
@@ -159,6 +169,18 @@ XLA_FFI_Error* CallHandler(XLA_FFI_CallFrame* frame, Handler handler) noexcept {
     });                                                                                            \
   }                                                                                                \
   const jaxmg::Routine symbol##Routine = {name, symbol##Instantiate, symbol, __VA_ARGS__}
+
+// The same for a routine that a device has for itself. It has no instantiate stage, and the binding
+// names all of its arguments.
+#define JAXMG_DEFINE_ROUTINE_ALONE(symbol, name, function, attributes, binding)          \
+  extern "C" XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame) {                           \
+    return jaxmg::CallHandlerAlone(frame, [](XLA_FFI_CallFrame* call) {                  \
+      static const auto* handler =                                                       \
+          (binding).Attrs<jaxmg::StrictAttributes<attributes>>().To(function).release(); \
+      return handler->Call(call);                                                        \
+    });                                                                                  \
+  }                                                                                      \
+  const jaxmg::Routine symbol##Routine = {name, nullptr, symbol, jaxmg::kNativeAlone}
 
 template <xla::ffi::ExecutionStage stage>
 struct xla::ffi::ResultEncoding<stage, jaxmg::SiteStateOrError> {

@@ -156,6 +156,20 @@ Status JoinOthers(const CallSite& site, const RankCoordinates& coordinates, int 
                         patience, ordinal, group);
 }
 
+Status OpenDevice(const Platform& platform, CurrentDevice* current) {
+  JAXMG_RETURN_IF_ERROR(Open<CudaDriver>());
+  JAXMG_RETURN_IF_ERROR(Open<CudaRuntime>());
+  return current->Set(platform.ordinal);
+}
+
+// Takes memory from XLA.
+Status TakeScratch(const Platform& platform, size_t bytes, void** data) {
+  *data = platform.scratch->Allocate(bytes).value_or(nullptr);
+  if (*data != nullptr) return Status::Ok();
+  return Error(Code::kResourceExhausted, "out of memory: ", bytes, " bytes of workspace on GPU ",
+               platform.ordinal);
+}
+
 Status RunRank(const Platform& platform, const CallSite& site, const RankProgram& program) {
   CurrentDevice current;
   std::unique_ptr<CudaDevice> device;
@@ -163,16 +177,11 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
   bool shares = false;
   auto allocate = [&](size_t bytes, CudaDevice::Readers readers, void** data) -> Status {
     if (shares && readers == CudaDevice::Readers::kAllRanks) return shared.Allocate(bytes, data);
-    *data = platform.scratch->Allocate(bytes).value_or(nullptr);
-    if (*data != nullptr) return Status::Ok();
-    return Error(Code::kResourceExhausted, "out of memory: ", bytes, " bytes of workspace on GPU ",
-                 platform.ordinal);
+    return TakeScratch(platform, bytes, data);
   };
   RankCoordinates coordinates = {};
   const Status ready = Guarded([&]() -> Status {
-    JAXMG_RETURN_IF_ERROR(Open<CudaDriver>());
-    JAXMG_RETURN_IF_ERROR(Open<CudaRuntime>());
-    JAXMG_RETURN_IF_ERROR(current.Set(platform.ordinal));
+    JAXMG_RETURN_IF_ERROR(OpenDevice(platform, &current));
     if (site.spans_processes) {
       JAXMG_RETURN_IF_ERROR(ProbeSharing(platform.ordinal, &shares));
       NcclChannels::Instance().Use(NcclChannelSource());
@@ -204,6 +213,21 @@ Status RunRank(const Platform& platform, const CallSite& site, const RankProgram
 }
 
 }  // namespace
+
+CallOutcome LaunchAlone(const Platform& platform, const DeviceProgram& program) {
+  return {Guarded([&]() -> Status {
+    CurrentDevice current;
+    JAXMG_RETURN_IF_ERROR(OpenDevice(platform, &current));
+    std::unique_ptr<CudaDevice> device;
+    JAXMG_RETURN_IF_ERROR(CudaDevice::New(
+        platform.ordinal, static_cast<cudaStream_t>(platform.stream),
+        [&](size_t bytes, CudaDevice::Readers, void** data) {
+          return TakeScratch(platform, bytes, data);
+        },
+        &device));
+    return program(*device);
+  })};
+}
 
 PlatformResult Launch(const Platform& platform, const CallSite& site, const RankProgram& program) {
   return {Guarded([&] { return RunRank(platform, site, program); })};

@@ -23,13 +23,12 @@ struct Platform {
   std::shared_ptr<xla::ffi::ScratchAllocator> scratch;
 };
 
-struct CallOutcome {
-  Status status;
-};
-
 using PlatformResult = CallOutcome;
 
 PlatformResult Launch(const Platform& platform, const CallSite& site, const RankProgram& program);
+
+// Runs a program that needs no other rank. Its work must be on Stream::kMain.
+CallOutcome LaunchAlone(const Platform& platform, const DeviceProgram& program);
 
 // The result of an invalid call.
 inline PlatformResult Refuse(const Status& status) { return {status}; }
@@ -49,14 +48,6 @@ struct xla::ffi::CtxDecoding<jaxmg::Platform> {
     return jaxmg::Platform{
         run_id->run_id, api,     ctx,
         *ordinal,       *stream, std::make_shared<ScratchAllocator>(std::move(*scratch))};
-  }
-};
-
-template <xla::ffi::ExecutionStage stage>
-struct xla::ffi::ResultEncoding<stage, jaxmg::CallOutcome> {
-  static XLA_FFI_Error* Encode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext*,
-                               const jaxmg::CallOutcome& outcome) noexcept {
-    return outcome.status.ok() ? nullptr : jaxmg::ToFfiError(api, outcome.status);
   }
 };
 

@@ -41,7 +41,9 @@
   ROUTINE(gesvd, JaxmgGesvd)                       \
   ROUTINE(polar, JaxmgPolar)                       \
   ROUTINE(hemm, JaxmgHemm)                         \
-  ROUTINE(all_gather, JaxmgAllGather)
+  ROUTINE(all_gather, JaxmgAllGather)              \
+  ROUTINE(stacked_merge, JaxmgStackedMerge)        \
+  ROUTINE(stacked_product, JaxmgStackedProduct)
 
 // Declares the execute stage, the instantiate stage and the row.
 #define JAXMG_DECLARE_ROUTINE(name, symbol)            \

@@ -66,6 +66,10 @@ void Complete(const XLA_FFI_Api* api, XLA_FFI_Future* future, const Status& stat
 
 }  // namespace
 
+CallOutcome LaunchAlone(const Platform&, const DeviceProgram& program) {
+  return {Guarded([&] { return program(*NewHostDevice()); })};
+}
+
 void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, PendingRank pending) noexcept {
   if (!pending.refusal.ok()) return Complete(api, future, pending.refusal);
   const CallSite site = pending.site;

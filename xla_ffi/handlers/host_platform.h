@@ -34,6 +34,9 @@ inline PlatformResult Launch(const Platform&, const CallSite& site, RankProgram 
 }
 inline PlatformResult Refuse(const Status& status) { return {status}; }
 
+// Runs a program that needs no other rank, and so can't keep one of XLA's threads waiting.
+CallOutcome LaunchAlone(const Platform& platform, const DeviceProgram& program);
+
 // Starts the rank's thread, which completes the future. Completes it with an error if the call is
 // invalid or the thread can't be started.
 void Start(const XLA_FFI_Api* api, XLA_FFI_Future* future, PendingRank pending) noexcept;

@@ -13,6 +13,7 @@
 #include "xla_ffi/comm/processes/shared_call_site.h"
 #include "xla_ffi/comm/processes/shared_rendezvous.h"
 #include "xla_ffi/comm/rendezvous.h"
+#include "xla_ffi/device/device.h"
 #include "xla_ffi/engine/core/matrix.h"
 
 namespace jaxmg {
@@ -50,6 +51,14 @@ Status JoinSharedRendezvous(const CallSite& site, const RankCoordinates& coordin
 // The function that one rank runs. Called once, on the rank's own thread or on the runtime's.
 using RankProgram = std::function<Status(const RankContext&)>;
 
+// The function that a device runs alone, on the runtime's thread.
+using DeviceProgram = std::function<Status(Device&)>;
+
+// The result of a handler that has enqueued its work, or done it.
+struct CallOutcome {
+  Status status;
+};
+
 // Reports that this rank can't join the call to all other ranks, in all processes.
 inline void FailCall(const CallSite& site, const Status& status) noexcept {
   FailCall(site.key, status);
@@ -86,8 +95,16 @@ inline XLA_FFI_Error* ToFfiError(const XLA_FFI_Api* api, const Status& status) n
 
 }  // namespace jaxmg
 
-// Defines jaxmg::Platform, its decoding from XLA's context, jaxmg::PlatformResult, Refuse and
-// Launch.
+template <xla::ffi::ExecutionStage stage>
+struct xla::ffi::ResultEncoding<stage, jaxmg::CallOutcome> {
+  static XLA_FFI_Error* Encode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext*,
+                               const jaxmg::CallOutcome& outcome) noexcept {
+    return outcome.status.ok() ? nullptr : jaxmg::ToFfiError(api, outcome.status);
+  }
+};
+
+// Defines jaxmg::Platform, its decoding from XLA's context, jaxmg::PlatformResult, Refuse, Launch
+// and LaunchAlone.
 #ifdef JAXMG_CUDA
 #include "xla_ffi/handlers/cuda_platform.h"
 #else

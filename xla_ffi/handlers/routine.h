@@ -41,8 +41,8 @@ inline constexpr const char* kNative = "native";
 inline constexpr Backends kNativeAlone = {&kNative, 1};
 
 struct Routine {
-  const char* name;  // XLA's target has the prefix jaxmg_
-  XLA_FFI_Handler* instantiate;
+  const char* name;              // XLA's target has the prefix jaxmg_
+  XLA_FFI_Handler* instantiate;  // null if it needs none
   XLA_FFI_Handler* execute;
   Backends backends = kNativeAlone;
   // Computes what a call needs; null if the routine has no plan.

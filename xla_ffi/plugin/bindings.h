@@ -20,7 +20,9 @@ inline pybind11::dict Registrations() {
   pybind11::dict registrations;
   for (const Routine* routine : kRoutines) {
     pybind11::dict stages;
-    stages["instantiate"] = pybind11::capsule(reinterpret_cast<void*>(routine->instantiate));
+    if (routine->instantiate != nullptr) {
+      stages["instantiate"] = pybind11::capsule(reinterpret_cast<void*>(routine->instantiate));
+    }
     stages["execute"] = pybind11::capsule(reinterpret_cast<void*>(routine->execute));
     registrations[pybind11::str(std::string("jaxmg_") + routine->name)] = stages;
   }

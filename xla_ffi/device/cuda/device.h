@@ -19,6 +19,7 @@
 #include "xla_ffi/device/cuda/resources.h"
 #include "xla_ffi/device/cuda/secular.h"
 #include "xla_ffi/device/cuda/solver.h"
+#include "xla_ffi/device/cuda/stacks.h"
 #include "xla_ffi/device/cuda/status.h"
 #include "xla_ffi/device/cuda/timeline.h"
 #include "xla_ffi/device/cuda/type.h"
@@ -138,7 +139,8 @@ class CudaDevice : public Device {
           panel(device),
           chase(device, blas),
           secular(device),
-          lu(device, blas) {}
+          lu(device, blas),
+          stacks(device, blas) {}
     BlasByPrecision<T> by_precision() {
       return {&blas, &tf32, &bf16x3, &bf16x6, &f16x3, &blas, &scaled_f16x3};
     }
@@ -150,6 +152,7 @@ class CudaDevice : public Device {
     CudaChase<T> chase;
     CudaSecular<T> secular;
     CudaLu<T> lu;
+    CudaStacks<T> stacks;
   };
   struct ScratchSpace {
     void* data = nullptr;

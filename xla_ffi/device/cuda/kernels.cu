@@ -14,6 +14,7 @@
 #include "xla_ffi/device/cuda/scalars.cuh"
 #include "xla_ffi/device/cuda/scaling.cuh"
 #include "xla_ffi/device/cuda/secular.cuh"
+#include "xla_ffi/device/cuda/secular_stacks.cuh"
 #include "xla_ffi/device/cuda/triangular.cuh"
 
 namespace jaxmg::kernels {
@@ -463,28 +464,49 @@ SINGLE_KERNELS(float, s)
 SINGLE_KERNELS(cuComplex, c)
 
 // Kernels on real numbers for every dtype.
-#define REAL_KERNELS(R, letter)                                                                  \
-  KERNEL jaxmg_arrange_columns_##letter(Index rows, Index columns, const int* from,              \
-                                        const R* source, Index lds, const int* to, R* target,    \
-                                        Index ldt) {                                             \
-    ArrangeColumns(rows, columns, from, source, lds, to, target, ldt);                           \
-  }                                                                                              \
-  KERNEL jaxmg_refine_z_##letter(Index k, Index begin, const int* order, const R* d, const R* z, \
-                                 R rho, const R* origin, const R* tau, R* refined) {             \
-    RefineZ(k, begin, order, d, z, rho, origin, tau, refined);                                   \
-  }                                                                                              \
-  KERNEL jaxmg_rotate_columns_##letter(Index rows, const int* starts, const int* first,          \
-                                       const int* second, const R* c, const R* s, R* q,          \
-                                       Index ldq) {                                              \
-    RotateColumns(rows, starts, first, second, c, s, q, ldq);                                    \
-  }                                                                                              \
-  KERNEL jaxmg_secular_roots_##letter(Index k, Index begin, const R* d, const R* z, R rho,       \
-                                      int limit, R* origin, R* tau, R* roots, int* info) {       \
-    SecularRoots(k, begin, d, z, rho, limit, origin, tau, roots, info);                          \
-  }                                                                                              \
-  KERNEL jaxmg_secular_vectors_##letter(Index k, Index begin, const R* d, const R* z,            \
-                                        const R* origin, const R* tau, R* u, Index ldu) {        \
-    SecularVectors(k, begin, d, z, origin, tau, u, ldu);                                         \
+#define REAL_KERNELS(R, letter)                                                                   \
+  KERNEL jaxmg_arrange_columns_##letter(Index rows, Index columns, const int* from,               \
+                                        const R* source, Index lds, const int* to, R* target,     \
+                                        Index ldt) {                                              \
+    ArrangeColumns(rows, columns, from, source, lds, to, target, ldt);                            \
+  }                                                                                               \
+  KERNEL jaxmg_refine_z_##letter(Index k, Index begin, const int* order, const R* d, const R* z,  \
+                                 R rho, const R* origin, const R* tau, R* refined) {              \
+    RefineZ(k, begin, order, d, z, rho, origin, tau, refined);                                    \
+  }                                                                                               \
+  KERNEL jaxmg_rotate_columns_##letter(Index rows, const int* starts, const int* first,           \
+                                       const int* second, const R* c, const R* s, R* q,           \
+                                       Index ldq) {                                               \
+    RotateColumns(rows, starts, first, second, c, s, q, ldq);                                     \
+  }                                                                                               \
+  KERNEL jaxmg_secular_roots_##letter(Index k, Index begin, const R* d, const R* z, R rho,        \
+                                      int limit, R* origin, R* tau, R* roots, int* info) {        \
+    SecularRoots(k, begin, d, z, rho, limit, origin, tau, roots, info);                           \
+  }                                                                                               \
+  KERNEL jaxmg_secular_vectors_##letter(Index k, Index begin, const R* d, const R* z,             \
+                                        const R* origin, const R* tau, R* u, Index ldu) {         \
+    SecularVectors(k, begin, d, z, origin, tau, u, ldu);                                          \
+  }                                                                                               \
+  KERNEL jaxmg_sort_poles_##letter(Index count, Index k, R gap, const R* high, const R* low,      \
+                                   const R* z, int* places, R* sorted_high, R* sorted_low,        \
+                                   R* sorted_z) {                                                 \
+    SortPoles(count, k, gap, high, low, z, places, sorted_high, sorted_low, sorted_z);            \
+  }                                                                                               \
+  KERNEL jaxmg_stacked_roots_##letter(Index k, const R* high, const R* low, const R* z,           \
+                                      const R* rho, R* origin_high, R* origin_low, R* tau) {      \
+    StackedRoots(k, high, low, z, rho, origin_high, origin_low, tau);                             \
+  }                                                                                               \
+  KERNEL jaxmg_refine_stacked_z_##letter(Index k, const R* high, const R* low, const R* z,        \
+                                         const R* rho, const R* origin_high, const R* origin_low, \
+                                         const R* tau, R* refined) {                              \
+    RefineStackedZ(k, high, low, z, rho, origin_high, origin_low, tau, refined);                  \
+  }                                                                                               \
+  KERNEL jaxmg_stacked_vectors_##letter(Index k, const int* places, const R* high, const R* low,  \
+                                        const R* refined, const R* origin_high,                   \
+                                        const R* origin_low, const R* tau, R* root_high,          \
+                                        R* root_low, R* vectors) {                                \
+    StackedVectors(k, places, high, low, refined, origin_high, origin_low, tau, root_high,        \
+                   root_low, vectors);                                                            \
   }
 
 REAL_KERNELS(float, s)

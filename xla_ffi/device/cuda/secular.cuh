@@ -65,16 +65,17 @@ class Joined {
 };
 
 // The sums over the poles in the iteration for a root. Each thread of a block sums a share of the
-// poles.
-template <typename R>
+// poles, which D has by index.
+template <typename R, typename D = const R*>
 class BlockPoles {
  public:
   using Space = typename Joined<R, 4>::Space;
 
-  __device__ BlockPoles(Index k, const R* d, const R* z, Space& space)
+  __device__ BlockPoles(Index k, D d, const R* z, Space& space)
       : k_(k), d_(d), z_(z), space_(space) {}
 
-  __device__ secular::Sums<R> SumsOf(Index end, Index begin, R origin, R tau) const {
+  template <typename Pole>
+  __device__ secular::Sums<R> SumsOf(Index end, Index begin, Pole origin, R tau) const {
     R sums[4] = {};
     Add(0, end, origin, tau, &sums[0], &sums[1]);
     Add(begin, k_, origin, tau, &sums[2], &sums[3]);
@@ -90,7 +91,8 @@ class BlockPoles {
   }
 
  private:
-  __device__ void Add(Index begin, Index end, R origin, R tau, R* value, R* slope) const {
+  template <typename Pole>
+  __device__ void Add(Index begin, Index end, Pole origin, R tau, R* value, R* slope) const {
 #pragma unroll 4
     for (Index i = begin + threadIdx.x; i < end; i += blockDim.x) {
       const R ratio = z_[i] / ((d_[i] - origin) - tau);
@@ -100,7 +102,8 @@ class BlockPoles {
   }
 
   const Index k_;
-  const R *const d_, *const z_;
+  const D d_;
+  const R* const z_;
   Space& space_;
 };
 

@@ -16,6 +16,7 @@
 #include "xla_ffi/device/host/panel.h"
 #include "xla_ffi/device/host/secular.h"
 #include "xla_ffi/device/host/solver.h"
+#include "xla_ffi/device/host/stacks.h"
 #include "xla_ffi/device/timeline.h"
 #include "xla_ffi/device/tunings.h"
 
@@ -102,6 +103,7 @@ struct HostOperations {
   HostChase<T> chase{blas};
   HostSecular<T> secular;
   HostLu<T> lu;
+  HostStacks<T> stacks{blas};
   BlasByPrecision<T> by_precision() {
     return {&blas, &blas, &bf16x3, &bf16x6, &f16x3, &blas, &scaled_f16x3};
   }
@@ -129,7 +131,7 @@ class HostDevice : public Device {
     Offer(status_kernels_);
     std::apply(
         [this](auto&... each) {
-          (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu), ...);
+          (Offer(each.by_precision(), each.solver, each.eigen(), &each.lu, &each.stacks), ...);
         },
         of_dtype_);
   }

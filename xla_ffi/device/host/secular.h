@@ -14,13 +14,14 @@
 
 namespace jaxmg {
 
-// The sums over the poles in the iteration for a root.
-template <typename R>
+// The sums over the poles, which D has by index, in the iteration for a root.
+template <typename R, typename D = const R*>
 class HostPoles {
  public:
-  HostPoles(int64_t k, const R* d, const R* z) : k_(k), d_(d), z_(z) {}
+  HostPoles(int64_t k, D d, const R* z) : k_(k), d_(d), z_(z) {}
 
-  secular::Sums<R> SumsOf(int64_t end, int64_t begin, R origin, R tau) const {
+  template <typename Pole>
+  secular::Sums<R> SumsOf(int64_t end, int64_t begin, Pole origin, R tau) const {
     const Sum below = SumOf(0, end, origin, tau), above = SumOf(begin, k_, origin, tau);
     return {below.value, below.slope, above.value, above.slope};
   }
@@ -37,12 +38,14 @@ class HostPoles {
   };
 
   // Sums over poles [begin, end), in lanes that the compiler vectorizes.
-  Sum SumOf(int64_t begin, int64_t end, R origin, R tau) const {
+  template <typename Pole>
+  Sum SumOf(int64_t begin, int64_t end, Pole origin, R tau) const {
     constexpr int kLanes = 8;
     R value[kLanes] = {}, slope[kLanes] = {};
     int64_t i = begin;
     for (; i + kLanes <= end; i += kLanes) {
-      const R *d = d_ + i, *z = z_ + i;
+      const D d = d_ + i;
+      const R* z = z_ + i;
       for (int lane = 0; lane < kLanes; ++lane) {
         const R ratio = z[lane] / ((d[lane] - origin) - tau);
         value[lane] += z[lane] * ratio;
@@ -63,7 +66,8 @@ class HostPoles {
   }
 
   const int64_t k_;
-  const R *const d_, *const z_;
+  const D d_;
+  const R* const z_;
 };
 
 template <typename T>

@@ -1,0 +1,215 @@
+// StackKernels: those of the host, and the kernels for GPUs run on the host.
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "tests/cc/host_cuda/host_cuda.h"
+#include "tests/cc/testing.h"
+#include "xla_ffi/device/host/device.h"
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-compare"
+#include "xla_ffi/device/cuda/secular_stacks.cuh"
+#pragma GCC diagnostic pop
+
+namespace jaxmg::testing {
+namespace {
+
+using host_cuda::Launch;
+
+// Launches them like CudaStacks, with few threads, which take less time here.
+template <typename R>
+class EmulatedStacks : public StackKernels<R> {
+ public:
+  explicit EmulatedStacks(unsigned threads) : threads_(threads) {}
+
+  Status Merge(Stream, const StackedMerges<R>& merges, const MergedPairs<R>& pairs) override {
+    const int64_t k = merges.k;
+    const auto poles = static_cast<unsigned>(merges.count * k);
+    std::vector<int> places(poles);
+    std::vector<R> high(poles), low(poles), z(poles), origin_high(poles), origin_low(poles),
+        tau(poles), refined(poles);
+    // Fewer threads than poles, each of which has several.
+    Launch(1, threads_, 1, [&] {
+      kernels::SortPoles(merges.count, k, merges.gap, merges.high, merges.low, merges.z,
+                         places.data(), high.data(), low.data(), z.data());
+    });
+    Launch(poles, threads_, 1, [&] {
+      kernels::StackedRoots(k, high.data(), low.data(), z.data(), merges.rho, origin_high.data(),
+                            origin_low.data(), tau.data());
+    });
+    Launch(poles, threads_, 1, [&] {
+      kernels::RefineStackedZ(k, high.data(), low.data(), z.data(), merges.rho, origin_high.data(),
+                              origin_low.data(), tau.data(), refined.data());
+    });
+    Launch(poles, threads_, 1, [&] {
+      kernels::StackedVectors(k, places.data(), high.data(), low.data(), refined.data(),
+                              origin_high.data(), origin_low.data(), tau.data(), pairs.high,
+                              pairs.low, pairs.vectors);
+    });
+    return Status::Ok();
+  }
+
+  Status Multiply(Stream, bool, int64_t, int64_t, int64_t, int64_t, const R*, const R*,
+                  R*) override {
+    return Error(Code::kInternal, "cuBLAS's");
+  }
+
+ private:
+  const unsigned threads_;
+};
+
+// Merges of order k: of random poles, of equal ones, with small z beside large ones, and of two
+// equal halves.
+template <typename R>
+struct Problem {
+  static constexpr int64_t kCount = 4;
+  static constexpr bool kSingle = sizeof(R) == 4;
+
+  explicit Problem(int64_t k)
+      : k(k),
+        gap(kSingle ? R(0x1p-36) : R(0x1p-90)),
+        high(kCount * k),
+        low(kCount * k),
+        z(kCount * k),
+        rho(kCount) {
+    const R least = kSingle ? R(0x1p-28) : R(0x1p-60);
+    std::mt19937_64 random(k);
+    auto uniform = [&] { return std::uniform_real_distribution<R>(-1, 1)(random); };
+    for (int64_t i = 0; i < kCount; ++i) {
+      rho[i] = i == 1 ? (kSingle ? R(0x1p-26) : R(0x1p-56)) : std::abs(uniform()) + R(0.1);
+      for (int64_t j = 0; j < k; ++j) {
+        const int64_t e = i * k + j;
+        high[e] = i == 1 ? R(0.5) : i == 3 ? R(j % (k / 2)) / k : uniform();
+        low[e] = high[e] * std::numeric_limits<R>::epsilon() / 4 * uniform();
+        z[e] = i == 2 && j % 3 != 0 ? least : uniform();
+      }
+    }
+  }
+
+  StackedMerges<R> merges() const {
+    return {kCount, k, gap, high.data(), low.data(), z.data(), rho.data()};
+  }
+
+  const int64_t k;
+  const R gap;
+  std::vector<R> high, low, z, rho;
+};
+
+template <typename R>
+struct Solved {
+  explicit Solved(const Problem<R>& problem)
+      : high(problem.high.size()), low(high.size()), vectors(high.size() * problem.k) {}
+  MergedPairs<R> pairs() { return {high.data(), low.data(), vectors.data()}; }
+
+  std::vector<R> high, low, vectors;
+};
+
+// The eigenpairs satisfy the problem and are orthogonal, up to rounding.
+template <typename R>
+void CheckPairs(StackKernels<R>& kernels, int64_t k) {
+  constexpr long double kEps = std::numeric_limits<R>::epsilon();
+  const Problem<R> problem(k);
+  Solved<R> solved(problem);
+  EXPECT(kernels.Merge(Stream::kMain, problem.merges(), solved.pairs()).ok());
+  for (int64_t merge = 0; merge < Problem<R>::kCount; ++merge) {
+    const R *high = &problem.high[merge * k], *low = &problem.low[merge * k];
+    const R *z = &problem.z[merge * k], *roots = &solved.high[merge * k];
+    const R* u = &solved.vectors[merge * k * k];
+    auto element = [&](int64_t i, int64_t j) -> long double {
+      return u[(i / (k / 2) * k + j) * (k / 2) + i % (k / 2)];
+    };
+    const long double rho = problem.rho[merge];
+    long double norm = 1;
+    for (int64_t i = 0; i < k; ++i) norm += rho * z[i] * z[i];
+    for (int64_t j = 0; j < k; ++j) {
+      const R rest = solved.low[merge * k + j];
+      EXPECT(std::abs(rest) <= kEps * (std::abs(roots[j]) + kEps));
+      EXPECT(j == 0 || roots[j - 1] <= roots[j] + kEps * norm) << "merge " << merge;
+      long double zu = 0;
+      for (int64_t i = 0; i < k; ++i) zu += z[i] * element(i, j);
+      for (int64_t i = 0; i < k; ++i) {
+        const long double pole = static_cast<long double>(high[i]) + low[i];
+        const long double residual = (pole - roots[j] - rest) * element(i, j) + rho * z[i] * zu;
+        EXPECT(std::abs(residual) <= 8 * kEps * norm)
+            << "k " << k << " merge " << merge << " root " << j << ": " << double(residual / kEps);
+      }
+      for (int64_t c = 0; c <= j; ++c) {
+        long double dot = c == j ? -1 : 0;
+        for (int64_t i = 0; i < k; ++i) dot += element(i, c) * element(i, j);
+        EXPECT(std::abs(dot) <= 16 * kEps)
+            << "k " << k << " merge " << merge << " roots " << c << " " << j;
+      }
+    }
+  }
+}
+
+// Of a merge with NaN, nothing else is changed.
+template <typename R>
+void CheckNan(StackKernels<R>& kernels) {
+  Problem<R> problem(6);
+  Solved<R> expected(problem), solved(problem);
+  EXPECT(kernels.Merge(Stream::kMain, problem.merges(), expected.pairs()).ok());
+  problem.high[7] = problem.z[7] = std::numeric_limits<R>::quiet_NaN();
+  EXPECT(kernels.Merge(Stream::kMain, problem.merges(), solved.pairs()).ok());
+  for (int64_t e = 0; e < 4 * 36; ++e) {
+    EXPECT(e / 36 == 1 ? std::isnan(solved.vectors[e]) : solved.vectors[e] == expected.vectors[e])
+        << e;
+  }
+}
+
+template <typename R>
+void CheckMerges() {
+  const std::unique_ptr<Device> host = NewHostDevice();
+  for (int64_t k : {2, 4, 10, 64, 200}) CheckPairs(host->stacks<R>(), k);
+  EmulatedStacks<R> few(8), many(kStackThreads);
+  for (int64_t k : {2, 4, 10, 26}) CheckPairs(few, k);
+  CheckPairs(many, 10);
+  CheckNan(host->stacks<R>());
+  CheckNan(few);
+}
+
+TEST(MergesFloat32) { CheckMerges<float>(); }
+TEST(MergesFloat64) { CheckMerges<double>(); }
+
+template <typename T>
+void CheckProducts() {
+  const std::unique_ptr<Device> host = NewHostDevice();
+  constexpr int64_t kCount = 3, kM = 2, kN = 4, kK = 5;
+  std::vector<T> x(kCount * kM * kK), y(kCount * kK * kN), product(kCount * kM * kN);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = T(int(i % 7) - 3);
+  for (size_t i = 0; i < y.size(); ++i) y[i] = T(int(i % 11) - 5);
+  if constexpr (kIsComplex<T>) {
+    for (T& value : y) value += T(0, 2);
+  }
+  for (bool transposed : {false, true}) {
+    EXPECT(host->stacks<T>()
+               .Multiply(Stream::kMain, transposed, kCount, kM, kN, kK, x.data(), y.data(),
+                         product.data())
+               .ok());
+    for (int64_t e = 0; e < kCount * kM * kN; ++e) {
+      const int64_t index = e / (kM * kN), i = e / kN % kM, j = e % kN;
+      T sum = 0;
+      for (int64_t p = 0; p < kK; ++p) {
+        sum += x[(index * kM + i) * kK + p] *
+               y[index * kK * kN + (transposed ? j * kK + p : p * kN + j)];
+      }
+      EXPECT(product[e] == sum) << e;
+    }
+  }
+}
+
+TEST(Products) {
+  CheckProducts<float>();
+  CheckProducts<double>();
+  CheckProducts<std::complex<float>>();
+  CheckProducts<std::complex<double>>();
+}
+
+}  // namespace
+}  // namespace jaxmg::testing

@@ -1,0 +1,131 @@
+// Merges of divide and conquer for stacks of matrices: the kernels of StackKernels::Merge. Arrays
+// have one merge of order k after the other; sums have an order that depends only on the counts.
+#ifndef JAXMG_XLA_FFI_DEVICE_CUDA_SECULAR_STACKS_CUH_
+#define JAXMG_XLA_FFI_DEVICE_CUDA_SECULAR_STACKS_CUH_
+
+#include "xla_ffi/device/constants.h"
+#include "xla_ffi/device/cuda/scalars.cuh"
+#include "xla_ffi/device/cuda/secular.cuh"
+#include "xla_ffi/device/secular_root.h"
+
+namespace jaxmg::kernels {
+
+struct LargerOf {
+  template <typename R>
+  __device__ R operator()(R a, R b) const {
+    return a < b ? b : a;
+  }
+};
+
+// Whether pole i comes before pole j in ascending order; NaN is the last.
+template <typename R>
+__device__ bool ComesBefore(const secular::TwoPartPole<R>& one, Index i,
+                            const secular::TwoPartPole<R>& other, Index j) {
+  const bool nan = isnan(one.high), other_nan = isnan(other.high);
+  if (nan || other_nan) return nan == other_nan ? i < j : other_nan;
+  if (one.high != other.high) return one.high < other.high;
+  return one.low == other.low ? i < j : one.low < other.low;
+}
+
+// One thread per pole: its place among those of its merge, and the sorted arrays.
+template <typename R>
+__device__ void SortPoles(Index count, Index k, R gap, const R* high, const R* low, const R* z,
+                          int* places, R* sorted_high, R* sorted_low, R* sorted_z) {
+  const secular::TwoPartPoles<R> poles = {high, low};
+  const Index stride = gridDim.x * Index(blockDim.x);
+  for (Index e = blockIdx.x * Index(blockDim.x) + threadIdx.x; e < count * k; e += stride) {
+    const Index begin = e / k * k, i = e - begin;
+    const secular::TwoPartPole<R> pole = poles[e];
+    int place = 0;
+#pragma unroll 4
+    for (Index j = 0; j < k; ++j) place += ComesBefore(poles[begin + j], j, pole, i) ? 1 : 0;
+    places[e] = place;
+    sorted_high[begin + place] = pole.high;
+    sorted_low[begin + place] = pole.low + static_cast<R>(place) * gap;
+    sorted_z[begin + place] = z[e];
+  }
+}
+
+// One block per root, for ascending poles.
+template <typename R>
+__device__ void StackedRoots(Index k, const R* high, const R* low, const R* z, const R* rho,
+                             R* origin_high, R* origin_low, R* tau) {
+  using D = secular::TwoPartPoles<R>;
+  using Poles = BlockPoles<R, D>;
+  __shared__ typename Poles::Space space;
+  const Index merge = blockIdx.x / k, begin = merge * k, j = blockIdx.x - begin;
+  const D d = {high + begin, low + begin};
+  const Poles poles(k, d, z + begin, space);
+  secular::Root<R, Poles, secular::TwoPartPole<R>> root(poles, k, d, z + begin, rho[merge], j);
+  root.Find(kMostSecularEvaluations);  // the last one is as good as it gets
+  if (threadIdx.x != 0) return;
+  origin_high[begin + j] = root.origin().high;
+  origin_low[begin + j] = root.origin().low;
+  tau[begin + j] = root.tau();
+}
+
+// One block per element, as RefineZ.
+template <typename R>
+__device__ void RefineStackedZ(Index k, const R* high, const R* low, const R* z, const R* rho,
+                               const R* origin_high, const R* origin_low, const R* tau,
+                               R* refined) {
+  __shared__ typename Joined<R, 1>::Space space;
+  const Index merge = blockIdx.x / k, begin = merge * k, i = blockIdx.x - begin;
+  const secular::TwoPartPoles<R> d = {high + begin, low + begin};
+  const secular::TwoPartPoles<R> origin = {origin_high + begin, origin_low + begin};
+  const secular::TwoPartPole<R> pole = d[i];
+  R product[1] = {1};
+#pragma unroll 4
+  for (Index j = threadIdx.x; j < k - 1; j += blockDim.x) {
+    product[0] *= ((origin[j] - pole) + tau[begin + j]) / (d[j < i ? j : j + 1] - pole);
+  }
+  Joined<R, 1>::Run(Product(), space, product);
+  if (threadIdx.x != 0) return;
+  const R last = (origin[k - 1] - pole) + tau[begin + k - 1];
+  refined[begin + i] = copysign(sqrt(fabs(product[0] * (last / rho[merge]))), z[begin + i]);
+}
+
+// One block per root: it and its eigenvector, the poles in the order that they had before. Squares
+// of the elements might overflow before these are divided by the largest one.
+template <typename R>
+__device__ void StackedVectors(Index k, const int* places, const R* high, const R* low,
+                               const R* refined, const R* origin_high, const R* origin_low,
+                               const R* tau, R* root_high, R* root_low, R* vectors) {
+  __shared__ typename Joined<R, 1>::Space space;
+  const Index begin = blockIdx.x / k * k, j = blockIdx.x - begin, half = k / 2;
+  const secular::TwoPartPole<R> origin = {origin_high[begin + j], origin_low[begin + j]};
+  const R distance = tau[begin + j];
+  R* const first = vectors + begin * k + j * half;
+  R* const second = first + k * half;
+  auto element = [&](Index i) -> R& { return i < half ? first[i] : second[i - half]; };
+  R largest[1] = {}, sum[1] = {};
+#pragma unroll 4
+  for (Index i = threadIdx.x; i < k; i += blockDim.x) {
+    const Index place = begin + places[begin + i];
+    const secular::TwoPartPole<R> pole = {high[place], low[place]};
+    const R value = refined[place] / ((pole - origin) - distance);
+    element(i) = value;
+    largest[0] = LargerOf()(largest[0], R(fabs(value)));
+  }
+  Joined<R, 1>::Run(LargerOf(), space, largest);
+#pragma unroll 4
+  for (Index i = threadIdx.x; i < k; i += blockDim.x) {
+    const R value = element(i) / largest[0];
+    sum[0] += value * value;
+  }
+  Joined<R, 1>::Run(Sum(), space, sum);
+  const R norm = sqrt(sum[0]);
+#pragma unroll 4
+  for (Index i = threadIdx.x; i < k; i += blockDim.x) {
+    element(i) = element(i) / largest[0] / norm;
+  }
+  if (threadIdx.x != 0) return;
+  const R rest_of_root = origin.low + distance, total = origin.high + rest_of_root;
+  const R added = total - origin.high;
+  root_high[begin + j] = total;
+  root_low[begin + j] = (origin.high - (total - added)) + (rest_of_root - added);
+}
+
+}  // namespace jaxmg::kernels
+
+#endif  // JAXMG_XLA_FFI_DEVICE_CUDA_SECULAR_STACKS_CUH_

@@ -1,0 +1,34 @@
+// StackKernels on an NVIDIA GPU.
+#ifndef JAXMG_XLA_FFI_DEVICE_CUDA_STACKS_H_
+#define JAXMG_XLA_FFI_DEVICE_CUDA_STACKS_H_
+
+#include <cstdint>
+
+#include "xla_ffi/base/dtype.h"
+#include "xla_ffi/device/stack_kernels.h"
+
+namespace jaxmg {
+
+class CudaDevice;
+template <typename T>
+class CudaBlas;
+
+template <typename T>
+class CudaStacks : public StackKernels<T> {
+  using R = Real<T>;
+
+ public:
+  CudaStacks(CudaDevice& device, CudaBlas<T>& blas) : device_(device), blas_(blas) {}
+
+  Status Merge(Stream stream, const StackedMerges<R>& merges, const MergedPairs<R>& pairs) override;
+  Status Multiply(Stream stream, bool transposed, int64_t count, int64_t m, int64_t n, int64_t k,
+                  const T* x, const T* y, T* product) override;
+
+ private:
+  CudaDevice& device_;
+  CudaBlas<T>& blas_;
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_DEVICE_CUDA_STACKS_H_

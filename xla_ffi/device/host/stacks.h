@@ -1,0 +1,146 @@
+// StackKernels on the host. Included only by device.cc.
+#ifndef JAXMG_XLA_FFI_DEVICE_HOST_STACKS_H_
+#define JAXMG_XLA_FFI_DEVICE_HOST_STACKS_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <tuple>
+#include <vector>
+
+#include "xla_ffi/device/blas.h"
+#include "xla_ffi/device/constants.h"
+#include "xla_ffi/device/host/secular.h"
+#include "xla_ffi/device/secular_root.h"
+#include "xla_ffi/device/stack_kernels.h"
+
+namespace jaxmg {
+
+// One merge, with its poles in ascending order.
+template <typename R>
+class HostMerge {
+ public:
+  HostMerge(int64_t k, R gap, const R* high, const R* low, const R* z, R rho)
+      : k_(k),
+        rho_(rho),
+        order_(k),
+        high_(k),
+        low_(k),
+        z_(k),
+        origin_high_(k),
+        origin_low_(k),
+        tau_(k),
+        refined_(k) {
+    std::iota(order_.begin(), order_.end(), 0);
+    // Poles that are NaN are the last ones.
+    auto key = [&](int64_t i) {
+      return std::make_tuple(std::isnan(high[i]), std::isnan(high[i]) ? 0 : high[i], low[i]);
+    };
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](int64_t i, int64_t j) { return key(i) < key(j); });
+    for (int64_t place = 0; place < k; ++place) {
+      const int64_t i = order_[place];
+      high_[place] = high[i];
+      low_[place] = low[i] + static_cast<R>(place) * gap;
+      z_[place] = z[i];
+    }
+  }
+
+  void FindRoots() {
+    using Poles = HostPoles<R, secular::TwoPartPoles<R>>;
+    const Poles poles(k_, d(), z_.data());
+    for (int64_t j = 0; j < k_; ++j) {
+      secular::Root<R, Poles, secular::TwoPartPole<R>> root(poles, k_, d(), z_.data(), rho_, j);
+      (void)root.Find(kMostSecularEvaluations);  // the last one is as good as it gets
+      origin_high_[j] = root.origin().high;
+      origin_low_[j] = root.origin().low;
+      tau_[j] = root.tau();
+    }
+  }
+
+  // Pairs each root with the pole on its other side, as HostSecular does.
+  void RefineZ() {
+    for (int64_t i = 0; i < k_; ++i) {
+      const auto pole = d()[i];
+      R product = ((origin()[k_ - 1] - pole) + tau_[k_ - 1]) / rho_;
+      for (int64_t j = 0; j < k_ - 1; ++j) {
+        product *= ((origin()[j] - pole) + tau_[j]) / (d()[j < i ? j : j + 1] - pole);
+      }
+      refined_[i] = std::copysign(std::sqrt(std::abs(product)), z_[i]);
+    }
+  }
+
+  // The results of merge `index`.
+  void Write(int64_t index, const MergedPairs<R>& pairs) const {
+    const int64_t half = k_ / 2;
+    R* const vectors = pairs.vectors + index * k_ * k_;
+    std::vector<R> u(k_);
+    for (int64_t j = 0; j < k_; ++j) {
+      R largest = 0, sum = 0;
+      for (int64_t place = 0; place < k_; ++place) {
+        const R value = refined_[place] / ((d()[place] - origin()[j]) - tau_[j]);
+        u[order_[place]] = value;
+        largest = std::max(largest, std::abs(value));
+      }
+      for (R& value : u) {  // whose squares might overflow
+        value /= largest;
+        sum += value * value;
+      }
+      const R scale = 1 / std::sqrt(sum);
+      for (int64_t i = 0; i < k_; ++i) {
+        vectors[(i / half * k_ + j) * half + i % half] = u[i] * scale;
+      }
+      const R low = origin_low_[j] + tau_[j], total = origin_high_[j] + low;
+      const R rest = total - origin_high_[j];
+      pairs.high[index * k_ + j] = total;
+      pairs.low[index * k_ + j] = (origin_high_[j] - (total - rest)) + (low - rest);
+    }
+  }
+
+ private:
+  secular::TwoPartPoles<R> d() const { return {high_.data(), low_.data()}; }
+  secular::TwoPartPoles<R> origin() const { return {origin_high_.data(), origin_low_.data()}; }
+
+  const int64_t k_;
+  const R rho_;
+  std::vector<int64_t> order_;
+  std::vector<R> high_, low_, z_, origin_high_, origin_low_, tau_, refined_;
+};
+
+template <typename T>
+class HostStacks : public StackKernels<T> {
+  using R = Real<T>;
+
+ public:
+  explicit HostStacks(Blas<T>& blas) : blas_(blas) {}
+
+  Status Merge(Stream, const StackedMerges<R>& merges, const MergedPairs<R>& pairs) override {
+    const int64_t k = merges.k;
+    for (int64_t i = 0; i < merges.count; ++i) {
+      HostMerge<R> merge(k, merges.gap, merges.high + i * k, merges.low + i * k, merges.z + i * k,
+                         merges.rho[i]);
+      merge.FindRoots();
+      merge.RefineZ();
+      merge.Write(i, pairs);
+    }
+    return Status::Ok();
+  }
+
+  Status Multiply(Stream stream, bool transposed, int64_t count, int64_t m, int64_t n, int64_t k,
+                  const T* x, const T* y, T* product) override {
+    for (int64_t i = 0; i < count; ++i) {
+      JAXMG_RETURN_IF_ERROR(blas_.Gemm(stream, transposed ? Op::kTrans : Op::kNone, Op::kNone, n, m,
+                                       k, 1, y + i * n * k, transposed ? k : n, x + i * m * k, k, 0,
+                                       product + i * m * n, n));
+    }
+    return Status::Ok();
+  }
+
+ private:
+  Blas<T>& blas_;
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_DEVICE_HOST_STACKS_H_

@@ -1,0 +1,53 @@
+// StackKernels: operations on stacks of matrices, all of one shape, that one device has for itself.
+//
+// Unlike elsewhere, matrices are row-major, one after the other, as XLA has them.
+#ifndef JAXMG_XLA_FFI_DEVICE_STACK_KERNELS_H_
+#define JAXMG_XLA_FFI_DEVICE_STACK_KERNELS_H_
+
+#include <cstdint>
+
+#include "xla_ffi/base/dtype.h"
+#include "xla_ffi/base/status.h"
+#include "xla_ffi/device/stream.h"
+
+namespace jaxmg {
+
+// `count` merges of divide and conquer: the eigenproblems of diag(d) + rho z z^T of even order k. A
+// pole d_i is high_i + low_i, and every z_i and rho differ from 0. Nothing is deflated: poles may
+// be equal, and are then set apart by `gap`.
+template <typename R>
+struct StackedMerges {
+  int64_t count, k;
+  R gap;                    // between neighboring poles
+  const R *high, *low, *z;  // count x k, of all halves alike: the poles may be in any order
+  const R* rho;             // one of each merge
+};
+
+// The results. A root is high_j + low_j, of which the first is the rounded sum; they ascend up to
+// rounding. The unit eigenvectors are rows, in two halves: the elements that go with the first k /
+// 2 poles, then the others, count x 2 x k x k / 2.
+template <typename R>
+struct MergedPairs {
+  R *high, *low;  // count x k
+  R* vectors;
+};
+
+template <typename T>
+class StackKernels {
+ public:
+  virtual ~StackKernels() = default;
+
+  // Source of the eigenvectors: M. Gu and S. Eisenstat, A divide-and-conquer algorithm for the
+  // symmetric tridiagonal eigenproblem (1995). The device allocates workspace of eight times the
+  // poles.
+  virtual Status Merge(Stream stream, const StackedMerges<Real<T>>& merges,
+                       const MergedPairs<Real<T>>& pairs) = 0;
+
+  // product := x y for each of `count` matrices, m x k and k x n; with `transposed` x y^T, y n x k.
+  virtual Status Multiply(Stream stream, bool transposed, int64_t count, int64_t m, int64_t n,
+                          int64_t k, const T* x, const T* y, T* product) = 0;
+};
+
+}  // namespace jaxmg
+
+#endif  // JAXMG_XLA_FFI_DEVICE_STACK_KERNELS_H_

@@ -291,6 +291,7 @@ ROUTINES = {
     "inv": (
         "any",
         {
+            "plugin": lu.inverse_by_plugin,
             "blocked": lu.inverse,
             "blocked64": lambda a: lu.inverse_by(a, 64),
             "turns": in_turn(jnp.linalg.inv),
@@ -302,6 +303,7 @@ ROUTINES = {
     "solve": (
         "any",
         {
+            "plugin": with_ones(lu.solve_by_plugin),
             "blocked": with_ones(lu.solve),
             "turns": in_turn(with_ones(jnp.linalg.solve)),
             "ours": with_ones(lambda a, b: ours(lambda a, mesh: _linalg.solve(a, b, mesh=mesh))(a)),

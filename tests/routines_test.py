@@ -13,6 +13,7 @@ import pytest
 import jaxmg
 from jaxmg import _types
 from jaxmg._routines import counts, table
+from jaxmg._stacks import native
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -28,7 +29,7 @@ for routine in ROUTINES.values():
 # What only a vendor's library computes, on GPUs: tests/gpu/cusolvermp.py calls it.
 BY_LIBRARIES = ("jaxmg_polar",)
 # What one device does with a stack of matrices, which no routine of the table is.
-STACKED = ("jaxmg_stacked_merge", "jaxmg_stacked_product")
+STACKED = tuple(f"jaxmg_{name}" for name in native.HANDLERS)
 PUBLIC = (*jaxmg.__all__, "linalg")
 CALLED = sorted({routine.function for routine in HANDLERS.values()})
 # The engine's headers that declare what a handler calls.

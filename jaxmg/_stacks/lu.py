@@ -1,16 +1,21 @@
 """LU with partial pivoting of each matrix of a stack, all matrices in step: LAPACK's getrf, getrs
 and getri.
 
+`solve_by_plugin` and `inverse_by_plugin` factor by the plugin, in shared memory of GPUs, which has
+room for panels of matrices of order 1024. What follows is for all orders.
+
 As in qr.py a panel is factored column by column and what is right of it is updated by products. A
 matrix that is singular has a zero on U's diagonal, and one with NaN is NaN; others are not
 concerned.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
 from jaxmg import _compat
-from jaxmg._stacks import sections, triangle
+from jaxmg._stacks import native, sections, triangle
 
 
 @_compat.default_promotion()
@@ -110,45 +115,72 @@ def _factor_panel(panel, first):
     return jax.lax.fori_loop(0, width, reduce, state)
 
 
-@jax.custom_jvp
-def solve(a, b):
-    """A^-1 B of a (count, n, n) and b (count, n, nrhs)."""
-    return solve_by(a, b)
+def _differentiable_solve(function):
+    value = jax.custom_jvp(function)
+
+    @value.defjvp
+    @_compat.default_promotion()
+    def rule(primals, tangents):
+        (a, b), (a_dot, b_dot) = primals, tangents
+        x = value(a, b)
+        return x, jax.lax.custom_linear_solve(
+            functools.partial(sections.multiply, a),
+            b_dot - sections.multiply(a_dot, x),
+            lambda _, y: value(a, y),
+            lambda _, y: value(jnp.swapaxes(a, 1, 2), y),
+        )
+
+    return value
 
 
-@solve.defjvp
-@_compat.default_promotion()
-def _solve_jvp(primals, tangents):
-    (a, b), (a_dot, b_dot) = primals, tangents
-    x = solve(a, b)
-    return x, solve_by(a, b_dot - sections.multiply(a_dot, x))
+def _differentiable_inverse(function):
+    value = jax.custom_jvp(function)
+
+    @value.defjvp
+    @_compat.default_promotion()
+    def rule(primals, tangents):
+        x = value(*primals)
+        return x, -sections.multiply(sections.multiply(x, tangents[0]), x)
+
+    return value
 
 
 @_compat.default_promotion()
 def solve_by(a, b, width=sections.WIDTH):
-    """`solve` with panels of this width, without a rule for its derivative."""
+    """A^-1 B of a (count, n, n) and b (count, n, nrhs), without a rule for its derivative."""
     packed, _, order = factor(a, width)
+    return _substitute(packed, _rows(b, order))
+
+
+def _substitute(packed, x):
     solve = jax.lax.linalg.triangular_solve
-    x = solve(packed, _rows(b, order), left_side=True, lower=True, unit_diagonal=True)
+    x = solve(packed, x, left_side=True, lower=True, unit_diagonal=True)
     return solve(packed, x, left_side=True, lower=False)
 
 
-@jax.custom_jvp
-def inverse(a):
-    """A^-1 of a (count, n, n): U^-1 L^-1, with its columns in the order of A's rows."""
-    return inverse_by(a)
+def _by_plugin(a):
+    """(LU, the order of the rows)"""
+    packed, pivots = native.factor_lu(a)
+    return packed, jax.lax.linalg.lu_pivots_to_permutation(pivots, a.shape[-1])
 
 
-@inverse.defjvp
 @_compat.default_promotion()
-def _inverse_jvp(primals, tangents):
-    x = inverse(*primals)
-    return x, -sections.multiply(sections.multiply(x, tangents[0]), x)
+def _solve_by_plugin(a, b):
+    packed, order = _by_plugin(a)
+    return _substitute(packed, _rows(b, order))
+
+
+@_compat.default_promotion()
+def _inverse_by_plugin(a):
+    packed, order = _by_plugin(a)
+    ones = order[:, :, None] == jnp.arange(a.shape[-1], dtype=order.dtype)
+    return _substitute(packed, ones.astype(a.dtype))
 
 
 @_compat.default_promotion()
 def inverse_by(a, width=sections.WIDTH):
-    """`inverse` with panels of this width, without a derivative."""
+    """A^-1 of a (count, n, n): U^-1 L^-1, with its columns in the order of A's rows. Without a
+    derivative."""
     packed, _, order = factor(a, width)
     n = a.shape[-1]
     unit = jnp.tril(packed, -1) + jnp.eye(n, dtype=a.dtype)
@@ -157,3 +189,10 @@ def inverse_by(a, width=sections.WIDTH):
     product = sections.multiply(upper, lower)
     back = jnp.argsort(order, axis=1)
     return jnp.take_along_axis(product, back[:, None, :], axis=2)
+
+
+# JAX would trace a width.
+solve = _differentiable_solve(lambda a, b: solve_by(a, b))
+inverse = _differentiable_inverse(lambda a: inverse_by(a))
+solve_by_plugin = _differentiable_solve(_solve_by_plugin)
+inverse_by_plugin = _differentiable_inverse(_inverse_by_plugin)

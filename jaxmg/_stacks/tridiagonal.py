@@ -73,8 +73,9 @@ def _eigh(d, e):
     d = jnp.pad(d, ((0, 0), (0, padded - n)), constant_values=4)
     e = jnp.pad(e, ((0, 0), (0, padded - n)))
     if not levels:
-        v, w = _leaves(d[:, None], e[:, None])
-        return jax.lax.cummax(w[:, 0], axis=1), v[:, 0]  # which rounding may have mixed up
+        v, w = _leaves(d, e)
+        order = jnp.argsort(w, axis=-1)
+        return jnp.take_along_axis(w, order, -1), jnp.take_along_axis(v, order[:, None], -1)
     least = 2.0 ** _Least.of(d.dtype).rho
     cut = jnp.zeros(padded - 1, bool).at[leaf - 1 :: leaf].set(True)
     e = jnp.where(cut, jnp.where(e < 0, -1, 1) * jnp.maximum(jnp.abs(e), least), e)
@@ -92,36 +93,11 @@ def _eigh(d, e):
 
 
 def _leaves(d, e):
-    """(V, w) of the pieces (count, pieces, order).
-
-    A library's eigenvectors of small matrices on GPUs are orthogonal to 30 times the rounding unit.
-    One step makes that a few times the unit: T. Ogita, K. Aishima, "Iterative refinement for
-    symmetric eigenvalue decomposition", Jpn. J. Ind. Appl. Math. 35, 2018.
-    """
-    eye = jnp.eye(d.shape[-1], dtype=d.dtype)
-    t = d[..., None] * eye
-    if d.shape[-1] > 1:
-        below = jnp.pad(e, ((0, 0), (0, 0), (0, 1)))[..., None, :]
-        below = below * jnp.eye(d.shape[-1], k=-1, dtype=d.dtype)
-        t += below + jnp.swapaxes(below, -1, -2)
-    v, _ = jax.lax.linalg.eigh(t, symmetrize_input=False)
-    off = eye - _product(jnp.swapaxes(v, -1, -2), v)
-    off = (off + jnp.swapaxes(off, -1, -2)) / 2
-    s = _product(jnp.swapaxes(v, -1, -2), _product(t, v))
-    s = (s + jnp.swapaxes(s, -1, -2)) / 2
-    w = jnp.diagonal(s, axis1=-2, axis2=-1) / (1 - jnp.diagonal(off, axis1=-2, axis2=-1))
-    left, right = w[..., :, None], w[..., None, :]
-    gap = right - left
-    turn = (s + (left + right) / 2 * off) / jnp.where(gap == 0, 1, gap)
-    # Eigenvectors are turned where the square of that is below rounding: not where eigenvalues are
-    # too near to each other.
-    small = (jnp.abs(turn) < float(jnp.finfo(d.dtype).eps) ** 0.5 / 4) & (gap != 0)
-    return v + _product(v, jnp.where(small, turn, 0) + off / 2), w
-
-
-def _product(x, y):
-    """X Y of matrices so small that it compiles faster as sums than as a product."""
-    return jnp.sum(x[..., :, :, None] * y[..., None, :, :], axis=-2)
+    """(V, w), w in no order, of the pieces (count, pieces, order)."""
+    row = jax.ShapeDtypeStruct(d.shape, d.dtype)
+    vectors = jax.ShapeDtypeStruct((*d.shape, d.shape[-1]), d.dtype)
+    w, v = native.call("stacked_tridiagonal", (row, vectors), d, e)
+    return v, w
 
 
 class Pole(NamedTuple):

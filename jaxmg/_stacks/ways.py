@@ -43,17 +43,20 @@ class Row(typing.NamedTuple):
 
 # The first row that fits a stack is taken; JAX's own where there is none. Measured on one H200 for
 # float64 and complex64 from order 32 to 2048, and for float32 in part: QR from 128 on, 7 to 340
-# times as fast as JAX's; inverses and solutions at 1024 (in float64 at 2048), 2 to 11 times; polar
-# and SVD from 64 on, 3 to 360 times. Dtypes and orders that were not measured are taken the same
-# way.
+# times as fast as JAX's; inverses and solutions by blocks at 2048, 2 to 11 times; polar and SVD
+# from 64 on, 3 to 360 times. On one H100: inverses and solutions by the plugin from 128 to 1024,
+# 1.1 to 10 times; eigenproblems by stages at 256 and 512, 1.2 to 2.8 times. Dtypes and orders that
+# were not measured are taken the same way.
 TABLE: tuple[Row, ...] = (
     Row("gpu", "qr", "blocked", (128, 4096), 8),
+    Row("gpu", "inv", "plugin", (128, 1024), 16),
     Row("gpu", "inv", "blocked", (1024, 4096), 8, ("f4", "c4", "c8")),
     Row("gpu", "inv", "blocked", (1536, 4096), 8),
+    Row("gpu", "solve", "plugin", (128, 1024), 16),
     Row("gpu", "solve", "blocked", (1024, 4096), 8, ("f4", "c4", "c8")),
     Row("gpu", "solve", "blocked", (1536, 4096), 8),
-    Row("gpu", "eigh", "stages", (256, 1024), 32, ("f4",)),
-    Row("gpu", "eigh", "stages", (256, 1024), 16, ("f8",)),
+    Row("gpu", "eigh", "stages", (256, 512), 16, ("f4", "f8")),
+    Row("gpu", "eigh", "stages", (513, 1024), 48, ("f4", "f8")),
     Row("gpu", "polar", "qdwh", (64, 4096), 4),
     Row("gpu", "svd", "polar and stages", (128, 512), 32, ("f4", "f8")),
     Row("gpu", "svd", "polar", (64, 4096), 4),
@@ -97,10 +100,16 @@ def _in_turn(function):
 
 _Ways: typing.TypeAlias = dict[str, collections.abc.Callable[..., typing.Any]]
 _QR: _Ways = {JAX: jnp.linalg.qr, TURNS: _in_turn(jnp.linalg.qr), "blocked": qr.reduced}
-_INV: _Ways = {JAX: jnp.linalg.inv, TURNS: _in_turn(jnp.linalg.inv), "blocked": lu.inverse}
+_INV: _Ways = {
+    JAX: jnp.linalg.inv,
+    TURNS: _in_turn(jnp.linalg.inv),
+    "plugin": lu.inverse_by_plugin,
+    "blocked": lu.inverse,
+}
 _SOLVE: _Ways = {
     JAX: jnp.linalg.solve,
     TURNS: lambda a, b: jax.lax.map(lambda one: jnp.linalg.solve(*one), (a, b)),
+    "plugin": lu.solve_by_plugin,
     "blocked": lu.solve,
 }
 

@@ -14,6 +14,7 @@
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-compare"
+#include "xla_ffi/device/cuda/lu_stacks.cuh"
 #include "xla_ffi/device/cuda/secular_stacks.cuh"
 #pragma GCC diagnostic pop
 
@@ -55,6 +56,17 @@ class EmulatedStacks : public StackKernels<R> {
     return Status::Ok();
   }
 
+  Status SolveTridiagonal(Stream, int64_t count, int64_t n, const R* d, const R* e, R* w,
+                          R* v) override {
+    const auto blocks = static_cast<unsigned>((count * kMostQl + threads_ - 1) / threads_);
+    Launch(blocks, threads_, 1,
+           [&] { kernels::SolveTridiagonal(count, static_cast<int>(n), d, e, w, v); });
+    return Status::Ok();
+  }
+
+  Status FactorLu(Stream, int64_t, int64_t, R*, int32_t*) override {
+    return Error(Code::kInternal, "FactorByKernels tests it");
+  }
   Status Multiply(Stream, bool, int64_t, int64_t, int64_t, int64_t, const R*, const R*,
                   R*) override {
     return Error(Code::kInternal, "cuBLAS's");
@@ -201,6 +213,187 @@ void CheckProducts() {
       }
       EXPECT(product[e] == sum) << e;
     }
+  }
+}
+
+// Random matrices, of equal rows, with zeros, and graded both ways.
+template <typename R>
+void CheckTridiagonal(StackKernels<R>& kernels, int64_t n) {
+  constexpr int64_t kCount = 5;
+  constexpr long double kEps = std::numeric_limits<R>::epsilon();
+  std::mt19937_64 random(n);
+  std::uniform_real_distribution<R> uniform(-1, 1);
+  std::vector<R> d(kCount * n), e(kCount * (n - 1)), w(kCount * n), v(kCount * n * n);
+  for (int64_t matrix = 0; matrix < kCount; ++matrix) {
+    for (int64_t i = 0; i < n; ++i) {
+      const R grade = std::pow(R(10), -R(matrix == 3 ? i : matrix == 4 ? n - i : 0));
+      d[matrix * n + i] = matrix == 1 ? 0 : grade * uniform(random);
+      if (i + 1 == n) continue;
+      e[matrix * (n - 1) + i] = matrix == 1                 ? R(0.5)
+                                : matrix == 2 && i % 3 == 0 ? 0
+                                                            : grade * uniform(random);
+    }
+  }
+  EXPECT(kernels.SolveTridiagonal(Stream::kMain, kCount, n, d.data(), e.data(), w.data(), v.data())
+             .ok());
+  for (int64_t matrix = 0; matrix < kCount; ++matrix) {
+    const R *diagonal = &d[matrix * n], *beside = e.data() + matrix * (n - 1);
+    const R* u = &v[matrix * n * n];
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < n; ++i) {
+        long double residual =
+            (static_cast<long double>(diagonal[i]) - w[matrix * n + j]) * u[i * n + j];
+        if (i > 0) residual += static_cast<long double>(beside[i - 1]) * u[(i - 1) * n + j];
+        if (i + 1 < n) residual += static_cast<long double>(beside[i]) * u[(i + 1) * n + j];
+        EXPECT(std::abs(residual) <= 24 * kEps) << n << " " << matrix << ": " << i << " " << j;
+      }
+      for (int64_t c = 0; c <= j; ++c) {
+        long double dot = c == j ? -1 : 0;
+        for (int64_t i = 0; i < n; ++i) {
+          dot += static_cast<long double>(u[i * n + c]) * u[i * n + j];
+        }
+        EXPECT(std::abs(dot) <= 16 * kEps) << n << " " << matrix << ": " << c << " " << j;
+      }
+    }
+  }
+}
+
+template <typename R>
+void CheckTridiagonals() {
+  const std::unique_ptr<Device> host = NewHostDevice();
+  EmulatedStacks<R> kernels(64);
+  for (int64_t n : {1, 2, 3, 17, kMostQl}) {
+    CheckTridiagonal(host->stacks<R>(), n);
+    CheckTridiagonal(kernels, n);
+  }
+}
+
+TEST(TridiagonalFloat32) { CheckTridiagonals<float>(); }
+TEST(TridiagonalFloat64) { CheckTridiagonals<double>(); }
+
+// Launches the kernels of an LU factorization like CudaStacks, with panels of this width.
+template <typename T>
+void FactorByKernels(int64_t count, int n, int width, unsigned threads, T* a, int32_t* pivots) {
+  std::vector<int> moves(count * 2 * width);
+  const auto matrices = static_cast<unsigned>(count);
+  for (int first = 0; first < n; first += width) {
+    const int columns = std::min(width, n - first), end = first + columns;
+    Launch(matrices, threads, 1,
+           [&] { kernels::FactorStackedPanel(n, first, columns, a, pivots, moves.data()); });
+    const unsigned blocks = (n - columns + 3) / 4;
+    Launch(matrices * blocks, 4, 1, [&] {
+      kernels::MoveStackedRows<T, kStackLuColumns>(n, first, columns, a, moves.data());
+    });
+    for (int64_t e = 0; e < count; ++e) {
+      T* const one = a + e * n * n;
+      for (int i = end; i < n; ++i) {
+        for (int j = end; j < n; ++j) {
+          for (int p = first; p < end; ++p) {
+            one[i * n + j] = kernels::MultiplyAdd(
+                kernels::Scale(one[i * n + p], typename kernels::RealOf<T>::type(-1)),
+                one[p * n + j], one[i * n + j]);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Random matrices, one of them singular, one of equal rows but for the last column.
+template <typename R>
+std::vector<std::complex<R>> Matrices(int64_t count, int n) {
+  std::mt19937_64 random(n);
+  std::vector<std::complex<R>> a(count * n * n);
+  std::uniform_real_distribution<R> uniform(-1, 1);
+  for (auto& value : a) value = {uniform(random), uniform(random)};
+  for (int i = 0; count > 1 && i < n; ++i) {
+    for (int j = 0; j < n; ++j) {
+      auto& value = a[(n + i) * n + j];
+      if (j == n / 2) value = 0;
+      if (count > 2 && j + 1 < n) a[(2 * n + i) * n + j] = R(j + 1);
+    }
+  }
+  return a;
+}
+
+// P A = L U up to rounding, with multipliers of size 1 at most (2^(1/2) of complex ones).
+template <typename R>
+void CheckFactors(int64_t count, int n, const std::vector<std::complex<R>>& a,
+                  const std::vector<std::complex<R>>& lu, const std::vector<int32_t>& pivots) {
+  constexpr long double kEps = std::numeric_limits<R>::epsilon();
+  using Complex = std::complex<long double>;
+  for (int64_t e = 0; e < count; ++e) {
+    const auto* f = &lu[e * n * n];
+    std::vector<int> order(n);
+    for (int i = 0; i < n; ++i) order[i] = i;
+    for (int i = 0; i < n; ++i) {
+      const int pivot = pivots[e * n + i];
+      EXPECT(i <= pivot && pivot < n);
+      std::swap(order[i], order[pivot]);
+    }
+    for (int i = 0; i < n; ++i) {
+      for (int j = 0; j < n; ++j) {
+        EXPECT(i <= j || std::abs(f[i * n + j]) <= R(1.4143)) << n << " " << i << " " << j;
+        Complex sum = 0;
+        for (int p = 0; p <= std::min(i, j); ++p) {
+          sum += (p == i ? Complex(1) : Complex(f[i * n + p])) * Complex(f[p * n + j]);
+        }
+        const auto wanted = Complex(a[(e * n + order[i]) * n + j]);
+        EXPECT(std::abs(sum - wanted) <= 20 * n * kEps) << n << ": " << i << " " << j;
+      }
+    }
+  }
+}
+
+template <typename R, typename T>
+std::vector<T> Narrowed(const std::vector<std::complex<R>>& a) {
+  std::vector<T> narrow(a.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    narrow[i] = kernels::FromParts<T>(a[i].real(), a[i].imag());
+  }
+  return narrow;
+}
+
+template <typename T>
+void CheckLuByKernels() {
+  using R = typename kernels::RealOf<T>::type;
+  constexpr int64_t kCount = 3;
+  // Of one column, one panel, several, none that a panel divides; more rows than threads and fewer.
+  for (int n : {1, 2, 5, 32, 45, 70}) {
+    for (int width : {4, 32}) {
+      auto a = Matrices<R>(kCount, n);
+      if (sizeof(T) == sizeof(R)) {
+        for (auto& value : a) value = value.real();
+      }
+      std::vector<T> f = Narrowed<R, T>(a);
+      std::vector<int32_t> pivots(kCount * n);
+      FactorByKernels<T>(kCount, n, width, 32, f.data(), pivots.data());
+      std::vector<std::complex<R>> lu;
+      for (const T& value : f) {
+        lu.emplace_back(kernels::RealPart(value), kernels::ImaginaryPart(value));
+      }
+      CheckFactors<R>(kCount, n, a, lu, pivots);
+    }
+  }
+}
+
+TEST(LuByKernels) {
+  CheckLuByKernels<float>();
+  CheckLuByKernels<double>();
+  CheckLuByKernels<cuComplex>();
+  CheckLuByKernels<cuDoubleComplex>();
+}
+
+TEST(LuOnTheHost) {
+  const std::unique_ptr<Device> host = NewHostDevice();
+  for (int n : {1, 2, 5, 45}) {
+    const auto a = Matrices<double>(3, n);
+    auto lu = a;
+    std::vector<int32_t> pivots(3 * n);
+    EXPECT(host->stacks<std::complex<double>>()
+               .FactorLu(Stream::kMain, 3, n, lu.data(), pivots.data())
+               .ok());
+    CheckFactors<double>(3, n, a, lu, pivots);
   }
 }
 

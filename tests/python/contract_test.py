@@ -252,18 +252,25 @@ def test_these_are_all_handlers():
 
 # What one device does with a stack: shapes of operands and of results, and attributes.
 _POLES, _VECTORS = (3, 4), (3, 2, 4, 2)
+_PIVOTS_OF_STACK = jax.ShapeDtypeStruct((3, 4), np.int32)
+_MATRICES = (3, 4, 4)
 _STACKED = {
+    "jaxmg_stacked_lu": ([_MATRICES], [_MATRICES, _PIVOTS_OF_STACK], {}),
     "jaxmg_stacked_merge": (
         [_POLES, _POLES, _POLES, (3,)], [_POLES, _POLES, _VECTORS], {"gap_exponent": -90}
     ),
     "jaxmg_stacked_product": ([(3, 2, 5), (3, 5, 4)], [(3, 2, 4)], {"transposed": False}),
+    "jaxmg_stacked_tridiagonal": ([_POLES, (3, 3)], [_POLES, _MATRICES], {}),
 }  # fmt: skip
 
 
 def _call_stacked(name, operands=None, results=None, dtype=np.float64, **attributes):
     plugins.load("cpu")
     usual, usual_results, own = _STACKED[name]
-    results = [jax.ShapeDtypeStruct(x, dtype) for x in results or usual_results]
+    results = [
+        jax.ShapeDtypeStruct(x, dtype) if isinstance(x, tuple) else x
+        for x in results or usual_results
+    ]
     values = {key: _number(value) for key, value in (own | attributes).items() if value is not None}
     call = jax.ffi.ffi_call(name, results)
     arrays = [np.arange(np.prod(x)).reshape(x).astype(dtype) + 1 for x in operands or usual]
@@ -274,9 +281,9 @@ def _call_stacked(name, operands=None, results=None, dtype=np.float64, **attribu
 @pytest.mark.parametrize("name", _STACKED)
 def test_a_stacked_operation_takes_exactly_its_attributes(name):
     _call_stacked(name)
-    (attribute,) = _STACKED[name][2]
-    with pytest.raises(jax.errors.JaxRuntimeError, match=f"attribute '{attribute}' is missing"):
-        _call_stacked(name, **{attribute: None})
+    for attribute in _STACKED[name][2]:
+        with pytest.raises(jax.errors.JaxRuntimeError, match=f"attribute '{attribute}' is missing"):
+            _call_stacked(name, **{attribute: None})
     with pytest.raises(jax.errors.JaxRuntimeError, match="attribute 'novel' is unknown"):
         _call_stacked(name, novel=1)
 
@@ -291,10 +298,14 @@ _ODD = (3, 5)
         ("jaxmg_stacked_merge", [_POLES, _POLES, _POLES, (2,)], None, "poles and z must be"),
         ("jaxmg_stacked_merge", [_ODD, _ODD, _ODD, (3,)], [_ODD, _ODD, (3, 5, 5)], "with even k"),
         ("jaxmg_stacked_merge", None, [_POLES, _POLES, (3, 2, 4)], "poles and z must be"),
+        ("jaxmg_stacked_lu", [(3, 4, 5)], None, "a must be"),
+        ("jaxmg_stacked_lu", [(4, 4)], None, "a must be"),
         ("jaxmg_stacked_product", [(3, 2, 5), (3, 4, 4)], None, "x must be"),
         ("jaxmg_stacked_product", [(3, 2, 5), (2, 5, 4)], None, "x must be"),
         ("jaxmg_stacked_product", [(2, 5), (3, 5, 4)], None, "x must be"),
         ("jaxmg_stacked_product", None, [(3, 4, 2)], "x must be"),
+        ("jaxmg_stacked_tridiagonal", [_POLES, _POLES], None, "d must be"),
+        ("jaxmg_stacked_tridiagonal", [(1, 33), (1, 32)], [(1, 33), (1, 33, 33)], "n <= 32"),
     ],
 )
 def test_stacks_that_do_not_fit(name, operands, results, message):
@@ -302,9 +313,10 @@ def test_stacks_that_do_not_fit(name, operands, results, message):
         _call_stacked(name, operands, results)
 
 
-def test_merges_are_of_real_numbers():
-    with pytest.raises(jax.errors.JaxRuntimeError, match="poles must be real"):
-        _call_stacked("jaxmg_stacked_merge", dtype=np.complex128)
+def test_stages_of_eigenproblems_are_of_real_numbers():
+    for name in ("jaxmg_stacked_merge", "jaxmg_stacked_tridiagonal"):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="must be real"):
+            _call_stacked(name, dtype=np.complex128)
 
 
 @pytest.mark.parametrize("dtype", cases.DTYPES)

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 from jax.test_util import check_grads
 
 import jaxmg
@@ -15,6 +16,7 @@ from jaxmg._stacks import (
     eigh,
     householder,
     lu,
+    native,
     parts,
     polar_svd,
     qr,
@@ -126,12 +128,47 @@ def test_lu_is_that_of_lapack(n, dtype):
     np.testing.assert_array_equal(pivots, expected[1])
     np.testing.assert_array_equal(order, expected[2])
     _check(packed, expected[0], dtype, 30)
-    x = cases.wide(np.asarray(jax.jit(lu.inverse)(a)))
+    _check_inverses_and_solutions(a, lu.inverse, lu.solve)
+
+
+def _check_inverses_and_solutions(a, inverse, solve):
+    __tracebackhide__ = True
+    n, dtype = a.shape[-1], a.dtype
+    x = cases.wide(np.asarray(jax.jit(inverse)(a)))
     _check(cases.wide(np.asarray(a)) @ x, np.broadcast_to(np.eye(n), x.shape), dtype,
            np.linalg.norm(x, axis=(1, 2)).max() * n)  # fmt: skip
     b = _stack((2, n, 3), dtype)
-    x = cases.wide(np.asarray(jax.jit(lu.solve)(a, b)))
+    x = cases.wide(np.asarray(jax.jit(solve)(a, b)))
     _check(cases.wide(np.asarray(a)) @ x, b, dtype, np.abs(x).max() * n)
+
+
+@pytest.mark.parametrize(
+    "n, dtype",
+    cases.broad(
+        [(n, d) for n in (1, 5, 32, 45, 70) for d in cases.DTYPES],
+        lambda *case: case in [(5, "complex128"), (45, "float32")],
+    ),
+)
+def test_lu_by_the_plugin(n, dtype):
+    a = _stack((2, n, n), dtype)
+    packed, pivots = native.factor_lu(a)
+    expected = [scipy.linalg.lu_factor(one) for one in np.asarray(a)]
+    np.testing.assert_array_equal(pivots, [pivots for _, pivots in expected])
+    _check(packed, np.stack([packed for packed, _ in expected]), dtype, 30)
+    _check_inverses_and_solutions(a, lu.inverse_by_plugin, lu.solve_by_plugin)
+
+
+def test_lu_by_the_plugin_of_singular_matrices_and_nan():
+    a = np.ones((3, 3, 3))
+    a[1] += np.eye(3)
+    a[2, 1, 1] = np.nan
+    packed, pivots = native.factor_lu(jnp.asarray(a))
+    np.testing.assert_array_equal(packed[0], [[1, 1, 1], [1, 0, 0], [1, 0, 0]])
+    np.testing.assert_allclose(packed[1], scipy.linalg.lu_factor(a[1])[0], atol=1e-15)
+    np.testing.assert_array_equal(pivots[:2], 2 * [[0, 1, 2]])
+    for result in (lu.inverse_by_plugin(a), lu.solve_by_plugin(a, a[..., :1])):
+        assert np.isnan(result[2]).any() and np.isfinite(np.asarray(result[1])).all()
+    assert lu.inverse_by_plugin(jnp.zeros((0, 3, 3))).shape == (0, 3, 3)
 
 
 @pytest.mark.breadth
@@ -231,6 +268,12 @@ _GRADIENTS = {
     "inverse": (lu.inverse, jnp.linalg.inv, [(2, 4, 4)]),
     "solve": (
         lambda a: lu.solve(a, jnp.cos(a)[..., :2]),
+        lambda a: jnp.linalg.solve(a, jnp.cos(a)[..., :2]),
+        [(2, 4, 4)],
+    ),
+    "inverse by the plugin": (lu.inverse_by_plugin, jnp.linalg.inv, [(2, 4, 4)]),
+    "solve by the plugin": (
+        lambda a: lu.solve_by_plugin(a, jnp.cos(a)[..., :2]),
         lambda a: jnp.linalg.solve(a, jnp.cos(a)[..., :2]),
         [(2, 4, 4)],
     ),
@@ -462,10 +505,10 @@ def test_derivatives_of_symmetric_eigenproblems_by_stages(interpreted):
 
 @pytest.fixture
 def by_stages(monkeypatch, interpreted):
-    """CPU devices take that way for order 22; the list of what they took it for."""
+    """This platform takes that way for order 22; the list of what it took it for."""
     taken, original = [], eigh.decompose
     monkeypatch.setattr(ways, "has_kernels", lambda: True)
-    row = ways.Row("cpu", "eigh", "stages", (22, 22), 3, ("f4", "f8"))
+    row = ways.Row(jax.default_backend(), "eigh", "stages", (22, 22), 3, ("f4", "f8"))
     monkeypatch.setattr(ways, "TABLE", (row,))
     monkeypatch.setattr(eigh, "decompose", lambda a: taken.append(a.shape) or original(a))
     return taken

@@ -116,6 +116,12 @@ inline constexpr int kSecularThreads = 128;
 // there.
 inline constexpr int kStackThreads = 64;
 inline constexpr int kMostSecularEvaluations = 80;
+// The largest order of tridiagonal matrices that are solved by QL, a row of eigenvectors a thread.
+inline constexpr int kMostQl = 32;
+// LU of stacks: threads of a block that factors a panel, and the most columns of one.
+inline constexpr int kStackLuThreads = 512;
+inline constexpr int kStackLuColumns = 32;
+inline constexpr int kStackMoveThreads = 128;  // of a block that moves rows, a column each
 
 // The parts that are multiplied with each other; three products use the last three entries
 // (parts.h).

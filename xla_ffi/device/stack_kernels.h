@@ -37,11 +37,22 @@ class StackKernels {
  public:
   virtual ~StackKernels() = default;
 
+  // Eigenvalues w (n), in no order, and eigenvectors, the columns of v (n x n), of `count`
+  // symmetric tridiagonal matrices of order n <= kMostQl, with the diagonals d (n) and e (n - 1)
+  // beside them. Entries are finite, and neither huge nor all tiny. NaN where the iteration fails.
+  virtual Status SolveTridiagonal(Stream stream, int64_t count, int64_t n, const Real<T>* d,
+                                  const Real<T>* e, Real<T>* w, Real<T>* v) = 0;
+
   // Source of the eigenvectors: M. Gu and S. Eisenstat, A divide-and-conquer algorithm for the
   // symmetric tridiagonal eigenproblem (1995). The device allocates workspace of eight times the
   // poles.
   virtual Status Merge(Stream stream, const StackedMerges<Real<T>>& merges,
                        const MergedPairs<Real<T>>& pairs) = 0;
+
+  // Overwrites each of `count` matrices, n x n, by its LU factorization with partial pivoting: row
+  // i was interchanged with row pivots[i] >= i, counted from 0, one after the other; `pivots` has n
+  // numbers of each. A singular matrix has a zero on U's diagonal.
+  virtual Status FactorLu(Stream stream, int64_t count, int64_t n, T* a, int32_t* pivots) = 0;
 
   // product := x y for each of `count` matrices, m x k and k x n; with `transposed` x y^T, y n x k.
   virtual Status Multiply(Stream stream, bool transposed, int64_t count, int64_t m, int64_t n,

@@ -42,8 +42,10 @@
   ROUTINE(polar, JaxmgPolar)                       \
   ROUTINE(hemm, JaxmgHemm)                         \
   ROUTINE(all_gather, JaxmgAllGather)              \
+  ROUTINE(stacked_lu, JaxmgStackedLu)              \
   ROUTINE(stacked_merge, JaxmgStackedMerge)        \
-  ROUTINE(stacked_product, JaxmgStackedProduct)
+  ROUTINE(stacked_product, JaxmgStackedProduct)    \
+  ROUTINE(stacked_tridiagonal, JaxmgStackedTridiagonal)
 
 // Declares the execute stage, the instantiate stage and the row.
 #define JAXMG_DECLARE_ROUTINE(name, symbol)            \

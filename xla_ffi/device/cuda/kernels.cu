@@ -6,6 +6,7 @@
 #include "xla_ffi/device/cuda/groups.cuh"
 #include "xla_ffi/device/cuda/lu.cuh"
 #include "xla_ffi/device/cuda/lu_panel.cuh"
+#include "xla_ffi/device/cuda/lu_stacks.cuh"
 #include "xla_ffi/device/cuda/panel.cuh"
 #include "xla_ffi/device/cuda/part_products.cuh"
 #include "xla_ffi/device/cuda/parts.cuh"
@@ -383,15 +384,23 @@ constexpr int kChaseRows = sizeof(T) == 16 ? kMostBandComplex128 : kMostBand;
     LuPanel<T, columns>(m, n, a, lda, offset, pivots, info, slots, first_tag, moves).Run();     \
   }
 
-#define LU_KERNELS(T, letter)                                                              \
-  LU_PANEL(T, letter, 32)                                                                  \
-  LU_PANEL(T, letter, 16)                                                                  \
-  LU_PANEL(T, letter, 8)                                                                   \
-  LU_PANEL(T, letter, 4)                                                                   \
-  KERNEL __launch_bounds__(kThreads)                                                       \
-      jaxmg_step_lu_panel_##letter(int n, T* a, Index lda, int width, int first, int last, \
-                                   int column, int right, const int* moves) {              \
-    LuStep<T>(n, a, lda, width, first, last, column, right, moves).Run();                  \
+#define LU_KERNELS(T, letter)                                                                 \
+  LU_PANEL(T, letter, 32)                                                                     \
+  LU_PANEL(T, letter, 16)                                                                     \
+  LU_PANEL(T, letter, 8)                                                                      \
+  LU_PANEL(T, letter, 4)                                                                      \
+  KERNEL __launch_bounds__(kThreads)                                                          \
+      jaxmg_step_lu_panel_##letter(int n, T* a, Index lda, int width, int first, int last,    \
+                                   int column, int right, const int* moves) {                 \
+    LuStep<T>(n, a, lda, width, first, last, column, right, moves).Run();                     \
+  }                                                                                           \
+  KERNEL __launch_bounds__(kStackLuThreads) jaxmg_factor_stacked_panel_##letter(              \
+      int n, int first, int width, T* a, int* pivots, int* moves) {                           \
+    FactorStackedPanel(n, first, width, a, pivots, moves);                                    \
+  }                                                                                           \
+  KERNEL __launch_bounds__(kStackMoveThreads)                                                 \
+      jaxmg_move_stacked_rows_##letter(int n, int first, int width, T* a, const int* moves) { \
+    MoveStackedRows<T, kStackLuColumns>(n, first, width, a, moves);                           \
   }
 
 LU_KERNELS(float, s)
@@ -486,6 +495,10 @@ SINGLE_KERNELS(cuComplex, c)
   KERNEL jaxmg_secular_vectors_##letter(Index k, Index begin, const R* d, const R* z,             \
                                         const R* origin, const R* tau, R* u, Index ldu) {         \
     SecularVectors(k, begin, d, z, origin, tau, u, ldu);                                          \
+  }                                                                                               \
+  KERNEL jaxmg_solve_tridiagonal_##letter(Index count, int n, const R* d, const R* e, R* w,       \
+                                          R* v) {                                                 \
+    SolveTridiagonal(count, n, d, e, w, v);                                                       \
   }                                                                                               \
   KERNEL jaxmg_sort_poles_##letter(Index count, Index k, R gap, const R* high, const R* low,      \
                                    const R* z, int* places, R* sorted_high, R* sorted_low,        \

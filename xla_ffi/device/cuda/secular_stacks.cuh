@@ -1,5 +1,6 @@
-// Merges of divide and conquer for stacks of matrices: the kernels of StackKernels::Merge. Arrays
-// have one merge of order k after the other; sums have an order that depends only on the counts.
+// Divide and conquer for stacks of matrices: the kernels of StackKernels::SolveTridiagonal and
+// Merge. Arrays have one merge of order k after the other; sums have an order that depends only on
+// the counts.
 #ifndef JAXMG_XLA_FFI_DEVICE_CUDA_SECULAR_STACKS_CUH_
 #define JAXMG_XLA_FFI_DEVICE_CUDA_SECULAR_STACKS_CUH_
 
@@ -7,8 +8,32 @@
 #include "xla_ffi/device/cuda/scalars.cuh"
 #include "xla_ffi/device/cuda/secular.cuh"
 #include "xla_ffi/device/secular_root.h"
+#include "xla_ffi/device/tridiagonal_ql.h"
 
 namespace jaxmg::kernels {
+
+// kMostQl threads for each matrix, of which each has a row of the eigenvectors and computes all
+// eigenvalues: it waits for no other.
+template <typename R>
+__device__ void SolveTridiagonal(Index count, int n, const R* d, const R* e, R* w, R* v) {
+  const Index thread = blockIdx.x * Index(blockDim.x) + threadIdx.x;
+  const Index matrix = thread / kMostQl;
+  const int row = static_cast<int>(thread % kMostQl);
+  if (matrix >= count || row >= n) return;
+  R values[kMostQl], beside[kMostQl], x[kMostQl];
+  for (int i = 0; i < n; ++i) {
+    values[i] = d[matrix * n + i];
+    if (i + 1 < n) beside[i] = e[matrix * (n - 1) + i];
+    x[i] = i == row ? 1 : 0;
+  }
+  const bool found = tridiagonal::SolveByQl(n, values, beside, [&](int i, R c, R s) {
+    const R before = x[i], after = x[i + 1];
+    x[i] = c * before - s * after;
+    x[i + 1] = s * before + c * after;
+  });
+  for (int i = 0; i < n; ++i) v[(matrix * n + row) * n + i] = x[i];
+  w[matrix * n + row] = found ? values[row] : Nan<R>();
+}
 
 struct LargerOf {
   template <typename R>

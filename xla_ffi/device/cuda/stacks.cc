@@ -1,10 +1,19 @@
 #include "xla_ffi/device/cuda/stacks.h"
 
+#include <algorithm>
 #include <complex>
 
 #include "xla_ffi/device/cuda/device.h"
 
 namespace jaxmg {
+
+template <typename T>
+Status CudaStacks<T>::SolveTridiagonal(Stream stream, int64_t count, int64_t n, const R* d,
+                                       const R* e, R* w, R* v) {
+  const int64_t blocks = (count * kMostQl + kStackThreads - 1) / kStackThreads;
+  return device_.LaunchBlocks(Kernel::kSolveTridiagonal, CudaType<R>::kLetter, stream, blocks,
+                              kStackThreads, count, static_cast<int>(n), d, e, w, v);
+}
 
 template <typename T>
 Status CudaStacks<T>::Merge(Stream stream, const StackedMerges<R>& merges,
@@ -31,6 +40,46 @@ Status CudaStacks<T>::Merge(Stream stream, const StackedMerges<R>& merges,
   return device_.LaunchBlocks(Kernel::kStackedVectors, kLetter, stream, poles, kStackThreads, k,
                               places, high, low, refined, origin_high, origin_low, tau, pairs.high,
                               pairs.low, pairs.vectors);
+}
+
+template <typename T>
+Status CudaStacks<T>::FactorLu(Stream stream, int64_t count, int64_t n, T* a, int32_t* pivots) {
+  constexpr char kLetter = CudaType<T>::kLetter;
+  if (count == 0 || n == 0) return Status::Ok();
+  // The columns of a panel of all rows that shared memory has room for.
+  int most = 0, width = kStackLuColumns;
+  JAXMG_RETURN_IF_ERROR(device_.resources().SharedBytes(&most));
+  auto bytes = [n](int columns) {
+    return static_cast<int64_t>((n | 1) * columns * sizeof(T) + n * sizeof(int32_t));
+  };
+  constexpr int kOthers = 2048;  // bytes of shared memory
+  while (width > 1 && bytes(width) > most - kOthers) width /= 2;
+  if (bytes(width) > most - kOthers) {
+    return Error(Code::kInvalidArgument, "LU of a stack: a column of ", n,
+                 " rows doesn't fit the shared memory of GPU ", device_.ordinal());
+  }
+  void* moves = nullptr;
+  JAXMG_RETURN_IF_ERROR(device_.Scratch(stream, count * 2 * width * sizeof(int32_t), &moves));
+  const auto order = static_cast<int>(n);
+  for (int first = 0; first < order; first += width) {
+    const int columns = std::min(width, order - first), others = order - columns;
+    const int rest = order - first - columns;
+    JAXMG_RETURN_IF_ERROR(device_.LaunchShared(Kernel::kFactorStackedPanel, kLetter, stream, count,
+                                               kStackLuThreads, static_cast<int>(bytes(width)),
+                                               order, first, columns, a, pivots,
+                                               static_cast<int32_t*>(moves)));
+    JAXMG_RETURN_IF_ERROR(device_.LaunchBlocks(
+        Kernel::kMoveStackedRows, kLetter, stream,
+        count * ((others + kStackMoveThreads - 1) / kStackMoveThreads), kStackMoveThreads, order,
+        first, columns, a, static_cast<const int32_t*>(moves)));
+    if (rest == 0) break;
+    T* const right = a + first * n + first + columns;
+    T* const below = a + (first + columns) * n + first;
+    JAXMG_RETURN_IF_ERROR(blas_.GemmBatched(stream, Op::kNone, Op::kNone, rest, rest, columns, -1,
+                                            right, n, n * n, below, n, n * n, 1, below + columns, n,
+                                            n * n, count));
+  }
+  return Status::Ok();
 }
 
 template <typename T>

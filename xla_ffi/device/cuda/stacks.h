@@ -20,7 +20,10 @@ class CudaStacks : public StackKernels<T> {
  public:
   CudaStacks(CudaDevice& device, CudaBlas<T>& blas) : device_(device), blas_(blas) {}
 
+  Status SolveTridiagonal(Stream stream, int64_t count, int64_t n, const R* d, const R* e, R* w,
+                          R* v) override;
   Status Merge(Stream stream, const StackedMerges<R>& merges, const MergedPairs<R>& pairs) override;
+  Status FactorLu(Stream stream, int64_t count, int64_t n, T* a, int32_t* pivots) override;
   Status Multiply(Stream stream, bool transposed, int64_t count, int64_t m, int64_t n, int64_t k,
                   const T* x, const T* y, T* product) override;
 

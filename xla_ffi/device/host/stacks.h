@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <complex>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <tuple>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "xla_ffi/device/host/secular.h"
 #include "xla_ffi/device/secular_root.h"
 #include "xla_ffi/device/stack_kernels.h"
+#include "xla_ffi/device/tridiagonal_ql.h"
 
 namespace jaxmg {
 
@@ -115,6 +118,28 @@ class HostStacks : public StackKernels<T> {
  public:
   explicit HostStacks(Blas<T>& blas) : blas_(blas) {}
 
+  Status SolveTridiagonal(Stream, int64_t count, int64_t n, const R* d, const R* e, R* w,
+                          R* v) override {
+    std::vector<R> beside(n);
+    for (int64_t matrix = 0; matrix < count; ++matrix) {
+      R *values = w + matrix * n, *vectors = v + matrix * n * n;
+      std::copy_n(d + matrix * n, n, values);
+      std::copy_n(e + matrix * (n - 1), n - 1, beside.data());
+      for (int64_t i = 0; i < n * n; ++i) vectors[i] = i % (n + 1) == 0;
+      const bool found =
+          tridiagonal::SolveByQl(static_cast<int>(n), values, beside.data(), [&](int i, R c, R s) {
+            for (int64_t row = 0; row < n; ++row) {
+              R* const x = vectors + row * n + i;
+              const R before = x[0];
+              x[0] = c * before - s * x[1];
+              x[1] = s * before + c * x[1];
+            }
+          });
+      if (!found) std::fill_n(values, n, std::numeric_limits<R>::quiet_NaN());
+    }
+    return Status::Ok();
+  }
+
   Status Merge(Stream, const StackedMerges<R>& merges, const MergedPairs<R>& pairs) override {
     const int64_t k = merges.k;
     for (int64_t i = 0; i < merges.count; ++i) {
@@ -124,6 +149,11 @@ class HostStacks : public StackKernels<T> {
       merge.RefineZ();
       merge.Write(i, pairs);
     }
+    return Status::Ok();
+  }
+
+  Status FactorLu(Stream, int64_t count, int64_t n, T* a, int32_t* pivots) override {
+    for (int64_t i = 0; i < count; ++i) FactorOne(n, a + i * n * n, pivots + i * n);
     return Status::Ok();
   }
 
@@ -138,6 +168,26 @@ class HostStacks : public StackKernels<T> {
   }
 
  private:
+  static void FactorOne(int64_t n, T* a, int32_t* pivots) {
+    for (int64_t j = 0; j < n; ++j) {
+      int64_t chosen = j;
+      for (int64_t i = j + 1; i < n; ++i) {
+        if (Size(a[i * n + j]) > Size(a[chosen * n + j])) chosen = i;
+      }
+      pivots[j] = static_cast<int32_t>(chosen);
+      if (chosen != j) std::swap_ranges(a + j * n, a + (j + 1) * n, a + chosen * n);
+      const T pivot = a[j * n + j];
+      for (int64_t i = j + 1; i < n; ++i) {
+        T* const row = a + i * n;
+        if (pivot != T(0)) row[j] /= pivot;
+        for (int64_t c = j + 1; c < n; ++c) row[c] -= row[j] * a[j * n + c];
+      }
+    }
+  }
+
+  // What LAPACK takes the largest of.
+  static R Size(T x) { return std::abs(std::real(x)) + std::abs(std::imag(x)); }
+
   Blas<T>& blas_;
 };
 

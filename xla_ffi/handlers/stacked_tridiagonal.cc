@@ -1,0 +1,52 @@
+#include <complex>
+
+#include "xla_ffi/handlers/call.h"
+
+namespace jaxmg {
+
+struct StackedTridiagonalAttributes {
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes&, Visitor&) {}
+};
+
+namespace {
+
+constexpr char kName[] = "stacked_tridiagonal";
+
+CallOutcome Solve(Platform platform, ffi::AnyBuffer d, ffi::AnyBuffer e,
+                  ffi::Result<ffi::AnyBuffer> w, ffi::Result<ffi::AnyBuffer> v,
+                  StackedTridiagonalAttributes) {
+  const auto shape = d.dimensions();
+  const int64_t n = shape.size() == 0 ? 0 : shape.back();
+  const auto all = static_cast<int64_t>(d.element_count());
+  const int64_t count = n == 0 ? 0 : all / n;
+  if (n < 1 || n > kMostQl || static_cast<int64_t>(e.element_count()) != count * (n - 1) ||
+      static_cast<int64_t>(w->element_count()) != all ||
+      static_cast<int64_t>(v->element_count()) != all * n) {
+    return {Error(Code::kInvalidArgument, kName, ": d must be (..., n), 1 <= n <= ", kMostQl,
+                  ", and e (..., n - 1)")};
+  }
+  return ForDtype(kName, d.element_type(), [&](auto zero) -> CallOutcome {
+    using T = decltype(zero);
+    if constexpr (kIsComplex<T>) {
+      return {Error(Code::kInvalidArgument, kName, ": d and e must be real")};
+    } else {
+      return LaunchAlone(platform, [&](Device& device) {
+        return device.stacks<T>().SolveTridiagonal(Stream::kMain, count, n, DataOf<T>(d),
+                                                   DataOf<T>(e), DataOf<T>(*w), DataOf<T>(*v));
+      });
+    }
+  });
+}
+
+}  // namespace
+}  // namespace jaxmg
+
+JAXMG_DEFINE_ROUTINE_ALONE(JaxmgStackedTridiagonal, jaxmg::kName, jaxmg::Solve,
+                           jaxmg::StackedTridiagonalAttributes,
+                           xla::ffi::Ffi::Bind()
+                               .Ctx<jaxmg::Platform>()
+                               .Arg<xla::ffi::AnyBuffer>()    // d, ... x n
+                               .Arg<xla::ffi::AnyBuffer>()    // e, ... x n - 1
+                               .Ret<xla::ffi::AnyBuffer>()    // eigenvalues, ... x n
+                               .Ret<xla::ffi::AnyBuffer>());  // eigenvectors, ... x n x n

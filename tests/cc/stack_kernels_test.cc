@@ -373,6 +373,7 @@ void CheckLuByKernels() {
         lu.emplace_back(kernels::RealPart(value), kernels::ImaginaryPart(value));
       }
       CheckFactors<R>(kCount, n, a, lu, pivots);
+      EXPECT(n == 1 || pivots[2 * n] == 0) << n << ": of equal ones the first is the pivot";
     }
   }
 }

@@ -46,7 +46,7 @@ struct LargerOf {
 template <typename R>
 __device__ bool ComesBefore(const secular::TwoPartPole<R>& one, Index i,
                             const secular::TwoPartPole<R>& other, Index j) {
-  const bool nan = isnan(one.high), other_nan = isnan(other.high);
+  const bool nan = one.high != one.high, other_nan = other.high != other.high;
   if (nan || other_nan) return nan == other_nan ? i < j : other_nan;
   if (one.high != other.high) return one.high < other.high;
   return one.low == other.low ? i < j : one.low < other.low;

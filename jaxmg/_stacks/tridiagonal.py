@@ -116,8 +116,8 @@ def _merge(w, v, couplings, last):
     sign = jnp.where(couplings < 0, -1, 1).astype(v.dtype)[..., None]
     z = jnp.concatenate([halves[:, :, 0, -1], sign * halves[:, :, 1, 0]], axis=-1)
     z = jnp.where(z < 0, -1, 1) * jnp.maximum(jnp.abs(z), 2.0**least.z)
-    poles = (x.reshape(-1, k) for x in (*w, z))
-    w, u = _native_merge(*poles, jnp.abs(couplings).reshape(-1), least.gap)
+    high, low, z = (x.reshape(-1, k) for x in (*w, z))
+    w, u = _native_merge(high, low, z, jnp.abs(couplings).reshape(-1), least.gap)
     product = native.multiply(v.reshape(-1, half, half), u.reshape(-1, k, half), transposed=True)
     w = Pole(*(x.reshape(count, pieces // 2, k) for x in w))
     if last:  # rounded roots may not ascend

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmg import _compat
+from jaxmg._call import plugins
 from jaxmg._stacks import eigh as stages
 from jaxmg._stacks import lu, polar_svd, qr, sections
 
@@ -63,8 +64,9 @@ TABLE: tuple[Row, ...] = (
 )
 
 
-# The ways with kernels of Pallas.
+# The ways with kernels of Pallas, and those that call the plugin.
 _BY_KERNELS = ("stages", "polar and stages")
+_BY_PLUGIN = (*_BY_KERNELS, "plugin")
 
 
 @functools.cache
@@ -91,6 +93,14 @@ def choose(platform, function, a):
         if fits and (row.way not in _BY_KERNELS or has_kernels()):
             return row.way
     return JAX
+
+
+def _function(functions, platform, name, a):
+    """That of the way for a stack, whose handlers XLA has then."""
+    way = choose(platform, name, a)
+    if way in _BY_PLUGIN:
+        plugins.load(platform)
+    return functions[way]
 
 
 def _in_turn(function):
@@ -130,29 +140,29 @@ _POLAR: _Ways = {JAX: polar_svd.unitary_by_jax, "qdwh": polar_svd.unitary}
 
 def reduced_qr(platform, a):
     """(Q, R), with LAPACK's signs."""
-    q, r = _QR[choose(platform, "qr", a)](a)
+    q, r = _function(_QR, platform, "qr", a)(a)
     return q, r
 
 
 def inverse(platform, a):
     """The inverse by LU."""
-    return _INV[choose(platform, "inv", a)](a)
+    return _function(_INV, platform, "inv", a)(a)
 
 
 def solve(platform, a, b):
     """A^-1 B by LU, of b (count, n, nrhs)."""
-    return _SOLVE[choose(platform, "solve", a)](a, b)
+    return _function(_SOLVE, platform, "solve", a)(a, b)
 
 
 def eigh(platform, a):
     """(w, V) of Hermitian matrices, of which the lower triangles are read."""
-    w, v = _EIGH[choose(platform, "eigh", a)](a)
+    w, v = _function(_EIGH, platform, "eigh", a)(a)
     return w, v
 
 
 def svd(platform, a):
     """(U, s, V^H), without further columns."""
-    u, s, vh = _SVD[choose(platform, "svd", a)](a)
+    u, s, vh = _function(_SVD, platform, "svd", a)(a)
     return u, s, vh
 
 
@@ -165,7 +175,7 @@ def singular_values(platform, a):
 
 def polar(platform, a):
     """The U of A = U H, or A = H U."""
-    return _POLAR[choose(platform, "polar", a)](a)
+    return _function(_POLAR, platform, "polar", a)(a)
 
 
 def multiply(*stacks):

@@ -359,6 +359,18 @@ def test_every_row_names_a_way():
         assert row.orders[0] <= row.orders[1] and row.least >= 2
 
 
+def test_a_way_by_the_plugin_loads_it(monkeypatch):
+    """Nothing else does in `jaxmg.tree`."""
+    loaded, platform = [], jax.default_backend()
+    monkeypatch.setattr(plugins, "load", loaded.append)
+    a = _stack((3, 5, 5), "float64")
+    ways.inverse(platform, a)
+    assert not loaded
+    monkeypatch.setattr(ways, "TABLE", (ways.Row(platform, "inv", "plugin", (5, 5)),))
+    ways.inverse(platform, a)
+    assert loaded == [platform]
+
+
 def test_kernels_are_chosen_where_they_can_be_compiled(monkeypatch):
     a = jax.ShapeDtypeStruct((100, 300, 300), "float32")
     ways_of = [("eigh", "stages", ways.JAX), ("svd", "polar and stages", "polar")]

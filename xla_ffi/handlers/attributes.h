@@ -43,6 +43,12 @@ struct CommonAttributes {
   }
 };
 
+// Of a routine that has none.
+struct NoAttributes {
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes&, Visitor&) {}
+};
+
 // The attributes of a routine on a square matrix.
 struct SquareAttributes : CommonAttributes {
   int64_t n;

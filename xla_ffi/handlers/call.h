@@ -85,6 +85,14 @@ auto ForDtype(const char* routine, ffi::DataType dtype, F&& f) -> decltype(f(flo
   }
 }
 
+// The same for real dtypes alone.
+template <typename F>
+auto ForRealDtype(const char* routine, ffi::DataType dtype, F&& f) -> decltype(f(float())) {
+  if (dtype == ffi::DataType::F32) return f(float());
+  if (dtype == ffi::DataType::F64) return f(double());
+  return {Error(Code::kInvalidArgument, routine, ": dtype must be float32 or float64")};
+}
+
 template <typename T>
 T* DataOf(ffi::AnyBuffer buffer) {
   return static_cast<T*>(buffer.untyped_data());

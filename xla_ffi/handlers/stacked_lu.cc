@@ -5,17 +5,12 @@
 
 namespace jaxmg {
 
-struct StackedLuAttributes {
-  template <typename Attributes, typename Visitor>
-  static void Visit(Attributes&, Visitor&) {}
-};
-
 namespace {
 
 constexpr char kName[] = "stacked_lu";
 
 CallOutcome Factor(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffer> lu,
-                   ffi::Result<ffi::Buffer<ffi::DataType::S32>> pivots, StackedLuAttributes) {
+                   ffi::Result<ffi::Buffer<ffi::DataType::S32>> pivots, NoAttributes) {
   const auto shape = a.dimensions();
   const size_t rank = shape.size();
   const int64_t n = rank < 2 ? 0 : shape[rank - 1];
@@ -42,7 +37,7 @@ CallOutcome Factor(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuff
 }  // namespace jaxmg
 
 JAXMG_DEFINE_ROUTINE_ALONE(
-    JaxmgStackedLu, jaxmg::kName, jaxmg::Factor, jaxmg::StackedLuAttributes,
+    JaxmgStackedLu, jaxmg::kName, jaxmg::Factor, jaxmg::NoAttributes,
     xla::ffi::Ffi::Bind()
         .Ctx<jaxmg::Platform>()
         .Arg<xla::ffi::AnyBuffer>()                          // a, ... x n x n

@@ -32,24 +32,15 @@ CallOutcome Merge(Platform platform, ffi::AnyBuffer high, ffi::AnyBuffer low, ff
     return {Error(Code::kInvalidArgument, kName,
                   ": poles and z must be (..., k), with even k, and rho (...)")};
   }
-  return ForDtype(kName, high.element_type(), [&](auto zero) -> CallOutcome {
+  return ForRealDtype(kName, high.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    if constexpr (kIsComplex<T>) {
-      return {Error(Code::kInvalidArgument, kName, ": poles must be real")};
-    } else {
-      const StackedMerges<T> merges = {count,
-                                       k,
-                                       std::ldexp(T(1), static_cast<int>(attributes.gap_exponent)),
-                                       DataOf<T>(high),
-                                       DataOf<T>(low),
-                                       DataOf<T>(z),
-                                       DataOf<T>(rho)};
-      const MergedPairs<T> pairs = {DataOf<T>(*root_high), DataOf<T>(*root_low),
-                                    DataOf<T>(*vectors)};
-      return LaunchAlone(platform, [&](Device& device) {
-        return device.stacks<T>().Merge(Stream::kMain, merges, pairs);
-      });
-    }
+    const T gap = std::ldexp(T(1), static_cast<int>(attributes.gap_exponent));
+    const StackedMerges<T> merges = {
+        count, k, gap, DataOf<T>(high), DataOf<T>(low), DataOf<T>(z), DataOf<T>(rho)};
+    const MergedPairs<T> pairs = {DataOf<T>(*root_high), DataOf<T>(*root_low), DataOf<T>(*vectors)};
+    return LaunchAlone(platform, [&](Device& device) {
+      return device.stacks<T>().Merge(Stream::kMain, merges, pairs);
+    });
   });
 }
 

@@ -4,18 +4,12 @@
 
 namespace jaxmg {
 
-struct StackedTridiagonalAttributes {
-  template <typename Attributes, typename Visitor>
-  static void Visit(Attributes&, Visitor&) {}
-};
-
 namespace {
 
 constexpr char kName[] = "stacked_tridiagonal";
 
 CallOutcome Solve(Platform platform, ffi::AnyBuffer d, ffi::AnyBuffer e,
-                  ffi::Result<ffi::AnyBuffer> w, ffi::Result<ffi::AnyBuffer> v,
-                  StackedTridiagonalAttributes) {
+                  ffi::Result<ffi::AnyBuffer> w, ffi::Result<ffi::AnyBuffer> v, NoAttributes) {
   const auto shape = d.dimensions();
   const int64_t n = shape.size() == 0 ? 0 : shape.back();
   const auto all = static_cast<int64_t>(d.element_count());
@@ -26,24 +20,19 @@ CallOutcome Solve(Platform platform, ffi::AnyBuffer d, ffi::AnyBuffer e,
     return {Error(Code::kInvalidArgument, kName, ": d must be (..., n), 1 <= n <= ", kMostQl,
                   ", and e (..., n - 1)")};
   }
-  return ForDtype(kName, d.element_type(), [&](auto zero) -> CallOutcome {
+  return ForRealDtype(kName, d.element_type(), [&](auto zero) {
     using T = decltype(zero);
-    if constexpr (kIsComplex<T>) {
-      return {Error(Code::kInvalidArgument, kName, ": d and e must be real")};
-    } else {
-      return LaunchAlone(platform, [&](Device& device) {
-        return device.stacks<T>().SolveTridiagonal(Stream::kMain, count, n, DataOf<T>(d),
-                                                   DataOf<T>(e), DataOf<T>(*w), DataOf<T>(*v));
-      });
-    }
+    return LaunchAlone(platform, [&](Device& device) {
+      return device.stacks<T>().SolveTridiagonal(Stream::kMain, count, n, DataOf<T>(d),
+                                                 DataOf<T>(e), DataOf<T>(*w), DataOf<T>(*v));
+    });
   });
 }
 
 }  // namespace
 }  // namespace jaxmg
 
-JAXMG_DEFINE_ROUTINE_ALONE(JaxmgStackedTridiagonal, jaxmg::kName, jaxmg::Solve,
-                           jaxmg::StackedTridiagonalAttributes,
+JAXMG_DEFINE_ROUTINE_ALONE(JaxmgStackedTridiagonal, jaxmg::kName, jaxmg::Solve, jaxmg::NoAttributes,
                            xla::ffi::Ffi::Bind()
                                .Ctx<jaxmg::Platform>()
                                .Arg<xla::ffi::AnyBuffer>()    // d, ... x n

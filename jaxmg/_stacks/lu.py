@@ -191,7 +191,7 @@ def inverse_by(a, width=sections.WIDTH):
     return jnp.take_along_axis(product, back[:, None, :], axis=2)
 
 
-# JAX would trace a width.
+# Without their widths: custom_jvp would trace these arguments.
 solve = _differentiable_solve(lambda a, b: solve_by(a, b))
 inverse = _differentiable_inverse(lambda a: inverse_by(a))
 solve_by_plugin = _differentiable_solve(_solve_by_plugin)

@@ -1,8 +1,8 @@
 """The plugin's operations on stacks of matrices (xla_ffi/device/stack_kernels.h).
 
-XLA compiles a program for each of them anew, for a GPU by trying algorithms for each shape of a
-product; these are there already. JAX can't differentiate them, so functions with derivatives of
-their own call them. The plugin must be loaded.
+XLA would compile each of them in every program, and on a GPU time several algorithms for each shape
+of a product. These are compiled already. JAX can't differentiate them, so only functions with a
+derivative of their own call them. The plugin must be loaded.
 """
 
 import jax

@@ -96,7 +96,7 @@ def choose(platform, function, a):
 
 
 def _function(functions, platform, name, a):
-    """That of the way for a stack, whose handlers XLA has then."""
+    """The function of the way for a stack. Loads the plugin if that way calls it."""
     way = choose(platform, name, a)
     if way in _BY_PLUGIN:
         plugins.load(platform)

@@ -24,6 +24,8 @@ if os.environ.get("JAXMG_TEST_STRICT"):  # as JAX's own tests run, and lineax's
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
+from jaxmg._call import plugins  # noqa: E402
+
 # The same examples every time, and no database of them.
 settings.register_profile("jaxmg", derandomize=True, database=None, deadline=None)
 settings.load_profile("jaxmg")
@@ -59,6 +61,12 @@ def pytest_itemcollected(item):
     core = item.get_closest_marker("core")
     if core and not {item.callspec.id, *item.callspec.id.split("-")}.intersection(core.args):
         item.add_marker("extended")
+
+
+@pytest.fixture(scope="session")
+def plugin():
+    """The plugin of the platform, loaded, for tests of functions that don't load it themselves."""
+    return plugins.load(jax.default_backend())
 
 
 @pytest.fixture(autouse=True)

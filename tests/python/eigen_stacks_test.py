@@ -10,7 +10,6 @@ from jax.test_util import check_grads
 
 import jaxmg
 from jaxmg import _compat
-from jaxmg._call import plugins
 from jaxmg._stacks import (
     eigh,
     householder,
@@ -19,12 +18,7 @@ from jaxmg._stacks import (
     ways,
 )
 
-pytestmark = cases.needs_transformations
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _plugin():
-    plugins.load(jax.default_backend())
+pytestmark = [cases.needs_transformations, pytest.mark.usefixtures("plugin")]
 
 
 _TRIDIAGONAL = ("random", "zero", "identity", "wilkinson", "graded", "low rank", "huge", "tiny")

@@ -21,12 +21,7 @@ from jaxmg._stacks import (
     ways,
 )
 
-pytestmark = cases.needs_transformations
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _plugin():
-    plugins.load(jax.default_backend())
+pytestmark = [cases.needs_transformations, pytest.mark.usefixtures("plugin")]
 
 
 # Of one panel, of several, of several sections, and none that a panel divides.

@@ -116,7 +116,8 @@ inline constexpr int kSecularThreads = 128;
 // there.
 inline constexpr int kStackThreads = 64;
 inline constexpr int kMostSecularEvaluations = 80;
-// The largest order of tridiagonal matrices that are solved by QL, a row of eigenvectors a thread.
+// The largest order of tridiagonal matrices that are solved by QL, with a thread for each row of
+// the eigenvectors.
 inline constexpr int kMostQl = 32;
 // LU of stacks: threads of a block that factors a panel, and the most columns of one.
 inline constexpr int kStackLuThreads = 512;

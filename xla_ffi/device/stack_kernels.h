@@ -19,7 +19,7 @@ template <typename R>
 struct StackedMerges {
   int64_t count, k;
   R gap;                    // between neighboring poles
-  const R *high, *low, *z;  // count x k, of all halves alike: the poles may be in any order
+  const R *high, *low, *z;  // count x k; the poles may be in any order
   const R* rho;             // one of each merge
 };
 

@@ -43,7 +43,7 @@ struct CommonAttributes {
   }
 };
 
-// Of a routine that has none.
+// The attributes of a routine that has none.
 struct NoAttributes {
   template <typename Attributes, typename Visitor>
   static void Visit(Attributes&, Visitor&) {}

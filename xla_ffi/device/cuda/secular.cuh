@@ -123,24 +123,30 @@ __device__ void SecularRoots(Index k, Index begin, const R* d, const R* z, R rho
   roots[j] = root.origin() + root.tau();
 }
 
-// One block per element, from `begin` on. Pairs each root with the pole on its other side, so that
-// all factors except the last are between 0 and 1. Then no partial product underflows unless the
-// whole product does.
-template <typename R>
-__device__ void RefineZ(Index k, Index begin, const int* order, const R* d, const R* z, R rho,
-                        const R* origin, const R* tau, R* refined) {
+// Element i of Gu's and Eisenstat's z, in thread 0 of a block that calls it; `d` and `origin` have
+// poles by index. Pairs each root with the pole on its other side, so that all factors except the
+// last are between 0 and 1. Then no partial product underflows unless the whole product does.
+template <typename R, typename D>
+__device__ R RefinedElement(Index k, Index i, D d, R z, R rho, D origin, const R* tau) {
   __shared__ typename Joined<R, 1>::Space space;
-  const Index g = begin + blockIdx.x, i = order[g];
-  const R pole = d[i];
+  const auto pole = d[i];
   R product[1] = {1};
 #pragma unroll 4
   for (Index j = threadIdx.x; j < k - 1; j += blockDim.x) {
     product[0] *= ((origin[j] - pole) + tau[j]) / (d[j < i ? j : j + 1] - pole);
   }
   Joined<R, 1>::Run(Product(), space, product);
-  if (threadIdx.x != 0) return;
   const R square = product[0] * (((origin[k - 1] - pole) + tau[k - 1]) / rho);
-  refined[g] = copysign(sqrt(fabs(square)), z[i]);
+  return copysign(sqrt(fabs(square)), z);
+}
+
+// One block per element, from `begin` on.
+template <typename R>
+__device__ void RefineZ(Index k, Index begin, const int* order, const R* d, const R* z, R rho,
+                        const R* origin, const R* tau, R* refined) {
+  const Index g = begin + blockIdx.x, i = order[g];
+  const R element = RefinedElement(k, i, d, z[i], rho, origin, tau);
+  if (threadIdx.x == 0) refined[g] = element;
 }
 
 // One block per column, from that of root `begin` on.

@@ -12,8 +12,8 @@
 
 namespace jaxmg::kernels {
 
-// kMostQl threads for each matrix, of which each has a row of the eigenvectors and computes all
-// eigenvalues: it waits for no other.
+// kMostQl threads for each matrix. Each has one row of the eigenvectors and computes all
+// eigenvalues, so that it waits for no other thread.
 template <typename R>
 __device__ void SolveTridiagonal(Index count, int n, const R* d, const R* e, R* w, R* v) {
   const Index thread = blockIdx.x * Index(blockDim.x) + threadIdx.x;
@@ -82,7 +82,7 @@ __device__ void StackedRoots(Index k, const R* high, const R* low, const R* z, c
   const D d = {high + begin, low + begin};
   const Poles poles(k, d, z + begin, space);
   secular::Root<R, Poles, secular::TwoPartPole<R>> root(poles, k, d, z + begin, rho[merge], j);
-  root.Find(kMostSecularEvaluations);  // the last one is as good as it gets
+  root.Find(kMostSecularEvaluations);  // the last iterate is used, converged or not
   if (threadIdx.x != 0) return;
   origin_high[begin + j] = root.origin().high;
   origin_low[begin + j] = root.origin().low;
@@ -94,20 +94,11 @@ template <typename R>
 __device__ void RefineStackedZ(Index k, const R* high, const R* low, const R* z, const R* rho,
                                const R* origin_high, const R* origin_low, const R* tau,
                                R* refined) {
-  __shared__ typename Joined<R, 1>::Space space;
   const Index merge = blockIdx.x / k, begin = merge * k, i = blockIdx.x - begin;
   const secular::TwoPartPoles<R> d = {high + begin, low + begin};
   const secular::TwoPartPoles<R> origin = {origin_high + begin, origin_low + begin};
-  const secular::TwoPartPole<R> pole = d[i];
-  R product[1] = {1};
-#pragma unroll 4
-  for (Index j = threadIdx.x; j < k - 1; j += blockDim.x) {
-    product[0] *= ((origin[j] - pole) + tau[begin + j]) / (d[j < i ? j : j + 1] - pole);
-  }
-  Joined<R, 1>::Run(Product(), space, product);
-  if (threadIdx.x != 0) return;
-  const R last = (origin[k - 1] - pole) + tau[begin + k - 1];
-  refined[begin + i] = copysign(sqrt(fabs(product[0] * (last / rho[merge]))), z[begin + i]);
+  const R element = RefinedElement(k, i, d, z[begin + i], rho[merge], origin, tau + begin);
+  if (threadIdx.x == 0) refined[begin + i] = element;
 }
 
 // One block per root: it and its eigenvector, the poles in the order that they had before. Squares

@@ -70,6 +70,34 @@ class HostPoles {
   const R* const z_;
 };
 
+// Element i of the refined z; `d` and `origin` have poles by index. Pairs each root with the pole
+// on its other side, so that all factors are between 0 and 1. Then no partial product underflows
+// unless the whole product does.
+template <typename R, typename D>
+R RefinedElement(int64_t k, int64_t i, D d, R z, R rho, D origin, const R* tau) {
+  constexpr int kLanes = 8;
+  const auto pole = d[i];
+  R lanes[kLanes];
+  std::fill_n(lanes, kLanes, R(1));
+  R product = ((origin[k - 1] - pole) + tau[k - 1]) / rho;
+  // The factors of roots [first, last): root j divided by pole j + shift.
+  auto multiply = [&](int64_t first, int64_t last, int64_t shift) {
+    int64_t j = first;
+    for (; j + kLanes <= last; j += kLanes) {
+      const D from = origin + j, other = d + (j + shift);
+      const R* distance = tau + j;
+      for (int lane = 0; lane < kLanes; ++lane) {
+        lanes[lane] *= ((from[lane] - pole) + distance[lane]) / (other[lane] - pole);
+      }
+    }
+    for (; j < last; ++j) product *= ((origin[j] - pole) + tau[j]) / (d[j + shift] - pole);
+  };
+  multiply(0, i, 0);
+  multiply(i, k - 1, 1);
+  for (R lane : lanes) product *= lane;
+  return std::copysign(std::sqrt(std::abs(product)), z);
+}
+
 template <typename T>
 class HostSecular : public SecularKernels<T> {
   using R = Real<T>;
@@ -90,32 +118,8 @@ class HostSecular : public SecularKernels<T> {
 
   Status RefineZ(Stream, int64_t k, int64_t begin, int64_t end, const int32_t* order, const R* d,
                  const R* z, R rho, const R* origin, const R* tau, R* refined) override {
-    // Pairs each root with the pole on its other side, so that all factors are between 0 and 1.
-    // Then no partial product underflows unless the whole product does.
-    constexpr int kLanes = 8;
     for (int64_t g = begin; g < end; ++g) {
-      const int64_t i = order[g];
-      const R pole = d[i];
-      R lanes[kLanes];
-      std::fill_n(lanes, kLanes, R(1));
-      R product = ((origin[k - 1] - pole) + tau[k - 1]) / rho;
-      // The factors of roots [first, last): root j divided by pole j + shift.
-      auto multiply = [&](int64_t first, int64_t last, int64_t shift) {
-        int64_t j = first;
-        for (; j + kLanes <= last; j += kLanes) {
-          const R *from = origin + j, *distance = tau + j, *other = d + j + shift;
-          for (int lane = 0; lane < kLanes; ++lane) {
-            lanes[lane] *= ((from[lane] - pole) + distance[lane]) / (other[lane] - pole);
-          }
-        }
-        for (; j < last; ++j) {
-          product *= ((origin[j] - pole) + tau[j]) / (d[j + shift] - pole);
-        }
-      };
-      multiply(0, i, 0);
-      multiply(i, k - 1, 1);
-      for (R lane : lanes) product *= lane;
-      refined[g] = std::copysign(std::sqrt(std::abs(product)), z[i]);
+      refined[g] = RefinedElement(k, order[g], d, z[order[g]], rho, origin, tau);
     }
     return Status::Ok();
   }

@@ -55,22 +55,16 @@ class HostMerge {
     const Poles poles(k_, d(), z_.data());
     for (int64_t j = 0; j < k_; ++j) {
       secular::Root<R, Poles, secular::TwoPartPole<R>> root(poles, k_, d(), z_.data(), rho_, j);
-      (void)root.Find(kMostSecularEvaluations);  // the last one is as good as it gets
+      (void)root.Find(kMostSecularEvaluations);  // the last iterate is used, converged or not
       origin_high_[j] = root.origin().high;
       origin_low_[j] = root.origin().low;
       tau_[j] = root.tau();
     }
   }
 
-  // Pairs each root with the pole on its other side, as HostSecular does.
   void RefineZ() {
     for (int64_t i = 0; i < k_; ++i) {
-      const auto pole = d()[i];
-      R product = ((origin()[k_ - 1] - pole) + tau_[k_ - 1]) / rho_;
-      for (int64_t j = 0; j < k_ - 1; ++j) {
-        product *= ((origin()[j] - pole) + tau_[j]) / (d()[j < i ? j : j + 1] - pole);
-      }
-      refined_[i] = std::copysign(std::sqrt(std::abs(product)), z_[i]);
+      refined_[i] = RefinedElement(k_, i, d(), z_[i], rho_, origin(), tau_.data());
     }
   }
 

@@ -10,7 +10,13 @@ import jax.numpy as jnp
 
 from jaxmg import _compat
 
-HANDLERS = ("stacked_lu", "stacked_merge", "stacked_product", "stacked_tridiagonal")
+HANDLERS = (
+    "stacked_cholesky", "stacked_inv32", "stacked_lauum", "stacked_lu", "stacked_merge",
+    "stacked_product", "stacked_solve32", "stacked_tridiagonal", "stacked_trsm", "stacked_trtri",
+)  # fmt: skip
+
+# kMostStackSubstitution, kMostSmall and kMostSmallColumns of xla_ffi/device/constants.h.
+MOST_SUBSTITUTION, MOST_SMALL, MOST_SMALL_COLUMNS = 4096, 32, 4
 
 
 def call(name, results, *operands, aliases=None, **attributes):
@@ -34,5 +40,44 @@ def multiply(x, y, transposed=False):
 def factor_lu(a):
     """(LU, pivots) of a (count, n, n), as `jax.lax.linalg.lu` gives them: getrf."""
     pivots = jax.ShapeDtypeStruct(a.shape[:-1], jnp.int32)
-    whole = jax.ShapeDtypeStruct(a.shape, a.dtype)
-    return call("stacked_lu", (whole, pivots), a, aliases={0: 0})
+    return call("stacked_lu", (_like(a), pivots), a, aliases={0: 0})
+
+
+def invert_small(a):
+    """The inverses of a (count, n, n), n <= `MOST_SMALL`, by elimination with partial pivoting."""
+    return call("stacked_inv32", _like(a), a)
+
+
+def solve_small(a, b):
+    """A^-1 B of such matrices and b (count, n, nrhs), nrhs <= `MOST_SMALL_COLUMNS`."""
+    return call("stacked_solve32", _like(b), a, b)
+
+
+def factor_cholesky(a, upper=False):
+    """L of A = L L^H of Hermitian a (count, n, n), of which it reads the lower triangle: potrf.
+    With ``upper`` U of A = U^H U, of the upper triangle. What is beside the factor is 0. NaN for a
+    matrix that isn't positive definite."""
+    return call("stacked_cholesky", _like(a), a, aliases={0: 0}, upper=upper)
+
+
+def invert_triangle(a, upper=False):
+    """The inverses of lower or upper triangular matrices (count, n, n), beside which is 0: trtri.
+    Errors are bounded as those of substitution are, by the condition times rounding."""
+    return call("stacked_trtri", _like(a), a, aliases={0: 0}, upper=upper)
+
+
+def solve_triangle(a, b, upper=False, adjoint=False, unit=False):
+    """T^-1 B of the lower or upper triangles T of a (count, n, n), n <= `MOST_SUBSTITUTION`, and b
+    (count, n, nrhs): trsm. With ``adjoint`` T^-H B. Made for few right-hand sides."""
+    attributes = {"upper": upper, "adjoint": adjoint, "unit": unit}
+    return call("stacked_trsm", _like(b), a, b, aliases={1: 0}, **attributes)
+
+
+def multiply_triangle(x):
+    """The lower triangle of X X^H of upper triangular X (count, n, n), below which is 0: lauum.
+    What is above it is undefined."""
+    return call("stacked_lauum", _like(x), x)
+
+
+def _like(a):
+    return jax.ShapeDtypeStruct(a.shape, a.dtype)

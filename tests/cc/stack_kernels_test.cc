@@ -67,12 +67,24 @@ class EmulatedStacks : public StackKernels<R> {
   Status FactorLu(Stream, int64_t, int64_t, R*, int32_t*) override {
     return Error(Code::kInternal, "FactorByKernels tests it");
   }
+  Status InvertSmall(Stream, int64_t, int64_t, const R*, R*) override { return NotHere(); }
+  Status SolveSmall(Stream, int64_t, int64_t, int64_t, const R*, const R*, R*) override {
+    return NotHere();
+  }
+  Status FactorCholesky(Stream, bool, int64_t, int64_t, R*) override { return NotHere(); }
+  Status InvertTriangle(Stream, bool, int64_t, int64_t, R*) override { return NotHere(); }
+  Status SolveTriangle(Stream, StackedTriangle, int64_t, int64_t, int64_t, const R*, R*) override {
+    return NotHere();
+  }
+  Status MultiplyTriangle(Stream, int64_t, int64_t, const R*, R*) override { return NotHere(); }
   Status Multiply(Stream, bool, int64_t, int64_t, int64_t, int64_t, const R*, const R*,
                   R*) override {
     return Error(Code::kInternal, "cuBLAS's");
   }
 
  private:
+  static Status NotHere() { return Error(Code::kInternal, "triangle_kernels_test.cc tests it"); }
+
   const unsigned threads_;
 };
 

@@ -255,11 +255,19 @@ _POLES, _VECTORS = (3, 4), (3, 2, 4, 2)
 _PIVOTS_OF_STACK = jax.ShapeDtypeStruct((3, 4), np.int32)
 _MATRICES = (3, 4, 4)
 _STACKED = {
+    "jaxmg_stacked_cholesky": ([_MATRICES], [_MATRICES], {"upper": False}),
+    "jaxmg_stacked_inv32": ([_MATRICES], [_MATRICES], {}),
+    "jaxmg_stacked_lauum": ([_MATRICES], [_MATRICES], {}),
     "jaxmg_stacked_lu": ([_MATRICES], [_MATRICES, _PIVOTS_OF_STACK], {}),
     "jaxmg_stacked_merge": (
         [_POLES, _POLES, _POLES, (3,)], [_POLES, _POLES, _VECTORS], {"gap_exponent": -90}
     ),
     "jaxmg_stacked_product": ([(3, 2, 5), (3, 5, 4)], [(3, 2, 4)], {"transposed": False}),
+    "jaxmg_stacked_solve32": ([_MATRICES, (3, 4, 2)], [(3, 4, 2)], {}),
+    "jaxmg_stacked_trsm": (
+        [_MATRICES, (3, 4, 2)], [(3, 4, 2)], {"upper": False, "adjoint": False, "unit": True}
+    ),
+    "jaxmg_stacked_trtri": ([_MATRICES], [_MATRICES], {"upper": True}),
     "jaxmg_stacked_tridiagonal": ([_POLES, (3, 3)], [_POLES, _MATRICES], {}),
 }  # fmt: skip
 
@@ -298,6 +306,19 @@ _ODD = (3, 5)
         ("jaxmg_stacked_merge", [_POLES, _POLES, _POLES, (2,)], None, "poles and z must be"),
         ("jaxmg_stacked_merge", [_ODD, _ODD, _ODD, (3,)], [_ODD, _ODD, (3, 5, 5)], "with even k"),
         ("jaxmg_stacked_merge", None, [_POLES, _POLES, (3, 2, 4)], "poles and z must be"),
+        ("jaxmg_stacked_cholesky", [(3, 4, 5)], None, "a must be"),
+        ("jaxmg_stacked_cholesky", [(4, 4)], None, "a must be"),
+        ("jaxmg_stacked_inv32", [(3, 4, 5)], None, "a must be"),
+        ("jaxmg_stacked_inv32", [(1, 33, 33)], [(1, 33, 33)], "n <= 32"),
+        ("jaxmg_stacked_solve32", [_MATRICES, (2, 4, 2)], None, "a must be"),
+        ("jaxmg_stacked_solve32", [_MATRICES, (3, 4, 5)], [(3, 4, 5)], "nrhs <= 4"),
+        ("jaxmg_stacked_solve32", None, [(3, 4, 3)], "a must be"),
+        ("jaxmg_stacked_trtri", None, [(2, 4, 4)], "a must be"),
+        ("jaxmg_stacked_lauum", [(4,)], [(4,)], "a must be"),
+        ("jaxmg_stacked_trsm", [(3, 4, 5), (3, 4, 2)], None, "a must be"),
+        ("jaxmg_stacked_trsm", [_MATRICES, (2, 4, 2)], None, "a must be"),
+        ("jaxmg_stacked_trsm", [_MATRICES, (3, 4)], None, "a must be"),
+        ("jaxmg_stacked_trsm", None, [(3, 4, 3)], "a must be"),
         ("jaxmg_stacked_lu", [(3, 4, 5)], None, "a must be"),
         ("jaxmg_stacked_lu", [(4, 4)], None, "a must be"),
         ("jaxmg_stacked_product", [(3, 2, 5), (3, 4, 4)], None, "x must be"),

@@ -123,6 +123,24 @@ inline constexpr int kMostQl = 32;
 inline constexpr int kStackLuThreads = 512;
 inline constexpr int kStackLuColumns = 32;
 inline constexpr int kStackMoveThreads = 128;  // of a block that moves rows, a column each
+// The most columns of a matrix that is factored as one panel.
+inline constexpr int kStackLuWhole = 64;
+// Cholesky factorizations and inverses of triangles of stacks: the order of the blocks that threads
+// have in registers; that of blocks on the diagonal, by the bytes of an element, one or two of
+// these; threads of a block that factors one; rows of a block below it, one for each thread.
+inline constexpr int kStackTriangle = 32;
+template <int kBytes>
+inline constexpr int kStackDiagonal = kBytes == 16 ? kStackTriangle : 2 * kStackTriangle;
+inline constexpr int kStackDiagonalThreads = 64;
+inline constexpr int kStackRows = 128;
+// Threads of a block that substitutes, and the largest order.
+inline constexpr int kStackSubstitutionThreads = 256;
+inline constexpr int kMostStackSubstitution = 4096;
+// The largest order of matrices that a warp inverts, or solves with in registers, for how many
+// right-hand sides, and the threads of a block.
+inline constexpr int kMostSmall = 32;
+inline constexpr int kMostSmallColumns = 4;
+inline constexpr int kSmallThreads = 128;
 
 // The parts that are multiplied with each other; three products use the last three entries
 // (parts.h).

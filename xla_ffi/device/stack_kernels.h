@@ -32,6 +32,12 @@ struct MergedPairs {
   R* vectors;
 };
 
+// A triangle of each matrix of a stack: T, or T^H with `adjoint`; its diagonal is ones, and not
+// read, with `unit`. The other triangle isn't read.
+struct StackedTriangle {
+  bool upper, adjoint, unit;
+};
+
 template <typename T>
 class StackKernels {
  public:
@@ -53,6 +59,33 @@ class StackKernels {
   // i was interchanged with row pivots[i] >= i, counted from 0, one after the other; `pivots` has n
   // numbers of each. A singular matrix has a zero on U's diagonal.
   virtual Status FactorLu(Stream stream, int64_t count, int64_t n, T* a, int32_t* pivots) = 0;
+
+  // The inverse of each of `count` matrices, n x n with n <= kMostSmall, by elimination with
+  // partial pivoting; what is singular has no finite one. The inverse may overwrite a.
+  virtual Status InvertSmall(Stream stream, int64_t count, int64_t n, const T* a, T* inverse) = 0;
+
+  // x := a^-1 b, n x nrhs, for such matrices and nrhs <= kMostSmallColumns. x may overwrite b.
+  virtual Status SolveSmall(Stream stream, int64_t count, int64_t n, int64_t nrhs, const T* a,
+                            const T* b, T* x) = 0;
+
+  // Overwrites the lower triangle of each of `count` Hermitian matrices, n x n, by L of A = L L^H,
+  // and what is above it by 0; with `upper` the upper triangle by U = L^H, and what is below it by
+  // 0. The triangle is NaN where A isn't positive definite. Reads only the triangle.
+  virtual Status FactorCholesky(Stream stream, bool upper, int64_t count, int64_t n, T* a) = 0;
+
+  // Overwrites each of `count` lower triangular matrices, n x n, or upper ones with `upper`, by its
+  // inverse. The other triangle must be 0.
+  virtual Status InvertTriangle(Stream stream, bool upper, int64_t count, int64_t n, T* a) = 0;
+
+  // b := T^-1 b, n x nrhs, for each of `count` matrices a, n x n with n <= kMostStackSubstitution.
+  // Made for few right-hand sides: each reads a again.
+  virtual Status SolveTriangle(Stream stream, StackedTriangle triangle, int64_t count, int64_t n,
+                               int64_t nrhs, const T* a, T* b) = 0;
+
+  // The lower triangle of product := x x^H for each of `count` upper triangular matrices, n x n,
+  // whose lower triangles must be 0. What is above it is undefined.
+  virtual Status MultiplyTriangle(Stream stream, int64_t count, int64_t n, const T* x,
+                                  T* product) = 0;
 
   // product := x y for each of `count` matrices, m x k and k x n; with `transposed` x y^T, y n x k.
   virtual Status Multiply(Stream stream, bool transposed, int64_t count, int64_t m, int64_t n,

@@ -42,9 +42,15 @@
   ROUTINE(polar, JaxmgPolar)                       \
   ROUTINE(hemm, JaxmgHemm)                         \
   ROUTINE(all_gather, JaxmgAllGather)              \
+  ROUTINE(stacked_cholesky, JaxmgStackedCholesky)  \
+  ROUTINE(stacked_lauum, JaxmgStackedLauum)        \
   ROUTINE(stacked_lu, JaxmgStackedLu)              \
   ROUTINE(stacked_merge, JaxmgStackedMerge)        \
   ROUTINE(stacked_product, JaxmgStackedProduct)    \
+  ROUTINE(stacked_inv32, JaxmgStackedInv32)        \
+  ROUTINE(stacked_solve32, JaxmgStackedSolve32)    \
+  ROUTINE(stacked_trsm, JaxmgStackedTrsm)          \
+  ROUTINE(stacked_trtri, JaxmgStackedTrtri)        \
   ROUTINE(stacked_tridiagonal, JaxmgStackedTridiagonal)
 
 // Declares the execute stage, the instantiate stage and the row.

@@ -16,6 +16,9 @@
 #include "xla_ffi/device/cuda/scaling.cuh"
 #include "xla_ffi/device/cuda/secular.cuh"
 #include "xla_ffi/device/cuda/secular_stacks.cuh"
+#include "xla_ffi/device/cuda/small_stacks.cuh"
+#include "xla_ffi/device/cuda/substitution_stacks.cuh"
+#include "xla_ffi/device/cuda/triangle_stacks.cuh"
 #include "xla_ffi/device/cuda/triangular.cuh"
 
 namespace jaxmg::kernels {
@@ -407,6 +410,38 @@ LU_KERNELS(float, s)
 LU_KERNELS(double, d)
 LU_KERNELS(cuComplex, c)
 LU_KERNELS(cuDoubleComplex, z)
+
+// Triangles of stacks, and small matrices of theirs.
+#define STACK_KERNELS(T, letter)                                                               \
+  KERNEL __launch_bounds__(kStackDiagonalThreads)                                              \
+      jaxmg_factor_stacked_diagonal_##letter(int n, int first, int width, int upper, T* a) {   \
+    FactorStackedDiagonal(n, first, width, upper, a);                                          \
+  }                                                                                            \
+  KERNEL __launch_bounds__(kStackRows)                                                         \
+      jaxmg_solve_stacked_rows_##letter(int n, int first, int width, int upper, T* a) {        \
+    SolveStackedRows(n, first, width, upper, a);                                               \
+  }                                                                                            \
+  KERNEL __launch_bounds__(kStackDiagonal<sizeof(T)>)                                          \
+      jaxmg_invert_stacked_diagonal_##letter(int n, int width, int upper, T* a) {              \
+    InvertStackedDiagonal(n, width, upper, a);                                                 \
+  }                                                                                            \
+  KERNEL __launch_bounds__(kStackSubstitutionThreads) jaxmg_solve_stacked_triangle_##letter(   \
+      int n, int nrhs, int upper, int adjoint, int unit, const T* a, T* b) {                   \
+    SolveStackedTriangle(n, nrhs, upper, adjoint, unit, a, b);                                 \
+  }                                                                                            \
+  KERNEL __launch_bounds__(kSmallThreads)                                                      \
+      jaxmg_invert_small_##letter(Index count, int n, const T* a, T* inverse) {                \
+    InvertSmall(count, n, a, inverse);                                                         \
+  }                                                                                            \
+  KERNEL __launch_bounds__(kSmallThreads)                                                      \
+      jaxmg_solve_small_##letter(Index count, int n, int nrhs, const T* a, const T* b, T* x) { \
+    SolveSmall(count, n, nrhs, a, b, x);                                                       \
+  }
+
+STACK_KERNELS(float, s)
+STACK_KERNELS(double, d)
+STACK_KERNELS(cuComplex, c)
+STACK_KERNELS(cuDoubleComplex, z)
 
 // Substitution for so many right-hand sides at a time.
 #define SOLVE_TRIANGLE(T, letter, columns)                                                  \

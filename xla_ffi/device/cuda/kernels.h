@@ -31,11 +31,14 @@ enum class Kernel {
   kFactorLuPanel8,
   kFactorPanel,
   kFactorPanelInRegisters,
+  kFactorStackedDiagonal,
   kFactorStackedPanel,
   kFillInt32,
   kFromReal,
   kIdentity,
   kInitInfo,
+  kInvertSmall,
+  kInvertStackedDiagonal,
   kKeepNegative,
   kLoadInverse,
   kMapMoves,
@@ -63,6 +66,9 @@ enum class Kernel {
   kSolveColumns,
   kSolveRowsAlone,
   kSolveRowsInTeams,
+  kSolveSmall,
+  kSolveStackedRows,
+  kSolveStackedTriangle,
   kSolveTriangle1,
   kSolveTriangle4,
   kSolveTridiagonal,
@@ -76,6 +82,7 @@ enum class Kernel {
   kTakeRows,
   kTakeTridiagonal,
   kUnpackReflectors,
+  kLast = kUnpackReflectors,
 };
 
 // In the same order. `letters`: the dtypes of a kernel.
@@ -108,11 +115,14 @@ inline constexpr KernelName kKernels[] = {
     {"factor_lu_panel_8", "sdcz"},
     {"factor_panel", "sdcz"},
     {"factor_panel_in_registers", "sdcz"},
+    {"factor_stacked_diagonal", "sdcz"},
     {"factor_stacked_panel", "sdcz"},
     {"fill_int32", ""},
     {"from_real", "sdcz"},
     {"identity", "sdcz"},
     {"init_info", ""},
+    {"invert_small", "sdcz"},
+    {"invert_stacked_diagonal", "sdcz"},
     {"keep_negative", ""},
     {"load_inverse", "sdcz"},
     {"map_moves", ""},
@@ -140,6 +150,9 @@ inline constexpr KernelName kKernels[] = {
     {"solve_columns", "sdcz"},
     {"solve_rows", "sdcz"},
     {"solve_rows_in_teams", "sdcz"},
+    {"solve_small", "sdcz"},
+    {"solve_stacked_rows", "sdcz"},
+    {"solve_stacked_triangle", "sdcz"},
     {"solve_triangle_1", "sdcz"},
     {"solve_triangle_4", "sdcz"},
     {"solve_tridiagonal", "sd"},
@@ -155,6 +168,7 @@ inline constexpr KernelName kKernels[] = {
     {"unpack_reflectors", "sdcz"},
 };
 inline constexpr int kNumKernels = static_cast<int>(sizeof(kKernels) / sizeof(kKernels[0]));
+static_assert(kNumKernels == static_cast<int>(Kernel::kLast) + 1, "each kernel has one name");
 
 }  // namespace jaxmg
 

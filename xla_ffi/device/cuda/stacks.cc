@@ -47,7 +47,7 @@ Status CudaStacks<T>::FactorLu(Stream stream, int64_t count, int64_t n, T* a, in
   constexpr char kLetter = CudaType<T>::kLetter;
   if (count == 0 || n == 0) return Status::Ok();
   // The columns of a panel of all rows that shared memory has room for.
-  int most = 0, width = kStackLuColumns;
+  int most = 0, width = n <= kStackLuWhole ? static_cast<int>(n) : kStackLuColumns;
   JAXMG_RETURN_IF_ERROR(device_.resources().SharedBytes(&most));
   auto bytes = [n](int columns) {
     return static_cast<int64_t>((n | 1) * columns * sizeof(T) + n * sizeof(int32_t));
@@ -61,12 +61,13 @@ Status CudaStacks<T>::FactorLu(Stream stream, int64_t count, int64_t n, T* a, in
   void* moves = nullptr;
   JAXMG_RETURN_IF_ERROR(device_.Scratch(stream, count * 2 * width * sizeof(int32_t), &moves));
   const auto order = static_cast<int>(n);
+  const int threads = std::min(kStackLuThreads, std::max(64, (order + 31) / 32 * 32));
   for (int first = 0; first < order; first += width) {
     const int columns = std::min(width, order - first), others = order - columns;
     const int rest = order - first - columns;
     JAXMG_RETURN_IF_ERROR(device_.LaunchShared(Kernel::kFactorStackedPanel, kLetter, stream, count,
-                                               kStackLuThreads, static_cast<int>(bytes(width)),
-                                               order, first, columns, a, pivots,
+                                               threads, static_cast<int>(bytes(width)), order,
+                                               first, columns, a, pivots,
                                                static_cast<int32_t*>(moves)));
     JAXMG_RETURN_IF_ERROR(device_.LaunchBlocks(
         Kernel::kMoveStackedRows, kLetter, stream,
@@ -78,6 +79,142 @@ Status CudaStacks<T>::FactorLu(Stream stream, int64_t count, int64_t n, T* a, in
     JAXMG_RETURN_IF_ERROR(blas_.GemmBatched(stream, Op::kNone, Op::kNone, rest, rest, columns, -1,
                                             right, n, n * n, below, n, n * n, 1, below + columns, n,
                                             n * n, count));
+  }
+  return Status::Ok();
+}
+
+namespace {
+
+constexpr int kWarps = kSmallThreads / 32;
+template <typename T>
+constexpr int kSmallBytes = kWarps * kMostSmall * (kMostSmall + 1) * static_cast<int>(sizeof(T));
+
+// The order of a block on the diagonal in shared memory, and its bytes with so many rows beside it.
+constexpr int OrderOf(int width) {
+  return (width + kStackTriangle - 1) / kStackTriangle * kStackTriangle;
+}
+template <typename T>
+constexpr int BytesOf(int width, int rows) {
+  const int order = OrderOf(width), bytes = static_cast<int>(sizeof(T));
+  return order * (order * bytes + 16) + rows * (order | 1) * bytes;
+}
+
+}  // namespace
+
+template <typename T>
+Status CudaStacks<T>::InvertSmall(Stream stream, int64_t count, int64_t n, const T* a, T* inverse) {
+  return device_.LaunchShared(Kernel::kInvertSmall, CudaType<T>::kLetter, stream,
+                              (count + kWarps - 1) / kWarps, kSmallThreads, kSmallBytes<T>, count,
+                              static_cast<int>(n), a, inverse);
+}
+
+template <typename T>
+Status CudaStacks<T>::SolveSmall(Stream stream, int64_t count, int64_t n, int64_t nrhs, const T* a,
+                                 const T* b, T* x) {
+  return device_.LaunchShared(Kernel::kSolveSmall, CudaType<T>::kLetter, stream,
+                              (count + kWarps - 1) / kWarps, kSmallThreads, kSmallBytes<T>, count,
+                              static_cast<int>(n), static_cast<int>(nrhs), a, b, x);
+}
+
+template <typename T>
+Status CudaStacks<T>::FactorCholesky(Stream stream, bool upper, int64_t count, int64_t n, T* a) {
+  constexpr char kLetter = CudaType<T>::kLetter;
+  const auto order = static_cast<int>(n);
+  for (int first = 0; first < order; first += kStackDiagonal<sizeof(T)>) {
+    const int width = std::min(kStackDiagonal<sizeof(T)>, order - first);
+    const int rest = order - first - width;
+    // The columns of the block minus the product with the columns before them. To cuBLAS a stored
+    // upper triangle is a lower one.
+    T* const corner = a + first * (n + 1);
+    const T* const known = upper ? a + first : a + first * n;
+    if (first > 0 && upper) {
+      JAXMG_RETURN_IF_ERROR(blas_.GemmBatched(stream, Op::kNone, Op::kConjTrans, order - first,
+                                              width, first, -1, known, n, n * n, known, n, n * n, 1,
+                                              corner, n, n * n, count));
+    } else if (first > 0) {
+      JAXMG_RETURN_IF_ERROR(blas_.GemmBatched(stream, Op::kConjTrans, Op::kNone, width,
+                                              order - first, first, -1, known, n, n * n, known, n,
+                                              n * n, 1, corner, n, n * n, count));
+    }
+    const int threads = width > kStackTriangle ? kStackDiagonalThreads : kStackTriangle;
+    JAXMG_RETURN_IF_ERROR(device_.LaunchShared(Kernel::kFactorStackedDiagonal, kLetter, stream,
+                                               count, threads, BytesOf<T>(width, 0), order, first,
+                                               width, static_cast<int>(upper), a));
+    if (rest == 0) break;
+    const int rows = std::min(kStackRows, (rest + 31) / 32 * 32);
+    JAXMG_RETURN_IF_ERROR(device_.LaunchShared(
+        Kernel::kSolveStackedRows, kLetter, stream, count * ((rest + rows - 1) / rows), rows,
+        BytesOf<T>(width, rows), order, first, width, static_cast<int>(upper), a));
+  }
+  return Status::Ok();
+}
+
+// [A 0; B C]^-1 = [A^-1 0; -C^-1 B A^-1, C^-1], for blocks on the diagonal first, then pairs of
+// them, then pairs of pairs. Errors are bounded as those of substitution are, by the condition
+// times rounding: J. J. Du Croz and N. J. Higham, IMA J. Numer. Anal. 12, 1992.
+template <typename T>
+Status CudaStacks<T>::InvertTriangle(Stream stream, bool upper, int64_t count, int64_t n, T* a) {
+  constexpr int kBlock = kStackDiagonal<sizeof(T)>;
+  if (count == 0 || n == 0) return Status::Ok();
+  const auto order = static_cast<int>(n);
+  const int width = std::min(order, kBlock);
+  JAXMG_RETURN_IF_ERROR(device_.LaunchShared(Kernel::kInvertStackedDiagonal, CudaType<T>::kLetter,
+                                             stream, count * ((order + width - 1) / width),
+                                             OrderOf(width), BytesOf<T>(width, OrderOf(width)),
+                                             order, width, static_cast<int>(upper), a));
+  int64_t largest = kBlock;
+  while (2 * largest < n) largest *= 2;
+  if (largest >= n) return Status::Ok();
+  void* space = nullptr;
+  const int64_t size = std::max(largest * std::min(largest, n - largest),
+                                largest > kBlock ? largest * largest / 4 : 0);
+  JAXMG_RETURN_IF_ERROR(device_.Scratch(stream, count * size * sizeof(T), &space));
+  T* const product = static_cast<T*>(space);
+  for (int64_t half = kBlock; half < n; half *= 2) {
+    for (int64_t first = 0; first + half < n; first += 2 * half) {
+      const int64_t second = first + half, rest = std::min(half, n - second);
+      const T *const x = a + first * (n + 1), *const z = a + second * (n + 1);
+      // To cuBLAS a stored upper triangle is a lower one, and a lower one is upper.
+      T* const y = upper ? a + first * n + second : a + second * n + first;
+      const T *const left = upper ? z : x, *const right = upper ? x : z;
+      const int64_t m = upper ? rest : half, columns = upper ? half : rest;
+      JAXMG_RETURN_IF_ERROR(blas_.GemmBatched(stream, Op::kNone, Op::kNone, m, columns, columns, 1,
+                                              y, n, n * n, right, n, n * n, 0, product, m, size,
+                                              count));
+      JAXMG_RETURN_IF_ERROR(blas_.GemmBatched(stream, Op::kNone, Op::kNone, m, columns, m, -1, left,
+                                              n, n * n, product, m, size, 0, y, n, n * n, count));
+    }
+  }
+  return Status::Ok();
+}
+
+template <typename T>
+Status CudaStacks<T>::SolveTriangle(Stream stream, StackedTriangle triangle, int64_t count,
+                                    int64_t n, int64_t nrhs, const T* a, T* b) {
+  if (n > kMostStackSubstitution) {
+    return Error(Code::kInvalidArgument, "triangles of a stack: order ", n, " is more than ",
+                 kMostStackSubstitution);
+  }
+  const auto order = static_cast<int>(n);
+  const int threads = std::min(kStackSubstitutionThreads, OrderOf(order));
+  return device_.LaunchShared(Kernel::kSolveStackedTriangle, CudaType<T>::kLetter, stream,
+                              count * nrhs, threads, order * static_cast<int>(sizeof(T)), order,
+                              static_cast<int>(nrhs), static_cast<int>(triangle.upper),
+                              static_cast<int>(triangle.adjoint), static_cast<int>(triangle.unit),
+                              a, b);
+}
+
+template <typename T>
+Status CudaStacks<T>::MultiplyTriangle(Stream stream, int64_t count, int64_t n, const T* x,
+                                       T* product) {
+  // To cuBLAS x is the lower triangle L = x^T, and the product's transpose L^H L is upper.
+  // Fewer columns at a time take fewer products with zeros, and more time for each.
+  const int64_t most = n > 512 ? 256 : n > 256 ? 128 : 64;
+  for (int64_t first = 0; first < n; first += most) {
+    const int64_t columns = std::min(most, n - first);
+    JAXMG_RETURN_IF_ERROR(blas_.GemmBatched(
+        stream, Op::kConjTrans, Op::kNone, first + columns, columns, n - first, 1, x + first, n,
+        n * n, x + first * (n + 1), n, n * n, 0, product + first * n, n, n * n, count));
   }
   return Status::Ok();
 }

@@ -24,6 +24,14 @@ class CudaStacks : public StackKernels<T> {
                           R* v) override;
   Status Merge(Stream stream, const StackedMerges<R>& merges, const MergedPairs<R>& pairs) override;
   Status FactorLu(Stream stream, int64_t count, int64_t n, T* a, int32_t* pivots) override;
+  Status InvertSmall(Stream stream, int64_t count, int64_t n, const T* a, T* inverse) override;
+  Status SolveSmall(Stream stream, int64_t count, int64_t n, int64_t nrhs, const T* a, const T* b,
+                    T* x) override;
+  Status FactorCholesky(Stream stream, bool upper, int64_t count, int64_t n, T* a) override;
+  Status InvertTriangle(Stream stream, bool upper, int64_t count, int64_t n, T* a) override;
+  Status SolveTriangle(Stream stream, StackedTriangle triangle, int64_t count, int64_t n,
+                       int64_t nrhs, const T* a, T* b) override;
+  Status MultiplyTriangle(Stream stream, int64_t count, int64_t n, const T* x, T* product) override;
   Status Multiply(Stream stream, bool transposed, int64_t count, int64_t m, int64_t n, int64_t k,
                   const T* x, const T* y, T* product) override;
 

@@ -105,6 +105,19 @@ class HostMerge {
   std::vector<R> high_, low_, z_, origin_high_, origin_low_, tau_, refined_;
 };
 
+// A lower triangular matrix. With `upper` its transpose is what is stored.
+template <typename T>
+struct HostLower {
+  HostLower(T* a, int64_t n, bool upper) : n(n), a_(a), upper_(upper) {}
+  T& operator()(int64_t i, int64_t j) const { return upper_ ? a_[j * n + i] : a_[i * n + j]; }
+
+  const int64_t n;
+
+ private:
+  T* const a_;
+  const bool upper_;
+};
+
 template <typename T>
 class HostStacks : public StackKernels<T> {
   using R = Real<T>;
@@ -151,6 +164,81 @@ class HostStacks : public StackKernels<T> {
     return Status::Ok();
   }
 
+  Status InvertSmall(Stream stream, int64_t count, int64_t n, const T* a, T* inverse) override {
+    std::vector<T> eye(n * n);
+    for (int64_t matrix = 0; matrix < count; ++matrix) {
+      for (int64_t i = 0; i < n * n; ++i) eye[i] = i % (n + 1) == 0 ? 1 : 0;
+      JAXMG_RETURN_IF_ERROR(
+          SolveSmall(stream, 1, n, n, a + matrix * n * n, eye.data(), inverse + matrix * n * n));
+    }
+    return Status::Ok();
+  }
+
+  Status SolveSmall(Stream stream, int64_t count, int64_t n, int64_t nrhs, const T* a, const T* b,
+                    T* x) override {
+    std::vector<T> factors(n * n);
+    std::vector<int32_t> pivots(n);
+    for (int64_t matrix = 0; matrix < count; ++matrix) {
+      std::copy_n(a + matrix * n * n, n * n, factors.data());
+      FactorOne(n, factors.data(), pivots.data());
+      T* const solution = x + matrix * n * nrhs;
+      if (x != b) std::copy_n(b + matrix * n * nrhs, n * nrhs, solution);
+      for (int64_t i = 0; i < n; ++i) {
+        if (pivots[i] != i) {
+          std::swap_ranges(solution + i * nrhs, solution + (i + 1) * nrhs,
+                           solution + pivots[i] * nrhs);
+        }
+      }
+      for (const bool upper : {false, true}) {
+        JAXMG_RETURN_IF_ERROR(
+            SolveTriangle(stream, {upper, false, !upper}, 1, n, nrhs, factors.data(), solution));
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status FactorCholesky(Stream, bool upper, int64_t count, int64_t n, T* a) override {
+    for (int64_t i = 0; i < count; ++i) FactorLower(HostLower<T>(a + i * n * n, n, upper));
+    return Status::Ok();
+  }
+
+  Status InvertTriangle(Stream, bool upper, int64_t count, int64_t n, T* a) override {
+    for (int64_t i = 0; i < count; ++i) InvertLower(HostLower<T>(a + i * n * n, n, upper));
+    return Status::Ok();
+  }
+
+  Status SolveTriangle(Stream, StackedTriangle triangle, int64_t count, int64_t n, int64_t nrhs,
+                       const T* a, T* b) override {
+    const bool forward = triangle.upper == triangle.adjoint;
+    for (int64_t matrix = 0; matrix < count; ++matrix, a += n * n, b += n * nrhs) {
+      for (int64_t step = 0; step < n; ++step) {
+        const int64_t i = forward ? step : n - 1 - step;
+        for (int64_t c = 0; c < nrhs; ++c) {
+          T sum = b[i * nrhs + c];
+          for (int64_t k = forward ? 0 : i + 1; k < (forward ? i : n); ++k) {
+            sum -= (triangle.adjoint ? Conj(a[k * n + i]) : a[i * n + k]) * b[k * nrhs + c];
+          }
+          const T diagonal = triangle.adjoint ? Conj(a[i * (n + 1)]) : a[i * (n + 1)];
+          b[i * nrhs + c] = triangle.unit ? sum : sum / diagonal;
+        }
+      }
+    }
+    return Status::Ok();
+  }
+
+  Status MultiplyTriangle(Stream, int64_t count, int64_t n, const T* x, T* product) override {
+    for (int64_t matrix = 0; matrix < count; ++matrix, x += n * n, product += n * n) {
+      for (int64_t i = 0; i < n; ++i) {
+        for (int64_t j = 0; j <= i; ++j) {
+          T sum = 0;
+          for (int64_t k = i; k < n; ++k) sum += x[i * n + k] * Conj(x[j * n + k]);
+          product[i * n + j] = sum;
+        }
+      }
+    }
+    return Status::Ok();
+  }
+
   Status Multiply(Stream stream, bool transposed, int64_t count, int64_t m, int64_t n, int64_t k,
                   const T* x, const T* y, T* product) override {
     for (int64_t i = 0; i < count; ++i) {
@@ -175,6 +263,37 @@ class HostStacks : public StackKernels<T> {
         T* const row = a + i * n;
         if (pivot != T(0)) row[j] /= pivot;
         for (int64_t c = j + 1; c < n; ++c) row[c] -= row[j] * a[j * n + c];
+      }
+    }
+  }
+
+  static void FactorLower(const HostLower<T>& a) {
+    constexpr R kNan = std::numeric_limits<R>::quiet_NaN();
+    for (int64_t j = 0; j < a.n; ++j) {
+      for (int64_t p = 0; p < j; ++p) {
+        for (int64_t i = j; i < a.n; ++i) a(i, j) -= a(i, p) * Conj(a(j, p));
+      }
+      const R pivot = std::real(a(j, j));
+      const R root = pivot > 0 ? std::sqrt(pivot) : kNan;
+      a(j, j) = root;
+      for (int64_t i = j + 1; i < a.n; ++i) {
+        a(i, j) /= root;
+        a(j, i) = 0;
+      }
+    }
+    const bool failed = a.n > 0 && std::isnan(std::real(a(a.n - 1, a.n - 1)));
+    for (int64_t i = 0; failed && i < a.n; ++i) {
+      for (int64_t j = 0; j <= i; ++j) a(i, j) = kNan;
+    }
+  }
+
+  static void InvertLower(const HostLower<T>& a) {
+    for (int64_t j = 0; j < a.n; ++j) {
+      a(j, j) = T(1) / a(j, j);
+      for (int64_t i = j + 1; i < a.n; ++i) {
+        T sum = 0;
+        for (int64_t p = j; p < i; ++p) sum += a(i, p) * a(p, j);
+        a(i, j) = -sum / a(i, i);
       }
     }
   }

@@ -1,0 +1,143 @@
+#include <complex>
+
+#include "xla_ffi/engine/core/frame.h"
+#include "xla_ffi/handlers/call.h"
+
+namespace jaxmg {
+
+struct StackedTriangleAttributes {
+  bool upper;  // the triangle that counts
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    visit("upper", attributes.upper);
+  }
+};
+
+struct StackedSolveAttributes {
+  bool upper, adjoint, unit;  // StackedTriangle
+
+  template <typename Attributes, typename Visitor>
+  static void Visit(Attributes& attributes, Visitor& visit) {
+    visit("upper", attributes.upper);
+    visit("adjoint", attributes.adjoint);
+    visit("unit", attributes.unit);
+  }
+};
+
+namespace {
+
+constexpr char kCholesky[] = "stacked_cholesky";
+constexpr char kInverse[] = "stacked_trtri";
+constexpr char kSolve[] = "stacked_trsm";
+constexpr char kProduct[] = "stacked_lauum";
+
+// Calls the function of a zero of the dtype, the number of matrices and their order.
+template <typename Function>
+CallOutcome OnMatrices(const char* name, ffi::AnyBuffer a, ffi::AnyBuffer result,
+                       const Function& function) {
+  const auto shape = a.dimensions();
+  const size_t rank = shape.size();
+  const int64_t n = rank < 2 ? 0 : shape[rank - 1];
+  const auto all = static_cast<int64_t>(a.element_count());
+  if (rank < 2 || shape[rank - 2] != n || result.element_type() != a.element_type() ||
+      static_cast<int64_t>(result.element_count()) != all) {
+    return {Error(Code::kInvalidArgument, name,
+                  ": a must be (..., n, n), the result of its shape and dtype")};
+  }
+  if (all == 0) return {Status::Ok()};
+  return ForDtype(name, a.element_type(),
+                  [&](auto zero) { return function(zero, all / (n * n), n); });
+}
+
+CallOutcome Factor(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffer> factor,
+                   StackedTriangleAttributes attributes) {
+  return OnMatrices(kCholesky, a, *factor, [&](auto zero, int64_t count, int64_t n) {
+    using T = decltype(zero);
+    return LaunchAlone(platform, [&](Device& device) -> Status {
+      T* const x = DataOf<T>(*factor);
+      JAXMG_RETURN_IF_ERROR(CopyIfApart(device, DataOf<T>(a), x, count * n * n));
+      return device.stacks<T>().FactorCholesky(Stream::kMain, attributes.upper, count, n, x);
+    });
+  });
+}
+
+CallOutcome Invert(Platform platform, ffi::AnyBuffer a, ffi::Result<ffi::AnyBuffer> inverse,
+                   StackedTriangleAttributes attributes) {
+  return OnMatrices(kInverse, a, *inverse, [&](auto zero, int64_t count, int64_t n) {
+    using T = decltype(zero);
+    return LaunchAlone(platform, [&](Device& device) -> Status {
+      T* const x = DataOf<T>(*inverse);
+      JAXMG_RETURN_IF_ERROR(CopyIfApart(device, DataOf<T>(a), x, count * n * n));
+      return device.stacks<T>().InvertTriangle(Stream::kMain, attributes.upper, count, n, x);
+    });
+  });
+}
+
+CallOutcome Solve(Platform platform, ffi::AnyBuffer a, ffi::AnyBuffer b,
+                  ffi::Result<ffi::AnyBuffer> x, StackedSolveAttributes attributes) {
+  const auto shape = a.dimensions(), columns = b.dimensions();
+  const size_t rank = shape.size();
+  const auto all = static_cast<int64_t>(b.element_count());
+  bool fits = rank >= 2 && columns.size() == rank && shape[rank - 2] == shape[rank - 1];
+  for (size_t i = 0; fits && i + 1 < rank; ++i) fits &= columns[i] == shape[i];
+  if (!fits || b.element_type() != a.element_type() || x->element_type() != a.element_type() ||
+      static_cast<int64_t>(x->element_count()) != all) {
+    return {Error(Code::kInvalidArgument, kSolve,
+                  ": a must be (..., n, n), b and the result (..., n, nrhs) of its dtype")};
+  }
+  if (all == 0) return {Status::Ok()};
+  const int64_t n = shape[rank - 1], nrhs = columns[rank - 1];
+  return ForDtype(kSolve, a.element_type(), [&](auto zero) {
+    using T = decltype(zero);
+    return LaunchAlone(platform, [&](Device& device) -> Status {
+      T* const solution = DataOf<T>(*x);
+      JAXMG_RETURN_IF_ERROR(CopyIfApart(device, DataOf<T>(b), solution, all));
+      const StackedTriangle triangle = {attributes.upper, attributes.adjoint, attributes.unit};
+      return device.stacks<T>().SolveTriangle(Stream::kMain, triangle, all / (n * nrhs), n, nrhs,
+                                              DataOf<T>(a), solution);
+    });
+  });
+}
+
+CallOutcome Multiply(Platform platform, ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> product,
+                     NoAttributes) {
+  return OnMatrices(kProduct, x, *product, [&](auto zero, int64_t count, int64_t n) {
+    using T = decltype(zero);
+    return LaunchAlone(platform, [&](Device& device) {
+      return device.stacks<T>().MultiplyTriangle(Stream::kMain, count, n, DataOf<T>(x),
+                                                 DataOf<T>(*product));
+    });
+  });
+}
+
+}  // namespace
+}  // namespace jaxmg
+
+JAXMG_DEFINE_ROUTINE_ALONE(JaxmgStackedCholesky, jaxmg::kCholesky, jaxmg::Factor,
+                           jaxmg::StackedTriangleAttributes,
+                           xla::ffi::Ffi::Bind()
+                               .Ctx<jaxmg::Platform>()
+                               .Arg<xla::ffi::AnyBuffer>()    // a, ... x n x n
+                               .Ret<xla::ffi::AnyBuffer>());  // L or U, overwrites a
+
+JAXMG_DEFINE_ROUTINE_ALONE(JaxmgStackedTrtri, jaxmg::kInverse, jaxmg::Invert,
+                           jaxmg::StackedTriangleAttributes,
+                           xla::ffi::Ffi::Bind()
+                               .Ctx<jaxmg::Platform>()
+                               .Arg<xla::ffi::AnyBuffer>()    // a triangle, ... x n x n
+                               .Ret<xla::ffi::AnyBuffer>());  // its inverse, overwrites it
+
+JAXMG_DEFINE_ROUTINE_ALONE(JaxmgStackedTrsm, jaxmg::kSolve, jaxmg::Solve,
+                           jaxmg::StackedSolveAttributes,
+                           xla::ffi::Ffi::Bind()
+                               .Ctx<jaxmg::Platform>()
+                               .Arg<xla::ffi::AnyBuffer>()    // a, ... x n x n
+                               .Arg<xla::ffi::AnyBuffer>()    // b, ... x n x nrhs
+                               .Ret<xla::ffi::AnyBuffer>());  // x, overwrites b
+
+JAXMG_DEFINE_ROUTINE_ALONE(JaxmgStackedLauum, jaxmg::kProduct, jaxmg::Multiply, jaxmg::NoAttributes,
+                           xla::ffi::Ffi::Bind()
+                               .Ctx<jaxmg::Platform>()
+                               .Arg<xla::ffi::AnyBuffer>()    // upper triangular x, ... x n x n
+                               .Ret<xla::ffi::AnyBuffer>());  // x x^H, its lower triangle
